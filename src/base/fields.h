@@ -1,0 +1,130 @@
+// A Problem lists its fields once; printing, parsing, JSON, the C ABI and the fuzzer all read that list.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/status.h"
+
+namespace sluice {
+
+// Words of an enum: specialise with `static constexpr std::string_view words[]`, indexed by the value.
+template <class E>
+struct EnumWords;
+
+template <>
+struct EnumWords<bool> {
+  static constexpr std::string_view words[] = {"0", "1"};
+};
+template <>
+struct EnumWords<DType> {
+  static constexpr std::string_view words[] = {"f32", "bf16", "e2m1", "e8m0", "i32", "i64", "i16", "u8"};
+};
+
+template <class E>
+std::string_view word(E value) {
+  return EnumWords<E>::words[static_cast<size_t>(value)];
+}
+
+// One field, by reference, with its type erased to one of three kinds.
+struct Field {
+  enum class Kind : uint8_t { kInt, kReal, kWord };
+  std::string_view name;
+  std::string_view doc;
+  Kind kind;
+  int64_t* integer = nullptr;
+  double* real = nullptr;
+  uint8_t* choice = nullptr;                     // kWord: the enum's storage
+  std::span<const std::string_view> words = {};  // kWord: its spellings
+
+  std::string value_text() const;
+  // kInvalidArgument says what the field accepts.
+  Status set(std::string_view value) const;
+};
+
+// Passed to Problem::fields(); collects Field values. Enums and bools must be one byte wide.
+template <class Visit>
+class FieldVisitor {
+ public:
+  explicit FieldVisitor(Visit visit) : visit_(visit) {}
+  template <class T>
+  void operator()(std::string_view name, T& value, std::string_view doc) {
+    Field field{.name = name, .doc = doc, .kind = Field::Kind::kInt};
+    if constexpr (std::is_same_v<T, int64_t>) {
+      field.integer = &value;
+    } else if constexpr (std::is_same_v<T, double>) {
+      field.kind = Field::Kind::kReal;
+      field.real = &value;
+    } else {
+      static_assert(sizeof(T) == 1);
+      field.kind = Field::Kind::kWord;
+      field.choice = reinterpret_cast<uint8_t*>(&value);
+      field.words = EnumWords<T>::words;
+    }
+    visit_(field);
+  }
+
+ private:
+  Visit visit_;
+};
+
+// Calls visit(const Field&) for each field of `problem`, in order.
+template <class Problem, class Visit>
+void for_each_field(Problem& problem, Visit visit) {
+  FieldVisitor<Visit> visitor(visit);
+  Problem::fields(visitor, problem);
+}
+
+// "tokens=1 experts=128 ...": every field, in order.
+template <class Problem>
+std::string fields_text(const Problem& problem) {
+  Problem copy = problem;
+  std::string out;
+  for_each_field(copy, [&](const Field& f) {
+    out += (out.empty() ? "" : " ") + std::string(f.name) + "=" + f.value_text();
+  });
+  return out;
+}
+
+// The name among `names` nearest to `word` by edit distance; empty when none is near.
+std::string nearest(std::string_view word, std::span<const std::string> names);
+
+// Sets one field by name. An unknown name is an error that names the nearest one.
+template <class Problem>
+Status set_field(Problem& problem, std::string_view name, std::string_view value);
+
+// Reads "name=value name=value"; fields that are not named keep their defaults.
+template <class Problem>
+Status parse_fields(std::string_view line, Problem* problem);
+
+Status unknown_field(std::string_view name, std::span<const std::string> known);
+// Splits at spaces into name and value; `rest` advances. False at the end of the line.
+bool next_assignment(std::string_view* rest, std::string_view* name, std::string_view* value);
+
+template <class Problem>
+Status set_field(Problem& problem, std::string_view name, std::string_view value) {
+  Status status;
+  bool found = false;
+  for_each_field(problem, [&](const Field& f) {
+    if (f.name != name) return;
+    found = true;
+    status = f.set(value);
+  });
+  if (found) return status;
+  std::vector<std::string> known;
+  for_each_field(problem, [&](const Field& f) { known.emplace_back(f.name); });
+  return unknown_field(name, known);
+}
+
+template <class Problem>
+Status parse_fields(std::string_view line, Problem* problem) {
+  std::string_view name, value;
+  while (next_assignment(&line, &name, &value)) SLUICE_TRY(set_field(*problem, name, value));
+  return {};
+}
+
+}  // namespace sluice

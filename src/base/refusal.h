@@ -1,0 +1,32 @@
+// Why something cannot be done: every reason, each with the value that was found.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice {
+
+// Empty: accepted. Reasons are text only once they apply, so a predicate that accepts costs nothing.
+class Refusal {
+ public:
+  // `what` states the condition and its cause in brackets; `found` is what stands in its way.
+  Refusal& need(bool ok, std::string_view what, std::string_view found) {
+    if (!ok) add(what, std::string(found));
+    return *this;
+  }
+  Refusal& need(bool ok, std::string_view what, std::string_view name, int64_t value) {
+    if (!ok) add(what, std::string(name) + "=" + std::to_string(value));
+    return *this;
+  }
+  bool accepted() const { return reasons_.empty(); }
+  const std::vector<std::string>& reasons() const { return reasons_; }
+  // All reasons in one line, parted by "; and ".
+  std::string line() const;
+
+ private:
+  void add(std::string_view what, std::string found);
+  std::vector<std::string> reasons_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,56 @@
+// Errors are values: nothing below apps/ throws, aborts or prints.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace sluice {
+
+enum class Code : uint8_t {
+  kOk,
+  kInvalidArgument,  // the caller broke a contract: shape, dtype, stride, bound, null pointer
+  kUnsupported,      // the request is legal, but nothing here can do it
+  kOutOfMemory,
+  kIo,
+  kCorrupt,  // data from outside lies about itself
+  kDevice,   // a fault that a device reported
+};
+
+const char* text(Code code);
+
+// Says what was wanted, what was found, and where.
+struct [[nodiscard]] Status {
+  Code code = Code::kOk;
+  std::string message;
+  bool ok() const { return code == Code::kOk; }
+};
+
+inline Status invalid(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
+inline Status unsupported(std::string message) { return {Code::kUnsupported, std::move(message)}; }
+inline Status out_of_memory(std::string message) { return {Code::kOutOfMemory, std::move(message)}; }
+
+// Either a T or the Status that explains why there is none.
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}          // NOLINT: a value is a result
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT: so is the reason for having none
+  bool ok() const { return value_.has_value(); }
+  const Status& status() const { return status_; }
+  // Legal only after ok().
+  T& value() & { return *value_; }
+  const T& value() const& { return *value_; }
+  T&& value() && { return std::move(*value_); }
+
+ private:
+  std::optional<T> value_;
+  Status status_;
+};
+
+#define SLUICE_TRY(expression)                                                           \
+  do {                                                                                   \
+    if (::sluice::Status try_status = (expression); !try_status.ok()) return try_status; \
+  } while (0)
+
+}  // namespace sluice

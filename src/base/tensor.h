@@ -1,0 +1,61 @@
+// A view of memory that somebody else owns.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "base/dtype.h"
+
+namespace sluice {
+
+enum class Backend : uint8_t { kCpu, kCuda };
+const char* text(Backend backend);
+
+constexpr int kMaxRank = 4;
+
+// Trivially copyable. Strides are in elements; the last dimension is contiguous in every contract of ops/.
+struct Tensor {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  Backend where = Backend::kCpu;
+  int8_t rank = 0;
+  std::array<int64_t, kMaxRank> shape{};
+  std::array<int64_t, kMaxRank> stride{};
+
+  bool present() const { return data != nullptr; }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+  // First element of the row `i` of a tensor whose elements are whole bytes.
+  template <class T>
+  T* row(int64_t i) const {
+    return static_cast<T*>(data) + i * stride[0];
+  }
+};
+
+// Elements, by shape; 1 for rank 0.
+int64_t elements_of(const Tensor& tensor);
+// "bf16[128, 2880]"; strides are shown where they are not the contiguous ones.
+std::string text(const Tensor& tensor);
+std::string shape_text(const int64_t* shape, int rank);
+
+// A contiguous view of `data`; rank is the number of dimensions given, at most kMaxRank.
+Tensor make_tensor(void* data, DType dtype, std::initializer_list<int64_t> shape,
+                   Backend where = Backend::kCpu);
+
+// A loan of scratch memory for one enqueue.
+struct Workspace {
+  std::byte* data = nullptr;
+  size_t bytes = 0;
+};
+
+// Opaque to all but its backend: a cudaStream_t, or the CPU backend's queue.
+struct Stream {
+  Backend where = Backend::kCpu;
+  void* native = nullptr;
+};
+
+}  // namespace sluice
