@@ -1,0 +1,90 @@
+#include "ops/activation.h"
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "ops/op.h"
+
+namespace sluice {
+namespace {
+
+// An f32 evaluation of one of these functions is held to this many roundings of its result.
+constexpr double kRoundings = 16;
+// Largest slopes over the reals of x sigmoid(x) (the same for any alpha), gelu and its tanh form.
+constexpr double kSiluSlope = 1.1, kGeluSlope = 1.13;
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+// x sigmoid(alpha x), whose limits at infinity exist although the product does not.
+double swish(double x, double alpha) {
+  if (x == -std::numeric_limits<double>::infinity() && alpha > 0) return -0.0;
+  return x * sigmoid(alpha * x);
+}
+double gelu(double x) {
+  if (x == -std::numeric_limits<double>::infinity()) return -0.0;
+  return 0.5 * x * (1 + std::erf(x * std::numbers::sqrt2 / 2));
+}
+double gelu_tanh(double x) {
+  if (x == -std::numeric_limits<double>::infinity()) return -0.0;
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+// Clamps that let NaN through.
+double at_most(double x, double limit) { return x > limit ? limit : x; }
+double within(double x, double limit) { return x > limit ? limit : x < -limit ? -limit : x; }
+
+// Adds what evaluating in f32 may lose. An absolute term covers results that are tiny differences or
+// subnormal: 1 + erf and 1 + tanh cancel near -1, where the error is that of the parts, not of the result.
+Bounded evaluated(double value, double propagated, double part_scale) {
+  return {value, propagated + kRoundings * kF32Eps * (std::abs(value) + part_scale) + kFlush};
+}
+
+Bounded product(Bounded a, Bounded b) {
+  return evaluated(a.value * b.value, a.bound * (std::abs(b.value) + b.bound) + std::abs(a.value) * b.bound,
+                   0);
+}
+
+}  // namespace
+
+Bounded activate(Activation activation, const ActivationParams& params, Bounded g, Bounded u) {
+  const double x = g.value;
+  const auto of = [&](double value, double slope, double part_scale) {
+    return evaluated(value, slope * g.bound, part_scale);
+  };
+  switch (activation) {
+    case Activation::kIdentity:
+      return g;
+    case Activation::kRelu:
+      return {x < 0 ? 0 : x, g.bound};
+    case Activation::kRelu2: {
+      const Bounded r{x < 0 ? 0 : x, g.bound};
+      return product(r, r);
+    }
+    case Activation::kSilu:
+      return of(swish(x, 1), kSiluSlope, 0);
+    case Activation::kGelu:
+      return of(gelu(x), kGeluSlope, std::abs(x));
+    case Activation::kGeluTanh:
+      return of(gelu_tanh(x), kGeluSlope, std::abs(x));
+    case Activation::kSwiGlu:
+      return product(of(swish(x, 1), kSiluSlope, 0), u);
+    case Activation::kSwiGluClamped: {
+      const double gate = at_most(x, params.limit);
+      const Bounded up{within(u.value, params.limit) + params.beta,
+                       u.bound + kF32Eps * (std::abs(u.value) + std::abs(params.beta))};
+      return product(of(swish(gate, params.alpha), kSiluSlope, 0), up);
+    }
+    case Activation::kSwiGluStep: {
+      Bounded gate = of(swish(x, 1), kSiluSlope, 0);
+      gate.value = at_most(gate.value, params.limit);
+      return product(gate, {within(u.value, params.limit), u.bound});
+    }
+    case Activation::kGeGlu:
+      return product(of(gelu(x), kGeluSlope, std::abs(x)), u);
+    case Activation::kGeGluTanh:
+      return product(of(gelu_tanh(x), kGeluSlope, std::abs(x)), u);
+  }
+  return {std::numeric_limits<double>::quiet_NaN(), 0};
+}
+
+}  // namespace sluice

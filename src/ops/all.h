@@ -1,0 +1,25 @@
+// Every operation, in the order in which explain and the tests list them.
+#pragma once
+#include "ops/attention.h"
+#include "ops/combine.h"
+#include "ops/embedding.h"
+#include "ops/expert_gemm.h"
+#include "ops/group_rows.h"
+#include "ops/kv_write.h"
+#include "ops/linear.h"
+#include "ops/lora_delta.h"
+#include "ops/rms_norm.h"
+#include "ops/rope.h"
+#include "ops/route_topk.h"
+#include "ops/router_gemm.h"
+#include "ops/sample.h"
+
+namespace sluice {
+
+template <class... Ops>
+struct OpList {};
+
+using AllOps = OpList<RouterGemm, LoraDelta, RouteTopk, GroupRows, ExpertGemm, Combine, Linear, Embedding,
+                      RmsNorm, Rope, KvWrite, Attention, Sample>;
+
+}  // namespace sluice

@@ -1,0 +1,82 @@
+#pragma once
+#include "ops/op.h"
+
+namespace sluice {
+
+// Causal grouped-query attention over a paged cache, with sinks and a sliding window.
+//
+// Sequence s owns the query rows q_begin[s] .. q_begin[s + 1) - 1; the last of them is the token at position
+// kv_len[s] - 1, whose key is in the cache already. A query at position p attends to the positions j <= p,
+// and j > p - window when window > 0. Position j of sequence s lies in page page_table[s, j / page_size].
+//
+//   score_j = scale * q . k_j        (head h of q reads kv head h / (heads / kv_heads))
+//   y       = sum_j e^(score_j - m) v_j / (sum_j e^(score_j - m) + e^(sink[h] - m)),  m the largest of them
+//   the sink term is there when `sinks`
+//
+// Rows of no sequence (at or beyond q_begin[sequences]) are not written. A query with position below zero
+// (more query rows than kv_len) gives zeros. Page numbers outside [0, pages) count as absent positions.
+//
+// Shapes     q, y [tokens, heads, head_dim], rows may be strided; k_cache, v_cache [pages, page_size,
+// kv_heads,
+//            head_dim]; page_table i32[sequences, pages_per_seq]; q_begin i32[sequences + 1]; kv_len
+//            i32[sequences]; sinks [heads]. kv_len <= pages_per_seq * page_size; what lies beyond it counts
+//            as absent. heads a multiple of kv_heads; head_dim from 1 to 512; sequences >= 1; tokens >= 0;
+//            window >= 0; scale > 0.
+// Types      q, caches, y alike, bf16 or f32; sinks bf16 or f32 (field s). f32 arithmetic, one rounding.
+// Bytes      the attended keys and values once for each sequence, q and y once.
+// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Exactness  per element: 2 * (score bound) * sum p|v| + (kv_len + 16) * 2^-24 * sum p|v| + half an ulp,
+// where the score
+//            bound is (head_dim + 8) * 2^-24 * max_j scale sum |q||k_j|.
+// Source     openai/gpt-oss gpt_oss/torch/model.py, sdpa; Kwon et al., "PagedAttention" (2023).
+struct Attention {
+  static constexpr std::string_view kName = "attention";
+  struct Problem {
+    int64_t tokens = 1, sequences = 1, heads = 64, kv_heads = 8, head_dim = 64;
+    int64_t pages = 64, page_size = 16, pages_per_seq = 64, window = 0;
+    double scale = 0.125;
+    DType q = DType::kBF16, s = DType::kBF16;
+    bool sinks = false;
+    bool operator==(const Problem&) const = default;
+    template <class V, class P>
+    static void fields(V& v, P& p) {
+      v("tokens", p.tokens, "query rows of all sequences");
+      v("sequences", p.sequences, "sequences of this step");
+      v("heads", p.heads, "query heads");
+      v("kv_heads", p.kv_heads, "key and value heads");
+      v("head_dim", p.head_dim, "elements of a head");
+      v("pages", p.pages, "pages of the cache");
+      v("page_size", p.page_size, "tokens of a page");
+      v("pages_per_seq", p.pages_per_seq, "columns of the page table");
+      v("window", p.window, "positions that a query sees; 0: all");
+      v("scale", p.scale, "multiplies the scores");
+      v("q", p.q, "type of q, the caches and y");
+      v("s", p.s, "type of the sinks");
+      v("sinks", p.sinks, "each head has a sink");
+    }
+  };
+  struct Args {
+    Tensor q, k_cache, v_cache, page_table, q_begin, kv_len, sinks, y;
+  };
+  template <class V>
+  static void slots(const Problem& p, V v) {
+    const auto strided = Rows::kMayBeStrided;
+    v(slot("q", Role::kIn, p.q, {p.tokens, p.heads, p.head_dim}, true, strided), &Args::q);
+    v(slot("k_cache", Role::kIn, p.q, {p.pages, p.page_size, p.kv_heads, p.head_dim}), &Args::k_cache);
+    v(slot("v_cache", Role::kIn, p.q, {p.pages, p.page_size, p.kv_heads, p.head_dim}), &Args::v_cache);
+    v(slot("page_table", Role::kIn, DType::kI32, {p.sequences, p.pages_per_seq}), &Args::page_table);
+    v(slot("q_begin", Role::kIn, DType::kI32, {p.sequences + 1}), &Args::q_begin);
+    v(slot("kv_len", Role::kIn, DType::kI32, {p.sequences}), &Args::kv_len);
+    v(slot("sinks", Role::kIn, p.s, {p.heads}, p.sinks), &Args::sinks);
+    v(slot("y", Role::kOut, p.q, {p.tokens, p.heads, p.head_dim}, true, strided), &Args::y);
+  }
+  static Refusal validate(const Problem& p);
+  static double bytes(const Problem& p);  // full page tables, as a bound
+  static double flops(const Problem& p);
+  static Problem at_tokens(Problem p, int64_t n) { return p.tokens = n, p; }
+  static int64_t tokens_of(const Problem& p) { return p.tokens; }
+};
+
+Expectations reference(const Attention::Problem& problem, const Attention::Args& args);
+
+}  // namespace sluice

@@ -1,0 +1,32 @@
+#include "ops/combine.h"
+
+#include "ops/bounds.h"
+
+namespace sluice {
+
+Refusal Combine::validate(const Problem& p) {
+  Refusal r;
+  need_between(r, "tokens", p.tokens, 0, kRowsMax / 64);
+  need_between(r, "slots", p.slots, 1, 64);
+  need_between(r, "rows", p.rows, 0, kRowsMax);
+  need_between(r, "hidden", p.hidden, 1, kWidthMax);
+  if (p.bias) need_between(r, "experts", p.experts, 1, 2048);
+  need_float(r, "g", p.g);
+  need_float(r, "b", p.b);
+  need_float(r, "y", p.y);
+  need_real(r, "scale", "a finite number", p.scale > -1e30 && p.scale < 1e30, p.scale);
+  return r;
+}
+
+double Combine::bytes(const Problem& p) {
+  return static_cast<double>(bytes_of(p.g, p.tokens * p.slots * p.hidden)) +
+         static_cast<double>(bytes_of(p.y, p.tokens * p.hidden)) * (1 + p.shared + p.residual);
+}
+
+Combine::Problem Combine::at_tokens(Problem p, int64_t n) {
+  p.rows += (n - p.tokens) * p.slots;
+  p.tokens = n;
+  return p;
+}
+
+}  // namespace sluice

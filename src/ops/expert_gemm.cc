@@ -1,0 +1,58 @@
+#include "ops/expert_gemm.h"
+
+#include <cmath>
+
+#include "ops/bounds.h"
+
+namespace sluice {
+
+Refusal ExpertGemm::validate(const Problem& p) {
+  Refusal r;
+  need_between(r, "rows", p.rows, 0, kRowsMax);
+  need_between(r, "rows_expected", p.rows_expected, 0, kRowsMax);
+  need_between(r, "experts", p.experts, 1, 2048);
+  need_between(r, "features", p.features, 1, kWidthMax);
+  need_between(r, "width", p.width, 1, kWidthMax);
+  need_between(r, "slots", p.slots, 0, 64);
+  need_between(r, "tokens", p.tokens, 0, kRowsMax / 64);
+  need_float(r, "x", p.x);
+  need_float(r, "b", p.b);
+  need_float(r, "y", p.y);
+  r.need(p.w == DType::kBF16 || p.w == DType::kE2M1, "w in bf16 or e2m1", std::string("w=") + text(p.w));
+  if (p.w == DType::kE2M1)
+    r.need(p.width % kMxBlock == 0, "width % 32 == 0 (one scale for 32 codes)", "width", p.width);
+  r.need(!p.weighted || p.slots > 0, "slots > 0 (router weights belong to slots)", "slots", p.slots);
+  const bool has_limit = p.act == Activation::kSwiGluClamped || p.act == Activation::kSwiGluStep;
+  if (has_limit && !p.per_expert)
+    need_real(r, "limit", "above 0 (infinity is no limit)", p.limit > 0, p.limit);
+  r.need(!p.per_expert || has_limit, "an activation with parameters for per_expert",
+         std::string("act=") + std::string(word(p.act)));
+  return r;
+}
+
+double ExpertGemm::bytes(const Problem& p) {
+  const double rows = static_cast<double>(p.rows_expected ? p.rows_expected : p.rows);
+  const double active = active_experts(rows, p.experts);
+  const double w_bits = p.w == DType::kE2M1 ? 4.25 : bits_of(p.w);  // codes and their share of a scale
+  return active * static_cast<double>(weight_rows(p)) * static_cast<double>(p.width) * w_bits / 8 +
+         rows * static_cast<double>(bytes_of(p.x, p.width) + bytes_of(p.y, p.features));
+}
+
+double ExpertGemm::flops(const Problem& p) {
+  const double rows = static_cast<double>(p.rows_expected ? p.rows_expected : p.rows);
+  return 2.0 * rows * static_cast<double>(weight_rows(p)) * static_cast<double>(p.width);
+}
+
+double active_experts(double rows, int64_t experts) {
+  const double e = static_cast<double>(experts);
+  return e * (1 - std::pow(1 - 1 / e, rows));
+}
+
+ExpertGemm::Problem ExpertGemm::at_tokens(Problem p, int64_t n) {
+  if (p.slots == 0) return p.rows = n, p;
+  p.rows += (n - p.tokens) * p.slots;
+  p.tokens = n;
+  return p;
+}
+
+}  // namespace sluice

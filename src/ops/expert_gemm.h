@@ -1,0 +1,118 @@
+#pragma once
+#include "ops/activation.h"
+#include "ops/op.h"
+#include "ops/weight_layout.h"
+
+namespace sluice {
+
+// Multiplies each row by its own expert's weights and applies bias and activation.
+//
+//   z[r, j]  = in(r) * sum_h x[row(r), h] * w[e, j, h] (+ bias[e, j])     for row_begin[e] <= r <
+//   row_begin[e] +
+//                                                                         row_count[e]
+//   y[r, i]  = act(z[r, i])  or  act(z[r, gate row of i], z[r, up row of i])
+//
+//   row(r) = r, or order[r] / slots when `slots` > 0: rows are gathered from the tokens (x [tokens, width]).
+//   in(r)  = 1, or weights[order[r]] when `weighted` (Llama 4 weighs the expert's input).
+//
+// Rows of y that belong to no expert are not written.
+//
+// Shapes     features = columns of y, width = columns of x; the weights have features rows, twice that when
+// the
+//            activation is gated. w in layout row_major: bf16[experts, rows, width], or e2m1 with w_scale
+//            u8[experts, rows, width / 32] (e8m0); in panels16: u8[experts, bytes] and w_scale u8[experts,
+//            bytes], sizes by panel_shape. bias [experts, rows] in the checkpoint's order (gate_order).
+//            act_params f32[experts, 3] = alpha, beta, limit of each expert, in place of the problem's.
+//            row_begin i32[experts + 1], row_count i32[experts], order i32[rows], weights f32[tokens * slots]
+//            as ops/group_rows.h and ops/route_topk.h make them. y [rows, features]; rows of x and y may be
+//            strided. rows is a bound; rows in use = row_begin[experts]. width % 32 == 0 for e2m1. 0 <= rows
+//            < 2^31, experts <= 2048, features and width <= 65536; all but rows at least 1.
+// Types      x bf16 or f32, w bf16 or e2m1, bias bf16 or f32 (field b), y bf16 or f32. Sums in f32, the
+// activation in
+//            f32, one rounding to y.
+// Weights    decode exactly for every code and every scale from 0 to 254. A scale of 255 makes its 32 weights
+// NaN and
+//            nothing else.
+// NaN        as the formula says; clamps and relu let NaN through.
+// Bytes      each active expert's weights once, x and y once. rows_expected (0: rows) feeds the cost only.
+// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data that ops/group_rows.h
+// made. Exactness  z: (width + 5) * 2^-24 * (|in| sum |x||w| + |bias|), plus 2^-126 (|w| + |x| s_row) for
+// each term, where
+//            s_row is the row's largest scale: a number below the smallest normal may count as zero. Then
+//            through the activation by its slope (ops/activation.h), plus half an ulp of y.
+// Source     openai/gpt-oss MLPBlock.forward, swiglu; DeepSeek-V4 Expert.forward; NVIDIA Nemotron-3 (relu2).
+struct ExpertGemm {
+  static constexpr std::string_view kName = "expert_gemm";
+  struct Problem {
+    int64_t rows = 4, rows_expected = 0, experts = 32, features = 2880, width = 2880;
+    int64_t tokens = 0, slots = 0;
+    DType x = DType::kBF16, w = DType::kE2M1, b = DType::kBF16, y = DType::kBF16;
+    WeightLayout layout = WeightLayout::kPanels16;
+    GateOrder gate_order = GateOrder::kInterleaved;
+    Activation act = Activation::kIdentity;
+    double alpha = 1, beta = 0, limit = 0;
+    bool bias = false, per_expert = false, weighted = false;
+    bool operator==(const Problem&) const = default;
+    template <class V, class P>
+    static void fields(V& v, P& p) {
+      v("rows", p.rows, "bound on the rows of all experts together");
+      v("rows_expected", p.rows_expected, "for the cost only; 0: rows");
+      v("experts", p.experts, "experts that have weights here");
+      v("features", p.features, "columns of y");
+      v("width", p.width, "columns of x");
+      v("tokens", p.tokens, "rows of x when they are gathered");
+      v("slots", p.slots, "gather x by order[r] / slots; 0: x has the rows already");
+      v("x", p.x, "type of the activations");
+      v("w", p.w, "type of the weights");
+      v("b", p.b, "type of the bias");
+      v("y", p.y, "type of the output");
+      v("layout", p.layout, "how the weights lie");
+      v("gate_order", p.gate_order, "order of gate and up in bias and row-major weights");
+      v("act", p.act, "activation");
+      v("alpha", p.alpha, "activation: slope inside the sigmoid");
+      v("beta", p.beta, "activation: added to up");
+      v("limit", p.limit, "activation: clamp");
+      v("bias", p.bias, "adds bias before the activation");
+      v("per_expert", p.per_expert, "act_params has alpha, beta, limit of each expert");
+      v("weighted", p.weighted, "multiplies each row by its router weight");
+    }
+  };
+  struct Args {
+    Tensor x, w, w_scale, bias, act_params, row_begin, row_count, order, weights, y;
+  };
+  // Rows of one expert's weights.
+  static int64_t weight_rows(const Problem& p) { return is_gated(p.act) ? 2 * p.features : p.features; }
+  static PanelShape panels(const Problem& p) { return panel_shape(p.features, is_gated(p.act), p.width); }
+  template <class V>
+  static void slots(const Problem& p, V v) {
+    const bool packed = p.layout == WeightLayout::kPanels16, fp4 = p.w == DType::kE2M1, gather = p.slots > 0;
+    const int64_t rows = weight_rows(p);
+    v(slot("x", Role::kIn, p.x, {gather ? p.tokens : p.rows, p.width}, true, Rows::kMayBeStrided), &Args::x);
+    v(packed ? slot("w", Role::kIn, DType::kU8, {p.experts, panels(p).code_bytes(fp4)})
+             : slot("w", Role::kIn, p.w, {p.experts, rows, p.width}),
+      &Args::w);
+    v(packed ? slot("w_scale", Role::kIn, DType::kU8, {p.experts, panels(p).scale_bytes()}, fp4)
+             : slot("w_scale", Role::kIn, DType::kU8, {p.experts, rows, p.width / kMxBlock}, fp4),
+      &Args::w_scale);
+    v(slot("bias", Role::kIn, p.b, {p.experts, rows}, p.bias), &Args::bias);
+    v(slot("act_params", Role::kIn, DType::kF32, {p.experts, 3}, p.per_expert), &Args::act_params);
+    v(slot("row_begin", Role::kIn, DType::kI32, {p.experts + 1}), &Args::row_begin);
+    v(slot("row_count", Role::kIn, DType::kI32, {p.experts}), &Args::row_count);
+    v(slot("order", Role::kIn, DType::kI32, {p.rows}, gather), &Args::order);
+    v(slot("weights", Role::kIn, DType::kF32, {p.tokens * p.slots}, p.weighted), &Args::weights);
+    v(slot("y", Role::kOut, p.y, {p.rows, p.features}, true, Rows::kMayBeStrided), &Args::y);
+  }
+  static Refusal validate(const Problem& p);
+  static double bytes(const Problem& p);  // of the experts that rows_expected rows activate, uniform routing
+  static double flops(const Problem& p);  // of rows_expected rows
+  static Problem at_tokens(Problem p,
+                           int64_t n);  // gathered: n tokens, keeping rows - tokens * slots; else n rows
+  static int64_t tokens_of(const Problem& p) { return p.slots > 0 ? p.tokens : p.rows; }
+};
+
+// Experts that `rows` rows reach when each is drawn uniformly.
+double active_experts(double rows, int64_t experts);
+
+Expectations reference(const ExpertGemm::Problem& problem, const ExpertGemm::Args& args);
+
+}  // namespace sluice

@@ -1,0 +1,58 @@
+#pragma once
+#include "ops/op.h"
+
+namespace sluice {
+
+// Stores the keys and values of new tokens in the paged cache.
+//
+//   k_cache[slot / page_size, slot % page_size] = k[t],  slot = slot_of[t];  v likewise
+//
+// A token whose slot is outside [0, pages * page_size), -1 by convention, is not stored. Two tokens must not
+// share a slot.
+//
+// Shapes     k, v [tokens, kv_heads, head_dim], rows may be strided; k_cache, v_cache [pages, page_size,
+// kv_heads,
+//            head_dim]; slot_of i32[tokens]. tokens >= 0; all else at least 1; pages * page_size < 2^31.
+// Types      all bf16 or all f32.
+// Bytes      reads k and v, writes as much.
+// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Exactness  equal.
+// Source     vLLM's reshape_and_cache; Kwon et al., "PagedAttention" (2023).
+struct KvWrite {
+  static constexpr std::string_view kName = "kv_write";
+  struct Problem {
+    int64_t tokens = 1, kv_heads = 8, head_dim = 64, pages = 64, page_size = 16;
+    DType kv = DType::kBF16;
+    bool operator==(const Problem&) const = default;
+    template <class V, class P>
+    static void fields(V& v, P& p) {
+      v("tokens", p.tokens, "rows of k and v");
+      v("kv_heads", p.kv_heads, "heads of k and v");
+      v("head_dim", p.head_dim, "elements of a head");
+      v("pages", p.pages, "pages of the cache");
+      v("page_size", p.page_size, "tokens of a page");
+      v("kv", p.kv, "type of k, v and the cache");
+    }
+  };
+  struct Args {
+    Tensor k, v, slot_of, k_cache, v_cache;
+  };
+  template <class V>
+  static void slots(const Problem& p, V v) {
+    const auto strided = Rows::kMayBeStrided;
+    v(slot("k", Role::kIn, p.kv, {p.tokens, p.kv_heads, p.head_dim}, true, strided), &Args::k);
+    v(slot("v", Role::kIn, p.kv, {p.tokens, p.kv_heads, p.head_dim}, true, strided), &Args::v);
+    v(slot("slot_of", Role::kIn, DType::kI32, {p.tokens}), &Args::slot_of);
+    v(slot("k_cache", Role::kInOut, p.kv, {p.pages, p.page_size, p.kv_heads, p.head_dim}), &Args::k_cache);
+    v(slot("v_cache", Role::kInOut, p.kv, {p.pages, p.page_size, p.kv_heads, p.head_dim}), &Args::v_cache);
+  }
+  static Refusal validate(const Problem& p);
+  static double bytes(const Problem& p);
+  static double flops(const Problem&) { return 0; }
+  static Problem at_tokens(Problem p, int64_t n) { return p.tokens = n, p; }
+  static int64_t tokens_of(const Problem& p) { return p.tokens; }
+};
+
+Expectations reference(const KvWrite::Problem& problem, const KvWrite::Args& args);
+
+}  // namespace sluice

@@ -1,0 +1,68 @@
+#pragma once
+#include "ops/op.h"
+#include "ops/weight_layout.h"
+
+namespace sluice {
+
+// A dense layer.
+//
+//   y[t, n] = sum_k x[t, k] * w[n, k] (+ bias[n]) (+ residual[t, n])
+//
+// Shapes     x [tokens, width], w [features, width] row-major, or u8[bytes] in panels16 (bf16 only, sizes by
+//            panel_shape without a gate), bias [features], residual and y [tokens, features]; rows of x,
+//            residual and y may be strided. 0 <= tokens < 2^31; features, width from 1 to 2^20. y may be
+//            residual itself.
+// Types      x bf16 or f32; w and bias alike, bf16 or f32; y and residual bf16 or f32. Sums in f32.
+// NaN        as the formula says.
+// Bytes      w, x, y once; 2 * tokens * features * width flops.
+// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Exactness  |y - ref| <= (width + 4) * 2^-24 * (sum |x||w| + |bias| + |residual|) + half an ulp of y, and
+// 2^-126 for
+//            each number below the smallest normal, which may count as zero.
+// Source     torch.nn.Linear.
+struct Linear {
+  static constexpr std::string_view kName = "linear";
+  struct Problem {
+    int64_t tokens = 1, features = 2880, width = 2880;
+    DType x = DType::kBF16, w = DType::kBF16, y = DType::kBF16;
+    WeightLayout layout = WeightLayout::kRowMajor;
+    bool bias = false, residual = false;
+    bool operator==(const Problem&) const = default;
+    template <class V, class P>
+    static void fields(V& v, P& p) {
+      v("tokens", p.tokens, "rows of x");
+      v("features", p.features, "rows of w");
+      v("width", p.width, "length of the sums");
+      v("x", p.x, "type of the activations");
+      v("w", p.w, "type of the weights and the bias");
+      v("y", p.y, "type of y and the residual");
+      v("layout", p.layout, "how the weights lie");
+      v("bias", p.bias, "adds bias[features]");
+      v("residual", p.residual, "adds the residual stream");
+    }
+  };
+  struct Args {
+    Tensor x, w, bias, residual, y;
+  };
+  template <class V>
+  static void slots(const Problem& p, V v) {
+    const auto strided = Rows::kMayBeStrided;
+    v(slot("x", Role::kIn, p.x, {p.tokens, p.width}, true, strided), &Args::x);
+    v(p.layout == WeightLayout::kPanels16
+          ? slot("w", Role::kIn, DType::kU8, {panel_shape(p.features, false, p.width).code_bytes(false)})
+          : slot("w", Role::kIn, p.w, {p.features, p.width}),
+      &Args::w);
+    v(slot("bias", Role::kIn, p.w, {p.features}, p.bias), &Args::bias);
+    v(slot("residual", Role::kIn, p.y, {p.tokens, p.features}, p.residual, strided), &Args::residual);
+    v(slot("y", Role::kOut, p.y, {p.tokens, p.features}, true, strided), &Args::y);
+  }
+  static Refusal validate(const Problem& p);
+  static double bytes(const Problem& p);
+  static double flops(const Problem& p) { return 2.0 * p.tokens * p.features * p.width; }
+  static Problem at_tokens(Problem p, int64_t n) { return p.tokens = n, p; }
+  static int64_t tokens_of(const Problem& p) { return p.tokens; }
+};
+
+Expectations reference(const Linear::Problem& problem, const Linear::Args& args);
+
+}  // namespace sluice

@@ -1,0 +1,92 @@
+#include "ops/op.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace sluice {
+namespace {
+
+std::string wanted(const SlotSpec& spec) {
+  return text(spec.dtype) + shape_text(spec.shape.data(), spec.rank);
+}
+
+Status mismatch(const SlotSpec& spec, const Tensor& tensor, const char* what) {
+  return invalid(std::string(spec.name) + ": " + what + ": wanted " + wanted(spec) + ", found " +
+                 text(tensor));
+}
+
+bool strides_fit(const SlotSpec& spec, const Tensor& tensor) {
+  int64_t contiguous = 1;
+  for (int i = spec.rank - 1; i >= 0; --i) {
+    const bool free_rows = i == 0 && spec.rows == Rows::kMayBeStrided && tensor.stride[0] >= contiguous;
+    if (tensor.shape[i] > 1 && tensor.stride[i] != contiguous && !free_rows) return false;
+    contiguous *= tensor.shape[i];
+  }
+  return true;
+}
+
+}  // namespace
+
+Status check_slot(const SlotSpec& spec, const Tensor& tensor, Backend where, int alignment_bytes) {
+  if (!spec.used) {
+    if (!tensor.present()) return {};
+    return invalid(std::string(spec.name) + ": given as " + text(tensor) +
+                   ", but the plan was made without it");
+  }
+  if (tensor.dtype != spec.dtype) return mismatch(spec, tensor, "dtype");
+  if (tensor.rank != spec.rank) return mismatch(spec, tensor, "rank");
+  bool empty = false;
+  for (int i = 0; i < spec.rank; ++i) {
+    if (tensor.shape[i] != spec.shape[i]) return mismatch(spec, tensor, "shape");
+    empty |= spec.shape[i] == 0;
+  }
+  if (empty) return {};  // nothing will be touched, so a null pointer is fine
+  if (!tensor.present()) return mismatch(spec, tensor, "null pointer");
+  if (tensor.where != where)
+    return invalid(std::string(spec.name) + ": wanted memory of " + text(where) + ", found " +
+                   text(tensor.where));
+  if (!strides_fit(spec, tensor)) return mismatch(spec, tensor, "strides");
+  const int element_bytes = bits_of(spec.dtype) < 8 ? 1 : bits_of(spec.dtype) / 8;
+  const int alignment = alignment_bytes > element_bytes ? alignment_bytes : element_bytes;
+  if (reinterpret_cast<uintptr_t>(tensor.data) % static_cast<uintptr_t>(alignment) != 0)
+    return invalid(std::string(spec.name) + ": wanted a pointer aligned to " + std::to_string(alignment) +
+                   " bytes, found one that is not");
+  return {};
+}
+
+double load(const Tensor& tensor, int64_t i) {
+  switch (tensor.dtype) {
+    case DType::kF32:
+      return tensor.as<float>()[i];
+    case DType::kBF16:
+      return to_float(tensor.as<BF16>()[i]);
+    case DType::kE2M1:
+      return kE2M1Values[(tensor.as<uint8_t>()[i / 2] >> (4 * (i % 2))) & 15];
+    case DType::kE8M0:
+      return e8m0_value(tensor.as<uint8_t>()[i]);
+    case DType::kI32:
+      return tensor.as<int32_t>()[i];
+    case DType::kI64:
+      return static_cast<double>(tensor.as<int64_t>()[i]);
+    case DType::kI16:
+      return tensor.as<int16_t>()[i];
+    case DType::kU8:
+      return tensor.as<uint8_t>()[i];
+  }
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
+double load2(const Tensor& tensor, int64_t row, int64_t column) {
+  return load(tensor, row * tensor.stride[0] + column);
+}
+
+double half_ulp(DType dtype, double value) {
+  if (!std::isfinite(value)) return 0;
+  const int mantissa_bits = dtype == DType::kBF16 ? 8 : 24;  // with the hidden one
+  if (dtype != DType::kBF16 && dtype != DType::kF32) return 0;
+  const int exponent = value == 0 ? -126 : std::max(std::ilogb(value), -126);
+  return std::ldexp(1.0, exponent - mantissa_bits);
+}
+
+}  // namespace sluice

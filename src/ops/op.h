@@ -1,0 +1,98 @@
+// What every operation is made of. An operation is a struct with
+//
+//   kName                      one name everywhere
+//   Problem                    all that selects a kernel, and no pointer; lists its fields once
+//   (base/fields.h) Args                       tensors; `slots` says which of them a Problem uses, and how
+//   validate(problem)          the contract's own bounds, on any backend: every reason
+//   bytes(problem), flops(problem)   what the contract must move and multiply, for costs and rooflines
+//   at_tokens(problem, n)      the same problem for n tokens (for rows or sequences where that is the size)
+//   tokens_of(problem)
+//
+// and a free function `reference(problem, args)`: double precision, slow, written once, never dispatched to.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <string_view>
+#include <vector>
+
+#include "base/fields.h"
+#include "base/refusal.h"
+#include "base/status.h"
+#include "base/tensor.h"
+
+namespace sluice {
+
+enum class Role : uint8_t { kIn, kOut, kInOut };
+
+// Whether the rows of a 2-D tensor may lie apart: stride[0] >= shape[1].
+enum class Rows : uint8_t { kPacked, kMayBeStrided };
+
+// What a Problem asks of one tensor.
+struct SlotSpec {
+  std::string_view name;
+  Role role = Role::kIn;
+  DType dtype = DType::kF32;
+  int rank = 0;
+  std::array<int64_t, kMaxRank> shape{};
+  bool used = true;  // an unused slot must be absent
+  Rows rows = Rows::kPacked;
+};
+
+// Convenience for Op::slots: builds a spec from a list of sizes.
+constexpr SlotSpec slot(std::string_view name, Role role, DType dtype, std::initializer_list<int64_t> shape,
+                        bool used = true, Rows rows = Rows::kPacked) {
+  SlotSpec spec{
+      .name = name, .role = role, .dtype = dtype, .rank = 0, .shape = {}, .used = used, .rows = rows};
+  for (int64_t size : shape) spec.shape[spec.rank++] = size;
+  return spec;
+}
+
+// Checks one tensor against its spec; kInvalidArgument names the tensor, what was wanted and what was found.
+// Allocates only when it fails.
+Status check_slot(const SlotSpec& spec, const Tensor& tensor, Backend where, int alignment_bytes);
+
+// Checks all Args of an operation. Op::slots(problem, visit) calls visit(SlotSpec, Tensor Args::*).
+template <class Op>
+Status check_args(const typename Op::Problem& problem, const typename Op::Args& args, Backend where,
+                  int alignment_bytes = 1) {
+  Status status;
+  Op::slots(problem, [&](const SlotSpec& spec, Tensor Op::Args::*member) {
+    if (status.ok()) status = check_slot(spec, args.*member, where, alignment_bytes);
+  });
+  if (!status.ok()) status.message = std::string(Op::kName) + ": " + status.message;
+  return status;
+}
+
+// What the reference says of one output tensor, in the order of its elements (contiguous, row-major).
+struct Expected {
+  std::string_view slot;
+  std::vector<double> value;            // NaN: the output must be NaN
+  std::vector<double> bound;            // |got - value| <= bound; 0: exact. Empty: exact everywhere
+  std::vector<uint8_t> untouched = {};  // empty, or 1 where the contract says that nothing is written
+  // Where several answers are right (a sampled token at the edge of two intervals): decides instead of bound.
+  std::function<bool(size_t index, double got)> accept = {};
+};
+using Expectations = std::vector<Expected>;
+
+// The reference's view of an input element, whatever its type.
+double load(const Tensor& tensor, int64_t flat_index);            // contiguous index
+double load2(const Tensor& tensor, int64_t row, int64_t column);  // honours stride[0]
+
+// Half a unit in the last place of `value` in a floating type; 0 for f64-exact comparison in i32.
+double half_ulp(DType dtype, double value);
+
+// Unit roundoff of f32 arithmetic.
+constexpr double kF32Eps = 0x1p-24;
+// Some vector units read and write numbers below the smallest normal as zero; contracts allow it, and bounds
+// charge this much for each number so treated.
+constexpr double kFlush = 0x1p-126;
+
+// Bound of a sum of `terms` products accumulated in f32 in any order: each of up to `terms` roundings may
+// lose kF32Eps of the running sum, which is at most `magnitude` = sum |a_i||b_i|.
+inline double sum_bound(int64_t terms, double magnitude) {
+  return static_cast<double>(terms + 2) * kF32Eps * magnitude;
+}
+
+}  // namespace sluice

@@ -1,0 +1,23 @@
+#include "ops/rms_norm.h"
+
+#include "ops/bounds.h"
+
+namespace sluice {
+
+Refusal RmsNorm::validate(const Problem& p) {
+  Refusal r;
+  need_between(r, "tokens", p.tokens, 0, kRowsMax);
+  need_between(r, "hidden", p.hidden, 1, kWidthMax);
+  need_real(r, "eps", "above 0 and at most 1", p.eps > 0 && p.eps <= 1, p.eps);
+  need_float(r, "x", p.x);
+  need_float(r, "w", p.w);
+  need_float(r, "y", p.y);
+  return r;
+}
+
+double RmsNorm::bytes(const Problem& p) {
+  return static_cast<double>(bytes_of(p.x, p.tokens * p.hidden)) * (1 + 2 * p.residual) +
+         static_cast<double>(bytes_of(p.y, p.tokens * p.hidden));
+}
+
+}  // namespace sluice

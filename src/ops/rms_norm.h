@@ -1,0 +1,60 @@
+#pragma once
+#include "ops/op.h"
+
+namespace sluice {
+
+// Scales each row to unit mean square, and optionally joins it to the residual stream first.
+//
+//   h[t, i] = x[t, i] (+ residual[t, i], and the sum is written back to residual, rounded to its type)
+//   y[t, i] = h[t, i] / sqrt(mean_i h^2 + eps) * weight[i];  with a residual, h is the sum before that
+//   rounding
+//
+// Shapes     x, residual, y [tokens, hidden], rows may be strided; weight [hidden]. tokens >= 0, hidden from
+// 1 to
+//            65536, eps > 0. y may be x itself.
+// Types      x and residual alike, bf16 or f32; weight bf16 or f32; y bf16 or f32. f32 arithmetic.
+// NaN        in a row makes that row of y NaN.
+// Bytes      reads x (and residual), writes y (and residual).
+// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Exactness  y: (hidden / 2 + 12) * 2^-24 * |ref| + half an ulp; residual: 2^-24 |h| + half an ulp.
+// Source     Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019); openai/gpt-oss RMSNorm.
+struct RmsNorm {
+  static constexpr std::string_view kName = "rms_norm";
+  struct Problem {
+    int64_t tokens = 1, hidden = 2880;
+    double eps = 1e-5;
+    DType x = DType::kBF16, w = DType::kBF16, y = DType::kBF16;
+    bool residual = false;
+    bool operator==(const Problem&) const = default;
+    template <class V, class P>
+    static void fields(V& v, P& p) {
+      v("tokens", p.tokens, "rows of x");
+      v("hidden", p.hidden, "columns of x");
+      v("eps", p.eps, "added to the mean square");
+      v("x", p.x, "type of x and the residual");
+      v("w", p.w, "type of the weight");
+      v("y", p.y, "type of y");
+      v("residual", p.residual, "adds x to the residual stream first");
+    }
+  };
+  struct Args {
+    Tensor x, weight, residual, y;
+  };
+  template <class V>
+  static void slots(const Problem& p, V v) {
+    const auto strided = Rows::kMayBeStrided;
+    v(slot("x", Role::kIn, p.x, {p.tokens, p.hidden}, true, strided), &Args::x);
+    v(slot("weight", Role::kIn, p.w, {p.hidden}), &Args::weight);
+    v(slot("residual", Role::kInOut, p.x, {p.tokens, p.hidden}, p.residual, strided), &Args::residual);
+    v(slot("y", Role::kOut, p.y, {p.tokens, p.hidden}, true, strided), &Args::y);
+  }
+  static Refusal validate(const Problem& p);
+  static double bytes(const Problem& p);
+  static double flops(const Problem& p) { return 4.0 * p.tokens * p.hidden; }
+  static Problem at_tokens(Problem p, int64_t n) { return p.tokens = n, p; }
+  static int64_t tokens_of(const Problem& p) { return p.tokens; }
+};
+
+Expectations reference(const RmsNorm::Problem& problem, const RmsNorm::Args& args);
+
+}  // namespace sluice

@@ -1,0 +1,86 @@
+#pragma once
+#include "ops/op.h"
+
+namespace sluice {
+
+enum class RopePairs : uint8_t {
+  kHalves,       // (i, i + rotary / 2): NeoX, Llama, gpt-oss
+  kInterleaved,  // (2i, 2i + 1): GPT-J, DeepSeek
+};
+template <>
+struct EnumWords<RopePairs> {
+  static constexpr std::string_view words[] = {"halves", "interleaved"};
+};
+
+// Rotates pairs of each head by an angle that grows with the position, in place.
+//
+//   with (c, s) = table[positions[t], i]:   a' = a c - b s,   b' = b c + a s      for pair i of `rotary`
+//   elements
+//
+// A token whose position is outside [0, table_rows), -1 by convention, is left as it is; so are elements at
+// or beyond `rotary`.
+//
+// Shapes     x [tokens, heads, head_dim]; positions i32[tokens]; table f32[table_rows, rotary / 2, 2] as
+// rope_table()
+//            makes it. tokens >= 0; heads >= 1; rotary even, 2 <= rotary <= head_dim <= 1024; table_rows
+//            >= 1.
+// Types      x bf16 or f32; f32 arithmetic, one rounding.
+// Bytes      reads and writes x once.
+// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Exactness  3 * 2^-24 * (|a c| + |b s|) + half an ulp.
+// Source     Su et al., "RoFormer" (2021); openai/gpt-oss gpt_oss/torch/model.py, RotaryEmbedding.
+struct Rope {
+  static constexpr std::string_view kName = "rope";
+  struct Problem {
+    int64_t tokens = 1, heads = 64, head_dim = 64, rotary = 64, table_rows = 4096;
+    RopePairs pairs = RopePairs::kHalves;
+    DType x = DType::kBF16;
+    bool operator==(const Problem&) const = default;
+    template <class V, class P>
+    static void fields(V& v, P& p) {
+      v("tokens", p.tokens, "rows of x");
+      v("heads", p.heads, "heads of each row");
+      v("head_dim", p.head_dim, "elements of a head");
+      v("rotary", p.rotary, "leading elements of a head that turn");
+      v("table_rows", p.table_rows, "positions that the table knows");
+      v("pairs", p.pairs, "which elements turn together");
+      v("x", p.x, "type of x");
+    }
+  };
+  struct Args {
+    Tensor positions, table, x;
+  };
+  template <class V>
+  static void slots(const Problem& p, V v) {
+    v(slot("positions", Role::kIn, DType::kI32, {p.tokens}), &Args::positions);
+    v(slot("table", Role::kIn, DType::kF32, {p.table_rows, p.rotary / 2, 2}), &Args::table);
+    v(slot("x", Role::kInOut, p.x, {p.tokens, p.heads, p.head_dim}, true, Rows::kMayBeStrided), &Args::x);
+  }
+  static Refusal validate(const Problem& p);
+  static double bytes(const Problem& p);
+  static double flops(const Problem& p) { return 3.0 * p.tokens * p.heads * p.rotary; }
+  static Problem at_tokens(Problem p, int64_t n) { return p.tokens = n, p; }
+  static int64_t tokens_of(const Problem& p) { return p.tokens; }
+};
+
+Expectations reference(const Rope::Problem& problem, const Rope::Args& args);
+
+// What a rotary table is made from. factor == 1 is the plain embedding; above it, YaRN stretches the context.
+struct RopeScaling {
+  double theta = 150000;                 // base of the geometric series of wavelengths
+  double factor = 1;                     // context extension; gpt-oss 32
+  double original_context = 4096;        // tokens the model was trained on before extension
+  double beta_fast = 32, beta_slow = 1;  // rotations over original_context between which to blend
+  double attention_factor = 0;           // multiplies cos and sin; 0: 0.1 ln(factor) + 1
+  enum class Truncate : uint8_t {
+    kNo,
+    kYes
+  } truncate = Truncate::kNo;  // rounds the blend's ends to whole pairs
+};
+
+// Fills `table` [rows, rotary / 2, 2] with (cos, sin) of each position and pair, each rounded once to f32.
+// Source: Peng et al., "YaRN" (2023), section 3; the blend of openai/gpt-oss (no truncation) and of Hugging
+// Face modeling_rope_utils (truncate).
+Status rope_table(const RopeScaling& scaling, int64_t rows, int64_t rotary, float* table);
+
+}  // namespace sluice

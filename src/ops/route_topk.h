@@ -1,0 +1,180 @@
+#pragma once
+#include "ops/op.h"
+
+namespace sluice {
+
+// How a model turns logits into experts and weights. The field's names; routing_rule() takes them apart.
+enum class RoutingMethod : uint8_t {
+  kRenormalize,       // gpt-oss, Mixtral: top-k, then softmax over the chosen
+  kRenormalizeNaive,  // Qwen3: softmax over all, top-k, divided by their sum
+  kDefault,           // Qwen2-MoE: softmax over all, top-k, as they are
+  kDeepSeekV3,        // sigmoid, bias chooses, groups by the sum of their two best, renormalised
+  kGroupedSoftmax,    // DeepSeek V2: softmax over all, groups by their best
+  kSqrtSoftplus,      // DeepSeek V4: sqrt(softplus), bias chooses, renormalised
+  kHash,              // DeepSeek V4's first layers: experts by token id, weights as kSqrtSoftplus
+  kMiniMax2,          // sigmoid, bias chooses, renormalised, no groups
+  kLlama4,            // top-k of the logits, each through a sigmoid
+  kTopK,              // top-k of the logits, as they are
+  kSigmoid,           // sigmoid, top-k, as they are
+  kSigmoidRenorm,     // sigmoid, top-k, divided by their sum
+};
+template <>
+struct EnumWords<RoutingMethod> {
+  static constexpr std::string_view words[] = {
+      "renormalize", "renormalize_naive", "default", "deepseek_v3", "grouped_softmax", "sqrt_softplus",
+      "hash",        "minimax2",          "llama4",  "topk",        "sigmoid",         "sigmoid_renorm"};
+};
+
+enum class RoutingInput : uint8_t {
+  kLogits,
+  kPrecomputed,  // ids_in and weights_in come from somebody else
+  kPacked,       // packed_in: i32 = id << 16 | bits of the weight in bf16 (FlashInfer's PackedPrecomputed)
+};
+template <>
+struct EnumWords<RoutingInput> {
+  static constexpr std::string_view words[] = {"logits", "precomputed", "packed"};
+};
+
+// What becomes of an expert's id on its way out.
+enum class ExpertScope : uint8_t {
+  kAll,    // ids as they are
+  kRange,  // expert-parallel: id - expert_begin inside [expert_begin, expert_begin + expert_count), else -1
+  kMap,    // expert_map[id]; a negative entry is a foreign expert, -1
+};
+template <>
+struct EnumWords<ExpertScope> {
+  static constexpr std::string_view words[] = {"all", "range", "map"};
+};
+
+// A method, taken apart.
+struct RoutingRule {
+  enum class Score : uint8_t { kLogit, kSoftmaxAll, kSigmoid, kSqrtSoftplus } score;
+  enum class Weigh : uint8_t { kScore, kRenormalize, kSoftmaxChosen, kSigmoid } weigh;
+  bool biased;   // chooses by score + bias
+  bool grouped;  // looks at groups, topk_groups
+  bool by_hash;  // chooses by table
+};
+RoutingRule routing_rule(RoutingMethod method);
+
+// Chooses top_k experts for each token and gives each of them a weight.
+//
+// Choice. With s = score(logits[t, e]) and c = s (+ bias[e]):
+//   ids[t, :]  the top_k largest c, largest first; equal c (-0 equals +0): the lower expert first; NaN ranks
+//   below
+//              -inf, among NaN the lower expert first.
+//   Softmax and a sigmoid without a bias keep the order of the logits, so there c is the logit itself.
+//   Where a bias is added, s is the f32 number that ops/score_math.h defines to the bit, and c = s + bias is
+//   one f32 addition: every backend chooses the same experts, near-ties included. Groups: experts / groups
+//   neighbours make a group; its rank is the sum (one f32 addition, larger first) of its two largest c
+//   (kDeepSeekV3; of its only one where a group has one expert) or its largest c (kGroupedSoftmax); the
+//   topk_groups best groups stay, ties to the lower group, a NaN rank below -inf.
+//   kHash: ids[t, :] = hash_table[token_ids[t], :]; a token id outside [0, vocab) or an expert outside [0,
+//   experts) gives -1 and weight 0.
+// Weights. w = s[id] without the bias, then by rule: as it is; / (sum_k + 1e-20); softmax over the chosen
+// logits;
+//   sigmoid of the logit. Then * scale. f32.
+// Slots. shared_slots more follow the top_k: slot j has id experts + j and a weight such that after the
+// routed scale
+//   it is 1: 1 if the scale is applied here (scale_here), else 1 / scale.
+// Scope. Ids of routed experts go through `scope`; a foreign one becomes -1 and keeps its weight. Shared
+// slots: under
+//   kRange their id is expert_count + j, under kMap and kAll experts + j.
+// Padding. Rows at or beyond tokens_valid[0] get ids -1, weights 0, captured -1.
+// Capture. captured[t, k]: the chosen expert before scope (and without shared slots); -1 where none.
+// Precomputed. ids_in, weights_in (or packed_in) stand for choice and weights; an id outside [0, experts)
+// becomes -1
+//   with weight 0. Weights get the scale, nothing else.
+//
+// Shapes     logits [tokens, experts] f32 or bf16, rows may be strided; bias f32[experts]; hash_table
+//            i32[vocab, top_k]; token_ids i32[tokens]; expert_map i32[experts]; tokens_valid i32[1]; ids
+//            i32[tokens, top_k + shared_slots], weights f32 likewise; captured i32[tokens, top_k].
+//            experts <= 1024, top_k <= min(32, experts), shared_slots <= 8, groups divides experts,
+//            top_k <= topk_groups * experts / groups. tokens == 0 is legal and writes nothing.
+// NaN        in the logits: chosen last; a weight whose formula meets NaN is NaN (softmax over all: every
+// weight of
+//            that row).
+// Bytes      reads the logits once, writes ids and weights once.
+// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Exactness  ids, captured: equal. weights: |w - ref| <= (experts or top_k terms + 24 + |logit - max|) *
+// 2^-23 * |ref|;
+//            the reference computes the exact bound for each element.
+// Source     openai/gpt-oss MLPBlock; DeepSeek-V3 MoEGate.forward (noaux_tc); DeepSeek-V2 MoEGate;
+// DeepSeek-V4 Gate;
+//            MiniMax-M2; Llama 4 Router; FlashInfer tllm_enums.py RoutingMethodType for the names.
+struct RouteTopk {
+  static constexpr std::string_view kName = "route_topk";
+  struct Problem {
+    int64_t tokens = 1, experts = 128, top_k = 4;
+    RoutingMethod method = RoutingMethod::kRenormalize;
+    RoutingInput input = RoutingInput::kLogits;
+    DType logits = DType::kF32;
+    bool bias = false;
+    int64_t groups = 1, topk_groups = 1;
+    double scale = 1;
+    bool scale_here = true;
+    int64_t shared_slots = 0;
+    ExpertScope scope = ExpertScope::kAll;
+    int64_t expert_begin = 0, expert_count = 0;
+    int64_t vocab = 0;
+    bool padded = false;
+    bool capture = false;
+    bool operator==(const Problem&) const = default;
+    template <class V, class P>
+    static void fields(V& v, P& p) {
+      v("tokens", p.tokens, "rows of logits");
+      v("experts", p.experts, "columns of logits");
+      v("top_k", p.top_k, "experts for each token");
+      v("method", p.method, "how scores choose and weigh");
+      v("input", p.input, "logits, or somebody else's ids and weights");
+      v("logits", p.logits, "type of the logits");
+      v("bias", p.bias, "a correction bias that chooses but does not weigh");
+      v("groups", p.groups, "groups of neighbouring experts");
+      v("topk_groups", p.topk_groups, "groups that stay");
+      v("scale", p.scale, "routed scaling factor");
+      v("scale_here", p.scale_here, "multiplies the weights by scale (else combine does)");
+      v("shared_slots", p.shared_slots, "slots for fused shared experts");
+      v("scope", p.scope, "which experts are ours");
+      v("expert_begin", p.expert_begin, "scope=range: first expert of this rank");
+      v("expert_count", p.expert_count, "scope=range: experts of this rank");
+      v("vocab", p.vocab, "method=hash: rows of hash_table");
+      v("padded", p.padded, "tokens_valid[0] says how many rows are real");
+      v("capture", p.capture, "writes the chosen experts to captured");
+    }
+  };
+  struct Args {
+    Tensor logits, bias, hash_table, token_ids, expert_map, tokens_valid, ids_in, weights_in, packed_in;
+    Tensor ids, weights, captured;
+  };
+  // Whether the method reads logits at all (kHash does, for its weights).
+  static bool reads_logits(const Problem& p) { return p.input == RoutingInput::kLogits; }
+  template <class V>
+  static void slots(const Problem& p, V v) {
+    const bool from_logits = reads_logits(p), hash = from_logits && p.method == RoutingMethod::kHash;
+    const int64_t all = p.top_k + p.shared_slots;
+    v(slot("logits", Role::kIn, p.logits, {p.tokens, p.experts}, from_logits, Rows::kMayBeStrided),
+      &Args::logits);
+    v(slot("bias", Role::kIn, DType::kF32, {p.experts}, from_logits && p.bias), &Args::bias);
+    v(slot("hash_table", Role::kIn, DType::kI32, {p.vocab, p.top_k}, hash), &Args::hash_table);
+    v(slot("token_ids", Role::kIn, DType::kI32, {p.tokens}, hash), &Args::token_ids);
+    v(slot("expert_map", Role::kIn, DType::kI32, {p.experts}, p.scope == ExpertScope::kMap),
+      &Args::expert_map);
+    v(slot("tokens_valid", Role::kIn, DType::kI32, {1}, p.padded), &Args::tokens_valid);
+    const bool unpacked = p.input == RoutingInput::kPrecomputed;
+    v(slot("ids_in", Role::kIn, DType::kI32, {p.tokens, p.top_k}, unpacked), &Args::ids_in);
+    v(slot("weights_in", Role::kIn, DType::kF32, {p.tokens, p.top_k}, unpacked), &Args::weights_in);
+    v(slot("packed_in", Role::kIn, DType::kI32, {p.tokens, p.top_k}, p.input == RoutingInput::kPacked),
+      &Args::packed_in);
+    v(slot("ids", Role::kOut, DType::kI32, {p.tokens, all}), &Args::ids);
+    v(slot("weights", Role::kOut, DType::kF32, {p.tokens, all}), &Args::weights);
+    v(slot("captured", Role::kOut, DType::kI32, {p.tokens, p.top_k}, p.capture), &Args::captured);
+  }
+  static Refusal validate(const Problem& p);
+  static double bytes(const Problem& p);
+  static double flops(const Problem&) { return 0; }  // comparisons; they do not matter
+  static Problem at_tokens(Problem p, int64_t n) { return p.tokens = n, p; }
+  static int64_t tokens_of(const Problem& p) { return p.tokens; }
+};
+
+Expectations reference(const RouteTopk::Problem& problem, const RouteTopk::Args& args);
+
+}  // namespace sluice

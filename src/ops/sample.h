@@ -1,0 +1,66 @@
+#pragma once
+#include "ops/op.h"
+
+namespace sluice {
+
+// Draws one token for each row of logits.
+//
+// Greedy (temperature[r] <= 0): the largest logit, ties to the lower id, NaN below -inf.
+// Otherwise, in this order: p = softmax(logits / temperature) with NaN logits as -inf; order by p descending,
+// ties by lower id;
+//   top_k[r] > 0: the first top_k stay;
+//   top_p[r] < 1: of those, renormalised, the shortest prefix whose sum reaches top_p stays, at least one;
+//   min_p[r] > 0: of those, the ones with p >= min_p * (largest p) stay;
+//   renormalised; u = uniform(seed[r], step[r]) (base/random.h); the first token whose running sum exceeds u.
+// logprob[r] = ln softmax(logits)[token] of the unmodified logits. A row without a number (all NaN or -inf)
+// gives token 0 and logprob NaN. +inf counts as the largest: among rows with +inf, greedy applies.
+//
+// Shapes     logits [rows, vocab], rows may be strided; temperature, top_p, min_p f32[rows]; top_k i32[rows];
+// seed and
+//            step i64[rows]; token i32[rows], logprob f32[rows]. rows >= 0, vocab from 1 to 2^24.
+// Types      logits f32 or bf16.
+// Bytes      reads the logits.
+// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Exactness  token: equal to the reference, except where u or a cut lies within 2^-20 of the edge between two
+// tokens:
+//            then either. The same inputs give the same token on one backend, always. logprob: 2^-18 * (1 +
+//            |ref|).
+// Source     Holtzman et al. (2020) for top-p; Hugging Face generation/logits_process.py for the order.
+struct Sample {
+  static constexpr std::string_view kName = "sample";
+  struct Problem {
+    int64_t rows = 1, vocab = 201088;
+    DType logits = DType::kF32;
+    bool operator==(const Problem&) const = default;
+    template <class V, class P>
+    static void fields(V& v, P& p) {
+      v("rows", p.rows, "sequences to draw for");
+      v("vocab", p.vocab, "columns of logits");
+      v("logits", p.logits, "type of the logits");
+    }
+  };
+  struct Args {
+    Tensor logits, temperature, top_k, top_p, min_p, seed, step, token, logprob;
+  };
+  template <class V>
+  static void slots(const Problem& p, V v) {
+    v(slot("logits", Role::kIn, p.logits, {p.rows, p.vocab}, true, Rows::kMayBeStrided), &Args::logits);
+    v(slot("temperature", Role::kIn, DType::kF32, {p.rows}), &Args::temperature);
+    v(slot("top_k", Role::kIn, DType::kI32, {p.rows}), &Args::top_k);
+    v(slot("top_p", Role::kIn, DType::kF32, {p.rows}), &Args::top_p);
+    v(slot("min_p", Role::kIn, DType::kF32, {p.rows}), &Args::min_p);
+    v(slot("seed", Role::kIn, DType::kI64, {p.rows}), &Args::seed);
+    v(slot("step", Role::kIn, DType::kI64, {p.rows}), &Args::step);
+    v(slot("token", Role::kOut, DType::kI32, {p.rows}), &Args::token);
+    v(slot("logprob", Role::kOut, DType::kF32, {p.rows}), &Args::logprob);
+  }
+  static Refusal validate(const Problem& p);
+  static double bytes(const Problem& p);
+  static double flops(const Problem&) { return 0; }
+  static Problem at_tokens(Problem p, int64_t n) { return p.rows = n, p; }
+  static int64_t tokens_of(const Problem& p) { return p.rows; }
+};
+
+Expectations reference(const Sample::Problem& problem, const Sample::Args& args);
+
+}  // namespace sluice

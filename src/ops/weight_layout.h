@@ -1,0 +1,92 @@
+// Where a weight lies. Packing (weights/), kernels and references all read these functions.
+#pragma once
+#include <cstdint>
+#include <string_view>
+
+#include "base/fields.h"
+
+namespace sluice {
+
+enum class WeightLayout : uint8_t {
+  // As checkpoints have it: w [experts, rows, width]; e2m1 codes two to a byte along width, low nibble first;
+  // e8m0
+  // scales [experts, rows, width / 32].
+  kRowMajor,
+  // For CPUs: panels of 16 rows, so that one vector holds the same k of 16 rows, with width padded by zeros
+  // to a
+  // multiple of 32 and rows to a multiple of 16 (scale byte 127 there). A gated layer of n features has 2n
+  // rows:
+  // panel 2q holds the gates of features 16q .. 16q + 15 and panel 2q + 1 their ups, whatever order the
+  // checkpoint
+  // has them in. See panel_offset below for the order inside.
+  kPanels16,
+};
+template <>
+struct EnumWords<WeightLayout> {
+  static constexpr std::string_view words[] = {"row_major", "panels16"};
+};
+
+// In which order a gated layer's checkpoint (and its bias) has the rows of gate and up.
+enum class GateOrder : uint8_t {
+  kInterleaved,  // row 2i gate, row 2i + 1 up: gpt-oss
+  kGateFirst,    // [gate; up]: most
+  kUpFirst,      // [up; gate]: FlashInfer
+};
+template <>
+struct EnumWords<GateOrder> {
+  static constexpr std::string_view words[] = {"interleaved", "gate_first", "up_first"};
+};
+
+// The checkpoint row of feature i's gate (up = false) or up (up = true), out of `features` features.
+constexpr int64_t gated_row(GateOrder order, int64_t features, int64_t i, bool up) {
+  if (order == GateOrder::kInterleaved) return 2 * i + up;
+  return i + ((order == GateOrder::kUpFirst) != up ? features : 0);
+}
+
+constexpr int64_t kPanelRows = 16;
+constexpr int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// Sizes of a panels16 matrix, of one expert.
+struct PanelShape {
+  int64_t panels;  // of 16 rows
+  int64_t width;   // padded to 32
+  int64_t code_bytes(bool mxfp4) const { return panels * kPanelRows * width * (mxfp4 ? 1 : 4) / 2; }
+  int64_t scale_bytes() const { return panels * kPanelRows * width / 32; }  // mxfp4
+};
+constexpr PanelShape panel_shape(int64_t features, bool gated, int64_t width) {
+  return {(gated ? 2 : 1) * round_up(features, kPanelRows) / kPanelRows, round_up(width, 32)};
+}
+
+// The panel and the lane (row inside the panel) of feature i.
+struct PanelRow {
+  int64_t panel;
+  int64_t lane;
+};
+constexpr PanelRow panel_row(bool gated, int64_t i, bool up) {
+  return {gated ? i / kPanelRows * 2 + up : i / kPanelRows, i % kPanelRows};
+}
+
+// bf16: a panel is [width / 2][16 lanes][2] bf16: the pair (k, k + 1) of a row is one 32-bit lane.
+constexpr int64_t panel_bf16_index(const PanelShape& s, PanelRow r, int64_t k) {
+  return (r.panel * s.width / 2 + k / 2) * kPanelRows * 2 + r.lane * 2 + k % 2;
+}
+// mxfp4: a panel is [width / 32] blocks of 256 bytes; a block is [4][16 lanes] words of 32 bits. Word v of a
+// lane holds k = 8v .. 8v + 7 of the block: even k in the low half, odd k in the high half, the pair j = (k %
+// 8) / 2 at bits 4j and 16 + 4j. So a shift by 4j leaves the pair (k, k + 1) in the low nibbles of the two
+// halves.
+struct NibbleAt {
+  int64_t byte;
+  int shift;
+};
+constexpr NibbleAt panel_mxfp4_nibble(const PanelShape& s, PanelRow r, int64_t k) {
+  const int64_t block = r.panel * (s.width / 32) + k / 32, v = k % 32 / 8, bit = k % 8 / 2 * 4 + k % 2 * 16;
+  return {(block * 4 + v) * 64 + r.lane * 4 + bit / 8, static_cast<int>(bit % 8)};
+}
+// mxfp4 scales: a panel is [width / 32][16 lanes] bytes.
+constexpr int64_t panel_scale_index(const PanelShape& s, PanelRow r, int64_t k) {
+  return (r.panel * (s.width / 32) + k / 32) * kPanelRows + r.lane;
+}
+
+}  // namespace sluice
