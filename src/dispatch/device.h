@@ -1,0 +1,43 @@
+// What a device is. backends/cpu and backends/cuda implement this, nothing more.
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "base/tensor.h"
+#include "dispatch/candidate.h"
+#include "dispatch/catalog.h"
+
+namespace sluice {
+
+// A recorded step. CUDA: an instantiated graph. CPU: the list of enqueues, replayed in order.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const DeviceInfo& info() const = 0;
+  virtual const Catalog& catalog() const = 0;
+
+  // Memory aligned to 256 bytes, its content unspecified. Start-up only: never in a launch path.
+  virtual Result<void*> allocate(size_t bytes) = 0;
+  virtual void release(void* memory) = 0;
+
+  virtual Stream stream() = 0;
+  virtual Status copy(void* to, const void* from, size_t bytes, Stream stream) = 0;
+  // Blocks until the stream is idle. Asynchronous device errors surface here.
+  virtual Status wait(Stream stream) = 0;
+
+  // Runs `enqueue_all` once without executing what it enqueues, and keeps that for replay. Tensors and
+  // workspaces it named must stay where they are for as long as the recording lives.
+  virtual Result<std::unique_ptr<Recording>> record(Stream stream,
+                                                    const std::function<Status()>& enqueue_all) = 0;
+  virtual Status replay(const Recording& recording, Stream stream) = 0;
+};
+
+}  // namespace sluice

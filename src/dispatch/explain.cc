@@ -1,0 +1,52 @@
+#include "dispatch/explain.h"
+
+#include <cstdio>
+
+namespace sluice {
+
+std::string features_text(uint32_t features) {
+  constexpr const char* kNames[] = {"avx2", "avx512", "avx512_bf16", "amx_bf16", "neon"};
+  std::string out;
+  for (size_t i = 0; i < std::size(kNames); ++i)
+    if (features & (1u << i)) out += (out.empty() ? "" : " ") + std::string(kNames[i]);
+  return out.empty() ? "no vector features" : out;
+}
+
+std::string text(const DeviceInfo& device) {
+  if (device.backend == Backend::kCuda)
+    return device.name + " (sm" + std::to_string(device.sm) + ", " + std::to_string(device.cores) + " SMs)";
+  return device.name + " (" + std::to_string(device.cores) +
+         (device.cores == 1 ? " thread; " : " threads; ") + features_text(device.cpu_features) + ")";
+}
+
+Status Decision::status() const {
+  if (!contract.accepted()) return invalid(contract.line());
+  if (chosen >= 0) return {};
+  std::string message = verdicts.empty() ? "no kernel is registered" : "no kernel accepts:";
+  for (const Verdict& v : verdicts) message += "\n  " + std::string(v.candidate) + ": " + v.refusal.line();
+  return unsupported(message);
+}
+
+std::string explain_text(std::string_view op, const std::string& problem, const DeviceInfo& device,
+                         const Decision& decision) {
+  std::string out = "problem  " + std::string(op) + " " + problem + "\ndevice   " + text(device) + "\n";
+  for (const std::string& reason : decision.contract.reasons()) out += "!! the contract " + reason + "\n";
+  for (size_t i = 0; i < decision.verdicts.size(); ++i) {
+    const Verdict& v = decision.verdicts[i];
+    char line[160];
+    if (v.refusal.accepted() && decision.contract.accepted()) {
+      std::snprintf(line, sizeof line, "%s %9.1f us  %-40s workspace %zu B\n",
+                    static_cast<int>(i) == decision.chosen ? "->" : "  ", v.cost_us,
+                    std::string(v.candidate).c_str(), v.workspace_bytes);
+      out += line;
+      continue;
+    }
+    std::snprintf(line, sizeof line, "           -    %-40s refused\n", std::string(v.candidate).c_str());
+    out += line;
+    for (const std::string& reason : v.refusal.reasons()) out += "                " + reason + "\n";
+  }
+  if (decision.chosen < 0) out += "!! nobody accepts\n";
+  return out;
+}
+
+}  // namespace sluice

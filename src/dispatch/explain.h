@@ -1,0 +1,25 @@
+// Decisions as text and as data.
+#pragma once
+#include <string>
+
+#include "dispatch/plan.h"
+
+namespace sluice {
+
+// The problem, the device, and a line for each candidate: its cost and workspace, or every reason against it.
+std::string explain_text(std::string_view op, const std::string& problem, const DeviceInfo& device,
+                         const Decision& decision);
+
+template <class Op>
+std::string explain(const typename Op::Problem& problem, const DeviceInfo& device, const Catalog& catalog,
+                    const Policy& policy = {}) {
+  return explain_text(Op::kName, fields_text(problem), device,
+                      decide<Op>(problem, device, catalog.table<Op>(), policy));
+}
+
+// Devices that Sluice knows without having one: data sheets and our own measurements.
+// kInvalidArgument lists the names.
+Result<DeviceInfo> known_device(std::string_view name);
+std::string known_device_names();
+
+}  // namespace sluice
