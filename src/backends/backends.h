@@ -1,0 +1,23 @@
+// The only place that knows every backend.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "base/log.h"
+#include "dispatch/device.h"
+
+namespace sluice {
+
+// Candidates of every backend, whether or not this machine can run them: cuda first, as it is faster where it
+// runs.
+const Catalog& all_candidates();
+
+struct OpenOptions {
+  Backend backend = Backend::kCpu;
+  int threads = 0;  // CPU: 0 is one for each processor
+  Log log = {};
+};
+// kUnsupported says what is missing on this machine.
+Result<std::unique_ptr<Device>> open_device(const OpenOptions& options);
+
+}  // namespace sluice

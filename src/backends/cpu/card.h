@@ -1,0 +1,35 @@
+// What the cards of the CPU kernels have in common.
+#pragma once
+#include "backends/cpu/queue.h"
+#include "dispatch/candidate.h"
+
+namespace sluice::cpu {
+
+// For kernels that need no scratch memory.
+template <class Op>
+size_t no_workspace(const typename Op::Problem&, const DeviceInfo&) {
+  return 0;
+}
+
+// Time by the roofline: bytes and flops of the contract, at `mem_share` of the read bandwidth and
+// `flops_per_us`.
+template <class Op>
+double roofline_us(const typename Op::Problem& p, const DeviceInfo& d, double mem_share,
+                   double flops_per_us) {
+  const double memory = Op::bytes(p) / (d.mem_bytes_per_us * mem_share);
+  const double arithmetic = Op::flops(p) / flops_per_us;
+  return d.launch_us + (memory > arithmetic ? memory : arithmetic);
+}
+
+// Calls f(A*) with the element type of a float tensor as A. Two types are two instances: no macro, no
+// default.
+template <class F>
+void with_float(DType type, F f) {
+  if (type == DType::kBF16) {
+    f(static_cast<const BF16*>(nullptr));
+  } else {
+    f(static_cast<const float*>(nullptr));
+  }
+}
+
+}  // namespace sluice::cpu

@@ -1,0 +1,113 @@
+#include "backends/cpu/device.h"
+
+#include <sched.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "backends/cpu/queue.h"
+#include "hwy/targets.h"
+
+namespace sluice::cpu {
+namespace {
+
+constexpr size_t kAlignment = 256;
+
+int processors() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
+
+// Highway's tables are indexed by the best target of a mask; this is that index for our features.
+int simd_index(uint32_t features) {
+  int64_t targets = 0;
+#if defined(__x86_64__)
+  if (features & kAvx512) targets |= HWY_AVX3;
+  if (features & kAvx2) targets |= HWY_AVX2;
+#elif defined(__aarch64__)
+  if (features & kNeon) targets |= HWY_NEON;
+#endif
+  hwy::ChosenTarget chosen;
+  chosen.Update(targets);
+  return static_cast<int>(chosen.GetIndex());
+}
+
+// Costs need round numbers, not a benchmark at start-up: what a core of this class sustains.
+DeviceInfo describe(int threads, uint32_t features) {
+  const double wide = (features & kAvx512) ? 2 : 1;
+  DeviceInfo info{.name = "cpu", .backend = Backend::kCpu, .cores = threads, .cpu_features = features};
+  info.mem_bytes_per_us = 13e3 * (threads < 8 ? threads : 8);
+  info.f32_flops_per_us = 0.075e6 * wide * threads;
+  info.bf16_flops_per_us = info.f32_flops_per_us;
+  if (features & kAvx512Bf16) info.bf16_flops_per_us = 0.2e6 * threads;
+  if (features & kAmxBf16) info.bf16_flops_per_us = 2e6 * threads;
+  info.launch_us = threads > 1 ? 2 : 0.1;
+  return info;
+}
+
+struct CpuRecording final : Recording {
+  std::vector<std::function<void(Queue&)>> steps;
+};
+
+class CpuDevice final : public Device {
+ public:
+  CpuDevice(int threads, uint32_t features)
+      : info_(describe(threads, features)), pool_(threads), queue_{&pool_, simd_index(features)} {}
+
+  const DeviceInfo& info() const override { return info_; }
+  const Catalog& catalog() const override { return cpu::catalog(); }
+
+  Result<void*> allocate(size_t bytes) override {
+    const size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    void* memory = rounded < bytes ? nullptr : std::aligned_alloc(kAlignment, rounded ? rounded : kAlignment);
+    if (!memory) return out_of_memory("cpu: wanted " + std::to_string(bytes) + " bytes, the system has none");
+    return memory;
+  }
+  void release(void* memory) override { std::free(memory); }
+
+  Stream stream() override { return {Backend::kCpu, &queue_}; }
+  Status copy(void* to, const void* from, size_t bytes, Stream stream) override {
+    return submit(stream, [=](Queue&) {
+      if (bytes) std::memcpy(to, from, bytes);
+    });
+  }
+  Status wait(Stream) override { return {}; }  // work runs at once
+
+  Result<std::unique_ptr<Recording>> record(Stream stream,
+                                            const std::function<Status()>& enqueue_all) override {
+    Queue& queue = queue_of(stream);
+    if (queue.recording) return invalid("cpu: record inside a recording of the same stream");
+    auto out = std::make_unique<CpuRecording>();
+    queue.recording = &out->steps;
+    Status status = enqueue_all();
+    queue.recording = nullptr;
+    if (!status.ok()) return status;
+    return std::unique_ptr<Recording>(std::move(out));
+  }
+  Status replay(const Recording& recording, Stream stream) override {
+    const auto* mine = dynamic_cast<const CpuRecording*>(&recording);
+    if (!mine) return invalid("cpu: the recording was made on another backend");
+    for (const auto& step : mine->steps) step(queue_of(stream));
+    return {};
+  }
+
+ private:
+  DeviceInfo info_;
+  ThreadPool pool_;
+  Queue queue_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> open_device(const Options& options) {
+  if (options.threads < 0 || options.threads > 1024)
+    return invalid("cpu: threads: wanted 0 (all) to 1024, found " + std::to_string(options.threads));
+  const int threads = options.threads ? options.threads : processors();
+  auto device = std::make_unique<CpuDevice>(threads, detect_features() & options.features_allowed);
+  options.log(LogLevel::kInfo, "device " + text(device->info()));
+  return std::unique_ptr<Device>(std::move(device));
+}
+
+}  // namespace sluice::cpu

@@ -1,0 +1,33 @@
+// What Stream::native points to on the CPU, and how kernels hand it work.
+#pragma once
+#include <functional>
+#include <vector>
+
+#include "backends/cpu/pool.h"
+#include "base/status.h"
+#include "base/tensor.h"
+
+namespace sluice::cpu {
+
+// Work runs at once, on the caller and the pool, unless the queue is recording.
+struct Queue {
+  ThreadPool* pool = nullptr;
+  int simd_index = 0;  // which of Highway's tables to use: see simd/dispatch.h
+  std::vector<std::function<void(Queue&)>>* recording = nullptr;
+};
+
+inline Queue& queue_of(Stream stream) { return *static_cast<Queue*>(stream.native); }
+
+// Every enqueue ends here: work(Queue&) captures its Problem and Args by value.
+template <class Work>
+Status submit(Stream stream, Work work) {
+  Queue& queue = queue_of(stream);
+  if (queue.recording) {
+    queue.recording->emplace_back(std::move(work));
+  } else {
+    work(queue);
+  }
+  return {};
+}
+
+}  // namespace sluice::cpu
