@@ -1,0 +1,291 @@
+// Every registered candidate on every case, against the one reference. A new kernel is tested by being
+// registered.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "dispatch/plan.h"
+#include "harness/cases.h"
+#include "harness/devices.h"
+
+namespace sluice::test {
+
+inline std::string coordinates(const Tensor& t, int64_t flat) {
+  std::string out = "]";
+  for (int i = t.rank - 1; i >= 0; --i) {
+    out = (i ? ", " : "[") + std::to_string(t.shape[i] ? flat % t.shape[i] : 0) + out;
+    flat /= std::max<int64_t>(t.shape[i], 1);
+  }
+  return out;
+}
+
+// Element by element; reports the worst one and how many failed.
+inline void compare(const Expected& want, const GuardedTensor& memory, const std::string& where) {
+  std::vector<std::byte> storage;
+  const Tensor got = memory.contiguous(&storage);
+  ASSERT_EQ(static_cast<int64_t>(want.value.size()), elements_of(got)) << where << " " << want.slot;
+  int64_t wrong = 0, worst = -1;
+  double worst_excess = -1;
+  const size_t element = static_cast<size_t>(bits_of(got.dtype)) / 8;
+  for (size_t i = 0; i < want.value.size(); ++i) {
+    if (!want.untouched.empty() && want.untouched[i]) {
+      bool same = true;
+      for (size_t b = 0; b < element; ++b)
+        same &= storage[i * element + b] == static_cast<std::byte>(poison_of(got.dtype));
+      if (!same && wrong++ == 0) worst = static_cast<int64_t>(i);
+      continue;
+    }
+    const double g = load(got, static_cast<int64_t>(i)), w = want.value[i];
+    const double bound = want.bound.empty() ? 0 : want.bound[i];
+    if (want.accept ? want.accept(i, g)
+                    : (std::isnan(w) ? std::isnan(g) : g == w || std::abs(g - w) <= bound))
+      continue;
+    // A bound that is itself infinite or NaN means that the formula meets infinity: any non-finite answer
+    // will do.
+    if (!want.accept && !std::isfinite(bound) && !std::isnan(w)) continue;
+    ++wrong;
+    const double excess =
+        std::isfinite(g - w) ? std::abs(g - w) - bound : std::numeric_limits<double>::infinity();
+    if (excess > worst_excess) worst_excess = excess, worst = static_cast<int64_t>(i);
+  }
+  if (wrong == 0) return;
+  const auto at = static_cast<size_t>(worst);
+  ADD_FAILURE() << where << ": " << want.slot << ": " << wrong << " of " << want.value.size()
+                << " elements wrong; " << coordinates(got, worst) << " is " << load(got, worst) << ", want "
+                << want.value[at] << " +- " << (want.bound.empty() ? 0 : want.bound[at])
+                << (!want.untouched.empty() && want.untouched[at] ? " (must not be written)" : "");
+}
+
+// Runs one candidate three times (eager, then a recording replayed twice) on fresh poison; the bits must
+// agree.
+template <class Op>
+void run_case(const Candidate<Op>& candidate, Device& device, const typename Op::Problem& problem,
+              HostArgs<Op>& host, const Expectations& wanted, const std::string& where) {
+  Plan<Op> plan(&candidate, problem, candidate.workspace_bytes(problem, device.info()));
+  const Stream stream = device.stream();
+  DeviceArgs<Op> on_device(device, host);
+  const size_t padded = plan.workspace_bytes() + 2 * kGuardBytes;
+  std::vector<std::byte> scratch(padded, std::byte{kGuardPattern});
+  std::byte* block = static_cast<std::byte*>(device.allocate(padded).value());
+  const Workspace workspace{plan.workspace_bytes() ? block + kGuardBytes : nullptr, plan.workspace_bytes()};
+  // Inputs and in-out tensors as they were filled, so that each run starts from the same bytes.
+  std::vector<std::vector<std::byte>> fresh;
+  for (auto& e : host.tensors())
+    fresh.emplace_back(e.memory->start(), e.memory->start() + e.memory->total_bytes());
+  const auto restore = [&] {
+    for (size_t i = 0; i < fresh.size(); ++i)
+      std::memcpy(host.tensors()[i].memory->start(), fresh[i].data(), fresh[i].size());
+    std::memset(scratch.data() + kGuardBytes, 0xFF, plan.workspace_bytes());
+    ASSERT_TRUE(device.copy(block, scratch.data(), padded, stream).ok());
+    ASSERT_TRUE(on_device.upload(stream).ok());
+  };
+  auto recording = device.record(stream, [&] { return plan.run(on_device.args(), workspace, stream); });
+  ASSERT_TRUE(recording.ok()) << where << ": " << recording.status().message;
+  std::vector<std::vector<std::byte>> first;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    restore();
+    const Status status = attempt == 0 ? plan.run(on_device.args(), workspace, stream)
+                                       : device.replay(*recording.value(), stream);
+    ASSERT_TRUE(status.ok()) << where << ": " << status.message;
+    ASSERT_TRUE(on_device.download(stream).ok());
+    for (size_t i = 0; i < host.tensors().size(); ++i) {
+      auto& e = host.tensors()[i];
+      EXPECT_TRUE(e.memory->intact()) << where << ": wrote outside of " << e.name;
+      const std::vector<std::byte> now(e.memory->start(), e.memory->start() + e.memory->total_bytes());
+      EXPECT_TRUE(e.memory->role() != Role::kIn || now == fresh[i])
+          << where << ": changed its input " << e.name;
+      if (attempt == 0) first.push_back(now);
+      EXPECT_TRUE(now == first[i]) << where << ": " << e.name << " differs from run to run";
+    }
+    std::vector<std::byte> back(padded);
+    ASSERT_TRUE(device.copy(back.data(), block, padded, stream).ok());
+    ASSERT_TRUE(device.wait(stream).ok());
+    for (int64_t b = 0; b < kGuardBytes; ++b)
+      ASSERT_TRUE(back[static_cast<size_t>(b)] == std::byte{kGuardPattern} &&
+                  back[padded - 1 - static_cast<size_t>(b)] == std::byte{kGuardPattern})
+          << where << ": wrote outside of its workspace";
+  }
+  for (const Expected& want : wanted) {
+    GuardedTensor* memory = host.find(want.slot);
+    ASSERT_NE(memory, nullptr) << where << ": the reference speaks of " << want.slot;
+    compare(want, *memory, where);
+  }
+  for (size_t i = 0; i < fresh.size(); ++i)
+    std::memcpy(host.tensors()[i].memory->start(), fresh[i].data(), fresh[i].size());
+  device.release(block);
+}
+
+template <class Op>
+class Conformance : public ::testing::Test {
+ protected:
+  // Every output that the problem uses must be spoken for by the reference.
+  static void expect_complete(const typename Op::Problem& problem, const Expectations& wanted) {
+    Op::slots(problem, [&](const SlotSpec& spec, Tensor Op::Args::*) {
+      if (!spec.used || spec.role == Role::kIn) return;
+      bool found = false;
+      for (const Expected& e : wanted) found |= e.slot == spec.name;
+      EXPECT_TRUE(found) << "the reference says nothing of " << spec.name;
+    });
+  }
+};
+TYPED_TEST_SUITE_P(Conformance);
+
+// (a) every candidate accepts some case, (b) every case is accepted on every device, and what is accepted is
+// right.
+TYPED_TEST_P(Conformance, EveryCandidateOnEveryCase) {
+  using Op = TypeParam;
+  const auto devices = every_level(3);
+  std::set<std::string_view> idle;
+  for (const auto& device : devices)
+    for (const Candidate<Op>* c : device->catalog().template table<Op>()) idle.insert(c->name);
+  int index = 0;
+  for (const Case<Op>& test : Suite<Op>::cases()) {
+    const std::string name = std::string("case ") + std::to_string(index++) + " (" + test.why + "; " +
+                             fields_text(test.problem) + ")";
+    const Refusal contract = Op::validate(test.problem);
+    ASSERT_TRUE(contract.accepted()) << name << ": " << contract.line();
+    HostArgs<Op> host(test.problem, test.spread);
+    Random random(static_cast<uint64_t>(index));
+    Suite<Op>::fill(test.problem, test.fill, host, random);
+    const Expectations wanted = reference(test.problem, host.args());
+    this->expect_complete(test.problem, wanted);
+    for (const auto& device : devices) {
+      bool accepted = false;
+      for (const Candidate<Op>* c : device->catalog().template table<Op>()) {
+        const Refusal refusal = c->supports(test.problem, device->info());
+        if (!refusal.accepted()) continue;
+        accepted = true;
+        idle.erase(c->name);
+        run_case(*c, *device, test.problem, host, wanted,
+                 std::string(c->name) + " on " + text(device->info()) + ", " + name);
+        if (this->HasFatalFailure()) return;
+      }
+      EXPECT_TRUE(accepted) << name << ": nobody accepts it on " << text(device->info());
+    }
+  }
+  // A candidate may need instructions that this machine lacks; those are named, not silently passed.
+  for (std::string_view name : idle) {
+    bool could_run = false;
+    for (const Candidate<Op>* c : cpu::catalog().template table<Op>())
+      for (const Case<Op>& test : Suite<Op>::cases())
+        if (c->name == name) could_run |= c->supports(test.problem, devices.back()->info()).accepted();
+    EXPECT_FALSE(could_run) << name << " accepted no case";
+    std::printf("[   note   ] %s: not run, this machine lacks what it needs\n", std::string(name).c_str());
+  }
+}
+
+// Whatever validate() and supports() accept must pass, on problems that nobody thought of.
+TYPED_TEST_P(Conformance, FuzzedProblems) {
+  using Op = TypeParam;
+  const auto devices = every_level(2);
+  Random random(20);
+  int ran = 0;
+  for (int round = 0; round < 60; ++round) {
+    const typename Op::Problem problem = Suite<Op>::random(random);
+    if (!Op::validate(problem).accepted()) continue;
+    const auto fill = static_cast<Fill>(random.integer(0, static_cast<int64_t>(Fill::kSkewed)));
+    HostArgs<Op> host(problem, coin(random) ? Spread::kStridedRows : Spread::kContiguous);
+    Suite<Op>::fill(problem, fill, host, random);
+    const Expectations wanted = reference(problem, host.args());
+    const std::string name = "round " + std::to_string(round) + " fill " +
+                             std::to_string(static_cast<int>(fill)) + " (" + fields_text(problem) + ")";
+    for (const auto& device : devices) {
+      for (const Candidate<Op>* c : device->catalog().template table<Op>()) {
+        if (!c->supports(problem, device->info()).accepted()) continue;
+        ++ran;
+        run_case(*c, *device, problem, host, wanted,
+                 std::string(c->name) + " on " + text(device->info()) + ", " + name);
+        if (this->HasFatalFailure()) return;
+      }
+    }
+  }
+  EXPECT_GT(ran, 20) << "the fuzzer draws problems that nobody accepts";
+}
+
+// Bits must not depend on how many threads shared the work.
+TYPED_TEST_P(Conformance, SameBitsOnAnyNumberOfThreads) {
+  using Op = TypeParam;
+  for (const Case<Op>& test : Suite<Op>::cases()) {
+    std::vector<std::vector<std::byte>> images;
+    for (int threads : {1, 2, 5}) {
+      const auto device = cpu::open_device({.threads = threads}).value();
+      HostArgs<Op> host(test.problem, Spread::kContiguous);
+      Random random(7);
+      Suite<Op>::fill(test.problem, test.fill, host, random);
+      const auto plan = make_plan<Op>(*device, test.problem);
+      ASSERT_TRUE(plan.ok()) << plan.status().message;
+      void* scratch = device->allocate(plan.value().workspace_bytes()).value();
+      const Workspace workspace{static_cast<std::byte*>(scratch), plan.value().workspace_bytes()};
+      ASSERT_TRUE(plan.value().run(host.args(), workspace, device->stream()).ok());
+      std::vector<std::byte> image;
+      for (auto& e : host.tensors())
+        image.insert(image.end(), e.memory->start(), e.memory->start() + e.memory->total_bytes());
+      images.push_back(std::move(image));
+      device->release(scratch);
+    }
+    EXPECT_TRUE(images[0] == images[1] && images[0] == images[2]) << test.why;
+  }
+}
+
+// A wrong tensor is refused before anything runs, by name, with what was wanted and what was found.
+TYPED_TEST_P(Conformance, BadTensorsAreRefusedByName) {
+  using Op = TypeParam;
+  using Args = typename Op::Args;
+  const auto device = cpu::open_device({.threads = 1}).value();
+  for (const Case<Op>& test : Suite<Op>::cases()) {
+    const auto plan = make_plan<Op>(*device, test.problem);
+    ASSERT_TRUE(plan.ok()) << plan.status().message;
+    HostArgs<Op> host(test.problem, Spread::kContiguous);
+    std::vector<std::byte> scratch(plan.value().workspace_bytes() + 1);
+    const auto refuses = [&](const Args& args, std::string_view slot, const char* how) {
+      const Status status = plan.value().run(args, {scratch.data(), scratch.size()}, device->stream());
+      EXPECT_EQ(status.code, Code::kInvalidArgument) << slot << ": " << how;
+      EXPECT_NE(status.message.find(std::string(slot)), std::string::npos) << how << ": " << status.message;
+    };
+    Op::slots(test.problem, [&](const SlotSpec& spec, Tensor Args::*member) {
+      const auto with = [&](auto change, const char* how) {
+        Args args = host.args();
+        change(args.*member);
+        refuses(args, spec.name, how);
+      };
+      if (!spec.used)
+        return with([&](Tensor& t) { t = make_tensor(scratch.data(), DType::kU8, {1}); }, "unused");
+      with([](Tensor& t) { t.dtype = t.dtype == DType::kI16 ? DType::kU8 : DType::kI16; }, "dtype");
+      with([](Tensor& t) { ++t.shape[0]; }, "shape");
+      with([](Tensor& t) { t.rank = static_cast<int8_t>(t.rank - 1); }, "rank");
+      if (elements_of(host.args().*member) == 0) return;
+      with([](Tensor& t) { t.data = nullptr; }, "null pointer");
+      with([](Tensor& t) { t.where = Backend::kCuda; }, "device");
+      if (bits_of(spec.dtype) > 8) with([](Tensor& t) { t.data = t.template as<char>() + 1; }, "alignment");
+      if (spec.rank >= 2 && spec.shape[1] > 1 && spec.shape[0] > 1)
+        with([](Tensor& t) { t.stride[0] = t.stride[0] / 2; }, "strides");
+    });
+    if (plan.value().workspace_bytes() > 0) {
+      const Status status = plan.value().run(host.args(), {scratch.data(), 0}, device->stream());
+      EXPECT_NE(status.message.find("workspace"), std::string::npos) << status.message;
+    }
+  }
+}
+
+// Every field prints and reads back, and a field that does not exist is named with its nearest neighbour.
+TYPED_TEST_P(Conformance, ProblemsReadBack) {
+  using Op = TypeParam;
+  for (const Case<Op>& test : Suite<Op>::cases()) {
+    typename Op::Problem read{};
+    ASSERT_TRUE(parse_fields(fields_text(test.problem), &read).ok());
+    EXPECT_TRUE(read == test.problem) << fields_text(read) << " is not " << fields_text(test.problem);
+  }
+  typename Op::Problem problem{};
+  std::string first;
+  for_each_field(problem, [&](const Field& f) { first = first.empty() ? std::string(f.name) : first; });
+  const Status status = set_field(problem, first + "x", "1");
+  EXPECT_EQ(status.code, Code::kInvalidArgument);
+  EXPECT_NE(status.message.find("'" + first + "'"), std::string::npos) << status.message;
+}
+
+REGISTER_TYPED_TEST_SUITE_P(Conformance, EveryCandidateOnEveryCase, FuzzedProblems,
+                            SameBitsOnAnyNumberOfThreads, BadTensorsAreRefusedByName, ProblemsReadBack);
+
+}  // namespace sluice::test

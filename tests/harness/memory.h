@@ -1,0 +1,168 @@
+// Tensors with guards around them, on the host and on the device under test.
+#pragma once
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dispatch/device.h"
+#include "ops/op.h"
+
+namespace sluice::test {
+
+constexpr int64_t kGuardBytes = 256;
+constexpr int kGuardPattern = 0x5C;
+
+// What an output holds before the kernel runs: NaN in floats, an absurd number in integers (-1 is a legal
+// id).
+inline int poison_of(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 ? 0xFF : 0xA7; }
+
+enum class Spread : uint8_t { kContiguous, kStridedRows };
+
+// One tensor: guard | rows, with gaps between them if strided | guard. Lives on the host.
+class GuardedTensor {
+ public:
+  GuardedTensor(const SlotSpec& spec, Spread spread) : role_(spec.role) {
+    Tensor& t = view_;
+    t.dtype = spec.dtype;
+    t.rank = static_cast<int8_t>(spec.rank);
+    t.shape = spec.shape;
+    int64_t stride = 1;
+    for (int i = spec.rank - 1; i >= 0; --i) {
+      t.stride[i] = stride;
+      stride *= t.shape[i];
+    }
+    if (spread == Spread::kStridedRows && spec.rows == Rows::kMayBeStrided && spec.rank >= 2)
+      t.stride[0] += 3;
+    row_bytes_ =
+        spec.rank ? bytes_of(t.dtype, t.shape[0] ? stride / std::max<int64_t>(t.shape[0], 1) : 0) : 0;
+    const int64_t last = t.rank && t.shape[0] > 0 ? t.shape[0] - 1 : 0;
+    payload_ = t.rank == 0 || t.shape[0] == 0 ? 0 : bytes_of(t.dtype, last * t.stride[0]) + row_bytes_;
+    bytes_.assign(static_cast<size_t>(payload_ + 2 * kGuardBytes + 64), std::byte{kGuardPattern});
+    t.data = base();
+    poison();
+  }
+  Tensor& view() { return view_; }
+  const Tensor& view() const { return view_; }
+  std::byte* start() { return base() - kGuardBytes; }
+  int64_t total_bytes() const { return payload_ + 2 * kGuardBytes; }
+
+  // Fills the payload of outputs, leaving guards and the gaps between rows alone.
+  void poison() {
+    for_rows(
+        [&](std::byte* row) { std::memset(row, poison_of(view_.dtype), static_cast<size_t>(row_bytes_)); });
+  }
+  // Guards and gaps hold what they held.
+  bool intact() const {
+    auto* self = const_cast<GuardedTensor*>(this);
+    std::vector<bool> ours(static_cast<size_t>(total_bytes()), false);
+    self->for_rows([&](std::byte* row) {
+      const auto at = static_cast<size_t>(row - self->start());
+      for (int64_t i = 0; i < row_bytes_; ++i) ours[at + static_cast<size_t>(i)] = true;
+    });
+    for (size_t i = 0; i < ours.size(); ++i)
+      if (!ours[i] && self->start()[i] != std::byte{kGuardPattern}) return false;
+    return true;
+  }
+  // Copies rows one behind the other: the contiguous image that references speak of.
+  Tensor contiguous(std::vector<std::byte>* storage) const {
+    storage->clear();
+    const_cast<GuardedTensor*>(this)->for_rows(
+        [&](std::byte* row) { storage->insert(storage->end(), row, row + row_bytes_); });
+    Tensor out = view_;
+    if (out.rank) out.stride[0] = out.shape[0] ? elements_of(out) / out.shape[0] : 0;
+    out.data = storage->data();
+    return out;
+  }
+  Role role() const { return role_; }
+
+ private:
+  std::byte* base() {
+    const auto raw = reinterpret_cast<uintptr_t>(bytes_.data()) + kGuardBytes;
+    return reinterpret_cast<std::byte*>((raw + 63) / 64 * 64);  // as allocators of tensors align
+  }
+  template <class F>
+  void for_rows(F f) {
+    const int64_t rows = view_.rank ? view_.shape[0] : 0;
+    if (row_bytes_ == 0) return;
+    for (int64_t r = 0; r < rows; ++r) f(base() + bytes_of(view_.dtype, r * view_.stride[0]));
+  }
+  Tensor view_;
+  Role role_;
+  int64_t row_bytes_ = 0, payload_ = 0;
+  std::vector<std::byte> bytes_;
+};
+
+// All tensors of an operation's Args.
+template <class Op>
+class HostArgs {
+ public:
+  HostArgs(const typename Op::Problem& problem, Spread spread) {
+    Op::slots(problem, [&](const SlotSpec& spec, Tensor Op::Args::*member) {
+      if (!spec.used) return;
+      tensors_.push_back({std::string(spec.name), member, std::make_unique<GuardedTensor>(spec, spread)});
+      args_.*member = tensors_.back().memory->view();
+    });
+  }
+  typename Op::Args& args() { return args_; }
+  const typename Op::Args& args() const { return args_; }
+  struct Entry {
+    std::string name;
+    Tensor Op::Args::*member;
+    std::unique_ptr<GuardedTensor> memory;
+  };
+  std::vector<Entry>& tensors() { return tensors_; }
+  GuardedTensor* find(std::string_view name) {
+    for (Entry& e : tensors_)
+      if (e.name == name) return e.memory.get();
+    return nullptr;
+  }
+
+ private:
+  typename Op::Args args_;
+  std::vector<Entry> tensors_;
+};
+
+// The same tensors in the memory of a device, guards included.
+template <class Op>
+class DeviceArgs {
+ public:
+  DeviceArgs(Device& device, HostArgs<Op>& host) : device_(device), host_(host) {
+    for (auto& e : host.tensors()) {
+      void* memory = device.allocate(static_cast<size_t>(e.memory->total_bytes())).value();
+      blocks_.push_back(memory);
+      Tensor view = e.memory->view();
+      view.where = device.info().backend;
+      view.data = static_cast<std::byte*>(memory) + kGuardBytes;
+      args_.*(e.member) = view;
+    }
+  }
+  ~DeviceArgs() {
+    for (void* b : blocks_) device_.release(b);
+  }
+  DeviceArgs(const DeviceArgs&) = delete;
+  DeviceArgs& operator=(const DeviceArgs&) = delete;
+  const typename Op::Args& args() const { return args_; }
+  Status upload(Stream stream) {
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      GuardedTensor& t = *host_.tensors()[i].memory;
+      SLUICE_TRY(device_.copy(blocks_[i], t.start(), static_cast<size_t>(t.total_bytes()), stream));
+    }
+    return device_.wait(stream);
+  }
+  Status download(Stream stream) {
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      GuardedTensor& t = *host_.tensors()[i].memory;
+      SLUICE_TRY(device_.copy(t.start(), blocks_[i], static_cast<size_t>(t.total_bytes()), stream));
+    }
+    return device_.wait(stream);
+  }
+
+ private:
+  Device& device_;
+  HostArgs<Op>& host_;
+  std::vector<void*> blocks_;
+  typename Op::Args args_;
+};
+
+}  // namespace sluice::test
