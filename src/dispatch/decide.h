@@ -38,12 +38,16 @@ Decision decide(const typename Op::Problem& problem, const DeviceInfo& device,
   out.contract.need(force_known, "policy.force to name a candidate of this operation", policy.force);
   for (const Candidate<Op>* c : table) {
     Verdict v{.candidate = c->name, .refusal = {}};
-    v.refusal.need(c->backend == device.backend, "its own backend", "the device is " + device.name);
-    if (v.refusal.accepted() && out.contract.accepted()) v.refusal = c->supports(problem, device);
+    // The words are built only for what applies: a PlanTable asks this thousands of times.
+    if (c->backend != device.backend) {
+      v.refusal.need(false, "its own backend", "the device is " + device.name);
+    } else if (out.contract.accepted()) {
+      v.refusal = c->supports(problem, device);
+    }
     v.refusal.need(!policy.batch_invariant || c->batch_invariant, "policy.batch_invariant",
                    "this kernel is not");
-    v.refusal.need(policy.force.empty() || policy.force == c->name, "not to be excluded",
-                   "policy.force=" + policy.force);
+    if (!policy.force.empty() && policy.force != c->name)
+      v.refusal.need(false, "not to be excluded", "policy.force=" + policy.force);
     if (v.refusal.accepted() && out.contract.accepted()) {
       v.cost_us = c->cost_us(problem, device);
       v.workspace_bytes = c->workspace_bytes(problem, device);

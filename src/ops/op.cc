@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 
 namespace sluice {
@@ -53,6 +54,77 @@ Status check_slot(const SlotSpec& spec, const Tensor& tensor, Backend where, int
     return invalid(std::string(spec.name) + ": wanted a pointer aligned to " + std::to_string(alignment) +
                    " bytes, found one that is not");
   return {};
+}
+
+namespace {
+
+// The storage index of a contiguous index: rows may lie apart.
+int64_t storage_index(const Tensor& t, int64_t flat) {
+  const int64_t row = t.rank && t.shape[0] > 0 ? elements_of(t) / t.shape[0] : 1;
+  return row > 0 && t.rank > 1 ? flat / row * t.stride[0] + flat % row : flat;
+}
+
+bool holds(const Tensor& t, int64_t index, uint8_t byte) {
+  const int64_t width = bits_of(t.dtype) / 8;
+  for (int64_t b = 0; b < width; ++b)
+    if (t.as<uint8_t>()[index * width + b] != byte) return false;
+  return true;
+}
+
+// Distance from the reference as a share of the bound; above 1 is wrong.
+double share_of_bound(double got, double want, double bound) {
+  constexpr double kWrong = std::numeric_limits<double>::infinity();
+  if (std::isnan(want)) return std::isnan(got) ? 0 : kWrong;
+  if (got == want) return 0;
+  // The formula met infinity on the way, so that any answer is as good as any other.
+  if (!std::isfinite(bound)) return 0;
+  const double error = std::abs(got - want);
+  return bound > 0 && std::isfinite(error) ? error / bound : kWrong;
+}
+
+std::string place(const Tensor& t, int64_t flat) {
+  std::string out = "]";
+  for (int i = t.rank - 1; i >= 0; --i) {
+    out = (i ? ", " : "[") + std::to_string(flat % std::max<int64_t>(t.shape[i], 1)) + out;
+    flat /= std::max<int64_t>(t.shape[i], 1);
+  }
+  return out;
+}
+
+}  // namespace
+
+Comparison compare(const Expected& want, const Tensor& got, std::optional<uint8_t> poison) {
+  Comparison out;
+  const auto count = static_cast<int64_t>(want.value.size());
+  if (count != elements_of(got))
+    return {.wrong = count,
+            .worst_share = std::numeric_limits<double>::infinity(),
+            .text = std::string(want.slot) + ": the reference has " + std::to_string(count) +
+                    " elements, the tensor is " + text(got)};
+  int64_t worst = -1;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto at = static_cast<size_t>(i);
+    const int64_t index = storage_index(got, i);
+    double share = 0;
+    if (!want.untouched.empty() && want.untouched[at]) {
+      if (poison && !holds(got, index, *poison)) share = std::numeric_limits<double>::infinity();
+    } else if (const double value = load(got, index); want.accept) {
+      share = want.accept(at, value) ? 0 : std::numeric_limits<double>::infinity();
+    } else {
+      share = share_of_bound(value, want.value[at], want.bound.empty() ? 0 : want.bound[at]);
+    }
+    out.wrong += share > 1;
+    if (share > out.worst_share) out.worst_share = share, worst = i;
+  }
+  if (worst < 0) return out;
+  const auto at = static_cast<size_t>(worst);
+  char line[200];
+  std::snprintf(line, sizeof line, " is %.9g, want %.9g +- %.3g", load(got, storage_index(got, worst)),
+                want.value[at], want.bound.empty() ? 0 : want.bound[at]);
+  out.text = std::string(want.slot) + ": " + std::to_string(out.wrong) + " of " + std::to_string(count) +
+             " elements wrong; the worst, " + place(got, worst) + "," + line;
+  if (!want.untouched.empty() && want.untouched[at]) out.text += " (must not be written)";
+  return out;
 }
 
 double load(const Tensor& tensor, int64_t i) {

@@ -14,6 +14,8 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -75,6 +77,16 @@ struct Expected {
   std::function<bool(size_t index, double got)> accept = {};
 };
 using Expectations = std::vector<Expected>;
+
+// One output held against its reference, element by element.
+struct Comparison {
+  int64_t wrong = 0;  // elements outside their bound
+  double worst_share =
+      0;  // of the bound, over all elements; infinity where something must be exact and is not
+  std::string text = {};  // how many are wrong, and the worst one: its place, what it is and what is wanted
+};
+// `poison` is what elements marked untouched still hold, byte by byte; without it they are not looked at.
+Comparison compare(const Expected& want, const Tensor& got, std::optional<uint8_t> poison = {});
 
 // The reference's view of an input element, whatever its type.
 double load(const Tensor& tensor, int64_t flat_index);            // contiguous index

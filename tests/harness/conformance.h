@@ -12,52 +12,6 @@
 
 namespace sluice::test {
 
-inline std::string coordinates(const Tensor& t, int64_t flat) {
-  std::string out = "]";
-  for (int i = t.rank - 1; i >= 0; --i) {
-    out = (i ? ", " : "[") + std::to_string(t.shape[i] ? flat % t.shape[i] : 0) + out;
-    flat /= std::max<int64_t>(t.shape[i], 1);
-  }
-  return out;
-}
-
-// Element by element; reports the worst one and how many failed.
-inline void compare(const Expected& want, const GuardedTensor& memory, const std::string& where) {
-  std::vector<std::byte> storage;
-  const Tensor got = memory.contiguous(&storage);
-  ASSERT_EQ(static_cast<int64_t>(want.value.size()), elements_of(got)) << where << " " << want.slot;
-  int64_t wrong = 0, worst = -1;
-  double worst_excess = -1;
-  const size_t element = static_cast<size_t>(bits_of(got.dtype)) / 8;
-  for (size_t i = 0; i < want.value.size(); ++i) {
-    if (!want.untouched.empty() && want.untouched[i]) {
-      bool same = true;
-      for (size_t b = 0; b < element; ++b)
-        same &= storage[i * element + b] == static_cast<std::byte>(poison_of(got.dtype));
-      if (!same && wrong++ == 0) worst = static_cast<int64_t>(i);
-      continue;
-    }
-    const double g = load(got, static_cast<int64_t>(i)), w = want.value[i];
-    const double bound = want.bound.empty() ? 0 : want.bound[i];
-    if (want.accept ? want.accept(i, g)
-                    : (std::isnan(w) ? std::isnan(g) : g == w || std::abs(g - w) <= bound))
-      continue;
-    // A bound that is itself infinite or NaN means that the formula meets infinity: any non-finite answer
-    // will do.
-    if (!want.accept && !std::isfinite(bound) && !std::isnan(w)) continue;
-    ++wrong;
-    const double excess =
-        std::isfinite(g - w) ? std::abs(g - w) - bound : std::numeric_limits<double>::infinity();
-    if (excess > worst_excess) worst_excess = excess, worst = static_cast<int64_t>(i);
-  }
-  if (wrong == 0) return;
-  const auto at = static_cast<size_t>(worst);
-  ADD_FAILURE() << where << ": " << want.slot << ": " << wrong << " of " << want.value.size()
-                << " elements wrong; " << coordinates(got, worst) << " is " << load(got, worst) << ", want "
-                << want.value[at] << " +- " << (want.bound.empty() ? 0 : want.bound[at])
-                << (!want.untouched.empty() && want.untouched[at] ? " (must not be written)" : "");
-}
-
 // Runs one candidate three times (eager, then a recording replayed twice) on fresh poison; the bits must
 // agree.
 template <class Op>
@@ -110,7 +64,8 @@ void run_case(const Candidate<Op>& candidate, Device& device, const typename Op:
   for (const Expected& want : wanted) {
     GuardedTensor* memory = host.find(want.slot);
     ASSERT_NE(memory, nullptr) << where << ": the reference speaks of " << want.slot;
-    compare(want, *memory, where);
+    const Comparison c = compare(want, memory->view(), static_cast<uint8_t>(poison_of(memory->view().dtype)));
+    EXPECT_EQ(c.wrong, 0) << where << ": " << c.text;
   }
   for (size_t i = 0; i < fresh.size(); ++i)
     std::memcpy(host.tensors()[i].memory->start(), fresh[i].data(), fresh[i].size());

@@ -64,16 +64,6 @@ class GuardedTensor {
       if (!ours[i] && self->start()[i] != std::byte{kGuardPattern}) return false;
     return true;
   }
-  // Copies rows one behind the other: the contiguous image that references speak of.
-  Tensor contiguous(std::vector<std::byte>* storage) const {
-    storage->clear();
-    const_cast<GuardedTensor*>(this)->for_rows(
-        [&](std::byte* row) { storage->insert(storage->end(), row, row + row_bytes_); });
-    Tensor out = view_;
-    if (out.rank) out.stride[0] = out.shape[0] ? elements_of(out) / out.shape[0] : 0;
-    out.data = storage->data();
-    return out;
-  }
   Role role() const { return role_; }
 
  private:

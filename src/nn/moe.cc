@@ -1,0 +1,411 @@
+#include "nn/moe.h"
+
+#include <cstring>
+#include <optional>
+
+#include "base/arena.h"
+
+namespace sluice {
+
+struct Moe::Shared {
+  PlanTable<GroupRows> group;
+  PlanTable<ExpertGemm> up, down;
+};
+struct Moe::Plans {
+  std::optional<PlanTable<RouterGemm>> router;
+  std::optional<PlanTable<RouteTopk>> route;
+  std::optional<PlanTable<GroupRows>> group;
+  std::optional<PlanTable<ExpertGemm>> up, down;
+  std::optional<PlanTable<Combine>> combine;
+  std::optional<Shared> shared;
+};
+
+namespace {
+
+template <class Op>
+Status plan_into(std::optional<PlanTable<Op>>* out, Device& device, const typename Op::Problem& problem,
+                 int64_t tokens_max, const Policy& policy) {
+  Result<PlanTable<Op>> made = PlanTable<Op>::make(device, problem, tokens_max, policy);
+  if (!made.ok()) return made.status();
+  *out = std::move(made).value();
+  return {};
+}
+
+ExpertGemm::Problem up_problem(const MoeConfig& c, int64_t experts, int64_t intermediate) {
+  return {.rows = 0,
+          .experts = experts,
+          .features = intermediate,
+          .width = c.hidden,
+          .tokens = 0,
+          .slots = 1,
+          .x = c.x,
+          .w = c.expert_w,
+          .y = DType::kBF16,  // the second GEMM multiplies bf16
+          .layout = c.layout,
+          .gate_order = c.gate_order,
+          .act = c.act,
+          .alpha = c.alpha,
+          .beta = c.beta,
+          .limit = c.limit,
+          .bias = c.up_bias};
+}
+
+ExpertGemm::Problem down_problem(const MoeConfig& c, int64_t experts, int64_t intermediate, DType y) {
+  return {.rows = 0,
+          .experts = experts,
+          .features = c.hidden,
+          .width = intermediate,
+          .w = c.expert_w,
+          .y = y,
+          .layout = c.layout,
+          .bias = c.down_bias};
+}
+
+}  // namespace
+
+int64_t local_experts(const MoeConfig& c) {
+  return c.scope == ExpertScope::kRange ? c.expert_count : c.experts;
+}
+
+std::vector<std::pair<SlotSpec, Tensor*>> weight_slots(const MoeConfig& c, MoeWeights* w) {
+  std::vector<std::pair<SlotSpec, Tensor*>> out;
+  const auto add = [&](std::string_view name, DType dtype, std::initializer_list<int64_t> shape, bool used,
+                       Tensor* tensor) {
+    out.emplace_back(slot(name, Role::kIn, dtype, shape, used), tensor);
+  };
+  add("router", c.router_w, {c.experts, c.hidden}, true, &w->router);
+  add("router_bias", c.router_w, {c.experts}, c.router_bias, &w->router_bias);
+  add("correction_bias", DType::kF32, {c.experts}, c.correction_bias, &w->correction_bias);
+  add("hash_table", DType::kI32, {c.hash_vocab, c.top_k}, c.method == RoutingMethod::kHash, &w->hash_table);
+  add("expert_map", DType::kI32, {c.experts}, c.scope == ExpertScope::kMap, &w->expert_map);
+  const auto add_experts = [&](const ExpertGemm::Problem& p, std::array<std::string_view, 3> names, bool used,
+                               std::array<Tensor*, 3> tensors) {
+    ExpertGemm::slots(p, [&](SlotSpec spec, Tensor ExpertGemm::Args::*member) {
+      const int which = member == &ExpertGemm::Args::w         ? 0
+                        : member == &ExpertGemm::Args::w_scale ? 1
+                        : member == &ExpertGemm::Args::bias    ? 2
+                                                               : -1;
+      if (which < 0) return;
+      spec.name = names[static_cast<size_t>(which)];
+      spec.used &= used;
+      out.emplace_back(spec, tensors[static_cast<size_t>(which)]);
+    });
+  };
+  ExpertWeights& e = w->experts;
+  add_experts(up_problem(c, local_experts(c), c.intermediate),
+              {"experts.up", "experts.up_scale", "experts.up_bias"}, true, {&e.up, &e.up_scale, &e.up_bias});
+  add_experts(down_problem(c, local_experts(c), c.intermediate, DType::kF32),
+              {"experts.down", "experts.down_scale", "experts.down_bias"}, true,
+              {&e.down, &e.down_scale, &e.down_bias});
+  if (c.shared_intermediate == 0) return out;
+  ExpertWeights& s = w->shared;
+  add_experts(up_problem(c, 1, c.shared_intermediate), {"shared.up", "shared.up_scale", "shared.up_bias"},
+              true, {&s.up, &s.up_scale, &s.up_bias});
+  add_experts(down_problem(c, 1, c.shared_intermediate, c.x),
+              {"shared.down", "shared.down_scale", "shared.down_bias"}, true,
+              {&s.down, &s.down_scale, &s.down_bias});
+  return out;
+}
+
+Moe::Moe(Device& device, const MoeConfig& config, int64_t tokens_max)
+    : device_(device), config_(config), tokens_max_(tokens_max), plans_(std::make_unique<Plans>()) {}
+
+Moe::~Moe() {
+  if (zeros_) device_.release(zeros_);
+}
+
+Result<std::unique_ptr<Moe>> Moe::plan(Device& device, const MoeConfig& config, int64_t tokens_max,
+                                       const Policy& policy) {
+  if (tokens_max < 1)
+    return invalid("moe: tokens_max: wanted at least 1, found " + std::to_string(tokens_max));
+  std::unique_ptr<Moe> moe(new Moe(device, config, tokens_max));
+  SLUICE_TRY(moe->make_plans(policy));
+  if (config.shared_intermediate > 0) SLUICE_TRY(moe->make_shared(policy));
+  moe->lay_out();
+  return moe;
+}
+
+Status Moe::make_plans(const Policy& policy) {
+  const MoeConfig& c = config_;
+  SLUICE_TRY(plan_into<RouterGemm>(&plans_->router, device_,
+                                   {.experts = c.experts,
+                                    .hidden = c.hidden,
+                                    .x = c.x,
+                                    .w = c.router_w,
+                                    .y = c.logits,
+                                    .bias = c.router_bias},
+                                   tokens_max_, policy));
+  SLUICE_TRY(plan_into<RouteTopk>(&plans_->route, device_,
+                                  {.experts = c.experts,
+                                   .top_k = c.top_k,
+                                   .method = c.method,
+                                   .logits = c.logits,
+                                   .bias = c.correction_bias,
+                                   .groups = c.groups,
+                                   .topk_groups = c.topk_groups,
+                                   .scale = c.scale,
+                                   .scope = c.scope,
+                                   .expert_begin = c.expert_begin,
+                                   .expert_count = c.expert_count,
+                                   .vocab = c.hash_vocab},
+                                  tokens_max_, policy));
+  const int64_t experts = local_experts(c);
+  SLUICE_TRY(plan_into<GroupRows>(&plans_->group, device_, {.slots = c.top_k, .experts = experts},
+                                  tokens_max_, policy));
+  ExpertGemm::Problem up = up_problem(c, experts, c.intermediate);
+  up.slots = c.top_k;
+  up.weighted = c.weight_on_input;
+  SLUICE_TRY(plan_into<ExpertGemm>(&plans_->up, device_, up, tokens_max_, policy));
+  SLUICE_TRY(plan_into<ExpertGemm>(&plans_->down, device_,
+                                   down_problem(c, experts, c.intermediate, DType::kF32),
+                                   tokens_max_ * c.top_k, policy));
+  return plan_into<Combine>(&plans_->combine, device_,
+                            {.tokens = 0,
+                             .slots = c.top_k,
+                             .rows = 0,
+                             .hidden = c.hidden,
+                             .experts = experts,
+                             .g = DType::kF32,
+                             .y = c.x,
+                             .weighted = !c.weight_on_input,
+                             .shared = c.shared_intermediate > 0,
+                             .residual = c.residual},
+                            tokens_max_, policy);
+}
+
+Status Moe::make_shared(const Policy& policy) {
+  const MoeConfig& c = config_;
+  std::optional<PlanTable<GroupRows>> group;
+  std::optional<PlanTable<ExpertGemm>> up, down;
+  SLUICE_TRY(plan_into<GroupRows>(&group, device_, {.slots = 1, .experts = 1}, tokens_max_, policy));
+  SLUICE_TRY(
+      plan_into<ExpertGemm>(&up, device_, up_problem(c, 1, c.shared_intermediate), tokens_max_, policy));
+  SLUICE_TRY(plan_into<ExpertGemm>(&down, device_, down_problem(c, 1, c.shared_intermediate, c.x),
+                                   tokens_max_, policy));
+  plans_->shared = Shared{*std::move(group), *std::move(up), *std::move(down)};
+  const size_t bytes = static_cast<size_t>(tokens_max_) * sizeof(int32_t);
+  Result<void*> zeros = device_.allocate(bytes);
+  if (!zeros.ok()) return zeros.status();
+  zeros_ = zeros.value();
+  const std::vector<int32_t> host(static_cast<size_t>(tokens_max_), 0);
+  SLUICE_TRY(device_.copy(zeros_, host.data(), bytes, device_.stream()));
+  return device_.wait(device_.stream());
+}
+
+void Moe::lay_out() {
+  const MoeConfig& c = config_;
+  const int64_t n = tokens_max_, rows = n * c.top_k, experts = local_experts(c);
+  size_t used = 0;
+  const auto take = [&](DType dtype, int64_t elements) {
+    const size_t at = used;
+    used += Arena::footprint(static_cast<size_t>(bytes_of(dtype, elements)));
+    return at;
+  };
+  at_.logits = take(c.logits, n * c.experts);
+  at_.ids = take(DType::kI32, rows);
+  at_.weights = take(DType::kF32, rows);
+  at_.row_count = take(DType::kI32, experts);
+  at_.row_begin = take(DType::kI32, experts + 1);
+  at_.order = take(DType::kI32, rows);
+  at_.position = take(DType::kI32, rows);
+  at_.h = take(DType::kBF16, rows * c.intermediate);
+  at_.g = take(DType::kF32, rows * c.hidden);
+  const bool shared = plans_->shared.has_value();
+  if (shared) {
+    at_.shared_count = take(DType::kI32, 1);
+    at_.shared_begin = take(DType::kI32, 2);
+    at_.shared_order = take(DType::kI32, n);
+    at_.shared_position = take(DType::kI32, n);
+    at_.shared_h = take(DType::kBF16, n * c.shared_intermediate);
+    at_.shared_y = take(c.x, n * c.hidden);
+  }
+  at_.scratch = used;
+  size_t scratch = 0;
+  const auto need = [&](const auto& table) { scratch = std::max(scratch, table.workspace_bytes()); };
+  need(*plans_->router), need(*plans_->route), need(*plans_->group), need(*plans_->up), need(*plans_->down);
+  need(*plans_->combine);
+  if (shared) need(plans_->shared->group), need(plans_->shared->up), need(plans_->shared->down);
+  workspace_bytes_ = used + scratch;
+}
+
+template <class Visit>
+Status Moe::shared_stages(const MoeIo& io, const MoeWeights& w, std::byte* base, Visit visit) const {
+  const MoeConfig& c = config_;
+  const int64_t n = io.x.shape[0];
+  const Backend where = device_.info().backend;
+  const auto view = [&](size_t at, DType dtype, std::initializer_list<int64_t> shape) {
+    return make_tensor(base + at, dtype, shape, where);
+  };
+  const Tensor count = view(at_.shared_count, DType::kI32, {1}),
+               begin = view(at_.shared_begin, DType::kI32, {2});
+  const Tensor order = view(at_.shared_order, DType::kI32, {n});
+  const Tensor h = view(at_.shared_h, DType::kBF16, {n, c.shared_intermediate});
+  SLUICE_TRY(visit("shared.group", plans_->shared->group, n,
+                   GroupRows::Args{.ids = make_tensor(zeros_, DType::kI32, {n, 1}, where),
+                                   .row_count = count,
+                                   .row_begin = begin,
+                                   .order = order,
+                                   .position = view(at_.shared_position, DType::kI32, {n, 1})}));
+  ExpertGemm::Args up{.x = io.x,
+                      .w = w.shared.up,
+                      .w_scale = w.shared.up_scale,
+                      .bias = w.shared.up_bias,
+                      .act_params = {},
+                      .row_begin = begin,
+                      .row_count = count,
+                      .order = order,
+                      .weights = {},
+                      .y = h};
+  SLUICE_TRY(visit("shared.up", plans_->shared->up, n, up));
+  ExpertGemm::Args down{.x = h,
+                        .w = w.shared.down,
+                        .w_scale = w.shared.down_scale,
+                        .bias = w.shared.down_bias,
+                        .act_params = {},
+                        .row_begin = begin,
+                        .row_count = count,
+                        .order = {},
+                        .weights = {},
+                        .y = view(at_.shared_y, c.x, {n, c.hidden})};
+  return visit("shared.down", plans_->shared->down, n, down);
+}
+
+template <class Visit>
+Status Moe::stages(const MoeIo& io, const MoeWeights& w, std::byte* base, Visit visit) const {
+  const MoeConfig& c = config_;
+  const int64_t n = io.x.shape[0], rows = n * c.top_k, experts = local_experts(c);
+  const Backend where = device_.info().backend;
+  const auto view = [&](size_t at, DType dtype, std::initializer_list<int64_t> shape) {
+    return make_tensor(base + at, dtype, shape, where);
+  };
+  const Tensor logits = view(at_.logits, c.logits, {n, c.experts});
+  SLUICE_TRY(visit("router", *plans_->router, n,
+                   RouterGemm::Args{.x = io.x, .w = w.router, .bias = w.router_bias, .y = logits}));
+  const Tensor ids = view(at_.ids, DType::kI32, {n, c.top_k}),
+               weights = view(at_.weights, DType::kF32, {n, c.top_k});
+  RouteTopk::Args route;
+  route.logits = logits;
+  route.bias = w.correction_bias;
+  route.hash_table = w.hash_table;
+  route.token_ids = io.token_ids;
+  route.expert_map = w.expert_map;
+  route.ids = ids;
+  route.weights = weights;
+  SLUICE_TRY(visit("route", *plans_->route, n, route));
+  const Tensor count = view(at_.row_count, DType::kI32, {experts});
+  const Tensor begin = view(at_.row_begin, DType::kI32, {experts + 1});
+  const Tensor order = view(at_.order, DType::kI32, {rows});
+  const Tensor position = view(at_.position, DType::kI32, {n, c.top_k});
+  SLUICE_TRY(
+      visit("group", *plans_->group, n,
+            GroupRows::Args{
+                .ids = ids, .row_count = count, .row_begin = begin, .order = order, .position = position}));
+  const Tensor h = view(at_.h, DType::kBF16, {rows, c.intermediate}),
+               g = view(at_.g, DType::kF32, {rows, c.hidden});
+  const Tensor flat = c.weight_on_input ? view(at_.weights, DType::kF32, {rows}) : Tensor{};
+  SLUICE_TRY(visit("experts.up", *plans_->up, n,
+                   ExpertGemm::Args{.x = io.x,
+                                    .w = w.experts.up,
+                                    .w_scale = w.experts.up_scale,
+                                    .bias = w.experts.up_bias,
+                                    .act_params = {},
+                                    .row_begin = begin,
+                                    .row_count = count,
+                                    .order = order,
+                                    .weights = flat,
+                                    .y = h}));
+  SLUICE_TRY(visit("experts.down", *plans_->down, rows,
+                   ExpertGemm::Args{.x = h,
+                                    .w = w.experts.down,
+                                    .w_scale = w.experts.down_scale,
+                                    .bias = w.experts.down_bias,
+                                    .act_params = {},
+                                    .row_begin = begin,
+                                    .row_count = count,
+                                    .order = {},
+                                    .weights = {},
+                                    .y = g}));
+  Combine::Args combine;
+  if (plans_->shared) {
+    SLUICE_TRY(shared_stages(io, w, base, visit));
+    combine.shared = view(at_.shared_y, c.x, {n, c.hidden});
+  }
+  combine.g = g;
+  combine.position = position;
+  if (!c.weight_on_input) combine.weights = weights;
+  combine.residual = io.residual;
+  combine.y = io.y;
+  return visit("combine", *plans_->combine, n, combine);
+}
+
+Status Moe::check_workspace(Workspace workspace) const {
+  if (workspace.data && workspace.bytes >= workspace_bytes_) return {};
+  return invalid("moe: workspace: wanted " + std::to_string(workspace_bytes_) + " bytes, found " +
+                 std::to_string(workspace.data ? workspace.bytes : 0));
+}
+
+Status Moe::forward(const MoeIo& io, const MoeWeights& weights, Workspace workspace, Stream stream) const {
+  SLUICE_TRY(check_workspace(workspace));
+  const Workspace scratch{workspace.data + at_.scratch, workspace.bytes - at_.scratch};
+  return stages(io, weights, workspace.data,
+                [&]<class Op>(const char* stage, const PlanTable<Op>& table, int64_t tokens,
+                              const typename Op::Args& args) -> Status {
+                  Status status = table.run(tokens, args, scratch, stream);
+                  if (!status.ok()) status.message = std::string("moe ") + stage + ": " + status.message;
+                  return status;
+                });
+}
+
+Result<std::vector<StageCheck>> Moe::check(const MoeIo& io, const MoeWeights& weights, Workspace workspace,
+                                           Stream stream) const {
+  if (device_.info().backend != Backend::kCpu)
+    return unsupported("moe: check reads host memory; the device is " + device_.info().name);
+  SLUICE_TRY(check_workspace(workspace));
+  const Workspace scratch{workspace.data + at_.scratch, workspace.bytes - at_.scratch};
+  std::vector<StageCheck> out;
+  const auto hold_to_reference = [&]<class Op>(const char* stage, const PlanTable<Op>& table, int64_t tokens,
+                                               const typename Op::Args& args) -> Status {
+    // Before the run: an output may be one of the inputs.
+    const typename Op::Problem problem = Op::at_tokens(table.at(tokens).problem(), tokens);
+    SLUICE_TRY(check_args<Op>(problem, args, Backend::kCpu));
+    const Expectations wanted = reference(problem, args);
+    SLUICE_TRY(table.run(tokens, args, scratch, stream));
+    SLUICE_TRY(device_.wait(stream));
+    StageCheck result{.stage = stage, .kernel = std::string(table.at(tokens).kernel())};
+    Op::slots(problem, [&](const SlotSpec& spec, Tensor Op::Args::*member) {
+      for (const Expected& want : wanted) {
+        if (want.slot != spec.name) continue;
+        const Comparison c = compare(want, args.*member);
+        if (c.worst_share <= result.worst) continue;
+        result.worst = c.worst_share;
+        result.detail = c.text;
+      }
+    });
+    out.push_back(std::move(result));
+    return {};
+  };
+  const Status status = stages(io, weights, workspace.data, hold_to_reference);
+  if (!status.ok()) return status;
+  return out;
+}
+
+std::vector<std::pair<std::string, std::string>> Moe::kernels(int64_t tokens) const {
+  std::vector<std::pair<std::string, std::string>> out;
+  const auto add = [&](const char* stage, const auto& table, int64_t n) {
+    out.emplace_back(stage, std::string(table.at(n).kernel()));
+  };
+  add("router", *plans_->router, tokens);
+  add("route", *plans_->route, tokens);
+  add("group", *plans_->group, tokens);
+  add("experts.up", *plans_->up, tokens);
+  add("experts.down", *plans_->down, tokens * config_.top_k);
+  if (plans_->shared) {
+    add("shared.group", plans_->shared->group, tokens);
+    add("shared.up", plans_->shared->up, tokens);
+    add("shared.down", plans_->shared->down, tokens);
+  }
+  add("combine", *plans_->combine, tokens);
+  return out;
+}
+
+}  // namespace sluice

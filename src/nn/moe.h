@@ -1,0 +1,124 @@
+// The Mixture-of-Experts layer: router, routing, grouping, experts, combine, each a plan made once.
+#pragma once
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dispatch/plan.h"
+
+namespace sluice {
+
+// A layer's shape and arithmetic. Tensor- and expert-parallel slices are data: a smaller `intermediate`, a
+// scope.
+struct MoeConfig {
+  int64_t hidden = 2880, intermediate = 2880, experts = 32, top_k = 4;
+  DType x = DType::kBF16;  // activations in and out
+  // Router.
+  DType router_w = DType::kBF16, logits = DType::kF32;
+  bool router_bias = false;
+  // Routing: see ops/route_topk.h.
+  RoutingMethod method = RoutingMethod::kRenormalize;
+  bool correction_bias = false;
+  int64_t groups = 1, topk_groups = 1;
+  double scale = 1;
+  int64_t hash_vocab = 0;  // method kHash: tokens that its table knows
+  ExpertScope scope = ExpertScope::kAll;
+  int64_t expert_begin = 0, expert_count = 0;  // scope kRange: the experts whose weights are here
+  bool weight_on_input = false;                // Llama 4
+  // Experts: see ops/expert_gemm.h.
+  DType expert_w = DType::kE2M1;
+  WeightLayout layout = WeightLayout::kPanels16;
+  GateOrder gate_order = GateOrder::kInterleaved;
+  Activation act = Activation::kSwiGlu;
+  double alpha = 1, beta = 0, limit = 0;
+  bool up_bias = false,
+       down_bias = false;  // of W13 and W2; tensor-parallel ranks above 0 leave down_bias out
+  // One shared expert for every token, with the same activation; 0: none.
+  int64_t shared_intermediate = 0;
+  bool residual = false;  // adds the residual stream to the output
+};
+
+// The layer of a known model ("gpt-oss-120b", "deepseek-v4-flash", ...): shapes and arithmetic of its
+// config.json. kInvalidArgument lists the names.
+Result<MoeConfig> known_moe(std::string_view model);
+std::string known_moe_names();
+
+// Experts that have weights here.
+int64_t local_experts(const MoeConfig& config);
+
+struct ExpertWeights {
+  Tensor up, up_scale, up_bias;        // W13 (gate and up) as ExpertGemm wants w, w_scale, bias
+  Tensor down, down_scale, down_bias;  // W2
+};
+struct MoeWeights {
+  Tensor router, router_bias, correction_bias, hash_table, expert_map;
+  ExpertWeights experts, shared;
+};
+// Shapes of the weights that a config needs, by name ("experts.up_scale"): what a loader fills and a test
+// makes.
+std::vector<std::pair<SlotSpec, Tensor*>> weight_slots(const MoeConfig& config, MoeWeights* weights);
+
+struct MoeIo {
+  Tensor x;          // [tokens, hidden]
+  Tensor residual;   // [tokens, hidden], with config.residual
+  Tensor token_ids;  // i32[tokens], with method kHash
+  Tensor y;          // [tokens, hidden]; may be residual
+};
+
+// How far one stage of a layer was from its reference, as a share of its bound.
+struct StageCheck {
+  std::string stage, kernel;
+  double worst = 0;  // 1 is the bound; above it the stage is wrong
+  std::string detail = {};
+};
+
+class Moe {
+ public:
+  // Plans for 0 to tokens_max tokens. Every reason of every refusal is in the error.
+  static Result<std::unique_ptr<Moe>> plan(Device& device, const MoeConfig& config, int64_t tokens_max,
+                                           const Policy& policy = {});
+  ~Moe();
+  Moe(const Moe&) = delete;
+  Moe& operator=(const Moe&) = delete;
+
+  const MoeConfig& config() const { return config_; }
+  size_t workspace_bytes() const { return workspace_bytes_; }
+  // Enqueues the layer. Recordable: no allocation, no synchronisation. Tensors of the wrong shape are refused
+  // by name.
+  Status forward(const MoeIo& io, const MoeWeights& weights, Workspace workspace, Stream stream) const;
+  // Runs the layer stage by stage and holds each one to its double-precision reference on the inputs that it
+  // really got. Refuses tensors that are not in host memory; slow: meant for a few tokens, at load time and in tests.
+  Result<std::vector<StageCheck>> check(const MoeIo& io, const MoeWeights& weights, Workspace workspace,
+                                        Stream stream) const;
+  // (stage, kernel) in the order in which they run for `tokens` tokens.
+  std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens) const;
+
+ private:
+  struct Shared;
+  Moe(Device& device, const MoeConfig& config, int64_t tokens_max);
+  Status make_plans(const Policy& policy);
+  Status make_shared(const Policy& policy);
+  void lay_out();
+  // Calls visit(stage name, plan table, tokens, args) for each stage; stops at the first error.
+  template <class Visit>
+  Status stages(const MoeIo& io, const MoeWeights& weights, std::byte* base, Visit visit) const;
+  template <class Visit>
+  Status shared_stages(const MoeIo& io, const MoeWeights& weights, std::byte* base, Visit visit) const;
+  Status check_workspace(Workspace workspace) const;
+
+  Device& device_;
+  MoeConfig config_;
+  int64_t tokens_max_;
+  struct Plans;
+  std::unique_ptr<Plans> plans_;
+  // Offsets of the intermediates in the workspace, for tokens_max tokens.
+  struct Offsets {
+    size_t logits, ids, weights, row_count, row_begin, order, position, h, g;
+    size_t shared_count, shared_begin, shared_order, shared_position, shared_h, shared_y, scratch;
+  } at_{};
+  size_t workspace_bytes_ = 0;
+  void* zeros_ = nullptr;  // i32[tokens_max]: the shared expert is everybody's expert 0
+};
+
+}  // namespace sluice

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Checks what a compiler cannot: includes, file lengths, words that must not stand below apps/, paths in docs.
+
+Run from anywhere; prints one line per finding and exits 1 if there is any.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CODE = {".h", ".cc", ".c", ".cu", ".cuh", ".py", ".sh"}
+MOST_LINES = 500
+
+# Folder -> folders whose headers it may include; the CMake targets say the same to the compiler.
+MAY_INCLUDE = {
+    "base": {"base"},
+    "ops": {"ops", "base"},
+    "dispatch": {"dispatch", "ops", "base"},
+    "backends/cpu": {"backends/cpu", "dispatch", "ops", "base"},
+    "backends/cuda": {"backends/cuda", "dispatch", "ops", "base"},
+    "weights": {"weights", "dispatch", "ops", "base"},
+    "nn": {"nn", "weights", "dispatch", "ops", "base"},
+    "capi": {"capi", "backends", "weights", "dispatch", "ops", "base", "sluice"},
+}
+FORBIDDEN_IN_SRC = [
+    (re.compile(r"\bgetenv\b"), "reads the environment below apps/"),
+    (re.compile(r"(?<!\w)(printf|puts|fputs|abort|exit)\s*\(|std::(cout|cerr|clog)\b"), "prints or ends the process"),
+    (re.compile(r"\bthrow\b"), "throws below apps/"),
+]
+FORBIDDEN_ANYWHERE = [
+    (re.compile(r"\b(TODO|FIXME|XXX)\b"), "leaves something undone"),
+    (re.compile(r"#\s*include\s+\"\.\.?/"), "includes by a relative path"),
+    (re.compile(r"\b(_v2|legacy_)\w*"), "keeps an old version beside a new one"),
+]
+PATH_IN_DOCS = re.compile(r"`((?:src|include|apps|tests|bench|docs|tools|examples|models|plugins)/[\w./*-]*|dev|\.ci/run)`")
+
+
+def tracked():
+    out = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [ROOT / line for line in out.stdout.splitlines() if (ROOT / line).is_file()]
+
+
+def folder_of(path):
+    parts = path.relative_to(ROOT / "src").parts
+    if parts[0] != "backends":
+        return parts[0]
+    return "/".join(parts[:2]) if len(parts) > 2 else "backends"
+
+
+def lint_code(path, text):
+    relative = path.relative_to(ROOT)
+    lines = text.splitlines()
+    if len(lines) > MOST_LINES:
+        yield f"{relative}: {len(lines)} lines, at most {MOST_LINES} are wanted"
+    in_src = relative.parts[0] == "src"
+    rules = FORBIDDEN_ANYWHERE + (FORBIDDEN_IN_SRC if in_src else [])
+    for number, line in enumerate(lines, 1):
+        if path == pathlib.Path(__file__).resolve():
+            break
+        code = line.split("//")[0] if path.suffix != ".py" else line
+        for pattern, why in rules:
+            if pattern.search(line if (pattern, why) in FORBIDDEN_ANYWHERE else code):
+                yield f"{relative}:{number}: {why}: {line.strip()}"
+        include = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
+        if in_src and include:
+            folder = folder_of(path)
+            target = include.group(1)
+            allowed = MAY_INCLUDE.get(folder)
+            known = target.split("/")[0] in {f.split("/")[0] for f in MAY_INCLUDE} | {"backends", "models", "serve"}
+            if allowed is not None and known and not any(target.startswith(a + "/") for a in allowed):
+                yield f"{relative}:{number}: {folder} may not include {target}"
+    if path.suffix == ".h" and "#pragma once" not in text and "HWY_TARGET_TOGGLE" not in text and "__cplusplus" not in text:
+        yield f"{relative}: no #pragma once"
+
+
+def lint_kernel_choice(path, text):
+    """nn/ and models/ must not become a second dispatcher."""
+    relative = path.relative_to(ROOT)
+    if relative.parts[:2] not in {("src", "nn"), ("src", "models"), ("src", "serve")}:
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        if re.search(r"\bif\s*\(.*(cpu_features|\.sm\b|Backend::k)", line):
+            yield f"{relative}:{number}: decides by device outside dispatch/ and backends/: {line.strip()}"
+
+
+def lint_docs(path, text):
+    relative = path.relative_to(ROOT)
+    for number, line in enumerate(text.splitlines(), 1):
+        for match in PATH_IN_DOCS.finditer(line):
+            name = match.group(1)
+            if not list(ROOT.glob(name)) if "*" in name else not (ROOT / name).exists():
+                yield f"{relative}:{number}: names {name}, which does not exist"
+        for target in re.findall(r"\]\(([^)#\s]+)", line):
+            if "://" not in target and not (path.parent / target).exists():
+                yield f"{relative}:{number}: links to {target}, which does not exist"
+
+
+def main():
+    findings = []
+    for path in tracked():
+        if path.suffix in CODE or path.name == "dev":
+            text = path.read_text()
+            findings += lint_code(path, text)
+            findings += lint_kernel_choice(path, text)
+        elif path.suffix == ".md":
+            findings += lint_docs(path, path.read_text())
+    for finding in findings:
+        print(finding)
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
