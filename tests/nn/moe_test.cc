@@ -1,0 +1,219 @@
+#include "nn/moe.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "base/random.h"
+#include "harness/cases.h"
+#include "harness/devices.h"
+
+namespace sluice::test {
+namespace {
+
+// The weights of a small layer, and everything one call needs. Packed bytes are filled as they lie.
+struct SmallLayer {
+  SmallLayer(Device& d, const MoeConfig& c, int64_t tokens, uint64_t seed) : device(d), config(c) {
+    Random random(seed);
+    for (auto& [spec, tensor] : weight_slots(c, &weights)) {
+      if (!spec.used) continue;
+      *tensor = add(spec);
+      fill(spec, *tensor, random);
+    }
+    io.x = add(slot("x", Role::kIn, c.x, {tokens, c.hidden}));
+    io.y = add(slot("y", Role::kOut, c.x, {tokens, c.hidden}));
+    fill_floats(io.x, Fill::kNormal, random);
+    if (c.residual) {
+      io.residual = add(slot("residual", Role::kIn, c.x, {tokens, c.hidden}));
+      fill_floats(io.residual, Fill::kNormal, random);
+    }
+    if (c.method == RoutingMethod::kHash) {
+      io.token_ids = add(slot("token_ids", Role::kIn, DType::kI32, {tokens}));
+      set_each(io.token_ids, [&](int64_t, int64_t) { return random.integer(-1, c.hash_vocab); });
+    }
+  }
+  Tensor add(const SlotSpec& spec) {
+    memory.push_back(std::make_unique<GuardedTensor>(spec, Spread::kContiguous));
+    return memory.back()->view();
+  }
+  void fill(const SlotSpec& spec, const Tensor& t, Random& random) {
+    const bool fp4 = config.expert_w == DType::kE2M1;
+    const int gain = -static_cast<int>(std::lround(std::log2(std::sqrt(static_cast<double>(config.hidden)))));
+    if (spec.name.ends_with("_scale")) {
+      set_each(t, [&](int64_t, int64_t) { return 126 + gain + random.integer(-1, 1); });
+    } else if (t.dtype == DType::kU8 && !fp4) {
+      for (int64_t i = 0; i < elements_of(t) / 2; ++i)
+        t.as<BF16>()[i] = to_bf16(static_cast<float>(std::ldexp(random.normal(), gain)));
+    } else if (t.dtype == DType::kU8) {
+      set_each(t, [&](int64_t, int64_t) { return random.integer(0, 255); });
+    } else if (spec.name == "hash_table") {
+      set_each(t, [&](int64_t r, int64_t k) { return (r * 5 + k) % config.experts; });
+    } else if (spec.name == "expert_map") {
+      set_each(t, [&](int64_t, int64_t e) { return e; });
+    } else {
+      fill_floats(t, Fill::kNormal, random, spec.name == "router" ? std::ldexp(1, gain) : 0.5);
+    }
+  }
+  // Plans the layer and runs it once.
+  Status run(std::unique_ptr<Moe>* out = nullptr) {
+    auto planned = Moe::plan(device, config, std::max<int64_t>(io.x.shape[0], 1));
+    if (!planned.ok()) return planned.status();
+    moe = std::move(planned).value();
+    scratch.assign(moe->workspace_bytes() + 256, std::byte{0xFF});
+    if (out) *out = nullptr;
+    return moe->forward(io, weights, workspace(), device.stream());
+  }
+  Workspace workspace() {
+    const auto raw = reinterpret_cast<uintptr_t>(scratch.data());
+    return {reinterpret_cast<std::byte*>((raw + 255) / 256 * 256), moe->workspace_bytes()};
+  }
+  std::vector<std::byte> image() const {
+    const auto* begin = io.y.as<std::byte>();
+    return {begin, begin + bytes_of(io.y.dtype, elements_of(io.y))};
+  }
+  Device& device;
+  MoeConfig config;
+  MoeWeights weights;
+  MoeIo io;
+  std::vector<std::unique_ptr<GuardedTensor>> memory;
+  std::unique_ptr<Moe> moe;
+  std::vector<std::byte> scratch;
+};
+
+constexpr const char* kModels[] = {"gpt-oss-20b", "deepseek-v4-flash", "deepseek-v4-flash-hash",
+                                   "deepseek-v3", "qwen3-30b-a3b",     "nemotron-3-nano",
+                                   "minimax-m2",  "llama-4-scout"};
+
+// The arithmetic of a known model at a size that a reference can follow.
+MoeConfig small(const char* model) {
+  MoeConfig c = known_moe(model).value();
+  c.hidden = 96, c.intermediate = 64;
+  c.experts = std::min<int64_t>(c.experts, 16);
+  if (c.groups > 1) c.groups = 4, c.topk_groups = 2;
+  c.top_k = std::min<int64_t>(c.top_k, 6);
+  if (c.shared_intermediate) c.shared_intermediate = 32;
+  if (c.hash_vocab) c.hash_vocab = 50;
+  return c;
+}
+
+}  // namespace
+
+TEST(Moe, EveryStageOfEveryModelIsWithinItsBounds) {
+  for (const auto& device : every_level(2)) {
+    for (const char* model : kModels) {
+      for (int64_t tokens : {1, 5}) {
+        SmallLayer layer(*device, small(model), tokens, 3);
+        ASSERT_TRUE(layer.run().ok()) << model;
+        const auto checks = layer.moe->check(layer.io, layer.weights, layer.workspace(), device->stream());
+        ASSERT_TRUE(checks.ok()) << model << ": " << checks.status().message;
+        EXPECT_GE(checks.value().size(), 6u);
+        for (const StageCheck& c : checks.value())
+          EXPECT_LE(c.worst, 1) << model << " " << c.stage << " " << c.kernel << ": " << c.detail;
+      }
+    }
+  }
+}
+
+TEST(Moe, CheckNoticesAWrongWeight) {
+  const auto device = cpu::open_device({.threads = 1}).value();
+  SmallLayer layer(*device, small("gpt-oss-20b"), 2, 3);
+  ASSERT_TRUE(layer.run().ok());
+  const std::vector<std::byte> before = layer.image();
+  // A NaN scale in every expert: whoever is chosen gives NaN in one feature, and the reference agrees.
+  for (int64_t e = 0; e < layer.config.experts; ++e)
+    layer.weights.experts.down_scale.row<uint8_t>(e)[0] = 255;
+  ASSERT_TRUE(layer.run().ok());
+  EXPECT_NE(layer.image(), before);
+  EXPECT_TRUE(std::isnan(to_float(layer.io.y.as<BF16>()[0])));
+  EXPECT_FALSE(std::isnan(to_float(layer.io.y.as<BF16>()[1])));
+}
+
+TEST(Moe, SameBitsRecordedAndOnAnyNumberOfThreads) {
+  std::vector<std::vector<std::byte>> images;
+  for (int threads : {1, 3}) {
+    const auto device = cpu::open_device({.threads = threads}).value();
+    SmallLayer layer(*device, small("deepseek-v3"), 7, 5);
+    ASSERT_TRUE(layer.run().ok());
+    images.push_back(layer.image());
+    const Stream stream = device->stream();
+    const auto recording = device->record(
+        stream, [&] { return layer.moe->forward(layer.io, layer.weights, layer.workspace(), stream); });
+    ASSERT_TRUE(recording.ok());
+    std::memset(layer.io.y.data, 0xFF, images[0].size());
+    ASSERT_TRUE(device->replay(*recording.value(), stream).ok());
+    images.push_back(layer.image());
+  }
+  for (const auto& image : images) EXPECT_EQ(image, images[0]);
+}
+
+// Each expert on a rank of its own: the sum over ranks is the layer, within the roundings of that sum.
+TEST(Moe, ExpertParallelRanksAddUpToOne) {
+  const auto device = cpu::open_device({.threads = 2}).value();
+  MoeConfig config = small("gpt-oss-20b");
+  config.x = DType::kF32;
+  SmallLayer whole(*device, config, 6, 8);
+  ASSERT_TRUE(whole.run().ok());
+  const int64_t n = elements_of(whole.io.y);
+  std::vector<double> sum(static_cast<size_t>(n)), magnitude(static_cast<size_t>(n));
+  for (int64_t rank = 0; rank < config.experts; ++rank) {
+    MoeConfig slice = config;
+    slice.scope = ExpertScope::kRange, slice.expert_begin = rank, slice.expert_count = 1;
+    SmallLayer part(*device, slice, 6, 8);
+    part.io.x = whole.io.x;
+    part.weights = whole.weights;
+    for (Tensor ExpertWeights::*t :
+         {&ExpertWeights::up, &ExpertWeights::up_scale, &ExpertWeights::up_bias, &ExpertWeights::down,
+          &ExpertWeights::down_scale, &ExpertWeights::down_bias}) {
+      Tensor& tensor = part.weights.experts.*t;
+      tensor.data = tensor.as<std::byte>() + rank * bytes_of(tensor.dtype, tensor.stride[0]);
+      tensor.shape[0] = 1;
+    }
+    ASSERT_TRUE(part.run().ok());
+    for (int64_t i = 0; i < n; ++i) {
+      sum[static_cast<size_t>(i)] += part.io.y.as<float>()[i];
+      magnitude[static_cast<size_t>(i)] += std::abs(part.io.y.as<float>()[i]);
+    }
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const auto at = static_cast<size_t>(i);
+    ASSERT_GT(magnitude[at], 0);
+    EXPECT_NEAR(whole.io.y.as<float>()[i], sum[at],
+                static_cast<double>(config.top_k + 6) * 0x1p-24 * magnitude[at]);
+  }
+}
+
+TEST(Moe, SharedExpertResidualAndNothingToDo) {
+  const auto device = cpu::open_device({.threads = 1}).value();
+  MoeConfig config = small("deepseek-v4-flash");
+  config.residual = true;
+  SmallLayer layer(*device, config, 3, 2);
+  ASSERT_TRUE(layer.run().ok());
+  const auto checks = layer.moe->check(layer.io, layer.weights, layer.workspace(), device->stream());
+  ASSERT_TRUE(checks.ok());
+  EXPECT_EQ(checks.value().size(), 9u);
+  EXPECT_EQ(checks.value().back().stage, "combine");
+  SmallLayer empty(*device, config, 0, 2);
+  EXPECT_TRUE(empty.run().ok());
+}
+
+TEST(Moe, RefusesByName) {
+  const auto device = cpu::open_device({.threads = 1}).value();
+  EXPECT_NE(Moe::plan(*device, {}, 0).status().message.find("tokens_max: wanted at least 1, found 0"),
+            std::string::npos);
+  MoeConfig config = small("gpt-oss-20b");
+  config.top_k = 99;
+  EXPECT_NE(Moe::plan(*device, config, 4).status().message.find("top_k from 1 to"), std::string::npos);
+  SmallLayer layer(*device, small("gpt-oss-20b"), 2, 1);
+  ASSERT_TRUE(layer.run().ok());
+  MoeWeights wrong = layer.weights;
+  wrong.experts.up_scale.shape[0] = 3;
+  const Status status = layer.moe->forward(layer.io, wrong, layer.workspace(), device->stream());
+  EXPECT_EQ(status.code, Code::kInvalidArgument);
+  EXPECT_NE(status.message.find("experts.up: expert_gemm: w_scale"), std::string::npos) << status.message;
+  const Status small_workspace = layer.moe->forward(layer.io, layer.weights, {}, device->stream());
+  EXPECT_NE(small_workspace.message.find("workspace: wanted"), std::string::npos);
+  EXPECT_NE(known_moe("gpt-oss-20").status().message.find("did you mean 'gpt-oss-20b'?"), std::string::npos);
+}
+
+}  // namespace sluice::test

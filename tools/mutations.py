@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Breaks the code by hand, one place at a time, and shows that a test notices.
+
+Each mutation replaces one text, which must occur exactly once, in a copy of the tree under build/mutations, builds it and
+runs the tests it names. A mutation that survives means that a case is missing. Exit status 1 if any does.
+
+  tools/mutations.py           every mutation (some minutes)
+  tools/mutations.py NAME...   these
+  tools/mutations.py --list    names, files and what each breaks
+  tools/mutations.py --check   only whether every text still occurs once
+"""
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+from mutations_table import MUTATIONS
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+COPY = ROOT / "build" / "mutations" / "src"
+BUILD = ROOT / "build" / "mutations" / "out"
+
+
+def run(command, **options):
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+def stale():
+    for m in MUTATIONS:
+        count = (ROOT / m.path).read_text().count(m.old)
+        if count != 1:
+            yield f"{m.name}: its text occurs {count} times in {m.path}, wanted once"
+
+
+def copy_tree():
+    shutil.rmtree(COPY, ignore_errors=True)
+    names = run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True).stdout.splitlines()
+    for name in names:
+        if (ROOT / name).is_file():
+            (COPY / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, COPY / name)
+
+
+def build():
+    return run(["cmake", "--build", BUILD, "--target", "sluice_tests"])
+
+
+def tests(pattern):
+    return run([BUILD / "tests" / "sluice_tests", f"--gtest_filter={pattern}"])
+
+
+def main(words):
+    broken = list(stale())
+    if broken or words == ["--check"]:
+        print("\n".join(broken) or f"{len(MUTATIONS)} mutations apply")
+        return 1 if broken else 0
+    if words == ["--list"]:
+        for m in MUTATIONS:
+            print(f"{m.name:32} {m.path}: {m.breaks}")
+        return 0
+    unknown = set(words) - {m.name for m in MUTATIONS}
+    if unknown:
+        print(f"mutations: unknown: {', '.join(sorted(unknown))}; --list names them", file=sys.stderr)
+        return 2
+    chosen = [m for m in MUTATIONS if not words or m.name in words]
+    print("building the tree as it is", flush=True)
+    copy_tree()
+    run(["cmake", "-S", COPY, "-B", BUILD, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DSLUICE_BENCH=OFF"], check=True)
+    first = build()
+    if first.returncode:
+        print(first.stdout[-3000:])
+        return 2
+    survived = 0
+    for m in chosen:
+        file = COPY / m.path
+        original = file.read_text()
+        started = time.time()
+        healthy = tests(m.tests)
+        if healthy.returncode:
+            print(f"{m.name:32} its tests ({m.tests}) fail before anything is broken")
+            return 2
+        file.write_text(original.replace(m.old, m.new))
+        built = build()
+        if built.returncode:
+            print(f"{m.name:32} does not compile:\n{built.stdout[-2000:]}")
+            return 2
+        result = tests(m.tests)
+        caught = result.returncode != 0
+        failed = sum(line.startswith("[  FAILED  ]") and line.endswith("ms)") for line in result.stdout.splitlines())
+        survived += not caught
+        word = f"caught by {failed} test{'s' if failed != 1 else ''}" if caught else "SURVIVED"
+        print(f"{m.name:32} {word:22} {m.breaks} ({time.time() - started:.0f} s)", flush=True)
+        file.write_text(original)
+    build()
+    print(f"{len(chosen) - survived} of {len(chosen)} mutations caught")
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
