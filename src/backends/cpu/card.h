@@ -21,6 +21,10 @@ double roofline_us(const typename Op::Problem& p, const DeviceInfo& d, double me
   return d.launch_us + (memory > arithmetic ? memory : arithmetic);
 }
 
+// Chunks for a loop of `count` like indices: enough of them that threads finish together, few enough that
+// taking one costs nothing.
+inline int64_t even_grain(int64_t count, const ThreadPool& pool) { return count / (16 * pool.threads()) + 1; }
+
 // Calls f(A*) with the element type of a float tensor as A. Two types are two instances: no macro, no
 // default.
 template <class F>

@@ -1,0 +1,135 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ops/expert_gemm.h"
+
+namespace sluice {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kLargestF32 = std::numeric_limits<float>::max();
+
+// One row of one expert's weights, decoded once for all rows of x.
+struct WeightRow {
+  std::vector<double> w;      // [width]
+  std::vector<double> codes;  // the same before scaling
+  double largest_scale = 0;   // of the scales that are numbers
+};
+
+double weight_scale(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_t e, int64_t i, bool up,
+                    int64_t k) {
+  if (p.w != DType::kE2M1) return 1;
+  const uint8_t* scales = a.w_scale.as<const uint8_t>();
+  if (p.layout == WeightLayout::kPanels16) {
+    const PanelShape s = ExpertGemm::panels(p);
+    return e8m0_value(
+        scales[e * s.scale_bytes() + panel_scale_index(s, panel_row(is_gated(p.act), i, up), k)]);
+  }
+  const int64_t row = is_gated(p.act) ? gated_row(p.gate_order, p.features, i, up) : i;
+  return e8m0_value(scales[(e * ExpertGemm::weight_rows(p) + row) * (p.width / kMxBlock) + k / kMxBlock]);
+}
+
+double weight_code(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_t e, int64_t i, bool up,
+                   int64_t k) {
+  if (p.layout == WeightLayout::kRowMajor) {
+    const int64_t row = is_gated(p.act) ? gated_row(p.gate_order, p.features, i, up) : i;
+    return load(a.w, (e * ExpertGemm::weight_rows(p) + row) * p.width + k);
+  }
+  const PanelShape s = ExpertGemm::panels(p);
+  const PanelRow at = panel_row(is_gated(p.act), i, up);
+  const uint8_t* bytes = a.w.as<const uint8_t>() + e * s.code_bytes(p.w == DType::kE2M1);
+  if (p.w == DType::kBF16) return to_float(reinterpret_cast<const BF16*>(bytes)[panel_bf16_index(s, at, k)]);
+  const NibbleAt n = panel_mxfp4_nibble(s, at, k);
+  return kE2M1Values[bytes[n.byte] >> n.shift & 15];
+}
+
+WeightRow decode(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_t e, int64_t i, bool up) {
+  WeightRow row;
+  double scale = 1;
+  for (int64_t k = 0; k < p.width; ++k) {
+    if (k % kMxBlock == 0) {
+      scale = weight_scale(p, a, e, i, up, k);
+      if (scale > row.largest_scale) row.largest_scale = scale;
+    }
+    row.codes.push_back(weight_code(p, a, e, i, up, k));
+    row.w.push_back(row.codes.back() * scale);
+  }
+  return row;
+}
+
+// z of the contract, with its bound. Where the formula in f32 may pass the largest float, before or after the
+// scales are applied, the bound is infinite.
+Bounded pre_activation(const double* x, const WeightRow& row, double in, double bias) {
+  double sum = 0, magnitude = 0, unscaled = 0, flushed = 0;
+  for (size_t k = 0; k < row.w.size(); ++k) {
+    sum += x[k] * row.w[k];
+    if (!std::isfinite(x[k] * row.w[k])) continue;  // then so is the sum, and no rounding moves it
+    magnitude += std::abs(x[k] * row.w[k]);
+    unscaled += std::abs(x[k] * row.codes[k]);
+    flushed += kFlush * ((std::abs(x[k]) + 1) * std::max(1.0, row.largest_scale) + std::abs(row.w[k]));
+  }
+  const double terms = static_cast<double>(row.w.size());
+  const double scaled = std::max(1.0, std::abs(in)) * std::max(magnitude, unscaled);
+  Bounded z{in * sum + bias, (terms + 5) * kF32Eps * (std::abs(in) * magnitude + std::abs(bias)) +
+                                 (std::abs(in) + 1) * flushed};
+  if (!(scaled + std::abs(bias) <= kLargestF32)) z.bound = kInfinity;
+  return z;
+}
+
+// What rounding to y adds; a value next to the largest one may round to infinity.
+double rounding(DType y, Bounded v) {
+  if (std::isinf(v.value)) return 0;
+  const double reach = std::abs(v.value) + v.bound;
+  const double largest = y == DType::kBF16 ? 0x1.FEp127 : kLargestF32;
+  return reach <= largest ? half_ulp(y, reach) : kInfinity;
+}
+
+std::vector<double> inputs(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_t r) {
+  std::vector<double> x;
+  const int64_t row = p.slots > 0 ? a.order.as<const int32_t>()[r] / p.slots : r;
+  for (int64_t k = 0; k < p.width; ++k) x.push_back(load2(a.x, row, k));
+  return x;
+}
+
+ActivationParams params_of(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_t e) {
+  if (!p.per_expert) return {p.alpha, p.beta, p.limit};
+  return {load(a.act_params, 3 * e), load(a.act_params, 3 * e + 1), load(a.act_params, 3 * e + 2)};
+}
+
+}  // namespace
+
+Expectations reference(const ExpertGemm::Problem& p, const ExpertGemm::Args& a) {
+  const auto size = static_cast<size_t>(p.rows * p.features);
+  Expected y{.slot = "y", .value = std::vector<double>(size), .bound = std::vector<double>(size)};
+  y.untouched.assign(size, 1);
+  for (int64_t e = 0; e < p.experts; ++e) {
+    const int64_t begin = a.row_begin.as<const int32_t>()[e], count = a.row_count.as<const int32_t>()[e];
+    if (count == 0) continue;
+    std::vector<std::vector<double>> x;
+    for (int64_t r = begin; r < begin + count; ++r) x.push_back(inputs(p, a, r));
+    const ActivationParams params = params_of(p, a, e);
+    for (int64_t i = 0; i < p.features; ++i) {
+      const auto bias = [&](bool up) {
+        const int64_t row = is_gated(p.act) ? gated_row(p.gate_order, p.features, i, up) : i;
+        return p.bias ? load(a.bias, e * ExpertGemm::weight_rows(p) + row) : 0.0;
+      };
+      const WeightRow gate = decode(p, a, e, i, false);
+      const WeightRow up = is_gated(p.act) ? decode(p, a, e, i, true) : WeightRow{};
+      for (int64_t r = begin; r < begin + count; ++r) {
+        const double in = p.weighted ? a.weights.as<const float>()[a.order.as<const int32_t>()[r]] : 1.0;
+        const double* row = x[static_cast<size_t>(r - begin)].data();
+        const Bounded g = pre_activation(row, gate, in, bias(false));
+        const Bounded u = is_gated(p.act) ? pre_activation(row, up, in, bias(true)) : Bounded{};
+        const Bounded out = activate(p.act, params, g, u);
+        const auto at = static_cast<size_t>(r * p.features + i);
+        y.value[at] = out.value;
+        y.bound[at] = out.bound + rounding(p.y, out);
+        y.untouched[at] = 0;
+      }
+    }
+  }
+  return {y};
+}
+
+}  // namespace sluice

@@ -1,0 +1,269 @@
+#pragma once
+#include <algorithm>
+#include <cmath>
+
+#include "harness/cases.h"
+#include "ops/expert_gemm.h"
+
+namespace sluice::test {
+
+// e8m0 scales and the size of x that goes with them. A fill of the extremes has one number a row of x and the
+// rest zero, so that an error in one scale cannot hide in the bound of a long sum.
+struct ScaleRange {
+  int64_t low = 118, high = 127;
+};
+inline ScaleRange scale_range(Fill fill) {
+  if (fill == Fill::kTiny) return {0, 6};
+  if (fill == Fill::kHuge) return {248, 254};
+  return {};
+}
+
+class ExpertFill {
+ public:
+  ExpertFill(const ExpertGemm::Problem& p, Fill fill, ExpertGemm::Args& a, Random& random)
+      : p_(p), fill_(fill), a_(a), random_(random) {}
+
+  void all() {
+    rows();
+    inputs();
+    fill_floats(a_.bias, Fill::kNormal, random_, 2);
+    fill_floats(a_.weights, Fill::kNormal, random_);
+    if (a_.act_params.present()) {
+      set_each(a_.act_params, [&](int64_t, int64_t c) {
+        return c == 0 ? 1 + random_.uniform() : c == 1 ? random_.uniform() : 1 + 6 * random_.uniform();
+      });
+    }
+    if (p_.layout == WeightLayout::kPanels16) clear_panels();
+    for (int64_t e = 0; e < p_.experts; ++e)
+      for (int64_t row = 0; row < ExpertGemm::weight_rows(p_); ++row) weight_row(e, row);
+  }
+
+ private:
+  // Experts one behind the other as ops/group_rows.h puts them, with gaps as far as `rows` has room for them.
+  void rows() {
+    const int64_t flat_slots = p_.slots > 0 ? p_.tokens * p_.slots : p_.rows;
+    const int64_t assigned = fill_ == Fill::kEmpty ? 0 : std::min(p_.rows, flat_slots);
+    const int64_t favourite = random_.integer(0, p_.experts - 1);
+    std::vector<std::vector<int32_t>> of(static_cast<size_t>(p_.experts));
+    for (int64_t f = 0; f < assigned; ++f) {
+      const int64_t e = fill_ == Fill::kSkewed ? favourite : random_.integer(0, p_.experts - 1);
+      of[static_cast<size_t>(e)].push_back(static_cast<int32_t>(f));
+    }
+    int64_t next = 0, slack = p_.rows - assigned;
+    if (a_.order.present()) set_each(a_.order, [](int64_t, int64_t) { return -1; });
+    for (int64_t e = 0; e < p_.experts; ++e) {
+      const auto& mine = of[static_cast<size_t>(e)];
+      a_.row_begin.as<int32_t>()[e] = static_cast<int32_t>(next);
+      a_.row_count.as<int32_t>()[e] = static_cast<int32_t>(mine.size());
+      for (int32_t f : mine) {
+        if (a_.order.present()) a_.order.as<int32_t>()[next] = f;
+        ++next;
+      }
+      const int64_t gap = random_.integer(0, std::min<int64_t>(slack, 3));
+      next += gap, slack -= gap;
+    }
+    a_.row_begin.as<int32_t>()[p_.experts] = static_cast<int32_t>(next);
+  }
+
+  void inputs() {
+    if (fill_ == Fill::kTiny || fill_ == Fill::kHuge) {
+      const double size = fill_ == Fill::kTiny ? 0x1p100 : 0x1p-100;
+      const int64_t step = std::max<int64_t>(1, p_.width / 7);
+      set_each(a_.x, [&](int64_t r, int64_t c) {
+        return c == r * step % p_.width ? size * (1 + random_.uniform()) : 0.0;
+      });
+      return;
+    }
+    // Sums of about twice the clamp, so that both of its sides are met.
+    const double weight = p_.w == DType::kE2M1 ? 0.12 : 0.05;
+    const double aim = p_.limit > 0 && p_.limit < 100 ? 1.5 * p_.limit : 3;
+    fill_floats(a_.x, fill_, random_, aim / (weight * std::sqrt(static_cast<double>(p_.width))));
+  }
+
+  void clear_panels() {
+    const PanelShape s = ExpertGemm::panels(p_);
+    std::memset(a_.w.data, 0, static_cast<size_t>(p_.experts * s.code_bytes(p_.w == DType::kE2M1)));
+    if (a_.w_scale.present())
+      std::memset(a_.w_scale.data, 127, static_cast<size_t>(p_.experts * s.scale_bytes()));
+  }
+
+  // The panel row of a checkpoint row.
+  PanelRow place(int64_t row) const {
+    if (!is_gated(p_.act)) return panel_row(false, row, false);
+    const bool interleaved = p_.gate_order == GateOrder::kInterleaved;
+    const int64_t i = interleaved ? row / 2 : row % p_.features;
+    return panel_row(true, i, gated_row(p_.gate_order, p_.features, i, true) == row);
+  }
+
+  void weight_row(int64_t e, int64_t row) {
+    if (p_.w == DType::kBF16) return bf16_row(e, row);
+    const PanelShape s = ExpertGemm::panels(p_);
+    const bool packed = p_.layout == WeightLayout::kPanels16;
+    const PanelRow at = place(row);
+    const int64_t flat = (e * ExpertGemm::weight_rows(p_) + row) * p_.width;
+    const ScaleRange range = scale_range(fill_);
+    uint32_t bits = 0;
+    for (int64_t k = 0; k < p_.width; ++k, bits >>= 4) {
+      if (k % 8 == 0) bits = fill_ == Fill::kAllEqual ? 0x22222222u : random_.bits();
+      if (k % kMxBlock == 0) {
+        const bool nan = fill_ == Fill::kSomeNan && random_.integer(0, 15) == 0;
+        const auto scale = static_cast<uint8_t>(nan ? 255 : random_.integer(range.low, range.high));
+        uint8_t* scales = a_.w_scale.as<uint8_t>();
+        (packed ? scales[e * s.scale_bytes() + panel_scale_index(s, at, k)] : scales[(flat + k) / kMxBlock]) =
+            scale;
+      }
+      const NibbleAt n =
+          packed ? panel_mxfp4_nibble(s, at, k) : NibbleAt{(flat + k) / 2, static_cast<int>(k % 2 * 4)};
+      uint8_t& byte = a_.w.as<uint8_t>()[(packed ? e * s.code_bytes(true) : 0) + n.byte];
+      byte = static_cast<uint8_t>((byte & ~(15 << n.shift)) | (bits & 15) << n.shift);
+    }
+  }
+
+  void bf16_row(int64_t e, int64_t row) {
+    std::vector<BF16> values(static_cast<size_t>(p_.width));
+    const bool extreme = fill_ == Fill::kTiny || fill_ == Fill::kHuge || fill_ == Fill::kInfinite;
+    fill_floats(make_tensor(values.data(), DType::kBF16, {p_.width}), extreme ? Fill::kNormal : fill_,
+                random_, 0.05);
+    const PanelShape s = ExpertGemm::panels(p_);
+    for (int64_t k = 0; k < p_.width; ++k) {
+      const BF16 v = values[static_cast<size_t>(k)];
+      if (p_.layout == WeightLayout::kRowMajor) {
+        a_.w.as<BF16>()[(e * ExpertGemm::weight_rows(p_) + row) * p_.width + k] = v;
+      } else {
+        BF16* expert = reinterpret_cast<BF16*>(a_.w.as<uint8_t>() + e * s.code_bytes(false));
+        expert[panel_bf16_index(s, place(row), k)] = v;
+      }
+    }
+  }
+
+  const ExpertGemm::Problem& p_;
+  Fill fill_;
+  ExpertGemm::Args& a_;
+  Random& random_;
+};
+
+template <>
+struct Suite<ExpertGemm> {
+  using P = ExpertGemm::Problem;
+  static constexpr DType kF = DType::kF32, kB = DType::kBF16;
+
+  // gpt-oss's first layer, at sizes to taste.
+  static P gate_up(int64_t tokens, int64_t experts, int64_t features, int64_t width) {
+    return {.rows = tokens * 4,
+            .experts = experts,
+            .features = features,
+            .width = width,
+            .tokens = tokens,
+            .slots = 4,
+            .act = Activation::kSwiGluClamped,
+            .alpha = 1.702,
+            .beta = 1,
+            .limit = 7,
+            .bias = true};
+  }
+  // Rows that are there already, one activation, MXFP4 panels.
+  static P rows_of(int64_t rows, Activation act) {
+    return {.rows = rows, .experts = 3, .features = 18, .width = 64, .act = act, .limit = 2};
+  }
+
+  // Changes a problem in place: with(problem, [](P& p) { p.x = ...; }).
+  template <class F>
+  static P with(P p, F change) {
+    change(p);
+    return p;
+  }
+
+  static std::vector<Case<ExpertGemm>> cases() {
+    std::vector<Case<ExpertGemm>> out;
+    // Every case but the few that name a layout runs in both.
+    const auto both = [&](P p, const char* why, Fill fill = Fill::kNormal,
+                          Spread spread = Spread::kContiguous) {
+      for (WeightLayout layout : {WeightLayout::kPanels16, WeightLayout::kRowMajor}) {
+        p.layout = layout;
+        out.push_back({p, why, fill, spread});
+      }
+    };
+    both(gate_up(1, 2, 360, 2880), "gpt-oss-120b over eight ranks: decode, gate and up");
+    both({.rows = 4, .experts = 2, .features = 720, .width = 1440, .bias = true},
+         "gpt-oss-120b's down, a quarter");
+    both(gate_up(13, 6, 50, 96), "a small batch, features a multiple of nothing");
+    both(with(gate_up(3, 4, 33, 64),
+              [](P& p) {
+                p.limit = 10, p.alpha = 1, p.beta = 0, p.bias = false, p.gate_order = GateOrder::kGateFirst,
+                p.slots = 6, p.rows = 18;
+              }),
+         "DeepSeek V4: six of its experts, clamp at 10, gates first");
+    both(with(gate_up(5, 3, 20, 32), [](P& p) { p.gate_order = GateOrder::kUpFirst, p.b = kF; }),
+         "ups first, f32 bias");
+    both(with(gate_up(4, 3, 17, 64), [](P& p) { p.per_expert = true; }), "parameters of each expert");
+    both(with(gate_up(4, 3, 17, 64), [](P& p) { p.limit = std::numeric_limits<double>::infinity(); }),
+         "no clamp");
+    both({.rows = 5,
+          .experts = 4,
+          .features = 35,
+          .width = 77,
+          .tokens = 5,
+          .slots = 1,
+          .w = kB,
+          .gate_order = GateOrder::kGateFirst,
+          .act = Activation::kSwiGlu,
+          .weighted = true},
+         "Llama 4: weighs the input; bf16 with an odd width");
+    both({.rows = 12,
+          .experts = 5,
+          .features = 48,
+          .width = 40,
+          .tokens = 6,
+          .slots = 2,
+          .w = kB,
+          .act = Activation::kRelu2},
+         "Nemotron: relu squared, no gate");
+    for (int a = 0; a <= static_cast<int>(Activation::kGeGluTanh); ++a) {
+      P p = rows_of(7, static_cast<Activation>(a));
+      p.layout = a % 2 ? WeightLayout::kRowMajor : WeightLayout::kPanels16;
+      p.x = a % 3 ? kB : kF, p.y = a % 3 ? kF : kB;
+      out.push_back({p, "every activation"});
+      out.push_back({p, "every activation meets infinities", Fill::kInfinite});
+      p.w = kB, p.width = 37, p.bias = true, p.gate_order = GateOrder::kGateFirst;
+      out.push_back({p, "every activation, bf16 of a width that is a multiple of nothing"});
+      out.push_back({p, "every activation meets NaN", Fill::kSomeNan});
+    }
+    both(with(gate_up(33, 4, 40, 64), [](P& p) { p.slots = 1, p.rows = 33; }), "33 rows of one expert",
+         Fill::kSkewed);
+    both(with(rows_of(150, Activation::kIdentity), [](P& p) { p.features = 8, p.experts = 2; }),
+         "150 rows of one expert", Fill::kSkewed);
+    both(with(gate_up(6, 5, 20, 64), [](P& p) { p.rows += 30; }), "gaps between experts", Fill::kNormal,
+         Spread::kStridedRows);
+    both(with(gate_up(2, 40, 8, 32), [](P& p) { p.x = p.y = kF; }), "most experts empty");
+    both(gate_up(3, 4, 20, 64), "no rows in use", Fill::kEmpty);
+    both(gate_up(0, 4, 20, 64), "no tokens");
+    both({.rows = 0, .experts = 4, .features = 20, .width = 64}, "no rows");
+    both({.rows = 1, .experts = 1, .features = 1, .width = 1, .w = kB}, "the smallest of each");
+    both(with(rows_of(9, Activation::kIdentity), [](P& p) { p.x = p.y = kF; }), "scales from 0", Fill::kTiny);
+    both(with(rows_of(9, Activation::kIdentity), [](P& p) { p.x = p.y = kF; }), "scales to 254", Fill::kHuge);
+    both(with(rows_of(9, Activation::kIdentity), [](P& p) { p.y = kF, p.width = 160; }),
+         "some scales are NaN", Fill::kSomeNan);
+    return out;
+  }
+
+  static void fill(const P& p, Fill fill, HostArgs<ExpertGemm>& host, Random& random) {
+    ExpertFill(p, fill, host.args(), random).all();
+  }
+
+  static P random(Random& r) {
+    P p{.experts = r.integer(1, 9), .features = r.integer(1, 40), .w = coin(r) ? kB : DType::kE2M1};
+    p.width = p.w == kB ? r.integer(1, 100) : r.integer(1, 4) * 32 + (r.integer(0, 9) == 0 ? 8 : 0);
+    p.slots = coin(r) ? r.integer(1, 5) : 0;
+    p.tokens = p.slots > 0 ? r.integer(0, 12) : 0;
+    p.rows = (p.slots > 0 ? p.tokens * p.slots : r.integer(0, 40)) + r.integer(0, 1) * r.integer(0, 20);
+    p.x = any_float(r), p.b = any_float(r), p.y = any_float(r);
+    p.layout = coin(r) ? WeightLayout::kPanels16 : WeightLayout::kRowMajor;
+    p.gate_order = static_cast<GateOrder>(r.integer(0, 2));
+    p.act = static_cast<Activation>(r.integer(0, static_cast<int64_t>(Activation::kGeGluTanh)));
+    p.alpha = 0.5 + 2 * r.uniform(), p.beta = r.uniform() - 0.5, p.limit = r.integer(0, 9) * r.uniform();
+    p.bias = coin(r), p.weighted = r.integer(0, 3) == 0, p.per_expert = r.integer(0, 3) == 0;
+    return p;
+  }
+};
+
+}  // namespace sluice::test
