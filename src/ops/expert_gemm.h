@@ -36,10 +36,13 @@ namespace sluice {
 // NaN        as the formula says; clamps and relu let NaN through.
 // Bytes      each active expert's weights once, x and y once. rows_expected (0: rows) feeds the cost only.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data that ops/group_rows.h
-// made. Exactness  z: (width + 5) * 2^-24 * (|in| sum |x||w| + |bias|), plus 2^-126 (|w| + |x| s_row) for
-// each term, where
-//            s_row is the row's largest scale: a number below the smallest normal may count as zero. Then
-//            through the activation by its slope (ops/activation.h), plus half an ulp of y.
+//            made.
+// Exactness  z: (width + 5) * 2^-24 * (|in| sum |x||w| + |bias|), plus, for each term, what is lost where a
+//            number below the smallest normal counts as zero: (|in| + 1) * 2^-126 *
+//            ((|x| + 1) max(1, s_row) + |w|), where s_row is the row's largest scale (kernels may sum
+//            relative to it). Then through the activation by its slope (ops/activation.h), plus half an ulp
+//            of y. Where the sum of |x||w|, or of |x||code| before scales, passes the largest f32, so may
+//            the result; no single weight does.
 // Source     openai/gpt-oss MLPBlock.forward, swiglu; DeepSeek-V4 Expert.forward; NVIDIA Nemotron-3 (relu2).
 struct ExpertGemm {
   static constexpr std::string_view kName = "expert_gemm";

@@ -17,8 +17,8 @@ namespace sluice {
 // Bytes      w, x, y once; 2 * tokens * features * width flops.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  |y - ref| <= (width + 4) * 2^-24 * (sum |x||w| + |bias| + |residual|) + half an ulp of y, and
-// 2^-126 for
-//            each number below the smallest normal, which may count as zero.
+//            2^-126 for each number below the smallest normal, which may count as zero. Where that sum of
+//            magnitudes passes the largest f32, so may the result.
 // Source     torch.nn.Linear.
 struct Linear {
   static constexpr std::string_view kName = "linear";

@@ -39,8 +39,7 @@ void for_each_row(const PanelMatrix& m, F f) {
   }
 }
 
-// Four bytes of a checkpoint, codes k .. k + 7, as one lane's word of a panel: the low nibbles in the low
-// half.
+// Four bytes of a checkpoint, codes k .. k + 7, as one lane's word of a panel: low nibbles in the low half.
 uint32_t spread(const uint8_t* bytes) {
   uint32_t word = 0;
   for (int j = 0; j < 4; ++j) word |= (bytes[j] & 15u) << (4 * j) | uint32_t{bytes[j]} >> 4 << (16 + 4 * j);

@@ -6,4 +6,44 @@ namespace sluice::test {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(ExpertGemm, Conformance, ExpertGemm);
 
+// What a card calls batch invariant is: a row alone and the row among 77 of its expert have the same bits.
+TEST(ExpertGemmBatch, RowsAloneHaveTheSameBits) {
+  for (WeightLayout layout : {WeightLayout::kPanels16, WeightLayout::kRowMajor}) {
+    for (DType w : {DType::kE2M1, DType::kBF16}) {
+      ExpertGemm::Problem all{
+          .rows = 77, .experts = 1, .features = 20, .width = 96, .w = w, .y = DType::kF32};
+      all.layout = layout, all.act = Activation::kSwiGlu;
+      HostArgs<ExpertGemm> host(all, Spread::kContiguous);
+      Random random(9);
+      Suite<ExpertGemm>::fill(all, Fill::kNormal, host, random);
+      ExpertGemm::Problem one = all;
+      one.rows = 1;
+      for (const auto& device : every_level(2)) {
+        for (const Candidate<ExpertGemm>* c : device->catalog().table<ExpertGemm>()) {
+          if (!c->batch_invariant || !c->supports(all, device->info()).accepted()) continue;
+          if (!c->supports(one, device->info()).accepted()) continue;
+          const size_t bytes =
+              std::max(c->workspace_bytes(all, device->info()), c->workspace_bytes(one, device->info()));
+          void* scratch = device->allocate(bytes).value();
+          const Workspace workspace{static_cast<std::byte*>(scratch), bytes};
+          int32_t begin[2] = {0, 77}, count = 77;
+          ExpertGemm::Args args = host.args();
+          args.row_begin.data = begin, args.row_count.data = &count;
+          ASSERT_TRUE(c->enqueue(all, args, workspace, device->stream()).ok());
+          begin[1] = count = 1;
+          float alone[20];
+          for (int64_t r : {0, 5, 63, 64, 76}) {
+            args.x.data = host.args().x.row<BF16>(r);
+            args.y.data = alone;
+            ASSERT_TRUE(c->enqueue(one, args, workspace, device->stream()).ok());
+            EXPECT_EQ(std::memcmp(alone, host.args().y.row<float>(r), sizeof alone), 0)
+                << c->name << " on " << text(device->info()) << ", row " << r;
+          }
+          device->release(scratch);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace sluice::test

@@ -6,4 +6,30 @@ namespace sluice::test {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Linear, Conformance, Linear);
 
+// The residual stream is updated in place by every layer of a model.
+TEST(LinearInPlace, YMayBeTheResidualItself) {
+  for (WeightLayout layout : {WeightLayout::kPanels16, WeightLayout::kRowMajor}) {
+    const Linear::Problem p{.tokens = 5, .features = 37, .width = 50, .layout = layout, .residual = true};
+    for (const auto& device : every_level(2)) {
+      HostArgs<Linear> host(p, Spread::kContiguous);
+      Random random(4);
+      Suite<Linear>::fill(p, Fill::kNormal, host, random);
+      const Expectations wanted = reference(p, host.args());
+      for (const Candidate<Linear>* c : device->catalog().table<Linear>()) {
+        if (!c->supports(p, device->info()).accepted()) continue;
+        const size_t bytes = c->workspace_bytes(p, device->info());
+        void* scratch = device->allocate(bytes).value();
+        Linear::Args args = host.args();
+        GuardedTensor& y = *host.find("y");
+        std::memcpy(y.view().data, args.residual.data,
+                    static_cast<size_t>(bytes_of(p.y, elements_of(args.y))));
+        args.residual = args.y;
+        ASSERT_TRUE(c->enqueue(p, args, {static_cast<std::byte*>(scratch), bytes}, device->stream()).ok());
+        compare(wanted[0], y, std::string(c->name) + " on " + text(device->info()));
+        device->release(scratch);
+      }
+    }
+  }
+}
+
 }  // namespace sluice::test

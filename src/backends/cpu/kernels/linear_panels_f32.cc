@@ -1,4 +1,4 @@
-// Dense layer on panels of 16 rows in f32: one decoding of a block of weights for up to 64 rows of x.
+// Dense layer on panels of 16 rows in f32: a block of weights is decoded once for up to 64 rows of x.
 //
 // Wins    where there are no bf16 instructions, above a few rows of x.
 // Loses   to kernels that multiply bf16 pairs or tiles.
@@ -85,7 +85,7 @@ Refusal supports(const Linear::Problem& p, const DeviceInfo&) {
 }
 
 double cost_us(const Linear::Problem& p, const DeviceInfo& d) {
-  return roofline_us<Linear>(p, d, 0.6, 0.6 * d.f32_flops_per_us);
+  return roofline_us<Linear>(p, d, 0.6, 0.5 * d.f32_flops_per_us);
 }
 
 Status enqueue(const Linear::Problem& p, const Linear::Args& a, Workspace, Stream s) {

@@ -28,8 +28,7 @@ HWY_INLINE const X* expert_input(const ExpertGemm::Problem& p, const ExpertGemm:
   return a.x.row<const X>(p.slots > 0 ? a.order.as<const int32_t>()[r] / p.slots : r);
 }
 
-// Checkpoint row of a feature's gate or up, or of the feature itself; bias is in this order whatever the
-// layout.
+// Checkpoint row of a feature's gate or up, or of the feature itself. Bias always has this order.
 HWY_INLINE int64_t expert_weight_row(const ExpertGemm::Problem& p, int64_t feature, bool up) {
   return is_gated(p.act) ? gated_row(p.gate_order, p.features, feature, up) : feature;
 }
@@ -85,8 +84,8 @@ HWY_INLINE void finish_tile(const ExpertGemm::Problem& p, const ExpertGemm::Args
 }
 
 // Calls tile_work(ExpertTile) for indices [begin, end) of (16 features, expert), experts fastest so that the
-// busy ones are spread over the range; at most `max_rows` rows a tile. Empty experts cost one look at their
-// count.
+// busy ones are spread over the range; at most `max_rows` rows a tile. An empty expert's weights are not
+// read.
 template <class TileWork>
 HWY_INLINE void for_each_tile(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_t begin,
                               int64_t end, int64_t max_rows, TileWork tile_work) {
