@@ -1,9 +1,8 @@
 // Top-k routing by a tournament: the best key of each vector-wide block is kept, and each of the top_k rounds
 // finds the best block, takes its first best lane and replays that block alone.
 //
-// Wins    always so far: a round costs two horizontal maxima, whatever the data; sorted or equal rows, which
-// make
-//         insertion into a running top-k slow, cost the same as random ones.
+// Wins    always so far: a round costs two horizontal maxima, whatever the data. Sorted or equal rows, which
+//         make insertion into a running top-k slow, cost the same as random ones.
 // Loses   nothing yet.
 // Limits  experts <= 1024 and top_k <= 32 (buffers on the stack), as in the contract.
 // Source  original; the contract, ties included, is ops/route_topk.h.
