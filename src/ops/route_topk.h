@@ -59,31 +59,35 @@ RoutingRule routing_rule(RoutingMethod method);
 // Chooses top_k experts for each token and gives each of them a weight.
 //
 // Choice. With s = score(logits[t, e]) and c = s (+ bias[e]):
-//   ids[t, :]  the top_k largest c, largest first; equal c (-0 equals +0): the lower expert first; NaN ranks
-//   below
-//              -inf, among NaN the lower expert first.
-//   Softmax and a sigmoid without a bias keep the order of the logits, so there c is the logit itself.
-//   Where a bias is added, s is the f32 number that ops/score_math.h defines to the bit, and c = s + bias is
-//   one f32 addition: every backend chooses the same experts, near-ties included. Groups: experts / groups
-//   neighbours make a group; its rank is the sum (one f32 addition, larger first) of its two largest c
-//   (kDeepSeekV3; of its only one where a group has one expert) or its largest c (kGroupedSoftmax); the
+//   ids[t, :]  the top_k largest c, largest first.
+//   Equal c (-0 equals +0): the lower expert first. NaN ranks below -inf; among NaN the lower expert first.
+//   Without a bias every score keeps the order of the logits, so c is the logit itself, except for
+//   kDeepSeekV3 with groups > 1, which sums scores. Where c is a score (chooses_by_score), s is the f32
+//   number that ops/score_math.h defines to the bit, and c = s + bias is one f32 addition: every backend
+//   chooses the same experts, near-ties included.
+//
+//   Groups: experts / groups neighbours make a group; its rank is the sum (one f32 addition) of its two
+//   largest c (kDeepSeekV3; its only c where a group has one expert) or its largest c (kGroupedSoftmax). The
 //   topk_groups best groups stay, ties to the lower group, a NaN rank below -inf.
-//   kHash: ids[t, :] = hash_table[token_ids[t], :]; a token id outside [0, vocab) or an expert outside [0,
-//   experts) gives -1 and weight 0.
+//
+//   kHash: ids[t, :] = hash_table[token_ids[t], :]; a token id outside [0, vocab) or an expert outside
+//   [0, experts) gives -1 and weight 0.
+//
 // Weights. w = s[id] without the bias, then by rule: as it is; / (sum_k + 1e-20); softmax over the chosen
-// logits;
-//   sigmoid of the logit. Then * scale. f32.
-// Slots. shared_slots more follow the top_k: slot j has id experts + j and a weight such that after the
-// routed scale
-//   it is 1: 1 if the scale is applied here (scale_here), else 1 / scale.
-// Scope. Ids of routed experts go through `scope`; a foreign one becomes -1 and keeps its weight. Shared
-// slots: under
-//   kRange their id is expert_count + j, under kMap and kAll experts + j.
-// Padding. Rows at or beyond tokens_valid[0] get ids -1, weights 0, captured -1.
+//   logits; sigmoid of the logit. With scale_here then * scale. f32.
+//
+// Slots. shared_slots more follow the top_k: slot j has id experts + j and a weight that is 1 after the
+//   routed scale: 1 if the scale is applied here (scale_here), else 1 / scale.
+//
+// Scope. Ids of routed experts go through `scope`; a foreign one becomes -1 and keeps its weight.
+//   Shared slots: under kRange their id is expert_count + j, under kMap and kAll experts + j.
+//
+// Padding. Rows at or beyond tokens_valid[0] get ids -1, weights 0, captured -1, shared slots included.
+//
 // Capture. captured[t, k]: the chosen expert before scope (and without shared slots); -1 where none.
+//
 // Precomputed. ids_in, weights_in (or packed_in) stand for choice and weights; an id outside [0, experts)
-// becomes -1
-//   with weight 0. Weights get the scale, nothing else.
+//   becomes -1 with weight 0. Weights get the scale, nothing else.
 //
 // Shapes     logits [tokens, experts] f32 or bf16, rows may be strided; bias f32[experts]; hash_table
 //            i32[vocab, top_k]; token_ids i32[tokens]; expert_map i32[experts]; tokens_valid i32[1]; ids
@@ -91,15 +95,12 @@ RoutingRule routing_rule(RoutingMethod method);
 //            experts <= 1024, top_k <= min(32, experts), shared_slots <= 8, groups divides experts,
 //            top_k <= topk_groups * experts / groups. tokens == 0 is legal and writes nothing.
 // NaN        in the logits: chosen last; a weight whose formula meets NaN is NaN (softmax over all: every
-// weight of
-//            that row).
+//            weight of that row).
 // Bytes      reads the logits once, writes ids and weights once.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  ids, captured: equal. weights: |w - ref| <= (experts or top_k terms + 24 + |logit - max|) *
-// 2^-23 * |ref|;
-//            the reference computes the exact bound for each element.
-// Source     openai/gpt-oss MLPBlock; DeepSeek-V3 MoEGate.forward (noaux_tc); DeepSeek-V2 MoEGate;
-// DeepSeek-V4 Gate;
+// Exactness  ids, captured: equal. weights: |w - ref| <= (n + 24 + |logit - max|) * 2^-23 * |ref|, n the
+//            length of the sum; the reference computes the exact bound for each element.
+// Source     openai/gpt-oss MLPBlock; DeepSeek-V2 and V3 MoEGate.forward (V3: noaux_tc); DeepSeek-V4 Gate;
 //            MiniMax-M2; Llama 4 Router; FlashInfer tllm_enums.py RoutingMethodType for the names.
 struct RouteTopk {
   static constexpr std::string_view kName = "route_topk";
@@ -145,6 +146,10 @@ struct RouteTopk {
     Tensor logits, bias, hash_table, token_ids, expert_map, tokens_valid, ids_in, weights_in, packed_in;
     Tensor ids, weights, captured;
   };
+  // Whether c of the contract above is a score of score_math.h (+ bias), or else the logit.
+  static bool chooses_by_score(const Problem& p) {
+    return p.bias || (p.method == RoutingMethod::kDeepSeekV3 && p.groups > 1);
+  }
   // Whether the method reads logits at all (kHash does, for its weights).
   static bool reads_logits(const Problem& p) { return p.input == RoutingInput::kLogits; }
   template <class V>

@@ -1,0 +1,204 @@
+#pragma once
+#include "harness/cases.h"
+#include "ops/route_topk.h"
+
+namespace sluice::test {
+
+template <>
+struct Suite<RouteTopk> {
+  using M = RoutingMethod;
+  using Problem = RouteTopk::Problem;
+
+  static std::vector<Case<RouteTopk>> cases() {
+    auto out = models();
+    for (auto part : {awkward(), around_the_choice()}) out.insert(out.end(), part.begin(), part.end());
+    return out;
+  }
+
+  // The rows of docs on routing: what each model family asks for.
+  static std::vector<Case<RouteTopk>> models() {
+    constexpr DType kB = DType::kBF16;
+    const Problem v3{.tokens = 9, .experts = 256, .top_k = 8, .method = M::kDeepSeekV3, .bias = true};
+    auto grouped = v3;
+    grouped.groups = 8, grouped.topk_groups = 4, grouped.scale = 2.5;
+    auto kimi = v3;
+    kimi.experts = 384, kimi.scale = 2.827;
+    auto super = v3;
+    super.experts = 512, super.top_k = 22, super.scale = 5;
+    const Problem v4{
+        .tokens = 7, .experts = 256, .top_k = 6, .method = M::kSqrtSoftplus, .bias = true, .scale = 1.5};
+    auto hash = v4;
+    hash.method = M::kHash, hash.bias = false, hash.vocab = 1000;
+    auto fused = grouped;
+    fused.shared_slots = 1, fused.scale_here = false;
+    return {
+        {{.tokens = 1, .experts = 128, .top_k = 4, .logits = kB}, "gpt-oss-120b decode"},
+        {{.tokens = 70, .experts = 32, .top_k = 4, .logits = kB}, "gpt-oss-20b"},
+        {{.tokens = 5, .experts = 128, .top_k = 8, .method = M::kRenormalizeNaive}, "Qwen3"},
+        {{.tokens = 5, .experts = 60, .top_k = 4, .method = M::kDefault}, "Qwen2-MoE"},
+        {grouped, "DeepSeek V3"},
+        {fused, "DeepSeek V3 with its shared expert in a slot, scaled later"},
+        {kimi, "Kimi-K2: one group"},
+        {super, "Nemotron-3 Super: 22 of 512"},
+        {{.tokens = 6,
+          .experts = 160,
+          .top_k = 6,
+          .method = M::kGroupedSoftmax,
+          .groups = 8,
+          .topk_groups = 3,
+          .scale = 16},
+         "DeepSeek V2"},
+        {v4, "DeepSeek V4: biases near 8"},
+        {hash, "DeepSeek V4's first layers"},
+        {{.tokens = 7, .experts = 256, .top_k = 8, .method = M::kMiniMax2, .bias = true}, "MiniMax-M2"},
+        {{.tokens = 3, .experts = 16, .top_k = 1, .method = M::kLlama4, .logits = kB}, "Llama 4 Scout"},
+        {{.tokens = 3, .experts = 40, .top_k = 5, .method = M::kTopK}, "the logits as weights"},
+        {{.tokens = 3, .experts = 40, .top_k = 5, .method = M::kSigmoid}, "sigmoids as they are"},
+        {{.tokens = 3, .experts = 40, .top_k = 5, .method = M::kSigmoidRenorm}, "sigmoids over their sum"},
+    };
+  }
+
+  static std::vector<Case<RouteTopk>> awkward() {
+    const Problem soft{.tokens = 11, .experts = 37, .top_k = 5};
+    auto all = soft;
+    all.method = M::kRenormalizeNaive;
+    const Problem biased{.tokens = 11,
+                         .experts = 72,
+                         .top_k = 9,
+                         .method = M::kDeepSeekV3,
+                         .bias = true,
+                         .groups = 6,
+                         .topk_groups = 3};
+    auto unbiased = biased;
+    unbiased.bias = false;
+    auto single = biased;
+    single.groups = 72, single.topk_groups = 20;
+    const Problem plus{.tokens = 11, .experts = 50, .top_k = 7, .method = M::kSqrtSoftplus, .bias = true};
+    auto no_tokens = soft;
+    no_tokens.tokens = 0;
+    std::vector<Case<RouteTopk>> out = {
+        {no_tokens, "no tokens"},
+        {{.tokens = 2, .experts = 1, .top_k = 1}, "one expert"},
+        {{.tokens = 3, .experts = 32, .top_k = 32}, "chooses everything"},
+        {{.tokens = 3, .experts = 1024, .top_k = 32, .method = M::kMiniMax2, .bias = true}, "the widest"},
+        {{.tokens = 2,
+          .experts = 1024,
+          .top_k = 32,
+          .method = M::kDeepSeekV3,
+          .groups = 1024,
+          .topk_groups = 33},
+         "a thousand groups of one"},
+        {{.tokens = 300, .experts = 33, .top_k = 3}, "more than one chunk of tokens"},
+        {unbiased, "groups by sums of sigmoids, without a bias"},
+        {single, "groups of one expert rank by it"},
+        {soft, "rows apart", Fill::kNormal, Spread::kStridedRows},
+        {biased, "rows apart, groups", Fill::kNormal, Spread::kStridedRows},
+    };
+    constexpr Fill kFills[] = {Fill::kAllEqual, Fill::kZerosMixed, Fill::kSomeNan, Fill::kInfinite,
+                               Fill::kTiny,     Fill::kHuge,       Fill::kEmpty,   Fill::kSkewed};
+    for (Fill fill : kFills)
+      for (const Problem& p : {soft, all, biased, unbiased, plus})
+        out.push_back({p, "awkward numbers", fill});
+    return out;
+  }
+
+  // Scope, padding, capture, shared slots, and choices that were made elsewhere.
+  static std::vector<Case<RouteTopk>> around_the_choice() {
+    Problem p{.tokens = 13,
+              .experts = 48,
+              .top_k = 6,
+              .method = M::kSigmoidRenorm,
+              .scale = 1.5,
+              .shared_slots = 2,
+              .capture = true};
+    auto range = p, map = p, padded = p, given = p, packed = p, hash = p;
+    range.scope = ExpertScope::kRange, range.expert_begin = 12, range.expert_count = 12;
+    map.scope = ExpertScope::kMap, map.padded = true;
+    padded.padded = true, padded.scale_here = false;
+    given.input = RoutingInput::kPrecomputed;
+    packed.input = RoutingInput::kPacked, packed.scope = ExpertScope::kRange, packed.expert_count = 20;
+    hash.method = M::kHash, hash.vocab = 20, hash.padded = true, hash.scope = ExpertScope::kMap;
+    auto none = range, raw = given;
+    none.expert_count = 0;
+    raw.scale_here = false, raw.padded = true;
+    return {
+        {p, "captured, with shared slots"},
+        {range, "expert-parallel range"},
+        {none, "a rank without experts"},
+        {map, "expert map, padding"},
+        {padded, "padding, scaled later"},
+        {padded, "nothing but padding", Fill::kEmpty},
+        {given, "somebody else's choice"},
+        {given, "somebody else's empty choice", Fill::kEmpty},
+        {given, "somebody else's NaN", Fill::kSomeNan},
+        {raw, "somebody else's choice, scaled later, padded"},
+        {packed, "packed choice on one rank"},
+        {packed, "packed infinities", Fill::kInfinite},
+        {hash, "hash with ids out of range, mapped, padded"},
+    };
+  }
+
+  static void fill(const Problem& p, Fill fill, HostArgs<RouteTopk>& host, Random& random) {
+    const auto& a = host.args();
+    const auto id = [&](int64_t limit) { return fill == Fill::kEmpty ? -1 : random.integer(-1, limit); };
+    fill_floats(a.logits, fill, random, 2);
+    if (a.logits.present() && fill == Fill::kEmpty)
+      set_each(a.logits, [](int64_t, int64_t) { return -std::numeric_limits<double>::infinity(); });
+    if (a.logits.present() && fill == Fill::kSkewed)
+      set_each(a.logits, [&](int64_t, int64_t e) { return e == p.experts / 2 ? 60 : random.normal(); });
+    // Nearly equal biases around 8, as DeepSeek V4's, leave few bits to the scores.
+    const double centre = p.method == M::kSqrtSoftplus ? 8.08 : 0;
+    if (a.bias.present()) set_each(a.bias, [&](int64_t, int64_t) { return centre + 0.05 * random.normal(); });
+    if (a.bias.present() && fill == Fill::kAllEqual) set_each(a.bias, [](int64_t, int64_t) { return 0.25; });
+    const auto wild = [&](int64_t, int64_t) { return id(p.experts); };
+    if (a.hash_table.present()) set_each(a.hash_table, wild);
+    if (a.token_ids.present()) set_each(a.token_ids, [&](int64_t, int64_t) { return id(p.vocab); });
+    if (a.expert_map.present())
+      set_each(a.expert_map, [&](int64_t, int64_t) { return random.integer(-2, 90); });
+    if (a.tokens_valid.present())
+      set_each(a.tokens_valid,
+               [&](int64_t, int64_t) { return fill == Fill::kEmpty ? -3 : p.tokens * 2 / 3; });
+    if (a.ids_in.present()) set_each(a.ids_in, wild);
+    fill_floats(a.weights_in, fill, random);
+    if (!a.packed_in.present()) return;
+    const Tensor row = make_tensor(nullptr, DType::kBF16, {1, p.top_k});
+    std::vector<BF16> weights(static_cast<size_t>(p.top_k));
+    for (int64_t t = 0; t < p.tokens; ++t) {
+      Tensor view = row;
+      view.data = weights.data();
+      fill_floats(view, fill, random);
+      for (int64_t k = 0; k < p.top_k; ++k)
+        a.packed_in.row<int32_t>(t)[k] = static_cast<int32_t>(static_cast<uint32_t>(wild(t, k)) << 16 |
+                                                              weights[static_cast<size_t>(k)].bits);
+    }
+  }
+
+  static Problem random(Random& r) {
+    Problem p{.tokens = r.integer(0, 24), .experts = r.integer(1, 150)};
+    p.top_k = std::min(r.integer(1, 33), p.experts);
+    p.method = static_cast<M>(r.integer(0, static_cast<int64_t>(M::kSigmoidRenorm)));
+    p.logits = any_float(r);
+    p.input = static_cast<RoutingInput>(r.integer(0, 5) < 4 ? 0 : r.integer(1, 2));
+    const RoutingRule rule = routing_rule(p.method);
+    const bool chooses = p.input == RoutingInput::kLogits;
+    p.bias = chooses && rule.biased && coin(r);
+    if (rule.by_hash) p.vocab = r.integer(1, 40);
+    if (rule.grouped && chooses) {
+      p.groups = one_of(r, {1, 2, 4, 7, 16});
+      p.experts = (p.experts + p.groups - 1) / p.groups * p.groups;
+      p.topk_groups = r.integer(1, p.groups);
+      p.top_k = std::min(p.top_k, p.topk_groups * (p.experts / p.groups));
+    }
+    p.scale = coin(r) ? 1 : 2.5;
+    p.scale_here = coin(r);
+    p.shared_slots = r.integer(0, 2);
+    p.scope = static_cast<ExpertScope>(r.integer(0, 2));
+    p.expert_begin = r.integer(0, p.experts);
+    p.expert_count = r.integer(0, p.experts - p.expert_begin);
+    p.padded = coin(r);
+    p.capture = coin(r);
+    return p;
+  }
+};
+
+}  // namespace sluice::test

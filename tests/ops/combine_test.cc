@@ -1,0 +1,58 @@
+#include "cases/combine.h"
+
+#include "harness/conformance.h"
+
+namespace sluice::test {
+namespace {
+
+INSTANTIATE_TYPED_TEST_SUITE_P(Combine, Conformance, Combine);
+
+class CombineByHand : public ::testing::Test {
+ protected:
+  // g is 10, 20, 30 by row; bias 1, 2 by expert; weights 0.5, 2, NaN in slots of rows 2, 0, none.
+  static HostArgs<Combine> inputs(const Combine::Problem& p) {
+    HostArgs<Combine> host(p, Spread::kContiguous);
+    const auto& a = host.args();
+    set_each(a.g, [](int64_t row, int64_t) { return 10 * (row + 1); });
+    set_each(a.position, [](int64_t, int64_t k) { return std::array{2, 0, -1}[static_cast<size_t>(k)]; });
+    set_each(a.weights, [](int64_t, int64_t k) { return k == 0 ? 0.5 : k == 1 ? 2 : std::nan(""); });
+    set_each(a.ids, [](int64_t, int64_t k) { return std::array{1, 0, 0}[static_cast<size_t>(k)]; });
+    set_each(a.bias, [](int64_t expert, int64_t) { return expert + 1; });
+    set_each(a.residual, [](int64_t, int64_t h) { return h; });
+    return host;
+  }
+  static void run(const Combine::Problem& p, const Combine::Args& a) {
+    const auto device = cpu::open_device({.threads = 1}).value();
+    const auto plan = make_plan<Combine>(*device, p);
+    ASSERT_TRUE(plan.ok()) << plan.status().message;
+    const Status status = plan.value().run(a, {}, device->stream());
+    ASSERT_TRUE(status.ok()) << status.message;
+  }
+  static constexpr Combine::Problem kProblem{.tokens = 1,
+                                             .slots = 3,
+                                             .rows = 3,
+                                             .hidden = 37,
+                                             .experts = 2,
+                                             .bias = true,
+                                             .residual = true,
+                                             .scale = 2};
+};
+
+TEST_F(CombineByHand, WeighsTheBiasToo) {
+  HostArgs<Combine> host = inputs(kProblem);
+  run(kProblem, host.args());
+  for (int64_t h = 0; h < kProblem.hidden; ++h)  // 2 * (0.5 * (30 + 2) + 2 * (10 + 1)) + h
+    EXPECT_EQ(load2(host.args().y, 0, h), static_cast<double>(76 + h)) << h;
+}
+
+TEST_F(CombineByHand, MayWriteOntoTheResidual) {
+  HostArgs<Combine> host = inputs(kProblem);
+  Combine::Args args = host.args();
+  args.y = args.residual;
+  run(kProblem, args);
+  for (int64_t h = 0; h < kProblem.hidden; ++h)
+    EXPECT_EQ(load2(args.y, 0, h), static_cast<double>(76 + h)) << h;
+}
+
+}  // namespace
+}  // namespace sluice::test
