@@ -35,6 +35,7 @@ TEST(AttentionTest, ARowDoesNotDependOnItsCompany) {
                                     .pages_per_seq = 72,
                                     .window = 600,
                                     .scale = 0.3,
+                                    .q = DType::kF32,
                                     .sinks = true};
   Attention::Problem alone = together, walking = together;
   alone.tokens = alone.sequences = 1;
@@ -53,12 +54,12 @@ TEST(AttentionTest, ARowDoesNotDependOnItsCompany) {
   for (const auto& device : every_level(2)) {
     const auto want = run_bytes(*device, together, a);
     const size_t row_bytes = want.size() / 12;
-    for (int64_t row : {0, 3, 4, 10, 11}) {
+    for (int64_t row : {0, 3, 4, 8, 11}) {
       const int64_t s = row < 4 ? 0 : row < 11 ? 1 : 2;
       const int32_t alone_begin[] = {0, 1},
                     alone_length[] = {lengths[s] - begins[s + 1] + static_cast<int32_t>(row) + 1};
       Attention::Args b = one.args();
-      b.q = make_tensor(a.q.row<BF16>(row), together.q, {1, together.heads, together.head_dim});
+      b.q = make_tensor(a.q.row<float>(row), together.q, {1, together.heads, together.head_dim});
       b.k_cache = a.k_cache, b.v_cache = a.v_cache, b.sinks = a.sinks;
       b.q_begin = make_tensor(const_cast<int32_t*>(alone_begin), DType::kI32, {2});
       b.kv_len = make_tensor(const_cast<int32_t*>(alone_length), DType::kI32, {1});
