@@ -20,7 +20,7 @@ Refusal Attention::validate(const Problem& p) {
     need_between(r, "pages * page_size", p.pages * p.page_size, 1, kRowsMax);
     need_between(r, "pages_per_seq * page_size", p.pages_per_seq * p.page_size, 1, kRowsMax);
   }
-  need_real(r, "scale", "a finite number above 0", p.scale > 0 && p.scale < 1e30, p.scale);
+  need_real(r, "scale", "from 2^-100 to 2^100", p.scale >= 0x1p-100 && p.scale <= 0x1p100, p.scale);
   need_float(r, "q", p.q);
   need_float(r, "s", p.s);
   return r;

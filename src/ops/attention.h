@@ -13,21 +13,27 @@ namespace sluice {
 //   y       = sum_j e^(score_j - m) v_j / (sum_j e^(score_j - m) + e^(sink[h] - m)),  m the largest of them
 //   the sink term is there when `sinks`
 //
-// Rows of no sequence (at or beyond q_begin[sequences]) are not written. A query with position below zero
-// (more query rows than kv_len) gives zeros. Page numbers outside [0, pages) count as absent positions.
+// Rows of no sequence (before q_begin[0], at or beyond q_begin[sequences]) are not written. A page number
+// outside [0, pages) makes its positions absent. Where there is nothing to weigh (no position, as for a query
+// at a position below zero, or every score and the sink at -inf) y is zero.
 //
 // Shapes     q, y [tokens, heads, head_dim], rows may be strided; k_cache, v_cache [pages, page_size,
-// kv_heads,
-//            head_dim]; page_table i32[sequences, pages_per_seq]; q_begin i32[sequences + 1]; kv_len
-//            i32[sequences]; sinks [heads]. kv_len <= pages_per_seq * page_size; what lies beyond it counts
-//            as absent. heads a multiple of kv_heads; head_dim from 1 to 512; sequences >= 1; tokens >= 0;
-//            window >= 0; scale > 0.
+//            kv_heads, head_dim]; page_table i32[sequences, pages_per_seq]; q_begin i32[sequences + 1],
+//            ascending; kv_len i32[sequences]; sinks [heads]. kv_len <= pages_per_seq * page_size; what lies
+//            beyond it counts as absent. heads a multiple of kv_heads; head_dim from 1 to 512;
+//            sequences >= 1; tokens >= 0; window >= 0; scale from 2^-100 to 2^100.
 // Types      q, caches, y alike, bf16 or f32; sinks bf16 or f32 (field s). f32 arithmetic, one rounding.
+// NaN        in an attended key, value, query or sink spreads as the formula says; what a query does not
+//            attend to never reaches it.
 // Bytes      the attended keys and values once for each sequence, q and y once.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  per element: 2 * (score bound) * sum p|v| + (kv_len + 16) * 2^-24 * sum p|v| + half an ulp,
-// where the score
-//            bound is (head_dim + 8) * 2^-24 * max_j scale sum |q||k_j|.
+// Exactness  per element, with n attended positions, p the weights and u = 2^-24:
+//              (e^(2 d) - 1 + (2 n + 32) u e^(2 d)) * sum_j p_j |v_j| + half an ulp
+//              d = (head_dim + 16) u S,   S = the larger of max_j scale sum |q||k_j| and |sink|
+//            d is what an exponent may be off by: head_dim + 4 roundings make a score, and subtracting m and
+//            turning to base 2 lose a few u of numbers up to 2 S. A weight is then off by e^d at most, the
+//            ratio of two sums of weights by e^(2 d), and each sum adds a rounding or two for each term.
+//            Numbers below 2^-126 may count as zero. Where d or a sum overflows f32, anything.
 // Source     openai/gpt-oss gpt_oss/torch/model.py, sdpa; Kwon et al., "PagedAttention" (2023).
 struct Attention {
   static constexpr std::string_view kName = "attention";

@@ -7,13 +7,12 @@ namespace sluice {
 //
 //   y[t, :] = table[ids[t], :]; zeros when ids[t] is outside [0, vocab)
 //
-// Shapes     ids i32[tokens], table [vocab, hidden], y [tokens, hidden]; rows of y may be strided. tokens >=
-// 0;
-//            vocab from 1 to 2^31 - 1, hidden from 1 to 65536.
+// Shapes     ids i32[tokens], table [vocab, hidden], y [tokens, hidden]; rows of y may be strided.
+//            tokens >= 0; vocab from 1 to 2^31 - 1, hidden from 1 to 65536.
 // Types      table bf16 or f32, y bf16 or f32.
 // Bytes      reads and writes tokens rows.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  equal where the types are, or f32 from bf16; one rounding (half an ulp) to bf16 from f32.
+// Exactness  equal; bf16 from f32 rounds to nearest, ties to even (beyond the largest: infinity).
 // Source     torch.nn.Embedding.
 struct Embedding {
   static constexpr std::string_view kName = "embedding";

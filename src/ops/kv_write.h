@@ -11,8 +11,8 @@ namespace sluice {
 // share a slot.
 //
 // Shapes     k, v [tokens, kv_heads, head_dim], rows may be strided; k_cache, v_cache [pages, page_size,
-// kv_heads,
-//            head_dim]; slot_of i32[tokens]. tokens >= 0; all else at least 1; pages * page_size < 2^31.
+//            kv_heads, head_dim]; slot_of i32[tokens]. tokens >= 0; all else at least 1;
+//            pages * page_size < 2^31.
 // Types      all bf16 or all f32.
 // Bytes      reads k and v, writes as much.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.

@@ -8,7 +8,7 @@ Refusal RmsNorm::validate(const Problem& p) {
   Refusal r;
   need_between(r, "tokens", p.tokens, 0, kRowsMax);
   need_between(r, "hidden", p.hidden, 1, kWidthMax);
-  need_real(r, "eps", "above 0 and at most 1", p.eps > 0 && p.eps <= 1, p.eps);
+  need_real(r, "eps", "from 2^-100 to 1", p.eps >= 0x1p-100 && p.eps <= 1, p.eps);
   need_float(r, "x", p.x);
   need_float(r, "w", p.w);
   need_float(r, "y", p.y);

@@ -6,17 +6,20 @@ namespace sluice {
 // Scales each row to unit mean square, and optionally joins it to the residual stream first.
 //
 //   h[t, i] = x[t, i] (+ residual[t, i], and the sum is written back to residual, rounded to its type)
-//   y[t, i] = h[t, i] / sqrt(mean_i h^2 + eps) * weight[i];  with a residual, h is the sum before that
-//   rounding
+//   y[t, i] = h[t, i] / sqrt(mean_i h^2 + eps) * weight[i]
+//   with a residual, h is the sum before that rounding
 //
 // Shapes     x, residual, y [tokens, hidden], rows may be strided; weight [hidden]. tokens >= 0, hidden from
-// 1 to
-//            65536, eps > 0. y may be x itself.
+//            1 to 65536, eps from 2^-100 to 1 (so that it and its inverse root are normal in f32). y may be
+//            x itself.
 // Types      x and residual alike, bf16 or f32; weight bf16 or f32; y bf16 or f32. f32 arithmetic.
-// NaN        in a row makes that row of y NaN.
+// NaN        in a row makes that row of y NaN. A row whose sum of squares overflows f32 while every h is
+//            finite may hold anything.
 // Bytes      reads x (and residual), writes y (and residual).
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  y: (hidden / 2 + 12) * 2^-24 * |ref| + half an ulp; residual: 2^-24 |h| + half an ulp.
+// Exactness  y: (hidden / 2 + 12) * 2^-24 * |ref| + half an ulp: the sum of squares is off by at most
+//            (hidden + 5) roundings, the root halves that, and the rest is a handful of single operations.
+//            residual: 2^-24 |h| + half an ulp. Numbers below 2^-126 may count as zero.
 // Source     Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019); openai/gpt-oss RMSNorm.
 struct RmsNorm {
   static constexpr std::string_view kName = "rms_norm";

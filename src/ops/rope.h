@@ -14,20 +14,20 @@ struct EnumWords<RopePairs> {
 
 // Rotates pairs of each head by an angle that grows with the position, in place.
 //
-//   with (c, s) = table[positions[t], i]:   a' = a c - b s,   b' = b c + a s      for pair i of `rotary`
-//   elements
+//   with (c, s) = table[positions[t], i] and (a, b) pair i of the leading `rotary` elements:
+//   a' = a c - b s,   b' = b c + a s
 //
 // A token whose position is outside [0, table_rows), -1 by convention, is left as it is; so are elements at
 // or beyond `rotary`.
 //
-// Shapes     x [tokens, heads, head_dim]; positions i32[tokens]; table f32[table_rows, rotary / 2, 2] as
-// rope_table()
-//            makes it. tokens >= 0; heads >= 1; rotary even, 2 <= rotary <= head_dim <= 1024; table_rows
-//            >= 1.
+// Shapes     x [tokens, heads, head_dim], rows may be strided; positions i32[tokens]; table f32[table_rows,
+//            rotary / 2, 2] as rope_table() makes it. tokens >= 0; heads >= 1; rotary even,
+//            2 <= rotary <= head_dim <= 1024; table_rows >= 1.
 // Types      x bf16 or f32; f32 arithmetic, one rounding.
 // Bytes      reads and writes x once.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  3 * 2^-24 * (|a c| + |b s|) + half an ulp.
+// Exactness  3 * 2^-24 * (|a c| + |b s|) + half an ulp; what is left as it is, is equal. Numbers below
+//            2^-126 may count as zero.
 // Source     Su et al., "RoFormer" (2021); openai/gpt-oss gpt_oss/torch/model.py, RotaryEmbedding.
 struct Rope {
   static constexpr std::string_view kName = "rope";
@@ -67,20 +67,22 @@ Expectations reference(const Rope::Problem& problem, const Rope::Args& args);
 
 // What a rotary table is made from. factor == 1 is the plain embedding; above it, YaRN stretches the context.
 struct RopeScaling {
-  double theta = 150000;                 // base of the geometric series of wavelengths
-  double factor = 1;                     // context extension; gpt-oss 32
-  double original_context = 4096;        // tokens the model was trained on before extension
-  double beta_fast = 32, beta_slow = 1;  // rotations over original_context between which to blend
-  double attention_factor = 0;           // multiplies cos and sin; 0: 0.1 ln(factor) + 1
+  double theta = 150000;           // base of the geometric series of wavelengths; above 1
+  double factor = 1;               // context extension; gpt-oss 32
+  double original_context = 4096;  // tokens the model was trained on before extension
+  double beta_fast = 32;        // pairs that turn more often than this over original_context stay as they are
+  double beta_slow = 1;         // pairs that turn less often are slowed by `factor`; a linear blend between
+  double attention_factor = 0;  // multiplies cos and sin; 0: 0.1 ln(factor) + 1
   enum class Truncate : uint8_t {
     kNo,
     kYes
   } truncate = Truncate::kNo;  // rounds the blend's ends to whole pairs
 };
 
-// Fills `table` [rows, rotary / 2, 2] with (cos, sin) of each position and pair, each rounded once to f32.
-// Source: Peng et al., "YaRN" (2023), section 3; the blend of openai/gpt-oss (no truncation) and of Hugging
-// Face modeling_rope_utils (truncate).
+// Fills `table` [rows, rotary / 2, 2] with (cos, sin) of each position and pair, computed in double and
+// rounded once to f32. kInvalidArgument: rotary odd or below 2, rows below 0, or a scaling outside its
+// bounds. Source: Peng et al., "YaRN" (2023), section 3; the blend of openai/gpt-oss (no truncation) and of
+// Hugging Face modeling_rope_utils (truncate).
 Status rope_table(const RopeScaling& scaling, int64_t rows, int64_t rotary, float* table);
 
 }  // namespace sluice

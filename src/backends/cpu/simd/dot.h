@@ -28,9 +28,8 @@ HWY_INLINE hn::Vec<F32> load_f32(const BF16* p) {
 HWY_INLINE float scalar_f32(float v) { return v; }
 HWY_INLINE float scalar_f32(BF16 v) { return to_float(v); }
 
-// Rounds to the type of the destination.
-HWY_INLINE void store_f32(hn::Vec<F32> v, float* p) { hn::StoreU(v, F32(), p); }
-HWY_INLINE void store_f32(hn::Vec<F32> v, BF16* p) {
+// Rounds to bf16, as to_bf16() does.
+HWY_INLINE auto bf16_bits(hn::Vec<F32> v) {
   const hn::Rebind<uint16_t, F32> half;
   const hn::RebindToUnsigned<F32> full;
   const auto bits = hn::BitCast(full, v);
@@ -38,8 +37,12 @@ HWY_INLINE void store_f32(hn::Vec<F32> v, BF16* p) {
   const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(full, 0x7fffu)), odd));
   const auto quiet = hn::Or(hn::ShiftRight<16>(bits), hn::Set(full, 0x40u));
   const auto out = hn::IfThenElse(hn::RebindMask(full, hn::IsNaN(v)), quiet, rounded);
-  hn::StoreU(hn::DemoteTo(half, hn::BitCast(hn::RebindToSigned<decltype(full)>(), out)), half,
-             reinterpret_cast<uint16_t*>(p));
+  return hn::DemoteTo(half, hn::BitCast(hn::RebindToSigned<decltype(full)>(), out));
+}
+// Rounds to the type of the destination.
+HWY_INLINE void store_f32(hn::Vec<F32> v, float* p) { hn::StoreU(v, F32(), p); }
+HWY_INLINE void store_f32(hn::Vec<F32> v, BF16* p) {
+  hn::StoreU(bf16_bits(v), hn::Rebind<uint16_t, F32>(), reinterpret_cast<uint16_t*>(p));
 }
 HWY_INLINE void store_scalar(float v, float* p) { *p = v; }
 HWY_INLINE void store_scalar(float v, BF16* p) { *p = to_bf16(v); }

@@ -1,0 +1,64 @@
+// How attention_paged cuts its work: plain arithmetic, the same for every vector width.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "ops/attention.h"
+
+namespace sluice::cpu {
+
+constexpr int64_t kAttentionQueries = 32;      // rows times heads that share the loads of keys and values
+constexpr int64_t kAttentionBlock = 64;        // positions scored at a time; blocks start at its multiples
+constexpr int64_t kAttentionPart = 1024;       // positions of one part of a context, a multiple of the block
+constexpr double kPartialFloatsMax = 1 << 24;  // 64 MiB of partial results, at most
+
+struct AttentionShape {
+  int64_t group = 1;        // query heads of one kv head
+  int64_t group_heads = 1;  // of those, how many one item takes
+  int64_t chunks = 1;       // items that a group is cut into
+  int64_t rows = 1;         // query rows of one item
+  int64_t row_blocks = 1;
+  int64_t parts = 1;       // items that a context is cut into; 1: each item walks all of its context
+  int64_t padded_dim = 1;  // head_dim, rounded up to any vector's length
+  int64_t items() const { return row_blocks * chunks * parts; }  // of one kv head
+  int64_t partial_floats() const { return padded_dim + 2; }      // values, largest score, sum of weights
+  int64_t thread_floats() const { return 3 * kAttentionQueries * padded_dim; }
+};
+
+// Depends on the problem alone, never on threads: results must not.
+inline AttentionShape attention_shape(const Attention::Problem& p) {
+  AttentionShape s;
+  s.group = p.heads / p.kv_heads;
+  s.group_heads = std::min(s.group, kAttentionQueries);
+  s.chunks = (s.group + s.group_heads - 1) / s.group_heads;
+  s.rows = kAttentionQueries / s.group_heads;
+  s.row_blocks = (p.tokens + s.rows - 1) / s.rows;
+  s.padded_dim = (p.head_dim + 63) / 64 * 64;
+  const int64_t parts = (p.pages_per_seq * p.page_size + kAttentionPart - 1) / kAttentionPart;
+  const double floats = static_cast<double>(p.tokens) * static_cast<double>(p.heads * s.partial_floats()) *
+                        static_cast<double>(parts);
+  if (floats <= kPartialFloatsMax) s.parts = parts;
+  return s;
+}
+
+// What one query row sees: positions [first, end) of a sequence; -1: the row is nobody's.
+struct RowSpan {
+  int64_t sequence = -1, first = 0, end = 0;
+  bool meets(int64_t begin, int64_t stop) const { return std::max(first, begin) < std::min(end, stop); }
+};
+
+inline RowSpan row_span(const Attention::Problem& p, const Attention::Args& a, int64_t row) {
+  const auto* begin = a.q_begin.as<const int32_t>();
+  const int64_t s = std::upper_bound(begin, begin + p.sequences + 1, row) - begin - 1;
+  if (s < 0 || s >= p.sequences) return {};
+  const int64_t position = a.kv_len.as<const int32_t>()[s] - (begin[s + 1] - row);
+  const int64_t end = std::clamp<int64_t>(position + 1, 0, p.pages_per_seq * p.page_size);
+  const int64_t first = p.window > 0 ? std::max<int64_t>(0, position - p.window + 1) : 0;
+  return {s, std::min(first, end), end};
+}
+
+inline float sink_of(const Attention::Problem& p, const Attention::Args& a, int64_t head) {
+  return p.s == DType::kBF16 ? to_float(a.sinks.as<const BF16>()[head]) : a.sinks.as<const float>()[head];
+}
+
+}  // namespace sluice::cpu

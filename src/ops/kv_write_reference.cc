@@ -1,0 +1,25 @@
+#include "ops/kv_write.h"
+
+namespace sluice {
+namespace {
+
+Expected written(std::string_view slot, const KvWrite::Problem& p, const Tensor& slot_of, const Tensor& rows,
+                 const Tensor& cache) {
+  Expected out{.slot = slot, .value = {}, .bound = {}};
+  for (int64_t i = 0; i < elements_of(cache); ++i) out.value.push_back(load(cache, i));
+  const int64_t width = p.kv_heads * p.head_dim;
+  for (int64_t t = 0; t < p.tokens; ++t) {
+    const int64_t to = slot_of.as<int32_t>()[t];
+    if (to < 0 || to >= p.pages * p.page_size) continue;
+    for (int64_t i = 0; i < width; ++i) out.value[static_cast<size_t>(to * width + i)] = load2(rows, t, i);
+  }
+  return out;
+}
+
+}  // namespace
+
+Expectations reference(const KvWrite::Problem& p, const KvWrite::Args& a) {
+  return {written("k_cache", p, a.slot_of, a.k, a.k_cache), written("v_cache", p, a.slot_of, a.v, a.v_cache)};
+}
+
+}  // namespace sluice

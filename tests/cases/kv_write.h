@@ -1,0 +1,63 @@
+#pragma once
+#include <numeric>
+
+#include "harness/cases.h"
+#include "ops/kv_write.h"
+
+namespace sluice::test {
+
+template <>
+struct Suite<KvWrite> {
+  static std::vector<Case<KvWrite>> cases() {
+    constexpr DType kF = DType::kF32;
+    const auto apart = Spread::kStridedRows;
+    return {
+        {{.tokens = 3, .kv_heads = 8, .head_dim = 64, .pages = 5, .page_size = 16}, "gpt-oss decode"},
+        {{.tokens = 41, .kv_heads = 3, .head_dim = 17, .pages = 7, .page_size = 13, .kv = kF},
+         "a multiple of nothing",
+         Fill::kNormal,
+         apart},
+        {{.tokens = 12, .kv_heads = 2, .head_dim = 32, .pages = 12, .page_size = 1},
+         "pages of one, all written"},
+        {{.tokens = 30, .kv_heads = 2, .head_dim = 8, .pages = 2, .page_size = 8}, "more tokens than slots"},
+        {{.tokens = 5, .kv_heads = 1, .head_dim = 1, .pages = 1, .page_size = 1}, "the smallest of each"},
+        {{.tokens = 9, .kv_heads = 2, .head_dim = 16, .pages = 3, .page_size = 4},
+         "every slot outside",
+         Fill::kEmpty},
+        {{.tokens = 9, .kv_heads = 2, .head_dim = 16, .pages = 3, .page_size = 4, .kv = kF},
+         "NaN is stored",
+         Fill::kSomeNan,
+         apart},
+        {{.tokens = 9, .kv_heads = 2, .head_dim = 16, .pages = 3, .page_size = 4, .kv = kF},
+         "infinity is stored",
+         Fill::kInfinite},
+        {{.tokens = 0, .kv_heads = 2, .head_dim = 16, .pages = 3, .page_size = 4}, "no tokens"},
+    };
+  }
+  static void fill(const KvWrite::Problem& p, Fill fill, HostArgs<KvWrite>& host, Random& random) {
+    for (const Tensor* t : {&host.args().k, &host.args().v, &host.args().k_cache, &host.args().v_cache})
+      fill_floats(*t, fill, random);
+    std::vector<int64_t> slots(static_cast<size_t>(p.pages * p.page_size));
+    std::iota(slots.begin(), slots.end(), 0);
+    for (size_t i = slots.size(); i > 1; --i)
+      std::swap(slots[i - 1], slots[static_cast<size_t>(random.integer(0, static_cast<int64_t>(i) - 1))]);
+    const int64_t first = p.pages * p.page_size;
+    set_each(host.args().slot_of, [&](int64_t, int64_t) -> double {
+      const bool none = fill == Fill::kEmpty || slots.empty() || random.integer(0, 7) == 0;
+      if (none) return static_cast<double>(one_of(random, {-1, first, INT32_MIN, INT32_MAX}));
+      const int64_t slot = slots.back();
+      slots.pop_back();
+      return static_cast<double>(slot);
+    });
+  }
+  static KvWrite::Problem random(Random& r) {
+    return {.tokens = r.integer(0, 40),
+            .kv_heads = r.integer(0, 5),
+            .head_dim = r.integer(1, 70),
+            .pages = r.integer(1, 9),
+            .page_size = r.integer(1, 20),
+            .kv = any_float(r)};
+  }
+};
+
+}  // namespace sluice::test

@@ -1,0 +1,53 @@
+#pragma once
+#include "harness/cases.h"
+#include "ops/rms_norm.h"
+
+namespace sluice::test {
+
+template <>
+struct Suite<RmsNorm> {
+  static std::vector<Case<RmsNorm>> cases() {
+    constexpr DType kF = DType::kF32;
+    const auto apart = Spread::kStridedRows;
+    return {
+        {{.tokens = 1, .hidden = 2880}, "gpt-oss decode"},
+        {{.tokens = 9, .hidden = 2880, .residual = true}, "joins the residual stream"},
+        {{.tokens = 4, .hidden = 2048, .x = kF, .w = kF, .y = kF, .residual = true}, "all in f32"},
+        {{.tokens = 3, .hidden = 64, .eps = 1e-6, .w = kF}, "a head, as for norms of q and k"},
+        {{.tokens = 67, .hidden = 137, .y = kF, .residual = true},
+         "a multiple of nothing",
+         Fill::kNormal,
+         apart},
+        {{.tokens = 5, .hidden = 1, .x = kF, .residual = true}, "one column"},
+        {{.tokens = 6, .hidden = 50, .residual = true}, "NaN stays in its row", Fill::kSomeNan},
+        {{.tokens = 6, .hidden = 50, .x = kF, .y = kF}, "an infinity", Fill::kInfinite},
+        {{.tokens = 6, .hidden = 50, .x = kF, .y = kF, .residual = true},
+         "below the smallest normal",
+         Fill::kTiny},
+        {{.tokens = 6, .hidden = 50, .eps = 1e-30, .x = kF, .y = kF},
+         "a tiny eps on nothing",
+         Fill::kZerosMixed},
+        {{.tokens = 6, .hidden = 50, .x = kF, .y = kF}, "large numbers", Fill::kHuge},
+        {{.tokens = 0, .hidden = 50, .residual = true}, "no tokens"},
+        {{.tokens = 1, .hidden = 65536, .residual = true}, "the widest row"},
+    };
+  }
+  static void fill(const RmsNorm::Problem&, Fill fill, HostArgs<RmsNorm>& host, Random& random) {
+    const bool huge = fill == Fill::kHuge;  // as large as rows may be without their squares overflowing
+    const Fill stream = huge ? Fill::kNormal : fill;
+    fill_floats(host.args().x, stream, random, huge ? 0x1p50 : 1);
+    fill_floats(host.args().residual, stream, random, huge ? 0x1p50 : 3);
+    fill_floats(host.args().weight, Fill::kNormal, random);
+  }
+  static RmsNorm::Problem random(Random& r) {
+    return {.tokens = r.integer(0, 20),
+            .hidden = r.integer(0, 300),
+            .eps = coin(r) ? 1e-5 : std::ldexp(1.0, static_cast<int>(r.integer(-101, 0))),
+            .x = any_float(r),
+            .w = any_float(r),
+            .y = any_float(r),
+            .residual = coin(r)};
+  }
+};
+
+}  // namespace sluice::test
