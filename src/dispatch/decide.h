@@ -18,6 +18,7 @@ struct Verdict {
   Refusal refusal;
   double cost_us = 0;
   size_t workspace_bytes = 0;
+  bool planned = false;  // Candidate::planned
 };
 
 struct Decision {
@@ -37,7 +38,7 @@ Decision decide(const typename Op::Problem& problem, const DeviceInfo& device,
   for (const Candidate<Op>* c : table) force_known |= policy.force == c->name;
   out.contract.need(force_known, "policy.force to name a candidate of this operation", policy.force);
   for (const Candidate<Op>* c : table) {
-    Verdict v{.candidate = c->name, .refusal = {}};
+    Verdict v{.candidate = c->name, .refusal = {}, .planned = c->planned};
     v.refusal.need(c->backend == device.backend, "its own backend", "the device is " + device.name);
     if (v.refusal.accepted() && out.contract.accepted()) v.refusal = c->supports(problem, device);
     v.refusal.need(!policy.batch_invariant || c->batch_invariant, "policy.batch_invariant",
