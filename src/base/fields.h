@@ -46,6 +46,9 @@ struct Field {
   Status set(std::string_view value) const;
 };
 
+// Whether the field is a bool, which a command line writes as a flag.
+inline bool is_switch(const Field& field) { return field.words.data() == EnumWords<bool>::words; }
+
 // Passed to Problem::fields(); collects Field values. Enums and bools must be one byte wide.
 template <class Visit>
 class FieldVisitor {

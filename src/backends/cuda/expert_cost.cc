@@ -34,7 +34,9 @@ ExpertLoad expert_load(const ExpertGemm::Problem& p) {
 
 ColumnTiles column_tiles(double rows, double least, double most) {
   const double tiles = std::max(1.0, std::ceil(rows / most));
-  return {tiles, std::max(least, 8 * std::ceil(rows / tiles / 8))};
+  constexpr double kPadding =
+      4;  // experts differ and each of them pads to 8, which costs half of that on average
+  return {tiles, std::max(least, rows / tiles + kPadding)};
 }
 
 FragmentTime fragment_time(double columns) {

@@ -14,7 +14,7 @@ struct ExpertLoad {
 };
 ExpertLoad expert_load(const ExpertGemm::Problem& p);
 
-// Columns of the tensor instruction: `rows` split evenly over tiles of at most `most`, in multiples of 8.
+// Columns of the tensor instruction: `rows` split evenly over tiles of about `most`.
 struct ColumnTiles {
   double tiles = 1, columns = 8;
 };
