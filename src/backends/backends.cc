@@ -20,4 +20,6 @@ Result<std::unique_ptr<Device>> open_device(const OpenOptions& options) {
   return cpu::open_device({.threads = options.threads, .log = options.log});
 }
 
+std::string compiled_simd_levels() { return cpu::compiled_simd_levels(); }
+
 }  // namespace sluice

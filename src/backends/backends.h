@@ -1,6 +1,7 @@
 // The only place that knows every backend.
 #pragma once
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/log.h"
@@ -19,5 +20,8 @@ struct OpenOptions {
 };
 // kUnsupported says what is missing on this machine.
 Result<std::unique_ptr<Device>> open_device(const OpenOptions& options);
+
+// The vector levels that this build has code for: "AVX3 AVX2 EMU128".
+std::string compiled_simd_levels();
 
 }  // namespace sluice

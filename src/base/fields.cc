@@ -77,8 +77,8 @@ std::string nearest(std::string_view word, std::span<const std::string> names) {
   return best;
 }
 
-Status unknown_field(std::string_view name, std::span<const std::string> known) {
-  std::string message = "unknown field '" + std::string(name) + "'";
+Status unknown_name(std::string_view what, std::string_view name, std::span<const std::string> known) {
+  std::string message = "unknown " + std::string(what) + " '" + std::string(name) + "'";
   if (const std::string near = nearest(name, known); !near.empty()) {
     message += "; did you mean '" + near + "'?";
   } else {

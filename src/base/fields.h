@@ -46,6 +46,9 @@ struct Field {
   Status set(std::string_view value) const;
 };
 
+// Whether the field is a bool, which a command line writes as a flag.
+inline bool is_switch(const Field& field) { return field.words.data() == EnumWords<bool>::words; }
+
 // Passed to Problem::fields(); collects Field values. Enums and bools must be one byte wide.
 template <class Visit>
 class FieldVisitor {
@@ -101,7 +104,8 @@ Status set_field(Problem& problem, std::string_view name, std::string_view value
 template <class Problem>
 Status parse_fields(std::string_view line, Problem* problem);
 
-Status unknown_field(std::string_view name, std::span<const std::string> known);
+// kInvalidArgument: "unknown <what> '<name>'", with the nearest of `known`, or all of them when none is near.
+Status unknown_name(std::string_view what, std::string_view name, std::span<const std::string> known);
 // Splits at spaces into name and value; `rest` advances. False at the end of the line.
 bool next_assignment(std::string_view* rest, std::string_view* name, std::string_view* value);
 
@@ -117,7 +121,7 @@ Status set_field(Problem& problem, std::string_view name, std::string_view value
   if (found) return status;
   std::vector<std::string> known;
   for_each_field(problem, [&](const Field& f) { known.emplace_back(f.name); });
-  return unknown_field(name, known);
+  return unknown_name("field", name, known);
 }
 
 template <class Problem>

@@ -50,6 +50,7 @@ struct Candidate {
   Status (*enqueue)(const typename Op::Problem&, const typename Op::Args&, Workspace, Stream) = nullptr;
   bool batch_invariant = false;  // a row's bits do not depend on the other rows
   int alignment_bytes = 1;       // of every tensor's first element, beyond its own type's
+  bool planned = false;          // a card without a kernel: explain shows it and says so, nothing runs it
 };
 
 }  // namespace sluice

@@ -18,6 +18,7 @@ struct Verdict {
   Refusal refusal;
   double cost_us = 0;
   size_t workspace_bytes = 0;
+  bool planned = false;  // Candidate::planned
 };
 
 struct Decision {
@@ -37,7 +38,7 @@ Decision decide(const typename Op::Problem& problem, const DeviceInfo& device,
   for (const Candidate<Op>* c : table) force_known |= policy.force == c->name;
   out.contract.need(force_known, "policy.force to name a candidate of this operation", policy.force);
   for (const Candidate<Op>* c : table) {
-    Verdict v{.candidate = c->name, .refusal = {}};
+    Verdict v{.candidate = c->name, .refusal = {}, .planned = c->planned};
     // The words are built only for what applies: a PlanTable asks this thousands of times.
     if (c->backend != device.backend) {
       v.refusal.need(false, "its own backend", "the device is " + device.name);

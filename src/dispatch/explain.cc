@@ -33,16 +33,17 @@ std::string explain_text(std::string_view op, const std::string& problem, const 
   for (const std::string& reason : decision.contract.reasons()) out += "!! the contract " + reason + "\n";
   for (size_t i = 0; i < decision.verdicts.size(); ++i) {
     const Verdict& v = decision.verdicts[i];
+    const std::string note = v.planned ? "  (planned: no kernel in this build)\n" : "\n";
     char line[160];
     if (v.refusal.accepted() && decision.contract.accepted()) {
-      std::snprintf(line, sizeof line, "%s %9.1f us  %-40s workspace %zu B\n",
+      std::snprintf(line, sizeof line, "%s %9.1f us  %-40s workspace %zu B",
                     static_cast<int>(i) == decision.chosen ? "->" : "  ", v.cost_us,
                     std::string(v.candidate).c_str(), v.workspace_bytes);
-      out += line;
+      out += line + note;
       continue;
     }
-    std::snprintf(line, sizeof line, "           -    %-40s refused\n", std::string(v.candidate).c_str());
-    out += line;
+    std::snprintf(line, sizeof line, "           -    %-40s refused", std::string(v.candidate).c_str());
+    out += line + note;
     for (const std::string& reason : v.refusal.reasons()) out += "                " + reason + "\n";
   }
   if (decision.chosen < 0) out += "!! nobody accepts\n";

@@ -20,6 +20,7 @@ std::string explain(const typename Op::Problem& problem, const DeviceInfo& devic
 // Devices that Sluice knows without having one: data sheets and our own measurements.
 // kInvalidArgument lists the names.
 Result<DeviceInfo> known_device(std::string_view name);
+std::span<const DeviceInfo> known_devices();
 std::string known_device_names();
 
 }  // namespace sluice

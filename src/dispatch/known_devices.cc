@@ -68,6 +68,8 @@ const DeviceInfo kKnown[] = {
 
 }  // namespace
 
+std::span<const DeviceInfo> known_devices() { return kKnown; }
+
 std::string known_device_names() {
   std::string out;
   for (const DeviceInfo& d : kKnown) out += (out.empty() ? "" : ", ") + d.name;

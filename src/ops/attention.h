@@ -37,6 +37,8 @@ namespace sluice {
 // Source     openai/gpt-oss gpt_oss/torch/model.py, sdpa; Kwon et al., "PagedAttention" (2023).
 struct Attention {
   static constexpr std::string_view kName = "attention";
+  static constexpr std::string_view kSummary =
+      "causal grouped-query attention over a paged cache, with sinks and a sliding window";
   struct Problem {
     int64_t tokens = 1, sequences = 1, heads = 64, kv_heads = 8, head_dim = 64;
     int64_t pages = 64, page_size = 16, pages_per_seq = 64, window = 0;

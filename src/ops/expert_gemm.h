@@ -46,6 +46,8 @@ namespace sluice {
 // Source     openai/gpt-oss MLPBlock.forward, swiglu; DeepSeek-V4 Expert.forward; NVIDIA Nemotron-3 (relu2).
 struct ExpertGemm {
   static constexpr std::string_view kName = "expert_gemm";
+  static constexpr std::string_view kSummary =
+      "multiplies each row by its own expert's weights, with bias and activation";
   struct Problem {
     int64_t rows = 4, rows_expected = 0, experts = 32, features = 2880, width = 2880;
     int64_t tokens = 0, slots = 0;

@@ -22,6 +22,7 @@ namespace sluice {
 // Source     the permutation in front of every grouped GEMM (vLLM moe_align_block_size, CUTLASS's expand).
 struct GroupRows {
   static constexpr std::string_view kName = "group_rows";
+  static constexpr std::string_view kSummary = "sorts the (token, slot) pairs by expert";
   struct Problem {
     int64_t tokens = 1, slots = 4, experts = 128, row_align = 1;
     bool operator==(const Problem&) const = default;

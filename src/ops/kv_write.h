@@ -20,6 +20,7 @@ namespace sluice {
 // Source     vLLM's reshape_and_cache; Kwon et al., "PagedAttention" (2023).
 struct KvWrite {
   static constexpr std::string_view kName = "kv_write";
+  static constexpr std::string_view kSummary = "stores the keys and values of new tokens in the paged cache";
   struct Problem {
     int64_t tokens = 1, kv_heads = 8, head_dim = 64, pages = 64, page_size = 16;
     DType kv = DType::kBF16;

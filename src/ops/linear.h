@@ -22,6 +22,7 @@ namespace sluice {
 // Source     torch.nn.Linear.
 struct Linear {
   static constexpr std::string_view kName = "linear";
+  static constexpr std::string_view kSummary = "a dense layer, with bias and residual";
   struct Problem {
     int64_t tokens = 1, features = 2880, width = 2880;
     DType x = DType::kBF16, w = DType::kBF16, y = DType::kBF16;

@@ -1,6 +1,7 @@
 // What every operation is made of. An operation is a struct with
 //
 //   kName                      one name everywhere
+//   kSummary                   what it does, in one line, for lists of operations
 //   Problem                    all that selects a kernel, and no pointer; lists its fields once
 //   (base/fields.h) Args                       tensors; `slots` says which of them a Problem uses, and how
 //   validate(problem)          the contract's own bounds, on any backend: every reason

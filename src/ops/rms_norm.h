@@ -23,6 +23,8 @@ namespace sluice {
 // Source     Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019); openai/gpt-oss RMSNorm.
 struct RmsNorm {
   static constexpr std::string_view kName = "rms_norm";
+  static constexpr std::string_view kSummary =
+      "scales each row to unit mean square, joined to the residual stream";
   struct Problem {
     int64_t tokens = 1, hidden = 2880;
     double eps = 1e-5;

@@ -104,6 +104,8 @@ RoutingRule routing_rule(RoutingMethod method);
 //            MiniMax-M2; Llama 4 Router; FlashInfer tllm_enums.py RoutingMethodType for the names.
 struct RouteTopk {
   static constexpr std::string_view kName = "route_topk";
+  static constexpr std::string_view kSummary =
+      "chooses experts for each token and gives each of them a weight";
   struct Problem {
     int64_t tokens = 1, experts = 128, top_k = 4;
     RoutingMethod method = RoutingMethod::kRenormalize;

@@ -21,6 +21,7 @@ namespace sluice {
 // MLPBlock.gate).
 struct RouterGemm {
   static constexpr std::string_view kName = "router_gemm";
+  static constexpr std::string_view kSummary = "scores every expert for every token";
   struct Problem {
     int64_t tokens = 1, experts = 128, hidden = 2880;
     DType x = DType::kBF16, w = DType::kBF16, y = DType::kF32;

@@ -101,6 +101,13 @@ class CpuDevice final : public Device {
 
 }  // namespace
 
+std::string compiled_simd_levels() {
+  std::string out;
+  for (uint64_t left = static_cast<uint64_t>(HWY_TARGETS); left != 0; left &= left - 1)
+    out += (out.empty() ? "" : " ") + std::string(hwy::TargetName(static_cast<int64_t>(left & -left)));
+  return out;
+}
+
 Result<std::unique_ptr<Device>> open_device(const Options& options) {
   if (options.threads < 0 || options.threads > 1024)
     return invalid("cpu: threads: wanted 0 (all) to 1024, found " + std::to_string(options.threads));

@@ -1,6 +1,7 @@
 // The CPU as a device: opened, never assumed.
 #pragma once
 #include <memory>
+#include <string>
 
 #include "dispatch/device.h"
 
@@ -18,6 +19,9 @@ uint32_t detect_features();
 
 // kInvalidArgument: threads outside [0, 1024].
 Result<std::unique_ptr<Device>> open_device(const Options& options = {});
+
+// The vector levels that kernels were compiled for, best first.
+std::string compiled_simd_levels();
 
 // The candidates of backends/cpu/candidates.def; needs no device.
 const Catalog& catalog();

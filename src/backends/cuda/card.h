@@ -1,5 +1,8 @@
-// A card: supports() and cost_us() of a kernel, without the kernel.
+// What the cards of the planned CUDA kernels have in common. A card is supports() and cost_us() of a kernel,
+// without the kernel.
 #pragma once
+#include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "dispatch/candidate.h"
@@ -10,6 +13,38 @@ namespace sluice::cuda {
 template <class Op>
 Status no_kernel(const typename Op::Problem&, const typename Op::Args&, Workspace, Stream) {
   return unsupported(std::string(Op::kName) + ": this build has no CUDA kernels");
+}
+
+template <class Op>
+size_t no_workspace(const typename Op::Problem&, const DeviceInfo&) {
+  return 0;
+}
+
+inline void need_sm90(Refusal& r, const DeviceInfo& d) {
+  r.need(d.sm >= 90, "sm >= 90 (bulk copies, clusters, wgmma)", "sm", d.sm);
+}
+
+inline void need_multiple(Refusal& r, std::string_view name, int64_t value, int64_t of,
+                          std::string_view cause) {
+  if (value % of == 0) return;
+  r.need(false, std::string(name) + " % " + std::to_string(of) + " == 0 (" + std::string(cause) + ")", name,
+         value);
+}
+
+inline void need_type(Refusal& r, std::string_view name, DType found, DType wanted, std::string_view cause) {
+  if (found == wanted) return;
+  r.need(false, std::string(name) + " in " + text(wanted) + " (" + std::string(cause) + ")",
+         std::string(name) + "=" + text(found));
+}
+
+// A launch from its start to its first bytes, and its drain: what a kernel costs beside its bytes, measured
+// on an H200 as the intercept of short streams over their size.
+constexpr double kRampUs = 2.2;
+
+// Time of the memory traffic of one kernel that does little else.
+template <class Op>
+double stream_us(const typename Op::Problem& p, const DeviceInfo& d) {
+  return kRampUs + Op::bytes(p) / d.mem_bytes_per_us;
 }
 
 }  // namespace sluice::cuda

@@ -1,0 +1,43 @@
+// The subcommands of sluice, one function each. main.cc reads the command line and calls them; errors go to
+// stderr as one message.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "dispatch/decide.h"
+
+namespace sluice::apps {
+
+constexpr int kExitOk = 0;
+constexpr int kExitNo = 1;        // the question was understood, and the answer is no
+constexpr int kExitWrongUse = 2;  // unknown names, bad values
+
+enum class Format : uint8_t { kText, kJson };
+enum class Show : uint8_t {
+  kDecision,  // who is chosen, and why
+  kSweep,     // who is chosen for each count of tokens
+  kContract,  // fields and tensors
+};
+
+struct ExplainOptions {
+  std::string op;                                           // empty: lists the operations
+  std::vector<std::pair<std::string, std::string>> fields;  // name and value, as they were typed
+  std::optional<std::string> device;                        // a known device; none: this machine
+  Policy policy;
+  int64_t tokens_max = 1024;  // of a sweep
+  Show show = Show::kDecision;
+  Format format = Format::kText;
+};
+int explain(const ExplainOptions& options);
+
+int devices(Format format);
+int collect_env();
+
+// Prints "sluice: <message>" to stderr; returns kExitWrongUse.
+int wrong_use(std::string_view message);
+
+}  // namespace sluice::apps

@@ -1,0 +1,117 @@
+#include <cstdio>
+
+#include "apps/commands.h"
+#include "apps/json.h"
+#include "backends/backends.h"
+#include "dispatch/explain.h"
+
+namespace sluice::apps {
+namespace {
+
+void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+int list_ops(Format format) {
+  if (format == Format::kJson) return print(ops_json()), kExitOk;
+  for (const std::string& name : op_names())
+    std::printf("%-12s  %s\n", name.c_str(), std::string(make_problem(name).value()->summary()).c_str());
+  return kExitOk;
+}
+
+void print_contract(AnyProblem& problem) {
+  std::printf("%s  %s\n\nfields\n", std::string(problem.op()).c_str(),
+              std::string(problem.summary()).c_str());
+  for (const Field& f : problem.fields()) {
+    std::string accepts;
+    if (is_switch(f)) {
+      accepts = " (a flag)";
+    } else {
+      for (std::string_view w : f.words) accepts += (accepts.empty() ? " (" : ", ") + std::string(w);
+      if (!accepts.empty()) accepts += ")";
+    }
+    std::printf("  %-14s %-12s %s%s\n", std::string(f.name).c_str(), f.value_text().c_str(),
+                std::string(f.doc).c_str(), accepts.c_str());
+  }
+  std::printf("\ntensors\n");
+  constexpr const char* kRoles[] = {"in", "out", "in/out"};
+  for (const SlotSpec& s : problem.slots()) {
+    const std::string shape = text(s.dtype) + shape_text(s.shape.data(), s.rank);
+    std::printf("  %-14s %-7s%s%s%s\n", std::string(s.name).c_str(), kRoles[static_cast<size_t>(s.role)],
+                shape.c_str(), s.rows == Rows::kMayBeStrided ? ", rows may be strided" : "",
+                s.used ? "" : ", not used by this problem");
+  }
+}
+
+void print_sweep(const AnyProblem& problem, const DeviceInfo& device, const std::vector<TableStep>& steps) {
+  std::printf("problem  %s %s\ndevice   %s\n", std::string(problem.op()).c_str(), problem.text().c_str(),
+              text(device).c_str());
+  std::printf("%10s %10s  %12s %12s  %s\n", "tokens", "to", "us", "to us", "kernel");
+  for (const TableStep& s : steps)
+    std::printf("%10lld %10lld  %12.1f %12.1f  %s%s\n", static_cast<long long>(s.first),
+                static_cast<long long>(s.last), s.first_us, s.last_us, std::string(s.kernel).c_str(),
+                s.planned ? "  (planned: no kernel in this build)" : "");
+}
+
+Result<DeviceInfo> device_of(const ExplainOptions& options) {
+  if (options.device && *options.device != "cpu") return known_device(*options.device);
+  auto opened = open_device({});
+  if (!opened.ok()) return opened.status();
+  return opened.value()->info();
+}
+
+Status check_force(const AnyProblem& problem, const std::string& force) {
+  if (force.empty()) return {};
+  std::vector<std::string> known;
+  for (const Verdict& v : problem.decide({}, all_candidates(), {}).verdicts) {
+    if (v.candidate == force) return {};
+    known.emplace_back(v.candidate);
+  }
+  return unknown_name("kernel", force, known);
+}
+
+int answer_sweep(AnyProblem& problem, const DeviceInfo& device, const ExplainOptions& options) {
+  const auto table = problem.table(device, all_candidates(), options.tokens_max, options.policy);
+  if (!table.ok()) {
+    std::fprintf(stderr, "sluice: %s\n", table.status().message.c_str());
+    return kExitNo;
+  }
+  const std::vector<TableStep>& steps = table.value()->steps();
+  if (options.format == Format::kJson) {
+    print(sweep_json(problem, device, steps));
+  } else {
+    print_sweep(problem, device, steps);
+  }
+  return kExitOk;
+}
+
+int answer(AnyProblem& problem, const ExplainOptions& options) {
+  if (options.show == Show::kContract) {
+    if (options.format == Format::kJson) return print(contract_json(problem)), kExitOk;
+    return print_contract(problem), kExitOk;
+  }
+  const Result<DeviceInfo> device = device_of(options);
+  if (!device.ok()) return wrong_use(device.status().message);
+  if (options.show == Show::kSweep) return answer_sweep(problem, device.value(), options);
+  const Decision decision = problem.decide(device.value(), all_candidates(), options.policy);
+  print(options.format == Format::kJson
+            ? decision_json(problem, device.value(), decision)
+            : explain_text(problem.op(), problem.text(), device.value(), decision));
+  return decision.chosen >= 0 ? kExitOk : kExitNo;
+}
+
+}  // namespace
+
+int explain(const ExplainOptions& options) {
+  if (options.op.empty()) return list_ops(options.format);
+  const auto problem = make_problem(options.op);
+  if (!problem.ok()) return wrong_use(problem.status().message);
+  for (const auto& [name, value] : options.fields)
+    if (const Status status = problem.value()->set(name, value); !status.ok())
+      return wrong_use(status.message);
+  if (const Status status = check_force(*problem.value(), options.policy.force); !status.ok())
+    return wrong_use(status.message);
+  if (options.show == Show::kSweep && options.tokens_max < 0)
+    return wrong_use("--tokens-max: wanted 0 or more, found " + std::to_string(options.tokens_max));
+  return answer(*problem.value(), options);
+}
+
+}  // namespace sluice::apps

@@ -1,0 +1,107 @@
+#include "apps/json.h"
+
+#include <nlohmann/json.hpp>
+
+namespace sluice::apps {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json value_of(const Field& field) {
+  if (field.kind == Field::Kind::kInt) return *field.integer;
+  if (field.kind == Field::Kind::kReal) return *field.real;
+  if (is_switch(field)) return *field.choice != 0;
+  return field.value_text();
+}
+
+Json fields_of(AnyProblem& problem) {
+  Json out = Json::object();
+  for (const Field& f : problem.fields()) out[std::string(f.name)] = value_of(f);
+  return out;
+}
+
+Json device_json(const DeviceInfo& d) {
+  return {{"name", d.name},
+          {"backend", text(d.backend)},
+          {"text", text(d)},
+          {"cores", d.cores},
+          {"mem_bytes_per_us", d.mem_bytes_per_us},
+          {"bf16_flops_per_us", d.bf16_flops_per_us},
+          {"f32_flops_per_us", d.f32_flops_per_us},
+          {"launch_us", d.launch_us}};
+}
+
+std::string finish(const Json& json) { return json.dump(2) + "\n"; }
+
+}  // namespace
+
+std::string ops_json() {
+  Json out = Json::array();
+  for (const std::string& name : op_names())
+    out.push_back({{"op", name}, {"summary", make_problem(name).value()->summary()}});
+  return finish(out);
+}
+
+std::string contract_json(AnyProblem& problem) {
+  Json fields = Json::array(), tensors = Json::array();
+  for (const Field& f : problem.fields()) {
+    Json field = {{"name", f.name}, {"doc", f.doc}, {"value", value_of(f)}};
+    if (!f.words.empty() && !is_switch(f)) field["words"] = f.words;
+    fields.push_back(std::move(field));
+  }
+  constexpr const char* kRoles[] = {"in", "out", "in_out"};
+  for (const SlotSpec& s : problem.slots())
+    tensors.push_back({{"name", s.name},
+                       {"role", kRoles[static_cast<size_t>(s.role)]},
+                       {"dtype", text(s.dtype)},
+                       {"shape", std::vector<int64_t>(s.shape.begin(), s.shape.begin() + s.rank)},
+                       {"used", s.used},
+                       {"rows_may_be_strided", s.rows == Rows::kMayBeStrided}});
+  return finish(
+      {{"op", problem.op()}, {"summary", problem.summary()}, {"fields", fields}, {"tensors", tensors}});
+}
+
+std::string decision_json(AnyProblem& problem, const DeviceInfo& device, const Decision& decision) {
+  Json candidates = Json::array();
+  for (const Verdict& v : decision.verdicts) {
+    Json one = {{"name", v.candidate}, {"planned", v.planned}};
+    one["accepted"] = v.refusal.accepted() && decision.contract.accepted();
+    if (one["accepted"]) {
+      one["cost_us"] = v.cost_us;
+      one["workspace_bytes"] = v.workspace_bytes;
+    } else {
+      one["reasons"] = v.refusal.reasons();
+    }
+    candidates.push_back(std::move(one));
+  }
+  Json out = {{"op", problem.op()}, {"problem", fields_of(problem)}, {"device", device_json(device)}};
+  out["contract"] = decision.contract.reasons();
+  out["chosen"] = nullptr;
+  if (decision.chosen >= 0) out["chosen"] = decision.verdicts[static_cast<size_t>(decision.chosen)].candidate;
+  out["candidates"] = std::move(candidates);
+  return finish(out);
+}
+
+std::string sweep_json(AnyProblem& problem, const DeviceInfo& device, const std::vector<TableStep>& steps) {
+  Json list = Json::array();
+  for (const TableStep& s : steps)
+    list.push_back({{"first", s.first},
+                    {"last", s.last},
+                    {"kernel", s.kernel},
+                    {"planned", s.planned},
+                    {"first_us", s.first_us},
+                    {"last_us", s.last_us},
+                    {"workspace_bytes", s.workspace_bytes}});
+  return finish({{"op", problem.op()},
+                 {"problem", fields_of(problem)},
+                 {"device", device_json(device)},
+                 {"steps", list}});
+}
+
+std::string devices_json(const DeviceInfo& here, std::span<const DeviceInfo> known) {
+  Json list = Json::array();
+  for (const DeviceInfo& d : known) list.push_back(device_json(d));
+  return finish({{"here", device_json(here)}, {"known", list}});
+}
+
+}  // namespace sluice::apps

@@ -1,0 +1,16 @@
+// Answers as JSON, ending in a newline. json.cc is the one file that includes a JSON library.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "dispatch/any_op.h"
+
+namespace sluice::apps {
+
+std::string ops_json();
+std::string contract_json(AnyProblem& problem);
+std::string decision_json(AnyProblem& problem, const DeviceInfo& device, const Decision& decision);
+std::string sweep_json(AnyProblem& problem, const DeviceInfo& device, const std::vector<TableStep>& steps);
+std::string devices_json(const DeviceInfo& here, std::span<const DeviceInfo> known);
+
+}  // namespace sluice::apps

@@ -1,0 +1,269 @@
+/* Sluice from C: devices, plans, and why a kernel was chosen.
+ *
+ * Operations are named by text ("router_gemm"), and so are the fields of a problem ("tokens=1 experts=128")
+ * and the tensors of a call ("x", "w", "y"): one set of functions serves every operation. sluice_op_fields()
+ * and sluice_op_tensors() list them; the contract of each operation (formula, ties, NaN, exactness) is the
+ * comment on top of src/ops/<operation>.h.
+ *
+ * Errors     Every function that can fail returns a sluice_status and writes a message to `error`, unless
+ * that is NULL. A message says what was wanted and what was found. Outputs are not touched on failure, except
+ *            the messages and the sizes that the descriptions name.
+ * Ownership  sluice_open, sluice_allocate, sluice_plan_create, sluice_table_create and sluice_record give an
+ * object that the caller releases with the matching function; releasing NULL does nothing. All of them end
+ *            before their device is closed. Strings that come back live as long as the object that gave them,
+ * or for ever where there is none. Strings that go in are read during the call only. Threads    Plans and
+ * tables never change: any thread may run them, on its own workspace. One stream belongs to one thread at a
+ * time. There is no state outside of the objects. Memory     Launching (sluice_plan_run, sluice_table_run,
+ * sluice_replay) does not allocate when it succeeds.
+ */
+#ifndef SLUICE_SLUICE_H_
+#define SLUICE_SLUICE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define SLUICE_API __attribute__((visibility("default")))
+#else
+#define SLUICE_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SLUICE_VERSION_MAJOR 0
+#define SLUICE_VERSION_MINOR 1
+#define SLUICE_VERSION_PATCH 0
+
+/* "0.1.0": of the library that runs, which may differ from the header's. */
+SLUICE_API const char* sluice_version(void);
+
+typedef enum sluice_status {
+  SLUICE_OK = 0,
+  SLUICE_INVALID_ARGUMENT =
+      1,                  /* the caller broke a contract: shape, type, stride, bound, null pointer, name */
+  SLUICE_UNSUPPORTED = 2, /* the request is legal, but nothing here can do it */
+  SLUICE_OUT_OF_MEMORY = 3,
+  SLUICE_IO = 4,
+  SLUICE_CORRUPT = 5, /* data from outside lies about itself */
+  SLUICE_DEVICE = 6   /* a fault that a device reported */
+} sluice_status;
+
+/* "invalid argument" and so on; "unknown" for numbers that are no status. */
+SLUICE_API const char* sluice_status_text(sluice_status status);
+
+/* A buffer of the caller's for text. What is written always ends in a NUL, and is cut short where `capacity`
+ * is too small; `needed` becomes the bytes of the whole text, its NUL included. Start with {buffer, sizeof
+ * buffer, 0}; {NULL, 0, 0} asks for the size alone. */
+typedef struct sluice_text {
+  char* data;
+  size_t capacity;
+  size_t needed;
+} sluice_text;
+
+/* ---- Devices ---- */
+
+typedef enum sluice_backend { SLUICE_CPU = 0, SLUICE_CUDA = 1 } sluice_backend;
+
+typedef struct sluice_device sluice_device;
+
+/* Receives one line, without its newline. level: 0 debug, 1 information, 2 warning, 3 error. */
+typedef void (*sluice_log)(void* context, int level, const char* line);
+
+typedef struct sluice_device_options {
+  sluice_backend backend;
+  int32_t threads; /* SLUICE_CPU: 0 is one for each processor that the process may use */
+  sluice_log log;  /* may be NULL; called on the thread that calls into the library */
+  void* log_context;
+} sluice_device_options;
+
+/* `options` may be NULL: the CPU with all its threads. SLUICE_UNSUPPORTED says what this machine lacks. */
+SLUICE_API sluice_status sluice_open(const sluice_device_options* options, sluice_device** out,
+                                     sluice_text* error);
+SLUICE_API void sluice_close(sluice_device* device);
+/* "cpu (8 threads; avx2 avx512)" */
+SLUICE_API const char* sluice_device_text(const sluice_device* device);
+
+/* Memory of the device, aligned to 256 bytes, its content unspecified. For start-up: launches need none. */
+SLUICE_API sluice_status sluice_allocate(sluice_device* device, size_t bytes, void** out, sluice_text* error);
+SLUICE_API void sluice_release(sluice_device* device, void* memory);
+
+/* A queue of work on a device. Work enqueued on it runs in order. */
+typedef struct sluice_stream {
+  sluice_backend backend;
+  void* native; /* of its backend: not to be looked into */
+} sluice_stream;
+
+/* The device's own stream. */
+SLUICE_API sluice_stream sluice_device_stream(sluice_device* device);
+/* Enqueues a copy between host and device, or inside the device. */
+SLUICE_API sluice_status sluice_copy(sluice_device* device, void* to, const void* from, size_t bytes,
+                                     sluice_stream stream, sluice_text* error);
+/* Blocks until the stream is idle. Faults of work that runs on its own surface here. */
+SLUICE_API sluice_status sluice_wait(sluice_device* device, sluice_stream stream, sluice_text* error);
+
+/* ---- Tensors ---- */
+
+typedef enum sluice_dtype {
+  SLUICE_F32 = 0,
+  SLUICE_BF16 = 1,
+  SLUICE_E2M1 = 2, /* two to a byte, the even element in the low nibble */
+  SLUICE_E8M0 = 3,
+  SLUICE_I32 = 4,
+  SLUICE_I64 = 5,
+  SLUICE_I16 = 6,
+  SLUICE_U8 = 7
+} sluice_dtype;
+
+#define SLUICE_RANK_MAX 4
+
+/* A view of memory that the caller owns and keeps until the work that reads or writes it has run. Strides are
+ * in elements; the last dimension is contiguous. */
+typedef struct sluice_tensor {
+  void* data;
+  sluice_dtype dtype;
+  sluice_backend where;
+  int32_t rank;
+  int64_t shape[SLUICE_RANK_MAX];
+  int64_t stride[SLUICE_RANK_MAX];
+} sluice_tensor;
+
+/* A contiguous view on the CPU; `rank` sizes are read from `shape`, at most SLUICE_RANK_MAX. */
+SLUICE_API sluice_tensor sluice_contiguous(void* data, sluice_dtype dtype, int32_t rank,
+                                           const int64_t* shape);
+
+typedef struct sluice_arg {
+  const char* name; /* of the operation's tensor */
+  sluice_tensor tensor;
+} sluice_arg;
+
+#define SLUICE_ARGS_MAX 32
+
+/* All that a launch needs. Tensors that the problem does not use are left out; their order does not matter.
+ */
+typedef struct sluice_launch {
+  const sluice_arg* args;
+  size_t arg_count; /* at most SLUICE_ARGS_MAX */
+  void* workspace;  /* memory of the device, aligned to 256 bytes; may be NULL when none is needed */
+  size_t workspace_bytes;
+  sluice_stream stream;
+} sluice_launch;
+
+/* ---- Plans: a choice made once ---- */
+
+typedef struct sluice_policy {
+  const char* force;       /* the only kernel allowed; refused means an error, no fallback. NULL: any */
+  int32_t batch_invariant; /* not 0: only kernels whose rows do not depend on each other */
+} sluice_policy;
+
+typedef struct sluice_plan sluice_plan;
+
+/* `problem`: "name=value name=value"; fields that are left out keep their defaults; NULL is "". `policy` may
+ * be NULL. SLUICE_INVALID_ARGUMENT: an operation, field or value that does not exist, naming the nearest one,
+ * or a problem outside of the contract. SLUICE_UNSUPPORTED: no kernel takes it, with every reason of every
+ * kernel. */
+SLUICE_API sluice_status sluice_plan_create(const sluice_device* device, const char* op, const char* problem,
+                                            const sluice_policy* policy, sluice_plan** out,
+                                            sluice_text* error);
+SLUICE_API void sluice_plan_destroy(sluice_plan* plan);
+SLUICE_API size_t sluice_plan_workspace_bytes(const sluice_plan* plan);
+/* "cpu.router_gemm.dot" */
+SLUICE_API const char* sluice_plan_kernel(const sluice_plan* plan);
+/* Checks the tensors and enqueues. SLUICE_INVALID_ARGUMENT names the tensor, what was wanted and what was
+ * found, and enqueues nothing. */
+SLUICE_API sluice_status sluice_plan_run(const sluice_plan* plan, const sluice_launch* launch,
+                                         sluice_text* error);
+
+/* ---- Tables: a choice for each count of tokens, made once ---- */
+
+typedef struct sluice_table sluice_table;
+
+typedef struct sluice_step {
+  int64_t first, last; /* tokens that this kernel serves */
+  const char* kernel;
+  size_t workspace_bytes;
+} sluice_step;
+
+/* As sluice_plan_create, for 0 to tokens_max tokens; the problem's own count does not matter. */
+SLUICE_API sluice_status sluice_table_create(const sluice_device* device, const char* op, const char* problem,
+                                             int64_t tokens_max, const sluice_policy* policy,
+                                             sluice_table** out, sluice_text* error);
+SLUICE_API void sluice_table_destroy(sluice_table* table);
+/* Enough for every count. */
+SLUICE_API size_t sluice_table_workspace_bytes(const sluice_table* table);
+SLUICE_API size_t sluice_table_step_count(const sluice_table* table);
+SLUICE_API sluice_status sluice_table_step(const sluice_table* table, size_t index, sluice_step* out,
+                                           sluice_text* error);
+SLUICE_API sluice_status sluice_table_run(const sluice_table* table, int64_t tokens,
+                                          const sluice_launch* launch, sluice_text* error);
+
+/* ---- Recordings: a step enqueued once and replayed ---- */
+
+typedef struct sluice_recording sluice_recording;
+
+/* Enqueues the step on the recorded stream; what is not SLUICE_OK ends the recording. */
+typedef sluice_status (*sluice_enqueue)(void* context);
+
+/* Calls enqueue(context) once, without running what it enqueues on `stream`, and keeps that. Tensors and
+ * workspaces that it named must stay where they are while the recording lives. */
+SLUICE_API sluice_status sluice_record(sluice_device* device, sluice_stream stream, sluice_enqueue enqueue,
+                                       void* context, sluice_recording** out, sluice_text* error);
+SLUICE_API sluice_status sluice_replay(sluice_device* device, const sluice_recording* recording,
+                                       sluice_stream stream, sluice_text* error);
+SLUICE_API void sluice_recording_destroy(sluice_recording* recording);
+
+/* ---- Questions that need no device ---- */
+
+/* Writes what would be chosen and why: a line for each kernel, its cost or every reason against it.
+ * `device_name` is a known device ("h200"), or NULL to ask about the open `device`; exactly one of the two is
+ * given. SLUICE_OK: something was chosen. SLUICE_UNSUPPORTED: nobody accepts, and `out` says why, as it does
+ * when the contract refuses the problem (SLUICE_INVALID_ARGUMENT). A buffer that is too small is
+ * SLUICE_INVALID_ARGUMENT; out->needed says what it takes. */
+typedef struct sluice_question {
+  const char* op;
+  const char* problem;
+  const char* device_name;
+  const sluice_device* device;
+  const sluice_policy* policy;
+} sluice_question;
+SLUICE_API sluice_status sluice_explain(const sluice_question* question, sluice_text* out,
+                                        sluice_text* error);
+
+SLUICE_API size_t sluice_op_count(void);
+/* NULL when there is no such index. */
+SLUICE_API const char* sluice_op_name(size_t index);
+
+typedef struct sluice_field {
+  const char* name;
+  const char* doc;
+  const char* value;        /* its default */
+  const char* const* words; /* what it accepts; NULL for numbers */
+  size_t word_count;
+} sluice_field;
+/* The strings live during the call. */
+typedef void (*sluice_field_visitor)(void* context, const sluice_field* field);
+/* Calls visit for each field of the operation's problem, in order. */
+SLUICE_API sluice_status sluice_op_fields(const char* op, sluice_field_visitor visit, void* context,
+                                          sluice_text* error);
+
+typedef enum sluice_role { SLUICE_IN = 0, SLUICE_OUT = 1, SLUICE_IN_OUT = 2 } sluice_role;
+typedef struct sluice_slot {
+  const char* name;
+  sluice_role role;
+  int32_t used; /* 0: must be left out for this problem */
+  int32_t rows_may_be_strided;
+  sluice_dtype dtype;
+  int32_t rank;
+  int64_t shape[SLUICE_RANK_MAX];
+} sluice_slot;
+typedef void (*sluice_slot_visitor)(void* context, const sluice_slot* slot);
+/* Calls visit for each tensor of the operation, as this problem wants it. */
+SLUICE_API sluice_status sluice_op_tensors(const char* op, const char* problem, sluice_slot_visitor visit,
+                                           void* context, sluice_text* error);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* SLUICE_SLUICE_H_ */

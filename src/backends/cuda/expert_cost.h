@@ -1,0 +1,31 @@
+// Time of grouped expert GEMMs on Hopper, from what one SM needs for one fragment of weights.
+#pragma once
+#include "backends/cuda/card.h"
+#include "ops/expert_gemm.h"
+
+namespace sluice::cuda {
+
+// Conditions of every expert kernel here, whatever the type of its weights.
+void need_expert_blocks(Refusal& r, const ExpertGemm::Problem& p, const DeviceInfo& d);
+
+// How many experts run, and how many rows each of them has on average, under uniform routing.
+struct ExpertLoad {
+  double active = 0, rows_each = 0;
+};
+ExpertLoad expert_load(const ExpertGemm::Problem& p);
+
+// Columns of the tensor instruction: `rows` split evenly over tiles of about `most`.
+struct ColumnTiles {
+  double tiles = 1, columns = 8;
+};
+ColumnTiles column_tiles(double rows, double least, double most);
+
+// Time of one fragment (64 weight rows x 16 of the sum, 544 bytes as mxfp4) against `columns` columns of
+// activations, in ns of one SM: dequantisation and multiplication alone, and what the copies add to it.
+// Measured on an H200 at its power limit, where they add up instead of hiding each other.
+struct FragmentTime {
+  double compute_ns = 0, copy_share = 0;
+};
+FragmentTime fragment_time(double columns);
+
+}  // namespace sluice::cuda

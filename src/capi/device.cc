@@ -1,0 +1,125 @@
+#include "backends/backends.h"
+#include "capi/handles.h"
+
+using namespace sluice;        // NOLINT: the border names every type of the library
+using namespace sluice::capi;  // NOLINT
+
+namespace {
+
+void forward(void* context, LogLevel level, const char* line) {
+  const auto* device = static_cast<const sluice_device*>(context);
+  if (device->log) device->log(device->log_context, static_cast<int>(level), line);
+}
+
+Status need_stream(const sluice_device& device, sluice_stream stream) {
+  SLUICE_TRY(need_pointer(stream.native, "stream"));
+  const Backend wanted = device.device->info().backend;
+  if (stream_of(stream).where == wanted) return {};
+  return invalid(std::string("stream: wanted one of ") + text(wanted) + ", found one of " +
+                 text(stream_of(stream).where));
+}
+
+}  // namespace
+
+extern "C" {
+
+sluice_status sluice_open(const sluice_device_options* options, sluice_device** out, sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(out, "out"));
+    const sluice_device_options wanted = options ? *options : sluice_device_options{};
+    if (wanted.backend != SLUICE_CPU && wanted.backend != SLUICE_CUDA)
+      return invalid("backend: wanted SLUICE_CPU or SLUICE_CUDA, found " +
+                     std::to_string(static_cast<int>(wanted.backend)));
+    auto handle = std::make_unique<sluice_device>();
+    handle->log = wanted.log;
+    handle->log_context = wanted.log_context;
+    auto opened = open_device({.backend = wanted.backend == SLUICE_CUDA ? Backend::kCuda : Backend::kCpu,
+                               .threads = wanted.threads,
+                               .log = {forward, handle.get()}});
+    if (!opened.ok()) return opened.status();
+    handle->device = std::move(opened).value();
+    handle->text = text(handle->device->info());
+    *out = handle.release();
+    return {};
+  });
+}
+
+void sluice_close(sluice_device* device) { delete device; }
+
+const char* sluice_device_text(const sluice_device* device) { return device ? device->text.c_str() : ""; }
+
+sluice_status sluice_allocate(sluice_device* device, size_t bytes, void** out, sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(device, "device"));
+    SLUICE_TRY(need_pointer(out, "out"));
+    const Result<void*> memory = device->device->allocate(bytes);
+    if (!memory.ok()) return memory.status();
+    *out = memory.value();
+    return {};
+  });
+}
+
+void sluice_release(sluice_device* device, void* memory) {
+  if (device && memory) device->device->release(memory);
+}
+
+sluice_stream sluice_device_stream(sluice_device* device) {
+  if (!device) return {SLUICE_CPU, nullptr};
+  const Stream stream = device->device->stream();
+  return {stream.where == Backend::kCuda ? SLUICE_CUDA : SLUICE_CPU, stream.native};
+}
+
+sluice_status sluice_copy(sluice_device* device, void* to, const void* from, size_t bytes,
+                          sluice_stream stream, sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(device, "device"));
+    SLUICE_TRY(need_stream(*device, stream));
+    if (bytes == 0) return {};
+    SLUICE_TRY(need_pointer(to, "to"));
+    SLUICE_TRY(need_pointer(from, "from"));
+    return device->device->copy(to, from, bytes, stream_of(stream));
+  });
+}
+
+sluice_status sluice_wait(sluice_device* device, sluice_stream stream, sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(device, "device"));
+    SLUICE_TRY(need_stream(*device, stream));
+    return device->device->wait(stream_of(stream));
+  });
+}
+
+sluice_status sluice_record(sluice_device* device, sluice_stream stream, sluice_enqueue enqueue,
+                            void* context, sluice_recording** out, sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(device, "device"));
+    SLUICE_TRY(need_stream(*device, stream));
+    SLUICE_TRY(need_pointer(reinterpret_cast<const void*>(enqueue), "enqueue"));
+    SLUICE_TRY(need_pointer(out, "out"));
+    auto handle = std::make_unique<sluice_recording>();
+    auto recorded = device->device->record(stream_of(stream), [&]() -> Status {
+      const sluice_status status = enqueue(context);
+      if (status == SLUICE_OK) return {};
+      return {static_cast<Code>(status),
+              std::string("record: the callback returned '") + sluice_status_text(status) + "'"};
+    });
+    if (!recorded.ok()) return recorded.status();
+    handle->recording = std::move(recorded).value();
+    *out = handle.release();
+    return {};
+  });
+}
+
+sluice_status sluice_replay(sluice_device* device, const sluice_recording* recording, sluice_stream stream,
+                            sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(device, "device"));
+    SLUICE_TRY(need_pointer(recording, "recording"));
+    SLUICE_TRY(need_stream(*device, stream));
+    return device->device->replay(*recording->recording, stream_of(stream));
+  });
+}
+
+void sluice_recording_destroy(sluice_recording* recording) { delete recording; }
+
+}  // extern "C"

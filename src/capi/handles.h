@@ -1,0 +1,76 @@
+// What the opaque types of sluice.h are, and how calls cross the border.
+#pragma once
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "dispatch/any_op.h"
+#include "sluice/sluice.h"
+
+struct sluice_device {
+  sluice_log log = nullptr;
+  void* log_context = nullptr;
+  std::unique_ptr<sluice::Device> device;
+  std::string text;
+};
+struct sluice_plan {
+  std::unique_ptr<sluice::AnyPlan> plan;
+  std::string kernel;  // ends in a NUL, as a view need not
+};
+struct sluice_table {
+  std::unique_ptr<sluice::AnyTable> table;
+  std::vector<std::string> kernels;  // of each step
+};
+struct sluice_recording {
+  std::unique_ptr<sluice::Recording> recording;
+};
+
+namespace sluice::capi {
+
+// Writes `from` as sluice_text promises.
+inline void write_text(const std::string& from, sluice_text* to) {
+  if (!to) return;
+  to->needed = from.size() + 1;
+  if (!to->data || to->capacity == 0) return;
+  const size_t kept = from.size() < to->capacity ? from.size() : to->capacity - 1;
+  std::memcpy(to->data, from.data(), kept);
+  to->data[kept] = '\0';
+}
+
+inline sluice_status report(const Status& status, sluice_text* error) {
+  if (!status.ok()) write_text(status.message, error);
+  return static_cast<sluice_status>(status.code);
+}
+
+// Every function that can fail runs its body through this: no exception leaves the library.
+template <class Body>
+sluice_status guarded(sluice_text* error, Body body) {
+  try {
+    return report(body(), error);
+  } catch (const std::bad_alloc&) {
+    if (error && error->data && error->capacity > 0) error->data[0] = '\0';  // no memory for words either
+    return SLUICE_OUT_OF_MEMORY;
+  } catch (...) {
+    return SLUICE_DEVICE;  // the standard library's: a thread that could not be started, say
+  }
+}
+
+inline Status need_pointer(const void* pointer, const char* name) {
+  return pointer ? Status{} : invalid(std::string(name) + ": wanted a pointer, found null");
+}
+
+inline Policy policy_of(const sluice_policy* policy) {
+  if (!policy) return {};
+  return {.force = policy->force ? policy->force : "", .batch_invariant = policy->batch_invariant != 0};
+}
+
+inline Stream stream_of(sluice_stream stream) {
+  return {stream.backend == SLUICE_CUDA ? Backend::kCuda : Backend::kCpu, stream.native};
+}
+
+// The problem of an operation, both by name.
+Result<std::unique_ptr<AnyProblem>> problem_of(const char* op, const char* problem);
+
+}  // namespace sluice::capi

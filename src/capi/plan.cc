@@ -1,0 +1,166 @@
+#include "capi/handles.h"
+
+using namespace sluice;        // NOLINT: the border names every type of the library
+using namespace sluice::capi;  // NOLINT
+
+namespace {
+
+static_assert(static_cast<int>(DType::kF32) == SLUICE_F32 && static_cast<int>(DType::kBF16) == SLUICE_BF16 &&
+              static_cast<int>(DType::kE2M1) == SLUICE_E2M1 &&
+              static_cast<int>(DType::kE8M0) == SLUICE_E8M0 && static_cast<int>(DType::kI32) == SLUICE_I32 &&
+              static_cast<int>(DType::kI64) == SLUICE_I64 && static_cast<int>(DType::kI16) == SLUICE_I16 &&
+              static_cast<int>(DType::kU8) == SLUICE_U8);
+static_assert(kMaxRank == SLUICE_RANK_MAX);
+
+// The tensors of a launch in the library's own words, without allocating.
+class LaunchArgs {
+ public:
+  Status read(const sluice_launch* launch) {
+    SLUICE_TRY(need_pointer(launch, "launch"));
+    if (launch->arg_count > SLUICE_ARGS_MAX)
+      return invalid("arg_count: wanted at most " + std::to_string(SLUICE_ARGS_MAX) + ", found " +
+                     std::to_string(launch->arg_count));
+    if (launch->arg_count > 0) SLUICE_TRY(need_pointer(launch->args, "args"));
+    for (; count_ < launch->arg_count; ++count_) SLUICE_TRY(read_one(launch->args[count_]));
+    workspace_ = {static_cast<std::byte*>(launch->workspace), launch->workspace_bytes};
+    stream_ = stream_of(launch->stream);
+    return {};
+  }
+  std::span<const NamedTensor> args() const { return {args_, count_}; }
+  Workspace workspace() const { return workspace_; }
+  Stream stream() const { return stream_; }
+
+ private:
+  Status read_one(const sluice_arg& from) {
+    if (!from.name) return invalid("args[" + std::to_string(count_) + "].name: wanted a name, found null");
+    const sluice_tensor& t = from.tensor;
+    const auto bad = [&](const char* what, int64_t found) {
+      return invalid(std::string(from.name) + ": " + what + ", found " + std::to_string(found));
+    };
+    const int64_t dtype = static_cast<int64_t>(t.dtype), where = static_cast<int64_t>(t.where);
+    if (dtype < SLUICE_F32 || dtype > SLUICE_U8) return bad("dtype: wanted a sluice_dtype", dtype);
+    if (where != SLUICE_CPU && where != SLUICE_CUDA) return bad("where: wanted a sluice_backend", where);
+    if (t.rank < 0 || t.rank > SLUICE_RANK_MAX) return bad("rank: wanted 0 to 4", t.rank);
+    NamedTensor& to = args_[count_];
+    to.name = from.name;
+    to.tensor = {.data = t.data,
+                 .dtype = static_cast<DType>(t.dtype),
+                 .where = static_cast<Backend>(t.where),
+                 .rank = static_cast<int8_t>(t.rank)};
+    for (int i = 0; i < t.rank; ++i) {
+      to.tensor.shape[static_cast<size_t>(i)] = t.shape[i];
+      to.tensor.stride[static_cast<size_t>(i)] = t.stride[i];
+    }
+    return {};
+  }
+  NamedTensor args_[SLUICE_ARGS_MAX];
+  size_t count_ = 0;
+  Workspace workspace_;
+  Stream stream_;
+};
+
+}  // namespace
+
+extern "C" {
+
+sluice_tensor sluice_contiguous(void* data, sluice_dtype dtype, int32_t rank, const int64_t* shape) {
+  sluice_tensor out{};
+  out.data = data;
+  out.dtype = dtype;
+  out.where = SLUICE_CPU;
+  out.rank = rank < 0 || !shape ? 0 : (rank < SLUICE_RANK_MAX ? rank : SLUICE_RANK_MAX);
+  int64_t stride = 1;
+  for (int32_t i = out.rank - 1; i >= 0; --i) {
+    out.shape[i] = shape[i];
+    out.stride[i] = stride;
+    stride *= shape[i];
+  }
+  return out;
+}
+
+sluice_status sluice_plan_create(const sluice_device* device, const char* op, const char* problem,
+                                 const sluice_policy* policy, sluice_plan** out, sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(device, "device"));
+    SLUICE_TRY(need_pointer(out, "out"));
+    const auto parsed = problem_of(op, problem);
+    if (!parsed.ok()) return parsed.status();
+    auto made = parsed.value()->plan(*device->device, policy_of(policy));
+    if (!made.ok()) return made.status();
+    auto handle = std::make_unique<sluice_plan>();
+    handle->plan = std::move(made).value();
+    handle->kernel = handle->plan->kernel();
+    *out = handle.release();
+    return {};
+  });
+}
+
+void sluice_plan_destroy(sluice_plan* plan) { delete plan; }
+
+size_t sluice_plan_workspace_bytes(const sluice_plan* plan) {
+  return plan ? plan->plan->workspace_bytes() : 0;
+}
+
+const char* sluice_plan_kernel(const sluice_plan* plan) { return plan ? plan->kernel.c_str() : ""; }
+
+sluice_status sluice_plan_run(const sluice_plan* plan, const sluice_launch* launch, sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(plan, "plan"));
+    LaunchArgs with;
+    SLUICE_TRY(with.read(launch));
+    return plan->plan->run(with.args(), with.workspace(), with.stream());
+  });
+}
+
+sluice_status sluice_table_create(const sluice_device* device, const char* op, const char* problem,
+                                  int64_t tokens_max, const sluice_policy* policy, sluice_table** out,
+                                  sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(device, "device"));
+    SLUICE_TRY(need_pointer(out, "out"));
+    const auto parsed = problem_of(op, problem);
+    if (!parsed.ok()) return parsed.status();
+    const Device& on = *device->device;
+    auto made = parsed.value()->table(on.info(), on.catalog(), tokens_max, policy_of(policy));
+    if (!made.ok()) return made.status();
+    auto handle = std::make_unique<sluice_table>();
+    handle->table = std::move(made).value();
+    for (const TableStep& step : handle->table->steps()) handle->kernels.emplace_back(step.kernel);
+    *out = handle.release();
+    return {};
+  });
+}
+
+void sluice_table_destroy(sluice_table* table) { delete table; }
+
+size_t sluice_table_workspace_bytes(const sluice_table* table) {
+  return table ? table->table->workspace_bytes() : 0;
+}
+
+size_t sluice_table_step_count(const sluice_table* table) { return table ? table->kernels.size() : 0; }
+
+sluice_status sluice_table_step(const sluice_table* table, size_t index, sluice_step* out,
+                                sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(table, "table"));
+    SLUICE_TRY(need_pointer(out, "out"));
+    if (index >= table->kernels.size())
+      return invalid("index: wanted less than " + std::to_string(table->kernels.size()) +
+                     " (the steps), found " + std::to_string(index));
+    const TableStep& step = table->table->steps()[index];
+    *out = {step.first, step.last, table->kernels[index].c_str(), step.workspace_bytes};
+    return {};
+  });
+}
+
+sluice_status sluice_table_run(const sluice_table* table, int64_t tokens, const sluice_launch* launch,
+                               sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(table, "table"));
+    LaunchArgs with;
+    SLUICE_TRY(with.read(launch));
+    return table->table->run(tokens, with.args(), with.workspace(), with.stream());
+  });
+}
+
+}  // extern "C"

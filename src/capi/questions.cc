@@ -1,0 +1,122 @@
+#include "backends/backends.h"
+#include "capi/handles.h"
+#include "dispatch/explain.h"
+
+using namespace sluice;        // NOLINT: the border names every type of the library
+using namespace sluice::capi;  // NOLINT
+
+static_assert(static_cast<int>(Code::kDevice) == SLUICE_DEVICE &&
+              static_cast<int>(Code::kUnsupported) == SLUICE_UNSUPPORTED &&
+              static_cast<int>(Code::kInvalidArgument) == SLUICE_INVALID_ARGUMENT &&
+              static_cast<int>(Code::kOutOfMemory) == SLUICE_OUT_OF_MEMORY &&
+              static_cast<int>(Code::kIo) == SLUICE_IO && static_cast<int>(Code::kCorrupt) == SLUICE_CORRUPT);
+static_assert(static_cast<int>(Role::kIn) == SLUICE_IN && static_cast<int>(Role::kOut) == SLUICE_OUT &&
+              static_cast<int>(Role::kInOut) == SLUICE_IN_OUT);
+
+namespace sluice::capi {
+
+Result<std::unique_ptr<AnyProblem>> problem_of(const char* op, const char* problem) {
+  if (Status status = need_pointer(op, "op"); !status.ok()) return status;
+  auto made = make_problem(op);
+  if (!made.ok() || !problem) return made;
+  if (Status status = made.value()->parse(problem); !status.ok()) {
+    status.message = std::string(op) + ": " + status.message;
+    return status;
+  }
+  return made;
+}
+
+namespace {
+
+Result<DeviceInfo> device_of(const sluice_question& question) {
+  if ((question.device == nullptr) == (question.device_name == nullptr))
+    return invalid(std::string("question: wanted either device or device_name, found ") +
+                   (question.device ? "both" : "neither"));
+  if (question.device) return question.device->device->info();
+  return known_device(question.device_name);
+}
+
+}  // namespace
+}  // namespace sluice::capi
+
+extern "C" {
+
+const char* sluice_version(void) { return SLUICE_VERSION; }
+
+const char* sluice_status_text(sluice_status status) { return text(static_cast<Code>(status)); }
+
+sluice_status sluice_explain(const sluice_question* question, sluice_text* out, sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(question, "question"));
+    SLUICE_TRY(need_pointer(out, "out"));
+    const auto problem = problem_of(question->op, question->problem);
+    if (!problem.ok()) return problem.status();
+    const Result<DeviceInfo> device = device_of(*question);
+    if (!device.ok()) return device.status();
+    const Decision decision =
+        problem.value()->decide(device.value(), all_candidates(), policy_of(question->policy));
+    write_text(explain_text(question->op, problem.value()->text(), device.value(), decision), out);
+    if (out->needed > out->capacity || !out->data)
+      return invalid("out: wanted a buffer of " + std::to_string(out->needed) + " bytes, found one of " +
+                     std::to_string(out->data ? out->capacity : 0));
+    return decision.status();
+  });
+}
+
+size_t sluice_op_count(void) {
+  size_t count = 0;
+  for_each_op([&]<class Op>() { ++count; });
+  return count;
+}
+
+const char* sluice_op_name(size_t index) {
+  const char* found = nullptr;
+  size_t at = 0;
+  for_each_op([&]<class Op>() {
+    if (at++ == index) found = Op::kName.data();  // a literal, so it ends in a NUL
+  });
+  return found;
+}
+
+sluice_status sluice_op_fields(const char* op, sluice_field_visitor visit, void* context,
+                               sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(reinterpret_cast<const void*>(visit), "visit"));
+    const auto problem = problem_of(op, nullptr);
+    if (!problem.ok()) return problem.status();
+    for (const Field& f : problem.value()->fields()) {
+      const std::string name(f.name), doc(f.doc), value = f.value_text();
+      const std::vector<std::string> words(f.words.begin(), f.words.end());
+      std::vector<const char*> pointers;
+      for (const std::string& w : words) pointers.push_back(w.c_str());
+      const sluice_field field{name.c_str(), doc.c_str(), value.c_str(),
+                               pointers.empty() ? nullptr : pointers.data(), pointers.size()};
+      visit(context, &field);
+    }
+    return {};
+  });
+}
+
+sluice_status sluice_op_tensors(const char* op, const char* problem, sluice_slot_visitor visit, void* context,
+                                sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(reinterpret_cast<const void*>(visit), "visit"));
+    const auto parsed = problem_of(op, problem);
+    if (!parsed.ok()) return parsed.status();
+    for (const SlotSpec& spec : parsed.value()->slots()) {
+      const std::string name(spec.name);
+      sluice_slot slot{};
+      slot.name = name.c_str();
+      slot.role = static_cast<sluice_role>(spec.role);
+      slot.used = spec.used;
+      slot.rows_may_be_strided = spec.rows == Rows::kMayBeStrided;
+      slot.dtype = static_cast<sluice_dtype>(spec.dtype);
+      slot.rank = spec.rank;
+      for (int i = 0; i < spec.rank; ++i) slot.shape[i] = spec.shape[static_cast<size_t>(i)];
+      visit(context, &slot);
+    }
+    return {};
+  });
+}
+
+}  // extern "C"

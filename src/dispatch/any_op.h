@@ -1,0 +1,79 @@
+// Operations with their types erased: for the C ABI and the command, which meet them by name.
+#pragma once
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fields.h"
+#include "dispatch/decide.h"
+#include "dispatch/device.h"
+
+namespace sluice {
+
+// One of an operation's tensors, by the name of its slot.
+struct NamedTensor {
+  std::string_view name;
+  Tensor tensor;
+};
+
+// A Plan of some operation.
+class AnyPlan {
+ public:
+  virtual ~AnyPlan() = default;
+  virtual std::string_view kernel() const = 0;
+  virtual size_t workspace_bytes() const = 0;
+  // As Plan::run; besides, kInvalidArgument names a tensor that the operation does not know, that comes
+  // twice, or that is missing. Allocates only when it fails.
+  virtual Status run(std::span<const NamedTensor> args, Workspace workspace, Stream stream) const = 0;
+};
+
+// One step of a table: the tokens from first to last run the same kernel.
+struct TableStep {
+  int64_t first = 0, last = 0;
+  std::string_view kernel;
+  size_t workspace_bytes = 0;
+  double first_us = 0, last_us = 0;  // the cost model's answer at both ends
+  bool planned = false;
+};
+
+// A PlanTable of some operation.
+class AnyTable {
+ public:
+  virtual ~AnyTable() = default;
+  virtual int64_t tokens_max() const = 0;
+  virtual size_t workspace_bytes() const = 0;
+  virtual const std::vector<TableStep>& steps() const = 0;
+  // As AnyPlan::run; besides, kInvalidArgument when tokens lies outside [0, tokens_max()].
+  virtual Status run(int64_t tokens, std::span<const NamedTensor> args, Workspace workspace,
+                     Stream stream) const = 0;
+};
+
+// A Problem of some operation. Starts with the defaults of its fields.
+class AnyProblem {
+ public:
+  virtual ~AnyProblem() = default;
+  virtual std::string_view op() const = 0;
+  virtual std::string_view summary() const = 0;
+  virtual std::string text() const = 0;  // fields_text()
+  // Fields refer into this problem.
+  virtual std::vector<Field> fields() = 0;
+  Status set(std::string_view name, std::string_view value);
+  Status parse(std::string_view line);  // parse_fields()
+  virtual std::vector<SlotSpec> slots() const = 0;
+  virtual int64_t tokens() const = 0;
+
+  virtual Decision decide(const DeviceInfo& device, const Catalog& catalog, const Policy& policy) const = 0;
+  virtual Result<std::unique_ptr<AnyPlan>> plan(const Device& device, const Policy& policy) const = 0;
+  virtual Result<std::unique_ptr<AnyTable>> table(const DeviceInfo& device, const Catalog& catalog,
+                                                  int64_t tokens_max, const Policy& policy) const = 0;
+};
+
+// Every operation, in the order of ops/all.h.
+std::vector<std::string> op_names();
+// kInvalidArgument names the nearest operation.
+Result<std::unique_ptr<AnyProblem>> make_problem(std::string_view op);
+
+}  // namespace sluice

@@ -1,0 +1,86 @@
+#include <gtest/gtest.h>
+
+#include "backends/cpu/device.h"
+#include "dispatch/fake_candidates.h"
+#include "dispatch/plan.h"
+
+namespace sluice::test {
+namespace {
+
+Result<PlanTable<Gemm>> table_of(const std::vector<const Candidate<Gemm>*>& candidates, int64_t tokens_max) {
+  return PlanTable<Gemm>::make(fake_device(), candidates, {}, tokens_max);
+}
+
+TEST(PlanTable, StepsAreWhereTheDecisionChanges) {
+  Candidate<Gemm> level = fake("level"), slope = fake("slope");
+  slope.cost_us = steep;
+  const auto made = table_of({&level, &slope}, 100);
+  ASSERT_TRUE(made.ok()) << made.status().message;
+  const auto& steps = made.value().steps();
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[0].first, 0);
+  EXPECT_EQ(steps[0].plan.kernel(), "slope");
+  EXPECT_EQ(steps[1].first, 10) << "at 10 both cost 10, and the first of the table wins";
+  EXPECT_EQ(steps[1].plan.kernel(), "level");
+  for (int64_t tokens = 0; tokens <= 100; ++tokens) {
+    const std::vector<const Candidate<Gemm>*> candidates = {&level, &slope};
+    const Decision d = decide<Gemm>({.tokens = tokens}, fake_device(), candidates);
+    EXPECT_EQ(made.value().at(tokens).kernel(), d.verdicts[static_cast<size_t>(d.chosen)].candidate);
+  }
+}
+
+TEST(PlanTable, AStepsWorkspaceCoversAllOfIt) {
+  Candidate<Gemm> level = fake("level"), slope = fake("slope");
+  slope.cost_us = steep;
+  const auto made = table_of({&level, &slope}, 100);
+  ASSERT_TRUE(made.ok());
+  EXPECT_EQ(made.value().steps()[0].plan.workspace_bytes(), 9u * 4);
+  EXPECT_EQ(made.value().steps()[1].plan.workspace_bytes(), 100u * 4);
+  EXPECT_EQ(made.value().workspace_bytes(), 100u * 4);
+}
+
+TEST(PlanTable, AGapIsAnErrorThatNamesIt) {
+  Candidate<Gemm> narrow = fake("narrow");
+  narrow.supports = few_tokens;
+  const auto made = table_of({&narrow}, 100);
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.status().code, Code::kUnsupported);
+  EXPECT_NE(made.status().message.find("tokens=9 "), std::string::npos) << made.status().message;
+  EXPECT_TRUE(table_of({&narrow}, 8).ok());
+}
+
+TEST(PlanTable, TheBoundHolds) {
+  EXPECT_FALSE(table_of({}, -1).ok());
+  const auto device = cpu::open_device({.threads = 1}).value();
+  const auto made = PlanTable<Gemm>::make(*device, {.experts = 2, .hidden = 2}, 4);
+  ASSERT_TRUE(made.ok()) << made.status().message;
+  for (int64_t tokens : {int64_t{-1}, int64_t{5}, INT64_MAX}) {
+    const Status status = made.value().run(tokens, {}, {}, device->stream());
+    EXPECT_EQ(status.code, Code::kInvalidArgument);
+    EXPECT_EQ(status.message,
+              "router_gemm: wanted 0 to 4 tokens (the plan's bound), found " + std::to_string(tokens));
+  }
+}
+
+TEST(PlanTable, RunsTheCountThatWasAsked) {
+  const auto device = cpu::open_device({.threads = 1}).value();
+  const auto made =
+      PlanTable<Gemm>::make(*device, {.experts = 1, .hidden = 2, .x = DType::kF32, .w = DType::kF32}, 4);
+  ASSERT_TRUE(made.ok()) << made.status().message;
+  float x[6] = {1, 2, 3, 4, 5, 6}, w[2] = {1, 10}, y[4] = {0, 0, 0, -1};
+  const Gemm::Args args{.x = make_tensor(x, DType::kF32, {3, 2}),
+                        .w = make_tensor(w, DType::kF32, {1, 2}),
+                        .bias = {},
+                        .y = make_tensor(y, DType::kF32, {3, 1})};
+  std::vector<std::byte> scratch(made.value().workspace_bytes() + 1);
+  const Status status = made.value().run(3, args, {scratch.data(), scratch.size()}, device->stream());
+  ASSERT_TRUE(status.ok()) << status.message;
+  EXPECT_EQ(y[0], 21);
+  EXPECT_EQ(y[1], 43);
+  EXPECT_EQ(y[2], 65);
+  EXPECT_EQ(y[3], -1);
+  EXPECT_FALSE(made.value().run(2, args, {scratch.data(), scratch.size()}, device->stream()).ok());
+}
+
+}  // namespace
+}  // namespace sluice::test
