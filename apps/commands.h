@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/moe_layer.h"
 #include "dispatch/decide.h"
 
 namespace sluice::apps {
@@ -36,6 +37,7 @@ int explain(const ExplainOptions& options);
 
 int devices(Format format);
 int collect_env();
+int moe(const MoeLayerOptions& options, Format format);
 
 // Prints "sluice: <message>" to stderr; returns kExitWrongUse.
 int wrong_use(std::string_view message);

@@ -98,6 +98,28 @@ std::string sweep_json(AnyProblem& problem, const DeviceInfo& device, const std:
                  {"steps", list}});
 }
 
+std::string moe_layer_json(const MoeLayerReport& report) {
+  Json checks = Json::array(), timings = Json::array();
+  for (const StageCheck& c : report.checks)
+    checks.push_back({{"stage", c.stage}, {"kernel", c.kernel}, {"share_of_bound", c.worst}});
+  for (const MoeLayerTiming& t : report.timings) {
+    Json kernels = Json::object();
+    for (const auto& [stage, kernel] : t.kernels) kernels[stage] = kernel;
+    timings.push_back({{"tokens", t.tokens},
+                       {"median_ms", t.median_ms},
+                       {"fastest_ms", t.fastest_ms},
+                       {"slowest_ms", t.slowest_ms},
+                       {"same_bits", t.same_bits},
+                       {"kernels", kernels}});
+  }
+  return finish({{"model", report.model},
+                 {"device", report.device},
+                 {"layout", report.layout},
+                 {"weight_bytes", report.weight_bytes},
+                 {"check", checks},
+                 {"run", timings}});
+}
+
 std::string devices_json(const DeviceInfo& here, std::span<const DeviceInfo> known) {
   Json list = Json::array();
   for (const DeviceInfo& d : known) list.push_back(device_json(d));

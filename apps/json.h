@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/moe_layer.h"
 #include "dispatch/any_op.h"
 
 namespace sluice::apps {
@@ -11,6 +12,7 @@ std::string ops_json();
 std::string contract_json(AnyProblem& problem);
 std::string decision_json(AnyProblem& problem, const DeviceInfo& device, const Decision& decision);
 std::string sweep_json(AnyProblem& problem, const DeviceInfo& device, const std::vector<TableStep>& steps);
+std::string moe_layer_json(const MoeLayerReport& report);
 std::string devices_json(const DeviceInfo& here, std::span<const DeviceInfo> known);
 
 }  // namespace sluice::apps

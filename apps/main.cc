@@ -21,6 +21,7 @@ constexpr const char* kExamples = R"(Examples:
   sluice explain router_gemm --contract       its fields and tensors
   sluice explain router_gemm --tokens 1 --experts 128 --hidden 2880 --bias --device h200
   sluice explain expert_gemm --rows 256 --experts 128 --sweep tokens --tokens-max 4096 --json
+  sluice moe gpt-oss-120b --tokens 1,8,64     a layer on this machine, checked and timed
   sluice devices
   sluice collect-env
 
@@ -117,6 +118,26 @@ Command add_explain(CLI::App& root, const std::vector<std::string>& words) {
   return {app, [app, flags] { return run_explain(*app, *flags); }};
 }
 
+Command add_moe(CLI::App& root) {
+  CLI::App* app =
+      root.add_subcommand("moe", "one MoE layer of a known model on this machine, checked and timed");
+  const auto options = std::make_shared<MoeLayerOptions>();
+  const auto json = std::make_shared<bool>(false);
+  app->add_option("model", options->model, "one of " + known_moe_names())->capture_default_str();
+  app->add_option("--tokens", options->tokens, "counts to time, parted by commas")
+      ->delimiter(',')
+      ->capture_default_str();
+  app->add_option("--threads", options->threads, "threads of the CPU; 0: one for each processor")
+      ->capture_default_str();
+  app->add_option("--seed", options->seed, "of weights and activations")->capture_default_str();
+  app->add_flag("--json", *json, "the answer as JSON");
+  app->allow_extras();
+  return {app, [app, options, json] {
+            if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
+            return moe(*options, *json ? Format::kJson : Format::kText);
+          }};
+}
+
 Command add_devices(CLI::App& root) {
   CLI::App* app = root.add_subcommand("devices", "this machine, and the devices that explain knows");
   const auto json = std::make_shared<bool>(false);
@@ -146,7 +167,8 @@ int run(int argc, char** argv) {
   root.footer(kExamples);
   root.require_subcommand(0, 1);
   const std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);
-  const Command commands[] = {add_explain(root, words), add_devices(root), add_collect_env(root)};
+  const Command commands[] = {add_explain(root, words), add_moe(root), add_devices(root),
+                              add_collect_env(root)};
   try {
     root.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version

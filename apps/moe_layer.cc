@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdarg>
+#include <cstdio>
 #include <cstring>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "backends/backends.h"
 #include "base/random.h"
@@ -123,7 +124,7 @@ struct Step {
   Workspace workspace;
 };
 
-Result<Step> make_step(Device& device, Layer& layer, const Moe& moe, int64_t tokens, Random& random) {
+Result<Step> make_step(Layer& layer, const Moe& moe, int64_t tokens, Random& random) {
   Step step;
   const MoeConfig& c = moe.config();
   const auto floats = [&](Tensor* t) -> Status {
@@ -144,7 +145,6 @@ Result<Step> make_step(Device& device, Layer& layer, const Moe& moe, int64_t tok
   SLUICE_TRY(layer.allocate(
       slot("workspace", Role::kIn, DType::kU8, {static_cast<int64_t>(moe.workspace_bytes())}), &scratch));
   step.workspace = {scratch.as<std::byte>(), moe.workspace_bytes()};
-  (void)device;
   return step;
 }
 
@@ -153,15 +153,9 @@ std::vector<std::byte> bytes_at(const Tensor& t) {
   return {begin, begin + bytes_of(t.dtype, elements_of(t))};
 }
 
-struct Timing {
-  int64_t tokens = 0;
-  double median_ms = 0, p10_ms = 0, p90_ms = 0;
-  bool same_bits = true;
-};
-
-Result<Timing> time_step(Device& device, const Moe& moe, const Layer& layer, const Step& step) {
+Result<MoeLayerTiming> time_step(Device& device, const Moe& moe, const Layer& layer, const Step& step) {
   const Stream stream = device.stream();
-  Timing out{.tokens = step.io.x.shape[0]};
+  MoeLayerTiming out{.tokens = step.io.x.shape[0]};
   SLUICE_TRY(moe.forward(step.io, layer.weights(), step.workspace, stream));
   SLUICE_TRY(device.wait(stream));
   const std::vector<std::byte> eager = bytes_at(step.io.y);
@@ -177,7 +171,8 @@ Result<Timing> time_step(Device& device, const Moe& moe, const Layer& layer, con
     out.same_bits &= bytes_at(step.io.y) == eager;
   }
   std::sort(ms.begin(), ms.end());
-  out.median_ms = ms[kRepeats / 2], out.p10_ms = ms[0], out.p90_ms = ms[kRepeats - 1];
+  out.median_ms = ms[kRepeats / 2], out.fastest_ms = ms.front(), out.slowest_ms = ms.back();
+  out.kernels = moe.kernels(out.tokens);
   return out;
 }
 
@@ -200,27 +195,52 @@ Status check_memory(const MoeConfig& config, int64_t tokens_max) {
   return out_of_memory(line);
 }
 
-void print(std::ostream& out, const char* format, ...) __attribute__((format(printf, 2, 3)));
-void print(std::ostream& out, const char* format, ...) {
+void print(std::ostream* words, const char* format, ...) __attribute__((format(printf, 2, 3)));
+void print(std::ostream* words, const char* format, ...) {
+  if (!words) return;
   char line[256];
   va_list arguments;
   va_start(arguments, format);
   std::vsnprintf(line, sizeof line, format, arguments);
   va_end(arguments);
-  out << line << std::flush;
+  *words << line << std::flush;
 }
 
-}  // namespace
-
-Status run_moe_layer(const MoeLayerOptions& options, std::ostream& out) {
+Result<MoeConfig> checked_config(const MoeLayerOptions& options) {
   Result<MoeConfig> config = known_moe(options.model);
-  if (!config.ok()) return config.status();
+  if (!config.ok()) return config;
   if (options.tokens.empty()) return invalid("tokens: wanted at least one count, found none");
   for (int64_t tokens : options.tokens)
     if (tokens < 1 || tokens > 16384)
       return invalid("tokens: wanted 1 to 16384, found " + std::to_string(tokens));
-  const int64_t tokens_max =
-      std::max(*std::max_element(options.tokens.begin(), options.tokens.end()), kCheckedTokens);
+  return config;
+}
+
+// A stage outside of its bound is an error that names it.
+Status check_stages(const Moe& moe, Layer& layer, Stream stream, Random& random, std::ostream* words,
+                    MoeLayerReport* report) {
+  Result<Step> step = make_step(layer, moe, kCheckedTokens, random);
+  if (!step.ok()) return step.status();
+  auto checks = moe.check(step.value().io, layer.weights(), step.value().workspace, stream);
+  if (!checks.ok()) return checks.status();
+  report->checks = std::move(checks).value();
+  std::string wrong;
+  for (const StageCheck& c : report->checks) {
+    print(words, "         %-13s %-42s %8.4f  %s\n", c.stage.c_str(), c.kernel.c_str(), c.worst,
+          c.worst <= 1 ? "ok" : "WRONG");
+    if (c.worst > 1) wrong += "\n  " + c.stage + " (" + c.kernel + "): " + c.detail;
+  }
+  if (wrong.empty()) return {};
+  return {Code::kCorrupt, "moe: stages outside of their error bounds:" + wrong};
+}
+
+}  // namespace
+
+Result<MoeLayerReport> run_moe_layer(const MoeLayerOptions& options, std::ostream* words) {
+  Result<MoeConfig> config = checked_config(options);
+  if (!config.ok()) return config.status();
+  const int64_t most = *std::max_element(options.tokens.begin(), options.tokens.end());
+  const int64_t tokens_max = std::max(most, kCheckedTokens);
   SLUICE_TRY(check_memory(config.value(), tokens_max));
   Result<std::unique_ptr<Device>> opened = open_device({.threads = options.threads});
   if (!opened.ok()) return opened.status();
@@ -229,63 +249,42 @@ Status run_moe_layer(const MoeLayerOptions& options, std::ostream& out) {
   if (!planned.ok()) return planned.status();
   const Moe& moe = *planned.value();
 
-  const bool words = !options.json;
+  MoeLayerReport report{.model = options.model,
+                        .device = text(device.info()),
+                        .layout = std::string(word(config.value().layout)),
+                        .checks = {},
+                        .timings = {}};
+  print(words, "%s: one MoE layer on %s\n", report.model.c_str(), report.device.c_str());
   const auto begin = Clock::now();
   Result<std::unique_ptr<Layer>> made = Layer::make(device, config.value(), options.seed);
   if (!made.ok()) return made.status();
   Layer& layer = *made.value();
-  nlohmann::json report = {
-      {"model", options.model}, {"device", text(device.info())}, {"weight_bytes", layer.bytes()}};
-  if (words) {
-    print(out, "%s: one MoE layer on %s\n", options.model.c_str(), text(device.info()).c_str());
-    print(out, "weights  %.0f MB, random, in the packed layout (%s), made in %.1f s\n\n", layer.bytes() / 1e6,
-          std::string(word(config.value().layout)).c_str(), ms_since(begin) / 1e3);
-    print(out,
-          "check    %d tokens; each stage against its double-precision reference, as a share of its error "
-          "bound\n",
-          static_cast<int>(kCheckedTokens));
-  }
+  report.weight_bytes = layer.bytes();
+  print(words, "weights  %.0f MB, random, in layout %s, made in %.1f s\n", report.weight_bytes / 1e6,
+        report.layout.c_str(), ms_since(begin) / 1e3);
+  print(
+      words,
+      "\ncheck    each stage of %d tokens against its double-precision reference: worst share of its bound\n",
+      static_cast<int>(kCheckedTokens));
   Random random(options.seed + 1);
-  Result<Step> checked = make_step(device, layer, moe, kCheckedTokens, random);
-  if (!checked.ok()) return checked.status();
-  auto checks = moe.check(checked.value().io, layer.weights(), checked.value().workspace, device.stream());
-  if (!checks.ok()) return checks.status();
-  std::string wrong;
-  for (const StageCheck& c : checks.value()) {
-    if (words)
-      print(out, "         %-13s %-42s %8.4f  %s\n", c.stage.c_str(), c.kernel.c_str(), c.worst,
-            c.worst <= 1 ? "ok" : "WRONG");
-    report["check"].push_back({{"stage", c.stage}, {"kernel", c.kernel}, {"share_of_bound", c.worst}});
-    if (c.worst > 1) wrong += "\n  " + c.stage + " (" + c.kernel + "): " + c.detail;
-  }
-  if (!wrong.empty()) return {Code::kCorrupt, "moe: stages outside of their error bounds:" + wrong};
+  SLUICE_TRY(check_stages(moe, layer, device.stream(), random, words, &report));
 
-  if (words)
-    print(out, "\nrun      %8s %10s %10s %10s %12s   same bits, recorded or not\n", "tokens", "ms", "p10",
-          "p90", "tokens/s");
+  print(words, "\nrun      %8s %10s %10s %10s %11s  same bits from run to run\n", "tokens", "ms", "fastest",
+        "slowest", "tokens/s");
   bool same = true;
   for (int64_t tokens : options.tokens) {
-    Result<Step> step = make_step(device, layer, moe, tokens, random);
+    Result<Step> step = make_step(layer, moe, tokens, random);
     if (!step.ok()) return step.status();
-    Result<Timing> timed = time_step(device, moe, layer, step.value());
+    Result<MoeLayerTiming> timed = time_step(device, moe, layer, step.value());
     if (!timed.ok()) return timed.status();
-    const Timing& t = timed.value();
-    if (words)
-      print(out, "         %8lld %10.2f %10.2f %10.2f %12.0f   %s\n", static_cast<long long>(t.tokens),
-            t.median_ms, t.p10_ms, t.p90_ms, 1e3 * static_cast<double>(t.tokens) / t.median_ms,
-            t.same_bits ? "yes" : "NO");
-    nlohmann::json row = {{"tokens", t.tokens},
-                          {"median_ms", t.median_ms},
-                          {"p10_ms", t.p10_ms},
-                          {"p90_ms", t.p90_ms},
-                          {"same_bits", t.same_bits}};
-    for (const auto& [stage, kernel] : moe.kernels(tokens)) row["kernels"][stage] = kernel;
-    report["run"].push_back(row);
+    const MoeLayerTiming& t = report.timings.emplace_back(std::move(timed).value());
+    print(words, "         %8lld %10.2f %10.2f %10.2f %11.0f  %s\n", static_cast<long long>(t.tokens),
+          t.median_ms, t.fastest_ms, t.slowest_ms, 1e3 * static_cast<double>(t.tokens) / t.median_ms,
+          t.same_bits ? "yes" : "NO");
     same &= t.same_bits;
   }
-  if (options.json) out << report.dump(2) << "\n";
-  if (!same) return {Code::kCorrupt, "moe: the layer gave different bits from run to run"};
-  return {};
+  if (!same) return Status{Code::kCorrupt, "moe: the layer gave different bits from run to run"};
+  return report;
 }
 
 }  // namespace sluice::apps

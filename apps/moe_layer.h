@@ -3,9 +3,10 @@
 #include <cstdint>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "base/status.h"
+#include "nn/moe.h"
 
 namespace sluice::apps {
 
@@ -14,13 +15,26 @@ struct MoeLayerOptions {
   std::vector<int64_t> tokens = {1, 16, 256};
   int threads = 0;  // 0: one for each processor
   uint64_t seed = 1;
-  bool json = false;
 };
 
-// Makes the weights, prints the kernel of each stage, holds four tokens to the references stage by stage,
-// times the layer at each token count, and compares eager with recorded runs bit by bit. kInvalidArgument for
-// an unknown model or count; kOutOfMemory before anything is allocated when the layer does not fit; kCorrupt
-// if a check fails.
-Status run_moe_layer(const MoeLayerOptions& options, std::ostream& out);
+struct MoeLayerTiming {
+  int64_t tokens = 0;
+  double median_ms = 0, fastest_ms = 0, slowest_ms = 0;
+  bool same_bits = true;                                          // as the first run, which was not a replay
+  std::vector<std::pair<std::string, std::string>> kernels = {};  // stage and kernel
+};
+
+struct MoeLayerReport {
+  std::string model, device, layout;
+  double weight_bytes = 0;
+  std::vector<StageCheck> checks;
+  std::vector<MoeLayerTiming> timings;
+};
+
+// Makes the weights, holds four tokens to the references stage by stage, times the layer at each count of tokens, and
+// compares eager with recorded runs bit by bit. Writes to `words` as it goes, when given. kInvalidArgument for an
+// unknown model or a bad count; kOutOfMemory before anything is allocated when the layer does not fit; kCorrupt when
+// a check fails.
+Result<MoeLayerReport> run_moe_layer(const MoeLayerOptions& options, std::ostream* words);
 
 }  // namespace sluice::apps

@@ -82,8 +82,8 @@ using Expectations = std::vector<Expected>;
 // One output held against its reference, element by element.
 struct Comparison {
   int64_t wrong = 0;  // elements outside their bound
-  double worst_share =
-      0;  // of the bound, over all elements; infinity where something must be exact and is not
+  // Of the bound, over all elements; infinity where something must be exact and is not.
+  double worst_share = 0;
   std::string text = {};  // how many are wrong, and the worst one: its place, what it is and what is wanted
 };
 // `poison` is what elements marked untouched still hold, byte by byte; without it they are not looked at.

@@ -56,12 +56,11 @@ struct SmallLayer {
     }
   }
   // Plans the layer and runs it once.
-  Status run(std::unique_ptr<Moe>* out = nullptr) {
+  Status run() {
     auto planned = Moe::plan(device, config, std::max<int64_t>(io.x.shape[0], 1));
     if (!planned.ok()) return planned.status();
     moe = std::move(planned).value();
     scratch.assign(moe->workspace_bytes() + 256, std::byte{0xFF});
-    if (out) *out = nullptr;
     return moe->forward(io, weights, workspace(), device.stream());
   }
   Workspace workspace() {
