@@ -1,5 +1,5 @@
 #pragma once
-#include "harness/cases.h"
+#include "cases/rare.h"
 #include "ops/linear.h"
 
 namespace sluice::test {
@@ -56,13 +56,13 @@ struct Suite<Linear> {
   }
   static void fill(const Linear::Problem& p, Fill fill, HostArgs<Linear>& host, Random& random) {
     Linear::Args& a = host.args();
-    fill_floats(a.x, fill, random);
+    fill_rarely(a.x, fill, random);
     fill_floats(a.bias, Fill::kNormal, random);
     fill_floats(a.residual, fill == Fill::kSomeNan ? Fill::kNormal : fill, random);
     const Fill w = fill == Fill::kHuge || fill == Fill::kInfinite ? Fill::kNormal : fill;
-    if (p.layout == WeightLayout::kRowMajor) return fill_floats(a.w, w, random, 0.05);
+    if (p.layout == WeightLayout::kRowMajor) return fill_rarely(a.w, w, random, 0.05);
     std::vector<BF16> rows(static_cast<size_t>(p.features * p.width));
-    fill_floats(make_tensor(rows.data(), DType::kBF16, {p.features, p.width}), w, random, 0.05);
+    fill_rarely(make_tensor(rows.data(), DType::kBF16, {p.features, p.width}), w, random, 0.05);
     const PanelShape s = panel_shape(p.features, false, p.width);
     std::memset(a.w.data, 0, static_cast<size_t>(s.code_bytes(false)));
     for (int64_t n = 0; n < p.features; ++n)
