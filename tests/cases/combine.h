@@ -52,7 +52,8 @@ struct Suite<Combine> {
     });
     if (a.ids.present())
       set_each(a.ids, [&](int64_t, int64_t) {
-        return random.integer(0, 5) ? random.integer(0, p.experts - 1) : -1;
+        return random.integer(0, 5) ? random.integer(0, p.experts - 1)
+                                    : one_of(random, {-1, p.experts, 1 << 20});
       });
     if (p.rows == 0) set_each(a.position, [](int64_t, int64_t) { return 0; });
   }

@@ -176,15 +176,12 @@ void keep_groups(const RouteTopk::Problem& p, Row& row) {
     if (row.group_key[g] != kRemoved) std::fill_n(row.key + g * size, size, kRemoved);
 }
 
-// v[i] becomes exp(v[i] - max), padding included; returns the sum over whole vectors. NaN and +inf end as
-// NaN.
+// v[i] becomes exp(v[i] - max), padding included; returns the sum over whole vectors. Where a v[i] is NaN the
+// sum is NaN whatever Max makes of it, because its own exponential is a term.
 float exponentials(float* v, int64_t n) {
   const F32 d;
   auto most = hn::Set(d, kMinusInf);
-  for (int64_t i = 0; i < n; i += lanes()) {
-    const auto x = hn::LoadU(d, v + i);
-    most = hn::Max(most, hn::IfThenElse(hn::IsNaN(x), most, x));
-  }
+  for (int64_t i = 0; i < n; i += lanes()) most = hn::Max(most, hn::LoadU(d, v + i));
   most = hn::MaxOfLanes(d, most);
   auto sum = hn::Zero(d);
   for (int64_t i = 0; i < n; i += lanes()) {
