@@ -12,6 +12,13 @@
 
 namespace sluice::test {
 
+// Element by element; reports how many failed and the worst one.
+inline void expect_within(const Expected& want, const GuardedTensor& memory, const std::string& where) {
+  const auto poison = static_cast<uint8_t>(poison_of(memory.view().dtype));
+  const Comparison c = compare(want, memory.view(), poison);
+  EXPECT_EQ(c.wrong, 0) << where << ": " << c.text;
+}
+
 // Runs one candidate three times (eager, then a recording replayed twice) on fresh poison; the bits must
 // agree.
 template <class Op>
@@ -64,8 +71,7 @@ void run_case(const Candidate<Op>& candidate, Device& device, const typename Op:
   for (const Expected& want : wanted) {
     GuardedTensor* memory = host.find(want.slot);
     ASSERT_NE(memory, nullptr) << where << ": the reference speaks of " << want.slot;
-    const Comparison c = compare(want, memory->view(), static_cast<uint8_t>(poison_of(memory->view().dtype)));
-    EXPECT_EQ(c.wrong, 0) << where << ": " << c.text;
+    expect_within(want, *memory, where);
   }
   for (size_t i = 0; i < fresh.size(); ++i)
     std::memcpy(host.tensors()[i].memory->start(), fresh[i].data(), fresh[i].size());

@@ -25,7 +25,7 @@ TEST(LinearInPlace, YMayBeTheResidualItself) {
                     static_cast<size_t>(bytes_of(p.y, elements_of(args.y))));
         args.residual = args.y;
         ASSERT_TRUE(c->enqueue(p, args, {static_cast<std::byte*>(scratch), bytes}, device->stream()).ok());
-        compare(wanted[0], y, std::string(c->name) + " on " + text(device->info()));
+        expect_within(wanted[0], y, std::string(c->name) + " on " + text(device->info()));
         device->release(scratch);
       }
     }
