@@ -56,8 +56,8 @@ HWY_INLINE ActivationF32 expert_activation(const ExpertGemm::Problem& p, const E
 // y = act(in * gate + bias, in * up + bias) of one tile. gate and up are sums [rows][16], aligned to a
 // vector; up is not read without a gate.
 template <class Y>
-HWY_INLINE void finish_tile(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, const ExpertTile& tile,
-                            const float* gate, const float* up) {
+HWY_NOINLINE void finish_tile(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, const ExpertTile& tile,
+                              const float* gate, const float* up) {
   const F32 d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const bool gated = is_gated(p.act);

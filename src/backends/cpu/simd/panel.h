@@ -69,9 +69,11 @@ HWY_INLINE void widen_block(const X* HWY_RESTRICT x, int64_t columns, float* HWY
 
 // sums[t] += scale * (x[t] . weights) for kRows rows. Even and odd k are summed apart: twice as many chains
 // hide the latency of a multiply-add when there is one row. scale is null for 1.
+// Not inlined, like finish_tile: a call costs nothing here, and copies for every type of x and y cost minutes
+// under sanitizers.
 template <int64_t kRows>
-HWY_INLINE void multiply_rows(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT x,
-                              const float* HWY_RESTRICT scale, float* HWY_RESTRICT sums) {
+HWY_NOINLINE void multiply_rows(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT x,
+                                const float* HWY_RESTRICT scale, float* HWY_RESTRICT sums) {
   const F32 d;
   hn::Vec<F32> even[kRows][kPanelVectors], odd[kRows][kPanelVectors];
   for (int64_t t = 0; t < kRows; ++t)
