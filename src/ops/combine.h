@@ -19,9 +19,9 @@ namespace sluice {
 // Types      g, bias, y bf16 or f32 (fields g, b, y); f32 arithmetic, one rounding to y.
 // Bytes      reads tokens * slots rows of g, writes tokens rows.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  |y - ref| <= (slots + 6) * 2^-24 * (|scale| sum |w|(|g| + |bias|) + |shared| + |residual|) +
-// half an ulp. Source     the finalize step of openai/gpt-oss MLPBlock (einsum over the chosen, then the
-// residual) and of
+// Exactness  |y - ref| <= (slots + 6) * 2^-24 * (|scale| sum |w|(|g| + |bias|) + |shared| + |residual|), and
+//            half an ulp of y.
+// Source     the finalize step of openai/gpt-oss MLPBlock (einsum over the chosen, then the residual) and of
 //            DeepSeek-V3 MoE.forward (routed scale, shared experts).
 struct Combine {
   static constexpr std::string_view kName = "combine";

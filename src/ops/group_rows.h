@@ -12,10 +12,10 @@ namespace sluice {
 //   order[r]        the flat slot of row r; -1 for rows of no slot, up to rows  i32[rows]
 //   position[t, k]  the row of that slot; -1 for an empty slot                  i32[tokens, slots]
 //
-// Shapes     ids i32[tokens, slots]; rows = rows(problem) = tokens * slots, plus experts * (row_align - 1)
-// when
-//            row_align > 1. experts <= 2048, slots <= 64, row_align a power of two <= 256, rows < 2^31.
-//            tokens == 0 is legal: row_count and row_begin are zeros.
+// Shapes     ids i32[tokens, slots]; rows = rows(problem) = tokens * slots + experts * (row_align - 1).
+//            experts <= 2048, slots <= 64, row_align a power of two <= 256, rows < 2^31.
+//            tokens == 0 is legal: row_count and row_begin are zeros, and rows of padding get their -1
+//            all the same.
 // Bytes      reads the ids, writes order and position.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  equal.

@@ -9,15 +9,15 @@ namespace sluice {
 //
 // A token whose adapter is outside [0, adapters), -1 by convention, keeps its y.
 //
-// Shapes     x [tokens, hidden], a [adapters, rank, hidden], b [adapters, features, rank], scale
-// f32[adapters],
-//            adapter i32[tokens], y [tokens, features] in and out; rows of x and y may be strided.
-//            tokens, adapters, rank <= 1024 and features, hidden <= 65536; all but tokens at least 1.
+// Shapes     x [tokens, hidden], a [adapters, rank, hidden], b [adapters, features, rank],
+//            scale f32[adapters], adapter i32[tokens], y [tokens, features] in and out; rows of x and y
+//            may be strided. adapters and rank from 1 to 1024, features and hidden from 1 to 65536,
+//            0 <= tokens < 2^31.
 // Types      x, a, b bf16 or f32 (a and b alike); y bf16 or f32. Sums in f32; A x stays in f32.
 // Bytes      reads x, a, b, y once, writes y once.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  |y - ref| <= (hidden + rank + 6) * 2^-24 * (|y0| + |scale| sum_r |b| sum_h |a||x|) + half an ulp
-// of y. Source     Hu et al., "LoRA" (2021), equation 3, on the router: y = base(x) + scale * B(A x).
+// Exactness  |y - ref| <= (hidden + rank + 6) * 2^-24 * (|y0| + |scale| sum_r |b| sum_h |a||x|) + ulp(y) / 2.
+// Source     Hu et al., "LoRA" (2021), equation 3, on the router: y = base(x) + scale * B(A x).
 struct LoraDelta {
   static constexpr std::string_view kName = "lora_delta";
   static constexpr std::string_view kSummary = "adds a low-rank update to what a linear layer has computed";
