@@ -106,6 +106,18 @@ TEST(SampleTest, GreedyTiesGoToTheLowerId) {
   EXPECT_EQ(draw(wide, {.temperature = 0}, 1, 0).tokens[0], 20000);
 }
 
+// An endless temperature makes the k largest equally likely: all of them are drawn, and nothing else.
+TEST(SampleTest, TopKKeepsExactlyTheLargest) {
+  constexpr int64_t kVocab = 6007, kTopK = 40;  // a prime: i * 1000 mod it is a permutation
+  std::vector<float> logits(kVocab);
+  for (int64_t i = 0; i < kVocab; ++i) logits[static_cast<size_t>(i)] = static_cast<float>(i * 1000 % kVocab);
+  const auto drawn = draw(logits, {.temperature = HUGE_VALF, .top_k = kTopK}, 800, 0).tokens;
+  std::set<float> seen;
+  for (const int32_t token : drawn) seen.insert(logits[static_cast<size_t>(token)]);
+  EXPECT_EQ(std::ssize(seen), kTopK);
+  EXPECT_EQ(*seen.begin(), static_cast<float>(kVocab - kTopK));
+}
+
 TEST(SampleTest, SeedAndStepDecide) {
   const std::vector<float> flat(1000, 0.f);
   const auto once = draw(flat, {}, 100, 7).tokens, again = draw(flat, {}, 100, 7).tokens;
