@@ -3,28 +3,27 @@
 
 namespace sluice {
 
-// Draws one token for each row of logits.
+// Draws one token for each row of logits. NaN logits count as -inf throughout.
 //
-// Greedy (temperature[r] <= 0): the largest logit, ties to the lower id, NaN below -inf.
-// Otherwise, in this order: p = softmax(logits / temperature) with NaN logits as -inf; order by p descending,
-// ties by lower id;
+// Greedy (temperature[r] not above 0): the largest logit, ties (-0 equals +0) to the lower id.
+// Otherwise, in this order: p = softmax(logits / temperature); order by logit descending, ties by lower id;
 //   top_k[r] > 0: the first top_k stay;
 //   top_p[r] < 1: of those, renormalised, the shortest prefix whose sum reaches top_p stays, at least one;
-//   min_p[r] > 0: of those, the ones with p >= min_p * (largest p) stay;
+//   min_p[r] > 0: of those, the ones with p >= min_p * (largest p) stay, at least one;
 //   renormalised; u = uniform(seed[r], step[r]) (base/random.h); the first token whose running sum exceeds u.
-// logprob[r] = ln softmax(logits)[token] of the unmodified logits. A row without a number (all NaN or -inf)
-// gives token 0 and logprob NaN. +inf counts as the largest: among rows with +inf, greedy applies.
+// logprob[r] = ln softmax(logits)[token] of the unmodified logits. A row without a number above -inf gives
+// token 0 and logprob NaN. A row with +inf is greedy, and its logprob is NaN.
 //
 // Shapes     logits [rows, vocab], rows may be strided; temperature, top_p, min_p f32[rows]; top_k i32[rows];
-// seed and
-//            step i64[rows]; token i32[rows], logprob f32[rows]. rows >= 0, vocab from 1 to 2^24.
+//            seed and step i64[rows]; token i32[rows], logprob f32[rows]. rows >= 0, vocab from 1 to 2^24.
 // Types      logits f32 or bf16.
 // Bytes      reads the logits.
-// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  token: equal to the reference, except where u or a cut lies within 2^-20 of the edge between two
-// tokens:
-//            then either. The same inputs give the same token on one backend, always. logprob: 2^-18 * (1 +
-//            |ref|).
+// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data. A parameter that is
+//            NaN switches its step off (temperature: greedy).
+// Exactness  token: equal to the reference, except near an edge, where the tokens on both sides will do: u
+//            within 2^-20 of a running sum, a running sum within 2^-20 of top_p, p / (largest p) within 2^-20
+//            of min_p. The same inputs give the same token on one backend, always. logprob: that of the token
+//            drawn, within 2^-18 * (1 + |ref|).
 // Source     Holtzman et al. (2020) for top-p; Hugging Face generation/logits_process.py for the order.
 struct Sample {
   static constexpr std::string_view kName = "sample";

@@ -1,0 +1,263 @@
+// Sampling by scans: the largest logit and the sums of e^x over chunks of a row in parallel, then one thread
+// a row gathers the few largest logits in order and walks them. Should the draw fall beyond them, it gathers
+// more.
+//
+// Wins    always on a CPU: real distributions end within the first few hundred tokens, so nothing is sorted
+//         but those, and a scan for what is above a threshold reads as fast as memory gives.
+// Loses   flat distributions without top_k, where up to the whole row is sorted, by one thread.
+// Limits  none beyond the contract. Arithmetic is in double, so edges are exact to about 2^-50.
+// Source  original; the contract is ops/sample.h.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backends/cpu/kernels/sample_scan.cc"
+#include "hwy/foreach_target.h"  // must come before highway.h
+#include "hwy/highway.h"
+//
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "backends/cpu/card.h"
+#include "backends/cpu/kernels/sample_draw.h"
+#include "backends/cpu/simd/dispatch.h"
+#include "backends/cpu/simd/dot.h"
+#include "hwy/contrib/math/math-inl.h"
+#include "ops/sample.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sluice::cpu::HWY_NAMESPACE {
+namespace {
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+// The largest of x[0 .. n); NaN is below all.
+template <class T>
+float largest(const T* x, int64_t n) {
+  const F32 d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto most = hn::Set(d, kNothing);
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const auto v = load_f32(x + i);
+    most = hn::IfThenElse(hn::Gt(v, most), v, most);
+  }
+  float out = hn::GetLane(hn::MaxOfLanes(d, most));
+  for (; i < n; ++i) out = scalar_f32(x[i]) > out ? scalar_f32(x[i]) : out;
+  return out;
+}
+
+// The first place at or after i whose element exceeds `threshold`; n: none.
+template <class T>
+int64_t next_above(const T* x, int64_t i, int64_t n, float threshold) {
+  const F32 d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto limit = hn::Set(d, threshold);
+  for (; i + lanes <= n; i += lanes) {
+    const auto above = hn::Gt(load_f32(x + i), limit);
+    if (!hn::AllFalse(d, above)) return i + hn::FindFirstTrue(d, above);
+  }
+  for (; i < n; ++i)
+    if (scalar_f32(x[i]) > threshold) return i;
+  return n;
+}
+
+using F64 = hn::ScalableTag<double>;
+using F32Half = hn::Rebind<float, F64>;
+
+HWY_INLINE hn::Vec<F64> load_f64(const float* x) { return hn::PromoteTo(F64(), hn::LoadU(F32Half(), x)); }
+HWY_INLINE hn::Vec<F64> load_f64(const BF16* x) {
+  const hn::Rebind<uint16_t, F64> quarter;
+  const hn::Rebind<uint32_t, F64> half;
+  const auto bits = hn::PromoteTo(half, hn::LoadU(quarter, reinterpret_cast<const uint16_t*>(x)));
+  return hn::PromoteTo(F64(), hn::BitCast(F32Half(), hn::ShiftLeft<16>(bits)));
+}
+
+// sum of e^((x - base) / temperature) over what is above -inf.
+template <class T>
+double sum_of_weights(const T* x, int64_t n, double base, double temperature) {
+  const F64 d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto top = hn::Set(d, base), divisor = hn::Set(d, temperature);
+  const auto nothing = hn::Set(d, -std::numeric_limits<double>::infinity()), least = hn::Set(d, -1000.0);
+  auto sum = hn::Zero(d);
+  const auto add = [&](hn::Vec<F64> v) {
+    const auto counts = hn::Gt(v, nothing);
+    const auto power = hn::Div(hn::Sub(hn::IfThenElse(counts, v, top), top), divisor);
+    sum = hn::Add(sum, hn::IfThenElseZero(counts, hn::Exp(d, hn::Max(power, least))));
+  };
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) add(load_f64(x + i));
+  if (i < n) {
+    HWY_ALIGN double tail[hn::MaxLanes(d)];
+    std::fill_n(tail, lanes, -std::numeric_limits<double>::infinity());
+    for (int64_t j = i; j < n; ++j) tail[j - i] = scalar_f32(x[j]);
+    add(hn::Load(d, tail));
+  }
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+// Gathers the `k` largest of a row, in order, and returns how many there are. `out` holds n.
+template <class T>
+int64_t gather(const T* x, int64_t n, int64_t k, Entry* out) {
+  const int64_t room = std::min(n, 2 * k + 1024);
+  float threshold = kNothing;
+  int64_t count = 0;
+  const auto keep_k = [&] {
+    std::nth_element(out, out + k - 1, out + count, before);
+    count = k;
+    threshold = out[k - 1].logit;  // a later equal has a higher id, so it would not stay
+  };
+  for (int64_t i = next_above(x, 0, n, threshold); i < n; i = next_above(x, i + 1, n, threshold)) {
+    if (count == room) keep_k();
+    out[count++] = {scalar_f32(x[i]), static_cast<int32_t>(i)};
+  }
+  if (count > k) keep_k();
+  std::sort(out, out + count, before);
+  return count;
+}
+
+}  // namespace
+
+void sample_largest(const Sample::Problem& p, const Sample::Args& a, int64_t row, int64_t chunk, Chunk* out) {
+  const int64_t begin = chunk * kSampleChunk, n = std::min(kSampleChunk, p.vocab - begin);
+  with_float(p.logits,
+             [&]<class T>(const T*) { out->largest = largest(a.logits.row<const T>(row) + begin, n); });
+}
+
+void sample_sums(const Sample::Problem& p, const Sample::Args& a, int64_t row, int64_t chunk, float base,
+                 Chunk* out) {
+  const int64_t begin = chunk * kSampleChunk, n = std::min(kSampleChunk, p.vocab - begin);
+  const float temperature = a.temperature.as<const float>()[row];
+  with_float(p.logits, [&]<class T>(const T*) {
+    const T* x = a.logits.row<const T>(row) + begin;
+    out->plain = sum_of_weights(x, n, base, 1);
+    out->tempered =
+        temperature > 0 && temperature != 1 ? sum_of_weights(x, n, base, temperature) : out->plain;
+  });
+}
+
+int64_t sample_gather(const Sample::Problem& p, const Sample::Args& a, int64_t row, int64_t k, Entry* out) {
+  int64_t count = 0;
+  with_float(p.logits,
+             [&]<class T>(const T*) { count = gather(a.logits.row<const T>(row), p.vocab, k, out); });
+  return count;
+}
+
+// The lowest id with the largest logit, whose value is known and above -inf.
+int64_t sample_first(const Sample::Problem& p, const Sample::Args& a, int64_t row, int64_t begin,
+                     float value) {
+  int64_t id = 0;
+  with_float(p.logits, [&]<class T>(const T*) {
+    id = next_above(a.logits.row<const T>(row), begin, p.vocab, std::nextafter(value, kNothing));
+  });
+  return id;
+}
+
+}  // namespace sluice::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sluice::cpu {
+HWY_EXPORT(sample_largest);
+HWY_EXPORT(sample_sums);
+HWY_EXPORT(sample_gather);
+HWY_EXPORT(sample_first);
+
+namespace {
+
+constexpr int64_t kFirstGather = 512;  // enough for nearly every draw of a trained model
+
+int64_t chunks_of(const Sample::Problem& p) { return (p.vocab + kSampleChunk - 1) / kSampleChunk; }
+
+// Rows are drawn for by at most this many threads at a time, each with room for one row.
+int64_t rooms_of(const Sample::Problem& p, int64_t threads) { return std::min(p.rows, threads); }
+
+float largest_of(const Chunk* chunks, int64_t count) {
+  float out = chunks[0].largest;
+  for (int64_t c = 1; c < count; ++c) out = std::max(out, chunks[c].largest);
+  return out;
+}
+
+// Draws for a row whose numbers are finite and whose temperature is above 0.
+int64_t draw_row(Queue& q, const Sample::Problem& p, const Sample::Args& a, int64_t row, const RowSums& sums,
+                 Entry* entries) {
+  const DrawParams params = draw_params(a, row);
+  const bool cut = params.top_k > 0 && params.top_k < p.vocab;
+  const int64_t most = cut ? params.top_k : p.vocab;
+  for (int64_t k = cut ? most : std::min(kFirstGather, most);; k = std::min(16 * k, most)) {
+    const int64_t count = SLUICE_SIMD(q, sample_gather)(p, a, row, k, entries);
+    const bool all = k == most || count < k;
+    const double total = cut ? mass_of(params, sums.largest, entries, count) : sums.tempered;
+    const int64_t picked =
+        draw(params, sums.largest, total, {entries, count, all ? Reach::kAll : Reach::kSome});
+    if (picked >= 0) return entries[picked].id;
+  }
+}
+
+void sample_row(Queue& q, const Sample::Problem& p, const Sample::Args& a, int64_t row, const Chunk* chunks,
+                Entry* entries) {
+  const RowSums sums = row_sums(chunks, chunks_of(p));
+  int32_t& token = a.token.as<int32_t>()[row];
+  float& logprob = a.logprob.as<float>()[row];
+  token = 0;
+  logprob = std::numeric_limits<float>::quiet_NaN();
+  if (sums.largest == -std::numeric_limits<float>::infinity()) return;
+  const bool greedy = !(a.temperature.as<const float>()[row] > 0) || std::isinf(sums.largest);
+  const int64_t id =
+      greedy ? SLUICE_SIMD(q, sample_first)(p, a, row, sums.largest_chunk * kSampleChunk, sums.largest)
+             : draw_row(q, p, a, row, sums, entries);
+  token = static_cast<int32_t>(id);
+  const double logit = load2(a.logits, row, id);
+  logprob = static_cast<float>(logit - sums.largest - std::log(sums.plain));
+}
+
+Refusal supports(const Sample::Problem&, const DeviceInfo&) { return {}; }
+
+double cost_us(const Sample::Problem& p, const DeviceInfo& d) {
+  const double exponentials = 2.0 * static_cast<double>(p.rows * p.vocab);
+  return roofline_us<Sample>(p, d, 0.3, d.f32_flops_per_us) + 50 * exponentials / d.f32_flops_per_us;
+}
+
+size_t workspace_bytes(const Sample::Problem& p, const DeviceInfo& d) {
+  return static_cast<size_t>(p.rows * chunks_of(p)) * sizeof(Chunk) +
+         static_cast<size_t>(rooms_of(p, d.cores) * p.vocab) * sizeof(Entry);
+}
+
+Status enqueue(const Sample::Problem& p, const Sample::Args& a, Workspace workspace, Stream stream) {
+  return submit(stream, [p, a, workspace](Queue& q) {
+    const int64_t per_row = chunks_of(p), rooms = rooms_of(p, q.pool->threads());
+    auto* chunks = reinterpret_cast<Chunk*>(workspace.data);
+    auto* entries = reinterpret_cast<Entry*>(chunks + p.rows * per_row);
+    q.pool->run(p.rows * per_row, 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i)
+        SLUICE_SIMD(q, sample_largest)(p, a, i / per_row, i % per_row, chunks + i);
+    });
+    q.pool->run(p.rows * per_row, 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t row = i / per_row;
+        const float base = largest_of(chunks + row * per_row, per_row);
+        if (std::isfinite(base)) SLUICE_SIMD(q, sample_sums)(p, a, row, i % per_row, base, chunks + i);
+      }
+    });
+    q.pool->run(p.rows, 1, [&](int64_t begin, int64_t end, int thread) {
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t room = p.rows == rooms ? row : thread;
+        sample_row(q, p, a, row, chunks + row * per_row, entries + room * p.vocab);
+      }
+    });
+  });
+}
+
+}  // namespace
+
+extern const Candidate<Sample> sample_scan = {
+    .name = "cpu.sample.scan",
+    .backend = Backend::kCpu,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = workspace_bytes,
+    .enqueue = enqueue,
+    .batch_invariant = true,
+};
+
+}  // namespace sluice::cpu
+#endif  // HWY_ONCE
