@@ -1,5 +1,7 @@
 // Every wrong use gets its code and a message that names the thing.
 #include <cstring>
+#include <new>
+#include <stdexcept>
 
 #include "capi/support.h"
 
@@ -191,6 +193,20 @@ TEST_F(CapiErrors, NullPointersAreNamed) {
              nullptr, "", [](void*, const sluice_slot*) {}, nullptr, error_),
          bad, "op");
   EXPECT_EQ(sluice_plan_run(nullptr, &launch, nullptr), bad) << "no message buffer is fine";
+}
+
+TEST_F(CapiErrors, ExceptionsOfCallbacksStopAtTheBorder) {
+  sluice_recording* recording = nullptr;
+  const auto record = [&](sluice_enqueue enqueue) {
+    return sluice_record(device_.device, device_.stream(), enqueue, nullptr, &recording, error_);
+  };
+  expect(record([](void*) -> sluice_status { throw std::runtime_error("lost"); }), SLUICE_DEVICE, "lost");
+  expect(record([](void*) -> sluice_status { throw 7; }), SLUICE_DEVICE, "unknown type");
+  expect(record([](void*) -> sluice_status { throw std::bad_alloc(); }), SLUICE_OUT_OF_MEMORY, "memory");
+  EXPECT_EQ(recording, nullptr);
+  expect(sluice_op_fields(
+             "router_gemm", [](void*, const sluice_field*) { throw 7; }, nullptr, error_),
+         SLUICE_DEVICE, "unknown type");
 }
 
 TEST_F(CapiErrors, ReleasingNothingDoesNothing) {
