@@ -6,15 +6,19 @@
  * comment on top of src/ops/<operation>.h.
  *
  * Errors     Every function that can fail returns a sluice_status and writes a message to `error`, unless
- * that is NULL. A message says what was wanted and what was found. Outputs are not touched on failure, except
- *            the messages and the sizes that the descriptions name.
+ *            that is NULL. A message says what was wanted and what was found. Outputs are not touched on
+ *            failure, except for the messages and the sizes that the descriptions name.
+ *
  * Ownership  sluice_open, sluice_allocate, sluice_plan_create, sluice_table_create and sluice_record give an
- * object that the caller releases with the matching function; releasing NULL does nothing. All of them end
- *            before their device is closed. Strings that come back live as long as the object that gave them,
- * or for ever where there is none. Strings that go in are read during the call only. Threads    Plans and
- * tables never change: any thread may run them, on its own workspace. One stream belongs to one thread at a
- * time. There is no state outside of the objects. Memory     Launching (sluice_plan_run, sluice_table_run,
- * sluice_replay) does not allocate when it succeeds.
+ *            object that the caller releases with the matching function; releasing NULL does nothing. All of
+ *            them end before their device is closed. Strings that come back live as long as the object that
+ *            gave them, or for ever where there is none. Strings that go in are read during the call only.
+ *
+ * Threads    Plans and tables never change: any thread may run them, on its own workspace. One stream belongs
+ *            to one thread at a time. There is no state outside of the objects.
+ *
+ * Memory     Launching (sluice_plan_run, sluice_table_run, sluice_replay) does not allocate when it succeeds;
+ *            inside sluice_record, which keeps what is enqueued, it does.
  */
 #ifndef SLUICE_SLUICE_H_
 #define SLUICE_SLUICE_H_
@@ -140,8 +144,7 @@ typedef struct sluice_arg {
 
 #define SLUICE_ARGS_MAX 32
 
-/* All that a launch needs. Tensors that the problem does not use are left out; their order does not matter.
- */
+/* All that a launch needs. Tensors that the problem does not use are left out; the order does not matter. */
 typedef struct sluice_launch {
   const sluice_arg* args;
   size_t arg_count; /* at most SLUICE_ARGS_MAX */

@@ -19,6 +19,22 @@ Status need_stream(const sluice_device& device, sluice_stream stream) {
                  text(stream_of(stream).where));
 }
 
+// The caller's callback, whose exceptions must not pass through a device that is recording.
+Status call(sluice_enqueue enqueue, void* context) {
+  try {
+    const sluice_status status = enqueue(context);
+    if (status == SLUICE_OK) return {};
+    return {static_cast<Code>(status),
+            std::string("record: the callback returned '") + sluice_status_text(status) + "'"};
+  } catch (const std::bad_alloc&) {
+    return out_of_memory("record: the callback ran out of memory");
+  } catch (const std::exception& other) {
+    return {Code::kDevice, std::string("record: the callback threw '") + other.what() + "'"};
+  } catch (...) {
+    return {Code::kDevice, "record: the callback threw something of an unknown type"};
+  }
+}
+
 }  // namespace
 
 extern "C" {
@@ -97,12 +113,7 @@ sluice_status sluice_record(sluice_device* device, sluice_stream stream, sluice_
     SLUICE_TRY(need_pointer(reinterpret_cast<const void*>(enqueue), "enqueue"));
     SLUICE_TRY(need_pointer(out, "out"));
     auto handle = std::make_unique<sluice_recording>();
-    auto recorded = device->device->record(stream_of(stream), [&]() -> Status {
-      const sluice_status status = enqueue(context);
-      if (status == SLUICE_OK) return {};
-      return {static_cast<Code>(status),
-              std::string("record: the callback returned '") + sluice_status_text(status) + "'"};
-    });
+    auto recorded = device->device->record(stream_of(stream), [&] { return call(enqueue, context); });
     if (!recorded.ok()) return recorded.status();
     handle->recording = std::move(recorded).value();
     *out = handle.release();

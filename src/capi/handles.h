@@ -1,9 +1,11 @@
 // What the opaque types of sluice.h are, and how calls cross the border.
 #pragma once
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dispatch/any_op.h"
@@ -30,7 +32,7 @@ struct sluice_recording {
 namespace sluice::capi {
 
 // Writes `from` as sluice_text promises.
-inline void write_text(const std::string& from, sluice_text* to) {
+inline void write_text(std::string_view from, sluice_text* to) {
   if (!to) return;
   to->needed = from.size() + 1;
   if (!to->data || to->capacity == 0) return;
@@ -52,8 +54,12 @@ sluice_status guarded(sluice_text* error, Body body) {
   } catch (const std::bad_alloc&) {
     if (error && error->data && error->capacity > 0) error->data[0] = '\0';  // no memory for words either
     return SLUICE_OUT_OF_MEMORY;
+  } catch (const std::exception& other) {  // the standard library's: a thread that could not start, say
+    write_text(other.what(), error);
+    return SLUICE_DEVICE;
   } catch (...) {
-    return SLUICE_DEVICE;  // the standard library's: a thread that could not be started, say
+    write_text("a callback threw something of an unknown type", error);
+    return SLUICE_DEVICE;
   }
 }
 

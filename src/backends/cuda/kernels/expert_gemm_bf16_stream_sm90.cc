@@ -4,9 +4,9 @@
 //
 // Wins    up to about 64 rows an expert: memory stays saturated, and no SM waits for a long expert.
 // Loses   more rows: weights pass the tensor cores again for each 64 rows. See bf16_tile_sm90.
-// Limits  see supports().
-// Source  original; the contract is ops/expert_gemm.h. Cost: what the design may reach, from loops without
-//         an epilogue (expert_cost.h), not from this kernel.
+// Limits  see supports(). Where a sum is split depends on the whole list, so it is not batch-invariant.
+// Source  original; the contract is ops/expert_gemm.h. Cost: what the design may reach, bytes at the
+//         rate of a plain stream and products at a share of the dense rate.
 #include "backends/cuda/card.h"
 #include "backends/cuda/expert_cost.h"
 

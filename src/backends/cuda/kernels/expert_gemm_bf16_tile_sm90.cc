@@ -3,9 +3,9 @@
 //
 // Wins    more than about 64 rows an expert: each weight that is read serves 192 rows.
 // Loses   fewer rows: tiles run nearly empty. See bf16_stream_sm90.
-// Limits  see supports().
-// Source  original; the contract is ops/expert_gemm.h. Cost: what the design may reach, from loops without
-//         an epilogue (expert_cost.h), not from this kernel.
+// Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
+// Source  original; the contract is ops/expert_gemm.h. Cost: what the design may reach, bytes at the
+//         rate of a plain stream and products at a share of the dense rate.
 #include "backends/cuda/card.h"
 #include "backends/cuda/expert_cost.h"
 
@@ -43,6 +43,7 @@ extern const Candidate<ExpertGemm> expert_gemm_bf16_tile_sm90 = {
     .cost_us = cost_us,
     .workspace_bytes = no_workspace<ExpertGemm>,
     .enqueue = no_kernel<ExpertGemm>,
+    .batch_invariant = true,
     .alignment_bytes = 16,
     .planned = true,
 };

@@ -4,7 +4,7 @@
 //
 // Wins    up to about 64 rows an expert: memory stays saturated, and no SM waits for a long expert.
 // Loses   more rows: weights pass the tensor cores again for each 64 rows. See mxfp4_tile_sm90.
-// Limits  see supports().
+// Limits  see supports(). Where a sum is split depends on the whole list, so it is not batch-invariant.
 // Source  original; the contract is ops/expert_gemm.h. Cost: what the design may reach, from loops without
 //         an epilogue (expert_cost.h), not from this kernel.
 #include "backends/cuda/card.h"

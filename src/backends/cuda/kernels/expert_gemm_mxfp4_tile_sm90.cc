@@ -3,7 +3,7 @@
 //
 // Wins    more than about 64 rows an expert: each weight that is dequantised serves 192 rows.
 // Loses   fewer rows: tiles run nearly empty. See mxfp4_stream_sm90.
-// Limits  see supports().
+// Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h. Cost: what the design may reach, from loops without
 //         an epilogue (expert_cost.h), not from this kernel.
 #include "backends/cuda/card.h"
@@ -44,6 +44,7 @@ extern const Candidate<ExpertGemm> expert_gemm_mxfp4_tile_sm90 = {
     .cost_us = cost_us,
     .workspace_bytes = no_workspace<ExpertGemm>,
     .enqueue = no_kernel<ExpertGemm>,
+    .batch_invariant = true,
     .alignment_bytes = 16,
     .planned = true,
 };

@@ -3,8 +3,8 @@
 //
 // Wins    few slots: one launch, no sort, stable by construction.
 // Loses   many slots: one SM does all the work.
-// Limits  see supports().
-// Source  original; the contract is ops/group_rows.h.
+// Limits  see supports(). The contract fixes every number, so batch-invariant as any kernel of this
+// operation. Source  original; the contract is ops/group_rows.h.
 #include "backends/cuda/card.h"
 #include "ops/group_rows.h"
 
@@ -37,6 +37,7 @@ extern const Candidate<GroupRows> group_rows_bitmask_sm90 = {
     .cost_us = cost_us,
     .workspace_bytes = no_workspace<GroupRows>,
     .enqueue = no_kernel<GroupRows>,
+    .batch_invariant = true,
     .planned = true,
 };
 

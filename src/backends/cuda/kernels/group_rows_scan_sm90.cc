@@ -3,8 +3,8 @@
 //
 // Wins    many tokens: all SMs take part.
 // Loses   few tokens, to bitmask_sm90: the phases wait for each other.
-// Limits  see supports().
-// Source  original; the contract is ops/group_rows.h.
+// Limits  see supports(). The contract fixes every number, so batch-invariant as any kernel of this
+// operation. Source  original; the contract is ops/group_rows.h.
 #include "backends/cuda/card.h"
 #include "ops/group_rows.h"
 
@@ -37,6 +37,7 @@ extern const Candidate<GroupRows> group_rows_scan_sm90 = {
     .cost_us = cost_us,
     .workspace_bytes = workspace_bytes,
     .enqueue = no_kernel<GroupRows>,
+    .batch_invariant = true,
     .planned = true,
 };
 

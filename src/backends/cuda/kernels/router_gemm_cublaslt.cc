@@ -16,7 +16,7 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
 }
 
 // H200, CUDA 13.0, weights not in L2: 6.3 us for 1 x 128 x 2880, 7.0 for 512, 27.5 for 4096 x 256 x 7168. The
-// model is within 20% of 26 such numbers, save 4096 x 128 x 2880, where it says 10.4 and the card took 7.5.
+// model is within 20% of 21 such numbers, save 4096 x 128 x 2880, where it says 10.4 and the card took 7.5.
 double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
   return lt_floor_us(d) + RouterGemm::flops(p) / lt_flops_per_us(p.x, d);
 }

@@ -1,0 +1,181 @@
+// The built command: what it prints, where, and with which exit status.
+#include <gtest/gtest.h>
+
+#include "harness/process.h"
+
+namespace sluice::test {
+namespace {
+
+Outcome sluice(std::vector<std::string> words) {
+  words.insert(words.begin(), SLUICE_COMMAND);
+  return run_process(words);
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// An answer: status, nothing on stderr.
+std::string answer(const std::vector<std::string>& words, int status = 0) {
+  const Outcome o = sluice(words);
+  EXPECT_EQ(o.status, status) << o.err << o.out;
+  EXPECT_EQ(o.err, "");
+  return o.out;
+}
+
+// Wrong use: status 2, nothing on stdout, one line on stderr.
+std::string complaint(const std::vector<std::string>& words) {
+  const Outcome o = sluice(words);
+  EXPECT_EQ(o.status, 2) << o.err << o.out;
+  EXPECT_EQ(o.out, "");
+  EXPECT_EQ(o.err.substr(0, 8), "sluice: ") << o.err;
+  EXPECT_EQ(o.err.find('\n'), o.err.size() - 1) << o.err;
+  return o.err;
+}
+
+TEST(Cli, ExplainGivesEveryReasonAgainstEveryKernel) {
+  const std::string text =
+      answer({"explain", "router_gemm", "--tokens", "1", "--experts", "128", "--hidden", "2880", "--bias",
+              "--device", "h200", "--force", "cuda.router_gemm.cublaslt"},
+             1);
+  const std::string want =
+      "problem  router_gemm tokens=1 experts=128 hidden=2880 x=bf16 w=bf16 y=f32 bias=1\n"
+      "device   h200 (sm90, 132 SMs)\n"
+      "           -    cuda.router_gemm.splitk_sm90             refused"
+      "  (planned: no kernel in this build)\n"
+      "                needs not to be excluded; policy.force=cuda.router_gemm.cublaslt\n"
+      "           -    cuda.router_gemm.wide_sm90               refused"
+      "  (planned: no kernel in this build)\n"
+      "                needs not to be excluded; policy.force=cuda.router_gemm.cublaslt\n"
+      "           -    cuda.router_gemm.cublaslt                refused"
+      "  (planned: no kernel in this build)\n"
+      "                needs a bias of y's type (the epilogue adds no other); w=bf16 y=f32\n";
+  EXPECT_EQ(text.substr(0, want.size()), want);
+  EXPECT_TRUE(contains(text,
+                       "           -    cpu.router_gemm.dot                      refused\n"
+                       "                needs its own backend; the device is h200\n"
+                       "                needs not to be excluded; policy.force=cuda.router_gemm.cublaslt\n"))
+      << text;
+  EXPECT_TRUE(contains(text, "!! nobody accepts\n")) << text;
+}
+
+TEST(Cli, ExplainChoosesAndExitsWithZero) {
+  const std::string text = answer({"explain", "router_gemm", "--tokens", "1", "--experts", "128", "--hidden",
+                                   "2880", "--bias", "--device", "h200"});
+  EXPECT_TRUE(contains(text, "->")) << text;
+  EXPECT_TRUE(contains(text, "us  cuda.router_gemm.splitk_sm90")) << text;
+  EXPECT_TRUE(contains(text, "(planned: no kernel in this build)")) << text;
+}
+
+TEST(Cli, ExplainWithoutADeviceAsksThisMachine) {
+  const std::string text = answer({"explain", "router_gemm"});
+  EXPECT_TRUE(contains(text, "device   cpu (")) << text;
+  EXPECT_TRUE(contains(text, "->")) << text;
+  EXPECT_EQ(answer({"explain", "router_gemm", "--device", "cpu"}), text);
+}
+
+TEST(Cli, FieldsTakeBothSpellingsAndFlagsTakeValues) {
+  const std::string want = answer({"explain", "route_topk", "--top_k", "8", "--device", "h200"});
+  EXPECT_TRUE(contains(want, "top_k=8 ")) << want;
+  EXPECT_EQ(answer({"explain", "route_topk", "--top-k=8", "--device", "h200"}), want);
+  EXPECT_EQ(answer({"explain", "--top-k", "8", "route_topk", "--device=h200"}), want);
+  EXPECT_TRUE(
+      contains(answer({"explain", "route_topk", "--scale-here=0", "--device", "h200"}), "scale_here=0"));
+  EXPECT_TRUE(
+      contains(answer({"explain", "route_topk", "--scale_here=false", "--device", "h200"}), "scale_here=0"));
+}
+
+TEST(Cli, NegativeValuesReachTheContract) {
+  const std::string text = answer({"explain", "router_gemm", "--tokens", "-1", "--device", "h200"}, 1);
+  EXPECT_TRUE(contains(text, "!! the contract needs tokens from 0 to 16384; tokens=-1")) << text;
+  EXPECT_TRUE(contains(text, "!! nobody accepts")) << text;
+}
+
+TEST(Cli, ListsTheOperations) {
+  const std::string text = answer({"explain"});
+  EXPECT_TRUE(contains(text, "router_gemm   scores every expert for every token\n")) << text;
+  EXPECT_TRUE(contains(text, "sample ")) << text;
+  EXPECT_TRUE(contains(answer({"explain", "--json"}), "\"op\": \"router_gemm\""));
+}
+
+TEST(Cli, SweepsOverTokens) {
+  const std::string text = answer({"explain", "router_gemm", "--y", "bf16", "--device", "h200", "--sweep",
+                                   "tokens", "--tokens-max", "4096"});
+  EXPECT_TRUE(contains(text, "cuda.router_gemm.splitk_sm90")) << text;
+  EXPECT_TRUE(contains(text, "      4096  ")) << text;
+  EXPECT_TRUE(contains(text, "cuda.router_gemm.cublaslt")) << text;
+  const std::string json =
+      answer({"explain", "router_gemm", "--device", "h200", "--sweep", "tokens", "--json"});
+  EXPECT_TRUE(contains(json, "\"last\": 1024")) << json;
+  const Outcome gap =
+      sluice({"explain", "router_gemm", "--device", "h200", "--sweep", "tokens", "--tokens-max", "20000"});
+  EXPECT_EQ(gap.status, 1);
+  EXPECT_TRUE(contains(gap.err, "tokens=16385")) << gap.err;
+}
+
+TEST(Cli, PrintsContracts) {
+  const std::string text = answer({"explain", "router_gemm", "--contract", "--tokens", "3"});
+  EXPECT_TRUE(contains(text, "length of the sums")) << text;
+  EXPECT_TRUE(contains(text, "bf16[3, 2880], rows may be strided")) << text;
+  EXPECT_TRUE(contains(text, "bf16[128], not used by this problem")) << text;
+  EXPECT_TRUE(contains(answer({"explain", "router_gemm", "--contract", "--json"}), "\"role\": \"out\""));
+}
+
+TEST(Cli, AnswersInJson) {
+  const std::string text = answer({"explain", "router_gemm", "--device", "h200", "--json"});
+  EXPECT_TRUE(contains(text, "\"chosen\": \"cuda.router_gemm.splitk_sm90\"")) << text;
+  EXPECT_TRUE(contains(text, "\"planned\": true")) << text;
+  const std::string none =
+      answer({"explain", "router_gemm", "--device", "h200", "--force", "cpu.router_gemm.dot", "--json"}, 1);
+  EXPECT_TRUE(contains(none, "\"chosen\": null")) << none;
+}
+
+TEST(Cli, WrongUseIsNamed) {
+  EXPECT_EQ(complaint({"explain", "router_gem"}),
+            "sluice: unknown operation 'router_gem'; did you mean 'router_gemm'?\n");
+  EXPECT_EQ(complaint({"explain", "router_gemm", "--token", "1"}),
+            "sluice: unknown flag '--token'; did you mean '--tokens'?\n");
+  EXPECT_EQ(complaint({"explain", "router_gemm", "--biass=1"}),
+            "sluice: unknown flag '--biass'; did you mean '--bias'?\n");
+  EXPECT_EQ(complaint({"explain", "router_gemm", "--tokens", "many"}),
+            "sluice: tokens: wanted an integer, found 'many'\n");
+  EXPECT_TRUE(contains(complaint({"explain", "router_gemm", "--x", "f31"}), "x: wanted one of f32, bf16"));
+  EXPECT_TRUE(contains(complaint({"explain", "router_gemm", "--bias=maybe"}), "'maybe'"));
+  EXPECT_TRUE(contains(complaint({"explain", "router_gemm", "--device", "h201"}), "'h201'"));
+  EXPECT_TRUE(contains(complaint({"explain", "router_gemm", "--force", "cpu.router_gemm.dto"}),
+                       "cpu.router_gemm.dot"));
+  EXPECT_TRUE(contains(complaint({"explain", "router_gemm", "--sweep", "experts"}), "--sweep"));
+  EXPECT_TRUE(contains(complaint({"explain", "router_gemm", "--sweep", "tokens", "--tokens-max", "-1"}),
+                       "--tokens-max"));
+  EXPECT_TRUE(contains(complaint({"explain", "router_gemm", "--tokens"}), "--tokens"));
+  EXPECT_EQ(complaint({"explain", "router_gemm", "extra"}), "sluice: unexpected argument 'extra'\n");
+  EXPECT_EQ(complaint({"explan"}), "sluice: unknown command 'explan'; did you mean 'explain'?\n");
+  EXPECT_TRUE(contains(complaint({"--nope"}), "--nope"));
+  EXPECT_TRUE(contains(complaint({"devices", "--nope"}), "--nope"));
+}
+
+TEST(Cli, HelpAndVersion) {
+  EXPECT_EQ(answer({"--version"}).substr(0, 9), "sluice 0.");
+  const std::string help = answer({"--help"});
+  EXPECT_TRUE(contains(help, "Examples:")) << help;
+  for (const char* command : {"explain", "devices", "collect-env"})
+    EXPECT_TRUE(contains(help, command)) << help;
+  EXPECT_TRUE(contains(answer({"explain", "router_gemm", "--help"}), "length of the sums"));
+  const Outcome nothing = sluice({});
+  EXPECT_EQ(nothing.status, 2);
+  EXPECT_TRUE(contains(nothing.err, "Usage"));
+}
+
+TEST(Cli, TellsOfDevicesAndOfTheEnvironment) {
+  const std::string devices = answer({"devices"});
+  EXPECT_TRUE(contains(devices, "this machine")) << devices;
+  EXPECT_TRUE(contains(devices, "h200 (sm90, 132 SMs)")) << devices;
+  EXPECT_TRUE(contains(answer({"devices", "--json"}), "\"name\": \"h200\""));
+  const std::string env = answer({"collect-env"});
+  for (const char* part :
+       {"sluice  ", "compiler", "build", "processor", "memory", "simd", "cpu (", "cuda", "planned"})
+    EXPECT_TRUE(contains(env, part)) << part << " in " << env;
+}
+
+}  // namespace
+}  // namespace sluice::test

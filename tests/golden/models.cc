@@ -1,0 +1,66 @@
+#include "golden/models.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice::test {
+namespace {
+
+// Sizes and rules: the models' config.json and reference code. Experts that ship in fp8 appear in bf16, as
+// their draft layers do.
+const MoeModel kModels[] = {
+    {"gpt_oss_20b", "y=bf16 bias=1", "method=renormalize logits=bf16",
+     "w=e2m1 act=swiglu_clamped alpha=1.702 beta=1 limit=7 bias=1", "w=e2m1 bias=1", "", 2880, 2880, 2880, 32,
+     4},
+    {"gpt_oss_120b", "y=bf16 bias=1", "method=renormalize logits=bf16",
+     "w=e2m1 act=swiglu_clamped alpha=1.702 beta=1 limit=7 bias=1", "w=e2m1 bias=1", "", 2880, 2880, 2880,
+     128, 4},
+    {"deepseek_v3", "", "method=deepseek_v3 bias=1 groups=8 topk_groups=4 scale=2.5",
+     "w=bf16 act=swiglu gate_order=gate_first", "w=bf16", "shared=1", 7168, 7168, 2048, 256, 8},
+    {"deepseek_v4_flash", "", "method=sqrt_softplus bias=1 scale=1.5",
+     "w=e2m1 act=swiglu_clamped limit=10 gate_order=gate_first", "w=e2m1", "shared=1", 4096, 4096, 2048, 256,
+     6},
+    {"deepseek_v4_pro", "", "method=sqrt_softplus bias=1 scale=2.5",
+     "w=e2m1 act=swiglu_clamped limit=10 gate_order=gate_first", "w=e2m1", "shared=1", 7168, 7168, 3072, 384,
+     6},
+    {"qwen3_30b", "", "method=renormalize_naive", "w=bf16 act=swiglu gate_order=gate_first", "w=bf16", "",
+     2048, 2048, 768, 128, 8},
+    {"nemotron3_nano", "", "method=deepseek_v3 bias=1 scale=2.5", "w=bf16 act=relu2", "w=bf16", "shared=1",
+     2688, 2688, 1856, 128, 6},
+    {"nemotron3_super", "", "method=deepseek_v3 bias=1 scale=5", "w=bf16 act=relu2", "w=bf16", "", 4096, 1024,
+     2688, 512, 22},
+    {"minimax_m2", "w=f32", "method=minimax2 bias=1", "w=bf16 act=swiglu gate_order=gate_first", "w=bf16", "",
+     3072, 3072, 1536, 256, 8},
+};
+
+std::string n(int64_t value) { return std::to_string(value); }
+
+std::unique_ptr<AnyProblem> problem(const char* op, const std::string& fields) {
+  auto made = make_problem(op);
+  EXPECT_TRUE(made.ok()) << op;
+  const Status status = made.value()->parse(fields);
+  EXPECT_TRUE(status.ok()) << op << ": " << status.message;
+  return std::move(made).value();
+}
+
+}  // namespace
+
+std::span<const MoeModel> moe_models() { return kModels; }
+
+std::vector<std::unique_ptr<AnyProblem>> layer_of(const MoeModel& m, int64_t tokens, Backend backend) {
+  const std::string t = "tokens=" + n(tokens), e = " experts=" + n(m.experts),
+                    rows = "rows=" + n(tokens * m.top_k);
+  const std::string slots = " slots=" + n(m.top_k);
+  const std::string layout = backend == Backend::kCpu ? " layout=panels16 " : " layout=row_major ";
+  std::vector<std::unique_ptr<AnyProblem>> out;
+  out.push_back(problem("router_gemm", t + e + " hidden=" + n(m.hidden) + " " + m.router));
+  out.push_back(problem("route_topk", t + e + " top_k=" + n(m.top_k) + " " + m.routing));
+  out.push_back(problem("group_rows", t + e + slots));
+  out.push_back(problem("expert_gemm", rows + " " + t + e + slots + " features=" + n(m.intermediate) +
+                                           " width=" + n(m.latent) + layout + m.up));
+  out.push_back(problem("expert_gemm", rows + e + " features=" + n(m.latent) + " width=" + n(m.intermediate) +
+                                           layout + m.down));
+  out.push_back(problem("combine", rows + " " + t + e + slots + " hidden=" + n(m.latent) + " " + m.combine));
+  return out;
+}
+
+}  // namespace sluice::test
