@@ -39,10 +39,10 @@ namespace sluice {
 //            made.
 // Exactness  z: (width + 5) * 2^-24 * (|in| sum |x||w| + |bias|), plus, for each term, what is lost where a
 //            number below the smallest normal counts as zero: (|in| + 1) * 2^-126 *
-//            ((|x| + 1) max(1, s_row) + |w|), where s_row is the row's largest scale (kernels may sum
-//            relative to it). Then through the activation by its slope (ops/activation.h), plus half an ulp
-//            of y. Where the sum of |x||w|, or of |x||code| before scales, passes the largest f32, so may
-//            the result; no single weight does.
+//            ((3 |x| + 2) max(1, s_row) + |w|), where s_row is the row's largest scale: kernels may sum
+//            relative to it, losing codes (6 * 2^-127 and less), products and sums. Then through the
+//            activation by its slope (ops/activation.h), plus half an ulp of y. Where the sum of |x||w|, or
+//            of |x||code| before scales, passes the largest f32, so may the result; no single weight does.
 // Source     openai/gpt-oss MLPBlock.forward, swiglu; DeepSeek-V4 Expert.forward; NVIDIA Nemotron-3 (relu2).
 struct ExpertGemm {
   static constexpr std::string_view kName = "expert_gemm";

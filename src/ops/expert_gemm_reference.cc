@@ -67,7 +67,7 @@ Bounded pre_activation(const double* x, const WeightRow& row, double in, double 
     if (!std::isfinite(x[k] * row.w[k])) continue;  // then so is the sum, and no rounding moves it
     magnitude += std::abs(x[k] * row.w[k]);
     unscaled += std::abs(x[k] * row.codes[k]);
-    flushed += kFlush * ((std::abs(x[k]) + 1) * std::max(1.0, row.largest_scale) + std::abs(row.w[k]));
+    flushed += kFlush * ((3 * std::abs(x[k]) + 2) * std::max(1.0, row.largest_scale) + std::abs(row.w[k]));
   }
   const double terms = static_cast<double>(row.w.size());
   const double scaled = std::max(1.0, std::abs(in)) * std::max(magnitude, unscaled);

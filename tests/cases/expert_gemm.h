@@ -15,6 +15,7 @@ struct ScaleRange {
 inline ScaleRange scale_range(Fill fill) {
   if (fill == Fill::kTiny) return {0, 6};
   if (fill == Fill::kHuge) return {248, 254};
+  if (fill == Fill::kAllEqual) return {60, 200};  // further apart than a number has exponents
   return {};
 }
 
@@ -77,8 +78,19 @@ class ExpertFill {
     // Sums of about twice the clamp, so that both of its sides are met. MXFP4 has its NaN in scales alone.
     const double weight = p_.w == DType::kE2M1 ? 0.12 : 0.05;
     const double aim = p_.limit > 0 && p_.limit < 100 ? 1.5 * p_.limit : 3;
-    fill_rarely(a_.x, fill_ == Fill::kSomeNan && p_.w == DType::kE2M1 ? Fill::kNormal : fill_, random_,
-                aim / (weight * std::sqrt(static_cast<double>(p_.width))));
+    const double size = aim / (weight * std::sqrt(static_cast<double>(p_.width)));
+    if (fill_ != Fill::kSomeNan || p_.w != DType::kE2M1) return fill_rarely(a_.x, fill_, random_, size);
+    // The scales hold the NaN here; in x it would hide them, so one row has it.
+    fill_floats(a_.x, Fill::kNormal, random_, size);
+    set_first_nan();
+  }
+
+  void set_first_nan() {
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    if (elements_of(a_.x) == 0) return;
+    Tensor first = a_.x;
+    first.shape = {1, 1};
+    set_each(first, [&](int64_t, int64_t) { return nan; });
   }
 
   void clear_panels() {
@@ -105,7 +117,7 @@ class ExpertFill {
     const ScaleRange range = scale_range(fill_);
     uint32_t bits = 0;
     for (int64_t k = 0; k < p_.width; ++k, bits >>= 4) {
-      if (k % 8 == 0) bits = fill_ == Fill::kAllEqual ? 0x22222222u : random_.bits();
+      if (k % 8 == 0) bits = fill_ == Fill::kAllEqual ? 0x2222222Au : random_.bits();
       if (k % kMxBlock == 0) {
         const bool nan = fill_ == Fill::kSomeNan && random_.integer(0, 15) == 0;
         const auto scale = static_cast<uint8_t>(nan ? 255 : random_.integer(range.low, range.high));
@@ -242,6 +254,16 @@ struct Suite<ExpertGemm> {
     both({.rows = 1, .experts = 1, .features = 1, .width = 1, .w = kB}, "the smallest of each");
     both(with(rows_of(9, Activation::kIdentity), [](P& p) { p.x = p.y = kF; }), "scales from 0", Fill::kTiny);
     both(with(rows_of(9, Activation::kIdentity), [](P& p) { p.x = p.y = kF; }), "scales to 254", Fill::kHuge);
+    both(with(rows_of(9, Activation::kIdentity), [](P& p) { p.y = kF; }), "scales from 0, bf16 x",
+         Fill::kTiny);
+    both(with(rows_of(9, Activation::kIdentity), [](P& p) { p.y = kF; }), "scales to 254, bf16 x",
+         Fill::kHuge);
+    both(with(rows_of(9, Activation::kIdentity), [](P& p) { p.y = kF, p.width = 160; }),
+         "scales far apart in a row", Fill::kAllEqual);
+    both(with(rows_of(49, Activation::kIdentity), [](P& p) { p.experts = 1; }),
+         "32 rows and one more than 16");
+    both(with(rows_of(300, Activation::kSwiGlu), [](P& p) { p.experts = 1, p.features = 5, p.width = 320; }),
+         "more rows of one expert than sweep over one decoding");
     both(with(rows_of(9, Activation::kIdentity), [](P& p) { p.y = kF, p.width = 160; }),
          "some scales are NaN", Fill::kSomeNan);
     return out;
