@@ -11,38 +11,13 @@
 //
 #include "backends/cpu/card.h"
 #include "backends/cpu/simd/dispatch.h"
+#include "backends/cpu/simd/linear_tile.h"
 #include "backends/cpu/simd/panel.h"
 #include "ops/linear.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {
 namespace {
-
-// Adds bias and residual to the sums of 16 features from `first` on, and stores `rows` rows from `row` on.
-template <class Y>
-void finish(const Linear::Problem& p, const Linear::Args& a, int64_t row, int64_t rows, int64_t first,
-            const float* sums) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(F32()));
-  const int64_t count = std::min(kPanelRows, p.features - first);
-  for (int64_t t = 0; t < rows; ++t, sums += kPanelRows) {
-    const BF16* bias = p.bias ? a.bias.as<const BF16>() + first : nullptr;
-    const Y* residual = p.residual ? a.residual.row<const Y>(row + t) + first : nullptr;
-    Y* y = a.y.row<Y>(row + t) + first;
-    int64_t i = 0;
-    for (; i + lanes <= count; i += lanes) {
-      auto v = hn::Load(F32(), sums + i);
-      if (bias) v = hn::Add(v, load_f32(bias + i));
-      if (residual) v = hn::Add(v, load_f32(residual + i));
-      store_f32(v, y + i);
-    }
-    for (; i < count; ++i) {
-      float v = sums[i];
-      if (bias) v += scalar_f32(bias[i]);
-      if (residual) v += scalar_f32(residual[i]);
-      store_scalar(v, y + i);
-    }
-  }
-}
 
 template <class X, class Y>
 void panels(const Linear::Problem& p, const Linear::Args& a, int64_t begin, int64_t end) {
@@ -55,7 +30,7 @@ void panels(const Linear::Problem& p, const Linear::Args& a, int64_t begin, int6
       const int64_t rows = std::min(kTileRows, p.tokens - row);
       multiply_panel(
           w, nullptr, p.width, rows, [&](int64_t t) { return a.x.row<const X>(row + t); }, sums);
-      finish<Y>(p, a, row, rows, panel * kPanelRows, sums);
+      finish_linear_tile<Y>(p, a, {row, rows, panel * kPanelRows}, sums);
     }
   }
 }

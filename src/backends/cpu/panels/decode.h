@@ -1,0 +1,35 @@
+// e2m1 codes to bf16 pairs. See panel_mxfp4_nibble (ops/weight_layout.h) for the order of the bits.
+#pragma once
+#include <bit>
+
+#include "backends/cpu/panels/job.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+namespace sluice::cpu {
+
+// All sixteen values as bf16, twice over: a lookup reads five bits of a half word, and the fifth belongs to
+// the neighbouring code, so with both halves alike no code needs to be masked. The code -0 reads as +0: a sum
+// cannot tell them apart, and an exponent can be subtracted from +0 with saturation.
+struct alignas(64) E2M1Table {
+  uint16_t bits[32];
+};
+inline constexpr E2M1Table kE2M1Table = [] {
+  E2M1Table table{};
+  for (int i = 0; i < 32; ++i)
+    table.bits[i] = static_cast<uint16_t>(i % 8 ? std::bit_cast<uint32_t>(kE2M1Values[i % 16]) >> 16 : 0);
+  return table;
+}();
+SLUICE_AVX512BF16 inline __m512i e2m1_table() { return _mm512_load_si512(kE2M1Table.bits); }
+
+// The pair (k, k + 1) of 16 rows that lies in the low bits of the half words.
+SLUICE_AVX512BF16 inline __m512i e2m1_pair(__m512i words, __m512i table) {
+  return _mm512_permutexvar_epi16(words, table);
+}
+
+// A shift by 8 that is a shuffle: shifts share a port with the dot product, shuffles do not.
+SLUICE_AVX512BF16 inline __m512i next_byte(__m512i words) { return _mm512_bsrli_epi128(words, 1); }
+
+}  // namespace sluice::cpu
+#endif

@@ -1,0 +1,178 @@
+#include <cmath>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backends/cpu/panels/ops.cc"
+#include "hwy/foreach_target.h"  // must come before highway.h
+#include "hwy/highway.h"
+//
+#include "backends/cpu/panels/dot.h"
+#include "backends/cpu/panels/ops.h"
+#include "backends/cpu/panels/tiles.h"
+#include "backends/cpu/simd/dispatch.h"
+#include "backends/cpu/simd/expert_tile.h"
+#include "backends/cpu/simd/linear_tile.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sluice::cpu::HWY_NAMESPACE {
+
+void finish_expert_sums(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, const PanelSums& s) {
+  with_float(p.y, [&]<class Y>(const Y*) {
+    if (is_gated(p.act))
+      return finish_tile<Y>(p, a, {s.expert, s.row, s.rows, s.panel / 2 * kPanelRows}, s.sums[0], s.sums[1]);
+    for (int64_t i = 0; i < s.panels; ++i)
+      finish_tile<Y>(p, a, {s.expert, s.row, s.rows, (s.panel + i) * kPanelRows}, s.sums[i], nullptr);
+  });
+}
+
+void finish_linear_sums(const Linear::Problem& p, const Linear::Args& a, const PanelSums& s) {
+  with_float(p.y, [&]<class Y>(const Y*) {
+    for (int64_t i = 0; i < s.panels; ++i)
+      finish_linear_tile<Y>(p, a, {s.row, s.rows, (s.panel + i) * kPanelRows}, s.sums[i]);
+  });
+}
+
+}  // namespace sluice::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sluice::cpu {
+HWY_EXPORT(finish_expert_sums);
+HWY_EXPORT(finish_linear_sums);
+
+namespace {
+
+PanelJob job_of(const ExpertGemm::Problem& p, const ExpertGemm::Args& a) {
+  const PanelShape shape = ExpertGemm::panels(p);
+  return {.input = {.x = a.x.as<const BF16>(),
+                    .stride = a.x.stride[0],
+                    .order = a.order.as<const int32_t>(),
+                    .slots = p.slots,
+                    .width = p.width,
+                    .padded = shape.width},
+          .codes = a.w.as<const uint8_t>(),
+          .scales = a.w_scale.as<const uint8_t>(),
+          .panels = shape.panels,
+          .experts = p.experts,
+          .rows = p.rows,
+          .row_begin = a.row_begin.as<const int32_t>(),
+          .row_count = a.row_count.as<const int32_t>()};
+}
+
+PanelJob job_of(const Linear::Problem& p, const Linear::Args& a) {
+  const PanelShape shape = panel_shape(p.features, false, p.width);
+  return {
+      .input = {.x = a.x.as<const BF16>(), .stride = a.x.stride[0], .width = p.width, .padded = shape.width},
+      .codes = a.w.as<const uint8_t>(),
+      .panels = shape.panels,
+      .rows = p.tokens};
+}
+
+size_t scratch_bytes(const PanelJob& job, const DeviceInfo& d, PanelEngine engine) {
+  return engine == PanelEngine::kDot ? dot_scratch_bytes(job) : tile_scratch_bytes(job, d.cores);
+}
+
+void run(const PanelJob& job, Queue& q, PanelEngine engine, const PanelSink& sink) {
+  engine == PanelEngine::kDot ? run_dot(job, *q.pool, sink) : run_tiles(job, *q.pool, sink);
+}
+
+void need_engine(Refusal& r, const DeviceInfo& d, PanelEngine engine) {
+  const uint32_t needed =
+      engine == PanelEngine::kDot ? kAvx512 | kAvx512Bf16 : kAvx512 | kAvx512Bf16 | kAmxBf16;
+  if ((d.cpu_features & needed) != needed)
+    r.need(false, features_text(needed) + " (the engine is made of them)",
+           "cpu_features=" + features_text(d.cpu_features));
+}
+
+void need_panels_and_bf16(Refusal& r, WeightLayout layout, DType x) {
+  if (layout != WeightLayout::kPanels16)
+    r.need(false, "layout panels16 (a vector is one pair of 16 rows)", "layout=" + std::string(word(layout)));
+  if (x != DType::kBF16)
+    r.need(false, "x in bf16 (the products are of bf16 pairs)", std::string("x=") + text(x));
+}
+
+// Measured at 3.5 GHz. The dot product sustains this much with four rows at a time, and with one row it draws
+// this share of the memory. Tiles sustain this share of what the device lists, counting whole tiles.
+constexpr double kDotFlopsPerUs = 0.085e6, kDotMemShare = 0.68;
+constexpr double kTileFlopsShare = 0.65, kTileMemShare = 0.8;
+
+// `rows` rows spread over `active` experts, in a job of `bytes` and `flops`.
+double cost(double rows, double active, double bytes, double flops, const DeviceInfo& d, PanelEngine engine) {
+  if (rows == 0) return 0;
+  const bool dot = engine == PanelEngine::kDot;
+  const double per_expert = rows / active;
+  const double padding = dot ? 1 : std::ceil(per_expert / 16) * 16 / per_expert;
+  const double speed = dot ? kDotFlopsPerUs * d.cores : kTileFlopsShare * d.bf16_flops_per_us;
+  const double memory = bytes / (d.mem_bytes_per_us * (dot ? kDotMemShare : kTileMemShare));
+  return d.launch_us + std::max(memory, flops * padding / speed);
+}
+
+// Op is ExpertGemm or Linear; what the sink needs to find its way back to y.
+template <class Op>
+struct Destination {
+  const typename Op::Problem& problem;
+  const typename Op::Args& args;
+  Queue& queue;
+};
+
+}  // namespace
+
+Refusal panels_supports(const ExpertGemm::Problem& p, const DeviceInfo& d, PanelEngine engine, DType w) {
+  Refusal r;
+  need_engine(r, d, engine);
+  need_panels_and_bf16(r, p.layout, p.x);
+  if (p.w != w) r.need(false, std::string("w in ") + text(w), std::string("w=") + text(p.w));
+  return r;
+}
+
+Refusal panels_supports(const Linear::Problem& p, const DeviceInfo& d, PanelEngine engine) {
+  Refusal r;
+  need_engine(r, d, engine);
+  need_panels_and_bf16(r, p.layout, p.x);
+  return r;
+}
+
+size_t panels_workspace(const ExpertGemm::Problem& p, const DeviceInfo& d, PanelEngine engine) {
+  return scratch_bytes(job_of(p, {}), d, engine);
+}
+
+size_t panels_workspace(const Linear::Problem& p, const DeviceInfo& d, PanelEngine engine) {
+  return scratch_bytes(job_of(p, {}), d, engine);
+}
+
+double panels_cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d, PanelEngine engine) {
+  const auto rows = static_cast<double>(p.rows_expected ? p.rows_expected : p.rows);
+  return cost(rows, active_experts(rows, p.experts), ExpertGemm::bytes(p), ExpertGemm::flops(p), d, engine);
+}
+
+double panels_cost_us(const Linear::Problem& p, const DeviceInfo& d, PanelEngine engine) {
+  return cost(static_cast<double>(p.tokens), 1, Linear::bytes(p), Linear::flops(p), d, engine);
+}
+
+Status enqueue_panels(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace workspace, Stream s,
+                      PanelEngine engine) {
+  return submit(s, [p, a, workspace, engine](Queue& q) {
+    PanelJob job = job_of(p, a);
+    job.scratch = workspace.data;
+    const Destination<ExpertGemm> to{p, a, q};
+    run(job, q, engine, {&to, [](const void* context, const PanelSums& sums) {
+                           const auto& y = *static_cast<const Destination<ExpertGemm>*>(context);
+                           SLUICE_SIMD(y.queue, finish_expert_sums)(y.problem, y.args, sums);
+                         }});
+  });
+}
+
+Status enqueue_panels(const Linear::Problem& p, const Linear::Args& a, Workspace workspace, Stream s,
+                      PanelEngine engine) {
+  return submit(s, [p, a, workspace, engine](Queue& q) {
+    PanelJob job = job_of(p, a);
+    job.scratch = workspace.data;
+    const Destination<Linear> to{p, a, q};
+    run(job, q, engine, {&to, [](const void* context, const PanelSums& sums) {
+                           const auto& y = *static_cast<const Destination<Linear>*>(context);
+                           SLUICE_SIMD(y.queue, finish_linear_sums)(y.problem, y.args, sums);
+                         }});
+  });
+}
+
+}  // namespace sluice::cpu
+#endif  // HWY_ONCE
