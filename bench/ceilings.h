@@ -1,0 +1,35 @@
+// What the machine gives to anybody: the measures that kernels are held against.
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "timing.h"
+
+namespace sluice::bench {
+
+// One layer of gated experts: x [width] -> 2 * features -> activation -> features -> width.
+struct ExpertShape {
+  int64_t experts = 32, top_k = 4, width = 2880, features = 2880;
+};
+
+// Bytes a microsecond that `threads` threads read from a buffer far over the last-level cache: the best run
+// of two ways, with and without prefetching. A ceiling is what was seen to be possible, so not a median.
+double read_bytes_per_us(int threads);
+
+// OpenBLAS sgemm on weights that were dequantised to f32 beforehand: rows already grouped, one sgemm for each
+// expert with rows and each of its two matrices; gather, bias and activation are left out.
+class SgemmExperts {
+ public:
+  SgemmExperts(const ExpertShape& shape, int threads);
+  ~SgemmExperts();
+  SgemmExperts(const SgemmExperts&) = delete;
+  SgemmExperts& operator=(const SgemmExperts&) = delete;
+  bool ready() const { return weights_ != nullptr; }  // false: there was no memory
+  Sample run(std::span<const int32_t> rows_of_expert, int64_t runs);
+
+ private:
+  ExpertShape shape_;
+  float* weights_ = nullptr;  // [experts][3 * features][width]: gates and ups, then down
+};
+
+}  // namespace sluice::bench
