@@ -25,6 +25,7 @@
 #include "backends/cpu/kernels/attention_shape.h"
 #include "backends/cpu/simd/dispatch.h"
 #include "backends/cpu/simd/dot.h"
+#include "hwy/cache_control.h"
 #include "hwy/contrib/math/math-inl.h"
 #include "ops/attention.h"
 
@@ -46,11 +47,14 @@ struct Online {
 // What turns weights relative to `from` into weights relative to `to`.
 float rescale(float from, float to) { return from == to ? 1.f : std::exp(from - to); }
 
+// Whether head_dim ends within a vector. Known at compile time it spares the inner loops a branch a load.
+enum class Tail : uint8_t { kNone, kSome };
+
 // Lanes(F32()) elements of a row that has `left`, the missing ones as zero; never reads beyond the row.
-template <class T>
+template <Tail kTail, class T>
 HWY_INLINE Vector load_part(const T* p, int64_t left) {
   const F32 d;
-  if (left >= static_cast<int64_t>(hn::Lanes(d))) return load_f32(p);
+  if (kTail == Tail::kNone || left >= static_cast<int64_t>(hn::Lanes(d))) return load_f32(p);
   HWY_ALIGN float tail[hn::MaxLanes(d)] = {};
   for (int64_t i = 0; i < left; ++i) tail[i] = scalar_f32(p[i]);
   return hn::Load(d, tail);
@@ -76,7 +80,7 @@ HWY_INLINE void store_sums(Vector a, Vector b, Vector c, Vector e, float* out) {
 }
 
 // scores[x][i] = q_x . k_i for four queries and keys [first, end), two keys at a time.
-template <class T>
+template <Tail kTail, class T>
 void score_quad(const float* q, int64_t stride, const T* const* keys, int64_t first, int64_t end, int64_t dim,
                 float* scores) {
   const F32 d;
@@ -87,7 +91,7 @@ void score_quad(const float* q, int64_t stride, const T* const* keys, int64_t fi
     const T* k1 = keys[two ? i + 1 : i];
     auto a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
     for (int64_t at = 0; at < dim; at += lanes) {
-      const auto u = load_part(k0 + at, dim - at), v = load_part(k1 + at, dim - at);
+      const auto u = load_part<kTail>(k0 + at, dim - at), v = load_part<kTail>(k1 + at, dim - at);
       const auto q0 = hn::LoadU(d, q + at), q1 = hn::LoadU(d, q + at + stride);
       const auto q2 = hn::LoadU(d, q + at + 2 * stride), q3 = hn::LoadU(d, q + at + 3 * stride);
       a0 = hn::MulAdd(u, q0, a0), a1 = hn::MulAdd(u, q1, a1);
@@ -147,12 +151,13 @@ void add_values(const float* w, const T* const* v, int64_t first, int64_t end, i
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t i = first; i < end; ++i)
     for (int64_t at = 0; at < dim; at += lanes)
-      hn::StoreU(hn::MulAdd(load_part(v[i] + at, dim - at), hn::Set(d, w[i]), hn::LoadU(d, values + at)), d,
-                 values + at);
+      hn::StoreU(hn::MulAdd(load_part<Tail::kSome>(v[i] + at, dim - at), hn::Set(d, w[i]),
+                            hn::LoadU(d, values + at)),
+                 d, values + at);
 }
 
 // The same for four queries that all see [first, end).
-template <class T>
+template <Tail kTail, class T>
 void add_values_quad(const float* w, const T* const* v, int64_t first, int64_t end, int64_t dim,
                      int64_t stride, float* values) {
   const F32 d;
@@ -168,7 +173,8 @@ void add_values_quad(const float* w, const T* const* v, int64_t first, int64_t e
     auto b0 = hn::LoadU(d, y0 + next), b1 = hn::LoadU(d, y1 + next);
     auto b2 = hn::LoadU(d, y2 + next), b3 = hn::LoadU(d, y3 + next);
     for (int64_t i = first; i < end; ++i) {
-      const auto s = load_part(v[i] + at, dim - at), t = load_part(v[i] + at + next, dim - at - next);
+      const auto s = load_part<kTail>(v[i] + at, dim - at),
+                 t = load_part<kTail>(v[i] + at + next, dim - at - next);
       const auto w0 = hn::Set(d, w[i]), w1 = hn::Set(d, w[i + kBlock]);
       const auto w2 = hn::Set(d, w[i + 2 * kBlock]), w3 = hn::Set(d, w[i + 3 * kBlock]);
       a0 = hn::MulAdd(s, w0, a0), b0 = hn::MulAdd(t, w0, b0);
@@ -242,7 +248,11 @@ struct Block {
       const int64_t row = (page * p.page_size + j % p.page_size) * p.kv_heads + kv_head;
       position[count] = j;
       keys[count] = a.k_cache.as<const T>() + row * p.head_dim;
-      values[count++] = a.v_cache.as<const T>() + row * p.head_dim;
+      values[count] = a.v_cache.as<const T>() + row * p.head_dim;
+      // Rows of one kv head lie too far apart for the hardware to foresee them.
+      for (int64_t i = 0; i < p.head_dim; i += 64 / static_cast<int64_t>(sizeof(T)))
+        hwy::Prefetch(keys[count] + i), hwy::Prefetch(values[count] + i);
+      ++count;
     }
   }
   // Number of present positions below j.
@@ -282,14 +292,15 @@ struct Run {
     first = span[0].first, end = span[count() - 1].end;  // both ends rise with the row
   }
 
+  template <Tail kTail>
   void take_block(const Block<T>& block, int64_t m) {
     alignas(64) float scores[4 * kBlock];
     int64_t low[4], high[4];
     for (int64_t x = 0; x < 4; ++x)
       low[x] = block.below(span[m + x].first), high[x] = block.below(span[m + x].end);
     const int64_t all_low = std::max(low[0], low[3]), all_high = std::min(high[0], high[3]);
-    score_quad(queries + m * shape.padded_dim, shape.padded_dim, block.keys, low[0], high[3], p.head_dim,
-               scores);
+    score_quad<kTail>(queries + m * shape.padded_dim, shape.padded_dim, block.keys, low[0], high[3],
+                      p.head_dim, scores);
     const bool common = all_low < all_high;
     for (int64_t x = 0; x < 4; ++x) {
       if (low[x] >= high[x]) continue;
@@ -300,7 +311,8 @@ struct Run {
       add_values(w, block.values, low[x], common ? all_low : high[x], p.head_dim, mine.values);
     }
     if (!common) return;
-    add_values_quad(scores, block.values, all_low, all_high, p.head_dim, shape.padded_dim, state[m].values);
+    add_values_quad<kTail>(scores, block.values, all_low, all_high, p.head_dim, shape.padded_dim,
+                           state[m].values);
     for (int64_t x = 0; x < 4; ++x)
       add_values(scores + x * kBlock, block.values, all_high, high[x], p.head_dim, state[m + x].values);
   }
@@ -311,10 +323,12 @@ struct Run {
       state[m] = {kNothing, 0, state[m].values};
       std::fill_n(state[m].values, shape.padded_dim, 0.f);
     }
+    const bool tail = p.head_dim % static_cast<int64_t>(hn::Lanes(F32())) != 0;
     const int64_t from = std::max(begin, first / kBlock * kBlock), to = std::min(stop, end);
     for (int64_t at = from; at < to; at += kBlock) {
       const Block<T> block(p, a, span[0].sequence, kv_head, at, std::min(at + kBlock, to));
-      for (int64_t m = 0; m < count(); m += 4) take_block(block, m);
+      for (int64_t m = 0; m < count(); m += 4)
+        tail ? take_block<Tail::kSome>(block, m) : take_block<Tail::kNone>(block, m);
     }
   }
 };
