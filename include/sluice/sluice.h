@@ -55,7 +55,7 @@ typedef enum sluice_status {
 } sluice_status;
 
 /* "invalid argument" and so on; "unknown" for numbers that are no status. */
-SLUICE_API const char* sluice_status_text(sluice_status status);
+SLUICE_API const char* sluice_status_text(int32_t status);
 
 /* A buffer of the caller's for text. What is written always ends in a NUL, and is cut short where `capacity`
  * is too small; `needed` becomes the bytes of the whole text, its NUL included. Start with {buffer, sizeof
@@ -76,7 +76,7 @@ typedef struct sluice_device sluice_device;
 typedef void (*sluice_log)(void* context, int level, const char* line);
 
 typedef struct sluice_device_options {
-  sluice_backend backend;
+  int32_t backend; /* sluice_backend */
   int32_t threads; /* SLUICE_CPU: 0 is one for each processor that the process may use */
   sluice_log log;  /* may be NULL; called on the thread that calls into the library */
   void* log_context;
@@ -95,8 +95,8 @@ SLUICE_API void sluice_release(sluice_device* device, void* memory);
 
 /* A queue of work on a device. Work enqueued on it runs in order. */
 typedef struct sluice_stream {
-  sluice_backend backend;
-  void* native; /* of its backend: not to be looked into */
+  int32_t backend; /* sluice_backend */
+  void* native;    /* of its backend: not to be looked into */
 } sluice_stream;
 
 /* The device's own stream. */
@@ -126,8 +126,8 @@ typedef enum sluice_dtype {
  * in elements; the last dimension is contiguous. */
 typedef struct sluice_tensor {
   void* data;
-  sluice_dtype dtype;
-  sluice_backend where;
+  int32_t dtype; /* sluice_dtype */
+  int32_t where; /* sluice_backend */
   int32_t rank;
   int64_t shape[SLUICE_RANK_MAX];
   int64_t stride[SLUICE_RANK_MAX];

@@ -44,8 +44,7 @@ sluice_status sluice_open(const sluice_device_options* options, sluice_device** 
     SLUICE_TRY(need_pointer(out, "out"));
     const sluice_device_options wanted = options ? *options : sluice_device_options{};
     if (wanted.backend != SLUICE_CPU && wanted.backend != SLUICE_CUDA)
-      return invalid("backend: wanted SLUICE_CPU or SLUICE_CUDA, found " +
-                     std::to_string(static_cast<int>(wanted.backend)));
+      return invalid("backend: wanted SLUICE_CPU or SLUICE_CUDA, found " + std::to_string(wanted.backend));
     auto handle = std::make_unique<sluice_device>();
     handle->log = wanted.log;
     handle->log_context = wanted.log_context;

@@ -37,9 +37,9 @@ class LaunchArgs {
     const auto bad = [&](const char* what, int64_t found) {
       return invalid(std::string(from.name) + ": " + what + ", found " + std::to_string(found));
     };
-    const int64_t dtype = static_cast<int64_t>(t.dtype), where = static_cast<int64_t>(t.where);
-    if (dtype < SLUICE_F32 || dtype > SLUICE_U8) return bad("dtype: wanted a sluice_dtype", dtype);
-    if (where != SLUICE_CPU && where != SLUICE_CUDA) return bad("where: wanted a sluice_backend", where);
+    if (t.dtype < SLUICE_F32 || t.dtype > SLUICE_U8) return bad("dtype: wanted a sluice_dtype", t.dtype);
+    if (t.where != SLUICE_CPU && t.where != SLUICE_CUDA)
+      return bad("where: wanted a sluice_backend", t.where);
     if (t.rank < 0 || t.rank > SLUICE_RANK_MAX) return bad("rank: wanted 0 to 4", t.rank);
     NamedTensor& to = args_[count_];
     to.name = from.name;

@@ -43,7 +43,9 @@ extern "C" {
 
 const char* sluice_version(void) { return SLUICE_VERSION; }
 
-const char* sluice_status_text(sluice_status status) { return text(static_cast<Code>(status)); }
+const char* sluice_status_text(int32_t status) {
+  return status < SLUICE_OK || status > SLUICE_DEVICE ? "unknown" : text(static_cast<Code>(status));
+}
 
 sluice_status sluice_explain(const sluice_question* question, sluice_text* out, sluice_text* error) {
   return guarded(error, [&]() -> Status {

@@ -85,9 +85,9 @@ TEST_F(CapiErrors, TensorsThatDoNotFit) {
 
 TEST_F(CapiErrors, NumbersThatAreNoEnumerators) {
   expect_refused("x: dtype: wanted a sluice_dtype, found 42",
-                 [](CapiGate& g, sluice_launch&) { g.at("x").dtype = static_cast<sluice_dtype>(42); });
+                 [](CapiGate& g, sluice_launch&) { g.at("x").dtype = 42; });
   expect_refused("x: where: wanted a sluice_backend, found 7",
-                 [](CapiGate& g, sluice_launch&) { g.at("x").where = static_cast<sluice_backend>(7); });
+                 [](CapiGate& g, sluice_launch&) { g.at("x").where = 7; });
   expect_refused("x: rank: wanted 0 to 4, found 5", [](CapiGate& g, sluice_launch&) { g.at("x").rank = 5; });
   expect_refused("x: rank: wanted 0 to 4, found -1",
                  [](CapiGate& g, sluice_launch&) { g.at("x").rank = -1; });
@@ -106,7 +106,7 @@ TEST_F(CapiErrors, DevicesThatAreNotThere) {
   sluice_device_options options{};
   options.backend = SLUICE_CUDA;
   expect(sluice_open(&options, &device, error_), SLUICE_UNSUPPORTED, "cuda");
-  options.backend = static_cast<sluice_backend>(9);
+  options.backend = 9;
   expect(sluice_open(&options, &device, error_), SLUICE_INVALID_ARGUMENT, "backend");
   options.backend = SLUICE_CPU;
   options.threads = -1;

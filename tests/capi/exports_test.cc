@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <regex>
 #include <set>
 #include <sstream>
 
@@ -23,10 +22,12 @@ std::set<std::string> exported() {
 std::set<std::string> declared() {
   std::ifstream file(std::string(SLUICE_SOURCE_DIR) + "/include/sluice/sluice.h");
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  const std::regex declaration(R"(SLUICE_API[^;(]*?(sluice_\w+)\()");
   std::set<std::string> out;
-  for (std::sregex_iterator it(text.begin(), text.end(), declaration), end; it != end; ++it)
-    out.insert((*it)[1]);
+  for (size_t at = text.find("\nSLUICE_API "); at != std::string::npos;
+       at = text.find("\nSLUICE_API ", at + 1)) {
+    const size_t end = text.find('(', at), begin = text.find_last_of(" *\n", end) + 1;
+    out.insert(text.substr(begin, end - begin));
+  }
   return out;
 }
 
