@@ -72,6 +72,11 @@ def main(words):
         print(first.stdout[-3000:])
         return 2
     survived = 0
+    flags = pathlib.Path("/proc/cpuinfo").read_text().split()
+    skipped = [m for m in chosen if m.needs and m.needs not in flags]
+    chosen = [m for m in chosen if m not in skipped]
+    for m in skipped:
+        print(f"{m.name:32} not tried: this processor lacks {m.needs}")
     for m in chosen:
         file = COPY / m.path
         original = file.read_text()

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <numeric>
@@ -41,8 +40,8 @@ std::string Field::value_text() const {
   if (kind == Kind::kInt) return std::to_string(*integer);
   if (kind == Kind::kWord) return *choice < words.size() ? std::string(words[*choice]) : "?";
   char buffer[32];
-  std::snprintf(buffer, sizeof buffer, "%.9g", *real);
-  return buffer;
+  const auto [end, error] = std::to_chars(buffer, buffer + sizeof buffer, *real);  // the shortest that reads back
+  return error == std::errc() ? std::string(buffer, end) : "?";
 }
 
 Status Field::set(std::string_view value) const {

@@ -7,9 +7,8 @@ namespace sluice {
 
 // Multiplies each row by its own expert's weights and applies bias and activation.
 //
-//   z[r, j]  = in(r) * sum_h x[row(r), h] * w[e, j, h] (+ bias[e, j])     for row_begin[e] <= r <
-//   row_begin[e] +
-//                                                                         row_count[e]
+//   z[r, j]  = in(r) * sum_h x[row(r), h] * w[e, j, h] (+ bias[e, j])
+//              for row_begin[e] <= r < row_begin[e] + row_count[e]
 //   y[r, i]  = act(z[r, i])  or  act(z[r, gate row of i], z[r, up row of i])
 //
 //   row(r) = r, or order[r] / slots when `slots` > 0: rows are gathered from the tokens (x [tokens, width]).
@@ -18,21 +17,18 @@ namespace sluice {
 // Rows of y that belong to no expert are not written.
 //
 // Shapes     features = columns of y, width = columns of x; the weights have features rows, twice that when
-// the
-//            activation is gated. w in layout row_major: bf16[experts, rows, width], or e2m1 with w_scale
-//            u8[experts, rows, width / 32] (e8m0); in panels16: u8[experts, bytes] and w_scale u8[experts,
-//            bytes], sizes by panel_shape. bias [experts, rows] in the checkpoint's order (gate_order).
+//            the activation is gated. w in layout row_major: bf16[experts, rows, width], or e2m1 with
+//            w_scale u8[experts, rows, width / 32] (e8m0); in panels16: u8[experts, bytes] and w_scale
+//            u8[experts, bytes], sizes by panel_shape. bias [experts, rows] in the checkpoint's order (gate_order).
 //            act_params f32[experts, 3] = alpha, beta, limit of each expert, in place of the problem's.
 //            row_begin i32[experts + 1], row_count i32[experts], order i32[rows], weights f32[tokens * slots]
 //            as ops/group_rows.h and ops/route_topk.h make them. y [rows, features]; rows of x and y may be
 //            strided. rows is a bound; rows in use = row_begin[experts]. width % 32 == 0 for e2m1. 0 <= rows
 //            < 2^31, experts <= 2048, features and width <= 65536; all but rows at least 1.
 // Types      x bf16 or f32, w bf16 or e2m1, bias bf16 or f32 (field b), y bf16 or f32. Sums in f32, the
-// activation in
-//            f32, one rounding to y.
+//            activation in f32, one rounding to y.
 // Weights    decode exactly for every code and every scale from 0 to 254. A scale of 255 makes its 32 weights
-// NaN and
-//            nothing else.
+//            NaN and nothing else.
 // NaN        as the formula says; clamps and relu let NaN through.
 // Bytes      each active expert's weights once, x and y once. rows_expected (0: rows) feeds the cost only.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data that ops/group_rows.h

@@ -10,8 +10,7 @@
 // Accuracy   measured on every float with 2^-9 < |x| < 192, in ulp: score_exp 1.1, score_sigmoid 2.5,
 //            score_sqrt_softplus 2.0. kScoreUlps bounds all three.
 // Monotone   score_exp and score_sigmoid never fall there; score_sqrt_softplus falls by up to 2 ulp between
-// one
-//            pair of neighbours in 160, so without a bias the logits choose and not the scores.
+//            one pair of neighbours in 160, so without a bias the logits choose and not the scores.
 // Range      a result below 1.04 * 2^-126 is 0; score_exp above 87.3 is infinity. NaN gives NaN.
 #pragma once
 #include <cmath>

@@ -9,16 +9,12 @@ namespace sluice {
 
 enum class WeightLayout : uint8_t {
   // As checkpoints have it: w [experts, rows, width]; e2m1 codes two to a byte along width, low nibble first;
-  // e8m0
-  // scales [experts, rows, width / 32].
+  // e8m0 scales [experts, rows, width / 32].
   kRowMajor,
   // For CPUs: panels of 16 rows, so that one vector holds the same k of 16 rows, with width padded by zeros
-  // to a
-  // multiple of 32 and rows to a multiple of 16 (scale byte 127 there). A gated layer of n features has 2n
-  // rows:
-  // panel 2q holds the gates of features 16q .. 16q + 15 and panel 2q + 1 their ups, whatever order the
-  // checkpoint
-  // has them in. See panel_offset below for the order inside.
+  // to a multiple of 32 and rows to a multiple of 16 (scale byte 127 there). A gated layer of n features has
+  // 2n rows: panel 2q holds the gates of features 16q .. 16q + 15 and panel 2q + 1 their ups, whatever order
+  // the checkpoint has them in. The index functions below say the order inside.
   kPanels16,
 };
 template <>

@@ -10,8 +10,7 @@
 //         (2018). The contract is ops/attention.h.
 //
 // Bits    blocks and parts start at fixed positions and a masked position adds exactly nothing, so a row's
-// bits
-//         depend on its own sequence alone. Parts are joined in order by the same function whether they were
+//         bits depend on its own sequence alone. Parts are joined in order by the same function whether they were
 //         computed by one item or by many.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/kernels/attention_paged.cc"

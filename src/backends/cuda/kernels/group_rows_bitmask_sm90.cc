@@ -3,8 +3,8 @@
 //
 // Wins    few slots: one launch, no sort, stable by construction.
 // Loses   many slots: one SM does all the work.
-// Limits  see supports(). The contract fixes every number, so batch-invariant as any kernel of this
-// operation. Source  original; the contract is ops/group_rows.h.
+// Limits  see supports(). The contract fixes every number, so batch-invariant as any kernel of it.
+// Source  original; the contract is ops/group_rows.h.
 #include "backends/cuda/card.h"
 #include "ops/group_rows.h"
 

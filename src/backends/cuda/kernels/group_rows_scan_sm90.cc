@@ -3,8 +3,8 @@
 //
 // Wins    many tokens: all SMs take part.
 // Loses   few tokens, to bitmask_sm90: the phases wait for each other.
-// Limits  see supports(). The contract fixes every number, so batch-invariant as any kernel of this
-// operation. Source  original; the contract is ops/group_rows.h.
+// Limits  see supports(). The contract fixes every number, so batch-invariant as any kernel of it.
+// Source  original; the contract is ops/group_rows.h.
 #include "backends/cuda/card.h"
 #include "ops/group_rows.h"
 

@@ -1,10 +1,10 @@
 // Router GEMM for few tokens: 16 experts x 8 to 32 tokens a block, the sum split over a cluster of 8 blocks
 // that push their parts into the owner's shared memory. A card: planned, not built.
 //
-// Wins    up to 128 tokens: one launch, every weight is in flight at once, no second kernel for the
-// reduction. Loses   more tokens: weights are read again for each 32 of them, and a second wave of clusters
-// starts. Limits  see supports(). The split depends on hidden alone, so a row's bits do not depend on the
-// batch. Source  original; the contract is ops/router_gemm.h.
+// Wins    up to 128 tokens: one launch, every weight is in flight at once, no second kernel to reduce.
+// Loses   more tokens: weights are read again for each 32 of them, and clusters start a second wave.
+// Limits  see supports(). The split depends on hidden alone, so a row's bits do not depend on the batch.
+// Source  original; the contract is ops/router_gemm.h.
 #include "backends/cuda/card.h"
 #include "ops/router_gemm.h"
 
