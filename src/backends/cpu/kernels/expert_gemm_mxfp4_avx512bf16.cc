@@ -1,9 +1,9 @@
 // Expert GEMM on mxfp4 panels by dot products of bf16 pairs (AVX-512 BF16).
 //
-// Wins    without AMX: every panel is read once for up to four rows of x, and nothing is copied.
-// Loses   to AMX: a dot product of 16 pairs takes more than two cycles, a tile of 256 takes sixteen.
-// Limits  AVX-512 BF16; layout panels16; x in bf16.
-// Source  original; the engine is backends/cpu/panels/dot.h, the contract ops/expert_gemm.h.
+// Wins    without AMX, up to about six rows an expert: a pair of weights is used as it lies or after one
+// lookup. Loses   with more rows to f32 panels where a dot product takes two cycles, and to AMX wherever that
+// is. Limits  AVX-512 BF16; layout panels16; x in bf16. Source  original; the engine is
+// backends/cpu/panels/dot.h, the contract ops/expert_gemm.h.
 #include "backends/cpu/panels/ops.h"
 
 namespace sluice::cpu {
