@@ -33,12 +33,12 @@ namespace sluice {
 // Bytes      each active expert's weights once, x and y once. rows_expected (0: rows) feeds the cost only.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data that ops/group_rows.h
 //            made.
-// Exactness  z: (width + 5) * 2^-24 * (|in| sum |x||w| + |bias|), plus, for each term, what is lost where a
-//            number below the smallest normal counts as zero: (|in| + 1) * 2^-126 *
-//            ((3 |x| + 2) max(1, s_row) + |w|), where s_row is the row's largest scale: kernels may sum
-//            relative to it, losing codes (6 * 2^-127 and less), products and sums. Then through the
-//            activation by its slope (ops/activation.h), plus half an ulp of y. Where the sum of |x||w|, or
-//            of |x||code| before scales, passes the largest f32, so may the result; no single weight does.
+// Exactness  z: (width + 5) * 2^-24 * (|in| sum |x||w| + |bias|), plus, (|in| + 1) times for each term, what
+//            is lost where numbers below the smallest normal count as zero: |x||w| if |x| < 2^-126 or
+//            |w| < 2^-126 or |w| <= 6 * 2^-127 s_row, and 2 * 2^-126 max(1, s_row) for its product and a
+//            partial sum; s_row is the row's largest scale, relative to which kernels may sum. Then through
+//            the activation by its slope (ops/activation.h), plus half an ulp of y. Where the sum of |x||w|,
+//            or of |x||code| before scales, passes the largest f32, so may the result; no single weight does.
 // Source     openai/gpt-oss MLPBlock.forward, swiglu; DeepSeek-V4 Expert.forward; NVIDIA Nemotron-3 (relu2).
 struct ExpertGemm {
   static constexpr std::string_view kName = "expert_gemm";

@@ -58,6 +58,16 @@ WeightRow decode(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_
   return row;
 }
 
+// What one term may lose where numbers below the smallest normal count as zero: all of it, if x is such a number
+// or the weight is (by itself, or relative to the row's largest scale, as kernels may sum); and its own product
+// and one partial sum, in the units of either.
+double flushed_by_term(double x, double w, double largest_scale) {
+  constexpr double kLostCode =
+      6 * 0x1p-127;  // the largest code, 127 powers of two below the row's largest scale
+  const bool lost = std::abs(x) < kFlush || std::abs(w) < kFlush || std::abs(w) <= kLostCode * largest_scale;
+  return (lost ? std::abs(x * w) : 0) + 2 * kFlush * std::max(1.0, largest_scale);
+}
+
 // z of the contract, with its bound. Where the formula in f32 may pass the largest float, before or after the
 // scales are applied, the bound is infinite.
 Bounded pre_activation(const double* x, const WeightRow& row, double in, double bias) {
@@ -67,7 +77,7 @@ Bounded pre_activation(const double* x, const WeightRow& row, double in, double 
     if (!std::isfinite(x[k] * row.w[k])) continue;  // then so is the sum, and no rounding moves it
     magnitude += std::abs(x[k] * row.w[k]);
     unscaled += std::abs(x[k] * row.codes[k]);
-    flushed += kFlush * ((3 * std::abs(x[k]) + 2) * std::max(1.0, row.largest_scale) + std::abs(row.w[k]));
+    flushed += flushed_by_term(x[k], row.w[k], row.largest_scale);
   }
   const double terms = static_cast<double>(row.w.size());
   const double scaled = std::max(1.0, std::abs(in)) * std::max(magnitude, unscaled);
