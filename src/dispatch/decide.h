@@ -41,7 +41,7 @@ Decision decide(const typename Op::Problem& problem, const DeviceInfo& device,
     Verdict v{.candidate = c->name, .refusal = {}, .planned = c->planned};
     // The words are built only for what applies: a PlanTable asks this thousands of times.
     if (c->backend != device.backend) {
-      v.refusal.need(false, "its own backend", "the device is " + device.name);
+      v.refusal.need(false, "its own backend", "the device is " + text(device));
     } else if (out.contract.accepted()) {
       v.refusal = c->supports(problem, device);
     }

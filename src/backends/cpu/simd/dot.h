@@ -66,6 +66,59 @@ HWY_INLINE float dot(const A* HWY_RESTRICT a, const B* HWY_RESTRICT b, int64_t n
   return sum;
 }
 
+// out[i * kB + j] = a[i] . b[j]. Each sum is one chain of vectors, whatever the tile: a pair of rows has the same
+// bits in any company.
+template <int kA, int kB, class A, class B>
+HWY_INLINE void dot_tile(const A* const* a, const B* const* b, int64_t n, float* out) {
+  const F32 d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  hn::Vec<F32> sum[kA][kB];
+  for (int i = 0; i < kA; ++i)
+    for (int j = 0; j < kB; ++j) sum[i][j] = hn::Zero(d);
+  int64_t k = 0;
+  for (; k + lanes <= n; k += lanes) {
+    hn::Vec<F32> w[kB];
+    for (int j = 0; j < kB; ++j) w[j] = load_f32(b[j] + k);
+    for (int i = 0; i < kA; ++i) {
+      const auto x = load_f32(a[i] + k);
+      for (int j = 0; j < kB; ++j) sum[i][j] = hn::MulAdd(x, w[j], sum[i][j]);
+    }
+  }
+  for (int i = 0; i < kA; ++i) {
+    for (int j = 0; j < kB; ++j) {
+      float total = hn::GetLane(hn::SumOfLanes(d, sum[i][j]));
+      for (int64_t t = k; t < n; ++t) total += scalar_f32(a[i][t]) * scalar_f32(b[j][t]);
+      out[i * kB + j] = total;
+    }
+  }
+}
+
+// Calls take(t, e, sum) with row_a(t) . row_b(e) for t in [0, rows) and e in [begin, end): four by four rows share
+// their loads.
+template <class RowA, class RowB, class Take>
+HWY_INLINE void for_each_dot(int64_t rows, RowA row_a, int64_t begin, int64_t end, RowB row_b, int64_t n,
+                             Take take) {
+  constexpr int kTile = 4;
+  const auto tile = [&]<int kA, int kB>(int64_t t, int64_t e) {
+    decltype(row_a(t)) a[kA];
+    decltype(row_b(e)) b[kB];
+    float out[kA * kB];
+    for (int i = 0; i < kA; ++i) a[i] = row_a(t + i);
+    for (int j = 0; j < kB; ++j) b[j] = row_b(e + j);
+    dot_tile<kA, kB>(a, b, n, out);
+    for (int i = 0; i < kA; ++i)
+      for (int j = 0; j < kB; ++j) take(t + i, e + j, out[i * kB + j]);
+  };
+  const auto column = [&]<int kB>(int64_t e) {
+    int64_t t = 0;
+    for (; t + kTile <= rows; t += kTile) tile.template operator()<kTile, kB>(t, e);
+    for (; t < rows; ++t) tile.template operator()<1, kB>(t, e);
+  };
+  int64_t e = begin;
+  for (; e + kTile <= end; e += kTile) column.template operator()<kTile>(e);
+  for (; e < end; ++e) column.template operator()<1>(e);
+}
+
 }  // namespace sluice::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
