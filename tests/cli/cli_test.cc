@@ -53,7 +53,7 @@ TEST(Cli, ExplainGivesEveryReasonAgainstEveryKernel) {
   EXPECT_EQ(text.substr(0, want.size()), want);
   EXPECT_TRUE(contains(text,
                        "           -    cpu.router_gemm.dot                      refused\n"
-                       "                needs its own backend; the device is h200\n"
+                       "                needs its own backend; the device is h200 (sm90, 132 SMs)\n"
                        "                needs not to be excluded; policy.force=cuda.router_gemm.cublaslt\n"))
       << text;
   EXPECT_TRUE(contains(text, "!! nobody accepts\n")) << text;
