@@ -201,6 +201,41 @@ SLUICE_API sluice_status sluice_table_step(const sluice_table* table, size_t ind
 SLUICE_API sluice_status sluice_table_run(const sluice_table* table, int64_t tokens,
                                           const sluice_launch* launch, sluice_text* error);
 
+/* ---- Packed weights ---- */
+
+typedef enum sluice_gate_order {
+  SLUICE_INTERLEAVED = 0, /* row 2i gate, row 2i + 1 up: gpt-oss */
+  SLUICE_GATE_FIRST = 1,  /* [gate; up] */
+  SLUICE_UP_FIRST = 2     /* [up; gate] */
+} sluice_gate_order;
+
+/* One expert's (or dense layer's) weights. */
+typedef struct sluice_panel_matrix {
+  int64_t features, width; /* columns of y, columns of x */
+  int32_t gated;           /* not 0: 2 * features rows, in gate_order */
+  int32_t gate_order;      /* sluice_gate_order */
+  int32_t dtype;           /* SLUICE_BF16, or SLUICE_E2M1 with a scale for each 32 (width % 32 == 0) */
+} sluice_panel_matrix;
+
+/* The same weights as a checkpoint has them and in layout "panels16" of expert_gemm and linear. Scales are left
+ * zeroed for SLUICE_BF16. */
+typedef struct sluice_panel_views {
+  sluice_tensor rows;         /* bf16 or e2m1 [rows, width] */
+  sluice_tensor row_scales;   /* u8 [rows, width / 32], e8m0 */
+  sluice_tensor panels;       /* u8 [bytes] */
+  sluice_tensor panel_scales; /* u8 [bytes] */
+} sluice_panel_views;
+
+/* What the packed form takes; scale_bytes is 0 for SLUICE_BF16. */
+SLUICE_API sluice_status sluice_panel_bytes(const sluice_panel_matrix* matrix, int64_t* panel_bytes,
+                                            int64_t* scale_bytes, sluice_text* error);
+/* On the calling thread, in memory of the host. Packing writes every byte of the packed form; unpacking inverts it
+ * bit by bit. SLUICE_INVALID_ARGUMENT names the tensor; nothing is written then. */
+SLUICE_API sluice_status sluice_pack_panels(const sluice_panel_matrix* matrix,
+                                            const sluice_panel_views* views, sluice_text* error);
+SLUICE_API sluice_status sluice_unpack_panels(const sluice_panel_matrix* matrix,
+                                              const sluice_panel_views* views, sluice_text* error);
+
 /* ---- Recordings: a step enqueued once and replayed ---- */
 
 typedef struct sluice_recording sluice_recording;

@@ -76,6 +76,9 @@ inline Stream stream_of(sluice_stream stream) {
   return {stream.backend == SLUICE_CUDA ? Backend::kCuda : Backend::kCpu, stream.native};
 }
 
+// A tensor in the library's own words. Allocates only when it fails, with `name` in the message.
+Status read_tensor(const char* name, const sluice_tensor& from, Tensor* to);
+
 // The problem of an operation, both by name.
 Result<std::unique_ptr<AnyProblem>> problem_of(const char* op, const char* problem);
 

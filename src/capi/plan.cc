@@ -3,6 +3,28 @@
 using namespace sluice;        // NOLINT: the border names every type of the library
 using namespace sluice::capi;  // NOLINT
 
+namespace sluice::capi {
+
+Status read_tensor(const char* name, const sluice_tensor& t, Tensor* to) {
+  const auto bad = [&](const char* what, int64_t found) {
+    return invalid(std::string(name) + ": " + what + ", found " + std::to_string(found));
+  };
+  if (t.dtype < SLUICE_F32 || t.dtype > SLUICE_U8) return bad("dtype: wanted a sluice_dtype", t.dtype);
+  if (t.where != SLUICE_CPU && t.where != SLUICE_CUDA) return bad("where: wanted a sluice_backend", t.where);
+  if (t.rank < 0 || t.rank > SLUICE_RANK_MAX) return bad("rank: wanted 0 to 4", t.rank);
+  *to = {.data = t.data,
+         .dtype = static_cast<DType>(t.dtype),
+         .where = static_cast<Backend>(t.where),
+         .rank = static_cast<int8_t>(t.rank)};
+  for (size_t i = 0; i < static_cast<size_t>(t.rank); ++i) {
+    to->shape[i] = t.shape[i];
+    to->stride[i] = t.stride[i];
+  }
+  return {};
+}
+
+}  // namespace sluice::capi
+
 namespace {
 
 static_assert(static_cast<int>(DType::kF32) == SLUICE_F32 && static_cast<int>(DType::kBF16) == SLUICE_BF16 &&
@@ -33,25 +55,9 @@ class LaunchArgs {
  private:
   Status read_one(const sluice_arg& from) {
     if (!from.name) return invalid("args[" + std::to_string(count_) + "].name: wanted a name, found null");
-    const sluice_tensor& t = from.tensor;
-    const auto bad = [&](const char* what, int64_t found) {
-      return invalid(std::string(from.name) + ": " + what + ", found " + std::to_string(found));
-    };
-    if (t.dtype < SLUICE_F32 || t.dtype > SLUICE_U8) return bad("dtype: wanted a sluice_dtype", t.dtype);
-    if (t.where != SLUICE_CPU && t.where != SLUICE_CUDA)
-      return bad("where: wanted a sluice_backend", t.where);
-    if (t.rank < 0 || t.rank > SLUICE_RANK_MAX) return bad("rank: wanted 0 to 4", t.rank);
     NamedTensor& to = args_[count_];
     to.name = from.name;
-    to.tensor = {.data = t.data,
-                 .dtype = static_cast<DType>(t.dtype),
-                 .where = static_cast<Backend>(t.where),
-                 .rank = static_cast<int8_t>(t.rank)};
-    for (int i = 0; i < t.rank; ++i) {
-      to.tensor.shape[static_cast<size_t>(i)] = t.shape[i];
-      to.tensor.stride[static_cast<size_t>(i)] = t.stride[i];
-    }
-    return {};
+    return read_tensor(from.name, from.tensor, &to.tensor);
   }
   NamedTensor args_[SLUICE_ARGS_MAX];
   size_t count_ = 0;
