@@ -10,7 +10,6 @@ runs the tests it names. A mutation that survives means that a case is missing. 
   tools/mutations.py --check   only whether every text still occurs once
 """
 import pathlib
-import shutil
 import subprocess
 import sys
 import time
@@ -34,12 +33,17 @@ def stale():
 
 
 def copy_tree():
-    shutil.rmtree(COPY, ignore_errors=True)
+    """Writes what differs, with the time of now: a build knows files by their times."""
     names = run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True).stdout.splitlines()
-    for name in names:
-        if (ROOT / name).is_file():
-            (COPY / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, COPY / name)
+    wanted = {name for name in names if (ROOT / name).is_file()}
+    for old in [p for p in COPY.rglob("*") if p.is_file() and str(p.relative_to(COPY)) not in wanted]:
+        old.unlink()
+    for name in wanted:
+        content = (ROOT / name).read_bytes()
+        copy = COPY / name
+        if not copy.exists() or copy.read_bytes() != content:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(content)
 
 
 def build():

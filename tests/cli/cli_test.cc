@@ -166,6 +166,14 @@ TEST(Cli, HelpAndVersion) {
   EXPECT_TRUE(contains(nothing.err, "Usage"));
 }
 
+TEST(Cli, MoeNamesWhatIsWrong) {
+  EXPECT_TRUE(contains(complaint({"moe", "gpt-oss-20"}), "did you mean 'gpt-oss-20b'?"));
+  EXPECT_TRUE(contains(complaint({"moe", "--tokens", "0"}), "tokens: wanted 1 to 16384, found 0"));
+  EXPECT_TRUE(contains(complaint({"moe", "--tokens", "many"}), "--tokens"));
+  EXPECT_TRUE(contains(complaint({"moe", "--threads", "-3"}), "threads: wanted 0 (all) to 1024, found -3"));
+  EXPECT_TRUE(contains(complaint({"moe", "--token", "4"}), "did you mean '--tokens'?"));
+}
+
 TEST(Cli, TellsOfDevicesAndOfTheEnvironment) {
   const std::string devices = answer({"devices"});
   EXPECT_TRUE(contains(devices, "this machine")) << devices;
