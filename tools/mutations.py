@@ -99,7 +99,8 @@ def main(words):
         caught = result.returncode != 0
         failed = sum(line.startswith("[  FAILED  ]") and line.endswith("ms)") for line in result.stdout.splitlines())
         survived += not caught
-        word = f"caught by {failed} test{'s' if failed != 1 else ''}" if caught else "SURVIVED"
+        by = f"{failed} test{'s' if failed != 1 else ''}" if failed else "a crash"
+        word = f"caught by {by}" if caught else "SURVIVED"
         print(f"{m.name:32} {word:22} {m.breaks} ({time.time() - started:.0f} s)", flush=True)
         file.write_text(original)
     build()
