@@ -89,6 +89,7 @@ TEST(CpuDevice, KeepsWorkingAfterARecordingFailed) {
   const auto device = cpu::open_device({.threads = 1}).value();
   const auto failed = device->record(device->stream(), [] { return invalid("no"); });
   EXPECT_EQ(failed.status().message, "no");
+  EXPECT_THROW((void)device->record(device->stream(), []() -> Status { throw 1; }), int);
   int from = 3, to = 0;
   ASSERT_TRUE(device->copy(&to, &from, sizeof to, device->stream()).ok());
   EXPECT_EQ(to, 3);

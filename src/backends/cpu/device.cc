@@ -80,9 +80,13 @@ class CpuDevice final : public Device {
     Queue& queue = queue_of(stream);
     if (queue.recording) return invalid("cpu: record inside a recording of the same stream");
     auto out = std::make_unique<CpuRecording>();
+    struct Ending {  // ends also when enqueue_all leaves by an exception of its caller's
+      Queue& queue;
+      ~Ending() { queue.recording = nullptr; }
+    };
     queue.recording = &out->steps;
+    const Ending at_return{queue};
     Status status = enqueue_all();
-    queue.recording = nullptr;
     if (!status.ok()) return status;
     return std::unique_ptr<Recording>(std::move(out));
   }
