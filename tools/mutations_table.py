@@ -113,7 +113,7 @@ MUTATIONS = [
         "_mm512_set1_epi32(0x00400000));",
         "_mm512_setzero_si512());",
         "ExpertGemm*",
-        "avx512_bf16",
+        "avx512bw",
     ),
     Mutation(
         "tiles_scale_dropped",

@@ -9,6 +9,7 @@
 // Neither instruction set is known to Highway 1.0.3, so the engines are plain intrinsics, and a function that
 // uses them says so itself: the rest of the library stays portable.
 #if defined(__x86_64__)
+#define SLUICE_AVX512 __attribute__((target("avx2,fma,bmi2,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")))
 #define SLUICE_AVX512BF16 \
   __attribute__((target("avx2,fma,bmi2,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512bf16")))
 #define SLUICE_AMXBF16 \
@@ -44,7 +45,8 @@ struct PanelInput {
 struct PanelJob {
   PanelInput input;
   const uint8_t* codes = nullptr;   // of all experts
-  const uint8_t* scales = nullptr;  // e8m0 of e2m1 codes; null: the codes are bf16
+  const uint8_t* scales = nullptr;  // e8m0 of e2m1 codes
+  bool mxfp4 = false;               // else the codes are bf16
   int64_t panels = 0;               // of one expert
   int64_t experts = 1;
   int64_t rows = 0;                    // bound on the rows of all experts together
@@ -64,10 +66,10 @@ struct PanelPointers {
   const uint8_t* scales;
 };
 inline PanelPointers panel_of(const PanelJob& job, int64_t expert, int64_t panel) {
-  const bool mxfp4 = job.scales != nullptr;
   const int64_t at = expert * job.panels + panel;
   const PanelShape one{1, job.input.padded};
-  return {job.codes + at * one.code_bytes(mxfp4), mxfp4 ? job.scales + at * one.scale_bytes() : nullptr};
+  return {job.codes + at * one.code_bytes(job.mxfp4),
+          job.mxfp4 ? job.scales + at * one.scale_bytes() : nullptr};
 }
 
 }  // namespace sluice::cpu

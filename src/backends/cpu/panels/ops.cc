@@ -51,6 +51,7 @@ PanelJob job_of(const ExpertGemm::Problem& p, const ExpertGemm::Args& a) {
                     .padded = shape.width},
           .codes = a.w.as<const uint8_t>(),
           .scales = a.w_scale.as<const uint8_t>(),
+          .mxfp4 = p.w == DType::kE2M1,
           .panels = shape.panels,
           .experts = p.experts,
           .rows = p.rows,
@@ -75,9 +76,10 @@ void run(const PanelJob& job, Queue& q, PanelEngine engine, const PanelSink& sin
   engine == PanelEngine::kDot ? run_dot(job, *q.pool, sink) : run_tiles(job, *q.pool, sink);
 }
 
-void need_engine(Refusal& r, const DeviceInfo& d, PanelEngine engine) {
-  const uint32_t needed =
-      engine == PanelEngine::kDot ? kAvx512 | kAvx512Bf16 : kAvx512 | kAvx512Bf16 | kAmxBf16;
+void need_engine(Refusal& r, const DeviceInfo& d, PanelEngine engine, DType w) {
+  uint32_t needed = kAvx512;
+  if (engine == PanelEngine::kTiles || w == DType::kBF16) needed |= kAvx512Bf16;
+  if (engine == PanelEngine::kTiles) needed |= kAmxBf16;
   if ((d.cpu_features & needed) != needed)
     r.need(false, features_text(needed) + " (the engine is made of them)",
            "cpu_features=" + features_text(d.cpu_features));
@@ -90,22 +92,40 @@ void need_panels_and_bf16(Refusal& r, WeightLayout layout, DType x) {
     r.need(false, "x in bf16 (the products are of bf16 pairs)", std::string("x=") + text(x));
 }
 
-// Measured at 3.5 GHz. The dot product sustains this much with four rows at a time, and with one row it draws
-// this share of the memory. Tiles sustain this share of what the device lists, counting whole tiles. Memory
-// and arithmetic overlap but for a part of the shorter one.
-constexpr double kDotFlopsPerUs = 0.085e6, kDotMemShare = 0.68;
-constexpr double kTileFlopsShare = 0.65, kTileMemShare = 0.8;
+// What a job moves and multiplies: `rows` rows spread over `active` experts.
+struct Load {
+  double rows, active, bytes, flops;
+  DType w;
+};
+
+// Measured at 3.5 GHz. Dot products of pairs sustain this much with four rows at a time. An mxfp4 block of 512 weights
+// takes so many cycles to decode for up to four rows, and so many more for each of them. Tiles sustain this share of
+// what the device lists, counting whole tiles. Each draws its share of the memory; memory and arithmetic overlap but
+// for a part of the shorter one.
+constexpr double kCyclesPerUs = 3500, kDotFlopsPerUs = 0.085e6, kTileFlopsShare = 0.65;
+constexpr double kDecodeCycles = 32, kRowCycles = 16;
+constexpr double kDotMemShare = 0.68, kFmaMemShare = 0.9, kTileMemShare = 0.75;
 constexpr double kExposed = 0.3;
 
-// `rows` rows spread over `active` experts, in a job of `bytes` and `flops`.
-double cost(double rows, double active, double bytes, double flops, const DeviceInfo& d, PanelEngine engine) {
-  if (rows == 0) return 0;
-  const bool dot = engine == PanelEngine::kDot;
-  const double per_expert = rows / active;
-  const double padding = dot ? 1 : std::ceil(per_expert / 16) * 16 / per_expert;
-  const double speed = dot ? kDotFlopsPerUs * d.cores : kTileFlopsShare * d.bf16_flops_per_us;
-  const double memory = bytes / (d.mem_bytes_per_us * (dot ? kDotMemShare : kTileMemShare));
-  const double arithmetic = flops * padding / speed;
+double arithmetic_us(const Load& load, const DeviceInfo& d, PanelEngine engine) {
+  const double per_expert = load.rows / load.active;
+  if (engine == PanelEngine::kTiles) {
+    const double padding = std::ceil(per_expert / 16) * 16 / per_expert;
+    return load.flops * padding / (kTileFlopsShare * d.bf16_flops_per_us);
+  }
+  if (load.w == DType::kBF16) return load.flops / (kDotFlopsPerUs * d.cores);
+  const double blocks = load.flops / (2 * per_expert) / (kMxBlock * kPanelRows);
+  const double cycles = std::ceil(per_expert / 4) * kDecodeCycles + per_expert * kRowCycles;
+  return blocks * cycles / (kCyclesPerUs * d.cores);
+}
+
+double cost(const Load& load, const DeviceInfo& d, PanelEngine engine) {
+  if (load.rows == 0) return 0;
+  const double share = engine == PanelEngine::kTiles ? kTileMemShare
+                       : load.w == DType::kBF16      ? kDotMemShare
+                                                     : kFmaMemShare;
+  const double memory = load.bytes / (d.mem_bytes_per_us * share),
+               arithmetic = arithmetic_us(load, d, engine);
   return d.launch_us + std::max(memory, arithmetic) + kExposed * std::min(memory, arithmetic);
 }
 
@@ -121,7 +141,7 @@ struct Destination {
 
 Refusal panels_supports(const ExpertGemm::Problem& p, const DeviceInfo& d, PanelEngine engine, DType w) {
   Refusal r;
-  need_engine(r, d, engine);
+  need_engine(r, d, engine, w);
   need_panels_and_bf16(r, p.layout, p.x);
   if (p.w != w) r.need(false, std::string("w in ") + text(w), std::string("w=") + text(p.w));
   return r;
@@ -129,7 +149,7 @@ Refusal panels_supports(const ExpertGemm::Problem& p, const DeviceInfo& d, Panel
 
 Refusal panels_supports(const Linear::Problem& p, const DeviceInfo& d, PanelEngine engine) {
   Refusal r;
-  need_engine(r, d, engine);
+  need_engine(r, d, engine, DType::kBF16);
   need_panels_and_bf16(r, p.layout, p.x);
   return r;
 }
@@ -144,11 +164,13 @@ size_t panels_workspace(const Linear::Problem& p, const DeviceInfo& d, PanelEngi
 
 double panels_cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d, PanelEngine engine) {
   const auto rows = static_cast<double>(p.rows_expected ? p.rows_expected : p.rows);
-  return cost(rows, active_experts(rows, p.experts), ExpertGemm::bytes(p), ExpertGemm::flops(p), d, engine);
+  return cost({rows, active_experts(rows, p.experts), ExpertGemm::bytes(p), ExpertGemm::flops(p), p.w}, d,
+              engine);
 }
 
 double panels_cost_us(const Linear::Problem& p, const DeviceInfo& d, PanelEngine engine) {
-  return cost(static_cast<double>(p.tokens), 1, Linear::bytes(p), Linear::flops(p), d, engine);
+  return cost({static_cast<double>(p.tokens), 1, Linear::bytes(p), Linear::flops(p), DType::kBF16}, d,
+              engine);
 }
 
 Status enqueue_panels(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace workspace, Stream s,

@@ -244,7 +244,7 @@ SLUICE_AMXBF16 void multiply_block(const TilePanels& t, const BF16* x, int64_t b
 SLUICE_AMXBF16 void run_items(const PanelJob& job, const TileScratch& scratch, int64_t begin, int64_t end,
                               int thread, const PanelSink& sink) {
   const int64_t pairs = (job.panels + 1) / 2, blocks = job.blocks();
-  const bool mxfp4 = job.scales != nullptr;
+  const bool mxfp4 = job.mxfp4;
   const PanelShape one{1, job.input.padded};
   TileBuffers& buffers = scratch.buffers[thread];
   _tile_loadconfig(&kConfig);

@@ -1,9 +1,10 @@
-// Expert GEMM on mxfp4 panels by dot products of bf16 pairs (AVX-512 BF16).
+// Expert GEMM on mxfp4 panels by multiply-adds in f32 (AVX-512), up to four rows of x for each decoding.
 //
-// Wins    without AMX, up to about six rows an expert: a pair of weights is used as it lies or after one
-// lookup. Loses   with more rows to f32 panels where a dot product takes two cycles, and to AMX wherever that
-// is. Limits  AVX-512 BF16; layout panels16; x in bf16. Source  original; the engine is
-// backends/cpu/panels/dot.h, the contract ops/expert_gemm.h.
+// Wins    up to about two rows an expert, and at any number where there are no tiles: a code becomes 16 floats by one
+//         shift and one lookup, and the weights stream past once.
+// Loses   more rows, to AMX.
+// Limits  AVX-512; layout panels16; x in bf16.
+// Source  original; the engine is backends/cpu/panels/dot.h, the contract ops/expert_gemm.h.
 #include "backends/cpu/panels/ops.h"
 
 namespace sluice::cpu {
@@ -27,8 +28,8 @@ Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspac
 
 }  // namespace
 
-extern const Candidate<ExpertGemm> expert_gemm_mxfp4_avx512bf16 = {
-    .name = "cpu.expert_gemm.mxfp4_avx512bf16",
+extern const Candidate<ExpertGemm> expert_gemm_mxfp4_avx512 = {
+    .name = "cpu.expert_gemm.mxfp4_avx512",
     .backend = Backend::kCpu,
     .supports = supports,
     .cost_us = cost_us,
