@@ -109,16 +109,21 @@ SLUICE_AVX512 void fma_mxfp4(const PanelPointers* panel, int64_t blocks, const f
   __m512 total[kPanels][kN];
   for (int p = 0; p < kPanels; ++p)
     for (int t = 0; t < kN; ++t) total[p][t] = _mm512_setzero_ps();
+  const int64_t panel_bytes = blocks * 256;
   for (int64_t b = 0; b < blocks; ++b) {
+    // Behind a panel's end comes the panel after the next one: two are read side by side.
+    int64_t ahead = b * 256 + kPrefetch;
+    if (ahead >= panel_bytes) ahead += panel_bytes;
 #pragma GCC unroll 2
     for (int p = 0; p < kPanels; ++p) {
       const uint8_t* codes = panel[p].codes + b * 256;
+      _mm_prefetch(reinterpret_cast<const char*>(panel[p].scales + (2 * blocks + b) * 16), _MM_HINT_T0);
       __m512 sum[kN][kChains];
       for (int t = 0; t < kN; ++t)
         for (int c = 0; c < kChains; ++c) sum[t][c] = _mm512_setzero_ps();
 #pragma GCC unroll 4
       for (int v = 0; v < 4; ++v) {
-        _mm_prefetch(reinterpret_cast<const char*>(codes + v * 64 + kPrefetch), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(panel[p].codes + ahead + v * 64), _MM_HINT_T0);
         add_word(sum, _mm512_loadu_si512(codes + v * 64), values, v, x, b * 32 + v * 8);
       }
       const __m512 scale = scales_f32(panel[p].scales + b * 16);
