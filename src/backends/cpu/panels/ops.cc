@@ -147,9 +147,9 @@ Refusal panels_supports(const ExpertGemm::Problem& p, const DeviceInfo& d, Panel
   return r;
 }
 
-Refusal panels_supports(const Linear::Problem& p, const DeviceInfo& d, PanelEngine engine) {
+Refusal panels_supports(const Linear::Problem& p, const DeviceInfo& d, PanelEngine engine, DType w) {
   Refusal r;
-  need_engine(r, d, engine, DType::kBF16);
+  need_engine(r, d, engine, w);
   need_panels_and_bf16(r, p.layout, p.x);
   return r;
 }

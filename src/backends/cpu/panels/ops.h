@@ -11,7 +11,7 @@ enum class PanelEngine : uint8_t { kDot, kTiles };
 
 // What every card on this engine refuses; `w` is the type of weight that the card is for.
 Refusal panels_supports(const ExpertGemm::Problem& p, const DeviceInfo& d, PanelEngine engine, DType w);
-Refusal panels_supports(const Linear::Problem& p, const DeviceInfo& d, PanelEngine engine);
+Refusal panels_supports(const Linear::Problem& p, const DeviceInfo& d, PanelEngine engine, DType w);
 
 size_t panels_workspace(const ExpertGemm::Problem& p, const DeviceInfo& d, PanelEngine engine);
 size_t panels_workspace(const Linear::Problem& p, const DeviceInfo& d, PanelEngine engine);
