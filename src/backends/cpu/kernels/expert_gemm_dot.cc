@@ -30,16 +30,16 @@ void dot_row(const BF16* w, const uint8_t*, int64_t width, const X* const* x, in
 template <int64_t kRows, class X>
 void dot_rows(const uint8_t* codes, const uint8_t* scales, int64_t width, const X* const* x, float* sums) {
   const F32 d;
-  constexpr int64_t kStep = kMxBlock / MxBlock::kVectors;
-  hn::Vec<F32> total[kRows];
+  constexpr int64_t kStep = kMxBlock / kMxVectors;
+  hn::Vec<F32> total[kRows], w[kMxVectors];
   for (int64_t t = 0; t < kRows; ++t) total[t] = hn::Zero(d);
   for (int64_t k = 0; k < width; k += kMxBlock) {
-    const MxBlock w = load_mx_block(codes + k / 2);
+    load_mx_block(codes + k / 2, w);
     const auto scale = hn::Set(d, e8m0_scalar(scales[k / kMxBlock]));
     for (int64_t t = 0; t < kRows; ++t) {
-      auto block = hn::Mul(load_f32(x[t] + k), w.values[0]);
-      for (int64_t v = 1; v < MxBlock::kVectors; ++v)
-        block = hn::MulAdd(load_f32(x[t] + k + v * kStep), w.values[v], block);
+      auto block = hn::Mul(load_f32(x[t] + k), w[0]);
+      for (int64_t v = 1; v < kMxVectors; ++v)
+        block = hn::MulAdd(load_f32(x[t] + k + v * kStep), w[v], block);
       total[t] = hn::MulAdd(block, scale, total[t]);  // scaled after summing: exact for every scale
     }
   }

@@ -46,12 +46,10 @@ HWY_INLINE float e8m0_scalar(uint8_t scale) {
   return std::bit_cast<float>(std::max(uint32_t{scale} << 23, 0x00400000u));
 }
 
-// A checkpoint's block, 32 codes in 16 bytes, in the order of k and before its scale.
-struct MxBlock {
-  static constexpr int64_t kVectors = kMxBlock / static_cast<int64_t>(hn::MaxLanes(F32()));
-  hn::Vec<F32> values[kVectors];
-};
-HWY_INLINE MxBlock load_mx_block(const uint8_t* HWY_RESTRICT bytes) {
+// A checkpoint's block, 32 codes in 16 bytes, in the order of k and before its scale. The vectors are the caller's array:
+// a struct of them would have a constructor, which GCC makes without this target's instructions.
+constexpr int64_t kMxVectors = kMxBlock / static_cast<int64_t>(hn::MaxLanes(F32()));
+HWY_INLINE void load_mx_block(const uint8_t* HWY_RESTRICT bytes, hn::Vec<F32> (&values)[kMxVectors]) {
   const hn::Rebind<uint8_t, F32> part;
   HWY_ALIGN uint8_t codes[kMxBlock];
 #if HWY_TARGET == HWY_SCALAR  // has no vectors of bytes
@@ -63,11 +61,8 @@ HWY_INLINE MxBlock load_mx_block(const uint8_t* HWY_RESTRICT bytes) {
   hn::Store(hn::InterleaveLower(d8, even, odd), d8, codes);
   hn::Store(hn::InterleaveUpper(d8, even, odd), d8, codes + 16);
 #endif
-  MxBlock block;
-  for (int64_t v = 0; v < MxBlock::kVectors; ++v)
-    block.values[v] =
-        e2m1_f32(hn::PromoteTo(U32(), hn::LoadU(part, codes + v * (kMxBlock / MxBlock::kVectors))));
-  return block;
+  for (int64_t v = 0; v < kMxVectors; ++v)
+    values[v] = e2m1_f32(hn::PromoteTo(U32(), hn::LoadU(part, codes + v * (kMxBlock / kMxVectors))));
 }
 
 }  // namespace sluice::cpu::HWY_NAMESPACE
