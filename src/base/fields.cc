@@ -40,7 +40,8 @@ std::string Field::value_text() const {
   if (kind == Kind::kInt) return std::to_string(*integer);
   if (kind == Kind::kWord) return *choice < words.size() ? std::string(words[*choice]) : "?";
   char buffer[32];
-  const auto [end, error] = std::to_chars(buffer, buffer + sizeof buffer, *real);  // the shortest that reads back
+  const auto [end, error] =
+      std::to_chars(buffer, buffer + sizeof buffer, *real);  // the shortest that reads back
   return error == std::errc() ? std::string(buffer, end) : "?";
 }
 

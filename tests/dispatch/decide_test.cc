@@ -44,7 +44,8 @@ TEST(Decide, OtherBackendsAreRefusedUnasked) {
   other.supports = nullptr;  // a call would crash
   const Decision d = ask({&other});
   EXPECT_EQ(d.chosen, -1);
-  EXPECT_EQ(d.verdicts[0].refusal.line(), "needs its own backend; the device is fake (1 thread; no vector features)");
+  EXPECT_EQ(d.verdicts[0].refusal.line(),
+            "needs its own backend; the device is fake (1 thread; no vector features)");
 }
 
 TEST(Decide, ForceExcludesTheOthersAndNeverFallsBack) {
