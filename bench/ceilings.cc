@@ -60,7 +60,7 @@ Result<double> read_bytes_per_us(Device& device) {
       });
     };
     const Sample s = measure([](int64_t) {}, read, 5, 0);
-    best = std::max(best, static_cast<double>(kBuffer) / s.median_us);
+    best = std::max(best, static_cast<double>(kBuffer) / s.best_us);
   }
   device.release(memory.value());
   return best;
