@@ -1,0 +1,180 @@
+#include "base/json.h"
+
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <set>
+
+namespace sluice {
+namespace {
+
+constexpr int kDepthMax = 64;
+
+Status corrupt(std::string message) { return {Code::kCorrupt, std::move(message)}; }
+
+// A value as an error shows it: short, whatever it holds.
+std::string shown(const Json& value) {
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return "an array of " + std::to_string(value.size());
+  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  return text;
+}
+
+// What the library does not refuse by itself: nesting without end, and a key that stands twice.
+struct Watch {
+  std::vector<std::set<std::string>> keys;
+  std::string trouble;
+  bool operator()(int depth, Json::parse_event_t event, Json& parsed) {
+    if (!trouble.empty()) return false;
+    switch (event) {
+      case Json::parse_event_t::object_start:
+      case Json::parse_event_t::array_start:
+        if (depth >= kDepthMax)
+          trouble = "wanted at most " + std::to_string(kDepthMax) + " levels of nesting, found more";
+        keys.emplace_back();
+        break;
+      case Json::parse_event_t::object_end:
+      case Json::parse_event_t::array_end:
+        if (!keys.empty()) keys.pop_back();
+        break;
+      case Json::parse_event_t::key:
+        if (!keys.empty() && !keys.back().insert(parsed.get<std::string>()).second)
+          trouble = "wanted each key once, found " + shown(parsed) + " twice in one object";
+        break;
+      case Json::parse_event_t::value:
+        break;
+    }
+    return trouble.empty();
+  }
+};
+
+}  // namespace
+
+Result<Json> parse_json(std::string_view text, std::string_view what) {
+  Watch watch;
+  try {
+    Json parsed = Json::parse(text.begin(), text.end(), std::ref(watch));
+    if (!watch.trouble.empty()) return corrupt(std::string(what) + ": " + watch.trouble);
+    return parsed;
+  } catch (const Json::parse_error& e) {
+    if (!watch.trouble.empty()) return corrupt(std::string(what) + ": " + watch.trouble);
+    return corrupt(std::string(what) + ": wanted JSON, found a mistake at byte " + std::to_string(e.byte) +
+                   " of " + std::to_string(text.size()));
+  } catch (const Json::exception&) {
+    return corrupt(std::string(what) + ": wanted JSON, found a number that no double can hold");
+  } catch (const std::bad_alloc&) {
+    return out_of_memory(std::string(what) + ": no memory for " + std::to_string(text.size()) +
+                         " bytes of JSON");
+  }
+}
+
+Result<std::string> read_file(const std::string& path, int64_t bytes_max) {
+  const auto close = [](std::FILE* f) { std::fclose(f); };
+  std::unique_ptr<std::FILE, decltype(close)> file(std::fopen(path.c_str(), "rb"), close);
+  if (!file) return Status{Code::kIo, path + ": cannot be opened: " + std::strerror(errno)};
+  std::string text;
+  char chunk[1 << 16];
+  while (const size_t n = std::fread(chunk, 1, sizeof chunk, file.get())) {
+    text.append(chunk, n);
+    if (static_cast<int64_t>(text.size()) > bytes_max)
+      return corrupt(path + ": wanted at most " + std::to_string(bytes_max) + " bytes, found more");
+  }
+  if (std::ferror(file.get())) return Status{Code::kIo, path + ": cannot be read: " + std::strerror(errno)};
+  return text;
+}
+
+Result<Json> read_json(const std::string& path, int64_t bytes_max) {
+  auto text = read_file(path, bytes_max);
+  if (!text.ok()) return text.status();
+  return parse_json(text.value(), path);
+}
+
+Status JsonAt::wrong(std::string_view wanted) const {
+  return corrupt(where_ + ": wanted " + std::string(wanted) + ", found " + shown(*value_));
+}
+
+bool JsonAt::has(const std::string& key) const {
+  return value_->is_object() && value_->contains(key) && !(*value_)[key].is_null();
+}
+
+Result<JsonAt> JsonAt::at(const std::string& key) const {
+  SLUICE_TRY(need_object());
+  const auto found = value_->find(key);
+  // A document's own place ends in no key: "config.json: hidden_size"; below it: "config.json: a.b".
+  const std::string place = where_ + (where_.find(": ") == std::string::npos ? ": " : ".") + key;
+  if (found == value_->end()) return corrupt(place + ": wanted a value, found no such key");
+  return JsonAt(*found, place);
+}
+
+Result<std::vector<JsonAt>> JsonAt::items() const {
+  if (!value_->is_array()) return wrong("an array");
+  std::vector<JsonAt> out;
+  out.reserve(value_->size());
+  for (size_t i = 0; i < value_->size(); ++i)
+    out.emplace_back((*value_)[i], where_ + "[" + std::to_string(i) + "]");
+  return out;
+}
+
+Status JsonAt::need_object() const {
+  if (!value_->is_object()) return wrong("an object");
+  return {};
+}
+
+Result<int64_t> JsonAt::integer(int64_t least, int64_t most) const {
+  const std::string wanted = "an integer from " + std::to_string(least) + " to " + std::to_string(most);
+  if (!value_->is_number_integer()) return wrong(wanted);
+  if (value_->is_number_unsigned() && value_->get<uint64_t>() > INT64_MAX) return wrong(wanted);
+  const int64_t v = value_->get<int64_t>();
+  if (v < least || v > most) return wrong(wanted);
+  return v;
+}
+
+Result<double> JsonAt::number() const {
+  if (!value_->is_number()) return wrong("a number");
+  const double v = value_->get<double>();
+  if (!std::isfinite(v)) return wrong("a finite number");
+  return v;
+}
+
+Result<bool> JsonAt::boolean() const {
+  if (!value_->is_boolean()) return wrong("true or false");
+  return value_->get<bool>();
+}
+
+Result<std::string> JsonAt::string() const {
+  if (!value_->is_string()) return wrong("a string");
+  return value_->get<std::string>();
+}
+
+Result<int64_t> JsonAt::integer(const std::string& key, int64_t least, int64_t most) const {
+  const auto member = at(key);
+  return member.ok() ? member.value().integer(least, most) : Result<int64_t>(member.status());
+}
+Result<int64_t> JsonAt::integer(const std::string& key, int64_t least, int64_t most,
+                                int64_t otherwise) const {
+  return has(key) ? integer(key, least, most) : Result<int64_t>(otherwise);
+}
+Result<double> JsonAt::number(const std::string& key) const {
+  const auto member = at(key);
+  return member.ok() ? member.value().number() : Result<double>(member.status());
+}
+Result<double> JsonAt::number(const std::string& key, double otherwise) const {
+  return has(key) ? number(key) : Result<double>(otherwise);
+}
+Result<bool> JsonAt::boolean(const std::string& key, bool otherwise) const {
+  if (!has(key)) return otherwise;
+  const auto member = at(key);
+  return member.ok() ? member.value().boolean() : Result<bool>(member.status());
+}
+Result<std::string> JsonAt::string(const std::string& key) const {
+  const auto member = at(key);
+  return member.ok() ? member.value().string() : Result<std::string>(member.status());
+}
+Result<std::string> JsonAt::string(const std::string& key, const std::string& otherwise) const {
+  return has(key) ? string(key) : Result<std::string>(otherwise);
+}
+
+}  // namespace sluice
