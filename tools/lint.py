@@ -21,6 +21,8 @@ MAY_INCLUDE = {
     "backends/cuda": {"backends/cuda", "dispatch", "ops", "base"},
     "weights": {"weights", "dispatch", "ops", "base"},
     "nn": {"nn", "weights", "dispatch", "ops", "base"},
+    "models": {"models", "nn", "weights", "dispatch", "ops", "base"},
+    "serve": {"serve", "models", "nn", "dispatch", "ops", "base"},
     "capi": {"capi", "backends", "weights", "dispatch", "ops", "base", "sluice"},
 }
 FORBIDDEN_IN_SRC = [

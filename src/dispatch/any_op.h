@@ -76,4 +76,18 @@ std::vector<std::string> op_names();
 // kInvalidArgument names the nearest operation.
 Result<std::unique_ptr<AnyProblem>> make_problem(std::string_view op);
 
+// A problem whose type is known, erased: by its own words, which always parse.
+template <class Op>
+std::unique_ptr<AnyProblem> any_problem(const typename Op::Problem& problem) {
+  std::unique_ptr<AnyProblem> erased = std::move(make_problem(Op::kName)).value();
+  const Status parsed = erased->parse(fields_text(problem));
+  return parsed.ok() ? std::move(erased) : nullptr;
+}
+
+// One stage of a block or a model, and what it asks for.
+struct StageProblem {
+  std::string stage;
+  std::unique_ptr<AnyProblem> problem;
+};
+
 }  // namespace sluice

@@ -2,8 +2,10 @@
 
 #include <cstring>
 #include <optional>
+#include <type_traits>
 
 #include "base/arena.h"
+#include "nn/plan_into.h"
 
 namespace sluice {
 
@@ -22,14 +24,8 @@ struct Moe::Plans {
 
 namespace {
 
-template <class Op>
-Status plan_into(std::optional<PlanTable<Op>>* out, Device& device, const typename Op::Problem& problem,
-                 int64_t tokens_max, const Policy& policy) {
-  Result<PlanTable<Op>> made = PlanTable<Op>::make(device, problem, tokens_max, policy);
-  if (!made.ok()) return made.status();
-  *out = std::move(made).value();
-  return {};
-}
+// Between the two GEMMs of an expert: the second multiplies what the first rounded to.
+DType hidden_type(const MoeConfig& c) { return c.x; }
 
 ExpertGemm::Problem up_problem(const MoeConfig& c, int64_t experts, int64_t intermediate) {
   return {.rows = 0,
@@ -40,7 +36,7 @@ ExpertGemm::Problem up_problem(const MoeConfig& c, int64_t experts, int64_t inte
           .slots = 1,
           .x = c.x,
           .w = c.expert_w,
-          .y = DType::kBF16,  // the second GEMM multiplies bf16
+          .y = hidden_type(c),
           .layout = c.layout,
           .gate_order = c.gate_order,
           .act = c.act,
@@ -55,10 +51,62 @@ ExpertGemm::Problem down_problem(const MoeConfig& c, int64_t experts, int64_t in
           .experts = experts,
           .features = c.hidden,
           .width = intermediate,
+          .x = hidden_type(c),
           .w = c.expert_w,
           .y = y,
           .layout = c.layout,
           .bias = c.down_bias};
+}
+
+// What each stage is, for no tokens yet.
+struct Problems {
+  RouterGemm::Problem router;
+  RouteTopk::Problem route;
+  GroupRows::Problem group, shared_group;
+  ExpertGemm::Problem up, down, shared_up, shared_down;
+  Combine::Problem combine;
+};
+
+Problems problems_of(const MoeConfig& c) {
+  const int64_t experts = local_experts(c);
+  Problems p;
+  p.router = {.experts = c.experts,
+              .hidden = c.hidden,
+              .x = c.x,
+              .w = c.router_w,
+              .y = c.logits,
+              .bias = c.router_bias};
+  p.route = {.experts = c.experts,
+             .top_k = c.top_k,
+             .method = c.method,
+             .logits = c.logits,
+             .bias = c.correction_bias,
+             .groups = c.groups,
+             .topk_groups = c.topk_groups,
+             .scale = c.scale,
+             .scope = c.scope,
+             .expert_begin = c.expert_begin,
+             .expert_count = c.expert_count,
+             .vocab = c.hash_vocab};
+  p.group = {.slots = c.top_k, .experts = experts};
+  p.up = up_problem(c, experts, c.intermediate);
+  p.up.slots = c.top_k;
+  p.up.weighted = c.weight_on_input;
+  p.down = down_problem(c, experts, c.intermediate, DType::kF32);
+  p.combine = {.tokens = 0,
+               .slots = c.top_k,
+               .rows = 0,
+               .hidden = c.hidden,
+               .experts = experts,
+               .g = DType::kF32,
+               .y = c.x,
+               .weighted = !c.weight_on_input,
+               .shared = c.shared_intermediate > 0,
+               .residual = c.residual};
+  p.shared_group = {.slots = 1, .experts = 1};
+  p.shared_up = up_problem(c, 1, c.shared_intermediate);
+  p.shared_down = down_problem(c, 1, c.shared_intermediate, c.x);
+  return p;
 }
 
 }  // namespace
@@ -126,62 +174,22 @@ Result<std::unique_ptr<Moe>> Moe::plan(Device& device, const MoeConfig& config, 
 }
 
 Status Moe::make_plans(const Policy& policy) {
-  const MoeConfig& c = config_;
-  SLUICE_TRY(plan_into<RouterGemm>(&plans_->router, device_,
-                                   {.experts = c.experts,
-                                    .hidden = c.hidden,
-                                    .x = c.x,
-                                    .w = c.router_w,
-                                    .y = c.logits,
-                                    .bias = c.router_bias},
-                                   tokens_max_, policy));
-  SLUICE_TRY(plan_into<RouteTopk>(&plans_->route, device_,
-                                  {.experts = c.experts,
-                                   .top_k = c.top_k,
-                                   .method = c.method,
-                                   .logits = c.logits,
-                                   .bias = c.correction_bias,
-                                   .groups = c.groups,
-                                   .topk_groups = c.topk_groups,
-                                   .scale = c.scale,
-                                   .scope = c.scope,
-                                   .expert_begin = c.expert_begin,
-                                   .expert_count = c.expert_count,
-                                   .vocab = c.hash_vocab},
-                                  tokens_max_, policy));
-  const int64_t experts = local_experts(c);
-  SLUICE_TRY(plan_into<GroupRows>(&plans_->group, device_, {.slots = c.top_k, .experts = experts},
-                                  tokens_max_, policy));
-  ExpertGemm::Problem up = up_problem(c, experts, c.intermediate);
-  up.slots = c.top_k;
-  up.weighted = c.weight_on_input;
-  SLUICE_TRY(plan_into<ExpertGemm>(&plans_->up, device_, up, tokens_max_, policy));
-  SLUICE_TRY(plan_into<ExpertGemm>(&plans_->down, device_,
-                                   down_problem(c, experts, c.intermediate, DType::kF32),
-                                   tokens_max_ * c.top_k, policy));
-  return plan_into<Combine>(&plans_->combine, device_,
-                            {.tokens = 0,
-                             .slots = c.top_k,
-                             .rows = 0,
-                             .hidden = c.hidden,
-                             .experts = experts,
-                             .g = DType::kF32,
-                             .y = c.x,
-                             .weighted = !c.weight_on_input,
-                             .shared = c.shared_intermediate > 0,
-                             .residual = c.residual},
-                            tokens_max_, policy);
+  const Problems p = problems_of(config_);
+  SLUICE_TRY(plan_into<RouterGemm>(&plans_->router, device_, p.router, tokens_max_, policy));
+  SLUICE_TRY(plan_into<RouteTopk>(&plans_->route, device_, p.route, tokens_max_, policy));
+  SLUICE_TRY(plan_into<GroupRows>(&plans_->group, device_, p.group, tokens_max_, policy));
+  SLUICE_TRY(plan_into<ExpertGemm>(&plans_->up, device_, p.up, tokens_max_, policy));
+  SLUICE_TRY(plan_into<ExpertGemm>(&plans_->down, device_, p.down, tokens_max_ * config_.top_k, policy));
+  return plan_into<Combine>(&plans_->combine, device_, p.combine, tokens_max_, policy);
 }
 
 Status Moe::make_shared(const Policy& policy) {
-  const MoeConfig& c = config_;
+  const Problems p = problems_of(config_);
   std::optional<PlanTable<GroupRows>> group;
   std::optional<PlanTable<ExpertGemm>> up, down;
-  SLUICE_TRY(plan_into<GroupRows>(&group, device_, {.slots = 1, .experts = 1}, tokens_max_, policy));
-  SLUICE_TRY(
-      plan_into<ExpertGemm>(&up, device_, up_problem(c, 1, c.shared_intermediate), tokens_max_, policy));
-  SLUICE_TRY(plan_into<ExpertGemm>(&down, device_, down_problem(c, 1, c.shared_intermediate, c.x),
-                                   tokens_max_, policy));
+  SLUICE_TRY(plan_into<GroupRows>(&group, device_, p.shared_group, tokens_max_, policy));
+  SLUICE_TRY(plan_into<ExpertGemm>(&up, device_, p.shared_up, tokens_max_, policy));
+  SLUICE_TRY(plan_into<ExpertGemm>(&down, device_, p.shared_down, tokens_max_, policy));
   plans_->shared = Shared{*std::move(group), *std::move(up), *std::move(down)};
   const size_t bytes = static_cast<size_t>(tokens_max_) * sizeof(int32_t);
   Result<void*> zeros = device_.allocate(bytes);
@@ -208,7 +216,7 @@ void Moe::lay_out() {
   at_.row_begin = take(DType::kI32, experts + 1);
   at_.order = take(DType::kI32, rows);
   at_.position = take(DType::kI32, rows);
-  at_.h = take(DType::kBF16, rows * c.intermediate);
+  at_.h = take(hidden_type(c), rows * c.intermediate);
   at_.g = take(DType::kF32, rows * c.hidden);
   const bool shared = plans_->shared.has_value();
   if (shared) {
@@ -216,7 +224,7 @@ void Moe::lay_out() {
     at_.shared_begin = take(DType::kI32, 2);
     at_.shared_order = take(DType::kI32, n);
     at_.shared_position = take(DType::kI32, n);
-    at_.shared_h = take(DType::kBF16, n * c.shared_intermediate);
+    at_.shared_h = take(hidden_type(c), n * c.shared_intermediate);
     at_.shared_y = take(c.x, n * c.hidden);
   }
   at_.scratch = used;
@@ -239,7 +247,7 @@ Status Moe::shared_stages(const MoeIo& io, const MoeWeights& w, std::byte* base,
   const Tensor count = view(at_.shared_count, DType::kI32, {1}),
                begin = view(at_.shared_begin, DType::kI32, {2});
   const Tensor order = view(at_.shared_order, DType::kI32, {n});
-  const Tensor h = view(at_.shared_h, DType::kBF16, {n, c.shared_intermediate});
+  const Tensor h = view(at_.shared_h, hidden_type(c), {n, c.shared_intermediate});
   SLUICE_TRY(visit("shared.group", plans_->shared->group, n,
                    GroupRows::Args{.ids = make_tensor(zeros_, DType::kI32, {n, 1}, where),
                                    .row_count = count,
@@ -300,7 +308,7 @@ Status Moe::stages(const MoeIo& io, const MoeWeights& w, std::byte* base, Visit 
       visit("group", *plans_->group, n,
             GroupRows::Args{
                 .ids = ids, .row_count = count, .row_begin = begin, .order = order, .position = position}));
-  const Tensor h = view(at_.h, DType::kBF16, {rows, c.intermediate}),
+  const Tensor h = view(at_.h, hidden_type(c), {rows, c.intermediate}),
                g = view(at_.g, DType::kF32, {rows, c.hidden});
   const Tensor flat = c.weight_on_input ? view(at_.weights, DType::kF32, {rows}) : Tensor{};
   SLUICE_TRY(visit("experts.up", *plans_->up, n,
@@ -403,6 +411,27 @@ std::vector<std::pair<std::string, std::string>> Moe::kernels(int64_t tokens) co
     add("shared.down", plans_->shared->down, tokens);
   }
   add("combine", *plans_->combine, tokens);
+  return out;
+}
+
+std::vector<StageProblem> moe_problems(const MoeConfig& c, int64_t tokens) {
+  const Problems p = problems_of(c);
+  std::vector<StageProblem> out;
+  const auto add = [&]<class Op>(const char* stage, std::type_identity<Op>,
+                                 const typename Op::Problem& problem, int64_t n) {
+    out.push_back({stage, any_problem<Op>(Op::at_tokens(problem, n))});
+  };
+  add("router", std::type_identity<RouterGemm>{}, p.router, tokens);
+  add("route", std::type_identity<RouteTopk>{}, p.route, tokens);
+  add("group", std::type_identity<GroupRows>{}, p.group, tokens);
+  add("experts.up", std::type_identity<ExpertGemm>{}, p.up, tokens);
+  add("experts.down", std::type_identity<ExpertGemm>{}, p.down, tokens * c.top_k);
+  if (c.shared_intermediate > 0) {
+    add("shared.group", std::type_identity<GroupRows>{}, p.shared_group, tokens);
+    add("shared.up", std::type_identity<ExpertGemm>{}, p.shared_up, tokens);
+    add("shared.down", std::type_identity<ExpertGemm>{}, p.shared_down, tokens);
+  }
+  add("combine", std::type_identity<Combine>{}, p.combine, tokens);
   return out;
 }
 

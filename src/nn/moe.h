@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "dispatch/any_op.h"
 #include "dispatch/plan.h"
 
 namespace sluice {
@@ -65,6 +66,10 @@ struct MoeIo {
   Tensor token_ids;  // i32[tokens], with method kHash
   Tensor y;          // [tokens, hidden]; may be residual
 };
+
+// The problems that a layer's stages are for `tokens` tokens, in the order in which they run: what a Moe plans, as data, for
+// any device.
+std::vector<StageProblem> moe_problems(const MoeConfig& config, int64_t tokens);
 
 // How far one stage of a layer was from its reference, as a share of its bound.
 struct StageCheck {

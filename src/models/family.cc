@@ -1,0 +1,85 @@
+#include "models/family.h"
+
+#include <algorithm>
+
+namespace sluice {
+
+#define SLUICE_FAMILY(name) extern const Family name;
+#include "models/families.def"
+#undef SLUICE_FAMILY
+
+namespace {
+
+constexpr int64_t kConfigBytesMax = 16 << 20;
+
+const Family* const kFamilies[] = {
+#define SLUICE_FAMILY(name) &name,
+#include "models/families.def"
+#undef SLUICE_FAMILY
+};
+
+// eos_token_id is a number or a list of them.
+Status add_stop_tokens(const JsonAt& config, int64_t vocab, std::vector<int32_t>* out) {
+  if (!config.has("eos_token_id")) return {};
+  const Result<JsonAt> member = config.at("eos_token_id");
+  if (!member.ok()) return member.status();
+  std::vector<JsonAt> ids{member.value()};
+  if (member.value().value().is_array()) {
+    auto items = member.value().items();
+    if (!items.ok()) return items.status();
+    ids = std::move(items).value();
+  }
+  for (const JsonAt& id : ids) {
+    const auto token = id.integer(0, vocab - 1);
+    if (!token.ok()) return token.status();
+    const auto value = static_cast<int32_t>(token.value());
+    if (std::find(out->begin(), out->end(), value) == out->end()) out->push_back(value);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::span<const Family* const> families() { return kFamilies; }
+
+Result<const Family*> family_of(const JsonAt& config) {
+  const auto list = config.at("architectures");
+  if (!list.ok()) return list.status();
+  const auto items = list.value().items();
+  if (!items.ok()) return items.status();
+  if (items.value().size() != 1) return list.value().wrong("one architecture");
+  const auto name = items.value().front().string();
+  if (!name.ok()) return name.status();
+  std::vector<std::string> known;
+  for (const Family* family : kFamilies) {
+    if (family->architecture == name.value()) return family;
+    known.emplace_back(family->architecture);
+  }
+  Status status = unknown_name("architecture", name.value(), known);
+  status.code = Code::kUnsupported;
+  status.message = list.value().where() + ": " + status.message;
+  return status;
+}
+
+Result<ModelConfig> read_model_config(const std::string& directory) {
+  const std::string path = directory + "/config.json";
+  const Result<Json> json = read_json(path, kConfigBytesMax);
+  if (!json.ok()) return json.status();
+  const JsonAt config(json.value(), path);
+  const auto family = family_of(config);
+  if (!family.ok()) return family.status();
+  Result<ModelConfig> read = family.value()->read(config);
+  if (!read.ok()) return read.status();
+  ModelConfig out = std::move(read).value();
+  SLUICE_TRY(add_stop_tokens(config, out.decoder.vocab, &out.stop_tokens));
+  const std::string generation = directory + "/generation_config.json";
+  const Result<Json> more = read_json(generation, kConfigBytesMax);
+  if (!more.ok()) {
+    if (more.status().code == Code::kIo) return out;  // checkpoints need not have it
+    return more.status();
+  }
+  SLUICE_TRY(add_stop_tokens(JsonAt(more.value(), generation), out.decoder.vocab, &out.stop_tokens));
+  return out;
+}
+
+}  // namespace sluice

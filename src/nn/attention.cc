@@ -1,0 +1,166 @@
+#include "nn/attention.h"
+
+#include <algorithm>
+
+#include "base/arena.h"
+#include "nn/plan_into.h"
+
+namespace sluice {
+namespace {
+
+struct Problems {
+  Linear::Problem qkv, o;
+  Rope::Problem rope;
+  KvWrite::Problem kv_write;
+  Attention::Problem attention;
+};
+
+int64_t qkv_width(const AttentionConfig& c) { return (c.heads + 2 * c.kv_heads) * c.head_dim; }
+
+Problems problems_of(const AttentionConfig& c, const StepBounds& b) {
+  Problems p;
+  p.qkv = {.tokens = 0,
+           .features = qkv_width(c),
+           .width = c.hidden,
+           .x = c.x,
+           .y = c.x,
+           .layout = c.layout,
+           .bias = c.qkv_bias};
+  // Queries and keys lie side by side in a row, so one call turns both.
+  p.rope = {.tokens = 0,
+            .heads = c.heads + c.kv_heads,
+            .head_dim = c.head_dim,
+            .rotary = c.rotary,
+            .table_rows = b.positions,
+            .pairs = c.pairs,
+            .x = c.x};
+  p.kv_write = {.tokens = 0,
+                .kv_heads = c.kv_heads,
+                .head_dim = c.head_dim,
+                .pages = b.pages,
+                .page_size = b.page_size,
+                .kv = c.x};
+  p.attention = {.tokens = 0,
+                 .sequences = b.sequences,
+                 .heads = c.heads,
+                 .kv_heads = c.kv_heads,
+                 .head_dim = c.head_dim,
+                 .pages = b.pages,
+                 .page_size = b.page_size,
+                 .pages_per_seq = b.pages_per_seq(),
+                 .window = c.window,
+                 .scale = c.scale,
+                 .q = c.x,
+                 .sinks = c.sinks};
+  p.o = {.tokens = 0,
+         .features = c.hidden,
+         .width = c.heads * c.head_dim,
+         .x = c.x,
+         .y = c.x,
+         .layout = c.layout,
+         .bias = c.o_bias,
+         .residual = true};
+  return p;
+}
+
+// Heads [first, first + count) of rows that hold `width` elements each.
+Tensor heads_of(const Tensor& rows, int64_t first, int64_t count, int64_t head_dim) {
+  Tensor t = rows;
+  t.data = rows.as<std::byte>() + bytes_of(rows.dtype, first * head_dim);
+  t.rank = 3;
+  t.shape = {rows.shape[0], count, head_dim};
+  t.stride = {rows.shape[1], head_dim, 1};
+  return t;
+}
+
+}  // namespace
+
+std::vector<StageProblem> attention_problems(const AttentionConfig& config, const StepBounds& bounds,
+                                             int64_t tokens) {
+  const Problems p = problems_of(config, bounds);
+  std::vector<StageProblem> out;
+  out.push_back({"attention.qkv", any_problem<Linear>(Linear::at_tokens(p.qkv, tokens))});
+  out.push_back({"attention.rope", any_problem<Rope>(Rope::at_tokens(p.rope, tokens))});
+  out.push_back({"attention.kv_write", any_problem<KvWrite>(KvWrite::at_tokens(p.kv_write, tokens))});
+  out.push_back({"attention", any_problem<Attention>(Attention::at_tokens(p.attention, tokens))});
+  out.push_back({"attention.o", any_problem<Linear>(Linear::at_tokens(p.o, tokens))});
+  return out;
+}
+
+Result<std::unique_ptr<AttentionBlock>> AttentionBlock::plan(Device& device, const AttentionConfig& config,
+                                                             const StepBounds& bounds, const Policy& policy) {
+  if (bounds.tokens < 1)
+    return invalid("attention: tokens: wanted at least 1, found " + std::to_string(bounds.tokens));
+  std::unique_ptr<AttentionBlock> block(new AttentionBlock(config, bounds));
+  const Problems p = problems_of(config, bounds);
+  const int64_t n = bounds.tokens;
+  SLUICE_TRY(plan_into<Linear>(&block->qkv_, device, p.qkv, n, policy));
+  SLUICE_TRY(plan_into<Rope>(&block->rope_, device, p.rope, n, policy));
+  SLUICE_TRY(plan_into<KvWrite>(&block->kv_write_, device, p.kv_write, n, policy));
+  SLUICE_TRY(plan_into<Attention>(&block->attention_, device, p.attention, n, policy));
+  SLUICE_TRY(plan_into<Linear>(&block->o_, device, p.o, n, policy));
+  size_t used = 0;
+  const auto take = [&](int64_t elements) {
+    const size_t at = used;
+    used += Arena::footprint(static_cast<size_t>(bytes_of(config.x, elements)));
+    return at;
+  };
+  block->qkv_at_ = take(n * qkv_width(config));
+  block->heads_at_ = take(n * config.heads * config.head_dim);
+  block->scratch_at_ = used;
+  const size_t scratch = std::max({block->qkv_->workspace_bytes(), block->rope_->workspace_bytes(),
+                                   block->kv_write_->workspace_bytes(), block->attention_->workspace_bytes(),
+                                   block->o_->workspace_bytes()});
+  block->workspace_bytes_ = used + scratch;
+  return block;
+}
+
+int64_t AttentionBlock::cache_bytes() const {
+  return bytes_of(config_.x, bounds_.pages * bounds_.page_size * config_.kv_heads * config_.head_dim);
+}
+
+Status AttentionBlock::forward(const AttentionIo& io, const AttentionWeights& w, const StepTables& t,
+                               Workspace workspace, Stream stream) const {
+  if (!workspace.data || workspace.bytes < workspace_bytes_)
+    return invalid("attention: workspace: wanted " + std::to_string(workspace_bytes_) + " bytes, found " +
+                   std::to_string(workspace.data ? workspace.bytes : 0));
+  const AttentionConfig& c = config_;
+  const int64_t n = io.x.shape[0];
+  const Workspace scratch{workspace.data + scratch_at_, workspace.bytes - scratch_at_};
+  const Tensor qkv = make_tensor(workspace.data + qkv_at_, c.x, {n, qkv_width(c)}, stream.where);
+  const Tensor heads = make_tensor(workspace.data + heads_at_, c.x, {n, c.heads, c.head_dim}, stream.where);
+  SLUICE_TRY(
+      qkv_->run(n, {.x = io.x, .w = w.qkv, .bias = w.qkv_bias, .residual = {}, .y = qkv}, scratch, stream));
+  SLUICE_TRY(rope_->run(
+      n, {.positions = t.positions, .table = t.rope, .x = heads_of(qkv, 0, c.heads + c.kv_heads, c.head_dim)},
+      scratch, stream));
+  SLUICE_TRY(kv_write_->run(n,
+                            {.k = heads_of(qkv, c.heads, c.kv_heads, c.head_dim),
+                             .v = heads_of(qkv, c.heads + c.kv_heads, c.kv_heads, c.head_dim),
+                             .slot_of = t.slot_of,
+                             .k_cache = io.k_cache,
+                             .v_cache = io.v_cache},
+                            scratch, stream));
+  SLUICE_TRY(attention_->run(n,
+                             {.q = heads_of(qkv, 0, c.heads, c.head_dim),
+                              .k_cache = io.k_cache,
+                              .v_cache = io.v_cache,
+                              .page_table = t.page_table,
+                              .q_begin = t.q_begin,
+                              .kv_len = t.kv_len,
+                              .sinks = w.sinks,
+                              .y = heads},
+                             scratch, stream));
+  const Tensor flat = make_tensor(heads.data, c.x, {n, c.heads * c.head_dim}, stream.where);
+  return o_->run(n, {.x = flat, .w = w.o, .bias = w.o_bias, .residual = io.y, .y = io.y}, scratch, stream);
+}
+
+std::vector<std::pair<std::string, std::string>> AttentionBlock::kernels(int64_t tokens) const {
+  return {{"attention.qkv", std::string(qkv_->at(tokens).kernel())},
+          {"attention.rope", std::string(rope_->at(tokens).kernel())},
+          {"attention.kv_write", std::string(kv_write_->at(tokens).kernel())},
+          {"attention", std::string(attention_->at(tokens).kernel())},
+          {"attention.o", std::string(o_->at(tokens).kernel())}};
+}
+
+}  // namespace sluice

@@ -1,0 +1,88 @@
+// The attention of a decoder layer: projection, rotary embedding, paged cache, attention, projection back, each a plan made once.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dispatch/any_op.h"
+#include "dispatch/plan.h"
+
+namespace sluice {
+
+struct AttentionConfig {
+  int64_t hidden = 2880, heads = 64, kv_heads = 8, head_dim = 64;
+  DType x = DType::kBF16;  // activations and caches; weights, biases and sinks are bf16
+  WeightLayout layout = WeightLayout::kPanels16;
+  bool qkv_bias = false, o_bias = false, sinks = false;
+  int64_t window = 0;  // positions that a query sees; 0: all
+  double scale = 0.125;
+  int64_t rotary = 64;  // leading elements of a head that turn
+  RopePairs pairs = RopePairs::kHalves;
+};
+
+// What a step may hold at most; sizes launches, caches and page tables.
+struct StepBounds {
+  int64_t tokens = 512;      // of all sequences together
+  int64_t sequences = 8;     // rows of the page table
+  int64_t positions = 4096;  // of one sequence: rows of the rotary table
+  int64_t page_size = 16;    // tokens of a page
+  int64_t pages = 2048;      // of the cache, for all sequences together
+  int64_t pages_per_seq() const { return (positions + page_size - 1) / page_size; }
+};
+
+struct AttentionWeights {
+  Tensor qkv;       // bf16 [(heads + 2 kv_heads) * head_dim, hidden], queries, keys, values; in config.layout
+  Tensor qkv_bias;  // bf16 [(heads + 2 kv_heads) * head_dim]
+  Tensor o;         // bf16 [hidden, heads * head_dim], in config.layout
+  Tensor o_bias;    // bf16 [hidden]
+  Tensor sinks;     // bf16 [heads]
+};
+
+// What a step's sequences are; one for all layers. Shapes and meaning: ops/attention.h, ops/kv_write.h, ops/rope.h.
+struct StepTables {
+  Tensor positions, slot_of;           // i32[tokens]
+  Tensor q_begin, kv_len, page_table;  // i32[sequences + 1], i32[sequences], i32[sequences, pages_per_seq]
+  Tensor rope;                         // f32[positions, rotary / 2, 2]
+};
+
+struct AttentionIo {
+  Tensor x;                 // [tokens, hidden]
+  Tensor k_cache, v_cache;  // [pages, page_size, kv_heads, head_dim]
+  Tensor y;                 // [tokens, hidden]: the residual stream; the block adds to it
+};
+
+// The problems of the block's stages for `tokens` tokens, in the order in which they run.
+std::vector<StageProblem> attention_problems(const AttentionConfig& config, const StepBounds& bounds,
+                                             int64_t tokens);
+
+class AttentionBlock {
+ public:
+  static Result<std::unique_ptr<AttentionBlock>> plan(Device& device, const AttentionConfig& config,
+                                                      const StepBounds& bounds, const Policy& policy = {});
+  const AttentionConfig& config() const { return config_; }
+  size_t workspace_bytes() const { return workspace_bytes_; }
+  // Bytes of one layer's k_cache; v_cache is as large.
+  int64_t cache_bytes() const;
+  // Enqueues y += attention(x). Recordable: no allocation, no synchronisation.
+  Status forward(const AttentionIo& io, const AttentionWeights& weights, const StepTables& tables,
+                 Workspace workspace, Stream stream) const;
+  // (stage, kernel) in the order in which they run for `tokens` tokens.
+  std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens) const;
+
+ private:
+  AttentionBlock(const AttentionConfig& config, const StepBounds& bounds)
+      : config_(config), bounds_(bounds) {}
+
+  AttentionConfig config_;
+  StepBounds bounds_;
+  std::optional<PlanTable<Linear>> qkv_, o_;
+  std::optional<PlanTable<Rope>> rope_;
+  std::optional<PlanTable<KvWrite>> kv_write_;
+  std::optional<PlanTable<Attention>> attention_;
+  // Offsets of the intermediates in the workspace.
+  size_t qkv_at_ = 0, heads_at_ = 0, scratch_at_ = 0, workspace_bytes_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,181 @@
+#include "nn/decoder.h"
+
+#include <algorithm>
+
+#include "base/arena.h"
+#include "nn/plan_into.h"
+
+namespace sluice {
+namespace {
+
+struct Problems {
+  Embedding::Problem embed, gather;
+  RmsNorm::Problem norm;
+  Linear::Problem lm_head;
+};
+
+Problems problems_of(const DecoderConfig& c, const StepBounds& b) {
+  Problems p;
+  p.embed = {.tokens = 0, .vocab = c.vocab, .hidden = c.hidden, .y = c.x};
+  // Rows of the residual stream whose logits are wanted: the same lookup, with the stream as the table.
+  p.gather = {.tokens = 0, .vocab = b.tokens, .hidden = c.hidden, .table = c.x, .y = c.x};
+  p.norm = {.tokens = 0, .hidden = c.hidden, .eps = c.eps, .x = c.x, .y = c.x};
+  p.lm_head = {.tokens = 0,
+               .features = c.vocab,
+               .width = c.hidden,
+               .x = c.x,
+               .y = DType::kF32,
+               .layout = c.attention.front().layout};
+  return p;
+}
+
+Status check_config(const DecoderConfig& c) {
+  if (c.attention.empty()) return invalid("decoder: wanted at least one kind of attention, found none");
+  for (int32_t kind : c.kind)
+    if (kind < 0 || kind >= static_cast<int32_t>(c.attention.size()))
+      return invalid("decoder: wanted a kind of attention below " + std::to_string(c.attention.size()) +
+                     ", found " + std::to_string(kind));
+  return {};
+}
+
+}  // namespace
+
+std::vector<StageProblem> decoder_problems(const DecoderConfig& c, const StepBounds& bounds, int64_t tokens,
+                                           int64_t rows) {
+  const Problems p = problems_of(c, bounds);
+  std::vector<StageProblem> out;
+  out.push_back({"embed", any_problem<Embedding>(Embedding::at_tokens(p.embed, tokens))});
+  for (int64_t layer = 0; layer < c.layers(); ++layer) {
+    const std::string prefix = "layer " + std::to_string(layer) + " ";
+    const auto take = [&](std::vector<StageProblem> stages) {
+      for (StageProblem& s : stages) out.push_back({prefix + s.stage, std::move(s.problem)});
+    };
+    const auto norm = [&](const char* name) {
+      out.push_back({prefix + name, any_problem<RmsNorm>(RmsNorm::at_tokens(p.norm, tokens))});
+    };
+    norm("attention.norm");
+    take(attention_problems(c.attention[static_cast<size_t>(c.kind[static_cast<size_t>(layer)])], bounds,
+                            tokens));
+    norm("moe.norm");
+    take(moe_problems(c.moe, tokens));
+  }
+  out.push_back({"logits.gather", any_problem<Embedding>(Embedding::at_tokens(p.gather, rows))});
+  out.push_back({"logits.norm", any_problem<RmsNorm>(RmsNorm::at_tokens(p.norm, rows))});
+  out.push_back({"logits", any_problem<Linear>(Linear::at_tokens(p.lm_head, rows))});
+  return out;
+}
+
+Result<std::unique_ptr<Decoder>> Decoder::plan(Device& device, const DecoderConfig& config,
+                                               const StepBounds& bounds, const Policy& policy) {
+  SLUICE_TRY(check_config(config));
+  std::unique_ptr<Decoder> d(new Decoder(device, config, bounds));
+  for (const AttentionConfig& kind : config.attention) {
+    auto block = AttentionBlock::plan(device, kind, bounds, policy);
+    if (!block.ok()) return block.status();
+    d->attention_.push_back(std::move(block).value());
+  }
+  auto moe = Moe::plan(device, config.moe, bounds.tokens, policy);
+  if (!moe.ok()) return moe.status();
+  d->moe_ = std::move(moe).value();
+  const Problems p = problems_of(config, bounds);
+  SLUICE_TRY(plan_into<Embedding>(&d->embed_, device, p.embed, bounds.tokens, policy));
+  SLUICE_TRY(plan_into<Embedding>(&d->gather_, device, p.gather, bounds.sequences, policy));
+  SLUICE_TRY(plan_into<RmsNorm>(&d->norm_, device, p.norm, bounds.tokens, policy));
+  SLUICE_TRY(plan_into<RmsNorm>(&d->final_norm_, device, p.norm, bounds.sequences, policy));
+  SLUICE_TRY(plan_into<Linear>(&d->lm_head_, device, p.lm_head, bounds.sequences, policy));
+  d->lay_out();
+  return d;
+}
+
+void Decoder::lay_out() {
+  size_t used = 0;
+  const auto take = [&](int64_t rows) {
+    const size_t at = used;
+    used += Arena::footprint(static_cast<size_t>(bytes_of(config_.x, rows * config_.hidden)));
+    return at;
+  };
+  stream_at_ = take(bounds_.tokens);
+  normed_at_ = take(bounds_.tokens);
+  rows_at_ = take(bounds_.sequences);
+  scratch_at_ = used;
+  size_t scratch = moe_->workspace_bytes();
+  for (const auto& block : attention_) scratch = std::max(scratch, block->workspace_bytes());
+  for (size_t bytes : {embed_->workspace_bytes(), gather_->workspace_bytes(), norm_->workspace_bytes(),
+                       final_norm_->workspace_bytes(), lm_head_->workspace_bytes()})
+    scratch = std::max(scratch, bytes);
+  workspace_bytes_ = used + scratch;
+}
+
+int64_t Decoder::cache_bytes() const {
+  int64_t bytes = 0;
+  for (int32_t kind : config_.kind) bytes += 2 * attention_[static_cast<size_t>(kind)]->cache_bytes();
+  return bytes;
+}
+
+std::vector<KvCache> Decoder::caches(void* memory) const {
+  auto* at = static_cast<std::byte*>(memory);
+  std::vector<KvCache> out;
+  for (int32_t kind : config_.kind) {
+    const AttentionBlock& block = *attention_[static_cast<size_t>(kind)];
+    const AttentionConfig& c = block.config();
+    const auto next = [&] {
+      const Tensor t = make_tensor(at, c.x, {bounds_.pages, bounds_.page_size, c.kv_heads, c.head_dim},
+                                   device_.info().backend);
+      at += block.cache_bytes();
+      return t;
+    };
+    const Tensor k = next();
+    out.push_back({k, next()});
+  }
+  return out;
+}
+
+Status Decoder::forward(const StepIn& in, const DecoderWeights& w, const std::vector<KvCache>& caches,
+                        const Tensor& logits, Workspace workspace, Stream stream) const {
+  if (!workspace.data || workspace.bytes < workspace_bytes_)
+    return invalid("decoder: workspace: wanted " + std::to_string(workspace_bytes_) + " bytes, found " +
+                   std::to_string(workspace.data ? workspace.bytes : 0));
+  if (static_cast<int64_t>(w.layers.size()) != config_.layers() || caches.size() != w.layers.size())
+    return invalid("decoder: wanted weights and caches of " + std::to_string(config_.layers()) +
+                   " layers, found " + std::to_string(w.layers.size()) + " and " +
+                   std::to_string(caches.size()));
+  const int64_t n = in.token_ids.shape[0], rows = in.logit_rows.shape[0], hidden = config_.hidden;
+  const auto view = [&](size_t at, int64_t count) {
+    return make_tensor(workspace.data + at, config_.x, {count, hidden}, stream.where);
+  };
+  const Workspace scratch{workspace.data + scratch_at_, workspace.bytes - scratch_at_};
+  const Tensor x = view(stream_at_, n), normed = view(normed_at_, n);
+  const auto norm = [&](const Tensor& weight) {
+    return norm_->run(n, {.x = x, .weight = weight, .residual = {}, .y = normed}, scratch, stream);
+  };
+  SLUICE_TRY(embed_->run(n, {.ids = in.token_ids, .table = w.embedding, .y = x}, scratch, stream));
+  for (size_t layer = 0; layer < w.layers.size(); ++layer) {
+    const DecoderLayerWeights& l = w.layers[layer];
+    SLUICE_TRY(norm(l.attention_norm));
+    const AttentionIo io{.x = normed, .k_cache = caches[layer].k, .v_cache = caches[layer].v, .y = x};
+    SLUICE_TRY(attention_[static_cast<size_t>(config_.kind[layer])]->forward(io, l.attention, in.tables,
+                                                                             scratch, stream));
+    SLUICE_TRY(norm(l.moe_norm));
+    SLUICE_TRY(moe_->forward({.x = normed, .residual = x, .token_ids = {}, .y = x}, l.moe, scratch, stream));
+  }
+  if (rows == 0) return {};
+  // The whole stream is the table, so that a row's number does not depend on how many tokens this step has.
+  const Tensor table = view(stream_at_, bounds_.tokens), wanted = view(rows_at_, rows);
+  SLUICE_TRY(gather_->run(rows, {.ids = in.logit_rows, .table = table, .y = wanted}, scratch, stream));
+  SLUICE_TRY(final_norm_->run(rows, {.x = wanted, .weight = w.final_norm, .residual = {}, .y = wanted},
+                              scratch, stream));
+  return lm_head_->run(rows, {.x = wanted, .w = w.lm_head, .bias = {}, .residual = {}, .y = logits}, scratch,
+                       stream);
+}
+
+std::vector<std::pair<std::string, std::string>> Decoder::kernels(int64_t tokens, int64_t rows) const {
+  std::vector<std::pair<std::string, std::string>> out;
+  out.emplace_back("norm", std::string(norm_->at(tokens).kernel()));
+  for (auto& stage : attention_.front()->kernels(tokens)) out.push_back(std::move(stage));
+  for (auto& stage : moe_->kernels(tokens)) out.push_back(std::move(stage));
+  out.emplace_back("embed", std::string(embed_->at(tokens).kernel()));
+  out.emplace_back("logits", std::string(lm_head_->at(rows).kernel()));
+  return out;
+}
+
+}  // namespace sluice

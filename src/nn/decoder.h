@@ -1,0 +1,86 @@
+// A decoder-only language model of attention and MoE layers, from token ids to logits.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nn/attention.h"
+#include "nn/moe.h"
+
+namespace sluice {
+
+struct DecoderConfig {
+  int64_t vocab = 201088, hidden = 2880;
+  double eps = 1e-5;                       // of every norm
+  DType x = DType::kBF16;                  // activations, residual stream and caches; logits are f32
+  std::vector<AttentionConfig> attention;  // the kinds of attention there are
+  std::vector<int32_t> kind;               // of each layer: index into `attention`
+  MoeConfig moe;                           // of every layer; adds the residual stream
+  RopeScaling rope;
+  int64_t layers() const { return static_cast<int64_t>(kind.size()); }
+};
+
+struct DecoderLayerWeights {
+  Tensor attention_norm, moe_norm;  // bf16 [hidden]
+  AttentionWeights attention;
+  MoeWeights moe;
+};
+struct DecoderWeights {
+  Tensor embedding;   // bf16 [vocab, hidden], row-major
+  Tensor final_norm;  // bf16 [hidden]
+  Tensor lm_head;     // bf16 [vocab, hidden] in the attention's layout
+  std::vector<DecoderLayerWeights> layers;
+};
+
+// What one step computes; device memory. rows = 0 to bounds.sequences, logit_rows i32[rows]: the tokens of this step whose
+// logits are wanted.
+struct StepIn {
+  Tensor token_ids;  // i32[tokens]
+  StepTables tables;
+  Tensor logit_rows;
+};
+struct KvCache {
+  Tensor k, v;  // of one layer: [pages, page_size, kv_heads, head_dim]
+};
+
+// Every stage of one step, layer by layer ("layer 3 experts.up"): tokens rows through the layers, `rows` of them to logits.
+std::vector<StageProblem> decoder_problems(const DecoderConfig& config, const StepBounds& bounds,
+                                           int64_t tokens, int64_t rows);
+
+class Decoder {
+ public:
+  static Result<std::unique_ptr<Decoder>> plan(Device& device, const DecoderConfig& config,
+                                               const StepBounds& bounds, const Policy& policy = {});
+  const DecoderConfig& config() const { return config_; }
+  const StepBounds& bounds() const { return bounds_; }
+  size_t workspace_bytes() const { return workspace_bytes_; }
+  int64_t cache_bytes() const;  // of all layers, keys and values
+  // Views of `memory`, cache_bytes() long, one for each layer.
+  std::vector<KvCache> caches(void* memory) const;
+  const Moe& moe() const { return *moe_; }
+
+  // Enqueues one step: logits f32 [rows, vocab] of logit_rows. Recordable.
+  Status forward(const StepIn& in, const DecoderWeights& weights, const std::vector<KvCache>& caches,
+                 const Tensor& logits, Workspace workspace, Stream stream) const;
+  // (stage, kernel) of one layer, then of what stands around the layers, for `tokens` tokens and `rows` rows of logits.
+  std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens, int64_t rows) const;
+
+ private:
+  Decoder(Device& device, DecoderConfig config, const StepBounds& bounds)
+      : device_(device), config_(std::move(config)), bounds_(bounds) {}
+  void lay_out();
+
+  Device& device_;
+  DecoderConfig config_;
+  StepBounds bounds_;
+  std::optional<PlanTable<Embedding>> embed_, gather_;
+  std::optional<PlanTable<RmsNorm>> norm_, final_norm_;
+  std::optional<PlanTable<Linear>> lm_head_;
+  std::vector<std::unique_ptr<AttentionBlock>> attention_;
+  std::unique_ptr<Moe> moe_;
+  // Offsets of the intermediates in the workspace.
+  size_t stream_at_ = 0, normed_at_ = 0, rows_at_ = 0, scratch_at_ = 0, workspace_bytes_ = 0;
+};
+
+}  // namespace sluice

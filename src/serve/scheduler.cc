@@ -1,0 +1,132 @@
+#include "serve/scheduler.h"
+
+#include <algorithm>
+#include <string>
+
+namespace sluice {
+
+Scheduler::Scheduler(const StepBounds& bounds) : bounds_(bounds) {
+  // Taken from the back: low numbers first.
+  for (int64_t page = bounds.pages - 1; page >= 0; --page) free_.push_back(static_cast<int32_t>(page));
+}
+
+Result<int64_t> Scheduler::add(Request request) {
+  const auto n = static_cast<int64_t>(request.prompt.size());
+  if (n == 0) return invalid("prompt: wanted at least one token, found none");
+  const int64_t room = std::min(bounds_.positions, bounds_.pages * bounds_.page_size);
+  if (n >= room)
+    return invalid("prompt: wanted fewer than " + std::to_string(room) +
+                   " tokens (the context, --max-model-len), found " + std::to_string(n));
+  auto s = std::make_unique<Sequence>();
+  s->id = next_id_++;
+  s->prompt_tokens = n;
+  s->tokens = std::move(request.prompt);
+  s->tokens_max = request.sampling.max_tokens > 0 ? std::min(room, n + request.sampling.max_tokens) : room;
+  s->sampling = std::move(request.sampling);
+  const int64_t id = s->id;
+  waiting_.push_back(std::move(s));
+  return id;
+}
+
+void Scheduler::cancel(int64_t id) {
+  std::erase_if(waiting_, [&](const Owned& s) { return s->id == id; });
+  std::erase_if(running_, [&](const Owned& s) {
+    if (s->id != id) return false;
+    release_pages(s.get());
+    return true;
+  });
+}
+
+void Scheduler::release_pages(Sequence* s) {
+  free_.insert(free_.end(), s->pages.rbegin(), s->pages.rend());
+  s->pages.clear();
+}
+
+// Pages for `tokens` tokens in all; false when there are not enough, and then none is taken.
+bool Scheduler::reserve(Sequence* s, int64_t tokens) {
+  const int64_t need =
+      (tokens + bounds_.page_size - 1) / bounds_.page_size - static_cast<int64_t>(s->pages.size());
+  if (need > free_pages()) return false;
+  for (int64_t i = 0; i < need; ++i) {
+    s->pages.push_back(free_.back());
+    free_.pop_back();
+  }
+  return true;
+}
+
+void Scheduler::preempt_youngest() {
+  Owned s = std::move(running_.back());
+  running_.pop_back();
+  release_pages(s.get());
+  s->computed = 0;
+  waiting_.push_front(std::move(s));
+  ++preemptions_;
+}
+
+std::vector<Chunk> Scheduler::next() {
+  std::vector<Chunk> chunks;
+  int64_t budget = bounds_.tokens;
+  const auto left_of = [](const Sequence& s) { return static_cast<int64_t>(s.tokens.size()) - s.computed; };
+  const int64_t preempted_before = preemptions_;
+  // Older sequences may take pages from younger ones, never the other way round, so the oldest always gets on.
+  const auto take = [&](Sequence* s) {
+    const int64_t count = std::min(left_of(*s), budget);
+    if (count == 0) return;
+    while (!reserve(s, s->computed + count)) {
+      const Sequence* youngest = running_.back().get();
+      if (youngest == s) return;  // it waits for a page to come back
+      std::erase_if(chunks, [&](const Chunk& c) {
+        if (c.sequence == youngest) budget += c.count;
+        return c.sequence == youngest;
+      });
+      preempt_youngest();
+    }
+    chunks.push_back({s, s->computed, count});
+    budget -= count;
+  };
+  const auto pass = [&](auto wants) {
+    for (size_t i = 0; i < running_.size() && budget > 0; ++i)
+      if (wants(*running_[i])) take(running_[i].get());
+  };
+  pass([&](const Sequence& s) { return left_of(s) == 1; });
+  pass([&](const Sequence& s) { return left_of(s) > 1; });
+  // What gave its pages back a moment ago would take them again.
+  while (preemptions_ == preempted_before && !waiting_.empty() && budget > 0 &&
+         static_cast<int64_t>(running_.size()) < bounds_.sequences) {
+    Sequence* s = waiting_.front().get();
+    const int64_t count = std::min(left_of(*s), budget);
+    if (!reserve(s, count)) break;
+    chunks.push_back({s, 0, count});
+    budget -= count;
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+  return chunks;
+}
+
+std::vector<GeneratedToken> Scheduler::accept(const std::vector<Chunk>& chunks,
+                                              const std::vector<GeneratedToken>& drawn) {
+  std::vector<GeneratedToken> out;
+  size_t at = 0;
+  for (const Chunk& chunk : chunks) {
+    Sequence& s = *chunk.sequence;
+    const bool ends = chunk.ends();
+    s.computed += chunk.count;
+    if (!ends) continue;
+    GeneratedToken token = drawn[at++];
+    token.request = s.id;
+    s.tokens.push_back(token.id);
+    const auto& stops = s.sampling.stop_token_ids;
+    if (std::find(stops.begin(), stops.end(), token.id) != stops.end()) {
+      token.finish = FinishReason::kStop;
+    } else if (static_cast<int64_t>(s.tokens.size()) >= s.tokens_max) {
+      token.finish = FinishReason::kLength;
+    }
+    out.push_back(token);
+  }
+  for (const GeneratedToken& token : out)
+    if (token.finish != FinishReason::kNone) cancel(token.request);
+  return out;
+}
+
+}  // namespace sluice
