@@ -16,7 +16,7 @@ struct EngineOptions {
   int64_t page_size = 16;                // tokens
   // Bytes of the cache; 0: enough for max_num_seqs sequences of max_model_len. At least one such sequence must fit.
   int64_t kv_cache_bytes = 0;
-  Policy policy;
+  Policy policy = {};
 };
 
 struct EngineMemory {

@@ -13,12 +13,12 @@ struct SamplingParams {
   int64_t top_k = 0;  // 0: all
   uint64_t seed = 0;
   int64_t max_tokens = 0;  // 0: until the context is full
-  std::vector<int32_t> stop_token_ids;
+  std::vector<int32_t> stop_token_ids = {};
 };
 
 struct Request {
-  std::vector<int32_t> prompt;  // at least one token
-  SamplingParams sampling;
+  std::vector<int32_t> prompt = {};  // at least one token
+  SamplingParams sampling = {};
 };
 
 enum class FinishReason : uint8_t {

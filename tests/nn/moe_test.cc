@@ -8,51 +8,26 @@
 #include "base/random.h"
 #include "harness/cases.h"
 #include "harness/devices.h"
+#include "harness/random_weights.h"
 
 namespace sluice::test {
 namespace {
 
-// The weights of a small layer, and everything one call needs. Packed bytes are filled as they lie.
+// The weights of a small layer, and everything one call needs.
 struct SmallLayer {
   SmallLayer(Device& d, const MoeConfig& c, int64_t tokens, uint64_t seed) : device(d), config(c) {
     Random random(seed);
-    for (auto& [spec, tensor] : weight_slots(c, &weights)) {
-      if (!spec.used) continue;
-      *tensor = add(spec);
-      fill(spec, *tensor, random);
-    }
-    io.x = add(slot("x", Role::kIn, c.x, {tokens, c.hidden}));
-    io.y = add(slot("y", Role::kOut, c.x, {tokens, c.hidden}));
+    add_moe_weights(c, random, &store, &weights);
+    io.x = store.add(slot("x", Role::kIn, c.x, {tokens, c.hidden}));
+    io.y = store.add(slot("y", Role::kOut, c.x, {tokens, c.hidden}));
     fill_floats(io.x, Fill::kNormal, random);
     if (c.residual) {
-      io.residual = add(slot("residual", Role::kIn, c.x, {tokens, c.hidden}));
+      io.residual = store.add(slot("residual", Role::kIn, c.x, {tokens, c.hidden}));
       fill_floats(io.residual, Fill::kNormal, random);
     }
     if (c.method == RoutingMethod::kHash) {
-      io.token_ids = add(slot("token_ids", Role::kIn, DType::kI32, {tokens}));
+      io.token_ids = store.add(slot("token_ids", Role::kIn, DType::kI32, {tokens}));
       set_each(io.token_ids, [&](int64_t, int64_t) { return random.integer(-1, c.hash_vocab); });
-    }
-  }
-  Tensor add(const SlotSpec& spec) {
-    memory.push_back(std::make_unique<GuardedTensor>(spec, Spread::kContiguous));
-    return memory.back()->view();
-  }
-  void fill(const SlotSpec& spec, const Tensor& t, Random& random) {
-    const bool fp4 = config.expert_w == DType::kE2M1;
-    const int gain = -static_cast<int>(std::lround(std::log2(std::sqrt(static_cast<double>(config.hidden)))));
-    if (spec.name.ends_with("_scale")) {
-      set_each(t, [&](int64_t, int64_t) { return 126 + gain + random.integer(-1, 1); });
-    } else if (t.dtype == DType::kU8 && !fp4) {
-      for (int64_t i = 0; i < elements_of(t) / 2; ++i)
-        t.as<BF16>()[i] = to_bf16(static_cast<float>(std::ldexp(random.normal(), gain)));
-    } else if (t.dtype == DType::kU8) {
-      set_each(t, [&](int64_t, int64_t) { return random.integer(0, 255); });
-    } else if (spec.name == "hash_table") {
-      set_each(t, [&](int64_t r, int64_t k) { return (r * 5 + k) % config.experts; });
-    } else if (spec.name == "expert_map") {
-      set_each(t, [&](int64_t, int64_t e) { return e; });
-    } else {
-      fill_floats(t, Fill::kNormal, random, spec.name == "router" ? std::ldexp(1, gain) : 0.5);
     }
   }
   // Plans the layer and runs it once.
@@ -75,7 +50,7 @@ struct SmallLayer {
   MoeConfig config;
   MoeWeights weights;
   MoeIo io;
-  std::vector<std::unique_ptr<GuardedTensor>> memory;
+  TensorStore store;
   std::unique_ptr<Moe> moe;
   std::vector<std::byte> scratch;
 };

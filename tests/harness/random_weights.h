@@ -1,0 +1,90 @@
+// Blocks with random weights of a sensible size, in host memory. Packed bytes are filled as they lie.
+#pragma once
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "base/random.h"
+#include "harness/cases.h"
+#include "harness/memory.h"
+#include "nn/decoder.h"
+
+namespace sluice::test {
+
+// Owns tensors for as long as a test needs them.
+class TensorStore {
+ public:
+  Tensor add(const SlotSpec& spec) {
+    memory_.push_back(std::make_unique<GuardedTensor>(spec, Spread::kContiguous));
+    return memory_.back()->view();
+  }
+
+ private:
+  std::vector<std::unique_ptr<GuardedTensor>> memory_;
+};
+
+// log2 of what weights are multiplied by, so that sums over `width` of them have size one.
+inline int gain_of(int64_t width) {
+  return -static_cast<int>(std::lround(std::log2(std::sqrt(static_cast<double>(width)))));
+}
+
+inline void fill_bf16(void* data, int64_t count, int gain, Random& random) {
+  for (int64_t i = 0; i < count; ++i)
+    static_cast<BF16*>(data)[i] = to_bf16(static_cast<float>(std::ldexp(random.normal(), gain)));
+}
+
+inline void add_moe_weights(const MoeConfig& c, Random& random, TensorStore* store, MoeWeights* weights) {
+  const bool fp4 = c.expert_w == DType::kE2M1;
+  const int gain = gain_of(c.hidden);
+  for (auto& [spec, tensor] : weight_slots(c, weights)) {
+    if (!spec.used) continue;
+    const Tensor t = *tensor = store->add(spec);
+    if (spec.name.ends_with("_scale")) {
+      set_each(t, [&](int64_t, int64_t) { return 126 + gain + random.integer(-1, 1); });
+    } else if (t.dtype == DType::kU8 && !fp4) {
+      fill_bf16(t.data, elements_of(t) / 2, gain, random);
+    } else if (t.dtype == DType::kU8) {
+      set_each(t, [&](int64_t, int64_t) { return random.integer(0, 255); });
+    } else if (spec.name == "hash_table") {
+      set_each(t, [&](int64_t r, int64_t k) { return (r * 5 + k) % c.experts; });
+    } else if (spec.name == "expert_map") {
+      set_each(t, [&](int64_t, int64_t e) { return e; });
+    } else {
+      fill_floats(t, Fill::kNormal, random, spec.name == "router" ? std::ldexp(1, gain) : 0.5);
+    }
+  }
+}
+
+inline void add_decoder_weights(const DecoderConfig& c, Random& random, TensorStore* store,
+                                DecoderWeights* weights) {
+  const auto bf16 = [&](std::initializer_list<int64_t> shape, int gain) {
+    const Tensor t = store->add(slot("weight", Role::kIn, DType::kBF16, shape));
+    fill_bf16(t.data, elements_of(t), gain, random);
+    return t;
+  };
+  const auto packed = [&](int64_t rows, int64_t width) {
+    const int64_t bytes = panel_shape(rows, false, width).code_bytes(false);
+    const Tensor t = store->add(slot("weight", Role::kIn, DType::kU8, {bytes}));
+    fill_bf16(t.data, bytes / 2, gain_of(width), random);
+    return t;
+  };
+  weights->embedding = bf16({c.vocab, c.hidden}, 0);
+  weights->final_norm = bf16({c.hidden}, 0);
+  weights->lm_head = packed(c.vocab, c.hidden);
+  weights->layers.resize(static_cast<size_t>(c.layers()));
+  for (int64_t i = 0; i < c.layers(); ++i) {
+    DecoderLayerWeights& l = weights->layers[static_cast<size_t>(i)];
+    const AttentionConfig& a = c.attention[static_cast<size_t>(c.kind[static_cast<size_t>(i)])];
+    const int64_t q = a.heads * a.head_dim, qkv = q + 2 * a.kv_heads * a.head_dim;
+    l.attention_norm = bf16({c.hidden}, 0);
+    l.moe_norm = bf16({c.hidden}, 0);
+    l.attention.qkv = packed(qkv, c.hidden);
+    if (a.qkv_bias) l.attention.qkv_bias = bf16({qkv}, -1);
+    l.attention.o = packed(c.hidden, q);
+    if (a.o_bias) l.attention.o_bias = bf16({c.hidden}, -1);
+    if (a.sinks) l.attention.sinks = bf16({a.heads}, 0);
+    add_moe_weights(c.moe, random, store, &l.moe);
+  }
+}
+
+}  // namespace sluice::test

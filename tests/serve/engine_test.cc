@@ -1,0 +1,207 @@
+#include "serve/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "harness/devices.h"
+#include "harness/random_weights.h"
+
+namespace sluice::test {
+namespace {
+
+// gpt-oss's arithmetic at a size that takes no time.
+DecoderConfig small_decoder() {
+  DecoderConfig c;
+  c.vocab = 101, c.hidden = 64;
+  AttentionConfig a{.hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 16};
+  a.qkv_bias = a.o_bias = a.sinks = true;
+  a.rotary = 16, a.scale = 0.25;
+  AttentionConfig sliding = a;
+  sliding.window = 5;
+  c.attention = {sliding, a};
+  c.kind = {0, 1, 0};
+  c.moe = known_moe("gpt-oss-20b").value();
+  c.moe.hidden = 64, c.moe.intermediate = 32, c.moe.experts = 8, c.moe.top_k = 3;
+  c.moe.residual = true;
+  return c;
+}
+
+struct Model {
+  explicit Model(const DecoderConfig& c) : config(c) {
+    Random random(11);
+    add_decoder_weights(config, random, &store, &weights);
+  }
+  DecoderConfig config;
+  TensorStore store;
+  DecoderWeights weights;
+};
+
+struct Answer {
+  std::vector<int32_t> ids;
+  std::vector<float> logprobs;
+  FinishReason finish = FinishReason::kNone;
+  bool operator==(const Answer&) const = default;
+};
+
+std::unique_ptr<Engine> engine_of(Device& device, const Model& model, const EngineOptions& options) {
+  auto engine = Engine::make(device, model.config, model.weights, options);
+  EXPECT_TRUE(engine.ok()) << engine.status().message;
+  return engine.ok() ? std::move(engine).value() : nullptr;
+}
+
+std::map<int64_t, Answer> run(Engine& engine, const std::vector<Request>& requests) {
+  for (const Request& r : requests) EXPECT_TRUE(engine.add(r).ok());
+  std::map<int64_t, Answer> out;
+  for (int steps = 0; !engine.idle() && steps < 2000; ++steps) {
+    const auto tokens = engine.step();
+    EXPECT_TRUE(tokens.ok()) << tokens.status().message;
+    if (!tokens.ok()) break;
+    for (const GeneratedToken& t : tokens.value()) {
+      Answer& a = out[t.request];
+      EXPECT_EQ(a.finish, FinishReason::kNone) << "a token after the end";
+      a.ids.push_back(t.id), a.logprobs.push_back(t.logprob), a.finish = t.finish;
+    }
+  }
+  EXPECT_TRUE(engine.idle());
+  return out;
+}
+
+std::vector<Request> some_requests() {
+  std::vector<Request> out;
+  Random random(5);
+  for (int64_t n : {1, 7, 40, 16, 23}) {
+    Request r;
+    for (int64_t i = 0; i < n; ++i) r.prompt.push_back(static_cast<int32_t>(random.integer(0, 100)));
+    r.sampling.temperature = n % 2 ? 0.8 : 0;
+    r.sampling.seed = static_cast<uint64_t>(n);
+    r.sampling.max_tokens = 12 + n % 5;
+    out.push_back(r);
+  }
+  return out;
+}
+
+EngineOptions roomy() {
+  return {.max_model_len = 128, .max_num_seqs = 8, .max_num_batched_tokens = 64, .page_size = 4};
+}
+
+TEST(Engine, TogetherOrAloneWholeOrInChunksGivesTheSameBits) {
+  const auto device = cpu::open_device({.threads = 2}).value();
+  const Model model(small_decoder());
+  EngineOptions options = roomy();
+  options.policy.batch_invariant = true;
+  const auto together = run(*engine_of(*device, model, options), some_requests());
+  ASSERT_EQ(together.size(), some_requests().size());
+  int64_t i = 0;
+  for (const Request& r : some_requests()) {
+    const auto alone = run(*engine_of(*device, model, options), {r});
+    EXPECT_EQ(together.at(i++), alone.at(0));
+  }
+  options.max_num_batched_tokens = 8;  // prompts in pieces of 8 and fewer
+  EXPECT_EQ(run(*engine_of(*device, model, options), some_requests()), together);
+}
+
+TEST(Engine, ShortOfPagesGivesTheSameAnswers) {
+  const auto device = cpu::open_device({.threads = 2}).value();
+  const Model model(small_decoder());
+  EngineOptions options = roomy();
+  options.policy.batch_invariant = true;
+  const auto wanted = run(*engine_of(*device, model, options), some_requests());
+  options.max_model_len = 64;
+  // 64 positions of one sequence, and not a page more.
+  options.kv_cache_bytes = 64 * 3 * 2 * 2 * 16 * 2;
+  const auto engine = engine_of(*device, model, options);
+  EXPECT_EQ(engine->memory().pages, 16);
+  EXPECT_EQ(run(*engine, some_requests()), wanted);
+  EXPECT_GT(engine->scheduler().preemptions(), 0);
+  EXPECT_EQ(engine->scheduler().free_pages(), 16);
+}
+
+TEST(Engine, EndsAtStopTokensAtMaxTokensAndAtTheContext) {
+  const auto device = cpu::open_device({.threads = 1}).value();
+  const Model model(small_decoder());
+  Request r{.prompt = {3, 1, 4, 1, 5}};
+  r.sampling.temperature = 0;
+  EngineOptions options = roomy();
+  options.max_model_len = 32;
+  const Answer full = run(*engine_of(*device, model, options), {r}).at(0);
+  EXPECT_EQ(full.finish, FinishReason::kLength);
+  EXPECT_EQ(full.ids.size(), 27u);
+  r.sampling.max_tokens = 6;
+  const Answer six = run(*engine_of(*device, model, options), {r}).at(0);
+  EXPECT_EQ(six.finish, FinishReason::kLength);
+  EXPECT_TRUE(std::equal(six.ids.begin(), six.ids.end(), full.ids.begin()));
+  ASSERT_EQ(six.ids.size(), 6u);
+  r.sampling.stop_token_ids = {six.ids[3]};
+  const Answer stopped = run(*engine_of(*device, model, options), {r}).at(0);
+  EXPECT_EQ(stopped.finish, FinishReason::kStop);
+  const auto first = std::find(six.ids.begin(), six.ids.end(), six.ids[3]);
+  EXPECT_EQ(stopped.ids.size(), static_cast<size_t>(first - six.ids.begin()) + 1);
+}
+
+TEST(Engine, LogitsAreWhatGreedyDraws) {
+  const auto device = cpu::open_device({.threads = 2}).value();
+  const Model model(small_decoder());
+  EngineOptions options = roomy();
+  options.policy.batch_invariant = true;
+  options.max_num_batched_tokens = 16;
+  const auto engine = engine_of(*device, model, options);
+  Request r{.prompt = {9, 8, 7, 6, 5, 4, 3, 2, 1}};
+  r.sampling.temperature = 0, r.sampling.max_tokens = 20;
+  const Answer answer = run(*engine, {r}).at(0);
+  std::vector<int32_t> tokens = r.prompt;
+  tokens.insert(tokens.end(), answer.ids.begin(), answer.ids.end());
+  std::vector<int64_t> positions;
+  for (size_t i = 0; i < answer.ids.size(); ++i)
+    positions.push_back(static_cast<int64_t>(r.prompt.size() + i) - 1);
+  const auto logits = engine->logits(tokens, positions);
+  ASSERT_TRUE(logits.ok()) << logits.status().message;
+  for (size_t i = 0; i < answer.ids.size(); ++i) {
+    const auto row = logits.value().begin() + static_cast<std::ptrdiff_t>(i) * 101;
+    EXPECT_EQ(std::max_element(row, row + 101) - row, answer.ids[i]) << "token " << i;
+  }
+}
+
+TEST(Engine, CancelGivesPagesBackAndOthersGoOn) {
+  const auto device = cpu::open_device({.threads = 1}).value();
+  const Model model(small_decoder());
+  const auto engine = engine_of(*device, model, roomy());
+  const int64_t all = engine->scheduler().free_pages();
+  Request r{.prompt = {1, 2, 3}};
+  r.sampling.max_tokens = 5;
+  const int64_t first = engine->add(r).value();
+  ASSERT_TRUE(engine->add(r).ok());
+  ASSERT_TRUE(engine->step().ok());
+  engine->cancel(first);
+  engine->cancel(77);
+  int64_t tokens = 1;
+  while (!engine->idle()) tokens += static_cast<int64_t>(engine->step().value().size());
+  EXPECT_EQ(tokens, 5);
+  EXPECT_EQ(engine->scheduler().free_pages(), all);
+}
+
+TEST(Engine, RefusesWhatItCannotServe) {
+  const auto device = cpu::open_device({.threads = 1}).value();
+  const Model model(small_decoder());
+  const auto engine = engine_of(*device, model, roomy());
+  EXPECT_EQ(engine->add({}).status().message, "prompt: wanted at least one token, found none");
+  EXPECT_EQ(engine->add({.prompt = std::vector<int32_t>(128, 1)}).status().message,
+            "prompt: wanted fewer than 128 tokens (the context, --max-model-len), found 128");
+  EXPECT_EQ(engine->add({.prompt = {1, 101}}).status().message,
+            "prompt: wanted tokens from 0 to 100 (the vocabulary), found 101");
+  Request hot{.prompt = {1}};
+  hot.sampling.temperature = -1;
+  EXPECT_NE(engine->add(hot).status().message.find("temperature: wanted"), std::string::npos);
+  EXPECT_TRUE(engine->idle());
+  const auto made = [&](EngineOptions o) {
+    return Engine::make(*device, model.config, model.weights, o).status().message;
+  };
+  EXPECT_NE(made({.max_num_seqs = 0}).find("max_num_seqs: wanted at least 1, found 0"), std::string::npos);
+  EXPECT_NE(made({.max_num_seqs = 8, .max_num_batched_tokens = 4}).find("wanted at least max_num_seqs = 8"),
+            std::string::npos);
+  EXPECT_NE(made({.kv_cache_bytes = 1000}).find("kv_cache_bytes: wanted at least"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice::test
