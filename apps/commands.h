@@ -27,7 +27,10 @@ enum class Show : uint8_t {
 struct ExplainOptions {
   std::string op;                                           // empty: lists the operations
   std::vector<std::pair<std::string, std::string>> fields;  // name and value, as they were typed
-  std::optional<std::string> device;                        // a known device; none: this machine
+  // Instead of one operation: all that a model runs for a step of `tokens`. A directory, or a name of known_moe().
+  std::optional<std::string> model;
+  int64_t tokens = 1, max_model_len = 0;
+  std::optional<std::string> device;  // a known device; none: this machine
   Policy policy;
   int64_t tokens_max = 1024;  // of a sweep
   Show show = Show::kDecision;

@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "apps/commands.h"
+#include "apps/explain_model.h"
 #include "apps/json.h"
 #include "backends/backends.h"
 #include "dispatch/explain.h"
@@ -98,9 +99,51 @@ int answer(AnyProblem& problem, const ExplainOptions& options) {
   return decision.chosen >= 0 ? kExitOk : kExitNo;
 }
 
+void print_choices(const ModelChoices& choices, const DeviceInfo& device) {
+  std::printf("model    %s\nstep     %lld tokens through %lld layers\ndevice   %s\n", choices.model.c_str(),
+              static_cast<long long>(choices.tokens), static_cast<long long>(choices.layers),
+              text(device).c_str());
+  std::printf("%7s  %-20s %10s %10s  %s\n", "times", "stage", "us each", "us", "kernel");
+  for (const StageChoice& s : choices.stages) {
+    std::printf("%7lld  %-20s ", static_cast<long long>(s.times), s.stage.c_str());
+    if (s.kernel.empty()) {
+      std::printf("%10s %10s  nobody: %s\n", "-", "-", s.reasons.c_str());
+      continue;
+    }
+    std::printf("%10.1f %10.1f  %s%s\n", s.cost_us, s.cost_us * static_cast<double>(s.times),
+                s.kernel.c_str(), s.planned ? "  (planned: no kernel in this build)" : "");
+    for (const TableStep& t : s.steps)
+      std::printf("%41lld to %-6lld  %s\n", static_cast<long long>(t.first), static_cast<long long>(t.last),
+                  std::string(t.kernel).c_str());
+  }
+  std::printf("%7s  %-20s %10s %10.1f  (by the cost models)\n", "", "all", "", choices.total_us());
+  if (choices.refused() > 0)
+    std::printf("%lld stages have no kernel for this device\n", static_cast<long long>(choices.refused()));
+}
+
+int explain_whole_model(const ExplainOptions& options) {
+  const Result<DeviceInfo> device = device_of(options);
+  if (!device.ok()) return wrong_use(device.status().message);
+  ModelQuestion question{.model = *options.model,
+                         .tokens = options.tokens,
+                         .max_model_len = options.max_model_len,
+                         .sweep_tokens_max = {},
+                         .policy = options.policy};
+  if (options.show == Show::kSweep) question.sweep_tokens_max = options.tokens_max;
+  const Result<ModelChoices> choices = model_choices(question, device.value());
+  if (!choices.ok()) return wrong_use(choices.status().message);
+  if (options.format == Format::kJson) {
+    print(model_choices_json(choices.value(), device.value()));
+  } else {
+    print_choices(choices.value(), device.value());
+  }
+  return choices.value().refused() == 0 ? kExitOk : kExitNo;
+}
+
 }  // namespace
 
 int explain(const ExplainOptions& options) {
+  if (options.model) return explain_whole_model(options);
   if (options.op.empty()) return list_ops(options.format);
   const auto problem = make_problem(options.op);
   if (!problem.ok()) return wrong_use(problem.status().message);

@@ -31,6 +31,19 @@ Json device_json(const DeviceInfo& d) {
           {"launch_us", d.launch_us}};
 }
 
+Json steps_json(const std::vector<TableStep>& steps) {
+  Json list = Json::array();
+  for (const TableStep& s : steps)
+    list.push_back({{"first", s.first},
+                    {"last", s.last},
+                    {"kernel", s.kernel},
+                    {"planned", s.planned},
+                    {"first_us", s.first_us},
+                    {"last_us", s.last_us},
+                    {"workspace_bytes", s.workspace_bytes}});
+  return list;
+}
+
 std::string finish(const Json& json) { return json.dump(2) + "\n"; }
 
 }  // namespace
@@ -83,19 +96,32 @@ std::string decision_json(AnyProblem& problem, const DeviceInfo& device, const D
 }
 
 std::string sweep_json(AnyProblem& problem, const DeviceInfo& device, const std::vector<TableStep>& steps) {
-  Json list = Json::array();
-  for (const TableStep& s : steps)
-    list.push_back({{"first", s.first},
-                    {"last", s.last},
-                    {"kernel", s.kernel},
-                    {"planned", s.planned},
-                    {"first_us", s.first_us},
-                    {"last_us", s.last_us},
-                    {"workspace_bytes", s.workspace_bytes}});
+  const Json list = steps_json(steps);
   return finish({{"op", problem.op()},
                  {"problem", fields_of(problem)},
                  {"device", device_json(device)},
                  {"steps", list}});
+}
+
+std::string model_choices_json(const ModelChoices& choices, const DeviceInfo& device) {
+  Json stages = Json::array();
+  for (const StageChoice& s : choices.stages) {
+    Json one = {{"stage", s.stage}, {"op", s.op}, {"problem", s.problem}, {"times", s.times}};
+    one["kernel"] = nullptr;
+    if (s.kernel.empty()) {
+      one["reasons"] = s.reasons;
+    } else {
+      one["kernel"] = s.kernel, one["planned"] = s.planned, one["cost_us"] = s.cost_us;
+    }
+    if (!s.steps.empty()) one["steps"] = steps_json(s.steps);
+    stages.push_back(std::move(one));
+  }
+  return finish({{"model", choices.model},
+                 {"tokens", choices.tokens},
+                 {"layers", choices.layers},
+                 {"device", device_json(device)},
+                 {"total_us", choices.total_us()},
+                 {"stages", stages}});
 }
 
 std::string moe_layer_json(const MoeLayerReport& report) {

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/explain_model.h"
 #include "apps/moe_layer.h"
 #include "dispatch/any_op.h"
 
@@ -12,6 +13,7 @@ std::string ops_json();
 std::string contract_json(AnyProblem& problem);
 std::string decision_json(AnyProblem& problem, const DeviceInfo& device, const Decision& decision);
 std::string sweep_json(AnyProblem& problem, const DeviceInfo& device, const std::vector<TableStep>& steps);
+std::string model_choices_json(const ModelChoices& choices, const DeviceInfo& device);
 std::string moe_layer_json(const MoeLayerReport& report);
 std::string devices_json(const DeviceInfo& here, std::span<const DeviceInfo> known);
 

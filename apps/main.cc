@@ -66,7 +66,7 @@ Status unknown_flag(const CLI::App& app) {
 struct ExplainFlags {
   ExplainOptions options;
   std::vector<std::pair<std::string, std::string>> typed;  // a value for each field; empty: not given
-  std::string sweep;
+  std::string sweep, model;
   bool json = false, contract = false;
 };
 
@@ -97,6 +97,8 @@ int run_explain(const CLI::App& app, ExplainFlags& flags) {
   o.format = flags.json ? Format::kJson : Format::kText;
   if (!flags.sweep.empty()) o.show = Show::kSweep;
   if (flags.contract) o.show = Show::kContract;
+  if (!flags.model.empty()) o.model = flags.model;
+  if (o.model && !o.op.empty()) return wrong_use("explain: wanted an operation or --model, found both");
   return explain(o);
 }
 
@@ -114,7 +116,16 @@ Command add_explain(CLI::App& root, const std::vector<std::string>& words) {
   app->add_option("--tokens-max", flags->options.tokens_max, "the sweep's last count")->capture_default_str();
   app->add_flag("--json", flags->json, "the answer as JSON");
   app->add_flag("--contract", flags->contract, "prints fields and tensors");
-  if (const auto problem = named_op(words)) add_fields(app, *problem, flags.get());
+  app->add_option("--model", flags->model,
+                  "a model's directory, or the name of a known MoE layer: all that it runs");
+  if (const auto problem = named_op(words)) {
+    add_fields(app, *problem, flags.get());
+  } else {
+    app->add_option("--tokens", flags->options.tokens, "with --model: tokens of the step")
+        ->capture_default_str();
+    app->add_option("--max-model-len", flags->options.max_model_len,
+                    "with --model: tokens of a sequence; 0: the model's context, at most 4096");
+  }
   return {app, [app, flags] { return run_explain(*app, *flags); }};
 }
 

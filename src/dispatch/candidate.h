@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "base/tensor.h"
 #include "ops/op.h"
+#include "ops/weight_layout.h"
 
 namespace sluice {
 
@@ -31,7 +32,8 @@ struct DeviceInfo {
   double mem_bytes_per_us = 0;   // read bandwidth of the whole device
   double bf16_flops_per_us = 0;  // sustained, dense
   double f32_flops_per_us = 0;
-  double launch_us = 0;  // what one more kernel costs in a recorded chain
+  double launch_us = 0;                           // what one more kernel costs in a recorded chain
+  WeightLayout layout = WeightLayout::kPanels16;  // in which its fastest kernels want weights
 };
 // "h200 (sm90, 132 SMs)", "cpu (2 threads; avx2 avx512 ...)"
 std::string text(const DeviceInfo& device);

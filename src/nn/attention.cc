@@ -63,6 +63,10 @@ Problems problems_of(const AttentionConfig& c, const StepBounds& b) {
   return p;
 }
 
+const char* stage_name(const AttentionConfig& c) {
+  return c.window > 0 ? "attention.sliding" : "attention.full";
+}
+
 // Heads [first, first + count) of rows that hold `width` elements each.
 Tensor heads_of(const Tensor& rows, int64_t first, int64_t count, int64_t head_dim) {
   Tensor t = rows;
@@ -82,7 +86,7 @@ std::vector<StageProblem> attention_problems(const AttentionConfig& config, cons
   out.push_back({"attention.qkv", any_problem<Linear>(Linear::at_tokens(p.qkv, tokens))});
   out.push_back({"attention.rope", any_problem<Rope>(Rope::at_tokens(p.rope, tokens))});
   out.push_back({"attention.kv_write", any_problem<KvWrite>(KvWrite::at_tokens(p.kv_write, tokens))});
-  out.push_back({"attention", any_problem<Attention>(Attention::at_tokens(p.attention, tokens))});
+  out.push_back({stage_name(config), any_problem<Attention>(Attention::at_tokens(p.attention, tokens))});
   out.push_back({"attention.o", any_problem<Linear>(Linear::at_tokens(p.o, tokens))});
   return out;
 }
@@ -159,7 +163,7 @@ std::vector<std::pair<std::string, std::string>> AttentionBlock::kernels(int64_t
   return {{"attention.qkv", std::string(qkv_->at(tokens).kernel())},
           {"attention.rope", std::string(rope_->at(tokens).kernel())},
           {"attention.kv_write", std::string(kv_write_->at(tokens).kernel())},
-          {"attention", std::string(attention_->at(tokens).kernel())},
+          {stage_name(config_), std::string(attention_->at(tokens).kernel())},
           {"attention.o", std::string(o_->at(tokens).kernel())}};
 }
 

@@ -40,6 +40,13 @@ Status check_config(const DecoderConfig& c) {
 
 }  // namespace
 
+DecoderConfig DecoderConfig::with_layout(WeightLayout layout) const {
+  DecoderConfig out = *this;
+  for (AttentionConfig& kind : out.attention) kind.layout = layout;
+  out.moe.layout = layout;
+  return out;
+}
+
 std::vector<StageProblem> decoder_problems(const DecoderConfig& c, const StepBounds& bounds, int64_t tokens,
                                            int64_t rows) {
   const Problems p = problems_of(c, bounds);

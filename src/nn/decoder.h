@@ -18,6 +18,8 @@ struct DecoderConfig {
   std::vector<int32_t> kind;               // of each layer: index into `attention`
   MoeConfig moe;                           // of every layer; adds the residual stream
   RopeScaling rope;
+  // The same with weights as a device wants them (DeviceInfo::layout).
+  DecoderConfig with_layout(WeightLayout layout) const;
   int64_t layers() const { return static_cast<int64_t>(kind.size()); }
 };
 

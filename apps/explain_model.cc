@@ -1,0 +1,105 @@
+#include "apps/explain_model.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "backends/backends.h"
+#include "models/family.h"
+
+namespace sluice::apps {
+namespace {
+
+struct Step {
+  std::vector<StageProblem> stages;
+  int64_t layers = 1;
+};
+
+Result<Step> step_of(const ModelQuestion& q, const DeviceInfo& device) {
+  Step step;
+  if (!std::filesystem::is_directory(q.model)) {
+    const Result<MoeConfig> moe = known_moe(q.model);
+    if (!moe.ok())
+      return invalid("--model: wanted a directory with config.json or one of " + known_moe_names() +
+                     ", found '" + q.model + "'");
+    MoeConfig config = moe.value();
+    config.layout = device.layout;
+    step.stages = moe_problems(config, q.tokens);
+    return step;
+  }
+  const Result<ModelConfig> config = read_model_config(q.model);
+  if (!config.ok()) return config.status();
+  StepBounds bounds;
+  bounds.positions = q.max_model_len > 0 ? q.max_model_len : std::min<int64_t>(config.value().context, 4096);
+  bounds.tokens = std::max<int64_t>({q.tokens, 1, q.sweep_tokens_max.value_or(0)});
+  // A step that decodes draws a token for each sequence; more tokens than that are prompts.
+  bounds.sequences = std::clamp<int64_t>(q.tokens, 1, 256);
+  bounds.pages = bounds.sequences * bounds.pages_per_seq();
+  step.layers = config.value().decoder.layers();
+  step.stages = decoder_problems(config.value().decoder.with_layout(device.layout), bounds, q.tokens,
+                                 std::min(q.tokens, bounds.sequences));
+  return step;
+}
+
+// "layer 3 experts.up" and "layer 4 experts.up" are one stage when their problems are one.
+std::string without_layer(const std::string& stage) {
+  if (stage.rfind("layer ", 0) != 0) return stage;
+  return stage.substr(stage.find(' ', 6) + 1);
+}
+
+void decide_stage(const AnyProblem& problem, const ModelQuestion& q, const DeviceInfo& device,
+                  StageChoice* out) {
+  const Decision decision = problem.decide(device, all_candidates(), q.policy);
+  if (decision.chosen < 0) {
+    // Other backends' kernels refuse this device by nature: only the device's own reasons say something.
+    const std::string own = std::string(text(device.backend)) + ".";
+    for (const Verdict& v : decision.verdicts)
+      if (v.candidate.starts_with(own))
+        out->reasons +=
+            (out->reasons.empty() ? "" : "; ") + std::string(v.candidate) + " needs " + v.refusal.line();
+    if (out->reasons.empty()) out->reasons = "no " + own + out->op + " kernel exists";
+    return;
+  }
+  const Verdict& v = decision.verdicts[static_cast<size_t>(decision.chosen)];
+  out->kernel = v.candidate;
+  out->planned = v.planned;
+  out->cost_us = v.cost_us;
+  if (!q.sweep_tokens_max) return;
+  const auto table = problem.table(device, all_candidates(), *q.sweep_tokens_max, q.policy);
+  if (table.ok()) out->steps = table.value()->steps();
+}
+
+}  // namespace
+
+double ModelChoices::total_us() const {
+  double sum = 0;
+  for (const StageChoice& s : stages) sum += static_cast<double>(s.times) * s.cost_us;
+  return sum;
+}
+
+int64_t ModelChoices::refused() const {
+  return std::count_if(stages.begin(), stages.end(), [](const StageChoice& s) { return s.kernel.empty(); });
+}
+
+Result<ModelChoices> model_choices(const ModelQuestion& q, const DeviceInfo& device) {
+  if (q.tokens < 1) return invalid("--tokens: wanted 1 or more, found " + std::to_string(q.tokens));
+  const Result<Step> step = step_of(q, device);
+  if (!step.ok()) return step.status();
+  ModelChoices out{.model = q.model, .tokens = q.tokens, .layers = step.value().layers, .stages = {}};
+  for (const StageProblem& s : step.value().stages) {
+    const std::string name = without_layer(s.stage), text = s.problem->text();
+    const auto same = std::find_if(out.stages.begin(), out.stages.end(), [&](const StageChoice& c) {
+      return c.stage == name && c.problem == text;
+    });
+    if (same != out.stages.end()) {
+      ++same->times;
+      continue;
+    }
+    StageChoice choice;
+    choice.stage = name, choice.op = s.problem->op(), choice.problem = text, choice.times = 1;
+    decide_stage(*s.problem, q, device, &choice);
+    out.stages.push_back(std::move(choice));
+  }
+  return out;
+}
+
+}  // namespace sluice::apps

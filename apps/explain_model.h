@@ -1,0 +1,40 @@
+// What a whole model would run: every distinct stage of one step, how often, and why.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dispatch/any_op.h"
+
+namespace sluice::apps {
+
+struct StageChoice {
+  std::string stage;  // without its layer: "experts.up"
+  std::string op, problem;
+  int64_t times = 0;   // in one step
+  std::string kernel;  // empty: nobody takes it
+  bool planned = false;
+  double cost_us = 0;            // of one
+  std::string reasons;           // where nobody takes it
+  std::vector<TableStep> steps;  // of a sweep
+};
+
+struct ModelChoices {
+  std::string model;
+  int64_t tokens = 0, layers = 0;
+  std::vector<StageChoice> stages;  // in the order in which they first run
+  double total_us() const;
+  int64_t refused() const;
+};
+
+struct ModelQuestion {
+  std::string model;  // a directory with config.json, or a name that known_moe() knows (its MoE layer alone)
+  int64_t tokens = 1;
+  int64_t max_model_len = 0;                // 0: the model's context, at most 4096
+  std::optional<int64_t> sweep_tokens_max;  // asks for the steps up to that count
+  Policy policy;
+};
+
+Result<ModelChoices> model_choices(const ModelQuestion& question, const DeviceInfo& device);
+
+}  // namespace sluice::apps
