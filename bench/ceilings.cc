@@ -7,28 +7,10 @@
 #include <cstring>
 #include <vector>
 
-#include "backends/cpu/pool.h"
 #include "base/random.h"
 
 namespace sluice::bench {
 namespace {
-
-constexpr int64_t kBuffer = int64_t{1} << 30;  // the largest last-level caches hold half of that
-
-// Sixteen chains, so that additions do not limit; `ahead` bytes are asked for before they are needed.
-uint64_t sum_of(const uint64_t* words, int64_t count, int64_t ahead) {
-  uint64_t sums[16] = {};
-  for (int64_t i = 0; i + 16 <= count; i += 16) {
-    if (ahead) {
-      __builtin_prefetch(reinterpret_cast<const char*>(words + i) + ahead);
-      __builtin_prefetch(reinterpret_cast<const char*>(words + i) + ahead + 64);
-    }
-    for (int j = 0; j < 16; ++j) sums[j] += words[i + j];
-  }
-  uint64_t sum = 0;
-  for (uint64_t s : sums) sum += s;
-  return sum;
-}
 
 // Random numbers would take longer to make than to multiply, so one stretch of them repeats.
 void fill(float* out, int64_t count) {
@@ -40,31 +22,6 @@ void fill(float* out, int64_t count) {
 }
 
 }  // namespace
-
-Result<double> read_bytes_per_us(Device& device) {
-  // As the weights are allocated, so that pages are no reason for a difference.
-  Result<void*> memory = device.allocate(kBuffer);
-  if (!memory.ok()) return memory.status();
-  const int threads = device.info().cores;
-  const std::span<uint64_t> buffer(static_cast<uint64_t*>(memory.value()), kBuffer / sizeof(uint64_t));
-  std::fill(buffer.begin(), buffer.end(), 1);
-  cpu::ThreadPool pool(threads);
-  double best = 0;
-  std::vector<uint64_t> sums(static_cast<size_t>(threads) * 8);
-  for (int64_t ahead : {0, 1024}) {
-    constexpr int64_t kPiece = 1 << 17;  // words: 1 MiB
-    const auto read = [&](int64_t) {
-      pool.run(static_cast<int64_t>(buffer.size()) / kPiece, 1, [&](int64_t begin, int64_t end, int thread) {
-        sums[static_cast<size_t>(thread) * 8] +=
-            sum_of(buffer.data() + begin * kPiece, (end - begin) * kPiece, ahead);
-      });
-    };
-    const Sample s = measure([](int64_t) {}, read, 5, 0);
-    best = std::max(best, static_cast<double>(kBuffer) / s.best_us);
-  }
-  device.release(memory.value());
-  return best;
-}
 
 SgemmExperts::SgemmExperts(const ExpertShape& shape, int threads) : shape_(shape) {
   openblas_set_num_threads(threads);

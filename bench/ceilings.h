@@ -13,10 +13,6 @@ struct ExpertShape {
   int64_t experts = 32, top_k = 4, width = 2880, features = 2880;
 };
 
-// Bytes a microsecond that the threads of `device` read from a block of it far over the last-level cache: the best run
-// of two ways, with and without prefetching. A ceiling is what was seen to be possible, so not a median.
-Result<double> read_bytes_per_us(Device& device);
-
 // OpenBLAS sgemm on weights that were dequantised to f32 beforehand: rows already grouped, one sgemm for each
 // expert with rows and each of its two matrices; gather, bias and activation are left out.
 class SgemmExperts {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "backends/cpu/device.h"
+#include "bandwidth.h"
 #include "base/random.h"
 #include "dispatch/plan.h"
 #include "ops/expert_gemm.h"
