@@ -27,6 +27,9 @@ class Device {
   // Memory aligned to 256 bytes, its content unspecified. Start-up only: never in a launch path.
   virtual Result<void*> allocate(size_t bytes) = 0;
   virtual void release(void* memory) = 0;
+  // About what allocate() could still give, so that a caller who needs much can say no in time: systems lend more than they
+  // have and end the process later.
+  virtual int64_t free_bytes() const = 0;
 
   virtual Stream stream() = 0;
   virtual Status copy(void* to, const void* from, size_t bytes, Stream stream) = 0;

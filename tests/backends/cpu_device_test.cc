@@ -5,6 +5,7 @@
 
 #include "backends/backends.h"
 #include "backends/cpu/device.h"
+#include "backends/cpu/memory.h"
 #include "backends/cpu/pool.h"
 #include "dispatch/plan.h"
 
@@ -93,6 +94,16 @@ TEST(CpuDevice, KeepsWorkingAfterARecordingFailed) {
   int from = 3, to = 0;
   ASSERT_TRUE(device->copy(&to, &from, sizeof to, device->stream()).ok());
   EXPECT_EQ(to, 3);
+}
+
+TEST(CpuMemory, ReadsWhatLinuxSays) {
+  EXPECT_EQ(cpu::meminfo_available("MemTotal: 24 kB\nMemAvailable:    2048 kB\n"), 2 << 20);
+  EXPECT_EQ(cpu::meminfo_available("MemTotal: 24 kB\n"), -1);
+  EXPECT_EQ(cpu::cgroup_left("max\n", "77\n", ""), -1);
+  EXPECT_EQ(cpu::cgroup_left("1000\n", "700\n", "anon 5\ninactive_file 100\n"), 400);
+  EXPECT_EQ(cpu::cgroup_left("1000\n", "1200\n", ""), 0);
+  EXPECT_EQ(cpu::cgroup_left("", "", ""), -1);
+  EXPECT_GT(cpu::open_device({}).value()->free_bytes(), 1 << 20);
 }
 
 TEST(OpenDevice, SaysWhatIsMissingForCuda) {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <new>
 
+#include "backends/cpu/memory.h"
 #include "backends/cpu/queue.h"
 #include "hwy/targets.h"
 
@@ -73,6 +74,7 @@ class CpuDevice final : public Device {
     return memory;
   }
   void release(void* memory) override { std::free(memory); }
+  int64_t free_bytes() const override { return memory_free(); }
 
   Stream stream() override { return {Backend::kCpu, &queue_}; }
   Status copy(void* to, const void* from, size_t bytes, Stream stream) override {

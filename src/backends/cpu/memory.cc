@@ -1,0 +1,57 @@
+#include "backends/cpu/memory.h"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+namespace sluice::cpu {
+namespace {
+
+std::string text_of(const char* path) {
+  std::ifstream file(path);
+  std::ostringstream out;
+  if (file) out << file.rdbuf();
+  return out.str();
+}
+
+int64_t number(const std::string& text, size_t at) {
+  while (at < text.size() && (text[at] == ' ' || text[at] == '\t')) ++at;
+  int64_t value = -1;
+  std::from_chars(text.data() + at, text.data() + text.size(), value);
+  return value;
+}
+
+// The number behind `name` at the start of a line.
+int64_t named(const std::string& text, const std::string& name) {
+  const size_t at = text.rfind(name, 0) == 0 ? 0 : text.find("\n" + name);
+  if (at == std::string::npos) return -1;
+  return number(text, at + name.size() + (at == 0 ? 0 : 1));
+}
+
+}  // namespace
+
+int64_t meminfo_available(const std::string& meminfo) {
+  const int64_t kib = named(meminfo, "MemAvailable:");
+  return kib < 0 ? -1 : kib * 1024;
+}
+
+int64_t cgroup_left(const std::string& limit, const std::string& current, const std::string& stat) {
+  const int64_t most = number(limit, 0), used = number(current, 0);
+  if (most < 0 || used < 0) return -1;  // "max": no limit
+  // Pages of files that nobody has used lately leave when memory is wanted.
+  const int64_t files = std::max<int64_t>(0, named(stat, "inactive_file "));
+  return std::max<int64_t>(0, most - used + std::min(files, used));
+}
+
+int64_t memory_free() {
+  const int64_t machine = meminfo_available(text_of("/proc/meminfo"));
+  const int64_t group =
+      cgroup_left(text_of("/sys/fs/cgroup/memory.max"), text_of("/sys/fs/cgroup/memory.current"),
+                  text_of("/sys/fs/cgroup/memory.stat"));
+  const int64_t unknown = std::numeric_limits<int64_t>::max();
+  return std::min(machine < 0 ? unknown : machine, group < 0 ? unknown : group);
+}
+
+}  // namespace sluice::cpu
