@@ -38,7 +38,45 @@ Status add_stop_tokens(const JsonAt& config, int64_t vocab, std::vector<int32_t>
   return {};
 }
 
+struct PartText {
+  const char* stage;
+  bool packed;
+};
+
+// Indexed by Part.
+constexpr PartText kParts[] = {
+    {"embedding", false},
+    {"logits.norm", false},
+    {"logits", true},
+    {"attention.norm", false},
+    {"attention.qkv", true},
+    {"attention.qkv bias", false},
+    {"attention.o", true},
+    {"attention.o bias", false},
+    {"attention sinks", false},
+    {"moe.norm", false},
+    {"router", false},
+    {"router bias", false},
+    {"experts.up", true},
+    {"experts.up scales", true},
+    {"experts.up bias", false},
+    {"experts.down", true},
+    {"experts.down scales", true},
+    {"experts.down bias", false},
+};
+
 }  // namespace
+
+std::string use_of(const TensorSpec& spec, WeightLayout layout) {
+  const PartText& part = kParts[static_cast<size_t>(spec.part)];
+  std::string out = spec.layer >= 0 ? "layer " + std::to_string(spec.layer) + " " : "";
+  out += part.stage;
+  if (spec.part == Part::kQkv || spec.part == Part::kQkvBias)
+    out += " from row " + std::to_string(spec.first_row);
+  return out + (part.packed ? ": packed as " +
+                                  std::string(EnumWords<WeightLayout>::words[static_cast<size_t>(layout)])
+                            : ": copied");
+}
 
 std::span<const Family* const> families() { return kFamilies; }
 

@@ -23,13 +23,38 @@ enum class Naming : uint8_t {
   kOriginal,  // as the model's authors published it, where that differs
 };
 
-// One tensor of a checkpoint, and what becomes of it.
+// Where a tensor of a checkpoint belongs in a decoder.
+enum class Part : uint8_t {
+  kEmbedding,
+  kFinalNorm,
+  kLmHead,
+  kAttentionNorm,
+  kQkv,  // rows of the joined projection: queries, keys, values
+  kQkvBias,
+  kO,
+  kOBias,
+  kSinks,
+  kMoeNorm,
+  kRouter,
+  kRouterBias,
+  kExpertsUp,  // gate and up; its scales and its bias
+  kExpertsUpScale,
+  kExpertsUpBias,
+  kExpertsDown,
+  kExpertsDownScale,
+  kExpertsDownBias,
+};
+
 struct TensorSpec {
   std::string name;
   std::string dtype;  // as safetensors spells it: "BF16", "U8"
   std::vector<int64_t> shape;
-  std::string use;  // "layer 3 attention.qkv: rows 0 to 511 of 768, packed as panels16"
+  Part part = Part::kEmbedding;
+  int64_t layer = -1;     // -1: of no layer
+  int64_t first_row = 0;  // kQkv, kQkvBias: where its rows begin in the joined one
 };
+// What becomes of it: "layer 3 attention.qkv from row 512: packed as panels16".
+std::string use_of(const TensorSpec& spec, WeightLayout layout);
 
 struct Family {
   std::string_view architecture;

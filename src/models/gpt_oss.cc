@@ -154,68 +154,82 @@ Result<ModelConfig> read(const JsonAt& config) {
   return out;
 }
 
-// One line of a layer: its name in both namings, and what becomes of it.
+// A tensor's name in both namings.
 struct Names {
   const char *hugging_face, *original;
 };
 
+// Collects the tensors of one naming, layer by layer.
+struct Lister {
+  Naming naming;
+  std::vector<TensorSpec> out = {};
+  int64_t layer = -1;
+
+  bool hugging_face() const { return naming == Naming::kHuggingFace; }
+  void add(Names names, const char* dtype, std::vector<int64_t> shape, Part part, int64_t first_row = 0) {
+    std::string prefix;
+    if (layer >= 0) prefix = (hugging_face() ? "model.layers." : "block.") + std::to_string(layer) + ".";
+    out.push_back({prefix + (hugging_face() ? names.hugging_face : names.original), dtype, std::move(shape),
+                   part, layer, first_row});
+  }
+  void bf16(Names names, std::vector<int64_t> shape, Part part) {
+    add(names, "BF16", std::move(shape), part);
+  }
+};
+
+void list_attention(const AttentionConfig& a, Lister* l) {
+  const int64_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
+  l->bf16({"input_layernorm.weight", "attn.norm.scale"}, {a.hidden}, Part::kAttentionNorm);
+  if (l->hugging_face()) {
+    const auto part = [&](const std::string& name, int64_t rows, int64_t first) {
+      const std::string weight = "self_attn." + name + "_proj.weight",
+                        bias = "self_attn." + name + "_proj.bias";
+      l->add({weight.c_str(), ""}, "BF16", {rows, a.hidden}, Part::kQkv, first);
+      l->add({bias.c_str(), ""}, "BF16", {rows}, Part::kQkvBias, first);
+    };
+    part("q", q, 0), part("k", kv, q), part("v", kv, q + kv);
+  } else {
+    l->bf16({"", "attn.qkv.weight"}, {q + 2 * kv, a.hidden}, Part::kQkv);
+    l->bf16({"", "attn.qkv.bias"}, {q + 2 * kv}, Part::kQkvBias);
+  }
+  l->bf16({"self_attn.sinks", "attn.sinks"}, {a.heads}, Part::kSinks);
+  l->bf16({"self_attn.o_proj.weight", "attn.out.weight"}, {a.hidden, q}, Part::kO);
+  l->bf16({"self_attn.o_proj.bias", "attn.out.bias"}, {a.hidden}, Part::kOBias);
+}
+
+void list_moe(const MoeConfig& m, Lister* l) {
+  l->bf16({"post_attention_layernorm.weight", "mlp.norm.scale"}, {m.hidden}, Part::kMoeNorm);
+  l->bf16({"mlp.router.weight", "mlp.gate.weight"}, {m.experts, m.hidden}, Part::kRouter);
+  l->bf16({"mlp.router.bias", "mlp.gate.bias"}, {m.experts}, Part::kRouterBias);
+  const auto blocks = [&](Names names, int64_t rows, int64_t width, Part part) {
+    l->add(names, "U8", {m.experts, rows, width / kMxBlock, kMxBlockBytes}, part);
+  };
+  const auto scales = [&](Names names, int64_t rows, int64_t width, Part part) {
+    l->add(names, "U8", {m.experts, rows, width / kMxBlock}, part);
+  };
+  const int64_t up = 2 * m.intermediate;
+  blocks({"mlp.experts.gate_up_proj_blocks", "mlp.mlp1_weight.blocks"}, up, m.hidden, Part::kExpertsUp);
+  scales({"mlp.experts.gate_up_proj_scales", "mlp.mlp1_weight.scales"}, up, m.hidden, Part::kExpertsUpScale);
+  l->bf16({"mlp.experts.gate_up_proj_bias", "mlp.mlp1_bias"}, {m.experts, up}, Part::kExpertsUpBias);
+  blocks({"mlp.experts.down_proj_blocks", "mlp.mlp2_weight.blocks"}, m.hidden, m.intermediate,
+         Part::kExpertsDown);
+  scales({"mlp.experts.down_proj_scales", "mlp.mlp2_weight.scales"}, m.hidden, m.intermediate,
+         Part::kExpertsDownScale);
+  l->bf16({"mlp.experts.down_proj_bias", "mlp.mlp2_bias"}, {m.experts, m.hidden}, Part::kExpertsDownBias);
+}
+
 std::vector<TensorSpec> tensors(const ModelConfig& config, Naming naming) {
   const DecoderConfig& d = config.decoder;
-  const AttentionConfig& a = d.attention.front();
-  const MoeConfig& m = d.moe;
-  const bool hf = naming == Naming::kHuggingFace;
-  const int64_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
-  std::vector<TensorSpec> out;
-  std::string prefix, where;
-  const auto add = [&](Names names, const char* dtype, std::vector<int64_t> shape, const std::string& use) {
-    out.push_back(
-        {prefix + (hf ? names.hugging_face : names.original), dtype, std::move(shape), where + use});
-  };
-  const auto bf16 = [&](Names names, std::vector<int64_t> shape, const std::string& use) {
-    add(names, "BF16", std::move(shape), use);
-  };
-  bf16({"model.embed_tokens.weight", "embedding.weight"}, {d.vocab, d.hidden}, "embedding: copied");
-  for (int64_t layer = 0; layer < d.layers(); ++layer) {
-    prefix = (hf ? "model.layers." : "block.") + std::to_string(layer) + ".";
-    where = "layer " + std::to_string(layer) + " ";
-    bf16({"input_layernorm.weight", "attn.norm.scale"}, {d.hidden}, "attention.norm: copied");
-    if (hf) {
-      const auto part = [&](const char* name, int64_t rows, int64_t first) {
-        const std::string span = "attention.qkv: rows " + std::to_string(first) + " to " +
-                                 std::to_string(first + rows - 1) + " of " + std::to_string(q + 2 * kv);
-        const std::string base = std::string("self_attn.") + name + "_proj.";
-        bf16({(base + "weight").c_str(), ""}, {rows, d.hidden}, span + ", packed as panels16");
-        bf16({(base + "bias").c_str(), ""}, {rows}, span + " (bias), copied");
-      };
-      part("q", q, 0), part("k", kv, q), part("v", kv, q + kv);
-    } else {
-      bf16({"", "attn.qkv.weight"}, {q + 2 * kv, d.hidden}, "attention.qkv: packed as panels16");
-      bf16({"", "attn.qkv.bias"}, {q + 2 * kv}, "attention.qkv (bias): copied");
-    }
-    bf16({"self_attn.sinks", "attn.sinks"}, {a.heads}, "attention (sinks): copied");
-    bf16({"self_attn.o_proj.weight", "attn.out.weight"}, {d.hidden, q}, "attention.o: packed as panels16");
-    bf16({"self_attn.o_proj.bias", "attn.out.bias"}, {d.hidden}, "attention.o (bias): copied");
-    bf16({"post_attention_layernorm.weight", "mlp.norm.scale"}, {d.hidden}, "moe.norm: copied");
-    bf16({"mlp.router.weight", "mlp.gate.weight"}, {m.experts, d.hidden}, "router: copied");
-    bf16({"mlp.router.bias", "mlp.gate.bias"}, {m.experts}, "router (bias): copied");
-    const auto experts = [&](Names blocks, Names scales, Names bias, int64_t rows, int64_t width,
-                             const std::string& stage) {
-      const int64_t e = m.experts;
-      add(blocks, "U8", {e, rows, width / kMxBlock, kMxBlockBytes}, stage + ": packed as panels16");
-      add(scales, "U8", {e, rows, width / kMxBlock}, stage + " (scales): packed as panels16");
-      bf16(bias, {e, rows}, stage + " (bias): copied");
-    };
-    experts({"mlp.experts.gate_up_proj_blocks", "mlp.mlp1_weight.blocks"},
-            {"mlp.experts.gate_up_proj_scales", "mlp.mlp1_weight.scales"},
-            {"mlp.experts.gate_up_proj_bias", "mlp.mlp1_bias"}, 2 * m.intermediate, d.hidden, "experts.up");
-    experts({"mlp.experts.down_proj_blocks", "mlp.mlp2_weight.blocks"},
-            {"mlp.experts.down_proj_scales", "mlp.mlp2_weight.scales"},
-            {"mlp.experts.down_proj_bias", "mlp.mlp2_bias"}, d.hidden, m.intermediate, "experts.down");
+  Lister l{naming};
+  l.bf16({"model.embed_tokens.weight", "embedding.weight"}, {d.vocab, d.hidden}, Part::kEmbedding);
+  for (l.layer = 0; l.layer < d.layers(); ++l.layer) {
+    list_attention(d.attention.front(), &l);
+    list_moe(d.moe, &l);
   }
-  prefix.clear(), where.clear();
-  bf16({"model.norm.weight", "norm.scale"}, {d.hidden}, "logits.norm: copied");
-  bf16({"lm_head.weight", "unembedding.weight"}, {d.vocab, d.hidden}, "logits: packed as panels16");
-  return out;
+  l.layer = -1;
+  l.bf16({"model.norm.weight", "norm.scale"}, {d.hidden}, Part::kFinalNorm);
+  l.bf16({"lm_head.weight", "unembedding.weight"}, {d.vocab, d.hidden}, Part::kLmHead);
+  return std::move(l.out);
 }
 
 }  // namespace

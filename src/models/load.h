@@ -1,0 +1,44 @@
+// A model in memory: from a Hugging Face directory to weights that a decoder reads.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "models/family.h"
+
+namespace sluice {
+
+struct LoadProgress {
+  int64_t bytes_done = 0, bytes_total = 0;  // of the checkpoint
+};
+
+struct LoadOptions {
+  DType x = DType::kBF16;  // activations and caches: kBF16 or kF32
+  std::function<void(const LoadProgress&)> progress = {};
+  // Holds a few rows of every layer to the references before anything is served. Skipped only by who measures loading.
+  enum class Canary : uint8_t { kRun, kSkip } canary = Canary::kRun;
+};
+
+class LoadedModel {
+ public:
+  // Reads <directory>/config.json and its safetensors. Errors name the file, the tensor, what was wanted and what was found:
+  // kIo, kCorrupt, kUnsupported, kOutOfMemory (wanted and free bytes), kDevice when the canary finds a wrong number.
+  static Result<std::unique_ptr<LoadedModel>> load(Device& device, const std::string& directory,
+                                                   const LoadOptions& options = {});
+  ~LoadedModel();
+  LoadedModel(const LoadedModel&) = delete;
+  LoadedModel& operator=(const LoadedModel&) = delete;
+
+  const ModelConfig& config() const;
+  const DecoderWeights& weights() const;
+  int64_t weight_bytes() const;  // in memory
+  // What one token reads at least: everything but the embedding, of which it reads a row, and experts that are not chosen.
+  int64_t active_bytes() const;
+
+ private:
+  struct Parts;
+  explicit LoadedModel(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,139 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "models/family.h"
+
+namespace sluice::test {
+namespace {
+
+const std::string kReal = std::string(SLUICE_SOURCE_DIR) + "/tests/data/gpt-oss-20b";
+
+// A directory with the real config.json, changed in one place.
+class Changed {
+ public:
+  explicit Changed(const std::function<void(Json&)>& change) {
+    Json config = read_json(kReal + "/config.json", 1 << 20).value();
+    change(config);
+    path_ = std::filesystem::path(testing::TempDir()) / "sluice_changed_config";
+    std::filesystem::remove_all(path_);
+    std::filesystem::create_directories(path_);
+    std::ofstream(path_ / "config.json") << config.dump();
+  }
+  ~Changed() { std::filesystem::remove_all(path_); }
+  void add(const std::string& name, const std::string& text) { std::ofstream(path_ / name) << text; }
+  Result<ModelConfig> read() const { return read_model_config(path_.string()); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string error_of(const std::function<void(Json&)>& change) {
+  const auto read = Changed(change).read();
+  EXPECT_FALSE(read.ok());
+  const std::string& message = read.status().message;
+  const size_t at = message.find("config.json: ");
+  return at == std::string::npos ? message : message.substr(at);
+}
+
+}  // namespace
+
+TEST(GptOss, ReadsTheRealConfig) {
+  const auto read = read_model_config(kReal);
+  ASSERT_TRUE(read.ok()) << read.status().message;
+  const ModelConfig& c = read.value();
+  const DecoderConfig& d = c.decoder;
+  EXPECT_EQ(c.architecture, "GptOssForCausalLM");
+  EXPECT_EQ(c.context, 131072);
+  EXPECT_EQ(c.stop_tokens, std::vector<int32_t>{200002});
+  EXPECT_EQ(d.vocab, 201088);
+  EXPECT_EQ(d.layers(), 24);
+  ASSERT_EQ(d.attention.size(), 2u);
+  EXPECT_EQ(d.attention[static_cast<size_t>(d.kind[0])].window, 128);
+  EXPECT_EQ(d.attention[static_cast<size_t>(d.kind[1])].window, 0);
+  EXPECT_EQ(d.attention[0].heads, 64);
+  EXPECT_EQ(d.attention[0].kv_heads, 8);
+  EXPECT_DOUBLE_EQ(d.attention[0].scale, 0.125);
+  EXPECT_EQ(d.moe.experts, 32);
+  EXPECT_EQ(d.moe.top_k, 4);
+  EXPECT_DOUBLE_EQ(d.moe.limit, 7);
+  EXPECT_DOUBLE_EQ(d.moe.alpha, 1.702);
+  EXPECT_TRUE(d.moe.residual && d.moe.up_bias && d.moe.down_bias && d.moe.router_bias);
+  EXPECT_DOUBLE_EQ(d.rope.factor, 32);
+  EXPECT_EQ(d.rope.truncate, RopeScaling::Truncate::kNo);
+}
+
+TEST(GptOss, ListsEveryTensorInBothNamings) {
+  const ModelConfig config = read_model_config(kReal).value();
+  const Family& family = *families().front();
+  // Per layer: two norms, eight of attention and its sinks, router and its bias, six of the experts.
+  EXPECT_EQ(family.tensors(config, Naming::kHuggingFace).size(), 3u + 24 * (2 + 9 + 2 + 6));
+  EXPECT_EQ(family.tensors(config, Naming::kOriginal).size(), 3u + 24 * (2 + 5 + 2 + 6));
+  int64_t bytes = 0;
+  for (const TensorSpec& t : family.tensors(config, Naming::kHuggingFace)) {
+    int64_t n = t.dtype == "U8" ? 1 : 2;
+    for (int64_t size : t.shape) n *= size;
+    bytes += n;
+  }
+  EXPECT_EQ(bytes, 13761264768);  // metadata.total_size of the published index
+}
+
+TEST(GptOss, TransformersFiveWritesRopeParameters) {
+  const auto read = Changed([](Json& c) {
+                      c["rope_parameters"] = c["rope_scaling"];
+                      c["rope_parameters"]["rope_theta"] = c["rope_theta"];
+                      c.erase("rope_scaling"), c.erase("rope_theta");
+                    }).read();
+  ASSERT_TRUE(read.ok()) << read.status().message;
+  EXPECT_DOUBLE_EQ(read.value().decoder.rope.theta, 150000);
+  EXPECT_DOUBLE_EQ(read.value().decoder.rope.factor, 32);
+}
+
+TEST(GptOss, GenerationConfigAddsStopTokens) {
+  Changed with([](Json&) {});
+  with.add("generation_config.json", R"({"eos_token_id": [200002, 199999, 200012]})");
+  EXPECT_EQ(with.read().value().stop_tokens, (std::vector<int32_t>{200002, 199999, 200012}));
+  with.add("generation_config.json", R"({"eos_token_id": [201088]})");
+  EXPECT_NE(
+      with.read().status().message.find("eos_token_id[0]: wanted an integer from 0 to 201087, found 201088"),
+      std::string::npos);
+  with.add("generation_config.json", "{");
+  EXPECT_NE(with.read().status().message.find("generation_config.json: wanted JSON"), std::string::npos);
+}
+
+TEST(GptOss, RefusesByKey) {
+  EXPECT_EQ(error_of([](Json& c) { c.erase("hidden_size"); }),
+            "config.json: hidden_size: wanted a value, found no such key");
+  EXPECT_EQ(error_of([](Json& c) { c["hidden_size"] = 2881; }),
+            "config.json: hidden_size: wanted a multiple of 32 (MXFP4 blocks), found 2881");
+  EXPECT_EQ(error_of([](Json& c) { c["num_hidden_layers"] = "24"; }),
+            "config.json: num_hidden_layers: wanted an integer from 1 to 1000, found \"24\"");
+  EXPECT_EQ(error_of([](Json& c) { c["layer_types"].erase(0); }),
+            "config.json: layer_types: wanted an array of num_hidden_layers = 24, found an array of 23");
+  EXPECT_EQ(error_of([](Json& c) { c["layer_types"][3] = "linear"; }),
+            "config.json: layer_types[3]: wanted sliding_attention or full_attention, found \"linear\"");
+  EXPECT_EQ(error_of([](Json& c) { c["num_experts_per_tok"] = 33; }),
+            "config.json: num_experts_per_tok: wanted at most num_local_experts = 32, found 33");
+  EXPECT_EQ(
+      error_of([](Json& c) { c["tie_word_embeddings"] = true; }),
+      "config.json: tie_word_embeddings: wanted false, which is all that gpt-oss models have, found true");
+  EXPECT_EQ(error_of([](Json& c) { c["rope_scaling"]["rope_type"] = "linear"; }),
+            "config.json: rope_scaling.rope_type: wanted \"yarn\", which is all that gpt-oss models have, "
+            "found \"linear\"");
+  EXPECT_EQ(error_of([](Json& c) { c["rope_scaling"]["factor"] = 0.5; }),
+            "config.json: rope_scaling.factor: wanted a number from 1.000000 to 1000000.000000, found 0.5");
+}
+
+TEST(Families, AnUnknownArchitectureNamesTheKnownOnes) {
+  const std::string error = error_of([](Json& c) { c["architectures"][0] = "GptOsForCausalLM"; });
+  EXPECT_NE(error.find("GptOsForCausalLM"), std::string::npos) << error;
+  EXPECT_NE(error.find("GptOssForCausalLM"), std::string::npos) << error;
+  EXPECT_EQ(Changed([](Json& c) { c["architectures"][0] = "Mamba"; }).read().status().code,
+            Code::kUnsupported);
+  EXPECT_EQ(error_of([](Json& c) { c["architectures"] = Json::array(); }),
+            "config.json: architectures: wanted one architecture, found an array of 0");
+  EXPECT_EQ(read_model_config("/nowhere").status().code, Code::kIo);
+}
+
+}  // namespace sluice::test
