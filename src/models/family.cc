@@ -38,6 +38,19 @@ Status add_stop_tokens(const JsonAt& config, int64_t vocab, std::vector<int32_t>
   return {};
 }
 
+Status read_generation(const JsonAt& config, GenerationDefaults* out) {
+  const auto sample = config.boolean("do_sample", true);
+  if (!sample.ok()) return sample.status();
+  const auto temperature = config.number("temperature", out->temperature);
+  if (!temperature.ok()) return temperature.status();
+  const auto top_p = config.number("top_p", out->top_p);
+  if (!top_p.ok()) return top_p.status();
+  const auto top_k = config.integer("top_k", 0, INT32_MAX, out->top_k);
+  if (!top_k.ok()) return top_k.status();
+  *out = {sample.value() ? temperature.value() : 0, top_p.value(), top_k.value()};
+  return {};
+}
+
 struct PartText {
   const char* stage;
   bool packed;
@@ -116,7 +129,9 @@ Result<ModelConfig> read_model_config(const std::string& directory) {
     if (more.status().code == Code::kIo) return out;  // checkpoints need not have it
     return more.status();
   }
-  SLUICE_TRY(add_stop_tokens(JsonAt(more.value(), generation), out.decoder.vocab, &out.stop_tokens));
+  const JsonAt root(more.value(), generation);
+  SLUICE_TRY(add_stop_tokens(root, out.decoder.vocab, &out.stop_tokens));
+  SLUICE_TRY(read_generation(root, &out.generation));
   return out;
 }
 

@@ -10,11 +10,19 @@
 
 namespace sluice {
 
+// How the model's authors want answers to be drawn: generation_config.json. ops/sample.h says what each does.
+struct GenerationDefaults {
+  double temperature = 1;  // 0 where do_sample is false
+  double top_p = 1;
+  int64_t top_k = 0;
+};
+
 struct ModelConfig {
   std::string architecture;  // of config.json: "GptOssForCausalLM"
   DecoderConfig decoder;
   int64_t context = 0;               // positions that the model knows
   std::vector<int32_t> stop_tokens;  // each of them ends an answer
+  GenerationDefaults generation;
 };
 
 // Checkpoints of one family may name the same tensors differently.
@@ -67,7 +75,7 @@ std::span<const Family* const> families();
 // The family that config.json names; kUnsupported lists the known ones.
 Result<const Family*> family_of(const JsonAt& config);
 
-// <directory>/config.json, and what generation_config.json adds to the tokens that end an answer.
+// <directory>/config.json, and generation_config.json if there is one: more tokens that end an answer, and defaults.
 Result<ModelConfig> read_model_config(const std::string& directory);
 
 }  // namespace sluice

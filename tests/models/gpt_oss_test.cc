@@ -90,8 +90,15 @@ TEST(GptOss, TransformersFiveWritesRopeParameters) {
   EXPECT_DOUBLE_EQ(read.value().decoder.rope.factor, 32);
 }
 
-TEST(GptOss, GenerationConfigAddsStopTokens) {
+TEST(GptOss, GenerationConfigAddsStopTokensAndDefaults) {
   Changed with([](Json&) {});
+  EXPECT_DOUBLE_EQ(with.read().value().generation.temperature, 1);
+  with.add("generation_config.json", R"({"do_sample": false, "temperature": 0.7})");
+  EXPECT_DOUBLE_EQ(with.read().value().generation.temperature, 0);
+  with.add("generation_config.json", R"({"temperature": 0.7, "top_p": 0.9, "top_k": 40})");
+  EXPECT_DOUBLE_EQ(with.read().value().generation.temperature, 0.7);
+  EXPECT_DOUBLE_EQ(with.read().value().generation.top_p, 0.9);
+  EXPECT_EQ(with.read().value().generation.top_k, 40);
   with.add("generation_config.json", R"({"eos_token_id": [200002, 199999, 200012]})");
   EXPECT_EQ(with.read().value().stop_tokens, (std::vector<int32_t>{200002, 199999, 200012}));
   with.add("generation_config.json", R"({"eos_token_id": [201088]})");
