@@ -5,12 +5,12 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
-#include <set>
+#include <vector>
 
 namespace sluice {
 namespace {
 
-constexpr int kDepthMax = 64;
+constexpr size_t kDepthMax = 64;
 
 Status corrupt(std::string message) { return {Code::kCorrupt, std::move(message)}; }
 
@@ -23,48 +23,74 @@ std::string shown(const Json& value) {
   return text;
 }
 
-// What the library does not refuse by itself: nesting without end, and a key that stands twice.
-struct Watch {
-  std::vector<std::set<std::string>> keys;
+constexpr int kNumberTooLarge = 406;  // the library's id of that error
+
+// Builds the document from the library's events. Its own builder looks at every earlier member of an array after each
+// object in it, which is quadratic; and neither nesting without end nor a key that stands twice troubles it.
+class Builder final : public nlohmann::json_sax<Json> {
+ public:
+  explicit Builder(size_t text_bytes) : text_bytes_(text_bytes) {}
+  Json root;
   std::string trouble;
-  bool operator()(int depth, Json::parse_event_t event, Json& parsed) {
-    if (!trouble.empty()) return false;
-    switch (event) {
-      case Json::parse_event_t::object_start:
-      case Json::parse_event_t::array_start:
-        if (depth >= kDepthMax)
-          trouble = "wanted at most " + std::to_string(kDepthMax) + " levels of nesting, found more";
-        keys.emplace_back();
-        break;
-      case Json::parse_event_t::object_end:
-      case Json::parse_event_t::array_end:
-        if (!keys.empty()) keys.pop_back();
-        break;
-      case Json::parse_event_t::key:
-        if (!keys.empty() && !keys.back().insert(parsed.get<std::string>()).second)
-          trouble = "wanted each key once, found " + shown(parsed) + " twice in one object";
-        break;
-      case Json::parse_event_t::value:
-        break;
-    }
-    return trouble.empty();
+
+  bool null() override { return add(nullptr) != nullptr; }
+  bool boolean(bool value) override { return add(value) != nullptr; }
+  bool number_integer(int64_t value) override { return add(value) != nullptr; }
+  bool number_unsigned(uint64_t value) override { return add(value) != nullptr; }
+  bool number_float(double value, const std::string&) override { return add(value) != nullptr; }
+  bool string(std::string& value) override { return add(std::move(value)) != nullptr; }
+  bool binary(Json::binary_t&) override { return false; }  // JSON has none
+  bool start_object(size_t) override { return open(Json::object()); }
+  bool start_array(size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(std::string& name) override {
+    const auto [member, is_new] = open_.back()->get_ref<Json::object_t&>().try_emplace(std::move(name));
+    slot_ = &member->second;
+    if (!is_new)
+      trouble = "wanted each key once, found " + shown(Json(member->first)) + " twice in one object";
+    return is_new;
   }
+  bool parse_error(size_t byte, const std::string&, const Json::exception& e) override {
+    trouble = e.id == kNumberTooLarge ? "wanted JSON, found a number that no double can hold"
+                                      : "wanted JSON, found a mistake at byte " + std::to_string(byte) +
+                                            " of " + std::to_string(text_bytes_);
+    return false;
+  }
+
+ private:
+  // A container is the last member of the one around it for as long as it is open, so its address stays.
+  Json* add(Json value) {
+    if (open_.empty()) return &(root = std::move(value));
+    Json& parent = *open_.back();
+    if (parent.is_object()) return &(*slot_ = std::move(value));
+    return &parent.get_ref<Json::array_t&>().emplace_back(std::move(value));
+  }
+  bool open(Json empty) {
+    if (open_.size() == kDepthMax) {
+      trouble = "wanted at most " + std::to_string(kDepthMax) + " levels of nesting, found more";
+      return false;
+    }
+    open_.push_back(add(std::move(empty)));
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  size_t text_bytes_;
+  std::vector<Json*> open_;
+  Json* slot_ = nullptr;  // of the key read last
 };
 
 }  // namespace
 
 Result<Json> parse_json(std::string_view text, std::string_view what) {
-  Watch watch;
   try {
-    Json parsed = Json::parse(text.begin(), text.end(), std::ref(watch));
-    if (!watch.trouble.empty()) return corrupt(std::string(what) + ": " + watch.trouble);
-    return parsed;
-  } catch (const Json::parse_error& e) {
-    if (!watch.trouble.empty()) return corrupt(std::string(what) + ": " + watch.trouble);
-    return corrupt(std::string(what) + ": wanted JSON, found a mistake at byte " + std::to_string(e.byte) +
-                   " of " + std::to_string(text.size()));
-  } catch (const Json::exception&) {
-    return corrupt(std::string(what) + ": wanted JSON, found a number that no double can hold");
+    Builder builder(text.size());
+    if (Json::sax_parse(text.begin(), text.end(), &builder)) return std::move(builder.root);
+    return corrupt(std::string(what) + ": " + builder.trouble);
   } catch (const std::bad_alloc&) {
     return out_of_memory(std::string(what) + ": no memory for " + std::to_string(text.size()) +
                          " bytes of JSON");

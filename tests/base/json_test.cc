@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 namespace sluice {
 namespace {
 
@@ -24,6 +26,26 @@ TEST(Json, RefusesNestingWithoutEnd) {
   EXPECT_TRUE(parse_json(std::string(64, '[') + std::string(64, ']'), "a.json").ok());
   EXPECT_NE(error_of(std::string(65, '[') + std::string(65, ']')).find("64 levels"), std::string::npos);
   EXPECT_NE(error_of(std::string(1000000, '[')).find("64 levels"), std::string::npos);
+}
+
+// The library's own builder needs more than two minutes for this: it is quadratic in the objects of an array.
+TEST(Json, ObjectsInAnArrayTakeLinearTime) {
+  std::string text = "[{}";
+  for (int i = 1; i < 1000000; ++i) text += ",{}";
+  const auto start = std::chrono::steady_clock::now();
+  const auto parsed = parse_json(text + "]", "a.json");
+  ASSERT_TRUE(parsed.ok());
+  EXPECT_EQ(parsed.value().size(), 1000000u);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+}
+
+TEST(Json, BuildsWhatTheLibraryBuilds) {
+  const char* text =
+      R"( {"a": [1, -2, 3.5, "x", [], {}, [[{"b": null}]], true], "c": {"d": {"e": 1e3}}, "": ""} )";
+  const auto parsed = parse_json(text, "a.json");
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message;
+  EXPECT_EQ(parsed.value(), Json::parse(text));
+  EXPECT_EQ(parse_json("17", "a.json").value(), Json(17));
 }
 
 TEST(Json, ReadersNameThePlaceTheWantedAndTheFound) {

@@ -1,0 +1,144 @@
+#include "text/harmony.h"
+
+#include <algorithm>
+
+namespace sluice {
+namespace {
+
+constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
+constexpr std::string_view kEfforts[] = {"low", "medium", "high"};
+constexpr std::string_view kChannels =
+    "# Valid channels: analysis, commentary, final. Channel must be included for every message.";
+
+void add_line(std::string_view line, std::string* text) {
+  if (!text->empty() && !line.empty()) *text += '\n';
+  *text += line;
+}
+void add_section(std::string_view section, std::string* text) {
+  if (!text->empty() && !section.empty()) *text += "\n\n";
+  *text += section;
+}
+
+// White space would end the field, and the next word would be read as something else.
+Status check_field(std::string_view name, std::string_view value) {
+  for (const char c : value)
+    if (static_cast<uint8_t>(c) <= ' ' || c == 0x7f)
+      return invalid(std::string(name) + ": wanted no white space and no control characters, found '" +
+                     valid_utf8(value) + "'");
+  // A recipient in the place of another field is read as a recipient.
+  if (value.starts_with("to="))
+    return invalid(std::string(name) + ": wanted it without 'to=', found '" + valid_utf8(value) + "'");
+  if (valid_utf8(value) != value)
+    return invalid(std::string(name) + ": wanted UTF-8, found '" + valid_utf8(value) + "'");
+  return {};
+}
+
+Status check_header(const Message& message) {
+  SLUICE_TRY(check_field("name", message.name));
+  SLUICE_TRY(check_field("channel", message.channel));
+  SLUICE_TRY(check_field("recipient", message.recipient));
+  SLUICE_TRY(check_field("content_type", message.content_type));
+  if (message.role == Role::kTool && message.name.empty())
+    return invalid("name: wanted the name of the tool, found none");
+  if (std::find(std::begin(kRoles), std::end(kRoles), message.name) != std::end(kRoles))
+    return invalid("name: wanted the name of a tool, found the role '" + message.name + "'");
+  if (message.role != Role::kTool && !message.name.empty())
+    return invalid("name: wanted none but for a tool, found '" + message.name + "' with role " +
+                   std::string(text(message.role)));
+  return {};
+}
+
+}  // namespace
+
+std::string_view text(Role role) { return kRoles[static_cast<size_t>(role)]; }
+
+std::optional<Role> parse_role(std::string_view word) {
+  const auto found = std::find(std::begin(kRoles), std::end(kRoles), word);
+  if (found == std::end(kRoles)) return {};
+  return static_cast<Role>(found - std::begin(kRoles));
+}
+
+std::string_view text(ReasoningEffort effort) { return kEfforts[static_cast<size_t>(effort)]; }
+
+std::string system_text(const ChatOptions& options) {
+  std::string top = options.model_identity;
+  if (!options.knowledge_cutoff.empty()) add_line("Knowledge cutoff: " + options.knowledge_cutoff, &top);
+  if (!options.current_date.empty()) add_line("Current date: " + options.current_date, &top);
+  add_section("Reasoning: " + std::string(text(options.effort)), &top);
+  add_section(kChannels, &top);
+  return top;
+}
+
+Result<Harmony> Harmony::from(const Tokenizer& tokenizer) {
+  Harmony h(tokenizer);
+  const std::pair<std::string_view, int32_t*> wanted[] = {
+      {"<|start|>", &h.start_},         {"<|end|>", &h.end_},
+      {"<|message|>", &h.message_},     {"<|channel|>", &h.channel_},
+      {"<|constrain|>", &h.constrain_}, {"<|return|>", &h.return_},
+      {"<|call|>", &h.call_},
+  };
+  for (const auto& [name, id] : wanted) {
+    const auto found = tokenizer.id_of(name);
+    if (!found)
+      return unsupported("tokenizer: wanted the special tokens of harmony, found no " + std::string(name));
+    *id = *found;
+  }
+  return h;
+}
+
+Status Harmony::append(const Message& message, std::vector<int32_t>* ids) const {
+  SLUICE_TRY(check_header(message));
+  const size_t before = ids->size();
+  const auto plain = [&](const std::string& words) {
+    return tokenizer_.encode(words, Specials::kAsText, ids);
+  };
+  const bool is_call = message.role == Role::kAssistant && !message.recipient.empty();
+  const auto write = [&]() -> Status {
+    ids->push_back(start_);
+    std::string author = message.role == Role::kTool ? message.name : std::string(text(message.role));
+    if (!message.recipient.empty()) author += " to=" + message.recipient;
+    SLUICE_TRY(plain(author));
+    if (!message.channel.empty()) {
+      ids->push_back(channel_);
+      SLUICE_TRY(plain(message.channel));
+    }
+    if (!message.content_type.empty()) {
+      SLUICE_TRY(plain(" "));
+      ids->push_back(constrain_);
+      SLUICE_TRY(plain(message.content_type));
+    }
+    ids->push_back(message_);
+    SLUICE_TRY(plain(message.content));
+    ids->push_back(is_call ? call_ : end_);
+    return {};
+  };
+  Status status = write();
+  if (!status.ok()) ids->resize(before);
+  return status;
+}
+
+Result<std::vector<int32_t>> Harmony::prompt(const Conversation& conversation) const {
+  std::vector<int32_t> ids;
+  const ChatOptions& options = conversation.options;
+  SLUICE_TRY(append({.role = Role::kSystem, .content = system_text(options)}, &ids));
+  if (!options.developer_instructions.empty()) {
+    const std::string content = "# Instructions\n\n" + options.developer_instructions;
+    SLUICE_TRY(append({.role = Role::kDeveloper, .content = content}, &ids));
+  }
+  const auto& messages = conversation.messages;
+  const auto is_final = [](const Message& m) { return m.role == Role::kAssistant && m.channel == "final"; };
+  const auto last_final = std::find_if(messages.rbegin(), messages.rend(), is_final).base();
+  for (auto m = messages.begin(); m != messages.end(); ++m) {
+    if (m < last_final && m->role == Role::kAssistant && m->channel == "analysis") continue;
+    Status status = append(*m, &ids);
+    if (!status.ok()) {
+      status.message = "message " + std::to_string(m - messages.begin()) + ": " + status.message;
+      return status;
+    }
+  }
+  ids.push_back(start_);
+  SLUICE_TRY(tokenizer_.encode(text(Role::kAssistant), Specials::kAsText, &ids));
+  return ids;
+}
+
+}  // namespace sluice

@@ -1,0 +1,148 @@
+// What a tokenizer.json may say, and what is refused, by name.
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "text/tokenizer.h"
+
+namespace sluice {
+namespace {
+
+Json recorded() {
+  auto json = read_json(SLUICE_SOURCE_DIR "/tests/data/tokenizer/pattern_o200k.json", 1 << 20);
+  EXPECT_TRUE(json.ok());
+  return std::move(json).value();
+}
+
+Result<Tokenizer> parsed(const Json& document) { return Tokenizer::parse(document.dump(), "t.json"); }
+
+std::vector<int32_t> ids_of(const Tokenizer& tokenizer, std::string_view text) {
+  std::vector<int32_t> ids;
+  const Status status = tokenizer.encode(text, Specials::kParse, &ids);
+  EXPECT_TRUE(status.ok()) << status.message;
+  return ids;
+}
+
+TEST(TokenizerJson, ReadsMergesInBothSpellings) {
+  Json document = recorded();
+  const auto pairs = parsed(document);
+  ASSERT_TRUE(pairs.ok()) << pairs.status().message;
+  for (Json& merge : document["model"]["merges"])
+    merge = merge[0].get<std::string>() + " " + merge[1].get<std::string>();
+  const auto lines = parsed(document);
+  ASSERT_TRUE(lines.ok()) << lines.status().message;
+  const char* text = "they'll encode the same — 例えば";
+  EXPECT_EQ(ids_of(pairs.value(), text), ids_of(lines.value(), text));
+  EXPECT_LT(ids_of(pairs.value(), text).size(), std::string(text).size());
+}
+
+TEST(TokenizerJson, AcceptsWhatHasNoSay) {
+  Json document = recorded();
+  document["model"]["continuing_subword_prefix"] = "";
+  document["model"]["end_of_word_suffix"] = nullptr;
+  document["model"]["dropout"] = nullptr;
+  document["post_processor"] = Json::parse(R"({"type": "TemplateProcessing", "single": [], "pair": []})");
+  EXPECT_TRUE(parsed(document).ok()) << parsed(document).status().message;
+  document.erase("post_processor");
+  document.erase("normalizer");
+  EXPECT_TRUE(parsed(document).ok());
+}
+
+struct Refused {
+  const char* place;  // JSON pointer of what is set
+  const char* value;
+  const char* message;  // a part of the error
+};
+
+TEST(TokenizerJson, RefusesTheRestByName) {
+  const Refused cases[] = {
+      {"/model/type", "\"WordPiece\"", "t.json: model.type: wanted \"BPE\", found \"WordPiece\""},
+      {"/model/dropout", "0.1", "model.dropout: wanted null, found 0.1"},
+      {"/model/unk_token", "\"<unk>\"", "model.unk_token: wanted null"},
+      {"/model/byte_fallback", "true", "model.byte_fallback: wanted false or null, found true"},
+      {"/model/continuing_subword_prefix", "\"##\"", "model.continuing_subword_prefix: wanted \"\" or null"},
+      {"/model/surprise", "1", "found 'surprise'"},
+      {"/model/vocab", "[]", "model.vocab: wanted an object, found an array of 0"},
+      {"/model/vocab/a", "-1", "model.vocab.a: wanted an integer from 0 to"},
+      {"/model/vocab/a", "4194304", "model.vocab.a: wanted an integer from 0 to"},
+      {"/model/vocab/a", "1.5", "model.vocab.a: wanted an integer"},
+      {"/model/vocab/a", "1", "which another word has"},
+      {"/model/merges/3", "\"a b c\"", "model.merges[3]: wanted \"a b\" or [\"a\", \"b\"]"},
+      {"/model/merges/3", "[\"a\"]", "model.merges[3]: wanted"},
+      {"/model/merges/3", "[\"a\", \"%%%\"]", "model.merges[3]: wanted words of model.vocab"},
+      {"/model/merges", "{}", "model.merges: wanted an array"},
+      {"/normalizer", "{\"type\": \"NFC\"}", "t.json: normalizer: wanted null"},
+      {"/truncation", "{\"max_length\": 5}", "t.json: truncation: wanted null"},
+      {"/surprise", "1", "found 'surprise'"},
+      {"/pre_tokenizer", "null", "wanted an object"},
+      {"/pre_tokenizer/type", "\"Whitespace\"", "pre_tokenizer.type: wanted \"ByteLevel\" or \"Sequence\""},
+      {"/pre_tokenizer/pretokenizers", "[]", "pre_tokenizer.pretokenizers: wanted"},
+      {"/pre_tokenizer/pretokenizers/0/type", "\"Digits\"", "pretokenizers[0].type: wanted \"Split\""},
+      {"/pre_tokenizer/pretokenizers/0/behavior", "\"Removed\"", "behavior: wanted \"Isolated\""},
+      {"/pre_tokenizer/pretokenizers/0/invert", "true", "invert: wanted false or null, found true"},
+      {"/pre_tokenizer/pretokenizers/0/pattern", "{\"String\": \" \"}", "found 'String'"},
+      {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "\"(a\"",
+       "pattern.Regex: wanted a regular expression"},
+      {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "\"^a\"", "'^' at byte 0"},
+      {"/pre_tokenizer/pretokenizers/1/add_prefix_space", "true", "add_prefix_space: wanted false"},
+      {"/decoder/type", "\"Metaspace\"", "decoder.type: wanted \"ByteLevel\""},
+      {"/post_processor", "{\"type\": \"BertProcessing\"}", "post_processor.type: wanted"},
+      {"/added_tokens/0/lstrip", "true", "added_tokens[0].lstrip: wanted false or null, found true"},
+      {"/added_tokens/0/normalized", "true", "added_tokens[0].normalized: wanted false"},
+      {"/added_tokens/0/content", "\"\"", "added_tokens[0].content: wanted 1 to 1024 bytes"},
+      {"/added_tokens/0/content", "\"<|end|>\"", "wanted each content once, found '<|end|>' twice"},
+      {"/added_tokens/0/id", "7", "added_tokens[0].id: wanted an id of its own, found 7"},
+      {"/added_tokens/0/id", "\"7\"", "added_tokens[0].id: wanted an integer"},
+  };
+  for (const Refused& c : cases) {
+    Json document = recorded();
+    document[Json::json_pointer(c.place)] = Json::parse(c.value);
+    const auto tokenizer = parsed(document);
+    ASSERT_FALSE(tokenizer.ok()) << c.place << " = " << c.value;
+    EXPECT_NE(tokenizer.status().message.find(c.message), std::string::npos) << tokenizer.status().message;
+    EXPECT_TRUE(tokenizer.status().message.starts_with("t.json")) << tokenizer.status().message;
+  }
+}
+
+TEST(TokenizerJson, RefusesWhatCouldNotEncodeEveryByte) {
+  Json document = recorded();
+  document["model"]["merges"] = Json::array();
+  document["model"]["vocab"].erase("\u0120");  // the letter of the space
+  EXPECT_NE(parsed(document).status().message.find("found no '\u0120' for byte 32"), std::string::npos);
+}
+
+TEST(TokenizerJson, RefusesWhatPlainTextCouldForge) {
+  Json document = recorded();
+  const Json special = {{"content", "!"}, {"id", document["model"]["vocab"]["!"]}, {"special", true}};
+  document["added_tokens"].push_back(special);
+  EXPECT_NE(parsed(document).status().message.find("found the special token '!'"), std::string::npos);
+
+  document = recorded();
+  document["model"]["vocab"]["%~"] = 5000;
+  document["model"]["merges"].push_back({"%", "~"});
+  ASSERT_TRUE(parsed(document).ok()) << parsed(document).status().message;
+  document["added_tokens"].push_back({{"content", "%~"}, {"id", 5000}, {"special", true}});
+  EXPECT_NE(parsed(document).status().message.find("found the special token '%~'"), std::string::npos);
+}
+
+TEST(TokenizerJson, RefusesAPairThatStandsTwice) {
+  Json document = recorded();
+  document["model"]["merges"].push_back(document["model"]["merges"][5]);
+  const std::string last = std::to_string(document["model"]["merges"].size() - 1);
+  EXPECT_NE(parsed(document).status().message.find("merges[" + last + "]: wanted each pair once"),
+            std::string::npos);
+}
+
+TEST(TokenizerJson, RefusesAnAddedTokenWhoseWordSpellsSomethingElse) {
+  Json document = recorded();
+  document["added_tokens"].push_back({{"content", "\u0120"}, {"id", document["model"]["vocab"]["\u0120"]}});
+  EXPECT_NE(parsed(document).status().message.find("that spells itself"), std::string::npos);
+}
+
+TEST(TokenizerJson, SaysWhichFileCannotBeRead) {
+  const auto missing = Tokenizer::load("/nowhere/tokenizer.json");
+  EXPECT_EQ(missing.status().code, Code::kIo);
+  EXPECT_NE(missing.status().message.find("/nowhere/tokenizer.json"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice

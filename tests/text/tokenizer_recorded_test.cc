@@ -1,0 +1,60 @@
+// Every tokenizer and every string recorded under tests/data/tokenizer by tools/record_tokenizer.py.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/json.h"
+#include "text/tokenizer.h"
+
+namespace sluice {
+namespace {
+
+std::vector<std::filesystem::path> recordings() {
+  std::vector<std::filesystem::path> out;
+  for (const auto& entry : std::filesystem::directory_iterator(SLUICE_SOURCE_DIR "/tests/data/tokenizer"))
+    if (entry.path().filename().string().starts_with("pattern_") && entry.path().extension() == ".jsonl")
+      out.push_back(entry.path());
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+class RecordedTokenizer : public testing::TestWithParam<std::filesystem::path> {};
+
+TEST_P(RecordedTokenizer, EncodesAsHuggingFaceDoes) {
+  std::filesystem::path file = GetParam();
+  auto tokenizer = Tokenizer::load(file.replace_extension(".json").string());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message;
+  std::ifstream lines(GetParam());
+  std::string line;
+  int64_t count = 0, framed = 0;
+  while (std::getline(lines, line)) {
+    const auto parsed = parse_json(line, GetParam().string());
+    ASSERT_TRUE(parsed.ok()) << parsed.status().message;
+    const Json& want = parsed.value();
+    const std::string text = want["text"].get<std::string>();
+    const auto parse = want["parse"].get<std::vector<int32_t>>();
+    const auto as_text = want.contains("as_text") ? want["as_text"].get<std::vector<int32_t>>() : parse;
+    std::vector<int32_t> ids;
+    ASSERT_TRUE(tokenizer.value().encode(text, Specials::kParse, &ids).ok());
+    EXPECT_EQ(ids, parse) << line;
+    EXPECT_EQ(tokenizer.value().decode(ids), text);
+    ids.clear();
+    ASSERT_TRUE(tokenizer.value().encode(text, Specials::kAsText, &ids).ok());
+    EXPECT_EQ(ids, as_text) << line;
+    EXPECT_EQ(tokenizer.value().decode(ids), text);
+    for (const int32_t id : ids) EXPECT_FALSE(tokenizer.value().is_special(id)) << line;
+    ++count;
+    framed += parse != as_text;
+  }
+  EXPECT_GE(count, 400);
+  EXPECT_GE(framed, 10);
+}
+
+INSTANTIATE_TEST_SUITE_P(Pattern, RecordedTokenizer, testing::ValuesIn(recordings()),
+                         [](const auto& info) { return info.param.stem().string(); });
+
+TEST(RecordedTokenizers, AreThere) { EXPECT_GE(recordings().size(), 2u); }
+
+}  // namespace
+}  // namespace sluice
