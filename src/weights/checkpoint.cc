@@ -1,0 +1,209 @@
+#include "weights/checkpoint.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "base/fields.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kTensorsSuffix = ".safetensors", kIndexSuffix = ".safetensors.index.json";
+constexpr int64_t kIndexBytesMax = kHeaderBytesMax;
+
+Status corrupt(std::string message) { return {Code::kCorrupt, std::move(message)}; }
+Status io(std::string message) { return {Code::kIo, std::move(message)}; }
+
+// The names in a directory that end in `suffix`, sorted.
+Result<std::vector<std::string>> names_in(const std::string& directory, std::string_view suffix) {
+  std::vector<std::string> out;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    std::string name = it->path().filename().string();
+    if (name.ends_with(suffix)) out.push_back(std::move(name));
+  }
+  if (error) return io(directory + ": cannot be listed: " + error.message());
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+bool is_plain_name(const std::string& file) {
+  return file.ends_with(kTensorsSuffix) && file.size() > kTensorsSuffix.size() && file[0] != '.' &&
+         file.find('/') == std::string::npos && file.find('\0') == std::string::npos;
+}
+
+}  // namespace
+
+std::string place_of(const CheckpointTensor& tensor) { return *tensor.file + ": " + tensor.name; }
+
+Result<WeightMap> parse_weight_map(const Json& index, std::string_view what) {
+  const JsonAt root(index, std::string(what));
+  const auto map = root.at("weight_map");
+  if (!map.ok()) return map.status();
+  SLUICE_TRY(map.value().need_object());
+  WeightMap out;
+  for (const auto& [name, value] : map.value().value().items()) {
+    const JsonAt at(value, map.value().where() + "." + name);
+    const auto file = at.string();
+    if (!file.ok()) return file.status();
+    if (!is_plain_name(file.value())) return at.wrong("the name of a .safetensors file beside the index");
+    out.emplace(name, file.value());
+  }
+  if (out.empty()) return map.value().wrong("at least one tensor");
+  return out;
+}
+
+Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path) {
+  std::unique_ptr<Checkpoint> out(new Checkpoint(path));
+  std::error_code error;
+  if (path.find('\0') != std::string::npos) return io("path: wanted no zero byte, found one");
+  if (fs::is_directory(path, error)) {
+    SLUICE_TRY(out->open_directory());
+  } else if (!fs::exists(path, error)) {
+    return io(path + ": wanted a .safetensors file or a directory, found " +
+              (error ? error.message() : std::string("nothing")));
+  } else if (path.ends_with(kIndexSuffix)) {
+    SLUICE_TRY(out->open_index(path));
+  } else if (path.ends_with(kTensorsSuffix)) {
+    out->files_.reserve(1);
+    SLUICE_TRY(out->add_file(path));
+  } else {
+    return invalid(
+        path + ": wanted a directory, a .safetensors file or a .safetensors.index.json, found another file");
+  }
+  SLUICE_TRY(out->finish());
+  return out;
+}
+
+Status Checkpoint::open_directory() {
+  const auto tensors = names_in(path_, kTensorsSuffix);
+  const auto indices = names_in(path_, kIndexSuffix);
+  if (!tensors.ok()) return tensors.status();
+  if (!indices.ok()) return indices.status();
+  const std::string base = path_.ends_with('/') ? path_ : path_ + "/";
+  const auto& files = tensors.value();
+  const bool whole = std::find(files.begin(), files.end(), "model.safetensors") != files.end();
+  const size_t count = indices.value().size();
+  if (count + (whole ? 1 : 0) > 1)
+    return invalid(path_ + ": wanted one checkpoint, found " +
+                   (count > 1 ? indices.value()[0] + " and " + indices.value()[1]
+                              : indices.value()[0] + " and model.safetensors") +
+                   "; name the one you mean");
+  if (count == 1) return open_index(base + indices.value()[0]);
+  if (!whole && files.size() != 1)
+    return io(
+        path_ +
+        ": wanted model.safetensors.index.json, model.safetensors or exactly one *.safetensors, found " +
+        (files.empty() ? "none" : std::to_string(files.size()) + " *.safetensors and no index"));
+  files_.reserve(1);
+  return add_file(base + (whole ? "model.safetensors" : files[0]));
+}
+
+Status Checkpoint::open_index(const std::string& path) {
+  const auto index = read_json(path, kIndexBytesMax);
+  if (!index.ok()) return index.status();
+  const auto map = parse_weight_map(index.value(), path);
+  if (!map.ok()) return map.status();
+  std::set<std::string> shards;
+  for (const auto& [tensor, shard] : map.value()) shards.insert(shard);
+  const size_t slash = path.rfind('/');
+  const std::string directory = slash == std::string::npos ? "" : path.substr(0, slash + 1);
+  files_.reserve(shards.size());
+  for (const std::string& shard : shards) SLUICE_TRY(add_file(directory + shard));
+  return check_against(map.value(), directory, path);
+}
+
+Status Checkpoint::add_file(const std::string& path) {
+  auto map = MappedFile::open(path);
+  if (!map.ok()) return map.status();
+  const auto bytes = map.value().bytes();
+  const auto header = parse_safetensors_header(bytes, static_cast<int64_t>(bytes.size()), path);
+  if (!header.ok()) return header.status();
+  files_.push_back(path);
+  for (const HeaderTensor& t : header.value().tensors)
+    tensors_.push_back({.name = t.name,
+                        .type = t.type,
+                        .shape = t.shape,
+                        .data = bytes.data() + t.begin,
+                        .bytes = t.bytes,
+                        .file = &files_.back()});
+  maps_.push_back(std::move(map).value());
+  return {};
+}
+
+Status Checkpoint::check_against(const WeightMap& map, const std::string& directory,
+                                 const std::string& index) const {
+  std::set<std::string_view> found;
+  for (const CheckpointTensor& t : tensors_) {
+    const auto entry = map.find(t.name);
+    if (entry == map.end()) return corrupt(place_of(t) + ": wanted an entry in " + index + ", found none");
+    if (directory + entry->second != *t.file)
+      return corrupt(place_of(t) + ": wanted it in " + entry->second + ", as " + index +
+                     " says, found it here");
+    found.insert(t.name);
+  }
+  for (const auto& [name, shard] : map)
+    if (!found.contains(name))
+      return corrupt(index + ": " + name + ": wanted it in " + shard + ", found no such tensor there");
+  return {};
+}
+
+Status Checkpoint::finish() {
+  std::sort(tensors_.begin(), tensors_.end(),
+            [](const CheckpointTensor& a, const CheckpointTensor& b) { return a.name < b.name; });
+  by_name_.reserve(tensors_.size());
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const auto [at, is_new] = by_name_.emplace(tensors_[i].name, i);
+    if (!is_new)
+      return corrupt(place_of(tensors_[i]) + ": wanted each tensor once, found it in " +
+                     *tensors_[at->second].file + " too");
+  }
+  return {};
+}
+
+int64_t Checkpoint::bytes() const {
+  int64_t sum = 0;
+  for (const CheckpointTensor& t : tensors_) sum += t.bytes;
+  return sum;
+}
+
+const CheckpointTensor* Checkpoint::find_if_there(std::string_view name) const {
+  const auto at = by_name_.find(name);
+  return at == by_name_.end() ? nullptr : &tensors_[at->second];
+}
+
+Result<const CheckpointTensor*> Checkpoint::find(std::string_view name) const {
+  if (const CheckpointTensor* tensor = find_if_there(name)) return tensor;
+  std::vector<std::string> names;
+  names.reserve(tensors_.size());
+  for (const CheckpointTensor& t : tensors_) names.push_back(t.name);
+  const std::string near = nearest(name, names);
+  return corrupt(path_ + ": wanted tensor '" + std::string(name) + "', found no such name among " +
+                 std::to_string(tensors_.size()) + (near.empty() ? "" : "; the nearest is '" + near + "'"));
+}
+
+Result<const CheckpointTensor*> Checkpoint::find(std::string_view name, StoredType type,
+                                                 const std::vector<int64_t>& shape) const {
+  const auto found = find(name);
+  if (!found.ok()) return found.status();
+  const CheckpointTensor& t = *found.value();
+  if (t.type == type && t.shape == shape) return &t;
+  return corrupt(place_of(t) + ": wanted " + stored_text(type, shape) + ", found " +
+                 stored_text(t.type, t.shape));
+}
+
+const MappedFile& Checkpoint::map_of(const CheckpointTensor& tensor) const {
+  return maps_[static_cast<size_t>(tensor.file - files_.data())];
+}
+
+void Checkpoint::prefetch(const CheckpointTensor& tensor, int64_t begin, int64_t bytes) const {
+  map_of(tensor).prefetch(tensor.data + begin, bytes);
+}
+void Checkpoint::release(const CheckpointTensor& tensor, int64_t begin, int64_t bytes) const {
+  map_of(tensor).release(tensor.data + begin, bytes);
+}
+
+}  // namespace sluice

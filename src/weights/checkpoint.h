@@ -1,0 +1,81 @@
+// A checkpoint of safetensors files, mapped into memory and checked when it is opened.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/json.h"
+#include "base/status.h"
+#include "weights/mapped_file.h"
+#include "weights/safetensors.h"
+
+namespace sluice {
+
+// One tensor of a checkpoint: a view that lives as long as the Checkpoint. `data` has no alignment.
+struct CheckpointTensor {
+  std::string name;
+  StoredType type = StoredType::kU8;
+  std::vector<int64_t> shape;
+  const std::byte* data = nullptr;
+  int64_t bytes = 0;
+  const std::string* file = nullptr;  // path of the file that holds it
+};
+// "model-1.safetensors: model.norm.weight": how an error names a tensor.
+std::string place_of(const CheckpointTensor& tensor);
+
+// Which shard holds which tensor: the `weight_map` of model.safetensors.index.json.
+using WeightMap = std::map<std::string, std::string>;
+// kCorrupt names `what` and the key: a shard must be a plain name of a file beside the index.
+Result<WeightMap> parse_weight_map(const Json& index, std::string_view what);
+
+class Checkpoint {
+ public:
+  // `path` is a .safetensors file, an index (*.safetensors.index.json), or a directory with one of them:
+  // model.safetensors.index.json and its shards, model.safetensors, or the only *.safetensors. A directory that offers two of
+  // these is refused. Every header is checked (weights/safetensors.h); with an index, the shards must hold exactly the tensors
+  // that it says, each in its place. kIo or kCorrupt names the file, the tensor, what was wanted and what was found.
+  static Result<std::unique_ptr<Checkpoint>> open(const std::string& path);
+  Checkpoint(const Checkpoint&) = delete;
+  Checkpoint& operator=(const Checkpoint&) = delete;
+
+  const std::string& path() const { return path_; }
+  const std::vector<std::string>& files() const { return files_; }
+  // All tensors, by name.
+  const std::vector<CheckpointTensor>& tensors() const { return tensors_; }
+  int64_t bytes() const;  // of all tensors
+
+  const CheckpointTensor* find_if_there(std::string_view name) const;
+  // kCorrupt says that the checkpoint has no such tensor, and the nearest name that it has.
+  Result<const CheckpointTensor*> find(std::string_view name) const;
+  // The same, of this type and shape; kCorrupt names file and tensor, what was wanted and what was found.
+  Result<const CheckpointTensor*> find(std::string_view name, StoredType type,
+                                       const std::vector<int64_t>& shape) const;
+
+  // Wishes about the pages under a tensor or a part of it (weights/mapped_file.h).
+  void prefetch(const CheckpointTensor& tensor) const { prefetch(tensor, 0, tensor.bytes); }
+  void release(const CheckpointTensor& tensor) const { release(tensor, 0, tensor.bytes); }
+  void prefetch(const CheckpointTensor& tensor, int64_t begin, int64_t bytes) const;
+  void release(const CheckpointTensor& tensor, int64_t begin, int64_t bytes) const;
+
+ private:
+  explicit Checkpoint(std::string path) : path_(std::move(path)) {}
+  Status open_index(const std::string& path);
+  Status open_directory();
+  Status add_file(const std::string& path);
+  Status check_against(const WeightMap& map, const std::string& directory, const std::string& index) const;
+  Status finish();
+  const MappedFile& map_of(const CheckpointTensor& tensor) const;
+
+  std::string path_;
+  std::vector<std::string> files_;  // reserved before tensors point into it
+  std::vector<MappedFile> maps_;    // of files_, in its order
+  std::vector<CheckpointTensor> tensors_;
+  std::unordered_map<std::string_view, size_t> by_name_;
+};
+
+}  // namespace sluice

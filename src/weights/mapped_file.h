@@ -1,0 +1,34 @@
+// A file mapped into memory, to be read only.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/status.h"
+
+namespace sluice {
+
+class MappedFile {
+ public:
+  // kIo names the file and the reason: it is not there, is no regular file, is empty, cannot be mapped. A file that is cut
+  // short later raises SIGBUS where its lost bytes are read, as every mapping does.
+  static Result<MappedFile> open(const std::string& path);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&&) = delete;
+  ~MappedFile();
+
+  std::span<const std::byte> bytes() const { return {data_, static_cast<size_t>(bytes_)}; }
+  // Wishes about the pages of a part of bytes(): soon to be read; not to be read again, so that they no longer count as this
+  // process's memory. Reading them later is still right.
+  void prefetch(const std::byte* begin, int64_t bytes) const;
+  void release(const std::byte* begin, int64_t bytes) const;
+
+ private:
+  MappedFile(const std::byte* data, int64_t bytes) : data_(data), bytes_(bytes) {}
+  void advise(const std::byte* begin, int64_t bytes, int advice) const;
+  const std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace sluice
