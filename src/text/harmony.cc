@@ -38,11 +38,11 @@ Status check_header(const Message& message) {
   SLUICE_TRY(check_field("channel", message.channel));
   SLUICE_TRY(check_field("recipient", message.recipient));
   SLUICE_TRY(check_field("content_type", message.content_type));
-  if (message.role == Role::kTool && message.name.empty())
+  if (message.role == ChatRole::kTool && message.name.empty())
     return invalid("name: wanted the name of the tool, found none");
   if (std::find(std::begin(kRoles), std::end(kRoles), message.name) != std::end(kRoles))
     return invalid("name: wanted the name of a tool, found the role '" + message.name + "'");
-  if (message.role != Role::kTool && !message.name.empty())
+  if (message.role != ChatRole::kTool && !message.name.empty())
     return invalid("name: wanted none but for a tool, found '" + message.name + "' with role " +
                    std::string(text(message.role)));
   return {};
@@ -50,12 +50,12 @@ Status check_header(const Message& message) {
 
 }  // namespace
 
-std::string_view text(Role role) { return kRoles[static_cast<size_t>(role)]; }
+std::string_view text(ChatRole role) { return kRoles[static_cast<size_t>(role)]; }
 
-std::optional<Role> parse_role(std::string_view word) {
+std::optional<ChatRole> parse_role(std::string_view word) {
   const auto found = std::find(std::begin(kRoles), std::end(kRoles), word);
   if (found == std::end(kRoles)) return {};
-  return static_cast<Role>(found - std::begin(kRoles));
+  return static_cast<ChatRole>(found - std::begin(kRoles));
 }
 
 std::string_view text(ReasoningEffort effort) { return kEfforts[static_cast<size_t>(effort)]; }
@@ -92,10 +92,10 @@ Status Harmony::append(const Message& message, std::vector<int32_t>* ids) const 
   const auto plain = [&](const std::string& words) {
     return tokenizer_.encode(words, Specials::kAsText, ids);
   };
-  const bool is_call = message.role == Role::kAssistant && !message.recipient.empty();
+  const bool is_call = message.role == ChatRole::kAssistant && !message.recipient.empty();
   const auto write = [&]() -> Status {
     ids->push_back(start_);
-    std::string author = message.role == Role::kTool ? message.name : std::string(text(message.role));
+    std::string author = message.role == ChatRole::kTool ? message.name : std::string(text(message.role));
     if (!message.recipient.empty()) author += " to=" + message.recipient;
     SLUICE_TRY(plain(author));
     if (!message.channel.empty()) {
@@ -120,16 +120,18 @@ Status Harmony::append(const Message& message, std::vector<int32_t>* ids) const 
 Result<std::vector<int32_t>> Harmony::prompt(const Conversation& conversation) const {
   std::vector<int32_t> ids;
   const ChatOptions& options = conversation.options;
-  SLUICE_TRY(append({.role = Role::kSystem, .content = system_text(options)}, &ids));
+  SLUICE_TRY(append({.role = ChatRole::kSystem, .content = system_text(options)}, &ids));
   if (!options.developer_instructions.empty()) {
     const std::string content = "# Instructions\n\n" + options.developer_instructions;
-    SLUICE_TRY(append({.role = Role::kDeveloper, .content = content}, &ids));
+    SLUICE_TRY(append({.role = ChatRole::kDeveloper, .content = content}, &ids));
   }
   const auto& messages = conversation.messages;
-  const auto is_final = [](const Message& m) { return m.role == Role::kAssistant && m.channel == "final"; };
+  const auto is_final = [](const Message& m) {
+    return m.role == ChatRole::kAssistant && m.channel == "final";
+  };
   const auto last_final = std::find_if(messages.rbegin(), messages.rend(), is_final).base();
   for (auto m = messages.begin(); m != messages.end(); ++m) {
-    if (m < last_final && m->role == Role::kAssistant && m->channel == "analysis") continue;
+    if (m < last_final && m->role == ChatRole::kAssistant && m->channel == "analysis") continue;
     Status status = append(*m, &ids);
     if (!status.ok()) {
       status.message = "message " + std::to_string(m - messages.begin()) + ": " + status.message;
@@ -137,7 +139,7 @@ Result<std::vector<int32_t>> Harmony::prompt(const Conversation& conversation) c
     }
   }
   ids.push_back(start_);
-  SLUICE_TRY(tokenizer_.encode(text(Role::kAssistant), Specials::kAsText, &ids));
+  SLUICE_TRY(tokenizer_.encode(text(ChatRole::kAssistant), Specials::kAsText, &ids));
   return ids;
 }
 

@@ -11,15 +11,15 @@
 
 namespace sluice {
 
-enum class Role : uint8_t { kSystem, kDeveloper, kUser, kAssistant, kTool };
-std::string_view text(Role role);  // "system", ...
-std::optional<Role> parse_role(std::string_view word);
+enum class ChatRole : uint8_t { kSystem, kDeveloper, kUser, kAssistant, kTool };
+std::string_view text(ChatRole role);  // "system", ...
+std::optional<ChatRole> parse_role(std::string_view word);
 enum class ReasoningEffort : uint8_t { kLow, kMedium, kHigh };
 std::string_view text(ReasoningEffort effort);  // "low", ...
 
 // Header fields hold no white space and no control characters, and do not begin with "to="; an empty one is left out.
 struct Message {
-  Role role = Role::kUser;
+  ChatRole role = ChatRole::kUser;
   std::string name = {};  // of a tool ("functions.weather"), which stands in the header in place of its role
   std::string channel = {};  // "analysis", "commentary" or "final" from the assistant
   std::string recipient =

@@ -159,7 +159,7 @@ void HarmonyParser::begin_header(Author author) {
   parts_ = {};
   parts_.implied = author == Author::kImplied;
   current_ = {};
-  current_.message.role = Role::kAssistant;
+  current_.message.role = ChatRole::kAssistant;
   phase_ = Phase::kAuthor;
 }
 
@@ -201,7 +201,7 @@ void HarmonyParser::read_author(Header how, std::string* stray) {
     if (!is_blank(behind)) {
       current_.message.recipient.clear();  // it stands in a sentence
     } else {
-      current_.message.role = Role::kTool;
+      current_.message.role = ChatRole::kTool;
       current_.message.name = valid_utf8(word);
       rest = {};
     }

@@ -69,9 +69,9 @@ TEST(HarmonyParser, ReadsAnAnswer) {
       "\xf0\x9f\x91\x8d<|return|>");
   ASSERT_EQ(parsed.messages.size(), 2u);
   EXPECT_EQ(parsed.messages[0].message,
-            (Message{.role = Role::kAssistant, .channel = "analysis", .content = "Simple."}));
+            (Message{.role = ChatRole::kAssistant, .channel = "analysis", .content = "Simple."}));
   EXPECT_EQ(parsed.messages[1].message,
-            (Message{.role = Role::kAssistant, .channel = "final", .content = "4 \xf0\x9f\x91\x8d"}));
+            (Message{.role = ChatRole::kAssistant, .channel = "final", .content = "4 \xf0\x9f\x91\x8d"}));
   EXPECT_EQ(parsed.messages[0].end, HarmonyEnd::kEnd);
   EXPECT_EQ(parsed.messages[1].end, HarmonyEnd::kReturn);
   for (const auto& m : parsed.messages) EXPECT_EQ(m.recovered, "");
@@ -79,7 +79,7 @@ TEST(HarmonyParser, ReadsAnAnswer) {
 }
 
 TEST(HarmonyParser, ReadsACallWhereverItsRecipientStands) {
-  const Message want = {.role = Role::kAssistant,
+  const Message want = {.role = ChatRole::kAssistant,
                         .channel = "commentary",
                         .recipient = "functions.f",
                         .content_type = "json",
@@ -203,8 +203,8 @@ std::string content(Random& random) {
 
 Message random_message(Random& random) {
   Message m;
-  m.role = static_cast<Role>(random.integer(0, 4));
-  if (m.role == Role::kTool) m.name = word(random);
+  m.role = static_cast<ChatRole>(random.integer(0, 4));
+  if (m.role == ChatRole::kTool) m.name = word(random);
   if (random.integer(0, 1)) m.channel = random.integer(0, 3) ? "final" : word(random);
   if (random.integer(0, 1)) m.recipient = word(random);
   if (random.integer(0, 1)) m.content_type = word(random);
@@ -226,7 +226,7 @@ TEST(HarmonyParser, ReadsBackWhatWasRendered) {
     ASSERT_EQ(parsed.messages.size(), messages.size());
     for (size_t k = 0; k < messages.size(); ++k) {
       EXPECT_EQ(shown(parsed.messages[k].message), shown(messages[k]));
-      const bool is_call = messages[k].role == Role::kAssistant && !messages[k].recipient.empty();
+      const bool is_call = messages[k].role == ChatRole::kAssistant && !messages[k].recipient.empty();
       EXPECT_EQ(parsed.messages[k].end, is_call ? HarmonyEnd::kCall : HarmonyEnd::kEnd);
     }
     EXPECT_EQ(parsed.recovered, "");
