@@ -1,0 +1,106 @@
+#include "weights/packed.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <string>
+
+#include "ops/op.h"
+
+namespace sluice {
+namespace {
+
+Status differs(const std::string& what, const std::string& wanted, const std::string& found) {
+  return {Code::kCorrupt, "packed weights: " + what + ": wanted " + wanted + ", found " + found};
+}
+
+std::string matrix_text(const PanelMatrix& m) {
+  return std::string(text(m.w)) + " " + std::to_string(m.features) + " x " + std::to_string(m.width) +
+         (m.gated ? " gated" : "");
+}
+
+PanelWeights panels_of(const PackedExperts& p, int64_t expert) {
+  const PackedHeader& h = p.header;
+  PanelWeights out{
+      make_tensor(p.w.as<std::byte>() + expert * h.code_bytes, DType::kU8, {h.code_bytes}, p.w.where), {}};
+  if (h.scale_bytes)
+    out.scales = make_tensor(p.scales.as<std::byte>() + expert * h.scale_bytes, DType::kU8, {h.scale_bytes},
+                             p.scales.where);
+  return out;
+}
+
+Status check_expert(const PackedHeader& h, int64_t expert) {
+  if (expert >= 0 && expert < h.experts) return {};
+  return invalid("packed weights: wanted an expert from 0 to " + std::to_string(h.experts - 1) + ", found " +
+                 std::to_string(expert));
+}
+
+}  // namespace
+
+Result<PackedExperts> packed_experts(const PanelMatrix& m, int64_t experts, const Tensor& w,
+                                     const Tensor& scales) {
+  const PanelShape shape = panel_shape(m.features, m.gated, m.width);
+  const bool fp4 = m.w == DType::kE2M1;
+  PackedExperts out{.header = {.matrix = m,
+                               .experts = experts,
+                               .code_bytes = shape.code_bytes(fp4),
+                               .scale_bytes = fp4 ? shape.scale_bytes() : 0},
+                    .w = w,
+                    .scales = scales,
+                    .fingerprints = std::vector<uint64_t>(static_cast<size_t>(experts))};
+  SLUICE_TRY(check_slot(slot("w", Role::kOut, DType::kU8, {experts, out.header.code_bytes}), w, Backend::kCpu,
+                        fp4 ? 1 : 2));
+  SLUICE_TRY(check_slot(slot("scales", Role::kOut, DType::kU8, {experts, out.header.scale_bytes}, fp4),
+                        scales, Backend::kCpu, 1));
+  return out;
+}
+
+Status verify(const PackedHeader& h, const PanelMatrix& m, int64_t experts) {
+  if (h.magic != kPackedMagic) return differs("magic", std::to_string(kPackedMagic), std::to_string(h.magic));
+  if (h.version != kPackedVersion)
+    return differs("version", std::to_string(kPackedVersion), std::to_string(h.version));
+  if (h.layout != WeightLayout::kPanels16)
+    return differs("layout", std::string(word(WeightLayout::kPanels16)), std::string(word(h.layout)));
+  if (matrix_text(h.matrix) != matrix_text(m))
+    return differs("matrix", matrix_text(m), matrix_text(h.matrix));
+  if (h.experts != experts) return differs("experts", std::to_string(experts), std::to_string(h.experts));
+  const PanelShape shape = panel_shape(m.features, m.gated, m.width);
+  const bool fp4 = m.w == DType::kE2M1;
+  if (h.code_bytes != shape.code_bytes(fp4))
+    return differs("bytes", std::to_string(shape.code_bytes(fp4)), std::to_string(h.code_bytes));
+  const int64_t scale_bytes = fp4 ? shape.scale_bytes() : 0;
+  if (h.scale_bytes != scale_bytes)
+    return differs("bytes of scales", std::to_string(scale_bytes), std::to_string(h.scale_bytes));
+  return {};
+}
+
+Status verify_bytes(const PackedExperts& p, int threads) {
+  for (int64_t e = 0; e < p.header.experts; ++e) {
+    const auto found = fingerprint(p.header.matrix, panels_of(p, e), threads);
+    if (!found.ok()) return found.status();
+    const uint64_t wanted = p.fingerprints[static_cast<size_t>(e)];
+    if (found.value() != wanted)
+      return differs("expert " + std::to_string(e) + ": fingerprint", std::to_string(wanted),
+                     std::to_string(found.value()));
+  }
+  return {};
+}
+
+Status pack_expert(PackedExperts* p, int64_t expert, const PanelSource& from, int threads, CheckFirst check) {
+  PackedHeader& h = p->header;
+  SLUICE_TRY(verify(h, h.matrix, h.experts));
+  SLUICE_TRY(check_expert(h, expert));
+  if (check == CheckFirst::kYes) SLUICE_TRY(check_scales(h.matrix, from));
+  const auto hash = pack_rows(h.matrix, from, panels_of(*p, expert), {.threads = threads});
+  if (!hash.ok()) return hash.status();
+  p->fingerprints[static_cast<size_t>(expert)] = hash.value();
+  h.fingerprint = XXH3_64bits(p->fingerprints.data(), p->fingerprints.size() * sizeof(uint64_t));
+  return {};
+}
+
+Status unpack_expert(const PackedExperts& p, int64_t expert, const RowMajorWeights& to) {
+  SLUICE_TRY(check_expert(p.header, expert));
+  return unpack_panels16(p.header.matrix, panels_of(p, expert), to);
+}
+
+}  // namespace sluice

@@ -1,0 +1,124 @@
+#include "weights/panel_codec.h"
+
+#include <bit>
+#include <cstring>
+
+#include "base/dtype.h"
+
+namespace sluice {
+namespace {
+
+// A panel is the same bytes on any machine, so words are little-endian; every machine that Sluice builds for is.
+static_assert(std::endian::native == std::endian::little);
+
+constexpr int64_t kWordCodes = 8;   // in one lane's word
+constexpr int64_t kLineBytes = 64;  // one word of each lane
+constexpr int64_t kPaddingScale = 127;
+
+// Two lanes' worth of eight codes, in a checkpoint's order (even code in the low nibble of its byte), to two words with the
+// even codes in the low half and the odd ones in the high half: nibbles move together, 64 bits at a time.
+uint64_t spread(uint64_t codes) {
+  const auto together = [](uint64_t nibbles) {  // 0a0b0c0d in each half -> 0000abcd
+    nibbles = (nibbles | nibbles >> 4) & 0x00FF00FF00FF00FF;
+    return (nibbles | nibbles >> 8) & 0x0000FFFF0000FFFF;
+  };
+  return together(codes & 0x0F0F0F0F0F0F0F0F) | together(codes >> 4 & 0x0F0F0F0F0F0F0F0F) << 16;
+}
+
+uint64_t gather(uint64_t words) {
+  const auto apart = [](uint64_t nibbles) {
+    nibbles = (nibbles | nibbles << 8) & 0x00FF00FF00FF00FF;
+    return (nibbles | nibbles << 4) & 0x0F0F0F0F0F0F0F0F;
+  };
+  return apart(words & 0x0000FFFF0000FFFF) | apart(words >> 16 & 0x0000FFFF0000FFFF) << 4;
+}
+
+bool all_there(const PanelLanes& rows) {
+  for (const std::byte* row : rows)
+    if (!row) return false;
+  return true;
+}
+
+// One lane of one block: 16 bytes to four words, one in each line of the block.
+void pack_lane(const std::byte* row, std::byte* to) {
+  uint64_t half[2];
+  std::memcpy(half, row, sizeof half);
+  for (int i = 0; i < 2; ++i) {
+    const uint64_t words = spread(half[i]);
+    const uint32_t low = static_cast<uint32_t>(words), high = static_cast<uint32_t>(words >> 32);
+    std::memcpy(to + (2 * i) * kLineBytes, &low, sizeof low);
+    std::memcpy(to + (2 * i + 1) * kLineBytes, &high, sizeof high);
+  }
+}
+
+}  // namespace
+
+void pack_panel_codes(const PanelLanes& rows, int64_t width, std::byte* panel) {
+  const int64_t blocks = width / kMxBlock;
+  const auto lane_bytes = static_cast<int64_t>(sizeof(uint32_t));
+  if (!all_there(rows)) std::memset(panel, 0, static_cast<size_t>(blocks * 4 * kLineBytes));
+  for (int64_t b = 0; b < blocks; ++b, panel += 4 * kLineBytes)
+    for (int64_t lane = 0; lane < kPanelRows; ++lane)
+      if (const std::byte* row = rows[static_cast<size_t>(lane)])
+        pack_lane(row + b * (kMxBlock / 2), panel + lane * lane_bytes);
+}
+
+void unpack_panel_codes(const std::byte* panel, int64_t width, const PanelLanesOut& rows) {
+  for (int64_t k = 0; k < width; k += kMxBlock, panel += 4 * kLineBytes) {
+    for (int64_t lane = 0; lane < kPanelRows; ++lane) {
+      std::byte* row = rows[static_cast<size_t>(lane)];
+      if (!row) continue;
+      for (int64_t v = 0; v < kMxBlock / kWordCodes; v += 2) {
+        uint32_t low = 0, high = 0;
+        std::memcpy(&low, panel + v * kLineBytes + lane * 4, sizeof low);
+        std::memcpy(&high, panel + (v + 1) * kLineBytes + lane * 4, sizeof high);
+        const uint64_t codes = gather(low | uint64_t{high} << 32);
+        std::memcpy(row + (k + v * kWordCodes) / 2, &codes, sizeof codes);
+      }
+    }
+  }
+}
+
+void pack_panel_scales(const PanelLanes& rows, int64_t blocks, std::byte* panel) {
+  for (int64_t lane = 0; lane < kPanelRows; ++lane) {
+    const std::byte* row = rows[static_cast<size_t>(lane)];
+    for (int64_t b = 0; b < blocks; ++b)
+      panel[b * kPanelRows + lane] = row ? row[b] : std::byte{kPaddingScale};
+  }
+}
+
+void unpack_panel_scales(const std::byte* panel, int64_t blocks, const PanelLanesOut& rows) {
+  for (int64_t lane = 0; lane < kPanelRows; ++lane)
+    if (std::byte* row = rows[static_cast<size_t>(lane)])
+      for (int64_t b = 0; b < blocks; ++b) row[b] = panel[b * kPanelRows + lane];
+}
+
+void pack_panel_bf16(const PanelLanes& rows, int64_t width, std::byte* panel) {
+  const int64_t pairs = width / 2, padded_pairs = round_up(width, kMxBlock) / 2;
+  if (!all_there(rows) || padded_pairs * 2 != width)
+    std::memset(panel, 0, static_cast<size_t>(padded_pairs * kLineBytes));
+  // Sixteen pairs of every row at a time: the lines written stay in the cache until all lanes have filled them.
+  for (int64_t first = 0; first < pairs; first += 16) {
+    const int64_t last = first + 16 < pairs ? first + 16 : pairs;
+    for (int64_t lane = 0; lane < kPanelRows; ++lane) {
+      const std::byte* row = rows[static_cast<size_t>(lane)];
+      if (!row) continue;
+      for (int64_t p = first; p < last; ++p) std::memcpy(panel + p * kLineBytes + lane * 4, row + 4 * p, 4);
+    }
+  }
+  if (width % 2 == 0) return;
+  for (int64_t lane = 0; lane < kPanelRows; ++lane)
+    if (const std::byte* row = rows[static_cast<size_t>(lane)])
+      std::memcpy(panel + pairs * kLineBytes + lane * 4, row + 4 * pairs, 2);
+}
+
+void unpack_panel_bf16(const std::byte* panel, int64_t width, const PanelLanesOut& rows) {
+  for (int64_t lane = 0; lane < kPanelRows; ++lane) {
+    std::byte* row = rows[static_cast<size_t>(lane)];
+    if (!row) continue;
+    for (int64_t p = 0; p < width / 2; ++p) std::memcpy(row + 4 * p, panel + p * kLineBytes + lane * 4, 4);
+    if (width % 2) std::memcpy(row + 2 * (width - 1), panel + width / 2 * kLineBytes + lane * 4, 2);
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,75 @@
+#include "weights/row_span.h"
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace sluice {
+namespace {
+
+constexpr int64_t kF8Block = 128;  // rows and columns that share a scale
+
+std::array<float, 256> f8_table() {
+  std::array<float, 256> out{};
+  for (size_t code = 0; code < 256; ++code)
+    out[code] = static_cast<float>(f8e4m3_value(static_cast<uint8_t>(code)));
+  return out;
+}
+
+float f8_scale(const RowSpan& span, int64_t row, int64_t block) {
+  const std::byte* at = span.scales + (span.first_row + row) / kF8Block * span.scale_stride;
+  if (span.scale_type == StoredType::kF32) {
+    float value = 0;
+    std::memcpy(&value, at + 4 * block, sizeof value);
+    return value;
+  }
+  return static_cast<float>(e8m0_value(static_cast<uint8_t>(at[block])));
+}
+
+void read_f8(const RowSpan& span, int64_t row, int64_t width, std::byte* stage) {
+  static const std::array<float, 256> kValues = f8_table();
+  const std::byte* codes = span.w + row * span.stride;
+  for (int64_t k = 0; k < width;) {
+    const int64_t column = span.first_column + k, block = column / kF8Block;
+    const int64_t end = std::min(width, (block + 1) * kF8Block - span.first_column);
+    const float scale = f8_scale(span, row, block);
+    for (; k < end; ++k) {
+      const BF16 value = to_bf16(kValues[static_cast<uint8_t>(codes[k])] * scale);
+      std::memcpy(stage + 2 * k, &value, sizeof value);
+    }
+  }
+}
+
+}  // namespace
+
+const std::byte* read_row(const RowSpan& span, int64_t row, int64_t width, std::byte* stage) {
+  const std::byte* first = span.w + row * span.stride;
+  switch (span.form) {
+    case RowForm::kRows:
+      return first;
+    case RowForm::kColumns:
+      for (int64_t k = 0; k < width; ++k) std::memcpy(stage + 2 * k, first + k * span.step, 2);
+      return stage;
+    case RowForm::kF8Blocks:
+      read_f8(span, row, width, stage);
+      return stage;
+  }
+  return first;
+}
+
+std::string place_of_row(const RowSpan& span, const CheckpointTensor* tensor, int64_t row) {
+  return (tensor ? place_of(*tensor) + ": " : std::string()) +
+         (span.expert < 0 ? "" : "expert " + std::to_string(span.expert) + ", ") + "row " +
+         std::to_string(span.first_row + row * span.row_step);
+}
+
+double f8e4m3_value(uint8_t code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  const double sign = code & 0x80 ? -1 : 1;
+  if (exponent == 15 && mantissa == 7) return std::numeric_limits<double>::quiet_NaN();
+  if (exponent == 0) return sign * std::ldexp(mantissa, -9);
+  return sign * std::ldexp(8 + mantissa, exponent - 10);
+}
+
+}  // namespace sluice
