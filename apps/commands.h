@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "apps/bench_model.h"
+#include "apps/eval.h"
 #include "apps/moe_layer.h"
 #include "dispatch/decide.h"
 
@@ -37,6 +39,27 @@ struct ExplainOptions {
   Format format = Format::kText;
 };
 int explain(const ExplainOptions& options);
+
+enum class Reasoning : uint8_t {
+  kOnTerminal,  // shown when standard error is one
+  kShow,
+  kHide,
+};
+
+struct RunOptions {
+  ModelFlags model;
+  ChatFlags chat;
+  SamplingFlags sampling;
+  std::optional<std::string> prompt;  // none: a conversation on standard input
+  Reasoning reasoning = Reasoning::kOnTerminal;
+  Format format = Format::kText;
+};
+int run_model(const RunOptions& options);
+int eval_model(const EvalOptions& options, Format format);
+int bench_command(const BenchOptions& options, Format format);
+
+// kExitNo if tensors are wrong or missing. Empty: the model that ships.
+int inspect_command(const std::string& model, Format format);
 
 int devices(Format format);
 int collect_env();

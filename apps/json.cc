@@ -124,6 +124,77 @@ std::string model_choices_json(const ModelChoices& choices, const DeviceInfo& de
                  {"stages", stages}});
 }
 
+std::string reply_json(const Reply& r) {
+  return finish({{"text", r.text},
+                 {"reasoning", r.reasoning},
+                 {"finish_reason", text(r.finish)},
+                 {"recovered", r.recovered},
+                 {"usage", {{"prompt_tokens", r.prompt_tokens}, {"completion_tokens", r.completion_tokens}}},
+                 {"first_token_seconds", r.first_token_seconds},
+                 {"seconds", r.seconds}});
+}
+
+std::string eval_json(const EvalReport& r) {
+  const auto share = [](int64_t right, int64_t all) {
+    return all ? static_cast<double>(right) / static_cast<double>(all) : 0;
+  };
+  Json tasks = Json::object(), mistakes = Json::array();
+  for (const EvalTask& t : r.tasks)
+    tasks[t.task] = {
+        {"questions", t.questions}, {"right", t.right}, {"accuracy", share(t.right, t.questions)}};
+  for (const EvalMistake& m : r.mistakes)
+    mistakes.push_back({{"task", m.question.task},
+                        {"question", m.question.question},
+                        {"wanted", m.question.answer},
+                        {"found", m.found}});
+  return finish({{"model", r.model},
+                 {"device", r.device},
+                 {"tasks", tasks},
+                 {"questions", r.questions()},
+                 {"right", r.right()},
+                 {"accuracy", share(r.right(), r.questions())},
+                 {"mistakes", mistakes},
+                 {"completion_tokens", r.completion_tokens},
+                 {"seconds", r.seconds}});
+}
+
+std::string bench_json(const BenchReport& r) {
+  Json rows = Json::array();
+  for (const BenchRow& b : r.rows) {
+    Json row = {{"sequences", b.sequences},
+                {"first_token_ms", b.first_token_ms},
+                {"prompt_tokens_per_s", b.prompt_tokens_per_s},
+                {"step_ms", b.step_ms},
+                {"step_ms_p10", b.step_ms_p10},
+                {"step_ms_p90", b.step_ms_p90},
+                {"output_tokens_per_s", b.output_tokens_per_s}};
+    if (b.share_of_reading > 0) row["share_of_reading"] = b.share_of_reading;
+    rows.push_back(std::move(row));
+  }
+  return finish({{"model", r.model},
+                 {"device", r.device},
+                 {"weight_bytes", r.weight_bytes},
+                 {"active_bytes", r.active_bytes},
+                 {"load_seconds", r.load_seconds},
+                 {"read_bytes_per_us", r.read_bytes_per_us},
+                 {"rows", rows}});
+}
+
+std::string inspection_json(const Inspection& i) {
+  Json tensors = Json::array();
+  for (const InspectedTensor& t : i.tensors) {
+    Json one = {{"name", t.name}, {"type", t.type}, {"file", t.file}, {"bytes", t.bytes}, {"use", t.use}};
+    if (!t.wrong.empty()) one["wrong"] = t.wrong;
+    tensors.push_back(std::move(one));
+  }
+  return finish({{"path", i.path},
+                 {"architecture", i.architecture},
+                 {"note", i.note},
+                 {"bytes", i.bytes},
+                 {"tensors", tensors},
+                 {"missing", i.missing}});
+}
+
 std::string moe_layer_json(const MoeLayerReport& report) {
   Json checks = Json::array(), timings = Json::array();
   for (const StageCheck& c : report.checks)

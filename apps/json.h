@@ -3,7 +3,10 @@
 #include <string>
 #include <vector>
 
+#include "apps/bench_model.h"
+#include "apps/eval.h"
 #include "apps/explain_model.h"
+#include "apps/inspect.h"
 #include "apps/moe_layer.h"
 #include "dispatch/any_op.h"
 
@@ -14,6 +17,10 @@ std::string contract_json(AnyProblem& problem);
 std::string decision_json(AnyProblem& problem, const DeviceInfo& device, const Decision& decision);
 std::string sweep_json(AnyProblem& problem, const DeviceInfo& device, const std::vector<TableStep>& steps);
 std::string model_choices_json(const ModelChoices& choices, const DeviceInfo& device);
+std::string reply_json(const Reply& reply);
+std::string eval_json(const EvalReport& report);
+std::string bench_json(const BenchReport& report);
+std::string inspection_json(const Inspection& inspection);
 std::string moe_layer_json(const MoeLayerReport& report);
 std::string devices_json(const DeviceInfo& here, std::span<const DeviceInfo> known);
 

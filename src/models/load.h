@@ -35,8 +35,9 @@ class LoadedModel {
   // What one token reads at least: everything but the embedding, of which it reads a row, and experts that are not chosen.
   int64_t active_bytes() const;
 
- private:
   struct Parts;
+
+ private:
   explicit LoadedModel(std::unique_ptr<Parts> parts);
   std::unique_ptr<Parts> parts_;
 };

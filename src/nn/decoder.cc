@@ -47,6 +47,15 @@ DecoderConfig DecoderConfig::with_layout(WeightLayout layout) const {
   return out;
 }
 
+DecoderConfig DecoderConfig::with_activations(DType type) const {
+  DecoderConfig out = *this;
+  out.x = out.moe.x = type;
+  // A model whose router gives bf16 does so because its activations are bf16.
+  if (out.moe.logits == DType::kBF16) out.moe.logits = type;
+  for (AttentionConfig& kind : out.attention) kind.x = type;
+  return out;
+}
+
 std::vector<StageProblem> decoder_problems(const DecoderConfig& c, const StepBounds& bounds, int64_t tokens,
                                            int64_t rows) {
   const Problems p = problems_of(c, bounds);

@@ -1,0 +1,41 @@
+#include <cstdio>
+
+#include "apps/commands.h"
+#include "apps/json.h"
+
+namespace sluice::apps {
+namespace {
+
+void print_report(const BenchReport& r) {
+  std::printf("model    %s\ndevice   %s\n", r.model.c_str(), r.device.c_str());
+  std::printf("weights  %.2f GB, of which a token reads %.2f GB; loaded in %.1f s\n",
+              1e-9 * static_cast<double>(r.weight_bytes), 1e-9 * static_cast<double>(r.active_bytes),
+              r.load_seconds);
+  std::printf("memory   reads %.1f GB/s, so %.1f tokens/s if a token were nothing but reading\n\n",
+              1e-3 * r.read_bytes_per_us, 1e6 * r.read_bytes_per_us / static_cast<double>(r.active_bytes));
+  std::printf("%9s %14s %12s %10s %10s %10s %12s  %s\n", "sequences", "first token ms", "prompt tok/s",
+              "step ms", "p10", "p90", "tokens/s", "of reading");
+  for (const BenchRow& b : r.rows) {
+    std::printf("%9lld %14.1f %12.1f %10.2f %10.2f %10.2f %12.1f", static_cast<long long>(b.sequences),
+                b.first_token_ms, b.prompt_tokens_per_s, b.step_ms, b.step_ms_p10, b.step_ms_p90,
+                b.output_tokens_per_s);
+    if (b.share_of_reading > 0) std::printf("  %.2f", b.share_of_reading);
+    std::printf("\n");
+  }
+}
+
+}  // namespace
+
+int bench_command(const BenchOptions& options, Format format) {
+  const auto report = bench_model(options);
+  if (!report.ok()) return wrong_use(report.status().message);
+  if (format == Format::kJson) {
+    const std::string json = bench_json(report.value());
+    std::fwrite(json.data(), 1, json.size(), stdout);
+  } else {
+    print_report(report.value());
+  }
+  return kExitOk;
+}
+
+}  // namespace sluice::apps

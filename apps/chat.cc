@@ -1,0 +1,119 @@
+#include "apps/chat.h"
+
+#include <chrono>
+#include <ctime>
+
+namespace sluice::apps {
+namespace {
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm date{};
+  localtime_r(&now, &date);
+  char text[16];
+  std::strftime(text, sizeof text, "%Y-%m-%d", &date);
+  return text;
+}
+
+bool is_reasoning(const Message& m) { return m.channel == "analysis"; }
+
+}  // namespace
+
+Result<ChatOptions> chat_options(const ChatFlags& flags) {
+  ChatOptions out;
+  const std::vector<std::string> known{"low", "medium", "high"};
+  size_t at = 0;
+  while (at < known.size() && known[at] != flags.reasoning_effort) ++at;
+  if (at == known.size()) return unknown_name("--reasoning-effort", flags.reasoning_effort, known);
+  out.effort = static_cast<ReasoningEffort>(at);
+  out.current_date = flags.current_date.empty() ? today() : flags.current_date;
+  out.developer_instructions = flags.system_prompt;
+  return out;
+}
+
+void ReplyReader::take(const std::vector<HarmonyEvent>& events) {
+  for (const HarmonyEvent& e : events) {
+    if (e.kind == HarmonyEvent::Kind::kHeader) current_ = e.message;
+    if (e.kind != HarmonyEvent::Kind::kText) continue;
+    const Channel channel = is_reasoning(current_) ? Channel::kReasoning : Channel::kFinal;
+    (channel == Channel::kReasoning ? reply_.reasoning : reply_.text) += e.text;
+    if (sink_) sink_(channel, e.text);
+  }
+}
+
+void ReplyReader::push(const GeneratedToken& token) {
+  ++reply_.completion_tokens;
+  reply_.finish = token.finish;
+  take(parser_.push(token.id));
+}
+
+Reply ReplyReader::finish() {
+  ParsedHarmony parsed = parser_.finish();
+  take(parsed.events);
+  reply_.recovered = parsed.recovered;
+  for (ParsedMessage& m : parsed.messages) {
+    if (!m.recovered.empty()) reply_.recovered += (reply_.recovered.empty() ? "" : "; ") + m.recovered;
+    reply_.messages.push_back(std::move(m.message));
+  }
+  return std::move(reply_);
+}
+
+Result<Chat> Chat::open(Session& session) {
+  auto tokenizer = Tokenizer::load(session.directory + "/tokenizer.json");
+  if (!tokenizer.ok()) return tokenizer.status();
+  const int64_t vocab = session.model->config().decoder.vocab;
+  if (tokenizer.value().vocab_size() > vocab)
+    return Status{Code::kCorrupt, session.directory + "/tokenizer.json: wanted at most " +
+                                      std::to_string(vocab) + " tokens (vocab_size of config.json), found " +
+                                      std::to_string(tokenizer.value().vocab_size())};
+  auto harmony = Harmony::from(tokenizer.value());
+  if (!harmony.ok()) {
+    Status status = harmony.status();
+    status.message = session.directory + "/tokenizer.json: " + status.message;
+    return status;
+  }
+  return Chat(session, harmony.value());
+}
+
+SamplingParams Chat::sampling(const SamplingFlags& f) const {
+  const ModelConfig& config = session_->model->config();
+  const GenerationDefaults& d = config.generation;
+  SamplingParams out{.temperature = f.temperature < 0 ? d.temperature : f.temperature,
+                     .top_p = f.top_p < 0 ? d.top_p : f.top_p,
+                     .min_p = f.min_p,
+                     .top_k = f.top_k < 0 ? d.top_k : f.top_k,
+                     .seed = f.seed,
+                     .max_tokens = f.max_tokens,
+                     .stop_token_ids = config.stop_tokens};
+  for (const char* name : {"<|return|>", "<|call|>"})
+    if (const auto id = harmony_.tokenizer().id_of(name)) out.stop_token_ids.push_back(*id);
+  return out;
+}
+
+Result<Reply> Chat::ask(const Conversation& conversation, const SamplingFlags& flags, const TextSink& sink) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  const auto since = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  auto prompt = harmony_.prompt(conversation);
+  if (!prompt.ok()) return prompt.status();
+  const auto prompt_tokens = static_cast<int64_t>(prompt.value().size());
+  const auto id = session_->engine->add({.prompt = std::move(prompt).value(), .sampling = sampling(flags)});
+  if (!id.ok()) return id.status();
+  ReplyReader reader(harmony_, sink);
+  double first = 0;
+  while (!session_->engine->idle()) {
+    const auto tokens = session_->engine->step();
+    if (!tokens.ok()) return tokens.status();
+    for (const GeneratedToken& token : tokens.value()) {
+      if (first == 0) first = since();
+      reader.push(token);
+    }
+  }
+  Reply reply = reader.finish();
+  reply.prompt_tokens = prompt_tokens;
+  reply.first_token_seconds = first;
+  reply.seconds = since();
+  return reply;
+}
+
+}  // namespace sluice::apps

@@ -1,0 +1,73 @@
+// Questions and answers over a session, in harmony.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "apps/session.h"
+#include "text/harmony_parser.h"
+
+namespace sluice::apps {
+
+struct ChatFlags {
+  std::string reasoning_effort = "medium";  // low, medium, high
+  std::string system_prompt;                // instructions to the model
+  std::string current_date;                 // "2025-06-28"; empty: today
+};
+Result<ChatOptions> chat_options(const ChatFlags& flags);
+
+// What a request may set; what it leaves out is the model's (generation_config.json).
+struct SamplingFlags {
+  double temperature = -1, top_p = -1, min_p = 0;  // negative: the model's
+  int64_t top_k = -1;
+  uint64_t seed = 0;
+  int64_t max_tokens = 0;  // 0: until the context is full
+};
+
+// One answer.
+struct Reply {
+  std::string text;               // what is meant for the user
+  std::string reasoning;          // the analysis channel
+  std::string recovered;          // what was wrong with the format, for a log; empty if nothing was
+  std::vector<Message> messages;  // for the next turn
+  FinishReason finish = FinishReason::kNone;
+  int64_t prompt_tokens = 0, completion_tokens = 0;
+  double first_token_seconds = 0, seconds = 0;
+};
+
+// Which of the two a piece of text belongs to.
+enum class Channel : uint8_t { kReasoning, kFinal };
+using TextSink = std::function<void(Channel, const std::string&)>;
+
+// Turns the tokens of one answer into a Reply, streaming its text.
+class ReplyReader {
+ public:
+  ReplyReader(const Harmony& harmony, TextSink sink)
+      : parser_(harmony, HarmonyParser::Begin::kAssistant), sink_(std::move(sink)) {}
+  void push(const GeneratedToken& token);
+  Reply finish();
+
+ private:
+  void take(const std::vector<HarmonyEvent>& events);
+  HarmonyParser parser_;
+  TextSink sink_;
+  Message current_;
+  Reply reply_;
+};
+
+class Chat {
+ public:
+  // kIo, kCorrupt, kUnsupported: the tokenizer of the session's model cannot be used; names file and key.
+  static Result<Chat> open(Session& session);
+  const Harmony& harmony() const { return harmony_; }
+  SamplingParams sampling(const SamplingFlags& flags) const;
+  // Generates one reply, alone in the engine.
+  Result<Reply> ask(const Conversation& conversation, const SamplingFlags& flags, const TextSink& sink);
+
+ private:
+  Chat(Session& session, const Harmony& harmony) : session_(&session), harmony_(harmony) {}
+  Session* session_;
+  Harmony harmony_;
+};
+
+}  // namespace sluice::apps

@@ -1,0 +1,28 @@
+// The command line: the files named cli_* include CLI11, and nothing else does.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace sluice::apps {
+
+// A subcommand, and what to do when it was named. Options live as long as the closure.
+struct Command {
+  CLI::App* app;
+  std::function<int()> run;
+};
+
+// The first option or word that nobody took, with its nearest neighbour.
+Status unknown_flag(const CLI::App& app);
+
+// `words` are those behind the subcommand: an operation among them brings its fields as options.
+Command add_explain(CLI::App& root, const std::vector<std::string>& words);
+Command add_run(CLI::App& root);
+Command add_eval(CLI::App& root);
+Command add_bench(CLI::App& root);
+Command add_inspect(CLI::App& root);
+
+}  // namespace sluice::apps

@@ -1,0 +1,175 @@
+// Subcommands that open a model. Flags are spelled as vLLM spells them.
+#include <memory>
+
+#include "apps/cli.h"
+#include "apps/commands.h"
+
+namespace sluice::apps {
+
+// Options left over: the first one is named, with its nearest neighbour.
+Status unknown_flag(const CLI::App& app) {
+  const std::vector<std::string> left = app.remaining();
+  if (left.empty()) return {};
+  const auto flag = std::find_if(left.begin(), left.end(), [](const std::string& w) { return w[0] == '-'; });
+  if (flag == left.end()) return invalid("unexpected argument '" + left.front() + "'");
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  return unknown_name("flag", flag->substr(0, flag->find('=')), known);
+}
+
+namespace {
+
+void add_model_flags(CLI::App* app, ModelFlags* flags) {
+  const char* group = "Model";
+  app->add_option("model,--model", flags->model,
+                  "a directory as Hugging Face has them; none: the model that ships")
+      ->group(group);
+  app->add_option("--dtype", flags->dtype, "of activations: auto, bfloat16, float32")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--max-model-len,--context-length", flags->max_model_len,
+                  "tokens of a sequence; 0: the model's context, at most 8192")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--max-num-seqs,--max-running-requests", flags->max_num_seqs, "sequences of one step")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--max-num-batched-tokens,--chunked-prefill-size", flags->max_num_batched_tokens,
+                  "tokens of one step: longer prompts are computed in chunks")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--kv-cache-gib", flags->kv_cache_gib, "GiB of the cache; 0: enough for all sequences")
+      ->capture_default_str()
+      ->group(group);
+  app->add_flag("--batch-invariant", flags->batch_invariant,
+                "the same bits whatever else runs: only kernels whose rows do not depend on each other")
+      ->group(group);
+  app->add_option("--threads", flags->threads, "threads of the CPU; 0: one for each processor")
+      ->capture_default_str()
+      ->group(group);
+  app->add_flag("-q,--quiet", flags->quiet, "no progress bar, nothing about the model or the speed")
+      ->group(group);
+}
+
+void add_chat_flags(CLI::App* app, ChatFlags* flags) {
+  const char* group = "Chat";
+  app->add_option("--reasoning-effort", flags->reasoning_effort, "low, medium, high")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--system-prompt", flags->system_prompt, "instructions to the model")->group(group);
+  app->add_option("--current-date", flags->current_date, "what the model is told, as 2025-06-28")
+      ->group(group);
+}
+
+void add_sampling_flags(CLI::App* app, SamplingFlags* flags) {
+  const char* group = "Sampling (what is not given is the model's own: generation_config.json)";
+  app->add_option("--temperature", flags->temperature, "0: the likeliest token")
+      ->group(group)
+      ->check(CLI::NonNegativeNumber);
+  app->add_option("--top-p", flags->top_p, "shortest set of tokens that has this share")
+      ->group(group)
+      ->check(CLI::Range(0.0, 1.0));
+  app->add_option("--top-k", flags->top_k, "this many tokens; 0: all")
+      ->group(group)
+      ->check(CLI::NonNegativeNumber);
+  app->add_option("--min-p", flags->min_p, "tokens with this share of the likeliest")
+      ->group(group)
+      ->check(CLI::Range(0.0, 1.0));
+  app->add_option("--seed", flags->seed, "of the draws")->capture_default_str()->group(group);
+  app->add_option("--max-tokens", flags->max_tokens, "of the answer; 0: until the context is full")
+      ->capture_default_str()
+      ->group(group)
+      ->check(CLI::NonNegativeNumber);
+}
+
+}  // namespace
+
+Command add_run(CLI::App& root) {
+  CLI::App* app = root.add_subcommand("run", "asks a model; without a prompt, a conversation");
+  struct Flags {
+    RunOptions options;
+    std::string prompt;
+    bool json = false, show = false, hide = false;
+  };
+  const auto flags = std::make_shared<Flags>();
+  add_model_flags(app, &flags->options.model);
+  add_chat_flags(app, &flags->options.chat);
+  add_sampling_flags(app, &flags->options.sampling);
+  CLI::Option* prompt = app->add_option("-p,--prompt", flags->prompt, "the question; none: a conversation");
+  app->add_flag("--show-reasoning", flags->show, "prints the analysis to standard error, terminal or not");
+  app->add_flag("--hide-reasoning", flags->hide, "never prints it");
+  app->add_flag("--json", flags->json, "the answer as JSON, with -p");
+  app->allow_extras();
+  return {app, [app, flags, prompt] {
+            if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
+            RunOptions& o = flags->options;
+            if (prompt->count() > 0) o.prompt = flags->prompt;
+            if (flags->json && !o.prompt)
+              return wrong_use("--json: wanted a prompt (-p) with it, found none");
+            if (flags->json) o.format = Format::kJson;
+            if (flags->show) o.reasoning = Reasoning::kShow;
+            if (flags->hide) o.reasoning = Reasoning::kHide;
+            return run_model(o);
+          }};
+}
+
+Command add_eval(CLI::App& root) {
+  CLI::App* app = root.add_subcommand("eval", "accuracy of a model on questions with exact answers");
+  struct Flags {
+    EvalOptions options;
+    bool json = false;
+  };
+  const auto flags = std::make_shared<Flags>();
+  flags->options.model.max_num_seqs = 32;
+  add_model_flags(app, &flags->options.model);
+  add_chat_flags(app, &flags->options.chat);
+  add_sampling_flags(app, &flags->options.sampling);
+  app->add_option("--questions", flags->options.questions,
+                  R"(a file of lines {"task", "question", "answer"}; none: eval.jsonl beside the model)");
+  app->add_option("--limit", flags->options.limit, "questions of each task; 0: all")->capture_default_str();
+  app->add_flag("--json", flags->json, "the answer as JSON, with every mistake");
+  app->allow_extras();
+  return {app, [app, flags] {
+            if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
+            return eval_model(flags->options, flags->json ? Format::kJson : Format::kText);
+          }};
+}
+
+Command add_bench(CLI::App& root) {
+  CLI::App* app =
+      root.add_subcommand("bench", "how fast a model answers here, and against reading its weights");
+  struct Flags {
+    BenchOptions options;
+    bool json = false;
+  };
+  const auto flags = std::make_shared<Flags>();
+  add_model_flags(app, &flags->options.model);
+  app->add_option("--input-len", flags->options.input_len, "tokens of a prompt")->capture_default_str();
+  app->add_option("--output-len", flags->options.output_len, "tokens of an answer")->capture_default_str();
+  app->add_option("--max-concurrency", flags->options.concurrency,
+                  "sequences at once, counts parted by commas")
+      ->delimiter(',')
+      ->capture_default_str();
+  app->add_flag("--json", flags->json, "the answer as JSON");
+  app->allow_extras();
+  return {app, [app, flags] {
+            if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
+            return bench_command(flags->options, flags->json ? Format::kJson : Format::kText);
+          }};
+}
+
+Command add_inspect(CLI::App& root) {
+  CLI::App* app = root.add_subcommand("inspect", "a checkpoint's tensors, and what Sluice will do with each");
+  const auto model = std::make_shared<std::string>();
+  const auto json = std::make_shared<bool>(false);
+  app->add_option("model,--model", *model, "a directory or a .safetensors file; none: the model that ships");
+  app->add_flag("--json", *json, "the answer as JSON");
+  app->allow_extras();
+  return {app, [app, model, json] {
+            if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
+            return inspect_command(*model, *json ? Format::kJson : Format::kText);
+          }};
+}
+
+}  // namespace sluice::apps

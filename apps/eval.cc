@@ -1,0 +1,154 @@
+#include "apps/eval.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <sstream>
+
+#include "base/json.h"
+
+namespace sluice::apps {
+namespace {
+
+constexpr int64_t kQuestionsBytesMax = 256 << 20;
+
+std::string trimmed(const std::string& text) {
+  const char* space = " \t\r\n";
+  const size_t begin = text.find_first_not_of(space);
+  if (begin == std::string::npos) return "";
+  std::string out = text.substr(begin, text.find_last_not_of(space) - begin + 1);
+  if (out.size() > 1 && out.back() == '.') out.pop_back();
+  return out;
+}
+
+EvalTask& task_of(EvalReport* report, const std::string& name) {
+  for (EvalTask& t : report->tasks)
+    if (t.task == name) return t;
+  report->tasks.push_back({.task = name});
+  return report->tasks.back();
+}
+
+// All requests of one evaluation; as many at once as the engine takes.
+class Run {
+ public:
+  Run(Session& session, Chat& chat, const EvalOptions& options, const ChatOptions& system)
+      : session_(session), chat_(chat), options_(options), system_(system) {}
+
+  Status add(const std::vector<EvalQuestion>& questions) {
+    for (const EvalQuestion& q : questions) {
+      Conversation c{.options = system_, .messages = {{.role = ChatRole::kUser, .content = q.question}}};
+      auto prompt = chat_.harmony().prompt(c);
+      if (!prompt.ok()) return prompt.status();
+      const auto id = session_.engine->add(
+          {.prompt = std::move(prompt).value(), .sampling = chat_.sampling(options_.sampling)});
+      if (!id.ok()) return id.status();
+      open_.emplace(id.value(), Open{&q, ReplyReader(chat_.harmony(), {})});
+    }
+    return {};
+  }
+  Status step(EvalReport* report) {
+    const auto tokens = session_.engine->step();
+    if (!tokens.ok()) return tokens.status();
+    for (const GeneratedToken& token : tokens.value()) {
+      ++report->completion_tokens;
+      Open& open = open_.at(token.request);
+      open.reader.push(token);
+      if (token.finish == FinishReason::kNone) continue;
+      close(*open.question, open.reader.finish(), report);
+      open_.erase(token.request);
+    }
+    return {};
+  }
+
+ private:
+  struct Open {
+    const EvalQuestion* question;
+    ReplyReader reader;
+  };
+  static void close(const EvalQuestion& q, const Reply& reply, EvalReport* report) {
+    EvalTask& task = task_of(report, q.task);
+    if (same_answer(q.answer, reply.text)) {
+      ++task.right;
+    } else {
+      report->mistakes.push_back({q, reply.text});
+    }
+  }
+  Session& session_;
+  Chat& chat_;
+  const EvalOptions& options_;
+  ChatOptions system_;
+  std::map<int64_t, Open> open_;
+};
+
+}  // namespace
+
+bool same_answer(const std::string& wanted, const std::string& found) {
+  return trimmed(wanted) == trimmed(found);
+}
+
+int64_t EvalReport::questions() const {
+  int64_t sum = 0;
+  for (const EvalTask& t : tasks) sum += t.questions;
+  return sum;
+}
+int64_t EvalReport::right() const {
+  int64_t sum = 0;
+  for (const EvalTask& t : tasks) sum += t.right;
+  return sum;
+}
+
+Result<std::vector<EvalQuestion>> read_questions(const std::string& path, int64_t limit) {
+  const auto text = read_file(path, kQuestionsBytesMax);
+  if (!text.ok()) return text.status();
+  std::vector<EvalQuestion> out;
+  std::map<std::string, int64_t> count;
+  std::istringstream lines(text.value());
+  std::string line;
+  for (int64_t number = 1; std::getline(lines, line); ++number) {
+    if (trimmed(line).empty()) continue;
+    const std::string where = path + " line " + std::to_string(number);
+    const auto json = parse_json(line, where);
+    if (!json.ok()) return json.status();
+    const JsonAt at(json.value(), where);
+    EvalQuestion q;
+    for (const auto& [key, to] :
+         {std::pair{"task", &q.task}, {"question", &q.question}, {"answer", &q.answer}}) {
+      const auto value = at.string(key);
+      if (!value.ok()) return value.status();
+      *to = value.value();
+    }
+    if (limit > 0 && ++count[q.task] > limit) continue;
+    out.push_back(std::move(q));
+  }
+  if (out.empty()) return Status{Code::kCorrupt, path + ": wanted at least one question, found none"};
+  return out;
+}
+
+Result<EvalReport> evaluate(const EvalOptions& options,
+                            const std::function<void(int64_t, int64_t)>& progress) {
+  ChatFlags flags = options.chat;
+  if (flags.current_date.empty()) flags.current_date = "2025-06-28";  // the same question tomorrow
+  const auto system = chat_options(flags);
+  if (!system.ok()) return system.status();
+  auto session = open_session(options.model);
+  if (!session.ok()) return session.status();
+  Session& s = session.value();
+  const std::string path = options.questions.empty() ? s.directory + "/eval.jsonl" : options.questions;
+  const auto questions = read_questions(path, options.limit);
+  if (!questions.ok()) return questions.status();
+  auto chat = Chat::open(s);
+  if (!chat.ok()) return chat.status();
+  EvalReport report{.model = s.directory, .device = text(s.device->info()), .tasks = {}, .mistakes = {}};
+  for (const EvalQuestion& q : questions.value()) ++task_of(&report, q.task).questions;
+  const auto start = std::chrono::steady_clock::now();
+  Run run(s, chat.value(), options, system.value());
+  SLUICE_TRY(run.add(questions.value()));
+  while (!s.engine->idle()) {
+    SLUICE_TRY(run.step(&report));
+    if (progress) progress(report.right() + static_cast<int64_t>(report.mistakes.size()), report.questions());
+  }
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+}  // namespace sluice::apps

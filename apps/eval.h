@@ -1,0 +1,50 @@
+// Accuracy on questions with exact answers, for any backend.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "apps/chat.h"
+
+namespace sluice::apps {
+
+struct EvalOptions {
+  ModelFlags model;
+  ChatFlags chat;
+  SamplingFlags sampling = {.temperature = 0};
+  std::string
+      questions;      // a file of lines {"task", "question", "answer"}; empty: eval.jsonl beside the model
+  int64_t limit = 0;  // questions of each task; 0: all
+};
+
+struct EvalQuestion {
+  std::string task, question, answer;
+};
+// kIo or kCorrupt names the file, the line, what was wanted and what was found.
+Result<std::vector<EvalQuestion>> read_questions(const std::string& path, int64_t limit);
+
+struct EvalTask {
+  std::string task;
+  int64_t questions = 0, right = 0;
+};
+struct EvalMistake {
+  EvalQuestion question;
+  std::string found;
+};
+struct EvalReport {
+  std::string model, device;
+  std::vector<EvalTask> tasks;  // in the order of the file
+  std::vector<EvalMistake> mistakes;
+  int64_t completion_tokens = 0;
+  double seconds = 0;
+  int64_t questions() const;
+  int64_t right() const;
+};
+
+// An answer counts when it is the wanted text, but for white space around it and a full stop behind it.
+bool same_answer(const std::string& wanted, const std::string& found);
+
+// `progress(done, all)` is called as answers come.
+Result<EvalReport> evaluate(const EvalOptions& options,
+                            const std::function<void(int64_t, int64_t)>& progress);
+
+}  // namespace sluice::apps

@@ -1,0 +1,54 @@
+#include <algorithm>
+#include <cstdio>
+
+#include "apps/commands.h"
+#include "apps/inspect.h"
+#include "apps/json.h"
+
+namespace sluice::apps {
+namespace {
+
+void print_inspection(const Inspection& i) {
+  size_t name_width = 4, type_width = 4;
+  for (const InspectedTensor& t : i.tensors) {
+    name_width = std::max(name_width, t.name.size());
+    type_width = std::max(type_width, t.type.size());
+  }
+  const auto width = [](size_t n) { return static_cast<int>(n); };
+  std::printf("%-*s  %-*s %14s  %s\n", width(name_width), "name", width(type_width), "type", "bytes", "use");
+  for (const InspectedTensor& t : i.tensors)
+    std::printf("%-*s  %-*s %14lld  %s%s%s\n", width(name_width), t.name.c_str(), width(type_width),
+                t.type.c_str(), static_cast<long long>(t.bytes), t.use.c_str(),
+                t.wrong.empty() ? "" : "  WRONG: ", t.wrong.c_str());
+  for (const std::string& name : i.missing) std::printf("missing: %s\n", name.c_str());
+  std::printf("\n%s: %zu tensors, %lld bytes; ", i.path.c_str(), i.tensors.size(),
+              static_cast<long long>(i.bytes));
+  if (i.architecture.empty()) {
+    std::printf("no model that Sluice runs: %s\n", i.note.c_str());
+  } else {
+    std::printf("%s, %lld wrong, %zu missing\n", i.architecture.c_str(), static_cast<long long>(i.wrong()),
+                i.missing.size());
+  }
+}
+
+}  // namespace
+
+int inspect_command(const std::string& model, Format format) {
+  std::string path = model;
+  if (path.empty()) {
+    const auto shipped = shipped_model();
+    if (!shipped.ok()) return wrong_use(shipped.status().message);
+    path = shipped.value();
+  }
+  const auto inspection = inspect(path);
+  if (!inspection.ok()) return wrong_use(inspection.status().message);
+  if (format == Format::kJson) {
+    const std::string json = inspection_json(inspection.value());
+    std::fwrite(json.data(), 1, json.size(), stdout);
+  } else {
+    print_inspection(inspection.value());
+  }
+  return inspection.value().wrong() == 0 && inspection.value().missing.empty() ? kExitOk : kExitNo;
+}
+
+}  // namespace sluice::apps

@@ -1,0 +1,120 @@
+// sluice run: asks a model, once or in a conversation.
+#include <unistd.h>
+
+#include <cstdio>
+#include <iostream>
+
+#include "apps/chat.h"
+#include "apps/commands.h"
+#include "apps/json.h"
+
+namespace sluice::apps {
+namespace {
+
+// The answer goes to standard output; the reasoning and everything about it to standard error, and only for people.
+class Printer {
+ public:
+  explicit Printer(Reasoning show)
+      : reasoning_(show == Reasoning::kShow || (show == Reasoning::kOnTerminal && isatty(STDERR_FILENO))) {}
+  void operator()(Channel channel, const std::string& text) {
+    if (channel == Channel::kReasoning) {
+      if (!reasoning_) return;
+      if (!dim_) std::fputs(isatty(STDERR_FILENO) ? "\033[2m" : "", stderr);
+      dim_ = true;
+      std::fwrite(text.data(), 1, text.size(), stderr);
+      return;
+    }
+    end_reasoning();
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+  void end() {
+    end_reasoning();
+    std::fputs("\n", stdout);
+    std::fflush(stdout);
+  }
+
+ private:
+  void end_reasoning() {
+    if (dim_) std::fputs(isatty(STDERR_FILENO) ? "\033[0m\n" : "\n", stderr);
+    dim_ = false;
+  }
+  bool reasoning_, dim_ = false;
+};
+
+void print_speed(const Reply& r) {
+  const double decode = r.seconds - r.first_token_seconds;
+  std::fprintf(stderr, "%lld tokens in, %lld out; first after %.2f s",
+               static_cast<long long>(r.prompt_tokens), static_cast<long long>(r.completion_tokens),
+               r.first_token_seconds);
+  if (r.completion_tokens > 1 && decode > 0)
+    std::fprintf(stderr, ", then %.1f tokens/s", static_cast<double>(r.completion_tokens - 1) / decode);
+  if (r.finish == FinishReason::kLength) std::fputs("; cut at the limit of tokens", stderr);
+  std::fputs("\n", stderr);
+  if (!r.recovered.empty())
+    std::fprintf(stderr, "the answer was not quite harmony: %s\n", r.recovered.c_str());
+}
+
+int ask_once(Chat& chat, const RunOptions& o, Conversation conversation) {
+  conversation.messages.push_back({.role = ChatRole::kUser, .content = *o.prompt});
+  if (o.format == Format::kJson) {
+    const auto reply = chat.ask(conversation, o.sampling, {});
+    if (!reply.ok()) return wrong_use(reply.status().message);
+    const std::string json = reply_json(reply.value());
+    std::fwrite(json.data(), 1, json.size(), stdout);
+    return kExitOk;
+  }
+  Printer printer(o.reasoning);
+  const auto reply = chat.ask(conversation, o.sampling, std::ref(printer));
+  if (!reply.ok()) return wrong_use(reply.status().message);
+  printer.end();
+  if (!o.model.quiet) print_speed(reply.value());
+  return kExitOk;
+}
+
+int converse(Chat& chat, const RunOptions& o, Conversation conversation) {
+  const bool terminal = isatty(STDIN_FILENO);
+  if (terminal) std::fputs("Ask something; /new forgets what was said, /exit or Ctrl-D ends.\n", stderr);
+  std::string line;
+  while (true) {
+    if (terminal) std::fputs("> ", stderr);
+    if (!std::getline(std::cin, line) || line == "/exit") break;
+    if (line.empty()) continue;
+    if (line == "/new") {
+      conversation.messages.clear();
+      continue;
+    }
+    conversation.messages.push_back({.role = ChatRole::kUser, .content = line});
+    Printer printer(o.reasoning);
+    auto reply = chat.ask(conversation, o.sampling, std::ref(printer));
+    if (!reply.ok()) {
+      // A conversation that no longer fits is no reason to end; one line read from a script is.
+      wrong_use(reply.status().message);
+      if (!terminal) return kExitWrongUse;
+      conversation.messages.pop_back();
+      continue;
+    }
+    printer.end();
+    if (!o.model.quiet) print_speed(reply.value());
+    for (Message& m : reply.value().messages) conversation.messages.push_back(std::move(m));
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+int run_model(const RunOptions& options) {
+  const auto chat_flags = chat_options(options.chat);
+  if (!chat_flags.ok()) return wrong_use(chat_flags.status().message);
+  ModelFlags flags = options.model;
+  flags.max_num_seqs = 1;  // one answer at a time
+  auto session = open_session(flags);
+  if (!session.ok()) return wrong_use(session.status().message);
+  auto chat = Chat::open(session.value());
+  if (!chat.ok()) return wrong_use(chat.status().message);
+  Conversation conversation{.options = chat_flags.value(), .messages = {}};
+  if (options.prompt) return ask_once(chat.value(), options, std::move(conversation));
+  return converse(chat.value(), options, std::move(conversation));
+}
+
+}  // namespace sluice::apps

@@ -1,0 +1,128 @@
+#include "apps/session.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+
+#include "backends/backends.h"
+
+namespace sluice::apps {
+namespace {
+
+constexpr int64_t kDefaultContextMax = 8192;
+constexpr const char* kShipped = "models/sluice-16e-tiny";
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+Result<DType> dtype_of(const std::string& name) {
+  if (name == "auto" || name == "bfloat16") return DType::kBF16;
+  if (name == "float32") return DType::kF32;
+  const std::string known[] = {"auto", "bfloat16", "float32"};
+  return unknown_name("--dtype", name, known);
+}
+
+// "Loading  43%  5.4 of 12.8 GB  2.1 GB/s", redrawn in place.
+class ProgressBar {
+ public:
+  void operator()(const LoadProgress& p) {
+    const double elapsed = seconds_since(start_);
+    const bool last = p.bytes_done >= p.bytes_total;
+    if (!last && elapsed < shown_ + 0.1) return;
+    shown_ = elapsed;
+    const double gb = 1e-9 * static_cast<double>(p.bytes_done);
+    constexpr int kWidth = 30;
+    const double share =
+        p.bytes_total ? static_cast<double>(p.bytes_done) / static_cast<double>(p.bytes_total) : 1;
+    const int full = static_cast<int>(share * kWidth);
+    std::fprintf(stderr, "\rLoading safetensors [%s%s] %3.0f%%  %.2f of %.2f GB  %.2f GB/s ",
+                 std::string(static_cast<size_t>(full), '#').c_str(),
+                 std::string(static_cast<size_t>(kWidth - full), '.').c_str(), 100 * share, gb,
+                 1e-9 * static_cast<double>(p.bytes_total), elapsed > 0 ? gb / elapsed : 0);
+    if (last) std::fputs("\r\033[K", stderr);
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  double shown_ = -1;
+};
+
+std::string kernel_line(const Engine& engine) {
+  std::string up, down;
+  for (const auto& [stage, kernel] : engine.decoder().kernels(1, 1)) {
+    if (stage == "experts.up") up = kernel;
+    if (stage == "experts.down") down = kernel;
+  }
+  return up == down ? up : up + " and " + down;
+}
+
+void say_what_was_loaded(const Session& s) {
+  const ModelConfig& c = s.model->config();
+  std::fprintf(stderr, "%s: %s, %lld layers, %lld experts (top %lld), %.2f GB in %.1f s; %s; a token: %s\n",
+               s.directory.c_str(), c.architecture.c_str(), static_cast<long long>(c.decoder.layers()),
+               static_cast<long long>(c.decoder.moe.experts), static_cast<long long>(c.decoder.moe.top_k),
+               1e-9 * static_cast<double>(s.model->weight_bytes()), s.load_seconds,
+               text(s.device->info()).c_str(), kernel_line(*s.engine).c_str());
+}
+
+EngineOptions engine_options(const ModelFlags& f, const ModelConfig& config) {
+  EngineOptions o;
+  o.max_model_len = f.max_model_len ? f.max_model_len : std::min(config.context, kDefaultContextMax);
+  o.max_num_seqs = f.max_num_seqs;
+  o.max_num_batched_tokens = f.max_num_batched_tokens;
+  o.kv_cache_bytes = static_cast<int64_t>(f.kv_cache_gib * (1 << 30));
+  o.policy.batch_invariant = f.batch_invariant;
+  return o;
+}
+
+}  // namespace
+
+Result<std::string> shipped_model() {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  // <root>/build/<preset>/apps/sluice, or installed as <prefix>/bin/sluice with <prefix>/share/sluice.
+  const fs::path self = fs::read_symlink("/proc/self/exe", error);
+  for (const fs::path& root : {self.parent_path() / "../../..", self.parent_path() / "../share/sluice"}) {
+    const fs::path at = root / kShipped;
+    if (fs::is_directory(at, error)) return fs::weakly_canonical(at, error).string();
+  }
+  return invalid(std::string("no model named, and the one that ships with Sluice (") + kShipped +
+                 ") is not beside this program");
+}
+
+Result<Session> open_session(const ModelFlags& flags) {
+  const auto start = std::chrono::steady_clock::now();
+  Session s;
+  const Result<DType> dtype = dtype_of(flags.dtype);
+  if (!dtype.ok()) return dtype.status();
+  s.directory = flags.model;
+  if (flags.model.empty()) {
+    const Result<std::string> shipped = shipped_model();
+    if (!shipped.ok()) return shipped.status();
+    s.directory = shipped.value();
+  }
+  auto device = open_device({.threads = flags.threads});
+  if (!device.ok()) return device.status();
+  s.device = std::move(device).value();
+  LoadOptions options{.x = dtype.value()};
+  if (!flags.quiet && isatty(STDERR_FILENO)) options.progress = ProgressBar();
+  auto model = LoadedModel::load(*s.device, s.directory, options);
+  if (!model.ok()) return model.status();
+  s.model = std::move(model).value();
+  const ModelConfig& config = s.model->config();
+  if (flags.max_model_len > config.context)
+    return invalid("--max-model-len: wanted at most " + std::to_string(config.context) +
+                   " (max_position_embeddings), found " + std::to_string(flags.max_model_len));
+  auto engine = Engine::make(*s.device, config.decoder, s.model->weights(), engine_options(flags, config));
+  if (!engine.ok()) return engine.status();
+  s.engine = std::move(engine).value();
+  s.load_seconds = seconds_since(start);
+  if (!flags.quiet) say_what_was_loaded(s);
+  return s;
+}
+
+}  // namespace sluice::apps
