@@ -172,4 +172,18 @@ Command add_inspect(CLI::App& root) {
           }};
 }
 
+Command add_make_checkpoint(CLI::App& root) {
+  CLI::App* app = root.add_subcommand("make-checkpoint", "random weights in a model's real layout");
+  const auto options = std::make_shared<MakeOptions>();
+  app->add_option("directory", options->directory, "where to write; must be empty or not there");
+  app->add_option("--like", options->like, "the model")->capture_default_str();
+  app->add_option("--layers", options->layers, "0: as many as the model has")->capture_default_str();
+  app->add_option("--seed", options->seed, "of the weights")->capture_default_str();
+  app->allow_extras();
+  return {app, [app, options] {
+            if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
+            return make_checkpoint_command(*options);
+          }};
+}
+
 }  // namespace sluice::apps

@@ -10,6 +10,7 @@
 
 #include "apps/bench_model.h"
 #include "apps/eval.h"
+#include "apps/make_checkpoint.h"
 #include "apps/moe_layer.h"
 #include "dispatch/decide.h"
 
@@ -60,6 +61,8 @@ int bench_command(const BenchOptions& options, Format format);
 
 // kExitNo if tensors are wrong or missing. Empty: the model that ships.
 int inspect_command(const std::string& model, Format format);
+
+int make_checkpoint_command(const MakeOptions& options);
 
 int devices(Format format);
 int collect_env();

@@ -80,9 +80,9 @@ int run(int argc, char** argv) {
   root.footer(kExamples);
   root.require_subcommand(0, 1);
   const std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);
-  const Command commands[] = {add_run(root),     add_eval(root),       add_explain(root, words),
-                              add_bench(root),   add_inspect(root),    add_moe(root),
-                              add_devices(root), add_collect_env(root)};
+  const Command commands[] = {add_run(root),   add_eval(root),    add_explain(root, words),
+                              add_bench(root), add_inspect(root), add_make_checkpoint(root),
+                              add_moe(root),   add_devices(root), add_collect_env(root)};
   try {
     root.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version

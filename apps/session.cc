@@ -1,12 +1,11 @@
 #include "apps/session.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 
+#include "apps/progress.h"
 #include "backends/backends.h"
 
 namespace sluice::apps {
@@ -25,31 +24,6 @@ Result<DType> dtype_of(const std::string& name) {
   const std::string known[] = {"auto", "bfloat16", "float32"};
   return unknown_name("--dtype", name, known);
 }
-
-// "Loading  43%  5.4 of 12.8 GB  2.1 GB/s", redrawn in place.
-class ProgressBar {
- public:
-  void operator()(const LoadProgress& p) {
-    const double elapsed = seconds_since(start_);
-    const bool last = p.bytes_done >= p.bytes_total;
-    if (!last && elapsed < shown_ + 0.1) return;
-    shown_ = elapsed;
-    const double gb = 1e-9 * static_cast<double>(p.bytes_done);
-    constexpr int kWidth = 30;
-    const double share =
-        p.bytes_total ? static_cast<double>(p.bytes_done) / static_cast<double>(p.bytes_total) : 1;
-    const int full = static_cast<int>(share * kWidth);
-    std::fprintf(stderr, "\rLoading safetensors [%s%s] %3.0f%%  %.2f of %.2f GB  %.2f GB/s ",
-                 std::string(static_cast<size_t>(full), '#').c_str(),
-                 std::string(static_cast<size_t>(kWidth - full), '.').c_str(), 100 * share, gb,
-                 1e-9 * static_cast<double>(p.bytes_total), elapsed > 0 ? gb / elapsed : 0);
-    if (last) std::fputs("\r\033[K", stderr);
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  double shown_ = -1;
-};
 
 std::string kernel_line(const Engine& engine) {
   std::string up, down;
@@ -109,7 +83,10 @@ Result<Session> open_session(const ModelFlags& flags) {
   if (!device.ok()) return device.status();
   s.device = std::move(device).value();
   LoadOptions options{.x = dtype.value()};
-  if (!flags.quiet && isatty(STDERR_FILENO)) options.progress = ProgressBar();
+  if (!flags.quiet && people_are_watching())
+    options.progress = [bar = ProgressBar("Loading safetensors")](const LoadProgress& p) mutable {
+      bar(p.bytes_done, p.bytes_total);
+    };
   auto model = LoadedModel::load(*s.device, s.directory, options);
   if (!model.ok()) return model.status();
   s.model = std::move(model).value();

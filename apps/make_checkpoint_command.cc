@@ -1,0 +1,20 @@
+#include <cstdio>
+
+#include "apps/commands.h"
+#include "apps/progress.h"
+
+namespace sluice::apps {
+
+int make_checkpoint_command(const MakeOptions& options) {
+  if (options.directory.empty())
+    return wrong_use("make-checkpoint: wanted a directory to write to, found none");
+  ProgressBar bar("Writing");
+  const Status status = make_checkpoint(options, [&](int64_t done, int64_t all) {
+    if (people_are_watching()) bar(done, all);
+  });
+  if (!status.ok()) return wrong_use(status.message);
+  std::printf("%s: random weights, in the layout of %s\n", options.directory.c_str(), options.like.c_str());
+  return kExitOk;
+}
+
+}  // namespace sluice::apps
