@@ -18,7 +18,7 @@ constexpr uint32_t kHeapKibMax =
     1 << 16;  // of the interpreter, which stands in where the JIT's stack does not suffice
 constexpr uint64_t kStepsFirst = 256;  // tried first: almost every match takes fewer
 constexpr uint64_t kStepsMost = 1u << 30;
-constexpr uint64_t kBudgetFloor = 1 << 26, kBudgetPerByte = 1024;
+constexpr uint64_t kBudgetFloor = 1 << 22, kBudgetPerByte = 1024;
 
 template <auto free>
 struct FreeWith {

@@ -14,6 +14,7 @@ constexpr int64_t kFileBytesMax = int64_t{256} << 20;
 constexpr int64_t kIdMax =
     (int64_t{1} << 22) - 1;              // the largest vocabulary in use has 262,144; ids index an array
 constexpr size_t kAddedBytesMax = 1024;  // bounds the search at each byte of a text
+constexpr size_t kStepsMax = 16;         // each cuts the whole text again
 
 Status corrupt(std::string message) { return {Code::kCorrupt, std::move(message)}; }
 Status not_supported(const JsonAt& value, std::string_view wanted) {
@@ -283,7 +284,8 @@ class Reader {
     if (!list.ok()) return list.status();
     const auto steps = list.value().items();
     if (!steps.ok()) return steps.status();
-    if (steps.value().empty()) return not_supported(list.value(), "a last step ByteLevel");
+    if (steps.value().empty() || steps.value().size() > kStepsMax)
+      return not_supported(list.value(), "1 to " + std::to_string(kStepsMax) + " steps");
     for (size_t i = 0; i + 1 < steps.value().size(); ++i) SLUICE_TRY(read_split(steps.value()[i]));
     return read_byte_level(steps.value().back());
   }

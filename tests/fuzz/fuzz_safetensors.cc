@@ -17,5 +17,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       __builtin_trap();
     for (int64_t i = 0; i < tensor.bytes; ++i) sink = data[tensor.begin + i];
   }
+  (void)sink;
   return 0;
 }
