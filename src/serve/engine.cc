@@ -86,6 +86,14 @@ Status Engine::allocate(const RopeScaling& rope) {
              .pages = bounds_.pages};
   const int64_t rotary = c.attention.front().rotary;
   const int64_t rope_bytes = bytes_of(DType::kF32, bounds_.positions * rotary);
+  // Before the first page is touched: systems lend what they do not have.
+  const int64_t wanted = memory_.kv_cache_bytes + memory_.workspace_bytes, free = device_.free_bytes();
+  if (wanted > free)
+    return out_of_memory("engine: wanted " + std::to_string(memory_.kv_cache_bytes) + " bytes of cache (" +
+                         std::to_string(bounds_.sequences) + " sequences of " +
+                         std::to_string(bounds_.positions) + " tokens) and " +
+                         std::to_string(memory_.workspace_bytes) + " of workspace, found " +
+                         std::to_string(free) + " free; lower --max-num-seqs or --max-model-len");
   const auto take = [&](int64_t bytes, void** memory) -> Status {
     Result<void*> got = device_.allocate(static_cast<size_t>(bytes));
     if (!got.ok()) return got.status();

@@ -200,6 +200,9 @@ TEST(Engine, RefusesWhatItCannotServe) {
   EXPECT_NE(made({.max_num_seqs = 0}).find("max_num_seqs: wanted at least 1, found 0"), std::string::npos);
   EXPECT_NE(made({.max_num_seqs = 8, .max_num_batched_tokens = 4}).find("wanted at least max_num_seqs = 8"),
             std::string::npos);
+  EXPECT_NE(made({.max_model_len = 1 << 20, .max_num_seqs = 1000, .max_num_batched_tokens = 1000})
+                .find("engine: wanted"),
+            std::string::npos);
   EXPECT_NE(made({.kv_cache_bytes = 1000}).find("kv_cache_bytes: wanted at least"), std::string::npos);
 }
 
