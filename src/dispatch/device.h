@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "base/log.h"
 #include "base/status.h"
@@ -27,6 +28,8 @@ class Device {
   // Memory aligned to 256 bytes, its content unspecified. Start-up only: never in a launch path.
   virtual Result<void*> allocate(size_t bytes) = 0;
   virtual void release(void* memory) = 0;
+  // Bytes that allocate() may still give, as an estimate for messages and for refusing early; nothing where it is unknown.
+  virtual std::optional<int64_t> free_bytes() const { return {}; }
 
   virtual Stream stream() = 0;
   virtual Status copy(void* to, const void* from, size_t bytes, Stream stream) = 0;

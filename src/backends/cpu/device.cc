@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <new>
 
 #include "backends/cpu/queue.h"
@@ -73,6 +74,14 @@ class CpuDevice final : public Device {
     return memory;
   }
   void release(void* memory) override { std::free(memory); }
+  // Linux promises more memory than there is and ends the process when it is used; so whoever allocates much asks first.
+  std::optional<int64_t> free_bytes() const override {
+    std::ifstream file("/proc/meminfo");
+    std::string key, unit;
+    for (int64_t kib = 0; file >> key >> kib; std::getline(file, unit))
+      if (key == "MemAvailable:") return kib * 1024;
+    return {};
+  }
 
   Stream stream() override { return {Backend::kCpu, &queue_}; }
   Status copy(void* to, const void* from, size_t bytes, Stream stream) override {
