@@ -68,23 +68,23 @@ struct Contents {
 Contents contents_of(const TensorSpec& spec) {
   const int64_t last = spec.shape.back();
   switch (spec.part) {
-    case Part::kEmbedding:
-    case Part::kSinks:
+    case DecoderPart::kEmbedding:
+    case DecoderPart::kSinks:
       return {Fill::kUnit, 1};
-    case Part::kFinalNorm:
-    case Part::kAttentionNorm:
-    case Part::kMoeNorm:
+    case DecoderPart::kFinalNorm:
+    case DecoderPart::kAttentionNorm:
+    case DecoderPart::kMoeNorm:
       return {Fill::kNorm, 1};
-    case Part::kLmHead:
-    case Part::kQkv:
-    case Part::kO:
-    case Part::kRouter:
+    case DecoderPart::kLmHead:
+    case DecoderPart::kQkv:
+    case DecoderPart::kO:
+    case DecoderPart::kRouter:
       return {Fill::kWeight, last};
-    case Part::kExpertsUp:
-    case Part::kExpertsDown:
+    case DecoderPart::kExpertsUp:
+    case DecoderPart::kExpertsDown:
       return {Fill::kMxfp4Codes, 1};
-    case Part::kExpertsUpScale:
-    case Part::kExpertsDownScale:
+    case DecoderPart::kExpertsUpScale:
+    case DecoderPart::kExpertsDownScale:
       return {Fill::kMxfp4Scales, last * kMxBlock};
     default:
       return {Fill::kBias, 1};

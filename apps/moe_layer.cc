@@ -87,7 +87,7 @@ class Layer {
       // Uniform e2m1 codes have a root mean square of 2.9, about 2^1.5.
       for (int64_t i = 0; i < n; ++i)
         t.as<uint8_t>()[i] = static_cast<uint8_t>(127 + gain - 2 + random.integer(0, 1));
-    } else if (t.dtype == DType::kU8 && config_.expert_w == DType::kBF16) {
+    } else if (t.dtype == DType::kU8 && (shared ? config_.shared_w : config_.expert_w) == DType::kBF16) {
       for (int64_t i = 0; i < n / 2; ++i) {  // sign and mantissa at random, one exponent
         const uint32_t bits = random.bits();
         t.as<uint16_t>()[i] =

@@ -56,7 +56,7 @@ struct PartText {
   bool packed;
 };
 
-// Indexed by Part.
+// Indexed by DecoderPart.
 constexpr PartText kParts[] = {
     {"embedding", false},
     {"logits.norm", false},
@@ -84,7 +84,7 @@ std::string use_of(const TensorSpec& spec, WeightLayout layout) {
   const PartText& part = kParts[static_cast<size_t>(spec.part)];
   std::string out = spec.layer >= 0 ? "layer " + std::to_string(spec.layer) + " " : "";
   out += part.stage;
-  if (spec.part == Part::kQkv || spec.part == Part::kQkvBias)
+  if (spec.part == DecoderPart::kQkv || spec.part == DecoderPart::kQkvBias)
     out += " from row " + std::to_string(spec.first_row);
   return out + (part.packed ? ": packed as " +
                                   std::string(EnumWords<WeightLayout>::words[static_cast<size_t>(layout)])

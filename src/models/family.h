@@ -32,7 +32,7 @@ enum class Naming : uint8_t {
 };
 
 // Where a tensor of a checkpoint belongs in a decoder.
-enum class Part : uint8_t {
+enum class DecoderPart : uint8_t {
   kEmbedding,
   kFinalNorm,
   kLmHead,
@@ -57,7 +57,7 @@ struct TensorSpec {
   std::string name;
   std::string dtype;  // as safetensors spells it: "BF16", "U8"
   std::vector<int64_t> shape;
-  Part part = Part::kEmbedding;
+  DecoderPart part = DecoderPart::kEmbedding;
   int64_t layer = -1;     // -1: of no layer
   int64_t first_row = 0;  // kQkv, kQkvBias: where its rows begin in the joined one
 };

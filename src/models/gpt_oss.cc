@@ -166,69 +166,69 @@ struct Lister {
   int64_t layer = -1;
 
   bool hugging_face() const { return naming == Naming::kHuggingFace; }
-  void add(Names names, const char* dtype, std::vector<int64_t> shape, Part part, int64_t first_row = 0) {
+  void add(Names names, const char* dtype, std::vector<int64_t> shape, DecoderPart part, int64_t first_row = 0) {
     std::string prefix;
     if (layer >= 0) prefix = (hugging_face() ? "model.layers." : "block.") + std::to_string(layer) + ".";
     out.push_back({prefix + (hugging_face() ? names.hugging_face : names.original), dtype, std::move(shape),
                    part, layer, first_row});
   }
-  void bf16(Names names, std::vector<int64_t> shape, Part part) {
+  void bf16(Names names, std::vector<int64_t> shape, DecoderPart part) {
     add(names, "BF16", std::move(shape), part);
   }
 };
 
 void list_attention(const AttentionConfig& a, Lister* l) {
   const int64_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
-  l->bf16({"input_layernorm.weight", "attn.norm.scale"}, {a.hidden}, Part::kAttentionNorm);
+  l->bf16({"input_layernorm.weight", "attn.norm.scale"}, {a.hidden}, DecoderPart::kAttentionNorm);
   if (l->hugging_face()) {
     const auto part = [&](const std::string& name, int64_t rows, int64_t first) {
       const std::string weight = "self_attn." + name + "_proj.weight",
                         bias = "self_attn." + name + "_proj.bias";
-      l->add({weight.c_str(), ""}, "BF16", {rows, a.hidden}, Part::kQkv, first);
-      l->add({bias.c_str(), ""}, "BF16", {rows}, Part::kQkvBias, first);
+      l->add({weight.c_str(), ""}, "BF16", {rows, a.hidden}, DecoderPart::kQkv, first);
+      l->add({bias.c_str(), ""}, "BF16", {rows}, DecoderPart::kQkvBias, first);
     };
     part("q", q, 0), part("k", kv, q), part("v", kv, q + kv);
   } else {
-    l->bf16({"", "attn.qkv.weight"}, {q + 2 * kv, a.hidden}, Part::kQkv);
-    l->bf16({"", "attn.qkv.bias"}, {q + 2 * kv}, Part::kQkvBias);
+    l->bf16({"", "attn.qkv.weight"}, {q + 2 * kv, a.hidden}, DecoderPart::kQkv);
+    l->bf16({"", "attn.qkv.bias"}, {q + 2 * kv}, DecoderPart::kQkvBias);
   }
-  l->bf16({"self_attn.sinks", "attn.sinks"}, {a.heads}, Part::kSinks);
-  l->bf16({"self_attn.o_proj.weight", "attn.out.weight"}, {a.hidden, q}, Part::kO);
-  l->bf16({"self_attn.o_proj.bias", "attn.out.bias"}, {a.hidden}, Part::kOBias);
+  l->bf16({"self_attn.sinks", "attn.sinks"}, {a.heads}, DecoderPart::kSinks);
+  l->bf16({"self_attn.o_proj.weight", "attn.out.weight"}, {a.hidden, q}, DecoderPart::kO);
+  l->bf16({"self_attn.o_proj.bias", "attn.out.bias"}, {a.hidden}, DecoderPart::kOBias);
 }
 
 void list_moe(const MoeConfig& m, Lister* l) {
-  l->bf16({"post_attention_layernorm.weight", "mlp.norm.scale"}, {m.hidden}, Part::kMoeNorm);
-  l->bf16({"mlp.router.weight", "mlp.gate.weight"}, {m.experts, m.hidden}, Part::kRouter);
-  l->bf16({"mlp.router.bias", "mlp.gate.bias"}, {m.experts}, Part::kRouterBias);
-  const auto blocks = [&](Names names, int64_t rows, int64_t width, Part part) {
+  l->bf16({"post_attention_layernorm.weight", "mlp.norm.scale"}, {m.hidden}, DecoderPart::kMoeNorm);
+  l->bf16({"mlp.router.weight", "mlp.gate.weight"}, {m.experts, m.hidden}, DecoderPart::kRouter);
+  l->bf16({"mlp.router.bias", "mlp.gate.bias"}, {m.experts}, DecoderPart::kRouterBias);
+  const auto blocks = [&](Names names, int64_t rows, int64_t width, DecoderPart part) {
     l->add(names, "U8", {m.experts, rows, width / kMxBlock, kMxBlockBytes}, part);
   };
-  const auto scales = [&](Names names, int64_t rows, int64_t width, Part part) {
+  const auto scales = [&](Names names, int64_t rows, int64_t width, DecoderPart part) {
     l->add(names, "U8", {m.experts, rows, width / kMxBlock}, part);
   };
   const int64_t up = 2 * m.intermediate;
-  blocks({"mlp.experts.gate_up_proj_blocks", "mlp.mlp1_weight.blocks"}, up, m.hidden, Part::kExpertsUp);
-  scales({"mlp.experts.gate_up_proj_scales", "mlp.mlp1_weight.scales"}, up, m.hidden, Part::kExpertsUpScale);
-  l->bf16({"mlp.experts.gate_up_proj_bias", "mlp.mlp1_bias"}, {m.experts, up}, Part::kExpertsUpBias);
+  blocks({"mlp.experts.gate_up_proj_blocks", "mlp.mlp1_weight.blocks"}, up, m.hidden, DecoderPart::kExpertsUp);
+  scales({"mlp.experts.gate_up_proj_scales", "mlp.mlp1_weight.scales"}, up, m.hidden, DecoderPart::kExpertsUpScale);
+  l->bf16({"mlp.experts.gate_up_proj_bias", "mlp.mlp1_bias"}, {m.experts, up}, DecoderPart::kExpertsUpBias);
   blocks({"mlp.experts.down_proj_blocks", "mlp.mlp2_weight.blocks"}, m.hidden, m.intermediate,
-         Part::kExpertsDown);
+         DecoderPart::kExpertsDown);
   scales({"mlp.experts.down_proj_scales", "mlp.mlp2_weight.scales"}, m.hidden, m.intermediate,
-         Part::kExpertsDownScale);
-  l->bf16({"mlp.experts.down_proj_bias", "mlp.mlp2_bias"}, {m.experts, m.hidden}, Part::kExpertsDownBias);
+         DecoderPart::kExpertsDownScale);
+  l->bf16({"mlp.experts.down_proj_bias", "mlp.mlp2_bias"}, {m.experts, m.hidden}, DecoderPart::kExpertsDownBias);
 }
 
 std::vector<TensorSpec> tensors(const ModelConfig& config, Naming naming) {
   const DecoderConfig& d = config.decoder;
   Lister l{naming};
-  l.bf16({"model.embed_tokens.weight", "embedding.weight"}, {d.vocab, d.hidden}, Part::kEmbedding);
+  l.bf16({"model.embed_tokens.weight", "embedding.weight"}, {d.vocab, d.hidden}, DecoderPart::kEmbedding);
   for (l.layer = 0; l.layer < d.layers(); ++l.layer) {
     list_attention(d.attention.front(), &l);
     list_moe(d.moe, &l);
   }
   l.layer = -1;
-  l.bf16({"model.norm.weight", "norm.scale"}, {d.hidden}, Part::kFinalNorm);
-  l.bf16({"lm_head.weight", "unembedding.weight"}, {d.vocab, d.hidden}, Part::kLmHead);
+  l.bf16({"model.norm.weight", "norm.scale"}, {d.hidden}, DecoderPart::kFinalNorm);
+  l.bf16({"lm_head.weight", "unembedding.weight"}, {d.vocab, d.hidden}, DecoderPart::kLmHead);
   return std::move(l.out);
 }
 

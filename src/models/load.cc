@@ -138,26 +138,26 @@ class Loader {
     DecoderWeights& w = parts_.weights;
     const DecoderConfig& d = parts_.config.decoder;
     const auto whole = [&](Tensor* to) { return copy(from, 0, spec.shape[0], to); };
-    if (spec.part == Part::kEmbedding) return whole(&w.embedding);
-    if (spec.part == Part::kFinalNorm) return whole(&w.final_norm);
-    if (spec.part == Part::kLmHead) return pack({&from}, d.vocab, d.hidden, &w.lm_head);
+    if (spec.part == DecoderPart::kEmbedding) return whole(&w.embedding);
+    if (spec.part == DecoderPart::kFinalNorm) return whole(&w.final_norm);
+    if (spec.part == DecoderPart::kLmHead) return pack({&from}, d.vocab, d.hidden, &w.lm_head);
     DecoderLayerWeights& l = w.layers[static_cast<size_t>(spec.layer)];
     const AttentionConfig& a = d.attention[static_cast<size_t>(d.kind[static_cast<size_t>(spec.layer)])];
     const int64_t qkv = (a.heads + 2 * a.kv_heads) * a.head_dim;
     switch (spec.part) {
-      case Part::kAttentionNorm:
+      case DecoderPart::kAttentionNorm:
         return whole(&l.attention_norm);
-      case Part::kMoeNorm:
+      case DecoderPart::kMoeNorm:
         return whole(&l.moe_norm);
-      case Part::kSinks:
+      case DecoderPart::kSinks:
         return whole(&l.attention.sinks);
-      case Part::kQkv:
+      case DecoderPart::kQkv:
         return pack_qkv(spec, from, qkv, &l.attention.qkv);
-      case Part::kQkvBias:
+      case DecoderPart::kQkvBias:
         return copy(from, spec.first_row, qkv, &l.attention.qkv_bias);
-      case Part::kO:
+      case DecoderPart::kO:
         return pack({&from}, d.hidden, a.heads * a.head_dim, &l.attention.o);
-      case Part::kOBias:
+      case DecoderPart::kOBias:
         return whole(&l.attention.o_bias);
       default:
         return {};  // of the MoE layer: load_experts
@@ -167,13 +167,13 @@ class Loader {
   Status load_experts(int64_t layer) {
     DecoderLayerWeights& l = parts_.weights.layers[static_cast<size_t>(layer)];
     const MoeConfig& m = parts_.config.decoder.moe;
-    std::map<Part, const CheckpointTensor*> t;
+    std::map<DecoderPart, const CheckpointTensor*> t;
     for (size_t i = 0; i < found_.specs.size(); ++i)
       if (found_.specs[i].layer == layer) t[found_.specs[i].part] = found_.tensors[i];
-    SLUICE_TRY(copy(*t[Part::kRouter], 0, 0, &l.moe.router));
-    SLUICE_TRY(copy(*t[Part::kRouterBias], 0, m.experts, &l.moe.router_bias));
-    SLUICE_TRY(copy(*t[Part::kExpertsUpBias], 0, 0, &l.moe.experts.up_bias));
-    SLUICE_TRY(copy(*t[Part::kExpertsDownBias], 0, 0, &l.moe.experts.down_bias));
+    SLUICE_TRY(copy(*t[DecoderPart::kRouter], 0, 0, &l.moe.router));
+    SLUICE_TRY(copy(*t[DecoderPart::kRouterBias], 0, m.experts, &l.moe.router_bias));
+    SLUICE_TRY(copy(*t[DecoderPart::kExpertsUpBias], 0, 0, &l.moe.experts.up_bias));
+    SLUICE_TRY(copy(*t[DecoderPart::kExpertsDownBias], 0, 0, &l.moe.experts.down_bias));
     const auto pack_all = [&](const CheckpointTensor& b, const CheckpointTensor& s, PanelMatrix matrix,
                               Tensor* w, Tensor* sc) -> Status {
       const PanelShape shape = panel_shape(matrix.features, matrix.gated, matrix.width);
@@ -210,10 +210,10 @@ class Loader {
       parts_.active_bytes += (elements_of(*w) + elements_of(*sc)) * m.top_k / m.experts;
       return {};
     };
-    SLUICE_TRY(pack_all(*t[Part::kExpertsUp], *t[Part::kExpertsUpScale],
+    SLUICE_TRY(pack_all(*t[DecoderPart::kExpertsUp], *t[DecoderPart::kExpertsUpScale],
                         {.features = m.intermediate, .width = m.hidden, .gated = true, .w = DType::kE2M1},
                         &l.moe.experts.up, &l.moe.experts.up_scale));
-    return pack_all(*t[Part::kExpertsDown], *t[Part::kExpertsDownScale],
+    return pack_all(*t[DecoderPart::kExpertsDown], *t[DecoderPart::kExpertsDownScale],
                     {.features = m.hidden, .width = m.intermediate, .gated = false, .w = DType::kE2M1},
                     &l.moe.experts.down, &l.moe.experts.down_scale);
   }

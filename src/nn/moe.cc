@@ -27,7 +27,7 @@ namespace {
 // Between the two GEMMs of an expert: the second multiplies what the first rounded to.
 DType hidden_type(const MoeConfig& c) { return c.x; }
 
-ExpertGemm::Problem up_problem(const MoeConfig& c, int64_t experts, int64_t intermediate) {
+ExpertGemm::Problem up_problem(const MoeConfig& c, int64_t experts, int64_t intermediate, DType w) {
   return {.rows = 0,
           .experts = experts,
           .features = intermediate,
@@ -35,7 +35,7 @@ ExpertGemm::Problem up_problem(const MoeConfig& c, int64_t experts, int64_t inte
           .tokens = 0,
           .slots = 1,
           .x = c.x,
-          .w = c.expert_w,
+          .w = w,
           .y = hidden_type(c),
           .layout = c.layout,
           .gate_order = c.gate_order,
@@ -46,13 +46,14 @@ ExpertGemm::Problem up_problem(const MoeConfig& c, int64_t experts, int64_t inte
           .bias = c.up_bias};
 }
 
-ExpertGemm::Problem down_problem(const MoeConfig& c, int64_t experts, int64_t intermediate, DType y) {
+// Of the matrices that `up` feeds.
+ExpertGemm::Problem down_problem(const MoeConfig& c, const ExpertGemm::Problem& up, DType y) {
   return {.rows = 0,
-          .experts = experts,
+          .experts = up.experts,
           .features = c.hidden,
-          .width = intermediate,
+          .width = up.features,
           .x = hidden_type(c),
-          .w = c.expert_w,
+          .w = up.w,
           .y = y,
           .layout = c.layout,
           .bias = c.down_bias};
@@ -63,7 +64,7 @@ struct Problems {
   RouterGemm::Problem router;
   RouteTopk::Problem route;
   GroupRows::Problem group, shared_group;
-  ExpertGemm::Problem up, down, shared_up, shared_down;
+  ExpertProblems mlp;
   Combine::Problem combine;
 };
 
@@ -89,10 +90,7 @@ Problems problems_of(const MoeConfig& c) {
              .expert_count = c.expert_count,
              .vocab = c.hash_vocab};
   p.group = {.slots = c.top_k, .experts = experts};
-  p.up = up_problem(c, experts, c.intermediate);
-  p.up.slots = c.top_k;
-  p.up.weighted = c.weight_on_input;
-  p.down = down_problem(c, experts, c.intermediate, DType::kF32);
+  p.mlp = expert_problems(c);
   p.combine = {.tokens = 0,
                .slots = c.top_k,
                .rows = 0,
@@ -104,12 +102,21 @@ Problems problems_of(const MoeConfig& c) {
                .shared = c.shared_intermediate > 0,
                .residual = c.residual};
   p.shared_group = {.slots = 1, .experts = 1};
-  p.shared_up = up_problem(c, 1, c.shared_intermediate);
-  p.shared_down = down_problem(c, 1, c.shared_intermediate, c.x);
   return p;
 }
 
 }  // namespace
+
+ExpertProblems expert_problems(const MoeConfig& c) {
+  ExpertProblems p;
+  p.up = up_problem(c, local_experts(c), c.intermediate, c.expert_w);
+  p.up.slots = c.top_k;
+  p.up.weighted = c.weight_on_input;
+  p.down = down_problem(c, p.up, DType::kF32);
+  p.shared_up = up_problem(c, 1, c.shared_intermediate, c.shared_w);
+  p.shared_down = down_problem(c, p.shared_up, c.x);
+  return p;
+}
 
 int64_t local_experts(const MoeConfig& c) {
   return c.scope == ExpertScope::kRange ? c.expert_count : c.experts;
@@ -140,17 +147,16 @@ std::vector<std::pair<SlotSpec, Tensor*>> weight_slots(const MoeConfig& c, MoeWe
     });
   };
   ExpertWeights& e = w->experts;
-  add_experts(up_problem(c, local_experts(c), c.intermediate),
-              {"experts.up", "experts.up_scale", "experts.up_bias"}, true, {&e.up, &e.up_scale, &e.up_bias});
-  add_experts(down_problem(c, local_experts(c), c.intermediate, DType::kF32),
-              {"experts.down", "experts.down_scale", "experts.down_bias"}, true,
+  const ExpertProblems p = expert_problems(c);
+  add_experts(p.up, {"experts.up", "experts.up_scale", "experts.up_bias"}, true,
+              {&e.up, &e.up_scale, &e.up_bias});
+  add_experts(p.down, {"experts.down", "experts.down_scale", "experts.down_bias"}, true,
               {&e.down, &e.down_scale, &e.down_bias});
   if (c.shared_intermediate == 0) return out;
   ExpertWeights& s = w->shared;
-  add_experts(up_problem(c, 1, c.shared_intermediate), {"shared.up", "shared.up_scale", "shared.up_bias"},
-              true, {&s.up, &s.up_scale, &s.up_bias});
-  add_experts(down_problem(c, 1, c.shared_intermediate, c.x),
-              {"shared.down", "shared.down_scale", "shared.down_bias"}, true,
+  add_experts(p.shared_up, {"shared.up", "shared.up_scale", "shared.up_bias"}, true,
+              {&s.up, &s.up_scale, &s.up_bias});
+  add_experts(p.shared_down, {"shared.down", "shared.down_scale", "shared.down_bias"}, true,
               {&s.down, &s.down_scale, &s.down_bias});
   return out;
 }
@@ -178,8 +184,8 @@ Status Moe::make_plans(const Policy& policy) {
   SLUICE_TRY(plan_into<RouterGemm>(&plans_->router, device_, p.router, tokens_max_, policy));
   SLUICE_TRY(plan_into<RouteTopk>(&plans_->route, device_, p.route, tokens_max_, policy));
   SLUICE_TRY(plan_into<GroupRows>(&plans_->group, device_, p.group, tokens_max_, policy));
-  SLUICE_TRY(plan_into<ExpertGemm>(&plans_->up, device_, p.up, tokens_max_, policy));
-  SLUICE_TRY(plan_into<ExpertGemm>(&plans_->down, device_, p.down, tokens_max_ * config_.top_k, policy));
+  SLUICE_TRY(plan_into<ExpertGemm>(&plans_->up, device_, p.mlp.up, tokens_max_, policy));
+  SLUICE_TRY(plan_into<ExpertGemm>(&plans_->down, device_, p.mlp.down, tokens_max_ * config_.top_k, policy));
   return plan_into<Combine>(&plans_->combine, device_, p.combine, tokens_max_, policy);
 }
 
@@ -188,8 +194,8 @@ Status Moe::make_shared(const Policy& policy) {
   std::optional<PlanTable<GroupRows>> group;
   std::optional<PlanTable<ExpertGemm>> up, down;
   SLUICE_TRY(plan_into<GroupRows>(&group, device_, p.shared_group, tokens_max_, policy));
-  SLUICE_TRY(plan_into<ExpertGemm>(&up, device_, p.shared_up, tokens_max_, policy));
-  SLUICE_TRY(plan_into<ExpertGemm>(&down, device_, p.shared_down, tokens_max_, policy));
+  SLUICE_TRY(plan_into<ExpertGemm>(&up, device_, p.mlp.shared_up, tokens_max_, policy));
+  SLUICE_TRY(plan_into<ExpertGemm>(&down, device_, p.mlp.shared_down, tokens_max_, policy));
   plans_->shared = Shared{*std::move(group), *std::move(up), *std::move(down)};
   const size_t bytes = static_cast<size_t>(tokens_max_) * sizeof(int32_t);
   Result<void*> zeros = device_.allocate(bytes);
@@ -424,12 +430,12 @@ std::vector<StageProblem> moe_problems(const MoeConfig& c, int64_t tokens) {
   add("router", std::type_identity<RouterGemm>{}, p.router, tokens);
   add("route", std::type_identity<RouteTopk>{}, p.route, tokens);
   add("group", std::type_identity<GroupRows>{}, p.group, tokens);
-  add("experts.up", std::type_identity<ExpertGemm>{}, p.up, tokens);
-  add("experts.down", std::type_identity<ExpertGemm>{}, p.down, tokens * c.top_k);
+  add("experts.up", std::type_identity<ExpertGemm>{}, p.mlp.up, tokens);
+  add("experts.down", std::type_identity<ExpertGemm>{}, p.mlp.down, tokens * c.top_k);
   if (c.shared_intermediate > 0) {
     add("shared.group", std::type_identity<GroupRows>{}, p.shared_group, tokens);
-    add("shared.up", std::type_identity<ExpertGemm>{}, p.shared_up, tokens);
-    add("shared.down", std::type_identity<ExpertGemm>{}, p.shared_down, tokens);
+    add("shared.up", std::type_identity<ExpertGemm>{}, p.mlp.shared_up, tokens);
+    add("shared.down", std::type_identity<ExpertGemm>{}, p.mlp.shared_down, tokens);
   }
   add("combine", std::type_identity<Combine>{}, p.combine, tokens);
   return out;

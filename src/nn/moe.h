@@ -37,7 +37,8 @@ struct MoeConfig {
        down_bias = false;  // of W13 and W2; tensor-parallel ranks above 0 leave down_bias out
   // One shared expert for every token, with the same activation; 0: none.
   int64_t shared_intermediate = 0;
-  bool residual = false;  // adds the residual stream to the output
+  DType shared_w = DType::kBF16;  // of its weights: bf16 also where the experts are MXFP4
+  bool residual = false;          // adds the residual stream to the output
 };
 
 // The layer of a known model ("gpt-oss-120b", "deepseek-v4-flash", ...): shapes and arithmetic of its
@@ -47,6 +48,12 @@ std::string known_moe_names();
 
 // Experts that have weights here.
 int64_t local_experts(const MoeConfig& config);
+
+// The matrix products of the experts and of the shared one, for no tokens yet: shapes of their weights.
+struct ExpertProblems {
+  ExpertGemm::Problem up, down, shared_up, shared_down;  // shared: of no use without shared_intermediate
+};
+ExpertProblems expert_problems(const MoeConfig& config);
 
 struct ExpertWeights {
   Tensor up, up_scale, up_bias;        // W13 (gate and up) as ExpertGemm wants w, w_scale, bias

@@ -34,10 +34,10 @@ inline void fill_bf16(void* data, int64_t count, int gain, Random& random) {
 }
 
 inline void add_moe_weights(const MoeConfig& c, Random& random, TensorStore* store, MoeWeights* weights) {
-  const bool fp4 = c.expert_w == DType::kE2M1;
   const int gain = gain_of(c.hidden);
   for (auto& [spec, tensor] : weight_slots(c, weights)) {
     if (!spec.used) continue;
+    const bool fp4 = (spec.name.starts_with("shared") ? c.shared_w : c.expert_w) == DType::kE2M1;
     const Tensor t = *tensor = store->add(spec);
     if (spec.name.ends_with("_scale")) {
       set_each(t, [&](int64_t, int64_t) { return 126 + gain + random.integer(-1, 1); });

@@ -1,0 +1,224 @@
+#include "nn/moe_load.h"
+
+#include <cstring>
+
+#include "nn/dense_load.h"
+
+namespace sluice {
+namespace {
+
+// i64 or i32 [vocab, top_k] as i32, each an expert.
+Result<std::vector<int32_t>> hash_table(const CheckpointTensor& t, int64_t experts) {
+  const int64_t count = t.shape[0] * t.shape[1];
+  std::vector<int32_t> out(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t id = 0;
+    int32_t narrow = 0;
+    if (t.type == StoredType::kI64) {
+      std::memcpy(&id, t.data + 8 * i, 8);
+    } else {
+      std::memcpy(&narrow, t.data + 4 * i, 4);
+      id = narrow;
+    }
+    if (id < 0 || id >= experts)
+      return Status{Code::kCorrupt, place_of(t) + ": row " + std::to_string(i / t.shape[1]) + ", slot " +
+                                        std::to_string(i % t.shape[1]) + ": wanted an expert from 0 to " +
+                                        std::to_string(experts - 1) + ", found " + std::to_string(id)};
+    out[static_cast<size_t>(i)] = static_cast<int32_t>(id);
+  }
+  return out;
+}
+
+// This rank's rows of one expert's bias, in the order of the whole one.
+void cut_bias(const MoeSource& s, const CheckpointTensor& t, int64_t expert, std::byte* to) {
+  const bool up = &t == s.up_bias;
+  const int64_t rows = t.shape[1];
+  const std::byte* from = t.data + expert * rows * 2;
+  if (!up) {
+    std::memcpy(to, from, static_cast<size_t>(rows * 2));
+    return;
+  }
+  const bool gated = is_gated(s.whole.act);
+  for (int64_t i = 0; i < s.width.count; ++i) {
+    for (int is_up = 0; is_up <= (gated ? 1 : 0); ++is_up) {
+      const int64_t in = gated ? gated_row(s.whole.gate_order, s.whole.intermediate, s.width.begin + i, is_up)
+                               : s.width.begin + i;
+      const int64_t out = gated ? gated_row(s.whole.gate_order, s.width.count, i, is_up) : i;
+      std::memcpy(to + 2 * out, from + 2 * in, 2);
+    }
+  }
+}
+
+}  // namespace
+
+// Fills a LoadedMoe from a source, all of it or one expert.
+class MoeLoader {
+ public:
+  MoeLoader(LoadedMoe* out, const MoeSource& source) : out_(*out), source_(source) {}
+
+  static Result<std::unique_ptr<LoadedMoe>> load(Device& device, const MoeSource& source,
+                                                 const MoeLoadOptions& options) {
+    std::unique_ptr<LoadedMoe> out(new LoadedMoe(device, source.whole, source.local, options));
+    MoeLoader loader(out.get(), source);
+    SLUICE_TRY(loader.allocate());
+    SLUICE_TRY(loader.plain_tensors());
+    SLUICE_TRY(loader.experts());
+    SLUICE_TRY(device.wait(device.stream()));
+    return out;
+  }
+
+  // One expert, from 0 on this rank.
+  Status replace(int64_t local) {
+    const ExpertSource& from = source_.of_expert[static_cast<size_t>(local)];
+    SLUICE_TRY(verify(out_.up_.header, source_.up, out_.up_.header.experts));
+    SLUICE_TRY(verify(out_.down_.header, source_.down, out_.down_.header.experts));
+    SLUICE_TRY(check_scales(source_.up, from.up));
+    SLUICE_TRY(check_scales(source_.down, from.down));
+    SLUICE_TRY(pack_expert(&out_.up_, local, from.up, out_.options_.threads, CheckFirst::kNo));
+    SLUICE_TRY(pack_expert(&out_.down_, local, from.down, out_.options_.threads, CheckFirst::kNo));
+    SLUICE_TRY(bias_of(local));
+    return out_.device_.wait(out_.device_.stream());
+  }
+
+ private:
+  Status allocate() {
+    int64_t total = 0;
+    for (const auto& [spec, tensor] : weight_slots(source_.local, &out_.weights_)) {
+      int64_t elements = spec.used ? 1 : 0;
+      for (int i = 0; i < spec.rank; ++i) elements *= spec.shape[static_cast<size_t>(i)];
+      total += bytes_of(spec.dtype, elements);
+    }
+    if (out_.device_.free_bytes() < total)
+      return out_of_memory(source_.place() + ": its weights: " + wanted_and_free(out_.device_, total));
+    for (const auto& [spec, tensor] : weight_slots(source_.local, &out_.weights_)) {
+      if (!spec.used) continue;
+      auto made = OwnedTensor::make(out_.device_, spec, source_.place() + ": " + std::string(spec.name));
+      if (!made.ok()) return made.status();
+      *tensor = made.value().view();
+      out_.memory_.push_back(std::move(made).value());
+    }
+    return {};
+  }
+
+  Status put(const Tensor& to, const void* from, int64_t at, int64_t bytes) {
+    Stream stream = out_.device_.stream();
+    SLUICE_TRY(out_.device_.copy(to.as<std::byte>() + at, from, static_cast<size_t>(bytes), stream));
+    return out_.device_.wait(stream);
+  }
+
+  Status plain_tensors() {
+    MoeWeights& w = out_.weights_;
+    for (const auto& [from, to] :
+         {std::pair{source_.router, &w.router}, std::pair{source_.router_bias, &w.router_bias},
+          std::pair{source_.correction_bias, &w.correction_bias}})
+      if (from) SLUICE_TRY(copy_converted(out_.device_, *from, *to));
+    if (source_.hash_table) {
+      const auto table = hash_table(*source_.hash_table, source_.whole.experts);
+      if (!table.ok()) return table.status();
+      SLUICE_TRY(put(w.hash_table, table.value().data(), 0, static_cast<int64_t>(table.value().size() * 4)));
+    }
+    for (int64_t e = 0; e < source_.experts.count; ++e) SLUICE_TRY(bias_of(e));
+    return {};
+  }
+
+  // One local expert's biases.
+  Status bias_of(int64_t local) {
+    const auto one = [&](const CheckpointTensor* t, const Tensor& to) -> Status {
+      if (!t || !to.present()) return {};
+      std::vector<std::byte> host(static_cast<size_t>(to.shape[1] * 2));
+      cut_bias(source_, *t, source_.experts.begin + local, host.data());
+      return put(to, host.data(), local * to.shape[1] * 2, to.shape[1] * 2);
+    };
+    SLUICE_TRY(one(source_.up_bias, out_.weights_.experts.up_bias));
+    return one(source_.down_bias, out_.weights_.experts.down_bias);
+  }
+
+  Status experts() {
+    const MoeWeights& w = out_.weights_;
+    const auto views = [&](const PanelMatrix& m, int64_t count, const Tensor& codes, const Tensor& scales,
+                           PackedExperts* to) -> Status {
+      auto made = packed_experts(m, count, codes, scales);
+      if (!made.ok()) return {made.status().code, source_.place() + ": " + made.status().message};
+      return *to = std::move(made).value(), Status{};
+    };
+    const int64_t count = source_.experts.count;
+    SLUICE_TRY(views(source_.up, count, w.experts.up, w.experts.up_scale, &out_.up_));
+    SLUICE_TRY(views(source_.down, count, w.experts.down, w.experts.down_scale, &out_.down_));
+    total_ = count * (weight_bytes(source_.up) + weight_bytes(source_.down));
+    if (source_.shared) {
+      SLUICE_TRY(views(source_.shared_up, 1, w.shared.up, w.shared.up_scale, &out_.shared_up_));
+      SLUICE_TRY(views(source_.shared_down, 1, w.shared.down, w.shared.down_scale, &out_.shared_down_));
+      total_ += weight_bytes(source_.shared_up) + weight_bytes(source_.shared_down);
+    }
+    for (int64_t e = 0; e < count; ++e)
+      SLUICE_TRY(matrix(&out_.up_, e, source_.of_expert[static_cast<size_t>(e)].up, next(e, true)));
+    for (int64_t e = 0; e < count; ++e)
+      SLUICE_TRY(matrix(&out_.down_, e, source_.of_expert[static_cast<size_t>(e)].down, next(e, false)));
+    if (!source_.shared) return {};
+    SLUICE_TRY(matrix(&out_.shared_up_, 0, source_.shared->up, nullptr));
+    return matrix(&out_.shared_down_, 0, source_.shared->down, nullptr);
+  }
+
+  const PanelSource* next(int64_t e, bool up) const {
+    if (e + 1 >= source_.experts.count) return nullptr;
+    const ExpertSource& s = source_.of_expert[static_cast<size_t>(e + 1)];
+    return up ? &s.up : &s.down;
+  }
+
+  // Packs one matrix while the system reads the next.
+  Status matrix(PackedExperts* to, int64_t expert, const PanelSource& from, const PanelSource* next) {
+    const PanelMatrix& m = to->header.matrix;
+    if (next) prefetch(*source_.checkpoint, m, *next);
+    const Status status = pack_expert(to, expert, from, out_.options_.threads, CheckFirst::kNo);
+    if (!status.ok()) return {status.code, source_.place() + ": " + status.message};
+    release(*source_.checkpoint, m, from);
+    done_ += weight_bytes(m);
+    if (out_.options_.progress) out_.options_.progress(done_, total_);
+    return {};
+  }
+
+  LoadedMoe& out_;
+  const MoeSource& source_;
+  int64_t done_ = 0, total_ = 0;
+};
+
+int64_t LoadedMoe::bytes() const {
+  int64_t sum = 0;
+  for (const OwnedTensor& t : memory_) sum += t.bytes();
+  return sum;
+}
+
+uint64_t LoadedMoe::fingerprint() const {
+  uint64_t out = 0;
+  for (const PackedExperts* p : {&up_, &down_, &shared_up_, &shared_down_})
+    out = (out ^ p->header.fingerprint) * 0x9E3779B97F4A7C15 + 1;  // the order counts
+  return out;
+}
+
+Status LoadedMoe::replace_expert(const Checkpoint& checkpoint, int64_t expert) {
+  const auto source = find_moe(checkpoint, whole_, options_.naming, options_.layer, options_.slice);
+  if (!source.ok()) return source.status();
+  const Part here = source.value().experts;
+  if (expert < here.begin || expert >= here.begin + here.count)
+    return invalid(source.value().place() + ": wanted an expert from " + std::to_string(here.begin) + " to " +
+                   std::to_string(here.begin + here.count - 1) + ", those of this rank, found " +
+                   std::to_string(expert));
+  return MoeLoader(this, source.value()).replace(expert - here.begin);
+}
+
+Status LoadedMoe::verify() const {
+  for (const PackedExperts* p : {&up_, &down_, &shared_up_, &shared_down_}) {
+    const Status status = verify_bytes(*p, options_.threads);
+    if (!status.ok()) return {status.code, "layer " + std::to_string(layer()) + ": " + status.message};
+  }
+  return {};
+}
+
+Result<std::unique_ptr<LoadedMoe>> load_moe(Device& device, const Checkpoint& checkpoint,
+                                            const MoeConfig& whole, const MoeLoadOptions& options) {
+  const auto source = find_moe(checkpoint, whole, options.naming, options.layer, options.slice);
+  if (!source.ok()) return source.status();
+  return MoeLoader::load(device, source.value(), options);
+}
+
+}  // namespace sluice

@@ -1,0 +1,61 @@
+// An MoE layer from a checkpoint into a device's memory, packed.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "nn/moe_source.h"
+#include "nn/owned_tensor.h"
+#include "weights/packed.h"
+
+namespace sluice {
+
+struct MoeLoadOptions {
+  MoeNaming naming = MoeNaming::kGptOss;
+  int64_t layer = 0;
+  Slice slice = {};
+  int threads = 0;  // that pack; 0: one for each processor
+  // Called on the caller's thread after each matrix: bytes of weights packed so far, and of the layer.
+  std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};
+};
+
+// One layer's weights, ready for Moe::forward of config(). The memory goes with the object; pointers stay as long as it lives.
+class LoadedMoe {
+ public:
+  const MoeConfig& config() const { return config_; }  // of this rank
+  const MoeWeights& weights() const { return weights_; }
+  int64_t layer() const { return options_.layer; }
+  int64_t bytes() const;         // of device memory
+  uint64_t fingerprint() const;  // of all experts and the shared one, as the checkpoint has them
+  const MoeConfig& whole() const { return whole_; }
+  const MoeLoadOptions& options() const { return options_; }
+
+  // Overwrites one expert (its number in the whole model) with another checkpoint's, biases too, in place: no pointer moves, and
+  // recordings stay valid. Nothing may run meanwhile. Everything is checked before the first byte is written; errors as load_moe.
+  Status replace_expert(const Checkpoint& checkpoint, int64_t expert);
+  // Reads all packed bytes: kCorrupt names the layer and the first expert that is no longer what was packed.
+  Status verify() const;
+
+ private:
+  friend class MoeLoader;
+  LoadedMoe(Device& device, MoeConfig whole, MoeConfig config, MoeLoadOptions options)
+      : device_(device), whole_(std::move(whole)), config_(std::move(config)), options_(std::move(options)) {}
+
+  Device& device_;
+  MoeConfig whole_, config_;
+  MoeLoadOptions options_;
+  MoeWeights weights_;
+  std::vector<OwnedTensor> memory_;
+  PackedExperts up_, down_, shared_up_, shared_down_;  // shared: no experts where there is none
+};
+
+// Loads what weight_slots(sliced(whole, options.slice)) asks for, in layout panels16, straight from the mapped file: besides the
+// weights themselves it needs less than 64 MiB. Pages of the file are released behind it.
+// kCorrupt or kUnsupported names file and tensor, what was wanted and what was found (nn/moe_source.h); a NaN scale (255) of an
+// expert also expert, row and block; an expert id in a hash table that is none, its row. kOutOfMemory says how many bytes the
+// layer wants and how many are free.
+Result<std::unique_ptr<LoadedMoe>> load_moe(Device& device, const Checkpoint& checkpoint,
+                                            const MoeConfig& whole, const MoeLoadOptions& options);
+
+}  // namespace sluice

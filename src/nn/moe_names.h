@@ -1,0 +1,59 @@
+// Under which names checkpoints keep the tensors of an MoE layer, as data.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ops/weight_layout.h"
+#include "weights/checkpoint.h"
+
+namespace sluice {
+
+enum class MoeNaming : uint8_t {
+  kGptOss,          // Hugging Face: model.layers.L.mlp.experts.gate_up_proj_blocks
+  kGptOssOriginal,  // OpenAI's own: block.L.mlp.mlp1_weight.blocks
+  kGptOssBf16,      // Hugging Face, not quantised: model.layers.L.mlp.experts.gate_up_proj
+  kDeepSeekV4,      // layers.L.ffn.experts.E.w1.weight
+  kDeepSeekV3,      // model.layers.L.mlp.experts.E.gate_proj.weight, with a correction bias
+  kQwen3Moe,        // the same without one
+  kNemotron3,       // backbone.layers.L.mixer.experts.E.up_proj.weight
+};
+template <>
+struct EnumWords<MoeNaming> {
+  static constexpr std::string_view words[] = {
+      "gpt_oss", "gpt_oss_original", "gpt_oss_bf16", "deepseek_v4", "deepseek_v3", "qwen3_moe", "nemotron3"};
+};
+
+// How the experts of a layer are stored.
+enum class ExpertStorage : uint8_t {
+  kFusedMxfp4,  // U8 [experts, rows, width / 32, 16], scales U8 [experts, rows, width / 32]; gate and up in one tensor
+  kFusedColumns,  // BF16 [experts, width, rows]: transposed; gate and up in one tensor
+  kOneByOne,  // [rows, width] for each expert, gate and up apart: BF16, or e2m1 codes (I8 or U8 [rows, width / 2], F4 [rows,
+              // width]) with e8m0 scales (F8_E8M0 or U8 [rows, width / 32])
+};
+
+// Patterns: {L} is the layer, {E} the expert. Empty: the naming has no such tensor.
+struct MoeNames {
+  MoeNaming naming;
+  ExpertStorage storage;
+  GateOrder gate_order = GateOrder::kGateFirst;  // of fused tensors and of biases
+  std::string_view router = {}, router_bias = {}, correction_bias = {}, hash_table = {};
+  std::string_view gate = {}, up = {}, down = {};                    // fused: `up` holds the gates too
+  std::string_view gate_scale = {}, up_scale = {}, down_scale = {};  // of e2m1
+  std::string_view up_bias = {}, down_bias = {};                     // [experts, rows]
+  // BF16 [rows, width], or F8_E4M3 in blocks of 128 x 128 with F32 or F8_E8M0 scales.
+  std::string_view shared_gate = {}, shared_up = {}, shared_down = {};
+  std::string_view shared_gate_scale = {}, shared_up_scale = {}, shared_down_scale = {};
+};
+const MoeNames& moe_names(MoeNaming naming);
+
+// A pattern as a tensor's name.
+std::string tensor_name(std::string_view pattern, int64_t layer, int64_t expert = 0);
+
+// The naming that a checkpoint's tensors follow; kUnsupported lists the known ones, with a tensor that each of them has.
+Result<MoeNaming> detect(const Checkpoint& checkpoint);
+// Layers that have experts under this naming, ascending.
+std::vector<int64_t> moe_layers(const Checkpoint& checkpoint, MoeNaming naming);
+
+}  // namespace sluice

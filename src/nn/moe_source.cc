@@ -1,0 +1,348 @@
+#include "nn/moe_source.h"
+
+namespace sluice {
+namespace {
+
+constexpr int64_t kF8Block = 128;
+
+// A type that Sluice cannot load here is unsupported; a wrong shape is a checkpoint that lies about itself.
+Status wrong(const CheckpointTensor& t, const std::string& wanted, Code code) {
+  return {code, place_of(t) + ": wanted " + wanted + ", found " + stored_text(t.type, t.shape)};
+}
+
+class Finder {
+ public:
+  Finder(MoeSource* out, const MoeNames& names) : out_(*out), names_(names) {}
+
+  Status all() {
+    const MoeConfig& c = out_.whole;
+    SLUICE_TRY(check_config());
+    SLUICE_TRY(plain("router", names_.router, true,
+                     {StoredType::kBF16, c.router_w == DType::kF32 ? StoredType::kF32 : StoredType::kBF16},
+                     {c.experts, c.hidden}, &out_.router));
+    SLUICE_TRY(plain("router_bias", names_.router_bias, c.router_bias,
+                     {StoredType::kBF16, c.router_w == DType::kF32 ? StoredType::kF32 : StoredType::kBF16},
+                     {c.experts}, &out_.router_bias));
+    SLUICE_TRY(plain("correction_bias", names_.correction_bias, c.correction_bias,
+                     {StoredType::kF32, StoredType::kBF16}, {c.experts}, &out_.correction_bias));
+    SLUICE_TRY(plain("hash_table", names_.hash_table, c.method == RoutingMethod::kHash,
+                     {StoredType::kI64, StoredType::kI32}, {c.hash_vocab, c.top_k}, &out_.hash_table));
+    const int64_t rows = is_gated(c.act) ? 2 * c.intermediate : c.intermediate;
+    SLUICE_TRY(
+        plain("up_bias", names_.up_bias, c.up_bias, {StoredType::kBF16}, {c.experts, rows}, &out_.up_bias));
+    SLUICE_TRY(plain("down_bias", names_.down_bias, c.down_bias, {StoredType::kBF16}, {c.experts, c.hidden},
+                     &out_.down_bias));
+    SLUICE_TRY(names_.storage == ExpertStorage::kOneByOne ? one_by_one() : fused());
+    return shared();
+  }
+
+ private:
+  Status refuse(const std::string& what) const {
+    return invalid(out_.place() + " as " + std::string(word(names_.naming)) + ": " + what);
+  }
+
+  Status check_config() const {
+    const MoeConfig& c = out_.whole;
+    const bool gated = is_gated(c.act), fused = names_.storage != ExpertStorage::kOneByOne;
+    if (c.layout != WeightLayout::kPanels16)
+      return refuse("layout: wanted panels16, found " + std::string(word(c.layout)));
+    if (c.scope == ExpertScope::kMap)
+      return refuse("scope: wanted all or a slice, found map: no checkpoint has an expert map");
+    if (gated != (fused || !names_.gate.empty()))
+      return refuse(std::string("act: wanted ") + (gated ? "one without" : "one with") + " a gate, found " +
+                    std::string(word(c.act)));
+    if (gated && fused && c.gate_order != names_.gate_order)
+      return refuse("gate_order: wanted " + std::string(word(names_.gate_order)) + ", found " +
+                    std::string(word(c.gate_order)));
+    const bool can_fp4 = names_.storage == ExpertStorage::kFusedMxfp4 || !names_.down_scale.empty();
+    const bool fits = names_.storage == ExpertStorage::kFusedMxfp4 ? c.expert_w == DType::kE2M1
+                      : can_fp4                                    ? true
+                                                                   : c.expert_w == DType::kBF16;
+    if (!fits)
+      return refuse(std::string("expert_w: wanted ") + (can_fp4 ? "e2m1" : "bf16") + ", found " +
+                    text(c.expert_w));
+    if (c.shared_intermediate > 0 && names_.shared_up.empty())
+      return refuse("shared_intermediate: wanted 0, found " + std::to_string(c.shared_intermediate));
+    if (c.shared_intermediate > 0 && c.shared_w != DType::kBF16)
+      return refuse(std::string("shared_w: wanted bf16, found ") + text(c.shared_w));
+    if (c.shared_intermediate > 0 && (c.up_bias || c.down_bias))
+      return refuse("up_bias and down_bias: wanted none beside a shared expert, found one");
+    if (c.expert_w == DType::kE2M1 && (c.hidden % kMxBlock || c.intermediate % kMxBlock))
+      return refuse("hidden and intermediate: wanted multiples of 32 (MXFP4 blocks), found " +
+                    std::to_string(c.hidden) + " and " + std::to_string(c.intermediate));
+    return {};
+  }
+
+  // A tensor of one of these types. One that the config does without must not be there: the layer would compute something else.
+  Status plain(const char* what, std::string_view pattern, bool used, std::initializer_list<StoredType> types,
+               const std::vector<int64_t>& shape, const CheckpointTensor** to) {
+    if (pattern.empty()) {
+      if (!used) return {};
+      return refuse(std::string(what) +
+                    ": wanted a config without, found one with it: these checkpoints have none");
+    }
+    const std::string name = tensor_name(pattern, out_.layer);
+    if (!used) {
+      const CheckpointTensor* there = out_.checkpoint->find_if_there(name);
+      if (!there) return {};
+      return refuse(std::string(what) + ": wanted a config with it, as " + place_of(*there) +
+                    " is there, found one without");
+    }
+    return find(name, types, shape, to);
+  }
+
+  Status find(const std::string& name, std::initializer_list<StoredType> types,
+              const std::vector<int64_t>& shape, const CheckpointTensor** to) {
+    const auto found = out_.checkpoint->find(name);
+    if (!found.ok()) return {found.status().code, out_.place() + ": " + found.status().message};
+    const CheckpointTensor& t = *found.value();
+    bool known = false;
+    for (StoredType type : types) known |= t.type == type;
+    if (!known || t.shape != shape)
+      return wrong(t, stored_text(*types.begin(), shape), known ? Code::kCorrupt : Code::kUnsupported);
+    *to = &t;
+    return {};
+  }
+
+  // `count` rows of a matrix of `rows` by `width` that begins at byte `at` of a tensor, from row `first` in steps of `step`,
+  // columns from `column` on.
+  struct Cut {
+    int64_t rows = 0, width = 0, at = 0, scale_at = 0, first = 0, step = 1, column = 0, count = 0,
+            expert = -1;
+  };
+  RowSpan span(const CheckpointTensor& t, const CheckpointTensor* scales, DType w, const Cut& c) const {
+    const int64_t row_bytes = bytes_of(w, c.width);
+    RowSpan s{.rows = c.count,
+              .w = t.data + c.at + c.first * row_bytes + bytes_of(w, c.column),
+              .stride = c.step * row_bytes,
+              .first_row = c.first,
+              .row_step = c.step,
+              .expert = c.expert,
+              .tensor = &t,
+              .scale_tensor = scales};
+    if (!scales) return s;
+    const int64_t blocks = c.width / kMxBlock;
+    s.scales = scales->data + c.scale_at + c.first * blocks + c.column / kMxBlock;
+    s.scale_stride = c.step * blocks;
+    return s;
+  }
+
+  Status fused() {
+    const MoeConfig& c = out_.whole;
+    const bool fp4 = names_.storage == ExpertStorage::kFusedMxfp4;
+    const int64_t up_rows = 2 * c.intermediate;
+    const CheckpointTensor *up = nullptr, *down = nullptr, *up_scale = nullptr, *down_scale = nullptr;
+    const auto tensor = [&](std::string_view pattern, std::vector<int64_t> shape,
+                            const CheckpointTensor** to) {
+      return find(tensor_name(pattern, out_.layer), {fp4 ? StoredType::kU8 : StoredType::kBF16}, shape, to);
+    };
+    if (fp4) {
+      const int64_t h = c.hidden / kMxBlock, i = c.intermediate / kMxBlock, half = kMxBlock / 2;
+      SLUICE_TRY(tensor(names_.up, {c.experts, up_rows, h, half}, &up));
+      SLUICE_TRY(tensor(names_.up_scale, {c.experts, up_rows, h}, &up_scale));
+      SLUICE_TRY(tensor(names_.down, {c.experts, c.hidden, i, half}, &down));
+      SLUICE_TRY(tensor(names_.down_scale, {c.experts, c.hidden, i}, &down_scale));
+    } else {
+      SLUICE_TRY(tensor(names_.up, {c.experts, c.hidden, up_rows}, &up));
+      SLUICE_TRY(tensor(names_.down, {c.experts, c.intermediate, c.hidden}, &down));
+    }
+    const int64_t step = names_.gate_order == GateOrder::kInterleaved ? 2 : 1;
+    for (int64_t e = out_.experts.begin; e < out_.experts.begin + out_.experts.count; ++e) {
+      const auto cut = [&](const CheckpointTensor& t, const CheckpointTensor* scales, Cut part) {
+        part.expert = e, part.at = e * (t.bytes / c.experts),
+        part.scale_at = scales ? e * (scales->bytes / c.experts) : 0;
+        return fp4 ? span(t, scales, DType::kE2M1, part) : columns(t, part);
+      };
+      const auto part_of_up = [&](bool is_up) {
+        const int64_t first = gated_row(names_.gate_order, c.intermediate, out_.width.begin, is_up);
+        return cut(
+            *up, up_scale,
+            {.rows = up_rows, .width = c.hidden, .first = first, .step = step, .count = out_.width.count});
+      };
+      out_.of_expert.push_back(
+          {{{part_of_up(false)}, {part_of_up(true)}},
+           {{cut(*down, down_scale,
+                 {.rows = c.hidden, .width = c.intermediate, .column = out_.width.begin, .count = c.hidden})},
+            {}}});
+    }
+    return {};
+  }
+
+  // The same of a transposed matrix, [width, rows] bf16.
+  static RowSpan columns(const CheckpointTensor& t, const Cut& c) {
+    return {.form = RowForm::kColumns,
+            .rows = c.count,
+            .w = t.data + c.at + c.column * c.rows * 2 + c.first * 2,
+            .stride = c.step * 2,
+            .step = c.rows * 2,
+            .first_row = c.first,
+            .row_step = c.step,
+            .expert = c.expert,
+            .tensor = &t};
+  }
+
+  // One matrix of one expert: [rows, width] bf16, or e2m1 in any of the types that hold it.
+  Status matrix(std::string_view pattern, std::string_view scale_pattern, Cut cut, RowSpan* to) {
+    const CheckpointTensor *t = nullptr, *scales = nullptr;
+    const std::string name = tensor_name(pattern, out_.layer, cut.expert);
+    if (out_.whole.expert_w == DType::kBF16) {
+      SLUICE_TRY(find(name, {StoredType::kBF16}, {cut.rows, cut.width}, &t));
+      return *to = span(*t, nullptr, DType::kBF16, cut), Status{};
+    }
+    const CheckpointTensor* there = out_.checkpoint->find_if_there(name);
+    if (there && there->type == StoredType::kF4) {
+      SLUICE_TRY(find(name, {StoredType::kF4}, {cut.rows, cut.width}, &t));
+    } else {
+      SLUICE_TRY(find(name, {StoredType::kI8, StoredType::kU8}, {cut.rows, cut.width / 2}, &t));
+    }
+    SLUICE_TRY(find(tensor_name(scale_pattern, out_.layer, cut.expert),
+                    {StoredType::kF8E8M0, StoredType::kU8}, {cut.rows, cut.width / kMxBlock}, &scales));
+    return *to = span(*t, scales, DType::kE2M1, cut), Status{};
+  }
+
+  Status one_by_one() {
+    const MoeConfig& c = out_.whole;
+    for (int64_t e = out_.experts.begin; e < out_.experts.begin + out_.experts.count; ++e) {
+      const Cut up{.rows = c.intermediate,
+                   .width = c.hidden,
+                   .first = out_.width.begin,
+                   .count = out_.width.count,
+                   .expert = e};
+      const Cut down{.rows = c.hidden,
+                     .width = c.intermediate,
+                     .column = out_.width.begin,
+                     .count = c.hidden,
+                     .expert = e};
+      RowSpan gate_span, up_span, down_span;
+      if (is_gated(c.act)) SLUICE_TRY(matrix(names_.gate, names_.gate_scale, up, &gate_span));
+      SLUICE_TRY(matrix(names_.up, names_.up_scale, up, &up_span));
+      SLUICE_TRY(matrix(names_.down, names_.down_scale, down, &down_span));
+      out_.of_expert.push_back(
+          {is_gated(c.act) ? PanelSource{{gate_span}, {up_span}} : PanelSource{{up_span}, {}},
+           {{down_span}, {}}});
+    }
+    return {};
+  }
+
+  // bf16, or F8_E4M3 with a scale for each block of 128 x 128.
+  Status shared_matrix(std::string_view pattern, std::string_view scale_pattern, const Cut& cut,
+                       RowSpan* to) {
+    const std::string name = tensor_name(pattern, out_.layer);
+    const CheckpointTensor *t = nullptr, *scales = nullptr;
+    const CheckpointTensor* there = out_.checkpoint->find_if_there(name);
+    if (scale_pattern.empty() || !there || there->type != StoredType::kF8E4M3) {
+      SLUICE_TRY(find(name, {StoredType::kBF16}, {cut.rows, cut.width}, &t));
+      return *to = span(*t, nullptr, DType::kBF16, cut), Status{};
+    }
+    const int64_t blocks = (cut.width + kF8Block - 1) / kF8Block;
+    SLUICE_TRY(find(name, {StoredType::kF8E4M3}, {cut.rows, cut.width}, &t));
+    SLUICE_TRY(find(tensor_name(scale_pattern, out_.layer), {StoredType::kF8E8M0, StoredType::kF32},
+                    {(cut.rows + kF8Block - 1) / kF8Block, blocks}, &scales));
+    *to = {.form = RowForm::kF8Blocks,
+           .rows = cut.count,
+           .w = t->data + cut.first * cut.width + cut.column,
+           .stride = cut.width,
+           .scales = scales->data,
+           .scale_stride = blocks * bits_of(scales->type) / 8,
+           .scale_type = scales->type,
+           .first_column = cut.column,
+           .first_row = cut.first,
+           .tensor = t,
+           .scale_tensor = scales};
+    return {};
+  }
+
+  Status shared() {
+    const MoeConfig& c = out_.whole;
+    if (c.shared_intermediate == 0 && !names_.shared_up.empty()) {
+      const CheckpointTensor* there =
+          out_.checkpoint->find_if_there(tensor_name(names_.shared_up, out_.layer));
+      if (there)
+        return refuse("shared_intermediate: wanted above 0, as " + place_of(*there) + " is there, found 0");
+    }
+    if (out_.local.shared_intermediate == 0) return {};
+    const Part part = out_.shared_width;
+    const Cut up{.rows = c.shared_intermediate, .width = c.hidden, .first = part.begin, .count = part.count};
+    const Cut down{.rows = c.hidden, .width = c.shared_intermediate, .column = part.begin, .count = c.hidden};
+    RowSpan gate_span, up_span, down_span;
+    if (is_gated(c.act))
+      SLUICE_TRY(shared_matrix(names_.shared_gate, names_.shared_gate_scale, up, &gate_span));
+    SLUICE_TRY(shared_matrix(names_.shared_up, names_.shared_up_scale, up, &up_span));
+    SLUICE_TRY(shared_matrix(names_.shared_down, names_.shared_down_scale, down, &down_span));
+    out_.shared =
+        ExpertSource{is_gated(c.act) ? PanelSource{{gate_span}, {up_span}} : PanelSource{{up_span}, {}},
+                     {{down_span}, {}}};
+    return {};
+  }
+
+  MoeSource& out_;
+  const MoeNames& names_;
+};
+
+PanelMatrix matrix_of(const ExpertGemm::Problem& p) {
+  return {.features = p.features,
+          .width = p.width,
+          .gated = is_gated(p.act),
+          .gate_order = p.gate_order,
+          .w = p.w};
+}
+
+// Calls f(tensor, begin, bytes) for what the spans of a matrix cover.
+template <class F>
+void for_each_extent(const PanelMatrix& m, const PanelSource& source, F f) {
+  const auto visit = [&](const RowSpan& s) {
+    if (s.rows == 0 || !s.tensor) return;
+    const int64_t row = s.form == RowForm::kColumns    ? (m.width - 1) * s.step + 2
+                        : s.form == RowForm::kF8Blocks ? m.width
+                                                       : bytes_of(m.w, m.width);
+    f(*s.tensor, s.w - s.tensor->data, (s.rows - 1) * s.stride + row);
+    if (m.w == DType::kE2M1)
+      f(*s.scale_tensor, s.scales - s.scale_tensor->data, (s.rows - 1) * s.scale_stride + m.width / kMxBlock);
+  };
+  for (const RowSpan& s : source.rows) visit(s);
+  for (const RowSpan& s : source.ups) visit(s);
+}
+
+}  // namespace
+
+Result<MoeSource> find_moe(const Checkpoint& checkpoint, const MoeConfig& whole, MoeNaming naming,
+                           int64_t layer, const Slice& slice) {
+  auto local = sliced(whole, slice);
+  if (!local.ok()) return local.status();
+  MoeSource out;
+  out.checkpoint = &checkpoint;
+  out.names = &moe_names(naming);
+  out.layer = layer;
+  out.whole = whole;
+  out.local = std::move(local).value();
+
+  if (whole.scope == ExpertScope::kRange)
+    return invalid(out.place() +
+                   ": scope: wanted all (slices come from the loader's own argument), found range");
+  out.width = part_of_width(whole.intermediate, slice);
+  out.shared_width = part_of_width(whole.shared_intermediate, slice);
+  out.experts = part_of_experts(whole.experts, slice);
+  const ExpertProblems p = expert_problems(out.local);
+  out.up = matrix_of(p.up), out.down = matrix_of(p.down);
+  out.shared_up = matrix_of(p.shared_up), out.shared_down = matrix_of(p.shared_down);
+  SLUICE_TRY(Finder(&out, *out.names).all());
+  return out;
+}
+
+int64_t weight_bytes(const PanelMatrix& m) {
+  const int64_t rows = m.gated ? 2 * m.features : m.features;
+  return rows * (bytes_of(m.w, m.width) + (m.w == DType::kE2M1 ? m.width / kMxBlock : 0));
+}
+
+void prefetch(const Checkpoint& checkpoint, const PanelMatrix& matrix, const PanelSource& source) {
+  for_each_extent(matrix, source, [&](const CheckpointTensor& t, int64_t begin, int64_t bytes) {
+    checkpoint.prefetch(t, begin, bytes);
+  });
+}
+void release(const Checkpoint& checkpoint, const PanelMatrix& matrix, const PanelSource& source) {
+  for_each_extent(matrix, source, [&](const CheckpointTensor& t, int64_t begin, int64_t bytes) {
+    checkpoint.release(t, begin, bytes);
+  });
+}
+
+}  // namespace sluice

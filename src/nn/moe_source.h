@@ -1,0 +1,48 @@
+// Where one MoE layer lies in a checkpoint: every tensor found and checked, every expert as spans of rows.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nn/moe_names.h"
+#include "nn/moe_slice.h"
+#include "weights/panels.h"
+
+namespace sluice {
+
+struct ExpertSource {
+  PanelSource up, down;
+};
+
+struct MoeSource {
+  const Checkpoint* checkpoint = nullptr;
+  const MoeNames* names = nullptr;
+  int64_t layer = 0;
+  MoeConfig whole, local;  // of all ranks, of this one
+  Part width, shared_width,
+      experts;  // this rank's part of `intermediate`, of the shared expert's, of the experts
+  // Absent tensors are null. Shapes are the whole layer's.
+  const CheckpointTensor *router = nullptr, *router_bias = nullptr, *correction_bias = nullptr,
+                         *hash_table = nullptr;
+  const CheckpointTensor *up_bias = nullptr, *down_bias = nullptr;
+  PanelMatrix up, down, shared_up, shared_down;  // of one expert, this rank's part
+  std::vector<ExpertSource> of_expert;           // this rank's experts, its part of their width
+  std::optional<ExpertSource> shared;
+
+  // "layer 3": how errors begin.
+  std::string place() const { return "layer " + std::to_string(layer); }
+};
+
+// kCorrupt or kUnsupported names file and tensor, what was wanted and what was found: a tensor that is missing or has another
+// type or shape, or one that is there although `whole` says that the layer has none of it. kInvalidArgument: a config or slice
+// that cannot be (nn/moe_slice.h), or that the naming cannot hold.
+Result<MoeSource> find_moe(const Checkpoint& checkpoint, const MoeConfig& whole, MoeNaming naming,
+                           int64_t layer, const Slice& slice);
+
+// Bytes of a matrix's weights and scales, without padding: what packing it reads.
+int64_t weight_bytes(const PanelMatrix& matrix);
+// Wishes about the pages under a matrix (weights/mapped_file.h).
+void prefetch(const Checkpoint& checkpoint, const PanelMatrix& matrix, const PanelSource& source);
+void release(const Checkpoint& checkpoint, const PanelMatrix& matrix, const PanelSource& source);
+
+}  // namespace sluice

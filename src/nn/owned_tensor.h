@@ -1,0 +1,37 @@
+// A tensor in a device's memory that is released with its owner.
+#pragma once
+#include <string>
+#include <utility>
+
+#include "dispatch/device.h"
+#include "ops/op.h"
+
+namespace sluice {
+
+class OwnedTensor {
+ public:
+  OwnedTensor() = default;
+  // kOutOfMemory names `what`, how many bytes were wanted and how many are free.
+  static Result<OwnedTensor> make(Device& device, const SlotSpec& spec, const std::string& what);
+  OwnedTensor(OwnedTensor&& other) noexcept
+      : device_(std::exchange(other.device_, nullptr)), tensor_(std::exchange(other.tensor_, {})) {}
+  OwnedTensor& operator=(OwnedTensor&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(tensor_, other.tensor_);
+    return *this;
+  }
+  ~OwnedTensor() {
+    if (device_) device_->release(tensor_.data);
+  }
+  const Tensor& view() const { return tensor_; }
+  int64_t bytes() const { return device_ ? bytes_of(tensor_.dtype, elements_of(tensor_)) : 0; }
+
+ private:
+  Device* device_ = nullptr;
+  Tensor tensor_;
+};
+
+// "wanted 12 bytes, 7 are free"
+std::string wanted_and_free(const Device& device, int64_t bytes);
+
+}  // namespace sluice
