@@ -30,30 +30,49 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::take_chunks(int thread) {
+  uint64_t ticket = ticket_.load(std::memory_order_acquire);
   for (;;) {
-    const int64_t begin = next_.fetch_add(grain_, std::memory_order_relaxed);
-    if (begin >= count_) return;
-    call_(context_, begin, std::min(begin + grain_, count_), thread);
+    const Call call = call_.load(std::memory_order_relaxed);
+    void* const context = context_.load(std::memory_order_relaxed);
+    const int64_t count = count_.load(std::memory_order_relaxed),
+                  grain = grain_.load(std::memory_order_relaxed);
+    const auto chunk = static_cast<int64_t>(ticket & UINT32_MAX);
+    if (chunk >= chunks_.load(std::memory_order_acquire)) return;
+    // Success means that this chunk was still open, so the caller is still in this loop and all of the above is its own.
+    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel,
+                                       std::memory_order_acquire))
+      continue;
+    ++ticket;
+    call(context, chunk * grain, std::min((chunk + 1) * grain, count), thread);
+    done_.fetch_add(1, std::memory_order_release);
   }
 }
 
 void ThreadPool::run_erased(int64_t count, int64_t grain, Call call, void* context) {
+  // Chunks are counted in 32 bits.
+  grain = std::max(grain, (count + UINT32_MAX - 1) / UINT32_MAX);
   if (workers_.empty() || count <= grain) {  // one chunk: waking anybody costs more than it brings
     for (int64_t begin = 0; begin < count; begin += grain)
       call(context, begin, std::min(begin + grain, count), 0);
     return;
   }
   const std::scoped_lock lock(one_loop_);
-  call_ = call;
-  context_ = context;
-  count_ = count;
-  grain_ = grain;
-  next_.store(0, std::memory_order_relaxed);
-  busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  loop_.fetch_add(1, std::memory_order_release);  // publishes all of the above
+  const int64_t chunks = (count + grain - 1) / grain;
+  call_.store(call, std::memory_order_relaxed);
+  context_.store(context, std::memory_order_relaxed);
+  count_.store(count, std::memory_order_relaxed);
+  grain_.store(grain, std::memory_order_relaxed);
+  done_.store(0, std::memory_order_relaxed);
+  const uint64_t number = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
+  // The last loop's ticket would look open if this loop has more chunks: so the new one comes first, closed, and opens
+  // with the number of its chunks.
+  chunks_.store(0, std::memory_order_relaxed);
+  ticket_.store(number << 32, std::memory_order_release);
+  chunks_.store(chunks, std::memory_order_release);
+  loop_.fetch_add(1, std::memory_order_release);
   loop_.notify_all();
   take_chunks(0);
-  for (int spins = 0; busy_.load(std::memory_order_acquire) != 0; ++spins) {
+  for (int spins = 0; done_.load(std::memory_order_acquire) != chunks; ++spins) {
     if (spins < kSpins) {
       relax();
     } else {
@@ -77,7 +96,6 @@ void ThreadPool::work(int thread) {
     seen = now;
     if (stop_.load(std::memory_order_relaxed)) return;
     take_chunks(thread);
-    busy_.fetch_sub(1, std::memory_order_release);
   }
 }
 

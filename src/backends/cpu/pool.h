@@ -12,8 +12,9 @@ namespace sluice::cpu {
 
 // Loops are handed out in chunks from a shared counter, so which thread runs an index is not determined:
 // kernels give each output element to exactly one index, and then results do not depend on threads. The
-// caller takes part. Workers spin for a moment between loops (a step is hundreds of them, microseconds apart)
-// and then sleep.
+// caller takes part, and waits for chunks, never for threads: a worker that the system does not run takes no
+// chunk and holds nobody up. Workers spin for a moment between loops (a step is hundreds of them,
+// microseconds apart) and then sleep.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads);  // the caller counts as one; at least 1
@@ -43,12 +44,14 @@ class ThreadPool {
   void take_chunks(int thread);
 
   std::mutex one_loop_;  // held by the caller for the length of its loop
-  Call call_ = nullptr;
-  void* context_ = nullptr;
-  int64_t count_ = 0, grain_ = 1;
-  alignas(64) std::atomic<int64_t> next_{0};
-  alignas(64) std::atomic<uint32_t> loop_{0};  // odd or even does not matter: a new value is a new loop
-  alignas(64) std::atomic<int> busy_{0};       // workers that have not finished the current loop
+  // The current loop. Written while no chunk of the last one is left, so who claims a chunk has read its own loop's.
+  std::atomic<Call> call_{nullptr};
+  std::atomic<void*> context_{nullptr};
+  std::atomic<int64_t> count_{0}, grain_{1}, chunks_{0};
+  // The loop's number above, the next chunk below: a claim fails once another loop has begun.
+  alignas(64) std::atomic<uint64_t> ticket_{0};
+  alignas(64) std::atomic<int64_t> done_{0};   // chunks of the current loop that are finished
+  alignas(64) std::atomic<uint32_t> loop_{0};  // what workers sleep on: a new value is a new loop
   std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;
 };
