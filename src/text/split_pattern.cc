@@ -16,9 +16,10 @@ constexpr size_t kPatternBytesMax = 16384;  // the longest in use has about 500
 constexpr size_t kJitStackBytes = 1 << 20;
 constexpr uint32_t kHeapKibMax =
     1 << 16;  // of the interpreter, which stands in where the JIT's stack does not suffice
-constexpr uint64_t kStepsFirst = 256;  // tried first: almost every match takes fewer
-constexpr uint64_t kStepsMost = 1u << 30;
-constexpr uint64_t kBudgetFloor = 1 << 22, kBudgetPerByte = 1024;
+// Steps are PCRE2's count of what it tries. Patterns in use take at most four a byte on their worst texts, which are long runs.
+constexpr uint64_t kStepsFirst = 32;  // tried first: almost every match takes fewer
+constexpr uint64_t kMatchFloor = 1 << 16, kMatchPerByte = 16;
+constexpr uint64_t kBudgetFloor = 1 << 20, kBudgetPerByte = 64;
 
 template <auto free>
 struct FreeWith {
@@ -63,6 +64,7 @@ class Matcher {
     int64_t begin = 0, end = -1;
   };
   Result<Match> find(std::string_view text, int64_t from) {
+    const uint64_t most = std::min<uint64_t>(kMatchFloor + kMatchPerByte * text.size(), UINT32_MAX);
     uint32_t options =
         PCRE2_NO_UTF_CHECK;  // cut() has looked; looking again at each match takes quadratic time
     uint64_t steps = kStepsFirst;
@@ -79,8 +81,8 @@ class Matcher {
       if (rc == PCRE2_ERROR_NOMATCH) return Match{};
       if (rc == PCRE2_ERROR_JIT_STACKLIMIT && options == PCRE2_NO_UTF_CHECK) {
         options |= PCRE2_NO_JIT;
-      } else if (rc == PCRE2_ERROR_MATCHLIMIT && budget_ > 0 && steps < kStepsMost) {
-        steps *= 2;
+      } else if (rc == PCRE2_ERROR_MATCHLIMIT && budget_ > 0 && steps < most) {
+        steps = std::min(steps * 2, most);
         pcre2_set_match_limit(context_.get(), static_cast<uint32_t>(steps));
       } else if (rc == PCRE2_ERROR_NOMEMORY) {
         return out_of_memory(*where_ + ": no memory to match the pattern");

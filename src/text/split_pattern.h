@@ -25,7 +25,9 @@ class SplitPattern {
   // Cuts each piece of `text` further, as if it were a text of its own. `ends` holds where the pieces end, in bytes, in
   // ascending order, the last at text.size(). The new pieces are the matches and what is between them; none is empty.
   // Bytes that are not UTF-8 are pieces of their own: each run of them cuts the text, and nothing matches across it.
-  // kUnsupported: a hostile pattern took more steps than 2^22 + 1024 per byte. kOutOfMemory.
+  // kUnsupported: a hostile pattern took more steps than 2^16 + 16 per byte for one match, or 2^20 + 64 per byte for all of
+  // them. PCRE2 counts no step for each character of a run, so a hostile pattern that matches nothing can still take time
+  // quadratic in the text: callers bound the text. kOutOfMemory.
   Status cut(std::string_view text, std::vector<int64_t>* ends) const;
 
  private:
