@@ -1,0 +1,300 @@
+#include "nn/moe_canary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "base/random.h"
+
+namespace sluice {
+namespace {
+
+// A tensor of the host that a reference reads, and its copy on the device.
+struct Both {
+  std::vector<std::byte> bytes;
+  Tensor host;
+  OwnedTensor device;
+};
+
+Result<Both> make_both(Device& device, const SlotSpec& spec) {
+  auto made = OwnedTensor::make(device, spec, "canary");
+  if (!made.ok()) return made.status();
+  Both out{.bytes = std::vector<std::byte>(static_cast<size_t>(made.value().bytes())),
+           .host = made.value().view(),
+           .device = std::move(made).value()};
+  out.host.data = out.bytes.data();
+  out.host.where = Backend::kCpu;
+  return out;
+}
+
+Status upload(Device& device, const Both& t) {
+  SLUICE_TRY(device.copy(t.device.view().data, t.bytes.data(), t.bytes.size(), device.stream()));
+  return device.wait(device.stream());
+}
+Status download(Device& device, Both* t) {
+  SLUICE_TRY(device.copy(t->bytes.data(), t->device.view().data, t->bytes.size(), device.stream()));
+  return device.wait(device.stream());
+}
+
+void fill_normal(const Tensor& t, Random& random) {
+  for (int64_t i = 0; i < elements_of(t); ++i) {
+    const auto value = static_cast<float>(random.normal());
+    if (t.dtype == DType::kBF16) t.as<BF16>()[i] = to_bf16(value);
+    if (t.dtype == DType::kF32) t.as<float>()[i] = value;
+  }
+}
+
+// `count` of `size`, ascending: the first, the last, and random ones.
+std::vector<int64_t> some_of(int64_t size, int64_t count, Random& random) {
+  std::set<int64_t> out{0, size - 1};
+  while (static_cast<int64_t>(out.size()) < std::min(size, count)) out.insert(random.integer(0, size - 1));
+  return {out.begin(), out.end()};
+}
+
+// Rows of a batch sorted by expert; `experts` are those that get any.
+struct Grouping {
+  std::vector<int64_t> experts;
+  std::vector<int32_t> begin, count, order;               // as ops/group_rows.h, over all local experts
+  std::vector<int32_t> begin_of_chosen, count_of_chosen;  // over `experts` alone
+};
+Grouping deal(int64_t rows, int64_t local_experts, std::vector<int64_t> experts) {
+  Grouping g{.experts = std::move(experts),
+             .begin = {},
+             .count = {},
+             .order = {},
+             .begin_of_chosen = {},
+             .count_of_chosen = {}};
+  const auto chosen = static_cast<int64_t>(g.experts.size());
+  for (int64_t e = 0, i = 0; e < local_experts; ++e) {
+    g.begin.push_back(static_cast<int32_t>(g.order.size()));
+    if (i < chosen && g.experts[static_cast<size_t>(i)] == e) {
+      g.begin_of_chosen.push_back(g.begin.back());
+      for (int64_t r = i; r < rows; r += chosen) g.order.push_back(static_cast<int32_t>(r));
+      g.count_of_chosen.push_back(static_cast<int32_t>(g.order.size()) - g.begin.back());
+      ++i;
+    }
+    g.count.push_back(static_cast<int32_t>(g.order.size()) - g.begin.back());
+  }
+  g.begin.push_back(static_cast<int32_t>(rows));
+  g.begin_of_chosen.push_back(static_cast<int32_t>(rows));
+  return g;
+}
+
+Tensor view(std::vector<int32_t>& v) {
+  return make_tensor(v.data(), DType::kI32, {static_cast<int64_t>(v.size())});
+}
+
+// Some features of some experts as the checkpoint has them: a small row-major matrix for the reference.
+struct SomeRows {
+  std::vector<std::byte> w, scales;
+  std::vector<uint16_t> bias;
+};
+
+class Canary {
+ public:
+  Canary(Device& device, const LoadedMoe& loaded, const MoeSource& source, const CanaryOptions& options)
+      : device_(device), loaded_(loaded), source_(source), options_(options), random_(options.seed) {}
+
+  Status run() {
+    const MoeConfig& c = loaded_.config();
+    const ExpertProblems p = expert_problems(c);
+    std::vector<const ExpertSource*> experts;
+    for (const ExpertSource& e : source_.of_expert) experts.push_back(&e);
+    SLUICE_TRY(pair("experts", p.up, p.down, loaded_.weights().experts, experts));
+    if (!source_.shared) return {};
+    return pair("shared", p.shared_up, p.shared_down, loaded_.weights().shared, {&*source_.shared});
+  }
+
+ private:
+  // One stage: its problem, the packed weights, and the checkpoint's.
+  struct Stage {
+    std::string name;
+    ExpertGemm::Problem problem;
+    Tensor w, w_scale, bias;
+    std::vector<const PanelSource*> sources;  // of each local expert
+    const CheckpointTensor* source_bias = nullptr;
+  };
+
+  Status pair(const std::string& name, ExpertGemm::Problem up, ExpertGemm::Problem down,
+              const ExpertWeights& w, const std::vector<const ExpertSource*>& experts) {
+    up = ExpertGemm::at_tokens(up, options_.tokens);
+    down = ExpertGemm::at_tokens(down, up.rows);
+    Stage first{name + ".up", up, w.up, w.up_scale, w.up_bias, {}, source_.up_bias};
+    Stage second{name + ".down", down, w.down, w.down_scale, w.down_bias, {}, source_.down_bias};
+    for (const ExpertSource* e : experts) first.sources.push_back(&e->up), second.sources.push_back(&e->down);
+    Grouping rows = deal(up.rows, up.experts, some_of(up.experts, 3, random_));
+    auto x = make_both(device_, slot("x", Role::kIn, up.x, {up.tokens, up.width}));
+    auto h = make_both(device_, slot("h", Role::kOut, up.y, {up.rows, up.features}));
+    auto y = make_both(device_, slot("y", Role::kOut, down.y, {down.rows, down.features}));
+    for (const auto* made : {&x, &h, &y})
+      if (!made->ok()) return made->status();
+    fill_normal(x.value().host, random_);
+    SLUICE_TRY(upload(device_, x.value()));
+    SLUICE_TRY(stage(first, rows, x.value(), &h.value()));
+    return stage(second, rows, h.value(), &y.value());
+  }
+
+  // Runs the planned kernel on x, leaves its answer in y on both sides, and looks at it.
+  Status stage(const Stage& s, Grouping& rows, const Both& x, Both* y) {
+    const auto plan = make_plan<ExpertGemm>(device_, s.problem, options_.policy);
+    if (!plan.ok()) return plan.status();
+    ExpertGemm::Args args{.x = x.device.view(),
+                          .w = s.w,
+                          .w_scale = s.w_scale,
+                          .bias = s.bias,
+                          .act_params = {},
+                          .row_begin = {},
+                          .row_count = {},
+                          .order = {},
+                          .weights = {},
+                          .y = y->device.view()};
+    Both lists[4];
+    std::vector<float> weights(static_cast<size_t>(s.problem.weighted ? s.problem.rows : 0));
+    for (float& w : weights) w = static_cast<float>(random_.uniform());
+    const auto send = [&](Both* to, const void* data, const SlotSpec& spec, Tensor* arg) -> Status {
+      auto made = make_both(device_, spec);
+      if (!made.ok()) return made.status();
+      *to = std::move(made).value();
+      std::memcpy(to->bytes.data(), data, to->bytes.size());
+      *arg = to->device.view();
+      return upload(device_, *to);
+    };
+    const int64_t experts = s.problem.experts;
+    SLUICE_TRY(send(&lists[0], rows.begin.data(), slot("row_begin", Role::kIn, DType::kI32, {experts + 1}),
+                    &args.row_begin));
+    SLUICE_TRY(send(&lists[1], rows.count.data(), slot("row_count", Role::kIn, DType::kI32, {experts}),
+                    &args.row_count));
+    if (s.problem.slots > 0)
+      SLUICE_TRY(send(&lists[2], rows.order.data(), slot("order", Role::kIn, DType::kI32, {s.problem.rows}),
+                      &args.order));
+    if (s.problem.weighted)
+      SLUICE_TRY(send(&lists[3], weights.data(), slot("weights", Role::kIn, DType::kF32, {s.problem.rows}),
+                      &args.weights));
+    const auto scratch = OwnedTensor::make(
+        device_, slot("", Role::kIn, DType::kU8, {static_cast<int64_t>(plan.value().workspace_bytes()) + 1}),
+        "canary");
+    if (!scratch.ok()) return scratch.status();
+    SLUICE_TRY(plan.value().run(
+        args, {scratch.value().view().as<std::byte>(), plan.value().workspace_bytes()}, device_.stream()));
+    SLUICE_TRY(device_.wait(device_.stream()));
+    SLUICE_TRY(download(device_, y));
+    const Tensor weights_view =
+        weights.empty() ? Tensor{} : make_tensor(weights.data(), DType::kF32, {s.problem.rows});
+    return look(s, rows, x.host, weights_view, y->host, std::string(plan.value().kernel()));
+  }
+
+  SomeRows rows_of(const Stage& s, const Grouping& rows, const std::vector<int64_t>& features) const {
+    const ExpertGemm::Problem& p = s.problem;
+    const bool gated = is_gated(p.act), fp4 = p.w == DType::kE2M1;
+    const auto count = static_cast<int64_t>(features.size());
+    const int64_t row_bytes = bytes_of(p.w, p.width), blocks = fp4 ? p.width / kMxBlock : 0;
+    const int64_t weight_rows = (gated ? 2 : 1) * count;
+    SomeRows out;
+    out.w.resize(rows.experts.size() * static_cast<size_t>(weight_rows * row_bytes));
+    out.scales.resize(rows.experts.size() * static_cast<size_t>(weight_rows * blocks));
+    out.bias.resize(p.bias ? rows.experts.size() * static_cast<size_t>(weight_rows) : 0);
+    std::vector<std::byte> gathered(static_cast<size_t>(2 * p.width));
+    for (size_t e = 0; e < rows.experts.size(); ++e) {
+      const PanelSource& from = *s.sources[static_cast<size_t>(rows.experts[e])];
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t feature = features[static_cast<size_t>(i)];
+        for (int up = 0; up <= (gated ? 1 : 0); ++up) {
+          const RowSpan& span = up ? from.ups[0] : from.rows[0];
+          const auto to =
+              static_cast<int64_t>(e) * weight_rows + (gated ? gated_row(p.gate_order, count, i, up) : i);
+          std::memcpy(out.w.data() + to * row_bytes, read_row(span, feature, p.width, gathered.data()),
+                      static_cast<size_t>(row_bytes));
+          if (fp4)
+            std::memcpy(out.scales.data() + to * blocks, scales_of_row(span, feature),
+                        static_cast<size_t>(blocks));
+          if (p.bias)
+            std::memcpy(&out.bias[static_cast<size_t>(to)], bias_at(s, rows.experts[e], feature, up), 2);
+        }
+      }
+    }
+    return out;
+  }
+
+  // The checkpoint's bias of a local expert's feature.
+  const std::byte* bias_at(const Stage& s, int64_t expert, int64_t feature, bool up) const {
+    const CheckpointTensor& t = *s.source_bias;
+    int64_t row = feature;
+    if (s.source_bias == source_.up_bias) {
+      row += source_.width.begin;
+      if (is_gated(s.problem.act)) row = gated_row(s.problem.gate_order, source_.whole.intermediate, row, up);
+    }
+    return t.data + ((source_.experts.begin + expert) * t.shape[1] + row) * 2;
+  }
+
+  // Holds y against the reference on x, feature by feature.
+  Status look(const Stage& s, Grouping& rows, const Tensor& x, const Tensor& weights, const Tensor& y,
+              const std::string& kernel) {
+    const std::vector<int64_t> features = some_of(s.problem.features, options_.features, random_);
+    SomeRows few = rows_of(s, rows, features);
+    const auto experts = static_cast<int64_t>(rows.experts.size()),
+               count = static_cast<int64_t>(features.size());
+    ExpertGemm::Problem p = s.problem;
+    p.experts = experts, p.features = count, p.layout = WeightLayout::kRowMajor;
+    const int64_t weight_rows = ExpertGemm::weight_rows(p);
+    ExpertGemm::Args args{.x = x,
+                          .w = make_tensor(few.w.data(), p.w, {experts, weight_rows, p.width}),
+                          .w_scale = {},
+                          .bias = {},
+                          .act_params = {},
+                          .row_begin = view(rows.begin_of_chosen),
+                          .row_count = view(rows.count_of_chosen),
+                          .order = view(rows.order),
+                          .weights = weights,
+                          .y = {}};
+    if (!few.scales.empty())
+      args.w_scale = make_tensor(few.scales.data(), DType::kU8, {experts, weight_rows, p.width / kMxBlock});
+    if (p.bias) args.bias = make_tensor(few.bias.data(), DType::kBF16, {experts, weight_rows});
+    const Expectations wanted = reference(p, args);
+    const Expected& want = wanted[0];
+    for (int64_t e = 0; e < experts; ++e) {
+      const int64_t begin = rows.begin_of_chosen[static_cast<size_t>(e)],
+                    end = begin + rows.count_of_chosen[static_cast<size_t>(e)];
+      for (int64_t r = begin; r < end; ++r) {
+        for (int64_t i = 0; i < count; ++i) {
+          const auto at = static_cast<size_t>(r * count + i);
+          const int64_t feature = features[static_cast<size_t>(i)];
+          const double got = load2(y, r, feature);
+          const bool both_nan = std::isnan(want.value[at]) && std::isnan(got);
+          if (both_nan || std::abs(got - want.value[at]) <= want.bound[at] || got == want.value[at] ||
+              std::isinf(want.bound[at]))
+            continue;
+          return Status{Code::kCorrupt,
+                        source_.place() + ": " + s.name + ": expert " +
+                            std::to_string(source_.experts.begin + rows.experts[static_cast<size_t>(e)]) +
+                            ", feature " + std::to_string(feature) + ": wanted " +
+                            std::to_string(want.value[at]) + " within " + std::to_string(want.bound[at]) +
+                            ", as the checkpoint's bytes give, found " + std::to_string(got) + " from " +
+                            kernel + " on the packed weights; do not serve"};
+        }
+      }
+    }
+    return {};
+  }
+
+  Device& device_;
+  const LoadedMoe& loaded_;
+  const MoeSource& source_;
+  const CanaryOptions& options_;
+  Random random_;
+};
+
+}  // namespace
+
+Status canary(Device& device, const LoadedMoe& loaded, const Checkpoint& checkpoint,
+              const CanaryOptions& options) {
+  if (options.tokens < 1 || options.features < 1)
+    return invalid("canary: wanted at least one token and one feature, found " +
+                   std::to_string(options.tokens) + " and " + std::to_string(options.features));
+  const MoeLoadOptions& o = loaded.options();
+  const auto source = find_moe(checkpoint, loaded.whole(), o.naming, o.layer, o.slice);
+  if (!source.ok()) return source.status();
+  return Canary(device, loaded, source.value(), options).run();
+}
+
+}  // namespace sluice

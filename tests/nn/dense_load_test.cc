@@ -1,0 +1,106 @@
+#include "nn/dense_load.h"
+
+#include <gtest/gtest.h>
+
+#include "harness/devices.h"
+#include "harness/moe_files.h"
+#include "weights/panels.h"
+
+namespace sluice::test {
+namespace {
+
+StoredTensor bf16(const std::string& name, std::vector<int64_t> shape, uint16_t first) {
+  StoredTensor t{{name, StoredType::kBF16, std::move(shape)}, {}};
+  t.bytes.resize(static_cast<size_t>(stored_bytes(t.what.type, t.what.shape).value()));
+  for (size_t i = 0; i < t.bytes.size() / 2; ++i) {
+    const auto v = static_cast<uint16_t>(first + i);
+    std::memcpy(&t.bytes[2 * i], &v, 2);
+  }
+  return t;
+}
+
+class DenseLoad : public testing::Test {
+ protected:
+  DenseLoad()
+      : file({{{"odd", StoredType::kU8, {1}}, {std::byte{1}}},
+              bf16("q", {40, 33}, 0),
+              bf16("k", {7, 33}, 5000),
+              bf16("v", {7, 33}, 9000),
+              bf16("norm", {33}, 0x3F80),
+              {{"f8", StoredType::kF8E4M3, {4}}, std::vector<std::byte>(4)},
+              {{"f32", StoredType::kF32, {4}}, std::vector<std::byte>(16)}}),
+        device(cpu::open_device({.threads = 2}).value()) {}
+  Written file;
+  std::unique_ptr<Device> device;
+};
+
+TEST_F(DenseLoad, CopiesAsItIsAndWidensWithoutLoss) {
+  const auto same = load_dense(*device, *file.checkpoint, "norm", {33}, DType::kBF16);
+  const auto wide = load_dense(*device, *file.checkpoint, "norm", {33}, DType::kF32);
+  ASSERT_TRUE(same.ok() && wide.ok()) << same.status().message << wide.status().message;
+  for (uint16_t i = 0; i < 33; ++i) {
+    EXPECT_EQ(same.value().view().as<uint16_t>()[i], 0x3F80 + i);
+    EXPECT_EQ(wide.value().view().as<float>()[i], to_float(BF16{static_cast<uint16_t>(0x3F80 + i)}));
+  }
+  EXPECT_EQ(same.value().view().rank, 1);
+  EXPECT_EQ(same.value().view().shape[0], 33);
+}
+
+TEST_F(DenseLoad, StackedProjectionsAreOneMatrix) {
+  const DensePart parts[] = {{"q", 40}, {"k", 7}, {"v", 7}};
+  const auto packed = pack_dense(*device, *file.checkpoint, parts, 33, 2);
+  ASSERT_TRUE(packed.ok()) << packed.status().message;
+  const PanelShape s = panel_shape(54, false, 33);
+  ASSERT_EQ(packed.value().bytes(), s.code_bytes(false));
+  for (int64_t i = 0; i < 54; ++i)
+    for (int64_t k = 0; k < s.width; ++k) {
+      const int64_t want = k >= 33  ? 0
+                           : i < 40 ? i * 33 + k
+                           : i < 47 ? 5000 + (i - 40) * 33 + k
+                                    : 9000 + (i - 47) * 33 + k;
+      ASSERT_EQ(packed.value().view().as<BF16>()[panel_bf16_index(s, panel_row(false, i, false), k)].bits,
+                want)
+          << i << " " << k;
+    }
+  const DensePart one[] = {{"q", 40}};
+  EXPECT_TRUE(pack_dense(*device, *file.checkpoint, one, 33, 0).ok());
+}
+
+TEST_F(DenseLoad, StackedBiasesAreOneVector) {
+  const Written biases({bf16("a", {5}, 10), bf16("b", {3}, 20)});
+  const DensePart parts[] = {{"a", 5}, {"b", 3}};
+  const auto stacked = load_stacked(*device, *biases.checkpoint, parts, DType::kBF16);
+  ASSERT_TRUE(stacked.ok()) << stacked.status().message;
+  const uint16_t want[] = {10, 11, 12, 13, 14, 20, 21, 22};
+  EXPECT_EQ(std::memcmp(stacked.value().view().data, want, sizeof want), 0);
+  const DensePart wrong[] = {{"a", 5}, {"b", 4}};
+  EXPECT_NE(load_stacked(*device, *biases.checkpoint, wrong, DType::kBF16)
+                .status()
+                .message.find("b: wanted BF16[4], found BF16[3]"),
+            std::string::npos);
+  EXPECT_EQ(load_stacked(*device, *biases.checkpoint, {}, DType::kBF16).status().code,
+            Code::kInvalidArgument);
+}
+
+TEST_F(DenseLoad, WhatWouldLoseSomethingIsRefusedByName) {
+  const auto refused = [&](const Status& status, Code code, const std::string& words) {
+    EXPECT_EQ(status.code, code) << status.message;
+    EXPECT_NE(status.message.find(words), std::string::npos) << status.message;
+  };
+  refused(load_dense(*device, *file.checkpoint, "f8", {4}, DType::kBF16).status(), Code::kUnsupported,
+          "f8: wanted BF16[4], found F8_E4M3[4]");
+  refused(load_dense(*device, *file.checkpoint, "f32", {4}, DType::kBF16).status(), Code::kUnsupported,
+          "f32: wanted BF16[4], found F32[4]");
+  refused(load_dense(*device, *file.checkpoint, "norm", {3, 11}, DType::kBF16).status(), Code::kCorrupt,
+          "norm: wanted BF16[3, 11], found BF16[33]");
+  refused(load_dense(*device, *file.checkpoint, "nor", {33}, DType::kBF16).status(), Code::kCorrupt,
+          "the nearest is 'norm'");
+  const DensePart parts[] = {{"q", 40}, {"k", 8}};
+  refused(pack_dense(*device, *file.checkpoint, parts, 33, 1).status(), Code::kCorrupt,
+          "k: wanted BF16[8, 33], found BF16[7, 33]");
+  refused(pack_dense(*device, *file.checkpoint, {}, 33, 1).status(), Code::kInvalidArgument,
+          "at least one feature");
+}
+
+}  // namespace
+}  // namespace sluice::test

@@ -1,0 +1,108 @@
+#include <gtest/gtest.h>
+
+#include "harness/devices.h"
+#include "harness/moe_files.h"
+#include "nn/moe.h"
+#include "nn/moe_canary.h"
+
+namespace sluice::test {
+namespace {
+
+constexpr int64_t kTokens = 40;  // so many that every expert is chosen
+
+std::vector<std::byte> forward(Device& device, const MoeConfig& config, const MoeWeights& weights) {
+  const auto moe = Moe::plan(device, config, kTokens);
+  EXPECT_TRUE(moe.ok()) << moe.status().message;
+  Random random(3);
+  std::vector<uint16_t> x(static_cast<size_t>(kTokens * config.hidden)), y(x.size());
+  for (uint16_t& v : x) v = to_bf16(static_cast<float>(random.normal())).bits;
+  std::vector<std::byte> scratch(moe.value()->workspace_bytes() + 256);
+  auto* aligned = scratch.data() + (256 - reinterpret_cast<uintptr_t>(scratch.data()) % 256) % 256;
+  const MoeIo io{.x = make_tensor(x.data(), DType::kBF16, {kTokens, config.hidden}),
+                 .residual = {},
+                 .token_ids = {},
+                 .y = make_tensor(y.data(), DType::kBF16, {kTokens, config.hidden})};
+  const Status status =
+      moe.value()->forward(io, weights, {aligned, moe.value()->workspace_bytes()}, device.stream());
+  EXPECT_TRUE(status.ok()) << status.message;
+  std::vector<std::byte> out(y.size() * 2);
+  std::memcpy(out.data(), y.data(), out.size());
+  return out;
+}
+
+// `moe` with expert `e` of `other`.
+RandomMoe with_expert(RandomMoe moe, const RandomMoe& other, size_t e) {
+  if (!moe.gate.empty()) moe.gate[e] = other.gate[e];
+  moe.up[e] = other.up[e], moe.down[e] = other.down[e];
+  const auto copy = [&](std::vector<uint16_t>& to, const std::vector<uint16_t>& from) {
+    const size_t rows = to.size() / moe.up.size();
+    std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(e * rows), rows,
+                to.begin() + static_cast<std::ptrdiff_t>(e * rows));
+  };
+  copy(moe.up_bias, other.up_bias), copy(moe.down_bias, other.down_bias);
+  return moe;
+}
+
+TEST(MoeReplace, AReplacedExpertIsAsIfFreshlyLoadedAndNoPointerMoves) {
+  const auto device = cpu::open_device({.threads = 2}).value();
+  for (MoeNaming naming : kNamings) {
+    for (const Slice& slice : {Slice{}, Slice{.tp_rank = 0, .tp_size = 2, .ep_rank = 1, .ep_size = 2}}) {
+      const RandomMoe before(small_config(naming), 5), other(small_config(naming), 6),
+          after = with_expert(before, other, 5);
+      const Written file(before.tensors(naming, 0)), update(other.tensors(naming, 0)),
+          whole(after.tensors(naming, 0));
+      const MoeLoadOptions options{.naming = naming, .slice = slice, .threads = 2};
+      const auto loaded = load_moe(*device, *file.checkpoint, before.config, options);
+      const auto fresh = load_moe(*device, *whole.checkpoint, before.config, options);
+      ASSERT_TRUE(loaded.ok() && fresh.ok()) << loaded.status().message << fresh.status().message;
+      EXPECT_NE(loaded.value()->fingerprint(), fresh.value()->fingerprint());
+      MoeWeights weights = loaded.value()->weights();
+      const auto old_y = forward(*device, loaded.value()->config(), weights);
+      const Status replaced = loaded.value()->replace_expert(*update.checkpoint, 5);
+      ASSERT_TRUE(replaced.ok()) << replaced.message;
+      EXPECT_EQ(loaded.value()->fingerprint(), fresh.value()->fingerprint());
+      MoeWeights now = loaded.value()->weights(), want = fresh.value()->weights();
+      const auto slots = weight_slots(loaded.value()->config(), &weights),
+                 slots_now = weight_slots(loaded.value()->config(), &now),
+                 slots_want = weight_slots(loaded.value()->config(), &want);
+      for (size_t i = 0; i < slots.size(); ++i) {
+        const Tensor &was = *slots[i].second, &is = *slots_now[i].second, &wanted = *slots_want[i].second;
+        EXPECT_EQ(was.data, is.data);
+        if (!is.present()) continue;
+        EXPECT_EQ(std::memcmp(is.data, wanted.data, static_cast<size_t>(bytes_of(is.dtype, elements_of(is)))),
+                  0)
+            << word(naming) << " " << slots[i].first.name;
+      }
+      const auto new_y = forward(*device, loaded.value()->config(), now);
+      EXPECT_TRUE(new_y == forward(*device, loaded.value()->config(), want)) << word(naming);
+      EXPECT_FALSE(new_y == old_y) << word(naming) << ": some token must have met expert 5";
+      EXPECT_TRUE(loaded.value()->verify().ok());
+      EXPECT_TRUE(canary(*device, *loaded.value(), *whole.checkpoint).ok());
+    }
+  }
+}
+
+TEST(MoeReplace, WhatCannotBeReplacedChangesNothing) {
+  const auto device = cpu::open_device({.threads = 1}).value();
+  const RandomMoe moe(small_config(MoeNaming::kGptOss), 5);
+  RandomMoe bad(small_config(MoeNaming::kGptOss), 6);
+  bad.down[2].scales[7] = 255;  // found after W13 has been looked at
+  const Written file(moe.tensors(MoeNaming::kGptOss, 0)), update(bad.tensors(MoeNaming::kGptOss, 0));
+  const auto loaded =
+      load_moe(*device, *file.checkpoint, moe.config, {.slice = {.ep_rank = 0, .ep_size = 2}});
+  ASSERT_TRUE(loaded.ok());
+  const uint64_t print = loaded.value()->fingerprint();
+  const Status nan = loaded.value()->replace_expert(*update.checkpoint, 2);
+  EXPECT_EQ(nan.code, Code::kCorrupt);
+  EXPECT_NE(nan.message.find("down_proj_scales: expert 2, row 1, block 2"), std::string::npos) << nan.message;
+  const Status elsewhere = loaded.value()->replace_expert(*update.checkpoint, 4);
+  EXPECT_EQ(elsewhere.code, Code::kInvalidArgument);
+  EXPECT_NE(elsewhere.message.find("wanted an expert from 0 to 3, those of this rank, found 4"),
+            std::string::npos)
+      << elsewhere.message;
+  EXPECT_EQ(loaded.value()->fingerprint(), print);
+  EXPECT_TRUE(loaded.value()->verify().ok());
+}
+
+}  // namespace
+}  // namespace sluice::test

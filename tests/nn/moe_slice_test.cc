@@ -1,0 +1,240 @@
+#include "nn/moe_slice.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "harness/devices.h"
+#include "harness/moe_files.h"
+#include "nn/moe.h"
+
+namespace sluice::test {
+namespace {
+
+constexpr int64_t kTokens = 4;
+constexpr double kEps = 0x1p-24;
+
+TEST(MoeSlice, WidthsAreWholeBlocksWithAnUnevenTail) {
+  const auto widths = [](int64_t width, int64_t ranks) {
+    std::vector<int64_t> out;
+    int64_t next = 0;
+    for (int64_t r = 0; r < ranks; ++r) {
+      const Part part = part_of_width(width, {.tp_rank = r, .tp_size = ranks});
+      EXPECT_TRUE(part.begin == next || part.count == 0);
+      next += part.count;
+      out.push_back(part.count);
+    }
+    EXPECT_EQ(next, width);
+    return out;
+  };
+  using List = std::vector<int64_t>;
+  EXPECT_EQ(widths(2880, 1), (List{2880}));
+  EXPECT_EQ(widths(2880, 2), (List{1440, 1440}));
+  EXPECT_EQ(widths(2880, 4), (List{736, 736, 736, 672}));
+  EXPECT_EQ(widths(2880, 8), (List{384, 384, 384, 384, 384, 384, 384, 192}));
+  EXPECT_EQ(widths(3072, 8), (List(8, 384)));
+  EXPECT_EQ(widths(1856, 4), (List{480, 480, 480, 416}));
+  EXPECT_EQ(widths(70, 2), (List{64, 6}));
+  EXPECT_EQ(widths(64, 4), (List{32, 32, 0, 0}));
+}
+
+TEST(MoeSlice, ExpertsAreContiguousAndAsEvenAsCanBe) {
+  for (int64_t experts : {1, 8, 13, 256})
+    for (int64_t ranks : {1, 2, 4, 5, 8}) {
+      int64_t next = 0, most = 0, least = experts;
+      for (int64_t r = 0; r < ranks; ++r) {
+        const Part part = part_of_experts(experts, {.ep_rank = r, .ep_size = ranks});
+        EXPECT_EQ(part.begin, next);
+        next += part.count, most = std::max(most, part.count), least = std::min(least, part.count);
+      }
+      EXPECT_EQ(next, experts);
+      EXPECT_LE(most - least, 1);
+    }
+}
+
+TEST(MoeSlice, WhatIsAddedOnceIsOnOneRank) {
+  MoeConfig whole = known_moe("gpt-oss-20b").value();
+  whole.residual = true;
+  whole.shared_intermediate = 128;
+  int64_t biases = 0, residuals = 0, shared = 0;
+  for (int64_t tp = 0; tp < 4; ++tp)
+    for (int64_t ep = 0; ep < 2; ++ep) {
+      const auto c = sliced(whole, {.tp_rank = tp, .tp_size = 4, .ep_rank = ep, .ep_size = 2});
+      ASSERT_TRUE(c.ok()) << c.status().message;
+      biases += c.value().down_bias, residuals += c.value().residual, shared += c.value().shared_intermediate;
+      EXPECT_TRUE(c.value().up_bias);
+      EXPECT_EQ(c.value().scope, ExpertScope::kRange);
+      EXPECT_EQ(c.value().expert_begin, 16 * ep);
+      EXPECT_EQ(c.value().expert_count, 16);
+    }
+  EXPECT_EQ(biases, 2) << "tp_rank 0 of both halves of the experts";
+  EXPECT_EQ(residuals, 1);
+  EXPECT_EQ(shared, 128);
+}
+
+TEST(MoeSlice, RanksThatCannotBeAreRefused) {
+  const MoeConfig c = known_moe("gpt-oss-20b").value();
+  const auto refused = [&](const Slice& s, const std::string& words) {
+    const Status status = sliced(c, s).status();
+    EXPECT_EQ(status.code, Code::kInvalidArgument);
+    EXPECT_NE(status.message.find(words), std::string::npos) << status.message;
+  };
+  refused({.tp_rank = 2, .tp_size = 2}, "tp: wanted a rank from 0 to size - 1, found rank 2 of size 2");
+  refused({.tp_size = 0}, "found rank 0 of size 0");
+  refused({.ep_rank = -1, .ep_size = 2}, "ep: wanted a rank");
+  refused({.tp_rank = 91, .tp_size = 100},
+          "tp rank 91 of 100: wanted at least one block of 32, found none: intermediate 2880 has 90");
+  refused({.ep_rank = 0, .ep_size = 64}, "ep rank 0 of 64: wanted at least one expert, found none of 32");
+  MoeConfig range = c;
+  range.scope = ExpertScope::kRange, range.expert_count = 4;
+  EXPECT_EQ(sliced(range, {.ep_size = 2}).status().code, Code::kInvalidArgument);
+}
+
+// --- What all ranks compute adds up to the whole layer ---
+
+double value_of(const RandomMatrix& m, int64_t row, int64_t k) {
+  if (!m.fp4) {
+    BF16 v;
+    std::memcpy(&v, &m.w[static_cast<size_t>(2 * (row * m.width + k))], 2);
+    return to_float(v);
+  }
+  const int64_t flat = row * m.width + k;
+  const int code = m.w[static_cast<size_t>(flat / 2)] >> (flat % 2 * 4) & 15;
+  return kE2M1Values[code] * e8m0_value(m.scales[static_cast<size_t>(flat / 32)]);
+}
+
+// How far any correct layer may be from the exact one, and how large its answers may be: for one token and one column.
+struct Reach {
+  double error = 0, magnitude = 0;
+};
+
+// Of one expert, for every token and column: W13's bound (ops/expert_gemm.h) goes through W2, whose own sum is off by at most
+// (width + 5) eps of its magnitude.
+std::vector<Reach> reach_of(const MoeConfig& c, ExpertGemm::Problem p, RandomMatrix up,
+                            const RandomMatrix& down, const Tensor& x, const uint16_t* up_bias,
+                            const uint16_t* down_bias) {
+  p.rows = kTokens, p.tokens = 0, p.slots = 0, p.experts = 1, p.layout = WeightLayout::kRowMajor;
+  int32_t begin[2] = {0, kTokens}, count[1] = {kTokens};
+  ExpertGemm::Args args{.x = x,
+                        .w = make_tensor(up.w.data(), p.w, {1, up.rows, up.width}),
+                        .w_scale = {},
+                        .bias = {},
+                        .act_params = {},
+                        .row_begin = make_tensor(begin, DType::kI32, {2}),
+                        .row_count = make_tensor(count, DType::kI32, {1}),
+                        .order = {},
+                        .weights = {},
+                        .y = {}};
+  if (up.fp4) args.w_scale = make_tensor(up.scales.data(), DType::kU8, {1, up.rows, up.width / 32});
+  if (p.bias) args.bias = make_tensor(const_cast<uint16_t*>(up_bias), DType::kBF16, {1, up.rows});
+  const Expected h = reference(p, args)[0];
+  std::vector<Reach> out;
+  for (int64_t t = 0; t < kTokens; ++t)
+    for (int64_t i = 0; i < c.hidden; ++i) {
+      Reach r;
+      if (down_bias) r.magnitude = std::abs(to_float(BF16{down_bias[i]}));
+      for (int64_t j = 0; j < down.width; ++j) {
+        const auto at = static_cast<size_t>(t * down.width + j);
+        const double w = std::abs(value_of(down, i, j));
+        r.error += w * h.bound[at];
+        r.magnitude += w * (std::abs(h.value[at]) + h.bound[at]);
+      }
+      r.error += static_cast<double>(down.width + 5) * kEps * r.magnitude;
+      out.push_back(r);
+    }
+  return out;
+}
+
+// Of the layer: router weights add up to at most `scale`, so no sum over experts is worse than the worst expert.
+std::vector<Reach> reach_of(const RandomMoe& m, const Tensor& x) {
+  const MoeConfig& c = m.config;
+  const ExpertProblems p = expert_problems(c);
+  const bool gated = is_gated(c.act);
+  std::vector<Reach> out(static_cast<size_t>(kTokens * c.hidden));
+  for (size_t e = 0; e < m.up.size(); ++e) {
+    const RandomMatrix up =
+        RandomMoe::joined(gated ? m.gate[e] : m.up[e], gated ? &m.up[e] : nullptr, c.gate_order);
+    const auto one = reach_of(
+        c, p.up, up, m.down[e], x, m.up_bias.data() + (c.up_bias ? static_cast<int64_t>(e) * up.rows : 0),
+        c.down_bias ? m.down_bias.data() + static_cast<int64_t>(e) * c.hidden : nullptr);
+    for (size_t i = 0; i < out.size(); ++i) {
+      out[i].error = std::max(out[i].error, c.scale * one[i].error);
+      out[i].magnitude = std::max(out[i].magnitude, c.scale * one[i].magnitude);
+    }
+  }
+  if (c.shared_intermediate) {
+    const RandomMatrix up =
+        RandomMoe::joined(gated ? m.shared_gate : m.shared_up, gated ? &m.shared_up : nullptr, c.gate_order);
+    const auto shared = reach_of(c, p.shared_up, up, m.shared_down, x, nullptr, nullptr);
+    for (size_t i = 0; i < out.size(); ++i)
+      out[i].error += shared[i].error, out[i].magnitude += shared[i].magnitude;
+  }
+  // Combining rounds slots + 6 times, y once.
+  for (Reach& r : out) r.error += static_cast<double>(c.top_k + 7) * kEps * r.magnitude;
+  return out;
+}
+
+// y of one rank, f32 [tokens, hidden].
+std::vector<float> forward(Device& device, const Checkpoint& checkpoint, const MoeConfig& whole,
+                           MoeNaming naming, const Slice& slice, const Tensor& x) {
+  const auto loaded = load_moe(device, checkpoint, whole, {.naming = naming, .slice = slice, .threads = 2});
+  EXPECT_TRUE(loaded.ok()) << loaded.status().message;
+  const auto moe = Moe::plan(device, loaded.value()->config(), kTokens);
+  EXPECT_TRUE(moe.ok()) << moe.status().message;
+  std::vector<std::byte> scratch(moe.value()->workspace_bytes() + 256);
+  auto* aligned = scratch.data() + (256 - reinterpret_cast<uintptr_t>(scratch.data()) % 256) % 256;
+  std::vector<float> y(static_cast<size_t>(kTokens * whole.hidden));
+  const MoeIo io{.x = x,
+                 .residual = {},
+                 .token_ids = {},
+                 .y = make_tensor(y.data(), DType::kF32, {kTokens, whole.hidden})};
+  const Status status = moe.value()->forward(io, loaded.value()->weights(),
+                                             {aligned, moe.value()->workspace_bytes()}, device.stream());
+  EXPECT_TRUE(status.ok()) << status.message;
+  return y;
+}
+
+void expect_ranks_add_up(MoeNaming naming, int64_t intermediate,
+                         const std::vector<std::pair<int64_t, int64_t>>& sizes) {
+  const auto device = cpu::open_device({.threads = 2}).value();
+  MoeConfig config = small_config(naming);
+  config.x = DType::kF32, config.hidden = 64, config.intermediate = intermediate;
+  const RandomMoe moe(config, 9);
+  const Written file(moe.tensors(naming, 0));
+  Random random(4);
+  std::vector<float> x_values(static_cast<size_t>(kTokens * config.hidden));
+  for (float& v : x_values) v = static_cast<float>(random.normal());
+  const Tensor x = make_tensor(x_values.data(), DType::kF32, {kTokens, config.hidden});
+  const std::vector<Reach> reach = reach_of(moe, x);
+  const std::vector<float> whole = forward(*device, *file.checkpoint, config, naming, {}, x);
+  for (const auto& [tp, ep] : sizes) {
+    std::vector<double> sum(whole.size());
+    for (int64_t t = 0; t < tp; ++t)
+      for (int64_t e = 0; e < ep; ++e) {
+        const auto part = forward(*device, *file.checkpoint, config, naming, {t, tp, e, ep}, x);
+        for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
+      }
+    double largest = 0, loosest = 0;
+    for (size_t i = 0; i < sum.size(); ++i) {
+      // The whole and the ranks together are each within `error` of the exact layer.
+      EXPECT_NEAR(sum[i], whole[i], 2 * reach[i].error)
+          << word(naming) << " tp " << tp << " ep " << ep << " at " << i;
+      largest = std::max(largest, std::abs(double{whole[i]})),
+      loosest = std::max(loosest, 2 * reach[i].error);
+    }
+    EXPECT_LT(loosest, largest * 2e-2) << "a bound that anything would pass proves nothing";
+  }
+}
+
+const std::vector<std::pair<int64_t, int64_t>> kSizes = {{2, 1}, {3, 1}, {4, 1}, {8, 1},
+                                                         {1, 2}, {1, 4}, {2, 2}, {3, 4}};
+
+TEST(MoeSlice, RanksAddUpGptOss) { expect_ranks_add_up(MoeNaming::kGptOss, 480, kSizes); }
+TEST(MoeSlice, RanksAddUpGptOssBf16) { expect_ranks_add_up(MoeNaming::kGptOssBf16, 480, kSizes); }
+TEST(MoeSlice, RanksAddUpDeepSeekV4) { expect_ranks_add_up(MoeNaming::kDeepSeekV4, 480, kSizes); }
+TEST(MoeSlice, RanksAddUpDeepSeekV3) { expect_ranks_add_up(MoeNaming::kDeepSeekV3, 470, kSizes); }
+TEST(MoeSlice, RanksAddUpQwen3Moe) { expect_ranks_add_up(MoeNaming::kQwen3Moe, 448, {{3, 1}, {2, 4}}); }
+TEST(MoeSlice, RanksAddUpNemotron3) { expect_ranks_add_up(MoeNaming::kNemotron3, 470, kSizes); }
+
+}  // namespace
+}  // namespace sluice::test
