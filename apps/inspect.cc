@@ -11,17 +11,12 @@
 namespace sluice::apps {
 namespace {
 
-std::string wanted_text(const TensorSpec& spec) {
-  const auto type = stored_type(spec.dtype);
-  return type ? stored_text(*type, spec.shape) : spec.dtype;
-}
-
 // The tensors of the naming that the checkpoint uses: the one of which it has more.
 std::vector<TensorSpec> wanted_of(const Family& family, const ModelConfig& config,
                                   const Checkpoint& checkpoint) {
   std::vector<TensorSpec> best;
   int64_t most = -1;
-  for (Naming naming : {Naming::kHuggingFace, Naming::kOriginal}) {
+  for (MoeNaming naming : family.namings(config)) {
     std::vector<TensorSpec> specs = family.tensors(config, naming);
     const int64_t found = std::count_if(specs.begin(), specs.end(), [&](const TensorSpec& s) {
       return checkpoint.find_if_there(s.name) != nullptr;
@@ -39,11 +34,37 @@ void use_specs(const std::vector<TensorSpec>& specs, Inspection* out) {
     if (found == by_name.end()) continue;
     const TensorSpec& spec = *found->second;
     t.use = use_of(spec, WeightLayout::kPanels16);
-    if (t.type != wanted_text(spec)) t.wrong = "wanted " + wanted_text(spec);
+    if (t.type != stored_text(spec.type, spec.shape))
+      t.wrong = "wanted " + stored_text(spec.type, spec.shape);
     by_name.erase(found);
   }
   for (const TensorSpec& s : specs)
-    if (by_name.count(s.name)) out->missing.push_back(s.name + " " + wanted_text(s));
+    if (by_name.count(s.name)) out->missing.push_back(s.name + " " + stored_text(s.type, s.shape));
+}
+
+// Without a family: the MoE layers that nn/moe_load.h can load, by their names.
+void use_moe_names(const Checkpoint& checkpoint, MoeNaming naming, Inspection* out) {
+  std::map<std::string, std::string> uses;
+  const MoeNames& n = moe_names(naming);
+  const std::string packed = ": packed as panels16 when its MoE layer is loaded";
+  for (int64_t layer : moe_layers(checkpoint, naming)) {
+    const std::string place = "layer " + std::to_string(layer) + " ";
+    for (std::string_view p :
+         {n.router, n.router_bias, n.correction_bias, n.hash_table, n.up_bias, n.down_bias})
+      uses[tensor_name(p, layer)] = place + "MoE: copied when its MoE layer is loaded";
+    for (std::string_view p : {n.shared_gate, n.shared_up, n.shared_down, n.shared_gate_scale,
+                               n.shared_up_scale, n.shared_down_scale})
+      uses[tensor_name(p, layer)] = place + "shared expert" + packed;
+    for (int64_t e = 0; e == 0 || checkpoint.find_if_there(tensor_name(n.up, layer, e)); ++e) {
+      for (std::string_view p : {n.gate, n.up, n.down, n.gate_scale, n.up_scale, n.down_scale})
+        uses[tensor_name(p, layer, e)] =
+            place + (n.storage == ExpertStorage::kOneByOne ? "expert " + std::to_string(e) : "experts") +
+            packed;
+      if (n.storage != ExpertStorage::kOneByOne) break;
+    }
+  }
+  for (InspectedTensor& t : out->tensors)
+    if (const auto found = uses.find(t.name); found != uses.end()) t.use = found->second;
 }
 
 }  // namespace
@@ -71,6 +92,7 @@ Result<Inspection> inspect(const std::string& path) {
   const Result<ModelConfig> config = read_model_config(directory);
   if (!config.ok()) {
     out.note = config.status().message;
+    if (const auto naming = detect(c); naming.ok()) use_moe_names(c, naming.value(), &out);
     return out;
   }
   out.architecture = config.value().architecture;

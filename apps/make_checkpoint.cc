@@ -15,14 +15,27 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kPiece = 8 << 20;  // bytes written at a time; a multiple of 8
 
-// What a gpt-oss model's config.json says beyond what all of them share.
-struct GptOssShape {
-  std::string_view name;
-  int64_t layers, experts;
+// What can be made. gpt-oss models are whole; of the others, which no family runs yet, the MoE layers.
+struct Like {
+  std::string_view name, architecture;
+  MoeNaming naming;
+  int64_t layers, first_moe_layer;
 };
-constexpr GptOssShape kGptOss[] = {{"gpt-oss-20b", 24, 32}, {"gpt-oss-120b", 36, 128}};
+constexpr Like kLike[] = {
+    {"gpt-oss-20b", "GptOssForCausalLM", MoeNaming::kGptOss, 24, 0},
+    {"gpt-oss-120b", "GptOssForCausalLM", MoeNaming::kGptOss, 36, 0},
+    {"deepseek-v4-flash", "DeepseekV4ForCausalLM", MoeNaming::kDeepSeekV4, 43, 0},
+    {"deepseek-v4-pro", "DeepseekV4ForCausalLM", MoeNaming::kDeepSeekV4, 61, 0},
+    {"deepseek-v3", "DeepseekV3ForCausalLM", MoeNaming::kDeepSeekV3, 58, 3},
+    {"qwen3-30b-a3b", "Qwen3MoeForCausalLM", MoeNaming::kQwen3Moe, 48, 0},
+    {"nemotron-3-nano", "NemotronHForCausalLM", MoeNaming::kNemotron3, 23, 0},
+};
+constexpr int64_t kHashLayers = 3;  // of DeepSeek V4: the first ones look experts up by token
 
-Json gpt_oss_config(const GptOssShape& shape, int64_t layers) {
+bool is_whole(const Like& like) { return like.naming == MoeNaming::kGptOss; }
+
+Json gpt_oss_config(const Like& like, int64_t layers) {
+  const MoeConfig moe = known_moe(like.name).value();
   Json types = Json::array();
   for (int64_t i = 0; i < layers; ++i) types.push_back(i % 2 == 0 ? "sliding_attention" : "full_attention");
   return {{"architectures", {"GptOssForCausalLM"}},
@@ -42,7 +55,7 @@ Json gpt_oss_config(const GptOssShape& shape, int64_t layers) {
           {"num_experts_per_tok", 4},
           {"num_hidden_layers", layers},
           {"num_key_value_heads", 8},
-          {"num_local_experts", shape.experts},
+          {"num_local_experts", moe.experts},
           {"pad_token_id", 199999},
           {"quantization_config", {{"quant_method", "mxfp4"}}},
           {"rms_norm_eps", 1e-5},
@@ -75,17 +88,23 @@ Contents contents_of(const TensorSpec& spec) {
     case DecoderPart::kAttentionNorm:
     case DecoderPart::kMoeNorm:
       return {Fill::kNorm, 1};
+    case DecoderPart::kExpertsScale:
+      return {Fill::kMxfp4Scales, last * kMxBlock};
+    case DecoderPart::kSharedScale:
+      return {Fill::kF8Scales, last * 128};
+    case DecoderPart::kHashTable:
+      return {Fill::kExpertIds, 1};
+    case DecoderPart::kCorrectionBias:
+      return {Fill::kSmallF32, 1};
+    case DecoderPart::kExperts:
+    case DecoderPart::kShared:
+    case DecoderPart::kRouter:
     case DecoderPart::kLmHead:
     case DecoderPart::kQkv:
     case DecoderPart::kO:
-    case DecoderPart::kRouter:
-      return {Fill::kWeight, last};
-    case DecoderPart::kExpertsUp:
-    case DecoderPart::kExpertsDown:
-      return {Fill::kMxfp4Codes, 1};
-    case DecoderPart::kExpertsUpScale:
-    case DecoderPart::kExpertsDownScale:
-      return {Fill::kMxfp4Scales, last * kMxBlock};
+      if (spec.type == StoredType::kBF16) return {Fill::kWeight, last};
+      if (spec.type == StoredType::kF32) return {Fill::kSmallF32, last};
+      return {spec.type == StoredType::kF8E4M3 ? Fill::kF8Codes : Fill::kMxfp4Codes, 1};
     default:
       return {Fill::kBias, 1};
   }
@@ -102,7 +121,7 @@ Status write_text(const fs::path& path, const Json& json) {
 Status write_tensors(const fs::path& path, const std::vector<TensorSpec>& specs, uint64_t seed,
                      const std::function<void(int64_t, int64_t)>& progress) {
   std::vector<TensorToWrite> tensors;
-  for (const TensorSpec& s : specs) tensors.push_back({s.name, *stored_type(s.dtype), s.shape});
+  for (const TensorSpec& s : specs) tensors.push_back({s.name, s.type, s.shape});
   auto writer = SafetensorsWriter::create(path.string(), tensors, {{"format", "pt"}});
   if (!writer.ok()) return writer.status();
   RandomFill random(seed);
@@ -120,31 +139,47 @@ Status write_tensors(const fs::path& path, const std::vector<TensorSpec>& specs,
   return writer.value()->finish();
 }
 
-Status write_all(const MakeOptions& o, const GptOssShape& shape,
+// The MoE layers of a model that no family runs: what nn/moe_load.h reads.
+std::vector<TensorSpec> moe_layers_of(const Like& like, int64_t layers) {
+  std::vector<TensorSpec> out;
+  for (int64_t i = 0; i < layers; ++i) {
+    const bool hash = like.naming == MoeNaming::kDeepSeekV4 && i < kHashLayers;
+    const auto named = known_moe(std::string(like.name) + (hash ? "-hash" : ""));
+    const MoeConfig config = named.ok() ? named.value() : known_moe(like.name).value();
+    for (TensorSpec& spec : moe_tensors(config, like.naming, like.first_moe_layer + i))
+      out.push_back(std::move(spec));
+  }
+  return out;
+}
+
+Status write_all(const MakeOptions& o, const Like& like,
                  const std::function<void(int64_t, int64_t)>& progress) {
-  const fs::path directory = o.directory;
-  SLUICE_TRY(
-      write_text(directory / "config.json", gpt_oss_config(shape, o.layers ? o.layers : shape.layers)));
+  const fs::path directory = o.directory, weights = directory / "model.safetensors";
+  const int64_t layers = o.layers ? o.layers : like.layers;
+  if (!is_whole(like)) {
+    SLUICE_TRY(write_text(directory / "config.json", {{"architectures", {like.architecture}}}));
+    return write_tensors(weights, moe_layers_of(like, layers), o.seed, progress);
+  }
+  SLUICE_TRY(write_text(directory / "config.json", gpt_oss_config(like, layers)));
   SLUICE_TRY(write_text(directory / "generation_config.json",
                         {{"do_sample", true}, {"eos_token_id", {200002, 199999, 200012}}}));
   // The list of tensors is what the loader will ask for: read from the config that was just written.
   const auto config = read_model_config(o.directory);
   if (!config.ok()) return config.status();
   for (const Family* family : families())
-    if (family->architecture == config.value().architecture)
-      return write_tensors(directory / "model.safetensors",
-                           family->tensors(config.value(), Naming::kHuggingFace), o.seed, progress);
-  return unsupported("no family for " + config.value().architecture);
+    if (family->architecture == like.architecture)
+      return write_tensors(weights, family->tensors(config.value(), like.naming), o.seed, progress);
+  return unsupported("no family for " + std::string(like.architecture));
 }
 
 }  // namespace
 
 Status make_checkpoint(const MakeOptions& o, const std::function<void(int64_t, int64_t)>& progress) {
-  const auto shape = std::find_if(std::begin(kGptOss), std::end(kGptOss),
-                                  [&](const GptOssShape& s) { return s.name == o.like; });
-  if (shape == std::end(kGptOss)) {
+  const auto like =
+      std::find_if(std::begin(kLike), std::end(kLike), [&](const Like& l) { return l.name == o.like; });
+  if (like == std::end(kLike)) {
     std::vector<std::string> known;
-    for (const GptOssShape& s : kGptOss) known.emplace_back(s.name);
+    for (const Like& l : kLike) known.emplace_back(l.name);
     return unknown_name("--like", o.like, known);
   }
   if (o.layers < 0 || o.layers > 1000)
@@ -155,7 +190,7 @@ Status make_checkpoint(const MakeOptions& o, const std::function<void(int64_t, i
     return invalid(o.directory + ": wanted a directory that is empty or not there, found one with files");
   if (!existed && !fs::create_directories(o.directory, error))
     return {Code::kIo, o.directory + ": cannot be made: " + error.message()};
-  const Status status = write_all(o, *shape, progress);
+  const Status status = write_all(o, *like, progress);
   if (!status.ok()) {
     for (const char* name : {"config.json", "generation_config.json"})
       fs::remove(fs::path(o.directory) / name, error);

@@ -11,6 +11,7 @@ namespace {
 
 constexpr size_t kTable = 1 << 16;
 constexpr double kCodeRms = 2.926;  // of the sixteen e2m1 values, each as likely
+constexpr double kF8Rms = 0.57;     // of the e4m3 values below 2, each as likely
 
 }  // namespace
 
@@ -68,6 +69,14 @@ void RandomFill::fill(Fill what, int64_t width, std::span<std::byte> out) {
       return bf16(1, 0.1f);
     case Fill::kUnit:
       return bf16(0, 1);
+    case Fill::kF8Codes:  // the top bit of the exponent stays clear
+      return each8([](uint64_t bits) { return bits & 0xBFBFBFBFBFBFBFBFu; });
+    case Fill::kF8Scales: {
+      const auto scale = static_cast<uint64_t>(std::lround(127 - std::log2(kF8Rms * root)));
+      return each8([&](uint64_t) { return scale * 0x0101010101010101u; });
+    }
+    case Fill::kExpertIds:
+      return each8([](uint64_t bits) { return bits & 15; });
     case Fill::kSmallF32:
       return each8([&](uint64_t bits) {
         const float pair[2] = {0.125f * normals_[bits & (kTable - 1)],

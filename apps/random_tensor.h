@@ -17,6 +17,9 @@ enum class Fill : uint8_t {
   kNorm,         // bf16, about 1
   kUnit,         // bf16, variance 1
   kSmallF32,     // f32, variance 1/64
+  kF8Codes,      // e4m3, below 2 in magnitude
+  kF8Scales,     // e8m0, what makes sums over `width` of those of size one
+  kExpertIds,    // i64 from 0 to 15
 };
 
 // A stream of bytes; the same seed gives the same ones, however it is cut into pieces of whole 8 bytes.

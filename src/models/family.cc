@@ -70,12 +70,13 @@ constexpr PartText kParts[] = {
     {"moe.norm", false},
     {"router", false},
     {"router bias", false},
-    {"experts.up", true},
-    {"experts.up scales", true},
-    {"experts.up bias", false},
-    {"experts.down", true},
-    {"experts.down scales", true},
-    {"experts.down bias", false},
+    {"correction bias", false},
+    {"hash table", false},
+    {"experts", true},
+    {"experts scales", true},
+    {"experts bias", false},
+    {"shared expert", true},
+    {"shared expert scales", true},
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "nn/decoder.h"
+#include "nn/moe_names.h"
 
 namespace sluice {
 
@@ -25,12 +26,6 @@ struct ModelConfig {
   GenerationDefaults generation;
 };
 
-// Checkpoints of one family may name the same tensors differently.
-enum class Naming : uint8_t {
-  kHuggingFace,
-  kOriginal,  // as the model's authors published it, where that differs
-};
-
 // Where a tensor of a checkpoint belongs in a decoder.
 enum class DecoderPart : uint8_t {
   kEmbedding,
@@ -45,17 +40,18 @@ enum class DecoderPart : uint8_t {
   kMoeNorm,
   kRouter,
   kRouterBias,
-  kExpertsUp,  // gate and up; its scales and its bias
-  kExpertsUpScale,
-  kExpertsUpBias,
-  kExpertsDown,
-  kExpertsDownScale,
-  kExpertsDownBias,
+  kCorrectionBias,
+  kHashTable,
+  kExperts,  // W13 or W2, of one expert or of all
+  kExpertsScale,
+  kExpertsBias,
+  kShared,  // of the shared expert
+  kSharedScale,
 };
 
 struct TensorSpec {
   std::string name;
-  std::string dtype;  // as safetensors spells it: "BF16", "U8"
+  StoredType type = StoredType::kBF16;
   std::vector<int64_t> shape;
   DecoderPart part = DecoderPart::kEmbedding;
   int64_t layer = -1;     // -1: of no layer
@@ -64,11 +60,16 @@ struct TensorSpec {
 // What becomes of it: "layer 3 attention.qkv from row 512: packed as panels16".
 std::string use_of(const TensorSpec& spec, WeightLayout layout);
 
+// Those of one MoE layer, of any naming that nn/moe_names.h knows: the shapes that nn/moe_source.h will ask for.
+std::vector<TensorSpec> moe_tensors(const MoeConfig& config, MoeNaming naming, int64_t layer);
+
 struct Family {
   std::string_view architecture;
   // kUnsupported or kCorrupt names the key of config.json, what was wanted and what was found.
   Result<ModelConfig> (*read)(const JsonAt& config);
-  std::vector<TensorSpec> (*tensors)(const ModelConfig& config, Naming naming);
+  std::vector<TensorSpec> (*tensors)(const ModelConfig& config, MoeNaming naming);
+  // How its checkpoints may name their tensors, of those that have experts as `config` says.
+  std::vector<MoeNaming> (*namings)(const ModelConfig& config);
 };
 
 std::span<const Family* const> families();

@@ -1,14 +1,13 @@
-// gpt-oss: attention with sinks, every second layer with a sliding window, YaRN, and MXFP4 experts in every layer.
+// gpt-oss: attention with sinks, every second layer with a sliding window, YaRN, and experts in every layer, MXFP4 or bf16.
 //
 // Source  openai/gpt-oss gpt_oss/torch/{model,weights}.py; Hugging Face transformers models/gpt_oss (configuration and names).
 #include <cmath>
+#include <string_view>
 
 #include "models/family.h"
 
 namespace sluice {
 namespace {
-
-constexpr int64_t kMxBlockBytes = kMxBlock / 2;
 
 // What Sluice computes is fixed where the config could say something else; then it must say what is computed.
 template <class T>
@@ -151,89 +150,78 @@ Result<ModelConfig> read(const JsonAt& config) {
   sliding.window = window;
   d.attention = {sliding, attention};
   d.moe = moe_of(d, intermediate, experts, top_k, limit);
+  // Without quantisation the experts are bf16, as finetuned models often are.
+  if (!config.has("quantization_config")) {
+    d.moe.expert_w = DType::kBF16;
+    return out;
+  }
+  const auto quantization = config.at("quantization_config");
+  if (!quantization.ok()) return quantization.status();
+  SLUICE_TRY(must_be(quantization.value(), "quant_method", "mxfp4"));
   return out;
 }
 
 // A tensor's name in both namings.
 struct Names {
-  const char *hugging_face, *original;
+  std::string_view hugging_face, original;
 };
 
-// Collects the tensors of one naming, layer by layer.
+// Collects the bf16 tensors of one naming, layer by layer.
 struct Lister {
-  Naming naming;
+  MoeNaming naming;
   std::vector<TensorSpec> out = {};
   int64_t layer = -1;
 
-  bool hugging_face() const { return naming == Naming::kHuggingFace; }
-  void add(Names names, const char* dtype, std::vector<int64_t> shape, DecoderPart part, int64_t first_row = 0) {
-    std::string prefix;
-    if (layer >= 0) prefix = (hugging_face() ? "model.layers." : "block.") + std::to_string(layer) + ".";
-    out.push_back({prefix + (hugging_face() ? names.hugging_face : names.original), dtype, std::move(shape),
-                   part, layer, first_row});
-  }
-  void bf16(Names names, std::vector<int64_t> shape, DecoderPart part) {
-    add(names, "BF16", std::move(shape), part);
+  bool original() const { return naming == MoeNaming::kGptOssOriginal; }
+  void add(Names names, std::vector<int64_t> shape, DecoderPart part, int64_t first_row = 0) {
+    std::string name;
+    if (layer >= 0) name = (original() ? "block." : "model.layers.") + std::to_string(layer) + ".";
+    name += original() ? names.original : names.hugging_face;
+    out.push_back({name, StoredType::kBF16, std::move(shape), part, layer, first_row});
   }
 };
 
 void list_attention(const AttentionConfig& a, Lister* l) {
   const int64_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
-  l->bf16({"input_layernorm.weight", "attn.norm.scale"}, {a.hidden}, DecoderPart::kAttentionNorm);
-  if (l->hugging_face()) {
+  l->add({"input_layernorm.weight", "attn.norm.scale"}, {a.hidden}, DecoderPart::kAttentionNorm);
+  if (l->original()) {
+    l->add({"", "attn.qkv.weight"}, {q + 2 * kv, a.hidden}, DecoderPart::kQkv);
+    l->add({"", "attn.qkv.bias"}, {q + 2 * kv}, DecoderPart::kQkvBias);
+  } else {
     const auto part = [&](const std::string& name, int64_t rows, int64_t first) {
-      const std::string weight = "self_attn." + name + "_proj.weight",
-                        bias = "self_attn." + name + "_proj.bias";
-      l->add({weight.c_str(), ""}, "BF16", {rows, a.hidden}, DecoderPart::kQkv, first);
-      l->add({bias.c_str(), ""}, "BF16", {rows}, DecoderPart::kQkvBias, first);
+      l->add({"self_attn." + name + "_proj.weight", ""}, {rows, a.hidden}, DecoderPart::kQkv, first);
+      l->add({"self_attn." + name + "_proj.bias", ""}, {rows}, DecoderPart::kQkvBias, first);
     };
     part("q", q, 0), part("k", kv, q), part("v", kv, q + kv);
-  } else {
-    l->bf16({"", "attn.qkv.weight"}, {q + 2 * kv, a.hidden}, DecoderPart::kQkv);
-    l->bf16({"", "attn.qkv.bias"}, {q + 2 * kv}, DecoderPart::kQkvBias);
   }
-  l->bf16({"self_attn.sinks", "attn.sinks"}, {a.heads}, DecoderPart::kSinks);
-  l->bf16({"self_attn.o_proj.weight", "attn.out.weight"}, {a.hidden, q}, DecoderPart::kO);
-  l->bf16({"self_attn.o_proj.bias", "attn.out.bias"}, {a.hidden}, DecoderPart::kOBias);
+  l->add({"self_attn.sinks", "attn.sinks"}, {a.heads}, DecoderPart::kSinks);
+  l->add({"self_attn.o_proj.weight", "attn.out.weight"}, {a.hidden, q}, DecoderPart::kO);
+  l->add({"self_attn.o_proj.bias", "attn.out.bias"}, {a.hidden}, DecoderPart::kOBias);
+  l->add({"post_attention_layernorm.weight", "mlp.norm.scale"}, {a.hidden}, DecoderPart::kMoeNorm);
 }
 
-void list_moe(const MoeConfig& m, Lister* l) {
-  l->bf16({"post_attention_layernorm.weight", "mlp.norm.scale"}, {m.hidden}, DecoderPart::kMoeNorm);
-  l->bf16({"mlp.router.weight", "mlp.gate.weight"}, {m.experts, m.hidden}, DecoderPart::kRouter);
-  l->bf16({"mlp.router.bias", "mlp.gate.bias"}, {m.experts}, DecoderPart::kRouterBias);
-  const auto blocks = [&](Names names, int64_t rows, int64_t width, DecoderPart part) {
-    l->add(names, "U8", {m.experts, rows, width / kMxBlock, kMxBlockBytes}, part);
-  };
-  const auto scales = [&](Names names, int64_t rows, int64_t width, DecoderPart part) {
-    l->add(names, "U8", {m.experts, rows, width / kMxBlock}, part);
-  };
-  const int64_t up = 2 * m.intermediate;
-  blocks({"mlp.experts.gate_up_proj_blocks", "mlp.mlp1_weight.blocks"}, up, m.hidden, DecoderPart::kExpertsUp);
-  scales({"mlp.experts.gate_up_proj_scales", "mlp.mlp1_weight.scales"}, up, m.hidden, DecoderPart::kExpertsUpScale);
-  l->bf16({"mlp.experts.gate_up_proj_bias", "mlp.mlp1_bias"}, {m.experts, up}, DecoderPart::kExpertsUpBias);
-  blocks({"mlp.experts.down_proj_blocks", "mlp.mlp2_weight.blocks"}, m.hidden, m.intermediate,
-         DecoderPart::kExpertsDown);
-  scales({"mlp.experts.down_proj_scales", "mlp.mlp2_weight.scales"}, m.hidden, m.intermediate,
-         DecoderPart::kExpertsDownScale);
-  l->bf16({"mlp.experts.down_proj_bias", "mlp.mlp2_bias"}, {m.experts, m.hidden}, DecoderPart::kExpertsDownBias);
-}
-
-std::vector<TensorSpec> tensors(const ModelConfig& config, Naming naming) {
+std::vector<TensorSpec> tensors(const ModelConfig& config, MoeNaming naming) {
   const DecoderConfig& d = config.decoder;
   Lister l{naming};
-  l.bf16({"model.embed_tokens.weight", "embedding.weight"}, {d.vocab, d.hidden}, DecoderPart::kEmbedding);
+  l.add({"model.embed_tokens.weight", "embedding.weight"}, {d.vocab, d.hidden}, DecoderPart::kEmbedding);
   for (l.layer = 0; l.layer < d.layers(); ++l.layer) {
     list_attention(d.attention.front(), &l);
-    list_moe(d.moe, &l);
+    for (TensorSpec& spec : moe_tensors(d.moe, naming, l.layer)) l.out.push_back(std::move(spec));
   }
   l.layer = -1;
-  l.bf16({"model.norm.weight", "norm.scale"}, {d.hidden}, DecoderPart::kFinalNorm);
-  l.bf16({"lm_head.weight", "unembedding.weight"}, {d.vocab, d.hidden}, DecoderPart::kLmHead);
+  l.add({"model.norm.weight", "norm.scale"}, {d.hidden}, DecoderPart::kFinalNorm);
+  l.add({"lm_head.weight", "unembedding.weight"}, {d.vocab, d.hidden}, DecoderPart::kLmHead);
   return std::move(l.out);
+}
+
+std::vector<MoeNaming> namings(const ModelConfig& config) {
+  if (config.decoder.moe.expert_w == DType::kBF16) return {MoeNaming::kGptOssBf16};
+  return {MoeNaming::kGptOss, MoeNaming::kGptOssOriginal};
 }
 
 }  // namespace
 
-extern const Family gpt_oss = {.architecture = "GptOssForCausalLM", .read = read, .tensors = tensors};
+extern const Family gpt_oss = {
+    .architecture = "GptOssForCausalLM", .read = read, .tensors = tensors, .namings = namings};
 
 }  // namespace sluice

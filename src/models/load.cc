@@ -1,229 +1,171 @@
 #include "models/load.h"
 
 #include <algorithm>
-#include <cstring>
-#include <map>
+#include <cstdio>
 
-#include "weights/checkpoint.h"
-#include "weights/packed.h"
-#include "weights/panels.h"
+#include "nn/dense_load.h"
+#include "nn/moe_canary.h"
 
 namespace sluice {
 
 struct LoadedModel::Parts {
-  explicit Parts(Device& d) : device(d) {}
-  ~Parts() {
-    for (void* block : memory) device.release(block);
-  }
-  Device& device;
   ModelConfig config;
   DecoderWeights weights;
-  std::vector<void*> memory;
+  std::vector<OwnedTensor> dense;
+  std::vector<std::unique_ptr<LoadedMoe>> moe;
   int64_t weight_bytes = 0, active_bytes = 0;
 };
 
 namespace {
 
-constexpr double kGb = 1e-9;
-
-// The checkpoint's tensors under the naming that it uses, each of the type and shape that the config asks for.
-struct Found {
-  Naming naming = Naming::kHuggingFace;
-  std::vector<TensorSpec> specs;
-  std::vector<const CheckpointTensor*> tensors;  // of specs, in their order
-};
-
-Result<Found> find_all(const Family& family, const ModelConfig& config, const Checkpoint& checkpoint) {
-  Found out;
-  // One tensor tells the namings apart; the errors are those of Hugging Face's where neither fits.
-  const std::vector<TensorSpec> original = family.tensors(config, Naming::kOriginal);
-  if (checkpoint.find_if_there(original.front().name)) out.naming = Naming::kOriginal;
-  out.specs = family.tensors(config, out.naming);
-  for (const TensorSpec& spec : out.specs) {
-    const auto tensor = checkpoint.find(spec.name, *stored_type(spec.dtype), spec.shape);
-    if (!tensor.ok()) return tensor.status();
-    out.tensors.push_back(tensor.value());
-  }
-  return out;
+std::string gigabytes(int64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f GB", 1e-9 * static_cast<double>(bytes));
+  return text;
 }
 
 class Loader {
  public:
-  Loader(LoadedModel::Parts* parts, const Checkpoint& checkpoint, const LoadOptions& options)
-      : parts_(*parts), checkpoint_(checkpoint), options_(options) {}
+  Loader(LoadedModel::Parts* parts, Device& device, const Checkpoint& checkpoint, const LoadOptions& options)
+      : parts_(*parts), device_(device), checkpoint_(checkpoint), options_(options) {}
 
   Status load(const Family& family) {
-    auto found = find_all(family, parts_.config, checkpoint_);
-    if (!found.ok()) return found.status();
-    found_ = std::move(found).value();
-    for (const CheckpointTensor* t : found_.tensors) progress_.bytes_total += t->bytes;
+    SLUICE_TRY(find_all(family));
     SLUICE_TRY(check_memory());
     parts_.weights.layers.resize(static_cast<size_t>(parts_.config.decoder.layers()));
-    for (size_t i = 0; i < found_.specs.size(); ++i)
-      SLUICE_TRY(load_dense(found_.specs[i], *found_.tensors[i]));
+    for (size_t i = 0; i < specs_.size();) {
+      // Tensors that are stacked follow each other.
+      size_t end = i + 1;
+      while (end < specs_.size() && specs_[end].first_row > 0 && specs_[end].part == specs_[i].part) ++end;
+      SLUICE_TRY(load_dense_part(std::span(specs_).subspan(i, end - i)));
+      i = end;
+    }
     for (int64_t layer = 0; layer < parts_.config.decoder.layers(); ++layer) SLUICE_TRY(load_experts(layer));
     return {};
   }
 
  private:
-  // Linux lends memory that it does not have and ends the process later; so the question comes first.
-  Status check_memory() const {
-    const int64_t free = parts_.device.free_bytes();
-    if (progress_.bytes_total <= free) return {};
-    const auto gb = [](int64_t bytes) {
-      char text[32];
-      std::snprintf(text, sizeof text, "%.2f GB", kGb * static_cast<double>(bytes));
-      return std::string(text);
-    };
-    return out_of_memory(checkpoint_.path() + ": wanted " + gb(progress_.bytes_total) +
-                         " of memory for the weights, found " + gb(free) + " free");
-  }
-
-  Result<Tensor> take(DType dtype, std::initializer_list<int64_t> shape) {
-    Tensor t = make_tensor(nullptr, dtype, shape, parts_.device.info().backend);
-    const int64_t bytes = bytes_of(dtype, elements_of(t));
-    const Result<void*> block = parts_.device.allocate(static_cast<size_t>(bytes));
-    if (!block.ok()) return block.status();
-    parts_.memory.push_back(block.value());
-    parts_.weight_bytes += bytes;
-    t.data = block.value();
-    return t;
-  }
-
-  void done_with(const CheckpointTensor& from) {
-    checkpoint_.release(from);
-    progress_.bytes_done += from.bytes;
-    if (options_.progress) options_.progress(progress_);
-  }
-
-  // A bf16 tensor as it is; the joined biases of a projection are filled part by part.
-  Status copy(const CheckpointTensor& from, int64_t first, int64_t elements, Tensor* to) {
-    if (!to->present()) {
-      auto made = from.shape.size() == 2 ? take(DType::kBF16, {from.shape[0], from.shape[1]})
-                                         : take(DType::kBF16, {elements});
-      if (!made.ok()) return made.status();
-      *to = made.value();
+  // Every tensor under the naming that the checkpoint follows, of the type and shape that the config asks for; before
+  // memory is taken. Experts are left to load_moe, which knows the types that stand for each other.
+  Status find_all(const Family& family) {
+    const Result<MoeNaming> naming = detect(checkpoint_);
+    if (!naming.ok()) return naming.status();
+    naming_ = naming.value();
+    const std::vector<MoeNaming> known = family.namings(parts_.config);
+    if (std::find(known.begin(), known.end(), naming_) == known.end()) {
+      // The config speaks of other experts than the files have; the first tensor that is missing says which.
+      for (const TensorSpec& spec : family.tensors(parts_.config, known.front()))
+        if (const auto found = checkpoint_.find(spec.name); !found.ok()) return found.status();
     }
-    std::memcpy(to->as<BF16>() + first, from.data, static_cast<size_t>(from.bytes));
-    done_with(from);
+    for (TensorSpec& spec : family.tensors(parts_.config, naming_)) {
+      if (spec.part >= DecoderPart::kRouter) continue;
+      const auto tensor = checkpoint_.find(spec.name, spec.type, spec.shape);
+      if (!tensor.ok()) return tensor.status();
+      specs_.push_back(std::move(spec));
+    }
+    // Stacked tensors side by side, whatever stands between them in the list.
+    std::stable_sort(specs_.begin(), specs_.end(), [](const TensorSpec& a, const TensorSpec& b) {
+      return std::pair(a.layer, a.part) < std::pair(b.layer, b.part);
+    });
     return {};
   }
 
-  // Matrices one below the other, packed as one.
-  Status pack(const std::vector<const CheckpointTensor*>& from, int64_t rows, int64_t width, Tensor* to) {
-    auto made = take(DType::kU8, {panel_shape(rows, false, width).code_bytes(false)});
+  // Linux lends memory that it does not have and ends the process later; so the question comes first.
+  Status check_memory() {
+    total_ = checkpoint_.bytes();
+    const int64_t free = device_.free_bytes();
+    if (total_ <= free) return {};
+    return out_of_memory(checkpoint_.path() + ": wanted " + gigabytes(total_) +
+                         " of memory for the weights, found " + gigabytes(free) + " free");
+  }
+
+  void progress(int64_t bytes) {
+    if (options_.progress) options_.progress({std::min(done_ + bytes, total_), total_});
+  }
+
+  Status keep(Result<OwnedTensor> made, Tensor* to) {
     if (!made.ok()) return made.status();
-    *to = made.value();
-    parts_.active_bytes += elements_of(*to);
-    PanelSource source;
-    for (const CheckpointTensor* t : from)
-      source.rows.push_back({.rows = t->shape[0], .w = t->data, .stride = 2 * width, .tensor = t});
-    const auto packed = pack_rows({.features = rows, .width = width}, source, {.w = *to, .scales = {}},
-                                  {.threads = parts_.device.info().cores});
-    if (!packed.ok()) return packed.status();
-    for (const CheckpointTensor* t : from) done_with(*t);
+    *to = made.value().view();
+    done_ += made.value().bytes();
+    parts_.weight_bytes += made.value().bytes();
+    parts_.dense.push_back(std::move(made).value());
+    progress(0);
     return {};
   }
 
-  // The parts of a layer's joined projection, gathered until the last of them.
-  Status pack_qkv(const TensorSpec& spec, const CheckpointTensor& from, int64_t rows, Tensor* to) {
-    joined_.push_back(&from);
-    if (spec.first_row + spec.shape[0] < rows) return {};
-    const std::vector<const CheckpointTensor*> all = std::move(joined_);
-    joined_.clear();
-    return pack(all, rows, spec.shape[1], to);
+  Status copy(const TensorSpec& spec, Tensor* to) {
+    if (spec.shape.size() == 2)
+      return keep(load_dense(device_, checkpoint_, spec.name, {spec.shape[0], spec.shape[1]}, DType::kBF16),
+                  to);
+    return keep(load_dense(device_, checkpoint_, spec.name, {spec.shape[0]}, DType::kBF16), to);
   }
 
-  Status load_dense(const TensorSpec& spec, const CheckpointTensor& from) {
+  // Matrices one below the other, packed as one; biases likewise, copied.
+  Status stack(std::span<const TensorSpec> specs, Tensor* to) {
+    std::vector<DensePart> rows;
+    for (const TensorSpec& s : specs) rows.push_back({s.name, s.shape[0]});
+    if (specs.front().shape.size() == 1)
+      return keep(load_stacked(device_, checkpoint_, rows, DType::kBF16), to);
+    SLUICE_TRY(
+        keep(pack_dense(device_, checkpoint_, rows, specs.front().shape[1], device_.info().cores), to));
+    parts_.active_bytes += elements_of(*to);
+    return {};
+  }
+
+  Status load_dense_part(std::span<const TensorSpec> specs) {
     DecoderWeights& w = parts_.weights;
-    const DecoderConfig& d = parts_.config.decoder;
-    const auto whole = [&](Tensor* to) { return copy(from, 0, spec.shape[0], to); };
-    if (spec.part == DecoderPart::kEmbedding) return whole(&w.embedding);
-    if (spec.part == DecoderPart::kFinalNorm) return whole(&w.final_norm);
-    if (spec.part == DecoderPart::kLmHead) return pack({&from}, d.vocab, d.hidden, &w.lm_head);
+    const TensorSpec& spec = specs.front();
+    if (spec.part == DecoderPart::kEmbedding) return copy(spec, &w.embedding);
+    if (spec.part == DecoderPart::kFinalNorm) return copy(spec, &w.final_norm);
+    if (spec.part == DecoderPart::kLmHead) return stack(specs, &w.lm_head);
     DecoderLayerWeights& l = w.layers[static_cast<size_t>(spec.layer)];
-    const AttentionConfig& a = d.attention[static_cast<size_t>(d.kind[static_cast<size_t>(spec.layer)])];
-    const int64_t qkv = (a.heads + 2 * a.kv_heads) * a.head_dim;
     switch (spec.part) {
       case DecoderPart::kAttentionNorm:
-        return whole(&l.attention_norm);
+        return copy(spec, &l.attention_norm);
       case DecoderPart::kMoeNorm:
-        return whole(&l.moe_norm);
+        return copy(spec, &l.moe_norm);
       case DecoderPart::kSinks:
-        return whole(&l.attention.sinks);
+        return copy(spec, &l.attention.sinks);
       case DecoderPart::kQkv:
-        return pack_qkv(spec, from, qkv, &l.attention.qkv);
+        return stack(specs, &l.attention.qkv);
       case DecoderPart::kQkvBias:
-        return copy(from, spec.first_row, qkv, &l.attention.qkv_bias);
+        return stack(specs, &l.attention.qkv_bias);
       case DecoderPart::kO:
-        return pack({&from}, d.hidden, a.heads * a.head_dim, &l.attention.o);
+        return stack(specs, &l.attention.o);
       case DecoderPart::kOBias:
-        return whole(&l.attention.o_bias);
+        return copy(spec, &l.attention.o_bias);
       default:
-        return {};  // of the MoE layer: load_experts
+        return invalid("load: " + spec.name + ": no part of a decoder");
     }
   }
 
   Status load_experts(int64_t layer) {
-    DecoderLayerWeights& l = parts_.weights.layers[static_cast<size_t>(layer)];
-    const MoeConfig& m = parts_.config.decoder.moe;
-    std::map<DecoderPart, const CheckpointTensor*> t;
-    for (size_t i = 0; i < found_.specs.size(); ++i)
-      if (found_.specs[i].layer == layer) t[found_.specs[i].part] = found_.tensors[i];
-    SLUICE_TRY(copy(*t[DecoderPart::kRouter], 0, 0, &l.moe.router));
-    SLUICE_TRY(copy(*t[DecoderPart::kRouterBias], 0, m.experts, &l.moe.router_bias));
-    SLUICE_TRY(copy(*t[DecoderPart::kExpertsUpBias], 0, 0, &l.moe.experts.up_bias));
-    SLUICE_TRY(copy(*t[DecoderPart::kExpertsDownBias], 0, 0, &l.moe.experts.down_bias));
-    const auto pack_all = [&](const CheckpointTensor& b, const CheckpointTensor& s, PanelMatrix matrix,
-                              Tensor* w, Tensor* sc) -> Status {
-      const PanelShape shape = panel_shape(matrix.features, matrix.gated, matrix.width);
-      auto a = take(DType::kU8, {m.experts, shape.code_bytes(true)});
-      if (!a.ok()) return a.status();
-      auto c = take(DType::kU8, {m.experts, shape.scale_bytes()});
-      if (!c.ok()) return c.status();
-      *w = a.value(), *sc = c.value();
-      auto packed = packed_experts(matrix, m.experts, *w, *sc);
-      if (!packed.ok()) return packed.status();
-      const int64_t rows = b.shape[1], stride = matrix.width / 2, sstride = matrix.width / 32;
-      for (int64_t e = 0; e < m.experts; ++e) {
-        const auto span = [&](int64_t first, int64_t step, int64_t count) {
-          return RowSpan{.rows = count,
-                         .w = b.data + (e * rows + first) * stride,
-                         .stride = stride * step,
-                         .scales = s.data + (e * rows + first) * sstride,
-                         .scale_stride = sstride * step,
-                         .first_row = first,
-                         .row_step = step,
-                         .expert = e,
-                         .tensor = &b,
-                         .scale_tensor = &s};
-        };
-        PanelSource src;
-        if (matrix.gated) {
-          src.rows = {span(0, 2, matrix.features)};
-          src.ups = {span(1, 2, matrix.features)};
-        } else
-          src.rows = {span(0, 1, matrix.features)};
-        SLUICE_TRY(pack_expert(&packed.value(), e, src, parts_.device.info().cores, CheckFirst::kNo));
-      }
-      done_with(b), done_with(s);
-      parts_.active_bytes += (elements_of(*w) + elements_of(*sc)) * m.top_k / m.experts;
-      return {};
-    };
-    SLUICE_TRY(pack_all(*t[DecoderPart::kExpertsUp], *t[DecoderPart::kExpertsUpScale],
-                        {.features = m.intermediate, .width = m.hidden, .gated = true, .w = DType::kE2M1},
-                        &l.moe.experts.up, &l.moe.experts.up_scale));
-    return pack_all(*t[DecoderPart::kExpertsDown], *t[DecoderPart::kExpertsDownScale],
-                    {.features = m.hidden, .width = m.intermediate, .gated = false, .w = DType::kE2M1},
-                    &l.moe.experts.down, &l.moe.experts.down_scale);
+    const MoeConfig& config = parts_.config.decoder.moe;
+    auto loaded = load_moe(device_, checkpoint_, config,
+                           {.naming = naming_,
+                            .layer = layer,
+                            .slice = {},
+                            .threads = device_.info().cores,
+                            .progress = [&](int64_t bytes, int64_t) { progress(bytes); }});
+    if (!loaded.ok()) return loaded.status();
+    if (options_.canary == LoadOptions::Canary::kRun)
+      SLUICE_TRY(canary(device_, *loaded.value(), checkpoint_));
+    const int64_t bytes = loaded.value()->bytes();
+    done_ += bytes;
+    parts_.weight_bytes += bytes;
+    parts_.active_bytes += bytes * config.top_k / config.experts;
+    parts_.weights.layers[static_cast<size_t>(layer)].moe = loaded.value()->weights();
+    parts_.moe.push_back(std::move(loaded).value());
+    return {};
   }
 
   LoadedModel::Parts& parts_;
+  Device& device_;
   const Checkpoint& checkpoint_;
   const LoadOptions& options_;
-  Found found_;
-  LoadProgress progress_;
-  std::vector<const CheckpointTensor*> joined_;
+  MoeNaming naming_ = MoeNaming::kGptOss;
+  std::vector<TensorSpec> specs_;
+  int64_t done_ = 0, total_ = 0;  // bytes of the checkpoint
 };
 
 }  // namespace
@@ -239,16 +181,17 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(Device& device, const std
                                                        const LoadOptions& options) {
   auto config = read_model_config(directory);
   if (!config.ok()) return config.status();
-  auto parts = std::make_unique<Parts>(device);
+  auto parts = std::make_unique<Parts>();
   parts->config = std::move(config).value();
-  parts->config.decoder = parts->config.decoder.with_layout(device.info().layout).with_activations(options.x);
-  const Family* family = nullptr;
-  for (const Family* f : families())
-    if (f->architecture == parts->config.architecture) family = f;
+  DecoderConfig& decoder = parts->config.decoder;
+  decoder = decoder.with_layout(device.info().layout).with_activations(options.x);
   auto checkpoint = Checkpoint::open(directory);
   if (!checkpoint.ok()) return checkpoint.status();
-  Loader loader(parts.get(), *checkpoint.value(), options);
-  SLUICE_TRY(loader.load(*family));
+  for (const Family* family : families()) {
+    if (family->architecture != parts->config.architecture) continue;
+    Loader loader(parts.get(), device, *checkpoint.value(), options);
+    SLUICE_TRY(loader.load(*family));
+  }
   return std::unique_ptr<LoadedModel>(new LoadedModel(std::move(parts)));
 }
 

@@ -116,7 +116,7 @@ TEST(ModelCommand, EvalReportsEachTask) {
 TEST(ModelCommand, InspectSaysWhatBecomesOfEachTensor) {
   const Outcome o = sluice({"inspect"});
   EXPECT_EQ(o.status, 0) << o.err << o.out;
-  EXPECT_NE(o.out.find("layer 0 experts.up: packed as panels16"), std::string::npos);
+  EXPECT_NE(o.out.find("layer 0 experts: packed as panels16"), std::string::npos);
   EXPECT_NE(o.out.find("GptOssForCausalLM, 0 wrong, 0 missing"), std::string::npos);
 }
 
@@ -197,9 +197,9 @@ TEST(ModelCommand, RefusesWhatDoesNotFit) {
                  {"prompt: wanted fewer than 16 tokens (the context, --max-model-len)"});
   expect_refusal({"run", "-q", "-p", "x", "--max-model-len", "100000"},
                  {"--max-model-len: wanted at most 4096"});
-  expect_refusal({"bench", "-q", "--max-num-seqs", "400000", "--max-num-batched-tokens", "400000",
+  expect_refusal({"bench", "-q", "--max-num-seqs", "60000", "--max-num-batched-tokens", "60000",
                   "--max-model-len", "4096"},
-                 {"found"});
+                 {"engine: wanted", "60000 sequences of 4096 tokens", "free; lower --max-num-seqs"});
   expect_refusal({"run", "-q", "-p", "x", "--dtype", "float61"}, {"--dtype", "float61", "float32"});
   expect_refusal({"run", "-q", "-p", "x", "--reasoning-effort", "hi"}, {"--reasoning-effort", "high"});
   expect_refusal({"run", "--max-model-length", "5"}, {"--max-model-length", "--max-model-len"});

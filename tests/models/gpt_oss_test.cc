@@ -68,13 +68,11 @@ TEST(GptOss, ListsEveryTensorInBothNamings) {
   const ModelConfig config = read_model_config(kReal).value();
   const Family& family = *families().front();
   // Per layer: two norms, eight of attention and its sinks, router and its bias, six of the experts.
-  EXPECT_EQ(family.tensors(config, Naming::kHuggingFace).size(), 3u + 24 * (2 + 9 + 2 + 6));
-  EXPECT_EQ(family.tensors(config, Naming::kOriginal).size(), 3u + 24 * (2 + 5 + 2 + 6));
+  EXPECT_EQ(family.tensors(config, MoeNaming::kGptOss).size(), 3u + 24 * (2 + 9 + 2 + 6));
+  EXPECT_EQ(family.tensors(config, MoeNaming::kGptOssOriginal).size(), 3u + 24 * (2 + 5 + 2 + 6));
   int64_t bytes = 0;
-  for (const TensorSpec& t : family.tensors(config, Naming::kHuggingFace)) {
-    int64_t n = t.dtype == "U8" ? 1 : 2;
-    for (int64_t size : t.shape) n *= size;
-    bytes += n;
+  for (const TensorSpec& t : family.tensors(config, MoeNaming::kGptOss)) {
+    bytes += *stored_bytes(t.type, t.shape);
   }
   EXPECT_EQ(bytes, 13761264768);  // metadata.total_size of the published index
 }

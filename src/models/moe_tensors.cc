@@ -1,0 +1,84 @@
+// The tensors of one MoE layer as data, from the names and the config.
+#include "models/family.h"
+
+namespace sluice {
+namespace {
+
+constexpr int64_t kF8Block = 128;
+
+struct Lister {
+  const MoeConfig& c;
+  const MoeNames& names;
+  int64_t layer;
+  std::vector<TensorSpec> out = {};
+
+  void add(std::string_view pattern, StoredType type, std::vector<int64_t> shape, DecoderPart part,
+           int64_t expert = 0) {
+    if (pattern.empty()) return;
+    out.push_back({tensor_name(pattern, layer, expert), type, std::move(shape), part, layer, 0});
+  }
+
+  void router() {
+    add(names.router, c.router_w == DType::kF32 ? StoredType::kF32 : StoredType::kBF16, {c.experts, c.hidden},
+        DecoderPart::kRouter);
+    if (c.router_bias) add(names.router_bias, StoredType::kBF16, {c.experts}, DecoderPart::kRouterBias);
+    if (c.correction_bias)
+      add(names.correction_bias, StoredType::kF32, {c.experts}, DecoderPart::kCorrectionBias);
+    if (c.method == RoutingMethod::kHash)
+      add(names.hash_table, StoredType::kI64, {c.hash_vocab, c.top_k}, DecoderPart::kHashTable);
+  }
+
+  // All experts in one tensor, gate and up together.
+  void fused(std::string_view pattern, std::string_view scale, int64_t rows, int64_t width) {
+    if (names.storage == ExpertStorage::kFusedColumns)
+      return add(pattern, StoredType::kBF16, {c.experts, width, rows}, DecoderPart::kExperts);
+    add(pattern, StoredType::kU8, {c.experts, rows, width / kMxBlock, kMxBlock / 2}, DecoderPart::kExperts);
+    add(scale, StoredType::kU8, {c.experts, rows, width / kMxBlock}, DecoderPart::kExpertsScale);
+  }
+
+  void one(std::string_view pattern, std::string_view scale, int64_t rows, int64_t width, int64_t expert) {
+    if (c.expert_w != DType::kE2M1)
+      return add(pattern, StoredType::kBF16, {rows, width}, DecoderPart::kExperts, expert);
+    add(pattern, StoredType::kI8, {rows, width / 2}, DecoderPart::kExperts, expert);
+    add(scale, StoredType::kF8E8M0, {rows, width / kMxBlock}, DecoderPart::kExpertsScale, expert);
+  }
+
+  void shared(std::string_view pattern, std::string_view scale, int64_t rows, int64_t width) {
+    if (scale.empty()) return add(pattern, StoredType::kBF16, {rows, width}, DecoderPart::kShared);
+    const auto blocks = [](int64_t n) { return (n + kF8Block - 1) / kF8Block; };
+    add(pattern, StoredType::kF8E4M3, {rows, width}, DecoderPart::kShared);
+    add(scale, StoredType::kF8E8M0, {blocks(rows), blocks(width)}, DecoderPart::kSharedScale);
+  }
+
+  void experts() {
+    const int64_t up_rows = (is_gated(c.act) ? 2 : 1) * c.intermediate;
+    if (names.storage == ExpertStorage::kOneByOne) {
+      for (int64_t e = 0; e < c.experts; ++e) {
+        if (is_gated(c.act)) one(names.gate, names.gate_scale, c.intermediate, c.hidden, e);
+        one(names.up, names.up_scale, c.intermediate, c.hidden, e);
+        one(names.down, names.down_scale, c.hidden, c.intermediate, e);
+      }
+    } else {
+      fused(names.up, names.up_scale, up_rows, c.hidden);
+      fused(names.down, names.down_scale, c.hidden, c.intermediate);
+    }
+    if (c.up_bias) add(names.up_bias, StoredType::kBF16, {c.experts, up_rows}, DecoderPart::kExpertsBias);
+    if (c.down_bias)
+      add(names.down_bias, StoredType::kBF16, {c.experts, c.hidden}, DecoderPart::kExpertsBias);
+    if (c.shared_intermediate == 0) return;
+    if (is_gated(c.act)) shared(names.shared_gate, names.shared_gate_scale, c.shared_intermediate, c.hidden);
+    shared(names.shared_up, names.shared_up_scale, c.shared_intermediate, c.hidden);
+    shared(names.shared_down, names.shared_down_scale, c.hidden, c.shared_intermediate);
+  }
+};
+
+}  // namespace
+
+std::vector<TensorSpec> moe_tensors(const MoeConfig& config, MoeNaming naming, int64_t layer) {
+  Lister lister{config, moe_names(naming), layer};
+  lister.router();
+  lister.experts();
+  return std::move(lister.out);
+}
+
+}  // namespace sluice
