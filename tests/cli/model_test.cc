@@ -197,9 +197,9 @@ TEST(ModelCommand, RefusesWhatDoesNotFit) {
                  {"prompt: wanted fewer than 16 tokens (the context, --max-model-len)"});
   expect_refusal({"run", "-q", "-p", "x", "--max-model-len", "100000"},
                  {"--max-model-len: wanted at most 4096"});
-  expect_refusal({"bench", "-q", "--max-num-seqs", "60000", "--max-num-batched-tokens", "60000",
+  expect_refusal({"bench", "-q", "--max-num-seqs", "16000", "--max-num-batched-tokens", "16000",
                   "--max-model-len", "4096"},
-                 {"engine: wanted", "60000 sequences of 4096 tokens", "free; lower --max-num-seqs"});
+                 {"engine: wanted", "16000 sequences of 4096 tokens", "free; lower --max-num-seqs"});
   expect_refusal({"run", "-q", "-p", "x", "--dtype", "float61"}, {"--dtype", "float61", "float32"});
   expect_refusal({"run", "-q", "-p", "x", "--reasoning-effort", "hi"}, {"--reasoning-effort", "high"});
   expect_refusal({"run", "--max-model-length", "5"}, {"--max-model-length", "--max-model-len"});
