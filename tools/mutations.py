@@ -22,7 +22,7 @@ BUILD = ROOT / "build" / "mutations" / "out"
 
 
 def run(command, **options):
-    return subprocess.run(command, capture_output=True, text=True, **options)
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", **options)
 
 
 def stale():
