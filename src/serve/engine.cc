@@ -96,7 +96,7 @@ Status Engine::allocate(const RopeScaling& rope) {
                          std::to_string(free) + " free; lower --max-num-seqs or --max-model-len");
   const auto take = [&](int64_t bytes, void** memory) -> Status {
     Result<void*> got = device_.allocate(static_cast<size_t>(bytes));
-    if (!got.ok()) return got.status();
+    if (!got.ok()) return Status{got.status().code, "engine: " + got.status().message};
     *memory = got.value();
     return {};
   };

@@ -1,5 +1,8 @@
 #include "backends/cpu/memory.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <fstream>
@@ -45,13 +48,27 @@ int64_t cgroup_left(const std::string& limit, const std::string& current, const 
   return std::max<int64_t>(0, most - used + std::min(files, used));
 }
 
+namespace {
+
+// What this process may still map (ulimit -v); -1: any amount.
+int64_t address_space_left() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return -1;
+  const int64_t pages = number(text_of("/proc/self/statm"), 0);  // mapped, of this process
+  return std::max<int64_t>(0, static_cast<int64_t>(limit.rlim_cur) - pages * sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
 int64_t memory_free() {
   const int64_t machine = meminfo_available(text_of("/proc/meminfo"));
   const int64_t group =
       cgroup_left(text_of("/sys/fs/cgroup/memory.max"), text_of("/sys/fs/cgroup/memory.current"),
                   text_of("/sys/fs/cgroup/memory.stat"));
   const int64_t unknown = std::numeric_limits<int64_t>::max();
-  return std::min(machine < 0 ? unknown : machine, group < 0 ? unknown : group);
+  const int64_t mapped = address_space_left();
+  return std::min(
+      {machine < 0 ? unknown : machine, group < 0 ? unknown : group, mapped < 0 ? unknown : mapped});
 }
 
 }  // namespace sluice::cpu

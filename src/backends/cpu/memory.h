@@ -5,7 +5,8 @@
 
 namespace sluice::cpu {
 
-// Bytes that can be used without swapping: what the kernel estimates, no more than this process's control group allows.
+// Bytes that can be used without swapping: what the kernel estimates, no more than this process's control group and its limit
+// on mapped memory allow.
 int64_t memory_free();
 
 // The parts of it, on the text of the files that Linux keeps; -1 where a text has no such number.
