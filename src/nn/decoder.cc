@@ -50,8 +50,6 @@ DecoderConfig DecoderConfig::with_layout(WeightLayout layout) const {
 DecoderConfig DecoderConfig::with_activations(DType type) const {
   DecoderConfig out = *this;
   out.x = out.moe.x = type;
-  // A model whose router gives bf16 does so because its activations are bf16.
-  if (out.moe.logits == DType::kBF16) out.moe.logits = type;
   for (AttentionConfig& kind : out.attention) kind.x = type;
   return out;
 }

@@ -20,7 +20,7 @@ struct DecoderConfig {
   RopeScaling rope;
   // The same with weights as a device wants them (DeviceInfo::layout).
   DecoderConfig with_layout(WeightLayout layout) const;
-  // The same with activations, caches and router logits of type `x`.
+  // The same with activations and caches of type `x`.
   DecoderConfig with_activations(DType x) const;
   int64_t layers() const { return static_cast<int64_t>(kind.size()); }
 };

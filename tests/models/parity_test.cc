@@ -1,0 +1,141 @@
+// The shipped model against transformers: logits within the noise of the recorded runs, and the same greedy text.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "backends/cpu/device.h"
+#include "models/load.h"
+#include "serve/engine.h"
+#include "text/tokenizer.h"
+#include "weights/checkpoint.h"
+
+namespace sluice::test {
+namespace {
+
+const std::string kModel = std::string(SLUICE_SOURCE_DIR) + "/models/sluice-16e-tiny";
+const std::string kRecorded = std::string(SLUICE_SOURCE_DIR) + "/tests/data/parity/sluice-16e-tiny";
+
+// What tools/parity/record.py wrote for one prompt.
+struct Recorded {
+  std::vector<int32_t> ids, greedy;
+  std::vector<int64_t> positions;
+  std::vector<float> logits, noise, noise_most, gap;
+};
+
+template <class T>
+std::vector<T> values(const Checkpoint& file, const std::string& name) {
+  const auto found = file.find(name);
+  EXPECT_TRUE(found.ok()) << found.status().message;
+  if (!found.ok()) return {};
+  std::vector<T> out(static_cast<size_t>(found.value()->bytes) / sizeof(T));
+  std::memcpy(out.data(), found.value()->data, out.size() * sizeof(T));
+  return out;
+}
+
+Recorded recorded(const Checkpoint& file, const std::string& name) {
+  const auto positions = values<int32_t>(file, name + ".positions");
+  return {.ids = values<int32_t>(file, name + ".ids"),
+          .greedy = values<int32_t>(file, name + ".greedy"),
+          .positions = {positions.begin(), positions.end()},
+          .logits = values<float>(file, name + ".logits"),
+          .noise = values<float>(file, name + ".noise"),
+          .noise_most = values<float>(file, name + ".noise_most"),
+          .gap = values<float>(file, name + ".gap")};
+}
+
+constexpr const char* kPrompts[] = {"short", "sum", "turns", "other", "greeting", "long"};
+
+struct Loaded {
+  explicit Loaded(DType x) : device(cpu::open_device({.threads = 2}).value()) {
+    auto loaded = LoadedModel::load(*device, kModel, {.x = x});
+    EXPECT_TRUE(loaded.ok()) << loaded.status().message;
+    model = std::move(loaded).value();
+    // Chunks of 100 tokens: a prompt is computed in pieces, across windows.
+    auto made = Engine::make(*device, model->config().decoder, model->weights(),
+                             {.max_model_len = 2048, .max_num_seqs = 4, .max_num_batched_tokens = 100});
+    EXPECT_TRUE(made.ok()) << made.status().message;
+    engine = std::move(made).value();
+  }
+  std::unique_ptr<Device> device;
+  std::unique_ptr<LoadedModel> model;
+  std::unique_ptr<Engine> engine;
+};
+
+// Of one recorded row: root mean square and largest of the differences, as shares of what is allowed.
+struct Distance {
+  double rms = 0, most = 0;
+};
+Distance distance(const Recorded& r, const std::vector<float>& got, size_t row, double noise_scale) {
+  const size_t vocab = r.logits.size() / r.positions.size();
+  double squares = 0, most = 0;
+  for (size_t i = row * vocab; i < (row + 1) * vocab; ++i) {
+    const double d = std::abs(static_cast<double>(got[i]) - static_cast<double>(r.logits[i]));
+    squares += d * d;
+    most = std::max(most, d);
+  }
+  return {std::sqrt(squares / static_cast<double>(vocab)) / (noise_scale * r.noise[row]),
+          most / (noise_scale * r.noise_most[row])};
+}
+
+// Every row of every prompt; the worst shares are printed, so that a failure says by how much.
+void expect_within(DType x, double noise_scale, double rms_allowed, double most_allowed) {
+  const auto file = Checkpoint::open(kRecorded + ".safetensors");
+  ASSERT_TRUE(file.ok()) << file.status().message;
+  Loaded m(x);
+  for (const char* prompt : kPrompts) {
+    const Recorded r = recorded(*file.value(), prompt);
+    const auto got = m.engine->logits(r.ids, r.positions);
+    ASSERT_TRUE(got.ok()) << got.status().message;
+    ASSERT_EQ(got.value().size(), r.logits.size());
+    Distance worst;
+    for (size_t row = 0; row < r.positions.size(); ++row) {
+      const Distance d = distance(r, got.value(), row, noise_scale);
+      worst = {std::max(worst.rms, d.rms), std::max(worst.most, d.most)};
+    }
+    EXPECT_LE(worst.rms, rms_allowed) << prompt;
+    EXPECT_LE(worst.most, most_allowed) << prompt;
+    testing::Test::RecordProperty(std::string(prompt) + "_rms", std::to_string(worst.rms));
+    testing::Test::RecordProperty(std::string(prompt) + "_most", std::to_string(worst.most));
+  }
+}
+
+}  // namespace
+
+// bf16 rounds every stored value once, as each of the recorded runs did with random roundings: our error is one more draw of
+// what their spread measures. A row is a sum of a few directions, so 4 of its standard deviations; and twice the largest
+// deviation that 16 runs saw.
+TEST(Parity, LogitsInBf16AreWithinTheNoiseOfItsRoundings) { expect_within(DType::kBF16, 1, 4, 2); }
+
+// f32 rounds 2^16 times finer. What is left besides are the sums: n terms lose about sqrt(n) / 2 roundings of their result, 11
+// for the widest here (512), where a bf16 run loses one.
+TEST(Parity, LogitsInF32AreWithinTheNoiseOfItsSums) { expect_within(DType::kF32, 0x1p-16, 16, 16); }
+
+TEST(Parity, GreedyTextIsThatOfTransformers) {
+  const auto file = Checkpoint::open(kRecorded + ".safetensors");
+  ASSERT_TRUE(file.ok()) << file.status().message;
+  Loaded m(DType::kBF16);
+  const Tokenizer tokenizer = Tokenizer::load(kModel + "/tokenizer.json").value();
+  // All prompts at once: several sequences share steps.
+  std::vector<std::vector<int32_t>> answers;
+  for (const char* prompt : kPrompts) {
+    const Recorded r = recorded(*file.value(), prompt);
+    Request request{.prompt = r.ids};
+    request.sampling.temperature = 0;
+    request.sampling.max_tokens = static_cast<int64_t>(r.greedy.size());
+    ASSERT_TRUE(m.engine->add(request).ok());
+    answers.emplace_back();
+  }
+  while (!m.engine->idle()) {
+    const auto tokens = m.engine->step();
+    ASSERT_TRUE(tokens.ok()) << tokens.status().message;
+    for (const GeneratedToken& t : tokens.value()) answers[static_cast<size_t>(t.request)].push_back(t.id);
+  }
+  for (size_t i = 0; i < answers.size(); ++i) {
+    const Recorded r = recorded(*file.value(), kPrompts[i]);
+    EXPECT_EQ(tokenizer.decode(answers[i]), tokenizer.decode(r.greedy)) << kPrompts[i];
+    EXPECT_EQ(answers[i], r.greedy) << kPrompts[i];
+  }
+}
+
+}  // namespace sluice::test
