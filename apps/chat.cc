@@ -58,21 +58,24 @@ Reply ReplyReader::finish() {
   return std::move(reply_);
 }
 
-Result<Chat> Chat::open(Session& session) {
-  auto tokenizer = Tokenizer::load(session.directory + "/tokenizer.json");
+Result<Harmony> load_harmony(const std::string& model) {
+  const auto directory = model_directory(model);
+  if (!directory.ok()) return directory.status();
+  const std::string path = directory.value() + "/tokenizer.json";
+  const auto tokenizer = Tokenizer::load(path);
   if (!tokenizer.ok()) return tokenizer.status();
-  const int64_t vocab = session.model->config().decoder.vocab;
-  if (tokenizer.value().vocab_size() > vocab)
+  auto harmony = Harmony::from(tokenizer.value());
+  if (!harmony.ok()) return Status{harmony.status().code, path + ": " + harmony.status().message};
+  return harmony;
+}
+
+Result<Chat> Chat::open(Session& session, const Harmony& harmony) {
+  const int64_t vocab = session.model->config().decoder.vocab, tokens = harmony.tokenizer().vocab_size();
+  if (tokens > vocab)
     return Status{Code::kCorrupt, session.directory + "/tokenizer.json: wanted at most " +
                                       std::to_string(vocab) + " tokens (vocab_size of config.json), found " +
-                                      std::to_string(tokenizer.value().vocab_size())};
-  auto harmony = Harmony::from(tokenizer.value());
-  if (!harmony.ok()) {
-    Status status = harmony.status();
-    status.message = session.directory + "/tokenizer.json: " + status.message;
-    return status;
-  }
-  return Chat(session, harmony.value());
+                                      std::to_string(tokens)};
+  return Chat(session, harmony);
 }
 
 SamplingParams Chat::sampling(const SamplingFlags& f) const {

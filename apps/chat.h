@@ -55,10 +55,14 @@ class ReplyReader {
   Reply reply_;
 };
 
+// The tokenizer of a model; read before its weights, because it is quick to refuse. kIo, kCorrupt, kUnsupported: names file and
+// key.
+Result<Harmony> load_harmony(const std::string& model);
+
 class Chat {
  public:
-  // kIo, kCorrupt, kUnsupported: the tokenizer of the session's model cannot be used; names file and key.
-  static Result<Chat> open(Session& session);
+  // kCorrupt: the tokenizer has more tokens than the session's model.
+  static Result<Chat> open(Session& session, const Harmony& harmony);
   const Harmony& harmony() const { return harmony_; }
   SamplingParams sampling(const SamplingFlags& flags) const;
   // Generates one reply, alone in the engine.

@@ -130,13 +130,17 @@ Result<EvalReport> evaluate(const EvalOptions& options,
   if (flags.current_date.empty()) flags.current_date = "2025-06-28";  // the same question tomorrow
   const auto system = chat_options(flags);
   if (!system.ok()) return system.status();
+  const auto directory = model_directory(options.model.model);
+  if (!directory.ok()) return directory.status();
+  const std::string path = options.questions.empty() ? directory.value() + "/eval.jsonl" : options.questions;
+  const auto questions = read_questions(path, options.limit);
+  if (!questions.ok()) return questions.status();
+  const auto harmony = load_harmony(options.model.model);
+  if (!harmony.ok()) return harmony.status();
   auto session = open_session(options.model);
   if (!session.ok()) return session.status();
   Session& s = session.value();
-  const std::string path = options.questions.empty() ? s.directory + "/eval.jsonl" : options.questions;
-  const auto questions = read_questions(path, options.limit);
-  if (!questions.ok()) return questions.status();
-  auto chat = Chat::open(s);
+  auto chat = Chat::open(s, harmony.value());
   if (!chat.ok()) return chat.status();
   EvalReport report{.model = s.directory, .device = text(s.device->info()), .tasks = {}, .mistakes = {}};
   for (const EvalQuestion& q : questions.value()) ++task_of(&report, q.task).questions;

@@ -106,11 +106,13 @@ int converse(Chat& chat, const RunOptions& o, Conversation conversation) {
 int run_model(const RunOptions& options) {
   const auto chat_flags = chat_options(options.chat);
   if (!chat_flags.ok()) return wrong_use(chat_flags.status().message);
+  const auto harmony = load_harmony(options.model.model);
+  if (!harmony.ok()) return wrong_use(harmony.status().message);
   ModelFlags flags = options.model;
   flags.max_num_seqs = 1;  // one answer at a time
   auto session = open_session(flags);
   if (!session.ok()) return wrong_use(session.status().message);
-  auto chat = Chat::open(session.value());
+  auto chat = Chat::open(session.value(), harmony.value());
   if (!chat.ok()) return wrong_use(chat.status().message);
   Conversation conversation{.options = chat_flags.value(), .messages = {}};
   if (options.prompt) return ask_once(chat.value(), options, std::move(conversation));

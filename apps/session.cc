@@ -68,17 +68,18 @@ Result<std::string> shipped_model() {
                  ") is not beside this program");
 }
 
+Result<std::string> model_directory(const std::string& named) {
+  return named.empty() ? shipped_model() : Result<std::string>(named);
+}
+
 Result<Session> open_session(const ModelFlags& flags) {
   const auto start = std::chrono::steady_clock::now();
   Session s;
   const Result<DType> dtype = dtype_of(flags.dtype);
   if (!dtype.ok()) return dtype.status();
-  s.directory = flags.model;
-  if (flags.model.empty()) {
-    const Result<std::string> shipped = shipped_model();
-    if (!shipped.ok()) return shipped.status();
-    s.directory = shipped.value();
-  }
+  const Result<std::string> directory = model_directory(flags.model);
+  if (!directory.ok()) return directory.status();
+  s.directory = directory.value();
   auto device = open_device({.threads = flags.threads});
   if (!device.ok()) return device.status();
   s.device = std::move(device).value();

@@ -34,5 +34,7 @@ Result<Session> open_session(const ModelFlags& flags);
 
 // Where the shipped model lies: beside the program that runs, or where it was built.
 Result<std::string> shipped_model();
+// The one that is named, or that one.
+Result<std::string> model_directory(const std::string& named);
 
 }  // namespace sluice::apps
