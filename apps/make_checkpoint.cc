@@ -15,7 +15,8 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kPiece = 8 << 20;  // bytes written at a time; a multiple of 8
 
-// What can be made. gpt-oss models are whole; of the others, which no family runs yet, the MoE layers.
+// What can be made. gpt-oss models are whole; of the others, which no family runs, the MoE layers, in bf16 where they are
+// published in FP8.
 struct Like {
   std::string_view name, architecture;
   MoeNaming naming;
@@ -27,8 +28,15 @@ constexpr Like kLike[] = {
     {"deepseek-v4-flash", "DeepseekV4ForCausalLM", MoeNaming::kDeepSeekV4, 43, 0},
     {"deepseek-v4-pro", "DeepseekV4ForCausalLM", MoeNaming::kDeepSeekV4, 61, 0},
     {"deepseek-v3", "DeepseekV3ForCausalLM", MoeNaming::kDeepSeekV3, 58, 3},
+    {"kimi-k2", "DeepseekV3ForCausalLM", MoeNaming::kDeepSeekV3, 60, 1},
+    {"glm-4.5", "Glm4MoeForCausalLM", MoeNaming::kDeepSeekV3, 89, 3},
+    {"glm-4.5-air", "Glm4MoeForCausalLM", MoeNaming::kDeepSeekV3, 45, 1},
+    {"glm-5", "GlmMoeDsaForCausalLM", MoeNaming::kDeepSeekV3, 75, 3},
     {"qwen3-30b-a3b", "Qwen3MoeForCausalLM", MoeNaming::kQwen3Moe, 48, 0},
+    {"qwen3-235b-a22b", "Qwen3MoeForCausalLM", MoeNaming::kQwen3Moe, 94, 0},
     {"nemotron-3-nano", "NemotronHForCausalLM", MoeNaming::kNemotron3, 23, 0},
+    {"minimax-m2", "MiniMaxM2ForCausalLM", MoeNaming::kMiniMaxM2, 62, 0},
+    {"llama-4-scout", "Llama4ForConditionalGeneration", MoeNaming::kLlama4, 48, 0},
 };
 constexpr int64_t kHashLayers = 3;  // of DeepSeek V4: the first ones look experts up by token
 

@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-// Sources: Hugging Face transformers, models/{gpt_oss,deepseek_v3,qwen3_moe}; openai/gpt-oss gpt_oss/torch/weights.py;
+// Sources: Hugging Face transformers, models/{gpt_oss,deepseek_v3,qwen3_moe,minimax_m2,llama4}; openai/gpt-oss gpt_oss/torch/weights.py;
 // deepseek-ai's inference code for DeepSeek-V4; NVIDIA's modeling_nemotron_h.py.
 constexpr MoeNames kNames[] = {
     {.naming = MoeNaming::kGptOss,
@@ -81,6 +81,21 @@ constexpr MoeNames kNames[] = {
      .down = "backbone.layers.{L}.mixer.experts.{E}.down_proj.weight",
      .shared_up = "backbone.layers.{L}.mixer.shared_experts.up_proj.weight",
      .shared_down = "backbone.layers.{L}.mixer.shared_experts.down_proj.weight"},
+    {.naming = MoeNaming::kMiniMaxM2,
+     .storage = ExpertStorage::kOneByOne,
+     .router = "model.layers.{L}.block_sparse_moe.gate.weight",
+     .correction_bias = "model.layers.{L}.block_sparse_moe.e_score_correction_bias",
+     .gate = "model.layers.{L}.block_sparse_moe.experts.{E}.w1.weight",
+     .up = "model.layers.{L}.block_sparse_moe.experts.{E}.w3.weight",
+     .down = "model.layers.{L}.block_sparse_moe.experts.{E}.w2.weight"},
+    {.naming = MoeNaming::kLlama4,
+     .storage = ExpertStorage::kFusedColumns,
+     .router = "language_model.model.layers.{L}.feed_forward.router.weight",
+     .up = "language_model.model.layers.{L}.feed_forward.experts.gate_up_proj",
+     .down = "language_model.model.layers.{L}.feed_forward.experts.down_proj",
+     .shared_gate = "language_model.model.layers.{L}.feed_forward.shared_expert.gate_proj.weight",
+     .shared_up = "language_model.model.layers.{L}.feed_forward.shared_expert.up_proj.weight",
+     .shared_down = "language_model.model.layers.{L}.feed_forward.shared_expert.down_proj.weight"},
 };
 
 // Reads the numbers that a name has in a pattern's places; false if it does not follow the pattern.

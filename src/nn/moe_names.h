@@ -18,11 +18,14 @@ enum class MoeNaming : uint8_t {
   kDeepSeekV3,      // model.layers.L.mlp.experts.E.gate_proj.weight, with a correction bias
   kQwen3Moe,        // the same without one
   kNemotron3,       // backbone.layers.L.mixer.experts.E.up_proj.weight
+  kMiniMaxM2,       // model.layers.L.block_sparse_moe.experts.E.w1.weight
+  kLlama4,          // language_model.model.layers.L.feed_forward.experts.gate_up_proj
 };
 template <>
 struct EnumWords<MoeNaming> {
-  static constexpr std::string_view words[] = {
-      "gpt_oss", "gpt_oss_original", "gpt_oss_bf16", "deepseek_v4", "deepseek_v3", "qwen3_moe", "nemotron3"};
+  static constexpr std::string_view words[] = {"gpt_oss",     "gpt_oss_original", "gpt_oss_bf16",
+                                               "deepseek_v4", "deepseek_v3",      "qwen3_moe",
+                                               "nemotron3",   "minimax_m2",       "llama4"};
 };
 
 // How the experts of a layer are stored.

@@ -195,17 +195,19 @@ struct Written {
 
 // A layer of each naming at a size that a reference can follow.
 inline MoeConfig small_config(MoeNaming naming) {
-  const char* const kModels[] = {"gpt-oss-20b", "gpt-oss-20b",   "gpt-oss-20b",    "deepseek-v4-flash",
-                                 "deepseek-v3", "qwen3-30b-a3b", "nemotron-3-nano"};
+  const char* const kModels[] = {"gpt-oss-20b",       "gpt-oss-20b", "gpt-oss-20b",
+                                 "deepseek-v4-flash", "deepseek-v3", "qwen3-30b-a3b",
+                                 "nemotron-3-nano",   "minimax-m2",  "llama-4-scout"};
   MoeConfig c = known_moe(kModels[static_cast<size_t>(naming)]).value();
   if (naming == MoeNaming::kGptOssBf16) c.expert_w = DType::kBF16;
-  c.hidden = 96, c.intermediate = 160, c.experts = 8, c.top_k = 3;
+  c.hidden = 96, c.intermediate = 160, c.experts = 8;
+  if (c.top_k > 1) c.top_k = 3;
   if (c.groups > 1) c.groups = 4, c.topk_groups = 2;
   if (c.shared_intermediate) c.shared_intermediate = 96;
   return c;
 }
 constexpr MoeNaming kNamings[] = {MoeNaming::kGptOss,     MoeNaming::kGptOssOriginal, MoeNaming::kGptOssBf16,
                                   MoeNaming::kDeepSeekV4, MoeNaming::kDeepSeekV3,     MoeNaming::kQwen3Moe,
-                                  MoeNaming::kNemotron3};
+                                  MoeNaming::kNemotron3,  MoeNaming::kMiniMaxM2,      MoeNaming::kLlama4};
 
 }  // namespace sluice::test

@@ -87,8 +87,10 @@ TEST(MoeLoad, EveryNamingIsDetectedAndLoadedByteForByte) {
       const auto* begin = reinterpret_cast<const uint8_t*>(v.data());
       EXPECT_EQ(bytes_of_tensor(t), std::vector<uint8_t>(begin, begin + v.size() * sizeof(v[0])));
     };
-    same(w.router, moe.router), same(w.router_bias, moe.router_bias),
-        same(w.correction_bias, moe.correction_bias);
+    std::vector<float> wide;  // a bf16 router where the model computes in f32
+    for (uint16_t bits : moe.router) wide.push_back(to_float(BF16{bits}));
+    moe.config.router_w == DType::kF32 ? same(w.router, wide) : same(w.router, moe.router);
+    same(w.router_bias, moe.router_bias), same(w.correction_bias, moe.correction_bias);
     same(w.experts.up_bias, moe.up_bias), same(w.experts.down_bias, moe.down_bias);
     EXPECT_TRUE(loaded.value()->verify().ok());
     EXPECT_TRUE(Moe::plan(*d, loaded.value()->config(), 4).ok());
