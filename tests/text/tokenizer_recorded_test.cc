@@ -1,6 +1,7 @@
 // Every tokenizer and every string recorded under tests/data/tokenizer by tools/record_tokenizer.py.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -13,17 +14,23 @@ namespace {
 std::vector<std::filesystem::path> recordings() {
   std::vector<std::filesystem::path> out;
   for (const auto& entry : std::filesystem::directory_iterator(SLUICE_SOURCE_DIR "/tests/data/tokenizer"))
-    if (entry.path().filename().string().starts_with("pattern_") && entry.path().extension() == ".jsonl")
-      out.push_back(entry.path());
+    if (entry.path().extension() == ".jsonl") out.push_back(entry.path());
   std::sort(out.begin(), out.end());
   return out;
+}
+
+// A recording's tokenizer stands beside it, or with the model of that name.
+std::string tokenizer_of(const std::filesystem::path& recording) {
+  std::filesystem::path beside = recording;
+  beside.replace_extension(".json");
+  if (std::filesystem::exists(beside)) return beside.string();
+  return SLUICE_SOURCE_DIR "/models/" + recording.stem().string() + "/tokenizer.json";
 }
 
 class RecordedTokenizer : public testing::TestWithParam<std::filesystem::path> {};
 
 TEST_P(RecordedTokenizer, EncodesAsHuggingFaceDoes) {
-  std::filesystem::path file = GetParam();
-  auto tokenizer = Tokenizer::load(file.replace_extension(".json").string());
+  auto tokenizer = Tokenizer::load(tokenizer_of(GetParam()));
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message;
   std::ifstream lines(GetParam());
   std::string line;
@@ -51,10 +58,13 @@ TEST_P(RecordedTokenizer, EncodesAsHuggingFaceDoes) {
   EXPECT_GE(framed, 10);
 }
 
-INSTANTIATE_TEST_SUITE_P(Pattern, RecordedTokenizer, testing::ValuesIn(recordings()),
-                         [](const auto& info) { return info.param.stem().string(); });
+INSTANTIATE_TEST_SUITE_P(Pattern, RecordedTokenizer, testing::ValuesIn(recordings()), [](const auto& info) {
+  std::string name = info.param.stem().string();
+  std::replace(name.begin(), name.end(), '-', '_');  // gtest takes no dash
+  return name;
+});
 
-TEST(RecordedTokenizers, AreThere) { EXPECT_GE(recordings().size(), 2u); }
+TEST(RecordedTokenizers, AreThere) { EXPECT_GE(recordings().size(), 3u); }
 
 }  // namespace
 }  // namespace sluice

@@ -1,0 +1,107 @@
+"""transformers' gpt-oss run wholly in float64, and the same with every bf16 rounding replaced by a random one.
+
+What falls back to float32 in transformers and is replaced here: RMSNorm, the rotary angles, their frequencies. Everything
+else follows the type of its inputs; Float64Only checks that for each operation that runs.
+"""
+
+import contextlib
+import math
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.models.gpt_oss import modeling_gpt_oss as hf
+
+
+class Float64Only(TorchDispatchMode):
+    """Raises if any operation gives a floating-point tensor that is not float64."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in torch.utils._pytree.tree_leaves(out):
+            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.dtype != torch.float64:
+                raise TypeError(f"{func} gave {tensor.dtype} in a float64 run")
+        return out
+
+
+def frequencies(config) -> tuple:
+    """(YaRN's inverse frequencies, factor of cos and sin) in float64."""
+    rope, dim = config.rope_parameters, config.head_dim
+    base, factor, context = rope["rope_theta"], rope["factor"], rope["original_max_position_embeddings"]
+    fast = 1 / base ** (torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    low, high = (
+        dim * math.log(context / (beta * 2 * math.pi)) / (2 * math.log(base)) for beta in (rope["beta_fast"], rope["beta_slow"])
+    )
+    if rope["truncate"]:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    ramp = ((torch.arange(dim // 2, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
+    return fast / factor * ramp + fast * (1 - ramp), 0.1 * math.log(factor) + 1
+
+
+def norm_forward(self, x):
+    return self.weight * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.variance_epsilon))
+
+
+def make_double(model):
+    """The model in float64, changed in place. Frequencies must agree with those of transformers to float32's precision."""
+    model.double()
+    exact, scale = frequencies(model.config)
+    rotary = model.model.rotary_emb
+    if (rotary.inv_freq / exact - 1).abs().max() > 1e-5 or abs(rotary.attention_scaling - scale) > 1e-9:
+        raise ValueError("YaRN frequencies differ from those of transformers")
+
+    def rotary_forward(x, position_ids):
+        angle = position_ids[..., None].double() * exact.to(x.device)
+        return angle.cos() * scale, angle.sin() * scale
+
+    rotary.forward = rotary_forward
+    for module in model.modules():
+        if isinstance(module, hf.GptOssRMSNorm):
+            module.forward = norm_forward.__get__(module)
+    return model
+
+
+def jitter(y, generator):
+    """y as a rounding to bf16 could have left it: moved by up to half a unit in the last of its 8 bits, uniformly."""
+    unit = torch.exp2((torch.frexp(y).exponent - 8).double())
+    return y + unit * (torch.rand(y.shape, dtype=torch.float64, generator=generator) - 0.5)
+
+
+@contextlib.contextmanager
+def perturbed(model, generator):
+    """Inside, every value that a bf16 implementation stores is jittered: outputs of norms, projections, rotation, attention,
+    activation and experts, and the residual stream after each addition. Router scores and logits stay exact: they are f32."""
+    handles, residual = [], {}
+
+    def hook(module, args, out):
+        return jitter(out, generator)
+
+    def before_layer(layer, args, kwargs):
+        residual["x"] = args[0] if args else kwargs["hidden_states"]
+
+    def after_attention(module, args, out):
+        total = residual["x"] + out[0]
+        return (out[0] + jitter(total, generator) - total, *out[1:])
+
+    def after_layer(layer, args, out):
+        return (jitter(out[0], generator), *out[1:]) if isinstance(out, tuple) else jitter(out, generator)
+
+    for name, module in model.named_modules():
+        if isinstance(module, (hf.GptOssRMSNorm, hf.GptOssExperts)) or name.endswith(("q_proj", "k_proj", "v_proj")):
+            handles.append(module.register_forward_hook(hook))
+        if name.endswith("o_proj"):
+            handles.append(module.register_forward_pre_hook(lambda m, args: (jitter(args[0], generator),)))
+        if isinstance(module, hf.GptOssAttention):
+            handles.append(module.register_forward_hook(after_attention))
+        if isinstance(module, hf.GptOssDecoderLayer):
+            handles.append(module.register_forward_pre_hook(before_layer, with_kwargs=True))
+            handles.append(module.register_forward_hook(after_layer))
+    turn, gate = hf.apply_rotary_pos_emb, hf.GptOssExperts._apply_gate
+    hf.apply_rotary_pos_emb = lambda *a, **k: tuple(jitter(y, generator) for y in turn(*a, **k))
+    hf.GptOssExperts._apply_gate = lambda self, x: jitter(gate(self, jitter(x, generator)), generator)
+    try:
+        yield
+    finally:
+        hf.apply_rotary_pos_emb, hf.GptOssExperts._apply_gate = turn, gate
+        for handle in handles:
+            handle.remove()
