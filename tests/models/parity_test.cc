@@ -1,10 +1,11 @@
 // The shipped model against transformers: logits within the noise of the recorded runs, and the same greedy text.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "backends/cpu/device.h"
+#include "harness/devices.h"
 #include "models/load.h"
 #include "serve/engine.h"
 #include "text/tokenizer.h"
@@ -47,7 +48,8 @@ Recorded recorded(const Checkpoint& file, const std::string& name) {
 constexpr const char* kPrompts[] = {"short", "sum", "turns", "other", "greeting", "long"};
 
 struct Loaded {
-  explicit Loaded(DType x) : device(cpu::open_device({.threads = 2}).value()) {
+  explicit Loaded(DType x) : Loaded(x, cpu::open_device({.threads = 2}).value()) {}
+  Loaded(DType x, std::unique_ptr<Device> d) : device(std::move(d)) {
     auto loaded = LoadedModel::load(*device, kModel, {.x = x});
     EXPECT_TRUE(loaded.ok()) << loaded.status().message;
     model = std::move(loaded).value();
@@ -79,10 +81,9 @@ Distance distance(const Recorded& r, const std::vector<float>& got, size_t row, 
 }
 
 // Every row of every prompt; the worst shares are printed, so that a failure says by how much.
-void expect_within(DType x, double noise_scale, double rms_allowed, double most_allowed) {
+void expect_within(Loaded& m, double noise_scale, double rms_allowed, double most_allowed) {
   const auto file = Checkpoint::open(kRecorded + ".safetensors");
   ASSERT_TRUE(file.ok()) << file.status().message;
-  Loaded m(x);
   for (const char* prompt : kPrompts) {
     const Recorded r = recorded(*file.value(), prompt);
     const auto got = m.engine->logits(r.ids, r.positions);
@@ -105,11 +106,20 @@ void expect_within(DType x, double noise_scale, double rms_allowed, double most_
 // bf16 rounds every stored value once, as each of the recorded runs did with random roundings: our error is one more draw of
 // what their spread measures. A row is a sum of a few directions, so 4 of its standard deviations; and twice the largest
 // deviation that 16 runs saw.
-TEST(Parity, LogitsInBf16AreWithinTheNoiseOfItsRoundings) { expect_within(DType::kBF16, 1, 4, 2); }
+TEST(Parity, LogitsInBf16AreWithinTheNoiseOfItsRoundings) {
+  for (auto& device : every_level(2)) {
+    SCOPED_TRACE(text(device->info()));
+    Loaded m(DType::kBF16, std::move(device));
+    expect_within(m, 1, 4, 2);
+  }
+}
 
 // f32 rounds 2^16 times finer. What is left besides are the sums: n terms lose about sqrt(n) / 2 roundings of their result, 11
 // for the widest here (512), where a bf16 run loses one.
-TEST(Parity, LogitsInF32AreWithinTheNoiseOfItsSums) { expect_within(DType::kF32, 0x1p-16, 16, 16); }
+TEST(Parity, LogitsInF32AreWithinTheNoiseOfItsSums) {
+  Loaded m(DType::kF32);
+  expect_within(m, 0x1p-16, 16, 16);
+}
 
 TEST(Parity, GreedyTextIsThatOfTransformers) {
   const auto file = Checkpoint::open(kRecorded + ".safetensors");
@@ -131,11 +141,21 @@ TEST(Parity, GreedyTextIsThatOfTransformers) {
     ASSERT_TRUE(tokens.ok()) << tokens.status().message;
     for (const GeneratedToken& t : tokens.value()) answers[static_cast<size_t>(t.request)].push_back(t.id);
   }
+  size_t compared = 0;
   for (size_t i = 0; i < answers.size(); ++i) {
     const Recorded r = recorded(*file.value(), kPrompts[i]);
-    EXPECT_EQ(tokenizer.decode(answers[i]), tokenizer.decode(r.greedy)) << kPrompts[i];
-    EXPECT_EQ(answers[i], r.greedy) << kPrompts[i];
+    // Where the winner leads by less than six of the noise's deviations, another kernel may rightly choose the other.
+    const float sure = 6 * *std::max_element(r.noise.begin(), r.noise.end());
+    const auto certain =
+        std::find_if(r.gap.begin(), r.gap.end(), [&](float gap) { return gap < sure; }) - r.gap.begin();
+    ASSERT_GE(answers[i].size(), static_cast<size_t>(certain)) << kPrompts[i];
+    const std::vector<int32_t> got(answers[i].begin(), answers[i].begin() + certain);
+    const std::vector<int32_t> want(r.greedy.begin(), r.greedy.begin() + certain);
+    EXPECT_EQ(tokenizer.decode(got), tokenizer.decode(want)) << kPrompts[i];
+    EXPECT_EQ(got, want) << kPrompts[i];
+    compared += got.size();
   }
+  EXPECT_GE(compared, 100u);
 }
 
 }  // namespace sluice::test
