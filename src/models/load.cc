@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <tuple>
 
 #include "nn/dense_load.h"
 #include "nn/moe_canary.h"
@@ -65,8 +66,8 @@ class Loader {
       specs_.push_back(std::move(spec));
     }
     // Stacked tensors side by side, whatever stands between them in the list.
-    std::stable_sort(specs_.begin(), specs_.end(), [](const TensorSpec& a, const TensorSpec& b) {
-      return std::pair(a.layer, a.part) < std::pair(b.layer, b.part);
+    std::sort(specs_.begin(), specs_.end(), [](const TensorSpec& a, const TensorSpec& b) {
+      return std::tuple(a.layer, a.part, a.first_row) < std::tuple(b.layer, b.part, b.first_row);
     });
     return {};
   }
