@@ -1,0 +1,143 @@
+// The shipped model in other forms: the names that its authors chose, and experts in bf16.
+#include "models/load.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "backends/cpu/device.h"
+#include "serve/engine.h"
+#include "weights/checkpoint.h"
+#include "weights/files.h"
+#include "weights/mxfp4.h"
+
+namespace sluice::test {
+namespace {
+
+const std::string kModel = std::string(SLUICE_SOURCE_DIR) + "/models/sluice-16e-tiny";
+
+std::vector<std::byte> bytes_of_part(const Checkpoint& from, const std::string& name) {
+  const CheckpointTensor* t = from.find(name).value();
+  return {t->data, t->data + t->bytes};
+}
+
+// [experts, rows, width / 32, 16] codes as bf16 [experts, width, rows]; every value is exact.
+std::vector<std::byte> as_columns(const std::vector<std::byte>& codes, const std::vector<std::byte>& scales,
+                                  const std::vector<int64_t>& shape) {
+  const int64_t experts = shape[0], width = shape[1], rows = shape[2];
+  const size_t count = static_cast<size_t>(experts * width * rows);
+  std::vector<float> values(count);
+  const auto bytes = [](const std::vector<std::byte>& v) {
+    return std::span(reinterpret_cast<const uint8_t*>(v.data()), v.size());
+  };
+  EXPECT_TRUE(dequantise_mxfp4(bytes(codes), bytes(scales), values).ok());
+  std::vector<std::byte> out(2 * count);
+  auto* to = reinterpret_cast<BF16*>(out.data());
+  for (int64_t e = 0; e < experts; ++e)
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t k = 0; k < width; ++k)
+        to[(e * width + k) * rows + r] = to_bf16(values[static_cast<size_t>((e * rows + r) * width + k)]);
+  return out;
+}
+
+// The shipped model under another naming, in a directory of its own.
+void write_as(MoeNaming naming, const std::string& directory) {
+  const auto from = Checkpoint::open(kModel);
+  ModelConfig config = read_model_config(kModel).value();
+  const Family& family = *families().front();
+  // Both lists go through the same parts in the same order, but for what one of them joins.
+  std::map<std::pair<int64_t, DecoderPart>, std::vector<std::vector<std::byte>>> parts;
+  for (const TensorSpec& spec : family.tensors(config, MoeNaming::kGptOss))
+    parts[{spec.layer, spec.part}].push_back(bytes_of_part(*from.value(), spec.name));
+  std::vector<StoredTensor> tensors;
+  const auto experts = [&](const TensorSpec& spec) {
+    const size_t which = spec.name.find("down") == std::string::npos ? 0 : 1;
+    return as_columns(parts.at({spec.layer, DecoderPart::kExperts})[which],
+                      parts.at({spec.layer, DecoderPart::kExpertsScale})[which], spec.shape);
+  };
+  if (naming == MoeNaming::kGptOssBf16) config.decoder.moe.expert_w = DType::kBF16;
+  std::map<std::pair<int64_t, DecoderPart>, size_t> used;
+  for (const TensorSpec& spec : family.tensors(config, naming)) {
+    StoredTensor t{{spec.name, spec.type, spec.shape}, {}};
+    const std::pair key(spec.layer, spec.part);
+    const auto& pieces = parts.at(key);
+    const auto wanted = static_cast<size_t>(*stored_bytes(spec.type, spec.shape));
+    if (naming == MoeNaming::kGptOssBf16 && spec.part == DecoderPart::kExperts) t.bytes = experts(spec);
+    while (t.bytes.size() < wanted && used[key] < pieces.size()) {
+      const auto& piece = pieces[used[key]++];
+      t.bytes.insert(t.bytes.end(), piece.begin(), piece.end());
+    }
+    ASSERT_EQ(t.bytes.size(), wanted) << spec.name;
+    tensors.push_back(std::move(t));
+  }
+  write_tensors(directory + "/model.safetensors", tensors);
+  Json json = read_json(kModel + "/config.json", 1 << 20).value();
+  if (naming == MoeNaming::kGptOssBf16) json.erase("quantization_config");
+  std::ofstream(directory + "/config.json") << json.dump();
+}
+
+std::vector<float> logits_of(const std::string& directory, DType x) {
+  const auto device = cpu::open_device({.threads = 2}).value();
+  const auto model = LoadedModel::load(*device, directory, {.x = x});
+  EXPECT_TRUE(model.ok()) << model.status().message;
+  if (!model.ok()) return {};
+  const auto engine = Engine::make(*device, model.value()->config().decoder, model.value()->weights(), {});
+  return engine.value()->logits({9, 8, 7, 6, 5, 400, 300, 200, 100, 3}, {4, 9}).value();
+}
+
+}  // namespace
+
+TEST(LoadedModel, TheAuthorsOwnNamesGiveTheSameBits) {
+  const TemporaryDirectory other;
+  write_as(MoeNaming::kGptOssOriginal, other.path());
+  const auto wanted = logits_of(kModel, DType::kBF16);
+  ASSERT_FALSE(wanted.empty());
+  EXPECT_EQ(logits_of(other.path(), DType::kBF16), wanted);
+}
+
+// bf16 holds every MXFP4 value exactly, so the order of sums is all that may differ.
+TEST(LoadedModel, ExpertsInBf16GiveTheSameLogits) {
+  const TemporaryDirectory other;
+  write_as(MoeNaming::kGptOssBf16, other.path());
+  const auto wanted = logits_of(kModel, DType::kF32), got = logits_of(other.path(), DType::kF32);
+  ASSERT_EQ(got.size(), wanted.size());
+  ASSERT_FALSE(got.empty());
+  double worst = 0, largest = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    worst = std::max<double>(worst, std::abs(got[i] - wanted[i]));
+    largest = std::max<double>(largest, std::abs(wanted[i]));
+  }
+  // Both are within 16 times the noise of f32 of the exact logits (parity_test.cc); 2e-6 is that noise here.
+  EXPECT_LT(worst, 2 * 16 * 2e-6 * largest);
+  const auto device = cpu::open_device({.threads = 1}).value();
+  const auto model = LoadedModel::load(*device, other.path()).value();
+  EXPECT_EQ(model->config().decoder.moe.expert_w, DType::kBF16);
+  EXPECT_GT(model->weight_bytes(), 40'000'000);  // four times as many a weight
+}
+
+TEST(LoadedModel, AConfigThatSpeaksOfOtherExpertsIsRefused) {
+  const TemporaryDirectory other;
+  write_as(MoeNaming::kGptOssBf16, other.path());
+  std::filesystem::copy_file(kModel + "/config.json", other.path() + "/config.json",
+                             std::filesystem::copy_options::overwrite_existing);
+  const auto device = cpu::open_device({.threads = 1}).value();
+  const Status status = LoadedModel::load(*device, other.path()).status();
+  EXPECT_EQ(status.code, Code::kCorrupt);
+  EXPECT_NE(status.message.find("experts.gate_up_proj_blocks"), std::string::npos) << status.message;
+}
+
+TEST(LoadedModel, ActiveBytesAreWhatATokenReads) {
+  const auto device = cpu::open_device({.threads = 1}).value();
+  const auto model = LoadedModel::load(*device, kModel, {.canary = LoadOptions::Canary::kSkip}).value();
+  // 6 layers of qkv [384, 256] and o [256, 256], 4 of 16 experts, and the output [1024, 256]; biases and routers are small.
+  const int64_t dense = 2 * (6 * (384 + 256) * 256 + 1024 * 256);
+  const int64_t experts = 6 * 4 * 3 * 256 * 256 * 17 / 32;
+  EXPECT_GE(model->active_bytes(), dense + experts);
+  EXPECT_LE(model->active_bytes(), (dense + experts) * 103 / 100);
+  EXPECT_GT(model->weight_bytes(), 13'000'000);
+}
+
+}  // namespace sluice::test
