@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
-
 #include "base/json.h"
 #include "base/random.h"
 
@@ -171,7 +169,8 @@ TEST(Tokenizer, LeavesTheIdsAloneOnError) {
   EXPECT_EQ(encoded(tokenizer, "aab").size(), 3u);
 }
 
-// A quadratic merge would take minutes here, and so would a pattern that looks at the whole text for each piece.
+// A quadratic merge would run into the time limit of a test here, and so would a pattern that looks at the whole text for each
+// piece.
 TEST(Tokenizer, LongTextsTakeLinearTime) {
   const Tokenizer tokenizer = recorded("pattern_o200k");
   std::string mixed;
@@ -179,9 +178,7 @@ TEST(Tokenizer, LongTextsTakeLinearTime) {
   const std::string texts[] = {std::string(1 << 20, 'a'),    std::string(1 << 20, ' '),
                                std::string(1 << 20, '\n'),   mixed,
                                std::string(1 << 18, '\xff'), std::string(1 << 18, '<')};
-  const auto start = std::chrono::steady_clock::now();
   for (const std::string& text : texts) EXPECT_EQ(tokenizer.decode(encoded(tokenizer, text)), text);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
 }
 
 }  // namespace
