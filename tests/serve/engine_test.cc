@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "harness/devices.h"
 #include "harness/random_weights.h"
@@ -160,6 +161,42 @@ TEST(Engine, LogitsAreWhatGreedyDraws) {
   for (size_t i = 0; i < answer.ids.size(); ++i) {
     const auto row = logits.value().begin() + static_cast<std::ptrdiff_t>(i) * 101;
     EXPECT_EQ(std::max_element(row, row + 101) - row, answer.ids[i]) << "token " << i;
+  }
+}
+
+// Token i of an answer is what ops/sample.h says of its logits, the request's seed and step i.
+TEST(Engine, DrawsAreThoseOfTheContract) {
+  const auto device = cpu::open_device({.threads = 2}).value();
+  const Model model(small_decoder());
+  EngineOptions options = roomy();
+  options.policy.batch_invariant = true;
+  const auto engine = engine_of(*device, model, options);
+  Request r{.prompt = {9, 8, 7}};
+  r.sampling = {.temperature = 1.2, .top_p = 0.9, .min_p = 0.01, .top_k = 40, .seed = 77, .max_tokens = 30};
+  const Answer answer = run(*engine, {r}).at(0);
+  std::vector<int32_t> tokens = r.prompt;
+  tokens.insert(tokens.end(), answer.ids.begin(), answer.ids.end());
+  std::set<int32_t> different(answer.ids.begin(), answer.ids.end());
+  EXPECT_GT(different.size(), 5u);
+  for (size_t i = 0; i < answer.ids.size(); ++i) {
+    auto logits = engine->logits(tokens, {static_cast<int64_t>(r.prompt.size() + i) - 1}).value();
+    float temperature = 1.2f, top_p = 0.9f, min_p = 0.01f, logprob = 0;
+    int32_t top_k = 40, token = 0;
+    int64_t seed = 77, step = static_cast<int64_t>(i);
+    const Sample::Args args{.logits = make_tensor(logits.data(), DType::kF32, {1, 101}),
+                            .temperature = make_tensor(&temperature, DType::kF32, {1}),
+                            .top_k = make_tensor(&top_k, DType::kI32, {1}),
+                            .top_p = make_tensor(&top_p, DType::kF32, {1}),
+                            .min_p = make_tensor(&min_p, DType::kF32, {1}),
+                            .seed = make_tensor(&seed, DType::kI64, {1}),
+                            .step = make_tensor(&step, DType::kI64, {1}),
+                            .token = make_tensor(&token, DType::kI32, {1}),
+                            .logprob = make_tensor(&logprob, DType::kF32, {1})};
+    for (const Expected& want : reference(Sample::Problem{.rows = 1, .vocab = 101}, args)) {
+      if (want.slot != "token") continue;
+      const double got = answer.ids[i];
+      EXPECT_TRUE(want.accept ? want.accept(0, got) : got == want.value[0]) << "token " << i;
+    }
   }
 }
 
