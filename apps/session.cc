@@ -34,13 +34,22 @@ std::string kernel_line(const Engine& engine) {
   return up == down ? up : up + " and " + down;
 }
 
+// As a person in this directory would name it.
+std::string near_name(const std::string& directory) {
+  std::error_code error;
+  const std::string relative = std::filesystem::proximate(directory, error).string();
+  return error || relative.size() >= directory.size() ? directory : relative;
+}
+
 void say_what_was_loaded(const Session& s) {
   const ModelConfig& c = s.model->config();
-  std::fprintf(stderr, "%s: %s, %lld layers, %lld experts (top %lld), %.2f GB in %.1f s; %s; a token: %s\n",
-               s.directory.c_str(), c.architecture.c_str(), static_cast<long long>(c.decoder.layers()),
-               static_cast<long long>(c.decoder.moe.experts), static_cast<long long>(c.decoder.moe.top_k),
-               1e-9 * static_cast<double>(s.model->weight_bytes()), s.load_seconds,
-               text(s.device->info()).c_str(), kernel_line(*s.engine).c_str());
+  std::fprintf(
+      stderr,
+      "%s: %s, %lld layers, %lld experts (top %lld), %.2f GB in %.1f s\n%s: a token's experts by %s\n",
+      near_name(s.directory).c_str(), c.architecture.c_str(), static_cast<long long>(c.decoder.layers()),
+      static_cast<long long>(c.decoder.moe.experts), static_cast<long long>(c.decoder.moe.top_k),
+      1e-9 * static_cast<double>(s.model->weight_bytes()), s.load_seconds, text(s.device->info()).c_str(),
+      kernel_line(*s.engine).c_str());
 }
 
 EngineOptions engine_options(const ModelFlags& f, const ModelConfig& config) {
