@@ -46,11 +46,12 @@ TEST(Checkpoint, WhatWasWrittenIsRead) {
     const auto found = checkpoint.value()->find(t.what.name, t.what.type, t.what.shape);
     ASSERT_TRUE(found.ok()) << found.status().message;
     ASSERT_EQ(found.value()->bytes, static_cast<int64_t>(t.bytes.size()));
-    EXPECT_EQ(std::memcmp(found.value()->data, t.bytes.data(), t.bytes.size()), 0) << t.what.name;
+    const std::vector<std::byte> before(found.value()->data, found.value()->data + found.value()->bytes);
+    EXPECT_EQ(before, t.bytes) << t.what.name;
     checkpoint.value()->prefetch(*found.value());
     checkpoint.value()->release(*found.value());
-    EXPECT_EQ(std::memcmp(found.value()->data, t.bytes.data(), t.bytes.size()), 0)
-        << "released pages come back";
+    const std::vector<std::byte> after(found.value()->data, found.value()->data + found.value()->bytes);
+    EXPECT_EQ(after, t.bytes) << t.what.name << " after its pages were released";
   }
 }
 

@@ -91,7 +91,9 @@ TEST(Packed, UnpackGivesTheSourceBytesBackOnAnyNumberOfThreads) {
         EXPECT_EQ(std::memcmp(w.data(), x.first_w + e * x.rows * x.row_bytes,
                               static_cast<size_t>(x.rows * x.row_bytes)),
                   0);
-        EXPECT_EQ(std::memcmp(scales.data(), x.first_scale + e * x.rows * x.blocks, scales.size()), 0);
+        if (!scales.empty()) {
+          EXPECT_EQ(std::memcmp(scales.data(), x.first_scale + e * x.rows * x.blocks, scales.size()), 0);
+        }
       }
     }
     EXPECT_EQ(prints[0], prints[1]);

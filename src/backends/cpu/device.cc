@@ -61,6 +61,7 @@ class CpuDevice final : public Device {
   CpuDevice(int threads, uint32_t features)
       : info_(describe(threads, features)), pool_(threads), queue_{&pool_, simd_index(features)} {}
 
+  int threads() const { return pool_.threads(); }
   const DeviceInfo& info() const override { return info_; }
   const Catalog& catalog() const override { return cpu::catalog(); }
 
@@ -126,6 +127,9 @@ Result<std::unique_ptr<Device>> open_device(const Options& options) {
     return invalid("cpu: threads: wanted 0 (all) to 1024, found " + std::to_string(options.threads));
   const int threads = options.threads ? options.threads : processors();
   auto device = std::make_unique<CpuDevice>(threads, detect_features() & options.features_allowed);
+  if (device->threads() < threads)
+    return out_of_memory("cpu: wanted " + std::to_string(threads) + " threads, the system gave " +
+                         std::to_string(device->threads()));
   options.log(LogLevel::kInfo, "device " + text(device->info()));
   return std::unique_ptr<Device>(std::move(device));
 }

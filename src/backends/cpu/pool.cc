@@ -1,6 +1,7 @@
 #include "backends/cpu/pool.h"
 
 #include <algorithm>
+#include <system_error>
 
 namespace sluice::cpu {
 namespace {
@@ -19,7 +20,10 @@ inline void relax() {
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) {
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  try {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  } catch (const std::system_error&) {  // the system has no more; whoever asked sees threads()
+  }
 }
 
 ThreadPool::~ThreadPool() {

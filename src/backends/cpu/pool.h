@@ -17,7 +17,8 @@ namespace sluice::cpu {
 // microseconds apart) and then sleep.
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // the caller counts as one; at least 1
+  // The caller counts as one; at least 1. Where the system refuses, threads() says how many there are.
+  explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
