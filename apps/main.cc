@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <new>
 
 #include "apps/cli.h"
 #include "apps/commands.h"
@@ -104,6 +105,8 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return sluice::apps::run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return sluice::apps::wrong_use("out of memory: the system refused a small allocation");
   } catch (const std::exception& error) {
     return sluice::apps::wrong_use(error.what());
   }
