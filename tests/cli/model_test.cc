@@ -211,6 +211,11 @@ TEST(ModelCommand, RefusesWhatDoesNotFit) {
     EXPECT_EQ(o.err.find('\n'), o.err.size() - 1) << kib << ": " << o.err;
     EXPECT_EQ(o.err.find("bad_alloc"), std::string::npos) << kib << ": " << o.err;
   }
+  const Outcome crowd = run_process({"bash", "-c",
+                                     "ulimit -s 8192 -v 90000; exec " SLUICE_COMMAND
+                                     " run -q --threads 64 -p x"});  // 8 MiB a stack
+  EXPECT_EQ(crowd.status, 2);
+  EXPECT_NE(crowd.err.find("cpu: wanted 64 threads, the system gave "), std::string::npos) << crowd.err;
 #endif
   expect_refusal({"run", "-q", "-p", "x", "--dtype", "float61"}, {"--dtype", "float61", "float32"});
   expect_refusal({"run", "-q", "-p", "x", "--reasoning-effort", "hi"}, {"--reasoning-effort", "high"});
