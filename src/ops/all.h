@@ -12,6 +12,7 @@
 #include "ops/rope.h"
 #include "ops/route_topk.h"
 #include "ops/router_gemm.h"
+#include "ops/router_route.h"
 #include "ops/sample.h"
 
 namespace sluice {
@@ -19,7 +20,7 @@ namespace sluice {
 template <class... Ops>
 struct OpList {};
 
-using AllOps = OpList<RouterGemm, LoraDelta, RouteTopk, GroupRows, ExpertGemm, Combine, Linear, Embedding,
-                      RmsNorm, Rope, KvWrite, Attention, Sample>;
+using AllOps = OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, GroupRows, ExpertGemm, Combine, Linear,
+                      Embedding, RmsNorm, Rope, KvWrite, Attention, Sample>;
 
 }  // namespace sluice
