@@ -1,0 +1,20 @@
+// A suite's page in Markdown: its figures and its tables.
+#pragma once
+#include "report/panels.h"
+
+namespace sluice::bench {
+
+// A file of rows, and the page made of it.
+struct Suite {
+  std::string_view name;   // "router": router.csv, router.md
+  std::string_view title;  // of the page
+};
+inline constexpr Suite kSuites[] = {{"router", "Router"}, {"routing", "Routing and grouping"}};
+
+// What an operation's figure and section are called: one sentence where it is known, else its name.
+std::string_view title_of_op(std::string_view op);
+
+// Figures are linked as <op>.svg and <op>.png beside the page.
+std::string page_of(const Suite& suite, const std::vector<Figure>& figures);
+
+}  // namespace sluice::bench
