@@ -6,91 +6,13 @@
 #include <cmath>
 #include <set>
 
-#include "dispatch/plan.h"
-#include "harness/cases.h"
 #include "harness/devices.h"
+#include "harness/run_case.h"
 
 namespace sluice::test {
 
-// Element by element; reports how many failed and the worst one.
-inline void expect_within(const Expected& want, const GuardedTensor& memory, const std::string& where) {
-  const auto poison = static_cast<uint8_t>(poison_of(memory.view().dtype));
-  const Comparison c = compare(want, memory.view(), poison);
-  EXPECT_EQ(c.wrong, 0) << where << ": " << c.text;
-}
-
-// Runs one candidate three times (eager, then a recording replayed twice) on fresh poison; the bits must
-// agree.
 template <class Op>
-void run_case(const Candidate<Op>& candidate, Device& device, const typename Op::Problem& problem,
-              HostArgs<Op>& host, const Expectations& wanted, const std::string& where) {
-  Plan<Op> plan(&candidate, problem, candidate.workspace_bytes(problem, device.info()));
-  const Stream stream = device.stream();
-  DeviceArgs<Op> on_device(device, host);
-  const size_t padded = plan.workspace_bytes() + 2 * kGuardBytes;
-  std::vector<std::byte> scratch(padded, std::byte{kGuardPattern});
-  std::byte* block = static_cast<std::byte*>(device.allocate(padded).value());
-  const Workspace workspace{plan.workspace_bytes() ? block + kGuardBytes : nullptr, plan.workspace_bytes()};
-  // Inputs and in-out tensors as they were filled, so that each run starts from the same bytes.
-  std::vector<std::vector<std::byte>> fresh;
-  for (auto& e : host.tensors())
-    fresh.emplace_back(e.memory->start(), e.memory->start() + e.memory->total_bytes());
-  const auto restore = [&] {
-    for (size_t i = 0; i < fresh.size(); ++i)
-      std::memcpy(host.tensors()[i].memory->start(), fresh[i].data(), fresh[i].size());
-    std::memset(scratch.data() + kGuardBytes, 0xFF, plan.workspace_bytes());
-    ASSERT_TRUE(device.copy(block, scratch.data(), padded, stream).ok());
-    ASSERT_TRUE(on_device.upload(stream).ok());
-  };
-  auto recording = device.record(stream, [&] { return plan.run(on_device.args(), workspace, stream); });
-  ASSERT_TRUE(recording.ok()) << where << ": " << recording.status().message;
-  std::vector<std::vector<std::byte>> first;
-  for (int attempt = 0; attempt < 3; ++attempt) {
-    restore();
-    const Status status = attempt == 0 ? plan.run(on_device.args(), workspace, stream)
-                                       : device.replay(*recording.value(), stream);
-    ASSERT_TRUE(status.ok()) << where << ": " << status.message;
-    ASSERT_TRUE(on_device.download(stream).ok());
-    for (size_t i = 0; i < host.tensors().size(); ++i) {
-      auto& e = host.tensors()[i];
-      EXPECT_TRUE(e.memory->intact()) << where << ": wrote outside of " << e.name;
-      const std::vector<std::byte> now(e.memory->start(), e.memory->start() + e.memory->total_bytes());
-      EXPECT_TRUE(e.memory->role() != Role::kIn || now == fresh[i])
-          << where << ": changed its input " << e.name;
-      if (attempt == 0) first.push_back(now);
-      EXPECT_TRUE(now == first[i]) << where << ": " << e.name << " differs from run to run";
-    }
-    std::vector<std::byte> back(padded);
-    ASSERT_TRUE(device.copy(back.data(), block, padded, stream).ok());
-    ASSERT_TRUE(device.wait(stream).ok());
-    for (int64_t b = 0; b < kGuardBytes; ++b)
-      ASSERT_TRUE(back[static_cast<size_t>(b)] == std::byte{kGuardPattern} &&
-                  back[padded - 1 - static_cast<size_t>(b)] == std::byte{kGuardPattern})
-          << where << ": wrote outside of its workspace";
-  }
-  for (const Expected& want : wanted) {
-    GuardedTensor* memory = host.find(want.slot);
-    ASSERT_NE(memory, nullptr) << where << ": the reference speaks of " << want.slot;
-    expect_within(want, *memory, where);
-  }
-  for (size_t i = 0; i < fresh.size(); ++i)
-    std::memcpy(host.tensors()[i].memory->start(), fresh[i].data(), fresh[i].size());
-  device.release(block);
-}
-
-template <class Op>
-class Conformance : public ::testing::Test {
- protected:
-  // Every output that the problem uses must be spoken for by the reference.
-  static void expect_complete(const typename Op::Problem& problem, const Expectations& wanted) {
-    Op::slots(problem, [&](const SlotSpec& spec, Tensor Op::Args::*) {
-      if (!spec.used || spec.role == Role::kIn) return;
-      bool found = false;
-      for (const Expected& e : wanted) found |= e.slot == spec.name;
-      EXPECT_TRUE(found) << "the reference says nothing of " << spec.name;
-    });
-  }
-};
+class Conformance : public ::testing::Test {};
 TYPED_TEST_SUITE_P(Conformance);
 
 // (a) every candidate accepts some case, (b) every case is accepted on every device, and what is accepted is
@@ -111,7 +33,7 @@ TYPED_TEST_P(Conformance, EveryCandidateOnEveryCase) {
     Random random(static_cast<uint64_t>(index));
     Suite<Op>::fill(test.problem, test.fill, host, random);
     const Expectations wanted = reference(test.problem, host.args());
-    this->expect_complete(test.problem, wanted);
+    expect_complete<Op>(test.problem, wanted);
     for (const auto& device : devices) {
       bool accepted = false;
       for (const Candidate<Op>* c : device->catalog().template table<Op>()) {

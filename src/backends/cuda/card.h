@@ -9,10 +9,10 @@
 
 namespace sluice::cuda {
 
-// What a card's enqueue answers. dispatch never gets here, because no CUDA device can be opened.
+// What a planned card's enqueue answers. No device offers one, so dispatch never gets here.
 template <class Op>
 Status no_kernel(const typename Op::Problem&, const typename Op::Args&, Workspace, Stream) {
-  return unsupported(std::string(Op::kName) + ": this build has no CUDA kernels");
+  return unsupported(std::string(Op::kName) + ": a planned kernel, not built yet");
 }
 
 template <class Op>

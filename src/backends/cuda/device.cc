@@ -1,11 +1,257 @@
 #include "backends/cuda/device.h"
 
-namespace sluice::cuda {
+#include <cuda_runtime.h>
 
-Result<std::unique_ptr<Device>> open_device(const Log&) {
-  return unsupported(
-      "cuda: wanted a device to run on, found a build without CUDA kernels; use the cpu backend, or "
-      "explain --device h200 to see what is planned for it");
+#include <algorithm>
+#include <cstring>
+
+#include "backends/cuda/queue.h"
+#include "dispatch/explain.h"
+
+namespace sluice::cuda {
+namespace {
+
+// The GPU as the cost models see it: measured, where the card is a known one, else from what the driver says of it and the
+// shares of its data sheet that an H200 reaches.
+DeviceInfo describe(const cudaDeviceProp& gpu, int index) {
+  DeviceInfo info = known_device("h200").value();
+  const double cores = info.cores;
+  info.sm = gpu.major * 10 + gpu.minor;
+  info.cores = gpu.multiProcessorCount;
+  if (std::strstr(gpu.name, "H200") && info.cores == static_cast<int>(cores)) return info;
+  constexpr double kReadShare = 4.60 / 4.81;
+  int kilohertz = 0, bus_bits = 0;
+  cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, index);
+  cudaDeviceGetAttribute(&bus_bits, cudaDevAttrGlobalMemoryBusWidth, index);
+  info.name = gpu.name;
+  const double peak = 2e-3 * kilohertz * bus_bits / 8;  // two transfers a clock
+  if (peak > 0) info.mem_bytes_per_us = kReadShare * peak;
+  info.bf16_flops_per_us *= info.cores / cores;
+  info.f32_flops_per_us *= info.cores / cores;
+  return info;
+}
+
+std::string names_of(const Queue& queue) {
+  if (queue.enqueued == 0) return "none of Sluice's";
+  const uint64_t kept = std::min<uint64_t>(queue.enqueued, Queue::kNames);
+  std::string out = kept < queue.enqueued ? std::to_string(queue.enqueued - kept) + " more, " : "";
+  std::string_view last;
+  int times = 0;
+  const auto flush = [&] {
+    if (times == 0) return;
+    if (!out.empty() && out.back() != ' ') out += ", ";
+    out += std::string(last) + (times > 1 ? " x " + std::to_string(times) : "");
+  };
+  for (uint64_t i = queue.enqueued - kept; i < queue.enqueued; ++i) {
+    const std::string_view name = queue.names[i % Queue::kNames];
+    if (name != last) {
+      flush();
+      last = name;
+      times = 0;
+    }
+    ++times;
+  }
+  flush();
+  return out;
+}
+
+Result<uint32_t*> make_meeting(cudaStream_t stream) {
+  void* memory = nullptr;
+  SLUICE_TRY(check(cudaMalloc(&memory, kMeetingBytes), "memory for counters"));
+  Status cleared = check(cudaMemsetAsync(memory, 0, kMeetingBytes, stream), "clearing counters");
+  if (cleared.ok()) cleared = check(cudaStreamSynchronize(stream), "clearing counters");
+  if (cleared.ok()) return static_cast<uint32_t*>(memory);
+  cudaFree(memory);
+  return cleared;
+}
+
+struct CudaRecording final : Recording {
+  cudaGraphExec_t graph = nullptr;
+  uint32_t* meeting = nullptr;
+  int device = 0;
+  std::vector<std::string_view> kernels;
+  ~CudaRecording() override {
+    cudaSetDevice(device);
+    if (graph) cudaGraphExecDestroy(graph);
+    if (meeting) cudaFree(meeting);
+  }
+};
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(DeviceInfo info, const Options& options) : info_(std::move(info)) {
+    queue_.device = options.index;
+    queue_.dependent = options.dependent;
+    for_each_op([&]<class Op>() {
+      for (const Candidate<Op>* c : cuda::catalog().table<Op>())
+        if (!c->planned) built_.add(*c);
+    });
+  }
+  ~CudaDevice() override {
+    cudaSetDevice(queue_.device);
+    if (queue_.stream) {
+      cudaStreamSynchronize(queue_.stream);
+      cudaStreamDestroy(queue_.stream);
+    }
+    if (queue_.meeting) cudaFree(queue_.meeting);
+  }
+  Status start() {
+    SLUICE_TRY(check(cudaSetDevice(queue_.device), "opening the GPU"));
+    SLUICE_TRY(check(cudaStreamCreateWithFlags(&queue_.stream, cudaStreamNonBlocking), "making a stream"));
+    auto meeting = make_meeting(queue_.stream);
+    if (!meeting.ok()) return meeting.status();
+    queue_.meeting = meeting.value();
+    return {};
+  }
+
+  const DeviceInfo& info() const override { return info_; }
+  const Catalog& catalog() const override { return built_; }
+
+  Result<void*> allocate(size_t bytes) override {
+    void* memory = nullptr;
+    SLUICE_TRY(check(cudaSetDevice(queue_.device), "allocate"));
+    const cudaError_t error = cudaMalloc(&memory, std::max<size_t>(bytes, 1));
+    if (error == cudaSuccess) return memory;
+    (void)cudaGetLastError();
+    if (error != cudaErrorMemoryAllocation)
+      return check(error, "allocate " + std::to_string(bytes) + " bytes");
+    return out_of_memory("cuda: wanted " + std::to_string(bytes) + " bytes, the GPU has " +
+                         std::to_string(free_bytes()) + " free");
+  }
+  void release(void* memory) override {
+    if (!memory) return;
+    cudaSetDevice(queue_.device);
+    cudaFree(memory);
+  }
+  int64_t free_bytes() const override {
+    size_t free = 0, total = 0;
+    cudaSetDevice(queue_.device);
+    return cudaMemGetInfo(&free, &total) == cudaSuccess ? static_cast<int64_t>(free) : 0;
+  }
+
+  Stream stream() override { return {Backend::kCuda, &queue_}; }
+
+  Status copy(void* to, const void* from, size_t bytes, Stream stream) override {
+    if (bytes == 0) return {};
+    SLUICE_TRY(check(cudaSetDevice(queue_.device), "copy"));
+    const cudaError_t error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue_of(stream).stream);
+    if (error == cudaSuccess) return {};
+    return fault(error, "copy of " + std::to_string(bytes) + " bytes", queue_of(stream));
+  }
+
+  Status wait(Stream stream) override {
+    Queue& queue = queue_of(stream);
+    SLUICE_TRY(check(cudaSetDevice(queue_.device), "wait"));
+    const cudaError_t error = cudaStreamSynchronize(queue.stream);
+    if (error != cudaSuccess) return fault(error, "a fault on the GPU", queue);
+    queue.enqueued = 0;
+    return {};
+  }
+
+  Result<std::unique_ptr<Recording>> record(Stream stream,
+                                            const std::function<Status()>& enqueue_all) override {
+    Queue& queue = queue_of(stream);
+    if (queue.recording) return invalid("cuda: record inside a recording of the same stream");
+    auto out = std::make_unique<CudaRecording>();
+    out->device = queue.device;
+    SLUICE_TRY(check(cudaSetDevice(queue.device), "record"));
+    auto meeting = make_meeting(queue.stream);
+    if (!meeting.ok()) return meeting.status();
+    out->meeting = meeting.value();
+    SLUICE_TRY(check(cudaStreamBeginCapture(queue.stream, cudaStreamCaptureModeThreadLocal), "record"));
+    Status status;
+    cudaGraph_t graph = nullptr;
+    {
+      struct Ending {  // ends also when enqueue_all leaves by an exception of its caller's
+        Queue& queue;
+        uint32_t* meeting;
+        cudaGraph_t* graph;
+        cudaError_t error = cudaSuccess;
+        bool ended = false;
+        void end() {
+          if (ended) return;
+          ended = true;
+          queue.recording = nullptr;
+          queue.meeting = meeting;
+          error = cudaStreamEndCapture(queue.stream, graph);
+        }
+        ~Ending() { end(); }
+      } ending{queue, queue.meeting, &graph};
+      queue.recording = &out->kernels;
+      queue.meeting = out->meeting;
+      status = enqueue_all();
+      ending.end();
+      if (status.ok()) status = check(ending.error, "record");
+      if (!status.ok()) (void)cudaGetLastError();
+    }
+    if (status.ok()) status = check(cudaGraphInstantiate(&out->graph, graph, 0), "record");
+    if (graph) cudaGraphDestroy(graph);
+    if (!status.ok()) return status;
+    SLUICE_TRY(check(cudaGraphUpload(out->graph, queue.stream), "record"));
+    return std::unique_ptr<Recording>(std::move(out));
+  }
+
+  Status replay(const Recording& recording, Stream stream) override {
+    const auto* mine = dynamic_cast<const CudaRecording*>(&recording);
+    if (!mine) return invalid("cuda: the recording was made on another backend");
+    Queue& queue = queue_of(stream);
+    if (mine->device != queue.device)
+      return invalid("cuda: wanted a recording of GPU " + std::to_string(queue.device) +
+                     ", found one of GPU " + std::to_string(mine->device));
+    SLUICE_TRY(check(cudaSetDevice(queue.device), "replay"));
+    for (const std::string_view name : mine->kernels) queue.note(name);
+    const cudaError_t error = cudaGraphLaunch(mine->graph, queue.stream);
+    return error == cudaSuccess ? Status{} : fault(error, "replay", queue);
+  }
+
+ private:
+  static Status fault(cudaError_t error, const std::string& doing, const Queue& queue) {
+    Status status = check(error, doing);
+    status.message += "; kernels enqueued since the last wait: " + names_of(queue);
+    return status;
+  }
+
+  DeviceInfo info_;
+  Catalog built_;
+  Queue queue_;
+};
+
+}  // namespace
+
+Status accept_capability(std::string_view gpu, int major, int minor) {
+  if (major == 9 && minor == 0) return {};
+  return unsupported("cuda: wanted a GPU of compute capability 9.0 (H100, H200, H20, GH200), found " +
+                     std::string(gpu) + " of " + std::to_string(major) + "." + std::to_string(minor) +
+                     "; the kernels are compiled for sm_90a and run nowhere else");
+}
+
+Result<std::unique_ptr<Device>> open_device(const Options& options) {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaErrorInsufficientDriver) {
+    int driver = 0, runtime = 0;
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    const auto version = [](int v) { return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10); };
+    return unsupported("cuda: wanted a driver for CUDA " + version(runtime) + ", found " +
+                       (driver ? "one for CUDA " + version(driver) : std::string("none (libcuda.so.1)")));
+  }
+  if (error != cudaSuccess && error != cudaErrorNoDevice) {
+    Status status = check(error, "looking for GPUs");
+    return unsupported(status.message);
+  }
+  if (options.index < 0 || options.index >= count)
+    return unsupported("cuda: wanted GPU " + std::to_string(options.index) + ", found " +
+                       (count ? std::to_string(count) + " (counted from 0)" : "no GPU"));
+  cudaDeviceProp gpu{};
+  SLUICE_TRY(check(cudaGetDeviceProperties(&gpu, options.index), "asking for the GPU's properties"));
+  SLUICE_TRY(accept_capability(gpu.name, gpu.major, gpu.minor));
+  auto device = std::make_unique<CudaDevice>(describe(gpu, options.index), options);
+  SLUICE_TRY(device->start());
+  options.log(LogLevel::kInfo, "device " + text(device->info()) + ", GPU " + std::to_string(options.index) +
+                                   " " + gpu.name + ", dependent launches " +
+                                   (options.dependent ? "on" : "off"));
+  return std::unique_ptr<Device>(std::move(device));
 }
 
 }  // namespace sluice::cuda

@@ -1,5 +1,4 @@
-// The CUDA backend's place in the house: its candidates are cards without kernels, so that explain can say on
-// any machine what a Hopper card would run; it opens no device.
+// The CUDA backend: opens a Hopper GPU, and holds the candidates for it.
 #pragma once
 #include <memory>
 
@@ -7,10 +6,21 @@
 
 namespace sluice::cuda {
 
-// kUnsupported, always: this build has no CUDA kernels.
-Result<std::unique_ptr<Device>> open_device(const Log& log);
+struct Options {
+  int index = 0;          // as CUDA counts the devices that this process may see
+  bool dependent = true;  // programmatic dependent launch: see queue.h
+  Log log = {};
+};
 
-// The candidates of backends/cuda/candidates.def.
+// Opens a GPU and allocates its stream. One line in the log says which. kUnsupported names what is missing: a driver, a
+// GPU, or one of compute capability 9.0.
+Result<std::unique_ptr<Device>> open_device(const Options& options);
+
+// Whether kernels compiled for sm_90a run on a GPU of this compute capability; they run on no other.
+Status accept_capability(std::string_view gpu, int major, int minor);
+
+// The candidates of backends/cuda/candidates.def, planned ones included: for explain. An open device has only those
+// that run.
 const Catalog& catalog();
 
 }  // namespace sluice::cuda

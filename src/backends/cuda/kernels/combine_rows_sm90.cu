@@ -1,0 +1,155 @@
+// Combine: a thread has a few neighbouring columns of one token and sums the experts' rows in the order of the slots.
+//
+// Wins    always so far: it moves its bytes once.
+// Loses   to a combine inside the expert GEMM, once there is one.
+// Limits  none beyond the contract; 16-byte accesses where hidden, row strides and addresses allow them.
+// Source  original; the contract, order of the sum included, is ops/combine.h.
+#include "backends/cuda/card.h"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/vector.cuh"
+#include "ops/combine.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kThreads = 128, kSlotsMost = 64;
+
+struct Parameters {
+  const void *g, *bias, *shared, *residual;
+  void* y;
+  const int32_t *position, *ids;
+  const float* weights;
+  int64_t g_stride, shared_stride, residual_stride, y_stride;  // elements from row to row
+  int hidden, slots;
+  int64_t rows, experts;
+  float scale;
+};
+
+// Where a slot's numbers lie; row < 0: nowhere.
+struct Slot {
+  int64_t row, expert;
+  float weight;
+};
+
+template <int N, class G, class B, class Y>
+__global__ void __launch_bounds__(kThreads) combine(const __grid_constant__ Parameters p) {
+  __shared__ Slot slots[kSlotsMost];
+  const int64_t token = blockIdx.y;
+  const int column = static_cast<int>(blockIdx.x * kThreads + threadIdx.x) * N;
+  tile::release_next();
+  tile::wait_for_previous();
+  if (threadIdx.x < p.slots) {
+    const int64_t flat = token * p.slots + threadIdx.x;
+    const int64_t row = p.position[flat];
+    const int64_t expert = p.ids ? p.ids[flat] : -1;
+    slots[threadIdx.x] = {.row = row < p.rows ? row : -1,
+                          .expert = expert < p.experts ? expert : -1,
+                          .weight = p.weights ? p.weights[flat] : 1.f};
+  }
+  __syncthreads();
+  if (column >= p.hidden) return;
+  float sum[N] = {};
+  for (int k = 0; k < p.slots; ++k) {
+    const Slot slot = slots[k];
+    if (slot.row < 0) continue;
+    float value[N];
+    tile::load(value, static_cast<const G*>(p.g) + slot.row * p.g_stride + column);
+    if (slot.expert >= 0) {
+      float bias[N];
+      tile::load(bias, static_cast<const B*>(p.bias) + slot.expert * p.hidden + column);
+#pragma unroll
+      for (int i = 0; i < N; ++i) value[i] += bias[i];
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum[i] += slot.weight * value[i];
+  }
+#pragma unroll
+  for (int i = 0; i < N; ++i) sum[i] *= p.scale;
+  const auto add = [&](const void* from, int64_t stride) {
+    if (!from) return;
+    float value[N];
+    tile::load(value, static_cast<const Y*>(from) + token * stride + column);
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum[i] += value[i];
+  };
+  add(p.shared, p.shared_stride);
+  add(p.residual, p.residual_stride);
+  tile::store(static_cast<Y*>(p.y) + token * p.y_stride + column, sum);
+}
+
+bool wide(const Tensor& t) {
+  constexpr int64_t kBytes = 16;
+  return !t.present() || (reinterpret_cast<uintptr_t>(t.data) % kBytes == 0 &&
+                          bytes_of(t.dtype, t.rank > 1 ? t.stride[0] : 0) % kBytes == 0);
+}
+
+template <int N, class G, class B>
+auto kernel_for(DType y) {
+  return y == DType::kBF16 ? combine<N, G, B, __nv_bfloat16> : combine<N, G, B, float>;
+}
+template <int N, class G>
+auto kernel_for(DType b, DType y) {
+  return b == DType::kBF16 ? kernel_for<N, G, __nv_bfloat16>(y) : kernel_for<N, G, float>(y);
+}
+template <int N>
+auto kernel_for(const Combine::Problem& p) {
+  return p.g == DType::kBF16 ? kernel_for<N, __nv_bfloat16>(p.b, p.y) : kernel_for<N, float>(p.b, p.y);
+}
+
+Refusal supports(const Combine::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  r.need(p.tokens <= 65535, "tokens <= 65535 (blocks along one side of a grid)", "tokens", p.tokens);
+  return r;
+}
+
+Status enqueue(const Combine::Problem& p, const Combine::Args& a, Workspace, Stream stream);
+
+}  // namespace
+
+extern const Candidate<Combine> combine_rows_sm90 = {
+    .name = "cuda.combine.rows_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = stream_us<Combine>,
+    .workspace_bytes = no_workspace<Combine>,
+    .enqueue = enqueue,
+    .batch_invariant = true,
+};
+
+namespace {
+
+Status enqueue(const Combine::Problem& p, const Combine::Args& a, Workspace, Stream stream) {
+  if (p.tokens == 0) return {};
+  const Parameters parameters{.g = a.g.data,
+                              .bias = a.bias.data,
+                              .shared = a.shared.data,
+                              .residual = a.residual.data,
+                              .y = a.y.data,
+                              .position = a.position.as<const int32_t>(),
+                              .ids = a.ids.as<const int32_t>(),
+                              .weights = a.weights.as<const float>(),
+                              .g_stride = a.g.stride[0],
+                              .shared_stride = a.shared.stride[0],
+                              .residual_stride = a.residual.stride[0],
+                              .y_stride = a.y.stride[0],
+                              .hidden = static_cast<int>(p.hidden),
+                              .slots = static_cast<int>(p.slots),
+                              .rows = p.rows,
+                              .experts = p.experts,
+                              .scale = static_cast<float>(p.scale)};
+  constexpr int kWide = 8;
+  bool all_wide = p.hidden % kWide == 0;
+  for (const Tensor& t : {a.g, a.bias, a.shared, a.residual, a.y}) all_wide &= wide(t);
+  const int columns = kThreads * (all_wide ? kWide : 1);
+  const Launch how{
+      .grid = {static_cast<unsigned>((p.hidden + columns - 1) / columns), static_cast<unsigned>(p.tokens), 1},
+      .block = {kThreads, 1, 1}};
+  return launch(combine_rows_sm90.name, all_wide ? kernel_for<kWide>(p) : kernel_for<1>(p), how, stream,
+                parameters);
+}
+
+}  // namespace
+
+}  // namespace sluice::cuda

@@ -1,0 +1,50 @@
+// What Stream::native points to on CUDA.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "base/tensor.h"
+
+namespace sluice::cuda {
+
+// Bytes of Queue::meeting.
+constexpr size_t kMeetingBytes = size_t{64} << 10;
+
+struct Queue {
+  cudaStream_t stream = nullptr;
+  int device = 0;
+  // Zeros where the blocks of a grid meet each other: counters and flags. A kernel that uses it waits for the kernel
+  // before it (tile/dependent.cuh) before it touches it, and leaves it zero. Work of one queue runs in order, so all its
+  // kernels share it; a recording brings its own, so that it may be replayed beside other work.
+  uint32_t* meeting = nullptr;
+  // Kernels may start before the kernel in front of them has ended, and then wait for it before they read or write
+  // what it may have written or read (programmatic dependent launch). Off: plain launches.
+  bool dependent = true;
+  // Kernels enqueued since the last wait, oldest first, for the message of a fault: the last kNames of them.
+  static constexpr size_t kNames = 64;
+  std::array<std::string_view, kNames> names{};
+  uint64_t enqueued = 0;
+  // Kernels of the recording under way, or null.
+  std::vector<std::string_view>* recording = nullptr;
+
+  void note(std::string_view name) {
+    if (recording) {
+      recording->push_back(name);
+    } else {
+      names[enqueued++ % kNames] = name;
+    }
+  }
+};
+
+inline Queue& queue_of(Stream stream) { return *static_cast<Queue*>(stream.native); }
+
+// Empty if there was no error; otherwise `doing`, CUDA's name of it, and what it means.
+Status check(cudaError_t error, std::string_view doing);
+
+}  // namespace sluice::cuda

@@ -1,0 +1,17 @@
+// Programmatic dependent launch, from the kernel's side.
+//
+// The rules, for every kernel here:
+//   1. Before wait_for_previous() read nothing but weights: what no kernel in front, except one that loads or replaces
+//      weights and never releases early, may have written. Write nothing global: the kernel in front may still read it.
+//   2. Every thread that reads or writes such memory calls wait_for_previous(), and every block does so at least once:
+//      a grid that ends without it says nothing about the grid before its predecessor.
+//   3. release_next() may stand anywhere, also at the start: the next kernel's own wait covers the end of this grid and
+//      its writes. It is only early enough if all blocks get there.
+#pragma once
+
+namespace sluice::cuda::tile {
+
+__device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void release_next() { asm volatile("griddepcontrol.launch_dependents;"); }
+
+}  // namespace sluice::cuda::tile

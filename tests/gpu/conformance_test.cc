@@ -1,0 +1,131 @@
+// Every CUDA candidate on every case and on fuzzed problems, against the one reference. A new kernel is tested by being
+// registered.
+#include <set>
+
+#include "cases/combine.h"
+#include "cases/lora_delta.h"
+#include "cases/rms_norm.h"
+#include "cases/route_topk.h"
+#include "cases/router_gemm.h"
+
+#include "gpu/gpu.h"
+#include "harness/run_case.h"
+
+namespace sluice::test {
+namespace {
+
+template <class Op>
+class GpuConformance : public OnGpu {};
+
+// Operations whose every case must find a CUDA candidate.
+using Complete = ::testing::Types<Combine>;
+struct Names {
+  template <class Op>
+  static std::string GetName(int) {
+    return std::string(Op::kName);
+  }
+};
+TYPED_TEST_SUITE(GpuConformance, Complete, Names);
+
+template <class Op>
+std::string describe(const Candidate<Op>& candidate, const std::string& test,
+                     const typename Op::Problem& problem) {
+  return std::string(candidate.name) + ", " + test + " (" + fields_text(problem) + ")";
+}
+
+TYPED_TEST(GpuConformance, EveryCandidateOnEveryCase) {
+  using Op = TypeParam;
+  Device& device = this->gpu();
+  std::set<std::string_view> idle;
+  for (const Candidate<Op>* c : device.catalog().template table<Op>()) idle.insert(c->name);
+  EXPECT_FALSE(idle.empty()) << "no candidate";
+  int index = 0;
+  for (const Case<Op>& test : Suite<Op>::cases()) {
+    HostArgs<Op> host(test.problem, test.spread);
+    Random random(static_cast<uint64_t>(++index));
+    Suite<Op>::fill(test.problem, test.fill, host, random);
+    const Expectations wanted = reference(test.problem, host.args());
+    expect_complete<Op>(test.problem, wanted);
+    bool accepted = false;
+    for (const Candidate<Op>* c : device.catalog().template table<Op>()) {
+      if (!c->supports(test.problem, device.info()).accepted()) continue;
+      accepted = true;
+      idle.erase(c->name);
+      run_case(*c, device, test.problem, host, wanted, describe(*c, test.why, test.problem));
+      if (this->HasFatalFailure()) return;
+    }
+    EXPECT_TRUE(accepted) << test.why << " (" << fields_text(test.problem) << "): nobody accepts it";
+  }
+  for (const std::string_view name : idle) ADD_FAILURE() << name << " accepted no case";
+}
+
+// SLUICE_FUZZ_PROBLEMS and SLUICE_FUZZ_SEED make it longer and different.
+TYPED_TEST(GpuConformance, FuzzedProblems) {
+  using Op = TypeParam;
+  Device& device = this->gpu();
+  const int problems = count_from("SLUICE_FUZZ_PROBLEMS", 100);
+  Random random(static_cast<uint64_t>(count_from("SLUICE_FUZZ_SEED", 20)));
+  int legal = 0, ran = 0;
+  for (int round = 0; legal < problems && round < 20 * problems; ++round) {
+    const typename Op::Problem problem = Suite<Op>::random(random);
+    if (!Op::validate(problem).accepted()) continue;
+    ++legal;
+    const auto fill = static_cast<Fill>(random.integer(0, static_cast<int64_t>(Fill::kSkewed)));
+    HostArgs<Op> host(problem, coin(random) ? Spread::kStridedRows : Spread::kContiguous);
+    Suite<Op>::fill(problem, fill, host, random);
+    const Expectations wanted = reference(problem, host.args());
+    bool accepted = false;
+    for (const Candidate<Op>* c : device.catalog().template table<Op>()) {
+      if (!c->supports(problem, device.info()).accepted()) continue;
+      accepted = true;
+      ++ran;
+      run_case(
+          *c, device, problem, host, wanted,
+          describe(*c, "round " + std::to_string(round) + " fill " + std::to_string(static_cast<int>(fill)),
+                   problem));
+      if (this->HasFatalFailure()) return;
+    }
+    EXPECT_TRUE(accepted) << fields_text(problem) << ": nobody accepts it";
+  }
+  EXPECT_EQ(legal, problems) << "the fuzzer draws too many problems that are not legal";
+  std::printf("[   note   ] %d problems, %d runs of candidates\n", legal, ran);
+}
+
+// A wrong tensor is refused before anything is launched, by name.
+TYPED_TEST(GpuConformance, BadTensorsAreRefusedByName) {
+  using Op = TypeParam;
+  using Args = typename Op::Args;
+  Device& device = this->gpu();
+  for (const Case<Op>& test : Suite<Op>::cases()) {
+    const auto plan = make_plan<Op>(device, test.problem);
+    ASSERT_TRUE(plan.ok()) << plan.status().message;
+    HostArgs<Op> host(test.problem, Spread::kContiguous);
+    DeviceArgs<Op> on_device(device, host);
+    Loan scratch(device, plan.value().workspace_bytes() + 1);
+    const Workspace workspace{scratch.data(), scratch.bytes()};
+    Op::slots(test.problem, [&](const SlotSpec& spec, Tensor Args::*member) {
+      const auto refuses = [&](auto change, const char* how) {
+        Args args = on_device.args();
+        change(args.*member);
+        const Status status = plan.value().run(args, workspace, this->stream());
+        EXPECT_EQ(status.code, Code::kInvalidArgument) << spec.name << ": " << how;
+        EXPECT_NE(status.message.find(std::string(spec.name)), std::string::npos)
+            << how << ": " << status.message;
+      };
+      if (!spec.used) return;
+      refuses([](Tensor& t) { t.dtype = t.dtype == DType::kI16 ? DType::kU8 : DType::kI16; }, "dtype");
+      refuses([](Tensor& t) { ++t.shape[0]; }, "shape");
+      if (elements_of(on_device.args().*member) == 0) return;
+      refuses([](Tensor& t) { t.data = nullptr; }, "null pointer");
+      refuses([](Tensor& t) { t.where = Backend::kCpu; }, "device");
+      if (bits_of(spec.dtype) > 8)
+        refuses([](Tensor& t) { t.data = t.template as<char>() + 1; }, "alignment");
+    });
+    if (plan.value().workspace_bytes() == 0) continue;
+    const Status status = plan.value().run(on_device.args(), {scratch.data(), 0}, this->stream());
+    EXPECT_NE(status.message.find("workspace"), std::string::npos) << status.message;
+  }
+}
+
+}  // namespace
+}  // namespace sluice::test

@@ -1,0 +1,63 @@
+// The GPU that these tests run on.
+#pragma once
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+
+#include "backends/cuda/device.h"
+#include "backends/cuda/queue.h"
+
+namespace sluice::test {
+
+// Opens a GPU afresh.
+inline Result<std::unique_ptr<Device>> open_gpu(bool dependent = true) {
+  return cuda::open_device({.dependent = dependent});
+}
+
+// A test on a GPU, skipped where there is none, unless SLUICE_NEED_GPU is set: then that is a failure.
+class OnGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto opened = open_gpu();
+    if (opened.ok()) {
+      device_ = std::move(opened).value();
+    } else if (std::getenv("SLUICE_NEED_GPU")) {
+      FAIL() << opened.status().message;
+    } else {
+      GTEST_SKIP() << opened.status().message;
+    }
+  }
+  Device& gpu() { return *device_; }
+  Stream stream() { return device_->stream(); }
+  cudaStream_t native() { return cuda::queue_of(stream()).stream; }
+
+ private:
+  std::unique_ptr<Device> device_;
+};
+
+// Memory of a device for the length of a scope.
+class Loan {
+ public:
+  Loan(Device& device, size_t bytes)
+      : device_(device), data_(device.allocate(bytes).value()), bytes_(bytes) {}
+  ~Loan() { device_.release(data_); }
+  Loan(const Loan&) = delete;
+  Loan& operator=(const Loan&) = delete;
+  std::byte* data() const { return static_cast<std::byte*>(data_); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  Device& device_;
+  void* data_;
+  size_t bytes_;
+};
+
+// A count from the environment, for runs that are longer than the usual ones.
+inline int count_from(const char* variable, int usual) {
+  const char* text = std::getenv(variable);
+  return text ? std::atoi(text) : usual;
+}
+
+}  // namespace sluice::test
