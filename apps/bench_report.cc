@@ -3,10 +3,10 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <set>
 #include <utility>
 
+#include "base/json.h"
 #include "report/figure.h"
 #include "report/page.h"
 
@@ -15,17 +15,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int64_t kMostBytes = 64 << 20;  // of a file of rows
+
 Status io_error(const std::string& wanted, const fs::path& path) {
   return {Code::kIo,
           "bench report: wanted " + wanted + " " + path.string() + ", found: " + std::strerror(errno)};
-}
-
-Result<std::string> read_file(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return io_error("to read", path);
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (in.bad()) return io_error("to read", path);
-  return text;
 }
 
 Status write_file(const fs::path& path, const std::string& bytes) {
@@ -42,14 +36,14 @@ struct File {
 
 // Draws an operation's figure twice.
 Status add_figure(const bench::Figure& figure, const fs::path& to, std::vector<File>* files) {
-  constexpr double kPngScale = 1.5;  // sharp on screens of today, and still small
+  constexpr double kPngScale = 1.25;  // sharp on screens of today, and still small
   const bench::Size size = bench::size_of(figure);
-  const std::string_view title = bench::title_of_op(figure.op);
+  const bench::OpWords words = bench::words_of_op(figure.op);
   const std::pair<const char*, std::unique_ptr<bench::Canvas>> canvases[] = {
-      {".svg", bench::svg_canvas(size.width, size.height, title)},
+      {".svg", bench::svg_canvas(size.width, size.height, words.title)},
       {".png", bench::png_canvas(size.width, size.height, kPngScale)}};
   for (const auto& [extension, canvas] : canvases) {
-    bench::draw(figure, title, *canvas);
+    bench::draw(figure, {words.title, words.models}, *canvas);
     Result<std::string> bytes = canvas->finish();
     if (!bytes.ok()) return bytes.status();
     files->push_back({to / (figure.op + extension), std::move(bytes).value()});
@@ -73,7 +67,7 @@ Result<std::vector<fs::path>> write_report(const ReportOptions& options) {
     const fs::path csv = options.from / (std::string(suite.name) + ".csv");
     std::error_code ignored;
     if (!fs::exists(csv, ignored)) continue;
-    const Result<std::string> text = read_file(csv);
+    const Result<std::string> text = read_file(csv.string(), kMostBytes);
     if (!text.ok()) return text.status();
     const auto rows = bench::parse_csv(text.value(), csv.string(), suite.name);
     if (!rows.ok()) return rows.status();

@@ -144,11 +144,10 @@ class PanelDrawing {
 
   void grid() {
     const TextStyle faint = {11, Align::kCentre, Weight::kNormal, kFaint};
-    for (double tokens = 1; tokens <= x_.high; tokens *= 2) {
+    for (double tokens = 1; tokens <= x_.high;
+         tokens *= 4) {  // every second power of two keeps the names apart
       if (tokens < x_.low) continue;
-      const bool named = std::lround(std::log2(tokens)) % 2 == 0;
       const Point ends[] = {{x_.at(tokens), y_.from}, {x_.at(tokens), y_.to}};
-      if (!named) continue;
       canvas_.line(ends, kGrid, 1, Dash::kSolid);
       canvas_.text({x_.at(tokens), y_.from + 16}, tokens_text(static_cast<int64_t>(tokens)), faint);
     }
@@ -203,13 +202,14 @@ Size size_of(const Figure& figure) {
   return {width, legend_of(looks_of(figure), width).bottom + rows * (kCellHeight + 14) + kEdge};
 }
 
-void draw(const Figure& figure, std::string_view title, Canvas& canvas) {
+void draw(const Figure& figure, const Heading& heading, Canvas& canvas) {
   const Size size = size_of(figure);
   const Point page[] = {{0, 0}, {size.width, 0}, {size.width, size.height}, {0, size.height}};
   canvas.area(page, kPaper);
-  canvas.text({kEdge, 32}, title, {18, Align::kLeft, Weight::kBold, kInk});
-  canvas.text({kEdge, 52}, "Median; the band is p10 to p90. Lower is better.",
-              {12, Align::kLeft, Weight::kNormal, kFaint});
+  canvas.text({kEdge, 32}, heading.title, {18, Align::kLeft, Weight::kBold, kInk});
+  std::string below = "Microseconds over tokens: median, with a band from p10 to p90. Lower is better.";
+  if (!heading.models.empty()) below += " Panels: " + std::string(heading.models) + ".";
+  canvas.text({kEdge, 52}, below, {12, Align::kLeft, Weight::kNormal, kFaint});
   const std::vector<Look> looks = looks_of(figure);
   const Legend legend = legend_of(looks, size.width);
   for (const LegendEntry& e : legend.entries) {

@@ -9,7 +9,11 @@ struct Size {
   double width = 0, height = 0;
 };
 Size size_of(const Figure& figure);
-// The canvas has size_of(figure). `title` stands above everything.
-void draw(const Figure& figure, std::string_view title, Canvas& canvas);
+struct Heading {
+  std::string_view title;
+  std::string_view models = {};  // what the name of a panel says; may be empty
+};
+// The canvas has size_of(figure).
+void draw(const Figure& figure, const Heading& heading, Canvas& canvas);
 
 }  // namespace sluice::bench

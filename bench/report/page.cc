@@ -8,12 +8,12 @@
 namespace sluice::bench {
 namespace {
 
-constexpr std::pair<std::string_view, std::string_view> kTitles[] = {
-    {"router_gemm", "Router GEMM, plain launches"},
-    {"router_gemm_pdl", "Router GEMM in a chain of dependent launches"},
-    {"router_route_fused", "From activations to experts and weights"},
-    {"route_group", "From logits to rows sorted by expert"},
-    {"chain", "RMSNorm, router, routing and grouping as one recorded chain"},
+constexpr OpWords kWords[] = {
+    {"router_gemm", "Router GEMM, plain launches", "hidden x experts"},
+    {"router_gemm_pdl", "Router GEMM in a chain of dependent launches", "hidden x experts"},
+    {"router_route_fused", "From activations to experts and weights", "hidden x experts"},
+    {"route_group", "From logits to rows sorted by expert", "experts x top_k, method"},
+    {"chain", "RMSNorm, router, routing and grouping as one recorded chain", "hidden x experts"},
 };
 
 // Token counts are small up to here: a step of decoding, rather than of prompts.
@@ -87,8 +87,8 @@ std::vector<std::string> summary_cells(const Panel& panel, int64_t first, int64_
 
 std::string summary_of(const Figure& figure) {
   const std::string few = std::to_string(kFewTokens);
-  const std::vector<std::string> head = {"", "lowest ratio up to " + few + " tokens", "mean up to " + few,
-                                         "lowest ratio beyond", "mean beyond"};
+  const std::vector<std::string> head = {"panel", "lowest ratio up to " + few + " tokens",
+                                         "mean up to " + few, "lowest ratio beyond", "mean beyond"};
   std::string rows;
   for (const Panel& panel : figure.panels) {
     if (!has_ratio(panel)) continue;
@@ -117,29 +117,29 @@ std::string versions_of(const std::vector<Figure>& figures) {
 
 }  // namespace
 
-std::string_view title_of_op(std::string_view op) {
-  for (const auto& [name, title] : kTitles)
-    if (name == op) return title;
-  return op;
+OpWords words_of_op(std::string_view op) {
+  for (const OpWords& words : kWords)
+    if (words.op == op) return words;
+  return {op, op, ""};
 }
 
 std::string page_of(const Suite& suite, const std::vector<Figure>& figures) {
   std::string out = "# " + std::string(suite.title) + "\n\n";
   out +=
-      "Written by `sluice bench report` from the measured rows. Times are medians in microseconds for one "
-      "run of the\n"
-      "operation, out of replays of a recorded chain of runs over rotating buffers; all implementations of a "
-      "row were\n"
-      "measured in turn in one process. The fastest of each row is bold. Ratio is the time of the fastest "
-      "peer over that of\n"
-      "`sluice`: above 1, Sluice is faster; means are geometric. The floor is " +
+      "Written by `sluice bench report` from measured rows. Times are medians in microseconds for one run of "
+      "the operation,\n"
+      "out of replays of a recorded chain of runs over rotating buffers; all implementations of a row were "
+      "measured in turn\n"
+      "in one process. The fastest of each row is bold. Ratio is the time of the fastest peer over that of "
+      "`sluice`: above 1,\n"
+      "Sluice is faster; means are geometric. The floor is " +
       printed("%.2f us for a launch and the larger of ", kFloorLaunchUs) +
-      printed("bytes / %.2f TB/s", kFloorBytesPerUs * 1e-6) +
-      printed(" and\nflops / %.0f TFLOP/s", kFloorFlopsPerUs * 1e-6) +
-      ", with every byte read from memory once: activations that a cache still holds can\nbeat it.\n\n";
+      printed("bytes / %.2f TB/s and\n", kFloorBytesPerUs * 1e-6) +
+      printed("flops / %.0f TFLOP/s", kFloorFlopsPerUs * 1e-6) +
+      ", with every byte read from memory once: activations that a cache still holds can beat it.\n\n";
   out += versions_of(figures);
   for (const Figure& figure : figures) {
-    out += "\n## " + std::string(title_of_op(figure.op)) + "\n\n";
+    out += "\n## " + std::string(words_of_op(figure.op).title) + "\n\n";
     out += "![" + figure.op + ": microseconds over tokens](" + figure.op + ".svg)\n\nThe same [as PNG](" +
            figure.op + ".png).\n\n";
     out += summary_of(figure);

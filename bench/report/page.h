@@ -11,8 +11,12 @@ struct Suite {
 };
 inline constexpr Suite kSuites[] = {{"router", "Router"}, {"routing", "Routing and grouping"}};
 
-// What an operation's figure and section are called: one sentence where it is known, else its name.
-std::string_view title_of_op(std::string_view op);
+struct OpWords {
+  std::string_view op, title;
+  std::string_view models;  // what the model of a row says: "hidden x experts"
+};
+// An operation without words of its own is called by its name.
+OpWords words_of_op(std::string_view op);
 
 // Figures are linked as <op>.svg and <op>.png beside the page.
 std::string page_of(const Suite& suite, const std::vector<Figure>& figures);
