@@ -35,8 +35,7 @@ std::vector<Figure> figures_of(const std::vector<Row>& rows) {
           return Series{r.impl, r.version, is_ours(r.impl)};
         });
     series.at[r.tokens] = {r.median_us, r.p10_us, r.p90_us};
-    panel.floor_us[r.tokens] =
-        kFloorLaunchUs + std::max(r.bytes / kFloorBytesPerUs, r.flops / kFloorFlopsPerUs);
+    panel.floor_us[r.tokens] = floor_us(r.bytes, r.flops);
   }
   for (Figure& figure : out)
     for (Panel& panel : figure.panels)

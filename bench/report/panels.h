@@ -12,6 +12,10 @@ namespace sluice::bench {
 constexpr double kFloorBytesPerUs = 4.55e6;
 constexpr double kFloorFlopsPerUs = 700e6;
 constexpr double kFloorLaunchUs = 0.51;
+constexpr double floor_us(double bytes, double flops) {
+  const double moved = bytes / kFloorBytesPerUs, multiplied = flops / kFloorFlopsPerUs;
+  return kFloorLaunchUs + (moved > multiplied ? moved : multiplied);
+}
 
 struct Time {
   double median_us = 0, p10_us = 0, p90_us = 0;
