@@ -30,15 +30,32 @@ Status Memory::tensor(DType type, std::initializer_list<int64_t> shape, Tensor* 
   return bytes(static_cast<size_t>(bytes_of(type, elements_of(*out))), &out->data);
 }
 
+Status Memory::tensor(const SlotSpec& spec, Tensor* out) {
+  const auto& s = spec.shape;
+  switch (spec.rank) {
+    case 1:
+      return tensor(spec.dtype, {s[0]}, out);
+    case 2:
+      return tensor(spec.dtype, {s[0], s[1]}, out);
+    default:
+      return invalid("bench: wanted " + std::string(spec.name) + " of rank 1 or 2, found " +
+                     std::to_string(spec.rank));
+  }
+}
+
+Status Memory::fill(const Tensor& tensor, double scale) {
+  return fill_normal(tensor, scale, seed_++, stream());
+}
+
 Status Memory::random(DType type, std::initializer_list<int64_t> shape, double scale, Tensor* out) {
   SLUICE_TRY(tensor(type, shape, out));
-  return fill_normal(*out, scale, seed_++, stream());
+  return fill(*out, scale);
 }
 
 Status Memory::random(DType type, std::initializer_list<int64_t> shape, double scale, int64_t count,
                       std::vector<Tensor>* out) {
   SLUICE_TRY(several(type, shape, count, out));
-  for (const Tensor& t : *out) SLUICE_TRY(fill_normal(t, scale, seed_++, stream()));
+  for (const Tensor& t : *out) SLUICE_TRY(fill(t, scale));
   return {};
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "dispatch/device.h"
+#include "ops/op.h"
 
 namespace sluice::bench {
 
@@ -18,7 +19,10 @@ class Memory {
   Stream stream() { return device_.stream(); }
   Status bytes(size_t count, void** out);
   Status tensor(DType type, std::initializer_list<int64_t> shape, Tensor* out);
-  // Normally distributed, bf16 or f32.
+  Status tensor(const SlotSpec& spec, Tensor* out);
+  // Normally distributed numbers, each time others; bf16 or f32.
+  Status fill(const Tensor& tensor, double scale);
+  // Made and filled.
   Status random(DType type, std::initializer_list<int64_t> shape, double scale, Tensor* out);
   // As many as `count`, each with other numbers.
   Status random(DType type, std::initializer_list<int64_t> shape, double scale, int64_t count,
