@@ -55,6 +55,7 @@ std::vector<std::unique_ptr<AnyProblem>> layer_of(const MoeModel& m, int64_t tok
   out.push_back(problem("router_gemm", t + e + " hidden=" + n(m.hidden) + " " + m.router));
   out.push_back(problem("route_topk", t + e + " top_k=" + n(m.top_k) + " " + m.routing));
   out.push_back(problem("group_rows", t + e + slots));
+  out.push_back(problem("route_group", t + e + " top_k=" + n(m.top_k) + " " + m.routing + " tile_rows=64"));
   out.push_back(problem("expert_gemm", rows + " " + t + e + slots + " features=" + n(m.intermediate) +
                                            " width=" + n(m.latent) + layout + m.up));
   out.push_back(problem("expert_gemm", rows + e + " features=" + n(m.latent) + " width=" + n(m.intermediate) +
