@@ -41,7 +41,8 @@ Status add_peers(const Peers& peers, const Gate& gate, Memory& memory, bool depe
       return error == 0 ? Status{}
                         : unsupported(std::string(peer->name) + ": error " + std::to_string(error));
     };
-    contest->contenders.push_back({Who::kPeer, peer->name, peer->version, dependent, enqueue});
+    contest->contenders.push_back(
+        {Who::kPeer, csv_word(peer->name), csv_word(peer->version), dependent, enqueue});
   }
   return {};
 }

@@ -91,7 +91,8 @@ Status add_peers(const Peers& peers, Memory& memory, const RouteGroup::Problem& 
       return error == 0 ? Status{}
                         : unsupported(std::string(peer->name) + ": error " + std::to_string(error));
     };
-    contest->contenders.push_back({Who::kPeer, peer->name, peer->version, dependent, enqueue});
+    contest->contenders.push_back(
+        {Who::kPeer, csv_word(peer->name), csv_word(peer->version), dependent, enqueue});
   }
   return {};
 }
