@@ -83,7 +83,13 @@ using tvm::ffi::TensorView;
     sluice_shim::Thrower()
 #define TVM_FFI_LOG_AND_THROW(kind) sluice_shim::Thrower()
 #define TVM_FFI_DLL_EXPORT_TYPED_FUNC(name, function)
+#define TLLM_CHECK_WITH_INFO(condition, ...) \
+  if (condition) {                           \
+  } else                                     \
+    sluice_shim::Thrower()
 #define CHECK_CONTIGUOUS(tensor)
+
+namespace tensorrt_llm::common {}
 
 constexpr int kDLCUDA = 2;
 constexpr int64_t float16_code = 1, bfloat16_code = 2, float32_code = 3, int32_code = 4;

@@ -1,0 +1,16 @@
+// The few names of DLPack and TVM that SGLang's kernel headers mention on the host side, which no adapter calls.
+#ifndef SLUICE_BENCH_DLPACK_SHIM_H
+#define SLUICE_BENCH_DLPACK_SHIM_H
+#include <cstdint>
+enum DLDeviceType { kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3, kDLROCM = 10 };
+enum DLDataTypeCode { kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLBfloat = 4 };
+struct DLDevice {
+  DLDeviceType device_type;
+  int32_t device_id;
+};
+struct DLDataType {
+  uint8_t code, bits;
+  uint16_t lanes;
+};
+inline void* TVMFFIEnvGetStream(int32_t, int32_t) { return nullptr; }
+#endif
