@@ -16,7 +16,8 @@ namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr int kAlgorithms = 32;
-constexpr size_t kColdBytes = size_t{128} << 20;  // of weights to rotate over while timing: twice the L2 of Hopper
+constexpr size_t kColdBytes = size_t{128}
+                              << 20;  // of weights to rotate over while timing: twice the L2 of Hopper
 constexpr int kLaunches = 48;
 constexpr int kReplays = 3;
 
@@ -45,15 +46,16 @@ struct Library {
     };
     open = find(create, "cublasLtCreate") && find(get_version, "cublasLtGetVersion") &&
            find(matmul, "cublasLtMatmul") && find(desc_create, "cublasLtMatmulDescCreate") &&
-           find(desc_set, "cublasLtMatmulDescSetAttribute") && find(layout_create, "cublasLtMatrixLayoutCreate") &&
+           find(desc_set, "cublasLtMatmulDescSetAttribute") &&
+           find(layout_create, "cublasLtMatrixLayoutCreate") &&
            find(preference_create, "cublasLtMatmulPreferenceCreate") &&
            find(preference_set, "cublasLtMatmulPreferenceSetAttribute") &&
            find(preference_destroy, "cublasLtMatmulPreferenceDestroy") &&
            find(heuristic, "cublasLtMatmulAlgoGetHeuristic");
     if (!open) return;
     const size_t number = get_version();  // 130101: 13.1.1
-    std::snprintf(version, sizeof version, "cublasLt %zu.%zu.%zu, best of %d", number / 10000, number / 100 % 100,
-                  number % 100, kAlgorithms);
+    std::snprintf(version, sizeof version, "cublasLt %zu.%zu.%zu, best of %d", number / 10000,
+                  number / 100 % 100, number % 100, kAlgorithms);
   }
 };
 
@@ -72,7 +74,8 @@ const char* supports(const sluice_peer_router* p) {
   if (!library().open) return "libcublasLt.so.13 is not on the loader's path";
   if (p->dependent) return "has no dependent launch";
   if (p->bias != nullptr && p->y_is_f32) return "adds a bf16 bias to bf16 logits only";
-  if (p->hidden % 8 != 0 || p->experts % 8 != 0) return "hidden and experts in multiples of 8 (rows of 16 bytes)";
+  if (p->hidden % 8 != 0 || p->experts % 8 != 0)
+    return "hidden and experts in multiples of 8 (rows of 16 bytes)";
   return nullptr;
 }
 
@@ -83,13 +86,14 @@ cublasStatus_t multiply(const Prepared& a, const cublasLtMatmulAlgo_t& algorithm
   const float one = 1, zero = 0;
   if (p->bias != nullptr)  // the descriptor holds the address, which the caller may change from call to call
     library().desc_set(a.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias);
-  return library().matmul(library().handle, a.desc, &one, w, a.w, p->x, a.x, &zero, p->y, a.y, p->y, a.y, &algorithm,
-                          scratch, kWorkspaceBytes, static_cast<cudaStream_t>(stream));
+  return library().matmul(library().handle, a.desc, &one, w, a.w, p->x, a.x, &zero, p->y, a.y, p->y, a.y,
+                          &algorithm, scratch, kWorkspaceBytes, static_cast<cudaStream_t>(stream));
 }
 
 // Microseconds of a launch, or a negative number if the algorithm refuses.
 float time_algorithm(const Prepared& a, const cublasLtMatmulAlgo_t& algorithm, const sluice_peer_router* p,
-                     const char* copies, size_t weight_bytes, size_t copy_count, void* scratch, cudaStream_t stream) {
+                     const char* copies, size_t weight_bytes, size_t copy_count, void* scratch,
+                     cudaStream_t stream) {
   if (multiply(a, algorithm, p, p->w, scratch, stream) != CUBLAS_STATUS_SUCCESS) return -1;
   if (cudaStreamSynchronize(stream) != cudaSuccess) return -1;
   cudaGraph_t graph;
@@ -147,7 +151,8 @@ void* prepare(const sluice_peer_router* p, void* scratch) {
   Prepared a{};
   cublasLtMatmulPreference_t preference;
   if (!describe(p, a) || lt.preference_create(&preference) != CUBLAS_STATUS_SUCCESS) return nullptr;
-  lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspaceBytes, sizeof kWorkspaceBytes);
+  lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspaceBytes,
+                    sizeof kWorkspaceBytes);
   cublasLtMatmulHeuristicResult_t found[kAlgorithms];
   int count = 0;
   lt.heuristic(lt.handle, a.desc, a.w, a.x, a.y, a.y, preference, kAlgorithms, found, &count);

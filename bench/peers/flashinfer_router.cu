@@ -74,9 +74,9 @@ int dsv3_enqueue(const sluice_peer_router* p, void*, void*, void* raw_stream) {
   return 0;
 }
 
-const sluice_peer kTinygemm = {"flashinfer-tinygemm", PEER_VERSION,     tinygemm_supports, no_scratch,
-                               prepare_nothing,       tinygemm_enqueue, nullptr,           nullptr,
-                               nullptr};
+const sluice_peer kTinygemm = {
+    "flashinfer-tinygemm", PEER_VERSION, tinygemm_supports, no_scratch, prepare_nothing,
+    tinygemm_enqueue,      nullptr,      nullptr,           nullptr};
 const sluice_peer kDsv3 = {"flashinfer-dsv3", PEER_VERSION, dsv3_supports, no_scratch, prepare_nothing,
                            dsv3_enqueue,      nullptr,      nullptr,       nullptr};
 const sluice_peer* const kPeers[] = {&kTinygemm, &kDsv3};

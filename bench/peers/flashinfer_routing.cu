@@ -22,9 +22,9 @@ size_t scratch_bytes(const sluice_peer_routing*) { return 0; }
 int enqueue(const sluice_peer_routing* p, void* stream) {
   try {
     tensorrt_llm::kernels::invokeNoAuxTc<float, float, float, int32_t>(
-        static_cast<float*>(const_cast<void*>(p->logits)), static_cast<float*>(const_cast<void*>(p->bias)), p->weights,
-        p->ids, p->tokens, p->experts, p->groups, p->topk_groups, p->top_k, p->scale, p->dependent != 0,
-        static_cast<cudaStream_t>(stream), nullptr);
+        static_cast<float*>(const_cast<void*>(p->logits)), static_cast<float*>(const_cast<void*>(p->bias)),
+        p->weights, p->ids, p->tokens, p->experts, p->groups, p->topk_groups, p->top_k, p->scale,
+        p->dependent != 0, static_cast<cudaStream_t>(stream), nullptr);
   } catch (const std::exception&) {
     return 1;
   }
@@ -34,8 +34,15 @@ int enqueue(const sluice_peer_routing* p, void* stream) {
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const sluice_peer* const* sluice_peers(int* count) {
-  static const sluice_peer peer = {"flashinfer-topk-deepseek", PEER_VERSION, nullptr, nullptr, nullptr, nullptr, supports,
-                                   scratch_bytes,              enqueue};
+  static const sluice_peer peer = {"flashinfer-topk-deepseek",
+                                   PEER_VERSION,
+                                   nullptr,
+                                   nullptr,
+                                   nullptr,
+                                   nullptr,
+                                   supports,
+                                   scratch_bytes,
+                                   enqueue};
   static const sluice_peer* const peers[] = {&peer};
   *count = 1;
   return peers;

@@ -102,8 +102,8 @@ Times time_launches(cudaStream_t stream, const Enqueue& enqueue) {
 void report(const sluice_peer* peer, const char* problem, double error, double bound, const Times& t) {
   const bool good = error <= bound;
   failures += !good || t.median < 0;
-  std::printf("%-26s %-34s error %8.2e %s %8.3f %8.3f %8.3f us\n", peer->name, problem, error, good ? "ok   " : "WRONG",
-              t.median, t.p10, t.p90);
+  std::printf("%-26s %-34s error %8.2e %s %8.3f %8.3f %8.3f us\n", peer->name, problem, error,
+              good ? "ok   " : "WRONG", t.median, t.p10, t.p90);
   std::fflush(stdout);
 }
 
@@ -156,7 +156,8 @@ void check_router(const std::vector<const sluice_peer*>& peers, cudaStream_t str
             if (kind == 0 && s.hidden != 2880) continue;  // gpt-oss alone has a bias
             if (dependent && tokens > 128) continue;
             const bool with_bias = kind == 0;
-            sluice_peer_router p = {tokens,   s.experts, s.hidden,  device_x, device_w, with_bias ? device_bias : nullptr,
+            sluice_peer_router p = {tokens,   s.experts, s.hidden,
+                                    device_x, device_w,  with_bias ? device_bias : nullptr,
                                     device_y, kind == 2, dependent};
             if (peer->router_supports(&p) != nullptr) continue;
             void* scratch = allocate(peer->router_scratch_bytes(&p));
@@ -164,16 +165,22 @@ void check_router(const std::vector<const sluice_peer*>& peers, cudaStream_t str
             void* prepared = peer->router_prepare(&p, scratch);
             char problem[96];
             std::snprintf(problem, sizeof problem, "%ldx%ld %s M=%ld%s", s.hidden, s.experts,
-                          kind == 0 ? "bias bf16" : kind == 1 ? "bf16" : "f32", tokens, dependent ? " pdl" : "");
+                          kind == 0   ? "bias bf16"
+                          : kind == 1 ? "bf16"
+                                      : "f32",
+                          tokens, dependent ? " pdl" : "");
             if (peer->router_enqueue(&p, scratch, prepared, stream) != 0 ||
                 cudaStreamSynchronize(stream) != cudaSuccess) {
-              std::printf("%-26s %-34s FAILED: %s\n", peer->name, problem, cudaGetErrorString(cudaGetLastError()));
+              std::printf("%-26s %-34s FAILED: %s\n", peer->name, problem,
+                          cudaGetErrorString(cudaGetLastError()));
               ++failures;
               cudaFree(scratch);
               continue;
             }
             std::vector<char> y(tokens * s.experts * 4);
-            must(cudaMemcpy(y.data(), device_y, tokens * s.experts * (kind == 2 ? 4 : 2), cudaMemcpyDeviceToHost), "y");
+            must(cudaMemcpy(y.data(), device_y, tokens * s.experts * (kind == 2 ? 4 : 2),
+                            cudaMemcpyDeviceToHost),
+                 "y");
             double worst = 0;  // in units of the bound
             for (const int64_t t : rows)
               for (int64_t e = 0; t < tokens && e < s.experts; ++e) {
@@ -216,7 +223,7 @@ void route(const sluice_peer_routing& p, const float* logits, const float* bias,
   std::vector<double> weight(p.experts), choice(p.experts);
   for (int64_t e = 0; e < p.experts; ++e) {
     const double z = logits[e];
-    weight[e] = p.method == SLUICE_PEER_DEEPSEEK_V3      ? 1 / (1 + std::exp(-z))
+    weight[e] = p.method == SLUICE_PEER_DEEPSEEK_V3     ? 1 / (1 + std::exp(-z))
                 : p.method == SLUICE_PEER_SQRT_SOFTPLUS ? std::sqrt(std::log1p(std::exp(z)))
                                                         : std::exp(z);
     choice[e] = weight[e] + (bias != nullptr ? bias[e] : 0);
@@ -235,7 +242,8 @@ void route(const sluice_peer_routing& p, const float* logits, const float* bias,
   }
   std::vector<int> order(p.experts);
   for (int64_t e = 0; e < p.experts; ++e) order[e] = static_cast<int>(e);
-  std::sort(order.begin(), order.end(), [&](int a, int b) { return choice[a] != choice[b] ? choice[a] > choice[b] : a < b; });
+  std::sort(order.begin(), order.end(),
+            [&](int a, int b) { return choice[a] != choice[b] ? choice[a] > choice[b] : a < b; });
   ids.assign(order.begin(), order.begin() + p.top_k);
   double sum = 0;
   for (const int id : ids) sum += weight[id];
@@ -246,7 +254,8 @@ void route(const sluice_peer_routing& p, const float* logits, const float* bias,
 void check_routing(const std::vector<const sluice_peer*>& peers, cudaStream_t stream) {
   constexpr int64_t kMost = 16384;
   sluice_peer_routing problems[4] = {};
-  const auto set = [&](int i, int64_t experts, int64_t top_k, int64_t groups, int64_t topk_groups, int method, double scale) {
+  const auto set = [&](int i, int64_t experts, int64_t top_k, int64_t groups, int64_t topk_groups, int method,
+                       double scale) {
     problems[i].experts = experts, problems[i].top_k = top_k, problems[i].groups = groups;
     problems[i].topk_groups = topk_groups, problems[i].method = method, problems[i].scale = scale;
   };
@@ -286,20 +295,23 @@ void check_routing(const std::vector<const sluice_peer*>& peers, cudaStream_t st
             std::snprintf(problem, sizeof problem, "%s%s M=%ld%s", names[i], p.what ? " +rows" : "", tokens,
                           dependent ? " pdl" : "");
             if (peer->routing_enqueue(&p, stream) != 0 || cudaStreamSynchronize(stream) != cudaSuccess) {
-              std::printf("%-26s %-34s FAILED: %s\n", peer->name, problem, cudaGetErrorString(cudaGetLastError()));
+              std::printf("%-26s %-34s FAILED: %s\n", peer->name, problem,
+                          cudaGetErrorString(cudaGetLastError()));
               ++failures;
               continue;
             }
             std::vector<int32_t> ids(tokens * p.top_k);
             std::vector<float> weights(tokens * p.top_k);
             must(cudaMemcpy(ids.data(), p.ids, ids.size() * 4, cudaMemcpyDeviceToHost), "ids");
-            must(cudaMemcpy(weights.data(), p.weights, weights.size() * 4, cudaMemcpyDeviceToHost), "weights");
+            must(cudaMemcpy(weights.data(), p.weights, weights.size() * 4, cudaMemcpyDeviceToHost),
+                 "weights");
             double worst = 0;
             int64_t other_rows = 0;
             std::vector<int> wanted;
             std::vector<double> wanted_weights;
             for (int64_t t = 0; t < std::min<int64_t>(tokens, 512); ++t) {
-              route(p, logits.data() + t * p.experts, has_bias ? bias.data() : nullptr, wanted, wanted_weights);
+              route(p, logits.data() + t * p.experts, has_bias ? bias.data() : nullptr, wanted,
+                    wanted_weights);
               std::map<int, double> found;
               for (int64_t k = 0; k < p.top_k; ++k) found[ids[t * p.top_k + k]] = weights[t * p.top_k + k];
               bool same = true;

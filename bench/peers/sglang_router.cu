@@ -57,7 +57,9 @@ const char* supports(const sluice_peer_router* p) {
   if (!p->y_is_f32) return "writes f32 logits only, as SGLang's routers use it";
   if (p->tokens < 1 || p->tokens > kMostTokens) return "1 to 16 tokens";
   if (p->hidden % 512 != 0) return "hidden in multiples of 512 (whole warps of 16 elements a thread)";
-  return find_launch(p).kernel == nullptr ? "was not compiled for this shape (find_launch in sglang_router.cu)" : nullptr;
+  return find_launch(p).kernel == nullptr
+             ? "was not compiled for this shape (find_launch in sglang_router.cu)"
+             : nullptr;
 }
 
 size_t scratch_bytes(const sluice_peer_router*) { return 0; }
@@ -82,8 +84,8 @@ int enqueue(const sluice_peer_router* p, void*, void*, void* stream) {
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const sluice_peer* const* sluice_peers(int* count) {
-  static const sluice_peer peer = {"sglang-tiny-gemm", PEER_VERSION, supports, scratch_bytes, prepare, enqueue, nullptr,
-                                   nullptr,            nullptr};
+  static const sluice_peer peer = {
+      "sglang-tiny-gemm", PEER_VERSION, supports, scratch_bytes, prepare, enqueue, nullptr, nullptr, nullptr};
   static const sluice_peer* const peers[] = {&peer};
   *count = 1;
   return peers;

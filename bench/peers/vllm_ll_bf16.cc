@@ -43,7 +43,8 @@ size_t scratch_bytes(const sluice_peer_router*) { return 0; }
 // Bytes of dynamic shared memory, as the kernels' Python sides compute them.
 unsigned shared_bytes(const Cubin& cubin) {
   if (!cubin.is_splitk) return static_cast<unsigned>(cubin.a * 4 * (cubin.c / 32));
-  return static_cast<unsigned>(cubin.b * (2 * 16 * 256 * 2 + 2 * 8));  // per stage: tiles of x and w, two barriers
+  return static_cast<unsigned>(cubin.b *
+                               (2 * 16 * 256 * 2 + 2 * 8));  // per stage: tiles of x and w, two barriers
 }
 
 // The loaded kernel of a cubin, or null.
@@ -101,7 +102,8 @@ int enqueue(const sluice_peer_router* p, void*, void* prepared, void* stream) {
     attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
   }
   if (cubin.is_splitk) {
-    Matrix x = {p->x, tokens, hidden, hidden}, w = {p->w, experts, hidden, hidden}, y = {p->y, tokens, experts, experts};
+    Matrix x = {p->x, tokens, hidden, hidden}, w = {p->w, experts, hidden, hidden},
+           y = {p->y, tokens, experts, experts};
     float scale = 1;
     void* arguments[] = {&x, &w, &y, &scale};
     config.gridDim = dim3((tokens + 15) / 16, (experts + 15) / 16, cubin.a);
@@ -123,8 +125,8 @@ int enqueue(const sluice_peer_router* p, void*, void* prepared, void* stream) {
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const sluice_peer* const* sluice_peers(int* count) {
-  static const sluice_peer peer = {"vllm-ll-bf16", PEER_VERSION, supports, scratch_bytes, prepare, enqueue, nullptr, nullptr,
-                                   nullptr};
+  static const sluice_peer peer = {"vllm-ll-bf16", PEER_VERSION, supports, scratch_bytes, prepare,
+                                   enqueue,        nullptr,      nullptr,  nullptr};
   static const sluice_peer* const peers[] = {&peer};
   *count = 1;
   return peers;

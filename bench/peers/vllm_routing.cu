@@ -38,7 +38,9 @@ using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
 // The rows of a block in vLLM's Triton configuration by default, which is what moe_align_block_size pads to.
-int64_t block_rows(int64_t tokens) { return tokens <= 32 ? 16 : tokens <= 96 ? 32 : tokens <= 512 ? 64 : 128; }
+int64_t block_rows(int64_t tokens) {
+  return tokens <= 32 ? 16 : tokens <= 96 ? 32 : tokens <= 512 ? 64 : 128;
+}
 
 int64_t padded_rows(const sluice_peer_routing* p) {
   const int64_t pairs = p->tokens * p->top_k, block = block_rows(p->tokens);
@@ -61,7 +63,8 @@ const char* supports(const sluice_peer_routing* p) {
                  : "topk_softmax has no fast path for this number of experts";
     case SLUICE_PEER_DEEPSEEK_V3:
       if (p->bias == nullptr) return "wants a bias";
-      return p->experts % p->groups == 0 && p->groups <= 32 && p->top_k <= 32 ? nullptr : "groups of equal size";
+      return p->experts % p->groups == 0 && p->groups <= 32 && p->top_k <= 32 ? nullptr
+                                                                              : "groups of equal size";
     case SLUICE_PEER_SQRT_SOFTPLUS:
       return is_one_of(p->experts, {1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 320, 384, 448, 512, 576})
                  ? nullptr
@@ -83,14 +86,15 @@ void choose(const sluice_peer_routing* p, cudaStream_t stream) {
   if (p->method == SLUICE_PEER_DEEPSEEK_V3) {
     namespace grouped = vllm::moe_grouped;
     grouped::invokeNoAuxTc<float, float, int32_t, grouped::SCORING_SIGMOID>(
-        const_cast<float*>(logits), p->weights, p->ids, bias, tokens, experts, p->groups, p->topk_groups, top_k, true,
-        p->scale, tokens <= grouped::PDLEnableTokens, stream);
+        const_cast<float*>(logits), p->weights, p->ids, bias, tokens, experts, p->groups, p->topk_groups,
+        top_k, true, p->scale, tokens <= grouped::PDLEnableTokens, stream);
     return;
   }
   int* source_rows = static_cast<int*>(sluice_shim::take(static_cast<size_t>(p->tokens) * p->top_k * 4));
   if (p->method == SLUICE_PEER_SOFTMAX_CHOSEN)
     vllm::moe_softmax::topkGatingKernelLauncher<int, float, vllm::moe_softmax::SCORING_SOFTMAX>(
-        logits, p->weights, p->ids, source_rows, nullptr, tokens, experts, top_k, true, nullptr, 1.0, stream, nullptr);
+        logits, p->weights, p->ids, source_rows, nullptr, tokens, experts, top_k, true, nullptr, 1.0, stream,
+        nullptr);
   else
     vllm::moe_softplus::topkGatingSoftplusSqrtKernelLauncher<int, float>(
         logits, p->weights, p->ids, source_rows, tokens, experts, top_k, true, p->scale, bias, false,
@@ -104,7 +108,9 @@ int enqueue(const sluice_peer_routing* p, void* stream) {
     choose(p, sluice_shim::stream);
     if (p->what == 1) {
       const int64_t rows = padded_rows(p), block = block_rows(p->tokens);
-      const auto make = [](int64_t size) { return torch::stable::new_empty(Tensor(), {size}, ScalarType::Int); };
+      const auto make = [](int64_t size) {
+        return torch::stable::new_empty(Tensor(), {size}, ScalarType::Int);
+      };
       const Tensor sorted = make(rows), experts_of_blocks = make(rows / block), padded = make(1);
       moe_align_block_size(Tensor(p->ids, {p->tokens, p->top_k}, ScalarType::Int), p->experts, block, sorted,
                            experts_of_blocks, padded, std::nullopt, std::nullopt);
@@ -118,7 +124,8 @@ int enqueue(const sluice_peer_routing* p, void* stream) {
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const sluice_peer* const* sluice_peers(int* count) {
-  static const sluice_peer peer = {"vllm", PEER_VERSION, nullptr, nullptr, nullptr, nullptr, supports, scratch_bytes, enqueue};
+  static const sluice_peer peer = {"vllm",  PEER_VERSION, nullptr,       nullptr, nullptr,
+                                   nullptr, supports,     scratch_bytes, enqueue};
   static const sluice_peer* const peers[] = {&peer};
   *count = 1;
   return peers;

@@ -70,7 +70,8 @@ struct DeviceGuard {
 
 namespace sluice_shim {
 inline thread_local cudaStream_t stream = nullptr;
-inline thread_local char* scratch = nullptr;  // new_empty() takes from here; 4-byte elements are all that is asked for
+inline thread_local char* scratch =
+    nullptr;  // new_empty() takes from here; 4-byte elements are all that is asked for
 
 inline void* take(size_t bytes) {
   void* found = scratch;
