@@ -1,6 +1,5 @@
 // The few names of DLPack and TVM that SGLang's kernel headers mention on the host side, which no adapter calls.
-#ifndef SLUICE_BENCH_DLPACK_SHIM_H
-#define SLUICE_BENCH_DLPACK_SHIM_H
+#pragma once
 #include <cstdint>
 enum DLDeviceType { kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3, kDLROCM = 10 };
 enum DLDataTypeCode { kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLBfloat = 4 };
@@ -13,4 +12,3 @@ struct DLDataType {
   uint16_t lanes;
 };
 inline void* TVMFFIEnvGetStream(int32_t, int32_t) { return nullptr; }
-#endif

@@ -1,7 +1,6 @@
 // As much of PyTorch as vLLM's kernel files name, without PyTorch: a tensor is a pointer with a shape, new memory comes
 // from the caller's scratch, the current stream is a variable. bench/peers/build makes the headers that include this.
-#ifndef SLUICE_BENCH_TORCH_SHIM_H
-#define SLUICE_BENCH_TORCH_SHIM_H
+#pragma once
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -98,4 +97,3 @@ inline cudaStream_t get_current_cuda_stream(int = -1) { return sluice_shim::stre
     using scalar_t = int32_t;                                             \
     __VA_ARGS__();                                                        \
   } while (false)
-#endif

@@ -1,7 +1,6 @@
 // As much of FlashInfer's csrc/tvm_ffi_utils.h as its kernels' files need to compile without TVM: the checks, and tensor
 // views that the binding functions name. No binding is ever called; the adapters call the launchers.
-#ifndef SLUICE_BENCH_SHIM_TVM_FFI_UTILS_H
-#define SLUICE_BENCH_SHIM_TVM_FFI_UTILS_H
+#pragma once
 #include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -95,4 +94,3 @@ constexpr int kDLCUDA = 2;
 constexpr int64_t float16_code = 1, bfloat16_code = 2, float32_code = 3, int32_code = 4;
 constexpr int64_t encode_dlpack_dtype(int dtype) { return dtype; }
 inline cudaStream_t get_stream(sluice_shim::Device) { return nullptr; }
-#endif
