@@ -24,7 +24,7 @@
 
 namespace {
 
-constexpr int kLaunches = 100;
+constexpr int kLaunches = 100;  // at least; as many as there are copies of the weights, so that none is warm
 constexpr int kReplays = 15;
 constexpr int kRotated = 4;
 constexpr size_t kColdBytes = size_t{208} << 20;
@@ -70,12 +70,12 @@ struct Times {
 
 // Microseconds a launch of `enqueue(i, stream)`, or negative numbers if it cannot be recorded.
 template <class Enqueue>
-Times time_launches(cudaStream_t stream, const Enqueue& enqueue) {
+Times time_launches(cudaStream_t stream, int launches, const Enqueue& enqueue) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
   must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "begin capture");
   bool ok = true;
-  for (int i = 0; i < kLaunches && ok; ++i) ok = enqueue(i) == 0;
+  for (int i = 0; i < launches && ok; ++i) ok = enqueue(i) == 0;
   if (cudaStreamEndCapture(stream, &graph) != cudaSuccess || !ok) return {-1, -1, -1};
   must(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
   cudaEvent_t from, to;
@@ -89,7 +89,7 @@ Times time_launches(cudaStream_t stream, const Enqueue& enqueue) {
     must(cudaEventSynchronize(to), "replay");
     float milliseconds = 0;
     must(cudaEventElapsedTime(&milliseconds, from, to), "elapsed");
-    if (i >= 2) times.push_back(milliseconds * 1000 / kLaunches);
+    if (i >= 2) times.push_back(milliseconds * 1000 / launches);
   }
   cudaEventDestroy(from);
   cudaEventDestroy(to);
@@ -195,7 +195,7 @@ void check_router(const std::vector<const sluice_peer*>& peers, cudaStream_t str
                 const double off = std::abs(found - wanted) / bound;
                 worst = std::isnan(off) ? INFINITY : std::max(worst, off);
               }
-            const Times times = time_launches(stream, [&](int i) {
+            const Times times = time_launches(stream, std::max(kLaunches, copies), [&](int i) {
               sluice_peer_router q = p;
               q.w = device_w + i % copies * w_bytes;
               if (tokens <= kMost / kRotated) {
@@ -321,7 +321,7 @@ void check_routing(const std::vector<const sluice_peer*>& peers, cudaStream_t st
                 worst = std::max(worst, std::abs(found[wanted[k]] - wanted_weights[k]));
             }
             if (other_rows > 2) worst = INFINITY;
-            const Times times = time_launches(stream, [&](int j) {
+            const Times times = time_launches(stream, kLaunches, [&](int j) {
               sluice_peer_routing q = p;
               const int64_t room = kMost / tokens;
               q.logits = device_logits + j % room * tokens * p.experts;
