@@ -24,11 +24,11 @@ std::vector<LayerShape> layer_shapes() {
                                        .scale = 2.5};
   const RouteTopk::Problem deepseek_v4{
       .top_k = 6, .method = RoutingMethod::kSqrtSoftplus, .bias = true, .scale = 1.5};
-  return {{{2880, 32, true}, gpt_oss},
-          {{2880, 128, true}, gpt_oss},
-          {{4096, 256, false}, deepseek_v4},
-          {{7168, 256, false}, deepseek_v3},
-          {{7168, 384, false}, deepseek_v4}};
+  return {{{2880, 32, true, DType::kBF16}, gpt_oss},
+          {{2880, 128, true, DType::kBF16}, gpt_oss},
+          {{4096, 256, false, DType::kF32}, deepseek_v4},
+          {{7168, 256, false, DType::kF32}, deepseek_v3},
+          {{7168, 384, false, DType::kF32}, deepseek_v4}};
 }
 
 Contender contender_of(const Way& way, bool dependent) {
