@@ -1,0 +1,42 @@
+#include "backends/cuda/kernels/router_gemm_tile.h"
+
+#include <algorithm>
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kMostStages = 16;
+constexpr int kBlockMemory = 227 << 10;  // of one block alone in its SM
+constexpr int kPairMemory = 113 << 10;   // of one of two
+
+int64_t steps_of(int64_t hidden) { return (hidden + kRouterStep - 1) / kRouterStep; }
+
+}  // namespace
+
+RouterTileMemory tile_memory(const RouterTilePlan& plan, int64_t hidden) {
+  const RouterTile& t = plan.tile;
+  constexpr int kRowBytes = 2 * kRouterStep;
+  const int stage = (t.experts() + t.tokens) * kRowBytes;
+  const int left = plan.splits > 1 ? t.experts() * t.tokens * static_cast<int>(sizeof(float)) : 0;
+  constexpr int kBarrierBytes = 2 * kMostStages * static_cast<int>(sizeof(uint64_t));
+  const int limit = (plan.resident > 1 ? kPairMemory : kBlockMemory) - kBarrierBytes;
+  const int most =
+      static_cast<int>(std::min<int64_t>(kMostStages, (steps_of(hidden) + plan.splits - 1) / plan.splits));
+  if (plan.splits > steps_of(hidden) || left > limit) return {};
+  RouterTileMemory m;
+  m.stages = std::min(limit / stage, most);
+  m.barriers_offset = std::max(m.stages * stage, left);
+  m.bytes = m.barriers_offset + kBarrierBytes;
+  return m;
+}
+
+RouterTileChoice choose_tile(const RouterGemm::Problem& p, const DeviceInfo& d) {
+  RouterTilePlan plan;
+  plan.tile = {1, 1, 64};
+  plan.splits = static_cast<int>(std::min<int64_t>(8, steps_of(p.hidden)));
+  plan.resident = 2;
+  (void)d;
+  return {plan, 10};
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,59 @@
+// Blocks of one cluster: who they are, their barrier, and stores into each other's shared memory.
+#pragma once
+#include <cstdint>
+
+namespace sluice::cuda::tile {
+
+__device__ __forceinline__ uint32_t cluster_rank() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// Barrier over all threads of the cluster, in two halves: what a thread did before its arrival is seen by all after
+// their wait. Every thread calls both, whole warps at a time. A block may be stored into once it is known to run, so
+// one round of this comes before the first remote store.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+// The same without the promise of being seen, for a thread that has written nothing but barriers (barrier_visible): the
+// fence of the other is the whole GPU's, most of a microsecond.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// The address of the same place in the shared memory of the block `rank` of this cluster.
+__device__ __forceinline__ uint32_t remote_address(uint32_t shared, uint32_t rank) {
+  uint32_t out;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(shared), "r"(rank));
+  return out;
+}
+
+// Stores 8 bytes into another block and counts them on a barrier there (tile/mbarrier.cuh): asynchronous, read by
+// whoever waits for that barrier. The receiver stays until all that it expects has come; the sender may leave.
+__device__ __forceinline__ void store_remote(uint32_t address, float2 value, uint32_t barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address),
+      "f"(value.x), "f"(value.y), "r"(barrier)
+      : "memory");
+}
+
+// 16 bytes of another block, which must not have ended. A warp that reads 512 bytes in a row moves them as fast as the
+// cluster's network goes; as many counted stores of 16 bytes take several times as long.
+__device__ __forceinline__ float4 load_remote(uint32_t address) {
+  float4 value;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+
+}  // namespace sluice::cuda::tile
