@@ -5,7 +5,7 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int kMostStages = 16;
+constexpr int kFewestStages = 3, kMostStages = 16;
 constexpr int kBlockMemory = 227 << 10;  // of one block alone in its SM
 constexpr int kPairMemory = 113 << 10;   // of one of two
 
@@ -17,15 +17,19 @@ RouterTileMemory tile_memory(const RouterTilePlan& plan, int64_t hidden) {
   const RouterTile& t = plan.tile;
   constexpr int kRowBytes = 2 * kRouterStep;
   const int stage = (t.experts() + t.tokens) * kRowBytes;
-  const int left = plan.splits > 1 ? t.experts() * t.tokens * static_cast<int>(sizeof(float)) : 0;
-  constexpr int kBarrierBytes = 2 * kMostStages * static_cast<int>(sizeof(uint64_t));
-  const int limit = (plan.resident > 1 ? kPairMemory : kBlockMemory) - kBarrierBytes;
+  const int row = (t.experts() + 4) * static_cast<int>(sizeof(float));  // of sums
+  const int sums = t.tokens * row,
+            inbox = (plan.splits - 1) * ((t.tokens + plan.splits - 1) / plan.splits) * row;
+  constexpr int kBarrierBytes = (2 * kMostStages + 1) * static_cast<int>(sizeof(uint64_t));
+  const int limit = (plan.resident > 1 ? kPairMemory : kBlockMemory) - kBarrierBytes - inbox;
   const int most =
       static_cast<int>(std::min<int64_t>(kMostStages, (steps_of(hidden) + plan.splits - 1) / plan.splits));
-  if (plan.splits > steps_of(hidden) || left > limit) return {};
+  if (plan.splits > steps_of(hidden) || sums > limit || limit < std::min(kFewestStages, most) * stage)
+    return {};
   RouterTileMemory m;
   m.stages = std::min(limit / stage, most);
-  m.barriers_offset = std::max(m.stages * stage, left);
+  m.inbox_offset = std::max(m.stages * stage, sums);
+  m.barriers_offset = m.inbox_offset + inbox;
   m.bytes = m.barriers_offset + kBarrierBytes;
   return m;
 }

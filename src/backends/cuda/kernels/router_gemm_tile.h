@@ -22,15 +22,16 @@ struct RouterTilePlan {
   int share_w = 1;   // tiles of neighbouring tokens in a cluster, which load their experts' weights once
   int share_x = 1;   // tiles of neighbouring experts in a cluster, which load their tokens once
   int resident = 1;  // blocks that are to fit into one SM
+  int batch = 1;     // steps that are asked for at one time
 };
 
 // The sum is cut in steps of this many values.
 constexpr int kRouterStep = 64;
 
-// Shared memory of a block: a ring of stages, over which sums for other blocks come to lie, and its barriers.
+// Shared memory of a block: a ring of stages, over which sums for the other parts come to lie; what they send; barriers.
 struct RouterTileMemory {
   int stages = 0;  // 0: the plan does not fit
-  int barriers_offset = 0, bytes = 0;
+  int inbox_offset = 0, barriers_offset = 0, bytes = 0;
 };
 RouterTileMemory tile_memory(const RouterTilePlan& plan, int64_t hidden);
 

@@ -20,7 +20,6 @@
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
-#include "backends/cuda/tile/registers.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
 #include "backends/cuda/tile/tensor_copy.cuh"
 #include "backends/cuda/tile/tensor_map.h"
@@ -31,12 +30,9 @@ namespace {
 
 constexpr int kWarp = 32, kGroupWarps = 4, kGroupThreads = kWarp * kGroupWarps;
 constexpr int kBlockExperts = 64, kBlockBytes = kBlockExperts * tile::kSwizzledRowBytes;
-constexpr int kFragmentBytes = 16 * kWarp;  // one warp's 16 experts x 8 tokens
 // Weights that are asked for before the kernel in front has ended. More of them delays x, which queues behind them.
-constexpr int kAheadBytes = 48 << 10;
-// Of a thread, after they have moved; (128 * 24 + 256 * 240) <= 65536.
-constexpr int kRegistersLeft = 24, kRegistersTaken = 240;
-constexpr int kTogether = 4;    // parts of a sum that are asked for before the first is added
+constexpr int kAheadBytes = 16 << 10;
+constexpr int kWideBytes = 16;
 constexpr int kPlainWarps = 4;  // that fetch x where the copy engine cannot
 
 struct Parameters {
@@ -45,8 +41,11 @@ struct Parameters {
   int64_t x_stride, y_stride;  // elements
   int tokens, experts, hidden;
   int splits, share_w, share_x, stages;
-  int barriers_offset;
-  bool y_f32;
+  int batch;  // below stages: a stage is free only when the next one has come
+  // Steps of the sum for each part, and tokens of the tile that each part finishes; the first `more` take one more.
+  int steps_each, steps_more, tokens_each, tokens_more;
+  int inbox_offset, barriers_offset;
+  bool y_f32, y_wide;  // four neighbouring logits lie in one aligned piece
 };
 
 // Where this block stands: which tile, which part of the sum, and which blocks of its cluster it shares what with.
@@ -56,16 +55,16 @@ struct Place {
   int peer_x, peer_w;   // its number among those that share x, and w
   int rank_of_peer_x0, rank_of_peer_w0, step_x, step_w;  // ranks of the peers: first and distance
 
+  // A grid is parts x tiles of experts x tiles of tokens, and so is a cluster.
   __device__ Place(const Parameters& p, int tile_experts, int tile_tokens) {
-    const int expert_tile = blockIdx.x / p.splits;
-    split = blockIdx.x % p.splits;
-    first_expert = expert_tile * tile_experts;
-    first_token = blockIdx.y * tile_tokens;
-    const int all = (p.hidden + kRouterStep - 1) / kRouterStep, each = all / p.splits, more = all % p.splits;
-    first_step = split * each + min(split, more);
-    steps = each + (split < more);
-    peer_x = expert_tile % p.share_x;
-    peer_w = blockIdx.y % p.share_w;
+    const dim3 in_cluster = tile::cluster_place();
+    split = blockIdx.x;
+    first_expert = blockIdx.y * tile_experts;
+    first_token = blockIdx.z * tile_tokens;
+    first_step = split * p.steps_each + min(split, p.steps_more);
+    steps = p.steps_each + (split < p.steps_more);
+    peer_x = in_cluster.y;
+    peer_w = in_cluster.z;
     step_x = p.splits;
     step_w = p.splits * p.share_x;
     rank_of_split_0 = peer_w * step_w + peer_x * step_x;
@@ -98,10 +97,7 @@ struct Kernel {
   static constexpr int kWeightBytes = kWeightRows * tile::kSwizzledRowBytes;
   static constexpr int kStageBytes = kWeightBytes + kTokens * tile::kSwizzledRowBytes;
   static constexpr int kWarps = kGroups * kGroupWarps;  // that multiply
-  // Sums that need more registers than every warp could have: they move from a whole group that fills the ring.
-  static constexpr bool kMoves = kBlocks * kTokens > 256;
-  static constexpr int kThreads = kWarp * (kWarps + (!kMapped ? kPlainWarps : kMoves ? kGroupWarps : 1));
-  static constexpr int kColumns = kTokens / 8;  // groups of 8 tokens: a fragment each
+  static constexpr int kThreads = kWarp * (kWarps + (kMapped ? 1 : kPlainWarps));
   // Registers allow two blocks in an SM.
   static constexpr int kResident = kBlocks * kTokens <= 128 ? 2 : 1;
   using Sums = float[kBlocks][kTokens / 2];
@@ -125,12 +121,19 @@ struct Kernel {
     };
     for (int i = 0; i < ahead; ++i) load_w(i, i);
     tile::wait_for_previous();
-    tile::RingPlace place;
-    for (int i = 0; i < at.steps; ++i) {
-      if (i >= p.stages) tile::barrier_wait(empty + place.stage, place.parity ^ 1);
-      if (i >= ahead) load_w(i, place.stage);
-      load_x(i, place.stage);
-      place.step(p.stages);
+    // Steps in batches, so that what lies side by side in memory is asked for at one time.
+    tile::RingPlace free, next;
+    for (int first = 0; first < at.steps; first += p.batch) {
+      const int last = min(first + p.batch, at.steps);
+      for (int i = first; i < last; ++i) {
+        if (i >= p.stages) tile::barrier_wait(empty + free.stage, free.parity ^ 1);
+        free.step(p.stages);
+      }
+      for (int i = first; i < last; ++i) {
+        if (i >= ahead) load_w(i, next.stage);
+        load_x(i, next.stage);
+        next.step(p.stages);
+      }
     }
   }
 
@@ -182,6 +185,7 @@ struct Kernel {
     const uint32_t told = tells ? tile::remote_address(tile::shared_address(empty), rank) : 0;
     tile::RingPlace place;
     uint32_t before = 0;
+#pragma unroll 1
     for (int i = 0; i < at.steps; ++i) {
       tile::barrier_wait(full + place.stage, place.parity);
       const uint8_t* const stage = ring + place.stage * kStageBytes;
@@ -205,142 +209,162 @@ struct Kernel {
     for (int block = 0; block < kBlocks; ++block) tile::hold(sums[block]);
   }
 
-  // The logits of one fragment: 16 experts x 8 tokens of a warp.
-  struct Writer {
-    const Parameters& p;
-    int token, expert;
-    float bias[kBlocks][2] = {};
+  // The tile of sums in shared memory, over the ring: a row for each token, its experts side by side, and 16 bytes more so
+  // that the fragments of a warp meet in no bank.
+  static constexpr int kPitch = kWeightRows + 4;
 
-    __device__ Writer(const Parameters& parameters, const Place& at) : p(parameters) {
-      const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-      token = at.first_token + 2 * (lane % 4);
-      expert =
-          at.first_expert + warp / kGroupWarps * kBlocks * kBlockExperts + warp % kGroupWarps * 16 + lane / 4;
-      if (!p.bias) return;
+  static __device__ void put_sums(const Sums& sums, float* tile_sums) {
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+    const int expert = warp / kGroupWarps * kBlocks * kBlockExperts + warp % kGroupWarps * 16 + lane / 4;
+    float* const at = tile_sums + 2 * (lane % 4) * kPitch + expert;
 #pragma unroll
-      for (int i = 0; i < kBlocks * 2; ++i)
-        if (expert + i / 2 * kBlockExperts + i % 2 * 8 < p.experts)
-          bias[i / 2][i % 2] = __bfloat162float(p.bias[expert + i / 2 * kBlockExperts + i % 2 * 8]);
-    }
-    __device__ void write(int block, int column, const float (&value)[4]) const {
+    for (int block = 0; block < kBlocks; ++block)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int t = token + column * 8 + i % 2, e = expert + block * kBlockExperts + i / 2 * 8;
-        if (t >= p.tokens || e >= p.experts) continue;
-        const float logit = value[i] + bias[block][i / 2];
-        if (p.y_f32) {
-          static_cast<float*>(p.y)[t * p.y_stride + e] = logit;
-        } else {
-          static_cast<__nv_bfloat16*>(p.y)[t * p.y_stride + e] = __float2bfloat16_rn(logit);
-        }
-      }
-    }
+      for (int i = 0; i < kTokens / 2; ++i)  // the order of registers: tile/wgmma.cuh
+        at[(i / 4 * 8 + i % 2) * kPitch + block * kBlockExperts + i / 2 % 2 * 8] = sums[block][i];
+  }
+
+  // Tokens [first, first + count) of the tile are finished by part `part`.
+  struct Range {
+    int first, count;
+    __device__ Range(const Parameters& p, int part)
+        : first(part * p.tokens_each + min(part, p.tokens_more)),
+          count(p.tokens_each + (part < p.tokens_more)) {}
+    __device__ int bytes() const { return count * kPitch * static_cast<int>(sizeof(float)); }
   };
 
-  // Where a thread's four sums of a fragment lie among what its block leaves for the others.
-  static __device__ uint32_t left_at(int column, int block) {
-    return ((column * kBlocks + block) * kWarps + threadIdx.x / kWarp) * kFragmentBytes +
-           threadIdx.x % kWarp * 16;
-  }
-
-  // Of the kColumns fragments that each warp holds, block s of the tile's parts finishes those with
-  // (column + warp) % splits == s, and leaves the others in its shared memory, over the ring.
-  static __device__ void leave_parts(const Sums& sums, const Parameters& p, const Place& at, uint8_t* left) {
-    int owner = threadIdx.x / kWarp % p.splits;
-#pragma unroll
-    for (int column = 0; column < kColumns; ++column) {
-      if (owner != at.split)
-#pragma unroll
-        for (int block = 0; block < kBlocks; ++block) {
-          const float* const v = sums[block] + 4 * column;
-          *reinterpret_cast<float4*>(left + left_at(column, block)) = make_float4(v[0], v[1], v[2], v[3]);
-        }
-      if (++owner == p.splits) owner = 0;
+  // Sends the other parts' blocks their tokens, by one warp: each block begins with the part behind its own, so that
+  // none is sent everything at once. Its inbox has room for one message from each other part, in their order.
+  static __device__ void send_parts(const Parameters& p, const Place& at, const float* tile_sums,
+                                    const float* inbox, uint64_t* all_here) {
+    int part = at.split;
+    for (int i = 1; i < p.splits; ++i) {
+      if (++part == p.splits) part = 0;
+      const Range theirs(p, part);
+      const int rank = at.rank_of_split_0 + part, from = at.split - (at.split > part);
+      const uint32_t to = tile::shared_address(inbox) + from * theirs.bytes();
+      tile::send_by_warp(tile::remote_address(to, rank), tile_sums + theirs.first * kPitch, theirs.bytes(),
+                         tile::remote_address(tile::shared_address(all_here), rank));
     }
   }
-  // Adds up this block's fragments in the order of the parts.
-  static __device__ void add_parts(const Sums& sums, const Parameters& p, const Place& at,
-                                   const uint8_t* left, const Writer& writer) {
-    int owner = threadIdx.x / kWarp % p.splits;
-    const uint32_t here = tile::shared_address(left);
+
+  // A thread writes four neighbouring experts of every kRows-th token.
+  static constexpr int kPieces = kWeightRows / 4, kRows = kWarps * kWarp / kPieces;
+
+  static __device__ float4 bias_of(const Parameters& p, int expert) {
+    float bias[4] = {};
+    if (p.bias)
 #pragma unroll
-    for (int column = 0; column < kColumns; ++column) {
-      if (owner == at.split)
+      for (int i = 0; i < 4; ++i)
+        if (expert + i < p.experts) bias[i] = __bfloat162float(p.bias[expert + i]);
+    return make_float4(bias[0], bias[1], bias[2], bias[3]);
+  }
+  static __device__ void write(const Parameters& p, int64_t token, int expert, float4 logits) {
+    const float value[4] = {logits.x, logits.y, logits.z, logits.w};
+    if (p.y_f32) {
+      float* const y = static_cast<float*>(p.y) + token * p.y_stride + expert;
+      if (p.y_wide && expert + 3 < p.experts) {
+        *reinterpret_cast<float4*>(y) = logits;
+      } else {
 #pragma unroll
-        for (int block = 0; block < kBlocks; ++block) {
-          const float* const v = sums[block] + 4 * column;
-          float total[4] = {};
-          for (int first = 0; first < p.splits; first += kTogether) {
-            float4 part[kTogether];
+        for (int i = 0; i < 4; ++i)
+          if (expert + i < p.experts) y[i] = value[i];
+      }
+    } else {
+      __nv_bfloat16* const y = static_cast<__nv_bfloat16*>(p.y) + token * p.y_stride + expert;
+      if (p.y_wide && expert + 3 < p.experts) {
+        __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(value[0], value[1]),
+                                   __floats2bfloat162_rn(value[2], value[3])};
+        *reinterpret_cast<uint2*>(y) = *reinterpret_cast<const uint2*>(pairs);
+      } else {
 #pragma unroll
-            for (int i = 0; i < kTogether; ++i) {
-              part[i] = make_float4(v[0], v[1], v[2], v[3]);
-              if (first + i < p.splits && first + i != at.split)
-                part[i] = tile::load_remote(
-                    tile::remote_address(here + left_at(column, block), at.rank_of_split_0 + first + i));
-            }
-#pragma unroll
-            for (int i = 0; i < kTogether; ++i)
-              if (first + i < p.splits)
-                total[0] += part[i].x, total[1] += part[i].y, total[2] += part[i].z, total[3] += part[i].w;
-          }
-          writer.write(block, column, total);
+        for (int i = 0; i < 4; ++i)
+          if (expert + i < p.experts) y[i] = __float2bfloat16_rn(value[i]);
+      }
+    }
+  }
+  // Adds up the parts of this block's tokens in their order, and writes the logits.
+  static __device__ void add_parts(const Parameters& p, const Place& at, const float* tile_sums,
+                                   const float* inbox, float4 bias) {
+    const int expert = threadIdx.x % kPieces * 4;
+    const Range mine(p, at.split);
+    const int end = min(mine.count, p.tokens - at.first_token - mine.first);
+#pragma unroll 2
+    for (int row = threadIdx.x / kPieces; row < end; row += kRows) {
+      const float4 own = *reinterpret_cast<const float4*>(tile_sums + (mine.first + row) * kPitch + expert);
+      const float* theirs = inbox + row * kPitch + expert;
+      float4 total{};
+#pragma unroll 4
+      for (int part = 0; part < p.splits; ++part) {
+        float4 add = own;
+        if (part != at.split) {
+          add = *reinterpret_cast<const float4*>(theirs);
+          theirs += mine.count * kPitch;
         }
-      if (++owner == p.splits) owner = 0;
+        total.x += add.x, total.y += add.y, total.z += add.z, total.w += add.w;
+      }
+      total.x += bias.x, total.y += bias.y, total.z += bias.z, total.w += bias.w;
+      write(p, at.first_token + mine.first + row, at.first_expert + expert, total);
     }
   }
 
   static __device__ void run(const CUtensorMap& w, const CUtensorMap& x, const Parameters& p,
                              uint8_t* shared) {
+    const int warp = threadIdx.x / kWarp;
+    if (warp == kWarps) {
+      tile::prefetch_map(w);
+      if constexpr (kMapped) tile::prefetch_map(x);
+    }
     uint64_t* const full = reinterpret_cast<uint64_t*>(shared + p.barriers_offset);
     uint64_t* const empty = full + p.stages;
     const Place at(p, kWeightRows, kTokens);
-    const int warp = threadIdx.x / kWarp;
-    const bool shares = p.share_w * p.share_x > 1;
+    uint64_t* const all_here = empty + p.stages;
+    const bool shares = p.share_w * p.share_x > 1, meets = shares || p.splits > 1;
     tile::release_next();
-    if (warp == kWarps && threadIdx.x % kWarp == 0) {
-      tile::prefetch_map(w);
-      if constexpr (kMapped) tile::prefetch_map(x);
-      for (int i = 0; i < p.stages; ++i) {
-        tile::barrier_init(full + i, 1 + (kMapped ? 0 : kPlainWarps));
-        tile::barrier_init(empty + i, kGroups * (p.share_w + p.share_x - 1));
+    if (warp == kWarps) {
+      const int lane = threadIdx.x % kWarp;
+      if (lane < p.stages) {
+        tile::barrier_init(full + lane, 1 + (kMapped ? 0 : kPlainWarps));
+        tile::barrier_init(empty + lane, kGroups * (p.share_w + p.share_x - 1));
       }
+      if (lane == 0) tile::barrier_init(all_here, 1);
       tile::barrier_visible();
+      if (lane == 0) tile::barrier_expect(all_here, (p.splits - 1) * Range(p, at.split).bytes());
     }
     __syncthreads();
-    if (shares) tile::cluster_arrive_relaxed(), tile::cluster_wait();
+    // Nothing is sent to a block that has no barriers yet. Where nobody sends before the sum is whole, only those wait
+    // here who have to wait for the first stage anyway.
+    if (meets) tile::cluster_arrive_relaxed();
+    if (shares || (meets && warp < kWarps)) tile::cluster_wait();
     if (warp >= kWarps) {
-      if constexpr (kMoves) tile::give_registers<kRegistersLeft>();
-      if constexpr (!kMapped) {
-        produce_plain(w, p, at, shared, full, empty);
-      } else if (warp == kWarps) {
+      if constexpr (kMapped)
         produce(w, x, p, at, shared, full, empty);
-      }
-      if (p.splits > 1) tile::cluster_arrive_relaxed(), tile::cluster_wait();
+      else
+        produce_plain(w, p, at, shared, full, empty);
+      if (meets && !shares) tile::cluster_wait();
+      if (meets) tile::cluster_arrive_relaxed();
     } else {
-      if constexpr (kMoves) tile::take_registers<kRegistersTaken>();
-      const Writer writer(p, at);
+      const float4 bias = bias_of(p, at.first_expert + threadIdx.x % kPieces * 4);
       Sums sums;
       multiply_all(sums, p, at, shared, full, empty);
+      tile::sync_threads<kWarps * kWarp>(1);  // no warpgroup reads the ring any more
+      float* const tile_sums = reinterpret_cast<float*>(shared);
+      float* const inbox = reinterpret_cast<float*>(shared + p.inbox_offset);
+      put_sums(sums, tile_sums);
       tile::wait_for_previous();
       if (p.splits > 1) {
-        tile::sync_threads<kWarps * kWarp>(1);  // no warpgroup reads the ring any more
-        leave_parts(sums, p, at, shared);
-        tile::cluster_arrive(), tile::cluster_wait();
-        add_parts(sums, p, at, shared, writer);
+        tile::fence_for_async();
+        tile::sync_threads<kWarps * kWarp>(1);
+        if (warp == 0) send_parts(p, at, tile_sums, inbox, all_here);
+        tile::barrier_wait(all_here, 0);
       } else {
-#pragma unroll
-        for (int column = 0; column < kColumns; ++column)
-#pragma unroll
-          for (int block = 0; block < kBlocks; ++block) {
-            const float* const v = sums[block] + 4 * column;
-            const float value[4] = {v[0], v[1], v[2], v[3]};
-            writer.write(block, column, value);
-          }
+        tile::sync_threads<kWarps * kWarp>(1);
       }
+      if (meets) tile::cluster_arrive_relaxed();
+      add_parts(p, at, tile_sums, inbox, bias);
     }
-    // Nobody leaves while others read or signal in its shared memory.
-    if (shares || p.splits > 1) tile::cluster_arrive_relaxed(), tile::cluster_wait();
+    // Nobody leaves while others signal in its shared memory, or before all have what it sent from there.
+    if (meets) tile::cluster_wait();
   }
 };
 
@@ -367,9 +391,10 @@ constexpr Instance instance() {
           Kernel<kGroups, kBlocks, kTokens, kMapped>::kThreads};
 }
 constexpr Instance kInstances[] = {
-    instance<1, 1, 32>(),  instance<1, 1, 64>(),  instance<1, 1, 128>(), instance<1, 1, 256>(),
-    instance<2, 1, 64>(),  instance<2, 1, 128>(), instance<2, 1, 144>(), instance<2, 1, 192>(),
-    instance<2, 1, 208>(), instance<2, 1, 256>(), instance<2, 2, 128>(), instance<2, 2, 144>(),
+    instance<1, 1, 32>(),  instance<1, 1, 48>(),  instance<1, 1, 64>(),  instance<1, 1, 96>(),
+    instance<1, 1, 128>(), instance<2, 1, 32>(),  instance<2, 1, 64>(),  instance<2, 1, 96>(),
+    instance<2, 1, 128>(), instance<2, 1, 144>(), instance<2, 1, 160>(), instance<2, 1, 192>(),
+    instance<2, 1, 208>(), instance<2, 1, 256>(), instance<2, 2, 128>(),
 };
 constexpr Instance kPlain = instance<1, 1, 64, false>();
 
@@ -427,25 +452,35 @@ Status launch_tile(const RouterGemm::Problem& p, const RouterGemm::Args& a, cons
     return static_cast<unsigned>((n + group - 1) / group * shared);
   };
   const Launch how{
-      .grid = {tiles(p.experts, plan.tile.experts(), plan.share_x) * plan.splits,
-               tiles(p.tokens, plan.tile.tokens, plan.share_w), 1},
+      .grid = {static_cast<unsigned>(plan.splits), tiles(p.experts, plan.tile.experts(), plan.share_x),
+               tiles(p.tokens, plan.tile.tokens, plan.share_w)},
       .block = {static_cast<unsigned>(use->threads), 1, 1},
       .shared_bytes = static_cast<size_t>(memory.bytes),
-      .cluster = {static_cast<unsigned>(plan.splits * plan.share_x), static_cast<unsigned>(plan.share_w), 1}};
-  const Parameters parameters{.x = a.x.as<const __nv_bfloat16>(),
-                              .bias = a.bias.as<const __nv_bfloat16>(),
-                              .y = a.y.data,
-                              .x_stride = a.x.stride[0],
-                              .y_stride = a.y.stride[0],
-                              .tokens = static_cast<int>(p.tokens),
-                              .experts = static_cast<int>(p.experts),
-                              .hidden = static_cast<int>(p.hidden),
-                              .splits = plan.splits,
-                              .share_w = plan.share_w,
-                              .share_x = plan.share_x,
-                              .stages = memory.stages,
-                              .barriers_offset = memory.barriers_offset,
-                              .y_f32 = p.y == DType::kF32};
+      .cluster = {static_cast<unsigned>(plan.splits), static_cast<unsigned>(plan.share_x),
+                  static_cast<unsigned>(plan.share_w)}};
+  const int64_t steps = (p.hidden + kRouterStep - 1) / kRouterStep;
+  const Parameters parameters{
+      .x = a.x.as<const __nv_bfloat16>(),
+      .bias = a.bias.as<const __nv_bfloat16>(),
+      .y = a.y.data,
+      .x_stride = a.x.stride[0],
+      .y_stride = a.y.stride[0],
+      .tokens = static_cast<int>(p.tokens),
+      .experts = static_cast<int>(p.experts),
+      .hidden = static_cast<int>(p.hidden),
+      .splits = plan.splits,
+      .share_w = plan.share_w,
+      .share_x = plan.share_x,
+      .stages = memory.stages,
+      .batch = std::clamp(memory.stages - 1, 1, plan.batch),
+      .steps_each = static_cast<int>(steps / plan.splits),
+      .steps_more = static_cast<int>(steps % plan.splits),
+      .tokens_each = plan.tile.tokens / plan.splits,
+      .tokens_more = plan.tile.tokens % plan.splits,
+      .inbox_offset = memory.inbox_offset,
+      .barriers_offset = memory.barriers_offset,
+      .y_f32 = p.y == DType::kF32,
+      .y_wide = reinterpret_cast<uintptr_t>(a.y.data) % kWideBytes == 0 && a.y.stride[0] % 4 == 0};
   CUtensorMap w{}, x{};
   Status status = tile::map_rows(w, a.w, plan.tile.experts() / plan.share_w);
   if (status.ok() && mapped) status = tile::map_rows(x, a.x, plan.tile.tokens / plan.share_x);

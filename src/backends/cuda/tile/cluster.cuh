@@ -10,6 +10,15 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 
+// This block's place among the blocks of its cluster, whose rank is counted along x, then y, then z.
+__device__ __forceinline__ dim3 cluster_place() {
+  dim3 place;
+  asm("mov.u32 %0, %%cluster_ctaid.x;" : "=r"(place.x));
+  asm("mov.u32 %0, %%cluster_ctaid.y;" : "=r"(place.y));
+  asm("mov.u32 %0, %%cluster_ctaid.z;" : "=r"(place.z));
+  return place;
+}
+
 // Barrier over all threads of the cluster, in two halves: what a thread did before its arrival is seen by all after
 // their wait. Every thread calls both, whole warps at a time. A block may be stored into once it is known to run, so
 // one round of this comes before the first remote store.
@@ -45,15 +54,20 @@ __device__ __forceinline__ void store_remote(uint32_t address, float2 value, uin
       : "memory");
 }
 
-// 16 bytes of another block, which must not have ended. A warp that reads 512 bytes in a row moves them as fast as the
-// cluster's network goes; as many counted stores of 16 bytes take several times as long.
-__device__ __forceinline__ float4 load_remote(uint32_t address) {
-  float4 value;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-               : "r"(address)
-               : "memory");
-  return value;
+// Copies `bytes`, a multiple of 16, from here into another block and counts them on a barrier there; addresses are aligned
+// to 16. By a converged warp with all its lanes; one issues. What the threads wrote there before, they have fenced
+// (fence_for_async). The copy reads until it has arrived, so the sender stays until the receiver has all. Long copies
+// move 16 bytes a clock and more, stores of 16 bytes each (above) less than one.
+__device__ __forceinline__ void send_by_warp(uint32_t address, const void* from, uint32_t bytes,
+                                             uint32_t barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "@one cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n"
+      "}" ::"r"(address),
+      "r"(shared_address(from)), "r"(bytes), "r"(barrier)
+      : "memory");
 }
 
 }  // namespace sluice::cuda::tile
