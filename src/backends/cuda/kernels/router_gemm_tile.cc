@@ -36,7 +36,7 @@ RouterTileMemory tile_memory(const RouterTilePlan& plan, int64_t hidden) {
 
 RouterTileChoice choose_tile(const RouterGemm::Problem& p, const DeviceInfo& d) {
   RouterTilePlan plan;
-  plan.tile = {1, 1, 64};
+  plan.tile = {1, 64};
   plan.splits = static_cast<int>(std::min<int64_t>(8, steps_of(p.hidden)));
   plan.resident = 2;
   (void)d;

@@ -7,22 +7,18 @@
 
 namespace sluice::cuda {
 
-// A block computes 64 * groups * blocks experts for `tokens` tokens, over one part of the sum.
+// A block computes 64 * groups experts for `tokens` tokens, over one part of the sum.
 struct RouterTile {
-  int groups = 1;  // warpgroups
-  int blocks = 1;  // of 64 experts, for each warpgroup
+  int groups = 1;  // warpgroups, of 64 experts each
   int tokens = 64;
   bool operator==(const RouterTile&) const = default;
-  int experts() const { return 64 * groups * blocks; }
+  int experts() const { return 64 * groups; }
 };
 
 struct RouterTilePlan {
   RouterTile tile;
-  int splits = 1;    // of the sum, over the blocks of a cluster
-  int share_w = 1;   // tiles of neighbouring tokens in a cluster, which load their experts' weights once
-  int share_x = 1;   // tiles of neighbouring experts in a cluster, which load their tokens once
+  int splits = 1;    // parts of the sum: the blocks of a cluster
   int resident = 1;  // blocks that are to fit into one SM
-  int batch = 1;     // steps that are asked for at one time
 };
 
 // The sum is cut in steps of this many values.

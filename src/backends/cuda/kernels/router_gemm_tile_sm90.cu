@@ -1,14 +1,16 @@
 // Router GEMM for many tokens: experts x tokens tiles by wgmma, the sum split over a cluster.
 //
 // A block keeps a ring of stages of 64 values of the sum each: its experts' weights and its tokens' activations, filled by
-// one warp through the copy engine, multiplied by the other warpgroups with the experts as the 64-row operand, so that a
-// tile may have any multiple of 16 tokens and the tiles of a problem just fill the SMs. Where tiles are few, the blocks of
-// a cluster take parts of the sum each; then every block sends each of the others its part of the tokens that are theirs
-// and adds up its own, in the order of the parts. Blocks of a cluster that need the same weights or tokens load a part
-// each and send it to all.
+// one warp through the copy engine and multiplied by the others with the experts as the 64-row operand, so that a tile may
+// have any multiple of 16 tokens and the tiles of a problem just fill the SMs. Where tiles are few, the blocks of a
+// cluster take parts of the sum each; every block then sends each of the others its sums of the tokens that are theirs,
+// and adds up its own in the order of the parts.
+//
+// A launch is short and runs most of its code once, out of an instruction cache that has to be filled first: loops here
+// are not unrolled unless their bodies are a few instructions. Unrolled ones cost up to 3 us.
 //
 // Wins    from about 192 tokens on.
-// Loses   few tokens, to kernels that split the sum further.
+// Loses   few tokens, to kernels that cut the work into smaller pieces.
 // Limits  see supports(). The cut depends on the number of tokens, so it is not batch-invariant.
 // Bytes   reads x once for each tile of experts and w once for each tile of tokens, from L2 all but once.
 // Source  original; the contract is ops/router_gemm.h, the measurements are docs/notes/cuda-router-tile.md.
@@ -29,110 +31,67 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kWarp = 32, kGroupWarps = 4, kGroupThreads = kWarp * kGroupWarps;
-constexpr int kBlockExperts = 64, kBlockBytes = kBlockExperts * tile::kSwizzledRowBytes;
-// Weights that are asked for before the kernel in front has ended. More of them delays x, which queues behind them.
-constexpr int kAheadBytes = 16 << 10;
+constexpr int kGroupExperts = 64, kGroupBytes = kGroupExperts * tile::kSwizzledRowBytes;
+// By how much the requests for weights run ahead of those for x, and so begin before the kernel in front has ended. More
+// would delay x, which queues behind them.
+constexpr int kAheadBytes = 32 << 10;
 constexpr int kWideBytes = 16;
 constexpr int kPlainWarps = 4;  // that fetch x where the copy engine cannot
+constexpr int kConsumers = 1;   // number of their barrier
 
 struct Parameters {
   const __nv_bfloat16 *x, *bias;
   void* y;
   int64_t x_stride, y_stride;  // elements
-  int tokens, experts, hidden;
-  int splits, share_w, share_x, stages;
-  int batch;  // below stages: a stage is free only when the next one has come
+  int tokens, experts, hidden, splits, stages;
   // Steps of the sum for each part, and tokens of the tile that each part finishes; the first `more` take one more.
   int steps_each, steps_more, tokens_each, tokens_more;
   int inbox_offset, barriers_offset;
   bool y_f32, y_wide;  // four neighbouring logits lie in one aligned piece
 };
 
-// Where this block stands: which tile, which part of the sum, and which blocks of its cluster it shares what with.
+// A grid is parts of the sum x tiles of experts x tiles of tokens; a cluster is all parts of one tile.
 struct Place {
   int split, first_expert, first_token, first_step, steps;
-  int rank_of_split_0;  // in the cluster: + s is the block with part s of the same tile
-  int peer_x, peer_w;   // its number among those that share x, and w
-  int rank_of_peer_x0, rank_of_peer_w0, step_x, step_w;  // ranks of the peers: first and distance
 
-  // A grid is parts x tiles of experts x tiles of tokens, and so is a cluster.
-  __device__ Place(const Parameters& p, int tile_experts, int tile_tokens) {
-    const dim3 in_cluster = tile::cluster_place();
-    split = blockIdx.x;
-    first_expert = blockIdx.y * tile_experts;
-    first_token = blockIdx.z * tile_tokens;
-    first_step = split * p.steps_each + min(split, p.steps_more);
-    steps = p.steps_each + (split < p.steps_more);
-    peer_x = in_cluster.y;
-    peer_w = in_cluster.z;
-    step_x = p.splits;
-    step_w = p.splits * p.share_x;
-    rank_of_split_0 = peer_w * step_w + peer_x * step_x;
-    rank_of_peer_x0 = peer_w * step_w + split;
-    rank_of_peer_w0 = peer_x * step_x + split;
-  }
+  __device__ Place(const Parameters& p, int tile_experts, int tile_tokens)
+      : split(blockIdx.x),
+        first_expert(blockIdx.y * tile_experts),
+        first_token(blockIdx.z * tile_tokens),
+        first_step(split * p.steps_each + min(split, p.steps_more)),
+        steps(p.steps_each + (split < p.steps_more)) {}
 };
 
-template <int kRows>
-__device__ void load_shared_box(uint8_t* to, const CUtensorMap& map, int column, int row, uint64_t* full,
-                                int peers, int peer, uint16_t blocks) {
-  if (peers == 1) {
-    tile::copy_box(to, map, column, row, full);
-  } else {
-    const int rows = kRows / peers;
-    tile::copy_box_to_all(to + peer * rows * tile::kSwizzledRowBytes, map, column, row + peer * rows, full,
-                          blocks);
-  }
-}
-
-__device__ uint16_t block_mask(int first, int step, int blocks) {
-  uint32_t mask = 0;
-  for (int i = 0; i < blocks; ++i) mask |= 1u << (first + i * step);
-  return static_cast<uint16_t>(mask);
-}
-
-template <int kGroups, int kBlocks, int kTokens, bool kMapped>
+template <int kGroups, int kTokens, bool kMapped>
 struct Kernel {
-  static constexpr int kWeightRows = kBlockExperts * kGroups * kBlocks;
-  static constexpr int kWeightBytes = kWeightRows * tile::kSwizzledRowBytes;
+  static constexpr int kExperts = kGroupExperts * kGroups;
+  static constexpr int kWeightBytes = kExperts * tile::kSwizzledRowBytes;
   static constexpr int kStageBytes = kWeightBytes + kTokens * tile::kSwizzledRowBytes;
   static constexpr int kWarps = kGroups * kGroupWarps;  // that multiply
   static constexpr int kThreads = kWarp * (kWarps + (kMapped ? 1 : kPlainWarps));
-  // Registers allow two blocks in an SM.
-  static constexpr int kResident = kBlocks * kTokens <= 128 ? 2 : 1;
-  using Sums = float[kBlocks][kTokens / 2];
+  static constexpr int kResident = kTokens <= 128 ? 2 : 1;  // blocks in an SM, for which registers suffice
+  using Sums = float[kTokens / 2];
 
   // The warp that fills the ring through the copy engine.
   static __device__ void produce(const CUtensorMap& w, const CUtensorMap& x, const Parameters& p,
                                  const Place& at, uint8_t* ring, uint64_t* full, uint64_t* empty) {
-    const uint16_t w_blocks = block_mask(at.rank_of_peer_w0, at.step_w, p.share_w);
-    const uint16_t x_blocks = block_mask(at.rank_of_peer_x0, at.step_x, p.share_x);
-    constexpr int kAhead = kAheadBytes / kWeightBytes > 0 ? kAheadBytes / kWeightBytes : 1;
-    const int ahead = min(min(kAhead, p.stages), at.steps);
-    const auto load_w = [&](int i, int stage) {
-      tile::barrier_expect_by_warp(full + stage, kStageBytes);
-      load_shared_box<kWeightRows>(ring + stage * kStageBytes, w, (at.first_step + i) * kRouterStep,
-                                   at.first_expert, full + stage, p.share_w, at.peer_w, w_blocks);
-    };
-    const auto load_x = [&](int i, int stage) {
-      load_shared_box<kTokens>(ring + stage * kStageBytes + kWeightBytes, x,
-                               (at.first_step + i) * kRouterStep, at.first_token, full + stage, p.share_x,
-                               at.peer_x, x_blocks);
-    };
-    for (int i = 0; i < ahead; ++i) load_w(i, i);
-    tile::wait_for_previous();
-    // Steps in batches, so that what lies side by side in memory is asked for at one time.
-    tile::RingPlace free, next;
-    for (int first = 0; first < at.steps; first += p.batch) {
-      const int last = min(first + p.batch, at.steps);
-      for (int i = first; i < last; ++i) {
-        if (i >= p.stages) tile::barrier_wait(empty + free.stage, free.parity ^ 1);
-        free.step(p.stages);
+    // A stage is free only when the next but one has been multiplied: that one must not wait for the free one's weights.
+    const int ahead = max(0, min(kAheadBytes / kWeightBytes, p.stages - 2));
+    tile::RingPlace of_w, of_x;
+#pragma unroll 1
+    for (int i = 0; i < at.steps + ahead; ++i) {
+      if (i < at.steps) {
+        if (i >= p.stages) tile::barrier_wait(empty + of_w.stage, of_w.parity ^ 1);
+        tile::barrier_expect_by_warp(full + of_w.stage, kStageBytes);
+        tile::copy_box(ring + of_w.stage * kStageBytes, w, (at.first_step + i) * kRouterStep, at.first_expert,
+                       full + of_w.stage);
+        of_w.step(p.stages);
       }
-      for (int i = first; i < last; ++i) {
-        if (i >= ahead) load_w(i, next.stage);
-        load_x(i, next.stage);
-        next.step(p.stages);
+      if (i == ahead) tile::wait_for_previous();
+      if (i >= ahead) {
+        tile::copy_box(ring + of_x.stage * kStageBytes + kWeightBytes, x,
+                       (at.first_step + i - ahead) * kRouterStep, at.first_token, full + of_x.stage);
+        of_x.step(p.stages);
       }
     }
   }
@@ -143,6 +102,7 @@ struct Kernel {
     const int warp = threadIdx.x / kWarp - kWarps, lane = threadIdx.x % kWarp;
     tile::wait_for_previous();
     tile::RingPlace place;
+#pragma unroll 1
     for (int i = 0; i < at.steps; ++i) {
       if (i >= p.stages) tile::barrier_wait(empty + place.stage, place.parity ^ 1);
       uint8_t* const stage = ring + place.stage * kStageBytes;
@@ -164,7 +124,7 @@ struct Kernel {
       }
       tile::fence_for_async();
       __syncwarp();
-      if (lane == 0) tile::barrier_arrive(tile::shared_address(full + place.stage));
+      if (lane == 0) tile::barrier_arrive(full + place.stage);
       place.step(p.stages);
     }
   }
@@ -172,56 +132,41 @@ struct Kernel {
   // A warpgroup's share of the tile, over this block's part of the sum.
   static __device__ void multiply_all(Sums& sums, const Parameters& p, const Place& at, const uint8_t* ring,
                                       uint64_t* full, uint64_t* empty) {
-    const int group = threadIdx.x / kGroupThreads, thread = threadIdx.x % kGroupThreads;
-    // Thread i of the group tells the i-th of the blocks that send into this block's ring; the last peers of w are
-    // those that share x but are not this block.
-    const int listeners = p.share_w + p.share_x - 1;
-    int rank = at.rank_of_peer_w0 + thread * at.step_w;
-    if (thread >= p.share_w) {
-      const int other = thread - p.share_w;
-      rank = at.rank_of_peer_x0 + (other + (other >= at.peer_x)) * at.step_x;
-    }
-    const bool tells = thread < listeners;
-    const uint32_t told = tells ? tile::remote_address(tile::shared_address(empty), rank) : 0;
+    const int group = threadIdx.x / kGroupThreads;
+    const bool tells = threadIdx.x % kGroupThreads == 0;
     tile::RingPlace place;
     uint32_t before = 0;
 #pragma unroll 1
     for (int i = 0; i < at.steps; ++i) {
       tile::barrier_wait(full + place.stage, place.parity);
       const uint8_t* const stage = ring + place.stage * kStageBytes;
-      const uint64_t a = tile::describe_tile(stage + group * kBlocks * kBlockBytes);
+      const uint64_t a = tile::describe_tile(stage + group * kGroupBytes);
       const uint64_t b = tile::describe_tile(stage + kWeightBytes);
       tile::fence_operands();
 #pragma unroll
       for (int k = 0; k < kRouterStep / 16; ++k)
-#pragma unroll
-        for (int block = 0; block < kBlocks; ++block)
-          tile::multiply<kTokens>(sums[block], a + k * tile::kNext16 + block * (kBlockBytes / 16),
-                                  b + k * tile::kNext16, i + k);
+        tile::multiply<kTokens>(sums, a + k * tile::kNext16, b + k * tile::kNext16, i + k);
       tile::commit_group();
       tile::wait_groups<1>();
-      if (i > 0 && tells) tile::barrier_arrive(told + before * sizeof(uint64_t));
+      if (i > 0 && tells) tile::barrier_arrive(empty + before);
       before = place.stage;
       place.step(p.stages);
     }
     tile::wait_groups<0>();
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) tile::hold(sums[block]);
+    tile::hold(sums);
   }
 
   // The tile of sums in shared memory, over the ring: a row for each token, its experts side by side, and 16 bytes more so
-  // that the fragments of a warp meet in no bank.
-  static constexpr int kPitch = kWeightRows + 4;
+  // that what a warp writes at a time meets in no bank.
+  static constexpr int kPitch = kExperts + 4;
 
   static __device__ void put_sums(const Sums& sums, float* tile_sums) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-    const int expert = warp / kGroupWarps * kBlocks * kBlockExperts + warp % kGroupWarps * 16 + lane / 4;
+    const int expert = warp / kGroupWarps * kGroupExperts + warp % kGroupWarps * 16 + lane / 4;
     float* const at = tile_sums + 2 * (lane % 4) * kPitch + expert;
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block)
-#pragma unroll
-      for (int i = 0; i < kTokens / 2; ++i)  // the order of registers: tile/wgmma.cuh
-        at[(i / 4 * 8 + i % 2) * kPitch + block * kBlockExperts + i / 2 % 2 * 8] = sums[block][i];
+    for (int i = 0; i < kTokens / 2; ++i)  // the order of registers: tile/wgmma.cuh
+      at[(i / 4 * 8 + i % 2) * kPitch + i / 2 % 2 * 8] = sums[i];
   }
 
   // Tokens [first, first + count) of the tile are finished by part `part`.
@@ -238,18 +183,19 @@ struct Kernel {
   static __device__ void send_parts(const Parameters& p, const Place& at, const float* tile_sums,
                                     const float* inbox, uint64_t* all_here) {
     int part = at.split;
+#pragma unroll 1
     for (int i = 1; i < p.splits; ++i) {
       if (++part == p.splits) part = 0;
       const Range theirs(p, part);
-      const int rank = at.rank_of_split_0 + part, from = at.split - (at.split > part);
+      const int from = at.split - (at.split > part);
       const uint32_t to = tile::shared_address(inbox) + from * theirs.bytes();
-      tile::send_by_warp(tile::remote_address(to, rank), tile_sums + theirs.first * kPitch, theirs.bytes(),
-                         tile::remote_address(tile::shared_address(all_here), rank));
+      tile::send_by_warp(tile::remote_address(to, part), tile_sums + theirs.first * kPitch, theirs.bytes(),
+                         tile::remote_address(tile::shared_address(all_here), part));
     }
   }
 
   // A thread writes four neighbouring experts of every kRows-th token.
-  static constexpr int kPieces = kWeightRows / 4, kRows = kWarps * kWarp / kPieces;
+  static constexpr int kPieces = kExperts / 4, kRows = kWarps * kWarp / kPieces;
 
   static __device__ float4 bias_of(const Parameters& p, int expert) {
     float bias[4] = {};
@@ -289,7 +235,7 @@ struct Kernel {
     const int expert = threadIdx.x % kPieces * 4;
     const Range mine(p, at.split);
     const int end = min(mine.count, p.tokens - at.first_token - mine.first);
-#pragma unroll 2
+#pragma unroll 1
     for (int row = threadIdx.x / kPieces; row < end; row += kRows) {
       const float4 own = *reinterpret_cast<const float4*>(tile_sums + (mine.first + row) * kPitch + expert);
       const float* theirs = inbox + row * kPitch + expert;
@@ -310,72 +256,65 @@ struct Kernel {
 
   static __device__ void run(const CUtensorMap& w, const CUtensorMap& x, const Parameters& p,
                              uint8_t* shared) {
-    const int warp = threadIdx.x / kWarp;
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+    uint64_t* const full = reinterpret_cast<uint64_t*>(shared + p.barriers_offset);
+    uint64_t* const empty = full + p.stages;
+    uint64_t* const all_here = empty + p.stages;
+    const Place at(p, kExperts, kTokens);
     if (warp == kWarps) {
       tile::prefetch_map(w);
       if constexpr (kMapped) tile::prefetch_map(x);
-    }
-    uint64_t* const full = reinterpret_cast<uint64_t*>(shared + p.barriers_offset);
-    uint64_t* const empty = full + p.stages;
-    const Place at(p, kWeightRows, kTokens);
-    uint64_t* const all_here = empty + p.stages;
-    const bool shares = p.share_w * p.share_x > 1, meets = shares || p.splits > 1;
-    tile::release_next();
-    if (warp == kWarps) {
-      const int lane = threadIdx.x % kWarp;
       if (lane < p.stages) {
         tile::barrier_init(full + lane, 1 + (kMapped ? 0 : kPlainWarps));
-        tile::barrier_init(empty + lane, kGroups * (p.share_w + p.share_x - 1));
+        tile::barrier_init(empty + lane, kGroups);
       }
       if (lane == 0) tile::barrier_init(all_here, 1);
       tile::barrier_visible();
       if (lane == 0) tile::barrier_expect(all_here, (p.splits - 1) * Range(p, at.split).bytes());
     }
+    tile::release_next();
     __syncthreads();
-    // Nothing is sent to a block that has no barriers yet. Where nobody sends before the sum is whole, only those wait
-    // here who have to wait for the first stage anyway.
-    if (meets) tile::cluster_arrive_relaxed();
-    if (shares || (meets && warp < kWarps)) tile::cluster_wait();
+    // Nothing is sent to a block that has no barriers yet. Only those wait for that here who have to wait for the first
+    // stage anyway.
+    if (p.splits > 1) tile::cluster_arrive_relaxed();
     if (warp >= kWarps) {
       if constexpr (kMapped)
         produce(w, x, p, at, shared, full, empty);
       else
         produce_plain(w, p, at, shared, full, empty);
-      if (meets && !shares) tile::cluster_wait();
-      if (meets) tile::cluster_arrive_relaxed();
+      if (p.splits > 1) tile::cluster_wait(), tile::cluster_arrive_relaxed();
     } else {
+      if (p.splits > 1) tile::cluster_wait();
       const float4 bias = bias_of(p, at.first_expert + threadIdx.x % kPieces * 4);
       Sums sums;
       multiply_all(sums, p, at, shared, full, empty);
-      tile::sync_threads<kWarps * kWarp>(1);  // no warpgroup reads the ring any more
+      tile::sync_threads<kWarps * kWarp>(kConsumers);  // no warpgroup reads the ring any more
       float* const tile_sums = reinterpret_cast<float*>(shared);
       float* const inbox = reinterpret_cast<float*>(shared + p.inbox_offset);
       put_sums(sums, tile_sums);
+      tile::fence_for_async();
+      tile::sync_threads<kWarps * kWarp>(kConsumers);
       tile::wait_for_previous();
       if (p.splits > 1) {
-        tile::fence_for_async();
-        tile::sync_threads<kWarps * kWarp>(1);
         if (warp == 0) send_parts(p, at, tile_sums, inbox, all_here);
         tile::barrier_wait(all_here, 0);
-      } else {
-        tile::sync_threads<kWarps * kWarp>(1);
+        tile::cluster_arrive_relaxed();
       }
-      if (meets) tile::cluster_arrive_relaxed();
       add_parts(p, at, tile_sums, inbox, bias);
     }
-    // Nobody leaves while others signal in its shared memory, or before all have what it sent from there.
-    if (meets) tile::cluster_wait();
+    // Nobody leaves before all have what it sent them.
+    if (p.splits > 1) tile::cluster_wait();
   }
 };
 
-template <int kGroups, int kBlocks, int kTokens, bool kMapped>
-__global__ void __launch_bounds__(Kernel<kGroups, kBlocks, kTokens, kMapped>::kThreads,
-                                  Kernel<kGroups, kBlocks, kTokens, kMapped>::kResident)
+template <int kGroups, int kTokens, bool kMapped>
+__global__ void __launch_bounds__(Kernel<kGroups, kTokens, kMapped>::kThreads,
+                                  Kernel<kGroups, kTokens, kMapped>::kResident)
     router_gemm_tile(const __grid_constant__ CUtensorMap w,  // [experts, hidden]
                      const __grid_constant__ CUtensorMap x,  // [tokens, hidden]
                      const __grid_constant__ Parameters p) {
   extern __shared__ __align__(1024) uint8_t shared[];
-  Kernel<kGroups, kBlocks, kTokens, kMapped>::run(w, x, p, shared);
+  Kernel<kGroups, kTokens, kMapped>::run(w, x, p, shared);
 }
 
 using Function = void (*)(CUtensorMap, CUtensorMap, Parameters);
@@ -384,19 +323,18 @@ struct Instance {
   Function kernel;
   int threads;
 };
-template <int kGroups, int kBlocks, int kTokens, bool kMapped = true>
+template <int kGroups, int kTokens, bool kMapped = true>
 constexpr Instance instance() {
-  return {{kGroups, kBlocks, kTokens},
-          router_gemm_tile<kGroups, kBlocks, kTokens, kMapped>,
-          Kernel<kGroups, kBlocks, kTokens, kMapped>::kThreads};
+  return {{kGroups, kTokens},
+          router_gemm_tile<kGroups, kTokens, kMapped>,
+          Kernel<kGroups, kTokens, kMapped>::kThreads};
 }
 constexpr Instance kInstances[] = {
-    instance<1, 1, 32>(),  instance<1, 1, 48>(),  instance<1, 1, 64>(),  instance<1, 1, 96>(),
-    instance<1, 1, 128>(), instance<2, 1, 32>(),  instance<2, 1, 64>(),  instance<2, 1, 96>(),
-    instance<2, 1, 128>(), instance<2, 1, 144>(), instance<2, 1, 160>(), instance<2, 1, 192>(),
-    instance<2, 1, 208>(), instance<2, 1, 256>(), instance<2, 2, 128>(),
+    instance<1, 32>(),  instance<1, 48>(),  instance<1, 64>(),  instance<1, 96>(),  instance<1, 128>(),
+    instance<2, 32>(),  instance<2, 64>(),  instance<2, 96>(),  instance<2, 128>(), instance<2, 144>(),
+    instance<2, 160>(), instance<2, 192>(), instance<2, 208>(), instance<2, 256>(),
 };
-constexpr Instance kPlain = instance<1, 1, 64, false>();
+constexpr Instance kPlain = instance<1, 64, false>();
 
 Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;
@@ -433,32 +371,32 @@ extern const Candidate<RouterGemm> router_gemm_tile_sm90 = {
 
 Status launch_tile(const RouterGemm::Problem& p, const RouterGemm::Args& a, const RouterTilePlan& wanted,
                    Stream stream) {
-  RouterTilePlan plan = wanted;
+  const auto ceil_div = [](int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); };
+  const int steps = ceil_div(p.hidden, kRouterStep);
   const bool mapped = bytes_of(a.x.dtype, a.x.stride[0]) % tile::kMapStrideBytes == 0;
-  if (!mapped)
+  RouterTilePlan plan = wanted;
+  const Instance* use = nullptr;
+  if (!mapped) {
+    constexpr int kPlainSplits = 4;
     plan = {.tile = kPlain.tile,
-            .splits = static_cast<int>(std::min<int64_t>(4, (p.hidden + kRouterStep - 1) / kRouterStep)),
-            .resident = 2};
-  const Instance* use = mapped ? nullptr : &kPlain;
-  for (const Instance& i : kInstances)
-    if (mapped && i.tile == plan.tile) use = &i;
+            .splits = std::min(kPlainSplits, steps),
+            .resident = kPlain.tile.tokens <= 128 ? 2 : 1};
+    use = &kPlain;
+  } else {
+    for (const Instance& i : kInstances)
+      if (i.tile == plan.tile) use = &i;
+  }
   const RouterTileMemory memory = tile_memory(plan, p.hidden);
   if (!use || memory.stages == 0)
     return invalid("router_gemm: no kernel for tiles of " + std::to_string(plan.tile.experts()) +
                    " experts x " + std::to_string(plan.tile.tokens) + " tokens in " +
                    std::to_string(plan.splits) + " parts");
-  const auto tiles = [](int64_t n, int tile, int shared) {
-    const int64_t group = static_cast<int64_t>(tile) * shared;
-    return static_cast<unsigned>((n + group - 1) / group * shared);
-  };
-  const Launch how{
-      .grid = {static_cast<unsigned>(plan.splits), tiles(p.experts, plan.tile.experts(), plan.share_x),
-               tiles(p.tokens, plan.tile.tokens, plan.share_w)},
-      .block = {static_cast<unsigned>(use->threads), 1, 1},
-      .shared_bytes = static_cast<size_t>(memory.bytes),
-      .cluster = {static_cast<unsigned>(plan.splits), static_cast<unsigned>(plan.share_x),
-                  static_cast<unsigned>(plan.share_w)}};
-  const int64_t steps = (p.hidden + kRouterStep - 1) / kRouterStep;
+  const Launch how{.grid = {static_cast<unsigned>(plan.splits),
+                            static_cast<unsigned>(ceil_div(p.experts, plan.tile.experts())),
+                            static_cast<unsigned>(ceil_div(p.tokens, plan.tile.tokens))},
+                   .block = {static_cast<unsigned>(use->threads), 1, 1},
+                   .shared_bytes = static_cast<size_t>(memory.bytes),
+                   .cluster = {static_cast<unsigned>(plan.splits), 1, 1}};
   const Parameters parameters{
       .x = a.x.as<const __nv_bfloat16>(),
       .bias = a.bias.as<const __nv_bfloat16>(),
@@ -469,12 +407,9 @@ Status launch_tile(const RouterGemm::Problem& p, const RouterGemm::Args& a, cons
       .experts = static_cast<int>(p.experts),
       .hidden = static_cast<int>(p.hidden),
       .splits = plan.splits,
-      .share_w = plan.share_w,
-      .share_x = plan.share_x,
       .stages = memory.stages,
-      .batch = std::clamp(memory.stages - 1, 1, plan.batch),
-      .steps_each = static_cast<int>(steps / plan.splits),
-      .steps_more = static_cast<int>(steps % plan.splits),
+      .steps_each = steps / plan.splits,
+      .steps_more = steps % plan.splits,
       .tokens_each = plan.tile.tokens / plan.splits,
       .tokens_more = plan.tile.tokens % plan.splits,
       .inbox_offset = memory.inbox_offset,
@@ -482,8 +417,8 @@ Status launch_tile(const RouterGemm::Problem& p, const RouterGemm::Args& a, cons
       .y_f32 = p.y == DType::kF32,
       .y_wide = reinterpret_cast<uintptr_t>(a.y.data) % kWideBytes == 0 && a.y.stride[0] % 4 == 0};
   CUtensorMap w{}, x{};
-  Status status = tile::map_rows(w, a.w, plan.tile.experts() / plan.share_w);
-  if (status.ok() && mapped) status = tile::map_rows(x, a.x, plan.tile.tokens / plan.share_x);
+  Status status = tile::map_rows(w, a.w, plan.tile.experts());
+  if (status.ok() && mapped) status = tile::map_rows(x, a.x, plan.tile.tokens);
   if (!status.ok()) return status;
   return launch(router_gemm_tile_sm90.name, use->kernel, how, stream, w, x, parameters);
 }

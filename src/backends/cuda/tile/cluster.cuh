@@ -10,15 +10,6 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 
-// This block's place among the blocks of its cluster, whose rank is counted along x, then y, then z.
-__device__ __forceinline__ dim3 cluster_place() {
-  dim3 place;
-  asm("mov.u32 %0, %%cluster_ctaid.x;" : "=r"(place.x));
-  asm("mov.u32 %0, %%cluster_ctaid.y;" : "=r"(place.y));
-  asm("mov.u32 %0, %%cluster_ctaid.z;" : "=r"(place.z));
-  return place;
-}
-
 // Barrier over all threads of the cluster, in two halves: what a thread did before its arrival is seen by all after
 // their wait. Every thread calls both, whole warps at a time. A block may be stored into once it is known to run, so
 // one round of this comes before the first remote store.

@@ -38,12 +38,10 @@ __device__ __forceinline__ void barrier_expect_by_warp(uint64_t* barrier, uint32
       : "memory");
 }
 
-// One arrival at a barrier of this block or another of the cluster (`barrier` from remote_address), which must not have
-// ended. Of the default order, release within the block: in that of the cluster every arrival would fence all memory of
-// the GPU, a microsecond. It is enough for what is handed over here, which is leave to overwrite shared memory whose reads
-// have ended, and bytes that the barrier itself has counted.
-__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+// One arrival by the calling thread. It orders what the thread did before within the block; in the scope of the cluster
+// each arrival would fence all memory of the GPU, which takes most of a microsecond.
+__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
 // Returns once the phase of this parity (0 first) is complete; the bytes that it counted are then visible.

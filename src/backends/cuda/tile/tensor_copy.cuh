@@ -32,19 +32,4 @@ __device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int c
       : "memory");
 }
 
-// The same box into every block of the cluster whose bit is set, at the same place of its shared memory, counted at the
-// barrier that lies there at the same place: each of them must have announced the bytes or be about to.
-__device__ __forceinline__ void copy_box_to_all(void* to, const CUtensorMap& map, int column, int row,
-                                                uint64_t* barrier, uint16_t blocks) {
-  asm volatile(
-      "{\n"
-      ".reg .pred one;\n"
-      "elect.sync _|one, 0xffffffff;\n"
-      "@one cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-      " [%0], [%1, {%2, %3}], [%4], %5;\n"
-      "}" ::"r"(shared_address(to)),
-      "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"(blocks)
-      : "memory");
-}
-
 }  // namespace sluice::cuda::tile
