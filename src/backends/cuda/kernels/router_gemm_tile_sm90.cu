@@ -283,13 +283,13 @@ struct Kernel {
     __syncthreads();
     // Nothing is sent to a block that has no barriers yet. Only those wait for that here who have to wait for the first
     // stage anyway.
-    if (p.splits > 1) tile::cluster_arrive_relaxed();
+    if (p.splits > 1) tile::cluster_arrive();
     if (warp >= kWarps) {
       if constexpr (kMapped)
         produce(w, x, p, at, shared, full, empty);
       else
         produce_plain(w, p, at, shared, full, empty);
-      if (p.splits > 1) tile::cluster_wait(), tile::cluster_arrive_relaxed();
+      if (p.splits > 1) tile::cluster_wait(), tile::cluster_arrive();
     } else {
       if (p.splits > 1) tile::cluster_wait();
       if (threadIdx.x == 0) tile::barrier_expect(all_here, (p.splits - 1) * Range(p, at.split).bytes());
@@ -306,7 +306,7 @@ struct Kernel {
       if (p.splits > 1) {
         if (warp == 0) send_parts(p, at, tile_sums, inbox, all_here);
         tile::barrier_wait(all_here, 0);
-        tile::cluster_arrive_relaxed();
+        tile::cluster_arrive();
       }
       add_parts(p, at, tile_sums, inbox, bias);
     }

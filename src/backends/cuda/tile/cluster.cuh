@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 
+#include "backends/cuda/tile/shared.cuh"
+
 namespace sluice::cuda::tile {
 
 __device__ __forceinline__ uint32_t cluster_rank() {
@@ -10,24 +12,12 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 
-// Barrier over all threads of the cluster, in two halves: what a thread did before its arrival is seen by all after
-// their wait. Every thread calls both, whole warps at a time. A block may be stored into once it is known to run, so
-// one round of this comes before the first remote store.
-__device__ __forceinline__ void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-// The same without the promise of being seen, for a thread that has written nothing but barriers (barrier_visible): the
-// fence of the other is the whole GPU's, most of a microsecond.
-__device__ __forceinline__ void cluster_arrive_relaxed() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void cluster_wait() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
+// Barrier over all threads of the cluster, in two halves; every thread calls both, whole warps at a time. A block may
+// be stored into once it is known to run, so one round of this comes before the first remote store. The arrival orders
+// nothing: what others are to see by it needs its own fence before (barrier_visible()), because a releasing arrival
+// waits for all memory of the thread, about half a microsecond where loads or stores are under way.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 // The address of the same place in the shared memory of the block `rank` of this cluster.
 __device__ __forceinline__ uint32_t remote_address(uint32_t shared, uint32_t rank) {
@@ -36,13 +26,25 @@ __device__ __forceinline__ uint32_t remote_address(uint32_t shared, uint32_t ran
   return out;
 }
 
+// An arrival that makes what the thread did before visible to all after their wait; also says that it has read what it
+// wanted of the others.
+__device__ __forceinline__ void cluster_publish() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+// Reads a number from another block's shared memory, between two rounds of the barrier.
+__device__ __forceinline__ float load_remote(uint32_t address) {
+  float value;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+  return value;
+}
+
 // Stores 8 bytes into another block and counts them on a barrier there (tile/mbarrier.cuh): asynchronous, read by
 // whoever waits for that barrier. The receiver stays until all that it expects has come; the sender may leave.
 __device__ __forceinline__ void store_remote(uint32_t address, float2 value, uint32_t barrier) {
-  asm volatile(
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address),
-      "f"(value.x), "f"(value.y), "r"(barrier)
-      : "memory");
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address),
+               "f"(value.x), "f"(value.y), "r"(barrier)
+               : "memory");
 }
 
 // Copies `bytes`, a multiple of 16, from here into another block and counts them on a barrier there; addresses are aligned

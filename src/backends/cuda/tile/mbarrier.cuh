@@ -5,7 +5,7 @@
 #pragma once
 #include <cstdint>
 
-#include "backends/cuda/tile/cluster.cuh"
+#include "backends/cuda/tile/shared.cuh"
 
 namespace sluice::cuda::tile {
 
