@@ -2,7 +2,8 @@
 #pragma once
 #include <cstdint>
 
-#include "dispatch/candidate.h"
+#include "base/status.h"
+#include "base/tensor.h"
 #include "ops/router_gemm.h"
 
 namespace sluice::cuda {
@@ -12,13 +13,15 @@ struct RouterTile {
   int groups = 1;  // warpgroups, of 64 experts each
   int tokens = 64;
   bool operator==(const RouterTile&) const = default;
-  int experts() const { return 64 * groups; }
+  constexpr int experts() const { return 64 * groups; }
 };
+// Those that the kernel is compiled for; of equally fast ones the first is taken.
+constexpr RouterTile kRouterTiles[] = {{1, 32},  {1, 48},  {1, 64},  {1, 96},  {2, 64},  {2, 96},
+                                       {2, 128}, {1, 128}, {2, 144}, {2, 160}, {2, 192}, {2, 256}};
 
 struct RouterTilePlan {
   RouterTile tile;
-  int splits = 1;    // parts of the sum: the blocks of a cluster
-  int resident = 1;  // blocks that are to fit into one SM
+  int splits = 1;  // parts of the sum: the blocks of a cluster
 };
 
 // The sum is cut in steps of this many values.
@@ -31,12 +34,12 @@ struct RouterTileMemory {
 };
 RouterTileMemory tile_memory(const RouterTilePlan& plan, int64_t hidden);
 
-// The plan that the cost model likes best, and what it says of it. The type of y and the bias do not matter.
+// The plan that the cost model likes best, and its time. The type of y and the bias do not matter.
 struct RouterTileChoice {
   RouterTilePlan plan;
   double us = 0;
 };
-RouterTileChoice choose_tile(const RouterGemm::Problem& problem, const DeviceInfo& device);
+RouterTileChoice choose_tile(const RouterGemm::Problem& problem);
 
 // Enqueues the problem cut in this way; kInvalidArgument names a plan that no kernel was compiled for or that does not fit.
 Status launch_tile(const RouterGemm::Problem& problem, const RouterGemm::Args& args,

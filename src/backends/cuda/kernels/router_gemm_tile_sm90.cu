@@ -16,6 +16,10 @@
 // Source  original; the contract is ops/router_gemm.h, the measurements are docs/notes/cuda-router-tile.md.
 #include <cuda_bf16.h>
 
+#include <array>
+#include <iterator>
+#include <utility>
+
 #include "backends/cuda/card.h"
 #include "backends/cuda/kernels/router_gemm_tile.h"
 #include "backends/cuda/launch.h"
@@ -32,8 +36,7 @@ namespace {
 
 constexpr int kWarp = 32, kGroupWarps = 4, kGroupThreads = kWarp * kGroupWarps;
 constexpr int kGroupExperts = 64, kGroupBytes = kGroupExperts * tile::kSwizzledRowBytes;
-// By how much the requests for weights run ahead of those for x, and so begin before the kernel in front has ended. More
-// would delay x, which queues behind them.
+// Weights that are asked for before the kernel in front has ended. More would delay x, which queues behind them.
 constexpr int kAheadBytes = 32 << 10;
 constexpr int kWideBytes = 16;
 constexpr int kPlainWarps = 4;  // that fetch x where the copy engine cannot
@@ -69,28 +72,27 @@ struct Kernel {
   static constexpr int kStageBytes = kWeightBytes + kTokens * tile::kSwizzledRowBytes;
   static constexpr int kWarps = kGroups * kGroupWarps;  // that multiply
   static constexpr int kThreads = kWarp * (kWarps + (kMapped ? 1 : kPlainWarps));
-  static constexpr int kResident = kTokens <= 128 ? 2 : 1;  // blocks in an SM, for which registers suffice
   using Sums = float[kTokens / 2];
 
   // The warp that fills the ring through the copy engine.
   static __device__ void produce(const CUtensorMap& w, const CUtensorMap& x, const Parameters& p,
                                  const Place& at, uint8_t* ring, uint64_t* full, uint64_t* empty) {
-    // A stage is free only when the next but one has been multiplied: that one must not wait for the free one's weights.
-    const int ahead = max(0, min(kAheadBytes / kWeightBytes, p.stages - 2));
+    const int ahead = max(1, min(kAheadBytes / kWeightBytes, min(p.stages, at.steps)));
     tile::RingPlace of_w, of_x;
+    int asked_x = 0;
 #pragma unroll 1
-    for (int i = 0; i < at.steps + ahead; ++i) {
-      if (i < at.steps) {
-        if (i >= p.stages) tile::barrier_wait(empty + of_w.stage, of_w.parity ^ 1);
-        tile::barrier_expect_by_warp(full + of_w.stage, kStageBytes);
-        tile::copy_box(ring + of_w.stage * kStageBytes, w, (at.first_step + i) * kRouterStep, at.first_expert,
-                       full + of_w.stage);
-        of_w.step(p.stages);
-      }
-      if (i == ahead) tile::wait_for_previous();
-      if (i >= ahead) {
+    for (int i = 0; i < at.steps; ++i) {
+      if (i >= p.stages) tile::barrier_wait(empty + of_w.stage, of_w.parity ^ 1);
+      tile::barrier_expect_by_warp(full + of_w.stage, kStageBytes);
+      tile::copy_box(ring + of_w.stage * kStageBytes, w, (at.first_step + i) * kRouterStep, at.first_expert,
+                     full + of_w.stage);
+      of_w.step(p.stages);
+      if (i + 1 < ahead) continue;
+      if (asked_x == 0) tile::wait_for_previous();
+#pragma unroll 1
+      for (; asked_x <= i; ++asked_x) {
         tile::copy_box(ring + of_x.stage * kStageBytes + kWeightBytes, x,
-                       (at.first_step + i - ahead) * kRouterStep, at.first_token, full + of_x.stage);
+                       (at.first_step + asked_x) * kRouterStep, at.first_token, full + of_x.stage);
         of_x.step(p.stages);
       }
     }
@@ -136,8 +138,10 @@ struct Kernel {
     const bool tells = threadIdx.x % kGroupThreads == 0;
     tile::RingPlace place;
     uint32_t before = 0;
+    int steps = at.steps;
+    asm volatile("" : "+r"(steps));  // else it is worked out again in every step, from slow registers
 #pragma unroll 1
-    for (int i = 0; i < at.steps; ++i) {
+    for (int i = 0; i < steps; ++i) {
       tile::barrier_wait(full + place.stage, place.parity);
       const uint8_t* const stage = ring + place.stage * kStageBytes;
       const uint64_t a = tile::describe_tile(stage + group * kGroupBytes);
@@ -264,13 +268,16 @@ struct Kernel {
     if (warp == kWarps) {
       tile::prefetch_map(w);
       if constexpr (kMapped) tile::prefetch_map(x);
-      if (lane < p.stages) {
-        tile::barrier_init(full + lane, 1 + (kMapped ? 0 : kPlainWarps));
-        tile::barrier_init(empty + lane, kGroups);
+    }
+    if (lane == 0) {
+      // One barrier takes some 30 clocks, and all lanes of a warp take turns: so each warp makes some.
+#pragma unroll 1
+      for (int i = warp; i < p.stages; i += kThreads / kWarp) {
+        tile::barrier_init(full + i, 1 + (kMapped ? 0 : kPlainWarps));
+        tile::barrier_init(empty + i, kGroups);
       }
-      if (lane == 0) tile::barrier_init(all_here, 1);
+      if (warp == 0) tile::barrier_init(all_here, 1);
       tile::barrier_visible();
-      if (lane == 0) tile::barrier_expect(all_here, (p.splits - 1) * Range(p, at.split).bytes());
     }
     tile::release_next();
     __syncthreads();
@@ -285,6 +292,7 @@ struct Kernel {
       if (p.splits > 1) tile::cluster_wait(), tile::cluster_arrive();
     } else {
       if (p.splits > 1) tile::cluster_wait();
+      if (threadIdx.x == 0) tile::barrier_expect(all_here, (p.splits - 1) * Range(p, at.split).bytes());
       const float4 bias = bias_of(p, at.first_expert + threadIdx.x % kPieces * 4);
       Sums sums;
       multiply_all(sums, p, at, shared, full, empty);
@@ -308,8 +316,7 @@ struct Kernel {
 };
 
 template <int kGroups, int kTokens, bool kMapped>
-__global__ void __launch_bounds__(Kernel<kGroups, kTokens, kMapped>::kThreads,
-                                  Kernel<kGroups, kTokens, kMapped>::kResident)
+__global__ void __launch_bounds__(Kernel<kGroups, kTokens, kMapped>::kThreads)
     router_gemm_tile(const __grid_constant__ CUtensorMap w,  // [experts, hidden]
                      const __grid_constant__ CUtensorMap x,  // [tokens, hidden]
                      const __grid_constant__ Parameters p) {
@@ -329,11 +336,12 @@ constexpr Instance instance() {
           router_gemm_tile<kGroups, kTokens, kMapped>,
           Kernel<kGroups, kTokens, kMapped>::kThreads};
 }
-constexpr Instance kInstances[] = {
-    instance<1, 32>(),  instance<1, 48>(),  instance<1, 64>(),  instance<1, 96>(),  instance<1, 128>(),
-    instance<2, 32>(),  instance<2, 64>(),  instance<2, 96>(),  instance<2, 128>(), instance<2, 144>(),
-    instance<2, 160>(), instance<2, 192>(), instance<2, 208>(), instance<2, 256>(),
-};
+// One for each of kRouterTiles.
+template <size_t... kIndex>
+constexpr std::array<Instance, sizeof...(kIndex)> instances(std::index_sequence<kIndex...>) {
+  return {instance<kRouterTiles[kIndex].groups, kRouterTiles[kIndex].tokens>()...};
+}
+constexpr auto kInstances = instances(std::make_index_sequence<std::size(kRouterTiles)>());
 constexpr Instance kPlain = instance<1, 64, false>();
 
 Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
@@ -345,16 +353,11 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) { return choose_tile(p, d).us; }
+double cost_us(const RouterGemm::Problem& p, const DeviceInfo&) { return choose_tile(p).us; }
 
 Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
-  DeviceInfo device;
-  const Status status =
-      check(cudaDeviceGetAttribute(&device.cores, cudaDevAttrMultiProcessorCount, queue_of(stream).device),
-            "count of SMs");
-  if (!status.ok()) return status;
-  return launch_tile(p, a, choose_tile(p, device).plan, stream);
+  return launch_tile(p, a, choose_tile(p).plan, stream);
 }
 
 }  // namespace
@@ -378,9 +381,7 @@ Status launch_tile(const RouterGemm::Problem& p, const RouterGemm::Args& a, cons
   const Instance* use = nullptr;
   if (!mapped) {
     constexpr int kPlainSplits = 4;
-    plan = {.tile = kPlain.tile,
-            .splits = std::min(kPlainSplits, steps),
-            .resident = kPlain.tile.tokens <= 128 ? 2 : 1};
+    plan = {.tile = kPlain.tile, .splits = std::min(kPlainSplits, steps)};
     use = &kPlain;
   } else {
     for (const Instance& i : kInstances)
