@@ -8,7 +8,8 @@ namespace sluice::cuda::tile {
 
 // By one thread; then barrier_visible(), and a barrier of the block or cluster before anybody else uses it.
 __device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
+               : "memory");
 }
 __device__ __forceinline__ void barrier_visible() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -16,7 +17,8 @@ __device__ __forceinline__ void barrier_visible() {
 
 // One arrival that also says how many bytes this phase is to receive.
 __device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(bytes)
                : "memory");
 }
 
