@@ -259,7 +259,9 @@ Status Moe::shared_stages(const MoeIo& io, const MoeWeights& w, std::byte* base,
                                    .row_count = count,
                                    .row_begin = begin,
                                    .order = order,
-                                   .position = view(at_.shared_position, DType::kI32, {n, 1})}));
+                                   .position = view(at_.shared_position, DType::kI32, {n, 1}),
+                                   .tile_count = {},
+                                   .tiles = {}}));
   ExpertGemm::Args up{.x = io.x,
                       .w = w.shared.up,
                       .w_scale = w.shared.up_scale,
@@ -310,10 +312,14 @@ Status Moe::stages(const MoeIo& io, const MoeWeights& w, std::byte* base, Visit 
   const Tensor begin = view(at_.row_begin, DType::kI32, {experts + 1});
   const Tensor order = view(at_.order, DType::kI32, {rows});
   const Tensor position = view(at_.position, DType::kI32, {n, c.top_k});
-  SLUICE_TRY(
-      visit("group", *plans_->group, n,
-            GroupRows::Args{
-                .ids = ids, .row_count = count, .row_begin = begin, .order = order, .position = position}));
+  SLUICE_TRY(visit("group", *plans_->group, n,
+                   GroupRows::Args{.ids = ids,
+                                   .row_count = count,
+                                   .row_begin = begin,
+                                   .order = order,
+                                   .position = position,
+                                   .tile_count = {},
+                                   .tiles = {}}));
   const Tensor h = view(at_.h, hidden_type(c), {rows, c.intermediate}),
                g = view(at_.g, DType::kF32, {rows, c.hidden});
   const Tensor flat = c.weight_on_input ? view(at_.weights, DType::kF32, {rows}) : Tensor{};

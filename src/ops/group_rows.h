@@ -12,11 +12,19 @@ namespace sluice {
 //   order[r]        the flat slot of row r; -1 for rows of no slot, up to rows  i32[rows]
 //   position[t, k]  the row of that slot; -1 for an empty slot                  i32[tokens, slots]
 //
+// With tile_rows > 0 it also lists the tiles of a grouped matrix product: an expert's rows cut into pieces of
+// tile_rows, the last one shorter; by expert, then by row.
+//
+//   tile_count[0]   tiles                                                       i32[1]
+//   tiles[i]        (expert, first row) of tile i; (-1, -1) beyond the count    i32[tiles_max, 2]
+//
 // Shapes     ids i32[tokens, slots]; rows = rows(problem) = tokens * slots + experts * (row_align - 1).
-//            experts <= 2048, slots <= 64, row_align a power of two <= 256, rows < 2^31.
+//            tiles_max = tiles_max(problem), reached when every expert that can has a row and the rest lie in
+//            whole tiles. experts <= 2048, slots <= 64, row_align a power of two <= 256, tile_rows 0 or a
+//            power of two from 8 to 256, rows < 2^31.
 //            tokens == 0 is legal: row_count and row_begin are zeros, and rows of padding get their -1
 //            all the same.
-// Bytes      reads the ids, writes order and position.
+// Bytes      reads the ids, writes order, position and tiles.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  equal.
 // Source     the permutation in front of every grouped GEMM (vLLM moe_align_block_size, CUTLASS's expand).
@@ -24,7 +32,7 @@ struct GroupRows {
   static constexpr std::string_view kName = "group_rows";
   static constexpr std::string_view kSummary = "sorts the (token, slot) pairs by expert";
   struct Problem {
-    int64_t tokens = 1, slots = 4, experts = 128, row_align = 1;
+    int64_t tokens = 1, slots = 4, experts = 128, row_align = 1, tile_rows = 0;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {
@@ -32,12 +40,19 @@ struct GroupRows {
       v("slots", p.slots, "columns of ids");
       v("experts", p.experts, "experts to group by");
       v("row_align", p.row_align, "each expert's rows start at a multiple of this");
+      v("tile_rows", p.tile_rows, "rows of a tile in the list of tiles; 0: no list");
     }
   };
   struct Args {
-    Tensor ids, row_count, row_begin, order, position;
+    Tensor ids, row_count, row_begin, order, position, tile_count, tiles;
   };
   static int64_t rows(const Problem& p) { return p.tokens * p.slots + p.experts * (p.row_align - 1); }
+  // One for each expert that can have a row, and one for each tile_rows slots that are left.
+  static int64_t tiles_max(const Problem& p) {
+    if (p.tile_rows == 0) return 0;
+    const int64_t flat = p.tokens * p.slots, first = flat < p.experts ? flat : p.experts;
+    return first + (flat - first) / p.tile_rows;
+  }
   template <class V>
   static void slots(const Problem& p, V v) {
     v(slot("ids", Role::kIn, DType::kI32, {p.tokens, p.slots}), &Args::ids);
@@ -45,6 +60,8 @@ struct GroupRows {
     v(slot("row_begin", Role::kOut, DType::kI32, {p.experts + 1}), &Args::row_begin);
     v(slot("order", Role::kOut, DType::kI32, {rows(p)}), &Args::order);
     v(slot("position", Role::kOut, DType::kI32, {p.tokens, p.slots}), &Args::position);
+    v(slot("tile_count", Role::kOut, DType::kI32, {1}, p.tile_rows > 0), &Args::tile_count);
+    v(slot("tiles", Role::kOut, DType::kI32, {tiles_max(p), 2}, p.tile_rows > 0), &Args::tiles);
   }
   static Refusal validate(const Problem& p);
   static double bytes(const Problem& p);

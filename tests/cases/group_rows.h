@@ -23,6 +23,16 @@ struct Suite<GroupRows> {
         {{.tokens = 9, .slots = 3, .experts = 1}, "one expert"},
         {{.tokens = 2, .slots = 64, .experts = 2048, .row_align = 256}, "the largest of each"},
         {{.tokens = 50, .slots = 6, .experts = 32, .row_align = 4}, "nothing but -1", Fill::kEmpty},
+        {{.tokens = 64, .slots = 8, .experts = 256, .tile_rows = 16}, "tiles of a decode step"},
+        {{.tokens = 300, .slots = 4, .experts = 32, .row_align = 8, .tile_rows = 64}, "tiles, aligned rows"},
+        {{.tokens = 5000, .slots = 8, .experts = 128, .row_align = 128, .tile_rows = 128},
+         "tiles of a prompt, several blocks"},
+        {{.tokens = 50, .slots = 6, .experts = 32, .tile_rows = 8}, "no tile at all", Fill::kEmpty},
+        {{.tokens = 1200, .slots = 6, .experts = 32, .row_align = 16, .tile_rows = 8},
+         "all tiles of one expert",
+         Fill::kSkewed},
+        {{.tokens = 0, .slots = 4, .experts = 5, .row_align = 32, .tile_rows = 32}, "no tokens, no tiles"},
+        {{.tokens = 3, .slots = 1, .experts = 1, .tile_rows = 256}, "one short tile"},
         {{.tokens = 50, .slots = 6, .experts = 32, .row_align = 4},
          "everything on the last expert",
          Fill::kSkewed},
@@ -40,7 +50,8 @@ struct Suite<GroupRows> {
     return {.tokens = r.integer(0, 60),
             .slots = r.integer(1, 20),
             .experts = r.integer(1, 90),
-            .row_align = one_of(r, {1, 1, 2, 3, 16, 128})};
+            .row_align = one_of(r, {1, 1, 2, 3, 16, 128}),
+            .tile_rows = one_of(r, {0, 0, 8, 16, 24, 64, 256})};
   }
   static constexpr int64_t kRowLimit = std::numeric_limits<int32_t>::max();
 };

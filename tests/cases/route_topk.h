@@ -139,7 +139,9 @@ struct Suite<RouteTopk> {
   }
 
   static void fill(const Problem& p, Fill fill, HostArgs<RouteTopk>& host, Random& random) {
-    const auto& a = host.args();
+    fill_args(p, fill, host.args(), random);
+  }
+  static void fill_args(const Problem& p, Fill fill, const RouteTopk::Args& a, Random& random) {
     const auto id = [&](int64_t limit) { return fill == Fill::kEmpty ? -1 : random.integer(-1, limit); };
     fill_floats(a.logits, fill, random, 2);
     if (a.logits.present() && fill == Fill::kEmpty)

@@ -82,6 +82,18 @@ void mark_empty_rows(const Problem& p, const Args& a) {
   std::fill(order + begin[p.experts], order + GroupRows::rows(p), -1);
 }
 
+void list_tiles(const Problem& p, const Args& a) {
+  const int32_t* total = a.row_count.as<const int32_t>();
+  const int32_t* begin = a.row_begin.as<const int32_t>();
+  const auto step = static_cast<int32_t>(p.tile_rows);
+  int32_t* tiles = a.tiles.as<int32_t>();
+  int32_t* at = tiles;
+  for (int32_t e = 0; e < p.experts; ++e)
+    for (int32_t row = 0; row < total[e]; row += step) *at++ = e, *at++ = begin[e] + row;
+  *a.tile_count.as<int32_t>() = static_cast<int32_t>((at - tiles) / 2);
+  std::fill(at, tiles + 2 * GroupRows::tiles_max(p), -1);
+}
+
 Refusal supports(const Problem&, const DeviceInfo&) { return {}; }
 
 double cost_us(const Problem& p, const DeviceInfo& d) {
@@ -105,6 +117,7 @@ Status enqueue(const Problem& p, const Args& a, Workspace w, Stream s) {
       place(p, a, block_slots(p, block), counts + block * p.experts);
     });
     mark_empty_rows(p, a);
+    if (p.tile_rows > 0) list_tiles(p, a);
   });
 }
 

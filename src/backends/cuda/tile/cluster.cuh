@@ -52,4 +52,20 @@ __device__ __forceinline__ void store_remote(uint32_t address, float2 value, uin
       : "memory");
 }
 
+// Copies `bytes`, a multiple of 16, from here into another block and counts them on a barrier there; addresses are aligned
+// to 16. By a converged warp with all its lanes; one issues. What the threads wrote there before, they have fenced
+// (fence_for_async). The copy reads until it has arrived, so the sender stays until the receiver has all. Long copies
+// move 16 bytes a clock and more, stores of 16 bytes each (above) less than one.
+__device__ __forceinline__ void send_by_warp(uint32_t address, const void* from, uint32_t bytes,
+                                             uint32_t barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "@one cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n"
+      "}" ::"r"(address),
+      "r"(shared_address(from)), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
 }  // namespace sluice::cuda::tile

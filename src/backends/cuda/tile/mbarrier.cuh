@@ -1,4 +1,7 @@
 // Barriers in shared memory that count arrivals and bytes.
+//
+// A barrier passes phase after phase: one ends when as many threads as it was made for have arrived and all bytes that
+// they announced have come. A waiter may lag behind by one phase and no more, so a parity names the phase.
 #pragma once
 #include <cstdint>
 
@@ -22,6 +25,25 @@ __device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes
                : "memory");
 }
 
+// The same by one lane of a converged warp that calls it with all its lanes. Bytes may come before they are announced, not
+// before the phase in front has ended; fewer than 2^20 a phase.
+__device__ __forceinline__ void barrier_expect_by_warp(uint64_t* barrier, uint32_t bytes) {
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "@one mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n"
+      "}" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
+}
+
+// One arrival by the calling thread. It orders what the thread did before within the block; in the scope of the cluster
+// each arrival would fence all memory of the GPU, which takes most of a microsecond.
+__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
 // Returns once the phase of this parity (0 first) is complete; the bytes that it counted are then visible.
 __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
   asm volatile(
@@ -33,6 +55,25 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity)
       "}" ::"r"(shared_address(barrier)),
       "r"(parity)
       : "memory");
+}
+
+// A place in a ring of stages, and the parity of the phase that is under way there.
+struct RingPlace {
+  uint32_t stage = 0, parity = 0;
+  __device__ __forceinline__ void step(uint32_t stages) {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+};
+
+// Barrier `number` (1 to 15; 0 is __syncthreads) of kThreads threads of the block, whole warps.
+template <int kThreads>
+__device__ __forceinline__ void sync_threads(int number) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
+}
+
+// What this thread wrote to shared memory, before it arrives: for copies and wgmma that read it after.
+__device__ __forceinline__ void fence_for_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 }  // namespace sluice::cuda::tile

@@ -1,0 +1,35 @@
+// Copies of boxes of a 2-D tensor into shared memory by the copy engine (TMA), along a map from tensor_map.h.
+//
+// Each counts its whole box at a barrier, rows and columns beyond the tensor included: those arrive as zeros. Called by
+// every lane of a converged warp with the same arguments; one lane issues. The election stands inside the assembly because
+// a copy under `if (lane == 0)` compiles to a loop that costs several times as much. The destination is aligned to 1024
+// bytes for maps that swizzle. Before shared memory is copied into again, whoever read it must have arrived somewhere that
+// the calling warp has waited for.
+#pragma once
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "backends/cuda/tile/cluster.cuh"
+
+namespace sluice::cuda::tile {
+
+// Fetches the map itself, ahead of its first copy.
+__device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+__device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int column, int row,
+                                         uint64_t* barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "@one cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
+      "%3}], [%4];\n"
+      "}" ::"r"(shared_address(to)),
+      "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier))
+      : "memory");
+}
+
+}  // namespace sluice::cuda::tile

@@ -1,0 +1,86 @@
+#pragma once
+#include "ops/group_rows.h"
+#include "ops/route_topk.h"
+
+namespace sluice {
+
+// From logits to everything that the products with the experts' weights need: RouteTopk (ops/route_topk.h), then
+// GroupRows (ops/group_rows.h) over its ids, shared slots included. Both contracts hold word for word; neither is
+// restated here.
+//
+// Grouped by  experts(problem) ids, from 0: experts + shared_slots under scope kAll; expert_count + shared_slots under
+//             kRange; mapped_experts under kMap, because the map may name copies of experts that only it knows. An id
+//             beyond is an empty slot.
+// Shapes      as in the two contracts, with slots = top_k + shared_slots columns of ids.
+// Bytes       reads the logits once, writes every output once; ids are not read back.
+// Errors      make_plan: kInvalidArgument if a bound of either contract is broken (for example no expert to group by).
+//             run: never fails on data.
+// Exactness   weights as in RouteTopk, everything else equal.
+// Source      original, as one operation; SGLang and vLLM run its parts as two to five launches.
+struct RouteGroup {
+  static constexpr std::string_view kName = "route_group";
+  static constexpr std::string_view kSummary =
+      "chooses experts for each token and sorts the (token, slot) pairs by expert";
+  struct Problem {
+    RouteTopk::Problem route;
+    int64_t row_align = 1, tile_rows = 0, mapped_experts = 0;
+    bool operator==(const Problem&) const = default;
+    template <class V, class P>
+    static void fields(V& v, P& p) {
+      RouteTopk::Problem::fields(v, p.route);
+      v("row_align", p.row_align, "each expert's rows start at a multiple of this");
+      v("tile_rows", p.tile_rows, "rows of a tile in the list of tiles; 0: no list");
+      v("mapped_experts", p.mapped_experts, "scope=map: experts to group by");
+    }
+  };
+  struct Args : RouteTopk::Args {
+    Tensor row_count, row_begin, order, position, tile_count, tiles;
+  };
+  static int64_t experts(const Problem& p) {
+    if (p.route.scope == ExpertScope::kMap) return p.mapped_experts;
+    const bool part = p.route.scope == ExpertScope::kRange;
+    return (part ? p.route.expert_count : p.route.experts) + p.route.shared_slots;
+  }
+  // The second half: what GroupRows does to the ids of the first.
+  static GroupRows::Problem group(const Problem& p) {
+    return {.tokens = p.route.tokens,
+            .slots = p.route.top_k + p.route.shared_slots,
+            .experts = experts(p),
+            .row_align = p.row_align,
+            .tile_rows = p.tile_rows};
+  }
+  static GroupRows::Args group(const Args& a) {
+    GroupRows::Args out;
+    out.ids = a.ids;
+    for (const Shared& s : kShared) out.*s.there = a.*s.here;
+    return out;
+  }
+  template <class V>
+  static void slots(const Problem& p, V v) {
+    RouteTopk::slots(p.route, v);
+    GroupRows::slots(group(p), [&](const SlotSpec& spec, Tensor GroupRows::Args::*member) {
+      for (const Shared& s : kShared)
+        if (s.there == member) v(spec, s.here);
+    });
+  }
+  static Refusal validate(const Problem& p);
+  static double bytes(const Problem& p);
+  static double flops(const Problem&) { return 0; }
+  static Problem at_tokens(Problem p, int64_t n) { return p.route.tokens = n, p; }
+  static int64_t tokens_of(const Problem& p) { return p.route.tokens; }
+
+ private:
+  // A tensor of GroupRows, and the same one here.
+  struct Shared {
+    Tensor GroupRows::Args::*there;
+    Tensor Args::*here;
+  };
+  static constexpr Shared kShared[] = {
+      {&GroupRows::Args::row_count, &Args::row_count},   {&GroupRows::Args::row_begin, &Args::row_begin},
+      {&GroupRows::Args::order, &Args::order},           {&GroupRows::Args::position, &Args::position},
+      {&GroupRows::Args::tile_count, &Args::tile_count}, {&GroupRows::Args::tiles, &Args::tiles}};
+};
+
+Expectations reference(const RouteGroup::Problem& problem, const RouteGroup::Args& args);
+
+}  // namespace sluice

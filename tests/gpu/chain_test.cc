@@ -1,0 +1,238 @@
+// Kernels in chains, next to neighbours that lag and release early, on buffers that are reused, while copies run: what
+// has corrupted results or hung in other engines. Every candidate must leave the bits that it leaves alone.
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "cases/combine.h"
+#include "dispatch/plan.h"
+#include "gpu/gpu.h"
+#include "gpu/neighbours.h"
+
+namespace sluice::test {
+namespace {
+
+// Copies between host and device on a stream of its own for as long as it lives.
+class CopyTraffic {
+ public:
+  CopyTraffic() : thread_([this] { run(); }) {}
+  ~CopyTraffic() {
+    stop_ = true;
+    thread_.join();
+  }
+  CopyTraffic(const CopyTraffic&) = delete;
+  CopyTraffic& operator=(const CopyTraffic&) = delete;
+
+ private:
+  void run() {
+    constexpr size_t kBytes = size_t{8} << 20;
+    cudaStream_t stream = nullptr;
+    void *host = nullptr, *device = nullptr;
+    if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return;
+    if (cudaMallocHost(&host, kBytes) == cudaSuccess && cudaMalloc(&device, kBytes) == cudaSuccess) {
+      std::memset(host, 0x3C, kBytes);
+      while (!stop_) {
+        cudaMemcpyAsync(device, host, kBytes, cudaMemcpyHostToDevice, stream);
+        cudaMemcpyAsync(host, device, kBytes, cudaMemcpyDeviceToHost, stream);
+        if (cudaStreamSynchronize(stream) != cudaSuccess) break;
+      }
+    }
+    cudaFree(device);
+    cudaFreeHost(host);
+    cudaStreamDestroy(stream);
+  }
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+// What kernels may read before they wait for the kernel in front of them.
+bool is_weight(std::string_view slot) {
+  for (const char* name :
+       {"w", "weight", "bias", "router_bias", "a", "b", "scale", "hash_table", "expert_map"})
+    if (slot == name) return true;
+  return false;
+}
+
+constexpr int kSets = 3;                // of inputs that pass through the same buffers
+constexpr long long kLagClocks = 6000;  // about 3 us, longer than most kernels under test
+
+// One operation, kSets sets of inputs, and what came out for each of them.
+template <class Op>
+class Chain {
+ public:
+  Chain(Device& device, const Candidate<Op>& candidate, const typename Op::Problem& problem, Fill fill)
+      : device_(device),
+        plan_(&candidate, problem, candidate.workspace_bytes(problem, device.info())),
+        scratch_(device, plan_.workspace_bytes() + 1) {
+    for (int set = 0; set < kSets; ++set) {
+      hosts_.push_back(std::make_unique<HostArgs<Op>>(problem, Spread::kContiguous));
+      Random random(static_cast<uint64_t>(set) + 1);
+      Suite<Op>::fill(problem, fill, *hosts_.back(), random);
+      if (set > 0)  // weights stay
+        for (size_t i = 0; i < hosts_[0]->tensors().size(); ++i)
+          if (is_weight(hosts_[0]->tensors()[i].name))
+            std::memcpy(memory(set, i).start(), memory(0, i).start(),
+                        static_cast<size_t>(memory(0, i).total_bytes()));
+    }
+    live_ = std::make_unique<DeviceArgs<Op>>(device, *hosts_[0]);
+    EXPECT_TRUE(live_->upload(device.stream()).ok());
+    for (int set = 0; set < kSets; ++set)
+      for (size_t i = 0; i < hosts_[0]->tensors().size(); ++i) {
+        const auto bytes = static_cast<size_t>(memory(set, i).total_bytes());
+        from_.push_back(std::make_unique<Loan>(device, bytes));
+        to_.push_back(std::make_unique<Loan>(device, bytes));
+        EXPECT_TRUE(device.copy(from_.back()->data(), memory(set, i).start(), bytes, device.stream()).ok());
+      }
+    EXPECT_TRUE(device.wait(device.stream()).ok());
+  }
+
+  // Each set with nothing beside it: plain launches and a wait behind each.
+  std::vector<std::vector<std::byte>> alone() {
+    cuda::Queue& queue = cuda::queue_of(device_.stream());
+    const bool dependent = std::exchange(queue.dependent, false);
+    for (int set = 0; set < kSets; ++set) {
+      EXPECT_TRUE(step(set, 0, false).ok());
+      EXPECT_TRUE(device_.wait(device_.stream()).ok());
+    }
+    queue.dependent = dependent;
+    return results();
+  }
+
+  // All sets through the same buffers, one behind the other.
+  Status enqueue(bool mixed) {
+    cuda::Queue& queue = cuda::queue_of(device_.stream());
+    for (int set = 0; set < kSets; ++set) {
+      queue.dependent = !mixed || set % 2 == 0;
+      const Status status = step(set, kLagClocks, !mixed || set % 3 != 1);
+      queue.dependent = true;
+      SLUICE_TRY(status);
+    }
+    return {};
+  }
+
+  std::vector<std::vector<std::byte>> results() {
+    std::vector<std::vector<std::byte>> out;
+    for (int set = 0; set < kSets; ++set)
+      for (size_t i = 0; i < hosts_[0]->tensors().size(); ++i) {
+        if (memory(set, i).role() == Role::kIn) continue;
+        const Loan& block = *to_[index(set, i)];
+        out.emplace_back(block.bytes());
+        EXPECT_TRUE(device_.copy(out.back().data(), block.data(), block.bytes(), device_.stream()).ok());
+      }
+    EXPECT_TRUE(device_.wait(device_.stream()).ok());
+    return out;
+  }
+  void forget() {
+    for (auto& block : to_) EXPECT_EQ(cudaMemset(block->data(), 0xEE, block->bytes()), cudaSuccess);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
+
+ private:
+  GuardedTensor& memory(int set, size_t i) { return *hosts_[static_cast<size_t>(set)]->tensors()[i].memory; }
+  size_t index(int set, size_t i) const { return static_cast<size_t>(set) * hosts_[0]->tensors().size() + i; }
+  void* live(size_t i) const {
+    return static_cast<std::byte*>((live_->args().*(hosts_[0]->tensors()[i].member)).data) - kGuardBytes;
+  }
+  // Late writers of the inputs, the kernel, late readers of the outputs.
+  Status step(int set, long long lag, bool dependent) {
+    const cudaStream_t native = cuda::queue_of(device_.stream()).stream;
+    const auto move = [&](void* to, const void* from, size_t bytes) {
+      return cuda::check(lagging_copy(to, from, bytes / 4 * 4, lag, dependent, native), "a neighbour");
+    };
+    for (size_t i = 0; i < hosts_[0]->tensors().size(); ++i) {
+      if (is_weight(hosts_[0]->tensors()[i].name)) continue;  // outputs are poisoned through the chain, too
+      SLUICE_TRY(move(live(i), from_[index(set, i)]->data(), from_[index(set, i)]->bytes()));
+    }
+    SLUICE_TRY(plan_.run(live_->args(), {scratch_.data(), plan_.workspace_bytes()}, device_.stream()));
+    for (size_t i = 0; i < hosts_[0]->tensors().size(); ++i) {
+      if (memory(set, i).role() == Role::kIn) continue;
+      SLUICE_TRY(move(to_[index(set, i)]->data(), live(i), to_[index(set, i)]->bytes()));
+    }
+    return {};
+  }
+
+  Device& device_;
+  Plan<Op> plan_;
+  Loan scratch_;
+  std::vector<std::unique_ptr<HostArgs<Op>>> hosts_;
+  std::unique_ptr<DeviceArgs<Op>> live_;
+  std::vector<std::unique_ptr<Loan>> from_, to_;
+};
+
+template <class Op>
+struct Problems;
+template <>
+struct Problems<Combine> {
+  static std::vector<Combine::Problem> list() {
+    return {
+        {.tokens = 1, .slots = 4, .rows = 4, .hidden = 2880, .experts = 128, .bias = true, .residual = true},
+        {.tokens = 70, .slots = 6, .rows = 420, .hidden = 4096, .shared = true, .scale = 1.5}};
+  }
+};
+
+template <class Op>
+class GpuChain : public OnGpu {};
+using Chained = ::testing::Types<Combine>;
+struct Names {
+  template <class Op>
+  static std::string GetName(int) {
+    return std::string(Op::kName);
+  }
+};
+TYPED_TEST_SUITE(GpuChain, Chained, Names);
+
+template <class Op, class F>
+void for_each_candidate(Device& device, F f) {
+  for (const auto& problem : Problems<Op>::list()) {
+    int accepted = 0;
+    for (const Candidate<Op>* c : device.catalog().table<Op>()) {
+      if (!c->supports(problem, device.info()).accepted()) continue;
+      ++accepted;
+      f(*c, problem, std::string(c->name) + " (" + fields_text(problem) + ")");
+    }
+    EXPECT_GT(accepted, 0) << fields_text(problem);
+  }
+}
+
+TYPED_TEST(GpuChain, LaggingNeighboursAndReusedBuffers) {
+  using Op = TypeParam;
+  Device& device = this->gpu();
+  const CopyTraffic traffic;
+  for_each_candidate<Op>(
+      device, [&](const Candidate<Op>& c, const typename Op::Problem& problem, const std::string& where) {
+        Chain<Op> chain(device, c, problem, Fill::kNormal);
+        const auto wanted = chain.alone();
+        auto recording = device.record(device.stream(), [&] { return chain.enqueue(false); });
+        ASSERT_TRUE(recording.ok()) << where << ": " << recording.status().message;
+        const int replays = count_from("SLUICE_CHAIN_REPLAYS", 20);
+        for (int replay = 0; replay < replays; ++replay) {
+          chain.forget();
+          ASSERT_TRUE(device.replay(*recording.value(), device.stream()).ok());
+          ASSERT_TRUE(chain.results() == wanted) << where << ": other bits in replay " << replay;
+        }
+        chain.forget();
+        ASSERT_TRUE(chain.enqueue(false).ok());  // and without a graph
+        ASSERT_TRUE(chain.results() == wanted) << where << ": other bits outside of a recording";
+      });
+}
+
+TYPED_TEST(GpuChain, MixedDependentAndPlainLaunches) {
+  using Op = TypeParam;
+  Device& device = this->gpu();
+  for_each_candidate<Op>(
+      device, [&](const Candidate<Op>& c, const typename Op::Problem& problem, const std::string& where) {
+        Chain<Op> chain(device, c, problem, Fill::kNormal);
+        const auto wanted = chain.alone();
+        auto recording = device.record(device.stream(), [&] { return chain.enqueue(true); });
+        ASSERT_TRUE(recording.ok()) << where << ": " << recording.status().message;
+        for (int replay = 0; replay < 10; ++replay) {
+          chain.forget();
+          ASSERT_TRUE(device.replay(*recording.value(), device.stream()).ok());
+          ASSERT_TRUE(device.replay(*recording.value(), device.stream()).ok());  // back to back
+          ASSERT_TRUE(chain.results() == wanted) << where << ": other bits in replay " << replay;
+        }
+      });
+}
+
+}  // namespace
+}  // namespace sluice::test

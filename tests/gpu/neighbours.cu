@@ -1,0 +1,37 @@
+#include "gpu/neighbours.h"
+
+#include <cstdint>
+
+namespace sluice::test {
+namespace {
+
+constexpr int kThreads = 128;
+
+__global__ void copy_late(uint32_t* to, const uint32_t* from, size_t words, long long lag_clocks) {
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  const long long start = clock64();
+  while (clock64() - start < lag_clocks) {
+  }
+  for (size_t i = blockIdx.x * kThreads + threadIdx.x; i < words; i += size_t{gridDim.x} * kThreads)
+    to[i] = from[i];
+}
+
+}  // namespace
+
+cudaError_t lagging_copy(void* to, const void* from, size_t bytes, long long lag_clocks, bool dependent,
+                         cudaStream_t stream) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = {8, 1, 1};
+  config.blockDim = {kThreads, 1, 1};
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = dependent ? 1 : 0;
+  return cudaLaunchKernelEx(&config, copy_late, static_cast<uint32_t*>(to),
+                            static_cast<const uint32_t*>(from), bytes / sizeof(uint32_t), lag_clocks);
+}
+
+}  // namespace sluice::test
