@@ -79,12 +79,16 @@ TEST(CudaCards, CostsGrowWithTokensAndAreFinite) {
 
 TEST(CudaCards, RouterGemmRefusesWithTheValue) {
   const std::string_view splitk = "cuda.router_gemm.splitk_sm90", lt = "cuda.router_gemm.cublaslt";
-  EXPECT_EQ(refusal<RouterGemm>(splitk, {.tokens = 128}), "");
-  EXPECT_EQ(refusal<RouterGemm>(splitk, {.tokens = 129}),
-            "needs tokens <= 128 (weights are read again for each 32); tokens=129");
-  EXPECT_NE(refusal<RouterGemm>(splitk, {.experts = 33}).find("experts=33"), std::string::npos);
-  EXPECT_NE(refusal<RouterGemm>(splitk, {.hidden = 2888}).find("hidden=2888"), std::string::npos);
-  EXPECT_NE(refusal<RouterGemm>(splitk, {.w = DType::kF32}).find("w=f32"), std::string::npos);
+  EXPECT_EQ(refusal<RouterGemm>(splitk, {.tokens = 512, .experts = 33}), "");
+  EXPECT_EQ(refusal<RouterGemm>(splitk, {.tokens = 513}),
+            "needs tokens <= 512 (every tile loads its rows anew); tokens=513");
+  EXPECT_NE(refusal<RouterGemm>(splitk, {.hidden = 2884}).find("hidden=2884"), std::string::npos);
+  EXPECT_NE(refusal<RouterGemm>(splitk, {.hidden = 120}).find("hidden=120"), std::string::npos);
+  EXPECT_EQ(refusal<RouterGemm>(splitk, {.w = DType::kF32}), "");
+  EXPECT_NE(refusal<RouterGemm>("cuda.router_gemm.gemv_sm90", {.tokens = 5}).find("tokens=5"),
+            std::string::npos);
+  EXPECT_EQ(refusal<RouterGemm>("cuda.router_gemm.fma_sm90", {.tokens = 16384, .experts = 33, .hidden = 7}),
+            "");
   EXPECT_NE(refusal<RouterGemm>(splitk, {}, known_device("a100").value()).find("sm=80"), std::string::npos);
   EXPECT_NE(refusal<RouterGemm>("cuda.router_gemm.wide_sm90", {.tokens = 2049}).find("2049"),
             std::string::npos);
