@@ -59,6 +59,16 @@ MUTATIONS = [
         "RouteTopk*",
     ),
     Mutation(
+        "router_route_chooses_first",
+        "experts are chosen from what stood where the logits go",
+        CPU + "router_route_in_turn.cc",
+        "  SLUICE_TRY(router_gemm_dot.enqueue(RouterRoute::gate(p), RouterRoute::gate(a), none, s));\n"
+        "  return route_topk_tournament.enqueue(p.route, a, none, s);",
+        "  SLUICE_TRY(route_topk_tournament.enqueue(p.route, a, none, s));\n"
+        "  return router_gemm_dot.enqueue(RouterRoute::gate(p), RouterRoute::gate(a), none, s);",
+        "RouterRoute/*",
+    ),
+    Mutation(
         "group_takes_padding",
         "an id of -1 counts as expert 0",
         CPU + "group_rows_counting.cc",

@@ -19,6 +19,8 @@ class Refusal {
     if (!ok) add(what, std::string(name) + "=" + std::to_string(value));
     return *this;
   }
+  // Adds the reasons of `other` that are not here yet.
+  Refusal& append(const Refusal& other);
   bool accepted() const { return reasons_.empty(); }
   const std::vector<std::string>& reasons() const { return reasons_; }
   // All reasons in one line, parted by "; and ".

@@ -13,6 +13,7 @@
 #include "ops/route_group.h"
 #include "ops/route_topk.h"
 #include "ops/router_gemm.h"
+#include "ops/router_route.h"
 #include "ops/sample.h"
 
 namespace sluice {
@@ -20,7 +21,7 @@ namespace sluice {
 template <class... Ops>
 struct OpList {};
 
-using AllOps = OpList<RouterGemm, LoraDelta, RouteTopk, GroupRows, RouteGroup, ExpertGemm, Combine, Linear,
-                      Embedding, RmsNorm, Rope, KvWrite, Attention, Sample>;
+using AllOps = OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, GroupRows, RouteGroup, ExpertGemm,
+                      Combine, Linear, Embedding, RmsNorm, Rope, KvWrite, Attention, Sample>;
 
 }  // namespace sluice

@@ -10,6 +10,10 @@
 //   tokens_of(problem)
 //
 // and a free function `reference(problem, args)`: double precision, slow, written once, never dispatched to.
+//
+// Where an output is exact only as a function of another output, which itself is known within a bound (the
+// experts chosen by logits that were rounded on the way), a second free function, reference_given(problem,
+// args), says what it must be: called after a run, it reads from args what that run wrote.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -78,6 +82,16 @@ struct Expected {
   std::function<bool(size_t index, double got)> accept = {};
 };
 using Expectations = std::vector<Expected>;
+
+// What reference_given() says after a run whose outputs `args` holds; nothing for operations without one.
+template <class Problem, class Args>
+Expectations expected_given(const Problem& problem, const Args& args) {
+  if constexpr (requires { reference_given(problem, args); }) {
+    return reference_given(problem, args);
+  } else {
+    return {};
+  }
+}
 
 // One output held against its reference, element by element.
 struct Comparison {

@@ -42,6 +42,14 @@ std::unique_ptr<AnyProblem> problem(const char* op, const std::string& fields) {
   return std::move(made).value();
 }
 
+// A router's fields as router_route names them; the type of the logits stands with the routing.
+std::string gate_of(std::string_view router) {
+  std::string out;
+  if (router.find("w=f32") != std::string_view::npos) out += "w=f32 ";
+  if (router.find("bias=1") != std::string_view::npos) out += "gate_bias=1";
+  return out;
+}
+
 }  // namespace
 
 std::span<const MoeModel> moe_models() { return kModels; }
@@ -54,6 +62,8 @@ std::vector<std::unique_ptr<AnyProblem>> layer_of(const MoeModel& m, int64_t tok
   std::vector<std::unique_ptr<AnyProblem>> out;
   out.push_back(problem("router_gemm", t + e + " hidden=" + n(m.hidden) + " " + m.router));
   out.push_back(problem("route_topk", t + e + " top_k=" + n(m.top_k) + " " + m.routing));
+  out.push_back(problem("router_route", t + e + " hidden=" + n(m.hidden) + " top_k=" + n(m.top_k) + " " +
+                                            gate_of(m.router) + " " + m.routing));
   out.push_back(problem("group_rows", t + e + slots));
   out.push_back(problem("route_group", t + e + " top_k=" + n(m.top_k) + " " + m.routing + " tile_rows=64"));
   out.push_back(problem("expert_gemm", rows + " " + t + e + slots + " features=" + n(m.intermediate) +

@@ -45,7 +45,7 @@ TYPED_TEST(GpuConformance, EveryCandidateOnEveryCase) {
     Random random(static_cast<uint64_t>(++index));
     Suite<Op>::fill(test.problem, test.fill, host, random);
     const Expectations wanted = reference(test.problem, host.args());
-    expect_complete<Op>(test.problem, wanted);
+    expect_complete<Op>(test.problem, host.args(), wanted);
     bool accepted = false;
     for (const Candidate<Op>* c : device.catalog().template table<Op>()) {
       if (!c->supports(test.problem, device.info()).accepted()) continue;

@@ -33,7 +33,7 @@ TYPED_TEST_P(Conformance, EveryCandidateOnEveryCase) {
     Random random(static_cast<uint64_t>(index));
     Suite<Op>::fill(test.problem, test.fill, host, random);
     const Expectations wanted = reference(test.problem, host.args());
-    expect_complete<Op>(test.problem, wanted);
+    expect_complete<Op>(test.problem, host.args(), wanted);
     for (const auto& device : devices) {
       bool accepted = false;
       for (const Candidate<Op>* c : device->catalog().template table<Op>()) {

@@ -63,10 +63,12 @@ void run_case(const Candidate<Op>& candidate, Device& device, const typename Op:
                   back[padded - 1 - static_cast<size_t>(b)] == std::byte{kGuardPattern})
           << where << ": wrote outside of its workspace";
   }
-  for (const Expected& want : wanted) {
-    GuardedTensor* memory = host.find(want.slot);
-    ASSERT_NE(memory, nullptr) << where << ": the reference speaks of " << want.slot;
-    expect_within(want, *memory, where);
+  for (const Expectations& stage : {wanted, expected_given(problem, host.args())}) {
+    for (const Expected& want : stage) {
+      GuardedTensor* memory = host.find(want.slot);
+      ASSERT_NE(memory, nullptr) << where << ": the reference speaks of " << want.slot;
+      expect_within(want, *memory, where);
+    }
   }
   for (size_t i = 0; i < fresh.size(); ++i)
     std::memcpy(host.tensors()[i].memory->start(), fresh[i].data(), fresh[i].size());
@@ -75,11 +77,14 @@ void run_case(const Candidate<Op>& candidate, Device& device, const typename Op:
 
 // Every output that the problem uses must be spoken for by the reference.
 template <class Op>
-void expect_complete(const typename Op::Problem& problem, const Expectations& wanted) {
+void expect_complete(const typename Op::Problem& problem, const typename Op::Args& args,
+                     const Expectations& wanted) {
+  const Expectations after = expected_given(problem, args);
   Op::slots(problem, [&](const SlotSpec& spec, Tensor Op::Args::*) {
     if (!spec.used || spec.role == Role::kIn) return;
     bool found = false;
-    for (const Expected& e : wanted) found |= e.slot == spec.name;
+    for (const Expectations& stage : {wanted, after})
+      for (const Expected& e : stage) found |= e.slot == spec.name;
     EXPECT_TRUE(found) << "the reference says nothing of " << spec.name;
   });
 }

@@ -1,0 +1,78 @@
+#pragma once
+#include "ops/route_topk.h"
+#include "ops/router_gemm.h"
+
+namespace sluice {
+
+// RouterGemm and RouteTopk behind it, as one operation: from a layer's input to experts and weights.
+//
+//   logits         = what ops/router_gemm.h says of y, for x, w and gate_bias as its bias
+//   ids, weights,  = what ops/route_topk.h says of these logits, as they were written: rounded to their type
+//   captured
+//
+// Shapes     x [tokens, hidden], w [experts, hidden], gate_bias [experts]; logits [tokens, experts] is an
+//            output here, and always written; rows of x and logits may be strided. The rest, and every bound,
+//            as the two contracts have them.
+// Types      x bf16 or f32; w and gate_bias the same one, bf16 or f32; logits bf16 or f32.
+// Bytes      reads x, w, gate_bias once; writes logits, ids, weights once.
+// Errors     make_plan: kInvalidArgument if a bound of either contract is broken, or if input is not logits.
+//            run: never fails on data.
+// Exactness  logits: RouterGemm's bound. The others: RouteTopk's, held against the logits of the same run
+//            (reference_given), since two logits closer to each other than their bound may come in any order.
+// Source     the two contracts; the gates of vLLM (GateLinear) and SGLang (TopK) run them back to back.
+struct RouterRoute {
+  static constexpr std::string_view kName = "router_route";
+  static constexpr std::string_view kSummary =
+      "scores every expert for every token, chooses experts and gives each of them a weight";
+  struct Problem {
+    RouteTopk::Problem route;  // its tokens, experts and type of the logits are the gate's too
+    int64_t hidden = 2880;
+    DType x = DType::kBF16, w = DType::kBF16;
+    bool gate_bias = false;
+    bool operator==(const Problem&) const = default;
+    template <class V, class P>
+    static void fields(V& v, P& p) {
+      RouteTopk::Problem::fields(v, p.route);
+      v("hidden", p.hidden, "length of the gate's sums");
+      v("x", p.x, "type of the activations");
+      v("w", p.w, "type of the gate's weights and its bias");
+      v("gate_bias", p.gate_bias, "adds gate_bias[experts] to the logits");
+    }
+  };
+  struct Args : RouteTopk::Args {
+    Tensor x, w, gate_bias;
+  };
+  template <class V>
+  static void slots(const Problem& p, V v) {
+    v(slot("x", Role::kIn, p.x, {p.route.tokens, p.hidden}, true, Rows::kMayBeStrided), &Args::x);
+    v(slot("w", Role::kIn, p.w, {p.route.experts, p.hidden}), &Args::w);
+    v(slot("gate_bias", Role::kIn, p.w, {p.route.experts}, p.gate_bias), &Args::gate_bias);
+    RouteTopk::slots(p.route, [&](SlotSpec spec, Tensor RouteTopk::Args::*member) {
+      if (member == &RouteTopk::Args::logits) spec.role = Role::kOut;
+      v(spec, static_cast<Tensor Args::*>(member));
+    });
+  }
+  // The first half; the second is Problem::route, and Args is the second half's Args.
+  static RouterGemm::Problem gate(const Problem& p) {
+    return {.tokens = p.route.tokens,
+            .experts = p.route.experts,
+            .hidden = p.hidden,
+            .x = p.x,
+            .w = p.w,
+            .y = p.route.logits,
+            .bias = p.gate_bias};
+  }
+  static RouterGemm::Args gate(const Args& a) {
+    return {.x = a.x, .w = a.w, .bias = a.gate_bias, .y = a.logits};
+  }
+  static Refusal validate(const Problem& p);
+  static double bytes(const Problem& p);
+  static double flops(const Problem& p) { return RouterGemm::flops(gate(p)); }
+  static Problem at_tokens(Problem p, int64_t n) { return p.route.tokens = n, p; }
+  static int64_t tokens_of(const Problem& p) { return p.route.tokens; }
+};
+
+Expectations reference(const RouterRoute::Problem& problem, const RouterRoute::Args& args);
+Expectations reference_given(const RouterRoute::Problem& problem, const RouterRoute::Args& args);
+
+}  // namespace sluice
