@@ -38,4 +38,11 @@ int bench_command(const BenchOptions& options, Format format) {
   return kExitOk;
 }
 
+int bench_report_command(const ReportOptions& options) {
+  const auto written = write_report(options);
+  if (!written.ok()) return wrong_use(written.status().message);
+  for (const auto& path : written.value()) std::printf("%s\n", path.c_str());
+  return kExitOk;
+}
+
 }  // namespace sluice::apps

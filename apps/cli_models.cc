@@ -141,6 +141,7 @@ Command add_bench(CLI::App& root) {
       root.add_subcommand("bench", "how fast a model answers here, and against reading its weights");
   struct Flags {
     BenchOptions options;
+    ReportOptions report;
     bool json = false;
   };
   const auto flags = std::make_shared<Flags>();
@@ -153,8 +154,16 @@ Command add_bench(CLI::App& root) {
       ->capture_default_str();
   app->add_flag("--json", flags->json, "the answer as JSON");
   app->allow_extras();
-  return {app, [app, flags] {
-            if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
+  CLI::App* report = app->add_subcommand("report", "figures and tables from measured rows; needs no GPU");
+  report->add_option("--from", flags->report.from, "the folder of router.csv and routing.csv")
+      ->capture_default_str();
+  report->add_option("--to", flags->report.to, "gets the pages, as Markdown, SVG and PNG")
+      ->capture_default_str();
+  report->allow_extras();
+  return {app, [app, report, flags] {
+            const CLI::App& asked = report->parsed() ? *report : *app;
+            if (const Status status = unknown_flag(asked); !status.ok()) return wrong_use(status.message);
+            if (report->parsed()) return bench_report_command(flags->report);
             return bench_command(flags->options, flags->json ? Format::kJson : Format::kText);
           }};
 }

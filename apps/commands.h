@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/bench_model.h"
+#include "apps/bench_report.h"
 #include "apps/eval.h"
 #include "apps/make_checkpoint.h"
 #include "apps/moe_layer.h"
@@ -58,6 +59,7 @@ struct RunOptions {
 int run_model(const RunOptions& options);
 int eval_model(const EvalOptions& options, Format format);
 int bench_command(const BenchOptions& options, Format format);
+int bench_report_command(const ReportOptions& options);  // prints the names of what it wrote
 
 // kExitNo if tensors are wrong or missing. Empty: the model that ships.
 int inspect_command(const std::string& model, Format format);

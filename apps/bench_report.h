@@ -1,0 +1,19 @@
+// Figures and tables from measured rows; needs no GPU.
+#pragma once
+#include <filesystem>
+#include <vector>
+
+#include "base/status.h"
+
+namespace sluice::apps {
+
+struct ReportOptions {
+  std::filesystem::path from = "bench/measured/h200";  // holds <suite>.csv
+  std::filesystem::path to = "docs/benchmarks";        // gets <suite>.md, <op>.svg, <op>.png
+};
+
+// The files written, in order. Writes nothing if a row is wrong: kCorrupt names file and line. kIo: no suite's file is in
+// `from`, or a file could not be read or written.
+Result<std::vector<std::filesystem::path>> write_report(const ReportOptions& options);
+
+}  // namespace sluice::apps

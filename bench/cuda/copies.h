@@ -1,0 +1,33 @@
+// Copies from the host to the GPU, without a pause, on a stream of their own: what a server does beside its kernels.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <thread>
+
+#include "base/status.h"
+
+namespace sluice::bench {
+
+class Copies {
+ public:
+  Copies() = default;
+  ~Copies();
+  Copies(const Copies&) = delete;
+  Copies& operator=(const Copies&) = delete;
+  // Returns once copies are under way.
+  Status start();
+
+ private:
+  void work();
+
+  static constexpr size_t kBytes = size_t{8} << 20;  // of one copy
+  void *host_ = nullptr, *device_ = nullptr;
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t done_[2] = {};
+  std::atomic<bool> stop_ = false;
+  std::atomic<int64_t> copied_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace sluice::bench

@@ -1,0 +1,98 @@
+#include <cuda_bf16.h>
+
+#include <string>
+
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tile/dependent.cuh"
+#include "cuda/kernels.h"
+
+namespace sluice::bench {
+namespace {
+
+constexpr int kThreads = 256;
+
+__device__ uint32_t mixed(uint64_t x) {
+  x ^= x >> 33;
+  x *= 0xff51afd7ed558ccdull;
+  x ^= x >> 33;
+  x *= 0xc4ceb9fe1a85ec53ull;
+  return static_cast<uint32_t>(x >> 32);
+}
+
+__device__ void store(float* to, float value) { *to = value; }
+__device__ void store(__nv_bfloat16* to, float value) { *to = __float2bfloat16_rn(value); }
+
+template <class T>
+__global__ void fill(T* out, int64_t count, float scale, uint64_t seed) {
+  cuda::tile::wait_for_previous();
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * kThreads) {
+    // A sum of eight bytes: mean 1020, variance 8 * (256^2 - 1) / 12, near enough to normal.
+    const uint32_t a = mixed(seed * 0x9e3779b97f4a7c15ull + 2 * i),
+                   b = mixed(seed * 0x9e3779b97f4a7c15ull + 2 * i + 1);
+    float sum = 0;
+    for (int shift = 0; shift < 32; shift += 8)
+      sum += static_cast<float>((a >> shift & 255) + (b >> shift & 255));
+    store(out + i, scale * (sum - 1020.f) * (1 / 209.02f));
+  }
+}
+
+__global__ void spin(uint64_t ns) {
+  uint64_t start, now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
+  do {
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  } while (now - start < ns);
+}
+
+__global__ void nothing() {
+  cuda::tile::release_next();
+  cuda::tile::wait_for_previous();
+}
+
+__global__ void __launch_bounds__(kThreads) read(const uint4* from, int64_t count, uint32_t* sums) {
+  cuda::tile::wait_for_previous();
+  uint32_t sum = 0;
+  const int64_t step = int64_t{gridDim.x} * kThreads;
+  int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x;
+  for (; i + 3 * step < count; i += 4 * step) {
+    uint4 v[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) v[j] = __ldcs(from + i + j * step);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sum += v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+  }
+  for (; i < count; i += step) sum += from[i].x ^ from[i].y ^ from[i].z ^ from[i].w;
+  if (__syncthreads_or(sum != 0) && threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+constexpr unsigned kFillBlocks = 1056;
+
+}  // namespace
+
+Status fill_normal(const Tensor& out, double scale, uint64_t seed, Stream stream) {
+  const cuda::Launch how{.grid = {kFillBlocks, 1, 1}, .block = {kThreads, 1, 1}};
+  const auto factor = static_cast<float>(scale);
+  if (out.dtype == DType::kBF16)
+    return cuda::launch("bench.fill", fill<__nv_bfloat16>, how, stream, out.as<__nv_bfloat16>(),
+                        elements_of(out), factor, seed);
+  if (out.dtype == DType::kF32)
+    return cuda::launch("bench.fill", fill<float>, how, stream, out.as<float>(), elements_of(out), factor,
+                        seed);
+  return invalid(std::string("bench.fill: wanted bf16 or f32, found ") + text(out.dtype));
+}
+
+Status delay(double us, Stream stream) {
+  return cuda::launch("bench.delay", spin, {.block = {1, 1, 1}}, stream, static_cast<uint64_t>(us * 1000));
+}
+
+Status empty_kernel(Stream stream) {
+  return cuda::launch("bench.empty", nothing, {.block = {32, 1, 1}}, stream);
+}
+
+Status read_all(const void* from, size_t bytes, uint32_t* sums, Stream stream) {
+  return cuda::launch("bench.read", read, {.grid = {kReadBlocks, 1, 1}, .block = {kThreads, 1, 1}}, stream,
+                      static_cast<const uint4*>(from), static_cast<int64_t>(bytes / sizeof(uint4)), sums);
+}
+
+}  // namespace sluice::bench

@@ -1,0 +1,24 @@
+// Kernels of the benchmark itself: data, ceilings, and something to wait for.
+#pragma once
+#include <cstdint>
+
+#include "base/status.h"
+#include "base/tensor.h"
+
+namespace sluice::bench {
+
+// Numbers of mean 0 and standard deviation `scale`, from a hash of (seed, index). Types bf16 and f32.
+Status fill_normal(const Tensor& out, double scale, uint64_t seed, Stream stream);
+
+// Keeps the GPU busy for about `us`, so that what is enqueued meanwhile starts as soon as the GPU can, and not when the
+// host comes to it.
+Status delay(double us, Stream stream);
+
+// One block that does nothing, but waits for the kernel in front where launches are dependent.
+Status empty_kernel(Stream stream);
+
+// Reads all of `bytes` (a multiple of 16), adds them up and writes the sums to sums[blocks of this launch].
+constexpr int kReadBlocks = 2112;
+Status read_all(const void* from, size_t bytes, uint32_t* sums, Stream stream);
+
+}  // namespace sluice::bench

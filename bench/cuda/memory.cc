@@ -1,0 +1,93 @@
+#include "cuda/memory.h"
+
+#include "backends/cuda/queue.h"
+#include "cuda/kernels.h"
+
+namespace sluice::bench {
+namespace {
+
+void reshape(Tensor* t, std::initializer_list<int64_t> shape, DType type, void* data) {
+  *t = make_tensor(data, type, shape, Backend::kCuda);
+}
+
+}  // namespace
+
+Memory::~Memory() {
+  (void)device_.wait(stream());  // an error came up before, where it mattered
+  for (void* block : blocks_) device_.release(block);
+}
+
+Status Memory::bytes(size_t count, void** out) {
+  Result<void*> memory = device_.allocate(count);
+  if (!memory.ok()) return memory.status();
+  blocks_.push_back(memory.value());
+  *out = memory.value();
+  return {};
+}
+
+Status Memory::tensor(DType type, std::initializer_list<int64_t> shape, Tensor* out) {
+  reshape(out, shape, type, nullptr);
+  return bytes(static_cast<size_t>(bytes_of(type, elements_of(*out))), &out->data);
+}
+
+Status Memory::tensor(const SlotSpec& spec, Tensor* out) {
+  const auto& s = spec.shape;
+  switch (spec.rank) {
+    case 1:
+      return tensor(spec.dtype, {s[0]}, out);
+    case 2:
+      return tensor(spec.dtype, {s[0], s[1]}, out);
+    default:
+      return invalid("bench: wanted " + std::string(spec.name) + " of rank 1 or 2, found " +
+                     std::to_string(spec.rank));
+  }
+}
+
+Status Memory::fill(const Tensor& tensor, double scale) {
+  return fill_normal(tensor, scale, seed_++, stream());
+}
+
+Status Memory::random(DType type, std::initializer_list<int64_t> shape, double scale, Tensor* out) {
+  SLUICE_TRY(tensor(type, shape, out));
+  return fill(*out, scale);
+}
+
+Status Memory::random(DType type, std::initializer_list<int64_t> shape, double scale, int64_t count,
+                      std::vector<Tensor>* out) {
+  SLUICE_TRY(several(type, shape, count, out));
+  for (const Tensor& t : *out) SLUICE_TRY(fill(t, scale));
+  return {};
+}
+
+Status Memory::several(DType type, std::initializer_list<int64_t> shape, int64_t count,
+                       std::vector<Tensor>* out) {
+  // One block for all of them: allocating takes longer than filling.
+  constexpr int64_t kAlign = 256;
+  Tensor one;
+  reshape(&one, shape, type, nullptr);
+  const int64_t step = (bytes_of(type, elements_of(one)) + kAlign - 1) / kAlign * kAlign;
+  void* block = nullptr;
+  SLUICE_TRY(bytes(static_cast<size_t>(step * count), &block));
+  for (int64_t i = 0; i < count; ++i) {
+    one.data = static_cast<std::byte*>(block) + i * step;
+    out->push_back(one);
+  }
+  return {};
+}
+
+Status to_host(Device& device, const Tensor& from, HostTensor* out) {
+  out->bytes.resize(static_cast<size_t>(bytes_of(from.dtype, elements_of(from))));
+  out->tensor = from;
+  out->tensor.where = Backend::kCpu;
+  out->tensor.data = out->bytes.data();
+  SLUICE_TRY(device.copy(out->bytes.data(), from.data, out->bytes.size(), device.stream()));
+  return device.wait(device.stream());
+}
+
+Status poison(const Tensor& tensor, Stream stream) {
+  const auto bytes = static_cast<size_t>(bytes_of(tensor.dtype, elements_of(tensor)));
+  return cuda::check(cudaMemsetAsync(tensor.data, 0xff, bytes, cuda::queue_of(stream).stream),
+                     "clearing an output");
+}
+
+}  // namespace sluice::bench

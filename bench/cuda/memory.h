@@ -1,0 +1,54 @@
+// Tensors on the GPU for as long as a shape is measured.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "dispatch/device.h"
+#include "ops/op.h"
+
+namespace sluice::bench {
+
+class Memory {
+ public:
+  explicit Memory(Device& device) : device_(device) {}
+  ~Memory();
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  Device& device() { return device_; }
+  Stream stream() { return device_.stream(); }
+  Status bytes(size_t count, void** out);
+  Status tensor(DType type, std::initializer_list<int64_t> shape, Tensor* out);
+  Status tensor(const SlotSpec& spec, Tensor* out);
+  // Normally distributed numbers, each time others; bf16 or f32.
+  Status fill(const Tensor& tensor, double scale);
+  // Made and filled.
+  Status random(DType type, std::initializer_list<int64_t> shape, double scale, Tensor* out);
+  // As many as `count`, each with other numbers.
+  Status random(DType type, std::initializer_list<int64_t> shape, double scale, int64_t count,
+                std::vector<Tensor>* out);
+  Status several(DType type, std::initializer_list<int64_t> shape, int64_t count, std::vector<Tensor>* out);
+
+ private:
+  Device& device_;
+  std::vector<void*> blocks_;
+  uint64_t seed_ = 1;
+};
+
+// Buffers that take turns.
+inline const Tensor& turn(const std::vector<Tensor>& buffers, int64_t i) {
+  return buffers[static_cast<size_t>(i) % buffers.size()];
+}
+inline Tensor first_rows(Tensor t, int64_t rows) { return t.shape[0] = rows, t; }
+
+// A tensor's copy on the host, contiguous. `from` is contiguous, too.
+struct HostTensor {
+  std::string bytes;
+  Tensor tensor;
+};
+Status to_host(Device& device, const Tensor& from, HostTensor* out);
+
+// All bytes 0xff: NaN in floating types, -1 in integers.
+Status poison(const Tensor& tensor, Stream stream);
+
+}  // namespace sluice::bench

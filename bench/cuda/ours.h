@@ -1,0 +1,61 @@
+// Kernels of ours as contenders: what dispatch chooses, and each candidate by its name.
+#pragma once
+#include <memory>
+#include <utility>
+
+#include "cuda/contest.h"
+#include "cuda/memory.h"
+#include "dispatch/plan.h"
+
+namespace sluice::bench {
+
+// A plan with a workspace of its own.
+template <class Op>
+struct Ready {
+  Plan<Op> plan;
+  Workspace workspace;
+};
+
+template <class Op>
+Result<std::shared_ptr<const Ready<Op>>> make_ready(Memory& memory, const typename Op::Problem& problem,
+                                                    const Policy& policy = {}) {
+  auto plan = make_plan<Op>(memory.device(), problem, policy);
+  if (!plan.ok()) return plan.status();
+  void* data = nullptr;
+  const size_t bytes = plan.value().workspace_bytes();
+  if (bytes > 0) SLUICE_TRY(memory.bytes(bytes, &data));
+  return std::shared_ptr<const Ready<Op>>(
+      new Ready<Op>{std::move(plan).value(), {static_cast<std::byte*>(data), bytes}});
+}
+
+// "sluice", and one contender for each kernel that accepts the problem; nothing, with a complaint, if none does.
+// `args(i)` are the tensors of run i.
+template <class Op, class MakeArgs>
+Status add_ours(Memory& memory, const typename Op::Problem& problem, MakeArgs args, bool dependent,
+                Contest* contest, std::vector<std::string>* complaints) {
+  const Stream stream = memory.stream();
+  const auto add = [&](Who who, std::string impl, const Policy& policy) -> Status {
+    auto ready = make_ready<Op>(memory, problem, policy);
+    if (!ready.ok()) return ready.status();
+    contest->contenders.push_back(
+        {who, std::move(impl), SLUICE_VERSION, dependent, [ready = ready.value(), args, stream](int64_t i) {
+           return ready->plan.run(args(i), ready->workspace, stream);
+         }});
+    return {};
+  };
+  const Device& device = memory.device();
+  const auto table = device.catalog().table<Op>();
+  const Decision decision = decide<Op>(problem, device.info(), table);
+  if (decision.chosen < 0) {
+    complaints->push_back(std::string(Op::kName) + " (" + fields_text(problem) +
+                          ") left out, no kernel of ours: " + decision.status().message);
+    return {};
+  }
+  SLUICE_TRY(add(Who::kSluice, "sluice", {}));
+  for (const Verdict& v : decision.verdicts)
+    if (v.refusal.accepted())
+      SLUICE_TRY(add(Who::kCandidate, std::string(v.candidate), {.force = std::string(v.candidate)}));
+  return {};
+}
+
+}  // namespace sluice::bench

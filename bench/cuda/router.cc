@@ -1,0 +1,82 @@
+// The gate's GEMM, in plain launches and in a chain of dependent ones, beside what others have.
+#include "backends/cuda/queue.h"
+#include "cuda/ours.h"
+#include "cuda/suites.h"
+#include "ops/router_gemm.h"
+
+namespace sluice::bench {
+namespace {
+
+constexpr GateShape kShapes[] = {{2880, 32, true},   {2880, 128, true},  {4096, 256, false},
+                                 {7168, 256, false}, {7168, 384, false}, {2688, 128, false},
+                                 {4096, 512, false}, {5120, 384, false}};
+
+sluice_peer_router peer_args(const RouterGemm::Args& a, const GateShape& shape, bool dependent) {
+  return {.tokens = a.y.shape[0],
+          .experts = shape.experts,
+          .hidden = shape.hidden,
+          .x = a.x.data,
+          .w = a.w.data,
+          .bias = a.bias.data,
+          .y = a.y.data,
+          .y_is_f32 = shape.logits() == DType::kF32,
+          .dependent = dependent};
+}
+
+Status add_peers(const Peers& peers, const Gate& gate, Memory& memory, bool dependent, Contest* contest) {
+  const Stream stream = memory.stream();
+  const auto args = [&gate, tokens = contest->tokens, dependent](int64_t i) {
+    return peer_args(gate.args(tokens, i), gate.shape(), dependent);
+  };
+  for (const sluice_peer* peer : peers.all()) {
+    const sluice_peer_router first = args(0);
+    if (!peer->router_supports || peer->router_supports(&first)) continue;
+    void* scratch = nullptr;
+    const size_t bytes = peer->router_scratch_bytes ? peer->router_scratch_bytes(&first) : 0;
+    if (bytes > 0) SLUICE_TRY(memory.bytes(bytes, &scratch));
+    void* prepared = peer->router_prepare ? peer->router_prepare(&first, scratch) : nullptr;
+    const auto enqueue = [peer, scratch, prepared, args, stream](int64_t i) -> Status {
+      const sluice_peer_router a = args(i);
+      const int error = peer->router_enqueue(&a, scratch, prepared, cuda::queue_of(stream).stream);
+      return error == 0 ? Status{}
+                        : unsupported(std::string(peer->name) + ": error " + std::to_string(error));
+    };
+    contest->contenders.push_back({Who::kPeer, peer->name, peer->version, dependent, enqueue});
+  }
+  return {};
+}
+
+}  // namespace
+
+Status Bench::router() {
+  for (const GateShape& shape : kShapes) {
+    if (!wants(shape.model())) continue;
+    Gate gate(device_, shape);
+    SLUICE_TRY(gate.make(tokens_max()));
+    for (const int64_t tokens : options_.tokens)
+      for (const bool dependent : {false, true}) {
+        const RouterGemm::Problem problem = shape.problem(tokens);
+        const RouterGemm::Args first = gate.args(tokens, 0);
+        Memory memory(device_);  // workspaces
+        Contest contest{.suite = "router",
+                        .op = dependent ? "router_gemm_pdl" : "router_gemm",
+                        .model = shape.model(),
+                        .note = "",
+                        .tokens = tokens,
+                        .bytes = RouterGemm::bytes(problem),
+                        .flops = RouterGemm::flops(problem)};
+        contest.launches = launches_for(shape.weight_bytes(), contest.bytes, contest.flops);
+        contest.poison = [&] { return poison(first.y, memory.stream()); };
+        contest.verify = [&](Who who) { return gate.check(first.x, first.y, who); };
+        std::vector<std::string> complaints;
+        SLUICE_TRY(add_ours<RouterGemm>(
+            memory, problem, [&gate, tokens](int64_t i) { return gate.args(tokens, i); }, dependent, &contest,
+            &complaints));
+        SLUICE_TRY(add_peers(peers_, gate, memory, dependent, &contest));
+        SLUICE_TRY(hold(contest, std::move(complaints)));
+      }
+  }
+  return {};
+}
+
+}  // namespace sluice::bench

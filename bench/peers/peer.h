@@ -1,0 +1,70 @@
+/* How the CUDA benchmark meets a kernel of somebody else: a shared library that exports sluice_peers(). Adapters in
+ * this folder wrap the peers' own code, which stays outside the repository (bench/peers/build fetches and compiles it).
+ *
+ * Pointers are device memory. enqueue() may allocate nothing and must be capturable into a CUDA graph. */
+#ifndef SLUICE_BENCH_PEER_H
+#define SLUICE_BENCH_PEER_H
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* logits[tokens, experts] = x[tokens, hidden] * w[experts, hidden]^T (+ bias[experts]); everything contiguous. */
+typedef struct sluice_peer_router {
+  int64_t tokens, experts, hidden;
+  const void* x;    /* bf16 */
+  const void* w;    /* bf16 */
+  const void* bias; /* bf16, or null: none */
+  void* y;          /* bf16, or f32 if y_is_f32 */
+  int32_t y_is_f32;
+  int32_t dependent; /* launch with programmatic dependent launch */
+} sluice_peer_router;
+
+/* What turns logits into ids and weights. */
+enum sluice_peer_method {
+  SLUICE_PEER_SOFTMAX_CHOSEN = 0, /* top-k of the logits, softmax over the chosen (gpt-oss) */
+  SLUICE_PEER_DEEPSEEK_V3 = 1,    /* sigmoid, + bias, groups by their two best, renormalised, times scale */
+  SLUICE_PEER_SQRT_SOFTPLUS = 2   /* DeepSeek V4: sqrt(softplus), + bias, renormalised, times scale */
+};
+
+/* From logits to ids and weights (`what` = 0), and on to rows sorted by expert (`what` = 1: as much of it as the peer's
+ * own layer needs: sorted ids, experts of blocks, counts or offsets). */
+typedef struct sluice_peer_routing {
+  int64_t tokens, experts, top_k, groups, topk_groups;
+  int32_t method; /* sluice_peer_method */
+  int32_t what;
+  double scale;
+  const void* logits; /* f32 [tokens, experts] */
+  const void* bias;   /* f32 [experts], or null */
+  int32_t* ids;       /* [tokens, top_k] */
+  float* weights;     /* [tokens, top_k] */
+  void* scratch;      /* scratch_bytes() of it, for everything else */
+  int32_t dependent;
+} sluice_peer_routing;
+
+typedef struct sluice_peer {
+  const char* name;    /* "flashinfer-tinygemm", "cublaslt", "vllm-dsv3" ... */
+  const char* version; /* of the package it was taken from: "flashinfer 0.6.18" */
+  /* Null, or what this peer cannot do, in words. supports = null: the peer has no such operation. */
+  const char* (*router_supports)(const sluice_peer_router*);
+  size_t (*router_scratch_bytes)(const sluice_peer_router*);
+  /* 0, or an error of the peer's. scratch is router_scratch_bytes() of device memory. stream is a cudaStream_t.
+   * prepare() is called once for each problem before any enqueue (heuristics, attributes); it may allocate and
+   * synchronise. It may return a handle that enqueue() gets back, for as long as the library is loaded. */
+  void* (*router_prepare)(const sluice_peer_router*, void* scratch);
+  int (*router_enqueue)(const sluice_peer_router*, void* scratch, void* prepared, void* stream);
+
+  const char* (*routing_supports)(const sluice_peer_routing*);
+  size_t (*routing_scratch_bytes)(const sluice_peer_routing*);
+  int (*routing_enqueue)(const sluice_peer_routing*, void* stream);
+} sluice_peer;
+
+/* The peers of this library; count is set. */
+const sluice_peer* const* sluice_peers(int* count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

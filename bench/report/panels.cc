@@ -1,0 +1,70 @@
+#include "report/panels.h"
+
+#include <algorithm>
+
+namespace sluice::bench {
+namespace {
+
+bool is_ours(std::string_view impl) { return impl == "sluice" || impl.starts_with("sluice-"); }
+
+// The element that `same` holds for, made by `make` at the end if there is none.
+template <class T, class Same, class Make>
+T& find_or_add(std::vector<T>& list, Same same, Make make) {
+  const auto found = std::find_if(list.begin(), list.end(), same);
+  return found != list.end() ? *found : list.emplace_back(make());
+}
+
+}  // namespace
+
+std::vector<Figure> figures_of(const std::vector<Row>& rows) {
+  std::vector<Figure> out;
+  for (const Row& r : rows) {
+    Figure& figure = find_or_add(
+        out, [&](const Figure& f) { return f.op == r.op; },
+        [&] {
+          return Figure{r.op, {}};
+        });
+    Panel& panel = find_or_add(
+        figure.panels, [&](const Panel& p) { return p.model == r.model && p.note == r.note; },
+        [&] {
+          return Panel{r.op, r.model, r.note, {}, {}};
+        });
+    Series& series = find_or_add(
+        panel.series, [&](const Series& s) { return s.impl == r.impl; },
+        [&] {
+          return Series{r.impl, r.version, is_ours(r.impl)};
+        });
+    series.at[r.tokens] = {r.median_us, r.p10_us, r.p90_us};
+    panel.floor_us[r.tokens] = floor_us(r.bytes, r.flops);
+  }
+  for (Figure& figure : out)
+    for (Panel& panel : figure.panels)
+      std::sort(panel.series.begin(), panel.series.end(),
+                [](const Series& a, const Series& b) { return a.ours != b.ours ? a.ours : a.impl < b.impl; });
+  return out;
+}
+
+std::string title_of(const Panel& panel) {
+  return panel.note.empty() ? panel.model : panel.model + ", " + panel.note;
+}
+
+const Series* series_named(const Panel& panel, std::string_view impl) {
+  for (const Series& s : panel.series)
+    if (s.impl == impl) return &s;
+  return nullptr;
+}
+
+std::optional<double> ratio_at(const Panel& panel, int64_t tokens) {
+  const Series* sluice = series_named(panel, "sluice");
+  if (!sluice || !sluice->at.contains(tokens)) return {};
+  std::optional<double> fastest;
+  for (const Series& s : panel.series) {
+    if (s.ours || !s.at.contains(tokens)) continue;
+    const double us = s.at.at(tokens).median_us;
+    fastest = fastest ? std::min(*fastest, us) : us;
+  }
+  if (!fastest) return {};
+  return *fastest / sluice->at.at(tokens).median_us;
+}
+
+}  // namespace sluice::bench

@@ -1,0 +1,51 @@
+// Rows sorted into what is drawn and tabled: one panel for each operation, model and note.
+#pragma once
+#include <map>
+#include <optional>
+
+#include "report/results.h"
+
+namespace sluice::bench {
+
+// The floor of an H200: no kernel that reads everything from memory is faster. Measured on the card: a stream that is
+// only read, bf16 products at the clock that the power limit leaves, an empty kernel in a replayed graph.
+constexpr double kFloorBytesPerUs = 4.55e6;
+constexpr double kFloorFlopsPerUs = 700e6;
+constexpr double kFloorLaunchUs = 0.51;
+constexpr double floor_us(double bytes, double flops) {
+  const double moved = bytes / kFloorBytesPerUs, multiplied = flops / kFloorFlopsPerUs;
+  return kFloorLaunchUs + (moved > multiplied ? moved : multiplied);
+}
+
+struct Time {
+  double median_us = 0, p10_us = 0, p90_us = 0;
+};
+
+// One implementation over the token counts.
+struct Series {
+  std::string impl, version;
+  bool ours = false;  // "sluice" or "sluice-..."
+  std::map<int64_t, Time> at = {};
+};
+
+struct Panel {
+  std::string op, model, note;
+  std::vector<Series> series;          // ours first ("sluice" before its variants), then peers by name
+  std::map<int64_t, double> floor_us;  // by tokens; it has every count that is measured
+};
+
+// An operation that has rows, with its panels in the order of the rows.
+struct Figure {
+  std::string op;
+  std::vector<Panel> panels;
+};
+
+std::vector<Figure> figures_of(const std::vector<Row>& rows);
+
+// "2880x128", with the note where there is one: "2880x128, with copies".
+std::string title_of(const Panel& panel);
+const Series* series_named(const Panel& panel, std::string_view impl);
+// Median of the fastest peer over that of "sluice"; none where one of them has no row.
+std::optional<double> ratio_at(const Panel& panel, int64_t tokens);
+
+}  // namespace sluice::bench

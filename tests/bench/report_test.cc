@@ -1,0 +1,195 @@
+// Measured rows: read, refused, tabled, drawn. tests/data/bench/ holds rows, and the pages that must come of them;
+// SLUICE_UPDATE_GOLDENS=1 in the environment writes these pages instead of comparing them.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <utility>
+
+#include "base/json.h"
+#include "report/figure.h"
+#include "report/page.h"
+
+namespace sluice::bench {
+namespace {
+
+const std::string kData = std::string(SLUICE_SOURCE_DIR) + "/tests/data/bench/";
+const std::string kHeader(kCsvHeader);
+
+std::string text_of(const std::string& path) { return read_file(path, 1 << 20).value(); }
+
+std::vector<Row> rows_of(const Suite& suite) {
+  const std::string name = std::string(suite.name) + ".csv";
+  return parse_csv(text_of(kData + name), name, suite.name).value();
+}
+
+TEST(ReportGolden, Pages) {
+  for (const Suite& suite : kSuites) {
+    const std::string page = page_of(suite, figures_of(rows_of(suite)));
+    const std::string path = kData + std::string(suite.name) + ".md.txt";
+    if (std::getenv("SLUICE_UPDATE_GOLDENS")) {
+      std::ofstream(path, std::ios::binary) << page;
+      continue;
+    }
+    EXPECT_EQ(page, text_of(path)) << "rewrite with ./dev goldens, and read the diff";
+  }
+}
+
+TEST(Report, RowsComeBackAsTheyWereWritten) {
+  for (const Suite& suite : kSuites) {
+    std::string text = kHeader + "\n";
+    for (const Row& row : rows_of(suite)) text += csv_line(row).value();
+    EXPECT_EQ(text, text_of(kData + std::string(suite.name) + ".csv"));
+  }
+}
+
+TEST(Report, WhatWouldBreakALineIsNotWritten) {
+  Row row = rows_of(kSuites[0]).front();
+  row.version = "1.0, or so";
+  EXPECT_EQ(csv_line(row).status().message,
+            "csv: version: wanted no comma, no quote and one line, found '1.0, or so'");
+}
+
+TEST(Report, WrongRowsAreRefusedWithTheirLine) {
+  const std::string good = "router,router_gemm,2880x128,1,sluice,0.1.0,2.0,1.9,2.1,743552,737280,\n";
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "router.csv:1: wanted the header " + kHeader + ", found ''"},
+      {"op,suite\n" + good, "router.csv:1: wanted the header " + kHeader + ", found 'op,suite'"},
+      {kHeader + "\n", "router.csv:1: wanted rows behind the header, found 'none'"},
+      {kHeader + "\nrouter,router_gemm,2880x128,1\n", "router.csv:2: wanted 12 fields, found '4'"},
+      {kHeader + "\n" + good + "\n", "router.csv:3: wanted 12 fields, found '1'"},
+      {kHeader + "\nrouting,chain,2880x128,1,sluice,0.1.0,2.0,1.9,2.1,1,1,\n",
+       "router.csv:2: wanted suite router, found 'routing'"},
+      {kHeader + "\nrouter,../gemm,2880x128,1,sluice,0.1.0,2.0,1.9,2.1,1,1,\n",
+       "router.csv:2: wanted a-z, 0-9 and _ for op, found '../gemm'"},
+      {kHeader + "\nrouter,router_gemm,2880|128,1,sluice,0.1.0,2.0,1.9,2.1,1,1,\n",
+       "router.csv:2: wanted printable ASCII without | ` \" < > for model, found '2880|128'"},
+      {kHeader + "\nrouter,router_gemm,2880x128,0,sluice,0.1.0,2.0,1.9,2.1,1,1,\n",
+       "router.csv:2: wanted a whole number of 1 or more for tokens, found '0'"},
+      {kHeader + "\nrouter,router_gemm,2880x128,1.5,sluice,0.1.0,2.0,1.9,2.1,1,1,\n",
+       "router.csv:2: wanted a whole number of 1 or more for tokens, found '1.5'"},
+      {kHeader + "\nrouter,router_gemm,2880x128,1,,0.1.0,2.0,1.9,2.1,1,1,\n",
+       "router.csv:2: wanted a word for impl, found ''"},
+      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,0.1.0,fast,1.9,2.1,1,1,\n",
+       "router.csv:2: wanted a number of 0 or more for median_us, found 'fast'"},
+      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,0.1.0,nan,1.9,2.1,1,1,\n",
+       "router.csv:2: wanted a number of 0 or more for median_us, found 'nan'"},
+      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,0.1.0,2.0,1.9,2.1,-1,1,\n",
+       "router.csv:2: wanted a number of 0 or more for bytes, found '-1'"},
+      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,0.1.0,2.0,0,2.1,1,1,\n",
+       "router.csv:2: wanted p10_us above 0, found '0'"},
+      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,0.1.0,1.8,1.9,2.1,1,1,\n",
+       "router.csv:2: wanted median_us of p10_us or more, found '1.8'"},
+      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,0.1.0,2.0,1.9,1.95,1,1,\n",
+       "router.csv:2: wanted p90_us of median_us or more, found '1.95'"},
+      {kHeader + "\n" + good + "router,router_gemm,2880x128,1,tiny,1,2.0,1.9,2.1,743553,737280,\n",
+       "router.csv:3: wanted bytes 743552 as on line 2, found '743553'"},
+      {kHeader + "\n" + good + "router,router_gemm,2880x128,1,tiny,1,2.0,1.9,2.1,743552,1,\n",
+       "router.csv:3: wanted flops 737280 as on line 2, found '1'"},
+      {kHeader + "\n" + good + good,
+       "router.csv:3: wanted one row for sluice (there is one on line 2), found 'sluice'"},
+  };
+  for (const auto& [text, message] : cases) {
+    const auto rows = parse_csv(text, "router.csv", "router");
+    EXPECT_EQ(rows.status().code, Code::kCorrupt) << text;
+    EXPECT_EQ(rows.status().message, message);
+  }
+  EXPECT_TRUE(parse_csv(kHeader + "\r\n" + good.substr(0, good.size() - 1), "router.csv", "router").ok());
+}
+
+TEST(Report, PanelsPutOursFirstAndCompareOnlyWhatIsThere) {
+  const std::vector<Figure> figures = figures_of(rows_of(kSuites[0]));
+  ASSERT_EQ(figures.size(), 1u);
+  ASSERT_EQ(figures[0].panels.size(), 2u);
+  const Panel& panel = figures[0].panels[0];
+  EXPECT_EQ(title_of(panel), "2880x128");
+  std::vector<std::string> impls;
+  for (const Series& s : panel.series) impls.push_back(s.impl);
+  EXPECT_EQ(impls, (std::vector<std::string>{"sluice", "cublaslt", "tinygemm"}));
+  EXPECT_DOUBLE_EQ(*ratio_at(panel, 1), 2.6 / 2.0);        // of tinygemm, the faster of two
+  EXPECT_DOUBLE_EQ(*ratio_at(panel, 64), 5.75 / 2.125);    // tinygemm has no row
+  EXPECT_DOUBLE_EQ(*ratio_at(panel, 16384), 29.6 / 30.2);  // below 1 is said, too
+  EXPECT_FALSE(ratio_at(figures[0].panels[1], 2).has_value());
+  // One token is bound by bytes, 16384 by bytes as well: 99303680 / 4.55e6 > 12079595520 / 700e6.
+  EXPECT_DOUBLE_EQ(panel.floor_us.at(1), kFloorLaunchUs + 743552 / kFloorBytesPerUs);
+  EXPECT_DOUBLE_EQ(panel.floor_us.at(16384), kFloorLaunchUs + 99303680 / kFloorBytesPerUs);
+}
+
+TEST(Report, TheFloorIsOfFlopsWhereTheyTakeLonger) {
+  const auto rows =
+      parse_csv(kHeader + "\nrouter,router_gemm,1x1,8,tiny,1,9,9,9,4.55e6,7e9,\n", "r.csv", "router");
+  ASSERT_TRUE(rows.ok()) << rows.status().message;
+  const Panel panel = figures_of(rows.value())[0].panels[0];
+  EXPECT_DOUBLE_EQ(panel.floor_us.at(8), kFloorLaunchUs + 10);
+  EXPECT_FALSE(ratio_at(panel, 8).has_value());  // nothing of ours
+}
+
+// Keeps what is drawn.
+class Sketch final : public Canvas {
+ public:
+  struct Line {
+    std::vector<Point> points;
+    double width;
+  };
+  std::vector<Line> lines;
+  std::vector<std::vector<Point>> areas;
+  std::vector<Point> all;
+  void area(std::span<const Point> corners, Colour) override {
+    areas.emplace_back(corners.begin(), corners.end());
+    all.insert(all.end(), corners.begin(), corners.end());
+  }
+  void line(std::span<const Point> points, Colour, double width, Dash) override {
+    lines.push_back({{points.begin(), points.end()}, width});
+    all.insert(all.end(), points.begin(), points.end());
+  }
+  void disc(Point centre, double, Colour) override { all.push_back(centre); }
+  void text(Point at, std::string_view, const TextStyle&) override { all.push_back(at); }
+  Result<std::string> finish() override { return std::string(); }
+};
+
+TEST(Report, FiguresStayOnTheirPageAndSluiceIsThickest) {
+  for (const Suite& suite : kSuites)
+    for (const Figure& figure : figures_of(rows_of(suite))) {
+      Sketch sketch;
+      draw(figure, {"title", "models"}, sketch);
+      const Size size = size_of(figure);
+      for (const Point& p : sketch.all) {
+        EXPECT_TRUE(p.x >= 0 && p.x <= size.width && p.y >= 0 && p.y <= size.height) << p.x << " " << p.y;
+      }
+    }
+  Sketch sketch;
+  const Figure figure = figures_of(rows_of(kSuites[0]))[0];
+  draw(figure, {"title"}, sketch);
+  // The first panel's lines of three implementations over 3, 3 and 2 token counts; ours is the last, on top.
+  std::vector<Sketch::Line> curves;
+  for (const Sketch::Line& l : sketch.lines)
+    if (l.points.size() == 3) curves.push_back(l);
+  ASSERT_EQ(curves.size(), 2u);
+  EXPECT_GT(curves[1].width, 1.5 * curves[0].width);
+  // Both axes are logarithmic: 1, 64 and 16384 tokens lie 6 and 8 doublings apart, cuBLASLt above us where it is slower.
+  const std::vector<Point>& ours = curves[1].points;
+  EXPECT_NEAR((ours[1].x - ours[0].x) / (ours[2].x - ours[0].x), 6.0 / 14, 1e-9);
+  EXPECT_LT(curves[0].points[0].y, ours[0].y);
+  EXPECT_GT(curves[0].points[2].y, ours[2].y);
+}
+
+TEST(Report, SvgNamesEverybodyAndEscapes) {
+  const Figure figure = figures_of(rows_of(kSuites[0]))[0];
+  const Size size = size_of(figure);
+  const auto draw_once = [&] {
+    const auto canvas = svg_canvas(size.width, size.height, "a < b & c");
+    draw(figure, {"a < b & c", "hidden x experts"}, *canvas);
+    return canvas->finish().value();
+  };
+  const std::string svg = draw_once();
+  EXPECT_EQ(svg, draw_once());
+  EXPECT_EQ(svg.substr(0, 4), "<svg");
+  EXPECT_TRUE(svg.ends_with("</svg>\n"));
+  EXPECT_NE(svg.find("<title>a &lt; b &amp; c</title>"), std::string::npos);
+  for (const char* name : {"sluice", "cublaslt", "tinygemm", "floor", "2880x128", "7168x256", "16k", "µs"})
+    EXPECT_NE(svg.find(">" + std::string(name) + "</text>"), std::string::npos) << name;
+  EXPECT_LT(svg.size(), 16u << 10);
+}
+
+}  // namespace
+}  // namespace sluice::bench

@@ -1,0 +1,45 @@
+// sluice_bench_cuda where it cannot measure: wrong words, and what is missing.
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "harness/process.h"
+
+namespace sluice::test {
+namespace {
+
+#ifdef SLUICE_BENCH_CUDA
+TEST(CliBenchCuda, WrongWordsAreNamed) {
+  const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{"--suit", "router"},
+       "wanted one of --suite, --models, --tokens, --peers, --out, --quick, found '--suit'"},
+      {{"--suite", "router,gate"}, "--suite: wanted router, routing or chain, found 'gate'"},
+      {{"--tokens", "1,zero"}, "--tokens: wanted counts from 1 to 16384, found 'zero'"},
+      {{"--tokens", "16385"}, "--tokens: wanted counts from 1 to 16384, found '16385'"},
+      {{"--tokens", ""}, "--tokens: wanted counts from 1 to 16384, found none"},
+      {{"--out"}, "--out: wanted a value, found none"},
+  };
+  for (auto [words, message] : cases) {
+    words.insert(words.begin(), SLUICE_BENCH_CUDA);
+    const Outcome o = run_process(words);
+    EXPECT_EQ(o.status, 2) << message;
+    EXPECT_EQ(o.out, "");
+    EXPECT_EQ(o.err, "sluice_bench_cuda: " + message + "\n");
+  }
+}
+
+// Without a GPU that is what is missing; with one it is the folder.
+TEST(CliBenchCuda, WhatIsMissingIsOneLine) {
+  const Outcome o = run_process({SLUICE_BENCH_CUDA, "--peers", "/nowhere/at/all"});
+  EXPECT_EQ(o.status, 1) << o.out;
+  EXPECT_EQ(o.out, "");
+  EXPECT_EQ(o.err.find('\n'), o.err.size() - 1) << o.err;
+  const bool gpu = o.err.find("sluice_bench_cuda: cuda: wanted ") != 0;
+  if (gpu) {
+    EXPECT_EQ(o.err.find("sluice_bench_cuda: peers: wanted peer_*.so in /nowhere/at/all"), 0u) << o.err;
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace sluice::test

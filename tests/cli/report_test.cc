@@ -1,0 +1,113 @@
+// sluice bench report: what it writes, and what it refuses.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/json.h"
+#include "harness/process.h"
+
+namespace sluice::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kData = fs::path(SLUICE_SOURCE_DIR) / "tests/data/bench";
+
+std::string text_of(const fs::path& path) { return read_file(path.string(), 1 << 24).value(); }
+
+// A folder that goes away.
+class Folder {
+ public:
+  Folder() : path_(fs::path(testing::TempDir()) / ("sluice_report_" + std::to_string(getpid()))) {
+    fs::remove_all(path_);
+    fs::create_directories(path_);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  const fs::path& path() const { return path_; }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(path_ / name, std::ios::binary) << text;
+  }
+
+ private:
+  fs::path path_;
+};
+
+Outcome report(const fs::path& from, const fs::path& to) {
+  return run_process({SLUICE_COMMAND, "bench", "report", "--from", from.string(), "--to", to.string()});
+}
+
+// Status 2, nothing on standard output, one line that says `part`; and nothing is written.
+void expect_refusal(const fs::path& from, const std::string& part) {
+  const fs::path to = from / "out";
+  const Outcome o = report(from, to);
+  EXPECT_EQ(o.status, 2) << o.out;
+  EXPECT_EQ(o.out, "");
+  EXPECT_EQ(o.err.find('\n'), o.err.size() - 1) << o.err;
+  EXPECT_NE(o.err.find(part), std::string::npos) << part << "\nin " << o.err;
+  EXPECT_FALSE(fs::exists(to));
+}
+
+uint32_t big_endian(const std::string& bytes, size_t at) {
+  uint32_t out = 0;
+  for (size_t i = at; i < at + 4; ++i) out = out << 8 | static_cast<uint8_t>(bytes[i]);
+  return out;
+}
+
+TEST(CliReport, WritesPagesAndFiguresTheSameEachTime) {
+  const Folder folder;
+  const fs::path to = folder.path() / "a/b";  // is made
+  const Outcome o = report(kData, to);
+  ASSERT_EQ(o.status, 0) << o.err;
+  std::string want;
+  for (const char* name :
+       {"router_gemm.svg", "router_gemm.png", "router.md", "chain.svg", "chain.png", "routing.md"})
+    want += (to / name).string() + "\n";
+  EXPECT_EQ(o.out, want);
+  EXPECT_EQ(text_of(to / "router.md"), text_of(kData / "router.md.txt"));
+  EXPECT_EQ(text_of(to / "routing.md"), text_of(kData / "routing.md.txt"));
+  const std::string svg = text_of(to / "router_gemm.svg"), png = text_of(to / "router_gemm.png");
+  for (const char* impl : {">sluice<", ">cublaslt<", ">tinygemm<"})
+    EXPECT_NE(svg.find(impl), std::string::npos) << impl;
+  ASSERT_EQ(png.substr(0, 8), "\x89PNG\r\n\x1a\n");
+  // The same picture, 1.25 times as large: two panels side by side.
+  EXPECT_NE(svg.find("width=\"1048\""), std::string::npos) << svg.substr(0, 200);
+  EXPECT_EQ(big_endian(png, 16), 1310u);
+  EXPECT_GT(big_endian(png, 20), 400u);
+  EXPECT_GT(png.size(), 10000u);  // an empty page of this size has less than 4000
+  ASSERT_EQ(report(kData, folder.path() / "again").status, 0);
+  for (const auto& file : fs::directory_iterator(to))
+    EXPECT_EQ(text_of(file.path()), text_of(folder.path() / "again" / file.path().filename())) << file.path();
+}
+
+TEST(CliReport, WrongFilesAreRefusedAndNothingIsWritten) {
+  const Folder folder;
+  const std::string csv = (folder.path() / "router.csv").string();
+  expect_refusal(folder.path(), "bench report: wanted router.csv or routing.csv in " +
+                                    folder.path().string() + ", found neither");
+  folder.write("router.csv", "");
+  expect_refusal(folder.path(), csv + ":1: wanted the header suite,op,model,");
+  std::string rows = text_of(kData / "router.csv");
+  folder.write("router.csv", rows + "router,router_gemm,2880x128,1,x,1,2,1,3,1\n");
+  expect_refusal(folder.path(), csv + ":12: wanted 12 fields, found '10'");
+  // An operation's figures have one name, so it has one file of rows.
+  folder.write("router.csv", rows);
+  folder.write("routing.csv",
+               rows.substr(0, rows.find('\n') + 1) + "routing,router_gemm,1x1,1,x,1,2,1,3,1,1,\n");
+  expect_refusal(folder.path(), "routing.csv: wanted operations of no other file, found 'router_gemm'");
+}
+
+TEST(CliReport, WordsAndPlacesItCannotUseAreNamed) {
+  const Folder folder;
+  Outcome o = run_process({SLUICE_COMMAND, "bench", "report", "--form", "x"});
+  EXPECT_EQ(o.status, 2);
+  EXPECT_EQ(o.err, "sluice: unknown flag '--form'; did you mean '--from'?\n");
+  folder.write("file", "");
+  o = report(kData, folder.path() / "file");
+  EXPECT_EQ(o.status, 2);
+  EXPECT_NE(o.err.find("bench report: wanted a folder "), std::string::npos) << o.err;
+}
+
+}  // namespace
+}  // namespace sluice::test
