@@ -18,9 +18,13 @@ constexpr int64_t kTurns = 3;
 // x [tokens, hidden] bf16, w [experts, hidden] bf16.
 struct GateShape {
   int64_t hidden, experts;
-  bool bias;  // gpt-oss: a bias, and logits in bf16; the others: none, and logits in f32
+  bool bias;  // gpt-oss's
+  DType
+      type;  // of the logits: gpt-oss has bf16, the others f32, and bf16 beside it for peers that write no other
+  int64_t tokens_most = 16384;
   std::string model() const { return std::to_string(hidden) + "x" + std::to_string(experts); }
-  DType logits() const { return bias ? DType::kBF16 : DType::kF32; }
+  DType logits() const { return type; }
+  std::string note() const { return std::string(text(type)) + (bias ? " logits, bias" : " logits"); }
   int64_t weight_bytes() const { return 2 * experts * hidden; }
   RouterGemm::Problem problem(int64_t tokens) const {
     return {.tokens = tokens, .experts = experts, .hidden = hidden, .y = logits(), .bias = bias};

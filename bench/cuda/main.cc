@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kUsage = R"(usage: sluice_bench_cuda [OPTIONS]
 
-  --suite LIST      of router, routing, chain, parted by commas; all of them if it is not given
+  --suite LIST      of router, routing, chain, parted by commas; all of them if it is not given. Rows of chain stand in
+                    routing.csv
   --models LIST     only these, as rows name them: 2880x128,256x8-deepseek_v3
   --tokens LIST     counts from 1 to 16384; 18 of them from 1 to 16384 if it is not given
   --peers DIR       a folder of peer_*.so: see bench/peers/peer.h
@@ -156,7 +157,14 @@ Status run(const Options& o) {
         return {};
       });
   for (const std::string& suite : o.suites) {
-    if (suite == "router") SLUICE_TRY(bench.router());
+    if (suite == "router") {
+      SLUICE_TRY(bench.router());
+      SLUICE_TRY(bench.fused());
+    } else if (suite == "routing") {
+      SLUICE_TRY(bench.routing());
+    } else {
+      SLUICE_TRY(bench.chain());
+    }
   }
   return rows > 0 ? Status{}
                   : unsupported("wanted something to measure, found none: see --models, and the lines above");

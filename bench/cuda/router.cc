@@ -7,9 +7,14 @@
 namespace sluice::bench {
 namespace {
 
-constexpr GateShape kShapes[] = {{2880, 32, true},   {2880, 128, true},  {4096, 256, false},
-                                 {7168, 256, false}, {7168, 384, false}, {2688, 128, false},
-                                 {4096, 512, false}, {5120, 384, false}};
+constexpr DType kF = DType::kF32, kB = DType::kBF16;
+constexpr int64_t kSmall = 512;  // where peers that write bf16 alone are the fastest
+constexpr GateShape kShapes[] = {
+    {2880, 32, true, kB},           {2880, 128, true, kB},          {4096, 256, false, kF},
+    {7168, 256, false, kF},         {7168, 384, false, kF},         {2688, 128, false, kF},
+    {4096, 512, false, kF},         {5120, 384, false, kF},         {4096, 256, false, kB, kSmall},
+    {7168, 256, false, kB, kSmall}, {7168, 384, false, kB, kSmall}, {2688, 128, false, kB, kSmall},
+    {4096, 512, false, kB, kSmall}, {5120, 384, false, kB, kSmall}};
 
 sluice_peer_router peer_args(const RouterGemm::Args& a, const GateShape& shape, bool dependent) {
   return {.tokens = a.y.shape[0],
@@ -41,7 +46,8 @@ Status add_peers(const Peers& peers, const Gate& gate, Memory& memory, bool depe
       return error == 0 ? Status{}
                         : unsupported(std::string(peer->name) + ": error " + std::to_string(error));
     };
-    contest->contenders.push_back({Who::kPeer, peer->name, peer->version, dependent, enqueue});
+    contest->contenders.push_back(
+        {Who::kPeer, csv_word(peer->name), csv_word(peer->version), dependent, enqueue});
   }
   return {};
 }
@@ -53,7 +59,8 @@ Status Bench::router() {
     if (!wants(shape.model())) continue;
     Gate gate(device_, shape);
     SLUICE_TRY(gate.make(tokens_max()));
-    for (const int64_t tokens : options_.tokens)
+    for (const int64_t tokens : options_.tokens) {
+      if (tokens > shape.tokens_most) continue;
       for (const bool dependent : {false, true}) {
         const RouterGemm::Problem problem = shape.problem(tokens);
         const RouterGemm::Args first = gate.args(tokens, 0);
@@ -61,7 +68,7 @@ Status Bench::router() {
         Contest contest{.suite = "router",
                         .op = dependent ? "router_gemm_pdl" : "router_gemm",
                         .model = shape.model(),
-                        .note = "",
+                        .note = shape.note(),
                         .tokens = tokens,
                         .bytes = RouterGemm::bytes(problem),
                         .flops = RouterGemm::flops(problem)};
@@ -75,6 +82,7 @@ Status Bench::router() {
         SLUICE_TRY(add_peers(peers_, gate, memory, dependent, &contest));
         SLUICE_TRY(hold(contest, std::move(complaints)));
       }
+    }
   }
   return {};
 }

@@ -23,7 +23,10 @@ class Bench {
   Bench(Device& device, const Peers& peers, Options options, Report report)
       : device_(device), peers_(peers), options_(std::move(options)), report_(std::move(report)) {}
 
-  Status router();  // router_gemm, router_gemm_pdl
+  Status router();   // router_gemm, router_gemm_pdl
+  Status fused();    // router_route_fused
+  Status routing();  // route_group
+  Status chain();
 
  private:
   bool wants(const std::string& model) const;

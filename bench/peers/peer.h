@@ -1,7 +1,8 @@
 /* How the CUDA benchmark meets a kernel of somebody else: a shared library that exports sluice_peers(). Adapters in
  * this folder wrap the peers' own code, which stays outside the repository (bench/peers/build fetches and compiles it).
  *
- * Pointers are device memory. enqueue() may allocate nothing and must be capturable into a CUDA graph. */
+ * Pointers are device memory. enqueue() may allocate nothing and must be capturable into a CUDA graph, once it has been
+ * called outside of one (the first launch loads the kernel). */
 #ifndef SLUICE_BENCH_PEER_H
 #define SLUICE_BENCH_PEER_H
 #include <stddef.h>
@@ -19,7 +20,7 @@ typedef struct sluice_peer_router {
   const void* bias; /* bf16, or null: none */
   void* y;          /* bf16, or f32 if y_is_f32 */
   int32_t y_is_f32;
-  int32_t dependent; /* launch with programmatic dependent launch */
+  int32_t dependent; /* launch with programmatic dependent launch; a peer without it refuses */
 } sluice_peer_router;
 
 /* What turns logits into ids and weights. */
@@ -52,7 +53,8 @@ typedef struct sluice_peer {
   size_t (*router_scratch_bytes)(const sluice_peer_router*);
   /* 0, or an error of the peer's. scratch is router_scratch_bytes() of device memory. stream is a cudaStream_t.
    * prepare() is called once for each problem before any enqueue (heuristics, attributes); it may allocate and
-   * synchronise. It may return a handle that enqueue() gets back, for as long as the library is loaded. */
+   * synchronise. It may return a handle that enqueue() gets back, for as long as the library is loaded; enqueue() may
+   * then be given other addresses for x, w, bias and y. */
   void* (*router_prepare)(const sluice_peer_router*, void* scratch);
   int (*router_enqueue)(const sluice_peer_router*, void* scratch, void* prepared, void* stream);
 

@@ -15,6 +15,10 @@ std::string number(double value, int decimals) {
   return text;
 }
 
+bool is_plain(char c) {
+  return c >= ' ' && c <= '~' && std::string_view("|`\"<>").find(c) == std::string_view::npos;
+}
+
 std::vector<std::string_view> split(std::string_view line) {
   std::vector<std::string_view> out;
   for (size_t at = 0;;) {
@@ -84,7 +88,7 @@ class Parser {
   // Words stand in tables and in the names of files.
   Status plain(size_t i, const char* name, std::string* out) const {
     for (const char c : fields_[i])
-      if (c < ' ' || c > '~' || std::string_view("|`\"<>").find(c) != std::string_view::npos)
+      if (!is_plain(c))
         return wrong(std::string("printable ASCII without | ` \" < > for ") + name, fields_[i]);
     *out = fields_[i];
     return {};
@@ -137,6 +141,12 @@ class Parser {
 };
 
 }  // namespace
+
+std::string csv_word(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = c == ',' ? ';' : is_plain(c) ? c : ' ';
+  return out;
+}
 
 Result<std::string> csv_line(const Row& r) {
   std::string out;

@@ -25,6 +25,9 @@ struct Row {
 constexpr std::string_view kCsvHeader =
     "suite,op,model,tokens,impl,version,median_us,p10_us,p90_us,bytes,flops,note";
 
+// Somebody else's words as a field: what parse_csv() refuses there becomes a space or a semicolon.
+std::string csv_word(std::string_view text);
+
 // One line, with its end. kInvalidArgument names a field that holds a comma, a quote or the end of a line.
 Result<std::string> csv_line(const Row& row);
 

@@ -50,6 +50,15 @@ TEST(Report, WhatWouldBreakALineIsNotWritten) {
             "csv: version: wanted no comma, no quote and one line, found '1.0, or so'");
 }
 
+TEST(Report, WordsOfOthersAreMadeToFit) {
+  Row row = rows_of(kSuites[0]).front();
+  row.version = csv_word("1.0, \"best\" of <32>\n\xc3\xa9|`");
+  EXPECT_EQ(row.version, "1.0;  best  of  32      ");
+  const auto line = csv_line(row);
+  ASSERT_TRUE(line.ok()) << line.status().message;
+  EXPECT_TRUE(parse_csv(kHeader + "\n" + line.value(), "r.csv", "router").ok());
+}
+
 TEST(Report, WrongRowsAreRefusedWithTheirLine) {
   const std::string good = "router,router_gemm,2880x128,1,sluice,0.1.0,2.0,1.9,2.1,743552,737280,\n";
   const std::pair<std::string, std::string> cases[] = {

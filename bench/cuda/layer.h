@@ -1,0 +1,73 @@
+// The front of an MoE layer, from the residual stream to rows sorted by expert, with kernels put together in several ways.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/gate.h"
+#include "cuda/ours.h"
+#include "cuda/routes.h"
+#include "ops/rms_norm.h"
+#include "ops/router_route.h"
+
+namespace sluice::bench {
+
+struct LayerShape {
+  GateShape gate;
+  RouteTopk::Problem route;  // its tokens and type of logits are the gate's
+};
+std::vector<LayerShape> layer_shapes();
+
+// A way to compute the same: its kernels in order, and what the cost models say of them together.
+struct Way {
+  std::string impl;
+  double cost_us = 0;
+  std::vector<std::function<Status(int64_t i)>> steps = {};
+};
+
+Contender contender_of(const Way& way, bool dependent);
+
+// Tensors of a shape at one token count.
+class Layer {
+ public:
+  Layer(Gate& gate, const LayerShape& shape, int64_t tokens);
+  Status make();
+
+  // Adds one operation to a way. kUnsupported: no kernel of ours.
+  Status norm(Way* way);
+  Status gate(Way* way);
+  Status route(Way* way);
+  Status group(Way* way);
+  Status route_group(Way* way);
+  Status gate_route(Way* way);  // RouterRoute
+
+  const RouterRoute::Problem& router_route() const { return router_route_; }
+  RouterRoute::Args router_route_args(int64_t i) const;
+  Memory& memory() { return memory_; }
+  // From here on the gate reads what norm() writes, instead of x.
+  void read_normed() { normed_ = true; }
+  Status poison_outputs();
+  Result<std::string> check_norm();
+  // Logits, ids and weights of run 0.
+  Result<std::string> check_choice();
+  Result<std::string> check_grouping();
+
+ private:
+  RouterGemm::Args gate_args(int64_t i) const;
+  RouteGroup::Args routes(int64_t i) const;  // with the gate's logits
+  RmsNorm::Args norm_args(int64_t i) const;
+  template <class Op, class MakeArgs>
+  Status add(Way* way, const typename Op::Problem& problem, MakeArgs args);
+
+  Gate& gate_;
+  Memory memory_;
+  RmsNorm::Problem norm_;
+  RouterRoute::Problem router_route_;
+  RouteGroup::Problem route_group_;
+  std::vector<Tensor> h_;
+  Tensor norm_weight_ = {};
+  std::vector<RouteGroup::Args> routes_;
+  bool normed_ = false;
+};
+
+}  // namespace sluice::bench

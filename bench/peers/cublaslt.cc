@@ -1,0 +1,198 @@
+// cuBLASLt, the fastest of up to 32 algorithms that its heuristics offer, timed on the problem itself with cold weights.
+// The library is opened at run time, so that this adapter is built without it: libcublasLt.so.13 from the loader's
+// path (LD_LIBRARY_PATH), or the file that the variable SLUICE_PEER_CUBLASLT names.
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "peer.h"
+
+namespace {
+
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+constexpr int kAlgorithms = 32;
+constexpr size_t kColdBytes = size_t{128}
+                              << 20;  // of weights to rotate over while timing: twice the L2 of Hopper
+constexpr int kFewestLaunches = 32;
+constexpr int kReplays = 3;
+
+struct Library {
+  bool open = false;
+  cublasLtHandle_t handle = nullptr;
+  char version[48] = "libcublasLt.so.13 not found";
+  decltype(&cublasLtCreate) create;
+  decltype(&cublasLtGetVersion) get_version;
+  decltype(&cublasLtMatmul) matmul;
+  decltype(&cublasLtMatmulDescCreate) desc_create;
+  decltype(&cublasLtMatmulDescSetAttribute) desc_set;
+  decltype(&cublasLtMatrixLayoutCreate) layout_create;
+  decltype(&cublasLtMatmulPreferenceCreate) preference_create;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
+  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+
+  Library() {
+    const char* named = std::getenv("SLUICE_PEER_CUBLASLT");
+    void* file = dlopen(named != nullptr ? named : "libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL);
+    if (file == nullptr) return;
+    const auto find = [&](auto& function, const char* name) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(file, name));
+      return function != nullptr;
+    };
+    open = find(create, "cublasLtCreate") && find(get_version, "cublasLtGetVersion") &&
+           find(matmul, "cublasLtMatmul") && find(desc_create, "cublasLtMatmulDescCreate") &&
+           find(desc_set, "cublasLtMatmulDescSetAttribute") &&
+           find(layout_create, "cublasLtMatrixLayoutCreate") &&
+           find(preference_create, "cublasLtMatmulPreferenceCreate") &&
+           find(preference_set, "cublasLtMatmulPreferenceSetAttribute") &&
+           find(preference_destroy, "cublasLtMatmulPreferenceDestroy") &&
+           find(heuristic, "cublasLtMatmulAlgoGetHeuristic");
+    if (!open) return;
+    const size_t number = get_version();  // 130101: 13.1.1
+    std::snprintf(version, sizeof version, "cublasLt %zu.%zu.%zu, best of %d", number / 10000,
+                  number / 100 % 100, number % 100, kAlgorithms);
+  }
+};
+
+Library& library() {
+  static Library it;
+  return it;
+}
+
+struct Prepared {
+  cublasLtMatmulDesc_t desc;
+  cublasLtMatrixLayout_t w, x, y;
+  cublasLtMatmulAlgo_t algorithm;
+};
+
+const char* supports(const sluice_peer_router* p) {
+  if (!library().open) return "libcublasLt.so.13 is not on the loader's path";
+  if (p->dependent) return "has no dependent launch";
+  if (p->bias != nullptr && p->y_is_f32) return "adds a bf16 bias to bf16 logits only";
+  if (p->hidden % 8 != 0 || p->experts % 8 != 0)
+    return "hidden and experts in multiples of 8 (rows of 16 bytes)";
+  return nullptr;
+}
+
+size_t scratch_bytes(const sluice_peer_router*) { return kWorkspaceBytes; }
+
+cublasStatus_t multiply(const Prepared& a, const cublasLtMatmulAlgo_t& algorithm, const sluice_peer_router* p,
+                        const void* w, void* scratch, void* stream) {
+  const float one = 1, zero = 0;
+  if (p->bias != nullptr)  // the descriptor holds the address, which the caller may change from call to call
+    library().desc_set(a.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias);
+  return library().matmul(library().handle, a.desc, &one, w, a.w, p->x, a.x, &zero, p->y, a.y, p->y, a.y,
+                          &algorithm, scratch, kWorkspaceBytes, static_cast<cudaStream_t>(stream));
+}
+
+// Microseconds of a launch, or a negative number if the algorithm refuses.
+float time_algorithm(const Prepared& a, const cublasLtMatmulAlgo_t& algorithm, const sluice_peer_router* p,
+                     const char* copies, size_t weight_bytes, size_t copy_count, void* scratch,
+                     cudaStream_t stream) {
+  if (multiply(a, algorithm, p, p->w, scratch, stream) != CUBLAS_STATUS_SUCCESS) return -1;
+  if (cudaStreamSynchronize(stream) != cudaSuccess) return -1;
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed) != cudaSuccess) return -1;
+  bool ok = true;
+  const int launches = std::max<int>(kFewestLaunches, copy_count);  // every copy once, so that none is warm
+  for (int i = 0; i < launches; ++i)
+    ok = ok && multiply(a, algorithm, p, copies + i % copy_count * weight_bytes, scratch, stream) ==
+                   CUBLAS_STATUS_SUCCESS;
+  if (cudaStreamEndCapture(stream, &graph) != cudaSuccess || !ok) return -1;
+  if (cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess) return -1;
+  cudaEvent_t from, to;
+  cudaEventCreate(&from);
+  cudaEventCreate(&to);
+  std::vector<float> times;
+  for (int i = 0; i < kReplays + 1; ++i) {
+    cudaEventRecord(from, stream);
+    cudaGraphLaunch(exec, stream);
+    cudaEventRecord(to, stream);
+    cudaEventSynchronize(to);
+    float milliseconds = 0;
+    cudaEventElapsedTime(&milliseconds, from, to);
+    if (i > 0) times.push_back(milliseconds * 1000 / launches);  // the first replay uploads the graph
+  }
+  cudaEventDestroy(from);
+  cudaEventDestroy(to);
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+  std::sort(times.begin(), times.end());
+  return times[kReplays / 2];
+}
+
+// Column-major: y^T[experts, tokens] = w[hidden, experts]^T x[hidden, tokens].
+bool describe(const sluice_peer_router* p, Prepared& a) {
+  Library& lt = library();
+  const cublasOperation_t transpose = CUBLAS_OP_T;
+  if (lt.desc_create(&a.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) != CUBLAS_STATUS_SUCCESS) return false;
+  lt.desc_set(a.desc, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose);
+  if (p->bias != nullptr) {
+    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    lt.desc_set(a.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+  }
+  const auto hidden = static_cast<uint64_t>(p->hidden), experts = static_cast<uint64_t>(p->experts);
+  const auto tokens = static_cast<uint64_t>(p->tokens);
+  return lt.layout_create(&a.w, CUDA_R_16BF, hidden, experts, p->hidden) == CUBLAS_STATUS_SUCCESS &&
+         lt.layout_create(&a.x, CUDA_R_16BF, hidden, tokens, p->hidden) == CUBLAS_STATUS_SUCCESS &&
+         lt.layout_create(&a.y, p->y_is_f32 ? CUDA_R_32F : CUDA_R_16BF, experts, tokens, p->experts) ==
+             CUBLAS_STATUS_SUCCESS;
+}
+
+// The fastest algorithm for p, or null. The descriptors live as long as the library.
+void* prepare(const sluice_peer_router* p, void* scratch) {
+  Library& lt = library();
+  if (!lt.open || (lt.handle == nullptr && lt.create(&lt.handle) != CUBLAS_STATUS_SUCCESS)) return nullptr;
+  Prepared a{};
+  cublasLtMatmulPreference_t preference;
+  if (!describe(p, a) || lt.preference_create(&preference) != CUBLAS_STATUS_SUCCESS) return nullptr;
+  lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspaceBytes,
+                    sizeof kWorkspaceBytes);
+  cublasLtMatmulHeuristicResult_t found[kAlgorithms];
+  int count = 0;
+  lt.heuristic(lt.handle, a.desc, a.w, a.x, a.y, a.y, preference, kAlgorithms, found, &count);
+  lt.preference_destroy(preference);
+
+  const size_t weight_bytes = static_cast<size_t>(p->experts) * p->hidden * 2;
+  const size_t copy_count = kColdBytes / weight_bytes + 1;
+  char* copies = nullptr;
+  cudaStream_t stream;
+  if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return nullptr;
+  if (cudaMalloc(&copies, copy_count * weight_bytes) != cudaSuccess) return nullptr;
+  for (size_t i = 0; i < copy_count; ++i)
+    cudaMemcpyAsync(copies + i * weight_bytes, p->w, weight_bytes, cudaMemcpyDeviceToDevice, stream);
+  float best = -1;
+  for (int i = 0; i < count; ++i) {
+    if (found[i].state != CUBLAS_STATUS_SUCCESS) continue;
+    const float us = time_algorithm(a, found[i].algo, p, copies, weight_bytes, copy_count, scratch, stream);
+    if (us < 0 || (best >= 0 && us >= best)) continue;
+    best = us;
+    a.algorithm = found[i].algo;
+  }
+  cudaFree(copies);
+  cudaStreamDestroy(stream);
+  cudaGetLastError();  // a refused algorithm leaves its error behind
+  return best < 0 ? nullptr : new Prepared(a);
+}
+
+int enqueue(const sluice_peer_router* p, void* scratch, void* prepared, void* stream) {
+  if (prepared == nullptr) return 1;
+  const Prepared& a = *static_cast<Prepared*>(prepared);
+  return multiply(a, a.algorithm, p, p->w, scratch, stream);
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const sluice_peer* const* sluice_peers(int* count) {
+  static const sluice_peer peer = {"cublaslt", library().version, supports, scratch_bytes, prepare,
+                                   enqueue,    nullptr,           nullptr,  nullptr};
+  static const sluice_peer* const peers[] = {&peer};
+  *count = 1;
+  return peers;
+}

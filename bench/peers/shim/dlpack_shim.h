@@ -1,0 +1,14 @@
+// The few names of DLPack and TVM that SGLang's kernel headers mention on the host side, which no adapter calls.
+#pragma once
+#include <cstdint>
+enum DLDeviceType { kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3, kDLROCM = 10 };
+enum DLDataTypeCode { kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLBfloat = 4 };
+struct DLDevice {
+  DLDeviceType device_type;
+  int32_t device_id;
+};
+struct DLDataType {
+  uint8_t code, bits;
+  uint16_t lanes;
+};
+inline void* TVMFFIEnvGetStream(int32_t, int32_t) { return nullptr; }

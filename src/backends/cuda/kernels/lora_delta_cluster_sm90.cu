@@ -1,0 +1,203 @@
+// LoRA delta in one launch: a cluster has a few tokens; each of its blocks takes an eighth of the columns for A x, reads
+// the others' parts of it, and then takes an eighth of the features for B (A x).
+//
+// Wins    always so far: A x never leaves the chip.
+// Loses   to nothing yet; many tokens of one adapter deserve two GEMMs.
+// Limits  none beyond the contract; 16-byte loads where hidden, row strides and addresses allow them. The split depends
+//         on hidden alone, so a row's bits do not depend on the batch.
+// Source  original; the contract is ops/lora_delta.h.
+#include "backends/cuda/card.h"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tile/cluster.cuh"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/vector.cuh"
+#include "ops/lora_delta.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kBlocks = 8, kWarps = 8, kThreads = 32 * kWarps;
+
+struct Parameters {
+  const void *x, *a, *b;
+  const float* scale;
+  const int32_t* adapter;
+  void* y;
+  int64_t x_stride, y_stride;  // elements from row to row
+  int64_t tokens;
+  int features, hidden, rank, adapters;
+  int block_columns;  // of hidden, a multiple of 8
+  bool y_bf16;
+};
+
+__device__ __forceinline__ float read_y(const Parameters& p, int64_t at) {
+  return p.y_bf16 ? tile::to_f32(static_cast<const __nv_bfloat16*>(p.y)[at]) : static_cast<const float*>(p.y)[at];
+}
+__device__ __forceinline__ void write_y(const Parameters& p, int64_t at, float value) {
+  if (p.y_bf16) {
+    static_cast<__nv_bfloat16*>(p.y)[at] = __float2bfloat16_rn(value);
+  } else {
+    static_cast<float*>(p.y)[at] = value;
+  }
+}
+
+// kTokens: of a cluster. N: neighbouring columns loaded at once. Shared memory: this block's part of A x and the whole
+// of it, each [kTokens][rank].
+template <class X, class W, int kTokens, int N>
+__global__ void __launch_bounds__(kThreads) delta(const __grid_constant__ Parameters p) {
+  extern __shared__ float shared[];
+  __shared__ int adapters[kTokens];
+  float *part = shared, *inner = shared + kTokens * p.rank;
+  const int block = blockIdx.x % kBlocks, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int64_t first = blockIdx.x / kBlocks * int64_t{kTokens};
+  const int begin = min(block * p.block_columns, p.hidden), end = min(begin + p.block_columns, p.hidden);
+  tile::release_next();
+  tile::wait_for_previous();
+  if (threadIdx.x < kTokens) {
+    const int64_t token = first + threadIdx.x;
+    const int adapter = token < p.tokens ? p.adapter[token] : -1;
+    adapters[threadIdx.x] = adapter < p.adapters ? adapter : -1;
+  }
+  __syncthreads();
+
+  for (int leader = 0; leader < kTokens; ++leader) {
+    // All tokens of the leader's adapter share its loads of A; the first of them leads.
+    const int adapter = adapters[leader];
+    bool led = adapter < 0;
+    for (int t = 0; t < leader; ++t) led |= adapters[t] == adapter;
+    if (led) continue;
+    for (int r = warp; r < p.rank; r += kWarps) {
+      const W* a = static_cast<const W*>(p.a) + (int64_t{adapter} * p.rank + r) * p.hidden;
+      float sum[kTokens] = {};
+      for (int k = begin + lane * N; k < end; k += 32 * N) {
+        float av[N];
+        tile::load(av, a + k);
+#pragma unroll
+        for (int t = 0; t < kTokens; ++t) {
+          if (adapters[t] != adapter) continue;
+          float xv[N];
+          tile::load(xv, static_cast<const X*>(p.x) + (first + t) * p.x_stride + k);
+#pragma unroll
+          for (int i = 0; i < N; ++i) sum[t] = fmaf(av[i], xv[i], sum[t]);
+        }
+      }
+#pragma unroll
+      for (int t = 0; t < kTokens; ++t) {
+        if (adapters[t] != adapter) continue;
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) sum[t] += __shfl_xor_sync(0xffffffffu, sum[t], step);
+        if (lane == 0) part[t * p.rank + r] = sum[t];
+      }
+    }
+  }
+
+  tile::cluster_publish();
+  tile::cluster_wait();
+  for (int i = threadIdx.x; i < kTokens * p.rank; i += kThreads) {
+    if (adapters[i / p.rank] < 0) continue;
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < kBlocks; ++j) sum += tile::load_remote(tile::remote_address(tile::shared_address(part + i), j));
+    inner[i] = sum;
+  }
+  tile::cluster_publish();  // nobody leaves while others read from it
+  __syncthreads();
+
+  const int each = (p.features + kBlocks - 1) / kBlocks;
+  const int stop = min((block + 1) * each, p.features);
+#pragma unroll 1
+  for (int t = 0; t < kTokens; ++t) {
+    const int adapter = adapters[t];
+    if (adapter < 0) continue;
+    const float scale = p.scale[adapter];
+    for (int n = block * each + threadIdx.x; n < stop; n += kThreads) {
+      const W* b = static_cast<const W*>(p.b) + (int64_t{adapter} * p.features + n) * p.rank;
+      float sum = 0;
+      for (int r = 0; r < p.rank; ++r) sum = fmaf(tile::to_f32(b[r]), inner[t * p.rank + r], sum);
+      const int64_t at = (first + t) * p.y_stride + n;
+      write_y(p, at, fmaf(scale, sum, read_y(p, at)));
+    }
+  }
+  tile::cluster_wait();
+}
+
+template <class X, class W, int kTokens>
+auto kernel_for(bool wide) {
+  return wide ? delta<X, W, kTokens, 8> : delta<X, W, kTokens, 1>;
+}
+template <class X, class W>
+auto kernel_for(int tokens, bool wide) {
+  return tokens == 1 ? kernel_for<X, W, 1>(wide) : kernel_for<X, W, 8>(wide);
+}
+template <class X>
+auto kernel_for(DType w, int tokens, bool wide) {
+  return w == DType::kBF16 ? kernel_for<X, __nv_bfloat16>(tokens, wide) : kernel_for<X, float>(tokens, wide);
+}
+
+// Tokens that share loads of A, once there are enough clusters of one token.
+int tokens_for(const LoraDelta::Problem& p) {
+  constexpr int64_t kFewTokens = 64;
+  return p.tokens > kFewTokens ? 8 : 1;
+}
+
+Refusal supports(const LoraDelta::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  r.need(p.tokens < (int64_t{1} << 27), "tokens < 2^27 (eight blocks a token or more in a grid)", "tokens", p.tokens);
+  return r;
+}
+
+double cost_us(const LoraDelta::Problem& p, const DeviceInfo& d) { return 1.0 + stream_us<LoraDelta>(p, d); }
+
+Status enqueue(const LoraDelta::Problem& p, const LoraDelta::Args& a, Workspace, Stream stream);
+
+}  // namespace
+
+extern const Candidate<LoraDelta> lora_delta_cluster_sm90 = {
+    .name = "cuda.lora_delta.cluster_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = no_workspace<LoraDelta>,
+    .enqueue = enqueue,
+    .batch_invariant = true,
+};
+
+namespace {
+
+Status enqueue(const LoraDelta::Problem& p, const LoraDelta::Args& a, Workspace, Stream stream) {
+  if (p.tokens == 0) return {};
+  constexpr int64_t kColumns = 8, kBytes = 16;
+  const auto aligned = [](const Tensor& t, int64_t stride) {
+    return reinterpret_cast<uintptr_t>(t.data) % kBytes == 0 && bytes_of(t.dtype, stride) % kBytes == 0;
+  };
+  const bool wide = p.hidden % kColumns == 0 && aligned(a.x, a.x.stride[0]) && aligned(a.a, p.hidden);
+  const int tokens = tokens_for(p);
+  const Parameters parameters{
+      .x = a.x.data,
+      .a = a.a.data,
+      .b = a.b.data,
+      .scale = a.scale.as<const float>(),
+      .adapter = a.adapter.as<const int32_t>(),
+      .y = a.y.data,
+      .x_stride = a.x.stride[0],
+      .y_stride = a.y.stride[0],
+      .tokens = p.tokens,
+      .features = static_cast<int>(p.features),
+      .hidden = static_cast<int>(p.hidden),
+      .rank = static_cast<int>(p.rank),
+      .adapters = static_cast<int>(p.adapters),
+      .block_columns = static_cast<int>((p.hidden + kBlocks * kColumns - 1) / (kBlocks * kColumns) * kColumns),
+      .y_bf16 = p.y == DType::kBF16};
+  const auto kernel =
+      p.x == DType::kBF16 ? kernel_for<__nv_bfloat16>(p.w, tokens, wide) : kernel_for<float>(p.w, tokens, wide);
+  const Launch how{.grid = {static_cast<unsigned>((p.tokens + tokens - 1) / tokens * kBlocks), 1, 1},
+                   .block = {kThreads, 1, 1},
+                   .shared_bytes = static_cast<size_t>(2 * tokens * p.rank) * sizeof(float),
+                   .cluster = {kBlocks, 1, 1}};
+  return launch(lora_delta_cluster_sm90.name, kernel, how, stream, parameters);
+}
+
+}  // namespace
+
+}  // namespace sluice::cuda

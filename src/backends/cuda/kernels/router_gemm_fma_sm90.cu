@@ -1,0 +1,127 @@
+// Router GEMM by plain multiply-adds over tiles in shared memory: every problem that the contract allows.
+//
+// Wins    hidden that is no multiple of 8, and sums too short for tensor cores.
+// Loses   all else: products are not the tensor cores', loads are single numbers, and few tokens leave SMs idle.
+// Limits  none beyond the contract. A logit is one sum in the order of hidden, so a row's bits do not depend on the
+//         batch.
+// Source  original; the contract is ops/router_gemm.h.
+#include "backends/cuda/card.h"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/router.h"
+#include "backends/cuda/tile/dependent.cuh"
+#include "ops/router_gemm.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kSide = 16, kThreads = kSide * kSide;  // threads along tokens and along experts
+constexpr int kDepth = 32;                           // numbers of a row in shared memory at a time
+
+// kEach: tokens and experts of a thread; a block has kSide * kEach of either. Grid: tiles of experts, tiles of tokens.
+template <class X, class W, int kEach>
+__global__ void __launch_bounds__(kThreads) fma_tile(const __grid_constant__ RouterParameters p) {
+  constexpr int kTile = kSide * kEach;
+  __shared__ float xs[kDepth][kTile + 1], ws[kDepth][kTile + 1];
+  const int first_expert = blockIdx.x * kTile, first_token = blockIdx.y * kTile;
+  const int column = threadIdx.x % kSide, row = threadIdx.x / kSide;
+  const int load_k = threadIdx.x % kDepth, load_row = threadIdx.x / kDepth;
+  tile::release_next();
+  tile::wait_for_previous();
+  float sum[kEach][kEach] = {};
+  for (int k = 0; k < p.hidden; k += kDepth) {
+    const bool in = k + load_k < p.hidden;
+#pragma unroll
+    for (int r = load_row; r < kTile; r += kThreads / kDepth) {
+      const int token = min(first_token + r, p.tokens - 1), expert = min(first_expert + r, p.experts - 1);
+      xs[load_k][r] = in ? tile::to_f32(static_cast<const X*>(p.x)[token * p.x_stride + k + load_k]) : 0.f;
+      ws[load_k][r] = in ? tile::to_f32(static_cast<const W*>(p.w)[int64_t{expert} * p.hidden + k + load_k]) : 0.f;
+    }
+    __syncthreads();
+#pragma unroll 8
+    for (int i = 0; i < kDepth; ++i) {
+      float x[kEach], w[kEach];
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        x[j] = xs[i][row + j * kSide];
+        w[j] = ws[i][column + j * kSide];
+      }
+#pragma unroll
+      for (int t = 0; t < kEach; ++t) {
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) sum[t][e] = fmaf(x[t], w[e], sum[t][e]);
+      }
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int t = 0; t < kEach; ++t) {
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) {
+      const int token = first_token + row + t * kSide, expert = first_expert + column + e * kSide;
+      if (token >= p.tokens || expert >= p.experts) continue;
+      const float bias = p.bias ? tile::to_f32(static_cast<const W*>(p.bias)[expert]) : 0.f;
+      store_logit(p, token, expert, sum[t][e] + bias);
+    }
+  }
+}
+
+template <class X, class W>
+auto kernel_for(int each) {
+  return each == 1 ? fma_tile<X, W, 1> : fma_tile<X, W, 4>;
+}
+template <class X>
+auto kernel_for(DType w, int each) {
+  return w == DType::kBF16 ? kernel_for<X, __nv_bfloat16>(each) : kernel_for<X, float>(each);
+}
+
+// Small tiles until there are so many of them that large ones, which load less, fill the device too.
+int each_for(const RouterGemm::Problem& p) {
+  constexpr int64_t kManyTokens = 512;
+  return p.tokens > kManyTokens ? 4 : 1;
+}
+
+int64_t tiles(int64_t size, int64_t of) { return (size + of - 1) / of; }
+
+Refusal supports(const RouterGemm::Problem&, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  return r;
+}
+
+// A block takes kStepUs for kDepth numbers of its rows, whatever else is resident; a second one of an SM adds as much.
+double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
+  constexpr double kLatencyUs = 1.5, kSmallStepUs = 0.75, kLargeStepUs = 1.3;
+  const int each = each_for(p), of = kSide * each;
+  const double blocks = static_cast<double>(tiles(p.experts, of) * tiles(p.tokens, of));
+  const double waves = std::max(1.0, blocks / (d.cores * (each == 1 ? 8.0 : 3.0)));
+  return kLatencyUs + waves * static_cast<double>(tiles(p.hidden, kDepth)) * (each == 1 ? kSmallStepUs : kLargeStepUs);
+}
+
+Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream);
+
+}  // namespace
+
+extern const Candidate<RouterGemm> router_gemm_fma_sm90 = {
+    .name = "cuda.router_gemm.fma_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = no_workspace<RouterGemm>,
+    .enqueue = enqueue,
+    .batch_invariant = true,
+};
+
+namespace {
+
+Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream) {
+  if (p.tokens == 0) return {};
+  const int each = each_for(p), of = kSide * each;
+  const auto kernel = p.x == DType::kBF16 ? kernel_for<__nv_bfloat16>(p.w, each) : kernel_for<float>(p.w, each);
+  const Launch how{.grid = {static_cast<unsigned>(tiles(p.experts, of)), static_cast<unsigned>(tiles(p.tokens, of)), 1},
+                   .block = {kThreads, 1, 1}};
+  return launch(router_gemm_fma_sm90.name, kernel, how, stream, router_parameters(p, a));
+}
+
+}  // namespace
+
+}  // namespace sluice::cuda

@@ -1,0 +1,22 @@
+// The warp-wide matrix product of bf16 with f32 sums, with operands straight from memory.
+#pragma once
+#include <cstdint>
+
+namespace sluice::cuda::tile {
+
+// d[16, 8] += a[16, 16] * b[8, 16]^T over one warp; g = lane / 4, c = lane % 4. A register holds two neighbours in k:
+// a  {row g, k 2c}, {row g + 8, k 2c}, {row g, k 2c + 8}, {row g + 8, k 2c + 8}
+// b  {row g, k 2c}, {row g, k 2c + 8}
+// d  {row g, column 2c}, {g, 2c + 1}, {g + 8, 2c}, {g + 8, 2c + 1}
+//
+// The order of k inside a sum is free as long as both operands agree on it. So a lane that loads the 16 bytes (8
+// numbers) at k = 8c of row g holds operands of two products: words 0 and 1 of the first, 2 and 3 of the second; four
+// lanes take 32 numbers of a row, and nothing passes through shared memory.
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+}  // namespace sluice::cuda::tile

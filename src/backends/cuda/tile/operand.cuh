@@ -1,0 +1,146 @@
+// Eight neighbouring numbers of a row: how they come from global memory, and what products they enter.
+#pragma once
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+namespace sluice::cuda::tile {
+
+// As they lie in memory.
+template <class T>
+struct Eight {
+  static constexpr int kWords = static_cast<int>(8 * sizeof(T) / 16);
+  uint4 word[kWords];
+};
+
+// Weights: read once, so they do not displace what others keep in L1. Zeros unless `in`.
+template <class T>
+__device__ __forceinline__ void load_weights(Eight<T>& out, const T* p, bool in) {
+#pragma unroll
+  for (int i = 0; i < Eight<T>::kWords; ++i) {
+    uint4& v = out.word[i];
+    v = make_uint4(0, 0, 0, 0);
+    asm volatile(
+        "{\n"
+        ".reg .pred in;\n"
+        "setp.ne.u32 in, %5, 0;\n"
+        "@in ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+        "}"
+        : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+        : "l"(reinterpret_cast<const uint4*>(p) + i), "r"(static_cast<uint32_t>(in))
+        : "memory");
+  }
+}
+
+// One number of the weights, as bits that weight_value() turns into it later: whoever converts at once waits for the
+// load at once. Zero unless `in`.
+template <class T>
+__device__ __forceinline__ uint32_t load_weight(const T* p, bool in) {
+  uint32_t bits = 0;
+  if constexpr (sizeof(T) == 2) {
+    asm volatile(
+        "{\n"
+        ".reg .pred in;\n"
+        "setp.ne.u32 in, %2, 0;\n"
+        "@in ld.global.u16 %0, [%1];\n"
+        "}"
+        : "+r"(bits)
+        : "l"(p), "r"(static_cast<uint32_t>(in))
+        : "memory");
+  } else {
+    asm volatile(
+        "{\n"
+        ".reg .pred in;\n"
+        "setp.ne.u32 in, %2, 0;\n"
+        "@in ld.global.u32 %0, [%1];\n"
+        "}"
+        : "+r"(bits)
+        : "l"(p), "r"(static_cast<uint32_t>(in))
+        : "memory");
+  }
+  return bits;
+}
+template <class T>
+__device__ __forceinline__ float weight_value(uint32_t bits) {
+  return __uint_as_float(sizeof(T) == 2 ? bits << 16 : bits);
+}
+
+// What a kernel in front may have written: ordinary loads, in the order of the program. Zeros unless `in`. Rows that
+// are no multiple of 16 bytes apart are read number by number.
+template <class T>
+__device__ __forceinline__ void load_inputs(Eight<T>& out, const T* p, bool in, bool wide) {
+#pragma unroll
+  for (int i = 0; i < Eight<T>::kWords; ++i) {
+    uint4& v = out.word[i];
+    v = make_uint4(0, 0, 0, 0);
+    if (wide) {
+      asm volatile(
+          "{\n"
+          ".reg .pred in;\n"
+          "setp.ne.u32 in, %5, 0;\n"
+          "@in ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+          "}"
+          : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+          : "l"(reinterpret_cast<const uint4*>(p) + i), "r"(static_cast<uint32_t>(in))
+          : "memory");
+    } else if (in) {
+      constexpr int kEach = 16 / sizeof(T);
+      alignas(16) T each[kEach];
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) each[k] = p[i * kEach + k];
+      v = *reinterpret_cast<const uint4*>(each);
+    }
+  }
+}
+
+__device__ __forceinline__ void to_floats(float (&out)[8], const Eight<__nv_bfloat16>& in) {
+  const uint32_t words[4] = {in.word[0].x, in.word[0].y, in.word[0].z, in.word[0].w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    out[2 * i] = __uint_as_float(words[i] << 16);
+    out[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+  }
+}
+__device__ __forceinline__ void to_floats(float (&out)[8], const Eight<float>& in) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    out[4 * i] = __uint_as_float(in.word[i].x);
+    out[4 * i + 1] = __uint_as_float(in.word[i].y);
+    out[4 * i + 2] = __uint_as_float(in.word[i].z);
+    out[4 * i + 3] = __uint_as_float(in.word[i].w);
+  }
+}
+
+// Eight numbers as sums of bf16 terms, the largest first: one term for bf16, three for f32, and those are exact (8 of
+// its 24 bits in each) down to the smallest normal. Two neighbours share a word, the first in its low half.
+template <class T>
+struct Terms {
+  static constexpr int kCount = sizeof(T) == 2 ? 1 : 3;
+  uint32_t term[kCount][4];
+};
+__device__ __forceinline__ void to_terms(Terms<__nv_bfloat16>& out, const Eight<__nv_bfloat16>& in) {
+  out.term[0][0] = in.word[0].x;
+  out.term[0][1] = in.word[0].y;
+  out.term[0][2] = in.word[0].z;
+  out.term[0][3] = in.word[0].w;
+}
+// What cutting a float to its upper 16 bits leaves; infinity leaves nothing, NaN stays NaN.
+__device__ __forceinline__ float remainder_of(float v) {
+  const uint32_t bits = __float_as_uint(v);
+  const float left = v - __uint_as_float(bits & 0xffff0000u);
+  return (bits << 1) == 0xff000000u ? 0.f : left;
+}
+__device__ __forceinline__ void to_terms(Terms<float>& out, const Eight<float>& in) {
+  float v[8];
+  to_floats(v, in);
+#pragma unroll
+  for (int t = 0; t < 3; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      out.term[t][i] = __byte_perm(__float_as_uint(v[2 * i]), __float_as_uint(v[2 * i + 1]), 0x7632);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] = remainder_of(v[i]);
+  }
+}
+
+}  // namespace sluice::cuda::tile
