@@ -1,4 +1,4 @@
-// Router GEMM for some dozens to some hundreds of tokens: a tile of 64 or 128 tokens x 32 to 128 experts a cluster, the sum
+// Router GEMM for dozens of tokens and more: a tile of 64 or 128 tokens x 32 to 128 experts a cluster, the sum
 // split over its blocks.
 //
 // All threads of a block copy 16-byte pieces of its part of the rows into shared memory, stages of 64 numbers ahead, in
@@ -6,8 +6,8 @@
 // one bulk copy each. No roles and no tensor maps: their first bytes arrive half a microsecond later, which is what
 // a gate of this size has to spare.
 //
-// Wins    about 48 to 1024 tokens.
-// Loses   fewer tokens, to splitk_sm90 (no shared memory on the way); more, to tile_sm90.
+// Wins    about 48 to 192 tokens of a wide gate.
+// Loses   fewer tokens, to splitk_sm90 (no shared memory on the way); more, to tile_sm90, whose copies are larger.
 // Limits  see supports(). How the sum is split depends on the number of tokens, so it is not batch-invariant.
 // Source  original; the contract is ops/router_gemm.h.
 #include <algorithm>
@@ -274,12 +274,16 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   need_type(r, "x", p.x, DType::kBF16, "wgmma operand");
   need_type(r, "w", p.w, DType::kBF16, "wgmma operand");
   need_multiple(r, "hidden", p.hidden, kPiece, "16-byte pieces of a row");
+  r.need(p.tokens <= 2048, "tokens <= 2048 (every tile loads its rows anew)", "tokens", p.tokens);
   r.need(p.hidden >= 128, "hidden >= 128 (shorter sums may miss their bound on tensor cores)", "hidden",
          p.hidden);
   return r;
 }
 
-double cost_us(const RouterGemm::Problem& p, const DeviceInfo&) { return cut_us(cut_for(p), p); }
+double cost_us(const RouterGemm::Problem& p, const DeviceInfo&) {
+  const RouterGemm::Problem some = RouterGemm::at_tokens(p, std::max<int64_t>(p.tokens, 1));
+  return cut_us(cut_for(some), some);
+}
 
 Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream);
 
