@@ -86,7 +86,7 @@ TEST(CudaCards, RouterGemmRefusesWithTheValue) {
   EXPECT_NE(refusal<RouterGemm>(splitk, {.hidden = 2888}).find("hidden=2888"), std::string::npos);
   EXPECT_NE(refusal<RouterGemm>(splitk, {.w = DType::kF32}).find("w=f32"), std::string::npos);
   EXPECT_NE(refusal<RouterGemm>(splitk, {}, known_device("a100").value()).find("sm=80"), std::string::npos);
-  EXPECT_NE(refusal<RouterGemm>("cuda.router_gemm.wide_sm90", {.tokens = 2049}).find("2049"),
+  EXPECT_NE(refusal<RouterGemm>("cuda.router_gemm.tile_sm90", {.hidden = 2884}).find("hidden=2884"),
             std::string::npos);
   EXPECT_EQ(refusal<RouterGemm>(lt, {.tokens = 16384, .experts = 33, .hidden = 7}), "");
   EXPECT_NE(refusal<RouterGemm>(lt, {.w = DType::kF32}).find("x=bf16 w=f32"), std::string::npos);
