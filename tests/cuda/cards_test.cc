@@ -89,7 +89,7 @@ TEST(CudaCards, RouterGemmRefusesWithTheValue) {
   EXPECT_EQ(refusal<RouterGemm>("cuda.router_gemm.fma_sm90", {.tokens = 16384, .experts = 33, .hidden = 7}),
             "");
   EXPECT_NE(refusal<RouterGemm>(splitk, {}, known_device("a100").value()).find("sm=80"), std::string::npos);
-  EXPECT_NE(refusal<RouterGemm>("cuda.router_gemm.wide_sm90", {.tokens = 2049}).find("2049"),
+  EXPECT_NE(refusal<RouterGemm>("cuda.router_gemm.tile_sm90", {.hidden = 2884}).find("hidden=2884"),
             std::string::npos);
 }
 

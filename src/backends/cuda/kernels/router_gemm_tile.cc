@@ -29,7 +29,8 @@ constexpr double kExchangePerUs = 18.9e3;  // bytes between one block and the ot
 
 double plan_us(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
   const RouterTile& t = plan.tile;
-  const int64_t tiles = int64_t{1} * ceil_div(p.experts, t.experts()) * ceil_div(p.tokens, t.tokens);
+  const int64_t tiles =
+      int64_t{1} * ceil_div(p.experts, t.experts()) * ceil_div(std::max<int64_t>(p.tokens, 1), t.tokens);
   const int64_t resident = kResidentClusters[plan.splits - 1];
   const double waves = ceil_div(tiles, resident),
                steps = ceil_div(ceil_div(p.hidden, kRouterStep), plan.splits);
