@@ -5,6 +5,9 @@
 #include <thread>
 
 #include "cases/combine.h"
+#include "cases/lora_delta.h"
+#include "cases/rms_norm.h"
+#include "cases/router_gemm.h"
 #include "dispatch/plan.h"
 #include "gpu/gpu.h"
 #include "gpu/neighbours.h"
@@ -48,7 +51,7 @@ class CopyTraffic {
 // What kernels may read before they wait for the kernel in front of them.
 bool is_weight(std::string_view slot) {
   for (const char* name :
-       {"w", "weight", "bias", "router_bias", "a", "b", "scale", "hash_table", "expert_map"})
+       {"w", "weight", "bias", "gate_bias", "a", "b", "scale", "hash_table", "expert_map"})
     if (slot == name) return true;
   return false;
 }
@@ -170,9 +173,32 @@ struct Problems<Combine> {
   }
 };
 
+template <>
+struct Problems<RouterGemm> {
+  static std::vector<RouterGemm::Problem> list() {
+    std::vector<RouterGemm::Problem> out;
+    for (const int64_t tokens : {1, 3, 64, 200, 600})
+      out.push_back({.tokens = tokens, .y = DType::kBF16, .bias = true});
+    for (const int64_t tokens : {1, 33, 130})
+      out.push_back({.tokens = tokens, .experts = 256, .hidden = 7168});
+    out.push_back({.tokens = 5, .experts = 40, .hidden = 136, .w = DType::kF32});
+    return out;
+  }
+};
+template <>
+struct Problems<LoraDelta> {
+  static std::vector<LoraDelta::Problem> list() { return {{.tokens = 1}, {.tokens = 70, .adapters = 3}}; }
+};
+template <>
+struct Problems<RmsNorm> {
+  static std::vector<RmsNorm::Problem> list() {
+    return {{.tokens = 1}, {.tokens = 64, .hidden = 7168, .residual = true}, {.tokens = 300, .hidden = 4096}};
+  }
+};
+
 template <class Op>
 class GpuChain : public OnGpu {};
-using Chained = ::testing::Types<Combine>;
+using Chained = ::testing::Types<Combine, RouterGemm, LoraDelta, RmsNorm>;
 struct Names {
   template <class Op>
   static std::string GetName(int) {
