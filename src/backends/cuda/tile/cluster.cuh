@@ -16,8 +16,12 @@ __device__ __forceinline__ uint32_t cluster_rank() {
 // be stored into once it is known to run, so one round of this comes before the first remote store. The arrival orders
 // nothing: what others are to see by it needs its own fence before (barrier_visible()), because a releasing arrival
 // waits for all memory of the thread, about half a microsecond where loads or stores are under way.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 
 // The address of the same place in the shared memory of the block `rank` of this cluster.
 __device__ __forceinline__ uint32_t remote_address(uint32_t shared, uint32_t rank) {
@@ -42,9 +46,10 @@ __device__ __forceinline__ float load_remote(uint32_t address) {
 // Stores 8 bytes into another block and counts them on a barrier there (tile/mbarrier.cuh): asynchronous, read by
 // whoever waits for that barrier. The receiver stays until all that it expects has come; the sender may leave.
 __device__ __forceinline__ void store_remote(uint32_t address, float2 value, uint32_t barrier) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address),
-               "f"(value.x), "f"(value.y), "r"(barrier)
-               : "memory");
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address),
+      "f"(value.x), "f"(value.y), "r"(barrier)
+      : "memory");
 }
 
 // Copies `bytes`, a multiple of 16, from here into another block and counts them on a barrier there; addresses are aligned
