@@ -24,7 +24,7 @@ struct GateShape {
   int64_t tokens_most = 16384;
   std::string model() const { return std::to_string(hidden) + "x" + std::to_string(experts); }
   DType logits() const { return type; }
-  std::string note() const { return std::string(text(type)) + (bias ? " logits, bias" : " logits"); }
+  std::string note() const { return std::string(text(type)) + (bias ? " logits and bias" : " logits"); }
   int64_t weight_bytes() const { return 2 * experts * hidden; }
   RouterGemm::Problem problem(int64_t tokens) const {
     return {.tokens = tokens, .experts = experts, .hidden = hidden, .y = logits(), .bias = bias};

@@ -35,26 +35,29 @@ std::string complaint(const std::vector<std::string>& words) {
 
 TEST(Cli, ExplainGivesEveryReasonAgainstEveryKernel) {
   const std::string text =
-      answer({"explain", "router_gemm", "--tokens", "1", "--experts", "128", "--hidden", "2880", "--bias",
-              "--device", "h200", "--force", "cuda.router_gemm.cublaslt"},
+      answer({"explain", "router_gemm", "--tokens", "600", "--experts", "128", "--hidden", "2884", "--bias",
+              "--device", "h200", "--force", "cuda.router_gemm.splitk_sm90"},
              1);
   const std::string want =
-      "problem  router_gemm tokens=1 experts=128 hidden=2880 x=bf16 w=bf16 y=f32 bias=1\n"
+      "problem  router_gemm tokens=600 experts=128 hidden=2884 x=bf16 w=bf16 y=f32 bias=1\n"
       "device   h200 (sm90, 132 SMs)\n"
-      "           -    cuda.router_gemm.splitk_sm90             refused"
-      "  (planned: no kernel in this build)\n"
-      "                needs not to be excluded; policy.force=cuda.router_gemm.cublaslt\n"
-      "           -    cuda.router_gemm.wide_sm90               refused"
-      "  (planned: no kernel in this build)\n"
-      "                needs not to be excluded; policy.force=cuda.router_gemm.cublaslt\n"
-      "           -    cuda.router_gemm.cublaslt                refused"
-      "  (planned: no kernel in this build)\n"
-      "                needs a bias of y's type (the epilogue adds no other); w=bf16 y=f32\n";
+      "           -    cuda.router_gemm.gemv_sm90               refused\n";
   EXPECT_EQ(text.substr(0, want.size()), want);
   EXPECT_TRUE(contains(text,
-                       "           -    cpu.router_gemm.dot                      refused\n"
-                       "                needs its own backend; the device is h200 (sm90, 132 SMs)\n"
-                       "                needs not to be excluded; policy.force=cuda.router_gemm.cublaslt\n"))
+                       "           -    cuda.router_gemm.splitk_sm90             refused\n"
+                       "                needs hidden % 8 == 0 (16-byte pieces of a row); hidden=2884\n"
+                       "                needs tokens <= 512 (every tile loads its rows anew); tokens=600\n"))
+      << text;
+  EXPECT_TRUE(
+      contains(text,
+               "           -    cuda.router_gemm.fma_sm90                refused\n"
+               "                needs not to be excluded; policy.force=cuda.router_gemm.splitk_sm90\n"))
+      << text;
+  EXPECT_TRUE(
+      contains(text,
+               "           -    cpu.router_gemm.dot                      refused\n"
+               "                needs its own backend; the device is h200 (sm90, 132 SMs)\n"
+               "                needs not to be excluded; policy.force=cuda.router_gemm.splitk_sm90\n"))
       << text;
   EXPECT_TRUE(contains(text, "!! nobody accepts\n")) << text;
 }
@@ -63,7 +66,13 @@ TEST(Cli, ExplainChoosesAndExitsWithZero) {
   const std::string text = answer({"explain", "router_gemm", "--tokens", "1", "--experts", "128", "--hidden",
                                    "2880", "--bias", "--device", "h200"});
   EXPECT_TRUE(contains(text, "->")) << text;
-  EXPECT_TRUE(contains(text, "us  cuda.router_gemm.splitk_sm90")) << text;
+  EXPECT_TRUE(contains(text, "us  cuda.router_gemm.gemv_sm90")) << text;
+  EXPECT_FALSE(contains(text, "(planned")) << text;
+}
+
+TEST(Cli, ExplainSaysWhatIsOnlyPlanned) {
+  const std::string text = answer({"explain", "linear", "--device", "h200"});
+  EXPECT_TRUE(contains(text, "cuda.linear.cublaslt")) << text;
   EXPECT_TRUE(contains(text, "(planned: no kernel in this build)")) << text;
 }
 
@@ -103,7 +112,7 @@ TEST(Cli, SweepsOverTokens) {
                                    "tokens", "--tokens-max", "4096"});
   EXPECT_TRUE(contains(text, "cuda.router_gemm.splitk_sm90")) << text;
   EXPECT_TRUE(contains(text, "      4096  ")) << text;
-  EXPECT_TRUE(contains(text, "cuda.router_gemm.cublaslt")) << text;
+  EXPECT_TRUE(contains(text, "cuda.router_gemm.tile_sm90")) << text;
   const std::string json =
       answer({"explain", "router_gemm", "--device", "h200", "--sweep", "tokens", "--json"});
   EXPECT_TRUE(contains(json, "\"last\": 1024")) << json;
@@ -123,8 +132,9 @@ TEST(Cli, PrintsContracts) {
 
 TEST(Cli, AnswersInJson) {
   const std::string text = answer({"explain", "router_gemm", "--device", "h200", "--json"});
-  EXPECT_TRUE(contains(text, "\"chosen\": \"cuda.router_gemm.splitk_sm90\"")) << text;
-  EXPECT_TRUE(contains(text, "\"planned\": true")) << text;
+  EXPECT_TRUE(contains(text, "\"chosen\": \"cuda.router_gemm.gemv_sm90\"")) << text;
+  EXPECT_TRUE(contains(text, "\"planned\": false")) << text;
+  EXPECT_TRUE(contains(answer({"explain", "linear", "--device", "h200", "--json"}), "\"planned\": true"));
   const std::string none =
       answer({"explain", "router_gemm", "--device", "h200", "--force", "cpu.router_gemm.dot", "--json"}, 1);
   EXPECT_TRUE(contains(none, "\"chosen\": null")) << none;

@@ -18,7 +18,7 @@ template <class Op>
 class GpuConformance : public OnGpu {};
 
 // Operations whose every case must find a CUDA candidate.
-using Complete = ::testing::Types<Combine, LoraDelta, RouterGemm>;
+using Complete = ::testing::Types<Combine, LoraDelta, RmsNorm, RouterGemm>;
 struct Names {
   template <class Op>
   static std::string GetName(int) {

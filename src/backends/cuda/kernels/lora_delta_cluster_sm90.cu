@@ -1,8 +1,8 @@
 // LoRA delta in one launch: a cluster has a few tokens; each of its blocks takes an eighth of the columns for A x, reads
 // the others' parts of it, and then takes an eighth of the features for B (A x).
 //
-// Wins    always so far: A x never leaves the chip.
-// Loses   to nothing yet; many tokens of one adapter deserve two GEMMs.
+// Wins    few tokens: one launch, and A x never leaves the chip.
+// Loses   to nothing yet, but many tokens deserve the tensor cores: 8192 of rank 16 take 183 us.
 // Limits  none beyond the contract; 16-byte loads where hidden, row strides and addresses allow them. The split depends
 //         on hidden alone, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/lora_delta.h.
@@ -17,6 +17,7 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kBlocks = 8, kWarps = 8, kThreads = 32 * kWarps;
+constexpr int kRows = 2;  // of A that a warp has in flight
 
 struct Parameters {
   const void *x, *a, *b;
@@ -28,10 +29,12 @@ struct Parameters {
   int features, hidden, rank, adapters;
   int block_columns;  // of hidden, a multiple of 8
   bool y_bf16;
+  bool b_wide;  // rows of b are 16-byte pieces of eight numbers
 };
 
 __device__ __forceinline__ float read_y(const Parameters& p, int64_t at) {
-  return p.y_bf16 ? tile::to_f32(static_cast<const __nv_bfloat16*>(p.y)[at]) : static_cast<const float*>(p.y)[at];
+  return p.y_bf16 ? tile::to_f32(static_cast<const __nv_bfloat16*>(p.y)[at])
+                  : static_cast<const float*>(p.y)[at];
 }
 __device__ __forceinline__ void write_y(const Parameters& p, int64_t at, float value) {
   if (p.y_bf16) {
@@ -66,27 +69,40 @@ __global__ void __launch_bounds__(kThreads) delta(const __grid_constant__ Parame
     bool led = adapter < 0;
     for (int t = 0; t < leader; ++t) led |= adapters[t] == adapter;
     if (led) continue;
-    for (int r = warp; r < p.rank; r += kWarps) {
-      const W* a = static_cast<const W*>(p.a) + (int64_t{adapter} * p.rank + r) * p.hidden;
-      float sum[kTokens] = {};
+    bool mine[kTokens];
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) mine[t] = adapters[t] == adapter;
+    for (int r = warp * kRows; r < p.rank; r += kWarps * kRows) {
+      const W* a[kRows];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i)
+        a[i] = static_cast<const W*>(p.a) + (int64_t{adapter} * p.rank + min(r + i, p.rank - 1)) * p.hidden;
+      float sum[kRows][kTokens] = {};
       for (int k = begin + lane * N; k < end; k += 32 * N) {
-        float av[N];
-        tile::load(av, a + k);
+        float av[kRows][N];
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) tile::load(av[i], a[i] + k);
 #pragma unroll
         for (int t = 0; t < kTokens; ++t) {
-          if (adapters[t] != adapter) continue;
+          if (!mine[t]) continue;
           float xv[N];
           tile::load(xv, static_cast<const X*>(p.x) + (first + t) * p.x_stride + k);
 #pragma unroll
-          for (int i = 0; i < N; ++i) sum[t] = fmaf(av[i], xv[i], sum[t]);
+          for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+            for (int j = 0; j < N; ++j) sum[i][t] = fmaf(av[i][j], xv[j], sum[i][t]);
+          }
         }
       }
 #pragma unroll
       for (int t = 0; t < kTokens; ++t) {
-        if (adapters[t] != adapter) continue;
+        if (!mine[t]) continue;
 #pragma unroll
-        for (int step = 16; step > 0; step /= 2) sum[t] += __shfl_xor_sync(0xffffffffu, sum[t], step);
-        if (lane == 0) part[t * p.rank + r] = sum[t];
+        for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+          for (int step = 16; step > 0; step /= 2) sum[i][t] += __shfl_xor_sync(0xffffffffu, sum[i][t], step);
+          if (lane == 0 && r + i < p.rank) part[t * p.rank + r + i] = sum[i][t];
+        }
       }
     }
   }
@@ -97,7 +113,8 @@ __global__ void __launch_bounds__(kThreads) delta(const __grid_constant__ Parame
     if (adapters[i / p.rank] < 0) continue;
     float sum = 0;
 #pragma unroll
-    for (int j = 0; j < kBlocks; ++j) sum += tile::load_remote(tile::remote_address(tile::shared_address(part + i), j));
+    for (int j = 0; j < kBlocks; ++j)
+      sum += tile::load_remote(tile::remote_address(tile::shared_address(part + i), j));
     inner[i] = sum;
   }
   tile::cluster_publish();  // nobody leaves while others read from it
@@ -105,18 +122,28 @@ __global__ void __launch_bounds__(kThreads) delta(const __grid_constant__ Parame
 
   const int each = (p.features + kBlocks - 1) / kBlocks;
   const int stop = min((block + 1) * each, p.features);
-#pragma unroll 1
-  for (int t = 0; t < kTokens; ++t) {
-    const int adapter = adapters[t];
+  const int count = max(0, stop - block * each);
+  for (int i = threadIdx.x; i < kTokens * count; i += kThreads) {
+    const int t = i / count, n = block * each + i % count, adapter = adapters[t];
     if (adapter < 0) continue;
     const float scale = p.scale[adapter];
-    for (int n = block * each + threadIdx.x; n < stop; n += kThreads) {
-      const W* b = static_cast<const W*>(p.b) + (int64_t{adapter} * p.features + n) * p.rank;
-      float sum = 0;
-      for (int r = 0; r < p.rank; ++r) sum = fmaf(tile::to_f32(b[r]), inner[t * p.rank + r], sum);
-      const int64_t at = (first + t) * p.y_stride + n;
-      write_y(p, at, fmaf(scale, sum, read_y(p, at)));
+    const int64_t at = (first + t) * p.y_stride + n;
+    const float before = read_y(p, at);
+    const W* b = static_cast<const W*>(p.b) + (int64_t{adapter} * p.features + n) * p.rank;
+    const float* u = inner + t * p.rank;
+    float sum = 0;
+    int r = 0;
+    if (p.b_wide) {
+#pragma unroll 2
+      for (; r < p.rank; r += 8) {
+        float bv[8];
+        tile::load(bv, b + r);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) sum = fmaf(bv[j], u[r + j], sum);
+      }
     }
+    for (; r < p.rank; ++r) sum = fmaf(tile::to_f32(b[r]), u[r], sum);
+    write_y(p, at, fmaf(scale, sum, before));
   }
   tile::cluster_wait();
 }
@@ -143,11 +170,18 @@ int tokens_for(const LoraDelta::Problem& p) {
 Refusal supports(const LoraDelta::Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_sm90(r, d);
-  r.need(p.tokens < (int64_t{1} << 27), "tokens < 2^27 (eight blocks a token or more in a grid)", "tokens", p.tokens);
+  r.need(p.tokens < (int64_t{1} << 27), "tokens < 2^27 (eight blocks a token or more in a grid)", "tokens",
+         p.tokens);
   return r;
 }
 
-double cost_us(const LoraDelta::Problem& p, const DeviceInfo& d) { return 1.0 + stream_us<LoraDelta>(p, d); }
+// H200, hidden 2880, features 128: 3.5 us for one token of rank 16, 4.4 for 64, 9.9 for 128, 183 for 8192; 6.3 and 457
+// for 1 and 8192 of rank 64.
+double cost_us(const LoraDelta::Problem& p, const DeviceInfo&) {
+  const double rank = static_cast<double>(p.rank), rows = static_cast<double>(p.hidden + p.features) / 3008;
+  const double start = tokens_for(p) == 1 ? 2.6 + 0.055 * rank * rows : 6 + 0.2 * rank * rows;
+  return start + static_cast<double>(p.tokens) * (0.011 + 0.0007 * rank) * rows;
+}
 
 Status enqueue(const LoraDelta::Problem& p, const LoraDelta::Args& a, Workspace, Stream stream);
 
@@ -173,24 +207,25 @@ Status enqueue(const LoraDelta::Problem& p, const LoraDelta::Args& a, Workspace,
   };
   const bool wide = p.hidden % kColumns == 0 && aligned(a.x, a.x.stride[0]) && aligned(a.a, p.hidden);
   const int tokens = tokens_for(p);
-  const Parameters parameters{
-      .x = a.x.data,
-      .a = a.a.data,
-      .b = a.b.data,
-      .scale = a.scale.as<const float>(),
-      .adapter = a.adapter.as<const int32_t>(),
-      .y = a.y.data,
-      .x_stride = a.x.stride[0],
-      .y_stride = a.y.stride[0],
-      .tokens = p.tokens,
-      .features = static_cast<int>(p.features),
-      .hidden = static_cast<int>(p.hidden),
-      .rank = static_cast<int>(p.rank),
-      .adapters = static_cast<int>(p.adapters),
-      .block_columns = static_cast<int>((p.hidden + kBlocks * kColumns - 1) / (kBlocks * kColumns) * kColumns),
-      .y_bf16 = p.y == DType::kBF16};
-  const auto kernel =
-      p.x == DType::kBF16 ? kernel_for<__nv_bfloat16>(p.w, tokens, wide) : kernel_for<float>(p.w, tokens, wide);
+  const Parameters parameters{.x = a.x.data,
+                              .a = a.a.data,
+                              .b = a.b.data,
+                              .scale = a.scale.as<const float>(),
+                              .adapter = a.adapter.as<const int32_t>(),
+                              .y = a.y.data,
+                              .x_stride = a.x.stride[0],
+                              .y_stride = a.y.stride[0],
+                              .tokens = p.tokens,
+                              .features = static_cast<int>(p.features),
+                              .hidden = static_cast<int>(p.hidden),
+                              .rank = static_cast<int>(p.rank),
+                              .adapters = static_cast<int>(p.adapters),
+                              .block_columns = static_cast<int>((p.hidden + kBlocks * kColumns - 1) /
+                                                                (kBlocks * kColumns) * kColumns),
+                              .y_bf16 = p.y == DType::kBF16,
+                              .b_wide = p.rank % kColumns == 0 && aligned(a.b, p.rank)};
+  const auto kernel = p.x == DType::kBF16 ? kernel_for<__nv_bfloat16>(p.w, tokens, wide)
+                                          : kernel_for<float>(p.w, tokens, wide);
   const Launch how{.grid = {static_cast<unsigned>((p.tokens + tokens - 1) / tokens * kBlocks), 1, 1},
                    .block = {kThreads, 1, 1},
                    .shared_bytes = static_cast<size_t>(2 * tokens * p.rank) * sizeof(float),

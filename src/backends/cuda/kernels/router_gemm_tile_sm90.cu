@@ -20,6 +20,8 @@
 #include <iterator>
 #include <utility>
 
+#include <algorithm>
+
 #include "backends/cuda/card.h"
 #include "backends/cuda/kernels/router_gemm_tile.h"
 #include "backends/cuda/launch.h"
@@ -353,7 +355,9 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-double cost_us(const RouterGemm::Problem& p, const DeviceInfo&) { return choose_tile(p).us; }
+double cost_us(const RouterGemm::Problem& p, const DeviceInfo&) {
+  return choose_tile(RouterGemm::at_tokens(p, std::max<int64_t>(p.tokens, 1))).us;
+}
 
 Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};

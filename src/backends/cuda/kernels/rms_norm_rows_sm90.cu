@@ -1,0 +1,195 @@
+// RMS norm: a block has one row and keeps it in registers between the sum and the scaling.
+//
+// Wins    always so far: it moves its bytes once.
+// Loses   to a norm inside the layer behind it, once there is one.
+// Limits  none beyond the contract. Rows past 32768 columns, and rows that do not lie on 16 bytes, are read twice, the
+//         second time from L2.
+// Source  original; the contract is ops/rms_norm.h.
+#include "backends/cuda/card.h"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/vector.cuh"
+#include "ops/rms_norm.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kWide = 8, kWarp = 32, kThreadsMost = 1024;
+
+struct Parameters {
+  const void *x, *weight;
+  void *residual, *y;
+  int64_t x_stride, residual_stride, y_stride;  // elements from row to row
+  int hidden;
+  float eps;
+};
+
+// The sum over all threads of the block, the same bits in each.
+__device__ __forceinline__ float block_sum(float value) {
+  __shared__ float of_warp[kWarp];
+  const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
+  if (lane == 0) of_warp[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  value = lane < warps ? of_warp[lane] : 0.f;
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
+  return value;
+}
+
+// One row at work: h of the contract, and what becomes of it.
+template <int N, class X, class W, class Y>
+struct Row {
+  const X* x;
+  X* residual;  // null: none
+  const W* weight;
+  Y* y;
+
+  __device__ __forceinline__ void load(float (&h)[N], int column) const {
+    tile::load(h, x + column);
+    if (!residual) return;
+    float more[N];
+    tile::load(more, residual + column);
+#pragma unroll
+    for (int i = 0; i < N; ++i) h[i] += more[i];
+  }
+  __device__ __forceinline__ void store(const float (&h)[N], const float (&w)[N], int column,
+                                        float inverse) const {
+    if (residual) tile::store(residual + column, h);
+    float out[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) out[i] = h[i] * inverse * w[i];
+    tile::store(y + column, out);
+  }
+};
+
+template <int N>
+__device__ __forceinline__ float squares(const float (&h)[N]) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < N; ++i) sum = fmaf(h[i], h[i], sum);
+  return sum;
+}
+
+// A thread has N neighbouring columns kHeld times, in registers; kHeld = 0: as often as it takes, and twice. y may be
+// x: a thread reads an element before it writes it, and no other thread does either.
+template <int N, int kHeld, class X, class W, class Y>
+__global__ void __launch_bounds__(kThreadsMost) rms_norm(const __grid_constant__ Parameters p) {
+  const int64_t token = blockIdx.x;
+  const Row<N, X, W, Y> row{static_cast<const X*>(p.x) + token * p.x_stride,
+                            p.residual ? static_cast<X*>(p.residual) + token * p.residual_stride : nullptr,
+                            static_cast<const W*>(p.weight), static_cast<Y*>(p.y) + token * p.y_stride};
+  const int first = threadIdx.x * N, stride = blockDim.x * N;
+  const auto inverse_root = [&](float sum) {
+    return 1.f / sqrtf(block_sum(sum) / static_cast<float>(p.hidden) + p.eps);
+  };
+  tile::release_next();
+  float sum = 0;
+  if constexpr (kHeld == 0) {
+    tile::wait_for_previous();
+    float h[N], w[N];
+    for (int column = first; column < p.hidden; column += stride) {
+      row.load(h, column);
+      sum += squares(h);
+    }
+    const float inverse = inverse_root(sum);
+    for (int column = first; column < p.hidden; column += stride) {
+      row.load(h, column);
+      tile::load(w, row.weight + column);
+      row.store(h, w, column, inverse);
+    }
+  } else {
+    float h[kHeld][N], w[kHeld][N];
+    const auto for_mine = [&](auto f) {
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i)
+        if (const int column = first + i * stride; column < p.hidden) f(i, column);
+    };
+    // Registers do not suffice for more weights than this before they are needed.
+    if constexpr (kHeld == 1) for_mine([&](int i, int column) { tile::load(w[i], row.weight + column); });
+    tile::wait_for_previous();
+    for_mine([&](int i, int column) { row.load(h[i], column); });
+    for_mine([&](int i, int) { sum += squares(h[i]); });
+    const float inverse = inverse_root(sum);
+    for_mine([&](int i, int column) {
+      if constexpr (kHeld > 1) tile::load(w[i], row.weight + column);
+      row.store(h[i], w[i], column, inverse);
+    });
+  }
+}
+
+using Kernel = void (*)(Parameters);
+
+template <int N, int kHeld, class X, class W>
+Kernel kernel_for(DType y) {
+  return y == DType::kBF16 ? rms_norm<N, kHeld, X, W, __nv_bfloat16> : rms_norm<N, kHeld, X, W, float>;
+}
+template <int N, int kHeld, class X>
+Kernel kernel_for(DType w, DType y) {
+  return w == DType::kBF16 ? kernel_for<N, kHeld, X, __nv_bfloat16>(y) : kernel_for<N, kHeld, X, float>(y);
+}
+template <int N, int kHeld>
+Kernel kernel_for(const RmsNorm::Problem& p) {
+  return p.x == DType::kBF16 ? kernel_for<N, kHeld, __nv_bfloat16>(p.w, p.y)
+                             : kernel_for<N, kHeld, float>(p.w, p.y);
+}
+
+// Whether each row starts on 16 bytes.
+bool wide(const Tensor& t) {
+  constexpr int64_t kBytes = 16;
+  return !t.present() || (reinterpret_cast<uintptr_t>(t.data) % kBytes == 0 &&
+                          bytes_of(t.dtype, t.rank > 1 ? t.stride[0] : 0) % kBytes == 0);
+}
+
+Refusal supports(const RmsNorm::Problem&, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  return r;
+}
+
+Status enqueue(const RmsNorm::Problem& p, const RmsNorm::Args& a, Workspace, Stream stream);
+
+}  // namespace
+
+extern const Candidate<RmsNorm> rms_norm_rows_sm90 = {
+    .name = "cuda.rms_norm.rows_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = stream_us<RmsNorm>,
+    .workspace_bytes = no_workspace<RmsNorm>,
+    .enqueue = enqueue,
+    .batch_invariant = true,
+};
+
+namespace {
+
+Status enqueue(const RmsNorm::Problem& p, const RmsNorm::Args& a, Workspace, Stream stream) {
+  if (p.tokens == 0) return {};
+  const Parameters parameters{.x = a.x.data,
+                              .weight = a.weight.data,
+                              .residual = a.residual.data,
+                              .y = a.y.data,
+                              .x_stride = a.x.stride[0],
+                              .residual_stride = a.residual.stride[0],
+                              .y_stride = a.y.stride[0],
+                              .hidden = static_cast<int>(p.hidden),
+                              .eps = static_cast<float>(p.eps)};
+  bool all_wide = p.hidden % kWide == 0;
+  for (const Tensor& t : {a.x, a.weight, a.residual, a.y}) all_wide &= wide(t);
+  constexpr int kFew = 4;  // pieces of a row that a thread can hold
+  const int64_t pieces = all_wide ? p.hidden / kWide : p.hidden;
+  const bool once = pieces <= kThreadsMost, few = pieces <= kFew * kThreadsMost;
+  const int64_t threads = std::min<int64_t>((pieces + kWarp - 1) / kWarp * kWarp, kThreadsMost);
+  const Kernel kernel = !all_wide ? kernel_for<1, 0>(p)
+                        : once    ? kernel_for<kWide, 1>(p)
+                        : few     ? kernel_for<kWide, kFew>(p)
+                                  : kernel_for<kWide, 0>(p);
+  const Launch how{.grid = {static_cast<unsigned>(p.tokens), 1, 1},
+                   .block = {static_cast<unsigned>(threads), 1, 1}};
+  return launch(rms_norm_rows_sm90.name, kernel, how, stream, parameters);
+}
+
+}  // namespace
+
+}  // namespace sluice::cuda

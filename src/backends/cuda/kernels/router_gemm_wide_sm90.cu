@@ -1,0 +1,321 @@
+// Router GEMM for dozens of tokens and more: a tile of 64 or 128 tokens x 32 to 128 experts a cluster, the sum
+// split over its blocks.
+//
+// All threads of a block copy 16-byte pieces of its part of the rows into shared memory, stages of 64 numbers ahead, in
+// the order that wgmma reads; what fits there is in flight at once. A block's sums go to the blocks that own the logits in
+// one bulk copy each. No roles and no tensor maps: their first bytes arrive half a microsecond later, which is what
+// a gate of this size has to spare.
+//
+// Wins    about 48 to 192 tokens of a wide gate.
+// Loses   fewer tokens, to splitk_sm90 (no shared memory on the way); more, to tile_sm90, whose copies are larger.
+// Limits  see supports(). How the sum is split depends on the number of tokens, so it is not batch-invariant.
+// Source  original; the contract is ops/router_gemm.h.
+#include <algorithm>
+
+#include "backends/cuda/card.h"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/router.h"
+#include "backends/cuda/tile/async_copy.cuh"
+#include "backends/cuda/tile/cluster.cuh"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/swizzle.cuh"
+#include "backends/cuda/tile/wgmma.cuh"
+#include "ops/router_gemm.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kGroupThreads = 128, kGroupTokens = 64;  // of a warpgroup
+constexpr int kStep = 64;                              // numbers of a row in a stage
+constexpr int kPiece = 8, kPieces = kStep / kPiece;    // numbers of a copy, copies of a row in a stage
+constexpr int kRowBytes = tile::kSwizzledRowBytes;
+constexpr int kAlignment = 1024;  // of a stage: swizzle.cuh
+
+template <int kGroups, int kExperts>
+constexpr int kStageBytes = (kGroups * kGroupTokens + kExperts) * kRowBytes;
+
+// Copies the pieces of kRows rows, `numbers` from the start of each on, to a stage; zeros beyond rows and `hidden`.
+// from: where this thread's first row starts; the next one is kThreads / kPieces rows on.
+template <int kRows, int kThreads>
+__device__ __forceinline__ void copy_rows(uint32_t stage, const __nv_bfloat16* from, int64_t stride, int rows,
+                                          int numbers, int hidden) {
+  const int piece = static_cast<int>(threadIdx.x) % kPieces, first = static_cast<int>(threadIdx.x) / kPieces;
+  const bool inside = numbers + piece * kPiece < hidden;
+  const __nv_bfloat16* source = from + numbers + piece * kPiece;
+  constexpr int kEach = kThreads / kPieces;
+#pragma unroll
+  for (int i = 0; i < (kRows + kEach - 1) / kEach; ++i) {
+    const int row = first + i * kEach;
+    if (kRows % kEach != 0 && row >= kRows) break;
+    const bool there = inside && row < rows;
+    tile::copy_16(
+        stage + tile::swizzled(static_cast<uint32_t>(row), static_cast<uint32_t>(piece * kPiece * 2)),
+        there ? source + i * kEach * stride : from, there);
+  }
+}
+
+// The same for rows that may start anywhere: slower, by plain loads.
+template <int kRows, int kThreads>
+__device__ __forceinline__ void copy_rows_plainly(uint32_t stage, const __nv_bfloat16* from, int64_t stride,
+                                                  int rows, int numbers, int hidden) {
+  const int piece = static_cast<int>(threadIdx.x) % kPieces, first = static_cast<int>(threadIdx.x) / kPieces;
+  const bool inside = numbers + piece * kPiece < hidden;
+  constexpr int kEach = kThreads / kPieces;
+#pragma unroll 1
+  for (int row = first; row < kRows; row += kEach) {
+    uint32_t pairs[kPiece / 2] = {};
+    if (inside && row < rows) {
+      const auto* source =
+          reinterpret_cast<const uint16_t*>(from + (row - first) * stride + numbers + piece * kPiece);
+#pragma unroll
+      for (int i = 0; i < kPiece / 2; ++i)
+        pairs[i] = source[2 * i] | static_cast<uint32_t>(source[2 * i + 1]) << 16;
+    }
+    tile::store_shared(
+        stage + tile::swizzled(static_cast<uint32_t>(row), static_cast<uint32_t>(piece * kPiece * 2)),
+        make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
+  }
+}
+
+// Grid: blocks of a cluster (parts of hidden), tiles of experts, tiles of tokens. Shared memory: the stages; then what
+// this block owns of all blocks' sums, [blocks][share] pairs. A tile's pairs of logits are numbered
+// i * threads + thread, i counting those that a thread holds (wgmma.cuh).
+template <int kGroups, int kExperts, int kStages>
+__global__ void __launch_bounds__(kGroups* kGroupThreads) wide(const __grid_constant__ RouterParameters p) {
+  constexpr int kThreads = kGroups * kGroupThreads, kTokens = kGroups * kGroupTokens;
+  constexpr int kHeld = kExperts / 4, kPairs = kHeld * kThreads;  // pairs of a thread, of a tile
+  constexpr int kStage = kStageBytes<kGroups, kExperts>;
+  static_assert(kStages * kStage >= kPairs * static_cast<int>(sizeof(float2)),
+                "sums pass through the stages");
+  extern __shared__ std::byte dynamic[];
+  __shared__ uint64_t received_all;
+  std::byte* stages = dynamic + (kAlignment - tile::shared_address(dynamic) % kAlignment) % kAlignment;
+  const uint32_t stage_0 = tile::shared_address(stages);
+  float2* received = reinterpret_cast<float2*>(stages + kStages * kStage);
+  const int blocks = static_cast<int>(gridDim.x), rank = static_cast<int>(blockIdx.x);
+  const int first_expert = static_cast<int>(blockIdx.y) * kExperts,
+            first_token = static_cast<int>(blockIdx.z) * kTokens;
+  const int share = kPairs / blocks;
+
+  tile::release_next();
+  if (threadIdx.x == 0) {
+    tile::barrier_init(&received_all, 1);
+    tile::barrier_visible();
+    tile::barrier_expect(&received_all, kPairs * sizeof(float2));
+  }
+  __syncwarp();
+  tile::cluster_arrive();
+
+  const int all = (p.hidden + kStep - 1) / kStep;
+  const int begin = all * rank / blocks, steps = all * (rank + 1) / blocks - begin;
+  const int row = static_cast<int>(threadIdx.x) / kPieces;
+  const auto* w = static_cast<const __nv_bfloat16*>(p.w) + int64_t{first_expert + row} * p.hidden;
+  const auto* x = static_cast<const __nv_bfloat16*>(p.x) + (first_token + row) * p.x_stride;
+  const int experts = p.experts - first_expert, tokens = p.tokens - first_token;
+  const auto stage_of = [&](int step) { return stage_0 + static_cast<uint32_t>(step % kStages * kStage); };
+  const auto load_w = [&](int step) {
+    if (step < steps)
+      copy_rows<kExperts, kThreads>(stage_of(step) + kTokens * kRowBytes, w, p.hidden, experts,
+                                    (begin + step) * kStep, p.hidden);
+  };
+  const auto load_x = [&](int step) {
+    if (step >= steps) return;
+    if (p.x_wide) {
+      copy_rows<kTokens, kThreads>(stage_of(step), x, p.x_stride, tokens, (begin + step) * kStep, p.hidden);
+    } else {
+      copy_rows_plainly<kTokens, kThreads>(stage_of(step), x, p.x_stride, tokens, (begin + step) * kStep,
+                                           p.hidden);
+    }
+  };
+
+  constexpr int kAhead = kStages - 1;
+#pragma unroll 1
+  for (int s = 0; s < kAhead; ++s) load_w(s);
+  tile::wait_for_previous();
+#pragma unroll 1
+  for (int s = 0; s < kAhead; ++s) {
+    load_x(s);
+    tile::end_copies();
+  }
+
+  const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
+  float sums[kExperts / 2];
+#pragma unroll
+  for (float& sum : sums) sum = 0;
+#pragma unroll 1
+  for (int s = 0; s < steps; ++s) {
+    tile::wait_copies<kAhead - 1>();
+    tile::fence_for_async();
+    __syncthreads();  // this step has come for all, and all are done with the step before
+    load_w(s + kAhead);
+    load_x(s + kAhead);
+    tile::end_copies();
+    const std::byte* stage = stages + s % kStages * kStage;
+    const uint64_t a = tile::describe_tile(stage + group * kGroupTokens * kRowBytes);
+    const uint64_t b = tile::describe_tile(stage + kTokens * kRowBytes);
+    tile::hold(sums);
+    tile::fence_operands();
+#pragma unroll
+    for (int k = 0; k < kStep / 16; ++k)
+      tile::multiply<kExperts>(sums, a + k * tile::kNext16, b + k * tile::kNext16, 1);
+    tile::commit_group();
+    tile::wait_groups<0>();
+    tile::hold(sums);
+  }
+  tile::wait_copies<0>();
+  __syncthreads();
+
+  // Sums to their owners, through the stages.
+  auto* staged = reinterpret_cast<float2*>(stages);
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i)
+    staged[i * kThreads + threadIdx.x] = make_float2(sums[2 * i], sums[2 * i + 1]);
+  tile::fence_for_async();
+  tile::cluster_wait();
+  __syncthreads();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  for (int to = warp; to < blocks; to += kThreads / 32) {
+    const int owner = (rank + to) % blocks;  // not all of them the same one at once
+    tile::send_by_warp(
+        tile::remote_address(tile::shared_address(&received[rank * share]), static_cast<uint32_t>(owner)),
+        &staged[owner * share], static_cast<uint32_t>(share * sizeof(float2)),
+        tile::remote_address(tile::shared_address(&received_all), static_cast<uint32_t>(owner)));
+  }
+  tile::barrier_wait(&received_all, 0);
+  tile::cluster_arrive();
+  for (int at = static_cast<int>(threadIdx.x); at < share; at += kThreads) {
+    const int pair = rank * share + at, i = pair / kThreads, thread = pair % kThreads;
+    const int expert = first_expert + i / 2 * 8 + thread % 4 * 2;
+    const int token = first_token + thread / 32 * 16 + thread % 32 / 4 + i % 2 * 8;
+    if (token >= p.tokens || expert >= p.experts) continue;
+    float2 total = {0, 0};
+    for (int j = 0; j < blocks; ++j) {
+      const float2 more = received[j * share + at];
+      total.x += more.x;
+      total.y += more.y;
+    }
+    if (p.bias) {
+      const auto* bias = static_cast<const __nv_bfloat16*>(p.bias);
+      total.x += tile::to_f32(bias[expert]);
+      if (expert + 1 < p.experts) total.y += tile::to_f32(bias[expert + 1]);
+    }
+    store_logits(p, token, expert, total);
+  }
+  tile::cluster_wait();  // a copy reads from its sender until it has arrived
+}
+
+struct Tile {
+  int tokens, experts, shared_bytes;
+  void (*kernel)(RouterParameters);
+};
+
+template <int kGroups, int kExperts, int kStages>
+constexpr Tile tile_of() {
+  constexpr int kSums = kGroups * kGroupTokens * kExperts * static_cast<int>(sizeof(float));
+  constexpr int kBytes = kAlignment + kStages * kStageBytes<kGroups, kExperts> + kSums;
+  static_assert(kBytes + 64 <= 227 << 10);
+  return {kGroups * kGroupTokens, kExperts, kBytes, wide<kGroups, kExperts, kStages>};
+}
+
+const Tile kTiles[] = {
+    tile_of<1, 32, 7>(), tile_of<1, 32, 16>(), tile_of<1, 64, 6>(),  tile_of<1, 64, 12>(),
+    tile_of<2, 32, 9>(), tile_of<2, 64, 7>(),  tile_of<2, 128, 5>(),
+};
+
+// A tile and into how many parts the sums are split.
+struct Cut {
+  const Tile* tile;
+  int blocks;
+};
+
+constexpr int kHalfOfAnSM = 113 << 10;
+
+int parts(int64_t size, int64_t of) { return static_cast<int>((size + of - 1) / of); }
+
+// Fitted to an H200, 8 shapes and 32 to 4096 tokens: the cut that is least by it is the fastest one, or within 1.1 of it.
+// Clusters go where a part of the chip has room for all their blocks: of blocks that fill an SM, 66 of 2, 30 of 4, 15 of 8,
+// 7 of 16, and one more is a second wave. Blocks of half an SM go two to an SM as soon as there are more than 66.
+double cut_us(const Cut& cut, const RouterGemm::Problem& p) {
+  constexpr double kBaseUs = 2.39, kWaveUs = 0.97, kKilobyteUs = 0.0172, kStepUs = 0.043,
+                   kLogitUs = 0.207 / 1024;
+  constexpr double kAlone = 66;
+  const int room = cut.blocks == 2 ? 66 : cut.blocks == 4 ? 30 : cut.blocks == 8 ? 15 : 7;
+  const bool half = cut.tile->shared_bytes <= kHalfOfAnSM;
+  const int clusters = parts(p.tokens, cut.tile->tokens) * parts(p.experts, cut.tile->experts);
+  const double waves = parts(clusters, half ? 2 * room : room);
+  const double shared = half ? std::clamp(clusters * cut.blocks / kAlone, 1.0, 2.0) : 1.0;
+  const double steps = parts(parts(p.hidden, kStep), cut.blocks);
+  const double kilobytes = (cut.tile->tokens + cut.tile->experts) * steps * kRowBytes / 1024;
+  const double logits = cut.tile->tokens * cut.tile->experts;
+  return kBaseUs + (waves - 1) * kWaveUs +
+         waves * shared * (kilobytes * kKilobyteUs + steps * kStepUs + logits * kLogitUs);
+}
+
+Cut cut_for(const RouterGemm::Problem& p) {
+  constexpr int kFewest = 2, kMost = 16;
+  Cut best{};
+  double least = 0;
+  for (const Tile& tile : kTiles) {
+    for (int blocks = kFewest; blocks <= kMost; blocks *= 2) {
+      const Cut cut{&tile, blocks};
+      const double us = cut_us(cut, p);
+      if (best.tile && us >= least) continue;
+      best = cut;
+      least = us;
+    }
+  }
+  return best;
+}
+
+Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  need_type(r, "x", p.x, DType::kBF16, "wgmma operand");
+  need_type(r, "w", p.w, DType::kBF16, "wgmma operand");
+  need_multiple(r, "hidden", p.hidden, kPiece, "16-byte pieces of a row");
+  r.need(p.tokens <= 2048, "tokens <= 2048 (every tile loads its rows anew)", "tokens", p.tokens);
+  r.need(p.hidden >= 128, "hidden >= 128 (shorter sums may miss their bound on tensor cores)", "hidden",
+         p.hidden);
+  return r;
+}
+
+double cost_us(const RouterGemm::Problem& p, const DeviceInfo&) {
+  const RouterGemm::Problem some = RouterGemm::at_tokens(p, std::max<int64_t>(p.tokens, 1));
+  return cut_us(cut_for(some), some);
+}
+
+Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream);
+
+}  // namespace
+
+extern const Candidate<RouterGemm> router_gemm_wide_sm90 = {
+    .name = "cuda.router_gemm.wide_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = no_workspace<RouterGemm>,
+    .enqueue = enqueue,
+    .alignment_bytes = 16,
+};
+
+namespace {
+
+Status launch_cut(const RouterGemm::Problem& p, const RouterParameters& parameters, const Cut& cut,
+                  Stream stream) {
+  const auto blocks = static_cast<unsigned>(cut.blocks);
+  const Launch how{.grid = {blocks, static_cast<unsigned>(parts(p.experts, cut.tile->experts)),
+                            static_cast<unsigned>(parts(p.tokens, cut.tile->tokens))},
+                   .block = {static_cast<unsigned>(cut.tile->tokens / kGroupTokens * kGroupThreads), 1, 1},
+                   .shared_bytes = static_cast<size_t>(cut.tile->shared_bytes),
+                   .cluster = {blocks, 1, 1}};
+  return launch(router_gemm_wide_sm90.name, cut.tile->kernel, how, stream, parameters);
+}
+
+Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream) {
+  if (p.tokens == 0) return {};
+  return launch_cut(p, router_parameters(p, a), cut_for(p), stream);
+}
+
+}  // namespace
+}  // namespace sluice::cuda

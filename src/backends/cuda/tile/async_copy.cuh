@@ -1,0 +1,21 @@
+// Copies of 16 bytes from global to shared memory that pass no register: each thread issues its own, in groups.
+#pragma once
+#include <cstdint>
+
+namespace sluice::cuda::tile {
+
+// Copies 16 bytes, or writes 16 zeros where `there` is false; both addresses are aligned to 16. `from` is not read then.
+__device__ __forceinline__ void copy_16(uint32_t to_shared, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to_shared), "l"(from),
+               "r"(there ? 16 : 0)
+               : "memory");
+}
+// Ends a group: the copies of this thread since the last one. A group may be empty.
+__device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Returns when at most kGroups of this thread's groups, the latest, are still under way.
+template <int kGroups>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
+
+}  // namespace sluice::cuda::tile
