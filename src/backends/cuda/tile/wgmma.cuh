@@ -18,7 +18,9 @@
 namespace sluice::cuda::tile {
 
 __device__ __forceinline__ void fence_operands() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void commit_group() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 template <int kUnderWay>
 __device__ __forceinline__ void wait_groups() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kUnderWay) : "memory");
@@ -74,8 +76,9 @@ struct Multiply;
 #define SLUICE_LIST_14 SLUICE_LIST_13 ", " SLUICE_NAMES_13
 #define SLUICE_LIST_15 SLUICE_LIST_14 ", " SLUICE_NAMES_14
 #define SLUICE_LIST_16 SLUICE_LIST_15 ", " SLUICE_NAMES_15
-#define SLUICE_EIGHT(i) \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define SLUICE_EIGHT(i)                                                                       \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+      "+f"(d[i + 6]), "+f"(d[i + 7])
 #define SLUICE_OPERANDS_1 SLUICE_EIGHT(0)
 #define SLUICE_OPERANDS_2 SLUICE_OPERANDS_1, SLUICE_EIGHT(8)
 #define SLUICE_OPERANDS_3 SLUICE_OPERANDS_2, SLUICE_EIGHT(16)
@@ -94,17 +97,17 @@ struct Multiply;
 #define SLUICE_OPERANDS_16 SLUICE_OPERANDS_15, SLUICE_EIGHT(120)
 
 // N columns in `groups` = N / 16 groups of 8 registers; a, b and add are operands number N / 2 and on.
-#define SLUICE_MULTIPLY(N, groups, a_operand, b_operand, add_operand)                                              \
-  template <>                                                                                                      \
-  struct Multiply<N> {                                                                                             \
-    static __device__ __forceinline__ void run(float (&d)[N / 2], uint64_t a, uint64_t b, int add) {               \
-      asm volatile(                                                                                                \
-          "{\n.reg .pred add;\nsetp.ne.b32 add, %" #add_operand ", 0;\n"                                          \
-          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" SLUICE_LIST_##groups "}, %" #a_operand      \
-          ", %" #b_operand ", add, 1, 1, 0, 0;\n}"                                                                 \
-          : SLUICE_OPERANDS_##groups                                                                               \
-          : "l"(a), "l"(b), "r"(add));                                                                             \
-    }                                                                                                              \
+#define SLUICE_MULTIPLY(N, groups, a_operand, b_operand, add_operand)                                \
+  template <>                                                                                        \
+  struct Multiply<N> {                                                                               \
+    static __device__ __forceinline__ void run(float (&d)[N / 2], uint64_t a, uint64_t b, int add) { \
+      asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #add_operand                             \
+                   ", 0;\n"                                                                          \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" SLUICE_LIST_##groups \
+                   "}, %" #a_operand ", %" #b_operand ", add, 1, 1, 0, 0;\n}"                        \
+                   : SLUICE_OPERANDS_##groups                                                        \
+                   : "l"(a), "l"(b), "r"(add));                                                      \
+    }                                                                                                \
   };
 SLUICE_MULTIPLY(16, 1, 8, 9, 10)
 SLUICE_MULTIPLY(32, 2, 16, 17, 18)
