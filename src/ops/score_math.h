@@ -41,19 +41,9 @@ constexpr float kExp[] = {.5f, .166665778f, .0416665561f, .00836317241f, .001392
 // (atanh(s) / s - 1) / s^2 as a polynomial in s^2 on s <= 1/3, likewise.
 constexpr float kAtanh[] = {.333333343f, .199998528f, .142961785f, .108532876f, .11612165f};
 
+constexpr float kLargest = 3.40282347e38f;
 constexpr float kSoftplusTail = -18.f;  // exp(-18) / 2, what log(1 + z) / z lacks to 1, is 2^-27
 
-#if defined(__CUDA_ARCH__)
-__device__ inline float mul(float a, float b) { return __fmul_rn(a, b); }
-__device__ inline float add(float a, float b) { return __fadd_rn(a, b); }
-__device__ inline float div(float a, float b) { return __fdiv_rn(a, b); }
-__device__ inline float root(float a) { return __fsqrt_rn(a); }
-#else
-SLUICE_HOST_DEVICE inline float mul(float a, float b) { return a * b; }
-SLUICE_HOST_DEVICE inline float add(float a, float b) { return a + b; }
-SLUICE_HOST_DEVICE inline float div(float a, float b) { return a / b; }
-SLUICE_HOST_DEVICE inline float root(float a) { return std::sqrt(a); }
-#endif
 SLUICE_HOST_DEVICE inline float infinity() {
   const uint32_t bits = 0x7f800000u;
   float out;
@@ -61,20 +51,62 @@ SLUICE_HOST_DEVICE inline float infinity() {
   return out;
 }
 
+#if defined(__CUDA_ARCH__)
+__device__ inline float mul(float a, float b) { return __fmul_rn(a, b); }
+__device__ inline float add(float a, float b) { return __fadd_rn(a, b); }
+// x < limit ? yes : no, as one instruction: given the choice, the compiler branches around what leads to `no`, and then
+// scores of several experts no longer overlap.
+__device__ inline float if_below(float x, float limit, float yes, float no) {
+  float out;
+  asm("{ .reg .pred below; setp.lt.f32 below, %1, %2; selp.f32 %0, %3, %4, below; }"
+      : "=f"(out)
+      : "f"(x), "f"(limit), "f"(yes), "f"(no));
+  return out;
+}
+// Rounded as IEEE says wherever this file calls them, and without the branch that __frcp_rn and its like take for
+// subnormals and numbers near the limits: here those are not met, or do not reach the result.
+__device__ inline float near_reciprocal(float a) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a));
+  return __fmaf_rn(r, __fmaf_rn(-a, r, 1.f), r);
+}
+__device__ inline float reciprocal(float a) { return if_below(kLargest, a, 0.f, near_reciprocal(a)); }
+__device__ inline float div(float a, float b) {
+  const float r = near_reciprocal(b), q = __fmul_rn(a, r), closer = __fmaf_rn(__fmaf_rn(-b, q, a), r, q);
+  return __fmaf_rn(__fmaf_rn(-b, closer, a), r, closer);
+}
+__device__ inline float root(float a) {
+  float r;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a));
+  const float s = __fmul_rn(a, r);
+  return if_below(kLargest, a, a, __fmaf_rn(__fmaf_rn(-s, s, a), __fmul_rn(r, .5f), s));
+}
+#else
+SLUICE_HOST_DEVICE inline float mul(float a, float b) { return a * b; }
+SLUICE_HOST_DEVICE inline float add(float a, float b) { return a + b; }
+SLUICE_HOST_DEVICE inline float if_below(float x, float limit, float yes, float no) {
+  return x < limit ? yes : no;
+}
+SLUICE_HOST_DEVICE inline float div(float a, float b) { return a / b; }
+SLUICE_HOST_DEVICE inline float near_reciprocal(float a) { return 1.f / a; }
+SLUICE_HOST_DEVICE inline float reciprocal(float a) { return 1.f / a; }
+SLUICE_HOST_DEVICE inline float root(float a) { return std::sqrt(a); }
+#endif
+
 }  // namespace score
 
-// exp(x) = 2^n * exp(r), n the integer nearest to x / ln 2, r the rest.
-SLUICE_HOST_DEVICE inline float score_exp(float x) {
-  using namespace score;
-  if (x < -kExpLimit) return 0.f;
-  if (x > kExpLimit) return infinity();
+namespace score {
+
+// exp(x) = 2^n * exp(r), n the integer nearest to x / ln 2, r the rest; for |x| <= kExpLimit, and NaN.
+SLUICE_HOST_DEVICE inline float exp_inside(float x) {
+  constexpr float c0 = kExp[0], c1 = kExp[1], c2 = kExp[2], c3 = kExp[3], c4 = kExp[4];
   const float shifted = add(mul(x, kLog2E), kRound);
   const float n = add(shifted, -kRound);
   const float r = add(add(x, -mul(n, kLn2High)), -mul(n, kLn2Low));
-  float q = add(mul(kExp[4], r), kExp[3]);
-  q = add(mul(q, r), kExp[2]);
-  q = add(mul(q, r), kExp[1]);
-  q = add(mul(q, r), kExp[0]);
+  float q = add(mul(c4, r), c3);
+  q = add(mul(q, r), c2);
+  q = add(mul(q, r), c1);
+  q = add(mul(q, r), c0);
   const float p = add(add(mul(mul(q, r), r), r), 1.f);
   uint32_t bits;
   std::memcpy(&bits, &shifted, sizeof bits);
@@ -84,27 +116,35 @@ SLUICE_HOST_DEVICE inline float score_exp(float x) {
   return mul(p, power);
 }
 
+}  // namespace score
+
+SLUICE_HOST_DEVICE inline float score_exp(float x) {
+  using namespace score;
+  return if_below(x, -kExpLimit, 0.f, if_below(kExpLimit, x, infinity(), exp_inside(x)));
+}
+
 // 1 / (1 + exp(-x)). One formula for both signs: the quotient e / (1 + e) is not monotone in f32.
 SLUICE_HOST_DEVICE inline float score_sigmoid(float x) {
   using namespace score;
-  return div(1.f, add(1.f, score_exp(-x)));
+  const float e = if_below(-x, -kExpLimit, 0.f, exp_inside(-x));
+  return if_below(kExpLimit, -x, 0.f, near_reciprocal(add(1.f, e)));  // 1 / infinity
 }
 
 // sqrt(log(1 + exp(x))) = sqrt(max(x, 0) + log(1 + z)) with z = exp(-|x|), and log(1 + z) = 2 atanh(z / (2 +
 // z)). Far below zero log(1 + z) is z to the last bit, and exp(x / 2) keeps its digits where z has none left.
 SLUICE_HOST_DEVICE inline float score_sqrt_softplus(float x) {
   using namespace score;
-  if (x < kSoftplusTail) return score_exp(mul(x, .5f));
-  const float z = score_exp(x > 0.f ? -x : x);
+  constexpr float c0 = kAtanh[0], c1 = kAtanh[1], c2 = kAtanh[2], c3 = kAtanh[3], c4 = kAtanh[4];
+  const float z = score_exp(if_below(x, kSoftplusTail, mul(x, .5f), if_below(0.f, x, -x, x)));
   const float s = div(z, add(z, 2.f));
   const float v = mul(s, s);
-  float q = add(mul(kAtanh[4], v), kAtanh[3]);
-  q = add(mul(q, v), kAtanh[2]);
-  q = add(mul(q, v), kAtanh[1]);
-  q = add(mul(q, v), kAtanh[0]);
+  float q = add(mul(c4, v), c3);
+  q = add(mul(q, v), c2);
+  q = add(mul(q, v), c1);
+  q = add(mul(q, v), c0);
   const float twice = add(s, s);
   const float log1p = add(mul(mul(q, v), twice), twice);
-  return root(x > 0.f ? add(x, log1p) : log1p);
+  return if_below(x, kSoftplusTail, z, root(if_below(0.f, x, add(x, log1p), log1p)));
 }
 
 }  // namespace sluice
