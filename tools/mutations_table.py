@@ -77,6 +77,14 @@ MUTATIONS = [
         "GroupRows*",
     ),
     Mutation(
+        "group_tile_too_many",
+        "experts whose rows fill their tiles get one tile more",
+        CPU + "group_rows_counting.cc",
+        "row < total[e]; row += step",
+        "row <= total[e]; row += step",
+        "GroupRows*",
+    ),
+    Mutation(
         "combine_scale_dropped",
         "the routed scaling factor is left out",
         CPU + "combine_columns.cc",

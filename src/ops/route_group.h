@@ -1,4 +1,6 @@
 #pragma once
+#include <utility>
+
 #include "ops/group_rows.h"
 #include "ops/route_topk.h"
 
@@ -52,7 +54,7 @@ struct RouteGroup {
   static GroupRows::Args group(const Args& a) {
     GroupRows::Args out;
     out.ids = a.ids;
-    for (const Shared& s : kShared) out.*s.there = a.*s.here;
+    for (const Shared& s : kShared) out.*s.first = a.*s.second;
     return out;
   }
   template <class V>
@@ -60,7 +62,7 @@ struct RouteGroup {
     RouteTopk::slots(p.route, v);
     GroupRows::slots(group(p), [&](const SlotSpec& spec, Tensor GroupRows::Args::*member) {
       for (const Shared& s : kShared)
-        if (s.there == member) v(spec, s.here);
+        if (s.first == member) v(spec, s.second);
     });
   }
   static Refusal validate(const Problem& p);
@@ -71,10 +73,7 @@ struct RouteGroup {
 
  private:
   // A tensor of GroupRows, and the same one here.
-  struct Shared {
-    Tensor GroupRows::Args::*there;
-    Tensor Args::*here;
-  };
+  using Shared = std::pair<Tensor GroupRows::Args::*, Tensor Args::*>;
   static constexpr Shared kShared[] = {
       {&GroupRows::Args::row_count, &Args::row_count},   {&GroupRows::Args::row_begin, &Args::row_begin},
       {&GroupRows::Args::order, &Args::order},           {&GroupRows::Args::position, &Args::position},

@@ -5,8 +5,10 @@
 #include <thread>
 
 #include "cases/combine.h"
+#include "cases/group_rows.h"
 #include "cases/lora_delta.h"
 #include "cases/rms_norm.h"
+#include "cases/route_group.h"
 #include "cases/router_gemm.h"
 #include "dispatch/plan.h"
 #include "gpu/gpu.h"
@@ -50,8 +52,7 @@ class CopyTraffic {
 
 // What kernels may read before they wait for the kernel in front of them.
 bool is_weight(std::string_view slot) {
-  for (const char* name :
-       {"w", "weight", "bias", "gate_bias", "a", "b", "scale", "hash_table", "expert_map"})
+  for (const char* name : {"w", "weight", "bias", "gate_bias", "a", "b", "scale", "hash_table", "expert_map"})
     if (slot == name) return true;
   return false;
 }
@@ -173,6 +174,34 @@ struct Problems<Combine> {
   }
 };
 
+// Few tokens, a cluster of blocks, several clusters of which the last one ends it, two launches.
+constexpr int64_t kRoutedTokens[] = {1, 40, 300, 1100};
+template <>
+struct Problems<RouteGroup> {
+  static std::vector<RouteGroup::Problem> list() {
+    std::vector<RouteGroup::Problem> out;
+    for (const int64_t tokens : kRoutedTokens)
+      out.push_back(
+          {.route = {.tokens = tokens, .experts = 128, .top_k = 4, .logits = DType::kBF16}, .tile_rows = 16});
+    return out;
+  }
+};
+template <>
+struct Problems<RouteTopk> {
+  static std::vector<RouteTopk::Problem> list() {
+    return {{.tokens = 65, .experts = 256, .top_k = 8, .method = RoutingMethod::kMiniMax2, .bias = true}};
+  }
+};
+template <>
+struct Problems<GroupRows> {
+  static std::vector<GroupRows::Problem> list() {
+    std::vector<GroupRows::Problem> out;
+    for (const int64_t tokens : kRoutedTokens)
+      out.push_back({.tokens = tokens, .slots = 8, .experts = 64, .row_align = 8, .tile_rows = 32});
+    return out;
+  }
+};
+
 template <>
 struct Problems<RouterGemm> {
   static std::vector<RouterGemm::Problem> list() {
@@ -198,7 +227,7 @@ struct Problems<RmsNorm> {
 
 template <class Op>
 class GpuChain : public OnGpu {};
-using Chained = ::testing::Types<Combine, RouterGemm, LoraDelta, RmsNorm>;
+using Chained = ::testing::Types<Combine, RouterGemm, LoraDelta, RmsNorm, RouteTopk, GroupRows, RouteGroup>;
 struct Names {
   template <class Op>
   static std::string GetName(int) {

@@ -3,8 +3,10 @@
 #include <set>
 
 #include "cases/combine.h"
+#include "cases/group_rows.h"
 #include "cases/lora_delta.h"
 #include "cases/rms_norm.h"
+#include "cases/route_group.h"
 #include "cases/route_topk.h"
 #include "cases/router_gemm.h"
 
@@ -18,7 +20,7 @@ template <class Op>
 class GpuConformance : public OnGpu {};
 
 // Operations whose every case must find a CUDA candidate.
-using Complete = ::testing::Types<Combine, LoraDelta, RmsNorm, RouterGemm>;
+using Complete = ::testing::Types<Combine, LoraDelta, RmsNorm, RouterGemm, RouteTopk, GroupRows, RouteGroup>;
 struct Names {
   template <class Op>
   static std::string GetName(int) {

@@ -52,6 +52,18 @@ __device__ __forceinline__ void store_remote(uint32_t address, float2 value, uin
       : "memory");
 }
 
+// The same with 16 bytes.
+__device__ __forceinline__ void store_remote(uint32_t address, uint4 value, uint32_t barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+      "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(barrier)
+      : "memory");
+}
+// A word for another block, between two rounds of the barrier.
+__device__ __forceinline__ void store_remote(uint32_t address, uint32_t value) {
+  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
 // Copies `bytes`, a multiple of 16, from here into another block and counts them on a barrier there; addresses are aligned
 // to 16. By a converged warp with all its lanes; one issues. What the threads wrote there before, they have fenced
 // (fence_for_async). The copy reads until it has arrived, so the sender stays until the receiver has all. Long copies

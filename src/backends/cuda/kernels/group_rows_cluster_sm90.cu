@@ -1,0 +1,93 @@
+// Rows by expert: blocks of a cluster count and place (tile/grouping.cuh). One launch up to 8192 slots, two beyond.
+//
+// Wins    always so far.
+// Loses   to route_group, which has the ids before they are written.
+// Limits  none beyond the contract.
+// Source  original; the contract is ops/group_rows.h.
+#include "backends/cuda/card.h"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/grouping.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+using Problem = GroupRows::Problem;
+constexpr int kThreads = 512;
+
+__global__ void __launch_bounds__(kThreads, 1) group_rows(const __grid_constant__ tile::Grouping g) {
+  extern __shared__ uint4 shared[];
+  const tile::GroupMemory m = tile::group_memory(g, shared);
+  tile::begin_groups(g, m);
+  tile::wait_for_previous();
+  const int count = tile::tokens_here(g) * g.slots;
+  __syncthreads();
+  const int32_t* ids = g.ids + static_cast<int64_t>(tile::first_token(g)) * g.slots;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) tile::place(g, m, 0, i, ids[i]);
+  tile::release_next();  // not at the start: blocks of the next grid would crowd those SMs that end first
+  tile::end_groups(g, m, [] {});
+}
+
+__global__ void __launch_bounds__(kThreads, 1) finish(const __grid_constant__ tile::Grouping g, int split) {
+  extern __shared__ uint4 shared[];
+  tile::release_next();
+  tile::wait_for_previous();
+  tile::finish_groups(g, tile::group_memory(g, shared), static_cast<int>(blockIdx.x),
+                      static_cast<int>(gridDim.x), split);
+}
+
+GroupGrid grid_of(const Problem& p) {
+  const int64_t tokens = std::max<int64_t>(kThreads / p.slots, 1);
+  return group_grid(p, false, {.least = tokens, .most = tokens, .several = tokens, .one_launch = 0});
+}
+
+Refusal supports(const Problem&, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  return r;
+}
+
+double cost_us(const Problem& p, const DeviceInfo&) {
+  const double slots = static_cast<double>(p.tokens * p.slots);
+  return 1.7 + 0.4 * (slots > kThreads) + 1.5 * (slots > 16 * kThreads) + 2e-5 * slots;
+}
+
+size_t workspace_bytes(const Problem& p, const DeviceInfo&) { return cluster_count_bytes(p, grid_of(p)); }
+
+Status enqueue(const Problem& p, const GroupRows::Args& a, Workspace w, Stream stream);
+
+}  // namespace
+
+extern const Candidate<GroupRows> group_rows_cluster_sm90 = {
+    .name = "cuda.group_rows.cluster_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = workspace_bytes,
+    .enqueue = enqueue,
+    .batch_invariant = true,
+};
+
+namespace {
+
+Status enqueue(const Problem& p, const GroupRows::Args& a, Workspace w, Stream stream) {
+  const GroupGrid grid = grid_of(p);
+  tile::Grouping g = tile::grouping(p, a, grid);
+  g.cluster_count = reinterpret_cast<uint32_t*>(w.data);
+  g.meeting = queue_of(stream).meeting;
+  const auto cluster = static_cast<unsigned>(grid.cluster), clusters = static_cast<unsigned>(grid.clusters);
+  Launch how{.grid = {cluster * clusters, 1, 1},
+             .block = {kThreads, 1, 1},
+             .shared_bytes = tile::group_shared_bytes(g),
+             .cluster = {cluster, 1, 1}};
+  SLUICE_TRY(launch(group_rows_cluster_sm90.name, group_rows, how, stream, g));
+  if (!grid.second_launch) return {};
+  const int split = second_split(grid);
+  how.grid = {clusters * static_cast<unsigned>(split), 1, 1};
+  how.cluster = {1, 1, 1};
+  return launch(group_rows_cluster_sm90.name, finish, how, stream, g, split);
+}
+
+}  // namespace
+
+}  // namespace sluice::cuda

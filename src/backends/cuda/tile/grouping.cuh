@@ -1,0 +1,347 @@
+// What ops/group_rows.h does, by the blocks of a grid. A block has some neighbouring tokens' slots, a cluster its blocks'.
+//
+// A bit for each (expert, slot) in shared memory: the number of an expert's bits before a slot is the slot's rank there,
+// so nothing is sorted and the order is stable. Blocks of a cluster send each other their counts. A grid of one cluster
+// then has all it needs; of a larger one, each cluster leaves its counts and the ranks within itself in global memory, and
+// the last cluster to get there, or a second launch, turns them into rows.
+//
+// A kernel calls, in this order: begin_groups, the wait for the kernel in front, place() for each slot, end_groups.
+#pragma once
+#include "backends/cuda/group_grid.h"
+#include "backends/cuda/tile/cluster.cuh"
+#include "backends/cuda/tile/mbarrier.cuh"
+#include "ops/group_rows.h"
+
+namespace sluice::cuda::tile {
+
+// A GroupRows problem, its tensors and its grid. A value, for a kernel's parameters.
+struct Grouping {
+  int tokens = 0, slots = 1, align_shift = 0;
+  int experts = 1, padded = 8;  // padded_experts(experts)
+  int tile_shift = -1;          // -1: no list of tiles
+  int rows = 0, tiles_max = 0;
+  GroupGrid grid;
+  const int32_t* ids = nullptr;
+  int32_t *row_count = nullptr, *row_begin = nullptr, *order = nullptr, *position = nullptr;
+  int32_t *tile_count = nullptr, *tiles = nullptr;
+  uint32_t* cluster_count = nullptr;  // [clusters, experts], where there are several
+  uint32_t* meeting = nullptr;        // a zero, left zero
+};
+
+inline int log2_of(int64_t power) {
+  int shift = 0;
+  while (int64_t{1} << shift < power) ++shift;
+  return shift;
+}
+
+inline Grouping grouping(const GroupRows::Problem& p, const GroupRows::Args& a, const GroupGrid& grid) {
+  return {.tokens = static_cast<int>(p.tokens),
+          .slots = static_cast<int>(p.slots),
+          .align_shift = log2_of(p.row_align),
+          .experts = static_cast<int>(p.experts),
+          .padded = static_cast<int>(padded_experts(p.experts)),
+          .tile_shift = p.tile_rows > 0 ? log2_of(p.tile_rows) : -1,
+          .rows = static_cast<int>(GroupRows::rows(p)),
+          .tiles_max = static_cast<int>(GroupRows::tiles_max(p)),
+          .grid = grid,
+          .ids = a.ids.as<const int32_t>(),
+          .row_count = a.row_count.as<int32_t>(),
+          .row_begin = a.row_begin.as<int32_t>(),
+          .order = a.order.as<int32_t>(),
+          .position = a.position.as<int32_t>(),
+          .tile_count = a.tile_count.as<int32_t>(),
+          .tiles = a.tiles.as<int32_t>()};
+}
+
+// The grid's shared memory, carved out of the dynamic one.
+struct GroupMemory {
+  uint64_t* arrived;    // counts of the cluster's blocks
+  uint32_t* mask;       // [padded experts, words]
+  uint16_t* count;      // [blocks of the cluster, padded experts]
+  int32_t* first;       // [experts] row of the first slot that is ours
+  int32_t* begin;       // [experts] first row
+  int32_t* total;       // [experts]
+  int32_t* tile_begin;  // [experts] first tile
+  int32_t* slot;        // [tokens of the block, slots] expert | bit << 16, or -1
+  int32_t* warp_sum;    // [2, 32]
+  uint32_t* last;       // whether this is the last cluster
+  uint32_t* end;
+};
+inline __host__ __device__ GroupMemory group_memory(const Grouping& g, void* shared) {
+  const int e = g.padded;
+  GroupMemory m{};
+  m.arrived = static_cast<uint64_t*>(shared);
+  m.last = reinterpret_cast<uint32_t*>(m.arrived + 1);
+  m.mask = m.last + 2;
+  m.count = reinterpret_cast<uint16_t*>(m.mask + e * g.grid.words);
+  m.first = reinterpret_cast<int32_t*>(m.count + e * (g.grid.cluster > 1 ? g.grid.cluster : 0));
+  m.begin = m.first + e;
+  m.total = m.begin + e;
+  m.tile_begin = m.total + e;
+  m.warp_sum = m.tile_begin + e;
+  m.slot = m.warp_sum + 64;
+  m.end = reinterpret_cast<uint32_t*>(m.slot + g.grid.tokens_per_block * g.slots);
+  return m;
+}
+inline size_t group_shared_bytes(const Grouping& g) {
+  return reinterpret_cast<uintptr_t>(group_memory(g, nullptr).end);
+}
+
+__device__ __forceinline__ int first_token(const Grouping& g) {
+  return static_cast<int>(blockIdx.x) * g.grid.tokens_per_block;
+}
+// Tokens of this block.
+__device__ __forceinline__ int tokens_here(const Grouping& g) {
+  return max(min(g.grid.tokens_per_block, g.tokens - first_token(g)), 0);
+}
+
+// Clears the bits and tells the cluster that this block runs. Touches no global memory. A barrier of the block comes between
+// it and place().
+__device__ __forceinline__ void begin_groups(const Grouping& g, const GroupMemory& m) {
+  const int words = g.padded * g.grid.words;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x) * 4; i < words; i += static_cast<int>(blockDim.x) * 4)
+    *reinterpret_cast<uint4*>(m.mask + i) = uint4{0, 0, 0, 0};
+  if (g.grid.cluster > 1) {
+    if (threadIdx.x == 0) {
+      barrier_init(m.arrived, 1);
+      barrier_visible();
+      barrier_expect(m.arrived, static_cast<uint32_t>(g.grid.cluster * g.padded) * sizeof(uint16_t));
+    }
+    cluster_arrive();
+  }
+}
+
+// Slot `slot` of the block's token `token` goes to expert `id`; none where that is no expert.
+__device__ __forceinline__ void place(const Grouping& g, const GroupMemory& m, int token, int slot, int id) {
+  const int at = token * g.slots + slot, bit = g.grid.bits_per_token == g.slots ? at : token;
+  const bool grouped = id >= 0 && id < g.experts;
+  m.slot[at] = grouped ? id | bit << 16 : -1;
+  if (grouped) atomicOr(m.mask + id * g.grid.words + bit / 32, 1u << bit % 32);
+}
+
+__device__ __forceinline__ int rank_in_block(const Grouping& g, const GroupMemory& m, int id, int bit) {
+  const uint32_t* mask = m.mask + id * g.grid.words;
+  int rank = __popc(mask[bit / 32] & ((1u << bit % 32) - 1));
+#pragma unroll 1
+  for (int w = 0; w < bit / 32; ++w) rank += __popc(mask[w]);
+  return rank;
+}
+
+// How often this block placed expert e.
+__device__ __forceinline__ uint32_t count_here(const Grouping& g, const GroupMemory& m, int e) {
+  const uint32_t* mask = m.mask + e * g.grid.words;
+  uint32_t count = __popc(mask[0]);
+#pragma unroll 1
+  for (int w = 1; w < g.grid.words; ++w) count += __popc(mask[w]);
+  return count;
+}
+
+// Counts of the block to every block of the cluster. A warp serves some of the blocks, a lane 8 of 256 experts.
+__device__ __forceinline__ void send_counts(const Grouping& g, const GroupMemory& m) {
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  const int warps = static_cast<int>(blockDim.x / 32);
+  cluster_wait();
+#pragma unroll 1
+  for (int e = 8 * lane; e < g.padded; e += 256) {
+    uint32_t count[8];
+    if (g.grid.words == 1) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) count[j] = __popc(m.mask[e + j]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) count[j] = count_here(g, m, e + j);
+    }
+    const uint4 packed{count[0] | count[1] << 16, count[2] | count[3] << 16, count[4] | count[5] << 16,
+                       count[6] | count[7] << 16};
+    const uint32_t at = shared_address(m.count + cluster_rank() * g.padded + e),
+                   barrier = shared_address(m.arrived);
+#pragma unroll 1
+    for (int to = warp; to < g.grid.cluster; to += warps)
+      store_remote(remote_address(at, to), packed, remote_address(barrier, to));
+  }
+}
+
+struct ExpertRows {
+  int total, before;  // slots of an expert; those of them in front of the caller's
+};
+struct SlotRank {
+  int id, rank;  // expert, or -1; its slots in front, within what ExpertRows::before leaves out
+};
+
+// Rows of all experts, and of `count` slots from `first`. Part `part` of `parts` writes its share of what belongs to no
+// slot; part 0 writes the counts. Whole blocks call it.
+template <class Rows, class Slot>
+__device__ __forceinline__ void assign_rows(const Grouping& g, const GroupMemory& m, int part, int parts,
+                                            Rows rows_of, int first, int count, Slot slot_at) {
+  const int tid = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  const int lane = tid % 32, warp = tid / 32;
+  const bool tiled = g.tile_shift >= 0;
+  const int align = (1 << g.align_shift) - 1, tile = tiled ? (1 << g.tile_shift) - 1 : 0;
+  const SlotRank mine =
+      tid < count ? slot_at(tid) : SlotRank{-1, 0};  // early: its loads overlap with the sums
+  int rows_so_far = 0, tiles_so_far = 0;
+#pragma unroll 1
+  for (int base = 0; base < g.experts; base += threads) {
+    const int e = base + tid;
+    ExpertRows r{0, 0};
+    if (e < g.experts) r = rows_of(e);
+    const int rows = (r.total + align) & ~align, tiles = tiled ? (r.total + tile) >> g.tile_shift : 0;
+    int rows_to = rows, tiles_to = tiles;  // sums over the lanes up to this one
+#pragma unroll
+    for (int far = 1; far < 32; far *= 2) {
+      const int rows_up = __shfl_up_sync(0xffffffffu, rows_to, far),
+                tiles_up = __shfl_up_sync(0xffffffffu, tiles_to, far);
+      rows_to += lane >= far ? rows_up : 0;
+      tiles_to += lane >= far ? tiles_up : 0;
+    }
+    if (base > 0) __syncthreads();
+    if (lane == 31) m.warp_sum[warp] = rows_to, m.warp_sum[32 + warp] = tiles_to;
+    __syncthreads();
+    const int row_sum = lane < threads / 32 ? m.warp_sum[lane] : 0,
+              tile_sum = lane < threads / 32 ? m.warp_sum[32 + lane] : 0;
+    const int rows_before = __reduce_add_sync(0xffffffffu, lane < warp ? row_sum : 0);
+    const int tiles_before = __reduce_add_sync(0xffffffffu, lane < warp ? tile_sum : 0);
+    const int begin = rows_so_far + rows_before + rows_to - rows;
+    if (e < g.experts) {
+      m.begin[e] = begin, m.first[e] = begin + r.before, m.total[e] = r.total;
+      m.tile_begin[e] = tiles_so_far + tiles_before + tiles_to - tiles;
+    }
+    rows_so_far += __reduce_add_sync(0xffffffffu, row_sum);
+    tiles_so_far += __reduce_add_sync(0xffffffffu, tile_sum);
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int i = tid; i < count; i += threads) {
+    const SlotRank s = i == tid ? mine : slot_at(i);
+    int row = -1;
+    if (s.id >= 0) {
+      row = m.first[s.id] + s.rank;
+      g.order[row] = first + i;
+      const int within = row - m.begin[s.id];
+      if (tiled && (within & tile) == 0)
+        reinterpret_cast<int2*>(g.tiles)[m.tile_begin[s.id] + (within >> g.tile_shift)] = int2{s.id, row};
+    }
+    g.position[first + i] = row;
+  }
+  if (part == 0) {
+#pragma unroll 1
+    for (int e = tid; e < g.experts; e += threads) g.row_count[e] = m.total[e], g.row_begin[e] = m.begin[e];
+    if (tid == 0) g.row_begin[g.experts] = rows_so_far;
+    if (tid == 0 && tiled) *g.tile_count = tiles_so_far;
+  }
+  const uint32_t from = static_cast<uint32_t>(part) * threads + tid,
+                 step = static_cast<uint32_t>(parts) * threads;
+  const uint32_t aligned = align > 0 ? static_cast<uint32_t>(g.experts) << g.align_shift : 0;
+#pragma unroll 1
+  for (uint32_t i = from; i < aligned; i += step) {
+    const int e = static_cast<int>(i >> g.align_shift), total = m.total[e];
+    const int within = total + (static_cast<int>(i) & align);
+    if (within < ((total + align) & ~align)) g.order[m.begin[e] + within] = -1;
+  }
+#pragma unroll 1
+  for (uint32_t row = rows_so_far + from; row < static_cast<uint32_t>(g.rows); row += step) g.order[row] = -1;
+#pragma unroll 1
+  for (uint32_t i = tiles_so_far + from; i < static_cast<uint32_t>(g.tiles_max); i += step)
+    reinterpret_cast<int2*>(g.tiles)[i] = int2{-1, -1};
+}
+
+// Ranks within clusters become rows. Parts p, p + parts, ... of all: a cluster's slots come in `split` pieces.
+__device__ __forceinline__ void finish_groups(const Grouping& g, const GroupMemory& m, int part, int parts,
+                                              int split) {
+  const int64_t slots = static_cast<int64_t>(g.tokens) * g.slots;
+  const int64_t of_cluster = static_cast<int64_t>(g.grid.cluster) * g.grid.tokens_per_block * g.slots;
+  const int64_t piece = (of_cluster + split - 1) / split;
+  const int all = g.grid.clusters * split;
+#pragma unroll 1
+  for (int p = part; p < all; p += parts) {
+    const int cluster = p / split;
+    const int64_t start = cluster * of_cluster;
+    const int64_t first = min(start + p % split * piece, slots),
+                  end = min(min(first + piece, start + of_cluster), slots);
+    if (p != part) __syncthreads();
+    assign_rows(
+        g, m, p, all,
+        [&](int e) {
+          ExpertRows r{0, 0};
+#pragma unroll 16
+          for (int c = 0; c < g.grid.clusters; ++c) {
+            const int n = static_cast<int>(__ldcg(g.cluster_count + static_cast<int64_t>(c) * g.experts + e));
+            r.total += n;
+            r.before += c < cluster ? n : 0;
+          }
+          return r;
+        },
+        static_cast<int>(first), static_cast<int>(end - first),
+        [&](int i) {
+          const int rank = __ldcg(g.position + first + i);
+          return SlotRank{rank < 0 ? -1 : __ldcg(g.ids + first + i), rank};
+        });
+  }
+}
+
+// After all place(): the block's slots get their rows. meanwhile() has nothing to do with them, and fills the time in which
+// the counts of other blocks are on their way.
+template <class Meanwhile>
+__device__ __forceinline__ void end_groups(const Grouping& g, const GroupMemory& m, Meanwhile meanwhile) {
+  const int blocks = g.grid.cluster, me = blocks > 1 ? static_cast<int>(cluster_rank()) : 0;
+  __syncthreads();
+  if (blocks > 1) send_counts(g, m);
+  meanwhile();
+  if (blocks > 1) barrier_wait(m.arrived, 0);
+  const auto rows_of = [&](int e) {
+    ExpertRows r{0, 0};
+    if (blocks == 1) {
+      r.total = static_cast<int>(count_here(g, m, e));
+      return r;
+    }
+#pragma unroll 8
+    for (int b = 0; b < blocks; ++b) {
+      const int n = m.count[b * g.padded + e];
+      r.total += n;
+      r.before += b < me ? n : 0;
+    }
+    return r;
+  };
+  const int first = first_token(g) * g.slots, count = tokens_here(g) * g.slots;
+  const auto slot_at = [&](int i) {
+    const int slot = m.slot[i];
+    return slot < 0 ? SlotRank{-1, 0}
+                    : SlotRank{slot & 0xffff, rank_in_block(g, m, slot & 0xffff, slot >> 16)};
+  };
+  if (g.grid.clusters == 1) return assign_rows(g, m, me, blocks, rows_of, first, count, slot_at);
+  const int cluster = static_cast<int>(blockIdx.x) >> (31 - __clz(blocks));  // a power of two
+#pragma unroll 1
+  for (int e = static_cast<int>(threadIdx.x); e < g.experts; e += static_cast<int>(blockDim.x)) {
+    const ExpertRows r = rows_of(e);
+    m.first[e] = r.before;
+    if ((e & (blocks - 1)) == me)
+      g.cluster_count[static_cast<int64_t>(cluster) * g.experts + e] = static_cast<uint32_t>(r.total);
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
+    const SlotRank s = slot_at(i);
+    g.position[first + i] = s.id < 0 ? -1 : m.first[s.id] + s.rank;
+  }
+  if (g.grid.second_launch) return;
+  // All that the cluster has written comes before its arrival, and its arrival before the rows that the last one writes.
+  cluster_publish();
+  cluster_wait();
+  if (me == 0 && threadIdx.x < static_cast<unsigned>(blocks)) {
+    uint32_t last = 0;
+    if (threadIdx.x == 0) {
+      __threadfence();
+      last = atomicAdd(g.meeting, 1) + 1 == static_cast<uint32_t>(g.grid.clusters);
+      if (last) *g.meeting = 0;
+      __threadfence();
+    }
+    last = __shfl_sync((1u << blocks) - 1, last, 0);
+    store_remote(remote_address(shared_address(m.last), threadIdx.x), last);
+  }
+  cluster_publish();
+  cluster_wait();
+  if (*m.last) finish_groups(g, m, me, blocks, max(blocks / g.grid.clusters, 1));
+}
+
+}  // namespace sluice::cuda::tile

@@ -1,0 +1,382 @@
+// One warp chooses the experts of one token and weighs them, logits in registers: lane l holds experts l * N to
+// l * N + N - 1, so that of equal scores the lower lane has the lower expert. The contract is ops/route_topk.h.
+//
+//   choose_experts<N, kScore>(rule, logit, bias, scratch, logit_of)   lane k < top_k gets the k-th expert, its weight
+//
+// kScore is the method's score, with kLogit for kSoftmaxAll too; N is experts_per_lane(experts).
+#pragma once
+#include <cstdint>
+#include <utility>
+
+#include "ops/route_topk.h"
+#include "ops/score_math.h"
+
+namespace sluice::cuda::tile {
+
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+// What choice and weights of a token depend on. A value, for a kernel's parameters.
+struct TokenRule {
+  int experts = 0, top_k = 0, groups = 1, topk_groups = 1;
+  int scratch_words = 0;  // of shared memory, for each warp
+  int group_lanes = 0;    // lanes that hold a group, a power of two; 0: groups do not end with lanes
+  int group_shift = 0;    // its logarithm
+  RoutingRule::Weigh weigh = RoutingRule::Weigh::kScore;
+  int softmax_all = 0, by_score = 0,
+      sum_of_two = 0;  // truths; whole words, which a kernel reads in one instruction
+};
+
+// 32 times this many experts fit.
+inline int experts_per_lane(int64_t experts) {
+  for (int n : {1, 4, 8, 12, 16})
+    if (experts <= 32 * n) return n;
+  return 32;
+}
+
+inline TokenRule token_rule(const RouteTopk::Problem& p) {
+  const RoutingRule rule = routing_rule(p.method);
+  const int64_t size = p.experts / p.groups;
+  TokenRule out{.experts = static_cast<int>(p.experts),
+                .top_k = static_cast<int>(p.top_k),
+                .weigh = rule.weigh,
+                .softmax_all = rule.score == RoutingRule::Score::kSoftmaxAll,
+                .by_score = RouteTopk::chooses_by_score(p)};
+  if (!rule.grouped || p.topk_groups == p.groups) return out;
+  const int n = experts_per_lane(p.experts);
+  const int64_t lanes = size / n;
+  const bool whole = size % n == 0 && (lanes & (lanes - 1)) == 0;
+  out.groups = static_cast<int>(p.groups);
+  out.topk_groups = static_cast<int>(p.topk_groups);
+  out.scratch_words = whole ? 0 : static_cast<int>(p.experts + p.groups);
+  out.group_lanes = whole ? static_cast<int>(lanes) : 0;
+  while (1 << out.group_shift < out.group_lanes) ++out.group_shift;
+  out.sum_of_two = p.method == RoutingMethod::kDeepSeekV3 && size > 1;
+  return out;
+}
+
+// Keys order as the contract orders scores: floats by their bits, made monotone; below them NaN; below that no expert.
+constexpr uint32_t kNoKey = 0, kNanKey = 1;
+
+__device__ __forceinline__ uint32_t key_of(float c) {
+  const uint32_t bits = __float_as_uint(__fadd_rn(c, 0.f));  // -0 + 0 is +0: they are equal
+  const uint32_t key = bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
+  return c != c ? kNanKey : key;
+}
+__device__ __forceinline__ float score_of(uint32_t key) {
+  const float c =
+      __uint_as_float(key ^ (static_cast<uint32_t>(static_cast<int32_t>(~key) >> 31) | 0x80000000u));
+  return key == kNanKey ? __uint_as_float(0x7fffffffu) : c;
+}
+
+// The exchanges of Batcher's merge exchange; for N that is no power of two, the next one's without those that reach
+// beyond.
+template <int N>
+struct SortNetwork {
+  int count = 0, low[N * N] = {}, high[N * N] = {};
+  constexpr SortNetwork() {
+    for (int p = 1; p < N; p *= 2)
+      for (int k = p; k >= 1; k /= 2)
+        for (int j = k % p; j + k < N; j += 2 * k)
+          for (int i = j; i < j + k && i + k < N; ++i)
+            if (i / (2 * p) == (i + k) / (2 * p)) low[count] = i, high[count++] = i + k;
+  }
+};
+template <int N>
+inline constexpr SortNetwork<N> kSortNetwork{};
+template <int N, int kLow, int kHigh>
+__device__ __forceinline__ void exchange(uint32_t (&v)[N]) {
+  const uint32_t most = max(v[kLow], v[kHigh]);
+  v[kHigh] = min(v[kLow], v[kHigh]);
+  v[kLow] = most;
+}
+template <int N, size_t... kI>
+__device__ __forceinline__ void exchange_all(uint32_t (&v)[N], std::index_sequence<kI...>) {
+  (exchange<N, kSortNetwork<N>.low[kI], kSortNetwork<N>.high[kI]>(v), ...);
+}
+// The largest first. Without branches and, as every index is a constant, in registers.
+template <int N>
+__device__ __forceinline__ void sort_descending(uint32_t (&v)[N]) {
+  exchange_all(v, std::make_index_sequence<static_cast<size_t>(kSortNetwork<N>.count)>());
+}
+
+__device__ __forceinline__ uint32_t group_rank(uint32_t first, uint32_t second, bool sum_of_two) {
+  return sum_of_two ? key_of(__fadd_rn(score_of(first), score_of(second))) : first;
+}
+
+// Whether this lane's group stays, where groups are whole lanes; `stack` is sorted.
+template <int N>
+__device__ __forceinline__ bool group_stays(const TokenRule& r, const uint32_t (&stack)[N], int lane) {
+  uint32_t first = stack[0], second = N > 1 ? stack[N > 1 ? 1 : 0] : kNoKey;
+#pragma unroll 1
+  for (int far = 1; far < r.group_lanes; far *= 2) {
+    const uint32_t other = __shfl_xor_sync(kAllLanes, first, far);
+    const uint32_t other_second = __shfl_xor_sync(kAllLanes, second, far);
+    second = max(min(first, other), max(second, other_second));
+    first = max(first, other);
+  }
+  const uint32_t rank = group_rank(first, second, r.sum_of_two);
+  const int mine = lane >> r.group_shift;
+  int before = 0;
+  constexpr int kUsual = 8;  // groups, all in flight at once
+  const auto compare = [&](int g) {
+    const uint32_t other = __shfl_sync(kAllLanes, rank, g << r.group_shift);
+    before +=
+        other > rank - static_cast<uint32_t>(g < mine);  // equal ranks: the lower group first; no rank is 0
+  };
+  if (r.groups == kUsual) {
+#pragma unroll
+    for (int g = 0; g < kUsual; ++g) compare(g);
+  } else {
+#pragma unroll 1
+    for (int g = 0; g < r.groups; ++g) compare(g);
+  }
+  return before < r.topk_groups;
+}
+
+// Forgets the experts of groups that do not stay, wherever groups end. scratch: rule.scratch_words, this warp's own.
+template <int N>
+__device__ __forceinline__ void keep_groups(const TokenRule& r, uint32_t (&key)[N], uint32_t* scratch,
+                                            int lane) {
+  const int size = r.experts / r.groups;
+  uint32_t* rank = scratch + r.experts;
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    if (lane * N + i < r.experts) scratch[lane * N + i] = key[i];
+  __syncwarp();
+#pragma unroll 1
+  for (int g = lane; g < r.groups; g += 32) {
+    uint32_t first = kNoKey, second = kNoKey;
+#pragma unroll 1
+    for (int j = 0; j < size; ++j) {
+      const uint32_t v = scratch[g * size + j];
+      second = max(second, min(first, v));
+      first = max(first, v);
+    }
+    rank[g] = group_rank(first, second, r.sum_of_two);
+  }
+  __syncwarp();
+  uint32_t stays = 0;  // a bit for each group that this lane ranks
+#pragma unroll 1
+  for (int g = lane; g < r.groups; g += 32) {
+    int before = 0;
+#pragma unroll 1
+    for (int o = 0; o < r.groups; ++o) before += rank[o] > rank[g] || (rank[o] == rank[g] && o < g);
+    stays |= static_cast<uint32_t>(before < r.topk_groups) << (g / 32);
+  }
+  __syncwarp();
+#pragma unroll 1
+  for (int g = lane; g < r.groups; g += 32) rank[g] = stays >> (g / 32) & 1;
+  __syncwarp();
+  int group = lane * N / size, within = lane * N % size;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    if (group < r.groups && !rank[group]) key[i] = kNoKey;
+    if (++within == size) within = 0, ++group;
+  }
+}
+
+// Who takes which slot where several lanes had the best key of a round. Lane r holds round r: its key, and in `tied` the
+// lanes that had it. Afterwards lane k holds slot k: its key, its owner's bit, and how many equal keys of that owner come
+// before. Equal keys go by lane, then by their order in the lane.
+__device__ __forceinline__ void settle_ties(int count, int lane, uint32_t& key, uint32_t& tied, int& skip) {
+  uint32_t my_key = kNoKey, my_owner = 1;
+#pragma unroll 1
+  for (int r = 0, slot = 0; slot < count;) {
+    const uint32_t v = __shfl_sync(kAllLanes, key, r);
+    uint32_t owners = __shfl_sync(kAllLanes, tied, r);
+    const int rounds = __popc(__ballot_sync(kAllLanes, lane >= r && lane < count && key == v));
+    if (rounds == 1) {
+      const int nth = lane - slot;
+      slot += __popc(owners);
+      if (nth >= 0 && lane < slot) {
+        for (int i = 0; i < nth; ++i) owners &= owners - 1;
+        my_key = v, my_owner = owners, skip = 0;
+      }
+    } else {
+      for (; owners; owners &= owners - 1) {
+        const uint32_t owner = owners & (0u - owners);
+        const bool had = lane >= r && lane < r + rounds && tied & owner;
+        const int times = __popc(__ballot_sync(kAllLanes, had)), nth = lane - slot;
+        slot += times;
+        if (nth >= 0 && lane < slot) my_key = v, my_owner = owner, skip = nth;
+      }
+    }
+    r += rounds;
+  }
+  key = my_key, tied = my_owner;
+}
+
+// Lane k < count gets the expert of the k-th best key, and the key. `stack` holds the keys of this lane sorted, or none
+// of them; it is used up.
+//
+// A round takes the best of the lanes' best, from all lanes that have it: waiting for a vote on whose turn it is would cost
+// a third more. Who takes which slot is settled after the rounds, and only where there were ties; then lane k looks for its
+// key among those of the lane that owned it.
+template <int N>
+__device__ __forceinline__ int take_best(const uint32_t (&key)[N], uint32_t (&stack)[N], int count, int lane,
+                                         uint32_t* taken) {
+  uint32_t mine = kNoKey, tied = 1;
+  const auto round = [&](int k) {
+    const uint32_t best = __reduce_max_sync(kAllLanes, stack[0]);
+    const bool own = stack[0] == best;
+    const uint32_t owners = __ballot_sync(kAllLanes, own);
+#pragma unroll
+    for (int i = 0; i + 1 < N; ++i) stack[i] = own ? stack[i + 1] : stack[i];
+    stack[N - 1] = own ? kNoKey : stack[N - 1];
+    mine = lane == k ? best : mine;
+    tied = lane == k ? owners : tied;
+  };
+#pragma unroll 1
+  for (int k = 0; k < count; k += 2) {
+    round(k);
+    round(k + 1);  // one too many does no harm
+  }
+  int skip = 0;
+  if (__any_sync(kAllLanes, lane < count && (tied & (tied - 1)))) {
+    settle_ties(count, lane, mine, tied, skip);
+  } else if constexpr (N > 1) {
+    // Equal keys of one lane were taken one after the other: this one is behind `skip` of them.
+    const uint32_t last = __shfl_up_sync(kAllLanes, mine, 1), last_owner = __shfl_up_sync(kAllLanes, tied, 1);
+    const bool again = lane > 0 && lane < count && last == mine && last_owner == tied;
+    const uint32_t repeats = __ballot_sync(kAllLanes, again);
+    if (repeats) skip = __clz(static_cast<int>(~(repeats << (31 - lane))));
+  }
+  *taken = mine;
+  const int owner = __ffs(static_cast<int>(tied)) - 1;
+  if constexpr (N == 1) {
+    return owner;
+  } else {
+    uint32_t theirs[N], same = 0;
+#pragma unroll
+    for (int i = 0; i < N; ++i) theirs[i] = __shfl_sync(kAllLanes, key[i], owner);
+#pragma unroll
+    for (int i = 0; i < N; ++i) same |= theirs[i] == mine ? 1u << i : 0u;
+#pragma unroll 1
+    for (; skip > 0; --skip) same &= same - 1;
+    return owner * N + __ffs(static_cast<int>(same)) - 1;
+  }
+}
+
+// The sum over lanes 0 to count - 1, in all of those; the others hold 0.
+__device__ __forceinline__ float sum_of_lanes(float v, int count) {
+#pragma unroll
+  for (int far = 1; far < 32; far *= 2)
+    if (far < count) v += __shfl_xor_sync(kAllLanes, v, far);
+  return v;
+}
+
+// The softmax over all logits of a row: what each exponential is taken against, and their sum.
+struct RowSoftmax {
+  float most, sum;
+};
+template <int N>
+__device__ __forceinline__ RowSoftmax row_softmax(const float (&logit)[N], uint32_t best) {
+  RowSoftmax s{.most = score_of(best), .sum = 0};
+#pragma unroll
+  for (int i = 0; i < N; ++i) s.sum += expf(logit[i] - s.most);  // exp(-inf) beyond the experts
+  s.sum = sum_of_lanes(s.sum, 32);
+  return s;
+}
+
+// The weight, before the scale, of the expert with logit x; `none`: this lane has no expert.
+template <RoutingRule::Score kScore>
+__device__ __forceinline__ float weigh(const TokenRule& r, float x, bool none, RowSoftmax row) {
+  using Weigh = RoutingRule::Weigh;
+  float w = x;
+  if constexpr (kScore == RoutingRule::Score::kSigmoid) {
+    w = score_sigmoid(x);
+  } else if constexpr (kScore == RoutingRule::Score::kSqrtSoftplus) {
+    w = score_sqrt_softplus(x);
+  } else if (r.softmax_all) {
+    w = expf(x - row.most) * score::reciprocal(row.sum);
+  } else if (r.weigh == Weigh::kSoftmaxChosen) {
+    const float most = __shfl_sync(kAllLanes, x, 0);  // the first chosen
+    w = none ? 0.f : expf(x - most);
+    w *= score::reciprocal(sum_of_lanes(w, r.top_k));
+  } else if (r.weigh == Weigh::kSigmoid) {
+    w = score_sigmoid(x);
+  }
+  if (none) w = 0.f;
+  if (r.weigh == Weigh::kRenormalize) w *= score::reciprocal(sum_of_lanes(w, r.top_k) + 1e-20f);
+  return w;
+}
+
+struct Chosen {
+  int expert;  // of lane k < top_k; the other lanes hold -1
+  float weight;
+};
+
+template <RoutingRule::Score kScore>
+__device__ __forceinline__ float biased_score(float logit, float bias) {
+  return __fadd_rn(kScore == RoutingRule::Score::kSigmoid ? score_sigmoid(logit) : score_sqrt_softplus(logit),
+                   bias);
+}
+// The c of the contract: what chooses. bias: 0 where the method has none.
+template <RoutingRule::Score kScore>
+__device__ __forceinline__ float choice_score(const TokenRule& r, float logit, float bias) {
+  if constexpr (kScore != RoutingRule::Score::kLogit)
+    if (r.by_score) return biased_score<kScore>(logit, bias);
+  return logit;
+}
+
+// What lane k < top_k takes: the k-th expert by c, and that c; and the softmax over all c, where the rule wants it.
+struct Taken {
+  int expert;
+  float c;
+  RowSoftmax row;
+};
+// All lanes call it. c: of the experts of this lane, -inf beyond them. kFull: there are 32 N experts, and no scratch_words.
+template <int N, bool kFull = false>
+__device__ __forceinline__ Taken take_experts(const TokenRule& r, const float (&c)[N], uint32_t* scratch) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  uint32_t key[N], stack[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    key[i] = key_of(c[i]);
+    if constexpr (!kFull) key[i] &= static_cast<uint32_t>((lane * N + i - r.experts) >> 31);
+  }
+  if constexpr (!kFull)
+    if (r.groups > 1 && r.group_lanes == 0) keep_groups(r, key, scratch, lane);
+#pragma unroll
+  for (int i = 0; i < N; ++i) stack[i] = key[i];
+  sort_descending(stack);
+  RowSoftmax row{};
+  if (r.softmax_all) row = row_softmax(c, __reduce_max_sync(kAllLanes, stack[0]));
+  if (r.groups > 1 && r.group_lanes > 0 && !group_stays(r, stack, lane)) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) stack[i] = kNoKey;
+  }
+  uint32_t taken;
+  const int expert = take_best(key, stack, r.top_k, lane, &taken);
+  return {lane < r.top_k ? expert : -1, score_of(taken), row};
+}
+
+// Weighs what was taken. logit_of(expert) gives a logit of this row again: it is asked where the choice went by
+// something else.
+template <RoutingRule::Score kScore, class LogitOf>
+__device__ __forceinline__ Chosen weigh_taken(const TokenRule& r, const Taken& taken, LogitOf logit_of) {
+  float x = taken.c;
+  if constexpr (kScore != RoutingRule::Score::kLogit)
+    if (r.by_score && taken.expert >= 0) x = logit_of(taken.expert);
+  return {taken.expert, weigh<kScore>(r, x, taken.expert < 0, taken.row)};
+}
+
+// Both. logit: -inf beyond the experts. kFull: as above.
+template <int N, RoutingRule::Score kScore, bool kFull = false, class LogitOf>
+__device__ __forceinline__ Chosen choose_experts(const TokenRule& r, const float (&logit)[N],
+                                                 const float (&bias)[N], uint32_t* scratch,
+                                                 LogitOf logit_of) {
+  float c[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) c[i] = logit[i];
+  if constexpr (kScore != RoutingRule::Score::kLogit) {
+    if (r.by_score) {  // one branch, and not one for each expert
+#pragma unroll
+      for (int i = 0; i < N; ++i) c[i] = biased_score<kScore>(logit[i], bias[i]);
+    }
+  }
+  return weigh_taken<kScore>(r, take_experts<N, kFull>(r, c, scratch), logit_of);
+}
+
+}  // namespace sluice::cuda::tile
