@@ -55,7 +55,8 @@ __device__ __forceinline__ void store_remote(uint32_t address, float2 value, uin
 // The same with 16 bytes.
 __device__ __forceinline__ void store_remote(uint32_t address, uint4 value, uint32_t barrier) {
   asm volatile(
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+          address),
       "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(barrier)
       : "memory");
 }
