@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <vector>
 
 #include "apps/commands.h"
 #include "apps/json.h"
@@ -18,13 +19,16 @@ void print_device(const DeviceInfo& d) {
 int devices(Format format) {
   const auto opened = open_device({});
   if (!opened.ok()) return wrong_use(opened.status().message);
-  const DeviceInfo& here = opened.value()->info();
+  const auto gpu = open_device({.backend = Backend::kCuda});
+  std::vector<DeviceInfo> here = {opened.value()->info()};
+  if (gpu.ok()) here.push_back(gpu.value()->info());
   if (format == Format::kJson) {
-    std::fputs(devices_json(here, known_devices()).c_str(), stdout);
+    std::fputs(devices_json(here, gpu.status().message, known_devices()).c_str(), stdout);
     return kExitOk;
   }
   std::printf("this machine (what the cost models assume of it)\n");
-  print_device(here);
+  for (const DeviceInfo& d : here) print_device(d);
+  if (!gpu.ok()) std::printf("  %s\n", gpu.status().message.c_str());
   std::printf("known (explain --device NAME needs none of them)\n");
   for (const DeviceInfo& d : known_devices()) print_device(d);
   return kExitOk;

@@ -217,10 +217,16 @@ std::string moe_layer_json(const MoeLayerReport& report) {
                  {"run", timings}});
 }
 
-std::string devices_json(const DeviceInfo& here, std::span<const DeviceInfo> known) {
-  Json list = Json::array();
-  for (const DeviceInfo& d : known) list.push_back(device_json(d));
-  return finish({{"here", device_json(here)}, {"known", list}});
+std::string devices_json(std::span<const DeviceInfo> here, const std::string& no_gpu,
+                         std::span<const DeviceInfo> known) {
+  const auto listed = [](std::span<const DeviceInfo> devices) {
+    Json list = Json::array();
+    for (const DeviceInfo& d : devices) list.push_back(device_json(d));
+    return list;
+  };
+  Json out = {{"here", listed(here)}, {"known", listed(known)}};
+  if (!no_gpu.empty()) out["no_gpu"] = no_gpu;
+  return finish(out);
 }
 
 }  // namespace sluice::apps

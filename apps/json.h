@@ -22,6 +22,8 @@ std::string eval_json(const EvalReport& report);
 std::string bench_json(const BenchReport& report);
 std::string inspection_json(const Inspection& inspection);
 std::string moe_layer_json(const MoeLayerReport& report);
-std::string devices_json(const DeviceInfo& here, std::span<const DeviceInfo> known);
+// no_gpu: why `here` has no GPU; empty if it has one.
+std::string devices_json(std::span<const DeviceInfo> here, const std::string& no_gpu,
+                         std::span<const DeviceInfo> known);
 
 }  // namespace sluice::apps

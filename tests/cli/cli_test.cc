@@ -188,7 +188,11 @@ TEST(Cli, TellsOfDevicesAndOfTheEnvironment) {
   const std::string devices = answer({"devices"});
   EXPECT_TRUE(contains(devices, "this machine")) << devices;
   EXPECT_TRUE(contains(devices, "h200 (sm90, 132 SMs)")) << devices;
-  EXPECT_TRUE(contains(answer({"devices", "--json"}), "\"name\": \"h200\""));
+  const std::string json = answer({"devices", "--json"});
+  EXPECT_TRUE(contains(json, "\"name\": \"h200\"")) << json;
+  // With a GPU it is listed; without one the reason is.
+  const bool gpu = !contains(json, "no_gpu");
+  EXPECT_NE(gpu, contains(devices, "  cuda: wanted")) << devices;
   const std::string env = answer({"collect-env"});
   for (const char* part :
        {"sluice  ", "compiler", "build", "processor", "memory", "simd", "cpu (", "cuda", "planned"})

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -16,7 +17,7 @@ class Changed {
   explicit Changed(const std::function<void(Json&)>& change) {
     Json config = read_json(kReal + "/config.json", 1 << 20).value();
     change(config);
-    path_ = std::filesystem::path(testing::TempDir()) / "sluice_changed_config";
+    path_ = std::filesystem::path(testing::TempDir()) / ("sluice_changed_config_" + std::to_string(getpid()));
     std::filesystem::remove_all(path_);
     std::filesystem::create_directories(path_);
     std::ofstream(path_ / "config.json") << config.dump();
