@@ -1,4 +1,4 @@
-// The cards of the planned kernels: what they refuse, and that their costs are those that were measured.
+// The cards of CUDA kernels, built and planned: what they refuse, and what they cost.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -228,13 +228,7 @@ struct Problems<RmsNorm> {
 template <class Op>
 class GpuChain : public OnGpu {};
 using Chained = ::testing::Types<Combine, RouterGemm, LoraDelta, RmsNorm, RouteTopk, GroupRows, RouteGroup>;
-struct Names {
-  template <class Op>
-  static std::string GetName(int) {
-    return std::string(Op::kName);
-  }
-};
-TYPED_TEST_SUITE(GpuChain, Chained, Names);
+TYPED_TEST_SUITE(GpuChain, Chained, OpNames);
 
 template <class Op, class F>
 void for_each_candidate(Device& device, F f) {

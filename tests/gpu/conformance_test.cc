@@ -21,13 +21,7 @@ class GpuConformance : public OnGpu {};
 
 // Operations whose every case must find a CUDA candidate.
 using Complete = ::testing::Types<Combine, LoraDelta, RmsNorm, RouterGemm, RouteTopk, GroupRows, RouteGroup>;
-struct Names {
-  template <class Op>
-  static std::string GetName(int) {
-    return std::string(Op::kName);
-  }
-};
-TYPED_TEST_SUITE(GpuConformance, Complete, Names);
+TYPED_TEST_SUITE(GpuConformance, Complete, OpNames);
 
 template <class Op>
 std::string describe(const Candidate<Op>& candidate, const std::string& test,

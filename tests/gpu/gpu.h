@@ -12,9 +12,15 @@
 namespace sluice::test {
 
 // Opens a GPU afresh.
-inline Result<std::unique_ptr<Device>> open_gpu(bool dependent = true) {
-  return cuda::open_device({.dependent = dependent});
-}
+inline Result<std::unique_ptr<Device>> open_gpu() { return cuda::open_device({}); }
+
+// Names typed tests by their operation.
+struct OpNames {
+  template <class Op>
+  static std::string GetName(int) {
+    return std::string(Op::kName);
+  }
+};
 
 // A test on a GPU, skipped where there is none, unless SLUICE_NEED_GPU is set: then that is a failure.
 class OnGpu : public ::testing::Test {

@@ -3,10 +3,9 @@
 //
 // All threads of a block copy 16-byte pieces of its part of the rows into shared memory, stages of 64 numbers ahead, in
 // the order that wgmma reads; what fits there is in flight at once. A block's sums go to the blocks that own the logits in
-// one bulk copy each. No roles and no tensor maps: their first bytes arrive half a microsecond later, which is what
-// a gate of this size has to spare.
+// one bulk copy each. There are no roles and no tensor maps.
 //
-// Wins    about 48 to 192 tokens of a wide gate.
+// Wins    about 48 to 96 tokens of a wide gate.
 // Loses   fewer tokens, to splitk_sm90 (no shared memory on the way); more, to tile_sm90, whose copies are larger.
 // Limits  see supports(). How the sum is split depends on the number of tokens, so it is not batch-invariant.
 // Source  original; the contract is ops/router_gemm.h.
