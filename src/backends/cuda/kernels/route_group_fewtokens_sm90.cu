@@ -1,0 +1,252 @@
+// From logits to rows for few tokens: a team of threads chooses for a token, a thread an expert (tile/few_tokens.cuh). A
+// block has up to four teams and a cluster up to 16 blocks. Each token's ids go to every block, 16 bytes at a time, so each
+// block counts all of them for itself and writes what belongs to its own tokens.
+//
+// Wins    up to 64 tokens, as predicted from the clocks in docs/notes/cuda-routing.md.
+// Loses   beyond; each block counts all slots.
+// Limits  what need_team() asks for (tile/few_tokens.cuh), and row_align of 1.
+// Source  original; the contract is ops/route_group.h.
+#include "backends/cuda/card.h"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tile/cluster.cuh"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/few_tokens.cuh"
+#include "ops/route_group.h"
+
+namespace sluice::cuda {
+namespace {
+
+using Problem = RouteGroup::Problem;
+using Args = RouteGroup::Args;
+constexpr int kTokensMost = 64, kSlotsMost = 8;
+constexpr unsigned kClusterMost = 16;
+constexpr int kTokenBytes = 16;  // of ids
+
+struct Few {
+  const void* logits;
+  int64_t logits_stride;
+  const float* bias;
+  int bf16;
+  uint32_t tokens, top_k, tokens_per_block;
+  uint32_t tile_shift, tile_less_one;  // without tiles: a shift that leaves none of an expert, and 0
+  uint32_t tiles_max;
+  float scale;
+  int32_t *ids, *row_count, *row_begin, *order, *position, *tile_count, *tiles;
+  float* weights;
+};
+
+constexpr int teams_most(int64_t experts) { return experts <= 256 ? 4 : 2; }
+
+template <int kExperts, int kList>
+struct alignas(16) Memory {
+  static constexpr int kWarps = kExperts / 32;
+  uint64_t arrived;                         // the ids of all tokens
+  alignas(16) uint16_t id[kTokensMost][8];  // of all tokens
+  alignas(16) uint2 tokens[kExperts];       // a bit for each token of an expert
+  alignas(16) uint32_t before[kExperts];    // rows | tiles << 16 in front of an expert, within 32 experts
+  alignas(16) uint32_t sum[(kWarps + 3) / 4 * 4];  // of 32 experts
+  tile::TeamMemory<kExperts, kList> team[teams_most(kExperts)];
+};
+
+template <int kWarps>
+struct Sums {
+  uint32_t of[(kWarps + 3) / 4 * 4];
+  // Of what stands in front of 32 experts, for `warp` = 0 to kWarps.
+  __device__ __forceinline__ uint32_t before(uint32_t warp) const {
+    uint32_t out = 0;
+#pragma unroll
+    for (uint32_t w = 0; w < kWarps; ++w) out += w < warp ? of[w] : 0;
+    return out;
+  }
+};
+
+// kAlone: a grid of one block, a token for each team.
+template <int kExperts, int kList, tile::TeamKind kKind, bool kAlone>
+__global__ void __launch_bounds__(kExperts* teams_most(kExperts), 1)
+    route_few(const __grid_constant__ Few p) {
+  extern __shared__ uint4 shared[];
+  constexpr int kWarps = kExperts / 32;
+  auto& m = *reinterpret_cast<Memory<kExperts, kList>*>(shared);
+  const uint32_t tid = threadIdx.x, threads = p.tokens_per_block * kExperts;
+  const uint32_t team = tid / kExperts, e = tid % kExperts, lane = tid % 32, warp = tid / 32;
+  const uint32_t own = kAlone ? team : blockIdx.x * p.tokens_per_block + team;
+  const bool real = kAlone || own < p.tokens;
+  const uint32_t token =
+      kAlone ? own : min(own, p.tokens - 1);  // a team too many repeats, and writes nothing
+  const auto sync = [&] { tile::sync_threads<kExperts>(static_cast<int>(team) + 1); };
+  float bias = 0;
+  if constexpr (tile::kTeamRules[kKind].by_score)
+    if (p.bias) bias = p.bias[e];
+  tile::wait_for_previous();
+  const int64_t at = token * p.logits_stride + e;
+  const float logit = tile::load_logit(p.logits, at, p.bf16);
+  auto& mine = m.team[team];
+  tile::clear_team(mine, e);
+  if (tid < kExperts) m.tokens[tid] = uint2{0, 0};
+  if (!kAlone) {
+    if (tid == 0) {
+      tile::barrier_init(&m.arrived, 1);
+      tile::barrier_visible();
+      tile::barrier_expect(&m.arrived, p.tokens * kTokenBytes);
+    }
+    tile::cluster_arrive();
+  }
+  __syncthreads();
+  const tile::TeamChoice chosen = tile::choose_by_team<kExperts, kList, kKind>(mine, logit, bias, e, sync);
+  if (chosen.slot < p.top_k) {
+    tile::leave_choice(mine, chosen, e);
+    if (kAlone) atomicOr(&m.tokens[e].x, 1u << team);
+  }
+  if (kAlone) {
+    __syncthreads();
+  } else {
+    tile::cluster_wait();
+    sync();
+    if (e < 32 && real && lane < gridDim.x)
+      tile::store_remote(tile::remote_address(tile::shared_address(m.id[token]), lane),
+                         *reinterpret_cast<const uint4*>(mine.id),
+                         tile::remote_address(tile::shared_address(&m.arrived), lane));
+  }
+  tile::Chosen of_slot{tile::kNoExpert, 0.f};
+  const bool holds = e < 32 && lane < p.top_k && real;
+  const uint32_t slot = token * p.top_k + lane;
+  if (e < 32) {
+    of_slot = tile::weigh_by_team<kExperts, kList, kKind>(mine, p.top_k, chosen.row.most, lane);
+    if (holds) p.ids[slot] = of_slot.expert, p.weights[slot] = of_slot.weight * p.scale;
+  }
+  tile::release_next();
+  if (!kAlone) {
+    tile::barrier_wait(&m.arrived, 0);
+#pragma unroll 1
+    for (uint32_t i = tid; i < p.tokens * kSlotsMost; i += threads) {
+      const uint32_t t = i / kSlotsMost, id = m.id[t][i % kSlotsMost];
+      if (id != tile::kNoExpert) atomicOr(t < 32 ? &m.tokens[id].x : &m.tokens[id].y, 1u << t % 32);
+    }
+    __syncthreads();
+  }
+  uint32_t count = 0;
+  if (tid < kExperts) {
+    count = __popc(m.tokens[tid].x) + (kAlone ? 0 : __popc(m.tokens[tid].y));
+    const uint32_t both = count | (count + p.tile_less_one) >> p.tile_shift << 16;
+    uint32_t up_to = both;
+#pragma unroll
+    for (uint32_t far = 1; far < 32; far *= 2) {
+      const uint32_t other = __shfl_up_sync(tile::kAllLanes, up_to, far);
+      up_to += lane >= far ? other : 0;
+    }
+    m.before[tid] = up_to - both;
+    if (lane == 31) m.sum[warp] = up_to;
+  }
+  __syncthreads();
+  alignas(16) Sums<kWarps> sums;
+#pragma unroll
+  for (int w = 0; w < kWarps; w += 4)
+    *reinterpret_cast<uint4*>(sums.of + w) = *reinterpret_cast<const uint4*>(m.sum + w);
+  const uint32_t all = sums.before(kWarps);
+  if (holds) {
+    const auto id = static_cast<uint32_t>(of_slot.expert);
+    const uint2 tokens = m.tokens[id];
+    const uint32_t begin = m.before[id] + sums.before(id / 32), below = (1u << token % 32) - 1;
+    uint32_t rank = __popc(tokens.x & below);
+    if (!kAlone && token >= 32) rank = __popc(tokens.x) + __popc(tokens.y & below);
+    const uint32_t row = (begin & 0xffff) + rank, tile = (begin >> 16) + (rank >> p.tile_shift);
+    p.position[slot] = static_cast<int>(row);
+    p.order[row] = static_cast<int>(slot);
+    if (rank == rank >> p.tile_shift << p.tile_shift && tile < p.tiles_max)
+      reinterpret_cast<int2*>(p.tiles)[tile] = int2{of_slot.expert, static_cast<int>(row)};
+  }
+  if (tid < kExperts && blockIdx.x == 0) {
+    p.row_count[tid] = static_cast<int>(count);
+    p.row_begin[tid] = static_cast<int>((m.before[tid] + sums.before(warp)) & 0xffff);
+    if (tid == 0) p.row_begin[kExperts] = static_cast<int>(all & 0xffff);
+    if (tid == 0 && p.tile_count) *p.tile_count = static_cast<int>(all >> 16);
+  }
+  const uint32_t rest = (all >> 16) + own * kExperts + e;  // there are at least as many threads
+  if (rest < p.tiles_max) reinterpret_cast<int2*>(p.tiles)[rest] = int2{-1, -1};
+}
+
+struct Kernel {
+  void (*cluster)(Few) = nullptr;
+  void (*alone)(Few) = nullptr;
+  size_t shared_bytes = 0;
+};
+Kernel kernel_of(const RouteTopk::Problem& p) {
+#define SLUICE_KERNEL(experts, list, kind)                                                           \
+  if (tile::team_serves(p, experts, list, tile::kind))                                               \
+    return {route_few<experts, list, tile::kind, false>, route_few<experts, list, tile::kind, true>, \
+            sizeof(Memory<experts, list>)};
+  SLUICE_TEAM_KERNELS(SLUICE_KERNEL)
+#undef SLUICE_KERNEL
+  return {};
+}
+
+Refusal supports(const Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  tile::need_team(r, p.route, std::min<int64_t>(kTokensMost, kClusterMost * teams_most(p.route.experts)));
+  r.need(p.row_align == 1, "row_align=1", "row_align", p.row_align);
+  return r;
+}
+
+// Predicted from the clocks of single steps, its upper end, not measured: docs/notes/cuda-routing.md.
+double cost_us(const Problem& p, const DeviceInfo&) {
+  const double tokens = static_cast<double>(p.route.tokens), experts = static_cast<double>(p.route.experts);
+  return 1.8 + 1e-3 * experts + (tokens > 4 ? 0.5 : 0) + 0.6e-4 * experts * tokens;
+}
+
+Status enqueue(const Problem& p, const Args& a, Workspace, Stream stream);
+
+}  // namespace
+
+extern const Candidate<RouteGroup> route_group_fewtokens_sm90 = {
+    .name = "cuda.route_group.fewtokens_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = no_workspace<RouteGroup>,
+    .enqueue = enqueue,
+    .batch_invariant = true,
+};
+
+namespace {
+
+Status enqueue(const Problem& p, const Args& a, Workspace, Stream stream) {
+  const Kernel k = kernel_of(p.route);
+  const auto tokens = static_cast<unsigned>(p.route.tokens);
+  const auto most = static_cast<unsigned>(teams_most(p.route.experts));
+  unsigned blocks = 1;
+  if (tokens > most)
+    while (blocks < kClusterMost && blocks < tokens) blocks *= 2;
+  const unsigned teams = (tokens + blocks - 1) / blocks;
+  uint32_t tile_shift = 16;  // more than the bits of a count
+  if (p.tile_rows > 0)
+    for (tile_shift = 0; int64_t{1} << tile_shift < p.tile_rows;) ++tile_shift;
+  const Few few{.logits = a.logits.data,
+                .logits_stride = a.logits.stride[0],
+                .bias = a.bias.as<const float>(),
+                .bf16 = p.route.logits == DType::kBF16,
+                .tokens = tokens,
+                .top_k = static_cast<uint32_t>(p.route.top_k),
+                .tokens_per_block = teams,
+                .tile_shift = tile_shift,
+                .tile_less_one = p.tile_rows > 0 ? static_cast<uint32_t>(p.tile_rows) - 1 : 0,
+                .tiles_max = static_cast<uint32_t>(GroupRows::tiles_max(RouteGroup::group(p))),
+                .scale = p.route.scale_here ? static_cast<float>(p.route.scale) : 1.f,
+                .ids = a.ids.as<int32_t>(),
+                .row_count = a.row_count.as<int32_t>(),
+                .row_begin = a.row_begin.as<int32_t>(),
+                .order = a.order.as<int32_t>(),
+                .position = a.position.as<int32_t>(),
+                .tile_count = a.tile_count.as<int32_t>(),
+                .tiles = a.tiles.as<int32_t>(),
+                .weights = a.weights.as<float>()};
+  const Launch how{.grid = {blocks, 1, 1},
+                   .block = {static_cast<unsigned>(p.route.experts) * teams, 1, 1},
+                   .shared_bytes = k.shared_bytes,
+                   .cluster = {blocks, 1, 1}};
+  return launch(route_group_fewtokens_sm90.name, blocks == 1 ? k.alone : k.cluster, how, stream, few);
+}
+
+}  // namespace
+
+}  // namespace sluice::cuda

@@ -1,0 +1,103 @@
+// Top-k routing for few tokens: a block a token, a thread an expert (tile/few_tokens.cuh).
+//
+// Wins    while there is an SM for each token, as predicted from the clocks in docs/notes/cuda-routing.md.
+// Loses   beyond, where a warp a token has all it needs in registers.
+// Limits  what need_team() asks for (tile/few_tokens.cuh).
+// Source  original; the contract is ops/route_topk.h.
+#include "backends/cuda/card.h"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/few_tokens.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+using Problem = RouteTopk::Problem;
+constexpr int kTokensMost = 132;
+
+struct Few {
+  const void* logits;
+  int64_t logits_stride;
+  const float* bias;
+  int bf16;
+  uint32_t top_k;
+  float scale;
+  int32_t* ids;
+  float* weights;
+};
+
+template <int kExperts, int kList, tile::TeamKind kKind>
+__global__ void __launch_bounds__(kExperts) topk_few(const __grid_constant__ Few p) {
+  extern __shared__ uint4 shared[];
+  auto& m = *reinterpret_cast<tile::TeamMemory<kExperts, kList>*>(shared);
+  const uint32_t e = threadIdx.x, token = blockIdx.x;
+  tile::release_next();
+  float bias = 0;
+  if constexpr (tile::kTeamRules[kKind].by_score)
+    if (p.bias) bias = p.bias[e];
+  tile::wait_for_previous();
+  const float logit = tile::load_logit(p.logits, token * p.logits_stride + e, p.bf16);
+  tile::clear_team(m, e);
+  const tile::TeamChoice chosen =
+      tile::choose_by_team<kExperts, kList, kKind>(m, logit, bias, e, [] { __syncthreads(); });
+  if (chosen.slot < p.top_k) tile::leave_choice(m, chosen, e);
+  __syncthreads();
+  if (e >= 32) return;
+  const tile::Chosen of_slot = tile::weigh_by_team<kExperts, kList, kKind>(m, p.top_k, chosen.row.most, e);
+  const uint32_t slot = token * p.top_k + e;
+  if (e < p.top_k) p.ids[slot] = of_slot.expert, p.weights[slot] = of_slot.weight * p.scale;
+}
+
+Refusal supports(const Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  tile::need_team(r, p, kTokensMost);
+  return r;
+}
+
+// Predicted from the clocks of single steps, not measured: docs/notes/cuda-routing.md.
+double cost_us(const Problem& p, const DeviceInfo&) {
+  return 1.5 + 0.5e-3 * static_cast<double>(p.experts) + 1e-3 * static_cast<double>(p.tokens);
+}
+
+Status enqueue(const Problem& p, const RouteTopk::Args& a, Workspace, Stream stream);
+
+}  // namespace
+
+extern const Candidate<RouteTopk> route_topk_fewtokens_sm90 = {
+    .name = "cuda.route_topk.fewtokens_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = no_workspace<RouteTopk>,
+    .enqueue = enqueue,
+    .batch_invariant = true,
+};
+
+namespace {
+
+Status enqueue(const Problem& p, const RouteTopk::Args& a, Workspace, Stream stream) {
+  const Few few{.logits = a.logits.data,
+                .logits_stride = a.logits.stride[0],
+                .bias = a.bias.as<const float>(),
+                .bf16 = p.logits == DType::kBF16,
+                .top_k = static_cast<uint32_t>(p.top_k),
+                .scale = p.scale_here ? static_cast<float>(p.scale) : 1.f,
+                .ids = a.ids.as<int32_t>(),
+                .weights = a.weights.as<float>()};
+  Launch how{.grid = {static_cast<unsigned>(p.tokens), 1, 1},
+             .block = {static_cast<unsigned>(p.experts), 1, 1}};
+  void (*kernel)(Few) = nullptr;
+#define SLUICE_KERNEL(experts, list, kind)                      \
+  if (tile::team_serves(p, experts, list, tile::kind)) {        \
+    kernel = topk_few<experts, list, tile::kind>;               \
+    how.shared_bytes = sizeof(tile::TeamMemory<experts, list>); \
+  }
+  SLUICE_TEAM_KERNELS(SLUICE_KERNEL)
+#undef SLUICE_KERNEL
+  return launch(route_topk_fewtokens_sm90.name, kernel, how, stream, few);
+}
+
+}  // namespace
+
+}  // namespace sluice::cuda

@@ -1,0 +1,265 @@
+// A team of threads chooses the experts of one token and weighs them, a thread for each expert. For few tokens, where the
+// dependent instructions of one warp are what a token costs (docs/notes/cuda-routing.md): a thread makes one score, and
+// the order comes from counting, without rounds. The contract is ops/route_topk.h.
+//
+// A key's rank in its warp is the number of the warp's keys in front of it. Only the first kList of a warp can be among the
+// top_k; each warp lists them, and a key's slot is its rank and the number of keys in front of it in the other lists.
+//
+//   choose_by_team<kExperts, kList, kKind>(...)   the thread whose expert is chosen gets its slot, the others kList
+//   weigh_by_team<...>(...)                       lane k < top_k of a warp gets the k-th expert and its weight
+#pragma once
+#include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/topk.cuh"
+#include "backends/cuda/tile/vector.cuh"
+
+namespace sluice::cuda::tile {
+
+// A routing rule that the compiler knows. Scores weigh as they chose, so a sigmoid of unbiased logits is none of them. Groups, where it looks at them: 8 of 32 experts, of which 4 stay, by the sum of
+// their two best.
+struct TeamRule {
+  RoutingRule::Score score = RoutingRule::Score::kLogit;
+  RoutingRule::Weigh weigh = RoutingRule::Weigh::kScore;
+  bool by_score = false;  // RouteTopk::chooses_by_score
+  bool grouped = false;
+  constexpr bool operator==(const TeamRule&) const = default;
+};
+constexpr int kTeamGroups = 8, kTeamGroupsKept = 4;
+
+// Those that there are kernels for.
+enum TeamKind {
+  kSoftmaxOfChosen,
+  kSoftmaxAsItIs,
+  kSoftmaxRenormalized,
+  kBiasedSigmoid,
+  kGroupedSigmoid,
+  kBiasedSoftplus,
+};
+inline constexpr TeamRule kTeamRules[] = {
+    {.weigh = RoutingRule::Weigh::kSoftmaxChosen},
+    {.score = RoutingRule::Score::kSoftmaxAll},
+    {.score = RoutingRule::Score::kSoftmaxAll, .weigh = RoutingRule::Weigh::kRenormalize},
+    {.score = RoutingRule::Score::kSigmoid, .weigh = RoutingRule::Weigh::kRenormalize, .by_score = true},
+    {.score = RoutingRule::Score::kSigmoid,
+     .weigh = RoutingRule::Weigh::kRenormalize,
+     .by_score = true,
+     .grouped = true},
+    {.score = RoutingRule::Score::kSqrtSoftplus, .weigh = RoutingRule::Weigh::kRenormalize, .by_score = true},
+};
+
+// X(experts, the most of top_k, kind): what there are kernels for.
+#define SLUICE_TEAM_KERNELS(X)    \
+  X(32, 4, kSoftmaxOfChosen)      \
+  X(128, 4, kSoftmaxOfChosen)     \
+  X(64, 8, kSoftmaxAsItIs)        \
+  X(128, 8, kSoftmaxAsItIs)       \
+  X(128, 8, kSoftmaxRenormalized) \
+  X(256, 8, kGroupedSigmoid)      \
+  X(256, 8, kBiasedSigmoid)       \
+  X(256, 8, kBiasedSoftplus)      \
+  X(384, 8, kBiasedSigmoid)       \
+  X(384, 8, kBiasedSoftplus)
+
+// Whether a kernel for these choices serves the problem.
+inline bool team_serves(const RouteTopk::Problem& p, int experts, int list, TeamKind kind) {
+  const RoutingRule rule = routing_rule(p.method);
+  const TeamRule wanted{.score = rule.score,
+                        .weigh = rule.weigh,
+                        .by_score = RouteTopk::chooses_by_score(p),
+                        .grouped = rule.grouped && p.topk_groups != p.groups};
+  const bool groups = !wanted.grouped || (p.groups == kTeamGroups && p.topk_groups == kTeamGroupsKept);
+  return p.experts == experts && p.top_k <= list && kTeamRules[kind] == wanted && groups;
+}
+inline void need_team(Refusal& r, const RouteTopk::Problem& p, int64_t tokens_most) {
+  r.need(p.tokens >= 1 && p.tokens <= tokens_most, "1 to " + std::to_string(tokens_most) + " tokens",
+         "tokens", p.tokens);
+  r.need(p.input == RoutingInput::kLogits && !routing_rule(p.method).by_hash, "a choice from logits",
+         "method=" + std::string(word(p.method)));
+  r.need(p.scope == ExpertScope::kAll, "scope=all", "scope=" + std::string(word(p.scope)));
+  r.need(p.shared_slots == 0, "no shared slots", "shared_slots", p.shared_slots);
+  r.need(!p.padded && !p.capture, "no padding and no capture", p.padded ? "padded=1" : "capture=1");
+  bool served = false;
+#define SLUICE_SERVES(experts, list, kind) served |= team_serves(p, experts, list, kind);
+  SLUICE_TEAM_KERNELS(SLUICE_SERVES)
+#undef SLUICE_SERVES
+  r.need(served, "a rule, experts, groups and top_k that have a kernel (tile/few_tokens.cuh)",
+         "method=" + std::string(word(p.method)) + " experts=" + std::to_string(p.experts) +
+             " top_k=" + std::to_string(p.top_k));
+}
+
+constexpr int kNoExpert = 0xffff;  // in 16 bits
+
+// Shared memory of one team.
+template <int kExperts, int kList>
+struct alignas(16) TeamMemory {
+  static constexpr int kWarps = kExperts / 32;
+  uint32_t key[kExperts];
+  uint32_t list[kWarps * kList];  // the first of each warp, in order
+  uint16_t id[8];                 // of each slot: 16 bytes, which travel at once; kNoExpert beyond top_k
+  float x[8];                     // of each slot: what weighs
+  float sum[kWarps];              // of a warp's exponentials
+};
+
+// before + (key > ~bound). Two instructions, the carry of key + bound and its sum; from a comparison the compiler makes
+// three, each waiting for the one in front.
+__device__ __forceinline__ void count_above(uint32_t& before, uint32_t key, uint32_t bound) {
+  asm("{ .reg .u32 sum; add.cc.u32 sum, %1, %2; addc.u32 %0, %0, 0; }" : "+r"(before) : "r"(key), "r"(bound));
+}
+// A count of keys in four parts, which do not wait for each other.
+struct KeyCount {
+  uint32_t part[4] = {};
+  __device__ __forceinline__ void above(uint4 keys, uint32_t bound) {
+    count_above(part[0], keys.x, bound);
+    count_above(part[1], keys.y, bound);
+    count_above(part[2], keys.z, bound);
+    count_above(part[3], keys.w, bound);
+  }
+  __device__ __forceinline__ uint32_t all() const { return part[0] + part[1] + (part[2] + part[3]); }
+};
+// What count_above() wants so as to count the keys above `mine`, or those not below it. No key is 0.
+__device__ __forceinline__ uint32_t bound_of(uint32_t mine, bool not_below) {
+  return ~mine + static_cast<uint32_t>(not_below);
+}
+
+// How many of a warp's 32 keys, in shared memory, come before this lane's own.
+__device__ __forceinline__ uint32_t rank_in_warp(const uint32_t* keys, uint32_t mine, uint32_t lane) {
+  const uint4* four = reinterpret_cast<const uint4*>(keys);
+  KeyCount before;
+#pragma unroll
+  for (uint32_t i = 0; i < 8; ++i) before.above(four[i], bound_of(mine, i < lane / 4));
+  const uint4 near = four[lane / 4];  // here only those of lower lanes win a tie
+  const uint32_t at = lane % 4;
+  const int ties = (at > 0 && near.x == mine) + (at > 1 && near.y == mine) + (at > 2 && near.z == mine);
+  return before.all() + static_cast<uint32_t>(ties);
+}
+
+// A bit for each group that stays. All lanes call it; lists: of kTeamGroups warps.
+template <int kList>
+__device__ __forceinline__ uint32_t groups_kept(const uint32_t* lists, uint32_t lane) {
+  const uint32_t group = lane % kTeamGroups;
+  const uint2 two = *reinterpret_cast<const uint2*>(lists + group * kList);
+  const uint32_t rank = key_of(__fadd_rn(score_of(two.x), score_of(two.y)));
+  uint32_t before[2] = {};
+#pragma unroll
+  for (uint32_t g = 0; g < kTeamGroups; ++g)
+    count_above(before[g % 2], __shfl_sync(kAllLanes, rank, static_cast<int>(g)), bound_of(rank, g < group));
+  return __ballot_sync(kAllLanes, lane < kTeamGroups && before[0] + before[1] < kTeamGroupsKept);
+}
+
+// Counts the keys of the list of warp `from` in front of one of warp `warp`.
+template <int kList>
+__device__ __forceinline__ void count_in_list(KeyCount& before, const uint32_t* lists, uint32_t from,
+                                              uint32_t warp, uint32_t mine) {
+  const uint32_t bound = from == warp ? 0 : bound_of(mine, from < warp);
+#pragma unroll
+  for (int i = 0; i < kList; i += 4)
+    before.above(*reinterpret_cast<const uint4*>(lists + from * kList + i), bound);
+}
+
+__device__ __forceinline__ float load_logit(const void* logits, int64_t at, int bf16) {
+  float logit = 0;
+  if (bf16) logit = to_f32(static_cast<const __nv_bfloat16*>(logits)[at]);
+  if (!bf16) logit = static_cast<const float*>(logits)[at];
+  return logit;
+}
+
+struct TeamChoice {
+  int slot;        // kList or more: not chosen
+  float x;         // of this thread's expert: what weighs, its score where scores choose and else its logit
+  RowSoftmax row;  // `most` only, where the softmax over all weighs
+};
+
+// The slot of expert `e`, this thread's. All threads of the team call it, after clear_team(); sync() is the team's
+// barrier.
+template <int kExperts, int kList, TeamKind kKind, class Sync>
+__device__ __forceinline__ TeamChoice choose_by_team(TeamMemory<kExperts, kList>& m, float logit, float bias,
+                                                     uint32_t e, Sync sync) {
+  constexpr int kWarps = kExperts / 32;
+  constexpr TeamRule kRule = kTeamRules[kKind];
+  const uint32_t lane = e % 32, warp = e / 32;
+  float c = logit;
+  TeamChoice out{.slot = kList, .x = logit, .row = {}};
+  if constexpr (kRule.by_score) {
+    out.x = kRule.score == RoutingRule::Score::kSigmoid ? score_sigmoid(logit) : score_sqrt_softplus(logit);
+    c = __fadd_rn(out.x, bias);
+  }
+  const uint32_t mine = key_of(c);
+  m.key[e] = mine;
+  __syncwarp();
+  const uint32_t rank = rank_in_warp(m.key + warp * 32, mine, lane);
+  if (rank < kList) m.list[warp * kList + rank] = mine;
+  sync();
+  if constexpr (kRule.score == RoutingRule::Score::kSoftmaxAll) {
+    uint32_t best = kNoKey;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) best = max(best, m.list[w * kList]);
+    out.row.most = score_of(best);
+    const float sum = sum_of_lanes(expf(logit - out.row.most), 32);
+    if (lane == 0) m.sum[warp] = sum;
+  }
+  KeyCount before;
+  if constexpr (kRule.grouped) {
+    static_assert(kWarps == kTeamGroups);
+    uint32_t kept = groups_kept<kList>(m.list, lane);
+    if (!(kept >> warp & 1)) return out;
+#pragma unroll
+    for (int i = 0; i < kTeamGroupsKept; ++i) {
+      count_in_list<kList>(before, m.list, static_cast<uint32_t>(__ffs(static_cast<int>(kept)) - 1), warp,
+                           mine);
+      kept &= kept - 1;
+    }
+  } else {
+#pragma unroll 4
+    for (uint32_t w = 0; w < kWarps; ++w) count_in_list<kList>(before, m.list, w, warp, mine);
+  }
+  if (rank < kList) out.slot = rank + before.all();
+  return out;
+}
+
+template <int kExperts, int kList>
+__device__ __forceinline__ void clear_team(TeamMemory<kExperts, kList>& m, uint32_t e) {
+  if (e < 8) m.id[e] = kNoExpert;
+}
+
+// The thread whose expert was chosen leaves it for the weights.
+template <int kExperts, int kList>
+__device__ __forceinline__ void leave_choice(TeamMemory<kExperts, kList>& m, const TeamChoice& mine,
+                                             uint32_t e) {
+  m.id[mine.slot] = static_cast<uint16_t>(e);
+  m.x[mine.slot] = mine.x;
+}
+
+// The sum over neighbouring lanes, kList of them, in all of these.
+template <int kList>
+__device__ __forceinline__ float sum_of_list(float v) {
+#pragma unroll
+  for (int far = 1; far < kList; far *= 2) v += __shfl_xor_sync(kAllLanes, v, far);
+  return v;
+}
+
+// Lane k < top_k gets the k-th expert and its weight before the scale. A whole warp of the team calls it, after the barrier
+// behind leave_choice().
+template <int kExperts, int kList, TeamKind kKind>
+__device__ __forceinline__ Chosen weigh_by_team(const TeamMemory<kExperts, kList>& m, uint32_t top_k,
+                                                float most, uint32_t lane) {
+  using Score = RoutingRule::Score;
+  using Weigh = RoutingRule::Weigh;
+  constexpr TeamRule kRule = kTeamRules[kKind];
+  const uint32_t slot = lane % kList;
+  const bool real = slot < top_k;
+  const float x = m.x[slot];
+  float w = x;
+  if constexpr (kRule.score == Score::kSoftmaxAll) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kExperts / 32; ++i) sum += m.sum[i];
+    w = expf(x - most) * score::reciprocal(sum);
+  } else if constexpr (kRule.weigh == Weigh::kSoftmaxChosen) {
+    w = real ? expf(x - m.x[0]) : 0.f;
+    w *= score::reciprocal(sum_of_list<kList>(w));
+  }
+  if (!real) w = 0.f;
+  if constexpr (kRule.weigh == Weigh::kRenormalize) w *= score::reciprocal(sum_of_list<kList>(w) + 1e-20f);
+  return {static_cast<int>(m.id[slot]), w};
+}
+
+}  // namespace sluice::cuda::tile
