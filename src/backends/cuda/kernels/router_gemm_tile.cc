@@ -6,6 +6,8 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kFewestStages = 3, kMostStages = 16;
+// Of the rings, in per cent, for x where it comes in runs: it comes from further away than w.
+constexpr int kFewestRuns = 2, kRunsShare = 60;
 constexpr int kBlockMemory = 227 << 10;
 constexpr int kRowBytes = 2 * kRouterStep;  // of w or x in a stage
 
@@ -51,18 +53,27 @@ double plan_us(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
 
 RouterTileMemory tile_memory(const RouterTilePlan& plan, int64_t hidden) {
   const RouterTile& t = plan.tile;
-  const int steps = ceil_div(hidden, kRouterStep), most = std::min(kMostStages, ceil_div(steps, plan.splits));
-  const int stage = (t.experts() + t.tokens) * kRowBytes;
+  const int steps = ceil_div(hidden, kRouterStep), part = ceil_div(steps, plan.splits),
+            most = std::min(kMostStages, part);
+  const bool in_runs = t.run > 1;
+  const int stage = (t.experts() + (in_runs ? 0 : t.tokens)) * kRowBytes;
+  const int run = in_runs ? t.run * t.tokens * kRowBytes : 0;
   const int row = (t.experts() + 4) * static_cast<int>(sizeof(float));  // of sums
   const int sums = t.tokens * row, inbox = (plan.splits - 1) * ceil_div(t.tokens, plan.splits) * row;
-  constexpr int kBarrierBytes = (2 * kMostStages + 1) * static_cast<int>(sizeof(uint64_t));
-  const int limit = kBlockMemory - kBarrierBytes - inbox;
-  if (plan.splits > steps || sums > limit || limit < std::min(kFewestStages, most) * stage) return {};
+  const int barriers = (in_runs ? 4 : 2) * kMostStages + 1,
+            barrier_bytes = barriers * static_cast<int>(sizeof(uint64_t));
+  const int limit = kBlockMemory - barrier_bytes - inbox;
   RouterTileMemory m;
-  m.stages = std::min(limit / stage, most);
-  m.inbox_offset = std::max(m.stages * stage, sums);
+  if (in_runs) {
+    const int most_runs = std::min(kMostStages, ceil_div(part, t.run));
+    m.runs = std::min(std::max(kFewestRuns, limit * kRunsShare / 100 / run), most_runs);
+  }
+  const int left = limit - m.runs * run;
+  if (plan.splits > steps || sums > limit || left < std::min(kFewestStages, most) * stage) return {};
+  m.stages = std::min(left / stage, most);
+  m.inbox_offset = std::max(m.stages * stage + m.runs * run, sums);
   m.barriers_offset = m.inbox_offset + inbox;
-  m.bytes = m.barriers_offset + kBarrierBytes;
+  m.bytes = m.barriers_offset + barrier_bytes;
   return m;
 }
 

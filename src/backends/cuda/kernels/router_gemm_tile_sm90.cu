@@ -4,7 +4,8 @@
 // one warp through the copy engine and multiplied by the others with the experts as the 64-row operand, so that a tile may
 // have any multiple of 16 tokens and the tiles of a problem just fill the SMs. Where tiles are few, the blocks of a
 // cluster take parts of the sum each; every block then sends each of the others its sums of the tokens that are theirs,
-// and adds up its own in the order of the parts.
+// and adds up its own in the order of the parts. Tiles with runs (kRouterRunTiles) fetch x several steps at a time, in runs
+// along its rows, into a ring of its own.
 //
 // A launch is short and runs most of its code once, out of an instruction cache that has to be filled first: loops here
 // are not unrolled unless their bodies are a few instructions. Unrolled ones cost up to 3 us.
@@ -24,6 +25,7 @@
 
 #include "backends/cuda/card.h"
 #include "backends/cuda/kernels/router_gemm_tile.h"
+#include "backends/cuda/kernels/router_gemm_tile_fetch.cuh"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/dependent.cuh"
@@ -36,102 +38,18 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int kWarp = 32, kGroupWarps = 4, kGroupThreads = kWarp * kGroupWarps;
-constexpr int kGroupExperts = 64, kGroupBytes = kGroupExperts * tile::kSwizzledRowBytes;
-// Weights that are asked for before the kernel in front has ended. More would delay x, which queues behind them.
-constexpr int kAheadBytes = 32 << 10;
 constexpr int kWideBytes = 16;
-constexpr int kPlainWarps = 4;  // that fetch x where the copy engine cannot
-constexpr int kConsumers = 1;   // number of their barrier
+constexpr int kConsumers = 1;  // number of their barrier
 
-struct Parameters {
-  const __nv_bfloat16 *x, *bias;
-  void* y;
-  int64_t x_stride, y_stride;  // elements
-  int tokens, experts, hidden, splits, stages;
-  // Steps of the sum for each part, and tokens of the tile that each part finishes; the first `more` take one more.
-  int steps_each, steps_more, tokens_each, tokens_more;
-  int inbox_offset, barriers_offset;
-  bool y_f32, y_wide;  // four neighbouring logits lie in one aligned piece
-};
+using Parameters = RouterTileParameters;
+using Place = RouterTilePlace;
 
-// A grid is parts of the sum x tiles of experts x tiles of tokens; a cluster is all parts of one tile.
-struct Place {
-  int split, first_expert, first_token, first_step, steps;
-
-  __device__ Place(const Parameters& p, int tile_experts, int tile_tokens)
-      : split(blockIdx.x),
-        first_expert(blockIdx.y * tile_experts),
-        first_token(blockIdx.z * tile_tokens),
-        first_step(split * p.steps_each + min(split, p.steps_more)),
-        steps(p.steps_each + (split < p.steps_more)) {}
-};
-
-template <int kGroups, int kTokens, bool kMapped>
-struct Kernel {
-  static constexpr int kExperts = kGroupExperts * kGroups;
-  static constexpr int kWeightBytes = kExperts * tile::kSwizzledRowBytes;
-  static constexpr int kStageBytes = kWeightBytes + kTokens * tile::kSwizzledRowBytes;
-  static constexpr int kWarps = kGroups * kGroupWarps;  // that multiply
-  static constexpr int kThreads = kWarp * (kWarps + (kMapped ? 1 : kPlainWarps));
+template <int kGroups, int kTokens, int kRun>
+struct Kernel : RouterFetch<kGroups, kTokens, kRun> {
+  using Fetch = RouterFetch<kGroups, kTokens, kRun>;
+  using Fetch::kExperts, Fetch::kWeightBytes, Fetch::kStageBytes, Fetch::kRunBytes, Fetch::kWarps,
+      Fetch::kThreads;
   using Sums = float[kTokens / 2];
-
-  // The warp that fills the ring through the copy engine.
-  static __device__ void produce(const CUtensorMap& w, const CUtensorMap& x, const Parameters& p,
-                                 const Place& at, uint8_t* ring, uint64_t* full, uint64_t* empty) {
-    const int ahead = max(1, min(kAheadBytes / kWeightBytes, min(p.stages, at.steps)));
-    tile::RingPlace of_w, of_x;
-    int asked_x = 0;
-#pragma unroll 1
-    for (int i = 0; i < at.steps; ++i) {
-      if (i >= p.stages) tile::barrier_wait(empty + of_w.stage, of_w.parity ^ 1);
-      tile::barrier_expect_by_warp(full + of_w.stage, kStageBytes);
-      tile::copy_box(ring + of_w.stage * kStageBytes, w, (at.first_step + i) * kRouterStep, at.first_expert,
-                     full + of_w.stage);
-      of_w.step(p.stages);
-      if (i + 1 < ahead) continue;
-      if (asked_x == 0) tile::wait_for_previous();
-#pragma unroll 1
-      for (; asked_x <= i; ++asked_x) {
-        tile::copy_box(ring + of_x.stage * kStageBytes + kWeightBytes, x,
-                       (at.first_step + asked_x) * kRouterStep, at.first_token, full + of_x.stage);
-        of_x.step(p.stages);
-      }
-    }
-  }
-
-  // The warps that fill the ring where rows of x do not begin at multiples of 16 bytes: w as above, x by plain loads.
-  static __device__ void produce_plain(const CUtensorMap& w, const Parameters& p, const Place& at,
-                                       uint8_t* ring, uint64_t* full, uint64_t* empty) {
-    const int warp = threadIdx.x / kWarp - kWarps, lane = threadIdx.x % kWarp;
-    tile::wait_for_previous();
-    tile::RingPlace place;
-#pragma unroll 1
-    for (int i = 0; i < at.steps; ++i) {
-      if (i >= p.stages) tile::barrier_wait(empty + place.stage, place.parity ^ 1);
-      uint8_t* const stage = ring + place.stage * kStageBytes;
-      if (warp == 0) {
-        tile::barrier_expect_by_warp(full + place.stage, kWeightBytes);
-        tile::copy_box(stage, w, (at.first_step + i) * kRouterStep, at.first_expert, full + place.stage);
-      }
-      const int column = (at.first_step + i) * kRouterStep + 2 * lane;
-#pragma unroll 4
-      for (int row = warp; row < kTokens; row += kPlainWarps) {
-        __nv_bfloat162 pair{};
-        if (at.first_token + row < p.tokens) {
-          const __nv_bfloat16* const from = p.x + (at.first_token + row) * p.x_stride + column;
-          if (column < p.hidden) pair.x = from[0];
-          if (column + 1 < p.hidden) pair.y = from[1];
-        }
-        *reinterpret_cast<__nv_bfloat162*>(stage + kWeightBytes + tile::swizzled(row, sizeof pair * lane)) =
-            pair;
-      }
-      tile::fence_for_async();
-      __syncwarp();
-      if (lane == 0) tile::barrier_arrive(full + place.stage);
-      place.step(p.stages);
-    }
-  }
 
   // A warpgroup's share of the tile, over this block's part of the sum.
   static __device__ void multiply_all(Sums& sums, const Parameters& p, const Place& at, const uint8_t* ring,
@@ -162,6 +80,44 @@ struct Kernel {
     tile::hold(sums);
   }
 
+  // multiply_all, where x comes in runs.
+  static __device__ void multiply_runs(Sums& sums, const Parameters& p, const Place& at, const uint8_t* ring,
+                                       uint64_t* full, uint64_t* empty, uint64_t* full_run,
+                                       uint64_t* empty_run) {
+    constexpr int kTileBytes = tile::kMapGroupRows * tile::kSwizzledRowBytes;
+    const int group = threadIdx.x / kGroupThreads;
+    const bool tells = threadIdx.x % kGroupThreads == 0;
+    const uint8_t* const runs = ring + p.stages * kWeightBytes;
+    tile::RingPlace of_w, of_x;
+    uint32_t before = 0, before_run = 0;
+    int steps = at.steps;
+    asm volatile("" : "+r"(steps));  // as above
+#pragma unroll 1
+    for (int i = 0; i < steps; ++i) {
+      const int in_run = i % kRun;
+      if (in_run == 0) tile::barrier_wait(full_run + of_x.stage, of_x.parity);
+      tile::barrier_wait(full + of_w.stage, of_w.parity);
+      const uint64_t a = tile::describe_tile(ring + of_w.stage * kWeightBytes + group * kGroupBytes);
+      const uint64_t b =
+          tile::describe_tile<kRun * kTileBytes>(runs + of_x.stage * kRunBytes + in_run * kTileBytes);
+      tile::fence_operands();
+#pragma unroll
+      for (int k = 0; k < kRouterStep / 16; ++k)
+        tile::multiply<kTokens>(sums, a + k * tile::kNext16, b + k * tile::kNext16, i + k);
+      tile::commit_group();
+      tile::wait_groups<1>();
+      if (i > 0 && tells) {
+        tile::barrier_arrive(empty + before);
+        if (in_run == 0) tile::barrier_arrive(empty_run + before_run);
+      }
+      before = of_w.stage;
+      of_w.step(p.stages);
+      if (in_run == kRun - 1) before_run = of_x.stage, of_x.step(p.runs);
+    }
+    tile::wait_groups<0>();
+    tile::hold(sums);
+  }
+
   // The tile of sums in shared memory, over the ring: a row for each token, its experts side by side, and 16 bytes more so
   // that what a warp writes at a time meets in no bank.
   static constexpr int kPitch = kExperts + 4;
@@ -182,6 +138,10 @@ struct Kernel {
         : first(part * p.tokens_each + min(part, p.tokens_more)),
           count(p.tokens_each + (part < p.tokens_more)) {}
     __device__ int bytes() const { return count * kPitch * static_cast<int>(sizeof(float)); }
+    // that come to it from one other part: stores leave out what only pads the rows
+    __device__ int message_bytes(const Parameters& p) const {
+      return p.by_stores ? count * kExperts * static_cast<int>(sizeof(float)) : bytes();
+    }
   };
 
   // Sends the other parts' blocks their tokens, by one warp: each block begins with the part behind its own, so that
@@ -200,8 +160,29 @@ struct Kernel {
     }
   }
 
-  // A thread writes four neighbouring experts of every kRows-th token.
+  // A thread sends, adds and writes four neighbouring experts of every kRows-th token.
   static constexpr int kPieces = kExperts / 4, kRows = kWarps * kWarp / kPieces;
+
+  // The same messages as send_parts, by stores of all threads that multiply.
+  static __device__ void store_parts(const Parameters& p, const Place& at, const float* tile_sums,
+                                     const float* inbox, uint64_t* all_here) {
+    const int expert = threadIdx.x % kPieces * 4;
+    int part = at.split;
+#pragma unroll 1
+    for (int i = 1; i < p.splits; ++i) {
+      if (++part == p.splits) part = 0;
+      const Range theirs(p, part);
+      const int from = at.split - (at.split > part);
+      const uint32_t barrier = tile::remote_address(tile::shared_address(all_here), part);
+      const uint32_t to =
+          tile::remote_address(tile::shared_address(inbox + from * theirs.count * kPitch + expert), part);
+#pragma unroll 2
+      for (int row = threadIdx.x / kPieces; row < theirs.count; row += kRows)
+        tile::store_remote(
+            to + row * kPitch * static_cast<int>(sizeof(float)),
+            *reinterpret_cast<const uint4*>(tile_sums + (theirs.first + row) * kPitch + expert), barrier);
+    }
+  }
 
   static __device__ float4 bias_of(const Parameters& p, int expert) {
     float bias[4] = {};
@@ -265,19 +246,27 @@ struct Kernel {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
     uint64_t* const full = reinterpret_cast<uint64_t*>(shared + p.barriers_offset);
     uint64_t* const empty = full + p.stages;
-    uint64_t* const all_here = empty + p.stages;
+    uint64_t* const full_run = empty + p.stages;  // none but where x comes in runs
+    uint64_t* const empty_run = full_run + p.runs;
+    uint64_t* const all_here = empty_run + p.runs;
     const Place at(p, kExperts, kTokens);
     if (warp == kWarps) {
       tile::prefetch_map(w);
-      if constexpr (kMapped) tile::prefetch_map(x);
+      if constexpr (kRun > 0) tile::prefetch_map(x);
     }
     if (lane == 0) {
       // One barrier takes some 30 clocks, and all lanes of a warp take turns: so each warp makes some.
 #pragma unroll 1
       for (int i = warp; i < p.stages; i += kThreads / kWarp) {
-        tile::barrier_init(full + i, 1 + (kMapped ? 0 : kPlainWarps));
+        tile::barrier_init(full + i, 1 + (kRun > 0 ? 0 : kPlainWarps));
         tile::barrier_init(empty + i, kGroups);
       }
+      if constexpr (kRun > 1)
+#pragma unroll 1
+        for (int i = warp; i < p.runs; i += kThreads / kWarp) {
+          tile::barrier_init(full_run + i, 1);
+          tile::barrier_init(empty_run + i, kGroups);
+        }
       if (warp == 0) tile::barrier_init(all_here, 1);
       tile::barrier_visible();
     }
@@ -287,17 +276,27 @@ struct Kernel {
     // stage anyway.
     if (p.splits > 1) tile::cluster_arrive();
     if (warp >= kWarps) {
-      if constexpr (kMapped)
-        produce(w, x, p, at, shared, full, empty);
-      else
-        produce_plain(w, p, at, shared, full, empty);
+      if constexpr (kRun == 0) {
+        Fetch::produce_plain(w, p, at, shared, full, empty);
+      } else if constexpr (kRun == 1) {
+        Fetch::produce(w, x, p, at, shared, full, empty);
+      } else {
+        if (warp == kWarps)
+          Fetch::produce_weights(w, p, at, shared, full, empty);
+        else
+          Fetch::produce_runs(x, p, at, shared + p.stages * kWeightBytes, full_run, empty_run);
+      }
       if (p.splits > 1) tile::cluster_wait(), tile::cluster_arrive();
     } else {
       if (p.splits > 1) tile::cluster_wait();
-      if (threadIdx.x == 0) tile::barrier_expect(all_here, (p.splits - 1) * Range(p, at.split).bytes());
+      if (threadIdx.x == 0)
+        tile::barrier_expect(all_here, (p.splits - 1) * Range(p, at.split).message_bytes(p));
       const float4 bias = bias_of(p, at.first_expert + threadIdx.x % kPieces * 4);
       Sums sums;
-      multiply_all(sums, p, at, shared, full, empty);
+      if constexpr (kRun > 1)
+        multiply_runs(sums, p, at, shared, full, empty, full_run, empty_run);
+      else
+        multiply_all(sums, p, at, shared, full, empty);
       tile::sync_threads<kWarps * kWarp>(kConsumers);  // no warpgroup reads the ring any more
       float* const tile_sums = reinterpret_cast<float*>(shared);
       float* const inbox = reinterpret_cast<float*>(shared + p.inbox_offset);
@@ -306,7 +305,10 @@ struct Kernel {
       tile::sync_threads<kWarps * kWarp>(kConsumers);
       tile::wait_for_previous();
       if (p.splits > 1) {
-        if (warp == 0) send_parts(p, at, tile_sums, inbox, all_here);
+        if (p.by_stores)
+          store_parts(p, at, tile_sums, inbox, all_here);
+        else if (warp == 0)
+          send_parts(p, at, tile_sums, inbox, all_here);
         tile::barrier_wait(all_here, 0);
         tile::cluster_arrive();
       }
@@ -317,13 +319,13 @@ struct Kernel {
   }
 };
 
-template <int kGroups, int kTokens, bool kMapped>
-__global__ void __launch_bounds__(Kernel<kGroups, kTokens, kMapped>::kThreads)
+template <int kGroups, int kTokens, int kRun>
+__global__ void __launch_bounds__(Kernel<kGroups, kTokens, kRun>::kThreads)
     router_gemm_tile(const __grid_constant__ CUtensorMap w,  // [experts, hidden]
                      const __grid_constant__ CUtensorMap x,  // [tokens, hidden]
                      const __grid_constant__ Parameters p) {
   extern __shared__ __align__(1024) uint8_t shared[];
-  Kernel<kGroups, kTokens, kMapped>::run(w, x, p, shared);
+  Kernel<kGroups, kTokens, kRun>::run(w, x, p, shared);
 }
 
 using Function = void (*)(CUtensorMap, CUtensorMap, Parameters);
@@ -332,19 +334,21 @@ struct Instance {
   Function kernel;
   int threads;
 };
-template <int kGroups, int kTokens, bool kMapped = true>
+template <int kGroups, int kTokens, int kRun>
 constexpr Instance instance() {
-  return {{kGroups, kTokens},
-          router_gemm_tile<kGroups, kTokens, kMapped>,
-          Kernel<kGroups, kTokens, kMapped>::kThreads};
+  return {{kGroups, kTokens, kRun},
+          router_gemm_tile<kGroups, kTokens, kRun>,
+          Kernel<kGroups, kTokens, kRun>::kThreads};
 }
-// One for each of kRouterTiles.
-template <size_t... kIndex>
+// One for each tile of a list.
+template <const auto& kTiles, size_t... kIndex>
 constexpr std::array<Instance, sizeof...(kIndex)> instances(std::index_sequence<kIndex...>) {
-  return {instance<kRouterTiles[kIndex].groups, kRouterTiles[kIndex].tokens>()...};
+  return {instance<kTiles[kIndex].groups, kTiles[kIndex].tokens, kTiles[kIndex].run>()...};
 }
-constexpr auto kInstances = instances(std::make_index_sequence<std::size(kRouterTiles)>());
-constexpr Instance kPlain = instance<1, 64, false>();
+constexpr auto kInstances = instances<kRouterTiles>(std::make_index_sequence<std::size(kRouterTiles)>());
+constexpr auto kRunInstances =
+    instances<kRouterRunTiles>(std::make_index_sequence<std::size(kRouterRunTiles)>());
+constexpr Instance kPlain = instance<1, 64, 0>();
 
 Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;
@@ -385,17 +389,20 @@ Status launch_tile(const RouterGemm::Problem& p, const RouterGemm::Args& a, cons
   const Instance* use = nullptr;
   if (!mapped) {
     constexpr int kPlainSplits = 4;
-    plan = {.tile = kPlain.tile, .splits = std::min(kPlainSplits, steps)};
+    plan = {.tile = {kPlain.tile.groups, kPlain.tile.tokens}, .splits = std::min(kPlainSplits, steps)};
     use = &kPlain;
   } else {
     for (const Instance& i : kInstances)
       if (i.tile == plan.tile) use = &i;
+    const bool in_runs = p.hidden % kRouterStep == 0 && p.tokens % tile::kMapGroupRows == 0;
+    for (const Instance& i : kRunInstances)
+      if (in_runs && i.tile == plan.tile) use = &i;
   }
   const RouterTileMemory memory = tile_memory(plan, p.hidden);
   if (!use || memory.stages == 0)
     return invalid("router_gemm: no kernel for tiles of " + std::to_string(plan.tile.experts()) +
                    " experts x " + std::to_string(plan.tile.tokens) + " tokens in " +
-                   std::to_string(plan.splits) + " parts");
+                   std::to_string(plan.splits) + " parts, runs of " + std::to_string(plan.tile.run));
   const Launch how{.grid = {static_cast<unsigned>(plan.splits),
                             static_cast<unsigned>(ceil_div(p.experts, plan.tile.experts())),
                             static_cast<unsigned>(ceil_div(p.tokens, plan.tile.tokens))},
@@ -413,17 +420,21 @@ Status launch_tile(const RouterGemm::Problem& p, const RouterGemm::Args& a, cons
       .hidden = static_cast<int>(p.hidden),
       .splits = plan.splits,
       .stages = memory.stages,
+      .runs = memory.runs,
       .steps_each = steps / plan.splits,
       .steps_more = steps % plan.splits,
       .tokens_each = plan.tile.tokens / plan.splits,
       .tokens_more = plan.tile.tokens % plan.splits,
       .inbox_offset = memory.inbox_offset,
       .barriers_offset = memory.barriers_offset,
+      .by_stores = plan.exchange == RouterExchange::kStores,
       .y_f32 = p.y == DType::kF32,
       .y_wide = reinterpret_cast<uintptr_t>(a.y.data) % kWideBytes == 0 && a.y.stride[0] % 4 == 0};
   CUtensorMap w{}, x{};
   Status status = tile::map_rows(w, a.w, plan.tile.experts());
-  if (status.ok() && mapped) status = tile::map_rows(x, a.x, plan.tile.tokens);
+  if (status.ok() && mapped)
+    status = plan.tile.run > 1 ? tile::map_row_runs(x, a.x, plan.tile.tokens, plan.tile.run)
+                               : tile::map_rows(x, a.x, plan.tile.tokens);
   if (!status.ok()) return status;
   return launch(router_gemm_tile_sm90.name, use->kernel, how, stream, w, x, parameters);
 }

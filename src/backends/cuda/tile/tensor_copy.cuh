@@ -32,4 +32,18 @@ __device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int c
       : "memory");
 }
 
+// The same along a map of runs (map_row_runs): from column 64 * block of row 8 * group on.
+__device__ __forceinline__ void copy_runs(void* to, const CUtensorMap& map, int block, int group,
+                                          uint64_t* barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "@one cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
+      "%2, %3, %4}], [%5];\n"
+      "}" ::"r"(shared_address(to)),
+      "l"(&map), "r"(0), "r"(block), "r"(group), "r"(shared_address(barrier))
+      : "memory");
+}
+
 }  // namespace sluice::cuda::tile
