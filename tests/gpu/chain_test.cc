@@ -274,7 +274,8 @@ TYPED_TEST(GpuChain, MixedDependentAndPlainLaunches) {
         const auto wanted = chain.alone();
         auto recording = device.record(device.stream(), [&] { return chain.enqueue(true); });
         ASSERT_TRUE(recording.ok()) << where << ": " << recording.status().message;
-        for (int replay = 0; replay < 10; ++replay) {
+        const int replays = count_from("SLUICE_CHAIN_REPLAYS", 10);
+        for (int replay = 0; replay < replays; ++replay) {
           chain.forget();
           ASSERT_TRUE(device.replay(*recording.value(), device.stream()).ok());
           ASSERT_TRUE(device.replay(*recording.value(), device.stream()).ok());  // back to back
