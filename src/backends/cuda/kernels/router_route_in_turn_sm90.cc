@@ -2,7 +2,7 @@
 // pair that is worth it, so that the choice between them is made where all choices are made.
 //
 // Wins    where no kernel does both, and with many tokens: the gate is then all there is.
-// Loses   a launch, to a kernel that does both.
+// Loses   a launch, to router_route_fewtokens_sm90.
 // Limits  those of the two kernels.
 // Source  original; the contract is ops/router_route.h.
 #include "backends/cuda/card.h"
