@@ -19,16 +19,11 @@ namespace {
 
 using Problem = RouteGroup::Problem;
 using Args = RouteGroup::Args;
-constexpr int kClusterBlocks = 16, kClusterTokens = 128;  // a cluster, and up to how many tokens it does
-constexpr int kGridBlocks = 128, kBlockTokens = 255;      // counts of a block are bytes
+constexpr int kClusterBlocks = 16;
+constexpr int kGridBlocks = 128, kBlockTokens = 255;  // counts of a block are bytes
 constexpr int kTokensMost = kGridBlocks * kBlockTokens;
 constexpr int kSums = 16;  // that a block adds up: of each block in the cluster, of some blocks in the grid
 constexpr int kThreadsMost = 512;
-// 32 lanes a token while a block has no more tokens than this, else 8.
-constexpr int kWideTokens = 8;
-
-constexpr int threads_of(int64_t experts) { return experts <= 256 ? 256 : 384; }
-
 struct Lanes {
   tile::TokenRule rule;
   const void* logits;
@@ -48,9 +43,10 @@ struct Lanes {
 template <int kExperts, int kList, int kLanes>
 struct alignas(16) Memory {
   using Shape = tile::LaneShape<kExperts, kList, kLanes>;
-  uint64_t arrived;                              // the counts of the cluster's blocks
-  alignas(16) uint16_t count[kSums][kExperts];   // of some blocks
-  alignas(16) uint16_t part[kExperts];           // of the blocks in front of this one, among those that it is counted with
+  uint64_t arrived;                             // the counts of the cluster's blocks
+  alignas(16) uint16_t count[kSums][kExperts];  // of some blocks
+  alignas(
+      16) uint16_t part[kExperts];  // of the blocks in front of this one, among those that it is counted with
   alignas(16) std::byte bias[Shape::template kRowBytes<4>];
   uint32_t begin[kExperts];       // first row
   uint32_t before[kExperts];      // rows of the blocks in front
@@ -66,7 +62,7 @@ size_t shared_bytes(const Lanes& p, int threads) {
   const size_t a_pass = warps * M::Shape::kTokens, rows = tokens > a_pass ? 2 * a_pass : a_pass;
   const size_t slots = tokens * kList;
   return sizeof(M) + size_t{kExperts} * p.words * 4 + (slots * 8 + 15) / 16 * 16 +
-         rows * (p.bf16 ? M::Shape::template kRowBytes<2> : M::Shape::template kRowBytes<4>);
+         rows * M::Shape::template kRowBytes<4>;
 }
 
 // Counts of this block to all blocks of the cluster, 16 bits each; a warp serves some of the blocks, a lane 8 experts.
@@ -131,7 +127,8 @@ __device__ __forceinline__ uint32_t gather_counts(M& m, const Lanes& p, uint32_t
   const bool small = p.tokens_per_block < 64;
   add_bytes(m.count[sum] + column, row, small, [](int) { return true; });
   if (sum == mine)
-    add_bytes(m.part + column, row, small, [&](int i) { return static_cast<uint32_t>(i) < blockIdx.x % kEach; });
+    add_bytes(m.part + column, row, small,
+              [&](int i) { return static_cast<uint32_t>(i) < blockIdx.x % kEach; });
   return mine;
 }
 
@@ -143,7 +140,8 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
   using Shape = typename M::Shape;
   auto& m = *reinterpret_cast<M*>(shared);
   const uint32_t tid = threadIdx.x, threads = blockDim.x, lane = tid % 32, warps = threads / 32;
-  const uint32_t warp = __shfl_sync(tile::kAllLanes, tid / 32, 0);  // the same in all lanes, as the compiler now knows
+  const uint32_t warp =
+      __shfl_sync(tile::kAllLanes, tid / 32, 0);  // the same in all lanes, as the compiler now knows
   const uint32_t sub = lane % kLanes, top_k = static_cast<uint32_t>(p.rule.top_k);
   const uint32_t first = blockIdx.x * p.tokens_per_block;
   const uint32_t here = first < p.tokens ? min(p.tokens_per_block, p.tokens - first) : 0;
@@ -152,13 +150,11 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
   uint32_t* slot = mask + kExperts * p.words;  // expert, later with its rank << 16
   auto* weight = reinterpret_cast<float*>(slot + slots_most);
   std::byte* rows = reinterpret_cast<std::byte*>(slot + (slots_most * 2 + 3) / 4 * 4);
-  const int row_bytes = p.bf16 ? Shape::template kRowBytes<2> : Shape::template kRowBytes<4>;
+  constexpr uint32_t kRowBytes = Shape::template kRowBytes<4>;
 #pragma unroll 1
   for (uint32_t i = tid; i < kExperts * p.words; i += threads) mask[i] = 0;
-  if constexpr (tile::kTeamRules[kKind].by_score)
-    if (tid < kExperts)
-      reinterpret_cast<float*>(m.bias + tid / Shape::kPerLane * Shape::template kPitch<4>)[tid % Shape::kPerLane] =
-          p.bias ? p.bias[tid] : 0.f;
+  float bias = 0;
+  if (tile::kTeamRules[kKind].by_score && p.bias && tid < kExperts) bias = p.bias[tid];
   if (!kGrid) {
     if (tid == 0) {
       tile::barrier_init(&m.arrived, 1);
@@ -171,14 +167,14 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
   tile::wait_for_previous();
   // The tokens of a pass, Shape::kTokens for each warp; those too many repeat the last, and are not written.
   const uint32_t a_pass = warps * Shape::kTokens;
-  const auto rows_at = [&](uint32_t start) {
-    return rows + (start / a_pass % 2 * a_pass + warp * Shape::kTokens) * static_cast<uint32_t>(row_bytes);
+  const auto rows_of = [&](uint32_t pass) {
+    return rows + (pass % 2 * a_pass + warp * Shape::kTokens) * kRowBytes;
   };
-  const auto fetch = [&](uint32_t start) {
+  const auto fetch = [&](uint32_t start, uint32_t pass) {
     const uint32_t t = start + warp * Shape::kTokens + lane / kLanes;
     if (start + warp * Shape::kTokens < here) {
       const int64_t at = (first + min(t, here - 1)) * p.logits_stride;
-      std::byte* to = rows_at(start) + lane / kLanes * static_cast<uint32_t>(row_bytes);
+      std::byte* to = rows_of(pass) + lane / kLanes * kRowBytes;
       if (p.bf16) {
         tile::fetch_row<Shape, kLanes>(to, static_cast<const __nv_bfloat16*>(p.logits) + at, p.whole, sub);
       } else {
@@ -187,13 +183,16 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
     }
     tile::end_copies();
   };
-  fetch(0);
+  fetch(0, 0);
+  if (tile::kTeamRules[kKind].by_score && tid < kExperts)
+    reinterpret_cast<float*>(m.bias +
+                             tid / Shape::kPerLane * Shape::template kPitch<4>)[tid % Shape::kPerLane] = bias;
   __syncthreads();  // bits and bias
 #pragma unroll 1
-  for (uint32_t start = 0; start < here; start += a_pass) {
+  for (uint32_t start = 0, pass = 0; start < here; start += a_pass, ++pass) {
     const uint32_t t = start + warp * Shape::kTokens + lane / kLanes;
     if (start + a_pass < here) {
-      fetch(start + a_pass);
+      fetch(start + a_pass, pass + 1);
       tile::wait_copies<1>();
     } else {
       tile::wait_copies<0>();
@@ -201,7 +200,7 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
     __syncwarp();
     if (start + warp * Shape::kTokens >= here) continue;
     const tile::Chosen chosen = tile::choose_by_lanes<kExperts, kList, kLanes, kKind>(
-        p.rule, rows_at(start), p.bf16, reinterpret_cast<const float*>(m.bias), m.warp[warp]);
+        p.rule, rows_of(pass), p.bf16, reinterpret_cast<float*>(m.bias), m.warp[warp]);
     if (t < here && sub < top_k) {
       const auto id = static_cast<uint32_t>(chosen.expert);
       slot[t * kList + sub] = id;
@@ -309,36 +308,50 @@ struct Kernel {
   void (*call)(Lanes) = nullptr;
   size_t (*shared)(const Lanes&, int threads) = nullptr;
 };
-enum class Blocks { kCluster, kGridWide, kGrid };
-Kernel kernel_of(const RouteTopk::Problem& p, Blocks blocks) {
-#define SLUICE_KERNEL(experts, list, kind)                                                            \
-  if (tile::team_serves(p, experts, list, tile::kind))                                                \
-    return blocks == Blocks::kCluster                                                                 \
-               ? Kernel{route_lanes<experts, list, tile::kind, 32, false>, shared_bytes<experts, list, 32>} \
-           : blocks == Blocks::kGridWide                                                              \
-               ? Kernel{route_lanes<experts, list, tile::kind, 32, true>, shared_bytes<experts, list, 32>}  \
-               : Kernel{route_lanes<experts, list, tile::kind, 8, true>, shared_bytes<experts, list, 8>};
+// How the tokens are shared out: lanes of a token, and whether the blocks are a cluster or a grid.
+enum class Blocks { kCluster, kGrid };
+struct Shares {
+  Blocks blocks = Blocks::kCluster;
+  int lanes = 32;
+  uint32_t count = kClusterBlocks, tokens = 1;  // blocks, and tokens of each
+  int threads = 256;
+};
+template <int kExperts, int kList, tile::TeamKind kKind, int kLanes>
+Kernel kernel_by(Blocks blocks) {
+  return {blocks == Blocks::kGrid ? route_lanes<kExperts, kList, kKind, kLanes, true>
+                                  : route_lanes<kExperts, kList, kKind, kLanes, false>,
+          shared_bytes<kExperts, kList, kLanes>};
+}
+Kernel kernel_of(const RouteTopk::Problem& p, const Shares& s) {
+#define SLUICE_KERNEL(experts, list, kind)                                      \
+  if (tile::team_serves(p, experts, list, tile::kind))                          \
+    return s.lanes == 32   ? kernel_by<experts, list, tile::kind, 32>(s.blocks) \
+           : s.lanes == 16 ? kernel_by<experts, list, tile::kind, 16>(s.blocks) \
+                           : kernel_by<experts, list, tile::kind, 8>(s.blocks);
   SLUICE_TEAM_KERNELS(SLUICE_KERNEL)
 #undef SLUICE_KERNEL
   return {};
 }
-
-// How the tokens are shared out.
-struct Shares {
-  Blocks blocks = Blocks::kCluster;
-  uint32_t count = kClusterBlocks, tokens = 1;  // blocks, and tokens of each
-  int threads = 256;
-};
+// Measured: few lanes a token cost the fewest instructions, many are the sooner done, and a meeting of the grid costs about
+// as much as four times the tokens in each block (docs/notes/cuda-routing.md).
 Shares shares_of(const RouteTopk::Problem& p) {
   const auto over = [](int64_t a, int64_t b) { return static_cast<uint32_t>((a + b - 1) / b); };
-  Shares s{.threads = threads_of(p.experts)};
-  if (p.tokens > kClusterTokens) {
+  const bool scores = RouteTopk::chooses_by_score(p), many = p.experts > 256;
+  const uint32_t cluster_most = !scores ? (p.top_k <= 4 ? 64 : 32) : many ? 12 : 16;
+  Shares s{.tokens = over(p.tokens, kClusterBlocks)};
+  if (s.tokens > cluster_most) {
+    s.blocks = Blocks::kGrid;
     s.tokens = over(p.tokens, kGridBlocks);
     s.count = over(p.tokens, s.tokens);
-    s.blocks = s.tokens <= kWideTokens ? Blocks::kGridWide : Blocks::kGrid;
-  } else {
-    s.tokens = over(p.tokens, kClusterBlocks);
   }
+  if (scores) {
+    s.lanes = s.tokens <= (many ? 16 : 8) ? 32 : many || s.tokens <= 16 ? 16 : 8;
+  } else {
+    s.lanes = s.tokens > 8 ? 8 : p.top_k <= 4 ? 32 : 16;
+  }
+  const int at_once = static_cast<int>(s.tokens) * s.lanes,
+            least = static_cast<int>(std::max<int64_t>(p.experts, 256));
+  s.threads = std::clamp((at_once + 31) / 32 * 32, least, kThreadsMost);
   return s;
 }
 
@@ -350,12 +363,11 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-double cost_us(const Problem& p, const DeviceInfo&) {
-  return 3 + 1e-3 * static_cast<double>(p.route.tokens);
-}
+double cost_us(const Problem& p, const DeviceInfo&) { return 3 + 1e-3 * static_cast<double>(p.route.tokens); }
 
 size_t workspace_bytes(const Problem& p, const DeviceInfo&) {
-  return p.route.tokens <= kClusterTokens ? 0 : static_cast<size_t>(kGridBlocks * p.route.experts);
+  return shares_of(p.route).blocks == Blocks::kCluster ? 0
+                                                       : static_cast<size_t>(kGridBlocks * p.route.experts);
 }
 
 Status enqueue(const Problem& p, const Args& a, Workspace w, Stream stream);
@@ -408,7 +420,7 @@ Lanes lanes_of(const Problem& p, const Args& a, Workspace w, Stream stream, cons
 
 Status enqueue(const Problem& p, const Args& a, Workspace w, Stream stream) {
   const Shares s = shares_of(p.route);
-  const Kernel kernel = kernel_of(p.route, s.blocks);
+  const Kernel kernel = kernel_of(p.route, s);
   const Lanes lanes = lanes_of(p, a, w, stream, s);
   const bool grid = s.blocks != Blocks::kCluster;
   const Launch how{.grid = {s.count, 1, 1},

@@ -16,15 +16,15 @@ namespace sluice::cuda::tile {
 template <int kExperts, int kList, int kLanes>
 struct LaneShape {
   static constexpr int kPerLane = kExperts / kLanes;
-  static constexpr int kTokens = 32 / kLanes;                 // of a warp
+  static constexpr int kTokens = 32 / kLanes;                   // of a warp
   static constexpr uint32_t kMost = kLanes < 16 ? kLanes : 16;  // that a token's list takes
   // Bytes from a lane's part of a row in shared memory to the next lane's, by the bytes of an element: where a part is made
   // of 16 bytes, an odd number of them, so that lanes which read 16 each meet in no bank.
   template <int kElement>
-  static constexpr int kPitch =
-      kPerLane * kElement % 16 ? kPerLane* kElement : (kPerLane * kElement / 16 | 1) * 16;
+  static constexpr int kPitch = kPerLane* kElement % 16 ? kPerLane* kElement
+                                                        : (kPerLane* kElement / 16 | 1) * 16;
   template <int kElement>
-  static constexpr int kRowBytes = kLanes * kPitch<kElement>;
+  static constexpr int kRowBytes = kLanes* kPitch<kElement>;
 };
 
 // Shared memory of one warp, beside its rows.
@@ -40,13 +40,14 @@ struct LaneMemory {
 // A row in shared memory. Its elements are bf16 or f32.
 template <class Shape>
 struct LaneRow {
-  const std::byte* start;
+  std::byte* start;
   int bf16;
   __device__ __forceinline__ float operator[](uint32_t expert) const {
     constexpr uint32_t n = Shape::kPerLane;
     const uint32_t lane = expert / n, at = expert % n;
     float out = 0;
-    if (bf16) out = to_f32(reinterpret_cast<const __nv_bfloat16*>(start + lane * Shape::template kPitch<2>)[at]);
+    if (bf16)
+      out = to_f32(reinterpret_cast<const __nv_bfloat16*>(start + lane * Shape::template kPitch<2>)[at]);
     if (!bf16) out = reinterpret_cast<const float*>(start + lane * Shape::template kPitch<4>)[at];
     return out;
   }
@@ -58,9 +59,22 @@ struct LaneRow {
       load_part(out, reinterpret_cast<const float*>(start + lane * Shape::template kPitch<4>));
     }
   }
+  // Likewise to a row of f32.
+  __device__ __forceinline__ void store(const float (&values)[Shape::kPerLane], uint32_t lane) const {
+    constexpr int kWhole = Shape::kPerLane < 4 ? Shape::kPerLane : 4;
+    auto* part = reinterpret_cast<float*>(start + lane * Shape::template kPitch<4>);
+#pragma unroll
+    for (int i = 0; i < Shape::kPerLane; i += kWhole) {
+      float few[kWhole];
+#pragma unroll
+      for (int j = 0; j < kWhole; ++j) few[j] = values[i + j];
+      tile::store<kWhole>(part + i, few);
+    }
+  }
   template <class T>
   static __device__ __forceinline__ void load_part(float (&out)[Shape::kPerLane], const T* part) {
-    constexpr int kEach = static_cast<int>(16 / sizeof(T)) < Shape::kPerLane ? 16 / sizeof(T) : Shape::kPerLane;
+    constexpr int kEach =
+        static_cast<int>(16 / sizeof(T)) < Shape::kPerLane ? 16 / sizeof(T) : Shape::kPerLane;
     constexpr int kWhole = Shape::kPerLane % kEach == 0 ? kEach : 4;
 #pragma unroll
     for (int i = 0; i < Shape::kPerLane; i += kWhole) {
@@ -149,20 +163,14 @@ __device__ __forceinline__ bool group_stays(float first, float second, uint32_t 
   return before[0] + before[1] < kTeamGroupsKept;
 }
 
-template <TeamKind kKind>
-__device__ __forceinline__ float score_of_rule(float logit) {
-  constexpr TeamRule kRule = kTeamRules[kKind];
-  if constexpr (!kRule.by_score) return logit;
-  return kRule.score == RoutingRule::Score::kSigmoid ? score_sigmoid(logit) : score_sqrt_softplus(logit);
-}
-// bias: f32, in the order of its rows.
+// c of an expert by what weighs.
 template <TeamKind kKind, class Shape>
-__device__ __forceinline__ float choice_of(float score, const LaneRow<Shape>& bias, uint32_t expert) {
-  if constexpr (kTeamRules[kKind].by_score) return __fadd_rn(score, bias[expert]);
-  return score;
+__device__ __forceinline__ float choice_of(float x, const LaneRow<Shape>& bias, uint32_t expert) {
+  if constexpr (kTeamRules[kKind].by_score) return __fadd_rn(x, bias[expert]);
+  return x;
 }
 
-// The slots of one token by the whole warp, whatever its row holds. Not inlined: it is rarely called.
+// The slots of one token by the whole warp, whatever its row of x holds. Not inlined: it is rarely called.
 template <int kExperts, TeamKind kKind, class Shape, class Slots>
 __device__ __noinline__ void choose_by_warp(const TokenRule& rule, LaneRow<Shape> row, LaneRow<Shape> bias,
                                             Slots* slots) {
@@ -172,40 +180,46 @@ __device__ __noinline__ void choose_by_warp(const TokenRule& rule, LaneRow<Shape
 #pragma unroll 1
   for (int i = 0; i < n; ++i) {
     const uint32_t e = lane * n + static_cast<uint32_t>(i);
-    const float made = choice_of<kKind>(score_of_rule<kKind>(row[e]), bias, e);
+    const float made = choice_of<kKind>(row[e], bias, e);
 #pragma unroll
     for (int j = 0; j < n; ++j) c[j] = j == i ? made : c[j];
   }
   const Taken taken = take_experts<n, true>(rule, c, nullptr);
   if (taken.expert < 0) return;
   slots->id[lane] = static_cast<uint16_t>(taken.expert);
-  slots->x[lane] = score_of_rule<kKind>(row[static_cast<uint32_t>(taken.expert)]);
+  slots->x[lane] = row[static_cast<uint32_t>(taken.expert)];
 }
 
-// The rows of a warp's tokens, in shared memory, one behind the other; then lane s < top_k of token q's lanes gets its
-// slot s. All lanes call it; a token is the same for all of its lanes.
+// rows: of logits, of the warp's tokens, in shared memory, one kRowBytes<4> behind the other; where scores choose, they
+// become rows of scores. Lane s < top_k of token q's lanes gets its slot s. All lanes call it.
 template <int kExperts, int kList, int kLanes, TeamKind kKind>
-__device__ __forceinline__ Chosen choose_by_lanes(const TokenRule& rule, const std::byte* rows, int bf16,
-                                                  const float* bias_row, LaneMemory<32 / kLanes>& m) {
+__device__ __forceinline__ Chosen choose_by_lanes(const TokenRule& rule, std::byte* rows, int bf16,
+                                                  float* bias_row, LaneMemory<32 / kLanes>& m) {
   using Shape = LaneShape<kExperts, kList, kLanes>;
   using Score = RoutingRule::Score;
   constexpr TeamRule kRule = kTeamRules[kKind];
   constexpr uint32_t n = Shape::kPerLane;
   const uint32_t lane = threadIdx.x % 32, sub = lane % kLanes, token = lane / kLanes;
-  const int row_bytes = bf16 ? Shape::template kRowBytes<2> : Shape::template kRowBytes<4>;
-  const LaneRow<Shape> row{rows + static_cast<int>(token) * row_bytes, bf16};
-  const LaneRow<Shape> bias{reinterpret_cast<const std::byte*>(bias_row), 0};
+  LaneRow<Shape> row{rows + token * Shape::template kRowBytes<4>, bf16};
+  const LaneRow<Shape> bias{reinterpret_cast<std::byte*>(bias_row), 0};
   float c[n];
   row.load(c, sub);
   if constexpr (kRule.by_score) {
-    float b[n];
+    float b[n], made[n];
     bias.load(b, sub);
 #pragma unroll
-    for (uint32_t i = 0; i < n; ++i) c[i] = __fadd_rn(score_of_rule<kKind>(c[i]), b[i]);
+    for (uint32_t i = 0; i < n; ++i) {
+      made[i] = kRule.score == Score::kSigmoid ? score_sigmoid(c[i]) : score_sqrt_softplus(c[i]);
+      c[i] = __fadd_rn(made[i], b[i]);
+    }
+    __syncwarp();  // all lanes have read their logits, which may be shorter
+    row.bf16 = 0;
+    row.store(made, sub);
   }
   bool odd = false;
 #pragma unroll
-  for (uint32_t i = 0; i < n; i += 2) odd |= !(c[i] <= c[i + 1 < n ? i + 1 : i] || c[i] > c[i + 1 < n ? i + 1 : i]);
+  for (uint32_t i = 0; i < n; i += 2)
+    odd |= !(c[i] <= c[i + 1 < n ? i + 1 : i] || c[i] > c[i + 1 < n ? i + 1 : i]);
   float v[kList];
   best_of_lane(v, c);
   bool stays = true;
@@ -257,7 +271,7 @@ __device__ __forceinline__ Chosen choose_by_lanes(const TokenRule& rule, const s
   __syncwarp();
   const bool mine = !odd && sub < all;
   const uint32_t expert = mine ? list[sub] : 0;
-  const float x = score_of_rule<kKind>(row[expert]), own = choice_of<kKind>(x, bias, expert);
+  const float x = row[expert], own = choice_of<kKind>(x, bias, expert);
   uint32_t rank = 0;
   bool ties = all != static_cast<uint32_t>(rule.top_k);
 #pragma unroll
@@ -282,15 +296,14 @@ __device__ __forceinline__ Chosen choose_by_lanes(const TokenRule& rule, const s
 #pragma unroll 1
     for (uint32_t q = 0; q < Shape::kTokens; ++q)
       if (odd_lanes >> q * kLanes & kOwn)
-        choose_by_warp<kExperts, kKind>(rule, LaneRow<Shape>{rows + static_cast<int>(q) * row_bytes, bf16},
-                                        bias, &m.slot[q]);
+        choose_by_warp<kExperts, kKind>(
+            rule, LaneRow<Shape>{rows + q * Shape::template kRowBytes<4>, row.bf16}, bias, &m.slot[q]);
   }
   __syncwarp();
   const auto& slot = m.slot[token];
   const uint32_t own_slot = sub % kList;
-  return {slot.id[own_slot],
-          weigh_slot<kList, kKind>(slot.x[own_slot], slot.x[0], v[0], sum,
-                                   own_slot < static_cast<uint32_t>(rule.top_k))};
+  return {slot.id[own_slot], weigh_slot<kList, kKind>(slot.x[own_slot], slot.x[0], v[0], sum,
+                                                      own_slot < static_cast<uint32_t>(rule.top_k))};
 }
 
 }  // namespace sluice::cuda::tile
