@@ -46,12 +46,12 @@ struct alignas(16) Memory {
   uint64_t arrived;                             // the counts of the cluster's blocks
   alignas(16) uint16_t count[kSums][kExperts];  // of some blocks
   alignas(
-      16) uint16_t part[kExperts];  // of the blocks in front of this one, among those that it is counted with
+      16) uint16_t part[kExperts];  // in a grid: of those in front of this block, in the sum that it is in
   alignas(16) std::byte bias[Shape::template kRowBytes<4>];
-  uint32_t begin[kExperts];       // first row
-  uint32_t before[kExperts];      // rows of the blocks in front
-  uint32_t tile_begin[kExperts];  // first tile
-  uint32_t rows_of_warp[kExperts / 32], tiles_of_warp[kExperts / 32];
+  uint32_t begin[kExperts];            // first row
+  uint32_t before[kExperts];           // rows of the blocks in front
+  uint32_t tile_begin[kExperts];       // first tile
+  uint32_t of_warp[2][kExperts / 32];  // rows and tiles
   tile::LaneMemory<Shape::kTokens> warp[kThreadsMost / 32];
 };
 // Behind it: bits [experts, words], slots and weights [tokens of the block, kList], and rows for each warp.
@@ -65,16 +65,30 @@ size_t shared_bytes(const Lanes& p, int threads) {
          rows * M::Shape::template kRowBytes<4>;
 }
 
+// How many of this block's tokens chose an expert.
+__device__ __forceinline__ uint32_t count_bits(const uint32_t* mask, uint32_t words, uint32_t expert) {
+  uint32_t count = __popc(mask[expert * words]);
+#pragma unroll 1
+  for (uint32_t w = 1; w < words; ++w) count += __popc(mask[expert * words + w]);
+  return count;
+}
+
 // Counts of this block to all blocks of the cluster, 16 bits each; a warp serves some of the blocks, a lane 8 experts.
 template <class M>
-__device__ __forceinline__ void send_counts(M& m, const uint32_t* mask, uint32_t lane, uint32_t warp,
-                                            uint32_t warps) {
+__device__ __forceinline__ void send_counts(M& m, const uint32_t* mask, uint32_t words, uint32_t lane,
+                                            uint32_t warp, uint32_t warps) {
   constexpr uint32_t kExperts = sizeof(m.part) / sizeof(uint16_t);
 #pragma unroll 1
   for (uint32_t e = 8 * lane; e < kExperts; e += 256) {
     uint32_t two[4];
+    if (words == 1) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) two[i] = __popc(mask[e + 2 * i]) | __popc(mask[e + 2 * i + 1]) << 16;
+      for (uint32_t i = 0; i < 4; ++i) two[i] = __popc(mask[e + 2 * i]) | __popc(mask[e + 2 * i + 1]) << 16;
+    } else {
+#pragma unroll
+      for (uint32_t i = 0; i < 4; ++i)
+        two[i] = count_bits(mask, words, e + 2 * i) | count_bits(mask, words, e + 2 * i + 1) << 16;
+    }
     const uint32_t at = tile::shared_address(&m.count[tile::cluster_rank()][e]);
 #pragma unroll 1
     for (uint32_t to = warp; to < kClusterBlocks; to += warps)
@@ -162,7 +176,6 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
       tile::barrier_expect(&m.arrived, sizeof m.count);
     }
     tile::cluster_arrive();
-    if (tid < kExperts) m.part[tid] = 0;
   }
   tile::wait_for_previous();
   // The tokens of a pass, Shape::kTokens for each warp; those too many repeat the last, and are not written.
@@ -211,17 +224,13 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
   __syncthreads();
   tile::release_next();  // not at the start: blocks of the next grid would crowd those SMs that end first
   if (kGrid) {
-    if (tid < kExperts) {
-      uint32_t count = 0;
-#pragma unroll 1
-      for (uint32_t w = 0; w < p.words; ++w) count += __popc(mask[tid * p.words + w]);
-      p.counts[blockIdx.x * kExperts + tid] = static_cast<uint8_t>(count);
-    }
+    if (tid < kExperts)
+      p.counts[blockIdx.x * kExperts + tid] = static_cast<uint8_t>(count_bits(mask, p.words, tid));
     __syncthreads();
     if (tid == 0) tile::arrive_at_meeting(p.meeting);
   } else {
     tile::cluster_wait();
-    send_counts(m, mask, lane, warp, warps);
+    send_counts(m, mask, p.words, lane, warp, warps);
   }
   // While the counts are on their way: what needs none of other blocks.
 #pragma unroll 1
@@ -247,9 +256,11 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
   } else {
     tile::barrier_wait(&m.arrived, 0);
   }
-  uint32_t total = 0, tiles = 0, rows_to = 0, tiles_to = 0;
+  // Rows and tiles in front of each expert: sums of two numbers, or of one with 16 bits for each.
+  constexpr int kNumbers = kGrid ? 2 : 1;
+  uint32_t total = 0, own[kNumbers] = {}, up_to[kNumbers] = {}, all[kNumbers] = {};
   if (tid < kExperts) {
-    uint32_t before = m.part[tid];
+    uint32_t before = kGrid ? m.part[tid] : 0;
 #pragma unroll
     for (uint32_t s = 0; s < kSums; ++s) {
       const uint32_t n = m.count[s][tid];
@@ -257,33 +268,40 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
       before += s < mine ? n : 0;
     }
     m.before[tid] = before;
-    tiles = (total + p.tile_less_one) >> p.tile_shift;
-    rows_to = total, tiles_to = tiles;  // sums over the lanes up to this one
+    const uint32_t tiles = (total + p.tile_less_one) >> p.tile_shift;
+    own[0] = kGrid ? total : total | tiles << 16;
+    own[kNumbers - 1] = kGrid ? tiles : own[0];
 #pragma unroll
-    for (uint32_t far = 1; far < 32; far *= 2) {
-      const uint32_t rows_up = __shfl_up_sync(tile::kAllLanes, rows_to, far),
-                     tiles_up = __shfl_up_sync(tile::kAllLanes, tiles_to, far);
-      rows_to += lane >= far ? rows_up : 0;
-      tiles_to += lane >= far ? tiles_up : 0;
+    for (int k = 0; k < kNumbers; ++k) {
+      up_to[k] = own[k];
+#pragma unroll
+      for (uint32_t far = 1; far < 32; far *= 2) {
+        const uint32_t other = __shfl_up_sync(tile::kAllLanes, up_to[k], far);
+        up_to[k] += lane >= far ? other : 0;
+      }
+      if (lane == 31) m.of_warp[k][warp] = up_to[k];
     }
-    if (lane == 31) m.rows_of_warp[warp] = rows_to, m.tiles_of_warp[warp] = tiles_to;
   }
   __syncthreads();
-  uint32_t all_tiles = 0;
 #pragma unroll
-  for (uint32_t w = 0; w < kExperts / 32; ++w) {
-    const uint32_t r = m.rows_of_warp[w], t = m.tiles_of_warp[w];
-    rows_to += w < warp ? r : 0;
-    tiles_to += w < warp ? t : 0;
-    all_tiles += t;
-  }
+  for (int k = 0; k < kNumbers; ++k)
+#pragma unroll
+    for (uint32_t w = 0; w < kExperts / 32; ++w) {
+      const uint32_t n = m.of_warp[k][w];
+      up_to[k] += w < warp ? n : 0;
+      all[k] += n;
+    }
+  const auto rows_in = [](const uint32_t(&n)[kNumbers]) { return kGrid ? n[0] : n[0] & 0xffff; };
+  const auto tiles_in = [](const uint32_t(&n)[kNumbers]) { return kGrid ? n[kNumbers - 1] : n[0] >> 16; };
+  const uint32_t all_tiles = tiles_in(all);
   if (tid < kExperts) {
-    m.begin[tid] = rows_to - total;
-    m.tile_begin[tid] = tiles_to - tiles;
+    const uint32_t begin = rows_in(up_to) - total;
+    m.begin[tid] = begin;
+    m.tile_begin[tid] = tiles_in(up_to) - tiles_in(own);
     if (blockIdx.x == 0) {
       p.row_count[tid] = static_cast<int>(total);
-      p.row_begin[tid] = static_cast<int>(rows_to - total);
-      if (tid == kExperts - 1) p.row_begin[kExperts] = static_cast<int>(rows_to);
+      p.row_begin[tid] = static_cast<int>(begin);
+      if (tid == kExperts - 1) p.row_begin[kExperts] = static_cast<int>(begin + total);
       if (tid == 0 && p.tile_count) *p.tile_count = static_cast<int>(all_tiles);
     }
   }
