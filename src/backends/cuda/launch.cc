@@ -24,7 +24,7 @@ Status launch_kernel(std::string_view name, const void* kernel, const Launch& ho
   if (error == cudaSuccess && blocks > kPortableCluster)
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   if (error == cudaSuccess) {
-    cudaLaunchAttribute attributes[2];
+    cudaLaunchAttribute attributes[3];
     cudaLaunchConfig_t config{};
     config.gridDim = how.grid;
     config.blockDim = how.block;
@@ -42,6 +42,11 @@ Status launch_kernel(std::string_view name, const void* kernel, const Launch& ho
       a.val.clusterDim.x = how.cluster.x;
       a.val.clusterDim.y = how.cluster.y;
       a.val.clusterDim.z = how.cluster.z;
+    }
+    if (how.cooperative) {
+      cudaLaunchAttribute& a = attributes[config.numAttrs++];
+      a.id = cudaLaunchAttributeCooperative;
+      a.val.cooperative = 1;
     }
     error = cudaLaunchKernelExC(&config, kernel, arguments);
   }

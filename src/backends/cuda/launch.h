@@ -10,6 +10,8 @@ struct Launch {
   dim3 grid = {1, 1, 1}, block = {128, 1, 1};
   size_t shared_bytes = 0;   // dynamic
   dim3 cluster = {1, 1, 1};  // blocks; the product up to 8, or 16 for kernels that were asked for that
+  bool cooperative =
+      false;  // all blocks run at once, so they may wait for each other; kDevice where they do not fit
 };
 
 // Everything but the types: raises the kernel's limits of shared memory and cluster size, launches, notes its name.

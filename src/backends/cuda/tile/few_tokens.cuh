@@ -236,30 +236,37 @@ __device__ __forceinline__ float sum_of_list(float v) {
   return v;
 }
 
+// The weight, before the scale, of a slot with x; kList neighbouring lanes have a token's slots. first: the x of slot 0;
+// most, sum: of the softmax over all.
+template <int kList, TeamKind kKind>
+__device__ __forceinline__ float weigh_slot(float x, float first, float most, float sum, bool real) {
+  using Score = RoutingRule::Score;
+  using Weigh = RoutingRule::Weigh;
+  constexpr TeamRule kRule = kTeamRules[kKind];
+  float w = x;
+  if constexpr (kRule.score == Score::kSoftmaxAll) {
+    w = expf(x - most) * score::reciprocal(sum);
+  } else if constexpr (kRule.weigh == Weigh::kSoftmaxChosen) {
+    w = real ? expf(x - first) : 0.f;
+    w *= score::reciprocal(sum_of_list<kList>(w));
+  }
+  if (!real) w = 0.f;
+  if constexpr (kRule.weigh == Weigh::kRenormalize) w *= score::reciprocal(sum_of_list<kList>(w) + 1e-20f);
+  return w;
+}
+
 // Lane k < top_k gets the k-th expert and its weight before the scale. A whole warp of the team calls it, after the barrier
 // behind leave_choice().
 template <int kExperts, int kList, TeamKind kKind>
 __device__ __forceinline__ Chosen weigh_by_team(const TeamMemory<kExperts, kList>& m, uint32_t top_k,
                                                 float most, uint32_t lane) {
-  using Score = RoutingRule::Score;
-  using Weigh = RoutingRule::Weigh;
-  constexpr TeamRule kRule = kTeamRules[kKind];
   const uint32_t slot = lane % kList;
-  const bool real = slot < top_k;
-  const float x = m.x[slot];
-  float w = x;
-  if constexpr (kRule.score == Score::kSoftmaxAll) {
-    float sum = 0;
+  float sum = 0;
+  if constexpr (kTeamRules[kKind].score == RoutingRule::Score::kSoftmaxAll) {
 #pragma unroll
     for (int i = 0; i < kExperts / 32; ++i) sum += m.sum[i];
-    w = expf(x - most) * score::reciprocal(sum);
-  } else if constexpr (kRule.weigh == Weigh::kSoftmaxChosen) {
-    w = real ? expf(x - m.x[0]) : 0.f;
-    w *= score::reciprocal(sum_of_list<kList>(w));
   }
-  if (!real) w = 0.f;
-  if constexpr (kRule.weigh == Weigh::kRenormalize) w *= score::reciprocal(sum_of_list<kList>(w) + 1e-20f);
-  return {static_cast<int>(m.id[slot]), w};
+  return {static_cast<int>(m.id[slot]), weigh_slot<kList, kKind>(m.x[slot], m.x[0], most, sum, slot < top_k)};
 }
 
 }  // namespace sluice::cuda::tile

@@ -83,19 +83,24 @@ struct SortNetwork {
 };
 template <int N>
 inline constexpr SortNetwork<N> kSortNetwork{};
-template <int N, int kLow, int kHigh>
-__device__ __forceinline__ void exchange(uint32_t (&v)[N]) {
-  const uint32_t most = max(v[kLow], v[kHigh]);
-  v[kHigh] = min(v[kLow], v[kHigh]);
+__device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) { return max(a, b); }
+__device__ __forceinline__ uint32_t smaller(uint32_t a, uint32_t b) { return min(a, b); }
+__device__ __forceinline__ float larger(float a, float b) { return fmaxf(a, b); }
+__device__ __forceinline__ float smaller(float a, float b) { return fminf(a, b); }
+// The larger of the two goes to kLow.
+template <int kLow, int kHigh, class T, int N>
+__device__ __forceinline__ void exchange(T (&v)[N]) {
+  const T most = larger(v[kLow], v[kHigh]);
+  v[kHigh] = smaller(v[kLow], v[kHigh]);
   v[kLow] = most;
 }
-template <int N, size_t... kI>
-__device__ __forceinline__ void exchange_all(uint32_t (&v)[N], std::index_sequence<kI...>) {
-  (exchange<N, kSortNetwork<N>.low[kI], kSortNetwork<N>.high[kI]>(v), ...);
+template <class T, int N, size_t... kI>
+__device__ __forceinline__ void exchange_all(T (&v)[N], std::index_sequence<kI...>) {
+  (exchange<kSortNetwork<N>.low[kI], kSortNetwork<N>.high[kI]>(v), ...);
 }
-// The largest first. Without branches and, as every index is a constant, in registers.
-template <int N>
-__device__ __forceinline__ void sort_descending(uint32_t (&v)[N]) {
+// The largest first; of floats none is NaN. Without branches and, as every index is a constant, in registers.
+template <class T, int N>
+__device__ __forceinline__ void sort_descending(T (&v)[N]) {
   exchange_all(v, std::make_index_sequence<static_cast<size_t>(kSortNetwork<N>.count)>());
 }
 

@@ -1,0 +1,23 @@
+// Where all blocks of a grid meet, on a counter in global memory that is 0 before and after. All blocks run at once
+// (Launch::cooperative), or they wait for each other without end. By one thread of each block, between barriers of the
+// block: what the block wrote before its arrival is visible to every block after the wait, past the L1 (__ldcg).
+#pragma once
+#include <cstdint>
+
+namespace sluice::cuda::tile {
+
+__device__ __forceinline__ void arrive_at_meeting(uint32_t* counter) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+__device__ __forceinline__ void wait_for_meeting(uint32_t* counter, uint32_t blocks) {
+  uint32_t met;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(met) : "l"(counter) : "memory");
+  } while ((met & 0xffff) != blocks);
+}
+// After the wait: the last block to leave clears the counter.
+__device__ __forceinline__ void leave_meeting(uint32_t* counter, uint32_t blocks) {
+  if (atomicAdd(counter, 1u << 16) >> 16 == blocks - 1) *counter = 0;
+}
+
+}  // namespace sluice::cuda::tile
