@@ -173,7 +173,6 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
     if (tid == 0) {
       tile::barrier_init(&m.arrived, 1);
       tile::barrier_visible();
-      tile::barrier_expect(&m.arrived, sizeof m.count);
     }
     tile::cluster_arrive();
   }
@@ -230,6 +229,7 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
     if (tid == 0) tile::arrive_at_meeting(p.meeting);
   } else {
     tile::cluster_wait();
+    if (tid == 0) tile::barrier_expect(&m.arrived, sizeof m.count);
     send_counts(m, mask, p.words, lane, warp, warps);
   }
   // While the counts are on their way: what needs none of other blocks.
