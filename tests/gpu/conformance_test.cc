@@ -5,6 +5,7 @@
 #include "cases/combine.h"
 #include "cases/group_rows.h"
 #include "cases/lora_delta.h"
+#include "cases/pack_experts.h"
 #include "cases/rms_norm.h"
 #include "cases/route_group.h"
 #include "cases/route_topk.h"
@@ -20,7 +21,8 @@ template <class Op>
 class GpuConformance : public OnGpu {};
 
 // Operations whose every case must find a CUDA candidate.
-using Complete = ::testing::Types<Combine, LoraDelta, RmsNorm, RouterGemm, RouteTopk, GroupRows, RouteGroup>;
+using Complete =
+    ::testing::Types<Combine, LoraDelta, PackExperts, RmsNorm, RouterGemm, RouteTopk, GroupRows, RouteGroup>;
 TYPED_TEST_SUITE(GpuConformance, Complete, OpNames);
 
 template <class Op>
