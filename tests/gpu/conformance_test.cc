@@ -10,6 +10,7 @@
 #include "cases/route_group.h"
 #include "cases/route_topk.h"
 #include "cases/router_gemm.h"
+#include "cases/router_route.h"
 
 #include "gpu/gpu.h"
 #include "harness/run_case.h"
@@ -21,8 +22,8 @@ template <class Op>
 class GpuConformance : public OnGpu {};
 
 // Operations whose every case must find a CUDA candidate.
-using Complete =
-    ::testing::Types<Combine, LoraDelta, PackExperts, RmsNorm, RouterGemm, RouteTopk, GroupRows, RouteGroup>;
+using Complete = ::testing::Types<Combine, LoraDelta, PackExperts, RmsNorm, RouterGemm, RouteTopk,
+                                  RouterRoute, GroupRows, RouteGroup>;
 TYPED_TEST_SUITE(GpuConformance, Complete, OpNames);
 
 template <class Op>
