@@ -5,10 +5,12 @@
 #include "cases/combine.h"
 #include "cases/group_rows.h"
 #include "cases/lora_delta.h"
+#include "cases/pack_experts.h"
 #include "cases/rms_norm.h"
 #include "cases/route_group.h"
 #include "cases/route_topk.h"
 #include "cases/router_gemm.h"
+#include "cases/router_route.h"
 
 #include "gpu/gpu.h"
 #include "harness/run_case.h"
@@ -20,7 +22,8 @@ template <class Op>
 class GpuConformance : public OnGpu {};
 
 // Operations whose every case must find a CUDA candidate.
-using Complete = ::testing::Types<Combine, LoraDelta, RmsNorm, RouterGemm, RouteTopk, GroupRows, RouteGroup>;
+using Complete = ::testing::Types<Combine, LoraDelta, PackExperts, RmsNorm, RouterGemm, RouteTopk,
+                                  RouterRoute, GroupRows, RouteGroup>;
 TYPED_TEST_SUITE(GpuConformance, Complete, OpNames);
 
 template <class Op>
