@@ -1,8 +1,9 @@
 // Expert GEMM for few rows an expert, mxfp4 weights: a unit of work is one row block of one expert's weights, 64 rows and the
 // whole sum, so that many SMs have a share of few experts and no sum crosses an SM.
 //
-// Four warpgroups multiply, k blocks taken in turn, and add their sums through shared memory in a fixed order. A fifth
-// fetches: one warp eight k blocks of codes and scales in one bulk copy each, three warps rows of x, 16 bytes a thread.
+// Sixteen warps multiply, each 16 rows and a quarter of the k blocks, and add up through shared memory in a fixed order.
+// They use mma.sync: for so few columns it is as fast as wgmma, and no warp waits for another. Of four more warps one fetches
+// eight k blocks of codes and scales in one bulk copy each, three warps rows of x, 16 bytes a thread.
 //
 // Wins    up to about 16 rows an expert: weights arrive at the rate of a plain stream.
 // Loses   more rows: x passes the SM again for each 64 rows of weights. See mxfp4_tile_sm90.
@@ -16,13 +17,13 @@
 #include "backends/cuda/tile/bulk_copy.cuh"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/mma.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
-#include "backends/cuda/tile/wgmma_registers.cuh"
 
 namespace sluice::cuda {
 namespace {
 
-constexpr int kGroups = 4, kThreads = (kGroups + 1) * 128;
+constexpr int kParts = 4, kThreads = (kParts + 1) * 128;  // parts of the sum, with four warps each
 constexpr int kSteps = 8;      // k blocks in a stage
 constexpr int kRingBytes = 180 << 10;
 constexpr int kScaleBytes = static_cast<int>(kFragmentScaleBytes), kCodeBytes = static_cast<int>(kFragmentCodeBytes);
@@ -39,8 +40,8 @@ struct Stage {
 template <int N, bool kGated>
 struct Memory {
   uint8_t stage[Stage<N>::kStages][Stage<N>::kBytes];  // aligned to 1024
-  float sums[2][kGroups - 1][N / 2][128];
-  uint8_t staging[4][SlabFinish<kGated>::kStagingBytes];
+  float sums[2][kParts][N / 2][128];
+  uint8_t staging[kParts][4][SlabFinish<kGated>::kStagingBytes];
   uint64_t full[Stage<N>::kStages], empty[Stage<N>::kStages];
   int32_t scratch[32];
   int32_t before[1];  // [experts + 1]
@@ -94,73 +95,99 @@ __device__ __forceinline__ void fetch_rows(const ExpertParameters& p, const Expe
   }
 }
 
+// 16 rows of weights (a slab) x one k block x N rows of x.
+template <int N>
+__device__ __forceinline__ void multiply_block(float (&d)[N / 8][4], uint32_t codes, const uint8_t* scales,
+                                               uint32_t x) {
+  const uint32_t lane = threadIdx.x % 32;
+  const uint4 code = tile::load_shared(codes);
+  const uint32_t scale = *reinterpret_cast<const uint32_t*>(scales);
+  uint32_t a[4][4], b[N / 8][2][4];
+#pragma unroll
+  for (uint32_t n = 0; n < N / 8; ++n)
+#pragma unroll
+    for (uint32_t half = 0; half < 2; ++half)
+      tile::load_matrices(b[n][half], x + n * 1024 + tile::swizzled(lane % 8, (half * 4 + lane / 8) * 16));
+  tile::decode_fragment(a[0], code.x, tile::scale_pair<0>(scale));
+  tile::decode_fragment(a[1], code.y, tile::scale_pair<0>(scale));
+  tile::decode_fragment(a[2], code.z, tile::scale_pair<1>(scale));
+  tile::decode_fragment(a[3], code.w, tile::scale_pair<1>(scale));
+#pragma unroll
+  for (int j = 0; j < 4; ++j)
+#pragma unroll
+    for (int n = 0; n < N / 8; ++n) {
+      const uint32_t column[2] = {b[n][j / 2][j % 2 * 2], b[n][j / 2][j % 2 * 2 + 1]};
+      tile::mma(d[n], a[j], column);
+    }
+}
+
+// A warp has one of the four slabs of a row block, and of each stage two k blocks.
 template <int N, bool kGated>
 __device__ __forceinline__ void multiply(const ExpertParameters& p, const ExpertTileList& list,
                                          Memory<N, kGated>& m) {
   using S = Stage<N>;
-  const int tid = static_cast<int>(threadIdx.x % 128), group = static_cast<int>(threadIdx.x / 128) - 1;
-  const int warp = tid / 32, lane = tid % 32;
+  constexpr int kEach = kSteps / kParts;
+  const int warp = static_cast<int>(threadIdx.x / 32) - 4, lane = static_cast<int>(threadIdx.x % 32);
+  const int slab = warp % 4, part = warp / 4;
+  const int my_codes = S::kCodes + part * kEach * kCodeBytes + (slab * 32 + lane) * 16;
+  const int my_scales = S::kScales + part * kEach * kScaleBytes + (slab * 8 + lane / 4) * 4;
   tile::RingPlace place;
-  int buffer = 0;
+  int turn = 0;  // of the part that finishes this unit
   const int all = list.tiles(p);
 #pragma unroll 1
   for (int index = static_cast<int>(blockIdx.x); index < all; index += static_cast<int>(gridDim.x)) {
-    float d[N / 2];
-#pragma unroll
-    for (float& sum : d) sum = 0;
+    const ExpertTile t = list.at(p, index);
+    const SlabFinish<kGated> finish(
+        p, t.expert, t.first_block, slab,
+        p.w_scale + t.expert * p.scale_bytes + p.top_begin + t.first_block * kFragmentRows);
+    float d[kEach][N / 8][4] = {};
 #pragma unroll 1
-    for (int k = 0; k < p.k_blocks; k += kSteps) {
-      const int steps = min(kSteps, p.k_blocks - k);
+    for (int k = part * kEach; k - part * kEach < p.k_blocks; k += kSteps) {
       tile::barrier_wait_by_warp(&m.full[place.stage], place.parity);
-      tile::fence_for_async();
       const uint8_t* stage = m.stage[place.stage];
-#pragma unroll 1
-      for (int step = group; step < steps; step += kGroups) {
-        const uint4 code = tile::load_shared(tile::shared_address(stage) + S::kCodes + step * kCodeBytes + tid * 16);
-        const uint32_t scale = *reinterpret_cast<const uint32_t*>(stage + S::kScales + step * kScaleBytes +
-                                                                  (warp * 8 + lane / 4) * 4);
-        const uint64_t x = tile::describe_tile(stage + step * S::kXBytes);
-        uint32_t a[4][4];
-        tile::decode_fragment(a[0], code.x, tile::scale_pair<0>(scale));
-        tile::decode_fragment(a[1], code.y, tile::scale_pair<0>(scale));
-        tile::decode_fragment(a[2], code.z, tile::scale_pair<1>(scale));
-        tile::decode_fragment(a[3], code.w, tile::scale_pair<1>(scale));
-        tile::hold(d);
-        tile::fence_operands();
+      const uint32_t at = tile::shared_address(stage);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) tile::multiply_registers<N>(d, a[j], x + j * tile::kNext16, 1);
-        tile::commit_group();
-        tile::wait_groups<0>();
-        tile::hold(d);
-      }
+      for (int i = 0; i < kEach; ++i)
+        if (k + i < p.k_blocks)
+          multiply_block<N>(d[i], at + my_codes + i * kCodeBytes, stage + my_scales + i * kScaleBytes,
+                            at + (part * kEach + i) * S::kXBytes);
       tile::arrive_by_warp(tile::shared_address(&m.empty[place.stage]));
       place.step(S::kStages);
     }
-    // The sums of the other warpgroups, in order, to the first one, which finishes while they go on.
-    if (group > 0) {
+    float sum[N / 2];
 #pragma unroll
-      for (int i = 0; i < N / 2; ++i) m.sums[buffer][group - 1][i][tid] = d[i];
+    for (int i = 0; i < N / 2; ++i) {
+      sum[i] = d[0][i / 4][i % 4];
+#pragma unroll
+      for (int k = 1; k < kEach; ++k) sum[i] += d[k][i / 4][i % 4];
     }
-    tile::sync_threads<kGroups * 128>(2);
-    if (group == 0) {
+    // All parts' sums, added in order, to one of them, which finishes while the others go on.
+    float* sums = &m.sums[turn % 2][0][0][slab * 32 + lane];
+    if (part != turn) {
 #pragma unroll
-      for (int g = 0; g < kGroups - 1; ++g)
+      for (int i = 0; i < N / 2; ++i) sums[(part * (N / 2) + i) * 128] = sum[i];
+    }
+    tile::sync_threads<kParts * 128>(2);
+    if (part == turn) {
 #pragma unroll
-        for (int i = 0; i < N / 2; ++i) d[i] += m.sums[buffer][g][i][tid];
-      const ExpertTile t = list.at(p, index);
-      const uint8_t* tops = p.w_scale + t.expert * p.scale_bytes + p.top_begin + t.first_block * kFragmentRows;
-      const SlabFinish<kGated> finish(p, t.expert, t.first_block, warp, tops);
+      for (int i = 0; i < N / 2; ++i) {
+        float all_parts = 0;
+#pragma unroll
+        for (int other = 0; other < kParts; ++other)
+          all_parts += other == part ? sum[i] : sums[(other * (N / 2) + i) * 128];
+        sum[i] = all_parts;
+      }
       const tile::ActivationValues act = activation_of(p, t.expert);
-      const uint32_t staging = tile::shared_address(m.staging[warp]);
+      const uint32_t staging = tile::shared_address(m.staging[part][slab]);
 #pragma unroll 1
       for (int c = 0; 16 * c < t.rows; ++c) {
-        stage_sums<N>(d, c, staging);
+        stage_sums<N>(sum, c, staging);
         __syncwarp();
         finish.write(p, act, t, 16 * c, staging);
         __syncwarp();
       }
     }
-    buffer ^= 1;
+    turn = (turn + 1) % kParts;
   }
 }
 
@@ -170,7 +197,7 @@ __global__ void __launch_bounds__(kThreads, 1) expert_stream(const __grid_consta
   auto& m = *reinterpret_cast<Memory<N, kGated>*>(dynamic + (1024 - tile::shared_address(dynamic) % 1024) % 1024);
   if (threadIdx.x < Stage<N>::kStages) {
     tile::barrier_init(&m.full[threadIdx.x], kXThreads + 1);
-    tile::barrier_init(&m.empty[threadIdx.x], kGroups * 4);
+    tile::barrier_init(&m.empty[threadIdx.x], kParts * 4);
     tile::barrier_visible();
   }
   tile::wait_for_previous();

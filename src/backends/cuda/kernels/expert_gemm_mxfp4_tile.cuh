@@ -1,8 +1,8 @@
-// The kernel of expert_gemm_mxfp4_tile_sm90: tiles of 256 weight rows x up to kMost rows of x, one after the other.
+// The kernel of expert_gemm_mxfp4_tile_sm90: tiles of some weight rows x up to kMost rows of x, one after the other.
 //
-// Two warpgroups multiply, each 128 of the weight rows: codes from shared memory become bf16 in registers and meet x,
-// which stands swizzled in shared memory, in wgmma. Each goes at its own pace, so that one finishes a tile while the
-// other multiplies. Of a third warpgroup one warp fetches codes and scales in bulk, and three rows of x, 16 bytes a thread,
+// Two to four warpgroups multiply, each 128 of the weight rows: codes from shared memory become bf16 in registers and meet x,
+// which stands swizzled in shared memory, in wgmma. Each goes at its own pace, so that one finishes a tile while
+// others multiply. Of one more warpgroup one warp fetches codes and scales in bulk, and three rows of x, 16 bytes a thread,
 // from wherever their tokens are.
 #pragma once
 #include <algorithm>
@@ -18,14 +18,13 @@
 
 namespace sluice::cuda {
 
-constexpr int kExpertGroups = 2, kExpertBlocks = 2;  // warpgroups that multiply, row blocks of each
-constexpr int kExpertThreads = (kExpertGroups + 1) * 128;
+constexpr int kExpertBlocks = 2;  // row blocks of a warpgroup
 constexpr int kExpertSharedMost = 227 << 10;
 
-// kMost rows of x; kSteps k blocks in a stage.
-template <int kMost, int kSteps>
+// kGroups warpgroups that multiply; kMost rows of x; kSteps k blocks in a stage.
+template <int kGroups, int kMost, int kSteps>
 struct ExpertStage {
-  static constexpr int kRowBlocks = kExpertGroups * kExpertBlocks;
+  static constexpr int kRowBlocks = kGroups * kExpertBlocks;
   static constexpr int kXBytes = kMost * tile::kSwizzledRowBytes;  // of one step
   static constexpr int kCodes = kSteps * kXBytes;                  // where they begin
   static constexpr int kScales = kCodes + kRowBlocks * kSteps * static_cast<int>(kFragmentCodeBytes);
@@ -37,14 +36,14 @@ struct ExpertStage {
 struct ExpertShared {
   int stages = 0, full = 0, empty = 0, staging = 0, scratch = 0, before = 0, bytes = 0;
 };
-template <int kMost, int kSteps>
+template <int kGroups, int kMost, int kSteps>
 ExpertShared expert_shared(int experts) {
-  constexpr int kStage = ExpertStage<kMost, kSteps>::kBytes, kStagesMost = 8;
-  const int rest = 2 * kStagesMost * 8 + kExpertGroups * 4 * SlabFinish<false>::kStagingBytes + 64 + (experts + 1) * 4;
+  constexpr int kStage = ExpertStage<kGroups, kMost, kSteps>::kBytes, kStagesMost = 8;
+  const int rest = 2 * kStagesMost * 8 + kGroups * 4 * SlabFinish<false>::kStagingBytes + 64 + (experts + 1) * 4;
   ExpertShared s;
   s.stages = std::min(kStagesMost, (kExpertSharedMost - 1024 - rest) / kStage);
   s.staging = s.stages * kStage;
-  s.full = s.staging + kExpertGroups * 4 * SlabFinish<false>::kStagingBytes;
+  s.full = s.staging + kGroups * 4 * SlabFinish<false>::kStagingBytes;
   s.empty = s.full + kStagesMost * 8;
   s.scratch = s.empty + kStagesMost * 8;
   s.before = s.scratch + 64;
@@ -63,14 +62,14 @@ __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-template <int kMost, int kSteps>
+template <int kGroups, int kMost, int kSteps>
 struct ExpertRing {
   uint8_t* base;  // of shared memory, aligned
   ExpertShared at;
   tile::RingPlace place;
 
   __device__ __forceinline__ uint8_t* stage() const {
-    return base + place.stage * static_cast<uint32_t>(ExpertStage<kMost, kSteps>::kBytes);
+    return base + place.stage * static_cast<uint32_t>(ExpertStage<kGroups, kMost, kSteps>::kBytes);
   }
   __device__ __forceinline__ uint64_t* full(uint32_t stage) const {
     return reinterpret_cast<uint64_t*>(base + at.full) + stage;
@@ -81,10 +80,10 @@ struct ExpertRing {
 };
 
 // Fetches codes and scales of all tiles of this block: one warp.
-template <int kMost, int kSteps>
+template <int kGroups, int kMost, int kSteps>
 __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const ExpertTileList& list,
-                                              ExpertRing<kMost, kSteps> ring) {
-  using Stage = ExpertStage<kMost, kSteps>;
+                                              ExpertRing<kGroups, kMost, kSteps> ring) {
+  using Stage = ExpertStage<kGroups, kMost, kSteps>;
   const auto stages = static_cast<uint32_t>(ring.at.stages);
   const int all = list.tiles(p);
 #pragma unroll 1
@@ -121,9 +120,9 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const E
 }
 
 // Fetches the rows of x of all tiles of this block: kXThreads threads.
-template <int kMost, int kSteps>
+template <int kGroups, int kMost, int kSteps>
 __device__ __forceinline__ void fetch_rows(const ExpertParameters& p, const ExpertTileList& list,
-                                           ExpertRing<kMost, kSteps> ring) {
+                                           ExpertRing<kGroups, kMost, kSteps> ring) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
   RowFetch<kMost> rows(static_cast<int>(threadIdx.x) - 32);
   const int all = list.tiles(p);
@@ -141,10 +140,10 @@ __device__ __forceinline__ void fetch_rows(const ExpertParameters& p, const Expe
 }
 
 // Multiplies one tile, N >= its rows, and writes its rows of y.
-template <int N, int kMost, int kSteps, bool kGated>
+template <int N, int kGroups, int kMost, int kSteps, bool kGated>
 __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const ExpertTile& t,
-                                              ExpertRing<kMost, kSteps>& ring) {
-  using Stage = ExpertStage<kMost, kSteps>;
+                                              ExpertRing<kGroups, kMost, kSteps>& ring) {
+  using Stage = ExpertStage<kGroups, kMost, kSteps>;
   const int tid = static_cast<int>(threadIdx.x % 128), group = static_cast<int>(threadIdx.x / 128) - 1;
   const int warp = tid / 32, lane = tid % 32;
   const auto stages = static_cast<uint32_t>(ring.at.stages);
@@ -159,10 +158,11 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
     const int steps = min(kSteps, p.k_blocks - k);
     tile::barrier_wait_by_warp(ring.full(ring.place.stage), ring.place.parity);
     tile::fence_for_async();
-    const uint8_t* stage = ring.stage();
-    const uint32_t words = tile::shared_address(stage) + Stage::kCodes +
+    // Uniform, so that descriptors are made outside of the lanes' registers.
+    const auto stage = static_cast<uint32_t>(uniform(static_cast<int>(tile::shared_address(ring.stage()))));
+    const uint32_t words = stage + Stage::kCodes +
                            group * kExpertBlocks * kSteps * kFragmentCodeBytes + tid * 16;
-    const uint8_t* scales = stage + Stage::kScales + group * kExpertBlocks * kSteps * kFragmentScaleBytes +
+    const uint32_t scales = stage + Stage::kScales + group * kExpertBlocks * kSteps * kFragmentScaleBytes +
                             (warp * 8 + lane / 4) * 4;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -173,7 +173,7 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
 #pragma unroll
       for (int b = 0; b < kExpertBlocks; ++b) {
         code[b] = tile::load_shared(words + (b * kSteps + step) * kFragmentCodeBytes);
-        scale[b] = *reinterpret_cast<const uint32_t*>(scales + (b * kSteps + step) * kFragmentScaleBytes);
+        scale[b] = tile::load_shared_word(scales + (b * kSteps + step) * kFragmentScaleBytes);
       }
       uint32_t a[2][kExpertBlocks][4];
 #pragma unroll
@@ -222,52 +222,41 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
   }
 }
 
-template <int kMost, int kSteps, bool kGated>
-__global__ void __launch_bounds__(kExpertThreads, 1)
+template <int kGroups, int kMost, int kSteps, bool kGated>
+__global__ void __launch_bounds__((kGroups + 1) * 128, 1)
     expert_tiles(const __grid_constant__ ExpertParameters p, const __grid_constant__ ExpertShared at) {
   extern __shared__ uint8_t dynamic[];
   uint8_t* base = dynamic + (1024 - tile::shared_address(dynamic) % 1024) % 1024;
-  ExpertRing<kMost, kSteps> ring{base, at, {}};
+  ExpertRing<kGroups, kMost, kSteps> ring{base, at, {}};
   if (threadIdx.x < static_cast<unsigned>(at.stages)) {
     tile::barrier_init(ring.full(threadIdx.x), kXThreads + 1);
-    tile::barrier_init(ring.empty(threadIdx.x), kExpertGroups * 4);
+    tile::barrier_init(ring.empty(threadIdx.x), kGroups * 4);
   }
   if (threadIdx.x == 0) tile::barrier_visible();
   tile::wait_for_previous();
   tile::release_next();
   auto* before = reinterpret_cast<int32_t*>(base + at.before);
-  const ExpertTileList list{before, ceil_div(p.row_blocks, kExpertGroups * kExpertBlocks),
-                            kExpertGroups * kExpertBlocks, kMost};
+  constexpr int kBlocks = kGroups * kExpertBlocks;
+  const ExpertTileList list{before, ceil_div(p.row_blocks, kBlocks), kBlocks, kMost};
   count_expert_tiles(p, list, before, reinterpret_cast<int32_t*>(base + at.scratch));
   if (threadIdx.x < 128) {
-    keep_registers<40>();
+    keep_registers<kGroups == 4 ? 56 : 40>();
     if (threadIdx.x < 32) fetch_weights(p, list, ring);
     if (threadIdx.x >= 32) fetch_rows(p, list, ring);
     return;
   }
-  take_registers<232>();
+  take_registers<kGroups == 2 ? 232 : kGroups == 3 ? 152 : 104>();
   const int all = list.tiles(p);
 #pragma unroll 1
   for (int index = static_cast<int>(blockIdx.x); index < all; index += static_cast<int>(gridDim.x)) {
     const ExpertTile t = list.at(p, index);
-    if constexpr (kMost > 64) {
-      if (t.rows > 96) {
-        multiply_tile<128, kMost, kSteps, kGated>(p, t, ring);
-      } else if (t.rows > 64) {
-        multiply_tile<96, kMost, kSteps, kGated>(p, t, ring);
-      } else {
-        multiply_tile<64, kMost, kSteps, kGated>(p, t, ring);
-      }
+    constexpr int kFew = kMost == 32 ? 8 : kMost / 2, kMore = kMost == 32 ? 16 : kMost / 4 * 3;
+    if (t.rows > kMore) {
+      multiply_tile<kMost, kGroups, kMost, kSteps, kGated>(p, t, ring);
+    } else if (t.rows > kFew) {
+      multiply_tile<kMore, kGroups, kMost, kSteps, kGated>(p, t, ring);
     } else {
-      if (t.rows > 32) {
-        multiply_tile<64, kMost, kSteps, kGated>(p, t, ring);
-      } else if (t.rows > 16) {
-        multiply_tile<32, kMost, kSteps, kGated>(p, t, ring);
-      } else if (t.rows > 8) {
-        multiply_tile<16, kMost, kSteps, kGated>(p, t, ring);
-      } else {
-        multiply_tile<8, kMost, kSteps, kGated>(p, t, ring);
-      }
+      multiply_tile<kFew, kGroups, kMost, kSteps, kGated>(p, t, ring);
     }
   }
 }

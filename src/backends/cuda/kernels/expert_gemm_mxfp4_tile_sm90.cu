@@ -16,7 +16,8 @@ namespace {
 
 constexpr double kColumnsLeast = 8, kColumnsMost = 128;
 constexpr double kTails = 1.07;  // SMs that idle while the last tiles run
-constexpr double kFewRows = 48;  // an expert, for which stages of three k blocks are better
+// Rows of an expert up to which three warpgroups and longer stages are better.
+constexpr double kFewRows = 48, kFewerRows = 22;
 
 Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;
@@ -55,23 +56,25 @@ extern const Candidate<ExpertGemm> expert_gemm_mxfp4_tile_sm90 = {
 
 namespace {
 
-template <int kMost, int kSteps>
+template <int kGroups, int kMost, int kSteps>
 Status enqueue_tiles(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream) {
   int device = queue_of(stream).device, sms = 0;
   SLUICE_TRY(check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), "counting SMs"));
-  const ExpertShared at = expert_shared<kMost, kSteps>(static_cast<int>(p.experts));
+  const ExpertShared at = expert_shared<kGroups, kMost, kSteps>(static_cast<int>(p.experts));
   const Launch how{.grid = {static_cast<unsigned>(sms), 1, 1},
-                   .block = {kExpertThreads, 1, 1},
+                   .block = {(kGroups + 1) * 128, 1, 1},
                    .shared_bytes = static_cast<size_t>(at.bytes)};
   const auto kernel =
-      is_gated(p.act) ? expert_tiles<kMost, kSteps, true> : expert_tiles<kMost, kSteps, false>;
+      is_gated(p.act) ? expert_tiles<kGroups, kMost, kSteps, true> : expert_tiles<kGroups, kMost, kSteps, false>;
   return launch(expert_gemm_mxfp4_tile_sm90.name, kernel, how, stream, expert_parameters(p, a), at);
 }
 
 Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream) {
   if (p.rows == 0) return {};
-  return expert_load(p).rows_each > kFewRows ? enqueue_tiles<128, 1>(p, a, stream)
-                                             : enqueue_tiles<64, 3>(p, a, stream);
+  const double rows = expert_load(p).rows_each;
+  if (rows > kFewRows) return enqueue_tiles<2, 128, 1>(p, a, stream);
+  if (rows > kFewerRows) return enqueue_tiles<3, 64, 2>(p, a, stream);
+  return enqueue_tiles<4, 32, 2>(p, a, stream);
 }
 
 }  // namespace

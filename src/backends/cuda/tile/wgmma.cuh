@@ -34,10 +34,14 @@ __device__ __forceinline__ void hold(float (&d)[kRegisters]) {
 // Describes a tile of 128-byte rows in the order of swizzle.cuh: 64 values of the summed dimension each, groups of 8 rows
 // kGroupBytes apart. 16 values further along the row: + kNext16.
 template <uint32_t kGroupBytes = 1024>
-__device__ __forceinline__ uint64_t describe_tile(const void* shared) {
+__device__ __forceinline__ uint64_t describe_tile(uint32_t shared) {
   static_assert(kGroupBytes % 1024 == 0 && kGroupBytes / 16 < 1 << 14);
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kGroups = uint64_t{kGroupBytes / 16} << 32;
-  return kSwizzle128 | kGroups | uint64_t{1} << 16 | (shared_address(shared) & 0x3ffff) >> 4;
+  return kSwizzle128 | kGroups | uint64_t{1} << 16 | (shared & 0x3ffff) >> 4;
+}
+template <uint32_t kGroupBytes = 1024>
+__device__ __forceinline__ uint64_t describe_tile(const void* shared) {
+  return describe_tile<kGroupBytes>(shared_address(shared));
 }
 constexpr uint64_t kNext16 = 32 / 16;
 
