@@ -168,6 +168,22 @@ MUTATIONS = [
         "*Panels*",
     ),
     Mutation(
+        "fragments_row_pair_mixed",
+        "a thread's second row is its first one again",
+        "src/ops/fragment_codec.cc",
+        "kPairs[1][high.bytes[at]]",
+        "kPairs[1][low.bytes[at]]",
+        "Fragments*",
+    ),
+    Mutation(
+        "fragments_top_of_nan",
+        "a NaN scale counts as a row's largest",
+        "src/ops/fragment_codec.cc",
+        "if (scale != 255) top = std::max(top, scale);",
+        "top = std::max(top, scale);",
+        "Fragments*",
+    ),
+    Mutation(
         "lora_scale_dropped",
         "the adapter's scale is left out",
         CPU + "lora_delta_dot.cc",

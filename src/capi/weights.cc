@@ -1,4 +1,4 @@
-#include "weights/panels.h"
+#include "weights/packing.h"
 
 #include "capi/handles.h"
 
@@ -11,7 +11,7 @@ static_assert(static_cast<int>(GateOrder::kInterleaved) == SLUICE_INTERLEAVED &&
               static_cast<int>(GateOrder::kGateFirst) == SLUICE_GATE_FIRST &&
               static_cast<int>(GateOrder::kUpFirst) == SLUICE_UP_FIRST);
 
-Status read_matrix(const sluice_panel_matrix* from, PanelMatrix* to) {
+Status read_matrix(const sluice_panel_matrix* from, PackedMatrix* to) {
   SLUICE_TRY(need_pointer(from, "matrix"));
   const auto bad = [](const char* what, int64_t found) {
     return invalid(std::string("matrix: ") + what + ", found " + std::to_string(found));
@@ -35,9 +35,9 @@ Status read_matrix(const sluice_panel_matrix* from, PanelMatrix* to) {
 
 struct Views {
   RowMajorWeights rows;
-  PanelWeights panels;
+  PackedWeights panels;
 };
-Status read_views(const PanelMatrix& matrix, const sluice_panel_views* from, Views* to) {
+Status read_views(const PackedMatrix& matrix, const sluice_panel_views* from, Views* to) {
   SLUICE_TRY(need_pointer(from, "views"));
   SLUICE_TRY(read_tensor("rows", from->rows, &to->rows.w));
   SLUICE_TRY(read_tensor("panels", from->panels, &to->panels.w));
@@ -50,7 +50,7 @@ template <class Convert>
 sluice_status converted(const sluice_panel_matrix* matrix, const sluice_panel_views* views,
                         sluice_text* error, Convert convert) {
   return guarded(error, [&]() -> Status {
-    PanelMatrix m;
+    PackedMatrix m;
     Views v;
     SLUICE_TRY(read_matrix(matrix, &m));
     SLUICE_TRY(read_views(m, views, &v));
@@ -65,7 +65,7 @@ extern "C" {
 sluice_status sluice_panel_bytes(const sluice_panel_matrix* matrix, int64_t* panel_bytes,
                                  int64_t* scale_bytes, sluice_text* error) {
   return guarded(error, [&]() -> Status {
-    PanelMatrix m;
+    PackedMatrix m;
     SLUICE_TRY(read_matrix(matrix, &m));
     SLUICE_TRY(need_pointer(panel_bytes, "panel_bytes"));
     SLUICE_TRY(need_pointer(scale_bytes, "scale_bytes"));
@@ -79,13 +79,13 @@ sluice_status sluice_panel_bytes(const sluice_panel_matrix* matrix, int64_t* pan
 sluice_status sluice_pack_panels(const sluice_panel_matrix* matrix, const sluice_panel_views* views,
                                  sluice_text* error) {
   return converted(matrix, views, error,
-                   [](const PanelMatrix& m, const Views& v) { return pack_panels16(m, v.rows, v.panels); });
+                   [](const PackedMatrix& m, const Views& v) { return pack_matrix(m, v.rows, v.panels); });
 }
 
 sluice_status sluice_unpack_panels(const sluice_panel_matrix* matrix, const sluice_panel_views* views,
                                    sluice_text* error) {
   return converted(matrix, views, error,
-                   [](const PanelMatrix& m, const Views& v) { return unpack_panels16(m, v.panels, v.rows); });
+                   [](const PackedMatrix& m, const Views& v) { return unpack_matrix(m, v.panels, v.rows); });
 }
 
 }  // extern "C"

@@ -97,8 +97,8 @@ Result<OwnedTensor> load_stacked(Device& device, const Checkpoint& checkpoint,
 
 Result<OwnedTensor> pack_dense(Device& device, const Checkpoint& checkpoint, std::span<const DensePart> parts,
                                int64_t width, int threads) {
-  PanelMatrix matrix{.features = 0, .width = width, .w = DType::kBF16};
-  PanelSource source;
+  PackedMatrix matrix{.features = 0, .width = width, .w = DType::kBF16};
+  MatrixSource source;
   for (const DensePart& part : parts) {
     const auto found = find_dense(checkpoint, part.name, {part.features, width}, DType::kBF16);
     if (!found.ok()) return found.status();

@@ -112,7 +112,7 @@ class Canary {
     std::string name;
     ExpertGemm::Problem problem;
     Tensor w, w_scale, bias;
-    std::vector<const PanelSource*> sources;  // of each local expert
+    std::vector<const MatrixSource*> sources;  // of each local expert
     const CheckpointTensor* source_bias = nullptr;
   };
 
@@ -196,7 +196,7 @@ class Canary {
     out.bias.resize(p.bias ? rows.experts.size() * static_cast<size_t>(weight_rows) : 0);
     std::vector<std::byte> gathered(static_cast<size_t>(2 * p.width));
     for (size_t e = 0; e < rows.experts.size(); ++e) {
-      const PanelSource& from = *s.sources[static_cast<size_t>(rows.experts[e])];
+      const MatrixSource& from = *s.sources[static_cast<size_t>(rows.experts[e])];
       for (int64_t i = 0; i < count; ++i) {
         const int64_t feature = features[static_cast<size_t>(i)];
         for (int up = 0; up <= (gated ? 1 : 0); ++up) {

@@ -135,7 +135,7 @@ class MoeLoader {
 
   Status experts() {
     const MoeWeights& w = out_.weights_;
-    const auto views = [&](const PanelMatrix& m, int64_t count, const Tensor& codes, const Tensor& scales,
+    const auto views = [&](const PackedMatrix& m, int64_t count, const Tensor& codes, const Tensor& scales,
                            PackedExperts* to) -> Status {
       auto made = packed_experts(m, count, codes, scales);
       if (!made.ok()) return {made.status().code, source_.place() + ": " + made.status().message};
@@ -159,15 +159,15 @@ class MoeLoader {
     return matrix(&out_.shared_down_, 0, source_.shared->down, nullptr);
   }
 
-  const PanelSource* next(int64_t e, bool up) const {
+  const MatrixSource* next(int64_t e, bool up) const {
     if (e + 1 >= source_.experts.count) return nullptr;
     const ExpertSource& s = source_.of_expert[static_cast<size_t>(e + 1)];
     return up ? &s.up : &s.down;
   }
 
   // Packs one matrix while the system reads the next.
-  Status matrix(PackedExperts* to, int64_t expert, const PanelSource& from, const PanelSource* next) {
-    const PanelMatrix& m = to->header.matrix;
+  Status matrix(PackedExperts* to, int64_t expert, const MatrixSource& from, const MatrixSource* next) {
+    const PackedMatrix& m = to->header.matrix;
     if (next) prefetch(*source_.checkpoint, m, *next);
     const Status status = pack_expert(to, expert, from, out_.options_.threads, CheckFirst::kNo);
     if (!status.ok()) return {status.code, source_.place() + ": " + status.message};

@@ -50,7 +50,7 @@ class LoadedMoe {
   PackedExperts up_, down_, shared_up_, shared_down_;  // shared: no experts where there is none
 };
 
-// Loads what weight_slots(sliced(whole, options.slice)) asks for, in layout panels16, straight from the mapped file: besides the
+// Loads what weight_slots(sliced(whole, options.slice)) asks for, in whole.layout (panels16 or fragments), straight from the mapped file: besides the
 // weights themselves it needs less than 64 MiB. Pages of the file are released behind it.
 // kCorrupt or kUnsupported names file and tensor, what was wanted and what was found (nn/moe_source.h); a NaN scale (255) of an
 // expert also expert, row and block; an expert id in a hash table that is none, its row. kOutOfMemory says how many bytes the

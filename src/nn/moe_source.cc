@@ -44,8 +44,8 @@ class Finder {
   Status check_config() const {
     const MoeConfig& c = out_.whole;
     const bool gated = is_gated(c.act), fused = names_.storage != ExpertStorage::kOneByOne;
-    if (c.layout != WeightLayout::kPanels16)
-      return refuse("layout: wanted panels16, found " + std::string(word(c.layout)));
+    if (c.layout == WeightLayout::kRowMajor)
+      return refuse("layout: wanted panels16 or fragments, found " + std::string(word(c.layout)));
     if (c.scope == ExpertScope::kMap)
       return refuse("scope: wanted all or a slice, found map: no checkpoint has an expert map");
     if (gated != (fused || !names_.gate.empty()))
@@ -218,7 +218,7 @@ class Finder {
       SLUICE_TRY(matrix(names_.up, names_.up_scale, up, &up_span));
       SLUICE_TRY(matrix(names_.down, names_.down_scale, down, &down_span));
       out_.of_expert.push_back(
-          {is_gated(c.act) ? PanelSource{{gate_span}, {up_span}} : PanelSource{{up_span}, {}},
+          {is_gated(c.act) ? MatrixSource{{gate_span}, {up_span}} : MatrixSource{{up_span}, {}},
            {{down_span}, {}}});
     }
     return {};
@@ -270,7 +270,7 @@ class Finder {
     SLUICE_TRY(shared_matrix(names_.shared_up, names_.shared_up_scale, up, &up_span));
     SLUICE_TRY(shared_matrix(names_.shared_down, names_.shared_down_scale, down, &down_span));
     out_.shared =
-        ExpertSource{is_gated(c.act) ? PanelSource{{gate_span}, {up_span}} : PanelSource{{up_span}, {}},
+        ExpertSource{is_gated(c.act) ? MatrixSource{{gate_span}, {up_span}} : MatrixSource{{up_span}, {}},
                      {{down_span}, {}}};
     return {};
   }
@@ -279,17 +279,18 @@ class Finder {
   const MoeNames& names_;
 };
 
-PanelMatrix matrix_of(const ExpertGemm::Problem& p) {
+PackedMatrix matrix_of(const ExpertGemm::Problem& p) {
   return {.features = p.features,
           .width = p.width,
           .gated = is_gated(p.act),
           .gate_order = p.gate_order,
-          .w = p.w};
+          .w = p.w,
+          .layout = p.layout};
 }
 
 // Calls f(tensor, begin, bytes) for what the spans of a matrix cover.
 template <class F>
-void for_each_extent(const PanelMatrix& m, const PanelSource& source, F f) {
+void for_each_extent(const PackedMatrix& m, const MatrixSource& source, F f) {
   const auto visit = [&](const RowSpan& s) {
     if (s.rows == 0 || !s.tensor) return;
     const int64_t row = s.form == RowForm::kColumns    ? (m.width - 1) * s.step + 2
@@ -329,17 +330,17 @@ Result<MoeSource> find_moe(const Checkpoint& checkpoint, const MoeConfig& whole,
   return out;
 }
 
-int64_t weight_bytes(const PanelMatrix& m) {
+int64_t weight_bytes(const PackedMatrix& m) {
   const int64_t rows = m.gated ? 2 * m.features : m.features;
   return rows * (bytes_of(m.w, m.width) + (m.w == DType::kE2M1 ? m.width / kMxBlock : 0));
 }
 
-void prefetch(const Checkpoint& checkpoint, const PanelMatrix& matrix, const PanelSource& source) {
+void prefetch(const Checkpoint& checkpoint, const PackedMatrix& matrix, const MatrixSource& source) {
   for_each_extent(matrix, source, [&](const CheckpointTensor& t, int64_t begin, int64_t bytes) {
     checkpoint.prefetch(t, begin, bytes);
   });
 }
-void release(const Checkpoint& checkpoint, const PanelMatrix& matrix, const PanelSource& source) {
+void release(const Checkpoint& checkpoint, const PackedMatrix& matrix, const MatrixSource& source) {
   for_each_extent(matrix, source, [&](const CheckpointTensor& t, int64_t begin, int64_t bytes) {
     checkpoint.release(t, begin, bytes);
   });

@@ -6,12 +6,12 @@
 
 #include "nn/moe_names.h"
 #include "nn/moe_slice.h"
-#include "weights/panels.h"
+#include "weights/packing.h"
 
 namespace sluice {
 
 struct ExpertSource {
-  PanelSource up, down;
+  MatrixSource up, down;
 };
 
 struct MoeSource {
@@ -25,8 +25,8 @@ struct MoeSource {
   const CheckpointTensor *router = nullptr, *router_bias = nullptr, *correction_bias = nullptr,
                          *hash_table = nullptr;
   const CheckpointTensor *up_bias = nullptr, *down_bias = nullptr;
-  PanelMatrix up, down, shared_up, shared_down;  // of one expert, this rank's part
-  std::vector<ExpertSource> of_expert;           // this rank's experts, its part of their width
+  PackedMatrix up, down, shared_up, shared_down;  // of one expert, this rank's part
+  std::vector<ExpertSource> of_expert;            // this rank's experts, its part of their width
   std::optional<ExpertSource> shared;
 
   // "layer 3": how errors begin.
@@ -40,9 +40,9 @@ Result<MoeSource> find_moe(const Checkpoint& checkpoint, const MoeConfig& whole,
                            int64_t layer, const Slice& slice);
 
 // Bytes of a matrix's weights and scales, without padding: what packing it reads.
-int64_t weight_bytes(const PanelMatrix& matrix);
+int64_t weight_bytes(const PackedMatrix& matrix);
 // Wishes about the pages under a matrix (weights/mapped_file.h).
-void prefetch(const Checkpoint& checkpoint, const PanelMatrix& matrix, const PanelSource& source);
-void release(const Checkpoint& checkpoint, const PanelMatrix& matrix, const PanelSource& source);
+void prefetch(const Checkpoint& checkpoint, const PackedMatrix& matrix, const MatrixSource& source);
+void release(const Checkpoint& checkpoint, const PackedMatrix& matrix, const MatrixSource& source);
 
 }  // namespace sluice

@@ -8,6 +8,7 @@
 #include "ops/kv_write.h"
 #include "ops/linear.h"
 #include "ops/lora_delta.h"
+#include "ops/pack_experts.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
 #include "ops/route_group.h"
@@ -21,7 +22,7 @@ namespace sluice {
 template <class... Ops>
 struct OpList {};
 
-using AllOps = OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, GroupRows, RouteGroup, ExpertGemm,
-                      Combine, Linear, Embedding, RmsNorm, Rope, KvWrite, Attention, Sample>;
+using AllOps = OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, GroupRows, RouteGroup, PackExperts,
+                      ExpertGemm, Combine, Linear, Embedding, RmsNorm, Rope, KvWrite, Attention, Sample>;
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #pragma once
 #include "ops/activation.h"
+#include "ops/fragment_layout.h"
 #include "ops/op.h"
 #include "ops/weight_layout.h"
 
@@ -18,8 +19,9 @@ namespace sluice {
 //
 // Shapes     features = columns of y, width = columns of x; the weights have features rows, twice that when
 //            the activation is gated. w in layout row_major: bf16[experts, rows, width], or e2m1 with
-//            w_scale u8[experts, rows, width / 32] (e8m0); in panels16: u8[experts, bytes] and w_scale
-//            u8[experts, bytes], sizes by panel_shape. bias [experts, rows] in the checkpoint's order (gate_order).
+//            w_scale u8[experts, rows, width / 32] (e8m0); in panels16 and fragments: u8[experts, bytes] and
+//            w_scale u8[experts, bytes], sizes by panel_shape and fragment_shape. bias [experts, rows] in the
+//            checkpoint's order (gate_order).
 //            act_params f32[experts, 3] = alpha, beta, limit of each expert, in place of the problem's.
 //            row_begin i32[experts + 1], row_count i32[experts], order i32[rows], weights f32[tokens * slots]
 //            as ops/group_rows.h and ops/route_topk.h make them. y [rows, features]; rows of x and y may be
@@ -84,15 +86,26 @@ struct ExpertGemm {
   // Rows of one expert's weights.
   static int64_t weight_rows(const Problem& p) { return is_gated(p.act) ? 2 * p.features : p.features; }
   static PanelShape panels(const Problem& p) { return panel_shape(p.features, is_gated(p.act), p.width); }
+  static FragmentShape fragments(const Problem& p) {
+    return fragment_shape(p.features, is_gated(p.act), p.width);
+  }
+  // Bytes of one expert in a packed layout: weights, and their scales (e2m1).
+  static int64_t packed_bytes(const Problem& p) {
+    const bool fp4 = p.w == DType::kE2M1;
+    return p.layout == WeightLayout::kFragments ? fragments(p).code_bytes(fp4) : panels(p).code_bytes(fp4);
+  }
+  static int64_t packed_scale_bytes(const Problem& p) {
+    return p.layout == WeightLayout::kFragments ? fragments(p).scale_bytes() : panels(p).scale_bytes();
+  }
   template <class V>
   static void slots(const Problem& p, V v) {
-    const bool packed = p.layout == WeightLayout::kPanels16, fp4 = p.w == DType::kE2M1, gather = p.slots > 0;
+    const bool packed = p.layout != WeightLayout::kRowMajor, fp4 = p.w == DType::kE2M1, gather = p.slots > 0;
     const int64_t rows = weight_rows(p);
     v(slot("x", Role::kIn, p.x, {gather ? p.tokens : p.rows, p.width}, true, Rows::kMayBeStrided), &Args::x);
-    v(packed ? slot("w", Role::kIn, DType::kU8, {p.experts, panels(p).code_bytes(fp4)})
+    v(packed ? slot("w", Role::kIn, DType::kU8, {p.experts, packed_bytes(p)})
              : slot("w", Role::kIn, p.w, {p.experts, rows, p.width}),
       &Args::w);
-    v(packed ? slot("w_scale", Role::kIn, DType::kU8, {p.experts, panels(p).scale_bytes()}, fp4)
+    v(packed ? slot("w_scale", Role::kIn, DType::kU8, {p.experts, packed_scale_bytes(p)}, fp4)
              : slot("w_scale", Role::kIn, DType::kU8, {p.experts, rows, p.width / kMxBlock}, fp4),
       &Args::w_scale);
     v(slot("bias", Role::kIn, p.b, {p.experts, rows}, p.bias), &Args::bias);

@@ -26,6 +26,13 @@ double weight_scale(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int
     return e8m0_value(
         scales[e * s.scale_bytes() + panel_scale_index(s, panel_row(is_gated(p.act), i, up), k)]);
   }
+  if (p.layout == WeightLayout::kFragments) {
+    const FragmentShape s = ExpertGemm::fragments(p);
+    const FragmentRow at = fragment_row(is_gated(p.act), i, up);
+    scales += e * s.scale_bytes();
+    const uint8_t stored = scales[fragment_scale_index(s, at, k)], top = scales[fragment_top_index(s, at)];
+    return stored == kFragmentNan ? e8m0_value(255) : std::ldexp(1.0, fragment_scale(stored, top) - 127);
+  }
   const int64_t row = is_gated(p.act) ? gated_row(p.gate_order, p.features, i, up) : i;
   return e8m0_value(scales[(e * ExpertGemm::weight_rows(p) + row) * (p.width / kMxBlock) + k / kMxBlock]);
 }
@@ -36,9 +43,18 @@ double weight_code(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int6
     const int64_t row = is_gated(p.act) ? gated_row(p.gate_order, p.features, i, up) : i;
     return load(a.w, (e * ExpertGemm::weight_rows(p) + row) * p.width + k);
   }
+  const uint8_t* bytes = a.w.as<const uint8_t>() + e * ExpertGemm::packed_bytes(p);
+  if (p.layout == WeightLayout::kFragments) {
+    const FragmentShape s = ExpertGemm::fragments(p);
+    const FragmentRow at = fragment_row(is_gated(p.act), i, up);
+    if (p.w == DType::kBF16)
+      return to_float(reinterpret_cast<const BF16*>(bytes)[fragment_bf16_index(s, at, k)]);
+    const FragmentCode c = fragment_code(s, at, k);
+    const uint32_t word = reinterpret_cast<const uint32_t*>(bytes)[c.word];
+    return kE2M1Values[fragment_code_of(fragment_pair(word, c.pair), c.half)];
+  }
   const PanelShape s = ExpertGemm::panels(p);
   const PanelRow at = panel_row(is_gated(p.act), i, up);
-  const uint8_t* bytes = a.w.as<const uint8_t>() + e * s.code_bytes(p.w == DType::kE2M1);
   if (p.w == DType::kBF16) return to_float(reinterpret_cast<const BF16*>(bytes)[panel_bf16_index(s, at, k)]);
   const NibbleAt n = panel_mxfp4_nibble(s, at, k);
   return kE2M1Values[bytes[n.byte] >> n.shift & 15];

@@ -12,6 +12,8 @@ Refusal Linear::validate(const Problem& p) {
   need_float(r, "x", p.x);
   need_float(r, "w", p.w);
   need_float(r, "y", p.y);
+  r.need(p.layout != WeightLayout::kFragments, "layout row_major or panels16",
+         "layout=" + std::string(word(p.layout)));
   if (p.layout == WeightLayout::kPanels16)
     r.need(p.w == DType::kBF16, "w in bf16 (panels16 holds nothing else here)",
            std::string("w=") + text(p.w));

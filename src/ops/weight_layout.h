@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/fields.h"
+#include "base/host_device.h"
 
 namespace sluice {
 
@@ -16,10 +17,13 @@ enum class WeightLayout : uint8_t {
   // 2n rows: panel 2q holds the gates of features 16q .. 16q + 15 and panel 2q + 1 their ups, whatever order
   // the checkpoint has them in. The index functions below say the order inside.
   kPanels16,
+  // For Hopper: blocks of 64 rows by 64 of width, in which each thread of a warpgroup finds its own part of the
+  // tensor cores' operand (ops/fragment_layout.h).
+  kFragments,
 };
 template <>
 struct EnumWords<WeightLayout> {
-  static constexpr std::string_view words[] = {"row_major", "panels16"};
+  static constexpr std::string_view words[] = {"row_major", "panels16", "fragments"};
 };
 
 // In which order a gated layer's checkpoint (and its bias) has the rows of gate and up.
@@ -34,13 +38,13 @@ struct EnumWords<GateOrder> {
 };
 
 // The checkpoint row of feature i's gate (up = false) or up (up = true), out of `features` features.
-constexpr int64_t gated_row(GateOrder order, int64_t features, int64_t i, bool up) {
+SLUICE_HOST_DEVICE constexpr int64_t gated_row(GateOrder order, int64_t features, int64_t i, bool up) {
   if (order == GateOrder::kInterleaved) return 2 * i + up;
   return i + ((order == GateOrder::kUpFirst) != up ? features : 0);
 }
 
 constexpr int64_t kPanelRows = 16;
-constexpr int64_t round_up(int64_t value, int64_t multiple) {
+SLUICE_HOST_DEVICE constexpr int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 

@@ -14,14 +14,14 @@ Status differs(const std::string& what, const std::string& wanted, const std::st
   return {Code::kCorrupt, "packed weights: " + what + ": wanted " + wanted + ", found " + found};
 }
 
-std::string matrix_text(const PanelMatrix& m) {
+std::string matrix_text(const PackedMatrix& m) {
   return std::string(text(m.w)) + " " + std::to_string(m.features) + " x " + std::to_string(m.width) +
          (m.gated ? " gated" : "");
 }
 
-PanelWeights panels_of(const PackedExperts& p, int64_t expert) {
+PackedWeights bytes_of_expert(const PackedExperts& p, int64_t expert) {
   const PackedHeader& h = p.header;
-  PanelWeights out{
+  PackedWeights out{
       make_tensor(p.w.as<std::byte>() + expert * h.code_bytes, DType::kU8, {h.code_bytes}, p.w.where), {}};
   if (h.scale_bytes)
     out.scales = make_tensor(p.scales.as<std::byte>() + expert * h.scale_bytes, DType::kU8, {h.scale_bytes},
@@ -37,14 +37,14 @@ Status check_expert(const PackedHeader& h, int64_t expert) {
 
 }  // namespace
 
-Result<PackedExperts> packed_experts(const PanelMatrix& m, int64_t experts, const Tensor& w,
+Result<PackedExperts> packed_experts(const PackedMatrix& m, int64_t experts, const Tensor& w,
                                      const Tensor& scales) {
-  const PanelShape shape = panel_shape(m.features, m.gated, m.width);
+  const PackedSizes sizes = packed_sizes(m);
   const bool fp4 = m.w == DType::kE2M1;
   PackedExperts out{.header = {.matrix = m,
                                .experts = experts,
-                               .code_bytes = shape.code_bytes(fp4),
-                               .scale_bytes = fp4 ? shape.scale_bytes() : 0},
+                               .code_bytes = sizes.code_bytes,
+                               .scale_bytes = sizes.scale_bytes},
                     .w = w,
                     .scales = scales,
                     .fingerprints = std::vector<uint64_t>(static_cast<size_t>(experts))};
@@ -55,28 +55,26 @@ Result<PackedExperts> packed_experts(const PanelMatrix& m, int64_t experts, cons
   return out;
 }
 
-Status verify(const PackedHeader& h, const PanelMatrix& m, int64_t experts) {
+Status verify(const PackedHeader& h, const PackedMatrix& m, int64_t experts) {
   if (h.magic != kPackedMagic) return differs("magic", std::to_string(kPackedMagic), std::to_string(h.magic));
   if (h.version != kPackedVersion)
     return differs("version", std::to_string(kPackedVersion), std::to_string(h.version));
-  if (h.layout != WeightLayout::kPanels16)
-    return differs("layout", std::string(word(WeightLayout::kPanels16)), std::string(word(h.layout)));
+  if (h.matrix.layout != m.layout)
+    return differs("layout", std::string(word(m.layout)), std::string(word(h.matrix.layout)));
   if (matrix_text(h.matrix) != matrix_text(m))
     return differs("matrix", matrix_text(m), matrix_text(h.matrix));
   if (h.experts != experts) return differs("experts", std::to_string(experts), std::to_string(h.experts));
-  const PanelShape shape = panel_shape(m.features, m.gated, m.width);
-  const bool fp4 = m.w == DType::kE2M1;
-  if (h.code_bytes != shape.code_bytes(fp4))
-    return differs("bytes", std::to_string(shape.code_bytes(fp4)), std::to_string(h.code_bytes));
-  const int64_t scale_bytes = fp4 ? shape.scale_bytes() : 0;
-  if (h.scale_bytes != scale_bytes)
-    return differs("bytes of scales", std::to_string(scale_bytes), std::to_string(h.scale_bytes));
+  const PackedSizes sizes = packed_sizes(m);
+  if (h.code_bytes != sizes.code_bytes)
+    return differs("bytes", std::to_string(sizes.code_bytes), std::to_string(h.code_bytes));
+  if (h.scale_bytes != sizes.scale_bytes)
+    return differs("bytes of scales", std::to_string(sizes.scale_bytes), std::to_string(h.scale_bytes));
   return {};
 }
 
 Status verify_bytes(const PackedExperts& p, int threads) {
   for (int64_t e = 0; e < p.header.experts; ++e) {
-    const auto found = fingerprint(p.header.matrix, panels_of(p, e), threads);
+    const auto found = fingerprint(p.header.matrix, bytes_of_expert(p, e), threads);
     if (!found.ok()) return found.status();
     const uint64_t wanted = p.fingerprints[static_cast<size_t>(e)];
     if (found.value() != wanted)
@@ -86,12 +84,13 @@ Status verify_bytes(const PackedExperts& p, int threads) {
   return {};
 }
 
-Status pack_expert(PackedExperts* p, int64_t expert, const PanelSource& from, int threads, CheckFirst check) {
+Status pack_expert(PackedExperts* p, int64_t expert, const MatrixSource& from, int threads,
+                   CheckFirst check) {
   PackedHeader& h = p->header;
   SLUICE_TRY(verify(h, h.matrix, h.experts));
   SLUICE_TRY(check_expert(h, expert));
   if (check == CheckFirst::kYes) SLUICE_TRY(check_scales(h.matrix, from));
-  const auto hash = pack_rows(h.matrix, from, panels_of(*p, expert), {.threads = threads});
+  const auto hash = pack_rows(h.matrix, from, bytes_of_expert(*p, expert), {.threads = threads});
   if (!hash.ok()) return hash.status();
   p->fingerprints[static_cast<size_t>(expert)] = hash.value();
   h.fingerprint = XXH3_64bits(p->fingerprints.data(), p->fingerprints.size() * sizeof(uint64_t));
@@ -100,7 +99,7 @@ Status pack_expert(PackedExperts* p, int64_t expert, const PanelSource& from, in
 
 Status unpack_expert(const PackedExperts& p, int64_t expert, const RowMajorWeights& to) {
   SLUICE_TRY(check_expert(p.header, expert));
-  return unpack_panels16(p.header.matrix, panels_of(p, expert), to);
+  return unpack_matrix(p.header.matrix, bytes_of_expert(p, expert), to);
 }
 
 }  // namespace sluice

@@ -4,19 +4,18 @@
 #include <span>
 #include <vector>
 
-#include "weights/panels.h"
+#include "weights/packing.h"
 
 namespace sluice {
 
 constexpr uint64_t kPackedMagic = 0x4b50454349554c53;  // "SLUICEPK"
-constexpr uint32_t kPackedVersion = 1;                 // of panels16 as ops/weight_layout.h says it
+constexpr uint32_t kPackedVersion = 1;                 // of the layouts as ops/ says them
 
 // What a packed tensor says of itself.
 struct PackedHeader {
   uint64_t magic = kPackedMagic;
   uint32_t version = kPackedVersion;
-  WeightLayout layout = WeightLayout::kPanels16;
-  PanelMatrix matrix;  // of one expert; gate_order: the order in which unpack_expert returns rows
+  PackedMatrix matrix;  // of one expert; gate_order: the order in which unpack_expert returns rows
   int64_t experts = 0;
   int64_t code_bytes = 0, scale_bytes = 0;  // of one expert; scale_bytes 0 for bf16
   uint64_t fingerprint = 0;                 // a hash of the experts' own
@@ -26,21 +25,21 @@ struct PackedExperts {
   PackedHeader header;
   Tensor w;                            // u8[experts, code_bytes]
   Tensor scales;                       // u8[experts, scale_bytes], absent for bf16
-  std::vector<uint64_t> fingerprints;  // of each expert's source bytes (weights/panels.h)
+  std::vector<uint64_t> fingerprints;  // of each expert's source bytes (weights/packing.h)
 };
 
 // The views to be packed into, empty of weights: kInvalidArgument if the tensors do not fit the matrix.
-Result<PackedExperts> packed_experts(const PanelMatrix& matrix, int64_t experts, const Tensor& w,
+Result<PackedExperts> packed_experts(const PackedMatrix& matrix, int64_t experts, const Tensor& w,
                                      const Tensor& scales);
 // kCorrupt says what differs: magic, version, layout, or a field of the matrix.
-Status verify(const PackedHeader& header, const PanelMatrix& matrix, int64_t experts);
+Status verify(const PackedHeader& header, const PackedMatrix& matrix, int64_t experts);
 // kCorrupt names the first expert whose bytes are no longer those that were packed. Reads everything.
 Status verify_bytes(const PackedExperts& packed, int threads);
 
 // Packs one expert into its place, which does not move: for the first time or over an older one. Everything is checked before
 // the first byte is written, NaN scales too, when `check` says so (a fresh load checks while it packs).
 enum class CheckFirst : uint8_t { kNo, kYes };
-Status pack_expert(PackedExperts* packed, int64_t expert, const PanelSource& from, int threads,
+Status pack_expert(PackedExperts* packed, int64_t expert, const MatrixSource& from, int threads,
                    CheckFirst check);
 // The checkpoint's rows of one expert, in header.matrix.gate_order, bit by bit.
 Status unpack_expert(const PackedExperts& packed, int64_t expert, const RowMajorWeights& to);

@@ -34,7 +34,7 @@ class ExpertFill {
         return c == 0 ? 1 + random_.uniform() : c == 1 ? random_.uniform() : 1 + 6 * random_.uniform();
       });
     }
-    if (p_.layout == WeightLayout::kPanels16) clear_panels();
+    if (p_.layout != WeightLayout::kRowMajor) clear_packed();
     for (int64_t e = 0; e < p_.experts; ++e)
       for (int64_t row = 0; row < ExpertGemm::weight_rows(p_); ++row) weight_row(e, row);
   }
@@ -93,42 +93,79 @@ class ExpertFill {
     set_each(first, [&](int64_t, int64_t) { return nan; });
   }
 
-  void clear_panels() {
-    const PanelShape s = ExpertGemm::panels(p_);
-    std::memset(a_.w.data, 0, static_cast<size_t>(p_.experts * s.code_bytes(p_.w == DType::kE2M1)));
+  void clear_packed() {
+    const int padding_scale = p_.layout == WeightLayout::kPanels16 ? 127 : 0;
+    std::memset(a_.w.data, 0, static_cast<size_t>(p_.experts * ExpertGemm::packed_bytes(p_)));
     if (a_.w_scale.present())
-      std::memset(a_.w_scale.data, 127, static_cast<size_t>(p_.experts * s.scale_bytes()));
+      std::memset(a_.w_scale.data, padding_scale,
+                  static_cast<size_t>(p_.experts * ExpertGemm::packed_scale_bytes(p_)));
+  }
+
+  // The feature of a checkpoint row, and whether it is its up.
+  std::pair<int64_t, bool> feature_of(int64_t row) const {
+    if (!is_gated(p_.act)) return {row, false};
+    const int64_t i = p_.gate_order == GateOrder::kInterleaved ? row / 2 : row % p_.features;
+    return {i, gated_row(p_.gate_order, p_.features, i, true) == row};
+  }
+  FragmentRow fragment_place(int64_t row) const {
+    const auto [i, up] = feature_of(row);
+    return fragment_row(is_gated(p_.act), i, up);
   }
 
   // The panel row of a checkpoint row.
   PanelRow place(int64_t row) const {
-    if (!is_gated(p_.act)) return panel_row(false, row, false);
-    const bool interleaved = p_.gate_order == GateOrder::kInterleaved;
-    const int64_t i = interleaved ? row / 2 : row % p_.features;
-    return panel_row(true, i, gated_row(p_.gate_order, p_.features, i, true) == row);
+    const auto [i, up] = feature_of(row);
+    return panel_row(is_gated(p_.act), i, up);
   }
 
   void weight_row(int64_t e, int64_t row) {
     if (p_.w == DType::kBF16) return bf16_row(e, row);
-    const PanelShape s = ExpertGemm::panels(p_);
-    const bool packed = p_.layout == WeightLayout::kPanels16;
-    const PanelRow at = place(row);
-    const int64_t flat = (e * ExpertGemm::weight_rows(p_) + row) * p_.width;
     const ScaleRange range = scale_range(fill_);
+    std::vector<uint8_t> codes(static_cast<size_t>(p_.width)),
+        scales(static_cast<size_t>(p_.width / kMxBlock));
     uint32_t bits = 0;
     for (int64_t k = 0; k < p_.width; ++k, bits >>= 4) {
       if (k % 8 == 0) bits = fill_ == Fill::kAllEqual ? 0x2222222Au : random_.bits();
       if (k % kMxBlock == 0) {
         const bool nan = fill_ == Fill::kSomeNan && random_.integer(0, 15) == 0;
-        const auto scale = static_cast<uint8_t>(nan ? 255 : random_.integer(range.low, range.high));
-        uint8_t* scales = a_.w_scale.as<uint8_t>();
-        (packed ? scales[e * s.scale_bytes() + panel_scale_index(s, at, k)] : scales[(flat + k) / kMxBlock]) =
-            scale;
+        scales[static_cast<size_t>(k / kMxBlock)] =
+            static_cast<uint8_t>(nan ? 255 : random_.integer(range.low, range.high));
       }
+      codes[static_cast<size_t>(k)] = static_cast<uint8_t>(bits & 15);
+    }
+    if (p_.layout == WeightLayout::kFragments) return fragment_fp4_row(e, row, codes, scales);
+    const PanelShape s = ExpertGemm::panels(p_);
+    const bool packed = p_.layout == WeightLayout::kPanels16;
+    const PanelRow at = place(row);
+    const int64_t flat = (e * ExpertGemm::weight_rows(p_) + row) * p_.width;
+    uint8_t* to = a_.w_scale.as<uint8_t>();
+    for (int64_t k = 0; k < p_.width; ++k) {
+      const int64_t scale_at =
+          packed ? e * s.scale_bytes() + panel_scale_index(s, at, k) : (flat + k) / kMxBlock;
+      to[scale_at] = scales[static_cast<size_t>(k / kMxBlock)];
       const NibbleAt n =
           packed ? panel_mxfp4_nibble(s, at, k) : NibbleAt{(flat + k) / 2, static_cast<int>(k % 2 * 4)};
       uint8_t& byte = a_.w.as<uint8_t>()[(packed ? e * s.code_bytes(true) : 0) + n.byte];
-      byte = static_cast<uint8_t>((byte & ~(15 << n.shift)) | (bits & 15) << n.shift);
+      byte = static_cast<uint8_t>((byte & ~(15 << n.shift)) | codes[static_cast<size_t>(k)] << n.shift);
+    }
+  }
+
+  // As packing leaves it: scales relative to the row's largest one, zeros under a NaN scale.
+  void fragment_fp4_row(int64_t e, int64_t row, const std::vector<uint8_t>& codes,
+                        const std::vector<uint8_t>& scales) {
+    const FragmentShape s = ExpertGemm::fragments(p_);
+    const FragmentRow at = fragment_place(row);
+    uint8_t* to_scales = a_.w_scale.as<uint8_t>() + e * s.scale_bytes();
+    auto* words = reinterpret_cast<uint32_t*>(a_.w.as<uint8_t>() + e * s.code_bytes(true));
+    uint8_t top = 0;
+    for (uint8_t scale : scales) top = scale != 255 ? std::max(top, scale) : top;
+    to_scales[fragment_top_index(s, at)] = top;
+    for (int64_t k = 0; k < p_.width; ++k) {
+      const uint8_t scale = scales[static_cast<size_t>(k / kMxBlock)];
+      to_scales[fragment_scale_index(s, at, k)] = fragment_stored_scale(scale, top);
+      const uint32_t code = scale == 255 ? 0 : codes[static_cast<size_t>(k)];
+      const FragmentCode c = fragment_code(s, at, k);
+      words[c.word] |= fragment_word(fragment_pair_of(c.half ? 0 : code, c.half ? code : 0), c.pair);
     }
   }
 
@@ -142,6 +179,10 @@ class ExpertFill {
       const BF16 v = values[static_cast<size_t>(k)];
       if (p_.layout == WeightLayout::kRowMajor) {
         a_.w.as<BF16>()[(e * ExpertGemm::weight_rows(p_) + row) * p_.width + k] = v;
+      } else if (p_.layout == WeightLayout::kFragments) {
+        const FragmentShape f = ExpertGemm::fragments(p_);
+        BF16* expert = reinterpret_cast<BF16*>(a_.w.as<uint8_t>() + e * f.code_bytes(false));
+        expert[fragment_bf16_index(f, fragment_place(row), k)] = v;
       } else {
         BF16* expert = reinterpret_cast<BF16*>(a_.w.as<uint8_t>() + e * s.code_bytes(false));
         expert[panel_bf16_index(s, place(row), k)] = v;
@@ -159,6 +200,8 @@ template <>
 struct Suite<ExpertGemm> {
   using P = ExpertGemm::Problem;
   static constexpr DType kF = DType::kF32, kB = DType::kBF16;
+  static constexpr WeightLayout kLayouts[] = {WeightLayout::kPanels16, WeightLayout::kRowMajor,
+                                              WeightLayout::kFragments};
 
   // gpt-oss's first layer, at sizes to taste.
   static P gate_up(int64_t tokens, int64_t experts, int64_t features, int64_t width) {
@@ -188,30 +231,30 @@ struct Suite<ExpertGemm> {
 
   static std::vector<Case<ExpertGemm>> cases() {
     std::vector<Case<ExpertGemm>> out;
-    // Every case but the few that name a layout runs in both.
-    const auto both = [&](P p, const char* why, Fill fill = Fill::kNormal,
+    // Every case but the few that name a layout runs in all of them.
+    const auto each = [&](P p, const char* why, Fill fill = Fill::kNormal,
                           Spread spread = Spread::kContiguous) {
-      for (WeightLayout layout : {WeightLayout::kPanels16, WeightLayout::kRowMajor}) {
+      for (WeightLayout layout : kLayouts) {
         p.layout = layout;
         out.push_back({p, why, fill, spread});
       }
     };
-    both(gate_up(1, 2, 360, 2880), "gpt-oss-120b over eight ranks: decode, gate and up");
-    both({.rows = 4, .experts = 2, .features = 720, .width = 1440, .bias = true},
+    each(gate_up(1, 2, 360, 2880), "gpt-oss-120b over eight ranks: decode, gate and up");
+    each({.rows = 4, .experts = 2, .features = 720, .width = 1440, .bias = true},
          "gpt-oss-120b's down, a quarter");
-    both(gate_up(13, 6, 50, 96), "a small batch, features a multiple of nothing");
-    both(with(gate_up(3, 4, 33, 64),
+    each(gate_up(13, 6, 50, 96), "a small batch, features a multiple of nothing");
+    each(with(gate_up(3, 4, 33, 64),
               [](P& p) {
                 p.limit = 10, p.alpha = 1, p.beta = 0, p.bias = false, p.gate_order = GateOrder::kGateFirst,
                 p.slots = 6, p.rows = 18;
               }),
          "DeepSeek V4: six of its experts, clamp at 10, gates first");
-    both(with(gate_up(5, 3, 20, 32), [](P& p) { p.gate_order = GateOrder::kUpFirst, p.b = kF; }),
+    each(with(gate_up(5, 3, 20, 32), [](P& p) { p.gate_order = GateOrder::kUpFirst, p.b = kF; }),
          "ups first, f32 bias");
-    both(with(gate_up(4, 3, 17, 64), [](P& p) { p.per_expert = true; }), "parameters of each expert");
-    both(with(gate_up(4, 3, 17, 64), [](P& p) { p.limit = std::numeric_limits<double>::infinity(); }),
+    each(with(gate_up(4, 3, 17, 64), [](P& p) { p.per_expert = true; }), "parameters of each expert");
+    each(with(gate_up(4, 3, 17, 64), [](P& p) { p.limit = std::numeric_limits<double>::infinity(); }),
          "no clamp");
-    both({.rows = 5,
+    each({.rows = 5,
           .experts = 4,
           .features = 35,
           .width = 77,
@@ -222,7 +265,7 @@ struct Suite<ExpertGemm> {
           .act = Activation::kSwiGlu,
           .weighted = true},
          "Llama 4: weighs the input; bf16 with an odd width");
-    both({.rows = 12,
+    each({.rows = 12,
           .experts = 5,
           .features = 48,
           .width = 40,
@@ -232,40 +275,54 @@ struct Suite<ExpertGemm> {
           .act = Activation::kRelu2},
          "Nemotron: relu squared, no gate");
     for (int a = 0; a <= static_cast<int>(Activation::kGeGluTanh); ++a) {
-      P p = rows_of(7, static_cast<Activation>(a));
-      p.layout = a % 2 ? WeightLayout::kRowMajor : WeightLayout::kPanels16;
-      p.x = a % 3 ? kB : kF, p.y = a % 3 ? kF : kB;
-      out.push_back({p, "every activation"});
-      out.push_back({p, "every activation meets infinities", Fill::kInfinite});
-      p.w = kB, p.width = 37, p.bias = true, p.gate_order = GateOrder::kGateFirst;
-      out.push_back({p, "every activation, bf16 of a width that is a multiple of nothing"});
-      out.push_back({p, "every activation meets NaN", Fill::kSomeNan});
+      for (WeightLayout layout : {kLayouts[a % 2], WeightLayout::kFragments}) {
+        P p = rows_of(7, static_cast<Activation>(a));
+        p.layout = layout;
+        p.x = a % 3 ? kB : kF, p.y = a % 3 ? kF : kB;
+        out.push_back({p, "every activation"});
+        out.push_back({p, "every activation meets infinities", Fill::kInfinite});
+        p.w = kB, p.width = 37, p.bias = true, p.gate_order = GateOrder::kGateFirst;
+        out.push_back({p, "every activation, bf16 of a width that is a multiple of nothing"});
+        out.push_back({p, "every activation meets NaN", Fill::kSomeNan});
+      }
     }
-    both(with(gate_up(33, 4, 40, 64), [](P& p) { p.slots = 1, p.rows = 33; }), "33 rows of one expert",
+    each(with(gate_up(33, 4, 40, 64), [](P& p) { p.slots = 1, p.rows = 33; }), "33 rows of one expert",
          Fill::kSkewed);
-    both(with(rows_of(150, Activation::kIdentity), [](P& p) { p.features = 8, p.experts = 2; }),
+    each(with(rows_of(150, Activation::kIdentity), [](P& p) { p.features = 8, p.experts = 2; }),
          "150 rows of one expert", Fill::kSkewed);
-    both(with(gate_up(6, 5, 20, 64), [](P& p) { p.rows += 30; }), "gaps between experts", Fill::kNormal,
+    each(with(gate_up(6, 5, 20, 64), [](P& p) { p.rows += 30; }), "gaps between experts", Fill::kNormal,
          Spread::kStridedRows);
-    both(with(gate_up(2, 40, 8, 32), [](P& p) { p.x = p.y = kF; }), "most experts empty");
-    both(gate_up(3, 4, 20, 64), "no rows in use", Fill::kEmpty);
-    both(gate_up(0, 4, 20, 64), "no tokens");
-    both({.rows = 0, .experts = 4, .features = 20, .width = 64}, "no rows");
-    both({.rows = 1, .experts = 1, .features = 1, .width = 1, .w = kB}, "the smallest of each");
-    both(with(rows_of(9, Activation::kIdentity), [](P& p) { p.x = p.y = kF; }), "scales from 0", Fill::kTiny);
-    both(with(rows_of(9, Activation::kIdentity), [](P& p) { p.x = p.y = kF; }), "scales to 254", Fill::kHuge);
-    both(with(rows_of(9, Activation::kIdentity), [](P& p) { p.y = kF; }), "scales from 0, bf16 x",
+    each(with(gate_up(2, 40, 8, 32), [](P& p) { p.x = p.y = kF; }), "most experts empty");
+    each(gate_up(3, 4, 20, 64), "no rows in use", Fill::kEmpty);
+    each(gate_up(0, 4, 20, 64), "no tokens");
+    each({.rows = 0, .experts = 4, .features = 20, .width = 64}, "no rows");
+    each({.rows = 1, .experts = 1, .features = 1, .width = 1, .w = kB}, "the smallest of each");
+    each(with(rows_of(9, Activation::kIdentity), [](P& p) { p.x = p.y = kF; }), "scales from 0", Fill::kTiny);
+    each(with(rows_of(9, Activation::kIdentity), [](P& p) { p.x = p.y = kF; }), "scales to 254", Fill::kHuge);
+    each(with(rows_of(9, Activation::kIdentity), [](P& p) { p.y = kF; }), "scales from 0, bf16 x",
          Fill::kTiny);
-    both(with(rows_of(9, Activation::kIdentity), [](P& p) { p.y = kF; }), "scales to 254, bf16 x",
+    each(with(rows_of(9, Activation::kIdentity), [](P& p) { p.y = kF; }), "scales to 254, bf16 x",
          Fill::kHuge);
-    both(with(rows_of(9, Activation::kIdentity), [](P& p) { p.y = kF, p.width = 160; }),
+    each(with(rows_of(9, Activation::kIdentity), [](P& p) { p.y = kF, p.width = 160; }),
          "scales far apart in a row", Fill::kAllEqual);
-    both(with(rows_of(49, Activation::kIdentity), [](P& p) { p.experts = 1; }),
+    each(with(rows_of(49, Activation::kIdentity), [](P& p) { p.experts = 1; }),
          "32 rows and one more than 16");
-    both(with(rows_of(300, Activation::kSwiGlu), [](P& p) { p.experts = 1, p.features = 5, p.width = 320; }),
+    each(with(rows_of(300, Activation::kSwiGlu), [](P& p) { p.experts = 1, p.features = 5, p.width = 320; }),
          "more rows of one expert than sweep over one decoding");
-    both(with(rows_of(9, Activation::kIdentity), [](P& p) { p.y = kF, p.width = 160; }),
+    each(with(rows_of(9, Activation::kIdentity), [](P& p) { p.y = kF, p.width = 160; }),
          "some scales are NaN", Fill::kSomeNan);
+    each(with(gate_up(9, 3, 96, 192), [](P& p) { p.gate_order = GateOrder::kGateFirst; }),
+         "whole blocks of 64 x 64, gates first");
+    each({.rows = 20, .experts = 3, .features = 96, .width = 1440, .bias = true},
+         "half a block of 64 left over, of features and of width");
+    each({.rows = 20,
+          .experts = 3,
+          .features = 80,
+          .width = 192,
+          .w = kB,
+          .gate_order = GateOrder::kUpFirst,
+          .act = Activation::kSwiGlu},
+         "bf16 in blocks of 64 x 64, half of one left over");
     return out;
   }
 
@@ -280,7 +337,7 @@ struct Suite<ExpertGemm> {
     p.tokens = p.slots > 0 ? r.integer(0, 12) : 0;
     p.rows = (p.slots > 0 ? p.tokens * p.slots : r.integer(0, 40)) + r.integer(0, 1) * r.integer(0, 20);
     p.x = any_float(r), p.b = any_float(r), p.y = any_float(r);
-    p.layout = coin(r) ? WeightLayout::kPanels16 : WeightLayout::kRowMajor;
+    p.layout = kLayouts[r.integer(0, 2)];
     p.gate_order = static_cast<GateOrder>(r.integer(0, 2));
     p.act = static_cast<Activation>(r.integer(0, static_cast<int64_t>(Activation::kGeGluTanh)));
     p.alpha = 0.5 + 2 * r.uniform(), p.beta = r.uniform() - 0.5, p.limit = r.integer(0, 9) * r.uniform();

@@ -5,6 +5,7 @@
 #include "cases/combine.h"
 #include "cases/group_rows.h"
 #include "cases/lora_delta.h"
+#include "cases/pack_experts.h"
 #include "cases/rms_norm.h"
 #include "cases/route_group.h"
 #include "cases/route_topk.h"
@@ -21,8 +22,8 @@ template <class Op>
 class GpuConformance : public OnGpu {};
 
 // Operations whose every case must find a CUDA candidate.
-using Complete =
-    ::testing::Types<Combine, LoraDelta, RmsNorm, RouterGemm, RouteTopk, RouterRoute, GroupRows, RouteGroup>;
+using Complete = ::testing::Types<Combine, LoraDelta, PackExperts, RmsNorm, RouterGemm, RouteTopk,
+                                  RouterRoute, GroupRows, RouteGroup>;
 TYPED_TEST_SUITE(GpuConformance, Complete, OpNames);
 
 template <class Op>

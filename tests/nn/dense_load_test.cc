@@ -4,7 +4,7 @@
 
 #include "harness/devices.h"
 #include "harness/moe_files.h"
-#include "weights/panels.h"
+#include "weights/packing.h"
 
 namespace sluice::test {
 namespace {

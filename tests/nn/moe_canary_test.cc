@@ -33,6 +33,20 @@ TEST(Canary, EveryNamingSliceAndLevelPasses) {
   }
 }
 
+TEST(Canary, FragmentsPass) {
+  const auto device = cpu::open_device({.threads = 2}).value();
+  for (MoeNaming naming : kNamings) {
+    MoeConfig config = small_config(naming);
+    config.layout = WeightLayout::kFragments;
+    const RandomMoe moe(config, 5);
+    const Written file(moe.tensors(naming, 3));
+    const Slice slice{.tp_rank = 1, .tp_size = 2, .ep_rank = 1, .ep_size = 2};
+    const auto layer = loaded(*device, file, config, naming, slice);
+    const Status status = canary(*device, *layer, *file.checkpoint);
+    EXPECT_TRUE(status.ok()) << word(naming) << ": " << status.message;
+  }
+}
+
 TEST(Canary, AWeightedInputPasses) {
   const auto device = cpu::open_device({.threads = 1}).value();
   MoeConfig config = small_config(MoeNaming::kQwen3Moe);

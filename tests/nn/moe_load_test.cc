@@ -18,19 +18,19 @@ std::vector<uint8_t> bytes_of_tensor(const Tensor& t) {
                      : std::vector<uint8_t>{};
 }
 
-// One expert's panels by the plain road: rows joined in the config's order, then pack_panels16.
-void expect_packed(const RandomMatrix& m, const PanelMatrix& matrix, const Tensor& w, const Tensor& scales,
+// One expert's packed bytes by the plain road: rows joined in the config's order, then pack_matrix.
+void expect_packed(const RandomMatrix& m, const PackedMatrix& matrix, const Tensor& w, const Tensor& scales,
                    int64_t expert) {
-  const PanelShape s = panel_shape(matrix.features, matrix.gated, matrix.width);
-  std::vector<uint8_t> codes(static_cast<size_t>(s.code_bytes(m.fp4))),
-      panel_scales(static_cast<size_t>(s.scale_bytes()));
+  const PackedSizes s = packed_sizes(matrix);
+  std::vector<uint8_t> codes(static_cast<size_t>(s.code_bytes)),
+      panel_scales(static_cast<size_t>(s.scale_bytes));
   RandomMatrix copy = m;
   const Status packed =
-      pack_panels16(matrix,
-                    {make_tensor(copy.w.data(), matrix.w, {m.rows, m.width}),
-                     m.fp4 ? make_tensor(copy.scales.data(), DType::kU8, {m.rows, m.width / 32}) : Tensor{}},
-                    {make_tensor(codes.data(), DType::kU8, {s.code_bytes(m.fp4)}),
-                     m.fp4 ? make_tensor(panel_scales.data(), DType::kU8, {s.scale_bytes()}) : Tensor{}});
+      pack_matrix(matrix,
+                  {make_tensor(copy.w.data(), matrix.w, {m.rows, m.width}),
+                   m.fp4 ? make_tensor(copy.scales.data(), DType::kU8, {m.rows, m.width / 32}) : Tensor{}},
+                  {make_tensor(codes.data(), DType::kU8, {s.code_bytes}),
+                   m.fp4 ? make_tensor(panel_scales.data(), DType::kU8, {s.scale_bytes}) : Tensor{}});
   ASSERT_TRUE(packed.ok()) << packed.message;
   EXPECT_EQ(std::memcmp(w.row<uint8_t>(expert), codes.data(), codes.size()), 0) << "expert " << expert;
   if (m.fp4) {
@@ -39,19 +39,27 @@ void expect_packed(const RandomMatrix& m, const PanelMatrix& matrix, const Tenso
   }
 }
 
-PanelMatrix matrix_of(const MoeConfig& c, const RandomMatrix& m, bool up) {
+PackedMatrix matrix_of(const MoeConfig& c, const RandomMatrix& m, bool up) {
   const bool gated = up && is_gated(c.act);
   return {.features = gated ? m.rows / 2 : m.rows,
           .width = m.width,
           .gated = gated,
           .gate_order = c.gate_order,
-          .w = m.fp4 ? DType::kE2M1 : DType::kBF16};
+          .w = m.fp4 ? DType::kE2M1 : DType::kBF16,
+          .layout = c.layout};
 }
 
-TEST(MoeLoad, EveryNamingIsDetectedAndLoadedByteForByte) {
+class MoeLoadIn : public testing::TestWithParam<WeightLayout> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, MoeLoadIn,
+                         testing::Values(WeightLayout::kPanels16, WeightLayout::kFragments),
+                         [](const auto& layout) { return std::string(word(layout.param)); });
+
+TEST_P(MoeLoadIn, EveryNamingIsDetectedAndLoadedByteForByte) {
   const auto d = device();
   for (MoeNaming naming : kNamings) {
-    const RandomMoe moe(small_config(naming), 5);
+    MoeConfig config = small_config(naming);
+    config.layout = GetParam();
+    const RandomMoe moe(config, 5);
     const Written file(moe.tensors(naming, kLayer));
     const auto detected = detect(*file.checkpoint);
     ASSERT_TRUE(detected.ok()) << detected.status().message;
@@ -199,7 +207,7 @@ TEST(MoeLoad, WhatDoesNotFitIsRefusedByName) {
        Code::kInvalidArgument, "expert_w: wanted e2m1, found bf16"},
       {"another layout", MoeNaming::kGptOss,
        [](MoeConfig& c, Tensors&) { c.layout = WeightLayout::kRowMajor; }, Code::kInvalidArgument,
-       "layout: wanted panels16"},
+       "layout: wanted panels16 or fragments"},
       {"a NaN scale", MoeNaming::kGptOss,
        [](MoeConfig&, Tensors& t) {
          named(t, "down_proj_scales").bytes[(5 * 96 + 33) * 5 + 2] = std::byte{255};

@@ -8,7 +8,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(ExpertGemm, Conformance, ExpertGemm);
 
 // What a card calls batch invariant is: a row alone and the row among 77 of its expert have the same bits.
 TEST(ExpertGemmBatch, RowsAloneHaveTheSameBits) {
-  for (WeightLayout layout : {WeightLayout::kPanels16, WeightLayout::kRowMajor}) {
+  for (WeightLayout layout : {WeightLayout::kPanels16, WeightLayout::kRowMajor, WeightLayout::kFragments}) {
     for (DType w : {DType::kE2M1, DType::kBF16}) {
       ExpertGemm::Problem all{
           .rows = 77, .experts = 1, .features = 20, .width = 96, .w = w, .y = DType::kF32};

@@ -13,11 +13,11 @@ namespace {
 
 // `experts` matrices in a checkpoint's order, one behind the other, and room for their panels.
 struct Experts {
-  Experts(const PanelMatrix& matrix, int64_t experts, int64_t shift = 0) : m(matrix) {
+  Experts(const PackedMatrix& matrix, int64_t experts, int64_t shift = 0) : m(matrix) {
     const bool fp4 = m.w == DType::kE2M1;
     rows = (m.gated ? 2 : 1) * m.features;
     row_bytes = bytes_of(m.w, m.width), blocks = fp4 ? m.width / kMxBlock : 0;
-    const PanelShape s = panel_shape(m.features, m.gated, m.width);
+    const PackedSizes s = packed_sizes(m);
     Random random(7);
     // One byte more in front: a checkpoint promises no alignment.
     w.resize(static_cast<size_t>(experts * rows * row_bytes + shift));
@@ -25,16 +25,16 @@ struct Experts {
     for (uint8_t& b : w) b = static_cast<uint8_t>(random.bits());
     for (uint8_t& b : scales) b = static_cast<uint8_t>(random.integer(0, 254));
     first_w = w.data() + shift, first_scale = scales.data() + shift;
-    panels.resize(static_cast<size_t>(experts * s.code_bytes(fp4)));
-    panel_scales.resize(static_cast<size_t>(experts * s.scale_bytes()));
+    panels.resize(static_cast<size_t>(experts * s.code_bytes));
+    panel_scales.resize(static_cast<size_t>(experts * s.scale_bytes));
     auto made = packed_experts(
-        m, experts, make_tensor(panels.data(), DType::kU8, {experts, s.code_bytes(fp4)}),
-        fp4 ? make_tensor(panel_scales.data(), DType::kU8, {experts, s.scale_bytes()}) : Tensor{});
+        m, experts, make_tensor(panels.data(), DType::kU8, {experts, s.code_bytes}),
+        fp4 ? make_tensor(panel_scales.data(), DType::kU8, {experts, s.scale_bytes}) : Tensor{});
     EXPECT_TRUE(made.ok()) << made.status().message;
     packed = std::move(made).value();
   }
   // Gates and ups as spans of their own, where `gate_order` has them.
-  PanelSource source(int64_t expert) const {
+  MatrixSource source(int64_t expert) const {
     const auto span = [&](bool up) {
       const int64_t step = m.gated && m.gate_order == GateOrder::kInterleaved ? 2 : 1;
       const int64_t first = expert * rows + (m.gated ? gated_row(m.gate_order, m.features, 0, up) : 0);
@@ -47,7 +47,7 @@ struct Experts {
                      .row_step = step,
                      .expert = expert};
     };
-    return m.gated ? PanelSource{{span(false)}, {span(true)}} : PanelSource{{span(false)}, {}};
+    return m.gated ? MatrixSource{{span(false)}, {span(true)}} : MatrixSource{{span(false)}, {}};
   }
   Status pack_all(int threads) {
     for (int64_t e = 0; e < packed.header.experts; ++e) {
@@ -56,24 +56,29 @@ struct Experts {
     }
     return {};
   }
-  PanelMatrix m;
+  PackedMatrix m;
   int64_t rows = 0, row_bytes = 0, blocks = 0;
   std::vector<uint8_t> w, scales, panels, panel_scales;
   const uint8_t *first_w = nullptr, *first_scale = nullptr;
   PackedExperts packed;
 };
 
-std::vector<PanelMatrix> matrices() {
-  return {
+std::vector<PackedMatrix> matrices() {
+  std::vector<PackedMatrix> out = {
       {.features = 50, .width = 96, .gated = true, .w = DType::kE2M1},
       {.features = 300, .width = 64, .gated = true, .gate_order = GateOrder::kGateFirst, .w = DType::kE2M1},
       {.features = 33, .width = 32, .w = DType::kE2M1},
       {.features = 20, .width = 67, .gated = true, .gate_order = GateOrder::kUpFirst, .w = DType::kBF16},
       {.features = 290, .width = 31, .w = DType::kBF16}};
+  for (size_t i = 0, panels = out.size(); i < panels; ++i) {
+    out.push_back(out[i]);
+    out.back().layout = WeightLayout::kFragments;
+  }
+  return out;
 }
 
 TEST(Packed, UnpackGivesTheSourceBytesBackOnAnyNumberOfThreads) {
-  for (const PanelMatrix& m : matrices()) {
+  for (const PackedMatrix& m : matrices()) {
     std::vector<uint64_t> prints;
     for (int threads : {1, 3}) {
       Experts x(m, 3, 1);
@@ -101,7 +106,7 @@ TEST(Packed, UnpackGivesTheSourceBytesBackOnAnyNumberOfThreads) {
 }
 
 TEST(Packed, EveryChangedBitIsNoticedAndPaddingIsNot) {
-  const PanelMatrix m{.features = 20, .width = 64, .gated = true, .w = DType::kE2M1};
+  const PackedMatrix m{.features = 20, .width = 64, .gated = true, .w = DType::kE2M1};
   Experts x(m, 2);
   ASSERT_TRUE(x.pack_all(1).ok());
   for (size_t at : {size_t{0}, size_t{333}, size_t{2048 + 1}}) {
@@ -118,7 +123,7 @@ TEST(Packed, EveryChangedBitIsNoticedAndPaddingIsNot) {
 }
 
 TEST(Packed, AHeaderOfAnotherKindIsRefused) {
-  const PanelMatrix m{.features = 20, .width = 64, .gated = true, .w = DType::kE2M1};
+  const PackedMatrix m{.features = 20, .width = 64, .gated = true, .w = DType::kE2M1};
   Experts x(m, 2);
   ASSERT_TRUE(verify(x.packed.header, m, 2).ok());
   const auto refused = [&](auto change, const std::string& words) {
@@ -130,8 +135,10 @@ TEST(Packed, AHeaderOfAnotherKindIsRefused) {
   };
   refused([](PackedHeader& h) { h.magic ^= 1; }, "magic");
   refused([](PackedHeader& h) { h.version = 2; }, "version: wanted 1, found 2");
-  refused([](PackedHeader& h) { h.layout = WeightLayout::kRowMajor; },
+  refused([](PackedHeader& h) { h.matrix.layout = WeightLayout::kRowMajor; },
           "layout: wanted panels16, found row_major");
+  refused([](PackedHeader& h) { h.matrix.layout = WeightLayout::kFragments; },
+          "layout: wanted panels16, found fragments");
   refused([](PackedHeader& h) { h.matrix.features = 21; },
           "wanted e2m1 20 x 64 gated, found e2m1 21 x 64 gated");
   refused([](PackedHeader& h) { h.matrix.gated = false; }, "found e2m1 20 x 64");
@@ -143,7 +150,7 @@ TEST(Packed, AHeaderOfAnotherKindIsRefused) {
 }
 
 TEST(Packed, AScaleOf255IsRefusedByPlaceAndAReplacementChangesNothingThen) {
-  const PanelMatrix m{.features = 300, .width = 96, .gated = true, .w = DType::kE2M1};
+  const PackedMatrix m{.features = 300, .width = 96, .gated = true, .w = DType::kE2M1};
   Experts x(m, 2);
   ASSERT_TRUE(x.pack_all(2).ok());
   const std::vector<uint8_t> panels = x.panels, scales = x.panel_scales;
@@ -163,8 +170,13 @@ TEST(Packed, AScaleOf255IsRefusedByPlaceAndAReplacementChangesNothingThen) {
   EXPECT_EQ(pack_expert(&x.packed, 2, x.source(1), 1, CheckFirst::kNo).code, Code::kInvalidArgument);
 }
 
-TEST(Packed, AReplacedExpertIsAsIfFreshlyPacked) {
-  const PanelMatrix m{.features = 50, .width = 96, .gated = true, .w = DType::kE2M1};
+class PackedIn : public testing::TestWithParam<WeightLayout> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, PackedIn,
+                         testing::Values(WeightLayout::kPanels16, WeightLayout::kFragments),
+                         [](const auto& layout) { return std::string(word(layout.param)); });
+
+TEST_P(PackedIn, AReplacedExpertIsAsIfFreshlyPacked) {
+  const PackedMatrix m{.features = 50, .width = 96, .gated = true, .w = DType::kE2M1, .layout = GetParam()};
   Experts x(m, 3);
   ASSERT_TRUE(x.pack_all(1).ok());
   const void* before = x.packed.w.data;

@@ -17,13 +17,10 @@ constexpr Row kMeasured[] = {
 
 void need_expert_blocks(Refusal& r, const ExpertGemm::Problem& p, const DeviceInfo& d) {
   need_sm90(r, d);
-  r.need(p.layout == WeightLayout::kRowMajor,
-         "layout row_major (its blocks of 64 x 64 are packed from it; panels16 is made for CPUs)",
+  r.need(p.layout == WeightLayout::kFragments, "layout fragments (ops/fragment_layout.h)",
          "layout=" + std::string(word(p.layout)));
   need_type(r, "x", p.x, DType::kBF16, "wgmma operand");
-  need_multiple(r, "width", p.width, 64, "blocks of 64 x 64 weights");
-  need_multiple(r, "rows of an expert's weights", ExpertGemm::weight_rows(p), 64,
-                "blocks of 64 x 64 weights");
+  need_multiple(r, "width", p.width, 8, "copies of 16 bytes");
 }
 
 ExpertLoad expert_load(const ExpertGemm::Problem& p) {

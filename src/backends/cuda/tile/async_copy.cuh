@@ -18,4 +18,10 @@ __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 
+// One arrival at a barrier of shared memory (mbarrier.cuh) as soon as all copies that this thread has begun are there; the
+// thread goes on at once. Whoever waits for it and reads by wgmma fences first (fence_for_async).
+__device__ __forceinline__ void arrive_after_copies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 }  // namespace sluice::cuda::tile

@@ -65,6 +65,21 @@ __device__ __forceinline__ void barrier_arrive_remote(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// One arrival by one lane of a converged warp; none if `truly` is 0. Without a branch: ptxas takes no branches between a
+// wgmma and its wait.
+__device__ __forceinline__ void arrive_by_warp(uint32_t barrier, uint32_t truly = 1) {
+  asm volatile(
+      "{\n"
+      ".reg .pred one, truly;\n"
+      "setp.ne.u32 truly, %1, 0;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "and.pred one, one, truly;\n"
+      "@one mbarrier.arrive.shared::cta.b64 _, [%0];\n"
+      "}" ::"r"(barrier),
+      "r"(truly)
+      : "memory");
+}
+
 // Returns once the phase of this parity (0 first) is complete; the bytes that it counted are then visible.
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
@@ -94,6 +109,12 @@ __device__ __forceinline__ int barrier_test(uint32_t barrier, uint32_t parity) {
       : "r"(barrier), "r"(parity)
       : "memory");
   return done;
+}
+
+// The same for a whole warp, which leaves together: what follows may elect a lane without asking who is there.
+__device__ __forceinline__ void barrier_wait_by_warp(uint64_t* barrier, uint32_t parity) {
+  barrier_wait(barrier, parity);
+  __syncwarp();
 }
 
 // A place in a ring of stages, and the parity of the phase that is under way there.

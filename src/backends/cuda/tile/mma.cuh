@@ -20,4 +20,13 @@ __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// Four matrices of 8 rows x 16 bytes from shared memory: lane l says where row l % 8 of matrix l / 8 is, aligned to 16, and
+// gets of each matrix 4 bytes of row l / 4, at byte 4 * (l % 4). Two of them are a b of mma().
+__device__ __forceinline__ void load_matrices(uint32_t (&out)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(address)
+               : "memory");
+}
+
 }  // namespace sluice::cuda::tile

@@ -33,9 +33,12 @@ __device__ __forceinline__ void hold(float (&d)[kRegisters]) {
 
 // Describes a tile of 128-byte rows in the order of swizzle.cuh: 64 values of the summed dimension each. 16 values further
 // along the row: + kNext16; a tile that lies `bytes` further: + bytes / kDescribed.
-__device__ __forceinline__ uint64_t describe_tile(const void* shared) {
+__device__ __forceinline__ uint64_t describe_tile(uint32_t shared) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kGroupsOf8Rows = uint64_t{1024 / 16} << 32;
-  return kSwizzle128 | kGroupsOf8Rows | uint64_t{1} << 16 | (shared_address(shared) & 0x3ffff) >> 4;
+  return kSwizzle128 | kGroupsOf8Rows | uint64_t{1} << 16 | (shared & 0x3ffff) >> 4;
+}
+__device__ __forceinline__ uint64_t describe_tile(const void* shared) {
+  return describe_tile(shared_address(shared));
 }
 constexpr uint32_t kDescribed = 16;
 constexpr uint64_t kNext16 = 32 / kDescribed;

@@ -1,7 +1,8 @@
-#include "weights/panels.h"
+#include "weights/packing.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -13,10 +14,10 @@ namespace {
 
 // One matrix in both layouts, with bytes behind each buffer that must survive.
 struct Buffers {
-  explicit Buffers(const PanelMatrix& m) : matrix(m) {
+  explicit Buffers(const PackedMatrix& m) : matrix(m) {
     const bool fp4 = m.w == DType::kE2M1;
     const int64_t rows = m.gated ? 2 * m.features : m.features;
-    const PanelShape s = panel_shape(m.features, m.gated, m.width);
+    const PackedSizes s = packed_sizes(m);
     Random random(11);
     const auto fresh = [&](std::vector<uint8_t>& v, int64_t bytes) {
       v.resize(static_cast<size_t>(bytes) + 8);
@@ -24,44 +25,52 @@ struct Buffers {
     };
     fresh(w, bytes_of(m.w, rows * m.width));
     fresh(scales, rows * (m.width / kMxBlock));
-    fresh(panel_w, s.code_bytes(fp4));
-    fresh(panel_scales, s.scale_bytes());
+    // What a NaN scale covers does not come back from fragments: tests/weights/fragments_test.cc.
+    if (m.layout == WeightLayout::kFragments)
+      for (uint8_t& scale : scales) scale = static_cast<uint8_t>(std::min<int>(scale, 254));
+    fresh(panel_w, s.code_bytes);
+    fresh(panel_scales, s.scale_bytes);
     rowwise = {make_tensor(w.data(), m.w, {rows, m.width}), {}};
-    panels = {make_tensor(panel_w.data(), DType::kU8, {s.code_bytes(fp4)}), {}};
+    panels = {make_tensor(panel_w.data(), DType::kU8, {s.code_bytes}), {}};
     if (!fp4) return;
     rowwise.scales = make_tensor(scales.data(), DType::kU8, {rows, m.width / kMxBlock});
-    panels.scales = make_tensor(panel_scales.data(), DType::kU8, {s.scale_bytes()});
+    panels.scales = make_tensor(panel_scales.data(), DType::kU8, {s.scale_bytes});
   }
-  PanelMatrix matrix;
+  PackedMatrix matrix;
   std::vector<uint8_t> w, scales, panel_w, panel_scales;
   RowMajorWeights rowwise;
-  PanelWeights panels;
+  PackedWeights panels;
 };
 
-std::vector<PanelMatrix> matrices() {
-  std::vector<PanelMatrix> out;
+std::vector<PackedMatrix> matrices(WeightLayout layout) {
+  std::vector<PackedMatrix> out;
   for (DType w : {DType::kBF16, DType::kE2M1}) {
     for (int64_t features : {1, 16, 17, 50}) {
       for (int64_t width :
            w == DType::kE2M1 ? std::vector<int64_t>{32, 96} : std::vector<int64_t>{1, 31, 64, 67}) {
-        out.push_back({.features = features, .width = width, .w = w});
+        out.push_back({.features = features, .width = width, .w = w, .layout = layout});
         for (GateOrder order : {GateOrder::kInterleaved, GateOrder::kGateFirst, GateOrder::kUpFirst})
-          out.push_back({.features = features, .width = width, .gated = true, .gate_order = order, .w = w});
+          out.push_back({.features = features,
+                         .width = width,
+                         .gated = true,
+                         .gate_order = order,
+                         .w = w,
+                         .layout = layout});
       }
     }
   }
   return out;
 }
 
-std::string describe(const PanelMatrix& m) {
-  return std::string(text(m.w)) + " " + std::to_string(m.features) + " x " + std::to_string(m.width) +
-         (m.gated ? " gated " + std::string(word(m.gate_order)) : "");
+std::string describe(const PackedMatrix& m) {
+  return std::string(word(m.layout)) + " " + text(m.w) + " " + std::to_string(m.features) + " x " +
+         std::to_string(m.width) + (m.gated ? " gated " + std::string(word(m.gate_order)) : "");
 }
 
 TEST(Panels, EachWeightLiesWhereTheLayoutSays) {
-  for (const PanelMatrix& m : matrices()) {
+  for (const PackedMatrix& m : matrices(WeightLayout::kPanels16)) {
     Buffers b(m);
-    ASSERT_TRUE(pack_panels16(m, b.rowwise, b.panels).ok()) << describe(m);
+    ASSERT_TRUE(pack_matrix(m, b.rowwise, b.panels).ok()) << describe(m);
     const PanelShape s = panel_shape(m.features, m.gated, m.width);
     const bool fp4 = m.w == DType::kE2M1;
     int64_t wrong = 0;
@@ -89,21 +98,23 @@ TEST(Panels, EachWeightLiesWhereTheLayoutSays) {
   }
 }
 
-TEST(Panels, UnpackInvertsPackAndNothingElseIsWritten) {
-  for (const PanelMatrix& m : matrices()) {
+TEST(Packing, UnpackInvertsPackAndNothingElseIsWritten) {
+  std::vector<PackedMatrix> all = matrices(WeightLayout::kPanels16);
+  for (const PackedMatrix& m : matrices(WeightLayout::kFragments)) all.push_back(m);
+  for (const PackedMatrix& m : all) {
     Buffers b(m), again(m);
     const auto tail = [](const std::vector<uint8_t>& v) {
       return std::vector<uint8_t>(v.end() - 8, v.end());
     };
     const auto panel_tail = tail(b.panel_w), scale_tail = tail(b.panel_scales);
-    ASSERT_TRUE(pack_panels16(m, b.rowwise, b.panels).ok()) << describe(m);
+    ASSERT_TRUE(pack_matrix(m, b.rowwise, b.panels).ok()) << describe(m);
     EXPECT_EQ(tail(b.panel_w), panel_tail);
     EXPECT_EQ(tail(b.panel_scales), scale_tail);
     const auto w = b.w, scales = b.scales;
     for (size_t i = 0; i + 8 < b.w.size(); ++i) b.w[i] ^= 0xFF;
     if (m.w == DType::kE2M1)
       for (size_t i = 0; i + 8 < b.scales.size(); ++i) b.scales[i] ^= 0xFF;
-    ASSERT_TRUE(unpack_panels16(m, b.panels, b.rowwise).ok());
+    ASSERT_TRUE(unpack_matrix(m, b.panels, b.rowwise).ok());
     EXPECT_EQ(b.w, w) << describe(m);
     EXPECT_EQ(b.scales, scales) << describe(m);
   }
@@ -114,7 +125,7 @@ TEST(Panels, GateOrdersMeetInTheSamePanels) {
   constexpr int64_t kFeatures = 18, kWidth = 32;
   std::vector<std::vector<uint8_t>> images;
   for (GateOrder order : {GateOrder::kInterleaved, GateOrder::kGateFirst, GateOrder::kUpFirst}) {
-    const PanelMatrix m{.features = kFeatures, .width = kWidth, .gated = true, .gate_order = order};
+    const PackedMatrix m{.features = kFeatures, .width = kWidth, .gated = true, .gate_order = order};
     Buffers b(m);
     for (int64_t i = 0; i < kFeatures; ++i) {
       const int64_t gate = order == GateOrder::kInterleaved ? 2 * i
@@ -128,7 +139,7 @@ TEST(Panels, GateOrdersMeetInTheSamePanels) {
         b.rowwise.w.as<BF16>()[up * kWidth + k] = {static_cast<uint16_t>(0x8000 + i * 64 + k)};
       }
     }
-    ASSERT_TRUE(pack_panels16(m, b.rowwise, b.panels).ok());
+    ASSERT_TRUE(pack_matrix(m, b.rowwise, b.panels).ok());
     EXPECT_EQ(b.panels.w.as<BF16>()[2 * 3].bits, 3 * 64) << "panel 0 begins with the gates";
     images.emplace_back(b.panel_w.begin(), b.panel_w.end() - 8);
   }
@@ -136,22 +147,24 @@ TEST(Panels, GateOrdersMeetInTheSamePanels) {
   EXPECT_EQ(images[0], images[2]);
 }
 
-TEST(Panels, WrongTensorsAreNamedWithWhatWasWanted) {
-  const PanelMatrix m{.features = 20, .width = 64, .gated = true, .w = DType::kE2M1};
+TEST(Packing, WrongTensorsAreNamedWithWhatWasWanted) {
+  const PackedMatrix m{.features = 20, .width = 64, .gated = true, .w = DType::kE2M1};
   Buffers b(m);
-  const auto refused = [&](const PanelMatrix& matrix, std::string_view words) {
-    const Status status = pack_panels16(matrix, b.rowwise, b.panels);
+  const auto refused = [&](const PackedMatrix& matrix, std::string_view words) {
+    const Status status = pack_matrix(matrix, b.rowwise, b.panels);
     EXPECT_EQ(status.code, Code::kInvalidArgument);
     EXPECT_NE(status.message.find(words), std::string::npos) << status.message;
-    EXPECT_EQ(unpack_panels16(matrix, b.panels, b.rowwise).message, status.message);
+    EXPECT_EQ(unpack_matrix(matrix, b.panels, b.rowwise).message, status.message);
   };
   refused({.features = 20, .width = 48, .gated = true, .w = DType::kE2M1}, "width=48");
   refused({.features = 0, .width = 64, .w = DType::kE2M1}, "features=0");
   refused({.features = 20, .width = 64, .gated = true, .w = DType::kF32}, "w=f32");
   refused({.features = 20, .width = 64, .w = DType::kE2M1}, "e2m1[20, 64]");
   refused({.features = 20, .width = 64, .gated = true, .w = DType::kBF16}, "bf16[40, 64]");
+  refused({.features = 20, .width = 64, .w = DType::kE2M1, .layout = WeightLayout::kRowMajor},
+          "layout panels16 or fragments");
   b.panels.scales.shape[0] -= 1;
-  refused(m, "panels of scales: shape: wanted u8[128], found u8[127]");
+  refused(m, "packed scales: shape: wanted u8[128], found u8[127]");
 }
 
 }  // namespace

@@ -1,0 +1,79 @@
+// Packing of experts by tables: a byte of two codes becomes its bits of a word by one lookup, four bytes a word.
+//
+// Wins    always: memory is near the limit, and nothing of a row block leaves the cache before it is done.
+// Loses   never.
+// Limits  none beyond the contract.
+// Source  original; the contract is ops/pack_experts.h, the loops are ops/fragment_codec.h's.
+#include <algorithm>
+
+#include "backends/cpu/card.h"
+#include "ops/fragment_codec.h"
+#include "ops/pack_experts.h"
+
+namespace sluice::cpu {
+namespace {
+
+struct Rows {
+  FragmentRowsOut codes{}, scales{};
+  FragmentRows codes_in{}, scales_in{};
+};
+Rows rows_of(const PackExperts::Problem& p, const PackExperts::Args& a, int64_t expert, int64_t block) {
+  Rows out;
+  for (int64_t r = 0; r < kFragmentRows; ++r) {
+    const int64_t row = PackExperts::source_row(p, {block, r});
+    if (row < 0) continue;
+    const int64_t flat = expert * PackExperts::weight_rows(p) + row;
+    const auto at = static_cast<size_t>(r);
+    out.codes_in[at] = out.codes[at] = a.rows.as<std::byte>() + flat * PackExperts::row_bytes(p);
+    if (p.w == DType::kE2M1)
+      out.scales_in[at] = out.scales[at] =
+          a.row_scales.as<std::byte>() + flat * PackExperts::row_scale_bytes(p);
+  }
+  return out;
+}
+
+void one_block(const PackExperts::Problem& p, const PackExperts::Args& a, int64_t expert, int64_t block) {
+  const FragmentShape s = PackExperts::shape(p);
+  const bool fp4 = p.w == DType::kE2M1;
+  const Rows rows = rows_of(p, a, expert, block);
+  std::byte* scales = fp4 ? a.packed_scales.as<std::byte>() + expert * s.scale_bytes() : nullptr;
+  const FragmentBlock at =
+      fragment_block(s, a.packed.as<std::byte>() + expert * s.code_bytes(fp4), scales, block);
+  if (!fp4) {
+    p.unpack ? unpack_fragment_rows_bf16(at.codes, p.width, rows.codes)
+             : pack_fragment_rows_bf16(rows.codes_in, p.width, at.codes);
+    return;
+  }
+  if (p.unpack) return unpack_fragment_rows(at, p.width, rows.codes, rows.scales);
+  pack_fragment_rows(rows.codes_in, rows.scales_in, p.width, at);
+  if (block + 1 == s.row_blocks) std::fill(at.top + kFragmentRows, scales + s.scale_bytes(), std::byte{0});
+}
+
+Refusal supports(const PackExperts::Problem&, const DeviceInfo&) { return {}; }
+
+double cost_us(const PackExperts::Problem& p, const DeviceInfo& d) {
+  return roofline_us<PackExperts>(p, d, 0.3, d.f32_flops_per_us);
+}
+
+Status enqueue(const PackExperts::Problem& p, const PackExperts::Args& a, Workspace, Stream s) {
+  return submit(s, [p, a](Queue& q) {
+    const int64_t blocks = PackExperts::shape(p).row_blocks;
+    q.pool->run(p.experts * blocks, 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) one_block(p, a, i / blocks, i % blocks);
+    });
+  });
+}
+
+}  // namespace
+
+extern const Candidate<PackExperts> pack_experts_tables = {
+    .name = "cpu.pack_experts.tables",
+    .backend = Backend::kCpu,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = no_workspace<PackExperts>,
+    .enqueue = enqueue,
+    .batch_invariant = true,
+};
+
+}  // namespace sluice::cpu

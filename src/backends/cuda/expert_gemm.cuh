@@ -1,0 +1,298 @@
+// What the expert GEMM kernels share: their parameters, the list of tiles that a grid walks, and what becomes of sums.
+#pragma once
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "backends/cuda/tile/activation.cuh"
+#include "backends/cuda/tile/async_copy.cuh"
+#include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/mxfp4.cuh"
+#include "backends/cuda/tile/shared.cuh"
+#include "backends/cuda/tile/swizzle.cuh"
+#include "backends/cuda/tile/vector.cuh"
+#include "ops/expert_gemm.h"
+#include "ops/fragment_layout.h"
+
+namespace sluice::cuda {
+
+// As ops/expert_gemm.h has it, for weights in the layout `fragments`.
+struct ExpertParameters {
+  const __nv_bfloat16* x = nullptr;
+  const uint8_t *w = nullptr, *w_scale = nullptr;
+  const void* bias = nullptr;
+  const float *act_params = nullptr, *weights = nullptr;
+  const int32_t *row_begin = nullptr, *row_count = nullptr, *order = nullptr;
+  void* y = nullptr;
+  int64_t x_stride = 0, y_stride = 0, w_bytes = 0, scale_bytes = 0, top_begin = 0;
+  int experts = 0, features = 0, width = 0, slots = 0;
+  int row_blocks = 0, k_blocks = 0;
+  int x_wide = 0;  // rows of x begin at multiples of 16 bytes
+  int y_wide = 0;  // the same of y, and features is a multiple of 8
+  int bias_f32 = 0, y_f32 = 0;
+  GateOrder gate_order = GateOrder::kInterleaved;
+  tile::ActivationValues act;
+};
+
+// Fills in everything of a problem whose layout is kFragments.
+ExpertParameters expert_parameters(const ExpertGemm::Problem& problem, const ExpertGemm::Args& args);
+
+#ifdef __CUDACC__
+
+__device__ __forceinline__ int ceil_div(int n, int by) { return (n + by - 1) / by; }
+
+// The same value, which is the same in all lanes, in a form that the compiler knows to be: what a copy engine is told from
+// other registers it is told by a loop over lanes.
+__device__ __forceinline__ int uniform(int v) { return __shfl_sync(0xffffffffu, v, 0); }
+
+// One tile of the list: row blocks of one expert's weights x some of its rows.
+struct ExpertTile {
+  int expert, first_block, row, rows;  // row: of y
+};
+
+// Tiles of all experts, one expert behind the other; within one, the tiles of the same weights are neighbours.
+struct ExpertTileList {
+  const int32_t* before = nullptr;  // shared memory: tiles of the experts in front, [experts + 1]
+  int row_chunks = 0, blocks_each = 0, rows_most = 0;
+
+  __device__ __forceinline__ int tiles_of(int rows) const { return ceil_div(rows, rows_most) * row_chunks; }
+  __device__ __forceinline__ int tiles(const ExpertParameters& p) const { return uniform(before[p.experts]); }
+  // The tile `index` < tiles(). Whole warps call it.
+  __device__ __forceinline__ ExpertTile at(const ExpertParameters& p, int index) const {
+    int low = 0, high = p.experts;  // before[low] <= index < before[high]
+#pragma unroll 1
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (before[middle] <= index ? low : high) = middle;
+    }
+    const int rows = __ldg(p.row_count + low), within = index - before[low];
+    const int tiles = ceil_div(rows, rows_most), each = (ceil_div(rows, tiles) + 7) & ~7;
+    const int first = within % tiles * each;
+    return {uniform(low), uniform(within / tiles * blocks_each), uniform(__ldg(p.row_begin + low) + first),
+            uniform(min(each, rows - first))};
+  }
+};
+
+// Fills `before`; all threads of the block call it. scratch: shared memory, a word for each warp.
+__device__ __forceinline__ void count_expert_tiles(const ExpertParameters& p, const ExpertTileList& list,
+                                                   int32_t* before, int32_t* scratch) {
+  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
+  const int threads = static_cast<int>(blockDim.x);
+  int so_far = 0;
+#pragma unroll 1
+  for (int base = 0; base < p.experts; base += threads) {
+    const int e = base + tid;
+    const int tiles = e < p.experts ? list.tiles_of(p.row_count[e]) : 0;
+    int up_to = tiles;
+#pragma unroll
+    for (int far = 1; far < 32; far *= 2) {
+      const int other = __shfl_up_sync(0xffffffffu, up_to, far);
+      up_to += lane >= far ? other : 0;
+    }
+    if (lane == 31) scratch[warp] = up_to;
+    __syncthreads();
+    int all = 0;
+#pragma unroll 1
+    for (int w = 0; w < threads / 32; ++w) {
+      if (w < warp) up_to += scratch[w];
+      all += scratch[w];
+    }
+    if (e < p.experts) before[e] = so_far + up_to - tiles;
+    so_far += all;
+    __syncthreads();
+  }
+  if (tid == 0) before[p.experts] = so_far;
+  __syncthreads();
+}
+
+// Fetches rows of x, from wherever they are, to tiles in shared memory (swizzle.cuh), 16 bytes a thread at a time: kXWarps
+// warps, a warp four rows at once. kMost: rows of a tile. Where a thread's rows are stays in registers.
+constexpr int kXWarps = 3, kXThreads = 32 * kXWarps;
+template <int kMost>
+struct RowFetch {
+  static constexpr int kApart = 4 * kXWarps;  // from one row of a thread to its next
+  static constexpr int kEach = (kMost + kApart - 1) / kApart;
+  static constexpr int kXBytes = kMost * tile::kSwizzledRowBytes;  // of a k block
+
+  uint32_t place[kEach];  // in pieces of 16 bytes where rows of x are aligned, else in numbers
+  int first, piece, rows;
+
+  // tid < kXThreads
+  __device__ __forceinline__ explicit RowFetch(int tid) : first(tid / 8), piece(tid % 8), rows(0) {}
+  __device__ __forceinline__ void begin(const ExpertParameters& p, const ExpertTile& t) {
+    rows = t.rows;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int r = first + i * kApart;
+      if (r >= rows) break;
+      const int64_t from = p.slots > 0 ? p.order[t.row + r] / p.slots : t.row + r;
+      place[i] = static_cast<uint32_t>(from * (p.x_wide ? p.x_stride / 8 : p.x_stride));
+    }
+  }
+  // k blocks k to k + kSteps - 1; zeros beyond the width.
+  template <int kSteps>
+  __device__ __forceinline__ void copy(const ExpertParameters& p, uint32_t to, int k) const {
+    const int column = k * static_cast<int>(kFragmentWidth) + piece * 8;
+    const __nv_bfloat16* x = p.x + column;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int r = first + i * kApart;
+      if (r >= rows) break;
+      const uint32_t there = to + tile::swizzled(static_cast<uint32_t>(r), static_cast<uint32_t>(piece * 16));
+      if (p.x_wide) {
+        const __nv_bfloat16* from = x + static_cast<uint64_t>(place[i]) * 8;
+#pragma unroll
+        for (int s = 0; s < kSteps; ++s) {
+          const bool in = column + s * static_cast<int>(kFragmentWidth) < p.width;
+          tile::copy_16(there + s * kXBytes, in ? from + s * kFragmentWidth : p.x, in);
+        }
+      } else {
+#pragma unroll 1
+        for (int s = 0; s < kSteps; ++s) copy_plainly(p, there + s * kXBytes, place[i], column + s * 64);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static void copy_plainly(const ExpertParameters& p, uint32_t to, uint32_t from,
+                                                      int column) {
+    const auto* numbers = reinterpret_cast<const uint16_t*>(p.x) + from + column;
+    uint32_t pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      pairs[i] = column < p.width ? numbers[2 * i] | static_cast<uint32_t>(numbers[2 * i + 1]) << 16 : 0;
+    tile::store_shared(to, make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
+  }
+};
+// An arrival of this thread once its part of a stage is there.
+__device__ __forceinline__ void arrive_with_x(const ExpertParameters& p, uint64_t* barrier) {
+  if (p.x_wide) {
+    tile::arrive_after_copies(tile::shared_address(barrier));
+  } else {
+    tile::barrier_arrive(barrier);
+  }
+}
+
+__device__ __forceinline__ float load_bias(const ExpertParameters& p, int64_t at) {
+  return p.bias_f32 ? static_cast<const float*>(p.bias)[at]
+                    : __bfloat162float(static_cast<const __nv_bfloat16*>(p.bias)[at]);
+}
+
+// What a lane does with sums of 16 weight rows (a slab of a row block): of 16 columns at a time it has column lane % 16 and
+// kEach features of it, from lane / 16 * kEach on.
+template <bool kGated>
+struct SlabFinish {
+  static constexpr int kEach = kGated ? 4 : 8;
+  static constexpr int kColumns = 16, kColumnBytes = 80;  // 16 rows, and what keeps columns in different banks
+  static constexpr int kStagingBytes = kColumns * kColumnBytes;
+  static constexpr int kUps = kGated ? kEach : 1;
+
+  int feature;  // the first
+  float factor[kEach], bias[kEach], up_factor[kUps], up_bias[kUps];
+
+  // slab: 0..3 of the row block; tops: of the row block's rows, or null.
+  __device__ __forceinline__ SlabFinish(const ExpertParameters& p, int expert, int block, int slab,
+                                        const uint8_t* tops) {
+    const int first = static_cast<int>(threadIdx.x % 32) / 16 * kEach;
+    feature = static_cast<int>(fragment_feature(kGated, {block, slab * 16 + first}).feature);
+    const int64_t rows = static_cast<int64_t>(expert) * (kGated ? 2 * p.features : p.features);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int row = slab * 16 + first + i, at = feature + i;
+      factor[i] = tops ? tile::row_factor(tops[row]) : 1.f;
+      bias[i] = 0;
+      if constexpr (kGated) {
+        up_factor[i] = tops ? tile::row_factor(tops[row + 8]) : 1.f;
+        up_bias[i] = 0;
+      }
+      if (!p.bias || at >= p.features) continue;
+      bias[i] = load_bias(p, rows + (kGated ? gated_row(p.gate_order, p.features, at, false) : at));
+      if constexpr (kGated) up_bias[i] = load_bias(p, rows + gated_row(p.gate_order, p.features, at, true));
+    }
+  }
+
+  // staged: this warp's, filled by stage_sums(); column: the first of 16; the tile's first `t.rows` columns are real.
+  __device__ __forceinline__ void write(const ExpertParameters& p, const tile::ActivationValues& act,
+                                        const ExpertTile& t, int column, uint32_t staged) const {
+    const int lane = static_cast<int>(threadIdx.x % 32), row = t.row + column + lane % 16;
+    const uint32_t from = staged + lane % 16 * kColumnBytes + lane / 16 * kEach * 4;
+    float x[kEach], u[kUps];
+#pragma unroll
+    for (int i = 0; i < kEach; i += 4) tile::load_shared_floats(x + i, from + i * 4);
+    if constexpr (kGated) tile::load_shared_floats(u, from + 32);
+    if (column + lane % 16 >= t.rows) return;
+    const float in = p.weights ? p.weights[p.order[row]] : 1.f;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      x[i] = fmaf(x[i] * factor[i], in, bias[i]);
+      if constexpr (kGated) u[i] = fmaf(u[i] * up_factor[i], in, up_bias[i]);
+    }
+    if constexpr (kGated) {
+      tile::activate_gated(act, x, u);
+    } else {
+      tile::activate_plain(act, x);
+    }
+    const int64_t at = row * p.y_stride + feature;
+    if (p.y_f32) {
+      put(static_cast<float*>(p.y) + at, x, p);
+    } else {
+      put(static_cast<__nv_bfloat16*>(p.y) + at, x, p);
+    }
+  }
+
+ private:
+  template <class T>
+  __device__ __forceinline__ void put(T* y, const float (&x)[kEach], const ExpertParameters& p) const {
+    if (p.y_wide && feature + kEach <= p.features) return tile::store(y, x);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (feature + i < p.features) y[i] = tile::from_f32<T>(x[i]);
+  }
+};
+
+// Columns 16 c .. 16 c + 15 of a warp's 16 rows of sums (wgmma.cuh), to its staging. A switch, so that the code behind it
+// stands once and not for each c: it runs cold.
+template <int N>
+__device__ __forceinline__ void stage_sums(const float (&d)[N / 2], int c, uint32_t staging) {
+  constexpr int kColumnBytes = SlabFinish<false>::kColumnBytes;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const uint32_t to = staging + 2 * (lane % 4) * kColumnBytes + lane / 4 * 4;
+  const auto put = [&](int j, uint32_t column) {
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i)
+      tile::store_shared(to + (column + i % 2) * kColumnBytes + i / 2 * 32, d[4 * j + i]);
+  };
+  switch (c) {
+#define SLUICE_CASE(C)                               \
+  case C:                                            \
+    if constexpr (16 * C < N) put(2 * C, 0);         \
+    if constexpr (16 * C + 8 < N) put(2 * C + 1, 8); \
+    break;
+    SLUICE_CASE(0)
+    SLUICE_CASE(1)
+    SLUICE_CASE(2)
+    SLUICE_CASE(3)
+    SLUICE_CASE(4)
+    SLUICE_CASE(5)
+    SLUICE_CASE(6)
+    SLUICE_CASE(7)
+    SLUICE_CASE(8)
+    SLUICE_CASE(9)
+    SLUICE_CASE(10)
+    SLUICE_CASE(11)
+#undef SLUICE_CASE
+    default:
+      break;
+  }
+}
+
+__device__ __forceinline__ tile::ActivationValues activation_of(const ExpertParameters& p, int expert) {
+  if (!p.act_params) return p.act;
+  const float* values = p.act_params + 3 * expert;
+  if (p.act.which == Activation::kSwiGlu) return p.act;  // which has none
+  return {p.act.which, values[0], values[1], values[2]};
+}
+
+#endif
+
+}  // namespace sluice::cuda

@@ -1,0 +1,379 @@
+// Packing of experts into fragments and back: a block of threads has one row block of one expert and reads it as it
+// lies, 32 bytes of eight rows in each instruction of a warp.
+//
+// Wins    always so far: bytes are moved once; four lanes exchange what they have read by shuffles.
+// Loses   half of the bandwidth in e2m1 to moving bits (2.2 TB/s of bytes read and written, where bf16 moves 3.6), and more
+//         where one small expert is packed alone. Blocks of 128 and 512 threads were slower.
+// Limits  none beyond the contract. Rows of bf16 that do not lie on 16 bytes go element by element.
+// Source  original; the contract is ops/pack_experts.h, the layout ops/fragment_layout.h.
+#include <algorithm>
+
+#include "backends/cuda/card.h"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tile/dependent.cuh"
+#include "ops/pack_experts.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kGroupThreads = static_cast<int>(kFragmentThreads);  // that make one block of 64 x 64
+constexpr int kThreads = 256, kGroups = kThreads / kGroupThreads;
+constexpr int kRows = static_cast<int>(kFragmentRows);
+// Scales at work: k blocks of them, words of one, and bytes from one to the next, one word more so that the same byte of
+// neighbouring k blocks lies in different banks.
+constexpr int kTileBlocks = 32, kTileWords = kRows / 2, kTileStride = 4 * kTileWords + 4;
+constexpr int kAhead = 4;  // k blocks that a thread reads before it writes the first
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+struct Parameters {
+  PackExperts::Problem problem;
+  uint8_t *rows, *row_scales, *packed, *packed_scales;
+  int64_t row_bytes;
+  int blocks;  // scales of a row
+};
+
+// Several blocks of threads (gridDim.z) may share a row block: their threads take turns.
+__device__ __forceinline__ int first_of(int threads) { return blockIdx.z * threads + threadIdx.x; }
+__device__ __forceinline__ int stride_of(int items) { return gridDim.z * items; }
+
+// One row block of one expert at work.
+struct RowBlock {
+  FragmentShape shape;
+  int64_t block;
+  uint8_t *rows, *row_scales;     // of the expert
+  uint8_t *codes, *scales, *top;  // of the row block
+};
+__device__ __forceinline__ RowBlock row_block(const Parameters& p, bool fp4) {
+  const PackExperts::Problem& q = p.problem;
+  const FragmentShape shape = fragment_shape(q.features, q.gated, q.width);
+  const int64_t expert = blockIdx.y, block = blockIdx.x, rows = q.gated ? 2 * q.features : q.features;
+  uint8_t* scales = p.packed_scales + expert * shape.scale_bytes();
+  return {shape,
+          block,
+          p.rows + expert * rows * p.row_bytes,
+          p.row_scales + expert * rows * p.blocks,
+          p.packed + expert * shape.code_bytes(fp4) + block * (shape.code_bytes(fp4) / shape.row_blocks),
+          scales + block * shape.k_blocks * kFragmentScaleBytes,
+          scales + shape.top_begin() + block * kFragmentRows};
+}
+
+// The checkpoint's rows of the block, or -1, and of each the largest scale and whether one of them is NaN.
+struct Shared {
+  int row[kRows];
+  uint8_t top[kRows];
+  bool nan[kRows];
+  alignas(4) uint8_t tile[kTileBlocks * kTileStride];
+};
+__device__ __forceinline__ void find_rows(const Parameters& p, int64_t block, Shared* shared) {
+  if (threadIdx.x < kRows)
+    shared->row[threadIdx.x] = static_cast<int>(PackExperts::source_row(p.problem, {block, threadIdx.x}));
+  __syncthreads();
+}
+
+// kShare neighbouring threads have a row.
+__device__ void find_tops(const Parameters& p, const RowBlock& at, Shared* shared) {
+  constexpr int kShare = kThreads / kRows;
+  const int row = threadIdx.x / kShare, first = threadIdx.x % kShare;
+  int top = 0, nan = 0;
+  if (shared->row[row] >= 0) {
+    const uint8_t* scales = at.row_scales + static_cast<int64_t>(shared->row[row]) * p.blocks;
+    for (int b = first; b < p.blocks; b += kShare) {
+      const int scale = scales[b];
+      if (scale == 255) nan = 1;
+      if (scale != 255) top = max(top, scale);
+    }
+  }
+#pragma unroll
+  for (int step = kShare / 2; step > 0; step /= 2) {
+    top = max(top, __shfl_xor_sync(kAllLanes, top, step));
+    nan |= __shfl_xor_sync(kAllLanes, nan, step);
+  }
+  if (first == 0) {
+    shared->top[row] = static_cast<uint8_t>(top), shared->nan[row] = nan != 0;
+    if (blockIdx.z == 0) at.top[row] = static_cast<uint8_t>(top);
+  }
+  // What lies behind the last row block's tops.
+  const int64_t used = at.shape.top_begin() + at.shape.row_blocks * kFragmentRows;
+  if (blockIdx.z == 0 && at.block + 1 == at.shape.row_blocks && threadIdx.x < at.shape.scale_bytes() - used)
+    at.top[kFragmentRows + threadIdx.x] = 0;
+  __syncthreads();
+}
+
+// The scales of `kTileBlocks` k blocks at a time through shared memory, where they lie as in the layout: global memory sees
+// neighbouring bytes of a row on one side and whole words on the other.
+template <bool kUnpack>
+__device__ void move_scales(const Parameters& p, const RowBlock& at, Shared* shared) {
+  const int k_blocks = static_cast<int>(at.shape.k_blocks);
+  for (int first = blockIdx.z * kTileBlocks; first < k_blocks; first += gridDim.z * kTileBlocks) {
+    const int count = min(kTileBlocks, k_blocks - first);
+    const auto words = [&](auto f) {
+      for (int i = threadIdx.x; i < count * kTileWords; i += kThreads)
+        f(reinterpret_cast<uint32_t*>(at.scales) + first * kTileWords + i,
+          reinterpret_cast<uint32_t*>(shared->tile + i / kTileWords * kTileStride) + i % kTileWords);
+    };
+    // f(byte of the tile, row, its source or null)
+    const auto bytes = [&](auto f) {
+      for (int i = threadIdx.x; i < kRows * 2 * kTileBlocks; i += kThreads) {
+        const int row = i / (2 * kTileBlocks), group = i % (2 * kTileBlocks), b = 2 * first + group;
+        if (group >= 2 * count) continue;
+        const int64_t place = fragment_scale_index({1, 1}, {0, row}, group % 2 * kMxBlock);
+        const bool there = shared->row[row] >= 0 && b < p.blocks;
+        f(shared->tile + group / 2 * kTileStride + place, row,
+          there ? at.row_scales + static_cast<int64_t>(shared->row[row]) * p.blocks + b : nullptr);
+      }
+    };
+    if constexpr (kUnpack) {
+      words([](const uint32_t* global, uint32_t* tile) { *tile = *global; });
+      __syncthreads();
+      bytes([&](const uint8_t* tile, int row, uint8_t* scale) {
+        if (!scale) return;
+        const int value = *tile == kFragmentNan ? 255 : fragment_scale(*tile, at.top[row]);
+        *scale = static_cast<uint8_t>(value);
+      });
+    } else {
+      bytes([&](uint8_t* tile, int row, const uint8_t* scale) {
+        *tile = scale ? fragment_stored_scale(*scale, shared->top[row]) : uint8_t{0};
+      });
+      __syncthreads();
+      words([](uint32_t* global, const uint32_t* tile) { *global = *tile; });
+    }
+    __syncthreads();
+  }
+}
+
+// Bytes 0 to 3 of four registers as a matrix, turned: register i gets byte i of each.
+__device__ __forceinline__ void turn_bytes(uint32_t (&v)[4]) {
+  const uint32_t a = __byte_perm(v[0], v[1], 0x5140), b = __byte_perm(v[2], v[3], 0x5140);
+  const uint32_t c = __byte_perm(v[0], v[1], 0x7362), d = __byte_perm(v[2], v[3], 0x7362);
+  v[0] = __byte_perm(a, b, 0x5410), v[1] = __byte_perm(a, b, 0x7632);
+  v[2] = __byte_perm(c, d, 0x5410), v[3] = __byte_perm(c, d, 0x7632);
+}
+
+// The same over four neighbouring lanes: lane i gets register i of each, in the order of lanes.
+__device__ __forceinline__ void turn_lanes(uint32_t (&v)[4]) {
+  const int lane = threadIdx.x % 4;
+#pragma unroll
+  for (int bit = 1; bit <= 2; bit *= 2) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & bit) continue;
+      const bool upper = (lane & bit) != 0;  // keeps v[i + bit], gives v[i]
+      const uint32_t got = __shfl_xor_sync(kAllLanes, upper ? v[i] : v[i + bit], bit);
+      if (upper) {
+        v[i] = got;
+      } else {
+        v[i + bit] = got;
+      }
+    }
+  }
+}
+
+// A word is four bytes of a checkpoint, one of each of its pairs, with their bits in other places: the bits of the word that
+// stand `distance` higher than in the bytes.
+__host__ __device__ constexpr uint32_t moved_by(int distance) {
+  uint32_t out = 0;
+  for (int bit = 0; bit < 32; ++bit) {
+    const uint32_t code = 1u << bit % 4;
+    const uint32_t pair = bit % 8 < 4 ? fragment_pair_of(code, 0) : fragment_pair_of(0, code);
+    const uint32_t to = fragment_word(pair, bit / 8);
+    const uint64_t shifted =
+        distance < 0 ? (uint64_t{1} << bit) >> -distance : uint64_t{1} << (bit + distance);
+    if (to == shifted) out |= to;
+  }
+  return out;
+}
+
+// Both directions as shifts by the distances that occur, 14 of them, each for all bits that move that far.
+template <int kDistance = -31>
+__device__ __forceinline__ uint32_t word_of_bytes(uint32_t bytes) {
+  if constexpr (kDistance > 31) {
+    return 0;
+  } else {
+    constexpr uint32_t kMask = moved_by(kDistance);
+    const uint32_t more = word_of_bytes<kDistance + 1>(bytes);
+    if constexpr (kMask == 0) return more;
+    if constexpr (kDistance < 0) return more | (bytes >> -kDistance & kMask);
+    return more | (bytes << (kDistance & 31) & kMask);
+  }
+}
+template <int kDistance = -31>
+__device__ __forceinline__ uint32_t bytes_of_word(uint32_t word) {
+  if constexpr (kDistance > 31) {
+    return 0;
+  } else {
+    constexpr uint32_t kMask = moved_by(kDistance);
+    const uint32_t more = bytes_of_word<kDistance + 1>(word);
+    if constexpr (kMask == 0) return more;
+    if constexpr (kDistance < 0) return more | (word & kMask) << -kDistance;
+    return more | (word & kMask) >> (kDistance & 31);
+  }
+}
+
+// One thread's part of a row pair: 8 bytes (16 of width) of row r and of row r + 8. Lane i of four has step i of a k
+// block; what it holds of both rows, byte by byte, goes to the four lanes' words of that step.
+struct Thread {
+  int low;        // row inside the block; the other one is low + 8
+  int step;       // of the four of a k block
+  int64_t at[2];  // the rows' first byte, or -1
+};
+__device__ __forceinline__ Thread thread_of(const Parameters& p, const Shared& shared) {
+  const int t = threadIdx.x % kGroupThreads, low = t / 32 * 16 + t % 32 / 4;
+  const auto place = [&](int row) {
+    return shared.row[row] < 0 ? -1 : static_cast<int64_t>(shared.row[row]) * p.row_bytes;
+  };
+  return {low, t % 4, {place(low), place(low + 8)}};
+}
+
+__device__ void pack_codes(const Parameters& p, const RowBlock& at, const Shared& shared) {
+  const Thread me = thread_of(p, shared);
+  const bool nan[2] = {shared.nan[me.low], shared.nan[me.low + 8]};
+  uint4* to = reinterpret_cast<uint4*>(at.codes) + threadIdx.x % kGroupThreads;
+  const int k_blocks = static_cast<int>(at.shape.k_blocks), stride = stride_of(kGroups);
+  const auto byte_of = [&](int kb) { return static_cast<int64_t>(kb) * 32 + me.step * 8; };
+  // All lanes of a warp are at the same k block: they exchange bytes.
+  for (int first = first_of(kThreads) / kGroupThreads; first < k_blocks; first += kAhead * stride) {
+    uint2 piece[kAhead][2] = {};
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) {
+      const int64_t byte = byte_of(first + j * stride);
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (me.at[i] >= 0 && byte < p.row_bytes)
+          piece[j][i] = __ldcs(reinterpret_cast<const uint2*>(at.rows + me.at[i] + byte));
+    }
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) {
+      const int kb = first + j * stride;
+      if (kb >= k_blocks) break;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (!nan[i] || byte_of(kb) >= p.row_bytes) continue;
+        const int64_t row = shared.row[me.low + 8 * i];
+        if (at.row_scales[row * p.blocks + 2 * kb + me.step / 2] == 255) piece[j][i] = {};
+      }
+      uint32_t v[4] = {piece[j][0].x, piece[j][1].x, piece[j][0].y, piece[j][1].y};
+      turn_bytes(v);
+      turn_lanes(v);
+      to[static_cast<int64_t>(kb) * kGroupThreads] = {word_of_bytes(v[0]), word_of_bytes(v[1]),
+                                                      word_of_bytes(v[2]), word_of_bytes(v[3])};
+    }
+  }
+}
+
+__device__ void unpack_codes(const Parameters& p, const RowBlock& at, const Shared& shared) {
+  const Thread me = thread_of(p, shared);
+  const uint4* from = reinterpret_cast<const uint4*>(at.codes) + threadIdx.x % kGroupThreads;
+  const int k_blocks = static_cast<int>(at.shape.k_blocks), stride = stride_of(kGroups);
+  for (int first = first_of(kThreads) / kGroupThreads; first < k_blocks; first += kAhead * stride) {
+    uint4 words[kAhead];
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j)
+      if (const int64_t kb = first + j * stride; kb < k_blocks) words[j] = __ldcs(from + kb * kGroupThreads);
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) {
+      const int64_t kb = first + j * stride, byte = kb * 32 + me.step * 8;
+      if (kb >= k_blocks) break;
+      uint32_t v[4] = {bytes_of_word(words[j].x), bytes_of_word(words[j].y), bytes_of_word(words[j].z),
+                       bytes_of_word(words[j].w)};
+      turn_lanes(v);
+      turn_bytes(v);
+      const uint2 piece[2] = {{v[0], v[2]}, {v[1], v[3]}};
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (me.at[i] >= 0 && byte < p.row_bytes)
+          *reinterpret_cast<uint2*>(at.rows + me.at[i] + byte) = piece[i];
+    }
+  }
+}
+
+template <bool kUnpack>
+__global__ void __launch_bounds__(kThreads, 1) pack_fp4(const __grid_constant__ Parameters p) {
+  __shared__ Shared shared;
+  tile::release_next();
+  tile::wait_for_previous();
+  const RowBlock at = row_block(p, true);
+  find_rows(p, at.block, &shared);
+  if constexpr (kUnpack) {
+    move_scales<true>(p, at, &shared);
+    unpack_codes(p, at, shared);
+  } else {
+    find_tops(p, at, &shared);
+    move_scales<false>(p, at, &shared);
+    pack_codes(p, at, shared);
+  }
+}
+
+// Piece: what is moved at once, a chunk of eight bf16 where rows lie on 16 bytes and have whole chunks, else one.
+template <bool kUnpack, class Piece>
+__global__ void __launch_bounds__(kThreads, 1) pack_bf16(const __grid_constant__ Parameters p) {
+  __shared__ Shared shared;
+  tile::release_next();
+  tile::wait_for_previous();
+  const RowBlock at = row_block(p, false);
+  find_rows(p, at.block, &shared);
+  constexpr int kElements = sizeof(Piece) / sizeof(uint16_t);
+  constexpr int kRowPieces = static_cast<int>(kFragmentWidth) / kElements, kPieces = kRows * kRowPieces;
+  const int64_t pieces = at.shape.k_blocks * kPieces;
+#pragma unroll 4
+  for (int64_t i = first_of(kThreads); i < pieces; i += stride_of(kThreads)) {
+    const int row = static_cast<int>(i) % kPieces / kRowPieces;
+    const int64_t k = i / kPieces * kFragmentWidth + i % kRowPieces * kElements;
+    const bool there = shared.row[row] >= 0 && k < p.problem.width;
+    auto* packed = reinterpret_cast<Piece*>(reinterpret_cast<uint16_t*>(at.codes) +
+                                            fragment_bf16_index(at.shape, {0, row}, k));
+    auto* plain = reinterpret_cast<Piece*>(at.rows + shared.row[row] * p.row_bytes) + k / kElements;
+    if (!kUnpack) *packed = there ? *plain : Piece{};
+    if (kUnpack && there) *plain = *packed;
+  }
+}
+
+Refusal supports(const PackExperts::Problem&, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  return r;
+}
+
+Status enqueue(const PackExperts::Problem& p, const PackExperts::Args& a, Workspace, Stream stream);
+
+}  // namespace
+
+extern const Candidate<PackExperts> pack_experts_fragments_sm90 = {
+    .name = "cuda.pack_experts.fragments_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = stream_us<PackExperts>,
+    .workspace_bytes = no_workspace<PackExperts>,
+    .enqueue = enqueue,
+    .batch_invariant = true,
+    .alignment_bytes = 16,
+};
+
+namespace {
+
+Status enqueue(const PackExperts::Problem& p, const PackExperts::Args& a, Workspace, Stream stream) {
+  if (p.experts == 0) return {};
+  const Parameters parameters{.problem = p,
+                              .rows = a.rows.as<uint8_t>(),
+                              .row_scales = a.row_scales.as<uint8_t>(),
+                              .packed = a.packed.as<uint8_t>(),
+                              .packed_scales = a.packed_scales.as<uint8_t>(),
+                              .row_bytes = PackExperts::row_bytes(p),
+                              .blocks = static_cast<int>(PackExperts::row_scale_bytes(p))};
+  const bool wide = parameters.row_bytes % 16 == 0;
+  const auto kernel = p.w == DType::kE2M1 ? (p.unpack ? pack_fp4<true> : pack_fp4<false>)
+                      : p.unpack          ? (wide ? pack_bf16<true, uint4> : pack_bf16<true, uint16_t>)
+                                          : (wide ? pack_bf16<false, uint4> : pack_bf16<false, uint16_t>);
+  // Row blocks that are few are shared out until there are about as many threads as an H200 holds.
+  constexpr int64_t kBlocksWanted = 2048 / kThreads * 132;
+  const FragmentShape shape = PackExperts::shape(p);
+  const int64_t blocks = shape.row_blocks * p.experts;
+  const int64_t share = std::clamp<int64_t>(kBlocksWanted / blocks, 1, shape.k_blocks / kGroups + 1);
+  const Launch how{.grid = {static_cast<unsigned>(shape.row_blocks), static_cast<unsigned>(p.experts),
+                            static_cast<unsigned>(share)},
+                   .block = {kThreads, 1, 1}};
+  return launch(pack_experts_fragments_sm90.name, kernel, how, stream, parameters);
+}
+
+}  // namespace
+
+}  // namespace sluice::cuda

@@ -1,0 +1,82 @@
+// The activations of ops/activation.h in f32, within the 16 roundings that their contract allows.
+#pragma once
+#include <cstdint>
+
+#include "ops/activation.h"
+
+namespace sluice::cuda::tile {
+
+struct ActivationValues {
+  Activation which = Activation::kIdentity;
+  float alpha = 1, beta = 0, limit = 0;
+};
+
+// e^x: the rounding of x * log2(e), which grows with x, is put back.
+__device__ __forceinline__ float exp_of(float x) {
+  constexpr float kLog2E = 1.44269502f, kLog2ERest = 1.92596303e-8f, kLn2 = 0.693147181f;
+  const float high = x * kLog2E, low = fmaf(x, kLog2E, -high) + x * kLog2ERest;
+  float e;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(high));
+  const float more = e * kLn2 * low;
+  return fabsf(high) < 126.f ? e + more : e;  // beyond, low may be inf - inf
+}
+// x / (1 + e^(-alpha x)); -0 at -infinity.
+__device__ __forceinline__ float swish(float x, float alpha) {
+  const float finite = x < -1e30f ? -1e30f : x;
+  float sigmoid;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(sigmoid) : "f"(1.f + exp_of(-alpha * finite)));
+  return finite * sigmoid;
+}
+// Clamps that let NaN through.
+__device__ __forceinline__ float at_most(float x, float limit) { return x > limit ? limit : x; }
+__device__ __forceinline__ float within(float x, float limit) {
+  return x > limit ? limit : x < -limit ? -limit : x;
+}
+__device__ __forceinline__ float gelu(float x) {
+  return x < -1e30f ? -0.f : 0.5f * x * (1.f + erff(x * 0.707106781f));
+}
+__device__ __forceinline__ float gelu_tanh(float x) {
+  return x < -1e30f ? -0.f : 0.5f * x * (1.f + tanhf(0.797884561f * (x + 0.044715f * x * x * x)));
+}
+
+template <int N, class F>
+__device__ __forceinline__ void for_each(float (&x)[N], F f) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) x[i] = f(x[i], i);
+}
+
+// x = act(x), or act(x, u) of a gated layer. All threads of a warp ask for the same activation.
+template <int N>
+__device__ __forceinline__ void activate_gated(const ActivationValues& a, float (&x)[N], const float (&u)[N]) {
+  switch (a.which) {
+    case Activation::kSwiGluStep:
+      return for_each(x, [&](float g, int i) { return at_most(swish(g, 1.f), a.limit) * within(u[i], a.limit); });
+    case Activation::kGeGlu:
+      return for_each(x, [&](float g, int i) { return gelu(g) * u[i]; });
+    case Activation::kGeGluTanh:
+      return for_each(x, [&](float g, int i) { return gelu_tanh(g) * u[i]; });
+    default:  // kSwiGlu has no limit
+      return for_each(x, [&](float g, int i) {
+        return swish(at_most(g, a.limit), a.alpha) * (within(u[i], a.limit) + a.beta);
+      });
+  }
+}
+template <int N>
+__device__ __forceinline__ void activate_plain(const ActivationValues& a, float (&x)[N]) {
+  switch (a.which) {
+    case Activation::kRelu:
+      return for_each(x, [](float v, int) { return v < 0 ? 0.f : v; });
+    case Activation::kRelu2:
+      return for_each(x, [](float v, int) { return v < 0 ? 0.f : v * v; });
+    case Activation::kSilu:
+      return for_each(x, [](float v, int) { return swish(v, 1.f); });
+    case Activation::kGelu:
+      return for_each(x, [](float v, int) { return gelu(v); });
+    case Activation::kGeluTanh:
+      return for_each(x, [](float v, int) { return gelu_tanh(v); });
+    default:
+      return;
+  }
+}
+
+}  // namespace sluice::cuda::tile

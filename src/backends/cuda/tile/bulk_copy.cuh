@@ -1,0 +1,24 @@
+// Copies of contiguous bytes from global to shared memory by the copy engine.
+#pragma once
+#include <cstdint>
+
+#include "backends/cuda/tile/shared.cuh"
+
+namespace sluice::cuda::tile {
+
+// Copies `bytes`, a multiple of 16, and counts them at a barrier of this block; addresses are aligned to 16. Called by all
+// lanes of a converged warp with the same arguments; one issues (the election stands inside the assembly, see
+// tensor_copy.cuh).
+__device__ __forceinline__ void copy_bulk(uint32_t to_shared, const void* from, uint32_t bytes,
+                                          uint32_t barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "@one cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n"
+      "}" ::"r"(to_shared),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+}  // namespace sluice::cuda::tile

@@ -1,0 +1,328 @@
+#include "weights/packing.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+
+#include "ops/bounds.h"
+#include "ops/fragment_codec.h"
+#include "ops/op.h"
+#include "weights/panel_codec.h"
+#include "weights/parallel.h"
+
+namespace sluice {
+namespace {
+
+PanelShape panels_of(const PackedMatrix& m) { return panel_shape(m.features, m.gated, m.width); }
+FragmentShape fragments_of(const PackedMatrix& m) { return fragment_shape(m.features, m.gated, m.width); }
+bool in_fragments(const PackedMatrix& m) { return m.layout == WeightLayout::kFragments; }
+bool is_fp4(const PackedMatrix& m) { return m.w == DType::kE2M1; }
+int64_t row_bytes(const PackedMatrix& m) { return bytes_of(m.w, m.width); }
+int64_t blocks_of(const PackedMatrix& m) { return is_fp4(m) ? m.width / kMxBlock : 0; }
+
+Status check_matrix(const PackedMatrix& m) {
+  Refusal r;
+  need_between(r, "features", m.features, 1, int64_t{1} << 20);
+  need_between(r, "width", m.width, 1, int64_t{1} << 20);
+  r.need(is_fp4(m) || m.w == DType::kBF16, "w in bf16 or e2m1", std::string("w=") + text(m.w));
+  r.need(!is_fp4(m) || m.width % kMxBlock == 0, "width % 32 == 0 (one scale for 32 codes)", "width", m.width);
+  r.need(m.layout != WeightLayout::kRowMajor, "layout panels16 or fragments",
+         "layout=" + std::string(word(m.layout)));
+  return r.accepted() ? Status{} : invalid(std::string(word(m.layout)) + ": " + r.line());
+}
+
+Status check_packed(const PackedMatrix& m, const PackedWeights& packed) {
+  const PackedSizes sizes = packed_sizes(m);
+  SLUICE_TRY(check_slot(slot("packed w", Role::kIn, DType::kU8, {sizes.code_bytes}), packed.w, Backend::kCpu,
+                        is_fp4(m) ? 1 : 2));
+  return check_slot(slot("packed scales", Role::kIn, DType::kU8, {sizes.scale_bytes}, is_fp4(m)),
+                    packed.scales, Backend::kCpu, 1);
+}
+
+Status check(const PackedMatrix& m, const RowMajorWeights& rows, const PackedWeights& packed) {
+  SLUICE_TRY(check_matrix(m));
+  const int64_t weight_rows = m.gated ? 2 * m.features : m.features;
+  SLUICE_TRY(check_slot(slot("w", Role::kIn, m.w, {weight_rows, m.width}), rows.w, Backend::kCpu, 1));
+  SLUICE_TRY(check_slot(slot("scales", Role::kIn, DType::kU8, {weight_rows, m.width / kMxBlock}, is_fp4(m)),
+                        rows.scales, Backend::kCpu, 1));
+  return check_packed(m, packed);
+}
+
+Status check_spans(const PackedMatrix& m, const std::vector<RowSpan>& spans, const char* what,
+                   int64_t wanted) {
+  int64_t rows = 0;
+  for (const RowSpan& s : spans) {
+    const bool fits =
+        is_fp4(m) ? s.form == RowForm::kRows && s.scales : s.form != RowForm::kF8Blocks || s.scales;
+    if (!s.w || !fits || s.rows < 0)
+      return invalid(std::string(word(m.layout)) + ": " + what + ": wanted spans of " + text(m.w) +
+                     ", found another storage");
+    rows += s.rows;
+  }
+  if (rows == wanted) return {};
+  return invalid(std::string(word(m.layout)) + ": " + what + ": wanted " + std::to_string(wanted) +
+                 " rows, found " + std::to_string(rows));
+}
+
+Status check(const PackedMatrix& m, const MatrixSource& from) {
+  SLUICE_TRY(check_matrix(m));
+  SLUICE_TRY(check_spans(m, from.rows, m.gated ? "gates" : "rows", m.features));
+  return check_spans(m, from.ups, "ups", m.gated ? m.features : 0);
+}
+
+// Rows that are packed together, a panel or a row block: each has its own bytes. `lane` counts the rows of a group, `place`
+// those of all groups.
+constexpr size_t kLanesMost = kFragmentRows;
+int64_t lanes_of(const PackedMatrix& m) { return in_fragments(m) ? kFragmentRows : kPanelRows; }
+int64_t groups_of(const PackedMatrix& m) {
+  return in_fragments(m) ? fragments_of(m).row_blocks : panels_of(m).panels;
+}
+
+// The feature of a lane, and whether it is its up; padding where the feature is none.
+FragmentFeature feature_of(const PackedMatrix& m, int64_t group, int64_t lane) {
+  if (in_fragments(m)) return fragment_feature(m.gated, {group, lane});
+  return {(m.gated ? group / 2 : group) * kPanelRows + lane, m.gated && group % 2 == 1};
+}
+
+// Where a lane's row is: the span, and which of its rows.
+struct RowRef {
+  const RowSpan* span = nullptr;  // null: padding
+  int64_t row = 0;
+};
+RowRef row_of(const PackedMatrix& m, const MatrixSource& from, int64_t group, int64_t lane) {
+  const FragmentFeature f = feature_of(m, group, lane);
+  int64_t row = f.feature;
+  for (const RowSpan& s : f.up ? from.ups : from.rows) {
+    if (row < s.rows) return {&s, row};
+    row -= s.rows;
+  }
+  return {};
+}
+
+// The rows of a group; null: padding, or a lane that the layout's groups do not have.
+using Lanes = std::array<const std::byte*, kLanesMost>;
+using LanesOut = std::array<std::byte*, kLanesMost>;
+Lanes read_only(const LanesOut& lanes) {
+  Lanes out{};
+  std::copy(lanes.begin(), lanes.end(), out.begin());
+  return out;
+}
+template <class To, class From>
+To first_lanes(const From& lanes) {
+  To out{};
+  std::copy_n(lanes.begin(), out.size(), out.begin());
+  return out;
+}
+
+uint64_t hash_rows(const PackedMatrix& m, const Lanes& codes, const Lanes& scales) {
+  XXH3_state_t state;
+  XXH3_INITSTATE(&state);
+  XXH3_64bits_reset(&state);
+  for (size_t lane = 0; lane < codes.size(); ++lane) {
+    if (!codes[lane]) continue;
+    XXH3_64bits_update(&state, codes[lane], static_cast<size_t>(row_bytes(m)));
+    if (is_fp4(m)) XXH3_64bits_update(&state, scales[lane], static_cast<size_t>(blocks_of(m)));
+  }
+  return XXH3_64bits_digest(&state);
+}
+
+// The first place, in the order of groups and lanes, where something is wrong; threads agree on the least.
+class FirstFault {
+ public:
+  void report(int64_t place) {
+    int64_t least = place_.load();
+    while (place < least && !place_.compare_exchange_weak(least, place)) {
+    }
+  }
+  bool any() const { return place() != kNone; }
+  int64_t place() const { return place_.load(); }
+  static constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+
+ private:
+  std::atomic<int64_t> place_{kNone};
+};
+
+// Block of the first scale of 255 in a row, or -1.
+int64_t nan_block(const PackedMatrix& m, const RowSpan& span, int64_t row) {
+  const std::byte* scales = scales_of_row(span, row);
+  const void* at = std::memchr(scales, 255, static_cast<size_t>(blocks_of(m)));
+  return at ? static_cast<const std::byte*>(at) - scales : -1;
+}
+
+Status nan_scale(const PackedMatrix& m, const MatrixSource& from, int64_t place) {
+  const RowRef at = row_of(m, from, place / lanes_of(m), place % lanes_of(m));
+  return {Code::kCorrupt, place_of_row(*at.span, at.span->scale_tensor, at.row) + ", block " +
+                              std::to_string(nan_block(m, *at.span, at.row)) +
+                              ": wanted a scale of 0 to 254, found 255 (NaN)"};
+}
+
+// Rows that one work item handles: enough to pay for taking it.
+constexpr int64_t kRowsAtOnce = 128;
+
+// Calls f(group, stage) for every group on several threads; stage holds a group's rows in bf16.
+template <class F>
+void for_each_group(const PackedMatrix& m, int threads, F f) {
+  const int64_t groups = groups_of(m), at_once = kRowsAtOnce / lanes_of(m);
+  parallel_for(threads, (groups + at_once - 1) / at_once, [&](int64_t item) {
+    const auto stage =
+        std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(lanes_of(m) * 2 * m.width));
+    for (int64_t g = item * at_once; g < std::min(groups, (item + 1) * at_once); ++g) f(g, stage.get());
+  });
+}
+
+uint64_t combine(const std::vector<uint64_t>& hashes) {
+  return XXH3_64bits(hashes.data(), hashes.size() * sizeof(uint64_t));
+}
+
+// Where a group's packed bytes are.
+FragmentBlock place_of(const PackedMatrix& m, const PackedWeights& packed, int64_t group) {
+  auto* w = packed.w.as<std::byte>();
+  auto* scales = is_fp4(m) ? packed.scales.as<std::byte>() : nullptr;
+  if (in_fragments(m)) return fragment_block(fragments_of(m), w, scales, group);
+  const PanelShape shape = panels_of(m);
+  return {w + group * (shape.code_bytes(is_fp4(m)) / shape.panels),
+          is_fp4(m) ? scales + group * (shape.scale_bytes() / shape.panels) : nullptr, nullptr};
+}
+
+void pack_group(const PackedMatrix& m, const Lanes& codes, const Lanes& scales, const FragmentBlock& to) {
+  if (in_fragments(m)) {
+    if (!is_fp4(m)) return pack_fragment_rows_bf16(codes, m.width, to.codes);
+    return pack_fragment_rows(codes, scales, m.width, to);
+  }
+  const auto rows = first_lanes<PanelLanes>(codes);
+  if (!is_fp4(m)) return pack_panel_bf16(rows, m.width, to.codes);
+  pack_panel_codes(rows, m.width, to.codes);
+  pack_panel_scales(first_lanes<PanelLanes>(scales), blocks_of(m), to.scales);
+}
+
+void unpack_group(const PackedMatrix& m, const FragmentBlock& from, const LanesOut& codes,
+                  const LanesOut& scales) {
+  if (in_fragments(m)) {
+    if (!is_fp4(m)) return unpack_fragment_rows_bf16(from.codes, m.width, codes);
+    return unpack_fragment_rows(from, m.width, codes, scales);
+  }
+  const auto rows = first_lanes<PanelLanesOut>(codes);
+  if (!is_fp4(m)) return unpack_panel_bf16(from.codes, m.width, rows);
+  unpack_panel_codes(from.codes, m.width, rows);
+  unpack_panel_scales(from.scales, blocks_of(m), first_lanes<PanelLanesOut>(scales));
+}
+
+// What no row block owns: in fragments the last tops may end before the scales do.
+void clear_behind(const PackedMatrix& m, const PackedWeights& to) {
+  if (!in_fragments(m) || !is_fp4(m)) return;
+  const FragmentShape s = fragments_of(m);
+  const int64_t used = s.top_begin() + s.row_blocks * kFragmentRows;
+  std::memset(to.scales.as<std::byte>() + used, 0, static_cast<size_t>(s.scale_bytes() - used));
+}
+
+// One tensor in a checkpoint's order as spans.
+MatrixSource spans_of(const PackedMatrix& m, const RowMajorWeights& rows) {
+  const auto span = [&](int64_t first, int64_t step) {
+    RowSpan s{.rows = m.features,
+              .w = rows.w.as<const std::byte>() + first * row_bytes(m),
+              .stride = step * row_bytes(m)};
+    if (is_fp4(m))
+      s.scales = rows.scales.as<const std::byte>() + first * blocks_of(m),
+      s.scale_stride = step * blocks_of(m);
+    return s;
+  };
+  if (!m.gated) return {{span(0, 1)}, {}};
+  const int64_t step = m.gate_order == GateOrder::kInterleaved ? 2 : 1;
+  return {{span(gated_row(m.gate_order, m.features, 0, false), step)},
+          {span(gated_row(m.gate_order, m.features, 0, true), step)}};
+}
+
+}  // namespace
+
+PackedSizes packed_sizes(const PackedMatrix& m) {
+  const bool fp4 = is_fp4(m);
+  if (in_fragments(m)) return {fragments_of(m).code_bytes(fp4), fp4 ? fragments_of(m).scale_bytes() : 0};
+  return {panels_of(m).code_bytes(fp4), fp4 ? panels_of(m).scale_bytes() : 0};
+}
+
+Result<uint64_t> pack_rows(const PackedMatrix& m, const MatrixSource& from, const PackedWeights& to,
+                           const PackOptions& options) {
+  SLUICE_TRY(check(m, from));
+  SLUICE_TRY(check_packed(m, to));
+  std::vector<uint64_t> hashes(static_cast<size_t>(groups_of(m)));
+  FirstFault fault;
+  clear_behind(m, to);
+  for_each_group(m, options.threads, [&](int64_t group, std::byte* stage) {
+    if (fault.any()) return;
+    Lanes codes{}, scales{};
+    for (int64_t lane = 0; lane < lanes_of(m); ++lane) {
+      const auto [span, row] = row_of(m, from, group, lane);
+      if (!span) continue;
+      const auto at = static_cast<size_t>(lane);
+      codes[at] = read_row(*span, row, m.width, stage + lane * 2 * m.width);
+      if (is_fp4(m)) scales[at] = scales_of_row(*span, row);
+      if (is_fp4(m) && options.nan_scales == NanScales::kRefuse && nan_block(m, *span, row) >= 0)
+        return fault.report(group * lanes_of(m) + lane);
+    }
+    // Hashing first brings the rows in, in order; packing then finds them in the cache.
+    hashes[static_cast<size_t>(group)] = hash_rows(m, codes, scales);
+    pack_group(m, codes, scales, place_of(m, to, group));
+  });
+  if (fault.any()) return nan_scale(m, from, fault.place());
+  return combine(hashes);
+}
+
+Status check_scales(const PackedMatrix& m, const MatrixSource& from) {
+  SLUICE_TRY(check(m, from));
+  if (!is_fp4(m)) return {};
+  for (int64_t place = 0; place < groups_of(m) * lanes_of(m); ++place) {
+    const auto [span, row] = row_of(m, from, place / lanes_of(m), place % lanes_of(m));
+    if (span && nan_block(m, *span, row) >= 0) return nan_scale(m, from, place);
+  }
+  return {};
+}
+
+Result<uint64_t> fingerprint(const PackedMatrix& m, const PackedWeights& packed, int threads) {
+  SLUICE_TRY(check_matrix(m));
+  SLUICE_TRY(check_packed(m, packed));
+  std::vector<uint64_t> hashes(static_cast<size_t>(groups_of(m)));
+  for_each_group(m, threads, [&](int64_t group, std::byte* stage) {
+    // A stage row holds 2 * width bytes: codes and scales of e2m1 take less together.
+    LanesOut codes{}, scales{};
+    for (int64_t lane = 0; lane < lanes_of(m); ++lane) {
+      if (feature_of(m, group, lane).feature >= m.features) continue;
+      const auto at = static_cast<size_t>(lane);
+      codes[at] = stage + lane * 2 * m.width;
+      scales[at] = codes[at] + row_bytes(m);
+    }
+    unpack_group(m, place_of(m, packed, group), codes, scales);
+    hashes[static_cast<size_t>(group)] = hash_rows(m, read_only(codes), read_only(scales));
+  });
+  return combine(hashes);
+}
+
+Status pack_matrix(const PackedMatrix& m, const RowMajorWeights& from, const PackedWeights& to) {
+  SLUICE_TRY(check(m, from, to));
+  return pack_rows(m, spans_of(m, from), to, {.threads = 1, .nan_scales = NanScales::kKeep}).status();
+}
+
+Status unpack_matrix(const PackedMatrix& m, const PackedWeights& from, const RowMajorWeights& to) {
+  SLUICE_TRY(check(m, to, from));
+  const MatrixSource rows = spans_of(m, to);
+  for (int64_t group = 0; group < groups_of(m); ++group) {
+    LanesOut codes{}, scales{};
+    for (int64_t lane = 0; lane < lanes_of(m); ++lane) {
+      const auto [span, row] = row_of(m, rows, group, lane);
+      if (!span) continue;
+      const auto at = static_cast<size_t>(lane);
+      codes[at] = const_cast<std::byte*>(span->w) + row * span->stride;  // of `to`, which is ours to write
+      if (is_fp4(m)) scales[at] = const_cast<std::byte*>(span->scales) + row * span->scale_stride;
+    }
+    unpack_group(m, place_of(m, from, group), codes, scales);
+  }
+  return {};
+}
+
+}  // namespace sluice

@@ -1,0 +1,67 @@
+// One expert's (or dense layer's) weights between the checkpoint's layout and a packed one (ops/weight_layout.h and
+// ops/fragment_layout.h say where each weight lies).
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "base/tensor.h"
+#include "ops/weight_layout.h"
+#include "weights/row_span.h"
+
+namespace sluice {
+
+struct PackedMatrix {
+  int64_t features = 0, width = 0;  // columns of y, columns of x
+  bool gated = false;               // 2 * features rows, in gate_order
+  GateOrder gate_order = GateOrder::kInterleaved;
+  DType w = DType::kBF16;                         // or kE2M1, with scales and width % 32 == 0
+  WeightLayout layout = WeightLayout::kPanels16;  // or kFragments
+};
+
+// The two forms of one matrix. `scales` is absent for bf16.
+struct RowMajorWeights {
+  Tensor w;       // bf16 or e2m1 [rows, width]
+  Tensor scales;  // u8 [rows, width / 32], e8m0
+};
+struct PackedWeights {
+  Tensor w;       // u8 [packed_sizes().code_bytes]
+  Tensor scales;  // u8 [packed_sizes().scale_bytes]
+};
+// Bytes of one packed matrix; no scales for bf16.
+struct PackedSizes {
+  int64_t code_bytes, scale_bytes;
+};
+PackedSizes packed_sizes(const PackedMatrix& matrix);
+
+// Every byte of `to` is written: padding gets zeros, and in panels16 127 as its scale. unpack inverts pack bit by bit and
+// never reads padding; only what a NaN scale covers comes back from fragments as zeros. kInvalidArgument names the tensor,
+// what was wanted and what was found; nothing is written then.
+Status pack_matrix(const PackedMatrix& matrix, const RowMajorWeights& from, const PackedWeights& to);
+Status unpack_matrix(const PackedMatrix& matrix, const PackedWeights& from, const RowMajorWeights& to);
+
+// The same matrix as a checkpoint holds it: spans one below the other, features rows in all. `gate_order` plays no part.
+struct MatrixSource {
+  std::vector<RowSpan> rows;  // every row, or the gates of a gated matrix
+  std::vector<RowSpan> ups;   // of a gated matrix
+};
+enum class NanScales : uint8_t {
+  kKeep,
+  kRefuse,  // an e8m0 scale of 255 is kCorrupt and names tensor, expert, row and block
+};
+struct PackOptions {
+  int threads = 1;  // 0: one for each processor
+  NanScales nan_scales = NanScales::kRefuse;
+};
+// Packs straight from the checkpoint's bytes and returns their fingerprint: a hash of the rows as they are read, in the
+// layout's order. Besides the packed bytes it needs at most 128 * width bytes for each thread. kInvalidArgument as
+// pack_matrix; after kCorrupt `to` holds nothing of use.
+Result<uint64_t> pack_rows(const PackedMatrix& matrix, const MatrixSource& from, const PackedWeights& to,
+                           const PackOptions& options);
+// kCorrupt as pack_rows with NanScales::kRefuse, without packing.
+Status check_scales(const PackedMatrix& matrix, const MatrixSource& from);
+// What pack_rows returned, computed from the packed bytes: differs if a byte of a weight or scale has changed since (or, in
+// fragments, if a NaN scale was kept).
+Result<uint64_t> fingerprint(const PackedMatrix& matrix, const PackedWeights& packed, int threads);
+
+}  // namespace sluice
