@@ -58,7 +58,7 @@ std::vector<std::unique_ptr<AnyProblem>> layer_of(const MoeModel& m, int64_t tok
   const std::string t = "tokens=" + n(tokens), e = " experts=" + n(m.experts),
                     rows = "rows=" + n(tokens * m.top_k);
   const std::string slots = " slots=" + n(m.top_k);
-  const std::string layout = backend == Backend::kCpu ? " layout=panels16 " : " layout=row_major ";
+  const std::string layout = backend == Backend::kCpu ? " layout=panels16 " : " layout=fragments ";
   std::vector<std::unique_ptr<AnyProblem>> out;
   out.push_back(problem("router_gemm", t + e + " hidden=" + n(m.hidden) + " " + m.router));
   out.push_back(problem("route_topk", t + e + " top_k=" + n(m.top_k) + " " + m.routing));

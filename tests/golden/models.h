@@ -18,7 +18,7 @@ struct MoeModel {
 
 std::span<const MoeModel> moe_models();
 
-// The operations of one layer in their order. panels16 is for CPUs, row_major for the others.
+// The operations of one layer in their order. panels16 is for CPUs, fragments for Hopper.
 std::vector<std::unique_ptr<AnyProblem>> layer_of(const MoeModel& model, int64_t tokens, Backend backend);
 
 }  // namespace sluice::test
