@@ -93,6 +93,40 @@ TEST(CudaCards, RouterGemmRefusesWithTheValue) {
             std::string::npos);
 }
 
+// One kernel does both for few tokens of what has one; else a pair, the one whose halves cost least.
+TEST(CudaCards, RouterRouteIsOneKernelOrTheBestPair) {
+  const std::string_view few = "cuda.router_route.fewtokens_sm90";
+  RouterRoute::Problem p{.route = {.tokens = 1, .experts = 128, .top_k = 4, .logits = DType::kBF16},
+                         .gate_bias = true};
+  const auto chosen = [&] {
+    const Decision d = decide<RouterRoute>(p, h200(), cuda::catalog().table<RouterRoute>());
+    EXPECT_GE(d.chosen, 0) << d.status().message;
+    return d.verdicts[static_cast<size_t>(std::max(d.chosen, 0))];
+  };
+  EXPECT_EQ(chosen().candidate, few);
+  p.route.tokens = 65;
+  EXPECT_NE(refusal<RouterRoute>(few, p).find("tokens=65"), std::string::npos)
+      << refusal<RouterRoute>(few, p);
+  p.route.tokens = 1, p.hidden = 4096;
+  EXPECT_NE(refusal<RouterRoute>(few, p).find("hidden=4096"), std::string::npos)
+      << refusal<RouterRoute>(few, p);
+  p.hidden = 2880, p.w = DType::kF32;
+  EXPECT_NE(refusal<RouterRoute>(few, p).find("w=f32"), std::string::npos) << refusal<RouterRoute>(few, p);
+  p.w = DType::kBF16, p.route.experts = 100;
+  EXPECT_NE(refusal<RouterRoute>(few, p).find("experts=100"), std::string::npos)
+      << refusal<RouterRoute>(few, p);
+  for (const int64_t tokens : {0, 100, 1000, 16384}) {
+    p.route.tokens = tokens, p.route.experts = 128;
+    const auto least = [&]<class Op>(const typename Op::Problem& half) {
+      const Decision d = decide<Op>(half, h200(), cuda::catalog().table<Op>());
+      return d.verdicts[static_cast<size_t>(d.chosen)].cost_us;
+    };
+    EXPECT_DOUBLE_EQ(chosen().cost_us, least.operator()<RouterGemm>(RouterRoute::gate(p)) +
+                                           least.operator()<RouteTopk>(p.route))
+        << tokens;
+  }
+}
+
 TEST(CudaCards, ExpertKernelsRefuseTheLayoutOfCpus) {
   const ExpertGemm::Problem rows{.layout = WeightLayout::kRowMajor};
   for (const Candidate<ExpertGemm>* c : cuda::catalog().table<ExpertGemm>()) {

@@ -10,6 +10,7 @@
 #include "cases/rms_norm.h"
 #include "cases/route_group.h"
 #include "cases/router_gemm.h"
+#include "cases/router_route.h"
 #include "dispatch/plan.h"
 #include "gpu/gpu.h"
 #include "gpu/neighbours.h"
@@ -215,6 +216,24 @@ struct Problems<RouterGemm> {
   }
 };
 template <>
+struct Problems<RouterRoute> {
+  static std::vector<RouterRoute::Problem> list() {
+    std::vector<RouterRoute::Problem> out;
+    for (const int64_t experts : {32, 128})
+      for (const int64_t tokens : {1, 19, 64})
+        out.push_back(
+            {.route = {.tokens = tokens, .experts = experts, .logits = DType::kBF16}, .gate_bias = true});
+    for (const int64_t tokens : {1, 9, 200})
+      out.push_back({.route = {.tokens = tokens,
+                               .experts = 256,
+                               .top_k = 6,
+                               .method = RoutingMethod::kSqrtSoftplus,
+                               .bias = true},
+                     .hidden = 4096});
+    return out;
+  }
+};
+template <>
 struct Problems<LoraDelta> {
   static std::vector<LoraDelta::Problem> list() { return {{.tokens = 1}, {.tokens = 70, .adapters = 3}}; }
 };
@@ -227,7 +246,8 @@ struct Problems<RmsNorm> {
 
 template <class Op>
 class GpuChain : public OnGpu {};
-using Chained = ::testing::Types<Combine, RouterGemm, LoraDelta, RmsNorm, RouteTopk, GroupRows, RouteGroup>;
+using Chained =
+    ::testing::Types<Combine, RouterGemm, RouterRoute, LoraDelta, RmsNorm, RouteTopk, GroupRows, RouteGroup>;
 TYPED_TEST_SUITE(GpuChain, Chained, OpNames);
 
 template <class Op, class F>
@@ -274,7 +294,8 @@ TYPED_TEST(GpuChain, MixedDependentAndPlainLaunches) {
         const auto wanted = chain.alone();
         auto recording = device.record(device.stream(), [&] { return chain.enqueue(true); });
         ASSERT_TRUE(recording.ok()) << where << ": " << recording.status().message;
-        for (int replay = 0; replay < 10; ++replay) {
+        const int replays = count_from("SLUICE_CHAIN_REPLAYS", 10);
+        for (int replay = 0; replay < replays; ++replay) {
           chain.forget();
           ASSERT_TRUE(device.replay(*recording.value(), device.stream()).ok());
           ASSERT_TRUE(device.replay(*recording.value(), device.stream()).ok());  // back to back

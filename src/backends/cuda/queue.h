@@ -14,14 +14,15 @@
 namespace sluice::cuda {
 
 // Bytes of Queue::meeting.
-constexpr size_t kMeetingBytes = size_t{64} << 10;
+constexpr size_t kMeetingBytes = size_t{256} << 10;
 
 struct Queue {
   cudaStream_t stream = nullptr;
   int device = 0;
-  // Zeros where the blocks of a grid meet each other: counters and flags. A kernel that uses it waits for the kernel
-  // before it (tile/dependent.cuh) before it touches it, and leaves it zero. Work of one queue runs in order, so all its
-  // kernels share it; a recording brings its own, so that it may be replayed beside other work.
+  // Zeros where the blocks of a grid meet each other: counters, flags, and words that have come once they are not zero. A
+  // kernel that uses it waits for the kernel before it (tile/dependent.cuh) before it touches it, and leaves it zero. Work
+  // of one queue runs in order, so all its kernels share it; a recording brings its own, so that it may be replayed beside
+  // other work.
   uint32_t* meeting = nullptr;
   // Kernels may start before the kernel in front of them has ended, and then wait for it before they read or write
   // what it may have written or read (programmatic dependent launch). Off: plain launches.

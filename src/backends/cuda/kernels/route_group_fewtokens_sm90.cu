@@ -87,7 +87,6 @@ __global__ void __launch_bounds__(kExperts* teams_most(kExperts), 1)
     if (tid == 0) {
       tile::barrier_init(&m.arrived, 1);
       tile::barrier_visible();
-      tile::barrier_expect(&m.arrived, p.tokens * kTokenBytes);
     }
     tile::cluster_arrive();
   }
@@ -101,6 +100,7 @@ __global__ void __launch_bounds__(kExperts* teams_most(kExperts), 1)
     __syncthreads();
   } else {
     tile::cluster_wait();
+    if (tid == 0) tile::barrier_expect(&m.arrived, p.tokens * kTokenBytes);
     sync();
     if (e < 32 && real && lane < gridDim.x)
       tile::store_remote(tile::remote_address(tile::shared_address(m.id[token]), lane),

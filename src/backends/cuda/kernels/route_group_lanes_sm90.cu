@@ -164,7 +164,6 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
     if (tid == 0) {
       tile::barrier_init(&m.arrived, 1);
       tile::barrier_visible();
-      tile::barrier_expect(&m.arrived, sizeof m.count);
     }
     tile::cluster_arrive();
   }
@@ -227,6 +226,7 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
     if (tid == 0) tile::arrive_at_meeting(p.meeting);
   } else {
     tile::cluster_wait();
+    if (tid == 0) tile::barrier_expect(&m.arrived, sizeof m.count);
     send_counts(m, lane, warp, warps);
   }
   // While the counts are on their way: what needs none of other blocks.

@@ -12,19 +12,13 @@ namespace sluice::cuda {
 struct RouterTile {
   int groups = 1;  // warpgroups, of 64 experts each
   int tokens = 64;
-  // Steps of the sum for which x is asked at a time, in runs of run * 128 bytes of each row. Above 1, hidden is a
-  // multiple of 64 and tokens of 8, and w and x have rings of their own.
-  int run = 1;
   bool operator==(const RouterTile&) const = default;
   constexpr int experts() const { return 64 * groups; }
 };
 // Those that the kernel is compiled for; of equally fast ones the first is taken.
-constexpr RouterTile kRouterTiles[] = {{1, 32},  {1, 48},  {1, 64},  {1, 96},  {2, 64},  {2, 96},
-                                       {2, 128}, {1, 128}, {2, 144}, {2, 160}, {2, 192}, {2, 256}};
-
-// Further ones, that only launch_tile takes: measured first, then chosen.
-constexpr RouterTile kRouterRunTiles[] = {{2, 64, 2},  {2, 64, 4},  {2, 64, 8},  {2, 96, 2}, {2, 96, 4},
-                                          {2, 128, 2}, {2, 128, 4}, {2, 144, 2}, {2, 192, 2}};
+constexpr RouterTile kRouterTiles[] = {{1, 32},  {1, 48},  {1, 64},  {1, 80},  {1, 96},  {2, 64},
+                                       {2, 96},  {2, 128}, {1, 128}, {2, 144}, {2, 160}, {2, 192},
+                                       {2, 256}, {1, 144}, {1, 160}, {1, 192}};
 
 // How blocks of a cluster send each other their sums.
 enum class RouterExchange {
@@ -32,23 +26,27 @@ enum class RouterExchange {
   kStores,  // 16 bytes a thread at a time, neighbouring threads side by side, by all that multiply
 };
 
+// A cluster is `splits` parts of the sum x `beside` tiles of experts x `behind` tiles of tokens. Blocks of the same part
+// and tokens fetch x together, `beside` of them, each its share of the rows for all; blocks of the same part and experts
+// fetch w so, `behind` of them. Both are powers of two.
 struct RouterTilePlan {
   RouterTile tile;
-  int splits = 1;  // parts of the sum: the blocks of a cluster
+  int splits = 1, beside = 1, behind = 1;
   RouterExchange exchange = RouterExchange::kCopies;
+  constexpr int blocks() const { return splits * beside * behind; }  // of a cluster
 };
 
 // The sum is cut in steps of this many values.
 constexpr int kRouterStep = 64;
 
 // Shared memory of a block: a ring of stages, over which sums for the other parts come to lie; what they send; barriers.
-// Where x comes in runs, the stages hold w alone, and a ring of runs is behind them.
+// A stage has the rows of w that there are, and behind them those of x.
 struct RouterTileMemory {
   int stages = 0;  // 0: the plan does not fit
-  int runs = 0;
+  int weight_bytes = 0, stage_bytes = 0;
   int inbox_offset = 0, barriers_offset = 0, bytes = 0;
 };
-RouterTileMemory tile_memory(const RouterTilePlan& plan, int64_t hidden);
+RouterTileMemory tile_memory(const RouterGemm::Problem& problem, const RouterTilePlan& plan);
 
 // The plan that the cost model likes best, and its time. The type of y and the bias do not matter.
 struct RouterTileChoice {

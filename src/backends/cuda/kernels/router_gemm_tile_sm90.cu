@@ -2,10 +2,10 @@
 //
 // A block keeps a ring of stages of 64 values of the sum each: its experts' weights and its tokens' activations, filled by
 // one warp through the copy engine and multiplied by the others with the experts as the 64-row operand, so that a tile may
-// have any multiple of 16 tokens and the tiles of a problem just fill the SMs. Where tiles are few, the blocks of a
-// cluster take parts of the sum each; every block then sends each of the others its sums of the tokens that are theirs,
-// and adds up its own in the order of the parts. Tiles with runs (kRouterRunTiles) fetch x several steps at a time, in runs
-// along its rows, into a ring of its own.
+// have any multiple of 16 tokens and the tiles of a problem just fill the SMs. The blocks of a cluster have the same tokens,
+// the same experts or different parts of one sum. Those of the same tokens or experts share these: each fetches some rows
+// for all (multicast), and a stage is filled again when all have read it. Those of different parts send each of the others
+// its sums of the tokens that are theirs, and add up their own in the order of the parts.
 //
 // A launch is short and runs most of its code once, out of an instruction cache that has to be filled first: loops here
 // are not unrolled unless their bodies are a few instructions. Unrolled ones cost up to 3 us.
@@ -39,80 +39,79 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kWideBytes = 16;
+// Weights that are asked for before the kernel in front has ended. More would delay x, which queues behind them.
+constexpr int kAheadBytes = 32 << 10;
 constexpr int kConsumers = 1;  // number of their barrier
 
 using Parameters = RouterTileParameters;
 using Place = RouterTilePlace;
 
-template <int kGroups, int kTokens, int kRun>
-struct Kernel : RouterFetch<kGroups, kTokens, kRun> {
-  using Fetch = RouterFetch<kGroups, kTokens, kRun>;
-  using Fetch::kExperts, Fetch::kWeightBytes, Fetch::kStageBytes, Fetch::kRunBytes, Fetch::kWarps,
-      Fetch::kThreads;
+// A number that all lanes of a warp have in common, so that the compiler sees it: what follows from it then needs one
+// register a warp, and a copy or multiplication does not fetch its operands out of one for each lane.
+__device__ __forceinline__ int uniform(int value) { return __shfl_sync(~0u, value, 0); }
+
+template <int kGroups, int kTokens, RouterSource kSource>
+struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
+  using Fetch = RouterFetch<kGroups, kTokens, kSource>;
+  using Fetch::kExperts, Fetch::kWarps, Fetch::kThreads;
   using Sums = float[kTokens / 2];
 
-  // A warpgroup's share of the tile, over this block's part of the sum.
-  static __device__ void multiply_all(Sums& sums, const Parameters& p, const Place& at, const uint8_t* ring,
-                                      uint64_t* full, uint64_t* empty) {
-    const int group = threadIdx.x / kGroupThreads;
-    const bool tells = threadIdx.x % kGroupThreads == 0;
-    tile::RingPlace place;
-    uint32_t before = 0;
-    int steps = at.steps;
-    asm volatile("" : "+r"(steps));  // else it is worked out again in every step, from slow registers
-#pragma unroll 1
-    for (int i = 0; i < steps; ++i) {
-      tile::barrier_wait(full + place.stage, place.parity);
-      const uint8_t* const stage = ring + place.stage * kStageBytes;
-      const uint64_t a = tile::describe_tile(stage + group * kGroupBytes);
-      const uint64_t b = tile::describe_tile(stage + kWeightBytes);
-      tile::fence_operands();
-#pragma unroll
-      for (int k = 0; k < kRouterStep / 16; ++k)
-        tile::multiply<kTokens>(sums, a + k * tile::kNext16, b + k * tile::kNext16, i + k);
-      tile::commit_group();
-      tile::wait_groups<1>();
-      if (i > 0 && tells) tile::barrier_arrive(empty + before);
-      before = place.stage;
-      place.step(p.stages);
+  // Where a thread tells that its warpgroup has read a stage: the first threads of it, one for each block that fetches
+  // for this one, at that block's barriers. 0: it tells nobody.
+  static __device__ uint32_t told_by_this_thread(const Parameters& p, const Place& at,
+                                                 const uint64_t* empty) {
+    const int i = threadIdx.x % kGroupThreads;
+    if (i >= p.readers()) return 0;
+    const uint32_t here = tile::shared_address(empty);
+    if (!p.shared()) return here;
+    int across = at.across, along = i;
+    if (i >= p.behind) {
+      across = i - p.behind, along = at.along;
+      if (across >= at.across) ++across;  // told already
     }
-    tile::wait_groups<0>();
-    tile::hold(sums);
+    return tile::remote_address(here, p.rank(at.split, across, along));
   }
 
-  // multiply_all, where x comes in runs.
-  static __device__ void multiply_runs(Sums& sums, const Parameters& p, const Place& at, const uint8_t* ring,
-                                       uint64_t* full, uint64_t* empty, uint64_t* full_run,
-                                       uint64_t* empty_run) {
-    constexpr int kTileBytes = tile::kMapGroupRows * tile::kSwizzledRowBytes;
-    const int group = threadIdx.x / kGroupThreads;
-    const bool tells = threadIdx.x % kGroupThreads == 0;
-    const uint8_t* const runs = ring + p.stages * kWeightBytes;
-    tile::RingPlace of_w, of_x;
-    uint32_t before = 0, before_run = 0;
-    int steps = at.steps;
-    asm volatile("" : "+r"(steps));  // as above
+  // A warpgroup's share of the tile, over this block's part of the sum. Where there are fewer experts than rows of the
+  // operand, the rows behind them are whatever lies there; so are their sums, which nobody reads.
+  static __device__ void multiply_all(Sums& sums, const Parameters& p, const Place& at, const uint8_t* ring,
+                                      uint64_t* full, uint64_t* empty) {
+    const int group = uniform(threadIdx.x / kGroupThreads);
+    const uint32_t told = told_by_this_thread(p, at, empty);
+    const uint32_t stage = p.stage_bytes / tile::kDescribed, all = p.stages * stage;
+    uint64_t a = tile::describe_tile(ring + group * kGroupBytes),
+             b = tile::describe_tile(ring + p.weight_bytes);
+    tile::RingPlace place;
+    int steps = at.steps, awaited = steps - p.stages, stages = p.stages, shared = p.shared();
+    uint32_t barriers = tile::shared_address(full);
+    // Else these are worked out again in every step, from slow registers.
+    asm volatile("" : "+r"(steps), "+r"(awaited), "+r"(stages), "+r"(shared), "+r"(barriers));
+    constexpr uint32_t kBarrier = sizeof(uint64_t);
+    uint32_t before = 0;
+    int here = 0;
 #pragma unroll 1
     for (int i = 0; i < steps; ++i) {
-      const int in_run = i % kRun;
-      if (in_run == 0) tile::barrier_wait(full_run + of_x.stage, of_x.parity);
-      tile::barrier_wait(full + of_w.stage, of_w.parity);
-      const uint64_t a = tile::describe_tile(ring + of_w.stage * kWeightBytes + group * kGroupBytes);
-      const uint64_t b =
-          tile::describe_tile<kRun * kTileBytes>(runs + of_x.stage * kRunBytes + in_run * kTileBytes);
+      if (!here) tile::barrier_wait(barriers + place.stage * kBarrier, place.parity);
       tile::fence_operands();
 #pragma unroll
       for (int k = 0; k < kRouterStep / 16; ++k)
-        tile::multiply<kTokens>(sums, a + k * tile::kNext16, b + k * tile::kNext16, i + k);
+        tile::multiply<kTokens>(sums, a + k * tile::kNext16, b + k * tile::kNext16, k > 0 ? 1 : i);
       tile::commit_group();
-      tile::wait_groups<1>();
-      if (i > 0 && tells) {
-        tile::barrier_arrive(empty + before);
-        if (in_run == 0) tile::barrier_arrive(empty_run + before_run);
+      // All that the next step needs is worked out while this one is multiplied. For one warpgroup with a small tile this
+      // decides: what stands between wait_groups and the next multiply is not hidden.
+      const uint32_t tell = told + before * kBarrier;
+      // Of the step before, and only if somebody waits for it: a block that has fetched everything may be gone.
+      const bool tells = told != 0 && i > 0 && i <= awaited;
+      before = place.stage;
+      a += stage, b += stage;
+      if (static_cast<int>(++place.stage) == stages) {
+        place.stage = 0, place.parity ^= 1;
+        a -= all, b -= all;
       }
-      before = of_w.stage;
-      of_w.step(p.stages);
-      if (in_run == kRun - 1) before_run = of_x.stage, of_x.step(p.runs);
+      here = tile::barrier_test(barriers + place.stage * kBarrier, place.parity);
+      tile::wait_groups<1>();
+      if (tells && shared) tile::barrier_arrive_remote(tell);
+      if (tells && !shared) tile::barrier_arrive(tell);
     }
     tile::wait_groups<0>();
     tile::hold(sums);
@@ -155,13 +154,18 @@ struct Kernel : RouterFetch<kGroups, kTokens, kRun> {
       const Range theirs(p, part);
       const int from = at.split - (at.split > part);
       const uint32_t to = tile::shared_address(inbox) + from * theirs.bytes();
-      tile::send_by_warp(tile::remote_address(to, part), tile_sums + theirs.first * kPitch, theirs.bytes(),
-                         tile::remote_address(tile::shared_address(all_here), part));
+      const int rank = p.rank(part, at.across, at.along);
+      tile::send_by_warp(tile::remote_address(to, rank), tile_sums + theirs.first * kPitch, theirs.bytes(),
+                         tile::remote_address(tile::shared_address(all_here), rank));
     }
   }
 
   // A thread sends, adds and writes four neighbouring experts of every kRows-th token.
   static constexpr int kPieces = kExperts / 4, kRows = kWarps * kWarp / kPieces;
+
+  static __device__ float4 plus(float4 a, float4 b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+  }
 
   // The same messages as send_parts, by stores of all threads that multiply.
   static __device__ void store_parts(const Parameters& p, const Place& at, const float* tile_sums,
@@ -173,9 +177,10 @@ struct Kernel : RouterFetch<kGroups, kTokens, kRun> {
       if (++part == p.splits) part = 0;
       const Range theirs(p, part);
       const int from = at.split - (at.split > part);
-      const uint32_t barrier = tile::remote_address(tile::shared_address(all_here), part);
+      const int rank = p.rank(part, at.across, at.along);
+      const uint32_t barrier = tile::remote_address(tile::shared_address(all_here), rank);
       const uint32_t to =
-          tile::remote_address(tile::shared_address(inbox + from * theirs.count * kPitch + expert), part);
+          tile::remote_address(tile::shared_address(inbox + from * theirs.count * kPitch + expert), rank);
 #pragma unroll 2
       for (int row = threadIdx.x / kPieces; row < theirs.count; row += kRows)
         tile::store_remote(
@@ -194,114 +199,125 @@ struct Kernel : RouterFetch<kGroups, kTokens, kRun> {
   }
   static __device__ void write(const Parameters& p, int64_t token, int expert, float4 logits) {
     const float value[4] = {logits.x, logits.y, logits.z, logits.w};
-    if (p.y_f32) {
-      float* const y = static_cast<float*>(p.y) + token * p.y_stride + expert;
-      if (p.y_wide && expert + 3 < p.experts) {
-        *reinterpret_cast<float4*>(y) = logits;
-      } else {
+    float* const y = static_cast<float*>(p.y) + token * p.y_stride + expert;
+    __nv_bfloat16* const y_short = static_cast<__nv_bfloat16*>(p.y) + token * p.y_stride + expert;
+    if (!p.y_f32 && p.y_wide && expert + 3 < p.experts) {
+      const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(value[0], value[1]),
+                                       __floats2bfloat162_rn(value[2], value[3])};
+      *reinterpret_cast<uint2*>(y_short) = *reinterpret_cast<const uint2*>(pairs);
+      return;
+    }
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (expert + i < p.experts) y[i] = value[i];
-      }
-    } else {
-      __nv_bfloat16* const y = static_cast<__nv_bfloat16*>(p.y) + token * p.y_stride + expert;
-      if (p.y_wide && expert + 3 < p.experts) {
-        __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(value[0], value[1]),
-                                   __floats2bfloat162_rn(value[2], value[3])};
-        *reinterpret_cast<uint2*>(y) = *reinterpret_cast<const uint2*>(pairs);
-      } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (expert + i < p.experts) y[i] = __float2bfloat16_rn(value[i]);
-      }
+    for (int i = 0; i < 4; ++i) {
+      if (expert + i >= p.experts) break;
+      if (p.y_f32)
+        y[i] = value[i];
+      else
+        y_short[i] = __float2bfloat16_rn(value[i]);
     }
   }
-  // Adds up the parts of this block's tokens in their order, and writes the logits.
-  static __device__ void add_parts(const Parameters& p, const Place& at, const float* tile_sums,
-                                   const float* inbox, float4 bias) {
-    const int expert = threadIdx.x % kPieces * 4;
-    const Range mine(p, at.split);
-    const int end = min(mine.count, p.tokens - at.first_token - mine.first);
+
+  // Four logits of each of kBatch tokens, kRows apart, of the `rows` that there are: the parts in their order, then the
+  // bias. `own` and `theirs`: at the first one. The loads of a part are not broken off, so that they go out together.
+  template <int kBatch>
+  static __device__ void add_parts(const Parameters& p, const Place& at, const float* own,
+                                   const float* theirs, int message, int rows, float4 bias,
+                                   float4 (&total)[kBatch]) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) total[i] = float4{};
 #pragma unroll 1
-    for (int row = threadIdx.x / kPieces; row < end; row += kRows) {
-      const float4 own = *reinterpret_cast<const float4*>(tile_sums + (mine.first + row) * kPitch + expert);
-      const float* theirs = inbox + row * kPitch + expert;
-      float4 total{};
-#pragma unroll 4
-      for (int part = 0; part < p.splits; ++part) {
-        float4 add = own;
-        if (part != at.split) {
-          add = *reinterpret_cast<const float4*>(theirs);
-          theirs += mine.count * kPitch;
-        }
-        total.x += add.x, total.y += add.y, total.z += add.z, total.w += add.w;
+    for (int part = 0; part < p.splits; ++part) {
+      const float* from = own;
+      if (part != at.split) from = theirs, theirs += message;
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i)
+        if (i * kRows < rows)
+          total[i] = plus(total[i], *reinterpret_cast<const float4*>(from + i * kRows * kPitch));
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) total[i] = plus(total[i], bias);
+  }
+
+  // Adds up and writes the logits of this block's tokens.
+  static __device__ void finish(const Parameters& p, const Place& at, const float* tile_sums,
+                                const float* inbox, float4 bias) {
+    constexpr int kBatch = 4;
+    const int piece = threadIdx.x % kPieces * 4, expert = at.first_expert + piece;
+    const Range mine(p, at.split);
+    const int end = min(mine.count, p.tokens - at.first_token - mine.first), message = mine.count * kPitch;
+    const int64_t first = at.first_token + mine.first;
+    tile_sums += mine.first * kPitch + piece;
+    inbox += piece;
+    int row = threadIdx.x / kPieces;
+    if (p.y_f32 && p.y_wide && expert + 3 < p.experts) {
+      const int64_t next = kRows * p.y_stride;
+      float* y = static_cast<float*>(p.y) + (first + row) * p.y_stride + expert;
+#pragma unroll 1
+      for (; row < end; row += kBatch * kRows) {
+        float4 total[kBatch];
+        add_parts(p, at, tile_sums + row * kPitch, inbox + row * kPitch, message, end - row, bias, total);
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i, y += next)
+          if (row + i * kRows < end) *reinterpret_cast<float4*>(y) = total[i];
       }
-      total.x += bias.x, total.y += bias.y, total.z += bias.z, total.w += bias.w;
-      write(p, at.first_token + mine.first + row, at.first_expert + expert, total);
+    } else {
+#pragma unroll 1
+      for (; row < end; row += kRows) {
+        float4 total[1];
+        add_parts(p, at, tile_sums + row * kPitch, inbox + row * kPitch, message, 1, bias, total);
+        write(p, first + row, expert, total[0]);
+      }
     }
   }
 
   static __device__ void run(const CUtensorMap& w, const CUtensorMap& x, const Parameters& p,
                              uint8_t* shared) {
-    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+    const int warp = uniform(threadIdx.x / kWarp);
     uint64_t* const full = reinterpret_cast<uint64_t*>(shared + p.barriers_offset);
     uint64_t* const empty = full + p.stages;
-    uint64_t* const full_run = empty + p.stages;  // none but where x comes in runs
-    uint64_t* const empty_run = full_run + p.runs;
-    uint64_t* const all_here = empty_run + p.runs;
+    uint64_t* const all_here = empty + p.stages;
     const Place at(p, kExperts, kTokens);
+    const bool in_cluster = p.splits > 1 || p.shared();
+    tile::release_next();
+    constexpr bool kByCopies = kSource == RouterSource::kCopies;
     if (warp == kWarps) {
       tile::prefetch_map(w);
-      if constexpr (kRun > 0) tile::prefetch_map(x);
+      if constexpr (kByCopies) tile::prefetch_map(x);
     }
-    if (lane == 0) {
-      // One barrier takes some 30 clocks, and all lanes of a warp take turns: so each warp makes some.
+    // One barrier takes some 30 clocks: so each warp makes some.
 #pragma unroll 1
-      for (int i = warp; i < p.stages; i += kThreads / kWarp) {
-        tile::barrier_init(full + i, 1 + (kRun > 0 ? 0 : kPlainWarps));
-        tile::barrier_init(empty + i, kGroups);
-      }
-      if constexpr (kRun > 1)
-#pragma unroll 1
-        for (int i = warp; i < p.runs; i += kThreads / kWarp) {
-          tile::barrier_init(full_run + i, 1);
-          tile::barrier_init(empty_run + i, kGroups);
-        }
-      if (warp == 0) tile::barrier_init(all_here, 1);
-      tile::barrier_visible();
+    for (int i = warp; i < p.stages; i += kThreads / kWarp) {
+      tile::barrier_init_by_warp(full + i, 1 + (kByCopies ? 0 : kPlainWarps));
+      tile::barrier_init_by_warp(empty + i, kGroups * p.readers());
     }
-    tile::release_next();
+    if (warp == 0) tile::barrier_init_by_warp(all_here, 1);
+    tile::barrier_visible();
     __syncthreads();
-    // Nothing is sent to a block that has no barriers yet. Only those wait for that here who have to wait for the first
-    // stage anyway.
-    if (p.splits > 1) tile::cluster_arrive();
+    // Nothing is sent to a block that has no barriers yet. Those that send nothing before the end wait for that only where
+    // they have to wait for the first stage anyway.
+    if (in_cluster) tile::cluster_arrive();
     if (warp >= kWarps) {
-      if constexpr (kRun == 0) {
-        Fetch::produce_plain(w, p, at, shared, full, empty);
-      } else if constexpr (kRun == 1) {
+      if (p.shared()) tile::cluster_wait();
+      if constexpr (kByCopies)
         Fetch::produce(w, x, p, at, shared, full, empty);
-      } else {
-        if (warp == kWarps)
-          Fetch::produce_weights(w, p, at, shared, full, empty);
-        else
-          Fetch::produce_runs(x, p, at, shared + p.stages * kWeightBytes, full_run, empty_run);
+      else
+        Fetch::produce_plain(w, p, at, shared, full, empty);
+      if (p.splits > 1) {
+        if (!p.shared()) tile::cluster_wait();
+        tile::cluster_arrive();
       }
-      if (p.splits > 1) tile::cluster_wait(), tile::cluster_arrive();
     } else {
-      if (p.splits > 1) tile::cluster_wait();
-      if (threadIdx.x == 0)
+      if (in_cluster) tile::cluster_wait();
+      if (threadIdx.x == 0 && p.splits > 1)
         tile::barrier_expect(all_here, (p.splits - 1) * Range(p, at.split).message_bytes(p));
       const float4 bias = bias_of(p, at.first_expert + threadIdx.x % kPieces * 4);
       Sums sums;
-      if constexpr (kRun > 1)
-        multiply_runs(sums, p, at, shared, full, empty, full_run, empty_run);
-      else
-        multiply_all(sums, p, at, shared, full, empty);
+      multiply_all(sums, p, at, shared, full, empty);
       tile::sync_threads<kWarps * kWarp>(kConsumers);  // no warpgroup reads the ring any more
       float* const tile_sums = reinterpret_cast<float*>(shared);
       float* const inbox = reinterpret_cast<float*>(shared + p.inbox_offset);
       put_sums(sums, tile_sums);
-      tile::fence_for_async();
+      if (p.splits > 1) tile::fence_for_async();
       tile::sync_threads<kWarps * kWarp>(kConsumers);
       tile::wait_for_previous();
       if (p.splits > 1) {
@@ -312,20 +328,20 @@ struct Kernel : RouterFetch<kGroups, kTokens, kRun> {
         tile::barrier_wait(all_here, 0);
         tile::cluster_arrive();
       }
-      add_parts(p, at, tile_sums, inbox, bias);
+      finish(p, at, tile_sums, inbox, bias);
     }
     // Nobody leaves before all have what it sent them.
     if (p.splits > 1) tile::cluster_wait();
   }
 };
 
-template <int kGroups, int kTokens, int kRun>
-__global__ void __launch_bounds__(Kernel<kGroups, kTokens, kRun>::kThreads)
+template <int kGroups, int kTokens, RouterSource kSource>
+__global__ void __launch_bounds__(Kernel<kGroups, kTokens, kSource>::kThreads)
     router_gemm_tile(const __grid_constant__ CUtensorMap w,  // [experts, hidden]
                      const __grid_constant__ CUtensorMap x,  // [tokens, hidden]
                      const __grid_constant__ Parameters p) {
   extern __shared__ __align__(1024) uint8_t shared[];
-  Kernel<kGroups, kTokens, kRun>::run(w, x, p, shared);
+  Kernel<kGroups, kTokens, kSource>::run(w, x, p, shared);
 }
 
 using Function = void (*)(CUtensorMap, CUtensorMap, Parameters);
@@ -334,21 +350,18 @@ struct Instance {
   Function kernel;
   int threads;
 };
-template <int kGroups, int kTokens, int kRun>
+template <int kGroups, int kTokens, RouterSource kSource>
 constexpr Instance instance() {
-  return {{kGroups, kTokens, kRun},
-          router_gemm_tile<kGroups, kTokens, kRun>,
-          Kernel<kGroups, kTokens, kRun>::kThreads};
+  return {{kGroups, kTokens},
+          router_gemm_tile<kGroups, kTokens, kSource>,
+          Kernel<kGroups, kTokens, kSource>::kThreads};
 }
-// One for each tile of a list.
-template <const auto& kTiles, size_t... kIndex>
+template <size_t... kIndex>
 constexpr std::array<Instance, sizeof...(kIndex)> instances(std::index_sequence<kIndex...>) {
-  return {instance<kTiles[kIndex].groups, kTiles[kIndex].tokens, kTiles[kIndex].run>()...};
+  return {instance<kRouterTiles[kIndex].groups, kRouterTiles[kIndex].tokens, RouterSource::kCopies>()...};
 }
-constexpr auto kInstances = instances<kRouterTiles>(std::make_index_sequence<std::size(kRouterTiles)>());
-constexpr auto kRunInstances =
-    instances<kRouterRunTiles>(std::make_index_sequence<std::size(kRouterRunTiles)>());
-constexpr Instance kPlain = instance<1, 64, 0>();
+constexpr auto kInstances = instances(std::make_index_sequence<std::size(kRouterTiles)>());
+constexpr Instance kPlain = instance<1, 64, RouterSource::kLoads>();
 
 Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;
@@ -359,9 +372,7 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-double cost_us(const RouterGemm::Problem& p, const DeviceInfo&) {
-  return choose_tile(RouterGemm::at_tokens(p, std::max<int64_t>(p.tokens, 1))).us;
-}
+double cost_us(const RouterGemm::Problem& p, const DeviceInfo&) { return choose_tile(p).us; }
 
 Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
@@ -389,26 +400,36 @@ Status launch_tile(const RouterGemm::Problem& p, const RouterGemm::Args& a, cons
   const Instance* use = nullptr;
   if (!mapped) {
     constexpr int kPlainSplits = 4;
-    plan = {.tile = {kPlain.tile.groups, kPlain.tile.tokens}, .splits = std::min(kPlainSplits, steps)};
+    plan = {.tile = kPlain.tile, .splits = std::min(kPlainSplits, steps)};
     use = &kPlain;
   } else {
     for (const Instance& i : kInstances)
       if (i.tile == plan.tile) use = &i;
-    const bool in_runs = p.hidden % kRouterStep == 0 && p.tokens % tile::kMapGroupRows == 0;
-    for (const Instance& i : kRunInstances)
-      if (in_runs && i.tile == plan.tile) use = &i;
   }
-  const RouterTileMemory memory = tile_memory(plan, p.hidden);
+  const RouterTileMemory memory = tile_memory(p, plan);
   if (!use || memory.stages == 0)
     return invalid("router_gemm: no kernel for tiles of " + std::to_string(plan.tile.experts()) +
                    " experts x " + std::to_string(plan.tile.tokens) + " tokens in " +
-                   std::to_string(plan.splits) + " parts, runs of " + std::to_string(plan.tile.run));
-  const Launch how{.grid = {static_cast<unsigned>(plan.splits),
-                            static_cast<unsigned>(ceil_div(p.experts, plan.tile.experts())),
-                            static_cast<unsigned>(ceil_div(p.tokens, plan.tile.tokens))},
-                   .block = {static_cast<unsigned>(use->threads), 1, 1},
-                   .shared_bytes = static_cast<size_t>(memory.bytes),
-                   .cluster = {static_cast<unsigned>(plan.splits), 1, 1}};
+                   std::to_string(plan.splits) + " parts, clusters of " + std::to_string(plan.beside) +
+                   " x " + std::to_string(plan.behind) + " tiles");
+  const auto along = [&](int64_t n, int tile, int tiles) {  // whole clusters
+    return static_cast<unsigned>(ceil_div(ceil_div(n, tile), tiles) * tiles);
+  };
+  // A bit for each of `blocks` whose ranks are `apart`.
+  const auto shared = [](int bytes, int blocks, int apart) {
+    RouterShare share{bytes / blocks, 0};
+    if (blocks > 1)
+      for (int i = 0; i < blocks; ++i) share.blocks |= 1u << (i * apart);
+    return share;
+  };
+  const int token_bytes = plan.tile.tokens * tile::kSwizzledRowBytes;
+  const Launch how{
+      .grid = {static_cast<unsigned>(plan.splits), along(p.experts, plan.tile.experts(), plan.beside),
+               along(p.tokens, plan.tile.tokens, plan.behind)},
+      .block = {static_cast<unsigned>(use->threads), 1, 1},
+      .shared_bytes = static_cast<size_t>(memory.bytes),
+      .cluster = {static_cast<unsigned>(plan.splits), static_cast<unsigned>(plan.beside),
+                  static_cast<unsigned>(plan.behind)}};
   const Parameters parameters{
       .x = a.x.as<const __nv_bfloat16>(),
       .bias = a.bias.as<const __nv_bfloat16>(),
@@ -419,22 +440,27 @@ Status launch_tile(const RouterGemm::Problem& p, const RouterGemm::Args& a, cons
       .experts = static_cast<int>(p.experts),
       .hidden = static_cast<int>(p.hidden),
       .splits = plan.splits,
+      .beside = plan.beside,
+      .behind = plan.behind,
       .stages = memory.stages,
-      .runs = memory.runs,
+      .ahead = std::clamp(kAheadBytes / memory.weight_bytes, 1, memory.stages),
       .steps_each = steps / plan.splits,
       .steps_more = steps % plan.splits,
       .tokens_each = plan.tile.tokens / plan.splits,
       .tokens_more = plan.tile.tokens % plan.splits,
+      .weight_bytes = memory.weight_bytes,
+      .stage_bytes = memory.stage_bytes,
       .inbox_offset = memory.inbox_offset,
       .barriers_offset = memory.barriers_offset,
+      .share_w = shared(memory.weight_bytes, plan.behind, plan.splits * plan.beside),
+      .share_x = shared(token_bytes, plan.beside, plan.splits),
       .by_stores = plan.exchange == RouterExchange::kStores,
       .y_f32 = p.y == DType::kF32,
       .y_wide = reinterpret_cast<uintptr_t>(a.y.data) % kWideBytes == 0 && a.y.stride[0] % 4 == 0};
   CUtensorMap w{}, x{};
-  Status status = tile::map_rows(w, a.w, plan.tile.experts());
+  Status status = tile::map_rows(w, a.w, parameters.share_w.bytes / tile::kSwizzledRowBytes);
   if (status.ok() && mapped)
-    status = plan.tile.run > 1 ? tile::map_row_runs(x, a.x, plan.tile.tokens, plan.tile.run)
-                               : tile::map_rows(x, a.x, plan.tile.tokens);
+    status = tile::map_rows(x, a.x, parameters.share_x.bytes / tile::kSwizzledRowBytes);
   if (!status.ok()) return status;
   return launch(router_gemm_tile_sm90.name, use->kernel, how, stream, w, x, parameters);
 }

@@ -101,7 +101,6 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads) wide(const __grid_cons
   if (threadIdx.x == 0) {
     tile::barrier_init(&received_all, 1);
     tile::barrier_visible();
-    tile::barrier_expect(&received_all, kPairs * sizeof(float2));
   }
   __syncwarp();
   tile::cluster_arrive();
@@ -172,9 +171,11 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads) wide(const __grid_cons
     staged[i * kThreads + threadIdx.x] = make_float2(sums[2 * i], sums[2 * i + 1]);
   tile::fence_for_async();
   tile::cluster_wait();
+  if (threadIdx.x == 0)
+    tile::barrier_expect(&received_all, static_cast<uint32_t>((kPairs - share) * sizeof(float2)));
   __syncthreads();
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  for (int to = warp; to < blocks; to += kThreads / 32) {
+  for (int to = 1 + warp; to < blocks; to += kThreads / 32) {
     const int owner = (rank + to) % blocks;  // not all of them the same one at once
     tile::send_by_warp(
         tile::remote_address(tile::shared_address(&received[rank * share]), static_cast<uint32_t>(owner)),
@@ -190,7 +191,7 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads) wide(const __grid_cons
     if (token >= p.tokens || expert >= p.experts) continue;
     float2 total = {0, 0};
     for (int j = 0; j < blocks; ++j) {
-      const float2 more = received[j * share + at];
+      const float2 more = j == rank ? staged[pair] : received[j * share + at];
       total.x += more.x;
       total.y += more.y;
     }

@@ -106,7 +106,6 @@ __device__ __forceinline__ void begin_groups(const Grouping& g, const GroupMemor
     if (threadIdx.x == 0) {
       barrier_init(m.arrived, 1);
       barrier_visible();
-      barrier_expect(m.arrived, static_cast<uint32_t>(g.grid.cluster * g.padded) * sizeof(uint16_t));
     }
     cluster_arrive();
   }
@@ -142,6 +141,8 @@ __device__ __forceinline__ void send_counts(const Grouping& g, const GroupMemory
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int warps = static_cast<int>(blockDim.x / 32);
   cluster_wait();
+  if (threadIdx.x == 0)
+    barrier_expect(m.arrived, static_cast<uint32_t>(g.grid.cluster * g.padded) * sizeof(uint16_t));
 #pragma unroll 1
   for (int e = 8 * lane; e < g.padded; e += 256) {
     uint32_t count[8];

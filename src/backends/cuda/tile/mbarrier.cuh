@@ -14,6 +14,17 @@ __device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t arrival
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
                : "memory");
 }
+// barrier_init by one lane of a converged warp that calls it with all its lanes.
+__device__ __forceinline__ void barrier_init_by_warp(uint64_t* barrier, uint32_t arrivals) {
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "@one mbarrier.init.shared::cta.b64 [%0], %1;\n"
+      "}" ::"r"(shared_address(barrier)),
+      "r"(arrivals)
+      : "memory");
+}
 __device__ __forceinline__ void barrier_visible() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -44,17 +55,45 @@ __device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
+// The same by the barrier's address, here or (tile/cluster.cuh: remote_address) in another block of the cluster. An arrival
+// elsewhere says that the thread has done with what it read (wgmma that it has waited for), never that something was
+// written: no fence of wider scope goes with it.
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive_remote(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 // Returns once the phase of this parity (0 first) is complete; the bytes that it counted are then visible.
-__device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
       "again:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
-      "}" ::"r"(shared_address(barrier)),
+      "}" ::"r"(barrier),
       "r"(parity)
       : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
+  barrier_wait(shared_address(barrier), parity);
+}
+
+// Whether the phase of this parity is complete, as barrier_wait() takes it.
+__device__ __forceinline__ int barrier_test(uint32_t barrier, uint32_t parity) {
+  int done;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.b32 %0, 1, 0, done;\n"
+      "}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done;
 }
 
 // A place in a ring of stages, and the parity of the phase that is under way there.
@@ -62,6 +101,11 @@ struct RingPlace {
   uint32_t stage = 0, parity = 0;
   __device__ __forceinline__ void step(uint32_t stages) {
     if (++stage == stages) stage = 0, parity ^= 1;
+  }
+  // `steps` <= stages of them.
+  __device__ __forceinline__ void step_by(uint32_t steps, uint32_t stages) {
+    stage += steps;
+    if (stage >= stages) stage -= stages, parity ^= 1;
   }
 };
 

@@ -32,17 +32,18 @@ __device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int c
       : "memory");
 }
 
-// The same along a map of runs (map_row_runs): from column 64 * block of row 8 * group on.
-__device__ __forceinline__ void copy_runs(void* to, const CUtensorMap& map, int block, int group,
-                                          uint64_t* barrier) {
+// The same into every block of the cluster whose rank has a bit in `blocks`: to the same place in each, counted at the same place in
+// each, so all of them lay out their memory alike, run, and have nobody left who reads what comes to be overwritten.
+__device__ __forceinline__ void copy_box_to(uint32_t blocks, void* to, const CUtensorMap& map, int column,
+                                            int row, uint64_t* barrier) {
   asm volatile(
       "{\n"
       ".reg .pred one;\n"
       "elect.sync _|one, 0xffffffff;\n"
-      "@one cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
-      "%2, %3, %4}], [%5];\n"
+      "@one cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%2, %3}], [%4], %5;\n"
       "}" ::"r"(shared_address(to)),
-      "l"(&map), "r"(0), "r"(block), "r"(group), "r"(shared_address(barrier))
+      "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(blocks))
       : "memory");
 }
 

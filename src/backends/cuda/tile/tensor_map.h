@@ -15,12 +15,4 @@ constexpr int64_t kMapStrideBytes = 16;
 // maps or refuses this one; the message has the tensor and the driver's number.
 Status map_rows(CUtensorMap& map, const Tensor& tensor, int box_rows);
 
-// rows that a map of runs takes at a time
-constexpr int kMapGroupRows = 8;
-
-// Of the same kind of tensor with a multiple of 64 columns and of 8 rows: boxes of `box_rows` rows, a multiple of 8, by
-// `run` times 64 columns. Groups of 8 rows are read one after the other, each `run` * 128 bytes along its rows, and
-// lie like that: [box_rows / 8][run] tiles of 8 rows by 128 bytes, swizzled. Zeros beyond the ends.
-Status map_row_runs(CUtensorMap& map, const Tensor& tensor, int box_rows, int run);
-
 }  // namespace sluice::cuda::tile

@@ -31,15 +31,14 @@ __device__ __forceinline__ void hold(float (&d)[kRegisters]) {
   for (int i = 0; i < kRegisters; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Describes a tile of 128-byte rows in the order of swizzle.cuh: 64 values of the summed dimension each, groups of 8 rows
-// kGroupBytes apart. 16 values further along the row: + kNext16.
-template <uint32_t kGroupBytes = 1024>
+// Describes a tile of 128-byte rows in the order of swizzle.cuh: 64 values of the summed dimension each. 16 values further
+// along the row: + kNext16; a tile that lies `bytes` further: + bytes / kDescribed.
 __device__ __forceinline__ uint64_t describe_tile(const void* shared) {
-  static_assert(kGroupBytes % 1024 == 0 && kGroupBytes / 16 < 1 << 14);
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kGroups = uint64_t{kGroupBytes / 16} << 32;
-  return kSwizzle128 | kGroups | uint64_t{1} << 16 | (shared_address(shared) & 0x3ffff) >> 4;
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kGroupsOf8Rows = uint64_t{1024 / 16} << 32;
+  return kSwizzle128 | kGroupsOf8Rows | uint64_t{1} << 16 | (shared_address(shared) & 0x3ffff) >> 4;
 }
-constexpr uint64_t kNext16 = 32 / 16;
+constexpr uint32_t kDescribed = 16;
+constexpr uint64_t kNext16 = 32 / kDescribed;
 
 // multiply<N>(d, a, b, add): add == 0 overwrites d.
 template <int N>
