@@ -1,8 +1,8 @@
 // From logits to rows: one warp a token chooses (tile/routing.cuh), the blocks of a cluster count and place
 // (tile/grouping.cuh). One launch up to 1024 tokens, two beyond.
 //
-// Wins    always: ids never leave the SM before they are grouped, and a launch is most of the time at few tokens.
-// Loses   nothing yet.
+// Wins    where no other takes the problem: ids never leave the SM before they are grouped.
+// Loses   to kernels that know their rule: route_group_fewtokens_sm90.cu, route_group_lanes_sm90.cu.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/route_group.h. Measurements: docs/notes/cuda-routing.md.
 #include "backends/cuda/card.h"
@@ -109,14 +109,18 @@ Refusal supports(const Problem&, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted to an H200 on five models' routing from 1 to 16384 tokens: docs/notes/cuda-routing.md.
+// Fitted to an H200 on seven models' routing from 1 to 16384 tokens: docs/notes/cuda-routing.md.
 double cost_us(const Problem& p, const DeviceInfo&) {
   const double experts = static_cast<double>(p.route.experts), tokens = static_cast<double>(p.route.tokens);
-  const double one = 2.5 + 0.05 * static_cast<double>(p.route.top_k) +
-                     (RouteTopk::chooses_by_score(p.route) ? 4.0e-3 : 0.8e-3) * experts;
-  const double others = tokens > 8 ? 0.9 : 0;  // a cluster
-  if (tokens <= 256) return one + others + 1.8e-3 * one * tokens;
-  return one + others + 2.2 + 0.9e-3 * (one - 1.9) * tokens;
+  const double score = !RouteTopk::chooses_by_score(p.route)            ? 0
+                       : p.route.method == RoutingMethod::kSqrtSoftplus ? 4.0e-3
+                                                                        : 1.5e-3;
+  const double one = 2.35 + 0.068 * static_cast<double>(p.route.top_k) + (0.7e-3 + score) * experts;
+  if (tokens <= 8) return one + 0.05 * tokens;
+  if (tokens <= 128) return one + 0.45 + 1.3e-3 * one * tokens;
+  if (tokens <= 256) return 1.75 * one;
+  const double more = one - 2.7;
+  return 6 + 3.2 * more + (0.65e-3 + 1.0e-3 * more) * tokens;
 }
 
 size_t workspace_bytes(const Problem& p, const DeviceInfo&) {

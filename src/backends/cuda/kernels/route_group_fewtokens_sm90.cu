@@ -2,8 +2,8 @@
 // block has up to four teams and a cluster up to 16 blocks. Each token's ids go to every block, 16 bytes at a time, so each
 // block counts all of them for itself and writes what belongs to its own tokens.
 //
-// Wins    up to 64 tokens, as predicted from the clocks in docs/notes/cuda-routing.md.
-// Loses   beyond; each block counts all slots.
+// Wins    up to 48 tokens of 256 experts, 32 of 384, 64 of fewer: docs/notes/cuda-routing.md.
+// Loses   beyond, where teams of a block wait for each other's instructions: route_group_lanes_sm90.cu.
 // Limits  what need_team() asks for (tile/few_tokens.cuh), and row_align of 1.
 // Source  original; the contract is ops/route_group.h.
 #include "backends/cuda/card.h"
@@ -188,10 +188,26 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Predicted from the clocks of single steps, its upper end, not measured: docs/notes/cuda-routing.md.
+// Blocks of the cluster; 1: teams beside each other. Measured: they cost more than the exchange, unless they are small.
+unsigned blocks_of(const RouteTopk::Problem& p) {
+  const auto tokens = static_cast<unsigned>(p.tokens);
+  unsigned blocks = 1;
+  if (tokens > 1 && p.tokens * p.experts > 128)
+    while (blocks < kClusterMost && blocks < tokens) blocks *= 2;
+  return blocks;
+}
+
+// Fitted to an H200: one token, the exchange, and each further team of a block.
 double cost_us(const Problem& p, const DeviceInfo&) {
-  const double tokens = static_cast<double>(p.route.tokens), experts = static_cast<double>(p.route.experts);
-  return 1.8 + 1e-3 * experts + (tokens > 4 ? 0.5 : 0) + 0.6e-4 * experts * tokens;
+  const double experts = static_cast<double>(p.route.experts);
+  const unsigned blocks = blocks_of(p.route);
+  const double one = 1.45 + 0.03 * static_cast<double>(std::max<int64_t>(p.route.top_k - 4, 0)) +
+                     (RouteTopk::chooses_by_score(p.route) ? 1.7e-3 : 1.1e-3) * experts +
+                     (experts > 256 ? 0.4 : 0);
+  const double team =
+      (p.route.method == RoutingMethod::kSqrtSoftplus ? 0.1 : 0.04) + 7.5e-6 * experts * experts;
+  const double teams = std::ceil(static_cast<double>(p.route.tokens) / blocks);
+  return one + (blocks > 1 ? 0.36 : 0) + team * (teams - 1);
 }
 
 Status enqueue(const Problem& p, const Args& a, Workspace, Stream stream);
@@ -213,10 +229,7 @@ namespace {
 Status enqueue(const Problem& p, const Args& a, Workspace, Stream stream) {
   const Kernel k = kernel_of(p.route);
   const auto tokens = static_cast<unsigned>(p.route.tokens);
-  unsigned blocks =
-      1;  // measured: teams beside each other cost more than the exchange, unless they are small
-  if (tokens > 1 && tokens * p.route.experts > 128)
-    while (blocks < kClusterMost && blocks < tokens) blocks *= 2;
+  const unsigned blocks = blocks_of(p.route);
   const unsigned teams = (tokens + blocks - 1) / blocks;
   uint32_t tile_shift = 16;  // more than the bits of a count
   if (p.tile_rows > 0)

@@ -2,8 +2,8 @@
 // block counts its own tokens' experts. Blocks of one cluster send each other their counts; those of a larger grid leave
 // them in global memory and meet there (tile/meeting.cuh). Then each block knows where its slots belong.
 //
-// Wins    from where route_group_fewtokens has several teams in a block: measured in docs/notes/cuda-routing.md.
-// Loses   at fewer tokens, where more threads a token are faster.
+// Wins    from 49 tokens of 256 experts, 33 of 384, 65 of fewer: docs/notes/cuda-routing.md.
+// Loses   below, where a thread for each expert is sooner done.
 // Limits  what need_team() asks for (tile/few_tokens.cuh), and row_align of 1.
 // Source  original; the contract is ops/route_group.h.
 #include "backends/cuda/card.h"
@@ -45,8 +45,8 @@ struct alignas(16) Memory {
   using Shape = tile::LaneShape<kExperts, kList, kLanes>;
   uint64_t arrived;                             // the counts of the cluster's blocks
   alignas(16) uint16_t count[kSums][kExperts];  // of some blocks
-  alignas(
-      16) uint16_t part[kExperts];  // in a grid: of those in front of this block, in the sum that it is in
+  // In a cluster: of this block. In a grid: of those in front of it, in the sum that it is in.
+  alignas(16) uint16_t part[kExperts];
   alignas(16) std::byte bias[Shape::template kRowBytes<4>];
   uint32_t begin[kExperts];            // first row
   uint32_t before[kExperts];           // rows of the blocks in front
@@ -73,26 +73,17 @@ __device__ __forceinline__ uint32_t count_bits(const uint32_t* mask, uint32_t wo
   return count;
 }
 
-// Counts of this block to all blocks of the cluster, 16 bits each; a warp serves some of the blocks, a lane 8 experts.
+// Counts of this block, in m.part, to all blocks of the cluster; a warp serves some of the blocks, a lane 8 experts.
 template <class M>
-__device__ __forceinline__ void send_counts(M& m, const uint32_t* mask, uint32_t words, uint32_t lane,
-                                            uint32_t warp, uint32_t warps) {
+__device__ __forceinline__ void send_counts(M& m, uint32_t lane, uint32_t warp, uint32_t warps) {
   constexpr uint32_t kExperts = sizeof(m.part) / sizeof(uint16_t);
 #pragma unroll 1
   for (uint32_t e = 8 * lane; e < kExperts; e += 256) {
-    uint32_t two[4];
-    if (words == 1) {
-#pragma unroll
-      for (uint32_t i = 0; i < 4; ++i) two[i] = __popc(mask[e + 2 * i]) | __popc(mask[e + 2 * i + 1]) << 16;
-    } else {
-#pragma unroll
-      for (uint32_t i = 0; i < 4; ++i)
-        two[i] = count_bits(mask, words, e + 2 * i) | count_bits(mask, words, e + 2 * i + 1) << 16;
-    }
+    const uint4 counts = *reinterpret_cast<const uint4*>(m.part + e);
     const uint32_t at = tile::shared_address(&m.count[tile::cluster_rank()][e]);
 #pragma unroll 1
     for (uint32_t to = warp; to < kClusterBlocks; to += warps)
-      tile::store_remote(tile::remote_address(at, to), uint4{two[0], two[1], two[2], two[3]},
+      tile::store_remote(tile::remote_address(at, to), counts,
                          tile::remote_address(tile::shared_address(&m.arrived), to));
   }
 }
@@ -222,15 +213,21 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
   }
   __syncthreads();
   tile::release_next();  // not at the start: blocks of the next grid would crowd those SMs that end first
+  if (tid < kExperts) {
+    const uint32_t count = count_bits(mask, p.words, tid);
+    if (kGrid) {
+      p.counts[blockIdx.x * kExperts + tid] = static_cast<uint8_t>(count);
+    } else {
+      m.part[tid] = static_cast<uint16_t>(count);
+    }
+  }
+  __syncthreads();
   if (kGrid) {
-    if (tid < kExperts)
-      p.counts[blockIdx.x * kExperts + tid] = static_cast<uint8_t>(count_bits(mask, p.words, tid));
-    __syncthreads();
     if (tid == 0) tile::arrive_at_meeting(p.meeting);
   } else {
     tile::cluster_wait();
     if (tid == 0) tile::barrier_expect(&m.arrived, sizeof m.count);
-    send_counts(m, mask, p.words, lane, warp, warps);
+    send_counts(m, lane, warp, warps);
   }
   // While the counts are on their way: what needs none of other blocks.
 #pragma unroll 1
@@ -345,7 +342,8 @@ Kernel kernel_of(const RouteTopk::Problem& p, const Shares& s) {
   if (tile::team_serves(p, experts, list, tile::kind))                          \
     return s.lanes == 32   ? kernel_by<experts, list, tile::kind, 32>(s.blocks) \
            : s.lanes == 16 ? kernel_by<experts, list, tile::kind, 16>(s.blocks) \
-                           : kernel_by<experts, list, tile::kind, 8>(s.blocks);
+                           : kernel_by < experts,                               \
+           list, tile::kind, experts <= 256 ? 8 : 16 > (s.blocks);
   SLUICE_TEAM_KERNELS(SLUICE_KERNEL)
 #undef SLUICE_KERNEL
   return {};
@@ -381,7 +379,20 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-double cost_us(const Problem& p, const DeviceInfo&) { return 3 + 1e-3 * static_cast<double>(p.route.tokens); }
+// Fitted to an H200, 1 to 32640 tokens; of sigmoids of 384 experts between those of 256 and softplus.
+double cost_us(const Problem& p, const DeviceInfo&) {
+  struct Fit {
+    double cluster, cluster_token, grid, grid_token;  // per token of a block
+  };
+  const bool softplus = p.route.method == RoutingMethod::kSqrtSoftplus, many = p.route.experts > 256;
+  const Fit f = !RouteTopk::chooses_by_score(p.route)
+                    ? (p.route.top_k <= 4 ? Fit{2.82, 0.0215, 4.35, 0.030} : Fit{2.85, 0.038, 4.4, 0.050})
+                : many ? (softplus ? Fit{4.75, 0.12, 6.0, 0.19} : Fit{4.1, 0.11, 5.6, 0.14})
+                       : (softplus ? Fit{3.55, 0.13, 5.5, 0.125} : Fit{3.35, 0.085, 5.1, 0.095});
+  const Shares s = shares_of(p.route);
+  return s.blocks == Blocks::kCluster ? f.cluster + f.cluster_token * s.tokens
+                                      : f.grid + f.grid_token * s.tokens;
+}
 
 size_t workspace_bytes(const Problem& p, const DeviceInfo&) {
   return shares_of(p.route).blocks == Blocks::kCluster ? 0
