@@ -1,6 +1,6 @@
 // The kernel of expert_gemm_mxfp4_tile_sm90: tiles of some weight rows x up to kMost rows of x, one after the other.
 //
-// Two to four warpgroups multiply, each 128 of the weight rows: codes from shared memory become bf16 in registers and meet x,
+// Two or three warpgroups multiply, each 128 of the weight rows: codes from shared memory become bf16 in registers and meet x,
 // which stands swizzled in shared memory, in wgmma. Each goes at its own pace, so that one finishes a tile while
 // others multiply. Of one more warpgroup one warp fetches codes and scales in bulk, and three rows of x, 16 bytes a thread,
 // from wherever their tokens are.
@@ -240,12 +240,12 @@ __global__ void __launch_bounds__((kGroups + 1) * 128, 1)
   const ExpertTileList list{before, ceil_div(p.row_blocks, kBlocks), kBlocks, kMost};
   count_expert_tiles(p, list, before, reinterpret_cast<int32_t*>(base + at.scratch));
   if (threadIdx.x < 128) {
-    keep_registers<kGroups == 4 ? 56 : 40>();
+    keep_registers<40>();
     if (threadIdx.x < 32) fetch_weights(p, list, ring);
     if (threadIdx.x >= 32) fetch_rows(p, list, ring);
     return;
   }
-  take_registers<kGroups == 2 ? 232 : kGroups == 3 ? 152 : 104>();
+  take_registers<kGroups == 2 ? 232 : 152>();
   const int all = list.tiles(p);
 #pragma unroll 1
   for (int index = static_cast<int>(blockIdx.x); index < all; index += static_cast<int>(gridDim.x)) {

@@ -74,7 +74,7 @@ Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspac
   const double rows = expert_load(p).rows_each;
   if (rows > kFewRows) return enqueue_tiles<2, 128, 1>(p, a, stream);
   if (rows > kFewerRows) return enqueue_tiles<3, 64, 2>(p, a, stream);
-  return enqueue_tiles<4, 32, 2>(p, a, stream);
+  return enqueue_tiles<3, 32, 3>(p, a, stream);
 }
 
 }  // namespace
