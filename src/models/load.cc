@@ -186,7 +186,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(Device& device, const std
   auto parts = std::make_unique<Parts>();
   parts->config = std::move(config).value();
   DecoderConfig& decoder = parts->config.decoder;
-  decoder = decoder.with_layout(device.info().layout).with_activations(options.x);
+  decoder = decoder.with_layouts_of(device.info()).with_activations(options.x);
   auto checkpoint = Checkpoint::open(directory);
   if (!checkpoint.ok()) return checkpoint.status();
   for (const Family* family : families()) {

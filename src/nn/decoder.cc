@@ -40,10 +40,10 @@ Status check_config(const DecoderConfig& c) {
 
 }  // namespace
 
-DecoderConfig DecoderConfig::with_layout(WeightLayout layout) const {
+DecoderConfig DecoderConfig::with_layouts_of(const DeviceInfo& device) const {
   DecoderConfig out = *this;
-  for (AttentionConfig& kind : out.attention) kind.layout = layout;
-  out.moe.layout = layout;
+  for (AttentionConfig& kind : out.attention) kind.layout = device.layout;
+  out.moe.layout = layout_for(device.backend);
   return out;
 }
 

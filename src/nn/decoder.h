@@ -18,8 +18,8 @@ struct DecoderConfig {
   std::vector<int32_t> kind;               // of each layer: index into `attention`
   MoeConfig moe;                           // of every layer; adds the residual stream
   RopeScaling rope;
-  // The same with weights as a device wants them (DeviceInfo::layout).
-  DecoderConfig with_layout(WeightLayout layout) const;
+  // The same with weights as a device wants them: dense ones in DeviceInfo::layout, experts by layout_for.
+  DecoderConfig with_layouts_of(const DeviceInfo& device) const;
   // The same with activations and caches of type `x`.
   DecoderConfig with_activations(DType x) const;
   int64_t layers() const { return static_cast<int64_t>(kind.size()); }
