@@ -1,10 +1,12 @@
-// A device that is not here: the CPU's kernels behind memory that the host cannot touch, and weights in fragments. What works on
-// it neither reads nor writes a device's memory from the host.
+// A device that is not here: the CPU's kernels behind memory that the host cannot touch, and weights in fragments. It does nothing
+// before somebody waits for it. What works on it neither touches a device's memory from the host nor forgets to wait.
 #pragma once
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <functional>
 #include <map>
+#include <vector>
 
 #include "backends/cpu/device.h"
 #include "nn/moe.h"
@@ -71,16 +73,24 @@ class FarDevice final : public Device {
   int64_t free_bytes() const override { return inner_->free_bytes(); }
   Stream stream() override { return {Backend::kCuda, inner_->stream().native}; }
   Status copy(void* to, const void* from, size_t bytes, Stream stream) override {
-    const FarMemory::Door door(memory_);
-    return inner_->copy(to, from, bytes, stream);
+    return later([=, this] { return inner_->copy(to, from, bytes, stream); });
   }
-  Status wait(Stream stream) override { return inner_->wait(stream); }
+  Status wait(Stream) override {
+    const FarMemory::Door door(memory_);
+    Status status;
+    for (const auto& work : pending_)
+      if (status.ok()) status = work();
+    pending_.clear();
+    return status;
+  }
   Result<std::unique_ptr<Recording>> record(Stream stream, const std::function<Status()>& f) override {
-    return inner_->record(stream, f);
+    recording_ = true;
+    auto out = inner_->record(stream, f);
+    recording_ = false;
+    return out;
   }
   Status replay(const Recording& recording, Stream stream) override {
-    const FarMemory::Door door(memory_);
-    return inner_->replay(recording, stream);
+    return later([=, this, &recording] { return inner_->replay(recording, stream); });
   }
 
  private:
@@ -89,20 +99,25 @@ class FarDevice final : public Device {
   template <class Op>
   struct Adopted {
     static inline const Candidate<Op>* of = nullptr;
-    static inline FarMemory* memory = nullptr;
+    static inline FarDevice* device = nullptr;
     static Status enqueue(const typename Op::Problem& p, const typename Op::Args& a, Workspace w, Stream s) {
-      const FarMemory::Door door(*memory);
-      return of->enqueue(p, a, w, s);
+      return device->later([=] { return of->enqueue(p, a, w, s); });
     }
     static inline Candidate<Op> card{};
   };
+  // Into the recording under way, or else until somebody waits.
+  Status later(std::function<Status()> work) {
+    if (recording_) return work();
+    return pending_.push_back(std::move(work)), Status{};
+  }
+
   template <class Op>
   void adopt() {
     using Here = Adopted<Op>;
     const auto table = inner_->catalog().template table<Op>();
     if (table.empty()) return;
     Here::of = table.back();  // portable ones stand behind those for some machines
-    Here::memory = &memory_;
+    Here::device = this;
     Here::card = *Here::of;
     Here::card.backend = Backend::kCuda;
     Here::card.enqueue = Here::enqueue;
@@ -113,6 +128,8 @@ class FarDevice final : public Device {
   std::unique_ptr<Device> inner_;
   DeviceInfo info_;
   Catalog catalog_;
+  std::vector<std::function<Status()>> pending_;
+  bool recording_ = false;
 };
 
 }  // namespace sluice::test

@@ -23,22 +23,28 @@ TEST_F(OnFar, ALayerApartTakesTheHostsTensors) {
   const auto cpu = cpu::open_device({.threads = 2}).value();
   const auto here = model.load(*cpu);
   const auto apart = MoeApart::plan(target(), loaded->config(), 9);
-  const auto near = MoeApart::plan(*cpu, here->config(), 9);
+  const auto near = Moe::plan(*cpu, here->config(), 9);
   ASSERT_TRUE(apart.ok() && near.ok()) << apart.status().message << near.status().message;
+  const auto scratch = OwnedTensor::make(
+      *cpu, slot("", Role::kIn, DType::kU8, {static_cast<int64_t>(near.value()->workspace_bytes())}), "test");
+  ASSERT_TRUE(scratch.ok());
   for (int64_t tokens : {9, 4, 0}) {
     auto x = random_rows(tokens, config.hidden, 3), residual = random_rows(tokens, config.hidden, 4);
-    const auto call = [&](MoeApart& layer, const MoeWeights& weights) {
+    const auto call = [&](auto forward) {
       auto y = residual;  // in place
       const auto view = [&](std::vector<uint16_t>& v) {
         v.reserve(1);  // a tensor without rows has an address all the same
         return make_tensor(v.data(), DType::kBF16, {tokens, config.hidden});
       };
-      const Status status =
-          layer.forward({.x = view(x), .residual = view(y), .token_ids = {}, .y = view(y)}, weights);
+      const Status status = forward(MoeIo{.x = view(x), .residual = view(y), .token_ids = {}, .y = view(y)});
       EXPECT_TRUE(status.ok()) << status.message;
       return numbers_of(y);
     };
-    const auto got = call(*apart.value(), loaded->weights()), want = call(*near.value(), here->weights());
+    const auto got = call([&](const MoeIo& io) { return apart.value()->forward(io, loaded->weights()); });
+    const auto want = call([&](const MoeIo& io) {
+      const Workspace workspace{scratch.value().view().as<std::byte>(), near.value()->workspace_bytes()};
+      return near.value()->forward(io, here->weights(), workspace, cpu->stream());
+    });
     // The stream is added last: what remains without it is the layer's own.
     std::vector<double> ours(got.size()), theirs(want.size());
     const auto stream = numbers_of(residual);
