@@ -29,7 +29,8 @@ class ExpertUpload {
   // Reads one matrix and enqueues its way into its place, which does not move; by then the matrix before is in its own.
   // kCorrupt names a NaN scale; nothing of this matrix is written then.
   Status pack(PackedExperts* to, int64_t expert, const MatrixSource& from);
-  // Waits for the last one.
+  // Waits for the last one: before any kernel that reads the weights is enqueued, since kernels may read weights before the kernel
+  // in front of them is done.
   Status finish() { return device_.wait(device_.stream()); }
 
  private:
