@@ -48,6 +48,10 @@ void add_model_flags(CLI::App* app, ModelFlags* flags) {
   app->add_option("--threads", flags->threads, "threads of the CPU; 0: one for each processor")
       ->capture_default_str()
       ->group(group);
+  app->add_option("--experts", flags->experts,
+                  "device that the MoE layers run on: cuda; none: the CPU, as the rest")
+      ->group(group)
+      ->check(CLI::IsMember({"cuda"}));
   app->add_flag("-q,--quiet", flags->quiet, "no progress bar, nothing about the model or the speed")
       ->group(group);
 }

@@ -22,7 +22,7 @@ Result<Step> step_of(const ModelQuestion& q, const DeviceInfo& device) {
       return invalid("--model: wanted a directory with config.json or one of " + known_moe_names() +
                      ", found '" + q.model + "'");
     MoeConfig config = moe.value();
-    config.layout = device.layout;
+    config.layout = layout_for(device.backend);
     step.stages = moe_problems(config, q.tokens);
     return step;
   }
@@ -35,7 +35,7 @@ Result<Step> step_of(const ModelQuestion& q, const DeviceInfo& device) {
   bounds.sequences = std::clamp<int64_t>(q.tokens, 1, 256);
   bounds.pages = bounds.sequences * bounds.pages_per_seq();
   step.layers = config.value().decoder.layers();
-  step.stages = decoder_problems(config.value().decoder.with_layout(device.layout), bounds, q.tokens,
+  step.stages = decoder_problems(config.value().decoder.with_layouts_of(device), bounds, q.tokens,
                                  std::min(q.tokens, bounds.sequences));
   return step;
 }

@@ -48,8 +48,8 @@ void say_what_was_loaded(const Session& s) {
       "%s: %s, %lld layers, %lld experts (top %lld), %.2f GB in %.1f s\n%s: a token's experts by %s\n",
       near_name(s.directory).c_str(), c.architecture.c_str(), static_cast<long long>(c.decoder.layers()),
       static_cast<long long>(c.decoder.moe.experts), static_cast<long long>(c.decoder.moe.top_k),
-      1e-9 * static_cast<double>(s.model->weight_bytes()), s.load_seconds, text(s.device->info()).c_str(),
-      kernel_line(*s.engine).c_str());
+      1e-9 * static_cast<double>(s.model->weight_bytes()), s.load_seconds,
+      text((s.experts ? s.experts : s.device)->info()).c_str(), kernel_line(*s.engine).c_str());
 }
 
 EngineOptions engine_options(const ModelFlags& f, const ModelConfig& config) {
@@ -92,7 +92,12 @@ Result<Session> open_session(const ModelFlags& flags) {
   auto device = open_device({.threads = flags.threads});
   if (!device.ok()) return device.status();
   s.device = std::move(device).value();
-  LoadOptions options{.x = dtype.value()};
+  if (!flags.experts.empty()) {
+    auto experts = open_device({.backend = Backend::kCuda});
+    if (!experts.ok()) return experts.status();
+    s.experts = std::move(experts).value();
+  }
+  LoadOptions options{.x = dtype.value(), .experts = s.experts.get()};
   if (!flags.quiet && people_are_watching())
     options.progress = [bar = ProgressBar("Loading safetensors")](const LoadProgress& p) mutable {
       bar(p.bytes_done, p.bytes_total);
@@ -104,7 +109,9 @@ Result<Session> open_session(const ModelFlags& flags) {
   if (flags.max_model_len > config.context)
     return invalid("--max-model-len: wanted at most " + std::to_string(config.context) +
                    " (max_position_embeddings), found " + std::to_string(flags.max_model_len));
-  auto engine = Engine::make(*s.device, config.decoder, s.model->weights(), engine_options(flags, config));
+  EngineOptions step = engine_options(flags, config);
+  step.experts = s.experts.get();
+  auto engine = Engine::make(*s.device, config.decoder, s.model->weights(), step);
   if (!engine.ok()) return engine.status();
   s.engine = std::move(engine).value();
   s.load_seconds = seconds_since(start);

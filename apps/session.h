@@ -13,6 +13,7 @@ namespace sluice::apps {
 struct ModelFlags {
   std::string model;           // a directory; empty: the model that ships with Sluice
   int threads = 0;             // of the CPU; 0: one for each processor
+  std::string experts;         // the device that MoE layers run on: "cuda"; empty: the CPU, as the rest
   std::string dtype = "auto";  // activations: auto, bfloat16, float32
   int64_t max_model_len = 0;   // tokens of a sequence; 0: the model's context, at most 8192
   int64_t max_num_seqs = 8, max_num_batched_tokens = 512;
@@ -22,9 +23,9 @@ struct ModelFlags {
 };
 
 struct Session {
-  std::unique_ptr<Device> device;
+  std::unique_ptr<Device> device, experts;
   std::unique_ptr<LoadedModel> model;
-  std::unique_ptr<Engine> engine;  // refers to the two above
+  std::unique_ptr<Engine> engine;  // refers to what stands above
   std::string directory;
   double load_seconds = 0;
 };

@@ -33,7 +33,7 @@ struct DeviceInfo {
   double bf16_flops_per_us = 0;  // sustained, dense
   double f32_flops_per_us = 0;
   double launch_us = 0;                           // what one more kernel costs in a recorded chain
-  WeightLayout layout = WeightLayout::kPanels16;  // in which its fastest kernels want weights
+  WeightLayout layout = WeightLayout::kPanels16;  // in which its dense kernels want weights
 };
 // "h200 (sm90, 132 SMs)", "cpu (2 threads; avx2 avx512 ...)"
 std::string text(const DeviceInfo& device);

@@ -28,11 +28,18 @@ class Device {
   // Memory aligned to 256 bytes, its content unspecified. Start-up only: never in a launch path.
   virtual Result<void*> allocate(size_t bytes) = 0;
   virtual void release(void* memory) = 0;
+  // Whether the host may read and write what allocate() gives, as its own.
+  virtual bool shares_host_memory() const = 0;
+  // Host memory from and to which copy() runs at the device's full speed and beside the caller's work (page-locked on CUDA),
+  // aligned to 256 bytes. Start-up only.
+  virtual Result<void*> allocate_host(size_t bytes) = 0;
+  virtual void release_host(void* memory) = 0;
   // About what allocate() could still give, so that a caller who needs much can say no in time: systems lend more than they
   // have and end the process later.
   virtual int64_t free_bytes() const = 0;
 
   virtual Stream stream() = 0;
+  // Enqueues a copy from, to or inside the device's memory. `from` must stay as it is until the stream has done it.
   virtual Status copy(void* to, const void* from, size_t bytes, Stream stream) = 0;
   // Blocks until the stream is idle. Asynchronous device errors surface here.
   virtual Status wait(Stream stream) = 0;

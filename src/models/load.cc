@@ -143,7 +143,8 @@ class Loader {
 
   Status load_experts(int64_t layer) {
     const MoeConfig& config = parts_.config.decoder.moe;
-    auto loaded = load_moe(device_, checkpoint_, config,
+    Device& device = options_.experts ? *options_.experts : device_;
+    auto loaded = load_moe(device, checkpoint_, config,
                            {.naming = naming_,
                             .layer = layer,
                             .slice = {},
@@ -151,7 +152,7 @@ class Loader {
                             .progress = [&](int64_t bytes, int64_t) { progress(bytes); }});
     if (!loaded.ok()) return loaded.status();
     if (options_.canary == LoadOptions::Canary::kRun)
-      SLUICE_TRY(canary(device_, *loaded.value(), checkpoint_));
+      SLUICE_TRY(canary(device, *loaded.value(), checkpoint_));
     const int64_t bytes = loaded.value()->bytes();
     done_ += bytes;
     parts_.weight_bytes += bytes;
@@ -186,7 +187,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(Device& device, const std
   auto parts = std::make_unique<Parts>();
   parts->config = std::move(config).value();
   DecoderConfig& decoder = parts->config.decoder;
-  decoder = decoder.with_layout(device.info().layout).with_activations(options.x);
+  decoder = decoder.with_layouts_of(device.info()).with_activations(options.x);
+  if (options.experts) decoder.moe.layout = layout_for(options.experts->info().backend);
   auto checkpoint = Checkpoint::open(directory);
   if (!checkpoint.ok()) return checkpoint.status();
   for (const Family* family : families()) {

@@ -15,6 +15,8 @@ struct LoadProgress {
 struct LoadOptions {
   DType x = DType::kBF16;  // activations and caches: kBF16 or kF32
   std::function<void(const LoadProgress&)> progress = {};
+  Device* experts =
+      nullptr;  // that gets the MoE layers; null: the one that gets the rest. Outlives the model
   // Holds a few rows of every layer to the references before anything is served. Skipped only by who measures loading.
   enum class Canary : uint8_t { kRun, kSkip } canary = Canary::kRun;
 };

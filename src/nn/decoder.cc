@@ -40,10 +40,10 @@ Status check_config(const DecoderConfig& c) {
 
 }  // namespace
 
-DecoderConfig DecoderConfig::with_layout(WeightLayout layout) const {
+DecoderConfig DecoderConfig::with_layouts_of(const DeviceInfo& device) const {
   DecoderConfig out = *this;
-  for (AttentionConfig& kind : out.attention) kind.layout = layout;
-  out.moe.layout = layout;
+  for (AttentionConfig& kind : out.attention) kind.layout = device.layout;
+  out.moe.layout = layout_for(device.backend);
   return out;
 }
 
@@ -80,7 +80,8 @@ std::vector<StageProblem> decoder_problems(const DecoderConfig& c, const StepBou
 }
 
 Result<std::unique_ptr<Decoder>> Decoder::plan(Device& device, const DecoderConfig& config,
-                                               const StepBounds& bounds, const Policy& policy) {
+                                               const StepBounds& bounds, const Policy& policy,
+                                               Device* experts) {
   SLUICE_TRY(check_config(config));
   std::unique_ptr<Decoder> d(new Decoder(device, config, bounds));
   for (const AttentionConfig& kind : config.attention) {
@@ -88,9 +89,7 @@ Result<std::unique_ptr<Decoder>> Decoder::plan(Device& device, const DecoderConf
     if (!block.ok()) return block.status();
     d->attention_.push_back(std::move(block).value());
   }
-  auto moe = Moe::plan(device, config.moe, bounds.tokens, policy);
-  if (!moe.ok()) return moe.status();
-  d->moe_ = std::move(moe).value();
+  SLUICE_TRY(d->plan_moe(policy, experts));
   const Problems p = problems_of(config, bounds);
   SLUICE_TRY(plan_into<Embedding>(&d->embed_, device, p.embed, bounds.tokens, policy));
   SLUICE_TRY(plan_into<Embedding>(&d->gather_, device, p.gather, bounds.sequences, policy));
@@ -99,6 +98,20 @@ Result<std::unique_ptr<Decoder>> Decoder::plan(Device& device, const DecoderConf
   SLUICE_TRY(plan_into<Linear>(&d->lm_head_, device, p.lm_head, bounds.sequences, policy));
   d->lay_out();
   return d;
+}
+
+Status Decoder::plan_moe(const Policy& policy, Device* experts) {
+  if (!experts) {
+    auto moe = Moe::plan(device_, config_.moe, bounds_.tokens, policy);
+    if (!moe.ok()) return moe.status();
+    return moe_ = std::move(moe).value(), Status{};
+  }
+  if (!device_.shares_host_memory())
+    return unsupported("decoder: experts apart: wanted the other parts where the host can read them, found " +
+                       text(device_.info()));
+  auto apart = MoeApart::plan(*experts, config_.moe, bounds_.tokens, policy);
+  if (!apart.ok()) return apart.status();
+  return apart_ = std::move(apart).value(), Status{};
 }
 
 void Decoder::lay_out() {
@@ -112,7 +125,7 @@ void Decoder::lay_out() {
   normed_at_ = take(bounds_.tokens);
   rows_at_ = take(bounds_.sequences);
   scratch_at_ = used;
-  size_t scratch = moe_->workspace_bytes();
+  size_t scratch = moe_ ? moe_->workspace_bytes() : 0;
   for (const auto& block : attention_) scratch = std::max(scratch, block->workspace_bytes());
   for (size_t bytes : {embed_->workspace_bytes(), gather_->workspace_bytes(), norm_->workspace_bytes(),
                        final_norm_->workspace_bytes(), lm_head_->workspace_bytes()})
@@ -170,7 +183,8 @@ Status Decoder::forward(const StepIn& in, const DecoderWeights& w, const std::ve
     SLUICE_TRY(attention_[static_cast<size_t>(config_.kind[layer])]->forward(io, l.attention, in.tables,
                                                                              scratch, stream));
     SLUICE_TRY(norm(l.moe_norm));
-    SLUICE_TRY(moe_->forward({.x = normed, .residual = x, .token_ids = {}, .y = x}, l.moe, scratch, stream));
+    const MoeIo moe_io{.x = normed, .residual = x, .token_ids = {}, .y = x};
+    SLUICE_TRY(apart_ ? apart_->forward(moe_io, l.moe) : moe_->forward(moe_io, l.moe, scratch, stream));
   }
   if (rows == 0) return {};
   // The whole stream is the table, so that a row's number does not depend on how many tokens this step has.
@@ -186,7 +200,7 @@ std::vector<std::pair<std::string, std::string>> Decoder::kernels(int64_t tokens
   std::vector<std::pair<std::string, std::string>> out;
   out.emplace_back("norm", std::string(norm_->at(tokens).kernel()));
   for (auto& stage : attention_.front()->kernels(tokens)) out.push_back(std::move(stage));
-  for (auto& stage : moe_->kernels(tokens)) out.push_back(std::move(stage));
+  for (auto& stage : moe().kernels(tokens)) out.push_back(std::move(stage));
   out.emplace_back("embed", std::string(embed_->at(tokens).kernel()));
   out.emplace_back("logits", std::string(lm_head_->at(rows).kernel()));
   return out;

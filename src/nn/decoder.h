@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "nn/attention.h"
-#include "nn/moe.h"
+#include "nn/moe_apart.h"
 
 namespace sluice {
 
@@ -18,8 +18,8 @@ struct DecoderConfig {
   std::vector<int32_t> kind;               // of each layer: index into `attention`
   MoeConfig moe;                           // of every layer; adds the residual stream
   RopeScaling rope;
-  // The same with weights as a device wants them (DeviceInfo::layout).
-  DecoderConfig with_layout(WeightLayout layout) const;
+  // The same with weights as a device wants them: dense ones in DeviceInfo::layout, experts by layout_for.
+  DecoderConfig with_layouts_of(const DeviceInfo& device) const;
   // The same with activations and caches of type `x`.
   DecoderConfig with_activations(DType x) const;
   int64_t layers() const { return static_cast<int64_t>(kind.size()); }
@@ -54,17 +54,20 @@ std::vector<StageProblem> decoder_problems(const DecoderConfig& config, const St
 
 class Decoder {
  public:
+  // With `experts` the MoE layers, whose weights lie there, run on that device, and the rest on one that shares the host's
+  // memory.
   static Result<std::unique_ptr<Decoder>> plan(Device& device, const DecoderConfig& config,
-                                               const StepBounds& bounds, const Policy& policy = {});
+                                               const StepBounds& bounds, const Policy& policy = {},
+                                               Device* experts = nullptr);
   const DecoderConfig& config() const { return config_; }
   const StepBounds& bounds() const { return bounds_; }
   size_t workspace_bytes() const { return workspace_bytes_; }
   int64_t cache_bytes() const;  // of all layers, keys and values
   // Views of `memory`, cache_bytes() long, one for each layer.
   std::vector<KvCache> caches(void* memory) const;
-  const Moe& moe() const { return *moe_; }
+  const Moe& moe() const { return apart_ ? apart_->moe() : *moe_; }
 
-  // Enqueues one step: logits f32 [rows, vocab] of logit_rows. Recordable.
+  // Enqueues one step: logits f32 [rows, vocab] of logit_rows. Recordable, but not with experts apart.
   Status forward(const StepIn& in, const DecoderWeights& weights, const std::vector<KvCache>& caches,
                  const Tensor& logits, Workspace workspace, Stream stream) const;
   // (stage, kernel) of one layer, then of what stands around the layers, for `tokens` tokens and `rows` rows of logits.
@@ -73,6 +76,7 @@ class Decoder {
  private:
   Decoder(Device& device, DecoderConfig config, const StepBounds& bounds)
       : device_(device), config_(std::move(config)), bounds_(bounds) {}
+  Status plan_moe(const Policy& policy, Device* experts);
   void lay_out();
 
   Device& device_;
@@ -82,7 +86,8 @@ class Decoder {
   std::optional<PlanTable<RmsNorm>> norm_, final_norm_;
   std::optional<PlanTable<Linear>> lm_head_;
   std::vector<std::unique_ptr<AttentionBlock>> attention_;
-  std::unique_ptr<Moe> moe_;
+  std::unique_ptr<Moe> moe_;         // or
+  std::unique_ptr<MoeApart> apart_;  // on another device
   // Offsets of the intermediates in the workspace.
   size_t stream_at_ = 0, normed_at_ = 0, rows_at_ = 0, scratch_at_ = 0, workspace_bytes_ = 0;
 };

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "base/arena.h"
+#include "nn/host_copy.h"
 #include "nn/plan_into.h"
 
 namespace sluice {
@@ -15,8 +16,7 @@ struct Moe::Shared {
 };
 struct Moe::Plans {
   std::optional<PlanTable<RouterGemm>> router;
-  std::optional<PlanTable<RouteTopk>> route;
-  std::optional<PlanTable<GroupRows>> group;
+  std::optional<PlanTable<RouteGroup>> route;
   std::optional<PlanTable<ExpertGemm>> up, down;
   std::optional<PlanTable<Combine>> combine;
   std::optional<Shared> shared;
@@ -62,8 +62,8 @@ ExpertGemm::Problem down_problem(const MoeConfig& c, const ExpertGemm::Problem& 
 // What each stage is, for no tokens yet.
 struct Problems {
   RouterGemm::Problem router;
-  RouteTopk::Problem route;
-  GroupRows::Problem group, shared_group;
+  RouteGroup::Problem route;
+  GroupRows::Problem shared_group;
   ExpertProblems mlp;
   Combine::Problem combine;
 };
@@ -77,19 +77,19 @@ Problems problems_of(const MoeConfig& c) {
               .w = c.router_w,
               .y = c.logits,
               .bias = c.router_bias};
-  p.route = {.experts = c.experts,
-             .top_k = c.top_k,
-             .method = c.method,
-             .logits = c.logits,
-             .bias = c.correction_bias,
-             .groups = c.groups,
-             .topk_groups = c.topk_groups,
-             .scale = c.scale,
-             .scope = c.scope,
-             .expert_begin = c.expert_begin,
-             .expert_count = c.expert_count,
-             .vocab = c.hash_vocab};
-  p.group = {.slots = c.top_k, .experts = experts};
+  p.route.route = {.experts = c.experts,
+                   .top_k = c.top_k,
+                   .method = c.method,
+                   .logits = c.logits,
+                   .bias = c.correction_bias,
+                   .groups = c.groups,
+                   .topk_groups = c.topk_groups,
+                   .scale = c.scale,
+                   .scope = c.scope,
+                   .expert_begin = c.expert_begin,
+                   .expert_count = c.expert_count,
+                   .vocab = c.hash_vocab};
+  p.route.mapped_experts = c.scope == ExpertScope::kMap ? experts : 0;
   p.mlp = expert_problems(c);
   p.combine = {.tokens = 0,
                .slots = c.top_k,
@@ -116,6 +116,10 @@ ExpertProblems expert_problems(const MoeConfig& c) {
   p.shared_up = up_problem(c, 1, c.shared_intermediate, c.shared_w);
   p.shared_down = down_problem(c, p.shared_up, c.x);
   return p;
+}
+
+WeightLayout layout_for(Backend backend) {
+  return backend == Backend::kCuda ? WeightLayout::kFragments : WeightLayout::kPanels16;
 }
 
 int64_t local_experts(const MoeConfig& c) {
@@ -182,8 +186,7 @@ Result<std::unique_ptr<Moe>> Moe::plan(Device& device, const MoeConfig& config, 
 Status Moe::make_plans(const Policy& policy) {
   const Problems p = problems_of(config_);
   SLUICE_TRY(plan_into<RouterGemm>(&plans_->router, device_, p.router, tokens_max_, policy));
-  SLUICE_TRY(plan_into<RouteTopk>(&plans_->route, device_, p.route, tokens_max_, policy));
-  SLUICE_TRY(plan_into<GroupRows>(&plans_->group, device_, p.group, tokens_max_, policy));
+  SLUICE_TRY(plan_into<RouteGroup>(&plans_->route, device_, p.route, tokens_max_, policy));
   SLUICE_TRY(plan_into<ExpertGemm>(&plans_->up, device_, p.mlp.up, tokens_max_, policy));
   SLUICE_TRY(plan_into<ExpertGemm>(&plans_->down, device_, p.mlp.down, tokens_max_ * config_.top_k, policy));
   return plan_into<Combine>(&plans_->combine, device_, p.combine, tokens_max_, policy);
@@ -236,8 +239,7 @@ void Moe::lay_out() {
   at_.scratch = used;
   size_t scratch = 0;
   const auto need = [&](const auto& table) { scratch = std::max(scratch, table.workspace_bytes()); };
-  need(*plans_->router), need(*plans_->route), need(*plans_->group), need(*plans_->up), need(*plans_->down);
-  need(*plans_->combine);
+  need(*plans_->router), need(*plans_->route), need(*plans_->up), need(*plans_->down), need(*plans_->combine);
   if (shared) need(plans_->shared->group), need(plans_->shared->up), need(plans_->shared->down);
   workspace_bytes_ = used + scratch;
 }
@@ -299,7 +301,11 @@ Status Moe::stages(const MoeIo& io, const MoeWeights& w, std::byte* base, Visit 
                    RouterGemm::Args{.x = io.x, .w = w.router, .bias = w.router_bias, .y = logits}));
   const Tensor ids = view(at_.ids, DType::kI32, {n, c.top_k}),
                weights = view(at_.weights, DType::kF32, {n, c.top_k});
-  RouteTopk::Args route;
+  const Tensor count = view(at_.row_count, DType::kI32, {experts});
+  const Tensor begin = view(at_.row_begin, DType::kI32, {experts + 1});
+  const Tensor order = view(at_.order, DType::kI32, {rows});
+  const Tensor position = view(at_.position, DType::kI32, {n, c.top_k});
+  RouteGroup::Args route;
   route.logits = logits;
   route.bias = w.correction_bias;
   route.hash_table = w.hash_table;
@@ -307,19 +313,9 @@ Status Moe::stages(const MoeIo& io, const MoeWeights& w, std::byte* base, Visit 
   route.expert_map = w.expert_map;
   route.ids = ids;
   route.weights = weights;
+  route.row_count = count, route.row_begin = begin;
+  route.order = order, route.position = position;
   SLUICE_TRY(visit("route", *plans_->route, n, route));
-  const Tensor count = view(at_.row_count, DType::kI32, {experts});
-  const Tensor begin = view(at_.row_begin, DType::kI32, {experts + 1});
-  const Tensor order = view(at_.order, DType::kI32, {rows});
-  const Tensor position = view(at_.position, DType::kI32, {n, c.top_k});
-  SLUICE_TRY(visit("group", *plans_->group, n,
-                   GroupRows::Args{.ids = ids,
-                                   .row_count = count,
-                                   .row_begin = begin,
-                                   .order = order,
-                                   .position = position,
-                                   .tile_count = {},
-                                   .tiles = {}}));
   const Tensor h = view(at_.h, hidden_type(c), {rows, c.intermediate}),
                g = view(at_.g, DType::kF32, {rows, c.hidden});
   const Tensor flat = c.weight_on_input ? view(at_.weights, DType::kF32, {rows}) : Tensor{};
@@ -385,15 +381,16 @@ Result<std::vector<StageCheck>> Moe::check(const MoeIo& io, const MoeWeights& we
                                                const typename Op::Args& args) -> Status {
     // Before the run: an output may be one of the inputs.
     const typename Op::Problem problem = Op::at_tokens(table.at(tokens).problem(), tokens);
-    SLUICE_TRY(check_args<Op>(problem, args, Backend::kCpu));
-    const Expectations wanted = reference(problem, args);
+    Result<HostCopy<Op>> host = HostCopy<Op>::make(device_, problem, args, stream);
+    if (!host.ok()) return host.status();
+    const Expectations wanted = reference(problem, host.value().args());
     SLUICE_TRY(table.run(tokens, args, scratch, stream));
-    SLUICE_TRY(device_.wait(stream));
+    SLUICE_TRY(host.value().fetch(stream));
     StageCheck result{.stage = stage, .kernel = std::string(table.at(tokens).kernel())};
     Op::slots(problem, [&](const SlotSpec& spec, Tensor Op::Args::*member) {
       for (const Expected& want : wanted) {
         if (want.slot != spec.name) continue;
-        const Comparison c = compare(want, args.*member);
+        const Comparison c = compare(want, host.value().args().*member);
         if (c.worst_share <= result.worst) continue;
         result.worst = c.worst_share;
         result.detail = c.text;
@@ -414,7 +411,6 @@ std::vector<std::pair<std::string, std::string>> Moe::kernels(int64_t tokens) co
   };
   add("router", *plans_->router, tokens);
   add("route", *plans_->route, tokens);
-  add("group", *plans_->group, tokens);
   add("experts.up", *plans_->up, tokens);
   add("experts.down", *plans_->down, tokens * config_.top_k);
   if (plans_->shared) {
@@ -434,8 +430,7 @@ std::vector<StageProblem> moe_problems(const MoeConfig& c, int64_t tokens) {
     out.push_back({stage, any_problem<Op>(Op::at_tokens(problem, n))});
   };
   add("router", std::type_identity<RouterGemm>{}, p.router, tokens);
-  add("route", std::type_identity<RouteTopk>{}, p.route, tokens);
-  add("group", std::type_identity<GroupRows>{}, p.group, tokens);
+  add("route", std::type_identity<RouteGroup>{}, p.route, tokens);
   add("experts.up", std::type_identity<ExpertGemm>{}, p.mlp.up, tokens);
   add("experts.down", std::type_identity<ExpertGemm>{}, p.mlp.down, tokens * c.top_k);
   if (c.shared_intermediate > 0) {

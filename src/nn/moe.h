@@ -1,4 +1,4 @@
-// The Mixture-of-Experts layer: router, routing, grouping, experts, combine, each a plan made once.
+// The Mixture-of-Experts layer: router, routing and grouping, experts, combine, each a plan made once.
 #pragma once
 #include <memory>
 #include <string>
@@ -45,6 +45,9 @@ struct MoeConfig {
 // config.json. kInvalidArgument lists the names.
 Result<MoeConfig> known_moe(std::string_view model);
 std::string known_moe_names();
+
+// The layout that a backend's expert kernels read: what MoeConfig::layout must be there.
+WeightLayout layout_for(Backend backend);
 
 // Experts that have weights here.
 int64_t local_experts(const MoeConfig& config);
@@ -100,7 +103,7 @@ class Moe {
   // by name.
   Status forward(const MoeIo& io, const MoeWeights& weights, Workspace workspace, Stream stream) const;
   // Runs the layer stage by stage and holds each one to its double-precision reference on the inputs that it
-  // really got. Refuses tensors that are not in host memory; slow: meant for a few tokens, at load time and in tests.
+  // really got, which it copies to the host first. Slow: meant for a few tokens, at load time and in tests.
   Result<std::vector<StageCheck>> check(const MoeIo& io, const MoeWeights& weights, Workspace workspace,
                                         Stream stream) const;
   // (stage, kernel) in the order in which they run for `tokens` tokens.

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "nn/dense_load.h"
+#include "nn/expert_upload.h"
 
 namespace sluice {
 namespace {
@@ -61,6 +62,7 @@ class MoeLoader {
     std::unique_ptr<LoadedMoe> out(new LoadedMoe(device, source.whole, source.local, options));
     MoeLoader loader(out.get(), source);
     SLUICE_TRY(loader.allocate());
+    SLUICE_TRY(loader.make_upload());
     SLUICE_TRY(loader.plain_tensors());
     SLUICE_TRY(loader.experts());
     SLUICE_TRY(device.wait(device.stream()));
@@ -74,9 +76,10 @@ class MoeLoader {
     SLUICE_TRY(verify(out_.down_.header, source_.down, out_.down_.header.experts));
     SLUICE_TRY(check_scales(source_.up, from.up));
     SLUICE_TRY(check_scales(source_.down, from.down));
-    SLUICE_TRY(pack_expert(&out_.up_, local, from.up, out_.options_.threads, CheckFirst::kNo));
-    SLUICE_TRY(pack_expert(&out_.down_, local, from.down, out_.options_.threads, CheckFirst::kNo));
-    SLUICE_TRY(bias_of(local));
+    SLUICE_TRY(make_upload());
+    SLUICE_TRY(pack(&out_.up_, local, from.up));
+    SLUICE_TRY(pack(&out_.down_, local, from.down));
+    SLUICE_TRY(bias_of({local, 1}));
     return out_.device_.wait(out_.device_.stream());
   }
 
@@ -88,6 +91,7 @@ class MoeLoader {
       for (int i = 0; i < spec.rank; ++i) elements *= spec.shape[static_cast<size_t>(i)];
       total += bytes_of(spec.dtype, elements);
     }
+    if (!out_.device_.shares_host_memory()) total += ExpertUpload::device_bytes(matrices());
     if (out_.device_.free_bytes() < total)
       return out_of_memory(source_.place() + ": its weights: " + wanted_and_free(out_.device_, total));
     for (const auto& [spec, tensor] : weight_slots(source_.local, &out_.weights_)) {
@@ -98,6 +102,24 @@ class MoeLoader {
       out_.memory_.push_back(std::move(made).value());
     }
     return {};
+  }
+
+  std::vector<PackedMatrix> matrices() const {
+    if (!source_.shared) return {source_.up, source_.down};
+    return {source_.up, source_.down, source_.shared_up, source_.shared_down};
+  }
+
+  Status make_upload() {
+    if (out_.device_.shares_host_memory()) return {};
+    auto made = ExpertUpload::make(out_.device_, matrices(), out_.options_.threads);
+    if (!made.ok()) return {made.status().code, source_.place() + ": " + made.status().message};
+    upload_ = std::move(made).value();
+    return {};
+  }
+
+  Status pack(PackedExperts* to, int64_t expert, const MatrixSource& from) {
+    return upload_ ? upload_->pack(to, expert, from)
+                   : pack_expert(to, expert, from, out_.options_.threads, CheckFirst::kNo);
   }
 
   Status put(const Tensor& to, const void* from, int64_t at, int64_t bytes) {
@@ -117,17 +139,18 @@ class MoeLoader {
       if (!table.ok()) return table.status();
       SLUICE_TRY(put(w.hash_table, table.value().data(), 0, static_cast<int64_t>(table.value().size() * 4)));
     }
-    for (int64_t e = 0; e < source_.experts.count; ++e) SLUICE_TRY(bias_of(e));
-    return {};
+    return bias_of({0, source_.experts.count});
   }
 
-  // One local expert's biases.
-  Status bias_of(int64_t local) {
+  // These local experts' biases.
+  Status bias_of(Part local) {
     const auto one = [&](const CheckpointTensor* t, const Tensor& to) -> Status {
       if (!t || !to.present()) return {};
-      std::vector<std::byte> host(static_cast<size_t>(to.shape[1] * 2));
-      cut_bias(source_, *t, source_.experts.begin + local, host.data());
-      return put(to, host.data(), local * to.shape[1] * 2, to.shape[1] * 2);
+      const int64_t bytes = to.shape[1] * 2;  // of an expert
+      std::vector<std::byte> host(static_cast<size_t>(local.count * bytes));
+      for (int64_t e = 0; e < local.count; ++e)
+        cut_bias(source_, *t, source_.experts.begin + local.begin + e, host.data() + e * bytes);
+      return put(to, host.data(), local.begin * bytes, local.count * bytes);
     };
     SLUICE_TRY(one(source_.up_bias, out_.weights_.experts.up_bias));
     return one(source_.down_bias, out_.weights_.experts.down_bias);
@@ -169,7 +192,7 @@ class MoeLoader {
   Status matrix(PackedExperts* to, int64_t expert, const MatrixSource& from, const MatrixSource* next) {
     const PackedMatrix& m = to->header.matrix;
     if (next) prefetch(*source_.checkpoint, m, *next);
-    const Status status = pack_expert(to, expert, from, out_.options_.threads, CheckFirst::kNo);
+    const Status status = pack(to, expert, from);
     if (!status.ok()) return {status.code, source_.place() + ": " + status.message};
     release(*source_.checkpoint, m, from);
     done_ += weight_bytes(m);
@@ -179,8 +202,33 @@ class MoeLoader {
 
   LoadedMoe& out_;
   const MoeSource& source_;
+  std::unique_ptr<ExpertUpload> upload_;  // where the device packs
   int64_t done_ = 0, total_ = 0;
 };
+
+namespace {
+
+// Expert by expert through host memory.
+Status verify_far(Device& device, const PackedExperts& p, int threads) {
+  std::vector<std::byte> codes(static_cast<size_t>(p.header.code_bytes)),
+      scales(static_cast<size_t>(p.header.scale_bytes));
+  for (int64_t e = 0; e < p.header.experts; ++e) {
+    PackedWeights bytes = bytes_of_expert(p, e);
+    const auto fetch = [&](Tensor& t, std::vector<std::byte>& to) -> Status {
+      if (!t.present()) return {};
+      SLUICE_TRY(device.copy(to.data(), t.data, to.size(), device.stream()));
+      t.data = to.data(), t.where = Backend::kCpu;
+      return {};
+    };
+    SLUICE_TRY(fetch(bytes.w, codes));
+    SLUICE_TRY(fetch(bytes.scales, scales));
+    SLUICE_TRY(device.wait(device.stream()));
+    SLUICE_TRY(verify_expert(p, e, bytes, threads));
+  }
+  return {};
+}
+
+}  // namespace
 
 int64_t LoadedMoe::bytes() const {
   int64_t sum = 0;
@@ -208,7 +256,8 @@ Status LoadedMoe::replace_expert(const Checkpoint& checkpoint, int64_t expert) {
 
 Status LoadedMoe::verify() const {
   for (const PackedExperts* p : {&up_, &down_, &shared_up_, &shared_down_}) {
-    const Status status = verify_bytes(*p, options_.threads);
+    const Status status = device_.shares_host_memory() ? verify_bytes(*p, options_.threads)
+                                                       : verify_far(device_, *p, options_.threads);
     if (!status.ok()) return {status.code, "layer " + std::to_string(layer()) + ": " + status.message};
   }
   return {};

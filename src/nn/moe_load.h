@@ -15,7 +15,7 @@ struct MoeLoadOptions {
   MoeNaming naming = MoeNaming::kGptOss;
   int64_t layer = 0;
   Slice slice = {};
-  int threads = 0;  // that pack; 0: one for each processor
+  int threads = 0;  // that pack, or read for a device that packs; 0: one for each processor
   // Called on the caller's thread after each matrix: bytes of weights packed so far, and of the layer.
   std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};
 };
@@ -32,7 +32,8 @@ class LoadedMoe {
   const MoeLoadOptions& options() const { return options_; }
 
   // Overwrites one expert (its number in the whole model) with another checkpoint's, biases too, in place: no pointer moves, and
-  // recordings stay valid. Nothing may run meanwhile. Everything is checked before the first byte is written; errors as load_moe.
+  // recordings stay valid. Nothing may run meanwhile. Everything is checked, and the memory that it needs (as load_moe) is taken,
+  // before the first byte is written; errors as load_moe.
   Status replace_expert(const Checkpoint& checkpoint, int64_t expert);
   // Reads all packed bytes: kCorrupt names the layer and the first expert that is no longer what was packed.
   Status verify() const;
@@ -50,8 +51,10 @@ class LoadedMoe {
   PackedExperts up_, down_, shared_up_, shared_down_;  // shared: no experts where there is none
 };
 
-// Loads what weight_slots(sliced(whole, options.slice)) asks for, in whole.layout (panels16 or fragments), straight from the mapped file: besides the
-// weights themselves it needs less than 64 MiB. Pages of the file are released behind it.
+// Loads what weight_slots(sliced(whole, options.slice)) asks for, in whole.layout, which must be one that the device reads
+// (nn/moe.h: layout_for), straight from the mapped file. Where the device shares the host's memory, threads of the host pack: besides
+// the weights themselves that needs less than 64 MiB. Elsewhere the device packs (nn/expert_upload.h): besides the weights themselves that needs its memory for one
+// matrix of one expert as it stands in the checkpoint, and the host's for two. Pages of the file are released behind it.
 // kCorrupt or kUnsupported names file and tensor, what was wanted and what was found (nn/moe_source.h); a NaN scale (255) of an
 // expert also expert, row and block; an expert id in a hash table that is none, its row. kOutOfMemory says how many bytes the
 // layer wants and how many are free.

@@ -69,7 +69,7 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   const Result<StepBounds> bounds = bounds_of(config, options);
   if (!bounds.ok()) return bounds.status();
   std::unique_ptr<Engine> engine(new Engine(device, weights, bounds.value()));
-  auto decoder = Decoder::plan(device, config, bounds.value(), options.policy);
+  auto decoder = Decoder::plan(device, config, bounds.value(), options.policy, options.experts);
   if (!decoder.ok()) return decoder.status();
   engine->decoder_ = std::move(decoder).value();
   SLUICE_TRY(plan_into<Sample>(&engine->sample_, device, {.rows = 0, .vocab = config.vocab},

@@ -19,6 +19,14 @@ std::string matrix_text(const PackedMatrix& m) {
          (m.gated ? " gated" : "");
 }
 
+Status check_expert(const PackedHeader& h, int64_t expert) {
+  if (expert >= 0 && expert < h.experts) return {};
+  return invalid("packed weights: wanted an expert from 0 to " + std::to_string(h.experts - 1) + ", found " +
+                 std::to_string(expert));
+}
+
+}  // namespace
+
 PackedWeights bytes_of_expert(const PackedExperts& p, int64_t expert) {
   const PackedHeader& h = p.header;
   PackedWeights out{
@@ -28,14 +36,6 @@ PackedWeights bytes_of_expert(const PackedExperts& p, int64_t expert) {
                              p.scales.where);
   return out;
 }
-
-Status check_expert(const PackedHeader& h, int64_t expert) {
-  if (expert >= 0 && expert < h.experts) return {};
-  return invalid("packed weights: wanted an expert from 0 to " + std::to_string(h.experts - 1) + ", found " +
-                 std::to_string(expert));
-}
-
-}  // namespace
 
 Result<PackedExperts> packed_experts(const PackedMatrix& m, int64_t experts, const Tensor& w,
                                      const Tensor& scales) {
@@ -48,10 +48,10 @@ Result<PackedExperts> packed_experts(const PackedMatrix& m, int64_t experts, con
                     .w = w,
                     .scales = scales,
                     .fingerprints = std::vector<uint64_t>(static_cast<size_t>(experts))};
-  SLUICE_TRY(check_slot(slot("w", Role::kOut, DType::kU8, {experts, out.header.code_bytes}), w, Backend::kCpu,
+  SLUICE_TRY(check_slot(slot("w", Role::kOut, DType::kU8, {experts, out.header.code_bytes}), w, w.where,
                         fp4 ? 1 : 2));
   SLUICE_TRY(check_slot(slot("scales", Role::kOut, DType::kU8, {experts, out.header.scale_bytes}, fp4),
-                        scales, Backend::kCpu, 1));
+                        scales, w.where, 1));
   return out;
 }
 
@@ -72,15 +72,19 @@ Status verify(const PackedHeader& h, const PackedMatrix& m, int64_t experts) {
   return {};
 }
 
+Status verify_expert(const PackedExperts& p, int64_t expert, const PackedWeights& bytes, int threads) {
+  SLUICE_TRY(check_expert(p.header, expert));
+  const auto found = fingerprint(p.header.matrix, bytes, threads);
+  if (!found.ok()) return found.status();
+  const uint64_t wanted = p.fingerprints[static_cast<size_t>(expert)];
+  if (found.value() == wanted) return {};
+  return differs("expert " + std::to_string(expert) + ": fingerprint", std::to_string(wanted),
+                 std::to_string(found.value()));
+}
+
 Status verify_bytes(const PackedExperts& p, int threads) {
-  for (int64_t e = 0; e < p.header.experts; ++e) {
-    const auto found = fingerprint(p.header.matrix, bytes_of_expert(p, e), threads);
-    if (!found.ok()) return found.status();
-    const uint64_t wanted = p.fingerprints[static_cast<size_t>(e)];
-    if (found.value() != wanted)
-      return differs("expert " + std::to_string(e) + ": fingerprint", std::to_string(wanted),
-                     std::to_string(found.value()));
-  }
+  for (int64_t e = 0; e < p.header.experts; ++e)
+    SLUICE_TRY(verify_expert(p, e, bytes_of_expert(p, e), threads));
   return {};
 }
 
@@ -92,8 +96,13 @@ Status pack_expert(PackedExperts* p, int64_t expert, const MatrixSource& from, i
   if (check == CheckFirst::kYes) SLUICE_TRY(check_scales(h.matrix, from));
   const auto hash = pack_rows(h.matrix, from, bytes_of_expert(*p, expert), {.threads = threads});
   if (!hash.ok()) return hash.status();
-  p->fingerprints[static_cast<size_t>(expert)] = hash.value();
-  h.fingerprint = XXH3_64bits(p->fingerprints.data(), p->fingerprints.size() * sizeof(uint64_t));
+  return note_packed(p, expert, hash.value());
+}
+
+Status note_packed(PackedExperts* p, int64_t expert, uint64_t fingerprint) {
+  SLUICE_TRY(check_expert(p->header, expert));
+  p->fingerprints[static_cast<size_t>(expert)] = fingerprint;
+  p->header.fingerprint = XXH3_64bits(p->fingerprints.data(), p->fingerprints.size() * sizeof(uint64_t));
   return {};
 }
 

@@ -33,14 +33,20 @@ Result<PackedExperts> packed_experts(const PackedMatrix& matrix, int64_t experts
                                      const Tensor& scales);
 // kCorrupt says what differs: magic, version, layout, or a field of the matrix.
 Status verify(const PackedHeader& header, const PackedMatrix& matrix, int64_t experts);
-// kCorrupt names the first expert whose bytes are no longer those that were packed. Reads everything.
+// kCorrupt names the first expert whose bytes are no longer those that were packed. Reads everything; in host memory.
 Status verify_bytes(const PackedExperts& packed, int threads);
+// The same of one expert, whose bytes are here, wherever the others lie.
+Status verify_expert(const PackedExperts& packed, int64_t expert, const PackedWeights& bytes, int threads);
+// Where the bytes of one expert lie.
+PackedWeights bytes_of_expert(const PackedExperts& packed, int64_t expert);
 
-// Packs one expert into its place, which does not move: for the first time or over an older one. Everything is checked before
+// Packs one expert into its place in host memory, which does not move: for the first time or over an older one. Everything is checked before
 // the first byte is written, NaN scales too, when `check` says so (a fresh load checks while it packs).
 enum class CheckFirst : uint8_t { kNo, kYes };
 Status pack_expert(PackedExperts* packed, int64_t expert, const MatrixSource& from, int threads,
                    CheckFirst check);
+// Notes that somebody else has packed an expert from rows of this fingerprint (weights/packing.h).
+Status note_packed(PackedExperts* packed, int64_t expert, uint64_t fingerprint);
 // The checkpoint's rows of one expert, in header.matrix.gate_order, bit by bit.
 Status unpack_expert(const PackedExperts& packed, int64_t expert, const RowMajorWeights& to);
 

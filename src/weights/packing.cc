@@ -15,7 +15,6 @@
 #include "ops/fragment_codec.h"
 #include "ops/op.h"
 #include "weights/panel_codec.h"
-#include "weights/parallel.h"
 
 namespace sluice {
 namespace {
@@ -46,12 +45,16 @@ Status check_packed(const PackedMatrix& m, const PackedWeights& packed) {
                     packed.scales, Backend::kCpu, 1);
 }
 
-Status check(const PackedMatrix& m, const RowMajorWeights& rows, const PackedWeights& packed) {
-  SLUICE_TRY(check_matrix(m));
+Status check_rows(const PackedMatrix& m, const RowMajorWeights& rows) {
   const int64_t weight_rows = m.gated ? 2 * m.features : m.features;
   SLUICE_TRY(check_slot(slot("w", Role::kIn, m.w, {weight_rows, m.width}), rows.w, Backend::kCpu, 1));
-  SLUICE_TRY(check_slot(slot("scales", Role::kIn, DType::kU8, {weight_rows, m.width / kMxBlock}, is_fp4(m)),
-                        rows.scales, Backend::kCpu, 1));
+  return check_slot(slot("scales", Role::kIn, DType::kU8, {weight_rows, m.width / kMxBlock}, is_fp4(m)),
+                    rows.scales, Backend::kCpu, 1);
+}
+
+Status check(const PackedMatrix& m, const RowMajorWeights& rows, const PackedWeights& packed) {
+  SLUICE_TRY(check_matrix(m));
+  SLUICE_TRY(check_rows(m, rows));
   return check_packed(m, packed);
 }
 
@@ -168,17 +171,45 @@ constexpr int64_t kRowsAtOnce = 128;
 
 // Calls f(group, stage) for every group on several threads; stage holds a group's rows in bf16.
 template <class F>
-void for_each_group(const PackedMatrix& m, int threads, F f) {
+void for_each_group(const PackedMatrix& m, const PackOptions& options, F f) {
   const int64_t groups = groups_of(m), at_once = kRowsAtOnce / lanes_of(m);
-  parallel_for(threads, (groups + at_once - 1) / at_once, [&](int64_t item) {
+  const int64_t items = (groups + at_once - 1) / at_once;
+  const auto item = [&](int64_t i) {
     const auto stage =
         std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(lanes_of(m) * 2 * m.width));
-    for (int64_t g = item * at_once; g < std::min(groups, (item + 1) * at_once); ++g) f(g, stage.get());
-  });
+    for (int64_t g = i * at_once; g < std::min(groups, (i + 1) * at_once); ++g) f(g, stage.get());
+  };
+  options.workers ? options.workers->run(items, item) : parallel_for(options.threads, items, item);
 }
 
 uint64_t combine(const std::vector<uint64_t>& hashes) {
   return XXH3_64bits(hashes.data(), hashes.size() * sizeof(uint64_t));
+}
+
+// Reads the rows of every group, hands them to put(group, codes, scales), and returns their fingerprint.
+template <class Put>
+Result<uint64_t> read_groups(const PackedMatrix& m, const MatrixSource& from, const PackOptions& options,
+                             Put put) {
+  std::vector<uint64_t> hashes(static_cast<size_t>(groups_of(m)));
+  FirstFault fault;
+  for_each_group(m, options, [&](int64_t group, std::byte* stage) {
+    if (fault.any()) return;
+    Lanes codes{}, scales{};
+    for (int64_t lane = 0; lane < lanes_of(m); ++lane) {
+      const auto [span, row] = row_of(m, from, group, lane);
+      if (!span) continue;
+      const auto at = static_cast<size_t>(lane);
+      codes[at] = read_row(*span, row, m.width, stage + lane * 2 * m.width);
+      if (is_fp4(m)) scales[at] = scales_of_row(*span, row);
+      if (is_fp4(m) && options.nan_scales == NanScales::kRefuse && nan_block(m, *span, row) >= 0)
+        return fault.report(group * lanes_of(m) + lane);
+    }
+    // Hashing first brings the rows in, in order; who takes them then finds them in the cache.
+    hashes[static_cast<size_t>(group)] = hash_rows(m, codes, scales);
+    put(group, codes, scales);
+  });
+  if (fault.any()) return nan_scale(m, from, fault.place());
+  return combine(hashes);
 }
 
 // Where a group's packed bytes are.
@@ -251,27 +282,28 @@ Result<uint64_t> pack_rows(const PackedMatrix& m, const MatrixSource& from, cons
                            const PackOptions& options) {
   SLUICE_TRY(check(m, from));
   SLUICE_TRY(check_packed(m, to));
-  std::vector<uint64_t> hashes(static_cast<size_t>(groups_of(m)));
-  FirstFault fault;
   clear_behind(m, to);
-  for_each_group(m, options.threads, [&](int64_t group, std::byte* stage) {
-    if (fault.any()) return;
-    Lanes codes{}, scales{};
-    for (int64_t lane = 0; lane < lanes_of(m); ++lane) {
-      const auto [span, row] = row_of(m, from, group, lane);
-      if (!span) continue;
-      const auto at = static_cast<size_t>(lane);
-      codes[at] = read_row(*span, row, m.width, stage + lane * 2 * m.width);
-      if (is_fp4(m)) scales[at] = scales_of_row(*span, row);
-      if (is_fp4(m) && options.nan_scales == NanScales::kRefuse && nan_block(m, *span, row) >= 0)
-        return fault.report(group * lanes_of(m) + lane);
-    }
-    // Hashing first brings the rows in, in order; packing then finds them in the cache.
-    hashes[static_cast<size_t>(group)] = hash_rows(m, codes, scales);
+  return read_groups(m, from, options, [&](int64_t group, const Lanes& codes, const Lanes& scales) {
     pack_group(m, codes, scales, place_of(m, to, group));
   });
-  if (fault.any()) return nan_scale(m, from, fault.place());
-  return combine(hashes);
+}
+
+Result<uint64_t> gather_rows(const PackedMatrix& m, const MatrixSource& from, const RowMajorWeights& to,
+                             const PackOptions& options) {
+  SLUICE_TRY(check(m, from));
+  SLUICE_TRY(check_rows(m, to));
+  return read_groups(m, from, options, [&](int64_t group, const Lanes& codes, const Lanes& scales) {
+    for (int64_t lane = 0; lane < lanes_of(m); ++lane) {
+      const auto at = static_cast<size_t>(lane);
+      if (!codes[at]) continue;
+      const FragmentFeature f = feature_of(m, group, lane);
+      const int64_t row = m.gated ? gated_row(m.gate_order, m.features, f.feature, f.up) : f.feature;
+      std::memcpy(to.w.as<std::byte>() + row * row_bytes(m), codes[at], static_cast<size_t>(row_bytes(m)));
+      if (is_fp4(m))
+        std::memcpy(to.scales.as<std::byte>() + row * blocks_of(m), scales[at],
+                    static_cast<size_t>(blocks_of(m)));
+    }
+  });
 }
 
 Status check_scales(const PackedMatrix& m, const MatrixSource& from) {
@@ -288,7 +320,7 @@ Result<uint64_t> fingerprint(const PackedMatrix& m, const PackedWeights& packed,
   SLUICE_TRY(check_matrix(m));
   SLUICE_TRY(check_packed(m, packed));
   std::vector<uint64_t> hashes(static_cast<size_t>(groups_of(m)));
-  for_each_group(m, threads, [&](int64_t group, std::byte* stage) {
+  for_each_group(m, {.threads = threads}, [&](int64_t group, std::byte* stage) {
     // A stage row holds 2 * width bytes: codes and scales of e2m1 take less together.
     LanesOut codes{}, scales{};
     for (int64_t lane = 0; lane < lanes_of(m); ++lane) {

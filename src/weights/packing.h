@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "base/tensor.h"
 #include "ops/weight_layout.h"
+#include "weights/parallel.h"
 #include "weights/row_span.h"
 
 namespace sluice {
@@ -52,12 +53,16 @@ enum class NanScales : uint8_t {
 struct PackOptions {
   int threads = 1;  // 0: one for each processor
   NanScales nan_scales = NanScales::kRefuse;
+  Workers* workers = nullptr;  // in place of threads
 };
 // Packs straight from the checkpoint's bytes and returns their fingerprint: a hash of the rows as they are read, in the
 // layout's order. Besides the packed bytes it needs at most 128 * width bytes for each thread. kInvalidArgument as
 // pack_matrix; after kCorrupt `to` holds nothing of use.
 Result<uint64_t> pack_rows(const PackedMatrix& matrix, const MatrixSource& from, const PackedWeights& to,
                            const PackOptions& options);
+// Copies the rows as they are, in matrix.gate_order, and returns what pack_rows would: for a device that packs them itself.
+Result<uint64_t> gather_rows(const PackedMatrix& matrix, const MatrixSource& from, const RowMajorWeights& to,
+                             const PackOptions& options);
 // kCorrupt as pack_rows with NanScales::kRefuse, without packing.
 Status check_scales(const PackedMatrix& matrix, const MatrixSource& from);
 // What pack_rows returned, computed from the packed bytes: differs if a byte of a weight or scale has changed since (or, in

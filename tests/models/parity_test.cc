@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "harness/devices.h"
+#include "harness/far_device.h"
 #include "models/load.h"
 #include "serve/engine.h"
 #include "text/tokenizer.h"
@@ -49,17 +50,19 @@ constexpr const char* kPrompts[] = {"short", "sum", "turns", "other", "greeting"
 
 struct Loaded {
   explicit Loaded(DType x) : Loaded(x, cpu::open_device({.threads = 2}).value()) {}
-  Loaded(DType x, std::unique_ptr<Device> d) : device(std::move(d)) {
-    auto loaded = LoadedModel::load(*device, kModel, {.x = x});
+  Loaded(DType x, std::unique_ptr<Device> d, std::unique_ptr<Device> e = nullptr)
+      : device(std::move(d)), experts(std::move(e)) {
+    auto loaded = LoadedModel::load(*device, kModel, {.x = x, .experts = experts.get()});
     EXPECT_TRUE(loaded.ok()) << loaded.status().message;
     model = std::move(loaded).value();
     // Chunks of 100 tokens: a prompt is computed in pieces, across windows.
-    auto made = Engine::make(*device, model->config().decoder, model->weights(),
-                             {.max_model_len = 2048, .max_num_seqs = 4, .max_num_batched_tokens = 100});
+    auto made = Engine::make(
+        *device, model->config().decoder, model->weights(),
+        {.max_model_len = 2048, .max_num_seqs = 4, .max_num_batched_tokens = 100, .experts = experts.get()});
     EXPECT_TRUE(made.ok()) << made.status().message;
     engine = std::move(made).value();
   }
-  std::unique_ptr<Device> device;
+  std::unique_ptr<Device> device, experts;
   std::unique_ptr<LoadedModel> model;
   std::unique_ptr<Engine> engine;
 };
@@ -112,6 +115,12 @@ TEST(Parity, LogitsInBf16AreWithinTheNoiseOfItsRoundings) {
     Loaded m(DType::kBF16, std::move(device));
     expect_within(m, 1, 4, 2);
   }
+}
+
+// Only x, the residual stream and y cross to where the experts are.
+TEST(Parity, ExpertsOnADeviceOfTheirOwnAreWithinTheSameNoise) {
+  Loaded m(DType::kBF16, cpu::open_device({.threads = 2}).value(), std::make_unique<FarDevice>());
+  expect_within(m, 1, 4, 2);
 }
 
 // f32 rounds 2^16 times finer. What is left besides are the sums: n terms lose about sqrt(n) / 2 roundings of their result, 11

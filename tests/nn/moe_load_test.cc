@@ -261,6 +261,9 @@ class SmallDevice final : public Device {
     --held;
     inner_.release(memory);
   }
+  bool shares_host_memory() const override { return inner_.shares_host_memory(); }
+  Result<void*> allocate_host(size_t bytes) override { return inner_.allocate_host(bytes); }
+  void release_host(void* memory) override { inner_.release_host(memory); }
   int64_t free_bytes() const override { return free_; }
   Stream stream() override { return inner_.stream(); }
   Status copy(void* to, const void* from, size_t bytes, Stream stream) override {

@@ -75,6 +75,9 @@ class CpuDevice final : public Device {
     return memory;
   }
   void release(void* memory) override { std::free(memory); }
+  bool shares_host_memory() const override { return true; }
+  Result<void*> allocate_host(size_t bytes) override { return allocate(bytes); }
+  void release_host(void* memory) override { release(memory); }
   int64_t free_bytes() const override { return memory_free(); }
 
   Stream stream() override { return {Backend::kCpu, &queue_}; }

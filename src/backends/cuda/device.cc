@@ -123,6 +123,23 @@ class CudaDevice final : public Device {
     cudaSetDevice(queue_.device);
     cudaFree(memory);
   }
+  bool shares_host_memory() const override { return false; }
+  Result<void*> allocate_host(size_t bytes) override {
+    void* memory = nullptr;
+    SLUICE_TRY(check(cudaSetDevice(queue_.device), "allocate_host"));
+    const cudaError_t error = cudaMallocHost(&memory, std::max<size_t>(bytes, 1));
+    if (error == cudaSuccess) return memory;
+    (void)cudaGetLastError();
+    if (error != cudaErrorMemoryAllocation)
+      return check(error, "allocate_host " + std::to_string(bytes) + " bytes");
+    return out_of_memory("cuda: wanted " + std::to_string(bytes) +
+                         " bytes of page-locked host memory, the system has none");
+  }
+  void release_host(void* memory) override {
+    if (!memory) return;
+    cudaSetDevice(queue_.device);
+    cudaFreeHost(memory);
+  }
   int64_t free_bytes() const override {
     size_t free = 0, total = 0;
     cudaSetDevice(queue_.device);
