@@ -1,10 +1,12 @@
 #include <cstdio>
+#include <cstdlib>
 
 #include "apps/commands.h"
 #include "apps/explain_model.h"
 #include "apps/json.h"
 #include "backends/backends.h"
 #include "dispatch/explain.h"
+#include "nn/moe.h"
 
 namespace sluice::apps {
 namespace {
@@ -140,6 +142,15 @@ int explain_whole_model(const ExplainOptions& options) {
   return choices.value().refused() == 0 ? kExitOk : kExitNo;
 }
 
+// What a problem is taken to be where nothing else is said: experts whose weights lie as the device reads them.
+void suit_device(AnyProblem& problem, const ExplainOptions& options) {
+  if (problem.op() != ExpertGemm::kName || options.show == Show::kContract) return;
+  const Result<DeviceInfo> device = device_of(options);
+  if (!device.ok()) return;  // said when it is asked for
+  const Status status = problem.set("layout", std::string(word(layout_for(device.value().backend))));
+  if (!status.ok()) std::abort();  // a word of the field's own
+}
+
 }  // namespace
 
 int explain(const ExplainOptions& options) {
@@ -147,6 +158,7 @@ int explain(const ExplainOptions& options) {
   if (options.op.empty()) return list_ops(options.format);
   const auto problem = make_problem(options.op);
   if (!problem.ok()) return wrong_use(problem.status().message);
+  suit_device(*problem.value(), options);
   for (const auto& [name, value] : options.fields)
     if (const Status status = problem.value()->set(name, value); !status.ok())
       return wrong_use(status.message);

@@ -76,6 +76,16 @@ TEST(Cli, ExplainSaysWhatIsOnlyPlanned) {
   EXPECT_TRUE(contains(text, "(planned: no kernel in this build)")) << text;
 }
 
+// Experts' weights are taken to lie as the device reads them, unless the question says how they do.
+TEST(Cli, ExplainsExpertsInTheDevicesLayout) {
+  const std::string gpu = answer({"explain", "expert_gemm", "--device", "h200"});
+  EXPECT_TRUE(contains(gpu, "layout=fragments")) << gpu;
+  EXPECT_TRUE(contains(gpu, "->")) << gpu;
+  EXPECT_TRUE(contains(answer({"explain", "expert_gemm", "--device", "cpu-avx2"}), "layout=panels16"));
+  const std::string said = answer({"explain", "expert_gemm", "--layout", "panels16", "--device", "h200"}, 1);
+  EXPECT_TRUE(contains(said, "layout=panels16")) << said;
+}
+
 TEST(Cli, ExplainWithoutADeviceAsksThisMachine) {
   const std::string text = answer({"explain", "router_gemm"});
   EXPECT_TRUE(contains(text, "device   cpu (")) << text;
