@@ -61,7 +61,8 @@ TYPED_TEST(GpuConformance, EveryCandidateOnEveryCase) {
       run_case(*c, device, test.problem, host, wanted, describe(*c, test.why, test.problem));
       if (this->HasFatalFailure()) return;
     }
-    EXPECT_TRUE(accepted || !kComplete<Op>) << test.why << " (" << fields_text(test.problem) << "): nobody accepts it";
+    EXPECT_TRUE(accepted || !kComplete<Op>)
+        << test.why << " (" << fields_text(test.problem) << "): nobody accepts it";
   }
   if (step > 1) return;
   for (const std::string_view name : idle) ADD_FAILURE() << name << " accepted no case";

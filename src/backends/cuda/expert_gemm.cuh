@@ -183,7 +183,8 @@ __device__ __forceinline__ float load_bias(const ExpertParameters& p, int64_t at
 template <bool kGated>
 struct SlabFinish {
   static constexpr int kEach = kGated ? 4 : 8;
-  static constexpr int kColumns = 16, kColumnBytes = 80;  // 16 rows, and what keeps columns in different banks
+  static constexpr int kColumns = 16,
+                       kColumnBytes = 80;  // 16 rows, and what keeps columns in different banks
   static constexpr int kStagingBytes = kColumns * kColumnBytes;
   static constexpr int kUps = kGated ? kEach : 1;
 

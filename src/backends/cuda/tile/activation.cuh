@@ -47,10 +47,12 @@ __device__ __forceinline__ void for_each(float (&x)[N], F f) {
 
 // x = act(x), or act(x, u) of a gated layer. All threads of a warp ask for the same activation.
 template <int N>
-__device__ __forceinline__ void activate_gated(const ActivationValues& a, float (&x)[N], const float (&u)[N]) {
+__device__ __forceinline__ void activate_gated(const ActivationValues& a, float (&x)[N],
+                                               const float (&u)[N]) {
   switch (a.which) {
     case Activation::kSwiGluStep:
-      return for_each(x, [&](float g, int i) { return at_most(swish(g, 1.f), a.limit) * within(u[i], a.limit); });
+      return for_each(
+          x, [&](float g, int i) { return at_most(swish(g, 1.f), a.limit) * within(u[i], a.limit); });
     case Activation::kGeGlu:
       return for_each(x, [&](float g, int i) { return gelu(g) * u[i]; });
     case Activation::kGeGluTanh:

@@ -20,18 +20,18 @@ struct MultiplyRegisters;
 #define SLUICE_FOUR(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 
 // N columns; names and operands of d, then the numbers of a's four operands, of b's and of add's.
-#define SLUICE_MULTIPLY(N, names, operands, a0, a1, a2, a3, b_operand, add_operand)                \
-  template <>                                                                                      \
-  struct MultiplyRegisters<N> {                                                                    \
-    static __device__ __forceinline__ void run(float (&d)[N / 2], const uint32_t (&a)[4],          \
-                                               uint64_t b, int add) {                              \
-      asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #add_operand                           \
-                   ", 0;\n"                                                                        \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" names "}, {%" #a0  \
-                   ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_operand ", add, 1, 1, 0;\n}"            \
-                   : operands                                                                      \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                \
-    }                                                                                              \
+#define SLUICE_MULTIPLY(N, names, operands, a0, a1, a2, a3, b_operand, add_operand)                         \
+  template <>                                                                                               \
+  struct MultiplyRegisters<N> {                                                                             \
+    static __device__ __forceinline__ void run(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b,       \
+                                               int add) {                                                   \
+      asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #add_operand                                    \
+                   ", 0;\n"                                                                                 \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" names "}, {%" #a0 ", %" #a1 \
+                   ", %" #a2 ", %" #a3 "}, %" #b_operand ", add, 1, 1, 0;\n}"                               \
+                   : operands                                                                               \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                         \
+    }                                                                                                       \
   };
 #define SLUICE_EIGHTS(...) __VA_ARGS__
 SLUICE_MULTIPLY(8, "%0, %1, %2, %3", SLUICE_EIGHTS(SLUICE_FOUR(0)), 4, 5, 6, 7, 8, 9)
