@@ -43,6 +43,7 @@ class Layer {
 
   const RouterRoute::Problem& router_route() const { return router_route_; }
   RouterRoute::Args router_route_args(int64_t i) const;
+  RouteGroup::Args routes(int64_t i) const;  // with the gate's logits
   Memory& memory() { return memory_; }
   // From here on the gate reads what norm() writes, instead of x.
   void read_normed() { normed_ = true; }
@@ -54,7 +55,6 @@ class Layer {
 
  private:
   RouterGemm::Args gate_args(int64_t i) const;
-  RouteGroup::Args routes(int64_t i) const;  // with the gate's logits
   RmsNorm::Args norm_args(int64_t i) const;
   template <class Op, class MakeArgs>
   Status add(Way* way, const typename Op::Problem& problem, MakeArgs args);
