@@ -30,7 +30,8 @@ Contender contender_of(const Way& way, bool dependent);
 // Tensors of a shape at one token count.
 class Layer {
  public:
-  Layer(Gate& gate, const LayerShape& shape, int64_t tokens);
+  // tile_rows 0: without the list of tiles.
+  Layer(Gate& gate, const LayerShape& shape, int64_t tokens, int64_t tile_rows = 64);
   Status make();
 
   // Adds one operation to a way. kUnsupported: no kernel of ours.

@@ -29,6 +29,7 @@ constexpr const char* kUsage = R"(usage: sluice_bench_cuda [OPTIONS]
   --quick           11 replays in place of 21, weights that are twice the L2 cache in place of three times, no candidates
   --replays N       5 or more
   --seconds N       of each suite; every shape gets its share of what is left. What does not fit is skipped, and named
+  --draws DIR       gets how tokens chose experts in mxfp4, for peers of another process: MODEL_ROUTING.i32, ids of 8 draws
   --pace LIST       of burst, sustained, for mxfp4; both of them if it is not given. Bursts: at most 5 ms of work, then
                     10 ms of rest. Sustained: 300 ms without rest, the second half timed
 )";
@@ -81,8 +82,8 @@ Result<Options> parse(int argc, char** argv) {
       o.bench.candidates = false;
       continue;
     }
-    const char* const known[] = {"--suite", "--models",  "--tokens",  "--peers",
-                                 "--out",   "--replays", "--seconds", "--pace"};
+    const char* const known[] = {"--suite",   "--models",  "--tokens", "--peers", "--out",
+                                 "--replays", "--seconds", "--pace",   "--draws"};
     if (std::find(std::begin(known), std::end(known), word) == std::end(known))
       return invalid(
           "wanted one of --suite, --models, --tokens, --peers, --out, --quick, --replays, --seconds, --pace, "
@@ -107,6 +108,8 @@ Result<Options> parse(int argc, char** argv) {
       int64_t n = 0;
       SLUICE_TRY(parse_count(word, value, 1, 86400, &n));
       o.bench.seconds = static_cast<double>(n);
+    } else if (word == "--draws") {
+      o.bench.draws = value;
     } else if (word == "--pace") {
       SLUICE_TRY(parse_pace(value, &o.bench.pace));
     } else {
@@ -188,8 +191,10 @@ Status run(const Options& o) {
   const auto peers = Peers::load(o.peers);
   if (!peers.ok()) return peers.status();
   std::error_code error;
-  fs::create_directories(o.out, error);
-  if (error) return {Code::kIo, "--out: wanted a folder " + o.out.string() + ", found: " + error.message()};
+  for (const fs::path& folder : {o.out, o.bench.draws}) {
+    if (!folder.empty()) fs::create_directories(folder, error);
+    if (error) return {Code::kIo, "wanted a folder " + folder.string() + ", found: " + error.message()};
+  }
   const auto ceilings = measure_ceilings(device);
   if (!ceilings.ok()) return ceilings.status();
   std::printf("device   %s\nlaunch   %.2f us, dependent %.2f us (an empty kernel in a recording)\n",

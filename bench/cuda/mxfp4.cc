@@ -1,6 +1,7 @@
 // Experts with MXFP4 weights: the two GEMMs, the layer from ids and weights, the block from activations; in bursts and
 // sustained, beside the layers of others, and what the card gives in the same run.
 #include <algorithm>
+#include <fstream>
 #include <optional>
 
 #include "backends/cuda/queue.h"
@@ -206,6 +207,17 @@ Result<std::string> check(Bed& bed, Experts& experts, const Tensor& y, Who who) 
   return experts.check(bed.x(0), bed.draw(0).ids, bed.draw(0).weights, y, share);
 }
 
+// Ids of all draws, as they lie in memory.
+Status write_draws(const ExpertShape& shape, Spread spread, const std::vector<Draw>& draws,
+                   const std::filesystem::path& folder) {
+  const auto path = folder / (std::string(shape.model) + "_" + word_of(spread) + ".i32");
+  std::ofstream file(path, std::ios::binary);
+  for (const Draw& d : draws)
+    file.write(reinterpret_cast<const char*>(d.on_host.data()),
+               static_cast<std::streamsize>(d.on_host.size() * sizeof(int32_t)));
+  return file.flush() ? Status{} : Status{Code::kIo, "could not write " + path.string()};
+}
+
 // The front of the layer: gate and routing of the same model.
 std::optional<LayerShape> front_of(const ExpertShape& s) {
   for (const LayerShape& layer : layer_shapes())
@@ -270,7 +282,7 @@ Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::
 // From activations: router, routing, experts, combine.
 Status Bench::block(Experts& experts, Gate& gate, const LayerShape& shape, int64_t tokens) {
   const ExpertShape& s = experts.shape();
-  Layer layer(gate, shape, tokens);
+  Layer layer(gate, shape, tokens, 0);  // the experts' kernels make their own tiles
   SLUICE_TRY(layer.make());
   const std::vector<Tensor> no_x;
   const std::vector<Draw> no_draws;
@@ -418,6 +430,9 @@ Status Bench::mxfp4() {
     std::vector<Draw> draws[2];
     SLUICE_TRY(make_draws(experts.memory(), s, Spread::kUniform, most, kDraws, &draws[0]));
     SLUICE_TRY(make_draws(experts.memory(), s, Spread::kZipf, most, kDraws, &draws[1]));
+    for (const Spread spread : {Spread::kUniform, Spread::kZipf})
+      if (!options_.draws.empty())
+        SLUICE_TRY(write_draws(s, spread, draws[spread == Spread::kZipf], options_.draws));
     const std::optional<LayerShape> front = front_of(s);
     std::optional<Gate> gate;
     if (front) SLUICE_TRY(gate.emplace(device_, front->gate, options_.cold_bytes).make(most));

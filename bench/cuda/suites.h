@@ -1,6 +1,7 @@
 // What is measured: for each operation and shape a contest at every token count.
 #pragma once
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
@@ -24,8 +25,9 @@ class Bench {
     int replays = 21;
     bool candidates = true;  // also each kernel of ours, forced
     int64_t cold_bytes = kColdBytes;
-    double seconds = 0;  // of a suite; 0: as long as it takes
-    Pace pace = {};      // of mxfp4
+    double seconds = 0;           // of a suite; 0: as long as it takes
+    Pace pace = {};               // of mxfp4
+    std::filesystem::path draws;  // a folder that gets how tokens chose experts in mxfp4; empty: none does
   };
   // `report` gets the outcomes of a contest and the complaints, as soon as they are there.
   using Report = std::function<Status(const std::vector<Outcome>&, const std::vector<std::string>&)>;
