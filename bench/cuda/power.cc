@@ -93,7 +93,7 @@ void Power::work() {
       const std::lock_guard lock(mutex_);
       samples_.push_back(s);
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(4));
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }
 
