@@ -156,7 +156,7 @@ struct PeerRun {
   Tensor y = {};
   std::vector<void*> metas = {};
 
-  Status enqueue(const Bed& bed, int64_t i, int32_t part, Stream stream) const {
+  Status enqueue(const Bed& bed, int64_t i, int32_t part) const {
     sluice_peer_layer a = call;
     a.x = bed.x(i).data;
     a.ids = bed.draw(i).ids.as<const int32_t>();
@@ -184,7 +184,7 @@ Status make_peer_runs(Bed& bed, std::vector<PeerRun>* out) {
     run.metas.resize(kDraws);
     for (void*& meta : run.metas) SLUICE_TRY(memory.bytes(by.peer->meta_bytes(&run.call), &meta));
     for (int64_t i = 0; i < kDraws; ++i) {
-      const Status grouped = run.enqueue(bed, i, SLUICE_PEER_GROUP, memory.stream());
+      const Status grouped = run.enqueue(bed, i, SLUICE_PEER_GROUP);
       if (!grouped.ok() && grouped.code != Code::kUnsupported) return grouped;
     }
     out->push_back(std::move(run));
@@ -195,9 +195,9 @@ Status make_peer_runs(Bed& bed, std::vector<PeerRun>* out) {
 // `ran` gets the run that was enqueued last.
 Contender contender_of(const Bed& bed, const PeerRun& run, int32_t part, const PeerRun** ran) {
   return {Who::kPeer, csv_word(run.by.peer->name), csv_word(run.by.peer->version), false,
-          [&bed, &run, part, ran, stream = run.stream](int64_t i) {
+          [&bed, &run, part, ran](int64_t i) {
             *ran = &run;
-            return run.enqueue(bed, i, part, stream);
+            return run.enqueue(bed, i, part);
           }};
 }
 
@@ -263,7 +263,7 @@ Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::
       if (whole) return {};
       // GEMMs alone find what comes before them. A peer's write no y: what is looked at is its layer, of the same kernels.
       for (int64_t i = 0; status.ok() && i < kDraws; ++i) SLUICE_TRY(group.steps.front()(i));
-      for (const PeerRun& run : peers) (void)run.enqueue(bed, 0, SLUICE_PEER_LAYER, stream);
+      for (const PeerRun& run : peers) (void)run.enqueue(bed, 0, SLUICE_PEER_LAYER);
       return {};
     };
     contest.verify = [&](Who who) -> Result<std::string> {
@@ -438,9 +438,14 @@ Status Bench::mxfp4() {
     if (front) SLUICE_TRY(gate.emplace(device_, front->gate, options_.cold_bytes).make(most));
     for (const int64_t tokens : order) {
       if (over(s.model, tokens)) continue;
+      Status done;
       for (const Spread spread : {Spread::kUniform, Spread::kZipf})
-        SLUICE_TRY(layers(experts, x, draws[spread == Spread::kZipf], spread, tokens));
-      if (gate) SLUICE_TRY(block(experts, *gate, *front, tokens));
+        if (done.ok()) done = layers(experts, x, draws[spread == Spread::kZipf], spread, tokens);
+      if (done.ok() && gate) done = block(experts, *gate, *front, tokens);
+      if (done.code == Code::kOutOfMemory)
+        done = report_(
+            {}, {std::string(s.model) + " M=" + std::to_string(tokens) + " left out: " + done.message});
+      SLUICE_TRY(done);
     }
   }
   power_.reset();
