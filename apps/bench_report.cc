@@ -53,8 +53,9 @@ Status add_figure(const bench::Figure& figure, const fs::path& to, std::vector<F
 
 std::string csv_names() {
   std::string out;
-  for (const bench::Suite& s : bench::kSuites)
-    out += (out.empty() ? "" : " or ") + std::string(s.name) + ".csv";
+  const size_t count = std::size(bench::kSuites);
+  for (size_t i = 0; i < count; ++i)
+    out += (i == 0 ? "" : i + 1 < count ? ", " : " or ") + std::string(bench::kSuites[i].name) + ".csv";
   return out;
 }
 
@@ -82,7 +83,7 @@ Result<std::vector<fs::path>> write_report(const ReportOptions& options) {
   }
   if (files.empty())
     return Status{Code::kIo,
-                  "bench report: wanted " + csv_names() + " in " + options.from.string() + ", found neither"};
+                  "bench report: wanted " + csv_names() + " in " + options.from.string() + ", found none"};
   std::error_code error;
   fs::create_directories(options.to, error);
   if (error)

@@ -42,11 +42,15 @@ std::vector<Way> ways_of(Layer& layer, std::vector<std::string>* complaints) {
 }  // namespace
 
 Status Bench::chain() {
-  for (const LayerShape& shape : layer_shapes()) {
-    if (!wants(shape.gate.model())) continue;
-    Gate gate(device_, shape.gate);
+  std::vector<LayerShape> shapes = layer_shapes();
+  std::erase_if(shapes, [&](const LayerShape& s) { return !wants(s.gate.model()); });
+  auto left = static_cast<int64_t>(shapes.size());
+  for (const LayerShape& shape : shapes) {
+    share(left--);
+    Gate gate(device_, shape.gate, options_.cold_bytes);
     SLUICE_TRY(gate.make(tokens_max()));
     for (const int64_t tokens : options_.tokens) {
+      if (over(shape.gate.model(), tokens)) continue;
       Layer layer(gate, shape, tokens);
       SLUICE_TRY(layer.make());
       layer.read_normed();

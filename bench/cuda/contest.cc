@@ -1,7 +1,9 @@
 #include "cuda/contest.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "backends/cuda/queue.h"
 #include "cuda/kernels.h"
@@ -53,16 +55,37 @@ double quantile(std::vector<double> values, double share) {
 
 struct Recorded {
   const Contender* contender = nullptr;
-  std::unique_ptr<Recording> recording;
+  std::unique_ptr<Recording> recording = nullptr;
+  int64_t launches = 0;
   std::vector<double> us = {};  // of one run
 };
 
+std::string name_of(const Contest& contest, const Contender& contender) {
+  return contest.op + " " + contest.model + " M=" + std::to_string(contest.tokens) +
+         (contest.note.empty() ? "" : " " + contest.note) + ": " + contender.impl;
+}
+
+Row row_of(const Contest& contest, const Contender& contender, const std::vector<double>& us,
+           const std::string& note) {
+  return {.suite = contest.suite,
+          .op = contest.op,
+          .model = contest.model,
+          .tokens = contest.tokens,
+          .impl = contender.impl,
+          .version = contender.version,
+          .median_us = quantile(us, 0.5),
+          .p10_us = quantile(us, 0.1),
+          .p90_us = quantile(us, 0.9),
+          .bytes = contest.bytes,
+          .flops = contest.flops,
+          .note = note};
+}
+
 // Records a contender, if it computes what it should.
-Status admit(Device& device, const Contest& contest, const Contender& contender, std::vector<Recorded>* out,
-             std::vector<std::string>* complaints) {
+Status admit(Device& device, const Contest& contest, const Contender& contender, int64_t launches,
+             std::vector<Recorded>* out, std::vector<std::string>* complaints) {
   const Stream stream = device.stream();
-  const std::string name = contest.op + " " + contest.model + " M=" + std::to_string(contest.tokens) +
-                           (contest.note.empty() ? "" : " " + contest.note) + ": " + contender.impl;
+  const std::string name = name_of(contest, contender);
   SLUICE_TRY(contest.poison());
   const Dependent dependent(stream, contender.dependent);
   if (const Status status = contender.enqueue(0); !status.ok()) {
@@ -82,14 +105,95 @@ Status admit(Device& device, const Contest& contest, const Contender& contender,
     return {};
   }
   auto recording = device.record(stream, [&]() -> Status {
-    for (int64_t i = 0; i < contest.launches; ++i) SLUICE_TRY(contender.enqueue(i));
+    for (int64_t i = 0; i < launches; ++i) SLUICE_TRY(contender.enqueue(i));
     return {};
   });
   if (!recording.ok()) {
     complaints->push_back(name + " left out, not recordable: " + recording.status().message);
     return {};
   }
-  out->push_back({&contender, std::move(recording).value()});
+  out->push_back({&contender, std::move(recording).value(), launches});
+  return {};
+}
+
+// Records it again with as many runs as fit into `us`, at most kMostRuns.
+Status fit(Device& device, Stopwatch& stopwatch, double us, Recorded* r) {
+  constexpr int kTries = 2;  // the first one warms up
+  constexpr double kMostRuns = 96;
+  double took = 0;
+  for (int i = 0; i < kTries; ++i) SLUICE_TRY(stopwatch.time(device, *r->recording, &took));
+  const double runs = us * static_cast<double>(r->launches) / took;
+  const int64_t launches = static_cast<int64_t>(std::clamp(runs, 1.0, kMostRuns));
+  if (launches == r->launches) return {};
+  const Stream stream = device.stream();
+  const Dependent dependent(stream, r->contender->dependent);
+  auto recording = device.record(stream, [&]() -> Status {
+    for (int64_t i = 0; i < launches; ++i) SLUICE_TRY(r->contender->enqueue(i));
+    return {};
+  });
+  if (!recording.ok()) return recording.status();
+  r->recording = std::move(recording).value();
+  r->launches = launches;
+  return {};
+}
+
+std::string note_of(const std::string& pace, const Contest& contest) {
+  return contest.note.empty() ? pace : pace + " " + contest.note;
+}
+
+void sleep_us(double us) { std::this_thread::sleep_for(std::chrono::microseconds(static_cast<int64_t>(us))); }
+
+// Events in a row on the stream, and the times between neighbours.
+class Marks {
+ public:
+  Marks() = default;
+  ~Marks() {
+    for (cudaEvent_t event : events_) cudaEventDestroy(event);
+  }
+  Marks(const Marks&) = delete;
+  Marks& operator=(const Marks&) = delete;
+  Status set(Stream stream) {
+    events_.push_back(nullptr);
+    SLUICE_TRY(cuda::check(cudaEventCreate(&events_.back()), "making an event"));
+    return cuda::check(cudaEventRecord(events_.back(), cuda::queue_of(stream).stream), "marking a time");
+  }
+  Status wait_for(size_t i) const {
+    return cuda::check(cudaEventSynchronize(events_[i]), "waiting for an event");
+  }
+  Status between(size_t i, double* us) const {
+    float ms = 0;
+    SLUICE_TRY(cuda::check(cudaEventElapsedTime(&ms, events_[i], events_[i + 1]), "reading the clock"));
+    *us = 1e3 * ms;
+    return {};
+  }
+
+ private:
+  std::vector<cudaEvent_t> events_;
+};
+
+// Replays without a pause until `us` are over; times of one run in the second half, and power and clock meanwhile.
+Status sustain(Device& device, const Recorded& r, double us, double run_us, Power& power,
+               std::vector<double>* out, Power::Mean* mean) {
+  const Stream stream = device.stream();
+  const double replay_us = run_us * static_cast<double>(r.launches);
+  constexpr size_t kFewest = 8, kAhead = 4;  // replays, and how many of them wait behind the one that runs
+  const size_t count = std::max(kFewest, static_cast<size_t>(us / replay_us) + 1), half = count / 2;
+  Marks marks;
+  SLUICE_TRY(marks.set(stream));
+  Power::Clock::time_point from = {};
+  for (size_t i = 0; i < count; ++i) {
+    SLUICE_TRY(device.replay(*r.recording, stream));
+    SLUICE_TRY(marks.set(stream));
+    if (i >= kAhead) SLUICE_TRY(marks.wait_for(i - kAhead));
+    if (i == half + kAhead) from = Power::Clock::now();
+  }
+  SLUICE_TRY(device.wait(stream));
+  if (from != Power::Clock::time_point{}) *mean = power.mean(from, Power::Clock::now());
+  for (size_t i = half; i < count; ++i) {
+    double one = 0;
+    SLUICE_TRY(marks.between(i, &one));
+    out->push_back(one / static_cast<double>(r.launches));
+  }
   return {};
 }
 
@@ -103,7 +207,8 @@ Dependent::~Dependent() { *flag_ = before_; }
 Status measure(Device& device, const Contest& contest, int replays, std::vector<Outcome>* outcomes,
                std::vector<std::string>* complaints) {
   std::vector<Recorded> recorded;
-  for (const Contender& c : contest.contenders) SLUICE_TRY(admit(device, contest, c, &recorded, complaints));
+  for (const Contender& c : contest.contenders)
+    SLUICE_TRY(admit(device, contest, c, contest.launches, &recorded, complaints));
   Stopwatch stopwatch;
   constexpr int kWarm = 2;
   for (int round = -kWarm; round < replays; ++round)
@@ -113,19 +218,56 @@ Status measure(Device& device, const Contest& contest, int replays, std::vector<
       if (round >= 0) r.us.push_back(us / static_cast<double>(contest.launches));
     }
   for (const Recorded& r : recorded)
-    outcomes->push_back({r.contender->who,
-                         {.suite = contest.suite,
-                          .op = contest.op,
-                          .model = contest.model,
-                          .tokens = contest.tokens,
-                          .impl = r.contender->impl,
-                          .version = r.contender->version,
-                          .median_us = quantile(r.us, 0.5),
-                          .p10_us = quantile(r.us, 0.1),
-                          .p90_us = quantile(r.us, 0.9),
-                          .bytes = contest.bytes,
-                          .flops = contest.flops,
-                          .note = contest.note}});
+    outcomes->push_back({r.contender->who, row_of(contest, *r.contender, r.us, contest.note)});
+  return {};
+}
+
+Status measure_paced(Device& device, const Contest& contest, const Pace& pace, int replays, Power& power,
+                     std::vector<Outcome>* outcomes, std::vector<std::string>* complaints) {
+  constexpr int64_t kTrial = 3;  // runs of the recording that says how long one takes
+  std::vector<Recorded> recorded;
+  Stopwatch stopwatch;
+  for (const Contender& c : contest.contenders)
+    SLUICE_TRY(admit(device, contest, c, kTrial, &recorded, complaints));
+  for (Recorded& r : recorded) SLUICE_TRY(fit(device, stopwatch, 0.9 * pace.burst_us, &r));
+  std::vector<double> run_us(recorded.size());
+  std::vector<Power::Mean> means(recorded.size());
+  constexpr int kWarm = 1;
+  for (int round = -kWarm; round < replays; ++round)
+    for (size_t i = 0; i < recorded.size(); ++i) {
+      Recorded& r = recorded[i];
+      if (pace.burst) sleep_us(pace.pause_us);
+      const auto from = Power::Clock::now();
+      double us = 0;
+      SLUICE_TRY(stopwatch.time(device, *r.recording, &us));
+      const Power::Mean mean = power.mean(from, Power::Clock::now());
+      run_us[i] = us / static_cast<double>(r.launches);
+      if (round < 0) continue;
+      r.us.push_back(run_us[i]);
+      means[i].watts += mean.watts * static_cast<double>(mean.samples);
+      means[i].sm_mhz += mean.sm_mhz * static_cast<double>(mean.samples);
+      means[i].samples += mean.samples;
+    }
+  for (size_t i = 0; pace.burst && i < recorded.size(); ++i) {
+    const Recorded& r = recorded[i];
+    if (quantile(r.us, 0.5) * static_cast<double>(r.launches) > pace.burst_us) {
+      complaints->push_back(name_of(contest, *r.contender) + ": no burst, one run takes " +
+                            std::to_string(quantile(r.us, 0.5)) + " us");
+      continue;
+    }
+    Power::Mean mean = means[i];
+    if (mean.samples > 0)
+      mean.watts /= static_cast<double>(mean.samples), mean.sm_mhz /= static_cast<double>(mean.samples);
+    outcomes->push_back(
+        {r.contender->who, row_of(contest, *r.contender, r.us, note_of("burst", contest)), mean});
+  }
+  for (size_t i = 0; pace.sustained && i < recorded.size(); ++i) {
+    std::vector<double> us;
+    Power::Mean mean;
+    SLUICE_TRY(sustain(device, recorded[i], pace.sustained_us, run_us[i], power, &us, &mean));
+    outcomes->push_back({recorded[i].contender->who,
+                         row_of(contest, *recorded[i].contender, us, note_of("sustained", contest)), mean});
+  }
   return {};
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/power.h"
 #include "dispatch/device.h"
 #include "report/results.h"
 
@@ -40,12 +41,25 @@ struct Contest {
 struct Outcome {
   Who who;
   Row row;
+  Power::Mean power = {};  // only where it was asked for
 };
 
 // Contenders that compute something else are left out, one line each in `complaints`. kDevice: a fault, after which
 // nothing more can be measured.
 Status measure(Device& device, const Contest& contest, int replays, std::vector<Outcome>* outcomes,
                std::vector<std::string>* complaints);
+
+// How long work goes on. A burst ends before the card's power limit lowers its clock; sustained work is timed behind that.
+struct Pace {
+  bool burst = true, sustained = true;
+  double burst_us = 5000, pause_us = 10000;  // of work at most, and between two bursts
+  double sustained_us = 300000;              // the second half of it is timed
+};
+
+// The same, with as many runs in a recording as fit into a burst (contest.launches is not read), in bursts and sustained:
+// rows of both, the note with "burst " or "sustained " in front. What takes longer than a burst in one run has no burst.
+Status measure_paced(Device& device, const Contest& contest, const Pace& pace, int replays, Power& power,
+                     std::vector<Outcome>* outcomes, std::vector<std::string>* complaints);
 
 // Sets and restores whether our launches are dependent ones.
 class Dependent {

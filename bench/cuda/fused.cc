@@ -15,23 +15,26 @@ Contest contest_of(const LayerShape& shape, const RouterRoute::Problem& problem,
                   .tokens = problem.route.tokens,
                   .bytes = RouterRoute::bytes(problem),
                   .flops = RouterRoute::flops(problem)};
-  contest.launches = launches_for(shape.gate.weight_bytes(), contest.bytes, contest.flops);
   return contest;
 }
 
 }  // namespace
 
 Status Bench::fused() {
-  for (const LayerShape& shape : layer_shapes()) {
-    if (!wants(shape.gate.model())) continue;
-    Gate gate(device_, shape.gate);
+  std::vector<LayerShape> shapes = layer_shapes();
+  std::erase_if(shapes, [&](const LayerShape& s) { return !wants(s.gate.model()); });
+  auto left = static_cast<int64_t>(shapes.size());
+  for (const LayerShape& shape : shapes) {
+    share(left--);
+    Gate gate(device_, shape.gate, options_.cold_bytes);
     SLUICE_TRY(gate.make(tokens_max()));
     for (const int64_t tokens : options_.tokens) {
-      if (tokens > kTokensMost) continue;
+      if (tokens > kTokensMost || over(shape.gate.model(), tokens)) continue;
       Layer layer(gate, shape, tokens);
       SLUICE_TRY(layer.make());
       for (const bool dependent : {false, true}) {
         Contest contest = contest_of(shape, layer.router_route(), dependent);
+        contest.launches = launches_for(shape.gate.weight_bytes(), contest.bytes, contest.flops);
         contest.poison = [&] { return layer.poison_outputs(); };
         contest.verify = [&](Who) { return layer.check_choice(); };
         std::vector<std::string> complaints;

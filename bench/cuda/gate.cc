@@ -15,7 +15,7 @@ Tensor row_of(Tensor t, int64_t row) {
 }  // namespace
 
 Status Gate::make(int64_t tokens_max) {
-  const int64_t count = (kColdBytes + shape_.weight_bytes() - 1) / shape_.weight_bytes();
+  const int64_t count = (cold_bytes_ + shape_.weight_bytes() - 1) / shape_.weight_bytes();
   SLUICE_TRY(memory_.random(DType::kBF16, {shape_.experts, shape_.hidden}, 0.02, count, &w_));
   SLUICE_TRY(memory_.random(DType::kBF16, {tokens_max, shape_.hidden}, 1, kTurns, &x_));
   SLUICE_TRY(memory_.several(shape_.logits(), {tokens_max, shape_.experts}, kTurns, &y_));

@@ -10,8 +10,9 @@
 
 namespace sluice::bench {
 
-// Weights take turns so that none is in the L2 cache when its turn comes again: three times what the cache holds.
-constexpr int64_t kColdBytes = int64_t{200} << 20;
+// Weights take turns so that none is in the L2 cache when its turn comes again: three times what the cache holds, or twice
+// where time is short.
+constexpr int64_t kColdBytes = int64_t{200} << 20, kQuickColdBytes = int64_t{128} << 20;
 // Activations and outputs take turns, too, but stay in the cache where they fit, as behind the kernel that wrote them.
 constexpr int64_t kTurns = 3;
 
@@ -33,7 +34,8 @@ struct GateShape {
 
 class Gate {
  public:
-  Gate(Device& device, const GateShape& shape) : shape_(shape), memory_(device) {}
+  Gate(Device& device, const GateShape& shape, int64_t cold_bytes)
+      : shape_(shape), cold_bytes_(cold_bytes), memory_(device) {}
   Status make(int64_t tokens_max);
 
   const GateShape& shape() const { return shape_; }
@@ -45,6 +47,7 @@ class Gate {
 
  private:
   GateShape shape_;
+  int64_t cold_bytes_;
   Memory memory_;
   std::vector<Tensor> w_, x_, y_;
   Tensor bias_ = {};

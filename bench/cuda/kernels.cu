@@ -37,6 +37,19 @@ __global__ void fill(T* out, int64_t count, float scale, uint64_t seed) {
   }
 }
 
+// Words of hashed bits; of scales: each byte 120, 121 or 122.
+template <bool kScales>
+__global__ void fill_words(uint32_t* out, int64_t words, uint64_t seed) {
+  cuda::tile::wait_for_previous();
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < words;
+       i += int64_t{gridDim.x} * kThreads) {
+    const uint32_t bits = mixed(seed * 0x9e3779b97f4a7c15ull + i);
+    uint32_t scales = 0;
+    for (int shift = 0; shift < 32; shift += 8) scales |= (120 + (bits >> shift & 255) % 3) << shift;
+    out[i] = kScales ? scales : bits;
+  }
+}
+
 __global__ void spin(uint64_t ns) {
   uint64_t start, now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
@@ -80,6 +93,18 @@ Status fill_normal(const Tensor& out, double scale, uint64_t seed, Stream stream
     return cuda::launch("bench.fill", fill<float>, how, stream, out.as<float>(), elements_of(out), factor,
                         seed);
   return invalid(std::string("bench.fill: wanted bf16 or f32, found ") + text(out.dtype));
+}
+
+Status fill_bytes(void* out, int64_t bytes, uint64_t seed, Stream stream) {
+  const cuda::Launch how{.grid = {kFillBlocks, 1, 1}, .block = {kThreads, 1, 1}};
+  return cuda::launch("bench.fill_bytes", fill_words<false>, how, stream, static_cast<uint32_t*>(out),
+                      bytes / 4, seed);
+}
+
+Status fill_scales(void* out, int64_t bytes, uint64_t seed, Stream stream) {
+  const cuda::Launch how{.grid = {kFillBlocks, 1, 1}, .block = {kThreads, 1, 1}};
+  return cuda::launch("bench.fill_scales", fill_words<true>, how, stream, static_cast<uint32_t*>(out),
+                      bytes / 4, seed);
 }
 
 Status delay(double us, Stream stream) {

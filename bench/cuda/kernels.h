@@ -10,6 +10,10 @@ namespace sluice::bench {
 // Numbers of mean 0 and standard deviation `scale`, from a hash of (seed, index). Types bf16 and f32.
 Status fill_normal(const Tensor& out, double scale, uint64_t seed, Stream stream);
 
+// Random bytes, and random e8m0 scales from 2^-7 to 2^-5; of a multiple of 4 bytes.
+Status fill_bytes(void* out, int64_t bytes, uint64_t seed, Stream stream);
+Status fill_scales(void* out, int64_t bytes, uint64_t seed, Stream stream);
+
 // Keeps the GPU busy for about `us`, so that what is enqueued meanwhile starts as soon as the GPU can, and not when the
 // host comes to it.
 Status delay(double us, Stream stream);

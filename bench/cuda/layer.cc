@@ -3,8 +3,6 @@
 namespace sluice::bench {
 namespace {
 
-constexpr int64_t kTileRows = 64;
-
 RouteTopk::Problem route_of(const LayerShape& shape, int64_t tokens) {
   RouteTopk::Problem p = RouteTopk::at_tokens(shape.route, tokens);
   p.experts = shape.gate.experts;
@@ -38,13 +36,13 @@ Contender contender_of(const Way& way, bool dependent) {
           }};
 }
 
-Layer::Layer(Gate& gate, const LayerShape& shape, int64_t tokens)
+Layer::Layer(Gate& gate, const LayerShape& shape, int64_t tokens, int64_t tile_rows)
     : gate_(gate),
       memory_(gate.memory().device()),
       norm_{.tokens = tokens, .hidden = shape.gate.hidden},
       router_route_{
           .route = route_of(shape, tokens), .hidden = shape.gate.hidden, .gate_bias = shape.gate.bias},
-      route_group_{.route = route_of(shape, tokens), .tile_rows = kTileRows} {}
+      route_group_{.route = route_of(shape, tokens), .tile_rows = tile_rows} {}
 
 Status Layer::make() {
   SLUICE_TRY(memory_.random(DType::kBF16, {norm_.hidden}, 1, &norm_weight_));

@@ -30,7 +30,8 @@ Contender contender_of(const Way& way, bool dependent);
 // Tensors of a shape at one token count.
 class Layer {
  public:
-  Layer(Gate& gate, const LayerShape& shape, int64_t tokens);
+  // tile_rows 0: without the list of tiles.
+  Layer(Gate& gate, const LayerShape& shape, int64_t tokens, int64_t tile_rows = 64);
   Status make();
 
   // Adds one operation to a way. kUnsupported: no kernel of ours.
@@ -43,6 +44,7 @@ class Layer {
 
   const RouterRoute::Problem& router_route() const { return router_route_; }
   RouterRoute::Args router_route_args(int64_t i) const;
+  RouteGroup::Args routes(int64_t i) const;  // with the gate's logits
   Memory& memory() { return memory_; }
   // From here on the gate reads what norm() writes, instead of x.
   void read_normed() { normed_ = true; }
@@ -54,7 +56,6 @@ class Layer {
 
  private:
   RouterGemm::Args gate_args(int64_t i) const;
-  RouteGroup::Args routes(int64_t i) const;  // with the gate's logits
   RmsNorm::Args norm_args(int64_t i) const;
   template <class Op, class MakeArgs>
   Status add(Way* way, const typename Op::Problem& problem, MakeArgs args);

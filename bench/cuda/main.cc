@@ -1,4 +1,5 @@
 // sluice_bench_cuda: Sluice's kernels on this machine's GPU, beside those of others.
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
@@ -18,17 +19,23 @@ namespace fs = std::filesystem;
 
 constexpr const char* kUsage = R"(usage: sluice_bench_cuda [OPTIONS]
 
-  --suite LIST      of router, routing, chain, parted by commas; all of them if it is not given. Rows of chain stand in
-                    routing.csv
-  --models LIST     only these, as rows name them: 2880x128,256x8-deepseek_v3
-  --tokens LIST     counts from 1 to 16384; 18 of them from 1 to 16384 if it is not given
+  --suite LIST      of router, routing, chain, mxfp4, parted by commas; all of them if it is not given. Rows of chain
+                    stand in routing.csv
+  --models LIST     only these, as rows name them: 2880x128,256x8-deepseek_v3,gpt-oss-120b
+  --tokens LIST     counts from 1 to 16384; 18 of them from 1 to 16384 if it is not given. mxfp4 takes powers of two
   --peers DIR       a folder of peer_*.so: see bench/peers/peer.h
-  --out DIR         gets router.csv, router_candidates.csv, routing.csv, routing_candidates.csv
-  --quick           5 replays in place of 21
+  --out DIR         gets router.csv, routing.csv, mxfp4.csv, the same with _candidates (each kernel of ours, forced), and
+                    mxfp4_power.csv: power and clock beside the rows of mxfp4.csv
+  --quick           11 replays in place of 21, weights that are twice the L2 cache in place of three times, no candidates
+  --replays N       5 or more
+  --seconds N       of each suite; every shape gets its share of what is left. What does not fit is skipped, and named
+  --draws DIR       gets how tokens chose experts in mxfp4, for peers of another process: MODEL_ROUTING.i32, ids of 8 draws
+  --pace LIST       of burst, sustained, for mxfp4; both of them if it is not given. Bursts: at most 5 ms of work, then
+                    10 ms of rest. Sustained: 300 ms without rest, the second half timed
 )";
 
 struct Options {
-  std::vector<std::string> suites = {"router", "routing", "chain"};
+  std::vector<std::string> suites = {"router", "routing", "chain", "mxfp4"};
   Bench::Options bench;
   fs::path peers, out = ".";
 };
@@ -40,16 +47,29 @@ std::vector<std::string> split(const std::string& list) {
   return out;
 }
 
+Status parse_count(const std::string& option, const std::string& word, int64_t least, int64_t most,
+                   int64_t* out) {
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), *out);
+  if (error == std::errc() && end == word.data() + word.size() && *out >= least && *out <= most) return {};
+  return invalid(option + ": wanted a count from " + std::to_string(least) + " to " + std::to_string(most) +
+                 ", found '" + word + "'");
+}
+
 Status parse_tokens(const std::string& list, std::vector<int64_t>* out) {
   out->clear();
-  for (const std::string& word : split(list)) {
-    int64_t n = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), n);
-    if (error != std::errc() || end != word.data() + word.size() || n < 1 || n > 16384)
-      return invalid("--tokens: wanted counts from 1 to 16384, found '" + word + "'");
-    out->push_back(n);
-  }
+  for (const std::string& word : split(list))
+    SLUICE_TRY(parse_count("--tokens", word, 1, 16384, &out->emplace_back()));
   return out->empty() ? invalid("--tokens: wanted counts from 1 to 16384, found none") : Status{};
+}
+
+Status parse_pace(const std::string& list, Pace* out) {
+  out->burst = out->sustained = false;
+  for (const std::string& word : split(list)) {
+    if (word != "burst" && word != "sustained")
+      return invalid("--pace: wanted burst or sustained, found '" + word + "'");
+    (word == "burst" ? out->burst : out->sustained) = true;
+  }
+  return out->burst || out->sustained ? Status{} : invalid("--pace: wanted burst or sustained, found none");
 }
 
 Result<Options> parse(int argc, char** argv) {
@@ -57,23 +77,41 @@ Result<Options> parse(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--quick") {
-      o.bench.replays = 5;
+      o.bench.replays = 11;
+      o.bench.cold_bytes = kQuickColdBytes;
+      o.bench.candidates = false;
       continue;
     }
-    if (word != "--suite" && word != "--models" && word != "--tokens" && word != "--peers" && word != "--out")
-      return invalid("wanted one of --suite, --models, --tokens, --peers, --out, --quick, found '" + word +
-                     "'");
+    const char* const known[] = {"--suite",   "--models",  "--tokens", "--peers", "--out",
+                                 "--replays", "--seconds", "--pace",   "--draws"};
+    if (std::find(std::begin(known), std::end(known), word) == std::end(known))
+      return invalid(
+          "wanted one of --suite, --models, --tokens, --peers, --out, --quick, --replays, --seconds, --pace, "
+          "found '" +
+          word + "'");
     if (++i == argc) return invalid(word + ": wanted a value, found none");
     const std::string value = argv[i];
     if (word == "--suite") {
       o.suites = split(value);
       for (const std::string& s : o.suites)
-        if (s != "router" && s != "routing" && s != "chain")
-          return invalid("--suite: wanted router, routing or chain, found '" + s + "'");
+        if (s != "router" && s != "routing" && s != "chain" && s != "mxfp4")
+          return invalid("--suite: wanted router, routing, chain or mxfp4, found '" + s + "'");
     } else if (word == "--models") {
       o.bench.models = split(value);
     } else if (word == "--tokens") {
       SLUICE_TRY(parse_tokens(value, &o.bench.tokens));
+    } else if (word == "--replays") {
+      int64_t n = 0;
+      SLUICE_TRY(parse_count(word, value, 5, 1000, &n));
+      o.bench.replays = static_cast<int>(n);
+    } else if (word == "--seconds") {
+      int64_t n = 0;
+      SLUICE_TRY(parse_count(word, value, 1, 86400, &n));
+      o.bench.seconds = static_cast<double>(n);
+    } else if (word == "--draws") {
+      o.bench.draws = value;
+    } else if (word == "--pace") {
+      SLUICE_TRY(parse_pace(value, &o.bench.pace));
     } else {
       (word == "--peers" ? o.peers : o.out) = value;
     }
@@ -98,10 +136,28 @@ class Files {
     const Result<std::string> line = csv_line(row);
     if (!line.ok()) return line.status();
     file << line.value() << std::flush;
-    return file ? Status{} : Status{Code::kIo, "could not write rows to " + folder_.string()};
+    if (!file) return Status{Code::kIo, "could not write rows to " + folder_.string()};
+    return outcome.power.samples > 0 ? add_power(outcome) : Status{};
   }
 
  private:
+  // The mean over what was read while the row was measured.
+  Status add_power(const Outcome& outcome) {
+    const Row& row = outcome.row;
+    std::ofstream& file = files_[row.suite + "_power.csv"];
+    if (!file.is_open()) {
+      file.open(folder_ / (row.suite + "_power.csv"), std::ios::binary);
+      file << "op,model,tokens,impl,note,power_w,sm_clock_mhz,samples\n";
+    }
+    char numbers[96];
+    std::snprintf(numbers, sizeof numbers, "%.0f,%.0f,%lld", outcome.power.watts, outcome.power.sm_mhz,
+                  static_cast<long long>(outcome.power.samples));
+    file << row.op << ',' << row.model << ',' << row.tokens << ',' << row.impl << ',' << row.note << ','
+         << numbers << '\n'
+         << std::flush;
+    return file ? Status{} : Status{Code::kIo, "could not write rows to " + folder_.string()};
+  }
+
   fs::path folder_;
   std::map<std::string, std::ofstream> files_;
 };
@@ -119,7 +175,7 @@ void print(const std::vector<Outcome>& outcomes) {
     if (o.who == Who::kPeer && faster(peer, o)) peer = &o;
   }
   const Row& r = outcomes.front().row;
-  std::printf("%-18s %-22s %-12s %5lld  floor %6.2f", r.op.c_str(), r.model.c_str(), r.note.c_str(),
+  std::printf("%-18s %-22s %-17s %5lld  floor %6.2f", r.op.c_str(), r.model.c_str(), r.note.c_str(),
               static_cast<long long>(r.tokens), floor_us(r.bytes, r.flops));
   if (sluice) std::printf("  sluice %7.2f", sluice->row.median_us);
   if (candidate) std::printf("  best %7.2f %s", candidate->row.median_us, candidate->row.impl.c_str());
@@ -135,8 +191,10 @@ Status run(const Options& o) {
   const auto peers = Peers::load(o.peers);
   if (!peers.ok()) return peers.status();
   std::error_code error;
-  fs::create_directories(o.out, error);
-  if (error) return {Code::kIo, "--out: wanted a folder " + o.out.string() + ", found: " + error.message()};
+  for (const fs::path& folder : {o.out, o.bench.draws}) {
+    if (!folder.empty()) fs::create_directories(folder, error);
+    if (error) return {Code::kIo, "wanted a folder " + folder.string() + ", found: " + error.message()};
+  }
   const auto ceilings = measure_ceilings(device);
   if (!ceilings.ok()) return ceilings.status();
   std::printf("device   %s\nlaunch   %.2f us, dependent %.2f us (an empty kernel in a recording)\n",
@@ -144,6 +202,8 @@ Status run(const Options& o) {
   std::printf("memory   reads %.2f TB/s\n", 1e-6 * ceilings.value().read_bytes_per_us);
   for (const sluice_peer* peer : peers.value().all())
     std::printf("peer     %s (%s)\n", peer->name, peer->version);
+  for (const sluice_layer_peer* peer : peers.value().layers())
+    std::printf("peer     %s (%s), whole layers\n", peer->name, peer->version);
   Files files(o.out);
   int64_t rows = 0;
   Bench bench(
@@ -157,14 +217,18 @@ Status run(const Options& o) {
         return {};
       });
   for (const std::string& suite : o.suites) {
+    bench.start(suite);
     if (suite == "router") {
       SLUICE_TRY(bench.router());
       SLUICE_TRY(bench.fused());
     } else if (suite == "routing") {
       SLUICE_TRY(bench.routing());
-    } else {
+    } else if (suite == "chain") {
       SLUICE_TRY(bench.chain());
+    } else {
+      SLUICE_TRY(bench.mxfp4());
     }
+    SLUICE_TRY(bench.finish());
   }
   return rows > 0 ? Status{}
                   : unsupported("wanted something to measure, found none: see --models, and the lines above");

@@ -23,12 +23,20 @@ Result<Peers> Peers::load(const std::filesystem::path& folder) {
   for (const auto& path : libraries) {
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!library) return Status{Code::kIo, std::string("peers: ") + dlerror()};
-    const auto list = reinterpret_cast<decltype(&sluice_peers)>(dlsym(library, "sluice_peers"));
-    if (!list)
-      return Status{Code::kIo, "peers: " + path.string() + ": wanted a function sluice_peers, found none"};
     int count = 0;
-    const sluice_peer* const* peers = list(&count);
-    out.all_.insert(out.all_.end(), peers, peers + count);
+    const auto list = reinterpret_cast<decltype(&sluice_peers)>(dlsym(library, "sluice_peers"));
+    if (list) {
+      const sluice_peer* const* peers = list(&count);
+      out.all_.insert(out.all_.end(), peers, peers + count);
+    }
+    const auto layers = reinterpret_cast<decltype(&sluice_layer_peers)>(dlsym(library, "sluice_layer_peers"));
+    if (layers) {
+      const sluice_layer_peer* const* peers = layers(&count);
+      out.layers_.insert(out.layers_.end(), peers, peers + count);
+    }
+    if (!list && !layers)
+      return Status{Code::kIo, "peers: " + path.string() +
+                                   ": wanted a function sluice_peers or sluice_layer_peers, found none"};
   }
   return out;
 }

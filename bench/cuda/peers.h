@@ -11,13 +11,16 @@ namespace sluice::bench {
 
 class Peers {
  public:
-  // Libraries in the order of their names. kIo names a library that does not load, or that exports no peers; an empty path
-  // gives no peers.
+  // Libraries in the order of their names. kIo names a library that does not load, or that exports neither list of peers;
+  // an empty path gives no peers.
   static Result<Peers> load(const std::filesystem::path& folder);
   const std::vector<const sluice_peer*>& all() const { return all_; }
+  const std::vector<const sluice_layer_peer*>& layers() const { return layers_; }
 
  private:
-  std::vector<const sluice_peer*> all_;  // libraries stay loaded until the process ends
+  // Libraries stay loaded until the process ends.
+  std::vector<const sluice_peer*> all_;
+  std::vector<const sluice_layer_peer*> layers_;
 };
 
 }  // namespace sluice::bench

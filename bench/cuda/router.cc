@@ -1,4 +1,6 @@
 // The gate's GEMM, in plain launches and in a chain of dependent ones, beside what others have.
+#include <algorithm>
+
 #include "backends/cuda/queue.h"
 #include "cuda/ours.h"
 #include "cuda/suites.h"
@@ -55,12 +57,16 @@ Status add_peers(const Peers& peers, const Gate& gate, Memory& memory, bool depe
 }  // namespace
 
 Status Bench::router() {
+  auto left = std::count_if(std::begin(kShapes), std::end(kShapes),
+                            [&](const GateShape& s) { return wants(s.model()); });
   for (const GateShape& shape : kShapes) {
     if (!wants(shape.model())) continue;
-    Gate gate(device_, shape);
+    constexpr int64_t kFused = 2;  // what comes behind all of them, in such parts
+    share(kFused + left--);
+    Gate gate(device_, shape, options_.cold_bytes);
     SLUICE_TRY(gate.make(tokens_max()));
     for (const int64_t tokens : options_.tokens) {
-      if (tokens > shape.tokens_most) continue;
+      if (tokens > shape.tokens_most || over(shape.model(), tokens)) continue;
       for (const bool dependent : {false, true}) {
         const RouterGemm::Problem problem = shape.problem(tokens);
         const RouterGemm::Args first = gate.args(tokens, 0);

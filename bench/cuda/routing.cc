@@ -1,4 +1,6 @@
 // From logits to everything that the products with the experts' weights need.
+#include <algorithm>
+
 #include "backends/cuda/queue.h"
 #include "cuda/ours.h"
 #include "cuda/routes.h"
@@ -101,9 +103,13 @@ Status add_peers(const Peers& peers, Memory& memory, const RouteGroup::Problem& 
 
 Status Bench::routing() {
   constexpr int64_t kTileRows = 64;
+  auto left =
+      std::count_if(std::begin(kShapes), std::end(kShapes), [&](const Shape& s) { return wants(s.model); });
   for (const Shape& shape : kShapes) {
     if (!wants(shape.model)) continue;
+    share(left--);
     for (const int64_t tokens : options_.tokens) {
+      if (over(shape.model, tokens)) continue;
       const RouteGroup::Problem problem{.route = RouteTopk::at_tokens(shape.route, tokens),
                                         .tile_rows = kTileRows};
       Memory memory(device_);

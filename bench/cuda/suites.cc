@@ -16,14 +16,57 @@ int64_t Bench::tokens_max() const {
   return *std::max_element(options_.tokens.begin(), options_.tokens.end());
 }
 
-Status Bench::hold(const Contest& contest, std::vector<std::string> complaints) const {
+void Bench::start(std::string suite) {
+  suite_ = std::move(suite);
+  skipped_.clear();
+  end_ = part_end_ = Clock::now() + std::chrono::microseconds(static_cast<int64_t>(1e6 * options_.seconds));
+}
+
+void Bench::share(int64_t parts) {
+  const auto now = Clock::now();
+  part_end_ = end_ > now ? now + (end_ - now) / std::max<int64_t>(parts, 1) : end_;
+}
+
+bool Bench::over(const std::string& model, int64_t tokens) {
+  if (options_.seconds == 0 || Clock::now() < part_end_) return false;
+  std::string& list = skipped_[model];
+  list += (list.empty() ? "" : " ") + std::to_string(tokens);
+  return true;
+}
+
+Status Bench::finish() {
+  std::vector<std::string> lines;
+  for (const auto& [model, list] : skipped_)
+    lines.push_back(suite_ + " " + model + ": skipped, its share of --seconds was over, M = " + list);
+  return report_({}, lines);
+}
+
+Status Bench::hold(Contest contest, std::vector<std::string> complaints) const {
+  if (!options_.candidates)
+    std::erase_if(contest.contenders, [](const Contender& c) { return c.who == Who::kCandidate; });
   std::vector<Outcome> outcomes;
   const Status status = measure(device_, contest, options_.replays, &outcomes, &complaints);
   SLUICE_TRY(report_(outcomes, complaints));
   return status;
 }
 
-int64_t launches_for(int64_t weight_bytes, double bytes, double flops) {
+Status Bench::hold_paced(const Contest& contest, std::vector<std::string> complaints) {
+  std::vector<Outcome> outcomes;
+  const Status status =
+      measure_paced(device_, contest, options_.pace, options_.replays, *power_, &outcomes, &complaints);
+  // One kind of row at a time: what is printed compares rows of one note.
+  std::vector<Outcome> sustained;
+  for (size_t i = outcomes.size(); i-- > 0;)
+    if (outcomes[i].row.note.starts_with("sustained")) {
+      sustained.insert(sustained.begin(), std::move(outcomes[i]));
+      outcomes.erase(outcomes.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  SLUICE_TRY(report_(outcomes, complaints));
+  SLUICE_TRY(report_(sustained, {}));
+  return status;
+}
+
+int64_t Bench::launches_for(int64_t weight_bytes, double bytes, double flops) const {
   constexpr double kShortestUs = 400;  // of a recording: a hundred times what starting it may cost
   constexpr double kOverheadUs = 1.5;  // of a run, beyond its floor
   constexpr int64_t kFewest = 10, kMost = 200;
@@ -31,9 +74,9 @@ int64_t launches_for(int64_t weight_bytes, double bytes, double flops) {
   const int64_t timed = std::clamp(static_cast<int64_t>(std::ceil(kShortestUs / us)), kFewest, kMost);
   if (weight_bytes == 0) return timed;
   // Between two turns of a weight: all the other weights, and the activations that take turns.
-  const double others =
-      std::min(kTurns * (bytes - static_cast<double>(weight_bytes)), static_cast<double>(kColdBytes));
-  const double cold = (static_cast<double>(kColdBytes) - others) / static_cast<double>(weight_bytes);
+  const double others = std::min(kTurns * (bytes - static_cast<double>(weight_bytes)),
+                                 static_cast<double>(options_.cold_bytes));
+  const double cold = (static_cast<double>(options_.cold_bytes) - others) / static_cast<double>(weight_bytes);
   return std::max(timed, static_cast<int64_t>(std::ceil(cold)));
 }
 

@@ -1,11 +1,17 @@
 // What is measured: for each operation and shape a contest at every token count.
 #pragma once
+#include <chrono>
+#include <filesystem>
 #include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cuda/contest.h"
+#include "cuda/experts.h"
 #include "cuda/gate.h"
+#include "cuda/layer.h"
 #include "cuda/peers.h"
 
 namespace sluice::bench {
@@ -17,31 +23,52 @@ class Bench {
     std::vector<int64_t> tokens = {1,   2,   4,   8,   16,   32,   64,   96,   128,
                                    192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384};
     int replays = 21;
+    bool candidates = true;  // also each kernel of ours, forced
+    int64_t cold_bytes = kColdBytes;
+    double seconds = 0;           // of a suite; 0: as long as it takes
+    Pace pace = {};               // of mxfp4
+    std::filesystem::path draws;  // a folder that gets how tokens chose experts in mxfp4; empty: none does
   };
   // `report` gets the outcomes of a contest and the complaints, as soon as they are there.
   using Report = std::function<Status(const std::vector<Outcome>&, const std::vector<std::string>&)>;
   Bench(Device& device, const Peers& peers, Options options, Report report)
       : device_(device), peers_(peers), options_(std::move(options)), report_(std::move(report)) {}
 
+  // The time of a suite begins. What does not fit into it is skipped, and finish() reports what that was.
+  void start(std::string suite);
+  Status finish();
   Status router();   // router_gemm, router_gemm_pdl
   Status fused();    // router_route_fused
   Status routing();  // route_group
   Status chain();
+  Status mxfp4();  // expert_gemms, moe_layer, moe_block; read, dense_8192
 
  private:
+  using Clock = std::chrono::steady_clock;
+  // What follows may take its share of the time that is left: one of `parts`.
+  void share(int64_t parts);
+  bool over(const std::string& model, int64_t tokens);
+  // Runs of a recording: so many that weights that take turns are cold, and that a recording takes long enough to be timed,
+  // but no more than that. weight_bytes may be 0: nothing is to be cold.
+  int64_t launches_for(int64_t weight_bytes, double bytes, double flops) const;
+  Status hold_paced(const Contest& contest, std::vector<std::string> complaints);
+  Status card();
+  Status layers(Experts& experts, const std::vector<Tensor>& x, const std::vector<Draw>& draws, Spread spread,
+                int64_t tokens);
+  Status block(Experts& experts, Gate& gate, const LayerShape& shape, int64_t tokens);
   bool wants(const std::string& model) const;
   int64_t tokens_max() const;
   // Measures and reports; `complaints` are those of making the contest.
-  Status hold(const Contest& contest, std::vector<std::string> complaints) const;
+  Status hold(Contest contest, std::vector<std::string> complaints) const;
 
   Device& device_;
   const Peers& peers_;
   Options options_;
   Report report_;
+  std::optional<Power> power_;  // while mxfp4 runs
+  std::string suite_;
+  Clock::time_point end_ = {}, part_end_ = {};
+  std::map<std::string, std::string> skipped_;  // token counts, by model
 };
-
-// Runs of a recording: so many that weights that take turns are cold, and that a recording takes long enough to be timed,
-// but no more than that. weight_bytes may be 0: nothing is to be cold.
-int64_t launches_for(int64_t weight_bytes, double bytes, double flops);
 
 }  // namespace sluice::bench

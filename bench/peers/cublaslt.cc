@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "peer.h"
@@ -18,7 +19,8 @@ constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr int kAlgorithms = 32;
 constexpr size_t kColdBytes = size_t{128}
                               << 20;  // of weights to rotate over while timing: twice the L2 of Hopper
-constexpr int kFewestLaunches = 32;
+// All algorithms are timed briefly, and the fastest of them once more with every copy of the weights.
+constexpr int kFewestLaunches = 32, kBriefLaunches = 24, kBest = 4;
 constexpr int kReplays = 3;
 
 struct Library {
@@ -92,7 +94,7 @@ cublasStatus_t multiply(const Prepared& a, const cublasLtMatmulAlgo_t& algorithm
 
 // Microseconds of a launch, or a negative number if the algorithm refuses.
 float time_algorithm(const Prepared& a, const cublasLtMatmulAlgo_t& algorithm, const sluice_peer_router* p,
-                     const char* copies, size_t weight_bytes, size_t copy_count, void* scratch,
+                     const char* copies, size_t weight_bytes, size_t copy_count, int launches, void* scratch,
                      cudaStream_t stream) {
   if (multiply(a, algorithm, p, p->w, scratch, stream) != CUBLAS_STATUS_SUCCESS) return -1;
   if (cudaStreamSynchronize(stream) != cudaSuccess) return -1;
@@ -100,7 +102,6 @@ float time_algorithm(const Prepared& a, const cublasLtMatmulAlgo_t& algorithm, c
   cudaGraphExec_t exec;
   if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed) != cudaSuccess) return -1;
   bool ok = true;
-  const int launches = std::max<int>(kFewestLaunches, copy_count);  // every copy once, so that none is warm
   for (int i = 0; i < launches; ++i)
     ok = ok && multiply(a, algorithm, p, copies + i % copy_count * weight_bytes, scratch, stream) ==
                    CUBLAS_STATUS_SUCCESS;
@@ -167,10 +168,21 @@ void* prepare(const sluice_peer_router* p, void* scratch) {
   if (cudaMalloc(&copies, copy_count * weight_bytes) != cudaSuccess) return nullptr;
   for (size_t i = 0; i < copy_count; ++i)
     cudaMemcpyAsync(copies + i * weight_bytes, p->w, weight_bytes, cudaMemcpyDeviceToDevice, stream);
-  float best = -1;
+  const auto time = [&](int i, int launches) {
+    return time_algorithm(a, found[i].algo, p, copies, weight_bytes, copy_count, launches, scratch, stream);
+  };
+  std::vector<std::pair<float, int>> brief;
   for (int i = 0; i < count; ++i) {
     if (found[i].state != CUBLAS_STATUS_SUCCESS) continue;
-    const float us = time_algorithm(a, found[i].algo, p, copies, weight_bytes, copy_count, scratch, stream);
+    const float us = time(i, std::min<int>(kBriefLaunches, copy_count + 3));
+    if (us >= 0) brief.push_back({us, i});
+  }
+  std::sort(brief.begin(), brief.end());
+  if (brief.size() > kBest) brief.resize(kBest);
+  float best = -1;
+  for (const auto& [_, i] : brief) {
+    const float us =
+        time(i, std::max<int>(kFewestLaunches, copy_count));  // every copy once, so that none is warm
     if (us < 0 || (best >= 0 && us >= best)) continue;
     best = us;
     a.algorithm = found[i].algo;

@@ -66,6 +66,57 @@ typedef struct sluice_peer {
 /* The peers of this library; count is set. */
 const sluice_peer* const* sluice_peers(int* count);
 
+/* ---- whole layers: libraries that have some export sluice_layer_peers() ---- */
+
+/* The weights of a layer's experts as a checkpoint has them: rows of e2m1 codes, two to a byte, the lower k in the low
+ * nibble; one e8m0 scale for 32 of them. Rows of `up` are gates and ups, in turn or the gates first. */
+typedef struct sluice_peer_experts {
+  const uint8_t* up;         /* [experts, 2 * intermediate, hidden / 2] */
+  const uint8_t* up_scale;   /* [experts, 2 * intermediate, hidden / 32] */
+  const uint8_t* down;       /* [experts, hidden, intermediate / 2] */
+  const uint8_t* down_scale; /* [experts, hidden, intermediate / 32] */
+  const void* up_bias;       /* bf16 [experts, 2 * intermediate], or null */
+  const void* down_bias;     /* bf16 [experts, hidden], or null */
+} sluice_peer_experts;
+
+/* y[t] = sum_k weights[t, k] * (h W2[e] + b2[e]), h = act(x[t] W13[e] + b13[e]), e = ids[t, k];
+ * act = g / (1 + exp(-alpha g)) * (u + beta), g the gate clamped from above, u the up clamped from both sides, by limit. */
+typedef struct sluice_peer_layer {
+  int64_t tokens, experts, top_k, hidden, intermediate;
+  double alpha, beta, limit;
+  int32_t interleaved; /* gate and up rows in turn, else all gates first */
+  int32_t biases;
+  const void* x;        /* bf16 [tokens, hidden] */
+  const int32_t* ids;   /* [tokens, top_k] */
+  const float* weights; /* [tokens, top_k] */
+  void* y;              /* bf16 [tokens, columns()] */
+  const void* packed;   /* what pack() wrote */
+  void* meta;           /* meta_bytes(): rows by expert, as SLUICE_PEER_GROUP leaves it */
+  void* scratch;        /* scratch_bytes(), zeros before the first run */
+} sluice_peer_layer;
+
+enum sluice_peer_part {
+  SLUICE_PEER_LAYER = 0, /* from ids and weights to y */
+  SLUICE_PEER_GROUP = 1, /* ids to meta */
+  SLUICE_PEER_GEMMS = 2  /* both GEMMs with what stands between them, from meta and what the last whole layer left in
+                            scratch of the same x; no y */
+};
+
+typedef struct sluice_layer_peer {
+  const char* name;
+  const char* version;
+  const char* (*supports)(const sluice_peer_layer*); /* null, or what it cannot do */
+  int64_t (*columns)(const sluice_peer_layer*);      /* of a row of y: hidden, with the peer's padding */
+  size_t (*packed_bytes)(const sluice_peer_layer*);
+  size_t (*meta_bytes)(const sluice_peer_layer*);
+  size_t (*scratch_bytes)(const sluice_peer_layer*);
+  /* May allocate and synchronise. */
+  int (*pack)(const sluice_peer_layer*, const sluice_peer_experts*, void* packed, void* stream);
+  int (*enqueue)(const sluice_peer_layer*, int32_t part, void* stream);
+} sluice_layer_peer;
+
+const sluice_layer_peer* const* sluice_layer_peers(int* count);
+
 #ifdef __cplusplus
 }
 #endif

@@ -16,7 +16,7 @@ constexpr double kLeft = 46, kRight = 14, kTop = 34, kBottom = 34;
 
 constexpr Colour kInk = {34, 40, 49}, kFaint = {110, 118, 129}, kGrid = {228, 231, 235},
                  kPaper = {255, 255, 255};
-constexpr Colour kFloor = {222, 225, 230};
+constexpr Colour kFloor = {222, 225, 230}, kFloorLine = {140, 146, 156};
 // Ours first; then colours that people who see few colours can tell apart (Okabe and Ito), darker where they are thin.
 constexpr Colour kOurs[] = {{0, 84, 166}, {64, 156, 255}, {0, 40, 92}};
 constexpr Colour kPeers[] = {{213, 94, 0},   {0, 145, 105},  {190, 100, 155}, {214, 148, 0},
@@ -62,6 +62,8 @@ struct Legend {
   double bottom = 0;
 };
 
+constexpr std::string_view kFloorWords = "floor";
+
 Legend legend_of(const std::vector<Look>& looks, double width) {
   constexpr double kSample = 30, kGap = 22;
   Legend out;
@@ -73,7 +75,7 @@ Legend legend_of(const std::vector<Look>& looks, double width) {
     x += w;
   };
   for (const Look& look : looks) place(look.impl, &look);
-  place("floor", nullptr);
+  place(kFloorWords, nullptr);
   out.bottom = y + 12;
   return out;
 }
@@ -165,6 +167,16 @@ class PanelDrawing {
     corners.push_back({corners.back().x, y_.from});
     corners.push_back({corners.front().x, y_.from});
     canvas_.area(corners, kFloor);
+    floor_line(panel_.bytes_us, Dash::kDashed);
+    floor_line(panel_.flops_us, Dash::kDotted);
+  }
+
+  // One of two floors, as far as it lies on the panel.
+  void floor_line(const std::map<int64_t, double>& floor, Dash dash) {
+    std::vector<Point> points;
+    for (const auto& [tokens, us] : floor)
+      if (us >= y_.low) points.push_back({x_.at(static_cast<double>(tokens)), y_.at(us)});
+    if (points.size() > 1) canvas_.line(points, kFloorLine, 1.2, dash);
   }
 
   void series(const Series& s) {
@@ -209,6 +221,7 @@ void draw(const Figure& figure, const Heading& heading, Canvas& canvas) {
   canvas.text({kEdge, 32}, heading.title, {18, Align::kLeft, Weight::kBold, kInk});
   std::string below = "Microseconds over tokens: median, with a band from p10 to p90. Lower is better.";
   if (!heading.models.empty()) below += " Panels: " + std::string(heading.models) + ".";
+  if (figure.rates.measured) below += " Floors: dashed of bytes, dotted of flops.";
   canvas.text({kEdge, 52}, below, {12, Align::kLeft, Weight::kNormal, kFaint});
   const std::vector<Look> looks = looks_of(figure);
   const Legend legend = legend_of(looks, size.width);
@@ -220,7 +233,7 @@ void draw(const Figure& figure, const Heading& heading, Canvas& canvas) {
       canvas.line(sample, kFloor, 10, Dash::kSolid);
     }
     const Weight weight = e.look && e.look->impl == "sluice" ? Weight::kBold : Weight::kNormal;
-    canvas.text({e.at.x + 36, e.at.y}, e.look ? std::string_view(e.look->impl) : "floor",
+    canvas.text({e.at.x + 36, e.at.y}, e.look ? std::string_view(e.look->impl) : kFloorWords,
                 {12, Align::kLeft, weight, kInk});
   }
   const auto columns = static_cast<size_t>(columns_of(figure));

@@ -14,6 +14,9 @@ constexpr OpWords kWords[] = {
     {"router_route_fused", "From activations to experts and weights", "hidden x experts"},
     {"route_group", "From logits to rows sorted by expert", "experts x top_k, method"},
     {"chain", "RMSNorm, router, routing and grouping as one recorded chain", "hidden x experts"},
+    {"expert_gemms", "Both GEMMs of the experts, rows by expert ready", "model, pace, routing"},
+    {"moe_layer", "The layer, from ids and weights to its output", "model, pace, routing"},
+    {"moe_block", "The block, from activations: router, routing and the layer", "model, pace, routing"},
 };
 
 // Token counts are small up to here: a step of decoding, rather than of prompts.
@@ -124,6 +127,7 @@ OpWords words_of_op(std::string_view op) {
 }
 
 std::string page_of(const Suite& suite, const std::vector<Figure>& figures) {
+  const Rates rates = figures.empty() ? Rates{} : figures.front().rates;
   std::string out = "# " + std::string(suite.title) + "\n\n";
   out +=
       "Written by `sluice bench report` from measured rows. Times are medians in microseconds for one run of "
@@ -134,9 +138,18 @@ std::string page_of(const Suite& suite, const std::vector<Figure>& figures) {
       "`sluice`: above 1,\n"
       "Sluice is faster; means are geometric. The floor is " +
       printed("%.2f us for a launch and the larger of ", kFloorLaunchUs) +
-      printed("bytes / %.2f TB/s and\n", kFloorBytesPerUs * 1e-6) +
-      printed("flops / %.0f TFLOP/s", kFloorFlopsPerUs * 1e-6) +
+      printed("bytes / %.2f TB/s and\n", rates.bytes_per_us * 1e-6) +
+      printed("flops / %.0f TFLOP/s", rates.flops_per_us * 1e-6) +
       ", with every byte read from memory once: activations that a cache still holds can beat it.\n\n";
+  if (rates.measured)
+    out +=
+        "Both rates were measured in the same run: bytes of a stream that is only read, in a burst; flops of "
+        "a bf16 "
+        "product of 8192^3\nby cuBLASLt, sustained. A burst is at most 5 ms of work behind 10 ms of rest; "
+        "sustained work "
+        "goes on for 300 ms, its second\nhalf timed. Weights never come from the cache: several sets and "
+        "routings take "
+        "turns.\n\n";
   out += versions_of(figures);
   for (const Figure& figure : figures) {
     out += "\n## " + std::string(words_of_op(figure.op).title) + "\n\n";

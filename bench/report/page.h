@@ -9,7 +9,8 @@ struct Suite {
   std::string_view name;   // "router": router.csv, router.md
   std::string_view title;  // of the page
 };
-inline constexpr Suite kSuites[] = {{"router", "Router"}, {"routing", "Routing and grouping"}};
+inline constexpr Suite kSuites[] = {
+    {"router", "Router"}, {"routing", "Routing and grouping"}, {"mxfp4", "Experts with MXFP4 weights"}};
 
 struct OpWords {
   std::string_view op, title;

@@ -14,15 +14,30 @@ T& find_or_add(std::vector<T>& list, Same same, Make make) {
   return found != list.end() ? *found : list.emplace_back(make());
 }
 
+bool is_rate(const Row& r) { return r.op == "read" || r.op == "dense_8192"; }
+
 }  // namespace
 
+Rates rates_of(const std::vector<Row>& rows) {
+  double bytes_per_us = 0, flops_per_us = 0;
+  for (const Row& r : rows) {
+    if (r.op == "read" && r.note == "burst") bytes_per_us = std::max(bytes_per_us, r.bytes / r.median_us);
+    if (r.op == "dense_8192" && r.note == "sustained")
+      flops_per_us = std::max(flops_per_us, r.flops / r.median_us);
+  }
+  if (bytes_per_us == 0 || flops_per_us == 0) return {};
+  return {bytes_per_us, flops_per_us, true};
+}
+
 std::vector<Figure> figures_of(const std::vector<Row>& rows) {
+  const Rates rates = rates_of(rows);
   std::vector<Figure> out;
   for (const Row& r : rows) {
+    if (is_rate(r)) continue;
     Figure& figure = find_or_add(
         out, [&](const Figure& f) { return f.op == r.op; },
         [&] {
-          return Figure{r.op, {}};
+          return Figure{r.op, {}, rates};
         });
     Panel& panel = find_or_add(
         figure.panels, [&](const Panel& p) { return p.model == r.model && p.note == r.note; },
@@ -35,7 +50,10 @@ std::vector<Figure> figures_of(const std::vector<Row>& rows) {
           return Series{r.impl, r.version, is_ours(r.impl)};
         });
     series.at[r.tokens] = {r.median_us, r.p10_us, r.p90_us};
-    panel.floor_us[r.tokens] = floor_us(r.bytes, r.flops);
+    panel.floor_us[r.tokens] = floor_us(r.bytes, r.flops, rates);
+    if (!rates.measured) continue;
+    panel.bytes_us[r.tokens] = rates.bytes_us(r.bytes);
+    panel.flops_us[r.tokens] = rates.flops_us(r.flops);
   }
   for (Figure& figure : out)
     for (Panel& panel : figure.panels)

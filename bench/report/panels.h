@@ -12,8 +12,17 @@ namespace sluice::bench {
 constexpr double kFloorBytesPerUs = 4.55e6;
 constexpr double kFloorFlopsPerUs = 700e6;
 constexpr double kFloorLaunchUs = 0.51;
-constexpr double floor_us(double bytes, double flops) {
-  const double moved = bytes / kFloorBytesPerUs, multiplied = flops / kFloorFlopsPerUs;
+
+// What floors are made of. Rows of the operations `read` and `dense_8192` are measured beside the others and stand for
+// themselves: then a panel shows both floors.
+struct Rates {
+  double bytes_per_us = kFloorBytesPerUs, flops_per_us = kFloorFlopsPerUs;
+  bool measured = false;
+  double bytes_us(double bytes) const { return kFloorLaunchUs + bytes / bytes_per_us; }
+  double flops_us(double flops) const { return kFloorLaunchUs + flops / flops_per_us; }
+};
+constexpr double floor_us(double bytes, double flops, const Rates& rates = {}) {
+  const double moved = bytes / rates.bytes_per_us, multiplied = flops / rates.flops_per_us;
   return kFloorLaunchUs + (moved > multiplied ? moved : multiplied);
 }
 
@@ -32,13 +41,18 @@ struct Panel {
   std::string op, model, note;
   std::vector<Series> series;          // ours first ("sluice" before its variants), then peers by name
   std::map<int64_t, double> floor_us;  // by tokens; it has every count that is measured
+  std::map<int64_t, double> bytes_us = {}, flops_us = {};  // the two floors apart, where rates are measured
 };
 
 // An operation that has rows, with its panels in the order of the rows.
 struct Figure {
   std::string op;
   std::vector<Panel> panels;
+  Rates rates = {};
 };
+
+// Of the rows of one file: the fastest burst of reading, and the product as it is sustained; measured only if both are there.
+Rates rates_of(const std::vector<Row>& rows);
 
 std::vector<Figure> figures_of(const std::vector<Row>& rows);
 

@@ -2,6 +2,7 @@
 // SLUICE_UPDATE_GOLDENS=1 in the environment writes these pages instead of comparing them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <utility>
@@ -155,6 +156,32 @@ class Sketch final : public Canvas {
   void text(Point at, std::string_view, const TextStyle&) override { all.push_back(at); }
   Result<std::string> finish() override { return std::string(); }
 };
+
+TEST(Report, RatesThatWereMeasuredMakeBothFloors) {
+  const std::vector<Figure> figures = figures_of(rows_of(kSuites[2]));
+  ASSERT_EQ(figures.size(), 1u);  // read and dense_8192 are no figures
+  EXPECT_EQ(figures[0].op, "moe_layer");
+  // The burst of reading and the product as it is sustained.
+  EXPECT_DOUBLE_EQ(figures[0].rates.bytes_per_us, 4294967296 / 944.0);
+  EXPECT_DOUBLE_EQ(figures[0].rates.flops_per_us, 1099511627776 / 1600.0);
+  const Panel& panel = figures[0].panels[0];
+  EXPECT_EQ(title_of(panel), "gpt-oss-120b, burst uniform");
+  EXPECT_DOUBLE_EQ(panel.bytes_us.at(1), kFloorLaunchUs + 52899840 / figures[0].rates.bytes_per_us);
+  EXPECT_DOUBLE_EQ(panel.floor_us.at(1), panel.bytes_us.at(1));
+  EXPECT_DOUBLE_EQ(panel.flops_us.at(8192), kFloorLaunchUs + 1630745395200 / figures[0].rates.flops_per_us);
+  EXPECT_DOUBLE_EQ(panel.floor_us.at(8192), panel.flops_us.at(8192));
+  // Both floors of both panels are lines of their own.
+  Sketch sketch;
+  draw(figures[0], {"title"}, sketch);
+  const auto floors = std::count_if(sketch.lines.begin(), sketch.lines.end(),
+                                    [](const Sketch::Line& l) { return l.width == 1.2; });
+  EXPECT_EQ(floors, 4);
+  // Without both rates, floors are of the card as it is known.
+  std::vector<Row> rows = rows_of(kSuites[2]);
+  std::erase_if(rows, [](const Row& r) { return r.op == "read"; });
+  EXPECT_FALSE(rates_of(rows).measured);
+  EXPECT_TRUE(figures_of(rows)[0].panels[0].bytes_us.empty());
+}
 
 TEST(Report, FiguresStayOnTheirPageAndSluiceIsThickest) {
   for (const Suite& suite : kSuites)

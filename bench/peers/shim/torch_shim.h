@@ -16,6 +16,12 @@ struct Float8_e4m3fn {
 struct Float8_e4m3fnuz {
   uint8_t x;
 };
+struct Half {
+  uint16_t x;
+};
+struct BFloat16 {
+  uint16_t x;
+};
 }  // namespace c10
 
 namespace torch {

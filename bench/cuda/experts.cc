@@ -1,0 +1,264 @@
+#include "cuda/experts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "backends/cuda/queue.h"
+#include "cuda/kernels.h"
+#include "cuda/ours.h"
+
+namespace sluice::bench {
+namespace {
+
+constexpr int64_t kFewTokens = 64;  // sums leave the second GEMM in f32 up to here
+
+// Sets of weights, as memory allows: three, fewer where one is far larger than the cache anyway.
+int64_t sets_of(const ExpertShape& s) {
+  constexpr int64_t kRoom = int64_t{12} << 30;
+  return std::clamp<int64_t>(kRoom / (s.experts * s.weight_bytes()), 1, 3);
+}
+
+Status upload(Memory& memory, const void* from, size_t bytes, const Tensor& to) {
+  SLUICE_TRY(memory.device().copy(to.data, from, bytes, memory.stream()));
+  return memory.device().wait(memory.stream());
+}
+
+// One token's experts.
+class Chooser {
+ public:
+  Chooser(const ExpertShape& shape, Spread spread, uint64_t seed)
+      : top_k_(static_cast<size_t>(shape.top_k)), random_(seed), ranks_(static_cast<size_t>(shape.experts)) {
+    std::iota(ranks_.begin(), ranks_.end(), 0);
+    std::shuffle(ranks_.begin(), ranks_.end(), random_);
+    std::vector<double> chances(ranks_.size(), 1);
+    if (spread == Spread::kZipf)
+      for (size_t i = 0; i < chances.size(); ++i) chances[i] = 1 / static_cast<double>(i + 1);
+    experts_ = std::discrete_distribution<size_t>(chances.begin(), chances.end());
+  }
+  void choose(std::vector<int32_t>* ids, std::vector<float>* weights) {
+    const size_t first = ids->size();
+    while (ids->size() < first + top_k_) {
+      const int32_t e = ranks_[experts_(random_)];
+      if (std::find(ids->begin() + static_cast<std::ptrdiff_t>(first), ids->end(), e) == ids->end())
+        ids->push_back(e);
+    }
+    float sum = 0;
+    std::uniform_real_distribution<float> uniform(0.5f, 1.5f);
+    for (size_t k = 0; k < top_k_; ++k) sum += weights->emplace_back(uniform(random_));
+    for (size_t k = first; k < weights->size(); ++k) (*weights)[k] /= sum;
+  }
+
+ private:
+  size_t top_k_;
+  std::mt19937_64 random_;
+  std::vector<int32_t> ranks_;
+  std::discrete_distribution<size_t> experts_;
+};
+
+double number_at(const HostTensor& t, size_t i) { return load(t.tensor, static_cast<int64_t>(i)); }
+
+Tensor row_of(Tensor t, int64_t row) {
+  t.data = static_cast<std::byte*>(t.data) + bytes_of(t.dtype, row * t.stride[0]);
+  t.shape[0] = 1;
+  return t;
+}
+
+}  // namespace
+
+std::vector<ExpertShape> expert_shapes() {
+  return {{"gpt-oss-120b", 128, 4, 2880, 2880, true},
+          {"V4-Flash", 256, 6, 4096, 2048, false},
+          {"gpt-oss-20b", 32, 4, 2880, 2880, true},
+          {"V4-Pro TP8", 384, 6, 7168, 384, false},
+          {"V4-Pro", 384, 6, 7168, 3072, false}};
+}
+
+ExpertGemm::Problem ExpertShape::up(int64_t tokens) const {
+  return {.rows = tokens * top_k,
+          .experts = experts,
+          .features = intermediate,
+          .width = hidden,
+          .tokens = tokens,
+          .slots = top_k,
+          .layout = WeightLayout::kFragments,
+          .gate_order = gpt_oss ? GateOrder::kInterleaved : GateOrder::kGateFirst,
+          .act = Activation::kSwiGluClamped,
+          .alpha = alpha(),
+          .beta = beta(),
+          .limit = limit(),
+          .bias = gpt_oss};
+}
+
+ExpertGemm::Problem ExpertShape::down(int64_t tokens) const {
+  return {.rows = tokens * top_k,
+          .experts = experts,
+          .features = hidden,
+          .width = intermediate,
+          .y = tokens <= kFewTokens ? DType::kF32 : DType::kBF16,
+          .layout = WeightLayout::kFragments,
+          .bias = gpt_oss};
+}
+
+sluice_peer_layer ExpertShape::peer_problem(int64_t tokens) const {
+  sluice_peer_layer p = {};
+  p.tokens = tokens;
+  p.experts = experts;
+  p.top_k = top_k;
+  p.hidden = hidden;
+  p.intermediate = intermediate;
+  p.alpha = alpha();
+  p.beta = beta();
+  p.limit = limit();
+  p.interleaved = gpt_oss;
+  p.biases = gpt_oss;
+  return p;
+}
+
+int64_t Draw::active(int64_t tokens, int64_t top_k, int64_t experts) const {
+  std::vector<bool> reached(static_cast<size_t>(experts));
+  for (int64_t i = 0; i < tokens * top_k; ++i)
+    reached[static_cast<size_t>(on_host[static_cast<size_t>(i)])] = true;
+  return std::count(reached.begin(), reached.end(), true);
+}
+
+Status make_draws(Memory& memory, const ExpertShape& shape, Spread spread, int64_t tokens, int64_t count,
+                  std::vector<Draw>* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    Draw draw;
+    std::vector<float> weights;
+    Chooser chooser(shape, spread, static_cast<uint64_t>(i) + 1);
+    for (int64_t t = 0; t < tokens; ++t) chooser.choose(&draw.on_host, &weights);
+    SLUICE_TRY(memory.tensor(DType::kI32, {tokens, shape.top_k}, &draw.ids));
+    SLUICE_TRY(memory.tensor(DType::kF32, {tokens, shape.top_k}, &draw.weights));
+    SLUICE_TRY(upload(memory, draw.on_host.data(), draw.on_host.size() * sizeof(int32_t), draw.ids));
+    SLUICE_TRY(upload(memory, weights.data(), weights.size() * sizeof(float), draw.weights));
+    out->push_back(std::move(draw));
+  }
+  return {};
+}
+
+sluice_peer_experts Experts::raw() const {
+  return {.up = up_rows_.as<const uint8_t>(),
+          .up_scale = up_scales_.as<const uint8_t>(),
+          .down = down_rows_.as<const uint8_t>(),
+          .down_scale = down_scales_.as<const uint8_t>(),
+          .up_bias = up_bias_.data,
+          .down_bias = down_bias_.data};
+}
+
+Status Experts::fill(int64_t set) {
+  const auto seed = static_cast<uint64_t>(4 * set);
+  const Stream stream = memory_.stream();
+  SLUICE_TRY(fill_bytes(up_rows_.data, elements_of(up_rows_), seed + 1, stream));
+  SLUICE_TRY(fill_scales(up_scales_.data, elements_of(up_scales_), seed + 2, stream));
+  SLUICE_TRY(fill_bytes(down_rows_.data, elements_of(down_rows_), seed + 3, stream));
+  return fill_scales(down_scales_.data, elements_of(down_scales_), seed + 4, stream);
+}
+
+Status Experts::pack(PackedExperts* out) {
+  for (const bool gated : {true, false}) {
+    const PackExperts::Problem problem{
+        .experts = shape_.experts,
+        .features = gated ? shape_.intermediate : shape_.hidden,
+        .width = gated ? shape_.hidden : shape_.intermediate,
+        .gated = gated,
+        .gate_order = shape_.gpt_oss ? GateOrder::kInterleaved : GateOrder::kGateFirst};
+    PackExperts::Args args;
+    args.rows = gated ? up_rows_ : down_rows_;
+    args.row_scales = gated ? up_scales_ : down_scales_;
+    const FragmentShape shape = PackExperts::shape(problem);
+    SLUICE_TRY(memory_.tensor(DType::kU8, {shape_.experts, shape.code_bytes(true)}, &args.packed));
+    SLUICE_TRY(memory_.tensor(DType::kU8, {shape_.experts, shape.scale_bytes()}, &args.packed_scales));
+    const auto ready = make_ready<PackExperts>(memory_, problem);
+    if (!ready.ok()) return ready.status();
+    SLUICE_TRY(ready.value()->plan.run(args, ready.value()->workspace, memory_.stream()));
+    (gated ? out->up : out->down) = args.packed;
+    (gated ? out->up_scale : out->down_scale) = args.packed_scales;
+  }
+  return memory_.device().wait(memory_.stream());
+}
+
+Status Experts::make(const Peers& peers, std::vector<std::string>* complaints) {
+  const int64_t e = shape_.experts, h = shape_.hidden, i = shape_.intermediate;
+  SLUICE_TRY(memory_.tensor(DType::kU8, {e, 2 * i, h / 2}, &up_rows_));
+  SLUICE_TRY(memory_.tensor(DType::kU8, {e, 2 * i, h / 32}, &up_scales_));
+  SLUICE_TRY(memory_.tensor(DType::kU8, {e, h, i / 2}, &down_rows_));
+  SLUICE_TRY(memory_.tensor(DType::kU8, {e, h, i / 32}, &down_scales_));
+  if (shape_.gpt_oss) {
+    SLUICE_TRY(memory_.random(DType::kBF16, {e, 2 * i}, 0.05, &up_bias_));
+    SLUICE_TRY(memory_.random(DType::kBF16, {e, h}, 0.05, &down_bias_));
+  }
+  const int64_t sets = sets_of(shape_);
+  sets_.resize(static_cast<size_t>(sets));
+  const sluice_peer_layer problem = shape_.peer_problem(1);
+  for (const sluice_layer_peer* peer : peers.layers()) {
+    if (const char* why = peer->supports(&problem)) {
+      complaints->push_back(std::string(shape_.model) + ": " + peer->name + " left out: " + why);
+    } else {
+      peers_.push_back({peer, std::vector<const void*>(static_cast<size_t>(sets))});
+    }
+  }
+  for (int64_t set = sets; set-- > 0;) {
+    SLUICE_TRY(fill(set));
+    SLUICE_TRY(pack(&sets_[static_cast<size_t>(set)]));
+    const sluice_peer_experts experts = raw();
+    for (size_t p = peers_.size(); p-- > 0;) {
+      const sluice_layer_peer* peer = peers_[p].peer;
+      void* packed = nullptr;
+      SLUICE_TRY(memory_.bytes(peer->packed_bytes(&problem), &packed));
+      const int error = peer->pack(&problem, &experts, packed, cuda::queue_of(memory_.stream()).stream);
+      SLUICE_TRY(memory_.device().wait(memory_.stream()));
+      peers_[p].sets[static_cast<size_t>(set)] = packed;
+      if (error == 0) continue;
+      complaints->push_back(std::string(shape_.model) + ": " + peer->name + " left out, packing: error " +
+                            std::to_string(error));
+      peers_.erase(peers_.begin() + static_cast<std::ptrdiff_t>(p));
+    }
+  }
+  return {};
+}
+
+Result<std::string> Experts::check(const Tensor& x, const Tensor& ids, const Tensor& weights, const Tensor& y,
+                                   double share) {
+  constexpr int64_t kSamples = 3;
+  const int64_t tokens = x.shape[0];
+  const int32_t rows[kSamples] = {0, static_cast<int32_t>(tokens / 2), static_cast<int32_t>(tokens - 1)};
+  Memory memory(memory_.device());
+  Tensor sampled;
+  void *h = nullptr, *wanted = nullptr;
+  SLUICE_TRY(memory.tensor(DType::kI32, {kSamples}, &sampled));
+  SLUICE_TRY(upload(memory, rows, sizeof rows, sampled));
+  const auto samples = static_cast<size_t>(kSamples), hidden = static_cast<size_t>(shape_.hidden);
+  SLUICE_TRY(
+      memory.bytes(samples * static_cast<size_t>(shape_.top_k * shape_.intermediate) * sizeof(double), &h));
+  SLUICE_TRY(memory.bytes(samples * hidden * sizeof(double), &wanted));
+  ReferenceArgs args;
+  args.x = x.data;
+  args.ids = ids.as<const int32_t>();
+  args.sampled = sampled.as<const int32_t>();
+  args.weights = weights.as<const float>();
+  args.experts = raw();
+  args.h = static_cast<double*>(h);
+  args.y = static_cast<double*>(wanted);
+  SLUICE_TRY(reference_layer(shape_, args, kSamples, memory.stream()));
+  std::vector<double> want(samples * hidden);
+  SLUICE_TRY(memory.device().copy(want.data(), wanted, want.size() * sizeof(double), memory.stream()));
+  SLUICE_TRY(memory.device().wait(memory.stream()));
+  for (size_t s = 0; s < samples; ++s) {
+    HostTensor got;
+    SLUICE_TRY(to_host(memory.device(), row_of(y, rows[s]), &got));
+    double off = 0, all = 0;
+    for (size_t c = 0; c < hidden; ++c) {
+      const double w = want[s * hidden + c], d = number_at(got, c) - w;
+      off += d * d, all += w * w;
+    }
+    if (std::sqrt(off) <= share * std::sqrt(all)) continue;  // NaN is wrong, too
+    return "token " + std::to_string(rows[s]) + " is off by " + std::to_string(std::sqrt(off / all)) +
+           " of its size, wanted at most " + std::to_string(share);
+  }
+  return std::string();
+}
+
+}  // namespace sluice::bench
