@@ -28,4 +28,7 @@ struct FragmentTime {
 };
 FragmentTime fragment_time(double columns);
 
+// What bf16 weights may reach of a plain stream and of the dense rate.
+constexpr double kExpertMemoryShare = 0.9, kExpertTensorShare = 0.9;
+
 }  // namespace sluice::cuda
