@@ -34,6 +34,11 @@ struct ExpertTiles {
   static constexpr int kResident = kResident_;  // blocks of threads on an SM
   static constexpr int kThreads = (kGroups + 1) * 128;
   static constexpr bool kMxfp4 = std::is_same_v<Weights, Mxfp4Blocks>;
+  // Columns of wgmma that there is code for: kMost, fewer(kMost), and so on to kLeast.
+  static constexpr int kLeast = kMost == 32 ? 8 : kMost / 2, kFiner = std::min(32, kMost / 4);
+  SLUICE_HOST_DEVICE static constexpr int fewer(int columns) {
+    return kMost == 32 ? columns / 2 : columns - kFiner;
+  }
   // A stage: x, weights, scales.
   static constexpr int kRowBlocks = kGroups * kBlocks;
   static constexpr int kBlockBytes =
@@ -293,6 +298,15 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
   }
 }
 
+// multiply_tile of the fewest columns that the tile's rows fit in.
+template <int N, class C, bool kGated>
+__device__ __forceinline__ void multiply_rows(const ExpertParameters& p, const ExpertTile& t,
+                                              ExpertRing<C>& ring) {
+  if constexpr (N > C::kLeast)
+    if (t.rows <= C::fewer(N)) return multiply_rows<C::fewer(N), C, kGated>(p, t, ring);
+  multiply_tile<N, C, kGated>(p, t, ring);
+}
+
 template <class C, bool kGated>
 __global__ void __launch_bounds__(C::kThreads, C::kResident)
     expert_tiles(const __grid_constant__ ExpertParameters p, const __grid_constant__ ExpertShared at) {
@@ -320,15 +334,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
 #pragma unroll 1
   for (int index = static_cast<int>(blockIdx.x); index < all; index += static_cast<int>(gridDim.x)) {
     const ExpertTile t = list.at(p, index);
-    constexpr int kMost = C::kMost;
-    constexpr int kFew = kMost == 32 ? 8 : kMost / 2, kMore = kMost == 32 ? 16 : kMost / 4 * 3;
-    if (t.rows > kMore) {
-      multiply_tile<kMost, C, kGated>(p, t, ring);
-    } else if (t.rows > kFew) {
-      multiply_tile<kMore, C, kGated>(p, t, ring);
-    } else {
-      multiply_tile<kFew, C, kGated>(p, t, ring);
-    }
+    multiply_rows<C::kMost, C, kGated>(p, t, ring);
   }
 }
 
