@@ -55,9 +55,8 @@ struct PanelShape {
   SLUICE_HOST_DEVICE constexpr int64_t code_bytes(bool mxfp4) const {
     return panels * kPanelRows * width * (mxfp4 ? 1 : 4) / 2;
   }
-  SLUICE_HOST_DEVICE constexpr int64_t scale_bytes() const {
-    return panels * kPanelRows * width / 32;
-  }  // mxfp4
+  // mxfp4
+  SLUICE_HOST_DEVICE constexpr int64_t scale_bytes() const { return panels * kPanelRows * width / 32; }
 };
 SLUICE_HOST_DEVICE constexpr PanelShape panel_shape(int64_t features, bool gated, int64_t width) {
   return {(gated ? 2 : 1) * round_up(features, kPanelRows) / kPanelRows, round_up(width, 32)};

@@ -34,7 +34,8 @@ struct ExpertParameters {
   tile::ActivationValues act;
 };
 
-// Fills in everything of a problem whose layout is kFragments.
+// Fills in everything of a problem whose layout is kFragments; of others all but w_bytes and scale_bytes. x may be f32: the
+// kernel that takes it casts the pointer.
 ExpertParameters expert_parameters(const ExpertGemm::Problem& problem, const ExpertGemm::Args& args);
 
 #ifdef __CUDACC__
@@ -183,7 +184,8 @@ __device__ __forceinline__ float load_bias(const ExpertParameters& p, int64_t at
 template <bool kGated>
 struct SlabFinish {
   static constexpr int kEach = kGated ? 4 : 8;
-  static constexpr int kColumns = 16, kColumnBytes = 80;  // 16 rows, and what keeps columns in different banks
+  static constexpr int kColumns = 16,
+                       kColumnBytes = 80;  // 16 rows, and what keeps columns in different banks
   static constexpr int kStagingBytes = kColumns * kColumnBytes;
   static constexpr int kUps = kGated ? kEach : 1;
 

@@ -23,12 +23,23 @@ namespace sluice::cuda {
 struct Mxfp4Blocks;
 struct Bf16Blocks;
 
+// A block of bf16 weights is a tile as wgmma's descriptor reads it.
+constexpr bool bf16_blocks_are_swizzled() {
+  for (int64_t row = 0; row < kFragmentRows; ++row)
+    for (int64_t k = 0; k < kFragmentWidth; ++k)
+      if (2 * fragment_bf16_index({1, 1}, {0, row}, k) !=
+          tile::swizzled(static_cast<uint32_t>(row), static_cast<uint32_t>(2 * k)))
+        return false;
+  return true;
+}
+static_assert(bf16_blocks_are_swizzled());
+
 // What a kernel is made for.
 template <class Weights_, int kGroups_, int kBlocks_, int kMost_, int kSteps_, int kResident_ = 1>
 struct ExpertTiles {
   using Weights = Weights_;
-  static constexpr int kGroups = kGroups_,
-                       kBlocks = kBlocks_;      // warpgroups that multiply, row blocks of each
+  static constexpr int kGroups = kGroups_;      // warpgroups that multiply
+  static constexpr int kBlocks = kBlocks_;      // row blocks of each
   static constexpr int kMost = kMost_;          // rows of x
   static constexpr int kSteps = kSteps_;        // k blocks in a stage
   static constexpr int kResident = kResident_;  // blocks of threads on an SM
@@ -62,8 +73,8 @@ struct ExpertShared {
 };
 template <class C>
 ExpertShared expert_shared(int experts) {
-  constexpr int kStagesMost = 8,
-                kMost = (228 << 10) / C::kResident - 1024;  // a KB of each block is the system's
+  constexpr int kStagesMost = 8;
+  constexpr int kMost = (228 << 10) / C::kResident - 1024;  // a KB of each block is the system's
   constexpr int kStaging = C::kGroups * 4 * SlabFinish<false>::kStagingBytes;
   const int rest = 2 * kStagesMost * 8 + kStaging + 64 + (experts + 1) * 4;
   ExpertShared s;
