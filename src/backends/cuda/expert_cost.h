@@ -20,13 +20,9 @@ struct ColumnTiles {
 };
 ColumnTiles column_tiles(double rows, double least, double most);
 
-// Time of one fragment (64 weight rows x 16 of the sum, 544 bytes as mxfp4) against `columns` columns of
-// activations, in ns of one SM: dequantisation and multiplication alone, and what the copies add to it.
-// Measured on an H200 at its power limit, where they add up instead of hiding each other.
-struct FragmentTime {
-  double compute_ns = 0, copy_share = 0;
-};
-FragmentTime fragment_time(double columns);
+// ns that an SM takes for one fragment (64 weight rows x 16 of the sum) of mxfp4 against `columns` columns of activations, in
+// expert_gemm_mxfp4_tile_sm90 on an H200: bytes, dequantisation and multiplication together.
+double tile_fragment_ns(double columns);
 
 // What bf16 weights may reach of a plain stream and of the dense rate.
 constexpr double kExpertMemoryShare = 0.9, kExpertTensorShare = 0.9;

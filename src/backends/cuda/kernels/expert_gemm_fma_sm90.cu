@@ -17,7 +17,8 @@ namespace {
 
 constexpr int kWarps = 8, kRows = 8;   // of a block of threads; of x in a tile
 constexpr int kFeatures = 4 * kWarps;  // of a tile
-constexpr int kWidthStep = 32;         // lanes of a warp, and codes that share a scale
+constexpr int kBlocksAnSm = 4;
+constexpr int kWidthStep = 32;  // lanes of a warp, and codes that share a scale
 static_assert(kWidthStep == kMxBlock);
 
 // Where one row of weights is: in row_major `row` alone says it.
@@ -212,14 +213,18 @@ Refusal supports(const ExpertGemm::Problem&, const DeviceInfo& d) {
   return r;
 }
 
+// Not fitted: issue slots, and what a warp waits for loads.
 double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   // Instructions of a lane for one weight and up to eight rows; a multiprocessor issues 128 lanes at about 1.7 GHz.
-  constexpr double kInstructions = 50, kPerUs = 128 * 1.7e3;
+  constexpr double kInstructions = 50, kPerUs = 128 * 1.7e3, kWaitUs = 0.6;
   const ExpertLoad load = expert_load(p);
-  const double weights =
-      load.active * static_cast<double>(ExpertGemm::weight_rows(p)) * static_cast<double>(p.width);
-  const double times = std::max(1.0, std::ceil(load.rows_each / kRows));
-  return stream_us<ExpertGemm>(p, d) + weights * times * kInstructions / (kPerUs * d.cores);
+  const double tiles = load.active * std::max(1.0, std::ceil(load.rows_each / kRows)) *
+                       std::ceil(static_cast<double>(p.features) / kFeatures);
+  const double steps =
+      (is_gated(p.act) ? 2 : 1) * std::ceil(static_cast<double>(p.width) / kWidthStep) * kFeatures;
+  const double issue = tiles * steps * kWidthStep * kInstructions / (kPerUs * d.cores);
+  const double rounds = std::ceil(tiles / (kBlocksAnSm * d.cores));
+  return stream_us<ExpertGemm>(p, d) + issue + rounds * steps / kWarps * kWaitUs;
 }
 
 Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream);
@@ -260,7 +265,6 @@ Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspac
   } else {
     q.p.w_bytes = ExpertGemm::packed_bytes(p), q.p.scale_bytes = ExpertGemm::packed_scale_bytes(p);
   }
-  constexpr int kBlocksAnSm = 4;
   const Launch how{.grid = {static_cast<unsigned>(kBlocksAnSm * sms), 1, 1},
                    .block = {32 * kWarps, 1, 1},
                    .shared_bytes = static_cast<size_t>(p.experts + 1) * sizeof(int32_t)};

@@ -13,8 +13,7 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr double kColumnsLeast = 8, kColumnsMost = 128;
-constexpr double kTails = 1.07;  // SMs that idle while the last tiles run
+constexpr int kBlocks = 2;  // row blocks of a warpgroup
 // Rows of an expert up to which three warpgroups and longer stages are better.
 constexpr double kFewRows = 48, kFewerRows = 22;
 
@@ -25,17 +24,20 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
+// Tiles go round the SMs; a tile's time is that of its fragments.
 double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
-  constexpr double kFragmentBytes = 544, kL2Share = 1.1;
+  constexpr double kStartUs = 2.0, kFragmentsOfBlock = 4;
   const ExpertLoad load = expert_load(p);
-  const ColumnTiles tiles = column_tiles(load.rows_each, kColumnsLeast, kColumnsMost);
-  const FragmentTime time = fragment_time(tiles.columns);
-  const double copy_ns = kFragmentBytes * d.cores / d.mem_bytes_per_us * 1e3;
-  const double first_ns = std::max(time.compute_ns + time.copy_share * copy_ns, copy_ns);
-  const double again_ns = kL2Share * time.compute_ns;  // the weights of further tiles come from L2
-  const double fragments =
-      load.active * static_cast<double>(ExpertGemm::weight_rows(p) / 64) * static_cast<double>(p.width / 16);
-  return kRampUs + kTails * fragments * (first_ns + (tiles.tiles - 1) * again_ns) / d.cores / 1e3;
+  const bool many = load.rows_each > kFewRows;
+  const ColumnTiles tiles = column_tiles(load.rows_each, 8,
+                                         many                          ? 128
+                                         : load.rows_each > kFewerRows ? 64
+                                                                       : 32);
+  const double blocks = kBlocks * (many ? 2 : 3);
+  const double row_blocks = std::ceil(static_cast<double>(ExpertGemm::weight_rows(p)) / 64);
+  const double rounds = std::ceil(load.active * tiles.tiles * std::ceil(row_blocks / blocks) / d.cores);
+  return kStartUs + rounds * std::ceil(static_cast<double>(p.width) / 64) * blocks * kFragmentsOfBlock *
+                        tile_fragment_ns(tiles.columns) / 1e3;
 }
 
 Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream);
@@ -56,7 +58,7 @@ extern const Candidate<ExpertGemm> expert_gemm_mxfp4_tile_sm90 = {
 namespace {
 
 template <int kGroups, int kMost, int kSteps>
-using Tiles = ExpertTiles<Mxfp4Blocks, kGroups, 2, kMost, kSteps>;
+using Tiles = ExpertTiles<Mxfp4Blocks, kGroups, kBlocks, kMost, kSteps>;
 
 Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream) {
   if (p.rows == 0) return {};

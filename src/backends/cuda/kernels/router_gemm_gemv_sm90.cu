@@ -6,6 +6,7 @@
 // Source  original; the contract is ops/router_gemm.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/launch.h"
+#include "backends/cuda/measured_cost.h"
 #include "backends/cuda/router.h"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/operand.cuh"
@@ -120,6 +121,7 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
 
 // H200, weights not in L2, one token: 1.94 us for 2880 x 128, 2.34 for 4096 x 256, 2.70 for 7168 x 256.
 double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
+  if (p.x == DType::kBF16 && p.w == DType::kBF16) return measured_us("cuda.router_gemm.gemv_sm90", p, d);
   constexpr double kLatencyUs = 1.78, kTokenUs = 0.1, kTokenMegabyteUs = 0.07;
   const double weights = static_cast<double>(bytes_of(p.w, p.experts * p.hidden));
   const double more = static_cast<double>(std::max<int64_t>(p.tokens, 1) - 1);

@@ -11,6 +11,7 @@
 // Source  original; the contract is ops/router_gemm.h. docs/notes/cuda-router.md has what was measured and dropped.
 #include "backends/cuda/card.h"
 #include "backends/cuda/launch.h"
+#include "backends/cuda/measured_cost.h"
 #include "backends/cuda/router.h"
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/dependent.cuh"
@@ -303,10 +304,9 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
 // Cold weights, which all tiles share, and tile_us(). f32 operands are several products each and take a tile that is not
 // chosen for the problem. H200: within 15% of most of 120 readings up to 128 tokens.
 double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
+  if (p.x == DType::kBF16 && p.w == DType::kBF16) return measured_us("cuda.router_gemm.splitk_sm90", p, d);
   const Split split = split_of(p.hidden);
   const double weights = static_cast<double>(bytes_of(p.w, p.experts * p.hidden)) / d.mem_bytes_per_us;
-  if (p.x == DType::kBF16 && p.w == DType::kBF16)
-    return weights + 1.4 * tile_us(tile_for(split, p.tokens, p.experts), split, p.tokens, p.experts) - 0.8;
   const double us = tile_us(any_tile<float, float>(), split, p.tokens, p.experts);
   return weights + 0.2 + (p.x == DType::kF32 ? 1.75 : 1.22) * us;
 }

@@ -27,6 +27,7 @@
 #include "backends/cuda/kernels/router_gemm_tile.h"
 #include "backends/cuda/kernels/router_gemm_tile_fetch.cuh"
 #include "backends/cuda/launch.h"
+#include "backends/cuda/measured_cost.h"
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
@@ -372,7 +373,9 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-double cost_us(const RouterGemm::Problem& p, const DeviceInfo&) { return choose_tile(p).us; }
+double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
+  return measured_us("cuda.router_gemm.tile_sm90", p, d);
+}
 
 Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};

@@ -13,6 +13,7 @@
 
 #include "backends/cuda/card.h"
 #include "backends/cuda/launch.h"
+#include "backends/cuda/measured_cost.h"
 #include "backends/cuda/router.h"
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/cluster.cuh"
@@ -280,9 +281,8 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-double cost_us(const RouterGemm::Problem& p, const DeviceInfo&) {
-  const RouterGemm::Problem some = RouterGemm::at_tokens(p, std::max<int64_t>(p.tokens, 1));
-  return cut_us(cut_for(some), some);
+double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
+  return measured_us("cuda.router_gemm.wide_sm90", p, d);
 }
 
 Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream);
