@@ -92,7 +92,7 @@ Bounded pre_activation(const double* x, const WeightRow& row, double in, double 
     sum += x[k] * row.w[k];
     if (!std::isfinite(x[k] * row.w[k])) continue;  // then so is the sum, and no rounding moves it
     magnitude += std::abs(x[k] * row.w[k]);
-    unscaled += std::abs(x[k] * row.codes[k]);
+    unscaled += 2 * std::abs(x[k] * row.codes[k]);  // fragments sum code * 2^(scale - top + 1)
     flushed += flushed_by_term(x[k], row.w[k], row.largest_scale);
   }
   const double terms = static_cast<double>(row.w.size());
