@@ -52,10 +52,13 @@ SLUICE_HOST_DEVICE constexpr int64_t round_up(int64_t value, int64_t multiple) {
 struct PanelShape {
   int64_t panels;  // of 16 rows
   int64_t width;   // padded to 32
-  int64_t code_bytes(bool mxfp4) const { return panels * kPanelRows * width * (mxfp4 ? 1 : 4) / 2; }
-  int64_t scale_bytes() const { return panels * kPanelRows * width / 32; }  // mxfp4
+  SLUICE_HOST_DEVICE constexpr int64_t code_bytes(bool mxfp4) const {
+    return panels * kPanelRows * width * (mxfp4 ? 1 : 4) / 2;
+  }
+  // mxfp4
+  SLUICE_HOST_DEVICE constexpr int64_t scale_bytes() const { return panels * kPanelRows * width / 32; }
 };
-constexpr PanelShape panel_shape(int64_t features, bool gated, int64_t width) {
+SLUICE_HOST_DEVICE constexpr PanelShape panel_shape(int64_t features, bool gated, int64_t width) {
   return {(gated ? 2 : 1) * round_up(features, kPanelRows) / kPanelRows, round_up(width, 32)};
 }
 
@@ -64,12 +67,12 @@ struct PanelRow {
   int64_t panel;
   int64_t lane;
 };
-constexpr PanelRow panel_row(bool gated, int64_t i, bool up) {
+SLUICE_HOST_DEVICE constexpr PanelRow panel_row(bool gated, int64_t i, bool up) {
   return {gated ? i / kPanelRows * 2 + up : i / kPanelRows, i % kPanelRows};
 }
 
 // bf16: a panel is [width / 2][16 lanes][2] bf16: the pair (k, k + 1) of a row is one 32-bit lane.
-constexpr int64_t panel_bf16_index(const PanelShape& s, PanelRow r, int64_t k) {
+SLUICE_HOST_DEVICE constexpr int64_t panel_bf16_index(const PanelShape& s, PanelRow r, int64_t k) {
   return (r.panel * s.width / 2 + k / 2) * kPanelRows * 2 + r.lane * 2 + k % 2;
 }
 // mxfp4: a panel is [width / 32] blocks of 256 bytes; a block is [4][16 lanes] words of 32 bits. Word v of a
@@ -80,12 +83,12 @@ struct NibbleAt {
   int64_t byte;
   int shift;
 };
-constexpr NibbleAt panel_mxfp4_nibble(const PanelShape& s, PanelRow r, int64_t k) {
+SLUICE_HOST_DEVICE constexpr NibbleAt panel_mxfp4_nibble(const PanelShape& s, PanelRow r, int64_t k) {
   const int64_t block = r.panel * (s.width / 32) + k / 32, v = k % 32 / 8, bit = k % 8 / 2 * 4 + k % 2 * 16;
   return {(block * 4 + v) * 64 + r.lane * 4 + bit / 8, static_cast<int>(bit % 8)};
 }
 // mxfp4 scales: a panel is [width / 32][16 lanes] bytes.
-constexpr int64_t panel_scale_index(const PanelShape& s, PanelRow r, int64_t k) {
+SLUICE_HOST_DEVICE constexpr int64_t panel_scale_index(const PanelShape& s, PanelRow r, int64_t k) {
   return (r.panel * (s.width / 32) + k / 32) * kPanelRows + r.lane;
 }
 

@@ -222,6 +222,10 @@ struct Suite<ExpertGemm> {
     return {.rows = rows, .experts = 3, .features = 18, .width = 64, .act = act, .limit = 2};
   }
 
+  struct Sizes {
+    int64_t rows, expected, features, width;
+  };
+
   // Changes a problem in place: with(problem, [](P& p) { p.x = ...; }).
   template <class F>
   static P with(P p, F change) {
@@ -323,6 +327,27 @@ struct Suite<ExpertGemm> {
           .gate_order = GateOrder::kUpFirst,
           .act = Activation::kSwiGlu},
          "bf16 in blocks of 64 x 64, half of one left over");
+    // One expert has all rows, so that each width of the tensor cores' instruction, and of the tiles that rows_expected
+    // asks for, has its turn; sums of one block and of more than a ring holds, all with a tail or a last block less.
+    for (const auto& [rows, expected, features, width] :
+         {Sizes{5, 0, 300, 1000}, Sizes{12, 0, 130, 72}, Sizes{30, 60, 64, 64}, Sizes{40, 60, 264, 712},
+          Sizes{60, 60, 72, 640}, Sizes{50, 160, 40, 328}, Sizes{90, 160, 136, 8}, Sizes{120, 160, 33, 576},
+          Sizes{90, 400, 300, 136}, Sizes{120, 400, 24, 320}, Sizes{155, 400, 129, 72},
+          Sizes{190, 400, 56, 264}, Sizes{500, 400, 31, 96}, Sizes{9, 0, 17000, 40}}) {
+      for (const Activation act : {Activation::kSwiGlu, Activation::kRelu2})
+        out.push_back({{.rows = rows,
+                        .rows_expected = expected,
+                        .experts = 2,
+                        .features = features,
+                        .width = width,
+                        .w = kB,
+                        .layout = WeightLayout::kFragments,
+                        .gate_order = GateOrder::kGateFirst,
+                        .act = act,
+                        .bias = true},
+                       "bf16 in tiles, one expert with all rows",
+                       Fill::kSkewed});
+    }
     return out;
   }
 

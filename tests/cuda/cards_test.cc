@@ -127,21 +127,51 @@ TEST(CudaCards, RouterRouteIsOneKernelOrTheBestPair) {
   }
 }
 
-TEST(CudaCards, ExpertKernelsRefuseTheLayoutOfCpus) {
+TEST(CudaCards, ExpertKernelsOfTensorCoresWantFragmentsOfTheirType) {
+  const std::string_view fma = "cuda.expert_gemm.fma_sm90";
   for (const Candidate<ExpertGemm>* c : cuda::catalog().table<ExpertGemm>()) {
-    ExpertGemm::Problem p{.layout = WeightLayout::kFragments};
-    p.w = c->name.find("bf16") == std::string_view::npos ? DType::kE2M1 : DType::kBF16;
-    EXPECT_EQ(c->supports(p, h200()).line(), "") << c->name;
-    ExpertGemm::Problem other = p;
-    other.layout = WeightLayout::kPanels16;
-    EXPECT_NE(c->supports(other, h200()).line().find("layout=panels16"), std::string::npos) << c->name;
-    other = p;
-    other.width = 100;
-    EXPECT_NE(c->supports(other, h200()).line().find("width=100"), std::string::npos) << c->name;
-    other = p;
-    other.x = DType::kF32;
-    EXPECT_NE(c->supports(other, h200()).line().find("x=f32"), std::string::npos) << c->name;
+    if (c->name == fma) continue;
+    const bool bf16 = c->name.find("bf16") != std::string_view::npos;
+    ExpertGemm::Problem p{.w = bf16 ? DType::kBF16 : DType::kE2M1, .layout = WeightLayout::kFragments};
+    EXPECT_EQ(refusal<ExpertGemm>(c->name, p), "");
+    p.w = bf16 ? DType::kE2M1 : DType::kBF16;
+    EXPECT_NE(refusal<ExpertGemm>(c->name, p).find(bf16 ? "w=e2m1" : "w=bf16"), std::string::npos) << c->name;
+    p.w = DType::kBF16, p.width = 36, p.x = DType::kF32;
+    for (const char* found : {"width=36", "x=f32"})
+      EXPECT_NE(refusal<ExpertGemm>(c->name, p).find(found), std::string::npos) << c->name;
+    for (const WeightLayout layout : {WeightLayout::kPanels16, WeightLayout::kRowMajor}) {
+      p.layout = layout;
+      EXPECT_NE(refusal<ExpertGemm>(c->name, p).find("layout=" + std::string(word(layout))),
+                std::string::npos)
+          << c->name;
+      EXPECT_EQ(refusal<ExpertGemm>(fma, p), "");
+    }
   }
+}
+
+// Few rows an expert are the stream's, many the tiles', and the kernel for everything is chosen where it alone can.
+TEST(CudaCards, ExpertKernelsOfBf16AreChosenByRows) {
+  const auto chosen = [](const ExpertGemm::Problem& p) {
+    const Decision d = decide<ExpertGemm>(p, h200(), cuda::catalog().table<ExpertGemm>());
+    EXPECT_GE(d.chosen, 0) << d.status().message;
+    return std::string(d.verdicts[static_cast<size_t>(std::max(d.chosen, 0))].candidate);
+  };
+  ExpertGemm::Problem p{.experts = 256,
+                        .features = 2048,
+                        .width = 7168,
+                        .w = DType::kBF16,
+                        .layout = WeightLayout::kFragments,
+                        .act = Activation::kSwiGlu};
+  for (const int64_t tokens : {1, 8, 64, 512}) {
+    p.rows = 8 * tokens;
+    EXPECT_EQ(chosen(p), "cuda.expert_gemm.bf16_stream_sm90") << tokens;
+  }
+  for (const int64_t tokens : {1024, 4096, 16384}) {
+    p.rows = 8 * tokens;
+    EXPECT_EQ(chosen(p), "cuda.expert_gemm.bf16_tile_sm90") << tokens;
+  }
+  p.x = DType::kF32;
+  EXPECT_EQ(chosen(p), "cuda.expert_gemm.fma_sm90");
 }
 
 // gpt-oss-120b: both expert GEMMs of 4 * tokens rows against what they took on an H200.

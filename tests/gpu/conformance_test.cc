@@ -1,7 +1,6 @@
 // Every CUDA candidate on every case and on fuzzed problems, against the one reference. A new kernel is tested by being
 // registered.
 #include <set>
-#include <type_traits>
 
 #include "cases/combine.h"
 #include "cases/expert_gemm.h"
@@ -26,10 +25,6 @@ class GpuConformance : public OnGpu {};
 using Tested = ::testing::Types<Combine, ExpertGemm, LoraDelta, PackExperts, RmsNorm, RouterGemm, RouteTopk,
                                 RouterRoute, GroupRows, RouteGroup>;
 TYPED_TEST_SUITE(GpuConformance, Tested, OpNames);
-
-// Whether every case must find a CUDA candidate. Expert GEMMs run in the layout of the tensor cores and on bf16 only.
-template <class Op>
-constexpr bool kComplete = !std::is_same_v<Op, ExpertGemm>;
 
 template <class Op>
 std::string describe(const Candidate<Op>& candidate, const std::string& test,
@@ -61,8 +56,7 @@ TYPED_TEST(GpuConformance, EveryCandidateOnEveryCase) {
       run_case(*c, device, test.problem, host, wanted, describe(*c, test.why, test.problem));
       if (this->HasFatalFailure()) return;
     }
-    EXPECT_TRUE(accepted || !kComplete<Op>)
-        << test.why << " (" << fields_text(test.problem) << "): nobody accepts it";
+    EXPECT_TRUE(accepted) << test.why << " (" << fields_text(test.problem) << "): nobody accepts it";
   }
   if (step > 1) return;
   for (const std::string_view name : idle) ADD_FAILURE() << name << " accepted no case";
@@ -94,7 +88,7 @@ TYPED_TEST(GpuConformance, FuzzedProblems) {
                    problem));
       if (this->HasFatalFailure()) return;
     }
-    EXPECT_TRUE(accepted || !kComplete<Op>) << fields_text(problem) << ": nobody accepts it";
+    EXPECT_TRUE(accepted) << fields_text(problem) << ": nobody accepts it";
   }
   EXPECT_EQ(legal, problems) << "the fuzzer draws too many problems that are not legal";
   std::printf("[   note   ] %d problems, %d runs of candidates\n", legal, ran);
@@ -107,7 +101,6 @@ TYPED_TEST(GpuConformance, BadTensorsAreRefusedByName) {
   Device& device = this->gpu();
   for (const Case<Op>& test : Suite<Op>::cases()) {
     const auto plan = make_plan<Op>(device, test.problem);
-    if (!kComplete<Op> && plan.status().code == Code::kUnsupported) continue;
     ASSERT_TRUE(plan.ok()) << plan.status().message;
     HostArgs<Op> host(test.problem, Spread::kContiguous);
     DeviceArgs<Op> on_device(device, host);

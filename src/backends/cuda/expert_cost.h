@@ -24,4 +24,7 @@ ColumnTiles column_tiles(double rows, double least, double most);
 // expert_gemm_mxfp4_tile_sm90 on an H200: bytes, dequantisation and multiplication together.
 double tile_fragment_ns(double columns);
 
+// What bf16 weights may reach of a plain stream and of the dense rate.
+constexpr double kExpertMemoryShare = 0.9, kExpertTensorShare = 0.9;
+
 }  // namespace sluice::cuda

@@ -34,7 +34,8 @@ struct ExpertParameters {
   tile::ActivationValues act;
 };
 
-// Fills in everything of a problem whose layout is kFragments.
+// Fills in everything of a problem whose layout is kFragments; of others all but w_bytes and scale_bytes. x may be f32: the
+// kernel that takes it casts the pointer.
 ExpertParameters expert_parameters(const ExpertGemm::Problem& problem, const ExpertGemm::Args& args);
 
 #ifdef __CUDACC__

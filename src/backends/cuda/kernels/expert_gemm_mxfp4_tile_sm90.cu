@@ -1,19 +1,19 @@
 // Expert GEMM for many rows an expert, mxfp4 weights: tiles of 256 weight rows x up to 128 rows of x
-// (expert_gemm_mxfp4_tile.cuh), a persistent grid.
+// (expert_gemm_tile.cuh), a persistent grid.
 //
 // Wins    more than a few rows an expert: each weight that is dequantised serves up to 128 rows.
 // Loses   fewer rows: SMs idle while the last tiles run. See mxfp4_stream_sm90.
 // Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h.
-#include "backends/cuda/kernels/expert_gemm_mxfp4_tile.cuh"
+#include "backends/cuda/kernels/expert_gemm_tile.cuh"
 
 #include "backends/cuda/card.h"
 #include "backends/cuda/expert_cost.h"
-#include "backends/cuda/launch.h"
 
 namespace sluice::cuda {
 namespace {
 
+constexpr int kBlocks = 2;  // row blocks of a warpgroup
 // Rows of an expert up to which three warpgroups and longer stages are better.
 constexpr double kFewRows = 48, kFewerRows = 22;
 
@@ -33,7 +33,7 @@ double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
                                          many                          ? 128
                                          : load.rows_each > kFewerRows ? 64
                                                                        : 32);
-  const double blocks = kExpertBlocks * (many ? 2 : 3);
+  const double blocks = kBlocks * (many ? 2 : 3);
   const double row_blocks = std::ceil(static_cast<double>(ExpertGemm::weight_rows(p)) / 64);
   const double rounds = std::ceil(load.active * tiles.tiles * std::ceil(row_blocks / blocks) / d.cores);
   return kStartUs + rounds * std::ceil(static_cast<double>(p.width) / 64) * blocks * kFragmentsOfBlock *
@@ -58,24 +58,14 @@ extern const Candidate<ExpertGemm> expert_gemm_mxfp4_tile_sm90 = {
 namespace {
 
 template <int kGroups, int kMost, int kSteps>
-Status enqueue_tiles(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream) {
-  int device = queue_of(stream).device, sms = 0;
-  SLUICE_TRY(check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), "counting SMs"));
-  const ExpertShared at = expert_shared<kGroups, kMost, kSteps>(static_cast<int>(p.experts));
-  const Launch how{.grid = {static_cast<unsigned>(sms), 1, 1},
-                   .block = {(kGroups + 1) * 128, 1, 1},
-                   .shared_bytes = static_cast<size_t>(at.bytes)};
-  const auto kernel = is_gated(p.act) ? expert_tiles<kGroups, kMost, kSteps, true>
-                                      : expert_tiles<kGroups, kMost, kSteps, false>;
-  return launch(expert_gemm_mxfp4_tile_sm90.name, kernel, how, stream, expert_parameters(p, a), at);
-}
+using Tiles = ExpertTiles<Mxfp4Blocks, kGroups, kBlocks, kMost, kSteps>;
 
 Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream) {
   if (p.rows == 0) return {};
   const double rows = expert_load(p).rows_each;
-  if (rows > kFewRows) return enqueue_tiles<2, 128, 1>(p, a, stream);
-  if (rows > kFewerRows) return enqueue_tiles<3, 64, 2>(p, a, stream);
-  return enqueue_tiles<3, 32, 3>(p, a, stream);
+  if (rows > kFewRows) return launch_tiles<Tiles<2, 128, 1>>(expert_gemm_mxfp4_tile_sm90.name, p, a, stream);
+  if (rows > kFewerRows) return launch_tiles<Tiles<3, 64, 2>>(expert_gemm_mxfp4_tile_sm90.name, p, a, stream);
+  return launch_tiles<Tiles<3, 32, 3>>(expert_gemm_mxfp4_tile_sm90.name, p, a, stream);
 }
 
 }  // namespace

@@ -100,6 +100,17 @@ struct Multiply;
 #define SLUICE_OPERANDS_15 SLUICE_OPERANDS_14, SLUICE_EIGHT(112)
 #define SLUICE_OPERANDS_16 SLUICE_OPERANDS_15, SLUICE_EIGHT(120)
 
+// 8 columns: half a group.
+template <>
+struct Multiply<8> {
+  static __device__ __forceinline__ void run(float (&d)[4], uint64_t a, uint64_t b, int add) {
+    asm volatile(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %6, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, add, 1, 1, 0, 0;\n}"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "l"(a), "l"(b), "r"(add));
+  }
+};
 // N columns in `groups` = N / 16 groups of 8 registers; a, b and add are operands number N / 2 and on.
 #define SLUICE_MULTIPLY(N, groups, a_operand, b_operand, add_operand)                                \
   template <>                                                                                        \

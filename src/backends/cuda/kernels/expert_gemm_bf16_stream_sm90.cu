@@ -1,0 +1,68 @@
+// Expert GEMM for few rows an expert, bf16 weights: tiles of 128 or 64 weight rows and the whole sum x up to 32 rows of x
+// (expert_gemm_tile.cuh), so that many SMs have a share of few experts and no sum crosses an SM.
+//
+// wgmma takes both operands from shared memory: 8 columns of a block of weights cost it a sixth of the time that the block
+// needs to come from memory, in four instructions a warp.
+//
+// Wins    up to about 26 rows an expert: weights arrive at the rate of a plain stream.
+// Loses   more rows: weights pass again for each 32 of them. See bf16_tile_sm90.
+// Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
+// Source  original; the contract is ops/expert_gemm.h. Cost: from the rate of memory.
+#include "backends/cuda/card.h"
+#include "backends/cuda/expert_cost.h"
+#include "backends/cuda/kernels/expert_gemm_tile.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr double kRows = 32;  // of x in a tile
+
+Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_expert_blocks(r, p, d);
+  need_type(r, "w", p.w, DType::kBF16, "wgmma operand");
+  return r;
+}
+
+double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
+  constexpr double kL2Share = 0.6;  // of what weights cost from memory, when further tiles read them again
+  const ExpertLoad load = expert_load(p);
+  const double tiles = std::max(1.0, std::ceil((load.rows_each + std::sqrt(load.rows_each)) / kRows));
+  const double memory = ExpertGemm::bytes(p) / (kExpertMemoryShare * d.mem_bytes_per_us);
+  return kRampUs + memory * (1 + kL2Share * (tiles - 1));
+}
+
+Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream);
+
+}  // namespace
+
+extern const Candidate<ExpertGemm> expert_gemm_bf16_stream_sm90 = {
+    .name = "cuda.expert_gemm.bf16_stream_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = no_workspace<ExpertGemm>,
+    .enqueue = enqueue,
+    .batch_invariant = true,
+    .alignment_bytes = 16,
+};
+
+namespace {
+
+// Two warpgroups of a row block each; or one, of which two share an SM: twice as many tiles, for few experts.
+using Pairs = ExpertTiles<Bf16Blocks, 2, 1, 32, 2>;
+using Singles = ExpertTiles<Bf16Blocks, 1, 1, 32, 2, 2>;
+
+Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream) {
+  if (p.rows == 0) return {};
+  const std::string_view name = expert_gemm_bf16_stream_sm90.name;
+  constexpr double kFewTiles = 4 * 132;  // with fewer, their number shows in how evenly SMs are loaded
+  const double active = std::min<double>(expert_load(p).active, static_cast<double>(p.rows));
+  const double pairs = active * static_cast<double>(ExpertGemm::fragments(p).row_blocks) / 2;
+  return pairs < kFewTiles ? launch_tiles<Singles>(name, p, a, stream)
+                           : launch_tiles<Pairs>(name, p, a, stream);
+}
+
+}  // namespace
+
+}  // namespace sluice::cuda
