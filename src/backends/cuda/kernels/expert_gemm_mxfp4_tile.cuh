@@ -19,6 +19,7 @@
 namespace sluice::cuda {
 
 constexpr int kExpertBlocks = 2;  // row blocks of a warpgroup
+constexpr int kXWarps = 3;        // that fetch rows of x
 constexpr int kExpertSharedMost = 227 << 10;
 
 // kGroups warpgroups that multiply; kMost rows of x; kSteps k blocks in a stage.
@@ -119,12 +120,12 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const E
   }
 }
 
-// Fetches the rows of x of all tiles of this block: kXThreads threads.
+// Fetches the rows of x of all tiles of this block: kXWarps warps.
 template <int kGroups, int kMost, int kSteps>
 __device__ __forceinline__ void fetch_rows(const ExpertParameters& p, const ExpertTileList& list,
                                            ExpertRing<kGroups, kMost, kSteps> ring) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
-  RowFetch<kMost> rows(static_cast<int>(threadIdx.x) - 32);
+  RowFetch<kMost, kXWarps> rows(static_cast<int>(threadIdx.x) - 32);
   const int all = list.tiles(p);
 #pragma unroll 1
   for (int index = static_cast<int>(blockIdx.x); index < all; index += static_cast<int>(gridDim.x)) {
@@ -229,7 +230,7 @@ __global__ void __launch_bounds__((kGroups + 1) * 128, 1)
   uint8_t* base = dynamic + (1024 - tile::shared_address(dynamic) % 1024) % 1024;
   ExpertRing<kGroups, kMost, kSteps> ring{base, at, {}};
   if (threadIdx.x < static_cast<unsigned>(at.stages)) {
-    tile::barrier_init(ring.full(threadIdx.x), kXThreads + 1);
+    tile::barrier_init(ring.full(threadIdx.x), 32 * kXWarps + 1);
     tile::barrier_init(ring.empty(threadIdx.x), kGroups * 4);
   }
   if (threadIdx.x == 0) tile::barrier_visible();
