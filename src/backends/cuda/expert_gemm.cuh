@@ -115,7 +115,7 @@ struct RowFetch {
   static constexpr int kXBytes = kMost * tile::kSwizzledRowBytes;  // of a k block
 
   uint32_t place[kEach];  // in pieces of 16 bytes where rows of x are aligned, else in numbers
-  uint32_t at[2];         // of the thread's first row in a tile, and of one four rows below it, but for these rows
+  uint32_t at[2];  // of the thread's first row in a tile, and of one four rows below it, but for these rows
   int first, piece, rows;
 
   // tid < 32 * kWarps
@@ -205,7 +205,8 @@ __device__ __forceinline__ float load_bias(const ExpertParameters& p, int64_t at
 template <bool kGated>
 struct SlabFinish {
   static constexpr int kEach = kGated ? 4 : 8;
-  static constexpr int kColumns = 16, kColumnBytes = 80;  // 16 rows, and what keeps columns in different banks
+  static constexpr int kColumns = 16,
+                       kColumnBytes = 80;  // 16 rows, and what keeps columns in different banks
   static constexpr int kStagingBytes = kColumns * kColumnBytes;
   static constexpr int kUps = kGated ? kEach : 1;
 

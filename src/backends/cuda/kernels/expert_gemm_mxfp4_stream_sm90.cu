@@ -10,6 +10,8 @@
 // Loses   more rows: x passes the SM again for each 64 rows of weights. See mxfp4_tile_sm90.
 // Limits  see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on it.
 // Source  original; the contract is ops/expert_gemm.h.
+#include <type_traits>
+
 #include "backends/cuda/card.h"
 #include "backends/cuda/expert_cost.h"
 #include "backends/cuda/expert_gemm.cuh"
@@ -25,27 +27,36 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kTeams = 4, kThreads = kTeams * (4 + 1) * 32;
-constexpr int kSteps = 4;  // k blocks in a stage
-constexpr int kRingBytes = 51 << 10;  // of a team
-constexpr int kFewBlocks = 24;        // of a matrix's rows, up to which the teams share a unit
+constexpr int kSteps = 4;       // k blocks in a stage
+constexpr int kFewBlocks = 24;  // of a matrix's rows, up to which the teams share a unit
+constexpr int kExpertsMost = 1024;
+constexpr int kSharedMost = 227 << 10;
 constexpr int kScaleBytes = static_cast<int>(kFragmentScaleBytes),
               kCodeBytes = static_cast<int>(kFragmentCodeBytes);
 
-template <int N>
+template <int N, bool kShared>
 struct Stage {
   static constexpr int kXBytes = N * tile::kSwizzledRowBytes;  // of one step
   static constexpr int kCodes = kSteps * kXBytes, kScales = kCodes + kSteps * kCodeBytes;
-  static constexpr int kBytes = (kScales + kSteps * kScaleBytes + 1023) / 1024 * 1024;
+  static constexpr int kBytes = kScales + kSteps * kScaleBytes;
+  static constexpr int kRingBytes = (kShared ? 40 : 51) << 10;  // of a team, beside what else there is
   static constexpr int kStages = kRingBytes / kBytes;
-  static_assert(kStages >= 3);
+  static_assert(kStages >= 2 && kBytes % 128 == 0);
 };
 
+template <int N>
+struct Sums {
+  float of[2][kTeams][N / 2][128];
+};
+struct NoSums {};
+
 template <int N, bool kGated, bool kShared>
-struct Memory {
-  uint8_t stage[kTeams][Stage<N>::kStages][Stage<N>::kBytes];  // aligned to 1024
-  float sums[kShared ? 2 : 1][kShared ? kTeams : 1][N / 2][128];
-  uint8_t staging[kTeams][4][SlabFinish<kGated>::kStagingBytes];
-  uint64_t full[kTeams][Stage<N>::kStages], empty[kTeams][Stage<N>::kStages];
+struct alignas(128) Memory {
+  using S = Stage<N, kShared>;
+  uint8_t stage[kTeams][S::kStages][S::kBytes];
+  std::conditional_t<kShared, Sums<N>, NoSums> sums;
+  alignas(16) uint8_t staging[kTeams][4][SlabFinish<kGated>::kStagingBytes];
+  uint64_t full[kTeams][S::kStages], empty[kTeams][S::kStages];
   int32_t scratch[32];
   int32_t before[1];  // [experts + 1]
 };
@@ -65,13 +76,13 @@ __device__ __forceinline__ int first_step(int team) {
   return kShared ? team * kSteps : 0;
 }
 template <bool kShared>
-constexpr int kNextStep = kShared ? kTeams * kSteps : kSteps;
+constexpr int kNextStep = kShared ? kTeams* kSteps : kSteps;
 
 // One warp fetches for its team.
 template <int N, bool kGated, bool kShared>
 __device__ __forceinline__ void fetch(const ExpertParameters& p, const ExpertTileList& list,
                                       Memory<N, kGated, kShared>& m, int team) {
-  using S = Stage<N>;
+  using S = Stage<N, kShared>;
   RowFetch<N, 1> rows(static_cast<int>(threadIdx.x % 32));
   tile::RingPlace place;
   const int all = list.tiles(p);
@@ -132,9 +143,10 @@ __device__ __forceinline__ void multiply_block(float (&d)[N / 8][4], uint32_t co
 template <int N, bool kGated, bool kShared>
 __device__ __forceinline__ void multiply(const ExpertParameters& p, const ExpertTileList& list,
                                          Memory<N, kGated, kShared>& m, int team, int slab) {
-  using S = Stage<N>;
+  using S = Stage<N, kShared>;
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const int my_codes = S::kCodes + (slab * 32 + lane) * 16, my_scales = S::kScales + (slab * 8 + lane / 4) * 4;
+  const int my_codes = S::kCodes + (slab * 32 + lane) * 16,
+            my_scales = S::kScales + (slab * 8 + lane / 4) * 4;
   const uint32_t staging = tile::shared_address(m.staging[team][slab]);
   tile::RingPlace place;
   int turn = 0;  // kShared: of the team that finishes this unit
@@ -162,8 +174,9 @@ __device__ __forceinline__ void multiply(const ExpertParameters& p, const Expert
     float sum[N / 2];
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) sum[i] = d[0][i / 4][i % 4] + d[1][i / 4][i % 4];
-    if constexpr (kShared) {  // all teams' sums, added in order, to one of them, which finishes while the others go on
-      float* sums = &m.sums[turn % 2][0][0][slab * 32 + lane];
+    if constexpr (
+        kShared) {  // all teams' sums, added in order, to one of them, which finishes while the others go on
+      float* sums = &m.sums.of[turn % 2][0][0][slab * 32 + lane];
       if (team != turn) {
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) sums[(team * (N / 2) + i) * 128] = sum[i];
@@ -195,9 +208,9 @@ __device__ __forceinline__ void multiply(const ExpertParameters& p, const Expert
 template <int N, bool kGated, bool kShared>
 __global__ void __launch_bounds__(kThreads, 1) expert_stream(const __grid_constant__ ExpertParameters p) {
   extern __shared__ uint8_t dynamic[];
-  auto& m = *reinterpret_cast<Memory<N, kGated, kShared>*>(
-      dynamic + (1024 - tile::shared_address(dynamic) % 1024) % 1024);
-  constexpr int kBarriers = kTeams * Stage<N>::kStages;
+  auto& m = *reinterpret_cast<Memory<N, kGated, kShared>*>(dynamic +
+                                                           (128 - tile::shared_address(dynamic) % 128) % 128);
+  constexpr int kBarriers = kTeams * Stage<N, kShared>::kStages;
   if (threadIdx.x < kBarriers) {
     tile::barrier_init(&m.full[0][0] + threadIdx.x, 32 + 1);
     tile::barrier_init(&m.empty[0][0] + threadIdx.x, 4);
@@ -219,6 +232,9 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_expert_blocks(r, p, d);
   need_type(r, "w", p.w, DType::kE2M1, "dequantised in registers");
+  r.need(p.experts <= kExpertsMost,
+         "experts <= " + std::to_string(kExpertsMost) + " (a word of shared memory each)", "experts",
+         p.experts);
   return r;
 }
 
@@ -251,12 +267,13 @@ namespace {
 
 template <int N, bool kGated, bool kShared>
 Status enqueue_stream(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream) {
+  static_assert(128 + sizeof(Memory<N, kGated, kShared>) + kExpertsMost * sizeof(int32_t) <= kSharedMost);
   int sms = 0;
   SLUICE_TRY(check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, queue_of(stream).device),
                    "counting SMs"));
   const Launch how{.grid = {static_cast<unsigned>(sms), 1, 1},
                    .block = {kThreads, 1, 1},
-                   .shared_bytes = 1024 + sizeof(Memory<N, kGated, kShared>) +
+                   .shared_bytes = 128 + sizeof(Memory<N, kGated, kShared>) +
                                    static_cast<size_t>(p.experts) * sizeof(int32_t)};
   return launch(expert_gemm_mxfp4_stream_sm90.name, expert_stream<N, kGated, kShared>, how, stream,
                 expert_parameters(p, a));

@@ -40,7 +40,8 @@ struct ExpertShared {
 template <int kGroups, int kMost, int kSteps>
 ExpertShared expert_shared(int experts) {
   constexpr int kStage = ExpertStage<kGroups, kMost, kSteps>::kBytes, kStagesMost = 8;
-  const int rest = 2 * kStagesMost * 8 + kGroups * 4 * SlabFinish<false>::kStagingBytes + 64 + (experts + 1) * 4;
+  const int rest =
+      2 * kStagesMost * 8 + kGroups * 4 * SlabFinish<false>::kStagingBytes + 64 + (experts + 1) * 4;
   ExpertShared s;
   s.stages = std::min(kStagesMost, (kExpertSharedMost - 1024 - rest) / kStage);
   s.staging = s.stages * kStage;
@@ -101,16 +102,16 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const E
       const uint32_t stage = tile::shared_address(ring.stage());
       uint64_t* full = ring.full(ring.place.stage);
       tile::barrier_expect_by_warp(
-          full, static_cast<uint32_t>(blocks * steps *
-                                      static_cast<int>(kFragmentCodeBytes + kFragmentScaleBytes)));
+          full,
+          static_cast<uint32_t>(blocks * steps * static_cast<int>(kFragmentCodeBytes + kFragmentScaleBytes)));
       const uint32_t barrier = tile::shared_address(full);
 #pragma unroll
       for (int b = 0; b < Stage::kRowBlocks; ++b) {
         if (b >= blocks) break;
         const int64_t block = static_cast<int64_t>(b) * p.k_blocks + k;
         tile::copy_bulk(stage + Stage::kCodes + b * kSteps * kFragmentCodeBytes,
-                        codes + block * kFragmentCodeBytes,
-                        static_cast<uint32_t>(steps) * kFragmentCodeBytes, barrier);
+                        codes + block * kFragmentCodeBytes, static_cast<uint32_t>(steps) * kFragmentCodeBytes,
+                        barrier);
         tile::copy_bulk(stage + Stage::kScales + b * kSteps * kFragmentScaleBytes,
                         scales + block * kFragmentScaleBytes,
                         static_cast<uint32_t>(steps) * kFragmentScaleBytes, barrier);
@@ -161,8 +162,8 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
     tile::fence_for_async();
     // Uniform, so that descriptors are made outside of the lanes' registers.
     const auto stage = static_cast<uint32_t>(uniform(static_cast<int>(tile::shared_address(ring.stage()))));
-    const uint32_t words = stage + Stage::kCodes +
-                           group * kExpertBlocks * kSteps * kFragmentCodeBytes + tid * 16;
+    const uint32_t words =
+        stage + Stage::kCodes + group * kExpertBlocks * kSteps * kFragmentCodeBytes + tid * 16;
     const uint32_t scales = stage + Stage::kScales + group * kExpertBlocks * kSteps * kFragmentScaleBytes +
                             (warp * 8 + lane / 4) * 4;
 #pragma unroll
@@ -205,9 +206,8 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
 
   const tile::ActivationValues act = activation_of(p, t.expert);
   const uint8_t* tops = p.w_scale + t.expert * p.scale_bytes + p.top_begin;
-  const uint32_t staging =
-      tile::shared_address(ring.base + ring.at.staging) +
-      static_cast<uint32_t>((group * 4 + warp) * SlabFinish<kGated>::kStagingBytes);
+  const uint32_t staging = tile::shared_address(ring.base + ring.at.staging) +
+                           static_cast<uint32_t>((group * 4 + warp) * SlabFinish<kGated>::kStagingBytes);
 #pragma unroll
   for (int b = 0; b < kExpertBlocks; ++b) {
     const int block = t.first_block + group * kExpertBlocks + b;
