@@ -251,7 +251,14 @@ __global__ void __launch_bounds__((kGroups + 1) * 128, 1)
 #pragma unroll 1
   for (int index = static_cast<int>(blockIdx.x); index < all; index += static_cast<int>(gridDim.x)) {
     const ExpertTile t = list.at(p, index);
-    constexpr int kFew = kMost == 32 ? 8 : kMost / 2, kMore = kMost == 32 ? 16 : kMost / 4 * 3;
+    // Widths that fit the registers of one kernel together.
+    constexpr int kFew = kMost == 32   ? 8
+                         : kMost == 64 ? 32
+                                       : 80,
+                  kMore = kMost == 32   ? 16
+                          : kMost == 64 ? 48
+                                        : 112;
+    static_assert(kMost == 32 || kMost == 64 || kMost == 144);
     if (t.rows > kMore) {
       multiply_tile<kMost, kGroups, kMost, kSteps, kGated>(p, t, ring);
     } else if (t.rows > kFew) {

@@ -20,18 +20,18 @@ struct MultiplyRegisters;
 #define SLUICE_FOUR(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 
 // N columns; names and operands of d, then the numbers of a's four operands, of b's and of add's.
-#define SLUICE_MULTIPLY(N, names, operands, a0, a1, a2, a3, b_operand, add_operand)                \
-  template <>                                                                                      \
-  struct MultiplyRegisters<N> {                                                                    \
-    static __device__ __forceinline__ void run(float (&d)[N / 2], const uint32_t (&a)[4],          \
-                                               uint64_t b, int add) {                              \
-      asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #add_operand                           \
-                   ", 0;\n"                                                                        \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" names "}, {%" #a0  \
-                   ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_operand ", add, 1, 1, 0;\n}"            \
-                   : operands                                                                      \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                \
-    }                                                                                              \
+#define SLUICE_MULTIPLY(N, names, operands, a0, a1, a2, a3, b_operand, add_operand)                         \
+  template <>                                                                                               \
+  struct MultiplyRegisters<N> {                                                                             \
+    static __device__ __forceinline__ void run(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b,       \
+                                               int add) {                                                   \
+      asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #add_operand                                    \
+                   ", 0;\n"                                                                                 \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" names "}, {%" #a0 ", %" #a1 \
+                   ", %" #a2 ", %" #a3 "}, %" #b_operand ", add, 1, 1, 0;\n}"                               \
+                   : operands                                                                               \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                         \
+    }                                                                                                       \
   };
 #define SLUICE_EIGHTS(...) __VA_ARGS__
 SLUICE_MULTIPLY(8, "%0, %1, %2, %3", SLUICE_EIGHTS(SLUICE_FOUR(0)), 4, 5, 6, 7, 8, 9)
@@ -41,8 +41,11 @@ SLUICE_MULTIPLY(24, SLUICE_LIST_1 ", %8, %9, %10, %11", SLUICE_EIGHTS(SLUICE_OPE
 SLUICE_MULTIPLY(32, SLUICE_LIST_2, SLUICE_EIGHTS(SLUICE_OPERANDS_2), 16, 17, 18, 19, 20, 21)
 SLUICE_MULTIPLY(48, SLUICE_LIST_3, SLUICE_EIGHTS(SLUICE_OPERANDS_3), 24, 25, 26, 27, 28, 29)
 SLUICE_MULTIPLY(64, SLUICE_LIST_4, SLUICE_EIGHTS(SLUICE_OPERANDS_4), 32, 33, 34, 35, 36, 37)
+SLUICE_MULTIPLY(80, SLUICE_LIST_5, SLUICE_EIGHTS(SLUICE_OPERANDS_5), 40, 41, 42, 43, 44, 45)
 SLUICE_MULTIPLY(96, SLUICE_LIST_6, SLUICE_EIGHTS(SLUICE_OPERANDS_6), 48, 49, 50, 51, 52, 53)
+SLUICE_MULTIPLY(112, SLUICE_LIST_7, SLUICE_EIGHTS(SLUICE_OPERANDS_7), 56, 57, 58, 59, 60, 61)
 SLUICE_MULTIPLY(128, SLUICE_LIST_8, SLUICE_EIGHTS(SLUICE_OPERANDS_8), 64, 65, 66, 67, 68, 69)
+SLUICE_MULTIPLY(144, SLUICE_LIST_9, SLUICE_EIGHTS(SLUICE_OPERANDS_9), 72, 73, 74, 75, 76, 77)
 SLUICE_MULTIPLY(160, SLUICE_LIST_10, SLUICE_EIGHTS(SLUICE_OPERANDS_10), 80, 81, 82, 83, 84, 85)
 SLUICE_MULTIPLY(192, SLUICE_LIST_12, SLUICE_EIGHTS(SLUICE_OPERANDS_12), 96, 97, 98, 99, 100, 101)
 #undef SLUICE_MULTIPLY
