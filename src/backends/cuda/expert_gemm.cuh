@@ -2,6 +2,7 @@
 #pragma once
 #include <cuda_bf16.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "backends/cuda/tile/activation.cuh"
@@ -106,63 +107,84 @@ __device__ __forceinline__ void count_expert_tiles(const ExpertParameters& p, co
   __syncthreads();
 }
 
-// Fetches rows of x, from wherever they are, to tiles in shared memory (swizzle.cuh), 16 bytes a thread at a time: kXWarps
+// Fetches rows of x, from wherever they are, to tiles in shared memory (swizzle.cuh), 16 bytes a thread at a time: kWarps
 // warps, a warp four rows at once. kMost: rows of a tile. Where a thread's rows are stays in registers.
-constexpr int kXWarps = 3, kXThreads = 32 * kXWarps;
-template <int kMost>
+template <int kMost, int kWarps>
 struct RowFetch {
-  static constexpr int kApart = 4 * kXWarps;  // from one row of a thread to its next
+  static constexpr int kApart = 4 * kWarps;  // from one row of a thread to its next
   static constexpr int kEach = (kMost + kApart - 1) / kApart;
   static constexpr int kXBytes = kMost * tile::kSwizzledRowBytes;  // of a k block
 
   uint32_t place[kEach];  // in pieces of 16 bytes where rows of x are aligned, else in numbers
+  uint32_t at[2];  // of the thread's first row in a tile, and of one four rows below it, but for these rows
   int first, piece, rows;
 
-  // tid < kXThreads
-  __device__ __forceinline__ explicit RowFetch(int tid) : first(tid / 8), piece(tid % 8), rows(0) {}
+  // tid < 32 * kWarps
+  __device__ __forceinline__ explicit RowFetch(int tid) : first(tid / 8), piece(tid % 8), rows(0) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      at[i] = tile::swizzled(static_cast<uint32_t>(first + 4 * i), static_cast<uint32_t>(piece * 16)) -
+              4 * i * tile::kSwizzledRowBytes;
+  }
+  // Whole warps call it, all with the same tile.
   __device__ __forceinline__ void begin(const ExpertParameters& p, const ExpertTile& t) {
     rows = t.rows;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const int r = first + i * kApart;
-      if (r >= rows) break;
-      const int64_t from = p.slots > 0 ? p.order[t.row + r] / p.slots : t.row + r;
+      if (i * kApart >= rows) break;
+      // Threads without a row fetch the last one again: a branch for each thread would cost more.
+      const int r = t.row + min(first + i * kApart, rows - 1);
+      const int64_t from = p.slots > 0 ? p.order[r] / p.slots : r;
       place[i] = static_cast<uint32_t>(from * (p.x_wide ? p.x_stride / 8 : p.x_stride));
     }
   }
   // k blocks k to k + kSteps - 1; zeros beyond the width.
   template <int kSteps>
   __device__ __forceinline__ void copy(const ExpertParameters& p, uint32_t to, int k) const {
-    const int column = k * static_cast<int>(kFragmentWidth) + piece * 8;
-    const __nv_bfloat16* x = p.x + column;
+    if (p.x_wide && (k + kSteps) * static_cast<int>(kFragmentWidth) <= p.width) {
+      const auto* x = reinterpret_cast<const std::byte*>(p.x + k * kFragmentWidth + piece * 8);
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int r = first + i * kApart;
-      if (r >= rows) break;
-      const uint32_t there = to + tile::swizzled(static_cast<uint32_t>(r), static_cast<uint32_t>(piece * 16));
-      if (p.x_wide) {
-        const __nv_bfloat16* from = x + static_cast<uint64_t>(place[i]) * 8;
+      for (int i = 0; i < kEach; ++i) {
+        if (i * kApart >= rows) break;
+        if (beyond(i)) continue;
+        const std::byte* from = x + static_cast<uint64_t>(place[i]) * 16;
 #pragma unroll
-        for (int s = 0; s < kSteps; ++s) {
-          const bool in = column + s * static_cast<int>(kFragmentWidth) < p.width;
-          tile::copy_16(there + s * kXBytes, in ? from + s * kFragmentWidth : p.x, in);
-        }
-      } else {
-#pragma unroll 1
-        for (int s = 0; s < kSteps; ++s) copy_plainly(p, there + s * kXBytes, place[i], column + s * 64);
+        for (int s = 0; s < kSteps; ++s)
+          tile::copy_16(row_at(to, i) + s * kXBytes, from + s * tile::kSwizzledRowBytes);
       }
+      return;
     }
+#pragma unroll 1
+    for (int s = 0; s < kSteps; ++s) copy_end(p, to + s * kXBytes, k + s);
   }
 
  private:
-  __device__ __forceinline__ static void copy_plainly(const ExpertParameters& p, uint32_t to, uint32_t from,
-                                                      int column) {
-    const auto* numbers = reinterpret_cast<const uint16_t*>(p.x) + from + column;
-    uint32_t pairs[4];
+  // Whether the thread's i-th row is none of a tile's.
+  __device__ __forceinline__ bool beyond(int i) const {
+    return (i + 1) * kApart > kMost && first + i * kApart >= kMost;
+  }
+  __device__ __forceinline__ uint32_t row_at(uint32_t to, int i) const {
+    return to + at[i * kApart / 4 % 2] + static_cast<uint32_t>(i * kApart * tile::kSwizzledRowBytes);
+  }
+  // One k block, where it may reach beyond the width or rows are not aligned.
+  __device__ __forceinline__ void copy_end(const ExpertParameters& p, uint32_t to, int k) const {
+    const int column = k * static_cast<int>(kFragmentWidth) + piece * 8;
+    const bool in = column < p.width;
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      pairs[i] = column < p.width ? numbers[2 * i] | static_cast<uint32_t>(numbers[2 * i + 1]) << 16 : 0;
-    tile::store_shared(to, make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
+    for (int i = 0; i < kEach; ++i) {
+      if (i * kApart >= rows) break;
+      if (beyond(i)) continue;
+      if (p.x_wide) {
+        tile::copy_16(row_at(to, i), in ? p.x + static_cast<uint64_t>(place[i]) * 8 + column : p.x, in);
+        continue;
+      }
+      const auto* numbers = reinterpret_cast<const uint16_t*>(p.x) + place[i] + column;
+      uint32_t pairs[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        pairs[j] = in ? numbers[2 * j] | static_cast<uint32_t>(numbers[2 * j + 1]) << 16 : 0;
+      tile::store_shared(row_at(to, i), make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
+    }
   }
 };
 // An arrival of this thread once its part of a stage is there.

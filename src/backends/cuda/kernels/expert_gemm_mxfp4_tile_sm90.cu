@@ -1,7 +1,7 @@
-// Expert GEMM for many rows an expert, mxfp4 weights: tiles of 256 weight rows x up to 128 rows of x
+// Expert GEMM for many rows an expert, mxfp4 weights: tiles of 256 weight rows x up to 144 rows of x
 // (expert_gemm_tile.cuh), a persistent grid.
 //
-// Wins    more than a few rows an expert: each weight that is dequantised serves up to 128 rows.
+// Wins    more than a few rows an expert: each weight that is dequantised serves up to 144 rows.
 // Loses   fewer rows: SMs idle while the last tiles run. See mxfp4_stream_sm90.
 // Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h.
@@ -63,7 +63,7 @@ using Tiles = ExpertTiles<Mxfp4Blocks, kGroups, kBlocks, kMost, kSteps>;
 Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream) {
   if (p.rows == 0) return {};
   const double rows = expert_load(p).rows_each;
-  if (rows > kFewRows) return launch_tiles<Tiles<2, 128, 1>>(expert_gemm_mxfp4_tile_sm90.name, p, a, stream);
+  if (rows > kFewRows) return launch_tiles<Tiles<2, 144, 1>>(expert_gemm_mxfp4_tile_sm90.name, p, a, stream);
   if (rows > kFewerRows) return launch_tiles<Tiles<3, 64, 2>>(expert_gemm_mxfp4_tile_sm90.name, p, a, stream);
   return launch_tiles<Tiles<3, 32, 3>>(expert_gemm_mxfp4_tile_sm90.name, p, a, stream);
 }

@@ -20,6 +20,8 @@
 
 namespace sluice::cuda {
 
+constexpr int kXWarps = 3;  // that fetch rows of x
+
 struct Mxfp4Blocks;
 struct Bf16Blocks;
 
@@ -46,7 +48,10 @@ struct ExpertTiles {
   static constexpr int kThreads = (kGroups + 1) * 128;
   static constexpr bool kMxfp4 = std::is_same_v<Weights, Mxfp4Blocks>;
   // Columns of wgmma that there is code for: kMost, fewer(kMost), and so on to kLeast.
-  static constexpr int kLeast = kMost == 32 ? 8 : kMost / 2, kFiner = std::min(32, kMost / 4);
+  static constexpr int kLeast = kMost == 32    ? 8
+                                : kMost == 144 ? 80
+                                               : kMost / 2,
+                       kFiner = std::min(32, kMost / 4);
   SLUICE_HOST_DEVICE static constexpr int fewer(int columns) {
     return kMost == 32 ? columns / 2 : columns - kFiner;
   }
@@ -63,7 +68,7 @@ struct ExpertTiles {
   static_assert(kXBytes % 1024 == 0 && (kMxfp4 || kBlockBytes % 1024 == 0));
   // The registers that a block starts with, divided anew: what fetches rows of x keeps few.
   static constexpr int kRegisters = 65536 / kResident / kThreads / 8 * 8;
-  static constexpr int kFetch = kMost > 128 ? 56 : 40;
+  static constexpr int kFetch = kMost > 144 ? 56 : 40;
   static constexpr int kMultiply = std::min(240, (kRegisters * (kGroups + 1) - kFetch) / kGroups / 8 * 8);
 };
 
@@ -155,12 +160,12 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const E
   }
 }
 
-// Fetches the rows of x of all tiles of this block: kXThreads threads.
+// Fetches the rows of x of all tiles of this block: kXWarps warps.
 template <class C>
 __device__ __forceinline__ void fetch_rows(const ExpertParameters& p, const ExpertTileList& list,
                                            ExpertRing<C> ring) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
-  RowFetch<C::kMost> rows(static_cast<int>(threadIdx.x) - 32);
+  RowFetch<C::kMost, kXWarps> rows(static_cast<int>(threadIdx.x) - 32);
   const int all = list.tiles(p);
 #pragma unroll 1
   for (int index = static_cast<int>(blockIdx.x); index < all; index += static_cast<int>(gridDim.x)) {
@@ -325,7 +330,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   uint8_t* base = dynamic + (1024 - tile::shared_address(dynamic) % 1024) % 1024;
   ExpertRing<C> ring{base, at, {}};
   if (threadIdx.x < static_cast<unsigned>(at.stages)) {
-    tile::barrier_init(ring.full(threadIdx.x), kXThreads + 1);
+    tile::barrier_init(ring.full(threadIdx.x), 32 * kXWarps + 1);
     tile::barrier_init(ring.empty(threadIdx.x), C::kGroups * 4);
   }
   if (threadIdx.x == 0) tile::barrier_visible();

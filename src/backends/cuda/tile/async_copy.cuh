@@ -10,6 +10,9 @@ __device__ __forceinline__ void copy_16(uint32_t to_shared, const void* from, bo
                "r"(there ? 16 : 0)
                : "memory");
 }
+__device__ __forceinline__ void copy_16(uint32_t to_shared, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to_shared), "l"(from) : "memory");
+}
 // Ends a group: the copies of this thread since the last one. A group may be empty.
 __device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Returns when at most kGroups of this thread's groups, the latest, are still under way.
