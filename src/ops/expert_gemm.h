@@ -40,7 +40,8 @@ namespace sluice {
 //            |w| < 2^-126 or |w| <= 6 * 2^-127 s_row, and 2 * 2^-126 max(1, s_row) for its product and a
 //            partial sum; s_row is the row's largest scale, relative to which kernels may sum. Then through
 //            the activation by its slope (ops/activation.h), plus half an ulp of y. Where the sum of |x||w|,
-//            or of 2 |x||code| before scales, passes the largest f32, so may the result; no single weight does.
+//            or of |x||code| before scales (twice that in fragments), passes the largest f32, so may the
+//            result; no single weight does.
 // Source     openai/gpt-oss MLPBlock.forward, swiglu; DeepSeek-V4 Expert.forward; NVIDIA Nemotron-3 (relu2).
 struct ExpertGemm {
   static constexpr std::string_view kName = "expert_gemm";

@@ -12,9 +12,10 @@ constexpr double kLargestF32 = std::numeric_limits<float>::max();
 
 // One row of one expert's weights, decoded once for all rows of x.
 struct WeightRow {
-  std::vector<double> w;      // [width]
-  std::vector<double> codes;  // the same before scaling
-  double largest_scale = 0;   // of the scales that are numbers
+  std::vector<double> w;  // [width]
+  // The same before scaling; twice that in fragments, which sum code * 2^(scale - top + 1).
+  std::vector<double> codes;
+  double largest_scale = 0;  // of the scales that are numbers
 };
 
 double weight_scale(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_t e, int64_t i, bool up,
@@ -68,8 +69,9 @@ WeightRow decode(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_
       scale = weight_scale(p, a, e, i, up, k);
       if (scale > row.largest_scale) row.largest_scale = scale;
     }
-    row.codes.push_back(weight_code(p, a, e, i, up, k));
-    row.w.push_back(row.codes.back() * scale);
+    const double code = weight_code(p, a, e, i, up, k);
+    row.codes.push_back(p.layout == WeightLayout::kFragments ? 2 * code : code);
+    row.w.push_back(code * scale);
   }
   return row;
 }
@@ -92,7 +94,7 @@ Bounded pre_activation(const double* x, const WeightRow& row, double in, double 
     sum += x[k] * row.w[k];
     if (!std::isfinite(x[k] * row.w[k])) continue;  // then so is the sum, and no rounding moves it
     magnitude += std::abs(x[k] * row.w[k]);
-    unscaled += 2 * std::abs(x[k] * row.codes[k]);  // fragments sum code * 2^(scale - top + 1)
+    unscaled += std::abs(x[k] * row.codes[k]);
     flushed += flushed_by_term(x[k], row.w[k], row.largest_scale);
   }
   const double terms = static_cast<double>(row.w.size());
