@@ -77,9 +77,9 @@ class Bed {
     a.row_begin = groups.row_begin, a.row_count = groups.row_count, a.y = g_;
     return a;
   }
-  Combine::Args combine(const Tensor& ids, const Tensor& weights, const Tensor& position) const {
+  Combine::Args combine(const Tensor& weights, const Tensor& position) const {
     Combine::Args a;
-    a.g = g_, a.position = position, a.ids = ids, a.weights = weights, a.y = y_;
+    a.g = g_, a.position = position, a.weights = weights, a.y = y_;
     return a;
   }
   Status poison_outputs() {
@@ -243,8 +243,7 @@ Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::
   if (status.ok()) status = add_gemms(bed, &gemms, bed_x, groups);
   if (status.ok())
     status = add<Combine>(bed.memory(), &combine, bed.combine_problem(), [&bed](int64_t i) {
-      return bed.combine(first_rows(bed.draw(i).ids, bed.tokens()),
-                         first_rows(bed.draw(i).weights, bed.tokens()), bed.groups(i).position);
+      return bed.combine(first_rows(bed.draw(i).weights, bed.tokens()), bed.groups(i).position);
     });
   if (!status.ok()) complaints.push_back("sluice left out: " + status.message);
   for (const Way* part : {&group, &gemms, &combine})
@@ -305,7 +304,7 @@ Status Bench::block(Experts& experts, Gate& gate, const LayerShape& shape, int64
   if (status.ok())
     status = add<Combine>(bed.memory(), &way, bed.combine_problem(), [&](int64_t i) {
       const RouteGroup::Args a = layer.routes(i);
-      return bed.combine(a.ids, a.weights, a.position);
+      return bed.combine(a.weights, a.position);
     });
   if (!status.ok()) {
     complaints.push_back(std::string(s.model) + " moe_block left out: " + status.message);
