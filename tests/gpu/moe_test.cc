@@ -41,7 +41,7 @@ TEST_F(MoeGpu, AThousandReplaysBesideCopiesHaveTheSameBits) {
 // Matrices of gpt-oss's size, from a file that is in memory; says at what rate, allocations included.
 TEST_F(MoeGpu, LoadsMatricesOfFullSize) {
   MoeConfig config = known_moe("gpt-oss-20b").value();
-  config.experts = 16;
+  config.experts = 64;
   const Model model(config);
   for (int round = 0; round < 4; ++round) {
     const auto begin = std::chrono::steady_clock::now();
