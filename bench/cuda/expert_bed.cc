@@ -108,8 +108,7 @@ Status PeerRun::enqueue(const Bed& bed, int64_t i, int32_t part) const {
   a.packed = by.sets[static_cast<size_t>(i) % by.sets.size()];
   a.meta = metas[static_cast<size_t>(i) % metas.size()];
   const int error = by.peer->enqueue(&a, part, cuda::queue_of(stream).stream);
-  return error == 0 ? Status{}
-                    : unsupported(std::string(by.peer->name) + ": error " + std::to_string(error));
+  return error == 0 ? Status{} : unsupported(std::string(by.peer->name) + ": error " + std::to_string(error));
 }
 
 Status make_peer_runs(Bed& bed, std::vector<PeerRun>* out) {

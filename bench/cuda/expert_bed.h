@@ -17,8 +17,8 @@ constexpr double kOurShare = 0x1p-7, kPeerShare = 0x1p-6;
 class Bed {
  public:
   // `shape` is that of the experts, or with_shared_slot() of it. x and draws may be empty: then they come with each call.
-  Bed(Experts& experts, const ExpertShape& shape, const std::vector<Tensor>& x, const std::vector<Draw>& draws,
-      int64_t tokens)
+  Bed(Experts& experts, const ExpertShape& shape, const std::vector<Tensor>& x,
+      const std::vector<Draw>& draws, int64_t tokens)
       : experts_(experts),
         shape_(shape),
         memory_(experts.memory().device()),

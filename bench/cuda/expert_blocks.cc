@@ -18,14 +18,14 @@ Status add_front(Layer& layer, Way* way) {
   return {};
 }
 
-// The ids are what the router makes of x, so what they reach is counted behind a run of each turn: the mean over turns, of
-// the experts' first matrices and rows.
+// The ids are what the router makes of x, so what they reach is counted behind some runs: the mean over them.
 struct Reached {
   double experts = 0, rows = 0;
 };
 Result<Reached> reached_by(Device& device, const Way& way, const Layer& layer, const ExpertShape& s) {
+  constexpr int64_t kRuns = 16;
   Reached out;
-  for (int64_t i = 0; i < kTurns; ++i) {
+  for (int64_t i = 0; i < kRuns; ++i) {
     for (const auto& step : way.steps) SLUICE_TRY(step(i));
     HostTensor ids;
     SLUICE_TRY(to_host(device, layer.routes(i).ids, &ids));
@@ -35,8 +35,8 @@ Result<Reached> reached_by(Device& device, const Way& way, const Layer& layer, c
     for (const int32_t id : draw.on_host)
       if (id < (s.partial() ? -1 : 0) || id >= s.experts()) return invalid("wrong: id " + std::to_string(id));
     const Draw::Reach reach = draw.reach(pairs);
-    out.experts += static_cast<double>(reach.experts) / kTurns;
-    out.rows += static_cast<double>(reach.rows) / kTurns;
+    out.experts += static_cast<double>(reach.experts) / kRuns;
+    out.rows += static_cast<double>(reach.rows) / kRuns;
   }
   return out;
 }
@@ -50,12 +50,13 @@ class SharedExpert {
     const ExpertShape& s = experts_.shape();
     SLUICE_TRY(memory_.tensor(DType::kI32, {tokens_, 1}, &group_.ids));
     const Stream stream = memory_.stream();
-    SLUICE_TRY(cuda::check(
-        cudaMemsetAsync(group_.ids.data, 0, sizeof(int32_t) * static_cast<size_t>(tokens_), cuda::queue_of(stream).stream),
-        "clearing ids"));
+    SLUICE_TRY(cuda::check(cudaMemsetAsync(group_.ids.data, 0, sizeof(int32_t) * static_cast<size_t>(tokens_),
+                                           cuda::queue_of(stream).stream),
+                           "clearing ids"));
     Status status;
     GroupRows::slots(group_problem(), [&](const SlotSpec& spec, Tensor GroupRows::Args::*member) {
-      if (spec.used && spec.role == Role::kOut && status.ok()) status = memory_.tensor(spec, &(group_.*member));
+      if (spec.used && spec.role == Role::kOut && status.ok())
+        status = memory_.tensor(spec, &(group_.*member));
     });
     SLUICE_TRY(status);
     SLUICE_TRY(memory_.tensor(DType::kBF16, {tokens_, s.intermediate}, &h_));
@@ -120,7 +121,8 @@ Result<std::string> check_block(Experts& experts, Layer& layer, Bed& bed, Gate& 
   if (!wrong.ok() || !wrong.value().empty()) return wrong;
   const RouteGroup::Args a = layer.routes(0);
   const Tensor x = gate.args(bed.tokens(), 0).x;
-  return experts.check({.x = x, .ids = a.ids, .weights = a.weights, .y = bed.y(), .shared = shared}, kOurShare);
+  return experts.check({.x = x, .ids = a.ids, .weights = a.weights, .y = bed.y(), .shared = shared},
+                       kOurShare);
 }
 
 }  // namespace
@@ -138,7 +140,8 @@ Status Bench::block(Experts& experts, Gate& gate, int64_t tokens) {
   const Status made = add_block(layer, bed, gate, &way, {});
   const Result<Reached> reached = made.ok() ? reached_by(device_, way, layer, s) : Result<Reached>(made);
   if (!reached.ok()) return leave_out(s, "moe_block", reached.status());
-  Contest contest{.suite = suite_, .op = "moe_block", .model = s.model, .note = "by router", .tokens = tokens};
+  Contest contest{
+      .suite = suite_, .op = "moe_block", .model = s.model, .note = "by router", .tokens = tokens};
   contest.bytes = bed.bytes(reached.value().experts) + static_cast<double>(front.gate.weight_bytes());
   contest.flops = bed.flops(reached.value().rows) + RouterGemm::flops(front.gate.problem(tokens));
   contest.contenders.push_back(contender_of(way, true));
@@ -173,7 +176,8 @@ Status Bench::draft(Experts& experts, Gate& gate, int64_t tokens) {
   std::vector<std::string> complaints;
   const Status other = add_block(slot, slot_bed, gate, &slot_way, {});
   if (!other.ok()) complaints.push_back(slot_way.impl + " left out: " + other.message);
-  Contest contest{.suite = suite_, .op = "draft_step", .model = s.model, .note = "by router", .tokens = tokens};
+  Contest contest{
+      .suite = suite_, .op = "draft_step", .model = s.model, .note = "by router", .tokens = tokens};
   const auto all = static_cast<double>(s.shared);
   contest.bytes = bed.bytes(reached.value().experts + all) + static_cast<double>(front.gate.weight_bytes());
   contest.flops = bed.flops(reached.value().rows + all * static_cast<double>(tokens)) +

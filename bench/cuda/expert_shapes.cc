@@ -75,17 +75,15 @@ std::vector<ExpertShape> bf16_shapes() {
   whole.shared = 1;
   part.route.scope = ExpertScope::kRange;
   part.route.expert_count = part.route.experts / 8;
-  const ExpertShape nemotron{.model = "Nemotron-3 Nano",
-                             .top_k = 6,
-                             .hidden = 2688,
-                             .intermediate = 1856,
-                             .w = DType::kBF16,
-                             .act = Activation::kRelu2,
-                             .route = {.experts = 128,
-                                       .top_k = 6,
-                                       .method = RoutingMethod::kDeepSeekV3,
-                                       .bias = true,
-                                       .scale = 2.5}};
+  const ExpertShape nemotron{
+      .model = "Nemotron-3 Nano",
+      .top_k = 6,
+      .hidden = 2688,
+      .intermediate = 1856,
+      .w = DType::kBF16,
+      .act = Activation::kRelu2,
+      .route = {
+          .experts = 128, .top_k = 6, .method = RoutingMethod::kDeepSeekV3, .bias = true, .scale = 2.5}};
   return {whole, nemotron, qwen3("Qwen3-30B-A3B", 2048, 768), part, qwen3("Qwen3-235B TP8", 4096, 192)};
 }
 

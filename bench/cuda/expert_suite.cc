@@ -123,8 +123,7 @@ Status Bench::experts_of(const ExpertShape& s, const std::vector<int64_t>& order
   std::vector<std::vector<Draw>> draws(options_.spreads.size());
   for (size_t i = 0; i < draws.size(); ++i) {
     SLUICE_TRY(make_draws(experts.memory(), s, options_.spreads[i], most, kDraws, &draws[i]));
-    if (!options_.draws.empty())
-      SLUICE_TRY(write_draws(s, options_.spreads[i], draws[i], options_.draws));
+    if (!options_.draws.empty()) SLUICE_TRY(write_draws(s, options_.spreads[i], draws[i], options_.draws));
   }
   Gate gate(device_, s.front().gate, options_.cold_bytes);
   SLUICE_TRY(gate.make(most));
@@ -136,7 +135,8 @@ Status Bench::experts_of(const ExpertShape& s, const std::vector<int64_t>& order
     if (done.ok()) done = block(experts, gate, tokens);
     if (done.ok() && s.shared > 0 && tokens <= kDraftTokens) done = draft(experts, gate, tokens);
     if (done.code == Code::kOutOfMemory)
-      done = report_({}, {std::string(s.model) + " M=" + std::to_string(tokens) + " left out: " + done.message});
+      done =
+          report_({}, {std::string(s.model) + " M=" + std::to_string(tokens) + " left out: " + done.message});
     SLUICE_TRY(done);
   }
   return {};

@@ -20,11 +20,11 @@ class Bench {
  public:
   struct Options {
     std::vector<std::string> models;  // only these; empty: all
-    std::vector<int64_t> tokens;  // empty: those of the suite
+    std::vector<int64_t> tokens;      // empty: those of the suite
     int replays = 21;
     bool candidates = true;  // also each kernel of ours, forced
     int64_t cold_bytes = kColdBytes;
-    double seconds = 0;           // of a suite; 0: as long as it takes
+    double seconds = 0;  // of a suite; 0: as long as it takes
     // Of mxfp4 and bf16.
     Pace pace = {};
     std::vector<Spread> spreads = {Spread::kUniform, Spread::kZipf};

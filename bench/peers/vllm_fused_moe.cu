@@ -95,8 +95,8 @@ EXPORTED int vllm_grouped_topk(const float* logits, const float* bias, int32_t* 
   namespace grouped = vllm::moe_grouped;
   try {
     grouped::invokeNoAuxTc<float, float, int32_t, grouped::SCORING_SIGMOID>(
-        const_cast<float*>(logits), weights, ids, bias, tokens, experts, groups, topk_groups, top_k, true, scale,
-        tokens <= grouped::PDLEnableTokens, static_cast<cudaStream_t>(stream));
+        const_cast<float*>(logits), weights, ids, bias, tokens, experts, groups, topk_groups, top_k, true,
+        scale, tokens <= grouped::PDLEnableTokens, static_cast<cudaStream_t>(stream));
   } catch (const std::exception&) {
     return 1;
   }

@@ -6,9 +6,10 @@ namespace sluice::bench {
 
 // A file of rows, and the page made of it.
 struct Suite {
-  std::string_view name;          // "router": router.csv, router.md
-  std::string_view title;         // of the page
-  std::string_view figures = {};  // in front of its figures' names, where another suite has the same operations
+  std::string_view name;   // "router": router.csv, router.md
+  std::string_view title;  // of the page
+  std::string_view figures =
+      {};  // in front of its figures' names, where another suite has the same operations
 };
 inline constexpr Suite kSuites[] = {{"router", "Router"},
                                     {"routing", "Routing and grouping"},

@@ -62,8 +62,8 @@ TEST(CliReport, WritesPagesAndFiguresTheSameEachTime) {
   ASSERT_EQ(o.status, 0) << o.err;
   std::string want;
   for (const char* name : {"router_gemm.svg", "router_gemm.png", "router.md", "chain.svg", "chain.png",
-                           "routing.md", "moe_layer.svg", "moe_layer.png", "mxfp4.md",
-                           "bf16_moe_layer.svg", "bf16_moe_layer.png", "bf16_draft_step.svg", "bf16_draft_step.png", "bf16.md"})
+                           "routing.md", "moe_layer.svg", "moe_layer.png", "mxfp4.md", "bf16_moe_layer.svg",
+                           "bf16_moe_layer.png", "bf16_draft_step.svg", "bf16_draft_step.png", "bf16.md"})
     want += (to / name).string() + "\n";
   EXPECT_EQ(o.out, want);
   EXPECT_EQ(text_of(to / "router.md"), text_of(kData / "router.md.txt"));
