@@ -155,7 +155,8 @@ Status Bench::block(Experts& experts, Gate& gate, int64_t tokens) {
 
 // The shared expert beside the others, and as one more expert of every token: the second way has fewer launches.
 Status Bench::draft(Experts& experts, Gate& gate, int64_t tokens) {
-  const ExpertShape &s = experts.shape(), with_slot = s.with_shared_slot();
+  const ExpertShape& s = experts.shape();
+  const ExpertShape with_slot = s.with_shared_slot();
   const LayerShape front = s.front();
   LayerShape slot_front = front;
   slot_front.route.shared_slots = s.shared;

@@ -62,7 +62,7 @@ def random_experts(model, seed):
         out[name] = torch.randint(0, 256, (*rows, k // 2), dtype=torch.uint8, device="cuda", generator=make)
         out[name + "_scale"] = torch.randint(120, 123, (*rows, k // 32), dtype=torch.uint8, device="cuda", generator=make)
         if model.gpt_oss:
-            out[name + "_bias"] = 0.05 * torch.randn(rows, device="cuda", generator=make)
+            out[name + "_bias"] = (0.05 * torch.randn(rows, device="cuda", generator=make)).to(torch.bfloat16).float()
     return out
 
 
@@ -170,7 +170,7 @@ class Csv:
         with open(self.path, "a") as file:
             file.write(f"{self.suite},{op},{model},{tokens},{self.impl},{self.version},{median:.4f},{p10:.4f},{p90:.4f},"
                        f"{work[0]},{work[1]},{note}\n")
-        print(f"{op:14} {model:14} {tokens:6} {note:18} {median:9.2f} us", flush=True)
+        print(f"{self.impl:16} {op:13} {model:13} {tokens:6} {note:17} {median:9.2f} us", flush=True)
 
 
 def read_draws(folder, model, spread, tokens):
