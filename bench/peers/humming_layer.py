@@ -280,7 +280,7 @@ def main():
                 "moe_layer": lambda i: problem.run(x[i % 3], sets[i % SETS], ids[i % DRAWS], router),
             }
             for op, run in runs.items():
-                for pace, times in measure(run, options.replays).items():
+                for pace, times in measure(run, options.replays, options.pace).items():
                     if times:
                         tables[layer.form].add(op, model.name, tokens, f"{pace} {spread}", times)
 

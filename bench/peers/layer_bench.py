@@ -124,7 +124,7 @@ def quantiles(us):
     return statistics.median_low(us), at(0.1), at(0.9)
 
 
-def measure(run, replays):
+def measure(run, replays, paces=("burst", "sustained")):
     """(median, p10, p90) of one run in microseconds, by pace; None where one run is longer than a burst."""
     graph = record(run, 3)
     replay_ms(graph)
@@ -136,6 +136,9 @@ def measure(run, replays):
         time.sleep(PAUSE_MS / 1000)
         burst.append(1000 * replay_ms(graph) / count)
     one = statistics.median(burst) * count / 1000
+    out = {"burst": quantiles(burst) if one <= BURST_MS else None}
+    if "sustained" not in paces:
+        return out
     repeats = max(8, int(SUSTAINED_MS / one) + 1)
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
     marks[0].record()
@@ -145,14 +148,15 @@ def measure(run, replays):
     torch.cuda.synchronize()
     half = range(repeats // 2, repeats)
     sustained = [1000 * marks[i].elapsed_time(marks[i + 1]) / count for i in half]
-    return {"burst": quantiles(burst) if one <= BURST_MS else None, "sustained": quantiles(sustained)}
+    out["sustained"] = quantiles(sustained)
+    return {pace: out[pace] for pace in paces}
 
 
 class Csv:
-    """mxfp4.csv of a run of sluice_bench_cuda: rows are appended to those that are there."""
+    """mxfp4.csv or bf16.csv of a run of sluice_bench_cuda: rows are appended to those that are there."""
 
-    def __init__(self, path, impl, version):
-        self.path, self.impl, self.version = path, impl, version
+    def __init__(self, path, impl, version, suite="mxfp4"):
+        self.path, self.impl, self.version, self.suite = path, impl, version, suite
         with open(path, newline="") as file:
             self.work = {(r["op"], r["model"], int(r["tokens"]), r["note"]): (r["bytes"], r["flops"])
                          for r in csv.DictReader(file)}
@@ -164,7 +168,7 @@ class Csv:
             return
         median, p10, p90 = times
         with open(self.path, "a") as file:
-            file.write(f"mxfp4,{op},{model},{tokens},{self.impl},{self.version},{median:.4f},{p10:.4f},{p90:.4f},"
+            file.write(f"{self.suite},{op},{model},{tokens},{self.impl},{self.version},{median:.4f},{p10:.4f},{p90:.4f},"
                        f"{work[0]},{work[1]},{note}\n")
         print(f"{self.impl:16} {op:13} {model:13} {tokens:6} {note:17} {median:9.2f} us", flush=True)
 
@@ -192,6 +196,7 @@ def options_of(description, models):
     parser.add_argument("--package", help="a folder with the peer's package, where it is not installed")
     parser.add_argument("--tokens", type=words, default=TOKENS)
     parser.add_argument("--models", type=named, default=",".join(models))
+    parser.add_argument("--pace", type=lambda text: text.split(","), default=["burst", "sustained"])
     parser.add_argument("--replays", type=int, default=11)
     parser.add_argument("--seconds", type=float, default=1e9)
     return parser

@@ -152,7 +152,7 @@ def main():
             "moe_layer": lambda i: peer.sum(peer.gemms(x[i % 3], sets[i % SETS], peer.group(logits[i % DRAWS]))),
         }
         for op, run in runs.items():
-            for pace, times in measure(run, options.replays).items():
+            for pace, times in measure(run, options.replays, options.pace).items():
                 if times:
                     table.add(op, model.name, tokens, f"{pace} {spread}", times)
 

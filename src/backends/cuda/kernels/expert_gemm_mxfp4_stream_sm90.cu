@@ -238,14 +238,14 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Units go round the SMs. Fitted to gpt-oss-20b, gpt-oss-120b and DeepSeek V4 Flash at 1 to 64 tokens on an H200.
+// Units go round the teams of all SMs. Fitted to gpt-oss-20b, gpt-oss-120b and DeepSeek V4 Flash at 1 to 64 tokens on an H200.
 double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
-  constexpr double kStartUs = 3.5, kUnitUs = 2.2, kStageUs = 0.6, kColumnsMost = 16;
+  constexpr double kStartUs = 3.5, kUnitUs = 2.2, kBlockUs = 0.266, kColumnsMost = 16;
   const ExpertLoad load = expert_load(p);
   const double row_blocks = std::ceil(static_cast<double>(ExpertGemm::weight_rows(p)) / 64);
-  const double stages = std::ceil(static_cast<double>(p.width) / 64 / kSteps);
+  const double blocks = std::ceil(static_cast<double>(p.width) / 64);
   const double units = load.active * column_tiles(load.rows_each, 8, kColumnsMost).tiles * row_blocks;
-  return kStartUs + std::ceil(units / d.cores) * (kUnitUs + kStageUs * stages);
+  return kStartUs + std::ceil(units / (kTeams * d.cores)) * (kUnitUs + kBlockUs * blocks);
 }
 
 Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream);
