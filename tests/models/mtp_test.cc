@@ -207,6 +207,7 @@ TEST(Mtp, WrongTensorsAreRefusedByName) {
   EXPECT_EQ(error([](auto&, auto&, auto& workspace) { workspace.bytes = 8; }),
             "mtp: workspace: wanted " + std::to_string(draft.mtp().workspace_bytes()) + " bytes, found 8");
   EXPECT_EQ(error([](auto&, auto&, auto&) {}), "");
+  EXPECT_TRUE(draft.step(r, {}).logits.empty());  // no tokens are no error
 }
 
 }  // namespace sluice::test
