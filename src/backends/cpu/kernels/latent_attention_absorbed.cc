@@ -146,9 +146,9 @@ Status enqueue(const LatentAttention::Problem& p, const LatentAttention::Args& a
     auto* scratch = reinterpret_cast<float*>(workspace.data);
     // Rows of one head follow each other: they find its weights in a near cache.
     q.pool->run(p.tokens * p.heads, 1, [&](int64_t begin, int64_t end, int thread) {
+      float* mine = scratch + thread * thread_floats(p);
       for (int64_t i = begin; i < end; ++i)
-        SLUICE_SIMD(q, latent_attention_one)
-        (p, a, i % p.tokens, i / p.tokens, scratch + thread * thread_floats(p));
+        SLUICE_SIMD(q, latent_attention_one)(p, a, i % p.tokens, i / p.tokens, mine);
     });
   });
 }
