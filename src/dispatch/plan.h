@@ -66,8 +66,42 @@ Result<Plan<Op>> make_plan(const Device& device, const typename Op::Problem& pro
                   decision.verdicts[static_cast<size_t>(decision.chosen)].workspace_bytes);
 }
 
-// decide() evaluated at every count from 0 to a maximum, kept as the breakpoints of that step function. Per
-// call it is one lookup, inside the operation, so that neither a compiler nor a recording can freeze a wrong
+// Policy::batch_invariant for a problem of any number of tokens: one kernel for all counts, because two that each keep a
+// row's bits need not have the same ones. Answers the policy that forces it: of the kernels that take 1, 2, 4 ... and
+// tokens_max tokens, the one whose cost, over the least cost at a count, is lowest on average. kUnsupported: none does.
+template <class Op>
+Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candidate<Op>* const> table,
+                                const typename Op::Problem& problem, int64_t tokens_max,
+                                const Policy& policy) {
+  if (!policy.batch_invariant || !policy.force.empty() || tokens_max <= 0) return policy;
+  std::vector<double> share(table.size(), 0);
+  std::vector<bool> takes_all(table.size(), true);
+  for (int64_t tokens = 1;; tokens = std::min(2 * tokens, tokens_max)) {
+    const Decision decision = decide<Op>(Op::at_tokens(problem, tokens), device, table, policy);
+    if (!decision.contract.accepted()) return policy;  // whose refusal the plan answers
+    const double least =
+        decision.chosen < 0 ? 0 : decision.verdicts[static_cast<size_t>(decision.chosen)].cost_us;
+    for (size_t i = 0; i < table.size(); ++i) {
+      takes_all[i] = takes_all[i] && decision.verdicts[i].refusal.accepted();
+      if (least > 0) share[i] += decision.verdicts[i].cost_us / least;
+    }
+    if (tokens == tokens_max) break;
+  }
+  const Candidate<Op>* best = nullptr;
+  double best_share = 0;
+  for (size_t i = 0; i < table.size(); ++i)
+    if (takes_all[i] && (!best || share[i] < best_share)) best = table[i], best_share = share[i];
+  if (!best)
+    return unsupported(std::string(Op::kName) + " (" + fields_text(problem) +
+                       "): batch_invariant: wanted one kernel for 1 to " + std::to_string(tokens_max) +
+                       " tokens, found none that takes them all");
+  Policy one = policy;
+  one.force = best->name;
+  return one;
+}
+
+// decide() evaluated at every count from 0 to a maximum, kept as the breakpoints of that step function (one step under
+// Policy::batch_invariant). Per call it is one lookup, inside the operation, so that neither a compiler nor a recording can freeze a wrong
 // branch.
 template <class Op>
 class PlanTable {
@@ -120,9 +154,11 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
                                           const Policy& policy) {
   PlanTable out;
   out.tokens_max_ = tokens_max;
+  const Result<Policy> for_all = invariant_policy<Op>(device, table, problem, tokens_max, policy);
+  if (!for_all.ok()) return for_all.status();
   for (int64_t tokens = 0; tokens <= tokens_max; ++tokens) {
     const typename Op::Problem at = Op::at_tokens(problem, tokens);
-    const Decision decision = decide<Op>(at, device, table, policy);
+    const Decision decision = decide<Op>(at, device, table, for_all.value());
     if (Status status = decision.status(); !status.ok()) {
       status.message = std::string(Op::kName) + " (" + fields_text(at) + "): " + status.message;
       return status;

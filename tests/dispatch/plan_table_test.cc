@@ -7,8 +7,9 @@
 namespace sluice::test {
 namespace {
 
-Result<PlanTable<Gemm>> table_of(const std::vector<const Candidate<Gemm>*>& candidates, int64_t tokens_max) {
-  return PlanTable<Gemm>::make(fake_device(), candidates, {}, tokens_max);
+Result<PlanTable<Gemm>> table_of(const std::vector<const Candidate<Gemm>*>& candidates, int64_t tokens_max,
+                                 const Policy& policy = {}) {
+  return PlanTable<Gemm>::make(fake_device(), candidates, {}, tokens_max, policy);
 }
 
 TEST(PlanTable, StepsAreWhereTheDecisionChanges) {
@@ -47,6 +48,28 @@ TEST(PlanTable, AGapIsAnErrorThatNamesIt) {
   EXPECT_EQ(made.status().code, Code::kUnsupported);
   EXPECT_NE(made.status().message.find("tokens=9 "), std::string::npos) << made.status().message;
   EXPECT_TRUE(table_of({&narrow}, 8).ok());
+}
+
+// Two kernels that each keep a row's bits may differ from each other.
+TEST(PlanTable, BatchInvarianceIsOneKernelForEveryCount) {
+  Candidate<Gemm> level = fake("level"), slope = fake("slope"), narrow = fake("narrow"),
+                  loose = fake("loose");
+  level.batch_invariant = slope.batch_invariant = narrow.batch_invariant = true;
+  slope.cost_us = steep;
+  narrow.supports = few_tokens;
+  const Policy invariant{.batch_invariant = true};
+  ASSERT_EQ(table_of({&level, &slope}, 100).value().steps().size(), 2u);
+  for (const auto& [tokens, kernel] : {std::pair<int64_t, std::string>{8, "slope"}, {4096, "level"}}) {
+    const auto made = table_of({&loose, &level, &slope}, tokens, invariant);
+    ASSERT_TRUE(made.ok()) << made.status().message;
+    ASSERT_EQ(made.value().steps().size(), 1u) << tokens;
+    EXPECT_EQ(made.value().steps()[0].plan.kernel(), kernel) << tokens;
+  }
+  const auto none = table_of({&loose, &narrow}, 100, invariant);
+  EXPECT_EQ(none.status().code, Code::kUnsupported);
+  EXPECT_NE(none.status().message.find("wanted one kernel for 1 to 100 tokens"), std::string::npos)
+      << none.status().message;
+  EXPECT_TRUE(table_of({&loose, &narrow}, 8, invariant).ok());
 }
 
 TEST(PlanTable, TheBoundHolds) {
