@@ -35,7 +35,8 @@ struct File {
 };
 
 // Draws an operation's figure twice.
-Status add_figure(const bench::Figure& figure, const fs::path& to, std::vector<File>* files) {
+Status add_figure(const bench::Figure& figure, const std::string& name, const fs::path& to,
+                  std::vector<File>* files) {
   constexpr double kPngScale = 1.25;  // sharp on screens of today, and still small
   const bench::Size size = bench::size_of(figure);
   const bench::OpWords words = bench::words_of_op(figure.op);
@@ -46,7 +47,7 @@ Status add_figure(const bench::Figure& figure, const fs::path& to, std::vector<F
     bench::draw(figure, {words.title, words.models}, *canvas);
     Result<std::string> bytes = canvas->finish();
     if (!bytes.ok()) return bytes.status();
-    files->push_back({to / (figure.op + extension), std::move(bytes).value()});
+    files->push_back({to / (name + extension), std::move(bytes).value()});
   }
   return {};
 }
@@ -63,7 +64,7 @@ std::string csv_names() {
 
 Result<std::vector<fs::path>> write_report(const ReportOptions& options) {
   std::vector<File> files;
-  std::set<std::string> ops;
+  std::set<std::string> names;
   for (const bench::Suite& suite : bench::kSuites) {
     const fs::path csv = options.from / (std::string(suite.name) + ".csv");
     std::error_code ignored;
@@ -74,10 +75,11 @@ Result<std::vector<fs::path>> write_report(const ReportOptions& options) {
     if (!rows.ok()) return rows.status();
     const std::vector<bench::Figure> figures = bench::figures_of(rows.value());
     for (const bench::Figure& figure : figures) {
-      if (!ops.insert(figure.op).second)
+      const std::string name = bench::figure_name(suite, figure);
+      if (!names.insert(name).second)
         return Status{Code::kCorrupt,
                       csv.string() + ": wanted operations of no other file, found '" + figure.op + "'"};
-      SLUICE_TRY(add_figure(figure, options.to, &files));
+      SLUICE_TRY(add_figure(figure, name, options.to, &files));
     }
     files.push_back({options.to / (std::string(suite.name) + ".md"), bench::page_of(suite, figures)});
   }

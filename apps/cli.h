@@ -24,6 +24,7 @@ Command add_run(CLI::App& root);
 Command add_eval(CLI::App& root);
 Command add_bench(CLI::App& root);
 Command add_inspect(CLI::App& root);
+Command add_draft(CLI::App& root);
 Command add_make_checkpoint(CLI::App& root);
 
 }  // namespace sluice::apps

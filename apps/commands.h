@@ -10,6 +10,7 @@
 
 #include "apps/bench_model.h"
 #include "apps/bench_report.h"
+#include "apps/draft.h"
 #include "apps/eval.h"
 #include "apps/make_checkpoint.h"
 #include "apps/moe_layer.h"
@@ -69,6 +70,7 @@ int make_checkpoint_command(const MakeOptions& options);
 int devices(Format format);
 int collect_env();
 int moe(const MoeLayerOptions& options, Format format);
+int draft(const DraftOptions& options, Format format);
 
 // Prints "sluice: <message>" to stderr; returns kExitWrongUse.
 int wrong_use(std::string_view message);

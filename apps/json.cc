@@ -217,6 +217,28 @@ std::string moe_layer_json(const MoeLayerReport& report) {
                  {"run", timings}});
 }
 
+std::string draft_json(const DraftReport& report) {
+  Json timings = Json::array();
+  for (const DraftTiming& t : report.timings) {
+    Json kernels = Json::object();
+    for (const auto& [stage, kernel] : t.kernels) kernels[stage] = kernel;
+    timings.push_back({{"tokens", t.tokens},
+                       {"median_ms", t.median_ms},
+                       {"fastest_ms", t.fastest_ms},
+                       {"slowest_ms", t.slowest_ms},
+                       {"same_bits", t.same_bits},
+                       {"kernels", kernels}});
+  }
+  return finish({{"model", report.model},
+                 {"layer", report.layer},
+                 {"device", report.device},
+                 {"experts", report.experts},
+                 {"router_dtype", report.router_dtype},
+                 {"weight_bytes", report.weight_bytes},
+                 {"load_seconds", report.load_seconds},
+                 {"run", timings}});
+}
+
 std::string devices_json(std::span<const DeviceInfo> here, const std::string& no_gpu,
                          std::span<const DeviceInfo> known) {
   const auto listed = [](std::span<const DeviceInfo> devices) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "apps/bench_model.h"
+#include "apps/draft.h"
 #include "apps/eval.h"
 #include "apps/explain_model.h"
 #include "apps/inspect.h"
@@ -22,6 +23,7 @@ std::string eval_json(const EvalReport& report);
 std::string bench_json(const BenchReport& report);
 std::string inspection_json(const Inspection& inspection);
 std::string moe_layer_json(const MoeLayerReport& report);
+std::string draft_json(const DraftReport& report);
 // no_gpu: why `here` has no GPU; empty if it has one.
 std::string devices_json(std::span<const DeviceInfo> here, const std::string& no_gpu,
                          std::span<const DeviceInfo> known);

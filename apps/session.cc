@@ -18,13 +18,6 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-Result<DType> dtype_of(const std::string& name) {
-  if (name == "auto" || name == "bfloat16") return DType::kBF16;
-  if (name == "float32") return DType::kF32;
-  const std::string known[] = {"auto", "bfloat16", "float32"};
-  return unknown_name("--dtype", name, known);
-}
-
 std::string kernel_line(const Engine& engine) {
   std::string up, down;
   for (const auto& [stage, kernel] : engine.decoder().kernels(1, 1)) {
@@ -63,6 +56,13 @@ EngineOptions engine_options(const ModelFlags& f, const ModelConfig& config) {
 }
 
 }  // namespace
+
+Result<DType> dtype_of(const std::string& name) {
+  if (name == "auto" || name == "bfloat16") return DType::kBF16;
+  if (name == "float32") return DType::kF32;
+  const std::string known[] = {"auto", "bfloat16", "float32"};
+  return unknown_name("--dtype", name, known);
+}
 
 Result<std::string> shipped_model() {
   namespace fs = std::filesystem;

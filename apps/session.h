@@ -33,6 +33,8 @@ struct Session {
 // Shows a progress bar on standard error while it is a terminal, and one line about the model and its kernels.
 Result<Session> open_session(const ModelFlags& flags);
 
+// --dtype: auto, bfloat16, float32.
+Result<DType> dtype_of(const std::string& name);
 // Where the shipped model lies: beside the program that runs, or where it was built.
 Result<std::string> shipped_model();
 // The one that is named, or that one.

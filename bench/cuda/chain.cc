@@ -49,7 +49,7 @@ Status Bench::chain() {
     share(left--);
     Gate gate(device_, shape.gate, options_.cold_bytes);
     SLUICE_TRY(gate.make(tokens_max()));
-    for (const int64_t tokens : options_.tokens) {
+    for (const int64_t tokens : this->tokens()) {
       if (over(shape.gate.model(), tokens)) continue;
       Layer layer(gate, shape, tokens);
       SLUICE_TRY(layer.make());

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <set>
 
 #include "backends/cuda/queue.h"
 #include "cuda/kernels.h"
@@ -12,12 +13,10 @@
 namespace sluice::bench {
 namespace {
 
-constexpr int64_t kFewTokens = 64;  // sums leave the second GEMM in f32 up to here
-
 // Sets of weights, as memory allows: three, fewer where one is far larger than the cache anyway.
 int64_t sets_of(const ExpertShape& s) {
   constexpr int64_t kRoom = int64_t{12} << 30;
-  return std::clamp<int64_t>(kRoom / (s.experts * s.weight_bytes()), 1, 3);
+  return std::clamp<int64_t>(kRoom / ((s.experts() + s.shared) * s.weight_bytes()), 1, 3);
 }
 
 Status upload(Memory& memory, const void* from, size_t bytes, const Tensor& to) {
@@ -29,7 +28,11 @@ Status upload(Memory& memory, const void* from, size_t bytes, const Tensor& to) 
 class Chooser {
  public:
   Chooser(const ExpertShape& shape, Spread spread, uint64_t seed)
-      : top_k_(static_cast<size_t>(shape.top_k)), random_(seed), ranks_(static_cast<size_t>(shape.experts)) {
+      : top_k_(static_cast<size_t>(shape.top_k)),
+        first_(static_cast<int32_t>(shape.partial() ? shape.route.expert_begin : 0)),
+        count_(static_cast<int32_t>(shape.experts())),
+        random_(seed),
+        ranks_(static_cast<size_t>(shape.route.experts)) {
     std::iota(ranks_.begin(), ranks_.end(), 0);
     std::shuffle(ranks_.begin(), ranks_.end(), random_);
     std::vector<double> chances(ranks_.size(), 1);
@@ -47,11 +50,16 @@ class Chooser {
     float sum = 0;
     std::uniform_real_distribution<float> uniform(0.5f, 1.5f);
     for (size_t k = 0; k < top_k_; ++k) sum += weights->emplace_back(uniform(random_));
-    for (size_t k = first; k < weights->size(); ++k) (*weights)[k] /= sum;
+    for (size_t k = first; k < weights->size(); ++k) {
+      (*weights)[k] /= sum;
+      const int32_t here = (*ids)[k] - first_;
+      (*ids)[k] = here >= 0 && here < count_ ? here : -1;
+    }
   }
 
  private:
   size_t top_k_;
+  int32_t first_, count_;  // the experts that are here
   std::mt19937_64 random_;
   std::vector<int32_t> ranks_;
   std::discrete_distribution<size_t> experts_;
@@ -67,60 +75,11 @@ Tensor row_of(Tensor t, int64_t row) {
 
 }  // namespace
 
-std::vector<ExpertShape> expert_shapes() {
-  return {{"gpt-oss-120b", 128, 4, 2880, 2880, true},
-          {"V4-Flash", 256, 6, 4096, 2048, false},
-          {"gpt-oss-20b", 32, 4, 2880, 2880, true},
-          {"V4-Pro TP8", 384, 6, 7168, 384, false},
-          {"V4-Pro", 384, 6, 7168, 3072, false}};
-}
-
-ExpertGemm::Problem ExpertShape::up(int64_t tokens) const {
-  return {.rows = tokens * top_k,
-          .experts = experts,
-          .features = intermediate,
-          .width = hidden,
-          .tokens = tokens,
-          .slots = top_k,
-          .layout = WeightLayout::kFragments,
-          .gate_order = gpt_oss ? GateOrder::kInterleaved : GateOrder::kGateFirst,
-          .act = Activation::kSwiGluClamped,
-          .alpha = alpha(),
-          .beta = beta(),
-          .limit = limit(),
-          .bias = gpt_oss};
-}
-
-ExpertGemm::Problem ExpertShape::down(int64_t tokens) const {
-  return {.rows = tokens * top_k,
-          .experts = experts,
-          .features = hidden,
-          .width = intermediate,
-          .y = tokens <= kFewTokens ? DType::kF32 : DType::kBF16,
-          .layout = WeightLayout::kFragments,
-          .bias = gpt_oss};
-}
-
-sluice_peer_layer ExpertShape::peer_problem(int64_t tokens) const {
-  sluice_peer_layer p = {};
-  p.tokens = tokens;
-  p.experts = experts;
-  p.top_k = top_k;
-  p.hidden = hidden;
-  p.intermediate = intermediate;
-  p.alpha = alpha();
-  p.beta = beta();
-  p.limit = limit();
-  p.interleaved = gpt_oss;
-  p.biases = gpt_oss;
-  return p;
-}
-
-int64_t Draw::active(int64_t tokens, int64_t top_k, int64_t experts) const {
-  std::vector<bool> reached(static_cast<size_t>(experts));
-  for (int64_t i = 0; i < tokens * top_k; ++i)
-    reached[static_cast<size_t>(on_host[static_cast<size_t>(i)])] = true;
-  return std::count(reached.begin(), reached.end(), true);
+Draw::Reach Draw::reach(int64_t pairs) const {
+  const auto end = on_host.begin() + static_cast<std::ptrdiff_t>(pairs);
+  std::set<int32_t> reached(on_host.begin(), end);
+  reached.erase(-1);
+  return {static_cast<int64_t>(reached.size()), pairs - std::count(on_host.begin(), end, -1)};
 }
 
 Status make_draws(Memory& memory, const ExpertShape& shape, Spread spread, int64_t tokens, int64_t count,
@@ -148,9 +107,20 @@ sluice_peer_experts Experts::raw() const {
           .down_bias = down_bias_.data};
 }
 
+Tensor Experts::shared(const Tensor& packed) const {
+  Tensor one = packed;
+  one.data = static_cast<std::byte*>(one.data) + bytes_of(one.dtype, shape_.experts() * one.stride[0]);
+  return first_rows(one, 1);
+}
+
 Status Experts::fill(int64_t set) {
   const auto seed = static_cast<uint64_t>(4 * set);
   const Stream stream = memory_.stream();
+  if (!shape_.mxfp4()) {
+    // As wide as checkpoints have them: sums stay near 1.
+    SLUICE_TRY(fill_normal(up_rows_, 1 / std::sqrt(static_cast<double>(shape_.hidden)), seed + 1, stream));
+    return fill_normal(down_rows_, 1 / std::sqrt(static_cast<double>(shape_.intermediate)), seed + 3, stream);
+  }
   SLUICE_TRY(fill_bytes(up_rows_.data, elements_of(up_rows_), seed + 1, stream));
   SLUICE_TRY(fill_scales(up_scales_.data, elements_of(up_scales_), seed + 2, stream));
   SLUICE_TRY(fill_bytes(down_rows_.data, elements_of(down_rows_), seed + 3, stream));
@@ -158,42 +128,54 @@ Status Experts::fill(int64_t set) {
 }
 
 Status Experts::pack(PackedExperts* out) {
-  for (const bool gated : {true, false}) {
-    const PackExperts::Problem problem{
-        .experts = shape_.experts,
-        .features = gated ? shape_.intermediate : shape_.hidden,
-        .width = gated ? shape_.hidden : shape_.intermediate,
-        .gated = gated,
-        .gate_order = shape_.gpt_oss ? GateOrder::kInterleaved : GateOrder::kGateFirst};
+  for (const bool up : {true, false}) {
+    const PackExperts::Problem problem{.experts = matrices(),
+                                       .features = up ? shape_.intermediate : shape_.hidden,
+                                       .width = up ? shape_.hidden : shape_.intermediate,
+                                       .gated = up && is_gated(shape_.act),
+                                       .gate_order = shape_.order,
+                                       .w = shape_.w};
     PackExperts::Args args;
-    args.rows = gated ? up_rows_ : down_rows_;
-    args.row_scales = gated ? up_scales_ : down_scales_;
+    args.rows = up ? up_rows_ : down_rows_;
+    if (!shape_.mxfp4()) {  // the same bytes, as bytes
+      const int64_t bytes = PackExperts::row_bytes(problem);
+      args.rows = make_tensor(args.rows.data, DType::kU8,
+                              {matrices(), PackExperts::weight_rows(problem), bytes}, Backend::kCuda);
+    }
+    args.row_scales = up ? up_scales_ : down_scales_;
     const FragmentShape shape = PackExperts::shape(problem);
-    SLUICE_TRY(memory_.tensor(DType::kU8, {shape_.experts, shape.code_bytes(true)}, &args.packed));
-    SLUICE_TRY(memory_.tensor(DType::kU8, {shape_.experts, shape.scale_bytes()}, &args.packed_scales));
+    SLUICE_TRY(memory_.tensor(DType::kU8, {matrices(), shape.code_bytes(shape_.mxfp4())}, &args.packed));
+    if (shape_.mxfp4())
+      SLUICE_TRY(memory_.tensor(DType::kU8, {matrices(), shape.scale_bytes()}, &args.packed_scales));
     const auto ready = make_ready<PackExperts>(memory_, problem);
     if (!ready.ok()) return ready.status();
     SLUICE_TRY(ready.value()->plan.run(args, ready.value()->workspace, memory_.stream()));
-    (gated ? out->up : out->down) = args.packed;
-    (gated ? out->up_scale : out->down_scale) = args.packed_scales;
+    (up ? out->up : out->down) = args.packed;
+    (up ? out->up_scale : out->down_scale) = args.packed_scales;
   }
   return memory_.device().wait(memory_.stream());
 }
 
 Status Experts::make(const Peers& peers, std::vector<std::string>* complaints) {
-  const int64_t e = shape_.experts, h = shape_.hidden, i = shape_.intermediate;
-  SLUICE_TRY(memory_.tensor(DType::kU8, {e, 2 * i, h / 2}, &up_rows_));
-  SLUICE_TRY(memory_.tensor(DType::kU8, {e, 2 * i, h / 32}, &up_scales_));
-  SLUICE_TRY(memory_.tensor(DType::kU8, {e, h, i / 2}, &down_rows_));
-  SLUICE_TRY(memory_.tensor(DType::kU8, {e, h, i / 32}, &down_scales_));
-  if (shape_.gpt_oss) {
-    SLUICE_TRY(memory_.random(DType::kBF16, {e, 2 * i}, 0.05, &up_bias_));
+  const int64_t e = matrices(), h = shape_.hidden, i = shape_.intermediate, rows = shape_.up_rows();
+  if (shape_.mxfp4()) {
+    SLUICE_TRY(memory_.tensor(DType::kU8, {e, rows, h / 2}, &up_rows_));
+    SLUICE_TRY(memory_.tensor(DType::kU8, {e, rows, h / 32}, &up_scales_));
+    SLUICE_TRY(memory_.tensor(DType::kU8, {e, h, i / 2}, &down_rows_));
+    SLUICE_TRY(memory_.tensor(DType::kU8, {e, h, i / 32}, &down_scales_));
+  } else {
+    SLUICE_TRY(memory_.tensor(DType::kBF16, {e, rows, h}, &up_rows_));
+    SLUICE_TRY(memory_.tensor(DType::kBF16, {e, h, i}, &down_rows_));
+  }
+  if (shape_.biases) {
+    SLUICE_TRY(memory_.random(DType::kBF16, {e, rows}, 0.05, &up_bias_));
     SLUICE_TRY(memory_.random(DType::kBF16, {e, h}, 0.05, &down_bias_));
   }
   const int64_t sets = sets_of(shape_);
   sets_.resize(static_cast<size_t>(sets));
   const sluice_peer_layer problem = shape_.peer_problem(1);
   for (const sluice_layer_peer* peer : peers.layers()) {
+    if (!shape_.mxfp4()) break;  // all that their interface has
     if (const char* why = peer->supports(&problem)) {
       complaints->push_back(std::string(shape_.model) + ": " + peer->name + " left out: " + why);
     } else {
@@ -220,10 +202,9 @@ Status Experts::make(const Peers& peers, std::vector<std::string>* complaints) {
   return {};
 }
 
-Result<std::string> Experts::check(const Tensor& x, const Tensor& ids, const Tensor& weights, const Tensor& y,
-                                   double share) {
+Result<std::string> Experts::check(const Answer& answer, double share) {
   constexpr int64_t kSamples = 3;
-  const int64_t tokens = x.shape[0];
+  const int64_t tokens = answer.x.shape[0], slots = shape_.top_k + answer.shared;
   const int32_t rows[kSamples] = {0, static_cast<int32_t>(tokens / 2), static_cast<int32_t>(tokens - 1)};
   Memory memory(memory_.device());
   Tensor sampled;
@@ -231,14 +212,15 @@ Result<std::string> Experts::check(const Tensor& x, const Tensor& ids, const Ten
   SLUICE_TRY(memory.tensor(DType::kI32, {kSamples}, &sampled));
   SLUICE_TRY(upload(memory, rows, sizeof rows, sampled));
   const auto samples = static_cast<size_t>(kSamples), hidden = static_cast<size_t>(shape_.hidden);
-  SLUICE_TRY(
-      memory.bytes(samples * static_cast<size_t>(shape_.top_k * shape_.intermediate) * sizeof(double), &h));
+  SLUICE_TRY(memory.bytes(samples * static_cast<size_t>(slots * shape_.intermediate) * sizeof(double), &h));
   SLUICE_TRY(memory.bytes(samples * hidden * sizeof(double), &wanted));
   ReferenceArgs args;
-  args.x = x.data;
-  args.ids = ids.as<const int32_t>();
+  args.x = answer.x.data;
+  args.ids = answer.ids.as<const int32_t>();
   args.sampled = sampled.as<const int32_t>();
-  args.weights = weights.as<const float>();
+  args.weights = answer.weights.as<const float>();
+  args.slots = answer.ids.shape[1];
+  args.shared = answer.shared;
   args.experts = raw();
   args.h = static_cast<double*>(h);
   args.y = static_cast<double*>(wanted);
@@ -248,7 +230,7 @@ Result<std::string> Experts::check(const Tensor& x, const Tensor& ids, const Ten
   SLUICE_TRY(memory.device().wait(memory.stream()));
   for (size_t s = 0; s < samples; ++s) {
     HostTensor got;
-    SLUICE_TRY(to_host(memory.device(), row_of(y, rows[s]), &got));
+    SLUICE_TRY(to_host(memory.device(), row_of(answer.y, rows[s]), &got));
     double off = 0, all = 0;
     for (size_t c = 0; c < hidden; ++c) {
       const double w = want[s * hidden + c], d = number_at(got, c) - w;

@@ -1,8 +1,9 @@
-// The experts of an MoE layer with MXFP4 weights: shapes, weights, routing, and what the layer's output should be.
+// The experts of an MoE layer with MXFP4 or bf16 weights: shapes, weights, routing, and what the layer's output should be.
 #pragma once
 #include <string>
 #include <vector>
 
+#include "cuda/layer.h"
 #include "cuda/memory.h"
 #include "cuda/peers.h"
 #include "ops/expert_gemm.h"
@@ -12,31 +13,51 @@ namespace sluice::bench {
 
 struct ExpertShape {
   const char* model;
-  int64_t experts, top_k, hidden, intermediate;
-  bool gpt_oss;  // biases, interleaved gate and up, its activation; else DeepSeek V4's
-  double alpha() const { return gpt_oss ? 1.702 : 1; }
-  double beta() const { return gpt_oss ? 1 : 0; }
-  double limit() const { return gpt_oss ? 7 : 10; }
+  int64_t top_k, hidden, intermediate;
+  DType w;  // e2m1 or bf16
+  Activation act;
+  double alpha = 1, beta = 0, limit = 0;
+  GateOrder order = GateOrder::kGateFirst;
+  bool biases = false;  // of both matrices, and of the gate
+  // From logits on. Its experts are those that tokens choose from; with scope kRange only a part of them is here, and the
+  // others contribute nothing.
+  RouteTopk::Problem route = {};
+  // Experts of the same size that every token passes through, 0 or 1; then there is a draft_step.
+  int64_t shared = 0;
+
+  bool mxfp4() const { return w == DType::kE2M1; }
+  bool partial() const { return route.scope == ExpertScope::kRange; }
+  int64_t experts() const { return partial() ? route.expert_count : route.experts; }  // that are here
   // Of one expert, without padding.
-  int64_t weights() const { return 3 * hidden * intermediate; }
-  int64_t weight_bytes() const { return weights() / 2 + weights() / 32; }
+  int64_t weights() const { return (is_gated(act) ? 3 : 2) * hidden * intermediate; }
+  int64_t weight_bytes() const { return mxfp4() ? weights() / 2 + weights() / 32 : 2 * weights(); }
+  // Rows of the experts' first matrix, for one expert.
+  int64_t up_rows() const { return (is_gated(act) ? 2 : 1) * intermediate; }
   ExpertGemm::Problem up(int64_t tokens) const;
   ExpertGemm::Problem down(int64_t tokens) const;  // f32 up to 64 tokens, bf16 beyond
   sluice_peer_layer peer_problem(int64_t tokens) const;
+  LayerShape front() const;  // router and routing of the same model
+  // The same GEMMs with the shared expert as one more of each token's experts, behind the others.
+  ExpertShape with_shared_slot() const;
 };
-std::vector<ExpertShape> expert_shapes();
+std::vector<ExpertShape> mxfp4_shapes();
+std::vector<ExpertShape> bf16_shapes();
 
 // How tokens choose experts.
 enum class Spread : uint8_t { kUniform, kZipf };
 constexpr const char* word_of(Spread s) { return s == Spread::kUniform ? "uniform" : "zipf"; }
 
 // Ids without repetition and weights that add up to 1, several times over. The first n tokens of a draw serve runs of n.
-// Zipf: an expert's chance goes down with the inverse of its rank; ranks differ from draw to draw.
+// Zipf: an expert's chance goes down with the inverse of its rank; ranks differ from draw to draw. An expert of another part
+// of the model has the id -1.
 struct Draw {
   Tensor ids, weights;  // [tokens, top_k] on the GPU
   std::vector<int32_t> on_host = {};
-  // Experts that the first `tokens` tokens reach.
-  int64_t active(int64_t tokens, int64_t top_k, int64_t experts) const;
+  // What the first `pairs` ids reach: experts that are here, and how often.
+  struct Reach {
+    int64_t experts, rows;
+  };
+  Reach reach(int64_t pairs) const;
 };
 Status make_draws(Memory& memory, const ExpertShape& shape, Spread spread, int64_t tokens, int64_t count,
                   std::vector<Draw>* out);
@@ -68,13 +89,20 @@ class Experts {
   const std::vector<PackedByPeer>& peers() const { return peers_; }
   int64_t sets() const { return static_cast<int64_t>(sets_.size()); }
 
-  // Holds rows of y [tokens, hidden or more], computed with the weights of set 0, against the layer in double precision:
-  // three tokens, all columns. Empty, or what is wrong: a token whose difference, as the root of its mean square, passes
-  // `share` of that of the reference.
-  Result<std::string> check(const Tensor& x, const Tensor& ids, const Tensor& weights, const Tensor& y,
-                            double share);
+  // Of a matrix of set(): the shared expert, which lies behind those that tokens choose.
+  Tensor shared(const Tensor& packed) const;
+
+  // What a layer got and gave, with the weights of set 0: ids [tokens, top_k or more], y [tokens, hidden or more].
+  struct Answer {
+    Tensor x, ids, weights, y;
+    int64_t shared = 0;  // experts of every token, beside those of ids and weights
+  };
+  // Holds rows of y against the layer in double precision: three tokens, all columns. Empty, or what is wrong: a token whose
+  // difference, as the root of its mean square, passes `share` of that of the reference.
+  Result<std::string> check(const Answer& answer, double share);
 
  private:
+  int64_t matrices() const { return shape_.experts() + shape_.shared; }
   Status fill(int64_t set);
   Status pack(PackedExperts* out);
   sluice_peer_experts raw() const;
@@ -88,11 +116,14 @@ class Experts {
 };
 
 // The layer of `count` tokens in double precision, from weights as a checkpoint has them (experts_reference.cu).
-// sampled i32[count] on the GPU are rows of x, ids and weights; h f64[count, top_k, intermediate], y f64[count, hidden].
+// sampled i32[count] on the GPU are rows of x, ids and weights, of which the first top_k of `slots` columns count; then come
+// `shared` experts behind those of the shape, with the weight 1. h f64[count, top_k + shared, intermediate], y f64[count, hidden].
+// experts.up and experts.down are bf16 where the shape says so, without scales.
 struct ReferenceArgs {
   const void* x = nullptr;
   const int32_t *ids = nullptr, *sampled = nullptr;
   const float* weights = nullptr;
+  int64_t slots = 0, shared = 0;
   sluice_peer_experts experts = {};
   double *h = nullptr, *y = nullptr;
 };

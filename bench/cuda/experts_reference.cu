@@ -1,6 +1,9 @@
 // The layer in double precision, one warp a number, straight from the formula.
 #include <cuda_bf16.h>
 
+#include <cmath>
+#include <string>
+
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/dependent.cuh"
 #include "cuda/experts.h"
@@ -16,44 +19,67 @@ __device__ double value_of(uint32_t code) {
   return code & 8 ? -size : size;
 }
 
+// A row of a matrix of one expert: bf16, or codes with scales.
+struct RowOf {
+  const uint8_t *codes, *scales;
+  const __nv_bfloat16* numbers;
+  __device__ double at(int64_t k) const {
+    if (numbers) return __bfloat162float(numbers[k]);
+    const uint32_t pair = codes[k / 2];
+    return ldexp(value_of(k % 2 ? pair >> 4 : pair & 15), static_cast<int>(scales[k / 32]) - 127);
+  }
+};
+__device__ RowOf row_of(const uint8_t* matrix, const uint8_t* scales, int64_t row, int64_t width) {
+  if (scales) return {matrix + row * (width / 2), scales + row * (width / 32), nullptr};
+  return {nullptr, nullptr, reinterpret_cast<const __nv_bfloat16*>(matrix) + row * width};
+}
+
 // Sum over k of row[k] * x(k); the whole warp has it.
 template <class X>
-__device__ double dot(const uint8_t* row, const uint8_t* scales, int64_t width, X x) {
+__device__ double dot(const RowOf& row, int64_t width, X x) {
   double sum = 0;
-  for (int64_t k = 2 * (threadIdx.x % 32); k < width; k += 64) {
-    const double scale = ldexp(1.0, static_cast<int>(scales[k / 32]) - 127);
-    const uint32_t pair = row[k / 2];
-    sum += scale * (value_of(pair & 15) * x(k) + value_of(pair >> 4) * x(k + 1));
-  }
+  for (int64_t k = threadIdx.x % 32; k < width; k += 32) sum += row.at(k) * x(k);
   for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
   return sum;
 }
 
 struct Sizes {
-  int64_t top_k, hidden, intermediate;
+  int64_t experts, top_k, slots, hidden, intermediate;  // slots: of a token, shared experts included
   double alpha, beta, limit;
-  bool interleaved;
+  bool gated, interleaved;  // not gated: relu2; gated: swiglu, clamped where there is a limit
 };
+
+// The expert of a slot: its own, or a shared one behind all of them.
+__device__ int64_t expert_of(const ReferenceArgs& a, const Sizes& s, int64_t token, int64_t slot) {
+  return slot < s.top_k ? a.ids[token * a.slots + slot] : s.experts + slot - s.top_k;
+}
 
 // Grid (features, pairs of token and slot).
 __global__ void hidden(ReferenceArgs a, Sizes s) {
   cuda::tile::wait_for_previous();
   const int64_t i = blockIdx.x * int64_t{kWarps} + threadIdx.x / 32, pair = blockIdx.y;
   if (i >= s.intermediate) return;
-  const int64_t token = a.sampled[pair / s.top_k], e = a.ids[token * s.top_k + pair % s.top_k];
+  const int64_t token = a.sampled[pair / s.slots], e = expert_of(a, s, token, pair % s.slots);
+  if (e < 0) return;
   const auto* x = static_cast<const __nv_bfloat16*>(a.x) + token * s.hidden;
-  double z[2];
-  for (int up = 0; up < 2; ++up) {
-    const int64_t of_expert = s.interleaved ? 2 * i + up : i + up * s.intermediate;
-    const int64_t row = e * 2 * s.intermediate + of_expert;
-    z[up] = dot(a.experts.up + row * (s.hidden / 2), a.experts.up_scale + row * (s.hidden / 32), s.hidden,
+  double z[2] = {0, 0};
+  for (int up = 0; up < (s.gated ? 2 : 1); ++up) {
+    const int64_t of_expert = !s.gated ? i : s.interleaved ? 2 * i + up : i + up * s.intermediate;
+    const int64_t row = e * (s.gated ? 2 : 1) * s.intermediate + of_expert;
+    z[up] = dot(row_of(a.experts.up, a.experts.up_scale, row, s.hidden), s.hidden,
                 [x](int64_t k) { return static_cast<double>(__bfloat162float(x[k])); });
     if (a.experts.up_bias)
       z[up] += __bfloat162float(static_cast<const __nv_bfloat16*>(a.experts.up_bias)[row]);
   }
-  const double gate = fmin(z[0], s.limit), up = fmax(fmin(z[1], s.limit), -s.limit);
-  if (threadIdx.x % 32 == 0)
-    a.h[pair * s.intermediate + i] = gate / (1 + exp(-s.alpha * gate)) * (up + s.beta);
+  double out = 0;
+  if (!s.gated) {
+    const double positive = z[0] > 0 ? z[0] : 0;
+    out = positive * positive;
+  } else {
+    const double gate = fmin(z[0], s.limit), up = fmax(fmin(z[1], s.limit), -s.limit);
+    out = gate / (1 + exp(-s.alpha * gate)) * (up + s.beta);
+  }
+  if (threadIdx.x % 32 == 0) a.h[pair * s.intermediate + i] = out;
 }
 
 // Grid (columns, tokens).
@@ -63,15 +89,16 @@ __global__ void output(ReferenceArgs a, Sizes s) {
   if (c >= s.hidden) return;
   const int64_t token = a.sampled[sample];
   double y = 0;
-  for (int64_t k = 0; k < s.top_k; ++k) {
-    const int64_t row = a.ids[token * s.top_k + k] * s.hidden + c;
-    const double* h = a.h + (sample * s.top_k + k) * s.intermediate;
-    double g =
-        dot(a.experts.down + row * (s.intermediate / 2), a.experts.down_scale + row * (s.intermediate / 32),
-            s.intermediate, [h](int64_t i) { return h[i]; });
+  for (int64_t k = 0; k < s.slots; ++k) {
+    const int64_t e = expert_of(a, s, token, k);
+    if (e < 0) continue;
+    const int64_t row = e * s.hidden + c;
+    const double* h = a.h + (sample * s.slots + k) * s.intermediate;
+    double g = dot(row_of(a.experts.down, a.experts.down_scale, row, s.intermediate), s.intermediate,
+                   [h](int64_t i) { return h[i]; });
     if (a.experts.down_bias)
       g += __bfloat162float(static_cast<const __nv_bfloat16*>(a.experts.down_bias)[row]);
-    y += a.weights[token * s.top_k + k] * g;
+    y += k < s.top_k ? a.weights[token * a.slots + k] * g : g;
   }
   if (threadIdx.x % 32 == 0) a.y[sample * s.hidden + c] = y;
 }
@@ -81,9 +108,22 @@ unsigned blocks(int64_t warps) { return static_cast<unsigned>((warps + kWarps - 
 }  // namespace
 
 Status reference_layer(const ExpertShape& shape, const ReferenceArgs& args, int64_t count, Stream stream) {
-  const Sizes sizes{shape.top_k,  shape.hidden,  shape.intermediate, shape.alpha(),
-                    shape.beta(), shape.limit(), shape.gpt_oss};
-  const auto tokens = static_cast<unsigned>(count), pairs = static_cast<unsigned>(count * shape.top_k);
+  if (shape.act != Activation::kSwiGlu && shape.act != Activation::kSwiGluClamped &&
+      shape.act != Activation::kRelu2)
+    return unsupported(std::string("bench.reference: wanted swiglu, swiglu_clamped or relu2, found ") +
+                       std::string(word(shape.act)));
+  const bool clamped = shape.act == Activation::kSwiGluClamped;
+  const Sizes sizes{shape.experts(),
+                    shape.top_k,
+                    shape.top_k + args.shared,
+                    shape.hidden,
+                    shape.intermediate,
+                    shape.alpha,
+                    shape.beta,
+                    clamped ? shape.limit : HUGE_VAL,
+                    is_gated(shape.act),
+                    shape.order == GateOrder::kInterleaved};
+  const auto tokens = static_cast<unsigned>(count), pairs = static_cast<unsigned>(count * sizes.slots);
   SLUICE_TRY(cuda::launch("bench.reference_hidden", hidden,
                           {.grid = {blocks(shape.intermediate), pairs, 1}, .block = {32 * kWarps, 1, 1}},
                           stream, args, sizes));

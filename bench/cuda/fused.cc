@@ -28,7 +28,7 @@ Status Bench::fused() {
     share(left--);
     Gate gate(device_, shape.gate, options_.cold_bytes);
     SLUICE_TRY(gate.make(tokens_max()));
-    for (const int64_t tokens : options_.tokens) {
+    for (const int64_t tokens : this->tokens()) {
       if (tokens > kTokensMost || over(shape.gate.model(), tokens)) continue;
       Layer layer(gate, shape, tokens);
       SLUICE_TRY(layer.make());

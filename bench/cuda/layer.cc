@@ -48,7 +48,11 @@ Status Layer::make() {
   SLUICE_TRY(memory_.random(DType::kBF16, {norm_.hidden}, 1, &norm_weight_));
   SLUICE_TRY(memory_.several(DType::kBF16, {norm_.tokens, norm_.hidden}, kTurns, &h_));
   routes_.resize(kTurns);
-  for (RouteGroup::Args& args : routes_) SLUICE_TRY(make_tensors(memory_, route_group_, &args));
+  for (RouteGroup::Args& args : routes_) {
+    SLUICE_TRY(make_tensors(memory_, route_group_, &args));
+    // Far less than a score: it moves choices, but tokens differ in them.
+    if (args.bias.present()) SLUICE_TRY(memory_.fill(args.bias, 0.01));
+  }
   return {};
 }
 

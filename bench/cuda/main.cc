@@ -19,23 +19,25 @@ namespace fs = std::filesystem;
 
 constexpr const char* kUsage = R"(usage: sluice_bench_cuda [OPTIONS]
 
-  --suite LIST      of router, routing, chain, mxfp4, parted by commas; all of them if it is not given. Rows of chain
-                    stand in routing.csv
+  --suite LIST      of router, routing, chain, mxfp4, bf16, parted by commas; all of them if it is not given. Rows of
+                    chain stand in routing.csv
   --models LIST     only these, as rows name them: 2880x128,256x8-deepseek_v3,gpt-oss-120b
-  --tokens LIST     counts from 1 to 16384; 18 of them from 1 to 16384 if it is not given. mxfp4 takes powers of two
+  --tokens LIST     counts from 1 to 16384; if it is not given, powers of two, and a few more where a suite has them
   --peers DIR       a folder of peer_*.so: see bench/peers/peer.h
-  --out DIR         gets router.csv, routing.csv, mxfp4.csv, the same with _candidates (each kernel of ours, forced), and
-                    mxfp4_power.csv: power and clock beside the rows of mxfp4.csv
+  --out DIR         gets router.csv, routing.csv, mxfp4.csv, bf16.csv; router and routing also with _candidates (each
+                    kernel of ours, forced), mxfp4 and bf16 with _power: power and clock beside their rows
   --quick           11 replays in place of 21, weights that are twice the L2 cache in place of three times, no candidates
   --replays N       5 or more
   --seconds N       of each suite; every shape gets its share of what is left. What does not fit is skipped, and named
-  --draws DIR       gets how tokens chose experts in mxfp4, for peers of another process: MODEL_ROUTING.i32, ids of 8 draws
-  --pace LIST       of burst, sustained, for mxfp4; both of them if it is not given. Bursts: at most 5 ms of work, then
-                    10 ms of rest. Sustained: 300 ms without rest, the second half timed
+  --draws DIR       gets how tokens chose experts in mxfp4 and bf16, for peers of another process: MODEL_ROUTING.i32,
+                    ids of 8 draws, -1 for an expert that is not here
+  --routing LIST    of uniform, zipf, for mxfp4 and bf16; both of them if it is not given
+  --pace LIST       of burst, sustained, for mxfp4 and bf16; both of them if it is not given. Bursts: at most 5 ms of
+                    work, then 10 ms of rest. Sustained: 300 ms without rest, the second half timed
 )";
 
 struct Options {
-  std::vector<std::string> suites = {"router", "routing", "chain", "mxfp4"};
+  std::vector<std::string> suites = {"router", "routing", "chain", "mxfp4", "bf16"};
   Bench::Options bench;
   fs::path peers, out = ".";
 };
@@ -72,6 +74,16 @@ Status parse_pace(const std::string& list, Pace* out) {
   return out->burst || out->sustained ? Status{} : invalid("--pace: wanted burst or sustained, found none");
 }
 
+Status parse_routing(const std::string& list, std::vector<Spread>* out) {
+  out->clear();
+  for (const std::string& word : split(list)) {
+    if (word != "uniform" && word != "zipf")
+      return invalid("--routing: wanted uniform or zipf, found '" + word + "'");
+    out->push_back(word == "zipf" ? Spread::kZipf : Spread::kUniform);
+  }
+  return out->empty() ? invalid("--routing: wanted uniform or zipf, found none") : Status{};
+}
+
 Result<Options> parse(int argc, char** argv) {
   Options o;
   for (int i = 1; i < argc; ++i) {
@@ -83,19 +95,19 @@ Result<Options> parse(int argc, char** argv) {
       continue;
     }
     const char* const known[] = {"--suite",   "--models",  "--tokens", "--peers", "--out",
-                                 "--replays", "--seconds", "--pace",   "--draws"};
+                                 "--replays", "--seconds", "--pace",   "--draws", "--routing"};
     if (std::find(std::begin(known), std::end(known), word) == std::end(known))
       return invalid(
           "wanted one of --suite, --models, --tokens, --peers, --out, --quick, --replays, --seconds, --pace, "
-          "found '" +
+          "--routing, --draws, found '" +
           word + "'");
     if (++i == argc) return invalid(word + ": wanted a value, found none");
     const std::string value = argv[i];
     if (word == "--suite") {
       o.suites = split(value);
       for (const std::string& s : o.suites)
-        if (s != "router" && s != "routing" && s != "chain" && s != "mxfp4")
-          return invalid("--suite: wanted router, routing, chain or mxfp4, found '" + s + "'");
+        if (s != "router" && s != "routing" && s != "chain" && s != "mxfp4" && s != "bf16")
+          return invalid("--suite: wanted router, routing, chain, mxfp4 or bf16, found '" + s + "'");
     } else if (word == "--models") {
       o.bench.models = split(value);
     } else if (word == "--tokens") {
@@ -110,6 +122,8 @@ Result<Options> parse(int argc, char** argv) {
       o.bench.seconds = static_cast<double>(n);
     } else if (word == "--draws") {
       o.bench.draws = value;
+    } else if (word == "--routing") {
+      SLUICE_TRY(parse_routing(value, &o.bench.spreads));
     } else if (word == "--pace") {
       SLUICE_TRY(parse_pace(value, &o.bench.pace));
     } else {
@@ -225,8 +239,10 @@ Status run(const Options& o) {
       SLUICE_TRY(bench.routing());
     } else if (suite == "chain") {
       SLUICE_TRY(bench.chain());
-    } else {
+    } else if (suite == "mxfp4") {
       SLUICE_TRY(bench.mxfp4());
+    } else {
+      SLUICE_TRY(bench.bf16());
     }
     SLUICE_TRY(bench.finish());
   }

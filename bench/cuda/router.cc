@@ -65,7 +65,7 @@ Status Bench::router() {
     share(kFused + left--);
     Gate gate(device_, shape, options_.cold_bytes);
     SLUICE_TRY(gate.make(tokens_max()));
-    for (const int64_t tokens : options_.tokens) {
+    for (const int64_t tokens : this->tokens()) {
       if (tokens > shape.tokens_most || over(shape.model(), tokens)) continue;
       for (const bool dependent : {false, true}) {
         const RouterGemm::Problem problem = shape.problem(tokens);

@@ -108,7 +108,7 @@ Status Bench::routing() {
   for (const Shape& shape : kShapes) {
     if (!wants(shape.model)) continue;
     share(left--);
-    for (const int64_t tokens : options_.tokens) {
+    for (const int64_t tokens : this->tokens()) {
       if (over(shape.model, tokens)) continue;
       const RouteGroup::Problem problem{.route = RouteTopk::at_tokens(shape.route, tokens),
                                         .tile_rows = kTileRows};

@@ -12,8 +12,14 @@ bool Bench::wants(const std::string& model) const {
   return models.empty() || std::find(models.begin(), models.end(), model) != models.end();
 }
 
+std::vector<int64_t> Bench::tokens() const {
+  if (!options_.tokens.empty()) return options_.tokens;
+  return {1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384};
+}
+
 int64_t Bench::tokens_max() const {
-  return *std::max_element(options_.tokens.begin(), options_.tokens.end());
+  const std::vector<int64_t> all = tokens();
+  return *std::max_element(all.begin(), all.end());
 }
 
 void Bench::start(std::string suite) {

@@ -20,14 +20,15 @@ class Bench {
  public:
   struct Options {
     std::vector<std::string> models;  // only these; empty: all
-    std::vector<int64_t> tokens = {1,   2,   4,   8,   16,   32,   64,   96,   128,
-                                   192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384};
+    std::vector<int64_t> tokens;      // empty: those of the suite
     int replays = 21;
     bool candidates = true;  // also each kernel of ours, forced
     int64_t cold_bytes = kColdBytes;
-    double seconds = 0;           // of a suite; 0: as long as it takes
-    Pace pace = {};               // of mxfp4
-    std::filesystem::path draws;  // a folder that gets how tokens chose experts in mxfp4; empty: none does
+    double seconds = 0;  // of a suite; 0: as long as it takes
+    // Of mxfp4 and bf16.
+    Pace pace = {};
+    std::vector<Spread> spreads = {Spread::kUniform, Spread::kZipf};
+    std::filesystem::path draws;  // a folder that gets how tokens chose experts; empty: none does
   };
   // `report` gets the outcomes of a contest and the complaints, as soon as they are there.
   using Report = std::function<Status(const std::vector<Outcome>&, const std::vector<std::string>&)>;
@@ -42,6 +43,7 @@ class Bench {
   Status routing();  // route_group
   Status chain();
   Status mxfp4();  // expert_gemms, moe_layer, moe_block; read, dense_8192
+  Status bf16();   // the same, and draft_step
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -53,10 +55,17 @@ class Bench {
   int64_t launches_for(int64_t weight_bytes, double bytes, double flops) const;
   Status hold_paced(const Contest& contest, std::vector<std::string> complaints);
   Status card();
+  // All of `all` that are wanted, at powers of two and `more_counts` of tokens.
+  Status experts(const std::vector<ExpertShape>& all, const std::vector<int64_t>& more_counts);
+  Status experts_of(const ExpertShape& shape, const std::vector<int64_t>& order);
   Status layers(Experts& experts, const std::vector<Tensor>& x, const std::vector<Draw>& draws, Spread spread,
                 int64_t tokens);
-  Status block(Experts& experts, Gate& gate, const LayerShape& shape, int64_t tokens);
+  Status block(Experts& experts, Gate& gate, int64_t tokens);
+  Status draft(Experts& experts, Gate& gate, int64_t tokens);
+  // Reports what could not be made; a fault stays one.
+  Status leave_out(const ExpertShape& shape, const char* op, const Status& why) const;
   bool wants(const std::string& model) const;
+  std::vector<int64_t> tokens() const;  // of router, routing and chain
   int64_t tokens_max() const;
   // Measures and reports; `complaints` are those of making the contest.
   Status hold(Contest contest, std::vector<std::string> complaints) const;
@@ -65,7 +74,7 @@ class Bench {
   const Peers& peers_;
   Options options_;
   Report report_;
-  std::optional<Power> power_;  // while mxfp4 runs
+  std::optional<Power> power_;  // while mxfp4 or bf16 runs
   std::string suite_;
   Clock::time_point end_ = {}, part_end_ = {};
   std::map<std::string, std::string> skipped_;  // token counts, by model

@@ -3,11 +3,8 @@
 usage: python3 triton_kernels_layer.py --csv mxfp4.csv --draws DIR [--package DIR] [--tokens LIST] [--models LIST]
                                        [--seconds N]
 
-Wants torch and triton on the GPU's machine, and triton_kernels in --package (a folder that holds triton_kernels/) or
-installed. --draws is the folder that sluice_bench_cuda --draws wrote: the same experts are chosen here, so rows of the same
-model, tokens and note mean the same work; their bytes and flops are taken from the CSV. The method is that of
-bench/cuda/contest.cc: recorded graphs over three sets of weights and eight draws, bursts of at most 5 ms behind 10 ms of
-rest, and 300 ms without rest, its second half timed. Every problem is held to double precision before it is timed.
+Wants torch and triton on the GPU's machine, layer_bench.py beside this file, and triton_kernels in --package (a folder that
+holds triton_kernels/) or installed. How it measures stands in layer_bench.py.
 
 The layer is the one that its authors' model and vLLM run: top-k with softmax from logits (so `moe_layer` has a router's last
 step more than those of others), metadata, GEMM with SwiGLU, GEMM with router weights, sum over a token's experts
@@ -15,24 +12,16 @@ step more than those of others), metadata, GEMM with SwiGLU, GEMM with router we
 `expert_gemms` is both GEMMs, metadata ready.
 """
 
-import argparse
-import csv
-import os
-import statistics
 import sys
-import time
 
-import numpy
 import torch
 import triton
 import triton.language as tl
 
-MODELS = {"gpt-oss-120b": 128, "gpt-oss-20b": 32}
-HIDDEN = INNER = 2880
-TOP_K, ALPHA, LIMIT = 4, 1.702, 7.0
-SETS, DRAWS = 3, 8
-BURST_MS, PAUSE_MS, SUSTAINED_MS = 5.0, 10.0, 300.0
-SHARE = 2.0**-6  # of a token's size, as for other peers
+from layer_bench import DRAWS, MODELS, SETS, Csv, measure, options_of, random_experts, run_all, wrong_token
+
+GPT_OSS = [name for name, model in MODELS.items() if model.gpt_oss]
+TOP_K, HIDDEN = 4, 2880
 
 
 @triton.jit
@@ -80,7 +69,7 @@ class Peer:
         self.matmul, self.tensor, self.layout = matmul, tensor, layout
         self.topk = topk
         self.swiglu = matmul.FusedActivation(
-            FnSpecs("swiglu", swiglu_fn, ("alpha", "limit"), reduction_n=2), (ALPHA, LIMIT)
+            FnSpecs("swiglu", swiglu_fn, ("alpha", "limit"), reduction_n=2), (MODELS[GPT_OSS[0]].alpha, MODELS[GPT_OSS[0]].limit)
         )
         try:
             of_package = "tokenspeed-triton-kernels " + version("tokenspeed-triton-kernels")
@@ -125,44 +114,6 @@ class Peer:
         return y
 
 
-def random_experts(experts, seed):
-    """One set of weights as a checkpoint has it."""
-    make = torch.Generator(device="cuda").manual_seed(seed)
-
-    def codes(n, k):
-        return torch.randint(0, 256, (experts, n, k // 2), dtype=torch.uint8, device="cuda", generator=make)
-
-    def scales(n, k):
-        return torch.randint(120, 123, (experts, n, k // 32), dtype=torch.uint8, device="cuda", generator=make)
-
-    def bias(n):
-        return 0.05 * torch.randn((experts, n), device="cuda", generator=make)
-
-    return {
-        "up": codes(2 * INNER, HIDDEN), "up_scale": scales(2 * INNER, HIDDEN), "up_bias": bias(2 * INNER),
-        "down": codes(HIDDEN, INNER), "down_scale": scales(HIDDEN, INNER), "down_bias": bias(HIDDEN),
-    }
-
-
-def decoded(codes, scales):
-    """f64[N, K] of one expert."""
-    values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64, device="cuda")
-    values = torch.cat([values, -values])
-    w = torch.stack([values[(codes & 15).long()], values[(codes >> 4).long()]], -1).flatten(-2)
-    return w * torch.exp2(scales.double() - 127).repeat_interleave(32, -1)
-
-
-def reference(raw, x, ids, weights):
-    """One token, in double precision."""
-    y = torch.zeros(HIDDEN, dtype=torch.float64, device="cuda")
-    for e, weight in zip(ids.tolist(), weights.tolist()):
-        z = decoded(raw["up"][e], raw["up_scale"][e]) @ x.double() + raw["up_bias"][e].double()
-        gate, up = z[0::2].clamp(max=LIMIT), z[1::2].clamp(-LIMIT, LIMIT)
-        h = gate * torch.sigmoid(ALPHA * gate) * (up + 1)
-        y += weight * (decoded(raw["down"][e], raw["down_scale"][e]) @ h + raw["down_bias"][e].double())
-    return y
-
-
 def logits_of(ids, experts, seed):
     """Logits whose top experts are `ids`."""
     make = torch.Generator(device="cuda").manual_seed(seed)
@@ -171,145 +122,41 @@ def logits_of(ids, experts, seed):
     return out.scatter_(1, ids.long(), chosen).to(torch.bfloat16)
 
 
-def replay_ms(graph):
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda._sleep(100_000)  # hides the host's part
-    start.record()
-    graph.replay()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end)
-
-
-def record(run, count):
-    for i in range(2):
-        run(i)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for i in range(count):
-            run(i)
-    return graph
-
-
-def quantiles(us):
-    us = sorted(us)
-    at = lambda share: us[round(share * (len(us) - 1))]
-    return statistics.median_low(us), at(0.1), at(0.9)
-
-
-def measure(run, replays):
-    """(median, p10, p90) of one run in microseconds, by pace; None where one run is longer than a burst."""
-    graph = record(run, 3)
-    replay_ms(graph)
-    count = int(min(96, max(1, 0.9 * BURST_MS * 3 / replay_ms(graph))))
-    graph = record(run, count)
-    replay_ms(graph)
-    burst = []
-    for _ in range(replays):
-        time.sleep(PAUSE_MS / 1000)
-        burst.append(1000 * replay_ms(graph) / count)
-    one = statistics.median(burst) * count / 1000
-    repeats = max(8, int(SUSTAINED_MS / one) + 1)
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
-    marks[0].record()
-    for mark in marks[1:]:
-        graph.replay()
-        mark.record()
-    torch.cuda.synchronize()
-    half = range(repeats // 2, repeats)
-    sustained = [1000 * marks[i].elapsed_time(marks[i + 1]) / count for i in half]
-    return {"burst": quantiles(burst) if one <= BURST_MS else None, "sustained": quantiles(sustained)}
-
-
-class Csv:
-    def __init__(self, path):
-        self.path = path
-        with open(path, newline="") as file:
-            self.work = {(r["op"], r["model"], int(r["tokens"]), r["note"]): (r["bytes"], r["flops"])
-                         for r in csv.DictReader(file)}
-
-    def add(self, op, model, tokens, note, version, times):
-        work = self.work.get((op, model, tokens, note))
-        if work is None:
-            print(f"!! {op} {model} M={tokens} {note}: left out, the CSV has no such row")
-            return
-        median, p10, p90 = times
-        with open(self.path, "a") as file:
-            file.write(f"mxfp4,{op},{model},{tokens},triton-kernels,{version},{median:.4f},{p10:.4f},{p90:.4f},"
-                       f"{work[0]},{work[1]},{note}\n")
-        print(f"{op:14} {model:14} {tokens:6} {note:18} {median:9.2f} us", flush=True)
-
-
-def check(peer, raw, x, logits, experts):
-    """Empty, or what is wrong with three tokens."""
-    y = peer.sum(peer.gemms(x, experts, peer.group(logits)))
-    vals, ids = torch.topk(logits.float(), TOP_K, dim=1)
-    for t in {0, x.shape[0] // 2, x.shape[0] - 1}:
-        want = reference(raw, x[t], ids[t], torch.softmax(vals[t].double(), 0))
-        off = float((y[t].double() - want).norm() / want.norm())
-        if not off <= SHARE:
-            return f"token {t} is off by {off:.4f} of its size, wanted at most {SHARE}"
-    return ""
-
-
-def run_model(peer, table, model, options, end):
-    experts = MODELS[model]
-    sets, raw = [], None
-    for seed in reversed(range(SETS)):
-        raw = random_experts(experts, seed)  # in the end that of set 0
-        up, up_precision = peer.weights(raw["up"], raw["up_scale"])
-        down, down_precision = peer.weights(raw["down"], raw["down_scale"])
-        sets.insert(0, (up, up_precision, raw["up_bias"], down, down_precision, raw["down_bias"]))
-    for tokens in options.tokens:
-        for spread in ("uniform", "zipf"):
-            if time.monotonic() > end:
-                print(f"!! {model} M={tokens} {spread}: skipped, --seconds are over")
-                continue
-            path = os.path.join(options.draws, f"{model}_{spread}.i32")
-            ids = numpy.fromfile(path, dtype=numpy.int32).reshape(DRAWS, -1, TOP_K)[:, :tokens]
-            if ids.shape[1] < tokens:
-                print(f"!! {model} M={tokens} {spread}: left out, {path} has {ids.shape[1]} tokens")
-                continue
-            ids = torch.from_numpy(ids.copy()).cuda()
-            logits = [logits_of(ids[d], experts, d) for d in range(DRAWS)]
-            x = [torch.randn((tokens, HIDDEN), device="cuda").to(torch.bfloat16) for _ in range(3)]
-            wrong = check(peer, raw, x[0], logits[0], sets[0])
-            if wrong:
-                print(f"!! {model} M={tokens} {spread}: left out, wrong: {wrong}")
-                continue
-            groups = [peer.group(l) for l in logits]
-            runs = {
-                "expert_gemms": lambda i: peer.gemms(x[i % 3], sets[i % SETS], groups[i % DRAWS]),
-                "moe_layer": lambda i: peer.sum(
-                    peer.gemms(x[i % 3], sets[i % SETS], peer.group(logits[i % DRAWS]))),
-            }
-            for op, run in runs.items():
-                for pace, times in measure(run, options.replays).items():
-                    if times:
-                        table.add(op, model, tokens, f"{pace} {spread}", peer.version, times)
-
-
 def main():
-    counts = lambda words: [int(w) for w in words.split(",")]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--csv", required=True)
-    parser.add_argument("--draws", required=True)
-    parser.add_argument("--package")
-    parser.add_argument("--tokens", type=counts, default=[1, 64, 1024, 4096, 8, 256, 16, 2, 512, 32, 128, 2048, 4, 8192])
-    parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--replays", type=int, default=11)
-    parser.add_argument("--seconds", type=float, default=1e9)
-    options = parser.parse_args()
-    models = options.models.split(",")
-    for model in models:
-        if model not in MODELS:
-            parser.error(f"--models: wanted some of {', '.join(MODELS)}, found '{model}'")
-    end = time.monotonic() + options.seconds
-    peer, table = Peer(options.package), Csv(options.csv)
-    for i, model in enumerate(models):
-        now = time.monotonic()
-        run_model(peer, table, model, options, now + (end - now) / (len(models) - i))
+    options = options_of(__doc__, GPT_OSS).parse_args()
+    peer = Peer(options.package)
+    table = Csv(options.csv, "triton-kernels", peer.version)
+
+    def load(model):
+        sets, raw = [], None
+        for seed in reversed(range(SETS)):
+            raw = random_experts(model, seed)  # in the end that of set 0
+            up, up_precision = peer.weights(raw["up"], raw["up_scale"])
+            down, down_precision = peer.weights(raw["down"], raw["down_scale"])
+            sets.insert(0, (up, up_precision, raw["up_bias"], down, down_precision, raw["down_bias"]))
+        return sets, raw
+
+    def problem(loaded, model, tokens, spread, ids):
+        sets, raw = loaded
+        logits = [logits_of(ids[d], model.experts, d) for d in range(DRAWS)]
+        x = [torch.randn((tokens, HIDDEN), device="cuda").to(torch.bfloat16) for _ in range(3)]
+        vals, chosen = torch.topk(logits[0].float(), TOP_K, dim=1)
+        y = peer.sum(peer.gemms(x[0], sets[0], peer.group(logits[0])))
+        wrong = wrong_token(model, raw, x[0], chosen, torch.softmax(vals, 1), y)
+        if wrong:
+            print(f"!! {model.name} M={tokens} {spread}: left out, wrong: {wrong}")
+            return
+        groups = [peer.group(l) for l in logits]
+        runs = {
+            "expert_gemms": lambda i: peer.gemms(x[i % 3], sets[i % SETS], groups[i % DRAWS]),
+            "moe_layer": lambda i: peer.sum(peer.gemms(x[i % 3], sets[i % SETS], peer.group(logits[i % DRAWS]))),
+        }
+        for op, run in runs.items():
+            for pace, times in measure(run, options.replays, options.pace).items():
+                if times:
+                    table.add(op, model.name, tokens, f"{pace} {spread}", times)
+
+    run_all(options, load, problem)
 
 
 if __name__ == "__main__":

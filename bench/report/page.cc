@@ -17,6 +17,8 @@ constexpr OpWords kWords[] = {
     {"expert_gemms", "Both GEMMs of the experts, rows by expert ready", "model, pace, routing"},
     {"moe_layer", "The layer, from ids and weights to its output", "model, pace, routing"},
     {"moe_block", "The block, from activations: router, routing and the layer", "model, pace, routing"},
+    {"draft_step", "A draft step: router, routing, experts and the shared expert as one recorded chain",
+     "model, pace, routing"},
 };
 
 // Token counts are small up to here: a step of decoding, rather than of prompts.
@@ -126,6 +128,10 @@ OpWords words_of_op(std::string_view op) {
   return {op, op, ""};
 }
 
+std::string figure_name(const Suite& suite, const Figure& figure) {
+  return std::string(suite.figures) + figure.op;
+}
+
 std::string page_of(const Suite& suite, const std::vector<Figure>& figures) {
   const Rates rates = figures.empty() ? Rates{} : figures.front().rates;
   std::string out = "# " + std::string(suite.title) + "\n\n";
@@ -134,7 +140,7 @@ std::string page_of(const Suite& suite, const std::vector<Figure>& figures) {
       "the operation,\n"
       "out of replays of a recorded chain of runs over rotating buffers; all implementations of a row were "
       "measured in turn\n"
-      "in one process. The fastest of each row is bold. Ratio is the time of the fastest peer over that of "
+      "in one run. The fastest of each row is bold. Ratio is the time of the fastest peer over that of "
       "`sluice`: above 1,\n"
       "Sluice is faster; means are geometric. The floor is " +
       printed("%.2f us for a launch and the larger of ", kFloorLaunchUs) +
@@ -153,8 +159,9 @@ std::string page_of(const Suite& suite, const std::vector<Figure>& figures) {
   out += versions_of(figures);
   for (const Figure& figure : figures) {
     out += "\n## " + std::string(words_of_op(figure.op).title) + "\n\n";
-    out += "![" + figure.op + ": microseconds over tokens](" + figure.op + ".svg)\n\nThe same [as PNG](" +
-           figure.op + ".png).\n\n";
+    const std::string name = figure_name(suite, figure);
+    out += "![" + figure.op + ": microseconds over tokens](" + name + ".svg)\n\nThe same [as PNG](" + name +
+           ".png).\n\n";
     out += summary_of(figure);
     for (size_t i = 0; i < figure.panels.size(); ++i)
       out += (i ? "\n### " : "### ") + title_of(figure.panels[i]) + "\n\n" + table_of(figure.panels[i]);

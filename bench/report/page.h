@@ -8,9 +8,13 @@ namespace sluice::bench {
 struct Suite {
   std::string_view name;   // "router": router.csv, router.md
   std::string_view title;  // of the page
+  std::string_view figures =
+      {};  // in front of its figures' names, where another suite has the same operations
 };
-inline constexpr Suite kSuites[] = {
-    {"router", "Router"}, {"routing", "Routing and grouping"}, {"mxfp4", "Experts with MXFP4 weights"}};
+inline constexpr Suite kSuites[] = {{"router", "Router"},
+                                    {"routing", "Routing and grouping"},
+                                    {"mxfp4", "Experts with MXFP4 weights"},
+                                    {"bf16", "Experts with bf16 weights", "bf16_"}};
 
 struct OpWords {
   std::string_view op, title;
@@ -19,7 +23,9 @@ struct OpWords {
 // An operation without words of its own is called by its name.
 OpWords words_of_op(std::string_view op);
 
-// Figures are linked as <op>.svg and <op>.png beside the page.
+// "bf16_moe_layer": its files are that with .svg and .png, beside the page, which links them.
+std::string figure_name(const Suite& suite, const Figure& figure);
+
 std::string page_of(const Suite& suite, const std::vector<Figure>& figures);
 
 }  // namespace sluice::bench

@@ -5,58 +5,23 @@
 #include <string_view>
 
 #include "models/family.h"
+#include "models/read_config.h"
 
 namespace sluice {
 namespace {
-
-// What Sluice computes is fixed where the config could say something else; then it must say what is computed.
-template <class T>
-Status must_be(const JsonAt& config, const std::string& key, const T& wanted) {
-  if (!config.has(key)) return {};
-  const auto member = config.at(key);
-  if (!member.ok()) return member.status();
-  const Json want(wanted);
-  if (member.value().value() == want) return {};
-  Status status = member.value().wrong(want.dump() + ", which is all that gpt-oss models have");
-  status.code = Code::kUnsupported;
-  return status;
-}
-
-// Reads integers into fields; the first error stays.
-struct Reader {
-  const JsonAt& config;
-  Status status = {};
-  void integer(const std::string& key, int64_t least, int64_t most, int64_t* out) {
-    if (!status.ok()) return;
-    const auto value = config.integer(key, least, most);
-    if (value.ok()) *out = value.value();
-    status = value.status();
-  }
-  void number(const std::string& key, double least, double most, double otherwise, double* out) {
-    if (!status.ok()) return;
-    const auto value = config.number(key, otherwise);
-    status = value.status();
-    if (!value.ok()) return;
-    *out = value.value();
-    if (*out >= least && *out <= most) return;
-    const auto member = config.at(key);
-    const std::string wanted = "a number from " + std::to_string(least) + " to " + std::to_string(most);
-    status = member.ok() ? member.value().wrong(wanted) : member.status();
-  }
-};
 
 // Hugging Face writes rope_scaling and rope_theta; transformers 5 writes both into rope_parameters.
 Status read_rope(const JsonAt& config, RopeScaling* rope) {
   const bool joined = config.has("rope_parameters");
   const std::string key = joined ? "rope_parameters" : "rope_scaling";
-  Reader top{config};
+  ConfigReader top{config};
   if (!joined) top.number("rope_theta", 1.0001, 1e12, 150000, &rope->theta);
   SLUICE_TRY(top.status);
   if (!config.has(key)) return {};
   const auto scaling = config.at(key);
   if (!scaling.ok()) return scaling.status();
-  SLUICE_TRY(must_be(scaling.value(), "rope_type", "yarn"));
-  Reader r{scaling.value()};
+  SLUICE_TRY(must_be(scaling.value(), "rope_type", "yarn", "gpt-oss"));
+  ConfigReader r{scaling.value()};
   if (joined) r.number("rope_theta", 1.0001, 1e12, 150000, &rope->theta);
   r.number("factor", 1, 1e6, 1, &rope->factor);
   r.number("original_max_position_embeddings", 1, 1e9, 4096, &rope->original_context);
@@ -108,16 +73,16 @@ MoeConfig moe_of(const DecoderConfig& c, int64_t intermediate, int64_t experts, 
 }
 
 Result<ModelConfig> read(const JsonAt& config) {
-  SLUICE_TRY(must_be(config, "attention_bias", true));
-  SLUICE_TRY(must_be(config, "hidden_act", "silu"));
-  SLUICE_TRY(must_be(config, "tie_word_embeddings", false));
+  SLUICE_TRY(must_be(config, "attention_bias", true, "gpt-oss"));
+  SLUICE_TRY(must_be(config, "hidden_act", "silu", "gpt-oss"));
+  SLUICE_TRY(must_be(config, "tie_word_embeddings", false, "gpt-oss"));
   ModelConfig out;
   out.architecture = "GptOssForCausalLM";
   DecoderConfig& d = out.decoder;
   AttentionConfig attention{.qkv_bias = true, .o_bias = true, .sinks = true};
   int64_t layers = 0, intermediate = 0, experts = 0, top_k = 0, window = 0;
   double limit = 0;
-  Reader r{config};
+  ConfigReader r{config};
   r.integer("vocab_size", 1, 1 << 24, &d.vocab);
   r.integer("hidden_size", kMxBlock, 65536, &d.hidden);
   r.integer("intermediate_size", kMxBlock, 65536, &intermediate);
@@ -160,7 +125,7 @@ Result<ModelConfig> read(const JsonAt& config) {
   }
   const auto quantization = config.at("quantization_config");
   if (!quantization.ok()) return quantization.status();
-  SLUICE_TRY(must_be(quantization.value(), "quant_method", "mxfp4"));
+  SLUICE_TRY(must_be(quantization.value(), "quant_method", "mxfp4", "gpt-oss"));
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include "ops/expert_gemm.h"
 #include "ops/group_rows.h"
 #include "ops/kv_write.h"
+#include "ops/latent_attention.h"
 #include "ops/linear.h"
 #include "ops/lora_delta.h"
 #include "ops/pack_experts.h"
@@ -22,7 +23,8 @@ namespace sluice {
 template <class... Ops>
 struct OpList {};
 
-using AllOps = OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, GroupRows, RouteGroup, PackExperts,
-                      ExpertGemm, Combine, Linear, Embedding, RmsNorm, Rope, KvWrite, Attention, Sample>;
+using AllOps =
+    OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, GroupRows, RouteGroup, PackExperts, ExpertGemm,
+           Combine, Linear, Embedding, RmsNorm, Rope, KvWrite, Attention, LatentAttention, Sample>;
 
 }  // namespace sluice

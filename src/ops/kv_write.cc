@@ -17,7 +17,7 @@ Refusal KvWrite::validate(const Problem& p) {
 }
 
 double KvWrite::bytes(const Problem& p) {
-  return 4.0 * static_cast<double>(bytes_of(p.kv, p.tokens * p.kv_heads * p.head_dim));
+  return (p.values ? 4.0 : 2.0) * static_cast<double>(bytes_of(p.kv, p.tokens * p.kv_heads * p.head_dim));
 }
 
 }  // namespace sluice

@@ -5,7 +5,9 @@ namespace sluice {
 
 // Stores the keys and values of new tokens in the paged cache.
 //
-//   k_cache[slot / page_size, slot % page_size] = k[t],  slot = slot_of[t];  v likewise
+//   k_cache[slot / page_size, slot % page_size] = k[t],  slot = slot_of[t];  v likewise, with `values`
+//
+// Latent attention keeps one row for keys and values together: it has no v.
 //
 // A token whose slot is outside [0, pages * page_size), -1 by convention, is not stored. Two tokens must not
 // share a slot.
@@ -24,6 +26,7 @@ struct KvWrite {
   struct Problem {
     int64_t tokens = 1, kv_heads = 8, head_dim = 64, pages = 64, page_size = 16;
     DType kv = DType::kBF16;
+    bool values = true;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {
@@ -33,6 +36,7 @@ struct KvWrite {
       v("pages", p.pages, "pages of the cache");
       v("page_size", p.page_size, "tokens of a page");
       v("kv", p.kv, "type of k, v and the cache");
+      v("values", p.values, "stores v beside k");
     }
   };
   struct Args {
@@ -42,10 +46,11 @@ struct KvWrite {
   static void slots(const Problem& p, V v) {
     const auto strided = Rows::kMayBeStrided;
     v(slot("k", Role::kIn, p.kv, {p.tokens, p.kv_heads, p.head_dim}, true, strided), &Args::k);
-    v(slot("v", Role::kIn, p.kv, {p.tokens, p.kv_heads, p.head_dim}, true, strided), &Args::v);
+    v(slot("v", Role::kIn, p.kv, {p.tokens, p.kv_heads, p.head_dim}, p.values, strided), &Args::v);
     v(slot("slot_of", Role::kIn, DType::kI32, {p.tokens}), &Args::slot_of);
     v(slot("k_cache", Role::kInOut, p.kv, {p.pages, p.page_size, p.kv_heads, p.head_dim}), &Args::k_cache);
-    v(slot("v_cache", Role::kInOut, p.kv, {p.pages, p.page_size, p.kv_heads, p.head_dim}), &Args::v_cache);
+    v(slot("v_cache", Role::kInOut, p.kv, {p.pages, p.page_size, p.kv_heads, p.head_dim}, p.values),
+      &Args::v_cache);
   }
   static Refusal validate(const Problem& p);
   static double bytes(const Problem& p);

@@ -10,6 +10,7 @@ Refusal Rope::validate(const Problem& p) {
   need_between(r, "heads", p.heads, 1, 4096);
   need_between(r, "head_dim", p.head_dim, 2, 1024);
   need_between(r, "rotary", p.rotary, 2, p.head_dim);
+  if (r.accepted()) need_between(r, "first", p.first, 0, p.head_dim - p.rotary);
   need_between(r, "table_rows", p.table_rows, 1, kRowsMax);
   r.need(p.rotary % 2 == 0, "rotary % 2 == 0 (elements turn in pairs)", "rotary", p.rotary);
   need_float(r, "x", p.x);

@@ -14,15 +14,15 @@ struct EnumWords<RopePairs> {
 
 // Rotates pairs of each head by an angle that grows with the position, in place.
 //
-//   with (c, s) = table[positions[t], i] and (a, b) pair i of the leading `rotary` elements:
+//   with (c, s) = table[positions[t], i] and (a, b) pair i of the `rotary` elements from `first` on:
 //   a' = a c - b s,   b' = b c + a s
 //
-// A token whose position is outside [0, table_rows), -1 by convention, is left as it is; so are elements at
-// or beyond `rotary`.
+// A token whose position is outside [0, table_rows), -1 by convention, is left as it is; so are the
+// other elements.
 //
 // Shapes     x [tokens, heads, head_dim], rows may be strided; positions i32[tokens]; table f32[table_rows,
 //            rotary / 2, 2] as rope_table() makes it. tokens >= 0; heads >= 1; rotary even,
-//            2 <= rotary <= head_dim <= 1024; table_rows >= 1.
+//            at least 2; first >= 0; first + rotary <= head_dim <= 1024; table_rows >= 1.
 // Types      x bf16 or f32; f32 arithmetic, one rounding.
 // Bytes      reads and writes x once.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
@@ -33,7 +33,7 @@ struct Rope {
   static constexpr std::string_view kName = "rope";
   static constexpr std::string_view kSummary = "turns pairs of elements by angles of their position";
   struct Problem {
-    int64_t tokens = 1, heads = 64, head_dim = 64, rotary = 64, table_rows = 4096;
+    int64_t tokens = 1, heads = 64, head_dim = 64, rotary = 64, first = 0, table_rows = 4096;
     RopePairs pairs = RopePairs::kHalves;
     DType x = DType::kBF16;
     bool operator==(const Problem&) const = default;
@@ -42,7 +42,8 @@ struct Rope {
       v("tokens", p.tokens, "rows of x");
       v("heads", p.heads, "heads of each row");
       v("head_dim", p.head_dim, "elements of a head");
-      v("rotary", p.rotary, "leading elements of a head that turn");
+      v("rotary", p.rotary, "elements of a head that turn");
+      v("first", p.first, "elements of a head before those that turn");
       v("table_rows", p.table_rows, "positions that the table knows");
       v("pairs", p.pairs, "which elements turn together");
       v("x", p.x, "type of x");

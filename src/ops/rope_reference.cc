@@ -16,7 +16,7 @@ Expectations reference(const Rope::Problem& p, const Rope::Args& a) {
     for (int64_t head = 0; head < p.heads; ++head) {
       for (int64_t i = 0; i < half; ++i) {
         const bool halves = p.pairs == RopePairs::kHalves;
-        const auto start = (t * p.heads + head) * p.head_dim;
+        const auto start = (t * p.heads + head) * p.head_dim + p.first;
         const auto at_a = static_cast<size_t>(start + (halves ? i : 2 * i));
         const auto at_b = static_cast<size_t>(start + (halves ? i + half : 2 * i + 1));
         const double c = load(a.table, (position * half + i) * 2);

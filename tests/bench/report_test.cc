@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <set>
 #include <utility>
 
 #include "base/json.h"
@@ -181,6 +182,20 @@ TEST(Report, RatesThatWereMeasuredMakeBothFloors) {
   std::erase_if(rows, [](const Row& r) { return r.op == "read"; });
   EXPECT_FALSE(rates_of(rows).measured);
   EXPECT_TRUE(figures_of(rows)[0].panels[0].bytes_us.empty());
+}
+
+// Files of rows share operations, but not the files of their figures.
+TEST(Report, FiguresOfSuitesHaveNamesOfTheirOwn) {
+  std::set<std::string> names;
+  size_t figures = 0;
+  for (const Suite& suite : kSuites)
+    for (const Figure& figure : figures_of(rows_of(suite))) {
+      names.insert(figure_name(suite, figure));
+      ++figures;
+    }
+  EXPECT_EQ(names.size(), figures);
+  EXPECT_TRUE(names.contains("moe_layer"));
+  EXPECT_TRUE(names.contains("bf16_moe_layer"));
 }
 
 TEST(Report, FiguresStayOnTheirPageAndSluiceIsThickest) {

@@ -31,6 +31,10 @@ struct Suite<KvWrite> {
         {{.tokens = 9, .kv_heads = 2, .head_dim = 16, .pages = 3, .page_size = 4, .kv = kF},
          "infinity is stored",
          Fill::kInfinite},
+        {{.tokens = 11, .kv_heads = 1, .head_dim = 576, .pages = 3, .page_size = 8, .values = false},
+         "DeepSeek's latents: keys alone",
+         Fill::kNormal,
+         apart},
         {{.tokens = 0, .kv_heads = 2, .head_dim = 16, .pages = 3, .page_size = 4}, "no tokens"},
     };
   }
@@ -56,7 +60,8 @@ struct Suite<KvWrite> {
             .head_dim = r.integer(1, 70),
             .pages = r.integer(1, 9),
             .page_size = r.integer(1, 20),
-            .kv = any_float(r)};
+            .kv = any_float(r),
+            .values = coin(r)};
   }
 };
 

@@ -14,8 +14,18 @@ struct Suite<Rope> {
     const auto woven = RopePairs::kInterleaved;
     return {
         {{.tokens = 2, .heads = 72, .head_dim = 64, .rotary = 64}, "gpt-oss decode, q and k together"},
-        {{.tokens = 3, .heads = 5, .head_dim = 192, .rotary = 64, .table_rows = 99, .pairs = woven},
-         "DeepSeek's pairs"},
+        {{.tokens = 3,
+          .heads = 5,
+          .head_dim = 192,
+          .rotary = 64,
+          .first = 128,
+          .table_rows = 99,
+          .pairs = woven},
+         "DeepSeek's pairs, behind elements without a position"},
+        {{.tokens = 5, .heads = 2, .head_dim = 61, .rotary = 30, .first = 17, .table_rows = 9, .x = kF},
+         "elements before and behind",
+         Fill::kNormal,
+         apart},
         {{.tokens = 7, .heads = 3, .head_dim = 128, .rotary = 128, .table_rows = 40, .x = kF}, "f32"},
         {{.tokens = 7, .heads = 3, .head_dim = 81, .rotary = 46, .table_rows = 11},
          "a multiple of nothing",
@@ -62,6 +72,7 @@ struct Suite<Rope> {
             .heads = r.integer(1, 9),
             .head_dim = rotary + (coin(r) ? 0 : r.integer(-1, 40)),
             .rotary = rotary,
+            .first = coin(r) ? 0 : r.integer(-1, 40),
             .table_rows = r.integer(1, 50),
             .pairs = coin(r) ? RopePairs::kHalves : RopePairs::kInterleaved,
             .x = any_float(r)};

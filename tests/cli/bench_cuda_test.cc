@@ -12,12 +12,14 @@ namespace {
 TEST(CliBenchCuda, WrongWordsAreNamed) {
   const std::pair<std::vector<std::string>, std::string> cases[] = {
       {{"--suit", "router"},
-       "wanted one of --suite, --models, --tokens, --peers, --out, --quick, found '--suit'"},
-      {{"--suite", "router,gate"}, "--suite: wanted router, routing or chain, found 'gate'"},
-      {{"--tokens", "1,zero"}, "--tokens: wanted counts from 1 to 16384, found 'zero'"},
-      {{"--tokens", "16385"}, "--tokens: wanted counts from 1 to 16384, found '16385'"},
+       "wanted one of --suite, --models, --tokens, --peers, --out, --quick, --replays, --seconds, --pace, "
+       "--routing, --draws, found '--suit'"},
+      {{"--suite", "router,gate"}, "--suite: wanted router, routing, chain, mxfp4 or bf16, found 'gate'"},
+      {{"--tokens", "1,zero"}, "--tokens: wanted a count from 1 to 16384, found 'zero'"},
+      {{"--tokens", "16385"}, "--tokens: wanted a count from 1 to 16384, found '16385'"},
       {{"--tokens", ""}, "--tokens: wanted counts from 1 to 16384, found none"},
       {{"--out"}, "--out: wanted a value, found none"},
+      {{"--routing", "uniform,normal"}, "--routing: wanted uniform or zipf, found 'normal'"},
   };
   for (auto [words, message] : cases) {
     words.insert(words.begin(), SLUICE_BENCH_CUDA);

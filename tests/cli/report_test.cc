@@ -62,7 +62,8 @@ TEST(CliReport, WritesPagesAndFiguresTheSameEachTime) {
   ASSERT_EQ(o.status, 0) << o.err;
   std::string want;
   for (const char* name : {"router_gemm.svg", "router_gemm.png", "router.md", "chain.svg", "chain.png",
-                           "routing.md", "moe_layer.svg", "moe_layer.png", "mxfp4.md"})
+                           "routing.md", "moe_layer.svg", "moe_layer.png", "mxfp4.md", "bf16_moe_layer.svg",
+                           "bf16_moe_layer.png", "bf16_draft_step.svg", "bf16_draft_step.png", "bf16.md"})
     want += (to / name).string() + "\n";
   EXPECT_EQ(o.out, want);
   EXPECT_EQ(text_of(to / "router.md"), text_of(kData / "router.md.txt"));
@@ -84,7 +85,7 @@ TEST(CliReport, WritesPagesAndFiguresTheSameEachTime) {
 TEST(CliReport, WrongFilesAreRefusedAndNothingIsWritten) {
   const Folder folder;
   const std::string csv = (folder.path() / "router.csv").string();
-  expect_refusal(folder.path(), "bench report: wanted router.csv, routing.csv or mxfp4.csv in " +
+  expect_refusal(folder.path(), "bench report: wanted router.csv, routing.csv, mxfp4.csv or bf16.csv in " +
                                     folder.path().string() + ", found none");
   folder.write("router.csv", "");
   expect_refusal(folder.path(), csv + ":1: wanted the header suite,op,model,");

@@ -195,7 +195,7 @@ TEST(CudaCards, ExpertCostsAreNearTheMeasurements) {
       {"cuda.expert_gemm.mxfp4_stream_sm90", 64, 349}, {"cuda.expert_gemm.mxfp4_stream_sm90", 128, 399},
       {"cuda.expert_gemm.mxfp4_tile_sm90", 1, 52.4},   {"cuda.expert_gemm.mxfp4_tile_sm90", 16, 227.5},
       {"cuda.expert_gemm.mxfp4_tile_sm90", 64, 482},   {"cuda.expert_gemm.mxfp4_tile_sm90", 256, 551},
-      {"cuda.expert_gemm.mxfp4_tile_sm90", 1024, 749}, {"cuda.expert_gemm.mxfp4_tile_sm90", 4096, 2373},
+      {"cuda.expert_gemm.mxfp4_tile_sm90", 1024, 749}, {"cuda.expert_gemm.mxfp4_tile_sm90", 4096, 1804},
   };
   for (const auto& m : measured)
     EXPECT_NEAR(both(m.name, m.tokens), m.us, kNear * m.us) << m.name << " " << m.tokens;

@@ -41,7 +41,7 @@ TEST_F(MoeGpu, AThousandReplaysBesideCopiesHaveTheSameBits) {
 // Matrices of gpt-oss's size, from a file that is in memory; says at what rate, allocations included.
 TEST_F(MoeGpu, LoadsMatricesOfFullSize) {
   MoeConfig config = known_moe("gpt-oss-20b").value();
-  config.experts = 16;
+  config.experts = 64;
   const Model model(config);
   for (int round = 0; round < 4; ++round) {
     const auto begin = std::chrono::steady_clock::now();
@@ -55,15 +55,6 @@ TEST_F(MoeGpu, LoadsMatricesOfFullSize) {
     const Status verified = loaded.value()->verify();
     ASSERT_TRUE(verified.ok()) << verified.message;
   }
-}
-
-// The shared expert is bf16, which no kernel here reads: the reason is the operation's own.
-TEST_F(MoeGpu, ALayerThatNoKernelReadsIsRefusedWithTheReason) {
-  MoeConfig config = known_moe("deepseek-v4-flash").value();
-  config.layout = layout_for(Backend::kCuda);
-  const Status status = Moe::plan(gpu(), config, 4).status();
-  EXPECT_EQ(status.code, Code::kUnsupported);
-  EXPECT_NE(status.message.find("w in e2m1"), std::string::npos) << status.message;
 }
 
 }  // namespace

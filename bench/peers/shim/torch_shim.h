@@ -26,7 +26,22 @@ struct BFloat16 {
 
 namespace torch {
 namespace headeronly {
-enum class ScalarType { Byte, Char, Short, Int, Long, UInt16, UInt32, UInt64, Half, BFloat16, Float, Bool };
+enum class ScalarType {
+  Byte,
+  Char,
+  Short,
+  Int,
+  Long,
+  UInt16,
+  UInt32,
+  UInt64,
+  Half,
+  BFloat16,
+  Float,
+  Bool,
+  Float8_e4m3fn,
+  Float8_e5m2
+};
 }
 
 namespace stable {

@@ -27,6 +27,7 @@ inline GroupGrid group_grid(const GroupRows::Problem& p, bool slots_differ, cons
   constexpr int64_t kMaskWords = 8 << 10, kWordsMost = 16;  // a block's bits: 32 KiB, and 16 words an expert
   constexpr int64_t kManyExperts = 1024;                    // the counts of 16 blocks would not fit
   constexpr int64_t kBlocks = 256;                          // two on each SM
+  constexpr int kClustersOf16 = 7;     // that an H200 runs at once: 112 SMs; 15 of 8 have 120
   constexpr int64_t kManyTokens = 32;  // in a block: beyond, more blocks are better than larger ones
   const auto over = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   GroupGrid g;
@@ -46,9 +47,14 @@ inline GroupGrid group_grid(const GroupRows::Problem& p, bool slots_differ, cons
     if (g.second_launch)
       each = std::min(fits, std::clamp(over(p.tokens, kBlocks), each, std::max(each, kManyTokens)));
     g.clusters = static_cast<int>(over(p.tokens, each * g.cluster));
+    if (g.clusters > kClustersOf16) {
+      g.cluster = std::min(g.cluster, 8);
+      g.clusters = static_cast<int>(over(p.tokens, each * g.cluster));
+    }
   }
   g.tokens_per_block = static_cast<int>(std::max<int64_t>(each, 1));
   g.words = static_cast<int>(over(int64_t{g.tokens_per_block} * g.bits_per_token, 32));
+  if (g.words > 1) g.words |= 1;  // odd, so that neighbouring experts' words lie in different banks
   return g;
 }
 

@@ -33,7 +33,7 @@ Status enqueue(const KvWrite::Problem& p, const KvWrite::Args& a, Workspace, Str
         const int64_t to = a.slot_of.as<int32_t>()[t];
         if (to < 0 || to >= p.pages * p.page_size) continue;
         copy_row(a.k, t, a.k_cache, to, row_bytes);
-        copy_row(a.v, t, a.v_cache, to, row_bytes);
+        if (p.values) copy_row(a.v, t, a.v_cache, to, row_bytes);
       }
     });
   });

@@ -77,7 +77,7 @@ void heads(const Rope::Problem& p, const Rope::Args& a, int64_t begin, int64_t e
   for (int64_t i = begin; i < end; ++i) {
     const int64_t t = i / p.heads, position = a.positions.as<int32_t>()[t];
     if (position < 0 || position >= p.table_rows) continue;
-    turn_head<kPairs>(a.x.row<X>(t) + i % p.heads * p.head_dim,
+    turn_head<kPairs>(a.x.row<X>(t) + i % p.heads * p.head_dim + p.first,
                       a.table.as<const float>() + position * p.rotary, p.rotary / 2);
   }
 }

@@ -47,9 +47,11 @@ Refusal supports(const Problem&, const DeviceInfo& d) {
   return r;
 }
 
+// Fitted to 128 experts, 4 slots and tiles of 64 on an H200, 1 to 16384 tokens: docs/notes/cuda-routing.md.
 double cost_us(const Problem& p, const DeviceInfo&) {
   const double slots = static_cast<double>(p.tokens * p.slots);
-  return 1.7 + 0.4 * (slots > kThreads) + 1.5 * (slots > 16 * kThreads) + 2e-5 * slots;
+  if (slots <= kThreads) return 2.1 + 1.6e-3 * slots;
+  return slots <= 16 * kThreads ? 3.9 + 8e-5 * slots : 6.5 + 1.2e-5 * slots;
 }
 
 size_t workspace_bytes(const Problem& p, const DeviceInfo&) { return cluster_count_bytes(p, grid_of(p)); }

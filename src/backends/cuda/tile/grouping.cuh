@@ -140,21 +140,30 @@ __device__ __forceinline__ uint32_t count_here(const Grouping& g, const GroupMem
 __device__ __forceinline__ void send_counts(const Grouping& g, const GroupMemory& m) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int warps = static_cast<int>(blockDim.x / 32);
+  // Several words are summed by one thread for each expert, and wait where totals will stand: those come behind a barrier
+  // of the block.
+  auto* summed = reinterpret_cast<uint16_t*>(m.total);
+  if (g.grid.words > 1) {
+#pragma unroll 1
+    for (int e = static_cast<int>(threadIdx.x); e < g.padded; e += static_cast<int>(blockDim.x))
+      summed[e] = static_cast<uint16_t>(count_here(g, m, e));
+    __syncthreads();
+  }
   cluster_wait();
   if (threadIdx.x == 0)
     barrier_expect(m.arrived, static_cast<uint32_t>(g.grid.cluster * g.padded) * sizeof(uint16_t));
 #pragma unroll 1
   for (int e = 8 * lane; e < g.padded; e += 256) {
-    uint32_t count[8];
-    if (g.grid.words == 1) {
+    uint4 packed;
+    if (g.grid.words > 1) {
+      packed = *reinterpret_cast<const uint4*>(summed + e);
+    } else {
+      uint32_t count[8];
 #pragma unroll
       for (int j = 0; j < 8; ++j) count[j] = __popc(m.mask[e + j]);
-    } else {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) count[j] = count_here(g, m, e + j);
+      packed = uint4{count[0] | count[1] << 16, count[2] | count[3] << 16, count[4] | count[5] << 16,
+                     count[6] | count[7] << 16};
     }
-    const uint4 packed{count[0] | count[1] << 16, count[2] | count[3] << 16, count[4] | count[5] << 16,
-                       count[6] | count[7] << 16};
     const uint32_t at = shared_address(m.count + cluster_rank() * g.padded + e),
                    barrier = shared_address(m.arrived);
 #pragma unroll 1

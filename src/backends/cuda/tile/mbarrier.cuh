@@ -65,13 +65,14 @@ __device__ __forceinline__ void barrier_arrive_remote(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// One arrival by one lane of a converged warp; none if `truly` is 0. Without a branch: ptxas takes no branches between a
-// wgmma and its wait.
+// One arrival by one lane of a converged warp, for what all its lanes have done before; none if `truly` is 0. Without a
+// branch: ptxas takes no branches between a wgmma and its wait.
 __device__ __forceinline__ void arrive_by_warp(uint32_t barrier, uint32_t truly = 1) {
   asm volatile(
       "{\n"
       ".reg .pred one, truly;\n"
       "setp.ne.u32 truly, %1, 0;\n"
+      "bar.warp.sync 0xffffffff;\n"
       "elect.sync _|one, 0xffffffff;\n"
       "and.pred one, one, truly;\n"
       "@one mbarrier.arrive.shared::cta.b64 _, [%0];\n"

@@ -1,0 +1,146 @@
+// The experts' shapes and what is multiplied, by model.
+#include <algorithm>
+
+#include "cuda/experts.h"
+
+namespace sluice::bench {
+namespace {
+
+constexpr int64_t kFewTokens = 64;  // sums leave the second GEMM in f32 up to here
+
+// gpt-oss's, and DeepSeek V4's.
+ExpertShape gpt_oss(const char* model, int64_t experts) {
+  return {.model = model,
+          .top_k = 4,
+          .hidden = 2880,
+          .intermediate = 2880,
+          .w = DType::kE2M1,
+          .act = Activation::kSwiGluClamped,
+          .alpha = 1.702,
+          .beta = 1,
+          .limit = 7,
+          .order = GateOrder::kInterleaved,
+          .biases = true,
+          .route = {.experts = experts, .top_k = 4, .method = RoutingMethod::kRenormalize}};
+}
+ExpertShape deepseek_v4(const char* model, int64_t experts, int64_t hidden, int64_t intermediate) {
+  return {.model = model,
+          .top_k = 6,
+          .hidden = hidden,
+          .intermediate = intermediate,
+          .w = DType::kE2M1,
+          .act = Activation::kSwiGluClamped,
+          .limit = 10,
+          .route = {.experts = experts,
+                    .top_k = 6,
+                    .method = RoutingMethod::kSqrtSoftplus,
+                    .bias = true,
+                    .scale = 1.5}};
+}
+
+ExpertShape deepseek_v3(const char* model) {
+  return {.model = model,
+          .top_k = 8,
+          .hidden = 7168,
+          .intermediate = 2048,
+          .w = DType::kBF16,
+          .act = Activation::kSwiGlu,
+          .route = {.experts = 256,
+                    .top_k = 8,
+                    .method = RoutingMethod::kDeepSeekV3,
+                    .bias = true,
+                    .groups = 8,
+                    .topk_groups = 4,
+                    .scale = 2.5}};
+}
+ExpertShape qwen3(const char* model, int64_t hidden, int64_t intermediate) {
+  return {.model = model,
+          .top_k = 8,
+          .hidden = hidden,
+          .intermediate = intermediate,
+          .w = DType::kBF16,
+          .act = Activation::kSwiGlu,
+          .route = {.experts = 128, .top_k = 8, .method = RoutingMethod::kRenormalizeNaive}};
+}
+
+}  // namespace
+
+std::vector<ExpertShape> mxfp4_shapes() {
+  return {gpt_oss("gpt-oss-120b", 128), deepseek_v4("V4-Flash", 256, 4096, 2048), gpt_oss("gpt-oss-20b", 32),
+          deepseek_v4("V4-Pro TP8", 384, 7168, 384), deepseek_v4("V4-Pro", 384, 7168, 3072)};
+}
+
+std::vector<ExpertShape> bf16_shapes() {
+  ExpertShape whole = deepseek_v3("DeepSeek V3"), part = deepseek_v3("DeepSeek V3 EP8");
+  whole.shared = 1;
+  part.route.scope = ExpertScope::kRange;
+  part.route.expert_count = part.route.experts / 8;
+  const ExpertShape nemotron{
+      .model = "Nemotron-3 Nano",
+      .top_k = 6,
+      .hidden = 2688,
+      .intermediate = 1856,
+      .w = DType::kBF16,
+      .act = Activation::kRelu2,
+      .route = {
+          .experts = 128, .top_k = 6, .method = RoutingMethod::kDeepSeekV3, .bias = true, .scale = 2.5}};
+  return {whole, nemotron, qwen3("Qwen3-30B-A3B", 2048, 768), part, qwen3("Qwen3-235B TP8", 4096, 192)};
+}
+
+ExpertGemm::Problem ExpertShape::up(int64_t tokens) const {
+  return {.rows = tokens * top_k,
+          .rows_expected = partial() ? std::max<int64_t>(1, tokens * top_k * experts() / route.experts) : 0,
+          .experts = experts(),
+          .features = intermediate,
+          .width = hidden,
+          .tokens = tokens,
+          .slots = top_k,
+          .w = w,
+          .layout = WeightLayout::kFragments,
+          .gate_order = order,
+          .act = act,
+          .alpha = alpha,
+          .beta = beta,
+          .limit = limit,
+          .bias = biases};
+}
+
+ExpertGemm::Problem ExpertShape::down(int64_t tokens) const {
+  const ExpertGemm::Problem of_up = up(tokens);
+  return {.rows = of_up.rows,
+          .rows_expected = of_up.rows_expected,
+          .experts = of_up.experts,
+          .features = hidden,
+          .width = intermediate,
+          .w = w,
+          .y = tokens <= kFewTokens ? DType::kF32 : DType::kBF16,
+          .layout = WeightLayout::kFragments,
+          .bias = biases};
+}
+
+sluice_peer_layer ExpertShape::peer_problem(int64_t tokens) const {
+  sluice_peer_layer p = {};
+  p.tokens = tokens;
+  p.experts = experts();
+  p.top_k = top_k;
+  p.hidden = hidden;
+  p.intermediate = intermediate;
+  p.alpha = alpha;
+  p.beta = beta;
+  p.limit = limit;
+  p.interleaved = order == GateOrder::kInterleaved;
+  p.biases = biases;
+  return p;
+}
+
+LayerShape ExpertShape::front() const {
+  return {{hidden, route.experts, biases, biases ? DType::kBF16 : DType::kF32}, route};
+}
+
+ExpertShape ExpertShape::with_shared_slot() const {
+  ExpertShape s = *this;
+  s.top_k += shared, s.route.experts += shared, s.shared = 0;
+  return s;
+}
+
+}  // namespace sluice::bench

@@ -1,0 +1,145 @@
+// Experts with MXFP4 or bf16 weights: the two GEMMs and the layer from ids and weights, in bursts and sustained, beside the
+// layers of others, and what the card gives in the same run. expert_blocks.cc has what begins at activations.
+#include <algorithm>
+#include <fstream>
+
+#include "cuda/expert_bed.h"
+#include "cuda/suites.h"
+
+namespace sluice::bench {
+namespace {
+
+constexpr int64_t kDraftTokens = 8;  // of a draft_step at most
+
+// Ids of all draws, as they lie in memory.
+Status write_draws(const ExpertShape& shape, Spread spread, const std::vector<Draw>& draws,
+                   const std::filesystem::path& folder) {
+  const auto path = folder / (std::string(shape.model) + "_" + word_of(spread) + ".i32");
+  std::ofstream file(path, std::ios::binary);
+  for (const Draw& d : draws)
+    file.write(reinterpret_cast<const char*>(d.on_host.data()),
+               static_cast<std::streamsize>(d.on_host.size() * sizeof(int32_t)));
+  return file.flush() ? Status{} : Status{Code::kIo, "could not write " + path.string()};
+}
+
+// Counts far from each other first: if time runs out, what is there says most.
+std::vector<int64_t> in_order(const std::vector<int64_t>& wanted, const std::vector<int64_t>& more) {
+  std::vector<int64_t> order = {1, 64, 1024, 4096, 8, 256, 16384, 16, 2, 512, 32, 128, 2048, 4, 8192};
+  order.insert(order.end(), more.begin(), more.end());
+  if (wanted.empty()) return order;
+  const auto in = [](const std::vector<int64_t>& list, int64_t n) {
+    return std::find(list.begin(), list.end(), n) != list.end();
+  };
+  std::erase_if(order, [&](int64_t n) { return !in(wanted, n); });
+  for (const int64_t n : wanted)
+    if (!in(order, n)) order.push_back(n);
+  return order;
+}
+
+}  // namespace
+
+// The two GEMMs, metadata ready, and the layer from ids and weights.
+Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::vector<Draw>& draws,
+                     Spread spread, int64_t tokens) {
+  Bed bed(experts, experts.shape(), x, draws, tokens);
+  SLUICE_TRY(bed.make());
+  std::vector<PeerRun> peers;
+  SLUICE_TRY(make_peer_runs(bed, &peers));
+  std::vector<std::string> complaints;
+  const auto bed_x = [&bed](int64_t i) { return bed.x(i); };
+  const auto groups = [&bed](int64_t i) { return bed.groups(i); };
+  Way layer{.impl = "sluice"}, gemms{.impl = "sluice"}, group{.impl = "sluice"}, combine{.impl = "sluice"};
+  Status status = add_step<GroupRows>(bed.memory(), &group, bed.group_problem(), groups);
+  if (status.ok()) status = add_gemms(bed, &gemms, bed_x, groups);
+  if (status.ok())
+    status = add_step<Combine>(bed.memory(), &combine, bed.combine_problem(), [&bed](int64_t i) {
+      return bed.combine(first_rows(bed.draw(i).weights, bed.tokens()), bed.groups(i).position);
+    });
+  if (!status.ok()) complaints.push_back("sluice left out: " + status.message);
+  for (const Way* part : {&group, &gemms, &combine})
+    layer.steps.insert(layer.steps.end(), part->steps.begin(), part->steps.end());
+  const Stream stream = bed.memory().stream();
+  for (const bool whole : {false, true}) {
+    Contest contest = bed.contest(suite_, whole ? "moe_layer" : "expert_gemms", word_of(spread));
+    if (status.ok()) contest.contenders.push_back(contender_of(whole ? layer : gemms, true));
+    const PeerRun* ran = nullptr;
+    for (const PeerRun& run : peers)
+      contest.contenders.push_back(
+          contender_of(bed, run, whole ? SLUICE_PEER_LAYER : SLUICE_PEER_GEMMS, &ran));
+    contest.poison = [&]() -> Status {
+      for (const PeerRun& run : peers) SLUICE_TRY(poison(run.y, stream));
+      SLUICE_TRY(bed.poison_outputs());
+      if (whole) return {};
+      // GEMMs alone find what comes before them. A peer's write no y: what is looked at is its layer, of the same kernels.
+      for (int64_t i = 0; status.ok() && i < kDraws; ++i) SLUICE_TRY(group.steps.front()(i));
+      for (const PeerRun& run : peers) (void)run.enqueue(bed, 0, SLUICE_PEER_LAYER);
+      return {};
+    };
+    contest.verify = [&](Who who) -> Result<std::string> {
+      if (who != Who::kPeer) {
+        if (!whole) SLUICE_TRY(combine.steps.front()(0));
+        return bed.check(bed.y(), who);
+      }
+      return bed.check(ran->y, who);
+    };
+    SLUICE_TRY(hold_paced(contest, std::move(complaints)));
+    complaints.clear();
+  }
+  return {};
+}
+
+Status Bench::mxfp4() { return experts(mxfp4_shapes(), {}); }
+Status Bench::bf16() { return experts(bf16_shapes(), {3, 5}); }  // of steps that verify a draft
+
+Status Bench::experts(const std::vector<ExpertShape>& all, const std::vector<int64_t>& more_counts) {
+  power_.emplace();
+  if (!power_->problem().empty()) SLUICE_TRY(report_({}, {"no power, no clock: " + power_->problem()}));
+  SLUICE_TRY(card());
+  std::vector<ExpertShape> shapes;
+  for (const ExpertShape& s : all)
+    if (wants(s.model)) shapes.push_back(s);
+  const std::vector<int64_t> order = in_order(options_.tokens, more_counts);
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    share(static_cast<int64_t>(shapes.size() - i));
+    const Status done = experts_of(shapes[i], order);
+    if (done.code != Code::kOutOfMemory) {
+      SLUICE_TRY(done);
+      continue;
+    }
+    SLUICE_TRY(report_({}, {std::string(shapes[i].model) + " left out: " + done.message}));
+  }
+  power_.reset();
+  return {};
+}
+
+Status Bench::experts_of(const ExpertShape& s, const std::vector<int64_t>& order) {
+  const int64_t most = *std::max_element(order.begin(), order.end());
+  std::vector<std::string> complaints;
+  Experts experts(device_, s);
+  std::vector<Tensor> x;
+  SLUICE_TRY(experts.memory().random(DType::kBF16, {most, s.hidden}, 1, kTurns, &x));
+  SLUICE_TRY(experts.make(peers_, &complaints));
+  SLUICE_TRY(report_({}, complaints));
+  std::vector<std::vector<Draw>> draws(options_.spreads.size());
+  for (size_t i = 0; i < draws.size(); ++i) {
+    SLUICE_TRY(make_draws(experts.memory(), s, options_.spreads[i], most, kDraws, &draws[i]));
+    if (!options_.draws.empty()) SLUICE_TRY(write_draws(s, options_.spreads[i], draws[i], options_.draws));
+  }
+  Gate gate(device_, s.front().gate, options_.cold_bytes);
+  SLUICE_TRY(gate.make(most));
+  for (const int64_t tokens : order) {
+    if (over(s.model, tokens)) continue;
+    Status done;
+    for (size_t i = 0; i < draws.size(); ++i)
+      if (done.ok()) done = layers(experts, x, draws[i], options_.spreads[i], tokens);
+    if (done.ok()) done = block(experts, gate, tokens);
+    if (done.ok() && s.shared > 0 && tokens <= kDraftTokens) done = draft(experts, gate, tokens);
+    if (done.code == Code::kOutOfMemory)
+      done =
+          report_({}, {std::string(s.model) + " M=" + std::to_string(tokens) + " left out: " + done.message});
+    SLUICE_TRY(done);
+  }
+  return {};
+}
+
+}  // namespace sluice::bench

@@ -1,0 +1,43 @@
+// The tiles of FlashInfer's MXFP4 GEMM for Hopper that are compiled here: two dozen of the hundred and sixteen that its tuner
+// tries, chosen so that every number of tokens for an expert has some that suit it. A tile of 64 rows runs in ping-pong, a
+// larger one cooperatively: the tuner tries no others.
+#pragma once
+
+// T(rows of weights, tokens, k, blocks of a cluster along rows, along tokens, schedule), by the part of a build that has them.
+#define SLUICE_FLASHINFER_TILES_1(T) \
+  T(64, 16, 128, 1, 1, Pingpong)     \
+  T(64, 32, 128, 1, 1, Pingpong)     \
+  T(128, 16, 128, 1, 1, Cooperative) \
+  T(128, 32, 128, 1, 1, Cooperative)
+#define SLUICE_FLASHINFER_TILES_2(T)  \
+  T(64, 64, 128, 1, 1, Pingpong)      \
+  T(128, 64, 128, 1, 1, Cooperative)  \
+  T(128, 128, 128, 1, 1, Cooperative) \
+  T(128, 128, 128, 2, 1, Cooperative)
+#define SLUICE_FLASHINFER_TILES_3(T)  \
+  T(128, 64, 256, 1, 1, Cooperative)  \
+  T(128, 256, 128, 1, 1, Cooperative) \
+  T(128, 256, 128, 2, 1, Cooperative) \
+  T(64, 128, 128, 1, 1, Pingpong)
+#define SLUICE_FLASHINFER_TILES_4(T)  \
+  T(256, 128, 128, 1, 1, Cooperative) \
+  T(256, 128, 128, 1, 2, Cooperative) \
+  T(128, 256, 128, 1, 2, Cooperative) \
+  T(64, 16, 256, 1, 1, Pingpong)
+#define SLUICE_FLASHINFER_TILES_5(T) \
+  T(128, 16, 256, 1, 1, Cooperative) \
+  T(128, 32, 256, 1, 1, Cooperative) \
+  T(64, 32, 256, 1, 1, Pingpong)     \
+  T(128, 128, 256, 1, 1, Cooperative)
+#define SLUICE_FLASHINFER_TILES_6(T) \
+  T(64, 16, 512, 1, 1, Pingpong)     \
+  T(128, 16, 512, 1, 1, Cooperative) \
+  T(64, 64, 256, 1, 1, Pingpong)     \
+  T(128, 16, 128, 2, 1, Cooperative)
+#define SLUICE_FLASHINFER_TILES(T) \
+  SLUICE_FLASHINFER_TILES_1(T)     \
+  SLUICE_FLASHINFER_TILES_2(T)     \
+  SLUICE_FLASHINFER_TILES_3(T)     \
+  SLUICE_FLASHINFER_TILES_4(T)     \
+  SLUICE_FLASHINFER_TILES_5(T)     \
+  SLUICE_FLASHINFER_TILES_6(T)

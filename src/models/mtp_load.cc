@@ -1,0 +1,177 @@
+#include <vector>
+
+#include "base/fields.h"
+#include "models/mtp.h"
+#include "nn/dense_load.h"
+#include "nn/moe_canary.h"
+
+namespace sluice {
+
+struct LoadedMtp::Parts {
+  MtpConfig config;
+  MtpWeights weights;
+  std::vector<OwnedTensor> dense;
+  std::unique_ptr<LoadedMoe> moe;
+  Device* experts = nullptr;
+  int64_t layer = 0, weight_bytes = 0;
+};
+
+namespace {
+
+constexpr int64_t kConfigBytesMax = 16 << 20;
+
+// The device of the draft's MoE layer.
+Result<Device*> moe_device(Device& device, const MtpLoadOptions& o) {
+  Device* const main = o.experts ? o.experts : &device;
+  const std::string& name = o.speculative_moe_backend;
+  if (name.empty()) return main;
+  if (name != "cpu" && name != "cuda")
+    return invalid("speculative_moe_backend: wanted cpu or cuda, found '" + name + "'");
+  if (name == text(main->info().backend)) return main;
+  std::string open = text(device.info());
+  if (name == text(device.info().backend)) return &device;
+  for (Device* d : {o.experts, o.spare}) {
+    if (!d) continue;
+    if (name == text(d->info().backend)) return d;
+    open += ", " + text(d->info());
+  }
+  return invalid("speculative_moe_backend: wanted the backend of an open device (" + open + "), found '" +
+                 name + "'");
+}
+
+Result<DType> router_dtype(const MtpLoadOptions& o) {
+  const std::string& name = o.speculative_router_dtype;
+  if (name.empty()) return o.router_logits;
+  if (name == "float32") return DType::kF32;
+  if (name == "bfloat16") return DType::kBF16;
+  return invalid("speculative_router_dtype: wanted float32 or bfloat16, found '" + name + "'");
+}
+
+class Loader {
+ public:
+  Loader(LoadedMtp::Parts* parts, Device& device, const Checkpoint& checkpoint, const MtpLoadOptions& options)
+      : parts_(*parts), device_(device), checkpoint_(checkpoint), options_(options) {}
+
+  Status load() {
+    const int64_t vocab = parts_.config.vocab, h = parts_.config.hidden;
+    MtpWeights& w = parts_.weights;
+    if (options_.embedding.present() != options_.head.present())
+      return invalid("embedding and head: wanted both of the main model's or none, found one");
+    if (options_.embedding.present()) {
+      w.embedding = options_.embedding, w.head = options_.head;
+    } else {
+      const std::string embedding = own_or("embed_tokens.weight", "model.embed_tokens.weight");
+      SLUICE_TRY(keep(load_dense(device_, checkpoint_, embedding, {vocab, h}, DType::kBF16), &w.embedding));
+      SLUICE_TRY(pack(own_or("shared_head.head.weight", "lm_head.weight"), vocab, h, &w.head));
+    }
+    SLUICE_TRY(norm("enorm", h, &w.enorm));
+    SLUICE_TRY(norm("hnorm", h, &w.hnorm));
+    SLUICE_TRY(pack(name("eh_proj.weight"), h, 2 * h, &w.eh_proj));
+    SLUICE_TRY(norm("input_layernorm", h, &w.attention_norm));
+    SLUICE_TRY(attention(parts_.config.attention, &w.attention));
+    SLUICE_TRY(norm("post_attention_layernorm", h, &w.moe_norm));
+    SLUICE_TRY(norm("shared_head.norm", h, &w.head_norm));
+    return experts();
+  }
+
+ private:
+  std::string name(const std::string& behind) const {
+    return "model.layers." + std::to_string(parts_.layer) + "." + behind;
+  }
+  // A tensor that every draft layer of the published checkpoints has a copy of, and some others only the main model.
+  std::string own_or(const std::string& behind, const std::string& main) const {
+    const bool borrowed = !checkpoint_.find_if_there(name(behind)) && checkpoint_.find_if_there(main);
+    return borrowed ? main : name(behind);
+  }
+
+  Status keep(Result<OwnedTensor> made, Tensor* to) {
+    if (!made.ok()) return made.status();
+    *to = made.value().view();
+    parts_.weight_bytes += made.value().bytes();
+    parts_.dense.push_back(std::move(made).value());
+    return {};
+  }
+  Status norm(const std::string& behind, int64_t width, Tensor* to) {
+    return keep(load_dense(device_, checkpoint_, name(behind + ".weight"), {width}, DType::kBF16), to);
+  }
+  Status pack(const std::string& tensor, int64_t features, int64_t width, Tensor* to) {
+    const DensePart part{tensor, features};
+    return keep(pack_dense(device_, checkpoint_, {&part, 1}, width, device_.info().cores), to);
+  }
+
+  Status attention(const LatentAttentionConfig& a, LatentAttentionWeights* w) {
+    const auto project = [&](const std::string& behind, int64_t features, int64_t width, Tensor* to) {
+      return pack(name("self_attn." + behind + ".weight"), features, width, to);
+    };
+    SLUICE_TRY(project("q_a_proj", a.q_rank, a.hidden, &w->q_a));
+    SLUICE_TRY(norm("self_attn.q_a_layernorm", a.q_rank, &w->q_norm));
+    SLUICE_TRY(project("q_b_proj", a.heads * (a.nope + a.rope), a.q_rank, &w->q_b));
+    SLUICE_TRY(project("kv_a_proj_with_mqa", a.rank + a.rope, a.hidden, &w->kv_a));
+    SLUICE_TRY(norm("self_attn.kv_a_layernorm", a.rank, &w->kv_norm));
+    SLUICE_TRY(keep(load_dense(device_, checkpoint_, name("self_attn.kv_b_proj.weight"),
+                               {a.heads * (a.nope + a.v_dim), a.rank}, DType::kBF16),
+                    &w->kv_b));
+    w->kv_b = make_tensor(w->kv_b.data, w->kv_b.dtype, {a.heads, a.nope + a.v_dim, a.rank}, w->kv_b.where);
+    return project("o_proj", a.hidden, a.heads * a.v_dim, &w->o);
+  }
+
+  Status experts() {
+    Device& device = parts_.experts ? *parts_.experts : device_;
+    auto loaded = load_moe(device, checkpoint_, parts_.config.moe,
+                           {.naming = MoeNaming::kDeepSeekV3,
+                            .layer = parts_.layer,
+                            .slice = {},
+                            .threads = device_.info().cores});
+    if (!loaded.ok()) return loaded.status();
+    if (options_.canary == MtpLoadOptions::Canary::kRun)
+      SLUICE_TRY(canary(device, *loaded.value(), checkpoint_));
+    parts_.weight_bytes += loaded.value()->bytes();
+    parts_.weights.moe = loaded.value()->weights();
+    parts_.moe = std::move(loaded).value();
+    return {};
+  }
+
+  LoadedMtp::Parts& parts_;
+  Device& device_;
+  const Checkpoint& checkpoint_;
+  const MtpLoadOptions& options_;
+};
+
+}  // namespace
+
+LoadedMtp::LoadedMtp(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+LoadedMtp::~LoadedMtp() = default;
+const MtpConfig& LoadedMtp::config() const { return parts_->config; }
+const MtpWeights& LoadedMtp::weights() const { return parts_->weights; }
+int64_t LoadedMtp::layer() const { return parts_->layer; }
+int64_t LoadedMtp::weight_bytes() const { return parts_->weight_bytes; }
+Device* LoadedMtp::experts() const { return parts_->experts; }
+
+Result<std::unique_ptr<LoadedMtp>> LoadedMtp::load(Device& device, const std::string& directory,
+                                                   const MtpLoadOptions& options) {
+  const auto experts = moe_device(device, options);
+  if (!experts.ok()) return experts.status();
+  const auto logits = router_dtype(options);
+  if (!logits.ok()) return logits.status();
+  const std::string path = directory + "/config.json";
+  const Result<Json> json = read_json(path, kConfigBytesMax);
+  if (!json.ok()) return json.status();
+  const auto read = read_mtp_config(JsonAt(json.value(), path));
+  if (!read.ok()) return read.status();
+  const MtpModelConfig& model = read.value();
+  if (options.draft < 0 || options.draft >= model.drafts)
+    return invalid("draft: wanted one of the model's num_nextn_predict_layers = " +
+                   std::to_string(model.drafts) + " layers, from 0, found " + std::to_string(options.draft));
+  auto parts = std::make_unique<Parts>();
+  parts->layer = model.layers + options.draft;
+  parts->experts = experts.value() == &device ? nullptr : experts.value();
+  parts->config = model.mtp.with_layouts_of(device.info()).with_activations(options.x);
+  parts->config.moe.logits = logits.value();
+  parts->config.moe.layout = layout_for(experts.value()->info().backend);
+  const auto checkpoint = Checkpoint::open(directory);
+  if (!checkpoint.ok()) return checkpoint.status();
+  SLUICE_TRY(Loader(parts.get(), device, *checkpoint.value(), options).load());
+  return std::unique_ptr<LoadedMtp>(new LoadedMtp(std::move(parts)));
+}
+
+}  // namespace sluice

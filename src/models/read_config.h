@@ -1,0 +1,46 @@
+// What the families' readers of config.json have in common.
+#pragma once
+#include <string>
+
+#include "base/json.h"
+
+namespace sluice {
+
+// What Sluice computes is fixed where the config could say something else; then it must say what is computed, or nothing.
+// kUnsupported names the key, what `models` have and what was found.
+template <class T>
+Status must_be(const JsonAt& config, const std::string& key, const T& wanted, const std::string& models) {
+  if (!config.has(key)) return {};
+  const auto member = config.at(key);
+  if (!member.ok()) return member.status();
+  const Json want(wanted);
+  if (member.value().value() == want) return {};
+  Status status = member.value().wrong(want.dump() + ", which is all that " + models + " models have");
+  status.code = Code::kUnsupported;
+  return status;
+}
+
+// Reads numbers into fields; the first error stays.
+struct ConfigReader {
+  const JsonAt& config;
+  Status status = {};
+  void integer(const std::string& key, int64_t least, int64_t most, int64_t* out) {
+    if (!status.ok()) return;
+    const auto value = config.integer(key, least, most);
+    if (value.ok()) *out = value.value();
+    status = value.status();
+  }
+  void number(const std::string& key, double least, double most, double otherwise, double* out) {
+    if (!status.ok()) return;
+    const auto value = config.number(key, otherwise);
+    status = value.status();
+    if (!value.ok()) return;
+    *out = value.value();
+    if (*out >= least && *out <= most) return;
+    const auto member = config.at(key);
+    const std::string wanted = "a number from " + std::to_string(least) + " to " + std::to_string(most);
+    status = member.ok() ? member.value().wrong(wanted) : member.status();
+  }
+};
+
+}  // namespace sluice

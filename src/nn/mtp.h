@@ -1,0 +1,103 @@
+// The multi-token prediction layer of DeepSeek V3: from a token and the main model's hidden state to the logits of one more
+// token. A speculative decoder runs it as its draft.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nn/latent_attention.h"
+#include "nn/moe_apart.h"
+
+namespace sluice {
+
+// For a token at position t whose successor is known:
+//
+//   x       = eh_proj concat(enorm(embedding[token t + 1]), hnorm(hidden[t]))
+//   x      += attention(attention_norm(x))      latent attention, over this layer's own cache
+//   x      += moe(moe_norm(x))                  routed experts and the shared one
+//   logits  = head head_norm(x)                 of the token at t + 2
+//
+// The next step of the draft takes x where this one took the main model's hidden state.
+// Source: DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), section 2.2; vLLM model_executor/models/deepseek_mtp.py.
+struct MtpConfig {
+  int64_t vocab = 129280, hidden = 7168;
+  double eps = 1e-6;       // of every norm around the attention
+  DType x = DType::kBF16;  // activations, residual stream and cache; logits are f32
+  LatentAttentionConfig attention;
+  MoeConfig moe;  // adds the residual stream
+  RopeScaling rope;
+  // The same with weights as a device wants them: dense ones in DeviceInfo::layout, experts by layout_for.
+  MtpConfig with_layouts_of(const DeviceInfo& device) const;
+  // The same with activations and cache of type `x`.
+  MtpConfig with_activations(DType x) const;
+};
+
+struct MtpWeights {
+  Tensor embedding;                            // bf16 [vocab, hidden], row-major
+  Tensor enorm, hnorm;                         // bf16 [hidden]: of the embedding, of the hidden state
+  Tensor eh_proj;                              // bf16 [hidden, 2 hidden] in the attention's layout
+  Tensor attention_norm, moe_norm, head_norm;  // bf16 [hidden]
+  Tensor head;                                 // bf16 [vocab, hidden] in the attention's layout
+  LatentAttentionWeights attention;
+  MoeWeights moe;
+};
+
+// What one step computes; device memory. rows = 0 to bounds.sequences.
+struct MtpIn {
+  Tensor
+      token_ids;  // i32[tokens]: of each row the token after its own; -1 embeds as zeros, as some engines do at position 0
+  Tensor hidden;  // [tokens, hidden]: of the main model, or MtpOut::hidden of the step before
+  StepTables tables;
+  Tensor logit_rows;  // i32[rows]: the rows whose logits are wanted
+};
+struct MtpOut {
+  Tensor
+      hidden;  // [bounds.tokens, hidden]: x; rows from `tokens` on are left as they are. May be MtpIn::hidden's memory
+  Tensor logits;  // f32[rows, vocab]
+};
+
+// Every stage of one step, in order: tokens rows through the layer, `rows` of them to logits.
+std::vector<StageProblem> mtp_problems(const MtpConfig& config, const StepBounds& bounds, int64_t tokens,
+                                       int64_t rows);
+
+class Mtp {
+ public:
+  // With `experts` the MoE layer, whose weights lie there, runs on that device, and the rest on one that shares the host's
+  // memory.
+  static Result<std::unique_ptr<Mtp>> plan(Device& device, const MtpConfig& config, const StepBounds& bounds,
+                                           const Policy& policy = {}, Device* experts = nullptr);
+  const MtpConfig& config() const { return config_; }
+  const StepBounds& bounds() const { return bounds_; }
+  size_t workspace_bytes() const { return workspace_bytes_; }
+  int64_t cache_bytes() const { return attention_->cache_bytes(); }
+  // A view of `memory`, cache_bytes() long.
+  Tensor cache(void* memory) const;
+  const Moe& moe() const { return apart_ ? apart_->moe() : *moe_; }
+
+  // Enqueues one step. Recordable, but not with experts apart.
+  Status forward(const MtpIn& in, const MtpWeights& weights, const Tensor& cache, const MtpOut& out,
+                 Workspace workspace, Stream stream) const;
+  // (stage, kernel) in the order in which they run for `tokens` tokens and `rows` rows of logits.
+  std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens, int64_t rows) const;
+
+ private:
+  Mtp(Device& device, MtpConfig config, const StepBounds& bounds)
+      : device_(device), config_(std::move(config)), bounds_(bounds) {}
+  Status plan_moe(const Policy& policy, Device* experts);
+  void lay_out();
+
+  Device& device_;
+  MtpConfig config_;
+  StepBounds bounds_;
+  std::optional<PlanTable<Embedding>> embed_, gather_;
+  std::optional<PlanTable<RmsNorm>> norm_, head_norm_;
+  std::optional<PlanTable<Linear>> eh_proj_, head_;
+  std::unique_ptr<LatentAttentionBlock> attention_;
+  std::unique_ptr<Moe> moe_;         // or
+  std::unique_ptr<MoeApart> apart_;  // on another device
+  // Offsets of the intermediates in the workspace.
+  size_t pair_at_ = 0, normed_at_ = 0, rows_at_ = 0, scratch_at_ = 0, workspace_bytes_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,93 @@
+#pragma once
+#include "ops/op.h"
+
+namespace sluice {
+
+// Causal multi-head latent attention over a paged cache of latents: keys and values of all heads are two
+// matrices of one short row c for each position, beside a key r that carries the position and is the same
+// for every head.
+//
+// Sequences, pages and causality are those of ops/attention.h without window and sinks: sequence s owns the
+// query rows q_begin[s] .. q_begin[s + 1] - 1, the last of them at position kv_len[s] - 1, whose row is in the
+// cache already; a query at position p attends to the positions j <= p; position j lies in page
+// page_table[s, j / page_size]. A cache row is (c, r): `rank` and `rope` elements.
+//
+//   score_j = scale * (a . K_h c_j + b . r_j)   (a, b) the `nope` and the `rope` elements of head h of q,
+//                                               K_h the first `nope` rows of kv_b[h]
+//   y       = V_h sum_j p_j c_j                 p = softmax(score), V_h the last `v_dim` rows of kv_b[h]
+//
+// K_h is meant to be multiplied into a (a' = a K_h), so that a position costs one product with its cache row.
+//
+// Rows of no sequence are not written. A page number outside [0, pages) makes its positions absent. Where
+// no position is present y is zero.
+//
+// Shapes     q [tokens, heads, nope + rope], y [tokens, heads, v_dim], rows may be strided; kv_b [heads, nope +
+//            v_dim, rank]; cache [pages, page_size, 1, rank + rope]; page_table i32[sequences, pages_per_seq];
+//            q_begin i32[sequences + 1], ascending; kv_len i32[sequences]. kv_len <= pages_per_seq *
+//            page_size; what lies beyond it counts as absent. heads from 1 to 4096; rank, nope, rope, v_dim
+//            from 1 to 1024, and rank + rope up to 1024; sequences >= 1; tokens >= 0; scale from 2^-100 to
+//            2^100.
+// Types      q, cache, y alike, bf16 or f32; kv_b bf16 or f32. f32 arithmetic, one rounding.
+// NaN        in an attended row, a query or the head's weights spreads as the formula says; what a query does
+//            not attend to never reaches it. An infinity in any of them: that head of that row is unspecified.
+// Bytes      the attended rows once for each sequence, kv_b, q and y once.
+// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Exactness  per element, with n attended positions and u = 2^-24:
+//              (e^(2 d) - 1 + (3 n + rank + 40) u e^(2 d)) * sum_k |V_dk| sum_j p_j |c_jk| + half an ulp
+//              d = (nope + rank + rope + 24) u S,   S = max_j scale (sum_i sum_k |a_i||K_ik||c_jk| + sum |b||r_j|)
+//            A score is a sum of nope products in each of the sums of rank, then rope more; what else d holds is
+//            derived in ops/attention.h. Weighing n rows and adding the weights loses a rounding for each term,
+//            and another one wherever a larger score appears; V adds rank. Numbers below 2^-126 may count as
+//            zero. Where a sum of magnitudes (a' too) passes the largest f32, anything.
+// Source     DeepSeek-AI, "DeepSeek-V2" (2024), section 2.1 and appendix C; deepseek-ai/DeepSeek-V3
+//            inference/model.py, MLA.
+struct LatentAttention {
+  static constexpr std::string_view kName = "latent_attention";
+  static constexpr std::string_view kSummary = "causal multi-head latent attention over a paged cache";
+  struct Problem {
+    int64_t tokens = 1, sequences = 1, heads = 128, rank = 512, nope = 128, rope = 64, v_dim = 128;
+    int64_t pages = 64, page_size = 16, pages_per_seq = 64;
+    double scale = 0.0721687836487032;  // 192^-0.5
+    DType q = DType::kBF16, w = DType::kBF16;
+    bool operator==(const Problem&) const = default;
+    template <class V, class P>
+    static void fields(V& v, P& p) {
+      v("tokens", p.tokens, "query rows of all sequences");
+      v("sequences", p.sequences, "sequences of this step");
+      v("heads", p.heads, "query heads");
+      v("rank", p.rank, "elements of a latent");
+      v("nope", p.nope, "elements of a head that carry no position");
+      v("rope", p.rope, "elements of a head that carry the position");
+      v("v_dim", p.v_dim, "elements of a head of y");
+      v("pages", p.pages, "pages of the cache");
+      v("page_size", p.page_size, "tokens of a page");
+      v("pages_per_seq", p.pages_per_seq, "columns of the page table");
+      v("scale", p.scale, "multiplies the scores");
+      v("q", p.q, "type of q, the cache and y");
+      v("w", p.w, "type of kv_b");
+    }
+  };
+  struct Args {
+    Tensor q, kv_b, cache, page_table, q_begin, kv_len, y;
+  };
+  template <class V>
+  static void slots(const Problem& p, V v) {
+    const auto strided = Rows::kMayBeStrided;
+    v(slot("q", Role::kIn, p.q, {p.tokens, p.heads, p.nope + p.rope}, true, strided), &Args::q);
+    v(slot("kv_b", Role::kIn, p.w, {p.heads, p.nope + p.v_dim, p.rank}), &Args::kv_b);
+    v(slot("cache", Role::kIn, p.q, {p.pages, p.page_size, 1, p.rank + p.rope}), &Args::cache);
+    v(slot("page_table", Role::kIn, DType::kI32, {p.sequences, p.pages_per_seq}), &Args::page_table);
+    v(slot("q_begin", Role::kIn, DType::kI32, {p.sequences + 1}), &Args::q_begin);
+    v(slot("kv_len", Role::kIn, DType::kI32, {p.sequences}), &Args::kv_len);
+    v(slot("y", Role::kOut, p.q, {p.tokens, p.heads, p.v_dim}, true, strided), &Args::y);
+  }
+  static Refusal validate(const Problem& p);
+  static double bytes(const Problem& p);  // full page tables, as a bound
+  static double flops(const Problem& p);
+  static Problem at_tokens(Problem p, int64_t n) { return p.tokens = n, p; }
+  static int64_t tokens_of(const Problem& p) { return p.tokens; }
+};
+
+Expectations reference(const LatentAttention::Problem& problem, const LatentAttention::Args& args);
+
+}  // namespace sluice

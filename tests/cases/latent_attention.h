@@ -1,0 +1,136 @@
+#pragma once
+#include <algorithm>
+#include <numeric>
+
+#include "harness/cases.h"
+#include "ops/latent_attention.h"
+
+namespace sluice::test {
+
+template <>
+struct Suite<LatentAttention> {
+  using P = LatentAttention::Problem;
+
+  static std::vector<Case<LatentAttention>> cases() {
+    constexpr DType kF = DType::kF32;
+    const auto apart = Spread::kStridedRows;
+    const P small{.tokens = 11,
+                  .sequences = 3,
+                  .heads = 3,
+                  .rank = 21,
+                  .nope = 10,
+                  .rope = 6,
+                  .v_dim = 13,
+                  .pages = 20,
+                  .page_size = 7,
+                  .pages_per_seq = 12,
+                  .scale = 0.2};
+    const auto with = [&](auto change) {
+      P p = small;
+      change(p);
+      return p;
+    };
+    return {
+        {{.tokens = 2, .sequences = 2, .heads = 2, .pages = 8, .page_size = 16, .pages_per_seq = 5},
+         "DeepSeek V3 decode, two of its heads"},
+        {with([](P& p) { p.tokens = 40, p.sequences = 1; }), "prefill"},
+        {small, "a multiple of nothing", Fill::kNormal, apart},
+        {with([](P& p) { p.q = p.w = kF; }), "f32", Fill::kNormal, apart},
+        {with([](P& p) { p.w = kF; }), "weights in f32 alone"},
+        {with([](P& p) { p.rank = p.nope = p.rope = p.v_dim = p.heads = p.page_size = 1, p.pages = 90; }),
+         "the smallest of each"},
+        {with([](P& p) {
+           p.tokens = 2, p.sequences = 1, p.pages = 30, p.page_size = 16, p.pages_per_seq = 30;
+         }),
+         "several blocks of positions", Fill::kSkewed},
+        {with([](P& p) { p.tokens = 0; }), "no tokens"},
+        {small, "nothing to attend to", Fill::kEmpty},
+        {small, "all scores equal", Fill::kAllEqual},
+        {with([](P& p) { p.q = kF; }), "NaN here and there", Fill::kSomeNan},
+        {with([](P& p) { p.q = kF, p.rank = 3, p.rope = 2, p.nope = 2; }), "infinities here and there",
+         Fill::kInfinite},
+        {with([](P& p) { p.q = kF; }), "below the smallest normal", Fill::kTiny},
+        {with([](P& p) { p.q = kF; }), "scores that overflow", Fill::kHuge},
+        {with([](P& p) { p.scale = 40, p.q = kF; }), "a few weights take all"},
+    };
+  }
+
+  static void fill(const P& p, Fill fill, HostArgs<LatentAttention>& host, Random& random) {
+    const LatentAttention::Args& a = host.args();
+    fill_floats(a.q, fill, random);
+    // NaN in a weight would leave a head nothing else: queries and rows have them.
+    fill_floats(a.kv_b, fill == Fill::kSomeNan ? Fill::kNormal : fill, random);
+    fill_lengths(p, fill, a, random);
+    fill_pages(p, fill, a.page_table, random);
+    // What no sequence has written yet is NaN: it must not reach anybody.
+    set_each(a.cache, [&](int64_t, int64_t) { return std::numeric_limits<double>::quiet_NaN(); });
+    const int64_t width = p.rank + p.rope;
+    for (int64_t s = 0; s < p.sequences; ++s) {
+      const int64_t length = std::min<int64_t>(a.kv_len.as<int32_t>()[s], p.pages_per_seq * p.page_size);
+      for (int64_t j = 0; j < length; ++j) {
+        const int64_t page = a.page_table.as<int32_t>()[s * p.pages_per_seq + j / p.page_size];
+        if (page < 0 || page >= p.pages) continue;
+        void* row = a.cache.as<char>() + bytes_of(p.q, (page * p.page_size + j % p.page_size) * width);
+        // Many rows of a few NaN each are nothing but NaN: only some rows have any.
+        const bool plain = fill == Fill::kSomeNan && random.integer(0, 15) != 0;
+        fill_floats(make_tensor(row, p.q, {width}), plain ? Fill::kNormal : fill, random);
+      }
+    }
+  }
+
+  static P random(Random& r) {
+    return {.tokens = r.integer(0, 12),
+            .sequences = r.integer(1, 4),
+            .heads = r.integer(0, 4),
+            .rank = coin(r) ? 8 * r.integer(1, 6) : r.integer(0, 50),
+            .nope = r.integer(0, 40),
+            .rope = r.integer(0, 20),
+            .v_dim = r.integer(0, 30),
+            .pages = r.integer(1, 30),
+            .page_size = one_of(r, {1, 3, 8, 16, 50}),
+            .pages_per_seq = r.integer(1, 8),
+            .scale = one_of(r, {1, 2, 0}) * 0.25,
+            .q = any_float(r),
+            .w = any_float(r)};
+  }
+
+ private:
+  // Sequences without rows, rows without a sequence, more rows than keys and no keys at all come up by chance.
+  // kSkewed: all rows are the last of the last sequence, and its context is long.
+  static void fill_lengths(const P& p, Fill fill, const LatentAttention::Args& a, Random& random) {
+    std::vector<int64_t> cuts;
+    for (int64_t s = 0; s <= p.sequences; ++s) cuts.push_back(random.integer(0, p.tokens));
+    std::sort(cuts.begin(), cuts.end());
+    if (coin(random)) cuts.front() = 0;
+    if (coin(random)) cuts.back() = p.tokens;
+    const int64_t room = p.pages_per_seq * p.page_size;
+    for (int64_t s = 0; s <= p.sequences; ++s) {
+      const bool skewed = fill == Fill::kSkewed;
+      a.q_begin.as<int32_t>()[s] = static_cast<int32_t>(!skewed           ? cuts[static_cast<size_t>(s)]
+                                                        : s < p.sequences ? 0
+                                                                          : p.tokens);
+      if (s == p.sequences) break;
+      const int64_t any = random.integer(0, 5) == 0 ? random.integer(0, 3) : random.integer(0, room);
+      a.kv_len.as<int32_t>()[s] = static_cast<int32_t>(skewed ? room : any);
+    }
+  }
+  // A random order of pages, used anew when they run out; absent ones in some sequences.
+  static void fill_pages(const P& p, Fill fill, const Tensor& table, Random& random) {
+    std::vector<int64_t> order(static_cast<size_t>(p.pages));
+    std::iota(order.begin(), order.end(), 0);
+    for (size_t i = order.size(); i > 1; --i)
+      std::swap(order[i - 1], order[static_cast<size_t>(random.integer(0, static_cast<int64_t>(i) - 1))]);
+    std::vector<bool> holes;
+    for (int64_t s = 0; s < p.sequences; ++s) holes.push_back(coin(random));
+    size_t next = 0;
+    set_each(table, [&](int64_t s, int64_t) -> double {
+      if (fill == Fill::kEmpty)
+        return static_cast<double>(one_of(random, {-1, p.pages, INT32_MIN, INT32_MAX}));
+      const int64_t page = order[next++ % order.size()];
+      const bool hole = fill != Fill::kSkewed && holes[static_cast<size_t>(s)] && random.integer(0, 4) == 0;
+      return static_cast<double>(hole ? one_of(random, {-1, p.pages}) : page);
+    });
+  }
+};
+
+}  // namespace sluice::test
