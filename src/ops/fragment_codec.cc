@@ -49,8 +49,8 @@ void pack_row_pair(const RowPiece& low, const RowPiece& high, std::byte* to) {
   for (size_t thread = 0; thread < 4; ++thread) {
     for (size_t step = 0; step < 4; ++step) {
       const size_t at = step * kStepBytes + thread;
-      words[4 * thread + step] = kPairs[0][low.bytes[at]] | kPairs[1][high.bytes[at]] |
-                                 kPairs[2][low.bytes[at + 4]] | kPairs[3][high.bytes[at + 4]];
+      words[4 * thread + step] = kPairs[0][low.bytes[at]] ^ kPairs[1][high.bytes[at]] ^
+                                 kPairs[2][low.bytes[at + 4]] ^ kPairs[3][high.bytes[at + 4]];
     }
   }
   std::memcpy(to, words.data(), sizeof words);
@@ -95,7 +95,7 @@ void clear_codes(FragmentRow at, int64_t k_blocks, int64_t b, std::byte* codes) 
     const FragmentCode c = fragment_code(shape, at, k);
     uint32_t word;
     std::memcpy(&word, codes + 4 * c.word, sizeof word);
-    word &= ~kPairs[static_cast<size_t>(c.pair)][255];
+    word ^= fragment_word(fragment_pair(word, c.pair), c.pair);
     std::memcpy(codes + 4 * c.word, &word, sizeof word);
   }
 }

@@ -93,7 +93,8 @@ SLUICE_HOST_DEVICE constexpr uint32_t fragment_code_of(uint32_t pair, int half) 
   const uint32_t bits = pair >> (16 * half);
   return (bits >> 12 & 8) | (bits >> 6 & 7);
 }
-// Pair `pair` of a word: what kernels compute. Each of the four takes its bits from places that no other one uses.
+// Pair `pair` of a word: what kernels compute. Three shifts leave no places for the fourth pair that one more shift would
+// bring into line; the exclusive or of two does, over bits of other pairs that fragment_word() takes out again.
 SLUICE_HOST_DEVICE constexpr uint32_t fragment_pair(uint32_t word, int pair) {
   switch (pair) {
     case 0:
@@ -103,21 +104,25 @@ SLUICE_HOST_DEVICE constexpr uint32_t fragment_pair(uint32_t word, int pair) {
     case 2:
       return (word << 10 | word >> 22) & kFragmentMask;
     default:
-      return (word << 6 & 0x80C080C0) | (word >> 2 & 0x01000100);
+      return (word << 6 ^ word >> 2) & kFragmentMask;
   }
 }
-// The inverse of one fragment_pair(): the bits that `bits` (of fragment_pair_of) has in the word. A word is the four
-// of them together.
+// The inverse: the word whose pair `pair` is `bits` (of fragment_pair_of) and whose others are 0. All of this is linear: a
+// word is the exclusive or of the four of them.
 SLUICE_HOST_DEVICE constexpr uint32_t fragment_word(uint32_t bits, int pair) {
   switch (pair) {
     case 0:
-      return bits;
+      return bits | (bits >> 8 & 0x00010001);
     case 1:
-      return bits >> 4;
+      return bits >> 4 | (bits << 4 & 0x04000400);
     case 2:
       return bits >> 10 | bits << 22;
-    default:
-      return (bits & 0x80C080C0) >> 6 | (bits & 0x01000100) << 2;
+    default: {
+      uint32_t chain = bits >> 6 & 0x02020202;  // each of these bits is in the pair with the next higher one
+      chain ^= chain >> 8;
+      chain ^= chain >> 16;
+      return chain | (bits >> 6 & 0x00010001) | (bits << 2 & 0x04000400);
+    }
   }
 }
 

@@ -45,7 +45,7 @@ Expectations pack(const PackExperts::Problem& p, const PackExperts::Args& a) {
         const FragmentCode c = fragment_code(s, at, k);
         const uint32_t bits = fragment_pair_of(c.half ? 0 : code, c.half ? code : 0);
         uint32_t* word = reinterpret_cast<uint32_t*>(to) + c.word;
-        *word |= fragment_word(bits, c.pair);
+        *word ^= fragment_word(bits, c.pair);
       }
     }
   }

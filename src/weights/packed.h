@@ -9,7 +9,7 @@
 namespace sluice {
 
 constexpr uint64_t kPackedMagic = 0x4b50454349554c53;  // "SLUICEPK"
-constexpr uint32_t kPackedVersion = 1;                 // of the layouts as ops/ says them
+constexpr uint32_t kPackedVersion = 2;                 // of the layouts as ops/ says them
 
 // What a packed tensor says of itself.
 struct PackedHeader {

@@ -165,7 +165,7 @@ class ExpertFill {
       to_scales[fragment_scale_index(s, at, k)] = fragment_stored_scale(scale, top);
       const uint32_t code = scale == 255 ? 0 : codes[static_cast<size_t>(k)];
       const FragmentCode c = fragment_code(s, at, k);
-      words[c.word] |= fragment_word(fragment_pair_of(c.half ? 0 : code, c.half ? code : 0), c.pair);
+      words[c.word] ^= fragment_word(fragment_pair_of(c.half ? 0 : code, c.half ? code : 0), c.pair);
     }
   }
 

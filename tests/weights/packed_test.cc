@@ -134,7 +134,7 @@ TEST(Packed, AHeaderOfAnotherKindIsRefused) {
     EXPECT_NE(status.message.find(words), std::string::npos) << status.message;
   };
   refused([](PackedHeader& h) { h.magic ^= 1; }, "magic");
-  refused([](PackedHeader& h) { h.version = 2; }, "version: wanted 1, found 2");
+  refused([](PackedHeader& h) { h.version = 1; }, "version: wanted 2, found 1");
   refused([](PackedHeader& h) { h.matrix.layout = WeightLayout::kRowMajor; },
           "layout: wanted panels16, found row_major");
   refused([](PackedHeader& h) { h.matrix.layout = WeightLayout::kFragments; },

@@ -168,46 +168,47 @@ __device__ __forceinline__ void turn_lanes(uint32_t (&v)[4]) {
   }
 }
 
-// A word is four bytes of a checkpoint, one of each of its pairs, with their bits in other places: the bits of the word that
-// stand `distance` higher than in the bytes.
+// A word is four bytes of a checkpoint, one of each of its pairs: two maps that are linear over exclusive or, given by the
+// images of single bits.
+struct WordOfBytes {
+  __host__ __device__ static constexpr uint32_t image(int bit) {
+    const uint32_t code = 1u << bit % 4;
+    return fragment_word(bit % 8 < 4 ? fragment_pair_of(code, 0) : fragment_pair_of(0, code), bit / 8);
+  }
+};
+struct BytesOfWord {
+  __host__ __device__ static constexpr uint32_t image(int bit) {
+    uint32_t out = 0;
+    for (int pair = 0; pair < 4; ++pair) {
+      const uint32_t bits = fragment_pair(1u << bit, pair);
+      out |= (fragment_code_of(bits, 0) | fragment_code_of(bits, 1) << 4) << (8 * pair);
+    }
+    return out;
+  }
+};
+// The bits that come from a bit `distance` lower.
+template <class Map>
 __host__ __device__ constexpr uint32_t moved_by(int distance) {
   uint32_t out = 0;
-  for (int bit = 0; bit < 32; ++bit) {
-    const uint32_t code = 1u << bit % 4;
-    const uint32_t pair = bit % 8 < 4 ? fragment_pair_of(code, 0) : fragment_pair_of(0, code);
-    const uint32_t to = fragment_word(pair, bit / 8);
-    const uint64_t shifted =
-        distance < 0 ? (uint64_t{1} << bit) >> -distance : uint64_t{1} << (bit + distance);
-    if (to == shifted) out |= to;
-  }
+  for (int bit = 0; bit < 32; ++bit)
+    if (bit + distance >= 0 && bit + distance < 32) out |= Map::image(bit) & 1u << (bit + distance);
   return out;
 }
-
-// Both directions as shifts by the distances that occur, 14 of them, each for all bits that move that far.
-template <int kDistance = -31>
-__device__ __forceinline__ uint32_t word_of_bytes(uint32_t bytes) {
+// As shifts by the distances that occur, each for all bits that move that far.
+template <class Map, int kDistance = -31>
+__device__ __forceinline__ uint32_t mapped(uint32_t in) {
   if constexpr (kDistance > 31) {
     return 0;
   } else {
-    constexpr uint32_t kMask = moved_by(kDistance);
-    const uint32_t more = word_of_bytes<kDistance + 1>(bytes);
+    constexpr uint32_t kMask = moved_by<Map>(kDistance);
+    const uint32_t more = mapped<Map, kDistance + 1>(in);
     if constexpr (kMask == 0) return more;
-    if constexpr (kDistance < 0) return more | (bytes >> -kDistance & kMask);
-    return more | (bytes << (kDistance & 31) & kMask);
+    if constexpr (kDistance < 0) return more ^ (in >> -kDistance & kMask);
+    return more ^ (in << (kDistance & 31) & kMask);
   }
 }
-template <int kDistance = -31>
-__device__ __forceinline__ uint32_t bytes_of_word(uint32_t word) {
-  if constexpr (kDistance > 31) {
-    return 0;
-  } else {
-    constexpr uint32_t kMask = moved_by(kDistance);
-    const uint32_t more = bytes_of_word<kDistance + 1>(word);
-    if constexpr (kMask == 0) return more;
-    if constexpr (kDistance < 0) return more | (word & kMask) << -kDistance;
-    return more | (word & kMask) >> (kDistance & 31);
-  }
-}
+__device__ __forceinline__ uint32_t word_of_bytes(uint32_t bytes) { return mapped<WordOfBytes>(bytes); }
+__device__ __forceinline__ uint32_t bytes_of_word(uint32_t word) { return mapped<BytesOfWord>(word); }
 
 // One thread's part of a row pair: 8 bytes (16 of width) of row r and of row r + 8. Lane i of four has step i of a k
 // block; what it holds of both rows, byte by byte, goes to the four lanes' words of that step.

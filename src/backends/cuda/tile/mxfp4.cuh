@@ -1,4 +1,4 @@
-// From MXFP4 in the layout `fragments` (ops/fragment_layout.h) to the registers of wgmma: 13 instructions for 8 weights.
+// From MXFP4 in the layout `fragments` (ops/fragment_layout.h) to the registers of wgmma: 12 instructions for 8 weights.
 #pragma once
 #include <cuda_bf16.h>
 
