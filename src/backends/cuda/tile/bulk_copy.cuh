@@ -21,4 +21,18 @@ __device__ __forceinline__ void copy_bulk(uint32_t to_shared, const void* from, 
       : "memory");
 }
 
+// Two of these under one election, which costs more than a copy.
+__device__ __forceinline__ void copy_bulk_two(uint32_t to, const void* from, uint32_t bytes, uint32_t to_too,
+                                              const void* from_too, uint32_t bytes_too, uint32_t barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "@one cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%6];\n"
+      "@one cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%3], [%4], %5, [%6];\n"
+      "}" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(to_too), "l"(from_too), "r"(bytes_too), "r"(barrier)
+      : "memory");
+}
+
 }  // namespace sluice::cuda::tile

@@ -38,15 +38,18 @@ __device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes
 
 // The same by one lane of a converged warp that calls it with all its lanes. Bytes may come before they are announced, not
 // before the phase in front has ended; fewer than 2^20 a phase.
-__device__ __forceinline__ void barrier_expect_by_warp(uint64_t* barrier, uint32_t bytes) {
+__device__ __forceinline__ void barrier_expect_by_warp(uint32_t barrier, uint32_t bytes) {
   asm volatile(
       "{\n"
       ".reg .pred one;\n"
       "elect.sync _|one, 0xffffffff;\n"
       "@one mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n"
-      "}" ::"r"(shared_address(barrier)),
+      "}" ::"r"(barrier),
       "r"(bytes)
       : "memory");
+}
+__device__ __forceinline__ void barrier_expect_by_warp(uint64_t* barrier, uint32_t bytes) {
+  barrier_expect_by_warp(shared_address(barrier), bytes);
 }
 
 // One arrival by the calling thread. It orders what the thread did before within the block; in the scope of the cluster
@@ -113,9 +116,12 @@ __device__ __forceinline__ int barrier_test(uint32_t barrier, uint32_t parity) {
 }
 
 // The same for a whole warp, which leaves together: what follows may elect a lane without asking who is there.
-__device__ __forceinline__ void barrier_wait_by_warp(uint64_t* barrier, uint32_t parity) {
+__device__ __forceinline__ void barrier_wait_by_warp(uint32_t barrier, uint32_t parity) {
   barrier_wait(barrier, parity);
   __syncwarp();
+}
+__device__ __forceinline__ void barrier_wait_by_warp(uint64_t* barrier, uint32_t parity) {
+  barrier_wait_by_warp(shared_address(barrier), parity);
 }
 
 // A place in a ring of stages, and the parity of the phase that is under way there.

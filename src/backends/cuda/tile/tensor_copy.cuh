@@ -19,17 +19,21 @@ __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-__device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int column, int row,
-                                         uint64_t* barrier) {
+__device__ __forceinline__ void copy_box(uint32_t to_shared, const CUtensorMap& map, int column, int row,
+                                         uint32_t barrier) {
   asm volatile(
       "{\n"
       ".reg .pred one;\n"
       "elect.sync _|one, 0xffffffff;\n"
       "@one cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
       "%3}], [%4];\n"
-      "}" ::"r"(shared_address(to)),
-      "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier))
+      "}" ::"r"(to_shared),
+      "l"(&map), "r"(column), "r"(row), "r"(barrier)
       : "memory");
+}
+__device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int column, int row,
+                                         uint64_t* barrier) {
+  copy_box(shared_address(to), map, column, row, shared_address(barrier));
 }
 
 // The same into every block of the cluster whose rank has a bit in `blocks`: to the same place in each, counted at the same place in
