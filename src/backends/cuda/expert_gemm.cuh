@@ -56,6 +56,7 @@ struct ExpertTile {
 struct ExpertTileList {
   const int32_t* before = nullptr;  // shared memory: tiles of the experts in front, [experts + 1]
   int row_chunks = 0, blocks_each = 0, rows_most = 0;
+  int unit = 8;  // an expert's tiles but the last have a multiple of these rows; divides rows_most
 
   __device__ __forceinline__ int tiles_of(int rows) const { return ceil_div(rows, rows_most) * row_chunks; }
   __device__ __forceinline__ int tiles(const ExpertParameters& p) const { return uniform(before[p.experts]); }
@@ -68,10 +69,11 @@ struct ExpertTileList {
       (before[middle] <= index ? low : high) = middle;
     }
     const int rows = __ldg(p.row_count + low), within = index - before[low];
-    const int tiles = ceil_div(rows, rows_most), each = (ceil_div(rows, tiles) + 7) & ~7;
-    const int first = within % tiles * each;
+    const int tiles = ceil_div(rows, rows_most), units = ceil_div(rows, unit), tile = within % tiles;
+    const int each = units / tiles, more = units % tiles;  // the first `more` tiles have one unit more
+    const int first = (tile * each + min(tile, more)) * unit;
     return {uniform(low), uniform(within / tiles * blocks_each), uniform(__ldg(p.row_begin + low) + first),
-            uniform(min(each, rows - first))};
+            uniform(min((each + (tile < more)) * unit, rows - first))};
   }
 };
 
@@ -188,12 +190,15 @@ struct RowFetch {
   }
 };
 // An arrival of this thread once its part of a stage is there.
-__device__ __forceinline__ void arrive_with_x(const ExpertParameters& p, uint64_t* barrier) {
+__device__ __forceinline__ void arrive_with_x(const ExpertParameters& p, uint32_t barrier) {
   if (p.x_wide) {
-    tile::arrive_after_copies(tile::shared_address(barrier));
+    tile::arrive_after_copies(barrier);
   } else {
     tile::barrier_arrive(barrier);
   }
+}
+__device__ __forceinline__ void arrive_with_x(const ExpertParameters& p, uint64_t* barrier) {
+  arrive_with_x(p, tile::shared_address(barrier));
 }
 
 __device__ __forceinline__ float load_bias(const ExpertParameters& p, int64_t at) {

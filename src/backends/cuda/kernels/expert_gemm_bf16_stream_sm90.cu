@@ -50,8 +50,8 @@ extern const Candidate<ExpertGemm> expert_gemm_bf16_stream_sm90 = {
 namespace {
 
 // Two warpgroups of a row block each; or one, of which two share an SM: twice as many tiles, for few experts.
-using Pairs = ExpertTiles<Bf16Blocks, 2, 1, 32, 2>;
-using Singles = ExpertTiles<Bf16Blocks, 1, 1, 32, 2, 2>;
+using Pairs = ExpertTiles<Bf16Blocks, RowsOfX::kAnywhere, 2, 1, 32, 16, 16, 2>;
+using Singles = ExpertTiles<Bf16Blocks, RowsOfX::kAnywhere, 1, 1, 32, 16, 16, 2, 2>;
 
 Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream) {
   if (p.rows == 0) return {};

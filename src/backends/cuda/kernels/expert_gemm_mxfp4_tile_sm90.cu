@@ -1,10 +1,11 @@
-// Expert GEMM for many rows an expert, mxfp4 weights: tiles of 256 weight rows x up to 144 rows of x
-// (expert_gemm_tile.cuh), a persistent grid.
+// Expert GEMM for many rows an expert, mxfp4 weights: tiles of 192 to 384 weight rows x 32 to 160 rows of x
+// (expert_gemm_tile.cuh), a persistent grid. From kGatheredRows rows an expert on, rows of x that are gathered from tokens
+// are copied to the workspace first, in their order: the copy engine then fetches them at a tenth of the instructions.
 //
-// Wins    more than a few rows an expert: each weight that is dequantised serves up to 144 rows.
+// Wins    more than a few rows an expert: each weight that is dequantised serves all of a tile's rows.
 // Loses   fewer rows: SMs idle while the last tiles run. See mxfp4_stream_sm90.
 // Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
-// Source  original; the contract is ops/expert_gemm.h.
+// Source  original; the contract is ops/expert_gemm.h, the measurements are docs/notes/cuda-mxfp4.md.
 #include "backends/cuda/kernels/expert_gemm_tile.cuh"
 
 #include "backends/cuda/card.h"
@@ -13,9 +14,22 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int kBlocks = 2;  // row blocks of a warpgroup
-// Rows of an expert up to which three warpgroups and longer stages are better.
-constexpr double kFewRows = 48, kFewerRows = 22;
+// The tiles for up to so many rows an expert.
+struct TileClass {
+  double rows_most;
+  int row_blocks, columns_least, columns_most;
+};
+constexpr TileClass kClasses[] = {{28, 6, 8, 32}, {46, 6, 32, 64}, {104, 4, 64, 112}, {1e30, 3, 112, 160}};
+constexpr double kGatheredRows = 46;
+
+const TileClass& class_of(const ExpertGemm::Problem& p) {
+  const double rows = expert_load(p).rows_each;
+  const TileClass* found = kClasses;
+  while (rows > found->rows_most) ++found;
+  return *found;
+}
+
+bool gathers(const ExpertGemm::Problem& p) { return p.slots > 0 && expert_load(p).rows_each > kGatheredRows; }
 
 Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;
@@ -28,19 +42,20 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
 double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   constexpr double kStartUs = 2.0, kFragmentsOfBlock = 4;
   const ExpertLoad load = expert_load(p);
-  const bool many = load.rows_each > kFewRows;
-  const ColumnTiles tiles = column_tiles(load.rows_each, 8,
-                                         many                          ? 128
-                                         : load.rows_each > kFewerRows ? 64
-                                                                       : 32);
-  const double blocks = kBlocks * (many ? 2 : 3);
+  const TileClass& c = class_of(p);
+  const ColumnTiles tiles = column_tiles(load.rows_each, c.columns_least, c.columns_most);
   const double row_blocks = std::ceil(static_cast<double>(ExpertGemm::weight_rows(p)) / 64);
-  const double rounds = std::ceil(load.active * tiles.tiles * std::ceil(row_blocks / blocks) / d.cores);
-  return kStartUs + rounds * std::ceil(static_cast<double>(p.width) / 64) * blocks * kFragmentsOfBlock *
-                        tile_fragment_ns(tiles.columns) / 1e3;
+  const double rounds = std::ceil(load.active * tiles.tiles * std::ceil(row_blocks / c.row_blocks) / d.cores);
+  return kStartUs + (gathers(p) ? gather_us(p) : 0) +
+         rounds * std::ceil(static_cast<double>(p.width) / 64) * c.row_blocks * kFragmentsOfBlock *
+             tile_fragment_ns(tiles.columns) / 1e3;
 }
 
-Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream);
+size_t workspace_bytes(const ExpertGemm::Problem& p, const DeviceInfo&) {
+  return gathers(p) ? gathered_bytes(p) : 0;
+}
+
+Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace w, Stream stream);
 
 }  // namespace
 
@@ -49,7 +64,7 @@ extern const Candidate<ExpertGemm> expert_gemm_mxfp4_tile_sm90 = {
     .backend = Backend::kCuda,
     .supports = supports,
     .cost_us = cost_us,
-    .workspace_bytes = no_workspace<ExpertGemm>,
+    .workspace_bytes = workspace_bytes,
     .enqueue = enqueue,
     .batch_invariant = true,
     .alignment_bytes = 16,
@@ -57,15 +72,36 @@ extern const Candidate<ExpertGemm> expert_gemm_mxfp4_tile_sm90 = {
 
 namespace {
 
-template <int kGroups, int kMost, int kSteps>
-using Tiles = ExpertTiles<Mxfp4Blocks, kGroups, kBlocks, kMost, kSteps>;
+template <RowsOfX kRows, int kGroups, int kBlocks, int kMost, int kFiner, int kLeast, int kSteps>
+using Tiles = ExpertTiles<Mxfp4Blocks, kRows, kGroups, kBlocks, kMost, kFiner, kLeast, kSteps>;
 
-Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream) {
+template <RowsOfX kRows>
+Status launch_few(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream) {
+  const std::string_view name = expert_gemm_mxfp4_tile_sm90.name;
+  if (class_of(p).columns_most == 32)
+    return launch_tiles<Tiles<kRows, 3, 2, 32, 8, 8, 3>>(name, p, a, stream);
+  return launch_tiles<Tiles<kRows, 3, 2, 64, 16, 32, 2>>(name, p, a, stream);
+}
+
+Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace w, Stream stream) {
   if (p.rows == 0) return {};
-  const double rows = expert_load(p).rows_each;
-  if (rows > kFewRows) return launch_tiles<Tiles<2, 144, 1>>(expert_gemm_mxfp4_tile_sm90.name, p, a, stream);
-  if (rows > kFewerRows) return launch_tiles<Tiles<3, 64, 2>>(expert_gemm_mxfp4_tile_sm90.name, p, a, stream);
-  return launch_tiles<Tiles<3, 32, 3>>(expert_gemm_mxfp4_tile_sm90.name, p, a, stream);
+  constexpr RowsOfX kRows = RowsOfX::kInOrder;
+  const std::string_view name = expert_gemm_mxfp4_tile_sm90.name;
+  ExpertGemm::Args ordered = a;
+  if (gathers(p)) {
+    SLUICE_TRY(gather_rows(name, p, a, w.data, stream));
+    ordered.x = make_tensor(w.data, DType::kBF16, {p.rows, p.width}, Backend::kCuda);
+  } else if (p.slots > 0 || !has_wide_rows(a.x)) {
+    return launch_few<RowsOfX::kAnywhere>(p, a, stream);
+  }
+  switch (class_of(p).columns_most) {
+    case 160:
+      return launch_tiles<Tiles<kRows, 3, 1, 160, 16, 112, 2>>(name, p, ordered, stream);
+    case 112:
+      return launch_tiles<Tiles<kRows, 2, 2, 112, 16, 64, 2>>(name, p, ordered, stream);
+    default:
+      return launch_few<kRows>(p, ordered, stream);
+  }
 }
 
 }  // namespace

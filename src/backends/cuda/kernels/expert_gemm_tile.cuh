@@ -2,12 +2,15 @@
 //
 // One to three warpgroups multiply, each one or two row blocks of 64: x stands swizzled in shared memory, and wgmma takes
 // bf16 weights from there too, codes from registers, where they are dequantised. Each goes at its own pace, so that one finishes
-// a tile while others multiply. Of one more warpgroup one warp fetches weights in bulk, and three rows of x, 16 bytes a
-// thread, from wherever their tokens are.
+// a tile while others multiply, as far ahead as the ring of stages lets it. Of one more warpgroup one warp fetches weights
+// in bulk and three rows of x, 16 bytes a thread from wherever their tokens are; where rows of x lie in the order of y's,
+// at multiples of 16 bytes, one warp has the copy engine fetch them, a tile's at once, and three fetch weights.
 #pragma once
 #include <algorithm>
 #include <type_traits>
 
+#include "backends/cuda/expert_finish.cuh"
+#include "backends/cuda/expert_gather.h"
 #include "backends/cuda/expert_gemm.cuh"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/async_copy.cuh"
@@ -16,11 +19,18 @@
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/mxfp4.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
+#include "backends/cuda/tile/tensor_copy.cuh"
+#include "backends/cuda/tile/tensor_map.h"
 #include "backends/cuda/tile/wgmma_registers.cuh"
 
 namespace sluice::cuda {
 
-constexpr int kXWarps = 3;  // that fetch rows of x
+// How a block fetches rows of x.
+enum class RowsOfX {
+  kInOrder,   // row r of y from row r, by the copy engine
+  kAnywhere,  // of the tokens, or not aligned: 16 bytes a thread
+};
+constexpr int kXWarps = 3;  // that fetch rows kAnywhere
 
 struct Mxfp4Blocks;
 struct Bf16Blocks;
@@ -37,24 +47,20 @@ constexpr bool bf16_blocks_are_swizzled() {
 static_assert(bf16_blocks_are_swizzled());
 
 // What a kernel is made for.
-template <class Weights_, int kGroups_, int kBlocks_, int kMost_, int kSteps_, int kResident_ = 1>
+template <class Weights_, RowsOfX kRows_, int kGroups_, int kBlocks_, int kMost_, int kFiner_, int kLeast_,
+          int kSteps_, int kResident_ = 1>
 struct ExpertTiles {
   using Weights = Weights_;
-  static constexpr int kGroups = kGroups_;      // warpgroups that multiply
-  static constexpr int kBlocks = kBlocks_;      // row blocks of each
-  static constexpr int kMost = kMost_;          // rows of x
+  static constexpr RowsOfX kRows = kRows_;
+  static constexpr int kGroups = kGroups_;  // warpgroups that multiply
+  static constexpr int kBlocks = kBlocks_;  // row blocks of each
+  // Rows of x, columns to wgmma: there is code for kMost, kMost - kFiner, and so on to kLeast. ptxas serialises wgmma in a
+  // kernel with five such loops, and with fewer if they use more registers.
+  static constexpr int kMost = kMost_, kFiner = kFiner_, kLeast = kLeast_;
   static constexpr int kSteps = kSteps_;        // k blocks in a stage
   static constexpr int kResident = kResident_;  // blocks of threads on an SM
   static constexpr int kThreads = (kGroups + 1) * 128;
-  static constexpr bool kMxfp4 = std::is_same_v<Weights, Mxfp4Blocks>;
-  // Columns of wgmma that there is code for: kMost, fewer(kMost), and so on to kLeast.
-  static constexpr int kLeast = kMost == 32    ? 8
-                                : kMost == 144 ? 80
-                                               : kMost / 2,
-                       kFiner = std::min(32, kMost / 4);
-  SLUICE_HOST_DEVICE static constexpr int fewer(int columns) {
-    return kMost == 32 ? columns / 2 : columns - kFiner;
-  }
+  static constexpr bool kMxfp4 = std::is_same_v<Weights, Mxfp4Blocks>, kInOrder = kRows == RowsOfX::kInOrder;
   // A stage: x, weights, scales.
   static constexpr int kRowBlocks = kGroups * kBlocks;
   static constexpr int kBlockBytes =
@@ -66,26 +72,38 @@ struct ExpertTiles {
   static constexpr int kStageBytes = (kScales + kRowBlocks * kSteps * kScaleBytes + 1023) / 1024 * 1024;
   // wgmma reads tiles whose rows stand in the order of swizzle.cuh, so they begin at multiples of 1024.
   static_assert(kXBytes % 1024 == 0 && (kMxfp4 || kBlockBytes % 1024 == 0));
-  // The registers that a block starts with, divided anew: what fetches rows of x keeps few.
-  static constexpr int kRegisters = 65536 / kResident / kThreads / 8 * 8;
-  static constexpr int kFetch = kMost > 144 ? 56 : 40;
+  // Heights of boxes: a tile fetches as many rows as its wgmma multiplies.
+  static constexpr int kHeights = (kMost - kLeast) / kFiner + 1;
+  static_assert((kMost - kLeast) % kFiner == 0 && kLeast % 8 == 0 && kFiner % 8 == 0);
+  // Warps that share the copies of weights, and the arrivals that fill a stage, beside the bytes.
+  static constexpr int kParts = kInOrder ? 3 : 1, kFills = kParts + (kInOrder ? 1 : 32 * kXWarps);
+  // The registers that a block starts with, divided anew.
+  static constexpr int kRegisters = 65536 / kResident / kThreads / 8 * 8, kFetch = kInOrder ? 24 : 40;
   static constexpr int kMultiply = std::min(240, (kRegisters * (kGroups + 1) - kFetch) / kGroups / 8 * 8);
 };
 
+// x, by the heights of its boxes.
+template <class C>
+struct ExpertMaps {
+  CUtensorMap of[C::kHeights];
+};
+
+// Tiles that one warp has begun to fetch and another not begun to multiply: never more than stages.
+constexpr int kTilesAhead = 16;
+
 // Offsets in shared memory; the stages come first, aligned to 1024.
 struct ExpertShared {
-  int stages = 0, full = 0, empty = 0, staging = 0, scratch = 0, before = 0, bytes = 0;
+  int stages = 0, tiles = 0, full = 0, empty = 0, scratch = 0, before = 0, bytes = 0;
 };
 template <class C>
 ExpertShared expert_shared(int experts) {
   constexpr int kStagesMost = 8;
   constexpr int kMost = (228 << 10) / C::kResident - 1024;  // a KB of each block is the system's
-  constexpr int kStaging = C::kGroups * 4 * SlabFinish<false>::kStagingBytes;
-  const int rest = 2 * kStagesMost * 8 + kStaging + 64 + (experts + 1) * 4;
+  const int rest = kTilesAhead * 16 + 2 * kStagesMost * 8 + 64 + (experts + 1) * 4;
   ExpertShared s;
   s.stages = std::min(kStagesMost, (kMost - 1024 - rest) / C::kStageBytes);
-  s.staging = s.stages * C::kStageBytes;
-  s.full = s.staging + kStaging;
+  s.tiles = s.stages * C::kStageBytes;
+  s.full = s.tiles + kTilesAhead * 16;
   s.empty = s.full + kStagesMost * 8;
   s.scratch = s.empty + kStagesMost * 8;
   s.before = s.scratch + 64;
@@ -104,57 +122,76 @@ __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
+// The stages, by addresses of shared memory.
 template <class C>
 struct ExpertRing {
-  uint8_t* base;  // of shared memory, aligned
+  uint32_t base;  // aligned
   ExpertShared at;
   tile::RingPlace place;
 
-  __device__ __forceinline__ uint8_t* stage() const {
+  __device__ __forceinline__ uint32_t stage() const {
     return base + place.stage * static_cast<uint32_t>(C::kStageBytes);
   }
-  __device__ __forceinline__ uint64_t* full(uint32_t stage) const {
-    return reinterpret_cast<uint64_t*>(base + at.full) + stage;
+  __device__ __forceinline__ uint32_t full(uint32_t stage) const { return base + at.full + stage * 8; }
+  __device__ __forceinline__ uint32_t empty(uint32_t stage) const { return base + at.empty + stage * 8; }
+  // Where the block's `count`-th tile is told.
+  __device__ __forceinline__ uint32_t told(int count) const {
+    return base + at.tiles + count % kTilesAhead * 16;
   }
-  __device__ __forceinline__ uint64_t* empty(uint32_t stage) const {
-    return reinterpret_cast<uint64_t*>(base + at.empty) + stage;
+  __device__ __forceinline__ void wait_full() const {
+    tile::barrier_wait_by_warp(full(place.stage), place.parity);
+  }
+  __device__ __forceinline__ void wait_empty() const {
+    tile::barrier_wait_by_warp(empty(place.stage), place.parity ^ 1);
   }
 };
 
-// Fetches the weights of all tiles of this block: one warp.
+// Fetches weights of all tiles of this block: every C::kParts-th row block from `part` on, by one warp. A warp alone would
+// take as long for the copies of a tile as the tensor cores for its sums. The first part tells those who multiply which tiles
+// these are.
 template <class C>
 __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const ExpertTileList& list,
-                                              ExpertRing<C> ring) {
+                                              ExpertRing<C> ring, int part) {
+  constexpr int kOwnMost = (C::kRowBlocks + C::kParts - 1) / C::kParts;
   const auto stages = static_cast<uint32_t>(ring.at.stages);
   const int all = list.tiles(p);
+  int count = 0;
 #pragma unroll 1
-  for (int index = static_cast<int>(blockIdx.x); index < all; index += static_cast<int>(gridDim.x)) {
+  for (int index = static_cast<int>(blockIdx.x); index < all; index += static_cast<int>(gridDim.x), ++count) {
     const ExpertTile t = list.at(p, index);
     const int blocks = min(C::kRowBlocks, p.row_blocks - t.first_block);
-    const int64_t first = static_cast<int64_t>(t.first_block) * p.k_blocks;
+    const int own = (blocks - part + C::kParts - 1) / C::kParts;
+    const int64_t first = static_cast<int64_t>(t.first_block + part) * p.k_blocks;
     const uint8_t* weights = p.w + t.expert * p.w_bytes + first * C::kBlockBytes;
     const uint8_t* scales = p.w_scale + t.expert * p.scale_bytes + first * C::kScaleBytes;
+    const int64_t next = static_cast<int64_t>(C::kParts) * p.k_blocks;  // own block
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; k += C::kSteps) {
       const int steps = min(C::kSteps, p.k_blocks - k);
-      tile::barrier_wait_by_warp(ring.empty(ring.place.stage), ring.place.parity ^ 1);
-      const uint32_t stage = tile::shared_address(ring.stage());
-      uint64_t* full = ring.full(ring.place.stage);
-      tile::barrier_expect_by_warp(full,
-                                   static_cast<uint32_t>(blocks * steps * (C::kBlockBytes + C::kScaleBytes)));
-      const uint32_t barrier = tile::shared_address(full);
-#pragma unroll
-      for (int b = 0; b < C::kRowBlocks; ++b) {
-        if (b >= blocks) break;
-        const int64_t block = static_cast<int64_t>(b) * p.k_blocks + k;
-        tile::copy_bulk(stage + C::kWeights + b * C::kSteps * C::kBlockBytes,
-                        weights + block * C::kBlockBytes, static_cast<uint32_t>(steps) * C::kBlockBytes,
-                        barrier);
-        if constexpr (C::kScaleBytes > 0)
-          tile::copy_bulk(stage + C::kScales + b * C::kSteps * C::kScaleBytes,
-                          scales + block * C::kScaleBytes, static_cast<uint32_t>(steps) * C::kScaleBytes,
-                          barrier);
+      ring.wait_empty();
+      if (part == 0 && k == 0) {
+        if (threadIdx.x % 32 == 0)
+          tile::store_shared(ring.told(count), make_uint4(t.expert, t.first_block, t.row, t.rows));
+        __syncwarp();
       }
+      const uint32_t barrier = ring.full(ring.place.stage), code_bytes = steps * C::kBlockBytes,
+                     scale_bytes = steps * C::kScaleBytes;
+      tile::barrier_expect_by_warp(barrier, own * (code_bytes + scale_bytes));
+      const uint32_t codes_to = ring.stage() + C::kWeights + part * C::kSteps * C::kBlockBytes;
+      const uint32_t scales_to = ring.stage() + C::kScales + part * C::kSteps * C::kScaleBytes;
+#pragma unroll
+      for (int i = 0; i < kOwnMost; ++i) {
+        if (i >= own) break;
+        const uint32_t to = codes_to + i * C::kParts * C::kSteps * C::kBlockBytes;
+        const uint8_t* from = weights + i * next * C::kBlockBytes;
+        if constexpr (C::kScaleBytes > 0) {
+          tile::copy_bulk_two(to, from, code_bytes, scales_to + i * C::kParts * C::kSteps * C::kScaleBytes,
+                              scales + i * next * C::kScaleBytes, scale_bytes, barrier);
+        } else {
+          tile::copy_bulk(to, from, code_bytes, barrier);
+        }
+      }
+      weights += code_bytes, scales += scale_bytes;
       ring.place.step(stages);
     }
   }
@@ -172,9 +209,37 @@ __device__ __forceinline__ void fetch_rows(const ExpertParameters& p, const Expe
     rows.begin(p, list.at(p, index));
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; k += C::kSteps) {
-      tile::barrier_wait_by_warp(ring.empty(ring.place.stage), ring.place.parity ^ 1);
-      rows.template copy<C::kSteps>(p, tile::shared_address(ring.stage()), k);
+      ring.wait_empty();
+      rows.template copy<C::kSteps>(p, ring.stage(), k);
       arrive_with_x(p, ring.full(ring.place.stage));
+      ring.place.step(stages);
+    }
+  }
+}
+
+// The same where they lie in order: one warp, and the copy engine.
+template <class C>
+__device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const ExpertMaps<C>& x,
+                                            const ExpertTileList& list, ExpertRing<C> ring) {
+  const auto stages = static_cast<uint32_t>(ring.at.stages);
+  const int all = list.tiles(p);
+#pragma unroll 1
+  for (int index = static_cast<int>(blockIdx.x); index < all; index += static_cast<int>(gridDim.x)) {
+    const ExpertTile t = list.at(p, index);
+    const int height = max(0, ceil_div(t.rows - C::kLeast, C::kFiner));
+    const int bytes = (C::kLeast + height * C::kFiner) * tile::kSwizzledRowBytes;
+    const CUtensorMap& map = x.of[height];
+#pragma unroll 1
+    for (int k = 0; k < p.k_blocks; k += C::kSteps) {
+      const int steps = min(C::kSteps, p.k_blocks - k);
+      ring.wait_empty();
+      const uint32_t full = ring.full(ring.place.stage), to = ring.stage();
+      tile::barrier_expect_by_warp(full, static_cast<uint32_t>(steps * bytes));
+#pragma unroll
+      for (int s = 0; s < C::kSteps; ++s) {
+        if (s >= steps) break;
+        tile::copy_box(to + s * C::kXBytes, map, (k + s) * static_cast<int>(kFragmentWidth), t.row, full);
+      }
       ring.place.step(stages);
     }
   }
@@ -186,17 +251,18 @@ struct Mxfp4Blocks {
   template <int N, class C>
   static __device__ __forceinline__ uint32_t multiply(float (&d)[C::kBlocks][N / 2],
                                                       const ExpertParameters& p, ExpertRing<C>& ring) {
-    const int tid = static_cast<int>(threadIdx.x % 128), group = static_cast<int>(threadIdx.x / 128) - 1;
+    const int tid = static_cast<int>(threadIdx.x % 128),
+              group = uniform(static_cast<int>(threadIdx.x / 128)) - 1;
     const int warp = tid / 32, lane = tid % 32;
     const auto stages = static_cast<uint32_t>(ring.at.stages);
     uint32_t before = 0;  // the stage in front of this one
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; k += C::kSteps) {
       const int steps = min(C::kSteps, p.k_blocks - k);
-      tile::barrier_wait_by_warp(ring.full(ring.place.stage), ring.place.parity);
-      tile::fence_for_async();
+      ring.wait_full();
+      if constexpr (!C::kInOrder) tile::fence_for_async();
       // Uniform, so that descriptors are made outside of the lanes' registers.
-      const auto stage = static_cast<uint32_t>(uniform(static_cast<int>(tile::shared_address(ring.stage()))));
+      const auto stage = static_cast<uint32_t>(uniform(static_cast<int>(ring.stage())));
       const uint32_t words = stage + C::kWeights + group * C::kBlocks * C::kSteps * C::kBlockBytes + tid * 16;
       const uint32_t scales =
           stage + C::kScales + group * C::kBlocks * C::kSteps * C::kScaleBytes + (warp * 8 + lane / 4) * 4;
@@ -216,7 +282,7 @@ struct Mxfp4Blocks {
         for (int j = 0; j < 4; ++j) {
           tile::wait_groups<1>();
           // What read the stage in front is done.
-          if (step == 0 && j == 1) tile::arrive_by_warp(tile::shared_address(ring.empty(before)), k > 0);
+          if (step == 0 && j == 1) tile::arrive_by_warp(ring.empty(before), k > 0);
 #pragma unroll
           for (int b = 0; b < C::kBlocks; ++b) {
             const uint32_t word = j == 0 ? code[b].x : j == 1 ? code[b].y : j == 2 ? code[b].z : code[b].w;
@@ -248,10 +314,10 @@ struct Bf16Blocks {
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; k += C::kSteps) {
       const int steps = min(C::kSteps, p.k_blocks - k);
-      tile::barrier_wait_by_warp(ring.full(ring.place.stage), ring.place.parity);
-      tile::fence_for_async();
+      ring.wait_full();
+      if constexpr (!C::kInOrder) tile::fence_for_async();
       // Uniform, so that descriptors are made outside of the lanes' registers.
-      const auto stage = static_cast<uint32_t>(uniform(static_cast<int>(tile::shared_address(ring.stage()))));
+      const auto stage = static_cast<uint32_t>(uniform(static_cast<int>(ring.stage())));
       const uint32_t weights = stage + C::kWeights + group * C::kBlocks * C::kSteps * C::kBlockBytes;
 #pragma unroll
       for (int step = 0; step < C::kSteps; ++step) {
@@ -269,7 +335,7 @@ struct Bf16Blocks {
         tile::commit_group();
         tile::wait_groups<1>();
         // What read the stage in front is done.
-        if (step == 0) tile::arrive_by_warp(tile::shared_address(ring.empty(before)), k > 0);
+        if (step == 0) tile::arrive_by_warp(ring.empty(before), k > 0);
       }
       before = ring.place.stage;
       ring.place.step(stages);
@@ -282,7 +348,17 @@ struct Bf16Blocks {
 template <int N, class C, bool kGated>
 __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const ExpertTile& t,
                                               ExpertRing<C>& ring) {
-  const int group = static_cast<int>(threadIdx.x / 128) - 1, warp = static_cast<int>(threadIdx.x % 128) / 32;
+  const int all_warps = uniform(static_cast<int>(threadIdx.x / 32)), warp = all_warps % 4;
+  const int first_block = t.first_block + (all_warps / 4 - 1) * C::kBlocks;
+  const uint8_t* tops = p.w_scale + t.expert * p.scale_bytes + p.top_begin;  // of codes
+  // Read here, so that nobody waits for it behind the sums.
+  RowsFinish<kGated> finish[C::kBlocks];
+#pragma unroll
+  for (int b = 0; b < C::kBlocks; ++b) {
+    const int block = first_block + b;
+    finish[b] = RowsFinish<kGated>(
+        p, t.expert, block, warp, C::kMxfp4 && block < p.row_blocks ? tops + block * kFragmentRows : nullptr);
+  }
   float d[C::kBlocks][N / 2];
 #pragma unroll
   for (int b = 0; b < C::kBlocks; ++b)
@@ -292,26 +368,8 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
   tile::wait_groups<0>();
 #pragma unroll
   for (int b = 0; b < C::kBlocks; ++b) tile::hold(d[b]);
-  tile::arrive_by_warp(tile::shared_address(ring.empty(last)));
-
-  const tile::ActivationValues act = activation_of(p, t.expert);
-  const uint8_t* tops = p.w_scale + t.expert * p.scale_bytes + p.top_begin;  // of codes
-  const uint32_t staging = tile::shared_address(ring.base + ring.at.staging) +
-                           static_cast<uint32_t>((group * 4 + warp) * SlabFinish<kGated>::kStagingBytes);
-#pragma unroll
-  for (int b = 0; b < C::kBlocks; ++b) {
-    const int block = t.first_block + group * C::kBlocks + b;
-    if (block >= p.row_blocks) break;
-    const SlabFinish<kGated> finish(p, t.expert, block, warp,
-                                    C::kMxfp4 ? tops + block * kFragmentRows : nullptr);
-#pragma unroll 1
-    for (int c = 0; 16 * c < t.rows; ++c) {
-      stage_sums<N>(d[b], c, staging);
-      __syncwarp();
-      finish.write(p, act, t, 16 * c, staging);
-      __syncwarp();
-    }
-  }
+  tile::arrive_by_warp(ring.empty(last));
+  finish_tile<N, C::kBlocks, kGated>(d, p, t, first_block, finish);
 }
 
 // multiply_tile of the fewest columns that the tile's rows fit in.
@@ -319,53 +377,72 @@ template <int N, class C, bool kGated>
 __device__ __forceinline__ void multiply_rows(const ExpertParameters& p, const ExpertTile& t,
                                               ExpertRing<C>& ring) {
   if constexpr (N > C::kLeast)
-    if (t.rows <= C::fewer(N)) return multiply_rows<C::fewer(N), C, kGated>(p, t, ring);
+    if (t.rows <= N - C::kFiner) return multiply_rows<N - C::kFiner, C, kGated>(p, t, ring);
   multiply_tile<N, C, kGated>(p, t, ring);
 }
 
 template <class C, bool kGated>
 __global__ void __launch_bounds__(C::kThreads, C::kResident)
-    expert_tiles(const __grid_constant__ ExpertParameters p, const __grid_constant__ ExpertShared at) {
+    expert_tiles(const __grid_constant__ ExpertParameters p, const __grid_constant__ ExpertShared at,
+                 const __grid_constant__ ExpertMaps<C> x) {
   extern __shared__ uint8_t dynamic[];
   uint8_t* base = dynamic + (1024 - tile::shared_address(dynamic) % 1024) % 1024;
-  ExpertRing<C> ring{base, at, {}};
+  ExpertRing<C> ring{tile::shared_address(base), at, {}};
   if (threadIdx.x < static_cast<unsigned>(at.stages)) {
-    tile::barrier_init(ring.full(threadIdx.x), 32 * kXWarps + 1);
-    tile::barrier_init(ring.empty(threadIdx.x), C::kGroups * 4);
+    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.full) + threadIdx.x, C::kFills);
+    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.empty) + threadIdx.x, C::kGroups * 4);
   }
   if (threadIdx.x == 0) tile::barrier_visible();
+  if (C::kInOrder && threadIdx.x < C::kHeights) tile::prefetch_map(x.of[threadIdx.x]);
   tile::wait_for_previous();
   tile::release_next();
   auto* before = reinterpret_cast<int32_t*>(base + at.before);
-  const ExpertTileList list{before, ceil_div(p.row_blocks, C::kRowBlocks), C::kRowBlocks, C::kMost};
+  const ExpertTileList list{before, ceil_div(p.row_blocks, C::kRowBlocks), C::kRowBlocks, C::kMost,
+                            C::kFiner};
   count_expert_tiles(p, list, before, reinterpret_cast<int32_t*>(base + at.scratch));
-  if (threadIdx.x < 128) {
+  // Uniform, or the compiler expects lanes apart in all that follows: each copy would take three times as many instructions.
+  const int warp = uniform(static_cast<int>(threadIdx.x / 32));
+  if (warp < 4) {
     if constexpr (C::kGroups > 1) keep_registers<C::kFetch>();
-    if (threadIdx.x < 32) fetch_weights(p, list, ring);
-    if (threadIdx.x >= 32) fetch_rows(p, list, ring);
+    if (warp < C::kParts) {
+      fetch_weights(p, list, ring, warp);
+    } else if constexpr (C::kInOrder) {
+      fetch_boxes(p, x, list, ring);
+    } else {
+      fetch_rows(p, list, ring);
+    }
     return;
   }
   if constexpr (C::kGroups > 1) take_registers<C::kMultiply>();
   const int all = list.tiles(p);
+  int count = 0;
 #pragma unroll 1
-  for (int index = static_cast<int>(blockIdx.x); index < all; index += static_cast<int>(gridDim.x)) {
-    const ExpertTile t = list.at(p, index);
-    multiply_rows<C::kMost, C, kGated>(p, t, ring);
+  for (int index = static_cast<int>(blockIdx.x); index < all; index += static_cast<int>(gridDim.x), ++count) {
+    ring.wait_full();
+    const uint4 t = tile::load_shared(ring.told(count));
+    multiply_rows<C::kMost, C, kGated>(p,
+                                       {uniform(static_cast<int>(t.x)), uniform(static_cast<int>(t.y)),
+                                        uniform(static_cast<int>(t.z)), uniform(static_cast<int>(t.w))},
+                                       ring);
   }
 }
 
+// x of the arguments lies as C::kRows says.
 template <class C>
 Status launch_tiles(std::string_view name, const ExpertGemm::Problem& p, const ExpertGemm::Args& a,
                     Stream stream) {
   int sms = 0;
   SLUICE_TRY(check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, queue_of(stream).device),
                    "counting SMs"));
+  ExpertMaps<C> x{};
+  if constexpr (C::kInOrder)
+    for (int i = 0; i < C::kHeights; ++i) SLUICE_TRY(tile::map_rows(x.of[i], a.x, C::kLeast + i * C::kFiner));
   const ExpertShared at = expert_shared<C>(static_cast<int>(p.experts));
   const Launch how{.grid = {static_cast<unsigned>(sms * C::kResident), 1, 1},
                    .block = {C::kThreads, 1, 1},
                    .shared_bytes = static_cast<size_t>(at.bytes)};
   const auto kernel = is_gated(p.act) ? expert_tiles<C, true> : expert_tiles<C, false>;
-  return launch(name, kernel, how, stream, expert_parameters(p, a), at);
+  return launch(name, kernel, how, stream, expert_parameters(p, a), at, x);
 }
 
 #endif
