@@ -417,7 +417,7 @@ def run_model(peers, tables, options, model, end):
         for spread in options.routing:
             ids = read_draws(options.draws, model, spread, tokens)
             if ids is None:
-                print(f"!! {model.name} M={tokens} {spread}: left out, the draws have fewer tokens")
+                print(f"!! {model.name} M={tokens} {spread}: left out, no draws of so many tokens")
                 continue
             weights = [torch.rand((tokens, model.top_k), device="cuda").add_(0.5) for _ in range(DRAWS)]
             weights = [w / w.sum(-1, keepdim=True) for w in weights]

@@ -174,8 +174,10 @@ class Csv:
 
 
 def read_draws(folder, model, spread, tokens):
-    """int32[DRAWS, tokens, top_k] on the GPU, or None where a draw has fewer tokens."""
+    """int32[DRAWS, tokens, top_k] on the GPU, or None where a draw has fewer tokens or there is none."""
     path = os.path.join(folder, f"{model.name}_{spread}.i32")
+    if not os.path.exists(path):
+        return None
     ids = numpy.fromfile(path, dtype=numpy.int32).reshape(DRAWS, -1, model.top_k)
     return torch.from_numpy(ids[:, :tokens].copy()).cuda() if ids.shape[1] >= tokens else None
 
@@ -218,7 +220,7 @@ def run_all(options, load, measure_problem):
                     continue
                 ids = read_draws(options.draws, model, spread, tokens)
                 if ids is None:
-                    print(f"!! {what}: left out, the draws have fewer tokens")
+                    print(f"!! {what}: left out, no draws of so many tokens")
                     continue
                 try:
                     measure_problem(loaded, model, tokens, spread, ids)

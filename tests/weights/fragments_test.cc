@@ -85,8 +85,7 @@ double times(uint32_t a, uint32_t b) {
 // What a kernel makes of a word: four registers of two bf16.
 std::array<uint32_t, 4> decode(uint32_t w) {
   constexpr uint32_t kMask = 0x81C081C0;
-  return {w & kMask, w << 4 & kMask, (w << 10 | w >> 22) & kMask,
-          (w << 6 & 0x80C080C0) | (w >> 2 & 0x01000100)};
+  return {w & kMask, w << 4 & kMask, (w << 10 | w >> 22) & kMask, (w << 6 ^ w >> 2) & kMask};
 }
 
 // Calls f(row of the checkpoint or -1, k, weight, top) for every element that a warpgroup decodes.

@@ -40,7 +40,7 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
 
 // Tiles go round the SMs; a tile's time is that of its fragments.
 double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
-  constexpr double kStartUs = 2.0, kFragmentsOfBlock = 4;
+  constexpr double kStartUs = 5.0, kFragmentsOfBlock = 4;
   const ExpertLoad load = expert_load(p);
   const TileClass& c = class_of(p);
   const ColumnTiles tiles = column_tiles(load.rows_each, c.columns_least, c.columns_most);
