@@ -89,8 +89,8 @@ std::vector<ExpertShape> bf16_shapes() {
 
 ExpertGemm::Problem ExpertShape::up(int64_t tokens) const {
   return {.rows = tokens * top_k,
-          .rows_expected = partial() ? std::max<int64_t>(1, tokens * top_k * experts() / route.experts) : 0,
           .experts = experts(),
+          .experts_routed = route.experts,
           .features = intermediate,
           .width = hidden,
           .tokens = tokens,
@@ -108,8 +108,8 @@ ExpertGemm::Problem ExpertShape::up(int64_t tokens) const {
 ExpertGemm::Problem ExpertShape::down(int64_t tokens) const {
   const ExpertGemm::Problem of_up = up(tokens);
   return {.rows = of_up.rows,
-          .rows_expected = of_up.rows_expected,
           .experts = of_up.experts,
+          .experts_routed = of_up.experts_routed,
           .features = hidden,
           .width = intermediate,
           .w = w,

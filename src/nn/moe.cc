@@ -50,6 +50,7 @@ ExpertGemm::Problem up_problem(const MoeConfig& c, int64_t experts, int64_t inte
 ExpertGemm::Problem down_problem(const MoeConfig& c, const ExpertGemm::Problem& up, DType y) {
   return {.rows = 0,
           .experts = up.experts,
+          .experts_routed = up.experts_routed,
           .features = c.hidden,
           .width = up.features,
           .x = hidden_type(c),
@@ -111,6 +112,7 @@ ExpertProblems expert_problems(const MoeConfig& c) {
   ExpertProblems p;
   p.up = up_problem(c, local_experts(c), c.intermediate, c.expert_w);
   p.up.slots = c.top_k;
+  if (c.scope == ExpertScope::kRange) p.up.experts_routed = c.experts;
   p.up.weighted = c.weight_on_input;
   p.down = down_problem(c, p.up, DType::kF32);
   p.shared_up = up_problem(c, 1, c.shared_intermediate, c.shared_w);

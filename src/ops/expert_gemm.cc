@@ -11,6 +11,8 @@ Refusal ExpertGemm::validate(const Problem& p) {
   need_between(r, "rows", p.rows, 0, kRowsMax);
   need_between(r, "rows_expected", p.rows_expected, 0, kRowsMax);
   need_between(r, "experts", p.experts, 1, 2048);
+  r.need(p.experts_routed == 0 || p.experts_routed >= p.experts, "experts_routed 0 or at least experts",
+         "experts_routed", p.experts_routed);
   need_between(r, "features", p.features, 1, kWidthMax);
   need_between(r, "width", p.width, 1, kWidthMax);
   need_between(r, "slots", p.slots, 0, 64);
@@ -30,8 +32,15 @@ Refusal ExpertGemm::validate(const Problem& p) {
   return r;
 }
 
+double ExpertGemm::expected_rows(const Problem& p) {
+  if (p.rows_expected > 0) return static_cast<double>(p.rows_expected);
+  const double rows = static_cast<double>(p.rows);
+  if (p.experts_routed == 0) return rows;
+  return rows * static_cast<double>(p.experts) / static_cast<double>(p.experts_routed);
+}
+
 double ExpertGemm::bytes(const Problem& p) {
-  const double rows = static_cast<double>(p.rows_expected ? p.rows_expected : p.rows);
+  const double rows = expected_rows(p);
   const double active = active_experts(rows, p.experts);
   const double w_bits = p.w == DType::kE2M1 ? 4.25 : bits_of(p.w);  // codes and their share of a scale
   return active * static_cast<double>(weight_rows(p)) * static_cast<double>(p.width) * w_bits / 8 +
@@ -39,7 +48,7 @@ double ExpertGemm::bytes(const Problem& p) {
 }
 
 double ExpertGemm::flops(const Problem& p) {
-  const double rows = static_cast<double>(p.rows_expected ? p.rows_expected : p.rows);
+  const double rows = expected_rows(p);
   return 2.0 * rows * static_cast<double>(weight_rows(p)) * static_cast<double>(p.width);
 }
 

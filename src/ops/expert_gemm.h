@@ -32,7 +32,7 @@ namespace sluice {
 // Weights    decode exactly for every code and every scale from 0 to 254. A scale of 255 makes its 32 weights
 //            NaN and nothing else.
 // NaN        as the formula says; clamps and relu let NaN through.
-// Bytes      each active expert's weights once, x and y once. rows_expected (0: rows) feeds the cost only.
+// Bytes      each active expert's weights once, x and y once. expected_rows() feeds the cost only.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data that ops/group_rows.h
 //            made.
 // Exactness  z: (width + 5) * 2^-24 * (|in| sum |x||w| + |bias|), plus, (|in| + 1) times for each term, what
@@ -48,7 +48,7 @@ struct ExpertGemm {
   static constexpr std::string_view kSummary =
       "multiplies each row by its own expert's weights, with bias and activation";
   struct Problem {
-    int64_t rows = 4, rows_expected = 0, experts = 32, features = 2880, width = 2880;
+    int64_t rows = 4, rows_expected = 0, experts = 32, experts_routed = 0, features = 2880, width = 2880;
     int64_t tokens = 0, slots = 0;
     DType x = DType::kBF16, w = DType::kE2M1, b = DType::kBF16, y = DType::kBF16;
     WeightLayout layout = WeightLayout::kPanels16;
@@ -60,8 +60,11 @@ struct ExpertGemm {
     template <class V, class P>
     static void fields(V& v, P& p) {
       v("rows", p.rows, "bound on the rows of all experts together");
-      v("rows_expected", p.rows_expected, "for the cost only; 0: rows");
+      v("rows_expected", p.rows_expected,
+        "for the cost only; 0: the share of rows that experts_routed leaves");
       v("experts", p.experts, "experts that have weights here");
+      v("experts_routed", p.experts_routed,
+        "for the cost only: experts, here and elsewhere, that rows may have; 0: experts");
       v("features", p.features, "columns of y");
       v("width", p.width, "columns of x");
       v("tokens", p.tokens, "rows of x when they are gathered");
@@ -118,8 +121,10 @@ struct ExpertGemm {
     v(slot("y", Role::kOut, p.y, {p.rows, p.features}, true, Rows::kMayBeStrided), &Args::y);
   }
   static Refusal validate(const Problem& p);
-  static double bytes(const Problem& p);  // of the experts that rows_expected rows activate, uniform routing
-  static double flops(const Problem& p);  // of rows_expected rows
+  // Rows of experts that are here, in a batch of the bound's size: rows_expected, or where that is 0 their share of `rows`.
+  static double expected_rows(const Problem& p);
+  static double bytes(const Problem& p);  // of the experts that expected_rows() activate, uniform routing
+  static double flops(const Problem& p);  // of expected_rows()
   static Problem at_tokens(Problem p,
                            int64_t n);  // gathered: n tokens, keeping rows - tokens * slots; else n rows
   static int64_t tokens_of(const Problem& p) { return p.slots > 0 ? p.tokens : p.rows; }

@@ -51,6 +51,17 @@ TEST(MoeSlice, ExpertsAreContiguousAndAsEvenAsCanBe) {
     }
 }
 
+TEST(MoeSlice, CostsAreOfTheRowsThatStayHere) {
+  const MoeConfig whole = known_moe("deepseek-v3").value();
+  const auto part = sliced(whole, {.ep_rank = 3, .ep_size = 8});
+  ASSERT_TRUE(part.ok()) << part.status().message;
+  for (const ExpertGemm::Problem& p :
+       {expert_problems(part.value()).up, expert_problems(part.value()).down}) {
+    EXPECT_EQ(p.experts, 32);
+    EXPECT_EQ(p.experts_routed, 256);
+  }
+}
+
 TEST(MoeSlice, WhatIsAddedOnceIsOnOneRank) {
   MoeConfig whole = known_moe("gpt-oss-20b").value();
   whole.residual = true;

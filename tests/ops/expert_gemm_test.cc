@@ -46,4 +46,20 @@ TEST(ExpertGemmBatch, RowsAloneHaveTheSameBits) {
   }
 }
 
+// Experts elsewhere have their share of the rows: costs are of what is here, at any count.
+TEST(ExpertGemmProblem, ExpectsTheRowsOfItsOwnExperts) {
+  ExpertGemm::Problem p{.rows = 64, .experts = 32, .tokens = 16, .slots = 4};
+  EXPECT_EQ(ExpertGemm::expected_rows(p), 64);
+  p.experts_routed = 256;
+  EXPECT_TRUE(ExpertGemm::validate(p).accepted());
+  EXPECT_EQ(ExpertGemm::expected_rows(p), 8);
+  EXPECT_EQ(ExpertGemm::expected_rows(ExpertGemm::at_tokens(ExpertGemm::at_tokens(p, 0), 32)), 16);
+  p.rows_expected = 3;
+  EXPECT_EQ(ExpertGemm::expected_rows(p), 3);
+  p.experts_routed = 31;
+  const Refusal refusal = ExpertGemm::validate(p);
+  ASSERT_FALSE(refusal.accepted());
+  EXPECT_NE(refusal.reasons()[0].find("experts_routed"), std::string::npos) << refusal.reasons()[0];
+}
+
 }  // namespace sluice::test

@@ -21,7 +21,7 @@ void need_expert_blocks(Refusal& r, const ExpertGemm::Problem& p, const DeviceIn
 }
 
 ExpertLoad expert_load(const ExpertGemm::Problem& p) {
-  const double rows = static_cast<double>(p.rows_expected ? p.rows_expected : p.rows);
+  const double rows = ExpertGemm::expected_rows(p);
   const double active = active_experts(rows, p.experts);
   return {active, active > 0 ? rows / active : 0};
 }

@@ -12,8 +12,7 @@ size_t gathered_bytes(const ExpertGemm::Problem& problem);
 
 // Measured: the rows written go at 2.3 TB/s, and as many are read.
 inline double gather_us(const ExpertGemm::Problem& p) {
-  return 1 + static_cast<double>(p.rows_expected ? p.rows_expected : p.rows) * static_cast<double>(p.width) *
-                 2 / 2.3e6;
+  return 1 + ExpertGemm::expected_rows(p) * static_cast<double>(p.width) * 2 / 2.3e6;
 }
 
 // Whether rows begin at multiples of 16 bytes, as the copy engine wants them.

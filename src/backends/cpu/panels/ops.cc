@@ -163,7 +163,7 @@ size_t panels_workspace(const Linear::Problem& p, const DeviceInfo& d, PanelEngi
 }
 
 double panels_cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d, PanelEngine engine) {
-  const auto rows = static_cast<double>(p.rows_expected ? p.rows_expected : p.rows);
+  const double rows = ExpertGemm::expected_rows(p);
   return cost({rows, active_experts(rows, p.experts), ExpertGemm::bytes(p), ExpertGemm::flops(p), p.w}, d,
               engine);
 }
