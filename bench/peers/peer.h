@@ -98,7 +98,8 @@ typedef struct sluice_peer_layer {
 enum sluice_peer_part {
   SLUICE_PEER_LAYER = 0, /* from ids and weights to y */
   SLUICE_PEER_GROUP = 1, /* ids to meta */
-  SLUICE_PEER_GEMMS = 2  /* both GEMMs with what stands between them, from meta and what the last whole layer left in
+  SLUICE_PEER_GEMMS =
+      2 /* both GEMMs with what stands between them, from meta and what the last whole layer left in
                             scratch of the same x; no y */
 };
 

@@ -8,10 +8,8 @@
 #include "backends/cuda/tile/activation.cuh"
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
-#include "backends/cuda/tile/mxfp4.cuh"
 #include "backends/cuda/tile/shared.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
-#include "backends/cuda/tile/vector.cuh"
 #include "ops/expert_gemm.h"
 #include "ops/fragment_layout.h"
 
@@ -204,115 +202,6 @@ __device__ __forceinline__ void arrive_with_x(const ExpertParameters& p, uint64_
 __device__ __forceinline__ float load_bias(const ExpertParameters& p, int64_t at) {
   return p.bias_f32 ? static_cast<const float*>(p.bias)[at]
                     : __bfloat162float(static_cast<const __nv_bfloat16*>(p.bias)[at]);
-}
-
-// What a lane does with sums of 16 weight rows (a slab of a row block): of 16 columns at a time it has column lane % 16 and
-// kEach features of it, from lane / 16 * kEach on.
-template <bool kGated>
-struct SlabFinish {
-  static constexpr int kEach = kGated ? 4 : 8;
-  static constexpr int kColumns = 16,
-                       kColumnBytes = 80;  // 16 rows, and what keeps columns in different banks
-  static constexpr int kStagingBytes = kColumns * kColumnBytes;
-  static constexpr int kUps = kGated ? kEach : 1;
-
-  int feature;  // the first
-  float factor[kEach], bias[kEach], up_factor[kUps], up_bias[kUps];
-
-  // slab: 0..3 of the row block; tops: of the row block's rows, or null.
-  __device__ __forceinline__ SlabFinish(const ExpertParameters& p, int expert, int block, int slab,
-                                        const uint8_t* tops) {
-    const int first = static_cast<int>(threadIdx.x % 32) / 16 * kEach;
-    feature = static_cast<int>(fragment_feature(kGated, {block, slab * 16 + first}).feature);
-    const int64_t rows = static_cast<int64_t>(expert) * (kGated ? 2 * p.features : p.features);
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int row = slab * 16 + first + i, at = feature + i;
-      factor[i] = tops ? tile::row_factor(tops[row]) : 1.f;
-      bias[i] = 0;
-      if constexpr (kGated) {
-        up_factor[i] = tops ? tile::row_factor(tops[row + 8]) : 1.f;
-        up_bias[i] = 0;
-      }
-      if (!p.bias || at >= p.features) continue;
-      bias[i] = load_bias(p, rows + (kGated ? gated_row(p.gate_order, p.features, at, false) : at));
-      if constexpr (kGated) up_bias[i] = load_bias(p, rows + gated_row(p.gate_order, p.features, at, true));
-    }
-  }
-
-  // staged: this warp's, filled by stage_sums(); column: the first of 16; the tile's first `t.rows` columns are real.
-  __device__ __forceinline__ void write(const ExpertParameters& p, const tile::ActivationValues& act,
-                                        const ExpertTile& t, int column, uint32_t staged) const {
-    const int lane = static_cast<int>(threadIdx.x % 32), row = t.row + column + lane % 16;
-    const uint32_t from = staged + lane % 16 * kColumnBytes + lane / 16 * kEach * 4;
-    float x[kEach], u[kUps];
-#pragma unroll
-    for (int i = 0; i < kEach; i += 4) tile::load_shared_floats(x + i, from + i * 4);
-    if constexpr (kGated) tile::load_shared_floats(u, from + 32);
-    if (column + lane % 16 >= t.rows) return;
-    const float in = p.weights ? p.weights[p.order[row]] : 1.f;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      x[i] = fmaf(x[i] * factor[i], in, bias[i]);
-      if constexpr (kGated) u[i] = fmaf(u[i] * up_factor[i], in, up_bias[i]);
-    }
-    if constexpr (kGated) {
-      tile::activate_gated(act, x, u);
-    } else {
-      tile::activate_plain(act, x);
-    }
-    const int64_t at = row * p.y_stride + feature;
-    if (p.y_f32) {
-      put(static_cast<float*>(p.y) + at, x, p);
-    } else {
-      put(static_cast<__nv_bfloat16*>(p.y) + at, x, p);
-    }
-  }
-
- private:
-  template <class T>
-  __device__ __forceinline__ void put(T* y, const float (&x)[kEach], const ExpertParameters& p) const {
-    if (p.y_wide && feature + kEach <= p.features) return tile::store(y, x);
-#pragma unroll
-    for (int i = 0; i < kEach; ++i)
-      if (feature + i < p.features) y[i] = tile::from_f32<T>(x[i]);
-  }
-};
-
-// Columns 16 c .. 16 c + 15 of a warp's 16 rows of sums (wgmma.cuh), to its staging. A switch, so that the code behind it
-// stands once and not for each c: it runs cold.
-template <int N>
-__device__ __forceinline__ void stage_sums(const float (&d)[N / 2], int c, uint32_t staging) {
-  constexpr int kColumnBytes = SlabFinish<false>::kColumnBytes;
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const uint32_t to = staging + 2 * (lane % 4) * kColumnBytes + lane / 4 * 4;
-  const auto put = [&](int j, uint32_t column) {
-#pragma unroll
-    for (uint32_t i = 0; i < 4; ++i)
-      tile::store_shared(to + (column + i % 2) * kColumnBytes + i / 2 * 32, d[4 * j + i]);
-  };
-  switch (c) {
-#define SLUICE_CASE(C)                               \
-  case C:                                            \
-    if constexpr (16 * C < N) put(2 * C, 0);         \
-    if constexpr (16 * C + 8 < N) put(2 * C + 1, 8); \
-    break;
-    SLUICE_CASE(0)
-    SLUICE_CASE(1)
-    SLUICE_CASE(2)
-    SLUICE_CASE(3)
-    SLUICE_CASE(4)
-    SLUICE_CASE(5)
-    SLUICE_CASE(6)
-    SLUICE_CASE(7)
-    SLUICE_CASE(8)
-    SLUICE_CASE(9)
-    SLUICE_CASE(10)
-    SLUICE_CASE(11)
-#undef SLUICE_CASE
-    default:
-      break;
-  }
 }
 
 __device__ __forceinline__ tile::ActivationValues activation_of(const ExpertParameters& p, int expert) {

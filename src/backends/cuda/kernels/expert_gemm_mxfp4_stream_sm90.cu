@@ -20,6 +20,7 @@
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/mma.cuh"
+#include "backends/cuda/tile/mxfp4.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
 
 namespace sluice::cuda {
