@@ -15,13 +15,8 @@
 namespace sluice::apps {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr int kRepeats = 7;
 constexpr int64_t kPage = 16;
-
-double ms_since(Clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-}
 
 Status check_counts(const DraftOptions& o) {
   if (o.tokens.empty()) return invalid("tokens: wanted at least one count, found none");
@@ -57,8 +52,8 @@ class Steps {
   }
   const Mtp& mtp() const { return *mtp_; }
 
-  Result<DraftTiming> time(int64_t tokens) {
-    DraftTiming out{.tokens = tokens, .kernels = mtp_->kernels(tokens, tokens)};
+  Result<StepTiming> time(int64_t tokens) {
+    StepTiming out{.tokens = tokens, .kernels = mtp_->kernels(tokens, tokens)};
     std::vector<double> ms;
     std::vector<std::byte> first;
     for (int i = -1; i < kRepeats; ++i) {  // the first one warms up
@@ -70,8 +65,7 @@ class Steps {
       if (i < 0) first = now;
       out.same_bits &= now == first;
     }
-    std::sort(ms.begin(), ms.end());
-    out.median_ms = ms[kRepeats / 2], out.fastest_ms = ms.front(), out.slowest_ms = ms.back();
+    out.take(std::move(ms));
     return out;
   }
 
@@ -219,7 +213,7 @@ Result<DraftReport> run_draft(const DraftOptions& o, std::ostream* words) {
   for (int64_t tokens : o.tokens) {
     auto timed = steps.value()->time(tokens);
     if (!timed.ok()) return timed.status();
-    const DraftTiming& t = report.timings.emplace_back(std::move(timed).value());
+    const StepTiming& t = report.timings.emplace_back(std::move(timed).value());
     print(words, "         %8lld %10.3f %10.3f %10.3f  %s\n", static_cast<long long>(t.tokens), t.median_ms,
           t.fastest_ms, t.slowest_ms, t.same_bits ? "yes" : "NO");
     if (!t.same_bits) return Status{Code::kCorrupt, "draft: the layer gave different bits from run to run"};

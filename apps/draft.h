@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/step_timing.h"
 #include "base/status.h"
 
 namespace sluice::apps {
@@ -24,18 +25,11 @@ struct DraftOptions {
   uint64_t seed = 1;
 };
 
-struct DraftTiming {
-  int64_t tokens = 0;  // sequences of one token each
-  double median_ms = 0, fastest_ms = 0, slowest_ms = 0;
-  bool same_bits = true;                                          // from run to run
-  std::vector<std::pair<std::string, std::string>> kernels = {};  // stage and kernel
-};
-
 struct DraftReport {
   std::string model, device, experts, router_dtype;
   int64_t layer = 0;  // its number in the checkpoint
   double weight_bytes = 0, load_seconds = 0;
-  std::vector<DraftTiming> timings;
+  std::vector<StepTiming> timings;
 };
 
 // Loads the layer, holding its experts to the references, and times steps of it on random hidden states. Writes to `words` as it

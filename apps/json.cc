@@ -46,6 +46,21 @@ Json steps_json(const std::vector<TableStep>& steps) {
 
 std::string finish(const Json& json) { return json.dump(2) + "\n"; }
 
+Json timings_json(const std::vector<StepTiming>& timings) {
+  Json out = Json::array();
+  for (const StepTiming& t : timings) {
+    Json kernels = Json::object();
+    for (const auto& [stage, kernel] : t.kernels) kernels[stage] = kernel;
+    out.push_back({{"tokens", t.tokens},
+                   {"median_ms", t.median_ms},
+                   {"fastest_ms", t.fastest_ms},
+                   {"slowest_ms", t.slowest_ms},
+                   {"same_bits", t.same_bits},
+                   {"kernels", kernels}});
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string ops_json() {
@@ -196,39 +211,18 @@ std::string inspection_json(const Inspection& i) {
 }
 
 std::string moe_layer_json(const MoeLayerReport& report) {
-  Json checks = Json::array(), timings = Json::array();
+  Json checks = Json::array();
   for (const StageCheck& c : report.checks)
     checks.push_back({{"stage", c.stage}, {"kernel", c.kernel}, {"share_of_bound", c.worst}});
-  for (const MoeLayerTiming& t : report.timings) {
-    Json kernels = Json::object();
-    for (const auto& [stage, kernel] : t.kernels) kernels[stage] = kernel;
-    timings.push_back({{"tokens", t.tokens},
-                       {"median_ms", t.median_ms},
-                       {"fastest_ms", t.fastest_ms},
-                       {"slowest_ms", t.slowest_ms},
-                       {"same_bits", t.same_bits},
-                       {"kernels", kernels}});
-  }
   return finish({{"model", report.model},
                  {"device", report.device},
                  {"layout", report.layout},
                  {"weight_bytes", report.weight_bytes},
                  {"check", checks},
-                 {"run", timings}});
+                 {"run", timings_json(report.timings)}});
 }
 
 std::string draft_json(const DraftReport& report) {
-  Json timings = Json::array();
-  for (const DraftTiming& t : report.timings) {
-    Json kernels = Json::object();
-    for (const auto& [stage, kernel] : t.kernels) kernels[stage] = kernel;
-    timings.push_back({{"tokens", t.tokens},
-                       {"median_ms", t.median_ms},
-                       {"fastest_ms", t.fastest_ms},
-                       {"slowest_ms", t.slowest_ms},
-                       {"same_bits", t.same_bits},
-                       {"kernels", kernels}});
-  }
   return finish({{"model", report.model},
                  {"layer", report.layer},
                  {"device", report.device},
@@ -236,7 +230,7 @@ std::string draft_json(const DraftReport& report) {
                  {"router_dtype", report.router_dtype},
                  {"weight_bytes", report.weight_bytes},
                  {"load_seconds", report.load_seconds},
-                 {"run", timings}});
+                 {"run", timings_json(report.timings)}});
 }
 
 std::string devices_json(std::span<const DeviceInfo> here, const std::string& no_gpu,

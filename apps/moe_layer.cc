@@ -17,13 +17,8 @@
 namespace sluice::apps {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr int64_t kCheckedTokens = 4;
 constexpr int kRepeats = 7;
-
-double ms_since(Clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-}
 
 // Frees with the device that lent it.
 class Block {
@@ -153,9 +148,9 @@ std::vector<std::byte> bytes_at(const Tensor& t) {
   return {begin, begin + bytes_of(t.dtype, elements_of(t))};
 }
 
-Result<MoeLayerTiming> time_step(Device& device, const Moe& moe, const Layer& layer, const Step& step) {
+Result<StepTiming> time_step(Device& device, const Moe& moe, const Layer& layer, const Step& step) {
   const Stream stream = device.stream();
-  MoeLayerTiming out{.tokens = step.io.x.shape[0]};
+  StepTiming out{.tokens = step.io.x.shape[0]};
   SLUICE_TRY(moe.forward(step.io, layer.weights(), step.workspace, stream));
   SLUICE_TRY(device.wait(stream));
   const std::vector<std::byte> eager = bytes_at(step.io.y);
@@ -170,8 +165,7 @@ Result<MoeLayerTiming> time_step(Device& device, const Moe& moe, const Layer& la
     ms.push_back(ms_since(begin));
     out.same_bits &= bytes_at(step.io.y) == eager;
   }
-  std::sort(ms.begin(), ms.end());
-  out.median_ms = ms[kRepeats / 2], out.fastest_ms = ms.front(), out.slowest_ms = ms.back();
+  out.take(std::move(ms));
   out.kernels = moe.kernels(out.tokens);
   return out;
 }
@@ -275,9 +269,9 @@ Result<MoeLayerReport> run_moe_layer(const MoeLayerOptions& options, std::ostrea
   for (int64_t tokens : options.tokens) {
     Result<Step> step = make_step(layer, moe, tokens, random);
     if (!step.ok()) return step.status();
-    Result<MoeLayerTiming> timed = time_step(device, moe, layer, step.value());
+    Result<StepTiming> timed = time_step(device, moe, layer, step.value());
     if (!timed.ok()) return timed.status();
-    const MoeLayerTiming& t = report.timings.emplace_back(std::move(timed).value());
+    const StepTiming& t = report.timings.emplace_back(std::move(timed).value());
     print(words, "         %8lld %10.2f %10.2f %10.2f %11.0f  %s\n", static_cast<long long>(t.tokens),
           t.median_ms, t.fastest_ms, t.slowest_ms, 1e3 * static_cast<double>(t.tokens) / t.median_ms,
           t.same_bits ? "yes" : "NO");

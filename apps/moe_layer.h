@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/step_timing.h"
 #include "nn/moe.h"
 
 namespace sluice::apps {
@@ -17,18 +18,11 @@ struct MoeLayerOptions {
   uint64_t seed = 1;
 };
 
-struct MoeLayerTiming {
-  int64_t tokens = 0;
-  double median_ms = 0, fastest_ms = 0, slowest_ms = 0;
-  bool same_bits = true;                                          // as the first run, which was not a replay
-  std::vector<std::pair<std::string, std::string>> kernels = {};  // stage and kernel
-};
-
 struct MoeLayerReport {
   std::string model, device, layout;
   double weight_bytes = 0;
   std::vector<StageCheck> checks;
-  std::vector<MoeLayerTiming> timings;
+  std::vector<StepTiming> timings;
 };
 
 // Makes the weights, holds four tokens to the references stage by stage, times the layer at each count of tokens, and
