@@ -19,8 +19,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kUsage = R"(usage: sluice_bench_cuda [OPTIONS]
 
-  --suite LIST      of router, routing, chain, mxfp4, bf16, parted by commas; all of them if it is not given. Rows of
-                    chain stand in routing.csv
+  --suite LIST      of router, fused, routing, chain, mxfp4, bf16, parted by commas; all of them if it is not given.
+                    Rows of fused stand in router.csv, rows of chain in routing.csv
   --models LIST     only these, as rows name them: 2880x128,256x8-deepseek_v3,gpt-oss-120b
   --tokens LIST     counts from 1 to 16384; if it is not given, powers of two, and a few more where a suite has them
   --peers DIR       a folder of peer_*.so: see bench/peers/peer.h
@@ -36,8 +36,15 @@ constexpr const char* kUsage = R"(usage: sluice_bench_cuda [OPTIONS]
                     work, then 10 ms of rest. Sustained: 300 ms without rest, the second half timed
 )";
 
+struct Suite {
+  std::string name;
+  Status (Bench::*run)();
+};
+const Suite kSuites[] = {{"router", &Bench::router}, {"fused", &Bench::fused}, {"routing", &Bench::routing},
+                         {"chain", &Bench::chain},   {"mxfp4", &Bench::mxfp4}, {"bf16", &Bench::bf16}};
+
 struct Options {
-  std::vector<std::string> suites = {"router", "routing", "chain", "mxfp4", "bf16"};
+  std::vector<const Suite*> suites;
   Bench::Options bench;
   fs::path peers, out = ".";
 };
@@ -47,6 +54,21 @@ std::vector<std::string> split(const std::string& list) {
   std::istringstream words(list);
   for (std::string word; std::getline(words, word, ',');) out.push_back(word);
   return out;
+}
+
+Status parse_suites(const std::string& list, std::vector<const Suite*>* out) {
+  out->clear();
+  for (const std::string& name : split(list)) {
+    const Suite* found = nullptr;
+    std::string all;
+    for (const Suite& suite : kSuites) {
+      if (suite.name == name) found = &suite;
+      all += (all.empty() ? "" : &suite == std::end(kSuites) - 1 ? " or " : ", ") + suite.name;
+    }
+    if (!found) return invalid("--suite: wanted " + all + ", found '" + name + "'");
+    out->push_back(found);
+  }
+  return out->empty() ? invalid("--suite: wanted a suite, found none") : Status{};
 }
 
 Status parse_count(const std::string& option, const std::string& word, int64_t least, int64_t most,
@@ -86,6 +108,7 @@ Status parse_routing(const std::string& list, std::vector<Spread>* out) {
 
 Result<Options> parse(int argc, char** argv) {
   Options o;
+  for (const Suite& suite : kSuites) o.suites.push_back(&suite);
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--quick") {
@@ -104,10 +127,7 @@ Result<Options> parse(int argc, char** argv) {
     if (++i == argc) return invalid(word + ": wanted a value, found none");
     const std::string value = argv[i];
     if (word == "--suite") {
-      o.suites = split(value);
-      for (const std::string& s : o.suites)
-        if (s != "router" && s != "routing" && s != "chain" && s != "mxfp4" && s != "bf16")
-          return invalid("--suite: wanted router, routing, chain, mxfp4 or bf16, found '" + s + "'");
+      SLUICE_TRY(parse_suites(value, &o.suites));
     } else if (word == "--models") {
       o.bench.models = split(value);
     } else if (word == "--tokens") {
@@ -230,20 +250,9 @@ Status run(const Options& o) {
         rows += static_cast<int64_t>(outcomes.size());
         return {};
       });
-  for (const std::string& suite : o.suites) {
-    bench.start(suite);
-    if (suite == "router") {
-      SLUICE_TRY(bench.router());
-      SLUICE_TRY(bench.fused());
-    } else if (suite == "routing") {
-      SLUICE_TRY(bench.routing());
-    } else if (suite == "chain") {
-      SLUICE_TRY(bench.chain());
-    } else if (suite == "mxfp4") {
-      SLUICE_TRY(bench.mxfp4());
-    } else {
-      SLUICE_TRY(bench.bf16());
-    }
+  for (const Suite* suite : o.suites) {
+    bench.start(suite->name);
+    SLUICE_TRY((bench.*suite->run)());
     SLUICE_TRY(bench.finish());
   }
   return rows > 0 ? Status{}

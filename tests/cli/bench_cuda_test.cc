@@ -14,7 +14,9 @@ TEST(CliBenchCuda, WrongWordsAreNamed) {
       {{"--suit", "router"},
        "wanted one of --suite, --models, --tokens, --peers, --out, --quick, --replays, --seconds, --pace, "
        "--routing, --draws, found '--suit'"},
-      {{"--suite", "router,gate"}, "--suite: wanted router, routing, chain, mxfp4 or bf16, found 'gate'"},
+      {{"--suite", "router,gate"},
+       "--suite: wanted router, fused, routing, chain, mxfp4 or bf16, found 'gate'"},
+      {{"--suite", ""}, "--suite: wanted a suite, found none"},
       {{"--tokens", "1,zero"}, "--tokens: wanted a count from 1 to 16384, found 'zero'"},
       {{"--tokens", "16385"}, "--tokens: wanted a count from 1 to 16384, found '16385'"},
       {{"--tokens", ""}, "--tokens: wanted counts from 1 to 16384, found none"},
