@@ -1,8 +1,5 @@
 #include "weights/packing.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -15,6 +12,7 @@
 #include "ops/fragment_codec.h"
 #include "ops/op.h"
 #include "weights/panel_codec.h"
+#include "weights/row_hash.h"
 
 namespace sluice {
 namespace {
@@ -125,15 +123,14 @@ To first_lanes(const From& lanes) {
 }
 
 uint64_t hash_rows(const PackedMatrix& m, const Lanes& codes, const Lanes& scales) {
-  XXH3_state_t state;
-  XXH3_INITSTATE(&state);
-  XXH3_64bits_reset(&state);
+  std::array<HashPiece, 2 * kLanesMost> pieces;
+  size_t count = 0;
   for (size_t lane = 0; lane < codes.size(); ++lane) {
     if (!codes[lane]) continue;
-    XXH3_64bits_update(&state, codes[lane], static_cast<size_t>(row_bytes(m)));
-    if (is_fp4(m)) XXH3_64bits_update(&state, scales[lane], static_cast<size_t>(blocks_of(m)));
+    pieces[count++] = {codes[lane], static_cast<size_t>(row_bytes(m))};
+    if (is_fp4(m)) pieces[count++] = {scales[lane], static_cast<size_t>(blocks_of(m))};
   }
-  return XXH3_64bits_digest(&state);
+  return hash_pieces(pieces.data(), count);
 }
 
 // The first place, in the order of groups and lanes, where something is wrong; threads agree on the least.
@@ -183,7 +180,8 @@ void for_each_group(const PackedMatrix& m, const PackOptions& options, F f) {
 }
 
 uint64_t combine(const std::vector<uint64_t>& hashes) {
-  return XXH3_64bits(hashes.data(), hashes.size() * sizeof(uint64_t));
+  const HashPiece all{hashes.data(), hashes.size() * sizeof(uint64_t)};
+  return hash_pieces(&all, 1);
 }
 
 // Reads the rows of every group, hands them to put(group, codes, scales), and returns their fingerprint.
