@@ -244,6 +244,7 @@ uint64_t LoadedMoe::fingerprint() const {
 }
 
 Status LoadedMoe::replace_expert(const Checkpoint& checkpoint, int64_t expert) {
+  SLUICE_TRY(checkpoint.check_whole());
   const auto source = find_moe(checkpoint, whole_, options_.naming, options_.layer, options_.slice);
   if (!source.ok()) return source.status();
   const Part here = source.value().experts;
@@ -265,6 +266,7 @@ Status LoadedMoe::verify() const {
 
 Result<std::unique_ptr<LoadedMoe>> load_moe(Device& device, const Checkpoint& checkpoint,
                                             const MoeConfig& whole, const MoeLoadOptions& options) {
+  SLUICE_TRY(checkpoint.check_whole());
   const auto source = find_moe(checkpoint, whole, options.naming, options.layer, options.slice);
   if (!source.ok()) return source.status();
   return MoeLoader::load(device, source.value(), options);
