@@ -53,6 +53,8 @@ struct Candidate {
   bool batch_invariant = false;  // a row's bits do not depend on the other rows
   int alignment_bytes = 1;       // of every tensor's first element, beyond its own type's
   bool planned = false;          // a card without a kernel: explain shows it and says so, nothing runs it
+  // Kernels of other operations, one after the other: whoever runs those gains nothing here.
+  bool in_turn = false;
 };
 
 }  // namespace sluice

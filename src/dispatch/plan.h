@@ -18,6 +18,8 @@ class Plan {
       : kernel_(kernel), problem_(problem), workspace_bytes_(workspace_bytes) {}
   size_t workspace_bytes() const { return workspace_bytes_; }
   std::string_view kernel() const { return kernel_->name; }
+  bool in_turn() const { return kernel_->in_turn; }
+  double cost_us(const DeviceInfo& device) const { return kernel_->cost_us(problem_, device); }
   const typename Op::Problem& problem() const { return problem_; }
 
   // Checks the tensors against the problem (host data only) and enqueues. kInvalidArgument names the tensor,
@@ -132,6 +134,11 @@ class PlanTable {
     size_t i = steps_.size() - 1;
     while (i > 0 && steps_[i].first > tokens) --i;
     return steps_[i].plan;
+  }
+  // What the model says of the kernel that serves `tokens` tokens.
+  double cost_us(int64_t tokens, const DeviceInfo& device) const {
+    const Plan<Op>& plan = at(tokens);
+    return plan.kernel_->cost_us(Op::at_tokens(plan.problem(), tokens), device);
   }
   Status run(int64_t tokens, const typename Op::Args& args, Workspace workspace, Stream stream) const {
     if (tokens < 0 || tokens > tokens_max_)

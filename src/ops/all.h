@@ -4,6 +4,7 @@
 #include "ops/combine.h"
 #include "ops/embedding.h"
 #include "ops/expert_gemm.h"
+#include "ops/expert_mlp.h"
 #include "ops/group_rows.h"
 #include "ops/kv_write.h"
 #include "ops/latent_attention.h"
@@ -25,6 +26,6 @@ struct OpList {};
 
 using AllOps =
     OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, GroupRows, RouteGroup, PackExperts, ExpertGemm,
-           Combine, Linear, Embedding, RmsNorm, Rope, KvWrite, Attention, LatentAttention, Sample>;
+           Combine, ExpertMlp, Linear, Embedding, RmsNorm, Rope, KvWrite, Attention, LatentAttention, Sample>;
 
 }  // namespace sluice

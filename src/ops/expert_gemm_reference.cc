@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "ops/expert_gemm.h"
+#include "ops/expert_gemm_reference.h"
 
 namespace sluice {
 namespace {
@@ -76,31 +77,36 @@ WeightRow decode(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_
   return row;
 }
 
-// What one term may lose where numbers below the smallest normal count as zero: all of it, if x is such a number
+// What one term may lose where numbers below the smallest normal count as zero: all of it, if x may be such a number
 // or the weight is (by itself, or relative to the row's largest scale, as kernels may sum); and its own product
 // and one partial sum, in the units of either.
-double flushed_by_term(double x, double w, double largest_scale) {
+double flushed_by_term(Bounded x, double w, double largest_scale) {
   constexpr double kLostCode =
       6 * 0x1p-127;  // the largest code, 127 powers of two below the row's largest scale
-  const bool lost = std::abs(x) < kFlush || std::abs(w) < kFlush || std::abs(w) <= kLostCode * largest_scale;
-  return (lost ? std::abs(x * w) : 0) + 2 * kFlush * std::max(1.0, largest_scale);
+  const double reach = std::abs(x.value) + x.bound;
+  const bool lost = std::abs(w) < kFlush || std::abs(w) <= kLostCode * largest_scale;
+  const double x_lost = std::abs(x.value) - x.bound < kFlush ? std::min(reach, kFlush) : 0;
+  return (lost ? reach : x_lost) * std::abs(w) + 2 * kFlush * std::max(1.0, largest_scale);
 }
 
 // z of the contract, with its bound. Where the formula in f32 may pass the largest float, before or after the
 // scales are applied, the bound is infinite.
-Bounded pre_activation(const double* x, const WeightRow& row, double in, double bias) {
-  double sum = 0, magnitude = 0, unscaled = 0, flushed = 0;
+Bounded pre_activation(const Bounded* x, const WeightRow& row, double in, double bias) {
+  double sum = 0, magnitude = 0, unscaled = 0, flushed = 0, brought = 0;
   for (size_t k = 0; k < row.w.size(); ++k) {
-    sum += x[k] * row.w[k];
-    if (!std::isfinite(x[k] * row.w[k])) continue;  // then so is the sum, and no rounding moves it
-    magnitude += std::abs(x[k] * row.w[k]);
-    unscaled += std::abs(x[k] * row.codes[k]);
+    const double term = x[k].value * row.w[k];
+    sum += term;
+    if (!std::isfinite(term)) continue;  // then so is the sum, and no rounding moves it
+    const double reach = std::abs(x[k].value) + x[k].bound;
+    magnitude += reach * std::abs(row.w[k]);
+    unscaled += reach * std::abs(row.codes[k]);
+    brought += x[k].bound * std::abs(row.w[k]);
     flushed += flushed_by_term(x[k], row.w[k], row.largest_scale);
   }
   const double terms = static_cast<double>(row.w.size());
   const double scaled = std::max(1.0, std::abs(in)) * std::max(magnitude, unscaled);
   Bounded z{in * sum + bias, (terms + 5) * kF32Eps * (std::abs(in) * magnitude + std::abs(bias)) +
-                                 (std::abs(in) + 1) * flushed};
+                                 (std::abs(in) + 1) * flushed + std::abs(in) * brought};
   if (!(scaled + std::abs(bias) <= kLargestF32)) z.bound = kInfinity;
   return z;
 }
@@ -113,13 +119,6 @@ double rounding(DType y, Bounded v) {
   return reach <= largest ? half_ulp(y, reach) : kInfinity;
 }
 
-std::vector<double> inputs(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_t r) {
-  std::vector<double> x;
-  const int64_t row = p.slots > 0 ? a.order.as<const int32_t>()[r] / p.slots : r;
-  for (int64_t k = 0; k < p.width; ++k) x.push_back(load2(a.x, row, k));
-  return x;
-}
-
 ActivationParams params_of(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_t e) {
   if (!p.per_expert) return {p.alpha, p.beta, p.limit};
   return {load(a.act_params, 3 * e), load(a.act_params, 3 * e + 1), load(a.act_params, 3 * e + 2)};
@@ -127,15 +126,20 @@ ActivationParams params_of(const ExpertGemm::Problem& p, const ExpertGemm::Args&
 
 }  // namespace
 
-Expectations reference(const ExpertGemm::Problem& p, const ExpertGemm::Args& a) {
+Expectations reference_given_x(const ExpertGemm::Problem& p, const ExpertGemm::Args& a,
+                               const std::function<Bounded(int64_t row, int64_t k)>& x_at) {
   const auto size = static_cast<size_t>(p.rows * p.features);
   Expected y{.slot = "y", .value = std::vector<double>(size), .bound = std::vector<double>(size)};
   y.untouched.assign(size, 1);
   for (int64_t e = 0; e < p.experts; ++e) {
     const int64_t begin = a.row_begin.as<const int32_t>()[e], count = a.row_count.as<const int32_t>()[e];
     if (count == 0) continue;
-    std::vector<std::vector<double>> x;
-    for (int64_t r = begin; r < begin + count; ++r) x.push_back(inputs(p, a, r));
+    std::vector<std::vector<Bounded>> x;
+    for (int64_t r = begin; r < begin + count; ++r) {
+      const int64_t row = p.slots > 0 ? a.order.as<const int32_t>()[r] / p.slots : r;
+      std::vector<Bounded>& values = x.emplace_back();
+      for (int64_t k = 0; k < p.width; ++k) values.push_back(x_at(row, k));
+    }
     const ActivationParams params = params_of(p, a, e);
     for (int64_t i = 0; i < p.features; ++i) {
       const auto bias = [&](bool up) {
@@ -146,7 +150,7 @@ Expectations reference(const ExpertGemm::Problem& p, const ExpertGemm::Args& a) 
       const WeightRow up = is_gated(p.act) ? decode(p, a, e, i, true) : WeightRow{};
       for (int64_t r = begin; r < begin + count; ++r) {
         const double in = p.weighted ? a.weights.as<const float>()[a.order.as<const int32_t>()[r]] : 1.0;
-        const double* row = x[static_cast<size_t>(r - begin)].data();
+        const Bounded* row = x[static_cast<size_t>(r - begin)].data();
         const Bounded g = pre_activation(row, gate, in, bias(false));
         const Bounded u = is_gated(p.act) ? pre_activation(row, up, in, bias(true)) : Bounded{};
         const Bounded out = activate(p.act, params, g, u);
@@ -158,6 +162,10 @@ Expectations reference(const ExpertGemm::Problem& p, const ExpertGemm::Args& a) 
     }
   }
   return {y};
+}
+
+Expectations reference(const ExpertGemm::Problem& p, const ExpertGemm::Args& a) {
+  return reference_given_x(p, a, [&](int64_t row, int64_t k) { return Bounded{load2(a.x, row, k), 0}; });
 }
 
 }  // namespace sluice

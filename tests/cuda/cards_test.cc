@@ -142,6 +142,32 @@ TEST(CudaCards, RouterRouteIsOneKernelOrTheBestPair) {
   }
 }
 
+// Experts in turn: what their parts cost, with the kind of kernel for both products that costs least.
+TEST(CudaCards, ExpertMlpInTurnIsTheBestKindOfKernel) {
+  for (const DType w : {DType::kE2M1, DType::kBF16}) {
+    for (const int64_t tokens : {0, 1, 4, 64, 1000, 8192}) {
+      const ExpertMlp::Problem p{
+          .tokens = tokens, .experts = 128, .w = w, .layout = WeightLayout::kFragments};
+      const auto least = []<class Op>(const typename Op::Problem& part) {
+        const Decision d = decide<Op>(part, h200(), cuda::catalog().table<Op>());
+        EXPECT_GE(d.chosen, 0) << d.status().message;
+        return d.verdicts[static_cast<size_t>(std::max(d.chosen, 0))].cost_us;
+      };
+      double products = INFINITY, in_turn = INFINITY;
+      for (const Candidate<ExpertGemm>* c : cuda::catalog().table<ExpertGemm>())
+        if (c->supports(ExpertMlp::up(p), h200()).accepted())
+          products = std::min(products,
+                              c->cost_us(ExpertMlp::up(p), h200()) + c->cost_us(ExpertMlp::down(p), h200()));
+      for (const Candidate<ExpertMlp>* c : cuda::catalog().table<ExpertMlp>())
+        if (c->in_turn && c->supports(p, h200()).accepted())
+          in_turn = std::min(in_turn, c->cost_us(p, h200()));
+      EXPECT_DOUBLE_EQ(in_turn, least.operator()<GroupRows>(ExpertMlp::group(p)) + products +
+                                    least.operator()<Combine>(ExpertMlp::combine(p)))
+          << tokens << " tokens, " << text(w);
+    }
+  }
+}
+
 TEST(CudaCards, ExpertKernelsOfTensorCoresWantFragmentsOfTheirType) {
   const std::string_view fma = "cuda.expert_gemm.fma_sm90";
   for (const Candidate<ExpertGemm>* c : cuda::catalog().table<ExpertGemm>()) {

@@ -50,6 +50,15 @@ std::string gate_of(std::string_view router) {
   return out;
 }
 
+// Both matrices' fields and combine's as expert_mlp names them; the types of the weights are the same.
+std::string mlp_of(const MoeModel& m) {
+  constexpr std::string_view kBias = " bias=1";
+  std::string up = m.up;
+  if (const size_t at = up.find(kBias); at != std::string::npos) up.replace(at, kBias.size(), " up_bias=1");
+  if (m.down.find(kBias) != std::string::npos) up += " down_bias=1";
+  return up + " " + m.combine;
+}
+
 }  // namespace
 
 std::span<const MoeModel> moe_models() { return kModels; }
@@ -70,6 +79,8 @@ std::vector<std::unique_ptr<AnyProblem>> layer_of(const MoeModel& m, int64_t tok
                                            " width=" + n(m.latent) + layout + m.up));
   out.push_back(problem("expert_gemm", rows + e + " features=" + n(m.latent) + " width=" + n(m.intermediate) +
                                            layout + m.down));
+  out.push_back(problem("expert_mlp", t + e + slots + " hidden=" + n(m.latent) +
+                                          " intermediate=" + n(m.intermediate) + layout + mlp_of(m)));
   out.push_back(problem("combine", rows + " " + t + e + slots + " hidden=" + n(m.latent) + " " + m.combine));
   return out;
 }

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "cases/combine.h"
+#include "cases/expert_mlp.h"
 #include "cases/group_rows.h"
 #include "cases/lora_delta.h"
 #include "cases/rms_norm.h"
@@ -53,7 +54,8 @@ class CopyTraffic {
 
 // What kernels may read before they wait for the kernel in front of them.
 bool is_weight(std::string_view slot) {
-  for (const char* name : {"w", "weight", "bias", "gate_bias", "a", "b", "scale", "hash_table", "expert_map"})
+  for (const char* name : {"w", "weight", "bias", "gate_bias", "a", "b", "scale", "hash_table", "expert_map",
+                           "up", "up_scale", "up_bias", "down", "down_scale", "down_bias"})
     if (slot == name) return true;
   return false;
 }
@@ -175,6 +177,21 @@ struct Problems<Combine> {
   }
 };
 
+template <>
+struct Problems<ExpertMlp> {
+  static std::vector<ExpertMlp::Problem> list() {
+    std::vector<ExpertMlp::Problem> out;
+    for (const int64_t tokens : {1, 9, 64, 70}) {
+      ExpertMlp::Problem p = Suite<ExpertMlp>::gpt_oss(tokens, 16, 512, 256);
+      p.layout = WeightLayout::kFragments;
+      out.push_back(p);
+      p.residual = p.shared = true, p.w = DType::kBF16;
+      out.push_back(p);
+    }
+    return out;
+  }
+};
+
 // Few tokens, a cluster of blocks, several clusters of which the last one ends it, two launches.
 constexpr int64_t kRoutedTokens[] = {1, 40, 300, 1100};
 template <>
@@ -246,8 +263,8 @@ struct Problems<RmsNorm> {
 
 template <class Op>
 class GpuChain : public OnGpu {};
-using Chained =
-    ::testing::Types<Combine, RouterGemm, RouterRoute, LoraDelta, RmsNorm, RouteTopk, GroupRows, RouteGroup>;
+using Chained = ::testing::Types<Combine, ExpertMlp, RouterGemm, RouterRoute, LoraDelta, RmsNorm, RouteTopk,
+                                 GroupRows, RouteGroup>;
 TYPED_TEST_SUITE(GpuChain, Chained, OpNames);
 
 template <class Op, class F>

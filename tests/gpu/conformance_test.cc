@@ -4,6 +4,7 @@
 
 #include "cases/combine.h"
 #include "cases/expert_gemm.h"
+#include "cases/expert_mlp.h"
 #include "cases/group_rows.h"
 #include "cases/lora_delta.h"
 #include "cases/pack_experts.h"
@@ -22,8 +23,8 @@ namespace {
 template <class Op>
 class GpuConformance : public OnGpu {};
 
-using Tested = ::testing::Types<Combine, ExpertGemm, LoraDelta, PackExperts, RmsNorm, RouterGemm, RouteTopk,
-                                RouterRoute, GroupRows, RouteGroup>;
+using Tested = ::testing::Types<Combine, ExpertGemm, ExpertMlp, LoraDelta, PackExperts, RmsNorm, RouterGemm,
+                                RouteTopk, RouterRoute, GroupRows, RouteGroup>;
 TYPED_TEST_SUITE(GpuConformance, Tested, OpNames);
 
 template <class Op>

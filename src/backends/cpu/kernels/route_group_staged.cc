@@ -46,6 +46,7 @@ extern const Candidate<RouteGroup> route_group_staged = {
     .workspace_bytes = workspace_bytes,
     .enqueue = enqueue,
     .batch_invariant = true,
+    .in_turn = true,
 };
 
 }  // namespace sluice::cpu

@@ -39,6 +39,7 @@ extern const Candidate<RouterRoute> router_route_in_turn = {
     .workspace_bytes = no_workspace<RouterRoute>,
     .enqueue = enqueue,
     .batch_invariant = true,
+    .in_turn = true,
 };
 
 }  // namespace sluice::cpu

@@ -45,7 +45,8 @@ Candidate<RouterRoute> in_turn(std::string_view name) {
           .workspace_bytes = Both::workspace_bytes,
           .enqueue = Both::enqueue,
           .batch_invariant = kGate.batch_invariant && kRoute.batch_invariant,
-          .alignment_bytes = std::max(kGate.alignment_bytes, kRoute.alignment_bytes)};
+          .alignment_bytes = std::max(kGate.alignment_bytes, kRoute.alignment_bytes),
+          .in_turn = true};
 }
 
 }  // namespace

@@ -1,0 +1,16 @@
+// The reference of Combine for a g that is itself known up to bounds: what ops/expert_mlp.h is composed of.
+#pragma once
+#include <functional>
+
+#include "ops/activation.h"
+#include "ops/combine.h"
+
+namespace sluice {
+
+using GivenG = std::function<Bounded(int64_t row, int64_t h)>;
+
+// As reference(problem, args), with g_at(row, h) in place of args.g.
+Expectations reference_given_g(const Combine::Problem& problem, const Combine::Args& args,
+                               const GivenG& g_at);
+
+}  // namespace sluice

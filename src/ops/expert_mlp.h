@@ -1,0 +1,171 @@
+#pragma once
+#include "ops/combine.h"
+#include "ops/expert_gemm.h"
+#include "ops/group_rows.h"
+
+namespace sluice {
+
+// The experts of a layer as one operation, from what routing writes: GroupRows, ExpertGemm up, ExpertGemm down, Combine.
+//
+//   row_begin, row_count,  = what ops/group_rows.h says of ids: an id outside [0, experts) is an empty slot
+//   order, position
+//   h[r] = what ops/expert_gemm.h says of up, gathered from x by order[r] / slots, in x's type
+//   g[r] = what it says of down, for h, in f32
+//   y[t] = what ops/combine.h says of g, position and weights, without a bias of its own
+//
+// With weight_on_input the router's weight multiplies what goes into up, and not what is summed up. A token without a
+// slot that is not empty gets shared + residual, or zeros.
+//
+// Shapes     x [tokens, hidden]; up and down as ExpertGemm wants w, w_scale and bias: intermediate features of hidden
+//            columns, and hidden features of intermediate columns. ids i32[tokens, slots], weights f32[tokens, slots];
+//            the same expert may stand in several slots of a token. shared, residual, y [tokens, hidden] in y's type.
+//            Rows of x, shared, residual and y may be strided. y may be residual or shared itself, nothing else.
+//            tokens == 0 is legal and writes nothing. slots <= 64, experts <= 2048, hidden and intermediate <= 65536,
+//            multiples of 32 for e2m1.
+// Types      x bf16 or f32, w (of both) bf16 or e2m1, b bf16 or f32, y bf16 or f32.
+// Bytes      each active expert's weights once, ids, weights, x and y once. experts_routed feeds the cost only.
+// Errors     make_plan: kInvalidArgument if a bound is broken, each one named. run: never fails on data.
+// Exactness  the three bounds, each on top of what the one before it leaves: an error of h reaches g by |w|, an
+//            error of g reaches y by |scale| |weight|. Sums of g and y may be cut and ordered in any way.
+// Source     the four contracts.
+struct ExpertMlp {
+  static constexpr std::string_view kName = "expert_mlp";
+  static constexpr std::string_view kSummary =
+      "the experts of a layer from ids: both matrix products of each row, and their weighted sum for each "
+      "token";
+  struct Problem {
+    int64_t tokens = 1, slots = 4, experts = 32, experts_routed = 0, hidden = 2880, intermediate = 2880;
+    DType x = DType::kBF16, w = DType::kE2M1, b = DType::kBF16, y = DType::kBF16;
+    WeightLayout layout = WeightLayout::kPanels16;
+    GateOrder gate_order = GateOrder::kInterleaved;
+    Activation act = Activation::kSwiGlu;
+    double alpha = 1, beta = 0, limit = 0;
+    bool up_bias = false, down_bias = false, weight_on_input = false, shared = false, residual = false;
+    double scale = 1;
+    bool operator==(const Problem&) const = default;
+    template <class V, class P>
+    static void fields(V& v, P& p) {
+      v("tokens", p.tokens, "rows of x and y");
+      v("slots", p.slots, "experts for each token");
+      v("experts", p.experts, "experts that have weights here");
+      v("experts_routed", p.experts_routed,
+        "for the cost only: experts, here and elsewhere, that slots may have; 0: experts");
+      v("hidden", p.hidden, "columns of x and y");
+      v("intermediate", p.intermediate, "columns between the two products");
+      v("x", p.x, "type of the activations");
+      v("w", p.w, "type of the weights");
+      v("b", p.b, "type of the biases");
+      v("y", p.y, "type of y, shared and residual");
+      v("layout", p.layout, "how the weights lie");
+      v("gate_order", p.gate_order, "order of gate and up in bias and row-major weights");
+      v("act", p.act, "activation");
+      v("alpha", p.alpha, "activation: slope inside the sigmoid");
+      v("beta", p.beta, "activation: added to up");
+      v("limit", p.limit, "activation: clamp");
+      v("up_bias", p.up_bias, "adds bias before the activation");
+      v("down_bias", p.down_bias, "adds bias to each expert's answer");
+      v("weight_on_input", p.weight_on_input, "router weights multiply what goes into the experts");
+      v("shared", p.shared, "adds the shared expert's answer");
+      v("residual", p.residual, "adds the residual stream");
+      v("scale", p.scale, "routed scaling factor");
+    }
+  };
+  struct Args {
+    Tensor x, up, up_scale, up_bias, down, down_scale, down_bias, ids, weights, shared, residual, y;
+  };
+  // Rows of h and g; fewer are in use where slots are empty.
+  static int64_t rows(const Problem& p) { return p.tokens * p.slots; }
+  // The four parts, for those who compute one after the other.
+  static GroupRows::Problem group(const Problem& p) {
+    return {.tokens = p.tokens, .slots = p.slots, .experts = p.experts};
+  }
+  static ExpertGemm::Problem up(const Problem& p) {
+    return {.rows = rows(p),
+            .experts = p.experts,
+            .experts_routed = p.experts_routed,
+            .features = p.intermediate,
+            .width = p.hidden,
+            .tokens = p.tokens,
+            .slots = p.slots,
+            .x = p.x,
+            .w = p.w,
+            .b = p.b,
+            .y = p.x,
+            .layout = p.layout,
+            .gate_order = p.gate_order,
+            .act = p.act,
+            .alpha = p.alpha,
+            .beta = p.beta,
+            .limit = p.limit,
+            .bias = p.up_bias,
+            .weighted = p.weight_on_input};
+  }
+  static ExpertGemm::Problem down(const Problem& p) {
+    return {.rows = rows(p),
+            .experts = p.experts,
+            .experts_routed = p.experts_routed,
+            .features = p.hidden,
+            .width = p.intermediate,
+            .x = p.x,
+            .w = p.w,
+            .b = p.b,
+            .y = DType::kF32,
+            .layout = p.layout,
+            .bias = p.down_bias};
+  }
+  static Combine::Problem combine(const Problem& p) {
+    return {.tokens = p.tokens,
+            .slots = p.slots,
+            .rows = rows(p),
+            .hidden = p.hidden,
+            .experts = p.experts,
+            .g = DType::kF32,
+            .y = p.y,
+            .weighted = !p.weight_on_input,
+            .shared = p.shared,
+            .residual = p.residual,
+            .scale = p.scale};
+  }
+  // What they are given. `groups` holds row_count i32[experts], row_begin i32[experts + 1], order i32[rows] and position
+  // i32[tokens, slots], which stand between them, as do h [rows, intermediate] in x's type and g f32[rows, hidden].
+  static GroupRows::Args group(const Args& a, const GroupRows::Args& groups);
+  static ExpertGemm::Args up(const Problem& p, const Args& a, const GroupRows::Args& groups, const Tensor& h);
+  static ExpertGemm::Args down(const Args& a, const GroupRows::Args& groups, const Tensor& h,
+                               const Tensor& g);
+  static Combine::Args combine(const Problem& p, const Args& a, const GroupRows::Args& groups,
+                               const Tensor& g);
+
+  template <class V>
+  static void slots(const Problem& p, V v) {
+    const auto strided = Rows::kMayBeStrided;
+    v(slot("x", Role::kIn, p.x, {p.tokens, p.hidden}, true, strided), &Args::x);
+    const auto weights = [&](const ExpertGemm::Problem& gemm, std::array<std::string_view, 3> names,
+                             std::array<Tensor Args::*, 3> members) {
+      ExpertGemm::slots(gemm, [&](SlotSpec spec, Tensor ExpertGemm::Args::*member) {
+        const size_t which = member == &ExpertGemm::Args::w         ? 0
+                             : member == &ExpertGemm::Args::w_scale ? 1
+                             : member == &ExpertGemm::Args::bias    ? 2
+                                                                    : 3;
+        if (which == 3) return;
+        spec.name = names[which];
+        v(spec, members[which]);
+      });
+    };
+    weights(up(p), {"up", "up_scale", "up_bias"}, {&Args::up, &Args::up_scale, &Args::up_bias});
+    weights(down(p), {"down", "down_scale", "down_bias"}, {&Args::down, &Args::down_scale, &Args::down_bias});
+    v(slot("ids", Role::kIn, DType::kI32, {p.tokens, p.slots}), &Args::ids);
+    v(slot("weights", Role::kIn, DType::kF32, {p.tokens, p.slots}), &Args::weights);
+    v(slot("shared", Role::kIn, p.y, {p.tokens, p.hidden}, p.shared, strided), &Args::shared);
+    v(slot("residual", Role::kIn, p.y, {p.tokens, p.hidden}, p.residual, strided), &Args::residual);
+    v(slot("y", Role::kOut, p.y, {p.tokens, p.hidden}, true, strided), &Args::y);
+  }
+  static Refusal validate(const Problem& p);
+  static double bytes(const Problem& p);
+  static double flops(const Problem& p);
+  static Problem at_tokens(Problem p, int64_t n) { return p.tokens = n, p; }
+  static int64_t tokens_of(const Problem& p) { return p.tokens; }
+};
+
+Expectations reference(const ExpertMlp::Problem& problem, const ExpertMlp::Args& args);
+
+}  // namespace sluice

@@ -1,0 +1,45 @@
+#include <cmath>
+#include <limits>
+
+#include "ops/combine_reference.h"
+#include "ops/expert_gemm_reference.h"
+#include "ops/expert_mlp.h"
+
+namespace sluice {
+namespace {
+
+// Element (row, column) of what a reference says, `columns` wide. What is surely NaN or infinite stays that; of what may have
+// become infinite on the way nothing is known.
+Bounded element(const Expected& of, int64_t columns, int64_t row, int64_t column) {
+  const auto at = static_cast<size_t>(row * columns + column);
+  const double value = of.value[at], bound = of.bound[at];
+  if (std::isnan(value)) return {value, 0};
+  if (std::isinf(value) && bound == 0) return {value, 0};
+  if (std::isfinite(value) && std::isfinite(bound)) return {value, bound};
+  return {0, std::numeric_limits<double>::infinity()};
+}
+
+}  // namespace
+
+Expectations reference(const ExpertMlp::Problem& p, const ExpertMlp::Args& a) {
+  const ExpertGemm::Problem up = ExpertMlp::up(p), down = ExpertMlp::down(p);
+  GroupRows::Args groups;
+  std::vector<std::vector<int32_t>> lists;
+  for (const Expected& list : reference(ExpertMlp::group(p), ExpertMlp::group(a, {}))) {
+    std::vector<int32_t>& numbers = lists.emplace_back(list.value.begin(), list.value.end());
+    GroupRows::slots(ExpertMlp::group(p), [&](const SlotSpec& spec, Tensor GroupRows::Args::*member) {
+      if (spec.name == list.slot)
+        groups.*member = spec.rank == 2
+                             ? make_tensor(numbers.data(), spec.dtype, {spec.shape[0], spec.shape[1]})
+                             : make_tensor(numbers.data(), spec.dtype, {spec.shape[0]});
+    });
+  }
+  const Expectations h = reference(up, ExpertMlp::up(p, a, groups, {}));
+  const Expectations g =
+      reference_given_x(down, ExpertMlp::down(a, groups, {}, {}),
+                        [&](int64_t row, int64_t k) { return element(h[0], p.intermediate, row, k); });
+  return reference_given_g(ExpertMlp::combine(p), ExpertMlp::combine(p, a, groups, {}),
+                           [&](int64_t row, int64_t column) { return element(g[0], p.hidden, row, column); });
+}
+
+}  // namespace sluice

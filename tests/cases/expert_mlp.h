@@ -1,0 +1,165 @@
+#pragma once
+#include "cases/expert_gemm.h"
+#include "ops/expert_mlp.h"
+
+namespace sluice::test {
+
+template <>
+struct Suite<ExpertMlp> {
+  using P = ExpertMlp::Problem;
+  static constexpr DType kF = DType::kF32, kB = DType::kBF16;
+
+  // gpt-oss's layer and DeepSeek V4's, at sizes to taste.
+  static P gpt_oss(int64_t tokens, int64_t experts, int64_t hidden, int64_t intermediate) {
+    return {.tokens = tokens,
+            .slots = 4,
+            .experts = experts,
+            .hidden = hidden,
+            .intermediate = intermediate,
+            .act = Activation::kSwiGluClamped,
+            .alpha = 1.702,
+            .beta = 1,
+            .limit = 7,
+            .up_bias = true,
+            .down_bias = true};
+  }
+  static P deepseek(int64_t tokens, int64_t experts, int64_t hidden, int64_t intermediate) {
+    P p = gpt_oss(tokens, experts, hidden, intermediate);
+    p.slots = 6;
+    p.gate_order = GateOrder::kGateFirst, p.alpha = 1, p.beta = 0, p.limit = 10;
+    p.up_bias = p.down_bias = false, p.shared = true, p.scale = 1.5;
+    return p;
+  }
+
+  static std::vector<Case<ExpertMlp>> cases() {
+    std::vector<Case<ExpertMlp>> out;
+    const auto each = [&](P p, const char* why, Fill fill = Fill::kNormal,
+                          Spread spread = Spread::kContiguous) {
+      for (const WeightLayout layout :
+           {WeightLayout::kPanels16, WeightLayout::kRowMajor, WeightLayout::kFragments}) {
+        p.layout = layout;
+        out.push_back({p, why, fill, spread});
+      }
+    };
+    // For kernels of few tokens that read fragments alone.
+    const auto few = [&](P p, const char* why, Fill fill = Fill::kNormal,
+                         Spread spread = Spread::kContiguous) {
+      p.layout = WeightLayout::kFragments;
+      out.push_back({p, why, fill, spread});
+    };
+    each(gpt_oss(1, 6, 160, 96), "gpt-oss: one token");
+    each(deepseek(3, 9, 128, 64), "DeepSeek V4: a shared expert, a scale, gates first");
+    P all = deepseek(2, 5, 96, 64);
+    all.residual = true, all.down_bias = true, all.b = kF;
+    each(all, "all that is added, rows apart, f32 biases", Fill::kNormal, Spread::kStridedRows);
+    P input = gpt_oss(5, 4, 75, 53);
+    input.slots = 1, input.w = kB, input.weight_on_input = true;
+    each(input, "Llama 4: weighs the input; bf16 of sizes that are multiples of nothing");
+    P whole = deepseek(3, 5, 96, 64);
+    whole.w = kB;
+    each(whole, "bf16 weights");
+    P relu = gpt_oss(6, 5, 64, 96);
+    relu.act = Activation::kRelu2, relu.up_bias = false, relu.limit = 0;
+    each(relu, "Nemotron: relu squared, no gate");
+    P floats = gpt_oss(4, 3, 64, 32);
+    floats.x = floats.y = floats.b = kF;
+    each(floats, "all in f32");
+    P rank = gpt_oss(4, 3, 64, 64);
+    rank.experts_routed = 24, rank.residual = true;
+    each(rank, "a part of the experts: most slots are empty");
+    each(gpt_oss(40, 6, 64, 64), "forty tokens");
+    each(deepseek(3, 8, 64, 32), "no slot but empty ones: the shared expert alone", Fill::kEmpty);
+    each(gpt_oss(3, 8, 64, 32), "no slot but empty ones: zeros", Fill::kEmpty);
+    each(gpt_oss(3, 4, 64, 32), "all rows of one expert", Fill::kSkewed);
+    each(gpt_oss(0, 4, 64, 32), "no tokens");
+    each(gpt_oss(3, 4, 64, 64), "some scales are NaN", Fill::kSomeNan);
+    each(gpt_oss(3, 4, 64, 64), "infinities", Fill::kInfinite);
+    P tiny = gpt_oss(2, 3, 64, 32);
+    tiny.act = Activation::kRelu, tiny.up_bias = tiny.down_bias = false;
+    each(tiny, "scales from 0", Fill::kTiny);
+    each(tiny, "scales to 254", Fill::kHuge);
+    each(tiny, "scales far apart in a row", Fill::kAllEqual);
+    // Sums that end inside a block of 64, rows of one expert from one to more than a tile, and each count of tokens around
+    // those that kernels of few tokens take.
+    for (const int64_t tokens : {1, 2, 8, 16, 17, 64, 65})
+      few(gpt_oss(tokens, 12, 352, 224), "a tail of half a block of 64");
+    few(gpt_oss(8, 2, 256, 128), "several rows of each expert");
+    few(gpt_oss(64, 3, 128, 96), "all of 64 tokens on one expert", Fill::kSkewed);
+    few(gpt_oss(65, 3, 96, 64), "all of 65 tokens on one expert", Fill::kSkewed);
+    few(deepseek(4, 40, 1088, 96), "many experts, one row each", Fill::kNormal, Spread::kStridedRows);
+    few(deepseek(64, 16, 320, 160), "DeepSeek V4: 64 tokens", Fill::kNormal, Spread::kStridedRows);
+    few(gpt_oss(1, 4, 2880, 160), "gpt-oss's width");
+    few(gpt_oss(1, 4, 160, 2880), "gpt-oss's intermediate width");
+    P ups = gpt_oss(2, 5, 256, 96);
+    ups.gate_order = GateOrder::kUpFirst;
+    few(ups, "ups first");
+    ups.b = kF;
+    few(ups, "ups first, f32 biases");
+    ups.up_bias = false, ups.y = kF;
+    few(ups, "a bias of down alone, y in f32");
+    P plain = relu;
+    plain.tokens = 2, plain.up_bias = true;
+    few(plain, "no gate, few tokens");
+    P weighed = gpt_oss(2, 5, 96, 64);
+    weighed.weight_on_input = true, weighed.shared = weighed.residual = true, weighed.scale = -0.5;
+    few(weighed, "weighs the input, and adds all that is added");
+    P most = gpt_oss(2, 7, 64, 32);
+    most.slots = 64;
+    few(most, "64 slots, most of them of an expert that the token has already");
+    return out;
+  }
+
+  static void fill(const P& p, Fill fill, HostArgs<ExpertMlp>& host, Random& random) {
+    const ExpertMlp::Args& a = host.args();
+    HostArgs<ExpertGemm> up(ExpertMlp::up(p), Spread::kContiguous),
+        down(ExpertMlp::down(p), Spread::kContiguous);
+    Suite<ExpertGemm>::fill(ExpertMlp::up(p), fill, up, random);
+    // What the first product makes of numbers near the ends of the range is left to meet weights of the usual size.
+    const bool ends = fill == Fill::kTiny || fill == Fill::kHuge;
+    Suite<ExpertGemm>::fill(ExpertMlp::down(p), ends ? Fill::kNormal : fill, down, random);
+    const auto copy = [](const Tensor& to, const Tensor& from) {
+      if (to.present())
+        std::memcpy(to.data, from.data, static_cast<size_t>(bytes_of(to.dtype, elements_of(to))));
+    };
+    set_each(a.x, [&](int64_t t, int64_t c) { return load2(up.args().x, t, c); });
+    copy(a.up, up.args().w), copy(a.up_scale, up.args().w_scale), copy(a.up_bias, up.args().bias);
+    copy(a.down, down.args().w), copy(a.down_scale, down.args().w_scale), copy(a.down_bias, down.args().bias);
+    fill_floats(a.weights, Fill::kNormal, random);
+    fill_floats(a.shared, Fill::kNormal, random);
+    fill_floats(a.residual, Fill::kNormal, random);
+    ids(p, fill, a.ids, random);
+  }
+
+  // Beside what `fill` says: some slots name an expert that is not here, the first token the same one twice, and the second one
+  // none at all.
+  static void ids(const P& p, Fill fill, const Tensor& ids, Random& random) {
+    constexpr int64_t kLargest = std::numeric_limits<int32_t>::max();
+    const int64_t favourite = random.integer(0, p.experts - 1);
+    const int64_t empty_of_10 = p.experts_routed > p.experts ? 7 : 1;
+    set_each(ids, [&](int64_t, int64_t) -> int64_t {
+      if (fill == Fill::kEmpty) return -1;
+      if (random.integer(0, 9) < empty_of_10)
+        return one_of(random, {-1, -7, p.experts, kLargest, -kLargest - 1});
+      return fill == Fill::kSkewed ? favourite : random.integer(0, p.experts - 1);
+    });
+    if (p.tokens > 0 && p.slots > 1) ids.row<int32_t>(0)[1] = ids.row<int32_t>(0)[0];
+    if (p.tokens > 2)
+      for (int64_t k = 0; k < p.slots; ++k) ids.row<int32_t>(1)[k] = -1;
+  }
+
+  static P random(Random& r) {
+    const ExpertGemm::Problem g = Suite<ExpertGemm>::random(r);
+    P p{.tokens = r.integer(0, 9), .slots = r.integer(1, 7), .experts = r.integer(1, 12), .w = g.w};
+    p.experts_routed = coin(r) ? 0 : r.integer(p.experts - 1, 4 * p.experts);
+    p.hidden = g.w == kB ? r.integer(1, 90) : 32 * r.integer(1, 9) + (r.integer(0, 9) == 0 ? 8 : 0);
+    p.intermediate = g.w == kB ? r.integer(1, 50) : 32 * r.integer(1, 4);
+    p.x = r.integer(0, 3) ? kB : kF, p.b = g.b, p.y = g.y;
+    p.layout = coin(r) ? WeightLayout::kFragments : g.layout;
+    p.gate_order = g.gate_order, p.act = g.act, p.alpha = g.alpha, p.beta = g.beta, p.limit = g.limit;
+    p.up_bias = coin(r), p.down_bias = coin(r), p.weight_on_input = r.integer(0, 3) == 0;
+    p.shared = coin(r), p.residual = coin(r), p.scale = coin(r) ? 1 : 4 * r.uniform() - 2;
+    return p;
+  }
+};
+
+}  // namespace sluice::test
