@@ -7,17 +7,6 @@
 namespace sluice::bench {
 namespace {
 
-// In front whatever the cost models take for faster: a router and then the choice with its rows, or the choice in the router.
-Status add_front(Layer& layer, Way* way) {
-  Way separate = *way, fused = *way;
-  Status one = layer.gate(&separate), two = layer.gate_route(&fused);
-  if (one.ok()) one = layer.route_group(&separate);
-  if (two.ok()) two = layer.group(&fused);
-  if (!one.ok() && !two.ok()) return one;
-  *way = !two.ok() || (one.ok() && separate.cost_us <= fused.cost_us) ? separate : fused;
-  return {};
-}
-
 // The ids are what the router makes of x, so what they reach is counted behind some runs: the mean over them.
 struct Reached {
   double experts = 0, rows = 0;
@@ -99,9 +88,10 @@ class SharedExpert {
   Tensor h_ = {}, y_ = {};
 };
 
-// Router, routing, experts and combine; `shared` may be null.
+// Router, routing, experts and combine, as src/nn/moe.cc runs them; `shared` may be null.
 Status add_block(Layer& layer, Bed& bed, Gate& gate, Way* way, SharedExpert* shared) {
-  SLUICE_TRY(add_front(layer, way));
+  SLUICE_TRY(layer.gate(way));
+  SLUICE_TRY(layer.route_group(way));
   const auto x = [&gate, tokens = bed.tokens()](int64_t i) { return gate.args(tokens, i).x; };
   SLUICE_TRY(add_gemms(bed, way, x, [&layer](int64_t i) { return RouteGroup::group(layer.routes(i)); }));
   if (shared) SLUICE_TRY(shared->add(way, x));

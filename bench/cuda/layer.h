@@ -18,10 +18,9 @@ struct LayerShape {
 };
 std::vector<LayerShape> layer_shapes();
 
-// A way to compute the same: its kernels in order, and what the cost models say of them together.
+// A way to compute the same: its kernels in order.
 struct Way {
   std::string impl;
-  double cost_us = 0;
   std::vector<std::function<Status(int64_t i)>> steps = {};
 };
 

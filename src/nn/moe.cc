@@ -63,7 +63,8 @@ ExpertGemm::Problem down_problem(const MoeConfig& c, const ExpertGemm::Problem& 
           .w = up.w,
           .y = y,
           .layout = c.layout,
-          .bias = c.down_bias};
+          .bias = c.down_bias,
+          .settled = true};  // the groups are as old as those of `up`
 }
 
 // What each stage is, for no tokens yet.
@@ -107,7 +108,8 @@ Problems problems_of(const MoeConfig& c) {
                .y = c.x,
                .weighted = !c.weight_on_input,
                .shared = shared_apart(c),
-               .residual = c.residual};
+               .residual = c.residual,
+               .settled = true};
   p.shared_group = {.slots = 1, .experts = 1};
   return p;
 }
