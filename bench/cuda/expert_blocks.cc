@@ -30,7 +30,7 @@ Result<Reached> reached_by(Device& device, const Way& way, const Layer& layer, c
   return out;
 }
 
-// The shared expert as a layer of one expert that every token takes, as nn/moe.cc runs it.
+// The shared expert as a layer of one expert that every token takes, as nn/moe.cc runs it where it fits no slot.
 class SharedExpert {
  public:
   SharedExpert(Experts& experts, int64_t tokens)
@@ -143,7 +143,8 @@ Status Bench::block(Experts& experts, Gate& gate, int64_t tokens) {
   return hold_paced(contest, {});
 }
 
-// The shared expert beside the others, and as one more expert of every token: the second way has fewer launches.
+// The shared expert as one more expert of every token, as nn/moe.cc runs this model, and beside the others, which takes more
+// launches.
 Status Bench::draft(Experts& experts, Gate& gate, int64_t tokens) {
   const ExpertShape& s = experts.shape();
   const ExpertShape with_slot = s.with_shared_slot();
@@ -160,7 +161,7 @@ Status Bench::draft(Experts& experts, Gate& gate, int64_t tokens) {
   SLUICE_TRY(slot_bed.make());
   SharedExpert shared(experts, tokens);
   SLUICE_TRY(shared.make());
-  Way way{.impl = "sluice"}, slot_way{.impl = "sluice-shared-slot"};
+  Way way{.impl = "sluice-shared-apart"}, slot_way{.impl = "sluice"};
   const Status made = add_block(apart, bed, gate, &way, &shared);
   const Result<Reached> reached = made.ok() ? reached_by(device_, way, apart, s) : Result<Reached>(made);
   if (!reached.ok()) return leave_out(s, "draft_step", reached.status());
@@ -174,7 +175,7 @@ Status Bench::draft(Experts& experts, Gate& gate, int64_t tokens) {
   contest.flops = bed.flops(reached.value().rows + all * static_cast<double>(tokens)) +
                   RouterGemm::flops(front.gate.problem(tokens));
   bool ran_slot = false;
-  for (const Way* w : {&way, &slot_way}) {
+  for (const Way* w : {&slot_way, &way}) {
     if (w == &slot_way && !other.ok()) continue;
     Contender contender = contender_of(*w, true);
     contender.enqueue = [&ran_slot, w, &slot_way, run = contender.enqueue](int64_t i) {

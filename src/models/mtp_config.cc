@@ -88,6 +88,7 @@ Status read_moe(const JsonAt& config, MoeConfig* moe) {
   r.number("routed_scaling_factor", 1e-6, 1e6, 1, &moe->scale);
   SLUICE_TRY(r.status);
   moe->shared_intermediate = shared * moe->intermediate;
+  moe->shared_as_slots = shared_fits_slots(*moe);
   const auto refuse = [&](const std::string& key, const std::string& wanted) {
     return config.at(key).value().wrong(wanted);
   };

@@ -1,5 +1,6 @@
 #include "nn/moe.h"
 
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <type_traits>
@@ -23,6 +24,11 @@ struct Moe::Plans {
 };
 
 namespace {
+
+// Of a token: of the experts that it chose, and of its shared one.
+int64_t slots_of(const MoeConfig& c) { return c.top_k + shared_slots(c); }
+// Whether the shared expert has a path of its own.
+bool shared_apart(const MoeConfig& c) { return c.shared_intermediate > 0 && !c.shared_as_slots; }
 
 // Between the two GEMMs of an expert: the second multiplies what the first rounded to.
 DType hidden_type(const MoeConfig& c) { return c.x; }
@@ -71,8 +77,8 @@ struct Problems {
 };
 
 Problems problems_of(const MoeConfig& c) {
-  const int64_t experts = local_experts(c);
   Problems p;
+  p.mlp = expert_problems(c);
   p.router = {.experts = c.experts,
               .hidden = c.hidden,
               .x = c.x,
@@ -87,21 +93,21 @@ Problems problems_of(const MoeConfig& c) {
                    .groups = c.groups,
                    .topk_groups = c.topk_groups,
                    .scale = c.scale,
+                   .shared_slots = shared_slots(c),
                    .scope = c.scope,
                    .expert_begin = c.expert_begin,
                    .expert_count = c.expert_count,
                    .vocab = c.hash_vocab};
-  p.route.mapped_experts = c.scope == ExpertScope::kMap ? experts : 0;
-  p.mlp = expert_problems(c);
+  p.route.mapped_experts = c.scope == ExpertScope::kMap ? p.mlp.up.experts : 0;
   p.combine = {.tokens = 0,
-               .slots = c.top_k,
+               .slots = slots_of(c),
                .rows = 0,
                .hidden = c.hidden,
-               .experts = experts,
+               .experts = p.mlp.up.experts,
                .g = DType::kF32,
                .y = c.x,
                .weighted = !c.weight_on_input,
-               .shared = c.shared_intermediate > 0,
+               .shared = shared_apart(c),
                .residual = c.residual,
                .settled = true};
   p.shared_group = {.slots = 1, .experts = 1};
@@ -112,9 +118,16 @@ Problems problems_of(const MoeConfig& c) {
 
 ExpertProblems expert_problems(const MoeConfig& c) {
   ExpertProblems p;
-  p.up = up_problem(c, local_experts(c), c.intermediate, c.expert_w);
-  p.up.slots = c.top_k;
-  if (c.scope == ExpertScope::kRange) p.up.experts_routed = c.experts;
+  const int64_t shared = shared_slots(c);
+  p.up = up_problem(c, local_experts(c) + shared, c.intermediate, c.expert_w);
+  p.up.slots = slots_of(c);
+  if (c.scope == ExpertScope::kRange) {
+    // All rows of shared slots are here, so the share of rows that stay is larger than that of experts.
+    const double rows = static_cast<double>(c.top_k * local_experts(c)) / static_cast<double>(c.experts) +
+                        static_cast<double>(shared);
+    p.up.experts_routed =
+        shared == 0 ? c.experts : std::llround(static_cast<double>(p.up.experts * p.up.slots) / rows);
+  }
   p.up.weighted = c.weight_on_input;
   p.down = down_problem(c, p.up, DType::kF32);
   p.shared_up = up_problem(c, 1, c.shared_intermediate, c.shared_w);
@@ -128,6 +141,24 @@ WeightLayout layout_for(Backend backend) {
 
 int64_t local_experts(const MoeConfig& c) {
   return c.scope == ExpertScope::kRange ? c.expert_count : c.experts;
+}
+
+bool shared_fits_slots(const MoeConfig& c) {
+  constexpr int64_t kSlotsMost = 8;  // ops/route_topk.h
+  return c.intermediate > 0 && c.shared_intermediate % c.intermediate == 0 &&
+         c.shared_intermediate >= c.intermediate && c.shared_intermediate / c.intermediate <= kSlotsMost &&
+         c.shared_w == c.expert_w;
+}
+
+int64_t shared_slots(const MoeConfig& c) {
+  return c.shared_as_slots && c.shared_intermediate > 0 ? c.shared_intermediate / c.intermediate : 0;
+}
+
+Status check_shared(const MoeConfig& c) {
+  if (!c.shared_as_slots || c.shared_intermediate == 0 || shared_fits_slots(c)) return {};
+  return invalid("shared_as_slots: wanted a shared expert 1 to 8 times as wide as a routed one, " +
+                 std::to_string(c.intermediate) + ", with weights in " + text(c.expert_w) + ", found " +
+                 std::to_string(c.shared_intermediate) + " in " + text(c.shared_w));
 }
 
 std::vector<std::pair<SlotSpec, Tensor*>> weight_slots(const MoeConfig& c, MoeWeights* w) {
@@ -160,7 +191,7 @@ std::vector<std::pair<SlotSpec, Tensor*>> weight_slots(const MoeConfig& c, MoeWe
               {&e.up, &e.up_scale, &e.up_bias});
   add_experts(p.down, {"experts.down", "experts.down_scale", "experts.down_bias"}, true,
               {&e.down, &e.down_scale, &e.down_bias});
-  if (c.shared_intermediate == 0) return out;
+  if (!shared_apart(c)) return out;
   ExpertWeights& s = w->shared;
   add_experts(p.shared_up, {"shared.up", "shared.up_scale", "shared.up_bias"}, true,
               {&s.up, &s.up_scale, &s.up_bias});
@@ -180,9 +211,10 @@ Result<std::unique_ptr<Moe>> Moe::plan(Device& device, const MoeConfig& config, 
                                        const Policy& policy) {
   if (tokens_max < 1)
     return invalid("moe: tokens_max: wanted at least 1, found " + std::to_string(tokens_max));
+  SLUICE_TRY(check_shared(config));
   std::unique_ptr<Moe> moe(new Moe(device, config, tokens_max));
   SLUICE_TRY(moe->make_plans(policy));
-  if (config.shared_intermediate > 0) SLUICE_TRY(moe->make_shared(policy));
+  if (shared_apart(config)) SLUICE_TRY(moe->make_shared(policy));
   moe->lay_out();
   return moe;
 }
@@ -192,7 +224,8 @@ Status Moe::make_plans(const Policy& policy) {
   SLUICE_TRY(plan_into<RouterGemm>(&plans_->router, device_, p.router, tokens_max_, policy));
   SLUICE_TRY(plan_into<RouteGroup>(&plans_->route, device_, p.route, tokens_max_, policy));
   SLUICE_TRY(plan_into<ExpertGemm>(&plans_->up, device_, p.mlp.up, tokens_max_, policy));
-  SLUICE_TRY(plan_into<ExpertGemm>(&plans_->down, device_, p.mlp.down, tokens_max_ * config_.top_k, policy));
+  SLUICE_TRY(
+      plan_into<ExpertGemm>(&plans_->down, device_, p.mlp.down, tokens_max_ * slots_of(config_), policy));
   return plan_into<Combine>(&plans_->combine, device_, p.combine, tokens_max_, policy);
 }
 
@@ -215,7 +248,7 @@ Status Moe::make_shared(const Policy& policy) {
 
 void Moe::lay_out() {
   const MoeConfig& c = config_;
-  const int64_t n = tokens_max_, rows = n * c.top_k, experts = local_experts(c);
+  const int64_t n = tokens_max_, rows = n * slots_of(c), experts = local_experts(c) + shared_slots(c);
   size_t used = 0;
   const auto take = [&](DType dtype, int64_t elements) {
     const size_t at = used;
@@ -295,7 +328,8 @@ Status Moe::shared_stages(const MoeIo& io, const MoeWeights& w, std::byte* base,
 template <class Visit>
 Status Moe::stages(const MoeIo& io, const MoeWeights& w, std::byte* base, Visit visit) const {
   const MoeConfig& c = config_;
-  const int64_t n = io.x.shape[0], rows = n * c.top_k, experts = local_experts(c);
+  const int64_t n = io.x.shape[0], slots = slots_of(c), rows = n * slots,
+                experts = local_experts(c) + shared_slots(c);
   const Backend where = device_.info().backend;
   const auto view = [&](size_t at, DType dtype, std::initializer_list<int64_t> shape) {
     return make_tensor(base + at, dtype, shape, where);
@@ -303,12 +337,12 @@ Status Moe::stages(const MoeIo& io, const MoeWeights& w, std::byte* base, Visit 
   const Tensor logits = view(at_.logits, c.logits, {n, c.experts});
   SLUICE_TRY(visit("router", *plans_->router, n,
                    RouterGemm::Args{.x = io.x, .w = w.router, .bias = w.router_bias, .y = logits}));
-  const Tensor ids = view(at_.ids, DType::kI32, {n, c.top_k}),
-               weights = view(at_.weights, DType::kF32, {n, c.top_k});
+  const Tensor ids = view(at_.ids, DType::kI32, {n, slots}),
+               weights = view(at_.weights, DType::kF32, {n, slots});
   const Tensor count = view(at_.row_count, DType::kI32, {experts});
   const Tensor begin = view(at_.row_begin, DType::kI32, {experts + 1});
   const Tensor order = view(at_.order, DType::kI32, {rows});
-  const Tensor position = view(at_.position, DType::kI32, {n, c.top_k});
+  const Tensor position = view(at_.position, DType::kI32, {n, slots});
   RouteGroup::Args route;
   route.logits = logits;
   route.bias = w.correction_bias;
@@ -416,7 +450,7 @@ std::vector<std::pair<std::string, std::string>> Moe::kernels(int64_t tokens) co
   add("router", *plans_->router, tokens);
   add("route", *plans_->route, tokens);
   add("experts.up", *plans_->up, tokens);
-  add("experts.down", *plans_->down, tokens * config_.top_k);
+  add("experts.down", *plans_->down, tokens * slots_of(config_));
   if (plans_->shared) {
     add("shared.group", plans_->shared->group, tokens);
     add("shared.up", plans_->shared->up, tokens);
@@ -436,8 +470,8 @@ std::vector<StageProblem> moe_problems(const MoeConfig& c, int64_t tokens) {
   add("router", std::type_identity<RouterGemm>{}, p.router, tokens);
   add("route", std::type_identity<RouteGroup>{}, p.route, tokens);
   add("experts.up", std::type_identity<ExpertGemm>{}, p.mlp.up, tokens);
-  add("experts.down", std::type_identity<ExpertGemm>{}, p.mlp.down, tokens * c.top_k);
-  if (c.shared_intermediate > 0) {
+  add("experts.down", std::type_identity<ExpertGemm>{}, p.mlp.down, tokens * slots_of(c));
+  if (shared_apart(c)) {
     add("shared.group", std::type_identity<GroupRows>{}, p.shared_group, tokens);
     add("shared.up", std::type_identity<ExpertGemm>{}, p.mlp.shared_up, tokens);
     add("shared.down", std::type_identity<ExpertGemm>{}, p.mlp.shared_down, tokens);

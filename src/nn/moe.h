@@ -38,7 +38,10 @@ struct MoeConfig {
   // One shared expert for every token, with the same activation; 0: none.
   int64_t shared_intermediate = 0;
   DType shared_w = DType::kBF16;  // of its weights: bf16 also where the experts are MXFP4
-  bool residual = false;          // adds the residual stream to the output
+  // The shared expert as one more slot of every token, or as several: parts of the size of a routed expert, behind those in
+  // `experts` of the weights, weighing 1 whatever `scale` is. Fewer launches than a path of its own; needs shared_fits_slots().
+  bool shared_as_slots = false;
+  bool residual = false;  // adds the residual stream to the output
 };
 
 // The layer of a known model ("gpt-oss-120b", "deepseek-v4-flash", ...): shapes and arithmetic of its
@@ -49,12 +52,20 @@ std::string known_moe_names();
 // The layout that a backend's expert kernels read: what MoeConfig::layout must be there.
 WeightLayout layout_for(Backend backend);
 
-// Experts that have weights here.
+// Routed experts that have weights here.
 int64_t local_experts(const MoeConfig& config);
 
-// The matrix products of the experts and of the shared one, for no tokens yet: shapes of their weights.
+// Whether the shared expert can be slots: weights of the type of the routed ones, 1 to 8 times as wide.
+bool shared_fits_slots(const MoeConfig& config);
+// Slots of a token that its shared expert takes; 0 where there is none or it has a path of its own.
+int64_t shared_slots(const MoeConfig& config);
+// kInvalidArgument: shared_as_slots, and the shared expert does not fit.
+Status check_shared(const MoeConfig& config);
+
+// The matrix products of the experts, shared slots included, and of the shared one on a path of its own, for no tokens yet:
+// shapes of their weights.
 struct ExpertProblems {
-  ExpertGemm::Problem up, down, shared_up, shared_down;  // shared: of no use without shared_intermediate
+  ExpertGemm::Problem up, down, shared_up, shared_down;  // shared: of no use without such a path
 };
 ExpertProblems expert_problems(const MoeConfig& config);
 
@@ -64,7 +75,7 @@ struct ExpertWeights {
 };
 struct MoeWeights {
   Tensor router, router_bias, correction_bias, hash_table, expert_map;
-  ExpertWeights experts, shared;
+  ExpertWeights experts, shared;  // experts: local_experts(config) + shared_slots(config) of them
 };
 // Shapes of the weights that a config needs, by name ("experts.up_scale"): what a loader fills and a test
 // makes.

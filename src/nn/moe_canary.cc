@@ -264,13 +264,14 @@ class Canary {
           if (both_nan || std::abs(got - want.value[at]) <= want.bound[at] || got == want.value[at] ||
               std::isinf(want.bound[at]))
             continue;
-          return Status{Code::kCorrupt,
-                        source_.place() + ": " + s.name + ": expert " +
-                            std::to_string(source_.experts.begin + rows.experts[static_cast<size_t>(e)]) +
-                            ", feature " + std::to_string(feature) + ": wanted " +
-                            std::to_string(want.value[at]) + " within " + std::to_string(want.bound[at]) +
-                            ", as the checkpoint's bytes give, found " + std::to_string(got) + " from " +
-                            kernel + " on the packed weights; do not serve"};
+          return Status{
+              Code::kCorrupt,
+              source_.place() + ": " + s.name + ": " +
+                  (s.name.starts_with("shared") ? "expert 0"
+                                                : source_.expert_name(rows.experts[static_cast<size_t>(e)])) +
+                  ", feature " + std::to_string(feature) + ": wanted " + std::to_string(want.value[at]) +
+                  " within " + std::to_string(want.bound[at]) + ", as the checkpoint's bytes give, found " +
+                  std::to_string(got) + " from " + kernel + " on the packed weights; do not serve"};
         }
       }
     }

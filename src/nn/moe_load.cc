@@ -159,7 +159,7 @@ class MoeLoader {
       if (!made.ok()) return {made.status().code, source_.place() + ": " + made.status().message};
       return *to = std::move(made).value(), Status{};
     };
-    const int64_t count = source_.experts.count;
+    const auto count = static_cast<int64_t>(source_.of_expert.size());
     SLUICE_TRY(views(source_.up, count, w.experts.up, w.experts.up_scale, &out_.up_));
     SLUICE_TRY(views(source_.down, count, w.experts.down, w.experts.down_scale, &out_.down_));
     total_ = count * (weight_bytes(source_.up) + weight_bytes(source_.down));

@@ -48,7 +48,7 @@ class LoadedMoe {
   MoeLoadOptions options_;
   MoeWeights weights_;
   std::vector<OwnedTensor> memory_;
-  PackedExperts up_, down_, shared_up_, shared_down_;  // shared: no experts where there is none
+  PackedExperts up_, down_, shared_up_, shared_down_;  // shared: no experts where it has no path of its own
 };
 
 // Loads what weight_slots(sliced(whole, options.slice)) asks for, in whole.layout, which must be one that the device reads

@@ -35,6 +35,7 @@ Result<MoeConfig> sliced(const MoeConfig& whole, const Slice& s) {
   SLUICE_TRY(check_rank("ep", s.ep_rank, s.ep_size));
   if (whole.scope != ExpertScope::kAll && s.ep_size > 1)
     return invalid("slice: scope: wanted all (a whole layer), found " + std::string(word(whole.scope)));
+  SLUICE_TRY(check_shared(whole));
   MoeConfig out = whole;
   const Part width = part_of_width(whole.intermediate, s);
   if (width.count == 0)
@@ -53,7 +54,9 @@ Result<MoeConfig> sliced(const MoeConfig& whole, const Slice& s) {
     out.expert_count = experts.count;
   }
   out.down_bias = whole.down_bias && s.tp_rank == 0;
-  out.shared_intermediate = s.ep_rank == 0 ? part_of_width(whole.shared_intermediate, s).count : 0;
+  out.shared_intermediate = s.ep_rank > 0           ? 0
+                            : whole.shared_as_slots ? shared_slots(whole) * width.count
+                                                    : part_of_width(whole.shared_intermediate, s).count;
   out.residual = whole.residual && s.tp_rank == 0 && s.ep_rank == 0;
   return out;
 }

@@ -23,8 +23,8 @@ Part part_of_width(int64_t width, const Slice& slice);
 Part part_of_experts(int64_t experts, const Slice& slice);
 
 // The layer of one rank. What all ranks compute adds up to the whole: `intermediate` is its part, the experts are its range
-// (scope kRange); W2's bias is added on tp_rank 0 only, the shared expert (cut like the others) on ep_rank 0 only, the residual
-// stream on the rank that is 0 in both. Router and routing are whole on every rank.
+// (scope kRange); W2's bias is added on tp_rank 0 only, the shared expert (cut like the others; as slots, each of them) on
+// ep_rank 0 only, the residual stream on the rank that is 0 in both. Router and routing are whole on every rank.
 // kInvalidArgument names the rank, what was wanted and what was found: a rank outside its size, a rank without any block or
 // expert, a config that is a slice already.
 Result<MoeConfig> sliced(const MoeConfig& whole, const Slice& slice);

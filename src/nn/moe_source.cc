@@ -261,7 +261,19 @@ class Finder {
         return refuse("shared_intermediate: wanted above 0, as " + place_of(*there) + " is there, found 0");
     }
     if (out_.local.shared_intermediate == 0) return {};
-    const Part part = out_.shared_width;
+    const int64_t slots = shared_slots(c);
+    for (int64_t j = 0; j < slots; ++j) {
+      ExpertSource slot;
+      SLUICE_TRY(shared_part({j * c.intermediate + out_.width.begin, out_.width.count}, &slot));
+      out_.of_expert.push_back(std::move(slot));
+    }
+    if (slots > 0) return {};
+    return shared_part(out_.shared_width, &out_.shared.emplace());
+  }
+
+  // A part of the shared expert's width.
+  Status shared_part(Part part, ExpertSource* to) {
+    const MoeConfig& c = out_.whole;
     const Cut up{.rows = c.shared_intermediate, .width = c.hidden, .first = part.begin, .count = part.count};
     const Cut down{.rows = c.hidden, .width = c.shared_intermediate, .column = part.begin, .count = c.hidden};
     RowSpan gate_span, up_span, down_span;
@@ -269,9 +281,8 @@ class Finder {
       SLUICE_TRY(shared_matrix(names_.shared_gate, names_.shared_gate_scale, up, &gate_span));
     SLUICE_TRY(shared_matrix(names_.shared_up, names_.shared_up_scale, up, &up_span));
     SLUICE_TRY(shared_matrix(names_.shared_down, names_.shared_down_scale, down, &down_span));
-    out_.shared =
-        ExpertSource{is_gated(c.act) ? MatrixSource{{gate_span}, {up_span}} : MatrixSource{{up_span}, {}},
-                     {{down_span}, {}}};
+    *to = {is_gated(c.act) ? MatrixSource{{gate_span}, {up_span}} : MatrixSource{{up_span}, {}},
+           {{down_span}, {}}};
     return {};
   }
 

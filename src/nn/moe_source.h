@@ -26,11 +26,18 @@ struct MoeSource {
                          *hash_table = nullptr;
   const CheckpointTensor *up_bias = nullptr, *down_bias = nullptr;
   PackedMatrix up, down, shared_up, shared_down;  // of one expert, this rank's part
-  std::vector<ExpertSource> of_expert;            // this rank's experts, its part of their width
-  std::optional<ExpertSource> shared;
+  // This rank's experts, its part of their width, in the order of MoeWeights: shared slots come last.
+  std::vector<ExpertSource> of_expert;
+  std::optional<ExpertSource> shared;  // on a path of its own
 
   // "layer 3": how errors begin.
   std::string place() const { return "layer " + std::to_string(layer); }
+  // "expert 12", "shared expert 0": one of of_expert by its name in the whole model.
+  std::string expert_name(int64_t local) const {
+    const bool routed = local < experts.count;
+    return (routed ? "expert " : "shared expert ") +
+           std::to_string(routed ? experts.begin + local : local - experts.count);
+  }
 };
 
 // kCorrupt or kUnsupported names file and tensor, what was wanted and what was found: a tensor that is missing or has another

@@ -49,6 +49,17 @@ struct Suite<RouteGroup> {
     add(padded, 150, "nothing but padding", Fill::kEmpty);
     mapped.tokens = 513;
     out.push_back({{.route = mapped, .tile_rows = 32, .mapped_experts = 90}, "a map of many to one"});
+    // Rows without alignment, which the kernels of known layers are for.
+    for (RouteTopk::Problem route : Suite<RouteTopk>::some_models()) {
+      int64_t slots = 0;
+      for (int64_t tokens : {1, 2, 7, 32, 64, 100, 300, 2500}) {
+        slots = slots % 3 + 1;
+        for (int64_t tile : {0, 16}) {
+          route.tokens = tokens, route.shared_slots = slots;
+          out.push_back({{.route = route, .tile_rows = tile}, "a known layer with shared slots"});
+        }
+      }
+    }
     return out;
   }
 
@@ -58,7 +69,7 @@ struct Suite<RouteGroup> {
 
   static Problem random(Random& r) {
     Problem p{.route = Suite<RouteTopk>::random(r),
-              .row_align = one_of(r, {1, 1, 2, 16, 128}),
+              .row_align = one_of(r, {1, 1, 1, 2, 16, 128}),
               .tile_rows = one_of(r, {0, 8, 16, 64, 256})};
     if (r.integer(0, 5) == 0) p.route.tokens = r.integer(25, 400);
     if (p.route.scope == ExpertScope::kMap) p.mapped_experts = r.integer(1, 100);

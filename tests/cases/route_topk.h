@@ -11,7 +11,8 @@ struct Suite<RouteTopk> {
 
   static std::vector<Case<RouteTopk>> cases() {
     auto out = models();
-    for (auto part : {awkward(), around_the_choice()}) out.insert(out.end(), part.begin(), part.end());
+    for (auto part : {awkward(), around_the_choice(), shared_slots()})
+      out.insert(out.end(), part.begin(), part.end());
     return out;
   }
 
@@ -102,6 +103,45 @@ struct Suite<RouteTopk> {
     return out;
   }
 
+  // Layers with shared experts in slots, and choices that differ in how they weigh.
+  static std::vector<Case<RouteTopk>> shared_slots() {
+    constexpr DType kB = DType::kBF16;
+    std::vector<Case<RouteTopk>> out;
+    for (Problem p : some_models())
+      for (int64_t slots : {1, 2, 8}) {
+        p.shared_slots = slots;
+        out.push_back({p, "a known layer with shared slots"});
+      }
+    Problem p = some_models()[0];
+    p.shared_slots = 1;
+    for (Fill fill : {Fill::kSomeNan, Fill::kAllEqual, Fill::kHuge})
+      out.push_back({p, "awkward numbers beside a shared slot", fill});
+    p.logits = kB, p.scale_here = false;
+    out.push_back({p, "rows apart, a shared slot, scaled later", Fill::kNormal, Spread::kStridedRows});
+    return out;
+  }
+  // Shapes that kernels are made for.
+  static std::vector<Problem> some_models() {
+    constexpr DType kB = DType::kBF16;
+    const Problem v3{.tokens = 9,
+                     .experts = 256,
+                     .top_k = 8,
+                     .method = M::kDeepSeekV3,
+                     .bias = true,
+                     .groups = 8,
+                     .topk_groups = 4,
+                     .scale = 2.5};
+    Problem kimi = v3, v4 = v3;
+    kimi.experts = 384, kimi.groups = kimi.topk_groups = 1;
+    v4.method = M::kSqrtSoftplus, v4.top_k = 6, v4.groups = v4.topk_groups = 1;
+    return {v3,
+            kimi,
+            v4,
+            {.tokens = 9, .experts = 32, .top_k = 4, .logits = kB},
+            {.tokens = 9, .experts = 128, .top_k = 4, .logits = kB},
+            {.tokens = 9, .experts = 128, .top_k = 8, .method = M::kRenormalizeNaive}};
+  }
+
   // Scope, padding, capture, shared slots, and choices that were made elsewhere.
   static std::vector<Case<RouteTopk>> around_the_choice() {
     Problem p{.tokens = 13,
@@ -176,6 +216,12 @@ struct Suite<RouteTopk> {
   }
 
   static Problem random(Random& r) {
+    if (r.integer(0, 3) == 0) {
+      std::vector<Problem> models = some_models();
+      Problem p = models[static_cast<size_t>(r.integer(0, static_cast<int64_t>(models.size()) - 1))];
+      p.tokens = r.integer(1, 70), p.shared_slots = r.integer(0, 8), p.scale_here = coin(r);
+      return p;
+    }
     Problem p{.tokens = r.integer(0, 24), .experts = r.integer(1, 150)};
     p.top_k = std::min(r.integer(1, 33), p.experts);
     p.method = static_cast<M>(r.integer(0, static_cast<int64_t>(M::kSigmoidRenorm)));

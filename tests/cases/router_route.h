@@ -40,6 +40,12 @@ struct Suite<RouterRoute> {
                  .hidden = 64};
     Problem widest{.route = {.tokens = 2, .experts = 1024, .top_k = 32}, .hidden = 64};
     Problem least{.route = {.tokens = 17, .experts = 1, .top_k = 1}, .hidden = 1};
+    // Layers of known sizes with shared slots: the router's own kernels.
+    auto v3 = grouped, oss20 = small, oss120 = oss, flash_slots = flash;
+    v3.route.tokens = 3, v3.route.experts = 256, v3.route.shared_slots = 1, v3.hidden = 7168;
+    oss20.route.tokens = 5, oss20.route.shared_slots = 8;
+    oss120.route.tokens = 17, oss120.route.shared_slots = 2;
+    flash_slots.route.shared_slots = 1, flash_slots.route.scale_here = false;
     auto minimax = grouped;
     minimax.route.method = M::kMiniMax2, minimax.route.groups = minimax.route.topk_groups = 1;
     minimax.w = kF;
@@ -49,6 +55,10 @@ struct Suite<RouterRoute> {
         {flash, "DeepSeek V4 Flash"},
         {pro, "DeepSeek V4 Pro"},
         {batch, "one past four tiles of tokens"},
+        {v3, "DeepSeek V3 with its shared expert in a slot"},
+        {oss20, "many shared slots"},
+        {oss120, "shared slots, two tiles of tokens"},
+        {flash_slots, "a shared slot, scaled later"},
         {none, "no tokens"},
         {grouped, "DeepSeek V3's groups"},
         {minimax, "MiniMax: f32 weights"},

@@ -55,6 +55,7 @@ TEST(MoePlanOnCuda, KnownLayersPlanAtEveryCount) {
     config.layout = layout_for(Backend::kCuda);
     for (int64_t intermediate : {config.intermediate, config.intermediate / 8 / 32 * 32}) {
       config.intermediate = intermediate;  // a rank of eight, too
+      if (config.shared_as_slots) config.shared_intermediate = intermediate;
       const auto moe = Moe::plan(device, config, 1024);
       ASSERT_TRUE(moe.ok()) << model << ": " << moe.status().message;
       for (int64_t tokens : {0, 1, 64, 1024})

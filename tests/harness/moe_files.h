@@ -108,6 +108,24 @@ struct RandomMoe {
     return out;
   }
 
+  // Some rows of a bf16 matrix, and some columns.
+  static RandomMatrix rows_of(const RandomMatrix& m, int64_t first, int64_t count) {
+    const auto at = m.w.begin() + static_cast<std::ptrdiff_t>(first * m.row_bytes());
+    return {.rows = count,
+            .width = m.width,
+            .fp4 = false,
+            .w = {at, at + static_cast<std::ptrdiff_t>(count * m.row_bytes())},
+            .scales = {}};
+  }
+  static RandomMatrix columns_of(const RandomMatrix& m, int64_t first, int64_t count) {
+    RandomMatrix out{.rows = m.rows, .width = count, .fp4 = false, .w = {}, .scales = {}};
+    for (int64_t r = 0; r < m.rows; ++r) {
+      const auto at = m.w.begin() + static_cast<std::ptrdiff_t>(r * m.row_bytes() + 2 * first);
+      out.w.insert(out.w.end(), at, at + static_cast<std::ptrdiff_t>(2 * count));
+    }
+    return out;
+  }
+
   // Gate and up (or down alone: `second` null) of expert e as one matrix in rows, in `order`.
   static RandomMatrix joined(const RandomMatrix& first, const RandomMatrix* second, GateOrder order) {
     if (!second) return first;
@@ -203,7 +221,7 @@ inline MoeConfig small_config(MoeNaming naming) {
   c.hidden = 96, c.intermediate = 160, c.experts = 8;
   if (c.top_k > 1) c.top_k = 3;
   if (c.groups > 1) c.groups = 4, c.topk_groups = 2;
-  if (c.shared_intermediate) c.shared_intermediate = 96;
+  if (c.shared_intermediate) c.shared_intermediate = c.shared_as_slots ? 2 * c.intermediate : 96;
   return c;
 }
 constexpr MoeNaming kNamings[] = {MoeNaming::kGptOss,     MoeNaming::kGptOssOriginal, MoeNaming::kGptOssBf16,

@@ -88,7 +88,8 @@ inline std::vector<Reach> reach_of(const RandomMoe& m, const Tensor& x) {
       out[i].error += shared[i].error, out[i].magnitude += shared[i].magnitude;
   }
   // Combining rounds slots + 6 times, y once.
-  for (Reach& r : out) r.error += static_cast<double>(c.top_k + 7) * kF32Eps * r.magnitude;
+  const int64_t slots = c.top_k + shared_slots(c);
+  for (Reach& r : out) r.error += static_cast<double>(slots + 7) * kF32Eps * r.magnitude;
   return out;
 }
 

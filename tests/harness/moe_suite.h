@@ -94,14 +94,15 @@ class Running {
 
 // A random layer and its checkpoint.
 struct Model {
-  explicit Model(const MoeConfig& config, uint64_t seed = 5)
-      : moe(config, seed), file(moe.tensors(MoeNaming::kGptOss, 0)) {}
+  explicit Model(const MoeConfig& config, uint64_t seed = 5, MoeNaming of = MoeNaming::kGptOss)
+      : naming(of), moe(config, seed), file(moe.tensors(of, 0)) {}
   std::unique_ptr<LoadedMoe> load(Device& device, const Slice& slice = {}) const {
     auto out = load_moe(device, *file.checkpoint, for_backend(moe.config, device.info().backend),
-                        {.slice = slice, .threads = 2});
+                        {.naming = naming, .slice = slice, .threads = 2});
     EXPECT_TRUE(out.ok()) << out.status().message;
     return std::move(out).value();
   }
+  MoeNaming naming;
   RandomMoe moe;
   Written file;
 };
@@ -372,6 +373,54 @@ TYPED_TEST_P(MoeOn, RanksAddUp) {
   }
 }
 
+// DeepSeek V3's choice of experts, whole and as ranks, against the same layer with a path for the shared expert.
+TYPED_TEST_P(MoeOn, SharedSlotsGiveWhatAPathOfTheirOwnGives) {
+  Device& device = this->target();
+  MoeConfig config = small_config(MoeNaming::kDeepSeekV3);
+  config.hidden = 160, config.intermediate = 96, config.shared_intermediate = 2 * 96;
+  config.experts = 256, config.groups = 8, config.topk_groups = 4, config.top_k = 8;
+  Model model(config, 5, MoeNaming::kDeepSeekV3);
+  ASSERT_EQ(shared_slots(config), 2);
+  const auto slots = model.load(device);
+  const Status looked = canary(device, *slots, *model.file.checkpoint);
+  EXPECT_TRUE(looked.ok()) << looked.message;
+  EXPECT_TRUE(slots->verify().ok());
+  for (int64_t tokens : {1, 5, 70}) {
+    auto rows = random_rows(tokens, config.hidden, 21);
+    const auto answer_of = [&](const LoadedMoe& loaded) {
+      return numbers_of(Running(device, loaded.config(), tokens).eager(rows, loaded.weights()));
+    };
+    Running run(device, slots->config(), tokens);
+    const auto got = numbers_of(run.eager(rows, slots->weights()));
+    const auto checks = run.moe().check(run.io(tokens), slots->weights(), run.workspace(), device.stream());
+    ASSERT_TRUE(checks.ok()) << checks.status().message;
+    EXPECT_EQ(checks.value().size(), 5u);
+    for (const StageCheck& c : checks.value())
+      EXPECT_LE(c.worst, 1) << tokens << " tokens: " << c.stage << " " << c.kernel << ": " << c.detail;
+    std::vector<double> ranks(got.size());
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      const auto part =
+          answer_of(*model.load(device, {.tp_rank = 0, .tp_size = 1, .ep_rank = rank, .ep_size = 2}));
+      for (size_t i = 0; i < ranks.size(); ++i) ranks[i] += part[i];
+    }
+    model.moe.config.shared_as_slots = false;
+    const auto apart = answer_of(*model.load(device));
+    model.moe.config.shared_as_slots = true;
+    const Tensor x = make_tensor(rows.data(), DType::kBF16, {tokens, config.hidden});
+    const std::vector<Reach> reach = reach_of(model.moe, x);
+    double largest = 0, loosest = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      // The same router chose, with weights that differ by some roundings; the path rounds its answer to bf16, ranks their parts.
+      const double bound = 2 * (reach[i].error + 64 * kF32Eps * reach[i].magnitude) +
+                           4 * half_ulp(DType::kBF16, reach[i].magnitude);
+      EXPECT_LE(std::abs(got[i] - apart[i]), bound) << tokens << " tokens, at " << i;
+      EXPECT_LE(std::abs(got[i] - ranks[i]), bound) << tokens << " tokens, ranks, at " << i;
+      largest = std::max(largest, std::abs(apart[i])), loosest = std::max(loosest, bound);
+    }
+    EXPECT_LT(loosest, largest / 2) << "a bound that anything would pass proves nothing";
+  }
+}
+
 TYPED_TEST_P(MoeOn, WhatCannotBeLoadedIsRefusedByName) {
   Device& device = this->target();
   const Model model(small_gpt_oss());
@@ -401,6 +450,6 @@ REGISTER_TYPED_TEST_SUITE_P(MoeOn, EveryStageIsWithinItsBounds, VerifyAndCanaryN
                             TheWholeLayerAgreesWithTheCpu, AllTokensOnOneExpert,
                             ARecordingFollowsItsInputsAndHasTheBitsOfACall,
                             AReplacedExpertIsAsIfFreshlyLoadedUnderARecording, PacksWhatACpuPacks, RanksAddUp,
-                            WhatCannotBeLoadedIsRefusedByName);
+                            SharedSlotsGiveWhatAPathOfTheirOwnGives, WhatCannotBeLoadedIsRefusedByName);
 
 }  // namespace sluice::test

@@ -114,7 +114,19 @@ TEST(MtpConfig, ReadsThePublishedOne) {
   EXPECT_EQ(c.moe.scale, known.scale);
   EXPECT_EQ(c.moe.intermediate, known.intermediate);
   EXPECT_EQ(c.moe.shared_intermediate, known.shared_intermediate);
+  EXPECT_TRUE(c.moe.shared_as_slots && known.shared_as_slots);
   EXPECT_TRUE(c.moe.residual && c.moe.correction_bias);
+}
+
+TEST(MtpConfig, SharedExpertsThatAreTooManyForSlotsHaveAPathOfTheirOwn) {
+  Json config = published();
+  for (const auto& [experts, slots] : {std::pair{0, 0}, {1, 1}, {8, 8}, {9, 0}}) {
+    config["n_shared_experts"] = experts;
+    const auto read = read_mtp_config(JsonAt(config, "config.json"));
+    ASSERT_TRUE(read.ok()) << read.status().message;
+    EXPECT_EQ(shared_slots(read.value().mtp.moe), slots) << experts;
+    EXPECT_EQ(read.value().mtp.moe.shared_intermediate, 2048 * experts);
+  }
 }
 
 TEST(MtpConfig, TransformersFiveWritesRopeParametersAndPlainOnesNeedNone) {

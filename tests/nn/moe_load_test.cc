@@ -74,7 +74,8 @@ TEST_P(MoeLoadIn, EveryNamingIsDetectedAndLoadedByteForByte) {
                   }});
     ASSERT_TRUE(loaded.ok()) << word(naming) << ": " << loaded.status().message;
     EXPECT_EQ(done, total);
-    EXPECT_EQ(calls, 16 + (moe.config.shared_intermediate ? 2 : 0));
+    const int64_t slots = shared_slots(moe.config), width = moe.config.intermediate;
+    EXPECT_EQ(calls, 16 + (slots ? 2 * slots : moe.config.shared_intermediate ? 2 : 0));
     const MoeWeights& w = loaded.value()->weights();
     const bool gated = is_gated(moe.config.act);
     for (size_t e = 0; e < 8; ++e) {
@@ -85,7 +86,17 @@ TEST_P(MoeLoadIn, EveryNamingIsDetectedAndLoadedByteForByte) {
       expect_packed(moe.down[e], matrix_of(moe.config, moe.down[e], false), w.experts.down,
                     w.experts.down_scale, static_cast<int64_t>(e));
     }
-    if (moe.config.shared_intermediate) {
+    for (int64_t j = 0; j < slots; ++j) {
+      const auto part = [&](const RandomMatrix& m) { return RandomMoe::rows_of(m, j * width, width); };
+      const RandomMatrix shared_up = part(moe.shared_up),
+                         up = RandomMoe::joined(gated ? part(moe.shared_gate) : shared_up,
+                                                gated ? &shared_up : nullptr, moe.config.gate_order);
+      const RandomMatrix down = RandomMoe::columns_of(moe.shared_down, j * width, width);
+      expect_packed(up, matrix_of(moe.config, up, true), w.experts.up, {}, 8 + j);
+      expect_packed(down, matrix_of(moe.config, down, false), w.experts.down, {}, 8 + j);
+      EXPECT_FALSE(w.shared.up.present());
+    }
+    if (moe.config.shared_intermediate && slots == 0) {
       const RandomMatrix up = RandomMoe::joined(gated ? moe.shared_gate : moe.shared_up,
                                                 gated ? &moe.shared_up : nullptr, moe.config.gate_order);
       expect_packed(up, matrix_of(moe.config, up, true), w.shared.up, {}, 0);

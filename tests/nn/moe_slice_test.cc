@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "harness/devices.h"
+#include "harness/moe_forward.h"
 #include "harness/moe_reach.h"
-#include "nn/moe.h"
 
 namespace sluice::test {
 namespace {
@@ -82,6 +82,18 @@ TEST(MoeSlice, WhatIsAddedOnceIsOnOneRank) {
   EXPECT_EQ(shared, 128);
 }
 
+TEST(MoeSlice, SharedSlotsAreCutAsTheExpertsAre) {
+  MoeConfig whole = small_config(MoeNaming::kDeepSeekV3);
+  whole.shared_intermediate = 3 * whole.intermediate;
+  for (int64_t tp = 0; tp < 3; ++tp) {
+    const auto c = sliced(whole, {.tp_rank = tp, .tp_size = 3, .ep_rank = 0, .ep_size = 2});
+    ASSERT_TRUE(c.ok()) << c.status().message;
+    EXPECT_EQ(c.value().intermediate, tp < 2 ? 64 : 32) << tp;
+    EXPECT_EQ(c.value().shared_intermediate, 3 * c.value().intermediate);
+    EXPECT_EQ(shared_slots(c.value()), 3);
+  }
+}
+
 TEST(MoeSlice, RanksThatCannotBeAreRefused) {
   const MoeConfig c = known_moe("gpt-oss-20b").value();
   const auto refused = [&](const Slice& s, const std::string& words) {
@@ -102,31 +114,12 @@ TEST(MoeSlice, RanksThatCannotBeAreRefused) {
 
 // --- What all ranks compute adds up to the whole layer ---
 
-// y of one rank, f32 [tokens, hidden].
-std::vector<float> forward(Device& device, const Checkpoint& checkpoint, const MoeConfig& whole,
-                           MoeNaming naming, const Slice& slice, const Tensor& x) {
-  const auto loaded = load_moe(device, checkpoint, whole, {.naming = naming, .slice = slice, .threads = 2});
-  EXPECT_TRUE(loaded.ok()) << loaded.status().message;
-  const auto moe = Moe::plan(device, loaded.value()->config(), kTokens);
-  EXPECT_TRUE(moe.ok()) << moe.status().message;
-  std::vector<std::byte> scratch(moe.value()->workspace_bytes() + 256);
-  auto* aligned = scratch.data() + (256 - reinterpret_cast<uintptr_t>(scratch.data()) % 256) % 256;
-  std::vector<float> y(static_cast<size_t>(kTokens * whole.hidden));
-  const MoeIo io{.x = x,
-                 .residual = {},
-                 .token_ids = {},
-                 .y = make_tensor(y.data(), DType::kF32, {kTokens, whole.hidden})};
-  const Status status = moe.value()->forward(io, loaded.value()->weights(),
-                                             {aligned, moe.value()->workspace_bytes()}, device.stream());
-  EXPECT_TRUE(status.ok()) << status.message;
-  return y;
-}
-
 void expect_ranks_add_up(MoeNaming naming, int64_t intermediate,
                          const std::vector<std::pair<int64_t, int64_t>>& sizes) {
   const auto device = cpu::open_device({.threads = 2}).value();
   MoeConfig config = small_config(naming);
   config.x = DType::kF32, config.hidden = 64, config.intermediate = intermediate;
+  if (config.shared_as_slots) config.shared_intermediate = 2 * intermediate;
   const RandomMoe moe(config, 9);
   const Written file(moe.tensors(naming, 0));
   Random random(4);
@@ -134,12 +127,14 @@ void expect_ranks_add_up(MoeNaming naming, int64_t intermediate,
   for (float& v : x_values) v = static_cast<float>(random.normal());
   const Tensor x = make_tensor(x_values.data(), DType::kF32, {kTokens, config.hidden});
   const std::vector<Reach> reach = reach_of(moe, x);
-  const std::vector<float> whole = forward(*device, *file.checkpoint, config, naming, {}, x);
+  const std::vector<float> whole =
+      forward(*device, *file.checkpoint, config, {.naming = naming, .threads = 2}, x);
   for (const auto& [tp, ep] : sizes) {
     std::vector<double> sum(whole.size());
     for (int64_t t = 0; t < tp; ++t)
       for (int64_t e = 0; e < ep; ++e) {
-        const auto part = forward(*device, *file.checkpoint, config, naming, {t, tp, e, ep}, x);
+        const auto part = forward(*device, *file.checkpoint, config,
+                                  {.naming = naming, .slice = {t, tp, e, ep}, .threads = 2}, x);
         for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
       }
     double largest = 0, loosest = 0;

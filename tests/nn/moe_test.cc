@@ -66,7 +66,7 @@ MoeConfig small(const char* model) {
   c.experts = std::min<int64_t>(c.experts, 16);
   if (c.groups > 1) c.groups = 4, c.topk_groups = 2;
   c.top_k = std::min<int64_t>(c.top_k, 6);
-  if (c.shared_intermediate) c.shared_intermediate = 32;
+  if (c.shared_intermediate) c.shared_intermediate = c.shared_as_slots ? 2 * c.intermediate : 32;
   if (c.hash_vocab) c.hash_vocab = 50;
   return c;
 }
@@ -87,6 +87,19 @@ TEST(Moe, EveryStageOfEveryModelIsWithinItsBounds) {
       }
     }
   }
+}
+
+TEST(Moe, SharedSlotsOfWeightedInputsAreWithinTheirBounds) {
+  const auto device = cpu::open_device({.threads = 2}).value();
+  MoeConfig config = small("llama-4-scout");
+  config.shared_intermediate = 2 * config.intermediate, config.shared_as_slots = true;
+  SmallLayer layer(*device, config, 5, 3);
+  ASSERT_TRUE(layer.run().ok());
+  const auto checks = layer.moe->check(layer.io, layer.weights, layer.workspace(), device->stream());
+  ASSERT_TRUE(checks.ok()) << checks.status().message;
+  EXPECT_EQ(checks.value().size(), 5u);
+  for (const StageCheck& c : checks.value())
+    EXPECT_LE(c.worst, 1) << c.stage << " " << c.kernel << ": " << c.detail;
 }
 
 TEST(Moe, CheckNoticesAWrongWeight) {

@@ -139,6 +139,31 @@ TEST_F(RouteByHand, HashOfATokenOutOfRangeIsEmpty) {
   expect_weights({0, 0});
 }
 
+TEST_F(RouteByHand, ATokenWithoutAChoiceHasItsSharedSlots) {
+  make({.tokens = 1,
+        .experts = 4,
+        .top_k = 2,
+        .method = M::kHash,
+        .scale = 1.5,
+        .shared_slots = 2,
+        .vocab = 2});
+  set(args().logits, {1.f, 1.f, 1.f, 1.f});
+  set(args().hash_table, {0, 1, 2, 3});
+  set(args().token_ids, {-1});
+  run();
+  EXPECT_EQ(ids(), (Ids{-1, -1, 4, 5}));
+  expect_weights({0, 0, 1, 1});
+}
+
+TEST_F(RouteByHand, NanLogitsLeaveTheSharedSlotAlone) {
+  make({.tokens = 1, .experts = 4, .top_k = 2, .method = M::kDeepSeekV3, .scale = 2.5, .shared_slots = 1});
+  set(args().logits, {kNan, kNan, kNan, kNan});
+  run();
+  EXPECT_EQ(ids(), (Ids{0, 1, 4}));
+  EXPECT_TRUE(std::isnan(args().weights.as<float>()[0]));
+  EXPECT_EQ(args().weights.as<float>()[2], 1);
+}
+
 TEST_F(RouteByHand, SharedSlotsWeighOneAfterTheScale) {
   RouteTopk::Problem problem{.tokens = 1, .experts = 4, .top_k = 1, .scale = 2.5, .shared_slots = 1};
   make(problem);

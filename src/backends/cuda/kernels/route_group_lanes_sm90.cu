@@ -12,6 +12,7 @@
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/lane_choice.cuh"
 #include "backends/cuda/tile/meeting.cuh"
+#include "backends/cuda/tile/shared_slots.cuh"
 #include "ops/route_group.h"
 
 namespace sluice::cuda {
@@ -35,7 +36,8 @@ struct Lanes {
   int bf16, whole;  // whole: rows are aligned to 16 bytes
   uint32_t tokens, tokens_per_block, words;
   uint32_t tile_shift, tile_less_one;  // without tiles: a shift that leaves none of an expert, and 0
-  uint32_t tiles_max;
+  uint32_t tiles_max, shared_tiles;    // shared_tiles: of all shared experts
+  tile::SharedSlots shared;
   float scale;
   int32_t *ids, *row_count, *row_begin, *order, *position, *tile_count, *tiles;
   float* weights;
@@ -235,7 +237,7 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
   // While the counts are on their way: what needs none of other blocks.
 #pragma unroll 1
   for (uint32_t i = tid; i < slots; i += threads) {
-    const uint32_t t = i / kList, k = i % kList, at = (first + t) * top_k + k;
+    const uint32_t t = i / kList, k = i % kList, at = (first + t) * p.shared.all + k;
     if (k >= top_k) continue;
     const uint32_t id = slot[i];
     const uint32_t* bits = mask + id * p.words;
@@ -293,7 +295,7 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
     }
   const auto rows_in = [](const uint32_t(&n)[kNumbers]) { return kGrid ? n[0] : n[0] & 0xffff; };
   const auto tiles_in = [](const uint32_t(&n)[kNumbers]) { return kGrid ? n[kNumbers - 1] : n[0] >> 16; };
-  const uint32_t all_tiles = tiles_in(all);
+  const uint32_t chosen_tiles = tiles_in(all), all_tiles = chosen_tiles + p.shared_tiles;
   if (tid < kExperts) {
     const uint32_t begin = rows_in(up_to) - total;
     m.begin[tid] = begin;
@@ -308,7 +310,7 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
   __syncthreads();
 #pragma unroll 1
   for (uint32_t i = tid; i < slots; i += threads) {
-    const uint32_t k = i % kList, at = (first + i / kList) * top_k + k;
+    const uint32_t k = i % kList, at = (first + i / kList) * p.shared.all + k;
     if (k >= top_k) continue;
     const uint32_t id = slot[i] & 0xffff, within = m.before[id] + (slot[i] >> 16), row = m.begin[id] + within;
     p.position[at] = static_cast<int>(row);
@@ -320,6 +322,13 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
 #pragma unroll 1
   for (uint32_t i = all_tiles + blockIdx.x * threads + tid; i < p.tiles_max; i += gridDim.x * threads)
     reinterpret_cast<int2*>(p.tiles)[i] = int2{-1, -1};
+  if (p.shared.count == 0) return;
+#pragma unroll 1
+  for (uint32_t t = tid; t < here; t += threads) {
+#pragma unroll 1
+    for (uint32_t which = 0; which < p.shared.count; ++which)
+      tile::put_shared_row(p, first + t, which, p.tokens * top_k, chosen_tiles);
+  }
 }
 
 struct Kernel {
@@ -440,6 +449,8 @@ Lanes lanes_of(const Problem& p, const Args& a, Workspace w, Stream stream, cons
           .tile_shift = tile_shift,
           .tile_less_one = p.tile_rows > 0 ? static_cast<uint32_t>(p.tile_rows) - 1 : 0,
           .tiles_max = static_cast<uint32_t>(GroupRows::tiles_max(RouteGroup::group(p))),
+          .shared_tiles = tile::shared_tiles(p),
+          .shared = tile::shared_slots(p.route),
           .scale = p.route.scale_here ? static_cast<float>(p.route.scale) : 1.f,
           .ids = a.ids.as<int32_t>(),
           .row_count = a.row_count.as<int32_t>(),

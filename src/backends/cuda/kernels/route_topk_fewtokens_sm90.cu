@@ -8,6 +8,7 @@
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/few_tokens.cuh"
+#include "backends/cuda/tile/shared_slots.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -21,12 +22,14 @@ struct Few {
   const float* bias;
   int bf16;
   uint32_t top_k;
+  tile::SharedSlots shared;
   float scale;
   int32_t* ids;
   float* weights;
 };
 
-template <int kExperts, int kList, tile::TeamKind kKind>
+// kShared: there are shared slots.
+template <int kExperts, int kList, tile::TeamKind kKind, bool kShared>
 __global__ void __launch_bounds__(kExperts) topk_few(const __grid_constant__ Few p) {
   extern __shared__ uint4 shared[];
   auto& m = *reinterpret_cast<tile::TeamMemory<kExperts, kList>*>(shared);
@@ -44,8 +47,9 @@ __global__ void __launch_bounds__(kExperts) topk_few(const __grid_constant__ Few
   __syncthreads();
   if (e >= 32) return;
   const tile::Chosen of_slot = tile::weigh_by_team<kExperts, kList, kKind>(m, p.top_k, chosen.row.most, e);
-  const uint32_t slot = token * p.top_k + e;
+  const uint32_t slot = token * (kShared ? p.shared.all : p.top_k) + e;
   if (e < p.top_k) p.ids[slot] = of_slot.expert, p.weights[slot] = of_slot.weight * p.scale;
+  if (kShared) tile::put_shared(p.shared, p.ids, p.weights, token, e);
 }
 
 Refusal supports(const Problem& p, const DeviceInfo& d) {
@@ -82,16 +86,18 @@ Status enqueue(const Problem& p, const RouteTopk::Args& a, Workspace, Stream str
                 .bias = a.bias.as<const float>(),
                 .bf16 = p.logits == DType::kBF16,
                 .top_k = static_cast<uint32_t>(p.top_k),
+                .shared = tile::shared_slots(p),
                 .scale = p.scale_here ? static_cast<float>(p.scale) : 1.f,
                 .ids = a.ids.as<int32_t>(),
                 .weights = a.weights.as<float>()};
   Launch how{.grid = {static_cast<unsigned>(p.tokens), 1, 1},
              .block = {static_cast<unsigned>(p.experts), 1, 1}};
   void (*kernel)(Few) = nullptr;
-#define SLUICE_KERNEL(experts, list, kind)                      \
-  if (tile::team_serves(p, experts, list, tile::kind)) {        \
-    kernel = topk_few<experts, list, tile::kind>;               \
-    how.shared_bytes = sizeof(tile::TeamMemory<experts, list>); \
+#define SLUICE_KERNEL(experts, list, kind)                                    \
+  if (tile::team_serves(p, experts, list, tile::kind)) {                      \
+    kernel = p.shared_slots > 0 ? topk_few<experts, list, tile::kind, true>   \
+                                : topk_few<experts, list, tile::kind, false>; \
+    how.shared_bytes = sizeof(tile::TeamMemory<experts, list>);               \
   }
   SLUICE_TEAM_KERNELS(SLUICE_KERNEL)
 #undef SLUICE_KERNEL

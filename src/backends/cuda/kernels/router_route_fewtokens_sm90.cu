@@ -20,6 +20,7 @@
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/mma.cuh"
 #include "backends/cuda/tile/operand.cuh"
+#include "backends/cuda/tile/shared_slots.cuh"
 #include "ops/router_route.h"
 
 namespace sluice::cuda {
@@ -36,6 +37,7 @@ struct Few {
   int adders;         // blocks in front of those that choose
   uint32_t zero;      // 0, which the compiler cannot know
   uint32_t top_k;
+  tile::SharedSlots shared;
   float scale;
   int32_t* ids;
   float* weights;
@@ -190,8 +192,9 @@ __device__ __forceinline__ void choose(const Few& p, tile::TeamMemory<kExperts, 
   store_logit(p.gate, token, static_cast<int>(e), sum);
   if (e >= 32) return;
   const tile::Chosen of_slot = tile::weigh_by_team<kExperts, kList, kKind>(m, p.top_k, chosen.row.most, e);
-  const uint32_t slot = token * p.top_k + e;
+  const uint32_t slot = token * p.shared.all + e;
   if (e < p.top_k) p.ids[slot] = of_slot.expert, p.weights[slot] = of_slot.weight * p.scale;
+  tile::put_shared(p.shared, p.ids, p.weights, token, e);
 }
 
 // Grid: kSplit blocks for each tile of experts, for each tile of tokens; then one block for each token.
@@ -408,6 +411,7 @@ Status enqueue(const Problem& p, const RouterRoute::Args& a, Workspace, Stream s
                 .adders = i.adders * tiles,
                 .zero = 0,
                 .top_k = static_cast<uint32_t>(p.route.top_k),
+                .shared = tile::shared_slots(p.route),
                 .scale = p.route.scale_here ? static_cast<float>(p.route.scale) : 1.f,
                 .ids = a.ids.as<int32_t>(),
                 .weights = a.weights.as<float>()};

@@ -75,7 +75,6 @@ inline void need_team(Refusal& r, const RouteTopk::Problem& p, int64_t tokens_mo
   r.need(p.input == RoutingInput::kLogits && !routing_rule(p.method).by_hash, "a choice from logits",
          "method=" + std::string(word(p.method)));
   r.need(p.scope == ExpertScope::kAll, "scope=all", "scope=" + std::string(word(p.scope)));
-  r.need(p.shared_slots == 0, "no shared slots", "shared_slots", p.shared_slots);
   r.need(!p.padded && !p.capture, "no padding and no capture", p.padded ? "padded=1" : "capture=1");
   bool served = false;
 #define SLUICE_SERVES(experts, list, kind) served |= team_serves(p, experts, list, kind);

@@ -1,6 +1,7 @@
 // What ops/route_topk.h does to one token, by one warp: from logits, a hash table or somebody else's choice to ids,
 // weights and captured.
 #pragma once
+#include "backends/cuda/tile/shared_slots.cuh"
 #include "backends/cuda/tile/topk.cuh"
 #include "backends/cuda/tile/vector.cuh"
 
@@ -30,6 +31,7 @@ inline Routing routing(const RouteTopk::Problem& p, const RouteTopk::Args& a) {
   constexpr uintptr_t kBytes = 16;
   const bool aligned = reinterpret_cast<uintptr_t>(a.logits.data) % kBytes == 0 &&
                        static_cast<uintptr_t>(bytes_of(p.logits, a.logits.stride[0])) % kBytes == 0;
+  const SharedSlots shared = shared_slots(p);
   return {.rule = token_rule(p),
           .input = p.input,
           .scope = p.scope,
@@ -38,13 +40,13 @@ inline Routing routing(const RouteTopk::Problem& p, const RouteTopk::Args& a) {
           .wide = aligned && p.experts % experts_per_lane(p.experts) == 0,
           .tokens = static_cast<int>(p.tokens),
           .vocab = static_cast<int>(p.vocab),
-          .shared_slots = static_cast<int>(p.shared_slots),
-          .slots = static_cast<int>(p.top_k + p.shared_slots),
+          .shared_slots = static_cast<int>(shared.count),
+          .slots = static_cast<int>(shared.all),
           .expert_begin = static_cast<int>(p.expert_begin),
           .expert_count = static_cast<int>(p.expert_count),
-          .first_shared = static_cast<int>(p.scope == ExpertScope::kRange ? p.expert_count : p.experts),
+          .first_shared = shared.first_id,
           .scale = p.scale_here ? static_cast<float>(p.scale) : 1.f,
-          .shared_weight = p.scale_here ? 1.f : static_cast<float>(1 / p.scale),
+          .shared_weight = shared.weight,
           .logits = a.logits.data,
           .logits_stride = a.logits.stride[0],
           .bias = a.bias.as<const float>(),
