@@ -7,12 +7,16 @@
 namespace sluice::bench {
 namespace {
 
-// In front whatever the cost models take for faster: a router and then the choice with its rows, or the choice in the router.
-Status add_front(Layer& layer, Way* way) {
+// What the experts behind a front start from.
+enum class From : uint8_t { kRows, kIds };
+
+// In front whatever the cost models take for faster: a router and then the choice, with its rows where they are wanted, or the
+// choice in the router.
+Status add_front(Layer& layer, From from, Way* way) {
   Way separate = *way, fused = *way;
   Status one = layer.gate(&separate), two = layer.gate_route(&fused);
-  if (one.ok()) one = layer.route_group(&separate);
-  if (two.ok()) two = layer.group(&fused);
+  if (one.ok()) one = from == From::kRows ? layer.route_group(&separate) : layer.route(&separate);
+  if (two.ok() && from == From::kRows) two = layer.group(&fused);
   if (!one.ok() && !two.ok()) return one;
   *way = !two.ok() || (one.ok() && separate.cost_us <= fused.cost_us) ? separate : fused;
   return {};
@@ -100,8 +104,8 @@ class SharedExpert {
 };
 
 // Router, routing, experts and combine; `shared` may be null.
-Status add_block(Layer& layer, Bed& bed, Gate& gate, Way* way, SharedExpert* shared) {
-  SLUICE_TRY(add_front(layer, way));
+Status add_parts(Layer& layer, Bed& bed, Gate& gate, Way* way, SharedExpert* shared) {
+  SLUICE_TRY(add_front(layer, From::kRows, way));
   const auto x = [&gate, tokens = bed.tokens()](int64_t i) { return gate.args(tokens, i).x; };
   SLUICE_TRY(add_gemms(bed, way, x, [&layer](int64_t i) { return RouteGroup::group(layer.routes(i)); }));
   if (shared) SLUICE_TRY(shared->add(way, x));
@@ -113,6 +117,30 @@ Status add_block(Layer& layer, Bed& bed, Gate& gate, Way* way, SharedExpert* sha
     if (shared) combine.shared = shared->y();
     return combine;
   });
+}
+
+// Router, routing, and the experts as one operation.
+Status add_block_as_one(Layer& layer, Bed& bed, Gate& gate, Way* way, SharedExpert* shared) {
+  SLUICE_TRY(add_front(layer, From::kIds, way));
+  const auto x = [&gate, tokens = bed.tokens()](int64_t i) { return gate.args(tokens, i).x; };
+  if (shared) SLUICE_TRY(shared->add(way, x));
+  ExpertMlp::Problem problem = bed.shape().mlp(bed.tokens());
+  problem.shared = shared != nullptr;
+  return add_as_one(bed.memory(), way, problem, [&layer, &bed, shared, x](int64_t i) {
+    const RouteGroup::Args a = layer.routes(i);
+    ExpertMlp::Args mlp = bed.mlp(i, x(i), a.ids, a.weights);
+    if (shared) mlp.shared = shared->y();
+    return mlp;
+  });
+}
+
+// Whichever of the two the cost models take for faster.
+Status add_block(Layer& layer, Bed& bed, Gate& gate, Way* way, SharedExpert* shared) {
+  Way parts = *way, one = *way;
+  SLUICE_TRY(add_parts(layer, bed, gate, &parts, shared));
+  SLUICE_TRY(add_block_as_one(layer, bed, gate, &one, shared));
+  *way = one.cost_us < parts.cost_us ? one : parts;
+  return {};
 }
 
 // Of run 0; `shared` experts of every token belong to the layer.

@@ -86,9 +86,7 @@ template <class Op, class MakeArgs>
 Status Layer::add(Way* way, const typename Op::Problem& problem, MakeArgs args) {
   const auto ready = make_ready<Op>(memory_, problem);
   if (!ready.ok()) return ready.status();
-  const Device& device = memory_.device();
-  const Decision decision = decide<Op>(problem, device.info(), device.catalog().table<Op>());
-  way->cost_us += decision.verdicts[static_cast<size_t>(decision.chosen)].cost_us;
+  way->cost_us += ready.value()->plan.cost_us(memory_.device().info());
   way->steps.push_back([ready = ready.value(), args, stream = memory_.stream()](int64_t i) {
     return ready->plan.run(args(i), ready->workspace, stream);
   });
