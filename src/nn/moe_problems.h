@@ -1,0 +1,17 @@
+// What the stages of an MoE layer are, for no tokens yet.
+#pragma once
+#include "nn/moe.h"
+
+namespace sluice {
+
+struct MoeProblems {
+  RouterGemm::Problem router;
+  RouteGroup::Problem route;  // MoePath::kAsOne: its `route` alone
+  ExpertProblems mlp;
+  Combine::Problem combine;
+  ExpertMlp::Problem as_one;  // MoePath::kAsOne: in place of the rows by expert, mlp.up, mlp.down and combine
+  GroupRows::Problem shared_group;
+};
+MoeProblems problems_of(const MoeConfig& config);
+
+}  // namespace sluice
