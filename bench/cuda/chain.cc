@@ -1,6 +1,6 @@
 // RMSNorm, gate, choice of experts and grouping as one recorded chain: what a layer runs in front of its experts. A kernel
 // that is faster alone may slow the chain down, so this is what kernels are chosen by.
-#include <algorithm>
+#include <cstdint>
 #include <optional>
 
 #include "cuda/copies.h"
@@ -15,28 +15,33 @@ using Step = Status (Layer::*)(Way*);
 struct Plot {
   const char* impl;
   std::vector<Step> steps;
+  bool dependent = true;
+  int64_t tokens_most = INT64_MAX;
 };
 
-// Ways that have kernels; a complaint for each of the others.
-std::vector<Way> ways_of(Layer& layer, std::vector<std::string>* complaints) {
-  const Plot plots[] = {
-      {"sluice-separate", {&Layer::norm, &Layer::gate, &Layer::route, &Layer::group}},
-      {"sluice-grouped", {&Layer::norm, &Layer::gate, &Layer::route_group}},
-      {"sluice-fused", {&Layer::norm, &Layer::gate_route, &Layer::group}},
-  };
-  std::vector<Way> out;
-  for (const Plot& plot : plots) {
+// The first is what src/nn/moe.cc runs; the others say what that is worth.
+const Plot kPlots[] = {
+    {"sluice", {&Layer::norm, &Layer::gate, &Layer::route_group}},
+    {"sluice-plain-launches", {&Layer::norm, &Layer::gate, &Layer::route_group}, false},
+    {"sluice-separate", {&Layer::norm, &Layer::gate, &Layer::route, &Layer::group}},
+    // Beyond, no kernel does both and this is the way above.
+    {"sluice-fused", {&Layer::norm, &Layer::gate_route, &Layer::group}, true, 64},
+};
+
+// A contender for each way that has kernels; a complaint for each of the others.
+void add_ways(Layer& layer, Contest* contest, std::vector<std::string>* complaints) {
+  for (const Plot& plot : kPlots) {
+    if (contest->tokens > plot.tokens_most) continue;
     Way way{.impl = plot.impl};
     Status status;
     for (const Step step : plot.steps)
       if (status.ok()) status = (layer.*step)(&way);
     if (status.ok()) {
-      out.push_back(std::move(way));
+      contest->contenders.push_back(contender_of(way, plot.dependent));
     } else {
       complaints->push_back(way.impl + " left out: " + status.message);
     }
   }
-  return out;
 }
 
 }  // namespace
@@ -74,17 +79,7 @@ Status Bench::chain() {
           return std::string();
         };
         std::vector<std::string> complaints;
-        std::vector<Way> ways = ways_of(layer, &complaints);
-        if (!ways.empty()) {
-          // What the cost models choose, and the same in plain launches.
-          Way best = *std::min_element(ways.begin(), ways.end(),
-                                       [](const Way& a, const Way& b) { return a.cost_us < b.cost_us; });
-          best.impl = "sluice";
-          contest.contenders.push_back(contender_of(best, true));
-          best.impl = "sluice-plain-launches";
-          contest.contenders.push_back(contender_of(best, false));
-        }
-        for (const Way& way : ways) contest.contenders.push_back(contender_of(way, true));
+        add_ways(layer, &contest, &complaints);
         std::optional<Copies> copies;
         if (copying) SLUICE_TRY(copies.emplace().start());
         SLUICE_TRY(hold(contest, std::move(complaints)));

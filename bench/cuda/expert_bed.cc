@@ -34,7 +34,8 @@ Combine::Problem Bed::combine_problem() const {
           .rows = tokens_ * s.top_k,
           .hidden = s.hidden,
           .experts = s.experts(),
-          .g = g_.dtype};
+          .g = g_.dtype,
+          .settled = true};
 }
 
 ExpertGemm::Args Bed::up(int64_t i, const Tensor& x, const GroupRows::Args& groups) const {

@@ -7,21 +7,6 @@
 namespace sluice::bench {
 namespace {
 
-// What the experts behind a front start from.
-enum class From : uint8_t { kRows, kIds };
-
-// In front whatever the cost models take for faster: a router and then the choice, with its rows where they are wanted, or the
-// choice in the router.
-Status add_front(Layer& layer, From from, Way* way) {
-  Way separate = *way, fused = *way;
-  Status one = layer.gate(&separate), two = layer.gate_route(&fused);
-  if (one.ok()) one = from == From::kRows ? layer.route_group(&separate) : layer.route(&separate);
-  if (two.ok() && from == From::kRows) two = layer.group(&fused);
-  if (!one.ok() && !two.ok()) return one;
-  *way = !two.ok() || (one.ok() && separate.cost_us <= fused.cost_us) ? separate : fused;
-  return {};
-}
-
 // The ids are what the router makes of x, so what they reach is counted behind some runs: the mean over them.
 struct Reached {
   double experts = 0, rows = 0;
@@ -103,9 +88,10 @@ class SharedExpert {
   Tensor h_ = {}, y_ = {};
 };
 
-// Router, routing, experts and combine; `shared` may be null.
+// Router, routing, experts and combine, as src/nn/moe.cc runs them; `shared` may be null.
 Status add_parts(Layer& layer, Bed& bed, Gate& gate, Way* way, SharedExpert* shared) {
-  SLUICE_TRY(add_front(layer, From::kRows, way));
+  SLUICE_TRY(layer.gate(way));
+  SLUICE_TRY(layer.route_group(way));
   const auto x = [&gate, tokens = bed.tokens()](int64_t i) { return gate.args(tokens, i).x; };
   SLUICE_TRY(add_gemms(bed, way, x, [&layer](int64_t i) { return RouteGroup::group(layer.routes(i)); }));
   if (shared) SLUICE_TRY(shared->add(way, x));
@@ -121,7 +107,8 @@ Status add_parts(Layer& layer, Bed& bed, Gate& gate, Way* way, SharedExpert* sha
 
 // Router, routing, and the experts as one operation.
 Status add_block_as_one(Layer& layer, Bed& bed, Gate& gate, Way* way, SharedExpert* shared) {
-  SLUICE_TRY(add_front(layer, From::kIds, way));
+  SLUICE_TRY(layer.gate(way));
+  SLUICE_TRY(layer.route(way));
   const auto x = [&gate, tokens = bed.tokens()](int64_t i) { return gate.args(tokens, i).x; };
   if (shared) SLUICE_TRY(shared->add(way, x));
   ExpertMlp::Problem problem = bed.shape().mlp(bed.tokens());
@@ -134,7 +121,7 @@ Status add_block_as_one(Layer& layer, Bed& bed, Gate& gate, Way* way, SharedExpe
   });
 }
 
-// Whichever of the two the cost models take for faster.
+// Whichever of the two the cost models take for faster, as there.
 Status add_block(Layer& layer, Bed& bed, Gate& gate, Way* way, SharedExpert* shared) {
   Way parts = *way, one = *way;
   SLUICE_TRY(add_parts(layer, bed, gate, &parts, shared));

@@ -115,7 +115,8 @@ ExpertGemm::Problem ExpertShape::down(int64_t tokens) const {
           .w = w,
           .y = tokens <= kFewTokens ? DType::kF32 : DType::kBF16,
           .layout = WeightLayout::kFragments,
-          .bias = biases};
+          .bias = biases,
+          .settled = true};  // up stands in front of it
 }
 
 ExpertMlp::Problem ExpertShape::mlp(int64_t tokens) const {

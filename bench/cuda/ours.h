@@ -28,8 +28,11 @@ Result<std::shared_ptr<const Ready<Op>>> make_ready(Memory& memory, const typena
       new Ready<Op>{std::move(plan).value(), {static_cast<std::byte*>(data), bytes}});
 }
 
-// "sluice", and one contender for each kernel that accepts the problem; nothing, with a complaint, if none does.
-// `args(i)` are the tensors of run i.
+// A kernel that its cost model puts this far behind the best one is not measured: its runs would be most of a suite.
+constexpr double kFarBehind = 3;
+
+// "sluice", and one contender for each kernel that accepts the problem and is not far behind; nothing, with a complaint, if
+// none accepts it. `args(i)` are the tensors of run i.
 template <class Op, class MakeArgs>
 Status add_ours(Memory& memory, const typename Op::Problem& problem, MakeArgs args, bool dependent,
                 Contest* contest, std::vector<std::string>* complaints) {
@@ -52,8 +55,9 @@ Status add_ours(Memory& memory, const typename Op::Problem& problem, MakeArgs ar
     return {};
   }
   SLUICE_TRY(add(Who::kSluice, "sluice", {}));
+  const double far_us = kFarBehind * decision.verdicts[static_cast<size_t>(decision.chosen)].cost_us;
   for (const Verdict& v : decision.verdicts)
-    if (v.refusal.accepted())
+    if (v.refusal.accepted() && v.cost_us <= far_us)
       SLUICE_TRY(add(Who::kCandidate, std::string(v.candidate), {.force = std::string(v.candidate)}));
   return {};
 }

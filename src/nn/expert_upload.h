@@ -1,6 +1,6 @@
 // Experts from a checkpoint into a device's memory, packed there.
 #pragma once
-#include <array>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -11,27 +11,42 @@
 
 namespace sluice {
 
-// Threads of the host bring one matrix's rows into page-locked memory, hash and check them, while the device takes and packs
-// (ops/pack_experts.h) the matrix before. Two buffers of the host and one of the device, each as large as the largest matrix, go
-// with the object.
+// Threads of the host bring rows, hashed and checked, piece by piece into a ring of page-locked memory; the caller's thread sends
+// the pieces on in their order, and the device packs a matrix (ops/pack_experts.h) when its last piece is there. The ring and
+// one matrix in the device's memory go with the object.
 class ExpertUpload {
  public:
+  struct Options {
+    int threads = 0;                         // the caller's, and those that read; 0: one for each processor
+    int64_t piece_bytes = int64_t{1} << 20;  // that one thread reads at once; at least 64 rows are
+    int64_t ring_bytes = int64_t{32} << 20;  // more, if two pieces need it
+  };
+  // One matrix of an expert, and where it goes.
+  struct Job {
+    PackedExperts* to = nullptr;
+    int64_t expert = 0;
+    const MatrixSource* from = nullptr;
+  };
+  // Who is told of a job, by its number.
+  struct Watch {
+    std::function<void(size_t job)> read = [](size_t) {};  // on some thread: its rows are not read again
+    std::function<void(size_t job)> sent = [](size_t) {
+    };  // on the caller's thread, in order: it is on its way
+  };
+
   // Bytes of the device's memory that make() takes.
   static int64_t device_bytes(std::span<const PackedMatrix> matrices);
-  // For these matrices, on `threads` threads (0: one for each processor). kInvalidArgument: a layout that the device does not
-  // pack. kUnsupported: no kernel of it does. kOutOfMemory.
+  // For these matrices. kInvalidArgument: a layout that the device does not pack. kUnsupported: no kernel of it does.
+  // kOutOfMemory.
   static Result<std::unique_ptr<ExpertUpload>> make(Device& device, std::span<const PackedMatrix> matrices,
-                                                    int threads);
+                                                    const Options& options);
   ~ExpertUpload();
   ExpertUpload(const ExpertUpload&) = delete;
   ExpertUpload& operator=(const ExpertUpload&) = delete;
 
-  // Reads one matrix and enqueues its way into its place, which does not move; by then the matrix before is in its own.
-  // kCorrupt names a NaN scale; nothing of this matrix is written then.
-  Status pack(PackedExperts* to, int64_t expert, const MatrixSource& from);
-  // Waits for the last one: before any kernel that reads the weights is enqueued, since kernels may read weights before the kernel
-  // in front of them is done.
-  Status finish() { return device_.wait(device_.stream()); }
+  // Packs each job into its place, which does not move, in order, and returns when all are there. kCorrupt names the first NaN
+  // scale: its job and those behind it are not written then, those before it may be.
+  Status pack(std::span<const Job> jobs, const Watch& watch);
 
  private:
   // One of the matrices: its rows, and its scales behind them.
@@ -39,14 +54,30 @@ class ExpertUpload {
     PackedMatrix matrix;
     Plan<PackExperts> plan;
   };
-  ExpertUpload(Device& device, int threads) : device_(device), workers_(threads) {}
+  // Row blocks of a job that one thread reads.
+  struct Piece {
+    size_t job;
+    int64_t first, blocks;
+  };
+  class Readers;
+  ExpertUpload(Device& device, const Options& options)
+      : device_(device), options_(options), workers_(options.threads) {}
+  Status check(const Job& job) const;
   const Packer* packer_of(const PackedMatrix& matrix) const;
+  std::vector<Piece> pieces_of(std::span<const Job> jobs) const;
+  RowBlocks place_of(const PackedMatrix& matrix, const Piece& piece, size_t number) const;
+  Status send_all(std::span<const Job> jobs, std::span<const Piece> pieces, const Watch& watch,
+                  Readers* readers);
+  Status send(const PackedMatrix& matrix, const RowBlocks& piece);
+  Status pack_sent(const Job& job, uint64_t fingerprint);
 
   Device& device_;
+  Options options_;
   Workers workers_;
   std::vector<Packer> packers_;
-  std::array<void*, 2> host_{};
-  size_t turn_ = 0;
+  std::byte* ring_ = nullptr;
+  int64_t slot_bytes_ = 0;
+  size_t slots_ = 0;
   OwnedTensor staging_, scratch_;
 };
 

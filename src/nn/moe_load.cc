@@ -35,7 +35,7 @@ void cut_bias(const MoeSource& s, const CheckpointTensor& t, int64_t expert, std
   const bool up = &t == s.up_bias;
   const int64_t rows = t.shape[1];
   const std::byte* from = t.data + expert * rows * 2;
-  if (!up) {
+  if (!up || s.width.count == s.whole.intermediate) {
     std::memcpy(to, from, static_cast<size_t>(rows * 2));
     return;
   }
@@ -77,8 +77,8 @@ class MoeLoader {
     SLUICE_TRY(check_scales(source_.up, from.up));
     SLUICE_TRY(check_scales(source_.down, from.down));
     SLUICE_TRY(make_upload());
-    SLUICE_TRY(pack(&out_.up_, local, from.up));
-    SLUICE_TRY(pack(&out_.down_, local, from.down));
+    const ExpertUpload::Job jobs[] = {{&out_.up_, local, &from.up}, {&out_.down_, local, &from.down}};
+    SLUICE_TRY(pack(jobs, [](size_t) {}));
     SLUICE_TRY(bias_of({local, 1}));
     return out_.device_.wait(out_.device_.stream());
   }
@@ -111,15 +111,10 @@ class MoeLoader {
 
   Status make_upload() {
     if (out_.device_.shares_host_memory()) return {};
-    auto made = ExpertUpload::make(out_.device_, matrices(), out_.options_.threads);
+    auto made = ExpertUpload::make(out_.device_, matrices(), {.threads = out_.options_.threads});
     if (!made.ok()) return {made.status().code, source_.place() + ": " + made.status().message};
     upload_ = std::move(made).value();
     return {};
-  }
-
-  Status pack(PackedExperts* to, int64_t expert, const MatrixSource& from) {
-    return upload_ ? upload_->pack(to, expert, from)
-                   : pack_expert(to, expert, from, out_.options_.threads, CheckFirst::kNo);
   }
 
   Status put(const Tensor& to, const void* from, int64_t at, int64_t bytes) {
@@ -173,31 +168,41 @@ class MoeLoader {
       SLUICE_TRY(views(source_.shared_down, 1, w.shared.down, w.shared.down_scale, &out_.shared_down_));
       total_ += weight_bytes(source_.shared_up) + weight_bytes(source_.shared_down);
     }
+    std::vector<ExpertUpload::Job> jobs;
     for (int64_t e = 0; e < count; ++e)
-      SLUICE_TRY(matrix(&out_.up_, e, source_.of_expert[static_cast<size_t>(e)].up, next(e, true)));
+      jobs.push_back({&out_.up_, e, &source_.of_expert[static_cast<size_t>(e)].up});
     for (int64_t e = 0; e < count; ++e)
-      SLUICE_TRY(matrix(&out_.down_, e, source_.of_expert[static_cast<size_t>(e)].down, next(e, false)));
-    if (!source_.shared) return {};
-    SLUICE_TRY(matrix(&out_.shared_up_, 0, source_.shared->up, nullptr));
-    return matrix(&out_.shared_down_, 0, source_.shared->down, nullptr);
+      jobs.push_back({&out_.down_, e, &source_.of_expert[static_cast<size_t>(e)].down});
+    if (source_.shared) {
+      jobs.push_back({&out_.shared_up_, 0, &source_.shared->up});
+      jobs.push_back({&out_.shared_down_, 0, &source_.shared->down});
+    }
+    return pack(jobs, [&](size_t i) {
+      done_ += weight_bytes(jobs[i].to->header.matrix);
+      if (out_.options_.progress) out_.options_.progress(done_, total_);
+    });
   }
 
-  const MatrixSource* next(int64_t e, bool up) const {
-    if (e + 1 >= source_.experts.count) return nullptr;
-    const ExpertSource& s = source_.of_expert[static_cast<size_t>(e + 1)];
-    return up ? &s.up : &s.down;
-  }
-
-  // Packs one matrix while the system reads the next.
-  Status matrix(PackedExperts* to, int64_t expert, const MatrixSource& from, const MatrixSource* next) {
-    const PackedMatrix& m = to->header.matrix;
-    if (next) prefetch(*source_.checkpoint, m, *next);
-    const Status status = pack(to, expert, from);
-    if (!status.ok()) return {status.code, source_.place() + ": " + status.message};
-    release(*source_.checkpoint, m, from);
-    done_ += weight_bytes(m);
-    if (out_.options_.progress) out_.options_.progress(done_, total_);
-    return {};
+  // In order, while the system reads what comes next and forgets what was. done(i): of a job, on the caller's thread.
+  Status pack(std::span<const ExpertUpload::Job> jobs, const std::function<void(size_t)>& done) {
+    const Checkpoint& file = *source_.checkpoint;
+    const auto matrix = [&](size_t i) -> const PackedMatrix& { return jobs[i].to->header.matrix; };
+    const auto ahead = [&](size_t i) {
+      if (i < jobs.size()) prefetch(file, matrix(i), *jobs[i].from);
+    };
+    const auto behind = [&](size_t i) { release(file, matrix(i), *jobs[i].from); };
+    Status status;
+    if (upload_) {
+      constexpr size_t kAhead = 4;  // jobs that are being read, and one
+      for (size_t i = 0; i < kAhead; ++i) ahead(i);
+      status = upload_->pack(jobs, {.read = [&](size_t i) { behind(i), ahead(i + kAhead); }, .sent = done});
+    }
+    for (size_t i = 0; !upload_ && status.ok() && i < jobs.size(); ++i) {
+      ahead(i + 1);
+      status = pack_expert(jobs[i].to, jobs[i].expert, *jobs[i].from, out_.options_.threads, CheckFirst::kNo);
+      if (status.ok()) behind(i), done(i);
+    }
+    return status.ok() ? status : Status{status.code, source_.place() + ": " + status.message};
   }
 
   LoadedMoe& out_;
@@ -244,6 +249,7 @@ uint64_t LoadedMoe::fingerprint() const {
 }
 
 Status LoadedMoe::replace_expert(const Checkpoint& checkpoint, int64_t expert) {
+  SLUICE_TRY(checkpoint.check_whole());
   const auto source = find_moe(checkpoint, whole_, options_.naming, options_.layer, options_.slice);
   if (!source.ok()) return source.status();
   const Part here = source.value().experts;
@@ -265,6 +271,7 @@ Status LoadedMoe::verify() const {
 
 Result<std::unique_ptr<LoadedMoe>> load_moe(Device& device, const Checkpoint& checkpoint,
                                             const MoeConfig& whole, const MoeLoadOptions& options) {
+  SLUICE_TRY(checkpoint.check_whole());
   const auto source = find_moe(checkpoint, whole, options.naming, options.layer, options.slice);
   if (!source.ok()) return source.status();
   return MoeLoader::load(device, source.value(), options);

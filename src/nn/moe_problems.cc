@@ -36,7 +36,8 @@ ExpertGemm::Problem down_problem(const MoeConfig& c, const ExpertGemm::Problem& 
           .w = up.w,
           .y = y,
           .layout = c.layout,
-          .bias = c.down_bias};
+          .bias = c.down_bias,
+          .settled = true};  // the groups are as old as those of `up`
 }
 
 }  // namespace
@@ -73,7 +74,8 @@ MoeProblems problems_of(const MoeConfig& c) {
                .y = c.x,
                .weighted = !c.weight_on_input,
                .shared = c.shared_intermediate > 0,
-               .residual = c.residual};
+               .residual = c.residual,
+               .settled = true};
   p.as_one = {.tokens = 0,
               .slots = c.top_k,
               .experts = experts,

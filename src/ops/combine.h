@@ -17,6 +17,8 @@ namespace sluice {
 //            be strided. slots <= 64. tokens == 0 is legal. y may be residual or shared itself (same rows),
 //            nothing else.
 // Types      g, bias, y bf16 or f32 (fields g, b, y); f32 arithmetic, one rounding to y.
+// Settled    position, ids and weights were written before the launch in front of this one, not by it: a dependent launch
+//            may read them before that one has ended.
 // Bytes      reads tokens * slots rows of g, writes tokens rows.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  |y - ref| <= (slots + 6) * 2^-24 * (|scale| sum |w|(|g| + |bias|) + |shared| + |residual|), and
@@ -29,7 +31,7 @@ struct Combine {
   struct Problem {
     int64_t tokens = 1, slots = 4, rows = 4, hidden = 2880, experts = 32;
     DType g = DType::kBF16, b = DType::kBF16, y = DType::kBF16;
-    bool weighted = true, bias = false, shared = false, residual = false;
+    bool weighted = true, bias = false, shared = false, residual = false, settled = false;
     double scale = 1;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
@@ -46,6 +48,7 @@ struct Combine {
       v("bias", p.bias, "adds each expert's bias");
       v("shared", p.shared, "adds the shared expert's answer");
       v("residual", p.residual, "adds the residual stream");
+      v("settled", p.settled, "positions and router weights are older than the launch in front");
       v("scale", p.scale, "routed scaling factor");
     }
   };

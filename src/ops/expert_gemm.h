@@ -33,6 +33,8 @@ namespace sluice {
 //            NaN and nothing else.
 // NaN        as the formula says; clamps and relu let NaN through.
 // Bytes      each active expert's weights once, x and y once. expected_rows() feeds the cost only.
+// Settled    row_begin, row_count, order and weights were written, and will not be, by the launch in front of this one:
+//            a dependent launch may read them, and ask for weights, before that one has ended.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data that ops/group_rows.h
 //            made.
 // Exactness  z: (width + 5) * 2^-24 * (|in| sum |x||w| + |bias|), plus, (|in| + 1) times for each term, what
@@ -55,7 +57,7 @@ struct ExpertGemm {
     GateOrder gate_order = GateOrder::kInterleaved;
     Activation act = Activation::kIdentity;
     double alpha = 1, beta = 0, limit = 0;
-    bool bias = false, per_expert = false, weighted = false;
+    bool bias = false, per_expert = false, weighted = false, settled = false;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {
@@ -82,6 +84,7 @@ struct ExpertGemm {
       v("bias", p.bias, "adds bias before the activation");
       v("per_expert", p.per_expert, "act_params has alpha, beta, limit of each expert");
       v("weighted", p.weighted, "multiplies each row by its router weight");
+      v("settled", p.settled, "the groups are older than the launch in front");
     }
   };
   struct Args {

@@ -111,7 +111,8 @@ struct ExpertMlp {
             .b = p.b,
             .y = DType::kF32,
             .layout = p.layout,
-            .bias = p.down_bias};
+            .bias = p.down_bias,
+            .settled = true};  // the groups are as old as those of `up`
   }
   static Combine::Problem combine(const Problem& p) {
     return {.tokens = p.tokens,
@@ -124,6 +125,7 @@ struct ExpertMlp {
             .weighted = !p.weight_on_input,
             .shared = p.shared,
             .residual = p.residual,
+            .settled = true,
             .scale = p.scale};
   }
   // What they are given. `groups` holds row_count i32[experts], row_begin i32[experts + 1], order i32[rows] and position

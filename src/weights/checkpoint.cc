@@ -170,6 +170,11 @@ int64_t Checkpoint::bytes() const {
   return sum;
 }
 
+Status Checkpoint::check_whole() const {
+  for (const MappedFile& map : maps_) SLUICE_TRY(map.check_whole());
+  return {};
+}
+
 const CheckpointTensor* Checkpoint::find_if_there(std::string_view name) const {
   const auto at = by_name_.find(name);
   return at == by_name_.end() ? nullptr : &tensors_[at->second];

@@ -48,6 +48,8 @@ class Checkpoint {
   // All tensors, by name.
   const std::vector<CheckpointTensor>& tensors() const { return tensors_; }
   int64_t bytes() const;  // of all tensors
+  // kIo names a file that has become shorter since it was opened: its tensors can no longer be read.
+  Status check_whole() const;
 
   const CheckpointTensor* find_if_there(std::string_view name) const;
   // kCorrupt says that the checkpoint has no such tensor, and the nearest name that it has.

@@ -21,10 +21,7 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   // Not blocking: opening a pipe must not wait for somebody who writes into it.
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return io(path, std::string("cannot be opened: ") + std::strerror(errno));
-  struct Closing {
-    int file;
-    ~Closing() { ::close(file); }
-  } closing{file};
+  MappedFile out(path, file);
   struct stat status {};
   if (::fstat(file, &status) != 0)
     return io(path, std::string("cannot be examined: ") + std::strerror(errno));
@@ -32,14 +29,29 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   if (status.st_size == 0) return io(path, "wanted a file with content, found an empty one");
   void* data = ::mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ, MAP_SHARED, file, 0);
   if (data == MAP_FAILED) return io(path, std::string("cannot be mapped: ") + std::strerror(errno));
-  return MappedFile(static_cast<const std::byte*>(data), status.st_size);
+  out.data_ = static_cast<const std::byte*>(data);
+  out.bytes_ = status.st_size;
+  return out;
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : path_(std::move(other.path_)),
+      file_(std::exchange(other.file_, -1)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
 
 MappedFile::~MappedFile() {
   if (data_) ::munmap(const_cast<std::byte*>(data_), static_cast<size_t>(bytes_));
+  if (file_ >= 0) ::close(file_);
+}
+
+Status MappedFile::check_whole() const {
+  struct stat status {};
+  if (::fstat(file_, &status) != 0)
+    return io(path_, std::string("cannot be examined: ") + std::strerror(errno));
+  if (status.st_size >= bytes_) return {};
+  return io(path_, "wanted " + std::to_string(bytes_) + " bytes, as when it was opened, found " +
+                       std::to_string(status.st_size));
 }
 
 void MappedFile::advise(const std::byte* begin, int64_t bytes, int advice) const {

@@ -1,8 +1,5 @@
 #include "weights/packed.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <string>
 
 #include "ops/op.h"
@@ -102,7 +99,7 @@ Status pack_expert(PackedExperts* p, int64_t expert, const MatrixSource& from, i
 Status note_packed(PackedExperts* p, int64_t expert, uint64_t fingerprint) {
   SLUICE_TRY(check_expert(p->header, expert));
   p->fingerprints[static_cast<size_t>(expert)] = fingerprint;
-  p->header.fingerprint = XXH3_64bits(p->fingerprints.data(), p->fingerprints.size() * sizeof(uint64_t));
+  p->header.fingerprint = fingerprint_of(p->fingerprints);
   return {};
 }
 

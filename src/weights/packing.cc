@@ -1,8 +1,5 @@
 #include "weights/packing.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -15,6 +12,7 @@
 #include "ops/fragment_codec.h"
 #include "ops/op.h"
 #include "weights/panel_codec.h"
+#include "weights/row_hash.h"
 
 namespace sluice {
 namespace {
@@ -125,15 +123,14 @@ To first_lanes(const From& lanes) {
 }
 
 uint64_t hash_rows(const PackedMatrix& m, const Lanes& codes, const Lanes& scales) {
-  XXH3_state_t state;
-  XXH3_INITSTATE(&state);
-  XXH3_64bits_reset(&state);
+  std::array<HashPiece, 2 * kLanesMost> pieces;
+  size_t count = 0;
   for (size_t lane = 0; lane < codes.size(); ++lane) {
     if (!codes[lane]) continue;
-    XXH3_64bits_update(&state, codes[lane], static_cast<size_t>(row_bytes(m)));
-    if (is_fp4(m)) XXH3_64bits_update(&state, scales[lane], static_cast<size_t>(blocks_of(m)));
+    pieces[count++] = {codes[lane], static_cast<size_t>(row_bytes(m))};
+    if (is_fp4(m)) pieces[count++] = {scales[lane], static_cast<size_t>(blocks_of(m))};
   }
-  return XXH3_64bits_digest(&state);
+  return hash_pieces(pieces.data(), count);
 }
 
 // The first place, in the order of groups and lanes, where something is wrong; threads agree on the least.
@@ -179,11 +176,7 @@ void for_each_group(const PackedMatrix& m, const PackOptions& options, F f) {
         std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(lanes_of(m) * 2 * m.width));
     for (int64_t g = i * at_once; g < std::min(groups, (i + 1) * at_once); ++g) f(g, stage.get());
   };
-  options.workers ? options.workers->run(items, item) : parallel_for(options.threads, items, item);
-}
-
-uint64_t combine(const std::vector<uint64_t>& hashes) {
-  return XXH3_64bits(hashes.data(), hashes.size() * sizeof(uint64_t));
+  parallel_for(options.threads, items, item);
 }
 
 // Reads the rows of every group, hands them to put(group, codes, scales), and returns their fingerprint.
@@ -209,7 +202,7 @@ Result<uint64_t> read_groups(const PackedMatrix& m, const MatrixSource& from, co
     put(group, codes, scales);
   });
   if (fault.any()) return nan_scale(m, from, fault.place());
-  return combine(hashes);
+  return fingerprint_of(hashes);
 }
 
 // Where a group's packed bytes are.
@@ -288,22 +281,77 @@ Result<uint64_t> pack_rows(const PackedMatrix& m, const MatrixSource& from, cons
   });
 }
 
-Result<uint64_t> gather_rows(const PackedMatrix& m, const MatrixSource& from, const RowMajorWeights& to,
-                             const PackOptions& options) {
+int64_t row_block_count(const PackedMatrix& m) { return fragments_of(m).row_blocks; }
+int64_t rows_in_blocks(const PackedMatrix& m, int64_t first, int64_t blocks) {
+  const int64_t rows = m.gated ? 2 * m.features : m.features;
+  return std::min((first + blocks) * kFragmentRows, rows) - first * kFragmentRows;
+}
+
+namespace {
+
+// The lane of a row block's row `row` where gates and ups take turns.
+int64_t lane_of_row(const PackedMatrix& m, int64_t row) {
+  return m.gated ? fragment_row(true, row / 2, row % 2 == 1).row : row;
+}
+
+// Copies that follow each other on both sides, as one.
+class CopyRuns {
+ public:
+  void add(std::byte* to, const std::byte* from, int64_t bytes) {
+    if (to == from) return;  // is there already
+    if (from != from_ + bytes_ || to != to_ + bytes_) finish(), to_ = to, from_ = from;
+    bytes_ += bytes;
+  }
+  void finish() {
+    if (bytes_ > 0) std::memcpy(to_, from_, static_cast<size_t>(bytes_));
+    bytes_ = 0;
+  }
+
+ private:
+  std::byte* to_ = nullptr;
+  const std::byte* from_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace
+
+Status gather_row_blocks(const PackedMatrix& m, const MatrixSource& from, const RowBlocks& to) {
   SLUICE_TRY(check(m, from));
-  SLUICE_TRY(check_rows(m, to));
-  return read_groups(m, from, options, [&](int64_t group, const Lanes& codes, const Lanes& scales) {
-    for (int64_t lane = 0; lane < lanes_of(m); ++lane) {
+  if (!in_fragments(m))
+    return invalid(std::string(word(m.layout)) + ": wanted layout fragments for rows that a device packs");
+  if (to.first < 0 || to.blocks < 0 || to.first + to.blocks > row_block_count(m))
+    return invalid("row blocks: wanted some of 0 to " + std::to_string(row_block_count(m) - 1) + ", found " +
+                   std::to_string(to.first) + " to " + std::to_string(to.first + to.blocks - 1));
+  const bool fp4 = is_fp4(m);
+  CopyRuns rows, scales;
+  for (int64_t block = to.first; block < to.first + to.blocks; ++block) {
+    std::byte* w = to.w + (block - to.first) * kFragmentRows * row_bytes(m);
+    std::byte* s = fp4 ? to.scales + (block - to.first) * kFragmentRows * blocks_of(m) : nullptr;
+    Lanes codes_of{}, scales_of{};
+    FirstFault fault;
+    for (int64_t r = 0; r < rows_in_blocks(m, block, 1); ++r) {
+      const int64_t lane = lane_of_row(m, r);
+      const auto [span, row] = row_of(m, from, block, lane);
       const auto at = static_cast<size_t>(lane);
-      if (!codes[at]) continue;
-      const FragmentFeature f = feature_of(m, group, lane);
-      const int64_t row = m.gated ? gated_row(m.gate_order, m.features, f.feature, f.up) : f.feature;
-      std::memcpy(to.w.as<std::byte>() + row * row_bytes(m), codes[at], static_cast<size_t>(row_bytes(m)));
-      if (is_fp4(m))
-        std::memcpy(to.scales.as<std::byte>() + row * blocks_of(m), scales[at],
-                    static_cast<size_t>(blocks_of(m)));
+      codes_of[at] = w + r * row_bytes(m);
+      rows.add(w + r * row_bytes(m), read_row(*span, row, m.width, w + r * row_bytes(m)), row_bytes(m));
+      if (!fp4) continue;
+      scales_of[at] = s + r * blocks_of(m);
+      scales.add(s + r * blocks_of(m), scales_of_row(*span, row), blocks_of(m));
+      if (nan_block(m, *span, row) >= 0) fault.report(block * kFragmentRows + lane);
     }
-  });
+    if (fault.any()) return nan_scale(m, from, fault.place());
+    // Copied in the order of addresses, which the processor sees ahead; hashed, in the order of lanes, from its cache.
+    rows.finish();
+    scales.finish();
+    to.hashes[block - to.first] = hash_rows(m, codes_of, scales_of);
+  }
+  return {};
+}
+
+uint64_t fingerprint_of(std::span<const uint64_t> hashes) {
+  const HashPiece all{hashes.data(), hashes.size_bytes()};
+  return hash_pieces(&all, 1);
 }
 
 Status check_scales(const PackedMatrix& m, const MatrixSource& from) {
@@ -332,7 +380,7 @@ Result<uint64_t> fingerprint(const PackedMatrix& m, const PackedWeights& packed,
     unpack_group(m, place_of(m, packed, group), codes, scales);
     hashes[static_cast<size_t>(group)] = hash_rows(m, read_only(codes), read_only(scales));
   });
-  return combine(hashes);
+  return fingerprint_of(hashes);
 }
 
 Status pack_matrix(const PackedMatrix& m, const RowMajorWeights& from, const PackedWeights& to) {

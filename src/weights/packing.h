@@ -2,6 +2,7 @@
 // ops/fragment_layout.h say where each weight lies).
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
@@ -53,16 +54,30 @@ enum class NanScales : uint8_t {
 struct PackOptions {
   int threads = 1;  // 0: one for each processor
   NanScales nan_scales = NanScales::kRefuse;
-  Workers* workers = nullptr;  // in place of threads
 };
 // Packs straight from the checkpoint's bytes and returns their fingerprint: a hash of the rows as they are read, in the
 // layout's order. Besides the packed bytes it needs at most 128 * width bytes for each thread. kInvalidArgument as
 // pack_matrix; after kCorrupt `to` holds nothing of use.
 Result<uint64_t> pack_rows(const PackedMatrix& matrix, const MatrixSource& from, const PackedWeights& to,
                            const PackOptions& options);
-// Copies the rows as they are, in matrix.gate_order, and returns what pack_rows would: for a device that packs them itself.
-Result<uint64_t> gather_rows(const PackedMatrix& matrix, const MatrixSource& from, const RowMajorWeights& to,
-                             const PackOptions& options);
+
+// Rows on their way to a device that packs them itself (layout fragments): row blocks `first` .. first + blocks - 1, on the
+// caller's thread. Row r of the result is row 64 * first + r of the matrix as if its gates and ups took turns, whatever order
+// the checkpoint has.
+struct RowBlocks {
+  int64_t first = 0, blocks = 0;
+  std::byte* w = nullptr;       // [rows, bytes of width weights]
+  std::byte* scales = nullptr;  // [rows, width / 32] (e2m1)
+  uint64_t* hashes = nullptr;   // [blocks]
+};
+// How many row blocks a matrix has, and how many rows `blocks` of them have from `first` on.
+int64_t row_block_count(const PackedMatrix& matrix);
+int64_t rows_in_blocks(const PackedMatrix& matrix, int64_t first, int64_t blocks);
+// Copies and hashes them. kInvalidArgument as pack_rows; kCorrupt names a NaN scale.
+Status gather_row_blocks(const PackedMatrix& matrix, const MatrixSource& from, const RowBlocks& to);
+// What pack_rows returns, from the hashes of all row blocks in their order.
+uint64_t fingerprint_of(std::span<const uint64_t> hashes);
+
 // kCorrupt as pack_rows with NanScales::kRefuse, without packing.
 Status check_scales(const PackedMatrix& matrix, const MatrixSource& from);
 // What pack_rows returned, computed from the packed bytes: differs if a byte of a weight or scale has changed since (or, in

@@ -34,12 +34,18 @@ Workers::~Workers() {
 }
 
 void Workers::run(int64_t count, const std::function<void(int64_t)>& f) {
+  run(count, f, [] {});
+}
+
+void Workers::run(int64_t count, const std::function<void(int64_t)>& f,
+                  const std::function<void()>& meanwhile) {
   Loop loop{.count = count, .f = f};
   {
     const std::lock_guard lock(mutex_);
     loop_ = &loop, ++loops_;
   }
   start_.notify_all();
+  meanwhile();
   loop.work();
   std::unique_lock lock(mutex_);
   loop_ = nullptr;  // who has not come yet has nothing left to do

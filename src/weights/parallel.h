@@ -21,6 +21,10 @@ class Workers {
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
   void run(int64_t count, const std::function<void(int64_t)>& f);  // as parallel_for
+  // The same, beside `meanwhile` on the caller's thread; then the caller joins in. What meanwhile waits for must not need more
+  // threads than helpers().
+  void run(int64_t count, const std::function<void(int64_t)>& f, const std::function<void()>& meanwhile);
+  int helpers() const { return static_cast<int>(helpers_.size()); }  // threads besides the caller's
 
  private:
   struct Loop;

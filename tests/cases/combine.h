@@ -63,7 +63,7 @@ struct Suite<Combine> {
     p.experts = r.integer(1, 10);
     p.g = any_float(r), p.b = any_float(r), p.y = any_float(r);
     p.weighted = coin(r), p.bias = coin(r), p.shared = coin(r), p.residual = coin(r);
-    p.scale = coin(r) ? 1 : 2.5;
+    p.scale = coin(r) ? 1 : 2.5, p.settled = coin(r);
     return p;
   }
 };

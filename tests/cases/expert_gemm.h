@@ -367,6 +367,7 @@ struct Suite<ExpertGemm> {
     p.act = static_cast<Activation>(r.integer(0, static_cast<int64_t>(Activation::kGeGluTanh)));
     p.alpha = 0.5 + 2 * r.uniform(), p.beta = r.uniform() - 0.5, p.limit = r.integer(0, 9) * r.uniform();
     p.bias = coin(r), p.weighted = r.integer(0, 3) == 0, p.per_expert = r.integer(0, 3) == 0;
+    p.settled = coin(r);
     return p;
   }
 };

@@ -56,6 +56,21 @@ TEST(CudaDevice, RunsOnHopperAlone) {
   }
 }
 
+// Blocks that wait for each other all run at once, so a chip with fewer SMs takes another kernel.
+TEST(CudaCards, ManyTokensOfLanesWantAnSmForEachBlock) {
+  constexpr std::string_view kLanes = "cuda.route_group.lanes_sm90";
+  DeviceInfo small = h200();
+  small.cores = 114;
+  RouteGroup::Problem p;
+  p.route.tokens = 64;
+  EXPECT_EQ(refusal<RouteGroup>(kLanes, p, small), "");
+  p.route.tokens = 4096;
+  EXPECT_EQ(refusal<RouteGroup>(kLanes, p), "");
+  EXPECT_NE(refusal<RouteGroup>(kLanes, p, small).find("SMs=114"), std::string::npos)
+      << refusal<RouteGroup>(kLanes, p, small);
+  EXPECT_GE(decide<RouteGroup>(p, small, cuda::catalog().table<RouteGroup>(), {}).chosen, 0);
+}
+
 TEST(CudaDevice, SaysWhatIsMissing) {
   const auto opened = cuda::open_device({.index = 4711});  // no machine has that one
   EXPECT_EQ(opened.status().code, Code::kUnsupported);

@@ -301,5 +301,24 @@ TEST(MoeLoad, MemoryThatIsNotThereIsAnErrorWithNumbers) {
   EXPECT_EQ(silent.held, 0) << "what was allocated before is released";
 }
 
+TEST(MoeLoad, AFileThatWasCutShortIsAnErrorWithNumbers) {
+  const auto d = device();
+  const RandomMoe moe(small_config(MoeNaming::kGptOss), 5);
+  const Written file(moe.tensors(MoeNaming::kGptOss, 0));
+  auto loaded = load_moe(*d, *file.checkpoint, moe.config, {});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message;
+  const auto path = file.at.file("model.safetensors");
+  const auto bytes = std::filesystem::file_size(path);
+  std::filesystem::resize_file(path, bytes / 2);
+  const std::string wanted = path + ": wanted " + std::to_string(bytes) +
+                             " bytes, as when it was opened, found " + std::to_string(bytes / 2);
+  const Status again = load_moe(*d, *file.checkpoint, moe.config, {}).status();
+  EXPECT_EQ(again.code, Code::kIo);
+  EXPECT_EQ(again.message, wanted);
+  const Status replaced = loaded.value()->replace_expert(*file.checkpoint, 0);
+  EXPECT_EQ(replaced.code, Code::kIo);
+  EXPECT_EQ(replaced.message, wanted);
+}
+
 }  // namespace
 }  // namespace sluice::test

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 #include "backends/cuda/queue.h"
 #include "dispatch/explain.h"
@@ -94,6 +95,7 @@ class CudaDevice final : public Device {
       cudaStreamDestroy(queue_.stream);
     }
     if (queue_.meeting) cudaFree(queue_.meeting);
+    if (spare_.memory) cudaFreeHost(spare_.memory);
   }
   Status start() {
     SLUICE_TRY(check(cudaSetDevice(queue_.device), "opening the GPU"));
@@ -127,18 +129,30 @@ class CudaDevice final : public Device {
   Result<void*> allocate_host(size_t bytes) override {
     void* memory = nullptr;
     SLUICE_TRY(check(cudaSetDevice(queue_.device), "allocate_host"));
-    const cudaError_t error = cudaMallocHost(&memory, std::max<size_t>(bytes, 1));
-    if (error == cudaSuccess) return memory;
-    (void)cudaGetLastError();
-    if (error != cudaErrorMemoryAllocation)
-      return check(error, "allocate_host " + std::to_string(bytes) + " bytes");
-    return out_of_memory("cuda: wanted " + std::to_string(bytes) +
-                         " bytes of page-locked host memory, the system has none");
+    const std::lock_guard lock(host_mutex_);
+    if (spare_.bytes == bytes) {
+      std::swap(memory, spare_.memory);
+      spare_.bytes = 0;
+    }
+    if (!memory) {
+      const cudaError_t error = cudaMallocHost(&memory, std::max<size_t>(bytes, 1));
+      if (error != cudaSuccess) return no_host_memory(error, bytes);
+    }
+    if (is_kept(bytes)) lent_.push_back({memory, bytes});
+    return memory;
   }
   void release_host(void* memory) override {
     if (!memory) return;
     cudaSetDevice(queue_.device);
-    cudaFreeHost(memory);
+    const std::lock_guard lock(host_mutex_);
+    const auto at =
+        std::find_if(lent_.begin(), lent_.end(), [&](const Block& b) { return b.memory == memory; });
+    if (at != lent_.end()) {
+      std::swap(spare_, *at);
+      memory = at->memory;
+      lent_.erase(at);
+    }
+    if (memory) cudaFreeHost(memory);
   }
   int64_t free_bytes() const override {
     size_t free = 0, total = 0;
@@ -222,6 +236,21 @@ class CudaDevice final : public Device {
   }
 
  private:
+  // Page-locked memory that is worth keeping for the next who asks for as much: 32 MiB take 10 ms, and a model's layers are
+  // loaded one after the other.
+  struct Block {
+    void* memory = nullptr;
+    size_t bytes = 0;
+  };
+  static bool is_kept(size_t bytes) { return bytes >= size_t{1} << 20 && bytes <= size_t{64} << 20; }
+  static Status no_host_memory(cudaError_t error, size_t bytes) {
+    (void)cudaGetLastError();
+    if (error != cudaErrorMemoryAllocation)
+      return check(error, "allocate_host " + std::to_string(bytes) + " bytes");
+    return out_of_memory("cuda: wanted " + std::to_string(bytes) +
+                         " bytes of page-locked host memory, the system has none");
+  }
+
   static Status fault(cudaError_t error, const std::string& doing, const Queue& queue) {
     Status status = check(error, doing);
     status.message += "; kernels enqueued since the last wait: " + names_of(queue);
@@ -231,6 +260,9 @@ class CudaDevice final : public Device {
   DeviceInfo info_;
   Catalog built_;
   Queue queue_;
+  std::mutex host_mutex_;
+  std::vector<Block> lent_;  // of those that will be kept
+  Block spare_;
 };
 
 }  // namespace

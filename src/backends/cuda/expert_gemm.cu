@@ -31,6 +31,7 @@ ExpertParameters expert_parameters(const ExpertGemm::Problem& p, const ExpertGem
   out.x_wide = aligned(a.x, a.x.stride[0] * size(a.x));
   out.y_wide = aligned(a.y, a.y.stride[0] * size(a.y));
   out.bias_f32 = p.b == DType::kF32, out.y_f32 = p.y == DType::kF32;
+  out.settled = p.settled;
   out.gate_order = p.gate_order;
   const bool limited = p.act != Activation::kSwiGlu;  // which is the clamped form without a clamp
   out.act = {p.act, limited ? static_cast<float>(p.alpha) : 1.f, limited ? static_cast<float>(p.beta) : 0.f,

@@ -29,6 +29,7 @@ struct ExpertParameters {
   int x_wide = 0;  // rows of x begin at multiples of 16 bytes
   int y_wide = 0;  // the same of y, and features is a multiple of 8
   int bias_f32 = 0, y_f32 = 0;
+  int settled = 0;
   GateOrder gate_order = GateOrder::kInterleaved;
   tile::ActivationValues act;
 };
@@ -128,13 +129,17 @@ struct RowFetch {
   }
   // Whole warps call it, all with the same tile.
   __device__ __forceinline__ void begin(const ExpertParameters& p, const ExpertTile& t) {
-    rows = t.rows;
+    begin(p, t.rows, [&](int i) { return p.slots > 0 ? p.order[t.row + i] / p.slots : t.row + i; });
+  }
+  // x_row(i): the row of x that the tile's i-th is.
+  template <class XRow>
+  __device__ __forceinline__ void begin(const ExpertParameters& p, int of_tile, XRow x_row) {
+    rows = of_tile;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       if (i * kApart >= rows) break;
       // Threads without a row fetch the last one again: a branch for each thread would cost more.
-      const int r = t.row + min(first + i * kApart, rows - 1);
-      const int64_t from = p.slots > 0 ? p.order[r] / p.slots : r;
+      const int64_t from = x_row(min(first + i * kApart, rows - 1));
       place[i] = static_cast<uint32_t>(from * (p.x_wide ? p.x_stride / 8 : p.x_stride));
     }
   }

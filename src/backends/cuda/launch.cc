@@ -31,7 +31,7 @@ Status launch_kernel(std::string_view name, const void* kernel, const Launch& ho
     config.dynamicSmemBytes = how.shared_bytes;
     config.stream = queue.stream;
     config.attrs = attributes;
-    if (queue.dependent) {
+    if (queue.dependent && how.dependent) {
       cudaLaunchAttribute& a = attributes[config.numAttrs++];
       a.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       a.val.programmaticStreamSerializationAllowed = 1;

@@ -12,6 +12,9 @@ struct Launch {
   dim3 cluster = {1, 1, 1};  // blocks; the product up to 8, or 16 for kernels that were asked for that
   bool cooperative =
       false;  // all blocks run at once, so they may wait for each other; kDevice where they do not fit
+  // false: the kernel in front ends first, whatever the queue says. For blocks that want an empty chip, on which they are
+  // placed in order (tile/dependent.cuh).
+  bool dependent = true;
 };
 
 // Everything but the types: raises the kernel's limits of shared memory and cluster size, launches, notes its name.

@@ -394,8 +394,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   }
   if (threadIdx.x == 0) tile::barrier_visible();
   if (C::kInOrder && threadIdx.x < C::kHeights) tile::prefetch_map(x.of[threadIdx.x]);
-  tile::wait_for_previous();
-  tile::release_next();
+  if (!p.settled) tile::wait_for_previous();
   auto* before = reinterpret_cast<int32_t*>(base + at.before);
   const ExpertTileList list{before, ceil_div(p.row_blocks, C::kRowBlocks), C::kRowBlocks, C::kMost,
                             C::kFiner};
@@ -406,13 +405,18 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
     if constexpr (C::kGroups > 1) keep_registers<C::kFetch>();
     if (warp < C::kParts) {
       fetch_weights(p, list, ring, warp);
-    } else if constexpr (C::kInOrder) {
+      return;
+    }
+    tile::wait_for_previous();
+    if constexpr (C::kInOrder) {
       fetch_boxes(p, x, list, ring);
     } else {
       fetch_rows(p, list, ring);
     }
     return;
   }
+  tile::wait_for_previous();
+  tile::release_next();
   if constexpr (C::kGroups > 1) take_registers<C::kMultiply>();
   const int all = list.tiles(p);
   int count = 0;

@@ -15,6 +15,8 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kWide = 8, kWarp = 32, kThreadsMost = 1024;
+// From so many rows on a dependent launch costs a chain more than the microsecond that it hides: docs/notes/cuda-routing.md.
+constexpr int64_t kManyRows = 4096;
 
 struct Parameters {
   const void *x, *weight;
@@ -186,7 +188,8 @@ Status enqueue(const RmsNorm::Problem& p, const RmsNorm::Args& a, Workspace, Str
                         : few     ? kernel_for<kWide, kFew>(p)
                                   : kernel_for<kWide, 0>(p);
   const Launch how{.grid = {static_cast<unsigned>(p.tokens), 1, 1},
-                   .block = {static_cast<unsigned>(threads), 1, 1}};
+                   .block = {static_cast<unsigned>(threads), 1, 1},
+                   .dependent = p.tokens < kManyRows};
   return launch(rms_norm_rows_sm90.name, kernel, how, stream, parameters);
 }
 

@@ -4,7 +4,7 @@
 //
 // Wins    from 49 tokens of 256 experts, 33 of 384, 65 of fewer: docs/notes/cuda-routing.md.
 // Loses   below, where a thread for each expert is sooner done.
-// Limits  what need_team() asks for (tile/few_tokens.cuh), and row_align of 1.
+// Limits  what need_team() asks for (tile/few_tokens.cuh), row_align of 1, and for a grid 128 SMs.
 // Source  original; the contract is ops/route_group.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/launch.h"
@@ -24,6 +24,9 @@ constexpr int kGridBlocks = 128, kBlockTokens = 255;  // counts of a block are b
 constexpr int kTokensMost = kGridBlocks * kBlockTokens;
 constexpr int kSums = 16;  // that a block adds up: of each block in the cluster, of some blocks in the grid
 constexpr int kThreadsMost = 512;
+// Shared memory of a block that leaves no room for a second one in the SM: as dependent launches, two to four blocks of a
+// grid shared the SMs that were free first, and others stood empty; 2 to 4 us.
+constexpr size_t kAloneBytes = size_t{115} << 10;
 struct Lanes {
   tile::TokenRule rule;
   const void* logits;
@@ -376,6 +379,9 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   need_sm90(r, d);
   tile::need_team(r, p.route, kTokensMost);
   r.need(p.row_align == 1, "row_align=1", "row_align", p.row_align);
+  if (shares_of(p.route).blocks == Blocks::kGrid)
+    r.need(d.cores >= kGridBlocks, "128 SMs for so many tokens (blocks wait for each other, one in each SM)",
+           "SMs", d.cores);
   return r;
 }
 
@@ -452,9 +458,10 @@ Status enqueue(const Problem& p, const Args& a, Workspace w, Stream stream) {
   const Kernel kernel = kernel_of(p.route, s);
   const Lanes lanes = lanes_of(p, a, w, stream, s);
   const bool grid = s.blocks != Blocks::kCluster;
+  const size_t shared = kernel.shared(lanes, s.threads);
   const Launch how{.grid = {s.count, 1, 1},
                    .block = {static_cast<unsigned>(s.threads), 1, 1},
-                   .shared_bytes = kernel.shared(lanes, s.threads),
+                   .shared_bytes = grid ? std::max(shared, kAloneBytes) : shared,
                    .cluster = {grid ? 1u : s.count, 1, 1},
                    .cooperative = grid};
   return launch(route_group_lanes_sm90.name, kernel.call, how, stream, lanes);

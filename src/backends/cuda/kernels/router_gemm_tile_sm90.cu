@@ -382,6 +382,12 @@ Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspac
   return launch_tile(p, a, choose_tile(p).plan, stream);
 }
 
+// Whether blocks without a cluster read the same rows of x at the same time. Placed in order they share them; out of order,
+// up to 30% of a launch was lost.
+bool reads_x_in_step(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
+  return plan.blocks() == 1 && p.experts > plan.tile.experts();
+}
+
 }  // namespace
 
 extern const Candidate<RouterGemm> router_gemm_tile_sm90 = {
@@ -432,7 +438,8 @@ Status launch_tile(const RouterGemm::Problem& p, const RouterGemm::Args& a, cons
       .block = {static_cast<unsigned>(use->threads), 1, 1},
       .shared_bytes = static_cast<size_t>(memory.bytes),
       .cluster = {static_cast<unsigned>(plan.splits), static_cast<unsigned>(plan.beside),
-                  static_cast<unsigned>(plan.behind)}};
+                  static_cast<unsigned>(plan.behind)},
+      .dependent = !reads_x_in_step(p, plan)};
   const Parameters parameters{
       .x = a.x.as<const __nv_bfloat16>(),
       .bias = a.bias.as<const __nv_bfloat16>(),

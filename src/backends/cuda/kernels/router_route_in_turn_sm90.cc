@@ -63,6 +63,8 @@ extern const Candidate<RouterRoute> router_route_wide_fewtokens_sm90 =
     in_turn<router_gemm_wide_sm90, route_topk_fewtokens_sm90>("cuda.router_route.wide_fewtokens_sm90");
 extern const Candidate<RouterRoute> router_route_wide_warp_sm90 =
     in_turn<router_gemm_wide_sm90, route_topk_warp_sm90>("cuda.router_route.wide_warp_sm90");
+extern const Candidate<RouterRoute> router_route_tile_fewtokens_sm90 =
+    in_turn<router_gemm_tile_sm90, route_topk_fewtokens_sm90>("cuda.router_route.tile_fewtokens_sm90");
 extern const Candidate<RouterRoute> router_route_tile_warp_sm90 =
     in_turn<router_gemm_tile_sm90, route_topk_warp_sm90>("cuda.router_route.tile_warp_sm90");
 extern const Candidate<RouterRoute> router_route_fma_warp_sm90 =
