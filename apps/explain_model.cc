@@ -23,7 +23,8 @@ Result<Step> step_of(const ModelQuestion& q, const DeviceInfo& device) {
                      ", found '" + q.model + "'");
     MoeConfig config = moe.value();
     config.layout = layout_for(device.backend);
-    step.stages = moe_problems(config, q.tokens);
+    step.stages =
+        moe_problems(config, q.tokens, moe_path(config, q.tokens, device, all_candidates(), q.policy));
     return step;
   }
   const Result<ModelConfig> config = read_model_config(q.model);
@@ -35,8 +36,9 @@ Result<Step> step_of(const ModelQuestion& q, const DeviceInfo& device) {
   bounds.sequences = std::clamp<int64_t>(q.tokens, 1, 256);
   bounds.pages = bounds.sequences * bounds.pages_per_seq();
   step.layers = config.value().decoder.layers();
-  step.stages = decoder_problems(config.value().decoder.with_layouts_of(device), bounds, q.tokens,
-                                 std::min(q.tokens, bounds.sequences));
+  const DecoderConfig decoder = config.value().decoder.with_layouts_of(device);
+  step.stages = decoder_problems(decoder, bounds, q.tokens, std::min(q.tokens, bounds.sequences),
+                                 moe_path(decoder.moe, q.tokens, device, all_candidates(), q.policy));
   return step;
 }
 

@@ -21,6 +21,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 std::string kernel_line(const Engine& engine) {
   std::string up, down;
   for (const auto& [stage, kernel] : engine.decoder().kernels(1, 1)) {
+    if (stage == "experts") return kernel;
     if (stage == "experts.up") up = kernel;
     if (stage == "experts.down") down = kernel;
   }

@@ -62,6 +62,15 @@ Combine::Args Bed::combine(const Tensor& weights, const Tensor& position) const 
   return a;
 }
 
+ExpertMlp::Args Bed::mlp(int64_t i, const Tensor& x, const Tensor& ids, const Tensor& weights) const {
+  const ExpertGemm::Args first = up(i, x, {}), second = down(i, {});
+  ExpertMlp::Args a;
+  a.x = x, a.ids = ids, a.weights = weights, a.y = y_;
+  a.up = first.w, a.up_scale = first.w_scale, a.up_bias = first.bias;
+  a.down = second.w, a.down_scale = second.w_scale, a.down_bias = second.bias;
+  return a;
+}
+
 Status Bed::poison_outputs() {
   for (const Tensor& t : {h_, g_, y_}) SLUICE_TRY(poison(t, memory_.stream()));
   Status status;

@@ -1,5 +1,6 @@
 // Experts of one shape at one token count: tensors, our kernels as steps of a way, and layers of peers.
 #pragma once
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,7 @@ class Bed {
   ExpertGemm::Args up(int64_t i, const Tensor& x, const GroupRows::Args& groups) const;
   ExpertGemm::Args down(int64_t i, const GroupRows::Args& groups) const;
   Combine::Args combine(const Tensor& weights, const Tensor& position) const;
+  ExpertMlp::Args mlp(int64_t i, const Tensor& x, const Tensor& ids, const Tensor& weights) const;
   Status poison_outputs();
   // Of the layer: weights of the experts that it reaches, x and y; and what `rows` rows of experts multiply.
   double bytes(double experts_reached) const;
@@ -65,9 +67,21 @@ template <class Op, class MakeArgs>
 Status add_step(Memory& memory, Way* way, const typename Op::Problem& problem, MakeArgs args) {
   const auto ready = make_ready<Op>(memory, problem);
   if (!ready.ok()) return ready.status();
+  way->cost_us += ready.value()->plan.cost_us(memory.device().info());
   way->steps.push_back([ready = ready.value(), args, stream = memory.stream()](int64_t i) {
     return ready->plan.run(args(i), ready->workspace, stream);
   });
+  return {};
+}
+
+// The experts as one operation where a kernel of its own is chosen; else way->cost_us is infinite, for that is the parts. args(i)
+// are the tensors of run i.
+template <class MakeArgs>
+Status add_as_one(Memory& memory, Way* way, const ExpertMlp::Problem& problem, MakeArgs args) {
+  const auto plan = make_plan<ExpertMlp>(memory.device(), problem);
+  if (!plan.ok()) return plan.status();
+  if (!plan.value().in_turn()) return add_step<ExpertMlp>(memory, way, problem, args);
+  way->cost_us = std::numeric_limits<double>::infinity();
   return {};
 }
 

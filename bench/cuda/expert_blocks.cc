@@ -89,7 +89,7 @@ class SharedExpert {
 };
 
 // Router, routing, experts and combine, as src/nn/moe.cc runs them; `shared` may be null.
-Status add_block(Layer& layer, Bed& bed, Gate& gate, Way* way, SharedExpert* shared) {
+Status add_parts(Layer& layer, Bed& bed, Gate& gate, Way* way, SharedExpert* shared) {
   SLUICE_TRY(layer.gate(way));
   SLUICE_TRY(layer.route_group(way));
   const auto x = [&gate, tokens = bed.tokens()](int64_t i) { return gate.args(tokens, i).x; };
@@ -103,6 +103,31 @@ Status add_block(Layer& layer, Bed& bed, Gate& gate, Way* way, SharedExpert* sha
     if (shared) combine.shared = shared->y();
     return combine;
   });
+}
+
+// Router, routing, and the experts as one operation.
+Status add_block_as_one(Layer& layer, Bed& bed, Gate& gate, Way* way, SharedExpert* shared) {
+  SLUICE_TRY(layer.gate(way));
+  SLUICE_TRY(layer.route(way));
+  const auto x = [&gate, tokens = bed.tokens()](int64_t i) { return gate.args(tokens, i).x; };
+  if (shared) SLUICE_TRY(shared->add(way, x));
+  ExpertMlp::Problem problem = bed.shape().mlp(bed.tokens());
+  problem.shared = shared != nullptr;
+  return add_as_one(bed.memory(), way, problem, [&layer, &bed, shared, x](int64_t i) {
+    const RouteGroup::Args a = layer.routes(i);
+    ExpertMlp::Args mlp = bed.mlp(i, x(i), a.ids, a.weights);
+    if (shared) mlp.shared = shared->y();
+    return mlp;
+  });
+}
+
+// Whichever of the two the cost models take for faster, as there.
+Status add_block(Layer& layer, Bed& bed, Gate& gate, Way* way, SharedExpert* shared) {
+  Way parts = *way, one = *way;
+  SLUICE_TRY(add_parts(layer, bed, gate, &parts, shared));
+  SLUICE_TRY(add_block_as_one(layer, bed, gate, &one, shared));
+  *way = one.cost_us < parts.cost_us ? one : parts;
+  return {};
 }
 
 // Of run 0; `shared` experts of every token belong to the layer.

@@ -119,6 +119,24 @@ ExpertGemm::Problem ExpertShape::down(int64_t tokens) const {
           .settled = true};  // up stands in front of it
 }
 
+ExpertMlp::Problem ExpertShape::mlp(int64_t tokens) const {
+  return {.tokens = tokens,
+          .slots = top_k,
+          .experts = experts(),
+          .experts_routed = route.experts,
+          .hidden = hidden,
+          .intermediate = intermediate,
+          .w = w,
+          .layout = WeightLayout::kFragments,
+          .gate_order = order,
+          .act = act,
+          .alpha = alpha,
+          .beta = beta,
+          .limit = limit,
+          .up_bias = biases,
+          .down_bias = biases};
+}
+
 sluice_peer_layer ExpertShape::peer_problem(int64_t tokens) const {
   sluice_peer_layer p = {};
   p.tokens = tokens;

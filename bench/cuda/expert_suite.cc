@@ -38,7 +38,7 @@ std::vector<int64_t> in_order(const std::vector<int64_t>& wanted, const std::vec
 
 }  // namespace
 
-// The two GEMMs, metadata ready, and the layer from ids and weights.
+// The two GEMMs, metadata ready, and the layer from ids and weights, as one operation where the cost models prefer that.
 Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::vector<Draw>& draws,
                      Spread spread, int64_t tokens) {
   Bed bed(experts, experts.shape(), x, draws, tokens);
@@ -56,8 +56,18 @@ Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::
       return bed.combine(first_rows(bed.draw(i).weights, bed.tokens()), bed.groups(i).position);
     });
   if (!status.ok()) complaints.push_back("sluice left out: " + status.message);
-  for (const Way* part : {&group, &gemms, &combine})
+  for (const Way* part : {&group, &gemms, &combine}) {
     layer.steps.insert(layer.steps.end(), part->steps.begin(), part->steps.end());
+    layer.cost_us += part->cost_us;
+  }
+  Way as_one{.impl = "sluice"};
+  const Status one = add_as_one(bed.memory(), &as_one, bed.shape().mlp(tokens), [&bed](int64_t i) {
+    const Draw& draw = bed.draw(i);
+    return bed.mlp(i, bed.x(i), first_rows(draw.ids, bed.tokens()), first_rows(draw.weights, bed.tokens()));
+  });
+  if (!one.ok()) complaints.push_back("sluice as one left out: " + one.message);
+  // As nn/moe.cc chooses.
+  if (one.ok() && as_one.cost_us < layer.cost_us) layer = as_one;
   const Stream stream = bed.memory().stream();
   for (const bool whole : {false, true}) {
     Contest contest = bed.contest(suite_, whole ? "moe_layer" : "expert_gemms", word_of(spread));

@@ -6,7 +6,7 @@
 #include "cuda/layer.h"
 #include "cuda/memory.h"
 #include "cuda/peers.h"
-#include "ops/expert_gemm.h"
+#include "ops/expert_mlp.h"
 #include "ops/pack_experts.h"
 
 namespace sluice::bench {
@@ -35,6 +35,7 @@ struct ExpertShape {
   int64_t up_rows() const { return (is_gated(act) ? 2 : 1) * intermediate; }
   ExpertGemm::Problem up(int64_t tokens) const;
   ExpertGemm::Problem down(int64_t tokens) const;  // f32 up to 64 tokens, bf16 beyond
+  ExpertMlp::Problem mlp(int64_t tokens) const;
   sluice_peer_layer peer_problem(int64_t tokens) const;
   LayerShape front() const;  // router and routing of the same model
   // The same GEMMs with the shared expert as one more of each token's experts, behind the others.

@@ -18,9 +18,10 @@ struct LayerShape {
 };
 std::vector<LayerShape> layer_shapes();
 
-// A way to compute the same: its kernels in order.
+// A way to compute the same: its kernels in order, and what the cost models say of them together.
 struct Way {
   std::string impl;
+  double cost_us = 0;
   std::vector<std::function<Status(int64_t i)>> steps = {};
 };
 

@@ -103,7 +103,7 @@ Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candid
 }
 
 // decide() evaluated at every count from 0 to a maximum, kept as the breakpoints of that step function (one step under
-// Policy::batch_invariant). Per call it is one lookup, inside the operation, so that neither a compiler nor a recording can freeze a wrong
+// Policy::batch_invariant, and one for no tokens where its kernel takes none). Per call it is one lookup, inside the operation, so that neither a compiler nor a recording can freeze a wrong
 // branch.
 template <class Op>
 class PlanTable {
@@ -165,7 +165,9 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
   if (!for_all.ok()) return for_all.status();
   for (int64_t tokens = 0; tokens <= tokens_max; ++tokens) {
     const typename Op::Problem at = Op::at_tokens(problem, tokens);
-    const Decision decision = decide<Op>(at, device, table, for_all.value());
+    Decision decision = decide<Op>(at, device, table, for_all.value());
+    // Without tokens there are no bits that another kernel could change.
+    if (tokens == 0 && decision.chosen < 0) decision = decide<Op>(at, device, table, policy);
     if (Status status = decision.status(); !status.ok()) {
       status.message = std::string(Op::kName) + " (" + fields_text(at) + "): " + status.message;
       return status;

@@ -55,7 +55,7 @@ DecoderConfig DecoderConfig::with_activations(DType type) const {
 }
 
 std::vector<StageProblem> decoder_problems(const DecoderConfig& c, const StepBounds& bounds, int64_t tokens,
-                                           int64_t rows) {
+                                           int64_t rows, MoePath path) {
   const Problems p = problems_of(c, bounds);
   std::vector<StageProblem> out;
   out.push_back({"embed", any_problem<Embedding>(Embedding::at_tokens(p.embed, tokens))});
@@ -71,7 +71,7 @@ std::vector<StageProblem> decoder_problems(const DecoderConfig& c, const StepBou
     take(attention_problems(c.attention[static_cast<size_t>(c.kind[static_cast<size_t>(layer)])], bounds,
                             tokens));
     norm("moe.norm");
-    take(moe_problems(c.moe, tokens));
+    take(moe_problems(c.moe, tokens, path));
   }
   out.push_back({"logits.gather", any_problem<Embedding>(Embedding::at_tokens(p.gather, rows))});
   out.push_back({"logits.norm", any_problem<RmsNorm>(RmsNorm::at_tokens(p.norm, rows))});

@@ -48,9 +48,10 @@ struct KvCache {
   Tensor k, v;  // of one layer: [pages, page_size, kv_heads, head_dim]
 };
 
-// Every stage of one step, layer by layer ("layer 3 experts.up"): tokens rows through the layers, `rows` of them to logits.
+// Every stage of one step, layer by layer ("layer 3 experts.up"): tokens rows through the layers, `rows` of them to logits, and
+// the experts as `path` says.
 std::vector<StageProblem> decoder_problems(const DecoderConfig& config, const StepBounds& bounds,
-                                           int64_t tokens, int64_t rows);
+                                           int64_t tokens, int64_t rows, MoePath path);
 
 class Decoder {
  public:

@@ -1,12 +1,11 @@
 #include "nn/moe.h"
 
-#include <cmath>
 #include <cstring>
 #include <optional>
-#include <type_traits>
 
 #include "base/arena.h"
 #include "nn/host_copy.h"
+#include "nn/moe_path.h"
 #include "nn/plan_into.h"
 
 namespace sluice {
@@ -21,184 +20,8 @@ struct Moe::Plans {
   std::optional<PlanTable<ExpertGemm>> up, down;
   std::optional<PlanTable<Combine>> combine;
   std::optional<Shared> shared;
+  std::optional<MoeAsOne> as_one;  // nothing: the parts at every count
 };
-
-namespace {
-
-// Of a token: of the experts that it chose, and of its shared one.
-int64_t slots_of(const MoeConfig& c) { return c.top_k + shared_slots(c); }
-// Whether the shared expert has a path of its own.
-bool shared_apart(const MoeConfig& c) { return c.shared_intermediate > 0 && !c.shared_as_slots; }
-
-// Between the two GEMMs of an expert: the second multiplies what the first rounded to.
-DType hidden_type(const MoeConfig& c) { return c.x; }
-
-ExpertGemm::Problem up_problem(const MoeConfig& c, int64_t experts, int64_t intermediate, DType w) {
-  return {.rows = 0,
-          .experts = experts,
-          .features = intermediate,
-          .width = c.hidden,
-          .tokens = 0,
-          .slots = 1,
-          .x = c.x,
-          .w = w,
-          .y = hidden_type(c),
-          .layout = c.layout,
-          .gate_order = c.gate_order,
-          .act = c.act,
-          .alpha = c.alpha,
-          .beta = c.beta,
-          .limit = c.limit,
-          .bias = c.up_bias};
-}
-
-// Of the matrices that `up` feeds.
-ExpertGemm::Problem down_problem(const MoeConfig& c, const ExpertGemm::Problem& up, DType y) {
-  return {.rows = 0,
-          .experts = up.experts,
-          .experts_routed = up.experts_routed,
-          .features = c.hidden,
-          .width = up.features,
-          .x = hidden_type(c),
-          .w = up.w,
-          .y = y,
-          .layout = c.layout,
-          .bias = c.down_bias,
-          .settled = true};  // the groups are as old as those of `up`
-}
-
-// What each stage is, for no tokens yet.
-struct Problems {
-  RouterGemm::Problem router;
-  RouteGroup::Problem route;
-  GroupRows::Problem shared_group;
-  ExpertProblems mlp;
-  Combine::Problem combine;
-};
-
-Problems problems_of(const MoeConfig& c) {
-  Problems p;
-  p.mlp = expert_problems(c);
-  p.router = {.experts = c.experts,
-              .hidden = c.hidden,
-              .x = c.x,
-              .w = c.router_w,
-              .y = c.logits,
-              .bias = c.router_bias};
-  p.route.route = {.experts = c.experts,
-                   .top_k = c.top_k,
-                   .method = c.method,
-                   .logits = c.logits,
-                   .bias = c.correction_bias,
-                   .groups = c.groups,
-                   .topk_groups = c.topk_groups,
-                   .scale = c.scale,
-                   .shared_slots = shared_slots(c),
-                   .scope = c.scope,
-                   .expert_begin = c.expert_begin,
-                   .expert_count = c.expert_count,
-                   .vocab = c.hash_vocab};
-  p.route.mapped_experts = c.scope == ExpertScope::kMap ? p.mlp.up.experts : 0;
-  p.combine = {.tokens = 0,
-               .slots = slots_of(c),
-               .rows = 0,
-               .hidden = c.hidden,
-               .experts = p.mlp.up.experts,
-               .g = DType::kF32,
-               .y = c.x,
-               .weighted = !c.weight_on_input,
-               .shared = shared_apart(c),
-               .residual = c.residual,
-               .settled = true};
-  p.shared_group = {.slots = 1, .experts = 1};
-  return p;
-}
-
-}  // namespace
-
-ExpertProblems expert_problems(const MoeConfig& c) {
-  ExpertProblems p;
-  const int64_t shared = shared_slots(c);
-  p.up = up_problem(c, local_experts(c) + shared, c.intermediate, c.expert_w);
-  p.up.slots = slots_of(c);
-  if (c.scope == ExpertScope::kRange) {
-    // All rows of shared slots are here, so the share of rows that stay is larger than that of experts.
-    const double rows = static_cast<double>(c.top_k * local_experts(c)) / static_cast<double>(c.experts) +
-                        static_cast<double>(shared);
-    p.up.experts_routed =
-        shared == 0 ? c.experts : std::llround(static_cast<double>(p.up.experts * p.up.slots) / rows);
-  }
-  p.up.weighted = c.weight_on_input;
-  p.down = down_problem(c, p.up, DType::kF32);
-  p.shared_up = up_problem(c, 1, c.shared_intermediate, c.shared_w);
-  p.shared_down = down_problem(c, p.shared_up, c.x);
-  return p;
-}
-
-WeightLayout layout_for(Backend backend) {
-  return backend == Backend::kCuda ? WeightLayout::kFragments : WeightLayout::kPanels16;
-}
-
-int64_t local_experts(const MoeConfig& c) {
-  return c.scope == ExpertScope::kRange ? c.expert_count : c.experts;
-}
-
-bool shared_fits_slots(const MoeConfig& c) {
-  constexpr int64_t kSlotsMost = 8;  // ops/route_topk.h
-  return c.intermediate > 0 && c.shared_intermediate % c.intermediate == 0 &&
-         c.shared_intermediate >= c.intermediate && c.shared_intermediate / c.intermediate <= kSlotsMost &&
-         c.shared_w == c.expert_w;
-}
-
-int64_t shared_slots(const MoeConfig& c) {
-  return c.shared_as_slots && c.shared_intermediate > 0 ? c.shared_intermediate / c.intermediate : 0;
-}
-
-Status check_shared(const MoeConfig& c) {
-  if (!c.shared_as_slots || c.shared_intermediate == 0 || shared_fits_slots(c)) return {};
-  return invalid("shared_as_slots: wanted a shared expert 1 to 8 times as wide as a routed one, " +
-                 std::to_string(c.intermediate) + ", with weights in " + text(c.expert_w) + ", found " +
-                 std::to_string(c.shared_intermediate) + " in " + text(c.shared_w));
-}
-
-std::vector<std::pair<SlotSpec, Tensor*>> weight_slots(const MoeConfig& c, MoeWeights* w) {
-  std::vector<std::pair<SlotSpec, Tensor*>> out;
-  const auto add = [&](std::string_view name, DType dtype, std::initializer_list<int64_t> shape, bool used,
-                       Tensor* tensor) {
-    out.emplace_back(slot(name, Role::kIn, dtype, shape, used), tensor);
-  };
-  add("router", c.router_w, {c.experts, c.hidden}, true, &w->router);
-  add("router_bias", c.router_w, {c.experts}, c.router_bias, &w->router_bias);
-  add("correction_bias", DType::kF32, {c.experts}, c.correction_bias, &w->correction_bias);
-  add("hash_table", DType::kI32, {c.hash_vocab, c.top_k}, c.method == RoutingMethod::kHash, &w->hash_table);
-  add("expert_map", DType::kI32, {c.experts}, c.scope == ExpertScope::kMap, &w->expert_map);
-  const auto add_experts = [&](const ExpertGemm::Problem& p, std::array<std::string_view, 3> names, bool used,
-                               std::array<Tensor*, 3> tensors) {
-    ExpertGemm::slots(p, [&](SlotSpec spec, Tensor ExpertGemm::Args::*member) {
-      const int which = member == &ExpertGemm::Args::w         ? 0
-                        : member == &ExpertGemm::Args::w_scale ? 1
-                        : member == &ExpertGemm::Args::bias    ? 2
-                                                               : -1;
-      if (which < 0) return;
-      spec.name = names[static_cast<size_t>(which)];
-      spec.used &= used;
-      out.emplace_back(spec, tensors[static_cast<size_t>(which)]);
-    });
-  };
-  ExpertWeights& e = w->experts;
-  const ExpertProblems p = expert_problems(c);
-  add_experts(p.up, {"experts.up", "experts.up_scale", "experts.up_bias"}, true,
-              {&e.up, &e.up_scale, &e.up_bias});
-  add_experts(p.down, {"experts.down", "experts.down_scale", "experts.down_bias"}, true,
-              {&e.down, &e.down_scale, &e.down_bias});
-  if (!shared_apart(c)) return out;
-  ExpertWeights& s = w->shared;
-  add_experts(p.shared_up, {"shared.up", "shared.up_scale", "shared.up_bias"}, true,
-              {&s.up, &s.up_scale, &s.up_bias});
-  add_experts(p.shared_down, {"shared.down", "shared.down_scale", "shared.down_bias"}, true,
-              {&s.down, &s.down_scale, &s.down_bias});
-  return out;
-}
 
 Moe::Moe(Device& device, const MoeConfig& config, int64_t tokens_max)
     : device_(device), config_(config), tokens_max_(tokens_max), plans_(std::make_unique<Plans>()) {}
@@ -220,17 +43,23 @@ Result<std::unique_ptr<Moe>> Moe::plan(Device& device, const MoeConfig& config, 
 }
 
 Status Moe::make_plans(const Policy& policy) {
-  const Problems p = problems_of(config_);
+  const MoeProblems p = problems_of(config_);
   SLUICE_TRY(plan_into<RouterGemm>(&plans_->router, device_, p.router, tokens_max_, policy));
   SLUICE_TRY(plan_into<RouteGroup>(&plans_->route, device_, p.route, tokens_max_, policy));
   SLUICE_TRY(plan_into<ExpertGemm>(&plans_->up, device_, p.mlp.up, tokens_max_, policy));
   SLUICE_TRY(
       plan_into<ExpertGemm>(&plans_->down, device_, p.mlp.down, tokens_max_ * slots_of(config_), policy));
-  return plan_into<Combine>(&plans_->combine, device_, p.combine, tokens_max_, policy);
+  SLUICE_TRY(plan_into<Combine>(&plans_->combine, device_, p.combine, tokens_max_, policy));
+  const DeviceInfo& d = device_.info();
+  plans_->as_one = MoeAsOne::make(d, device_.catalog(), p, tokens_max_, policy, [&](int64_t n) {
+    return plans_->route->cost_us(n, d) + plans_->up->cost_us(n, d) +
+           plans_->down->cost_us(n * slots_of(config_), d) + plans_->combine->cost_us(n, d);
+  });
+  return {};
 }
 
 Status Moe::make_shared(const Policy& policy) {
-  const Problems p = problems_of(config_);
+  const MoeProblems p = problems_of(config_);
   std::optional<PlanTable<GroupRows>> group;
   std::optional<PlanTable<ExpertGemm>> up, down;
   SLUICE_TRY(plan_into<GroupRows>(&group, device_, p.shared_group, tokens_max_, policy));
@@ -262,7 +91,7 @@ void Moe::lay_out() {
   at_.row_begin = take(DType::kI32, experts + 1);
   at_.order = take(DType::kI32, rows);
   at_.position = take(DType::kI32, rows);
-  at_.h = take(hidden_type(c), rows * c.intermediate);
+  at_.h = take(c.x, rows * c.intermediate);
   at_.g = take(DType::kF32, rows * c.hidden);
   const bool shared = plans_->shared.has_value();
   if (shared) {
@@ -270,7 +99,7 @@ void Moe::lay_out() {
     at_.shared_begin = take(DType::kI32, 2);
     at_.shared_order = take(DType::kI32, n);
     at_.shared_position = take(DType::kI32, n);
-    at_.shared_h = take(hidden_type(c), n * c.shared_intermediate);
+    at_.shared_h = take(c.x, n * c.shared_intermediate);
     at_.shared_y = take(c.x, n * c.hidden);
   }
   at_.scratch = used;
@@ -278,7 +107,16 @@ void Moe::lay_out() {
   const auto need = [&](const auto& table) { scratch = std::max(scratch, table.workspace_bytes()); };
   need(*plans_->router), need(*plans_->route), need(*plans_->up), need(*plans_->down), need(*plans_->combine);
   if (shared) need(plans_->shared->group), need(plans_->shared->up), need(plans_->shared->down);
+  if (plans_->as_one) need(plans_->as_one->route()), need(plans_->as_one->experts());
   workspace_bytes_ = used + scratch;
+}
+
+MoePath Moe::path(int64_t tokens) const {
+  return plans_->as_one ? plans_->as_one->at(tokens) : MoePath::kParts;
+}
+
+Tensor Moe::shared_y(std::byte* base, int64_t tokens) const {
+  return make_tensor(base + at_.shared_y, config_.x, {tokens, config_.hidden}, device_.info().backend);
 }
 
 template <class Visit>
@@ -292,7 +130,7 @@ Status Moe::shared_stages(const MoeIo& io, const MoeWeights& w, std::byte* base,
   const Tensor count = view(at_.shared_count, DType::kI32, {1}),
                begin = view(at_.shared_begin, DType::kI32, {2});
   const Tensor order = view(at_.shared_order, DType::kI32, {n});
-  const Tensor h = view(at_.shared_h, hidden_type(c), {n, c.shared_intermediate});
+  const Tensor h = view(at_.shared_h, c.x, {n, c.shared_intermediate});
   SLUICE_TRY(visit("shared.group", plans_->shared->group, n,
                    GroupRows::Args{.ids = make_tensor(zeros_, DType::kI32, {n, 1}, where),
                                    .row_count = count,
@@ -321,41 +159,69 @@ Status Moe::shared_stages(const MoeIo& io, const MoeWeights& w, std::byte* base,
                         .row_count = count,
                         .order = {},
                         .weights = {},
-                        .y = view(at_.shared_y, c.x, {n, c.hidden})};
+                        .y = shared_y(base, n)};
   return visit("shared.down", plans_->shared->down, n, down);
 }
 
 template <class Visit>
 Status Moe::stages(const MoeIo& io, const MoeWeights& w, std::byte* base, Visit visit) const {
   const MoeConfig& c = config_;
-  const int64_t n = io.x.shape[0], slots = slots_of(c), rows = n * slots,
-                experts = local_experts(c) + shared_slots(c);
-  const Backend where = device_.info().backend;
+  const int64_t n = io.x.shape[0];
   const auto view = [&](size_t at, DType dtype, std::initializer_list<int64_t> shape) {
-    return make_tensor(base + at, dtype, shape, where);
+    return make_tensor(base + at, dtype, shape, device_.info().backend);
   };
   const Tensor logits = view(at_.logits, c.logits, {n, c.experts});
   SLUICE_TRY(visit("router", *plans_->router, n,
                    RouterGemm::Args{.x = io.x, .w = w.router, .bias = w.router_bias, .y = logits}));
-  const Tensor ids = view(at_.ids, DType::kI32, {n, slots}),
-               weights = view(at_.weights, DType::kF32, {n, slots});
-  const Tensor count = view(at_.row_count, DType::kI32, {experts});
-  const Tensor begin = view(at_.row_begin, DType::kI32, {experts + 1});
-  const Tensor order = view(at_.order, DType::kI32, {rows});
-  const Tensor position = view(at_.position, DType::kI32, {n, slots});
   RouteGroup::Args route;
   route.logits = logits;
   route.bias = w.correction_bias;
   route.hash_table = w.hash_table;
   route.token_ids = io.token_ids;
   route.expert_map = w.expert_map;
-  route.ids = ids;
-  route.weights = weights;
-  route.row_count = count, route.row_begin = begin;
-  route.order = order, route.position = position;
+  route.ids = view(at_.ids, DType::kI32, {n, slots_of(c)});
+  route.weights = view(at_.weights, DType::kF32, {n, slots_of(c)});
+  return path(n) == MoePath::kAsOne ? as_one(route, io, w, base, visit) : parts(route, io, w, base, visit);
+}
+
+template <class Visit>
+Status Moe::as_one(const RouteTopk::Args& route, const MoeIo& io, const MoeWeights& w, std::byte* base,
+                   Visit visit) const {
+  const int64_t n = io.x.shape[0];
+  SLUICE_TRY(visit("route", plans_->as_one->route(), n, route));
+  ExpertMlp::Args experts{.x = io.x,
+                          .up = w.experts.up,
+                          .up_scale = w.experts.up_scale,
+                          .up_bias = w.experts.up_bias,
+                          .down = w.experts.down,
+                          .down_scale = w.experts.down_scale,
+                          .down_bias = w.experts.down_bias,
+                          .ids = route.ids,
+                          .weights = route.weights,
+                          .shared = {},
+                          .residual = io.residual,
+                          .y = io.y};
+  if (plans_->shared) {
+    SLUICE_TRY(shared_stages(io, w, base, visit));
+    experts.shared = shared_y(base, n);
+  }
+  return visit("experts", plans_->as_one->experts(), n, experts);
+}
+
+template <class Visit>
+Status Moe::parts(RouteGroup::Args route, const MoeIo& io, const MoeWeights& w, std::byte* base,
+                  Visit visit) const {
+  const MoeConfig& c = config_;
+  const int64_t n = io.x.shape[0], rows = n * slots_of(c), experts = local_experts(c) + shared_slots(c);
+  const auto view = [&](size_t at, DType dtype, std::initializer_list<int64_t> shape) {
+    return make_tensor(base + at, dtype, shape, device_.info().backend);
+  };
+  route.row_count = view(at_.row_count, DType::kI32, {experts});
+  route.row_begin = view(at_.row_begin, DType::kI32, {experts + 1});
+  route.order = view(at_.order, DType::kI32, {rows});
+  route.position = view(at_.position, DType::kI32, {n, slots_of(c)});
   SLUICE_TRY(visit("route", *plans_->route, n, route));
-  const Tensor h = view(at_.h, hidden_type(c), {rows, c.intermediate}),
-               g = view(at_.g, DType::kF32, {rows, c.hidden});
+  const Tensor h = view(at_.h, c.x, {rows, c.intermediate}), g = view(at_.g, DType::kF32, {rows, c.hidden});
   const Tensor flat = c.weight_on_input ? view(at_.weights, DType::kF32, {rows}) : Tensor{};
   SLUICE_TRY(visit("experts.up", *plans_->up, n,
                    ExpertGemm::Args{.x = io.x,
@@ -363,9 +229,9 @@ Status Moe::stages(const MoeIo& io, const MoeWeights& w, std::byte* base, Visit 
                                     .w_scale = w.experts.up_scale,
                                     .bias = w.experts.up_bias,
                                     .act_params = {},
-                                    .row_begin = begin,
-                                    .row_count = count,
-                                    .order = order,
+                                    .row_begin = route.row_begin,
+                                    .row_count = route.row_count,
+                                    .order = route.order,
                                     .weights = flat,
                                     .y = h}));
   SLUICE_TRY(visit("experts.down", *plans_->down, rows,
@@ -374,19 +240,19 @@ Status Moe::stages(const MoeIo& io, const MoeWeights& w, std::byte* base, Visit 
                                     .w_scale = w.experts.down_scale,
                                     .bias = w.experts.down_bias,
                                     .act_params = {},
-                                    .row_begin = begin,
-                                    .row_count = count,
+                                    .row_begin = route.row_begin,
+                                    .row_count = route.row_count,
                                     .order = {},
                                     .weights = {},
                                     .y = g}));
   Combine::Args combine;
   if (plans_->shared) {
     SLUICE_TRY(shared_stages(io, w, base, visit));
-    combine.shared = view(at_.shared_y, c.x, {n, c.hidden});
+    combine.shared = shared_y(base, n);
   }
   combine.g = g;
-  combine.position = position;
-  if (!c.weight_on_input) combine.weights = weights;
+  combine.position = route.position;
+  if (!c.weight_on_input) combine.weights = route.weights;
   combine.residual = io.residual;
   combine.y = io.y;
   return visit("combine", *plans_->combine, n, combine);
@@ -448,35 +314,24 @@ std::vector<std::pair<std::string, std::string>> Moe::kernels(int64_t tokens) co
     out.emplace_back(stage, std::string(table.at(n).kernel()));
   };
   add("router", *plans_->router, tokens);
-  add("route", *plans_->route, tokens);
-  add("experts.up", *plans_->up, tokens);
-  add("experts.down", *plans_->down, tokens * slots_of(config_));
+  const bool as_one = path(tokens) == MoePath::kAsOne;
+  if (as_one) {
+    add("route", plans_->as_one->route(), tokens);
+  } else {
+    add("route", *plans_->route, tokens);
+    add("experts.up", *plans_->up, tokens);
+    add("experts.down", *plans_->down, tokens * slots_of(config_));
+  }
   if (plans_->shared) {
     add("shared.group", plans_->shared->group, tokens);
     add("shared.up", plans_->shared->up, tokens);
     add("shared.down", plans_->shared->down, tokens);
   }
-  add("combine", *plans_->combine, tokens);
-  return out;
-}
-
-std::vector<StageProblem> moe_problems(const MoeConfig& c, int64_t tokens) {
-  const Problems p = problems_of(c);
-  std::vector<StageProblem> out;
-  const auto add = [&]<class Op>(const char* stage, std::type_identity<Op>,
-                                 const typename Op::Problem& problem, int64_t n) {
-    out.push_back({stage, any_problem<Op>(Op::at_tokens(problem, n))});
-  };
-  add("router", std::type_identity<RouterGemm>{}, p.router, tokens);
-  add("route", std::type_identity<RouteGroup>{}, p.route, tokens);
-  add("experts.up", std::type_identity<ExpertGemm>{}, p.mlp.up, tokens);
-  add("experts.down", std::type_identity<ExpertGemm>{}, p.mlp.down, tokens * slots_of(c));
-  if (shared_apart(c)) {
-    add("shared.group", std::type_identity<GroupRows>{}, p.shared_group, tokens);
-    add("shared.up", std::type_identity<ExpertGemm>{}, p.mlp.shared_up, tokens);
-    add("shared.down", std::type_identity<ExpertGemm>{}, p.mlp.shared_down, tokens);
+  if (as_one) {
+    add("experts", plans_->as_one->experts(), tokens);
+  } else {
+    add("combine", *plans_->combine, tokens);
   }
-  add("combine", std::type_identity<Combine>{}, p.combine, tokens);
   return out;
 }
 

@@ -1,4 +1,5 @@
-// The Mixture-of-Experts layer: router, routing and grouping, experts, combine, each a plan made once.
+// The Mixture-of-Experts layer: router, routing and grouping, experts, combine, each a plan made once; for counts of tokens at
+// which that is faster, router, routing, and the experts as one operation.
 #pragma once
 #include <memory>
 #include <string>
@@ -88,9 +89,20 @@ struct MoeIo {
   Tensor y;          // [tokens, hidden]; may be residual
 };
 
+// What comes behind the router.
+enum class MoePath : uint8_t {
+  kParts,  // RouteGroup, ExpertGemm up and down, Combine
+  kAsOne,  // RouteTopk, and ExpertMlp with a kernel of its own
+};
+// The path of `tokens` tokens: as one where ExpertMlp's plan is not kernels in turn and the cost models give it and RouteTopk less
+// time than the parts; parts where somebody refuses. Under Policy::batch_invariant a Moe keeps one path for all of its
+// counts, so a count may have the other one there.
+MoePath moe_path(const MoeConfig& config, int64_t tokens, const DeviceInfo& device, const Catalog& catalog,
+                 const Policy& policy = {});
+
 // The problems that a layer's stages are for `tokens` tokens, in the order in which they run: what a Moe plans, as data, for
 // any device.
-std::vector<StageProblem> moe_problems(const MoeConfig& config, int64_t tokens);
+std::vector<StageProblem> moe_problems(const MoeConfig& config, int64_t tokens, MoePath path);
 
 // How far one stage of a layer was from its reference, as a share of its bound.
 struct StageCheck {
@@ -117,6 +129,7 @@ class Moe {
   // really got, which it copies to the host first. Slow: meant for a few tokens, at load time and in tests.
   Result<std::vector<StageCheck>> check(const MoeIo& io, const MoeWeights& weights, Workspace workspace,
                                         Stream stream) const;
+  MoePath path(int64_t tokens) const;
   // (stage, kernel) in the order in which they run for `tokens` tokens.
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens) const;
 
@@ -130,7 +143,14 @@ class Moe {
   template <class Visit>
   Status stages(const MoeIo& io, const MoeWeights& weights, std::byte* base, Visit visit) const;
   template <class Visit>
+  Status parts(RouteGroup::Args route, const MoeIo& io, const MoeWeights& weights, std::byte* base,
+               Visit visit) const;
+  template <class Visit>
+  Status as_one(const RouteTopk::Args& route, const MoeIo& io, const MoeWeights& weights, std::byte* base,
+                Visit visit) const;
+  template <class Visit>
   Status shared_stages(const MoeIo& io, const MoeWeights& weights, std::byte* base, Visit visit) const;
+  Tensor shared_y(std::byte* base, int64_t tokens) const;  // what the shared expert says
   Status check_workspace(Workspace workspace) const;
 
   Device& device_;

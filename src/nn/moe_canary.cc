@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <set>
 
 #include "base/random.h"
+#include "nn/moe_problems.h"
 
 namespace sluice {
 namespace {
@@ -102,6 +104,8 @@ class Canary {
     std::vector<const ExpertSource*> experts;
     for (const ExpertSource& e : source_.of_expert) experts.push_back(&e);
     SLUICE_TRY(pair("experts", p.up, p.down, loaded_.weights().experts, experts));
+    if (moe_path(c, options_.tokens, device_.info(), device_.catalog(), options_.policy) == MoePath::kAsOne)
+      SLUICE_TRY(as_one(problems_of(c), experts));
     if (!source_.shared) return {};
     return pair("shared", p.shared_up, p.shared_down, loaded_.weights().shared, {&*source_.shared});
   }
@@ -133,6 +137,110 @@ class Canary {
     SLUICE_TRY(upload(device_, x.value()));
     SLUICE_TRY(stage(first, rows, x.value(), &h.value()));
     return stage(second, rows, h.value(), &y.value());
+  }
+
+  // The experts as one operation: a token for each of a few experts, and one of them, drawn at random, against one whole expert.
+  Status as_one(const MoeProblems& problems, const std::vector<const ExpertSource*>& experts) {
+    const ExpertMlp::Problem p = ExpertMlp::at_tokens(problems.as_one, options_.tokens);
+    const auto plan = make_plan<ExpertMlp>(device_, p, options_.policy);
+    if (!plan.ok()) return plan.status();
+    const std::vector<int64_t> chosen = some_of(p.experts, 3, random_);
+    const auto expert_of = [&](int64_t token) { return chosen[static_cast<size_t>(token) % chosen.size()]; };
+    const ExpertWeights& w = loaded_.weights().experts;
+    ExpertMlp::Args args, host;
+    args.up = w.up, args.up_scale = w.up_scale, args.up_bias = w.up_bias;
+    args.down = w.down, args.down_scale = w.down_scale, args.down_bias = w.down_bias;
+    std::vector<Both> made;
+    Status status;
+    ExpertMlp::slots(p, [&](const SlotSpec& spec, Tensor ExpertMlp::Args::*member) {
+      if (!spec.used || (args.*member).present() || !status.ok()) return;
+      auto both = make_both(device_, spec);
+      if (!both.ok()) return void(status = both.status());
+      args.*member = both.value().device.view(), host.*member = both.value().host;
+      fill_normal(host.*member, random_);
+      for (int64_t t = 0; member == &ExpertMlp::Args::ids && t < p.tokens; ++t)
+        for (int64_t k = 0; k < p.slots; ++k)
+          host.ids.row<int32_t>(t)[k] = k == t % p.slots ? static_cast<int32_t>(expert_of(t)) : -1;
+      status = upload(device_, both.value());
+      made.push_back(std::move(both).value());
+    });
+    SLUICE_TRY(status);
+    SLUICE_TRY(run_plan(plan.value(), args));
+    SLUICE_TRY(download(device_, &made.back()));  // y, the last slot
+    const int64_t token = random_.integer(0, p.tokens - 1);
+    return look_at_token(p, host, token, expert_of(token), *experts[static_cast<size_t>(expert_of(token))],
+                         std::string(plan.value().kernel()));
+  }
+
+  Status look_at_token(ExpertMlp::Problem p, ExpertMlp::Args a, int64_t token, int64_t expert,
+                       const ExpertSource& source, const std::string& kernel) {
+    std::vector<int32_t> ids(static_cast<size_t>(p.slots), -1);
+    ids[static_cast<size_t>(token % p.slots)] = 0;
+    p.tokens = p.experts = 1, p.layout = WeightLayout::kRowMajor;
+    for (Tensor ExpertMlp::Args::*t :
+         {&ExpertMlp::Args::x, &ExpertMlp::Args::weights, &ExpertMlp::Args::shared,
+          &ExpertMlp::Args::residual, &ExpertMlp::Args::y}) {
+      if (!(a.*t).present()) continue;
+      a.*t = make_tensor((a.*t).as<std::byte>() + bytes_of((a.*t).dtype, token * (a.*t).stride[0]),
+                         (a.*t).dtype, {1, (a.*t).shape[1]});
+    }
+    a.ids = make_tensor(ids.data(), DType::kI32, {1, p.slots});
+    const auto whole = [&](const ExpertGemm::Problem& of, const MatrixSource& from,
+                           const CheckpointTensor* bias) {
+      const Stage stage{"", of, {}, {}, {}, std::vector(static_cast<size_t>(expert + 1), &from), bias};
+      std::vector<int64_t> all(static_cast<size_t>(of.features));
+      std::iota(all.begin(), all.end(), 0);
+      Grouping one;
+      one.experts = {expert};
+      return rows_of(stage, one, all);
+    };
+    const ExpertGemm::Problem first = ExpertMlp::up(p), second = ExpertMlp::down(p);
+    SomeRows up = whole(first, source.up, source_.up_bias),
+             down = whole(second, source.down, source_.down_bias);
+    const auto give = [&](const ExpertGemm::Problem& of, SomeRows& rows, Tensor* w, Tensor* scale,
+                          Tensor* bias) {
+      const int64_t n = ExpertGemm::weight_rows(of);
+      *w = make_tensor(rows.w.data(), of.w, {1, n, of.width});
+      if (!rows.scales.empty())
+        *scale = make_tensor(rows.scales.data(), DType::kU8, {1, n, of.width / kMxBlock});
+      if (of.bias) *bias = make_tensor(rows.bias.data(), DType::kBF16, {1, n});
+    };
+    give(first, up, &a.up, &a.up_scale, &a.up_bias);
+    give(second, down, &a.down, &a.down_scale, &a.down_bias);
+    const Expected want = reference(p, a)[0];
+    for (int64_t i = 0; i < p.hidden; ++i) {
+      const auto at = static_cast<size_t>(i);
+      const double got = load2(a.y, 0, i);
+      if (within(want, at, got)) continue;
+      return wrong("experts", expert, i, want.value[at], want.bound[at], got, kernel);
+    }
+    return {};
+  }
+
+  static bool within(const Expected& want, size_t at, double got) {
+    if (std::isnan(want.value[at]) && std::isnan(got)) return true;
+    return std::abs(got - want.value[at]) <= want.bound[at] || got == want.value[at] ||
+           std::isinf(want.bound[at]);
+  }
+  Status wrong(const std::string& stage, int64_t expert, int64_t feature, double wanted, double bound,
+               double found, const std::string& kernel) const {
+    return {Code::kCorrupt, source_.place() + ": " + stage + ": " +
+                                (stage.starts_with("shared") ? "expert 0" : source_.expert_name(expert)) +
+                                ", feature " + std::to_string(feature) + ": wanted " +
+                                std::to_string(wanted) + " within " + std::to_string(bound) +
+                                ", as the checkpoint's bytes give, found " + std::to_string(found) +
+                                " from " + kernel + " on the packed weights; do not serve"};
+  }
+
+  // Enqueues, with scratch memory of its own, and waits.
+  template <class Op>
+  Status run_plan(const Plan<Op>& plan, const typename Op::Args& args) {
+    const auto bytes = static_cast<int64_t>(plan.workspace_bytes());
+    const auto scratch = OwnedTensor::make(device_, slot("", Role::kIn, DType::kU8, {bytes + 1}), "canary");
+    if (!scratch.ok()) return scratch.status();
+    SLUICE_TRY(
+        plan.run(args, {scratch.value().view().as<std::byte>(), plan.workspace_bytes()}, device_.stream()));
+    return device_.wait(device_.stream());
   }
 
   // Runs the planned kernel on x, leaves its answer in y on both sides, and looks at it.
@@ -171,13 +279,7 @@ class Canary {
     if (s.problem.weighted)
       SLUICE_TRY(send(&lists[3], weights.data(), slot("weights", Role::kIn, DType::kF32, {s.problem.rows}),
                       &args.weights));
-    const auto scratch = OwnedTensor::make(
-        device_, slot("", Role::kIn, DType::kU8, {static_cast<int64_t>(plan.value().workspace_bytes()) + 1}),
-        "canary");
-    if (!scratch.ok()) return scratch.status();
-    SLUICE_TRY(plan.value().run(
-        args, {scratch.value().view().as<std::byte>(), plan.value().workspace_bytes()}, device_.stream()));
-    SLUICE_TRY(device_.wait(device_.stream()));
+    SLUICE_TRY(run_plan(plan.value(), args));
     SLUICE_TRY(download(device_, y));
     const Tensor weights_view =
         weights.empty() ? Tensor{} : make_tensor(weights.data(), DType::kF32, {s.problem.rows});
@@ -260,18 +362,9 @@ class Canary {
           const auto at = static_cast<size_t>(r * count + i);
           const int64_t feature = features[static_cast<size_t>(i)];
           const double got = load2(y, r, feature);
-          const bool both_nan = std::isnan(want.value[at]) && std::isnan(got);
-          if (both_nan || std::abs(got - want.value[at]) <= want.bound[at] || got == want.value[at] ||
-              std::isinf(want.bound[at]))
-            continue;
-          return Status{
-              Code::kCorrupt,
-              source_.place() + ": " + s.name + ": " +
-                  (s.name.starts_with("shared") ? "expert 0"
-                                                : source_.expert_name(rows.experts[static_cast<size_t>(e)])) +
-                  ", feature " + std::to_string(feature) + ": wanted " + std::to_string(want.value[at]) +
-                  " within " + std::to_string(want.bound[at]) + ", as the checkpoint's bytes give, found " +
-                  std::to_string(got) + " from " + kernel + " on the packed weights; do not serve"};
+          if (within(want, at, got)) continue;
+          return wrong(s.name, rows.experts[static_cast<size_t>(e)], feature, want.value[at], want.bound[at],
+                       got, kernel);
         }
       }
     }

@@ -64,7 +64,7 @@ MtpConfig MtpConfig::with_activations(DType type) const {
 }
 
 std::vector<StageProblem> mtp_problems(const MtpConfig& c, const StepBounds& bounds, int64_t tokens,
-                                       int64_t rows) {
+                                       int64_t rows, MoePath path) {
   const Problems p = problems_of(c, bounds);
   std::vector<StageProblem> out;
   const auto norm = [&](const char* name, int64_t n) {
@@ -80,7 +80,7 @@ std::vector<StageProblem> mtp_problems(const MtpConfig& c, const StepBounds& bou
   norm("attention.norm", tokens);
   take(latent_attention_problems(c.attention, bounds, tokens));
   norm("moe.norm", tokens);
-  take(moe_problems(c.moe, tokens));
+  take(moe_problems(c.moe, tokens, path));
   out.push_back({"logits.gather", any_problem<Embedding>(Embedding::at_tokens(p.gather, rows))});
   norm("logits.norm", rows);
   out.push_back({"logits", any_problem<Linear>(Linear::at_tokens(p.head, rows))});

@@ -57,9 +57,9 @@ struct MtpOut {
   Tensor logits;  // f32[rows, vocab]
 };
 
-// Every stage of one step, in order: tokens rows through the layer, `rows` of them to logits.
+// Every stage of one step, in order: tokens rows through the layer, `rows` of them to logits, and the experts as `path` says.
 std::vector<StageProblem> mtp_problems(const MtpConfig& config, const StepBounds& bounds, int64_t tokens,
-                                       int64_t rows);
+                                       int64_t rows, MoePath path);
 
 class Mtp {
  public:

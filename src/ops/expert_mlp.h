@@ -112,7 +112,7 @@ struct ExpertMlp {
             .y = DType::kF32,
             .layout = p.layout,
             .bias = p.down_bias,
-            .settled = true};
+            .settled = true};  // the groups are as old as those of `up`
   }
   static Combine::Problem combine(const Problem& p) {
     return {.tokens = p.tokens,

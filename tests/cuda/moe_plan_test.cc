@@ -4,7 +4,7 @@
 #include "backends/cpu/device.h"
 #include "backends/cuda/device.h"
 #include "dispatch/explain.h"
-#include "nn/moe.h"
+#include "nn/moe_path.h"
 
 namespace sluice::test {
 namespace {
@@ -19,6 +19,17 @@ class PaperDevice final : public Device {
         if (!c->planned) built_.add(*c);
     });
   }
+  // Offers this one in place of the kernels that ExpertMlp has of its own.
+  void offer(const Candidate<ExpertMlp>& kernel) {
+    Catalog all;
+    for_each_op([&]<class Op>() {
+      for (const Candidate<Op>* c : built_.table<Op>())
+        if (!std::is_same_v<Op, ExpertMlp> || c->in_turn) all.add(*c);
+    });
+    all.add(kernel);
+    built_ = all;
+  }
+  void offer_also(const Candidate<ExpertMlp>& kernel) { built_.add(kernel); }
   const DeviceInfo& info() const override { return info_; }
   const Catalog& catalog() const override { return built_; }
   Result<void*> allocate(size_t bytes) override { return memory_->allocate(bytes); }
@@ -61,6 +72,171 @@ TEST(MoePlanOnCuda, KnownLayersPlanAtEveryCount) {
       for (int64_t tokens : {0, 1, 64, 1024})
         for (const auto& [stage, kernel] : moe.value()->kernels(tokens))
           EXPECT_TRUE(kernel.starts_with("cuda.")) << model << " " << stage << ": " << kernel;
+    }
+  }
+}
+
+// A card of a kernel for all of the experts: up to `most` tokens, for `us`.
+class MadeUp {
+ public:
+  MadeUp(int64_t most, double us, bool batch_invariant = true) : card_{base()} {
+    most_ = most, us_ = us;
+    card_.batch_invariant = batch_invariant;
+  }
+  const Candidate<ExpertMlp>& card() const { return card_; }
+  static void ask_for(size_t bytes) { workspace_ = bytes; }
+
+ private:
+  static Candidate<ExpertMlp> base() {
+    return {.name = "cuda.expert_mlp.made_up",
+            .backend = Backend::kCuda,
+            .supports =
+                [](const ExpertMlp::Problem& p, const DeviceInfo&) {
+                  Refusal r;
+                  r.need(p.tokens <= most_, "few tokens", "tokens", p.tokens);
+                  return r;
+                },
+            .cost_us = [](const ExpertMlp::Problem&, const DeviceInfo&) { return us_; },
+            .workspace_bytes = [](const ExpertMlp::Problem&, const DeviceInfo&) { return workspace_; },
+            .enqueue = [](const ExpertMlp::Problem&, const ExpertMlp::Args&, Workspace,
+                          Stream) { return unsupported("a card without a kernel"); }};
+  }
+  static inline int64_t most_ = 0;
+  static inline size_t workspace_ = 1024;
+  static inline double us_ = 0;
+  Candidate<ExpertMlp> card_;
+};
+
+MoeConfig gpt_oss_on_cuda() {
+  MoeConfig config = known_moe("gpt-oss-120b").value();
+  config.layout = layout_for(Backend::kCuda);
+  return config;
+}
+
+// What the cost models say of a layer's parts and of what is left of them as one, behind its router.
+struct Costs {
+  double parts = 0, route = 0;
+};
+Costs costs_of(const Device& device, const MoeConfig& config, int64_t tokens) {
+  Costs out;
+  const auto us = [&](const AnyProblem& problem) {
+    const Decision d = problem.decide(device.info(), device.catalog(), {});
+    EXPECT_GE(d.chosen, 0) << problem.text();
+    return d.verdicts[static_cast<size_t>(std::max(d.chosen, 0))].cost_us;
+  };
+  for (const StageProblem& s : moe_problems(config, tokens, MoePath::kParts))
+    if (s.stage != "router") out.parts += us(*s.problem);
+  for (const StageProblem& s : moe_problems(config, tokens, MoePath::kAsOne))
+    if (s.stage == "route") out.route += us(*s.problem);
+  return out;
+}
+
+TEST(MoePlanOnCuda, ExpertsAreOneOperationWhereTheCostsSaySo) {
+  const MoeConfig config = gpt_oss_on_cuda();
+  PaperDevice bare;
+  const Costs at_8 = costs_of(bare, config, 8), at_9 = costs_of(bare, config, 9);
+  const double us = at_8.parts - 0.5 * at_8.route;
+  ASSERT_LT(us + at_9.route, at_9.parts);
+  // With its routing dearer than the parts up to 8 tokens, cheaper from there on, and none beyond 40.
+  const MadeUp kernel(40, us);
+  PaperDevice device;
+  device.offer(kernel.card());
+  const auto moe = Moe::plan(device, config, 300);
+  ASSERT_TRUE(moe.ok()) << moe.status().message;
+  for (const int64_t tokens : {0, 1, 8, 9, 40, 41, 300}) {
+    const bool as_one = tokens > 8 && tokens <= 40;
+    std::vector<std::string> stages;
+    for (const auto& [stage, chosen] : moe.value()->kernels(tokens)) {
+      stages.push_back(stage);
+      EXPECT_EQ(chosen == "cuda.expert_mlp.made_up", stage == "experts") << tokens << " " << stage;
+    }
+    EXPECT_EQ(stages,
+              as_one ? (std::vector<std::string>{"router", "route", "experts"})
+                     : (std::vector<std::string>{"router", "route", "experts.up", "experts.down", "combine"}))
+        << tokens;
+    const MoePath path = moe_path(config, tokens, device.info(), device.catalog());
+    EXPECT_EQ(path, as_one ? MoePath::kAsOne : MoePath::kParts) << tokens;
+    EXPECT_EQ(path, moe.value()->path(tokens)) << tokens;
+    std::vector<std::string> explained;
+    for (const StageProblem& s : moe_problems(config, tokens, path)) explained.push_back(s.stage);
+    EXPECT_EQ(explained, stages) << tokens;
+  }
+  // Kernels in turn beyond the counts that it takes would have asked for h and g of 300 tokens.
+  const auto without = Moe::plan(bare, config, 300);
+  ASSERT_TRUE(without.ok());
+  EXPECT_LT(moe.value()->workspace_bytes(), without.value()->workspace_bytes() + (size_t{1} << 20));
+  MadeUp::ask_for(size_t{1} << 30);
+  const auto more = Moe::plan(device, config, 300);
+  MadeUp::ask_for(1024);
+  ASSERT_TRUE(more.ok());
+  EXPECT_GT(more.value()->workspace_bytes(), size_t{1} << 30);
+}
+
+TEST(MoePlanOnCuda, KernelsInTurnAreTheParts) {
+  const MoeConfig config = gpt_oss_on_cuda();
+  // One of its own that costs less than the parts, and kernels in turn that cost still less: the plan is in turn.
+  const MadeUp own(300, 1);
+  Candidate<ExpertMlp> in_turn = own.card();
+  in_turn.in_turn = true;
+  in_turn.cost_us = [](const ExpertMlp::Problem&, const DeviceInfo&) { return 1e-3; };
+  PaperDevice device;
+  device.offer(own.card());
+  EXPECT_EQ(moe_path(config, 1, device.info(), device.catalog()), MoePath::kAsOne);
+  device.offer_also(in_turn);
+  const auto moe = Moe::plan(device, config, 20);
+  ASSERT_TRUE(moe.ok()) << moe.status().message;
+  for (int64_t tokens = 0; tokens <= 20; ++tokens) {
+    EXPECT_EQ(moe.value()->path(tokens), MoePath::kParts) << tokens;
+    EXPECT_EQ(moe_path(config, tokens, device.info(), device.catalog()), MoePath::kParts) << tokens;
+  }
+}
+
+TEST(MoePlanOnCuda, BatchInvariantLayersKeepOnePath) {
+  const MoeConfig config = gpt_oss_on_cuda();
+  const struct {
+    int64_t most;
+    double us;
+    bool invariant;
+    MoePath path;
+    const char* why;
+  } cases[] = {
+      {64, 1e-3, true, MoePath::kAsOne, "takes every count and costs nothing"},
+      {63, 1e-3, true, MoePath::kParts, "does not take the largest count"},
+      {64, 1e-3, false, MoePath::kParts, "its rows depend on each other"},
+      {64, 1e6, true, MoePath::kParts, "costs more than the parts"},
+  };
+  for (const auto& c : cases) {
+    const MadeUp kernel(c.most, c.us, c.invariant);
+    PaperDevice device;
+    device.offer(kernel.card());
+    const auto moe = Moe::plan(device, config, 64, {.batch_invariant = true});
+    ASSERT_TRUE(moe.ok()) << moe.status().message;
+    const auto first = moe.value()->kernels(1);
+    for (int64_t tokens = 0; tokens <= 64; ++tokens) {
+      EXPECT_EQ(moe.value()->path(tokens), c.path) << c.why << ", " << tokens << " tokens";
+      EXPECT_TRUE(tokens == 0 || moe.value()->kernels(tokens) == first)
+          << c.why << ", " << tokens << " tokens";
+    }
+  }
+}
+
+TEST(MoePlanOnCuda, ThePartsOfOneOperationAreTheLayersParts) {
+  for (const char* model :
+       {"gpt-oss-20b", "deepseek-v4-flash", "deepseek-v3", "nemotron-3-nano", "llama-4-scout"}) {
+    for (const ExpertScope scope : {ExpertScope::kAll, ExpertScope::kRange}) {
+      MoeConfig c = known_moe(model).value();
+      c.scope = scope, c.expert_count = scope == ExpertScope::kRange ? 4 : 0;
+      c.residual = true;
+      const MoeProblems p = problems_of(c);
+      const ExpertMlp::Problem one = ExpertMlp::at_tokens(p.as_one, 7);
+      const ExpertGemm::Problem up = ExpertGemm::at_tokens(p.mlp.up, 7),
+                                down = ExpertGemm::at_tokens(p.mlp.down, 7 * c.top_k);
+      EXPECT_EQ(fields_text(ExpertMlp::up(one)), fields_text(up)) << model;
+      EXPECT_EQ(fields_text(ExpertMlp::down(one)), fields_text(down)) << model;
+      EXPECT_EQ(fields_text(ExpertMlp::combine(one)), fields_text(Combine::at_tokens(p.combine, 7))) << model;
+      EXPECT_EQ(fields_text(ExpertMlp::group(one)),
+                fields_text(RouteGroup::group(RouteGroup::at_tokens(p.route, 7))))
+          << model;
     }
   }
 }

@@ -72,6 +72,23 @@ TEST(PlanTable, BatchInvarianceIsOneKernelForEveryCount) {
   EXPECT_TRUE(table_of({&loose, &narrow}, 8, invariant).ok());
 }
 
+// A call without tokens has no bits to keep, so a kernel that takes none still serves the others.
+TEST(PlanTable, BatchInvarianceBeginsAtOneToken) {
+  Candidate<Gemm> busy = fake("busy"), dear = fake("dear");
+  busy.batch_invariant = dear.batch_invariant = true;
+  busy.supports = [](const Gemm::Problem& p, const DeviceInfo&) {
+    Refusal r;
+    r.need(p.tokens > 0, "tokens > 0", "tokens", p.tokens);
+    return r;
+  };
+  dear.cost_us = steep;
+  const auto made = table_of({&dear, &busy}, 4096, {.batch_invariant = true});
+  ASSERT_TRUE(made.ok()) << made.status().message;
+  EXPECT_EQ(made.value().at(0).kernel(), "dear");
+  for (const int64_t tokens : {1, 2, 4096}) EXPECT_EQ(made.value().at(tokens).kernel(), "busy") << tokens;
+  EXPECT_EQ(table_of({&busy}, 8, {.batch_invariant = true}).status().code, Code::kUnsupported);
+}
+
 TEST(PlanTable, TheBoundHolds) {
   EXPECT_FALSE(table_of({}, -1).ok());
   const auto device = cpu::open_device({.threads = 1}).value();

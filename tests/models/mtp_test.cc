@@ -176,7 +176,7 @@ TEST(Mtp, EveryStageIsAProblemThatAKernelHereTakes) {
   const auto device = cpu::open_device({.threads = 1}).value();
   const auto layer = loaded(*device);
   std::set<std::string> stages;
-  for (const StageProblem& s : mtp_problems(layer->config(), MtpDraft::kBounds, 5, 2)) {
+  for (const StageProblem& s : mtp_problems(layer->config(), MtpDraft::kBounds, 5, 2, MoePath::kParts)) {
     const auto plan = s.problem->plan(*device, {});
     EXPECT_TRUE(plan.ok()) << s.stage << ": " << plan.status().message;
     EXPECT_TRUE(stages.insert(s.stage).second) << s.stage << " comes twice";

@@ -4,6 +4,7 @@
 
 #include "harness/devices.h"
 #include "harness/moe_files.h"
+#include "harness/offering_device.h"
 
 namespace sluice::test {
 namespace {
@@ -45,6 +46,48 @@ TEST(Canary, FragmentsPass) {
     const Status status = canary(*device, *layer, *file.checkpoint);
     EXPECT_TRUE(status.ok()) << word(naming) << ": " << status.message;
   }
+}
+
+// Where the experts run as one operation, its kernel is looked at, too.
+TEST(Canary, ExpertsAsOnePass) {
+  const auto inner = cpu::open_device({.threads = 2}).value();
+  OfferingDevice device(*inner);
+  for (MoeNaming naming : kNamings) {
+    for (const bool weight_on_input : {false, true}) {
+      MoeConfig config = small_config(naming);
+      config.weight_on_input = weight_on_input, config.residual = true;
+      const RandomMoe moe(config, 5);
+      const Written file(moe.tensors(naming, 3));
+      for (const Slice& slice : {Slice{}, Slice{.tp_rank = 1, .tp_size = 2, .ep_rank = 1, .ep_size = 2}}) {
+        const auto layer = loaded(*inner, file, config, naming, slice);
+        for (const int64_t tokens : {1, 2, 5}) {
+          EXPECT_EQ(moe_path(layer->config(), tokens, device.info(), device.catalog()), MoePath::kAsOne);
+          const Status status = canary(device, *layer, *file.checkpoint, {.tokens = tokens});
+          EXPECT_TRUE(status.ok()) << word(naming) << ": " << status.message;
+        }
+      }
+    }
+  }
+}
+
+TEST(Canary, AWrongKernelOfAllExpertsIsCaught) {
+  const auto inner = cpu::open_device({.threads = 1, .features_allowed = 0}).value();
+  OfferingDevice device(*inner,
+                        [](const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream s) {
+                          ExpertMlp::Problem wrong = p;
+                          wrong.scale = 1.125;  // of what the experts say
+                          for (const Candidate<ExpertMlp>* c : cpu::catalog().table<ExpertMlp>())
+                            if (c->name == "cpu.expert_mlp.panels_f32") return c->enqueue(wrong, a, w, s);
+                          return unsupported("no such kernel");
+                        });
+  const RandomMoe moe(small_config(MoeNaming::kGptOss), 5);
+  const Written file(moe.tensors(MoeNaming::kGptOss, 3));
+  const auto layer = loaded(*inner, file, moe.config, MoeNaming::kGptOss);
+  EXPECT_TRUE(canary(*inner, *layer, *file.checkpoint).ok());
+  const Status status = canary(device, *layer, *file.checkpoint);
+  EXPECT_EQ(status.code, Code::kCorrupt);
+  for (const char* words : {"layer 3: experts: expert ", "from cpu.expert_mlp.", "do not serve"})
+    EXPECT_NE(status.message.find(words), std::string::npos) << status.message;
 }
 
 TEST(Canary, AWeightedInputPasses) {

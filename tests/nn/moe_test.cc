@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "harness/cases.h"
 #include "harness/devices.h"
+#include "harness/offering_device.h"
 #include "harness/random_weights.h"
 
 namespace sluice::test {
@@ -182,6 +183,50 @@ TEST(Moe, SharedExpertResidualAndNothingToDo) {
   EXPECT_EQ(checks.value().back().stage, "combine");
   SmallLayer empty(*device, config, 0, 2);
   EXPECT_TRUE(empty.run().ok());
+}
+
+// The same kernels run on both paths, so the layer must have the same bits: nothing is left out between routing and experts,
+// added twice, or read from where the other path would have written it.
+TEST(Moe, ExpertsAsOneHaveTheBitsOfTheParts) {
+  const auto inner = cpu::open_device({.threads = 2, .features_allowed = 0}).value();
+  OfferingDevice device(*inner);
+  const auto variants = [](MoeConfig c) {
+    std::vector<MoeConfig> out{c};
+    c.residual = true;
+    out.push_back(c);
+    if (c.method != RoutingMethod::kHash) {  // a rank: most ids are another's
+      c.scope = ExpertScope::kRange, c.expert_begin = 2, c.expert_count = 5;
+      out.push_back(c);
+    }
+    c.weight_on_input = true;
+    out.push_back(c);
+    return out;
+  };
+  for (const char* model : kModels) {
+    for (const MoeConfig& config : variants(small(model))) {
+      for (const int64_t tokens : {0, 1, 5, 6}) {
+        SmallLayer parts(*inner, config, tokens, 4), one(device, config, tokens, 4);
+        ASSERT_TRUE(parts.run().ok()) << model;
+        const Status status = one.run();
+        ASSERT_TRUE(status.ok()) << model << ": " << status.message;
+        const bool own = tokens <= OfferingDevice::kOwnTokens && tokens > 0;
+        EXPECT_EQ(parts.moe->path(tokens), MoePath::kParts);
+        EXPECT_TRUE(tokens == 0 || one.moe->path(tokens) == (own ? MoePath::kAsOne : MoePath::kParts))
+            << model << ", " << tokens << " tokens";
+        EXPECT_EQ(one.image(), parts.image()) << model << ", " << tokens << " tokens";
+        const auto checks = one.moe->check(one.io, one.weights, one.workspace(), device.stream());
+        ASSERT_TRUE(checks.ok()) << model << ": " << checks.status().message;
+        const auto kernels = one.moe->kernels(tokens);
+        ASSERT_EQ(checks.value().size(), kernels.size());
+        for (size_t i = 0; i < kernels.size(); ++i) {
+          const StageCheck& c = checks.value()[i];
+          EXPECT_EQ(c.stage, kernels[i].first);
+          EXPECT_LE(c.worst, 1) << model << " " << c.stage << " " << c.kernel << ": " << c.detail;
+        }
+        EXPECT_TRUE(!own || checks.value().back().stage == "experts") << checks.value().back().stage;
+      }
+    }
+  }
 }
 
 TEST(Moe, RefusesByName) {

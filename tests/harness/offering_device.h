@@ -1,0 +1,60 @@
+// A device on which the experts of a few tokens run as one operation.
+#pragma once
+#include <functional>
+#include <memory>
+#include <type_traits>
+#include <vector>
+
+#include "dispatch/device.h"
+
+namespace sluice::test {
+
+// A CPU whose kernels of ExpertMlp in turn stand for kernels of its own, as if they cost next to nothing up to kOwnTokens tokens
+// and more than anything beyond. `inner` must outlive it.
+class OfferingDevice final : public Device {
+ public:
+  using Enqueue = Status (*)(const ExpertMlp::Problem&, const ExpertMlp::Args&, Workspace, Stream);
+  // With `enqueue` that runs in place of them.
+  explicit OfferingDevice(Device& inner, Enqueue enqueue = nullptr) : inner_(inner) {
+    for_each_op([&]<class Op>() {
+      for (const Candidate<Op>* c : inner.catalog().table<Op>()) {
+        if constexpr (std::is_same_v<Op, ExpertMlp>) {
+          own_.push_back(std::make_unique<Candidate<Op>>(*c));
+          own_.back()->in_turn = false;
+          own_.back()->cost_us = [](const ExpertMlp::Problem& p, const DeviceInfo&) {
+            return p.tokens <= kOwnTokens ? 1e-6 : 1e6;
+          };
+          if (enqueue) own_.back()->enqueue = enqueue;
+          catalog_.add(*own_.back());
+        } else {
+          catalog_.add(*c);
+        }
+      }
+    });
+  }
+  static constexpr int64_t kOwnTokens = 5;
+  const DeviceInfo& info() const override { return inner_.info(); }
+  const Catalog& catalog() const override { return catalog_; }
+  Result<void*> allocate(size_t bytes) override { return inner_.allocate(bytes); }
+  void release(void* memory) override { inner_.release(memory); }
+  bool shares_host_memory() const override { return true; }
+  Result<void*> allocate_host(size_t bytes) override { return inner_.allocate_host(bytes); }
+  void release_host(void* memory) override { inner_.release_host(memory); }
+  int64_t free_bytes() const override { return inner_.free_bytes(); }
+  Stream stream() override { return inner_.stream(); }
+  Status copy(void* to, const void* from, size_t bytes, Stream s) override {
+    return inner_.copy(to, from, bytes, s);
+  }
+  Status wait(Stream s) override { return inner_.wait(s); }
+  Result<std::unique_ptr<Recording>> record(Stream s, const std::function<Status()>& f) override {
+    return inner_.record(s, f);
+  }
+  Status replay(const Recording& recording, Stream s) override { return inner_.replay(recording, s); }
+
+ private:
+  Device& inner_;
+  std::vector<std::unique_ptr<Candidate<ExpertMlp>>> own_;
+  Catalog catalog_;
+};
+
+}  // namespace sluice::test
