@@ -14,8 +14,10 @@ import subprocess
 import sys
 import time
 
-from mutations_table import MUTATIONS
+from mutations_layers import LAYERS
+from mutations_table import KERNELS
 
+MUTATIONS = KERNELS + LAYERS
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 COPY = ROOT / "build" / "mutations" / "src"
 BUILD = ROOT / "build" / "mutations" / "out"
