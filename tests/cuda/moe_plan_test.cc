@@ -230,7 +230,7 @@ TEST(MoePlanOnCuda, ThePartsOfOneOperationAreTheLayersParts) {
       const MoeProblems p = problems_of(c);
       const ExpertMlp::Problem one = ExpertMlp::at_tokens(p.as_one, 7);
       const ExpertGemm::Problem up = ExpertGemm::at_tokens(p.mlp.up, 7),
-                                down = ExpertGemm::at_tokens(p.mlp.down, 7 * c.top_k);
+                                down = ExpertGemm::at_tokens(p.mlp.down, 7 * slots_of(c));
       EXPECT_EQ(fields_text(ExpertMlp::up(one)), fields_text(up)) << model;
       EXPECT_EQ(fields_text(ExpertMlp::down(one)), fields_text(down)) << model;
       EXPECT_EQ(fields_text(ExpertMlp::combine(one)), fields_text(Combine::at_tokens(p.combine, 7))) << model;
