@@ -103,7 +103,7 @@ int columns_of(const ExpertGemm::Problem& p) {
 // Weights pass each SM at a steady rate, and with 16 columns its instructions are what limits. Fitted to gpt-oss-20b,
 // gpt-oss-120b and DeepSeek V4 Flash at 1 to 128 tokens on an H200, within 9%.
 double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
-  constexpr double kStartUs = 7.1, kSettledUs = 3, kUnitUs = 0.1, kBlockUs[] = {0.063, 0.081};
+  constexpr double kStartUs = 7.1, kSettledUs = 3, kUnitUs = 0.1, kBlockUs[] = {0.063, 0.087};
   constexpr double kPadding = 0.45;  // units of an expert that its last rows do not fill, on average
   const ExpertLoad load = expert_load(p);
   const int columns = columns_of(p);
