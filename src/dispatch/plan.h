@@ -103,8 +103,8 @@ Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candid
 }
 
 // decide() evaluated at every count from 0 to a maximum, kept as the breakpoints of that step function (one step under
-// Policy::batch_invariant, and one for no tokens where its kernel takes none). Per call it is one lookup, inside the operation, so that neither a compiler nor a recording can freeze a wrong
-// branch.
+// Policy::batch_invariant, and one for no tokens where its kernel takes none). Per call it is one lookup, inside the
+// operation, so that neither a compiler nor a recording can freeze a wrong branch.
 template <class Op>
 class PlanTable {
  public:
