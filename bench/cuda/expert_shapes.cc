@@ -87,36 +87,12 @@ std::vector<ExpertShape> bf16_shapes() {
   return {whole, nemotron, qwen3("Qwen3-30B-A3B", 2048, 768), part, qwen3("Qwen3-235B TP8", 4096, 192)};
 }
 
-ExpertGemm::Problem ExpertShape::up(int64_t tokens) const {
-  return {.rows = tokens * top_k,
-          .experts = experts(),
-          .experts_routed = route.experts,
-          .features = intermediate,
-          .width = hidden,
-          .tokens = tokens,
-          .slots = top_k,
-          .w = w,
-          .layout = WeightLayout::kFragments,
-          .gate_order = order,
-          .act = act,
-          .alpha = alpha,
-          .beta = beta,
-          .limit = limit,
-          .bias = biases};
-}
+ExpertGemm::Problem ExpertShape::up(int64_t tokens) const { return ExpertMlp::up(mlp(tokens)); }
 
 ExpertGemm::Problem ExpertShape::down(int64_t tokens) const {
-  const ExpertGemm::Problem of_up = up(tokens);
-  return {.rows = of_up.rows,
-          .experts = of_up.experts,
-          .experts_routed = of_up.experts_routed,
-          .features = hidden,
-          .width = intermediate,
-          .w = w,
-          .y = tokens <= kFewTokens ? DType::kF32 : DType::kBF16,
-          .layout = WeightLayout::kFragments,
-          .bias = biases,
-          .settled = true};  // up stands in front of it
+  ExpertGemm::Problem out = ExpertMlp::down(mlp(tokens));
+  out.y = tokens <= kFewTokens ? DType::kF32 : DType::kBF16;
+  return out;
 }
 
 ExpertMlp::Problem ExpertShape::mlp(int64_t tokens) const {

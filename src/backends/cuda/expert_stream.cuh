@@ -12,12 +12,10 @@
 //   y_row(unit, row)                      and its row of y
 //   wait_for_x(product)                   until the rows of x are there; a fetching warp calls it, once for each product
 //   end(product)                          a warp that multiplies has written the last of its y
-
 #pragma once
 #include "backends/cuda/expert_gemm.cuh"
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/bulk_copy.cuh"
-
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/mma.cuh"
 #include "backends/cuda/tile/mxfp4.cuh"
@@ -38,7 +36,8 @@ struct Stage {
   static constexpr int kCodes = kSteps * kXBytes, kScales = kCodes + kSteps * kCodeBytes;
   static constexpr int kUnit = kScales + kSteps * kScaleBytes;  // in the first stage of a unit
   static constexpr int kBytes = kUnit + 128;
-  static constexpr int kRingBytes = (N == 8 ? 105 : 88) << 9;  // of a team, beside what else there is
+  // Of a team, so that two blocks of two and what else they have fill an SM: four stages, or five.
+  static constexpr int kRingBytes = (N == 8 ? 105 : 88) << 9;
   static constexpr int kStages = kRingBytes / kBytes;
   static_assert(kPartSteps % kSteps == 0 && kBytes % 128 == 0);
 };
@@ -107,49 +106,6 @@ __device__ __forceinline__ int up_to_lane(int mine) {
   }
   return mine;
 }
-
-// The units of a list of experts, one behind the other, counted by one warp: a lane has `each` experts. rows_of(i): of the
-// i-th expert.
-template <int N, class RowsOf>
-struct UnitList {
-  RowsOf rows_of;
-  int experts, row_blocks;
-  int each, lane_before, all;  // lane_before: units of the experts in front of this lane's
-
-  __device__ __forceinline__ int units_of(int rows) const { return ceil_div(rows, N) * row_blocks; }
-  __device__ __forceinline__ UnitList(RowsOf of, int experts_, int row_blocks_)
-      : rows_of(of), experts(experts_), row_blocks(row_blocks_), each(ceil_div(experts_, 32)) {
-    constexpr int kAtOnce = 8;
-    const int first = static_cast<int>(threadIdx.x % 32) * each, end = min(first + each, experts);
-    int mine = 0;
-#pragma unroll 1
-    for (int e = first; e < first + each; e += kAtOnce) {
-      int rows[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) rows[i] = e + i < end ? rows_of(e + i) : 0;
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) mine += units_of(rows[i]);
-    }
-    const int up_to = up_to_lane(mine);
-    lane_before = up_to - mine;
-    all = __shfl_sync(0xffffffffu, up_to, 31);
-  }
-
-  struct Found {
-    int expert, rows, within;  // rows: of the expert; within: which of its units
-  };
-  // Unit `index` < all.
-  __device__ __forceinline__ Found find(int index) const {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const int owner = 31 - __clz(static_cast<int>(__ballot_sync(0xffffffffu, lane_before <= index)));
-    const int rest = index - __shfl_sync(0xffffffffu, lane_before, owner), e = owner * each + lane;
-    const int rows = lane < each && e < experts ? rows_of(e) : 0;
-    const int units = units_of(rows), before = up_to_lane(units) - units;
-    const int which = 31 - __clz(static_cast<int>(__ballot_sync(0xffffffffu, before <= rest && units > 0)));
-    return {uniform(owner * each + which), uniform(__shfl_sync(0xffffffffu, rows, which)),
-            uniform(rest - __shfl_sync(0xffffffffu, before, which))};
-  }
-};
 
 // One warp fetches for its team.
 template <int N, int kTeams, class Work>

@@ -25,6 +25,48 @@ constexpr int kSharedRounds = 1;  // units that the teams of a block share, at m
 constexpr int kExpertsMost = 1024;  // 32 for a lane
 constexpr int kSharedMost = (227 << 10) / kBlocksEach;
 
+// The units of all experts, one expert behind the other, counted by one warp: a lane has `each` experts.
+template <int N>
+struct UnitList {
+  const ExpertParameters& p;
+  int each, lane_before, all;  // lane_before: units of the experts in front of this lane's
+
+  __device__ __forceinline__ int units_of(int rows) const { return ceil_div(rows, N) * p.row_blocks; }
+
+  __device__ __forceinline__ explicit UnitList(const ExpertParameters& parameters)
+      : p(parameters), each(ceil_div(parameters.experts, 32)) {
+    constexpr int kAtOnce = 8;
+    const int first = static_cast<int>(threadIdx.x % 32) * each, end = min(first + each, p.experts);
+    int mine = 0;
+#pragma unroll 1
+    for (int e = first; e < first + each; e += kAtOnce) {
+      int rows[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) rows[i] = e + i < end ? p.row_count[e + i] : 0;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) mine += units_of(rows[i]);
+    }
+    const int up_to = up_to_lane(mine);
+    lane_before = up_to - mine;
+    all = __shfl_sync(0xffffffffu, up_to, 31);
+  }
+
+  struct Found {
+    int expert, rows, within;  // rows: of the expert; within: which of its units
+  };
+  // Unit `index` < all.
+  __device__ __forceinline__ Found find(int index) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int owner = 31 - __clz(static_cast<int>(__ballot_sync(0xffffffffu, lane_before <= index)));
+    const int rest = index - __shfl_sync(0xffffffffu, lane_before, owner), e = owner * each + lane;
+    const int rows = lane < each && e < p.experts ? p.row_count[e] : 0;
+    const int units = units_of(rows), before = up_to_lane(units) - units;
+    const int which = 31 - __clz(static_cast<int>(__ballot_sync(0xffffffffu, before <= rest && units > 0)));
+    return {uniform(owner * each + which), uniform(__shfl_sync(0xffffffffu, rows, which)),
+            uniform(rest - __shfl_sync(0xffffffffu, before, which))};
+  }
+};
+
 template <bool kGated>
 struct Work {
   const ExpertParameters& p;
@@ -46,8 +88,7 @@ __device__ __forceinline__ void fetch_all(const W& work, StreamMemory<N, kTeams>
   const ExpertParameters& p = work.p;
   StreamFetch<N, kTeams, W> fetch(work, m, team);
   if (!p.settled) tile::wait_for_previous();
-  const auto rows_of = [&](int e) { return p.row_count[e]; };
-  const UnitList<N, decltype(rows_of)> list(rows_of, p.experts, p.row_blocks);
+  const UnitList<N> list(p);
   const int blocks = static_cast<int>(gridDim.x), over = list.all % (kTeams * blocks);
   const int alone = over <= kSharedRounds * blocks && may_share(p) ? list.all - over : list.all;
   int index = static_cast<int>(blockIdx.x) + team * blocks;

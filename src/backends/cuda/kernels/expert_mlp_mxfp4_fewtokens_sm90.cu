@@ -16,8 +16,7 @@
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/meeting.cuh"
-#include "base/arena.h"
-#include "ops/expert_mlp.h"
+#include "dispatch/expert_mlp_in_turn.h"
 
 namespace sluice::cuda {
 namespace {
@@ -179,20 +178,6 @@ __global__ void __launch_bounds__(kThreads, 1) expert_mlp(const __grid_constant_
   }
 }
 
-// What stands between the products, and behind them.
-struct Between {
-  Tensor h, g;
-  size_t bytes = 0;
-
-  Between(const ExpertMlp::Problem& p, std::byte* base, Backend where) {
-    const int64_t rows = ExpertMlp::rows(p);
-    const size_t h_bytes = Arena::footprint(static_cast<size_t>(bytes_of(p.x, rows * p.intermediate)));
-    h = make_tensor(base, p.x, {rows, p.intermediate}, where);
-    g = make_tensor(base ? base + h_bytes : nullptr, DType::kF32, {rows, p.hidden}, where);
-    bytes = h_bytes + Arena::footprint(static_cast<size_t>(bytes_of(DType::kF32, rows * p.hidden)));
-  }
-};
-
 Refusal supports(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_expert_blocks(r, ExpertMlp::up(p), d);
@@ -212,7 +197,7 @@ double cost_us(const ExpertMlp::Problem& p, const DeviceInfo& d) {
 }
 
 size_t workspace_bytes(const ExpertMlp::Problem& p, const DeviceInfo& d) {
-  return Between(p, nullptr, d.backend).bytes;
+  return ExpertMlpBetween::at(nullptr, p, d.backend).bytes;
 }
 
 Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream);
@@ -237,7 +222,7 @@ Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace 
   constexpr size_t kBytes = 128 + sizeof(Memory);
   static_assert(kBytes <= kSharedMost);
   const std::string_view name = expert_mlp_mxfp4_fewtokens_sm90.name;
-  const Between between(p, w.data, stream.where);
+  const ExpertMlpBetween between = ExpertMlpBetween::at(w.data, p, stream.where);
   int sms = 0;
   SLUICE_TRY(check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, queue_of(stream).device),
                    "counting SMs"));
