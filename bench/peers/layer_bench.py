@@ -182,6 +182,13 @@ def read_draws(folder, model, spread, tokens):
     return torch.from_numpy(ids[:, :tokens].copy()).cuda() if ids.shape[1] >= tokens else None
 
 
+def ids_of_all(model, ids):
+    """Ids among all experts, where -1 stands for one that is not here. Which of those makes no difference."""
+    if model.routed == model.experts:
+        return ids
+    return torch.where(ids < 0, model.experts + torch.arange(ids.shape[1], device="cuda", dtype=torch.int32), ids)
+
+
 def options_of(description, models):
     """The arguments that every such program takes; the caller adds its own and parses."""
     words = lambda text: [int(w) for w in text.split(",")]
