@@ -55,8 +55,7 @@ struct genericMoeGemmKernelLauncher;
 template <class T, class Weight, class Output, class Arch, cutlass::WeightOnlyQuantOp kOp, class Epilogue,
           class Tile, class WarpTile, int kStages>
 struct SluiceLaunchAmpere {
-  template <class Input>
-  static void call(const Input& in, int cores) {
+  static void call(cutlass_kernels::GroupedGemmInput<T, Weight, Output, Output> in, int cores) {
     using namespace tensorrt_llm::cutlass_extensions;
     if constexpr (std::is_same_v<Arch, cutlass::arch::Sm80> && kOp == cutlass::WeightOnlyQuantOp::UNDEFINED &&
                   sluice_ampere_tile_is_built<Tile, kStages>()) {

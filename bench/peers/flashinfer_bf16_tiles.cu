@@ -1,4 +1,4 @@
-// One part of FlashInfer's bf16 GEMMs, compiled with -DPART=0 to 6: Hopper's tiles of SLUICE_FLASHINFER_TILES_<PART>; of part 0
+// One part of FlashInfer's bf16 GEMMs, compiled with -DPART=0 to 8: Hopper's tiles of SLUICE_FLASHINFER_TILES_<PART>; of part 0
 // Ampere's, with silu(gate) * up.
 #include "flashinfer_bf16_tiles.h"
 

@@ -34,13 +34,25 @@
   T(false, NONE, 256, 128, 1, 2)     \
   T(false, NONE, 256, 128, 2, 1)     \
   T(true, NONE, 128, 128, 2, 1)
+#define SLUICE_FLASHINFER_TILES_7(T) \
+  T(true, FINALIZE, 256, 128, 1, 1)  \
+  T(true, FINALIZE, 256, 128, 2, 1)  \
+  T(true, FINALIZE, 128, 256, 1, 1)  \
+  T(true, FINALIZE, 128, 16, 2, 1)
+#define SLUICE_FLASHINFER_TILES_8(T) \
+  T(true, FINALIZE, 128, 32, 2, 1)   \
+  T(true, NONE, 128, 32, 2, 1)       \
+  T(true, NONE, 128, 64, 2, 1)       \
+  T(false, FINALIZE, 128, 256, 1, 2)
 #define SLUICE_FLASHINFER_TILES(T) \
   SLUICE_FLASHINFER_TILES_1(T)     \
   SLUICE_FLASHINFER_TILES_2(T)     \
   SLUICE_FLASHINFER_TILES_3(T)     \
   SLUICE_FLASHINFER_TILES_4(T)     \
   SLUICE_FLASHINFER_TILES_5(T)     \
-  SLUICE_FLASHINFER_TILES_6(T)
+  SLUICE_FLASHINFER_TILES_6(T)     \
+  SLUICE_FLASHINFER_TILES_7(T)     \
+  SLUICE_FLASHINFER_TILES_8(T)
 
 // Ampere's, which the tuner tries on Hopper too, of 128 columns and 64 k. T(rows, stages).
 #define SLUICE_FLASHINFER_AMPERE_TILES(T) \
