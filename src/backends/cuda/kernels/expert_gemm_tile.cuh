@@ -169,6 +169,7 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const E
     for (int k = 0; k < p.k_blocks; k += C::kSteps) {
       const int steps = min(C::kSteps, p.k_blocks - k);
       ring.wait_empty();
+      tile::fence_for_async();  // where these weights go, ends of tiles have written
       if (part == 0 && k == 0) {
         if (threadIdx.x % 32 == 0)
           tile::store_shared(ring.told(count), make_uint4(t.expert, t.first_block, t.row, t.rows));
@@ -349,16 +350,11 @@ template <int N, class C, bool kGated>
 __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const ExpertTile& t,
                                               ExpertRing<C>& ring) {
   const int all_warps = uniform(static_cast<int>(threadIdx.x / 32)), warp = all_warps % 4;
-  const int first_block = t.first_block + (all_warps / 4 - 1) * C::kBlocks;
+  const int group = all_warps / 4 - 1, first_block = t.first_block + group * C::kBlocks;
   const uint8_t* tops = p.w_scale + t.expert * p.scale_bytes + p.top_begin;  // of codes
-  // Read here, so that nobody waits for it behind the sums.
+  // Asked for here, so that nobody waits for it behind the sums.
   RowsFinish<kGated> finish[C::kBlocks];
-#pragma unroll
-  for (int b = 0; b < C::kBlocks; ++b) {
-    const int block = first_block + b;
-    finish[b] = RowsFinish<kGated>(
-        p, t.expert, block, warp, C::kMxfp4 && block < p.row_blocks ? tops + block * kFragmentRows : nullptr);
-  }
+  ask_for_rows(finish, p, t.expert, first_block, warp, C::kMxfp4 ? tops : nullptr);
   float d[C::kBlocks][N / 2];
 #pragma unroll
   for (int b = 0; b < C::kBlocks; ++b)
@@ -368,8 +364,21 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
   tile::wait_groups<0>();
 #pragma unroll
   for (int b = 0; b < C::kBlocks; ++b) tile::hold(d[b]);
+#pragma unroll
+  for (int b = 0; b < C::kBlocks; ++b) finish[b].template convert<C::kMxfp4>(p);
+  const tile::ActivationValues act = activation_of(p, t.expert);
+  if (!finishes_straight<kGated>(p, act)) {
+    tile::arrive_by_warp(ring.empty(last));
+    finish_tile<N, C::kBlocks, kGated>(d, p, act, t, first_block, finish);
+    return;
+  }
+  // By way of the weights that this warpgroup has had in the last stage, and that nobody else reads.
+  static_assert(C::kBlocks * C::kSteps * C::kBlockBytes >= StraightFinish<kGated>::kStagingBytes);
+  const uint32_t staging = ring.base + last * static_cast<uint32_t>(C::kStageBytes) + C::kWeights +
+                           group * C::kBlocks * C::kSteps * C::kBlockBytes;
+  finish_tile_straight<N, C::kBlocks, kGated>(d, p, act, t, first_block, finish,
+                                              StraightFinish<kGated>(staging, group));
   tile::arrive_by_warp(ring.empty(last));
-  finish_tile<N, C::kBlocks, kGated>(d, p, t, first_block, finish);
 }
 
 // multiply_tile of the fewest columns that the tile's rows fit in.
