@@ -7,8 +7,8 @@ struct Row {
   double columns, ns;
 };
 // From gpt-oss-20b, gpt-oss-120b and DeepSeek V4 Flash at 1 to 4096 tokens.
-constexpr Row kMeasured[] = {{8, 18.8},  {20, 20.4}, {28, 21.8},  {36, 25.2}, {52, 26.9},
-                             {68, 30.2}, {84, 35.6}, {100, 39.7}, {132, 48.0}};
+constexpr Row kMeasured[] = {{8, 18.8},  {20, 20.4}, {28, 21.8},  {36, 25.2}, {52, 26.0},
+                             {68, 29.2}, {84, 34.3}, {100, 38.4}, {132, 47.3}};
 
 }  // namespace
 

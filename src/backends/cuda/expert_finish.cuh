@@ -1,8 +1,8 @@
-// From the sums of a warpgroup of an expert GEMM to rows of y, without shared memory.
+// From the sums of a warpgroup of an expert GEMM to rows of y.
 //
 // A thread holds sums of two weight rows, 8 apart (tile/wgmma.cuh). Gated, these are gate and up of one feature, so bias and
-// activation happen where the sums are. As bf16 a square of 8 features x 8 columns is then transposed within the warp, which
-// leaves each thread two neighbouring features of a row of y.
+// activation happen where the sums are. As bf16 they are then transposed in squares of 8 features x 8 columns: in the common
+// case on their way to shared memory, from where the warpgroup writes pieces of rows of y, else within the warp.
 #pragma once
 #include "backends/cuda/expert_gemm.cuh"
 #include "backends/cuda/tile/activation.cuh"
@@ -98,8 +98,8 @@ struct RowsFinish {
   static constexpr int kGroups = kColumns / 8, kSums = kColumns / 2, kOuts = 4;
 
   int feature;  // of the row; where not gated the other row has the eighth behind it
-  // Asked for before the sums and left as it came until they are there: nobody waits for it. `tops` is 0 where there is none,
-  // bits of a bias are bf16 or f32.
+  // Asked for before the sums and left as it came until they are there, so that nobody need wait for it. `top` is 0 where
+  // there is none; bits of a bias are bf16 or f32.
   uint32_t top[2], bias_bits[2];
   float factor[2], bias[2];
 
@@ -222,7 +222,7 @@ __device__ __forceinline__ void ask_for_rows(RowsFinish<kGated> (&rows)[kBlocks]
           tops ? __ldg(tops + min(first_block + b, p.row_blocks - 1) * kFragmentRows + row + 8 * i) : 0;
 }
 
-// The common case without a loop or a branch: no input weights, y in bf16 with aligned rows, and the activations below.
+// The common case in straight code: no input weights, y in bf16 with aligned rows, and the activations below.
 // Loops over registers become switches, and their branches took longer than the sums'.
 template <bool kGated>
 __device__ __forceinline__ bool finishes_straight(const ExpertParameters& p,
@@ -260,7 +260,7 @@ struct StraightFinish {
     // Lanes 8 m to 8 m + 7 say where the rows of square m go.
     to = staging + (kGated ? place(lane, warp) : place(lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2));
   }
-  // Pieces of 16 bytes stand so that eight rows of one piece, or two or one row's, touch all banks.
+  // Pieces of 16 bytes stand so that eight rows' of one number touch all banks, as do those of two rows or of one.
   static __device__ __forceinline__ uint32_t place(int row, int piece) {
     const int turned = kGated ? piece ^ (row / 2 % 4) : piece ^ (row % 8);
     return static_cast<uint32_t>(row * kRowBytes + turned * 16);
@@ -275,8 +275,8 @@ struct StraightFinish {
                                         const RowsFinish<kGated>& at, int chunk) const {
     const int feature = block * kFeatures + piece * 8, rows = feature < p.features ? t.rows - row : 0;
     auto* y = static_cast<__nv_bfloat16*>(p.y) + (t.row + row) * p.y_stride + feature;
-    uint4 mine =
-        {};  // of the chunk in front: written once the next one is on its way, so nobody waits for it
+    // Of the chunk in front: written once the next one is on its way, so nobody waits for it.
+    uint4 mine = {};
 #pragma unroll
     for (int c = 0; c * kColumns < N; ++c, ++chunk) {
       // Also keeps each chunk's instructions together. Else all exponentials come first and all reciprocals last, and

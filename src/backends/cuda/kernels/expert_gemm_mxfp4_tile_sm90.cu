@@ -20,7 +20,7 @@ struct TileClass {
   int row_blocks, columns_least, columns_most;
 };
 constexpr TileClass kClasses[] = {{28, 6, 8, 32},  {46, 6, 32, 64},   {56, 6, 48, 80},
-                                  {72, 6, 64, 80}, {104, 3, 64, 112}, {1e30, 3, 112, 160}};
+                                  {68, 6, 64, 80}, {104, 3, 64, 112}, {1e30, 3, 112, 160}};
 constexpr double kGatheredRows = 46;
 
 const TileClass& class_of(const ExpertGemm::Problem& p) {
@@ -99,12 +99,12 @@ Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspac
     case 160:
       return launch_tiles<Tiles<kRows, 3, 1, 160, 16, 112, 2>>(name, p, ordered, stream);
     case 112:
-      return launch_tiles<Tiles<kRows, 3, 1, 112, 16, 64, 2>>(name, p, ordered, stream);
+      return launch_tiles<Tiles<kRows, 3, 1, 112, 16, 64, 3>>(name, p, ordered, stream);
     case 80:
       // A width less spares registers.
       if (class_of(p).columns_least == 64)
-        return launch_tiles<Tiles<kRows, 3, 2, 80, 16, 64, 2>>(name, p, ordered, stream);
-      return launch_tiles<Tiles<kRows, 3, 2, 80, 16, 48, 2>>(name, p, ordered, stream);
+        return launch_tiles<Tiles<kRows, 3, 2, 80, 16, 64, 3>>(name, p, ordered, stream);
+      return launch_tiles<Tiles<kRows, 3, 2, 80, 16, 48, 3>>(name, p, ordered, stream);
     default:
       return launch_few<kRows>(p, ordered, stream);
   }

@@ -1,10 +1,10 @@
 // The kernel of the expert GEMMs in tiles: some weight rows x up to kMost rows of x, one tile after the other.
 //
 // One to three warpgroups multiply, each one or two row blocks of 64: x stands swizzled in shared memory, and wgmma takes
-// bf16 weights from there too, codes from registers, where they are dequantised. Each goes at its own pace, so that one finishes
-// a tile while others multiply, as far ahead as the ring of stages lets it. Of one more warpgroup one warp fetches weights
-// in bulk and three rows of x, 16 bytes a thread from wherever their tokens are; where rows of x lie in the order of y's,
-// at multiples of 16 bytes, one warp has the copy engine fetch them, a tile's at once, and three fetch weights.
+// bf16 weights from there too, codes from registers, where they are dequantised. Each goes at its own pace, as far ahead as
+// the ring of stages lets it. Of one more warpgroup one warp fetches weights in bulk and three rows of x, 16 bytes a thread
+// from wherever their tokens are; where rows of x lie in the order of y's, at multiples of 16 bytes, one warp has the copy
+// engine fetch them, a tile's at once, and three fetch weights.
 #pragma once
 #include <algorithm>
 #include <type_traits>
@@ -352,7 +352,7 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
   const int all_warps = uniform(static_cast<int>(threadIdx.x / 32)), warp = all_warps % 4;
   const int group = all_warps / 4 - 1, first_block = t.first_block + group * C::kBlocks;
   const uint8_t* tops = p.w_scale + t.expert * p.scale_bytes + p.top_begin;  // of codes
-  // Asked for here, so that nobody waits for it behind the sums.
+  // Here, so that nobody waits for it behind the sums.
   RowsFinish<kGated> finish[C::kBlocks];
   ask_for_rows(finish, p, t.expert, first_block, warp, C::kMxfp4 ? tops : nullptr);
   float d[C::kBlocks][N / 2];
