@@ -7,8 +7,8 @@ struct Row {
   double columns, ns;
 };
 // From gpt-oss-20b, gpt-oss-120b and DeepSeek V4 Flash at 1 to 4096 tokens.
-constexpr Row kMeasured[] = {{8, 18.8},  {20, 20.4}, {28, 21.8},  {36, 25.2}, {52, 26.9},
-                             {68, 30.2}, {84, 35.6}, {100, 39.7}, {132, 48.0}};
+constexpr Row kMeasured[] = {{8, 16.2},  {12, 16.7}, {16, 17.4}, {20, 18.3}, {28, 19.7},  {36, 22.0},
+                             {44, 24.6}, {52, 26.9}, {68, 30.2}, {84, 35.6}, {100, 39.7}, {132, 48.0}};
 
 }  // namespace
 
