@@ -6,9 +6,9 @@ namespace {
 struct Row {
   double columns, ns;
 };
-// From gpt-oss-120b at 256 to 4096 tokens, 28 in proportion.
-constexpr Row kMeasured[] = {{8, 17.2},  {20, 18.6}, {28, 20.3},  {36, 23.6}, {52, 26.0},
-                             {68, 29.2}, {84, 34.3}, {100, 38.4}, {132, 47.3}};
+// From gpt-oss-20b, gpt-oss-120b and DeepSeek V4 Flash at 1 to 4096 tokens.
+constexpr Row kMeasured[] = {{8, 16.2},  {12, 16.7}, {16, 17.4}, {20, 18.3}, {28, 19.7},  {36, 22.0},
+                             {44, 24.6}, {52, 26.4}, {68, 29.2}, {84, 34.3}, {100, 38.4}, {132, 47.3}};
 
 }  // namespace
 

@@ -98,21 +98,7 @@ struct RowsFinish {
   static constexpr int kGroups = kColumns / 8, kSums = kColumns / 2, kOuts = 4;
 
   int feature;  // of the row; where not gated the other row has the eighth behind it
-  // Asked for before the sums and left as it came until they are there, so that nobody need wait for it. `top` is 0 where
-  // there is none; bits of a bias are bf16 or f32.
-  uint32_t top[2], bias_bits[2];
   float factor[2], bias[2];
-
-  // Behind the sums. kScaled: rows have factors.
-  template <bool kScaled>
-  __device__ __forceinline__ void convert(const ExpertParameters& p) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      asm volatile("" : "+r"(top[i]), "+r"(bias_bits[i]));  // or it is converted before the sums
-      factor[i] = kScaled ? tile::row_factor(top[i]) : 1.f;
-      bias[i] = __uint_as_float(p.bias_f32 ? bias_bits[i] : bias_bits[i] << 16);
-    }
-  }
 
   // sums: of columns `column` on; the tile's first `t.rows` columns are real. Whole warps call it.
   __device__ __forceinline__ void write(const ExpertParameters& p, const tile::ActivationValues& act,
@@ -181,45 +167,100 @@ struct RowsFinish {
   }
 };
 
-// Asks for what belongs to the rows of row blocks first_block to first_block + kBlocks - 1 of an expert's. warp: 0..3 of the
-// warpgroup; tops: of all the expert's rows, or null. Of blocks that are not there the last one's is read, as of features of
-// the padding the last one's. All of one kind together: a load that may not happen is waited for by what stands in its
-// place, and with it all loads in front.
+// Which of an expert's biases, all experts' in a row, belongs to a feature; of one of the padding the last one's.
+template <bool kGated>
+__device__ __forceinline__ int64_t bias_index(const ExpertParameters& p, int expert, int feature, bool up) {
+  const int real = min(feature, p.features - 1);
+  return static_cast<int64_t>(expert) * (kGated ? 2 * p.features : p.features) +
+         (kGated ? gated_row(p.gate_order, p.features, real, up) : real);
+}
+
+// Factors and biases of the rows of kBlocks row blocks, which come to shared memory while a warpgroup sums up. In registers
+// they do not: ptxas moves some of them to others in front of the sums, and waits for memory there, 1500 to 3000 clocks of a
+// tile. The four lanes that share two rows fetch 4 bytes each of what both need. Of a block that is not there the last
+// one's are read.
 template <int kBlocks, bool kGated>
-__device__ __forceinline__ void ask_for_rows(RowsFinish<kGated> (&rows)[kBlocks], const ExpertParameters& p,
-                                             int expert, int first_block, int warp, const uint8_t* tops) {
+struct RowsAhead {
+  static constexpr int kBlockBytes = 4 * 8 * 16, kBytes = kBlocks * kBlockBytes;  // of a warpgroup
+
+  uint32_t to;  // of this warpgroup
+
+  // shared: kBytes of this warpgroup's own, aligned to 16.
+  __device__ __forceinline__ explicit RowsAhead(uint32_t shared) : to(shared) {}
+  // tops: of the expert's rows.
+  __device__ __forceinline__ void ask(const ExpertParameters& p, int expert, int first_block,
+                                      const uint8_t* tops) const {
+    const int row = row_of_lane();
+    const int word = static_cast<int>(threadIdx.x % 4), below = word % 2;
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      const int block = min(first_block + b, p.row_blocks - 1);
+      const uint8_t* from = tops + block * kFragmentRows + row + 8 * below;
+      int bytes = 4;
+      if (word >= 2) {
+        const int64_t at = bias_index<kGated>(p, expert, feature_of(block, row, below), below);
+        from = static_cast<const uint8_t*>(p.bias) + at * (p.bias_f32 ? 4 : 2);
+        bytes = !p.bias ? 0 : p.bias_f32 ? 4 : 2 + static_cast<int>(reinterpret_cast<uintptr_t>(from) % 4);
+      }
+      tile::copy_4(words() + b * kBlockBytes + word * 4,
+                   reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(from) & ~uintptr_t{3}), bytes);
+    }
+    tile::end_copies();
+  }
+  // Behind the sums.
+  __device__ __forceinline__ void get(RowsFinish<kGated> (&rows)[kBlocks], const ExpertParameters& p,
+                                      int expert, int first_block) const {
+    const int row = row_of_lane();
+    tile::wait_copies<0>();
+    __syncwarp();
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      const uint4 v = tile::load_shared(words() + b * kBlockBytes);
+      const uint32_t tops[2] = {v.x, v.y}, biases[2] = {v.z, v.w};
+      rows[b].feature = static_cast<int>(fragment_feature(kGated, {first_block + b, row}).feature);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        // Which half of its word a bias of two bytes is.
+        const auto at =
+            static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p.bias) / 2) +
+            static_cast<uint32_t>(bias_index<kGated>(p, expert, feature_of(first_block + b, row, i), i == 1));
+        const uint32_t half = at % 2 ? biases[i] & 0xffff0000u : biases[i] << 16;
+        rows[b].factor[i] = tile::row_factor(tops[i] >> (row % 4 * 8) & 0xff);
+        rows[b].bias[i] = __uint_as_float(p.bias_f32 ? biases[i] : half);
+      }
+    }
+  }
+
+ private:
+  // Of a block, the upper one of the lane's two, which are 8 apart.
+  static __device__ __forceinline__ int row_of_lane() {
+    return static_cast<int>(threadIdx.x % 128) / 32 * 16 + static_cast<int>(threadIdx.x % 32) / 4;
+  }
+  // Four words of theirs: two with a factor, two with a bias.
+  __device__ __forceinline__ uint32_t words() const { return to + threadIdx.x % 128 / 4 * 16; }
+  static __device__ __forceinline__ int feature_of(int block, int row, int below) {
+    const int feature = static_cast<int>(fragment_feature(kGated, {block, row}).feature);
+    return kGated ? feature : feature + 8 * below;
+  }
+};
+
+// The same where rows have no factors, and shared memory no room: biases alone, read behind the sums.
+template <int kBlocks, bool kGated>
+__device__ __forceinline__ void read_rows(RowsFinish<kGated> (&rows)[kBlocks], const ExpertParameters& p,
+                                          int expert, int first_block, int warp) {
   const int row = warp * 16 + static_cast<int>(threadIdx.x % 32) / 4;
-  const int64_t first = static_cast<int64_t>(expert) * (kGated ? 2 * p.features : p.features);
-  int64_t at[kBlocks][2];
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
     const int feature = static_cast<int>(fragment_feature(kGated, {first_block + b, row}).feature);
     rows[b].feature = feature;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int real = min(kGated ? feature : feature + 8 * i, p.features - 1);
-      at[b][i] = first + (kGated ? gated_row(p.gate_order, p.features, real, i == 1) : real);
+      rows[b].factor[i] = 1.f;
+      rows[b].bias[i] =
+          p.bias ? load_bias(p, bias_index<kGated>(p, expert, kGated ? feature : feature + 8 * i, i == 1))
+                 : 0.f;
     }
   }
-  const auto each = [&](auto load) {
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) rows[b].bias_bits[i] = load(at[b][i]);
-  };
-  if (!p.bias) {
-    each([](int64_t) -> uint32_t { return 0; });
-  } else if (p.bias_f32) {
-    each([&](int64_t i) { return __ldg(static_cast<const uint32_t*>(p.bias) + i); });
-  } else {
-    each([&](int64_t i) -> uint32_t { return __ldg(static_cast<const uint16_t*>(p.bias) + i); });
-  }
-#pragma unroll
-  for (int b = 0; b < kBlocks; ++b)
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      rows[b].top[i] =
-          tops ? __ldg(tops + min(first_block + b, p.row_blocks - 1) * kFragmentRows + row + 8 * i) : 0;
 }
 
 // The common case in straight code: no input weights, y in bf16 with aligned rows, and the activations below.

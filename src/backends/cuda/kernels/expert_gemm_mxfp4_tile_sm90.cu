@@ -1,4 +1,4 @@
-// Expert GEMM for many rows an expert, mxfp4 weights: tiles of 192 or 384 weight rows x 32 to 160 rows of x
+// Expert GEMM for many rows an expert, mxfp4 weights: tiles of 192 or 384 weight rows x 16 to 160 rows of x
 // (expert_gemm_tile.cuh), a persistent grid. From kGatheredRows rows an expert on, rows of x that are gathered from tokens
 // are copied to the workspace first, in their order: the copy engine then fetches them at a tenth of the instructions.
 //
@@ -14,19 +14,24 @@
 namespace sluice::cuda {
 namespace {
 
-// The tiles for up to so many rows an expert.
+// The tiles for up to so many rows an expert. Few columns leave room for stages of more k blocks, whose beginnings cost as
+// much as one of them; widths 8 apart spare what the tensor cores do for nobody.
 struct TileClass {
   double rows_most;
   int row_blocks, columns_least, columns_most;
+  int k_blocks = 1;  // the width has a multiple of these, or the next class does as well
 };
-constexpr TileClass kClasses[] = {{28, 6, 8, 32},  {46, 6, 32, 64},   {56, 6, 48, 80},
-                                  {68, 6, 64, 80}, {104, 3, 64, 112}, {1e30, 3, 112, 160}};
+constexpr TileClass kClasses[] = {{9.5, 6, 8, 16, 5}, {14, 6, 8, 24},     {20, 6, 16, 32}, {28, 6, 24, 40},
+                                  {41, 6, 32, 48},    {46, 6, 40, 56},    {56, 6, 48, 80}, {68, 6, 64, 80},
+                                  {104, 3, 64, 112},  {1e30, 3, 112, 160}};
 constexpr double kGatheredRows = 46;
+
+int64_t ceil_blocks(int64_t width) { return (width + kFragmentWidth - 1) / kFragmentWidth; }
 
 const TileClass& class_of(const ExpertGemm::Problem& p) {
   const double rows = expert_load(p).rows_each;
   const TileClass* found = kClasses;
-  while (rows > found->rows_most) ++found;
+  while (rows > found->rows_most || ceil_blocks(p.width) % found->k_blocks > 0) ++found;
   return *found;
 }
 
@@ -79,9 +84,20 @@ using Tiles = ExpertTiles<Mxfp4Blocks, kRows, kGroups, kBlocks, kMost, kFiner, k
 template <RowsOfX kRows>
 Status launch_few(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream) {
   const std::string_view name = expert_gemm_mxfp4_tile_sm90.name;
-  if (class_of(p).columns_most == 32)
-    return launch_tiles<Tiles<kRows, 3, 2, 32, 8, 8, 3>>(name, p, a, stream);
-  return launch_tiles<Tiles<kRows, 3, 2, 64, 16, 32, 2>>(name, p, a, stream);
+  switch (class_of(p).columns_most) {
+    case 16:
+      return launch_tiles<Tiles<kRows, 3, 2, 16, 8, 8, 5>>(name, p, a, stream);
+    case 24:
+      return launch_tiles<Tiles<kRows, 3, 2, 24, 8, 8, 4>>(name, p, a, stream);
+    case 32:
+      return launch_tiles<Tiles<kRows, 3, 2, 32, 8, 16, 3>>(name, p, a, stream);
+    case 40:
+      return launch_tiles<Tiles<kRows, 3, 2, 40, 8, 24, 3>>(name, p, a, stream);
+    case 48:
+      return launch_tiles<Tiles<kRows, 3, 2, 48, 8, 32, 3>>(name, p, a, stream);
+    default:
+      return launch_tiles<Tiles<kRows, 3, 2, 56, 8, 40, 2>>(name, p, a, stream);
+  }
 }
 
 Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace w, Stream stream) {

@@ -70,6 +70,8 @@ struct ExpertTiles {
   static constexpr int kWeights = kSteps * kXBytes;                // where they begin
   static constexpr int kScales = kWeights + kRowBlocks * kSteps * kBlockBytes;
   static constexpr int kStageBytes = (kScales + kRowBlocks * kSteps * kScaleBytes + 1023) / 1024 * 1024;
+  // Factors and biases of a tile's rows (RowsAhead), of all warpgroups.
+  static constexpr int kRowsBytes = kMxfp4 ? kRowBlocks * 512 : 0;
   // wgmma reads tiles whose rows stand in the order of swizzle.cuh, so they begin at multiples of 1024.
   static_assert(kXBytes % 1024 == 0 && (kMxfp4 || kBlockBytes % 1024 == 0));
   // Heights of boxes: a tile fetches as many rows as its wgmma multiplies.
@@ -93,16 +95,17 @@ constexpr int kTilesAhead = 16;
 
 // Offsets in shared memory; the stages come first, aligned to 1024.
 struct ExpertShared {
-  int stages = 0, tiles = 0, full = 0, empty = 0, scratch = 0, before = 0, bytes = 0;
+  int stages = 0, rows = 0, tiles = 0, full = 0, empty = 0, scratch = 0, before = 0, bytes = 0;
 };
 template <class C>
 ExpertShared expert_shared(int experts) {
   constexpr int kStagesMost = 8;
   constexpr int kMost = (228 << 10) / C::kResident - 1024;  // a KB of each block is the system's
-  const int rest = kTilesAhead * 16 + 2 * kStagesMost * 8 + 64 + (experts + 1) * 4;
+  const int rest = C::kRowsBytes + kTilesAhead * 16 + 2 * kStagesMost * 8 + 64 + (experts + 1) * 4;
   ExpertShared s;
   s.stages = std::min(kStagesMost, (kMost - 1024 - rest) / C::kStageBytes);
-  s.tiles = s.stages * C::kStageBytes;
+  s.rows = s.stages * C::kStageBytes;
+  s.tiles = s.rows + C::kRowsBytes;
   s.full = s.tiles + kTilesAhead * 16;
   s.empty = s.full + kStagesMost * 8;
   s.scratch = s.empty + kStagesMost * 8;
@@ -352,9 +355,11 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
   const int all_warps = uniform(static_cast<int>(threadIdx.x / 32)), warp = all_warps % 4;
   const int group = all_warps / 4 - 1, first_block = t.first_block + group * C::kBlocks;
   const uint8_t* tops = p.w_scale + t.expert * p.scale_bytes + p.top_begin;  // of codes
-  // Here, so that nobody waits for it behind the sums.
-  RowsFinish<kGated> finish[C::kBlocks];
-  ask_for_rows(finish, p, t.expert, first_block, warp, C::kMxfp4 ? tops : nullptr);
+  // Asked for here, so that nobody waits for it behind the sums.
+  using Ahead = RowsAhead<C::kBlocks, kGated>;
+  static_assert(!C::kMxfp4 || C::kGroups * Ahead::kBytes == C::kRowsBytes);
+  const Ahead ahead(ring.base + ring.at.rows + group * Ahead::kBytes);
+  if constexpr (C::kMxfp4) ahead.ask(p, t.expert, first_block, tops);
   float d[C::kBlocks][N / 2];
 #pragma unroll
   for (int b = 0; b < C::kBlocks; ++b)
@@ -364,8 +369,12 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
   tile::wait_groups<0>();
 #pragma unroll
   for (int b = 0; b < C::kBlocks; ++b) tile::hold(d[b]);
-#pragma unroll
-  for (int b = 0; b < C::kBlocks; ++b) finish[b].template convert<C::kMxfp4>(p);
+  RowsFinish<kGated> finish[C::kBlocks];
+  if constexpr (C::kMxfp4) {
+    ahead.get(finish, p, t.expert, first_block);
+  } else {
+    read_rows(finish, p, t.expert, first_block, warp);
+  }
   const tile::ActivationValues act = activation_of(p, t.expert);
   if (!finishes_straight<kGated>(p, act)) {
     tile::arrive_by_warp(ring.empty(last));

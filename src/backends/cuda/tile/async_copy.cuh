@@ -1,4 +1,4 @@
-// Copies of 16 bytes from global to shared memory that pass no register: each thread issues its own, in groups.
+// Copies of 16 bytes, or of 4, from global to shared memory that pass no register: each thread issues its own, in groups.
 #pragma once
 #include <cstdint>
 
@@ -12,6 +12,11 @@ __device__ __forceinline__ void copy_16(uint32_t to_shared, const void* from, bo
 }
 __device__ __forceinline__ void copy_16(uint32_t to_shared, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to_shared), "l"(from) : "memory");
+}
+// Copies 4 bytes, or the first `bytes` of them and zeros; both addresses are aligned to 4.
+__device__ __forceinline__ void copy_4(uint32_t to_shared, const void* from, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to_shared), "l"(from), "r"(bytes)
+               : "memory");
 }
 // Ends a group: the copies of this thread since the last one. A group may be empty.
 __device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
