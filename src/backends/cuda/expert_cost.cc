@@ -6,9 +6,9 @@ namespace {
 struct Row {
   double columns, ns;
 };
-// From gpt-oss-20b, gpt-oss-120b and DeepSeek V4 Flash at 1 to 4096 tokens.
-constexpr Row kMeasured[] = {{8, 18.8},  {20, 20.4},  {28, 21.8}, {36, 25.2},
-                             {68, 34.2}, {100, 41.0}, {132, 49.5}};
+// From gpt-oss-20b, gpt-oss-120b and DeepSeek V4 Flash at 64 to 4096 tokens.
+constexpr Row kMeasured[] = {{8, 18.3},  {12, 18.6}, {20, 20.0},  {28, 21.2}, {36, 24.2},
+                             {52, 26.4}, {68, 32.7}, {100, 40.6}, {132, 48.5}};
 
 }  // namespace
 
