@@ -97,6 +97,7 @@ std::string decision_json(AnyProblem& problem, const DeviceInfo& device, const D
     if (one["accepted"]) {
       one["cost_us"] = v.cost_us;
       one["workspace_bytes"] = v.workspace_bytes;
+      if (!v.launches.empty()) one["launches"] = v.launches;
     } else {
       one["reasons"] = v.refusal.reasons();
     }

@@ -102,7 +102,7 @@ class ErasedProblem final : public AnyProblem {
   int64_t tokens() const override { return Op::tokens_of(problem_); }
 
   Decision decide(const DeviceInfo& device, const Catalog& catalog, const Policy& policy) const override {
-    return sluice::decide<Op>(problem_, device, catalog.table<Op>(), policy);
+    return decide_in_words<Op>(problem_, device, catalog.table<Op>(), policy);
   }
   Result<std::unique_ptr<AnyPlan>> plan(const Device& device, const Policy& policy) const override {
     Result<Plan<Op>> made = make_plan<Op>(device, problem_, policy);

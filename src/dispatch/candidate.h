@@ -55,6 +55,8 @@ struct Candidate {
   bool planned = false;          // a card without a kernel: explain shows it and says so, nothing runs it
   // Kernels of other operations, one after the other: whoever runs those gains nothing here.
   bool in_turn = false;
+  // For explain, in a line: what it launches, where the name does not say it.
+  std::string (*launches)(const typename Op::Problem&, const DeviceInfo&) = nullptr;
 };
 
 }  // namespace sluice

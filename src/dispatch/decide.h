@@ -18,7 +18,8 @@ struct Verdict {
   Refusal refusal;
   double cost_us = 0;
   size_t workspace_bytes = 0;
-  bool planned = false;  // Candidate::planned
+  bool planned = false;       // Candidate::planned
+  std::string launches = {};  // Candidate::launches, as decide_in_words() fills it in
 };
 
 struct Decision {
@@ -57,6 +58,17 @@ Decision decide(const typename Op::Problem& problem, const DeviceInfo& device,
     }
     out.verdicts.push_back(std::move(v));
   }
+  return out;
+}
+
+// The same with words on what each candidate launches.
+template <class Op>
+Decision decide_in_words(const typename Op::Problem& problem, const DeviceInfo& device,
+                         std::span<const Candidate<Op>* const> table, const Policy& policy = {}) {
+  Decision out = decide<Op>(problem, device, table, policy);
+  for (size_t i = 0; i < table.size(); ++i)
+    if (table[i]->launches && out.contract.accepted() && out.verdicts[i].refusal.accepted())
+      out.verdicts[i].launches = table[i]->launches(problem, device);
   return out;
 }
 

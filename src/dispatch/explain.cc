@@ -40,6 +40,7 @@ std::string explain_text(std::string_view op, const std::string& problem, const 
                     static_cast<int>(i) == decision.chosen ? "->" : "  ", v.cost_us,
                     std::string(v.candidate).c_str(), v.workspace_bytes);
       out += line + note;
+      if (!v.launches.empty()) out += "                " + v.launches + "\n";
       continue;
     }
     std::snprintf(line, sizeof line, "           -    %-40s refused", std::string(v.candidate).c_str());

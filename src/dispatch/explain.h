@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-// The problem, the device, and a line for each candidate: its cost and workspace, or every reason against it.
+// The problem, the device, and for each candidate its cost, workspace and what it launches, or every reason against it.
 std::string explain_text(std::string_view op, const std::string& problem, const DeviceInfo& device,
                          const Decision& decision);
 
@@ -14,7 +14,7 @@ template <class Op>
 std::string explain(const typename Op::Problem& problem, const DeviceInfo& device, const Catalog& catalog,
                     const Policy& policy = {}) {
   return explain_text(Op::kName, fields_text(problem), device,
-                      decide<Op>(problem, device, catalog.table<Op>(), policy));
+                      decide_in_words<Op>(problem, device, catalog.table<Op>(), policy));
 }
 
 // Devices that Sluice knows without having one: data sheets and our own measurements.

@@ -348,6 +348,24 @@ struct Suite<ExpertGemm> {
                        "bf16 in tiles, one expert with all rows",
                        Fill::kSkewed});
     }
+    // rows_expected asks for launches of several kinds of tiles; whose experts these are, their own rows decide.
+    for (const int64_t slots : {0, 2})
+      for (const int64_t rows : {40, 80, 150, 200})
+        out.push_back({{.rows = rows,
+                        .rows_expected = 4'000'000,
+                        .experts = 3,
+                        .features = 72,
+                        .width = 320,
+                        .tokens = slots > 0 ? rows / slots : 0,
+                        .slots = slots,
+                        .layout = WeightLayout::kFragments,
+                        .act = Activation::kSwiGluClamped,
+                        .alpha = 1.702,
+                        .beta = 1,
+                        .limit = 7,
+                        .bias = true},
+                       "experts with fewer rows than expected, in tiles that fit them",
+                       rows == 200 ? Fill::kNormal : Fill::kSkewed});
     return out;
   }
 

@@ -216,6 +216,23 @@ TEST(CudaCards, ExpertKernelsOfBf16AreChosenByRows) {
 }
 
 // gpt-oss-120b: both expert GEMMs of 4 * tokens rows against what they took on an H200.
+TEST(CudaCards, ExpertsAreServedByTheTilesThatFitTheirRows) {
+  const auto launches = [](int64_t tokens) {
+    const ExpertGemm::Problem p{.rows = 4 * tokens, .experts = 128, .layout = WeightLayout::kFragments};
+    return card<ExpertGemm>("cuda.expert_gemm.mxfp4_tile_sm90").launches(p, h200());
+  };
+  EXPECT_EQ(launches(64), "tiles of 384 x 8 to 32");
+  EXPECT_EQ(launches(512), "tiles of 384 x 8 to 32");
+  EXPECT_EQ(
+      launches(1024),
+      "tiles of 384 x 32 to 64 for experts of 16 to 64 rows, then 192 x 112 to 160 for experts of 65 rows "
+      "or more, then 384 x 8 to 32 for experts of 1 to 15 rows");
+  EXPECT_EQ(
+      launches(4096),
+      "tiles of 192 x 112 to 160 for experts of 95 rows or more, then 256 x 64 to 112 for experts of 65 to "
+      "94 rows, then 384 x 32 to 64 for experts of 1 to 64 rows");
+}
+
 TEST(CudaCards, ExpertCostsAreNearTheMeasurements) {
   const auto both = [](std::string_view name, int64_t tokens) {
     ExpertGemm::Problem up{.rows = 4 * tokens, .experts = 128, .layout = WeightLayout::kFragments};

@@ -111,6 +111,22 @@ TEST(Explain, MarksTheChosenThePlannedAndTheRefused) {
             "                needs tokens <= 8 (a test); tokens=9\n");
 }
 
+TEST(Explain, SaysWhatACandidateLaunchesWhereItsNameDoesNot) {
+  Candidate<Gemm> two = fake("a"), narrow = fake("b");
+  two.launches = narrow.launches = [](const Gemm::Problem& p, const DeviceInfo&) {
+    return "one of " + std::to_string(p.tokens) + ", then another";
+  };
+  narrow.supports = few_tokens;
+  const Table table = {&two, &narrow};
+  const Decision d = decide_in_words<Gemm>({.tokens = 9}, fake_device(), table);
+  EXPECT_EQ(d.verdicts[0].launches, "one of 9, then another");
+  EXPECT_EQ(d.verdicts[1].launches, "");  // refused
+  EXPECT_NE(explain_text("router_gemm", "", fake_device(), d)
+                .find("36 B\n                one of 9, then another\n"),
+            std::string::npos)
+      << explain_text("router_gemm", "", fake_device(), d);
+}
+
 TEST(Explain, NobodyAcceptsIsSaid) {
   EXPECT_NE(explain_text("router_gemm", "", fake_device(), ask({})).find("!! nobody accepts"),
             std::string::npos);

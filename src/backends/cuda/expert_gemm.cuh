@@ -30,6 +30,10 @@ struct ExpertParameters {
   int y_wide = 0;  // the same of y, and features is a multiple of 8
   int bias_f32 = 0, y_f32 = 0;
   int settled = 0;
+  // Of several launches that share the experts (kernels/expert_gemm_tile.cuh), this one serves those with so many rows,
+  // both included. follows: another one is in front.
+  int rows_least = 1, rows_most = INT32_MAX, follows = 0;
+  uint32_t* tickets = nullptr;  // of this launch: a zero, left zero
   GateOrder gate_order = GateOrder::kInterleaved;
   tile::ActivationValues act;
 };
@@ -37,6 +41,12 @@ struct ExpertParameters {
 // Fills in everything of a problem whose layout is kFragments; of others all but w_bytes and scale_bytes. x may be f32: the
 // kernel that takes it casts the pointer.
 ExpertParameters expert_parameters(const ExpertGemm::Problem& problem, const ExpertGemm::Args& args);
+
+// Which experts a launch serves of several that share them: those with so many rows, both included.
+struct ExpertShare {
+  int rows_least = 1, rows_most = INT32_MAX;
+  int turn = 0;  // which of the launches, from 0 on
+};
 
 #ifdef __CUDACC__
 
@@ -46,18 +56,36 @@ __device__ __forceinline__ int ceil_div(int n, int by) { return (n + by - 1) / b
 // other registers it is told by a loop over lanes.
 __device__ __forceinline__ int uniform(int v) { return __shfl_sync(0xffffffffu, v, 0); }
 
+// Whether a launch has work on an expert of so many rows.
+__device__ __forceinline__ bool serves(const ExpertParameters& p, int rows) {
+  return rows > 0 && rows >= p.rows_least && rows <= p.rows_most;
+}
+
+// Of a launch that follows another; all threads of the block call it.
+__device__ __forceinline__ bool serves_any(const ExpertParameters& p) {
+  const int tid = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  int any = 0;
+#pragma unroll 1
+  for (int base = 0; base < p.experts; base += threads)
+    any |= base + tid < p.experts ? serves(p, p.row_count[base + tid]) : 0;
+  return uniform(__syncthreads_or(any));
+}
+
 // One tile of the list: row blocks of one expert's weights x some of its rows.
 struct ExpertTile {
   int expert, first_block, row, rows;  // row: of y
 };
 
-// Tiles of all experts, one expert behind the other; within one, the tiles of the same weights are neighbours.
+// Tiles of all experts that a launch serves, one expert behind the other; within one, the tiles of the same weights are
+// neighbours.
 struct ExpertTileList {
   const int32_t* before = nullptr;  // shared memory: tiles of the experts in front, [experts + 1]
   int row_chunks = 0, blocks_each = 0, rows_most = 0;
   int unit = 8;  // an expert's tiles but the last have a multiple of these rows; divides rows_most
 
-  __device__ __forceinline__ int tiles_of(int rows) const { return ceil_div(rows, rows_most) * row_chunks; }
+  __device__ __forceinline__ int tiles_of(const ExpertParameters& p, int rows) const {
+    return serves(p, rows) ? ceil_div(rows, rows_most) * row_chunks : 0;
+  }
   __device__ __forceinline__ int tiles(const ExpertParameters& p) const { return uniform(before[p.experts]); }
   // The tile `index` < tiles(). Whole warps call it.
   __device__ __forceinline__ ExpertTile at(const ExpertParameters& p, int index) const {
@@ -85,7 +113,7 @@ __device__ __forceinline__ void count_expert_tiles(const ExpertParameters& p, co
 #pragma unroll 1
   for (int base = 0; base < p.experts; base += threads) {
     const int e = base + tid;
-    const int tiles = e < p.experts ? list.tiles_of(p.row_count[e]) : 0;
+    const int tiles = e < p.experts ? list.tiles_of(p, p.row_count[e]) : 0;
     int up_to = tiles;
 #pragma unroll
     for (int far = 1; far < 32; far *= 2) {
@@ -107,6 +135,44 @@ __device__ __forceinline__ void count_expert_tiles(const ExpertParameters& p, co
   if (tid == 0) before[p.experts] = so_far;
   __syncthreads();
 }
+
+// Tiles beyond the first of each block, in order, for whoever asks: SMs differ in pace, tiles in width, and blocks of a launch
+// that follows another begin as that one leaves room. Each tile asks once; who is told the last leaves the counter zero.
+struct Tickets {
+  uint32_t* counter;
+  int all;  // tiles
+
+  // By a whole warp, without a branch, as all that stands between copies. Only given() waits for the answer.
+  __device__ __forceinline__ uint32_t ask() const {
+    uint32_t answer;
+    asm volatile(
+        "{\n"
+        ".reg .pred first;\n"
+        ".reg .b32 lane;\n"
+        "mov.u32 lane, %%laneid;\n"
+        "setp.eq.u32 first, lane, 0;\n"
+        "mov.u32 %0, 0;\n"
+        "@first atom.global.relaxed.gpu.add.u32 %0, [%1], 1;\n"
+        "}"
+        : "=r"(answer)
+        : "l"(counter)
+        : "memory");
+    return answer;
+  }
+  // The tile that an answer of ask() stands for; there is none if it is `all` or more.
+  __device__ __forceinline__ int given(uint32_t answer) const {
+    const int ticket = uniform(static_cast<int>(answer));
+    asm volatile(
+        "{\n"
+        ".reg .pred last;\n"
+        "setp.eq.s32 last, %1, %2;\n"
+        "@last st.global.u32 [%0], 0;\n"
+        "}" ::"l"(counter),
+        "r"(ticket), "r"(all - 1)
+        : "memory");
+    return ticket + static_cast<int>(gridDim.x);
+  }
+};
 
 // Fetches rows of x, from wherever they are, to tiles in shared memory (swizzle.cuh), 16 bytes a thread at a time: kWarps
 // warps, a warp four rows at once. kMost: rows of a tile. Where a thread's rows are stays in registers.

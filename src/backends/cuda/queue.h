@@ -20,7 +20,8 @@ struct Queue {
   cudaStream_t stream = nullptr;
   int device = 0;
   // Zeros where the blocks of a grid meet each other: counters, flags, and words that have come once they are not zero. A
-  // kernel that uses it waits for the kernel before it (tile/dependent.cuh) before it touches it, and leaves it zero. Work
+  // kernel that uses it waits for the kernel before it (tile/dependent.cuh) before it touches it, and leaves it zero; one
+  // that does without that wait (rule 4 there) has words of its own, beside those of the kernel that it follows. Work
   // of one queue runs in order, so all its kernels share it; a recording brings its own, so that it may be replayed beside
   // other work.
   uint32_t* meeting = nullptr;

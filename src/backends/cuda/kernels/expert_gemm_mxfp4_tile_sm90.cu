@@ -1,12 +1,18 @@
 // Expert GEMM for many rows an expert, mxfp4 weights: tiles of 192 or 384 weight rows x 16 to 160 rows of x
-// (expert_gemm_tile.cuh), a persistent grid. From kGatheredRows rows an expert on, rows of x that are gathered from tokens
-// are copied to the workspace first, in their order: the copy engine then fetches them at a tenth of the instructions.
+// (expert_gemm_tile.cuh), a persistent grid. The tiles that fit the mean serve all experts near it; others, if any, are
+// served by launches of other tiles behind that one, each of the experts whose own count it fits, so that a popular expert
+// is not cut into many tiles, each of which decodes its weights again. From kGatheredRows rows an expert on, rows of x that
+// are gathered from tokens are copied to the workspace first, in their order: the copy engine then fetches them at a tenth of
+// the instructions.
 //
 // Wins    more than a few rows an expert: each weight that is dequantised serves all of a tile's rows.
 // Loses   fewer rows: SMs idle while the last tiles run. See mxfp4_stream_sm90.
-// Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
+// Limits  see supports(). Sums are never split, and all tiles sum in the same order, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h, the measurements are docs/notes/cuda-mxfp4.md.
 #include "backends/cuda/kernels/expert_gemm_tile.cuh"
+
+#include <iterator>
+#include <string>
 
 #include "backends/cuda/card.h"
 #include "backends/cuda/expert_cost.h"
@@ -14,25 +20,35 @@
 namespace sluice::cuda {
 namespace {
 
-// The tiles for up to so many rows an expert. Few columns leave room for stages of more k blocks, whose beginnings cost as
+// Classes of tiles, from few columns to many. Few columns leave room for stages of more k blocks, whose beginnings cost as
 // much as one of them; widths 8 apart spare what the tensor cores do for nobody.
 struct TileClass {
-  double rows_most;
+  double mean_most;  // rows an expert, on average, up to which it is the first launch
   int row_blocks, columns_least, columns_most;
-  int k_blocks = 1;  // the width has a multiple of these, or the next class does as well
+  int k_blocks;     // the first launch's width has a multiple of these, or the next class does as well
+  unsigned others;  // the classes of the launches behind it, a bit each
 };
-constexpr TileClass kClasses[] = {{9.5, 6, 8, 16, 5}, {14, 6, 8, 24},     {20, 6, 16, 32}, {28, 6, 24, 40},
-                                  {41, 6, 32, 48},    {46, 6, 40, 56},    {56, 6, 48, 80}, {68, 6, 64, 80},
-                                  {104, 3, 64, 112},  {1e30, 3, 112, 160}};
+constexpr TileClass kClasses[] = {{9.5, 6, 8, 16, 5, 1 << 7},
+                                  {14, 6, 8, 24, 1, 1 << 7},
+                                  {20, 6, 16, 32, 1, 1 << 7},
+                                  {28, 6, 24, 40, 1, 1 << 7},
+                                  {41, 6, 32, 48, 1, 1 << 1 | 1 << 7},
+                                  {50, 6, 40, 56, 1, 1 << 1 | 1 << 7},
+                                  {68, 6, 64, 80, 1, 1 << 3 | 1 << 8},
+                                  {104, 3, 64, 112, 1, 1 << 4 | 1 << 8},
+                                  {1e30, 3, 112, 160, 1, 1 << 6 | 1 << 7}};
+constexpr int kClassCount = static_cast<int>(std::size(kClasses));
 constexpr double kGatheredRows = 46;
+constexpr int kWidestAnywhere =
+    5;  // of the classes for the mean, where rows of x have to be fetched one by one
 
 int64_t ceil_blocks(int64_t width) { return (width + kFragmentWidth - 1) / kFragmentWidth; }
 
-const TileClass& class_of(const ExpertGemm::Problem& p) {
+int class_of(const ExpertGemm::Problem& p) {
   const double rows = expert_load(p).rows_each;
-  const TileClass* found = kClasses;
-  while (rows > found->rows_most || ceil_blocks(p.width) % found->k_blocks > 0) ++found;
-  return *found;
+  int found = 0;
+  while (rows > kClasses[found].mean_most || ceil_blocks(p.width) % kClasses[found].k_blocks > 0) ++found;
+  return found;
 }
 
 bool gathers(const ExpertGemm::Problem& p) { return p.slots > 0 && expert_load(p).rows_each > kGatheredRows; }
@@ -44,17 +60,89 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Tiles go round the SMs; a tile's time is that of its fragments.
-double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
-  constexpr double kStartUs = 5.0, kFragmentsOfBlock = 4;
+// What uniform routing makes of the first launch: tiles, and us for one of them, that of its fragments.
+struct TileWork {
+  double tiles, each_us;
+};
+TileWork work_of(const ExpertGemm::Problem& p) {
+  constexpr double kFragmentsOfBlock = 4;
   const ExpertLoad load = expert_load(p);
-  const TileClass& c = class_of(p);
+  const TileClass& c = kClasses[class_of(p)];
   const ColumnTiles tiles = column_tiles(load.rows_each, c.columns_least, c.columns_most);
   const double row_blocks = std::ceil(static_cast<double>(ExpertGemm::weight_rows(p)) / 64);
-  const double rounds = std::ceil(load.active * tiles.tiles * std::ceil(row_blocks / c.row_blocks) / d.cores);
+  return {load.active * tiles.tiles * std::ceil(row_blocks / c.row_blocks),
+          std::ceil(static_cast<double>(p.width) / 64) * c.row_blocks * kFragmentsOfBlock *
+              tile_fragment_ns(tiles.columns) / 1e3};
+}
+
+// One launch: which tiles, for experts of how many rows.
+struct TileLaunch {
+  int which;  // of kClasses
+  ExpertShare share;
+};
+struct TileLaunches {
+  TileLaunch of[kClassCount];
+  int count = 0;
+};
+
+// The launches of a problem. The first serves the experts that uniform routing makes, and all that no other does. Another
+// costs some 2 us if it finds no expert and some 4 to begin, so others follow only where the first takes some 130 (of all SMs
+// together), and where experts have rows enough to differ by more than a tile of the fewest columns has.
+TileLaunches launches_of(const ExpertGemm::Problem& p) {
+  constexpr double kWorthUs = 17000, kRowsApart = 7;
+  const double mean = expert_load(p).rows_each, spread = 3 * std::sqrt(mean);
+  const int first = class_of(p);
+  const TileWork work = work_of(p);
+  const bool alone = mean < kRowsApart || work.tiles * work.each_us < kWorthUs;
+  const unsigned classes = (alone ? 0 : kClasses[first].others) | 1u << first;
+  ExpertShare shares[kClassCount];
+  int next = 1;  // the fewest rows that no class serves yet
+  for (int c = 0; c < kClassCount; ++c) {
+    shares[c].rows_most = 0;
+    if (!(classes >> c & 1)) continue;
+    const bool below_first = c < first && !(classes & ((1u << first) - (2u << c)));
+    int most = kClasses[c].columns_most;
+    if (c == first) most = std::max(most, static_cast<int>(std::min(mean + spread, 1e9)));
+    if (below_first) most = static_cast<int>(std::min<double>(most, mean - spread));
+    if (!(classes >> (c + 1))) most = INT32_MAX;
+    shares[c] = {next, most};
+    next = std::max(next, most + (most < INT32_MAX));
+  }
+  TileLaunches out;
+  const auto add = [&](int c) {
+    if (shares[c].rows_most < shares[c].rows_least) return;
+    shares[c].turn = out.count;
+    out.of[out.count++] = {c, shares[c]};
+  };
+  add(first);
+  for (int c = kClassCount - 1; c >= 0; --c)
+    if (c != first) add(c);
+  return out;
+}
+
+std::string in_words(const ExpertGemm::Problem& p, const DeviceInfo&) {
+  std::string out;
+  const TileLaunches launches = launches_of(p);
+  for (int i = 0; i < launches.count; ++i) {
+    const auto& [which, share] = launches.of[i];
+    const TileClass& c = kClasses[which];
+    out += (i == 0 ? "tiles of " : ", then ") + std::to_string(64 * c.row_blocks) + " x " +
+           std::to_string(c.columns_least) + " to " + std::to_string(c.columns_most);
+    if (launches.count == 1) continue;
+    out +=
+        " for experts of " + std::to_string(share.rows_least) +
+        (share.rows_most == INT32_MAX ? " rows or more" : " to " + std::to_string(share.rows_most) + " rows");
+  }
+  return out;
+}
+
+// Tiles go to whichever SM is free; while the last ones run, some SMs have none.
+double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
+  constexpr double kStartUs = 5.0, kEndRounds = 0.3, kFollowUs = 2.0;
+  const TileWork work = work_of(p);
   return kStartUs + (gathers(p) ? gather_us(p) : 0) +
-         rounds * std::ceil(static_cast<double>(p.width) / 64) * c.row_blocks * kFragmentsOfBlock *
-             tile_fragment_ns(tiles.columns) / 1e3;
+         std::max(1., work.tiles / d.cores + kEndRounds) * work.each_us +
+         kFollowUs * (launches_of(p).count - 1);
 }
 
 size_t workspace_bytes(const ExpertGemm::Problem& p, const DeviceInfo&) {
@@ -74,6 +162,7 @@ extern const Candidate<ExpertGemm> expert_gemm_mxfp4_tile_sm90 = {
     .enqueue = enqueue,
     .batch_invariant = true,
     .alignment_bytes = 16,
+    .launches = in_words,
 };
 
 namespace {
@@ -82,48 +171,59 @@ template <RowsOfX kRows, int kGroups, int kBlocks, int kMost, int kFiner, int kL
 using Tiles = ExpertTiles<Mxfp4Blocks, kRows, kGroups, kBlocks, kMost, kFiner, kLeast, kSteps>;
 
 template <RowsOfX kRows>
-Status launch_few(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream) {
+Status launch_class(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream,
+                    const TileLaunch& how) {
   const std::string_view name = expert_gemm_mxfp4_tile_sm90.name;
-  switch (class_of(p).columns_most) {
-    case 16:
-      return launch_tiles<Tiles<kRows, 3, 2, 16, 8, 8, 5>>(name, p, a, stream);
-    case 24:
-      return launch_tiles<Tiles<kRows, 3, 2, 24, 8, 8, 4>>(name, p, a, stream);
-    case 32:
-      return launch_tiles<Tiles<kRows, 3, 2, 32, 8, 16, 3>>(name, p, a, stream);
-    case 40:
-      return launch_tiles<Tiles<kRows, 3, 2, 40, 8, 24, 3>>(name, p, a, stream);
-    case 48:
-      return launch_tiles<Tiles<kRows, 3, 2, 48, 8, 32, 3>>(name, p, a, stream);
+  // Those that rows from anywhere may ask for.
+  switch (how.which) {
+    case 0:
+      return launch_tiles<Tiles<kRows, 3, 2, 16, 8, 8, 5>>(name, p, a, stream, how.share);
+    case 1:
+      return launch_tiles<Tiles<kRows, 3, 2, 24, 8, 8, 4>>(name, p, a, stream, how.share);
+    case 2:
+      return launch_tiles<Tiles<kRows, 3, 2, 32, 8, 16, 3>>(name, p, a, stream, how.share);
+    case 3:
+      return launch_tiles<Tiles<kRows, 3, 2, 40, 8, 24, 3>>(name, p, a, stream, how.share);
+    case 4:
+      return launch_tiles<Tiles<kRows, 3, 2, 48, 8, 32, 3>>(name, p, a, stream, how.share);
+    case 5:
+      return launch_tiles<Tiles<kRows, 3, 2, 56, 8, 40, 2>>(name, p, a, stream, how.share);
+    case 7:
+      return launch_tiles<Tiles<kRows, 3, 1, 112, 16, 64, 3>>(name, p, a, stream, how.share);
     default:
-      return launch_tiles<Tiles<kRows, 3, 2, 56, 8, 40, 2>>(name, p, a, stream);
+      break;
   }
+  if constexpr (kRows == RowsOfX::kInOrder) {
+    switch (how.which) {
+      case 6:  // a third width takes more registers than there are
+        return launch_tiles<Tiles<kRows, 3, 2, 80, 16, 64, 3>>(name, p, a, stream, how.share);
+      case 8:
+        return launch_tiles<Tiles<kRows, 3, 1, 160, 16, 112, 2>>(name, p, a, stream, how.share);
+      default:
+        break;
+    }
+  }
+  return unsupported(std::string(name) + ": no tiles of class " + std::to_string(how.which));
+}
+
+template <RowsOfX kRows>
+Status launch_all(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream) {
+  const TileLaunches launches = launches_of(p);
+  for (int i = 0; i < launches.count; ++i) SLUICE_TRY(launch_class<kRows>(p, a, stream, launches.of[i]));
+  return {};
 }
 
 Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace w, Stream stream) {
   if (p.rows == 0) return {};
-  constexpr RowsOfX kRows = RowsOfX::kInOrder;
-  const std::string_view name = expert_gemm_mxfp4_tile_sm90.name;
-  ExpertGemm::Args ordered = a;
   if (gathers(p)) {
-    SLUICE_TRY(gather_rows(name, p, a, w.data, stream));
+    ExpertGemm::Args ordered = a;
+    SLUICE_TRY(gather_rows(expert_gemm_mxfp4_tile_sm90.name, p, a, w.data, stream));
     ordered.x = make_tensor(w.data, DType::kBF16, {p.rows, p.width}, Backend::kCuda);
-  } else if (p.slots > 0 || !has_wide_rows(a.x)) {
-    return launch_few<RowsOfX::kAnywhere>(p, a, stream);
+    return launch_all<RowsOfX::kInOrder>(p, ordered, stream);
   }
-  switch (class_of(p).columns_most) {
-    case 160:
-      return launch_tiles<Tiles<kRows, 3, 1, 160, 16, 112, 2>>(name, p, ordered, stream);
-    case 112:
-      return launch_tiles<Tiles<kRows, 3, 1, 112, 16, 64, 3>>(name, p, ordered, stream);
-    case 80:
-      // A width less spares registers.
-      if (class_of(p).columns_least == 64)
-        return launch_tiles<Tiles<kRows, 3, 2, 80, 16, 64, 3>>(name, p, ordered, stream);
-      return launch_tiles<Tiles<kRows, 3, 2, 80, 16, 48, 3>>(name, p, ordered, stream);
-    default:
-      return launch_few<kRows>(p, ordered, stream);
-  }
+  if (p.slots > 0) return launch_all<RowsOfX::kAnywhere>(p, a, stream);
+  if (has_wide_rows(a.x)) return launch_all<RowsOfX::kInOrder>(p, a, stream);
+  return launch_class<RowsOfX::kAnywhere>(p, a, stream, {std::min(class_of(p), kWidestAnywhere), {}});
 }
 
 }  // namespace

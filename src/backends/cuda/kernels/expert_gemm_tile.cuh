@@ -18,6 +18,7 @@
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/mxfp4.cuh"
+#include "backends/cuda/tile/registers.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
 #include "backends/cuda/tile/tensor_copy.cuh"
 #include "backends/cuda/tile/tensor_map.h"
@@ -80,7 +81,8 @@ struct ExpertTiles {
   // Warps that share the copies of weights, and the arrivals that fill a stage, beside the bytes.
   static constexpr int kParts = kInOrder ? 3 : 1, kFills = kParts + (kInOrder ? 1 : 32 * kXWarps);
   // The registers that a block starts with, divided anew.
-  static constexpr int kRegisters = 65536 / kResident / kThreads / 8 * 8, kFetch = kInOrder ? 24 : 40;
+  static constexpr int kRegisters = 65536 / kResident / kThreads / 8 * 8;
+  static constexpr int kFetch = kInOrder ? 24 : kMost > 128 ? 48 : 40;
   static constexpr int kMultiply = std::min(240, (kRegisters * (kGroups + 1) - kFetch) / kGroups / 8 * 8);
 };
 
@@ -90,23 +92,25 @@ struct ExpertMaps {
   CUtensorMap of[C::kHeights];
 };
 
+constexpr int kTicketsApart = 32;  // launches that overlap count on lines of their own
 // Tiles that one warp has begun to fetch and another not begun to multiply: never more than stages.
 constexpr int kTilesAhead = 16;
 
 // Offsets in shared memory; the stages come first, aligned to 1024.
 struct ExpertShared {
-  int stages = 0, rows = 0, tiles = 0, full = 0, empty = 0, scratch = 0, before = 0, bytes = 0;
+  int stages = 0, rows = 0, tiles = 0, told = 0, full = 0, empty = 0, scratch = 0, before = 0, bytes = 0;
 };
 template <class C>
 ExpertShared expert_shared(int experts) {
   constexpr int kStagesMost = 8;
   constexpr int kMost = (228 << 10) / C::kResident - 1024;  // a KB of each block is the system's
-  const int rest = C::kRowsBytes + kTilesAhead * 16 + 2 * kStagesMost * 8 + 64 + (experts + 1) * 4;
+  const int rest = C::kRowsBytes + kTilesAhead * (16 + 8) + 2 * kStagesMost * 8 + 64 + (experts + 1) * 4;
   ExpertShared s;
   s.stages = std::min(kStagesMost, (kMost - 1024 - rest) / C::kStageBytes);
   s.rows = s.stages * C::kStageBytes;
   s.tiles = s.rows + C::kRowsBytes;
-  s.full = s.tiles + kTilesAhead * 16;
+  s.told = s.tiles + kTilesAhead * 16;
+  s.full = s.told + kTilesAhead * 8;
   s.empty = s.full + kStagesMost * 8;
   s.scratch = s.empty + kStagesMost * 8;
   s.before = s.scratch + 64;
@@ -115,15 +119,6 @@ ExpertShared expert_shared(int experts) {
 }
 
 #ifdef __CUDACC__
-
-template <int kRegisters>
-__device__ __forceinline__ void keep_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-template <int kRegisters>
-__device__ __forceinline__ void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
 
 // The stages, by addresses of shared memory.
 template <class C>
@@ -137,9 +132,19 @@ struct ExpertRing {
   }
   __device__ __forceinline__ uint32_t full(uint32_t stage) const { return base + at.full + stage * 8; }
   __device__ __forceinline__ uint32_t empty(uint32_t stage) const { return base + at.empty + stage * 8; }
-  // Where the block's `count`-th tile is told.
-  __device__ __forceinline__ uint32_t told(int count) const {
-    return base + at.tiles + count % kTilesAhead * 16;
+  // The block's `count`-th tile is told to all warps by the one that finds it; one without rows ends the list.
+  __device__ __forceinline__ void tell(int count, const ExpertTile& t) const {
+    tile::store_and_arrive_by_warp(
+        base + at.tiles + count % kTilesAhead * 16,
+        make_uint4(static_cast<uint32_t>(t.expert), static_cast<uint32_t>(t.first_block),
+                   static_cast<uint32_t>(t.row), static_cast<uint32_t>(t.rows)),
+        base + at.told + count % kTilesAhead * 8);
+  }
+  __device__ __forceinline__ ExpertTile told(int count) const {
+    tile::barrier_wait_by_warp(base + at.told + count % kTilesAhead * 8, count / kTilesAhead % 2);
+    const uint4 t = tile::load_shared(base + at.tiles + count % kTilesAhead * 16);
+    return {uniform(static_cast<int>(t.x)), uniform(static_cast<int>(t.y)), uniform(static_cast<int>(t.z)),
+            uniform(static_cast<int>(t.w))};
   }
   __device__ __forceinline__ void wait_full() const {
     tile::barrier_wait_by_warp(full(place.stage), place.parity);
@@ -150,18 +155,27 @@ struct ExpertRing {
 };
 
 // Fetches weights of all tiles of this block: every C::kParts-th row block from `part` on, by one warp. A warp alone would
-// take as long for the copies of a tile as the tensor cores for its sums. The first part tells those who multiply which tiles
-// these are.
+// take as long for the copies of a tile as the tensor cores for its sums. The first part finds the tiles and tells the others.
 template <class C>
 __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const ExpertTileList& list,
                                               ExpertRing<C> ring, int part) {
   constexpr int kOwnMost = (C::kRowBlocks + C::kParts - 1) / C::kParts;
   const auto stages = static_cast<uint32_t>(ring.at.stages);
-  const int all = list.tiles(p);
-  int count = 0;
+  const Tickets tickets{p.tickets, list.tiles(p)};
+  // Asked for a little before the tile's last stage, so that nobody waits for the answer.
+  const int ask_at = max(0, ceil_div(p.k_blocks, C::kSteps) - 3) * C::kSteps;
+  int count = 0, index = static_cast<int>(blockIdx.x);
 #pragma unroll 1
-  for (int index = static_cast<int>(blockIdx.x); index < all; index += static_cast<int>(gridDim.x), ++count) {
-    const ExpertTile t = list.at(p, index);
+  while (true) {
+    ExpertTile t{};
+    if (part == 0) {
+      if (index < tickets.all) t = list.at(p, index);
+      ring.tell(count, t);
+    } else {
+      t = ring.told(count);
+    }
+    if (t.rows == 0) break;
+    uint32_t answer = 0;
     const int blocks = min(C::kRowBlocks, p.row_blocks - t.first_block);
     const int own = (blocks - part + C::kParts - 1) / C::kParts;
     const int64_t first = static_cast<int64_t>(t.first_block + part) * p.k_blocks;
@@ -173,10 +187,9 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const E
       const int steps = min(C::kSteps, p.k_blocks - k);
       ring.wait_empty();
       tile::fence_for_async();  // where these weights go, ends of tiles have written
-      if (part == 0 && k == 0) {
-        if (threadIdx.x % 32 == 0)
-          tile::store_shared(ring.told(count), make_uint4(t.expert, t.first_block, t.row, t.rows));
-        __syncwarp();
+      if (part == 0 && k == ask_at) {
+        if (!p.follows) tile::wait_for_previous();
+        answer = tickets.ask();
       }
       const uint32_t barrier = ring.full(ring.place.stage), code_bytes = steps * C::kBlockBytes,
                      scale_bytes = steps * C::kScaleBytes;
@@ -198,19 +211,21 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const E
       weights += code_bytes, scales += scale_bytes;
       ring.place.step(stages);
     }
+    if (part == 0) index = tickets.given(answer);
+    ++count;
   }
 }
 
 // Fetches the rows of x of all tiles of this block: kXWarps warps.
 template <class C>
-__device__ __forceinline__ void fetch_rows(const ExpertParameters& p, const ExpertTileList& list,
-                                           ExpertRing<C> ring) {
+__device__ __forceinline__ void fetch_rows(const ExpertParameters& p, ExpertRing<C> ring) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
   RowFetch<C::kMost, kXWarps> rows(static_cast<int>(threadIdx.x) - 32);
-  const int all = list.tiles(p);
 #pragma unroll 1
-  for (int index = static_cast<int>(blockIdx.x); index < all; index += static_cast<int>(gridDim.x)) {
-    rows.begin(p, list.at(p, index));
+  for (int count = 0;; ++count) {
+    const ExpertTile t = ring.told(count);
+    if (t.rows == 0) break;
+    rows.begin(p, t);
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; k += C::kSteps) {
       ring.wait_empty();
@@ -224,12 +239,12 @@ __device__ __forceinline__ void fetch_rows(const ExpertParameters& p, const Expe
 // The same where they lie in order: one warp, and the copy engine.
 template <class C>
 __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const ExpertMaps<C>& x,
-                                            const ExpertTileList& list, ExpertRing<C> ring) {
+                                            ExpertRing<C> ring) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
-  const int all = list.tiles(p);
 #pragma unroll 1
-  for (int index = static_cast<int>(blockIdx.x); index < all; index += static_cast<int>(gridDim.x)) {
-    const ExpertTile t = list.at(p, index);
+  for (int count = 0;; ++count) {
+    const ExpertTile t = ring.told(count);
+    if (t.rows == 0) break;
     const int height = max(0, ceil_div(t.rows - C::kLeast, C::kFiner));
     const int bytes = (C::kLeast + height * C::kFiner) * tile::kSwizzledRowBytes;
     const CUtensorMap& map = x.of[height];
@@ -399,10 +414,20 @@ __device__ __forceinline__ void multiply_rows(const ExpertParameters& p, const E
   multiply_tile<N, C, kGated>(p, t, ring);
 }
 
+// A launch that follows another of the same product starts once all blocks of that one have waited and released: all that
+// it reads is there, and it waits for nothing, but that its block 0 does not end before the launch in front has, so that who
+// waits for this launch has waited for both (tile/dependent.cuh).
 template <class C, bool kGated>
 __global__ void __launch_bounds__(C::kThreads, C::kResident)
     expert_tiles(const __grid_constant__ ExpertParameters p, const __grid_constant__ ExpertShared at,
                  const __grid_constant__ ExpertMaps<C> x) {
+  if (p.follows) {
+    tile::release_next();
+    if (!serves_any(p)) {
+      if (blockIdx.x == 0) tile::wait_for_previous();
+      return;
+    }
+  }
   extern __shared__ uint8_t dynamic[];
   uint8_t* base = dynamic + (1024 - tile::shared_address(dynamic) % 1024) % 1024;
   ExpertRing<C> ring{tile::shared_address(base), at, {}};
@@ -410,9 +435,11 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
     tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.full) + threadIdx.x, C::kFills);
     tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.empty) + threadIdx.x, C::kGroups * 4);
   }
-  if (threadIdx.x == 0) tile::barrier_visible();
+  if (threadIdx.x < kTilesAhead)
+    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.told) + threadIdx.x, 1);
+  if (threadIdx.x < 32) tile::barrier_visible();
   if (C::kInOrder && threadIdx.x < C::kHeights) tile::prefetch_map(x.of[threadIdx.x]);
-  if (!p.settled) tile::wait_for_previous();
+  if (!p.settled && !p.follows) tile::wait_for_previous();
   auto* before = reinterpret_cast<int32_t*>(base + at.before);
   const ExpertTileList list{before, ceil_div(p.row_blocks, C::kRowBlocks), C::kRowBlocks, C::kMost,
                             C::kFiner};
@@ -420,39 +447,35 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   // Uniform, or the compiler expects lanes apart in all that follows: each copy would take three times as many instructions.
   const int warp = uniform(static_cast<int>(threadIdx.x / 32));
   if (warp < 4) {
-    if constexpr (C::kGroups > 1) keep_registers<C::kFetch>();
+    if constexpr (C::kGroups > 1) tile::keep_registers<C::kFetch>();
     if (warp < C::kParts) {
       fetch_weights(p, list, ring, warp);
+      if (p.follows && blockIdx.x == 0) tile::wait_for_previous();
       return;
     }
-    tile::wait_for_previous();
+    if (!p.follows) tile::wait_for_previous();
     if constexpr (C::kInOrder) {
-      fetch_boxes(p, x, list, ring);
+      fetch_boxes(p, x, ring);
     } else {
-      fetch_rows(p, list, ring);
+      fetch_rows(p, ring);
     }
     return;
   }
-  tile::wait_for_previous();
+  if (!p.follows) tile::wait_for_previous();
   tile::release_next();
-  if constexpr (C::kGroups > 1) take_registers<C::kMultiply>();
-  const int all = list.tiles(p);
-  int count = 0;
+  if constexpr (C::kGroups > 1) tile::take_registers<C::kMultiply>();
 #pragma unroll 1
-  for (int index = static_cast<int>(blockIdx.x); index < all; index += static_cast<int>(gridDim.x), ++count) {
-    ring.wait_full();
-    const uint4 t = tile::load_shared(ring.told(count));
-    multiply_rows<C::kMost, C, kGated>(p,
-                                       {uniform(static_cast<int>(t.x)), uniform(static_cast<int>(t.y)),
-                                        uniform(static_cast<int>(t.z)), uniform(static_cast<int>(t.w))},
-                                       ring);
+  for (int count = 0;; ++count) {
+    const ExpertTile t = ring.told(count);
+    if (t.rows == 0) break;
+    multiply_rows<C::kMost, C, kGated>(p, t, ring);
   }
 }
 
 // x of the arguments lies as C::kRows says.
 template <class C>
 Status launch_tiles(std::string_view name, const ExpertGemm::Problem& p, const ExpertGemm::Args& a,
-                    Stream stream) {
+                    Stream stream, const ExpertShare& share = {}) {
   int sms = 0;
   SLUICE_TRY(check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, queue_of(stream).device),
                    "counting SMs"));
@@ -464,7 +487,11 @@ Status launch_tiles(std::string_view name, const ExpertGemm::Problem& p, const E
                    .block = {C::kThreads, 1, 1},
                    .shared_bytes = static_cast<size_t>(at.bytes)};
   const auto kernel = is_gated(p.act) ? expert_tiles<C, true> : expert_tiles<C, false>;
-  return launch(name, kernel, how, stream, expert_parameters(p, a), at, x);
+  ExpertParameters parameters = expert_parameters(p, a);
+  parameters.rows_least = share.rows_least, parameters.rows_most = share.rows_most;
+  parameters.follows = share.turn > 0;
+  parameters.tickets = queue_of(stream).meeting + share.turn * kTicketsApart;
+  return launch(name, kernel, how, stream, parameters, at, x);
 }
 
 #endif

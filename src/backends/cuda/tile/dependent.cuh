@@ -9,6 +9,10 @@
 //   3. release_next() may stand anywhere, also at the start: the next kernel's own wait covers the end of this grid and
 //      its writes. It is only early enough if all blocks get there. Kernels that a settled problem may follow (the expert
 //      GEMMs) release behind their wait: what was written before them is then there when the next kernel starts.
+//   4. A kernel may do without its own wait, for reads and writes alike, behind one of its own kind that released behind its
+//      wait, writes other rows and reads the same inputs: all that was written in front of the first is there once the
+//      second starts. One block of the second waits before it ends, so that the grid does not end before the first: who
+//      waits for the second has then waited for both. It may release at its start.
 //
 // Blocks of a dependent grid are placed as the grid in front leaves room, not in order. That costs twice (measured:
 // docs/notes/cuda-routing.md), and both are the dependent kernel's to mend, since only it knows:

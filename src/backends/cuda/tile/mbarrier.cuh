@@ -84,6 +84,19 @@ __device__ __forceinline__ void arrive_by_warp(uint32_t barrier, uint32_t truly 
       : "memory");
 }
 
+// Writes 16 bytes of shared memory and arrives, by one lane of a converged warp, without a branch.
+__device__ __forceinline__ void store_and_arrive_by_warp(uint32_t to, uint4 value, uint32_t barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "@one st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n"
+      "@one mbarrier.arrive.shared::cta.b64 _, [%5];\n"
+      "}" ::"r"(to),
+      "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(barrier)
+      : "memory");
+}
+
 // Returns once the phase of this parity (0 first) is complete; the bytes that it counted are then visible.
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
