@@ -1,17 +1,19 @@
-"""Measures bf16 MoE layers of PyTorch and of vLLM's Triton fused_moe, and appends their rows to a bf16.csv of
-sluice_bench_cuda.
+"""Measures bf16 MoE layers of PyTorch, of vLLM's Triton fused_moe and of FlashInfer's cutlass_fused_moe, and appends their rows
+to a bf16.csv of sluice_bench_cuda.
 
-usage: python3 bf16_layer.py --csv bf16.csv --draws DIR [--vllm DIR] [--peers LIST] [--models LIST] [--tokens LIST]
-                             [--routing LIST] [--pace LIST] [--replays N] [--seconds N] [--compile]
+usage: python3 bf16_layer.py --csv bf16.csv --draws DIR [--vllm DIR] [--flashinfer FILE] [--peers LIST] [--models LIST]
+                             [--tokens LIST] [--routing LIST] [--pace LIST] [--replays N] [--seconds N] [--compile]
 
-Wants torch and triton on the GPU's machine, layer_bench.py beside this file, and in --vllm the folder vllm_fused_moe that
-bench/peers/build makes. How it measures stands in layer_bench.py.
+Wants torch and triton on the GPU's machine, layer_bench.py and flashinfer_bf16.py beside this file, in --vllm the folder
+vllm_fused_moe that bench/peers/build makes, in --flashinfer its flashinfer_bf16_moe.so. How it measures stands in layer_bench.py.
 
 torch-grouped-mm  sort by expert, gather, torch._grouped_mm, activation, torch._grouped_mm, back to the order of tokens and a
                   batched product with the router's weights. `expert_gemms`: rows gathered already.
 vllm-fused-moe    fused_experts as vLLM runs it: moe_align_block_size (none where there are few tokens), its Triton kernel,
                   activation, its Triton kernel with the router's weights, moe_sum. Configurations: vLLM's file for this card
                   where it has one for bf16 and the shape, else the fastest of its default and a few others, found here.
+flashinfer-cutlass  flashinfer_bf16_moe.cu, with the tiles that are fastest for the problem, found here. `expert_gemms`: rows
+                  expanded already, the weighted sum in it.
 `draft_step`      router GEMM in f32 by cuBLAS, DeepSeek V3's choice (vllm: its grouped_topk), the layer, and the shared expert
                   (vllm: on a stream of its own) in one recorded chain.
 """
@@ -29,7 +31,8 @@ import time
 import torch
 import torch.nn.functional as F
 
-from layer_bench import DRAWS, SHARE, Csv, measure, read_draws, record, replay_ms
+from flashinfer_bf16 import FlashinferPeer
+from layer_bench import DRAWS, SHARE, Csv, ids_of_all, measure, read_draws, record, replay_ms
 
 BF16 = torch.bfloat16
 ROOM = 12 << 30  # bytes of all sets of weights, of which there are 1 to 3
@@ -274,10 +277,7 @@ class VllmPeer:
         self.config = best[1] if best else configs[0]
 
     def global_ids(self, ids):
-        """Ids as vLLM has them: those of all experts. Which of the foreign ones makes no difference."""
-        if self.map is None:
-            return ids
-        return torch.where(ids < 0, self.model.experts + torch.arange(ids.shape[1], device="cuda", dtype=torch.int32), ids)
+        return ids_of_all(self.model, ids)
 
     def group(self, ids):
         m, tokens, block = self.model, ids.shape[0], self.config["BLOCK_SIZE_M"]
@@ -395,7 +395,7 @@ def measure_peer(peer, table, options, model, tokens, spread, sets, x, ids, weig
         "moe_layer": (layer, spread),
         "expert_gemms": (lambda i: peer.gemms(ready[i % DRAWS], sets[i % n], weights[i % DRAWS]), spread),
     }
-    if model.draft and tokens <= DRAFT_TOKENS and spread == options.routing[0]:
+    if model.draft and hasattr(peer, "draft") and tokens <= DRAFT_TOKENS and spread == options.routing[0]:
         run, wrong = draft_of(peer, model, tokens, sets, x)
         if wrong:
             print(f"!! {model.name} M={tokens} {peer.impl} draft_step: left out, wrong: {wrong}", flush=True)
@@ -444,7 +444,8 @@ def parse():
     parser.add_argument("--csv", required=True, help="bf16.csv of sluice_bench_cuda")
     parser.add_argument("--draws", required=True, help="the folder that its --draws wrote")
     parser.add_argument("--vllm", help="the folder vllm_fused_moe")
-    parser.add_argument("--peers", type=words("some", ("torch", "vllm")), default=["torch", "vllm"])
+    parser.add_argument("--flashinfer", help="the file flashinfer_bf16_moe.so")
+    parser.add_argument("--peers", type=words("some", ("torch", "vllm", "flashinfer")), help="torch and what has a file here")
     parser.add_argument("--models", type=words("some", MODELS), default=list(MODELS))
     parser.add_argument("--tokens", type=lambda text: [int(w) for w in text.split(",")], default=TOKENS)
     parser.add_argument("--routing", type=words("some", ("uniform", "zipf")), default=["uniform", "zipf"])
@@ -454,8 +455,12 @@ def parse():
     parser.add_argument("--seconds", type=float, default=1e9)
     options = parser.parse_args()
     options.models = [MODELS[name] for name in options.models]
-    if "vllm" in options.peers and not options.vllm:
-        parser.error("--vllm: wanted a folder for the peer vllm, found none")
+    files = {"vllm": options.vllm, "flashinfer": options.flashinfer}
+    if options.peers is None:
+        options.peers = ["torch"] + [p for p, file in files.items() if file]
+    for peer, file in files.items():
+        if peer in options.peers and not file:
+            parser.error(f"--{peer}: wanted a file or folder for the peer {peer}, found none")
     return options
 
 
@@ -470,6 +475,8 @@ def main():
             return
     if "torch" in options.peers:
         peers.append(TorchPeer())
+    if "flashinfer" in options.peers:
+        peers.append(FlashinferPeer(options.flashinfer))
     tables = [Csv(options.csv, p.impl, p.version, "bf16") for p in peers]
     for i, model in enumerate(options.models):
         now = time.monotonic()

@@ -6,9 +6,9 @@ namespace {
 struct Row {
   double columns, ns;
 };
-// From gpt-oss-20b, gpt-oss-120b and DeepSeek V4 Flash at 1 to 4096 tokens.
-constexpr Row kMeasured[] = {{8, 18.8},  {20, 20.4},  {28, 21.8}, {36, 25.2},
-                             {68, 34.2}, {100, 41.0}, {132, 49.5}};
+// From gpt-oss-120b at 256 to 4096 tokens, 28 in proportion.
+constexpr Row kMeasured[] = {{8, 17.2},  {20, 18.6}, {28, 20.3},  {36, 23.6}, {52, 26.0},
+                             {68, 29.2}, {84, 34.3}, {100, 38.4}, {132, 47.3}};
 
 }  // namespace
 

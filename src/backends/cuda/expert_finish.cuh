@@ -1,8 +1,8 @@
-// From the sums of a warpgroup of an expert GEMM to rows of y, without shared memory.
+// From the sums of a warpgroup of an expert GEMM to rows of y.
 //
 // A thread holds sums of two weight rows, 8 apart (tile/wgmma.cuh). Gated, these are gate and up of one feature, so bias and
-// activation happen where the sums are. As bf16 a square of 8 features x 8 columns is then transposed within the warp, which
-// leaves each thread two neighbouring features of a row of y.
+// activation happen where the sums are. As bf16 they are then transposed in squares of 8 features x 8 columns: in the common
+// case on their way to shared memory, from where the warpgroup writes pieces of rows of y, else within the warp.
 #pragma once
 #include "backends/cuda/expert_gemm.cuh"
 #include "backends/cuda/tile/activation.cuh"
@@ -98,22 +98,19 @@ struct RowsFinish {
   static constexpr int kGroups = kColumns / 8, kSums = kColumns / 2, kOuts = 4;
 
   int feature;  // of the row; where not gated the other row has the eighth behind it
+  // Asked for before the sums and left as it came until they are there, so that nobody need wait for it. `top` is 0 where
+  // there is none; bits of a bias are bf16 or f32.
+  uint32_t top[2], bias_bits[2];
   float factor[2], bias[2];
 
-  RowsFinish() = default;
-  // Of a block that is not there nothing is read. warp: 0..3 of the warpgroup; tops: of the row block's rows, or null.
-  __device__ __forceinline__ RowsFinish(const ExpertParameters& p, int expert, int block, int warp,
-                                        const uint8_t* tops) {
-    const int row = warp * 16 + static_cast<int>(threadIdx.x % 32) / 4;
-    feature = static_cast<int>(fragment_feature(kGated, {block, row}).feature);
-    const int64_t rows = static_cast<int64_t>(expert) * (kGated ? 2 * p.features : p.features);
+  // Behind the sums. kScaled: rows have factors.
+  template <bool kScaled>
+  __device__ __forceinline__ void convert(const ExpertParameters& p) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int at = kGated ? feature : feature + 8 * i;
-      factor[i] = tops ? tile::row_factor(tops[row + 8 * i]) : 1.f;
-      bias[i] = 0;
-      if (!p.bias || at >= p.features) continue;
-      bias[i] = load_bias(p, rows + (kGated ? gated_row(p.gate_order, p.features, at, i == 1) : at));
+      asm volatile("" : "+r"(top[i]), "+r"(bias_bits[i]));  // or it is converted before the sums
+      factor[i] = kScaled ? tile::row_factor(top[i]) : 1.f;
+      bias[i] = __uint_as_float(p.bias_f32 ? bias_bits[i] : bias_bits[i] << 16);
     }
   }
 
@@ -184,67 +181,153 @@ struct RowsFinish {
   }
 };
 
-// The common case without a loop or a branch: no input weights, y in bf16 with aligned rows, every feature of the block
-// there, and the activations below. Loops over registers become switches, and their branches took longer than the sums'.
-template <bool kGated>
-__device__ __forceinline__ bool finishes_straight(const ExpertParameters& p,
-                                                  const tile::ActivationValues& act, int block) {
-  constexpr int kFeatures = static_cast<int>(kGated ? kFragmentRows / 2 : kFragmentRows);
-  const bool known = kGated ? act.which == Activation::kSwiGlu || act.which == Activation::kSwiGluClamped
-                            : act.which == Activation::kIdentity || act.which == Activation::kRelu2;
-  return known && !p.weights && !p.y_f32 && p.y_wide && (block + 1) * kFeatures <= p.features;
-}
-
-template <int N, bool kGated>
-__device__ __forceinline__ void finish_straight(const float (&d)[N / 2], const ExpertParameters& p,
-                                                const tile::ActivationValues& act, const ExpertTile& t,
-                                                const RowsFinish<kGated>& at) {
-  const int lane = static_cast<int>(threadIdx.x % 32), column = lane / 4;
-  const bool squares = act.which == Activation::kRelu2;
-  auto* y = static_cast<__nv_bfloat16*>(p.y) + (t.row + column) * p.y_stride + at.feature - lane / 4 +
-            2 * (lane % 4);
-  const int64_t next = 8 * p.y_stride;
+// Asks for what belongs to the rows of row blocks first_block to first_block + kBlocks - 1 of an expert's. warp: 0..3 of the
+// warpgroup; tops: of all the expert's rows, or null. Of blocks that are not there the last one's is read, as of features of
+// the padding the last one's. All of one kind together: a load that may not happen is waited for by what stands in its
+// place, and with it all loads in front.
+template <int kBlocks, bool kGated>
+__device__ __forceinline__ void ask_for_rows(RowsFinish<kGated> (&rows)[kBlocks], const ExpertParameters& p,
+                                             int expert, int first_block, int warp, const uint8_t* tops) {
+  const int row = warp * 16 + static_cast<int>(threadIdx.x % 32) / 4;
+  const int64_t first = static_cast<int64_t>(expert) * (kGated ? 2 * p.features : p.features);
+  int64_t at[kBlocks][2];
 #pragma unroll
-  for (int j = 0; j < N / 8; ++j, y += next) {
-    float x[2], u[2];
+  for (int b = 0; b < kBlocks; ++b) {
+    const int feature = static_cast<int>(fragment_feature(kGated, {first_block + b, row}).feature);
+    rows[b].feature = feature;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      x[i] = fmaf(d[4 * j + i], at.factor[0], at.bias[0]);
-      u[i] = fmaf(d[4 * j + 2 + i], at.factor[1], at.bias[1]);
-      if constexpr (kGated) {
-        x[i] = tile::swish(tile::at_most(x[i], act.limit), act.alpha) *
-               (tile::within(u[i], act.limit) + act.beta);
-      } else if (squares) {
-        x[i] = x[i] < 0 ? 0.f : x[i] * x[i];
-        u[i] = u[i] < 0 ? 0.f : u[i] * u[i];
-      }
-    }
-    const __nv_bfloat162 first = __floats2bfloat162_rn(x[0], x[1]);
-    const uint32_t out = transposed(*reinterpret_cast<const uint32_t*>(&first));
-    const bool real = 8 * j + column < t.rows;
-    if (real) *reinterpret_cast<uint32_t*>(y) = out;
-    if constexpr (!kGated) {
-      const __nv_bfloat162 second = __floats2bfloat162_rn(u[0], u[1]);
-      const uint32_t more = transposed(*reinterpret_cast<const uint32_t*>(&second));
-      if (real) *reinterpret_cast<uint32_t*>(y + 8) = more;
+      const int real = min(kGated ? feature : feature + 8 * i, p.features - 1);
+      at[b][i] = first + (kGated ? gated_row(p.gate_order, p.features, real, i == 1) : real);
     }
   }
+  const auto each = [&](auto load) {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) rows[b].bias_bits[i] = load(at[b][i]);
+  };
+  if (!p.bias) {
+    each([](int64_t) -> uint32_t { return 0; });
+  } else if (p.bias_f32) {
+    each([&](int64_t i) { return __ldg(static_cast<const uint32_t*>(p.bias) + i); });
+  } else {
+    each([&](int64_t i) -> uint32_t { return __ldg(static_cast<const uint16_t*>(p.bias) + i); });
+  }
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b)
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      rows[b].top[i] =
+          tops ? __ldg(tops + min(first_block + b, p.row_blocks - 1) * kFragmentRows + row + 8 * i) : 0;
 }
+
+// The common case in straight code: no input weights, y in bf16 with aligned rows, and the activations below.
+// Loops over registers become switches, and their branches took longer than the sums'.
+template <bool kGated>
+__device__ __forceinline__ bool finishes_straight(const ExpertParameters& p,
+                                                  const tile::ActivationValues& act) {
+  const bool known = kGated ? act.which == Activation::kSwiGlu || act.which == Activation::kSwiGluClamped
+                            : act.which == Activation::kIdentity || act.which == Activation::kRelu2;
+  return known && !p.weights && !p.y_f32 && p.y_wide;
+}
+
+// 16 bytes at once, which the compiler takes apart where they were in registers for long.
+__device__ __forceinline__ void store_16(void* to, const uint4& v) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
+// It goes through shared memory, so that a row of y is written in whole pieces of 64 or 128 bytes. From the registers a
+// warp's store touched eight rows with 16 bytes each, and the second product's end took as long as its stores.
+template <bool kGated>
+struct StraightFinish {
+  static constexpr int kFeatures = static_cast<int>(kGated ? kFragmentRows / 2 : kFragmentRows);
+  static constexpr int kColumns = kGated ? 32 : 16;  // of a chunk: one stmatrix of each warp
+  static constexpr int kRowBytes = 2 * kFeatures, kPieces = kRowBytes / 16;
+  static constexpr int kChunkBytes = kColumns * kRowBytes;  // 16 bytes of each thread
+  static constexpr int kStagingBytes = 2 * kChunkBytes;
+
+  uint32_t to, from;  // in the first chunk
+  int row, piece;     // that the thread writes to y
+  int barrier;        // of the warpgroup
+
+  // staging: shared memory of this warpgroup, kStagingBytes, aligned to 128. group: 0 and on.
+  __device__ __forceinline__ StraightFinish(uint32_t staging, int group) : barrier(1 + group) {
+    const int tid = static_cast<int>(threadIdx.x % 128), warp = tid / 32, lane = tid % 32;
+    row = tid / kPieces, piece = tid % kPieces;
+    from = staging + place(row, piece);
+    // Lanes 8 m to 8 m + 7 say where the rows of square m go.
+    to = staging + (kGated ? place(lane, warp) : place(lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2));
+  }
+  // Pieces of 16 bytes stand so that eight rows' of one number touch all banks, as do those of two rows or of one.
+  static __device__ __forceinline__ uint32_t place(int row, int piece) {
+    const int turned = kGated ? piece ^ (row / 2 % 4) : piece ^ (row % 8);
+    return static_cast<uint32_t>(row * kRowBytes + turned * 16);
+  }
+  __device__ __forceinline__ void sync() const { tile::sync_threads<128>(barrier); }
+
+  // One row block's sums; `chunk` counts on over the row blocks of a tile. All threads of the warpgroup call it. kSquares:
+  // max(x, 0)^2 in place of x, where not gated.
+  template <int N, bool kSquares>
+  __device__ __forceinline__ void write(const float (&d)[N / 2], const ExpertParameters& p,
+                                        const tile::ActivationValues& act, const ExpertTile& t, int block,
+                                        const RowsFinish<kGated>& at, int chunk) const {
+    const int feature = block * kFeatures + piece * 8, rows = feature < p.features ? t.rows - row : 0;
+    auto* y = static_cast<__nv_bfloat16*>(p.y) + (t.row + row) * p.y_stride + feature;
+    // Of the chunk in front: written once the next one is on its way, so nobody waits for it.
+    uint4 mine = {};
+#pragma unroll
+    for (int c = 0; c * kColumns < N; ++c, ++chunk) {
+      // Also keeps each chunk's instructions together. Else all exponentials come first and all reciprocals last, and
+      // warps that go abreast wait for the one unit that makes them.
+      if (c * kColumns >= t.rows) break;
+      uint32_t out[4] = {};
+#pragma unroll
+      for (int i = 0; i < kColumns / 8; ++i) {
+        const int j = c * (kColumns / 8) + i;
+        if (j >= N / 8) break;
+        float x[2], u[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          x[h] = fmaf(d[4 * j + h], at.factor[0], at.bias[0]);
+          u[h] = fmaf(d[4 * j + 2 + h], at.factor[1], at.bias[1]);
+          if constexpr (kGated) {
+            x[h] = tile::swish(tile::at_most(x[h], act.limit), act.alpha) *
+                   (tile::within(u[h], act.limit) + act.beta);
+          } else if constexpr (kSquares) {
+            x[h] = x[h] < 0 ? 0.f : x[h] * x[h];
+            u[h] = u[h] < 0 ? 0.f : u[h] * u[h];
+          }
+        }
+        out[kGated ? i : 2 * i] = pair(x);
+        if constexpr (!kGated) out[2 * i + 1] = pair(u);
+      }
+      const uint32_t buffer = chunk % 2 * kChunkBytes;
+      tile::store_squares_transposed(to + buffer, out);
+      sync();  // who reads this chunk has also read the one in front, whose place the next one takes
+      const uint4 next = tile::load_shared(from + buffer);
+      if (c > 0) {
+        if ((c - 1) * kColumns < rows) store_16(y, mine);
+        y += kColumns * p.y_stride;
+      }
+      mine = next;
+    }
+    if ((ceil_div(t.rows, kColumns) - 1) * kColumns < rows) store_16(y, mine);
+  }
+  static __device__ __forceinline__ uint32_t pair(const float (&x)[2]) {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(x[0], x[1]);
+    return *reinterpret_cast<const uint32_t*>(&both);
+  }
+};
 
 // Writes a warpgroup's share of a tile: row blocks first_block to first_block + kBlocks - 1 of the expert's, those of them
 // that there are. at: of each.
 template <int N, int kBlocks, bool kGated>
 __device__ __forceinline__ void finish_tile(const float (&d)[kBlocks][N / 2], const ExpertParameters& p,
-                                            const ExpertTile& t, int first_block,
-                                            const RowsFinish<kGated> (&at)[kBlocks]) {
-  const tile::ActivationValues act = activation_of(p, t.expert);
+                                            const tile::ActivationValues& act, const ExpertTile& t,
+                                            int first_block, const RowsFinish<kGated> (&at)[kBlocks]) {
   const int blocks = min(kBlocks, p.row_blocks - first_block);
-  if (finishes_straight<kGated>(p, act, first_block + blocks - 1)) {
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b)
-      if (b < blocks) finish_straight<N, kGated>(d[b], p, act, t, at[b]);
-    return;
-  }
 #pragma unroll 1
   for (int b = 0; b < blocks; ++b) {
     RowsFinish<kGated> mine = at[0];
@@ -256,6 +339,27 @@ __device__ __forceinline__ void finish_tile(const float (&d)[kBlocks][N / 2], co
       mine.write(p, act, t, RowsFinish<kGated>::kColumns * c, sums);
     }
   }
+}
+// The same where finishes_straight(), through shared memory: StraightFinish<kGated>::kStagingBytes of this warpgroup, which
+// all its threads may still be reading when they come here.
+template <int N, int kBlocks, bool kGated>
+__device__ __forceinline__ void finish_tile_straight(const float (&d)[kBlocks][N / 2],
+                                                     const ExpertParameters& p,
+                                                     const tile::ActivationValues& act, const ExpertTile& t,
+                                                     int first_block, const RowsFinish<kGated> (&at)[kBlocks],
+                                                     const StraightFinish<kGated>& finish) {
+  const int chunks = ceil_div(t.rows, StraightFinish<kGated>::kColumns);
+  const int blocks = min(kBlocks, p.row_blocks - first_block);
+  finish.sync();
+  if (!kGated && act.which == Activation::kRelu2) {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b)
+      if (b < blocks) finish.template write<N, true>(d[b], p, act, t, first_block + b, at[b], b * chunks);
+    return;
+  }
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b)
+    if (b < blocks) finish.template write<N, false>(d[b], p, act, t, first_block + b, at[b], b * chunks);
 }
 
 #endif

@@ -1,7 +1,7 @@
 // From the sums of a warpgroup of an expert GEMM to rows of y by way of shared memory, a piece of some columns at a time: the
 // warps' features come together there, so that y is written in 16 bytes a lane, whole lines of it.
 //
-// For tiles whose end nobody multiplies beside. expert_finish.cuh needs no shared memory and takes what this does not.
+// For blocks that have memory to spare for larger pieces than StraightFinish takes. expert_finish.cuh does what this does not.
 #pragma once
 #include "backends/cuda/expert_finish.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
@@ -9,20 +9,6 @@
 namespace sluice::cuda {
 
 #ifdef __CUDACC__
-
-// Four 8 x 8 squares of bf16, each transposed: of square q lane 8 q + i has the address of its i-th row in shared memory, 16
-// bytes aligned to 16; lane l holds elements (l / 4, 2 * (l % 4)) and the next of each, before that. Whole warps call it.
-__device__ __forceinline__ void store_squares(uint32_t address, const uint32_t (&squares)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-               "r"(squares[0]), "r"(squares[1]), "r"(squares[2]), "r"(squares[3])
-               : "memory");
-}
-
-// 16 bytes to global memory, aligned to 16. Written as an assignment it may become four stores, a quarter of each line at a time.
-__device__ __forceinline__ void store_row_part(void* to, uint4 v) {
-  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-               : "memory");
-}
 
 // Where a warpgroup's pieces go.
 struct PieceOfRows {
@@ -75,7 +61,7 @@ __device__ __forceinline__ void finished_squares(const float (&d)[N / 2], int co
 // Writes row block `block` of a tile of up to N columns, N a multiple of 16: columns that it does not have cost nothing, so
 // that one copy of this code serves tiles of all widths (copies for four widths do not fit the instruction cache). bias: of
 // RowsFinish. A piece has kBytes / 128 columns of 64 features, or twice as many of 32. The bits are those of
-// finish_straight() with factors of 1.
+// StraightFinish with factors of 1.
 template <int N, Activation kAct, int kBytes>
 __device__ __forceinline__ void finish_by_pieces(const float (&d)[N / 2], const ExpertParameters& p,
                                                  const ExpertTile& t, int block, const float (&bias)[2],
@@ -106,14 +92,14 @@ __device__ __forceinline__ void finish_by_pieces(const float (&d)[N / 2], const 
       if (first + j >= N) break;
       uint32_t out[4];
       finished_squares<N, kAct>(d, first + j, bias, out);
-      store_squares(to + j * kRowBytes, out);
+      tile::store_squares_transposed(to + j * kRowBytes, out);
     }
     tile::sync_threads<128>(at.barrier);
 #pragma unroll
     for (int i = 0; i < kColumns; i += kRows, y += next) {
       if (first + i >= N) break;
       const uint4 piece = tile::load_shared(from + i * kRowBytes);
-      if (first + i < rows) store_row_part(y, piece);
+      if (first + i < rows) store_16(y, piece);
     }
   }
 }

@@ -328,24 +328,30 @@ __device__ __forceinline__ void multiply_pair_tile(const ExpertParameters& p, co
                                                    int first_block, PairRing<C>& ring) {
   const int all_warps = uniform(static_cast<int>(threadIdx.x / 32)), warp = all_warps % 4,
             group = all_warps / 4 - 1;
-  RowsFinish<kGated> finish[C::kBlocks];  // read here, so that nobody waits for it behind the sums
-#pragma unroll
-  for (int b = 0; b < C::kBlocks; ++b)
-    finish[b] = RowsFinish<kGated>(p, t.expert, first_block + b, warp, nullptr);
+  RowsFinish<kGated> finish[C::kBlocks];  // asked for here, so that nobody waits for it behind the sums
+  ask_for_rows(finish, p, t.expert, first_block, warp, nullptr);
   float d[C::kBlocks][C::kMost / 2];
 #pragma unroll
   for (int b = 0; b < C::kBlocks; ++b)
 #pragma unroll
     for (float& sum : d[b]) sum = 0;
   multiply_columns<C::kMost>(d, p, t.rows, ring, group);
+#pragma unroll
+  for (int b = 0; b < C::kBlocks; ++b) finish[b].template convert<false>(p);
   const tile::ActivationValues act = activation_of(p, t.expert);
+  const uint32_t staging = ring.base + ring.at.pieces + static_cast<uint32_t>(group * C::kPieceBytes);
   const int blocks = min(C::kBlocks, p.row_blocks - first_block);
   if (!finishes_by_pieces<kGated>(p, act, first_block + blocks - 1)) {
-    finish_tile<C::kMost, C::kBlocks, kGated>(d, p, t, first_block, finish);
+    static_assert(C::kPieceBytes >= StraightFinish<kGated>::kStagingBytes);
+    if (finishes_straight<kGated>(p, act)) {
+      finish_tile_straight<C::kMost, C::kBlocks, kGated>(d, p, act, t, first_block, finish,
+                                                         StraightFinish<kGated>(staging, group));
+    } else {
+      finish_tile<C::kMost, C::kBlocks, kGated>(d, p, act, t, first_block, finish);
+    }
     return;
   }
-  const PieceOfRows piece{ring.base + ring.at.pieces + static_cast<uint32_t>(group * C::kPieceBytes), warp,
-                          1 + group};
+  const PieceOfRows piece{staging, warp, 1 + group};
 #pragma unroll
   for (int b = 0; b < C::kBlocks; ++b) {
     if (b >= blocks) break;

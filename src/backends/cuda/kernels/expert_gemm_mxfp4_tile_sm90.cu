@@ -1,4 +1,4 @@
-// Expert GEMM for many rows an expert, mxfp4 weights: tiles of 192 to 384 weight rows x 32 to 160 rows of x
+// Expert GEMM for many rows an expert, mxfp4 weights: tiles of 192 or 384 weight rows x 32 to 160 rows of x
 // (expert_gemm_tile.cuh), a persistent grid. From kGatheredRows rows an expert on, rows of x that are gathered from tokens
 // are copied to the workspace first, in their order: the copy engine then fetches them at a tenth of the instructions.
 //
@@ -19,7 +19,8 @@ struct TileClass {
   double rows_most;
   int row_blocks, columns_least, columns_most;
 };
-constexpr TileClass kClasses[] = {{28, 6, 8, 32}, {46, 6, 32, 64}, {104, 4, 64, 112}, {1e30, 3, 112, 160}};
+constexpr TileClass kClasses[] = {{28, 6, 8, 32},  {46, 6, 32, 64},   {56, 6, 48, 80},
+                                  {68, 6, 64, 80}, {104, 3, 64, 112}, {1e30, 3, 112, 160}};
 constexpr double kGatheredRows = 46;
 
 const TileClass& class_of(const ExpertGemm::Problem& p) {
@@ -98,7 +99,12 @@ Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspac
     case 160:
       return launch_tiles<Tiles<kRows, 3, 1, 160, 16, 112, 2>>(name, p, ordered, stream);
     case 112:
-      return launch_tiles<Tiles<kRows, 2, 2, 112, 16, 64, 2>>(name, p, ordered, stream);
+      return launch_tiles<Tiles<kRows, 3, 1, 112, 16, 64, 3>>(name, p, ordered, stream);
+    case 80:
+      // A width less spares registers.
+      if (class_of(p).columns_least == 64)
+        return launch_tiles<Tiles<kRows, 3, 2, 80, 16, 64, 3>>(name, p, ordered, stream);
+      return launch_tiles<Tiles<kRows, 3, 2, 80, 16, 48, 3>>(name, p, ordered, stream);
     default:
       return launch_few<kRows>(p, ordered, stream);
   }

@@ -1,10 +1,10 @@
 // The kernel of the expert GEMMs in tiles: some weight rows x up to kMost rows of x, one tile after the other.
 //
 // One to three warpgroups multiply, each one or two row blocks of 64: x stands swizzled in shared memory, and wgmma takes
-// bf16 weights from there too, codes from registers, where they are dequantised. Each goes at its own pace, so that one finishes
-// a tile while others multiply, as far ahead as the ring of stages lets it. Of one more warpgroup one warp fetches weights
-// in bulk and three rows of x, 16 bytes a thread from wherever their tokens are; where rows of x lie in the order of y's,
-// at multiples of 16 bytes, one warp has the copy engine fetch them, a tile's at once, and three fetch weights.
+// bf16 weights from there too, codes from registers, where they are dequantised. Each goes at its own pace, as far ahead as
+// the ring of stages lets it. Of one more warpgroup one warp fetches weights in bulk and three rows of x, 16 bytes a thread
+// from wherever their tokens are; where rows of x lie in the order of y's, at multiples of 16 bytes, one warp has the copy
+// engine fetch them, a tile's at once, and three fetch weights.
 #pragma once
 #include <algorithm>
 #include <type_traits>
@@ -169,6 +169,7 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const E
     for (int k = 0; k < p.k_blocks; k += C::kSteps) {
       const int steps = min(C::kSteps, p.k_blocks - k);
       ring.wait_empty();
+      tile::fence_for_async();  // where these weights go, ends of tiles have written
       if (part == 0 && k == 0) {
         if (threadIdx.x % 32 == 0)
           tile::store_shared(ring.told(count), make_uint4(t.expert, t.first_block, t.row, t.rows));
@@ -349,16 +350,11 @@ template <int N, class C, bool kGated>
 __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const ExpertTile& t,
                                               ExpertRing<C>& ring) {
   const int all_warps = uniform(static_cast<int>(threadIdx.x / 32)), warp = all_warps % 4;
-  const int first_block = t.first_block + (all_warps / 4 - 1) * C::kBlocks;
+  const int group = all_warps / 4 - 1, first_block = t.first_block + group * C::kBlocks;
   const uint8_t* tops = p.w_scale + t.expert * p.scale_bytes + p.top_begin;  // of codes
-  // Read here, so that nobody waits for it behind the sums.
+  // Here, so that nobody waits for it behind the sums.
   RowsFinish<kGated> finish[C::kBlocks];
-#pragma unroll
-  for (int b = 0; b < C::kBlocks; ++b) {
-    const int block = first_block + b;
-    finish[b] = RowsFinish<kGated>(
-        p, t.expert, block, warp, C::kMxfp4 && block < p.row_blocks ? tops + block * kFragmentRows : nullptr);
-  }
+  ask_for_rows(finish, p, t.expert, first_block, warp, C::kMxfp4 ? tops : nullptr);
   float d[C::kBlocks][N / 2];
 #pragma unroll
   for (int b = 0; b < C::kBlocks; ++b)
@@ -368,8 +364,21 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
   tile::wait_groups<0>();
 #pragma unroll
   for (int b = 0; b < C::kBlocks; ++b) tile::hold(d[b]);
+#pragma unroll
+  for (int b = 0; b < C::kBlocks; ++b) finish[b].template convert<C::kMxfp4>(p);
+  const tile::ActivationValues act = activation_of(p, t.expert);
+  if (!finishes_straight<kGated>(p, act)) {
+    tile::arrive_by_warp(ring.empty(last));
+    finish_tile<N, C::kBlocks, kGated>(d, p, act, t, first_block, finish);
+    return;
+  }
+  // By way of the weights that this warpgroup has had in the last stage, and that nobody else reads.
+  static_assert(C::kBlocks * C::kSteps * C::kBlockBytes >= StraightFinish<kGated>::kStagingBytes);
+  const uint32_t staging = ring.base + last * static_cast<uint32_t>(C::kStageBytes) + C::kWeights +
+                           group * C::kBlocks * C::kSteps * C::kBlockBytes;
+  finish_tile_straight<N, C::kBlocks, kGated>(d, p, act, t, first_block, finish,
+                                              StraightFinish<kGated>(staging, group));
   tile::arrive_by_warp(ring.empty(last));
-  finish_tile<N, C::kBlocks, kGated>(d, p, t, first_block, finish);
 }
 
 // multiply_tile of the fewest columns that the tile's rows fit in.

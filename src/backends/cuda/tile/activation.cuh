@@ -14,8 +14,10 @@ struct ActivationValues {
 // e^x: the rounding of x * log2(e), which grows with x, is put back.
 __device__ __forceinline__ float exp_of(float x) {
   constexpr float kLog2E = 1.44269502f, kLog2ERest = 1.92596303e-8f, kLn2 = 0.693147181f;
-  const float high = x * kLog2E, low = fmaf(x, kLog2E, -high) + x * kLog2ERest;
-  float e;
+  float e, high;
+  // As assembly, or where x is a product with a minus the compiler works out high and -high.
+  asm("mul.rn.f32 %0, %1, %2;" : "=f"(high) : "f"(x), "f"(kLog2E));
+  const float low = fmaf(x, kLog2E, -high) + x * kLog2ERest;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(high));
   const float more = e * kLn2 * low;
   return fabsf(high) < 126.f ? e + more : e;  // beyond, low may be inf - inf
@@ -28,10 +30,17 @@ __device__ __forceinline__ float swish(float x, float alpha) {
   return finite * sigmoid;
 }
 // Clamps that let NaN through.
-__device__ __forceinline__ float at_most(float x, float limit) { return x > limit ? limit : x; }
-__device__ __forceinline__ float within(float x, float limit) {
-  return x > limit ? limit : x < -limit ? -limit : x;
+__device__ __forceinline__ float at_most(float x, float limit) {
+  float out;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(x), "f"(limit));
+  return out;
 }
+__device__ __forceinline__ float at_least(float x, float limit) {
+  float out;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(x), "f"(limit));
+  return out;
+}
+__device__ __forceinline__ float within(float x, float limit) { return at_least(at_most(x, limit), -limit); }
 __device__ __forceinline__ float gelu(float x) {
   return x < -1e30f ? -0.f : 0.5f * x * (1.f + erff(x * 0.707106781f));
 }

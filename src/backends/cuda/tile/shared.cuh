@@ -28,4 +28,12 @@ __device__ __forceinline__ uint32_t load_shared_word(uint32_t address) {
   return v;
 }
 
+// Four 8 x 8 squares of bf16 as their transposes, by a whole warp. Lane l holds of square m the elements
+// (l / 4, 2 * (l % 4)) and the next in pairs[m]; the address of lane 8 m + r is where the square's column r goes, 16 bytes.
+__device__ __forceinline__ void store_squares_transposed(uint32_t address, const uint32_t (&pairs)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
+               : "memory");
+}
+
 }  // namespace sluice::cuda::tile

@@ -1,0 +1,61 @@
+// The tiles of FlashInfer's bf16 GEMM for Hopper that are compiled here: of the 45 that its tuner tries for the first GEMM and the
+// 81 for the second, those that suit some number of tokens for an expert.
+#pragma once
+
+// Hopper's, of 64 k. T(weights on the left, epilogue, rows, columns, blocks of a cluster along rows, along columns), by the part
+// of a build that has them. FINALIZE adds a token's experts up in the epilogue; NONE leaves that to a kernel behind it.
+#define SLUICE_FLASHINFER_TILES_1(T) \
+  T(true, NONE, 128, 16, 1, 1)       \
+  T(true, NONE, 128, 32, 1, 1)       \
+  T(true, NONE, 128, 64, 1, 1)       \
+  T(true, NONE, 128, 128, 1, 1)
+#define SLUICE_FLASHINFER_TILES_2(T) \
+  T(true, FINALIZE, 128, 16, 1, 1)   \
+  T(true, FINALIZE, 128, 32, 1, 1)   \
+  T(true, FINALIZE, 128, 64, 1, 1)   \
+  T(true, FINALIZE, 128, 128, 1, 1)
+#define SLUICE_FLASHINFER_TILES_3(T) \
+  T(false, NONE, 128, 128, 2, 1)     \
+  T(false, NONE, 128, 256, 1, 1)     \
+  T(false, NONE, 128, 256, 2, 1)     \
+  T(false, NONE, 256, 128, 1, 1)
+#define SLUICE_FLASHINFER_TILES_4(T) \
+  T(false, FINALIZE, 128, 128, 2, 1) \
+  T(false, FINALIZE, 128, 256, 1, 1) \
+  T(false, FINALIZE, 128, 256, 2, 1) \
+  T(false, FINALIZE, 256, 128, 1, 1)
+#define SLUICE_FLASHINFER_TILES_5(T) \
+  T(true, NONE, 128, 256, 1, 1)      \
+  T(true, NONE, 256, 128, 1, 1)      \
+  T(true, NONE, 256, 128, 2, 1)      \
+  T(true, NONE, 128, 16, 2, 1)
+#define SLUICE_FLASHINFER_TILES_6(T) \
+  T(false, NONE, 128, 256, 1, 2)     \
+  T(false, NONE, 256, 128, 1, 2)     \
+  T(false, NONE, 256, 128, 2, 1)     \
+  T(true, NONE, 128, 128, 2, 1)
+#define SLUICE_FLASHINFER_TILES_7(T) \
+  T(true, FINALIZE, 256, 128, 1, 1)  \
+  T(true, FINALIZE, 256, 128, 2, 1)  \
+  T(true, FINALIZE, 128, 256, 1, 1)  \
+  T(true, FINALIZE, 128, 16, 2, 1)
+#define SLUICE_FLASHINFER_TILES_8(T) \
+  T(true, FINALIZE, 128, 32, 2, 1)   \
+  T(true, NONE, 128, 32, 2, 1)       \
+  T(true, NONE, 128, 64, 2, 1)       \
+  T(false, FINALIZE, 128, 256, 1, 2)
+#define SLUICE_FLASHINFER_TILES(T) \
+  SLUICE_FLASHINFER_TILES_1(T)     \
+  SLUICE_FLASHINFER_TILES_2(T)     \
+  SLUICE_FLASHINFER_TILES_3(T)     \
+  SLUICE_FLASHINFER_TILES_4(T)     \
+  SLUICE_FLASHINFER_TILES_5(T)     \
+  SLUICE_FLASHINFER_TILES_6(T)     \
+  SLUICE_FLASHINFER_TILES_7(T)     \
+  SLUICE_FLASHINFER_TILES_8(T)
+
+// Ampere's, which the tuner tries on Hopper too, of 128 columns and 64 k. T(rows, stages).
+#define SLUICE_FLASHINFER_AMPERE_TILES(T) \
+  T(32, 3)                                \
+  T(32, 4)                                \
+  T(64, 4)
