@@ -330,10 +330,13 @@ struct Suite<ExpertGemm> {
     // One expert has all rows, so that each width of the tensor cores' instruction, and of the tiles that rows_expected
     // asks for, has its turn; sums of one block and of more than a ring holds, all with a tail or a last block less.
     for (const auto& [rows, expected, features, width] :
-         {Sizes{5, 0, 300, 1000}, Sizes{12, 0, 130, 72}, Sizes{30, 60, 64, 64}, Sizes{40, 60, 264, 712},
-          Sizes{60, 60, 72, 640}, Sizes{50, 160, 40, 328}, Sizes{90, 160, 136, 8}, Sizes{120, 160, 33, 576},
-          Sizes{90, 400, 300, 136}, Sizes{120, 400, 24, 320}, Sizes{155, 400, 129, 72},
-          Sizes{190, 400, 56, 264}, Sizes{500, 400, 31, 96}, Sizes{9, 0, 17000, 40}}) {
+         {Sizes{5, 0, 300, 1000},   Sizes{12, 0, 130, 72},     Sizes{30, 60, 64, 64},
+          Sizes{40, 60, 264, 712},  Sizes{60, 60, 72, 640},    Sizes{50, 160, 40, 328},
+          Sizes{90, 160, 136, 8},   Sizes{120, 160, 33, 576},  Sizes{90, 400, 300, 136},
+          Sizes{120, 400, 24, 320}, Sizes{155, 400, 129, 72},  Sizes{190, 400, 56, 264},
+          Sizes{500, 400, 31, 96},  Sizes{150, 256, 136, 72},  Sizes{170, 256, 300, 136},
+          Sizes{300, 600, 56, 264}, Sizes{350, 600, 129, 136}, Sizes{500, 800, 31, 96},
+          Sizes{520, 800, 136, 72}, Sizes{9, 0, 17000, 40}}) {
       for (const Activation act : {Activation::kSwiGlu, Activation::kRelu2})
         out.push_back({{.rows = rows,
                         .rows_expected = expected,
@@ -366,6 +369,20 @@ struct Suite<ExpertGemm> {
                         .bias = true},
                        "experts with fewer rows than expected, in tiles that fit them",
                        rows == 200 ? Fill::kNormal : Fill::kSkewed});
+    // Rows of tokens: fetched one by one, or gathered before, which the weights of the last make the cheaper.
+    for (const auto& [rows, expected, features, width] :
+         {Sizes{150, 256, 136, 72}, Sizes{400, 600, 70, 136}, Sizes{2, 256, 12000, 640}})
+      out.push_back({{.rows = rows,
+                      .rows_expected = expected,
+                      .experts = 2,
+                      .features = features,
+                      .width = width,
+                      .tokens = rows / 2,
+                      .slots = 2,
+                      .w = kB,
+                      .layout = WeightLayout::kFragments,
+                      .act = Activation::kRelu2},
+                     "bf16 in tiles, rows of tokens"});
     return out;
   }
 

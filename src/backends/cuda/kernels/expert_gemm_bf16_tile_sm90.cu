@@ -1,6 +1,7 @@
-// Expert GEMM for many rows an expert, bf16 weights: tiles of 128 or 256 weight rows x 128 to 256 rows of x
-// (expert_gemm_tile.cuh), a persistent grid. Both operands of wgmma stand in shared memory. From kGatheredRows rows an expert
-// on, rows of x that are gathered from tokens are copied to the workspace first, in their order, for the copy engine.
+// Expert GEMM for many rows an expert, bf16 weights. Both operands of wgmma stand in shared memory. Up to 90 rows an expert: tiles
+// of 256 weight rows x 128 rows of x (expert_gemm_tile.cuh). Beyond: pairs of blocks that share what both multiply
+// (expert_gemm_bf16_pair.cuh). Rows of x that are gathered from tokens are then copied to the workspace first, in their order,
+// for the copy engine, or fetched from their tokens where that copy would cost more.
 //
 // Wins    more than about 26 rows an expert: each weight that is read serves all of its expert's rows.
 // Loses   fewer rows: SMs idle while the last tiles run. See bf16_stream_sm90.
@@ -8,30 +9,78 @@
 // Source  original; the contract is ops/expert_gemm.h, the measurements are docs/notes/cuda-bf16-experts.md.
 #include "backends/cuda/card.h"
 #include "backends/cuda/expert_cost.h"
-#include "backends/cuda/kernels/expert_gemm_tile.cuh"
+#include "backends/cuda/kernels/expert_gemm_bf16_pair.cuh"
 
 namespace sluice::cuda {
 namespace {
 
-constexpr double kTails = 1.05;  // SMs that idle while the last tiles run
+constexpr double kRowsAlone = 90;  // rows an expert
 
-// The tiles for up to so many rows an expert, as measured. One tile where all rows fit, at 192 to 256 columns; two of 128
-// beat one of 256 and a short one; from there on 128 x 256 has shorter tails than 256 x 192.
-struct TileClass {
-  double rows_most;
-  int columns_most;
+// By what a block has of a pair's tile, weight rows x rows of x, and what the pair shares.
+enum class Tiles {
+  kAlone,            // 256 x 128, no pair
+  kX256By176,        // pair: 512 x 176
+  kX128By256,        // 256 x 256
+  kWeights256By176,  // 256 x 352
+  kWeights128By256,  // 128 x 512
 };
-constexpr TileClass kClasses[] = {{90, 128}, {160, 192}, {215, 256}, {300, 128}, {1e30, 256}};
-constexpr double kGatheredRows = 90;
+struct TileClass {
+  Tiles tiles;
+  int row_blocks;  // of a block alone or a pair
+};
 
-int columns_most(const ExpertGemm::Problem& p) {
+// As measured: one tile a pair as long as all rows of an expert fit, with some room for experts that have more than the mean.
+// Beyond, 128 x 256 sharing x, which fetches the least, unless its row blocks, four a pair, leave many places empty and
+// sharing weights cuts the rows as well.
+TileClass class_of(const ExpertGemm::Problem& p) {
   const double rows = expert_load(p).rows_each;
-  const TileClass* found = kClasses;
-  while (rows > found->rows_most) ++found;
-  return found->columns_most;
+  if (rows <= kRowsAlone) return {Tiles::kAlone, 4};
+  if (rows <= 170) return {Tiles::kX256By176, 8};
+  if (rows > 230 && rows <= 345) return {Tiles::kWeights256By176, 4};
+  constexpr double kColumns = 256, kEmpty = 1.02;
+  const double cut = std::ceil((rows + std::sqrt(rows)) / kColumns);
+  const auto row_blocks = static_cast<double>(ExpertGemm::fragments(p).row_blocks);
+  if (std::fmod(cut, 2) == 0 && std::ceil(row_blocks / 4) * 4 > kEmpty * row_blocks)
+    return {Tiles::kWeights128By256, 2};
+  return {Tiles::kX128By256, 4};
+}
+bool in_pairs(const ExpertGemm::Problem& p) { return class_of(p).tiles != Tiles::kAlone; }
+
+// Of the products alone, x in order.
+double products_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
+  const ExpertLoad load = expert_load(p);
+  const auto weight_rows = static_cast<double>(ExpertGemm::weight_rows(p)),
+             width = static_cast<double>(p.width);
+  if (!in_pairs(p)) {
+    constexpr double kColumnsLeast = 64, kColumnsMost = 128, kTails = 1.05;  // SMs that idle at the end
+    const ColumnTiles tiles = column_tiles(load.rows_each, kColumnsLeast, kColumnsMost);
+    const double flops = 2 * load.active * tiles.tiles * tiles.columns * weight_rows * width;
+    return kTails * std::max(ExpertGemm::bytes(p) / (kExpertMemoryShare * d.mem_bytes_per_us),
+                             flops / (kExpertTensorShare * d.bf16_flops_per_us));
+  }
+  // Rows are padded to 16, row blocks to a pair's; a tile's end takes as long as two k blocks.
+  constexpr double kPadding = 8, kEnd = 2, kTensorShare = 1.02, kMemoryShare = 0.93;
+  const FragmentShape shape = ExpertGemm::fragments(p);
+  const auto each = static_cast<double>(class_of(p).row_blocks),
+             k_blocks = static_cast<double>(shape.k_blocks);
+  const double row_blocks = std::ceil(static_cast<double>(shape.row_blocks) / each) * each;
+  const double flops = 2 * load.active * (load.rows_each + kPadding) * row_blocks * kFragmentRows *
+                       (k_blocks + kEnd) * kFragmentWidth;
+  return std::max(ExpertGemm::bytes(p) / (kMemoryShare * d.mem_bytes_per_us),
+                  flops / (kTensorShare * d.bf16_flops_per_us));
 }
 
-bool gathers(const ExpertGemm::Problem& p) { return p.slots > 0 && expert_load(p).rows_each > kGatheredRows; }
+// Of the products' time, what fetching rows one by one adds; and whether gathering them before would add clearly more, since
+// that leaves the choice of tiles.
+constexpr double kFetchShare = 0.13;
+bool fetches_rows(const ExpertGemm::Problem& p) {
+  constexpr double kClearly = 1.4;
+  constexpr double kDenseFlops = 703e6, kMemory = 4.6e6;  // a choice of the problem alone
+  DeviceInfo device;
+  device.mem_bytes_per_us = kMemory, device.bf16_flops_per_us = kDenseFlops;
+  return p.slots > 0 && in_pairs(p) && gather_us(p) > kClearly * kFetchShare * products_us(p, device);
+}
+bool gathers(const ExpertGemm::Problem& p) { return p.slots > 0 && in_pairs(p) && !fetches_rows(p); }
 
 Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;
@@ -41,14 +90,8 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
 }
 
 double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
-  constexpr double kColumnsLeast = 64;
-  const ExpertLoad load = expert_load(p);
-  const ColumnTiles tiles = column_tiles(load.rows_each, kColumnsLeast, columns_most(p));
-  const double flops = 2 * load.active * tiles.tiles * tiles.columns *
-                       static_cast<double>(ExpertGemm::weight_rows(p)) * static_cast<double>(p.width);
-  const double tensor = flops / (kExpertTensorShare * d.bf16_flops_per_us);
-  const double memory = ExpertGemm::bytes(p) / (kExpertMemoryShare * d.mem_bytes_per_us);
-  return kRampUs + (gathers(p) ? gather_us(p) : 0) + kTails * std::max(memory, tensor);
+  const double products = products_us(p, d);
+  return kRampUs + products + (gathers(p) ? gather_us(p) : fetches_rows(p) ? kFetchShare * products : 0);
 }
 
 size_t workspace_bytes(const ExpertGemm::Problem& p, const DeviceInfo&) {
@@ -72,27 +115,39 @@ extern const Candidate<ExpertGemm> expert_gemm_bf16_tile_sm90 = {
 
 namespace {
 
-template <RowsOfX kRows, int kBlocks, int kMost, int kFiner, int kLeast>
-using Tiles = ExpertTiles<Bf16Blocks, kRows, 2, kBlocks, kMost, kFiner, kLeast, 1>;
+template <RowsOfX kRows>
+using Alone = ExpertTiles<Bf16Blocks, kRows, 2, 2, 128, 32, 64, 1>;
+constexpr int kPiece = 4096;
+using X256By176 = ExpertPairs<PairShares::kRowsOfX, RowsOfX::kInOrder, 2, 176, 16, 80, kPiece>;
+using X128By256 = ExpertPairs<PairShares::kRowsOfX, RowsOfX::kInOrder, 1, 256, 16, 144, 2 * kPiece>;
+template <RowsOfX kRows>
+using Weights256By176 = ExpertPairs<PairShares::kWeights, kRows, 2, 176, 16, 80, kPiece>;
+using Weights128By256 = ExpertPairs<PairShares::kWeights, RowsOfX::kInOrder, 1, 256, 16, 144, 2 * kPiece>;
 
 Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace w, Stream stream) {
   if (p.rows == 0) return {};
-  constexpr RowsOfX kRows = RowsOfX::kInOrder;
+  constexpr RowsOfX kInOrder = RowsOfX::kInOrder, kAnywhere = RowsOfX::kAnywhere;
   const std::string_view name = expert_gemm_bf16_tile_sm90.name;
+  const bool in_order = p.slots == 0 && has_wide_rows(a.x);
+  if (!in_pairs(p))
+    return in_order ? launch_tiles<Alone<kInOrder>>(name, p, a, stream)
+                    : launch_tiles<Alone<kAnywhere>>(name, p, a, stream);
   ExpertGemm::Args ordered = a;
   if (gathers(p)) {
     SLUICE_TRY(gather_rows(name, p, a, w.data, stream));
     ordered.x = make_tensor(w.data, DType::kBF16, {p.rows, p.width}, Backend::kCuda);
-  } else if (p.slots > 0 || !has_wide_rows(a.x)) {
-    return launch_tiles<Tiles<RowsOfX::kAnywhere, 2, 128, 32, 64>>(name, p, a, stream);
+  } else if (!in_order) {
+    return launch_pairs<Weights256By176<kAnywhere>>(name, p, a, stream);
   }
-  switch (columns_most(p)) {
-    case 256:
-      return launch_tiles<Tiles<kRows, 1, 256, 32, 160>>(name, p, ordered, stream);
-    case 192:
-      return launch_tiles<Tiles<kRows, 2, 192, 32, 96>>(name, p, ordered, stream);
+  switch (class_of(p).tiles) {
+    case Tiles::kX256By176:
+      return launch_pairs<X256By176>(name, p, ordered, stream);
+    case Tiles::kWeights256By176:
+      return launch_pairs<Weights256By176<kInOrder>>(name, p, ordered, stream);
+    case Tiles::kWeights128By256:
+      return launch_pairs<Weights128By256>(name, p, ordered, stream);
     default:
-      return launch_tiles<Tiles<kRows, 2, 128, 32, 64>>(name, p, ordered, stream);
+      return launch_pairs<X128By256>(name, p, ordered, stream);
   }
 }
 

@@ -35,4 +35,19 @@ __device__ __forceinline__ void copy_bulk_two(uint32_t to, const void* from, uin
       : "memory");
 }
 
+// copy_bulk into every block of the cluster whose rank has a bit in `blocks`: to the same place in each, counted at the same
+// place in each (tensor_copy.cuh: copy_box_to).
+__device__ __forceinline__ void copy_bulk_to(uint32_t blocks, uint32_t to_shared, const void* from,
+                                             uint32_t bytes, uint32_t barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "@one cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], "
+      "%2, [%3], %4;\n"
+      "}" ::"r"(to_shared),
+      "l"(from), "r"(bytes), "r"(barrier), "h"(static_cast<uint16_t>(blocks))
+      : "memory");
+}
+
 }  // namespace sluice::cuda::tile

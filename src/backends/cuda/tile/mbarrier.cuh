@@ -84,6 +84,22 @@ __device__ __forceinline__ void arrive_by_warp(uint32_t barrier, uint32_t truly 
       : "memory");
 }
 
+// The same at two barriers, here and in another block of the cluster (barrier_arrive_remote).
+__device__ __forceinline__ void arrive_twice_by_warp(uint32_t here, uint32_t there, uint32_t truly = 1) {
+  asm volatile(
+      "{\n"
+      ".reg .pred one, truly;\n"
+      "setp.ne.u32 truly, %2, 0;\n"
+      "bar.warp.sync 0xffffffff;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "and.pred one, one, truly;\n"
+      "@one mbarrier.arrive.shared::cta.b64 _, [%0];\n"
+      "@one mbarrier.arrive.shared::cluster.b64 _, [%1];\n"
+      "}" ::"r"(here),
+      "r"(there), "r"(truly)
+      : "memory");
+}
+
 // Writes 16 bytes of shared memory and arrives, by one lane of a converged warp, without a branch.
 __device__ __forceinline__ void store_and_arrive_by_warp(uint32_t to, uint4 value, uint32_t barrier) {
   asm volatile(

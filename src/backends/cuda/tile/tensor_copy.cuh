@@ -38,17 +38,21 @@ __device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int c
 
 // The same into every block of the cluster whose rank has a bit in `blocks`: to the same place in each, counted at the same place in
 // each, so all of them lay out their memory alike, run, and have nobody left who reads what comes to be overwritten.
-__device__ __forceinline__ void copy_box_to(uint32_t blocks, void* to, const CUtensorMap& map, int column,
-                                            int row, uint64_t* barrier) {
+__device__ __forceinline__ void copy_box_to(uint32_t blocks, uint32_t to_shared, const CUtensorMap& map,
+                                            int column, int row, uint32_t barrier) {
   asm volatile(
       "{\n"
       ".reg .pred one;\n"
       "elect.sync _|one, 0xffffffff;\n"
       "@one cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
       "[%0], [%1, {%2, %3}], [%4], %5;\n"
-      "}" ::"r"(shared_address(to)),
-      "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"(static_cast<uint16_t>(blocks))
+      "}" ::"r"(to_shared),
+      "l"(&map), "r"(column), "r"(row), "r"(barrier), "h"(static_cast<uint16_t>(blocks))
       : "memory");
+}
+__device__ __forceinline__ void copy_box_to(uint32_t blocks, void* to, const CUtensorMap& map, int column,
+                                            int row, uint64_t* barrier) {
+  copy_box_to(blocks, shared_address(to), map, column, row, shared_address(barrier));
 }
 
 }  // namespace sluice::cuda::tile
