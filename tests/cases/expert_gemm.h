@@ -296,6 +296,9 @@ struct Suite<ExpertGemm> {
          "150 rows of one expert", Fill::kSkewed);
     each(with(gate_up(6, 5, 20, 64), [](P& p) { p.rows += 30; }), "gaps between experts", Fill::kNormal,
          Spread::kStridedRows);
+    for (const Activation act : {Activation::kIdentity, Activation::kSwiGlu})
+      each(with(rows_of(12, act), [](P& p) { p.features = 21; }),
+           "aligned rows of y, which end within 16 bytes", Fill::kSkewed, Spread::kStridedRows);
     each(with(gate_up(2, 40, 8, 32), [](P& p) { p.x = p.y = kF; }), "most experts empty");
     each(gate_up(3, 4, 20, 64), "no rows in use", Fill::kEmpty);
     each(gate_up(0, 4, 20, 64), "no tokens");

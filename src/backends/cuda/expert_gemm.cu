@@ -29,7 +29,7 @@ ExpertParameters expert_parameters(const ExpertGemm::Problem& p, const ExpertGem
   out.width = static_cast<int>(p.width), out.slots = static_cast<int>(p.slots);
   out.row_blocks = static_cast<int>(shape.row_blocks), out.k_blocks = static_cast<int>(shape.k_blocks);
   out.x_wide = aligned(a.x, a.x.stride[0] * size(a.x));
-  out.y_wide = aligned(a.y, a.y.stride[0] * size(a.y));
+  out.y_wide = aligned(a.y, a.y.stride[0] * size(a.y)) && p.features % 8 == 0;
   out.bias_f32 = p.b == DType::kF32, out.y_f32 = p.y == DType::kF32;
   out.settled = p.settled;
   out.gate_order = p.gate_order;
