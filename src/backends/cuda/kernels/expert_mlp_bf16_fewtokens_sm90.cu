@@ -1,0 +1,52 @@
+// The experts of few tokens, bf16 weights: both products and the weighted sums in one launch (expert_fewtokens.cuh).
+//
+// Wins    where rows are few and experts small: one ramp in place of two, no launch for groups and none for sums.
+// Loses   more rows, whose experts one warp cannot list: expert_gemm_bf16_stream_sm90 and others in turn.
+// Limits  32 slots; see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on it.
+// Source  original; the contract is ops/expert_mlp.h.
+#include "backends/cuda/expert_fewtokens.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+Refusal supports(const ExpertMlp::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_fewtokens(r, p, d);
+  need_type(r, "w", p.w, DType::kBF16, "tensor core operand");
+  return r;
+}
+
+double cost_us(const ExpertMlp::Problem& p, const DeviceInfo& d) {
+  constexpr double kBeginUs = 10, kMemoryShare = 0.92;
+  const double bytes = ExpertGemm::bytes(ExpertMlp::up(p)) + ExpertGemm::bytes(ExpertMlp::down(p));
+  return kBeginUs + bytes / (kMemoryShare * d.mem_bytes_per_us);
+}
+
+size_t workspace_bytes(const ExpertMlp::Problem& p, const DeviceInfo& d) {
+  return FewTokensBetween::at(nullptr, p, d.backend).bytes;
+}
+
+Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream);
+
+}  // namespace
+
+extern const Candidate<ExpertMlp> expert_mlp_bf16_fewtokens_sm90 = {
+    .name = "cuda.expert_mlp.bf16_fewtokens_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = workspace_bytes,
+    .enqueue = enqueue,
+    .batch_invariant = true,
+    .alignment_bytes = 16,
+};
+
+namespace {
+
+Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream) {
+  return enqueue_fewtokens<Bf16Weights>(expert_mlp_bf16_fewtokens_sm90.name, p, a, w, stream);
+}
+
+}  // namespace
+
+}  // namespace sluice::cuda
