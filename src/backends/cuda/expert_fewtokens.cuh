@@ -9,6 +9,8 @@
 // of the warps that write the same 16 columns of g adds up parts and slots, in their order, and writes y. Rows of h and of
 // g's parts stand at their slots' places.
 #pragma once
+#include <cmath>
+
 #include "backends/cuda/card.h"
 #include "backends/cuda/expert_cost.h"
 #include "backends/cuda/expert_stream.cuh"
@@ -24,15 +26,14 @@ namespace fewtokens {
 
 constexpr int kSlotsMost = 32;  // one for each lane
 constexpr int kTeams = 4, kThreads = kTeams * kTeamWarps * 32, kColumns = 8;
-constexpr int kSharedRounds =
-    2;  // units that the teams of an SM share, at most, at the end of the first product
+constexpr int kSharedRounds = 2;  // units that an SM's teams share, at most, at the end of the first product
 constexpr int kSharedMost = 227 << 10;
 constexpr int kSlabs = 4;      // of a row block, a warp each
 constexpr int kCounters = 64;  // where in Queue::meeting they begin, one for each slab of y
 
 // What becomes of rows of g.
 struct Sums {
-  const float* g;  // [parts][slots of all tokens][hidden]
+  const float* g;  // [kParts][slots of all tokens][hidden]: pieces of each row
   const float* weights;
   const void *shared, *residual;
   void* y;
@@ -52,12 +53,12 @@ struct Parameters {
 // The slots by expert, as entries: up to kColumns slots of the same one.
 struct Slots {
   int expert[kSlotsMost], count[kSlotsMost];  // of an entry
-  uint8_t order[kSlotsMost][kColumns],
-      token[kSlotsMost][kColumns];  // of an entry's rows: slots, and their tokens
-  uint32_t valid;                   // slots that have an expert here: bits
-  int listed;                       // entries
-  int whole_blocks,
-      pieces;  // row blocks of y that have whole units, and pieces that units of others are cut into
+  uint8_t order[kSlotsMost][kColumns];        // slots of an entry's rows
+  uint8_t token[kSlotsMost][kColumns];        // and their tokens
+  uint32_t valid;                             // slots that have an expert here: bits
+  int listed;                                 // entries
+  int whole_blocks;                           // row blocks of y whose units are whole
+  int pieces;                                 // that units of others are cut into
 
   // By a whole warp, whose lanes have a slot each.
   __device__ __forceinline__ void make(const Parameters& p) {
@@ -370,6 +371,17 @@ inline void need_fewtokens(Refusal& r, const ExpertMlp::Problem& p, const Device
          "tokens * slots", ExpertMlp::rows(p));
   r.need(p.hidden <= kHiddenMost, "hidden <= " + std::to_string(kHiddenMost) + " (counters of y)", "hidden",
          p.hidden);
+}
+
+struct FewTokensCost {
+  double begin_us, memory_share, unit_us;  // unit_us: of the second product, a round of all teams
+};
+inline double fewtokens_us(const ExpertMlp::Problem& p, const DeviceInfo& d, const FewTokensCost& of) {
+  const ExpertGemm::Problem up = ExpertMlp::up(p), down = ExpertMlp::down(p);
+  const double bytes = ExpertGemm::bytes(up) + ExpertGemm::bytes(down);
+  const double units = expert_load(up).active * std::ceil(static_cast<double>(p.hidden) / 64);
+  return of.begin_us + bytes / (of.memory_share * d.mem_bytes_per_us) +
+         of.unit_us * units / (fewtokens::kTeams * d.cores);
 }
 
 template <class Weights>

@@ -16,12 +16,11 @@ Refusal supports(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Both products' weights at the rate of a stream, and what it takes to begin, to meet and to end. Fitted to gpt-oss-20b,
-// gpt-oss-120b, DeepSeek V4 Flash and a tensor-parallel part of V4 Pro at 1 to 8 tokens on an H200, within 10%.
+// Both products' weights at the rate of a stream, what it takes to begin, to meet and to end, and what a unit of the second
+// product takes beside its sum. Fitted to gpt-oss-120b, DeepSeek V4 Flash and a tensor-parallel part of V4 Pro at 1 to 8 tokens
+// on an H200, within 12%.
 double cost_us(const ExpertMlp::Problem& p, const DeviceInfo& d) {
-  constexpr double kBeginUs = 12, kMemoryShare = 0.92;
-  const double bytes = ExpertGemm::bytes(ExpertMlp::up(p)) + ExpertGemm::bytes(ExpertMlp::down(p));
-  return kBeginUs + bytes / (kMemoryShare * d.mem_bytes_per_us);
+  return fewtokens_us(p, d, {.begin_us = 13.2, .memory_share = 0.9, .unit_us = 1.5});
 }
 
 size_t workspace_bytes(const ExpertMlp::Problem& p, const DeviceInfo& d) {
