@@ -1,5 +1,5 @@
-// What the kernels for few rows an expert share (expert_gemm_mxfp4_stream_sm90, expert_fewtokens.cuh): a unit of work is one row
-// block of one expert's weights, 64 rows and the whole sum, or one part of it.
+// What the kernels for few rows an expert share (expert_gemm_mxfp4_stream_sm90, expert_fewtokens.cuh): a unit of work is one
+// row block of one expert's weights, 64 rows and the whole sum.
 //
 // A block has teams, each of four warps that multiply, 16 rows each, and one that fetches for them: codes and scales of
 // a few k blocks in one bulk copy each, rows of x 16 bytes a lane. A team has its own ring and goes its own way from unit to
@@ -10,9 +10,8 @@
 //   parameters(product), gated(product)   of which there may be several, one behind the other
 //   x_row(product, row), order(row)       of a row of the list that is sorted by expert: its row of x, and its slot
 //   y_row(unit, row)                      and its row of y
-//   wait_for_x()                          until rows of x that others make are there
-//   begin(state, unit)                    a warp that multiplies has a unit before it, or no more; state: a State of its own
-//   end(state, unit, slab)                it has written its slab of the unit's y
+//   wait_for_x(product)                   until the rows of x are there; a fetching warp calls it, once for each product
+//   end(product)                          a warp that multiplies has written the last of its y
 #pragma once
 #include "backends/cuda/expert_gemm.cuh"
 #include "backends/cuda/stream_weights.cuh"
@@ -24,8 +23,7 @@
 namespace sluice::cuda {
 
 constexpr int kTeamWarps = 4 + 1;
-constexpr int kParts =
-    4;  // of a sum, cut in the same places whoever adds them up: the first two, and the others to them
+constexpr int kParts = 4;      // of a sum, cut in the same places whoever adds them up
 constexpr int kPartSteps = 4;  // k blocks that no cut divides
 
 template <int N, class Weights>
@@ -62,18 +60,13 @@ struct alignas(16) StreamUnit {
   int expert, block, row;  // row: the first, in the list sorted by expert
   int what;                // rows, and words of below; 0: nothing more
 
-  static constexpr int kShared = 1;    // the teams of the block have their parts of the sum, and add them up
-  static constexpr int kOnePart = 2;   // the team has one part of the sum, and y is that;
-  static constexpr int kTwoParts = 4;  // or two
-  static constexpr int kSecond = 8;    // of the second product
-  static constexpr int kEnds = 16;     // the team's last of this product
-  static constexpr int kPart = 32;     // times the first of its parts
-  static constexpr int kRow = kPart * kParts;
+  static constexpr int kShared = 1;  // the teams of the block have their parts of the sum, and add them up
+  static constexpr int kEnds = 2;    // the team's last of this product
+  static constexpr int kSecond = 4;  // of the second product
+  static constexpr int kRow = 8;
 
   __device__ __forceinline__ int rows() const { return what / kRow; }
   __device__ __forceinline__ int product() const { return what / kSecond % 2; }
-  // Which of the pieces that the sum is cut into this is.
-  __device__ __forceinline__ int piece() const { return what / kPart % kParts / (what & kTwoParts ? 2 : 1); }
 };
 
 // The k blocks that a team sums up of a unit.
@@ -85,23 +78,16 @@ struct Range {
 __device__ __forceinline__ int part_steps(const ExpertParameters& p) {
   return ceil_div(p.k_blocks, kParts * kPartSteps) * kPartSteps;
 }
-// Parts of a sum that have something.
-__device__ __forceinline__ int parts_of(const ExpertParameters& p) {
-  const int steps = part_steps(p);
-  int parts = 1;
-#pragma unroll
-  for (int i = 1; i < kParts; ++i) parts += i * steps < p.k_blocks;
-  return parts;
+// Whether every part of a sum has something.
+__device__ __forceinline__ bool may_share(const ExpertParameters& p) {
+  return p.k_blocks > (kParts - 1) * part_steps(p);
 }
-__device__ __forceinline__ bool may_share(const ExpertParameters& p) { return parts_of(p) == kParts; }
 
 template <int kTeams>
 __device__ __forceinline__ Range range_of(const ExpertParameters& p, int what, int team) {
   const int steps = part_steps(p);
   int first = 0, parts = kParts;
   if (what & StreamUnit::kShared) first = team * (kParts / kTeams), parts = kParts / kTeams;
-  if (what & (StreamUnit::kOnePart | StreamUnit::kTwoParts))
-    first = what / StreamUnit::kPart % kParts, parts = what & StreamUnit::kTwoParts ? 2 : 1;
   return {first * steps, min((first + parts) * steps, p.k_blocks)};
 }
 
@@ -125,8 +111,8 @@ struct StreamFetch {
   const int team;
   const uint32_t ring;
   RowFetch<N, 1> rows;
-  tile::RingPlace place, next;  // next: of the weights that are to be asked for
-  int ahead = 0;                // stages whose weights have been asked for already
+  tile::RingPlace place;
+  int ahead = 0;  // stages whose weights have been asked for already
 
   __device__ __forceinline__ StreamFetch(const Work& its_work, StreamMemory<N, kTeams, Weights>& memory,
                                          int its_team)
@@ -136,8 +122,6 @@ struct StreamFetch {
         ring(tile::shared_address(memory.stage[its_team])),
         rows(static_cast<int>(threadIdx.x % 32)) {}
 
-  __device__ __forceinline__ uint64_t* full(uint32_t stage) const { return &m.full[team][stage]; }
-  __device__ __forceinline__ uint64_t* empty(uint32_t stage) const { return &m.empty[team][stage]; }
   __device__ __forceinline__ void tell(uint32_t stage, const StreamUnit& unit) const {
     if (threadIdx.x % 32 == 0)
       tile::store_shared(stage + S::kUnit,
@@ -145,101 +129,81 @@ struct StreamFetch {
                                     static_cast<uint32_t>(unit.row), static_cast<uint32_t>(unit.what)));
     __syncwarp();
   }
-
-  // A unit's weights from k block k on.
-  struct Source {
-    const uint8_t *codes, *scales;
-    int k, k_end;
-
-    __device__ __forceinline__ void step() {
-      k += S::kSteps;
-      codes += S::kSteps * Weights::kCodeBytes, scales += S::kSteps * Weights::kScaleBytes;
-      asm volatile("" : "+l"(codes), "+l"(scales));  // else both are worked out again from the start
-    }
-  };
-  __device__ __forceinline__ Source source(const StreamUnit& unit) const {
-    const ExpertParameters& p = work.parameters(unit.product());
-    const Range range = range_of<kTeams>(p, unit.what, team);
-    const int64_t block = static_cast<int64_t>(unit.block) * p.k_blocks + range.begin;
-    return {
-        p.w + unit.expert * p.w_bytes + block * Weights::kCodeBytes,
-        Weights::kScaled ? p.w_scale + unit.expert * p.scale_bytes + block * Weights::kScaleBytes : nullptr,
-        range.begin, range.end};
-  }
   // Bytes may come before they are announced.
-  __device__ __forceinline__ void ask(const Source& from) {
-    const int steps = min(S::kSteps, from.k_end - from.k);
-    const uint32_t at = ring + next.stage * S::kBytes, barrier = tile::shared_address(full(next.stage));
-    tile::copy_bulk(at + S::kCodes, from.codes, static_cast<uint32_t>(steps * Weights::kCodeBytes), barrier);
+  __device__ __forceinline__ void ask(uint32_t stage, const uint8_t* codes, const uint8_t* scales,
+                                      int steps) const {
+    const uint32_t at = ring + stage * S::kBytes, full = tile::shared_address(&m.full[team][stage]);
+    tile::copy_bulk(at + S::kCodes, codes, static_cast<uint32_t>(steps * Weights::kCodeBytes), full);
     if constexpr (Weights::kScaled)
-      tile::copy_bulk(at + S::kScales, from.scales, static_cast<uint32_t>(steps * Weights::kScaleBytes),
-                      barrier);
-    next.step(S::kStages);
+      tile::copy_bulk(at + S::kScales, scales, static_cast<uint32_t>(steps * Weights::kScaleBytes), full);
   }
-  __device__ __forceinline__ bool has_room() const { return ahead < S::kStages; }
-  // Asks for the weights of a unit that comes later, behind all that were asked for so far, as many as the ring has room for.
-  // Units are asked for and then run in the same order.
-  __device__ __forceinline__ void ask_ahead(const StreamUnit& unit) {
-    Source from = source(unit);
-#pragma unroll 1
-    for (; ahead < S::kStages && from.k < from.k_end; ++ahead, from.step()) {
-      tile::barrier_wait_by_warp(empty(next.stage), next.parity ^ 1);
-      ask(from);
-    }
-  }
-
-  // unit.expert, block and what are the same in all lanes, and the compiler knows (uniform).
-  __device__ __forceinline__ void run(const StreamUnit& unit) {
-    run(unit, false, [] {});
-  }
-  // early: rows of x may not be there yet. The ring is filled with weights, and everything is ready to fetch rows of x when
-  // wait() is called, which returns once they are there.
-  template <class Wait>
-  __device__ __forceinline__ void run(const StreamUnit& unit, bool early, Wait wait) {
-    const int product = unit.product();
+  // A unit of weights of `expert`, `within` of those of its `all_rows` rows from row `begin` of the list. early: x may not
+  // be there yet, so that weights are asked for, as many as the ring holds, before it is waited for. what: StreamUnit's,
+  // but for the rows.
+  __device__ __forceinline__ void unit(int expert, int all_rows, int begin, int within, int what,
+                                       bool early) {
+    const int product = what / StreamUnit::kSecond % 2;
     const ExpertParameters& p = work.parameters(product);
-    Source from = source(unit);
+    int chunk = 0, chunks = 1, first_block = within;
+    if (all_rows > N) {
+      chunks = ceil_div(all_rows, N), chunk = within % chunks;
+      first_block = uniform(within / chunks);
+    }
+
+    const Range range = range_of<kTeams>(p, what, team);
+    const int k_end = range.end;
+    int k = range.begin;
+    const int64_t block = static_cast<int64_t>(first_block) * p.k_blocks + k;
+    const uint8_t* codes = p.w + expert * p.w_bytes + block * Weights::kCodeBytes;
+    const uint8_t* scales =
+        Weights::kScaled ? p.w_scale + expert * p.scale_bytes + block * Weights::kScaleBytes : nullptr;
+    if (early) {
+      tile::RingPlace next = place;
+#pragma unroll 1
+      for (; ahead < S::kStages && k + ahead * S::kSteps < k_end; ++ahead) {
+        tile::barrier_wait_by_warp(&m.empty[team][next.stage], next.parity ^ 1);
+        ask(next.stage, codes, scales, min(S::kSteps, k_end - k - ahead * S::kSteps));
+        codes += S::kSteps * Weights::kCodeBytes, scales += S::kSteps * Weights::kScaleBytes;
+        next.step(S::kStages);
+      }
+    }
     // Where its rows are is looked up behind the first copies of its weights.
     const auto begin_rows = [&] {
-      rows.begin(p, unit.rows(), [&](int i) { return work.x_row(product, unit.row + i); });
-      tell(ring + place.stage * S::kBytes, unit);
+      const int each = (ceil_div(all_rows, chunks) + 7) & ~7, first = chunk * each;
+      const int row = begin + first, count = uniform(min(each, all_rows - first));
+      rows.begin(p, count, [&](int i) { return work.x_row(product, row + i); });
+      tell(ring + place.stage * S::kBytes, {expert, first_block, row, StreamUnit::kRow * count + what});
     };
-    if (early) ask_ahead(unit), begin_rows(), wait();
+    if (early) begin_rows(), work.wait_for_x(product);
     bool begins = !early;
 #pragma unroll 1
-    for (; from.k < from.k_end; from.step()) {
-      const int steps = min(S::kSteps, from.k_end - from.k);
-      tile::barrier_wait_by_warp(empty(place.stage), place.parity ^ 1);
+    for (; k < k_end; k += S::kSteps) {
+      const int steps = min(S::kSteps, p.k_blocks - k);
+      tile::barrier_wait_by_warp(&m.empty[team][place.stage], place.parity ^ 1);
+      const uint32_t stage = ring + place.stage * S::kBytes;
+      uint64_t* full = &m.full[team][place.stage];
       if (ahead > 0) {
         --ahead;
       } else {
-        ask(from);
+        ask(place.stage, codes, scales, steps);
+        codes += S::kSteps * Weights::kCodeBytes, scales += S::kSteps * Weights::kScaleBytes;
+        asm volatile("" : "+l"(codes), "+l"(scales));  // else both are worked out again from the start
       }
       if (begins) begins = false, begin_rows();
       tile::barrier_expect_by_warp(
-          full(place.stage), static_cast<uint32_t>(steps * (Weights::kCodeBytes + Weights::kScaleBytes)));
-      rows.template copy<S::kSteps>(p, ring + place.stage * S::kBytes, from.k);
-      arrive_with_x(p, full(place.stage));
+          full, static_cast<uint32_t>(steps * (Weights::kCodeBytes + Weights::kScaleBytes)));
+      rows.template copy<S::kSteps>(p, stage, k);
+      arrive_with_x(p, full);
       __syncwarp();
       place.step(S::kStages);
     }
   }
-  // A unit of weights of `expert`, `within` of those of its `all_rows` rows from row `begin` of the list. what: StreamUnit's, but
-  // for the rows.
-  __device__ __forceinline__ void run(int expert, int all_rows, int begin, int within, int what, bool early) {
-    int first = 0, count = all_rows, block = within;
-    if (all_rows > N) {
-      const int chunks = ceil_div(all_rows, N), each = (ceil_div(all_rows, chunks) + 7) & ~7;
-      block = uniform(within / chunks);
-      first = within % chunks * each, count = uniform(min(each, all_rows - first));
-    }
-    run({expert, block, begin + first, StreamUnit::kRow * count + what}, early, [&] { work.wait_for_x(); });
-  }
   __device__ __forceinline__ void no_more() {
-    tile::barrier_wait_by_warp(empty(place.stage), place.parity ^ 1);
+    tile::barrier_wait_by_warp(&m.empty[team][place.stage], place.parity ^ 1);
     tell(ring + place.stage * S::kBytes, {});
-    tile::barrier_expect_by_warp(full(place.stage), 0);
-    tile::barrier_arrive(full(place.stage));
+    uint64_t* full = &m.full[team][place.stage];
+    tile::barrier_expect_by_warp(full, 0);
+    tile::barrier_arrive(full);
   }
 };
 
@@ -272,10 +236,9 @@ struct LaneRows {
   int feature[2];
   uint32_t top[2], bias[2];
 
-  // with_bias: the sum's last part is this team's.
   template <class Weights>
-  __device__ __forceinline__ void ask(const ExpertParameters& p, bool gated, const StreamUnit& unit, int slab,
-                                      bool with_bias) {
+  __device__ __forceinline__ void ask(const ExpertParameters& p, bool gated, const StreamUnit& unit,
+                                      int slab) {
     const int row = slab * 16 + static_cast<int>(threadIdx.x % 32) / 4;
     const uint8_t* tops = p.w_scale + unit.expert * p.scale_bytes + p.top_begin + unit.block * kFragmentRows;
     const int64_t rows = static_cast<int64_t>(unit.expert) * (gated ? 2 * p.features : p.features);
@@ -284,23 +247,21 @@ struct LaneRows {
       feature[i] = static_cast<int>(fragment_feature(gated, {unit.block, row + 8 * i}).feature);
       top[i] = Weights::kScaled ? __ldg(tops + row + 8 * i) : 0;
       bias[i] = 0;
-      if (!p.bias || !with_bias || feature[i] >= p.features) continue;
+      if (!p.bias || feature[i] >= p.features) continue;
       const int64_t at =
           rows + (gated ? gated_row(p.gate_order, p.features, feature[i], i == 1) : feature[i]);
       bias[i] = p.bias_f32 ? __ldg(static_cast<const uint32_t*>(p.bias) + at)
                            : __ldg(static_cast<const uint16_t*>(p.bias) + at);
     }
   }
-  // first: of the first two parts, where there are others; sum: of those but the last.
-  __device__ __forceinline__ float result(const ExpertParameters& p, int i, float first, float sum,
-                                          float last, float in) const {
-    const float with_bias = fmaf(last, in, __uint_as_float(p.bias_f32 ? bias[i] : bias[i] << 16));
-    return fmaf(first, in, fmaf(sum, in, with_bias));
+  template <class Weights>
+  __device__ __forceinline__ float result(const ExpertParameters& p, int i, float sum, float in) const {
+    if constexpr (Weights::kScaled) sum *= tile::row_factor(top[i]);
+    return fmaf(sum, in, __uint_as_float(p.bias_f32 ? bias[i] : bias[i] << 16));
   }
-  template <int N, class Work>
+  template <int N, class Weights, class Work>
   __device__ __forceinline__ void write(const Work& work, int product, const StreamUnit& unit,
-                                        const float (&of_first)[N / 2], const float (&sum)[N / 2],
-                                        const float (&last)[N / 2]) const {
+                                        const float (&sum)[N / 2]) const {
     constexpr int kColumns = N / 4;
     const ExpertParameters& p = work.parameters(product);
     const bool gated = work.gated(product);
@@ -311,10 +272,7 @@ struct LaneRows {
     for (int c = 0; c < kColumns; ++c) {
       const float in = p.weights && column(c) < rows ? p.weights[work.order(unit.row + column(c))] : 1.f;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int at = c / 2 * 4 + i * 2 + c % 2;
-        y[i][c] = result(p, i, of_first[at], sum[at], last[at], in);
-      }
+      for (int i = 0; i < 2; ++i) y[i][c] = result<Weights>(p, i, sum[c / 2 * 4 + i * 2 + c % 2], in);
     }
     const tile::ActivationValues act = activation_of(p, unit.expert);
     if (gated) {
@@ -350,44 +308,36 @@ __device__ __forceinline__ void stream_multiply(const Work& work, StreamMemory<N
       ring + S::kCodes + Weights::codes_at(slab, lane),
       ring + S::kScales + Weights::scales_at(slab, lane),
       {ring + tile::swizzled(lane % 8, lane / 8 * 16), ring + tile::swizzled(lane % 8, lane / 8 * 16 + 64)}};
-  uint64_t *full = m.full[team], *empty = m.empty[team];
   tile::RingPlace place;
   int turn = 0;
-  typename Work::State state;
 #pragma unroll 1
   while (true) {
-    tile::barrier_wait_by_warp(&full[place.stage], place.parity);
+    tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
     const uint4 told = tile::load_shared(ring + place.stage * S::kBytes + S::kUnit);
     const StreamUnit unit = {static_cast<int>(told.x), static_cast<int>(told.y), static_cast<int>(told.z),
                              uniform(static_cast<int>(told.w))};
-    work.begin(state, unit);
     if (unit.what == 0) break;
     const int product = unit.product();
     const ExpertParameters& p = work.parameters(product);
     const bool shared = unit.what & StreamUnit::kShared, finishes = !shared || team == kTeams - 1;
-    const Range range = range_of<kTeams>(p, unit.what, team);
     LaneRows finish;
-    finish.template ask<Weights>(p, work.gated(product), unit, slab, range.end == p.k_blocks);
-    float first[N / 2] = {}, sum[N / 2] = {},
-                    last[N / 2] = {};  // of the first two parts, of others, and of the last
+    if (finishes) finish.template ask<Weights>(p, work.gated(product), unit, slab);
+    float sum[N / 2] = {}, last[N / 2] = {};  // of the parts but the last, and of the last
+    const Range range = range_of<kTeams>(p, unit.what, team);
     int k = range.begin;
 #pragma unroll 1
     do {
-      if (k == kParts / 2 * part_steps(p)) {
-#pragma unroll
-        for (int i = 0; i < N / 2; ++i) first[i] = sum[i] + last[i], sum[i] = last[i] = 0;
-      }
       float d[2][N / 8][4] = {};
       const int k_end = min(k + part_steps(p), range.end);
 #pragma unroll 1
       for (; k + S::kSteps <= k_end; k += S::kSteps) {
-        tile::barrier_wait_by_warp(&full[place.stage], place.parity);
+        tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
         multiply_steps<N, Weights, S::kSteps>(d, at, place.stage * S::kBytes);
-        tile::arrive_by_warp(tile::shared_address(&empty[place.stage]));
+        tile::arrive_by_warp(tile::shared_address(&m.empty[team][place.stage]));
         place.step(S::kStages);
       }
       if (S::kSteps > 1 && k < k_end) {
-        tile::barrier_wait_by_warp(&full[place.stage], place.parity);
+        tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
 #pragma unroll 1
         for (int i = 0; i < k_end - k; ++i) {
           const OperandsAt step = {at.codes + i * Weights::kCodeBytes,
@@ -395,45 +345,37 @@ __device__ __forceinline__ void stream_multiply(const Work& work, StreamMemory<N
                                    {at.x[0] + i * S::kXBytes, at.x[1] + i * S::kXBytes}};
           multiply_steps<N, Weights, 1>(d, step, place.stage * S::kBytes);
         }
-        tile::arrive_by_warp(tile::shared_address(&empty[place.stage]));
+        tile::arrive_by_warp(tile::shared_address(&m.empty[team][place.stage]));
         place.step(S::kStages);
       }
-      // Each part is multiplied by its rows' factors before it meets others, so that bits do not depend on who adds it. They
-      // are looked at here and not in front of the loop, where whoever looks waits for them to come.
-      float factor[2] = {1.f, 1.f};
-      if constexpr (Weights::kScaled) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          asm volatile("" : "+r"(finish.top[i]));
-          factor[i] = tile::row_factor(finish.top[i]);
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < N / 2; ++i) {
-        sum[i] += last[i];
-        last[i] = (d[0][i / 4][i % 4] + d[1][i / 4][i % 4]) * factor[i % 4 / 2];
-      }
+      for (int i = 0; i < N / 2; ++i) sum[i] += last[i], last[i] = d[0][i / 4][i % 4] + d[1][i / 4][i % 4];
       k = k_end;
     } while (k < range.end);
     if (shared) {
       float* sums = &m.sums[turn][0][0][slab * 32 + lane];
       turn ^= 1;
-      if (!finishes) {  // of two teams, one has two parts, which it adds up
+      if (!finishes) {  // a first team has added up its parts from the start; others have no more than one
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) sums[(team * (N / 2) + i) * 128] = sum[i] + last[i];
       }
       tile::sync_threads<kTeams * 128>(1);
       if (finishes) {
+        float before[N / 2] = {};
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) {
 #pragma unroll
-          for (int t = 0; t < kTeams - 1; ++t)
-            (t < kTeams / 2 ? first : sum)[i] += sums[(t * (N / 2) + i) * 128];
+          for (int t = 0; t < kTeams - 1; ++t) before[i] += sums[(t * (N / 2) + i) * 128];
+          sum[i] += before[i];
         }
       }
     }
-    if (finishes) finish.template write<N>(work, product, unit, first, sum, last);
-    work.end(state, unit, slab);
+    if (finishes) {
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) sum[i] += last[i];
+      finish.template write<N, Weights>(work, product, unit, sum);
+    }
+    if (unit.what & StreamUnit::kEnds) work.end(product);
   }
 }
 

@@ -4,8 +4,9 @@
 // Loses   to a combine inside the expert GEMM, once there is one.
 // Limits  none beyond the contract; 16-byte accesses where hidden, row strides and addresses allow them.
 // Source  original; the contract, order of the sum included, is ops/combine.h.
+#include "backends/cuda/combine_rows.h"
+
 #include "backends/cuda/card.h"
-#include "backends/cuda/launch.h"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/vector.cuh"
 #include "ops/combine.h"
@@ -24,7 +25,7 @@ struct Parameters {
   int hidden, slots;
   int64_t rows, experts;
   float scale;
-  int settled;
+  int settled, by_slot;  // by_slot: rows of g stand at their slots, and `position` holds ids
 };
 
 // Where a slot's numbers lie; row < 0: nowhere.
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(kThreads) combine(const __grid_constant__ Para
   if (!p.settled) tile::wait_for_previous();
   if (threadIdx.x < p.slots) {
     const int64_t flat = token * p.slots + threadIdx.x;
-    const int64_t row = p.position[flat];
+    const int64_t at = p.position[flat], row = !p.by_slot ? at : at >= 0 && at < p.experts ? flat : -1;
     const int64_t expert = p.ids ? p.ids[flat] : -1;
     slots[threadIdx.x] = {.row = row < p.rows ? row : -1,
                           .expert = expert < p.experts ? expert : -1,
@@ -122,7 +123,8 @@ extern const Candidate<Combine> combine_rows_sm90 = {
 
 namespace {
 
-Status enqueue(const Combine::Problem& p, const Combine::Args& a, Workspace, Stream stream) {
+Status launch_combine(std::string_view name, const Combine::Problem& p, const Combine::Args& a, bool by_slot,
+                      Stream stream) {
   if (p.tokens == 0) return {};
   const Parameters parameters{.g = a.g.data,
                               .bias = a.bias.data,
@@ -141,7 +143,8 @@ Status enqueue(const Combine::Problem& p, const Combine::Args& a, Workspace, Str
                               .rows = p.rows,
                               .experts = p.experts,
                               .scale = static_cast<float>(p.scale),
-                              .settled = p.settled};
+                              .settled = p.settled,
+                              .by_slot = by_slot};
   constexpr int kWide = 8;
   bool all_wide = p.hidden % kWide == 0;
   for (const Tensor& t : {a.g, a.bias, a.shared, a.residual, a.y}) all_wide &= wide(t);
@@ -149,10 +152,18 @@ Status enqueue(const Combine::Problem& p, const Combine::Args& a, Workspace, Str
   const Launch how{
       .grid = {static_cast<unsigned>((p.hidden + columns - 1) / columns), static_cast<unsigned>(p.tokens), 1},
       .block = {kThreads, 1, 1}};
-  return launch(combine_rows_sm90.name, all_wide ? kernel_for<kWide>(p) : kernel_for<1>(p), how, stream,
-                parameters);
+  return launch(name, all_wide ? kernel_for<kWide>(p) : kernel_for<1>(p), how, stream, parameters);
+}
+
+Status enqueue(const Combine::Problem& p, const Combine::Args& a, Workspace, Stream stream) {
+  return launch_combine(combine_rows_sm90.name, p, a, false, stream);
 }
 
 }  // namespace
+
+Status launch_combine_by_slot(std::string_view name, const Combine::Problem& p, const Combine::Args& a,
+                              Stream stream) {
+  return launch_combine(name, p, a, true, stream);
+}
 
 }  // namespace sluice::cuda

@@ -78,10 +78,8 @@ struct Work {
     return p.slots > 0 ? p.order[row] / p.slots : row;
   }
   __device__ __forceinline__ int64_t y_row(const StreamUnit&, int row) const { return row; }
-  __device__ __forceinline__ void wait_for_x() const { tile::wait_for_previous(); }
-  struct State {};
-  __device__ __forceinline__ void begin(State&, const StreamUnit&) const {}
-  __device__ __forceinline__ void end(State&, const StreamUnit&, int) const {}
+  __device__ __forceinline__ void wait_for_x(int) const { tile::wait_for_previous(); }
+  __device__ __forceinline__ void end(int) const {}
 };
 
 // As many units as the grid has teams at a time, one each; the teams of a block share what is left over where it is little.
@@ -100,7 +98,7 @@ __device__ __forceinline__ void fetch_all(const W& work, StreamMemory<N, kTeams>
     if (!shared && index >= alone) shared = true, index = alone + static_cast<int>(blockIdx.x);
     if (index >= list.all) break;
     const auto found = list.find(index);
-    fetch.run(found.expert, found.rows, __ldg(p.row_begin + found.expert), found.within, shared, early);
+    fetch.unit(found.expert, found.rows, __ldg(p.row_begin + found.expert), found.within, shared, early);
     early = false;
     index += shared ? blocks : kTeams * blocks;
   }

@@ -1,6 +1,6 @@
-// The experts of few tokens, mxfp4 weights: both products and the weighted sums in one launch (expert_fewtokens.cuh).
+// The experts of few tokens, mxfp4 weights: both products in one launch (expert_fewtokens.cuh).
 //
-// Wins    where rows are few: one ramp in place of two, no launch for groups and none for sums.
+// Wins    where rows are few: one ramp in place of two, no launch for groups.
 // Loses   more rows, whose experts one warp cannot list: expert_gemm_mxfp4_stream_sm90 and others in turn.
 // Limits  32 slots; see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on it.
 // Source  original; the contract is ops/expert_mlp.h.
@@ -16,15 +16,14 @@ Refusal supports(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Both products' weights at the rate of a stream, what it takes to begin, to meet and to end, and what a unit of the second
-// product takes beside its sum. Fitted to gpt-oss-120b, DeepSeek V4 Flash and a tensor-parallel part of V4 Pro at 1 to 8 tokens
-// on an H200, within 12%.
+// Fitted to gpt-oss-20b, gpt-oss-120b, DeepSeek V4 Flash and a tensor-parallel part of V4 Pro at 1 to 8 tokens on an H200,
+// within 10%.
 double cost_us(const ExpertMlp::Problem& p, const DeviceInfo& d) {
-  return fewtokens_us(p, d, {.begin_us = 13.2, .memory_share = 0.9, .unit_us = 1.5});
+  return fewtokens_us(p, d, {.begin_us = 12, .memory_share = 0.92});
 }
 
 size_t workspace_bytes(const ExpertMlp::Problem& p, const DeviceInfo& d) {
-  return FewTokensBetween::at(nullptr, p, d.backend).bytes;
+  return ExpertMlpBetween::at(nullptr, p, d.backend).bytes;
 }
 
 Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream);

@@ -9,11 +9,6 @@ namespace sluice::cuda::tile {
 __device__ __forceinline__ void arrive_at_meeting(uint32_t* counter) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
-// The same for what this fence stands in front of.
-__device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
-__device__ __forceinline__ void add_to_meeting(uint32_t* counter) {
-  asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
-}
 __device__ __forceinline__ void wait_for_meeting(uint32_t* counter, uint32_t blocks) {
   uint32_t met;
   do {
