@@ -30,30 +30,31 @@ struct Parameters {
   int tokens_slots;  // slots of all tokens
 };
 
-// The slots by expert. Rows: slots that have an expert, those of the same one neighbours and in their order.
+// The slots by expert, as entries: up to kColumns slots of the same one.
 struct Slots {
-  int order[kSlotsMost], token[kSlotsMost];                      // of a row
-  int expert[kSlotsMost], begin[kSlotsMost], count[kSlotsMost];  // of experts that have rows: a list
+  int expert[kSlotsMost], count[kSlotsMost];  // of an entry
+  uint8_t order[kSlotsMost][kColumns];        // slots of an entry's rows
+  uint8_t token[kSlotsMost][kColumns];        // and their tokens
 
-  // By a whole warp: how long the list is.
+  // By a whole warp, whose lanes have a slot each: how many entries there are.
   __device__ __forceinline__ int make(const Parameters& p) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const uint32_t before = (uint32_t{1} << lane) - 1;
     const int id = lane < p.tokens_slots ? p.ids[lane] : -1;
     const bool has = id >= 0 && id < p.product[0].experts;
-    const uint32_t same = __match_any_sync(0xffffffffu, id),
-                   firsts = __ballot_sync(0xffffffffu, has && !(same & before));
-    const bool first = firsts >> lane & 1;
-    const int rows = first ? __popc(same) : 0, rows_before = up_to_lane(rows) - rows;
-    const int row =
-        __shfl_sync(0xffffffffu, rows_before, __ffs(static_cast<int>(same)) - 1) + __popc(same & before);
-    if (has) order[row] = lane, token[row] = lane / p.product[0].slots;
-    if (first) {
-      const int at = __popc(firsts & before);
-      expert[at] = id, begin[at] = rows_before, count[at] = rows;
+    const uint32_t same = __match_any_sync(0xffffffffu, has ? id : -1);
+    const int nth = __popc(same & before), row = nth % kColumns;
+    const uint32_t heads = __ballot_sync(0xffffffffu, has && row == 0);
+    // Of the same expert, the last head up to here is that of this lane's entry.
+    const int head = 31 - __clz(static_cast<int>(same & heads & (before << 1 | 1)));
+    const int at = __popc(heads & ((uint32_t{1} << head) - 1));
+    if (has) {
+      order[at][row] = static_cast<uint8_t>(lane);
+      token[at][row] = static_cast<uint8_t>(lane / p.product[0].slots);
+      if (row == 0) expert[at] = id, count[at] = min(__popc(same) - nth, kColumns);
     }
     __syncwarp();
-    return __popc(firsts);
+    return __popc(heads);
   }
 };
 
@@ -74,13 +75,11 @@ struct Work {
     return p.product[product];
   }
   __device__ __forceinline__ bool gated(int product) const { return kGated && product == 0; }
-  __device__ __forceinline__ int order(int row) const { return slots.order[row]; }
+  __device__ __forceinline__ int order(int row) const { return slots.order[0][row]; }
   __device__ __forceinline__ int64_t x_row(int product, int row) const {
-    return product == 0 ? slots.token[row] : row;
+    return product == 0 ? slots.token[0][row] : slots.order[0][row];
   }
-  __device__ __forceinline__ int64_t y_row(const StreamUnit& unit, int row) const {
-    return unit.product() == 0 ? row : slots.order[row];
-  }
+  __device__ __forceinline__ int64_t y_row(const StreamUnit&, int row) const { return slots.order[0][row]; }
   // By whole warps.
   __device__ __forceinline__ void wait_for_x(int) const {
     if (threadIdx.x % 32 == 0) tile::wait_for_meeting(p.meeting, gridDim.x);
@@ -104,58 +103,42 @@ struct Work {
   }
 };
 
-// The units of a product, by a warp whose lanes have an expert of the list each.
-struct Units {
-  int rows, mine, before, all;  // of the lane's expert, its units, those in front of them; of all experts
-
-  __device__ __forceinline__ Units(int its_rows, int row_blocks)
-      : rows(its_rows), mine(ceil_div(its_rows, kColumns) * row_blocks) {
-    const int up_to = up_to_lane(mine);
-    before = up_to - mine;
-    all = __shfl_sync(0xffffffffu, up_to, 31);
-  }
-  // The expert, by its place in the list, of unit `index` < all.
-  __device__ __forceinline__ int owner(int index) const {
-    return 31 - __clz(static_cast<int>(__ballot_sync(0xffffffffu, before <= index && mine > 0)));
-  }
-};
-
 // As many units of a product as the grid has teams at a time, one each; the teams of an SM share what is left over where it
-// is little. Then those of the other product.
+// is little. Says whether there was any.
+template <int kProduct, class W, class Fetch>
+__device__ __forceinline__ bool fetch_product(const W& work, Fetch& fetch, int team, int listed) {
+  const Slots& slots = work.slots;
+  const ExpertParameters& p = work.p.product[kProduct];
+  const int blocks = static_cast<int>(gridDim.x), all = listed * p.row_blocks, over = all % (kTeams * blocks);
+  const int alone = over <= kSharedRounds * blocks && may_share(p) ? all - over : all;
+  int index = static_cast<int>(blockIdx.x) + team * blocks;
+  bool shared = index >= alone, early = kProduct == 1;
+  if (shared) index = alone + static_cast<int>(blockIdx.x);
+  if (index >= all) return false;
+#pragma unroll 1
+  do {
+    const int entry = index / p.row_blocks, block = index - entry * p.row_blocks;
+    int what = kProduct == 1 ? StreamUnit::kSecond : 0;
+    if (shared) what += StreamUnit::kShared;
+    index += shared ? blocks : kTeams * blocks;
+    if (!shared && index >= alone) shared = true, index = alone + static_cast<int>(blockIdx.x);
+    if (index >= all) what += StreamUnit::kEnds;
+    fetch.unit(uniform(slots.expert[entry]), uniform(block), uniform(what), early, [&] {
+      return typename Fetch::Rows{entry * kColumns, uniform(slots.count[entry])};
+    });
+    early = false;
+  } while (index < all);
+  return true;
+}
+
 template <class Weights, class W>
 __device__ __forceinline__ void fetch_all(const W& work, int team) {
-  Slots& slots = work.slots;
   StreamFetch<kColumns, kTeams, W, Weights> fetch(work, work.m.stream, team);
-  const int lane = static_cast<int>(threadIdx.x % 32), blocks = static_cast<int>(gridDim.x);
-  const int listed = slots.make(work.p), rows = lane < listed ? slots.count[lane] : 0;
-  bool met = false;
-#pragma unroll 1
-  for (int product = 0; product < 2; ++product) {
-    const ExpertParameters& p = work.parameters(product);
-    const Units units(rows, p.row_blocks);
-    const int over = units.all % (kTeams * blocks);
-    const int alone = over <= kSharedRounds * blocks && may_share(p) ? units.all - over : units.all;
-    int index = static_cast<int>(blockIdx.x) + team * blocks;
-    bool shared = index >= alone;
-    if (shared) index = alone + static_cast<int>(blockIdx.x);
-    if (product == 0 && index >= units.all) work.arrive(4);  // for those who have nothing to do
-#pragma unroll 1
-    while (index < units.all) {
-      const int owner = units.owner(index), within = index - __shfl_sync(0xffffffffu, units.before, owner);
-      int what = product == 1 ? StreamUnit::kSecond : 0;
-      if (shared) what += StreamUnit::kShared;
-      index += shared ? blocks : kTeams * blocks;
-      if (!shared && index >= alone) shared = true, index = alone + static_cast<int>(blockIdx.x);
-      if (index >= units.all) what += StreamUnit::kEnds;
-      const bool early = product == 1 && !met;
-      fetch.unit(uniform(slots.expert[owner]), uniform(slots.count[owner]), uniform(slots.begin[owner]),
-                 uniform(within), what, early);
-      met |= early;
-    }
-  }
-  if (!met) work.wait_for_x(1);
+  const int listed = work.slots.make(work.p);
+  if (!fetch_product<0>(work, fetch, team, listed)) work.arrive(4);
+  if (!fetch_product<1>(work, fetch, team, listed)) work.wait_for_x(1);
   fetch.no_more();
-  if (lane == 0) tile::leave_meeting(work.p.meeting, gridDim.x * kTeams);
+  if (threadIdx.x % 32 == 0) tile::leave_meeting(work.p.meeting, gridDim.x * kTeams);
 }
 
 template <class Weights, bool kGated>

@@ -137,19 +137,29 @@ struct StreamFetch {
     if constexpr (Weights::kScaled)
       tile::copy_bulk(at + S::kScales, scales, static_cast<uint32_t>(steps * Weights::kScaleBytes), full);
   }
-  // A unit of weights of `expert`, `within` of those of its `all_rows` rows from row `begin` of the list. early: x may not
-  // be there yet, so that weights are asked for, as many as the ring holds, before it is waited for. what: StreamUnit's,
-  // but for the rows.
+  // A unit of weights of `expert`, `within` of those of its `all_rows` rows from row `begin` of the list.
   __device__ __forceinline__ void unit(int expert, int all_rows, int begin, int within, int what,
                                        bool early) {
-    const int product = what / StreamUnit::kSecond % 2;
-    const ExpertParameters& p = work.parameters(product);
-    int chunk = 0, chunks = 1, first_block = within;
+    int chunk = 0, chunks = 1, block = within;
     if (all_rows > N) {
       chunks = ceil_div(all_rows, N), chunk = within % chunks;
-      first_block = uniform(within / chunks);
+      block = uniform(within / chunks);
     }
-
+    unit(expert, block, what, early, [&] {
+      const int each = (ceil_div(all_rows, chunks) + 7) & ~7, first = chunk * each;
+      return Rows{begin + first, uniform(min(each, all_rows - first))};
+    });
+  }
+  struct Rows {
+    int first, count;  // of the list
+  };
+  // The same of row block `block`. rows_of() says which rows: it is called behind the first copies of weights. early: x may
+  // not be there yet, so that weights are asked for, as many as the ring holds, before it is waited for. what: StreamUnit's,
+  // but for the rows.
+  template <class RowsOf>
+  __device__ __forceinline__ void unit(int expert, int first_block, int what, bool early, RowsOf rows_of) {
+    const int product = what / StreamUnit::kSecond % 2;
+    const ExpertParameters& p = work.parameters(product);
     const Range range = range_of<kTeams>(p, what, team);
     const int k_end = range.end;
     int k = range.begin;
@@ -167,11 +177,9 @@ struct StreamFetch {
         next.step(S::kStages);
       }
     }
-    // Where its rows are is looked up behind the first copies of its weights.
     const auto begin_rows = [&] {
-      const int each = (ceil_div(all_rows, chunks) + 7) & ~7, first = chunk * each;
-      const int row = begin + first, count = uniform(min(each, all_rows - first));
-      rows.begin(p, count, [&](int i) { return work.x_row(product, row + i); });
+      const auto [row, count] = rows_of();
+      rows.begin(p, count, [&, first = row](int i) { return work.x_row(product, first + i); });
       tell(ring + place.stage * S::kBytes, {expert, first_block, row, StreamUnit::kRow * count + what});
     };
     if (early) begin_rows(), work.wait_for_x(product);
