@@ -90,7 +90,7 @@ struct Suite<ExpertMlp> {
     few(deepseek(64, 16, 320, 160), "DeepSeek V4: 64 tokens", Fill::kNormal, Spread::kStridedRows);
     few(gpt_oss(1, 4, 2880, 160), "gpt-oss's width");
     few(gpt_oss(1, 4, 160, 2880), "gpt-oss's intermediate width");
-    // Kernels that cut sums of the second product in halves or quarters, by how many units there are.
+    // Row blocks that some teams have one of, and others share or have two of.
     few(deepseek(5, 40, 2112, 416), "more row blocks of y than teams, one or two of each expert's rows");
     few(deepseek(1, 3, 4160, 1056), "one token whose experts come twice, a tail of a row block");
     for (const int64_t tokens : {1, 4, 8}) {

@@ -1,9 +1,9 @@
 // The experts of few tokens: both products in one launch, and the weighted sums behind them in another.
 //
-// A block on each SM, with teams as expert_stream.cuh has them. Each block sorts the slots by expert by itself: there are so
-// few that this takes less time than to read lists of them. Its teams have units of the first product, and then of the
-// second: their rings fill with weights of the second while other SMs are still at work on the first, so that memory never
-// idles. All blocks meet between the two, before rows of h are read. Rows of g stand at their slots' places.
+// A block on each SM, with teams as expert_stream.cuh has them. Each team lists the experts by itself: there are so few slots
+// that this takes less time than to read lists of them. It has units of the first product, and then of the second: its ring
+// fills with weights of the second while other SMs are still at work on the first, so that memory never idles. All blocks
+// meet between the two, before rows of h are read. Rows of h and g stand at their slots' places.
 #pragma once
 #include "backends/cuda/card.h"
 #include "backends/cuda/combine_rows.h"
@@ -103,7 +103,8 @@ struct Work {
   }
 };
 
-// As many units of a product as the grid has teams at a time, one each; the teams of an SM share what is left over where it
+// Each product has code of its own, so that its parameters are constants to it: what comes before the first weights are asked
+// for runs once, and its instructions come from memory. As many units as the grid has teams at a time, one each; the teams of an SM share what is left over where it
 // is little. Says whether there was any.
 template <int kProduct, class W, class Fetch>
 __device__ __forceinline__ bool fetch_product(const W& work, Fetch& fetch, int team, int listed) {

@@ -17,7 +17,7 @@ Refusal supports(const ExpertMlp::Problem& p, const DeviceInfo& d) {
 }
 
 // Fitted to gpt-oss-20b, gpt-oss-120b, DeepSeek V4 Flash and a tensor-parallel part of V4 Pro at 1 to 8 tokens on an H200,
-// within 10%.
+// within 8%, and 14% too little for V4 Pro's at 2 and 4.
 double cost_us(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   return fewtokens_us(p, d, {.begin_us = 12, .memory_share = 0.92});
 }
