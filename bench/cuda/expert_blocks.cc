@@ -107,8 +107,7 @@ Status add_parts(Layer& layer, Bed& bed, Gate& gate, Way* way, SharedExpert* sha
 
 // Router, routing, and the experts as one operation.
 Status add_block_as_one(Layer& layer, Bed& bed, Gate& gate, Way* way, SharedExpert* shared) {
-  SLUICE_TRY(layer.gate(way));
-  SLUICE_TRY(layer.route(way));
+  SLUICE_TRY(layer.gate_route(way));
   const auto x = [&gate, tokens = bed.tokens()](int64_t i) { return gate.args(tokens, i).x; };
   if (shared) SLUICE_TRY(shared->add(way, x));
   ExpertMlp::Problem problem = bed.shape().mlp(bed.tokens());

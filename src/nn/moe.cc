@@ -52,7 +52,7 @@ Status Moe::make_plans(const Policy& policy) {
   SLUICE_TRY(plan_into<Combine>(&plans_->combine, device_, p.combine, tokens_max_, policy));
   const DeviceInfo& d = device_.info();
   plans_->as_one = MoeAsOne::make(d, device_.catalog(), p, tokens_max_, policy, [&](int64_t n) {
-    return plans_->route->cost_us(n, d) + plans_->up->cost_us(n, d) +
+    return plans_->router->cost_us(n, d) + plans_->route->cost_us(n, d) + plans_->up->cost_us(n, d) +
            plans_->down->cost_us(n * slots_of(config_), d) + plans_->combine->cost_us(n, d);
   });
   return {};
@@ -171,9 +171,7 @@ Status Moe::stages(const MoeIo& io, const MoeWeights& w, std::byte* base, Visit 
     return make_tensor(base + at, dtype, shape, device_.info().backend);
   };
   const Tensor logits = view(at_.logits, c.logits, {n, c.experts});
-  SLUICE_TRY(visit("router", *plans_->router, n,
-                   RouterGemm::Args{.x = io.x, .w = w.router, .bias = w.router_bias, .y = logits}));
-  RouteGroup::Args route;
+  RouteTopk::Args route;
   route.logits = logits;
   route.bias = w.correction_bias;
   route.hash_table = w.hash_table;
@@ -181,11 +179,19 @@ Status Moe::stages(const MoeIo& io, const MoeWeights& w, std::byte* base, Visit 
   route.expert_map = w.expert_map;
   route.ids = view(at_.ids, DType::kI32, {n, slots_of(c)});
   route.weights = view(at_.weights, DType::kF32, {n, slots_of(c)});
-  return path(n) == MoePath::kAsOne ? as_one(route, io, w, base, visit) : parts(route, io, w, base, visit);
+  if (path(n) == MoePath::kAsOne) {
+    RouterRoute::Args front{route, io.x, w.router, w.router_bias};
+    return as_one(front, io, w, base, visit);
+  }
+  SLUICE_TRY(visit("router", *plans_->router, n,
+                   RouterGemm::Args{.x = io.x, .w = w.router, .bias = w.router_bias, .y = logits}));
+  RouteGroup::Args grouped;
+  static_cast<RouteTopk::Args&>(grouped) = route;
+  return parts(grouped, io, w, base, visit);
 }
 
 template <class Visit>
-Status Moe::as_one(const RouteTopk::Args& route, const MoeIo& io, const MoeWeights& w, std::byte* base,
+Status Moe::as_one(const RouterRoute::Args& route, const MoeIo& io, const MoeWeights& w, std::byte* base,
                    Visit visit) const {
   const int64_t n = io.x.shape[0];
   SLUICE_TRY(visit("route", plans_->as_one->route(), n, route));
@@ -287,9 +293,10 @@ Result<std::vector<StageCheck>> Moe::check(const MoeIo& io, const MoeWeights& we
     const typename Op::Problem problem = Op::at_tokens(table.at(tokens).problem(), tokens);
     Result<HostCopy<Op>> host = HostCopy<Op>::make(device_, problem, args, stream);
     if (!host.ok()) return host.status();
-    const Expectations wanted = reference(problem, host.value().args());
+    Expectations wanted = reference(problem, host.value().args());
     SLUICE_TRY(table.run(tokens, args, scratch, stream));
     SLUICE_TRY(host.value().fetch(stream));
+    for (Expected& given : expected_given(problem, host.value().args())) wanted.push_back(std::move(given));
     StageCheck result{.stage = stage, .kernel = std::string(table.at(tokens).kernel())};
     Op::slots(problem, [&](const SlotSpec& spec, Tensor Op::Args::*member) {
       for (const Expected& want : wanted) {
@@ -313,11 +320,11 @@ std::vector<std::pair<std::string, std::string>> Moe::kernels(int64_t tokens) co
   const auto add = [&](const char* stage, const auto& table, int64_t n) {
     out.emplace_back(stage, std::string(table.at(n).kernel()));
   };
-  add("router", *plans_->router, tokens);
   const bool as_one = path(tokens) == MoePath::kAsOne;
   if (as_one) {
     add("route", plans_->as_one->route(), tokens);
   } else {
+    add("router", *plans_->router, tokens);
     add("route", *plans_->route, tokens);
     add("experts.up", *plans_->up, tokens);
     add("experts.down", *plans_->down, tokens * slots_of(config_));

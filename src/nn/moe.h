@@ -89,12 +89,11 @@ struct MoeIo {
   Tensor y;          // [tokens, hidden]; may be residual
 };
 
-// What comes behind the router.
 enum class MoePath : uint8_t {
-  kParts,  // RouteGroup, ExpertGemm up and down, Combine
-  kAsOne,  // RouteTopk, and ExpertMlp with a kernel of its own
+  kParts,  // RouterGemm, RouteGroup, ExpertGemm up and down, Combine
+  kAsOne,  // RouterRoute, and ExpertMlp with a kernel of its own
 };
-// The path of `tokens` tokens: as one where ExpertMlp's plan is not kernels in turn and the cost models give it and RouteTopk less
+// The path of `tokens` tokens: as one where ExpertMlp's plan is not kernels in turn and the cost models give it and RouterRoute less
 // time than the parts; parts where somebody refuses. Under Policy::batch_invariant a Moe keeps one path for all of its
 // counts, so a count may have the other one there.
 MoePath moe_path(const MoeConfig& config, int64_t tokens, const DeviceInfo& device, const Catalog& catalog,
@@ -146,7 +145,7 @@ class Moe {
   Status parts(RouteGroup::Args route, const MoeIo& io, const MoeWeights& weights, std::byte* base,
                Visit visit) const;
   template <class Visit>
-  Status as_one(const RouteTopk::Args& route, const MoeIo& io, const MoeWeights& weights, std::byte* base,
+  Status as_one(const RouterRoute::Args& route, const MoeIo& io, const MoeWeights& weights, std::byte* base,
                 Visit visit) const;
   template <class Visit>
   Status shared_stages(const MoeIo& io, const MoeWeights& weights, std::byte* base, Visit visit) const;

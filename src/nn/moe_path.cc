@@ -43,7 +43,7 @@ std::optional<MoeAsOne> MoeAsOne::make(const DeviceInfo& device, const Catalog& 
   const int64_t last = last_count(device, catalog.table<ExpertMlp>(), problems.as_one, tokens_max, policy);
   if (last < 0 || (policy.batch_invariant && last < tokens_max)) return {};
   auto route =
-      PlanTable<RouteTopk>::make(device, catalog.table<RouteTopk>(), problems.route.route, last, policy);
+      PlanTable<RouterRoute>::make(device, catalog.table<RouterRoute>(), problems.front, last, policy);
   auto experts =
       PlanTable<ExpertMlp>::make(device, catalog.table<ExpertMlp>(), problems.as_one, last, policy);
   if (!route.ok() || !experts.ok()) return {};
@@ -95,14 +95,15 @@ MoePath moe_path(const MoeConfig& config, int64_t tokens, const DeviceInfo& devi
   };
   const auto experts = of(std::type_identity<ExpertMlp>{}, p.as_one, tokens);
   if (!experts || experts->in_turn) return MoePath::kParts;
-  const auto route = of(std::type_identity<RouteTopk>{}, p.route.route, tokens);
+  const auto route = of(std::type_identity<RouterRoute>{}, p.front, tokens);
+  const auto router = of(std::type_identity<RouterGemm>{}, p.router, tokens);
   const auto group = of(std::type_identity<RouteGroup>{}, p.route, tokens);
   const auto up = of(std::type_identity<ExpertGemm>{}, p.mlp.up, tokens);
   const auto down = of(std::type_identity<ExpertGemm>{}, p.mlp.down, tokens * slots_of(config));
   const auto combine = of(std::type_identity<Combine>{}, p.combine, tokens);
-  for (const auto& part : {route, group, up, down, combine})
+  for (const auto& part : {route, router, group, up, down, combine})
     if (!part) return MoePath::kParts;
-  const double parts_us = group->us + up->us + down->us + combine->us;
+  const double parts_us = router->us + group->us + up->us + down->us + combine->us;
   return route->us + experts->us < parts_us ? MoePath::kAsOne : MoePath::kParts;
 }
 

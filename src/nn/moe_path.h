@@ -24,18 +24,18 @@ class MoeAsOne {
   MoePath at(int64_t tokens) const;
   const std::vector<Step>& steps() const { return steps_; }
   // Up to the last count that they serve.
-  const PlanTable<RouteTopk>& route() const { return route_; }
+  const PlanTable<RouterRoute>& route() const { return route_; }
   const PlanTable<ExpertMlp>& experts() const { return experts_; }
 
  private:
-  MoeAsOne(PlanTable<RouteTopk> route, PlanTable<ExpertMlp> experts)
+  MoeAsOne(PlanTable<RouterRoute> route, PlanTable<ExpertMlp> experts)
       : route_(std::move(route)), experts_(std::move(experts)) {}
   // No cost: a kernel in turn, which is the parts.
   std::optional<double> cost_us(int64_t tokens, const DeviceInfo& device) const;
   bool wins_on_average(const DeviceInfo& device, int64_t tokens_max,
                        const std::function<double(int64_t)>& parts_us) const;
 
-  PlanTable<RouteTopk> route_;
+  PlanTable<RouterRoute> route_;
   PlanTable<ExpertMlp> experts_;
   std::vector<Step> steps_;
 };

@@ -66,6 +66,8 @@ MoeProblems problems_of(const MoeConfig& c) {
                    .expert_begin = c.expert_begin,
                    .expert_count = c.expert_count,
                    .vocab = c.hash_vocab};
+  p.front = {
+      .route = p.route.route, .hidden = c.hidden, .x = c.x, .w = c.router_w, .gate_bias = c.router_bias};
   p.route.mapped_experts = c.scope == ExpertScope::kMap ? experts : 0;
   p.combine = {.tokens = 0,
                .slots = slots,
@@ -197,10 +199,10 @@ std::vector<StageProblem> moe_problems(const MoeConfig& c, int64_t tokens, MoePa
     out.push_back({stage, any_problem<Op>(Op::at_tokens(problem, n))});
   };
   const bool as_one = path == MoePath::kAsOne;
-  add("router", std::type_identity<RouterGemm>{}, p.router, tokens);
   if (as_one) {
-    add("route", std::type_identity<RouteTopk>{}, p.route.route, tokens);
+    add("route", std::type_identity<RouterRoute>{}, p.front, tokens);
   } else {
+    add("router", std::type_identity<RouterGemm>{}, p.router, tokens);
     add("route", std::type_identity<RouteGroup>{}, p.route, tokens);
     add("experts.up", std::type_identity<ExpertGemm>{}, p.mlp.up, tokens);
     add("experts.down", std::type_identity<ExpertGemm>{}, p.mlp.down, tokens * slots_of(c));

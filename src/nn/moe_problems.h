@@ -6,7 +6,8 @@ namespace sluice {
 
 struct MoeProblems {
   RouterGemm::Problem router;
-  RouteGroup::Problem route;  // MoePath::kAsOne: its `route` alone
+  RouteGroup::Problem route;
+  RouterRoute::Problem front;  // MoePath::kAsOne: in place of router, and of route but for the rows by expert
   ExpertProblems mlp;
   Combine::Problem combine;
   ExpertMlp::Problem as_one;  // MoePath::kAsOne: in place of the rows by expert, mlp.up, mlp.down and combine

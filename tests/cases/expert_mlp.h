@@ -90,6 +90,14 @@ struct Suite<ExpertMlp> {
     few(deepseek(64, 16, 320, 160), "DeepSeek V4: 64 tokens", Fill::kNormal, Spread::kStridedRows);
     few(gpt_oss(1, 4, 2880, 160), "gpt-oss's width");
     few(gpt_oss(1, 4, 160, 2880), "gpt-oss's intermediate width");
+    // Row blocks that some teams have one of, and others share or have two of.
+    few(deepseek(5, 40, 2112, 416), "more row blocks of y than teams, one or two of each expert's rows");
+    few(deepseek(1, 3, 4160, 1056), "one token whose experts come twice, a tail of a row block");
+    for (const int64_t tokens : {1, 4, 8}) {
+      P wide = gpt_oss(tokens, 6, 200, 456);
+      wide.w = kB;
+      few(wide, "bf16 weights, sizes that are multiples of 8", Fill::kNormal, Spread::kStridedRows);
+    }
     P ups = gpt_oss(2, 5, 256, 96);
     ups.gate_order = GateOrder::kUpFirst;
     few(ups, "ups first");
@@ -128,6 +136,12 @@ struct Suite<ExpertMlp> {
     fill_floats(a.shared, Fill::kNormal, random);
     fill_floats(a.residual, Fill::kNormal, random);
     ids(p, fill, a.ids, random);
+    // What weighs nothing may be anything.
+    set_each(a.weights, [&](int64_t t, int64_t k) -> double {
+      const int32_t id = a.ids.row<int32_t>(t)[k];
+      return id >= 0 && id < p.experts ? a.weights.row<float>(t)[k]
+                                       : std::numeric_limits<double>::quiet_NaN();
+    });
   }
 
   // Beside what `fill` says: some slots name an expert that is not here, the first token the same one twice, and the second one

@@ -1,12 +1,12 @@
-// What the kernels for few rows an expert share (expert_gemm_mxfp4_stream_sm90, expert_mlp_mxfp4_fewtokens_sm90): a unit of
-// work is one row block of one expert's weights, 64 rows and the whole sum.
+// What the kernels for few rows an expert share (expert_gemm_mxfp4_stream_sm90, expert_fewtokens.cuh): a unit of work is one
+// row block of one expert's weights, 64 rows and the whole sum.
 //
 // A block has teams, each of four warps that multiply, 16 rows each, and one that fetches for them: codes and scales of
 // a few k blocks in one bulk copy each, rows of x 16 bytes a lane. A team has its own ring and goes its own way from unit to
 // unit, as its fetching warp tells it. Teams of a block may share a unit, a part of the sum each, which they add up through
 // shared memory in order. They use mma.sync: for so few columns it is as fast as wgmma, and no warp waits for another.
 //
-// A kernel says by its Work what it multiplies:
+// What weights are made of is a type, stream_weights.cuh. A kernel says by its Work what it multiplies:
 //   parameters(product), gated(product)   of which there may be several, one behind the other
 //   x_row(product, row), order(row)       of a row of the list that is sorted by expert: its row of x, and its slot
 //   y_row(unit, row)                      and its row of y
@@ -14,11 +14,10 @@
 //   end(product)                          a warp that multiplies has written the last of its y
 #pragma once
 #include "backends/cuda/expert_gemm.cuh"
+#include "backends/cuda/stream_weights.cuh"
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/bulk_copy.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
-#include "backends/cuda/tile/mma.cuh"
-#include "backends/cuda/tile/mxfp4.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
 
 namespace sluice::cuda {
@@ -26,25 +25,21 @@ namespace sluice::cuda {
 constexpr int kTeamWarps = 4 + 1;
 constexpr int kParts = 4;      // of a sum, cut in the same places whoever adds them up
 constexpr int kPartSteps = 4;  // k blocks that no cut divides
-constexpr int kScaleBytes = static_cast<int>(kFragmentScaleBytes),
-              kCodeBytes = static_cast<int>(kFragmentCodeBytes);
 
-template <int N>
+template <int N, class Weights>
 struct Stage {
-  static constexpr int kSteps = N == 8 ? 4 : 2;                // k blocks
+  static constexpr int kSteps = Weights::steps(N);             // k blocks
   static constexpr int kXBytes = N * tile::kSwizzledRowBytes;  // of one step
-  static constexpr int kCodes = kSteps * kXBytes, kScales = kCodes + kSteps * kCodeBytes;
-  static constexpr int kUnit = kScales + kSteps * kScaleBytes;  // in the first stage of a unit
+  static constexpr int kCodes = kSteps * kXBytes, kScales = kCodes + kSteps * Weights::kCodeBytes;
+  static constexpr int kUnit = kScales + kSteps * Weights::kScaleBytes;  // in the first stage of a unit
   static constexpr int kBytes = kUnit + 128;
-  // Of a team, so that two blocks of two and what else they have fill an SM: four stages, or five.
-  static constexpr int kRingBytes = (N == 8 ? 105 : 88) << 9;
-  static constexpr int kStages = kRingBytes / kBytes;
+  static constexpr int kStages = Weights::ring_bytes(N) / kBytes;
   static_assert(kPartSteps % kSteps == 0 && kBytes % 128 == 0);
 };
 
-template <int N, int kTeams>
+template <int N, int kTeams, class Weights = Mxfp4Weights>
 struct alignas(128) StreamMemory {
-  using S = Stage<N>;
+  using S = Stage<N, Weights>;
   uint8_t stage[kTeams][S::kStages][S::kBytes];
   float sums[2][kTeams - 1][N / 2][128];  // of units that teams share, in turn: of all teams but the last
   uint64_t full[kTeams][S::kStages], empty[kTeams][S::kStages];
@@ -108,18 +103,19 @@ __device__ __forceinline__ int up_to_lane(int mine) {
 }
 
 // One warp fetches for its team.
-template <int N, int kTeams, class Work>
+template <int N, int kTeams, class Work, class Weights = Mxfp4Weights>
 struct StreamFetch {
-  using S = Stage<N>;
+  using S = Stage<N, Weights>;
   const Work& work;
-  StreamMemory<N, kTeams>& m;
+  StreamMemory<N, kTeams, Weights>& m;
   const int team;
   const uint32_t ring;
   RowFetch<N, 1> rows;
   tile::RingPlace place;
   int ahead = 0;  // stages whose weights have been asked for already
 
-  __device__ __forceinline__ StreamFetch(const Work& its_work, StreamMemory<N, kTeams>& memory, int its_team)
+  __device__ __forceinline__ StreamFetch(const Work& its_work, StreamMemory<N, kTeams, Weights>& memory,
+                                         int its_team)
       : work(its_work),
         m(memory),
         team(its_team),
@@ -137,43 +133,53 @@ struct StreamFetch {
   __device__ __forceinline__ void ask(uint32_t stage, const uint8_t* codes, const uint8_t* scales,
                                       int steps) const {
     const uint32_t at = ring + stage * S::kBytes, full = tile::shared_address(&m.full[team][stage]);
-    tile::copy_bulk(at + S::kCodes, codes, static_cast<uint32_t>(steps * kCodeBytes), full);
-    tile::copy_bulk(at + S::kScales, scales, static_cast<uint32_t>(steps * kScaleBytes), full);
+    tile::copy_bulk(at + S::kCodes, codes, static_cast<uint32_t>(steps * Weights::kCodeBytes), full);
+    if constexpr (Weights::kScaled)
+      tile::copy_bulk(at + S::kScales, scales, static_cast<uint32_t>(steps * Weights::kScaleBytes), full);
   }
-  // A unit of weights of `expert`, `within` of those of its `all_rows` rows from row `begin` of the list. early: x may not
-  // be there yet, so that weights are asked for, as many as the ring holds, before it is waited for. what: StreamUnit's,
-  // but for the rows.
+  // A unit of weights of `expert`, `within` of those of its `all_rows` rows from row `begin` of the list.
   __device__ __forceinline__ void unit(int expert, int all_rows, int begin, int within, int what,
                                        bool early) {
-    const int product = what / StreamUnit::kSecond % 2;
-    const ExpertParameters& p = work.parameters(product);
-    int chunk = 0, chunks = 1, first_block = within;
+    int chunk = 0, chunks = 1, block = within;
     if (all_rows > N) {
       chunks = ceil_div(all_rows, N), chunk = within % chunks;
-      first_block = uniform(within / chunks);
+      block = uniform(within / chunks);
     }
-
+    unit(expert, block, what, early, [&] {
+      const int each = (ceil_div(all_rows, chunks) + 7) & ~7, first = chunk * each;
+      return Rows{begin + first, uniform(min(each, all_rows - first))};
+    });
+  }
+  struct Rows {
+    int first, count;  // of the list
+  };
+  // The same of row block `block`. rows_of() says which rows: it is called behind the first copies of weights. early: x may
+  // not be there yet, so that weights are asked for, as many as the ring holds, before it is waited for. what: StreamUnit's,
+  // but for the rows.
+  template <class RowsOf>
+  __device__ __forceinline__ void unit(int expert, int first_block, int what, bool early, RowsOf rows_of) {
+    const int product = what / StreamUnit::kSecond % 2;
+    const ExpertParameters& p = work.parameters(product);
     const Range range = range_of<kTeams>(p, what, team);
     const int k_end = range.end;
     int k = range.begin;
     const int64_t block = static_cast<int64_t>(first_block) * p.k_blocks + k;
-    const uint8_t* codes = p.w + expert * p.w_bytes + block * kCodeBytes;
-    const uint8_t* scales = p.w_scale + expert * p.scale_bytes + block * kScaleBytes;
+    const uint8_t* codes = p.w + expert * p.w_bytes + block * Weights::kCodeBytes;
+    const uint8_t* scales =
+        Weights::kScaled ? p.w_scale + expert * p.scale_bytes + block * Weights::kScaleBytes : nullptr;
     if (early) {
       tile::RingPlace next = place;
 #pragma unroll 1
       for (; ahead < S::kStages && k + ahead * S::kSteps < k_end; ++ahead) {
         tile::barrier_wait_by_warp(&m.empty[team][next.stage], next.parity ^ 1);
         ask(next.stage, codes, scales, min(S::kSteps, k_end - k - ahead * S::kSteps));
-        codes += S::kSteps * kCodeBytes, scales += S::kSteps * kScaleBytes;
+        codes += S::kSteps * Weights::kCodeBytes, scales += S::kSteps * Weights::kScaleBytes;
         next.step(S::kStages);
       }
     }
-    // Where its rows are is looked up behind the first copies of its weights.
     const auto begin_rows = [&] {
-      const int each = (ceil_div(all_rows, chunks) + 7) & ~7, first = chunk * each;
-      const int row = begin + first, count = uniform(min(each, all_rows - first));
-      rows.begin(p, count, [&](int i) { return work.x_row(product, row + i); });
+      const auto [row, count] = rows_of();
+      rows.begin(p, count, [&, first = row](int i) { return work.x_row(product, first + i); });
       tell(ring + place.stage * S::kBytes, {expert, first_block, row, StreamUnit::kRow * count + what});
     };
     if (early) begin_rows(), work.wait_for_x(product);
@@ -188,11 +194,12 @@ struct StreamFetch {
         --ahead;
       } else {
         ask(place.stage, codes, scales, steps);
-        codes += S::kSteps * kCodeBytes, scales += S::kSteps * kScaleBytes;
+        codes += S::kSteps * Weights::kCodeBytes, scales += S::kSteps * Weights::kScaleBytes;
         asm volatile("" : "+l"(codes), "+l"(scales));  // else both are worked out again from the start
       }
       if (begins) begins = false, begin_rows();
-      tile::barrier_expect_by_warp(full, static_cast<uint32_t>(steps * (kCodeBytes + kScaleBytes)));
+      tile::barrier_expect_by_warp(
+          full, static_cast<uint32_t>(steps * (Weights::kCodeBytes + Weights::kScaleBytes)));
       rows.template copy<S::kSteps>(p, stage, k);
       arrive_with_x(p, full);
       __syncwarp();
@@ -208,50 +215,20 @@ struct StreamFetch {
   }
 };
 
-// What a lane reads for 16 rows of weights (a slab) x one k block x N rows of x.
-template <int N>
-struct Operands {
-  uint4 code;
-  uint32_t scale, b[N / 8][2][4];
-
-  __device__ __forceinline__ void load(uint32_t codes, uint32_t scales, const uint32_t (&x)[2]) {
-    code = tile::load_shared(codes);
-    scale = tile::load_shared_word(scales);
-#pragma unroll
-    for (uint32_t n = 0; n < N / 8; ++n)
-#pragma unroll
-      for (uint32_t half = 0; half < 2; ++half) tile::load_matrices(b[n][half], x[half] + n * 1024);
-  }
-  // Products of even and odd j are added up apart, so that they need not wait for each other.
-  __device__ __forceinline__ void multiply(float (&d)[2][N / 8][4]) const {
-    const __nv_bfloat162 scales[2] = {tile::scale_pair<0>(scale), tile::scale_pair<1>(scale)};
-    const uint32_t words[4] = {code.x, code.y, code.z, code.w};
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      uint32_t a[4];
-      tile::decode_fragment(a, words[j], scales[j / 2]);
-#pragma unroll
-      for (int n = 0; n < N / 8; ++n) {
-        const uint32_t column[2] = {b[n][j / 2][j % 2 * 2], b[n][j / 2][j % 2 * 2 + 1]};
-        tile::mma(d[j % 2][n], a, column);
-      }
-    }
-  }
-};
-
 // Where a lane's operands are in stage 0 of its team.
 struct OperandsAt {
   uint32_t codes, scales, x[2];
 };
 // kCount steps of a stage that lies `stage` bytes on: the next one's operands are on their way while one is multiplied.
-template <int N, int kCount>
+template <int N, class Weights, int kCount>
 __device__ __forceinline__ void multiply_steps(float (&d)[2][N / 8][4], const OperandsAt& at,
                                                uint32_t stage) {
-  using S = Stage<N>;
-  Operands<N> of[2];
+  using S = Stage<N, Weights>;
+  typename Weights::template Operands<N> of[2];
   const auto load = [&](int i) {
     const uint32_t x[2] = {at.x[0] + stage + i * S::kXBytes, at.x[1] + stage + i * S::kXBytes};
-    of[i % 2].load(at.codes + stage + i * kCodeBytes, at.scales + stage + i * kScaleBytes, x);
+    of[i % 2].load(at.codes + stage + i * Weights::kCodeBytes, at.scales + stage + i * Weights::kScaleBytes,
+                   x);
   };
   load(0);
 #pragma unroll
@@ -267,6 +244,7 @@ struct LaneRows {
   int feature[2];
   uint32_t top[2], bias[2];
 
+  template <class Weights>
   __device__ __forceinline__ void ask(const ExpertParameters& p, bool gated, const StreamUnit& unit,
                                       int slab) {
     const int row = slab * 16 + static_cast<int>(threadIdx.x % 32) / 4;
@@ -275,7 +253,7 @@ struct LaneRows {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       feature[i] = static_cast<int>(fragment_feature(gated, {unit.block, row + 8 * i}).feature);
-      top[i] = __ldg(tops + row + 8 * i);
+      top[i] = Weights::kScaled ? __ldg(tops + row + 8 * i) : 0;
       bias[i] = 0;
       if (!p.bias || feature[i] >= p.features) continue;
       const int64_t at =
@@ -284,10 +262,12 @@ struct LaneRows {
                            : __ldg(static_cast<const uint16_t*>(p.bias) + at);
     }
   }
+  template <class Weights>
   __device__ __forceinline__ float result(const ExpertParameters& p, int i, float sum, float in) const {
-    return fmaf(sum * tile::row_factor(top[i]), in, __uint_as_float(p.bias_f32 ? bias[i] : bias[i] << 16));
+    if constexpr (Weights::kScaled) sum *= tile::row_factor(top[i]);
+    return fmaf(sum, in, __uint_as_float(p.bias_f32 ? bias[i] : bias[i] << 16));
   }
-  template <int N, class Work>
+  template <int N, class Weights, class Work>
   __device__ __forceinline__ void write(const Work& work, int product, const StreamUnit& unit,
                                         const float (&sum)[N / 2]) const {
     constexpr int kColumns = N / 4;
@@ -300,7 +280,7 @@ struct LaneRows {
     for (int c = 0; c < kColumns; ++c) {
       const float in = p.weights && column(c) < rows ? p.weights[work.order(unit.row + column(c))] : 1.f;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) y[i][c] = result(p, i, sum[c / 2 * 4 + i * 2 + c % 2], in);
+      for (int i = 0; i < 2; ++i) y[i][c] = result<Weights>(p, i, sum[c / 2 * 4 + i * 2 + c % 2], in);
     }
     const tile::ActivationValues act = activation_of(p, unit.expert);
     if (gated) {
@@ -327,14 +307,14 @@ struct LaneRows {
 };
 
 // A warp has one of the four slabs of a row block.
-template <int N, int kTeams, class Work>
-__device__ __forceinline__ void stream_multiply(const Work& work, StreamMemory<N, kTeams>& m, int team,
-                                                int slab) {
-  using S = Stage<N>;
+template <int N, int kTeams, class Work, class Weights>
+__device__ __forceinline__ void stream_multiply(const Work& work, StreamMemory<N, kTeams, Weights>& m,
+                                                int team, int slab) {
+  using S = Stage<N, Weights>;
   const uint32_t lane = threadIdx.x % 32, ring = tile::shared_address(m.stage[team]);
   const OperandsAt at = {
-      ring + S::kCodes + (slab * 32 + lane) * 16,
-      ring + S::kScales + (slab * 8 + lane / 4) * 4,
+      ring + S::kCodes + Weights::codes_at(slab, lane),
+      ring + S::kScales + Weights::scales_at(slab, lane),
       {ring + tile::swizzled(lane % 8, lane / 8 * 16), ring + tile::swizzled(lane % 8, lane / 8 * 16 + 64)}};
   tile::RingPlace place;
   int turn = 0;
@@ -349,7 +329,7 @@ __device__ __forceinline__ void stream_multiply(const Work& work, StreamMemory<N
     const ExpertParameters& p = work.parameters(product);
     const bool shared = unit.what & StreamUnit::kShared, finishes = !shared || team == kTeams - 1;
     LaneRows finish;
-    if (finishes) finish.ask(p, work.gated(product), unit, slab);
+    if (finishes) finish.template ask<Weights>(p, work.gated(product), unit, slab);
     float sum[N / 2] = {}, last[N / 2] = {};  // of the parts but the last, and of the last
     const Range range = range_of<kTeams>(p, unit.what, team);
     int k = range.begin;
@@ -360,18 +340,18 @@ __device__ __forceinline__ void stream_multiply(const Work& work, StreamMemory<N
 #pragma unroll 1
       for (; k + S::kSteps <= k_end; k += S::kSteps) {
         tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
-        multiply_steps<N, S::kSteps>(d, at, place.stage * S::kBytes);
+        multiply_steps<N, Weights, S::kSteps>(d, at, place.stage * S::kBytes);
         tile::arrive_by_warp(tile::shared_address(&m.empty[team][place.stage]));
         place.step(S::kStages);
       }
-      if (k < k_end) {
+      if (S::kSteps > 1 && k < k_end) {
         tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
 #pragma unroll 1
         for (int i = 0; i < k_end - k; ++i) {
-          const OperandsAt step = {at.codes + i * kCodeBytes,
-                                   at.scales + i * kScaleBytes,
+          const OperandsAt step = {at.codes + i * Weights::kCodeBytes,
+                                   at.scales + i * Weights::kScaleBytes,
                                    {at.x[0] + i * S::kXBytes, at.x[1] + i * S::kXBytes}};
-          multiply_steps<N, 1>(d, step, place.stage * S::kBytes);
+          multiply_steps<N, Weights, 1>(d, step, place.stage * S::kBytes);
         }
         tile::arrive_by_warp(tile::shared_address(&m.empty[team][place.stage]));
         place.step(S::kStages);
@@ -401,7 +381,7 @@ __device__ __forceinline__ void stream_multiply(const Work& work, StreamMemory<N
     if (finishes) {
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) sum[i] += last[i];
-      finish.template write<N>(work, product, unit, sum);
+      finish.template write<N, Weights>(work, product, unit, sum);
     }
     if (unit.what & StreamUnit::kEnds) work.end(product);
   }

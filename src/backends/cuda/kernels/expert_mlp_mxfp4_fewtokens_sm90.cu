@@ -1,199 +1,25 @@
-// The experts of few tokens, mxfp4 weights: both products in one launch, and the weighted sums behind them in another.
-//
-// A block on each SM, with teams as expert_stream.cuh has them. Each block sorts the slots by expert by itself: there are so
-// few that this takes less time than to read lists of them. Its teams have units of the first product, and then of the
-// second: their rings fill with weights of the second while other SMs are still at work on the first, so that memory never
-// idles. All blocks meet between the two, before rows of h are read. Rows of g stand at their slots' places.
+// The experts of few tokens, mxfp4 weights: both products in one launch (expert_fewtokens.cuh).
 //
 // Wins    where rows are few: one ramp in place of two, no launch for groups.
 // Loses   more rows, whose experts one warp cannot list: expert_gemm_mxfp4_stream_sm90 and others in turn.
 // Limits  32 slots; see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on it.
 // Source  original; the contract is ops/expert_mlp.h.
-#include "backends/cuda/card.h"
-#include "backends/cuda/combine_rows.h"
-#include "backends/cuda/expert_cost.h"
-#include "backends/cuda/expert_stream.cuh"
-#include "backends/cuda/launch.h"
-#include "backends/cuda/tile/dependent.cuh"
-#include "backends/cuda/tile/meeting.cuh"
-#include "dispatch/expert_mlp_in_turn.h"
+#include "backends/cuda/expert_fewtokens.cuh"
 
 namespace sluice::cuda {
 namespace {
 
-constexpr int kTeams = 4, kThreads = kTeams * kTeamWarps * 32, kColumns = 8;
-constexpr int kSharedRounds = 2;  // units that the teams of an SM share, at most, at the end of a product
-constexpr int kSlotsMost = 32;    // one for each lane
-constexpr int kSharedMost = 227 << 10;
-
-struct Parameters {
-  ExpertParameters product[2];
-  const int32_t* ids;
-  uint32_t* meeting;
-  int tokens_slots;  // slots of all tokens
-};
-
-// The slots by expert. Rows: slots that have an expert, those of the same one neighbours and in their order.
-struct Slots {
-  int order[kSlotsMost], token[kSlotsMost];                      // of a row
-  int expert[kSlotsMost], begin[kSlotsMost], count[kSlotsMost];  // of experts that have rows: a list
-
-  // By a whole warp: how long the list is.
-  __device__ __forceinline__ int make(const Parameters& p) {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const uint32_t before = (uint32_t{1} << lane) - 1;
-    const int id = lane < p.tokens_slots ? p.ids[lane] : -1;
-    const bool has = id >= 0 && id < p.product[0].experts;
-    const uint32_t same = __match_any_sync(0xffffffffu, id),
-                   firsts = __ballot_sync(0xffffffffu, has && !(same & before));
-    const bool first = firsts >> lane & 1;
-    const int rows = first ? __popc(same) : 0, rows_before = up_to_lane(rows) - rows;
-    const int row =
-        __shfl_sync(0xffffffffu, rows_before, __ffs(static_cast<int>(same)) - 1) + __popc(same & before);
-    if (has) order[row] = lane, token[row] = lane / p.product[0].slots;
-    if (first) {
-      const int at = __popc(firsts & before);
-      expert[at] = id, begin[at] = rows_before, count[at] = rows;
-    }
-    __syncwarp();
-    return __popc(firsts);
-  }
-};
-
-struct alignas(128) Memory {
-  StreamMemory<kColumns, kTeams> stream;
-  Slots slots[kTeams];
-  int arrived;  // warps whose rows of h are written
-};
-
-template <bool kGated>
-struct Work {
-  const Parameters& p;
-  Memory& m;
-  Slots& slots;  // of the team
-
-  __device__ __forceinline__ const ExpertParameters& parameters(int product) const {
-    return p.product[product];
-  }
-  __device__ __forceinline__ bool gated(int product) const { return kGated && product == 0; }
-  __device__ __forceinline__ int order(int row) const { return slots.order[row]; }
-  __device__ __forceinline__ int64_t x_row(int product, int row) const {
-    return product == 0 ? slots.token[row] : row;
-  }
-  __device__ __forceinline__ int64_t y_row(const StreamUnit& unit, int row) const {
-    return unit.product() == 0 ? row : slots.order[row];
-  }
-  // By whole warps.
-  __device__ __forceinline__ void wait_for_x(int) const {
-    if (threadIdx.x % 32 == 0) tile::wait_for_meeting(p.meeting, gridDim.x);
-    __syncwarp();
-  }
-  __device__ __forceinline__ void end(int product) const {
-    if (product != 0) return;
-    __syncwarp();
-    arrive(1);
-  }
-  // So many warps of this block are through with the first product; the last of all tells the other blocks. What they wrote
-  // comes before what they say here, and that before what the last one says.
-  __device__ __forceinline__ void arrive(int warps) const {
-    if (threadIdx.x % 32 != 0) return;
-    int before;
-    asm volatile("atom.acq_rel.cta.shared::cta.add.s32 %0, [%1], %2;"
-                 : "=r"(before)
-                 : "r"(tile::shared_address(&m.arrived)), "r"(warps)
-                 : "memory");
-    if (before + warps == kTeams * 4) tile::arrive_at_meeting(p.meeting);
-  }
-};
-
-// The units of a product, by a warp whose lanes have an expert of the list each.
-struct Units {
-  int rows, mine, before, all;  // of the lane's expert, its units, those in front of them; of all experts
-
-  __device__ __forceinline__ Units(int its_rows, int row_blocks)
-      : rows(its_rows), mine(ceil_div(its_rows, kColumns) * row_blocks) {
-    const int up_to = up_to_lane(mine);
-    before = up_to - mine;
-    all = __shfl_sync(0xffffffffu, up_to, 31);
-  }
-  // The expert, by its place in the list, of unit `index` < all.
-  __device__ __forceinline__ int owner(int index) const {
-    return 31 - __clz(static_cast<int>(__ballot_sync(0xffffffffu, before <= index && mine > 0)));
-  }
-};
-
-// As many units of a product as the grid has teams at a time, one each; the teams of an SM share what is left over where it
-// is little. Then those of the other product.
-template <class W>
-__device__ __forceinline__ void fetch_all(const W& work, int team) {
-  Slots& slots = work.slots;
-  StreamFetch<kColumns, kTeams, W> fetch(work, work.m.stream, team);
-  const int lane = static_cast<int>(threadIdx.x % 32), blocks = static_cast<int>(gridDim.x);
-  const int listed = slots.make(work.p), rows = lane < listed ? slots.count[lane] : 0;
-  bool met = false;
-#pragma unroll 1
-  for (int product = 0; product < 2; ++product) {
-    const ExpertParameters& p = work.parameters(product);
-    const Units units(rows, p.row_blocks);
-    const int over = units.all % (kTeams * blocks);
-    const int alone = over <= kSharedRounds * blocks && may_share(p) ? units.all - over : units.all;
-    int index = static_cast<int>(blockIdx.x) + team * blocks;
-    bool shared = index >= alone;
-    if (shared) index = alone + static_cast<int>(blockIdx.x);
-    if (product == 0 && index >= units.all) work.arrive(4);  // for those who have nothing to do
-#pragma unroll 1
-    while (index < units.all) {
-      const int owner = units.owner(index), within = index - __shfl_sync(0xffffffffu, units.before, owner);
-      int what = product == 1 ? StreamUnit::kSecond : 0;
-      if (shared) what += StreamUnit::kShared;
-      index += shared ? blocks : kTeams * blocks;
-      if (!shared && index >= alone) shared = true, index = alone + static_cast<int>(blockIdx.x);
-      if (index >= units.all) what += StreamUnit::kEnds;
-      const bool early = product == 1 && !met;
-      fetch.unit(uniform(slots.expert[owner]), uniform(slots.count[owner]), uniform(slots.begin[owner]),
-                 uniform(within), what, early);
-      met |= early;
-    }
-  }
-  if (!met) work.wait_for_x(1);
-  fetch.no_more();
-  if (lane == 0) tile::leave_meeting(work.p.meeting, gridDim.x * kTeams);
-}
-
-template <bool kGated>
-__global__ void __launch_bounds__(kThreads, 1) expert_mlp(const __grid_constant__ Parameters p) {
-  extern __shared__ uint8_t dynamic[];
-  auto& m = *reinterpret_cast<Memory*>(dynamic + (128 - tile::shared_address(dynamic) % 128) % 128);
-  const int warp = uniform(static_cast<int>(threadIdx.x / 32));
-  if (warp < kTeams) m.stream.init(warp);
-  if (threadIdx.x == 0) m.arrived = 0;
-  __syncthreads();
-  tile::wait_for_previous();
-  tile::release_next();
-  if (warp < kTeams) {
-    fetch_all(Work<kGated>{p, m, m.slots[warp]}, warp);
-  } else {
-    const int team = (warp - kTeams) / 4;
-    stream_multiply<kColumns, kTeams>(Work<kGated>{p, m, m.slots[team]}, m.stream, team, (warp - kTeams) % 4);
-  }
-}
-
 Refusal supports(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   Refusal r;
-  need_expert_blocks(r, ExpertMlp::up(p), d);
+  need_fewtokens(r, p, d);
   need_type(r, "w", p.w, DType::kE2M1, "dequantised in registers");
-  r.need(ExpertMlp::rows(p) <= kSlotsMost,
-         "tokens * slots <= " + std::to_string(kSlotsMost) + " (one for each lane)", "tokens * slots",
-         ExpertMlp::rows(p));
   return r;
 }
 
-// Both products' weights at the rate of a stream, and what it takes to begin, to meet and to end. Fitted to gpt-oss-20b,
-// gpt-oss-120b, DeepSeek V4 Flash and a tensor-parallel part of V4 Pro at 1 to 8 tokens on an H200, within 10%.
+// Fitted to gpt-oss-20b, gpt-oss-120b, DeepSeek V4 Flash and a tensor-parallel part of V4 Pro at 1 to 8 tokens on an H200,
+// within 8%, and 14% too little for V4 Pro's at 2 and 4.
 double cost_us(const ExpertMlp::Problem& p, const DeviceInfo& d) {
-  constexpr double kBeginUs = 12, kMemoryShare = 0.92;
-  const double bytes = ExpertGemm::bytes(ExpertMlp::up(p)) + ExpertGemm::bytes(ExpertMlp::down(p));
-  return kBeginUs + bytes / (kMemoryShare * d.mem_bytes_per_us);
+  return fewtokens_us(p, d, {.begin_us = 12, .memory_share = 0.92});
 }
 
 size_t workspace_bytes(const ExpertMlp::Problem& p, const DeviceInfo& d) {
@@ -218,30 +44,7 @@ extern const Candidate<ExpertMlp> expert_mlp_mxfp4_fewtokens_sm90 = {
 namespace {
 
 Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream) {
-  if (p.tokens == 0) return {};
-  constexpr size_t kBytes = 128 + sizeof(Memory);
-  static_assert(kBytes <= kSharedMost);
-  const std::string_view name = expert_mlp_mxfp4_fewtokens_sm90.name;
-  const ExpertMlpBetween between = ExpertMlpBetween::at(w.data, p, stream.where);
-  int sms = 0;
-  SLUICE_TRY(check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, queue_of(stream).device),
-                   "counting SMs"));
-  const ExpertGemm::Problem up = ExpertMlp::up(p), down = ExpertMlp::down(p);
-  const Parameters parameters{
-      .product = {expert_parameters(up, ExpertMlp::up(p, a, {}, between.h)),
-                  expert_parameters(down, ExpertMlp::down(a, {}, between.h, between.g))},
-      .ids = a.ids.as<const int32_t>(),
-      .meeting = queue_of(stream).meeting,
-      .tokens_slots = static_cast<int>(ExpertMlp::rows(p))};
-  const Launch how{.grid = {static_cast<unsigned>(sms), 1, 1},
-                   .block = {kThreads, 1, 1},
-                   .shared_bytes = kBytes,
-                   .cooperative = true};
-  SLUICE_TRY(launch(name, is_gated(p.act) ? expert_mlp<true> : expert_mlp<false>, how, stream, parameters));
-  GroupRows::Args groups;
-  groups.position = a.ids;  // rows of g stand at their slots
-  return launch_combine_by_slot(name, ExpertMlp::combine(p), ExpertMlp::combine(p, a, groups, between.g),
-                                stream);
+  return enqueue_fewtokens<Mxfp4Weights>(expert_mlp_mxfp4_fewtokens_sm90.name, p, a, w, stream);
 }
 
 }  // namespace
