@@ -60,19 +60,20 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// What uniform routing makes of the first launch: tiles, and us for one of them, that of its fragments.
+// What uniform routing makes of the first launch: tiles, and us for one of them: its fragments, and its beginning and end.
 struct TileWork {
   double tiles, each_us;
 };
 TileWork work_of(const ExpertGemm::Problem& p) {
-  constexpr double kFragmentsOfBlock = 4;
+  constexpr double kFragmentsOfBlock = 4, kEndsUs = 0.36;
   const ExpertLoad load = expert_load(p);
   const TileClass& c = kClasses[class_of(p)];
   const ColumnTiles tiles = column_tiles(load.rows_each, c.columns_least, c.columns_most);
   const double row_blocks = std::ceil(static_cast<double>(ExpertGemm::weight_rows(p)) / 64);
   return {load.active * tiles.tiles * std::ceil(row_blocks / c.row_blocks),
           std::ceil(static_cast<double>(p.width) / 64) * c.row_blocks * kFragmentsOfBlock *
-              tile_fragment_ns(tiles.columns) / 1e3};
+                  tile_fragment_ns(tiles.columns) / 1e3 +
+              kEndsUs};
 }
 
 // One launch: which tiles, for experts of how many rows.
