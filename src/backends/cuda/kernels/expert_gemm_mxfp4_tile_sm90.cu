@@ -22,22 +22,23 @@ namespace {
 
 // Classes of tiles, from few columns to many. Few columns leave room for stages of more k blocks, whose beginnings cost as
 // much as one of them; widths 8 apart spare what the tensor cores do for nobody.
+enum : int { kTo16, kTo24, kTo32, kTo40, kTo48, kTo56, kTo80, kTo112, kTo160, kClassCount };
 struct TileClass {
   double mean_most;  // rows an expert, on average, up to which it is the first launch
   int row_blocks, columns_least, columns_most;
   int k_blocks;     // the first launch's width has a multiple of these, or the next class does as well
   unsigned others;  // the classes of the launches behind it, a bit each
 };
-constexpr TileClass kClasses[] = {{9.5, 6, 8, 16, 5, 1 << 7},
-                                  {14, 6, 8, 24, 1, 1 << 7},
-                                  {20, 6, 16, 32, 1, 1 << 7},
-                                  {28, 6, 24, 40, 1, 1 << 7},
-                                  {41, 6, 32, 48, 1, 1 << 1 | 1 << 7},
-                                  {50, 6, 40, 56, 1, 1 << 1 | 1 << 7},
-                                  {68, 6, 64, 80, 1, 1 << 3 | 1 << 8},
-                                  {104, 3, 64, 112, 1, 1 << 4 | 1 << 8},
-                                  {1e30, 3, 112, 160, 1, 1 << 6 | 1 << 7}};
-constexpr int kClassCount = static_cast<int>(std::size(kClasses));
+constexpr TileClass kClasses[] = {{9.5, 6, 8, 16, 5, 1 << kTo112},
+                                  {14, 6, 8, 24, 1, 1 << kTo112},
+                                  {20, 6, 16, 32, 1, 1 << kTo112},
+                                  {28, 6, 24, 40, 1, 1 << kTo112},
+                                  {41, 6, 32, 48, 1, 1 << kTo24 | 1 << kTo112},
+                                  {50, 6, 40, 56, 1, 1 << kTo24 | 1 << kTo112},
+                                  {68, 6, 64, 80, 1, 1 << kTo40 | 1 << kTo160},
+                                  {104, 3, 64, 112, 1, 1 << kTo48 | 1 << kTo160},
+                                  {1e30, 3, 112, 160, 1, 1 << kTo80 | 1 << kTo112}};
+static_assert(std::size(kClasses) == kClassCount);
 constexpr double kGatheredRows = 46;
 constexpr int kWidestAnywhere =
     5;  // of the classes for the mean, where rows of x have to be fetched one by one
@@ -177,28 +178,28 @@ Status launch_class(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Str
   const std::string_view name = expert_gemm_mxfp4_tile_sm90.name;
   // Those that rows from anywhere may ask for.
   switch (how.which) {
-    case 0:
+    case kTo16:
       return launch_tiles<Tiles<kRows, 3, 2, 16, 8, 8, 5>>(name, p, a, stream, how.share);
-    case 1:
+    case kTo24:
       return launch_tiles<Tiles<kRows, 3, 2, 24, 8, 8, 4>>(name, p, a, stream, how.share);
-    case 2:
+    case kTo32:
       return launch_tiles<Tiles<kRows, 3, 2, 32, 8, 16, 3>>(name, p, a, stream, how.share);
-    case 3:
+    case kTo40:
       return launch_tiles<Tiles<kRows, 3, 2, 40, 8, 24, 3>>(name, p, a, stream, how.share);
-    case 4:
+    case kTo48:
       return launch_tiles<Tiles<kRows, 3, 2, 48, 8, 32, 3>>(name, p, a, stream, how.share);
-    case 5:
+    case kTo56:
       return launch_tiles<Tiles<kRows, 3, 2, 56, 8, 40, 2>>(name, p, a, stream, how.share);
-    case 7:
+    case kTo112:
       return launch_tiles<Tiles<kRows, 3, 1, 112, 16, 64, 3>>(name, p, a, stream, how.share);
     default:
       break;
   }
   if constexpr (kRows == RowsOfX::kInOrder) {
     switch (how.which) {
-      case 6:  // a third width takes more registers than there are
+      case kTo80:  // a third width takes more registers than there are
         return launch_tiles<Tiles<kRows, 3, 2, 80, 16, 64, 3>>(name, p, a, stream, how.share);
-      case 8:
+      case kTo160:
         return launch_tiles<Tiles<kRows, 3, 1, 160, 16, 112, 2>>(name, p, a, stream, how.share);
       default:
         break;
