@@ -12,7 +12,7 @@
 // Source  original; the contract is ops/expert_gemm.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/expert_cost.h"
-#include "backends/cuda/expert_stream.cuh"
+#include "backends/cuda/expert_stream_short.cuh"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/dependent.cuh"
 
@@ -125,6 +125,32 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach)
   }
 }
 
+// The same of short sums: each team has its share of the units, neighbours in the list.
+template <int N>
+__global__ void __launch_bounds__(kThreads, kBlocksEach)
+    expert_stream_short(const __grid_constant__ ExpertParameters p) {
+  extern __shared__ uint8_t dynamic[];
+  auto& m =
+      *reinterpret_cast<ShortMemory<N, kTeams>*>(dynamic + (128 - tile::shared_address(dynamic) % 128) % 128);
+  const int warp = uniform(static_cast<int>(threadIdx.x / 32));
+  if (warp < kTeams) m.init(warp);
+  __syncthreads();
+  const Work<false> work{p};
+  if (warp < kTeams) {
+    ShortFetch<N, kTeams, Work<false>> fetch(work, m, warp);
+    if (!p.settled) tile::wait_for_previous();
+    const UnitList<N> list(p);
+    const int64_t teams = static_cast<int64_t>(kTeams) * gridDim.x, mine = blockIdx.x * kTeams + warp;
+    fetch.all(uniform(static_cast<int>(list.all * mine / teams)),
+              uniform(static_cast<int>(list.all * (mine + 1) / teams)),
+              [&](int index) { return list.find(index); });
+  } else {
+    tile::wait_for_previous();
+    tile::release_next();
+    short_multiply<N, kTeams>(work, m, (warp - kTeams) / 4, (warp - kTeams) % 4);
+  }
+}
+
 Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_expert_blocks(r, p, d);
@@ -172,6 +198,19 @@ extern const Candidate<ExpertGemm> expert_gemm_mxfp4_stream_sm90 = {
 
 namespace {
 
+template <int N>
+Status enqueue_short(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream) {
+  constexpr size_t kBytes = 128 + sizeof(ShortMemory<N, kTeams>);
+  static_assert(kBytes <= kSharedMost);
+  int sms = 0;
+  SLUICE_TRY(check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, queue_of(stream).device),
+                   "counting SMs"));
+  const Launch how{.grid = {static_cast<unsigned>(sms * kBlocksEach), 1, 1},
+                   .block = {kThreads, 1, 1},
+                   .shared_bytes = kBytes};
+  return launch(expert_gemm_mxfp4_stream_sm90.name, expert_stream_short<N>, how, stream,
+                expert_parameters(p, a));
+}
 template <int N, bool kGated>
 Status enqueue_stream(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream) {
   constexpr size_t kBytes = 128 + sizeof(StreamMemory<N, kTeams>);
@@ -187,7 +226,9 @@ Status enqueue_stream(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, S
 }
 template <int N>
 Status enqueue_stream(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream) {
-  return is_gated(p.act) ? enqueue_stream<N, true>(p, a, stream) : enqueue_stream<N, false>(p, a, stream);
+  if (is_gated(p.act)) return enqueue_stream<N, true>(p, a, stream);
+  if (is_short<N>(ExpertGemm::fragments(p).k_blocks)) return enqueue_short<N>(p, a, stream);
+  return enqueue_stream<N, false>(p, a, stream);
 }
 
 Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream) {
