@@ -389,6 +389,24 @@ struct Suite<ExpertGemm> {
                       .weighted = width == 352},
                      "short sums, row block after row block",
                      width == 96 ? Fill::kSkewed : Fill::kNormal});
+    // The same in bf16, in units of 8, 16 and 32 rows; 70 rows of one expert are several.
+    for (const auto& [rows, expected, features, width] :
+         {Sizes{9, 0, 36000, 32}, Sizes{20, 4, 17000, 96}, Sizes{20, 16, 9000, 256}, Sizes{70, 0, 9000, 200}})
+      out.push_back({{.rows = rows,
+                      .rows_expected = expected,
+                      .experts = 2,
+                      .features = features,
+                      .width = width,
+                      .tokens = width == 256 ? rows / 2 : 0,
+                      .slots = width == 256 ? 2 : 0,
+                      .w = kB,
+                      .y = width == 96 ? kF : kB,
+                      .layout = WeightLayout::kFragments,
+                      .act = width == 200 ? Activation::kRelu2 : Activation::kIdentity,
+                      .bias = width > 32,
+                      .weighted = width == 256},
+                     "short sums in bf16, row block after row block",
+                     width == 32 ? Fill::kNormal : Fill::kSkewed});
     // Rows of tokens: a copy for each, 16 bytes a thread where weights have 5000 rows here, gathered before where 7000.
     for (const auto& [rows, expected, features, width] :
          {Sizes{150, 256, 136, 72}, Sizes{400, 600, 70, 136}, Sizes{700, 1000, 136, 200},

@@ -295,6 +295,34 @@ TEST(CudaCards, ShortSumsAreTheStreamsUpToManyRows) {
   }
 }
 
+// Down of Qwen3-235B under tensor-parallel 8, whose sums are of three k blocks, in bf16: what it took, and whose it is.
+TEST(CudaCards, ShortSumsInBf16AreTheStreamsUpToManyRows) {
+  const auto down = [](int64_t tokens) {
+    return ExpertGemm::Problem{.rows = 8 * tokens,
+                               .experts = 128,
+                               .features = 4096,
+                               .width = 192,
+                               .w = DType::kBF16,
+                               .y = DType::kF32,
+                               .layout = WeightLayout::kFragments};
+  };
+  constexpr double kNear = 0.1;
+  const struct {
+    int64_t tokens;
+    double us;
+  } measured[] = {{4, 12.9}, {8, 21.0}, {16, 33.1}, {32, 45.4}, {64, 51.8}, {128, 55.0}, {256, 63.0}};
+  const std::string_view stream = "cuda.expert_gemm.bf16_stream_sm90";
+  for (const auto& m : measured)
+    EXPECT_NEAR(card<ExpertGemm>(stream).cost_us(down(m.tokens), h200()), m.us, kNear * m.us) << m.tokens;
+  for (const int64_t tokens : {8, 64, 128, 1024}) {
+    const Decision d = decide<ExpertGemm>(down(tokens), h200(), cuda::catalog().table<ExpertGemm>());
+    ASSERT_GE(d.chosen, 0) << d.status().message;
+    EXPECT_EQ(d.verdicts[static_cast<size_t>(d.chosen)].candidate,
+              tokens <= 128 ? stream : "cuda.expert_gemm.bf16_tile_sm90")
+        << tokens;
+  }
+}
+
 // The first GEMM in bf16 with rows of tokens, against what it took on an H200, and whether rows are gathered in front: only
 // where neither one tile nor several of 176 columns fit an expert's rows and the weights are many.
 TEST(CudaCards, ExpertRowsOfTokensAreFetchedOneByOneWhereThatIsFaster) {

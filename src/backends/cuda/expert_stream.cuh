@@ -238,6 +238,21 @@ __device__ __forceinline__ void multiply_steps(float (&d)[2][N / 8][4], const Op
   }
 }
 
+// Whether the operands of these sums have come, for the arrival that gives their stage back: true, but who asks waits. ptxas
+// lets an arrival pass loads of operands (ldmatrix) that no instruction in front of it needs, and a copy that comes from the
+// L2 has been there before they had read. Codes are decoded, which waits for them.
+template <class Weights, int N>
+__device__ __forceinline__ uint32_t have_come(const float (&d)[2][N][4]) {
+  uint32_t come = 1;
+  if constexpr (!Weights::kScaled) {
+    constexpr uint32_t kNever = 0x7fc12345u;  // a NaN that is not mma's, which is 0x7fffffff
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+      come &= __float_as_uint(d[0][n][0]) != kNever && __float_as_uint(d[1][n][0]) != kNever;
+  }
+  return come;
+}
+
 // The two rows of a lane's sums (mma.cuh): a gate and its up, or two features. What their sums need besides is asked for when
 // a unit begins and looked at when it ends.
 struct LaneRows {
@@ -341,7 +356,7 @@ __device__ __forceinline__ void stream_multiply(const Work& work, StreamMemory<N
       for (; k + S::kSteps <= k_end; k += S::kSteps) {
         tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
         multiply_steps<N, Weights, S::kSteps>(d, at, place.stage * S::kBytes);
-        tile::arrive_by_warp(tile::shared_address(&m.empty[team][place.stage]));
+        tile::arrive_by_warp(tile::shared_address(&m.empty[team][place.stage]), have_come<Weights>(d));
         place.step(S::kStages);
       }
       if (S::kSteps > 1 && k < k_end) {
@@ -353,7 +368,7 @@ __device__ __forceinline__ void stream_multiply(const Work& work, StreamMemory<N
                                    {at.x[0] + i * S::kXBytes, at.x[1] + i * S::kXBytes}};
           multiply_steps<N, Weights, 1>(d, step, place.stage * S::kBytes);
         }
-        tile::arrive_by_warp(tile::shared_address(&m.empty[team][place.stage]));
+        tile::arrive_by_warp(tile::shared_address(&m.empty[team][place.stage]), have_come<Weights>(d));
         place.step(S::kStages);
       }
 #pragma unroll

@@ -3,10 +3,11 @@
 //
 // So each team has a range of the list of units, all of them neighbours, and takes it run by run: row blocks of the same
 // expert, one behind the other, for the same rows of x. A run is looked up and told once, and its rows of x stay, the whole
-// of their width. Weights pass through the ring as one stream, a row block and its largest scales in each stage. What a
-// lane needs to write its columns of y is worked out once a run.
+// of their width. Weights pass through the ring as one stream: of codes a row block and its largest scales in each stage, so
+// that there is little to wait for, of bf16, where bytes are what takes the time, a k block. What a lane needs to write its
+// columns of y is worked out once a run.
 #pragma once
-#include "backends/cuda/expert_stream.cuh"
+#include "backends/cuda/expert_stream_list.cuh"
 
 namespace sluice::cuda {
 
@@ -14,20 +15,24 @@ constexpr int kShortStagesMost = 8;    // of a team's ring
 constexpr int kShortBytes = 450 << 7;  // of a team: rows of x of two runs, and its ring
 constexpr int kRunChunked = 4;         // row blocks of a run where an expert has more rows than a run
 
-// A stage: codes, scales, and the largest scales of a row block, one behind the other.
+// A stage: codes, scales, and the largest scales of a row block, one behind the other; or bf16 of a k block.
+template <class Weights>
 __host__ __device__ constexpr int short_stage_bytes(int k_blocks) {
-  return k_blocks * (Mxfp4Weights::kCodeBytes + Mxfp4Weights::kScaleBytes) + 128;
+  return Weights::kScaled ? k_blocks * (Weights::kCodeBytes + Weights::kScaleBytes) + 128
+                          : Weights::kCodeBytes;
 }
-template <int N>
+template <int N, class Weights>
 __host__ __device__ constexpr int short_stages(int k_blocks) {
   const int ring = kShortBytes - 2 * k_blocks * N * tile::kSwizzledRowBytes;
-  const int stages = ring / short_stage_bytes(k_blocks);
+  const int stages = ring / short_stage_bytes<Weights>(k_blocks);
   return stages < kShortStagesMost ? stages : kShortStagesMost;
 }
-// Whether there is room for one stage that comes while another is multiplied.
-template <int N>
+// Whether there is room for one stage that comes while another is multiplied; for bf16, as many bytes as the memory needs to
+// have asked for.
+template <int N, class Weights>
 constexpr bool is_short(int64_t k_blocks) {
-  return k_blocks <= kParts * kPartSteps && short_stages<N>(static_cast<int>(k_blocks)) >= 2;
+  return k_blocks <= kParts * kPartSteps &&
+         short_stages<N, Weights>(static_cast<int>(k_blocks)) >= (Weights::kScaled ? 2 : 3);
 }
 
 template <int N, int kTeams>
@@ -56,7 +61,7 @@ struct alignas(128) ShortMemory {
 // Row blocks of one expert, one behind the other, and rows of the list sorted by expert.
 struct ShortRun {
   int expert, block, blocks, row, rows;
-  static constexpr int kBlock = 32;  // rows + kBlock * blocks in one word, 0: nothing more
+  static constexpr int kBlock = 64;  // rows + kBlock * blocks in one word, 0: nothing more
 
   // `within`: a unit of the expert's, of which there are row_blocks for each N of its all_rows rows; at most `most` units.
   // Row blocks go kRunChunked at a time where there are several such chunks of rows, so that the weights of the next one
@@ -74,13 +79,13 @@ struct ShortRun {
 };
 
 // One warp fetches for its team.
-template <int N, int kTeams, class Work>
+template <int N, int kTeams, class Work, class Weights>
 struct ShortFetch {
   static constexpr int kXBytes = N * tile::kSwizzledRowBytes;  // of a k block
   const Work& work;
   const ExpertParameters& p;
   ShortMemory<N, kTeams>& m;
-  const int team, stages, code_bytes, scale_bytes;  // of a row block
+  const int team, stages, code_bytes, scale_bytes;  // of a stage
   const uint32_t at, ring;
   RowFetch<N, 1> rows;
   tile::RingPlace place, buffer;
@@ -90,30 +95,38 @@ struct ShortFetch {
         p(its_work.parameters(0)),
         m(memory),
         team(its_team),
-        stages(short_stages<N>(p.k_blocks)),
-        code_bytes(p.k_blocks * Mxfp4Weights::kCodeBytes),
-        scale_bytes(p.k_blocks * Mxfp4Weights::kScaleBytes),
+        stages(short_stages<N, Weights>(p.k_blocks)),
+        code_bytes((Weights::kScaled ? p.k_blocks : 1) * Weights::kCodeBytes),
+        scale_bytes(p.k_blocks * Weights::kScaleBytes),
         at(tile::shared_address(memory.bytes[its_team])),
         ring(at + 2 * p.k_blocks * kXBytes),
         rows(static_cast<int>(threadIdx.x % 32)) {}
 
-  // Where a row block's weights are.
-  struct Weights {
+  // Where the next stage's weights are.
+  struct From {
     const uint8_t *codes, *scales, *tops;
   };
-  // Asks for those of `count` row blocks, one behind the other.
-  __device__ __forceinline__ void ask(Weights& w, int count) {
+  // Asks for those of `count` stages, one behind the other.
+  __device__ __forceinline__ void ask(From& w, int count) {
     constexpr auto kTopBytes = static_cast<uint32_t>(kFragmentRows);
 #pragma unroll 1
     for (; count > 0; --count) {
       tile::barrier_wait_by_warp(&m.empty[team][place.stage], place.parity ^ 1);
-      const uint32_t stage = ring + place.stage * short_stage_bytes(p.k_blocks),
+      const uint32_t stage = ring + place.stage * short_stage_bytes<Weights>(p.k_blocks),
                      full = tile::shared_address(&m.full[team][place.stage]);
-      tile::barrier_expect_by_warp(full, code_bytes + scale_bytes + kTopBytes);
-      tile::copy_bulk_two(stage, w.codes, code_bytes, stage + code_bytes, w.scales, scale_bytes, full);
-      tile::copy_bulk(stage + code_bytes + scale_bytes, w.tops, kTopBytes, full);
-      w.codes += code_bytes, w.scales += scale_bytes, w.tops += kTopBytes;
-      asm volatile("" : "+l"(w.codes), "+l"(w.scales), "+l"(w.tops));  // else worked out again from the start
+      if constexpr (Weights::kScaled) {
+        tile::barrier_expect_by_warp(full, code_bytes + scale_bytes + kTopBytes);
+        tile::copy_bulk_two(stage, w.codes, code_bytes, stage + code_bytes, w.scales, scale_bytes, full);
+        tile::copy_bulk(stage + code_bytes + scale_bytes, w.tops, kTopBytes, full);
+        w.codes += code_bytes, w.scales += scale_bytes, w.tops += kTopBytes;
+        asm volatile(""
+                     : "+l"(w.codes), "+l"(w.scales), "+l"(w.tops));  // else worked out again from the start
+      } else {
+        tile::barrier_expect_by_warp(full, code_bytes);
+        tile::copy_bulk(stage, w.codes, code_bytes, full);
+        w.codes += code_bytes;
+        asm volatile("" : "+l"(w.codes));
+      }
       place.step(stages);
     }
   }
@@ -123,13 +136,17 @@ struct ShortFetch {
     __syncwarp();
     tile::barrier_expect_by_warp(&m.x_full[team][buffer.stage], 0);
   }
-  // ahead: as many row blocks are asked for before rows of x are; early: which may not be there yet.
+  // ahead: as many stages are asked for before rows of x are; early: which may not be there yet.
   __device__ __forceinline__ void run(const ShortRun& r, int ahead, bool early) {
     const int64_t block = static_cast<int64_t>(r.block) * p.k_blocks;
-    const uint8_t* scales = p.w_scale + r.expert * p.scale_bytes;
-    Weights w{p.w + r.expert * p.w_bytes + block * Mxfp4Weights::kCodeBytes,
-              scales + block * Mxfp4Weights::kScaleBytes, scales + p.top_begin + r.block * kFragmentRows};
-    ahead = min(ahead, r.blocks);
+    From w{p.w + r.expert * p.w_bytes + block * Weights::kCodeBytes, nullptr, nullptr};
+    if constexpr (Weights::kScaled) {
+      const uint8_t* scales = p.w_scale + r.expert * p.scale_bytes;
+      w.scales = scales + block * Weights::kScaleBytes;
+      w.tops = scales + p.top_begin + r.block * kFragmentRows;
+    }
+    const int count = Weights::kScaled ? r.blocks : r.blocks * p.k_blocks;
+    ahead = min(ahead, count);
     ask(w, ahead);
     if (early) work.wait_for_x(0);
     rows.begin(p, r.rows, [&](int i) { return work.x_row(0, r.row + i); });
@@ -142,7 +159,7 @@ struct ShortFetch {
     arrive_with_x(p, &m.x_full[team][buffer.stage]);
     __syncwarp();
     buffer.step(2);
-    ask(w, r.blocks - ahead);
+    ask(w, count - ahead);
   }
   // Units [index, end) of the list. find(index): the expert, its rows, and which of its units.
   template <class Find>
@@ -200,6 +217,7 @@ struct ShortRows {
     }
   }
   // Writes sums of the row block, and goes on to the next.
+  template <class Weights>
   __device__ __forceinline__ void write(const ExpertParameters& p, const float (&sum)[N / 2],
                                         const uint32_t (&top)[2], const uint32_t (&raw)[2]) {
     float bias[2] = {}, out[2][kColumns];
@@ -209,7 +227,7 @@ struct ShortRows {
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float factor = tile::row_factor(top[i]);
+      const float factor = Weights::kScaled ? tile::row_factor(top[i]) : 1.f;
 #pragma unroll
       for (int c = 0; c < kColumns; ++c)
         out[i][c] = fmaf(sum[c / 2 * 4 + i * 2 + c % 2] * factor, weight[c], bias[i]);
@@ -270,23 +288,42 @@ __device__ __forceinline__ void multiply_row_block(float (&sum)[N / 2], Operands
   }
 }
 
+// Waits for the stages of a team's ring, one behind the other, and gives them back: the place under way, its barrier, and
+// the phase there.
+template <int N, int kTeams, class Weights>
+struct ShortStages {
+  uint32_t stage, full, parity = 0;
+  const uint32_t stages, bytes, full_end;
+  static constexpr uint32_t kEmpty =
+      sizeof(ShortMemory<N, kTeams>::full);  // from a stage's `full` to its `empty`
+
+  __device__ __forceinline__ ShortStages(const ShortMemory<N, kTeams>& m, int team, int k_blocks)
+      : stage(tile::shared_address(m.bytes[team]) + 2 * k_blocks * N * tile::kSwizzledRowBytes),
+        full(tile::shared_address(m.full[team])),
+        stages(short_stages<N, Weights>(k_blocks)),
+        bytes(short_stage_bytes<Weights>(k_blocks)),
+        full_end(full + 8 * stages) {}
+  __device__ __forceinline__ void wait() const { tile::barrier_wait_by_warp(full, parity); }
+  __device__ __forceinline__ void give_back(uint32_t truly = 1) {
+    tile::arrive_by_warp(full + kEmpty, truly);
+    stage += bytes, full += 8;
+    if (full == full_end) stage -= stages * bytes, full -= 8 * stages, parity ^= 1;
+  }
+};
+
 // A warp has one of the four slabs of a row block.
-template <int N, int kTeams, class Work>
+template <class Weights, int N, int kTeams, class Work>
 __device__ __forceinline__ void short_multiply(const Work& work, ShortMemory<N, kTeams>& m, int team,
                                                int slab) {
-  using W = Mxfp4Weights;
   const ExpertParameters& p = work.parameters(0);
-  const uint32_t lane = threadIdx.x % 32, bytes = tile::shared_address(m.bytes[team]),
-                 row = slab * 16 + lane / 4, x_bytes = p.k_blocks * N * tile::kSwizzledRowBytes,
-                 stage_bytes = short_stage_bytes(p.k_blocks);
-  uint32_t codes_at = W::codes_at(slab, lane),
-           scales_at = p.k_blocks * W::kCodeBytes + W::scales_at(slab, lane),
-           tops_at = p.k_blocks * (W::kCodeBytes + W::kScaleBytes) + row;
-  keep(codes_at), keep(scales_at), keep(tops_at);
-  // The stage and its barrier, and the phase that is under way there.
-  uint32_t stage = bytes + 2 * x_bytes, full = tile::shared_address(m.full[team]), parity = 0;
-  constexpr uint32_t kEmpty = sizeof(m.full);  // from a stage's `full` to its `empty`
-  const uint32_t stages = short_stages<N>(p.k_blocks), full_end = full + 8 * stages;
+  const uint32_t lane = threadIdx.x % 32, row = slab * 16 + lane / 4, k_bytes = N * tile::kSwizzledRowBytes,
+                 x_bytes = p.k_blocks * k_bytes, bytes = tile::shared_address(m.bytes[team]);
+  uint32_t codes_at = Weights::codes_at(slab, lane),
+           scales_at = p.k_blocks * Weights::kCodeBytes + Weights::scales_at(slab, lane),
+           tops_at = p.k_blocks * (Weights::kCodeBytes + Weights::kScaleBytes) + row;
+  keep(codes_at);
+  if constexpr (Weights::kScaled) keep(scales_at), keep(tops_at);
+  ShortStages<N, kTeams, Weights> at(m, team, p.k_blocks);
   tile::RingPlace buffer;
 #pragma unroll 1
   while (true) {
@@ -303,21 +340,69 @@ __device__ __forceinline__ void short_multiply(const Work& work, ShortMemory<N, 
     keep(x_at[0]), keep(x_at[1]);
 #pragma unroll 1
     for (int blocks = what / ShortRun::kBlock; blocks > 0; --blocks) {
-      uint32_t bias[2] = {}, top[2];
+      uint32_t bias[2] = {}, top[2] = {};
       rows.ask(p, bias);
-      tile::barrier_wait_by_warp(full, parity);
-#pragma unroll
-      for (int i = 0; i < 2; ++i) top[i] = tile::load_shared_byte(stage + tops_at + 8 * i);
       float sum[N / 2] = {};
-      multiply_row_block<N>(sum, {stage + codes_at, stage + scales_at, {x_at[0], x_at[1]}}, p.k_blocks);
-      tile::arrive_by_warp(full + kEmpty);
-      stage += stage_bytes, full += 8;
-      if (full == full_end) stage -= stages * stage_bytes, full -= 8 * stages, parity ^= 1;
-      rows.write(p, sum, top, bias);
+      if constexpr (Weights::kScaled) {
+        at.wait();
+#pragma unroll
+        for (int i = 0; i < 2; ++i) top[i] = tile::load_shared_byte(at.stage + tops_at + 8 * i);
+        multiply_row_block<N>(sum, {at.stage + codes_at, at.stage + scales_at, {x_at[0], x_at[1]}},
+                              p.k_blocks);
+        at.give_back();
+      } else {
+        float d[2][N / 8][4] = {};
+#pragma unroll 1
+        for (uint32_t k = 0; k < x_bytes; k += k_bytes) {
+          at.wait();
+          multiply_steps<N, Weights, 1>(d, {at.stage + codes_at, 0, {x_at[0] + k, x_at[1] + k}}, 0);
+          at.give_back(have_come<Weights>(d));
+        }
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) sum[i] = d[0][i / 4][i % 4] + d[1][i / 4][i % 4];
+      }
+      rows.template write<Weights>(p, sum, top, bias);
     }
     tile::arrive_by_warp(tile::shared_address(&m.x_empty[team][buffer.stage]));
     buffer.step(2);
   }
+}
+
+// Each team has its share of the units, neighbours in the list.
+template <int N, class Weights>
+__global__ void __launch_bounds__(kListThreads, kListBlocksEach)
+    expert_stream_short(const __grid_constant__ ExpertParameters p) {
+  constexpr int kTeams = kListTeams;
+  extern __shared__ uint8_t dynamic[];
+  auto& m =
+      *reinterpret_cast<ShortMemory<N, kTeams>*>(dynamic + (128 - tile::shared_address(dynamic) % 128) % 128);
+  const int warp = uniform(static_cast<int>(threadIdx.x / 32));
+  if (warp < kTeams) m.init(warp);
+  __syncthreads();
+  using Work = ListWork<false>;
+  const Work work{p};
+  if (warp < kTeams) {
+    ShortFetch<N, kTeams, Work, Weights> fetch(work, m, warp);
+    if (!p.settled) tile::wait_for_previous();
+    const UnitList<N> list(p);
+    const int64_t teams = static_cast<int64_t>(kTeams) * gridDim.x, mine = blockIdx.x * kTeams + warp;
+    fetch.all(uniform(static_cast<int>(list.all * mine / teams)),
+              uniform(static_cast<int>(list.all * (mine + 1) / teams)),
+              [&](int index) { return list.find(index); });
+  } else {
+    tile::wait_for_previous();
+    tile::release_next();
+    short_multiply<Weights, N, kTeams>(work, m, (warp - kTeams) / 4, (warp - kTeams) % 4);
+  }
+}
+
+// Of a problem whose sums are short and not gated.
+template <int N, class Weights>
+Status launch_short(std::string_view name, const ExpertGemm::Problem& p, const ExpertGemm::Args& a,
+                    Stream stream) {
+  constexpr size_t kBytes = 128 + sizeof(ShortMemory<N, kListTeams>);
+  static_assert(kBytes <= kListSharedMost);
+  return launch_list(name, expert_stream_short<N, Weights>, kBytes, p, a, stream);
 }
 
 }  // namespace sluice::cuda

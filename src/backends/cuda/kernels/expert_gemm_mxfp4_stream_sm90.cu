@@ -16,83 +16,20 @@
 #include "backends/cuda/card.h"
 #include "backends/cuda/expert_cost.h"
 #include "backends/cuda/expert_stream_short.cuh"
-#include "backends/cuda/launch.h"
-#include "backends/cuda/tile/dependent.cuh"
 
 namespace sluice::cuda {
 namespace {
 
-constexpr int kTeams = 2, kThreads = kTeams * kTeamWarps * 32;
-constexpr int kBlocksEach = 2;    // on an SM: the next kernel's may move in where the first of them has ended
 constexpr int kSharedRounds = 1;  // units that the teams of a block share, at most, at the end of a grid
-constexpr int kExpertsMost = 1024;  // 32 for a lane
-constexpr int kSharedMost = (227 << 10) / kBlocksEach;
-
-// The units of all experts, one expert behind the other, counted by one warp: a lane has `each` experts.
-template <int N>
-struct UnitList {
-  const ExpertParameters& p;
-  int each, lane_before, all;  // lane_before: units of the experts in front of this lane's
-
-  __device__ __forceinline__ int units_of(int rows) const { return ceil_div(rows, N) * p.row_blocks; }
-
-  __device__ __forceinline__ explicit UnitList(const ExpertParameters& parameters)
-      : p(parameters), each(ceil_div(parameters.experts, 32)) {
-    constexpr int kAtOnce = 8;
-    const int first = static_cast<int>(threadIdx.x % 32) * each, end = min(first + each, p.experts);
-    int mine = 0;
-#pragma unroll 1
-    for (int e = first; e < first + each; e += kAtOnce) {
-      int rows[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) rows[i] = e + i < end ? p.row_count[e + i] : 0;
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) mine += units_of(rows[i]);
-    }
-    const int up_to = up_to_lane(mine);
-    lane_before = up_to - mine;
-    all = __shfl_sync(0xffffffffu, up_to, 31);
-  }
-
-  struct Found {
-    int expert, rows, within;  // rows: of the expert; within: which of its units
-  };
-  // Unit `index` < all.
-  __device__ __forceinline__ Found find(int index) const {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const int owner = 31 - __clz(static_cast<int>(__ballot_sync(0xffffffffu, lane_before <= index)));
-    const int rest = index - __shfl_sync(0xffffffffu, lane_before, owner), e = owner * each + lane;
-    const int rows = lane < each && e < p.experts ? p.row_count[e] : 0;
-    const int units = units_of(rows), before = up_to_lane(units) - units;
-    const int which = 31 - __clz(static_cast<int>(__ballot_sync(0xffffffffu, before <= rest && units > 0)));
-    return {uniform(owner * each + which), uniform(__shfl_sync(0xffffffffu, rows, which)),
-            uniform(rest - __shfl_sync(0xffffffffu, before, which))};
-  }
-};
-
-template <bool kGated>
-struct Work {
-  const ExpertParameters& p;
-
-  __device__ __forceinline__ const ExpertParameters& parameters(int) const { return p; }
-  __device__ __forceinline__ bool gated(int) const { return kGated; }
-  __device__ __forceinline__ int order(int row) const { return p.order[row]; }
-  __device__ __forceinline__ int64_t x_row(int, int row) const {
-    return p.slots > 0 ? p.order[row] / p.slots : row;
-  }
-  __device__ __forceinline__ int64_t y_row(const StreamUnit&, int row) const { return row; }
-  __device__ __forceinline__ void wait_for_x(int) const { tile::wait_for_previous(); }
-  __device__ __forceinline__ void end(int) const {}
-};
 
 // As many units as the grid has teams at a time, one each; the teams of a block share what is left over where it is little.
 template <int N, class W>
-__device__ __forceinline__ void fetch_all(const W& work, StreamMemory<N, kTeams>& m, int team) {
+__device__ __forceinline__ void fetch_all(const W& work, StreamMemory<N, kListTeams>& m, int team) {
   const ExpertParameters& p = work.p;
-  StreamFetch<N, kTeams, W> fetch(work, m, team);
+  StreamFetch<N, kListTeams, W> fetch(work, m, team);
   if (!p.settled) tile::wait_for_previous();
   const UnitList<N> list(p);
-  const int blocks = static_cast<int>(gridDim.x), over = list.all % (kTeams * blocks);
+  const int blocks = static_cast<int>(gridDim.x), over = list.all % (kListTeams * blocks);
   const int alone = over <= kSharedRounds * blocks && may_share(p) ? list.all - over : list.all;
   int index = static_cast<int>(blockIdx.x) + team * blocks;
   bool shared = false, early = p.settled;
@@ -103,54 +40,28 @@ __device__ __forceinline__ void fetch_all(const W& work, StreamMemory<N, kTeams>
     const auto found = list.find(index);
     fetch.unit(found.expert, found.rows, __ldg(p.row_begin + found.expert), found.within, shared, early);
     early = false;
-    index += shared ? blocks : kTeams * blocks;
+    index += shared ? blocks : kListTeams * blocks;
   }
   if (early) tile::wait_for_previous();
   fetch.no_more();
 }
 
 template <int N, bool kGated>
-__global__ void __launch_bounds__(kThreads, kBlocksEach)
+__global__ void __launch_bounds__(kListThreads, kListBlocksEach)
     expert_stream(const __grid_constant__ ExpertParameters p) {
   extern __shared__ uint8_t dynamic[];
-  auto& m = *reinterpret_cast<StreamMemory<N, kTeams>*>(dynamic +
-                                                        (128 - tile::shared_address(dynamic) % 128) % 128);
+  auto& m = *reinterpret_cast<StreamMemory<N, kListTeams>*>(
+      dynamic + (128 - tile::shared_address(dynamic) % 128) % 128);
   const int warp = uniform(static_cast<int>(threadIdx.x / 32));
-  if (warp < kTeams) m.init(warp);
+  if (warp < kListTeams) m.init(warp);
   __syncthreads();
-  const Work<kGated> work{p};
-  if (warp < kTeams) {
+  const ListWork<kGated> work{p};
+  if (warp < kListTeams) {
     fetch_all<N>(work, m, warp);
   } else {
     tile::wait_for_previous();
     tile::release_next();
-    stream_multiply<N, kTeams>(work, m, (warp - kTeams) / 4, (warp - kTeams) % 4);
-  }
-}
-
-// The same of short sums: each team has its share of the units, neighbours in the list.
-template <int N>
-__global__ void __launch_bounds__(kThreads, kBlocksEach)
-    expert_stream_short(const __grid_constant__ ExpertParameters p) {
-  extern __shared__ uint8_t dynamic[];
-  auto& m =
-      *reinterpret_cast<ShortMemory<N, kTeams>*>(dynamic + (128 - tile::shared_address(dynamic) % 128) % 128);
-  const int warp = uniform(static_cast<int>(threadIdx.x / 32));
-  if (warp < kTeams) m.init(warp);
-  __syncthreads();
-  const Work<false> work{p};
-  if (warp < kTeams) {
-    ShortFetch<N, kTeams, Work<false>> fetch(work, m, warp);
-    if (!p.settled) tile::wait_for_previous();
-    const UnitList<N> list(p);
-    const int64_t teams = static_cast<int64_t>(kTeams) * gridDim.x, mine = blockIdx.x * kTeams + warp;
-    fetch.all(uniform(static_cast<int>(list.all * mine / teams)),
-              uniform(static_cast<int>(list.all * (mine + 1) / teams)),
-              [&](int index) { return list.find(index); });
-  } else {
-    tile::wait_for_previous();
-    tile::release_next();
-    short_multiply<N, kTeams>(work, m, (warp - kTeams) / 4, (warp - kTeams) % 4);
+    stream_multiply<N, kListTeams>(work, m, (warp - kListTeams) / 4, (warp - kListTeams) % 4);
   }
 }
 
@@ -158,8 +69,8 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_expert_blocks(r, p, d);
   need_type(r, "w", p.w, DType::kE2M1, "dequantised in registers");
-  r.need(p.experts <= kExpertsMost,
-         "experts <= " + std::to_string(kExpertsMost) + " (32 for each lane that counts)", "experts",
+  r.need(p.experts <= kListExpertsMost,
+         "experts <= " + std::to_string(kListExpertsMost) + " (32 for each lane that counts)", "experts",
          p.experts);
   return r;
 }
@@ -173,7 +84,8 @@ int columns_of(const ExpertGemm::Problem& p) {
 // Whether the kernel of short sums serves a problem.
 bool has_short_sums(const ExpertGemm::Problem& p) {
   const int64_t k_blocks = ExpertGemm::fragments(p).k_blocks;
-  return !is_gated(p.act) && (columns_of(p) == 8 ? is_short<8>(k_blocks) : is_short<16>(k_blocks));
+  return !is_gated(p.act) &&
+         (columns_of(p) == 8 ? is_short<8, Mxfp4Weights>(k_blocks) : is_short<16, Mxfp4Weights>(k_blocks));
 }
 
 // Weights pass each SM at a steady rate, and with 16 columns its instructions are what limits. Fitted to gpt-oss-20b,
@@ -212,36 +124,17 @@ extern const Candidate<ExpertGemm> expert_gemm_mxfp4_stream_sm90 = {
 
 namespace {
 
-template <int N>
-Status enqueue_short(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream) {
-  constexpr size_t kBytes = 128 + sizeof(ShortMemory<N, kTeams>);
-  static_assert(kBytes <= kSharedMost);
-  int sms = 0;
-  SLUICE_TRY(check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, queue_of(stream).device),
-                   "counting SMs"));
-  const Launch how{.grid = {static_cast<unsigned>(sms * kBlocksEach), 1, 1},
-                   .block = {kThreads, 1, 1},
-                   .shared_bytes = kBytes};
-  return launch(expert_gemm_mxfp4_stream_sm90.name, expert_stream_short<N>, how, stream,
-                expert_parameters(p, a));
-}
 template <int N, bool kGated>
-Status enqueue_stream(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream) {
-  constexpr size_t kBytes = 128 + sizeof(StreamMemory<N, kTeams>);
-  static_assert(kBytes <= kSharedMost);
-  int sms = 0;
-  SLUICE_TRY(check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, queue_of(stream).device),
-                   "counting SMs"));
-  const Launch how{.grid = {static_cast<unsigned>(sms * kBlocksEach), 1, 1},
-                   .block = {kThreads, 1, 1},
-                   .shared_bytes = kBytes};
-  return launch(expert_gemm_mxfp4_stream_sm90.name, expert_stream<N, kGated>, how, stream,
-                expert_parameters(p, a));
+Status enqueue_long(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream) {
+  constexpr size_t kBytes = 128 + sizeof(StreamMemory<N, kListTeams>);
+  static_assert(kBytes <= kListSharedMost);
+  return launch_list(expert_gemm_mxfp4_stream_sm90.name, expert_stream<N, kGated>, kBytes, p, a, stream);
 }
 template <int N>
 Status enqueue_stream(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream) {
-  if (has_short_sums(p)) return enqueue_short<N>(p, a, stream);
-  return is_gated(p.act) ? enqueue_stream<N, true>(p, a, stream) : enqueue_stream<N, false>(p, a, stream);
+  if (has_short_sums(p))
+    return launch_short<N, Mxfp4Weights>(expert_gemm_mxfp4_stream_sm90.name, p, a, stream);
+  return is_gated(p.act) ? enqueue_long<N, true>(p, a, stream) : enqueue_long<N, false>(p, a, stream);
 }
 
 Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream) {
