@@ -62,16 +62,17 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
 }
 
 // What uniform routing makes of the first launch: tiles, and us for one of them: its fragments, and its beginning and end.
+// The last tile of an expert may have fewer row blocks, and counts by the warpgroups that have some.
 struct TileWork {
   double tiles, each_us;
 };
 TileWork work_of(const ExpertGemm::Problem& p) {
-  constexpr double kFragmentsOfBlock = 4, kEndsUs = 0.36;
+  constexpr double kFragmentsOfBlock = 4, kEndsUs = 0.36, kGroups = 3;
   const ExpertLoad load = expert_load(p);
   const TileClass& c = kClasses[class_of(p)];
   const ColumnTiles tiles = column_tiles(load.rows_each, c.columns_least, c.columns_most);
   const double row_blocks = std::ceil(static_cast<double>(ExpertGemm::weight_rows(p)) / 64);
-  return {load.active * tiles.tiles * std::ceil(row_blocks / c.row_blocks),
+  return {load.active * tiles.tiles * std::ceil(row_blocks / c.row_blocks * kGroups) / kGroups,
           std::ceil(static_cast<double>(p.width) / 64) * c.row_blocks * kFragmentsOfBlock *
                   tile_fragment_ns(tiles.columns) / 1e3 +
               kEndsUs};
@@ -185,11 +186,11 @@ Status launch_class(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Str
     case kTo32:
       return launch_tiles<Tiles<kRows, 3, 2, 32, 8, 16, 3>>(name, p, a, stream, how.share);
     case kTo40:
-      return launch_tiles<Tiles<kRows, 3, 2, 40, 8, 24, 3>>(name, p, a, stream, how.share);
+      return launch_tiles<Tiles<kRows, 3, 2, 40, 8, 24, 4>>(name, p, a, stream, how.share);
     case kTo48:
       return launch_tiles<Tiles<kRows, 3, 2, 48, 8, 32, 3>>(name, p, a, stream, how.share);
     case kTo56:
-      return launch_tiles<Tiles<kRows, 3, 2, 56, 8, 40, 2>>(name, p, a, stream, how.share);
+      return launch_tiles<Tiles<kRows, 3, 2, 56, 8, 40, 3>>(name, p, a, stream, how.share);
     case kTo112:
       return launch_tiles<Tiles<kRows, 3, 1, 112, 16, 64, 3>>(name, p, a, stream, how.share);
     default:

@@ -12,12 +12,12 @@
 #include "backends/cuda/expert_finish.cuh"
 #include "backends/cuda/expert_gather.h"
 #include "backends/cuda/expert_gemm.cuh"
+#include "backends/cuda/kernels/expert_gemm_tile_multiply.cuh"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/bulk_copy.cuh"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
-#include "backends/cuda/tile/mxfp4.cuh"
 #include "backends/cuda/tile/registers.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
 #include "backends/cuda/tile/tensor_copy.cuh"
@@ -264,105 +264,6 @@ __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const Exp
   }
 }
 
-// Sums of one tile in codes: dequantised in registers while the tensor cores take what was dequantised before. Answers the
-// last stage, which the caller gives back once its products are done.
-struct Mxfp4Blocks {
-  template <int N, class C>
-  static __device__ __forceinline__ uint32_t multiply(float (&d)[C::kBlocks][N / 2],
-                                                      const ExpertParameters& p, ExpertRing<C>& ring) {
-    const int tid = static_cast<int>(threadIdx.x % 128),
-              group = uniform(static_cast<int>(threadIdx.x / 128)) - 1;
-    const int warp = tid / 32, lane = tid % 32;
-    const auto stages = static_cast<uint32_t>(ring.at.stages);
-    uint32_t before = 0;  // the stage in front of this one
-#pragma unroll 1
-    for (int k = 0; k < p.k_blocks; k += C::kSteps) {
-      const int steps = min(C::kSteps, p.k_blocks - k);
-      ring.wait_full();
-      if constexpr (!C::kInOrder) tile::fence_for_async();
-      // Uniform, so that descriptors are made outside of the lanes' registers.
-      const auto stage = static_cast<uint32_t>(uniform(static_cast<int>(ring.stage())));
-      const uint32_t words = stage + C::kWeights + group * C::kBlocks * C::kSteps * C::kBlockBytes + tid * 16;
-      const uint32_t scales =
-          stage + C::kScales + group * C::kBlocks * C::kSteps * C::kScaleBytes + (warp * 8 + lane / 4) * 4;
-#pragma unroll
-      for (int step = 0; step < C::kSteps; ++step) {
-        if (step >= steps) break;
-        const uint64_t x = tile::describe_tile(stage + step * C::kXBytes);
-        uint4 code[C::kBlocks];
-        uint32_t scale[C::kBlocks];
-#pragma unroll
-        for (int b = 0; b < C::kBlocks; ++b) {
-          code[b] = tile::load_shared(words + (b * C::kSteps + step) * C::kBlockBytes);
-          scale[b] = tile::load_shared_word(scales + (b * C::kSteps + step) * C::kScaleBytes);
-        }
-        uint32_t a[2][C::kBlocks][4];
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          tile::wait_groups<1>();
-          // What read the stage in front is done.
-          if (step == 0 && j == 1) tile::arrive_by_warp(ring.empty(before), k > 0);
-#pragma unroll
-          for (int b = 0; b < C::kBlocks; ++b) {
-            const uint32_t word = j == 0 ? code[b].x : j == 1 ? code[b].y : j == 2 ? code[b].z : code[b].w;
-            tile::decode_fragment(a[j % 2][b], word,
-                                  j < 2 ? tile::scale_pair<0>(scale[b]) : tile::scale_pair<1>(scale[b]));
-          }
-          tile::fence_operands();
-#pragma unroll
-          for (int b = 0; b < C::kBlocks; ++b)
-            tile::multiply_registers<N>(d[b], a[j % 2][b], x + j * tile::kNext16, 1);
-          tile::commit_group();
-        }
-      }
-      before = ring.place.stage;
-      ring.place.step(stages);
-    }
-    return before;
-  }
-};
-
-// The same in bf16: a k block's products wait for none but those in front of them.
-struct Bf16Blocks {
-  template <int N, class C>
-  static __device__ __forceinline__ uint32_t multiply(float (&d)[C::kBlocks][N / 2],
-                                                      const ExpertParameters& p, ExpertRing<C>& ring) {
-    const int group = uniform(static_cast<int>(threadIdx.x / 128)) - 1;
-    const auto stages = static_cast<uint32_t>(ring.at.stages);
-    uint32_t before = 0;  // the stage in front of this one
-#pragma unroll 1
-    for (int k = 0; k < p.k_blocks; k += C::kSteps) {
-      const int steps = min(C::kSteps, p.k_blocks - k);
-      ring.wait_full();
-      if constexpr (!C::kInOrder) tile::fence_for_async();
-      // Uniform, so that descriptors are made outside of the lanes' registers.
-      const auto stage = static_cast<uint32_t>(uniform(static_cast<int>(ring.stage())));
-      const uint32_t weights = stage + C::kWeights + group * C::kBlocks * C::kSteps * C::kBlockBytes;
-#pragma unroll
-      for (int step = 0; step < C::kSteps; ++step) {
-        if (step >= steps) break;
-        const uint64_t x = tile::describe_tile(stage + step * C::kXBytes);
-        const uint64_t w = tile::describe_tile(weights + step * C::kBlockBytes);
-        tile::fence_operands();
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-#pragma unroll
-          for (int b = 0; b < C::kBlocks; ++b)
-            tile::multiply<N>(d[b],
-                              w + b * (C::kSteps * C::kBlockBytes / tile::kDescribed) + j * tile::kNext16,
-                              x + j * tile::kNext16, 1);
-        tile::commit_group();
-        tile::wait_groups<1>();
-        // What read the stage in front is done.
-        if (step == 0) tile::arrive_by_warp(ring.empty(before), k > 0);
-      }
-      before = ring.place.stage;
-      ring.place.step(stages);
-    }
-    return before;
-  }
-};
-
 // Multiplies one tile, N >= its rows, and writes its rows of y.
 template <int N, class C, bool kGated>
 __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const ExpertTile& t,
@@ -403,6 +304,18 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
   finish_tile_straight<N, C::kBlocks, kGated>(d, p, act, t, first_block, finish,
                                               StraightFinish<kGated>(staging, group));
   tile::arrive_by_warp(ring.empty(last));
+}
+
+// Goes through the stages of a tile of which this warpgroup has no row block: the last one of an expert may have fewer.
+template <class C>
+__device__ __forceinline__ void pass_tile(const ExpertParameters& p, ExpertRing<C>& ring) {
+  const auto stages = static_cast<uint32_t>(ring.at.stages);
+#pragma unroll 1
+  for (int k = 0; k < p.k_blocks; k += C::kSteps) {
+    ring.wait_full();
+    tile::arrive_by_warp(ring.empty(ring.place.stage));
+    ring.place.step(stages);
+  }
 }
 
 // multiply_tile of the fewest columns that the tile's rows fit in.
@@ -468,7 +381,11 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   for (int count = 0;; ++count) {
     const ExpertTile t = ring.told(count);
     if (t.rows == 0) break;
-    multiply_rows<C::kMost, C, kGated>(p, t, ring);
+    if (t.first_block + (warp / 4 - 1) * C::kBlocks < p.row_blocks) {
+      multiply_rows<C::kMost, C, kGated>(p, t, ring);
+    } else {
+      pass_tile(p, ring);
+    }
   }
 }
 
