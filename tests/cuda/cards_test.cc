@@ -168,6 +168,43 @@ TEST(CudaCards, ExpertMlpInTurnIsTheBestKindOfKernel) {
   }
 }
 
+// One launch as long as its sums fit beside the weights, then two, then parts in turn.
+TEST(CudaCards, ExpertMlpOfVeryFewTokensIsOneLaunch) {
+  const std::string_view slices = "cuda.expert_mlp.mxfp4_slices_sm90",
+                         two = "cuda.expert_mlp.mxfp4_fewtokens_sm90";
+  ExpertMlp::Problem p{.experts = 128,
+                       .layout = WeightLayout::kFragments,
+                       .act = Activation::kSwiGluClamped,
+                       .limit = 7,
+                       .up_bias = true,
+                       .down_bias = true};
+  const auto chosen = [&] {
+    const Decision d = decide<ExpertMlp>(p, h200(), cuda::catalog().table<ExpertMlp>());
+    EXPECT_GE(d.chosen, 0) << d.status().message;
+    return d.verdicts[static_cast<size_t>(std::max(d.chosen, 0))].candidate;
+  };
+  for (const int64_t tokens : {0, 1, 2, 3}) {
+    p.tokens = tokens;
+    EXPECT_EQ(refusal<ExpertMlp>(slices, p), "") << tokens;
+    EXPECT_EQ(chosen(), slices) << tokens;
+  }
+  p.tokens = 4;  // 3 slices, 8 rows, 16 slots, 8 segments, one word to keep banks apart
+  EXPECT_NE(refusal<ExpertMlp>(slices, p).find("sums=3456"), std::string::npos)
+      << refusal<ExpertMlp>(slices, p);
+  EXPECT_EQ(chosen(), two);
+  p.tokens = 5;
+  EXPECT_NE(refusal<ExpertMlp>(slices, p).find("tokens * slots=20"), std::string::npos)
+      << refusal<ExpertMlp>(slices, p);
+  p.tokens = 1, p.intermediate = 64 * 64 + 32;
+  EXPECT_NE(refusal<ExpertMlp>(slices, p).find("intermediate=4128"), std::string::npos)
+      << refusal<ExpertMlp>(slices, p);
+  p.intermediate = 384, p.hidden = 7168, p.slots = 6;
+  EXPECT_EQ(chosen(), slices);
+  p.tokens = 2;
+  EXPECT_NE(refusal<ExpertMlp>(slices, p).find("rows of slots=896"), std::string::npos)
+      << refusal<ExpertMlp>(slices, p);
+}
+
 TEST(CudaCards, ExpertKernelsOfTensorCoresWantFragmentsOfTheirType) {
   const std::string_view fma = "cuda.expert_gemm.fma_sm90";
   for (const Candidate<ExpertGemm>* c : cuda::catalog().table<ExpertGemm>()) {
