@@ -372,9 +372,10 @@ struct Suite<ExpertGemm> {
                         .bias = true},
                        "experts with fewer rows than expected, in tiles that fit them",
                        rows == 200 ? Fill::kNormal : Fill::kSkewed});
-    // Rows of tokens: fetched one by one, or gathered before, which the weights of the last make the cheaper.
+    // Rows of tokens: a copy for each, 16 bytes a thread where weights have 5000 rows here, gathered before where 7000.
     for (const auto& [rows, expected, features, width] :
-         {Sizes{150, 256, 136, 72}, Sizes{400, 600, 70, 136}, Sizes{2, 256, 12000, 640}})
+         {Sizes{150, 256, 136, 72}, Sizes{400, 600, 70, 136}, Sizes{700, 1000, 136, 200},
+          Sizes{10, 600, 5000, 640}, Sizes{10, 600, 7000, 640}})
       out.push_back({{.rows = rows,
                       .rows_expected = expected,
                       .experts = 2,
