@@ -18,6 +18,7 @@ Refusal supports(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   const slices::Plan plan(p, d.cores);
   r.need(plan.cut.box > 0, "intermediate that fits into a cluster's shared memory", "intermediate",
          p.intermediate);
+  if (!r.accepted()) return r;
   r.need(ExpertMlp::rows(p) <= slices::kRowsOfH,
          "tokens * slots <= " + std::to_string(slices::kRowsOfH) + " (a row of h for each stage)",
          "tokens * slots", ExpertMlp::rows(p));
