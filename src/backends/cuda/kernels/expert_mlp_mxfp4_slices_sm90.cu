@@ -93,7 +93,7 @@ Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace 
   q.tokens = static_cast<int>(p.tokens), q.slots = static_cast<int>(p.slots);
   q.tokens_inverse = (65536u + static_cast<uint32_t>(p.tokens) - 1) / static_cast<uint32_t>(p.tokens);
   q.lanes_log = plan.lanes_log;
-  q.parts = (plan.cut.blocks() + 3) / 4,
+  q.parts = (plan.cut.blocks() + 3) / 4;
   q.parts_inverse = (65536u + static_cast<uint32_t>(q.parts) - 1) / static_cast<uint32_t>(q.parts);
   q.groups = plan.cut.groups, q.boxes = plan.cut.boxes, q.split = plan.cut.split;
   q.slices_whole = plan.slices / plan.clusters, q.slices_over = plan.slices % plan.clusters;
