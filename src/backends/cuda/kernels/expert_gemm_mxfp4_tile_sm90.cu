@@ -67,15 +67,16 @@ struct TileWork {
   double tiles, each_us;
 };
 TileWork work_of(const ExpertGemm::Problem& p) {
-  constexpr double kFragmentsOfBlock = 4, kEndsUs = 0.36, kGroups = 3;
+  constexpr double kFragmentsOfBlock = 4, kEndsUs = 0.3, kGroups = 3;
+  constexpr double kShortEndsUs = 4;  // over k blocks: with few of them the ring runs empty between tiles
   const ExpertLoad load = expert_load(p);
   const TileClass& c = kClasses[class_of(p)];
   const ColumnTiles tiles = column_tiles(load.rows_each, c.columns_least, c.columns_most);
   const double row_blocks = std::ceil(static_cast<double>(ExpertGemm::weight_rows(p)) / 64);
+  const auto k_blocks = static_cast<double>(ceil_blocks(p.width));
   return {load.active * tiles.tiles * std::ceil(row_blocks / c.row_blocks * kGroups) / kGroups,
-          std::ceil(static_cast<double>(p.width) / 64) * c.row_blocks * kFragmentsOfBlock *
-                  tile_fragment_ns(tiles.columns) / 1e3 +
-              kEndsUs};
+          k_blocks * c.row_blocks * kFragmentsOfBlock * tile_fragment_ns(tiles.columns) / 1e3 + kEndsUs +
+              kShortEndsUs / k_blocks};
 }
 
 // One launch: which tiles, for experts of how many rows.
