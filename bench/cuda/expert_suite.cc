@@ -73,9 +73,11 @@ Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::
     Contest contest = bed.contest(suite_, whole ? "moe_layer" : "expert_gemms", word_of(spread));
     if (status.ok()) contest.contenders.push_back(contender_of(whole ? layer : gemms, true));
     const PeerRun* ran = nullptr;
-    for (const PeerRun& run : peers)
-      contest.contenders.push_back(
-          contender_of(bed, run, whole ? SLUICE_PEER_LAYER : SLUICE_PEER_GEMMS, &ran));
+    const auto& with_peers = options_.peer_ops;
+    if (std::find(with_peers.begin(), with_peers.end(), contest.op) != with_peers.end())
+      for (const PeerRun& run : peers)
+        contest.contenders.push_back(
+            contender_of(bed, run, whole ? SLUICE_PEER_LAYER : SLUICE_PEER_GEMMS, &ran));
     contest.poison = [&]() -> Status {
       for (const PeerRun& run : peers) SLUICE_TRY(poison(run.y, stream));
       SLUICE_TRY(bed.poison_outputs());

@@ -34,6 +34,7 @@ constexpr const char* kUsage = R"(usage: sluice_bench_cuda [OPTIONS]
   --routing LIST    of uniform, zipf, for mxfp4 and bf16; both of them if it is not given
   --pace LIST       of burst, sustained, for mxfp4 and bf16; both of them if it is not given. Bursts: at most 5 ms of
                     work, then 10 ms of rest. Sustained: 300 ms without rest, the second half timed
+  --peer-ops LIST   of moe_layer, expert_gemms, for mxfp4 and bf16: where peers take part; in both if it is not given
 )";
 
 struct Suite {
@@ -106,6 +107,14 @@ Status parse_routing(const std::string& list, std::vector<Spread>* out) {
   return out->empty() ? invalid("--routing: wanted uniform or zipf, found none") : Status{};
 }
 
+Status parse_peer_ops(const std::string& list, std::vector<std::string>* out) {
+  *out = split(list);
+  for (const std::string& word : *out)
+    if (word != "moe_layer" && word != "expert_gemms")
+      return invalid("--peer-ops: wanted moe_layer or expert_gemms, found '" + word + "'");
+  return out->empty() ? invalid("--peer-ops: wanted moe_layer or expert_gemms, found none") : Status{};
+}
+
 Result<Options> parse(int argc, char** argv) {
   Options o;
   for (const Suite& suite : kSuites) o.suites.push_back(&suite);
@@ -117,12 +126,12 @@ Result<Options> parse(int argc, char** argv) {
       o.bench.candidates = false;
       continue;
     }
-    const char* const known[] = {"--suite",   "--models",  "--tokens", "--peers", "--out",
-                                 "--replays", "--seconds", "--pace",   "--draws", "--routing"};
+    const char* const known[] = {"--suite",   "--models", "--tokens", "--peers",   "--out",     "--replays",
+                                 "--seconds", "--pace",   "--draws",  "--routing", "--peer-ops"};
     if (std::find(std::begin(known), std::end(known), word) == std::end(known))
       return invalid(
           "wanted one of --suite, --models, --tokens, --peers, --out, --quick, --replays, --seconds, --pace, "
-          "--routing, --draws, found '" +
+          "--routing, --draws, --peer-ops, found '" +
           word + "'");
     if (++i == argc) return invalid(word + ": wanted a value, found none");
     const std::string value = argv[i];
@@ -146,6 +155,8 @@ Result<Options> parse(int argc, char** argv) {
       SLUICE_TRY(parse_routing(value, &o.bench.spreads));
     } else if (word == "--pace") {
       SLUICE_TRY(parse_pace(value, &o.bench.pace));
+    } else if (word == "--peer-ops") {
+      SLUICE_TRY(parse_peer_ops(value, &o.bench.peer_ops));
     } else {
       (word == "--peers" ? o.peers : o.out) = value;
     }

@@ -28,6 +28,7 @@ class Bench {
     // Of mxfp4 and bf16.
     Pace pace = {};
     std::vector<Spread> spreads = {Spread::kUniform, Spread::kZipf};
+    std::vector<std::string> peer_ops = {"moe_layer", "expert_gemms"};  // where peers take part
     std::filesystem::path draws;  // a folder that gets how tokens chose experts; empty: none does
   };
   // `report` gets the outcomes of a contest and the complaints, as soon as they are there.

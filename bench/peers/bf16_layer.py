@@ -2,7 +2,7 @@
 to a bf16.csv of sluice_bench_cuda.
 
 usage: python3 bf16_layer.py --csv bf16.csv --draws DIR [--vllm DIR] [--flashinfer FILE] [--peers LIST] [--models LIST]
-                             [--tokens LIST] [--routing LIST] [--pace LIST] [--replays N] [--seconds N] [--compile]
+                             [--tokens LIST] [--routing LIST] [--pace LIST] [--ops LIST] [--replays N] [--seconds N] [--compile]
 
 Wants torch and triton on the GPU's machine, layer_bench.py and flashinfer_bf16.py beside this file, in --vllm the folder
 vllm_fused_moe that bench/peers/build makes, in --flashinfer its flashinfer_bf16_moe.so. How it measures stands in layer_bench.py.
@@ -395,13 +395,14 @@ def measure_peer(peer, table, options, model, tokens, spread, sets, x, ids, weig
         "moe_layer": (layer, spread),
         "expert_gemms": (lambda i: peer.gemms(ready[i % DRAWS], sets[i % n], weights[i % DRAWS]), spread),
     }
-    if model.draft and hasattr(peer, "draft") and tokens <= DRAFT_TOKENS and spread == options.routing[0]:
+    if "draft_step" in options.ops and model.draft and hasattr(peer, "draft") and tokens <= DRAFT_TOKENS and spread == options.routing[0]:
         run, wrong = draft_of(peer, model, tokens, sets, x)
         if wrong:
             print(f"!! {model.name} M={tokens} {peer.impl} draft_step: left out, wrong: {wrong}", flush=True)
         else:
             runs["draft_step"] = run, "by router"
-    for op, (run, note) in runs.items():
+    for op in (op for op in options.ops if op in runs):
+        run, note = runs[op]
         for pace, times in measure(run, options.replays, options.pace).items():
             if times:
                 table.add(op, model.name, tokens, f"{pace} {note}", times)
@@ -450,6 +451,8 @@ def parse():
     parser.add_argument("--tokens", type=lambda text: [int(w) for w in text.split(",")], default=TOKENS)
     parser.add_argument("--routing", type=words("some", ("uniform", "zipf")), default=["uniform", "zipf"])
     parser.add_argument("--pace", type=words("some", ("burst", "sustained")), default=["burst", "sustained"])
+    ops = ["moe_layer", "expert_gemms", "draft_step"]
+    parser.add_argument("--ops", type=words("some", ops), default=ops)
     parser.add_argument("--compile", action="store_true", help="only compile, for a run that follows on this machine")
     parser.add_argument("--replays", type=int, default=11)
     parser.add_argument("--seconds", type=float, default=1e9)

@@ -279,8 +279,8 @@ def main():
                 "expert_gemms": lambda i: problem.gemms(moved[i % 3], sets[i % SETS], groups[i % DRAWS]),
                 "moe_layer": lambda i: problem.run(x[i % 3], sets[i % SETS], ids[i % DRAWS], router),
             }
-            for op, run in runs.items():
-                for pace, times in measure(run, options.replays, options.pace).items():
+            for op in options.ops:
+                for pace, times in measure(runs[op], options.replays, options.pace).items():
                     if times:
                         tables[layer.form].add(op, model.name, tokens, f"{pace} {spread}", times)
 

@@ -210,6 +210,7 @@ def options_of(description, models):
     parser.add_argument("--tokens", type=words, default=TOKENS)
     parser.add_argument("--models", type=named, default=",".join(models))
     parser.add_argument("--pace", type=lambda text: text.split(","), default=["burst", "sustained"])
+    parser.add_argument("--ops", type=lambda text: text.split(","), default=["expert_gemms", "moe_layer"])
     parser.add_argument("--replays", type=int, default=11)
     parser.add_argument("--seconds", type=float, default=1e9)
     return parser

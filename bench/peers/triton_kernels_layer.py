@@ -151,8 +151,8 @@ def main():
             "expert_gemms": lambda i: peer.gemms(x[i % 3], sets[i % SETS], groups[i % DRAWS]),
             "moe_layer": lambda i: peer.sum(peer.gemms(x[i % 3], sets[i % SETS], peer.group(logits[i % DRAWS]))),
         }
-        for op, run in runs.items():
-            for pace, times in measure(run, options.replays, options.pace).items():
+        for op in options.ops:
+            for pace, times in measure(runs[op], options.replays, options.pace).items():
                 if times:
                     table.add(op, model.name, tokens, f"{pace} {spread}", times)
 

@@ -372,9 +372,27 @@ struct Suite<ExpertGemm> {
                         .bias = true},
                        "experts with fewer rows than expected, in tiles that fit them",
                        rows == 200 ? Fill::kNormal : Fill::kSkewed});
-    // Rows of tokens: fetched one by one, or gathered before, which the weights of the last make the cheaper.
+    // Short sums: more units than a grid has teams, so that a team has several, of several chunks of an expert's rows too.
     for (const auto& [rows, expected, features, width] :
-         {Sizes{150, 256, 136, 72}, Sizes{400, 600, 70, 136}, Sizes{2, 256, 12000, 640}})
+         {Sizes{9, 0, 36000, 32}, Sizes{20, 4, 17000, 96}, Sizes{34, 0, 9000, 352}, Sizes{20, 4, 9000, 320}})
+      out.push_back({{.rows = rows,
+                      .rows_expected = expected,
+                      .experts = 2,
+                      .features = features,
+                      .width = width,
+                      .tokens = width == 352 ? rows / 2 : 0,
+                      .slots = width == 352 ? 2 : 0,
+                      .y = width == 96 ? kF : kB,
+                      .layout = WeightLayout::kFragments,
+                      .act = width == 320 ? Activation::kRelu2 : Activation::kIdentity,
+                      .bias = width > 32,
+                      .weighted = width == 352},
+                     "short sums, row block after row block",
+                     width == 96 ? Fill::kSkewed : Fill::kNormal});
+    // Rows of tokens: a copy for each, 16 bytes a thread where weights have 5000 rows here, gathered before where 7000.
+    for (const auto& [rows, expected, features, width] :
+         {Sizes{150, 256, 136, 72}, Sizes{400, 600, 70, 136}, Sizes{700, 1000, 136, 200},
+          Sizes{10, 600, 5000, 640}, Sizes{10, 600, 7000, 640}})
       out.push_back({{.rows = rows,
                       .rows_expected = expected,
                       .experts = 2,

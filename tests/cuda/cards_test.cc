@@ -310,5 +310,77 @@ TEST(CudaCards, ExpertCostsAreNearTheMeasurements) {
     EXPECT_NEAR(both(m.name, m.tokens), m.us, kNear * m.us) << m.name << " " << m.tokens;
 }
 
+// Down of DeepSeek V4 Pro under tensor-parallel 8, whose sums are of six k blocks: what it took, and whose it is.
+TEST(CudaCards, ShortSumsAreTheStreamsUpToManyRows) {
+  const auto down = [](int64_t tokens) {
+    return ExpertGemm::Problem{.rows = 6 * tokens,
+                               .experts = 384,
+                               .features = 7168,
+                               .width = 384,
+                               .y = DType::kF32,
+                               .layout = WeightLayout::kFragments};
+  };
+  constexpr double kNear = 0.15;
+  const struct {
+    std::string_view name;
+    int64_t tokens;
+    double us;
+  } measured[] = {
+      {"cuda.expert_gemm.mxfp4_stream_sm90", 8, 22.6},    {"cuda.expert_gemm.mxfp4_stream_sm90", 16, 37.0},
+      {"cuda.expert_gemm.mxfp4_stream_sm90", 64, 95.3},   {"cuda.expert_gemm.mxfp4_stream_sm90", 128, 129.9},
+      {"cuda.expert_gemm.mxfp4_stream_sm90", 256, 157.2}, {"cuda.expert_gemm.mxfp4_stream_sm90", 512, 170.3},
+      {"cuda.expert_gemm.mxfp4_tile_sm90", 8, 28.7},      {"cuda.expert_gemm.mxfp4_tile_sm90", 64, 124.8},
+      {"cuda.expert_gemm.mxfp4_tile_sm90", 256, 190.4},   {"cuda.expert_gemm.mxfp4_tile_sm90", 512, 207.5},
+  };
+  for (const auto& m : measured)
+    EXPECT_NEAR(card<ExpertGemm>(m.name).cost_us(down(m.tokens), h200()), m.us, kNear * m.us)
+        << m.name << " " << m.tokens;
+  for (const int64_t tokens : {8, 64, 512, 2048}) {
+    const Decision d = decide<ExpertGemm>(down(tokens), h200(), cuda::catalog().table<ExpertGemm>());
+    ASSERT_GE(d.chosen, 0) << d.status().message;
+    EXPECT_EQ(d.verdicts[static_cast<size_t>(d.chosen)].candidate,
+              tokens <= 512 ? "cuda.expert_gemm.mxfp4_stream_sm90" : "cuda.expert_gemm.mxfp4_tile_sm90")
+        << tokens;
+  }
+}
+
+// The first GEMM in bf16 with rows of tokens, against what it took on an H200, and whether rows are gathered in front: only
+// where neither one tile nor several of 176 columns fit an expert's rows and the weights are many.
+TEST(CudaCards, ExpertRowsOfTokensAreFetchedOneByOneWhereThatIsFaster) {
+  struct Layer {
+    int64_t experts, top, width, features;
+    Activation act;
+  };
+  constexpr Layer kDeepSeek{32, 1, 7168, 2048, Activation::kSwiGlu},
+      kNemotron{128, 6, 2688, 1856, Activation::kRelu2}, kQwen30{128, 8, 2048, 768, Activation::kSwiGlu},
+      kQwen235{128, 8, 4096, 192, Activation::kSwiGlu};
+  constexpr double kNear = 0.2;
+  const struct {
+    Layer layer;
+    int64_t tokens;
+    double us;
+    bool gathered;
+  } measured[] = {
+      {kDeepSeek, 4096, 489, false}, {kDeepSeek, 8192, 779, true}, {kDeepSeek, 16384, 1490, false},
+      {kNemotron, 4096, 491, true},  {kNemotron, 8192, 897, true}, {kNemotron, 16384, 1479, false},
+      {kQwen30, 4096, 363, false},   {kQwen30, 8192, 639, false},  {kQwen30, 16384, 1206, false},
+      {kQwen235, 4096, 209, false},  {kQwen235, 8192, 395, false}, {kQwen235, 16384, 700, false},
+  };
+  const auto& tiles = card<ExpertGemm>("cuda.expert_gemm.bf16_tile_sm90");
+  for (const auto& [layer, tokens, us, gathered] : measured) {
+    const ExpertGemm::Problem p{.rows = layer.top * tokens,
+                                .experts = layer.experts,
+                                .features = layer.features,
+                                .width = layer.width,
+                                .tokens = tokens,
+                                .slots = layer.top,
+                                .w = DType::kBF16,
+                                .layout = WeightLayout::kFragments,
+                                .act = layer.act};
+    EXPECT_NEAR(tiles.cost_us(p, h200()), us, kNear * us) << layer.width << " " << tokens;
+    EXPECT_EQ(tiles.workspace_bytes(p, h200()) > 0, gathered) << layer.width << " " << tokens;
+  }
+}
+
 }  // namespace
 }  // namespace sluice::test

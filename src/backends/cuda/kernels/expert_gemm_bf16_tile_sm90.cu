@@ -1,7 +1,7 @@
 // Expert GEMM for many rows an expert, bf16 weights. Both operands of wgmma stand in shared memory. Up to 90 rows an expert: tiles
 // of 256 weight rows x 128 rows of x (expert_gemm_tile.cuh). Beyond: pairs of blocks that share what both multiply
-// (expert_gemm_bf16_pair.cuh). Rows of x that are gathered from tokens are then copied to the workspace first, in their order,
-// for the copy engine, or fetched from their tokens where that copy would cost more.
+// (expert_gemm_bf16_pair.cuh). Rows of x that are gathered from tokens are then fetched from there, each by a copy of its own,
+// or copied to the workspace first, in their order, where tiles that only fetch many rows at once are faster by more than that.
 //
 // Wins    more than about 26 rows an expert: each weight that is read serves all of its expert's rows.
 // Loses   fewer rows: SMs idle while the last tiles run. See bf16_stream_sm90.
@@ -29,13 +29,15 @@ struct TileClass {
   int row_blocks;  // of a block alone or a pair
 };
 
-// As measured: one tile a pair as long as all rows of an expert fit, with some room for experts that have more than the mean.
-// Beyond, 128 x 256 sharing x, which fetches the least, unless its row blocks, four a pair, leave many places empty and
-// sharing weights cuts the rows as well.
-TileClass class_of(const ExpertGemm::Problem& p) {
+// As measured, rows in order: one tile a pair as long as all rows of an expert fit, with some room for experts that have more
+// than the mean. Beyond, 128 x 256 sharing x, which fetches the least, unless its row blocks, four a pair, leave many places
+// empty and sharing weights cuts the rows as well.
+constexpr TileClass kX256By176{Tiles::kX256By176, 8};
+constexpr double kRowsOfOneTile = 170;  // of kX256By176
+TileClass class_in_order(const ExpertGemm::Problem& p) {
   const double rows = expert_load(p).rows_each;
   if (rows <= kRowsAlone) return {Tiles::kAlone, 4};
-  if (rows <= 170) return {Tiles::kX256By176, 8};
+  if (rows <= kRowsOfOneTile) return kX256By176;
   if (rows > 230 && rows <= 345) return {Tiles::kWeights256By176, 4};
   constexpr double kColumns = 256, kEmpty = 1.02;
   const double cut = std::ceil((rows + std::sqrt(rows)) / kColumns);
@@ -44,14 +46,14 @@ TileClass class_of(const ExpertGemm::Problem& p) {
     return {Tiles::kWeights128By256, 2};
   return {Tiles::kX128By256, 4};
 }
-bool in_pairs(const ExpertGemm::Problem& p) { return class_of(p).tiles != Tiles::kAlone; }
+bool in_pairs(const ExpertGemm::Problem& p) { return expert_load(p).rows_each > kRowsAlone; }
 
 // Of the products alone, x in order.
-double products_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
+double products_us(const ExpertGemm::Problem& p, const DeviceInfo& d, const TileClass& tiles_of) {
   const ExpertLoad load = expert_load(p);
   const auto weight_rows = static_cast<double>(ExpertGemm::weight_rows(p)),
              width = static_cast<double>(p.width);
-  if (!in_pairs(p)) {
+  if (tiles_of.tiles == Tiles::kAlone) {
     constexpr double kColumnsLeast = 64, kColumnsMost = 128, kTails = 1.05;  // SMs that idle at the end
     const ColumnTiles tiles = column_tiles(load.rows_each, kColumnsLeast, kColumnsMost);
     const double flops = 2 * load.active * tiles.tiles * tiles.columns * weight_rows * width;
@@ -61,8 +63,7 @@ double products_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   // Rows are padded to 16, row blocks to a pair's; a tile's end takes as long as two k blocks.
   constexpr double kPadding = 8, kEnd = 2, kTensorShare = 1.02, kMemoryShare = 0.93;
   const FragmentShape shape = ExpertGemm::fragments(p);
-  const auto each = static_cast<double>(class_of(p).row_blocks),
-             k_blocks = static_cast<double>(shape.k_blocks);
+  const auto each = static_cast<double>(tiles_of.row_blocks), k_blocks = static_cast<double>(shape.k_blocks);
   const double row_blocks = std::ceil(static_cast<double>(shape.row_blocks) / each) * each;
   const double flops = 2 * load.active * (load.rows_each + kPadding) * row_blocks * kFragmentRows *
                        (k_blocks + kEnd) * kFragmentWidth;
@@ -70,17 +71,28 @@ double products_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
                   flops / (kTensorShare * d.bf16_flops_per_us));
 }
 
-// Of the products' time, what fetching rows one by one adds; and whether gathering them before would add clearly more, since
-// that leaves the choice of tiles.
-constexpr double kFetchShare = 0.13;
-bool fetches_rows(const ExpertGemm::Problem& p) {
-  constexpr double kClearly = 1.4;
-  constexpr double kDenseFlops = 703e6, kMemory = 4.6e6;  // a choice of the problem alone
+// How rows of tokens come to pairs, a choice of the problem alone; kInOrder: by a gather in front. Of a box for each row the
+// copy engine fetches enough only for tiles of 176 columns: the ones that fit up to kRowsOfOneTile rows, and that cut
+// kRowsCutWell rows and more as well as any. Between, they take an eighth to a fifth longer than the tiles that fit, and so do
+// those with 16 bytes a thread; a gather takes longer than that where weights have few rows.
+RowsOfX gets_rows(const ExpertGemm::Problem& p) {
+  constexpr double kRowsCutWell = 430, kAnywhereAbove = 0.18, kOfTokensAbove = 0.3;
+  if (p.slots == 0 || !in_pairs(p)) return RowsOfX::kInOrder;
+  const double rows = expert_load(p).rows_each;
+  if (rows <= kRowsOfOneTile || rows > kRowsCutWell) return RowsOfX::kOfTokens;
   DeviceInfo device;
-  device.mem_bytes_per_us = kMemory, device.bf16_flops_per_us = kDenseFlops;
-  return p.slots > 0 && in_pairs(p) && gather_us(p) > kClearly * kFetchShare * products_us(p, device);
+  device.mem_bytes_per_us = 4.6e6, device.bf16_flops_per_us = 703e6;
+  const double share = gather_us(p) / products_us(p, device, class_in_order(p));
+  return share > kOfTokensAbove   ? RowsOfX::kOfTokens
+         : share > kAnywhereAbove ? RowsOfX::kAnywhere
+                                  : RowsOfX::kInOrder;
 }
-bool gathers(const ExpertGemm::Problem& p) { return p.slots > 0 && in_pairs(p) && !fetches_rows(p); }
+TileClass class_of(const ExpertGemm::Problem& p) {
+  return gets_rows(p) == RowsOfX::kOfTokens ? kX256By176 : class_in_order(p);
+}
+bool gathers(const ExpertGemm::Problem& p) {
+  return p.slots > 0 && in_pairs(p) && gets_rows(p) == RowsOfX::kInOrder;
+}
 
 Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;
@@ -90,8 +102,12 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
 }
 
 double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
-  const double products = products_us(p, d);
-  return kRampUs + products + (gathers(p) ? gather_us(p) : fetches_rows(p) ? kFetchShare * products : 0);
+  constexpr double kOfTokensShare = 0.02, kAnywhereShare = 0.13;  // what these add to the products
+  const RowsOfX gets = gets_rows(p);
+  const double share = gets == RowsOfX::kOfTokens   ? kOfTokensShare
+                       : gets == RowsOfX::kAnywhere ? kAnywhereShare
+                                                    : 0;
+  return kRampUs + (1 + share) * products_us(p, d, class_of(p)) + (gathers(p) ? gather_us(p) : 0);
 }
 
 size_t workspace_bytes(const ExpertGemm::Problem& p, const DeviceInfo&) {
@@ -118,7 +134,8 @@ namespace {
 template <RowsOfX kRows>
 using Alone = ExpertTiles<Bf16Blocks, kRows, 2, 2, 128, 32, 64, 1>;
 constexpr int kPiece = 4096;
-using X256By176 = ExpertPairs<PairShares::kRowsOfX, RowsOfX::kInOrder, 2, 176, 16, 80, kPiece>;
+template <RowsOfX kRows>
+using X256By176 = ExpertPairs<PairShares::kRowsOfX, kRows, 2, 176, 16, 80, kPiece>;
 using X128By256 = ExpertPairs<PairShares::kRowsOfX, RowsOfX::kInOrder, 1, 256, 16, 144, 2 * kPiece>;
 template <RowsOfX kRows>
 using Weights256By176 = ExpertPairs<PairShares::kWeights, kRows, 2, 176, 16, 80, kPiece>;
@@ -137,11 +154,13 @@ Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspac
     SLUICE_TRY(gather_rows(name, p, a, w.data, stream));
     ordered.x = make_tensor(w.data, DType::kBF16, {p.rows, p.width}, Backend::kCuda);
   } else if (!in_order) {
-    return launch_pairs<Weights256By176<kAnywhere>>(name, p, a, stream);
+    return gets_rows(p) == RowsOfX::kOfTokens && has_wide_rows(a.x)
+               ? launch_pairs<X256By176<RowsOfX::kOfTokens>>(name, p, a, stream)
+               : launch_pairs<Weights256By176<kAnywhere>>(name, p, a, stream);
   }
   switch (class_of(p).tiles) {
     case Tiles::kX256By176:
-      return launch_pairs<X256By176>(name, p, ordered, stream);
+      return launch_pairs<X256By176<kInOrder>>(name, p, ordered, stream);
     case Tiles::kWeights256By176:
       return launch_pairs<Weights256By176<kInOrder>>(name, p, ordered, stream);
     case Tiles::kWeights128By256:

@@ -68,7 +68,8 @@ struct TileWork {
   double tiles, each_us;
 };
 TileWork work_of(const ExpertGemm::Problem& p) {
-  constexpr double kFragmentsOfBlock = 4, kEndsUs = 0.36;
+  constexpr double kFragmentsOfBlock = 4, kEndsUs = 0.3;
+  constexpr double kShortEndsUs = 4;  // over k blocks: with few of them the ring runs empty between tiles
   const ExpertLoad load = expert_load(p);
   const TileClass& c = kClasses[class_of(p)];
   const ColumnTiles tiles = column_tiles(load.rows_each, c.columns_least, c.columns_most);
@@ -76,10 +77,10 @@ TileWork work_of(const ExpertGemm::Problem& p) {
   // At the end of an expert's weights tiles have fewer row blocks, and warpgroups without any cost nothing.
   constexpr int kGroups = 3;
   const int64_t of_group = c.row_blocks / kGroups, group_rows = (row_blocks + of_group - 1) / of_group;
+  const auto k_blocks = static_cast<double>(ceil_blocks(p.width));
   return {load.active * tiles.tiles * static_cast<double>(group_rows) / kGroups,
-          std::ceil(static_cast<double>(p.width) / 64) * c.row_blocks * kFragmentsOfBlock * c.pace *
-                  tile_fragment_ns(tiles.columns) / 1e3 +
-              kEndsUs};
+          k_blocks * c.row_blocks * kFragmentsOfBlock * c.pace * tile_fragment_ns(tiles.columns) / 1e3 +
+              kEndsUs + kShortEndsUs / k_blocks};
 }
 
 // One launch: which tiles, for experts of how many rows.

@@ -30,9 +30,10 @@ namespace sluice::cuda {
 // How a block fetches rows of x.
 enum class RowsOfX {
   kInOrder,   // row r of y from row r, by the copy engine
+  kOfTokens,  // of aligned tokens, by it too, a box for each row (only in pairs)
   kAnywhere,  // of the tokens, or not aligned: 16 bytes a thread
 };
-constexpr int kXWarps = 3;  // that fetch rows kAnywhere
+constexpr int kXWarps = 3;  // that fetch rows one by one
 
 struct Mxfp4Blocks;
 struct Bf16Blocks;
@@ -78,7 +79,7 @@ struct ExpertTiles {
   // wgmma reads tiles whose rows stand in the order of swizzle.cuh, so they begin at multiples of 1024.
   static_assert(kXBytes % 1024 == 0 && (kMxfp4 || kBlockBytes % 1024 == 0));
   // Heights of boxes: a tile fetches as many rows as its wgmma multiplies.
-  static constexpr int kHeights = (kMost - kLeast) / kFiner + 1;
+  static constexpr int kHeights = (kMost - kLeast) / kFiner + 1, kMaps = kHeights;
   static_assert((kMost - kLeast) % kFiner == 0 && kLeast % 8 == 0 && kFiner % 8 == 0);
   // Warps that share the copies of weights, and the arrivals that fill a stage, beside the bytes.
   static constexpr int kParts = kInOrder ? 3 : 1, kFills = kParts + (kInOrder ? 1 : 32 * kXWarps);
@@ -91,7 +92,7 @@ struct ExpertTiles {
 // x, by the heights of its boxes.
 template <class C>
 struct ExpertMaps {
-  CUtensorMap of[C::kHeights];
+  CUtensorMap of[C::kMaps];
 };
 
 constexpr int kTicketsApart = 32;  // launches that overlap count on lines of their own

@@ -27,6 +27,11 @@ __device__ __forceinline__ uint32_t load_shared_word(uint32_t address) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
   return v;
 }
+__device__ __forceinline__ uint32_t load_shared_byte(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
 
 // Four 8 x 8 squares of bf16 as their transposes, by a whole warp. Lane l holds of square m the elements
 // (l / 4, 2 * (l % 4)) and the next in pairs[m]; the address of lane 8 m + r is where the square's column r goes, 16 bytes.
