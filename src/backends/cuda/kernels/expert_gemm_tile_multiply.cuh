@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "backends/cuda/expert_gemm.cuh"
+#include "backends/cuda/kernels/expert_ring.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/mxfp4.cuh"
 #include "backends/cuda/tile/wgmma_registers.cuh"
@@ -11,9 +12,6 @@
 namespace sluice::cuda {
 
 #ifdef __CUDACC__
-
-template <class C>
-struct ExpertRing;
 
 // Sums of one tile in codes: dequantised in registers while the tensor cores take what was dequantised before. Answers the
 // last stage, which the caller gives back once its products are done. A branch between k blocks would keep the compiler from
