@@ -93,6 +93,16 @@ struct Suite<ExpertMlp> {
     // Row blocks that some teams have one of, and others share or have two of.
     few(deepseek(5, 40, 2112, 416), "more row blocks of y than teams, one or two of each expert's rows");
     few(deepseek(1, 3, 4160, 1056), "one token whose experts come twice, a tail of a row block");
+    // Slices of y in one launch: pairs of warps with a unit each, whole sums of two boxes, slots that are no power of two and
+    // those of one token that fill a block.
+    few(deepseek(2, 9, 1120, 384), "six k blocks, two slices for some clusters");
+    few(deepseek(2, 9, 96, 2048), "whole sums in two boxes", Fill::kNormal, Spread::kStridedRows);
+    P three = deepseek(5, 9, 160, 224);
+    three.slots = 3, three.residual = true;
+    few(three, "fifteen slots, three of each token");
+    P sixteen = gpt_oss(1, 20, 96, 288);
+    sixteen.slots = 16;
+    few(sixteen, "sixteen slots of one token");
     for (const int64_t tokens : {1, 4, 8}) {
       P wide = gpt_oss(tokens, 6, 200, 456);
       wide.w = kB;

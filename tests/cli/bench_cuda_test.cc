@@ -13,7 +13,7 @@ TEST(CliBenchCuda, WrongWordsAreNamed) {
   const std::pair<std::vector<std::string>, std::string> cases[] = {
       {{"--suit", "router"},
        "wanted one of --suite, --models, --tokens, --peers, --out, --quick, --replays, --seconds, --pace, "
-       "--routing, --draws, found '--suit'"},
+       "--routing, --draws, --peer-ops, found '--suit'"},
       {{"--suite", "router,gate"},
        "--suite: wanted router, fused, routing, chain, mxfp4 or bf16, found 'gate'"},
       {{"--suite", ""}, "--suite: wanted a suite, found none"},

@@ -168,6 +168,43 @@ TEST(CudaCards, ExpertMlpInTurnIsTheBestKindOfKernel) {
   }
 }
 
+// One launch as long as its sums fit beside the weights, then two, then parts in turn.
+TEST(CudaCards, ExpertMlpOfVeryFewTokensIsOneLaunch) {
+  const std::string_view slices = "cuda.expert_mlp.mxfp4_slices_sm90",
+                         two = "cuda.expert_mlp.mxfp4_fewtokens_sm90";
+  ExpertMlp::Problem p{.experts = 128,
+                       .layout = WeightLayout::kFragments,
+                       .act = Activation::kSwiGluClamped,
+                       .limit = 7,
+                       .up_bias = true,
+                       .down_bias = true};
+  const auto chosen = [&] {
+    const Decision d = decide<ExpertMlp>(p, h200(), cuda::catalog().table<ExpertMlp>());
+    EXPECT_GE(d.chosen, 0) << d.status().message;
+    return d.verdicts[static_cast<size_t>(std::max(d.chosen, 0))].candidate;
+  };
+  for (const int64_t tokens : {1, 2, 3}) {
+    p.tokens = tokens;
+    EXPECT_EQ(refusal<ExpertMlp>(slices, p), "") << tokens;
+    EXPECT_EQ(chosen(), slices) << tokens;
+  }
+  p.tokens = 4;  // 3 slices, 8 rows, 16 slots, 8 segments, one word to keep banks apart
+  EXPECT_NE(refusal<ExpertMlp>(slices, p).find("sums=3456"), std::string::npos)
+      << refusal<ExpertMlp>(slices, p);
+  EXPECT_EQ(chosen(), two);
+  p.tokens = 5;
+  EXPECT_NE(refusal<ExpertMlp>(slices, p).find("tokens * slots=20"), std::string::npos)
+      << refusal<ExpertMlp>(slices, p);
+  p.tokens = 1, p.intermediate = 64 * 64 + 32;
+  EXPECT_NE(refusal<ExpertMlp>(slices, p).find("intermediate=4128"), std::string::npos)
+      << refusal<ExpertMlp>(slices, p);
+  p.intermediate = 384, p.hidden = 7168, p.slots = 6;
+  EXPECT_EQ(chosen(), slices);
+  p.tokens = 2;
+  EXPECT_NE(refusal<ExpertMlp>(slices, p).find("rows of slots=896"), std::string::npos)
+      << refusal<ExpertMlp>(slices, p);
+}
+
 TEST(CudaCards, ExpertKernelsOfTensorCoresWantFragmentsOfTheirType) {
   const std::string_view fma = "cuda.expert_gemm.fma_sm90";
   for (const Candidate<ExpertGemm>* c : cuda::catalog().table<ExpertGemm>()) {
@@ -230,8 +267,57 @@ TEST(CudaCards, ExpertsAreServedByTheTilesThatFitTheirRows) {
             "rows or more, then 384 x 8 to 24 for experts of 1 to 15 rows");
   EXPECT_EQ(
       launches(4096),
-      "tiles of 192 x 112 to 160 for experts of 95 rows or more, then 192 x 64 to 112 for experts of 81 "
-      "to 94 rows, then 384 x 64 to 80 for experts of 1 to 80 rows");
+      "tiles of 192 x 112 to 160 for experts of 81 rows or more, then 384 x 64 to 80 for experts of 1 to "
+      "80 rows");
+}
+
+// Tiles of fewer columns follow sooner where experts have many rows: gpt-oss-20b's first product and its second.
+TEST(CudaCards, ExpertsOfFewRowsAmongManyAreServedApart) {
+  const auto launches = [](int64_t tokens, Activation act) {
+    ExpertGemm::Problem p{.rows = 4 * tokens, .experts = 32, .layout = WeightLayout::kFragments, .act = act};
+    if (is_gated(act)) p.limit = 7;
+    return card<ExpertGemm>("cuda.expert_gemm.mxfp4_tile_sm90").launches(p, h200());
+  };
+  for (const Activation act : {Activation::kSwiGluClamped, Activation::kIdentity}) {
+    EXPECT_EQ(launches(256, act), "tiles of 384 x 32 to 48");
+    EXPECT_EQ(launches(512, act), "tiles of 384 x 64 to 80");
+    EXPECT_EQ(
+        launches(1024, act),
+        "tiles of 192 x 112 to 160 for experts of 81 rows or more, then 384 x 64 to 80 for experts of 1 "
+        "to 80 rows");
+  }
+}
+
+// gpt-oss-120b's first product: with three to five rows an expert, popular ones are worth a launch of tiles, but where bits may
+// not depend on the batch. The second product, of half the weights, is not.
+TEST(CudaCards, PopularExpertsAreTakenFromTheStream) {
+  const auto chosen = [](int64_t tokens, Activation act, bool batch_invariant) {
+    ExpertGemm::Problem p{.rows = 4 * tokens, .experts = 128, .layout = WeightLayout::kFragments, .act = act};
+    if (is_gated(act)) p.limit = 7;
+    p.settled = true;
+    const Decision d = decide<ExpertGemm>(p, h200(), cuda::catalog().table<ExpertGemm>(),
+                                          {.batch_invariant = batch_invariant});
+    EXPECT_GE(d.chosen, 0) << d.status().message;
+    return std::string(d.verdicts[static_cast<size_t>(std::max(d.chosen, 0))].candidate);
+  };
+  const auto up = Activation::kSwiGluClamped;
+  EXPECT_EQ(chosen(64, up, false), "cuda.expert_gemm.mxfp4_stream_sm90");
+  EXPECT_EQ(chosen(128, up, false), "cuda.expert_gemm.mxfp4_stream_tile_sm90");
+  EXPECT_NE(chosen(128, up, true), "cuda.expert_gemm.mxfp4_stream_tile_sm90");
+  EXPECT_EQ(chosen(128, Activation::kIdentity, false), "cuda.expert_gemm.mxfp4_stream_sm90");
+  EXPECT_EQ(chosen(256, up, false), "cuda.expert_gemm.mxfp4_tile_sm90");
+  const auto launches = [](int64_t tokens) {
+    const ExpertGemm::Problem p{.rows = 4 * tokens, .experts = 128, .layout = WeightLayout::kFragments};
+    return card<ExpertGemm>("cuda.expert_gemm.mxfp4_stream_tile_sm90").launches(p, h200());
+  };
+  EXPECT_EQ(
+      launches(128),
+      "units of 64 x 8 for experts of 1 to 12 rows, then tiles of 384 x 16 to 32 for experts of 13 rows "
+      "or more");
+  EXPECT_EQ(
+      launches(256),
+      "units of 64 x 16 for experts of 1 to 16 rows, then tiles of 384 x 16 to 32 for experts of 17 rows "
+      "or more");
 }
 
 // gpt-oss-120b: both expert GEMMs of 4 * tokens rows against what they took on an H200.

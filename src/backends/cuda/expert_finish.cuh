@@ -368,7 +368,7 @@ template <int N, int kBlocks, bool kGated>
 __device__ __forceinline__ void finish_tile(const float (&d)[kBlocks][N / 2], const ExpertParameters& p,
                                             const tile::ActivationValues& act, const ExpertTile& t,
                                             int first_block, const RowsFinish<kGated> (&at)[kBlocks]) {
-  const int blocks = min(kBlocks, p.row_blocks - first_block);
+  const int blocks = min(kBlocks, min(p.row_blocks, t.end_block) - first_block);
 #pragma unroll 1
   for (int b = 0; b < blocks; ++b) {
     RowsFinish<kGated> mine = at[0];
@@ -390,7 +390,7 @@ __device__ __forceinline__ void finish_tile_straight(const float (&d)[kBlocks][N
                                                      int first_block, const RowsFinish<kGated> (&at)[kBlocks],
                                                      const StraightFinish<kGated>& finish) {
   const int chunks = ceil_div(t.rows, StraightFinish<kGated>::kColumns);
-  const int blocks = min(kBlocks, p.row_blocks - first_block);
+  const int blocks = min(kBlocks, min(p.row_blocks, t.end_block) - first_block);
   finish.sync();
   if (!kGated && act.which == Activation::kRelu2) {
 #pragma unroll

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backends/cuda/expert_share.h"
 #include "backends/cuda/tile/activation.cuh"
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
@@ -34,6 +35,8 @@ struct ExpertParameters {
   // both included. follows: another one is in front.
   int rows_least = 1, rows_most = INT32_MAX, follows = 0;
   uint32_t* tickets = nullptr;  // of this launch: a zero, left zero
+  float cut_for =
+      0;  // 1 / blocks of the grid, for which the last tiles are cut (ExpertPieceList); 0: they are not
   GateOrder gate_order = GateOrder::kInterleaved;
   tile::ActivationValues act;
 };
@@ -41,12 +44,6 @@ struct ExpertParameters {
 // Fills in everything of a problem whose layout is kFragments; of others all but w_bytes and scale_bytes. x may be f32: the
 // kernel that takes it casts the pointer.
 ExpertParameters expert_parameters(const ExpertGemm::Problem& problem, const ExpertGemm::Args& args);
-
-// Which experts a launch serves of several that share them: those with so many rows, both included.
-struct ExpertShare {
-  int rows_least = 1, rows_most = INT32_MAX;
-  int turn = 0;  // which of the launches, from 0 on
-};
 
 #ifdef __CUDACC__
 
@@ -74,6 +71,7 @@ __device__ __forceinline__ bool serves_any(const ExpertParameters& p) {
 // One tile of the list: row blocks of one expert's weights x some of its rows.
 struct ExpertTile {
   int expert, first_block, row, rows;  // row: of y
+  int end_block = INT32_MAX;           // its row blocks end here, or where the expert's do
 };
 
 // Tiles of all experts that a launch serves, one expert behind the other; within one, the tiles of the same weights are
@@ -101,6 +99,42 @@ struct ExpertTileList {
     const int first = (tile * each + min(tile, more)) * unit;
     return {uniform(low), uniform(within / tiles * blocks_each), uniform(__ldg(p.row_begin + low) + first),
             uniform(min((each + (tile < more)) * unit, rows - first))};
+  }
+};
+
+// The same tiles, of which those behind the last full round of the grid are cut into pieces, as many as one round still takes:
+// row blocks of whole warpgroups, so that a piece takes little longer than its share of the tile; of a tile at the end of an
+// expert's weights, which has fewer row blocks than others, any. What finds a tile is in the way of copies, so there are no
+// divisions here beyond the list's own, and no branches.
+struct ExpertPieceList : ExpertTileList {
+  int groups = 1;  // warpgroups that share a tile, at most three
+
+  struct Cut {
+    int whole, parts, all;  // tiles that are not cut; pieces of each other one; tiles and pieces
+    int part_of_2_16;       // 2^16 / parts, rounded up
+  };
+  // Where tiles are so many that rounding shows, other ones are cut.
+  __device__ __forceinline__ Cut cut(const ExpertParameters& p) const {
+    const int all = tiles(p), grid = static_cast<int>(gridDim.x);
+    const int over = max(0, all - __float2int_rd(__int2float_rn(all) * p.cut_for) * grid);
+    const int rest = p.row_blocks % blocks_each;
+    const int most = p.cut_for == 0 ? 1 : rest > 0 ? min(groups, rest) : groups;
+    const bool thirds = 3 * over <= grid && most >= 3, halves = 2 * over <= grid && most >= 2;
+    const int parts = thirds ? 3 : halves ? 2 : 1;
+    return {all - over, parts, all + over * (parts - 1), thirds ? 0x5556 : halves ? 0x8000 : 0x10000};
+  }
+  // The tile or piece `index` < cut.all. Whole warps call it.
+  __device__ __forceinline__ ExpertTile at(const ExpertParameters& p, const Cut& cut, int index) const {
+    const bool is_piece = index >= cut.whole;
+    const int part_of = is_piece ? cut.part_of_2_16 : 0x10000, from = is_piece ? index - cut.whole : 0;
+    const int tile = from * part_of >> 16, part = from - tile * cut.parts;
+    ExpertTile t = ExpertTileList::at(p, is_piece ? cut.whole + tile : index);
+    const int blocks = min(blocks_each, p.row_blocks - t.first_block);
+    const int unit = blocks == blocks_each ? blocks_each / groups : 1;
+    const int units = blocks == blocks_each ? groups : blocks;
+    t.end_block = uniform(t.first_block + ((units * (part + 1) * part_of) >> 16) * unit);
+    t.first_block = uniform(t.first_block + ((units * part * part_of) >> 16) * unit);
+    return t;
   }
 };
 

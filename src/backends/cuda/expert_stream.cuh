@@ -321,10 +321,12 @@ struct LaneRows {
   }
 };
 
-// A warp has one of the four slabs of a row block.
+// A warp has one of the four slabs of a row block. Returns where the stage is that said there is nothing more, full and not given
+// back.
 template <int N, int kTeams, class Work, class Weights>
-__device__ __forceinline__ void stream_multiply(const Work& work, StreamMemory<N, kTeams, Weights>& m,
-                                                int team, int slab) {
+__device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
+                                                           StreamMemory<N, kTeams, Weights>& m, int team,
+                                                           int slab) {
   using S = Stage<N, Weights>;
   const uint32_t lane = threadIdx.x % 32, ring = tile::shared_address(m.stage[team]);
   const OperandsAt at = {
@@ -400,6 +402,7 @@ __device__ __forceinline__ void stream_multiply(const Work& work, StreamMemory<N
     }
     if (unit.what & StreamUnit::kEnds) work.end(product);
   }
+  return place;
 }
 
 }  // namespace sluice::cuda

@@ -24,7 +24,9 @@ struct UnitList {
   const ExpertParameters& p;
   int each, lane_before, all;  // lane_before: units of the experts in front of this lane's
 
-  __device__ __forceinline__ int units_of(int rows) const { return ceil_div(rows, N) * p.row_blocks; }
+  __device__ __forceinline__ int units_of(int rows) const {
+    return serves(p, rows) ? ceil_div(rows, N) * p.row_blocks : 0;
+  }
 
   __device__ __forceinline__ explicit UnitList(const ExpertParameters& parameters)
       : p(parameters), each(ceil_div(parameters.experts, 32)) {
@@ -78,14 +80,14 @@ struct ListWork {
 
 // Launches `kernel` with `bytes` of shared memory a block, as many blocks as all SMs have room for.
 inline Status launch_list(std::string_view name, void (*kernel)(ExpertParameters), size_t bytes,
-                          const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream) {
+                          const ExpertParameters& parameters, Stream stream) {
   int sms = 0;
   SLUICE_TRY(check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, queue_of(stream).device),
                    "counting SMs"));
   const Launch how{.grid = {static_cast<unsigned>(sms * kListBlocksEach), 1, 1},
                    .block = {kListThreads, 1, 1},
                    .shared_bytes = bytes};
-  return launch(name, kernel, how, stream, expert_parameters(p, a));
+  return launch(name, kernel, how, stream, parameters);
 }
 
 }  // namespace sluice::cuda

@@ -398,11 +398,10 @@ __global__ void __launch_bounds__(kListThreads, kListBlocksEach)
 
 // Of a problem whose sums are short and not gated.
 template <int N, class Weights>
-Status launch_short(std::string_view name, const ExpertGemm::Problem& p, const ExpertGemm::Args& a,
-                    Stream stream) {
+Status launch_short(std::string_view name, const ExpertParameters& parameters, Stream stream) {
   constexpr size_t kBytes = 128 + sizeof(ShortMemory<N, kListTeams>);
   static_assert(kBytes <= kListSharedMost);
-  return launch_list(name, expert_stream_short<N, Weights>, kBytes, p, a, stream);
+  return launch_list(name, expert_stream_short<N, Weights>, kBytes, parameters, stream);
 }
 
 }  // namespace sluice::cuda

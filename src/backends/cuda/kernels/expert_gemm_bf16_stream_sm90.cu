@@ -72,10 +72,11 @@ using Singles = ExpertTiles<Bf16Blocks, RowsOfX::kAnywhere, 1, 1, 32, 16, 16, 2,
 Status enqueue_short(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream) {
   constexpr double kRowsOf8 = 5, kRowsOf16 = 9;
   const std::string_view name = expert_gemm_bf16_stream_sm90.name;
+  const ExpertParameters parameters = expert_parameters(p, a);
   const double rows = std::min<double>(expert_load(p).rows_each, static_cast<double>(p.rows));
-  return rows <= kRowsOf8    ? launch_short<8, Bf16Weights>(name, p, a, stream)
-         : rows <= kRowsOf16 ? launch_short<16, Bf16Weights>(name, p, a, stream)
-                             : launch_short<kShortMost, Bf16Weights>(name, p, a, stream);
+  return rows <= kRowsOf8    ? launch_short<8, Bf16Weights>(name, parameters, stream)
+         : rows <= kRowsOf16 ? launch_short<16, Bf16Weights>(name, parameters, stream)
+                             : launch_short<kShortMost, Bf16Weights>(name, parameters, stream);
 }
 
 Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream) {

@@ -16,6 +16,7 @@
 
 #include "backends/cuda/card.h"
 #include "backends/cuda/expert_cost.h"
+#include "backends/cuda/expert_gemm_mxfp4.h"
 
 namespace sluice::cuda {
 namespace {
@@ -28,16 +29,17 @@ struct TileClass {
   int row_blocks, columns_least, columns_most;
   int k_blocks;     // the first launch's width has a multiple of these, or the next class does as well
   unsigned others;  // the classes of the launches behind it, a bit each
+  double pace = 1;  // what a fragment takes, over tile_fragment_ns
 };
-constexpr TileClass kClasses[] = {{9.5, 6, 8, 16, 5, 1 << kTo112},
-                                  {14, 6, 8, 24, 1, 1 << kTo112},
+constexpr TileClass kClasses[] = {{9.5, 6, 8, 16, 5, 1 << kTo112, 1.04},
+                                  {14, 6, 8, 24, 1, 1 << kTo112, 0.97},
                                   {20, 6, 16, 32, 1, 1 << kTo112},
                                   {28, 6, 24, 40, 1, 1 << kTo112},
                                   {41, 6, 32, 48, 1, 1 << kTo24 | 1 << kTo112},
                                   {50, 6, 40, 56, 1, 1 << kTo24 | 1 << kTo112},
                                   {68, 6, 64, 80, 1, 1 << kTo40 | 1 << kTo160},
                                   {104, 3, 64, 112, 1, 1 << kTo48 | 1 << kTo160},
-                                  {1e30, 3, 112, 160, 1, 1 << kTo80 | 1 << kTo112}};
+                                  {1e30, 3, 112, 160, 1, 1 << kTo80}};
 static_assert(std::size(kClasses) == kClassCount);
 constexpr double kGatheredRows = 46;
 constexpr int kWidestAnywhere =
@@ -62,6 +64,7 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
 }
 
 // What uniform routing makes of the first launch: tiles, and us for one of them: its fragments, and its beginning and end.
+// The last tile of an expert may have fewer row blocks, and counts by the warpgroups that have some.
 struct TileWork {
   double tiles, each_us;
 };
@@ -71,11 +74,13 @@ TileWork work_of(const ExpertGemm::Problem& p) {
   const ExpertLoad load = expert_load(p);
   const TileClass& c = kClasses[class_of(p)];
   const ColumnTiles tiles = column_tiles(load.rows_each, c.columns_least, c.columns_most);
-  const double row_blocks = std::ceil(static_cast<double>(ExpertGemm::weight_rows(p)) / 64);
+  const auto row_blocks = static_cast<int64_t>(ExpertGemm::fragments(p).row_blocks);
+  constexpr int kGroups = 3;
+  const int64_t of_group = c.row_blocks / kGroups, group_rows = (row_blocks + of_group - 1) / of_group;
   const auto k_blocks = static_cast<double>(ceil_blocks(p.width));
-  return {load.active * tiles.tiles * std::ceil(row_blocks / c.row_blocks),
-          k_blocks * c.row_blocks * kFragmentsOfBlock * tile_fragment_ns(tiles.columns) / 1e3 + kEndsUs +
-              kShortEndsUs / k_blocks};
+  return {load.active * tiles.tiles * static_cast<double>(group_rows) / kGroups,
+          k_blocks * c.row_blocks * kFragmentsOfBlock * c.pace * tile_fragment_ns(tiles.columns) / 1e3 +
+              kEndsUs + kShortEndsUs / k_blocks};
 }
 
 // One launch: which tiles, for experts of how many rows.
@@ -90,14 +95,17 @@ struct TileLaunches {
 
 // The launches of a problem. The first serves the experts that uniform routing makes, and all that no other does. Another
 // costs some 2 us if it finds no expert and some 4 to begin, so others follow only where the first takes some 130 (of all SMs
-// together), and where experts have rows enough to differ by more than a tile of the fewest columns has.
+// together), and where experts have rows enough to differ by more than a tile of the fewest columns has. With many rows an
+// expert, those with few pay for columns that they have not, and tiles of fewer are worth it sooner.
 TileLaunches launches_of(const ExpertGemm::Problem& p) {
-  constexpr double kWorthUs = 17000, kRowsApart = 7;
+  constexpr double kWorthUs = 17000, kNarrowerWorthUs = 8000, kRowsApart = 7, kManyRows = 100;
   const double mean = expert_load(p).rows_each, spread = 3 * std::sqrt(mean);
   const int first = class_of(p);
   const TileWork work = work_of(p);
-  const bool alone = mean < kRowsApart || work.tiles * work.each_us < kWorthUs;
-  const unsigned classes = (alone ? 0 : kClasses[first].others) | 1u << first;
+  const double first_us = work.tiles * work.each_us;
+  unsigned others = mean < kRowsApart ? 0 : kClasses[first].others;
+  if (first_us < kWorthUs) others &= mean > kManyRows && first_us > kNarrowerWorthUs ? (1u << first) - 1 : 0;
+  const unsigned classes = others | 1u << first;
   ExpertShare shares[kClassCount];
   int next = 1;  // the fewest rows that no class serves yet
   for (int c = 0; c < kClassCount; ++c) {
@@ -186,11 +194,11 @@ Status launch_class(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Str
     case kTo32:
       return launch_tiles<Tiles<kRows, 3, 2, 32, 8, 16, 3>>(name, p, a, stream, how.share);
     case kTo40:
-      return launch_tiles<Tiles<kRows, 3, 2, 40, 8, 24, 3>>(name, p, a, stream, how.share);
+      return launch_tiles<Tiles<kRows, 3, 2, 40, 8, 24, 4>>(name, p, a, stream, how.share);
     case kTo48:
       return launch_tiles<Tiles<kRows, 3, 2, 48, 8, 32, 3>>(name, p, a, stream, how.share);
     case kTo56:
-      return launch_tiles<Tiles<kRows, 3, 2, 56, 8, 40, 2>>(name, p, a, stream, how.share);
+      return launch_tiles<Tiles<kRows, 3, 2, 56, 8, 40, 3>>(name, p, a, stream, how.share);
     case kTo112:
       return launch_tiles<Tiles<kRows, 3, 1, 112, 16, 64, 3>>(name, p, a, stream, how.share);
     default:
@@ -230,5 +238,12 @@ Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspac
 }
 
 }  // namespace
+
+Status enqueue_mxfp4_tiles_behind(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream,
+                                  const ExpertShare& share) {
+  const TileLaunch how{kTo32, share};
+  return p.slots == 0 && has_wide_rows(a.x) ? launch_class<RowsOfX::kInOrder>(p, a, stream, how)
+                                            : launch_class<RowsOfX::kAnywhere>(p, a, stream, how);
+}
 
 }  // namespace sluice::cuda

@@ -12,12 +12,13 @@
 #include "backends/cuda/expert_finish.cuh"
 #include "backends/cuda/expert_gather.h"
 #include "backends/cuda/expert_gemm.cuh"
+#include "backends/cuda/kernels/expert_gemm_tile_multiply.cuh"
+#include "backends/cuda/kernels/expert_ring.cuh"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/bulk_copy.cuh"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
-#include "backends/cuda/tile/mxfp4.cuh"
 #include "backends/cuda/tile/registers.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
 #include "backends/cuda/tile/tensor_copy.cuh"
@@ -65,6 +66,7 @@ struct ExpertTiles {
   static constexpr bool kMxfp4 = std::is_same_v<Weights, Mxfp4Blocks>, kInOrder = kRows == RowsOfX::kInOrder;
   // A stage: x, weights, scales.
   static constexpr int kRowBlocks = kGroups * kBlocks;
+  static constexpr int kPieces = kMxfp4 ? kGroups : 1;  // of a tile, at most; bf16 is not measured
   static constexpr int kBlockBytes =
       static_cast<int>(kMxfp4 ? kFragmentCodeBytes : 2 * kFragmentBf16Elements);
   static constexpr int kScaleBytes = static_cast<int>(kMxfp4 ? kFragmentScaleBytes : 0);
@@ -94,13 +96,6 @@ struct ExpertMaps {
 };
 
 constexpr int kTicketsApart = 32;  // launches that overlap count on lines of their own
-// Tiles that one warp has begun to fetch and another not begun to multiply: never more than stages.
-constexpr int kTilesAhead = 16;
-
-// Offsets in shared memory; the stages come first, aligned to 1024.
-struct ExpertShared {
-  int stages = 0, rows = 0, tiles = 0, told = 0, full = 0, empty = 0, scratch = 0, before = 0, bytes = 0;
-};
 template <class C>
 ExpertShared expert_shared(int experts) {
   constexpr int kStagesMost = 8;
@@ -121,48 +116,15 @@ ExpertShared expert_shared(int experts) {
 
 #ifdef __CUDACC__
 
-// The stages, by addresses of shared memory.
-template <class C>
-struct ExpertRing {
-  uint32_t base;  // aligned
-  ExpertShared at;
-  tile::RingPlace place;
-
-  __device__ __forceinline__ uint32_t stage() const {
-    return base + place.stage * static_cast<uint32_t>(C::kStageBytes);
-  }
-  __device__ __forceinline__ uint32_t full(uint32_t stage) const { return base + at.full + stage * 8; }
-  __device__ __forceinline__ uint32_t empty(uint32_t stage) const { return base + at.empty + stage * 8; }
-  // The block's `count`-th tile is told to all warps by the one that finds it; one without rows ends the list.
-  __device__ __forceinline__ void tell(int count, const ExpertTile& t) const {
-    tile::store_and_arrive_by_warp(
-        base + at.tiles + count % kTilesAhead * 16,
-        make_uint4(static_cast<uint32_t>(t.expert), static_cast<uint32_t>(t.first_block),
-                   static_cast<uint32_t>(t.row), static_cast<uint32_t>(t.rows)),
-        base + at.told + count % kTilesAhead * 8);
-  }
-  __device__ __forceinline__ ExpertTile told(int count) const {
-    tile::barrier_wait_by_warp(base + at.told + count % kTilesAhead * 8, count / kTilesAhead % 2);
-    const uint4 t = tile::load_shared(base + at.tiles + count % kTilesAhead * 16);
-    return {uniform(static_cast<int>(t.x)), uniform(static_cast<int>(t.y)), uniform(static_cast<int>(t.z)),
-            uniform(static_cast<int>(t.w))};
-  }
-  __device__ __forceinline__ void wait_full() const {
-    tile::barrier_wait_by_warp(full(place.stage), place.parity);
-  }
-  __device__ __forceinline__ void wait_empty() const {
-    tile::barrier_wait_by_warp(empty(place.stage), place.parity ^ 1);
-  }
-};
-
 // Fetches weights of all tiles of this block: every C::kParts-th row block from `part` on, by one warp. A warp alone would
 // take as long for the copies of a tile as the tensor cores for its sums. The first part finds the tiles and tells the others.
 template <class C>
-__device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const ExpertTileList& list,
+__device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const ExpertPieceList& list,
                                               ExpertRing<C> ring, int part) {
   constexpr int kOwnMost = (C::kRowBlocks + C::kParts - 1) / C::kParts;
   const auto stages = static_cast<uint32_t>(ring.at.stages);
-  const Tickets tickets{p.tickets, list.tiles(p)};
+  const ExpertPieceList::Cut cut = list.cut(p);
+  const Tickets tickets{p.tickets, cut.all};
   // Asked for a little before the tile's last stage, so that nobody waits for the answer.
   const int ask_at = max(0, ceil_div(p.k_blocks, C::kSteps) - 3) * C::kSteps;
   int count = 0, index = static_cast<int>(blockIdx.x);
@@ -170,14 +132,14 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const E
   while (true) {
     ExpertTile t{};
     if (part == 0) {
-      if (index < tickets.all) t = list.at(p, index);
+      if (index < tickets.all) t = list.at(p, cut, index);
       ring.tell(count, t);
     } else {
       t = ring.told(count);
     }
     if (t.rows == 0) break;
     uint32_t answer = 0;
-    const int blocks = min(C::kRowBlocks, p.row_blocks - t.first_block);
+    const int blocks = t.end_block - t.first_block;
     const int own = (blocks - part + C::kParts - 1) / C::kParts;
     const int64_t first = static_cast<int64_t>(t.first_block + part) * p.k_blocks;
     const uint8_t* weights = p.w + t.expert * p.w_bytes + first * C::kBlockBytes;
@@ -265,105 +227,6 @@ __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const Exp
   }
 }
 
-// Sums of one tile in codes: dequantised in registers while the tensor cores take what was dequantised before. Answers the
-// last stage, which the caller gives back once its products are done.
-struct Mxfp4Blocks {
-  template <int N, class C>
-  static __device__ __forceinline__ uint32_t multiply(float (&d)[C::kBlocks][N / 2],
-                                                      const ExpertParameters& p, ExpertRing<C>& ring) {
-    const int tid = static_cast<int>(threadIdx.x % 128),
-              group = uniform(static_cast<int>(threadIdx.x / 128)) - 1;
-    const int warp = tid / 32, lane = tid % 32;
-    const auto stages = static_cast<uint32_t>(ring.at.stages);
-    uint32_t before = 0;  // the stage in front of this one
-#pragma unroll 1
-    for (int k = 0; k < p.k_blocks; k += C::kSteps) {
-      const int steps = min(C::kSteps, p.k_blocks - k);
-      ring.wait_full();
-      if constexpr (!C::kInOrder) tile::fence_for_async();
-      // Uniform, so that descriptors are made outside of the lanes' registers.
-      const auto stage = static_cast<uint32_t>(uniform(static_cast<int>(ring.stage())));
-      const uint32_t words = stage + C::kWeights + group * C::kBlocks * C::kSteps * C::kBlockBytes + tid * 16;
-      const uint32_t scales =
-          stage + C::kScales + group * C::kBlocks * C::kSteps * C::kScaleBytes + (warp * 8 + lane / 4) * 4;
-#pragma unroll
-      for (int step = 0; step < C::kSteps; ++step) {
-        if (step >= steps) break;
-        const uint64_t x = tile::describe_tile(stage + step * C::kXBytes);
-        uint4 code[C::kBlocks];
-        uint32_t scale[C::kBlocks];
-#pragma unroll
-        for (int b = 0; b < C::kBlocks; ++b) {
-          code[b] = tile::load_shared(words + (b * C::kSteps + step) * C::kBlockBytes);
-          scale[b] = tile::load_shared_word(scales + (b * C::kSteps + step) * C::kScaleBytes);
-        }
-        uint32_t a[2][C::kBlocks][4];
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          tile::wait_groups<1>();
-          // What read the stage in front is done.
-          if (step == 0 && j == 1) tile::arrive_by_warp(ring.empty(before), k > 0);
-#pragma unroll
-          for (int b = 0; b < C::kBlocks; ++b) {
-            const uint32_t word = j == 0 ? code[b].x : j == 1 ? code[b].y : j == 2 ? code[b].z : code[b].w;
-            tile::decode_fragment(a[j % 2][b], word,
-                                  j < 2 ? tile::scale_pair<0>(scale[b]) : tile::scale_pair<1>(scale[b]));
-          }
-          tile::fence_operands();
-#pragma unroll
-          for (int b = 0; b < C::kBlocks; ++b)
-            tile::multiply_registers<N>(d[b], a[j % 2][b], x + j * tile::kNext16, 1);
-          tile::commit_group();
-        }
-      }
-      before = ring.place.stage;
-      ring.place.step(stages);
-    }
-    return before;
-  }
-};
-
-// The same in bf16: a k block's products wait for none but those in front of them.
-struct Bf16Blocks {
-  template <int N, class C>
-  static __device__ __forceinline__ uint32_t multiply(float (&d)[C::kBlocks][N / 2],
-                                                      const ExpertParameters& p, ExpertRing<C>& ring) {
-    const int group = uniform(static_cast<int>(threadIdx.x / 128)) - 1;
-    const auto stages = static_cast<uint32_t>(ring.at.stages);
-    uint32_t before = 0;  // the stage in front of this one
-#pragma unroll 1
-    for (int k = 0; k < p.k_blocks; k += C::kSteps) {
-      const int steps = min(C::kSteps, p.k_blocks - k);
-      ring.wait_full();
-      if constexpr (!C::kInOrder) tile::fence_for_async();
-      // Uniform, so that descriptors are made outside of the lanes' registers.
-      const auto stage = static_cast<uint32_t>(uniform(static_cast<int>(ring.stage())));
-      const uint32_t weights = stage + C::kWeights + group * C::kBlocks * C::kSteps * C::kBlockBytes;
-#pragma unroll
-      for (int step = 0; step < C::kSteps; ++step) {
-        if (step >= steps) break;
-        const uint64_t x = tile::describe_tile(stage + step * C::kXBytes);
-        const uint64_t w = tile::describe_tile(weights + step * C::kBlockBytes);
-        tile::fence_operands();
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-#pragma unroll
-          for (int b = 0; b < C::kBlocks; ++b)
-            tile::multiply<N>(d[b],
-                              w + b * (C::kSteps * C::kBlockBytes / tile::kDescribed) + j * tile::kNext16,
-                              x + j * tile::kNext16, 1);
-        tile::commit_group();
-        tile::wait_groups<1>();
-        // What read the stage in front is done.
-        if (step == 0) tile::arrive_by_warp(ring.empty(before), k > 0);
-      }
-      before = ring.place.stage;
-      ring.place.step(stages);
-    }
-    return before;
-  }
-};
-
 // Multiplies one tile, N >= its rows, and writes its rows of y.
 template <int N, class C, bool kGated>
 __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const ExpertTile& t,
@@ -442,8 +305,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   if (C::kInOrder && threadIdx.x < C::kHeights) tile::prefetch_map(x.of[threadIdx.x]);
   if (!p.settled && !p.follows) tile::wait_for_previous();
   auto* before = reinterpret_cast<int32_t*>(base + at.before);
-  const ExpertTileList list{before, ceil_div(p.row_blocks, C::kRowBlocks), C::kRowBlocks, C::kMost,
-                            C::kFiner};
+  const ExpertPieceList list{
+      {before, ceil_div(p.row_blocks, C::kRowBlocks), C::kRowBlocks, C::kMost, C::kFiner}, C::kPieces};
   count_expert_tiles(p, list, before, reinterpret_cast<int32_t*>(base + at.scratch));
   // Uniform, or the compiler expects lanes apart in all that follows: each copy would take three times as many instructions.
   const int warp = uniform(static_cast<int>(threadIdx.x / 32));
@@ -465,11 +328,16 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   if (!p.follows) tile::wait_for_previous();
   tile::release_next();
   if constexpr (C::kGroups > 1) tile::take_registers<C::kMultiply>();
+  const int group = warp / 4 - 1;
 #pragma unroll 1
   for (int count = 0;; ++count) {
     const ExpertTile t = ring.told(count);
     if (t.rows == 0) break;
-    multiply_rows<C::kMost, C, kGated>(p, t, ring);
+    if (t.first_block + group * C::kBlocks < t.end_block) {
+      multiply_rows<C::kMost, C, kGated>(p, t, ring);
+    } else {
+      ring.pass(p.k_blocks);
+    }
   }
 }
 
@@ -491,6 +359,7 @@ Status launch_tiles(std::string_view name, const ExpertGemm::Problem& p, const E
   ExpertParameters parameters = expert_parameters(p, a);
   parameters.rows_least = share.rows_least, parameters.rows_most = share.rows_most;
   parameters.follows = share.turn > 0;
+  if (C::kPieces > 1) parameters.cut_for = 1.f / static_cast<float>(how.grid.x);
   parameters.tickets = queue_of(stream).meeting + share.turn * kTicketsApart;
   return launch(name, kernel, how, stream, parameters, at, x);
 }

@@ -52,6 +52,13 @@ __device__ __forceinline__ void store_remote(uint32_t address, float2 value, uin
       : "memory");
 }
 
+// The same with 4 bytes.
+__device__ __forceinline__ void store_remote(uint32_t address, float value, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(address),
+               "f"(value), "r"(barrier)
+               : "memory");
+}
+
 // The same with 16 bytes.
 __device__ __forceinline__ void store_remote(uint32_t address, uint4 value, uint32_t barrier) {
   asm volatile(

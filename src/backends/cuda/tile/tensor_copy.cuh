@@ -36,6 +36,20 @@ __device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int c
   copy_box(shared_address(to), map, column, row, shared_address(barrier));
 }
 
+// The same of a tensor of four dimensions, the innermost coordinate first.
+__device__ __forceinline__ void copy_box(uint32_t to_shared, const CUtensorMap& map, int x, int y, int z,
+                                         int w, uint32_t barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "@one cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
+      "%3, %4, %5}], [%6];\n"
+      "}" ::"r"(to_shared),
+      "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier)
+      : "memory");
+}
+
 // The same into every block of the cluster whose rank has a bit in `blocks`: to the same place in each, counted at the same place in
 // each, so all of them lay out their memory alike, run, and have nobody left who reads what comes to be overwritten.
 __device__ __forceinline__ void copy_box_to(uint32_t blocks, uint32_t to_shared, const CUtensorMap& map,

@@ -9,8 +9,8 @@ namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-// From the driver that the runtime has loaded: no library of the driver is linked.
-Encode encoder() {
+// From the driver that the runtime has loaded: no library of the driver is linked. Nothing where it has none.
+Encode find_encoder() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
   constexpr unsigned kSince = 12000;
@@ -21,23 +21,56 @@ Encode encoder() {
   return reinterpret_cast<Encode>(function);
 }
 
+Encode encoder() {
+  static const Encode found = find_encoder();
+  return found;
+}
+Status needs_encoder() {
+  if (encoder()) return {};
+  return {Code::kDevice, "cuda: wanted cuTensorMapEncodeTiled of the driver (12.0 or newer), found none"};
+}
+
 }  // namespace
 
 Status map_rows(CUtensorMap& map, const Tensor& tensor, int box_rows) {
-  static const Encode encode = encoder();
-  if (!encode)
-    return {Code::kDevice, "cuda: wanted cuTensorMapEncodeTiled of the driver (12.0 or newer), found none"};
+  SLUICE_TRY(needs_encoder());
   constexpr cuuint32_t kBoxColumns = 64;
   const cuuint64_t shape[2] = {static_cast<cuuint64_t>(tensor.shape[1]),
                                static_cast<cuuint64_t>(tensor.shape[0])};
   const cuuint64_t row_bytes[1] = {static_cast<cuuint64_t>(bytes_of(tensor.dtype, tensor.stride[0]))};
   const cuuint32_t box[2] = {kBoxColumns, static_cast<cuuint32_t>(box_rows)}, step[2] = {1, 1};
-  const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, tensor.data, shape, row_bytes,
-                                 box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, tensor.data, shape, row_bytes,
+                                    box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return {};
   return {Code::kDevice, "cuda: map of " + text(tensor) + " with boxes of " + std::to_string(box_rows) +
                              " rows: driver error " + std::to_string(static_cast<int>(result))};
+}
+
+Status map_slabs(CUtensorMap& codes, CUtensorMap& scales, const Tensor& w, const Tensor& w_scale,
+                 const FragmentShape& shape, int64_t experts, int box_blocks) {
+  SLUICE_TRY(needs_encoder());
+  constexpr int64_t kWord = 4, kSlabs = 4;
+  // Sizes, and bytes from one to the next: words of a block, k blocks, row blocks, experts.
+  const auto make = [&](CUtensorMap& map, const Tensor& tensor, int64_t block_bytes, int64_t expert_bytes) {
+    const auto unsigned_of = [](int64_t n) { return static_cast<cuuint64_t>(n); };
+    const cuuint64_t sizes[4] = {unsigned_of(block_bytes / kWord), unsigned_of(shape.k_blocks),
+                                 unsigned_of(shape.row_blocks), unsigned_of(experts)};
+    const cuuint64_t strides[3] = {unsigned_of(block_bytes), unsigned_of(shape.k_blocks * block_bytes),
+                                   unsigned_of(expert_bytes)};
+    const cuuint32_t box[4] = {static_cast<cuuint32_t>(block_bytes / kSlabs / kWord),
+                               static_cast<cuuint32_t>(box_blocks), 1, 1},
+                     step[4] = {1, 1, 1, 1};
+    const CUresult result = encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 4, tensor.data, sizes, strides,
+                                      box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                                      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result == CUDA_SUCCESS) return Status{};
+    return Status{Code::kDevice, "cuda: map of " + text(tensor) + " with boxes of " +
+                                     std::to_string(box_blocks) + " k blocks of a slab: driver error " +
+                                     std::to_string(static_cast<int>(result))};
+  };
+  SLUICE_TRY(make(codes, w, kFragmentCodeBytes, shape.code_bytes(true)));
+  return make(scales, w_scale, kFragmentScaleBytes, shape.scale_bytes());
 }
 
 }  // namespace sluice::cuda::tile

@@ -1,0 +1,67 @@
+// The ring of stages of expert_gemm_tile.cuh, and how its warps are told their tiles.
+#pragma once
+#include "backends/cuda/expert_gemm.cuh"
+#include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/shared.cuh"
+
+namespace sluice::cuda {
+
+// Tiles that one warp has begun to fetch and another not begun to multiply: never more than stages.
+constexpr int kTilesAhead = 16;
+
+// Offsets in shared memory; the stages come first, aligned to 1024.
+struct ExpertShared {
+  int stages = 0, rows = 0, tiles = 0, told = 0, full = 0, empty = 0, scratch = 0, before = 0, bytes = 0;
+};
+
+#ifdef __CUDACC__
+
+// The stages, by addresses of shared memory.
+template <class C>
+struct ExpertRing {
+  static constexpr int kBlocksMost = 1 << 15;  // row blocks of an expert
+  uint32_t base;                               // aligned
+  ExpertShared at;
+  tile::RingPlace place;
+
+  __device__ __forceinline__ uint32_t stage() const {
+    return base + place.stage * static_cast<uint32_t>(C::kStageBytes);
+  }
+  __device__ __forceinline__ uint32_t full(uint32_t stage) const { return base + at.full + stage * 8; }
+  __device__ __forceinline__ uint32_t empty(uint32_t stage) const { return base + at.empty + stage * 8; }
+  // The block's `count`-th tile is told to all warps by the one that finds it; one without rows ends the list.
+  __device__ __forceinline__ void tell(int count, const ExpertTile& t) const {
+    tile::store_and_arrive_by_warp(
+        base + at.tiles + count % kTilesAhead * 16,
+        make_uint4(static_cast<uint32_t>(t.expert),
+                   static_cast<uint32_t>(t.first_block) + static_cast<uint32_t>(t.end_block) * kBlocksMost,
+                   static_cast<uint32_t>(t.row), static_cast<uint32_t>(t.rows)),
+        base + at.told + count % kTilesAhead * 8);
+  }
+  __device__ __forceinline__ ExpertTile told(int count) const {
+    tile::barrier_wait_by_warp(base + at.told + count % kTilesAhead * 8, count / kTilesAhead % 2);
+    const uint4 t = tile::load_shared(base + at.tiles + count % kTilesAhead * 16);
+    const int blocks = uniform(static_cast<int>(t.y));
+    return {uniform(static_cast<int>(t.x)), blocks % kBlocksMost, uniform(static_cast<int>(t.z)),
+            uniform(static_cast<int>(t.w)), blocks / kBlocksMost};
+  }
+  __device__ __forceinline__ void wait_full() const {
+    tile::barrier_wait_by_warp(full(place.stage), place.parity);
+  }
+  __device__ __forceinline__ void wait_empty() const {
+    tile::barrier_wait_by_warp(empty(place.stage), place.parity ^ 1);
+  }
+  // The stages of a tile by a warp that has no part in it.
+  __device__ __forceinline__ void pass(int k_blocks) {
+#pragma unroll 1
+    for (int k = 0; k < k_blocks; k += C::kSteps) {
+      wait_full();
+      tile::arrive_by_warp(empty(place.stage));
+      place.step(static_cast<uint32_t>(at.stages));
+    }
+  }
+};
+
+#endif
+
+}  // namespace sluice::cuda
