@@ -4,9 +4,8 @@
 // Where sums are short, of no more than eight k blocks (six with 16 columns), a team takes row blocks of the same expert one
 // behind the other: expert_stream_short.cuh. A kernel that is bound by issue gains by what it need not do again.
 //
-// Two blocks on an SM, with two teams each: where the first of them has ended, a block of the next kernel may move in, and if
-// that kernel's groups are settled, it looks up its units and fills its rings with weights before this one has ended. Units
-// that are left over at the end, at most one a block, the teams of a block share.
+// How a grid lies over SMs is expert_stream_list.cuh. Units that are left over at the end, at most one a block, the teams of a
+// block share.
 //
 // Wins    up to about 16 rows an expert: weights arrive at the rate of a plain stream.
 // Loses   more rows: x passes the SM again for each 64 rows of weights. See mxfp4_tile_sm90. Popular experts: see
