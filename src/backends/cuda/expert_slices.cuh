@@ -348,7 +348,8 @@ struct Kernel {
           if (i + 1 < kBox) load(i + 1);
           of[i % 2].multiply(d);
         }
-        tile::arrive_by_warp(tile::shared_address(&m.few.stream.empty[team][place.stage]));
+        tile::arrive_by_warp(tile::shared_address(&m.few.stream.empty[team][place.stage]),
+                             have_come<Weights>(d));
         place.step(S::kStages);
         h += group_warps() * kBox * tile::kSwizzledRowBytes;
       }

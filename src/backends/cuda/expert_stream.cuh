@@ -238,18 +238,20 @@ __device__ __forceinline__ void multiply_steps(float (&d)[2][N / 8][4], const Op
   }
 }
 
-// Whether the operands of these sums have come, for the arrival that gives their stage back: true, but who asks waits. ptxas
-// lets an arrival pass loads of operands (ldmatrix) that no instruction in front of it needs, and a copy that comes from the
-// L2 has been there before they had read. Codes are decoded, which waits for them.
+// Whether the operands of a sum have come, for the arrival that gives their stage back: true, but who asks waits. ptxas lets an
+// arrival pass loads of operands (ldmatrix) that no instruction in front of it needs, and a copy that comes from the L2 has
+// been there before they had read.
+__device__ __forceinline__ uint32_t has_come(float sum) {
+  constexpr uint32_t kNever = 0x7fc12345u;  // a NaN that is not one of sums, which is 0x7fffffff
+  return __float_as_uint(sum) != kNever;
+}
+// The same of the sums of whole k blocks. Of weights in codes the last products need all but codes, and these are decoded,
+// which waits for them.
 template <class Weights, int N>
 __device__ __forceinline__ uint32_t have_come(const float (&d)[2][N][4]) {
   uint32_t come = 1;
-  if constexpr (!Weights::kScaled) {
-    constexpr uint32_t kNever = 0x7fc12345u;  // a NaN that is not mma's, which is 0x7fffffff
 #pragma unroll
-    for (int n = 0; n < N; ++n)
-      come &= __float_as_uint(d[0][n][0]) != kNever && __float_as_uint(d[1][n][0]) != kNever;
-  }
+  for (int n = 0; n < N; ++n) come &= has_come(d[1][n][0]) & (Weights::kScaled || has_come(d[0][n][0]));
   return come;
 }
 

@@ -304,7 +304,7 @@ struct ShortStages {
         bytes(short_stage_bytes<Weights>(k_blocks)),
         full_end(full + 8 * stages) {}
   __device__ __forceinline__ void wait() const { tile::barrier_wait_by_warp(full, parity); }
-  __device__ __forceinline__ void give_back(uint32_t truly = 1) {
+  __device__ __forceinline__ void give_back(uint32_t truly) {
     tile::arrive_by_warp(full + kEmpty, truly);
     stage += bytes, full += 8;
     if (full == full_end) stage -= stages * bytes, full -= 8 * stages, parity ^= 1;
@@ -349,7 +349,10 @@ __device__ __forceinline__ void short_multiply(const Work& work, ShortMemory<N, 
         for (int i = 0; i < 2; ++i) top[i] = tile::load_shared_byte(at.stage + tops_at + 8 * i);
         multiply_row_block<N>(sum, {at.stage + codes_at, at.stage + scales_at, {x_at[0], x_at[1]}},
                               p.k_blocks);
-        at.give_back();
+        uint32_t come = 1;
+#pragma unroll
+        for (int i = 0; i < N / 2; i += 4) come &= has_come(sum[i]);
+        at.give_back(come);
       } else {
         float d[2][N / 8][4] = {};
 #pragma unroll 1
