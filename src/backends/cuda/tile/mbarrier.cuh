@@ -69,7 +69,8 @@ __device__ __forceinline__ void barrier_arrive_remote(uint32_t barrier) {
 }
 
 // One arrival by one lane of a converged warp, for what all its lanes have done before; none if `truly` is 0. Without a
-// branch: ptxas takes no branches between a wgmma and its wait.
+// branch: ptxas takes no branches between a wgmma and its wait. Loads from shared memory whose answer nothing in front of it
+// needs may not have read by then (docs/notes/cuda-mxfp4.md, "Checked"): let `truly` depend on what was made of them.
 __device__ __forceinline__ void arrive_by_warp(uint32_t barrier, uint32_t truly = 1) {
   asm volatile(
       "{\n"
