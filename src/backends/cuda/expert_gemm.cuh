@@ -35,8 +35,8 @@ struct ExpertParameters {
   // both included. follows: another one is in front.
   int rows_least = 1, rows_most = INT32_MAX, follows = 0;
   uint32_t* tickets = nullptr;  // of this launch: a zero, left zero
-  float cut_for =
-      0;  // 1 / blocks of the grid, for which the last tiles are cut (ExpertPieceList); 0: they are not
+  // 1 / blocks of the grid, for which the last tiles are cut (ExpertPieceList); 0: they are not.
+  float cut_for = 0;
   GateOrder gate_order = GateOrder::kInterleaved;
   tile::ActivationValues act;
 };

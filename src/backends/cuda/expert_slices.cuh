@@ -26,8 +26,8 @@ using fewtokens::kTeams;
 using fewtokens::kThreads;
 
 constexpr int kRows = 16, kRowsEach = kRows / 2;  // features of a slice, and of a block's part
-constexpr int kWarps = kTeams * 4,
-              kEnders = kWarps * 32;  // warps that multiply, and their threads, which end y
+// Warps that multiply, and their threads, which end y.
+constexpr int kWarps = kTeams * 4, kEnders = kWarps * 32;
 
 // What becomes of the experts' answers, as ops/combine.h says.
 struct Combined {
@@ -158,9 +158,8 @@ struct Kernel {
     return p.split ? share.rank * blocks() : 0;
   }
   __device__ __forceinline__ int segments() const { return p.split ? 2 * group_warps() : group_warps(); }
-  __device__ __forceinline__ int sums_apart() const {
-    return segments() | 1;
-  }  // of one slot's rows from each other
+  // Of one slot's rows from each other.
+  __device__ __forceinline__ int sums_apart() const { return segments() | 1; }
 
   // By a warp of each team; the last one waits for the other blocks on behalf of all, once its ring is full.
   __device__ __forceinline__ void fetch(int team) const {

@@ -13,8 +13,8 @@
 namespace sluice::cuda {
 
 constexpr int kListTeams = 2, kListThreads = kListTeams * kTeamWarps * 32;
-constexpr int kListBlocksEach =
-    2;  // on an SM: the next kernel's may move in where the first of them has ended
+// On an SM: the next kernel's may move in where the first of them has ended.
+constexpr int kListBlocksEach = 2;
 constexpr int kListExpertsMost = 1024;  // 32 for a lane
 constexpr int kListSharedMost = (227 << 10) / kListBlocksEach;
 

@@ -268,8 +268,8 @@ struct PairTokens {
   static_assert(C::kMost % (2 * kUnit) == 0);
 
   int all, first, asked;  // eights of the tile; the block's own: from `first`, how many
-  int rows
-      [kEach];  // of x: lane l of warp `part` has row l % 8 of the warp's eights l / 8, 4 + l / 8 and so on
+  // Of x: lane l of warp `part` has row l % 8 of the warp's eights l / 8, 4 + l / 8 and so on.
+  int rows[kEach];
 
   // The tile `index` of the list. One read names what the next one reads.
   __device__ __forceinline__ void find(const ExpertParameters& p, const PairList<C>& list, uint32_t rank,

@@ -42,8 +42,8 @@ constexpr TileClass kClasses[] = {{9.5, 6, 8, 16, 5, 1 << kTo112, 1.04},
                                   {1e30, 3, 112, 160, 1, 1 << kTo80}};
 static_assert(std::size(kClasses) == kClassCount);
 constexpr double kGatheredRows = 46;
-constexpr int kWidestAnywhere =
-    5;  // of the classes for the mean, where rows of x have to be fetched one by one
+// Of the classes for the mean, where rows of x have to be fetched one by one.
+constexpr int kWidestAnywhere = 5;
 
 int64_t ceil_blocks(int64_t width) { return (width + kFragmentWidth - 1) / kFragmentWidth; }
 
