@@ -22,6 +22,9 @@ TEST(CliBenchCuda, WrongWordsAreNamed) {
       {{"--tokens", ""}, "--tokens: wanted counts from 1 to 16384, found none"},
       {{"--out"}, "--out: wanted a value, found none"},
       {{"--routing", "uniform,normal"}, "--routing: wanted uniform or zipf, found 'normal'"},
+      {{"--peer-ops", "moe_layer,draft_step"},
+       "--peer-ops: wanted moe_layer or expert_gemms, found 'draft_step'"},
+      {{"--peer-ops", ""}, "--peer-ops: wanted moe_layer or expert_gemms, found none"},
   };
   for (auto [words, message] : cases) {
     words.insert(words.begin(), SLUICE_BENCH_CUDA);
