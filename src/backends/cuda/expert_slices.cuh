@@ -264,6 +264,8 @@ struct Kernel {
       ahead[i].there = -1;
       if (warp + i * kWarps < all) ahead[i] = piece(warp + i * kWarps);
     }
+    // The meeting waits for those who read rows of x as well, but racecheck does not follow a counter in global memory.
+    tile::sync_threads<kEnders>(2);
     tile::barrier_wait_by_warp(&m.met, 0);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) copy(ahead[i]);
@@ -347,7 +349,7 @@ struct Kernel {
           if (i + 1 < kBox) load(i + 1);
           of[i % 2].multiply(d);
         }
-        tile::arrive_by_warp(tile::shared_address(&m.few.stream.empty[team][place.stage]),
+        tile::arrive_by_lane(tile::shared_address(&m.few.stream.empty[team][place.stage]),
                              have_come<Weights>(d));
         place.step(S::kStages);
         h += group_warps() * kBox * tile::kSwizzledRowBytes;

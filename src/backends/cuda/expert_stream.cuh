@@ -23,8 +23,9 @@
 namespace sluice::cuda {
 
 constexpr int kTeamWarps = 4 + 1;
-constexpr int kParts = 4;      // of a sum, cut in the same places whoever adds them up
-constexpr int kPartSteps = 4;  // k blocks that no cut divides
+constexpr int kTeamLanes = 4 * 32;  // of those that multiply, each of which gives stages back for itself
+constexpr int kParts = 4;           // of a sum, cut in the same places whoever adds them up
+constexpr int kPartSteps = 4;       // k blocks that no cut divides
 
 template <int N, class Weights>
 struct Stage {
@@ -49,7 +50,7 @@ struct alignas(128) StreamMemory {
 #pragma unroll
     for (int s = 0; s < S::kStages; ++s) {
       tile::barrier_init_by_warp(&full[warp][s], 32 + 1);
-      tile::barrier_init_by_warp(&empty[warp][s], 4);
+      tile::barrier_init_by_warp(&empty[warp][s], kTeamLanes);
     }
     tile::barrier_visible();
   }
@@ -360,7 +361,7 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
       for (; k + S::kSteps <= k_end; k += S::kSteps) {
         tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
         multiply_steps<N, Weights, S::kSteps>(d, at, place.stage * S::kBytes);
-        tile::arrive_by_warp(tile::shared_address(&m.empty[team][place.stage]), have_come<Weights>(d));
+        tile::arrive_by_lane(tile::shared_address(&m.empty[team][place.stage]), have_come<Weights>(d));
         place.step(S::kStages);
       }
       if (S::kSteps > 1 && k < k_end) {
@@ -372,7 +373,7 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
                                    {at.x[0] + i * S::kXBytes, at.x[1] + i * S::kXBytes}};
           multiply_steps<N, Weights, 1>(d, step, place.stage * S::kBytes);
         }
-        tile::arrive_by_warp(tile::shared_address(&m.empty[team][place.stage]), have_come<Weights>(d));
+        tile::arrive_by_lane(tile::shared_address(&m.empty[team][place.stage]), have_come<Weights>(d));
         place.step(S::kStages);
       }
 #pragma unroll

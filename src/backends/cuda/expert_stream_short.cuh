@@ -47,12 +47,12 @@ struct alignas(128) ShortMemory {
 #pragma unroll
     for (int s = 0; s < kShortStagesMost; ++s) {
       tile::barrier_init_by_warp(&full[warp][s], 1);
-      tile::barrier_init_by_warp(&empty[warp][s], 4);
+      tile::barrier_init_by_warp(&empty[warp][s], kTeamLanes);
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       tile::barrier_init_by_warp(&x_full[warp][i], 32 + 1);
-      tile::barrier_init_by_warp(&x_empty[warp][i], 4);
+      tile::barrier_init_by_warp(&x_empty[warp][i], kTeamLanes);
     }
     tile::barrier_visible();
   }
@@ -305,7 +305,7 @@ struct ShortStages {
         full_end(full + 8 * stages) {}
   __device__ __forceinline__ void wait() const { tile::barrier_wait_by_warp(full, parity); }
   __device__ __forceinline__ void give_back(uint32_t truly) {
-    tile::arrive_by_warp(full + kEmpty, truly);
+    tile::arrive_by_lane(full + kEmpty, truly);
     stage += bytes, full += 8;
     if (full == full_end) stage -= stages * bytes, full -= 8 * stages, parity ^= 1;
   }
@@ -366,7 +366,7 @@ __device__ __forceinline__ void short_multiply(const Work& work, ShortMemory<N, 
       }
       rows.template write<Weights>(p, sum, top, bias);
     }
-    tile::arrive_by_warp(tile::shared_address(&m.x_empty[team][buffer.stage]));
+    tile::arrive_by_lane(tile::shared_address(&m.x_empty[team][buffer.stage]));
     buffer.step(2);
   }
 }

@@ -101,6 +101,20 @@ __device__ __forceinline__ void arrive_twice_by_warp(uint32_t here, uint32_t the
       : "memory");
 }
 
+// One arrival by the calling thread; none if `truly` is 0, as with arrive_by_warp(). For rings that lanes read by loads:
+// racecheck takes those of all lanes but the elected one for unordered in front of arrive_by_warp(). 128 arrivals a stage are
+// as fast as four (docs/notes/cuda-mxfp4.md, "Checked").
+__device__ __forceinline__ void arrive_by_lane(uint32_t barrier, uint32_t truly = 1) {
+  asm volatile(
+      "{\n"
+      ".reg .pred truly;\n"
+      "setp.ne.u32 truly, %1, 0;\n"
+      "@truly mbarrier.arrive.shared::cta.b64 _, [%0];\n"
+      "}" ::"r"(barrier),
+      "r"(truly)
+      : "memory");
+}
+
 // Writes 16 bytes of shared memory and arrives, by one lane of a converged warp, without a branch.
 __device__ __forceinline__ void store_and_arrive_by_warp(uint32_t to, uint4 value, uint32_t barrier) {
   asm volatile(
