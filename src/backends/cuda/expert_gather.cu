@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "backends/cuda/expert_cost.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/dependent.cuh"
 
@@ -12,10 +13,11 @@ namespace {
 
 struct GatherParameters {
   const __nv_bfloat16* x;
-  const int32_t *order, *in_use;
+  const int32_t *order, *row_begin, *row_count;
   uint4* to;
   int64_t x_stride, rows;
   int pieces, slots, wide;  // 16 bytes each; wide: rows of x begin at multiples of 16 bytes
+  int experts, parts;       // parts: that the list of each expert is cut into
 };
 
 constexpr int kThreads = 256, kPieces = 4;
@@ -29,30 +31,38 @@ __device__ __forceinline__ uint4 piece_of(const GatherParameters& p, const __nv_
   return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
-// A warp a row, kPieces loads under way in each lane.
-__global__ void __launch_bounds__(kThreads) gather(const __grid_constant__ GatherParameters p) {
+// One row by a warp, kPieces loads under way in each lane.
+__device__ __forceinline__ void copy_row(const GatherParameters& p, int64_t r) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  const int64_t first = (blockIdx.x * int64_t{kThreads} + threadIdx.x) / 32,
-                warps = gridDim.x * int64_t{kThreads / 32};
+  const int flat = p.order[r];
+  if (flat < 0) return;
+  const __nv_bfloat16* from = p.x + flat / p.slots * p.x_stride;
+  uint4* to = p.to + r * p.pieces;
+#pragma unroll 1
+  for (int at = lane; at < p.pieces; at += 32 * kPieces) {
+    uint4 piece[kPieces];
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i)
+      if (at + 32 * i < p.pieces) piece[i] = piece_of(p, from, at + 32 * i);
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i)
+      if (at + 32 * i < p.pieces) to[at + 32 * i] = piece[i];
+  }
+}
+
+// A block a piece of an expert's list, the first pieces of all experts first. Tokens ascend in a list, so a row of x is read for
+// all of its experts at about the same time, and comes from memory once.
+__global__ void __launch_bounds__(kThreads) gather(const __grid_constant__ GatherParameters p) {
   tile::wait_for_previous();
   tile::release_next();
-  const int64_t rows = min(p.rows, static_cast<int64_t>(*p.in_use));
 #pragma unroll 1
-  for (int64_t r = first; r < rows; r += warps) {
-    const int flat = p.order[r];
-    if (flat < 0) continue;
-    const __nv_bfloat16* from = p.x + flat / p.slots * p.x_stride;
-    uint4* to = p.to + r * p.pieces;
-#pragma unroll 1
-    for (int at = lane; at < p.pieces; at += 32 * kPieces) {
-      uint4 piece[kPieces];
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i)
-        if (at + 32 * i < p.pieces) piece[i] = piece_of(p, from, at + 32 * i);
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i)
-        if (at + 32 * i < p.pieces) to[at + 32 * i] = piece[i];
-    }
+  for (int unit = static_cast<int>(blockIdx.x); unit < p.parts * p.experts;
+       unit += static_cast<int>(gridDim.x)) {
+    const int part = unit / p.experts, e = unit - part * p.experts;
+    const int64_t begin = p.row_begin[e], count = p.row_count[e];
+    const int64_t end = min(p.rows, begin + count * (part + 1) / p.parts);
+    for (int64_t r = begin + count * part / p.parts + threadIdx.x / 32; r < end; r += kThreads / 32)
+      copy_row(p, r);
   }
 }
 
@@ -65,19 +75,23 @@ Status gather_rows(std::string_view name, const ExpertGemm::Problem& p, const Ex
   int sms = 0;
   SLUICE_TRY(check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, queue_of(stream).device),
                    "counting SMs"));
+  constexpr int kRowsOfBlock = kThreads / 32, kEachSm = 8;
+  const int parts = std::max(1, static_cast<int>(expert_load(p).rows_each / kRowsOfBlock));
   const GatherParameters how{
       .x = a.x.as<const __nv_bfloat16>(),
       .order = a.order.as<const int32_t>(),
-      .in_use = a.row_begin.as<const int32_t>() + p.experts,
+      .row_begin = a.row_begin.as<const int32_t>(),
+      .row_count = a.row_count.as<const int32_t>(),
       .to = static_cast<uint4*>(to),
       .x_stride = a.x.stride[0],
       .rows = p.rows,
       .pieces = static_cast<int>(p.width / 8),
       .slots = static_cast<int>(p.slots),
       .wide = has_wide_rows(a.x),
+      .experts = static_cast<int>(p.experts),
+      .parts = parts,
   };
-  constexpr int64_t kEachSm = 8, kRowsOfBlock = kThreads / 32;
-  const int64_t blocks = std::min(sms * kEachSm, (p.rows + kRowsOfBlock - 1) / kRowsOfBlock);
+  const int64_t blocks = std::min<int64_t>(int64_t{sms} * kEachSm, int64_t{parts} * p.experts);
   return launch(name, gather,
                 Launch{.grid = {static_cast<unsigned>(blocks), 1, 1}, .block = {kThreads, 1, 1}}, stream,
                 how);
