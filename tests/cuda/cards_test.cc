@@ -288,6 +288,44 @@ TEST(CudaCards, ExpertsOfFewRowsAmongManyAreServedApart) {
   }
 }
 
+// Rows of x are copied into their order in front of the tiles, but where weights have so few rows that fetching rows one by one
+// costs less: the first products of V4 Flash and of V4 Pro under tensor-parallel 8 with 64, 128 and 256 rows an expert.
+TEST(CudaCards, RowsAreGatheredWhereWeightsHaveManyRows) {
+  const Candidate<ExpertGemm>& tiles = card<ExpertGemm>("cuda.expert_gemm.mxfp4_tile_sm90");
+  const auto up = [](int64_t experts, int64_t features, int64_t width, int64_t rows_each) {
+    return ExpertGemm::Problem{.rows = experts * rows_each,
+                               .experts = experts,
+                               .features = features,
+                               .width = width,
+                               .tokens = experts * rows_each / 6,
+                               .slots = 6,
+                               .layout = WeightLayout::kFragments,
+                               .act = Activation::kSwiGluClamped,
+                               .limit = 10};
+  };
+  const struct {
+    int64_t rows_each;
+    double us;
+  } measured[] = {{64, 835}, {128, 1340}, {256, 2533}};  // both products of V4 Pro
+  for (const auto& m : measured) {
+    EXPECT_GT(tiles.workspace_bytes(up(256, 2048, 4096, m.rows_each), h200()), 0) << m.rows_each;
+    const ExpertGemm::Problem few = up(384, 384, 7168, m.rows_each);
+    EXPECT_EQ(tiles.workspace_bytes(few, h200()), 0) << m.rows_each;
+    const ExpertGemm::Problem down{.rows = few.rows,
+                                   .experts = few.experts,
+                                   .features = few.width,
+                                   .width = few.features,
+                                   .layout = WeightLayout::kFragments};
+    EXPECT_NEAR(tiles.cost_us(few, h200()) + tiles.cost_us(down, h200()), m.us, 0.15 * m.us) << m.rows_each;
+  }
+  EXPECT_EQ(tiles.launches(up(384, 384, 7168, 64), h200()),
+            "tiles of 192 x 64 to 112 for experts of 41 to 112 rows, then 192 x 112 to 160 for experts of "
+            "113 rows or more, then 384 x 32 to 48 for experts of 1 to 40 rows");
+  EXPECT_EQ(tiles.launches(up(384, 384, 7168, 128), h200()),
+            "tiles of 192 x 112 to 160 for experts of 95 rows or more, then 192 x 64 to 112 for experts of "
+            "1 to 94 rows");
+}
+
 // gpt-oss-120b's two products as a layer asks for them: with three rows an expert, popular ones are worth a launch of tiles
 // behind the first product's stream, but where bits may not depend on the batch; with four tiles serve all. The second product,
 // of half the weights, is left to the stream.

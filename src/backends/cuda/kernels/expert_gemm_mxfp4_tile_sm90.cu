@@ -2,8 +2,8 @@
 // (expert_gemm_tile.cuh), a persistent grid. The tiles that fit the mean serve all experts near it; others, if any, are
 // served by launches of other tiles behind that one, each of the experts whose own count it fits, so that a popular expert
 // is not cut into many tiles, each of which decodes its weights again. From kGatheredRows rows an expert on, rows of x that
-// are gathered from tokens are copied to the workspace first, in their order: the copy engine then fetches them at a tenth of
-// the instructions.
+// are gathered from tokens are copied to the workspace first, in their order, where weights have rows enough (kGatherWeights):
+// the copy engine then fetches them at a tenth of the instructions.
 //
 // Wins    more than a few rows an expert: each weight that is dequantised serves all of a tile's rows.
 // Loses   fewer rows: SMs idle while the last tiles run. See mxfp4_stream_sm90.
@@ -42,19 +42,27 @@ constexpr TileClass kClasses[] = {{9.5, 6, 8, 16, 5, 1 << kTo112, 1.04},
                                   {1e30, 3, 112, 160, 1, 1 << kTo80}};
 static_assert(std::size(kClasses) == kClassCount);
 constexpr double kGatheredRows = 46;
-// Of the classes for the mean, where rows of x have to be fetched one by one.
-constexpr int kWidestAnywhere = 5;
+// A gather takes 375 / weight rows of what the tiles behind it take, and they a tenth longer without it: measured with 768, 4096
+// and 5760 weight rows.
+constexpr int64_t kGatherWeights = 2500;
+// Of the classes for the mean, where rows of x have to be fetched one by one and are not told apart by launches.
+constexpr int kWidestAnywhere = kTo56;
 
 int64_t ceil_blocks(int64_t width) { return (width + kFragmentWidth - 1) / kFragmentWidth; }
+
+bool gathers(const ExpertGemm::Problem& p) {
+  return p.slots > 0 && expert_load(p).rows_each > kGatheredRows &&
+         ExpertGemm::weight_rows(p) >= kGatherWeights;
+}
+bool from_tokens(const ExpertGemm::Problem& p) { return p.slots > 0 && !gathers(p); }
 
 int class_of(const ExpertGemm::Problem& p) {
   const double rows = expert_load(p).rows_each;
   int found = 0;
   while (rows > kClasses[found].mean_most || ceil_blocks(p.width) % kClasses[found].k_blocks > 0) ++found;
-  return found;
+  // With those who fetch rows one by one beside them, ptxas has too few registers for two row blocks of 80 columns.
+  return found == kTo80 && from_tokens(p) ? static_cast<int>(kTo112) : found;
 }
-
-bool gathers(const ExpertGemm::Problem& p) { return p.slots > 0 && expert_load(p).rows_each > kGatheredRows; }
 
 Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;
@@ -69,7 +77,7 @@ struct TileWork {
   double tiles, each_us;
 };
 TileWork work_of(const ExpertGemm::Problem& p) {
-  constexpr double kFragmentsOfBlock = 4, kEndsUs = 0.3;
+  constexpr double kFragmentsOfBlock = 4, kEndsUs = 0.3, kFromTokens = 1.1;
   constexpr double kShortEndsUs = 4;  // over k blocks: with few of them the ring runs empty between tiles
   const ExpertLoad load = expert_load(p);
   const TileClass& c = kClasses[class_of(p)];
@@ -78,8 +86,9 @@ TileWork work_of(const ExpertGemm::Problem& p) {
   constexpr int kGroups = 3;
   const int64_t of_group = c.row_blocks / kGroups, group_rows = (row_blocks + of_group - 1) / of_group;
   const auto k_blocks = static_cast<double>(ceil_blocks(p.width));
+  const double pace = c.pace * (load.rows_each > kGatheredRows && from_tokens(p) ? kFromTokens : 1);
   return {load.active * tiles.tiles * static_cast<double>(group_rows) / kGroups,
-          k_blocks * c.row_blocks * kFragmentsOfBlock * c.pace * tile_fragment_ns(tiles.columns) / 1e3 +
+          k_blocks * c.row_blocks * kFragmentsOfBlock * pace * tile_fragment_ns(tiles.columns) / 1e3 +
               kEndsUs + kShortEndsUs / k_blocks};
 }
 
@@ -104,6 +113,7 @@ TileLaunches launches_of(const ExpertGemm::Problem& p) {
   const TileWork work = work_of(p);
   const double first_us = work.tiles * work.each_us;
   unsigned others = mean < kRowsApart ? 0 : kClasses[first].others;
+  if (from_tokens(p) && (others >> kTo80 & 1)) others ^= 1u << kTo80 | 1u << kTo112;
   if (first_us < kWorthUs) others &= mean > kManyRows && first_us > kNarrowerWorthUs ? (1u << first) - 1 : 0;
   const unsigned classes = others | 1u << first;
   ExpertShare shares[kClassCount];
@@ -185,7 +195,6 @@ template <RowsOfX kRows>
 Status launch_class(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream,
                     const TileLaunch& how) {
   const std::string_view name = expert_gemm_mxfp4_tile_sm90.name;
-  // Those that rows from anywhere may ask for.
   switch (how.which) {
     case kTo16:
       return launch_tiles<Tiles<kRows, 3, 2, 16, 8, 8, 5>>(name, p, a, stream, how.share);
@@ -199,20 +208,15 @@ Status launch_class(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Str
       return launch_tiles<Tiles<kRows, 3, 2, 48, 8, 32, 3>>(name, p, a, stream, how.share);
     case kTo56:
       return launch_tiles<Tiles<kRows, 3, 2, 56, 8, 40, 3>>(name, p, a, stream, how.share);
+    case kTo80:  // a third width takes more registers than there are, and so do two of rows fetched one by one
+      if constexpr (kRows != RowsOfX::kInOrder) break;
+      return launch_tiles<Tiles<RowsOfX::kInOrder, 3, 2, 80, 16, 64, 3>>(name, p, a, stream, how.share);
     case kTo112:
       return launch_tiles<Tiles<kRows, 3, 1, 112, 16, 64, 3>>(name, p, a, stream, how.share);
+    case kTo160:
+      return launch_tiles<Tiles<kRows, 3, 1, 160, 16, 112, 2>>(name, p, a, stream, how.share);
     default:
       break;
-  }
-  if constexpr (kRows == RowsOfX::kInOrder) {
-    switch (how.which) {
-      case kTo80:  // a third width takes more registers than there are
-        return launch_tiles<Tiles<kRows, 3, 2, 80, 16, 64, 3>>(name, p, a, stream, how.share);
-      case kTo160:
-        return launch_tiles<Tiles<kRows, 3, 1, 160, 16, 112, 2>>(name, p, a, stream, how.share);
-      default:
-        break;
-    }
   }
   return unsupported(std::string(name) + ": no tiles of class " + std::to_string(how.which));
 }
