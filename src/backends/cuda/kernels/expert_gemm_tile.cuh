@@ -83,6 +83,8 @@ struct ExpertTiles {
   static_assert((kMost - kLeast) % kFiner == 0 && kLeast % 8 == 0 && kFiner % 8 == 0);
   // Warps that share the copies of weights, and the arrivals that fill a stage, beside the bytes.
   static constexpr int kParts = kInOrder ? 3 : 1, kFills = kParts + (kInOrder ? 1 : 32 * kXWarps);
+  static constexpr int kEmpties =
+      kGroups * (kMxfp4 ? 128 : 4);  // arrivals that give it back (ExpertRing::give_back)
   // The registers that a block starts with, divided anew.
   static constexpr int kRegisters = 65536 / kResident / kThreads / 8 * 8;
   static constexpr int kFetch = kInOrder ? 24 : kMost > 128 ? 48 : 40;
@@ -256,7 +258,7 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
   }
   const tile::ActivationValues act = activation_of(p, t.expert);
   if (!finishes_straight<kGated>(p, act)) {
-    tile::arrive_by_warp(ring.empty(last));
+    ring.give_back(last);
     finish_tile<N, C::kBlocks, kGated>(d, p, act, t, first_block, finish);
     return;
   }
@@ -266,7 +268,7 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
                            group * C::kBlocks * C::kSteps * C::kBlockBytes;
   finish_tile_straight<N, C::kBlocks, kGated>(d, p, act, t, first_block, finish,
                                               StraightFinish<kGated>(staging, group));
-  tile::arrive_by_warp(ring.empty(last));
+  ring.give_back(last);
 }
 
 // multiply_tile of the fewest columns that the tile's rows fit in.
@@ -297,7 +299,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   ExpertRing<C> ring{tile::shared_address(base), at, {}};
   if (threadIdx.x < static_cast<unsigned>(at.stages)) {
     tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.full) + threadIdx.x, C::kFills);
-    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.empty) + threadIdx.x, C::kGroups * 4);
+    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.empty) + threadIdx.x, C::kEmpties);
   }
   if (threadIdx.x < kTilesAhead)
     tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.told) + threadIdx.x, 1);

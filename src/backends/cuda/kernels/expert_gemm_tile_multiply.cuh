@@ -96,7 +96,7 @@ struct Mxfp4Blocks {
           } else {
             tile::wait_groups<1>();
           }
-          if (turn == 0) tile::arrive_by_warp(ring.empty(before), gives);
+          if (turn == 0) ring.give_back(before, gives);
         };
         if (kTwoUnderWay) wait();
 #pragma unroll
@@ -152,7 +152,7 @@ struct Bf16Blocks {
         tile::commit_group();
         tile::wait_groups<1>();
         // What read the stage in front is done.
-        if (step == 0) tile::arrive_by_warp(ring.empty(before), k > 0);
+        if (step == 0) ring.give_back(before, k > 0);
       }
       before = ring.place.stage;
       ring.place.step(stages);
