@@ -407,6 +407,15 @@ struct Suite<ExpertGemm> {
                       .weighted = width == 256},
                      "short sums in bf16, row block after row block",
                      width == 32 ? Fill::kNormal : Fill::kSkewed});
+    // 210 tiles for 132 SMs: the last 78 are cut into three pieces of two, those of the widest first.
+    out.push_back({{.rows = 36,
+                    .rows_expected = 120,
+                    .experts = 3,
+                    .features = 26880,
+                    .width = 32,
+                    .layout = WeightLayout::kFragments,
+                    .act = Activation::kRelu2},
+                   "mxfp4 in tiles, two thirds of a last round"});
     // Rows of tokens: a copy for each, 16 bytes a thread where weights have 5000 rows here, gathered before where 7000.
     for (const auto& [rows, expected, features, width] :
          {Sizes{150, 256, 136, 72}, Sizes{400, 600, 70, 136}, Sizes{700, 1000, 136, 200},

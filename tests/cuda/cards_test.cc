@@ -265,6 +265,18 @@ TEST(CudaCards, ExpertsAreServedByTheTilesThatFitTheirRows) {
   EXPECT_EQ(launches(1024),
             "tiles of 384 x 32 to 48 for experts of 16 to 48 rows, then 192 x 64 to 112 for experts of 49 "
             "rows or more, then 384 x 8 to 24 for experts of 1 to 15 rows");
+  // Where rows an expert are near a tile's most, those beyond are served by wider tiles, not cut.
+  EXPECT_EQ(launches(1536),
+            "tiles of 384 x 40 to 56 for experts of 25 to 56 rows, then 192 x 64 to 112 for experts of 57 "
+            "rows or more, then 384 x 8 to 24 for experts of 1 to 24 rows");
+  EXPECT_EQ(launches(1792),
+            "tiles of 384 x 64 to 80 for experts of 57 to 80 rows, then 192 x 112 to 160 for experts of 81 "
+            "rows or more, then 384 x 40 to 56 for experts of 25 to 56 rows, then 384 x 8 to 24 for experts "
+            "of 1 to 24 rows");
+  EXPECT_EQ(launches(2304),
+            "tiles of 384 x 64 to 80 for experts of 41 to 80 rows, then 192 x 112 to 160 for experts of 113 "
+            "rows or more, then 192 x 64 to 112 for experts of 81 to 112 rows, then 384 x 24 to 40 for "
+            "experts of 1 to 40 rows");
   EXPECT_EQ(
       launches(4096),
       "tiles of 192 x 112 to 160 for experts of 81 rows or more, then 384 x 64 to 80 for experts of 1 to "
@@ -326,10 +338,9 @@ TEST(CudaCards, RowsAreGatheredWhereWeightsHaveManyRows) {
             "1 to 94 rows");
 }
 
-// gpt-oss-120b's two products as a layer asks for them: with three rows an expert, popular ones are worth a launch of tiles
-// behind the first product's stream, but where bits may not depend on the batch; with four tiles serve all. The second product,
-// of half the weights, is left to the stream.
-TEST(CudaCards, PopularExpertsAreTakenFromTheStream) {
+// gpt-oss-120b's two products as a layer asks for them: tiles from one and a half rows an expert on, the second product, whose
+// stream begins earlier behind the first, from three; popular experts are no reason for another kernel then.
+TEST(CudaCards, TilesFollowTheStreamByRows) {
   const auto chosen = [](int64_t tokens, Activation act, bool batch_invariant) {
     ExpertGemm::Problem p{.rows = 4 * tokens, .experts = 128, .layout = WeightLayout::kFragments, .act = act};
     if (is_gated(act)) p.limit = 7;
@@ -340,13 +351,16 @@ TEST(CudaCards, PopularExpertsAreTakenFromTheStream) {
     return std::string(d.verdicts[static_cast<size_t>(std::max(d.chosen, 0))].candidate);
   };
   const auto up = Activation::kSwiGluClamped;
-  EXPECT_EQ(chosen(64, up, false), "cuda.expert_gemm.mxfp4_stream_sm90");
-  EXPECT_EQ(chosen(104, up, false), "cuda.expert_gemm.mxfp4_stream_tile_sm90");
-  EXPECT_NE(chosen(104, up, true), "cuda.expert_gemm.mxfp4_stream_tile_sm90");
-  for (const int64_t tokens : {128, 256})
-    EXPECT_EQ(chosen(tokens, up, false), "cuda.expert_gemm.mxfp4_tile_sm90") << tokens;
-  for (const int64_t tokens : {104, 128})
-    EXPECT_EQ(chosen(tokens, Activation::kIdentity, false), "cuda.expert_gemm.mxfp4_stream_sm90") << tokens;
+  for (const bool batch_invariant : {false, true}) {
+    for (const int64_t tokens : {16, 32})
+      EXPECT_EQ(chosen(tokens, up, batch_invariant), "cuda.expert_gemm.mxfp4_stream_sm90") << tokens;
+    for (const int64_t tokens : {64, 104, 128, 256})
+      EXPECT_EQ(chosen(tokens, up, batch_invariant), "cuda.expert_gemm.mxfp4_tile_sm90") << tokens;
+    EXPECT_EQ(chosen(64, Activation::kIdentity, batch_invariant), "cuda.expert_gemm.mxfp4_stream_sm90");
+    for (const int64_t tokens : {104, 128})
+      EXPECT_EQ(chosen(tokens, Activation::kIdentity, batch_invariant), "cuda.expert_gemm.mxfp4_tile_sm90")
+          << tokens;
+  }
   const auto launches = [](int64_t tokens) {
     const ExpertGemm::Problem p{.rows = 4 * tokens, .experts = 128, .layout = WeightLayout::kFragments};
     return card<ExpertGemm>("cuda.expert_gemm.mxfp4_stream_tile_sm90").launches(p, h200());

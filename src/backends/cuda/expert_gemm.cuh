@@ -37,6 +37,7 @@ struct ExpertParameters {
   uint32_t* tickets = nullptr;  // of this launch: a zero, left zero
   // 1 / blocks of the grid, for which the last tiles are cut (ExpertPieceList); 0: they are not.
   float cut_for = 0;
+  ExpertOrder expert_order = ExpertOrder::kGiven;
   GateOrder gate_order = GateOrder::kInterleaved;
   tile::ActivationValues act;
 };
@@ -99,42 +100,6 @@ struct ExpertTileList {
     const int first = (tile * each + min(tile, more)) * unit;
     return {uniform(low), uniform(within / tiles * blocks_each), uniform(__ldg(p.row_begin + low) + first),
             uniform(min((each + (tile < more)) * unit, rows - first))};
-  }
-};
-
-// The same tiles, of which those behind the last full round of the grid are cut into pieces, as many as one round still takes:
-// row blocks of whole warpgroups, so that a piece takes little longer than its share of the tile; of a tile at the end of an
-// expert's weights, which has fewer row blocks than others, any. What finds a tile is in the way of copies, so there are no
-// divisions here beyond the list's own, and no branches.
-struct ExpertPieceList : ExpertTileList {
-  int groups = 1;  // warpgroups that share a tile, at most three
-
-  struct Cut {
-    int whole, parts, all;  // tiles that are not cut; pieces of each other one; tiles and pieces
-    int part_of_2_16;       // 2^16 / parts, rounded up
-  };
-  // Where tiles are so many that rounding shows, other ones are cut.
-  __device__ __forceinline__ Cut cut(const ExpertParameters& p) const {
-    const int all = tiles(p), grid = static_cast<int>(gridDim.x);
-    const int over = max(0, all - __float2int_rd(__int2float_rn(all) * p.cut_for) * grid);
-    const int rest = p.row_blocks % blocks_each;
-    const int most = p.cut_for == 0 ? 1 : rest > 0 ? min(groups, rest) : groups;
-    const bool thirds = 3 * over <= grid && most >= 3, halves = 2 * over <= grid && most >= 2;
-    const int parts = thirds ? 3 : halves ? 2 : 1;
-    return {all - over, parts, all + over * (parts - 1), thirds ? 0x5556 : halves ? 0x8000 : 0x10000};
-  }
-  // The tile or piece `index` < cut.all. Whole warps call it.
-  __device__ __forceinline__ ExpertTile at(const ExpertParameters& p, const Cut& cut, int index) const {
-    const bool is_piece = index >= cut.whole;
-    const int part_of = is_piece ? cut.part_of_2_16 : 0x10000, from = is_piece ? index - cut.whole : 0;
-    const int tile = from * part_of >> 16, part = from - tile * cut.parts;
-    ExpertTile t = ExpertTileList::at(p, is_piece ? cut.whole + tile : index);
-    const int blocks = min(blocks_each, p.row_blocks - t.first_block);
-    const int unit = blocks == blocks_each ? blocks_each / groups : 1;
-    const int units = blocks == blocks_each ? groups : blocks;
-    t.end_block = uniform(t.first_block + ((units * (part + 1) * part_of) >> 16) * unit);
-    t.first_block = uniform(t.first_block + ((units * part * part_of) >> 16) * unit);
-    return t;
   }
 };
 

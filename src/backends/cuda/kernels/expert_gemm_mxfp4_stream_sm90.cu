@@ -7,7 +7,7 @@
 // How a grid lies over SMs is expert_stream_list.cuh. Units that are left over at the end, at most one a block, the teams of a
 // block share.
 //
-// Wins    up to about 16 rows an expert: weights arrive at the rate of a plain stream.
+// Wins    up to one or two rows an expert, short sums up to eight: weights arrive at the rate of a plain stream.
 // Loses   more rows: x passes the SM again for each 64 rows of weights. See mxfp4_tile_sm90. Popular experts: see
 //         mxfp4_stream_tile_sm90. Few rows in all: two launches. See expert_mlp_mxfp4_fewtokens_sm90.
 // Limits  see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on it.

@@ -25,23 +25,36 @@ namespace {
 // much as one of them; widths 8 apart spare what the tensor cores do for nobody.
 enum : int { kTo16, kTo24, kTo32, kTo40, kTo48, kTo56, kTo80, kTo112, kTo160, kClassCount };
 struct TileClass {
-  double mean_most;  // rows an expert, on average, up to which it is the first launch
   int row_blocks, columns_least, columns_most;
-  int k_blocks;     // the first launch's width has a multiple of these, or the next class does as well
-  unsigned others;  // the classes of the launches behind it, a bit each
+  int k_blocks;     // the first launch's width has a multiple of these, or the next plan does as well
   double pace = 1;  // what a fragment takes, over tile_fragment_ns
 };
-constexpr TileClass kClasses[] = {{9.5, 6, 8, 16, 5, 1 << kTo112, 1.04},
-                                  {14, 6, 8, 24, 1, 1 << kTo112, 0.97},
-                                  {20, 6, 16, 32, 1, 1 << kTo112},
-                                  {28, 6, 24, 40, 1, 1 << kTo112},
-                                  {41, 6, 32, 48, 1, 1 << kTo24 | 1 << kTo112},
-                                  {50, 6, 40, 56, 1, 1 << kTo24 | 1 << kTo112},
-                                  {68, 6, 64, 80, 1, 1 << kTo40 | 1 << kTo160},
-                                  {104, 3, 64, 112, 1, 1 << kTo48 | 1 << kTo160},
-                                  {1e30, 3, 112, 160, 1, 1 << kTo80}};
+constexpr TileClass kClasses[] = {{6, 8, 16, 5, 0.975}, {6, 8, 24, 1, 0.97}, {6, 16, 32, 1},
+                                  {6, 24, 40, 1},       {6, 32, 48, 1},      {6, 40, 56, 1},
+                                  {6, 64, 80, 1},       {3, 64, 112, 1},     {3, 112, 160, 1}};
 static_assert(std::size(kClasses) == kClassCount);
-constexpr double kGatheredRows = 46;
+
+// What a mean of rows an expert asks for.
+struct TilePlan {
+  double mean_most;  // up to which
+  int first;         // the class of the first launch
+  unsigned others;   // those of the launches behind it, a bit each
+  // Classes of fewer columns than the first's serve experts of so many standard deviations below the mean: where they are
+  // much better, all that they can.
+  double apart = 3;
+};
+constexpr TilePlan kPlans[] = {{9.5, kTo16, 1 << kTo112},
+                               {14, kTo24, 1 << kTo112},
+                               {20, kTo32, 1 << kTo112},
+                               {28, kTo40, 1 << kTo112},
+                               {38, kTo48, 1 << kTo24 | 1 << kTo112},
+                               {52, kTo56, 1 << kTo24 | 1 << kTo112},
+                               {62, kTo80, 1 << kTo24 | 1 << kTo56 | 1 << kTo160, 0},
+                               {68, kTo80, 1 << kTo40 | 1 << kTo160},
+                               {88, kTo80, 1 << kTo40 | 1 << kTo112 | 1 << kTo160},
+                               {104, kTo112, 1 << kTo48 | 1 << kTo160},
+                               {1e30, kTo160, 1 << kTo80}};
+constexpr double kGatheredRows = 52;
 // A gather takes 375 / weight rows of what the tiles behind it take, and they a tenth longer without it: measured with 768, 4096
 // and 5760 weight rows.
 constexpr int64_t kGatherWeights = 2500;
@@ -56,12 +69,17 @@ bool gathers(const ExpertGemm::Problem& p) {
 }
 bool from_tokens(const ExpertGemm::Problem& p) { return p.slots > 0 && !gathers(p); }
 
-int class_of(const ExpertGemm::Problem& p) {
+// With those who fetch rows one by one beside them, ptxas has too few registers for two row blocks of 80 columns.
+TilePlan plan_of(const ExpertGemm::Problem& p) {
   const double rows = expert_load(p).rows_each;
-  int found = 0;
-  while (rows > kClasses[found].mean_most || ceil_blocks(p.width) % kClasses[found].k_blocks > 0) ++found;
-  // With those who fetch rows one by one beside them, ptxas has too few registers for two row blocks of 80 columns.
-  return found == kTo80 && from_tokens(p) ? static_cast<int>(kTo112) : found;
+  const bool tokens = from_tokens(p);
+  const TilePlan* found = kPlans;
+  while (rows > found->mean_most || ceil_blocks(p.width) % kClasses[found->first].k_blocks > 0 ||
+         (tokens && found->first == kTo80))
+    ++found;
+  TilePlan plan = *found;
+  if (tokens && (plan.others >> kTo80 & 1)) plan.others ^= 1u << kTo80 | 1u << kTo112;
+  return plan;
 }
 
 Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
@@ -80,7 +98,7 @@ TileWork work_of(const ExpertGemm::Problem& p) {
   constexpr double kFragmentsOfBlock = 4, kEndsUs = 0.3, kFromTokens = 1.1;
   constexpr double kShortEndsUs = 4;  // over k blocks: with few of them the ring runs empty between tiles
   const ExpertLoad load = expert_load(p);
-  const TileClass& c = kClasses[class_of(p)];
+  const TileClass& c = kClasses[plan_of(p).first];
   const ColumnTiles tiles = column_tiles(load.rows_each, c.columns_least, c.columns_most);
   const auto row_blocks = static_cast<int64_t>(ExpertGemm::fragments(p).row_blocks);
   constexpr int kGroups = 3;
@@ -102,29 +120,39 @@ struct TileLaunches {
   int count = 0;
 };
 
-// The launches of a problem. The first serves the experts that uniform routing makes, and all that no other does. Another
-// costs some 2 us if it finds no expert and some 4 to begin, so others follow only where the first takes some 130 (of all SMs
+// The launches of a problem. The first serves the experts that uniform routing makes, and all that no other does: where a
+// class of more columns follows, few of its experts are cut, since each tile decodes the weights anew. Another launch costs
+// some 2 us if it finds no expert and some 4 to begin, so others follow only where the first takes some 130 (of all SMs
 // together), and where experts have rows enough to differ by more than a tile of the fewest columns has. With many rows an
 // expert, those with few pay for columns that they have not, and tiles of fewer are worth it sooner.
 TileLaunches launches_of(const ExpertGemm::Problem& p) {
   constexpr double kWorthUs = 17000, kNarrowerWorthUs = 8000, kRowsApart = 7, kManyRows = 100;
-  const double mean = expert_load(p).rows_each, spread = 3 * std::sqrt(mean);
-  const int first = class_of(p);
+  const TilePlan plan = plan_of(p);
+  const int first = plan.first;
+  const double mean = expert_load(p).rows_each;
   const TileWork work = work_of(p);
   const double first_us = work.tiles * work.each_us;
-  unsigned others = mean < kRowsApart ? 0 : kClasses[first].others;
-  if (from_tokens(p) && (others >> kTo80 & 1)) others ^= 1u << kTo80 | 1u << kTo112;
+  unsigned others = mean < kRowsApart ? 0 : plan.others;
   if (first_us < kWorthUs) others &= mean > kManyRows && first_us > kNarrowerWorthUs ? (1u << first) - 1 : 0;
   const unsigned classes = others | 1u << first;
+  // With few tiles for each SM their order counts; with many, memory and products are better mixed as they come.
+  constexpr double kFewTiles = 1300, kRowsOfOrder = 20;
+  const ExpertOrder order =
+      work.tiles < kFewTiles && mean > kRowsOfOrder ? ExpertOrder::kByWidth : ExpertOrder::kGiven;
+  // Experts of uniform routing that have more rows than a tile of the first class are worth another launch if they make a round
+  // of its tiles.
+  constexpr double kRound = 132, kRowBlocks = 3;
+  const double deviation = std::sqrt(mean), beyond = kClasses[first].columns_most + 0.5 - mean;
+  const double cut = expert_load(p).active * std::erfc(beyond / deviation / std::sqrt(2)) / 2;
+  const bool keeps = cut * static_cast<double>(ExpertGemm::fragments(p).row_blocks) < kRound * kRowBlocks;
   ExpertShare shares[kClassCount];
   int next = 1;  // the fewest rows that no class serves yet
   for (int c = 0; c < kClassCount; ++c) {
     shares[c].rows_most = 0;
     if (!(classes >> c & 1)) continue;
-    const bool below_first = c < first && !(classes & ((1u << first) - (2u << c)));
     int most = kClasses[c].columns_most;
-    if (c == first) most = std::max(most, static_cast<int>(std::min(mean + spread, 1e9)));
-    if (below_first) most = static_cast<int>(std::min<double>(most, mean - spread));
+    if (c == first && keeps) most = std::max(most, static_cast<int>(std::min(mean + 3 * deviation, 1e9)));
+    if (c < first) most = static_cast<int>(std::min<double>(most, mean - plan.apart * deviation));
     if (!(classes >> (c + 1))) most = INT32_MAX;
     shares[c] = {next, most};
     next = std::max(next, most + (most < INT32_MAX));
@@ -132,7 +160,7 @@ TileLaunches launches_of(const ExpertGemm::Problem& p) {
   TileLaunches out;
   const auto add = [&](int c) {
     if (shares[c].rows_most < shares[c].rows_least) return;
-    shares[c].turn = out.count;
+    shares[c].turn = out.count, shares[c].order = order;
     out.of[out.count++] = {c, shares[c]};
   };
   add(first);
@@ -159,9 +187,9 @@ std::string in_words(const ExpertGemm::Problem& p, const DeviceInfo&) {
 
 // Tiles go to whichever SM is free; while the last ones run, some SMs have none.
 double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
-  constexpr double kStartUs = 5.0, kEndRounds = 0.3, kFollowUs = 2.0;
+  constexpr double kStartUs = 5.0, kSettledUs = 1.5, kEndRounds = 0.3, kFollowUs = 2.0;
   const TileWork work = work_of(p);
-  return kStartUs + (gathers(p) ? gather_us(p) : 0) +
+  return kStartUs - (p.settled ? kSettledUs : 0) + (gathers(p) ? gather_us(p) : 0) +
          std::max(1., work.tiles / d.cores + kEndRounds) * work.each_us +
          kFollowUs * (launches_of(p).count - 1);
 }
@@ -238,7 +266,7 @@ Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspac
   }
   if (p.slots > 0) return launch_all<RowsOfX::kAnywhere>(p, a, stream);
   if (has_wide_rows(a.x)) return launch_all<RowsOfX::kInOrder>(p, a, stream);
-  return launch_class<RowsOfX::kAnywhere>(p, a, stream, {std::min(class_of(p), kWidestAnywhere), {}});
+  return launch_class<RowsOfX::kAnywhere>(p, a, stream, {std::min(plan_of(p).first, kWidestAnywhere), {}});
 }
 
 }  // namespace

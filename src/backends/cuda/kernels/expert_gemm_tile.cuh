@@ -14,6 +14,7 @@
 #include "backends/cuda/expert_gemm.cuh"
 #include "backends/cuda/kernels/expert_gemm_tile_multiply.cuh"
 #include "backends/cuda/kernels/expert_ring.cuh"
+#include "backends/cuda/kernels/expert_tile_list.cuh"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/bulk_copy.cuh"
@@ -98,22 +99,23 @@ struct ExpertMaps {
 };
 
 constexpr int kTicketsApart = 32;  // launches that overlap count on lines of their own
+
+// As many stages as fit.
 template <class C>
 ExpertShared expert_shared(int experts) {
-  constexpr int kStagesMost = 8;
-  constexpr int kMost = (228 << 10) / C::kResident - 1024;  // a KB of each block is the system's
-  const int rest = C::kRowsBytes + kTilesAhead * (16 + 8) + 2 * kStagesMost * 8 + 64 + (experts + 1) * 4;
+  constexpr int kStagesMost = 8,
+                kMost = (228 << 10) / C::kResident - 1024;  // a KB of each block is the system's
   ExpertShared s;
-  s.stages = std::min(kStagesMost, (kMost - 1024 - rest) / C::kStageBytes);
-  s.rows = s.stages * C::kStageBytes;
-  s.tiles = s.rows + C::kRowsBytes;
-  s.told = s.tiles + kTilesAhead * 16;
-  s.full = s.told + kTilesAhead * 8;
-  s.empty = s.full + kStagesMost * 8;
-  s.scratch = s.empty + kStagesMost * 8;
-  s.before = s.scratch + 64;
-  s.bytes = 1024 + s.before + (experts + 1) * 4;
-  return s;
+  for (s.stages = kStagesMost;; --s.stages) {
+    s.rows = s.stages * C::kStageBytes;
+    s.tiles = s.rows + C::kRowsBytes;
+    s.told = s.tiles + kTilesAhead * 16;
+    s.full = s.told + kTilesAhead * 8;
+    s.empty = s.full + s.stages * 8;
+    s.before = s.empty + s.stages * 8;
+    s.bytes = s.before + expert_list_bytes(experts);
+    if (s.bytes <= kMost || s.stages == 1) return s;
+  }
 }
 
 #ifdef __CUDACC__
@@ -121,12 +123,11 @@ ExpertShared expert_shared(int experts) {
 // Fetches weights of all tiles of this block: every C::kParts-th row block from `part` on, by one warp. A warp alone would
 // take as long for the copies of a tile as the tensor cores for its sums. The first part finds the tiles and tells the others.
 template <class C>
-__device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const ExpertPieceList& list,
+__device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const ExpertPieceList<C>& list,
                                               ExpertRing<C> ring, int part) {
   constexpr int kOwnMost = (C::kRowBlocks + C::kParts - 1) / C::kParts;
   const auto stages = static_cast<uint32_t>(ring.at.stages);
-  const ExpertPieceList::Cut cut = list.cut(p);
-  const Tickets tickets{p.tickets, cut.all};
+  const Tickets tickets{p.tickets, list.all};
   // Asked for a little before the tile's last stage, so that nobody waits for the answer.
   const int ask_at = max(0, ceil_div(p.k_blocks, C::kSteps) - 3) * C::kSteps;
   int count = 0, index = static_cast<int>(blockIdx.x);
@@ -134,7 +135,7 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const E
   while (true) {
     ExpertTile t{};
     if (part == 0) {
-      if (index < tickets.all) t = list.at(p, cut, index);
+      if (index < tickets.all) t = list.at(p, index);
       ring.tell(count, t);
     } else {
       t = ring.told(count);
@@ -294,8 +295,9 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
       return;
     }
   }
-  extern __shared__ uint8_t dynamic[];
-  uint8_t* base = dynamic + (1024 - tile::shared_address(dynamic) % 1024) % 1024;
+  // The KB that aligning it anew would take is where some rings have their last stage.
+  extern __shared__ __align__(1024) uint8_t base[];
+  if (tile::shared_address(base) % 1024 != 0) __trap();
   ExpertRing<C> ring{tile::shared_address(base), at, {}};
   if (threadIdx.x < static_cast<unsigned>(at.stages)) {
     tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.full) + threadIdx.x, C::kFills);
@@ -307,9 +309,9 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   if (C::kInOrder && threadIdx.x < C::kHeights) tile::prefetch_map(x.of[threadIdx.x]);
   if (!p.settled && !p.follows) tile::wait_for_previous();
   auto* before = reinterpret_cast<int32_t*>(base + at.before);
-  const ExpertPieceList list{
-      {before, ceil_div(p.row_blocks, C::kRowBlocks), C::kRowBlocks, C::kMost, C::kFiner}, C::kPieces};
-  count_expert_tiles(p, list, before, reinterpret_cast<int32_t*>(base + at.scratch));
+  ExpertPieceList<C> list{before, reinterpret_cast<uint16_t*>(before + p.experts + 1)};
+  static_assert(C::kStageBytes - C::kWeights >= kExpertListScratchBytes<C::kThreads>);
+  list.make(p, reinterpret_cast<int32_t*>(base + C::kWeights));  // of a stage that nothing is in yet
   // Uniform, or the compiler expects lanes apart in all that follows: each copy would take three times as many instructions.
   const int warp = uniform(static_cast<int>(threadIdx.x / 32));
   if (warp < 4) {
@@ -362,6 +364,9 @@ Status launch_tiles(std::string_view name, const ExpertGemm::Problem& p, const E
   parameters.rows_least = share.rows_least, parameters.rows_most = share.rows_most;
   parameters.follows = share.turn > 0;
   if (C::kPieces > 1) parameters.cut_for = 1.f / static_cast<float>(how.grid.x);
+  const int64_t tiles_most = p.rows / C::kMost + p.experts;  // of the same weights
+  parameters.expert_order =
+      p.experts > C::kThreads || tiles_most > UINT16_MAX ? ExpertOrder::kLong : share.order;
   parameters.tickets = queue_of(stream).meeting + share.turn * kTicketsApart;
   return launch(name, kernel, how, stream, parameters, at, x);
 }

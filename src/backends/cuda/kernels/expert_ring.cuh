@@ -11,7 +11,7 @@ constexpr int kTilesAhead = 16;
 
 // Offsets in shared memory; the stages come first, aligned to 1024.
 struct ExpertShared {
-  int stages = 0, rows = 0, tiles = 0, told = 0, full = 0, empty = 0, scratch = 0, before = 0, bytes = 0;
+  int stages = 0, rows = 0, tiles = 0, told = 0, full = 0, empty = 0, before = 0, bytes = 0;
 };
 
 #ifdef __CUDACC__
