@@ -8,13 +8,12 @@
 // block share.
 //
 // Wins    up to one or two rows an expert, short sums up to eight: weights arrive at the rate of a plain stream.
-// Loses   more rows: x passes the SM again for each 64 rows of weights. See mxfp4_tile_sm90. Popular experts: see
-//         mxfp4_stream_tile_sm90. Few rows in all: two launches. See expert_mlp_mxfp4_fewtokens_sm90.
+// Loses   more rows, of popular experts too: x passes the SM again for each 64 rows of weights. See mxfp4_tile_sm90. Few rows in
+//         all: two launches. See expert_mlp_mxfp4_fewtokens_sm90.
 // Limits  see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on it.
 // Source  original; the contract is ops/expert_gemm.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/expert_cost.h"
-#include "backends/cuda/expert_gemm_mxfp4.h"
 #include "backends/cuda/expert_stream_short.cuh"
 
 namespace sluice::cuda {
@@ -136,12 +135,6 @@ extern const Candidate<ExpertGemm> expert_gemm_mxfp4_stream_sm90 = {
 
 namespace {
 
-ExpertParameters parameters_of(const ExpertGemm::Problem& p, const ExpertGemm::Args& a,
-                               const ExpertShare& share) {
-  ExpertParameters out = expert_parameters(p, a);
-  out.rows_least = share.rows_least, out.rows_most = share.rows_most;
-  return out;
-}
 template <int N, bool kGated>
 Status enqueue_long(const ExpertParameters& parameters, Stream stream) {
   constexpr size_t kBytes = 128 + sizeof(StreamMemory<N, kListTeams>);
@@ -150,9 +143,8 @@ Status enqueue_long(const ExpertParameters& parameters, Stream stream) {
                      stream);
 }
 template <int N>
-Status enqueue_stream(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream,
-                      const ExpertShare& share) {
-  const ExpertParameters parameters = parameters_of(p, a, share);
+Status enqueue_stream(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream) {
+  const ExpertParameters parameters = expert_parameters(p, a);
   if (has_short_sums(p))
     return launch_short<N, Mxfp4Weights>(expert_gemm_mxfp4_stream_sm90.name, parameters, stream);
   return is_gated(p.act) ? enqueue_long<N, true>(parameters, stream)
@@ -160,19 +152,10 @@ Status enqueue_stream(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, S
 }
 
 Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream) {
-  return p.rows == 0 ? Status{} : enqueue_mxfp4_stream(p, a, stream, {});
+  if (p.rows == 0) return {};
+  return columns_of(p) == 8 ? enqueue_stream<8>(p, a, stream) : enqueue_stream<16>(p, a, stream);
 }
 
 }  // namespace
-
-int mxfp4_stream_columns(const ExpertGemm::Problem& p) { return columns_of(p); }
-
-double mxfp4_stream_uniform_us(const ExpertGemm::Problem& p, const DeviceInfo& d) { return uniform_us(p, d); }
-
-Status enqueue_mxfp4_stream(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream,
-                            const ExpertShare& share) {
-  return columns_of(p) == 8 ? enqueue_stream<8>(p, a, stream, share)
-                            : enqueue_stream<16>(p, a, stream, share);
-}
 
 }  // namespace sluice::cuda

@@ -16,7 +16,6 @@
 
 #include "backends/cuda/card.h"
 #include "backends/cuda/expert_cost.h"
-#include "backends/cuda/expert_gemm_mxfp4.h"
 
 namespace sluice::cuda {
 namespace {
@@ -270,12 +269,5 @@ Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspac
 }
 
 }  // namespace
-
-Status enqueue_mxfp4_tiles_behind(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream,
-                                  const ExpertShare& share) {
-  const TileLaunch how{kTo32, share};
-  return p.slots == 0 && has_wide_rows(a.x) ? launch_class<RowsOfX::kInOrder>(p, a, stream, how)
-                                            : launch_class<RowsOfX::kAnywhere>(p, a, stream, how);
-}
 
 }  // namespace sluice::cuda

@@ -10,9 +10,8 @@
 namespace sluice::cuda {
 
 extern const Candidate<GroupRows> group_rows_cluster_sm90;
-extern const Candidate<ExpertGemm> expert_gemm_mxfp4_stream_sm90, expert_gemm_mxfp4_stream_tile_sm90,
-    expert_gemm_mxfp4_tile_sm90, expert_gemm_bf16_stream_sm90, expert_gemm_bf16_tile_sm90,
-    expert_gemm_fma_sm90;
+extern const Candidate<ExpertGemm> expert_gemm_mxfp4_stream_sm90, expert_gemm_mxfp4_tile_sm90,
+    expert_gemm_bf16_stream_sm90, expert_gemm_bf16_tile_sm90, expert_gemm_fma_sm90;
 extern const Candidate<Combine> combine_rows_sm90;
 
 namespace {
@@ -26,8 +25,6 @@ Candidate<ExpertMlp> in_turn(std::string_view name) {
 
 extern const Candidate<ExpertMlp> expert_mlp_mxfp4_stream_sm90 =
     in_turn<expert_gemm_mxfp4_stream_sm90>("cuda.expert_mlp.mxfp4_stream_sm90");
-extern const Candidate<ExpertMlp> expert_mlp_mxfp4_stream_tile_sm90 =
-    in_turn<expert_gemm_mxfp4_stream_tile_sm90>("cuda.expert_mlp.mxfp4_stream_tile_sm90");
 extern const Candidate<ExpertMlp> expert_mlp_mxfp4_tile_sm90 =
     in_turn<expert_gemm_mxfp4_tile_sm90>("cuda.expert_mlp.mxfp4_tile_sm90");
 extern const Candidate<ExpertMlp> expert_mlp_bf16_stream_sm90 =
