@@ -407,10 +407,12 @@ struct Suite<ExpertGemm> {
                       .weighted = width == 256},
                      "short sums in bf16, row block after row block",
                      width == 32 ? Fill::kNormal : Fill::kSkewed});
-    // Rows of tokens: a copy for each, 16 bytes a thread where weights have 5000 rows here, gathered before where 7000.
+    // Rows of tokens: a copy for each, in columns by 16 or by 8, or brought into order by the kernel where weights have many
+    // rows: in tiles that share weights or rows of x, in chunks of the sum, for tiles of the grid's later turns.
     for (const auto& [rows, expected, features, width] :
          {Sizes{150, 256, 136, 72}, Sizes{400, 600, 70, 136}, Sizes{700, 1000, 136, 200},
-          Sizes{10, 600, 5000, 640}, Sizes{10, 600, 7000, 640}})
+          Sizes{10, 600, 5000, 640}, Sizes{10, 400, 19000, 840}, Sizes{180, 600, 3000, 520},
+          Sizes{200, 400, 3500, 840}, Sizes{420, 1600, 3000, 72}})
       out.push_back({{.rows = rows,
                       .rows_expected = expected,
                       .experts = 2,
@@ -421,7 +423,17 @@ struct Suite<ExpertGemm> {
                       .w = kB,
                       .layout = WeightLayout::kFragments,
                       .act = Activation::kRelu2},
-                     "bf16 in tiles, rows of tokens"});
+                     "bf16 in tiles, rows of tokens",
+                     rows == 420 ? Fill::kSkewed : Fill::kNormal});
+    // Columns of tiles where sums are short and rows are many.
+    out.push_back({{.rows = 400,
+                    .rows_expected = 1000,
+                    .experts = 2,
+                    .features = 512,
+                    .width = 192,
+                    .w = kB,
+                    .layout = WeightLayout::kFragments},
+                   "bf16 in tiles, short sums of many rows"});
     return out;
   }
 
