@@ -354,13 +354,14 @@ struct Suite<ExpertGemm> {
                        "bf16 in tiles, one expert with all rows",
                        Fill::kSkewed});
     }
-    // rows_expected asks for launches of several kinds of tiles; whose experts these are, their own rows decide.
-    for (const int64_t slots : {0, 2})
+    // rows_expected asks for launches of several kinds of tiles; whose experts these are, their own rows decide. Rows of tokens
+    // are fetched one by one, or with 2600 weight rows brought into order in front.
+    for (const auto& [slots, features] : {std::pair<int64_t, int64_t>{0, 72}, {2, 72}, {2, 1300}})
       for (const int64_t rows : {40, 80, 150, 200})
         out.push_back({{.rows = rows,
                         .rows_expected = 4'000'000,
                         .experts = 3,
-                        .features = 72,
+                        .features = features,
                         .width = 320,
                         .tokens = slots > 0 ? rows / slots : 0,
                         .slots = slots,
@@ -416,10 +417,12 @@ struct Suite<ExpertGemm> {
                     .layout = WeightLayout::kFragments,
                     .act = Activation::kRelu2},
                    "mxfp4 in tiles, two thirds of a last round"});
-    // Rows of tokens: a copy for each, 16 bytes a thread where weights have 5000 rows here, gathered before where 7000.
+    // Rows of tokens: a copy for each, in columns by 16 or by 8, or brought into order by the kernel where weights have many
+    // rows: in tiles that share weights or rows of x, in chunks of the sum, for tiles of the grid's later turns.
     for (const auto& [rows, expected, features, width] :
          {Sizes{150, 256, 136, 72}, Sizes{400, 600, 70, 136}, Sizes{700, 1000, 136, 200},
-          Sizes{10, 600, 5000, 640}, Sizes{10, 600, 7000, 640}})
+          Sizes{10, 600, 5000, 640}, Sizes{10, 400, 19000, 840}, Sizes{180, 600, 3000, 520},
+          Sizes{200, 400, 3500, 840}, Sizes{420, 1600, 3000, 72}})
       out.push_back({{.rows = rows,
                       .rows_expected = expected,
                       .experts = 2,
@@ -430,7 +433,17 @@ struct Suite<ExpertGemm> {
                       .w = kB,
                       .layout = WeightLayout::kFragments,
                       .act = Activation::kRelu2},
-                     "bf16 in tiles, rows of tokens"});
+                     "bf16 in tiles, rows of tokens",
+                     rows == 420 ? Fill::kSkewed : Fill::kNormal});
+    // Columns of tiles where sums are short and rows are many.
+    out.push_back({{.rows = 400,
+                    .rows_expected = 1000,
+                    .experts = 2,
+                    .features = 512,
+                    .width = 192,
+                    .w = kB,
+                    .layout = WeightLayout::kFragments},
+                   "bf16 in tiles, short sums of many rows"});
     return out;
   }
 

@@ -3,7 +3,8 @@
 //
 // Either the pair shares rows of x, and each block has row blocks of its own, or it shares weights, and each has columns of its
 // own. Of what is shared each block fetches a half into both. So a stage is empty when both blocks have read it: those who
-// multiply say so to both. Two warpgroups multiply, some warps of a third fetch (expert_gemm_bf16_pair_fetch.cuh).
+// multiply say so to both. Two warpgroups multiply, some warps of a third fetch (expert_gemm_bf16_pair_fetch.cuh), and others of
+// it may bring rows of tokens into order (expert_gemm_bf16_pair_gather.cuh).
 #pragma once
 #include "backends/cuda/expert_finish_rows.cuh"
 #include "backends/cuda/kernels/expert_gemm_bf16_pair_fetch.cuh"
@@ -46,14 +47,22 @@ __device__ __forceinline__ void multiply_pair(float (&d)[C::kBlocks][C::kMost / 
   ring.give_back(before);
 }
 
-// multiply_pair of the fewest columns that the tile's rows fit in.
-template <int N, class C>
+// multiply_pair of the fewest columns that the tile's rows fit in, of those that C has between kLeast and kMost: by halves,
+// since a chain of that many branches is long where sums are short.
+template <int kLeast, int kMost, class C>
 __device__ __forceinline__ void multiply_columns(float (&d)[C::kBlocks][C::kMost / 2],
                                                  const ExpertParameters& p, int rows, PairRing<C>& ring,
                                                  int group) {
-  if constexpr (N > C::kLeast)
-    if (rows <= N - C::kFiner) return multiply_columns<N - C::kFiner, C>(d, p, rows, ring, group);
-  multiply_pair<N>(d, p, ring, group);
+  if constexpr (kLeast == kMost) {
+    multiply_pair<kMost>(d, p, ring, group);
+  } else {
+    constexpr int kMiddle = kLeast + (kMost - kLeast) / C::kFiner / 2 * C::kFiner;
+    if (rows <= kMiddle) {
+      multiply_columns<kLeast, kMiddle>(d, p, rows, ring, group);
+    } else {
+      multiply_columns<kMiddle + C::kFiner, kMost>(d, p, rows, ring, group);
+    }
+  }
 }
 
 // Multiplies one tile, of which this warpgroup has something, and writes its rows of y.
@@ -67,7 +76,7 @@ __device__ __forceinline__ void multiply_pair_tile(const ExpertParameters& p, co
   for (int b = 0; b < C::kBlocks; ++b)
 #pragma unroll
     for (float& sum : d[b]) sum = 0;
-  multiply_columns<C::kMost>(d, p, t.rows, ring, group);
+  multiply_columns<C::kLeast, C::kMost>(d, p, t.rows, ring, group);
   RowsFinish<kGated> finish[C::kBlocks];
   read_rows(finish, p, t.expert, first_block, warp);
   const tile::ActivationValues act = activation_of(p, t.expert);
@@ -136,7 +145,7 @@ __device__ __forceinline__ void multiply_pairs(const ExpertParameters& p, const 
 template <class C, bool kGated>
 __global__ void __launch_bounds__(C::kThreads, 1)
     expert_pairs(const __grid_constant__ ExpertParameters p, const __grid_constant__ PairShared at,
-                 const __grid_constant__ ExpertMaps<C> x) {
+                 const __grid_constant__ ExpertMaps<C> x, const __grid_constant__ PairGather gather) {
   extern __shared__ uint8_t dynamic[];
   uint8_t* base = dynamic + (1024 - tile::shared_address(dynamic) % 1024) % 1024;
   const auto rank = static_cast<uint32_t>(uniform(static_cast<int>(tile::cluster_rank())));
@@ -145,6 +154,12 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   if (threadIdx.x < static_cast<unsigned>(at.stages)) {
     tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.full) + threadIdx.x, C::kFills);
     tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.empty) + threadIdx.x, 2 * C::kGroups * 4);
+    tile::barrier_visible();
+  }
+  if (C::kGathers && threadIdx.x == 0) {
+    tile::store_shared_word(ring.base + at.begun, 0);
+    for (int i = 0; i < PairGather::kWarps; ++i)
+      tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.came) + i, 1);
     tile::barrier_visible();
   }
   __syncwarp();
@@ -163,8 +178,12 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       fetch_pair_weights(p, list, ring);
     } else if (C::kRows != RowsOfX::kInOrder || warp == 1) {
       tile::wait_for_previous();
-      if constexpr (C::kRows == RowsOfX::kInOrder) {
-        fetch_pair_boxes(p, x, list, ring);
+      if constexpr (C::kWholeBoxes) {
+        if (warp == 1) {
+          fetch_pair_boxes(p, gather, x, list, ring);
+        } else if constexpr (C::kGathers) {
+          gather_pair_rows(p, gather, list, ring, warp - 2);
+        }
       } else if constexpr (C::kRows == RowsOfX::kOfTokens) {
         fetch_pair_tokens(p, x.of[0], list, ring, warp - 1);
       } else {
@@ -183,25 +202,50 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   tile::cluster_wait();
 }
 
-// x of the arguments lies as C::kRows says; but for kAnywhere, at multiples of 16 bytes.
+// How many waves of rows that a kernel gathers may wait in the L2.
+template <class C>
+int waves_ahead(const ExpertGemm::Problem& p, int clusters) {
+  constexpr double kBytes = 32e6;
+  constexpr int kLeast = 2, kMost = 4;
+  const double tiles = std::ceil(static_cast<double>(ExpertGemm::fragments(p).row_blocks) / C::kRowBlocks);
+  const double rows = std::min(clusters / tiles * C::kRowsMost, static_cast<double>(p.rows));
+  return std::clamp(static_cast<int>(kBytes / (rows * static_cast<double>(p.width) * 2)), kLeast, kMost);
+}
+
+// x of the arguments lies as C::kRows says; but for kAnywhere, at multiples of 16 bytes. gathered: memory for rows in order
+// (gathered_bytes), where the kernel gathers them.
 template <class C>
 Status launch_pairs(std::string_view name, const ExpertGemm::Problem& p, const ExpertGemm::Args& a,
-                    Stream stream) {
+                    Stream stream, void* gathered = nullptr) {
   int sms = 0;
   SLUICE_TRY(check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, queue_of(stream).device),
                    "counting SMs"));
   ExpertMaps<C> x{};
+  const Tensor rows_of_x =
+      C::kGathers ? make_tensor(gathered, DType::kBF16, {p.rows, p.width}, Backend::kCuda) : a.x;
   for (int i = 0; C::kBoxes && i < C::kMaps; ++i) {
     const int rows = (C::kLeast + i * C::kFiner) / (C::kSharesX ? 2 : 1);
-    SLUICE_TRY(tile::map_rows(x.of[i], a.x, C::kRows == RowsOfX::kInOrder ? rows : 1));
+    SLUICE_TRY(tile::map_rows(x.of[i], rows_of_x, C::kWholeBoxes ? rows : 1));
   }
   const PairShared at = pair_shared<C>(static_cast<int>(p.experts));
   const Launch how{.grid = {static_cast<unsigned>(sms / 2 * 2), 1, 1},
                    .block = {C::kThreads, 1, 1},
                    .shared_bytes = static_cast<size_t>(at.bytes),
-                   .cluster = {2, 1, 1}};
+                   .cluster = {2, 1, 1},
+                   .cooperative = C::kGathers};
+  PairGather gather;
+  if constexpr (C::kGathers) {
+    gather.from = a.x.as<const uint4>(), gather.to = static_cast<uint4*>(gathered);
+    gather.from_stride = a.x.stride[0] / 8;
+    gather.pieces = static_cast<int>(p.width / 8);
+    const int k_blocks = static_cast<int>(ExpertGemm::fragments(p).k_blocks);
+    gather.chunks = pair_chunks<C>(k_blocks), gather.chunk_blocks = pair_chunk_blocks<C>(k_blocks);
+    gather.ahead = waves_ahead<C>(p, sms / 2);
+    gather.left = queue_of(stream).meeting;
+    gather.came = gather.left + 1;
+  }
   const auto kernel = is_gated(p.act) ? expert_pairs<C, true> : expert_pairs<C, false>;
-  return launch(name, kernel, how, stream, expert_parameters(p, a), at, x);
+  return launch(name, kernel, how, stream, expert_parameters(p, a), at, x, gather);
 }
 
 #endif

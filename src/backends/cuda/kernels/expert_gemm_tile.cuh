@@ -32,6 +32,7 @@ namespace sluice::cuda {
 enum class RowsOfX {
   kInOrder,   // row r of y from row r, by the copy engine
   kOfTokens,  // of aligned tokens, by it too, a box for each row (only in pairs)
+  kGathered,  // of aligned tokens, brought into order by the kernel itself (only in pairs)
   kAnywhere,  // of the tokens, or not aligned: 16 bytes a thread
 };
 constexpr int kXWarps = 3;  // that fetch rows one by one

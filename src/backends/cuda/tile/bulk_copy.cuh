@@ -1,4 +1,4 @@
-// Copies of contiguous bytes from global to shared memory by the copy engine.
+// Copies of contiguous bytes between global and shared memory by the copy engine.
 #pragma once
 #include <cstdint>
 
@@ -48,6 +48,33 @@ __device__ __forceinline__ void copy_bulk_to(uint32_t blocks, uint32_t to_shared
       "}" ::"r"(to_shared),
       "l"(from), "r"(bytes), "r"(barrier), "h"(static_cast<uint16_t>(blocks))
       : "memory");
+}
+
+// Those below are for any lanes, each with arguments of its own: the compiler makes a loop over lanes.
+
+// copy_bulk of this lane.
+__device__ __forceinline__ void copy_bulk_of_lane(uint32_t to_shared, const void* from, uint32_t bytes,
+                                                  uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          to_shared),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+// From shared memory, of what copies have brought or the lane has fenced (fence_for_async); sizes and addresses as above. The
+// lane has shared memory back after stores_have_read(), and what it stored has come to memory after stores_are_done().
+__device__ __forceinline__ void store_bulk_of_lane(void* to, uint32_t from_shared, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from_shared),
+               "r"(bytes)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+__device__ __forceinline__ void stores_have_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ __forceinline__ void stores_are_done() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
 }  // namespace sluice::cuda::tile

@@ -43,7 +43,7 @@ __device__ __forceinline__ uint64_t describe_tile(const void* shared) {
 constexpr uint32_t kDescribed = 16;
 constexpr uint64_t kNext16 = 32 / kDescribed;
 
-// multiply<N>(d, a, b, add): add == 0 overwrites d.
+// multiply<N>(d, a, b, add): add == 0 overwrites d. N: multiples of 16, and from 88 on of 8.
 template <int N>
 struct Multiply;
 
@@ -140,6 +140,34 @@ SLUICE_MULTIPLY(208, 13, 104, 105, 106)
 SLUICE_MULTIPLY(224, 14, 112, 113, 114)
 SLUICE_MULTIPLY(240, 15, 120, 121, 122)
 SLUICE_MULTIPLY(256, 16, 128, 129, 130)
+
+#undef SLUICE_MULTIPLY
+
+// The same of N = 16 * groups + 8 columns, whose last 8 have four registers.
+#define SLUICE_MULTIPLY(N, groups, d0, d1, d2, d3, a_operand, b_operand, add_operand)                \
+  template <>                                                                                        \
+  struct Multiply<N> {                                                                               \
+    static __device__ __forceinline__ void run(float (&d)[N / 2], uint64_t a, uint64_t b, int add) { \
+      asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #add_operand                             \
+                   ", 0;\n"                                                                          \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" SLUICE_LIST_##groups \
+                   ", %" #d0 ", %" #d1 ", %" #d2 ", %" #d3 "}, %" #a_operand ", %" #b_operand        \
+                   ", add, 1, 1, 0, 0;\n}"                                                           \
+                   : SLUICE_OPERANDS_##groups, "+f"(d[d0]), "+f"(d[d1]), "+f"(d[d2]), "+f"(d[d3])    \
+                   : "l"(a), "l"(b), "r"(add));                                                      \
+    }                                                                                                \
+  };
+SLUICE_MULTIPLY(88, 5, 40, 41, 42, 43, 44, 45, 46)
+SLUICE_MULTIPLY(104, 6, 48, 49, 50, 51, 52, 53, 54)
+SLUICE_MULTIPLY(120, 7, 56, 57, 58, 59, 60, 61, 62)
+SLUICE_MULTIPLY(136, 8, 64, 65, 66, 67, 68, 69, 70)
+SLUICE_MULTIPLY(152, 9, 72, 73, 74, 75, 76, 77, 78)
+SLUICE_MULTIPLY(168, 10, 80, 81, 82, 83, 84, 85, 86)
+SLUICE_MULTIPLY(184, 11, 88, 89, 90, 91, 92, 93, 94)
+SLUICE_MULTIPLY(200, 12, 96, 97, 98, 99, 100, 101, 102)
+SLUICE_MULTIPLY(216, 13, 104, 105, 106, 107, 108, 109, 110)
+SLUICE_MULTIPLY(232, 14, 112, 113, 114, 115, 116, 117, 118)
+SLUICE_MULTIPLY(248, 15, 120, 121, 122, 123, 124, 125, 126)
 
 #undef SLUICE_MULTIPLY
 
