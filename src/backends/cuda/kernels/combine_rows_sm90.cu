@@ -34,7 +34,8 @@ struct Slot {
   float weight;
 };
 
-template <int N, class G, class B, class Y>
+// kAtOnce: slots whose numbers are asked for together.
+template <int N, int kAtOnce, class G, class B, class Y>
 __global__ void __launch_bounds__(kThreads) combine(const __grid_constant__ Parameters p) {
   __shared__ Slot slots[kSlotsMost];
   const int64_t token = blockIdx.y;
@@ -53,19 +54,27 @@ __global__ void __launch_bounds__(kThreads) combine(const __grid_constant__ Para
   __syncthreads();
   if (column >= p.hidden) return;
   float sum[N] = {};
-  for (int k = 0; k < p.slots; ++k) {
-    const Slot slot = slots[k];
-    if (slot.row < 0) continue;
-    float value[N];
-    tile::load(value, static_cast<const G*>(p.g) + slot.row * p.g_stride + column);
-    if (slot.expert >= 0) {
-      float bias[N];
-      tile::load(bias, static_cast<const B*>(p.bias) + slot.expert * p.hidden + column);
+  for (int k = 0; k < p.slots; k += kAtOnce) {
+    float value[kAtOnce][N];
 #pragma unroll
-      for (int i = 0; i < N; ++i) value[i] += bias[i];
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int64_t row = k + j < p.slots ? slots[k + j].row : -1;
+      if (row >= 0) tile::load(value[j], static_cast<const G*>(p.g) + row * p.g_stride + column);
     }
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum[i] += slot.weight * value[i];
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (k + j >= p.slots) break;
+      const Slot slot = slots[k + j];
+      if (slot.row < 0) continue;
+      if (slot.expert >= 0) {
+        float bias[N];
+        tile::load(bias, static_cast<const B*>(p.bias) + slot.expert * p.hidden + column);
+#pragma unroll
+        for (int i = 0; i < N; ++i) value[j][i] += bias[i];
+      }
+#pragma unroll
+      for (int i = 0; i < N; ++i) sum[i] += slot.weight * value[j][i];
+    }
   }
 #pragma unroll
   for (int i = 0; i < N; ++i) sum[i] *= p.scale;
@@ -87,17 +96,19 @@ bool wide(const Tensor& t) {
                           bytes_of(t.dtype, t.rank > 1 ? t.stride[0] : 0) % kBytes == 0);
 }
 
-template <int N, class G, class B>
+template <int N, int kAtOnce, class G, class B>
 auto kernel_for(DType y) {
-  return y == DType::kBF16 ? combine<N, G, B, __nv_bfloat16> : combine<N, G, B, float>;
+  return y == DType::kBF16 ? combine<N, kAtOnce, G, B, __nv_bfloat16> : combine<N, kAtOnce, G, B, float>;
 }
-template <int N, class G>
+template <int N, int kAtOnce, class G>
 auto kernel_for(DType b, DType y) {
-  return b == DType::kBF16 ? kernel_for<N, G, __nv_bfloat16>(y) : kernel_for<N, G, float>(y);
+  return b == DType::kBF16 ? kernel_for<N, kAtOnce, G, __nv_bfloat16>(y)
+                           : kernel_for<N, kAtOnce, G, float>(y);
 }
-template <int N>
+template <int N, int kAtOnce>
 auto kernel_for(const Combine::Problem& p) {
-  return p.g == DType::kBF16 ? kernel_for<N, __nv_bfloat16>(p.b, p.y) : kernel_for<N, float>(p.b, p.y);
+  return p.g == DType::kBF16 ? kernel_for<N, kAtOnce, __nv_bfloat16>(p.b, p.y)
+                             : kernel_for<N, kAtOnce, float>(p.b, p.y);
 }
 
 Refusal supports(const Combine::Problem& p, const DeviceInfo& d) {
@@ -148,11 +159,20 @@ Status launch_combine(std::string_view name, const Combine::Problem& p, const Co
   constexpr int kWide = 8;
   bool all_wide = p.hidden % kWide == 0;
   for (const Tensor& t : {a.g, a.bias, a.shared, a.residual, a.y}) all_wide &= wide(t);
-  const int columns = kThreads * (all_wide ? kWide : 1);
+  // Few columns a thread, and their numbers of all slots at once, where there are threads enough for it: rows come from the L2
+  // then, one wait in place of one a slot. With two, a block on each SM, for which a kernel in front leaves room.
+  constexpr int64_t kBlock = int64_t{132} * kThreads;
+  const int64_t numbers = p.tokens * p.hidden;
+  const int each = !all_wide ? 1 : numbers <= 2 * kBlock ? 2 : numbers <= 8 * 4 * kBlock ? 4 : kWide;
+  const int columns = kThreads * each;
   const Launch how{
       .grid = {static_cast<unsigned>((p.hidden + columns - 1) / columns), static_cast<unsigned>(p.tokens), 1},
       .block = {kThreads, 1, 1}};
-  return launch(name, all_wide ? kernel_for<kWide>(p) : kernel_for<1>(p), how, stream, parameters);
+  const auto kernel = each == 8   ? kernel_for<8, 1>(p)
+                      : each == 4 ? kernel_for<4, 4>(p)
+                      : each == 2 ? kernel_for<2, 8>(p)
+                                  : kernel_for<1, 1>(p);
+  return launch(name, kernel, how, stream, parameters);
 }
 
 Status enqueue(const Combine::Problem& p, const Combine::Args& a, Workspace, Stream stream) {
