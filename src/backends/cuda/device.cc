@@ -57,9 +57,10 @@ std::string names_of(const Queue& queue) {
 }
 
 Result<uint32_t*> make_meeting(cudaStream_t stream) {
+  constexpr size_t kBytes = kMeetingBytes + kMeetingSumBytes;
   void* memory = nullptr;
-  SLUICE_TRY(check(cudaMalloc(&memory, kMeetingBytes), "memory for counters"));
-  Status cleared = check(cudaMemsetAsync(memory, 0, kMeetingBytes, stream), "clearing counters");
+  SLUICE_TRY(check(cudaMalloc(&memory, kBytes), "memory for counters"));
+  Status cleared = check(cudaMemsetAsync(memory, 0, kBytes, stream), "clearing counters");
   if (cleared.ok()) cleared = check(cudaStreamSynchronize(stream), "clearing counters");
   if (cleared.ok()) return static_cast<uint32_t*>(memory);
   cudaFree(memory);

@@ -63,12 +63,12 @@ constexpr int kGroupCodes = S::kSteps * Weights::kCodeBytes / 2,
 
 struct alignas(128) Memory {
   fewtokens::Memory<Weights> few;  // whose `sums` hold those of segments, later
-  uint64_t met, h_full, sums_full;
+  uint64_t sums_full;
 };
 constexpr int kSums = sizeof(StreamMemory<kColumns, kTeams, Weights>::sums) / sizeof(float);
 
-template <bool kGated>
-struct Work : fewtokens::Work<Weights, kGated> {
+template <bool kGated, bool kCut>
+struct Work : fewtokens::Work<Weights, kGated, kCut, false> {  // one token: no part has come early
   __device__ __forceinline__ const ExpertParameters& parameters(int) const { return this->p.product[0]; }
   __device__ __forceinline__ bool gated(int) const { return kGated; }
   __device__ __forceinline__ int64_t x_row(int, int row) const { return this->slots.token[0][row]; }
@@ -141,12 +141,14 @@ struct Ender {
   }
 };
 
-template <bool kGated, int kBox>
+template <bool kGated, int kBox, bool kCut>
 struct Kernel {
   const Parameters& p;
   Memory& m;
 
-  __device__ __forceinline__ Work<kGated> work(int team) const { return {{p.two, m.few, m.few.slots[team]}}; }
+  __device__ __forceinline__ Work<kGated, kCut> work(int team) const {
+    return {{p.two, m.few, m.few.slots[team], fewtokens::rank_of(team)}};
+  }
   // Where rows of x stood in the stages of the first product, a row of h in each.
   __device__ __forceinline__ uint32_t h_at(int slot) const {
     return tile::shared_address(m.few.stream.stage) + slot * S::kBytes;
@@ -165,9 +167,9 @@ struct Kernel {
   __device__ __forceinline__ void fetch(int team) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const auto mine = work(team);
-    StreamFetch<kColumns, kTeams, Work<kGated>, Weights> fetch(mine, m.few.stream, team);
-    const int listed = mine.slots.make(p.two);
-    const bool busy = fewtokens::fetch_product<0>(mine, fetch, team, listed);
+    StreamFetch<kColumns, kTeams, Work<kGated, kCut>, Weights> fetch(mine, m.few.stream, team);
+    const int listed = mine.slots.template make<false>(p.two);
+    const bool busy = fewtokens::fetch_first(mine, fetch, listed);
     if (!busy) mine.arrive(4);
     const Share share(p);
     const int id = lane < p.two.tokens_slots ? p.two.ids[lane] : -1;
@@ -184,7 +186,7 @@ struct Kernel {
       if (meets && (n == S::kStages || !more)) {
         meets = false;
         mine.wait_for_x(1);
-        if (lane == 0) tile::barrier_arrive(&m.met), tile::leave_meeting(p.two.meeting, gridDim.x);
+        if (lane == 0) tile::barrier_arrive(&m.few.met), tile::leave_meeting(p.two.meeting, gridDim.x);
         __syncwarp();
       }
       if (!more && n > 0) break;
@@ -266,13 +268,13 @@ struct Kernel {
     }
     // The meeting waits for those who read rows of x as well, but racecheck does not follow a counter in global memory.
     tile::sync_threads<kEnders>(2);
-    tile::barrier_wait_by_warp(&m.met, 0);
+    tile::barrier_wait_by_warp(&m.few.met, 0);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) copy(ahead[i]);
 #pragma unroll 1
     for (int i = warp + kAhead * kWarps; i < all; i += kWarps) copy(piece(i));
-    tile::arrive_after_copies(tile::shared_address(&m.h_full));
-    tile::barrier_wait_by_warp(&m.h_full, 0);
+    tile::arrive_after_copies(tile::shared_address(&m.few.h_full));
+    tile::barrier_wait_by_warp(&m.few.h_full, 0);
   }
 
   // y, once all sums are here: a lane adds up a slot's segments, then a row's slots.
@@ -372,7 +374,7 @@ struct Kernel {
   }
 };
 
-template <bool kGated, int kBox>
+template <bool kGated, int kBox, bool kCut>
 __global__ void __launch_bounds__(kThreads, 1) expert_mlp(const __grid_constant__ Parameters p) {
   extern __shared__ uint8_t dynamic[];
   auto& m = *reinterpret_cast<Memory*>(dynamic + (128 - tile::shared_address(dynamic) % 128) % 128);
@@ -380,8 +382,8 @@ __global__ void __launch_bounds__(kThreads, 1) expert_mlp(const __grid_constant_
   if (warp < kTeams) m.few.stream.init(warp);
   if (threadIdx.x == 0) {
     m.few.arrived = 0;
-    tile::barrier_init(&m.met, 1);
-    tile::barrier_init(&m.h_full, kEnders);
+    tile::barrier_init(&m.few.met, 1);
+    tile::barrier_init(&m.few.h_full, kEnders);
     tile::barrier_init(&m.sums_full, 1);
     tile::barrier_visible();
   }
@@ -389,7 +391,7 @@ __global__ void __launch_bounds__(kThreads, 1) expert_mlp(const __grid_constant_
   __syncthreads();
   tile::wait_for_previous();
   tile::release_next();
-  const Kernel<kGated, kBox> kernel{p, m};
+  const Kernel<kGated, kBox, kCut> kernel{p, m};
   if (warp < kTeams) {
     kernel.fetch(warp);
   } else {

@@ -12,6 +12,11 @@
 //   y_row(unit, row)                      and its row of y
 //   wait_for_x(product)                   until the rows of x are there; a fetching warp calls it, once for each product
 //   end(product)                          a warp that multiplies has written the last of its y
+//   kPieces, part_steps(product)          whether a unit may be cut into pieces that teams of all blocks have, and the k blocks
+//                                         of a part of its sum
+//   give(unit, slab, part, sum)           of a piece that does not begin the sum: what a part of it sums up to
+//   takes(unit), kAsksEarly, Taken,       of one that begins it: whether other teams have the parts behind; they may be asked
+//   ask(unit, slab), take(..., sum)       for before the last part of its own, and are added up in order
 #pragma once
 #include "backends/cuda/expert_gemm.cuh"
 #include "backends/cuda/stream_weights.cuh"
@@ -64,10 +69,14 @@ struct alignas(16) StreamUnit {
   static constexpr int kShared = 1;  // the teams of the block have their parts of the sum, and add them up
   static constexpr int kEnds = 2;    // the team's last of this product
   static constexpr int kSecond = 4;  // of the second product
-  static constexpr int kRow = 8;
+  static constexpr int kRow = 8, kRowsMost = 64;
+  // A piece: the parts `first` to `end` - 1 of the sum.
+  static constexpr int kPiece = kRow * kRowsMost, kFirst = 2 * kPiece, kEnd = 16 * kFirst;
 
-  __device__ __forceinline__ int rows() const { return what / kRow; }
+  __device__ __forceinline__ int rows() const { return what / kRow % kRowsMost; }
   __device__ __forceinline__ int product() const { return what / kSecond % 2; }
+  __device__ __forceinline__ int first() const { return what / kFirst % 16; }
+  __device__ __forceinline__ int end() const { return what / kEnd; }
 };
 
 // The k blocks that a team sums up of a unit.
@@ -84,12 +93,14 @@ __device__ __forceinline__ bool may_share(const ExpertParameters& p) {
   return p.k_blocks > (kParts - 1) * part_steps(p);
 }
 
-template <int kTeams>
-__device__ __forceinline__ Range range_of(const ExpertParameters& p, int what, int team) {
-  const int steps = part_steps(p);
-  int first = 0, parts = kParts;
-  if (what & StreamUnit::kShared) first = team * (kParts / kTeams), parts = kParts / kTeams;
-  return {first * steps, min((first + parts) * steps, p.k_blocks)};
+template <int kTeams, class Work>
+__device__ __forceinline__ Range range_of(const Work& work, const ExpertParameters& p, int what, int team) {
+  const StreamUnit unit{0, 0, 0, what};
+  const int steps = work.part_steps(unit.product());
+  int first = 0, end = kParts;
+  if (what & StreamUnit::kShared) first = team * (kParts / kTeams), end = first + kParts / kTeams;
+  if (Work::kPieces && what & StreamUnit::kPiece) first = unit.first(), end = unit.end();
+  return {first * steps, min(end * steps, p.k_blocks)};
 }
 
 // The sum of `mine` of this lane and of those before it.
@@ -161,7 +172,7 @@ struct StreamFetch {
   __device__ __forceinline__ void unit(int expert, int first_block, int what, bool early, RowsOf rows_of) {
     const int product = what / StreamUnit::kSecond % 2;
     const ExpertParameters& p = work.parameters(product);
-    const Range range = range_of<kTeams>(p, what, team);
+    const Range range = range_of<kTeams>(work, p, what, team);
     const int k_end = range.end;
     int k = range.begin;
     const int64_t block = static_cast<int64_t>(first_block) * p.k_blocks + k;
@@ -347,16 +358,25 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
     if (unit.what == 0) break;
     const int product = unit.product();
     const ExpertParameters& p = work.parameters(product);
-    const bool shared = unit.what & StreamUnit::kShared, finishes = !shared || team == kTeams - 1;
+    const bool shared = unit.what & StreamUnit::kShared,
+               piece = Work::kPieces && unit.what & StreamUnit::kPiece;
+    const bool finishes = piece ? unit.first() == 0 : !shared || team == kTeams - 1;
+    const int steps = work.part_steps(product);
     LaneRows finish;
     if (finishes) finish.template ask<Weights>(p, work.gated(product), unit, slab);
     float sum[N / 2] = {}, last[N / 2] = {};  // of the parts but the last, and of the last
-    const Range range = range_of<kTeams>(p, unit.what, team);
-    int k = range.begin;
+    const Range range = range_of<kTeams>(work, p, unit.what, team);
+    int k = range.begin, part = unit.first();
+    bool takes = false;
+    [[maybe_unused]] typename Work::Taken taken;
+    if constexpr (Work::kPieces) takes = piece && finishes && work.takes(unit);
 #pragma unroll 1
     do {
       float d[2][N / 8][4] = {};
-      const int k_end = min(k + part_steps(p), range.end);
+      const int k_end = min(k + steps, range.end);
+      if constexpr (Work::kAsksEarly) {
+        if (takes && k_end == range.end) taken = work.ask(unit, slab);
+      }
 #pragma unroll 1
       for (; k + S::kSteps <= k_end; k += S::kSteps) {
         tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
@@ -379,6 +399,9 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) sum[i] += last[i], last[i] = d[0][i / 4][i % 4] + d[1][i / 4][i % 4];
       k = k_end;
+      if constexpr (Work::kPieces) {
+        if (piece && !finishes) work.give(unit, slab, part++, last);
+      }
     } while (k < range.end);
     if (shared) {
       float* sums = &m.sums[turn][0][0][slab * 32 + lane];
@@ -401,6 +424,9 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
     if (finishes) {
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) sum[i] += last[i];
+      if constexpr (Work::kPieces) {
+        if (takes) work.take(unit, slab, taken, sum);
+      }
       finish.template write<N, Weights>(work, product, unit, sum);
     }
     if (unit.what & StreamUnit::kEnds) work.end(product);

@@ -65,10 +65,13 @@ struct UnitList {
 // What the list of one product is to expert_stream.cuh.
 template <bool kGated>
 struct ListWork {
+  static constexpr bool kPieces = false, kAsksEarly = false;
+  struct Taken {};
   const ExpertParameters& p;
 
   __device__ __forceinline__ const ExpertParameters& parameters(int) const { return p; }
   __device__ __forceinline__ bool gated(int) const { return kGated; }
+  __device__ __forceinline__ int part_steps(int) const { return cuda::part_steps(p); }
   __device__ __forceinline__ int order(int row) const { return p.order[row]; }
   __device__ __forceinline__ int64_t x_row(int, int row) const {
     return p.slots > 0 ? p.order[row] / p.slots : row;

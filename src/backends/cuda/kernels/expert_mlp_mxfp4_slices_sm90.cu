@@ -57,9 +57,13 @@ extern const Candidate<ExpertMlp> expert_mlp_mxfp4_slices_sm90 = {
 
 namespace {
 
-template <bool kGated>
+template <bool kGated, bool kCut>
 auto kernel_for(int box) {
-  return box == 3 ? slices::expert_mlp<kGated, 3> : slices::expert_mlp<kGated, 4>;
+  return box == 3 ? slices::expert_mlp<kGated, 3, kCut> : slices::expert_mlp<kGated, 4, kCut>;
+}
+template <bool kGated>
+auto kernel_for(const ExpertMlp::Problem& p, int box) {
+  return fewtokens::is_cut(p) ? kernel_for<kGated, true>(box) : kernel_for<kGated, false>(box);
 }
 
 Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream) {
@@ -77,7 +81,8 @@ Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace 
                        expert_parameters(down, ExpertMlp::down(a, {}, between.h, between.g))},
            .ids = a.ids.as<const int32_t>(),
            .meeting = queue_of(stream).meeting,
-           .tokens_slots = static_cast<int>(ExpertMlp::rows(p))};
+           .tokens_slots = static_cast<int>(ExpertMlp::rows(p)),
+           .parts = fewtokens::Parts(ExpertGemm::fragments(up).k_blocks)};
   SLUICE_TRY(tile::map_slabs(q.codes, q.scales, a.down, a.down_scale,
                              fragment_shape(p.hidden, false, p.intermediate), p.experts,
                              plan.cut.box * plan.cut.group_warps()));
@@ -103,7 +108,7 @@ Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace 
                    .cluster = {2, 1, 1},
                    .cooperative = true};
   return launch(expert_mlp_mxfp4_slices_sm90.name,
-                is_gated(p.act) ? kernel_for<true>(plan.cut.box) : kernel_for<false>(plan.cut.box), how,
+                is_gated(p.act) ? kernel_for<true>(p, plan.cut.box) : kernel_for<false>(p, plan.cut.box), how,
                 stream, q);
 }
 
