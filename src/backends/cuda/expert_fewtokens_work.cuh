@@ -96,16 +96,16 @@ struct Slots {
       }
     }
     int nth[2], all[2];
-    uint32_t heads[2] = {};
-    if constexpr (kTwo) have[0] = 0, have[1] = 0;
+    uint32_t heads[2] = {}, slots_with[2] = {};  // of entries the first slots, and slots that have an expert
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if (i == 1 && !two) break;
       nth[i] = __popc(same[i] & before) + (i == 1 ? __popc(other[1]) : 0);
       all[i] = __popc(same[i]) + __popc(other[i]);
       heads[i] = __ballot_sync(0xffffffffu, has[i] && nth[i] % kColumns == 0);
-      if constexpr (kTwo) have[i] = __ballot_sync(0xffffffffu, has[i]);
+      if constexpr (kTwo) slots_with[i] = __ballot_sync(0xffffffffu, has[i]);
     }
+    if (kTwo && lane == 0) have[0] = slots_with[0], have[1] = slots_with[1];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if (i == 1 && !two) break;

@@ -2,7 +2,8 @@
 //
 // Wins    where rows are few: one ramp in place of two, no launch for groups.
 // Loses   more rows, whose experts one warp cannot list: expert_gemm_mxfp4_stream_sm90 and others in turn.
-// Limits  32 slots, 64 of small slices; see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on it.
+// Limits  32 slots, 64 of small slices; see supports(). Sums are cut in the same places for any batch, so a row's bits do not
+//         depend on it.
 // Source  original; the contract is ops/expert_mlp.h.
 #include "backends/cuda/expert_fewtokens.cuh"
 
