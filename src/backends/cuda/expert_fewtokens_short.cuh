@@ -95,39 +95,16 @@ struct ShortSecond {
     if (meets) meet();
   }
 
-  // Rows of h of every slot that has an expert, zeros beyond the width. Where from and where to is known before they are there.
+  // Rows of h of every slot that has an expert, zeros beyond the width.
   __device__ __forceinline__ void fetch_h(int thread) const {
-    constexpr int kAhead = 4, kMultipliers = kTeams * 128;
     const int pieces = q().k_blocks * 8, all = work.p.tokens_slots * pieces;
-    struct Piece {
-      const __nv_bfloat16* from;
-      uint32_t to;
-      int there;  // negative: no such piece
-    };
     const auto piece = [&](int index) {
       const int slot = index / pieces, at = index - slot * pieces;
       const bool is = index < all && work.slots.have[slot / 32] >> slot % 32 & 1, in = at * 8 < q().width;
-      return Piece{in ? q().x + slot * q().x_stride + at * 8 : q().x,
-                   h_at(slot) + at / 8 * 128 + (at % 8 ^ slot % 8) * 16, is ? in : -1};
+      return PieceOfH{in ? q().x + slot * q().x_stride + at * 8 : q().x,
+                      h_at(slot) + at / 8 * 128 + (at % 8 ^ slot % 8) * 16, is ? in : -1};
     };
-    const auto copy = [&](const Piece& a) {
-      if (a.there >= 0) tile::copy_16(a.to, a.from, a.there);
-    };
-    Piece ahead[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      ahead[i].there = -1;
-      if (thread + i * kMultipliers < all) ahead[i] = piece(thread + i * kMultipliers);
-    }
-    tile::sync_threads<kMultipliers>(
-        2);  // racecheck does not follow the meeting, which waits for readers of x
-    tile::barrier_wait_by_warp(&work.m.met, 0);
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) copy(ahead[i]);
-#pragma unroll 1
-    for (int i = thread + kAhead * kMultipliers; i < all; i += kMultipliers) copy(piece(i));
-    tile::arrive_after_copies(tile::shared_address(&work.m.h_full));
-    tile::barrier_wait_by_warp(&work.m.h_full, 0);
+    fetch_pieces<kTeams * 128>(work.m, thread, all, piece);
   }
 
   template <int kCount>

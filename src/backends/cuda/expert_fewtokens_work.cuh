@@ -259,6 +259,37 @@ struct Work {
   }
 };
 
+// 16 bytes of a row of h on their way to shared memory.
+struct PieceOfH {
+  const __nv_bfloat16* from;
+  uint32_t to;
+  int there;  // 0: zeros; negative: no such piece
+};
+// By all that multiply, each from piece `first` of `all` on, kApart further each time: where from and where to (`piece(i)`) is
+// known before rows of h are there.
+template <int kApart, class Weights, class PieceOf>
+__device__ __forceinline__ void fetch_pieces(Memory<Weights>& m, int first, int all, const PieceOf& piece) {
+  constexpr int kAhead = 4;
+  const auto copy = [&](const PieceOfH& a) {
+    if (a.there >= 0) tile::copy_16(a.to, a.from, a.there);
+  };
+  PieceOfH ahead[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    ahead[i].there = -1;
+    if (first + i * kApart < all) ahead[i] = piece(first + i * kApart);
+  }
+  // The meeting waits for those who read rows of x as well, but racecheck does not follow a counter in global memory.
+  tile::sync_threads<kTeams * 128>(2);
+  tile::barrier_wait_by_warp(&m.met, 0);
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) copy(ahead[i]);
+#pragma unroll 1
+  for (int i = first + kAhead * kApart; i < all; i += kApart) copy(piece(i));
+  tile::arrive_after_copies(tile::shared_address(&m.h_full));
+  tile::barrier_wait_by_warp(&m.h_full, 0);
+}
+
 // Each product has code of its own, so that its parameters are constants to it: what comes before the first weights are asked
 // for runs once, and its instructions come from memory. Both say whether there was any.
 //

@@ -236,45 +236,21 @@ struct Kernel {
     fetch.place.step(S::kStages);
   }
 
-  // Rows of h of every slot that has an expert, the block's k blocks of them; zeros beyond the width. Where from and where to
-  // is known before they are there.
+  // Rows of h of every slot that has an expert, the block's k blocks of them; zeros beyond the width.
   __device__ __forceinline__ void fetch_h(const Share& share, uint32_t have, int warp) const {
-    constexpr int kAhead = 4;
     const ExpertParameters& q = p.two.product[1];
     const int lane = static_cast<int>(threadIdx.x % 32), first = first_block(share) * 64 + lane * 8;
-    struct Piece {
-      const __nv_bfloat16* from;
-      uint32_t to;
-      int there;  // negative: no such piece
-    };
     const auto piece = [&](uint32_t index) {
       const uint32_t slot = index * p.parts_inverse >> 16, part = index - slot * p.parts;
       const int column = first + static_cast<int>(part) * 256;
       const bool is = (have >> slot & 1) && static_cast<int>(part) * 4 + lane / 8 < blocks();
       const bool in = column < q.width;
-      return Piece{in ? q.x + slot * q.x_stride + column : q.x,
-                   h_at(static_cast<int>(slot)) + part * 512 + lane / 8 * 128 + (lane % 8 ^ slot % 8) * 16,
-                   is ? in : -1};
+      return fewtokens::PieceOfH{
+          in ? q.x + slot * q.x_stride + column : q.x,
+          h_at(static_cast<int>(slot)) + part * 512 + lane / 8 * 128 + (lane % 8 ^ slot % 8) * 16,
+          is ? in : -1};
     };
-    const auto copy = [&](const Piece& a) {
-      if (a.there >= 0) tile::copy_16(a.to, a.from, a.there);
-    };
-    const int all = p.two.tokens_slots * p.parts;
-    Piece ahead[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      ahead[i].there = -1;
-      if (warp + i * kWarps < all) ahead[i] = piece(warp + i * kWarps);
-    }
-    // The meeting waits for those who read rows of x as well, but racecheck does not follow a counter in global memory.
-    tile::sync_threads<kEnders>(2);
-    tile::barrier_wait_by_warp(&m.few.met, 0);
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) copy(ahead[i]);
-#pragma unroll 1
-    for (int i = warp + kAhead * kWarps; i < all; i += kWarps) copy(piece(i));
-    tile::arrive_after_copies(tile::shared_address(&m.few.h_full));
-    tile::barrier_wait_by_warp(&m.few.h_full, 0);
+    fewtokens::fetch_pieces<kWarps>(m.few, warp, p.two.tokens_slots * p.parts, piece);
   }
 
   // y, once all sums are here: a lane adds up a slot's segments, then a row's slots.
