@@ -356,13 +356,14 @@ struct Suite<ExpertGemm> {
     }
     // rows_expected asks for launches of several kinds of tiles; whose experts these are, their own rows decide. Rows of tokens
     // are fetched one by one, or with 2600 weight rows brought into order in front.
-    for (const auto& [slots, features] : {std::pair<int64_t, int64_t>{0, 72}, {2, 72}, {2, 1300}})
+    for (const auto& [slots, features, width] :
+         {std::tuple<int64_t, int64_t, int64_t>{0, 72, 320}, {2, 72, 320}, {2, 1300, 72}})
       for (const int64_t rows : {40, 80, 150, 200})
         out.push_back({{.rows = rows,
                         .rows_expected = 4'000'000,
                         .experts = 3,
                         .features = features,
-                        .width = 320,
+                        .width = width,
                         .tokens = slots > 0 ? rows / slots : 0,
                         .slots = slots,
                         .layout = WeightLayout::kFragments,
@@ -421,8 +422,8 @@ struct Suite<ExpertGemm> {
     // rows: in tiles that share weights or rows of x, in chunks of the sum, for tiles of the grid's later turns.
     for (const auto& [rows, expected, features, width] :
          {Sizes{150, 256, 136, 72}, Sizes{400, 600, 70, 136}, Sizes{700, 1000, 136, 200},
-          Sizes{10, 600, 5000, 640}, Sizes{10, 400, 19000, 840}, Sizes{180, 600, 3000, 520},
-          Sizes{200, 400, 3500, 840}, Sizes{420, 1600, 3000, 72}})
+          Sizes{10, 600, 5000, 640}, Sizes{10, 400, 19000, 840}, Sizes{60, 600, 3000, 520},
+          Sizes{60, 400, 3500, 840}, Sizes{420, 1600, 3000, 72}})
       out.push_back({{.rows = rows,
                       .rows_expected = expected,
                       .experts = 2,

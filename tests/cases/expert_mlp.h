@@ -95,10 +95,10 @@ struct Suite<ExpertMlp> {
     few(deepseek(1, 3, 4160, 1056), "one token whose experts come twice, a tail of a row block");
     // Slices of tensor parallelism: sums in parts that teams of all blocks give each other, of one column and of several; down in
     // one stage a row block and in two, as long as they may be, and one k block longer; slots on both sides of 32.
-    few(deepseek(1, 24, 2112, 320), "parts of one token's sums, a team each");
-    few(deepseek(6, 40, 2112, 384), "36 slots, several parts a team, down of six k blocks");
-    few(deepseek(10, 30, 1088, 512), "60 slots, down of eight k blocks", Fill::kNormal, Spread::kStridedRows);
-    few(deepseek(10, 30, 1088, 544), "60 slots, down of nine k blocks");
+    few(deepseek(1, 9, 2112, 320), "parts of one token's sums, a team each");
+    few(deepseek(6, 14, 2112, 384), "36 slots, several parts a team, down of six k blocks");
+    few(deepseek(10, 12, 1088, 512), "60 slots, down of eight k blocks", Fill::kNormal, Spread::kStridedRows);
+    few(deepseek(10, 12, 1088, 544), "60 slots, down of nine k blocks");
     few(gpt_oss(16, 3, 352, 288), "64 slots, many of each expert, down of five k blocks");
     few(gpt_oss(16, 5, 1120, 416), "all of 64 slots on one expert, in parts", Fill::kSkewed);
     // Slices of y in one launch: pairs of warps with a unit each, whole sums of two boxes, slots that are no power of two and
