@@ -357,7 +357,7 @@ struct Suite<ExpertGemm> {
     // rows_expected asks for launches of several kinds of tiles; whose experts these are, their own rows decide. Rows of tokens
     // are fetched one by one, or with 2600 weight rows brought into order in front.
     for (const auto& [slots, features, width] :
-         {std::tuple<int64_t, int64_t, int64_t>{0, 72, 320}, {2, 72, 320}, {2, 1300, 72}})
+         {std::tuple<int64_t, int64_t, int64_t>{0, 72, 320}, {2, 72, 320}, {2, 1300, 96}})
       for (const int64_t rows : {40, 80, 150, 200})
         out.push_back({{.rows = rows,
                         .rows_expected = 4'000'000,
