@@ -140,7 +140,8 @@ std::string page_of(const Suite& suite, const std::vector<Figure>& figures) {
       "the operation,\n"
       "out of replays of a recorded chain of runs over rotating buffers; all implementations of a row were "
       "measured in turn\n"
-      "in one run. The fastest of each row is bold. Ratio is the time of the fastest peer over that of "
+      "in one run, unless the README beside the measured rows says otherwise. The fastest of each row is "
+      "bold. Ratio is the time of the fastest peer over that of "
       "`sluice`: above 1,\n"
       "Sluice is faster; means are geometric. The floor is " +
       printed("%.2f us for a launch and the larger of ", kFloorLaunchUs) +
