@@ -300,8 +300,7 @@ TEST(CudaCards, ExpertsOfFewRowsAmongManyAreServedApart) {
   }
 }
 
-// Rows of x are copied into their order in front of the tiles, but where weights have so few rows that fetching rows one by one
-// costs less: the first products of V4 Flash and of V4 Pro under tensor-parallel 8 with 64, 128 and 256 rows an expert.
+// Rows of x are brought into order in front of the tiles but where weights have few rows: V4 Flash, and V4 Pro on 8 GPUs.
 TEST(CudaCards, RowsAreGatheredWhereWeightsHaveManyRows) {
   const Candidate<ExpertGemm>& tiles = card<ExpertGemm>("cuda.expert_gemm.mxfp4_tile_sm90");
   const auto up = [](int64_t experts, int64_t features, int64_t width, int64_t rows_each) {
@@ -330,12 +329,15 @@ TEST(CudaCards, RowsAreGatheredWhereWeightsHaveManyRows) {
                                    .layout = WeightLayout::kFragments};
     EXPECT_NEAR(tiles.cost_us(few, h200()) + tiles.cost_us(down, h200()), m.us, 0.15 * m.us) << m.rows_each;
   }
-  EXPECT_EQ(tiles.launches(up(384, 384, 7168, 64), h200()),
-            "tiles of 192 x 64 to 112 for experts of 41 to 112 rows, then 192 x 112 to 160 for experts of "
-            "113 rows or more, then 384 x 32 to 48 for experts of 1 to 40 rows");
+  EXPECT_EQ(
+      tiles.launches(up(384, 384, 7168, 64), h200()),
+      "tiles of 192 x 64 to 112 for experts of 41 to 112 rows, then 192 x 112 to 160 for experts of "
+      "113 rows or more, then 384 x 32 to 48 for experts of 1 to 40 rows; rows of x fetched one by one");
   EXPECT_EQ(tiles.launches(up(384, 384, 7168, 128), h200()),
             "tiles of 192 x 112 to 160 for experts of 95 rows or more, then 192 x 64 to 112 for experts of "
-            "1 to 94 rows");
+            "1 to 94 rows; rows of x fetched one by one");
+  EXPECT_TRUE(
+      tiles.launches(up(256, 2048, 4096, 128), h200()).ends_with("; rows of x brought into order in front"));
 }
 
 // gpt-oss-120b's two products as a layer asks for them: tiles from one and a half rows an expert on, the second product, whose
@@ -487,6 +489,10 @@ TEST(CudaCards, ExpertRowsOfTokensAreFetchedOneByOneWhereThatIsFaster) {
                                 .act = layer.act};
     EXPECT_NEAR(tiles.cost_us(p, h200()), us, kNear * us) << layer.width << " " << tokens;
     EXPECT_EQ(tiles.workspace_bytes(p, h200()) > 0, gathered) << layer.width << " " << tokens;
+    EXPECT_EQ(tiles.launches(p, h200()),
+              !gathered        ? "pairs of blocks, 512 x 176; rows of x fetched one by one"
+              : tokens == 8192 ? "pairs of blocks, 256 x 320; rows of x brought into order by them"
+                               : "pairs of blocks, 256 x 256; rows of x brought into order by them");
   }
 }
 

@@ -7,6 +7,8 @@
 // Loses   fewer rows: SMs idle while the last tiles run. See bf16_stream_sm90.
 // Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h, the measurements are docs/notes/cuda-bf16-experts.md.
+#include <string>
+
 #include "backends/cuda/card.h"
 #include "backends/cuda/expert_cost.h"
 #include "backends/cuda/kernels/expert_gemm_bf16_pair.cuh"
@@ -103,6 +105,36 @@ TileClass class_of(const ExpertGemm::Problem& p) {
   return gets_rows(p) == RowsOfX::kOfTokens ? kX256By176 : class_in_order(p);
 }
 bool gathers(const ExpertGemm::Problem& p) { return gets_rows(p) == RowsOfX::kGathered; }
+// Of rows that pairs bring into order: whether an expert is one tile of 320 rows.
+bool gathers_one_tile(const ExpertGemm::Problem& p) {
+  constexpr double kRowsOfOne = 300;
+  return class_in_order(p).tiles == Tiles::kWeights256By176 && expert_load(p).rows_each <= kRowsOfOne;
+}
+
+// Of a pair's tile, weight rows x rows of x, where rows of x begin at multiples of 16 bytes; whether they do is not known before
+// they come.
+const char* tiles_in_words(const ExpertGemm::Problem& p) {
+  if (gathers(p)) return gathers_one_tile(p) ? "pairs of blocks, 256 x 320" : "pairs of blocks, 256 x 256";
+  switch (class_of(p).tiles) {
+    case Tiles::kAlone:
+      return "tiles of 256 x 64 to 128";
+    case Tiles::kX256By176:
+      return "pairs of blocks, 512 x 176";
+    case Tiles::kX128By256:
+      return "pairs of blocks, 256 x 256";
+    case Tiles::kWeights256By176:
+      return "pairs of blocks, 256 x 352";
+    case Tiles::kWeights128By256:
+      return "pairs of blocks, 128 x 512";
+  }
+  return "";
+}
+std::string in_words(const ExpertGemm::Problem& p, const DeviceInfo&) {
+  std::string out = tiles_in_words(p);
+  if (p.slots > 0)
+    out += gathers(p) ? "; rows of x brought into order by them" : "; rows of x fetched one by one";
+  return out;
+}
 
 Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;
@@ -138,6 +170,7 @@ extern const Candidate<ExpertGemm> expert_gemm_bf16_tile_sm90 = {
     .enqueue = enqueue,
     .batch_invariant = true,
     .alignment_bytes = 16,
+    .launches = in_words,
 };
 
 namespace {
@@ -180,11 +213,8 @@ Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspac
                                 : launch_tiles<Alone<kAnywhere>>(name, p, a, stream);
   ExpertGemm::Args ordered = a;
   if (gathers(p) && wide) {
-    // Of experts that are one tile of 320 rows.
-    constexpr double kRowsOfOne = 300;
-    return class_in_order(p).tiles == Tiles::kWeights256By176 && expert_load(p).rows_each <= kRowsOfOne
-               ? launch_pairs<Weights256By160Gathered>(name, p, a, stream, w.data)
-               : launch_pairs<X128By256Gathered>(name, p, a, stream, w.data);
+    return gathers_one_tile(p) ? launch_pairs<Weights256By160Gathered>(name, p, a, stream, w.data)
+                               : launch_pairs<X128By256Gathered>(name, p, a, stream, w.data);
   }
   if (gathers(p)) {  // in front, from rows that begin anywhere
     SLUICE_TRY(gather_rows(name, p, a, w.data, stream));

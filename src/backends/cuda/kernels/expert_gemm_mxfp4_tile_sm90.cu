@@ -181,6 +181,8 @@ std::string in_words(const ExpertGemm::Problem& p, const DeviceInfo&) {
         " for experts of " + std::to_string(share.rows_least) +
         (share.rows_most == INT32_MAX ? " rows or more" : " to " + std::to_string(share.rows_most) + " rows");
   }
+  if (gathers(p)) out += "; rows of x brought into order in front";
+  if (from_tokens(p)) out += "; rows of x fetched one by one";
   return out;
 }
 
