@@ -25,7 +25,9 @@ def number(text):
 def rows_of(path):
     with open(path) as file:
         rows = list(csv.reader(line for line in file if not line.startswith("==")))
-    if len(rows) < 3:
+    while rows and "Kernel Name" not in rows[0]:  # what the program said
+        rows = rows[1:]
+    if not rows:
         return
     names, units = rows[0], dict(zip(rows[0], rows[1]))
     for row in rows[2:]:

@@ -2,9 +2,7 @@
 // kernel that gives shared memory back before all of it has been read multiplies by bytes of the next stage: wrong now and then,
 // and only here. Every run must have the bits of the first, and these be right.
 //
-// SLUICE_HOT_REPLAYS: of four launches each; 0 for tools that make a launch a hundred times as long. SLUICE_HOT_KERNELS: only
-// those whose name has a match of this expression.
-#include <regex>
+// SLUICE_HOT_REPLAYS: of four launches each; 0 for tools that make a launch a hundred times as long.
 #include <set>
 
 #include "cases/expert_mlp.h"
@@ -24,16 +22,13 @@ class HotWeights : public OnGpu {
   void hammer(const typename Op::Problem& problem, const typename Op::Args& args, const Expected& wanted) {
     for (const Candidate<Op>* c : gpu().catalog().template table<Op>()) {
       if (!c->supports(problem, gpu().info()).accepted()) continue;
-      if (!std::regex_search(std::string(c->name), chosen_)) continue;
       ran_.insert(c->name);
       hammer(*c, problem, args, wanted, std::string(c->name) + " (" + fields_text(problem) + ")");
       if (HasFatalFailure()) return;
     }
   }
   void expect_ran(std::initializer_list<std::string_view> names) const {
-    for (const std::string_view name : names)
-      EXPECT_TRUE(ran_.contains(name) || !std::regex_search(std::string(name), chosen_))
-          << name << " took no problem";
+    for (const std::string_view name : names) EXPECT_TRUE(ran_.contains(name)) << name << " took no problem";
   }
 
  private:
@@ -84,7 +79,6 @@ class HotWeights : public OnGpu {
   }
 
   std::set<std::string_view> ran_;
-  const std::regex chosen_{std::getenv("SLUICE_HOT_KERNELS") ? std::getenv("SLUICE_HOT_KERNELS") : ""};
 };
 
 // Rows of x that are there already, some 50 an expert, or at most `most` of them: several tiles of the same weights, or one.
