@@ -91,6 +91,7 @@ double pack_all(Device& gpu, const Rows& r) {
       plain_scales(gpu, static_cast<size_t>(rows * scale_bytes)),
       packed(gpu, static_cast<size_t>(sizes.code_bytes)),
       packed_scales(gpu, static_cast<size_t>(sizes.scale_bytes));
+  plain.clear(), plain_scales.clear();
   const auto plan = make_plan<PackExperts>(gpu, r.problem);
   EXPECT_TRUE(plan.ok()) << plan.status().message;
   const PackExperts::Args args{

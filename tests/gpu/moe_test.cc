@@ -24,10 +24,12 @@ TEST_F(MoeGpu, AThousandReplaysBesideCopiesHaveTheSameBits) {
   const auto wanted = run.eager(rows, loaded->weights());
   constexpr size_t kBytes = size_t{64} << 20;
   Loan from(gpu(), kBytes), to(gpu(), kBytes);
+  from.clear();
   cudaStream_t beside = nullptr;
   ASSERT_EQ(cudaStreamCreateWithFlags(&beside, cudaStreamNonBlocking), cudaSuccess);
   int wrong = 0;
-  for (int i = 0; i < 1000; ++i) {
+  const int replays = count_from("SLUICE_MOE_REPLAYS", 1000);
+  for (int i = 0; i < replays; ++i) {
     cudaMemcpyAsync(to.data(), from.data(), kBytes, cudaMemcpyDeviceToDevice, beside);
     wrong += run.replayed(*recording.value(), rows) != wanted;
   }

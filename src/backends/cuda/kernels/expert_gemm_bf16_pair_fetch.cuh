@@ -72,12 +72,12 @@ __device__ __forceinline__ void fetch_pair_boxes(const ExpertParameters& p, cons
   };
   find_next();
 #pragma unroll 1
-  for (int count = 1; index < all; ++count) {
+  while (index < all) {
     const ExpertTile t = next;
     const int height = max(0, ceil_div(t.rows - C::kLeast, C::kFiner));
     const int rows = C::kLeast + height * C::kFiner, half = C::kSharesX ? ring.rank * (rows / 2) : 0;
     const CUtensorMap& map = x.of[height];
-    if constexpr (C::kGathers) ring.begin(count);
+    if constexpr (C::kGathers) ring.begin();
     index += apart;
     int chunk = 0, chunk_at = 0;
 #pragma unroll 1

@@ -216,13 +216,15 @@ struct PairRing {
   __device__ __forceinline__ void wait_empty() const {
     tile::barrier_wait_by_warp(base + at.empty + place.stage * 8, place.parity ^ 1);
   }
-  // How many tiles this block has begun to fetch: by one warp, for those who wait until it is `count`.
-  __device__ __forceinline__ void begin(int count) const {
-    if (threadIdx.x % 32 == 0) tile::store_shared_word(base + at.begun, static_cast<uint32_t>(count));
+  // This block has begun to fetch one more tile: by the warp that fetches x. Those who wait for it ask whether it has begun so many.
+  __device__ __forceinline__ void begin() const {
+    if (threadIdx.x % 32 == 0) tile::add_shared_count(base + at.begun, 1);
     __syncwarp();
   }
   __device__ __forceinline__ bool has_begun(int count) const {
-    return uniform(static_cast<int>(tile::load_shared_word(base + at.begun))) >= count;
+    uint32_t begun = 0;
+    if (threadIdx.x % 32 == 0) begun = tile::look_at_shared_count(base + at.begun);
+    return uniform(static_cast<int>(begun)) >= count;
   }
   // Those who multiply have read a stage; none of it if `truly` is 0.
   __device__ __forceinline__ void give_back(uint32_t stage, uint32_t truly = 1) const {

@@ -85,8 +85,7 @@ struct ExpertTiles {
   static_assert((kMost - kLeast) % kFiner == 0 && kLeast % 8 == 0 && kFiner % 8 == 0);
   // Warps that share the copies of weights, and the arrivals that fill a stage, beside the bytes.
   static constexpr int kParts = kInOrder ? 3 : 1, kFills = kParts + (kInOrder ? 1 : 32 * kXWarps);
-  static constexpr int kEmpties =
-      kGroups * (kMxfp4 ? 128 : 4);  // arrivals that give it back (ExpertRing::give_back)
+  static constexpr int kEmpties = kGroups * 128;  // arrivals that give it back (ExpertRing::give_back)
   // The registers that a block starts with, divided anew.
   static constexpr int kRegisters = 65536 / kResident / kThreads / 8 * 8;
   static constexpr int kFetch = kInOrder ? 24 : kMost > 128 ? 48 : 40;

@@ -51,14 +51,10 @@ struct ExpertRing {
   __device__ __forceinline__ void wait_empty() const {
     tile::barrier_wait_by_warp(empty(place.stage), place.parity ^ 1);
   }
-  // Gives a stage back that has been read, by each warp of those that multiply; not if `truly` is 0. Codes are read by loads,
-  // for which each lane answers itself (tile::arrive_by_lane).
+  // Gives a stage back that has been read, by each lane of those that multiply; not if `truly` is 0. Codes are read by loads and
+  // rows of y come through the last stage, for which each lane answers itself (tile::arrive_by_lane).
   __device__ __forceinline__ void give_back(uint32_t stage, uint32_t truly = 1) const {
-    if constexpr (C::kMxfp4) {
-      tile::arrive_by_lane(empty(stage), truly);
-    } else {
-      tile::arrive_by_warp(empty(stage), truly);
-    }
+    tile::arrive_by_lane(empty(stage), truly);
   }
   // The stages of a tile by a warp that has no part in it.
   __device__ __forceinline__ void pass(int k_blocks) {

@@ -68,24 +68,9 @@ __device__ __forceinline__ void barrier_arrive_remote(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// One arrival by one lane of a converged warp, for what all its lanes have done before; none if `truly` is 0. Without a
-// branch: ptxas takes no branches between a wgmma and its wait. Loads from shared memory whose answer nothing in front of it
-// needs may not have read by then (docs/notes/cuda-mxfp4.md, "Checked"): let `truly` depend on what was made of them.
-__device__ __forceinline__ void arrive_by_warp(uint32_t barrier, uint32_t truly = 1) {
-  asm volatile(
-      "{\n"
-      ".reg .pred one, truly;\n"
-      "setp.ne.u32 truly, %1, 0;\n"
-      "bar.warp.sync 0xffffffff;\n"
-      "elect.sync _|one, 0xffffffff;\n"
-      "and.pred one, one, truly;\n"
-      "@one mbarrier.arrive.shared::cta.b64 _, [%0];\n"
-      "}" ::"r"(barrier),
-      "r"(truly)
-      : "memory");
-}
-
-// The same at two barriers, here and in another block of the cluster (barrier_arrive_remote).
+// One arrival at each of two barriers, here and in another block of the cluster (barrier_arrive_remote), by one lane of a
+// converged warp, for what all its lanes have done before; none if `truly` is 0. Without a branch: ptxas takes no branches
+// between a wgmma and its wait.
 __device__ __forceinline__ void arrive_twice_by_warp(uint32_t here, uint32_t there, uint32_t truly = 1) {
   asm volatile(
       "{\n"
@@ -101,9 +86,10 @@ __device__ __forceinline__ void arrive_twice_by_warp(uint32_t here, uint32_t the
       : "memory");
 }
 
-// One arrival by the calling thread; none if `truly` is 0, as with arrive_by_warp(). For rings that lanes read by loads:
-// racecheck takes those of all lanes but the elected one for unordered in front of arrive_by_warp(). 128 arrivals a stage are
-// as fast as four (docs/notes/cuda-mxfp4.md, "Checked").
+// One arrival by the calling thread; none if `truly` is 0, without a branch. For rings that lanes read by loads: racecheck takes
+// those of all lanes but one for unordered in front of an arrival by one for its warp. 128 arrivals a stage are as fast as four
+// (docs/notes/cuda-mxfp4.md, "Checked"). Loads from shared memory whose answer nothing in front of it needs may not have read by
+// then (same place): let `truly` depend on what was made of them.
 __device__ __forceinline__ void arrive_by_lane(uint32_t barrier, uint32_t truly = 1) {
   asm volatile(
       "{\n"

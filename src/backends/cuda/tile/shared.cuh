@@ -30,6 +30,16 @@ __device__ __forceinline__ uint32_t load_shared_word(uint32_t address) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
   return v;
 }
+// A count in shared memory that one warp adds to and others look at, with no barrier between them: by one lane each. Both are
+// atomic, so that racecheck knows that they may meet.
+__device__ __forceinline__ void add_shared_count(uint32_t address, uint32_t n) {
+  asm volatile("red.relaxed.cta.shared.add.u32 [%0], %1;" ::"r"(address), "r"(n) : "memory");
+}
+__device__ __forceinline__ uint32_t look_at_shared_count(uint32_t address) {
+  uint32_t v;
+  asm volatile("atom.relaxed.cta.shared.add.u32 %0, [%1], 0;" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
 __device__ __forceinline__ uint32_t load_shared_byte(uint32_t address) {
   uint32_t v;
   asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
