@@ -53,8 +53,11 @@ class Loan {
   Loan& operator=(const Loan&) = delete;
   std::byte* data() const { return static_cast<std::byte*>(data_); }
   size_t bytes() const { return bytes_; }
-  // For what is read and never written, which initcheck would report.
-  void clear() const { EXPECT_EQ(cudaMemset(data_, 0, bytes_), cudaSuccess); }
+  // For what is read and never written, which initcheck would report. No stream waits for it, so it waits itself.
+  void clear() const {
+    EXPECT_EQ(cudaMemset(data_, 0, bytes_), cudaSuccess);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
 
  private:
   Device& device_;
