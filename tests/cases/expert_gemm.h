@@ -355,7 +355,7 @@ struct Suite<ExpertGemm> {
                        Fill::kSkewed});
     }
     // rows_expected asks for launches of several kinds of tiles; whose experts these are, their own rows decide. Rows of tokens
-    // are fetched one by one, or with 2600 weight rows brought into order in front.
+    // are fetched by pairs of blocks, or one by one.
     for (const auto& [slots, features, width] :
          {std::tuple<int64_t, int64_t, int64_t>{0, 72, 320}, {2, 72, 320}, {2, 1300, 96}})
       for (const int64_t rows : {40, 80, 150, 200})
@@ -374,6 +374,25 @@ struct Suite<ExpertGemm> {
                         .bias = true},
                        "experts with fewer rows than expected, in tiles that fit them",
                        rows == 200 ? Fill::kNormal : Fill::kSkewed});
+    // Rows of tokens: brought into order in front where weights have many rows, or fetched by pairs of blocks, of which one has
+    // a row block more than the other or all, in whole tiles and in pieces of the last ones.
+    for (const auto& [rows, expected, features, width] :
+         {Sizes{120, 140, 2600, 96}, Sizes{150, 250, 136, 96}, Sizes{400, 600, 60, 160},
+          Sizes{700, 1000, 300, 224}, Sizes{10, 4000, 19000, 640}, Sizes{60, 4400, 15300, 160},
+          Sizes{420, 1600, 1000, 96}, Sizes{420, 1600, 3000, 96}})
+      out.push_back({{.rows = rows,
+                      .rows_expected = expected,
+                      .experts = 2,
+                      .features = features,
+                      .width = width,
+                      .tokens = rows / 2,
+                      .slots = 2,
+                      .y = width == 224 ? kF : kB,
+                      .layout = WeightLayout::kFragments,
+                      .act = Activation::kRelu2,
+                      .weighted = width == 160},
+                     "mxfp4 in tiles, rows of tokens",
+                     rows == 420 ? Fill::kSkewed : Fill::kNormal});
     // Short sums: more units than a grid has teams, so that a team has several, of several chunks of an expert's rows too.
     for (const auto& [rows, expected, features, width] :
          {Sizes{9, 0, 36000, 32}, Sizes{20, 4, 17000, 96}, Sizes{34, 0, 9000, 352}, Sizes{20, 4, 9000, 320}})

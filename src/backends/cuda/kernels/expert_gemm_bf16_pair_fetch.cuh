@@ -2,6 +2,7 @@
 // rows of x are fetched one by one.
 #pragma once
 #include "backends/cuda/kernels/expert_gemm_bf16_pair_gather.cuh"
+#include "backends/cuda/kernels/expert_token_boxes.cuh"
 
 namespace sluice::cuda {
 
@@ -101,68 +102,27 @@ __device__ __forceinline__ void fetch_pair_boxes(const ExpertParameters& p, cons
   if constexpr (C::kGathers) leave_gathered(p, g);
 }
 
-// Where they are of tokens: kXWarps warps, since one would ask for the rows of a k block more slowly than the tensor cores
-// multiply them. Each block has half of a tile's rows, in eights; its warps take turns.
-template <class C>
-struct PairTokens {
-  static constexpr int kUnit = 8, kUnitBytes = kUnit * tile::kSwizzledRowBytes;
-  static constexpr int kOwn = (C::kMost / kUnit / 2 + kXWarps - 1) / kXWarps;  // of a warp
-  static constexpr int kEach = (kOwn * kUnit + 31) / 32;                       // rows of a lane
-  static_assert(C::kMost % (2 * kUnit) == 0);
-
-  int all, first, asked;  // eights of the tile; the block's own: from `first`, how many
-  // Of x: lane l of warp `part` has row l % 8 of the warp's eights l / 8, 4 + l / 8 and so on.
-  int rows[kEach];
-
-  // The tile `index` of the list. One read names what the next one reads.
-  __device__ __forceinline__ void find(const ExpertParameters& p, const PairList<C>& list, uint32_t rank,
-                                       int index, int part) {
-    constexpr int kNone = -1;  // no row of the map's tensor: zeros
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const ExpertTile t = list.at(p, rank, index);
-    all = ceil_div(t.rows, kUnit);
-    const int half = ceil_div(all, 2);
-    first = rank == 0 ? 0 : half;
-    asked = rank == 0 ? half : all - half;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int row = (first + part + kXWarps * (4 * i + lane / kUnit)) * kUnit + lane % kUnit;
-      rows[i] = row < t.rows ? __ldg(p.order + t.row + row) / p.slots : kNone;
-    }
-  }
-};
-
+// Where they are of tokens: kXWarps warps.
 template <class C>
 __device__ __forceinline__ void fetch_pair_tokens(const ExpertParameters& p, const CUtensorMap& x,
                                                   const PairList<C>& list, PairRing<C> ring, int part) {
-  using Tokens = PairTokens<C>;
   const auto stages = static_cast<uint32_t>(ring.at.stages);
   const int all = list.tiles(), apart = static_cast<int>(gridDim.x / 2);
   int index = static_cast<int>(blockIdx.x / 2);
-  Tokens next;
-  if (index < all) next.find(p, list, ring.rank, index, part);
+  TokenBoxes<C::kMost> next;
+  if (index < all) next.find(p, list.at(p, ring.rank, index), ring.rank, part);
 #pragma unroll 1
   while (index < all) {
-    const Tokens now = next;
+    const TokenBoxes<C::kMost> now = next;
     index += apart;
-    if (index < all) next.find(p, list, ring.rank, index, part);  // a tile ahead, so that nobody waits for it
-    const auto arriving = static_cast<uint32_t>(now.all * Tokens::kUnitBytes);  // of both blocks
-    const auto own_at = static_cast<uint32_t>((now.first + part) * Tokens::kUnitBytes);
+    if (index < all)
+      next.find(p, list.at(p, ring.rank, index), ring.rank, part);  // ahead: nobody waits for it
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; ++k) {
       ring.wait_empty();
-      const uint32_t full = ring.full(), to = ring.stage() + own_at;
-      if (part == 0) tile::barrier_expect_by_warp(full, arriving);
-      const int column = k * static_cast<int>(kFragmentWidth);
-#pragma unroll
-      for (int own = 0; own < Tokens::kOwn; ++own) {
-        if (part + kXWarps * own >= now.asked) break;
-#pragma unroll
-        for (int i = 0; i < Tokens::kUnit; ++i)
-          tile::copy_box_to(3, to + own * kXWarps * Tokens::kUnitBytes + i * tile::kSwizzledRowBytes, x,
-                            column, __shfl_sync(0xffffffffu, now.rows[own / 4], own % 4 * Tokens::kUnit + i),
-                            full);
-      }
+      const uint32_t full = ring.full();
+      if (part == 0) tile::barrier_expect_by_warp(full, now.bytes());
+      now.ask(x, ring.stage(), k * static_cast<int>(kFragmentWidth), full, part);
       ring.place.step(stages);
     }
   }

@@ -4,7 +4,8 @@
 // bf16 weights from there too, codes from registers, where they are dequantised. Each goes at its own pace, as far ahead as
 // the ring of stages lets it. Of one more warpgroup one warp fetches weights in bulk and three rows of x, 16 bytes a thread
 // from wherever their tokens are; where rows of x lie in the order of y's, at multiples of 16 bytes, one warp has the copy
-// engine fetch them, a tile's at once, and three fetch weights.
+// engine fetch them, a tile's at once, and three fetch weights. Or two blocks of a cluster share rows of x, each with half of a
+// tile's row blocks, and have the copy engine fetch them from their tokens, each a half of the rows into both blocks.
 #pragma once
 #include <algorithm>
 #include <type_traits>
@@ -15,6 +16,7 @@
 #include "backends/cuda/kernels/expert_gemm_tile_multiply.cuh"
 #include "backends/cuda/kernels/expert_ring.cuh"
 #include "backends/cuda/kernels/expert_tile_list.cuh"
+#include "backends/cuda/kernels/expert_token_boxes.cuh"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/bulk_copy.cuh"
@@ -31,11 +33,10 @@ namespace sluice::cuda {
 // How a block fetches rows of x.
 enum class RowsOfX {
   kInOrder,   // row r of y from row r, by the copy engine
-  kOfTokens,  // of aligned tokens, by it too, a box for each row (only in pairs)
-  kGathered,  // of aligned tokens, brought into order by the kernel itself (only in pairs)
+  kOfTokens,  // of aligned tokens, by it too, a box for each row (only in pairs of blocks)
+  kGathered,  // of aligned tokens, brought into order by the kernel itself (only in pairs of bf16)
   kAnywhere,  // of the tokens, or not aligned: 16 bytes a thread
 };
-constexpr int kXWarps = 3;  // that fetch rows one by one
 
 struct Mxfp4Blocks;
 struct Bf16Blocks;
@@ -65,9 +66,11 @@ struct ExpertTiles {
   static constexpr int kSteps = kSteps_;        // k blocks in a stage
   static constexpr int kResident = kResident_;  // blocks of threads on an SM
   static constexpr int kThreads = (kGroups + 1) * 128;
-  static constexpr bool kMxfp4 = std::is_same_v<Weights, Mxfp4Blocks>, kInOrder = kRows == RowsOfX::kInOrder;
+  static constexpr bool kMxfp4 = std::is_same_v<Weights, Mxfp4Blocks>, kInOrder = kRows == RowsOfX::kInOrder,
+                        kPair = kRows == RowsOfX::kOfTokens;
+  static constexpr int kBlocksOfTile = kPair ? 2 : 1;  // of threads
   // A stage: x, weights, scales.
-  static constexpr int kRowBlocks = kGroups * kBlocks;
+  static constexpr int kRowBlocks = kGroups * kBlocks, kTileBlocks = kBlocksOfTile * kRowBlocks;
   static constexpr int kPieces = kMxfp4 ? kGroups : 1;  // of a tile, at most; bf16 is not measured
   static constexpr int kBlockBytes =
       static_cast<int>(kMxfp4 ? kFragmentCodeBytes : 2 * kFragmentBf16Elements);
@@ -81,14 +84,16 @@ struct ExpertTiles {
   // wgmma reads tiles whose rows stand in the order of swizzle.cuh, so they begin at multiples of 1024.
   static_assert(kXBytes % 1024 == 0 && (kMxfp4 || kBlockBytes % 1024 == 0));
   // Heights of boxes: a tile fetches as many rows as its wgmma multiplies.
-  static constexpr int kHeights = (kMost - kLeast) / kFiner + 1, kMaps = kHeights;
+  static constexpr int kHeights = (kMost - kLeast) / kFiner + 1, kMaps = kPair ? 1 : kHeights;
   static_assert((kMost - kLeast) % kFiner == 0 && kLeast % 8 == 0 && kFiner % 8 == 0);
   // Warps that share the copies of weights, and the arrivals that fill a stage, beside the bytes.
-  static constexpr int kParts = kInOrder ? 3 : 1, kFills = kParts + (kInOrder ? 1 : 32 * kXWarps);
-  static constexpr int kEmpties = kGroups * 128;  // arrivals that give it back (ExpertRing::give_back)
+  static constexpr bool kBoxes = kInOrder || kPair;
+  static constexpr int kParts = kInOrder ? 3 : 1, kFills = kParts + (kBoxes ? 1 : 32 * kXWarps);
+  // Arrivals that give it back (ExpertRing::give_back).
+  static constexpr int kEmpties = kGroups * (128 + (kPair ? 4 : 0));
   // The registers that a block starts with, divided anew.
   static constexpr int kRegisters = 65536 / kResident / kThreads / 8 * 8;
-  static constexpr int kFetch = kInOrder ? 24 : kMost > 128 ? 48 : 40;
+  static constexpr int kFetch = kInOrder ? 24 : kPair ? 32 : kMost > 128 ? 48 : 40;
   static constexpr int kMultiply = std::min(240, (kRegisters * (kGroups + 1) - kFetch) / kGroups / 8 * 8);
 };
 
@@ -120,8 +125,16 @@ ExpertShared expert_shared(int experts) {
 
 #ifdef __CUDACC__
 
+// What a block of a pair has of a tile.
+__device__ __forceinline__ ExpertTile half_of(ExpertTile t, int rank) {
+  const int middle = t.first_block + ceil_div(t.end_block - t.first_block, 2);
+  (rank == 0 ? t.end_block : t.first_block) = middle;
+  return t;
+}
+
 // Fetches weights of all tiles of this block: every C::kParts-th row block from `part` on, by one warp. A warp alone would
-// take as long for the copies of a tile as the tensor cores for its sums. The first part finds the tiles and tells the others.
+// take as long for the copies of a tile as the tensor cores for its sums. The first part, that of a pair's first block, finds
+// the tiles and tells the others.
 template <class C>
 __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const ExpertPieceList<C>& list,
                                               ExpertRing<C> ring, int part) {
@@ -130,14 +143,20 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const E
   const Tickets tickets{p.tickets, list.all};
   // Asked for a little before the tile's last stage, so that nobody waits for the answer.
   const int ask_at = max(0, ceil_div(p.k_blocks, C::kSteps) - 3) * C::kSteps;
-  int count = 0, index = static_cast<int>(blockIdx.x);
+  const bool finds = part == 0 && ring.rank == 0;
+  int count = 0, index = static_cast<int>(blockIdx.x) / C::kBlocksOfTile;
 #pragma unroll 1
   while (true) {
-    ExpertTile t{};
-    if (part == 0) {
+    ExpertTile t{.end_block = 0};
+    if (finds) {
       if (index < tickets.all) t = list.at(p, index);
+      if constexpr (C::kPair) {
+        ring.tell_other(count, half_of(t, 1));
+        t = half_of(t, 0);
+      }
       ring.tell(count, t);
     } else {
+      if constexpr (C::kPair) ring.expect_told(count);
       t = ring.told(count);
     }
     if (t.rows == 0) break;
@@ -153,7 +172,7 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const E
       const int steps = min(C::kSteps, p.k_blocks - k);
       ring.wait_empty();
       tile::fence_for_async();  // where these weights go, ends of tiles have written
-      if (part == 0 && k == ask_at) {
+      if (finds && k == ask_at) {
         if (!p.follows) tile::wait_for_previous();
         answer = tickets.ask();
       }
@@ -177,7 +196,8 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const E
       weights += code_bytes, scales += scale_bytes;
       ring.place.step(stages);
     }
-    if (part == 0) index = tickets.given(answer);
+    if (finds) index = tickets.given(answer);
+    if constexpr (C::kPair) index -= static_cast<int>(gridDim.x / 2);  // blocks that had none of their own
     ++count;
   }
 }
@@ -225,6 +245,32 @@ __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const Exp
         if (s >= steps) break;
         tile::copy_box(to + s * C::kXBytes, map, (k + s) * static_cast<int>(kFragmentWidth), t.row, full);
       }
+      ring.place.step(stages);
+    }
+  }
+}
+
+// The same from where their tokens are, by kXWarps warps of each block of a pair.
+template <class C>
+__device__ __forceinline__ void fetch_token_boxes(const ExpertParameters& p, const CUtensorMap& of_x,
+                                                  ExpertRing<C> ring, int part) {
+  const auto stages = static_cast<uint32_t>(ring.at.stages);
+  const CUtensorMap& x = map_at_hand(of_x);
+#pragma unroll 1
+  for (int count = 0;; ++count) {
+    const ExpertTile t = ring.told(count);
+    if (t.rows == 0) break;
+    TokenBoxes<C::kMost> boxes;
+    boxes.find(p, t, ring.rank, part);
+#pragma unroll 1
+    for (int k = 0; k < p.k_blocks; k += C::kSteps) {
+      const int steps = min(C::kSteps, p.k_blocks - k);
+      ring.wait_empty();
+      const uint32_t full = ring.full(ring.place.stage), to = ring.stage();
+      if (part == 0) tile::barrier_expect_by_warp(full, steps * boxes.bytes());
+#pragma unroll 1
+      for (int s = 0; s < steps; ++s)
+        boxes.ask(x, to + s * C::kXBytes, (k + s) * static_cast<int>(kFragmentWidth), full, part);
       ring.place.step(stages);
     }
   }
@@ -306,12 +352,19 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   if (threadIdx.x < kTilesAhead)
     tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.told) + threadIdx.x, 1);
   if (threadIdx.x < 32) tile::barrier_visible();
-  if (C::kInOrder && threadIdx.x < C::kHeights) tile::prefetch_map(x.of[threadIdx.x]);
+  if constexpr (C::kPair) {
+    ring.rank = static_cast<uint32_t>(uniform(static_cast<int>(tile::cluster_rank())));
+    ring.elsewhere = tile::remote_address(ring.base, ring.rank ^ 1);
+    __syncwarp();
+    tile::cluster_arrive();
+  }
+  if (C::kBoxes && threadIdx.x < C::kMaps) tile::prefetch_map(x.of[threadIdx.x]);
   if (!p.settled && !p.follows) tile::wait_for_previous();
   auto* before = reinterpret_cast<int32_t*>(base + at.before);
   ExpertPieceList<C> list{before, reinterpret_cast<uint16_t*>(before + p.experts + 1)};
   static_assert(C::kStageBytes - C::kWeights >= kExpertListScratchBytes<C::kThreads>);
   list.make(p, reinterpret_cast<int32_t*>(base + C::kWeights));  // of a stage that nothing is in yet
+  if constexpr (C::kPair) tile::cluster_wait();  // the other block runs, and its barriers are there
   // Uniform, or the compiler expects lanes apart in all that follows: each copy would take three times as many instructions.
   const int warp = uniform(static_cast<int>(threadIdx.x / 32));
   if (warp < 4) {
@@ -319,29 +372,36 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
     if (warp < C::kParts) {
       fetch_weights(p, list, ring, warp);
       if (p.follows && blockIdx.x == 0) tile::wait_for_previous();
-      return;
+    } else {
+      if (!p.follows) tile::wait_for_previous();
+      if constexpr (C::kInOrder) {
+        fetch_boxes(p, x, ring);
+      } else if constexpr (C::kPair) {
+        fetch_token_boxes(p, x.of[0], ring, warp - 1);
+      } else {
+        fetch_rows(p, ring);
+      }
     }
+  } else {
     if (!p.follows) tile::wait_for_previous();
-    if constexpr (C::kInOrder) {
-      fetch_boxes(p, x, ring);
-    } else {
-      fetch_rows(p, ring);
-    }
-    return;
-  }
-  if (!p.follows) tile::wait_for_previous();
-  tile::release_next();
-  if constexpr (C::kGroups > 1) tile::take_registers<C::kMultiply>();
-  const int group = warp / 4 - 1;
+    tile::release_next();
+    if constexpr (C::kGroups > 1) tile::take_registers<C::kMultiply>();
+    const int group = warp / 4 - 1;
 #pragma unroll 1
-  for (int count = 0;; ++count) {
-    const ExpertTile t = ring.told(count);
-    if (t.rows == 0) break;
-    if (t.first_block + group * C::kBlocks < t.end_block) {
-      multiply_rows<C::kMost, C, kGated>(p, t, ring);
-    } else {
-      ring.pass(p.k_blocks);
+    for (int count = 0;; ++count) {
+      const ExpertTile t = ring.told(count);
+      if (t.rows == 0) break;
+      if (t.first_block + group * C::kBlocks < t.end_block) {
+        multiply_rows<C::kMost, C, kGated>(p, t, ring);
+      } else {
+        ring.pass(p.k_blocks);
+      }
     }
+  }
+  if constexpr (C::kPair) {  // nobody leaves while the other block may still arrive or copy here
+    __syncwarp();
+    tile::cluster_publish();
+    tile::cluster_wait();
   }
 }
 
@@ -355,15 +415,18 @@ Status launch_tiles(std::string_view name, const ExpertGemm::Problem& p, const E
   ExpertMaps<C> x{};
   if constexpr (C::kInOrder)
     for (int i = 0; i < C::kHeights; ++i) SLUICE_TRY(tile::map_rows(x.of[i], a.x, C::kLeast + i * C::kFiner));
+  if constexpr (C::kPair) SLUICE_TRY(tile::map_rows(x.of[0], a.x, 1));
   const ExpertShared at = expert_shared<C>(static_cast<int>(p.experts));
-  const Launch how{.grid = {static_cast<unsigned>(sms * C::kResident), 1, 1},
+  const int tiles_at_once = sms * C::kResident / C::kBlocksOfTile;
+  const Launch how{.grid = {static_cast<unsigned>(tiles_at_once * C::kBlocksOfTile), 1, 1},
                    .block = {C::kThreads, 1, 1},
-                   .shared_bytes = static_cast<size_t>(at.bytes)};
+                   .shared_bytes = static_cast<size_t>(at.bytes),
+                   .cluster = {C::kBlocksOfTile, 1, 1}};
   const auto kernel = is_gated(p.act) ? expert_tiles<C, true> : expert_tiles<C, false>;
   ExpertParameters parameters = expert_parameters(p, a);
   parameters.rows_least = share.rows_least, parameters.rows_most = share.rows_most;
   parameters.follows = share.turn > 0;
-  if (C::kPieces > 1) parameters.cut_for = 1.f / static_cast<float>(how.grid.x);
+  if (C::kPieces > 1) parameters.cut_for = 1.f / static_cast<float>(tiles_at_once);
   const int64_t tiles_most = p.rows / C::kMost + p.experts;  // of the same weights
   parameters.expert_order =
       p.experts > C::kThreads || tiles_most > UINT16_MAX ? ExpertOrder::kLong : share.order;

@@ -62,7 +62,7 @@ struct Mxfp4Blocks {
   template <class C>
   static __device__ __forceinline__ uint32_t wait_full(const ExpertRing<C>& ring) {
     ring.wait_full();
-    if constexpr (!C::kInOrder) tile::fence_for_async();
+    if constexpr (!C::kBoxes) tile::fence_for_async();
     // Uniform, so that descriptors are made outside of the lanes' registers.
     return static_cast<uint32_t>(uniform(static_cast<int>(ring.stage())));
   }
@@ -132,7 +132,7 @@ struct Bf16Blocks {
     for (int k = 0; k < p.k_blocks; k += C::kSteps) {
       const int steps = min(C::kSteps, p.k_blocks - k);
       ring.wait_full();
-      if constexpr (!C::kInOrder) tile::fence_for_async();
+      if constexpr (!C::kBoxes) tile::fence_for_async();
       // Uniform, so that descriptors are made outside of the lanes' registers.
       const auto stage = static_cast<uint32_t>(uniform(static_cast<int>(ring.stage())));
       const uint32_t weights = stage + C::kWeights + group * C::kBlocks * C::kSteps * C::kBlockBytes;

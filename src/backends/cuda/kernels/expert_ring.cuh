@@ -1,6 +1,7 @@
 // The ring of stages of expert_gemm_tile.cuh, and how its warps are told their tiles.
 #pragma once
 #include "backends/cuda/expert_gemm.cuh"
+#include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/shared.cuh"
 
@@ -23,6 +24,8 @@ struct ExpertRing {
   uint32_t base;                               // aligned
   ExpertShared at;
   tile::RingPlace place;
+  // Where two blocks share rows of x: which of them this is, and the other's base.
+  uint32_t rank = 0, elsewhere = 0;
 
   __device__ __forceinline__ uint32_t stage() const {
     return base + place.stage * static_cast<uint32_t>(C::kStageBytes);
@@ -31,12 +34,18 @@ struct ExpertRing {
   __device__ __forceinline__ uint32_t empty(uint32_t stage) const { return base + at.empty + stage * 8; }
   // The block's `count`-th tile is told to all warps by the one that finds it; one without rows ends the list.
   __device__ __forceinline__ void tell(int count, const ExpertTile& t) const {
-    tile::store_and_arrive_by_warp(
-        base + at.tiles + count % kTilesAhead * 16,
-        make_uint4(static_cast<uint32_t>(t.expert),
-                   static_cast<uint32_t>(t.first_block) + static_cast<uint32_t>(t.end_block) * kBlocksMost,
-                   static_cast<uint32_t>(t.row), static_cast<uint32_t>(t.rows)),
-        base + at.told + count % kTilesAhead * 8);
+    tile::store_and_arrive_by_warp(base + at.tiles + count % kTilesAhead * 16, words_of(t),
+                                   base + at.told + count % kTilesAhead * 8);
+  }
+  // The other block's, which has called expect_told().
+  __device__ __forceinline__ void tell_other(int count, const ExpertTile& t) const {
+    if (threadIdx.x % 32 == 0)
+      tile::store_remote(elsewhere + at.tiles + count % kTilesAhead * 16, words_of(t),
+                         elsewhere + at.told + count % kTilesAhead * 8);
+    __syncwarp();
+  }
+  __device__ __forceinline__ void expect_told(int count) const {
+    tile::barrier_expect_by_warp(base + at.told + count % kTilesAhead * 8, 16);
   }
   __device__ __forceinline__ ExpertTile told(int count) const {
     tile::barrier_wait_by_warp(base + at.told + count % kTilesAhead * 8, count / kTilesAhead % 2);
@@ -55,6 +64,8 @@ struct ExpertRing {
   // rows of y come through the last stage, for which each lane answers itself (tile::arrive_by_lane).
   __device__ __forceinline__ void give_back(uint32_t stage, uint32_t truly = 1) const {
     tile::arrive_by_lane(empty(stage), truly);
+    if constexpr (C::kBlocksOfTile > 1)
+      tile::arrive_elsewhere_by_warp(elsewhere + at.empty + stage * 8, truly);
   }
   // The stages of a tile by a warp that has no part in it.
   __device__ __forceinline__ void pass(int k_blocks) {
@@ -64,6 +75,13 @@ struct ExpertRing {
       give_back(place.stage);
       place.step(static_cast<uint32_t>(at.stages));
     }
+  }
+
+ private:
+  static __device__ __forceinline__ uint4 words_of(const ExpertTile& t) {
+    return make_uint4(static_cast<uint32_t>(t.expert),
+                      static_cast<uint32_t>(t.first_block) + static_cast<uint32_t>(t.end_block) * kBlocksMost,
+                      static_cast<uint32_t>(t.row), static_cast<uint32_t>(t.rows));
   }
 };
 

@@ -22,7 +22,7 @@ struct ExpertPieceList {
   int listed = 0, all = 0;  // experts, pieces
   // Of the experts behind the cut_expert-th, pieces have tail_blocks row blocks; of that one, behind cut_chunk whole tiles of the
   // same rows of x.
-  int cut_expert = INT32_MAX, cut_chunk = 0, tail_blocks = C::kRowBlocks;
+  int cut_expert = INT32_MAX, cut_chunk = 0, tail_blocks = C::kTileBlocks;
 
   static __device__ __forceinline__ int tiles_of(int rows) { return ceil_div(rows, C::kMost); }
   // Of an expert with rows: 0 is the widest.
@@ -89,25 +89,26 @@ struct ExpertPieceList {
       columns += static_cast<int>(all_tiles >> (16 * h) & 0xffff);
     }
     listed = uniform(listed), columns = uniform(columns);
-    const int chunks = ceil_div(p.row_blocks, C::kRowBlocks), grid = static_cast<int>(gridDim.x);
+    const int chunks = ceil_div(p.row_blocks, C::kTileBlocks),
+              grid = static_cast<int>(gridDim.x) / C::kBlocksOfTile;
     all = columns * chunks;
     const int over = max(0, all - __float2int_rd(__int2float_rn(all) * p.cut_for) * grid);
     if (C::kPieces > 1) {
       // With few columns the memory decides: where SMs have no part in the last round, weights of the next product come, and
       // pieces in more than half of a round gain nothing.
-      constexpr int kOfGroup = C::kRowBlocks / C::kPieces, kTwoThirds = C::kMost <= 32 ? 4 : 3;
+      constexpr int kOfGroup = C::kTileBlocks / C::kPieces, kTwoThirds = C::kMost <= 32 ? 4 : 3;
       if (p.cut_for > 0 && over > 0)
         tail_blocks = 3 * over <= grid                ? kOfGroup
                       : kTwoThirds * over <= 2 * grid ? 2 * kOfGroup
-                                                      : C::kRowBlocks;
+                                                      : C::kTileBlocks;
     }
     int tail_chunks = chunks, moved = 0;
-    if (tail_blocks < C::kRowBlocks) {
+    if (tail_blocks < C::kTileBlocks) {
       const int whole = all - over;
       tail_chunks = ceil_div(p.row_blocks, tail_blocks);
       if (whole >= first * chunks && whole < (first + own) * chunks) {
         const int chunk = (whole - first * chunks) / own;
-        const int rest = own * ceil_div(p.row_blocks - chunk * C::kRowBlocks, tail_blocks);
+        const int rest = own * ceil_div(p.row_blocks - chunk * C::kTileBlocks, tail_blocks);
         const int end = first * chunks + chunk * own + rest;
         tile::store_shared(scratch + kWarps * 16,
                            make_uint4(at, chunk, end - (first + own) * tail_chunks, 0));
@@ -147,17 +148,17 @@ struct ExpertPieceList {
                       : low > cut_expert ? 0
                                          : cut_chunk,
               whole = min(chunk, limit);
-    const int block = whole * C::kRowBlocks + (chunk - whole) * tail_blocks;
+    const int block = whole * C::kTileBlocks + (chunk - whole) * tail_blocks;
     return {uniform(e), uniform(block), uniform(begin + first),
             uniform(min((each + (tile < more)) * C::kFiner, rows - first)),
-            uniform(min(block + (chunk < limit ? C::kRowBlocks : tail_blocks), p.row_blocks))};
+            uniform(min(block + (chunk < limit ? C::kTileBlocks : tail_blocks), p.row_blocks))};
   }
 
  private:
   // Of more experts than the block has threads, or of very many tiles: in the experts' order, and none is cut.
   __device__ __forceinline__ void make_long(const ExpertParameters& p, int32_t* sums) {
     const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
-    const int chunks = ceil_div(p.row_blocks, C::kRowBlocks);
+    const int chunks = ceil_div(p.row_blocks, C::kTileBlocks);
 #pragma unroll 1
     for (int base = 0; base < p.experts; base += C::kThreads) {
       const int e = base + tid, rows = e < p.experts ? p.row_count[e] : 0;

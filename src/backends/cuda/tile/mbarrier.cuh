@@ -86,6 +86,21 @@ __device__ __forceinline__ void arrive_twice_by_warp(uint32_t here, uint32_t the
       : "memory");
 }
 
+// The second of them alone.
+__device__ __forceinline__ void arrive_elsewhere_by_warp(uint32_t there, uint32_t truly = 1) {
+  asm volatile(
+      "{\n"
+      ".reg .pred one, truly;\n"
+      "setp.ne.u32 truly, %1, 0;\n"
+      "bar.warp.sync 0xffffffff;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "and.pred one, one, truly;\n"
+      "@one mbarrier.arrive.shared::cluster.b64 _, [%0];\n"
+      "}" ::"r"(there),
+      "r"(truly)
+      : "memory");
+}
+
 // One arrival by the calling thread; none if `truly` is 0, without a branch. For rings that lanes read by loads: racecheck takes
 // those of all lanes but one for unordered in front of an arrival by one for its warp. 128 arrivals a stage are as fast as four
 // (docs/notes/cuda-mxfp4.md, "Checked"). Loads from shared memory whose answer nothing in front of it needs may not have read by
