@@ -392,7 +392,8 @@ struct Suite<ExpertGemm> {
                       .act = Activation::kRelu2,
                       .weighted = width == 160},
                      "mxfp4 in tiles, rows of tokens",
-                     rows == 420 ? Fill::kSkewed : Fill::kNormal});
+                     rows == 420 ? Fill::kSkewed : Fill::kNormal,
+                     rows == 700 ? Spread::kStridedRows : Spread::kContiguous});
     // Short sums: more units than a grid has teams, so that a team has several, of several chunks of an expert's rows too.
     for (const auto& [rows, expected, features, width] :
          {Sizes{9, 0, 36000, 32}, Sizes{20, 4, 17000, 96}, Sizes{34, 0, 9000, 352}, Sizes{20, 4, 9000, 320}})

@@ -37,7 +37,7 @@ struct ExpertRing {
     tile::store_and_arrive_by_warp(base + at.tiles + count % kTilesAhead * 16, words_of(t),
                                    base + at.told + count % kTilesAhead * 8);
   }
-  // The other block's, which has called expect_told().
+  // The other block's, where a warp waits for it by expect_told() and told().
   __device__ __forceinline__ void tell_other(int count, const ExpertTile& t) const {
     if (threadIdx.x % 32 == 0)
       tile::store_remote(elsewhere + at.tiles + count % kTilesAhead * 16, words_of(t),
