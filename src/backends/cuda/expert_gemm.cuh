@@ -73,6 +73,7 @@ __device__ __forceinline__ bool serves_any(const ExpertParameters& p) {
 struct ExpertTile {
   int expert, first_block, row, rows;  // row: of y
   int end_block = INT32_MAX;           // its row blocks end here, or where the expert's do
+  int index = 0;                       // its place in the list, where somebody asks for it
 };
 
 // Tiles of all experts that a launch serves, one expert behind the other; within one, the tiles of the same weights are

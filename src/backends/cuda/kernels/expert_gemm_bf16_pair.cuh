@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
         if (warp == 1) {
           fetch_pair_boxes(p, gather, x, list, ring);
         } else if constexpr (C::kGathers) {
-          gather_pair_rows(p, gather, list, ring, warp - 2);
+          gather_pair_rows<C>(p, gather, list, ring.gather_place(warp - 2), warp - 2);
         }
       } else if constexpr (C::kRows == RowsOfX::kOfTokens) {
         fetch_pair_tokens(p, x.of[0], list, ring, warp - 1);
@@ -200,16 +200,6 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   __syncwarp();
   tile::cluster_publish();
   tile::cluster_wait();
-}
-
-// How many waves of rows that a kernel gathers may wait in the L2.
-template <class C>
-int waves_ahead(const ExpertGemm::Problem& p, int clusters) {
-  constexpr double kBytes = 32e6;
-  constexpr int kLeast = 2, kMost = 4;
-  const double tiles = std::ceil(static_cast<double>(ExpertGemm::fragments(p).row_blocks) / C::kRowBlocks);
-  const double rows = std::min(clusters / tiles * C::kRowsMost, static_cast<double>(p.rows));
-  return std::clamp(static_cast<int>(kBytes / (rows * static_cast<double>(p.width) * 2)), kLeast, kMost);
 }
 
 // x of the arguments lies as C::kRows says; but for kAnywhere, at multiples of 16 bytes. gathered: memory for rows in order
@@ -234,16 +224,8 @@ Status launch_pairs(std::string_view name, const ExpertGemm::Problem& p, const E
                    .cluster = {2, 1, 1},
                    .cooperative = C::kGathers};
   PairGather gather;
-  if constexpr (C::kGathers) {
-    gather.from = a.x.as<const uint4>(), gather.to = static_cast<uint4*>(gathered);
-    gather.from_stride = a.x.stride[0] / 8;
-    gather.pieces = static_cast<int>(p.width / 8);
-    const int k_blocks = static_cast<int>(ExpertGemm::fragments(p).k_blocks);
-    gather.chunks = pair_chunks<C>(k_blocks), gather.chunk_blocks = pair_chunk_blocks<C>(k_blocks);
-    gather.ahead = waves_ahead<C>(p, sms / 2);
-    gather.left = queue_of(stream).meeting;
-    gather.came = gather.left + 1;
-  }
+  if constexpr (C::kGathers)
+    gather = pair_gather<C>(p, a, gathered, sms / 2, C::kRowsMost, C::kRowBlocks, queue_of(stream).meeting);
   const auto kernel = is_gated(p.act) ? expert_pairs<C, true> : expert_pairs<C, false>;
   return launch(name, kernel, how, stream, expert_parameters(p, a), at, x, gather);
 }

@@ -1,7 +1,7 @@
 // The warps that fill the stages of a pair of blocks (expert_gemm_bf16_pair.cuh): one fetches weights and one x, or three where
 // rows of x are fetched one by one.
 #pragma once
-#include "backends/cuda/kernels/expert_gemm_bf16_pair_gather.cuh"
+#include "backends/cuda/kernels/expert_gemm_bf16_pair_list.cuh"
 #include "backends/cuda/kernels/expert_token_boxes.cuh"
 
 namespace sluice::cuda {
@@ -78,7 +78,7 @@ __device__ __forceinline__ void fetch_pair_boxes(const ExpertParameters& p, cons
     const int height = max(0, ceil_div(t.rows - C::kLeast, C::kFiner));
     const int rows = C::kLeast + height * C::kFiner, half = C::kSharesX ? ring.rank * (rows / 2) : 0;
     const CUtensorMap& map = x.of[height];
-    if constexpr (C::kGathers) ring.begin();
+    if constexpr (C::kGathers) begin_turns(ring.base + ring.at.begun, 1);
     index += apart;
     int chunk = 0, chunk_at = 0;
 #pragma unroll 1

@@ -1,6 +1,7 @@
 // What a pair of blocks (expert_gemm_bf16_pair.cuh) is made for, its list of tiles and its ring of stages.
 #pragma once
 #include "backends/cuda/kernels/expert_gemm_tile.cuh"
+#include "backends/cuda/kernels/expert_pair_gather.cuh"
 #include "backends/cuda/tile/cluster.cuh"
 
 namespace sluice::cuda {
@@ -8,22 +9,6 @@ namespace sluice::cuda {
 enum class PairShares {
   kRowsOfX,  // the tile's row blocks are halved
   kWeights,  // its rows of x are
-};
-
-// Rows of tokens that the kernel brings into order (expert_gemm_bf16_pair_gather.cuh).
-struct PairGather {
-  static constexpr int kWarps = 2;        // of a block
-  static constexpr int kUnsaid = 4;       // items that a warp says at once
-  static constexpr int kChunksMost = 32;  // a lane for each
-
-  const uint4* from = nullptr;       // rows of tokens
-  uint4* to = nullptr;               // rows in order, `pieces` each
-  int64_t from_stride = 0;           // pieces
-  int pieces = 0;                    // 16 bytes each
-  int chunks = 0, chunk_blocks = 0;  // of k; k blocks of a chunk
-  int ahead = 1;                     // waves from the tile that a block fetches to what it may copy
-  // Zeros, left zero: blocks that need no more rows, and rows that have come, [experts, chunks].
-  uint32_t *left = nullptr, *came = nullptr;
 };
 
 // What a kernel is made for. kBlocks: row blocks of a warpgroup; columns as in ExpertTiles, of a block.
@@ -54,6 +39,7 @@ struct ExpertPairs {
   static constexpr int kPieceBytes = kPieceBytes_;  // of a warpgroup's rows of y on their way out
   // Of a warp that gathers: rows on their way, a chunk of so many k blocks of each, or fewer.
   static constexpr int kGatherRows = kGatherRows_, kGatherBlocks = kGatherBlocks_;
+  static constexpr int kGatherUnsaid = 4;  // items that it says at once
   static constexpr int kGatherRowBytes = kGatherBlocks * tile::kSwizzledRowBytes;
   static constexpr int kGatherBytes = kGatherRows * kGatherRowBytes;
   static constexpr int kFetch = kRows == RowsOfX::kInOrder ? 24 : kRows == RowsOfX::kOfTokens ? 40 : 56;
@@ -90,25 +76,6 @@ constexpr PairShared pair_shared(int experts) {
   return s;
 }
 
-// How k is cut where the kernel gathers: k blocks of a chunk, all equal but the last.
-template <class C>
-constexpr int pair_chunk_blocks(int k_blocks) {
-  const int chunks = (k_blocks + C::kGatherBlocks - 1) / C::kGatherBlocks;
-  return (k_blocks + chunks - 1) / chunks;
-}
-template <class C>
-constexpr int pair_chunks(int k_blocks) {
-  const int each = pair_chunk_blocks<C>(k_blocks);
-  return (k_blocks + each - 1) / each;
-}
-// Whether a kernel can gather for so many experts and columns of x, or fewer.
-template <class C>
-constexpr bool pair_gather_fits(int experts, int width) {
-  return width <= PairGather::kChunksMost * C::kGatherBlocks * static_cast<int>(kFragmentWidth) &&
-         (size_t{1} + static_cast<size_t>(experts) * PairGather::kChunksMost) * sizeof(uint32_t) <=
-             kMeetingBytes;
-}
-
 #ifdef __CUDACC__
 
 // Tiles of all experts. An expert's rows are cut into as few tiles as hold them, of equal height; those of the widest tiles
@@ -119,7 +86,7 @@ struct PairList {
   // Shared memory: tiles in front of the i-th expert that has rows, and of all, [experts + 1]; and which one that is.
   int32_t* before = nullptr;
   uint16_t* expert = nullptr;
-  int experts = 0, row_chunks = 0;
+  int listed = 0, row_chunks = 0;  // experts
 
   static __device__ __forceinline__ int tiles_of(int rows) { return ceil_div(rows, C::kRowsMost); }
   // Of an expert with rows: 0 is the widest; a block has at most so many columns of kFiner less than kMost.
@@ -159,15 +126,15 @@ struct PairList {
         if (mine) before[at] = first, expert[at] = static_cast<uint16_t>(e);
       }
     if (tid == 0) before[so_far] = tiles_so_far;
-    experts = so_far;
+    listed = so_far;
     __syncthreads();
   }
 
-  __device__ __forceinline__ int tiles() const { return uniform(before[experts]); }
+  __device__ __forceinline__ int tiles() const { return uniform(before[listed]); }
 
   // The tile `index` < tiles(), as the block `rank` has it. Whole warps call it.
   __device__ __forceinline__ ExpertTile at(const ExpertParameters& p, uint32_t rank, int index) const {
-    int low = 0, high = experts;  // before[low] <= index < before[high]
+    int low = 0, high = listed;  // before[low] <= index < before[high]
 #pragma unroll 1
     while (high - low > 1) {
       const int middle = (low + high) / 2;
@@ -216,15 +183,10 @@ struct PairRing {
   __device__ __forceinline__ void wait_empty() const {
     tile::barrier_wait_by_warp(base + at.empty + place.stage * 8, place.parity ^ 1);
   }
-  // This block has begun to fetch one more tile: by the warp that fetches x. Those who wait for it ask whether it has begun so many.
-  __device__ __forceinline__ void begin() const {
-    if (threadIdx.x % 32 == 0) tile::add_shared_count(base + at.begun, 1);
-    __syncwarp();
-  }
-  __device__ __forceinline__ bool has_begun(int count) const {
-    uint32_t begun = 0;
-    if (threadIdx.x % 32 == 0) begun = tile::look_at_shared_count(base + at.begun);
-    return uniform(static_cast<int>(begun)) >= count;
+  // Where gathered rows pass through, of warp `part` of those that gather.
+  __device__ __forceinline__ PairGatherPlace gather_place(int part) const {
+    return {base + at.gathered + static_cast<uint32_t>(part * C::kGatherBytes), base + at.came + part * 8,
+            base + at.begun};
   }
   // Those who multiply have read a stage; none of it if `truly` is 0.
   __device__ __forceinline__ void give_back(uint32_t stage, uint32_t truly = 1) const {

@@ -3,8 +3,9 @@
 // served by launches of other tiles behind that one, each of the experts whose own count it fits, so that a popular expert
 // is not cut into many tiles, each of which decodes its weights again. From kGatheredRows rows an expert on, rows of x that
 // are gathered from tokens are copied to the workspace first, in their order, where weights have rows enough (kGatherWeights):
-// the copy engine then fetches them at a tenth of the instructions. Beyond kPairedRows pairs of blocks fetch them from their
-// tokens, where they would not be gathered or there is much to do: each row comes once for 384 weight rows.
+// the copy engine then fetches them at a tenth of the instructions. Beyond kPairedRows pairs of blocks share them, so that each
+// row comes once for 384 weight rows: they bring them into order themselves while they multiply, or fetch them from their tokens
+// where weights have few rows.
 //
 // Wins    more than a few rows an expert: each weight that is dequantised serves all of a tile's rows.
 // Loses   fewer rows: SMs idle while the last tiles run. See mxfp4_stream_sm90.
@@ -57,29 +58,54 @@ constexpr TilePlan kPlans[] = {{9.5, kTo16, 1 << kTo112},
 // Of pairs of blocks that share rows of x; experts of few rows have tiles of a block alone.
 constexpr TilePlan kPairPlan = {1e30, kTo160, 1 << kTo48 | 1 << kTo112};
 constexpr double kGatheredRows = 52, kPairedRows = 104;
-// Rows times row blocks, from which on pairs are as fast as a gather and the tiles behind it: measured with 0.37, 0.74, 1.5 and 2.9
-// million of gpt-oss, 2% slower, 0.6%, equal and 0.7 to 2% faster.
-constexpr double kPairedWork = 1e6;
+// Rows times row blocks, from which on pairs win: measured with 0.37, 0.74 and 1.5 million of gpt-oss gate and up, 0.1% slower
+// (Zipf 2%), 1.8% and 2 to 3% faster.
+constexpr double kPairedWork = 0.7e6;
 // A gather takes 375 / weight rows of what the tiles behind it take, and they a tenth longer without it: measured with 768, 4096
 // and 5760 weight rows.
 constexpr int64_t kGatherWeights = 2500;
+// What pairs can bring into order: where lists of experts leave room for it, a warp looks at all of k at once, and a tile's place
+// in the list can be told, of which there are fewer than row blocks for each of its columns.
+constexpr int kGatheredExperts = 512, kGatheredWidth = 10240;
+constexpr int64_t kGatheredTiles = 1 << 23;
 // Of the classes for the mean, where rows of x have to be fetched one by one and are not told apart by launches.
 constexpr int kWidestAnywhere = kTo56;
 
 int64_t ceil_blocks(int64_t width) { return (width + kFragmentWidth - 1) / kFragmentWidth; }
 
-// A choice of the problem alone. Rows that do not begin at multiples of 16 bytes are fetched by blocks alone in its place.
+double work_for_pairs(const ExpertGemm::Problem& p) {
+  return ExpertGemm::expected_rows(p) * static_cast<double>(ExpertGemm::fragments(p).row_blocks);
+}
+bool can_gather(const ExpertGemm::Problem& p) {
+  return p.experts <= kGatheredExperts && p.width <= kGatheredWidth &&
+         (p.rows / kClasses[kTo160].columns_most + p.experts) *
+                 static_cast<int64_t>(ExpertGemm::fragments(p).row_blocks) <=
+             kGatheredTiles;
+}
+
+// How rows come, a choice of the problem alone: rows of tokens are in order behind a gather in front. Rows that do not begin at
+// multiples of 16 bytes are fetched by blocks alone in place of pairs.
+RowsOfX gets_rows(const ExpertGemm::Problem& p) {
+  if (p.slots == 0) return RowsOfX::kInOrder;
+  const double rows = expert_load(p).rows_each;
+  const bool many = ExpertGemm::weight_rows(p) >= kGatherWeights;
+  if (rows > kPairedRows && !many) return RowsOfX::kOfTokens;
+  if (rows > kPairedRows && work_for_pairs(p) >= kPairedWork)
+    return can_gather(p) ? RowsOfX::kGathered : RowsOfX::kOfTokens;
+  return rows > kGatheredRows && many ? RowsOfX::kInOrder : RowsOfX::kAnywhere;
+}
+bool gathers_in_front(const ExpertGemm::Problem& p) {
+  return p.slots > 0 && gets_rows(p) == RowsOfX::kInOrder;
+}
+bool gathers_in_pairs(const ExpertGemm::Problem& p) { return gets_rows(p) == RowsOfX::kGathered; }
+bool from_tokens(const ExpertGemm::Problem& p) { return gets_rows(p) == RowsOfX::kAnywhere; }
+// Pairs that have rows of tokens from the first launch on, and those of x in order.
 bool in_pairs(const ExpertGemm::Problem& p) {
-  return p.slots > 0 && expert_load(p).rows_each > kPairedRows &&
-         (ExpertGemm::weight_rows(p) < kGatherWeights ||
-          ExpertGemm::expected_rows(p) * static_cast<double>(ExpertGemm::fragments(p).row_blocks) >=
-              kPairedWork);
+  return gets_rows(p) == RowsOfX::kOfTokens || gathers_in_pairs(p);
 }
-bool gathers(const ExpertGemm::Problem& p) {
-  return p.slots > 0 && !in_pairs(p) && expert_load(p).rows_each > kGatheredRows &&
-         ExpertGemm::weight_rows(p) >= kGatherWeights;
+bool in_pairs_in_order(const ExpertGemm::Problem& p) {
+  return p.slots == 0 && expert_load(p).rows_each > kPairedRows && work_for_pairs(p) >= kPairedWork;
 }
-bool from_tokens(const ExpertGemm::Problem& p) { return p.slots > 0 && !gathers(p) && !in_pairs(p); }
 
 // With those who fetch rows one by one beside them, ptxas has too few registers for two row blocks of 80 columns.
 TilePlan plan_of(const ExpertGemm::Problem& p) {
@@ -188,7 +214,7 @@ std::string in_words(const ExpertGemm::Problem& p, const DeviceInfo&) {
   for (int i = 0; i < launches.count; ++i) {
     const auto& [which, share] = launches.of[i];
     const TileClass& c = kClasses[which];
-    const bool pair = in_pairs(p) && which >= kTo112;
+    const bool pair = in_pairs(p) ? which >= kTo112 : in_pairs_in_order(p) && which == kTo160;
     out += (i > 0  ? ", then "
             : pair ? "pairs of blocks, "
                    : "tiles of ") +
@@ -199,8 +225,9 @@ std::string in_words(const ExpertGemm::Problem& p, const DeviceInfo&) {
         " for experts of " + std::to_string(share.rows_least) +
         (share.rows_most == INT32_MAX ? " rows or more" : " to " + std::to_string(share.rows_most) + " rows");
   }
-  if (gathers(p)) out += "; rows of x brought into order in front";
-  if (from_tokens(p) || in_pairs(p)) out += "; rows of x fetched one by one";
+  if (gathers_in_front(p)) out += "; rows of x brought into order in front";
+  if (gathers_in_pairs(p)) out += "; rows of x brought into order by them";
+  if (from_tokens(p) || gets_rows(p) == RowsOfX::kOfTokens) out += "; rows of x fetched one by one";
   return out;
 }
 
@@ -208,13 +235,13 @@ std::string in_words(const ExpertGemm::Problem& p, const DeviceInfo&) {
 double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   constexpr double kStartUs = 5.0, kSettledUs = 1.5, kEndRounds = 0.3, kFollowUs = 2.0;
   const TileWork work = work_of(p);
-  return kStartUs - (p.settled ? kSettledUs : 0) + (gathers(p) ? gather_us(p) : 0) +
+  return kStartUs - (p.settled ? kSettledUs : 0) + (gathers_in_front(p) ? gather_us(p) : 0) +
          std::max(1., work.tiles / d.cores + kEndRounds) * work.each_us +
          kFollowUs * (launches_of(p).count - 1);
 }
 
 size_t workspace_bytes(const ExpertGemm::Problem& p, const DeviceInfo&) {
-  return gathers(p) ? gathered_bytes(p) : 0;
+  return gathers_in_front(p) || gathers_in_pairs(p) ? gathered_bytes(p) : 0;
 }
 
 Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace w, Stream stream);
@@ -238,9 +265,18 @@ namespace {
 template <RowsOfX kRows, int kGroups, int kBlocks, int kMost, int kFiner, int kLeast, int kSteps>
 using Tiles = ExpertTiles<Mxfp4Blocks, kRows, kGroups, kBlocks, kMost, kFiner, kLeast, kSteps>;
 
+// Pairs of the widest tiles: rows in order, or brought into it by way of so many k blocks of each row at once.
+using PairsInOrder = ExpertTiles<Mxfp4Blocks, RowsOfX::kInOrder, 3, 1, 160, 16, 112, 2, 1, /*kPaired=*/true>;
+using PairsThatGather =
+    ExpertTiles<Mxfp4Blocks, RowsOfX::kGathered, 3, 1, 160, 16, 112, 2, 1, true, /*kGatherBlocks=*/5>;
+static_assert(expert_shared<PairsThatGather>(kGatheredExperts).stages == 4);
+static_assert(pair_gather_fits<PairsThatGather>(kGatheredExperts, kGatheredWidth));
+static_assert(kGatheredTiles <= ExpertRing<PairsThatGather>::kIndexMost);
+
+// gathered: memory for rows in order, where the launch is the one that brings them there.
 template <RowsOfX kRows>
 Status launch_class(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream,
-                    const TileLaunch& how) {
+                    const TileLaunch& how, void* gathered = nullptr) {
   const std::string_view name = expert_gemm_mxfp4_tile_sm90.name;
   constexpr RowsOfX kFew = kRows == RowsOfX::kOfTokens ? RowsOfX::kAnywhere : kRows;  // of a block alone
   switch (how.which) {
@@ -262,6 +298,10 @@ Status launch_class(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Str
     case kTo112:
       return launch_tiles<Tiles<kRows, 3, 1, 112, 16, 64, 3>>(name, p, a, stream, how.share);
     case kTo160:
+      if constexpr (kRows == RowsOfX::kOfTokens)
+        if (gathered) return launch_tiles<PairsThatGather>(name, p, a, stream, how.share, gathered);
+      if constexpr (kRows == RowsOfX::kInOrder)
+        if (in_pairs_in_order(p)) return launch_tiles<PairsInOrder>(name, p, a, stream, how.share);
       return launch_tiles<Tiles<kRows, 3, 1, 160, 16, 112, 2>>(name, p, a, stream, how.share);
     default:
       break;
@@ -270,21 +310,24 @@ Status launch_class(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Str
 }
 
 template <RowsOfX kRows>
-Status launch_all(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream) {
+Status launch_all(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Stream stream,
+                  void* gathered = nullptr) {
   const TileLaunches launches = launches_of(p);
-  for (int i = 0; i < launches.count; ++i) SLUICE_TRY(launch_class<kRows>(p, a, stream, launches.of[i]));
+  for (int i = 0; i < launches.count; ++i)
+    SLUICE_TRY(launch_class<kRows>(p, a, stream, launches.of[i], i == 0 ? gathered : nullptr));
   return {};
 }
 
 Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace w, Stream stream) {
   if (p.rows == 0) return {};
-  if (gathers(p)) {
+  if (gathers_in_front(p)) {
     ExpertGemm::Args ordered = a;
     SLUICE_TRY(gather_rows(expert_gemm_mxfp4_tile_sm90.name, p, a, w.data, stream));
     ordered.x = make_tensor(w.data, DType::kBF16, {p.rows, p.width}, Backend::kCuda);
     return launch_all<RowsOfX::kInOrder>(p, ordered, stream);
   }
-  if (in_pairs(p) && has_wide_rows(a.x)) return launch_all<RowsOfX::kOfTokens>(p, a, stream);
+  if (in_pairs(p) && has_wide_rows(a.x))
+    return launch_all<RowsOfX::kOfTokens>(p, a, stream, gathers_in_pairs(p) ? w.data : nullptr);
   if (p.slots > 0) return launch_all<RowsOfX::kAnywhere>(p, a, stream);
   if (has_wide_rows(a.x)) return launch_all<RowsOfX::kInOrder>(p, a, stream);
   return launch_class<RowsOfX::kAnywhere>(p, a, stream, {std::min(plan_of(p).first, kWidestAnywhere), {}});

@@ -2,10 +2,11 @@
 //
 // One to three warpgroups multiply, each one or two row blocks of 64: x stands swizzled in shared memory, and wgmma takes
 // bf16 weights from there too, codes from registers, where they are dequantised. Each goes at its own pace, as far ahead as
-// the ring of stages lets it. Of one more warpgroup one warp fetches weights in bulk and three rows of x, 16 bytes a thread
-// from wherever their tokens are; where rows of x lie in the order of y's, at multiples of 16 bytes, one warp has the copy
-// engine fetch them, a tile's at once, and three fetch weights. Or two blocks of a cluster share rows of x, each with half of a
-// tile's row blocks, and have the copy engine fetch them from their tokens, each a half of the rows into both blocks.
+// the ring of stages lets it. Of one more warpgroup some warps fetch (expert_gemm_tile_fetch.cuh): one weights in bulk and three
+// rows of x, 16 bytes a thread from wherever their tokens are; where rows of x lie in the order of y's, at multiples of 16 bytes,
+// one has the copy engine fetch them, a tile's at once, and three fetch weights. Or two blocks of a cluster share rows of x, each
+// with half of a tile's row blocks: each has the copy engine fetch half of the rows into both, in one box where they lie in order
+// or two more warps bring them into it (expert_pair_gather.cuh), else a box for each row.
 #pragma once
 #include <algorithm>
 #include <type_traits>
@@ -13,10 +14,10 @@
 #include "backends/cuda/expert_finish.cuh"
 #include "backends/cuda/expert_gather.h"
 #include "backends/cuda/expert_gemm.cuh"
+#include "backends/cuda/kernels/expert_gemm_tile_fetch.cuh"
 #include "backends/cuda/kernels/expert_gemm_tile_multiply.cuh"
 #include "backends/cuda/kernels/expert_ring.cuh"
 #include "backends/cuda/kernels/expert_tile_list.cuh"
-#include "backends/cuda/kernels/expert_token_boxes.cuh"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/bulk_copy.cuh"
@@ -34,7 +35,7 @@ namespace sluice::cuda {
 enum class RowsOfX {
   kInOrder,   // row r of y from row r, by the copy engine
   kOfTokens,  // of aligned tokens, by it too, a box for each row (only in pairs of blocks)
-  kGathered,  // of aligned tokens, brought into order by the kernel itself (only in pairs of bf16)
+  kGathered,  // of aligned tokens, brought into order by the kernel itself (only in pairs of blocks)
   kAnywhere,  // of the tokens, or not aligned: 16 bytes a thread
 };
 
@@ -54,7 +55,8 @@ static_assert(bf16_blocks_are_swizzled());
 
 // What a kernel is made for.
 template <class Weights_, RowsOfX kRows_, int kGroups_, int kBlocks_, int kMost_, int kFiner_, int kLeast_,
-          int kSteps_, int kResident_ = 1>
+          int kSteps_, int kResident_ = 1, bool kPaired_ = kRows_ == RowsOfX::kOfTokens,
+          int kGatherBlocks_ = 0>
 struct ExpertTiles {
   using Weights = Weights_;
   static constexpr RowsOfX kRows = kRows_;
@@ -66,8 +68,12 @@ struct ExpertTiles {
   static constexpr int kSteps = kSteps_;        // k blocks in a stage
   static constexpr int kResident = kResident_;  // blocks of threads on an SM
   static constexpr int kThreads = (kGroups + 1) * 128;
-  static constexpr bool kMxfp4 = std::is_same_v<Weights, Mxfp4Blocks>, kInOrder = kRows == RowsOfX::kInOrder,
-                        kPair = kRows == RowsOfX::kOfTokens;
+  static constexpr bool kMxfp4 = std::is_same_v<Weights, Mxfp4Blocks>, kGathers = kRows == RowsOfX::kGathered,
+                        kPair = kPaired_;
+  static constexpr bool kWholeBoxes =
+      kRows == RowsOfX::kInOrder || kGathers;                  // half a tile's rows, or all, in one
+  static constexpr bool kBoxes = kRows != RowsOfX::kAnywhere;  // x by the copy engine
+  static_assert(kPair ? kBoxes : !kGathers && kRows != RowsOfX::kOfTokens);
   static constexpr int kBlocksOfTile = kPair ? 2 : 1;  // of threads
   // A stage: x, weights, scales.
   static constexpr int kRowBlocks = kGroups * kBlocks, kTileBlocks = kBlocksOfTile * kRowBlocks;
@@ -84,197 +90,48 @@ struct ExpertTiles {
   // wgmma reads tiles whose rows stand in the order of swizzle.cuh, so they begin at multiples of 1024.
   static_assert(kXBytes % 1024 == 0 && (kMxfp4 || kBlockBytes % 1024 == 0));
   // Heights of boxes: a tile fetches as many rows as its wgmma multiplies.
-  static constexpr int kHeights = (kMost - kLeast) / kFiner + 1, kMaps = kPair ? 1 : kHeights;
+  static constexpr int kHeights = (kMost - kLeast) / kFiner + 1, kMaps = kWholeBoxes ? kHeights : 1;
   static_assert((kMost - kLeast) % kFiner == 0 && kLeast % 8 == 0 && kFiner % 8 == 0);
   // Warps that share the copies of weights, and the arrivals that fill a stage, beside the bytes.
-  static constexpr bool kBoxes = kInOrder || kPair;
-  static constexpr int kParts = kInOrder ? 3 : 1, kFills = kParts + (kBoxes ? 1 : 32 * kXWarps);
+  static constexpr int kParts = kWholeBoxes && !kPair ? 3 : 1, kFills = kParts + (kBoxes ? 1 : 32 * kXWarps);
   // Arrivals that give it back (ExpertRing::give_back).
   static constexpr int kEmpties = kGroups * (128 + (kPair ? 4 : 0));
+  // Of a warp that gathers: rows on their way, a chunk of so many k blocks of each, or fewer.
+  static constexpr int kGatherRows = 8, kGatherBlocks = kGatherBlocks_;
+  static constexpr int kGatherUnsaid = 2;  // items that it says at once
+  static constexpr int kGatherRowBytes = kGatherBlocks * tile::kSwizzledRowBytes;
+  static constexpr int kGatherBytes = kGathers ? kGatherRows * kGatherRowBytes : 0;
+  static_assert(!kGathers || kGatherBlocks > 0);
   // The registers that a block starts with, divided anew.
   static constexpr int kRegisters = 65536 / kResident / kThreads / 8 * 8;
-  static constexpr int kFetch = kInOrder ? 24 : kPair ? 32 : kMost > 128 ? 48 : 40;
+  static constexpr int kFetch = kGathers ? 56 : kPair ? 32 : kWholeBoxes ? 24 : kMost > 128 ? 48 : 40;
   static constexpr int kMultiply = std::min(240, (kRegisters * (kGroups + 1) - kFetch) / kGroups / 8 * 8);
-};
-
-// x, by the heights of its boxes.
-template <class C>
-struct ExpertMaps {
-  CUtensorMap of[C::kMaps];
 };
 
 constexpr int kTicketsApart = 32;  // launches that overlap count on lines of their own
 
 // As many stages as fit.
 template <class C>
-ExpertShared expert_shared(int experts) {
+constexpr ExpertShared expert_shared(int experts) {
   constexpr int kStagesMost = 8,
                 kMost = (228 << 10) / C::kResident - 1024;  // a KB of each block is the system's
   ExpertShared s;
   for (s.stages = kStagesMost;; --s.stages) {
     s.rows = s.stages * C::kStageBytes;
-    s.tiles = s.rows + C::kRowsBytes;
+    s.gathered = s.rows + C::kRowsBytes;
+    s.tiles = s.gathered + PairGather::kWarps * C::kGatherBytes;
     s.told = s.tiles + kTilesAhead * 16;
     s.full = s.told + kTilesAhead * 8;
     s.empty = s.full + s.stages * 8;
-    s.before = s.empty + s.stages * 8;
+    s.came = s.empty + s.stages * 8;
+    s.begun = s.came + (C::kGathers ? PairGather::kWarps * 8 : 0);
+    s.before = s.begun + (C::kGathers ? 8 : 0);
     s.bytes = s.before + expert_list_bytes(experts);
     if (s.bytes <= kMost || s.stages == 1) return s;
   }
 }
 
 #ifdef __CUDACC__
-
-// What a block of a pair has of a tile.
-__device__ __forceinline__ ExpertTile half_of(ExpertTile t, int rank) {
-  const int middle = t.first_block + ceil_div(t.end_block - t.first_block, 2);
-  (rank == 0 ? t.end_block : t.first_block) = middle;
-  return t;
-}
-
-// Fetches weights of all tiles of this block: every C::kParts-th row block from `part` on, by one warp. A warp alone would
-// take as long for the copies of a tile as the tensor cores for its sums. The first part, that of a pair's first block, finds
-// the tiles and tells the others.
-template <class C>
-__device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const ExpertPieceList<C>& list,
-                                              ExpertRing<C> ring, int part) {
-  constexpr int kOwnMost = (C::kRowBlocks + C::kParts - 1) / C::kParts;
-  const auto stages = static_cast<uint32_t>(ring.at.stages);
-  const Tickets tickets{p.tickets, list.all};
-  // Asked for a little before the tile's last stage, so that nobody waits for the answer.
-  const int ask_at = max(0, ceil_div(p.k_blocks, C::kSteps) - 3) * C::kSteps;
-  const bool finds = part == 0 && ring.rank == 0;
-  int count = 0, index = static_cast<int>(blockIdx.x) / C::kBlocksOfTile;
-#pragma unroll 1
-  while (true) {
-    ExpertTile t{.end_block = 0};
-    if (finds) {
-      if (index < tickets.all) t = list.at(p, index);
-      if constexpr (C::kPair) {
-        ring.tell_other(count, half_of(t, 1));
-        t = half_of(t, 0);
-      }
-      ring.tell(count, t);
-    } else {
-      if constexpr (C::kPair) ring.expect_told(count);
-      t = ring.told(count);
-    }
-    if (t.rows == 0) break;
-    uint32_t answer = 0;
-    const int blocks = t.end_block - t.first_block;
-    const int own = (blocks - part + C::kParts - 1) / C::kParts;
-    const int64_t first = static_cast<int64_t>(t.first_block + part) * p.k_blocks;
-    const uint8_t* weights = p.w + t.expert * p.w_bytes + first * C::kBlockBytes;
-    const uint8_t* scales = p.w_scale + t.expert * p.scale_bytes + first * C::kScaleBytes;
-    const int64_t next = static_cast<int64_t>(C::kParts) * p.k_blocks;  // own block
-#pragma unroll 1
-    for (int k = 0; k < p.k_blocks; k += C::kSteps) {
-      const int steps = min(C::kSteps, p.k_blocks - k);
-      ring.wait_empty();
-      tile::fence_for_async();  // where these weights go, ends of tiles have written
-      if (finds && k == ask_at) {
-        if (!p.follows) tile::wait_for_previous();
-        answer = tickets.ask();
-      }
-      const uint32_t barrier = ring.full(ring.place.stage), code_bytes = steps * C::kBlockBytes,
-                     scale_bytes = steps * C::kScaleBytes;
-      tile::barrier_expect_by_warp(barrier, own * (code_bytes + scale_bytes));
-      const uint32_t codes_to = ring.stage() + C::kWeights + part * C::kSteps * C::kBlockBytes;
-      const uint32_t scales_to = ring.stage() + C::kScales + part * C::kSteps * C::kScaleBytes;
-#pragma unroll
-      for (int i = 0; i < kOwnMost; ++i) {
-        if (i >= own) break;
-        const uint32_t to = codes_to + i * C::kParts * C::kSteps * C::kBlockBytes;
-        const uint8_t* from = weights + i * next * C::kBlockBytes;
-        if constexpr (C::kScaleBytes > 0) {
-          tile::copy_bulk_two(to, from, code_bytes, scales_to + i * C::kParts * C::kSteps * C::kScaleBytes,
-                              scales + i * next * C::kScaleBytes, scale_bytes, barrier);
-        } else {
-          tile::copy_bulk(to, from, code_bytes, barrier);
-        }
-      }
-      weights += code_bytes, scales += scale_bytes;
-      ring.place.step(stages);
-    }
-    if (finds) index = tickets.given(answer);
-    if constexpr (C::kPair) index -= static_cast<int>(gridDim.x / 2);  // blocks that had none of their own
-    ++count;
-  }
-}
-
-// Fetches the rows of x of all tiles of this block: kXWarps warps.
-template <class C>
-__device__ __forceinline__ void fetch_rows(const ExpertParameters& p, ExpertRing<C> ring) {
-  const auto stages = static_cast<uint32_t>(ring.at.stages);
-  RowFetch<C::kMost, kXWarps> rows(static_cast<int>(threadIdx.x) - 32);
-#pragma unroll 1
-  for (int count = 0;; ++count) {
-    const ExpertTile t = ring.told(count);
-    if (t.rows == 0) break;
-    rows.begin(p, t);
-#pragma unroll 1
-    for (int k = 0; k < p.k_blocks; k += C::kSteps) {
-      ring.wait_empty();
-      rows.template copy<C::kSteps>(p, ring.stage(), k);
-      arrive_with_x(p, ring.full(ring.place.stage));
-      ring.place.step(stages);
-    }
-  }
-}
-
-// The same where they lie in order: one warp, and the copy engine.
-template <class C>
-__device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const ExpertMaps<C>& x,
-                                            ExpertRing<C> ring) {
-  const auto stages = static_cast<uint32_t>(ring.at.stages);
-#pragma unroll 1
-  for (int count = 0;; ++count) {
-    const ExpertTile t = ring.told(count);
-    if (t.rows == 0) break;
-    const int height = max(0, ceil_div(t.rows - C::kLeast, C::kFiner));
-    const int bytes = (C::kLeast + height * C::kFiner) * tile::kSwizzledRowBytes;
-    const CUtensorMap& map = x.of[height];
-#pragma unroll 1
-    for (int k = 0; k < p.k_blocks; k += C::kSteps) {
-      const int steps = min(C::kSteps, p.k_blocks - k);
-      ring.wait_empty();
-      const uint32_t full = ring.full(ring.place.stage), to = ring.stage();
-      tile::barrier_expect_by_warp(full, static_cast<uint32_t>(steps * bytes));
-#pragma unroll
-      for (int s = 0; s < C::kSteps; ++s) {
-        if (s >= steps) break;
-        tile::copy_box(to + s * C::kXBytes, map, (k + s) * static_cast<int>(kFragmentWidth), t.row, full);
-      }
-      ring.place.step(stages);
-    }
-  }
-}
-
-// The same from where their tokens are, by kXWarps warps of each block of a pair.
-template <class C>
-__device__ __forceinline__ void fetch_token_boxes(const ExpertParameters& p, const CUtensorMap& of_x,
-                                                  ExpertRing<C> ring, int part) {
-  const auto stages = static_cast<uint32_t>(ring.at.stages);
-  const CUtensorMap& x = map_at_hand(of_x);
-#pragma unroll 1
-  for (int count = 0;; ++count) {
-    const ExpertTile t = ring.told(count);
-    if (t.rows == 0) break;
-    TokenBoxes<C::kMost> boxes;
-    boxes.find(p, t, ring.rank, part);
-#pragma unroll 1
-    for (int k = 0; k < p.k_blocks; k += C::kSteps) {
-      const int steps = min(C::kSteps, p.k_blocks - k);
-      ring.wait_empty();
-      const uint32_t full = ring.full(ring.place.stage), to = ring.stage();
-      if (part == 0) tile::barrier_expect_by_warp(full, steps * boxes.bytes());
-#pragma unroll 1
-      for (int s = 0; s < steps; ++s)
-        boxes.ask(x, to + s * C::kXBytes, (k + s) * static_cast<int>(kFragmentWidth), full, part);
-      ring.place.step(stages);
-    }
-  }
-}
 
 // Multiplies one tile, N >= its rows, and writes its rows of y.
 template <int N, class C, bool kGated>
@@ -333,7 +190,7 @@ __device__ __forceinline__ void multiply_rows(const ExpertParameters& p, const E
 template <class C, bool kGated>
 __global__ void __launch_bounds__(C::kThreads, C::kResident)
     expert_tiles(const __grid_constant__ ExpertParameters p, const __grid_constant__ ExpertShared at,
-                 const __grid_constant__ ExpertMaps<C> x) {
+                 const __grid_constant__ ExpertMaps<C> x, const __grid_constant__ PairGather gather) {
   if (p.follows) {
     tile::release_next();
     if (!serves_any(p)) {
@@ -351,6 +208,9 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   }
   if (threadIdx.x < kTilesAhead)
     tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.told) + threadIdx.x, 1);
+  if (C::kGathers && threadIdx.x < PairGather::kWarps)
+    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.came) + threadIdx.x, 1);
+  if (C::kGathers && threadIdx.x == 0) tile::store_shared_word(ring.base + at.begun, 0);
   if (threadIdx.x < 32) tile::barrier_visible();
   if constexpr (C::kPair) {
     ring.rank = static_cast<uint32_t>(uniform(static_cast<int>(tile::cluster_rank())));
@@ -374,8 +234,13 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
       if (p.follows && blockIdx.x == 0) tile::wait_for_previous();
     } else {
       if (!p.follows) tile::wait_for_previous();
-      if constexpr (C::kInOrder) {
-        fetch_boxes(p, x, ring);
+      if constexpr (C::kWholeBoxes) {
+        if (warp == C::kParts) {
+          fetch_boxes(p, x, gather, ring);
+        } else if constexpr (C::kGathers) {
+          const int part = warp - C::kParts - 1;
+          gather_pair_rows<C>(p, gather, list, ring.gather_place(part), part);
+        }
       } else if constexpr (C::kPair) {
         fetch_token_boxes(p, x.of[0], ring, warp - 1);
       } else {
@@ -405,23 +270,31 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   }
 }
 
-// x of the arguments lies as C::kRows says.
+// x of the arguments lies as C::kRows says. gathered: memory for rows in order where the kernel gathers, gathered_bytes().
 template <class C>
 Status launch_tiles(std::string_view name, const ExpertGemm::Problem& p, const ExpertGemm::Args& a,
-                    Stream stream, const ExpertShare& share = {}) {
+                    Stream stream, const ExpertShare& share = {}, void* gathered = nullptr) {
   int sms = 0;
   SLUICE_TRY(check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, queue_of(stream).device),
                    "counting SMs"));
-  ExpertMaps<C> x{};
-  if constexpr (C::kInOrder)
-    for (int i = 0; i < C::kHeights; ++i) SLUICE_TRY(tile::map_rows(x.of[i], a.x, C::kLeast + i * C::kFiner));
-  if constexpr (C::kPair) SLUICE_TRY(tile::map_rows(x.of[0], a.x, 1));
-  const ExpertShared at = expert_shared<C>(static_cast<int>(p.experts));
   const int tiles_at_once = sms * C::kResident / C::kBlocksOfTile;
+  ExpertMaps<C> x{};
+  const Tensor rows_of_x =
+      C::kGathers ? make_tensor(gathered, DType::kBF16, {p.rows, p.width}, Backend::kCuda) : a.x;
+  for (int i = 0; C::kBoxes && i < C::kMaps; ++i) {
+    const int rows = (C::kLeast + i * C::kFiner) / C::kBlocksOfTile;
+    SLUICE_TRY(tile::map_rows(x.of[i], rows_of_x, C::kWholeBoxes ? rows : 1));
+  }
+  PairGather gather;
+  if constexpr (C::kGathers)
+    gather =
+        pair_gather<C>(p, a, gathered, tiles_at_once, C::kMost, C::kTileBlocks, queue_of(stream).meeting);
+  const ExpertShared at = expert_shared<C>(static_cast<int>(p.experts));
   const Launch how{.grid = {static_cast<unsigned>(tiles_at_once * C::kBlocksOfTile), 1, 1},
                    .block = {C::kThreads, 1, 1},
                    .shared_bytes = static_cast<size_t>(at.bytes),
-                   .cluster = {C::kBlocksOfTile, 1, 1}};
+                   .cluster = {C::kBlocksOfTile, 1, 1},
+                   .cooperative = C::kGathers};
   const auto kernel = is_gated(p.act) ? expert_tiles<C, true> : expert_tiles<C, false>;
   ExpertParameters parameters = expert_parameters(p, a);
   parameters.rows_least = share.rows_least, parameters.rows_most = share.rows_most;
@@ -431,7 +304,7 @@ Status launch_tiles(std::string_view name, const ExpertGemm::Problem& p, const E
   parameters.expert_order =
       p.experts > C::kThreads || tiles_most > UINT16_MAX ? ExpertOrder::kLong : share.order;
   parameters.tickets = queue_of(stream).meeting + share.turn * kTicketsApart;
-  return launch(name, kernel, how, stream, parameters, at, x);
+  return launch(name, kernel, how, stream, parameters, at, x, gather);
 }
 
 #endif

@@ -1,6 +1,7 @@
 // The ring of stages of expert_gemm_tile.cuh, and how its warps are told their tiles.
 #pragma once
 #include "backends/cuda/expert_gemm.cuh"
+#include "backends/cuda/kernels/expert_pair_gather.cuh"
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/shared.cuh"
@@ -12,7 +13,8 @@ constexpr int kTilesAhead = 16;
 
 // Offsets in shared memory; the stages come first, aligned to 1024.
 struct ExpertShared {
-  int stages = 0, rows = 0, tiles = 0, told = 0, full = 0, empty = 0, before = 0, bytes = 0;
+  int stages = 0, rows = 0, gathered = 0, tiles = 0, told = 0, full = 0, empty = 0, came = 0, begun = 0,
+      before = 0, bytes = 0;
 };
 
 #ifdef __CUDACC__
@@ -21,7 +23,10 @@ struct ExpertShared {
 template <class C>
 struct ExpertRing {
   static constexpr int kBlocksMost = 1 << 15;  // row blocks of an expert
-  uint32_t base;                               // aligned
+  // Of a tile whose place in the list is told too, and of places.
+  static constexpr uint32_t kRowsMost = 1 << 8, kIndexMost = UINT32_MAX / kRowsMost;
+  static_assert(!C::kGathers || C::kMost < kRowsMost);
+  uint32_t base;  // aligned
   ExpertShared at;
   tile::RingPlace place;
   // Where two blocks share rows of x: which of them this is, and the other's base.
@@ -51,8 +56,10 @@ struct ExpertRing {
     tile::barrier_wait_by_warp(base + at.told + count % kTilesAhead * 8, count / kTilesAhead % 2);
     const uint4 t = tile::load_shared(base + at.tiles + count % kTilesAhead * 16);
     const int blocks = uniform(static_cast<int>(t.y));
-    return {uniform(static_cast<int>(t.x)), blocks % kBlocksMost, uniform(static_cast<int>(t.z)),
-            uniform(static_cast<int>(t.w)), blocks / kBlocksMost};
+    const uint32_t rows = static_cast<uint32_t>(uniform(static_cast<int>(t.w)));
+    return {uniform(static_cast<int>(t.x)), blocks % kBlocksMost,
+            uniform(static_cast<int>(t.z)), static_cast<int>(C::kGathers ? rows % kRowsMost : rows),
+            blocks / kBlocksMost,           static_cast<int>(C::kGathers ? rows / kRowsMost : 0)};
   }
   __device__ __forceinline__ void wait_full() const {
     tile::barrier_wait_by_warp(full(place.stage), place.parity);
@@ -67,6 +74,11 @@ struct ExpertRing {
     if constexpr (C::kBlocksOfTile > 1)
       tile::arrive_elsewhere_by_warp(elsewhere + at.empty + stage * 8, truly);
   }
+  // Where gathered rows pass through, of warp `part` of those that gather.
+  __device__ __forceinline__ PairGatherPlace gather_place(int part) const {
+    return {base + at.gathered + static_cast<uint32_t>(part * C::kGatherBytes),
+            base + at.came + static_cast<uint32_t>(part * 8), base + at.begun};
+  }
   // The stages of a tile by a warp that has no part in it.
   __device__ __forceinline__ void pass(int k_blocks) {
 #pragma unroll 1
@@ -79,9 +91,11 @@ struct ExpertRing {
 
  private:
   static __device__ __forceinline__ uint4 words_of(const ExpertTile& t) {
-    return make_uint4(static_cast<uint32_t>(t.expert),
-                      static_cast<uint32_t>(t.first_block) + static_cast<uint32_t>(t.end_block) * kBlocksMost,
-                      static_cast<uint32_t>(t.row), static_cast<uint32_t>(t.rows));
+    return make_uint4(
+        static_cast<uint32_t>(t.expert),
+        static_cast<uint32_t>(t.first_block) + static_cast<uint32_t>(t.end_block) * kBlocksMost,
+        static_cast<uint32_t>(t.row),
+        static_cast<uint32_t>(t.rows) + (C::kGathers ? static_cast<uint32_t>(t.index) * kRowsMost : 0));
   }
 };
 
