@@ -374,21 +374,19 @@ struct Suite<ExpertGemm> {
                         .bias = true},
                        "experts with fewer rows than expected, in tiles that fit them",
                        rows == 200 ? Fill::kNormal : Fill::kSkewed});
-    // Rows of tokens: brought into order in front where weights have many rows, or by pairs of blocks, in chunks of the sum, for
-    // tiles of the grid's later turns; or fetched by pairs, of which one block has a row block more than the other or all, in
-    // whole tiles and in pieces of the last ones. Once in order from the start.
+    // Rows of tokens: brought into order in front where weights have many rows, or fetched by pairs of blocks, of which one has
+    // a row block more than the other or all, in whole tiles and in pieces of the last ones.
     for (const auto& [rows, expected, features, width] :
          {Sizes{120, 140, 2600, 96}, Sizes{150, 250, 136, 96}, Sizes{400, 600, 60, 160},
           Sizes{700, 1000, 300, 224}, Sizes{10, 4000, 19000, 640}, Sizes{60, 4400, 15300, 160},
-          Sizes{420, 1600, 1000, 96}, Sizes{420, 1600, 3000, 96}, Sizes{300, 20000, 2600, 736},
-          Sizes{3000, 10000, 5120, 32}, Sizes{330, 20000, 2600, 352}})
+          Sizes{420, 1600, 1000, 96}, Sizes{420, 1600, 3000, 96}})
       out.push_back({{.rows = rows,
                       .rows_expected = expected,
-                      .experts = rows == 3000 ? 24 : 2,
+                      .experts = 2,
                       .features = features,
                       .width = width,
-                      .tokens = rows == 330 ? 0 : rows / 2,
-                      .slots = rows == 330 ? 0 : 2,
+                      .tokens = rows / 2,
+                      .slots = 2,
                       .y = width == 224 ? kF : kB,
                       .layout = WeightLayout::kFragments,
                       .act = Activation::kRelu2,

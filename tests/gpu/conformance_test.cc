@@ -1,9 +1,11 @@
 // Every CUDA candidate on every case and on fuzzed problems, against the one reference. A new kernel is tested by being
 // registered.
 #include <set>
+#include <vector>
 
 #include "cases/combine.h"
 #include "cases/expert_gemm.h"
+#include "cases/expert_gemm_large.h"
 #include "cases/expert_mlp.h"
 #include "cases/group_rows.h"
 #include "cases/lora_delta.h"
@@ -43,7 +45,9 @@ TYPED_TEST(GpuConformance, EveryCandidateOnEveryCase) {
   EXPECT_FALSE(idle.empty()) << "no candidate";
   const int step = std::max(count_from("SLUICE_CASE_STEP", 1), 1), first = count_from("SLUICE_CASE_FIRST", 0);
   int index = -1;
-  for (const Case<Op>& test : Suite<Op>::cases()) {
+  std::vector<Case<Op>> cases = Suite<Op>::cases();
+  for (const Case<Op>& large : large_cases<Op>()) cases.push_back(large);
+  for (const Case<Op>& test : cases) {
     for (const Candidate<Op>* c : device.catalog().template table<Op>())
       if (c->supports(test.problem, device.info()).accepted()) idle.erase(c->name);
     if (++index % step != first % step) continue;
