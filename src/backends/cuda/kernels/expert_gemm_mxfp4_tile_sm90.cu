@@ -1,4 +1,4 @@
-// Expert GEMM for many rows an expert, mxfp4 weights: tiles of 192 or 384 weight rows x 16 to 160 rows of x
+// Expert GEMM for many rows an expert, mxfp4 weights: tiles of 192 or 384 weight rows x 16 to 192 rows of x
 // (expert_gemm_tile.cuh), a persistent grid. The tiles that fit the mean serve all experts near it; others, if any, are
 // served by launches of other tiles behind that one, each of the experts whose own count it fits, so that a popular expert
 // is not cut into many tiles, each of which decodes its weights again. From kGatheredRows rows an expert on, rows of x that
