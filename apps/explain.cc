@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -50,7 +51,7 @@ void print_sweep(const AnyProblem& problem, const DeviceInfo& device, const std:
   std::printf("%10s %10s  %12s %12s  %s\n", "tokens", "to", "us", "to us", "kernel");
   for (const TableStep& s : steps)
     std::printf("%10lld %10lld  %12.1f %12.1f  %s%s\n", static_cast<long long>(s.first),
-                static_cast<long long>(s.last), s.first_us, s.last_us, std::string(s.kernel).c_str(),
+                static_cast<long long>(s.last), s.first_us, s.last_us, s.choice().c_str(),
                 s.planned ? "  (planned: no kernel in this build)" : "");
 }
 
@@ -64,11 +65,13 @@ Result<DeviceInfo> device_of(const ExplainOptions& options) {
 Status check_force(const AnyProblem& problem, const std::string& force) {
   if (force.empty()) return {};
   std::vector<std::string> known;
-  for (const Verdict& v : problem.decide({}, all_candidates(), {}).verdicts) {
-    if (v.candidate == force) return {};
-    known.emplace_back(v.candidate);
+  for (const Verdict& v : problem.decide({}, all_candidates(), {}).verdicts) known.emplace_back(v.candidate);
+  for (const ForceWord& word : force_words(force)) {
+    if (word.op() != problem.op() && make_problem(word.op()).ok()) continue;  // of a part: decide() looks at it
+    if (std::find(known.begin(), known.end(), word.name) == known.end())
+      return unknown_name("kernel", word.name, known);
   }
-  return unknown_name("kernel", force, known);
+  return {};
 }
 
 int answer_sweep(AnyProblem& problem, const DeviceInfo& device, const ExplainOptions& options) {
@@ -116,7 +119,7 @@ void print_choices(const ModelChoices& choices, const DeviceInfo& device) {
                 s.kernel.c_str(), s.planned ? "  (planned: no kernel in this build)" : "");
     for (const TableStep& t : s.steps)
       std::printf("%41lld to %-6lld  %s\n", static_cast<long long>(t.first), static_cast<long long>(t.last),
-                  std::string(t.kernel).c_str());
+                  t.choice().c_str());
   }
   std::printf("%7s  %-20s %10s %10.1f  (by the cost models)\n", "", "all", "", choices.total_us());
   if (choices.refused() > 0)

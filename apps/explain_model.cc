@@ -63,6 +63,7 @@ void decide_stage(const AnyProblem& problem, const ModelQuestion& q, const Devic
   }
   const Verdict& v = decision.verdicts[static_cast<size_t>(decision.chosen)];
   out->kernel = v.candidate;
+  out->config = decision.config().name;
   out->planned = v.planned;
   out->cost_us = v.cost_us;
   if (!q.sweep_tokens_max) return;

@@ -12,6 +12,7 @@ struct StageChoice {
   std::string stage;  // without its layer: "experts.up"
   std::string op, problem;
   int64_t times = 0;   // in one step
+  std::string config;  // of the kernel; empty where it has one
   std::string kernel;  // empty: nobody takes it
   bool planned = false;
   double cost_us = 0;            // of one

@@ -89,6 +89,23 @@ std::string contract_json(AnyProblem& problem) {
       {{"op", problem.op()}, {"summary", problem.summary()}, {"fields", fields}, {"tensors", tensors}});
 }
 
+static Json configs_json(const Verdict& v) {
+  Json out = Json::array();
+  for (size_t i = 0; i < v.configs.size(); ++i) {
+    const Config& config = v.configs[i];
+    Json one = {{"name", config.name}, {"accepted", config.refusal.accepted()}};
+    if (config.refusal.accepted()) {
+      one["cost_us"] = config.cost_us;
+      one["workspace_bytes"] = config.workspace_bytes;
+    } else {
+      one["reasons"] = config.refusal.reasons();
+    }
+    if (static_cast<int>(i) == v.config) one["launches"] = v.texts;
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
 std::string decision_json(AnyProblem& problem, const DeviceInfo& device, const Decision& decision) {
   Json candidates = Json::array();
   for (const Verdict& v : decision.verdicts) {
@@ -97,7 +114,7 @@ std::string decision_json(AnyProblem& problem, const DeviceInfo& device, const D
     if (one["accepted"]) {
       one["cost_us"] = v.cost_us;
       one["workspace_bytes"] = v.workspace_bytes;
-      if (!v.launches.empty()) one["launches"] = v.launches;
+      if (!v.configs[0].name.empty()) one["configs"] = configs_json(v);
     } else {
       one["reasons"] = v.refusal.reasons();
     }
@@ -106,7 +123,11 @@ std::string decision_json(AnyProblem& problem, const DeviceInfo& device, const D
   Json out = {{"op", problem.op()}, {"problem", fields_of(problem)}, {"device", device_json(device)}};
   out["contract"] = decision.contract.reasons();
   out["chosen"] = nullptr;
-  if (decision.chosen >= 0) out["chosen"] = decision.verdicts[static_cast<size_t>(decision.chosen)].candidate;
+  out["config"] = nullptr;
+  if (decision.chosen >= 0) {
+    out["chosen"] = decision.choice().candidate;
+    if (!decision.config().name.empty()) out["config"] = decision.config().name;
+  }
   out["candidates"] = std::move(candidates);
   return finish(out);
 }

@@ -67,7 +67,7 @@ template <class Op, class MakeArgs>
 Status add_step(Memory& memory, Way* way, const typename Op::Problem& problem, MakeArgs args) {
   const auto ready = make_ready<Op>(memory, problem);
   if (!ready.ok()) return ready.status();
-  way->cost_us += ready.value()->plan.cost_us(memory.device().info());
+  way->cost_us += ready.value()->plan.cost_us();
   way->steps.push_back([ready = ready.value(), args, stream = memory.stream()](int64_t i) {
     return ready->plan.run(args(i), ready->workspace, stream);
   });
@@ -80,7 +80,7 @@ template <class MakeArgs>
 Status add_as_one(Memory& memory, Way* way, const ExpertMlp::Problem& problem, MakeArgs args) {
   const auto plan = make_plan<ExpertMlp>(memory.device(), problem);
   if (!plan.ok()) return plan.status();
-  if (!plan.value().in_turn()) return add_step<ExpertMlp>(memory, way, problem, args);
+  if (!plan.value().is_composition()) return add_step<ExpertMlp>(memory, way, problem, args);
   way->cost_us = std::numeric_limits<double>::infinity();
   return {};
 }

@@ -86,7 +86,7 @@ template <class Op, class MakeArgs>
 Status Layer::add(Way* way, const typename Op::Problem& problem, MakeArgs args) {
   const auto ready = make_ready<Op>(memory_, problem);
   if (!ready.ok()) return ready.status();
-  way->cost_us += ready.value()->plan.cost_us(memory_.device().info());
+  way->cost_us += ready.value()->plan.cost_us();
   way->steps.push_back([ready = ready.value(), args, stream = memory_.stream()](int64_t i) {
     return ready->plan.run(args(i), ready->workspace, stream);
   });

@@ -26,6 +26,8 @@ constexpr const char* kUsage = R"(usage: sluice_bench_cuda [OPTIONS]
   --peers DIR       a folder of peer_*.so: see bench/peers/peer.h
   --out DIR         gets router.csv, routing.csv, mxfp4.csv, bf16.csv; router and routing also with _candidates (each
                     kernel of ours, forced), mxfp4 and bf16 with _power: power and clock beside their rows
+  --regret          every configuration of the expert GEMMs at every count: expert_configs.csv, which cost models are fitted
+                    to (tools/fit_expert_costs) and tests hold choices to (tests/cuda/regret_test.cc)
   --quick           11 replays in place of 21, weights that are twice the L2 cache in place of three times, no candidates
   --replays N       5 or more
   --seconds N       of each suite; every shape gets its share of what is left. What does not fit is skipped, and named
@@ -42,7 +44,8 @@ struct Suite {
   Status (Bench::*run)();
 };
 const Suite kSuites[] = {{"router", &Bench::router}, {"fused", &Bench::fused}, {"routing", &Bench::routing},
-                         {"chain", &Bench::chain},   {"mxfp4", &Bench::mxfp4}, {"bf16", &Bench::bf16}};
+                         {"chain", &Bench::chain},   {"mxfp4", &Bench::mxfp4}, {"bf16", &Bench::bf16},
+                         {"expert_configs", &Bench::configs}};
 
 struct Options {
   std::vector<const Suite*> suites;
@@ -117,9 +120,17 @@ Status parse_peer_ops(const std::string& list, std::vector<std::string>* out) {
 
 Result<Options> parse(int argc, char** argv) {
   Options o;
-  for (const Suite& suite : kSuites) o.suites.push_back(&suite);
+  for (const Suite& suite : kSuites)
+    if (suite.run != &Bench::configs) o.suites.push_back(&suite);
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
+    if (word == "--regret") {
+      SLUICE_TRY(parse_suites("expert_configs", &o.suites));
+      o.bench.pace = {.burst = true, .sustained = false, .burst_us = 2500, .pause_us = 3000};
+      o.bench.replays = 5;
+      o.bench.cold_bytes = kQuickColdBytes;
+      continue;
+    }
     if (word == "--quick") {
       o.bench.replays = 11;
       o.bench.cold_bytes = kQuickColdBytes;
@@ -130,7 +141,7 @@ Result<Options> parse(int argc, char** argv) {
                                  "--seconds", "--pace",   "--draws",  "--routing", "--peer-ops"};
     if (std::find(std::begin(known), std::end(known), word) == std::end(known))
       return invalid(
-          "wanted one of --suite, --models, --tokens, --peers, --out, --quick, --replays, --seconds, --pace, "
+          "wanted one of --suite, --regret, --models, --tokens, --peers, --out, --quick, --replays, --seconds, --pace, "
           "--routing, --draws, --peer-ops, found '" +
           word + "'");
     if (++i == argc) return invalid(word + ": wanted a value, found none");

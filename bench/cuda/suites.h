@@ -45,6 +45,7 @@ class Bench {
   Status chain();
   Status mxfp4();  // expert_gemms, moe_layer, moe_block; read, dense_8192
   Status bf16();   // the same, and draft_step
+  Status configs();  // expert_gemm_up, expert_gemm_down: each configuration of each kernel
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -57,6 +58,9 @@ class Bench {
   Status hold_paced(const Contest& contest, std::vector<std::string> complaints);
   Status card();
   // All of `all` that are wanted, at powers of two and `more_counts` of tokens.
+  Status configs_of(const ExpertShape& shape);
+  Status configs_at(Experts& experts, const std::vector<Tensor>& x, const std::vector<Draw>& draws,
+                    const char* routing, int64_t tokens);
   Status experts(const std::vector<ExpertShape>& all, const std::vector<int64_t>& more_counts);
   Status experts_of(const ExpertShape& shape, const std::vector<int64_t>& order);
   Status layers(Experts& experts, const std::vector<Tensor>& x, const std::vector<Draw>& draws, Spread spread,

@@ -30,13 +30,16 @@ class AnyPlan {
   virtual Status run(std::span<const NamedTensor> args, Workspace workspace, Stream stream) const = 0;
 };
 
-// One step of a table: the tokens from first to last run the same kernel.
+// One step of a table: the tokens from first to last run the same launches.
 struct TableStep {
   int64_t first = 0, last = 0;
   std::string_view kernel;
+  std::string config = {};  // empty where the kernel has one configuration
   size_t workspace_bytes = 0;
   double first_us = 0, last_us = 0;  // the cost model's answer at both ends
   bool planned = false;
+  // "NAME" or "NAME:CONFIG".
+  std::string choice() const { return std::string(kernel) + (config.empty() ? "" : ":" + config); }
 };
 
 // A PlanTable of some operation.

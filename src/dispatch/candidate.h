@@ -1,8 +1,11 @@
 // A kernel as dispatch sees it: a card of plain functions. No state.
 #pragma once
+#include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/refusal.h"
 #include "base/status.h"
@@ -38,6 +41,32 @@ struct DeviceInfo {
 // "h200 (sm90, 132 SMs)", "cpu (2 threads; avx2 avx512 ...)"
 std::string text(const DeviceInfo& device);
 
+struct Policy {
+  // The only kernels allowed: NAME or NAME:CONFIG, several parted by commas, at most one for each operation. A name belongs to
+  // the operation in its middle (cuda.expert_gemm.mxfp4_tile_sm90), also where that is a part of a composition
+  // (dispatch/composition.h). What is refused is an error, never a fallback.
+  std::string force = {};
+  bool batch_invariant = false;  // only kernels whose rows do not depend on each other
+};
+
+// One launch of a plan, in plain numbers that only the candidate that listed them reads.
+struct KernelLaunch {
+  // In a composition: which part it belongs to, and the row of that part's candidate in its operation's table.
+  int32_t part = 0, candidate = -1;
+  std::array<int32_t, 6> value{};
+  bool operator==(const KernelLaunch&) const = default;
+};
+using LaunchList = std::vector<KernelLaunch>;
+
+// One way in which a candidate computes a problem.
+struct Config {
+  std::string name = {};  // unique among the candidate's; empty where there is only one
+  Refusal refusal = {};   // why it cannot compute this problem
+  double cost_us = 0;
+  size_t workspace_bytes = 0;
+  LaunchList launches = {};
+};
+
 template <class Op>
 struct Candidate {
   std::string_view name;  // "cuda.router_gemm.splitk_sm90": backend.op.variant
@@ -45,18 +74,64 @@ struct Candidate {
   // Must refuse every problem that the kernel gets wrong, with every reason. Sees only problems that
   // Op::validate accepts.
   Refusal (*supports)(const typename Op::Problem&, const DeviceInfo&) = nullptr;
-  double (*cost_us)(const typename Op::Problem&,
-                    const DeviceInfo&) = nullptr;  // a model: nothing is timed at run time
+
+  // Of a candidate with one configuration. cost_us is a model: nothing is timed at run time. enqueue() enqueues and returns. It
+  // does not allocate, synchronise or read device memory, so it can be recorded.
+  double (*cost_us)(const typename Op::Problem&, const DeviceInfo&) = nullptr;
   size_t (*workspace_bytes)(const typename Op::Problem&, const DeviceInfo&) = nullptr;
-  // Enqueues and returns. No allocation, no synchronisation, no read of device memory: recordable.
   Status (*enqueue)(const typename Op::Problem&, const typename Op::Args&, Workspace, Stream) = nullptr;
+
+  // Of a candidate with several, in place of those: all configurations of a problem that supports() accepts, in a fixed order,
+  // each with its cost or its refusal; and what enqueues the launches of one of them, and chooses nothing. The policy is for
+  // compositions, which decide on their parts.
+  std::vector<Config> (*configs)(const typename Op::Problem&, const DeviceInfo&, const Policy&) = nullptr;
+  Status (*enqueue_config)(const typename Op::Problem&, std::span<const KernelLaunch>,
+                           const typename Op::Args&, Workspace, Stream) = nullptr;
+  // One launch in words, for explain.
+  std::string (*launch_text)(const typename Op::Problem&, const KernelLaunch&) = nullptr;
+
   bool batch_invariant = false;  // a row's bits do not depend on the other rows
-  int alignment_bytes = 1;       // of every tensor's first element, beyond its own type's
-  bool planned = false;          // a card without a kernel: explain shows it and says so, nothing runs it
-  // Kernels of other operations, one after the other: whoever runs those gains nothing here.
-  bool in_turn = false;
-  // For explain, in a line: what it launches, where the name does not say it.
-  std::string (*launches)(const typename Op::Problem&, const DeviceInfo&) = nullptr;
+  // Only runs of the same configuration agree to the bit. Otherwise all configurations give the same bits.
+  bool config_decides_bits = false;
+  int alignment_bytes = 1;  // of every tensor's first element, beyond its own type's
+  bool planned = false;     // a card without a kernel: explain shows it and says so, nothing runs it
+  // Of a composition: the operations whose kernels it runs in turn. Whoever runs those gains nothing here.
+  std::span<const std::string_view> parts = {};
 };
+
+// The configurations of any candidate: at least one.
+template <class Op>
+std::vector<Config> configs_of(const Candidate<Op>& c, const typename Op::Problem& problem,
+                               const DeviceInfo& device, const Policy& policy = {}) {
+  if (c.configs) return c.configs(problem, device, policy);
+  return {Config{.cost_us = c.cost_us(problem, device),
+                 .workspace_bytes = c.workspace_bytes(problem, device)}};
+}
+
+// The accepted configuration that costs least, the first of equals; -1: all are refused.
+inline int cheapest(const std::vector<Config>& configs) {
+  int best = -1;
+  for (size_t i = 0; i < configs.size(); ++i)
+    if (configs[i].refusal.accepted() &&
+        (best < 0 || configs[i].cost_us < configs[static_cast<size_t>(best)].cost_us))
+      best = static_cast<int>(i);
+  return best;
+}
+
+// Of a problem that the candidate takes.
+template <class Op>
+Config best_config(const Candidate<Op>& c, const typename Op::Problem& problem, const DeviceInfo& device) {
+  std::vector<Config> configs = configs_of(c, problem, device);
+  const int best = cheapest(configs);
+  return best < 0 ? Config{} : std::move(configs[static_cast<size_t>(best)]);
+}
+
+template <class Op>
+Status enqueue(const Candidate<Op>& c, const typename Op::Problem& problem,
+               std::span<const KernelLaunch> launches, const typename Op::Args& args, Workspace workspace,
+               Stream stream) {
+  return c.enqueue_config ? c.enqueue_config(problem, launches, args, workspace, stream)
+                          : c.enqueue(problem, args, workspace, stream);
+}
 
 }  // namespace sluice

@@ -5,29 +5,33 @@
 #include <vector>
 
 #include "dispatch/candidate.h"
+#include "dispatch/force.h"
 
 namespace sluice {
 
-struct Policy {
-  std::string force = {};  // the name of the only candidate allowed; refused means an error, not a fallback
-  bool batch_invariant = false;  // only kernels whose rows do not depend on each other
-};
-
 struct Verdict {
   std::string_view candidate;
-  Refusal refusal;
-  double cost_us = 0;
+  Refusal refusal = {};
+  double cost_us = 0;  // of the configuration that costs least, as is workspace_bytes
   size_t workspace_bytes = 0;
-  bool planned = false;       // Candidate::planned
-  std::string launches = {};  // Candidate::launches, as decide_in_words() fills it in
+  bool planned = false;               // Candidate::planned
+  std::vector<Config> configs = {};   // of an accepted candidate: at least one
+  int config = -1;                    // index of the one that costs least
+  std::vector<std::string> texts = {};  // its launches in words, as decide_in_words() fills them in
 };
 
 struct Decision {
   Refusal contract;               // what the operation itself refuses, before any kernel is asked
   std::vector<Verdict> verdicts;  // in table order
-  int chosen = -1;                // index into verdicts; -1: nobody accepts
-  Status status() const;          // ok, or every reason of everybody
+  int chosen = -1;                // index into verdicts; -1: all refuse
+  Status status() const;          // ok, or every reason of every candidate
+  // Of a decision with chosen >= 0.
+  const Verdict& choice() const { return verdicts[static_cast<size_t>(chosen)]; }
+  const Config& config() const { return choice().configs[static_cast<size_t>(choice().config)]; }
 };
+
+// Every reason that all refused configurations have in common, or those of each by its name.
+Refusal refusal_of(const std::vector<Config>& configs);
 
 // Pure: depends on nothing but its arguments. Least cost wins; ties go to the first in the table.
 template <class Op>
@@ -35,12 +39,11 @@ Decision decide(const typename Op::Problem& problem, const DeviceInfo& device,
                 std::span<const Candidate<Op>* const> table, const Policy& policy = {}) {
   Decision out;
   out.contract = Op::validate(problem);
-  bool force_known = policy.force.empty();
-  for (const Candidate<Op>* c : table) force_known |= policy.force == c->name;
-  out.contract.need(force_known, "policy.force to name a candidate of this operation", policy.force);
+  const Force force = force_of<Op>(policy.force, table);
+  out.contract.append(force.refusal);
   for (const Candidate<Op>* c : table) {
-    Verdict v{.candidate = c->name, .refusal = {}, .planned = c->planned};
-    // The words are built only for what applies: a PlanTable asks this thousands of times.
+    Verdict v{.candidate = c->name, .planned = c->planned};
+    // The words are built only for what applies: a PlanTable asks this hundreds of times.
     if (c->backend != device.backend) {
       v.refusal.need(false, "its own backend", "the device is " + text(device));
     } else if (out.contract.accepted()) {
@@ -48,27 +51,39 @@ Decision decide(const typename Op::Problem& problem, const DeviceInfo& device,
     }
     v.refusal.need(!policy.batch_invariant || c->batch_invariant, "policy.batch_invariant",
                    "this kernel is not");
-    if (!policy.force.empty() && policy.force != c->name)
-      v.refusal.need(false, "not to be excluded", "policy.force=" + policy.force);
+    const bool excluded = (force.own && force.own->name != c->name) || (force.parts && c->parts.empty());
+    if (excluded) v.refusal.need(false, "policy.force to allow it", "policy.force=" + policy.force);
     if (v.refusal.accepted() && out.contract.accepted()) {
-      v.cost_us = c->cost_us(problem, device);
-      v.workspace_bytes = c->workspace_bytes(problem, device);
-      const bool better = out.chosen < 0 || v.cost_us < out.verdicts[out.chosen].cost_us;
-      if (better) out.chosen = static_cast<int>(out.verdicts.size());
+      v.configs = configs_of(*c, problem, device, policy);
+      if (force.own && !force.own->config.empty()) {
+        std::erase_if(v.configs, [&](const Config& one) { return one.name != force.own->config; });
+        v.refusal.need(!v.configs.empty(), "policy.force to name a configuration of it here", policy.force);
+      }
+      v.config = cheapest(v.configs);
+      if (v.config < 0) v.refusal.append(refusal_of(v.configs));
+    }
+    if (v.config >= 0) {
+      v.cost_us = v.configs[static_cast<size_t>(v.config)].cost_us;
+      v.workspace_bytes = v.configs[static_cast<size_t>(v.config)].workspace_bytes;
+      if (out.chosen < 0 || v.cost_us < out.choice().cost_us)
+        out.chosen = static_cast<int>(out.verdicts.size());
     }
     out.verdicts.push_back(std::move(v));
   }
   return out;
 }
 
-// The same with words on what each candidate launches.
+// The same with words on the launches of each candidate's best configuration.
 template <class Op>
 Decision decide_in_words(const typename Op::Problem& problem, const DeviceInfo& device,
                          std::span<const Candidate<Op>* const> table, const Policy& policy = {}) {
   Decision out = decide<Op>(problem, device, table, policy);
-  for (size_t i = 0; i < table.size(); ++i)
-    if (table[i]->launches && out.contract.accepted() && out.verdicts[i].refusal.accepted())
-      out.verdicts[i].launches = table[i]->launches(problem, device);
+  for (size_t i = 0; i < table.size(); ++i) {
+    Verdict& v = out.verdicts[i];
+    if (v.config < 0 || !table[i]->launch_text) continue;
+    for (const KernelLaunch& launch : v.configs[static_cast<size_t>(v.config)].launches)
+      v.texts.push_back(table[i]->launch_text(problem, launch));
+  }
   return out;
 }
 

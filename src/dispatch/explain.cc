@@ -22,10 +22,43 @@ std::string text(const DeviceInfo& device) {
 Status Decision::status() const {
   if (!contract.accepted()) return invalid(contract.line());
   if (chosen >= 0) return {};
-  std::string message = verdicts.empty() ? "no kernel is registered" : "no kernel accepts:";
+  std::string message = verdicts.empty() ? "no kernel is registered" : "no kernel accepts it:";
   for (const Verdict& v : verdicts) message += "\n  " + std::string(v.candidate) + ": " + v.refusal.line();
   return unsupported(message);
 }
+
+Refusal refusal_of(const std::vector<Config>& configs) {
+  Refusal out;
+  for (const Config& one : configs)
+    if (!one.refusal.accepted())
+      out.need(false, one.name.empty() ? one.refusal.line() : one.name + " to accept it", one.refusal.line());
+  return out;
+}
+
+namespace {
+
+// The configurations of a candidate, the cheapest marked, with its launches; each with its cost or why not.
+std::string configs_text(const Verdict& v) {
+  if (v.configs.size() == 1 && v.configs[0].name.empty()) return {};
+  std::string out;
+  for (size_t i = 0; i < v.configs.size(); ++i) {
+    const Config& one = v.configs[i];
+    char line[200];
+    if (!one.refusal.accepted()) {
+      out += "               -    " + one.name + "  refused: " + one.refusal.line() + "\n";
+      continue;
+    }
+    const bool best = static_cast<int>(i) == v.config;
+    std::snprintf(line, sizeof line, "    %s %9.1f us  %s\n", best ? "->" : "  ", one.cost_us,
+                  one.name.c_str());
+    out += line;
+    if (best)
+      for (const std::string& text : v.texts) out += "                      " + text + "\n";
+  }
+  return out;
+}
+
+}  // namespace
 
 std::string explain_text(std::string_view op, const std::string& problem, const DeviceInfo& device,
                          const Decision& decision) {
@@ -39,15 +72,14 @@ std::string explain_text(std::string_view op, const std::string& problem, const 
       std::snprintf(line, sizeof line, "%s %9.1f us  %-40s workspace %zu B",
                     static_cast<int>(i) == decision.chosen ? "->" : "  ", v.cost_us,
                     std::string(v.candidate).c_str(), v.workspace_bytes);
-      out += line + note;
-      if (!v.launches.empty()) out += "                " + v.launches + "\n";
+      out += line + note + configs_text(v);
       continue;
     }
     std::snprintf(line, sizeof line, "           -    %-40s refused", std::string(v.candidate).c_str());
     out += line + note;
     for (const std::string& reason : v.refusal.reasons()) out += "                " + reason + "\n";
   }
-  if (decision.chosen < 0) out += "!! nobody accepts\n";
+  if (decision.chosen < 0) out += "!! no kernel accepts it\n";
   return out;
 }
 

@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-// The problem, the device, and for each candidate its cost, workspace and what it launches, or every reason against it.
+// The problem, the device, and for each candidate its cost, workspace, configurations and launches, or every reason against it.
 std::string explain_text(std::string_view op, const std::string& problem, const DeviceInfo& device,
                          const Decision& decision);
 

@@ -14,31 +14,37 @@ namespace sluice {
 template <class Op>
 class Plan {
  public:
-  Plan(const Candidate<Op>* kernel, typename Op::Problem problem, size_t workspace_bytes)
-      : kernel_(kernel), problem_(problem), workspace_bytes_(workspace_bytes) {}
-  size_t workspace_bytes() const { return workspace_bytes_; }
+  Plan(const Candidate<Op>* kernel, typename Op::Problem problem, Config config)
+      : kernel_(kernel), problem_(problem), config_(std::move(config)) {}
+  size_t workspace_bytes() const { return config_.workspace_bytes; }
   std::string_view kernel() const { return kernel_->name; }
-  bool in_turn() const { return kernel_->in_turn; }
-  double cost_us(const DeviceInfo& device) const { return kernel_->cost_us(problem_, device); }
+  const Config& config() const { return config_; }
+  // "NAME" or "NAME:CONFIG", as Policy::force takes it.
+  std::string choice() const {
+    return std::string(kernel_->name) + (config_.name.empty() ? "" : ":" + config_.name);
+  }
+  bool is_composition() const { return !kernel_->parts.empty(); }
+  double cost_us() const { return config_.cost_us; }
   const typename Op::Problem& problem() const { return problem_; }
 
   // Checks the tensors against the problem (host data only) and enqueues. kInvalidArgument names the tensor,
   // what was wanted and what was found, and enqueues nothing.
   Status run(const typename Op::Args& args, Workspace workspace, Stream stream) const {
-    return run_as(problem_, workspace_bytes_, args, workspace, stream);
+    return run_as(problem_, args, workspace, stream);
   }
 
  protected:
-  Status run_as(const typename Op::Problem& problem, size_t need, const typename Op::Args& args,
-                Workspace workspace, Stream stream) const {
+  Status run_as(const typename Op::Problem& problem, const typename Op::Args& args, Workspace workspace,
+                Stream stream) const {
     SLUICE_TRY(check_args<Op>(problem, args, kernel_->backend, kernel_->alignment_bytes));
     if (stream.where != kernel_->backend || stream.native == nullptr)
       return invalid(std::string(Op::kName) + ": stream: wanted one of " + text(kernel_->backend) +
                      ", found " + (stream.native ? text(stream.where) : "null"));
+    const size_t need = config_.workspace_bytes;
     if (workspace.bytes < need || (need > 0 && workspace.data == nullptr))
       return invalid(std::string(Op::kName) + ": workspace: wanted " + std::to_string(need) + " bytes for " +
                      std::string(kernel_->name) + ", found " + std::to_string(workspace.bytes));
-    return kernel_->enqueue(problem, args, workspace, stream);
+    return enqueue(*kernel_, problem, config_.launches, args, workspace, stream);
   }
 
  private:
@@ -46,7 +52,7 @@ class Plan {
   friend class PlanTable;
   const Candidate<Op>* kernel_;
   typename Op::Problem problem_;
-  size_t workspace_bytes_;
+  Config config_;
 };
 
 template <class Op>
@@ -56,55 +62,104 @@ const Candidate<Op>* chosen(const Decision& decision, std::span<const Candidate<
 
 // kInvalidArgument if the contract refuses the problem, kUnsupported if no kernel takes it: every reason.
 template <class Op>
-Result<Plan<Op>> make_plan(const Device& device, const typename Op::Problem& problem,
-                           const Policy& policy = {}) {
-  const auto table = device.catalog().table<Op>();
-  const Decision decision = decide<Op>(problem, device.info(), table, policy);
+Result<Plan<Op>> make_plan(const DeviceInfo& device, std::span<const Candidate<Op>* const> table,
+                           const typename Op::Problem& problem, const Policy& policy = {}) {
+  const Decision decision = decide<Op>(problem, device, table, policy);
   if (Status status = decision.status(); !status.ok()) {
     status.message = std::string(Op::kName) + " (" + fields_text(problem) + "): " + status.message;
     return status;
   }
-  return Plan<Op>(chosen<Op>(decision, table), problem,
-                  decision.verdicts[static_cast<size_t>(decision.chosen)].workspace_bytes);
+  return Plan<Op>(chosen<Op>(decision, table), problem, decision.config());
+}
+template <class Op>
+Result<Plan<Op>> make_plan(const Device& device, const typename Op::Problem& problem,
+                           const Policy& policy = {}) {
+  return make_plan<Op>(device.info(), device.catalog().table<Op>(), problem, policy);
 }
 
 // Policy::batch_invariant for a problem of any number of tokens: one kernel for all counts, because two that each keep a
-// row's bits need not have the same ones. Answers the policy that forces it: of the kernels that take 1, 2, 4 ... and
-// tokens_max tokens, the one whose cost, over the least cost at a count, is lowest on average. kUnsupported: none does.
+// row's bits need not have the same ones (and one configuration, where that decides the bits). Answers the policy that forces
+// it: of those that take 1, 2, 4 ... and tokens_max tokens, the one whose cost, over the least cost at a count, is lowest on
+// average. kUnsupported: none does.
 template <class Op>
 Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candidate<Op>* const> table,
                                 const typename Op::Problem& problem, int64_t tokens_max,
                                 const Policy& policy) {
-  if (!policy.batch_invariant || !policy.force.empty() || tokens_max <= 0) return policy;
-  std::vector<double> share(table.size(), 0);
-  std::vector<bool> takes_all(table.size(), true);
-  for (int64_t tokens = 1;; tokens = std::min(2 * tokens, tokens_max)) {
+  if (!policy.batch_invariant || tokens_max <= 0) return policy;
+  struct Share {
+    std::string force;
+    double sum = 0;
+    int counts = 0;
+  };
+  std::vector<Share> shares;
+  int counts = 0;
+  const auto add = [&](const std::string& force, double share) {
+    for (Share& s : shares)
+      if (s.force == force) return void((s.sum += share, ++s.counts));
+    if (counts == 0) shares.push_back({force, share, 1});
+  };
+  for (int64_t tokens = 1;; tokens = std::min(2 * tokens, tokens_max), ++counts) {
     const Decision decision = decide<Op>(Op::at_tokens(problem, tokens), device, table, policy);
     if (!decision.contract.accepted()) return policy;  // whose refusal the plan answers
-    const double least =
-        decision.chosen < 0 ? 0 : decision.verdicts[static_cast<size_t>(decision.chosen)].cost_us;
+    const double least = decision.chosen < 0 ? 1 : decision.choice().cost_us;
     for (size_t i = 0; i < table.size(); ++i) {
-      takes_all[i] = takes_all[i] && decision.verdicts[i].refusal.accepted();
-      if (least > 0) share[i] += decision.verdicts[i].cost_us / least;
+      const Verdict& v = decision.verdicts[i];
+      const std::string name(v.candidate);
+      if (!table[i]->config_decides_bits) {
+        if (v.config >= 0) add(name, v.cost_us / least);
+        continue;
+      }
+      for (const Config& one : v.configs)
+        if (one.refusal.accepted()) add(name + ":" + one.name, one.cost_us / least);
     }
     if (tokens == tokens_max) break;
   }
-  const Candidate<Op>* best = nullptr;
-  double best_share = 0;
-  for (size_t i = 0; i < table.size(); ++i)
-    if (takes_all[i] && (!best || share[i] < best_share)) best = table[i], best_share = share[i];
+  const Share* best = nullptr;
+  for (const Share& s : shares)
+    if (s.counts == counts + 1 && (!best || s.sum < best->sum)) best = &s;
   if (!best)
     return unsupported(std::string(Op::kName) + " (" + fields_text(problem) +
                        "): batch_invariant: wanted one kernel for 1 to " + std::to_string(tokens_max) +
                        " tokens, found none that takes them all");
+  // Words for the parts of a composition stay.
   Policy one = policy;
-  one.force = best->name;
+  one.force = best->force;
+  for (const ForceWord& word : force_words(policy.force))
+    if (word.op() != Op::kName)
+      one.force += "," + std::string(word.name) + (word.config.empty() ? "" : ":" + std::string(word.config));
   return one;
 }
 
-// decide() evaluated at every count from 0 to a maximum, kept as the breakpoints of that step function (one step under
-// Policy::batch_invariant, and one for no tokens where its kernel takes none). Per call it is one lookup, inside the
-// operation, so that neither a compiler nor a recording can freeze a wrong branch.
+// The counts at which a step function of the tokens is looked at: all up to 64, then each a thirty-second beyond the one
+// before. Calls same(a, b) for neighbours: whether they agree; where not, finds by halves the first count behind a that does
+// not agree with a, calls change(count), and goes on from there. Between two counts that agree nothing is taken to change.
+template <class Same, class Change>
+Status for_each_change(int64_t tokens_max, Same same, Change change) {
+  constexpr int64_t kAll = 64, kShare = 32;
+  int64_t at = 0;
+  SLUICE_TRY(change(at));
+  while (at < tokens_max) {
+    const int64_t next = std::min(tokens_max, at < kAll ? at + 1 : at + at / kShare);
+    if (same(at, next)) {
+      at = next;
+      continue;
+    }
+    int64_t low = at, high = next;  // low agrees with `at`, high does not
+    while (high - low > 1) {
+      const int64_t middle = low + (high - low) / 2;
+      (same(at, middle) ? low : high) = middle;
+    }
+    SLUICE_TRY(change(high));
+    at = high;
+  }
+  return {};
+}
+
+// decide() at the counts from 0 to a maximum (for_each_change), kept as the breakpoints of that step function (one step under
+// Policy::batch_invariant where a kernel has one list of launches, and one for no tokens where its kernel takes none). What
+// takes two counts takes all between them, and asks for no more workspace than at the larger: candidates promise that
+// (tests/cuda/cards_test.cc). Per call it is one lookup, inside the operation, so that neither a compiler nor a recording can
+// freeze a wrong branch.
 template <class Op>
 class PlanTable {
  public:
@@ -127,7 +182,7 @@ class PlanTable {
   // Enough for every count.
   size_t workspace_bytes() const {
     size_t most = 0;
-    for (const Step& s : steps_) most = s.plan.workspace_bytes() > most ? s.plan.workspace_bytes() : most;
+    for (const Step& s : steps_) most = std::max(most, s.plan.workspace_bytes());
     return most;
   }
   const Plan<Op>& at(int64_t tokens) const {
@@ -135,23 +190,27 @@ class PlanTable {
     while (i > 0 && steps_[i].first > tokens) --i;
     return steps_[i].plan;
   }
-  // What the model says of the kernel that serves `tokens` tokens.
+  // What the model says of the configuration that serves `tokens` tokens.
   double cost_us(int64_t tokens, const DeviceInfo& device) const {
     const Plan<Op>& plan = at(tokens);
-    return plan.kernel_->cost_us(Op::at_tokens(plan.problem(), tokens), device);
+    const std::vector<Config> configs =
+        configs_of(*plan.kernel_, Op::at_tokens(plan.problem(), tokens), device, policy_);
+    for (const Config& one : configs)
+      if (one.name == plan.config_.name) return one.cost_us;
+    return plan.cost_us();
   }
   Status run(int64_t tokens, const typename Op::Args& args, Workspace workspace, Stream stream) const {
     if (tokens < 0 || tokens > tokens_max_)
       return invalid(std::string(Op::kName) + ": wanted 0 to " + std::to_string(tokens_max_) +
                      " tokens (the plan's bound), found " + std::to_string(tokens));
     const Plan<Op>& plan = at(tokens);
-    return plan.run_as(Op::at_tokens(plan.problem(), tokens), plan.workspace_bytes(), args, workspace,
-                       stream);
+    return plan.run_as(Op::at_tokens(plan.problem(), tokens), args, workspace, stream);
   }
 
  private:
   std::vector<Step> steps_;
   int64_t tokens_max_ = 0;
+  Policy policy_;
 };
 
 template <class Op>
@@ -159,27 +218,36 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
                                           std::span<const Candidate<Op>* const> table,
                                           const typename Op::Problem& problem, int64_t tokens_max,
                                           const Policy& policy) {
+  if (tokens_max < 0) return invalid(std::string(Op::kName) + ": tokens_max is negative");
   PlanTable out;
   out.tokens_max_ = tokens_max;
   const Result<Policy> for_all = invariant_policy<Op>(device, table, problem, tokens_max, policy);
   if (!for_all.ok()) return for_all.status();
-  for (int64_t tokens = 0; tokens <= tokens_max; ++tokens) {
+  out.policy_ = for_all.value();
+  const auto plan_at = [&](int64_t tokens) {
     const typename Op::Problem at = Op::at_tokens(problem, tokens);
-    Decision decision = decide<Op>(at, device, table, for_all.value());
+    Result<Plan<Op>> made = make_plan<Op>(device, table, at, for_all.value());
     // Without tokens there are no bits that another kernel could change.
-    if (tokens == 0 && decision.chosen < 0) decision = decide<Op>(at, device, table, policy);
-    if (Status status = decision.status(); !status.ok()) {
-      status.message = std::string(Op::kName) + " (" + fields_text(at) + "): " + status.message;
-      return status;
-    }
-    const Candidate<Op>* kernel = chosen<Op>(decision, table);
-    const size_t bytes = decision.verdicts[static_cast<size_t>(decision.chosen)].workspace_bytes;
-    if (out.steps_.empty() || out.steps_.back().plan.kernel_ != kernel)
-      out.steps_.push_back({tokens, Plan<Op>(kernel, at, bytes)});
-    Plan<Op>& plan = out.steps_.back().plan;
-    plan.workspace_bytes_ = std::max(plan.workspace_bytes_, bytes);
-  }
-  if (out.steps_.empty()) return invalid(std::string(Op::kName) + ": tokens_max is negative");
+    return made.ok() || tokens > 0 ? made : make_plan<Op>(device, table, at, policy);
+  };
+  const auto same = [&](int64_t, int64_t tokens) {
+    const Result<Plan<Op>> made = plan_at(tokens);
+    if (!made.ok()) return false;
+    Config& ours = out.steps_.back().plan.config_;
+    const Config& theirs = made.value().config_;
+    if (made.value().kernel_ != out.steps_.back().plan.kernel_ || theirs.name != ours.name ||
+        theirs.launches != ours.launches)
+      return false;
+    ours.workspace_bytes = std::max(ours.workspace_bytes, theirs.workspace_bytes);
+    return true;
+  };
+  const auto change = [&](int64_t tokens) -> Status {
+    Result<Plan<Op>> made = plan_at(tokens);
+    if (!made.ok()) return made.status();
+    out.steps_.push_back({tokens, std::move(made).value()});
+    return {};
+  };
+  SLUICE_TRY(for_each_change(tokens_max, same, change));
   return out;
 }
 

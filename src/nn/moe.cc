@@ -35,6 +35,8 @@ Result<std::unique_ptr<Moe>> Moe::plan(Device& device, const MoeConfig& config, 
   if (tokens_max < 1)
     return invalid("moe: tokens_max: wanted at least 1, found " + std::to_string(tokens_max));
   SLUICE_TRY(check_shared(config));
+  SLUICE_TRY(check_force(policy, {RouterGemm::kName, RouteTopk::kName, RouteGroup::kName, RouterRoute::kName,
+                                  GroupRows::kName, ExpertGemm::kName, ExpertMlp::kName, Combine::kName}));
   std::unique_ptr<Moe> moe(new Moe(device, config, tokens_max));
   SLUICE_TRY(moe->make_plans(policy));
   if (shared_apart(config)) SLUICE_TRY(moe->make_shared(policy));

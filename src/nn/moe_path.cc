@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "dispatch/composition.h"
+
 namespace sluice {
 namespace {
 
@@ -12,27 +14,12 @@ int64_t last_count(const DeviceInfo& device, std::span<const Candidate<ExpertMlp
   if (!ExpertMlp::validate(ExpertMlp::at_tokens(problem, tokens_max)).accepted()) return -1;
   int64_t last = -1;
   for (const Candidate<ExpertMlp>* c : table) {
-    if (c->in_turn || c->backend != device.backend) continue;
+    if (!c->parts.empty() || c->backend != device.backend) continue;
     if (policy.batch_invariant && !c->batch_invariant) continue;
     for (int64_t tokens = tokens_max; tokens > last; --tokens)
       if (c->supports(ExpertMlp::at_tokens(problem, tokens), device).accepted()) last = tokens;
   }
   return last;
-}
-
-// What the chosen kernel costs, and whether it is other operations' kernels; nothing where nobody takes the problem.
-struct Choice {
-  double us;
-  bool in_turn;
-};
-template <class Op>
-std::optional<Choice> choice(const typename Op::Problem& problem, int64_t tokens, const DeviceInfo& device,
-                             const Catalog& catalog, const Policy& policy) {
-  const auto table = catalog.table<Op>();
-  const Decision decision = decide<Op>(Op::at_tokens(problem, tokens), device, table, policy);
-  const Candidate<Op>* kernel = chosen<Op>(decision, table);
-  if (!kernel) return {};
-  return Choice{decision.verdicts[static_cast<size_t>(decision.chosen)].cost_us, kernel->in_turn};
 }
 
 }  // namespace
@@ -42,10 +29,12 @@ std::optional<MoeAsOne> MoeAsOne::make(const DeviceInfo& device, const Catalog& 
                                        const std::function<double(int64_t)>& parts_us) {
   const int64_t last = last_count(device, catalog.table<ExpertMlp>(), problems.as_one, tokens_max, policy);
   if (last < 0 || (policy.batch_invariant && last < tokens_max)) return {};
-  auto route =
-      PlanTable<RouterRoute>::make(device, catalog.table<RouterRoute>(), problems.front, last, policy);
-  auto experts =
-      PlanTable<ExpertMlp>::make(device, catalog.table<ExpertMlp>(), problems.as_one, last, policy);
+  const auto table_of = [&]<class Op>(std::type_identity<Op>, const typename Op::Problem& problem) {
+    const auto table = catalog.table<Op>();
+    return PlanTable<Op>::make(device, table, problem, last, policy_for<Op>(policy, table));
+  };
+  auto route = table_of(std::type_identity<RouterRoute>{}, problems.front);
+  auto experts = table_of(std::type_identity<ExpertMlp>{}, problems.as_one);
   if (!route.ok() || !experts.ok()) return {};
   MoeAsOne out(std::move(route).value(), std::move(experts).value());
   if (policy.batch_invariant) {
@@ -54,13 +43,18 @@ std::optional<MoeAsOne> MoeAsOne::make(const DeviceInfo& device, const Catalog& 
     return out;
   }
   bool wins = false;
-  for (int64_t tokens = 0; tokens <= tokens_max; ++tokens) {
+  const auto path_at = [&](int64_t tokens) {
     const std::optional<double> us = tokens <= last ? out.cost_us(tokens, device) : std::nullopt;
-    const MoePath path = us && *us < parts_us(tokens) ? MoePath::kAsOne : MoePath::kParts;
-    if (out.steps_.empty() || out.steps_.back().path != path) out.steps_.push_back({tokens, path});
-    wins |= path == MoePath::kAsOne;
-    if (tokens > last) break;  // nothing changes behind it
-  }
+    return us && *us < parts_us(tokens) ? MoePath::kAsOne : MoePath::kParts;
+  };
+  const Status never_fails = for_each_change(
+      std::min(tokens_max, last + 1), [&](int64_t, int64_t b) { return path_at(b) == out.steps_.back().path; },
+      [&](int64_t tokens) -> Status {
+        out.steps_.push_back({tokens, path_at(tokens)});
+        wins |= out.steps_.back().path == MoePath::kAsOne;
+        return {};
+      });
+  if (!never_fails.ok()) return {};
   return wins ? std::optional<MoeAsOne>(std::move(out)) : std::nullopt;
 }
 
@@ -71,7 +65,7 @@ MoePath MoeAsOne::at(int64_t tokens) const {
 }
 
 std::optional<double> MoeAsOne::cost_us(int64_t tokens, const DeviceInfo& device) const {
-  if (experts_.at(tokens).in_turn()) return {};
+  if (experts_.at(tokens).is_composition()) return {};
   return route_.cost_us(tokens, device) + experts_.cost_us(tokens, device);
 }
 
@@ -90,21 +84,21 @@ bool MoeAsOne::wins_on_average(const DeviceInfo& device, int64_t tokens_max,
 MoePath moe_path(const MoeConfig& config, int64_t tokens, const DeviceInfo& device, const Catalog& catalog,
                  const Policy& policy) {
   const MoeProblems p = problems_of(config);
-  const auto of = [&]<class Op>(std::type_identity<Op>, const typename Op::Problem& problem, int64_t n) {
-    return choice<Op>(problem, n, device, catalog, policy);
-  };
-  const auto experts = of(std::type_identity<ExpertMlp>{}, p.as_one, tokens);
-  if (!experts || experts->in_turn) return MoePath::kParts;
-  const auto route = of(std::type_identity<RouterRoute>{}, p.front, tokens);
-  const auto router = of(std::type_identity<RouterGemm>{}, p.router, tokens);
-  const auto group = of(std::type_identity<RouteGroup>{}, p.route, tokens);
-  const auto up = of(std::type_identity<ExpertGemm>{}, p.mlp.up, tokens);
-  const auto down = of(std::type_identity<ExpertGemm>{}, p.mlp.down, tokens * slots_of(config));
-  const auto combine = of(std::type_identity<Combine>{}, p.combine, tokens);
-  for (const auto& part : {route, router, group, up, down, combine})
-    if (!part) return MoePath::kParts;
-  const double parts_us = router->us + group->us + up->us + down->us + combine->us;
-  return route->us + experts->us < parts_us ? MoePath::kAsOne : MoePath::kParts;
+  const Part<ExpertMlp> experts{ExpertMlp::at_tokens(p.as_one, tokens)};
+  const auto table = catalog.table<ExpertMlp>();
+  const Decision own =
+      decide<ExpertMlp>(experts.problem, device, table, policy_for<ExpertMlp>(policy, table));
+  if (own.chosen < 0 || !chosen<ExpertMlp>(own, table)->parts.empty()) return MoePath::kParts;
+  const PartsCost as_one = cost_of_parts(
+      device, catalog, policy, Part<RouterRoute>{RouterRoute::at_tokens(p.front, tokens)}, experts);
+  const PartsCost parts = cost_of_parts(
+      device, catalog, policy, Part<RouterGemm>{RouterGemm::at_tokens(p.router, tokens)},
+      Part<RouteGroup>{RouteGroup::at_tokens(p.route, tokens)},
+      Part<ExpertGemm>{ExpertGemm::at_tokens(p.mlp.up, tokens)},
+      Part<ExpertGemm>{ExpertGemm::at_tokens(p.mlp.down, tokens * slots_of(config))},
+      Part<Combine>{Combine::at_tokens(p.combine, tokens)});
+  const bool both = as_one.refusal.accepted() && parts.refusal.accepted();
+  return both && as_one.us < parts.us ? MoePath::kAsOne : MoePath::kParts;
 }
 
 }  // namespace sluice

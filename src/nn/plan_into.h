@@ -1,4 +1,4 @@
-// For blocks that own several tables.
+// For blocks that own several tables under one policy: each takes the words of it that speak of its operation.
 #pragma once
 #include <optional>
 #include <utility>
@@ -10,7 +10,9 @@ namespace sluice {
 template <class Op>
 Status plan_into(std::optional<PlanTable<Op>>* out, Device& device, const typename Op::Problem& problem,
                  int64_t tokens_max, const Policy& policy) {
-  Result<PlanTable<Op>> made = PlanTable<Op>::make(device, problem, tokens_max, policy);
+  const auto table = device.catalog().table<Op>();
+  Result<PlanTable<Op>> made =
+      PlanTable<Op>::make(device.info(), table, problem, tokens_max, policy_for<Op>(policy, table));
   if (!made.ok()) return made.status();
   *out = std::move(made).value();
   return {};

@@ -25,7 +25,8 @@ namespace sluice {
 //            act_params f32[experts, 3] = alpha, beta, limit of each expert, in place of the problem's.
 //            row_begin i32[experts + 1], row_count i32[experts], order i32[rows], weights f32[tokens * slots]
 //            as ops/group_rows.h and ops/route_topk.h make them. y [rows, features]; rows of x and y may be
-//            strided. rows is a bound; rows in use = row_begin[experts]. width % 32 == 0 for e2m1. 0 <= rows
+//            strided. Rows of x begin at multiples of 16 bytes, unless x_unaligned, or where a row's own bytes are no such
+//            multiple. rows is a bound; rows in use = row_begin[experts]. width % 32 == 0 for e2m1. 0 <= rows
 //            < 2^31, experts <= 2048, features and width <= 65536; all but rows at least 1.
 // Types      x bf16 or f32, w bf16 or e2m1, bias bf16 or f32 (field b), y bf16 or f32. Sums in f32, the
 //            activation in f32, one rounding to y.
@@ -57,7 +58,7 @@ struct ExpertGemm {
     GateOrder gate_order = GateOrder::kInterleaved;
     Activation act = Activation::kIdentity;
     double alpha = 1, beta = 0, limit = 0;
-    bool bias = false, per_expert = false, weighted = false, settled = false;
+    bool bias = false, per_expert = false, weighted = false, settled = false, x_unaligned = false;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {
@@ -85,11 +86,17 @@ struct ExpertGemm {
       v("per_expert", p.per_expert, "act_params has alpha, beta, limit of each expert");
       v("weighted", p.weighted, "multiplies each row by its router weight");
       v("settled", p.settled, "the groups are older than the launch in front");
+      v("x_unaligned", p.x_unaligned, "rows of x may begin anywhere, not only at multiples of 16 bytes");
     }
   };
   struct Args {
     Tensor x, w, w_scale, bias, act_params, row_begin, row_count, order, weights, y;
   };
+  // Bytes that rows of x begin at multiples of.
+  static int row_align(DType x, int64_t width, bool unaligned) {
+    constexpr int kAligned = 16;
+    return unaligned || bytes_of(x, width) % kAligned != 0 ? 1 : kAligned;
+  }
   // Rows of one expert's weights.
   static int64_t weight_rows(const Problem& p) { return is_gated(p.act) ? 2 * p.features : p.features; }
   static PanelShape panels(const Problem& p) { return panel_shape(p.features, is_gated(p.act), p.width); }
@@ -108,7 +115,9 @@ struct ExpertGemm {
   static void slots(const Problem& p, V v) {
     const bool packed = p.layout != WeightLayout::kRowMajor, fp4 = p.w == DType::kE2M1, gather = p.slots > 0;
     const int64_t rows = weight_rows(p);
-    v(slot("x", Role::kIn, p.x, {gather ? p.tokens : p.rows, p.width}, true, Rows::kMayBeStrided), &Args::x);
+    SlotSpec x = slot("x", Role::kIn, p.x, {gather ? p.tokens : p.rows, p.width}, true, Rows::kMayBeStrided);
+    x.row_align = row_align(p.x, p.width, p.x_unaligned);
+    v(x, &Args::x);
     v(packed ? slot("w", Role::kIn, DType::kU8, {p.experts, packed_bytes(p)})
              : slot("w", Role::kIn, p.w, {p.experts, rows, p.width}),
       &Args::w);

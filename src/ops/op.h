@@ -45,6 +45,7 @@ struct SlotSpec {
   std::array<int64_t, kMaxRank> shape{};
   bool used = true;  // an unused slot must be absent
   Rows rows = Rows::kPacked;
+  int row_align = 1;  // bytes that the first element of every row must begin at a multiple of
 };
 
 // Convenience for Op::slots: builds a spec from a list of sizes.

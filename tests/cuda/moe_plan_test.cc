@@ -24,7 +24,7 @@ class PaperDevice final : public Device {
     Catalog all;
     for_each_op([&]<class Op>() {
       for (const Candidate<Op>* c : built_.table<Op>())
-        if (!std::is_same_v<Op, ExpertMlp> || c->in_turn) all.add(*c);
+        if (!std::is_same_v<Op, ExpertMlp> || !c->parts.empty()) all.add(*c);
     });
     all.add(kernel);
     built_ = all;
@@ -175,8 +175,9 @@ TEST(MoePlanOnCuda, KernelsInTurnAreTheParts) {
   const MoeConfig config = gpt_oss_on_cuda();
   // One of its own that costs less than the parts, and kernels in turn that cost still less: the plan is in turn.
   const MadeUp own(300, 1);
+  constexpr std::string_view kParts[] = {GroupRows::kName, ExpertGemm::kName, Combine::kName};
   Candidate<ExpertMlp> in_turn = own.card();
-  in_turn.in_turn = true;
+  in_turn.parts = kParts;
   in_turn.cost_us = [](const ExpertMlp::Problem&, const DeviceInfo&) { return 1e-3; };
   PaperDevice device;
   device.offer(own.card());

@@ -69,7 +69,7 @@ class Chain {
  public:
   Chain(Device& device, const Candidate<Op>& candidate, const typename Op::Problem& problem, Fill fill)
       : device_(device),
-        plan_(&candidate, problem, candidate.workspace_bytes(problem, device.info())),
+        plan_(&candidate, problem, best_config(candidate, problem, device.info())),
         scratch_(device, plan_.workspace_bytes() + 1) {
     for (int set = 0; set < kSets; ++set) {
       hosts_.push_back(std::make_unique<HostArgs<Op>>(problem, Spread::kContiguous));

@@ -17,14 +17,18 @@ constexpr int kAtOnce = 4;  // launches between two looks at what they wrote
 
 class HotWeights : public OnGpu {
  protected:
-  // Runs every kernel that takes the problem and holds sampled elements of y to `wanted`; says which kernels there were.
+  // Runs every configuration of every kernel that takes the problem and holds sampled elements of y to `wanted`; says which kernels there were.
   template <class Op>
   void hammer(const typename Op::Problem& problem, const typename Op::Args& args, const Expected& wanted) {
     for (const Candidate<Op>* c : gpu().catalog().template table<Op>()) {
       if (!c->supports(problem, gpu().info()).accepted()) continue;
       ran_.insert(c->name);
-      hammer(*c, problem, args, wanted, std::string(c->name) + " (" + fields_text(problem) + ")");
-      if (HasFatalFailure()) return;
+      for (const Config& config : configs_of(*c, problem, gpu().info())) {
+        if (!config.refusal.accepted()) continue;
+        hammer(*c, config, problem, args, wanted,
+               std::string(c->name) + ":" + config.name + " (" + fields_text(problem) + ")");
+        if (HasFatalFailure()) return;
+      }
     }
   }
   void expect_ran(std::initializer_list<std::string_view> names) const {
@@ -33,9 +37,9 @@ class HotWeights : public OnGpu {
 
  private:
   template <class Op>
-  void hammer(const Candidate<Op>& candidate, const typename Op::Problem& problem,
+  void hammer(const Candidate<Op>& candidate, const Config& config, const typename Op::Problem& problem,
               const typename Op::Args& args, const Expected& wanted, const std::string& where) {
-    const Plan<Op> plan(&candidate, problem, candidate.workspace_bytes(problem, gpu().info()));
+    const Plan<Op> plan(&candidate, problem, config);
     const auto bytes = static_cast<size_t>(bytes_of(args.y.dtype, elements_of(args.y)));
     const size_t apart = (bytes + 255) / 256 * 256;
     Loan scratch(gpu(), plan.workspace_bytes() + 1), y(gpu(), kAtOnce * apart), first(gpu(), bytes),

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backends/cpu/device.h"
+#include "dispatch/compositions.h"
 #include "nn/moe.h"
 
 namespace sluice::test {
@@ -59,6 +60,9 @@ class FarDevice final : public Device {
   FarDevice() : inner_(cpu::open_device({.threads = 2}).value()), info_(inner_->info()) {
     info_.name = "far", info_.backend = Backend::kCuda;
     for_each_op([&]<class Op>() { adopt<Op>(); });
+    compose<RouterRouteParts<own>>();
+    compose<RouteGroupParts<own>>();
+    compose<ExpertMlpParts<own>>();
   }
   const DeviceInfo& info() const override { return info_; }
   const Catalog& catalog() const override { return catalog_; }
@@ -111,11 +115,22 @@ class FarDevice final : public Device {
     return pending_.push_back(std::move(work)), Status{};
   }
 
+  // Of its own kernels: a composition decides on its parts by the device's info.
+  static inline FarDevice* composed = nullptr;
+  static const Catalog& own() { return composed->catalog_; }
+  template <class How>
+  void compose() {
+    composed = this;
+    static const Candidate<typename How::Op> card =
+        InTurn<How>::card("cuda.far.in_turn", Backend::kCuda, 1);
+    catalog_.template add<typename How::Op>(card);
+  }
+
   template <class Op>
   void adopt() {
     using Here = Adopted<Op>;
     const auto table = inner_->catalog().template table<Op>();
-    if (table.empty()) return;
+    if (table.empty() || !table.back()->parts.empty()) return;
     Here::of = table.back();  // portable ones stand behind those for some machines
     Here::device = this;
     Here::card = *Here::of;

@@ -33,7 +33,7 @@ class GuardedTensor {
       stride *= t.shape[i];
     }
     if (spread == Spread::kStridedRows && spec.rows == Rows::kMayBeStrided && spec.rank >= 2)
-      t.stride[0] += 3;
+      t.stride[0] += spec.row_align == 1 ? 3 : 8 * spec.row_align / bits_of(t.dtype);
     row_bytes_ =
         spec.rank ? bytes_of(t.dtype, t.shape[0] ? stride / std::max<int64_t>(t.shape[0], 1) : 0) : 0;
     const int64_t last = t.rank && t.shape[0] > 0 ? t.shape[0] - 1 : 0;

@@ -9,7 +9,7 @@
 
 namespace sluice::test {
 
-// A CPU whose kernels of ExpertMlp in turn stand for kernels of its own, as if they cost next to nothing up to kOwnTokens tokens
+// A CPU whose composition of ExpertMlp stands for a kernel of its own, as if they cost next to nothing up to kOwnTokens tokens
 // and more than anything beyond. `inner` must outlive it.
 class OfferingDevice final : public Device {
  public:
@@ -20,11 +20,20 @@ class OfferingDevice final : public Device {
       for (const Candidate<Op>* c : inner.catalog().table<Op>()) {
         if constexpr (std::is_same_v<Op, ExpertMlp>) {
           own_.push_back(std::make_unique<Candidate<Op>>(*c));
-          own_.back()->in_turn = false;
-          own_.back()->cost_us = [](const ExpertMlp::Problem& p, const DeviceInfo&) {
-            return p.tokens <= kOwnTokens ? 1e-6 : 1e6;
+          Candidate<Op>& own = *own_.back();
+          own.parts = {};
+          inner_configs = own.configs;
+          own.configs = [](const ExpertMlp::Problem& p, const DeviceInfo& d, const Policy& policy) {
+            std::vector<Config> all = inner_configs(p, d, policy);
+            for (Config& one : all) one.cost_us = p.tokens <= kOwnTokens ? 1e-6 : 1e6;
+            return all;
           };
-          if (enqueue) own_.back()->enqueue = enqueue;
+          if (enqueue) {
+            in_its_place = enqueue;
+            own.enqueue_config = [](const ExpertMlp::Problem& p, std::span<const KernelLaunch>,
+                                    const ExpertMlp::Args& a, Workspace w,
+                                    Stream s) { return in_its_place(p, a, w, s); };
+          }
           catalog_.add(*own_.back());
         } else {
           catalog_.add(*c);
@@ -33,6 +42,8 @@ class OfferingDevice final : public Device {
     });
   }
   static constexpr int64_t kOwnTokens = 5;
+  static inline decltype(Candidate<ExpertMlp>::configs) inner_configs = nullptr;
+  static inline Enqueue in_its_place = nullptr;
   const DeviceInfo& info() const override { return inner_.info(); }
   const Catalog& catalog() const override { return catalog_; }
   Result<void*> allocate(size_t bytes) override { return inner_.allocate(bytes); }

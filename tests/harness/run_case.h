@@ -14,12 +14,13 @@ inline void expect_within(const Expected& want, const GuardedTensor& memory, con
   EXPECT_EQ(c.wrong, 0) << where << ": " << c.text;
 }
 
-// Runs one candidate three times (eager, then a recording replayed twice) on fresh poison; the bits must
-// agree.
+// Runs one configuration of a candidate three times (eager, then a recording replayed twice) on fresh poison; the
+// bits must agree. `image`: gets the bytes of all tensors after it, if it is there.
 template <class Op>
-void run_case(const Candidate<Op>& candidate, Device& device, const typename Op::Problem& problem,
-              HostArgs<Op>& host, const Expectations& wanted, const std::string& where) {
-  Plan<Op> plan(&candidate, problem, candidate.workspace_bytes(problem, device.info()));
+void run_config(const Candidate<Op>& candidate, const Config& config, Device& device,
+                const typename Op::Problem& problem, HostArgs<Op>& host, const Expectations& wanted,
+                const std::string& where, std::vector<std::vector<std::byte>>* image) {
+  Plan<Op> plan(&candidate, problem, config);
   const Stream stream = device.stream();
   DeviceArgs<Op> on_device(device, host);
   const size_t padded = plan.workspace_bytes() + 2 * kGuardBytes;
@@ -73,6 +74,28 @@ void run_case(const Candidate<Op>& candidate, Device& device, const typename Op:
   for (size_t i = 0; i < fresh.size(); ++i)
     std::memcpy(host.tensors()[i].memory->start(), fresh[i].data(), fresh[i].size());
   device.release(block);
+  if (image) *image = std::move(first);
+}
+
+// Every configuration that the candidate lists and does not refuse. Where it promises that all give the same bits, they do.
+template <class Op>
+void run_case(const Candidate<Op>& candidate, Device& device, const typename Op::Problem& problem,
+              HostArgs<Op>& host, const Expectations& wanted, const std::string& where) {
+  std::vector<std::vector<std::byte>> first;
+  int ran = 0;
+  for (const Config& config : configs_of(candidate, problem, device.info())) {
+    if (!config.refusal.accepted()) continue;
+    const std::string what = config.name.empty() ? where : where + ", configuration " + config.name;
+    std::vector<std::vector<std::byte>> image;
+    run_config(candidate, config, device, problem, host, wanted, what, &image);
+    if (::testing::Test::HasFatalFailure()) return;
+    if (ran++ == 0) {
+      first = std::move(image);
+    } else if (candidate.batch_invariant && !candidate.config_decides_bits) {
+      EXPECT_TRUE(image == first) << what << ": other bits than the first configuration";
+    }
+  }
+  EXPECT_GT(ran, 0) << where << ": supports() accepts it, and no configuration does";
 }
 
 // Every output that the problem uses must be spoken for by the reference.

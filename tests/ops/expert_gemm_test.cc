@@ -22,20 +22,21 @@ TEST(ExpertGemmBatch, RowsAloneHaveTheSameBits) {
         for (const Candidate<ExpertGemm>* c : device->catalog().table<ExpertGemm>()) {
           if (!c->batch_invariant || !c->supports(all, device->info()).accepted()) continue;
           if (!c->supports(one, device->info()).accepted()) continue;
-          const size_t bytes =
-              std::max(c->workspace_bytes(all, device->info()), c->workspace_bytes(one, device->info()));
+          const Config for_all = best_config(*c, all, device->info()),
+                       for_one = best_config(*c, one, device->info());
+          const size_t bytes = std::max(for_all.workspace_bytes, for_one.workspace_bytes);
           void* scratch = device->allocate(bytes).value();
           const Workspace workspace{static_cast<std::byte*>(scratch), bytes};
           int32_t begin[2] = {0, 77}, count = 77;
           ExpertGemm::Args args = host.args();
           args.row_begin.data = begin, args.row_count.data = &count;
-          ASSERT_TRUE(c->enqueue(all, args, workspace, device->stream()).ok());
+          ASSERT_TRUE(enqueue(*c, all, for_all.launches, args, workspace, device->stream()).ok());
           begin[1] = count = 1;
           float alone[20];
           for (int64_t r : {0, 5, 63, 64, 76}) {
             args.x.data = host.args().x.row<BF16>(r);
             args.y.data = alone;
-            ASSERT_TRUE(c->enqueue(one, args, workspace, device->stream()).ok());
+            ASSERT_TRUE(enqueue(*c, one, for_one.launches, args, workspace, device->stream()).ok());
             EXPECT_EQ(std::memcmp(alone, host.args().y.row<float>(r), sizeof alone), 0)
                 << c->name << " on " << text(device->info()) << ", row " << r;
           }

@@ -17,14 +17,16 @@ TEST(LinearInPlace, YMayBeTheResidualItself) {
       const Expectations wanted = reference(p, host.args());
       for (const Candidate<Linear>* c : device->catalog().table<Linear>()) {
         if (!c->supports(p, device->info()).accepted()) continue;
-        const size_t bytes = c->workspace_bytes(p, device->info());
+        const Config config = best_config(*c, p, device->info());
+        const size_t bytes = config.workspace_bytes;
         void* scratch = device->allocate(bytes).value();
         Linear::Args args = host.args();
         GuardedTensor& y = *host.find("y");
         std::memcpy(y.view().data, args.residual.data,
                     static_cast<size_t>(bytes_of(p.y, elements_of(args.y))));
         args.residual = args.y;
-        ASSERT_TRUE(c->enqueue(p, args, {static_cast<std::byte*>(scratch), bytes}, device->stream()).ok());
+        const Workspace workspace{static_cast<std::byte*>(scratch), bytes};
+        ASSERT_TRUE(enqueue(*c, p, config.launches, args, workspace, device->stream()).ok());
         expect_within(wanted[0], y, std::string(c->name) + " on " + text(device->info()));
         device->release(scratch);
       }

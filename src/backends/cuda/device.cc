@@ -83,6 +83,7 @@ class CudaDevice final : public Device {
  public:
   CudaDevice(DeviceInfo info, const Options& options) : info_(std::move(info)) {
     queue_.device = options.index;
+    queue_.sms = info_.cores;
     queue_.dependent = options.dependent;
     for_each_op([&]<class Op>() {
       for (const Candidate<Op>* c : cuda::catalog().table<Op>())

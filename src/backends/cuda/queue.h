@@ -19,6 +19,7 @@ constexpr size_t kMeetingBytes = size_t{256} << 10, kMeetingSumBytes = size_t{2}
 struct Queue {
   cudaStream_t stream = nullptr;
   int device = 0;
+  int sms = 0;  // multiprocessors of the device
   // Zeros where the blocks of a grid meet each other: counters, flags, and words that have come once they are not zero. A
   // kernel that uses it waits for the kernel before it (tile/dependent.cuh) before it touches it, and leaves it zero; one
   // that does without that wait (rule 4 there) has words of its own, beside those of the kernel that it follows. Work

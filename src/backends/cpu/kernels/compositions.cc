@@ -1,0 +1,16 @@
+// Operations that are others in turn: what stands between them, of some tokens, stays in a near cache, and a call costs next to
+// nothing.
+#include "dispatch/compositions.h"
+
+#include "backends/cpu/device.h"
+
+namespace sluice::cpu {
+
+extern const Candidate<RouterRoute> router_route_in_turn =
+    InTurn<RouterRouteParts<catalog>>::card("cpu.router_route.in_turn", Backend::kCpu, 1);
+extern const Candidate<RouteGroup> route_group_in_turn =
+    InTurn<RouteGroupParts<catalog>>::card("cpu.route_group.in_turn", Backend::kCpu, 1);
+extern const Candidate<ExpertMlp> expert_mlp_in_turn =
+    InTurn<ExpertMlpParts<catalog>>::card("cpu.expert_mlp.in_turn", Backend::kCpu, 1);
+
+}  // namespace sluice::cpu

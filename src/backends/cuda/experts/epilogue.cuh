@@ -1,0 +1,408 @@
+// From the sums of a warpgroup of an expert GEMM to rows of y.
+//
+// A thread holds sums of two weight rows, 8 apart (tile/wgmma.cuh). Gated, these are gate and up of one feature, so bias and
+// activation happen where the sums are. As bf16 they are then transposed in squares of 8 features x 8 columns: in the common
+// case on their way to shared memory, from where the warpgroup writes pieces of rows of y, else within the warp.
+#pragma once
+#include "backends/cuda/experts/parameters.cuh"
+#include "backends/cuda/tile/activation.cuh"
+#include "backends/cuda/tile/mxfp4.cuh"
+#include "backends/cuda/tile/vector.cuh"
+
+namespace sluice::cuda {
+
+#ifdef __CUDACC__
+
+// An 8 x 8 square of bf16, lane l with elements (l / 4, 2 * (l % 4)) and the next, as its transpose. Whole warps call it.
+__device__ __forceinline__ uint32_t transposed(uint32_t pair) {
+  uint32_t out;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
+  return out;
+}
+
+// kEach sums of row block b, from number kEach * c on; zeros beyond N. A switch, so that the code behind it stands once.
+template <int N, int kBlocks, int kEach>
+__device__ __forceinline__ void pick_sums(const float (&d)[kBlocks][N / 2], int b, int c,
+                                          float (&out)[kEach]) {
+  constexpr int kPieces = (N / 2 + kEach - 1) / kEach;
+  static_assert(kBlocks * kPieces <= 48, "cases below");
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) out[i] = 0;
+  switch (b * kPieces + c) {
+#define SLUICE_CASE(I)                                                                                \
+  case I:                                                                                             \
+    if constexpr (I < kBlocks * kPieces) {                                                            \
+      _Pragma("unroll") for (int i = 0; i < kEach; ++i) if (I % kPieces * kEach + i < N / 2) out[i] = \
+          d[I / kPieces][I % kPieces * kEach + i];                                                    \
+    }                                                                                                 \
+    break;
+    SLUICE_CASE(0)
+    SLUICE_CASE(1)
+    SLUICE_CASE(2)
+    SLUICE_CASE(3)
+    SLUICE_CASE(4)
+    SLUICE_CASE(5)
+    SLUICE_CASE(6)
+    SLUICE_CASE(7)
+    SLUICE_CASE(8)
+    SLUICE_CASE(9)
+    SLUICE_CASE(10)
+    SLUICE_CASE(11)
+    SLUICE_CASE(12)
+    SLUICE_CASE(13)
+    SLUICE_CASE(14)
+    SLUICE_CASE(15)
+    SLUICE_CASE(16)
+    SLUICE_CASE(17)
+    SLUICE_CASE(18)
+    SLUICE_CASE(19)
+    SLUICE_CASE(20)
+    SLUICE_CASE(21)
+    SLUICE_CASE(22)
+    SLUICE_CASE(23)
+    SLUICE_CASE(24)
+    SLUICE_CASE(25)
+    SLUICE_CASE(26)
+    SLUICE_CASE(27)
+    SLUICE_CASE(28)
+    SLUICE_CASE(29)
+    SLUICE_CASE(30)
+    SLUICE_CASE(31)
+    SLUICE_CASE(32)
+    SLUICE_CASE(33)
+    SLUICE_CASE(34)
+    SLUICE_CASE(35)
+    SLUICE_CASE(36)
+    SLUICE_CASE(37)
+    SLUICE_CASE(38)
+    SLUICE_CASE(39)
+    SLUICE_CASE(40)
+    SLUICE_CASE(41)
+    SLUICE_CASE(42)
+    SLUICE_CASE(43)
+    SLUICE_CASE(44)
+    SLUICE_CASE(45)
+    SLUICE_CASE(46)
+    SLUICE_CASE(47)
+#undef SLUICE_CASE
+    default:
+      break;
+  }
+}
+
+// What a lane does with the sums of its two rows of a row block.
+template <bool kGated>
+struct RowsFinish {
+  // Columns that are finished at once: four numbers a thread. With more, registers run short beside the sums.
+  static constexpr int kColumns = kGated ? 16 : 8;
+  static constexpr int kGroups = kColumns / 8, kSums = kColumns / 2, kOuts = 4;
+
+  int feature;  // of the row; where not gated the other row has the eighth behind it
+  float factor[2], bias[2];
+
+  // sums: of columns `column` on; the tile's first `t.rows` columns are real. Whole warps call it.
+  __device__ __forceinline__ void write(const ExpertParameters& p, const tile::ActivationValues& act,
+                                        const ExpertTile& t, int column, const float (&sums)[kSums]) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    // Of columns 8 g + 2 (lane % 4) + i: gated x[2 g + i] and u of the same, else x[4 g + i] and x[4 g + 2 + i].
+    float x[kOuts], u[kGated ? kOuts : 1];
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float in = 1;
+        if (p.weights) {
+          const int at = column + 8 * g + 2 * (lane % 4) + i;
+          if (at < t.rows) in = p.weights[p.order[t.row + at]];
+        }
+        const float first = fmaf(sums[4 * g + i] * factor[0], in, bias[0]);
+        const float second = fmaf(sums[4 * g + 2 + i] * factor[1], in, bias[1]);
+        if constexpr (kGated) {
+          x[2 * g + i] = first, u[2 * g + i] = second;
+        } else {
+          x[4 * g + i] = first, x[4 * g + 2 + i] = second;
+        }
+      }
+    if constexpr (kGated) {
+      tile::activate_gated(act, x, u);
+    } else {
+      tile::activate_plain(act, x);
+    }
+    constexpr int kSquares = kGated ? 1 : 2;
+    if (p.y_f32) {
+      float* y = static_cast<float*>(p.y) + feature;
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g)
+#pragma unroll
+        for (int q = 0; q < kSquares; ++q)
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const int at = column + 8 * g + 2 * (lane % 4) + i;
+            if (at < t.rows && feature + 8 * q < p.features)
+              y[(t.row + at) * p.y_stride + 8 * q] = x[2 * (kSquares * g + q) + i];
+          }
+      return;
+    }
+    constexpr int kPairs = kOuts / 2;
+    uint32_t out[kPairs];
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const __nv_bfloat162 both = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
+      out[i] = transposed(*reinterpret_cast<const uint32_t*>(&both));
+    }
+    const int from = feature - lane / 4 + 2 * (lane % 4);  // of the transposed square's features
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const int at = column + 8 * (i / kSquares) + lane / 4, first = from + 8 * (i % kSquares);
+      if (at >= t.rows) continue;
+      __nv_bfloat16* y = static_cast<__nv_bfloat16*>(p.y) + (t.row + at) * p.y_stride + first;
+      if (p.y_wide && first + 1 < p.features) {
+        *reinterpret_cast<uint32_t*>(y) = out[i];
+        continue;
+      }
+      const auto halves = *reinterpret_cast<const __nv_bfloat162*>(&out[i]);
+      if (first < p.features) y[0] = halves.x;
+      if (first + 1 < p.features) y[1] = halves.y;
+    }
+  }
+};
+
+// Which of an expert's biases, all experts' in a row, belongs to a feature; of one of the padding the last one's.
+template <bool kGated>
+__device__ __forceinline__ int64_t bias_index(const ExpertParameters& p, int expert, int feature, bool up) {
+  const int real = min(feature, p.features - 1);
+  return static_cast<int64_t>(expert) * (kGated ? 2 * p.features : p.features) +
+         (kGated ? gated_row(p.gate_order, p.features, real, up) : real);
+}
+
+// Factors and biases of the rows of kBlocks row blocks, which come to shared memory while a warpgroup sums up. In registers
+// they do not: ptxas moves some of them to others in front of the sums, and waits for memory there, 1500 to 3000 clocks of a
+// tile. The four lanes that share two rows fetch 4 bytes each of what both need. Of a block that is not there the last
+// one's are read.
+template <int kBlocks, bool kGated>
+struct RowsAhead {
+  static constexpr int kBlockBytes = 4 * 8 * 16, kBytes = kBlocks * kBlockBytes;  // of a warpgroup
+
+  uint32_t to;  // of this warpgroup
+
+  // shared: kBytes of this warpgroup's own, aligned to 16.
+  __device__ __forceinline__ explicit RowsAhead(uint32_t shared) : to(shared) {}
+  // tops: of the expert's rows.
+  __device__ __forceinline__ void ask(const ExpertParameters& p, int expert, int first_block,
+                                      const uint8_t* tops) const {
+    const int row = row_of_lane();
+    const int word = static_cast<int>(threadIdx.x % 4), below = word % 2;
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      const int block = min(first_block + b, p.row_blocks - 1);
+      const uint8_t* from = tops + block * kFragmentRows + row + 8 * below;
+      int bytes = 4;
+      if (word >= 2) {
+        const int64_t at = bias_index<kGated>(p, expert, feature_of(block, row, below), below);
+        from = static_cast<const uint8_t*>(p.bias) + at * (p.bias_f32 ? 4 : 2);
+        bytes = !p.bias ? 0 : p.bias_f32 ? 4 : 2 + static_cast<int>(reinterpret_cast<uintptr_t>(from) % 4);
+      }
+      tile::copy_4(words() + b * kBlockBytes + word * 4,
+                   reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(from) & ~uintptr_t{3}), bytes);
+    }
+    tile::end_copies();
+  }
+  // Behind the sums.
+  __device__ __forceinline__ void get(RowsFinish<kGated> (&rows)[kBlocks], const ExpertParameters& p,
+                                      int expert, int first_block) const {
+    const int row = row_of_lane();
+    tile::wait_copies<0>();
+    __syncwarp();
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      const uint4 v = tile::load_shared(words() + b * kBlockBytes);
+      const uint32_t tops[2] = {v.x, v.y}, biases[2] = {v.z, v.w};
+      rows[b].feature = static_cast<int>(fragment_feature(kGated, {first_block + b, row}).feature);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        // Which half of its word a bias of two bytes is.
+        const auto at =
+            static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p.bias) / 2) +
+            static_cast<uint32_t>(bias_index<kGated>(p, expert, feature_of(first_block + b, row, i), i == 1));
+        const uint32_t half = at % 2 ? biases[i] & 0xffff0000u : biases[i] << 16;
+        rows[b].factor[i] = tile::row_factor(tops[i] >> (row % 4 * 8) & 0xff);
+        rows[b].bias[i] = __uint_as_float(p.bias_f32 ? biases[i] : half);
+      }
+    }
+  }
+
+ private:
+  // Of a block, the upper one of the lane's two, which are 8 apart.
+  static __device__ __forceinline__ int row_of_lane() {
+    return static_cast<int>(threadIdx.x % 128) / 32 * 16 + static_cast<int>(threadIdx.x % 32) / 4;
+  }
+  // Four words of theirs: two with a factor, two with a bias.
+  __device__ __forceinline__ uint32_t words() const { return to + threadIdx.x % 128 / 4 * 16; }
+  static __device__ __forceinline__ int feature_of(int block, int row, int below) {
+    const int feature = static_cast<int>(fragment_feature(kGated, {block, row}).feature);
+    return kGated ? feature : feature + 8 * below;
+  }
+};
+
+// The same where rows have no factors, and shared memory no room: biases alone, read behind the sums.
+template <int kBlocks, bool kGated>
+__device__ __forceinline__ void read_rows(RowsFinish<kGated> (&rows)[kBlocks], const ExpertParameters& p,
+                                          int expert, int first_block, int warp) {
+  const int row = warp * 16 + static_cast<int>(threadIdx.x % 32) / 4;
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+    const int feature = static_cast<int>(fragment_feature(kGated, {first_block + b, row}).feature);
+    rows[b].feature = feature;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      rows[b].factor[i] = 1.f;
+      rows[b].bias[i] =
+          p.bias ? load_bias(p, bias_index<kGated>(p, expert, kGated ? feature : feature + 8 * i, i == 1))
+                 : 0.f;
+    }
+  }
+}
+
+// The common case in straight code: no input weights, y in bf16 with aligned rows, and the activations below.
+// Loops over registers become switches, and their branches took longer than the sums'.
+template <bool kGated>
+__device__ __forceinline__ bool finishes_straight(const ExpertParameters& p,
+                                                  const tile::ActivationValues& act) {
+  const bool known = kGated ? act.which == Activation::kSwiGlu || act.which == Activation::kSwiGluClamped
+                            : act.which == Activation::kIdentity || act.which == Activation::kRelu2;
+  return known && !p.weights && !p.y_f32 && p.y_wide;
+}
+
+// 16 bytes at once, which the compiler takes apart where they were in registers for long.
+__device__ __forceinline__ void store_16(void* to, const uint4& v) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
+// It goes through shared memory, so that a row of y is written in whole pieces of 64 or 128 bytes. From the registers a
+// warp's store touched eight rows with 16 bytes each, and the second product's end took as long as its stores.
+template <bool kGated>
+struct StraightFinish {
+  static constexpr int kFeatures = static_cast<int>(kGated ? kFragmentRows / 2 : kFragmentRows);
+  static constexpr int kColumns = kGated ? 32 : 16;  // of a chunk: one stmatrix of each warp
+  static constexpr int kRowBytes = 2 * kFeatures, kPieces = kRowBytes / 16;
+  static constexpr int kChunkBytes = kColumns * kRowBytes;  // 16 bytes of each thread
+  static constexpr int kStagingBytes = 2 * kChunkBytes;
+
+  uint32_t to, from;  // in the first chunk
+  int row, piece;     // that the thread writes to y
+  int barrier;        // of the warpgroup
+
+  // staging: shared memory of this warpgroup, kStagingBytes, aligned to 128. group: 0 and on.
+  __device__ __forceinline__ StraightFinish(uint32_t staging, int group) : barrier(1 + group) {
+    const int tid = static_cast<int>(threadIdx.x % 128), warp = tid / 32, lane = tid % 32;
+    row = tid / kPieces, piece = tid % kPieces;
+    from = staging + place(row, piece);
+    // Lanes 8 m to 8 m + 7 say where the rows of square m go.
+    to = staging + (kGated ? place(lane, warp) : place(lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2));
+  }
+  // Pieces of 16 bytes stand so that eight rows' of one number touch all banks, as do those of two rows or of one.
+  static __device__ __forceinline__ uint32_t place(int row, int piece) {
+    const int turned = kGated ? piece ^ (row / 2 % 4) : piece ^ (row % 8);
+    return static_cast<uint32_t>(row * kRowBytes + turned * 16);
+  }
+  __device__ __forceinline__ void sync() const { tile::sync_threads<128>(barrier); }
+
+  // One row block's sums; `chunk` counts on over the row blocks of a tile. All threads of the warpgroup call it. kSquares:
+  // max(x, 0)^2 in place of x, where not gated.
+  template <int N, bool kSquares>
+  __device__ __forceinline__ void write(const float (&d)[N / 2], const ExpertParameters& p,
+                                        const tile::ActivationValues& act, const ExpertTile& t, int block,
+                                        const RowsFinish<kGated>& at, int chunk) const {
+    const int feature = block * kFeatures + piece * 8, rows = feature < p.features ? t.rows - row : 0;
+    auto* y = static_cast<__nv_bfloat16*>(p.y) + (t.row + row) * p.y_stride + feature;
+    // Of the chunk in front: written once the next one is on its way, so nobody waits for it.
+    uint4 mine = {};
+#pragma unroll
+    for (int c = 0; c * kColumns < N; ++c, ++chunk) {
+      // Also keeps each chunk's instructions together. Else all exponentials come first and all reciprocals last, and
+      // warps that go abreast wait for the one unit that makes them.
+      if (c * kColumns >= t.rows) break;
+      uint32_t out[4] = {};
+#pragma unroll
+      for (int i = 0; i < kColumns / 8; ++i) {
+        const int j = c * (kColumns / 8) + i;
+        if (j >= N / 8) break;
+        float x[2], u[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          x[h] = fmaf(d[4 * j + h], at.factor[0], at.bias[0]);
+          u[h] = fmaf(d[4 * j + 2 + h], at.factor[1], at.bias[1]);
+          if constexpr (kGated) {
+            x[h] = tile::swish(tile::at_most(x[h], act.limit), act.alpha) *
+                   (tile::within(u[h], act.limit) + act.beta);
+          } else if constexpr (kSquares) {
+            x[h] = x[h] < 0 ? 0.f : x[h] * x[h];
+            u[h] = u[h] < 0 ? 0.f : u[h] * u[h];
+          }
+        }
+        out[kGated ? i : 2 * i] = pair(x);
+        if constexpr (!kGated) out[2 * i + 1] = pair(u);
+      }
+      const uint32_t buffer = chunk % 2 * kChunkBytes;
+      tile::store_squares_transposed(to + buffer, out);
+      sync();  // who reads this chunk has also read the one in front, whose place the next one takes
+      const uint4 next = tile::load_shared(from + buffer);
+      if (c > 0) {
+        if ((c - 1) * kColumns < rows) store_16(y, mine);
+        y += kColumns * p.y_stride;
+      }
+      mine = next;
+    }
+    if ((ceil_div(t.rows, kColumns) - 1) * kColumns < rows) store_16(y, mine);
+  }
+  static __device__ __forceinline__ uint32_t pair(const float (&x)[2]) {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(x[0], x[1]);
+    return *reinterpret_cast<const uint32_t*>(&both);
+  }
+};
+
+// Writes a warpgroup's share of a tile: row blocks first_block to first_block + kBlocks - 1 of the expert's, those of them
+// that there are. at: of each.
+template <int N, int kBlocks, bool kGated>
+__device__ __forceinline__ void finish_tile(const float (&d)[kBlocks][N / 2], const ExpertParameters& p,
+                                            const tile::ActivationValues& act, const ExpertTile& t,
+                                            int first_block, const RowsFinish<kGated> (&at)[kBlocks]) {
+  const int blocks = min(kBlocks, min(p.row_blocks, t.end_block) - first_block);
+#pragma unroll 1
+  for (int b = 0; b < blocks; ++b) {
+    RowsFinish<kGated> mine = at[0];
+    if (kBlocks > 1 && b > 0) mine = at[kBlocks - 1];
+#pragma unroll 1
+    for (int c = 0; RowsFinish<kGated>::kColumns * c < t.rows; ++c) {
+      float sums[RowsFinish<kGated>::kSums];
+      pick_sums<N>(d, b, c, sums);
+      mine.write(p, act, t, RowsFinish<kGated>::kColumns * c, sums);
+    }
+  }
+}
+// The same where finishes_straight(), through shared memory: StraightFinish<kGated>::kStagingBytes of this warpgroup, which
+// all its threads may still be reading when they come here.
+template <int N, int kBlocks, bool kGated>
+__device__ __forceinline__ void finish_tile_straight(const float (&d)[kBlocks][N / 2],
+                                                     const ExpertParameters& p,
+                                                     const tile::ActivationValues& act, const ExpertTile& t,
+                                                     int first_block, const RowsFinish<kGated> (&at)[kBlocks],
+                                                     const StraightFinish<kGated>& finish) {
+  const int chunks = ceil_div(t.rows, StraightFinish<kGated>::kColumns);
+  const int blocks = min(kBlocks, min(p.row_blocks, t.end_block) - first_block);
+  finish.sync();
+  if (!kGated && act.which == Activation::kRelu2) {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b)
+      if (b < blocks) finish.template write<N, true>(d[b], p, act, t, first_block + b, at[b], b * chunks);
+    return;
+  }
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b)
+    if (b < blocks) finish.template write<N, false>(d[b], p, act, t, first_block + b, at[b], b * chunks);
+}
+
+#endif
+
+}  // namespace sluice::cuda

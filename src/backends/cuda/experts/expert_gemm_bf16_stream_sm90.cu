@@ -1,0 +1,102 @@
+// Expert GEMM for few rows an expert, bf16 weights: tiles of 128 or 64 weight rows and the whole sum x up to 32 rows of x
+// (expert_gemm_tile.cuh), so that many SMs have a share of few experts and no sum crosses an SM.
+//
+// wgmma takes both operands from shared memory: 8 columns of a block of weights cost it a sixth of the time that the block
+// needs to come from memory, in four instructions a warp.
+//
+// Where sums are short, of no more than four k blocks, and not of gates and ups, such a tile would be all beginning and end: teams
+// take row blocks of the same expert one behind the other, by mma.sync (expert_stream_short.cuh).
+//
+// Wins    up to about 26 rows an expert: weights arrive at the rate of a plain stream.
+// Loses   more rows: weights pass again for each 32 of them. See bf16_tile_sm90.
+// Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
+// Source  original; the contract is ops/expert_gemm.h. Cost: from the rate of memory.
+#include "backends/cuda/card.h"
+#include "backends/cuda/experts/cost.h"
+#include "backends/cuda/experts/stream_short.cuh"
+#include "backends/cuda/experts/tiles.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kShortMost = 32;  // rows of x of a unit of short sums
+constexpr int kRowsMost = 32;   // of x in a tile
+
+Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_expert_blocks(r, p, d);
+  need_type(r, "w", p.w, DType::kBF16, "wgmma operand");
+  return r;
+}
+
+// Whether row blocks follow one another (expert_stream_short.cuh). Their sums have bits of their own, so it may depend on the
+// shape alone, not on how many rows there are.
+bool has_short_sums(const ExpertGemm::Problem& p) {
+  constexpr int64_t kMost = 4;  // k blocks
+  static_assert(is_short<kShortMost, Bf16Weights>(kMost));
+  return !is_gated(p.act) && ExpertGemm::fragments(p).k_blocks <= kMost && p.experts <= kListExpertsMost;
+}
+
+// Of short sums a configuration for each number of columns, rows of x of a unit; else one for each size of a CTA.
+std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d, const Policy&) {
+  std::vector<Config> out;
+  const auto add = [&](StreamLaunch launch) {
+    const int64_t threads = launch.small ? 256 : 384;
+    if (p.experts > threads || p.rows / kRowsMost + p.experts > UINT16_MAX)
+      launch.order = ExpertOrder::kLong;  // more than a CTA counts at once
+    out.push_back({.name = launch.name(p.w),
+                   .cost_us = stream_cost_us(stream_constants(p.w), p, d, launch),
+                   .launches = {launch.launch()}});
+  };
+  if (has_short_sums(p)) {
+    for (const int columns : {8, 16, kShortMost}) add({.columns = columns, .short_sums = true});
+  } else {
+    for (const bool small : {true, false}) add({.columns = kRowsMost, .small = small});
+  }
+  return out;
+}
+
+std::string launch_text(const ExpertGemm::Problem& p, const KernelLaunch& launch) {
+  return StreamLaunch::of(launch).text(p.w);
+}
+
+Status enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,
+               const ExpertGemm::Args& a, Workspace, Stream stream);
+
+}  // namespace
+
+extern const Candidate<ExpertGemm> expert_gemm_bf16_stream_sm90 = {
+    .name = "cuda.expert_gemm.bf16_stream_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .configs = configs,
+    .enqueue_config = enqueue,
+    .launch_text = launch_text,
+    .batch_invariant = true,
+    .alignment_bytes = 16,
+};
+
+namespace {
+
+// Two warpgroups of a row block each; or one, of which two share an SM: twice as many tiles, for few experts.
+using TwoGroups = ExpertTiles<Bf16Blocks, XSource::kThreads, 2, 1, 32, 16, 16, 2>;
+using OneGroup = ExpertTiles<Bf16Blocks, XSource::kThreads, 1, 1, 32, 16, 16, 2, 2>;
+
+Status enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,
+               const ExpertGemm::Args& a, Workspace, Stream stream) {
+  if (p.rows == 0) return {};
+  const std::string_view name = expert_gemm_bf16_stream_sm90.name;
+  const StreamLaunch launch = StreamLaunch::of(launches[0]);
+  if (!launch.short_sums) {
+    const TileCall call{name, p, a, stream, {.order = launch.order}, nullptr};
+    return launch.small ? launch_tiles<OneGroup>(call) : launch_tiles<TwoGroups>(call);
+  }
+  const ExpertParameters parameters = expert_parameters(p, a);
+  return launch.columns == 8    ? launch_short<8, Bf16Weights>(name, parameters, stream)
+         : launch.columns == 16 ? launch_short<16, Bf16Weights>(name, parameters, stream)
+                                : launch_short<kShortMost, Bf16Weights>(name, parameters, stream);
+}
+
+}  // namespace
+
+}  // namespace sluice::cuda

@@ -1,0 +1,44 @@
+// Expert GEMM for many rows an expert, bf16 weights. Both operands of wgmma stand in shared memory. Tiles of 256 weight rows x 64
+// to 128 rows of x by one CTA (tiles.cuh), or CTA pairs that share what both multiply (pairs.cuh): rows of x, then each has weight
+// rows of its own, or weights, then each has rows of x of its own. Rows of tokens are fetched as for mxfp4 (tile_configs.cc).
+//
+// Wins    more than about 26 rows an expert: each weight that is read serves all of its expert's rows.
+// Loses   fewer rows: SMs idle while the last tiles run. See bf16_stream_sm90.
+// Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
+// Source  original; the contract is ops/expert_gemm.h, the measurements are docs/notes/cuda-bf16-experts.md.
+#include "backends/cuda/experts/cost.h"
+#include "backends/cuda/experts/tile_call.h"
+
+namespace sluice::cuda {
+namespace {
+
+Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_expert_blocks(r, p, d);
+  need_type(r, "w", p.w, DType::kBF16, "wgmma operand");
+  return r;
+}
+
+std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d, const Policy&) {
+  return tile_configs(p, d);
+}
+
+Status enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,
+               const ExpertGemm::Args& a, Workspace w, Stream stream) {
+  return enqueue_tiles("cuda.expert_gemm.bf16_tile_sm90", p, launches, a, w, stream);
+}
+
+}  // namespace
+
+extern const Candidate<ExpertGemm> expert_gemm_bf16_tile_sm90 = {
+    .name = "cuda.expert_gemm.bf16_tile_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .configs = configs,
+    .enqueue_config = enqueue,
+    .launch_text = tile_launch_text,
+    .batch_invariant = true,
+    .alignment_bytes = 16,
+};
+
+}  // namespace sluice::cuda

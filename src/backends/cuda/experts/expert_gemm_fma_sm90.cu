@@ -1,0 +1,277 @@
+// Expert GEMM for what the tensor cores' kernels refuse: any layout, any types, any width. A warp has one feature of up to
+// eight rows of an expert; its lanes share out the width, decode each weight where the layout's functions say it is,
+// and add up in a fixed order.
+//
+// Wins    f32 x, weights in the order of checkpoints or of the CPU's panels, widths that are no multiple of 8.
+// Loses   wherever another kernel accepts: it computes a number at a time and reads weights again for each eight rows.
+// Limits  none but the contract's. A row's bits do not depend on the batch.
+// Source  original; the contract is ops/expert_gemm.h.
+#include "backends/cuda/card.h"
+#include "backends/cuda/experts/cost.h"
+#include "backends/cuda/experts/parameters.cuh"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tile/dependent.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kWarps = 8, kRows = 8;   // of a block of threads; of x in a tile
+constexpr int kFeatures = 4 * kWarps;  // of a tile
+constexpr int kBlocksAnSm = 4;
+constexpr int kWidthStep = 32;  // lanes of a warp, and codes that share a scale
+static_assert(kWidthStep == kMxBlock);
+
+// Where one row of weights is: in row_major `row` alone says it.
+struct Place {
+  int64_t block, row;
+};
+
+template <WeightLayout kLayout>
+__device__ __forceinline__ Place place_of(const ExpertParameters& p, bool gated, int64_t feature, bool up) {
+  if constexpr (kLayout == WeightLayout::kFragments) {
+    const FragmentRow r = fragment_row(gated, feature, up);
+    return {r.block, r.row};
+  } else if constexpr (kLayout == WeightLayout::kPanels16) {
+    const PanelRow r = panel_row(gated, feature, up);
+    return {r.panel, r.lane};
+  } else {
+    return {0, gated ? gated_row(p.gate_order, p.features, feature, up) : feature};
+  }
+}
+
+// Weights of one expert.
+template <WeightLayout kLayout, DType kW>
+struct Weights {
+  const uint8_t *w, *scales;
+  FragmentShape fragments;
+  PanelShape panels;
+  int64_t width;
+
+  // The weight, or the value of its code.
+  __device__ __forceinline__ float code(const Place& at, int64_t k) const {
+    const auto* numbers = reinterpret_cast<const __nv_bfloat16*>(w);
+    if constexpr (kLayout == WeightLayout::kFragments) {
+      const FragmentRow r{at.block, at.row};
+      if constexpr (kW == DType::kBF16)
+        return __bfloat162float(numbers[fragment_bf16_index(fragments, r, k)]);
+      const FragmentCode c = fragment_code(fragments, r, k);
+      const uint32_t word = reinterpret_cast<const uint32_t*>(w)[c.word];
+      return value(fragment_code_of(fragment_pair(word, c.pair), c.half));
+    } else if constexpr (kLayout == WeightLayout::kPanels16) {
+      const PanelRow r{at.block, at.row};
+      if constexpr (kW == DType::kBF16) return __bfloat162float(numbers[panel_bf16_index(panels, r, k)]);
+      const NibbleAt n = panel_mxfp4_nibble(panels, r, k);
+      return value(w[n.byte] >> n.shift & 15);
+    } else {
+      const int64_t i = at.row * width + k;
+      if constexpr (kW == DType::kBF16) return __bfloat162float(numbers[i]);
+      return value(w[i / 2] >> (4 * (i % 2)) & 15);
+    }
+  }
+  // Its scale: codes only.
+  __device__ __forceinline__ float scale(const Place& at, int64_t k) const {
+    if constexpr (kLayout == WeightLayout::kFragments) {
+      const FragmentRow r{at.block, at.row};
+      const uint8_t stored = scales[fragment_scale_index(fragments, r, k)];
+      return stored == kFragmentNan ? e8m0(255)
+                                    : e8m0(fragment_scale(stored, scales[fragment_top_index(fragments, r)]));
+    } else if constexpr (kLayout == WeightLayout::kPanels16) {
+      return e8m0(scales[panel_scale_index(panels, {at.block, at.row}, k)]);
+    } else {
+      return e8m0(scales[at.row * (width / kMxBlock) + k / kMxBlock]);
+    }
+  }
+
+ private:
+  // e2m1: sign, two bits of exponent, one of mantissa.
+  __device__ __forceinline__ static float value(uint32_t code) {
+    const uint32_t exponent = code >> 1 & 3, mantissa = code & 1;
+    const float size = exponent == 0 ? 0.5f * static_cast<float>(mantissa)
+                                     : __uint_as_float((exponent + 126) << 23 | mantissa << 22);
+    return code & 8 ? -size : size;
+  }
+  // 2^(bits - 127); 255 is NaN.
+  __device__ __forceinline__ static float e8m0(int bits) {
+    return __uint_as_float(bits == 255 ? 0x7fc00000u
+                           : bits == 0 ? 0x00400000u
+                                       : static_cast<uint32_t>(bits) << 23);
+  }
+};
+
+struct Parameters {
+  ExpertParameters p;
+  FragmentShape fragments;
+  PanelShape panels;
+  int x_f32, gated;
+};
+
+__device__ __forceinline__ float load_x(const Parameters& q, int64_t at) {
+  return q.x_f32 ? reinterpret_cast<const float*>(q.p.x)[at] : __bfloat162float(q.p.x[at]);
+}
+
+// This lane's part of the sums of kRows rows, which begin at from[] in x, for one row of weights.
+template <WeightLayout kLayout, DType kW>
+__device__ __forceinline__ void add_up(float (&sum)[kRows], const Parameters& q,
+                                       const Weights<kLayout, kW>& w, const Place& at,
+                                       const int64_t (&from)[kRows], int rows) {
+#pragma unroll
+  for (float& s : sum) s = 0;
+#pragma unroll 1
+  for (int k = static_cast<int>(threadIdx.x % 32); k < q.p.width; k += kWidthStep) {
+    const float code = w.code(at, k);
+    [[maybe_unused]] float scale = 1;
+    if constexpr (kW == DType::kE2M1) scale = w.scale(at, k);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (r >= rows) break;
+      const float x = load_x(q, from[r] + k);
+      sum[r] = kW == DType::kE2M1 ? fmaf(x * code, scale, sum[r]) : fmaf(x, code, sum[r]);
+    }
+  }
+}
+
+// The sum over all lanes of sum[lane], of each row.
+__device__ __forceinline__ float total(const float (&sum)[kRows]) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  float mine = 0;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    float all = sum[r];
+#pragma unroll
+    for (int far = 16; far > 0; far /= 2) all += __shfl_xor_sync(0xffffffffu, all, far);
+    mine = lane == r ? all : mine;
+  }
+  return mine;
+}
+
+__device__ __forceinline__ void write(const ExpertParameters& p, const tile::ActivationValues& act,
+                                      bool gated, const ExpertTile& t, int row, int feature, float gate,
+                                      float up) {
+  const float in = p.weights ? p.weights[p.order[row]] : 1.f;
+  const int64_t first = static_cast<int64_t>(t.expert) * (gated ? 2 * p.features : p.features);
+  const auto finish = [&](float sum, int64_t at) {
+    return fmaf(sum, in, p.bias ? load_bias(p, first + at) : 0.f);
+  };
+  float z[1], u[1];
+  if (gated) {
+    z[0] = finish(gate, gated_row(p.gate_order, p.features, feature, false));
+    u[0] = finish(up, gated_row(p.gate_order, p.features, feature, true));
+    tile::activate_gated(act, z, u);
+  } else {
+    z[0] = finish(gate, feature);
+    tile::activate_plain(act, z);
+  }
+  const int64_t to = row * p.y_stride + feature;
+  if (p.y_f32) {
+    static_cast<float*>(p.y)[to] = z[0];
+  } else {
+    static_cast<__nv_bfloat16*>(p.y)[to] = __float2bfloat16_rn(z[0]);
+  }
+}
+
+template <WeightLayout kLayout, DType kW>
+__global__ void __launch_bounds__(32 * kWarps) expert_rows(const __grid_constant__ Parameters q) {
+  extern __shared__ int32_t before[];  // [experts + 1]
+  __shared__ int32_t scratch[kWarps];
+  tile::wait_for_previous();
+  tile::release_next();
+  const ExpertParameters& p = q.p;
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  const ExpertTileList list{before, ceil_div(p.features, kFeatures), kFeatures, kRows};
+  count_expert_tiles(p, list, before, scratch);
+  const int all = list.tiles(p);
+#pragma unroll 1
+  for (int index = static_cast<int>(blockIdx.x); index < all; index += static_cast<int>(gridDim.x)) {
+    const ExpertTile t = list.at(p, index);
+    const Weights<kLayout, kW> w{p.w + t.expert * p.w_bytes, p.w_scale + t.expert * p.scale_bytes,
+                                 q.fragments, q.panels, p.width};
+    const tile::ActivationValues act = activation_of(p, t.expert);
+    int64_t from[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int row = t.row + min(r, t.rows - 1);
+      from[r] = (p.slots > 0 ? p.order[row] / p.slots : row) * p.x_stride;
+    }
+#pragma unroll 1
+    for (int i = warp; i < kFeatures; i += kWarps) {
+      const int feature = t.first_block + i;
+      if (feature >= p.features) break;
+      float sum[kRows], gate = 0, up = 0;
+#pragma unroll 1
+      for (int half = 0; half < 1 + q.gated; ++half) {
+        add_up(sum, q, w, place_of<kLayout>(p, q.gated, feature, half != 0), from, t.rows);
+        (half == 0 ? gate : up) = total(sum);
+      }
+      if (lane < t.rows) write(p, act, q.gated, t, t.row + lane, feature, gate, up);
+    }
+  }
+}
+
+Refusal supports(const ExpertGemm::Problem&, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  return r;
+}
+
+// Not fitted: issue slots, and what a warp waits for loads.
+double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
+  // Instructions of a lane for one weight and up to eight rows; a multiprocessor issues 128 lanes at about 1.7 GHz.
+  constexpr double kInstructions = 50, kPerUs = 128 * 1.7e3, kWaitUs = 0.6;
+  const ExpertLoad load = expert_load(p);
+  const double tiles = load.active * std::max(1.0, std::ceil(load.rows_each / kRows)) *
+                       std::ceil(static_cast<double>(p.features) / kFeatures);
+  const double steps =
+      (is_gated(p.act) ? 2 : 1) * std::ceil(static_cast<double>(p.width) / kWidthStep) * kFeatures;
+  const double issue = tiles * steps * kWidthStep * kInstructions / (kPerUs * d.cores);
+  const double rounds = std::ceil(tiles / (kBlocksAnSm * d.cores));
+  return stream_us<ExpertGemm>(p, d) + issue + rounds * steps / kWarps * kWaitUs;
+}
+
+Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream);
+
+}  // namespace
+
+extern const Candidate<ExpertGemm> expert_gemm_fma_sm90 = {
+    .name = "cuda.expert_gemm.fma_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = no_workspace<ExpertGemm>,
+    .enqueue = enqueue,
+    .batch_invariant = true,
+    .alignment_bytes = 4,
+};
+
+namespace {
+
+template <WeightLayout kLayout>
+auto kernel_of(DType w) {
+  return w == DType::kE2M1 ? expert_rows<kLayout, DType::kE2M1> : expert_rows<kLayout, DType::kBF16>;
+}
+
+Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream) {
+  if (p.rows == 0) return {};
+  const int sms = queue_of(stream).sms;
+  Parameters q{.p = expert_parameters(p, a),
+               .fragments = ExpertGemm::fragments(p),
+               .panels = ExpertGemm::panels(p),
+               .x_f32 = p.x == DType::kF32,
+               .gated = is_gated(p.act)};
+  if (p.layout == WeightLayout::kRowMajor) {
+    const int64_t numbers = ExpertGemm::weight_rows(p) * p.width;
+    q.p.w_bytes = bytes_of(p.w, numbers), q.p.scale_bytes = numbers / kMxBlock;
+  } else {
+    q.p.w_bytes = ExpertGemm::packed_bytes(p), q.p.scale_bytes = ExpertGemm::packed_scale_bytes(p);
+  }
+  const Launch how{.grid = {static_cast<unsigned>(kBlocksAnSm * sms), 1, 1},
+                   .block = {32 * kWarps, 1, 1},
+                   .shared_bytes = static_cast<size_t>(p.experts + 1) * sizeof(int32_t)};
+  const auto kernel = p.layout == WeightLayout::kFragments  ? kernel_of<WeightLayout::kFragments>(p.w)
+                      : p.layout == WeightLayout::kPanels16 ? kernel_of<WeightLayout::kPanels16>(p.w)
+                                                            : kernel_of<WeightLayout::kRowMajor>(p.w);
+  return launch(expert_gemm_fma_sm90.name, kernel, how, stream, q);
+}
+
+}  // namespace
+
+}  // namespace sluice::cuda

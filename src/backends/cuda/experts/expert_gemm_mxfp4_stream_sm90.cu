@@ -1,0 +1,148 @@
+// Expert GEMM for few rows an expert, mxfp4 weights: units of work as expert_stream.cuh has them, one row block of one expert's
+// weights and the whole sum, so that many SMs have a share of few experts and no sum crosses an SM.
+//
+// Where sums are short, of no more than eight k blocks (six with 16 columns), a team takes row blocks of the same expert one
+// behind the other: expert_stream_short.cuh. A kernel that is bound by issue gains by what it need not do again.
+//
+// How a grid lies over SMs is expert_stream_list.cuh. Units that are left over at the end, at most one a block, the teams of a
+// block share.
+//
+// Wins    up to one or two rows an expert, short sums up to eight: weights arrive at the rate of a plain stream.
+// Loses   more rows, of popular experts too: x passes the SM again for each 64 rows of weights. See mxfp4_tile_sm90. Few rows in
+//         all: two launches. See expert_mlp_mxfp4_fewtokens_sm90.
+// Limits  see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on it.
+// Source  original; the contract is ops/expert_gemm.h.
+#include "backends/cuda/card.h"
+#include "backends/cuda/experts/cost.h"
+#include "backends/cuda/experts/stream_short.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kSharedRounds = 1;  // units that the teams of a block share, at most, at the end of a grid
+
+// As many units as the grid has teams at a time, one each; the teams of a block share what is left over where it is little.
+template <int N, class W>
+__device__ __forceinline__ void fetch_all(const W& work, StreamMemory<N, kListTeams>& m, int team) {
+  const ExpertParameters& p = work.p;
+  StreamFetch<N, kListTeams, W> fetch(work, m, team);
+  if (!p.settled) tile::wait_for_previous();
+  const UnitList<N> list(p);
+  const int blocks = static_cast<int>(gridDim.x), over = list.all % (kListTeams * blocks);
+  const int alone = over <= kSharedRounds * blocks && may_share(p) ? list.all - over : list.all;
+  int index = static_cast<int>(blockIdx.x) + team * blocks;
+  bool shared = false, early = p.settled;
+#pragma unroll 1
+  while (true) {
+    if (!shared && index >= alone) shared = true, index = alone + static_cast<int>(blockIdx.x);
+    if (index >= list.all) break;
+    const auto found = list.find(index);
+    fetch.unit(found.expert, found.rows, __ldg(p.row_begin + found.expert), found.within, shared, early);
+    early = false;
+    index += shared ? blocks : kListTeams * blocks;
+  }
+  if (early) tile::wait_for_previous();
+  fetch.no_more();
+}
+
+template <int N, bool kGated>
+__global__ void __launch_bounds__(kListThreads, kListBlocksEach)
+    expert_stream(const __grid_constant__ ExpertParameters p) {
+  extern __shared__ uint8_t dynamic[];
+  auto& m = *reinterpret_cast<StreamMemory<N, kListTeams>*>(
+      dynamic + (128 - tile::shared_address(dynamic) % 128) % 128);
+  const int warp = uniform(static_cast<int>(threadIdx.x / 32));
+  if (warp < kListTeams) m.init(warp);
+  __syncthreads();
+  const ListWork<kGated> work{p};
+  if (warp < kListTeams) {
+    fetch_all<N>(work, m, warp);
+  } else {
+    tile::wait_for_previous();
+    tile::release_next();
+    stream_multiply<N, kListTeams>(work, m, (warp - kListTeams) / 4, (warp - kListTeams) % 4);
+  }
+}
+
+Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_expert_blocks(r, p, d);
+  need_type(r, "w", p.w, DType::kE2M1, "dequantised in registers");
+  r.need(p.experts <= kListExpertsMost,
+         "experts <= " + std::to_string(kListExpertsMost) + " (32 for each lane that counts)", "experts",
+         p.experts);
+  return r;
+}
+
+// Columns of a unit, rows of x.
+constexpr int kColumns[] = {8, 16};
+
+// Whether the kernel of short sums serves a problem.
+bool has_short_sums(const ExpertGemm::Problem& p, int columns) {
+  const int64_t k_blocks = ExpertGemm::fragments(p).k_blocks;
+  return !is_gated(p.act) &&
+         (columns == 8 ? is_short<8, Mxfp4Weights>(k_blocks) : is_short<16, Mxfp4Weights>(k_blocks));
+}
+
+// A configuration for each number of columns: with a few rows of an expert on average hardly one has more than 8.
+std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d, const Policy&) {
+  std::vector<Config> out;
+  for (const int columns : kColumns) {
+    const StreamLaunch launch{.columns = columns, .short_sums = has_short_sums(p, columns)};
+    out.push_back({.name = launch.name(p.w),
+                   .cost_us = stream_cost_us(stream_constants(p.w), p, d, launch),
+                   .launches = {launch.launch()}});
+  }
+  return out;
+}
+
+std::string launch_text(const ExpertGemm::Problem& p, const KernelLaunch& launch) {
+  return StreamLaunch::of(launch).text(p.w);
+}
+
+Status enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,
+               const ExpertGemm::Args& a, Workspace, Stream stream);
+
+}  // namespace
+
+extern const Candidate<ExpertGemm> expert_gemm_mxfp4_stream_sm90 = {
+    .name = "cuda.expert_gemm.mxfp4_stream_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .configs = configs,
+    .enqueue_config = enqueue,
+    .launch_text = launch_text,
+    .batch_invariant = true,
+    .alignment_bytes = 16,
+};
+
+namespace {
+
+template <int N, bool kGated>
+Status enqueue_long(const ExpertParameters& parameters, Stream stream) {
+  constexpr size_t kBytes = 128 + sizeof(StreamMemory<N, kListTeams>);
+  static_assert(kBytes <= kListSharedMost);
+  return launch_list(expert_gemm_mxfp4_stream_sm90.name, expert_stream<N, kGated>, kBytes, parameters,
+                     stream);
+}
+template <int N>
+Status enqueue_stream(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, bool short_sums,
+                      Stream stream) {
+  const ExpertParameters parameters = expert_parameters(p, a);
+  if (short_sums)
+    return launch_short<N, Mxfp4Weights>(expert_gemm_mxfp4_stream_sm90.name, parameters, stream);
+  return is_gated(p.act) ? enqueue_long<N, true>(parameters, stream)
+                         : enqueue_long<N, false>(parameters, stream);
+}
+
+Status enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,
+               const ExpertGemm::Args& a, Workspace, Stream stream) {
+  if (p.rows == 0) return {};
+  const StreamLaunch launch = StreamLaunch::of(launches[0]);
+  return launch.columns == 8 ? enqueue_stream<8>(p, a, launch.short_sums, stream)
+                             : enqueue_stream<16>(p, a, launch.short_sums, stream);
+}
+
+}  // namespace
+
+}  // namespace sluice::cuda

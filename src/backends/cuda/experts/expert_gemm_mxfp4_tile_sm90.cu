@@ -1,0 +1,46 @@
+// Expert GEMM for many rows an expert, mxfp4 weights: tiles of 192 or 384 weight rows x 16 to 192 rows of x (tiles.cuh), a
+// persistent grid. A configuration is one launch or several that share the experts by their rows, so that a popular expert is not
+// cut into many tiles, each of which decodes its weights again. Rows of tokens are fetched one by one by producer threads, or are
+// brought into order by a launch before, or come to CTA pairs, which fetch each row once for 384 weight rows: a TMA box a row, or
+// the pairs bring them into order while they multiply (tile_configs.cc).
+//
+// Wins    more than a few rows an expert: each weight that is decoded serves all of a tile's rows.
+// Loses   fewer rows: SMs idle while the last tiles run. See mxfp4_stream_sm90.
+// Limits  see supports(). Sums are never split, and all tiles sum in the same order, so a row's bits do not depend on the batch.
+// Source  original; the contract is ops/expert_gemm.h, the measurements are docs/notes/cuda-mxfp4.md.
+#include "backends/cuda/experts/cost.h"
+#include "backends/cuda/experts/tile_call.h"
+
+namespace sluice::cuda {
+namespace {
+
+Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_expert_blocks(r, p, d);
+  need_type(r, "w", p.w, DType::kE2M1, "decoded in registers");
+  return r;
+}
+
+std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d, const Policy&) {
+  return tile_configs(p, d);
+}
+
+Status enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,
+               const ExpertGemm::Args& a, Workspace w, Stream stream) {
+  return enqueue_tiles("cuda.expert_gemm.mxfp4_tile_sm90", p, launches, a, w, stream);
+}
+
+}  // namespace
+
+extern const Candidate<ExpertGemm> expert_gemm_mxfp4_tile_sm90 = {
+    .name = "cuda.expert_gemm.mxfp4_tile_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .configs = configs,
+    .enqueue_config = enqueue,
+    .launch_text = tile_launch_text,
+    .batch_invariant = true,
+    .alignment_bytes = 16,
+};
+
+}  // namespace sluice::cuda

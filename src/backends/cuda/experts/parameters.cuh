@@ -1,0 +1,287 @@
+// What the expert GEMM kernels share: their parameters, the list of tiles that a grid walks, and what becomes of sums.
+#pragma once
+#include <cuda_bf16.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backends/cuda/experts/config.h"
+#include "backends/cuda/tile/activation.cuh"
+#include "backends/cuda/tile/async_copy.cuh"
+#include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/shared.cuh"
+#include "backends/cuda/tile/swizzle.cuh"
+#include "ops/expert_gemm.h"
+#include "ops/fragment_layout.h"
+
+namespace sluice::cuda {
+
+// As ops/expert_gemm.h has it, for weights in the layout `fragments`.
+struct ExpertParameters {
+  const __nv_bfloat16* x = nullptr;
+  const uint8_t *w = nullptr, *w_scale = nullptr;
+  const void* bias = nullptr;
+  const float *act_params = nullptr, *weights = nullptr;
+  const int32_t *row_begin = nullptr, *row_count = nullptr, *order = nullptr;
+  void* y = nullptr;
+  int64_t x_stride = 0, y_stride = 0, w_bytes = 0, scale_bytes = 0, top_begin = 0;
+  int experts = 0, features = 0, width = 0, slots = 0;
+  int row_blocks = 0, k_blocks = 0;
+  int x_wide = 0;  // rows of x begin at multiples of 16 bytes
+  int y_wide = 0;  // the same of y, and features is a multiple of 8
+  int bias_f32 = 0, y_f32 = 0;
+  int settled = 0;
+  // Of several launches that share the experts (kernels/expert_gemm_tile.cuh), this one serves those with so many rows,
+  // both included. follows: another one is in front.
+  int rows_least = 1, rows_most = INT32_MAX, follows = 0;
+  uint32_t* tickets = nullptr;  // of this launch: a zero, left zero
+  // 1 / blocks of the grid, for which the last tiles are cut (ExpertPieceList); 0: they are not.
+  float cut_for = 0;
+  ExpertOrder expert_order = ExpertOrder::kGiven;
+  GateOrder gate_order = GateOrder::kInterleaved;
+  tile::ActivationValues act;
+};
+
+// Fills in everything of a problem whose layout is kFragments; of others all but w_bytes and scale_bytes. x may be f32: the
+// kernel that takes it casts the pointer.
+ExpertParameters expert_parameters(const ExpertGemm::Problem& problem, const ExpertGemm::Args& args);
+
+#ifdef __CUDACC__
+
+__device__ __forceinline__ int ceil_div(int n, int by) { return (n + by - 1) / by; }
+
+// The same value, which is the same in all lanes, in a form that the compiler knows to be: what a copy engine is told from
+// other registers it is told by a loop over lanes.
+__device__ __forceinline__ int uniform(int v) { return __shfl_sync(0xffffffffu, v, 0); }
+
+// Whether a launch has work on an expert of so many rows.
+__device__ __forceinline__ bool serves(const ExpertParameters& p, int rows) {
+  return rows > 0 && rows >= p.rows_least && rows <= p.rows_most;
+}
+
+// Of a launch that follows another; all threads of the block call it.
+__device__ __forceinline__ bool serves_any(const ExpertParameters& p) {
+  const int tid = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  int any = 0;
+#pragma unroll 1
+  for (int base = 0; base < p.experts; base += threads)
+    any |= base + tid < p.experts ? serves(p, p.row_count[base + tid]) : 0;
+  return uniform(__syncthreads_or(any));
+}
+
+// One tile of the list: row blocks of one expert's weights x some of its rows.
+struct ExpertTile {
+  int expert, first_block, row, rows;  // row: of y
+  int end_block = INT32_MAX;           // its row blocks end here, or where the expert's do
+  int index = 0;                       // its place in the list, where somebody asks for it
+};
+
+// Tiles of all experts that a launch serves, one expert behind the other; within one, the tiles of the same weights are
+// neighbours.
+struct ExpertTileList {
+  const int32_t* before = nullptr;  // shared memory: tiles of the experts in front, [experts + 1]
+  int row_chunks = 0, blocks_each = 0, rows_most = 0;
+  int unit = 8;  // an expert's tiles but the last have a multiple of these rows; divides rows_most
+
+  __device__ __forceinline__ int tiles_of(const ExpertParameters& p, int rows) const {
+    return serves(p, rows) ? ceil_div(rows, rows_most) * row_chunks : 0;
+  }
+  __device__ __forceinline__ int tiles(const ExpertParameters& p) const { return uniform(before[p.experts]); }
+  // The tile `index` < tiles(). Whole warps call it.
+  __device__ __forceinline__ ExpertTile at(const ExpertParameters& p, int index) const {
+    int low = 0, high = p.experts;  // before[low] <= index < before[high]
+#pragma unroll 1
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      (before[middle] <= index ? low : high) = middle;
+    }
+    const int rows = __ldg(p.row_count + low), within = index - before[low];
+    const int tiles = ceil_div(rows, rows_most), units = ceil_div(rows, unit), tile = within % tiles;
+    const int each = units / tiles, more = units % tiles;  // the first `more` tiles have one unit more
+    const int first = (tile * each + min(tile, more)) * unit;
+    return {uniform(low), uniform(within / tiles * blocks_each), uniform(__ldg(p.row_begin + low) + first),
+            uniform(min((each + (tile < more)) * unit, rows - first))};
+  }
+};
+
+// Fills `before`; all threads of the block call it. scratch: shared memory, a word for each warp.
+__device__ __forceinline__ void count_expert_tiles(const ExpertParameters& p, const ExpertTileList& list,
+                                                   int32_t* before, int32_t* scratch) {
+  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
+  const int threads = static_cast<int>(blockDim.x);
+  int so_far = 0;
+#pragma unroll 1
+  for (int base = 0; base < p.experts; base += threads) {
+    const int e = base + tid;
+    const int tiles = e < p.experts ? list.tiles_of(p, p.row_count[e]) : 0;
+    int up_to = tiles;
+#pragma unroll
+    for (int far = 1; far < 32; far *= 2) {
+      const int other = __shfl_up_sync(0xffffffffu, up_to, far);
+      up_to += lane >= far ? other : 0;
+    }
+    if (lane == 31) scratch[warp] = up_to;
+    __syncthreads();
+    int all = 0;
+#pragma unroll 1
+    for (int w = 0; w < threads / 32; ++w) {
+      if (w < warp) up_to += scratch[w];
+      all += scratch[w];
+    }
+    if (e < p.experts) before[e] = so_far + up_to - tiles;
+    so_far += all;
+    __syncthreads();
+  }
+  if (tid == 0) before[p.experts] = so_far;
+  __syncthreads();
+}
+
+// Tiles beyond the first of each block, in order, for whoever asks: SMs differ in pace, tiles in width, and blocks of a launch
+// that follows another begin as that one leaves room. Each tile asks once; who is told the last leaves the counter zero.
+struct Tickets {
+  uint32_t* counter;
+  int all;  // tiles
+
+  // By a whole warp, without a branch, as all that stands between copies. Only given() waits for the answer.
+  __device__ __forceinline__ uint32_t ask() const {
+    uint32_t answer;
+    asm volatile(
+        "{\n"
+        ".reg .pred first;\n"
+        ".reg .b32 lane;\n"
+        "mov.u32 lane, %%laneid;\n"
+        "setp.eq.u32 first, lane, 0;\n"
+        "mov.u32 %0, 0;\n"
+        "@first atom.global.relaxed.gpu.add.u32 %0, [%1], 1;\n"
+        "}"
+        : "=r"(answer)
+        : "l"(counter)
+        : "memory");
+    return answer;
+  }
+  // The tile that an answer of ask() stands for; there is none if it is `all` or more.
+  __device__ __forceinline__ int given(uint32_t answer) const {
+    const int ticket = uniform(static_cast<int>(answer));
+    asm volatile(
+        "{\n"
+        ".reg .pred last;\n"
+        "setp.eq.s32 last, %1, %2;\n"
+        "@last st.global.u32 [%0], 0;\n"
+        "}" ::"l"(counter),
+        "r"(ticket), "r"(all - 1)
+        : "memory");
+    return ticket + static_cast<int>(gridDim.x);
+  }
+};
+
+// Fetches rows of x, from wherever they are, to tiles in shared memory (swizzle.cuh), 16 bytes a thread at a time: kWarps
+// warps, a warp four rows at once. kMost: rows of a tile. Where a thread's rows are stays in registers.
+template <int kMost, int kWarps>
+struct RowFetch {
+  static constexpr int kApart = 4 * kWarps;  // from one row of a thread to its next
+  static constexpr int kEach = (kMost + kApart - 1) / kApart;
+  static constexpr int kXBytes = kMost * tile::kSwizzledRowBytes;  // of a k block
+
+  uint32_t place[kEach];  // in pieces of 16 bytes where rows of x are aligned, else in numbers
+  uint32_t at[2];  // of the thread's first row in a tile, and of one four rows below it, but for these rows
+  int first, piece, rows;
+
+  // tid < 32 * kWarps
+  __device__ __forceinline__ explicit RowFetch(int tid) : first(tid / 8), piece(tid % 8), rows(0) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      at[i] = tile::swizzled(static_cast<uint32_t>(first + 4 * i), static_cast<uint32_t>(piece * 16)) -
+              4 * i * tile::kSwizzledRowBytes;
+  }
+  // Whole warps call it, all with the same tile.
+  __device__ __forceinline__ void begin(const ExpertParameters& p, const ExpertTile& t) {
+    begin(p, t.rows, [&](int i) { return p.slots > 0 ? p.order[t.row + i] / p.slots : t.row + i; });
+  }
+  // x_row(i): the row of x that the tile's i-th is.
+  template <class XRow>
+  __device__ __forceinline__ void begin(const ExpertParameters& p, int of_tile, XRow x_row) {
+    rows = of_tile;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (i * kApart >= rows) break;
+      // Threads without a row fetch the last one again: a branch for each thread would cost more.
+      const int64_t from = x_row(min(first + i * kApart, rows - 1));
+      place[i] = static_cast<uint32_t>(from * (p.x_wide ? p.x_stride / 8 : p.x_stride));
+    }
+  }
+  // k blocks k to k + kSteps - 1; zeros beyond the width.
+  template <int kSteps>
+  __device__ __forceinline__ void copy(const ExpertParameters& p, uint32_t to, int k) const {
+    if (p.x_wide && (k + kSteps) * static_cast<int>(kFragmentWidth) <= p.width) {
+      const auto* x = reinterpret_cast<const std::byte*>(p.x + k * kFragmentWidth + piece * 8);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        if (i * kApart >= rows) break;
+        if (beyond(i)) continue;
+        const std::byte* from = x + static_cast<uint64_t>(place[i]) * 16;
+#pragma unroll
+        for (int s = 0; s < kSteps; ++s)
+          tile::copy_16(row_at(to, i) + s * kXBytes, from + s * tile::kSwizzledRowBytes);
+      }
+      return;
+    }
+#pragma unroll 1
+    for (int s = 0; s < kSteps; ++s) copy_end(p, to + s * kXBytes, k + s);
+  }
+
+ private:
+  // Whether the thread's i-th row is none of a tile's.
+  __device__ __forceinline__ bool beyond(int i) const {
+    return (i + 1) * kApart > kMost && first + i * kApart >= kMost;
+  }
+  __device__ __forceinline__ uint32_t row_at(uint32_t to, int i) const {
+    return to + at[i * kApart / 4 % 2] + static_cast<uint32_t>(i * kApart * tile::kSwizzledRowBytes);
+  }
+  // One k block, where it may reach beyond the width or rows are not aligned.
+  __device__ __forceinline__ void copy_end(const ExpertParameters& p, uint32_t to, int k) const {
+    const int column = k * static_cast<int>(kFragmentWidth) + piece * 8;
+    const bool in = column < p.width;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (i * kApart >= rows) break;
+      if (beyond(i)) continue;
+      if (p.x_wide) {
+        tile::copy_16(row_at(to, i), in ? p.x + static_cast<uint64_t>(place[i]) * 8 + column : p.x, in);
+        continue;
+      }
+      const auto* numbers = reinterpret_cast<const uint16_t*>(p.x) + place[i] + column;
+      uint32_t pairs[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        pairs[j] = in ? numbers[2 * j] | static_cast<uint32_t>(numbers[2 * j + 1]) << 16 : 0;
+      tile::store_shared(row_at(to, i), make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
+    }
+  }
+};
+// An arrival of this thread once its part of a stage is there.
+__device__ __forceinline__ void arrive_with_x(const ExpertParameters& p, uint32_t barrier) {
+  if (p.x_wide) {
+    tile::arrive_after_copies(barrier);
+  } else {
+    tile::barrier_arrive(barrier);
+  }
+}
+__device__ __forceinline__ void arrive_with_x(const ExpertParameters& p, uint64_t* barrier) {
+  arrive_with_x(p, tile::shared_address(barrier));
+}
+
+__device__ __forceinline__ float load_bias(const ExpertParameters& p, int64_t at) {
+  return p.bias_f32 ? static_cast<const float*>(p.bias)[at]
+                    : __bfloat162float(static_cast<const __nv_bfloat16*>(p.bias)[at]);
+}
+
+__device__ __forceinline__ tile::ActivationValues activation_of(const ExpertParameters& p, int expert) {
+  if (!p.act_params) return p.act;
+  const float* values = p.act_params + 3 * expert;
+  if (p.act.which == Activation::kSwiGlu) return p.act;  // which has none
+  return {p.act.which, values[0], values[1], values[2]};
+}
+
+#endif
+
+}  // namespace sluice::cuda

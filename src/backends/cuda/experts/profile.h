@@ -1,0 +1,28 @@
+// How many rows experts have, as the cost models see it: kinds of experts, and how many of each kind there are.
+#pragma once
+#include <array>
+
+#include "ops/expert_gemm.h"
+
+namespace sluice::cuda {
+
+struct RowKind {
+  double rows = 0, experts = 0;
+};
+struct RowProfile {
+  static constexpr int kKindsMost = 48;
+  std::array<RowKind, kKindsMost> of{};
+  int kinds = 0;
+  const RowKind* begin() const { return of.data(); }
+  const RowKind* end() const { return of.data() + kinds; }
+  void add(double rows, double experts) {
+    if (experts > 0 && rows > 0 && kinds < kKindsMost) of[static_cast<size_t>(kinds++)] = {rows, experts};
+  }
+};
+
+// Each row draws its expert uniformly: Poisson counts around the mean, of experts that have rows.
+RowProfile uniform_profile(const ExpertGemm::Problem& problem);
+// An expert's chance goes down with the inverse of its rank (Zipf 1.0); a token takes an expert at most once.
+RowProfile zipf_profile(const ExpertGemm::Problem& problem);
+
+}  // namespace sluice::cuda

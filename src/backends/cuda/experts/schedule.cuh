@@ -1,0 +1,193 @@
+// The list of the tiles of expert_gemm_tile.cuh.
+#pragma once
+#include "backends/cuda/experts/parameters.cuh"
+
+namespace sluice::cuda {
+
+// Bytes of shared memory that an ExpertPieceList needs, and those for making it by kThreads.
+constexpr int expert_list_bytes(int experts) { return (experts + 1) * 4 + (experts + 1) / 2 * 4; }
+template <int kThreads>
+constexpr int kExpertListScratchBytes = kThreads / 32 * 16 + 16;
+
+#ifdef __CUDACC__
+
+// Tiles of all experts that a launch serves, cut as ExpertTileList has them. Tiles behind the last full round of the grid are cut
+// into pieces where those still fit one round: row blocks of one warpgroup or of two, which take about half of a tile's time, or
+// three fourths. Two tiles make three pieces of two warpgroups, so that two thirds of a round are still spared a fourth of it.
+template <class C>
+struct ExpertPieceList {
+  // Shared memory: pieces in front of the i-th expert that is listed, and of all, [experts + 1]; and which one that is.
+  int32_t* before = nullptr;
+  uint16_t* expert = nullptr;
+  int listed = 0, all = 0;  // experts, pieces
+  // Of the experts behind the cut_expert-th, pieces have tail_blocks row blocks; of that one, behind cut_chunk whole tiles of the
+  // same rows of x.
+  int cut_expert = INT32_MAX, cut_chunk = 0, tail_blocks = C::kTileBlocks;
+
+  static __device__ __forceinline__ int tiles_of(int rows) { return ceil_div(rows, C::kMost); }
+  // Of an expert with rows: 0 is the widest.
+  static __device__ __forceinline__ int narrower(int rows) {
+    const int width = ceil_div(ceil_div(rows, C::kFiner), tiles_of(rows)) * C::kFiner;
+    return max(0, min(C::kHeights - 1, (C::kMost - width) / C::kFiner));
+  }
+
+  // Makes the list; all threads of the block call it. sums: shared memory, kExpertListScratchBytes, aligned to 16.
+  __device__ __forceinline__ void make(const ExpertParameters& p, int32_t* sums) {
+    const uint32_t scratch = tile::shared_address(sums);
+    if (p.expert_order == ExpertOrder::kLong) {
+      make_long(p, sums);
+      return;
+    }
+    static_assert(C::kHeights <= 4);  // 16 bits of a word for each
+    const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
+    const int rows = tid < p.experts ? p.row_count[tid] : 0;
+    const bool mine = serves(p, rows);
+    const int own = mine ? tiles_of(rows) : 0;
+    const int height = !mine ? 4 : p.expert_order == ExpertOrder::kByWidth ? narrower(rows) : 0;
+    // Experts of each height, and their tiles of the same weights, in front of this one: in the warp, then in all. Loops over
+    // the warps' sums would take as long as all the rest.
+    int at = 0;
+    uint64_t experts = 0, tiles = static_cast<uint64_t>(own) << (16 * (height % 4));
+#pragma unroll
+    for (int h = 0; h < C::kHeights; ++h) {
+      const unsigned these = __ballot_sync(0xffffffffu, height == h);
+      if (height == h) at = __popc(these & ((1u << lane) - 1));
+      experts |= static_cast<uint64_t>(__popc(these)) << (16 * h);
+    }
+#pragma unroll
+    for (int far = 1; far < 32; far *= 2) {
+      const uint64_t other = __shfl_up_sync(0xffffffffu, tiles, far);
+      tiles += lane >= far ? other : 0;
+    }
+    if (lane == 31)
+      tile::store_shared(scratch + warp * 16,
+                         make_uint4(static_cast<uint32_t>(experts), static_cast<uint32_t>(experts >> 32),
+                                    static_cast<uint32_t>(tiles), static_cast<uint32_t>(tiles >> 32)));
+    __syncthreads();
+    constexpr int kWarps = C::kThreads / 32;
+    const uint4 of = lane < kWarps ? tile::load_shared(scratch + lane * 16) : make_uint4(0, 0, 0, 0);
+    uint64_t warps_experts = of.x | static_cast<uint64_t>(of.y) << 32,
+             warps_tiles = of.z | static_cast<uint64_t>(of.w) << 32;
+#pragma unroll
+    for (int far = 1; far < kWarps; far *= 2) {
+      const uint64_t e = __shfl_up_sync(0xffffffffu, warps_experts, far),
+                     t = __shfl_up_sync(0xffffffffu, warps_tiles, far);
+      warps_experts += lane >= far ? e : 0, warps_tiles += lane >= far ? t : 0;
+    }
+    const uint64_t all_experts = __shfl_sync(0xffffffffu, warps_experts, kWarps - 1),
+                   all_tiles = __shfl_sync(0xffffffffu, warps_tiles, kWarps - 1);
+    const uint64_t front_experts = __shfl_sync(0xffffffffu, warps_experts, max(warp - 1, 0)),
+                   front_tiles = __shfl_sync(0xffffffffu, warps_tiles, max(warp - 1, 0));
+    int first = static_cast<int>(tiles >> (16 * (height % 4)) & 0xffff) - own, columns = 0;
+#pragma unroll
+    for (int h = 0; h < C::kHeights; ++h) {
+      if (height == h && warp > 0)
+        at += static_cast<int>(front_experts >> (16 * h) & 0xffff),
+            first += static_cast<int>(front_tiles >> (16 * h) & 0xffff);
+      if (height == h) at += listed, first += columns;
+      listed += static_cast<int>(all_experts >> (16 * h) & 0xffff);
+      columns += static_cast<int>(all_tiles >> (16 * h) & 0xffff);
+    }
+    listed = uniform(listed), columns = uniform(columns);
+    const int chunks = ceil_div(p.row_blocks, C::kTileBlocks),
+              grid = static_cast<int>(gridDim.x) / C::kBlocksOfTile;
+    all = columns * chunks;
+    const int over = max(0, all - __float2int_rd(__int2float_rn(all) * p.cut_for) * grid);
+    if (C::kPieces > 1) {
+      // With few columns the memory decides: where SMs have no part in the last round, weights of the next product come, and
+      // pieces in more than half of a round gain nothing.
+      constexpr int kOfGroup = C::kTileBlocks / C::kPieces, kTwoThirds = C::kMost <= 32 ? 4 : 3;
+      if (p.cut_for > 0 && over > 0)
+        tail_blocks = 3 * over <= grid                ? kOfGroup
+                      : kTwoThirds * over <= 2 * grid ? 2 * kOfGroup
+                                                      : C::kTileBlocks;
+    }
+    int tail_chunks = chunks, moved = 0;
+    if (tail_blocks < C::kTileBlocks) {
+      const int whole = all - over;
+      tail_chunks = ceil_div(p.row_blocks, tail_blocks);
+      if (whole >= first * chunks && whole < (first + own) * chunks) {
+        const int chunk = (whole - first * chunks) / own;
+        const int rest = own * ceil_div(p.row_blocks - chunk * C::kTileBlocks, tail_blocks);
+        const int end = first * chunks + chunk * own + rest;
+        tile::store_shared(scratch + kWarps * 16,
+                           make_uint4(at, chunk, end - (first + own) * tail_chunks, 0));
+      }
+      __syncthreads();
+      const uint4 cut = tile::load_shared(scratch + kWarps * 16);
+      cut_expert = uniform(static_cast<int>(cut.x)), cut_chunk = uniform(static_cast<int>(cut.y));
+      moved = uniform(static_cast<int>(cut.z));
+      all = columns * tail_chunks + moved;
+    }
+    if (mine) {
+      before[at] = at <= cut_expert ? first * chunks : first * tail_chunks + moved;
+      expert[at] = static_cast<uint16_t>(tid);
+    }
+    if (tid == 0) before[listed] = all;
+    __syncthreads();
+  }
+
+  // The tile or piece `index` < all. Whole warps call it. What finds a tile is in the way of copies, so there are no divisions
+  // here that could be elsewhere, and no branches.
+  __device__ __forceinline__ ExpertTile at(const ExpertParameters& p, int index) const {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    int low = 0, far = listed;  // before[low] <= index < before[low + far]
+#pragma unroll 1
+    while (far > 1) {
+      const int step = ceil_div(far, 32), i = lane * step;
+      const bool in_front = i < far && before[low + i] <= index;
+      const int more = (__popc(__ballot_sync(0xffffffffu, in_front)) - 1) * step;
+      low += more, far = min(step, far - more);
+    }
+    const int e = expert[low], rows = __ldg(p.row_count + e), begin = __ldg(p.row_begin + e);
+    const int within = index - before[low], tiles = tiles_of(rows), units = ceil_div(rows, C::kFiner),
+              chunk = within / tiles, tile = within - chunk * tiles;
+    const int each = units / tiles, more = units - each * tiles;  // the first `more` tiles have one unit more
+    const int first = (tile * each + min(tile, more)) * C::kFiner;
+    const int limit = low < cut_expert   ? INT32_MAX
+                      : low > cut_expert ? 0
+                                         : cut_chunk,
+              whole = min(chunk, limit);
+    const int block = whole * C::kTileBlocks + (chunk - whole) * tail_blocks;
+    return {uniform(e), uniform(block), uniform(begin + first),
+            uniform(min((each + (tile < more)) * C::kFiner, rows - first)),
+            uniform(min(block + (chunk < limit ? C::kTileBlocks : tail_blocks), p.row_blocks))};
+  }
+
+ private:
+  // Of more experts than the block has threads, or of very many tiles: in the experts' order, and none is cut.
+  __device__ __forceinline__ void make_long(const ExpertParameters& p, int32_t* sums) {
+    const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
+    const int chunks = ceil_div(p.row_blocks, C::kTileBlocks);
+#pragma unroll 1
+    for (int base = 0; base < p.experts; base += C::kThreads) {
+      const int e = base + tid, rows = e < p.experts ? p.row_count[e] : 0;
+      const int own = serves(p, rows) ? tiles_of(rows) * chunks : 0;
+      int up_to = own;
+#pragma unroll
+      for (int far = 1; far < 32; far *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, up_to, far);
+        up_to += lane >= far ? other : 0;
+      }
+      if (lane == 31) sums[warp] = up_to;
+      __syncthreads();
+      int in_round = 0;
+#pragma unroll 1
+      for (int w = 0; w < C::kThreads / 32; ++w) {
+        const int of = sums[w];
+        if (w < warp) up_to += of;
+        in_round += of;
+      }
+      if (e < p.experts) before[e] = all + up_to - own, expert[e] = static_cast<uint16_t>(e);
+      all = uniform(all + in_round);
+      __syncthreads();
+    }
+    listed = p.experts;
+    if (tid == 0) before[listed] = all;
+    __syncthreads();
+  }
+};
+
+#endif
+
+}  // namespace sluice::cuda

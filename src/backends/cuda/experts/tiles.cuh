@@ -1,0 +1,300 @@
+// The kernel of the expert GEMMs in tiles: some weight rows x up to kMost rows of x, one tile after the other.
+//
+// One to three warpgroups multiply, each one or two row blocks of 64: x stands swizzled in shared memory, and wgmma takes
+// bf16 weights from there too, codes from registers, where they are dequantised. Each goes at its own pace, as far ahead as
+// the ring of stages lets it. Of one more warpgroup some warps fetch (expert_gemm_tile_fetch.cuh): one weights in bulk and three
+// rows of x, 16 bytes a thread from wherever their tokens are; where rows of x lie in the order of y's, at multiples of 16 bytes,
+// one has the copy engine fetch them, a tile's at once, and three fetch weights. Or two blocks of a cluster share rows of x, each
+// with half of a tile's row blocks: each has the copy engine fetch half of the rows into both, in one box where they lie in order
+// or two more warps bring them into it (expert_pair_gather.cuh), else a box for each row.
+#pragma once
+#include <algorithm>
+#include <type_traits>
+
+#include "backends/cuda/experts/epilogue.cuh"
+#include "backends/cuda/experts/parameters.cuh"
+#include "backends/cuda/experts/producer.cuh"
+#include "backends/cuda/experts/consumer.cuh"
+#include "backends/cuda/experts/ring.cuh"
+#include "backends/cuda/experts/schedule.cuh"
+#include "backends/cuda/experts/tile_call.h"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tile/async_copy.cuh"
+#include "backends/cuda/tile/bulk_copy.cuh"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/registers.cuh"
+#include "backends/cuda/tile/swizzle.cuh"
+#include "backends/cuda/tile/tensor_copy.cuh"
+#include "backends/cuda/tile/tensor_map.h"
+#include "backends/cuda/tile/wgmma_registers.cuh"
+
+namespace sluice::cuda {
+
+struct Mxfp4Blocks;
+struct Bf16Blocks;
+
+// A block of bf16 weights is a tile as wgmma's descriptor reads it.
+constexpr bool bf16_blocks_are_swizzled() {
+  for (int64_t row = 0; row < kFragmentRows; ++row)
+    for (int64_t k = 0; k < kFragmentWidth; ++k)
+      if (2 * fragment_bf16_index({1, 1}, {0, row}, k) !=
+          tile::swizzled(static_cast<uint32_t>(row), static_cast<uint32_t>(2 * k)))
+        return false;
+  return true;
+}
+static_assert(bf16_blocks_are_swizzled());
+
+// What a kernel is made for.
+template <class Weights_, XSource kRows_, int kGroups_, int kBlocks_, int kMost_, int kFiner_, int kLeast_,
+          int kSteps_, int kResident_ = 1, bool kPaired_ = kRows_ == XSource::kRowBoxes,
+          int kGatherBlocks_ = 0>
+struct ExpertTiles {
+  using Weights = Weights_;
+  static constexpr XSource kRows = kRows_;
+  static constexpr int kGroups = kGroups_;  // warpgroups that multiply
+  static constexpr int kBlocks = kBlocks_;  // row blocks of each
+  // Rows of x, columns to wgmma: there is code for kMost, kMost - kFiner, and so on to kLeast. ptxas serialises wgmma in a
+  // kernel with five such loops, and with fewer if they use more registers.
+  static constexpr int kMost = kMost_, kFiner = kFiner_, kLeast = kLeast_;
+  static constexpr int kSteps = kSteps_;        // k blocks in a stage
+  static constexpr int kResident = kResident_;  // blocks of threads on an SM
+  static constexpr int kThreads = (kGroups + 1) * 128;
+  static constexpr bool kMxfp4 = std::is_same_v<Weights, Mxfp4Blocks>, kGathers = kRows == XSource::kGathered,
+                        kPair = kPaired_;
+  static constexpr bool kWholeBoxes =
+      kRows == XSource::kInOrder || kGathers;                  // half a tile's rows, or all, in one
+  static constexpr bool kBoxes = kRows != XSource::kThreads;  // x by the copy engine
+  static_assert(kPair ? kBoxes : !kGathers && kRows != XSource::kRowBoxes);
+  static constexpr int kBlocksOfTile = kPair ? 2 : 1;  // of threads
+  // A stage: x, weights, scales.
+  static constexpr int kRowBlocks = kGroups * kBlocks, kTileBlocks = kBlocksOfTile * kRowBlocks;
+  static constexpr int kPieces = kMxfp4 ? kGroups : 1;  // of a tile, at most; bf16 is not measured
+  static constexpr int kBlockBytes =
+      static_cast<int>(kMxfp4 ? kFragmentCodeBytes : 2 * kFragmentBf16Elements);
+  static constexpr int kScaleBytes = static_cast<int>(kMxfp4 ? kFragmentScaleBytes : 0);
+  static constexpr int kXBytes = kMost * tile::kSwizzledRowBytes;  // of one step
+  static constexpr int kWeights = kSteps * kXBytes;                // where they begin
+  static constexpr int kScales = kWeights + kRowBlocks * kSteps * kBlockBytes;
+  static constexpr int kStageBytes = (kScales + kRowBlocks * kSteps * kScaleBytes + 1023) / 1024 * 1024;
+  // Factors and biases of a tile's rows (RowsAhead), of all warpgroups.
+  static constexpr int kRowsBytes = kMxfp4 ? kRowBlocks * 512 : 0;
+  // wgmma reads tiles whose rows stand in the order of swizzle.cuh, so they begin at multiples of 1024.
+  static_assert(kXBytes % 1024 == 0 && (kMxfp4 || kBlockBytes % 1024 == 0));
+  // Heights of boxes: a tile fetches as many rows as its wgmma multiplies.
+  static constexpr int kHeights = (kMost - kLeast) / kFiner + 1, kMaps = kWholeBoxes ? kHeights : 1;
+  static_assert((kMost - kLeast) % kFiner == 0 && kLeast % 8 == 0 && kFiner % 8 == 0);
+  // Warps that share the copies of weights, and the arrivals that fill a stage, beside the bytes.
+  static constexpr int kParts = kWholeBoxes && !kPair ? 3 : 1, kFills = kParts + (kBoxes ? 1 : 32 * kXWarps);
+  // Arrivals that give it back (ExpertRing::give_back).
+  static constexpr int kEmpties = kGroups * (128 + (kPair ? 4 : 0));
+  // Of a warp that gathers: rows on their way, a chunk of so many k blocks of each, or fewer.
+  static constexpr int kGatherRows = 8, kGatherBlocks = kGatherBlocks_;
+  static constexpr int kGatherUnsaid = 2;  // items that it says at once
+  static constexpr int kGatherRowBytes = kGatherBlocks * tile::kSwizzledRowBytes;
+  static constexpr int kGatherBytes = kGathers ? kGatherRows * kGatherRowBytes : 0;
+  static_assert(!kGathers || kGatherBlocks > 0);
+  // The registers that a block starts with, divided anew.
+  static constexpr int kRegisters = 65536 / kResident / kThreads / 8 * 8;
+  static constexpr int kFetch = kGathers ? 56 : kPair ? 32 : kWholeBoxes ? 24 : kMost > 128 ? 48 : 40;
+  static constexpr int kMultiply = std::min(240, (kRegisters * (kGroups + 1) - kFetch) / kGroups / 8 * 8);
+};
+
+constexpr int kTicketsApart = 32;  // launches that overlap count on lines of their own
+
+// As many stages as fit.
+template <class C>
+constexpr ExpertShared expert_shared(int experts) {
+  constexpr int kStagesMost = 8,
+                kMost = (228 << 10) / C::kResident - 1024;  // a KB of each block is the system's
+  ExpertShared s;
+  for (s.stages = kStagesMost;; --s.stages) {
+    s.rows = s.stages * C::kStageBytes;
+    s.gathered = s.rows + C::kRowsBytes;
+    s.tiles = s.gathered + PairGather::kWarps * C::kGatherBytes;
+    s.told = s.tiles + kTilesAhead * 16;
+    s.full = s.told + kTilesAhead * 8;
+    s.empty = s.full + s.stages * 8;
+    s.came = s.empty + s.stages * 8;
+    s.begun = s.came + (C::kGathers ? PairGather::kWarps * 8 : 0);
+    s.before = s.begun + (C::kGathers ? 8 : 0);
+    s.bytes = s.before + expert_list_bytes(experts);
+    if (s.bytes <= kMost || s.stages == 1) return s;
+  }
+}
+
+#ifdef __CUDACC__
+
+// Multiplies one tile, N >= its rows, and writes its rows of y.
+template <int N, class C, bool kGated>
+__device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const ExpertTile& t,
+                                              ExpertRing<C>& ring) {
+  const int all_warps = uniform(static_cast<int>(threadIdx.x / 32)), warp = all_warps % 4;
+  const int group = all_warps / 4 - 1, first_block = t.first_block + group * C::kBlocks;
+  const uint8_t* tops = p.w_scale + t.expert * p.scale_bytes + p.top_begin;  // of codes
+  // Asked for here, so that nobody waits for it behind the sums.
+  using Ahead = RowsAhead<C::kBlocks, kGated>;
+  static_assert(!C::kMxfp4 || C::kGroups * Ahead::kBytes == C::kRowsBytes);
+  const Ahead ahead(ring.base + ring.at.rows + group * Ahead::kBytes);
+  if constexpr (C::kMxfp4) ahead.ask(p, t.expert, first_block, tops);
+  float d[C::kBlocks][N / 2];
+#pragma unroll
+  for (int b = 0; b < C::kBlocks; ++b)
+#pragma unroll
+    for (float& sum : d[b]) sum = 0;
+  const uint32_t last = C::Weights::template multiply<N>(d, p, ring);
+  tile::wait_groups<0>();
+#pragma unroll
+  for (int b = 0; b < C::kBlocks; ++b) tile::hold(d[b]);
+  RowsFinish<kGated> finish[C::kBlocks];
+  if constexpr (C::kMxfp4) {
+    ahead.get(finish, p, t.expert, first_block);
+  } else {
+    read_rows(finish, p, t.expert, first_block, warp);
+  }
+  const tile::ActivationValues act = activation_of(p, t.expert);
+  if (!finishes_straight<kGated>(p, act)) {
+    ring.give_back(last);
+    finish_tile<N, C::kBlocks, kGated>(d, p, act, t, first_block, finish);
+    return;
+  }
+  // By way of the weights that this warpgroup has had in the last stage, and that nobody else reads.
+  static_assert(C::kBlocks * C::kSteps * C::kBlockBytes >= StraightFinish<kGated>::kStagingBytes);
+  const uint32_t staging = ring.base + last * static_cast<uint32_t>(C::kStageBytes) + C::kWeights +
+                           group * C::kBlocks * C::kSteps * C::kBlockBytes;
+  finish_tile_straight<N, C::kBlocks, kGated>(d, p, act, t, first_block, finish,
+                                              StraightFinish<kGated>(staging, group));
+  ring.give_back(last);
+}
+
+// multiply_tile of the fewest columns that the tile's rows fit in.
+template <int N, class C, bool kGated>
+__device__ __forceinline__ void multiply_rows(const ExpertParameters& p, const ExpertTile& t,
+                                              ExpertRing<C>& ring) {
+  if constexpr (N > C::kLeast)
+    if (t.rows <= N - C::kFiner) return multiply_rows<N - C::kFiner, C, kGated>(p, t, ring);
+  multiply_tile<N, C, kGated>(p, t, ring);
+}
+
+// A launch that follows another of the same product starts once all blocks of that one have waited and released: all that
+// it reads is there, and it waits for nothing, but that its block 0 does not end before the launch in front has, so that who
+// waits for this launch has waited for both (tile/dependent.cuh).
+template <class C, bool kGated>
+__global__ void __launch_bounds__(C::kThreads, C::kResident)
+    expert_tiles(const __grid_constant__ ExpertParameters p, const __grid_constant__ ExpertShared at,
+                 const __grid_constant__ ExpertMaps<C> x, const __grid_constant__ PairGather gather) {
+  if (p.follows) {
+    tile::release_next();
+    if (!serves_any(p)) {
+      if (blockIdx.x == 0) tile::wait_for_previous();
+      return;
+    }
+  }
+  // The KB that aligning it anew would take is where some rings have their last stage.
+  extern __shared__ __align__(1024) uint8_t base[];
+  if (tile::shared_address(base) % 1024 != 0) __trap();
+  ExpertRing<C> ring{tile::shared_address(base), at, {}};
+  if (threadIdx.x < static_cast<unsigned>(at.stages)) {
+    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.full) + threadIdx.x, C::kFills);
+    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.empty) + threadIdx.x, C::kEmpties);
+  }
+  if (threadIdx.x < kTilesAhead)
+    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.told) + threadIdx.x, 1);
+  if (C::kGathers && threadIdx.x < PairGather::kWarps)
+    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.came) + threadIdx.x, 1);
+  if (C::kGathers && threadIdx.x == 0) tile::store_shared_word(ring.base + at.begun, 0);
+  if (threadIdx.x < 32) tile::barrier_visible();
+  if constexpr (C::kPair) {
+    ring.rank = static_cast<uint32_t>(uniform(static_cast<int>(tile::cluster_rank())));
+    ring.elsewhere = tile::remote_address(ring.base, ring.rank ^ 1);
+    __syncwarp();
+    tile::cluster_arrive();
+  }
+  if (C::kBoxes && threadIdx.x < C::kMaps) tile::prefetch_map(x.of[threadIdx.x]);
+  if (!p.settled && !p.follows) tile::wait_for_previous();
+  auto* before = reinterpret_cast<int32_t*>(base + at.before);
+  ExpertPieceList<C> list{before, reinterpret_cast<uint16_t*>(before + p.experts + 1)};
+  static_assert(C::kStageBytes - C::kWeights >= kExpertListScratchBytes<C::kThreads>);
+  list.make(p, reinterpret_cast<int32_t*>(base + C::kWeights));  // of a stage that nothing is in yet
+  if constexpr (C::kPair) tile::cluster_wait();  // the other block runs, and its barriers are there
+  // Uniform, or the compiler expects lanes apart in all that follows: each copy would take three times as many instructions.
+  const int warp = uniform(static_cast<int>(threadIdx.x / 32));
+  if (warp < 4) {
+    if constexpr (C::kGroups > 1) tile::keep_registers<C::kFetch>();
+    if (warp < C::kParts) {
+      fetch_weights(p, list, ring, warp);
+      if (p.follows && blockIdx.x == 0) tile::wait_for_previous();
+    } else {
+      if (!p.follows) tile::wait_for_previous();
+      if constexpr (C::kWholeBoxes) {
+        if (warp == C::kParts) {
+          fetch_boxes(p, x, gather, ring);
+        } else if constexpr (C::kGathers) {
+          const int part = warp - C::kParts - 1;
+          gather_pair_rows<C>(p, gather, list, ring.gather_place(part), part);
+        }
+      } else if constexpr (C::kPair) {
+        fetch_token_boxes(p, x.of[0], ring, warp - 1);
+      } else {
+        fetch_rows(p, ring);
+      }
+    }
+  } else {
+    if (!p.follows) tile::wait_for_previous();
+    tile::release_next();
+    if constexpr (C::kGroups > 1) tile::take_registers<C::kMultiply>();
+    const int group = warp / 4 - 1;
+#pragma unroll 1
+    for (int count = 0;; ++count) {
+      const ExpertTile t = ring.told(count);
+      if (t.rows == 0) break;
+      if (t.first_block + group * C::kBlocks < t.end_block) {
+        multiply_rows<C::kMost, C, kGated>(p, t, ring);
+      } else {
+        ring.pass(p.k_blocks);
+      }
+    }
+  }
+  if constexpr (C::kPair) {  // nobody leaves while the other block may still arrive or copy here
+    __syncwarp();
+    tile::cluster_publish();
+    tile::cluster_wait();
+  }
+}
+
+// One launch. x of the arguments lies as C::kRows says; ordered: memory for rows in order where the kernel brings them there,
+// ordered_bytes().
+template <class C>
+Status launch_tiles(const TileCall& call) {
+  const ExpertGemm::Problem& p = call.problem;
+  const Queue& queue = queue_of(call.stream);
+  const int tiles_at_once = queue.sms * C::kResident / C::kBlocksOfTile;
+  ExpertMaps<C> x{};
+  const Tensor rows_of_x =
+      C::kGathers ? make_tensor(call.ordered, DType::kBF16, {p.rows, p.width}, Backend::kCuda) : call.args.x;
+  for (int i = 0; C::kBoxes && i < C::kMaps; ++i) {
+    const int rows = (C::kLeast + i * C::kFiner) / C::kBlocksOfTile;
+    SLUICE_TRY(tile::map_rows(x.of[i], rows_of_x, C::kWholeBoxes ? rows : 1));
+  }
+  PairGather gather;
+  if constexpr (C::kGathers)
+    gather = pair_gather<C>(p, call.args, call.ordered, tiles_at_once, C::kMost, C::kTileBlocks, queue.meeting);
+  const ExpertShared at = expert_shared<C>(static_cast<int>(p.experts));
+  const Launch how{.grid = {static_cast<unsigned>(tiles_at_once * C::kBlocksOfTile), 1, 1},
+                   .block = {C::kThreads, 1, 1},
+                   .shared_bytes = static_cast<size_t>(at.bytes),
+                   .cluster = {C::kBlocksOfTile, 1, 1},
+                   .cooperative = C::kGathers};
+  const auto kernel = is_gated(p.act) ? expert_tiles<C, true> : expert_tiles<C, false>;
+  ExpertParameters parameters = expert_parameters(p, call.args);
+  parameters.rows_least = call.launch.rows_least, parameters.rows_most = call.launch.rows_most;
+  parameters.follows = call.launch.turn > 0;
+  if (C::kPieces > 1) parameters.cut_for = 1.f / static_cast<float>(tiles_at_once);
+  parameters.expert_order = call.launch.order;
+  parameters.tickets = queue.meeting + call.launch.turn * kTicketsApart;
+  return launch(call.name, kernel, how, call.stream, parameters, at, x, gather);
+}
+
+#endif
+
+}  // namespace sluice::cuda

@@ -1,0 +1,11 @@
+// Tiles of one CTA, and CTA pairs that share rows of x of few columns.
+#include "backends/cuda/experts/tiles_bf16.cuh"
+
+namespace sluice::cuda {
+
+template Status launch_tile<DType::kBF16, 0>(const TileCall&);
+template Status launch_tile<DType::kBF16, 1>(const TileCall&);
+template Status launch_tile<DType::kBF16, 2>(const TileCall&);
+template Status launch_tile<DType::kBF16, 3>(const TileCall&);
+
+}  // namespace sluice::cuda

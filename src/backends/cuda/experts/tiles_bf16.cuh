@@ -1,0 +1,37 @@
+// The tile kernels for bf16 weights, from their rows of config.h.
+#pragma once
+#include <type_traits>
+
+#include "backends/cuda/experts/pairs.cuh"
+
+namespace sluice::cuda {
+
+template <int kRow>
+struct Bf16Tile {
+  static constexpr TileKernel kOf = kBf16Tiles[kRow];
+  static constexpr bool kGathers = kOf.x == XSource::kGathered;
+  static constexpr int kGroups = 2, kBlocks = kOf.tile_m / (64 * kGroups);
+  // Bytes of a warpgroup's rows of y on their way out, and what a warp that gathers has under way: as shared memory has room.
+  static constexpr int kPieceBytes = kBlocks == 1 && !kGathers ? 8192 : 4096;
+  static constexpr int kGatherBlocks = kOf.shares == PairShares::kWeights ? 8 : 12,
+                       kGatherRows = kOf.shares == PairShares::kWeights ? 4 : 8;
+  using Type = std::conditional_t<
+      kOf.ctas() == 1,
+      ExpertTiles<Bf16Blocks, kOf.x, kGroups, kBlocks, kOf.n_most, kOf.n_step, kOf.n_least, kOf.k_steps>,
+      ExpertPairs<kOf.shares, kOf.x, kBlocks, kOf.n_most, kOf.n_step, kOf.n_least, kPieceBytes, kGatherBlocks,
+                  kGatherRows>>;
+};
+
+#ifdef __CUDACC__
+template <DType kWeights, int kRow>
+Status launch_tile(const TileCall& call) {
+  using Type = typename Bf16Tile<kRow>::Type;
+  if constexpr (Bf16Tile<kRow>::kOf.ctas() == 1) {
+    return launch_tiles<Type>(call);
+  } else {
+    return launch_pairs<Type>(call);
+  }
+}
+#endif
+
+}  // namespace sluice::cuda

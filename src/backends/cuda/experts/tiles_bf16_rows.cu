@@ -1,0 +1,10 @@
+// CTA pairs that share rows of x.
+#include "backends/cuda/experts/tiles_bf16.cuh"
+
+namespace sluice::cuda {
+
+template Status launch_tile<DType::kBF16, 4>(const TileCall&);
+template Status launch_tile<DType::kBF16, 5>(const TileCall&);
+template Status launch_tile<DType::kBF16, 6>(const TileCall&);
+
+}  // namespace sluice::cuda

@@ -1,0 +1,11 @@
+// CTA pairs that share weights.
+#include "backends/cuda/experts/tiles_bf16.cuh"
+
+namespace sluice::cuda {
+
+template Status launch_tile<DType::kBF16, 7>(const TileCall&);
+template Status launch_tile<DType::kBF16, 8>(const TileCall&);
+template Status launch_tile<DType::kBF16, 9>(const TileCall&);
+template Status launch_tile<DType::kBF16, 10>(const TileCall&);
+
+}  // namespace sluice::cuda

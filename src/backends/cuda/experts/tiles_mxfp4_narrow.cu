@@ -1,0 +1,11 @@
+// Tiles of 16 to 40 rows of x in order.
+#include "backends/cuda/experts/tiles_mxfp4.cuh"
+
+namespace sluice::cuda {
+
+template Status launch_tile<DType::kE2M1, 0>(const TileCall&);
+template Status launch_tile<DType::kE2M1, 1>(const TileCall&);
+template Status launch_tile<DType::kE2M1, 2>(const TileCall&);
+template Status launch_tile<DType::kE2M1, 3>(const TileCall&);
+
+}  // namespace sluice::cuda

@@ -1,0 +1,11 @@
+// Tiles of 48 to 160 rows of x from anywhere.
+#include "backends/cuda/experts/tiles_mxfp4.cuh"
+
+namespace sluice::cuda {
+
+template Status launch_tile<DType::kE2M1, 15>(const TileCall&);
+template Status launch_tile<DType::kE2M1, 16>(const TileCall&);
+template Status launch_tile<DType::kE2M1, 17>(const TileCall&);
+template Status launch_tile<DType::kE2M1, 18>(const TileCall&);
+
+}  // namespace sluice::cuda

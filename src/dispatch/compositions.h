@@ -1,0 +1,60 @@
+// The compositions that every backend has: operations whose contract is that of others in turn. kCatalog answers the backend's
+// candidates, of which each part takes the best.
+//
+// Wins    where no kernel does all of it, and with many tokens: the parts are then all there is.
+// Loses   launches and their ramps, to a kernel that does all.
+// Limits  those of the kernels.
+#pragma once
+#include "dispatch/composition.h"
+#include "dispatch/expert_mlp_between.h"
+
+namespace sluice {
+
+template <const Catalog& (*kCatalog)()>
+struct ExpertMlpParts {
+  using Op = ExpertMlp;
+  using Parts = std::tuple<GroupRows, ExpertGemm, ExpertGemm, Combine>;
+  static const Catalog& catalog() { return kCatalog(); }
+  static auto parts(const ExpertMlp::Problem& p) {
+    return std::tuple(Part<GroupRows>{ExpertMlp::group(p)}, Part<ExpertGemm>{ExpertMlp::up(p)},
+                      Part<ExpertGemm>{ExpertMlp::down(p)}, Part<Combine>{ExpertMlp::combine(p)});
+  }
+  static size_t between_bytes(const ExpertMlp::Problem& p, Backend where) {
+    return ExpertMlpBetween::at(nullptr, p, where).bytes;
+  }
+  static auto args(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, std::byte* between, Backend where) {
+    const ExpertMlpBetween b = ExpertMlpBetween::at(between, p, where);
+    return std::tuple(ExpertMlp::group(a, b.groups), ExpertMlp::up(p, a, b.groups, b.h),
+                      ExpertMlp::down(a, b.groups, b.h, b.g), ExpertMlp::combine(p, a, b.groups, b.g));
+  }
+};
+
+template <const Catalog& (*kCatalog)()>
+struct RouterRouteParts {
+  using Op = RouterRoute;
+  using Parts = std::tuple<RouterGemm, RouteTopk>;
+  static const Catalog& catalog() { return kCatalog(); }
+  static auto parts(const RouterRoute::Problem& p) {
+    return std::tuple(Part<RouterGemm>{RouterRoute::gate(p)}, Part<RouteTopk>{p.route});
+  }
+  static size_t between_bytes(const RouterRoute::Problem&, Backend) { return 0; }
+  static auto args(const RouterRoute::Problem&, const RouterRoute::Args& a, std::byte*, Backend) {
+    return std::tuple(RouterRoute::gate(a), static_cast<const RouteTopk::Args&>(a));
+  }
+};
+
+template <const Catalog& (*kCatalog)()>
+struct RouteGroupParts {
+  using Op = RouteGroup;
+  using Parts = std::tuple<RouteTopk, GroupRows>;
+  static const Catalog& catalog() { return kCatalog(); }
+  static auto parts(const RouteGroup::Problem& p) {
+    return std::tuple(Part<RouteTopk>{p.route}, Part<GroupRows>{RouteGroup::group(p)});
+  }
+  static size_t between_bytes(const RouteGroup::Problem&, Backend) { return 0; }
+  static auto args(const RouteGroup::Problem&, const RouteGroup::Args& a, std::byte*, Backend) {
+    return std::tuple(static_cast<const RouteTopk::Args&>(a), RouteGroup::group(a));
+  }
+};
+
+}  // namespace sluice

@@ -1,0 +1,33 @@
+// What stands between the parts of ExpertMlp in the workspace of kernels that run them one after the other.
+#pragma once
+#include "base/arena.h"
+#include "ops/expert_mlp.h"
+
+namespace sluice {
+
+// Tensors one behind the other, as an Arena would lend them.
+struct ExpertMlpBetween {
+  GroupRows::Args groups;
+  Tensor h, g;
+  size_t bytes = 0;  // of all; scratch of the parts comes behind
+
+  // `base` may be null where only the size is asked for.
+  static ExpertMlpBetween at(std::byte* base, const ExpertMlp::Problem& p, Backend where) {
+    ExpertMlpBetween out;
+    const int64_t rows = ExpertMlp::rows(p);
+    const auto take = [&](DType dtype, std::initializer_list<int64_t> shape) {
+      Tensor t = make_tensor(base ? base + out.bytes : nullptr, dtype, shape, where);
+      out.bytes += Arena::footprint(static_cast<size_t>(bytes_of(dtype, elements_of(t))));
+      return t;
+    };
+    out.groups.row_count = take(DType::kI32, {p.experts});
+    out.groups.row_begin = take(DType::kI32, {p.experts + 1});
+    out.groups.order = take(DType::kI32, {rows});
+    out.groups.position = take(DType::kI32, {p.tokens, p.slots});
+    out.h = take(p.x, {rows, p.intermediate});
+    out.g = take(ExpertMlp::down(p).y, {rows, p.hidden});
+    return out;
+  }
+};
+
+}  // namespace sluice
