@@ -39,7 +39,7 @@ struct MoeConfig {
   // One shared expert for every token, with the same activation; 0: none.
   int64_t shared_intermediate = 0;
   DType shared_w = DType::kBF16;  // of its weights: bf16 also where the experts are MXFP4
-  // The shared expert as one more slot of every token, or as several: parts of the size of a routed expert, behind those in
+  // The shared expert as one more slot of every token, or as several: parts of the size of a routed expert, after those in
   // `experts` of the weights, weighing 1 whatever `scale` is. Fewer launches than a path of its own; needs shared_fits_slots().
   bool shared_as_slots = false;
   bool residual = false;  // adds the residual stream to the output
@@ -94,7 +94,7 @@ enum class MoePath : uint8_t {
   kAsOne,  // RouterRoute, and ExpertMlp with a kernel of its own
 };
 // The path of `tokens` tokens: as one where ExpertMlp's plan is not kernels in turn and the cost models give it and RouterRoute less
-// time than the parts; parts where somebody refuses. Under Policy::batch_invariant a Moe keeps one path for all of its
+// time than the parts; parts where a kernel is missing. Under Policy::batch_invariant a Moe keeps one path for all of its
 // counts, so a count may have the other one there.
 MoePath moe_path(const MoeConfig& config, int64_t tokens, const DeviceInfo& device, const Catalog& catalog,
                  const Policy& policy = {});

@@ -20,7 +20,7 @@ int64_t last_count(const DeviceInfo& device, std::span<const Candidate<ExpertMlp
   return last;
 }
 
-// What the chosen kernel costs, and whether it is other operations' kernels; nothing where nobody takes the problem.
+// What the chosen kernel costs, and whether it is other operations' kernels; nothing where no kernel accepts the problem.
 struct Choice {
   double us;
   bool in_turn;
@@ -59,7 +59,7 @@ std::optional<MoeAsOne> MoeAsOne::make(const DeviceInfo& device, const Catalog& 
     const MoePath path = us && *us < parts_us(tokens) ? MoePath::kAsOne : MoePath::kParts;
     if (out.steps_.empty() || out.steps_.back().path != path) out.steps_.push_back({tokens, path});
     wins |= path == MoePath::kAsOne;
-    if (tokens > last) break;  // nothing changes behind it
+    if (tokens > last) break;  // nothing changes after it
   }
   return wins ? std::optional<MoeAsOne>(std::move(out)) : std::nullopt;
 }

@@ -40,7 +40,7 @@ class Tokenizer {
   static Result<Tokenizer> parse(std::string_view json, std::string_view what);
 
   // Appends to `ids`, or leaves them alone on error. kInvalidArgument above 1 GiB of text; kUnsupported if the file's
-  // pattern takes too many steps (text/split_pattern.h). No token is added in front or behind.
+  // pattern takes too many steps (text/split_pattern.h). No token is added before or after.
   Status encode(std::string_view text, Specials specials, std::vector<int32_t>* ids) const;
 
   // The bytes of the tokens, joined; they need not be UTF-8. An id without a token (models have more logits than the

@@ -300,7 +300,7 @@ TEST(CudaCards, ExpertsOfFewRowsAmongManyAreServedApart) {
   }
 }
 
-// Rows of tokens: they are brought into order in front or by pairs of blocks, but where weights have few rows.
+// Rows of tokens: a gather before or CTA pairs bring them into order, except where weights have few rows.
 TEST(CudaCards, RowsOfTokensAreGatheredOrComeToPairs) {
   const Candidate<ExpertGemm>& tiles = card<ExpertGemm>("cuda.expert_gemm.mxfp4_tile_sm90");
   const auto up = [](int64_t experts, int64_t features, int64_t width, int64_t rows_each) {
@@ -341,7 +341,7 @@ TEST(CudaCards, RowsOfTokensAreGatheredOrComeToPairs) {
 }
 
 // gpt-oss-120b's two products as a layer asks for them: tiles from one and a half rows an expert on, the second product, whose
-// stream begins earlier behind the first, from three; popular experts are no reason for another kernel then.
+// stream begins earlier after the first, from three; popular experts are no reason for another kernel then.
 TEST(CudaCards, TilesFollowTheStreamByRows) {
   const auto chosen = [](int64_t tokens, Activation act, bool batch_invariant) {
     ExpertGemm::Problem p{.rows = 4 * tokens, .experts = 128, .layout = WeightLayout::kFragments, .act = act};

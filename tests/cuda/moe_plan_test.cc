@@ -113,7 +113,7 @@ MoeConfig gpt_oss_on_cuda() {
   return config;
 }
 
-// What the cost models say of a layer's parts, and of what is in front of the experts where they are one operation.
+// What the cost models say of a layer's parts, and of what runs before the experts where they are one operation.
 struct Costs {
   double parts = 0, route = 0;
 };

@@ -1,4 +1,4 @@
-// Experts whose weights stay in the L2, launch behind launch. A stage of weights is there much sooner than from memory, so a
+// Experts whose weights stay in the L2, launch after launch. A stage of weights is there much sooner than from memory, so a
 // kernel that gives shared memory back before all of it has been read multiplies by bytes of the next stage: wrong now and then,
 // and only here. Every run must have the bits of the first, and these be right.
 //
@@ -156,7 +156,7 @@ class HotMlp : public HotWeights {
     const Expectations one = reference(ExpertMlp::at_tokens(p, 1), first(host.args(), 1));
     ASSERT_EQ(one.size(), 1u);
     for (const int64_t tokens : counts) {
-      Expected wanted = one[0];  // of the first token, whatever stands behind it
+      Expected wanted = one[0];  // of the first token, whatever stands after it
       const auto all = static_cast<size_t>(tokens * p.hidden);
       wanted.untouched.assign(wanted.value.size(), 0);
       wanted.untouched.resize(all, 1), wanted.value.resize(all), wanted.bound.resize(all);

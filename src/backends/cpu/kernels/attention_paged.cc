@@ -277,7 +277,7 @@ struct Run {
   int64_t row_of(int64_t m) const { return row + m / heads; }
   int64_t head_of(int64_t m) const { return head + m % heads; }
 
-  // Widens the queries. Places beyond the last of a quad repeat it, and nobody reads their results.
+  // Widens the queries. Places beyond the last of a quad repeat it, and their results are not read.
   void load(float* values) {
     for (int64_t m = 0; m < (count() + 3) / 4 * 4; ++m) {
       const int64_t source = std::min(m, count() - 1);
