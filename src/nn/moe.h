@@ -66,7 +66,7 @@ Status check_shared(const MoeConfig& config);
 // The matrix products of the experts, shared slots included, and of the shared one on a path of its own, for no tokens yet:
 // shapes of their weights.
 struct ExpertProblems {
-  ExpertGemm::Problem up, down, shared_up, shared_down;  // shared: of no use without such a path
+  ExpertGemm::Problem up, down, shared_up, shared_down;  // shared: unused without such a path
 };
 ExpertProblems expert_problems(const MoeConfig& config);
 
@@ -149,7 +149,7 @@ class Moe {
                 Visit visit) const;
   template <class Visit>
   Status shared_stages(const MoeIo& io, const MoeWeights& weights, std::byte* base, Visit visit) const;
-  Tensor shared_y(std::byte* base, int64_t tokens) const;  // what the shared expert says
+  Tensor shared_y(std::byte* base, int64_t tokens) const;  // the shared expert's output
   Status check_workspace(Workspace workspace) const;
 
   Device& device_;
@@ -163,7 +163,7 @@ class Moe {
     size_t shared_count, shared_begin, shared_order, shared_position, shared_h, shared_y, scratch;
   } at_{};
   size_t workspace_bytes_ = 0;
-  void* zeros_ = nullptr;  // i32[tokens_max]: the shared expert is everybody's expert 0
+  void* zeros_ = nullptr;  // i32[tokens_max]: the shared expert is expert 0 of every token
 };
 
 }  // namespace sluice

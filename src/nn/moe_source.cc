@@ -5,7 +5,7 @@ namespace {
 
 constexpr int64_t kF8Block = 128;
 
-// A type that Sluice cannot load here is unsupported; a wrong shape is a checkpoint that lies about itself.
+// A type that Sluice cannot load here is unsupported; a wrong shape means a corrupt checkpoint.
 Status wrong(const CheckpointTensor& t, const std::string& wanted, Code code) {
   return {code, place_of(t) + ": wanted " + wanted + ", found " + stored_text(t.type, t.shape)};
 }

@@ -33,7 +33,7 @@ class Tokenizer {
   // Reads a file of at most 256 MiB. kIo, kCorrupt or kUnsupported names the file, the key, what was wanted and what was
   // found. Supported: model BPE (merges as "a b" or ["a", "b"], ignore_merges); no normalizer; pre_tokenizer ByteLevel, or a
   // Sequence of Split{Regex, Isolated} and a last ByteLevel, without prefix space; decoder ByteLevel; post_processor none,
-  // ByteLevel or TemplateProcessing, neither of which has a say without add_special_tokens; added tokens without lstrip,
+  // ByteLevel or TemplateProcessing, neither of which has an effect without add_special_tokens; added tokens without lstrip,
   // rstrip, single_word and normalized. A key that is not known is refused, because it could mean anything.
   static Result<Tokenizer> load(const std::string& path);
   // The same from memory; `what` names the text in errors.

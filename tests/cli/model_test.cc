@@ -1,4 +1,4 @@
-// The command on models: the one that ships, and ones that lie.
+// The command on models: the one that ships, and damaged ones.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -392,7 +392,7 @@ TEST(CudaCards, ExpertCostsAreNearTheMeasurements) {
     EXPECT_NEAR(both(m.name, m.tokens), m.us, kNear * m.us) << m.name << " " << m.tokens;
 }
 
-// Down of DeepSeek V4 Pro under tensor-parallel 8, whose sums are of six k blocks: what it took, and whose it is.
+// Down of DeepSeek V4 Pro under tensor-parallel 8, whose sums are of six k blocks: its time, and which kernel serves it.
 TEST(CudaCards, ShortSumsAreTheStreamsUpToManyRows) {
   const auto down = [](int64_t tokens) {
     return ExpertGemm::Problem{.rows = 6 * tokens,
@@ -426,7 +426,7 @@ TEST(CudaCards, ShortSumsAreTheStreamsUpToManyRows) {
   }
 }
 
-// Down of Qwen3-235B under tensor-parallel 8, whose sums are of three k blocks, in bf16: what it took, and whose it is.
+// Down of Qwen3-235B under tensor-parallel 8, whose sums are of three k blocks, in bf16: its time, and which kernel serves it.
 TEST(CudaCards, ShortSumsInBf16AreTheStreamsUpToManyRows) {
   const auto down = [](int64_t tokens) {
     return ExpertGemm::Problem{.rows = 8 * tokens,

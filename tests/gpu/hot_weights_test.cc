@@ -1,5 +1,5 @@
 // Experts whose weights stay in the L2, launch after launch. A stage of weights is there much sooner than from memory, so a
-// kernel that gives shared memory back before all of it has been read multiplies by bytes of the next stage: wrong now and then,
+// kernel that releases shared memory before all of it has been read multiplies by bytes of the next stage: wrong now and then,
 // and only here. Every run must have the bits of the first, and these be right.
 //
 // SLUICE_HOT_REPLAYS: of four launches each; 0 for tools that make a launch a hundred times as long.
