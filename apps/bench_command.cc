@@ -11,8 +11,8 @@ void print_report(const BenchReport& r) {
   std::printf("weights  %.2f GB, of which a token reads %.2f GB; loaded in %.1f s\n",
               1e-9 * static_cast<double>(r.weight_bytes), 1e-9 * static_cast<double>(r.active_bytes),
               r.load_seconds);
-  std::printf("memory   reads %.1f GB/s, so %.1f tokens/s if a token were nothing but reading\n\n",
-              1e-3 * r.read_bytes_per_us, 1e6 * r.read_bytes_per_us / static_cast<double>(r.active_bytes));
+  std::printf("memory   reads %.1f GB/s, which allows at most %.1f tokens/s\n\n", 1e-3 * r.read_bytes_per_us,
+              1e6 * r.read_bytes_per_us / static_cast<double>(r.active_bytes));
   std::printf("%9s %14s %12s %10s %10s %10s %12s  %s\n", "sequences", "first token ms", "prompt tok/s",
               "step ms", "p10", "p90", "tokens/s", "of reading");
   for (const BenchRow& b : r.rows) {

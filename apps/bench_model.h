@@ -1,4 +1,4 @@
-// How fast a model answers on this machine, and how far that is from reading its weights.
+// How fast a model answers on this machine, compared with reading its weights.
 #pragma once
 #include <vector>
 
@@ -8,7 +8,7 @@ namespace sluice::apps {
 
 struct BenchOptions {
   ModelFlags model;
-  int64_t input_len = 128, output_len = 64;   // tokens; random ones, as speed does not depend on which
+  int64_t input_len = 128, output_len = 64;   // random tokens: speed does not depend on them
   std::vector<int64_t> concurrency = {1, 4};  // sequences at once
 };
 

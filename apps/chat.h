@@ -16,7 +16,7 @@ struct ChatFlags {
 };
 Result<ChatOptions> chat_options(const ChatFlags& flags);
 
-// What a request may set; what it leaves out is the model's (generation_config.json).
+// What a request may set; the defaults are the model's (generation_config.json).
 struct SamplingFlags {
   double temperature = -1, top_p = -1, min_p = 0;  // negative: the model's
   int64_t top_k = -1;
@@ -26,7 +26,7 @@ struct SamplingFlags {
 
 // One answer.
 struct Reply {
-  std::string text;               // what is meant for the user
+  std::string text;               // the text for the user
   std::string reasoning;          // the analysis channel
   std::string recovered;          // what was wrong with the format, for a log; empty if nothing was
   std::vector<Message> messages;  // for the next turn
@@ -35,7 +35,7 @@ struct Reply {
   double first_token_seconds = 0, seconds = 0;
 };
 
-// Which of the two a piece of text belongs to.
+// Which of the two a text belongs to.
 enum class Channel : uint8_t { kReasoning, kFinal };
 using TextSink = std::function<void(Channel, const std::string&)>;
 
@@ -55,7 +55,7 @@ class ReplyReader {
   Reply reply_;
 };
 
-// The tokenizer of a model; read before its weights, because it is quick to refuse. kIo, kCorrupt, kUnsupported: names file and
+// The tokenizer of a model; read before its weights, because a refusal is then quick. kIo, kCorrupt, kUnsupported: names file and
 // key.
 Result<Harmony> load_harmony(const std::string& model);
 

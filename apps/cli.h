@@ -15,10 +15,10 @@ struct Command {
   std::function<int()> run;
 };
 
-// The first option or word that nobody took, with its nearest neighbour.
+// The first option or word that no subcommand takes, with the nearest known one.
 Status unknown_flag(const CLI::App& app);
 
-// `words` are those behind the subcommand: an operation among them brings its fields as options.
+// `words` are those after the subcommand: an operation among them adds its fields as options.
 Command add_explain(CLI::App& root, const std::vector<std::string>& words);
 Command add_run(CLI::App& root);
 Command add_eval(CLI::App& root);

@@ -19,7 +19,7 @@ std::string flags_of(std::string_view field) {
   return "--" + name + (dashed == name ? "" : ",--" + dashed);
 }
 
-// The operation among the words behind "explain": its fields become options, so that --help lists them.
+// The operation among the words after "explain": its fields become options, so that --help lists them.
 std::unique_ptr<AnyProblem> named_op(const std::vector<std::string>& words) {
   for (const std::string& word : words)
     if (auto problem = make_problem(word); problem.ok()) return std::move(problem).value();

@@ -6,7 +6,7 @@
 
 namespace sluice::apps {
 
-// Options left over: the first one is named, with its nearest neighbour.
+// Unknown options: the first one is named, with the nearest known one.
 Status unknown_flag(const CLI::App& app) {
   const std::vector<std::string> left = app.remaining();
   if (left.empty()) return {};
@@ -23,7 +23,7 @@ namespace {
 void add_model_flags(CLI::App* app, ModelFlags* flags) {
   const char* group = "Model";
   app->add_option("model,--model", flags->model,
-                  "a directory as Hugging Face has them; none: the model that ships")
+                  "a Hugging Face model directory; none: the model that ships with Sluice")
       ->group(group);
   app->add_option("--dtype", flags->dtype, "of activations: auto, bfloat16, float32")
       ->capture_default_str()
@@ -62,12 +62,12 @@ void add_chat_flags(CLI::App* app, ChatFlags* flags) {
       ->capture_default_str()
       ->group(group);
   app->add_option("--system-prompt", flags->system_prompt, "instructions to the model")->group(group);
-  app->add_option("--current-date", flags->current_date, "what the model is told, as 2025-06-28")
+  app->add_option("--current-date", flags->current_date, "the date that the model is given, as 2025-06-28")
       ->group(group);
 }
 
 void add_sampling_flags(CLI::App* app, SamplingFlags* flags) {
-  const char* group = "Sampling (what is not given is the model's own: generation_config.json)";
+  const char* group = "Sampling (defaults: generation_config.json of the model)";
   app->add_option("--temperature", flags->temperature, "0: the likeliest token")
       ->group(group)
       ->check(CLI::NonNegativeNumber);
@@ -81,7 +81,7 @@ void add_sampling_flags(CLI::App* app, SamplingFlags* flags) {
       ->group(group)
       ->check(CLI::Range(0.0, 1.0));
   app->add_option("--seed", flags->seed, "of the draws")->capture_default_str()->group(group);
-  app->add_option("--max-tokens", flags->max_tokens, "of the answer; 0: until the context is full")
+  app->add_option("--max-tokens", flags->max_tokens, "tokens of an answer; 0: until the context is full")
       ->capture_default_str()
       ->group(group)
       ->check(CLI::NonNegativeNumber);
@@ -141,8 +141,8 @@ Command add_eval(CLI::App& root) {
 }
 
 Command add_bench(CLI::App& root) {
-  CLI::App* app =
-      root.add_subcommand("bench", "how fast a model answers here, and against reading its weights");
+  CLI::App* app = root.add_subcommand(
+      "bench", "how fast a model answers on this machine, compared with reading its weights");
   struct Flags {
     BenchOptions options;
     ReportOptions report;
@@ -153,7 +153,7 @@ Command add_bench(CLI::App& root) {
   app->add_option("--input-len", flags->options.input_len, "tokens of a prompt")->capture_default_str();
   app->add_option("--output-len", flags->options.output_len, "tokens of an answer")->capture_default_str();
   app->add_option("--max-concurrency", flags->options.concurrency,
-                  "sequences at once, counts parted by commas")
+                  "sequences at once: counts, separated by commas")
       ->delimiter(',')
       ->capture_default_str();
   app->add_flag("--json", flags->json, "the answer as JSON");
@@ -191,9 +191,10 @@ Command add_draft(CLI::App& root) {
       "draft", "the draft (MTP) layer of a checkpoint on this machine, checked and timed");
   const auto o = std::make_shared<DraftOptions>();
   const auto json = std::make_shared<bool>(false);
-  app->add_option("model,--model", o->model, "a directory as Hugging Face has them");
+  app->add_option("model,--model", o->model, "a Hugging Face model directory");
   app->add_option("--layer", o->layer, "which of the model's draft layers")->capture_default_str();
-  app->add_option("--tokens", o->tokens, "counts of sequences to time, one token each, parted by commas")
+  app->add_option("--tokens", o->tokens,
+                  "sequences of a step to time, one token each: counts, separated by commas")
       ->delimiter(',')
       ->capture_default_str();
   app->add_option("--context", o->context, "positions before each token")->capture_default_str();
@@ -221,7 +222,7 @@ Command add_draft(CLI::App& root) {
 Command add_make_checkpoint(CLI::App& root) {
   CLI::App* app = root.add_subcommand("make-checkpoint", "random weights in a model's real layout");
   const auto options = std::make_shared<MakeOptions>();
-  app->add_option("directory", options->directory, "where to write; must be empty or not there");
+  app->add_option("directory", options->directory, "where to write: a new or empty directory");
   app->add_option("--like", options->like, "the model")->capture_default_str();
   app->add_option("--layers", options->layers, "0: as many as the model has")->capture_default_str();
   app->add_option("--seed", options->seed, "of the weights")->capture_default_str();

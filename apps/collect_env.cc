@@ -15,7 +15,7 @@ namespace {
 
 void line(const char* name, const std::string& value) { std::printf("%-12s %s\n", name, value.c_str()); }
 
-// The value behind the first "key ... :" of a file of such lines; empty when there is none.
+// The value of the first "key ... : value" line of a file; empty when there is none.
 std::string value_in(const char* path, const std::string& key) {
   std::ifstream file(path);
   for (std::string row; std::getline(file, row);) {
@@ -37,7 +37,7 @@ std::string cuda_driver() {
   int version = 0;
   const bool known = get && get(&version) == 0;
   dlclose(library);
-  if (!known) return "a driver that does not tell its version";
+  if (!known) return "a driver of unknown version";
   return "driver for CUDA " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 

@@ -24,8 +24,8 @@ constexpr int kExitWrongUse = 2;  // unknown names, bad values
 
 enum class Format : uint8_t { kText, kJson };
 enum class Show : uint8_t {
-  kDecision,  // who is chosen, and why
-  kSweep,     // who is chosen for each count of tokens
+  kDecision,  // which kernel is chosen, and why
+  kSweep,     // which kernel is chosen for each count of tokens
   kContract,  // fields and tensors
 };
 

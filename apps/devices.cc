@@ -29,7 +29,7 @@ int devices(Format format) {
   std::printf("this machine (what the cost models assume of it)\n");
   for (const DeviceInfo& d : here) print_device(d);
   if (!gpu.ok()) std::printf("  %s\n", gpu.status().message.c_str());
-  std::printf("known (explain --device NAME needs none of them)\n");
+  std::printf("known devices (explain --device NAME works without them)\n");
   for (const DeviceInfo& d : known_devices()) print_device(d);
   return kExitOk;
 }

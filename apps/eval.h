@@ -40,7 +40,7 @@ struct EvalReport {
   int64_t right() const;
 };
 
-// An answer counts when it is the wanted text, but for white space around it and a full stop behind it.
+// An answer is right when it is the wanted text, apart from white space around it and a full stop after it.
 bool same_answer(const std::string& wanted, const std::string& found);
 
 // `progress(done, all)` is called as answers come.

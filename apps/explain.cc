@@ -112,7 +112,7 @@ void print_choices(const ModelChoices& choices, const DeviceInfo& device) {
   for (const StageChoice& s : choices.stages) {
     std::printf("%7lld  %-20s ", static_cast<long long>(s.times), s.stage.c_str());
     if (s.kernel.empty()) {
-      std::printf("%10s %10s  nobody: %s\n", "-", "-", s.reasons.c_str());
+      std::printf("%10s %10s  none: %s\n", "-", "-", s.reasons.c_str());
       continue;
     }
     std::printf("%10.1f %10.1f  %s%s\n", s.cost_us, s.cost_us * static_cast<double>(s.times),
@@ -145,13 +145,13 @@ int explain_whole_model(const ExplainOptions& options) {
   return choices.value().refused() == 0 ? kExitOk : kExitNo;
 }
 
-// What a problem is taken to be where nothing else is said: experts whose weights lie as the device reads them.
+// Defaults of a problem's fields: experts' weights in the layout that the device reads.
 void suit_device(AnyProblem& problem, const ExplainOptions& options) {
   if (problem.op() != ExpertGemm::kName || options.show == Show::kContract) return;
   const Result<DeviceInfo> device = device_of(options);
-  if (!device.ok()) return;  // said when it is asked for
+  if (!device.ok()) return;  // reported when the device is used
   const Status status = problem.set("layout", std::string(word(layout_for(device.value().backend))));
-  if (!status.ok()) std::abort();  // a word of the field's own
+  if (!status.ok()) std::abort();  // cannot fail: one of the field's own words
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ Result<Step> step_of(const ModelQuestion& q, const DeviceInfo& device) {
   return step;
 }
 
-// "layer 3 experts.up" and "layer 4 experts.up" are one stage when their problems are one.
+// "layer 3 experts.up" and "layer 4 experts.up" are one stage when their problems are equal.
 std::string without_layer(const std::string& stage) {
   if (stage.rfind("layer ", 0) != 0) return stage;
   return stage.substr(stage.find(' ', 6) + 1);
@@ -52,12 +52,12 @@ void decide_stage(const AnyProblem& problem, const ModelQuestion& q, const Devic
                   StageChoice* out) {
   const Decision decision = problem.decide(device, all_candidates(), q.policy);
   if (decision.chosen < 0) {
-    // Other backends' kernels refuse this device by nature: only the device's own reasons say something.
+    // Other backends' kernels always refuse this device, so only the reasons of its own backend help.
     const std::string own = std::string(text(device.backend)) + ".";
     for (const Verdict& v : decision.verdicts)
       if (v.candidate.starts_with(own))
         out->reasons +=
-            (out->reasons.empty() ? "" : "; ") + std::string(v.candidate) + " needs " + v.refusal.line();
+            (out->reasons.empty() ? "" : "; ") + std::string(v.candidate) + ": " + v.refusal.line();
     if (out->reasons.empty()) out->reasons = "no " + own + out->op + " kernel exists";
     return;
   }

@@ -13,10 +13,10 @@ struct StageChoice {
   std::string op, problem;
   int64_t times = 0;   // in one step
   std::string config;  // of the kernel; empty where it has one
-  std::string kernel;  // empty: nobody takes it
+  std::string kernel;  // empty: no kernel accepts it
   bool planned = false;
   double cost_us = 0;            // of one
-  std::string reasons;           // where nobody takes it
+  std::string reasons;           // where no kernel accepts it
   std::vector<TableStep> steps;  // of a sweep
 };
 
@@ -32,7 +32,7 @@ struct ModelQuestion {
   std::string model;  // a directory with config.json, or a name that known_moe() knows (its MoE layer alone)
   int64_t tokens = 1;
   int64_t max_model_len = 0;                // 0: the model's context, at most 4096
-  std::optional<int64_t> sweep_tokens_max;  // asks for the steps up to that count
+  std::optional<int64_t> sweep_tokens_max;  // also lists every change of kernel up to that count
   Policy policy;
 };
 

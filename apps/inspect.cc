@@ -11,7 +11,7 @@
 namespace sluice::apps {
 namespace {
 
-// The tensors of the naming that the checkpoint uses: the one of which it has more.
+// The tensors of the naming that the checkpoint uses: the naming with more tensors in it.
 std::vector<TensorSpec> wanted_of(const Family& family, const ModelConfig& config,
                                   const Checkpoint& checkpoint) {
   std::vector<TensorSpec> best;

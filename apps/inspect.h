@@ -17,7 +17,7 @@ struct Inspection {
   std::string path, architecture;  // empty: no config.json that Sluice knows
   std::string note;                // why there is no architecture
   std::vector<InspectedTensor> tensors;
-  std::vector<std::string> missing;  // what the architecture wants and the files do not have
+  std::vector<std::string> missing;  // what the architecture needs and the files lack
   int64_t bytes = 0;
   int64_t wrong() const;
 };

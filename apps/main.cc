@@ -31,7 +31,7 @@ constexpr const char* kExamples = R"(Examples:
   sluice devices
   sluice collect-env
 
-Exit status: 0 an answer, 1 nobody accepts the problem, 2 wrong use.)";
+Exit status: 0 an answer, 1 no kernel accepts the problem, 2 wrong use.)";
 
 Command add_moe(CLI::App& root) {
   CLI::App* app =
@@ -39,7 +39,7 @@ Command add_moe(CLI::App& root) {
   const auto options = std::make_shared<MoeLayerOptions>();
   const auto json = std::make_shared<bool>(false);
   app->add_option("model", options->model, "one of " + known_moe_names())->capture_default_str();
-  app->add_option("--tokens", options->tokens, "counts to time, parted by commas")
+  app->add_option("--tokens", options->tokens, "token counts to time, separated by commas")
       ->delimiter(',')
       ->capture_default_str();
   app->add_option("--threads", options->threads, "threads of the CPU; 0: one for each processor")
@@ -61,7 +61,7 @@ Command add_devices(CLI::App& root) {
 }
 
 Command add_collect_env(CLI::App& root) {
-  CLI::App* app = root.add_subcommand("collect-env", "what a report of a fault should contain");
+  CLI::App* app = root.add_subcommand("collect-env", "what a bug report should contain");
   return {app, [] { return collect_env(); }};
 }
 

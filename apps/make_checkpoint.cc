@@ -81,7 +81,7 @@ Json gpt_oss_config(const Like& like, int64_t layers) {
           {"vocab_size", 201088}};
 }
 
-// What to fill a tensor with, and the length of the sums that its weights stand in.
+// What to fill a tensor with, and the length of the sums that its weights are part of.
 struct Contents {
   Fill fill;
   int64_t width;
@@ -171,7 +171,7 @@ Status write_all(const MakeOptions& o, const Like& like,
   SLUICE_TRY(write_text(directory / "config.json", gpt_oss_config(like, layers)));
   SLUICE_TRY(write_text(directory / "generation_config.json",
                         {{"do_sample", true}, {"eos_token_id", {200002, 199999, 200012}}}));
-  // The list of tensors is what the loader will ask for: read from the config that was just written.
+  // The list of tensors is the one that the loader uses: it comes from the config that was just written.
   const auto config = read_model_config(o.directory);
   if (!config.ok()) return config.status();
   for (const Family* family : families())
@@ -195,9 +195,9 @@ Status make_checkpoint(const MakeOptions& o, const std::function<void(int64_t, i
   std::error_code error;
   const bool existed = fs::exists(o.directory, error);
   if (existed && !fs::is_empty(o.directory, error))
-    return invalid(o.directory + ": wanted a directory that is empty or not there, found one with files");
+    return invalid(o.directory + ": wanted a new or empty directory, found one with files");
   if (!existed && !fs::create_directories(o.directory, error))
-    return {Code::kIo, o.directory + ": cannot be made: " + error.message()};
+    return {Code::kIo, o.directory + ": cannot be created: " + error.message()};
   const Status status = write_all(o, *like, progress);
   if (!status.ok()) {
     for (const char* name : {"config.json", "generation_config.json"})

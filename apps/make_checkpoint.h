@@ -9,13 +9,13 @@
 namespace sluice::apps {
 
 struct MakeOptions {
-  std::string directory;  // must not exist, or be empty
+  std::string directory;  // new or empty
   std::string like = "gpt-oss-20b";
   int64_t layers = 0;  // 0: as many as the model has
   uint64_t seed = 0;
 };
 
-// Writes config.json and model.safetensors: of gpt-oss models everything but a tokenizer, of others the MoE layers. Tensors are written in pieces, so no model is too large
+// Writes config.json and model.safetensors: of gpt-oss models everything but a tokenizer, of others the MoE layers. Tensors are written in chunks, so no model is too large
 // for memory. kInvalidArgument names the option; kIo the file and, on a full disk, the bytes wanted. Nothing is left behind by
 // a failure. `progress(done, all)`: bytes.
 Status make_checkpoint(const MakeOptions& options, const std::function<void(int64_t, int64_t)>& progress);

@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kCheckedTokens = 4;
 constexpr int kRepeats = 7;
 
-// Frees with the device that lent it.
+// Frees memory with the device that allocated it.
 class Block {
  public:
   Block(Device& device, void* memory) : device_(&device), memory_(memory) {}
@@ -69,8 +69,8 @@ class Layer {
  private:
   Layer(Device& device, const MoeConfig& config) : device_(device), config_(config) {}
 
-  // Weights of unit gain, so that activations neither die nor blow up: their root mean square is about
-  // 1 / sqrt(width). Random bytes are their own random permutation, so packed weights are filled as they lie.
+  // Weights of unit gain, so that activations neither vanish nor overflow: their root mean square is about
+  // 1 / sqrt(width). Random bytes are their own random permutation, so packed weights are filled in place.
   void fill(const SlotSpec& spec, const Tensor& t, Random& random) {
     const bool down = spec.name.find(".down") != std::string_view::npos;
     const bool shared = spec.name.starts_with("shared");

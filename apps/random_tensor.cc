@@ -10,8 +10,8 @@ namespace sluice::apps {
 namespace {
 
 constexpr size_t kTable = 1 << 16;
-constexpr double kCodeRms = 2.926;  // of the sixteen e2m1 values, each as likely
-constexpr double kF8Rms = 0.57;     // of the e4m3 values below 2, each as likely
+constexpr double kCodeRms = 2.926;  // of the sixteen e2m1 values, equally likely
+constexpr double kF8Rms = 0.57;     // of the e4m3 values below 2, equally likely
 
 }  // namespace
 

@@ -52,7 +52,7 @@ void print_speed(const Reply& r) {
   if (r.finish == FinishReason::kLength) std::fputs("; cut at the limit of tokens", stderr);
   std::fputs("\n", stderr);
   if (!r.recovered.empty())
-    std::fprintf(stderr, "the answer was not quite harmony: %s\n", r.recovered.c_str());
+    std::fprintf(stderr, "the answer's format was repaired: %s\n", r.recovered.c_str());
 }
 
 int ask_once(Chat& chat, const RunOptions& o, Conversation conversation) {
@@ -74,7 +74,7 @@ int ask_once(Chat& chat, const RunOptions& o, Conversation conversation) {
 
 int converse(Chat& chat, const RunOptions& o, Conversation conversation) {
   const bool terminal = isatty(STDIN_FILENO);
-  if (terminal) std::fputs("Ask something; /new forgets what was said, /exit or Ctrl-D ends.\n", stderr);
+  if (terminal) std::fputs("Ask something; /new starts over, /exit or Ctrl-D ends.\n", stderr);
   std::string line;
   while (true) {
     if (terminal) std::fputs("> ", stderr);

@@ -28,7 +28,7 @@ std::string kernel_line(const Engine& engine) {
   return up == down ? up : up + " and " + down;
 }
 
-// As a person in this directory would name it.
+// The directory as seen from the current one.
 std::string near_name(const std::string& directory) {
   std::error_code error;
   const std::string relative = std::filesystem::proximate(directory, error).string();

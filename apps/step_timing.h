@@ -1,4 +1,4 @@
-// How long a recorded or repeated step took, as `sluice moe` and `sluice draft` say it.
+// How long a recorded or repeated step took, as `sluice moe` and `sluice draft` print it.
 #pragma once
 #include <algorithm>
 #include <chrono>

@@ -255,7 +255,7 @@ SLUICE_API void sluice_recording_destroy(sluice_recording* recording);
 
 /* Writes what would be chosen and why: a line for each kernel, its cost or every reason against it.
  * `device_name` is a known device ("h200"), or NULL to ask about the open `device`; exactly one of the two is
- * given. SLUICE_OK: something was chosen. SLUICE_UNSUPPORTED: nobody accepts, and `out` says why, as it does
+ * given. SLUICE_OK: something was chosen. SLUICE_UNSUPPORTED: no kernel accepts, and `out` says why, as it does
  * when the contract refuses the problem (SLUICE_INVALID_ARGUMENT). A buffer that is too small is
  * SLUICE_INVALID_ARGUMENT; out->needed says what it takes. */
 typedef struct sluice_question {

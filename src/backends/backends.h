@@ -17,7 +17,7 @@ struct OpenOptions {
   Backend backend = Backend::kCpu;
   int threads = 0;               // CPU: 0 is one for each processor
   int gpu = 0;                   // CUDA: which of those that this process may see
-  bool dependent_launch = true;  // CUDA: kernels may start before the one in front of them has ended
+  bool dependent_launch = true;  // CUDA: kernels may start before the previous one has ended
   Log log = {};
 };
 // kUnsupported says what is missing on this machine.

@@ -1,4 +1,4 @@
-// One block of memory, lent out piece by piece and taken back all at once.
+// One block of memory, allocated from the start on and freed all at once.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace sluice {
 
 enum class ArenaCheck : uint8_t {
   kOff,
-  kGuard,  // fills each loan with NaN patterns and checks the bytes behind it when it comes back
+  kGuard,  // fills each loan with NaN patterns and checks the bytes after it when it comes back
 };
 
 // Lends from a block it does not own. Not thread-safe: one arena a stream.
@@ -24,7 +24,7 @@ class Arena {
 
   // kOutOfMemory names the bytes wanted and the bytes left.
   Result<Workspace> lend(size_t bytes);
-  // Takes everything back. Under kGuard: kDevice if somebody wrote behind a loan, naming the loan.
+  // Frees everything. Under kGuard: kDevice if the bytes after a loan were written, naming the loan.
   Status reset();
   // What a loan of `bytes` takes out of the block, so that callers can size it.
   static size_t footprint(size_t bytes, ArenaCheck check = ArenaCheck::kOff);

@@ -53,7 +53,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   }
   bool parse_error(size_t byte, const std::string&, const Json::exception& e) override {
     trouble = e.id == kNumberTooLarge ? "wanted JSON, found a number that no double can hold"
-                                      : "wanted JSON, found a mistake at byte " + std::to_string(byte) +
+                                      : "wanted JSON, found an error at byte " + std::to_string(byte) +
                                             " of " + std::to_string(text_bytes_);
     return false;
   }

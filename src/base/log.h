@@ -1,4 +1,4 @@
-// The library never prints: it hands lines to whoever asked for them.
+// The library never prints: it hands lines to the callback that was set.
 #pragma once
 #include <cstdint>
 #include <string>

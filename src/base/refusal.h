@@ -23,7 +23,7 @@ class Refusal {
   Refusal& append(const Refusal& other);
   bool accepted() const { return reasons_.empty(); }
   const std::vector<std::string>& reasons() const { return reasons_; }
-  // All reasons in one line, parted by "; and ".
+  // All reasons in one line, separated by "; and ".
   std::string line() const;
 
  private:

@@ -1,4 +1,4 @@
-// A view of memory that somebody else owns.
+// A view of memory that another object owns.
 #pragma once
 #include <array>
 #include <cstddef>

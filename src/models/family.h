@@ -11,7 +11,7 @@
 
 namespace sluice {
 
-// How the model's authors want answers to be drawn: generation_config.json. ops/sample.h says what each does.
+// The sampling parameters that the model's authors recommend: generation_config.json. ops/sample.h explains each.
 struct GenerationDefaults {
   double temperature = 1;  // 0 where do_sample is false
   double top_p = 1;
@@ -57,10 +57,10 @@ struct TensorSpec {
   int64_t layer = -1;     // -1: of no layer
   int64_t first_row = 0;  // kQkv, kQkvBias: where its rows begin in the joined one
 };
-// What becomes of it: "layer 3 attention.qkv from row 512: packed as panels16".
+// How it is used: "layer 3 attention.qkv from row 512: packed as panels16".
 std::string use_of(const TensorSpec& spec, WeightLayout layout);
 
-// Those of one MoE layer, of any naming that nn/moe_names.h knows: the shapes that nn/moe_source.h will ask for.
+// The tensors of one MoE layer under any naming of nn/moe_names.h, with the shapes that nn/moe_source.h checks.
 std::vector<TensorSpec> moe_tensors(const MoeConfig& config, MoeNaming naming, int64_t layer);
 
 struct Family {
@@ -68,7 +68,7 @@ struct Family {
   // kUnsupported or kCorrupt names the key of config.json, what was wanted and what was found.
   Result<ModelConfig> (*read)(const JsonAt& config);
   std::vector<TensorSpec> (*tensors)(const ModelConfig& config, MoeNaming naming);
-  // How its checkpoints may name their tensors, of those that have experts as `config` says.
+  // The namings that a checkpoint of `config` may follow, the most common first.
   std::vector<MoeNaming> (*namings)(const ModelConfig& config);
 };
 

@@ -66,8 +66,8 @@ MoeConfig moe_of(const DecoderConfig& c, int64_t intermediate, int64_t experts, 
   moe.top_k = top_k;
   moe.limit = limit;
   moe.residual = true;
-  // The reference rounds router logits to bf16. Exact ones cost nothing here and choose as the exact model would; rounded
-  // ones tie, and then the lower expert wins.
+  // The reference rounds router logits to bf16. Exact logits cost nothing here and choose as the exact model would; rounded
+  // logits tie, and then the lower expert wins.
   moe.logits = DType::kF32;
   return moe;
 }

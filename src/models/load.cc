@@ -35,7 +35,7 @@ class Loader {
     SLUICE_TRY(check_memory());
     parts_.weights.layers.resize(static_cast<size_t>(parts_.config.decoder.layers()));
     for (size_t i = 0; i < specs_.size();) {
-      // Tensors that are stacked follow each other.
+      // Tensors that are stacked are neighbours.
       size_t end = i + 1;
       while (end < specs_.size() && specs_[end].first_row > 0 && specs_[end].part == specs_[i].part) ++end;
       SLUICE_TRY(load_dense_part(std::span(specs_).subspan(i, end - i)));
@@ -55,7 +55,7 @@ class Loader {
     naming_ = naming.value();
     const std::vector<MoeNaming> known = family.namings(parts_.config);
     if (std::find(known.begin(), known.end(), naming_) == known.end()) {
-      // The config speaks of other experts than the files have; the first tensor that is missing says which.
+      // Config and files disagree about the experts; the first missing tensor shows how.
       for (const TensorSpec& spec : family.tensors(parts_.config, known.front()))
         if (const auto found = checkpoint_.find(spec.name); !found.ok()) return found.status();
     }
@@ -65,14 +65,14 @@ class Loader {
       if (!tensor.ok()) return tensor.status();
       specs_.push_back(std::move(spec));
     }
-    // Stacked tensors side by side, whatever stands between them in the list.
+    // Stacked tensors become neighbours, whatever is between them in the list.
     std::sort(specs_.begin(), specs_.end(), [](const TensorSpec& a, const TensorSpec& b) {
       return std::tuple(a.layer, a.part, a.first_row) < std::tuple(b.layer, b.part, b.first_row);
     });
     return {};
   }
 
-  // Linux lends memory that it does not have and ends the process later; so the question comes first.
+  // Linux overcommits memory and may kill the process later, so ask first.
   Status check_memory() {
     total_ = checkpoint_.bytes();
     const int64_t free = device_.free_bytes();

@@ -17,7 +17,7 @@ struct LoadOptions {
   std::function<void(const LoadProgress&)> progress = {};
   Device* experts =
       nullptr;  // that gets the MoE layers; null: the one that gets the rest. Outlives the model
-  // Holds a few rows of every layer to the references before anything is served. Skipped only by who measures loading.
+  // Checks a few rows of every layer against the references before anything is served. Skip it only to measure loading.
   enum class Canary : uint8_t { kRun, kSkip } canary = Canary::kRun;
 };
 

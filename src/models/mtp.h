@@ -28,9 +28,9 @@ struct MtpLoadOptions {
   // The draft's own; empty: the main model's. "cpu" or "cuda", the backend of one of the devices here; "float32" or "bfloat16".
   std::string speculative_moe_backend = {}, speculative_router_dtype = {};
   Device* spare = nullptr;  // one more device that the draft's MoE layer may be put on; outlives the layer
-  // The main model's own, if it is loaded: the layer then does without a copy of its own. Both or none.
+  // The main model's own, if it is loaded: the layer then has no copy of its own. Both or none.
   Tensor embedding = {}, head = {};  // as MtpWeights has them
-  // Holds a few rows of the experts to the references first. Skipped only by who measures loading.
+  // Checks a few rows of the experts against the references first. Skip it only to measure loading.
   enum class Canary : uint8_t { kRun, kSkip } canary = Canary::kRun;
 };
 

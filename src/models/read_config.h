@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-// What Sluice computes is fixed where the config could say something else; then it must say what is computed, or nothing.
+// For keys of which Sluice computes one value only: the config must have that value, or lack the key.
 // kUnsupported names the key, what `models` have and what was found.
 template <class T>
 Status must_be(const JsonAt& config, const std::string& key, const T& wanted, const std::string& models) {

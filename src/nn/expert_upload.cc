@@ -21,7 +21,7 @@ PackExperts::Problem problem_of(const PackedMatrix& m) {
 int64_t row_bytes(const PackedMatrix& m) { return PackExperts::row_bytes(problem_of(m)); }
 int64_t row_scale_bytes(const PackedMatrix& m) { return PackExperts::row_scale_bytes(problem_of(m)); }
 int64_t rows_of(const PackedMatrix& m) { return PackExperts::weight_rows(problem_of(m)); }
-// Where the scales stand behind the rows of a whole matrix, and what both take.
+// Where the scales stand after the rows of a whole matrix, and what both take.
 constexpr int64_t kAlignment = 256;
 int64_t scales_at(const PackedMatrix& m) { return round_up(rows_of(m) * row_bytes(m), kAlignment); }
 int64_t matrix_bytes(const PackedMatrix& m) { return scales_at(m) + rows_of(m) * row_scale_bytes(m); }
@@ -31,7 +31,7 @@ int64_t blocks_at_once(const PackedMatrix& m, int64_t piece_bytes) {
   return std::clamp<int64_t>(piece_bytes / block_bytes(m), 1, row_block_count(m));
 }
 
-// The ring is given back in parts, each when all of it is on the device.
+// The ring is released in parts, each when all of it is on the device.
 constexpr size_t kParts = 4;
 
 SlotSpec bytes_slot(int64_t bytes) { return slot("", Role::kOut, DType::kU8, {bytes}); }
@@ -60,7 +60,7 @@ class ExpertUpload::Readers {
     for (const Piece& p : pieces) ++left_[p.job];
   }
 
-  // Reads the next piece that nobody has taken. False: there is none left to read.
+  // Reads the next piece that no thread has taken. False: there is none left.
   bool read_next() {
     size_t i = 0;
     {
@@ -198,7 +198,7 @@ std::vector<ExpertUpload::Piece> ExpertUpload::pieces_of(std::span<const Job> jo
   return out;
 }
 
-// In its slot of the ring: rows, and their scales behind them.
+// In its slot of the ring: rows, and their scales after them.
 RowBlocks ExpertUpload::place_of(const PackedMatrix& m, const Piece& piece, size_t number) const {
   std::byte* slot = ring_ + static_cast<int64_t>(number % slots_) * slot_bytes_;
   return {.first = piece.first,

@@ -11,8 +11,8 @@
 
 namespace sluice {
 
-// Threads of the host bring rows, hashed and checked, piece by piece into a ring of page-locked memory; the caller's thread sends
-// the pieces on in their order, and the device packs a matrix (ops/pack_experts.h) when its last piece is there. The ring and
+// Host threads copy rows, hashed and checked, piece by piece into a ring of page-locked memory; the caller's thread sends
+// the pieces on in order, and the device packs a matrix (ops/pack_experts.h) when its last piece has arrived. The ring and
 // one matrix in the device's memory go with the object.
 class ExpertUpload {
  public:
@@ -27,7 +27,7 @@ class ExpertUpload {
     int64_t expert = 0;
     const MatrixSource* from = nullptr;
   };
-  // Who is told of a job, by its number.
+  // Callbacks that get a job's number.
   struct Watch {
     std::function<void(size_t job)> read = [](size_t) {};  // on some thread: its rows are not read again
     std::function<void(size_t job)> sent = [](size_t) {
@@ -45,11 +45,11 @@ class ExpertUpload {
   ExpertUpload& operator=(const ExpertUpload&) = delete;
 
   // Packs each job into its place, which does not move, in order, and returns when all are there. kCorrupt names the first NaN
-  // scale: its job and those behind it are not written then, those before it may be.
+  // scale: its job and those after it are not written then, those before it may be.
   Status pack(std::span<const Job> jobs, const Watch& watch);
 
  private:
-  // One of the matrices: its rows, and its scales behind them.
+  // One of the matrices: its rows, and its scales after them.
   struct Packer {
     PackedMatrix matrix;
     Plan<PackExperts> plan;

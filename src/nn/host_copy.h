@@ -41,7 +41,7 @@ class HostCopy {
   };
   HostCopy(Device& device, const typename Op::Args& args) : device_(&device), args_(args) {}
 
-  // From the first element to behind the last.
+  // From the first element to past the last.
   static int64_t span_bytes(const Tensor& t) {
     if (elements_of(t) == 0) return 0;
     int64_t last = 0;

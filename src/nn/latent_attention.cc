@@ -40,7 +40,7 @@ Problems problems_of(const LatentAttentionConfig& c, const StepBounds& b) {
               .table_rows = b.positions,
               .pairs = RopePairs::kInterleaved,
               .x = c.x};
-  // One key for all heads, behind the latent.
+  // One key for all heads, after the latent.
   p.k_rope = p.q_rope;
   p.k_rope.heads = 1;
   p.k_rope.head_dim = c.rank + c.rope;

@@ -39,7 +39,7 @@ struct MoeConfig {
   // One shared expert for every token, with the same activation; 0: none.
   int64_t shared_intermediate = 0;
   DType shared_w = DType::kBF16;  // of its weights: bf16 also where the experts are MXFP4
-  // The shared expert as one more slot of every token, or as several: parts of the size of a routed expert, behind those in
+  // The shared expert as one more slot of every token, or as several: parts of the size of a routed expert, after those in
   // `experts` of the weights, weighing 1 whatever `scale` is. Fewer launches than a path of its own; needs shared_fits_slots().
   bool shared_as_slots = false;
   bool residual = false;  // adds the residual stream to the output
@@ -66,7 +66,7 @@ Status check_shared(const MoeConfig& config);
 // The matrix products of the experts, shared slots included, and of the shared one on a path of its own, for no tokens yet:
 // shapes of their weights.
 struct ExpertProblems {
-  ExpertGemm::Problem up, down, shared_up, shared_down;  // shared: of no use without such a path
+  ExpertGemm::Problem up, down, shared_up, shared_down;  // shared: unused without such a path
 };
 ExpertProblems expert_problems(const MoeConfig& config);
 
@@ -94,7 +94,7 @@ enum class MoePath : uint8_t {
   kAsOne,  // RouterRoute, and ExpertMlp with a kernel of its own
 };
 // The path of `tokens` tokens: as one where ExpertMlp's plan is not kernels in turn and the cost models give it and RouterRoute less
-// time than the parts; parts where somebody refuses. Under Policy::batch_invariant a Moe keeps one path for all of its
+// time than the parts; parts where a kernel is missing. Under Policy::batch_invariant a Moe keeps one path for all of its
 // counts, so a count may have the other one there.
 MoePath moe_path(const MoeConfig& config, int64_t tokens, const DeviceInfo& device, const Catalog& catalog,
                  const Policy& policy = {});
@@ -149,7 +149,7 @@ class Moe {
                 Visit visit) const;
   template <class Visit>
   Status shared_stages(const MoeIo& io, const MoeWeights& weights, std::byte* base, Visit visit) const;
-  Tensor shared_y(std::byte* base, int64_t tokens) const;  // what the shared expert says
+  Tensor shared_y(std::byte* base, int64_t tokens) const;  // the shared expert's output
   Status check_workspace(Workspace workspace) const;
 
   Device& device_;
@@ -163,7 +163,7 @@ class Moe {
     size_t shared_count, shared_begin, shared_order, shared_position, shared_h, shared_y, scratch;
   } at_{};
   size_t workspace_bytes_ = 0;
-  void* zeros_ = nullptr;  // i32[tokens_max]: the shared expert is everybody's expert 0
+  void* zeros_ = nullptr;  // i32[tokens_max]: the shared expert is expert 0 of every token
 };
 
 }  // namespace sluice

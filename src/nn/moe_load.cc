@@ -183,7 +183,7 @@ class MoeLoader {
     });
   }
 
-  // In order, while the system reads what comes next and forgets what was. done(i): of a job, on the caller's thread.
+  // In order, while the system reads ahead and drops the pages already read. done(i): of a job, on the caller's thread.
   Status pack(std::span<const ExpertUpload::Job> jobs, const std::function<void(size_t)>& done) {
     const Checkpoint& file = *source_.checkpoint;
     const auto matrix = [&](size_t i) -> const PackedMatrix& { return jobs[i].to->header.matrix; };

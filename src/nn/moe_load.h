@@ -55,10 +55,10 @@ class LoadedMoe {
 // (nn/moe.h: layout_for), straight from the mapped file. Where the device shares the host's memory, threads of the host pack:
 // besides the weights themselves that needs less than 64 MiB. Elsewhere the device packs (nn/expert_upload.h): that needs its
 // memory for one matrix of one expert as it stands in the checkpoint, and 32 MiB of the host's. Pages of the file are released
-// behind it. kIo names a file that has become shorter since the checkpoint was opened.
+// after it. kIo names a file that has become shorter since the checkpoint was opened.
 // kCorrupt or kUnsupported names file and tensor, what was wanted and what was found (nn/moe_source.h); a NaN scale (255) of an
-// expert also expert, row and block; an expert id in a hash table that is none, its row. kOutOfMemory says how many bytes the
-// layer wants and how many are free.
+// expert also expert, row and block; an expert id in a hash table that is out of range, its row. kOutOfMemory says how many
+// bytes the layer wants and how many are free.
 Result<std::unique_ptr<LoadedMoe>> load_moe(Device& device, const Checkpoint& checkpoint,
                                             const MoeConfig& whole, const MoeLoadOptions& options);
 

@@ -154,8 +154,8 @@ Result<MoeNaming> detect(const Checkpoint& checkpoint) {
   std::string known;
   for (const MoeNames& n : kNames) {
     known += (known.empty() ? "" : ", ") + std::string(word(n.naming)) + " (" + tensor_name(n.down, 0) + ")";
-    // DeepSeek-V3 and Qwen3 differ by the correction bias alone, so whoever has one comes first. DeepSeek-V4's hash layers
-    // have none, and its other names are its own.
+    // DeepSeek-V3 and Qwen3 differ by the correction bias alone, so the naming that has one comes first. DeepSeek-V4's hash
+    // layers have none, and its other names are its own.
     const bool told_by_bias = n.naming == MoeNaming::kDeepSeekV3;
     if (moe_layers(checkpoint, n.naming).empty()) continue;
     if (told_by_bias && layers_with(checkpoint, n.correction_bias).empty()) continue;

@@ -1,4 +1,4 @@
-// Under which names checkpoints keep the tensors of an MoE layer, as data.
+// The names of an MoE layer's tensors in checkpoints, as data.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -30,7 +30,7 @@ class MoeAsOne {
  private:
   MoeAsOne(PlanTable<RouterRoute> route, PlanTable<ExpertMlp> experts)
       : route_(std::move(route)), experts_(std::move(experts)) {}
-  // No cost: a kernel in turn, which is the parts.
+  // No cost: kernels in turn, which are the parts.
   std::optional<double> cost_us(int64_t tokens, const DeviceInfo& device) const;
   bool wins_on_average(const DeviceInfo& device, int64_t tokens_max,
                        const std::function<double(int64_t)>& parts_us) const;

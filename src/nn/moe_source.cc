@@ -5,7 +5,7 @@ namespace {
 
 constexpr int64_t kF8Block = 128;
 
-// A type that Sluice cannot load here is unsupported; a wrong shape is a checkpoint that lies about itself.
+// A type that Sluice cannot load here is unsupported; a wrong shape means a corrupt checkpoint.
 Status wrong(const CheckpointTensor& t, const std::string& wanted, Code code) {
   return {code, place_of(t) + ": wanted " + wanted + ", found " + stored_text(t.type, t.shape)};
 }
@@ -73,7 +73,7 @@ class Finder {
     return {};
   }
 
-  // A tensor of one of these types. One that the config does without must not be there: the layer would compute something else.
+  // A tensor of one of these types. If the config has no use for it, it must be absent: the layer would compute something else.
   Status plain(const char* what, std::string_view pattern, bool used, std::initializer_list<StoredType> types,
                const std::vector<int64_t>& shape, const CheckpointTensor** to) {
     if (pattern.empty()) {

@@ -48,7 +48,7 @@ Result<MoeSource> find_moe(const Checkpoint& checkpoint, const MoeConfig& whole,
 
 // Bytes of a matrix's weights and scales, without padding: what packing it reads.
 int64_t weight_bytes(const PackedMatrix& matrix);
-// Wishes about the pages under a matrix (weights/mapped_file.h).
+// Hints about the pages of a matrix (weights/mapped_file.h).
 void prefetch(const Checkpoint& checkpoint, const PackedMatrix& matrix, const MatrixSource& source);
 void release(const Checkpoint& checkpoint, const PackedMatrix& matrix, const MatrixSource& source);
 

@@ -17,7 +17,7 @@ namespace sluice {
 //            be strided. slots <= 64. tokens == 0 is legal. y may be residual or shared itself (same rows),
 //            nothing else.
 // Types      g, bias, y bf16 or f32 (fields g, b, y); f32 arithmetic, one rounding to y.
-// Settled    position, ids and weights were written before the launch in front of this one, not by it: a dependent launch
+// Settled    position, ids and weights were written before the previous launch, not by it: a dependent launch
 //            may read them before that one has ended.
 // Bytes      reads tokens * slots rows of g, writes tokens rows.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
@@ -48,7 +48,7 @@ struct Combine {
       v("bias", p.bias, "adds each expert's bias");
       v("shared", p.shared, "adds the shared expert's answer");
       v("residual", p.residual, "adds the residual stream");
-      v("settled", p.settled, "positions and router weights are older than the launch in front");
+      v("settled", p.settled, "positions and router weights were written before the previous launch");
       v("scale", p.scale, "routed scaling factor");
     }
   };

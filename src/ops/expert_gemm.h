@@ -34,7 +34,7 @@ namespace sluice {
 //            NaN and nothing else.
 // NaN        as the formula says; clamps and relu let NaN through.
 // Bytes      each active expert's weights once, x and y once. expected_rows() feeds the cost only.
-// Settled    row_begin, row_count, order and weights were written, and will not be, by the launch in front of this one:
+// Settled    row_begin, row_count, order and weights were written before the previous launch, not by it:
 //            a dependent launch may read them, and ask for weights, before that one has ended.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data that ops/group_rows.h
 //            made.
@@ -85,7 +85,7 @@ struct ExpertGemm {
       v("bias", p.bias, "adds bias before the activation");
       v("per_expert", p.per_expert, "act_params has alpha, beta, limit of each expert");
       v("weighted", p.weighted, "multiplies each row by its router weight");
-      v("settled", p.settled, "the groups are older than the launch in front");
+      v("settled", p.settled, "the groups were written before the previous launch");
       v("x_unaligned", p.x_unaligned, "rows of x may begin anywhere, not only at multiples of 16 bytes");
     }
   };

@@ -75,7 +75,7 @@ struct ExpertMlp {
   };
   // Rows of h and g; fewer are in use where slots are empty.
   static int64_t rows(const Problem& p) { return p.tokens * p.slots; }
-  // The four parts, for those who compute one after the other.
+  // The four parts, for implementations that compute one after the other.
   static GroupRows::Problem group(const Problem& p) {
     return {.tokens = p.tokens, .slots = p.slots, .experts = p.experts};
   }

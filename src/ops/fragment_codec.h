@@ -1,5 +1,5 @@
 // Sixty-four rows between their own order and one row block of fragments (ops/fragment_layout.h): the inner loops of
-// packing on a CPU, for whoever has rows in host memory.
+// packing on a CPU, for rows in host memory.
 #pragma once
 #include <array>
 #include <cstddef>

@@ -27,7 +27,7 @@ namespace sluice {
 // Bytes      reads the ids, writes order, position and tiles.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  equal.
-// Source     the permutation in front of every grouped GEMM (vLLM moe_align_block_size, CUTLASS's expand).
+// Source     the permutation before every grouped GEMM (vLLM moe_align_block_size, CUTLASS's expand).
 struct GroupRows {
   static constexpr std::string_view kName = "group_rows";
   static constexpr std::string_view kSummary = "sorts the (token, slot) pairs by expert";

@@ -27,7 +27,7 @@ struct EnumWords<RoutingMethod> {
 
 enum class RoutingInput : uint8_t {
   kLogits,
-  kPrecomputed,  // ids_in and weights_in come from somebody else
+  kPrecomputed,  // ids_in and weights_in come from the caller
   kPacked,       // packed_in: i32 = id << 16 | bits of the weight in bf16 (FlashInfer's PackedPrecomputed)
 };
 template <>
@@ -128,7 +128,7 @@ struct RouteTopk {
       v("experts", p.experts, "columns of logits");
       v("top_k", p.top_k, "experts for each token");
       v("method", p.method, "how scores choose and weigh");
-      v("input", p.input, "logits, or somebody else's ids and weights");
+      v("input", p.input, "logits, or given ids and weights");
       v("logits", p.logits, "type of the logits");
       v("bias", p.bias, "a correction bias that chooses but does not weigh");
       v("groups", p.groups, "groups of neighbouring experts");

@@ -4,7 +4,7 @@
 
 namespace sluice {
 
-// RouterGemm and RouteTopk behind it, as one operation: from a layer's input to experts and weights.
+// RouterGemm and RouteTopk after it, as one operation: from a layer's input to experts and weights.
 //
 //   logits         = what ops/router_gemm.h says of y, for x, w and gate_bias as its bias
 //   ids, weights,  = what ops/route_topk.h says of these logits, as they were written: rounded to their type

@@ -68,13 +68,13 @@ std::vector<Chunk> Scheduler::next() {
   int64_t budget = bounds_.tokens;
   const auto left_of = [](const Sequence& s) { return static_cast<int64_t>(s.tokens.size()) - s.computed; };
   const int64_t preempted_before = preemptions_;
-  // Older sequences may take pages from younger ones, never the other way round, so the oldest always gets on.
+  // Older sequences may take pages from younger ones, never the other way round, so the oldest always makes progress.
   const auto take = [&](Sequence* s) {
     const int64_t count = std::min(left_of(*s), budget);
     if (count == 0) return;
     while (!reserve(s, s->computed + count)) {
       const Sequence* youngest = running_.back().get();
-      if (youngest == s) return;  // it waits for a page to come back
+      if (youngest == s) return;  // it waits for a free page
       std::erase_if(chunks, [&](const Chunk& c) {
         if (c.sequence == youngest) budget += c.count;
         return c.sequence == youngest;
@@ -90,7 +90,7 @@ std::vector<Chunk> Scheduler::next() {
   };
   pass([&](const Sequence& s) { return left_of(s) == 1; });
   pass([&](const Sequence& s) { return left_of(s) > 1; });
-  // What gave its pages back a moment ago would take them again.
+  // A sequence that has just lost its pages would take them again.
   while (preemptions_ == preempted_before && !waiting_.empty() && budget > 0 &&
          static_cast<int64_t>(running_.size()) < bounds_.sequences) {
     Sequence* s = waiting_.front().get();

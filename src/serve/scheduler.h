@@ -30,8 +30,8 @@ struct Chunk {
 };
 
 // Decodes first, then prompts in chunks, oldest first, up to bounds.tokens a step and bounds.sequences at once. When pages
-// run out the youngest sequence gives its own back and is computed again later, from its tokens; what it draws is the same,
-// as a draw depends on the seed and the number of the token alone.
+// run out, the youngest sequence loses its pages and is recomputed later from its tokens. Its samples stay the same,
+// since a sample depends on the seed and the number of the token alone.
 class Scheduler {
  public:
   explicit Scheduler(const StepBounds& bounds);

@@ -43,7 +43,7 @@ Status check_header(const Message& message) {
   if (std::find(std::begin(kRoles), std::end(kRoles), message.name) != std::end(kRoles))
     return invalid("name: wanted the name of a tool, found the role '" + message.name + "'");
   if (message.role != ChatRole::kTool && !message.name.empty())
-    return invalid("name: wanted none but for a tool, found '" + message.name + "' with role " +
+    return invalid("name: wanted none except for a tool, found '" + message.name + "' with role " +
                    std::string(text(message.role)));
   return {};
 }

@@ -29,7 +29,7 @@ struct Message {
   bool operator==(const Message&) const = default;
 };
 
-// The system message, and the developer message in front of the conversation. Empty lines and sections are left out.
+// The system message, and the developer message before the conversation. Empty lines and sections are left out.
 struct ChatOptions {
   ReasoningEffort effort = ReasoningEffort::kMedium;
   std::string model_identity = "You are ChatGPT, a large language model trained by OpenAI.";
@@ -59,7 +59,7 @@ class Harmony {
   static Result<Harmony> from(const Tokenizer& tokenizer);
 
   // The prompt for the next message of the assistant: the system message, the developer message if there are instructions,
-  // the messages, "<|start|>assistant". All content is plain text: no content makes a special token. Analysis in front of the
+  // the messages, "<|start|>assistant". All content is plain text: no content makes a special token. Analysis before the
   // last final message of the assistant is left out, because the model was trained not to see it again.
   // kInvalidArgument names the message and the field: a header that could not be read back, a tool without a
   // name; and what Tokenizer::encode() says.

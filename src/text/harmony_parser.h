@@ -39,7 +39,7 @@ struct ParsedHarmony {
 
 // Reads harmony and recovers from everything that is not. No plain text is lost: it is in a field of a message, or in a
 // `recovered` note. Never fails. What it makes of mistakes:
-//   - no <|message|>: what is understood of the header is the header, all text behind it is content. So is a header longer
+//   - no <|message|>: what is understood of the header is the header, all text after it is content. So is a header longer
 //     than kHeaderBytesMax, at once, so that text is not held back for ever.
 //   - <|start|> or <|channel|> within content: the message ends there. <|channel|> alone begins one of the assistant.
 //   - no <|start|>: text, <|channel|> or <|message|> between messages begin a message of the assistant.

@@ -37,7 +37,7 @@ class Reader {
     if (c == '[') return char_class();
     if (c == '(') return group();
     if (c == '{' || c == '}') return counted();
-    if (c == '^' || c == '$') return refuse(1, "it depends on the engine whether lines count");
+    if (c == '^' || c == '$') return refuse(1, "engines differ on whether it matches at line ends");
     ++at_;
   }
 
@@ -46,7 +46,7 @@ class Reader {
     if (c == 'p' || c == 'P') return category();
     if (c == '\0' || c < 0x20 || c > 0x7e) return refuse(1, "nothing to escape");
     if ((is_letter(c) || is_digit(c)) && !one_of(c, "rntfsSdD"))
-      return refuse(2, "an escape that not every engine reads alike");
+      return refuse(2, "an escape that engines read differently");
     at_ += 2;
   }
 
@@ -93,7 +93,7 @@ class Reader {
       at_ += kind.size();
       return;
     }
-    refuse(3, "a kind of group that not every engine reads alike");
+    refuse(3, "a kind of group that engines read differently");
   }
 
   // Words without regard to case. One engine also matches one character for two letters here (U+00DF for ss), so words

@@ -59,7 +59,7 @@ class Matcher {
     return m;
   }
 
-  // The first match at or behind `from`; `end` is -1 if there is none.
+  // The first match at or after `from`; `end` is -1 if there is none.
   struct Match {
     int64_t begin = 0, end = -1;
   };
@@ -102,7 +102,7 @@ class Matcher {
   JitStack stack_;
 };
 
-// Pieces of valid UTF-8. An empty match cuts, too, but never right behind the match before it, as in Oniguruma's own loop.
+// Pieces of valid UTF-8. An empty match cuts, too, but never right after the match before it, as in Oniguruma's own loop.
 Status cut_valid(std::string_view text, int64_t base, Matcher* matcher, std::vector<int64_t>* ends) {
   const int64_t size = static_cast<int64_t>(text.size());
   int64_t from = 0, cut = 0, last_end = -1;

@@ -33,14 +33,14 @@ class Tokenizer {
   // Reads a file of at most 256 MiB. kIo, kCorrupt or kUnsupported names the file, the key, what was wanted and what was
   // found. Supported: model BPE (merges as "a b" or ["a", "b"], ignore_merges); no normalizer; pre_tokenizer ByteLevel, or a
   // Sequence of Split{Regex, Isolated} and a last ByteLevel, without prefix space; decoder ByteLevel; post_processor none,
-  // ByteLevel or TemplateProcessing, neither of which has a say without add_special_tokens; added tokens without lstrip,
+  // ByteLevel or TemplateProcessing, neither of which has an effect without add_special_tokens; added tokens without lstrip,
   // rstrip, single_word and normalized. A key that is not known is refused, because it could mean anything.
   static Result<Tokenizer> load(const std::string& path);
   // The same from memory; `what` names the text in errors.
   static Result<Tokenizer> parse(std::string_view json, std::string_view what);
 
   // Appends to `ids`, or leaves them alone on error. kInvalidArgument above 1 GiB of text; kUnsupported if the file's
-  // pattern takes too many steps (text/split_pattern.h). No token is added in front or behind.
+  // pattern takes too many steps (text/split_pattern.h). No token is added before or after.
   Status encode(std::string_view text, Specials specials, std::vector<int32_t>* ids) const;
 
   // The bytes of the tokens, joined; they need not be UTF-8. An id without a token (models have more logits than the

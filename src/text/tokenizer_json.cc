@@ -26,8 +26,7 @@ Status only_keys(const JsonAt& object, std::initializer_list<std::string_view> k
   SLUICE_TRY(object.need_object());
   for (const auto& [key, value] : object.value().items())
     if (std::find(known.begin(), known.end(), key) == known.end())
-      return unsupported(object.where() + ": wanted no key that is unknown here, found '" + valid_utf8(key) +
-                         "'");
+      return unsupported(object.where() + ": wanted known keys only, found '" + valid_utf8(key) + "'");
   return {};
 }
 

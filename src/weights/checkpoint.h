@@ -58,7 +58,7 @@ class Checkpoint {
   Result<const CheckpointTensor*> find(std::string_view name, StoredType type,
                                        const std::vector<int64_t>& shape) const;
 
-  // Wishes about the pages under a tensor or a part of it (weights/mapped_file.h).
+  // Hints about the pages of a tensor or a part of it (weights/mapped_file.h).
   void prefetch(const CheckpointTensor& tensor) const { prefetch(tensor, 0, tensor.bytes); }
   void release(const CheckpointTensor& tensor) const { release(tensor, 0, tensor.bytes); }
   void prefetch(const CheckpointTensor& tensor, int64_t begin, int64_t bytes) const;

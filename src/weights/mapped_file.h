@@ -23,7 +23,7 @@ class MappedFile {
   Status check_whole() const;
 
   std::span<const std::byte> bytes() const { return {data_, static_cast<size_t>(bytes_)}; }
-  // Wishes about the pages of a part of bytes(): soon to be read; not to be read again, so that they no longer count as this
+  // Hints about the pages of a part of bytes(): soon to be read; not to be read again, so that they no longer count as this
   // process's memory. Reading them later is still right.
   void prefetch(const std::byte* begin, int64_t bytes) const;
   void release(const std::byte* begin, int64_t bytes) const;

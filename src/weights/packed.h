@@ -45,7 +45,7 @@ PackedWeights bytes_of_expert(const PackedExperts& packed, int64_t expert);
 enum class CheckFirst : uint8_t { kNo, kYes };
 Status pack_expert(PackedExperts* packed, int64_t expert, const MatrixSource& from, int threads,
                    CheckFirst check);
-// Notes that somebody else has packed an expert from rows of this fingerprint (weights/packing.h).
+// Records that an expert was packed elsewhere, from rows of this fingerprint (weights/packing.h).
 Status note_packed(PackedExperts* packed, int64_t expert, uint64_t fingerprint);
 // The checkpoint's rows of one expert, in header.matrix.gate_order, bit by bit.
 Status unpack_expert(const PackedExperts& packed, int64_t expert, const RowMajorWeights& to);

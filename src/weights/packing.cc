@@ -197,7 +197,7 @@ Result<uint64_t> read_groups(const PackedMatrix& m, const MatrixSource& from, co
       if (is_fp4(m) && options.nan_scales == NanScales::kRefuse && nan_block(m, *span, row) >= 0)
         return fault.report(group * lanes_of(m) + lane);
     }
-    // Hashing first brings the rows in, in order; who takes them then finds them in the cache.
+    // Hashing reads the rows first, in order; packing then finds them in the cache.
     hashes[static_cast<size_t>(group)] = hash_rows(m, codes, scales);
     put(group, codes, scales);
   });

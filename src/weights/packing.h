@@ -57,12 +57,12 @@ struct PackOptions {
 };
 // Packs straight from the checkpoint's bytes and returns their fingerprint: a hash of the rows as they are read, in the
 // layout's order. Besides the packed bytes it needs at most 128 * width bytes for each thread. kInvalidArgument as
-// pack_matrix; after kCorrupt `to` holds nothing of use.
+// pack_matrix; after kCorrupt the contents of `to` are undefined.
 Result<uint64_t> pack_rows(const PackedMatrix& matrix, const MatrixSource& from, const PackedWeights& to,
                            const PackOptions& options);
 
 // Rows on their way to a device that packs them itself (layout fragments): row blocks `first` .. first + blocks - 1, on the
-// caller's thread. Row r of the result is row 64 * first + r of the matrix as if its gates and ups took turns, whatever order
+// caller's thread. Row r of the result is row 64 * first + r of the matrix as if its gates and ups alternated, whatever order
 // the checkpoint has.
 struct RowBlocks {
   int64_t first = 0, blocks = 0;

@@ -48,7 +48,7 @@ void Workers::run(int64_t count, const std::function<void(int64_t)>& f,
   meanwhile();
   loop.work();
   std::unique_lock lock(mutex_);
-  loop_ = nullptr;  // who has not come yet has nothing left to do
+  loop_ = nullptr;  // threads that arrive later have nothing left to do
   done_.wait(lock, [&] { return loop.helping == 0; });
 }
 

@@ -10,7 +10,7 @@ struct HashPiece {
   size_t bytes;
 };
 
-// Of the pieces one behind the other, by the widest vectors that the processor has: the same value from all.
+// Of the pieces one after the other, by the widest vectors that the processor has: the same value from all.
 uint64_t hash_pieces(const HashPiece* pieces, size_t count);
 uint64_t hash_pieces_portable(const HashPiece* pieces, size_t count);
 

@@ -11,7 +11,7 @@
 namespace sluice {
 
 enum class RowForm : uint8_t {
-  kRows,      // a row's elements lie side by side: bf16, or e2m1 with e8m0 scales
+  kRows,      // a row's elements are contiguous: bf16, or e2m1 with e8m0 scales
   kColumns,   // bf16, transposed: a row's elements lie `step` bytes apart
   kF8Blocks,  // F8_E4M3 rows with one scale for each 128 x 128 elements; read as bf16
 };

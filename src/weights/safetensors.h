@@ -68,7 +68,7 @@ Result<int64_t> safetensors_header_bytes(std::span<const std::byte> file, int64_
                                          std::string_view what);
 
 // Reads the header that `file` begins with; `file` holds at least safetensors_header_bytes() of the file's bytes. Every
-// tensor it returns lies inside the file, has as many bytes as its shape and type say, and no byte behind the header belongs
+// tensor it returns lies inside the file, has as many bytes as its shape and type say, and no byte after the header belongs
 // to two tensors or to none. kCorrupt names `what`, the tensor, what was wanted and what was found.
 Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> file, int64_t file_bytes,
                                                    std::string_view what);

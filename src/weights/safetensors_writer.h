@@ -19,8 +19,8 @@ struct TensorToWrite {
   std::vector<int64_t> shape;
 };
 
-// Writes beside the file under another name and renames at the end: nobody ever sees half of it, and a writer that is
-// destroyed before finish() leaves nothing behind. Not synced to the disk.
+// Writes beside the file under another name and renames at the end: no reader ever sees half of it, and a writer that is
+// destroyed before finish() leaves no file. Not synced to the disk.
 class SafetensorsWriter {
  public:
   // Reserves the space and writes the header. kInvalidArgument names a tensor that cannot be written (its name twice, or

@@ -13,7 +13,7 @@ std::string error_of(std::string_view text) {
 }
 
 TEST(Json, RefusesWhatIsNoJson) {
-  EXPECT_EQ(error_of("{\"a\": }"), "a.json: wanted JSON, found a mistake at byte 7 of 7");
+  EXPECT_EQ(error_of("{\"a\": }"), "a.json: wanted JSON, found an error at byte 7 of 7");
   EXPECT_NE(error_of("").find("a.json"), std::string::npos);
   EXPECT_NE(error_of("\"\xff\"").find("byte 2"), std::string::npos);
   EXPECT_NE(error_of("[1e999]").find("no double"), std::string::npos);

@@ -21,7 +21,7 @@ class CapiErrors : public ::testing::Test {
     EXPECT_NE(error_.str().find(part), std::string::npos) << "wanted '" << part << "' in: " << error_.str();
     error_.data[0] = '\0';
   }
-  // Creates a plan that must not come to be.
+  // Creates a plan that must be refused.
   void expect_no_plan(const char* op, const char* problem, const sluice_policy* policy, sluice_status want,
                       const std::string& part) {
     sluice_plan* plan = nullptr;

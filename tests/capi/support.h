@@ -1,4 +1,4 @@
-// A device, buffers and messages for tests that speak to the library through its C ABI alone.
+// A device, buffers and messages for tests that use the library through its C ABI alone.
 #pragma once
 #include <gtest/gtest.h>
 

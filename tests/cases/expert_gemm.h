@@ -40,7 +40,7 @@ class ExpertFill {
   }
 
  private:
-  // Experts one behind the other as ops/group_rows.h puts them, with gaps as far as `rows` has room for them.
+  // Experts one after the other as ops/group_rows.h puts them, with gaps as far as `rows` has room for them.
   void rows() {
     const int64_t flat_slots = p_.slots > 0 ? p_.tokens * p_.slots : p_.rows;
     const int64_t assigned = fill_ == Fill::kEmpty ? 0 : std::min(p_.rows, flat_slots);
@@ -374,8 +374,8 @@ struct Suite<ExpertGemm> {
                         .bias = true},
                        "experts with fewer rows than expected, in tiles that fit them",
                        rows == 200 ? Fill::kNormal : Fill::kSkewed});
-    // Rows of tokens: brought into order in front where weights have many rows, or fetched by pairs of blocks, of which one has
-    // a row block more than the other or all, in whole tiles and in pieces of the last ones.
+    // Rows of tokens: gathered before where weights have many rows, or fetched by CTA pairs, of which one CTA has
+    // a row block more than the other or all, in whole tiles and in parts of the last ones.
     for (const auto& [rows, expected, features, width] :
          {Sizes{120, 140, 2600, 96}, Sizes{150, 250, 136, 96}, Sizes{400, 600, 60, 160},
           Sizes{700, 1000, 300, 224}, Sizes{10, 4000, 19000, 640}, Sizes{60, 4400, 15300, 160},
@@ -429,7 +429,7 @@ struct Suite<ExpertGemm> {
                       .weighted = width == 256},
                      "short sums in bf16, row block after row block",
                      width == 32 ? Fill::kNormal : Fill::kSkewed});
-    // 210 tiles for 132 SMs: the last 78 are cut into three pieces of two, those of the widest first.
+    // 210 tiles for 132 SMs: the last 78 are cut into three parts of two, those of the widest first.
     out.push_back({{.rows = 36,
                     .rows_expected = 120,
                     .experts = 3,

@@ -44,7 +44,7 @@ struct Suite<RouteGroup> {
     given.input = RoutingInput::kPrecomputed, given.logits = DType::kF32;
     padded.padded = true, padded.capture = true;
     add(ours, 300, "one rank's experts, with a shared slot");
-    add(given, 700, "somebody else's choice, the same expert twice");
+    add(given, 700, "a given choice, the same expert twice");
     add(padded, 150, "padding in the middle of a block");
     add(padded, 150, "nothing but padding", Fill::kEmpty);
     mapped.tokens = 513;

@@ -1,4 +1,4 @@
-// The command on models: the one that ships, and ones that lie.
+// The command on models: the one that ships, and damaged ones.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -24,7 +24,7 @@ Outcome sluice(std::vector<std::string> words) {
 
 std::string text_of(const fs::path& path) { return read_file(path.string(), 1 << 30).value(); }
 
-// The shipped model in a directory of its own, to be damaged: files that nobody changes are links.
+// The shipped model in a directory of its own, to be damaged: files that stay unchanged are links.
 class Copy {
  public:
   Copy() : path_(fs::path(testing::TempDir()) / ("sluice_copy_" + std::to_string(getpid()))) {

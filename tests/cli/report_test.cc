@@ -17,7 +17,7 @@ const fs::path kData = fs::path(SLUICE_SOURCE_DIR) / "tests/data/bench";
 
 std::string text_of(const fs::path& path) { return read_file(path.string(), 1 << 24).value(); }
 
-// A folder that goes away.
+// A folder that is removed at the end.
 class Folder {
  public:
   Folder() : path_(fs::path(testing::TempDir()) / ("sluice_report_" + std::to_string(getpid()))) {

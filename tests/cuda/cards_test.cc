@@ -300,7 +300,7 @@ TEST(CudaCards, ExpertsOfFewRowsAmongManyAreServedApart) {
   }
 }
 
-// Rows of tokens: they are brought into order in front or by pairs of blocks, but where weights have few rows.
+// Rows of tokens: a gather before or CTA pairs bring them into order, except where weights have few rows.
 TEST(CudaCards, RowsOfTokensAreGatheredOrComeToPairs) {
   const Candidate<ExpertGemm>& tiles = card<ExpertGemm>("cuda.expert_gemm.mxfp4_tile_sm90");
   const auto up = [](int64_t experts, int64_t features, int64_t width, int64_t rows_each) {
@@ -341,7 +341,7 @@ TEST(CudaCards, RowsOfTokensAreGatheredOrComeToPairs) {
 }
 
 // gpt-oss-120b's two products as a layer asks for them: tiles from one and a half rows an expert on, the second product, whose
-// stream begins earlier behind the first, from three; popular experts are no reason for another kernel then.
+// stream begins earlier after the first, from three; popular experts are no reason for another kernel then.
 TEST(CudaCards, TilesFollowTheStreamByRows) {
   const auto chosen = [](int64_t tokens, Activation act, bool batch_invariant) {
     ExpertGemm::Problem p{.rows = 4 * tokens, .experts = 128, .layout = WeightLayout::kFragments, .act = act};
@@ -392,7 +392,7 @@ TEST(CudaCards, ExpertCostsAreNearTheMeasurements) {
     EXPECT_NEAR(both(m.name, m.tokens), m.us, kNear * m.us) << m.name << " " << m.tokens;
 }
 
-// Down of DeepSeek V4 Pro under tensor-parallel 8, whose sums are of six k blocks: what it took, and whose it is.
+// Down of DeepSeek V4 Pro under tensor-parallel 8, whose sums are of six k blocks: its time, and which kernel serves it.
 TEST(CudaCards, ShortSumsAreTheStreamsUpToManyRows) {
   const auto down = [](int64_t tokens) {
     return ExpertGemm::Problem{.rows = 6 * tokens,
@@ -426,7 +426,7 @@ TEST(CudaCards, ShortSumsAreTheStreamsUpToManyRows) {
   }
 }
 
-// Down of Qwen3-235B under tensor-parallel 8, whose sums are of three k blocks, in bf16: what it took, and whose it is.
+// Down of Qwen3-235B under tensor-parallel 8, whose sums are of three k blocks, in bf16: its time, and which kernel serves it.
 TEST(CudaCards, ShortSumsInBf16AreTheStreamsUpToManyRows) {
   const auto down = [](int64_t tokens) {
     return ExpertGemm::Problem{.rows = 8 * tokens,

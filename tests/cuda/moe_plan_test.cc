@@ -113,7 +113,7 @@ MoeConfig gpt_oss_on_cuda() {
   return config;
 }
 
-// What the cost models say of a layer's parts, and of what is in front of the experts where they are one operation.
+// What the cost models say of a layer's parts, and of what runs before the experts where they are one operation.
 struct Costs {
   double parts = 0, route = 0;
 };
@@ -136,7 +136,7 @@ TEST(MoePlanOnCuda, ExpertsAreOneOperationWhereTheCostsSaySo) {
   const Costs at_8 = costs_of(bare, config, 8), at_9 = costs_of(bare, config, 9);
   const double us = at_8.parts - 0.5 * at_8.route;
   ASSERT_LT(us + at_9.route, at_9.parts);
-  // With its routing dearer than the parts up to 8 tokens, cheaper from there on, and none beyond 40.
+  // With its routing more expensive than the parts up to 8 tokens, cheaper from there on, and none beyond 40.
   const MadeUp kernel(40, us);
   PaperDevice device;
   device.offer(kernel.card());

@@ -91,7 +91,7 @@ TEST(Regret, RoutingIsTheFastestThatWasMeasured) {
   }
 }
 
-// 4096x256: a gate of the suite, with the rule that bench/cuda/layer.cc puts behind it.
+// 4096x256: a gate of the suite, with the rule that bench/cuda/layer.cc puts after it.
 RouterRoute::Problem gate_and_routing(const std::string& name, int64_t tokens) {
   RouterRoute::Problem p;
   int64_t experts = 0;

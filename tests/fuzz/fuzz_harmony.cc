@@ -1,5 +1,5 @@
-// Any bytes as tokens of an answer: the parser loses no text, repeats none, and its events tell what its messages say.
-// Input: 0 to 7 are special tokens, 8 takes an id from the two bytes behind it, every other byte is its own token.
+// Any bytes as tokens of an answer: the parser loses no text, repeats none, and its events match its messages.
+// Input: 0 to 7 are special tokens, 8 takes an id from the two bytes after it, every other byte is its own token.
 #include <algorithm>
 #include <cstdint>
 

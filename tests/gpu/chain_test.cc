@@ -52,7 +52,7 @@ class CopyTraffic {
   std::thread thread_;
 };
 
-// What kernels may read before they wait for the kernel in front of them.
+// What kernels may read before they wait for the previous kernel.
 bool is_weight(std::string_view slot) {
   for (const char* name : {"w", "weight", "bias", "gate_bias", "a", "b", "scale", "hash_table", "expert_map",
                            "up", "up_scale", "up_bias", "down", "down_scale", "down_bias"})
@@ -93,7 +93,7 @@ class Chain {
     EXPECT_TRUE(device.wait(device.stream()).ok());
   }
 
-  // Each set with nothing beside it: plain launches and a wait behind each.
+  // Each set with nothing beside it: plain launches and a wait after each.
   std::vector<std::vector<std::byte>> alone() {
     cuda::Queue& queue = cuda::queue_of(device_.stream());
     const bool dependent = std::exchange(queue.dependent, false);
@@ -105,7 +105,7 @@ class Chain {
     return results();
   }
 
-  // All sets through the same buffers, one behind the other.
+  // All sets through the same buffers, one after the other.
   Status enqueue(bool mixed) {
     cuda::Queue& queue = cuda::queue_of(device_.stream());
     for (int set = 0; set < kSets; ++set) {

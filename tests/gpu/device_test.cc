@@ -135,7 +135,7 @@ TEST_F(GpuDevice, RefusesAStreamAndTensorsOfTheCpu) {
             std::string::npos);
 }
 
-// Runs a kernel on an address that is nobody's, and ends the process with what wait() says.
+// Runs a kernel on an invalid address, and ends the process with what wait() says.
 void run_into_a_fault() {
   auto device = open_gpu().value();
   Gather gather(*device, numbers(), rows_from(0));

@@ -1,5 +1,5 @@
-// Experts whose weights stay in the L2, launch behind launch. A stage of weights is there much sooner than from memory, so a
-// kernel that gives shared memory back before all of it has been read multiplies by bytes of the next stage: wrong now and then,
+// Experts whose weights stay in the L2, launch after launch. A stage of weights is there much sooner than from memory, so a
+// kernel that releases shared memory before all of it has been read multiplies by bytes of the next stage: wrong now and then,
 // and only here. Every run must have the bits of the first, and these be right.
 //
 // SLUICE_HOT_REPLAYS: of four launches each; 0 for tools that make a launch a hundred times as long.
@@ -160,7 +160,7 @@ class HotMlp : public HotWeights {
     const Expectations one = reference(ExpertMlp::at_tokens(p, 1), first(host.args(), 1));
     ASSERT_EQ(one.size(), 1u);
     for (const int64_t tokens : counts) {
-      Expected wanted = one[0];  // of the first token, whatever stands behind it
+      Expected wanted = one[0];  // of the first token, whatever stands after it
       const auto all = static_cast<size_t>(tokens * p.hidden);
       wanted.untouched.assign(wanted.value.size(), 0);
       wanted.untouched.resize(all, 1), wanted.value.resize(all), wanted.bound.resize(all);

@@ -59,7 +59,7 @@ TYPED_TEST_P(Conformance, EveryCandidateOnEveryCase) {
   }
 }
 
-// Whatever validate() and supports() accept must pass, on problems that nobody thought of.
+// Whatever validate() and supports() accept must pass, on problems that no case lists.
 TYPED_TEST_P(Conformance, FuzzedProblems) {
   using Op = TypeParam;
   const auto devices = every_level(2);

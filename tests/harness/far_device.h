@@ -1,5 +1,5 @@
 // A device that is not here: the CPU's kernels behind memory that the host cannot touch, and weights in fragments. It does nothing
-// before somebody waits for it. What works on it neither touches a device's memory from the host nor forgets to wait.
+// before a wait. Code that passes here neither touches a device's memory from the host nor misses a wait.
 #pragma once
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -109,7 +109,7 @@ class FarDevice final : public Device {
     }
     static inline Candidate<Op> card{};
   };
-  // Into the recording under way, or else until somebody waits.
+  // Into the open recording, or else until the next wait.
   Status later(std::function<Status()> work) {
     if (recording_) return work();
     return pending_.push_back(std::move(work)), Status{};
@@ -131,7 +131,7 @@ class FarDevice final : public Device {
     using Here = Adopted<Op>;
     const auto table = inner_->catalog().template table<Op>();
     if (table.empty() || !table.back()->parts.empty()) return;
-    Here::of = table.back();  // portable ones stand behind those for some machines
+    Here::of = table.back();  // portable ones come after those for some machines
     Here::device = this;
     Here::card = *Here::of;
     Here::card.backend = Backend::kCuda;

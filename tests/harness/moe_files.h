@@ -71,7 +71,7 @@ struct RandomMoe {
                              const auto& v) {
       if (!v.empty()) add(pattern, type, std::move(shape), v.data(), v.size() * sizeof(v[0]));
     };
-    // An odd byte in front: nothing that follows is aligned.
+    // An odd byte first: nothing that follows is aligned.
     add("odd", StoredType::kU8, {1}, "x", 1);
     add_all(n.router, StoredType::kBF16, {c.experts, c.hidden}, router);
     add_all(n.router_bias, StoredType::kBF16, {c.experts}, router_bias);

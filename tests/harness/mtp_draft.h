@@ -81,7 +81,7 @@ class MtpDraft {
     EXPECT_TRUE(device_.wait(device_.stream()).ok());
     return answer();
   }
-  // The same, for whoever records it: what a step reads, and the step.
+  // The same, to be recorded: what a step reads, and the step.
   void fill(const RecordedMtp& r, const std::vector<MtpChunk>& chunks) {
     const int64_t h = loaded_.config().hidden;
     ids_.clear(), positions_.clear(), slots_.clear(), rows_.clear(), main_.clear();

@@ -104,7 +104,7 @@ TEST(MtpConfig, ReadsThePublishedOne) {
   EXPECT_DOUBLE_EQ(c.rope.factor, 40);
   EXPECT_DOUBLE_EQ(c.rope.attention_factor, 1);
   EXPECT_EQ(c.rope.truncate, RopeScaling::Truncate::kYes);
-  // But for the stream, the layer that known_moe() has by heart.
+  // Apart from the stream, the layer of known_moe().
   MoeConfig known = known_moe("deepseek-v3").value();
   EXPECT_EQ(c.moe.method, RoutingMethod::kDeepSeekV3);
   EXPECT_EQ(c.moe.experts, known.experts);
@@ -215,7 +215,7 @@ TEST_F(MtpLoad, ACheckpointWithoutItsOwnEmbeddingAndHeadHasTheMainModels) {
   const RecordedMtp r = RecordedMtp::read(kData + "/expected.safetensors");
   const auto want = MtpDraft(*device, *own.value()).step(r, {{0, 0, 24}});
   EXPECT_EQ(MtpDraft(*device, *main.value()).step(r, {{0, 0, 24}}).logits, want.logits);
-  // And a main model that is in memory lends what it has.
+  // And a main model in memory shares its own.
   const MtpWeights& lent = own.value()->weights();
   const auto shared = LoadedMtp::load(*device, kCheckpoint, {.embedding = lent.embedding, .head = lent.head});
   ASSERT_TRUE(shared.ok()) << shared.status().message;

@@ -102,7 +102,7 @@ TEST_F(MoeShared, ANanTokenSpoilsNoOther) {
     }
 }
 
-// Two ranks of experts: the slots are on the first, behind its experts, and the sum over ranks is the layer.
+// Two ranks of experts: the slots are on the first, after its experts, and the sum over ranks is the layer.
 TEST_F(MoeShared, ExpertParallelRanksHaveTheSlotsOnce) {
   MoeConfig config = with_slots(MoeNaming::kDeepSeekV3, 2);
   config.experts = 7, config.groups = config.topk_groups = 1;

@@ -108,7 +108,7 @@ TEST(Moe, CheckNoticesAWrongWeight) {
   SmallLayer layer(*device, small("gpt-oss-20b"), 2, 3);
   ASSERT_TRUE(layer.run().ok());
   const std::vector<std::byte> before = layer.image();
-  // A NaN scale in every expert: whoever is chosen gives NaN in one feature, and the reference agrees.
+  // A NaN scale in every expert: any chosen expert gives NaN in one feature, and the reference agrees.
   for (int64_t e = 0; e < layer.config.experts; ++e)
     layer.weights.experts.down_scale.row<uint8_t>(e)[0] = 255;
   ASSERT_TRUE(layer.run().ok());

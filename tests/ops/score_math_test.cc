@@ -1,4 +1,4 @@
-// The scores of ops/score_math.h: how near they are to the truth, and that vectors give the same bits.
+// The scores of ops/score_math.h: how near they are to exact ones, and that vectors give the same bits.
 #ifndef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)  // as in the library, whose tables index ours

@@ -274,7 +274,7 @@ std::string digits_of(std::string_view text) {
   return out;
 }
 
-// No note of the parser has a digit of its own, so digits can be counted: none is lost, and none is told twice.
+// No note of the parser has a digit of its own, so digits can be counted: none is lost, and none is reported twice.
 TEST(HarmonyParser, NeverLosesTextWhateverTheTokens) {
   Random random(12);
   for (int i = 0; i < 20000; ++i) {

@@ -113,7 +113,7 @@ TEST(Harmony, RefusesAHeaderThatCouldNotBeReadBack) {
       {{.role = ChatRole::kTool, .name = "user"},
        "message 0: name: wanted the name of a tool, found the role 'user'"},
       {{.role = ChatRole::kUser, .name = "ann"},
-       "message 0: name: wanted none but for a tool, found 'ann' with role user"},
+       "message 0: name: wanted none except for a tool, found 'ann' with role user"},
   };
   for (const auto& [message, error] : cases) {
     Conversation c;

@@ -11,7 +11,7 @@
 namespace sluice::test {
 namespace {
 
-// `experts` matrices in a checkpoint's order, one behind the other, and room for their panels.
+// `experts` matrices in a checkpoint's order, one after the other, and room for their panels.
 struct Experts {
   Experts(const PackedMatrix& matrix, int64_t experts, int64_t shift = 0) : m(matrix) {
     const bool fp4 = m.w == DType::kE2M1;
@@ -19,7 +19,7 @@ struct Experts {
     row_bytes = bytes_of(m.w, m.width), blocks = fp4 ? m.width / kMxBlock : 0;
     const PackedSizes s = packed_sizes(m);
     Random random(7);
-    // One byte more in front: a checkpoint promises no alignment.
+    // One byte first: a checkpoint promises no alignment.
     w.resize(static_cast<size_t>(experts * rows * row_bytes + shift));
     scales.resize(static_cast<size_t>(experts * rows * blocks + shift));
     for (uint8_t& b : w) b = static_cast<uint8_t>(random.bits());

@@ -12,7 +12,7 @@
 namespace sluice {
 namespace {
 
-// One matrix in both layouts, with bytes behind each buffer that must survive.
+// One matrix in both layouts, with bytes after each buffer that must survive.
 struct Buffers {
   explicit Buffers(const PackedMatrix& m) : matrix(m) {
     const bool fp4 = m.w == DType::kE2M1;
@@ -121,7 +121,7 @@ TEST(Packing, UnpackInvertsPackAndNothingElseIsWritten) {
 }
 
 TEST(Panels, GateOrdersMeetInTheSamePanels) {
-  // The gate of feature i is row 2i, i or features + i; once packed nothing tells the orders apart.
+  // The gate of feature i is row 2i, i or features + i; once packed the orders cannot be told apart.
   constexpr int64_t kFeatures = 18, kWidth = 32;
   std::vector<std::vector<uint8_t>> images;
   for (GateOrder order : {GateOrder::kInterleaved, GateOrder::kGateFirst, GateOrder::kUpFirst}) {

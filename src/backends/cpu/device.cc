@@ -70,7 +70,7 @@ class CpuDevice final : public Device {
     const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
     void* memory = rounded < bytes ? nullptr : std::aligned_alloc(alignment, rounded ? rounded : alignment);
     if (memory && alignment == kHugePage)
-      madvise(memory, rounded, MADV_HUGEPAGE);  // a wish: refusal is no error
+      madvise(memory, rounded, MADV_HUGEPAGE);  // a hint: refusal is no error
     if (!memory) return out_of_memory("cpu: wanted " + std::to_string(bytes) + " bytes, the system has none");
     return memory;
   }

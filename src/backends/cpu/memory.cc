@@ -26,7 +26,7 @@ int64_t number(const std::string& text, size_t at) {
   return value;
 }
 
-// The number behind `name` at the start of a line.
+// The number after `name` at the start of a line.
 int64_t named(const std::string& text, const std::string& name) {
   const size_t at = text.rfind(name, 0) == 0 ? 0 : text.find("\n" + name);
   if (at == std::string::npos) return -1;
@@ -43,7 +43,7 @@ int64_t meminfo_available(const std::string& meminfo) {
 int64_t cgroup_left(const std::string& limit, const std::string& current, const std::string& stat) {
   const int64_t most = number(limit, 0), used = number(current, 0);
   if (most < 0 || used < 0) return -1;  // "max": no limit
-  // Pages of files that nobody has used lately leave when memory is wanted.
+  // File pages that have not been used lately are dropped when memory is needed.
   const int64_t files = std::max<int64_t>(0, named(stat, "inactive_file "));
   return std::max<int64_t>(0, most - used + std::min(files, used));
 }

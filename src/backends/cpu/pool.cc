@@ -22,7 +22,7 @@ inline void relax() {
 ThreadPool::ThreadPool(int threads) {
   try {
     for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
-  } catch (const std::system_error&) {  // the system has no more; whoever asked sees threads()
+  } catch (const std::system_error&) {  // the system has no more; the caller reads threads()
   }
 }
 

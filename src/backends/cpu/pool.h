@@ -13,7 +13,7 @@ namespace sluice::cpu {
 // Loops are handed out in chunks from a shared counter, so which thread runs an index is not determined:
 // kernels give each output element to exactly one index, and then results do not depend on threads. The
 // caller takes part, and waits for chunks, never for threads: a worker that the system does not run takes no
-// chunk and holds nobody up. Workers spin for a moment between loops (a step is hundreds of them,
+// chunk and delays no other. Workers spin for a moment between loops (a step is hundreds of them,
 // microseconds apart) and then sleep.
 class ThreadPool {
  public:
@@ -45,7 +45,8 @@ class ThreadPool {
   void take_chunks(int thread);
 
   std::mutex one_loop_;  // held by the caller for the length of its loop
-  // The current loop. Written while no chunk of the last one is left, so who claims a chunk has read its own loop's.
+  // The current loop. Written while no chunk of the last one is left, so a thread that claims a chunk has read
+  // its own loop's.
   std::atomic<Call> call_{nullptr};
   std::atomic<void*> context_{nullptr};
   std::atomic<int64_t> count_{0}, grain_{1}, chunks_{0};

@@ -123,7 +123,7 @@ float weigh(float* scores, int64_t first, int64_t end, float scale, Online* stat
   auto most = hn::Set(d, kNothing);
   for (int64_t i = begin; i < stop; i += lanes) most = hn::Max(most, hn::LoadU(d, scores + i));
   const float here = hn::GetLane(hn::MaxOfLanes(d, most));
-  const float largest = here > state->largest ? here : state->largest;  // NaN: the weights will tell
+  const float largest = here > state->largest ? here : state->largest;  // NaN: the weights show it
   const auto base = hn::Set(d, largest == kNothing ? 0.f : largest);
   auto sum = hn::Zero(d);
   for (int64_t i = begin; i < stop; i += lanes) {
@@ -248,7 +248,7 @@ struct Block {
       position[count] = j;
       keys[count] = a.k_cache.as<const T>() + row * p.head_dim;
       values[count] = a.v_cache.as<const T>() + row * p.head_dim;
-      // Rows of one kv head lie too far apart for the hardware to foresee them.
+      // Rows of one kv head lie too far apart for the hardware's prefetcher.
       for (int64_t i = 0; i < p.head_dim; i += 64 / static_cast<int64_t>(sizeof(T)))
         hwy::Prefetch(keys[count] + i), hwy::Prefetch(values[count] + i);
       ++count;
@@ -277,7 +277,7 @@ struct Run {
   int64_t row_of(int64_t m) const { return row + m / heads; }
   int64_t head_of(int64_t m) const { return head + m % heads; }
 
-  // Widens the queries. Places beyond the last of a quad repeat it, and nobody reads their results.
+  // Widens the queries. Places beyond the last of a quad repeat it, and their results are not read.
   void load(float* values) {
     for (int64_t m = 0; m < (count() + 3) / 4 * 4; ++m) {
       const int64_t source = std::min(m, count() - 1);

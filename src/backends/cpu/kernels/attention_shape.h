@@ -41,7 +41,7 @@ inline AttentionShape attention_shape(const Attention::Problem& p) {
   return s;
 }
 
-// What one query row sees: positions [first, end) of a sequence; -1: the row is nobody's.
+// What one query row sees: positions [first, end) of a sequence; -1: the row is of no sequence.
 struct RowSpan {
   int64_t sequence = -1, first = 0, end = 0;
   bool meets(int64_t begin, int64_t stop) const { return std::max(first, begin) < std::min(end, stop); }

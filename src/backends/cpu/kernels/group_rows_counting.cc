@@ -2,7 +2,7 @@
 // into first rows, and each block places its slots. Blocks depend on the problem alone, and a block before
 // another has its rows before the other's, so the sort is stable.
 //
-// Wins    always so far; a decode step is one block and wakes nobody.
+// Wins    always so far; a decode step is one block and wakes no thread.
 // Loses   nothing yet.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/group_rows.h.
@@ -73,7 +73,7 @@ void place(const Problem& p, const Args& a, Span slots, int32_t* next_row) {
   }
 }
 
-// Rows of no slot: the ends of the experts' groups, and whatever lies behind the last one.
+// Rows of no slot: the ends of the experts' groups, and whatever lies after the last one.
 void mark_empty_rows(const Problem& p, const Args& a) {
   const int32_t* total = a.row_count.as<const int32_t>();
   const int32_t* begin = a.row_begin.as<const int32_t>();

@@ -2,7 +2,7 @@
 //
 // mxfp4_avx512      multiply-adds in f32, up to four rows of x for each decoding (panels/dot.h).
 //   Wins    up to about two rows an expert, and at any number where there are no tiles.
-// bf16_avx512bf16   dot products of bf16 pairs, which are used as they lie (panels/dot.h).
+// bf16_avx512bf16   dot products of bf16 pairs, which are used as stored (panels/dot.h).
 //   Wins    without AMX, up to about six rows an expert; with more, panels in f32 where a dot product takes two cycles.
 // mxfp4_amx, bf16_amx   tiles of bf16 (panels/tiles.h).
 //   Wins    wherever AMX is: bf16 weights at any number of rows, mxfp4 from about two an expert.

@@ -111,7 +111,7 @@ SLUICE_AVX512 void fma_mxfp4(const PanelPointers* panel, int64_t blocks, const f
     for (int t = 0; t < kN; ++t) total[p][t] = _mm512_setzero_ps();
   const int64_t panel_bytes = blocks * 256;
   for (int64_t b = 0; b < blocks; ++b) {
-    // Behind a panel's end comes the panel after the next one: two are read side by side.
+    // Behind a panel's end comes the panel after the next one: two are read together.
     int64_t ahead = b * 256 + kPrefetch;
     if (ahead >= panel_bytes) ahead += panel_bytes;
 #pragma GCC unroll 2
@@ -165,7 +165,7 @@ constexpr Rows<float> kFmas[2][kRows] = {
     {fma_mxfp4<1, 1>, fma_mxfp4<2, 1>, fma_mxfp4<3, 1>, fma_mxfp4<4, 1>},
     {fma_mxfp4<1, 2>, fma_mxfp4<2, 2>, fma_mxfp4<3, 2>, fma_mxfp4<4, 2>}};
 
-// Copies row r of x behind a width that panels pad, because a pair must not be read past the end of a row.
+// Copies row r of x where panels pad the width, because a pair must not be read past the end of a row.
 void pad_row(const PanelInput& in, int64_t r, BF16* out) {
   std::copy_n(in.row(r), in.width, out);
   std::fill_n(out + in.width, in.padded - in.width, BF16{});

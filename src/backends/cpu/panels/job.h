@@ -22,7 +22,7 @@ namespace sluice::cpu {
 // Sums of some rows of one expert with one panel or two adjacent ones, before bias and activation.
 struct PanelSums {
   int64_t expert, row, rows;  // rows [row, row + rows) of y
-  int64_t panel, panels;      // from which panel on, 1 or 2; a gated pair is never parted
+  int64_t panel, panels;      // from which panel on, 1 or 2; a gated pair is never split
   const float* sums[2];       // of each panel [rows][16 lanes], aligned to 64 bytes
 };
 

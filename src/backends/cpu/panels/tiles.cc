@@ -157,7 +157,7 @@ SLUICE_AMXBF16 inline void multiply(const BF16* x0, const BF16* x1, const void* 
   }
 }
 
-// Sums of a group of up to 32 rows lie behind those of the groups before it, panel by panel.
+// Sums of a group of up to 32 rows lie after those of the groups before it, panel by panel.
 template <int kRowTiles, int kPanels>
 SLUICE_AMXBF16 inline void load_sums(const float* sums) {
   constexpr int64_t kUp = kRowsPerBlock * 16;

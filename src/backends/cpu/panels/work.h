@@ -1,4 +1,4 @@
-// What the engines iterate over: the experts that have rows, cut into pieces of bounded height.
+// What the engines iterate over: the experts that have rows, cut into parts of bounded height.
 #pragma once
 #include "backends/cpu/panels/job.h"
 

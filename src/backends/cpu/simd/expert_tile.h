@@ -33,7 +33,7 @@ HWY_INLINE int64_t expert_weight_row(const ExpertGemm::Problem& p, int64_t featu
   return is_gated(p.act) ? gated_row(p.gate_order, p.features, feature, up) : feature;
 }
 
-// The bias of 16 features; zeros behind the last one.
+// The bias of 16 features; zeros after the last one.
 HWY_INLINE void expert_bias(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, const ExpertTile& tile,
                             bool up, float* out) {
   std::fill_n(out, kPanelRows, 0.f);

@@ -57,7 +57,7 @@ HWY_INLINE void decode_block(const uint8_t* HWY_RESTRICT block, float* HWY_RESTR
   }
 }
 
-// Columns k .. k + 31 of a row of x; zeros behind its end.
+// Columns k .. k + 31 of a row of x; zeros after its end.
 template <class X>
 HWY_INLINE void widen_block(const X* HWY_RESTRICT x, int64_t columns, float* HWY_RESTRICT out) {
   if (columns >= kBlock) {
