@@ -34,21 +34,15 @@ struct File {
   std::string bytes;
 };
 
-// Draws an operation's figure twice.
 Status add_figure(const bench::Figure& figure, const std::string& name, const fs::path& to,
                   std::vector<File>* files) {
-  constexpr double kPngScale = 1.25;  // sharp on screens of today, and still small
   const bench::Size size = bench::size_of(figure);
   const bench::OpWords words = bench::words_of_op(figure.op);
-  const std::pair<const char*, std::unique_ptr<bench::Canvas>> canvases[] = {
-      {".svg", bench::svg_canvas(size.width, size.height, words.title)},
-      {".png", bench::png_canvas(size.width, size.height, kPngScale)}};
-  for (const auto& [extension, canvas] : canvases) {
-    bench::draw(figure, {words.title, words.models}, *canvas);
-    Result<std::string> bytes = canvas->finish();
-    if (!bytes.ok()) return bytes.status();
-    files->push_back({to / (name + extension), std::move(bytes).value()});
-  }
+  const auto canvas = bench::svg_canvas(size.width, size.height, words.title);
+  bench::draw(figure, {words.title, words.models}, *canvas);
+  Result<std::string> bytes = canvas->finish();
+  if (!bytes.ok()) return bytes.status();
+  files->push_back({to / (name + ".svg"), std::move(bytes).value()});
   return {};
 }
 

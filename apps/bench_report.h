@@ -9,7 +9,7 @@ namespace sluice::apps {
 
 struct ReportOptions {
   std::filesystem::path from = "bench/measured/h200";  // holds <suite>.csv
-  std::filesystem::path to = "docs/benchmarks";        // gets <suite>.md, <op>.svg, <op>.png
+  std::filesystem::path to = "docs/benchmarks";        // gets <suite>.md, <op>.svg
 };
 
 // The files written, in order. Writes nothing if a row is wrong: kCorrupt names file and line. kIo: no suite's file is in

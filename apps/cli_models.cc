@@ -162,7 +162,7 @@ Command add_bench(CLI::App& root) {
   report
       ->add_option("--from", flags->report.from, "the folder of router.csv, routing.csv, mxfp4.csv, bf16.csv")
       ->capture_default_str();
-  report->add_option("--to", flags->report.to, "gets the pages, as Markdown, SVG and PNG")
+  report->add_option("--to", flags->report.to, "gets the pages, as Markdown and SVG")
       ->capture_default_str();
   report->allow_extras();
   return {app, [app, report, flags] {

@@ -161,8 +161,7 @@ std::string page_of(const Suite& suite, const std::vector<Figure>& figures) {
   for (const Figure& figure : figures) {
     out += "\n## " + std::string(words_of_op(figure.op).title) + "\n\n";
     const std::string name = figure_name(suite, figure);
-    out += "![" + figure.op + ": microseconds over tokens](" + name + ".svg)\n\nThe same [as PNG](" + name +
-           ".png).\n\n";
+    out += "![" + figure.op + ": microseconds over tokens](" + name + ".svg)\n\n";
     out += summary_of(figure);
     for (size_t i = 0; i < figure.panels.size(); ++i)
       out += (i ? "\n### " : "### ") + title_of(figure.panels[i]) + "\n\n" + table_of(figure.panels[i]);

@@ -49,34 +49,22 @@ void expect_refusal(const fs::path& from, const std::string& part) {
   EXPECT_FALSE(fs::exists(to));
 }
 
-uint32_t big_endian(const std::string& bytes, size_t at) {
-  uint32_t out = 0;
-  for (size_t i = at; i < at + 4; ++i) out = out << 8 | static_cast<uint8_t>(bytes[i]);
-  return out;
-}
-
 TEST(CliReport, WritesPagesAndFiguresTheSameEachTime) {
   const Folder folder;
   const fs::path to = folder.path() / "a/b";  // is made
   const Outcome o = report(kData, to);
   ASSERT_EQ(o.status, 0) << o.err;
   std::string want;
-  for (const char* name : {"router_gemm.svg", "router_gemm.png", "router.md", "chain.svg", "chain.png",
-                           "routing.md", "moe_layer.svg", "moe_layer.png", "mxfp4.md", "bf16_moe_layer.svg",
-                           "bf16_moe_layer.png", "bf16_draft_step.svg", "bf16_draft_step.png", "bf16.md"})
+  for (const char* name : {"router_gemm.svg", "router.md", "chain.svg", "routing.md", "moe_layer.svg",
+                           "mxfp4.md", "bf16_moe_layer.svg", "bf16_draft_step.svg", "bf16.md"})
     want += (to / name).string() + "\n";
   EXPECT_EQ(o.out, want);
   EXPECT_EQ(text_of(to / "router.md"), text_of(kData / "router.md.txt"));
   EXPECT_EQ(text_of(to / "routing.md"), text_of(kData / "routing.md.txt"));
-  const std::string svg = text_of(to / "router_gemm.svg"), png = text_of(to / "router_gemm.png");
+  const std::string svg = text_of(to / "router_gemm.svg");
   for (const char* impl : {">sluice<", ">cublaslt<", ">tinygemm<"})
     EXPECT_NE(svg.find(impl), std::string::npos) << impl;
-  ASSERT_EQ(png.substr(0, 8), "\x89PNG\r\n\x1a\n");
-  // The same picture, 1.25 times as large: two panels side by side.
-  EXPECT_NE(svg.find("width=\"1048\""), std::string::npos) << svg.substr(0, 200);
-  EXPECT_EQ(big_endian(png, 16), 1310u);
-  EXPECT_GT(big_endian(png, 20), 400u);
-  EXPECT_GT(png.size(), 10000u);  // an empty page of this size has less than 4000
+  EXPECT_NE(svg.find("width=\"1048\""), std::string::npos) << svg.substr(0, 200);  // two panels side by side
   ASSERT_EQ(report(kData, folder.path() / "again").status, 0);
   for (const auto& file : fs::directory_iterator(to))
     EXPECT_EQ(text_of(file.path()), text_of(folder.path() / "again" / file.path().filename())) << file.path();
