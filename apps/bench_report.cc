@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "report/figure.h"
 #include "report/page.h"
+#include "report/readme.h"
 
 namespace sluice::apps {
 namespace {
@@ -46,6 +47,15 @@ Status add_figure(const bench::Figure& figure, const std::string& name, const fs
   return {};
 }
 
+Status add_readme(const std::vector<bench::Figure>& figures, const fs::path& path, std::vector<File>* files) {
+  const Result<std::string> text = read_file(path.string(), kMostBytes);
+  if (!text.ok()) return text.status();
+  Result<std::string> with = bench::with_table(text.value(), bench::readme_table(figures));
+  if (!with.ok()) return Status{with.status().code, path.string() + ": " + with.status().message};
+  files->push_back({path, std::move(with).value()});
+  return {};
+}
+
 std::string csv_names() {
   std::string out;
   const size_t count = std::size(bench::kSuites);
@@ -76,6 +86,8 @@ Result<std::vector<fs::path>> write_report(const ReportOptions& options) {
       SLUICE_TRY(add_figure(figure, name, options.to, &files));
     }
     files.push_back({options.to / (std::string(suite.name) + ".md"), bench::page_of(suite, figures)});
+    if (suite.name == bench::kReadmeSuite && !options.readme.empty())
+      SLUICE_TRY(add_readme(figures, options.readme, &files));
   }
   if (files.empty())
     return Status{Code::kIo,

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "report/figure.h"
 #include "report/page.h"
+#include "report/readme.h"
 
 namespace sluice::bench {
 namespace {
@@ -62,36 +63,36 @@ TEST(Report, WordsOfOthersAreMadeToFit) {
 }
 
 TEST(Report, WrongRowsAreRefusedWithTheirLine) {
-  const std::string good = "router,router_gemm,2880x128,1,sluice,0.1.0,2.0,1.9,2.1,743552,737280,\n";
+  const std::string good = "router,router_gemm,2880x128,1,sluice,1a2b3c4,2.0,1.9,2.1,743552,737280,\n";
   const std::pair<std::string, std::string> cases[] = {
       {"", "router.csv:1: wanted the header " + kHeader + ", found ''"},
       {"op,suite\n" + good, "router.csv:1: wanted the header " + kHeader + ", found 'op,suite'"},
       {kHeader + "\n", "router.csv:1: wanted rows behind the header, found 'none'"},
       {kHeader + "\nrouter,router_gemm,2880x128,1\n", "router.csv:2: wanted 12 fields, found '4'"},
       {kHeader + "\n" + good + "\n", "router.csv:3: wanted 12 fields, found '1'"},
-      {kHeader + "\nrouting,chain,2880x128,1,sluice,0.1.0,2.0,1.9,2.1,1,1,\n",
+      {kHeader + "\nrouting,chain,2880x128,1,sluice,1a2b3c4,2.0,1.9,2.1,1,1,\n",
        "router.csv:2: wanted suite router, found 'routing'"},
-      {kHeader + "\nrouter,../gemm,2880x128,1,sluice,0.1.0,2.0,1.9,2.1,1,1,\n",
+      {kHeader + "\nrouter,../gemm,2880x128,1,sluice,1a2b3c4,2.0,1.9,2.1,1,1,\n",
        "router.csv:2: wanted a-z, 0-9 and _ for op, found '../gemm'"},
-      {kHeader + "\nrouter,router_gemm,2880|128,1,sluice,0.1.0,2.0,1.9,2.1,1,1,\n",
+      {kHeader + "\nrouter,router_gemm,2880|128,1,sluice,1a2b3c4,2.0,1.9,2.1,1,1,\n",
        "router.csv:2: wanted printable ASCII without | ` \" < > for model, found '2880|128'"},
-      {kHeader + "\nrouter,router_gemm,2880x128,0,sluice,0.1.0,2.0,1.9,2.1,1,1,\n",
+      {kHeader + "\nrouter,router_gemm,2880x128,0,sluice,1a2b3c4,2.0,1.9,2.1,1,1,\n",
        "router.csv:2: wanted a whole number of 1 or more for tokens, found '0'"},
-      {kHeader + "\nrouter,router_gemm,2880x128,1.5,sluice,0.1.0,2.0,1.9,2.1,1,1,\n",
+      {kHeader + "\nrouter,router_gemm,2880x128,1.5,sluice,1a2b3c4,2.0,1.9,2.1,1,1,\n",
        "router.csv:2: wanted a whole number of 1 or more for tokens, found '1.5'"},
-      {kHeader + "\nrouter,router_gemm,2880x128,1,,0.1.0,2.0,1.9,2.1,1,1,\n",
+      {kHeader + "\nrouter,router_gemm,2880x128,1,,1a2b3c4,2.0,1.9,2.1,1,1,\n",
        "router.csv:2: wanted a word for impl, found ''"},
-      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,0.1.0,fast,1.9,2.1,1,1,\n",
+      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,1a2b3c4,fast,1.9,2.1,1,1,\n",
        "router.csv:2: wanted a number of 0 or more for median_us, found 'fast'"},
-      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,0.1.0,nan,1.9,2.1,1,1,\n",
+      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,1a2b3c4,nan,1.9,2.1,1,1,\n",
        "router.csv:2: wanted a number of 0 or more for median_us, found 'nan'"},
-      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,0.1.0,2.0,1.9,2.1,-1,1,\n",
+      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,1a2b3c4,2.0,1.9,2.1,-1,1,\n",
        "router.csv:2: wanted a number of 0 or more for bytes, found '-1'"},
-      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,0.1.0,2.0,0,2.1,1,1,\n",
+      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,1a2b3c4,2.0,0,2.1,1,1,\n",
        "router.csv:2: wanted p10_us above 0, found '0'"},
-      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,0.1.0,1.8,1.9,2.1,1,1,\n",
+      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,1a2b3c4,1.8,1.9,2.1,1,1,\n",
        "router.csv:2: wanted median_us of p10_us or more, found '1.8'"},
-      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,0.1.0,2.0,1.9,1.95,1,1,\n",
+      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,1a2b3c4,2.0,1.9,1.95,1,1,\n",
        "router.csv:2: wanted p90_us of median_us or more, found '1.95'"},
       {kHeader + "\n" + good + "router,router_gemm,2880x128,1,tiny,1,2.0,1.9,2.1,743553,737280,\n",
        "router.csv:3: wanted bytes 743552 as on line 2, found '743553'"},
@@ -113,7 +114,7 @@ TEST(Report, PanelsPutOursFirstAndCompareOnlyWhatIsThere) {
   ASSERT_EQ(figures.size(), 1u);
   ASSERT_EQ(figures[0].panels.size(), 2u);
   const Panel& panel = figures[0].panels[0];
-  EXPECT_EQ(title_of(panel), "2880x128");
+  EXPECT_EQ(title_of(panel), "2880x128, short replays");
   std::vector<std::string> impls;
   for (const Series& s : panel.series) impls.push_back(s.impl);
   EXPECT_EQ(impls, (std::vector<std::string>{"sluice", "cublaslt", "tinygemm"}));
@@ -133,6 +134,57 @@ TEST(Report, TheFloorIsOfFlopsWhereTheyTakeLonger) {
   const Panel panel = figures_of(rows.value())[0].panels[0];
   EXPECT_DOUBLE_EQ(panel.floor_us.at(8), kFloorLaunchUs + 10);
   EXPECT_FALSE(ratio_at(panel, 8).has_value());  // nothing of ours
+}
+
+TEST(Report, HeadingsNamePaceAndRouting) {
+  const std::pair<Panel, const char*> cases[] = {
+      {{"moe_layer", "m", "burst uniform", {}, {}}, "m, burst, routing uniform"},
+      {{"moe_layer", "m", "sustained zipf", {}, {}}, "m, sustained, routing zipf"},
+      {{"draft_step", "m", "burst by router", {}, {}}, "m, burst, routing by router"},
+      {{"moe_layer", "m", "bursty uniform", {}, {}}, "m, short replays, bursty uniform"},
+      {{"chain", "m", "with copies", {}, {}}, "m, short replays, routing by router, with copies"},
+      {{"route_group", "m", "plain", {}, {}}, "m, short replays, routing by random logits, plain"},
+      {{"router_gemm", "m", "", {}, {}}, "m, short replays"},
+  };
+  for (const auto& [panel, title] : cases) EXPECT_EQ(title_of(panel), title);
+}
+
+TEST(Report, PeersWithoutRowsAreNamed) {
+  const Figure figure = figures_of(rows_of(kSuites[2]))[0];
+  EXPECT_EQ(missing_peers(figure, figure.panels[0]),
+            "");  // at one count humming has none, which its column shows
+  EXPECT_EQ(missing_peers(figure, figure.panels[1]), "humming");
+}
+
+// The README's table says which peers stood beside us, and where they did not.
+TEST(Report, TheReadmeHasBurstsAndSustainedWork) {
+  const std::string table = readme_table(figures_of(rows_of(kSuites[2])));
+  EXPECT_EQ(table,
+            "| tokens | 1 | 8 | 64 | 256 | 1024 | 4096 |\n"
+            "|---|--:|--:|--:|--:|--:|--:|\n"
+            "| burst, Sluice | 21.0 |  | 350 |  |  |  |\n"
+            "| burst, fastest peer | 47.5 vllm-marlin |  | 561 humming |  |  |  |\n"
+            "| sustained, Sluice | 22.0 |  | 367 |  |  |  |\n"
+            "| sustained, fastest peer | 49.0 vllm-marlin |  | 612 vllm-marlin |  |  |  |\n"
+            "\nMicroseconds, medians; routing uniform; Sluice at 1a2b3c4, 5d6e7f8-dirty.\n"
+            "Peers, burst: humming, vllm-marlin.\n"
+            "Peers, sustained: vllm-marlin. No rows of humming.\n");
+  std::vector<Row> rows = rows_of(kSuites[2]);
+  std::erase_if(rows, [](const Row& r) { return r.impl == "humming" && r.tokens == 64; });
+  EXPECT_NE(
+      readme_table(figures_of(rows)).find("Peers, burst: humming, vllm-marlin. No rows of humming at 64.\n"),
+      std::string::npos);
+  EXPECT_EQ(readme_table(figures_of(rows_of(kSuites[0]))), "");
+}
+
+TEST(Report, ATableStandsBetweenTheMarks) {
+  const std::string begin(kReadmeBegin), end(kReadmeEnd);
+  EXPECT_EQ(with_table("a\n" + begin + "old\n" + end + "b\n", "new\n").value(),
+            "a\n" + begin + "new\n" + end + "b\n");
+  EXPECT_EQ(with_table("a\n" + end, "new\n").status().message,
+            "wanted the line '<!-- sluice bench report: begin -->' in the README, found none");
+  EXPECT_EQ(with_table(end + begin, "new\n").status().message,
+            "wanted the line '<!-- sluice bench report: end -->' in the README, found none");
 }
 
 // Keeps what is drawn.
@@ -166,17 +218,17 @@ TEST(Report, RatesThatWereMeasuredMakeBothFloors) {
   EXPECT_DOUBLE_EQ(figures[0].rates.bytes_per_us, 4294967296 / 944.0);
   EXPECT_DOUBLE_EQ(figures[0].rates.flops_per_us, 1099511627776 / 1600.0);
   const Panel& panel = figures[0].panels[0];
-  EXPECT_EQ(title_of(panel), "gpt-oss-120b, burst uniform");
+  EXPECT_EQ(title_of(panel), "gpt-oss-120b, burst, routing uniform");
   EXPECT_DOUBLE_EQ(panel.bytes_us.at(1), kFloorLaunchUs + 52899840 / figures[0].rates.bytes_per_us);
   EXPECT_DOUBLE_EQ(panel.floor_us.at(1), panel.bytes_us.at(1));
   EXPECT_DOUBLE_EQ(panel.flops_us.at(8192), kFloorLaunchUs + 1630745395200 / figures[0].rates.flops_per_us);
   EXPECT_DOUBLE_EQ(panel.floor_us.at(8192), panel.flops_us.at(8192));
-  // Both floors of both panels are lines of their own.
+  // Both floors of each panel are lines of their own; few tokens have no floor of flops on the third.
   Sketch sketch;
   draw(figures[0], {"title"}, sketch);
   const auto floors = std::count_if(sketch.lines.begin(), sketch.lines.end(),
                                     [](const Sketch::Line& l) { return l.width == 1.2; });
-  EXPECT_EQ(floors, 4);
+  EXPECT_EQ(floors, 5);
   // Without both rates, floors are of the card as it is known.
   std::vector<Row> rows = rows_of(kSuites[2]);
   std::erase_if(rows, [](const Row& r) { return r.op == "read"; });
@@ -237,7 +289,7 @@ TEST(Report, SvgNamesEverybodyAndEscapes) {
   EXPECT_EQ(svg.substr(0, 4), "<svg");
   EXPECT_TRUE(svg.ends_with("</svg>\n"));
   EXPECT_NE(svg.find("<title>a &lt; b &amp; c</title>"), std::string::npos);
-  for (const char* name : {"sluice", "cublaslt", "tinygemm", "floor", "2880x128", "7168x256", "16k", "µs"})
+  for (const char* name : {"sluice", "cublaslt", "tinygemm", "floor", "2880x128, short replays", "16k", "µs"})
     EXPECT_NE(svg.find(">" + std::string(name) + "</text>"), std::string::npos) << name;
   EXPECT_LT(svg.size(), 16u << 10);
 }

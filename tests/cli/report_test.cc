@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "base/json.h"
 #include "harness/process.h"
@@ -70,6 +71,28 @@ TEST(CliReport, WritesPagesAndFiguresTheSameEachTime) {
     EXPECT_EQ(text_of(file.path()), text_of(folder.path() / "again" / file.path().filename())) << file.path();
 }
 
+// README.md and docs/benchmarks say what bench/measured says.
+TEST(CliReport, PagesAndReadmeAreThoseOfTheRows) {
+  const fs::path root = SLUICE_SOURCE_DIR;
+  const Folder folder;
+  const fs::path readme = folder.path() / "README.md", pages = folder.path() / "pages";
+  folder.write("README.md", text_of(root / "README.md"));
+  const Outcome o = run_process({SLUICE_COMMAND, "bench", "report", "--from", root / "bench/measured/h200",
+                                 "--to", pages.string(), "--readme", readme.string()});
+  ASSERT_EQ(o.status, 0) << o.err;
+  const std::string next =
+      " is not what bench/measured/h200 says: ./dev sluice bench report --readme README.md";
+  EXPECT_TRUE(text_of(readme) == text_of(root / "README.md")) << "README.md" << next;
+  std::set<std::string> written, kept;
+  for (const auto& file : fs::directory_iterator(pages)) written.insert(file.path().filename());
+  for (const auto& file : fs::directory_iterator(root / "docs/benchmarks"))
+    kept.insert(file.path().filename());
+  EXPECT_EQ(written, kept);
+  for (const std::string& name : written)
+    if (kept.contains(name))
+      EXPECT_TRUE(text_of(pages / name) == text_of(root / "docs/benchmarks" / name)) << name << next;
+}
+
 TEST(CliReport, WrongFilesAreRefusedAndNothingIsWritten) {
   const Folder folder;
   const std::string csv = (folder.path() / "router.csv").string();
@@ -80,6 +103,13 @@ TEST(CliReport, WrongFilesAreRefusedAndNothingIsWritten) {
   std::string rows = text_of(kData / "router.csv");
   folder.write("router.csv", rows + "router,router_gemm,2880x128,1,x,1,2,1,3,1\n");
   expect_refusal(folder.path(), csv + ":12: wanted 12 fields, found '10'");
+  folder.write("README.md", "no marks\n");
+  const Outcome o = run_process({SLUICE_COMMAND, "bench", "report", "--from", kData.string(), "--to",
+                                 folder.path() / "out", "--readme", folder.path() / "README.md"});
+  EXPECT_EQ(o.status, 2);
+  EXPECT_NE(o.err.find("README.md: wanted the line '<!-- sluice bench report: begin -->'"), std::string::npos)
+      << o.err;
+  EXPECT_FALSE(fs::exists(folder.path() / "out"));
   // An operation's figures have one name, so it has one file of rows.
   folder.write("router.csv", rows);
   folder.write("routing.csv",
