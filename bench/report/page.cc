@@ -9,19 +9,17 @@ namespace sluice::bench {
 namespace {
 
 constexpr OpWords kWords[] = {
-    {"router_gemm", "Router GEMM, plain launches", "hidden x experts, pace, logits"},
-    {"router_gemm_pdl", "Router GEMM in a chain of dependent launches", "hidden x experts, pace, logits"},
-    {"router_route_fused", "From activations to experts and weights",
-     "hidden x experts, pace, routing, launches"},
-    {"route_group", "From logits to rows sorted by expert",
-     "experts x top_k, method, pace, routing, launches"},
+    {"router_gemm", "Router GEMM, plain launches", "hidden x experts, logits"},
+    {"router_gemm_pdl", "Router GEMM in a chain of dependent launches", "hidden x experts, logits"},
+    {"router_route_fused", "From activations to experts and weights", "hidden x experts, launches"},
+    {"route_group", "From logits to rows sorted by expert", "experts x top_k, method, launches"},
     {"chain", "RMSNorm, router, routing and grouping as one recorded chain",
-     "hidden x experts, pace, routing, what else runs"},
+     "hidden x experts, what else runs"},
     {"expert_gemms", "Both GEMMs of the experts, rows by expert ready", "model, pace, routing"},
     {"moe_layer", "The layer, from ids and weights to its output", "model, pace, routing"},
-    {"moe_block", "The block, from activations: router, routing and the layer", "model, pace, routing"},
+    {"moe_block", "The block, from activations: router, routing and the layer", "model, pace"},
     {"draft_step", "A draft step: router, routing, experts and the shared expert as one recorded chain",
-     "model, pace, routing"},
+     "model, pace"},
 };
 
 // Token counts are small up to here: a step of decoding, rather than of prompts.

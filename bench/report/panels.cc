@@ -71,7 +71,7 @@ Conditions conditions_of(const Panel& panel) {
     note.remove_prefix(std::min(word.size() + 1, note.size()));
     return true;
   };
-  Conditions out = {"short replays", "", ""};
+  Conditions out = {.pace = "short replays"};
   if (panel.op == "router_route_fused" || panel.op == "chain") out.routing = "by router";
   if (panel.op == "route_group") out.routing = "by random logits";
   for (const char* pace : {"burst", "sustained"})
@@ -82,11 +82,31 @@ Conditions conditions_of(const Panel& panel) {
   return out;
 }
 
-std::string title_of(const Panel& panel) {
-  const Conditions c = conditions_of(panel);
-  std::string out = panel.model + ", " + c.pace;
-  if (!c.routing.empty()) out += ", routing " + c.routing;
-  return c.rest.empty() ? out : out + ", " + c.rest;
+Conditions common_conditions(const Figure& figure) {
+  if (figure.panels.empty()) return {};
+  Conditions out = conditions_of(figure.panels.front());
+  out.rest.clear();
+  for (const Panel& panel : figure.panels) {
+    const Conditions c = conditions_of(panel);
+    if (c.pace != out.pace) out.pace.clear();
+    if (c.routing != out.routing) out.routing.clear();
+  }
+  return out;
+}
+
+std::string text_of(const Conditions& c) {
+  std::string out = c.pace;
+  if (!c.routing.empty()) out += (out.empty() ? "routing " : ", routing ") + c.routing;
+  if (!c.rest.empty()) out += (out.empty() ? "" : ", ") + c.rest;
+  return out;
+}
+
+std::string title_of(const Panel& panel, const Conditions& common) {
+  Conditions c = conditions_of(panel);
+  if (c.pace == common.pace) c.pace.clear();
+  if (c.routing == common.routing) c.routing.clear();
+  const std::string text = text_of(c);
+  return text.empty() ? panel.model : panel.model + ", " + text;
 }
 
 std::set<std::string> peers_of(const Panel& panel) {

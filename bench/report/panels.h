@@ -60,14 +60,20 @@ std::vector<Figure> figures_of(const std::vector<Row>& rows);
 
 // What a panel's note says, and what its operation implies.
 struct Conditions {
-  std::string pace;     // "burst", "sustained" or "short replays"
-  std::string routing;  // "uniform", "zipf", "by router", "by random logits"; empty where nothing is routed
-  std::string rest;     // "with copies"
+  std::string pace = {};  // "burst", "sustained" or "short replays"
+  std::string routing =
+      {};                 // "uniform", "zipf", "by router", "by random logits"; empty where nothing is routed
+  std::string rest = {};  // "with copies"
 };
 Conditions conditions_of(const Panel& panel);
 
-// "gpt-oss-120b, burst, routing uniform", "2880x128, short replays, bf16 logits".
-std::string title_of(const Panel& panel);
+// The conditions that all panels of the figure share; empty words where they differ.
+Conditions common_conditions(const Figure& figure);
+
+// "burst, routing uniform", "short replays".
+std::string text_of(const Conditions& conditions);
+// "gpt-oss-120b, burst, routing uniform", "2880x128, short replays, bf16 logits"; without what `common` says.
+std::string title_of(const Panel& panel, const Conditions& common = {});
 
 std::set<std::string> peers_of(const Panel& panel);
 std::set<std::string> peers_of(const Figure& figure);  // of all its panels

@@ -149,6 +149,17 @@ TEST(Report, HeadingsNamePaceAndRouting) {
   for (const auto& [panel, title] : cases) EXPECT_EQ(title_of(panel), title);
 }
 
+// What all panels share stands once, below the figure's heading.
+TEST(Report, FiguresSayOnceWhatPanelsShare) {
+  Figure figure = figures_of(rows_of(kSuites[3]))[0];
+  EXPECT_EQ(text_of(common_conditions(figure)), "burst, routing uniform");
+  EXPECT_EQ(title_of(figure.panels[0], common_conditions(figure)), "nemotron-3-nano");
+  figure.panels.push_back(figure.panels[0]);
+  figure.panels[1].note = "sustained uniform";
+  EXPECT_EQ(text_of(common_conditions(figure)), "routing uniform");
+  EXPECT_EQ(title_of(figure.panels[1], common_conditions(figure)), "nemotron-3-nano, sustained");
+}
+
 TEST(Report, PeersWithoutRowsAreNamed) {
   const Figure figure = figures_of(rows_of(kSuites[2]))[0];
   EXPECT_EQ(missing_peers(figure, figure.panels[0]),
@@ -289,7 +300,7 @@ TEST(Report, SvgNamesEverybodyAndEscapes) {
   EXPECT_EQ(svg.substr(0, 4), "<svg");
   EXPECT_TRUE(svg.ends_with("</svg>\n"));
   EXPECT_NE(svg.find("<title>a &lt; b &amp; c</title>"), std::string::npos);
-  for (const char* name : {"sluice", "cublaslt", "tinygemm", "floor", "2880x128, short replays", "16k", "µs"})
+  for (const char* name : {"sluice", "cublaslt", "tinygemm", "floor", "2880x128", "7168x256", "16k", "µs"})
     EXPECT_NE(svg.find(">" + std::string(name) + "</text>"), std::string::npos) << name;
   EXPECT_LT(svg.size(), 16u << 10);
 }
