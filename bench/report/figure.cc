@@ -181,21 +181,37 @@ class PanelDrawing {
     if (points.size() > 1) canvas_.line(points, kFloorLine, 1.2, dash);
   }
 
+  // A line joins neighbours among the panel's counts: where a row is missing between two, nothing is known.
   void series(const Series& s) {
     const Look& look =
         *std::find_if(looks_.begin(), looks_.end(), [&](const Look& l) { return l.impl == s.impl; });
+    std::vector<std::pair<int64_t, Time>> run;
+    for (const auto& [tokens, floor] : panel_.floor_us) {
+      const auto at = s.at.find(tokens);
+      if (at != s.at.end()) {
+        run.push_back(*at);
+      } else {
+        piece(run, look);
+        run.clear();
+      }
+    }
+    piece(run, look);
+  }
+
+  void piece(const std::vector<std::pair<int64_t, Time>>& run, const Look& look) {
     std::vector<Point> middle, band;
-    for (const auto& [tokens, time] : s.at) {
+    for (const auto& [tokens, time] : run) {
       const double x = x_.at(static_cast<double>(tokens));
       middle.push_back({x, y_.at(time.median_us)});
       band.push_back({x, y_.at(time.p90_us)});
     }
-    for (auto i = s.at.rbegin(); i != s.at.rend(); ++i)
-      band.push_back({x_.at(static_cast<double>(i->first)), y_.at(i->second.p10_us)});
-    Colour pale = look.colour;
-    pale.alpha = 0.18;
-    canvas_.area(band, pale);
-    canvas_.line(middle, look.colour, look.width, look.dash);
+    for (size_t i = run.size(); i-- > 0;) band.push_back({middle[i].x, y_.at(run[i].second.p10_us)});
+    if (run.size() > 1) {
+      Colour pale = look.colour;
+      pale.alpha = 0.18;
+      canvas_.area(band, pale);
+      canvas_.line(middle, look.colour, look.width, look.dash);
+    }
     for (const Point& p : middle) canvas_.disc(p, look.width * 0.5 + 0.9, look.colour);
   }
 

@@ -204,6 +204,7 @@ class Sketch final : public Canvas {
   struct Line {
     std::vector<Point> points;
     double width;
+    Colour colour;
   };
   std::vector<Line> lines;
   std::vector<std::vector<Point>> areas;
@@ -212,8 +213,8 @@ class Sketch final : public Canvas {
     areas.emplace_back(corners.begin(), corners.end());
     all.insert(all.end(), corners.begin(), corners.end());
   }
-  void line(std::span<const Point> points, Colour, double width, Dash) override {
-    lines.push_back({{points.begin(), points.end()}, width});
+  void line(std::span<const Point> points, Colour colour, double width, Dash) override {
+    lines.push_back({{points.begin(), points.end()}, width, colour});
     all.insert(all.end(), points.begin(), points.end());
   }
   void disc(Point centre, double, Colour) override { all.push_back(centre); }
@@ -274,7 +275,11 @@ TEST(Report, FiguresStayOnTheirPageAndSluiceIsThickest) {
   Sketch sketch;
   const Figure figure = figures_of(rows_of(kSuites[0]))[0];
   draw(figure, {"title"}, sketch);
-  // The first panel's lines of three implementations over 3, 3 and 2 token counts; ours is the last, on top.
+  // The first panel's lines of two implementations over three token counts; ours is the last, on top. The third lacks the one
+  // between its two, so it has no line.
+  const Colour third = {0, 145, 105};
+  for (const Sketch::Line& l : sketch.lines)
+    EXPECT_FALSE(l.colour.r == third.r && l.colour.g == third.g && l.points[0].y != l.points[1].y);
   std::vector<Sketch::Line> curves;
   for (const Sketch::Line& l : sketch.lines)
     if (l.points.size() == 3) curves.push_back(l);
