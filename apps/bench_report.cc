@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "report/figure.h"
 #include "report/page.h"
+#include "report/readme.h"
 
 namespace sluice::apps {
 namespace {
@@ -34,21 +35,24 @@ struct File {
   std::string bytes;
 };
 
-// Draws an operation's figure twice.
 Status add_figure(const bench::Figure& figure, const std::string& name, const fs::path& to,
                   std::vector<File>* files) {
-  constexpr double kPngScale = 1.25;  // sharp on screens of today, and still small
   const bench::Size size = bench::size_of(figure);
   const bench::OpWords words = bench::words_of_op(figure.op);
-  const std::pair<const char*, std::unique_ptr<bench::Canvas>> canvases[] = {
-      {".svg", bench::svg_canvas(size.width, size.height, words.title)},
-      {".png", bench::png_canvas(size.width, size.height, kPngScale)}};
-  for (const auto& [extension, canvas] : canvases) {
-    bench::draw(figure, {words.title, words.models}, *canvas);
-    Result<std::string> bytes = canvas->finish();
-    if (!bytes.ok()) return bytes.status();
-    files->push_back({to / (name + extension), std::move(bytes).value()});
-  }
+  const auto canvas = bench::svg_canvas(size.width, size.height, words.title);
+  bench::draw(figure, {words.title, words.models}, *canvas);
+  Result<std::string> bytes = canvas->finish();
+  if (!bytes.ok()) return bytes.status();
+  files->push_back({to / (name + ".svg"), std::move(bytes).value()});
+  return {};
+}
+
+Status add_readme(const std::vector<bench::Figure>& figures, const fs::path& path, std::vector<File>* files) {
+  const Result<std::string> text = read_file(path.string(), kMostBytes);
+  if (!text.ok()) return text.status();
+  Result<std::string> with = bench::with_table(text.value(), bench::readme_table(figures));
+  if (!with.ok()) return Status{with.status().code, path.string() + ": " + with.status().message};
+  files->push_back({path, std::move(with).value()});
   return {};
 }
 
@@ -82,6 +86,8 @@ Result<std::vector<fs::path>> write_report(const ReportOptions& options) {
       SLUICE_TRY(add_figure(figure, name, options.to, &files));
     }
     files.push_back({options.to / (std::string(suite.name) + ".md"), bench::page_of(suite, figures)});
+    if (suite.name == bench::kReadmeSuite && !options.readme.empty())
+      SLUICE_TRY(add_readme(figures, options.readme, &files));
   }
   if (files.empty())
     return Status{Code::kIo,

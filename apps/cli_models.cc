@@ -162,8 +162,9 @@ Command add_bench(CLI::App& root) {
   report
       ->add_option("--from", flags->report.from, "the folder of router.csv, routing.csv, mxfp4.csv, bf16.csv")
       ->capture_default_str();
-  report->add_option("--to", flags->report.to, "gets the pages, as Markdown, SVG and PNG")
-      ->capture_default_str();
+  report->add_option("--to", flags->report.to, "gets the pages, as Markdown and SVG")->capture_default_str();
+  report->add_option("--readme", flags->report.readme,
+                     "a README: gets a table of mxfp4.csv between its two marks");
   report->allow_extras();
   return {app, [app, report, flags] {
             const CLI::App& asked = report->parsed() ? *report : *app;

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "backends/cuda/queue.h"
+#include "cuda/commit.h"
 #include "cuda/kernels.h"
 #include "cuda/suites.h"
 
@@ -17,7 +18,7 @@ Status Bench::card() {
   SLUICE_TRY(memory.tensor(DType::kI32, {kReadBlocks}, &sums));
   Contest read{.suite = suite_, .op = "read", .model = "4 GiB", .note = "", .tokens = 1};
   read.bytes = static_cast<double>(kBytes);
-  read.contenders.push_back({Who::kPeer, "ceiling", SLUICE_VERSION, false, [&](int64_t) {
+  read.contenders.push_back({Who::kPeer, "ceiling", commit(), false, [&](int64_t) {
                                return read_all(words.data, kBytes, sums.as<uint32_t>(), stream);
                              }});
   read.poison = [] { return Status{}; };

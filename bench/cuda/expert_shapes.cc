@@ -66,21 +66,18 @@ ExpertShape qwen3(const char* model, int64_t hidden, int64_t intermediate) {
 }  // namespace
 
 std::vector<ExpertShape> mxfp4_shapes() {
-  ExpertShape few = gpt_oss("held-out 3072x1536", 64),
-              many = deepseek_v4("held-out 5120x1024", 160, 5120, 1024);
-  few.hidden = 3072, few.intermediate = 1536;
-  many.top_k = many.route.top_k = 8;
-  return {gpt_oss("gpt-oss-120b", 128), deepseek_v4("V4-Flash", 256, 4096, 2048), gpt_oss("gpt-oss-20b", 32),
-          deepseek_v4("V4-Pro TP8", 384, 7168, 384), deepseek_v4("V4-Pro", 384, 7168, 3072), few, many};
+  return {gpt_oss("gpt-oss-120b", 128), deepseek_v4("deepseek-v4-flash", 256, 4096, 2048),
+          gpt_oss("gpt-oss-20b", 32), deepseek_v4("deepseek-v4-pro-tp8", 384, 7168, 384),
+          deepseek_v4("deepseek-v4-pro", 384, 7168, 3072)};
 }
 
 std::vector<ExpertShape> bf16_shapes() {
-  ExpertShape whole = deepseek_v3("DeepSeek V3"), part = deepseek_v3("DeepSeek V3 EP8");
+  ExpertShape whole = deepseek_v3("deepseek-v3"), part = deepseek_v3("deepseek-v3-ep8");
   whole.shared = 1;
   part.route.scope = ExpertScope::kRange;
   part.route.expert_count = part.route.experts / 8;
   const ExpertShape nemotron{
-      .model = "Nemotron-3 Nano",
+      .model = "nemotron-3-nano",
       .top_k = 6,
       .hidden = 2688,
       .intermediate = 1856,
@@ -88,11 +85,7 @@ std::vector<ExpertShape> bf16_shapes() {
       .act = Activation::kRelu2,
       .route = {
           .experts = 128, .top_k = 6, .method = RoutingMethod::kDeepSeekV3, .bias = true, .scale = 2.5}};
-  ExpertShape air = qwen3("GLM-4.5-Air", 4096, 1408), a = qwen3("held-out 3584x1280", 3584, 1280),
-              b = qwen3("held-out 5120x640", 5120, 640);
-  a.route.experts = 96, a.top_k = a.route.top_k = 6;
-  b.route.experts = 192;
-  return {whole, nemotron, qwen3("Qwen3-30B-A3B", 2048, 768), part, qwen3("Qwen3-235B TP8", 4096, 192), air, a, b};
+  return {whole, nemotron, qwen3("qwen3-30b-a3b", 2048, 768), part, qwen3("qwen3-235b-a22b-tp8", 4096, 192)};
 }
 
 ExpertGemm::Problem ExpertShape::up(int64_t tokens) const { return ExpertMlp::up(mlp(tokens)); }

@@ -1,5 +1,7 @@
 #include "cuda/layer.h"
 
+#include "cuda/commit.h"
+
 namespace sluice::bench {
 namespace {
 
@@ -30,7 +32,7 @@ std::vector<LayerShape> layer_shapes() {
 }
 
 Contender contender_of(const Way& way, bool dependent) {
-  return {Who::kSluice, way.impl, SLUICE_VERSION, dependent, [steps = way.steps](int64_t i) -> Status {
+  return {Who::kSluice, way.impl, commit(), dependent, [steps = way.steps](int64_t i) -> Status {
             for (const auto& step : steps) SLUICE_TRY(step(i));
             return {};
           }};

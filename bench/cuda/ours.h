@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "cuda/commit.h"
 #include "cuda/contest.h"
 #include "cuda/memory.h"
 #include "dispatch/plan.h"
@@ -41,7 +42,7 @@ Status add_ours(Memory& memory, const typename Op::Problem& problem, MakeArgs ar
     auto ready = make_ready<Op>(memory, problem, policy);
     if (!ready.ok()) return ready.status();
     contest->contenders.push_back(
-        {who, std::move(impl), SLUICE_VERSION, dependent, [ready = ready.value(), args, stream](int64_t i) {
+        {who, std::move(impl), commit(), dependent, [ready = ready.value(), args, stream](int64_t i) {
            return ready->plan.run(args(i), ready->workspace, stream);
          }});
     return {};

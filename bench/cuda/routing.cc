@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "backends/cuda/queue.h"
+#include "cuda/commit.h"
 #include "cuda/ours.h"
 #include "cuda/routes.h"
 #include "cuda/suites.h"
@@ -55,7 +56,7 @@ Status add_separate(Memory& memory, const RouteGroup::Problem& problem, const Tu
     SLUICE_TRY(route->plan.run(a, route->workspace, stream));
     return group->plan.run(RouteGroup::group(a), group->workspace, stream);
   };
-  contest->contenders.push_back({Who::kSluice, "sluice-separate", SLUICE_VERSION, dependent, enqueue});
+  contest->contenders.push_back({Who::kSluice, "sluice-separate", commit(), dependent, enqueue});
   return {};
 }
 

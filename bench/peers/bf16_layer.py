@@ -67,11 +67,11 @@ class Model:
 MODELS = {
     m.name: m
     for m in (
-        Model("DeepSeek V3", 256, 256, 8, 7168, 2048, draft=True),
-        Model("Nemotron-3 Nano", 128, 128, 6, 2688, 1856, gated=False),
-        Model("Qwen3-30B-A3B", 128, 128, 8, 2048, 768),
-        Model("DeepSeek V3 EP8", 32, 256, 8, 7168, 2048),
-        Model("Qwen3-235B TP8", 128, 128, 8, 4096, 192),
+        Model("deepseek-v3", 256, 256, 8, 7168, 2048, draft=True),
+        Model("nemotron-3-nano", 128, 128, 6, 2688, 1856, gated=False),
+        Model("qwen3-30b-a3b", 128, 128, 8, 2048, 768),
+        Model("deepseek-v3-ep8", 32, 256, 8, 7168, 2048),
+        Model("qwen3-235b-a22b-tp8", 128, 128, 8, 4096, 192),
     )
 }
 GROUPS, TOPK_GROUPS, SCALE = 8, 4, 2.5

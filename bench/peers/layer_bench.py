@@ -48,7 +48,7 @@ MODELS = {
     for m in (
         Model("gpt-oss-120b", 128, 4, 2880, 2880, 1.702, 1.0, 7.0, True),
         Model("gpt-oss-20b", 32, 4, 2880, 2880, 1.702, 1.0, 7.0, True),
-        Model("V4-Flash", 256, 6, 4096, 2048, 1.0, 0.0, 10.0, False),
+        Model("deepseek-v4-flash", 256, 6, 4096, 2048, 1.0, 0.0, 10.0, False),
     )
 }
 
@@ -174,7 +174,7 @@ class Csv:
         with open(self.path, "a") as file:
             file.write(f"{self.suite},{op},{model},{tokens},{self.impl},{self.version},{median:.4f},{p10:.4f},{p90:.4f},"
                        f"{work[0]},{work[1]},{note}\n")
-        print(f"{self.impl:16} {op:13} {model:13} {tokens:6} {note:17} {median:9.2f} us", flush=True)
+        print(f"{self.impl:16} {op:13} {model:19} {tokens:6} {note:17} {median:9.2f} us", flush=True)
 
 
 def read_draws(folder, model, spread, tokens):

@@ -1,4 +1,4 @@
-// What figures are drawn on: the same drawing makes an SVG and a PNG.
+// What figures are drawn on.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -44,7 +44,5 @@ class Canvas {
 
 // Text stays text: it can be searched, and the bytes do not depend on the fonts of this machine.
 std::unique_ptr<Canvas> svg_canvas(double width, double height, std::string_view title);
-// Drawn by cairo, with `scale` pixels for each unit.
-std::unique_ptr<Canvas> png_canvas(double width, double height, double scale);
 
 }  // namespace sluice::bench

@@ -108,8 +108,10 @@ std::vector<double> steps_between(double low, double high) {
 
 class PanelDrawing {
  public:
-  PanelDrawing(const Panel& panel, const std::vector<Look>& looks, Point corner, Canvas& canvas)
-      : panel_(panel), looks_(looks), canvas_(canvas), corner_(corner) {
+  // `common`: what the figure says of all its panels.
+  PanelDrawing(const Panel& panel, const Conditions& common, const std::vector<Look>& looks, Point corner,
+               Canvas& canvas)
+      : panel_(panel), title_(title_of(panel, common)), looks_(looks), canvas_(canvas), corner_(corner) {
     x_ = {1, 2, corner.x + kLeft, corner.x + kCellWidth - kRight};
     y_ = {1, 2, corner.y + kCellHeight - kBottom, corner.y + kTop};
     fit();
@@ -119,7 +121,7 @@ class PanelDrawing {
     grid();
     floor();
     for (size_t i = panel_.series.size(); i-- > 0;) series(panel_.series[i]);  // ours on top
-    canvas_.text({x_.from, corner_.y + 20}, title_of(panel_), {14, Align::kLeft, Weight::kBold, kInk});
+    canvas_.text({x_.from, corner_.y + 20}, title_, {13, Align::kLeft, Weight::kBold, kInk});
     canvas_.text({x_.to, corner_.y + 20}, "µs", {11, Align::kRight, Weight::kNormal, kFaint});
     canvas_.text({x_.to, corner_.y + kCellHeight - 2}, "tokens",
                  {11, Align::kRight, Weight::kNormal, kFaint});
@@ -179,25 +181,42 @@ class PanelDrawing {
     if (points.size() > 1) canvas_.line(points, kFloorLine, 1.2, dash);
   }
 
+  // A line joins neighbours among the panel's counts: where a row is missing between two, nothing is known.
   void series(const Series& s) {
     const Look& look =
         *std::find_if(looks_.begin(), looks_.end(), [&](const Look& l) { return l.impl == s.impl; });
+    std::vector<std::pair<int64_t, Time>> run;
+    for (const auto& [tokens, floor] : panel_.floor_us) {
+      const auto at = s.at.find(tokens);
+      if (at != s.at.end()) {
+        run.push_back(*at);
+      } else {
+        piece(run, look);
+        run.clear();
+      }
+    }
+    piece(run, look);
+  }
+
+  void piece(const std::vector<std::pair<int64_t, Time>>& run, const Look& look) {
     std::vector<Point> middle, band;
-    for (const auto& [tokens, time] : s.at) {
+    for (const auto& [tokens, time] : run) {
       const double x = x_.at(static_cast<double>(tokens));
       middle.push_back({x, y_.at(time.median_us)});
       band.push_back({x, y_.at(time.p90_us)});
     }
-    for (auto i = s.at.rbegin(); i != s.at.rend(); ++i)
-      band.push_back({x_.at(static_cast<double>(i->first)), y_.at(i->second.p10_us)});
-    Colour pale = look.colour;
-    pale.alpha = 0.18;
-    canvas_.area(band, pale);
-    canvas_.line(middle, look.colour, look.width, look.dash);
+    for (size_t i = run.size(); i-- > 0;) band.push_back({middle[i].x, y_.at(run[i].second.p10_us)});
+    if (run.size() > 1) {
+      Colour pale = look.colour;
+      pale.alpha = 0.18;
+      canvas_.area(band, pale);
+      canvas_.line(middle, look.colour, look.width, look.dash);
+    }
     for (const Point& p : middle) canvas_.disc(p, look.width * 0.5 + 0.9, look.colour);
   }
 
   const Panel& panel_;
+  std::string title_;
   const std::vector<Look>& looks_;
   Canvas& canvas_;
   Point corner_;
@@ -219,9 +238,13 @@ void draw(const Figure& figure, const Heading& heading, Canvas& canvas) {
   const Point page[] = {{0, 0}, {size.width, 0}, {size.width, size.height}, {0, size.height}};
   canvas.area(page, kPaper);
   canvas.text({kEdge, 32}, heading.title, {18, Align::kLeft, Weight::kBold, kInk});
-  std::string below = "Microseconds over tokens: median, with a band from p10 to p90. Lower is better.";
-  if (!heading.models.empty()) below += " Panels: " + std::string(heading.models) + ".";
-  if (figure.rates.measured) below += " Floors: dashed of bytes, dotted of flops.";
+  const Conditions common = common_conditions(figure);
+  const std::string all = text_of(common);
+  std::string below = "Microseconds over tokens: median, band p10 to p90; lower is better.";
+  if (!heading.models.empty())
+    below += " Panels: " + std::string(heading.models) + (all.empty() ? "." : "; ");
+  if (!all.empty()) below += (heading.models.empty() ? " " : "") + all + ".";
+  if (figure.rates.measured) below += " Floors: dashed bytes, dotted flops.";
   canvas.text({kEdge, 52}, below, {12, Align::kLeft, Weight::kNormal, kFaint});
   const std::vector<Look> looks = looks_of(figure);
   const Legend legend = legend_of(looks, size.width);
@@ -240,7 +263,7 @@ void draw(const Figure& figure, const Heading& heading, Canvas& canvas) {
   for (size_t i = 0; i < figure.panels.size(); ++i) {
     const Point corner = {kEdge + static_cast<double>(i % columns) * kCellWidth,
                           legend.bottom + static_cast<double>(i / columns) * (kCellHeight + 14)};
-    PanelDrawing(figure.panels[i], looks, corner, canvas).draw();
+    PanelDrawing(figure.panels[i], common, looks, corner, canvas).draw();
   }
 }
 

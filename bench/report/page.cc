@@ -2,47 +2,28 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <set>
+
+#include "report/markdown.h"
 
 namespace sluice::bench {
 namespace {
 
 constexpr OpWords kWords[] = {
-    {"router_gemm", "Router GEMM, plain launches", "hidden x experts"},
-    {"router_gemm_pdl", "Router GEMM in a chain of dependent launches", "hidden x experts"},
-    {"router_route_fused", "From activations to experts and weights", "hidden x experts"},
-    {"route_group", "From logits to rows sorted by expert", "experts x top_k, method"},
-    {"chain", "RMSNorm, router, routing and grouping as one recorded chain", "hidden x experts"},
+    {"router_gemm", "Router GEMM, plain launches", "hidden x experts, logits"},
+    {"router_gemm_pdl", "Router GEMM in a chain of dependent launches", "hidden x experts, logits"},
+    {"router_route_fused", "From activations to experts and weights", "hidden x experts, launches"},
+    {"route_group", "From logits to rows sorted by expert", "experts x top_k, method, launches"},
+    {"chain", "RMSNorm, router, routing and grouping as one recorded chain",
+     "hidden x experts, what else runs"},
     {"expert_gemms", "Both GEMMs of the experts, rows by expert ready", "model, pace, routing"},
     {"moe_layer", "The layer, from ids and weights to its output", "model, pace, routing"},
-    {"moe_block", "The block, from activations: router, routing and the layer", "model, pace, routing"},
+    {"moe_block", "The block, from activations: router, routing and the layer", "model, pace"},
     {"draft_step", "A draft step: router, routing, experts and the shared expert as one recorded chain",
-     "model, pace, routing"},
+     "model, pace"},
 };
 
 // Token counts are small up to here: a step of decoding, rather than of prompts.
 constexpr int64_t kFewTokens = 512;
-
-std::string printed(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
-std::string us_text(double us) { return printed(us < 10 ? "%.2f" : us < 100 ? "%.1f" : "%.0f", us); }
-
-std::string line_of(const std::vector<std::string>& cells) {
-  std::string out = "|";
-  for (const std::string& cell : cells) out += " " + cell + " |";
-  return out + "\n";
-}
-
-std::string rule_of(size_t columns, size_t left) {
-  std::string out = "|";
-  for (size_t i = 0; i < columns; ++i) out += i < left ? "---|" : "--:|";
-  return out + "\n";
-}
 
 bool has_ratio(const Panel& panel) {
   return std::any_of(panel.floor_us.begin(), panel.floor_us.end(),
@@ -74,50 +55,91 @@ std::string table_of(const Panel& panel) {
   return out;
 }
 
-// The lowest ratio, where it is, and the geometric mean, over the counts from `first` to `last`.
+// The lowest ratio, where it is, and the geometric mean, over the counts from `first` to `last`. Against a single peer there
+// is no mean.
 std::vector<std::string> summary_cells(const Panel& panel, int64_t first, int64_t last) {
   double lowest = INFINITY, logs = 0;
   int64_t where = 0, count = 0;
+  std::set<std::string> peers;
   for (const auto& [tokens, floor] : panel.floor_us) {
     const auto r = ratio_at(panel, tokens);
     if (!r || tokens < first || tokens > last) continue;
     if (*r < lowest) lowest = *r, where = tokens;
     logs += std::log(*r);
     ++count;
+    for (const Series& s : panel.series)
+      if (!s.ours && s.at.contains(tokens)) peers.insert(s.impl);
   }
   if (count == 0) return {"", ""};
   return {printed("%.2f", lowest) + " at " + std::to_string(where),
-          printed("%.2f", std::exp(logs / static_cast<double>(count)))};
+          peers.size() < 2 ? "" : printed("%.2f", std::exp(logs / static_cast<double>(count)))};
 }
 
 std::string summary_of(const Figure& figure) {
   const std::string few = std::to_string(kFewTokens);
-  const std::vector<std::string> head = {"panel", "lowest ratio up to " + few + " tokens",
-                                         "mean up to " + few, "lowest ratio beyond", "mean beyond"};
+  const std::vector<std::string> head = {"table",
+                                         "lowest ratio up to " + few + " tokens",
+                                         "mean up to " + few,
+                                         "lowest ratio beyond",
+                                         "mean beyond",
+                                         "no rows of"};
   std::string rows;
   for (const Panel& panel : figure.panels) {
     if (!has_ratio(panel)) continue;
     std::vector<std::string> cells = {title_of(panel)};
     for (const auto& [first, last] : {std::pair{int64_t{1}, kFewTokens}, {kFewTokens + 1, INT64_MAX}})
       for (std::string& cell : summary_cells(panel, first, last)) cells.push_back(std::move(cell));
+    cells.push_back(missing_peers(figure, panel));
     rows += line_of(cells);
   }
   return rows.empty() ? "" : line_of(head) + rule_of(head.size(), 1) + rows + "\n";
 }
 
-// "flashinfer-tinygemm (flashinfer 0.6.18)": each implementation with the versions that were measured.
+// Under a table's heading: the commits of our rows, and which peers of the figure are not there.
+std::string caption_of(const Figure& figure, const Panel& panel) {
+  std::set<std::string> ours;
+  for (const Series& s : panel.series)
+    if (s.ours) ours.insert(s.versions.begin(), s.versions.end());
+  std::string out = ours.empty() ? "" : "Sluice at " + joined(ours, ", ") + ".";
+  const std::string missing = missing_peers(figure, panel);
+  if (!missing.empty()) out += (out.empty() ? "" : " ") + ("No rows of " + missing + " here.");
+  return out.empty() ? "" : out + "\n\n";
+}
+
+// "- flashinfer-tinygemm: flashinfer 0.6.18": each implementation with the versions that were measured.
 std::string versions_of(const std::vector<Figure>& figures) {
   std::map<std::string, std::set<std::string>> versions;
   for (const Figure& f : figures)
     for (const Panel& p : f.panels)
-      for (const Series& s : p.series) versions[s.impl].insert(s.version);
+      for (const Series& s : p.series) versions[s.impl].insert(s.versions.begin(), s.versions.end());
   std::string out;
-  for (const auto& [impl, of] : versions) {
-    std::string all;
-    for (const std::string& version : of) all += (all.empty() ? "" : ", ") + version;
-    out += "- " + impl + ": " + all + "\n";
-  }
+  for (const auto& [impl, of] : versions) out += "- " + impl + ": " + joined(of, ", ") + "\n";
   return out;
+}
+
+// What the paces and routings in headings mean, of those that are there.
+std::string pace_of(const std::vector<Figure>& figures) {
+  std::set<std::string> paces, routings;
+  for (const Figure& f : figures)
+    for (const Panel& p : f.panels) {
+      const Conditions c = conditions_of(p);
+      paces.insert(c.pace);
+      routings.insert(c.routing);
+    }
+  std::string out;
+  const auto say = [&out](const std::set<std::string>& there, const char* word, const char* meaning) {
+    if (there.contains(word)) out += std::string("- ") + meaning + "\n";
+  };
+  say(paces, "burst", "burst: at most 5 ms of work, behind 10 ms of rest.");
+  say(paces, "sustained", "sustained: 300 ms of work without rest, the second half timed.");
+  say(paces, "short replays",
+      "short replays: a graph of at least 10 runs and 0.4 ms, one implementation after the other.");
+  say(routings, "uniform", "routing uniform: each expert is as likely as any other.");
+  say(routings, "zipf",
+      "routing zipf: an expert's chance falls with the inverse of its rank; ranks differ from draw to draw.");
+  say(routings, "by router", "routing by router: the router chooses, from random activations and weights.");
+  say(routings, "by random logits", "routing by random logits: the choice is made of random logits.");
+  return out + "\n";
 }
 
 }  // namespace
@@ -135,37 +157,34 @@ std::string figure_name(const Suite& suite, const Figure& figure) {
 std::string page_of(const Suite& suite, const std::vector<Figure>& figures) {
   const Rates rates = figures.empty() ? Rates{} : figures.front().rates;
   std::string out = "# " + std::string(suite.title) + "\n\n";
+  out += "Written by `sluice bench report` from measured rows.\n\n";
   out +=
-      "Written by `sluice bench report` from measured rows. Times are medians in microseconds for one run of "
-      "the operation,\n"
-      "out of replays of a recorded chain of runs over rotating buffers; all implementations of a row were "
-      "measured in turn\n"
-      "in one run, unless the README beside the measured rows says otherwise. The fastest of each row is "
-      "bold. Ratio is the time of the fastest peer over that of "
-      "`sluice`: above 1,\n"
-      "Sluice is faster; means are geometric. The floor is " +
-      printed("%.2f us for a launch and the larger of ", kFloorLaunchUs) +
-      printed("bytes / %.2f TB/s and\n", rates.bytes_per_us * 1e-6) +
-      printed("flops / %.0f TFLOP/s", rates.flops_per_us * 1e-6) +
-      ", with every byte read from memory once: activations that a cache still holds can beat it.\n\n";
+      "- Times are medians in microseconds of one run of the operation. A graph of runs over rotating "
+      "buffers\n";
+  out += "  is replayed, so weights come from memory. The fastest of each row is bold.\n";
+  out +=
+      "- Ratio is the time of the fastest peer that has a row, over that of `sluice`: above 1, Sluice is\n";
+  out += "  faster. Means are geometric. Where fewer than two peers have rows, there is no mean.\n";
+  out += "- The floor is " + printed("%.2f us for a launch, and the larger of ", kFloorLaunchUs) +
+         printed("bytes / %.2f TB/s and ", rates.bytes_per_us * 1e-6) +
+         printed("flops / %.0f TFLOP/s,\n", rates.flops_per_us * 1e-6);
+  out += "  every byte read from memory once. Activations that a cache still holds can beat it.\n";
   if (rates.measured)
     out +=
-        "Both rates were measured in the same run: bytes of a stream that is only read, in a burst; flops of "
-        "a bf16 "
-        "product of 8192^3\nby cuBLASLt, sustained. A burst is at most 5 ms of work behind 10 ms of rest; "
-        "sustained work "
-        "goes on for 300 ms, its second\nhalf timed. Weights never come from the cache: several sets and "
-        "routings take "
-        "turns.\n\n";
+        "- Both rates are rows of the same file: a stream that is only read, in a burst; a bf16 product of\n"
+        "  8192^3 by cuBLASLt, sustained.\n";
+  out += pace_of(figures);
+  out += "Versions; those of Sluice are commits:\n\n";
   out += versions_of(figures);
   for (const Figure& figure : figures) {
     out += "\n## " + std::string(words_of_op(figure.op).title) + "\n\n";
     const std::string name = figure_name(suite, figure);
-    out += "![" + figure.op + ": microseconds over tokens](" + name + ".svg)\n\nThe same [as PNG](" + name +
-           ".png).\n\n";
+    out += "![" + figure.op + ": microseconds over tokens](" + name + ".svg)\n\n";
+    if (peers_of(figure).empty()) out += "No peer has rows of this operation.\n\n";
     out += summary_of(figure);
     for (size_t i = 0; i < figure.panels.size(); ++i)
-      out += (i ? "\n### " : "### ") + title_of(figure.panels[i]) + "\n\n" + table_of(figure.panels[i]);
+      out += (i ? "\n### " : "### ") + title_of(figure.panels[i]) + "\n\n" +
+             caption_of(figure, figure.panels[i]) + table_of(figure.panels[i]);
   }
   return out;
 }

@@ -23,7 +23,7 @@ struct OpWords {
 // An operation without words of its own is called by its name.
 OpWords words_of_op(std::string_view op);
 
-// "bf16_moe_layer": its files are that with .svg and .png, beside the page, which links them.
+// "bf16_moe_layer": its file is that with .svg, beside the page, which links it.
 std::string figure_name(const Suite& suite, const Figure& figure);
 
 std::string page_of(const Suite& suite, const std::vector<Figure>& figures);

@@ -47,8 +47,9 @@ std::vector<Figure> figures_of(const std::vector<Row>& rows) {
     Series& series = find_or_add(
         panel.series, [&](const Series& s) { return s.impl == r.impl; },
         [&] {
-          return Series{r.impl, r.version, is_ours(r.impl)};
+          return Series{r.impl, is_ours(r.impl)};
         });
+    series.versions.insert(r.version);
     series.at[r.tokens] = {r.median_us, r.p10_us, r.p90_us};
     panel.floor_us[r.tokens] = floor_us(r.bytes, r.flops, rates);
     if (!rates.measured) continue;
@@ -62,8 +63,70 @@ std::vector<Figure> figures_of(const std::vector<Row>& rows) {
   return out;
 }
 
-std::string title_of(const Panel& panel) {
-  return panel.note.empty() ? panel.model : panel.model + ", " + panel.note;
+Conditions conditions_of(const Panel& panel) {
+  std::string_view note = panel.note;
+  // Takes `word` off the front of the note, if it stands there.
+  const auto take = [&note](std::string_view word) {
+    if (!note.starts_with(word) || (note.size() > word.size() && note[word.size()] != ' ')) return false;
+    note.remove_prefix(std::min(word.size() + 1, note.size()));
+    return true;
+  };
+  Conditions out = {.pace = "short replays"};
+  if (panel.op == "router_route_fused" || panel.op == "chain") out.routing = "by router";
+  if (panel.op == "route_group") out.routing = "by random logits";
+  for (const char* pace : {"burst", "sustained"})
+    if (take(pace)) out.pace = pace;
+  for (const char* routing : {"uniform", "zipf", "by router"})
+    if (take(routing)) out.routing = routing;
+  out.rest = note;
+  return out;
+}
+
+Conditions common_conditions(const Figure& figure) {
+  if (figure.panels.empty()) return {};
+  Conditions out = conditions_of(figure.panels.front());
+  out.rest.clear();
+  for (const Panel& panel : figure.panels) {
+    const Conditions c = conditions_of(panel);
+    if (c.pace != out.pace) out.pace.clear();
+    if (c.routing != out.routing) out.routing.clear();
+  }
+  return out;
+}
+
+std::string text_of(const Conditions& c) {
+  std::string out = c.pace;
+  if (!c.routing.empty()) out += (out.empty() ? "routing " : ", routing ") + c.routing;
+  if (!c.rest.empty()) out += (out.empty() ? "" : ", ") + c.rest;
+  return out;
+}
+
+std::string title_of(const Panel& panel, const Conditions& common) {
+  Conditions c = conditions_of(panel);
+  if (c.pace == common.pace) c.pace.clear();
+  if (c.routing == common.routing) c.routing.clear();
+  const std::string text = text_of(c);
+  return text.empty() ? panel.model : panel.model + ", " + text;
+}
+
+std::set<std::string> peers_of(const Panel& panel) {
+  std::set<std::string> out;
+  for (const Series& s : panel.series)
+    if (!s.ours) out.insert(s.impl);
+  return out;
+}
+
+std::set<std::string> peers_of(const Figure& figure) {
+  std::set<std::string> out;
+  for (const Panel& panel : figure.panels) out.merge(peers_of(panel));
+  return out;
+}
+
+std::string missing_peers(const Figure& figure, const Panel& panel) {
+  std::string out;
+  for (const std::string& impl : peers_of(figure))
+    if (!series_named(panel, impl)) out += (out.empty() ? "" : ", ") + impl;
+  return out;
 }
 
 const Series* series_named(const Panel& panel, std::string_view impl) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <map>
 #include <optional>
+#include <set>
 
 #include "report/results.h"
 
@@ -32,8 +33,9 @@ struct Time {
 
 // One implementation over the token counts.
 struct Series {
-  std::string impl, version;
+  std::string impl;
   bool ours = false;  // "sluice" or "sluice-..."
+  std::set<std::string> versions = {};
   std::map<int64_t, Time> at = {};
 };
 
@@ -56,8 +58,27 @@ Rates rates_of(const std::vector<Row>& rows);
 
 std::vector<Figure> figures_of(const std::vector<Row>& rows);
 
-// "2880x128", with the note where there is one: "2880x128, with copies".
-std::string title_of(const Panel& panel);
+// What a panel's note says, and what its operation implies.
+struct Conditions {
+  std::string pace = {};  // "burst", "sustained" or "short replays"
+  std::string routing =
+      {};                 // "uniform", "zipf", "by router", "by random logits"; empty where nothing is routed
+  std::string rest = {};  // "with copies"
+};
+Conditions conditions_of(const Panel& panel);
+
+// The conditions that all panels of the figure share; empty words where they differ.
+Conditions common_conditions(const Figure& figure);
+
+// "burst, routing uniform", "short replays".
+std::string text_of(const Conditions& conditions);
+// "gpt-oss-120b, burst, routing uniform", "2880x128, short replays, bf16 logits"; without what `common` says.
+std::string title_of(const Panel& panel, const Conditions& common = {});
+
+std::set<std::string> peers_of(const Panel& panel);
+std::set<std::string> peers_of(const Figure& figure);  // of all its panels
+// Peers of the figure that have no row in the panel, parted by commas; empty if all of them have one.
+std::string missing_peers(const Figure& figure, const Panel& panel);
 const Series* series_named(const Panel& panel, std::string_view impl);
 // Median of the fastest peer over that of "sluice"; none where one of them has no row.
 std::optional<double> ratio_at(const Panel& panel, int64_t tokens);

@@ -12,10 +12,10 @@ namespace sluice::bench {
 struct Row {
   std::string suite;   // "router": the stem of the file
   std::string op;      // "router_gemm"
-  std::string model;   // the shape: "2880x128" (hidden x experts), "256x8-deepseek_v3" (experts x top_k)
+  std::string model;   // a name of known_moe(), or a shape: "2880x128", "256x8-deepseek_v3" (experts x top_k)
   int64_t tokens = 0;  // 1 or more
   std::string impl;    // "sluice", "sluice-..." for another way of ours, a peer, or a candidate
-  std::string version;
+  std::string version;                           // of ours a commit, of a peer its release
   double median_us = 0, p10_us = 0, p90_us = 0;  // of one run of the operation
   double bytes = 0, flops = 0;                   // what its contract must move and multiply
   std::string note;                              // rows are compared if they share op, model, tokens and note

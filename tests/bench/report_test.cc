@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "report/figure.h"
 #include "report/page.h"
+#include "report/readme.h"
 
 namespace sluice::bench {
 namespace {
@@ -62,36 +63,36 @@ TEST(Report, WordsOfOthersAreMadeToFit) {
 }
 
 TEST(Report, WrongRowsAreRefusedWithTheirLine) {
-  const std::string good = "router,router_gemm,2880x128,1,sluice,0.1.0,2.0,1.9,2.1,743552,737280,\n";
+  const std::string good = "router,router_gemm,2880x128,1,sluice,1a2b3c4,2.0,1.9,2.1,743552,737280,\n";
   const std::pair<std::string, std::string> cases[] = {
       {"", "router.csv:1: wanted the header " + kHeader + ", found ''"},
       {"op,suite\n" + good, "router.csv:1: wanted the header " + kHeader + ", found 'op,suite'"},
       {kHeader + "\n", "router.csv:1: wanted rows behind the header, found 'none'"},
       {kHeader + "\nrouter,router_gemm,2880x128,1\n", "router.csv:2: wanted 12 fields, found '4'"},
       {kHeader + "\n" + good + "\n", "router.csv:3: wanted 12 fields, found '1'"},
-      {kHeader + "\nrouting,chain,2880x128,1,sluice,0.1.0,2.0,1.9,2.1,1,1,\n",
+      {kHeader + "\nrouting,chain,2880x128,1,sluice,1a2b3c4,2.0,1.9,2.1,1,1,\n",
        "router.csv:2: wanted suite router, found 'routing'"},
-      {kHeader + "\nrouter,../gemm,2880x128,1,sluice,0.1.0,2.0,1.9,2.1,1,1,\n",
+      {kHeader + "\nrouter,../gemm,2880x128,1,sluice,1a2b3c4,2.0,1.9,2.1,1,1,\n",
        "router.csv:2: wanted a-z, 0-9 and _ for op, found '../gemm'"},
-      {kHeader + "\nrouter,router_gemm,2880|128,1,sluice,0.1.0,2.0,1.9,2.1,1,1,\n",
+      {kHeader + "\nrouter,router_gemm,2880|128,1,sluice,1a2b3c4,2.0,1.9,2.1,1,1,\n",
        "router.csv:2: wanted printable ASCII without | ` \" < > for model, found '2880|128'"},
-      {kHeader + "\nrouter,router_gemm,2880x128,0,sluice,0.1.0,2.0,1.9,2.1,1,1,\n",
+      {kHeader + "\nrouter,router_gemm,2880x128,0,sluice,1a2b3c4,2.0,1.9,2.1,1,1,\n",
        "router.csv:2: wanted a whole number of 1 or more for tokens, found '0'"},
-      {kHeader + "\nrouter,router_gemm,2880x128,1.5,sluice,0.1.0,2.0,1.9,2.1,1,1,\n",
+      {kHeader + "\nrouter,router_gemm,2880x128,1.5,sluice,1a2b3c4,2.0,1.9,2.1,1,1,\n",
        "router.csv:2: wanted a whole number of 1 or more for tokens, found '1.5'"},
-      {kHeader + "\nrouter,router_gemm,2880x128,1,,0.1.0,2.0,1.9,2.1,1,1,\n",
+      {kHeader + "\nrouter,router_gemm,2880x128,1,,1a2b3c4,2.0,1.9,2.1,1,1,\n",
        "router.csv:2: wanted a word for impl, found ''"},
-      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,0.1.0,fast,1.9,2.1,1,1,\n",
+      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,1a2b3c4,fast,1.9,2.1,1,1,\n",
        "router.csv:2: wanted a number of 0 or more for median_us, found 'fast'"},
-      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,0.1.0,nan,1.9,2.1,1,1,\n",
+      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,1a2b3c4,nan,1.9,2.1,1,1,\n",
        "router.csv:2: wanted a number of 0 or more for median_us, found 'nan'"},
-      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,0.1.0,2.0,1.9,2.1,-1,1,\n",
+      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,1a2b3c4,2.0,1.9,2.1,-1,1,\n",
        "router.csv:2: wanted a number of 0 or more for bytes, found '-1'"},
-      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,0.1.0,2.0,0,2.1,1,1,\n",
+      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,1a2b3c4,2.0,0,2.1,1,1,\n",
        "router.csv:2: wanted p10_us above 0, found '0'"},
-      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,0.1.0,1.8,1.9,2.1,1,1,\n",
+      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,1a2b3c4,1.8,1.9,2.1,1,1,\n",
        "router.csv:2: wanted median_us of p10_us or more, found '1.8'"},
-      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,0.1.0,2.0,1.9,1.95,1,1,\n",
+      {kHeader + "\nrouter,router_gemm,2880x128,1,sluice,1a2b3c4,2.0,1.9,1.95,1,1,\n",
        "router.csv:2: wanted p90_us of median_us or more, found '1.95'"},
       {kHeader + "\n" + good + "router,router_gemm,2880x128,1,tiny,1,2.0,1.9,2.1,743553,737280,\n",
        "router.csv:3: wanted bytes 743552 as on line 2, found '743553'"},
@@ -113,7 +114,7 @@ TEST(Report, PanelsPutOursFirstAndCompareOnlyWhatIsThere) {
   ASSERT_EQ(figures.size(), 1u);
   ASSERT_EQ(figures[0].panels.size(), 2u);
   const Panel& panel = figures[0].panels[0];
-  EXPECT_EQ(title_of(panel), "2880x128");
+  EXPECT_EQ(title_of(panel), "2880x128, short replays");
   std::vector<std::string> impls;
   for (const Series& s : panel.series) impls.push_back(s.impl);
   EXPECT_EQ(impls, (std::vector<std::string>{"sluice", "cublaslt", "tinygemm"}));
@@ -135,12 +136,75 @@ TEST(Report, TheFloorIsOfFlopsWhereTheyTakeLonger) {
   EXPECT_FALSE(ratio_at(panel, 8).has_value());  // nothing of ours
 }
 
+TEST(Report, HeadingsNamePaceAndRouting) {
+  const std::pair<Panel, const char*> cases[] = {
+      {{"moe_layer", "m", "burst uniform", {}, {}}, "m, burst, routing uniform"},
+      {{"moe_layer", "m", "sustained zipf", {}, {}}, "m, sustained, routing zipf"},
+      {{"draft_step", "m", "burst by router", {}, {}}, "m, burst, routing by router"},
+      {{"moe_layer", "m", "bursty uniform", {}, {}}, "m, short replays, bursty uniform"},
+      {{"chain", "m", "with copies", {}, {}}, "m, short replays, routing by router, with copies"},
+      {{"route_group", "m", "plain", {}, {}}, "m, short replays, routing by random logits, plain"},
+      {{"router_gemm", "m", "", {}, {}}, "m, short replays"},
+  };
+  for (const auto& [panel, title] : cases) EXPECT_EQ(title_of(panel), title);
+}
+
+// What all panels share stands once, below the figure's heading.
+TEST(Report, FiguresSayOnceWhatPanelsShare) {
+  Figure figure = figures_of(rows_of(kSuites[3]))[0];
+  EXPECT_EQ(text_of(common_conditions(figure)), "burst, routing uniform");
+  EXPECT_EQ(title_of(figure.panels[0], common_conditions(figure)), "nemotron-3-nano");
+  figure.panels.push_back(figure.panels[0]);
+  figure.panels[1].note = "sustained uniform";
+  EXPECT_EQ(text_of(common_conditions(figure)), "routing uniform");
+  EXPECT_EQ(title_of(figure.panels[1], common_conditions(figure)), "nemotron-3-nano, sustained");
+}
+
+TEST(Report, PeersWithoutRowsAreNamed) {
+  const Figure figure = figures_of(rows_of(kSuites[2]))[0];
+  EXPECT_EQ(missing_peers(figure, figure.panels[0]),
+            "");  // at one count humming has none, which its column shows
+  EXPECT_EQ(missing_peers(figure, figure.panels[1]), "humming");
+}
+
+// The README's table says which peers stood beside us, and where they did not.
+TEST(Report, TheReadmeHasBurstsAndSustainedWork) {
+  const std::string table = readme_table(figures_of(rows_of(kSuites[2])));
+  EXPECT_EQ(table,
+            "| tokens | 1 | 8 | 64 | 256 | 1024 | 4096 |\n"
+            "|---|--:|--:|--:|--:|--:|--:|\n"
+            "| burst, Sluice | 21.0 |  | 350 |  |  |  |\n"
+            "| burst, fastest peer | 47.5 vllm-marlin |  | 561 humming |  |  |  |\n"
+            "| sustained, Sluice | 22.0 |  | 367 |  |  |  |\n"
+            "| sustained, fastest peer | 49.0 vllm-marlin |  | 612 vllm-marlin |  |  |  |\n"
+            "\nMicroseconds, medians; routing uniform; Sluice at 1a2b3c4, 5d6e7f8-dirty.\n"
+            "Peers, burst: humming, vllm-marlin.\n"
+            "Peers, sustained: vllm-marlin. No rows of humming.\n");
+  std::vector<Row> rows = rows_of(kSuites[2]);
+  std::erase_if(rows, [](const Row& r) { return r.impl == "humming" && r.tokens == 64; });
+  EXPECT_NE(
+      readme_table(figures_of(rows)).find("Peers, burst: humming, vllm-marlin. No rows of humming at 64.\n"),
+      std::string::npos);
+  EXPECT_EQ(readme_table(figures_of(rows_of(kSuites[0]))), "");
+}
+
+TEST(Report, ATableStandsBetweenTheMarks) {
+  const std::string begin(kReadmeBegin), end(kReadmeEnd);
+  EXPECT_EQ(with_table("a\n" + begin + "old\n" + end + "b\n", "new\n").value(),
+            "a\n" + begin + "new\n" + end + "b\n");
+  EXPECT_EQ(with_table("a\n" + end, "new\n").status().message,
+            "wanted the line '<!-- sluice bench report: begin -->' in the README, found none");
+  EXPECT_EQ(with_table(end + begin, "new\n").status().message,
+            "wanted the line '<!-- sluice bench report: end -->' in the README, found none");
+}
+
 // Keeps what is drawn.
 class Sketch final : public Canvas {
  public:
   struct Line {
     std::vector<Point> points;
     double width;
+    Colour colour;
   };
   std::vector<Line> lines;
   std::vector<std::vector<Point>> areas;
@@ -149,8 +213,8 @@ class Sketch final : public Canvas {
     areas.emplace_back(corners.begin(), corners.end());
     all.insert(all.end(), corners.begin(), corners.end());
   }
-  void line(std::span<const Point> points, Colour, double width, Dash) override {
-    lines.push_back({{points.begin(), points.end()}, width});
+  void line(std::span<const Point> points, Colour colour, double width, Dash) override {
+    lines.push_back({{points.begin(), points.end()}, width, colour});
     all.insert(all.end(), points.begin(), points.end());
   }
   void disc(Point centre, double, Colour) override { all.push_back(centre); }
@@ -166,17 +230,17 @@ TEST(Report, RatesThatWereMeasuredMakeBothFloors) {
   EXPECT_DOUBLE_EQ(figures[0].rates.bytes_per_us, 4294967296 / 944.0);
   EXPECT_DOUBLE_EQ(figures[0].rates.flops_per_us, 1099511627776 / 1600.0);
   const Panel& panel = figures[0].panels[0];
-  EXPECT_EQ(title_of(panel), "gpt-oss-120b, burst uniform");
+  EXPECT_EQ(title_of(panel), "gpt-oss-120b, burst, routing uniform");
   EXPECT_DOUBLE_EQ(panel.bytes_us.at(1), kFloorLaunchUs + 52899840 / figures[0].rates.bytes_per_us);
   EXPECT_DOUBLE_EQ(panel.floor_us.at(1), panel.bytes_us.at(1));
   EXPECT_DOUBLE_EQ(panel.flops_us.at(8192), kFloorLaunchUs + 1630745395200 / figures[0].rates.flops_per_us);
   EXPECT_DOUBLE_EQ(panel.floor_us.at(8192), panel.flops_us.at(8192));
-  // Both floors of both panels are lines of their own.
+  // Both floors of each panel are lines of their own; few tokens have no floor of flops on the third.
   Sketch sketch;
   draw(figures[0], {"title"}, sketch);
   const auto floors = std::count_if(sketch.lines.begin(), sketch.lines.end(),
                                     [](const Sketch::Line& l) { return l.width == 1.2; });
-  EXPECT_EQ(floors, 4);
+  EXPECT_EQ(floors, 5);
   // Without both rates, floors are of the card as it is known.
   std::vector<Row> rows = rows_of(kSuites[2]);
   std::erase_if(rows, [](const Row& r) { return r.op == "read"; });
@@ -211,7 +275,11 @@ TEST(Report, FiguresStayOnTheirPageAndSluiceIsThickest) {
   Sketch sketch;
   const Figure figure = figures_of(rows_of(kSuites[0]))[0];
   draw(figure, {"title"}, sketch);
-  // The first panel's lines of three implementations over 3, 3 and 2 token counts; ours is the last, on top.
+  // The first panel's lines of two implementations over three token counts; ours is the last, on top. The third lacks the one
+  // between its two, so it has no line.
+  const Colour third = {0, 145, 105};
+  for (const Sketch::Line& l : sketch.lines)
+    EXPECT_FALSE(l.colour.r == third.r && l.colour.g == third.g && l.points[0].y != l.points[1].y);
   std::vector<Sketch::Line> curves;
   for (const Sketch::Line& l : sketch.lines)
     if (l.points.size() == 3) curves.push_back(l);

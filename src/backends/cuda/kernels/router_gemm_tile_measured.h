@@ -1,5 +1,5 @@
-// The plans of router_gemm_tile_sm90 that were fastest, of some thirty for each problem, on an H200: the choice starts from
-// them (router_gemm_tile.cc). Conditions as in docs/notes/cuda-router-tile.md.
+// Written by tools/record_tiles.py from bench/measured/h200/router_tiles.csv: the fastest plan of router_gemm_tile_sm90 for
+// each problem on an H200. choose_tile (router_gemm_tile.cc) starts from them.
 #pragma once
 #include <cstdint>
 
