@@ -92,7 +92,7 @@ void Moe::lay_out() {
   at_.order = take(DType::kI32, rows);
   at_.position = take(DType::kI32, rows);
   at_.h = take(c.x, rows * c.intermediate);
-  at_.g = take(DType::kF32, rows * c.hidden);
+  at_.g = take(c.g, rows * c.hidden);
   const bool shared = plans_->shared.has_value();
   if (shared) {
     at_.shared_count = take(DType::kI32, 1);
@@ -227,7 +227,7 @@ Status Moe::parts(RouteGroup::Args route, const MoeIo& io, const MoeWeights& w, 
   route.order = view(at_.order, DType::kI32, {rows});
   route.position = view(at_.position, DType::kI32, {n, slots_of(c)});
   SLUICE_TRY(visit("route", *plans_->route, n, route));
-  const Tensor h = view(at_.h, c.x, {rows, c.intermediate}), g = view(at_.g, DType::kF32, {rows, c.hidden});
+  const Tensor h = view(at_.h, c.x, {rows, c.intermediate}), g = view(at_.g, c.g, {rows, c.hidden});
   const Tensor flat = c.weight_on_input ? view(at_.weights, DType::kF32, {rows}) : Tensor{};
   SLUICE_TRY(visit("experts.up", *plans_->up, n,
                    ExpertGemm::Args{.x = io.x,

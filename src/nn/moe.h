@@ -16,6 +16,7 @@ namespace sluice {
 struct MoeConfig {
   int64_t hidden = 2880, intermediate = 2880, experts = 32, top_k = 4;
   DType x = DType::kBF16;  // activations in and out
+  DType g = DType::kBF16;  // each expert's answers, until they are summed up; f32 beside an x in f32
   // Router.
   DType router_w = DType::kBF16, logits = DType::kF32;
   bool router_bias = false;
