@@ -115,6 +115,15 @@ MoePath Moe::path(int64_t tokens) const {
   return plans_->as_one ? plans_->as_one->at(tokens) : MoePath::kParts;
 }
 
+MoeChoice Moe::choice(int64_t tokens, Workspace workspace) const {
+  const auto view = [&](size_t at, DType dtype, int64_t columns) {
+    return make_tensor(workspace.data + at, dtype, {tokens, columns}, device_.info().backend);
+  };
+  return {.logits = view(at_.logits, config_.logits, config_.experts),
+          .ids = view(at_.ids, DType::kI32, slots_of(config_)),
+          .weights = view(at_.weights, DType::kF32, slots_of(config_))};
+}
+
 Tensor Moe::shared_y(std::byte* base, int64_t tokens) const {
   return make_tensor(base + at_.shared_y, config_.x, {tokens, config_.hidden}, device_.info().backend);
 }
@@ -165,26 +174,22 @@ Status Moe::shared_stages(const MoeIo& io, const MoeWeights& w, std::byte* base,
 
 template <class Visit>
 Status Moe::stages(const MoeIo& io, const MoeWeights& w, std::byte* base, Visit visit) const {
-  const MoeConfig& c = config_;
   const int64_t n = io.x.shape[0];
-  const auto view = [&](size_t at, DType dtype, std::initializer_list<int64_t> shape) {
-    return make_tensor(base + at, dtype, shape, device_.info().backend);
-  };
-  const Tensor logits = view(at_.logits, c.logits, {n, c.experts});
+  const MoeChoice choice = this->choice(n, {base, workspace_bytes_});
   RouteTopk::Args route;
-  route.logits = logits;
+  route.logits = choice.logits;
   route.bias = w.correction_bias;
   route.hash_table = w.hash_table;
   route.token_ids = io.token_ids;
   route.expert_map = w.expert_map;
-  route.ids = view(at_.ids, DType::kI32, {n, slots_of(c)});
-  route.weights = view(at_.weights, DType::kF32, {n, slots_of(c)});
+  route.ids = choice.ids;
+  route.weights = choice.weights;
   if (path(n) == MoePath::kAsOne) {
     RouterRoute::Args front{route, io.x, w.router, w.router_bias};
     return as_one(front, io, w, base, visit);
   }
   SLUICE_TRY(visit("router", *plans_->router, n,
-                   RouterGemm::Args{.x = io.x, .w = w.router, .bias = w.router_bias, .y = logits}));
+                   RouterGemm::Args{.x = io.x, .w = w.router, .bias = w.router_bias, .y = choice.logits}));
   RouteGroup::Args grouped;
   static_cast<RouteTopk::Args&>(grouped) = route;
   return parts(grouped, io, w, base, visit);

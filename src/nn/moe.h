@@ -90,6 +90,12 @@ struct MoeIo {
   Tensor y;          // [tokens, hidden]; may be residual
 };
 
+// What a call chose for its tokens: logits [tokens, experts] in MoeConfig::logits, ids i32 and weights f32 [tokens, slots], those
+// of shared slots included.
+struct MoeChoice {
+  Tensor logits, ids, weights;
+};
+
 enum class MoePath : uint8_t {
   kParts,  // RouterGemm, RouteGroup, ExpertGemm up and down, Combine
   kAsOne,  // RouterRoute, and ExpertMlp with a kernel of its own
@@ -130,6 +136,8 @@ class Moe {
   Result<std::vector<StageCheck>> check(const MoeIo& io, const MoeWeights& weights, Workspace workspace,
                                         Stream stream) const;
   MoePath path(int64_t tokens) const;
+  // Where a call of `tokens` tokens leaves its choice in its workspace: valid until the next call there.
+  MoeChoice choice(int64_t tokens, Workspace workspace) const;
   // (stage, kernel) in the order in which they run for `tokens` tokens.
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens) const;
 

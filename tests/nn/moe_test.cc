@@ -10,6 +10,7 @@
 #include "harness/devices.h"
 #include "harness/offering_device.h"
 #include "harness/random_weights.h"
+#include "nn/moe_problems.h"
 
 namespace sluice::test {
 namespace {
@@ -110,6 +111,22 @@ TEST(Moe, AnswersHaveTheTypeOfTheConfig) {
   config.g = DType::kI32;
   EXPECT_NE(Moe::plan(*device, config, 4).status().message.find("y in f32 or bf16; y=i32"),
             std::string::npos);
+}
+
+TEST(Moe, ACallLeavesItsChoiceBehind) {
+  const auto device = cpu::open_device({.threads = 2}).value();
+  SmallLayer layer(*device, small("deepseek-v3"), 5, 3);
+  ASSERT_TRUE(layer.run().ok());
+  const MoeChoice choice = layer.moe->choice(5, layer.workspace());
+  RouteTopk::Args args;
+  args.logits = choice.logits, args.bias = layer.weights.correction_bias;
+  args.ids = choice.ids, args.weights = choice.weights;
+  const RouteTopk::Problem p = RouteTopk::at_tokens(problems_of(layer.config).route.route, 5);
+  for (const Expected& want : reference(p, args)) {
+    EXPECT_TRUE(want.slot == "ids" || want.slot == "weights") << want.slot;
+    const Comparison c = compare(want, want.slot == "ids" ? choice.ids : choice.weights);
+    EXPECT_EQ(c.wrong, 0) << c.text;
+  }
 }
 
 TEST(Moe, SharedSlotsOfWeightedInputsAreWithinTheirBounds) {
