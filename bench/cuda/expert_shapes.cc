@@ -1,12 +1,9 @@
 // The experts' shapes and what is multiplied, by model.
-#include <algorithm>
-
 #include "cuda/experts.h"
+#include "nn/moe_problems.h"
 
 namespace sluice::bench {
 namespace {
-
-constexpr int64_t kFewTokens = 64;  // sums leave the second GEMM in f32 up to here
 
 // gpt-oss's, and DeepSeek V4's.
 ExpertShape gpt_oss(const char* model, int64_t experts) {
@@ -87,30 +84,39 @@ std::vector<ExpertShape> bf16_shapes() {
   return {whole, nemotron, qwen3("Qwen3-30B-A3B", 2048, 768), part, qwen3("Qwen3-235B TP8", 4096, 192)};
 }
 
-ExpertGemm::Problem ExpertShape::up(int64_t tokens) const { return ExpertMlp::up(mlp(tokens)); }
-
-ExpertGemm::Problem ExpertShape::down(int64_t tokens) const {
-  ExpertGemm::Problem out = ExpertMlp::down(mlp(tokens));
-  out.y = tokens <= kFewTokens ? DType::kF32 : DType::kBF16;
-  return out;
+GateShape ExpertShape::gate() const {
+  return {hidden, route.experts, biases, biases ? DType::kBF16 : DType::kF32};
 }
 
-ExpertMlp::Problem ExpertShape::mlp(int64_t tokens) const {
-  return {.tokens = tokens,
-          .slots = top_k,
-          .experts = experts(),
-          .experts_routed = route.experts,
-          .hidden = hidden,
+MoeConfig ExpertShape::moe() const {
+  return {.hidden = hidden,
           .intermediate = intermediate,
-          .w = w,
-          .layout = WeightLayout::kFragments,
+          .experts = route.experts,
+          .top_k = top_k,
+          .logits = gate().logits(),
+          .router_bias = biases,
+          .method = route.method,
+          .correction_bias = route.bias,
+          .groups = route.groups,
+          .topk_groups = route.topk_groups,
+          .scale = route.scale,
+          .scope = route.scope,
+          .expert_begin = route.expert_begin,
+          .expert_count = route.expert_count,
+          .expert_w = w,
+          .layout = layout_for(Backend::kCuda),
           .gate_order = order,
           .act = act,
           .alpha = alpha,
           .beta = beta,
           .limit = limit,
           .up_bias = biases,
-          .down_bias = biases};
+          .down_bias = biases,
+          .shared_w = w};
+}
+
+ExpertMlp::Problem ExpertShape::mlp(int64_t tokens) const {
+  return ExpertMlp::at_tokens(problems_of(moe()).as_one, tokens);
 }
 
 sluice_peer_layer ExpertShape::peer_problem(int64_t tokens) const {
@@ -128,14 +134,8 @@ sluice_peer_layer ExpertShape::peer_problem(int64_t tokens) const {
   return p;
 }
 
-LayerShape ExpertShape::front() const {
-  return {{hidden, route.experts, biases, biases ? DType::kBF16 : DType::kF32}, route};
-}
-
-ExpertShape ExpertShape::with_shared_slot() const {
-  ExpertShape s = *this;
-  s.top_k += shared, s.route.experts += shared, s.shared = 0;
-  return s;
+double ExpertShape::bytes(int64_t tokens, double experts_reached) const {
+  return experts_reached * static_cast<double>(weight_bytes()) + 4.0 * static_cast<double>(tokens * hidden);
 }
 
 }  // namespace sluice::bench
