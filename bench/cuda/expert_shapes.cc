@@ -50,21 +50,41 @@ ExpertShape deepseek_v3(const char* model) {
                     .topk_groups = 4,
                     .scale = 2.5}};
 }
-ExpertShape qwen3(const char* model, int64_t hidden, int64_t intermediate) {
+ExpertShape qwen3(const char* model, int64_t hidden, int64_t intermediate, int64_t experts = 128,
+                  int64_t top_k = 8) {
+  return {.model = model,
+          .top_k = top_k,
+          .hidden = hidden,
+          .intermediate = intermediate,
+          .w = DType::kBF16,
+          .act = Activation::kSwiGlu,
+          .route = {.experts = experts, .top_k = top_k, .method = RoutingMethod::kRenormalizeNaive}};
+}
+ExpertShape glm(const char* model, int64_t hidden, int64_t intermediate, int64_t experts) {
   return {.model = model,
           .top_k = 8,
           .hidden = hidden,
           .intermediate = intermediate,
           .w = DType::kBF16,
           .act = Activation::kSwiGlu,
-          .route = {.experts = 128, .top_k = 8, .method = RoutingMethod::kRenormalizeNaive}};
+          .route = {.experts = experts, .top_k = 8, .method = RoutingMethod::kDeepSeekV3, .bias = true}};
 }
+ExpertShape held_out(ExpertShape shape) { return shape.held_out = true, shape; }
 
 }  // namespace
 
 std::vector<ExpertShape> mxfp4_shapes() {
-  return {gpt_oss("gpt-oss-120b", 128), deepseek_v4("V4-Flash", 256, 4096, 2048), gpt_oss("gpt-oss-20b", 32),
-          deepseek_v4("V4-Pro TP8", 384, 7168, 384), deepseek_v4("V4-Pro", 384, 7168, 3072)};
+  ExpertShape few = gpt_oss("held-out 3072x1536", 64),
+              many = deepseek_v4("held-out 5120x1024", 160, 5120, 1024);
+  few.hidden = 3072, few.intermediate = 1536;
+  many.top_k = many.route.top_k = 8;
+  return {gpt_oss("gpt-oss-120b", 128),
+          deepseek_v4("V4-Flash", 256, 4096, 2048),
+          gpt_oss("gpt-oss-20b", 32),
+          deepseek_v4("V4-Pro TP8", 384, 7168, 384),
+          deepseek_v4("V4-Pro", 384, 7168, 3072),
+          held_out(few),
+          held_out(many)};
 }
 
 std::vector<ExpertShape> bf16_shapes() {
@@ -72,6 +92,8 @@ std::vector<ExpertShape> bf16_shapes() {
   whole.shared = 1;
   part.route.scope = ExpertScope::kRange;
   part.route.expert_count = part.route.experts / 8;
+  ExpertShape air = glm("GLM-4.5-Air", 4096, 1408, 128);
+  air.shared = 1;
   const ExpertShape nemotron{
       .model = "Nemotron-3 Nano",
       .top_k = 6,
@@ -81,7 +103,14 @@ std::vector<ExpertShape> bf16_shapes() {
       .act = Activation::kRelu2,
       .route = {
           .experts = 128, .top_k = 6, .method = RoutingMethod::kDeepSeekV3, .bias = true, .scale = 2.5}};
-  return {whole, nemotron, qwen3("Qwen3-30B-A3B", 2048, 768), part, qwen3("Qwen3-235B TP8", 4096, 192)};
+  return {whole,
+          nemotron,
+          qwen3("Qwen3-30B-A3B", 2048, 768),
+          part,
+          qwen3("Qwen3-235B TP8", 4096, 192),
+          air,
+          held_out(qwen3("held-out 3584x1280", 3584, 1280, 96, 6)),
+          held_out(glm("held-out 5120x640", 5120, 640, 192))};
 }
 
 GateShape ExpertShape::gate() const {

@@ -92,7 +92,7 @@ Status Bench::experts(const std::vector<ExpertShape>& all, const std::vector<int
   SLUICE_TRY(card());
   std::vector<ExpertShape> shapes;
   for (const ExpertShape& s : all)
-    if (wants(s.model)) shapes.push_back(s);
+    if (wants(s.model) && !(s.held_out && options_.models.empty())) shapes.push_back(s);
   const std::vector<int64_t> order = in_order(options_.tokens, more_counts);
   for (size_t i = 0; i < shapes.size(); ++i) {
     share(static_cast<int64_t>(shapes.size() - i));

@@ -24,6 +24,8 @@ struct ExpertShape {
   RouteTopk::Problem route = {};
   // Experts of the same size that every token passes through, 0 or 1; then there is a draft_step.
   int64_t shared = 0;
+  // No kernel and no cost model was fitted to this shape; it is measured where it is named.
+  bool held_out = false;
 
   bool mxfp4() const { return w == DType::kE2M1; }
   bool partial() const { return route.scope == ExpertScope::kRange; }
