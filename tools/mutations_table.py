@@ -73,10 +73,10 @@ KERNELS = [
         "expert_mlp_g_over_h",
         "the answers are written where the rows that they are made of stand",
         "src/dispatch/expert_mlp_in_turn.h",
-        "    out.h = take(p.x, {rows, p.intermediate});\n    out.g = take(DType::kF32, {rows, p.hidden});",
+        "    out.h = take(p.x, {rows, p.intermediate});\n    out.g = take(p.g, {rows, p.hidden});",
         "    const size_t start = out.bytes;\n    out.h = take(p.x, {rows, p.intermediate});\n"
         "    const size_t end = std::exchange(out.bytes, start);\n"
-        "    out.g = take(DType::kF32, {rows, p.hidden});\n    out.bytes = std::max(out.bytes, end);",
+        "    out.g = take(p.g, {rows, p.hidden});\n    out.bytes = std::max(out.bytes, end);",
         "ExpertMlp*",
     ),
     Mutation(
@@ -85,6 +85,14 @@ KERNELS = [
         "src/dispatch/expert_mlp_in_turn.h",
         "    const Workspace rest{w.data + b.bytes, w.bytes - b.bytes};",
         "    const Workspace rest{w.data, w.bytes};",
+        "ExpertMlp*",
+    ),
+    Mutation(
+        "expert_mlp_g_is_exact",
+        "the reference charges nothing for what the experts' answers lose",
+        "src/ops/expert_mlp_reference.cc",
+        "{ return element(g[0], p.hidden, row, column); }",
+        "{ return Bounded{element(g[0], p.hidden, row, column).value, 0}; }",
         "ExpertMlp*",
     ),
     Mutation(

@@ -5,6 +5,7 @@
 #include "cuda/ours.h"
 #include "cuda/suites.h"
 #include "ops/group_rows.h"
+#include "report/expert_shape.h"
 
 namespace sluice::bench {
 namespace {
@@ -43,9 +44,7 @@ class Product {
 
   Memory& memory() { return memory_; }
   ExpertGemm::Problem problem(bool up) const {
-    ExpertGemm::Problem p = up ? ExpertMlp::up(mlp_) : ExpertMlp::down(mlp_);
-    if (!up) p.y = DType::kBF16;
-    return p;
+    return up ? ExpertMlp::up(mlp_) : ExpertMlp::down(mlp_);
   }
   ExpertGemm::Args args(bool up, int64_t i) const {
     const PackedExperts& w = experts_.set(i);
@@ -145,8 +144,8 @@ Status Bench::configs_at(Experts& experts, const std::vector<Tensor>& x, const s
     const Decision decision = decide<ExpertGemm>(problem, device_.info(), table);
     Contest contest{.suite = suite_,
                     .op = up ? "expert_gemm_up" : "expert_gemm_down",
-                    .model = experts.shape().model,
-                    .note = routing,
+                    .model = expert_shape_name(experts.shape().mlp(tokens)),
+                    .note = routing + std::string(experts.shape().held_out ? " held-out" : ""),
                     .tokens = tokens,
                     .bytes = ExpertGemm::bytes(problem),
                     .flops = ExpertGemm::flops(problem)};
@@ -155,7 +154,7 @@ Status Bench::configs_at(Experts& experts, const std::vector<Tensor>& x, const s
     for (const std::string& name : worth_measuring(decision)) {
       auto ready = make_ready<ExpertGemm>(product.memory(), problem, {.force = name});
       if (!ready.ok()) return ready.status();
-      contest.contenders.push_back({Who::kSluice, name, SLUICE_VERSION, true,
+      contest.contenders.push_back({Who::kSluice, name, commit(), true,
                                     [ready = ready.value(), &product, up, stream = device_.stream()](int64_t i) {
                                       return ready->plan.run(product.args(up, i), ready->workspace, stream);
                                     }});

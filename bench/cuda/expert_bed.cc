@@ -5,9 +5,7 @@
 namespace sluice::bench {
 
 Status Bed::make() {
-  const ExpertShape& s = shape();
-  const int64_t rows = tokens_ * s.top_k;
-  const GroupRows::Problem group = group_problem();
+  const GroupRows::Problem group = ExpertMlp::group(problem_);
   groups_.resize(draws_.size());
   for (size_t i = 0; i < groups_.size(); ++i) {
     GroupRows::Args& a = groups_[i];
@@ -16,83 +14,75 @@ Status Bed::make() {
       if (spec.used && spec.role == Role::kOut && status.ok()) status = memory_.tensor(spec, &(a.*member));
     });
     SLUICE_TRY(status);
-    a.ids = first_rows(draws_[i].ids, tokens_);
+    a.ids = first_rows(draws_[i].ids, tokens());
   }
-  SLUICE_TRY(memory_.tensor(DType::kBF16, {rows, s.intermediate}, &h_));
-  SLUICE_TRY(memory_.tensor(s.down(tokens_).y, {rows, s.hidden}, &g_));
-  return memory_.tensor(DType::kBF16, {tokens_, s.hidden}, &y_);
+  const int64_t rows = ExpertMlp::rows(problem_);
+  SLUICE_TRY(memory_.tensor(problem_.x, {rows, problem_.intermediate}, &h_));
+  SLUICE_TRY(memory_.tensor(problem_.g, {rows, problem_.hidden}, &g_));
+  return memory_.tensor(problem_.y, {tokens(), problem_.hidden}, &y_);
 }
 
-GroupRows::Problem Bed::group_problem() const {
-  return {.tokens = tokens_, .slots = shape().top_k, .experts = shape().experts()};
-}
-
-Combine::Problem Bed::combine_problem() const {
-  const ExpertShape& s = shape();
-  return {.tokens = tokens_,
-          .slots = s.top_k,
-          .rows = tokens_ * s.top_k,
-          .hidden = s.hidden,
-          .experts = s.experts(),
-          .g = g_.dtype,
-          .settled = true};
-}
-
-ExpertGemm::Args Bed::up(int64_t i, const Tensor& x, const GroupRows::Args& groups) const {
+// Without the shared expert, which lies behind those that tokens choose.
+ExpertMlp::Args Bed::args(int64_t i) const {
   const PackedExperts& w = experts_.set(i);
-  ExpertGemm::Args a;
-  a.x = x, a.w = first_rows(w.up, shape().experts()), a.bias = experts_.up_bias();
-  if (shape().mxfp4()) a.w_scale = first_rows(w.up_scale, shape().experts());
-  a.row_begin = groups.row_begin, a.row_count = groups.row_count, a.order = groups.order, a.y = h_;
-  return a;
+  const auto routed = [&](const Tensor& t) { return t.present() ? first_rows(t, problem_.experts) : t; };
+  return {.x = x(i),
+          .up = routed(w.up),
+          .up_scale = routed(w.up_scale),
+          .up_bias = experts_.up_bias(),
+          .down = routed(w.down),
+          .down_scale = routed(w.down_scale),
+          .down_bias = experts_.down_bias(),
+          .ids = first_rows(draw(i).ids, tokens()),
+          .weights = first_rows(draw(i).weights, tokens()),
+          .shared = {},
+          .residual = {},
+          .y = y_};
 }
 
-ExpertGemm::Args Bed::down(int64_t i, const GroupRows::Args& groups) const {
-  const PackedExperts& w = experts_.set(i);
-  ExpertGemm::Args a;
-  a.x = h_, a.w = first_rows(w.down, shape().experts()), a.bias = experts_.down_bias();
-  if (shape().mxfp4()) a.w_scale = first_rows(w.down_scale, shape().experts());
-  a.row_begin = groups.row_begin, a.row_count = groups.row_count, a.y = g_;
-  return a;
+Result<Step> Bed::layer() {
+  return make_step<ExpertMlp>(memory_, problem_, [this](int64_t i) { return args(i); });
 }
 
-Combine::Args Bed::combine(const Tensor& weights, const Tensor& position) const {
-  Combine::Args a;
-  a.g = g_, a.position = position, a.weights = weights, a.y = y_;
-  return a;
+Result<Step> Bed::gemms() {
+  auto up = make_step<ExpertGemm>(memory_, ExpertMlp::up(problem_), [this](int64_t i) {
+    return ExpertMlp::up(problem_, args(i), groups(i), h_);
+  });
+  if (!up.ok()) return up.status();
+  auto down = make_step<ExpertGemm>(memory_, ExpertMlp::down(problem_), [this](int64_t i) {
+    return ExpertMlp::down(args(i), groups(i), h_, g_);
+  });
+  if (!down.ok()) return down.status();
+  return Step([up = std::move(up).value(), down = std::move(down).value()](int64_t i) -> Status {
+    SLUICE_TRY(up(i));
+    return down(i);
+  });
 }
 
-ExpertMlp::Args Bed::mlp(int64_t i, const Tensor& x, const Tensor& ids, const Tensor& weights) const {
-  const ExpertGemm::Args first = up(i, x, {}), second = down(i, {});
-  ExpertMlp::Args a;
-  a.x = x, a.ids = ids, a.weights = weights, a.y = y_;
-  a.up = first.w, a.up_scale = first.w_scale, a.up_bias = first.bias;
-  a.down = second.w, a.down_scale = second.w_scale, a.down_bias = second.bias;
-  return a;
+Result<Step> Bed::group() {
+  return make_step<GroupRows>(memory_, ExpertMlp::group(problem_), [this](int64_t i) { return groups(i); });
+}
+
+Result<Step> Bed::combine() {
+  return make_step<Combine>(memory_, ExpertMlp::combine(problem_), [this](int64_t i) {
+    return ExpertMlp::combine(problem_, args(i), groups(i), g_);
+  });
 }
 
 Status Bed::poison_outputs() {
   for (const Tensor& t : {h_, g_, y_}) SLUICE_TRY(poison(t, memory_.stream()));
   Status status;
-  GroupRows::slots(group_problem(), [&](const SlotSpec& spec, Tensor GroupRows::Args::*member) {
+  GroupRows::slots(ExpertMlp::group(problem_), [&](const SlotSpec& spec, Tensor GroupRows::Args::*member) {
     if (groups_.empty() || !spec.used || spec.role != Role::kOut || !status.ok()) return;
     status = poison(groups_[0].*member, memory_.stream());
   });
   return status;
 }
 
-double Bed::bytes(double experts_reached) const {
-  const ExpertShape& s = shape();
-  return experts_reached * static_cast<double>(s.weight_bytes()) +
-         4.0 * static_cast<double>(tokens_ * s.hidden);
-}
-
-double Bed::flops(double rows) const { return 2.0 * rows * static_cast<double>(shape().weights()); }
-
 Contest Bed::contest(const std::string& suite, const char* op, const std::string& note) const {
   int64_t reached = 0, rows = 0;
   for (const Draw& d : draws_) {
-    const Draw::Reach reach = d.reach(tokens_ * shape().top_k);
+    const Draw::Reach reach = d.reach(ExpertMlp::rows(problem_));
     reached += reach.experts, rows += reach.rows;
   }
   const auto draws = static_cast<double>(draws_.size());
@@ -100,9 +90,9 @@ Contest Bed::contest(const std::string& suite, const char* op, const std::string
           .op = op,
           .model = shape().model,
           .note = note,
-          .tokens = tokens_,
-          .bytes = bytes(static_cast<double>(reached) / draws),
-          .flops = flops(static_cast<double>(rows) / draws)};
+          .tokens = tokens(),
+          .bytes = shape().bytes(tokens(), static_cast<double>(reached) / draws),
+          .flops = shape().flops(static_cast<double>(rows) / draws)};
 }
 
 Result<std::string> Bed::check(const Tensor& y, Who who) const {

@@ -1,222 +1,164 @@
-// Whole blocks, from activations to the layer's output, with the model's own router: moe_block, and draft_step with a shared
-// expert.
-#include "backends/cuda/queue.h"
+// Whole layers, from activations to y, with the model's own router: moe_block, and draft_step with a shared expert. Both are
+// src/nn/moe.h, planned as a user does.
 #include "cuda/expert_bed.h"
+#include "cuda/routes.h"
 #include "cuda/suites.h"
+#include "nn/moe_problems.h"
 
 namespace sluice::bench {
 namespace {
 
-// The ids are what the router makes of x, so what they reach is counted behind some runs: the mean over them.
-struct Reached {
-  double experts = 0, rows = 0;
-};
-Result<Reached> reached_by(Device& device, const Way& way, const Layer& layer, const ExpertShape& s) {
-  constexpr int64_t kRuns = 16;
-  Reached out;
-  for (int64_t i = 0; i < kRuns; ++i) {
-    for (const auto& step : way.steps) SLUICE_TRY(step(i));
-    HostTensor ids;
-    SLUICE_TRY(to_host(device, layer.routes(i).ids, &ids));
-    Draw draw;
-    const int64_t pairs = ids.tensor.shape[0] * ids.tensor.shape[1];
-    draw.on_host.assign(ids.tensor.as<int32_t>(), ids.tensor.as<int32_t>() + pairs);
-    for (const int32_t id : draw.on_host)
-      if (id < (s.partial() ? -1 : 0) || id >= s.experts()) return invalid("wrong: id " + std::to_string(id));
-    const Draw::Reach reach = draw.reach(pairs);
-    out.experts += static_cast<double>(reach.experts) / kRuns;
-    out.rows += static_cast<double>(reach.rows) / kRuns;
-  }
-  return out;
-}
-
-// The shared expert as a layer of one expert that every token takes, as nn/moe.cc runs it where it fits no slot.
-class SharedExpert {
+// A planned layer; its weights and inputs take turns. `config` is that of the shape, with a shared expert or without.
+class Block {
  public:
-  SharedExpert(Experts& experts, int64_t tokens)
-      : experts_(experts), memory_(experts.memory().device()), tokens_(tokens) {}
+  Block(Experts& experts, Gate& gate, const MoeConfig& config, int64_t tokens)
+      : experts_(experts), gate_(gate), config_(config), tokens_(tokens), memory_(gate.memory().device()) {}
+
   Status make() {
-    const ExpertShape& s = experts_.shape();
-    SLUICE_TRY(memory_.tensor(DType::kI32, {tokens_, 1}, &group_.ids));
-    const Stream stream = memory_.stream();
-    SLUICE_TRY(cuda::check(cudaMemsetAsync(group_.ids.data, 0, sizeof(int32_t) * static_cast<size_t>(tokens_),
-                                           cuda::queue_of(stream).stream),
-                           "clearing ids"));
-    Status status;
-    GroupRows::slots(group_problem(), [&](const SlotSpec& spec, Tensor GroupRows::Args::*member) {
-      if (spec.used && spec.role == Role::kOut && status.ok())
-        status = memory_.tensor(spec, &(group_.*member));
-    });
-    SLUICE_TRY(status);
-    SLUICE_TRY(memory_.tensor(DType::kBF16, {tokens_, s.intermediate}, &h_));
-    return memory_.tensor(DType::kBF16, {tokens_, s.hidden}, &y_);
+    auto moe = Moe::plan(memory_.device(), config_, tokens_);
+    if (!moe.ok()) return moe.status();
+    moe_ = std::move(moe).value();
+    const auto bytes = static_cast<int64_t>(moe_->workspace_bytes());
+    SLUICE_TRY(memory_.tensor(DType::kU8, {bytes}, &scratch_));
+    // Far less than a score: it moves choices, but tokens differ in them.
+    if (config_.correction_bias)
+      SLUICE_TRY(memory_.random(DType::kF32, {config_.experts}, 0.01, &correction_bias_));
+    return memory_.tensor(config_.x, {tokens_, config_.hidden}, &y_);
   }
-  const Tensor& y() const { return y_; }
-  Status poison_outputs() {
-    for (const Tensor& t : {h_, y_}) SLUICE_TRY(poison(t, memory_.stream()));
+
+  Status run(int64_t i) const {
+    return moe_->forward({.x = x(i), .residual = {}, .token_ids = {}, .y = y_}, weights(i), workspace(),
+                         memory_.device().stream());
+  }
+
+  Status poison_outputs() const {
+    for (const Tensor& t : {scratch_, y_}) SLUICE_TRY(poison(t, memory_.device().stream()));
     return {};
   }
-  template <class MakeX>
-  Status add(Way* way, MakeX x) {
+
+  // Logits, ids, weights and y of run 0.
+  Result<std::string> check() const {
+    const MoeChoice choice = moe_->choice(tokens_, workspace());
+    const Result<std::string> logits = gate_.check(x(0), choice.logits, Who::kSluice);
+    if (!logits.ok() || !logits.value().empty()) return logits;
+    const RouteTopk::Problem route = RouteTopk::at_tokens(problems_of(config_).route.route, tokens_);
+    RouteTopk::Args args;
+    args.logits = choice.logits, args.ids = choice.ids, args.weights = choice.weights;
+    args.bias = correction_bias_;
+    const Result<std::string> routes = check_routes(memory_.device(), route, args, Who::kSluice);
+    if (!routes.ok() || !routes.value().empty()) return routes;
+    const int64_t shared = config_.shared_intermediate / config_.intermediate;
+    return experts_.check(
+        {.x = x(0), .ids = choice.ids, .weights = choice.weights, .y = y_, .shared = shared}, kOurShare);
+  }
+
+  // The ids are what the router makes of x, so what they reach is counted behind some runs: the mean over them.
+  struct Reached {
+    double experts = 0, rows = 0;
+  };
+  Result<Reached> reached() const {
+    constexpr int64_t kRuns = 16;
     const ExpertShape& s = experts_.shape();
-    ExpertGemm::Problem up = s.up(tokens_), down = s.down(tokens_);
-    up.rows = down.rows = tokens_;
-    up.experts = down.experts = up.slots = 1;
-    down.y = DType::kBF16;
-    SLUICE_TRY(add_step<GroupRows>(memory_, way, group_problem(), [this](int64_t) { return group_; }));
-    SLUICE_TRY(add_step<ExpertGemm>(memory_, way, up, [this, x](int64_t i) {
-      ExpertGemm::Args a;
-      a.x = x(i), a.w = experts_.shared(experts_.set(i).up), a.y = h_;
-      a.row_begin = group_.row_begin, a.row_count = group_.row_count, a.order = group_.order;
-      return a;
-    }));
-    return add_step<ExpertGemm>(memory_, way, down, [this](int64_t i) {
-      ExpertGemm::Args a;
-      a.x = h_, a.w = experts_.shared(experts_.set(i).down), a.y = y_;
-      a.row_begin = group_.row_begin, a.row_count = group_.row_count;
-      return a;
-    });
+    Reached out;
+    for (int64_t i = 0; i < kRuns; ++i) {
+      SLUICE_TRY(run(i));
+      HostTensor ids;
+      SLUICE_TRY(to_host(memory_.device(), moe_->choice(tokens_, workspace()).ids, &ids));
+      Draw draw;
+      const int64_t pairs = elements_of(ids.tensor);
+      draw.on_host.assign(ids.tensor.as<int32_t>(), ids.tensor.as<int32_t>() + pairs);
+      for (const int32_t id : draw.on_host)
+        if (id < (s.partial() ? -1 : 0) || id >= s.experts())
+          return invalid("wrong: id " + std::to_string(id));
+      const Draw::Reach reach = draw.reach(pairs);
+      out.experts += static_cast<double>(reach.experts) / kRuns;
+      out.rows += static_cast<double>(reach.rows) / kRuns;
+    }
+    return out;
   }
 
  private:
-  GroupRows::Problem group_problem() const { return {.tokens = tokens_, .slots = 1, .experts = 1}; }
+  Tensor x(int64_t i) const { return gate_.args(tokens_, i).x; }
+  Workspace workspace() const { return {scratch_.as<std::byte>(), moe_->workspace_bytes()}; }
+  MoeWeights weights(int64_t i) const {
+    const PackedExperts& set = experts_.set(i);
+    const RouterGemm::Args gate = gate_.args(tokens_, i);
+    const auto first = [&](const Tensor& t) {
+      return t.present() ? first_rows(t, local_experts(config_) + shared_slots(config_)) : t;
+    };
+    MoeWeights w;
+    w.router = gate.w, w.router_bias = gate.bias, w.correction_bias = correction_bias_;
+    w.experts.up = first(set.up), w.experts.up_scale = first(set.up_scale);
+    w.experts.down = first(set.down), w.experts.down_scale = first(set.down_scale);
+    w.experts.up_bias = experts_.up_bias(), w.experts.down_bias = experts_.down_bias();
+    if (!shared_apart(config_)) return w;
+    const auto behind = [&](const Tensor& t) { return t.present() ? experts_.shared(t) : t; };
+    w.shared.up = behind(set.up), w.shared.up_scale = behind(set.up_scale);
+    w.shared.down = behind(set.down), w.shared.down_scale = behind(set.down_scale);
+    return w;
+  }
 
   Experts& experts_;
-  Memory memory_;
+  Gate& gate_;
+  MoeConfig config_;
   int64_t tokens_;
-  GroupRows::Args group_ = {};
-  Tensor h_ = {}, y_ = {};
+  mutable Memory memory_;
+  std::unique_ptr<Moe> moe_;
+  Tensor scratch_ = {}, correction_bias_ = {}, y_ = {};
 };
-
-// Router, routing, experts and combine, as src/nn/moe.cc runs them; `shared` may be null.
-Status add_parts(Layer& layer, Bed& bed, Gate& gate, Way* way, SharedExpert* shared) {
-  SLUICE_TRY(layer.gate(way));
-  SLUICE_TRY(layer.route_group(way));
-  const auto x = [&gate, tokens = bed.tokens()](int64_t i) { return gate.args(tokens, i).x; };
-  SLUICE_TRY(add_gemms(bed, way, x, [&layer](int64_t i) { return RouteGroup::group(layer.routes(i)); }));
-  if (shared) SLUICE_TRY(shared->add(way, x));
-  Combine::Problem problem = bed.combine_problem();
-  problem.shared = shared != nullptr;
-  return add_step<Combine>(bed.memory(), way, problem, [&layer, &bed, shared](int64_t i) {
-    const RouteGroup::Args a = layer.routes(i);
-    Combine::Args combine = bed.combine(a.weights, a.position);
-    if (shared) combine.shared = shared->y();
-    return combine;
-  });
-}
-
-// Router, routing, and the experts as one operation.
-Status add_block_as_one(Layer& layer, Bed& bed, Gate& gate, Way* way, SharedExpert* shared) {
-  SLUICE_TRY(layer.gate_route(way));
-  const auto x = [&gate, tokens = bed.tokens()](int64_t i) { return gate.args(tokens, i).x; };
-  if (shared) SLUICE_TRY(shared->add(way, x));
-  ExpertMlp::Problem problem = bed.shape().mlp(bed.tokens());
-  problem.shared = shared != nullptr;
-  return add_as_one(bed.memory(), way, problem, [&layer, &bed, shared, x](int64_t i) {
-    const RouteGroup::Args a = layer.routes(i);
-    ExpertMlp::Args mlp = bed.mlp(i, x(i), a.ids, a.weights);
-    if (shared) mlp.shared = shared->y();
-    return mlp;
-  });
-}
-
-// Whichever of the two the cost models take for faster, as there.
-Status add_block(Layer& layer, Bed& bed, Gate& gate, Way* way, SharedExpert* shared) {
-  Way parts = *way, one = *way;
-  SLUICE_TRY(add_parts(layer, bed, gate, &parts, shared));
-  SLUICE_TRY(add_block_as_one(layer, bed, gate, &one, shared));
-  *way = one.cost_us < parts.cost_us ? one : parts;
-  return {};
-}
-
-// Of run 0; `shared` experts of every token belong to the layer.
-Result<std::string> check_block(Experts& experts, Layer& layer, Bed& bed, Gate& gate, int64_t shared) {
-  Result<std::string> wrong = layer.check_choice();
-  if (!wrong.ok() || !wrong.value().empty()) return wrong;
-  const RouteGroup::Args a = layer.routes(0);
-  const Tensor x = gate.args(bed.tokens(), 0).x;
-  return experts.check({.x = x, .ids = a.ids, .weights = a.weights, .y = bed.y(), .shared = shared},
-                       kOurShare);
-}
 
 }  // namespace
 
 Status Bench::block(Experts& experts, Gate& gate, int64_t tokens) {
   const ExpertShape& s = experts.shape();
-  const LayerShape front = s.front();
-  Layer layer(gate, front, tokens, 0);  // the experts' kernels make their own tiles
-  SLUICE_TRY(layer.make());
-  const std::vector<Tensor> no_x;
-  const std::vector<Draw> no_draws;
-  Bed bed(experts, s, no_x, no_draws, tokens);
-  SLUICE_TRY(bed.make());
-  Way way{.impl = "sluice"};
-  const Status made = add_block(layer, bed, gate, &way, {});
-  const Result<Reached> reached = made.ok() ? reached_by(device_, way, layer, s) : Result<Reached>(made);
+  Block block(experts, gate, s.moe(), tokens);
+  const Status made = block.make();
+  const auto reached = made.ok() ? block.reached() : Result<Block::Reached>(made);
   if (!reached.ok()) return leave_out(s, "moe_block", reached.status());
   Contest contest{
       .suite = suite_, .op = "moe_block", .model = s.model, .note = "by router", .tokens = tokens};
-  contest.bytes = bed.bytes(reached.value().experts) + static_cast<double>(front.gate.weight_bytes());
-  contest.flops = bed.flops(reached.value().rows) + RouterGemm::flops(front.gate.problem(tokens));
-  contest.contenders.push_back(contender_of(way, true));
-  contest.poison = [&]() -> Status {
-    SLUICE_TRY(layer.poison_outputs());
-    return bed.poison_outputs();
-  };
-  contest.verify = [&](Who) { return check_block(experts, layer, bed, gate, 0); };
+  contest.bytes = s.bytes(tokens, reached.value().experts) + static_cast<double>(gate.shape().weight_bytes());
+  contest.flops = s.flops(reached.value().rows) + RouterGemm::flops(gate.shape().problem(tokens));
+  contest.contenders.push_back(contender_of("sluice", [&block](int64_t i) { return block.run(i); }));
+  contest.poison = [&] { return block.poison_outputs(); };
+  contest.verify = [&](Who) { return block.check(); };
   return hold_paced(contest, {});
 }
 
-// The shared expert as one more expert of every token, as nn/moe.cc runs this model, and beside the others, which takes more
-// launches.
+// The shared expert as one more expert of every token, and beside the others, which takes more launches.
 Status Bench::draft(Experts& experts, Gate& gate, int64_t tokens) {
   const ExpertShape& s = experts.shape();
-  const ExpertShape with_slot = s.with_shared_slot();
-  const LayerShape front = s.front();
-  LayerShape slot_front = front;
-  slot_front.route.shared_slots = s.shared;
-  Layer apart(gate, front, tokens, 0), slot(gate, slot_front, tokens, 0);
-  SLUICE_TRY(apart.make());
-  SLUICE_TRY(slot.make());
-  const std::vector<Tensor> no_x;
-  const std::vector<Draw> no_draws;
-  Bed bed(experts, s, no_x, no_draws, tokens), slot_bed(experts, with_slot, no_x, no_draws, tokens);
-  SLUICE_TRY(bed.make());
-  SLUICE_TRY(slot_bed.make());
-  SharedExpert shared(experts, tokens);
-  SLUICE_TRY(shared.make());
-  Way way{.impl = "sluice-shared-apart"}, slot_way{.impl = "sluice"};
-  const Status made = add_block(apart, bed, gate, &way, &shared);
-  const Result<Reached> reached = made.ok() ? reached_by(device_, way, apart, s) : Result<Reached>(made);
+  MoeConfig config = s.moe();
+  config.shared_intermediate = s.shared * s.intermediate;
+  Block apart(experts, gate, config, tokens);
+  config.shared_as_slots = true;
+  Block slot(experts, gate, config, tokens);
+  const Status made = apart.make(), other = slot.make();
+  const auto reached = made.ok() ? apart.reached() : Result<Block::Reached>(made);
   if (!reached.ok()) return leave_out(s, "draft_step", reached.status());
   std::vector<std::string> complaints;
-  const Status other = add_block(slot, slot_bed, gate, &slot_way, {});
-  if (!other.ok()) complaints.push_back(slot_way.impl + " left out: " + other.message);
+  if (!other.ok()) complaints.push_back("sluice left out: " + other.message);
   Contest contest{
       .suite = suite_, .op = "draft_step", .model = s.model, .note = "by router", .tokens = tokens};
   const auto all = static_cast<double>(s.shared);
-  contest.bytes = bed.bytes(reached.value().experts + all) + static_cast<double>(front.gate.weight_bytes());
-  contest.flops = bed.flops(reached.value().rows + all * static_cast<double>(tokens)) +
-                  RouterGemm::flops(front.gate.problem(tokens));
-  bool ran_slot = false;
-  for (const Way* w : {&slot_way, &way}) {
-    if (w == &slot_way && !other.ok()) continue;
-    Contender contender = contender_of(*w, true);
-    contender.enqueue = [&ran_slot, w, &slot_way, run = contender.enqueue](int64_t i) {
-      ran_slot = w == &slot_way;
-      return run(i);
-    };
-    contest.contenders.push_back(std::move(contender));
-  }
+  contest.bytes =
+      s.bytes(tokens, reached.value().experts + all) + static_cast<double>(gate.shape().weight_bytes());
+  contest.flops = s.flops(reached.value().rows + all * static_cast<double>(tokens)) +
+                  RouterGemm::flops(gate.shape().problem(tokens));
+  const Block* ran = &apart;
+  const auto add = [&](const char* impl, const Block& block) {
+    contest.contenders.push_back(contender_of(impl, [&ran, &block](int64_t i) {
+      ran = &block;
+      return block.run(i);
+    }));
+  };
+  if (other.ok()) add("sluice", slot);
+  add("sluice-shared-apart", apart);
   contest.poison = [&]() -> Status {
-    for (Layer* layer : {&apart, &slot}) SLUICE_TRY(layer->poison_outputs());
-    for (Bed* b : {&bed, &slot_bed}) SLUICE_TRY(b->poison_outputs());
-    return shared.poison_outputs();
+    SLUICE_TRY(apart.poison_outputs());
+    return other.ok() ? slot.poison_outputs() : Status{};
   };
-  contest.verify = [&](Who) {
-    return ran_slot ? check_block(experts, slot, slot_bed, gate, s.shared)
-                    : check_block(experts, apart, bed, gate, s.shared);
-  };
+  contest.verify = [&](Who) { return ran->check(); };
   return hold_paced(contest, std::move(complaints));
 }
 

@@ -1,12 +1,9 @@
 // The experts' shapes and what is multiplied, by model.
-#include <algorithm>
-
 #include "cuda/experts.h"
+#include "nn/moe_problems.h"
 
 namespace sluice::bench {
 namespace {
-
-constexpr int64_t kFewTokens = 64;  // sums leave the second GEMM in f32 up to here
 
 // gpt-oss's, and DeepSeek V4's.
 ExpertShape gpt_oss(const char* model, int64_t experts) {
@@ -53,22 +50,41 @@ ExpertShape deepseek_v3(const char* model) {
                     .topk_groups = 4,
                     .scale = 2.5}};
 }
-ExpertShape qwen3(const char* model, int64_t hidden, int64_t intermediate) {
+ExpertShape qwen3(const char* model, int64_t hidden, int64_t intermediate, int64_t experts = 128,
+                  int64_t top_k = 8) {
+  return {.model = model,
+          .top_k = top_k,
+          .hidden = hidden,
+          .intermediate = intermediate,
+          .w = DType::kBF16,
+          .act = Activation::kSwiGlu,
+          .route = {.experts = experts, .top_k = top_k, .method = RoutingMethod::kRenormalizeNaive}};
+}
+ExpertShape glm(const char* model, int64_t hidden, int64_t intermediate, int64_t experts) {
   return {.model = model,
           .top_k = 8,
           .hidden = hidden,
           .intermediate = intermediate,
           .w = DType::kBF16,
           .act = Activation::kSwiGlu,
-          .route = {.experts = 128, .top_k = 8, .method = RoutingMethod::kRenormalizeNaive}};
+          .route = {.experts = experts, .top_k = 8, .method = RoutingMethod::kDeepSeekV3, .bias = true}};
 }
+ExpertShape held_out(ExpertShape shape) { return shape.held_out = true, shape; }
 
 }  // namespace
 
 std::vector<ExpertShape> mxfp4_shapes() {
-  return {gpt_oss("gpt-oss-120b", 128), deepseek_v4("deepseek-v4-flash", 256, 4096, 2048),
-          gpt_oss("gpt-oss-20b", 32), deepseek_v4("deepseek-v4-pro-tp8", 384, 7168, 384),
-          deepseek_v4("deepseek-v4-pro", 384, 7168, 3072)};
+  ExpertShape few = gpt_oss("held-out-3072x1536", 64),
+              many = deepseek_v4("held-out-5120x1024", 160, 5120, 1024);
+  few.hidden = 3072, few.intermediate = 1536;
+  many.top_k = many.route.top_k = 8;
+  return {gpt_oss("gpt-oss-120b", 128),
+          deepseek_v4("deepseek-v4-flash", 256, 4096, 2048),
+          gpt_oss("gpt-oss-20b", 32),
+          deepseek_v4("deepseek-v4-pro-tp8", 384, 7168, 384),
+          deepseek_v4("deepseek-v4-pro", 384, 7168, 3072),
+          held_out(few),
+          held_out(many)};
 }
 
 std::vector<ExpertShape> bf16_shapes() {
@@ -76,6 +92,8 @@ std::vector<ExpertShape> bf16_shapes() {
   whole.shared = 1;
   part.route.scope = ExpertScope::kRange;
   part.route.expert_count = part.route.experts / 8;
+  ExpertShape air = glm("glm-4.5-air", 4096, 1408, 128);
+  air.shared = 1;
   const ExpertShape nemotron{
       .model = "nemotron-3-nano",
       .top_k = 6,
@@ -85,33 +103,49 @@ std::vector<ExpertShape> bf16_shapes() {
       .act = Activation::kRelu2,
       .route = {
           .experts = 128, .top_k = 6, .method = RoutingMethod::kDeepSeekV3, .bias = true, .scale = 2.5}};
-  return {whole, nemotron, qwen3("qwen3-30b-a3b", 2048, 768), part, qwen3("qwen3-235b-a22b-tp8", 4096, 192)};
+  return {whole,
+          nemotron,
+          qwen3("qwen3-30b-a3b", 2048, 768),
+          part,
+          qwen3("qwen3-235b-a22b-tp8", 4096, 192),
+          air,
+          held_out(qwen3("held-out-3584x1280", 3584, 1280, 96, 6)),
+          held_out(glm("held-out-5120x640", 5120, 640, 192))};
 }
 
-ExpertGemm::Problem ExpertShape::up(int64_t tokens) const { return ExpertMlp::up(mlp(tokens)); }
-
-ExpertGemm::Problem ExpertShape::down(int64_t tokens) const {
-  ExpertGemm::Problem out = ExpertMlp::down(mlp(tokens));
-  out.y = tokens <= kFewTokens ? DType::kF32 : DType::kBF16;
-  return out;
+GateShape ExpertShape::gate() const {
+  return {hidden, route.experts, biases, biases ? DType::kBF16 : DType::kF32};
 }
 
-ExpertMlp::Problem ExpertShape::mlp(int64_t tokens) const {
-  return {.tokens = tokens,
-          .slots = top_k,
-          .experts = experts(),
-          .experts_routed = route.experts,
-          .hidden = hidden,
+MoeConfig ExpertShape::moe() const {
+  return {.hidden = hidden,
           .intermediate = intermediate,
-          .w = w,
-          .layout = WeightLayout::kFragments,
+          .experts = route.experts,
+          .top_k = top_k,
+          .logits = gate().logits(),
+          .router_bias = biases,
+          .method = route.method,
+          .correction_bias = route.bias,
+          .groups = route.groups,
+          .topk_groups = route.topk_groups,
+          .scale = route.scale,
+          .scope = route.scope,
+          .expert_begin = route.expert_begin,
+          .expert_count = route.expert_count,
+          .expert_w = w,
+          .layout = layout_for(Backend::kCuda),
           .gate_order = order,
           .act = act,
           .alpha = alpha,
           .beta = beta,
           .limit = limit,
           .up_bias = biases,
-          .down_bias = biases};
+          .down_bias = biases,
+          .shared_w = w};
+}
+
+ExpertMlp::Problem ExpertShape::mlp(int64_t tokens) const {
+  return ExpertMlp::at_tokens(problems_of(moe()).as_one, tokens);
 }
 
 sluice_peer_layer ExpertShape::peer_problem(int64_t tokens) const {
@@ -129,14 +163,8 @@ sluice_peer_layer ExpertShape::peer_problem(int64_t tokens) const {
   return p;
 }
 
-LayerShape ExpertShape::front() const {
-  return {{hidden, route.experts, biases, biases ? DType::kBF16 : DType::kF32}, route};
-}
-
-ExpertShape ExpertShape::with_shared_slot() const {
-  ExpertShape s = *this;
-  s.top_k += shared, s.route.experts += shared, s.shared = 0;
-  return s;
+double ExpertShape::bytes(int64_t tokens, double experts_reached) const {
+  return experts_reached * static_cast<double>(weight_bytes()) + 4.0 * static_cast<double>(tokens * hidden);
 }
 
 }  // namespace sluice::bench

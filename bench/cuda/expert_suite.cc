@@ -38,40 +38,23 @@ std::vector<int64_t> in_order(const std::vector<int64_t>& wanted, const std::vec
 
 }  // namespace
 
-// The two GEMMs, metadata ready, and the layer from ids and weights, as one operation where the cost models prefer that.
+// The two GEMMs, metadata ready, and the layer from ids and weights.
 Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::vector<Draw>& draws,
                      Spread spread, int64_t tokens) {
-  Bed bed(experts, experts.shape(), x, draws, tokens);
+  Bed bed(experts, x, draws, tokens);
   SLUICE_TRY(bed.make());
   std::vector<PeerRun> peers;
   SLUICE_TRY(make_peer_runs(bed, &peers));
   std::vector<std::string> complaints;
-  const auto bed_x = [&bed](int64_t i) { return bed.x(i); };
-  const auto groups = [&bed](int64_t i) { return bed.groups(i); };
-  Way layer{.impl = "sluice"}, gemms{.impl = "sluice"}, group{.impl = "sluice"}, combine{.impl = "sluice"};
-  Status status = add_step<GroupRows>(bed.memory(), &group, bed.group_problem(), groups);
-  if (status.ok()) status = add_gemms(bed, &gemms, bed_x, groups);
-  if (status.ok())
-    status = add_step<Combine>(bed.memory(), &combine, bed.combine_problem(), [&bed](int64_t i) {
-      return bed.combine(first_rows(bed.draw(i).weights, bed.tokens()), bed.groups(i).position);
-    });
-  if (!status.ok()) complaints.push_back("sluice left out: " + status.message);
-  for (const Way* part : {&group, &gemms, &combine}) {
-    layer.steps.insert(layer.steps.end(), part->steps.begin(), part->steps.end());
-    layer.cost_us += part->cost_us;
-  }
-  Way as_one{.impl = "sluice"};
-  const Status one = add_as_one(bed.memory(), &as_one, bed.shape().mlp(tokens), [&bed](int64_t i) {
-    const Draw& draw = bed.draw(i);
-    return bed.mlp(i, bed.x(i), first_rows(draw.ids, bed.tokens()), first_rows(draw.weights, bed.tokens()));
-  });
-  if (!one.ok()) complaints.push_back("sluice as one left out: " + one.message);
-  // As nn/moe.cc chooses.
-  if (one.ok() && as_one.cost_us < layer.cost_us) layer = as_one;
+  const Result<Step> layer = bed.layer(), gemms = bed.gemms(), group = bed.group(), combine = bed.combine();
+  for (const Result<Step>* step : {&layer, &gemms, &group, &combine})
+    if (!step->ok()) complaints.push_back("sluice left out: " + step->status().message);
+  const bool has_gemms = gemms.ok() && group.ok() && combine.ok();
   const Stream stream = bed.memory().stream();
   for (const bool whole : {false, true}) {
     Contest contest = bed.contest(suite_, whole ? "moe_layer" : "expert_gemms", word_of(spread));
-    if (status.ok()) contest.contenders.push_back(contender_of(whole ? layer : gemms, true));
+    if (whole ? layer.ok() : has_gemms)
+      contest.contenders.push_back(contender_of("sluice", whole ? layer.value() : gemms.value()));
     const PeerRun* ran = nullptr;
     const auto& with_peers = options_.peer_ops;
     if (std::find(with_peers.begin(), with_peers.end(), contest.op) != with_peers.end())
@@ -83,13 +66,13 @@ Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::
       SLUICE_TRY(bed.poison_outputs());
       if (whole) return {};
       // GEMMs alone find what comes before them. A peer's write no y: what is looked at is its layer, of the same kernels.
-      for (int64_t i = 0; status.ok() && i < kDraws; ++i) SLUICE_TRY(group.steps.front()(i));
+      for (int64_t i = 0; has_gemms && i < kDraws; ++i) SLUICE_TRY(group.value()(i));
       for (const PeerRun& run : peers) (void)run.enqueue(bed, 0, SLUICE_PEER_LAYER);
       return {};
     };
     contest.verify = [&](Who who) -> Result<std::string> {
       if (who != Who::kPeer) {
-        if (!whole) SLUICE_TRY(combine.steps.front()(0));
+        if (!whole) SLUICE_TRY(combine.value()(0));
         return bed.check(bed.y(), who);
       }
       return bed.check(ran->y, who);
@@ -109,7 +92,7 @@ Status Bench::experts(const std::vector<ExpertShape>& all, const std::vector<int
   SLUICE_TRY(card());
   std::vector<ExpertShape> shapes;
   for (const ExpertShape& s : all)
-    if (wants(s.model)) shapes.push_back(s);
+    if (wants(s.model) && !(s.held_out && options_.models.empty())) shapes.push_back(s);
   const std::vector<int64_t> order = in_order(options_.tokens, more_counts);
   for (size_t i = 0; i < shapes.size(); ++i) {
     share(static_cast<int64_t>(shapes.size() - i));
@@ -137,7 +120,7 @@ Status Bench::experts_of(const ExpertShape& s, const std::vector<int64_t>& order
     SLUICE_TRY(make_draws(experts.memory(), s, options_.spreads[i], most, kDraws, &draws[i]));
     if (!options_.draws.empty()) SLUICE_TRY(write_draws(s, options_.spreads[i], draws[i], options_.draws));
   }
-  Gate gate(device_, s.front().gate, options_.cold_bytes);
+  Gate gate(device_, s.gate(), options_.cold_bytes);
   SLUICE_TRY(gate.make(most));
   for (const int64_t tokens : order) {
     if (over(s.model, tokens)) continue;

@@ -3,10 +3,10 @@
 #include <string>
 #include <vector>
 
-#include "cuda/layer.h"
+#include "cuda/gate.h"
 #include "cuda/memory.h"
 #include "cuda/peers.h"
-#include "ops/expert_mlp.h"
+#include "nn/moe.h"
 #include "ops/pack_experts.h"
 
 namespace sluice::bench {
@@ -24,6 +24,8 @@ struct ExpertShape {
   RouteTopk::Problem route = {};
   // Experts of the same size that every token passes through, 0 or 1; then there is a draft_step.
   int64_t shared = 0;
+  // No kernel and no cost model was fitted to this shape; it is measured where it is named.
+  bool held_out = false;
 
   bool mxfp4() const { return w == DType::kE2M1; }
   bool partial() const { return route.scope == ExpertScope::kRange; }
@@ -33,13 +35,13 @@ struct ExpertShape {
   int64_t weight_bytes() const { return mxfp4() ? weights() / 2 + weights() / 32 : 2 * weights(); }
   // Rows of the experts' first matrix, for one expert.
   int64_t up_rows() const { return (is_gated(act) ? 2 : 1) * intermediate; }
-  ExpertGemm::Problem up(int64_t tokens) const;
-  ExpertGemm::Problem down(int64_t tokens) const;  // f32 up to 64 tokens, bf16 beyond
-  ExpertMlp::Problem mlp(int64_t tokens) const;
+  GateShape gate() const;  // of the same model
+  MoeConfig moe() const;   // the whole layer, as a user plans it, but for shared experts
+  ExpertMlp::Problem mlp(int64_t tokens) const;  // what that layer is from ids and weights on
   sluice_peer_layer peer_problem(int64_t tokens) const;
-  LayerShape front() const;  // router and routing of the same model
-  // The same GEMMs with the shared expert as one more of each token's experts, behind the others.
-  ExpertShape with_shared_slot() const;
+  // Of the layer: weights of the experts that it reaches, x and y; and what `rows` rows of experts multiply.
+  double bytes(int64_t tokens, double experts_reached) const;
+  double flops(double rows) const { return 2.0 * rows * static_cast<double>(weights()); }
 };
 std::vector<ExpertShape> mxfp4_shapes();
 std::vector<ExpertShape> bf16_shapes();

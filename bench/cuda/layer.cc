@@ -5,6 +5,8 @@
 namespace sluice::bench {
 namespace {
 
+constexpr int64_t kTileRows = 64;
+
 RouteTopk::Problem route_of(const LayerShape& shape, int64_t tokens) {
   RouteTopk::Problem p = RouteTopk::at_tokens(shape.route, tokens);
   p.experts = shape.gate.experts;
@@ -38,13 +40,13 @@ Contender contender_of(const Way& way, bool dependent) {
           }};
 }
 
-Layer::Layer(Gate& gate, const LayerShape& shape, int64_t tokens, int64_t tile_rows)
+Layer::Layer(Gate& gate, const LayerShape& shape, int64_t tokens)
     : gate_(gate),
       memory_(gate.memory().device()),
       norm_{.tokens = tokens, .hidden = shape.gate.hidden},
       router_route_{
           .route = route_of(shape, tokens), .hidden = shape.gate.hidden, .gate_bias = shape.gate.bias},
-      route_group_{.route = route_of(shape, tokens), .tile_rows = tile_rows} {}
+      route_group_{.route = route_of(shape, tokens), .tile_rows = kTileRows} {}
 
 Status Layer::make() {
   SLUICE_TRY(memory_.random(DType::kBF16, {norm_.hidden}, 1, &norm_weight_));
@@ -86,12 +88,9 @@ RouterRoute::Args Layer::router_route_args(int64_t i) const {
 
 template <class Op, class MakeArgs>
 Status Layer::add(Way* way, const typename Op::Problem& problem, MakeArgs args) {
-  const auto ready = make_ready<Op>(memory_, problem);
-  if (!ready.ok()) return ready.status();
-  way->cost_us += ready.value()->plan.cost_us();
-  way->steps.push_back([ready = ready.value(), args, stream = memory_.stream()](int64_t i) {
-    return ready->plan.run(args(i), ready->workspace, stream);
-  });
+  Result<Step> step = make_step<Op>(memory_, problem, args);
+  if (!step.ok()) return step.status();
+  way->steps.push_back(std::move(step).value());
   return {};
 }
 

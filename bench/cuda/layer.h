@@ -18,11 +18,10 @@ struct LayerShape {
 };
 std::vector<LayerShape> layer_shapes();
 
-// A way to compute the same: its kernels in order, and what the cost models say of them together.
+// A way to compute the same: its kernels in order.
 struct Way {
   std::string impl;
-  double cost_us = 0;
-  std::vector<std::function<Status(int64_t i)>> steps = {};
+  std::vector<Step> steps = {};
 };
 
 Contender contender_of(const Way& way, bool dependent);
@@ -30,8 +29,7 @@ Contender contender_of(const Way& way, bool dependent);
 // Tensors of a shape at one token count.
 class Layer {
  public:
-  // tile_rows 0: without the list of tiles.
-  Layer(Gate& gate, const LayerShape& shape, int64_t tokens, int64_t tile_rows = 64);
+  Layer(Gate& gate, const LayerShape& shape, int64_t tokens);
   Status make();
 
   // Adds one operation to a way. kUnsupported: no kernel of ours.
@@ -44,7 +42,6 @@ class Layer {
 
   const RouterRoute::Problem& router_route() const { return router_route_; }
   RouterRoute::Args router_route_args(int64_t i) const;
-  RouteGroup::Args routes(int64_t i) const;  // with the gate's logits
   Memory& memory() { return memory_; }
   // From here on the gate reads what norm() writes, instead of x.
   void read_normed() { normed_ = true; }
@@ -55,6 +52,7 @@ class Layer {
   Result<std::string> check_grouping();
 
  private:
+  RouteGroup::Args routes(int64_t i) const;  // with the gate's logits
   RouterGemm::Args gate_args(int64_t i) const;
   RmsNorm::Args norm_args(int64_t i) const;
   template <class Op, class MakeArgs>

@@ -22,6 +22,8 @@ constexpr const char* kUsage = R"(usage: sluice_bench_cuda [OPTIONS]
   --suite LIST      of router, fused, routing, chain, mxfp4, bf16, parted by commas; all of them if it is not given.
                     Rows of fused stand in router.csv, rows of chain in routing.csv
   --models LIST     only these, as rows name them: 2880x128,256x8-deepseek_v3,gpt-oss-120b
+                    Shapes that nothing was fitted to are measured only here: of mxfp4 held-out-3072x1536 and
+                    held-out-5120x1024, of bf16 held-out-3584x1280 and held-out-5120x640
   --tokens LIST     counts from 1 to 16384; if it is not given, powers of two, and a few more where a suite has them
   --peers DIR       a folder of peer_*.so: see bench/peers/peer.h
   --out DIR         gets router.csv, routing.csv, mxfp4.csv, bf16.csv; router and routing also with _candidates (each

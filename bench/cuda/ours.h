@@ -29,6 +29,24 @@ Result<std::shared_ptr<const Ready<Op>>> make_ready(Memory& memory, const typena
       new Ready<Op>{std::move(plan).value(), {static_cast<std::byte*>(data), bytes}});
 }
 
+// Enqueues run i.
+using Step = std::function<Status(int64_t i)>;
+
+// What dispatch chooses; args(i) are the tensors of run i.
+template <class Op, class MakeArgs>
+Result<Step> make_step(Memory& memory, const typename Op::Problem& problem, MakeArgs args) {
+  auto ready = make_ready<Op>(memory, problem);
+  if (!ready.ok()) return ready.status();
+  return Step([ready = ready.value(), args, stream = memory.stream()](int64_t i) {
+    return ready->plan.run(args(i), ready->workspace, stream);
+  });
+}
+
+// A way of ours; its launches are dependent ones, as in a recorded layer.
+inline Contender contender_of(std::string impl, Step step) {
+  return {Who::kSluice, std::move(impl), commit(), true, std::move(step)};
+}
+
 // A kernel that its cost model puts this far behind the best one is not measured: its runs would be most of a suite.
 constexpr double kFarBehind = 3;
 

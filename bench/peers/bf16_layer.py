@@ -51,7 +51,9 @@ class Model:
     hidden: int
     inner: int
     gated: bool = True  # silu(gate) * up, gates first; else relu(up)^2
-    draft: bool = False  # DeepSeek V3's choice and a shared expert
+    groups: int = 0  # of DeepSeek V3's choice, in a draft step with a shared expert; 0: there is no such step
+    topk_groups: int = 1
+    scale: float = 1.0  # of the chosen experts' weights
 
     @property
     def up_rows(self):
@@ -67,14 +69,16 @@ class Model:
 MODELS = {
     m.name: m
     for m in (
-        Model("deepseek-v3", 256, 256, 8, 7168, 2048, draft=True),
+        Model("deepseek-v3", 256, 256, 8, 7168, 2048, groups=8, topk_groups=4, scale=2.5),
         Model("nemotron-3-nano", 128, 128, 6, 2688, 1856, gated=False),
         Model("qwen3-30b-a3b", 128, 128, 8, 2048, 768),
         Model("deepseek-v3-ep8", 32, 256, 8, 7168, 2048),
         Model("qwen3-235b-a22b-tp8", 128, 128, 8, 4096, 192),
+        Model("glm-4.5-air", 128, 128, 8, 4096, 1408, groups=1),
+        Model("held-out-3584x1280", 96, 96, 6, 3584, 1280),  # measured only where it is named
+        Model("held-out-5120x640", 192, 192, 8, 5120, 640),
     )
 }
-GROUPS, TOPK_GROUPS, SCALE = 8, 4, 2.5
 
 
 class Weights:
@@ -90,21 +94,22 @@ class Weights:
         up_scale, down_scale = model.hidden**-0.5, model.inner**-0.5
         self.up = normal((model.experts, *up), up_scale)
         self.down = normal((model.experts, *down), down_scale)
-        if model.draft:
+        if model.groups:
             self.shared_up, self.shared_down = normal(up, up_scale), normal(down, down_scale)
             self.gates = [normal((model.routed, model.hidden), 0.02) for _ in range(16)]
             self.bias = normal((model.routed,), 0.01, torch.float32)
 
 
-def choose(logits, bias, top_k):
+def choose(model, logits, bias):
     """DeepSeek V3's choice: ids and weights."""
     scores = torch.sigmoid(logits)
     biased = scores + bias
-    groups = biased.unflatten(-1, (GROUPS, -1)).topk(2, -1).values.sum(-1).topk(TOPK_GROUPS, -1).indices
-    mask = torch.zeros_like(biased).unflatten(-1, (GROUPS, -1)).scatter_(1, groups[..., None].expand(-1, -1, biased.shape[1] // GROUPS), 1.0)
-    ids = biased.masked_fill(mask.flatten(1) == 0, -math.inf).topk(top_k, -1).indices
+    groups = biased.unflatten(-1, (model.groups, -1)).topk(2, -1).values.sum(-1).topk(model.topk_groups, -1).indices
+    each = biased.shape[1] // model.groups
+    mask = torch.zeros_like(biased).unflatten(-1, (model.groups, -1)).scatter_(1, groups[..., None].expand(-1, -1, each), 1.0)
+    ids = biased.masked_fill(mask.flatten(1) == 0, -math.inf).topk(model.top_k, -1).indices
     weights = scores.gather(1, ids)
-    return ids.to(torch.int32), weights * (SCALE / weights.sum(-1, keepdim=True))
+    return ids.to(torch.int32), weights * (model.scale / weights.sum(-1, keepdim=True))
 
 
 def reference(model, w, x, ids, weights, shared=False):
@@ -167,7 +172,7 @@ class TorchPeer:
         return torch.bmm(weights.to(BF16)[:, None, :], g)[:, 0]
 
     def draft(self, x, gate, w):
-        ids, weights = choose(torch.mm(x, gate.t(), out_dtype=torch.float32), w.bias, self.model.top_k)
+        ids, weights = choose(self.model, torch.mm(x, gate.t(), out_dtype=torch.float32), w.bias)
         shared = F.linear(self.model.activate(F.linear(x, w.shared_up)), w.shared_down)
         return self.layer(x, ids, weights, w) + shared
 
@@ -328,7 +333,7 @@ class VllmPeer:
         logits = torch.mm(x, gate.t(), out_dtype=torch.float32)
         ids = torch.empty((tokens, m.top_k), dtype=torch.int32, device="cuda")
         weights = torch.empty((tokens, m.top_k), dtype=torch.float32, device="cuda")
-        self.call("vllm_grouped_topk", logits, w.bias, ids, weights, tokens, m.routed, GROUPS, TOPK_GROUPS, m.top_k, SCALE)
+        self.call("vllm_grouped_topk", logits, w.bias, ids, weights, tokens, m.routed, m.groups, m.topk_groups, m.top_k, m.scale)
         y = self.layer(x, ids, weights, w)
         here.wait_stream(self.side)
         return y.add_(shared)
@@ -377,7 +382,7 @@ def warm_all(peer, options):
 def draft_of(peer, model, tokens, sets, x):
     run = lambda i: peer.draft(x[i % len(x)], sets[i % len(sets)].gates[i % 16], sets[i % len(sets)])
     y, w = run(0), sets[0]
-    ids, weights = choose(x[0].double() @ w.gates[0].double().t(), w.bias.double(), model.top_k)
+    ids, weights = choose(model, x[0].double() @ w.gates[0].double().t(), w.bias.double())
     return run, wrong_token(model, w, x[0], ids, weights, y, shared=True)
 
 
@@ -395,7 +400,7 @@ def measure_peer(peer, table, options, model, tokens, spread, sets, x, ids, weig
         "moe_layer": (layer, spread),
         "expert_gemms": (lambda i: peer.gemms(ready[i % DRAWS], sets[i % n], weights[i % DRAWS]), spread),
     }
-    if "draft_step" in options.ops and model.draft and hasattr(peer, "draft") and tokens <= DRAFT_TOKENS and spread == options.routing[0]:
+    if "draft_step" in options.ops and model.groups and hasattr(peer, "draft") and tokens <= DRAFT_TOKENS and spread == options.routing[0]:
         run, wrong = draft_of(peer, model, tokens, sets, x)
         if wrong:
             print(f"!! {model.name} M={tokens} {peer.impl} draft_step: left out, wrong: {wrong}", flush=True)
@@ -447,7 +452,7 @@ def parse():
     parser.add_argument("--vllm", help="the folder vllm_fused_moe")
     parser.add_argument("--flashinfer", help="the file flashinfer_bf16_moe.so")
     parser.add_argument("--peers", type=words("some", ("torch", "vllm", "flashinfer")), help="torch and what has a file here")
-    parser.add_argument("--models", type=words("some", MODELS), default=list(MODELS))
+    parser.add_argument("--models", type=words("some", MODELS), default=[m for m in MODELS if "held-out" not in m])
     parser.add_argument("--tokens", type=lambda text: [int(w) for w in text.split(",")], default=TOKENS)
     parser.add_argument("--routing", type=words("some", ("uniform", "zipf")), default=["uniform", "zipf"])
     parser.add_argument("--pace", type=words("some", ("burst", "sustained")), default=["burst", "sustained"])

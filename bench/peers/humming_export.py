@@ -14,7 +14,7 @@ import sys
 
 import torch
 
-from layer_bench import MODELS, TOKENS
+from layer_bench import BY_DEFAULT, MODELS, TOKENS
 
 H200 = {
     "index": 0, "name": "NVIDIA H200", "is_ppu": False, "sm_count": 132, "sm_major": 9, "sm_minor": 0, "sm_version": 90,
@@ -56,7 +56,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     parser.add_argument("--package")
-    parser.add_argument("--models", type=lambda text: text.split(","), default=list(MODELS))
+    parser.add_argument("--models", type=lambda text: text.split(","), default=BY_DEFAULT)
     parser.add_argument("--tokens", type=lambda text: [int(w) for w in text.split(",")], default=TOKENS)
     options = parser.parse_args()
     if options.package:

@@ -49,7 +49,7 @@ DecoderConfig DecoderConfig::with_layouts_of(const DeviceInfo& device) const {
 
 DecoderConfig DecoderConfig::with_activations(DType type) const {
   DecoderConfig out = *this;
-  out.x = out.moe.x = type;
+  out.x = out.moe.x = out.moe.g = type;
   for (AttentionConfig& kind : out.attention) kind.x = type;
   return out;
 }

@@ -94,7 +94,7 @@ void Moe::lay_out() {
   at_.order = take(DType::kI32, rows);
   at_.position = take(DType::kI32, rows);
   at_.h = take(c.x, rows * c.intermediate);
-  at_.g = take(DType::kF32, rows * c.hidden);
+  at_.g = take(c.g, rows * c.hidden);
   const bool shared = plans_->shared.has_value();
   if (shared) {
     at_.shared_count = take(DType::kI32, 1);
@@ -115,6 +115,15 @@ void Moe::lay_out() {
 
 MoePath Moe::path(int64_t tokens) const {
   return plans_->as_one ? plans_->as_one->at(tokens) : MoePath::kParts;
+}
+
+MoeChoice Moe::choice(int64_t tokens, Workspace workspace) const {
+  const auto view = [&](size_t at, DType dtype, int64_t columns) {
+    return make_tensor(workspace.data + at, dtype, {tokens, columns}, device_.info().backend);
+  };
+  return {.logits = view(at_.logits, config_.logits, config_.experts),
+          .ids = view(at_.ids, DType::kI32, slots_of(config_)),
+          .weights = view(at_.weights, DType::kF32, slots_of(config_))};
 }
 
 Tensor Moe::shared_y(std::byte* base, int64_t tokens) const {
@@ -167,26 +176,22 @@ Status Moe::shared_stages(const MoeIo& io, const MoeWeights& w, std::byte* base,
 
 template <class Visit>
 Status Moe::stages(const MoeIo& io, const MoeWeights& w, std::byte* base, Visit visit) const {
-  const MoeConfig& c = config_;
   const int64_t n = io.x.shape[0];
-  const auto view = [&](size_t at, DType dtype, std::initializer_list<int64_t> shape) {
-    return make_tensor(base + at, dtype, shape, device_.info().backend);
-  };
-  const Tensor logits = view(at_.logits, c.logits, {n, c.experts});
+  const MoeChoice choice = this->choice(n, {base, workspace_bytes_});
   RouteTopk::Args route;
-  route.logits = logits;
+  route.logits = choice.logits;
   route.bias = w.correction_bias;
   route.hash_table = w.hash_table;
   route.token_ids = io.token_ids;
   route.expert_map = w.expert_map;
-  route.ids = view(at_.ids, DType::kI32, {n, slots_of(c)});
-  route.weights = view(at_.weights, DType::kF32, {n, slots_of(c)});
+  route.ids = choice.ids;
+  route.weights = choice.weights;
   if (path(n) == MoePath::kAsOne) {
     RouterRoute::Args front{route, io.x, w.router, w.router_bias};
     return as_one(front, io, w, base, visit);
   }
   SLUICE_TRY(visit("router", *plans_->router, n,
-                   RouterGemm::Args{.x = io.x, .w = w.router, .bias = w.router_bias, .y = logits}));
+                   RouterGemm::Args{.x = io.x, .w = w.router, .bias = w.router_bias, .y = choice.logits}));
   RouteGroup::Args grouped;
   static_cast<RouteTopk::Args&>(grouped) = route;
   return parts(grouped, io, w, base, visit);
@@ -229,7 +234,7 @@ Status Moe::parts(RouteGroup::Args route, const MoeIo& io, const MoeWeights& w, 
   route.order = view(at_.order, DType::kI32, {rows});
   route.position = view(at_.position, DType::kI32, {n, slots_of(c)});
   SLUICE_TRY(visit("route", *plans_->route, n, route));
-  const Tensor h = view(at_.h, c.x, {rows, c.intermediate}), g = view(at_.g, DType::kF32, {rows, c.hidden});
+  const Tensor h = view(at_.h, c.x, {rows, c.intermediate}), g = view(at_.g, c.g, {rows, c.hidden});
   const Tensor flat = c.weight_on_input ? view(at_.weights, DType::kF32, {rows}) : Tensor{};
   SLUICE_TRY(visit("experts.up", *plans_->up, n,
                    ExpertGemm::Args{.x = io.x,

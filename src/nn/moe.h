@@ -16,6 +16,7 @@ namespace sluice {
 struct MoeConfig {
   int64_t hidden = 2880, intermediate = 2880, experts = 32, top_k = 4;
   DType x = DType::kBF16;  // activations in and out
+  DType g = DType::kBF16;  // each expert's answers, until they are summed up; f32 beside an x in f32
   // Router.
   DType router_w = DType::kBF16, logits = DType::kF32;
   bool router_bias = false;
@@ -89,6 +90,12 @@ struct MoeIo {
   Tensor y;          // [tokens, hidden]; may be residual
 };
 
+// What a call chose for its tokens: logits [tokens, experts] in MoeConfig::logits, ids i32 and weights f32 [tokens, slots], those
+// of shared slots included.
+struct MoeChoice {
+  Tensor logits, ids, weights;
+};
+
 enum class MoePath : uint8_t {
   kParts,  // RouterGemm, RouteGroup, ExpertGemm up and down, Combine
   kAsOne,  // RouterRoute, and ExpertMlp with a kernel of its own
@@ -129,6 +136,8 @@ class Moe {
   Result<std::vector<StageCheck>> check(const MoeIo& io, const MoeWeights& weights, Workspace workspace,
                                         Stream stream) const;
   MoePath path(int64_t tokens) const;
+  // Where a call of `tokens` tokens leaves its choice in its workspace: valid until the next call there.
+  MoeChoice choice(int64_t tokens, Workspace workspace) const;
   // (stage, kernel) in the order in which they run for `tokens` tokens.
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens) const;
 

@@ -74,7 +74,7 @@ MoeProblems problems_of(const MoeConfig& c) {
                .rows = 0,
                .hidden = c.hidden,
                .experts = experts,
-               .g = DType::kF32,
+               .g = c.g,
                .y = c.x,
                .weighted = !c.weight_on_input,
                .shared = shared_apart(c),
@@ -88,6 +88,7 @@ MoeProblems problems_of(const MoeConfig& c) {
               .intermediate = c.intermediate,
               .x = c.x,
               .w = c.expert_w,
+              .g = c.g,
               .y = c.x,
               .layout = c.layout,
               .gate_order = c.gate_order,
@@ -117,7 +118,7 @@ ExpertProblems expert_problems(const MoeConfig& c) {
         shared == 0 ? c.experts : std::llround(static_cast<double>(p.up.experts * p.up.slots) / rows);
   }
   p.up.weighted = c.weight_on_input;
-  p.down = down_problem(c, p.up, DType::kF32);
+  p.down = down_problem(c, p.up, c.g);
   p.shared_up = up_problem(c, 1, c.shared_intermediate, c.shared_w);
   p.shared_down = down_problem(c, p.shared_up, c.x);
   return p;

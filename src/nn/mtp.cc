@@ -59,7 +59,7 @@ MtpConfig MtpConfig::with_layouts_of(const DeviceInfo& device) const {
 
 MtpConfig MtpConfig::with_activations(DType type) const {
   MtpConfig out = *this;
-  out.x = out.attention.x = out.moe.x = type;
+  out.x = out.attention.x = out.moe.x = out.moe.g = type;
   return out;
 }
 

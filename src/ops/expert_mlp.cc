@@ -70,6 +70,7 @@ Refusal ExpertMlp::validate(const Problem& p) {
   }
   need_float(r, "x", p.x);
   need_float(r, "b", p.b);
+  need_float(r, "g", p.g);
   need_float(r, "y", p.y);
   r.need(p.w == DType::kBF16 || p.w == DType::kE2M1, "w in bf16 or e2m1", std::string("w=") + text(p.w));
   if (p.act == Activation::kSwiGluClamped || p.act == Activation::kSwiGluStep)
@@ -82,8 +83,8 @@ double ExpertMlp::bytes(const Problem& p) {
   const ExpertGemm::Problem first = up(p), second = down(p);
   const double rows_here = ExpertGemm::expected_rows(first);
   // What the two products read and write beside weights.
-  const double between = rows_here * static_cast<double>(bytes_of(p.x, p.hidden + 2 * p.intermediate) +
-                                                         bytes_of(DType::kF32, p.hidden));
+  const double between =
+      rows_here * static_cast<double>(bytes_of(p.x, p.hidden + 2 * p.intermediate) + bytes_of(p.g, p.hidden));
   return ExpertGemm::bytes(first) + ExpertGemm::bytes(second) - between +
          static_cast<double>(bytes_of(p.x, p.tokens * p.hidden)) +
          static_cast<double>(bytes_of(p.y, p.tokens * p.hidden)) * (1 + p.shared + p.residual) +

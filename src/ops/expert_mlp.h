@@ -10,7 +10,7 @@ namespace sluice {
 //   row_begin, row_count,  = what ops/group_rows.h says of ids: an id outside [0, experts) is an empty slot
 //   order, position
 //   h[r] = what ops/expert_gemm.h says of up, gathered from x by order[r] / slots, in x's type
-//   g[r] = what it says of down, for h, in f32
+//   g[r] = what it says of down, for h, in type g; a kernel that hands g to nobody may keep it in f32
 //   y[t] = what ops/combine.h says of g, position and weights, without a bias of its own
 //
 // With weight_on_input the router's weight multiplies what goes into up, and not what is summed up. A token without a
@@ -22,11 +22,12 @@ namespace sluice {
 //            Rows of x, shared, residual and y may be strided. y may be residual or shared itself, nothing else.
 //            tokens == 0 is legal and writes nothing. slots <= 64, experts <= 2048, hidden and intermediate <= 65536,
 //            multiples of 32 for e2m1.
-// Types      x bf16 or f32, w (of both) bf16 or e2m1, b bf16 or f32, y bf16 or f32.
+// Types      x bf16 or f32, w (of both) bf16 or e2m1, b bf16 or f32, g bf16 or f32, y bf16 or f32.
 // Bytes      each active expert's weights once, ids, weights, x and y once. experts_routed feeds the cost only.
 // Errors     make_plan: kInvalidArgument if a bound is broken, each one named. run: never fails on data.
 // Exactness  the three bounds, each on top of what the one before it leaves: an error of h reaches g by |w|, an
-//            error of g reaches y by |scale| |weight|. Sums of g and y may be cut and ordered in any way.
+//            error of g, half an ulp of its type included, reaches y by |scale| |weight|. f32 in place of a bf16 g
+//            only leaves that half ulp out. Sums of g and y may be cut and ordered in any way.
 // Source     the four contracts.
 struct ExpertMlp {
   static constexpr std::string_view kName = "expert_mlp";
@@ -35,7 +36,7 @@ struct ExpertMlp {
       "token";
   struct Problem {
     int64_t tokens = 1, slots = 4, experts = 32, experts_routed = 0, hidden = 2880, intermediate = 2880;
-    DType x = DType::kBF16, w = DType::kE2M1, b = DType::kBF16, y = DType::kBF16;
+    DType x = DType::kBF16, w = DType::kE2M1, b = DType::kBF16, g = DType::kBF16, y = DType::kBF16;
     WeightLayout layout = WeightLayout::kPanels16;
     GateOrder gate_order = GateOrder::kInterleaved;
     Activation act = Activation::kSwiGlu;
@@ -55,6 +56,7 @@ struct ExpertMlp {
       v("x", p.x, "type of the activations");
       v("w", p.w, "type of the weights");
       v("b", p.b, "type of the biases");
+      v("g", p.g, "type of the experts' answers, between down and their sum");
       v("y", p.y, "type of y, shared and residual");
       v("layout", p.layout, "how the weights lie");
       v("gate_order", p.gate_order, "order of gate and up in bias and row-major weights");
@@ -73,6 +75,8 @@ struct ExpertMlp {
   struct Args {
     Tensor x, up, up_scale, up_bias, down, down_scale, down_bias, ids, weights, shared, residual, y;
   };
+  // The same with g in f32: for a kernel that keeps it to itself.
+  static Problem with_f32_g(Problem p) { return p.g = DType::kF32, p; }
   // Rows of h and g; fewer are in use where slots are empty.
   static int64_t rows(const Problem& p) { return p.tokens * p.slots; }
   // The four parts, for implementations that compute one after the other.
@@ -109,7 +113,7 @@ struct ExpertMlp {
             .x = p.x,
             .w = p.w,
             .b = p.b,
-            .y = DType::kF32,
+            .y = p.g,
             .layout = p.layout,
             .bias = p.down_bias,
             .settled = true};  // the groups are as old as those of `up`
@@ -120,7 +124,7 @@ struct ExpertMlp {
             .rows = rows(p),
             .hidden = p.hidden,
             .experts = p.experts,
-            .g = DType::kF32,
+            .g = p.g,
             .y = p.y,
             .weighted = !p.weight_on_input,
             .shared = p.shared,
@@ -129,7 +133,7 @@ struct ExpertMlp {
             .scale = p.scale};
   }
   // What they are given. `groups` holds row_count i32[experts], row_begin i32[experts + 1], order i32[rows] and position
-  // i32[tokens, slots], which stand between them, as do h [rows, intermediate] in x's type and g f32[rows, hidden].
+  // i32[tokens, slots], which stand between them, as do h [rows, intermediate] in x's type and g [rows, hidden] in type g.
   static GroupRows::Args group(const Args& a, const GroupRows::Args& groups);
   static ExpertGemm::Args up(const Problem& p, const Args& a, const GroupRows::Args& groups, const Tensor& h);
   static ExpertGemm::Args down(const Args& a, const GroupRows::Args& groups, const Tensor& h,

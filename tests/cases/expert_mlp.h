@@ -62,8 +62,17 @@ struct Suite<ExpertMlp> {
     relu.act = Activation::kRelu2, relu.up_bias = false, relu.limit = 0;
     each(relu, "Nemotron: relu squared, no gate");
     P floats = gpt_oss(4, 3, 64, 32);
-    floats.x = floats.y = floats.b = kF;
+    floats.x = floats.g = floats.y = floats.b = kF;
     each(floats, "all in f32");
+    floats.g = kB;
+    each(floats, "all in f32 but the experts' answers");
+    P answers = deepseek(9, 5, 96, 64);
+    answers.y = kF;
+    each(answers, "the experts' answers are rounded, their sum is not");
+    answers.g = kF, answers.y = kB;
+    each(answers, "their sum is rounded, the experts' answers are not");
+    answers.w = kB;
+    each(answers, "the same with bf16 weights");
     P rank = gpt_oss(4, 3, 64, 64);
     rank.experts_routed = 24, rank.residual = true;
     each(rank, "a part of the experts: most slots are empty");
@@ -84,6 +93,13 @@ struct Suite<ExpertMlp> {
     for (const int64_t tokens : {1, 2, 8, 16, 17, 64, 65})
       few(gpt_oss(tokens, 12, 352, 224), "a tail of half a block of 64");
     few(gpt_oss(8, 2, 256, 128), "several rows of each expert");
+    for (const int64_t tokens : {2, 65}) {
+      P f32 = gpt_oss(tokens, 12, 352, 224);
+      f32.g = kF;
+      few(f32, "answers in f32");
+      f32.w = kB;
+      few(f32, "answers in f32, bf16 weights");
+    }
     few(gpt_oss(64, 3, 128, 96), "all of 64 tokens on one expert", Fill::kSkewed);
     few(gpt_oss(65, 3, 96, 64), "all of 65 tokens on one expert", Fill::kSkewed);
     few(deepseek(4, 40, 1088, 96), "many experts, one row each", Fill::kNormal, Spread::kStridedRows);
@@ -185,7 +201,7 @@ struct Suite<ExpertMlp> {
     p.experts_routed = coin(r) ? 0 : r.integer(p.experts - 1, 4 * p.experts);
     p.hidden = g.w == kB ? r.integer(1, 90) : 32 * r.integer(1, 9) + (r.integer(0, 9) == 0 ? 8 : 0);
     p.intermediate = g.w == kB ? r.integer(1, 50) : 32 * r.integer(1, 4);
-    p.x = r.integer(0, 3) ? kB : kF, p.b = g.b, p.y = g.y;
+    p.x = r.integer(0, 3) ? kB : kF, p.b = g.b, p.g = coin(r) ? kB : kF, p.y = g.y;
     p.layout = coin(r) ? WeightLayout::kFragments : g.layout;
     p.gate_order = g.gate_order, p.act = g.act, p.alpha = g.alpha, p.beta = g.beta, p.limit = g.limit;
     p.up_bias = coin(r), p.down_bias = coin(r), p.weight_on_input = r.integer(0, 3) == 0;

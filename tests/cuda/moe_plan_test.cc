@@ -241,6 +241,28 @@ TEST(MoePlanOnCuda, ThePartsOfOneOperationAreTheLayersParts) {
   }
 }
 
+// What prefill writes and reads between down and combine is half as large as in f32, whatever the count.
+TEST(MoePlanOnCuda, AnswersAreInBf16AtEveryCount) {
+  const DeviceInfo h200 = known_device("h200").value();
+  for (const char* model : {"gpt-oss-120b", "deepseek-v4-flash", "deepseek-v3", "glm-4.5-air"}) {
+    MoeConfig config = known_moe(model).value();
+    config.layout = layout_for(Backend::kCuda);
+    for (const int64_t tokens : {1, 64, 65, 1500, 6000}) {
+      std::vector<std::string> seen;
+      for (const MoePath path : {MoePath::kParts, MoePath::kAsOne})
+        for (const StageProblem& s : moe_problems(config, tokens, path)) {
+          const std::string text = s.problem->text();
+          const bool down = s.stage == "experts.down";
+          if (!down && s.stage != "combine" && s.stage != "experts") continue;
+          seen.push_back(s.stage);
+          EXPECT_NE(text.find(down ? " y=bf16" : " g=bf16"), std::string::npos) << text;
+          EXPECT_GE(s.problem->decide(h200, cuda::catalog(), {}).chosen, 0) << text;
+        }
+      EXPECT_EQ(seen, (std::vector<std::string>{"experts.down", "combine", "experts"})) << model;
+    }
+  }
+}
+
 TEST(MoePlanOnCuda, AnOlderGpuIsRefusedWithTheReason) {
   DeviceInfo ampere = known_device("h200").value();
   ampere.sm = 80;

@@ -24,11 +24,11 @@ struct Reach {
   double error = 0, magnitude = 0;
 };
 
-// Of one expert, for every token and column: W13's bound (ops/expert_gemm.h) goes through W2, whose own sum is off by at most
-// (width + 5) eps of its magnitude.
+// Of one expert whose answers are of type `g`, for every token and column: W13's bound (ops/expert_gemm.h) goes through W2, whose
+// own sum is off by at most (width + 5) eps of its magnitude, and then rounded.
 inline std::vector<Reach> reach_of(const MoeConfig& c, ExpertGemm::Problem p, RandomMatrix up,
                                    const RandomMatrix& down, const Tensor& x, const uint16_t* up_bias,
-                                   const uint16_t* down_bias) {
+                                   const uint16_t* down_bias, DType g) {
   const int64_t tokens = x.shape[0];
   p.rows = tokens, p.tokens = 0, p.slots = 0, p.experts = 1, p.layout = WeightLayout::kRowMajor;
   const auto rows = static_cast<int32_t>(tokens);
@@ -58,6 +58,7 @@ inline std::vector<Reach> reach_of(const MoeConfig& c, ExpertGemm::Problem p, Ra
         r.magnitude += w * (std::abs(h.value[at]) + h.bound[at]);
       }
       r.error += static_cast<double>(down.width + 5) * kF32Eps * r.magnitude;
+      r.error += half_ulp(g, r.magnitude + r.error);
       out.push_back(r);
     }
   return out;
@@ -74,7 +75,7 @@ inline std::vector<Reach> reach_of(const RandomMoe& m, const Tensor& x) {
         RandomMoe::joined(gated ? m.gate[e] : m.up[e], gated ? &m.up[e] : nullptr, c.gate_order);
     const auto one = reach_of(
         c, p.up, up, m.down[e], x, m.up_bias.data() + (c.up_bias ? static_cast<int64_t>(e) * up.rows : 0),
-        c.down_bias ? m.down_bias.data() + static_cast<int64_t>(e) * c.hidden : nullptr);
+        c.down_bias ? m.down_bias.data() + static_cast<int64_t>(e) * c.hidden : nullptr, c.g);
     for (size_t i = 0; i < out.size(); ++i) {
       out[i].error = std::max(out[i].error, c.scale * one[i].error);
       out[i].magnitude = std::max(out[i].magnitude, c.scale * one[i].magnitude);
@@ -83,9 +84,13 @@ inline std::vector<Reach> reach_of(const RandomMoe& m, const Tensor& x) {
   if (c.shared_intermediate) {
     const RandomMatrix up =
         RandomMoe::joined(gated ? m.shared_gate : m.shared_up, gated ? &m.shared_up : nullptr, c.gate_order);
-    const auto shared = reach_of(c, p.shared_up, up, m.shared_down, x, nullptr, nullptr);
-    for (size_t i = 0; i < out.size(); ++i)
+    const DType y = c.shared_as_slots ? c.g : c.x;
+    const auto shared = reach_of(c, p.shared_up, up, m.shared_down, x, nullptr, nullptr, y);
+    for (size_t i = 0; i < out.size(); ++i) {
       out[i].error += shared[i].error, out[i].magnitude += shared[i].magnitude;
+      // Slots are rounded one by one: half ulps of parts add up to at most twice that of their sum.
+      if (c.shared_as_slots) out[i].error += half_ulp(y, shared[i].magnitude + shared[i].error);
+    }
   }
   // Combining rounds slots + 6 times, y once.
   const int64_t slots = c.top_k + shared_slots(c);

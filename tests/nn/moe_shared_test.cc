@@ -15,7 +15,7 @@ constexpr int64_t kTokens = 6;
 
 MoeConfig with_slots(MoeNaming naming, int64_t slots) {
   MoeConfig c = small_config(naming);
-  c.x = DType::kF32, c.hidden = 64, c.intermediate = 96, c.expert_w = DType::kBF16;
+  c.x = c.g = DType::kF32, c.hidden = 64, c.intermediate = 96, c.expert_w = DType::kBF16;
   c.shared_intermediate = slots * c.intermediate, c.shared_as_slots = true;
   return c;
 }

@@ -118,7 +118,7 @@ void expect_ranks_add_up(MoeNaming naming, int64_t intermediate,
                          const std::vector<std::pair<int64_t, int64_t>>& sizes) {
   const auto device = cpu::open_device({.threads = 2}).value();
   MoeConfig config = small_config(naming);
-  config.x = DType::kF32, config.hidden = 64, config.intermediate = intermediate;
+  config.x = config.g = DType::kF32, config.hidden = 64, config.intermediate = intermediate;
   if (config.shared_as_slots) config.shared_intermediate = 2 * intermediate;
   const RandomMoe moe(config, 9);
   const Written file(moe.tensors(naming, 0));

@@ -10,6 +10,7 @@
 #include "harness/devices.h"
 #include "harness/offering_device.h"
 #include "harness/random_weights.h"
+#include "nn/moe_problems.h"
 
 namespace sluice::test {
 namespace {
@@ -77,8 +78,11 @@ MoeConfig small(const char* model) {
 TEST(Moe, EveryStageOfEveryModelIsWithinItsBounds) {
   for (const auto& device : every_level(2)) {
     for (const char* model : kModels) {
-      for (int64_t tokens : {1, 5}) {
-        SmallLayer layer(*device, small(model), tokens, 3);
+      for (const auto& [tokens, g] :
+           {std::pair{1, DType::kBF16}, std::pair{5, DType::kBF16}, std::pair{5, DType::kF32}}) {
+        MoeConfig config = small(model);
+        config.g = g;
+        SmallLayer layer(*device, config, tokens, 3);
         ASSERT_TRUE(layer.run().ok()) << model;
         const auto checks = layer.moe->check(layer.io, layer.weights, layer.workspace(), device->stream());
         ASSERT_TRUE(checks.ok()) << model << ": " << checks.status().message;
@@ -87,6 +91,41 @@ TEST(Moe, EveryStageOfEveryModelIsWithinItsBounds) {
           EXPECT_LE(c.worst, 1) << model << " " << c.stage << " " << c.kernel << ": " << c.detail;
       }
     }
+  }
+}
+
+// Both types of the experts' answers: what stands between down and combine is half as large in bf16, and a sum of f32 differs.
+TEST(Moe, AnswersHaveTheTypeOfTheConfig) {
+  const auto device = cpu::open_device({.threads = 1}).value();
+  MoeConfig config = small("gpt-oss-20b");
+  EXPECT_EQ(config.g, DType::kBF16);
+  SmallLayer rounded(*device, config, 33, 3);
+  config.g = DType::kF32;
+  SmallLayer exact(*device, config, 33, 3);
+  ASSERT_TRUE(rounded.run().ok());
+  ASSERT_TRUE(exact.run().ok());
+  EXPECT_NE(rounded.image(), exact.image());
+  const int64_t answers = 33 * config.top_k * config.hidden;
+  EXPECT_EQ(exact.moe->workspace_bytes() - rounded.moe->workspace_bytes(),
+            static_cast<size_t>(2 * answers) / 256 * 256);
+  config.g = DType::kI32;
+  EXPECT_NE(Moe::plan(*device, config, 4).status().message.find("y in f32 or bf16; y=i32"),
+            std::string::npos);
+}
+
+TEST(Moe, ACallLeavesItsChoiceBehind) {
+  const auto device = cpu::open_device({.threads = 2}).value();
+  SmallLayer layer(*device, small("deepseek-v3"), 5, 3);
+  ASSERT_TRUE(layer.run().ok());
+  const MoeChoice choice = layer.moe->choice(5, layer.workspace());
+  RouteTopk::Args args;
+  args.logits = choice.logits, args.bias = layer.weights.correction_bias;
+  args.ids = choice.ids, args.weights = choice.weights;
+  const RouteTopk::Problem p = RouteTopk::at_tokens(problems_of(layer.config).route.route, 5);
+  for (const Expected& want : reference(p, args)) {
+    EXPECT_TRUE(want.slot == "ids" || want.slot == "weights") << want.slot;
+    const Comparison c = compare(want, want.slot == "ids" ? choice.ids : choice.weights);
+    EXPECT_EQ(c.wrong, 0) << c.text;
   }
 }
 
@@ -139,7 +178,7 @@ TEST(Moe, SameBitsRecordedAndOnAnyNumberOfThreads) {
 TEST(Moe, ExpertParallelRanksAddUpToOne) {
   const auto device = cpu::open_device({.threads = 2}).value();
   MoeConfig config = small("gpt-oss-20b");
-  config.x = DType::kF32;
+  config.x = config.g = DType::kF32;
   SmallLayer whole(*device, config, 6, 8);
   ASSERT_TRUE(whole.run().ok());
   const int64_t n = elements_of(whole.io.y);

@@ -15,17 +15,19 @@ TEST(ExpertMlpContract, EveryBrokenBoundOnce) {
                              .hidden = 40,
                              .intermediate = 0,
                              .x = DType::kI32,
+                             .g = DType::kE2M1,
                              .act = Activation::kSwiGluClamped,
                              .scale = 1e31};
   const Refusal refusal = ExpertMlp::validate(p);
   const std::string line = refusal.line();
-  for (const char* reason : {"tokens from 0 to", "tokens=-1", "slots from 1 to 64; slots=65",
-                             "experts_routed 0 or at least experts; experts_routed=8",
-                             "hidden % 32 == 0 (one scale for 32 codes); hidden=40",
-                             "intermediate from 1 to 65536; intermediate=0", "x in f32 or bf16; x=i32",
-                             "limit above 0 (infinity is no limit); limit=0", "scale a finite number"})
+  for (const char* reason :
+       {"tokens from 0 to", "tokens=-1", "slots from 1 to 64; slots=65",
+        "experts_routed 0 or at least experts; experts_routed=8",
+        "hidden % 32 == 0 (one scale for 32 codes); hidden=40",
+        "intermediate from 1 to 65536; intermediate=0", "x in f32 or bf16; x=i32", "g in f32 or bf16; g=e2m1",
+        "limit above 0 (infinity is no limit); limit=0", "scale a finite number"})
     EXPECT_NE(line.find(reason), std::string::npos) << reason << " is not in: " << line;
-  EXPECT_EQ(refusal.reasons().size(), 8u) << line;
+  EXPECT_EQ(refusal.reasons().size(), 9u) << line;
 }
 
 // What is legal here is legal for each part, or a kernel of the parts could meet what it does not know.
@@ -54,6 +56,7 @@ TEST(ExpertMlpContract, ByHand) {
                              .intermediate = 2,
                              .x = DType::kF32,
                              .w = DType::kBF16,
+                             .g = DType::kF32,
                              .y = DType::kF32,
                              .layout = WeightLayout::kRowMajor,
                              .act = Activation::kRelu2,

@@ -23,7 +23,7 @@ double cost_us(const ExpertMlp::Problem& p, const DeviceInfo& d) {
 }
 
 size_t workspace_bytes(const ExpertMlp::Problem& p, const DeviceInfo& d) {
-  return ExpertMlpBetween::at(nullptr, p, d.backend).bytes;
+  return ExpertMlpBetween::at(nullptr, ExpertMlp::with_f32_g(p), d.backend).bytes;
 }
 
 Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream);
@@ -44,7 +44,8 @@ extern const Candidate<ExpertMlp> expert_mlp_bf16_fewtokens_sm90 = {
 namespace {
 
 Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream) {
-  return enqueue_fewtokens<Bf16Weights>(expert_mlp_bf16_fewtokens_sm90.name, p, a, w, stream);
+  return enqueue_fewtokens<Bf16Weights>(expert_mlp_bf16_fewtokens_sm90.name, ExpertMlp::with_f32_g(p), a, w,
+                                        stream);
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ double cost_us(const ExpertMlp::Problem& p, const DeviceInfo& d) {
 }
 
 size_t workspace_bytes(const ExpertMlp::Problem& p, const DeviceInfo& d) {
-  return ExpertMlpBetween::at(nullptr, p, d.backend).bytes;
+  return ExpertMlpBetween::at(nullptr, ExpertMlp::with_f32_g(p), d.backend).bytes;
 }
 
 Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream);
@@ -70,10 +70,10 @@ Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace 
   if (p.tokens == 0) return {};
   constexpr size_t kBytes = 128 + sizeof(slices::Memory);
   static_assert(kBytes <= fewtokens::kSharedMost);
-  const ExpertMlpBetween between = ExpertMlpBetween::at(w.data, p, stream.where);
+  const ExpertMlpBetween between = ExpertMlpBetween::at(w.data, ExpertMlp::with_f32_g(p), stream.where);
   const int sms = queue_of(stream).sms;
   const slices::Plan plan(p, sms);
-  const ExpertGemm::Problem up = ExpertMlp::up(p), down = ExpertMlp::down(p);
+  const ExpertGemm::Problem up = ExpertMlp::up(p), down = ExpertMlp::down(ExpertMlp::with_f32_g(p));
   slices::Parameters q;
   q.two = {.product = {expert_parameters(up, ExpertMlp::up(p, a, {}, between.h)),
                        expert_parameters(down, ExpertMlp::down(a, {}, between.h, between.g))},

@@ -73,12 +73,13 @@ inline void need_fewtokens(Refusal& r, const ExpertMlp::Problem& p, const Device
       "tokens * slots", ExpertMlp::rows(p));
 }
 
-// Both products' weights at the rate of a stream, and what it takes to begin, to meet and to end.
+// Both products' weights at the rate of a stream, g in f32, and what it takes to begin, to meet and to end.
 struct FewTokensCost {
   double begin_us, memory_share;
 };
 inline double fewtokens_us(const ExpertMlp::Problem& p, const DeviceInfo& d, const FewTokensCost& of) {
-  const double bytes = ExpertGemm::bytes(ExpertMlp::up(p)) + ExpertGemm::bytes(ExpertMlp::down(p));
+  const double bytes =
+      ExpertGemm::bytes(ExpertMlp::up(p)) + ExpertGemm::bytes(ExpertMlp::down(ExpertMlp::with_f32_g(p)));
   return of.begin_us + bytes / (of.memory_share * d.mem_bytes_per_us);
 }
 
