@@ -46,6 +46,7 @@ Candidate<RouterRoute> in_turn(std::string_view name) {
           .enqueue = Both::enqueue,
           .batch_invariant = kGate.batch_invariant && kRoute.batch_invariant,
           .alignment_bytes = std::max(kGate.alignment_bytes, kRoute.alignment_bytes),
+          .planned = kGate.planned || kRoute.planned,
           .in_turn = true};
 }
 
