@@ -1,3 +1,4 @@
+#if defined(__CUDACC__)
 #include "backends/cuda/expert_gather.h"
 
 #include <cuda_bf16.h>
@@ -68,8 +69,6 @@ __global__ void __launch_bounds__(kThreads) gather(const __grid_constant__ Gathe
 
 }  // namespace
 
-size_t gathered_bytes(const ExpertGemm::Problem& p) { return static_cast<size_t>(p.rows * p.width) * 2; }
-
 Status gather_rows(std::string_view name, const ExpertGemm::Problem& p, const ExpertGemm::Args& a, void* to,
                    Stream stream) {
   int sms = 0;
@@ -98,3 +97,4 @@ Status gather_rows(std::string_view name, const ExpertGemm::Problem& p, const Ex
 }
 
 }  // namespace sluice::cuda
+#endif

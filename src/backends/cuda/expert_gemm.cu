@@ -1,3 +1,4 @@
+#if defined(__CUDACC__)
 #include "backends/cuda/expert_gemm.cuh"
 
 #include <limits>
@@ -40,3 +41,4 @@ ExpertParameters expert_parameters(const ExpertGemm::Problem& p, const ExpertGem
 }
 
 }  // namespace sluice::cuda
+#endif

@@ -18,6 +18,7 @@
 //   takes(unit), kAsksEarly, Taken,       of one that begins it: whether other teams have the parts behind; they may be asked
 //   ask(unit, slab), take(..., sum)       for before the last part of its own, and are added up in order
 #pragma once
+#include "backends/cuda/expert_cards.h"
 #include "backends/cuda/expert_gemm.cuh"
 #include "backends/cuda/stream_weights.cuh"
 #include "backends/cuda/tile/async_copy.cuh"
@@ -29,8 +30,6 @@ namespace sluice::cuda {
 
 constexpr int kTeamWarps = 4 + 1;
 constexpr int kTeamLanes = 4 * 32;  // of those that multiply, each of which gives stages back for itself
-constexpr int kParts = 4;           // of a sum, cut in the same places whoever adds them up
-constexpr int kPartSteps = 4;       // k blocks that no cut divides
 
 template <int N, class Weights>
 struct Stage {

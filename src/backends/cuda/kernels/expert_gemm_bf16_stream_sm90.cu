@@ -12,15 +12,15 @@
 // Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h. Cost: from the rate of memory.
 #include "backends/cuda/card.h"
+#include "backends/cuda/expert_cards.h"
 #include "backends/cuda/expert_cost.h"
-#include "backends/cuda/expert_stream_short.cuh"
-#include "backends/cuda/kernels/expert_gemm_tile.cuh"
 
 namespace sluice::cuda {
 namespace {
 
-constexpr int kShortMost = 32;  // rows of x of a unit of short sums
-constexpr double kRows = 32;    // of x in a tile
+constexpr int kShortMost = 32;       // rows of x of a unit of short sums
+constexpr double kRows = 32;         // of x in a tile
+constexpr int64_t kShortBlocks = 4;  // of a short sum
 
 Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;
@@ -32,9 +32,8 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
 // Whether row blocks follow one another (expert_stream_short.cuh). Their sums have bits of their own, so it may depend on the
 // shape alone, not on how many rows there are.
 bool has_short_sums(const ExpertGemm::Problem& p) {
-  constexpr int64_t kMost = 4;  // k blocks
-  static_assert(is_short<kShortMost, Bf16Weights>(kMost));
-  return !is_gated(p.act) && ExpertGemm::fragments(p).k_blocks <= kMost && p.experts <= kListExpertsMost;
+  return !is_gated(p.act) && ExpertGemm::fragments(p).k_blocks <= kShortBlocks &&
+         p.experts <= kListExpertsMost;
 }
 
 // Short sums: fitted to the down products of Qwen3-235B under tensor-parallel 8 at 4 to 256 tokens on an H200, within 6%.
@@ -47,7 +46,9 @@ double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   return (has_short_sums(p) ? kShortRampUs : kRampUs) + memory * (1 + kL2Share * (tiles - 1));
 }
 
-Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream);
+struct Launcher {
+  static Status enqueue(const ExpertGemm::Problem&, const ExpertGemm::Args&, Workspace, Stream);
+};
 
 }  // namespace
 
@@ -57,12 +58,22 @@ extern const Candidate<ExpertGemm> expert_gemm_bf16_stream_sm90 = {
     .supports = supports,
     .cost_us = cost_us,
     .workspace_bytes = no_workspace<ExpertGemm>,
-    .enqueue = enqueue,
+    .enqueue = enqueue_of<ExpertGemm, Launcher>(),
     .batch_invariant = true,
     .alignment_bytes = 16,
+    .planned = !kHasKernels,
 };
 
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/expert_stream_short.cuh"
+#include "backends/cuda/kernels/expert_gemm_tile.cuh"
+
+namespace sluice::cuda {
 namespace {
+
+static_assert(is_short<kShortMost, Bf16Weights>(kShortBlocks));
 
 // Two warpgroups of a row block each; or one, of which two share an SM: twice as many tiles, for few experts.
 using Pairs = ExpertTiles<Bf16Blocks, RowsOfX::kAnywhere, 2, 1, 32, 16, 16, 2>;
@@ -79,7 +90,7 @@ Status enqueue_short(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, St
                              : launch_short<kShortMost, Bf16Weights>(name, parameters, stream);
 }
 
-Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream) {
+Status Launcher::enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream) {
   if (p.rows == 0) return {};
   const std::string_view name = expert_gemm_bf16_stream_sm90.name;
   if (has_short_sums(p)) return enqueue_short(p, a, stream);
@@ -93,3 +104,4 @@ Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspac
 }  // namespace
 
 }  // namespace sluice::cuda
+#endif

@@ -8,10 +8,10 @@
 // Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h, the measurements are docs/notes/cuda-bf16-experts.md.
 #include <string>
-
 #include "backends/cuda/card.h"
+#include "backends/cuda/expert_cards.h"
 #include "backends/cuda/expert_cost.h"
-#include "backends/cuda/kernels/expert_gemm_bf16_pair.cuh"
+#include "backends/cuda/expert_gather.h"
 
 namespace sluice::cuda {
 namespace {
@@ -157,7 +157,9 @@ size_t workspace_bytes(const ExpertGemm::Problem& p, const DeviceInfo&) {
   return gathers(p) ? gathered_bytes(p) : 0;
 }
 
-Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace w, Stream stream);
+struct Launcher {
+  static Status enqueue(const ExpertGemm::Problem&, const ExpertGemm::Args&, Workspace, Stream);
+};
 
 }  // namespace
 
@@ -167,12 +169,19 @@ extern const Candidate<ExpertGemm> expert_gemm_bf16_tile_sm90 = {
     .supports = supports,
     .cost_us = cost_us,
     .workspace_bytes = workspace_bytes,
-    .enqueue = enqueue,
+    .enqueue = enqueue_of<ExpertGemm, Launcher>(),
     .batch_invariant = true,
     .alignment_bytes = 16,
+    .planned = !kHasKernels,
     .launches = in_words,
 };
 
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/kernels/expert_gemm_bf16_pair.cuh"
+
+namespace sluice::cuda {
 namespace {
 
 // Columns in steps of 8 where a tile's time goes by them: of experts that are one tile memory decides, of short sums the code.
@@ -203,7 +212,8 @@ Status enqueue_of_tokens(const ExpertGemm::Problem& p, const ExpertGemm::Args& a
              : launch_pairs<X256By176<kOfTokens, 16>>(name, p, a, stream);
 }
 
-Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace w, Stream stream) {
+Status Launcher::enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace w,
+                         Stream stream) {
   if (p.rows == 0) return {};
   constexpr RowsOfX kInOrder = RowsOfX::kInOrder, kAnywhere = RowsOfX::kAnywhere;
   const std::string_view name = expert_gemm_bf16_tile_sm90.name;
@@ -237,3 +247,4 @@ Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspac
 }  // namespace
 
 }  // namespace sluice::cuda
+#endif

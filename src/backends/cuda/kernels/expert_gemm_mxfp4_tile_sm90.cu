@@ -11,13 +11,13 @@
 // Loses   fewer rows: SMs idle while the last tiles run. See mxfp4_stream_sm90.
 // Limits  see supports(). Sums are never split, and all tiles sum in the same order, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h, the measurements are docs/notes/cuda-mxfp4.md.
-#include "backends/cuda/kernels/expert_gemm_tile.cuh"
-
 #include <iterator>
 #include <string>
-
 #include "backends/cuda/card.h"
+#include "backends/cuda/expert_cards.h"
 #include "backends/cuda/expert_cost.h"
+#include "backends/cuda/expert_gather.h"
+#include "backends/cuda/expert_share.h"
 
 namespace sluice::cuda {
 namespace {
@@ -254,7 +254,9 @@ size_t workspace_bytes(const ExpertGemm::Problem& p, const DeviceInfo&) {
   return gathers_in_front(p) || gathers_in_pairs(p) ? gathered_bytes(p) : 0;
 }
 
-Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace w, Stream stream);
+struct Launcher {
+  static Status enqueue(const ExpertGemm::Problem&, const ExpertGemm::Args&, Workspace, Stream);
+};
 
 }  // namespace
 
@@ -264,12 +266,19 @@ extern const Candidate<ExpertGemm> expert_gemm_mxfp4_tile_sm90 = {
     .supports = supports,
     .cost_us = cost_us,
     .workspace_bytes = workspace_bytes,
-    .enqueue = enqueue,
+    .enqueue = enqueue_of<ExpertGemm, Launcher>(),
     .batch_invariant = true,
     .alignment_bytes = 16,
+    .planned = !kHasKernels,
     .launches = in_words,
 };
 
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/kernels/expert_gemm_tile.cuh"
+
+namespace sluice::cuda {
 namespace {
 
 template <RowsOfX kRows, int kGroups, int kBlocks, int kMost, int kFiner, int kLeast, int kSteps>
@@ -333,7 +342,8 @@ Status launch_all(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Strea
   return {};
 }
 
-Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace w, Stream stream) {
+Status Launcher::enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace w,
+                         Stream stream) {
   if (p.rows == 0) return {};
   if (gathers_in_front(p)) {
     ExpertGemm::Args ordered = a;
@@ -351,3 +361,4 @@ Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspac
 }  // namespace
 
 }  // namespace sluice::cuda
+#endif

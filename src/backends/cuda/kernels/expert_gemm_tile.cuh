@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "backends/cuda/expert_cards.h"
 #include "backends/cuda/expert_finish.cuh"
 #include "backends/cuda/expert_gather.h"
 #include "backends/cuda/expert_gemm.cuh"
@@ -30,14 +31,6 @@
 #include "backends/cuda/tile/wgmma_registers.cuh"
 
 namespace sluice::cuda {
-
-// How a block fetches rows of x.
-enum class RowsOfX {
-  kInOrder,   // row r of y from row r, by the copy engine
-  kOfTokens,  // of aligned tokens, by it too, a box for each row (only in pairs of blocks)
-  kGathered,  // of aligned tokens, brought into order by the kernel itself (only in pairs of blocks)
-  kAnywhere,  // of the tokens, or not aligned: 16 bytes a thread
-};
 
 struct Mxfp4Blocks;
 struct Bf16Blocks;

@@ -18,7 +18,10 @@ namespace {
 
 template <const Candidate<ExpertGemm>& kGemm>
 Candidate<ExpertMlp> in_turn(std::string_view name) {
-  return ExpertMlpInTurn<group_rows_cluster_sm90, kGemm, kGemm, combine_rows_sm90>::card(name);
+  Candidate<ExpertMlp> card =
+      ExpertMlpInTurn<group_rows_cluster_sm90, kGemm, kGemm, combine_rows_sm90>::card(name);
+  card.planned = kGemm.planned;
+  return card;
 }
 
 }  // namespace
