@@ -88,7 +88,12 @@ int run(int argc, char** argv) {
                               add_moe(root),        add_draft(root),   add_devices(root),
                               add_collect_env(root)};
   const std::string program = argc > 0 ? argv[0] : "sluice";
-  for (const Command& command : commands) command.app->footer(examples_of(command.app->get_name(), program));
+  for (const Command& command : commands) {
+    const std::string examples = examples_of(command.app->get_name(), program);
+    command.app->footer(examples);
+    for (CLI::App* part : command.app->get_subcommands([](const CLI::App*) { return true; }))
+      part->footer(examples);
+  }
   try {
     root.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version

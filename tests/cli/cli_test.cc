@@ -219,6 +219,7 @@ TEST(Cli, EachSubcommandShowsExamplesThatWork) {
     }
   }
   EXPECT_GE(commands, 10) << help;
+  EXPECT_EQ(examples_in(answer({"bench", "report", "--help"})), examples_in(answer({"bench", "--help"})));
 }
 
 TEST(Cli, MoeNamesWhatIsWrong) {
