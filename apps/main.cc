@@ -6,6 +6,7 @@
 
 #include "apps/cli.h"
 #include "apps/commands.h"
+#include "apps/examples.h"
 #include "dispatch/any_op.h"
 
 namespace sluice::apps {
@@ -31,7 +32,7 @@ constexpr const char* kExamples = R"(Examples:
   sluice devices
   sluice collect-env
 
-Exit status: 0 an answer, 1 no kernel accepts the problem, 2 wrong use.)";
+More of each: sluice COMMAND --help. Exit status: 0 an answer, 1 no kernel accepts the problem, 2 wrong use.)";
 
 Command add_moe(CLI::App& root) {
   CLI::App* app =
@@ -86,6 +87,13 @@ int run(int argc, char** argv) {
                               add_bench(root),      add_inspect(root), add_make_checkpoint(root),
                               add_moe(root),        add_draft(root),   add_devices(root),
                               add_collect_env(root)};
+  const std::string program = argc > 0 ? argv[0] : "sluice";
+  for (const Command& command : commands) {
+    const std::string examples = examples_of(command.app->get_name(), program);
+    command.app->footer(examples);
+    for (CLI::App* part : command.app->get_subcommands([](const CLI::App*) { return true; }))
+      part->footer(examples);
+  }
   try {
     root.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --version

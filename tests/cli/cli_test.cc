@@ -1,6 +1,8 @@
 // The built command: what it prints, where, and with which exit status.
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "harness/process.h"
 
 namespace sluice::test {
@@ -184,6 +186,40 @@ TEST(Cli, HelpAndVersion) {
   const Outcome nothing = sluice({});
   EXPECT_EQ(nothing.status, 2);
   EXPECT_TRUE(contains(nothing.err, "Usage"));
+}
+
+// The lines under "Examples:" in a subcommand's help, without comments and the program's name.
+std::vector<std::string> examples_in(const std::string& help) {
+  std::vector<std::string> out;
+  const std::string program = std::string("  ") + SLUICE_COMMAND + " ";
+  std::istringstream lines(help.substr(std::min(help.find("Examples:"), help.size())));
+  for (std::string line; std::getline(lines, line);)
+    if (line.substr(0, program.size()) == program) out.push_back(line.substr(program.size()));
+  return out;
+}
+
+TEST(Cli, EachSubcommandShowsExamplesThatWork) {
+  const std::string help = answer({"--help"});
+  std::istringstream lines(help.substr(help.find("Subcommands:")));
+  int commands = 0;
+  std::string line;
+  std::getline(lines, line);
+  while (std::getline(lines, line) && line.substr(0, 2) == "  ") {
+    if (line[2] == ' ') continue;
+    const std::string command = line.substr(2, line.find(' ', 2) - 2);
+    ++commands;
+    const auto examples = examples_in(answer({command, "--help"}));
+    EXPECT_GE(examples.size(), 2u) << command;
+    for (const std::string& example : examples) {
+      EXPECT_EQ(example.substr(0, command.size()), command) << example;
+      // Those that take no time, as a shell takes them.
+      if (command != "explain" && command != "inspect" && command != "devices") continue;
+      const Outcome o = run_process({"/bin/sh", "-c", SLUICE_COMMAND " " + example});
+      EXPECT_EQ(o.status, 0) << example << "\n" << o.err;
+    }
+  }
+  EXPECT_GE(commands, 10) << help;
+  EXPECT_EQ(examples_in(answer({"bench", "report", "--help"})), examples_in(answer({"bench", "--help"})));
 }
 
 TEST(Cli, MoeNamesWhatIsWrong) {

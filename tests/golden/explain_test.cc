@@ -24,11 +24,21 @@ std::string two_digits(double us) {
   return buffer;
 }
 
+// Whether the build has kernels for a backend. Where it has none, that each is planned is nothing to say.
+bool has_kernels(Backend backend) {
+  bool any = false;
+  for_each_op([&]<class Op>() {
+    for (const Candidate<Op>* c : all_candidates().table<Op>()) any |= c->backend == backend && !c->planned;
+  });
+  return any;
+}
+
 // One line for each candidate of the device's own backend.
 std::string choices(const AnyProblem& problem, const DeviceInfo& device) {
   const Decision d = problem.decide(device, all_candidates(), {});
   EXPECT_TRUE(d.contract.accepted()) << problem.text() << ": " << d.contract.line();
   std::string out = "  " + device.name + "\n";
+  const bool built = has_kernels(device.backend);
   for (size_t i = 0; i < d.verdicts.size(); ++i) {
     const Verdict& v = d.verdicts[i];
     if (v.candidate.substr(0, v.candidate.find('.')) != text(device.backend)) continue;
@@ -36,7 +46,7 @@ std::string choices(const AnyProblem& problem, const DeviceInfo& device) {
     char line[128];
     std::snprintf(line, sizeof line, "    %s %8s %s  ", static_cast<int>(i) == d.chosen ? "->" : "  ",
                   accepted ? two_digits(v.cost_us).c_str() : "-", accepted ? "us" : "  ");
-    out += line + std::string(v.candidate) + (v.planned ? " (planned)" : "");
+    out += line + std::string(v.candidate) + (v.planned && built ? " (planned)" : "");
     out += accepted ? "\n" : ": " + v.refusal.line() + "\n";
   }
   return d.chosen >= 0 ? out : out + "    nobody accepts\n";

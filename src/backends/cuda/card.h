@@ -1,5 +1,6 @@
-// What the cards of the planned CUDA kernels have in common. A card is supports() and cost_us() of a kernel,
-// without the kernel.
+// What the cards of CUDA kernels have in common. A card is supports() and cost_us() of a kernel, without the kernel: plain
+// C++, so that any machine explains what a GPU would do. A kernel's file begins with its card; all that needs CUDA follows
+// under `#if defined(__CUDACC__)`. nvcc compiles both, a C++ compiler the card alone (SLUICE_CUDA=CARDS).
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -12,7 +13,48 @@ namespace sluice::cuda {
 // What a planned card's enqueue answers. No device offers one, so dispatch never gets here.
 template <class Op>
 Status no_kernel(const typename Op::Problem&, const typename Op::Args&, Workspace, Stream) {
-  return unsupported(std::string(Op::kName) + ": a planned kernel, not built yet");
+  return unsupported(std::string(Op::kName) + ": a planned kernel, in no build yet");
+}
+
+// What is wrong and what to do about it, in a build of cards alone.
+inline constexpr std::string_view kNoKernels =
+    "this build has no CUDA kernels, only their cards; \"./dev gpu\" builds them (by hand: cmake "
+    "-DSLUICE_CUDA=ON)";
+template <class Op>
+Status not_compiled(const typename Op::Problem&, const typename Op::Args&, Workspace, Stream) {
+  return unsupported(std::string(Op::kName) + ": " + std::string(kNoKernels));
+}
+
+// Whether this file is compiled with its kernel. Where it is not, the card is a planned one.
+#if defined(__CUDACC__)
+constexpr bool kHasKernels = true;
+#else
+constexpr bool kHasKernels = false;
+#endif
+
+// The same of a card with several configurations.
+template <class Op>
+Status config_not_compiled(const typename Op::Problem&, std::span<const KernelLaunch>,
+                           const typename Op::Args&, Workspace, Stream) {
+  return unsupported(std::string(Op::kName) + ": " + std::string(kNoKernels));
+}
+template <class Op, class Launcher>
+constexpr auto enqueue_config_of() {
+  if constexpr (kHasKernels) {
+    return &Launcher::enqueue;
+  } else {
+    return &config_not_compiled<Op>;
+  }
+}
+
+// A card's enqueue: Launcher::enqueue, a class of the kernel's own file, where that is compiled.
+template <class Op, class Launcher>
+constexpr auto enqueue_of() {
+  if constexpr (kHasKernels) {
+    return &Launcher::enqueue;
+  } else {
+    return &not_compiled<Op>;
+  }
 }
 
 template <class Op>

@@ -17,4 +17,11 @@ const Catalog& catalog() {
   return tables;
 }
 
+Status accept_capability(std::string_view gpu, int major, int minor) {
+  if (major == 9 && minor == 0) return {};
+  return unsupported("cuda: wanted a GPU of compute capability 9.0 (H100, H200, H20, GH200), found " +
+                     std::string(gpu) + " of " + std::to_string(major) + "." + std::to_string(minor) +
+                     "; the kernels are compiled for sm_90a and run nowhere else");
+}
+
 }  // namespace sluice::cuda

@@ -8,13 +8,11 @@
 #include <string_view>
 #include <vector>
 
+#include "backends/cuda/meeting_bytes.h"
 #include "base/status.h"
 #include "base/tensor.h"
 
 namespace sluice::cuda {
-
-// Bytes of Queue::meeting, and behind them those for sums that blocks of a grid give each other (expert_fewtokens.cuh).
-constexpr size_t kMeetingBytes = size_t{256} << 10, kMeetingSumBytes = size_t{2} << 20;
 
 struct Queue {
   cudaStream_t stream = nullptr;

@@ -11,16 +11,16 @@
 // Loses   more rows: weights pass again for each 32 of them. See bf16_tile_sm90.
 // Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h. Cost: from the rate of memory.
-#include "backends/cuda/card.h"
+#include "backends/cuda/experts/cards.h"
+#include "backends/cuda/experts/config.h"
 #include "backends/cuda/experts/cost.h"
-#include "backends/cuda/experts/stream_short.cuh"
-#include "backends/cuda/experts/tiles.cuh"
 
 namespace sluice::cuda {
 namespace {
 
 constexpr int kShortMost = 32;  // rows of x of a unit of short sums
 constexpr int kRowsMost = 32;   // of x in a tile
+constexpr int64_t kShortBlocks = 4;  // k blocks of short sums, at most
 
 Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;
@@ -32,9 +32,7 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
 // Whether row blocks follow one another (expert_stream_short.cuh). Their sums have bits of their own, so it may depend on the
 // shape alone, not on how many rows there are.
 bool has_short_sums(const ExpertGemm::Problem& p) {
-  constexpr int64_t kMost = 4;  // k blocks
-  static_assert(is_short<kShortMost, Bf16Weights>(kMost));
-  return !is_gated(p.act) && ExpertGemm::fragments(p).k_blocks <= kMost && p.experts <= kListExpertsMost;
+  return !is_gated(p.act) && ExpertGemm::fragments(p).k_blocks <= kShortBlocks && p.experts <= kListExpertsMost;
 }
 
 // Of short sums a configuration for each number of columns, rows of x of a unit; else one for each size of a CTA.
@@ -60,8 +58,10 @@ std::string launch_text(const ExpertGemm::Problem& p, const KernelLaunch& launch
   return StreamLaunch::of(launch).text(p.w);
 }
 
-Status enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,
-               const ExpertGemm::Args& a, Workspace, Stream stream);
+struct Launcher {
+  static Status enqueue(const ExpertGemm::Problem&, std::span<const KernelLaunch>, const ExpertGemm::Args&,
+                        Workspace, Stream);
+};
 
 }  // namespace
 
@@ -70,20 +70,29 @@ extern const Candidate<ExpertGemm> expert_gemm_bf16_stream_sm90 = {
     .backend = Backend::kCuda,
     .supports = supports,
     .configs = configs,
-    .enqueue_config = enqueue,
+    .enqueue_config = enqueue_config_of<ExpertGemm, Launcher>(),
     .launch_text = launch_text,
     .batch_invariant = true,
     .alignment_bytes = 16,
+    .planned = !kHasKernels,
 };
 
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/experts/stream_short.cuh"
+#include "backends/cuda/experts/tiles.cuh"
+
+namespace sluice::cuda {
 namespace {
 
+static_assert(is_short<kShortMost, Bf16Weights>(kShortBlocks));
 // Two warpgroups of a row block each; or one, of which two share an SM: twice as many tiles, for few experts.
 using TwoGroups = ExpertTiles<Bf16Blocks, XSource::kThreads, 2, 1, 32, 16, 16, 2>;
 using OneGroup = ExpertTiles<Bf16Blocks, XSource::kThreads, 1, 1, 32, 16, 16, 2, 2>;
 
-Status enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,
-               const ExpertGemm::Args& a, Workspace, Stream stream) {
+Status Launcher::enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,
+                         const ExpertGemm::Args& a, Workspace, Stream stream) {
   if (p.rows == 0) return {};
   const std::string_view name = expert_gemm_bf16_stream_sm90.name;
   const StreamLaunch launch = StreamLaunch::of(launches[0]);
@@ -100,3 +109,5 @@ Status enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launc
 }  // namespace
 
 }  // namespace sluice::cuda
+
+#endif

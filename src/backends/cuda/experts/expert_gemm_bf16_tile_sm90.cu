@@ -23,10 +23,10 @@ std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d, c
   return tile_configs(p, d);
 }
 
-Status enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,
-               const ExpertGemm::Args& a, Workspace w, Stream stream) {
-  return enqueue_tiles("cuda.expert_gemm.bf16_tile_sm90", p, launches, a, w, stream);
-}
+struct Launcher {
+  static Status enqueue(const ExpertGemm::Problem&, std::span<const KernelLaunch>, const ExpertGemm::Args&,
+                        Workspace, Stream);
+};
 
 }  // namespace
 
@@ -35,10 +35,24 @@ extern const Candidate<ExpertGemm> expert_gemm_bf16_tile_sm90 = {
     .backend = Backend::kCuda,
     .supports = supports,
     .configs = configs,
-    .enqueue_config = enqueue,
+    .enqueue_config = enqueue_config_of<ExpertGemm, Launcher>(),
     .launch_text = tile_launch_text,
     .batch_invariant = true,
     .alignment_bytes = 16,
+    .planned = !kHasKernels,
 };
+
+#if defined(__CUDACC__)
+
+namespace {
+
+Status Launcher::enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,
+                         const ExpertGemm::Args& a, Workspace w, Stream stream) {
+  return enqueue_tiles(expert_gemm_bf16_tile_sm90.name, p, launches, a, w, stream);
+}
+
+}  // namespace
+
+#endif
 
 }  // namespace sluice::cuda

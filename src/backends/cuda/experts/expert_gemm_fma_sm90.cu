@@ -7,10 +7,8 @@
 // Limits  none but the contract's. A row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h.
 #include "backends/cuda/card.h"
+#include "backends/cuda/experts/cards.h"
 #include "backends/cuda/experts/cost.h"
-#include "backends/cuda/experts/parameters.cuh"
-#include "backends/cuda/launch.h"
-#include "backends/cuda/tile/dependent.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -20,6 +18,54 @@ constexpr int kFeatures = 4 * kWarps;  // of a tile
 constexpr int kBlocksAnSm = 4;
 constexpr int kWidthStep = 32;  // lanes of a warp, and codes that share a scale
 static_assert(kWidthStep == kMxBlock);
+
+Refusal supports(const ExpertGemm::Problem&, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  return r;
+}
+
+// Not fitted: issue slots, and what a warp waits for loads.
+double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
+  // Instructions of a lane for one weight and up to eight rows; a multiprocessor issues 128 lanes at about 1.7 GHz.
+  constexpr double kInstructions = 50, kPerUs = 128 * 1.7e3, kWaitUs = 0.6;
+  const ExpertLoad load = expert_load(p);
+  const double tiles = load.active * std::max(1.0, std::ceil(load.rows_each / kRows)) *
+                       std::ceil(static_cast<double>(p.features) / kFeatures);
+  const double steps =
+      (is_gated(p.act) ? 2 : 1) * std::ceil(static_cast<double>(p.width) / kWidthStep) * kFeatures;
+  const double issue = tiles * steps * kWidthStep * kInstructions / (kPerUs * d.cores);
+  const double rounds = std::ceil(tiles / (kBlocksAnSm * d.cores));
+  return stream_us<ExpertGemm>(p, d) + issue + rounds * steps / kWarps * kWaitUs;
+}
+
+struct Launcher {
+  static Status enqueue(const ExpertGemm::Problem&, const ExpertGemm::Args&, Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<ExpertGemm> expert_gemm_fma_sm90 = {
+    .name = "cuda.expert_gemm.fma_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = no_workspace<ExpertGemm>,
+    .enqueue = enqueue_of<ExpertGemm, Launcher>(),
+    .batch_invariant = true,
+    .alignment_bytes = 4,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/experts/parameters.cuh"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tile/dependent.cuh"
+
+namespace sluice::cuda {
+namespace {
 
 // Where one row of weights is: in row_major `row` alone says it.
 struct Place {
@@ -207,49 +253,12 @@ __global__ void __launch_bounds__(32 * kWarps) expert_rows(const __grid_constant
   }
 }
 
-Refusal supports(const ExpertGemm::Problem&, const DeviceInfo& d) {
-  Refusal r;
-  need_sm90(r, d);
-  return r;
-}
-
-// Not fitted: issue slots, and what a warp waits for loads.
-double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
-  // Instructions of a lane for one weight and up to eight rows; a multiprocessor issues 128 lanes at about 1.7 GHz.
-  constexpr double kInstructions = 50, kPerUs = 128 * 1.7e3, kWaitUs = 0.6;
-  const ExpertLoad load = expert_load(p);
-  const double tiles = load.active * std::max(1.0, std::ceil(load.rows_each / kRows)) *
-                       std::ceil(static_cast<double>(p.features) / kFeatures);
-  const double steps =
-      (is_gated(p.act) ? 2 : 1) * std::ceil(static_cast<double>(p.width) / kWidthStep) * kFeatures;
-  const double issue = tiles * steps * kWidthStep * kInstructions / (kPerUs * d.cores);
-  const double rounds = std::ceil(tiles / (kBlocksAnSm * d.cores));
-  return stream_us<ExpertGemm>(p, d) + issue + rounds * steps / kWarps * kWaitUs;
-}
-
-Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream);
-
-}  // namespace
-
-extern const Candidate<ExpertGemm> expert_gemm_fma_sm90 = {
-    .name = "cuda.expert_gemm.fma_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .cost_us = cost_us,
-    .workspace_bytes = no_workspace<ExpertGemm>,
-    .enqueue = enqueue,
-    .batch_invariant = true,
-    .alignment_bytes = 4,
-};
-
-namespace {
-
 template <WeightLayout kLayout>
 auto kernel_of(DType w) {
   return w == DType::kE2M1 ? expert_rows<kLayout, DType::kE2M1> : expert_rows<kLayout, DType::kBF16>;
 }
 
-Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream) {
+Status Launcher::enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream) {
   if (p.rows == 0) return {};
   const int sms = queue_of(stream).sms;
   Parameters q{.p = expert_parameters(p, a),
@@ -275,3 +284,4 @@ Status enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspac
 }  // namespace
 
 }  // namespace sluice::cuda
+#endif

@@ -12,12 +12,79 @@
 //         all: two launches. See expert_mlp_mxfp4_fewtokens_sm90.
 // Limits  see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on it.
 // Source  original; the contract is ops/expert_gemm.h.
-#include "backends/cuda/card.h"
+#include "backends/cuda/experts/cards.h"
+#include "backends/cuda/experts/config.h"
 #include "backends/cuda/experts/cost.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int64_t kShortOf8 = 8, kShortOf16 = 6;  // k blocks of short sums, at most
+
+Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_expert_blocks(r, p, d);
+  need_type(r, "w", p.w, DType::kE2M1, "dequantised in registers");
+  r.need(p.experts <= kListExpertsMost,
+         "experts <= " + std::to_string(kListExpertsMost) + " (32 for each lane that counts)", "experts",
+         p.experts);
+  return r;
+}
+
+// Columns of a unit, rows of x.
+constexpr int kColumns[] = {8, 16};
+
+// Whether the kernel of short sums serves a problem.
+bool has_short_sums(const ExpertGemm::Problem& p, int columns) {
+  const int64_t k_blocks = ExpertGemm::fragments(p).k_blocks;
+  return !is_gated(p.act) && k_blocks <= (columns == 8 ? kShortOf8 : kShortOf16);
+}
+
+// A configuration for each number of columns: with a few rows of an expert on average hardly one has more than 8.
+std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d, const Policy&) {
+  std::vector<Config> out;
+  for (const int columns : kColumns) {
+    const StreamLaunch launch{.columns = columns, .short_sums = has_short_sums(p, columns)};
+    out.push_back({.name = launch.name(p.w),
+                   .cost_us = stream_cost_us(stream_constants(p.w), p, d, launch),
+                   .launches = {launch.launch()}});
+  }
+  return out;
+}
+
+std::string launch_text(const ExpertGemm::Problem& p, const KernelLaunch& launch) {
+  return StreamLaunch::of(launch).text(p.w);
+}
+
+struct Launcher {
+  static Status enqueue(const ExpertGemm::Problem&, std::span<const KernelLaunch>, const ExpertGemm::Args&,
+                        Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<ExpertGemm> expert_gemm_mxfp4_stream_sm90 = {
+    .name = "cuda.expert_gemm.mxfp4_stream_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .configs = configs,
+    .enqueue_config = enqueue_config_of<ExpertGemm, Launcher>(),
+    .launch_text = launch_text,
+    .batch_invariant = true,
+    .alignment_bytes = 16,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
 #include "backends/cuda/experts/stream_short.cuh"
 
 namespace sluice::cuda {
 namespace {
+
+static_assert(is_short<8, Mxfp4Weights>(kShortOf8) && !is_short<8, Mxfp4Weights>(kShortOf8 + 1));
+static_assert(is_short<16, Mxfp4Weights>(kShortOf16) && !is_short<16, Mxfp4Weights>(kShortOf16 + 1));
 
 constexpr int kSharedRounds = 1;  // units that the teams of a block share, at most, at the end of a grid
 
@@ -64,60 +131,6 @@ __global__ void __launch_bounds__(kListThreads, kListBlocksEach)
   }
 }
 
-Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
-  Refusal r;
-  need_expert_blocks(r, p, d);
-  need_type(r, "w", p.w, DType::kE2M1, "dequantised in registers");
-  r.need(p.experts <= kListExpertsMost,
-         "experts <= " + std::to_string(kListExpertsMost) + " (32 for each lane that counts)", "experts",
-         p.experts);
-  return r;
-}
-
-// Columns of a unit, rows of x.
-constexpr int kColumns[] = {8, 16};
-
-// Whether the kernel of short sums serves a problem.
-bool has_short_sums(const ExpertGemm::Problem& p, int columns) {
-  const int64_t k_blocks = ExpertGemm::fragments(p).k_blocks;
-  return !is_gated(p.act) &&
-         (columns == 8 ? is_short<8, Mxfp4Weights>(k_blocks) : is_short<16, Mxfp4Weights>(k_blocks));
-}
-
-// A configuration for each number of columns: with a few rows of an expert on average hardly one has more than 8.
-std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d, const Policy&) {
-  std::vector<Config> out;
-  for (const int columns : kColumns) {
-    const StreamLaunch launch{.columns = columns, .short_sums = has_short_sums(p, columns)};
-    out.push_back({.name = launch.name(p.w),
-                   .cost_us = stream_cost_us(stream_constants(p.w), p, d, launch),
-                   .launches = {launch.launch()}});
-  }
-  return out;
-}
-
-std::string launch_text(const ExpertGemm::Problem& p, const KernelLaunch& launch) {
-  return StreamLaunch::of(launch).text(p.w);
-}
-
-Status enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,
-               const ExpertGemm::Args& a, Workspace, Stream stream);
-
-}  // namespace
-
-extern const Candidate<ExpertGemm> expert_gemm_mxfp4_stream_sm90 = {
-    .name = "cuda.expert_gemm.mxfp4_stream_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .configs = configs,
-    .enqueue_config = enqueue,
-    .launch_text = launch_text,
-    .batch_invariant = true,
-    .alignment_bytes = 16,
-};
-
-namespace {
-
 template <int N, bool kGated>
 Status enqueue_long(const ExpertParameters& parameters, Stream stream) {
   constexpr size_t kBytes = 128 + sizeof(StreamMemory<N, kListTeams>);
@@ -135,8 +148,8 @@ Status enqueue_stream(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, b
                          : enqueue_long<N, false>(parameters, stream);
 }
 
-Status enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,
-               const ExpertGemm::Args& a, Workspace, Stream stream) {
+Status Launcher::enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,
+                         const ExpertGemm::Args& a, Workspace, Stream stream) {
   if (p.rows == 0) return {};
   const StreamLaunch launch = StreamLaunch::of(launches[0]);
   return launch.columns == 8 ? enqueue_stream<8>(p, a, launch.short_sums, stream)
@@ -146,3 +159,4 @@ Status enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launc
 }  // namespace
 
 }  // namespace sluice::cuda
+#endif

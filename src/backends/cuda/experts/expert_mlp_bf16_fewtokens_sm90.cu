@@ -4,7 +4,8 @@
 // Loses   more rows, whose experts one warp cannot list: expert_gemm_bf16_stream_sm90 and others in turn.
 // Limits  32 slots; see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on it.
 // Source  original; the contract is ops/expert_mlp.h.
-#include "backends/cuda/experts/fused_fewtokens.cuh"
+#include "backends/cuda/experts/cards.h"
+#include "dispatch/expert_mlp_between.h"
 
 namespace sluice::cuda {
 namespace {
@@ -26,7 +27,9 @@ size_t workspace_bytes(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   return ExpertMlpBetween::at(nullptr, ExpertMlp::with_f32_g(p), d.backend).bytes;
 }
 
-Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream);
+struct Launcher {
+  static Status enqueue(const ExpertMlp::Problem&, const ExpertMlp::Args&, Workspace, Stream);
+};
 
 }  // namespace
 
@@ -36,14 +39,21 @@ extern const Candidate<ExpertMlp> expert_mlp_bf16_fewtokens_sm90 = {
     .supports = supports,
     .cost_us = cost_us,
     .workspace_bytes = workspace_bytes,
-    .enqueue = enqueue,
+    .enqueue = enqueue_of<ExpertMlp, Launcher>(),
     .batch_invariant = true,
     .alignment_bytes = 16,
+    .planned = !kHasKernels,
 };
 
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/experts/fused_fewtokens.cuh"
+
+namespace sluice::cuda {
 namespace {
 
-Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream) {
+Status Launcher::enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream) {
   return enqueue_fewtokens<Bf16Weights>(expert_mlp_bf16_fewtokens_sm90.name, ExpertMlp::with_f32_g(p), a, w,
                                         stream);
 }
@@ -51,3 +61,4 @@ Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace 
 }  // namespace
 
 }  // namespace sluice::cuda
+#endif

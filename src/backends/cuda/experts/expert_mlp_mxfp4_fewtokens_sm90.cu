@@ -5,7 +5,8 @@
 // Limits  32 slots, 64 of small slices; see supports(). Sums are cut in the same places for any batch, so a row's bits do not
 //         depend on it.
 // Source  original; the contract is ops/expert_mlp.h.
-#include "backends/cuda/experts/fused_fewtokens.cuh"
+#include "backends/cuda/experts/cards.h"
+#include "dispatch/expert_mlp_between.h"
 
 namespace sluice::cuda {
 namespace {
@@ -27,7 +28,9 @@ size_t workspace_bytes(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   return ExpertMlpBetween::at(nullptr, ExpertMlp::with_f32_g(p), d.backend).bytes;
 }
 
-Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream);
+struct Launcher {
+  static Status enqueue(const ExpertMlp::Problem&, const ExpertMlp::Args&, Workspace, Stream);
+};
 
 }  // namespace
 
@@ -37,18 +40,26 @@ extern const Candidate<ExpertMlp> expert_mlp_mxfp4_fewtokens_sm90 = {
     .supports = supports,
     .cost_us = cost_us,
     .workspace_bytes = workspace_bytes,
-    .enqueue = enqueue,
+    .enqueue = enqueue_of<ExpertMlp, Launcher>(),
     .batch_invariant = true,
     .alignment_bytes = 16,
+    .planned = !kHasKernels,
 };
 
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/experts/fused_fewtokens.cuh"
+
+namespace sluice::cuda {
 namespace {
 
-Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream) {
+Status Launcher::enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream) {
   return enqueue_fewtokens<Mxfp4Weights>(expert_mlp_mxfp4_fewtokens_sm90.name, ExpertMlp::with_f32_g(p), a, w,
-                                         stream);
+                                        stream);
 }
 
 }  // namespace
 
 }  // namespace sluice::cuda
+#endif

@@ -5,7 +5,8 @@
 // Loses   more slots, which it does not take: expert_mlp_mxfp4_fewtokens_sm90.
 // Limits  16 slots of all tokens; see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on it.
 // Source  original; the contract is ops/expert_mlp.h.
-#include "backends/cuda/experts/fused_slices.cuh"
+#include "backends/cuda/experts/cards.h"
+#include "dispatch/expert_mlp_between.h"
 
 namespace sluice::cuda {
 namespace {
@@ -40,7 +41,9 @@ size_t workspace_bytes(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   return ExpertMlpBetween::at(nullptr, ExpertMlp::with_f32_g(p), d.backend).bytes;
 }
 
-Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream);
+struct Launcher {
+  static Status enqueue(const ExpertMlp::Problem&, const ExpertMlp::Args&, Workspace, Stream);
+};
 
 }  // namespace
 
@@ -50,11 +53,18 @@ extern const Candidate<ExpertMlp> expert_mlp_mxfp4_slices_sm90 = {
     .supports = supports,
     .cost_us = cost_us,
     .workspace_bytes = workspace_bytes,
-    .enqueue = enqueue,
+    .enqueue = enqueue_of<ExpertMlp, Launcher>(),
     .batch_invariant = true,
     .alignment_bytes = 16,
+    .planned = !kHasKernels,
 };
 
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/experts/fused_slices.cuh"
+
+namespace sluice::cuda {
 namespace {
 
 template <bool kGated, bool kCut>
@@ -66,7 +76,7 @@ auto kernel_for(const ExpertMlp::Problem& p, int box) {
   return fewtokens::is_cut(p) ? kernel_for<kGated, true>(box) : kernel_for<kGated, false>(box);
 }
 
-Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream) {
+Status Launcher::enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream) {
   if (p.tokens == 0) return {};
   constexpr size_t kBytes = 128 + sizeof(slices::Memory);
   static_assert(kBytes <= fewtokens::kSharedMost);
@@ -113,3 +123,4 @@ Status enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace 
 }  // namespace
 
 }  // namespace sluice::cuda
+#endif

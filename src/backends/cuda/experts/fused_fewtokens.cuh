@@ -61,28 +61,6 @@ __global__ void __launch_bounds__(kThreads, 1) expert_mlp(const __grid_constant_
 
 }  // namespace fewtokens
 
-// Conditions of every kernel here, whatever the type of its weights.
-inline void need_fewtokens(Refusal& r, const ExpertMlp::Problem& p, const DeviceInfo& d) {
-  need_expert_blocks(r, ExpertMlp::up(p), d);
-  need_multiple(r, "intermediate", p.intermediate, 8, "copies of 16 bytes");
-  const bool two = fewtokens::is_small(p);
-  const int most = two ? fewtokens::kSlotsMost : fewtokens::kSlotsMost / 2;
-  r.need(
-      ExpertMlp::rows(p) <= most,
-      "tokens * slots <= " + std::to_string(most) + (two ? " (two for each lane)" : " (one for each lane)"),
-      "tokens * slots", ExpertMlp::rows(p));
-}
-
-// Both products' weights at the rate of a stream, g in f32, and what it takes to begin, to meet and to end.
-struct FewTokensCost {
-  double begin_us, memory_share;
-};
-inline double fewtokens_us(const ExpertMlp::Problem& p, const DeviceInfo& d, const FewTokensCost& of) {
-  const double bytes =
-      ExpertGemm::bytes(ExpertMlp::up(p)) + ExpertGemm::bytes(ExpertMlp::down(ExpertMlp::with_f32_g(p)));
-  return of.begin_us + bytes / (of.memory_share * d.mem_bytes_per_us);
-}
-
 template <class Weights, bool kGated>
 auto kernel_for(const ExpertMlp::Problem& p) {
   if constexpr (Weights::kScaled) {

@@ -9,11 +9,6 @@
 namespace sluice::cuda {
 namespace fewtokens {
 
-constexpr int64_t kShortMost = 8;  // k blocks of the second product, where it has ShortSecond
-inline bool is_small(const ExpertMlp::Problem& p) {
-  return p.w == DType::kE2M1 && is_cut(p) && ExpertGemm::fragments(ExpertMlp::down(p)).k_blocks <= kShortMost;
-}
-
 template <bool kGated>
 struct ShortSecond {
   using Weights = Mxfp4Weights;

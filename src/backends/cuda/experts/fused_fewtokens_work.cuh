@@ -11,34 +11,9 @@ namespace sluice::cuda {
 
 namespace fewtokens {
 
-constexpr int kTeams = 4, kThreads = kTeams * kTeamWarps * 32, kColumns = 8;
+constexpr int kThreads = kTeams * kTeamWarps * 32, kColumns = 8;
 constexpr int kSharedRounds = 2;  // units that the teams of an SM share, at most, at the end of a product
-constexpr int kSlotsMost = 64;    // two for each lane
 constexpr int kSharedMost = 227 << 10;
-constexpr int kPartsMost = 8;  // of a sum of the first product
-
-// Where a layer's slices are small, a few units of the first product are all there is: then their sums are cut, in the same
-// places whoever adds them up, into parts of so many k blocks.
-struct Parts {
-  int steps = 0, count = 0;
-
-  Parts() = default;
-  explicit Parts(int64_t k_blocks) {
-    steps =
-        static_cast<int>((k_blocks + kPartsMost * kPartSteps - 1) / (kPartsMost * kPartSteps) * kPartSteps);
-    count = static_cast<int>((k_blocks + steps - 1) / steps);
-  }
-  // Whether the meeting has room for those that teams give each other, of any number of tokens.
-  bool fit(int64_t row_blocks) const {
-    return kSlotsMost * row_blocks * (count - 1) * kFragmentRows * 4 <=
-           static_cast<int64_t>(kMeetingSumBytes);
-  }
-};
-// Whether the first product of a problem is cut.
-inline bool is_cut(const ExpertMlp::Problem& p) {
-  const FragmentShape up = ExpertGemm::fragments(ExpertMlp::up(p));
-  return Parts(up.k_blocks).fit(up.row_blocks);
-}
 
 struct Parameters {
   ExpertParameters product[2];

@@ -22,12 +22,7 @@ namespace sluice::cuda {
 namespace slices {
 
 using fewtokens::kColumns;
-using fewtokens::kTeams;
 using fewtokens::kThreads;
-
-constexpr int kRows = 16, kRowsEach = kRows / 2;  // features of a slice, and of a block's part
-// Warps that multiply, and their threads, which end y.
-constexpr int kWarps = kTeams * 4, kEnders = kWarps * 32;
 
 // What becomes of the experts' answers, as ops/combine.h says.
 struct Combined {
@@ -55,8 +50,7 @@ struct Parameters {
 
 using Weights = Mxfp4Weights;
 using S = Stage<kColumns, Weights>;
-constexpr int kRowBlocks = S::kXBytes * S::kSteps / tile::kSwizzledRowBytes;  // k blocks of h in a stage
-constexpr int kRowsOfH = kTeams * S::kStages;                                 // a stage has one row
+static_assert(kRowBlocks == S::kXBytes * S::kSteps / tile::kSwizzledRowBytes && kRingStages == S::kStages);
 constexpr int kSlabCodes = Weights::kCodeBytes / 4, kSlabScales = Weights::kScaleBytes / 4;
 constexpr int kGroupCodes = S::kSteps * Weights::kCodeBytes / 2,
               kGroupScales = S::kSteps * Weights::kScaleBytes / 2;  // of one of two groups, in a stage
@@ -65,7 +59,7 @@ struct alignas(128) Memory {
   fewtokens::Memory<Weights> few;  // whose `sums` hold those of segments, later
   uint64_t sums_full;
 };
-constexpr int kSums = sizeof(StreamMemory<kColumns, kTeams, Weights>::sums) / sizeof(float);
+static_assert(kSums == sizeof(StreamMemory<kColumns, kTeams, Weights>::sums) / sizeof(float));
 
 template <bool kGated, bool kCut>
 struct Work : fewtokens::Work<Weights, kGated, kCut, false> {  // one token: no part has come early
@@ -374,56 +368,6 @@ __global__ void __launch_bounds__(kThreads, 1) expert_mlp(const __grid_constant_
     kernel.multiply((warp - kTeams) / 4, (warp - kTeams) % 4);
   }
 }
-
-// How a sum is cut, by the shape alone: the four warps of a team are one group or two, a group has a unit at a time, as boxes
-// of `box` k blocks for each of its warps. split: the blocks of a cluster have half of each sum each; else each has all
-// of every other unit.
-struct Cut {
-  int box = 0, groups = 0, boxes = 0, split = 0;
-  int group_warps() const { return 4 / groups; }
-  int segments() const { return group_warps() << split; }
-  int blocks() const { return group_warps() * boxes * box; }  // of a unit
-};
-inline Cut cut_of(int k_blocks, int slots, int slices_most) {
-  Cut best;
-  double least = 0;
-  for (int split : {0, 1}) {
-    for (int groups : {1, 2}) {
-      for (int box : {3, 4}) {
-        Cut cut{.box = box, .groups = groups, .boxes = 1, .split = split};
-        const int each = cut.blocks() << split;
-        cut.boxes = (k_blocks + each - 1) / each;
-        const int of_cluster = kTeams * groups * (2 - split), units = slices_most * slots;
-        const double clocks = (units + of_cluster - 1) / of_cluster * (cut.boxes * box + 1.2);  // in k blocks
-        if (cut.blocks() > kRowBlocks) continue;
-        // A group without a unit leaves; its team goes on with a ring's stages at most.
-        if (groups == 2 && cut.boxes > S::kStages) continue;
-        if (least > 0 && clocks >= least) continue;
-        least = clocks, best = cut;
-      }
-    }
-  }
-  return best;
-}
-
-struct Plan {
-  Cut cut;
-  int slices = 0, clusters = 0, slices_most = 0, lanes_log = 0;
-
-  Plan(const ExpertMlp::Problem& p, int sms)
-      : slices(static_cast<int>((p.hidden + kRows - 1) / kRows)), clusters(std::max(sms / 2, 1)) {
-    slices_most = (slices + clusters - 1) / clusters;
-    cut = cut_of(static_cast<int>((p.intermediate + kFragmentWidth - 1) / kFragmentWidth),
-                 static_cast<int>(p.slots), slices_most);
-    while (1 << lanes_log < p.slots) ++lanes_log;
-  }
-  int sums(const ExpertMlp::Problem& p) const {
-    return slices_most * kRowsEach * static_cast<int>(ExpertMlp::rows(p)) * (cut.segments() | 1);
-  }
-  int enders(const ExpertMlp::Problem& p) const {
-    return slices_most * kRowsEach * static_cast<int>(p.tokens) << lanes_log;
-  }
-};
 
 }  // namespace slices
 }  // namespace sluice::cuda

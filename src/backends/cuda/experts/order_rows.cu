@@ -1,3 +1,5 @@
+// Rows of tokens in the order of an expert GEMM's rows, for kernels that fetch them by TMA boxes.
+#if defined(__CUDACC__)
 #include "backends/cuda/experts/tile_call.h"
 
 #include <cuda_bf16.h>
@@ -93,3 +95,4 @@ Status order_rows(std::string_view name, const ExpertGemm::Problem& p, const Exp
 }
 
 }  // namespace sluice::cuda
+#endif

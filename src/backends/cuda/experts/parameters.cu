@@ -1,3 +1,5 @@
+// What a kernel is told, from a problem and its tensors.
+#if defined(__CUDACC__)
 #include "backends/cuda/experts/parameters.cuh"
 
 #include <limits>
@@ -40,3 +42,4 @@ ExpertParameters expert_parameters(const ExpertGemm::Problem& p, const ExpertGem
 }
 
 }  // namespace sluice::cuda
+#endif

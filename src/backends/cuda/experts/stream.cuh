@@ -29,8 +29,6 @@ namespace sluice::cuda {
 
 constexpr int kTeamWarps = 4 + 1;
 constexpr int kTeamLanes = 4 * 32;  // of those that multiply, each of which gives stages back for itself
-constexpr int kParts = 4;           // of a sum, cut in the same places whoever adds them up
-constexpr int kPartSteps = 4;       // k blocks that no cut divides
 
 template <int N, class Weights>
 struct Stage {

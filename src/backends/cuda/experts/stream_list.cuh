@@ -15,7 +15,6 @@ namespace sluice::cuda {
 constexpr int kListTeams = 2, kListThreads = kListTeams * kTeamWarps * 32;
 // On an SM: the next kernel's may move in where the first of them has ended.
 constexpr int kListBlocksEach = 2;
-constexpr int kListExpertsMost = 1024;  // 32 for a lane
 constexpr int kListSharedMost = (227 << 10) / kListBlocksEach;
 
 // The units of all experts, one expert behind the other, counted by one warp: a lane has `each` experts.

@@ -1,4 +1,5 @@
 // Enqueues configurations of tile kernels: a table of all that were compiled, and nothing to choose.
+#if defined(__CUDACC__)
 #include "backends/cuda/experts/tile_call.h"
 
 namespace sluice::cuda {
@@ -36,3 +37,5 @@ Status enqueue_tiles(std::string_view name, const ExpertGemm::Problem& p,
 }
 
 }  // namespace sluice::cuda
+
+#endif

@@ -1,4 +1,5 @@
 // Tiles of one CTA, and CTA pairs that share rows of x of few columns.
+#if defined(__CUDACC__)
 #include "backends/cuda/experts/tiles_bf16.cuh"
 
 namespace sluice::cuda {
@@ -9,3 +10,5 @@ template Status launch_tile<DType::kBF16, 2>(const TileCall&);
 template Status launch_tile<DType::kBF16, 3>(const TileCall&);
 
 }  // namespace sluice::cuda
+
+#endif

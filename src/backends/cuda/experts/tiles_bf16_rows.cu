@@ -1,4 +1,5 @@
 // CTA pairs that share rows of x.
+#if defined(__CUDACC__)
 #include "backends/cuda/experts/tiles_bf16.cuh"
 
 namespace sluice::cuda {
@@ -8,3 +9,5 @@ template Status launch_tile<DType::kBF16, 5>(const TileCall&);
 template Status launch_tile<DType::kBF16, 6>(const TileCall&);
 
 }  // namespace sluice::cuda
+
+#endif

@@ -1,4 +1,5 @@
 // CTA pairs that share weights.
+#if defined(__CUDACC__)
 #include "backends/cuda/experts/tiles_bf16.cuh"
 
 namespace sluice::cuda {
@@ -9,3 +10,5 @@ template Status launch_tile<DType::kBF16, 9>(const TileCall&);
 template Status launch_tile<DType::kBF16, 10>(const TileCall&);
 
 }  // namespace sluice::cuda
+
+#endif

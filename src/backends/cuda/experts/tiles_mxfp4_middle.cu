@@ -1,4 +1,5 @@
 // Tiles of 48 to 160 rows of x in order.
+#if defined(__CUDACC__)
 #include "backends/cuda/experts/tiles_mxfp4.cuh"
 
 namespace sluice::cuda {
@@ -10,3 +11,5 @@ template Status launch_tile<DType::kE2M1, 7>(const TileCall&);
 template Status launch_tile<DType::kE2M1, 8>(const TileCall&);
 
 }  // namespace sluice::cuda
+
+#endif

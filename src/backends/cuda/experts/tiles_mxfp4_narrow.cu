@@ -1,4 +1,5 @@
 // Tiles of 16 to 40 rows of x in order.
+#if defined(__CUDACC__)
 #include "backends/cuda/experts/tiles_mxfp4.cuh"
 
 namespace sluice::cuda {
@@ -9,3 +10,5 @@ template Status launch_tile<DType::kE2M1, 2>(const TileCall&);
 template Status launch_tile<DType::kE2M1, 3>(const TileCall&);
 
 }  // namespace sluice::cuda
+
+#endif

@@ -1,4 +1,5 @@
 // CTA pairs.
+#if defined(__CUDACC__)
 #include "backends/cuda/experts/tiles_mxfp4.cuh"
 
 namespace sluice::cuda {
@@ -11,3 +12,5 @@ template Status launch_tile<DType::kE2M1, 21>(const TileCall&);
 template Status launch_tile<DType::kE2M1, 22>(const TileCall&);
 
 }  // namespace sluice::cuda
+
+#endif

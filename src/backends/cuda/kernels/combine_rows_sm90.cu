@@ -4,12 +4,42 @@
 // Loses   to a combine inside the expert GEMM, once there is one.
 // Limits  none beyond the contract; 16-byte accesses where hidden, row strides and addresses allow them.
 // Source  original; the contract, order of the sum included, is ops/combine.h.
-#include "backends/cuda/combine_rows.h"
-
 #include "backends/cuda/card.h"
+#include "ops/combine.h"
+
+namespace sluice::cuda {
+namespace {
+
+Refusal supports(const Combine::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  r.need(p.tokens <= 65535, "tokens <= 65535 (blocks along one side of a grid)", "tokens", p.tokens);
+  return r;
+}
+
+struct Launcher {
+  static Status enqueue(const Combine::Problem&, const Combine::Args&, Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<Combine> combine_rows_sm90 = {
+    .name = "cuda.combine.rows_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = stream_us<Combine>,
+    .workspace_bytes = no_workspace<Combine>,
+    .enqueue = enqueue_of<Combine, Launcher>(),
+    .batch_invariant = true,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/combine_rows.h"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/vector.cuh"
-#include "ops/combine.h"
 
 namespace sluice::cuda {
 namespace {
@@ -111,29 +141,6 @@ auto kernel_for(const Combine::Problem& p) {
                              : kernel_for<N, kAtOnce, float>(p.b, p.y);
 }
 
-Refusal supports(const Combine::Problem& p, const DeviceInfo& d) {
-  Refusal r;
-  need_sm90(r, d);
-  r.need(p.tokens <= 65535, "tokens <= 65535 (blocks along one side of a grid)", "tokens", p.tokens);
-  return r;
-}
-
-Status enqueue(const Combine::Problem& p, const Combine::Args& a, Workspace, Stream stream);
-
-}  // namespace
-
-extern const Candidate<Combine> combine_rows_sm90 = {
-    .name = "cuda.combine.rows_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .cost_us = stream_us<Combine>,
-    .workspace_bytes = no_workspace<Combine>,
-    .enqueue = enqueue,
-    .batch_invariant = true,
-};
-
-namespace {
-
 Status launch_combine(std::string_view name, const Combine::Problem& p, const Combine::Args& a, bool by_slot,
                       Stream stream) {
   if (p.tokens == 0) return {};
@@ -175,7 +182,7 @@ Status launch_combine(std::string_view name, const Combine::Problem& p, const Co
   return launch(name, kernel, how, stream, parameters);
 }
 
-Status enqueue(const Combine::Problem& p, const Combine::Args& a, Workspace, Stream stream) {
+Status Launcher::enqueue(const Combine::Problem& p, const Combine::Args& a, Workspace, Stream stream) {
   return launch_combine(combine_rows_sm90.name, p, a, false, stream);
 }
 
@@ -187,3 +194,4 @@ Status launch_combine_by_slot(std::string_view name, const Combine::Problem& p, 
 }
 
 }  // namespace sluice::cuda
+#endif

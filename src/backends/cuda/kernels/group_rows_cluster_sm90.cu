@@ -5,15 +5,61 @@
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/group_rows.h.
 #include "backends/cuda/card.h"
-#include "backends/cuda/launch.h"
-#include "backends/cuda/tile/dependent.cuh"
-#include "backends/cuda/tile/grouping.cuh"
+#include "backends/cuda/group_grid.h"
+#include "ops/group_rows.h"
 
 namespace sluice::cuda {
 namespace {
 
 using Problem = GroupRows::Problem;
 constexpr int kThreads = 512;
+
+GroupGrid grid_of(const Problem& p) {
+  const int64_t tokens = std::max<int64_t>(kThreads / p.slots, 1);
+  return group_grid(p, false, {.least = tokens, .most = tokens, .several = tokens, .one_launch = 0});
+}
+
+Refusal supports(const Problem&, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  return r;
+}
+
+// Fitted to 128 experts, 4 slots and tiles of 64 on an H200, 1 to 16384 tokens: docs/notes/cuda-routing.md.
+double cost_us(const Problem& p, const DeviceInfo&) {
+  const double slots = static_cast<double>(p.tokens * p.slots);
+  if (slots <= kThreads) return 2.1 + 1.6e-3 * slots;
+  return slots <= 16 * kThreads ? 3.9 + 8e-5 * slots : 6.5 + 1.2e-5 * slots;
+}
+
+size_t workspace_bytes(const Problem& p, const DeviceInfo&) { return cluster_count_bytes(p, grid_of(p)); }
+
+struct Launcher {
+  static Status enqueue(const Problem&, const GroupRows::Args&, Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<GroupRows> group_rows_cluster_sm90 = {
+    .name = "cuda.group_rows.cluster_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = workspace_bytes,
+    .enqueue = enqueue_of<GroupRows, Launcher>(),
+    .batch_invariant = true,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/grouping.cuh"
+
+namespace sluice::cuda {
+namespace {
 
 __global__ void __launch_bounds__(kThreads, 1) group_rows(const __grid_constant__ tile::Grouping g) {
   extern __shared__ uint4 shared[];
@@ -36,43 +82,7 @@ __global__ void __launch_bounds__(kThreads, 1) finish(const __grid_constant__ ti
                       static_cast<int>(gridDim.x), split);
 }
 
-GroupGrid grid_of(const Problem& p) {
-  const int64_t tokens = std::max<int64_t>(kThreads / p.slots, 1);
-  return group_grid(p, false, {.least = tokens, .most = tokens, .several = tokens, .one_launch = 0});
-}
-
-Refusal supports(const Problem&, const DeviceInfo& d) {
-  Refusal r;
-  need_sm90(r, d);
-  return r;
-}
-
-// Fitted to 128 experts, 4 slots and tiles of 64 on an H200, 1 to 16384 tokens: docs/notes/cuda-routing.md.
-double cost_us(const Problem& p, const DeviceInfo&) {
-  const double slots = static_cast<double>(p.tokens * p.slots);
-  if (slots <= kThreads) return 2.1 + 1.6e-3 * slots;
-  return slots <= 16 * kThreads ? 3.9 + 8e-5 * slots : 6.5 + 1.2e-5 * slots;
-}
-
-size_t workspace_bytes(const Problem& p, const DeviceInfo&) { return cluster_count_bytes(p, grid_of(p)); }
-
-Status enqueue(const Problem& p, const GroupRows::Args& a, Workspace w, Stream stream);
-
-}  // namespace
-
-extern const Candidate<GroupRows> group_rows_cluster_sm90 = {
-    .name = "cuda.group_rows.cluster_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .cost_us = cost_us,
-    .workspace_bytes = workspace_bytes,
-    .enqueue = enqueue,
-    .batch_invariant = true,
-};
-
-namespace {
-
-Status enqueue(const Problem& p, const GroupRows::Args& a, Workspace w, Stream stream) {
+Status Launcher::enqueue(const Problem& p, const GroupRows::Args& a, Workspace w, Stream stream) {
   const GroupGrid grid = grid_of(p);
   tile::Grouping g = tile::grouping(p, a, grid);
   g.cluster_count = reinterpret_cast<uint32_t*>(w.data);
@@ -93,3 +103,4 @@ Status enqueue(const Problem& p, const GroupRows::Args& a, Workspace w, Stream s
 }  // namespace
 
 }  // namespace sluice::cuda
+#endif

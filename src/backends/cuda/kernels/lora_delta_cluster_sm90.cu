@@ -7,11 +7,57 @@
 //         on hidden alone, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/lora_delta.h.
 #include "backends/cuda/card.h"
+#include "ops/lora_delta.h"
+
+namespace sluice::cuda {
+namespace {
+
+// Tokens that share loads of A, once there are enough clusters of one token.
+int tokens_for(const LoraDelta::Problem& p) {
+  constexpr int64_t kFewTokens = 64;
+  return p.tokens > kFewTokens ? 8 : 1;
+}
+
+Refusal supports(const LoraDelta::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  r.need(p.tokens < (int64_t{1} << 27), "tokens < 2^27 (eight blocks a token or more in a grid)", "tokens",
+         p.tokens);
+  return r;
+}
+
+// H200, hidden 2880, features 128: 3.5 us for one token of rank 16, 4.4 for 64, 9.9 for 128, 183 for 8192; 6.3 and 457
+// for 1 and 8192 of rank 64.
+double cost_us(const LoraDelta::Problem& p, const DeviceInfo&) {
+  const double rank = static_cast<double>(p.rank), rows = static_cast<double>(p.hidden + p.features) / 3008;
+  const double start = tokens_for(p) == 1 ? 2.6 + 0.055 * rank * rows : 6 + 0.2 * rank * rows;
+  return start + static_cast<double>(p.tokens) * (0.011 + 0.0007 * rank) * rows;
+}
+
+struct Launcher {
+  static Status enqueue(const LoraDelta::Problem&, const LoraDelta::Args&, Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<LoraDelta> lora_delta_cluster_sm90 = {
+    .name = "cuda.lora_delta.cluster_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = no_workspace<LoraDelta>,
+    .enqueue = enqueue_of<LoraDelta, Launcher>(),
+    .batch_invariant = true,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/vector.cuh"
-#include "ops/lora_delta.h"
 
 namespace sluice::cuda {
 namespace {
@@ -161,45 +207,7 @@ auto kernel_for(DType w, int tokens, bool wide) {
   return w == DType::kBF16 ? kernel_for<X, __nv_bfloat16>(tokens, wide) : kernel_for<X, float>(tokens, wide);
 }
 
-// Tokens that share loads of A, once there are enough clusters of one token.
-int tokens_for(const LoraDelta::Problem& p) {
-  constexpr int64_t kFewTokens = 64;
-  return p.tokens > kFewTokens ? 8 : 1;
-}
-
-Refusal supports(const LoraDelta::Problem& p, const DeviceInfo& d) {
-  Refusal r;
-  need_sm90(r, d);
-  r.need(p.tokens < (int64_t{1} << 27), "tokens < 2^27 (eight blocks a token or more in a grid)", "tokens",
-         p.tokens);
-  return r;
-}
-
-// H200, hidden 2880, features 128: 3.5 us for one token of rank 16, 4.4 for 64, 9.9 for 128, 183 for 8192; 6.3 and 457
-// for 1 and 8192 of rank 64.
-double cost_us(const LoraDelta::Problem& p, const DeviceInfo&) {
-  const double rank = static_cast<double>(p.rank), rows = static_cast<double>(p.hidden + p.features) / 3008;
-  const double start = tokens_for(p) == 1 ? 2.6 + 0.055 * rank * rows : 6 + 0.2 * rank * rows;
-  return start + static_cast<double>(p.tokens) * (0.011 + 0.0007 * rank) * rows;
-}
-
-Status enqueue(const LoraDelta::Problem& p, const LoraDelta::Args& a, Workspace, Stream stream);
-
-}  // namespace
-
-extern const Candidate<LoraDelta> lora_delta_cluster_sm90 = {
-    .name = "cuda.lora_delta.cluster_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .cost_us = cost_us,
-    .workspace_bytes = no_workspace<LoraDelta>,
-    .enqueue = enqueue,
-    .batch_invariant = true,
-};
-
-namespace {
-
-Status enqueue(const LoraDelta::Problem& p, const LoraDelta::Args& a, Workspace, Stream stream) {
+Status Launcher::enqueue(const LoraDelta::Problem& p, const LoraDelta::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
   constexpr int64_t kColumns = 8, kBytes = 16;
   const auto aligned = [](const Tensor& t, int64_t stride) {
@@ -236,3 +244,4 @@ Status enqueue(const LoraDelta::Problem& p, const LoraDelta::Args& a, Workspace,
 }  // namespace
 
 }  // namespace sluice::cuda
+#endif

@@ -6,12 +6,42 @@
 //         where one small expert is packed alone. Blocks of 128 and 512 threads were slower.
 // Limits  none beyond the contract. Rows of bf16 that do not lie on 16 bytes go element by element.
 // Source  original; the contract is ops/pack_experts.h, the layout ops/fragment_layout.h.
-#include <algorithm>
-
 #include "backends/cuda/card.h"
+#include "ops/pack_experts.h"
+
+namespace sluice::cuda {
+namespace {
+
+Refusal supports(const PackExperts::Problem&, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  return r;
+}
+
+struct Launcher {
+  static Status enqueue(const PackExperts::Problem&, const PackExperts::Args&, Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<PackExperts> pack_experts_fragments_sm90 = {
+    .name = "cuda.pack_experts.fragments_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = stream_us<PackExperts>,
+    .workspace_bytes = no_workspace<PackExperts>,
+    .enqueue = enqueue_of<PackExperts, Launcher>(),
+    .batch_invariant = true,
+    .alignment_bytes = 16,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include <algorithm>
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/dependent.cuh"
-#include "ops/pack_experts.h"
 
 namespace sluice::cuda {
 namespace {
@@ -328,30 +358,8 @@ __global__ void __launch_bounds__(kThreads, 1) pack_bf16(const __grid_constant__
   }
 }
 
-Refusal supports(const PackExperts::Problem&, const DeviceInfo& d) {
-  Refusal r;
-  need_sm90(r, d);
-  return r;
-}
-
-Status enqueue(const PackExperts::Problem& p, const PackExperts::Args& a, Workspace, Stream stream);
-
-}  // namespace
-
-extern const Candidate<PackExperts> pack_experts_fragments_sm90 = {
-    .name = "cuda.pack_experts.fragments_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .cost_us = stream_us<PackExperts>,
-    .workspace_bytes = no_workspace<PackExperts>,
-    .enqueue = enqueue,
-    .batch_invariant = true,
-    .alignment_bytes = 16,
-};
-
-namespace {
-
-Status enqueue(const PackExperts::Problem& p, const PackExperts::Args& a, Workspace, Stream stream) {
+Status Launcher::enqueue(const PackExperts::Problem& p, const PackExperts::Args& a, Workspace,
+                         Stream stream) {
   if (p.experts == 0) return {};
   const Parameters parameters{.problem = p,
                               .rows = a.rows.as<uint8_t>(),
@@ -378,3 +386,4 @@ Status enqueue(const PackExperts::Problem& p, const PackExperts::Args& a, Worksp
 }  // namespace
 
 }  // namespace sluice::cuda
+#endif

@@ -6,10 +6,40 @@
 //         second time from L2.
 // Source  original; the contract is ops/rms_norm.h.
 #include "backends/cuda/card.h"
+#include "ops/rms_norm.h"
+
+namespace sluice::cuda {
+namespace {
+
+Refusal supports(const RmsNorm::Problem&, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  return r;
+}
+
+struct Launcher {
+  static Status enqueue(const RmsNorm::Problem&, const RmsNorm::Args&, Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<RmsNorm> rms_norm_rows_sm90 = {
+    .name = "cuda.rms_norm.rows_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = stream_us<RmsNorm>,
+    .workspace_bytes = no_workspace<RmsNorm>,
+    .enqueue = enqueue_of<RmsNorm, Launcher>(),
+    .batch_invariant = true,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/vector.cuh"
-#include "ops/rms_norm.h"
 
 namespace sluice::cuda {
 namespace {
@@ -144,29 +174,7 @@ bool wide(const Tensor& t) {
                           bytes_of(t.dtype, t.rank > 1 ? t.stride[0] : 0) % kBytes == 0);
 }
 
-Refusal supports(const RmsNorm::Problem&, const DeviceInfo& d) {
-  Refusal r;
-  need_sm90(r, d);
-  return r;
-}
-
-Status enqueue(const RmsNorm::Problem& p, const RmsNorm::Args& a, Workspace, Stream stream);
-
-}  // namespace
-
-extern const Candidate<RmsNorm> rms_norm_rows_sm90 = {
-    .name = "cuda.rms_norm.rows_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .cost_us = stream_us<RmsNorm>,
-    .workspace_bytes = no_workspace<RmsNorm>,
-    .enqueue = enqueue,
-    .batch_invariant = true,
-};
-
-namespace {
-
-Status enqueue(const RmsNorm::Problem& p, const RmsNorm::Args& a, Workspace, Stream stream) {
+Status Launcher::enqueue(const RmsNorm::Problem& p, const RmsNorm::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
   const Parameters parameters{.x = a.x.data,
                               .weight = a.weight.data,
@@ -196,3 +204,4 @@ Status enqueue(const RmsNorm::Problem& p, const RmsNorm::Args& a, Workspace, Str
 }  // namespace
 
 }  // namespace sluice::cuda
+#endif

@@ -6,19 +6,76 @@
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/route_group.h. Measurements: docs/notes/cuda-routing.md.
 #include "backends/cuda/card.h"
-#include "backends/cuda/launch.h"
-#include "backends/cuda/tile/dependent.cuh"
-#include "backends/cuda/tile/grouping.cuh"
-#include "backends/cuda/tile/routing.cuh"
+#include "backends/cuda/group_grid.h"
 #include "ops/route_group.h"
 
 namespace sluice::cuda {
 namespace {
 
-using Score = RoutingRule::Score;
 using Problem = RouteGroup::Problem;
 using Args = RouteGroup::Args;
 constexpr int kThreadsMost = 512;  // of the second launch
+
+// A map, a table or somebody else may name an expert twice.
+bool slots_differ(const RouteTopk::Problem& p) {
+  return p.input == RoutingInput::kLogits && p.scope != ExpertScope::kMap && !routing_rule(p.method).by_hash;
+}
+
+GroupGrid grid_of(const Problem& p) { return group_grid(RouteGroup::group(p), slots_differ(p.route), {}); }
+
+Refusal supports(const Problem&, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  return r;
+}
+
+// Fitted to an H200 on seven models' routing from 1 to 16384 tokens: docs/notes/cuda-routing.md.
+double cost_us(const Problem& p, const DeviceInfo&) {
+  const double experts = static_cast<double>(p.route.experts), tokens = static_cast<double>(p.route.tokens);
+  const double score = !RouteTopk::chooses_by_score(p.route)            ? 0
+                       : p.route.method == RoutingMethod::kSqrtSoftplus ? 4.0e-3
+                                                                        : 1.5e-3;
+  const double one = 2.35 + 0.068 * static_cast<double>(p.route.top_k) + (0.7e-3 + score) * experts;
+  if (tokens <= 8) return one + 0.05 * tokens;
+  if (tokens <= 128) return one + 0.45 + 1.3e-3 * one * tokens;
+  if (tokens <= 256) return 1.75 * one;
+  const double more = one - 2.7;
+  return 6 + 3.2 * more + (0.65e-3 + 1.0e-3 * more) * tokens;
+}
+
+size_t workspace_bytes(const Problem& p, const DeviceInfo&) {
+  return cluster_count_bytes(RouteGroup::group(p), grid_of(p));
+}
+
+struct Launcher {
+  static Status enqueue(const Problem&, const Args&, Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<RouteGroup> route_group_cluster_sm90 = {
+    .name = "cuda.route_group.cluster_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = workspace_bytes,
+    .enqueue = enqueue_of<RouteGroup, Launcher>(),
+    .batch_invariant = true,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/grouping.cuh"
+#include "backends/cuda/tile/routing.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+using Score = RoutingRule::Score;
 
 // Threads of a block that holds n experts a lane: one for each expert.
 constexpr int threads_of(int n) { return n <= 8 ? 256 : 512; }
@@ -96,54 +153,7 @@ auto kernel_for(Score score, int n) {
                                          : kernel_for<Score::kLogit, kPlain>(n);
 }
 
-// A map, a table or somebody else may name an expert twice.
-bool slots_differ(const RouteTopk::Problem& p) {
-  return p.input == RoutingInput::kLogits && p.scope != ExpertScope::kMap && !routing_rule(p.method).by_hash;
-}
-
-GroupGrid grid_of(const Problem& p) { return group_grid(RouteGroup::group(p), slots_differ(p.route), {}); }
-
-Refusal supports(const Problem&, const DeviceInfo& d) {
-  Refusal r;
-  need_sm90(r, d);
-  return r;
-}
-
-// Fitted to an H200 on seven models' routing from 1 to 16384 tokens: docs/notes/cuda-routing.md.
-double cost_us(const Problem& p, const DeviceInfo&) {
-  const double experts = static_cast<double>(p.route.experts), tokens = static_cast<double>(p.route.tokens);
-  const double score = !RouteTopk::chooses_by_score(p.route)            ? 0
-                       : p.route.method == RoutingMethod::kSqrtSoftplus ? 4.0e-3
-                                                                        : 1.5e-3;
-  const double one = 2.35 + 0.068 * static_cast<double>(p.route.top_k) + (0.7e-3 + score) * experts;
-  if (tokens <= 8) return one + 0.05 * tokens;
-  if (tokens <= 128) return one + 0.45 + 1.3e-3 * one * tokens;
-  if (tokens <= 256) return 1.75 * one;
-  const double more = one - 2.7;
-  return 6 + 3.2 * more + (0.65e-3 + 1.0e-3 * more) * tokens;
-}
-
-size_t workspace_bytes(const Problem& p, const DeviceInfo&) {
-  return cluster_count_bytes(RouteGroup::group(p), grid_of(p));
-}
-
-Status enqueue(const Problem& p, const Args& a, Workspace w, Stream stream);
-
-}  // namespace
-
-extern const Candidate<RouteGroup> route_group_cluster_sm90 = {
-    .name = "cuda.route_group.cluster_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .cost_us = cost_us,
-    .workspace_bytes = workspace_bytes,
-    .enqueue = enqueue,
-    .batch_invariant = true,
-};
-
-namespace {
-
-Status enqueue(const Problem& p, const Args& a, Workspace w, Stream stream) {
+Status Launcher::enqueue(const Problem& p, const Args& a, Workspace w, Stream stream) {
   const GroupGrid grid = grid_of(p);
   const tile::Routing r = tile::routing(p.route, a);
   tile::Grouping g = tile::grouping(RouteGroup::group(p), RouteGroup::group(a), grid);
@@ -173,3 +183,4 @@ Status enqueue(const Problem& p, const Args& a, Workspace w, Stream stream) {
 }  // namespace
 
 }  // namespace sluice::cuda
+#endif

@@ -7,11 +7,7 @@
 // Limits  what need_team() asks for (tile/few_tokens.cuh), and row_align of 1.
 // Source  original; the contract is ops/route_group.h.
 #include "backends/cuda/card.h"
-#include "backends/cuda/launch.h"
-#include "backends/cuda/tile/cluster.cuh"
-#include "backends/cuda/tile/dependent.cuh"
-#include "backends/cuda/tile/few_tokens.cuh"
-#include "backends/cuda/tile/shared_slots.cuh"
+#include "backends/cuda/tile/team.h"
 #include "ops/route_group.h"
 
 namespace sluice::cuda {
@@ -22,6 +18,67 @@ using Args = RouteGroup::Args;
 constexpr int kTokensMost = 64, kSlotsMost = 8;
 constexpr unsigned kClusterMost = 16;
 constexpr int kTokenBytes = 16;  // of ids
+
+constexpr int teams_most(int64_t experts) { return experts <= 256 ? 4 : 2; }
+
+Refusal supports(const Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  tile::need_team(r, p.route, std::min<int64_t>(kTokensMost, kClusterMost * teams_most(p.route.experts)));
+  r.need(p.row_align == 1, "row_align=1", "row_align", p.row_align);
+  return r;
+}
+
+// Blocks of the cluster; 1: teams beside each other. Measured: they cost more than the exchange, unless they are small.
+unsigned blocks_of(const RouteTopk::Problem& p) {
+  const auto tokens = static_cast<unsigned>(p.tokens);
+  unsigned blocks = 1;
+  if (tokens > 1 && p.tokens * p.experts > 128)
+    while (blocks < kClusterMost && blocks < tokens) blocks *= 2;
+  return blocks;
+}
+
+// Fitted to an H200: one token, the exchange, and each further team of a block.
+double cost_us(const Problem& p, const DeviceInfo&) {
+  const double experts = static_cast<double>(p.route.experts);
+  const unsigned blocks = blocks_of(p.route);
+  const double one = 1.45 + 0.03 * static_cast<double>(std::max<int64_t>(p.route.top_k - 4, 0)) +
+                     (RouteTopk::chooses_by_score(p.route) ? 1.7e-3 : 1.1e-3) * experts +
+                     (experts > 256 ? 0.4 : 0);
+  const double team =
+      (p.route.method == RoutingMethod::kSqrtSoftplus ? 0.1 : 0.04) + 7.5e-6 * experts * experts;
+  const double teams = std::ceil(static_cast<double>(p.route.tokens) / blocks);
+  return one + (blocks > 1 ? 0.36 : 0) + team * (teams - 1);
+}
+
+struct Launcher {
+  static Status enqueue(const Problem&, const Args&, Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<RouteGroup> route_group_fewtokens_sm90 = {
+    .name = "cuda.route_group.fewtokens_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = no_workspace<RouteGroup>,
+    .enqueue = enqueue_of<RouteGroup, Launcher>(),
+    .batch_invariant = true,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tile/cluster.cuh"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/few_tokens.cuh"
+#include "backends/cuda/tile/shared_slots.cuh"
+
+namespace sluice::cuda {
+namespace {
 
 struct Few {
   const void* logits;
@@ -36,8 +93,6 @@ struct Few {
   int32_t *ids, *row_count, *row_begin, *order, *position, *tile_count, *tiles;
   float* weights;
 };
-
-constexpr int teams_most(int64_t experts) { return experts <= 256 ? 4 : 2; }
 
 template <int kExperts, int kList>
 struct alignas(16) Memory {
@@ -192,53 +247,7 @@ Kernel kernel_of(const RouteTopk::Problem& p, bool alone) {
   return {};
 }
 
-Refusal supports(const Problem& p, const DeviceInfo& d) {
-  Refusal r;
-  need_sm90(r, d);
-  tile::need_team(r, p.route, std::min<int64_t>(kTokensMost, kClusterMost * teams_most(p.route.experts)));
-  r.need(p.row_align == 1, "row_align=1", "row_align", p.row_align);
-  return r;
-}
-
-// Blocks of the cluster; 1: teams beside each other. Measured: they cost more than the exchange, unless they are small.
-unsigned blocks_of(const RouteTopk::Problem& p) {
-  const auto tokens = static_cast<unsigned>(p.tokens);
-  unsigned blocks = 1;
-  if (tokens > 1 && p.tokens * p.experts > 128)
-    while (blocks < kClusterMost && blocks < tokens) blocks *= 2;
-  return blocks;
-}
-
-// Fitted to an H200: one token, the exchange, and each further team of a block.
-double cost_us(const Problem& p, const DeviceInfo&) {
-  const double experts = static_cast<double>(p.route.experts);
-  const unsigned blocks = blocks_of(p.route);
-  const double one = 1.45 + 0.03 * static_cast<double>(std::max<int64_t>(p.route.top_k - 4, 0)) +
-                     (RouteTopk::chooses_by_score(p.route) ? 1.7e-3 : 1.1e-3) * experts +
-                     (experts > 256 ? 0.4 : 0);
-  const double team =
-      (p.route.method == RoutingMethod::kSqrtSoftplus ? 0.1 : 0.04) + 7.5e-6 * experts * experts;
-  const double teams = std::ceil(static_cast<double>(p.route.tokens) / blocks);
-  return one + (blocks > 1 ? 0.36 : 0) + team * (teams - 1);
-}
-
-Status enqueue(const Problem& p, const Args& a, Workspace, Stream stream);
-
-}  // namespace
-
-extern const Candidate<RouteGroup> route_group_fewtokens_sm90 = {
-    .name = "cuda.route_group.fewtokens_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .cost_us = cost_us,
-    .workspace_bytes = no_workspace<RouteGroup>,
-    .enqueue = enqueue,
-    .batch_invariant = true,
-};
-
-namespace {
-
-Status enqueue(const Problem& p, const Args& a, Workspace, Stream stream) {
+Status Launcher::enqueue(const Problem& p, const Args& a, Workspace, Stream stream) {
   const auto tokens = static_cast<unsigned>(p.route.tokens);
   const unsigned blocks = blocks_of(p.route);
   const Kernel k = kernel_of(p.route, blocks == 1);
@@ -277,3 +286,4 @@ Status enqueue(const Problem& p, const Args& a, Workspace, Stream stream) {
 }  // namespace
 
 }  // namespace sluice::cuda
+#endif

@@ -7,24 +7,113 @@
 // Limits  what need_team() asks for (tile/few_tokens.cuh), row_align of 1, and for a grid 128 SMs.
 // Source  original; the contract is ops/route_group.h.
 #include "backends/cuda/card.h"
-#include "backends/cuda/launch.h"
-#include "backends/cuda/tile/cluster.cuh"
-#include "backends/cuda/tile/dependent.cuh"
-#include "backends/cuda/tile/lane_choice.cuh"
-#include "backends/cuda/tile/meeting.cuh"
-#include "backends/cuda/tile/shared_slots.cuh"
+#include "backends/cuda/tile/team.h"
 #include "ops/route_group.h"
 
 namespace sluice::cuda {
 namespace {
 
 using Problem = RouteGroup::Problem;
-using Args = RouteGroup::Args;
 constexpr int kClusterBlocks = 16;
 constexpr int kGridBlocks = 128, kBlockTokens = 255;  // counts of a block are bytes
 constexpr int kTokensMost = kGridBlocks * kBlockTokens;
-constexpr int kSums = 16;  // that a block adds up: of each block in the cluster, of some blocks in the grid
 constexpr int kThreadsMost = 512;
+
+// How the tokens are shared out: lanes of a token, and whether the blocks are a cluster or a grid.
+enum class Blocks { kCluster, kGrid };
+struct Shares {
+  Blocks blocks = Blocks::kCluster;
+  int lanes = 32;
+  uint32_t count = kClusterBlocks, tokens = 1;  // blocks, and tokens of each
+  int threads = 256;
+};
+
+// Measured: few lanes a token cost the fewest instructions, many are the sooner done, and a meeting of the grid costs about
+// as much as four times the tokens in each block (docs/notes/cuda-routing.md).
+Shares shares_of(const RouteTopk::Problem& p) {
+  const auto over = [](int64_t a, int64_t b) { return static_cast<uint32_t>((a + b - 1) / b); };
+  const bool scores = RouteTopk::chooses_by_score(p), many = p.experts > 256;
+  const uint32_t cluster_most = !scores ? (p.top_k <= 4 ? 64 : 32) : many ? 12 : 16;
+  Shares s{.tokens = over(p.tokens, kClusterBlocks)};
+  if (s.tokens > cluster_most) {
+    s.blocks = Blocks::kGrid;
+    s.tokens = over(p.tokens, kGridBlocks);
+    s.count = over(p.tokens, s.tokens);
+  }
+  if (scores) {
+    s.lanes = s.tokens <= (many ? 16 : 8) ? 32 : many || s.tokens <= 16 ? 16 : 8;
+  } else {
+    s.lanes = s.tokens > 8 ? 8 : p.top_k <= 4 ? 32 : 16;
+  }
+  const int at_once = static_cast<int>(s.tokens) * s.lanes,
+            least = static_cast<int>(std::max<int64_t>(p.experts, 256));
+  s.threads = std::clamp((at_once + 31) / 32 * 32, least, kThreadsMost);
+  return s;
+}
+
+Refusal supports(const Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  tile::need_team(r, p.route, kTokensMost);
+  r.need(p.row_align == 1, "row_align=1", "row_align", p.row_align);
+  if (shares_of(p.route).blocks == Blocks::kGrid)
+    r.need(d.cores >= kGridBlocks, "128 SMs for so many tokens (blocks wait for each other, one in each SM)",
+           "SMs", d.cores);
+  return r;
+}
+
+// Fitted to an H200, 1 to 32640 tokens; of sigmoids of 384 experts between those of 256 and softplus.
+double cost_us(const Problem& p, const DeviceInfo&) {
+  struct Fit {
+    double cluster, cluster_token, grid, grid_token;  // per token of a block
+  };
+  const bool softplus = p.route.method == RoutingMethod::kSqrtSoftplus, many = p.route.experts > 256;
+  const Fit f = !RouteTopk::chooses_by_score(p.route)
+                    ? (p.route.top_k <= 4 ? Fit{2.82, 0.0215, 4.35, 0.030} : Fit{2.85, 0.038, 4.4, 0.050})
+                : many ? (softplus ? Fit{4.75, 0.12, 6.0, 0.19} : Fit{4.1, 0.11, 5.6, 0.14})
+                       : (softplus ? Fit{3.55, 0.13, 5.5, 0.125} : Fit{3.35, 0.085, 5.1, 0.095});
+  const Shares s = shares_of(p.route);
+  return s.blocks == Blocks::kCluster ? f.cluster + f.cluster_token * s.tokens
+                                      : f.grid + f.grid_token * s.tokens;
+}
+
+size_t workspace_bytes(const Problem& p, const DeviceInfo&) {
+  return shares_of(p.route).blocks == Blocks::kCluster ? 0
+                                                       : static_cast<size_t>(kGridBlocks * p.route.experts);
+}
+
+struct Launcher {
+  static Status enqueue(const Problem&, const RouteGroup::Args&, Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<RouteGroup> route_group_lanes_sm90 = {
+    .name = "cuda.route_group.lanes_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = workspace_bytes,
+    .enqueue = enqueue_of<RouteGroup, Launcher>(),
+    .batch_invariant = true,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tile/cluster.cuh"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/lane_choice.cuh"
+#include "backends/cuda/tile/meeting.cuh"
+#include "backends/cuda/tile/shared_slots.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+using Args = RouteGroup::Args;
+constexpr int kSums = 16;  // that a block adds up: of each block in the cluster, of some blocks in the grid
 // Shared memory of a block that leaves no room for a second one in the SM: as dependent launches, two to four blocks of a
 // grid shared the SMs that were free first, and others stood empty; 2 to 4 us.
 constexpr size_t kAloneBytes = size_t{115} << 10;
@@ -335,14 +424,6 @@ struct Kernel {
   void (*call)(Lanes) = nullptr;
   size_t (*shared)(const Lanes&, int threads) = nullptr;
 };
-// How the tokens are shared out: lanes of a token, and whether the blocks are a cluster or a grid.
-enum class Blocks { kCluster, kGrid };
-struct Shares {
-  Blocks blocks = Blocks::kCluster;
-  int lanes = 32;
-  uint32_t count = kClusterBlocks, tokens = 1;  // blocks, and tokens of each
-  int threads = 256;
-};
 template <int kExperts, int kList, tile::TeamKind kKind, int kLanes>
 Kernel kernel_by(Blocks blocks) {
   return {blocks == Blocks::kGrid ? route_lanes<kExperts, kList, kKind, kLanes, true>
@@ -360,75 +441,6 @@ Kernel kernel_of(const RouteTopk::Problem& p, const Shares& s) {
 #undef SLUICE_KERNEL
   return {};
 }
-// Measured: few lanes a token cost the fewest instructions, many are the sooner done, and a meeting of the grid costs about
-// as much as four times the tokens in each block (docs/notes/cuda-routing.md).
-Shares shares_of(const RouteTopk::Problem& p) {
-  const auto over = [](int64_t a, int64_t b) { return static_cast<uint32_t>((a + b - 1) / b); };
-  const bool scores = RouteTopk::chooses_by_score(p), many = p.experts > 256;
-  const uint32_t cluster_most = !scores ? (p.top_k <= 4 ? 64 : 32) : many ? 12 : 16;
-  Shares s{.tokens = over(p.tokens, kClusterBlocks)};
-  if (s.tokens > cluster_most) {
-    s.blocks = Blocks::kGrid;
-    s.tokens = over(p.tokens, kGridBlocks);
-    s.count = over(p.tokens, s.tokens);
-  }
-  if (scores) {
-    s.lanes = s.tokens <= (many ? 16 : 8) ? 32 : many || s.tokens <= 16 ? 16 : 8;
-  } else {
-    s.lanes = s.tokens > 8 ? 8 : p.top_k <= 4 ? 32 : 16;
-  }
-  const int at_once = static_cast<int>(s.tokens) * s.lanes,
-            least = static_cast<int>(std::max<int64_t>(p.experts, 256));
-  s.threads = std::clamp((at_once + 31) / 32 * 32, least, kThreadsMost);
-  return s;
-}
-
-Refusal supports(const Problem& p, const DeviceInfo& d) {
-  Refusal r;
-  need_sm90(r, d);
-  tile::need_team(r, p.route, kTokensMost);
-  r.need(p.row_align == 1, "row_align=1", "row_align", p.row_align);
-  if (shares_of(p.route).blocks == Blocks::kGrid)
-    r.need(d.cores >= kGridBlocks, "128 SMs for so many tokens (blocks wait for each other, one in each SM)",
-           "SMs", d.cores);
-  return r;
-}
-
-// Fitted to an H200, 1 to 32640 tokens; of sigmoids of 384 experts between those of 256 and softplus.
-double cost_us(const Problem& p, const DeviceInfo&) {
-  struct Fit {
-    double cluster, cluster_token, grid, grid_token;  // per token of a block
-  };
-  const bool softplus = p.route.method == RoutingMethod::kSqrtSoftplus, many = p.route.experts > 256;
-  const Fit f = !RouteTopk::chooses_by_score(p.route)
-                    ? (p.route.top_k <= 4 ? Fit{2.82, 0.0215, 4.35, 0.030} : Fit{2.85, 0.038, 4.4, 0.050})
-                : many ? (softplus ? Fit{4.75, 0.12, 6.0, 0.19} : Fit{4.1, 0.11, 5.6, 0.14})
-                       : (softplus ? Fit{3.55, 0.13, 5.5, 0.125} : Fit{3.35, 0.085, 5.1, 0.095});
-  const Shares s = shares_of(p.route);
-  return s.blocks == Blocks::kCluster ? f.cluster + f.cluster_token * s.tokens
-                                      : f.grid + f.grid_token * s.tokens;
-}
-
-size_t workspace_bytes(const Problem& p, const DeviceInfo&) {
-  return shares_of(p.route).blocks == Blocks::kCluster ? 0
-                                                       : static_cast<size_t>(kGridBlocks * p.route.experts);
-}
-
-Status enqueue(const Problem& p, const Args& a, Workspace w, Stream stream);
-
-}  // namespace
-
-extern const Candidate<RouteGroup> route_group_lanes_sm90 = {
-    .name = "cuda.route_group.lanes_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .cost_us = cost_us,
-    .workspace_bytes = workspace_bytes,
-    .enqueue = enqueue,
-    .batch_invariant = true,
-};
-
-namespace {
 
 Lanes lanes_of(const Problem& p, const Args& a, Workspace w, Stream stream, const Shares& s) {
   constexpr uintptr_t kBytes = 16;
@@ -464,7 +476,7 @@ Lanes lanes_of(const Problem& p, const Args& a, Workspace w, Stream stream, cons
           .meeting = queue_of(stream).meeting};
 }
 
-Status enqueue(const Problem& p, const Args& a, Workspace w, Stream stream) {
+Status Launcher::enqueue(const Problem& p, const Args& a, Workspace w, Stream stream) {
   const Shares s = shares_of(p.route);
   const Kernel kernel = kernel_of(p.route, s);
   const Lanes lanes = lanes_of(p, a, w, stream, s);
@@ -481,3 +493,4 @@ Status enqueue(const Problem& p, const Args& a, Workspace w, Stream stream) {
 }  // namespace
 
 }  // namespace sluice::cuda
+#endif

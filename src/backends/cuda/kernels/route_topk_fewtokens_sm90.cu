@@ -1,3 +1,4 @@
+
 // Top-k routing for few tokens: a block a token, a thread an expert (tile/few_tokens.cuh).
 //
 // Wins    while there is an SM for each token, as predicted from the clocks in docs/notes/cuda-routing.md.
@@ -5,6 +6,46 @@
 // Limits  what need_team() asks for (tile/few_tokens.cuh).
 // Source  original; the contract is ops/route_topk.h.
 #include "backends/cuda/card.h"
+#include "backends/cuda/tile/team.h"
+
+namespace sluice::cuda {
+namespace {
+
+using Problem = RouteTopk::Problem;
+constexpr int kTokensMost = 132;
+
+Refusal supports(const Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  tile::need_team(r, p, kTokensMost);
+  return r;
+}
+
+// Predicted from the clocks of single steps, not measured: docs/notes/cuda-routing.md.
+double cost_us(const Problem& p, const DeviceInfo&) {
+  return 1.5 + 0.5e-3 * static_cast<double>(p.experts) + 1e-3 * static_cast<double>(p.tokens);
+}
+
+struct Launcher {
+  static Status enqueue(const Problem&, const RouteTopk::Args&, Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<RouteTopk> route_topk_fewtokens_sm90 = {
+    .name = "cuda.route_topk.fewtokens_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = no_workspace<RouteTopk>,
+    .enqueue = enqueue_of<RouteTopk, Launcher>(),
+    .batch_invariant = true,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/few_tokens.cuh"
@@ -12,9 +53,6 @@
 
 namespace sluice::cuda {
 namespace {
-
-using Problem = RouteTopk::Problem;
-constexpr int kTokensMost = 132;
 
 struct Few {
   const void* logits;
@@ -52,35 +90,7 @@ __global__ void __launch_bounds__(kExperts) topk_few(const __grid_constant__ Few
   if (kShared) tile::put_shared(p.shared, p.ids, p.weights, token, e);
 }
 
-Refusal supports(const Problem& p, const DeviceInfo& d) {
-  Refusal r;
-  need_sm90(r, d);
-  tile::need_team(r, p, kTokensMost);
-  return r;
-}
-
-// Predicted from the clocks of single steps, not measured: docs/notes/cuda-routing.md.
-double cost_us(const Problem& p, const DeviceInfo&) {
-  return 1.5 + 0.5e-3 * static_cast<double>(p.experts) + 1e-3 * static_cast<double>(p.tokens);
-}
-
-Status enqueue(const Problem& p, const RouteTopk::Args& a, Workspace, Stream stream);
-
-}  // namespace
-
-extern const Candidate<RouteTopk> route_topk_fewtokens_sm90 = {
-    .name = "cuda.route_topk.fewtokens_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .cost_us = cost_us,
-    .workspace_bytes = no_workspace<RouteTopk>,
-    .enqueue = enqueue,
-    .batch_invariant = true,
-};
-
-namespace {
-
-Status enqueue(const Problem& p, const RouteTopk::Args& a, Workspace, Stream stream) {
+Status Launcher::enqueue(const Problem& p, const RouteTopk::Args& a, Workspace, Stream stream) {
   const Few few{.logits = a.logits.data,
                 .logits_stride = a.logits.stride[0],
                 .bias = a.bias.as<const float>(),
@@ -107,3 +117,4 @@ Status enqueue(const Problem& p, const RouteTopk::Args& a, Workspace, Stream str
 }  // namespace
 
 }  // namespace sluice::cuda
+#endif

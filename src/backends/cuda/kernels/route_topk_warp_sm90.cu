@@ -5,6 +5,42 @@
 // Limits  none beyond the contract.
 // Source  original; the contract, ties included, is ops/route_topk.h.
 #include "backends/cuda/card.h"
+#include "ops/route_topk.h"
+
+namespace sluice::cuda {
+namespace {
+
+Refusal supports(const RouteTopk::Problem&, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  return r;
+}
+
+double cost_us(const RouteTopk::Problem& p, const DeviceInfo& d) {
+  const double waves = std::ceil(static_cast<double>(p.tokens) / (32.0 * d.cores));
+  return 1.6 + 0.04 * static_cast<double>(p.top_k) * waves + RouteTopk::bytes(p) / d.mem_bytes_per_us;
+}
+
+struct Launcher {
+  static Status enqueue(const RouteTopk::Problem&, const RouteTopk::Args&, Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<RouteTopk> route_topk_warp_sm90 = {
+    .name = "cuda.route_topk.warp_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = no_workspace<RouteTopk>,
+    .enqueue = enqueue_of<RouteTopk, Launcher>(),
+    .batch_invariant = true,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/routing.cuh"
@@ -60,34 +96,7 @@ auto kernel_for(Score score, int n) {
                                          : kernel_for<Score::kLogit, kPlain>(n);
 }
 
-Refusal supports(const RouteTopk::Problem&, const DeviceInfo& d) {
-  Refusal r;
-  need_sm90(r, d);
-  return r;
-}
-
-double cost_us(const RouteTopk::Problem& p, const DeviceInfo& d) {
-  const double waves = std::ceil(static_cast<double>(p.tokens) / (32.0 * d.cores));
-  return 1.6 + 0.04 * static_cast<double>(p.top_k) * waves + RouteTopk::bytes(p) / d.mem_bytes_per_us;
-}
-
-Status enqueue(const RouteTopk::Problem& p, const RouteTopk::Args& a, Workspace, Stream stream);
-
-}  // namespace
-
-extern const Candidate<RouteTopk> route_topk_warp_sm90 = {
-    .name = "cuda.route_topk.warp_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .cost_us = cost_us,
-    .workspace_bytes = no_workspace<RouteTopk>,
-    .enqueue = enqueue,
-    .batch_invariant = true,
-};
-
-namespace {
-
-Status enqueue(const RouteTopk::Problem& p, const RouteTopk::Args& a, Workspace, Stream stream) {
+Status Launcher::enqueue(const RouteTopk::Problem& p, const RouteTopk::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
   const tile::Routing r = tile::routing(p, a);
   const int n = tile::experts_per_lane(p.experts);
@@ -102,3 +111,4 @@ Status enqueue(const RouteTopk::Problem& p, const RouteTopk::Args& a, Workspace,
 }  // namespace
 
 }  // namespace sluice::cuda
+#endif

@@ -6,9 +6,6 @@
 //         batch.
 // Source  original; the contract is ops/router_gemm.h.
 #include "backends/cuda/card.h"
-#include "backends/cuda/launch.h"
-#include "backends/cuda/router.h"
-#include "backends/cuda/tile/dependent.cuh"
 #include "ops/router_gemm.h"
 
 namespace sluice::cuda {
@@ -16,6 +13,59 @@ namespace {
 
 constexpr int kSide = 16, kThreads = kSide * kSide;  // threads along tokens and along experts
 constexpr int kDepth = 32;                           // numbers of a row in shared memory at a time
+
+// Small tiles until there are so many of them that large ones, which load less, fill the device too.
+int each_for(const RouterGemm::Problem& p) {
+  constexpr int64_t kManyTokens = 512;
+  return p.tokens > kManyTokens ? 4 : 1;
+}
+
+int64_t tiles(int64_t size, int64_t of) { return (size + of - 1) / of; }
+
+Refusal supports(const RouterGemm::Problem&, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  return r;
+}
+
+// H200: 86 us for 1 x 128 x 2880, 342 for 512 x 512 x 4096. Steps follow each other, and beyond some blocks an SM the
+// multiply-adds are the limit. Large tiles: not measured yet.
+double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
+  constexpr double kLatencyUs = 1.5, kSmallStepUs = 0.93, kLargeStepUs = 1.6, kSmallBlocks = 3,
+                   kLargeBlocks = 2;
+  const int each = each_for(p), of = kSide * each;
+  const double blocks = static_cast<double>(tiles(p.experts, of) * tiles(p.tokens, of));
+  const double crowd = std::max(1.0, blocks / (d.cores * (each == 1 ? kSmallBlocks : kLargeBlocks)));
+  return kLatencyUs +
+         crowd * static_cast<double>(tiles(p.hidden, kDepth)) * (each == 1 ? kSmallStepUs : kLargeStepUs);
+}
+
+struct Launcher {
+  static Status enqueue(const RouterGemm::Problem&, const RouterGemm::Args&, Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<RouterGemm> router_gemm_fma_sm90 = {
+    .name = "cuda.router_gemm.fma_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = no_workspace<RouterGemm>,
+    .enqueue = enqueue_of<RouterGemm, Launcher>(),
+    .batch_invariant = true,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/launch.h"
+#include "backends/cuda/router.h"
+#include "backends/cuda/tile/dependent.cuh"
+
+namespace sluice::cuda {
+namespace {
 
 // kEach: tokens and experts of a thread; a block has kSide * kEach of either. Grid: tiles of experts, tiles of tokens.
 template <class X, class W, int kEach>
@@ -87,49 +137,7 @@ auto kernel_for(DType w, int each) {
   return w == DType::kBF16 ? kernel_for<X, __nv_bfloat16>(each) : kernel_for<X, float>(each);
 }
 
-// Small tiles until there are so many of them that large ones, which load less, fill the device too.
-int each_for(const RouterGemm::Problem& p) {
-  constexpr int64_t kManyTokens = 512;
-  return p.tokens > kManyTokens ? 4 : 1;
-}
-
-int64_t tiles(int64_t size, int64_t of) { return (size + of - 1) / of; }
-
-Refusal supports(const RouterGemm::Problem&, const DeviceInfo& d) {
-  Refusal r;
-  need_sm90(r, d);
-  return r;
-}
-
-// H200: 86 us for 1 x 128 x 2880, 342 for 512 x 512 x 4096. Steps follow each other, and beyond some blocks an SM the
-// multiply-adds are the limit. Large tiles: not measured yet.
-double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
-  constexpr double kLatencyUs = 1.5, kSmallStepUs = 0.93, kLargeStepUs = 1.6, kSmallBlocks = 3,
-                   kLargeBlocks = 2;
-  const int each = each_for(p), of = kSide * each;
-  const double blocks = static_cast<double>(tiles(p.experts, of) * tiles(p.tokens, of));
-  const double crowd = std::max(1.0, blocks / (d.cores * (each == 1 ? kSmallBlocks : kLargeBlocks)));
-  return kLatencyUs +
-         crowd * static_cast<double>(tiles(p.hidden, kDepth)) * (each == 1 ? kSmallStepUs : kLargeStepUs);
-}
-
-Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream);
-
-}  // namespace
-
-extern const Candidate<RouterGemm> router_gemm_fma_sm90 = {
-    .name = "cuda.router_gemm.fma_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .cost_us = cost_us,
-    .workspace_bytes = no_workspace<RouterGemm>,
-    .enqueue = enqueue,
-    .batch_invariant = true,
-};
-
-namespace {
-
-Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream) {
+Status Launcher::enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
   const int each = each_for(p), of = kSide * each;
   const auto kernel =
@@ -143,3 +151,4 @@ Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspac
 }  // namespace
 
 }  // namespace sluice::cuda
+#endif

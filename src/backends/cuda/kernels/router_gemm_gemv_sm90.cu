@@ -5,11 +5,7 @@
 // Limits  see supports(). Which thread sums what depends on hidden alone, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/router_gemm.h.
 #include "backends/cuda/card.h"
-#include "backends/cuda/launch.h"
 #include "backends/cuda/measured_cost.h"
-#include "backends/cuda/router.h"
-#include "backends/cuda/tile/dependent.cuh"
-#include "backends/cuda/tile/operand.cuh"
 #include "ops/router_gemm.h"
 
 namespace sluice::cuda {
@@ -17,6 +13,54 @@ namespace {
 
 constexpr int kThreadsMost = 512, kWarpsMost = kThreadsMost / 32;
 constexpr int64_t kTokensMost = 4;
+
+Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  r.need(p.x == DType::kBF16 || p.w == DType::kF32, "x in bf16 when w is (no instance of the other pair)",
+         std::string("x=") + text(p.x) + " w=" + text(p.w));
+  need_multiple(r, "hidden", p.hidden, 8, "16-byte pieces of a row");
+  r.need(p.tokens <= kTokensMost, "tokens <= 4 (every block reads every token)", "tokens", p.tokens);
+  return r;
+}
+
+// H200, weights not in L2, one token: 1.94 us for 2880 x 128, 2.34 for 4096 x 256, 2.70 for 7168 x 256.
+double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
+  if (p.x == DType::kBF16 && p.w == DType::kBF16) return measured_us("cuda.router_gemm.gemv_sm90", p, d);
+  constexpr double kLatencyUs = 1.78, kTokenUs = 0.1, kTokenMegabyteUs = 0.07;
+  const double weights = static_cast<double>(bytes_of(p.w, p.experts * p.hidden));
+  const double more = static_cast<double>(std::max<int64_t>(p.tokens, 1) - 1);
+  return kLatencyUs + weights / d.mem_bytes_per_us + more * (kTokenUs + kTokenMegabyteUs * weights / 1e6);
+}
+
+struct Launcher {
+  static Status enqueue(const RouterGemm::Problem&, const RouterGemm::Args&, Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<RouterGemm> router_gemm_gemv_sm90 = {
+    .name = "cuda.router_gemm.gemv_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = no_workspace<RouterGemm>,
+    .enqueue = enqueue_of<RouterGemm, Launcher>(),
+    .batch_invariant = true,
+    .alignment_bytes = 16,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/launch.h"
+#include "backends/cuda/router.h"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/operand.cuh"
+
+namespace sluice::cuda {
+namespace {
 
 // kTokens: tokens of a block. kPieces: pieces of eight numbers in flight per thread and row. kAnyRows: rows of x may
 // start at any address. The code is kept short: a launch runs through it once, and fetching it is a part of its time.
@@ -109,42 +153,6 @@ auto kernel_for(int tokens, int pieces, bool wide) {
   return pieces == 1 ? kernel_for<X, W, 1>(tokens) : kernel_for<X, W, 2>(tokens);
 }
 
-Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
-  Refusal r;
-  need_sm90(r, d);
-  r.need(p.x == DType::kBF16 || p.w == DType::kF32, "x in bf16 when w is (no instance of the other pair)",
-         std::string("x=") + text(p.x) + " w=" + text(p.w));
-  need_multiple(r, "hidden", p.hidden, 8, "16-byte pieces of a row");
-  r.need(p.tokens <= kTokensMost, "tokens <= 4 (every block reads every token)", "tokens", p.tokens);
-  return r;
-}
-
-// H200, weights not in L2, one token: 1.94 us for 2880 x 128, 2.34 for 4096 x 256, 2.70 for 7168 x 256.
-double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
-  if (p.x == DType::kBF16 && p.w == DType::kBF16) return measured_us("cuda.router_gemm.gemv_sm90", p, d);
-  constexpr double kLatencyUs = 1.78, kTokenUs = 0.1, kTokenMegabyteUs = 0.07;
-  const double weights = static_cast<double>(bytes_of(p.w, p.experts * p.hidden));
-  const double more = static_cast<double>(std::max<int64_t>(p.tokens, 1) - 1);
-  return kLatencyUs + weights / d.mem_bytes_per_us + more * (kTokenUs + kTokenMegabyteUs * weights / 1e6);
-}
-
-Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream);
-
-}  // namespace
-
-extern const Candidate<RouterGemm> router_gemm_gemv_sm90 = {
-    .name = "cuda.router_gemm.gemv_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .cost_us = cost_us,
-    .workspace_bytes = no_workspace<RouterGemm>,
-    .enqueue = enqueue,
-    .batch_invariant = true,
-    .alignment_bytes = 16,
-};
-
-namespace {
-
 Status launch_gemv(const RouterParameters& parameters, DType x, DType w, int tokens, Shape shape,
                    Stream stream) {
   const bool wide = parameters.x_wide;
@@ -158,7 +166,7 @@ Status launch_gemv(const RouterParameters& parameters, DType x, DType w, int tok
   return launch(router_gemm_gemv_sm90.name, kernel, how, stream, parameters);
 }
 
-Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream) {
+Status Launcher::enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
   // Blocks of one token while all of them start at once.
   constexpr int64_t kBlocksAtOnce = 256;
@@ -169,3 +177,4 @@ Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspac
 }  // namespace
 
 }  // namespace sluice::cuda
+#endif

@@ -10,14 +10,7 @@
 // Limits  see supports(). The order of a sum depends on hidden alone, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/router_gemm.h. docs/notes/cuda-router.md has what was measured and dropped.
 #include "backends/cuda/card.h"
-#include "backends/cuda/launch.h"
 #include "backends/cuda/measured_cost.h"
-#include "backends/cuda/router.h"
-#include "backends/cuda/tile/cluster.cuh"
-#include "backends/cuda/tile/dependent.cuh"
-#include "backends/cuda/tile/mbarrier.cuh"
-#include "backends/cuda/tile/mma.cuh"
-#include "backends/cuda/tile/operand.cuh"
 #include "ops/router_gemm.h"
 
 namespace sluice::cuda {
@@ -32,6 +25,94 @@ struct Split {
   int units, block_units, warp_units;
   uint32_t zero;  // 0, which the compiler cannot know
 };
+
+// Of a cluster: tokens and experts. Units of a warp in flight at once, blocks that an SM holds.
+struct Tile {
+  int tokens, experts, flight, resident;
+};
+// For f32 operands as sums of bf16, and rows anywhere.
+constexpr Tile kAnyTile = {16, 16, 2, 2};
+
+int parts(int64_t size, int64_t of) { return static_cast<int>((size + of - 1) / of); }
+
+Split split_of(int64_t hidden) {
+  Split s{.units = parts(hidden, kUnit), .block_units = 0, .warp_units = 0, .zero = 0};
+  s.block_units = parts(s.units, kBlocks);
+  s.warp_units = parts(s.block_units, kWarps);
+  return s;
+}
+
+// Fitted to an H200 so that the tile of the least cost is, over 8 shapes and 1 to 256 tokens, within some percent of the
+// fastest. Clusters of 8 do not fit everywhere on the chip: 15 where an SM takes one of its blocks.
+double tile_us(const Tile& t, const Split& s, int64_t tokens, int64_t experts) {
+  constexpr double kClusters = 15.4, kBaseUs = 1.9, kKilobyteUs = 0.0093, kPassUs = 0.77;
+  constexpr double kWaveUs = 1.1, kBlockUs = 0.155, kLogitUs = 0.068 / 1024;
+  // Rows of x come after the wait for the kernel in front: in a chain they weigh more than those of w, and few of them
+  // a block are better than many.
+  constexpr double kLateShare = 1.5, kTallUs = 0.45;
+  constexpr int kTallTokens = 32;
+  const double clusters = static_cast<double>(parts(tokens, t.tokens)) * parts(experts, t.experts);
+  const double of_an_sm = std::max(1.0, clusters / kClusters),
+               waves = std::ceil(clusters / (kClusters * t.resident));
+  const double rows = kLateShare * static_cast<double>(std::min<int64_t>(t.tokens, tokens)) + t.experts;
+  const double kilobytes = rows * s.block_units * kUnit * 2 / 1024;
+  const double passes = parts(s.warp_units, t.flight);
+  return kBaseUs + of_an_sm * (kilobytes * kKilobyteUs + t.tokens * t.experts * kLogitUs) +
+         (passes - 1) * kPassUs + (waves - 1) * kWaveUs + (of_an_sm - 1) * kBlockUs +
+         (t.tokens >= kTallTokens ? kTallUs : 0);
+}
+
+Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  need_multiple(r, "hidden", p.hidden, 8, "16-byte pieces of a row");
+  r.need(p.hidden >= 128, "hidden >= 128 (shorter sums may miss their bound on tensor cores)", "hidden",
+         p.hidden);
+  r.need(p.tokens <= 512, "tokens <= 512 (every tile loads its rows anew)", "tokens", p.tokens);
+  return r;
+}
+
+// Cold weights, which all tiles share, and tile_us(). f32 operands are several products each and take a tile that is not
+// chosen for the problem. H200: within 15% of most of 120 readings up to 128 tokens.
+double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
+  if (p.x == DType::kBF16 && p.w == DType::kBF16) return measured_us("cuda.router_gemm.splitk_sm90", p, d);
+  const Split split = split_of(p.hidden);
+  const double weights = static_cast<double>(bytes_of(p.w, p.experts * p.hidden)) / d.mem_bytes_per_us;
+  const double us = tile_us(kAnyTile, split, p.tokens, p.experts);
+  return weights + 0.2 + (p.x == DType::kF32 ? 1.75 : 1.22) * us;
+}
+
+struct Launcher {
+  static Status enqueue(const RouterGemm::Problem&, const RouterGemm::Args&, Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<RouterGemm> router_gemm_splitk_sm90 = {
+    .name = "cuda.router_gemm.splitk_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = no_workspace<RouterGemm>,
+    .enqueue = enqueue_of<RouterGemm, Launcher>(),
+    .batch_invariant = true,
+    .alignment_bytes = 16,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/launch.h"
+#include "backends/cuda/router.h"
+#include "backends/cuda/tile/cluster.cuh"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/mma.cuh"
+#include "backends/cuda/tile/operand.cuh"
+
+namespace sluice::cuda {
+namespace {
 
 // acc += x * w^T for one unit, by products of bf16 terms; those of 2^-24 of the largest and less are left out.
 template <class X, class W, int kRows, int kColumns>
@@ -210,147 +291,85 @@ __global__ void __launch_bounds__(kThreads, kResident)
   if (token < p.tokens) store_logits(p, token, expert, total);
 }
 
-struct Tile {
-  int tokens, experts, flight, resident;
+enum class Units { kOnce, kMany };  // of a warp: as many as are in flight at once, or any number
+
+struct Instance {
+  Tile tile;
   bool once;
   void (*kernel)(RouterParameters, Split);
 };
 
-enum class Units { kOnce, kMany };  // of a warp: as many as are in flight at once, or any number
-
 template <int kRows, int kColumns, int kFlight, int kResident, Units kUnits, class X = __nv_bfloat16,
           class W = __nv_bfloat16, bool kAnyRows = false>
-constexpr Tile tile_of() {
+constexpr Instance instance() {
   constexpr bool kOnce = kUnits == Units::kOnce;
-  return {kRows,     kColumns, kFlight,
-          kResident, kOnce,    splitk<X, W, kRows, kColumns, kFlight, kResident, kOnce, kAnyRows>};
+  return {{kRows, kColumns, kFlight, kResident},
+          kOnce,
+          splitk<X, W, kRows, kColumns, kFlight, kResident, kOnce, kAnyRows>};
 }
 
 // bf16, rows of x on 16 bytes. Up to 3 units a warp: hidden up to 3072; 4: 4096; 7: 7168.
-const Tile kTiles[] = {
-    tile_of<8, 8, 3, 4, Units::kOnce>(),   tile_of<8, 16, 3, 4, Units::kOnce>(),
-    tile_of<8, 24, 3, 4, Units::kOnce>(),  tile_of<8, 32, 3, 4, Units::kOnce>(),
-    tile_of<16, 8, 3, 4, Units::kOnce>(),  tile_of<16, 16, 3, 4, Units::kOnce>(),
-    tile_of<16, 24, 3, 4, Units::kOnce>(), tile_of<16, 32, 3, 4, Units::kOnce>(),
-    tile_of<32, 32, 3, 3, Units::kOnce>(), tile_of<8, 8, 4, 4, Units::kOnce>(),
-    tile_of<8, 16, 4, 4, Units::kOnce>(),  tile_of<8, 24, 4, 4, Units::kOnce>(),
-    tile_of<8, 32, 4, 4, Units::kOnce>(),  tile_of<16, 8, 4, 4, Units::kOnce>(),
-    tile_of<16, 16, 4, 4, Units::kOnce>(), tile_of<16, 24, 4, 4, Units::kOnce>(),
-    tile_of<16, 32, 4, 3, Units::kOnce>(), tile_of<32, 32, 4, 2, Units::kOnce>(),
-    tile_of<8, 8, 7, 4, Units::kOnce>(),   tile_of<8, 16, 7, 4, Units::kOnce>(),
-    tile_of<8, 24, 7, 3, Units::kOnce>(),  tile_of<16, 16, 7, 3, Units::kOnce>(),
-    tile_of<16, 24, 7, 2, Units::kOnce>(), tile_of<8, 16, 4, 4, Units::kMany>(),
-    tile_of<16, 16, 4, 4, Units::kMany>(), tile_of<16, 24, 4, 4, Units::kMany>(),
-    tile_of<16, 32, 4, 3, Units::kMany>(), tile_of<32, 32, 3, 3, Units::kMany>(),
+const Instance kInstances[] = {
+    instance<8, 8, 3, 4, Units::kOnce>(),   instance<8, 16, 3, 4, Units::kOnce>(),
+    instance<8, 24, 3, 4, Units::kOnce>(),  instance<8, 32, 3, 4, Units::kOnce>(),
+    instance<16, 8, 3, 4, Units::kOnce>(),  instance<16, 16, 3, 4, Units::kOnce>(),
+    instance<16, 24, 3, 4, Units::kOnce>(), instance<16, 32, 3, 4, Units::kOnce>(),
+    instance<32, 32, 3, 3, Units::kOnce>(), instance<8, 8, 4, 4, Units::kOnce>(),
+    instance<8, 16, 4, 4, Units::kOnce>(),  instance<8, 24, 4, 4, Units::kOnce>(),
+    instance<8, 32, 4, 4, Units::kOnce>(),  instance<16, 8, 4, 4, Units::kOnce>(),
+    instance<16, 16, 4, 4, Units::kOnce>(), instance<16, 24, 4, 4, Units::kOnce>(),
+    instance<16, 32, 4, 3, Units::kOnce>(), instance<32, 32, 4, 2, Units::kOnce>(),
+    instance<8, 8, 7, 4, Units::kOnce>(),   instance<8, 16, 7, 4, Units::kOnce>(),
+    instance<8, 24, 7, 3, Units::kOnce>(),  instance<16, 16, 7, 3, Units::kOnce>(),
+    instance<16, 24, 7, 2, Units::kOnce>(), instance<8, 16, 4, 4, Units::kMany>(),
+    instance<16, 16, 4, 4, Units::kMany>(), instance<16, 24, 4, 4, Units::kMany>(),
+    instance<16, 32, 4, 3, Units::kMany>(), instance<32, 32, 3, 3, Units::kMany>(),
 };
-// Everything else: f32 operands as sums of bf16, rows anywhere.
+// Everything else.
 template <class X, class W>
-constexpr Tile any_tile() {
-  return tile_of<16, 16, 2, 2, Units::kMany, X, W, true>();
+constexpr Instance any_instance() {
+  return instance<kAnyTile.tokens, kAnyTile.experts, kAnyTile.flight, kAnyTile.resident, Units::kMany, X, W,
+                  true>();
 }
 
-int parts(int64_t size, int64_t of) { return static_cast<int>((size + of - 1) / of); }
-
-Split split_of(int64_t hidden) {
-  Split s{.units = parts(hidden, kUnit), .block_units = 0, .warp_units = 0, .zero = 0};
-  s.block_units = parts(s.units, kBlocks);
-  s.warp_units = parts(s.block_units, kWarps);
-  return s;
-}
-
-// Fitted to an H200 so that the tile of the least cost is, over 8 shapes and 1 to 256 tokens, within some percent of the
-// fastest. Clusters of 8 do not fit everywhere on the chip: 15 where an SM takes one of its blocks.
-double tile_us(const Tile& t, const Split& s, int64_t tokens, int64_t experts) {
-  constexpr double kClusters = 15.4, kBaseUs = 1.9, kKilobyteUs = 0.0093, kPassUs = 0.77;
-  constexpr double kWaveUs = 1.1, kBlockUs = 0.155, kLogitUs = 0.068 / 1024;
-  // Rows of x come after the wait for the kernel in front: in a chain they weigh more than those of w, and few of them
-  // a block are better than many.
-  constexpr double kLateShare = 1.5, kTallUs = 0.45;
-  constexpr int kTallTokens = 32;
-  const double clusters = static_cast<double>(parts(tokens, t.tokens)) * parts(experts, t.experts);
-  const double of_an_sm = std::max(1.0, clusters / kClusters),
-               waves = std::ceil(clusters / (kClusters * t.resident));
-  const double rows = kLateShare * static_cast<double>(std::min<int64_t>(t.tokens, tokens)) + t.experts;
-  const double kilobytes = rows * s.block_units * kUnit * 2 / 1024;
-  const double passes = parts(s.warp_units, t.flight);
-  return kBaseUs + of_an_sm * (kilobytes * kKilobyteUs + t.tokens * t.experts * kLogitUs) +
-         (passes - 1) * kPassUs + (waves - 1) * kWaveUs + (of_an_sm - 1) * kBlockUs +
-         (t.tokens >= kTallTokens ? kTallUs : 0);
-}
-
-const Tile& tile_for(const Split& s, int64_t tokens, int64_t experts) {
-  const Tile* best = nullptr;
+const Instance& instance_for(const Split& s, int64_t tokens, int64_t experts) {
+  const Instance* best = nullptr;
   double least = 0;
-  for (const Tile& t : kTiles) {
-    if (t.once && s.warp_units > t.flight) continue;
-    const double us = tile_us(t, s, tokens, experts);
+  for (const Instance& i : kInstances) {
+    if (i.once && s.warp_units > i.tile.flight) continue;
+    const double us = tile_us(i.tile, s, tokens, experts);
     if (best && us >= least) continue;
-    best = &t;
+    best = &i;
     least = us;
   }
   return *best;
 }
 
-Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
-  Refusal r;
-  need_sm90(r, d);
-  need_multiple(r, "hidden", p.hidden, 8, "16-byte pieces of a row");
-  r.need(p.hidden >= 128, "hidden >= 128 (shorter sums may miss their bound on tensor cores)", "hidden",
-         p.hidden);
-  r.need(p.tokens <= 512, "tokens <= 512 (every tile loads its rows anew)", "tokens", p.tokens);
-  return r;
-}
-
-// Cold weights, which all tiles share, and tile_us(). f32 operands are several products each and take a tile that is not
-// chosen for the problem. H200: within 15% of most of 120 readings up to 128 tokens.
-double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
-  if (p.x == DType::kBF16 && p.w == DType::kBF16) return measured_us("cuda.router_gemm.splitk_sm90", p, d);
-  const Split split = split_of(p.hidden);
-  const double weights = static_cast<double>(bytes_of(p.w, p.experts * p.hidden)) / d.mem_bytes_per_us;
-  const double us = tile_us(any_tile<float, float>(), split, p.tokens, p.experts);
-  return weights + 0.2 + (p.x == DType::kF32 ? 1.75 : 1.22) * us;
-}
-
-Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream);
-
-}  // namespace
-
-extern const Candidate<RouterGemm> router_gemm_splitk_sm90 = {
-    .name = "cuda.router_gemm.splitk_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .cost_us = cost_us,
-    .workspace_bytes = no_workspace<RouterGemm>,
-    .enqueue = enqueue,
-    .batch_invariant = true,
-    .alignment_bytes = 16,
-};
-
-namespace {
-
-Status launch_splitk(const RouterParameters& p, const Tile& tile, const Split& split, Stream stream) {
+Status launch_splitk(const RouterParameters& p, const Instance& use, const Split& split, Stream stream) {
+  const Tile& tile = use.tile;
   const Launch how{.grid = {kBlocks, static_cast<unsigned>(parts(p.experts, tile.experts)),
                             static_cast<unsigned>(parts(p.tokens, tile.tokens))},
                    .block = {kThreads, 1, 1},
                    .shared_bytes = static_cast<size_t>(tile.tokens * tile.experts) * sizeof(float) *
                                    static_cast<size_t>(kWarps + 1),
                    .cluster = {kBlocks, 1, 1}};
-  return launch(router_gemm_splitk_sm90.name, tile.kernel, how, stream, p, split);
+  return launch(router_gemm_splitk_sm90.name, use.kernel, how, stream, p, split);
 }
 
-Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream) {
+Status Launcher::enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
   using B = __nv_bfloat16;
   const RouterParameters parameters = router_parameters(p, a);
   const Split split = split_of(p.hidden);
   const bool x_f32 = p.x == DType::kF32, w_f32 = p.w == DType::kF32;
   if (!x_f32 && !w_f32 && parameters.x_wide)
-    return launch_splitk(parameters, tile_for(split, p.tokens, p.experts), split, stream);
-  const Tile any = x_f32 ? (w_f32 ? any_tile<float, float>() : any_tile<float, B>())
-                         : (w_f32 ? any_tile<B, float>() : any_tile<B, B>());
+    return launch_splitk(parameters, instance_for(split, p.tokens, p.experts), split, stream);
+  const Instance any = x_f32 ? (w_f32 ? any_instance<float, float>() : any_instance<float, B>())
+                             : (w_f32 ? any_instance<B, float>() : any_instance<B, B>());
   return launch_splitk(parameters, any, split, stream);
 }
 
 }  // namespace
 
 }  // namespace sluice::cuda
+#endif

@@ -15,19 +15,54 @@
 // Limits  see supports(). The cut depends on the number of tokens, so it is not batch-invariant.
 // Bytes   reads x once for each tile of experts and w once for each tile of tokens, from L2 all but once.
 // Source  original; the contract is ops/router_gemm.h, the measurements are docs/notes/cuda-router-tile.md.
-#include <cuda_bf16.h>
+#include "backends/cuda/card.h"
+#include "backends/cuda/measured_cost.h"
+#include "ops/router_gemm.h"
 
+namespace sluice::cuda {
+namespace {
+
+Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  need_type(r, "x", p.x, DType::kBF16, "wgmma operand");
+  need_type(r, "w", p.w, DType::kBF16, "wgmma operand");
+  need_multiple(r, "hidden", p.hidden, 8, "16-byte rows for tensor copies");
+  return r;
+}
+
+double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
+  return measured_us("cuda.router_gemm.tile_sm90", p, d);
+}
+
+struct Launcher {
+  static Status enqueue(const RouterGemm::Problem&, const RouterGemm::Args&, Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<RouterGemm> router_gemm_tile_sm90 = {
+    .name = "cuda.router_gemm.tile_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = no_workspace<RouterGemm>,
+    .enqueue = enqueue_of<RouterGemm, Launcher>(),
+    .alignment_bytes = 16,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include <cuda_bf16.h>
+#include <algorithm>
 #include <array>
 #include <iterator>
 #include <utility>
-
-#include <algorithm>
-
-#include "backends/cuda/card.h"
 #include "backends/cuda/kernels/router_gemm_tile.h"
 #include "backends/cuda/kernels/router_gemm_tile_fetch.cuh"
 #include "backends/cuda/launch.h"
-#include "backends/cuda/measured_cost.h"
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
@@ -364,20 +399,7 @@ constexpr std::array<Instance, sizeof...(kIndex)> instances(std::index_sequence<
 constexpr auto kInstances = instances(std::make_index_sequence<std::size(kRouterTiles)>());
 constexpr Instance kPlain = instance<1, 64, RouterSource::kLoads>();
 
-Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
-  Refusal r;
-  need_sm90(r, d);
-  need_type(r, "x", p.x, DType::kBF16, "wgmma operand");
-  need_type(r, "w", p.w, DType::kBF16, "wgmma operand");
-  need_multiple(r, "hidden", p.hidden, 8, "16-byte rows for tensor copies");
-  return r;
-}
-
-double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
-  return measured_us("cuda.router_gemm.tile_sm90", p, d);
-}
-
-Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream) {
+Status Launcher::enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
   return launch_tile(p, a, choose_tile(p).plan, stream);
 }
@@ -389,16 +411,6 @@ bool reads_x_in_step(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
 }
 
 }  // namespace
-
-extern const Candidate<RouterGemm> router_gemm_tile_sm90 = {
-    .name = "cuda.router_gemm.tile_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .cost_us = cost_us,
-    .workspace_bytes = no_workspace<RouterGemm>,
-    .enqueue = enqueue,
-    .alignment_bytes = 16,
-};
 
 Status launch_tile(const RouterGemm::Problem& p, const RouterGemm::Args& a, const RouterTilePlan& wanted,
                    Stream stream) {
@@ -476,3 +488,4 @@ Status launch_tile(const RouterGemm::Problem& p, const RouterGemm::Args& a, cons
 }
 
 }  // namespace sluice::cuda
+#endif

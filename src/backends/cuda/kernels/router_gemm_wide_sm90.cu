@@ -10,10 +10,50 @@
 // Limits  see supports(). How the sum is split depends on the number of tokens, so it is not batch-invariant.
 // Source  original; the contract is ops/router_gemm.h.
 #include <algorithm>
-
 #include "backends/cuda/card.h"
-#include "backends/cuda/launch.h"
 #include "backends/cuda/measured_cost.h"
+#include "ops/router_gemm.h"
+
+namespace sluice::cuda {
+namespace {
+
+Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  need_type(r, "x", p.x, DType::kBF16, "wgmma operand");
+  need_type(r, "w", p.w, DType::kBF16, "wgmma operand");
+  need_multiple(r, "hidden", p.hidden, 8, "16-byte pieces of a row");
+  r.need(p.tokens <= 2048, "tokens <= 2048 (every tile loads its rows anew)", "tokens", p.tokens);
+  r.need(p.hidden >= 128, "hidden >= 128 (shorter sums may miss their bound on tensor cores)", "hidden",
+         p.hidden);
+  return r;
+}
+
+double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
+  return measured_us("cuda.router_gemm.wide_sm90", p, d);
+}
+
+struct Launcher {
+  static Status enqueue(const RouterGemm::Problem&, const RouterGemm::Args&, Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<RouterGemm> router_gemm_wide_sm90 = {
+    .name = "cuda.router_gemm.wide_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = no_workspace<RouterGemm>,
+    .enqueue = enqueue_of<RouterGemm, Launcher>(),
+    .alignment_bytes = 16,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/launch.h"
 #include "backends/cuda/router.h"
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/cluster.cuh"
@@ -21,7 +61,6 @@
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
 #include "backends/cuda/tile/wgmma.cuh"
-#include "ops/router_gemm.h"
 
 namespace sluice::cuda {
 namespace {
@@ -269,38 +308,6 @@ Cut cut_for(const RouterGemm::Problem& p) {
   return best;
 }
 
-Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
-  Refusal r;
-  need_sm90(r, d);
-  need_type(r, "x", p.x, DType::kBF16, "wgmma operand");
-  need_type(r, "w", p.w, DType::kBF16, "wgmma operand");
-  need_multiple(r, "hidden", p.hidden, kPiece, "16-byte pieces of a row");
-  r.need(p.tokens <= 2048, "tokens <= 2048 (every tile loads its rows anew)", "tokens", p.tokens);
-  r.need(p.hidden >= 128, "hidden >= 128 (shorter sums may miss their bound on tensor cores)", "hidden",
-         p.hidden);
-  return r;
-}
-
-double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
-  return measured_us("cuda.router_gemm.wide_sm90", p, d);
-}
-
-Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream);
-
-}  // namespace
-
-extern const Candidate<RouterGemm> router_gemm_wide_sm90 = {
-    .name = "cuda.router_gemm.wide_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .cost_us = cost_us,
-    .workspace_bytes = no_workspace<RouterGemm>,
-    .enqueue = enqueue,
-    .alignment_bytes = 16,
-};
-
-namespace {
-
 Status launch_cut(const RouterGemm::Problem& p, const RouterParameters& parameters, const Cut& cut,
                   Stream stream) {
   const auto blocks = static_cast<unsigned>(cut.blocks);
@@ -312,10 +319,12 @@ Status launch_cut(const RouterGemm::Problem& p, const RouterParameters& paramete
   return launch(router_gemm_wide_sm90.name, cut.tile->kernel, how, stream, parameters);
 }
 
-Status enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream) {
+Status Launcher::enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
   return launch_cut(p, router_parameters(p, a), cut_for(p), stream);
 }
 
 }  // namespace
+
 }  // namespace sluice::cuda
+#endif

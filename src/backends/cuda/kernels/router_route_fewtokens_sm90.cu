@@ -11,7 +11,126 @@
 // Limits  see supports(): choices that need_team() accepts, logits whose parts fit the meeting. The order of a sum depends
 //         on hidden and experts alone, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/router_route.h.
+#include <iterator>
+
 #include "backends/cuda/card.h"
+#include "backends/cuda/meeting_bytes.h"
+#include "backends/cuda/tile/team.h"
+#include "ops/router_route.h"
+
+namespace sluice::cuda {
+namespace {
+
+using Problem = RouterRoute::Problem;
+constexpr int kUnit = 32;  // numbers of a row that four lanes load at once
+
+// A sum is shared by `split` blocks and their `warps` warps; each of them has `flight` units of a row. A block's tile is
+// 8 * rows tokens and 8 * columns experts.
+struct Cut {
+  int rows, columns, split, warps, flight;
+  constexpr int64_t hidden_most() const { return int64_t{kUnit} * split * warps * flight; }
+};
+enum class Blocks { kCluster, kGrid };
+
+// What there are kernels for, and the problems that each of them takes. Costs: H200, plain launches, weights not in L2.
+struct Instance {
+  int experts, list;
+  tile::TeamKind kind;
+  Blocks blocks;
+  Cut cut;
+  int64_t tokens;            // at most
+  double first_us, more_us;  // one token; each token more
+
+  // The parts of a grid's sums are words of the meeting.
+  constexpr int64_t tokens_most() const {
+    constexpr int64_t kWords = kMeetingBytes / sizeof(uint32_t);
+    return blocks == Blocks::kCluster ? tokens : std::min(tokens, kWords / (experts * cut.split));
+  }
+  bool serves(const Problem& p) const {
+    return tile::team_serves(p.route, experts, list, kind) && p.hidden <= cut.hidden_most() &&
+           p.route.tokens <= tokens_most();
+  }
+};
+
+constexpr int64_t kTokensMost = 64;  // of any of them
+
+// Rows of one kind and number of experts cut a sum in the same way, whatever their tiles, so that the number of tokens
+// does not show in the bits.
+constexpr Instance kInstances[] = {
+    {32, 4, tile::kSoftmaxOfChosen, Blocks::kCluster, {1, 4, 16, 6, 1}, kTokensMost, 2.40, 0.006},
+    {128, 4, tile::kSoftmaxOfChosen, Blocks::kGrid, {1, 1, 8, 12, 1}, 16, 2.84, 0.017},
+    {128, 4, tile::kSoftmaxOfChosen, Blocks::kGrid, {2, 2, 8, 12, 1}, kTokensMost, 2.84, 0.013},
+    {128, 8, tile::kSoftmaxRenormalized, Blocks::kGrid, {1, 1, 8, 12, 1}, 16, 2.94, 0.015},
+    {128, 8, tile::kSoftmaxRenormalized, Blocks::kGrid, {2, 2, 8, 12, 1}, kTokensMost, 3.05, 0.010},
+    {256, 8, tile::kGroupedSigmoid, Blocks::kGrid, {1, 1, 4, 14, 4}, 8, 3.95, 0.060},
+    {256, 8, tile::kGroupedSigmoid, Blocks::kGrid, {1, 2, 4, 14, 4}, 16, 4.26, 0.050},
+    {256, 8, tile::kBiasedSoftplus, Blocks::kGrid, {1, 1, 4, 16, 2}, 8, 3.65, 0.030},
+    {256, 8, tile::kBiasedSoftplus, Blocks::kGrid, {2, 2, 4, 16, 2}, 32, 3.42, 0.045},
+    {384, 8, tile::kBiasedSoftplus, Blocks::kGrid, {1, 1, 2, 16, 7}, 8, 5.04, 0.097},
+};
+
+const Instance* instance_for(const Problem& p) {
+  for (const Instance& i : kInstances)
+    if (i.serves(p)) return &i;
+  return nullptr;
+}
+
+Refusal supports(const Problem& p, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  need_type(r, "x", p.x, DType::kBF16, "operand of the tensor cores");
+  need_type(r, "w", p.w, DType::kBF16, "operand of the tensor cores");
+  need_multiple(r, "hidden", p.hidden, 8, "16-byte pieces of a row");
+  r.need(p.hidden >= 128, "hidden >= 128 (shorter sums may miss their bound on tensor cores)", "hidden",
+         p.hidden);
+  int64_t tokens = 0, hidden = 0;
+  for (const Instance& i : kInstances) {
+    if (!tile::team_serves(p.route, i.experts, i.list, i.kind)) continue;
+    tokens = std::max(tokens, i.tokens_most());
+    hidden = i.cut.hidden_most();
+  }
+  Refusal team;
+  tile::need_team(team, p.route, tokens > 0 ? tokens : kTokensMost);
+  const bool known = tokens > 0 || !team.accepted();  // else the reason is this operation's own
+  r.append(team);
+  r.need(known, "a rule and experts that have a kernel from the gate on",
+         "method=" + std::string(word(p.route.method)) + " experts=" + std::to_string(p.route.experts));
+  if (tokens == 0) return r;
+  r.need(p.hidden <= hidden, "hidden <= " + std::to_string(hidden) + " (all of a row is in flight at once)",
+         "hidden", p.hidden);
+  return r;
+}
+
+double cost_us(const Problem& p, const DeviceInfo&) {
+  const Instance* i = instance_for(p);
+  const double more = static_cast<double>(std::max<int64_t>(p.route.tokens, 1) - 1);
+  return i ? i->first_us + more * i->more_us : 1e3 * (1 + more);
+}
+
+struct Launcher {
+  static Status enqueue(const Problem&, const RouterRoute::Args&, Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<RouterRoute> router_route_fewtokens_sm90 = {
+    .name = "cuda.router_route.fewtokens_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = no_workspace<RouterRoute>,
+    .enqueue = enqueue_of<RouterRoute, Launcher>(),
+    .batch_invariant = true,
+    .alignment_bytes = 16,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include <array>
+#include <utility>
+
 #include "backends/cuda/launch.h"
 #include "backends/cuda/router.h"
 #include "backends/cuda/tile/cluster.cuh"
@@ -21,14 +140,11 @@
 #include "backends/cuda/tile/mma.cuh"
 #include "backends/cuda/tile/operand.cuh"
 #include "backends/cuda/tile/shared_slots.cuh"
-#include "ops/router_route.h"
 
 namespace sluice::cuda {
 namespace {
 
-using Problem = RouterRoute::Problem;
 using Bf16 = __nv_bfloat16;
-constexpr int kUnit = 32;  // numbers of a row that four lanes load at once
 
 struct Few {
   RouterParameters gate;
@@ -43,14 +159,12 @@ struct Few {
   float* weights;
 };
 
-// kSplit blocks share a sum, and their kWarps warps; each of them has kFlight units of a row. A block's tile is 8 * kRows
-// tokens and 8 * kColumns experts.
+// A Cut that the compiler knows.
 template <int kRows_, int kColumns_, int kSplit_, int kWarps_, int kFlight_>
-struct Cut {
+struct KnownCut {
   static constexpr int kRows = kRows_, kColumns = kColumns_, kSplit = kSplit_, kWarps = kWarps_,
                        kFlight = kFlight_;
   static constexpr int kThreads = 32 * kWarps, kPairs = kRows * kColumns * 32;
-  static constexpr int kHidden = kUnit * kSplit * kWarps * kFlight;  // at most
 };
 
 // A part that is there is not zero; the sum of parts cannot tell -0 from +0.
@@ -277,138 +391,36 @@ __global__ void __launch_bounds__(C::kThreads) gathered(const __grid_constant__ 
   choose<kExperts, kList, kKind>(p, m, token, e, sum, bias.choice);
 }
 
-// What there are kernels for, and the problems that each of them takes. Costs: H200, plain launches, weights not in L2.
-struct Instance {
-  int experts, list;
-  tile::TeamKind kind;
-  bool cluster;
-  int64_t tokens_most, hidden_most;
-  double first_us, more_us;                 // one token; each token more
-  int tile_tokens, adders, threads, split;  // adders: for each tile of tokens
-  void (*wide)(Few);
-  void (*any_rows)(Few);
-  bool serves(const Problem& p) const {
-    return tile::team_serves(p.route, experts, list, kind) && p.hidden <= hidden_most &&
-           p.route.tokens <= tokens_most;
+using Kernel = void (*)(Few);
+template <size_t kIndex, bool kAnyRows>
+constexpr Kernel kernel_at() {
+  constexpr Instance i = kInstances[kIndex];
+  using C = KnownCut<i.cut.rows, i.cut.columns, i.cut.split, i.cut.warps, i.cut.flight>;
+  if constexpr (i.blocks == Blocks::kCluster) {
+    return gathered<i.experts, i.list, i.kind, C, kAnyRows>;
+  } else {
+    return spread<i.experts, i.list, i.kind, C, kAnyRows>;
   }
+}
+// Of each of kInstances: for rows of x on 16 bytes, and for any.
+struct Kernels {
+  Kernel wide, any_rows;
 };
-
-template <int kExperts, int kList, tile::TeamKind kKind, class C>
-constexpr Instance spread_by(int64_t tokens, double first_us, double more_us) {
-  constexpr int64_t kWords = kMeetingBytes / sizeof(uint32_t);
-  return {.experts = kExperts,
-          .list = kList,
-          .kind = kKind,
-          .cluster = false,
-          .tokens_most = std::min(tokens, kWords / (kExperts * C::kSplit)),
-          .hidden_most = C::kHidden,
-          .first_us = first_us,
-          .more_us = more_us,
-          .tile_tokens = 8 * C::kRows,
-          .adders = C::kSplit * kExperts / (8 * C::kColumns),
-          .threads = C::kThreads,
-          .split = C::kSplit,
-          .wide = spread<kExperts, kList, kKind, C, false>,
-          .any_rows = spread<kExperts, kList, kKind, C, true>};
+template <size_t... kIndex>
+constexpr std::array<Kernels, sizeof...(kIndex)> kernels(std::index_sequence<kIndex...>) {
+  return {Kernels{kernel_at<kIndex, false>(), kernel_at<kIndex, true>()}...};
 }
-template <int kExperts, int kList, tile::TeamKind kKind, class C>
-constexpr Instance gathered_by(int64_t tokens, double first_us, double more_us) {
-  return {.experts = kExperts,
-          .list = kList,
-          .kind = kKind,
-          .cluster = true,
-          .tokens_most = tokens,
-          .hidden_most = C::kHidden,
-          .first_us = first_us,
-          .more_us = more_us,
-          .tile_tokens = 8 * C::kRows,
-          .adders = C::kSplit,
-          .threads = C::kThreads,
-          .split = C::kSplit,
-          .wide = gathered<kExperts, kList, kKind, C, false>,
-          .any_rows = gathered<kExperts, kList, kKind, C, true>};
-}
+constexpr auto kKernels = kernels(std::make_index_sequence<std::size(kInstances)>());
 
-constexpr int64_t kTokensMost = 64;  // of any of them
-
-// Rows of one kind and number of experts cut a sum in the same way, whatever their tiles, so that the number of tokens
-// does not show in the bits.
-const Instance kInstances[] = {
-    gathered_by<32, 4, tile::kSoftmaxOfChosen, Cut<1, 4, 16, 6, 1>>(kTokensMost, 2.40, 0.006),
-    spread_by<128, 4, tile::kSoftmaxOfChosen, Cut<1, 1, 8, 12, 1>>(16, 2.84, 0.017),
-    spread_by<128, 4, tile::kSoftmaxOfChosen, Cut<2, 2, 8, 12, 1>>(kTokensMost, 2.84, 0.013),
-    spread_by<128, 8, tile::kSoftmaxRenormalized, Cut<1, 1, 8, 12, 1>>(16, 2.94, 0.015),
-    spread_by<128, 8, tile::kSoftmaxRenormalized, Cut<2, 2, 8, 12, 1>>(kTokensMost, 3.05, 0.010),
-    spread_by<256, 8, tile::kGroupedSigmoid, Cut<1, 1, 4, 14, 4>>(8, 3.95, 0.060),
-    spread_by<256, 8, tile::kGroupedSigmoid, Cut<1, 2, 4, 14, 4>>(16, 4.26, 0.050),
-    spread_by<256, 8, tile::kBiasedSoftplus, Cut<1, 1, 4, 16, 2>>(8, 3.65, 0.030),
-    spread_by<256, 8, tile::kBiasedSoftplus, Cut<2, 2, 4, 16, 2>>(32, 3.42, 0.045),
-    spread_by<384, 8, tile::kBiasedSoftplus, Cut<1, 1, 2, 16, 7>>(8, 5.04, 0.097),
-};
-
-const Instance* instance_for(const Problem& p) {
-  for (const Instance& i : kInstances)
-    if (i.serves(p)) return &i;
-  return nullptr;
-}
-
-Refusal supports(const Problem& p, const DeviceInfo& d) {
-  Refusal r;
-  need_sm90(r, d);
-  need_type(r, "x", p.x, DType::kBF16, "operand of the tensor cores");
-  need_type(r, "w", p.w, DType::kBF16, "operand of the tensor cores");
-  need_multiple(r, "hidden", p.hidden, 8, "16-byte pieces of a row");
-  r.need(p.hidden >= 128, "hidden >= 128 (shorter sums may miss their bound on tensor cores)", "hidden",
-         p.hidden);
-  int64_t tokens = 0, hidden = 0;
-  for (const Instance& i : kInstances) {
-    if (!tile::team_serves(p.route, i.experts, i.list, i.kind)) continue;
-    tokens = std::max(tokens, i.tokens_most);
-    hidden = i.hidden_most;
-  }
-  Refusal team;
-  tile::need_team(team, p.route, tokens > 0 ? tokens : kTokensMost);
-  const bool known = tokens > 0 || !team.accepted();  // else the reason is this operation's own
-  r.append(team);
-  r.need(known, "a rule and experts that have a kernel from the gate on",
-         "method=" + std::string(word(p.route.method)) + " experts=" + std::to_string(p.route.experts));
-  if (tokens == 0) return r;
-  r.need(p.hidden <= hidden, "hidden <= " + std::to_string(hidden) + " (all of a row is in flight at once)",
-         "hidden", p.hidden);
-  return r;
-}
-
-double cost_us(const Problem& p, const DeviceInfo&) {
-  const Instance* i = instance_for(p);
-  const double more = static_cast<double>(std::max<int64_t>(p.route.tokens, 1) - 1);
-  return i ? i->first_us + more * i->more_us : 1e3 * (1 + more);
-}
-
-Status enqueue(const Problem& p, const RouterRoute::Args& a, Workspace, Stream stream);
-
-}  // namespace
-
-extern const Candidate<RouterRoute> router_route_fewtokens_sm90 = {
-    .name = "cuda.router_route.fewtokens_sm90",
-    .backend = Backend::kCuda,
-    .supports = supports,
-    .cost_us = cost_us,
-    .workspace_bytes = no_workspace<RouterRoute>,
-    .enqueue = enqueue,
-    .batch_invariant = true,
-    .alignment_bytes = 16,
-};
-
-namespace {
-
-Status enqueue(const Problem& p, const RouterRoute::Args& a, Workspace, Stream stream) {
+Status Launcher::enqueue(const Problem& p, const RouterRoute::Args& a, Workspace, Stream stream) {
   const Instance& i = *instance_for(p);
+  const Kernels& kernels = kKernels[static_cast<size_t>(&i - kInstances)];
   const auto tokens = static_cast<int>(p.route.tokens);
-  const int tiles = (tokens + i.tile_tokens - 1) / i.tile_tokens;
+  const int tile_tokens = 8 * i.cut.rows, tiles = (tokens + tile_tokens - 1) / tile_tokens;
   const Few few{.gate = router_parameters(RouterRoute::gate(p), RouterRoute::gate(a)),
                 .bias = a.bias.as<const float>(),
                 .meeting = queue_of(stream).meeting,
-                .adders = i.adders * tiles,
+                .adders = i.cut.split * i.experts / (8 * i.cut.columns) * tiles,
                 .zero = 0,
                 .top_k = static_cast<uint32_t>(p.route.top_k),
                 .shared = tile::shared_slots(p.route),
@@ -416,14 +428,17 @@ Status enqueue(const Problem& p, const RouterRoute::Args& a, Workspace, Stream s
                 .ids = a.ids.as<int32_t>(),
                 .weights = a.weights.as<float>()};
   Launch how{.grid = {static_cast<unsigned>(few.adders + tokens), 1, 1},
-             .block = {static_cast<unsigned>(i.threads), 1, 1}};
-  if (i.cluster) {
-    how.grid = {static_cast<unsigned>(i.split), static_cast<unsigned>(tiles), 1};
-    how.cluster = {static_cast<unsigned>(i.split), 1, 1};
+             .block = {static_cast<unsigned>(32 * i.cut.warps), 1, 1}};
+  if (i.blocks == Blocks::kCluster) {
+    const auto split = static_cast<unsigned>(i.cut.split);
+    how.grid = {split, static_cast<unsigned>(tiles), 1};
+    how.cluster = {split, 1, 1};
   }
-  return launch(router_route_fewtokens_sm90.name, few.gate.x_wide ? i.wide : i.any_rows, how, stream, few);
+  return launch(router_route_fewtokens_sm90.name, few.gate.x_wide ? kernels.wide : kernels.any_rows, how,
+                stream, few);
 }
 
 }  // namespace
 
 }  // namespace sluice::cuda
+#endif

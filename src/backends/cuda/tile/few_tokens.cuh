@@ -9,81 +9,11 @@
 //   weigh_by_team<...>(...)                       lane k < top_k of a warp gets the k-th expert and its weight
 #pragma once
 #include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/team.h"
 #include "backends/cuda/tile/topk.cuh"
 #include "backends/cuda/tile/vector.cuh"
 
 namespace sluice::cuda::tile {
-
-// A routing rule that the compiler knows. Scores weigh as they chose, so a sigmoid of unbiased logits is none of them. Groups, where it looks at them: 8 of 32 experts, of which 4 stay, by the sum of
-// their two best.
-struct TeamRule {
-  RoutingRule::Score score = RoutingRule::Score::kLogit;
-  RoutingRule::Weigh weigh = RoutingRule::Weigh::kScore;
-  bool by_score = false;  // RouteTopk::chooses_by_score
-  bool grouped = false;
-  constexpr bool operator==(const TeamRule&) const = default;
-};
-constexpr int kTeamGroups = 8, kTeamGroupsKept = 4;
-
-// Those that there are kernels for.
-enum TeamKind {
-  kSoftmaxOfChosen,
-  kSoftmaxAsItIs,
-  kSoftmaxRenormalized,
-  kBiasedSigmoid,
-  kGroupedSigmoid,
-  kBiasedSoftplus,
-};
-inline constexpr TeamRule kTeamRules[] = {
-    {.weigh = RoutingRule::Weigh::kSoftmaxChosen},
-    {.score = RoutingRule::Score::kSoftmaxAll},
-    {.score = RoutingRule::Score::kSoftmaxAll, .weigh = RoutingRule::Weigh::kRenormalize},
-    {.score = RoutingRule::Score::kSigmoid, .weigh = RoutingRule::Weigh::kRenormalize, .by_score = true},
-    {.score = RoutingRule::Score::kSigmoid,
-     .weigh = RoutingRule::Weigh::kRenormalize,
-     .by_score = true,
-     .grouped = true},
-    {.score = RoutingRule::Score::kSqrtSoftplus, .weigh = RoutingRule::Weigh::kRenormalize, .by_score = true},
-};
-
-// X(experts, the most of top_k, kind): what there are kernels for.
-#define SLUICE_TEAM_KERNELS(X)    \
-  X(32, 4, kSoftmaxOfChosen)      \
-  X(128, 4, kSoftmaxOfChosen)     \
-  X(64, 8, kSoftmaxAsItIs)        \
-  X(128, 8, kSoftmaxAsItIs)       \
-  X(128, 8, kSoftmaxRenormalized) \
-  X(256, 8, kGroupedSigmoid)      \
-  X(256, 8, kBiasedSigmoid)       \
-  X(256, 8, kBiasedSoftplus)      \
-  X(384, 8, kBiasedSigmoid)       \
-  X(384, 8, kBiasedSoftplus)
-
-// Whether a kernel for these choices serves the problem.
-inline bool team_serves(const RouteTopk::Problem& p, int experts, int list, TeamKind kind) {
-  const RoutingRule rule = routing_rule(p.method);
-  const TeamRule wanted{.score = rule.score,
-                        .weigh = rule.weigh,
-                        .by_score = RouteTopk::chooses_by_score(p),
-                        .grouped = rule.grouped && p.topk_groups != p.groups};
-  const bool groups = !wanted.grouped || (p.groups == kTeamGroups && p.topk_groups == kTeamGroupsKept);
-  return p.experts == experts && p.top_k <= list && kTeamRules[kind] == wanted && groups;
-}
-inline void need_team(Refusal& r, const RouteTopk::Problem& p, int64_t tokens_most) {
-  r.need(p.tokens >= 1 && p.tokens <= tokens_most, "1 to " + std::to_string(tokens_most) + " tokens",
-         "tokens", p.tokens);
-  r.need(p.input == RoutingInput::kLogits && !routing_rule(p.method).by_hash, "a choice from logits",
-         "method=" + std::string(word(p.method)));
-  r.need(p.scope == ExpertScope::kAll, "scope=all", "scope=" + std::string(word(p.scope)));
-  r.need(!p.padded && !p.capture, "no padding and no capture", p.padded ? "padded=1" : "capture=1");
-  bool served = false;
-#define SLUICE_SERVES(experts, list, kind) served |= team_serves(p, experts, list, kind);
-  SLUICE_TEAM_KERNELS(SLUICE_SERVES)
-#undef SLUICE_SERVES
-  r.need(served, "a rule, experts, groups and top_k that have a kernel (tile/few_tokens.cuh)",
-         "method=" + std::string(word(p.method)) + " experts=" + std::to_string(p.experts) +
-             " top_k=" + std::to_string(p.top_k));
-}
 
 constexpr int kNoExpert = 0xffff;  // in 16 bits
 

@@ -1,0 +1,59 @@
+#include "apps/examples.h"
+
+namespace sluice::apps {
+namespace {
+
+struct Example {
+  std::string_view command, arguments, does;
+};
+// Those of "bench report" are its parent's. A directory stands only where no model that ships or is known would do.
+constexpr Example kExamples[] = {
+    {"run", R"(-p "What is 417 + 268?")", "asks the model that ships with Sluice"},
+    {"run", R"(-p "Name three colours." --temperature 0 --show-reasoning)",
+     "the likeliest answer, and its reasoning"},
+    {"run", R"(-p "What is 12 * 12?" --json --quiet)", "the answer as JSON"},
+    {"eval", "", "accuracy of the model that ships, for each task"},
+    {"eval", "--limit 5", "with five questions of each task"},
+    {"eval", "--limit 5 --json --quiet", "the same as JSON, with every mistake"},
+    {"explain", "", "lists the operations"},
+    {"explain", "router_gemm --tokens 1 --experts 128 --hidden 2880 --bias --device h200",
+     "which kernel an H200 would run, and why not the others; needs no GPU"},
+    {"explain", "expert_gemm --rows 256 --experts 128 --sweep tokens --tokens-max 4096 --device h200",
+     "the choice at each count of tokens"},
+    {"explain", "--model gpt-oss-120b --tokens 64 --device h200", "all kernels of a layer"},
+    {"explain", "router_gemm --contract", "fields and tensors of an operation"},
+    {"bench", "", "the model that ships, one sequence and four at once"},
+    {"bench", "--input-len 64 --output-len 32 --max-concurrency 1,2,8",
+     "other lengths and counts of sequences"},
+    {"bench", "report --to build/report", "figures and tables of what was measured on an H200"},
+    {"inspect", "", "the tensors of the model that ships"},
+    {"inspect", "--json", "the same as JSON"},
+    {"make-checkpoint", "build/random --layers 1", "one layer of gpt-oss-20b with random weights: 4 GB"},
+    {"make-checkpoint", "build/random-qwen --like qwen3-30b-a3b --layers 1",
+     "one MoE layer of another model"},
+    {"moe", "", "a layer of gpt-oss-20b with random weights, checked and timed"},
+    {"moe", "qwen3-30b-a3b --tokens 1,8,64", "of another model, at these counts of tokens"},
+    {"moe", "qwen3-30b-a3b --tokens 16 --json", "the same as JSON"},
+    {"draft", "DIR", "the draft layer of the DeepSeek V3 checkpoint in DIR, on the CPU"},
+    {"draft", "DIR --experts cuda --tokens 1,4,16",
+     "its MoE layers on the GPU, at these counts of sequences"},
+    {"devices", "", "this machine, and the devices that explain knows"},
+    {"devices", "--json", "the same as JSON"},
+    {"collect-env", "", "what a report of a fault should contain"},
+    {"collect-env", "> environment.txt", "the same as a file"},
+};
+
+}  // namespace
+
+std::string examples_of(std::string_view command, std::string_view program) {
+  std::string out;
+  for (const Example& e : kExamples) {
+    if (e.command != command) continue;
+    out += (out.empty() ? "Examples:\n  # " : "\n  # ") + std::string(e.does) + "\n  " +
+           std::string(program) + " " + std::string(command) + (e.arguments.empty() ? "" : " ") +
+           std::string(e.arguments);
+  }
+  return out;
+}
+
+}  // namespace sluice::apps

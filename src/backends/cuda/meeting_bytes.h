@@ -1,0 +1,10 @@
+// Sizes of Queue::meeting. Apart, as costs and limits of kernels depend on them: plain C++.
+#pragma once
+#include <cstddef>
+
+namespace sluice::cuda {
+
+// Bytes of Queue::meeting, and behind them those for sums that blocks of a grid give each other (expert_fewtokens.cuh).
+constexpr size_t kMeetingBytes = size_t{256} << 10, kMeetingSumBytes = size_t{2} << 20;
+
+}  // namespace sluice::cuda
