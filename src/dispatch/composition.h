@@ -11,7 +11,7 @@ namespace sluice {
 
 // One part: an operation, and what it computes.
 template <class Op>
-struct Part {
+struct PartOf {
   using Operation = Op;
   typename Op::Problem problem;
 };
@@ -23,9 +23,9 @@ struct PartsCost {
 };
 template <class... Ops>
 PartsCost cost_of_parts(const DeviceInfo& device, const Catalog& catalog, const Policy& policy,
-                        const Part<Ops>&... parts) {
+                        const PartOf<Ops>&... parts) {
   PartsCost out;
-  const auto add = [&]<class Op>(const Part<Op>& part) {
+  const auto add = [&]<class Op>(const PartOf<Op>& part) {
     const auto table = catalog.table<Op>();
     const Decision d = decide<Op>(part.problem, device, table, policy_for<Op>(policy, table));
     if (d.chosen < 0) {
@@ -46,7 +46,7 @@ inline std::string_view variant_of(std::string_view candidate) {
 // A candidate that runs kernels of other operations in turn. `How` says
 //
 //   using Op, Parts = std::tuple<OpA, OpB, ...>
-//   static std::tuple<Part<OpA>, Part<OpB>, ...> parts(const Op::Problem&)
+//   static std::tuple<PartOf<OpA>, PartOf<OpB>, ...> parts(const Op::Problem&)
 //   static size_t between_bytes(const Op::Problem&, Backend)          what stands between the parts
 //   static std::tuple<OpA::Args, ...> args(const Op::Problem&, const Op::Args&, std::byte* between, Backend)
 //   static const Catalog& catalog()
@@ -127,7 +127,8 @@ struct InTurn {
     return out;
   }
 
-  static Candidate<Op> card(std::string_view name, Backend backend, int alignment_bytes) {
+  static Candidate<Op> card(std::string_view name, Backend backend, int alignment_bytes,
+                            bool planned = false) {
     return {.name = name,
             .backend = backend,
             .supports = supports,
@@ -137,6 +138,7 @@ struct InTurn {
             .batch_invariant = true,  // as far as the parts that the policy lets through are
             .config_decides_bits = true,
             .alignment_bytes = alignment_bytes,
+            .planned = planned,
             .parts = kNames};
   }
 

@@ -16,8 +16,8 @@ struct ExpertMlpParts {
   using Parts = std::tuple<GroupRows, ExpertGemm, ExpertGemm, Combine>;
   static const Catalog& catalog() { return kCatalog(); }
   static auto parts(const ExpertMlp::Problem& p) {
-    return std::tuple(Part<GroupRows>{ExpertMlp::group(p)}, Part<ExpertGemm>{ExpertMlp::up(p)},
-                      Part<ExpertGemm>{ExpertMlp::down(p)}, Part<Combine>{ExpertMlp::combine(p)});
+    return std::tuple(PartOf<GroupRows>{ExpertMlp::group(p)}, PartOf<ExpertGemm>{ExpertMlp::up(p)},
+                      PartOf<ExpertGemm>{ExpertMlp::down(p)}, PartOf<Combine>{ExpertMlp::combine(p)});
   }
   static size_t between_bytes(const ExpertMlp::Problem& p, Backend where) {
     return ExpertMlpBetween::at(nullptr, p, where).bytes;
@@ -35,7 +35,7 @@ struct RouterRouteParts {
   using Parts = std::tuple<RouterGemm, RouteTopk>;
   static const Catalog& catalog() { return kCatalog(); }
   static auto parts(const RouterRoute::Problem& p) {
-    return std::tuple(Part<RouterGemm>{RouterRoute::gate(p)}, Part<RouteTopk>{p.route});
+    return std::tuple(PartOf<RouterGemm>{RouterRoute::gate(p)}, PartOf<RouteTopk>{p.route});
   }
   static size_t between_bytes(const RouterRoute::Problem&, Backend) { return 0; }
   static auto args(const RouterRoute::Problem&, const RouterRoute::Args& a, std::byte*, Backend) {
@@ -49,7 +49,7 @@ struct RouteGroupParts {
   using Parts = std::tuple<RouteTopk, GroupRows>;
   static const Catalog& catalog() { return kCatalog(); }
   static auto parts(const RouteGroup::Problem& p) {
-    return std::tuple(Part<RouteTopk>{p.route}, Part<GroupRows>{RouteGroup::group(p)});
+    return std::tuple(PartOf<RouteTopk>{p.route}, PartOf<GroupRows>{RouteGroup::group(p)});
   }
   static size_t between_bytes(const RouteGroup::Problem&, Backend) { return 0; }
   static auto args(const RouteGroup::Problem&, const RouteGroup::Args& a, std::byte*, Backend) {

@@ -325,7 +325,7 @@ Result<std::vector<StageCheck>> Moe::check(const MoeIo& io, const MoeWeights& we
 std::vector<std::pair<std::string, std::string>> Moe::kernels(int64_t tokens) const {
   std::vector<std::pair<std::string, std::string>> out;
   const auto add = [&](const char* stage, const auto& table, int64_t n) {
-    out.emplace_back(stage, std::string(table.at(n).kernel()));
+    out.emplace_back(stage, table.at(n).choice());
   };
   const bool as_one = path(tokens) == MoePath::kAsOne;
   if (as_one) {

@@ -84,19 +84,19 @@ bool MoeAsOne::wins_on_average(const DeviceInfo& device, int64_t tokens_max,
 MoePath moe_path(const MoeConfig& config, int64_t tokens, const DeviceInfo& device, const Catalog& catalog,
                  const Policy& policy) {
   const MoeProblems p = problems_of(config);
-  const Part<ExpertMlp> experts{ExpertMlp::at_tokens(p.as_one, tokens)};
+  const PartOf<ExpertMlp> experts{ExpertMlp::at_tokens(p.as_one, tokens)};
   const auto table = catalog.table<ExpertMlp>();
   const Decision own =
       decide<ExpertMlp>(experts.problem, device, table, policy_for<ExpertMlp>(policy, table));
   if (own.chosen < 0 || !chosen<ExpertMlp>(own, table)->parts.empty()) return MoePath::kParts;
   const PartsCost as_one = cost_of_parts(
-      device, catalog, policy, Part<RouterRoute>{RouterRoute::at_tokens(p.front, tokens)}, experts);
+      device, catalog, policy, PartOf<RouterRoute>{RouterRoute::at_tokens(p.front, tokens)}, experts);
   const PartsCost parts = cost_of_parts(
-      device, catalog, policy, Part<RouterGemm>{RouterGemm::at_tokens(p.router, tokens)},
-      Part<RouteGroup>{RouteGroup::at_tokens(p.route, tokens)},
-      Part<ExpertGemm>{ExpertGemm::at_tokens(p.mlp.up, tokens)},
-      Part<ExpertGemm>{ExpertGemm::at_tokens(p.mlp.down, tokens * slots_of(config))},
-      Part<Combine>{Combine::at_tokens(p.combine, tokens)});
+      device, catalog, policy, PartOf<RouterGemm>{RouterGemm::at_tokens(p.router, tokens)},
+      PartOf<RouteGroup>{RouteGroup::at_tokens(p.route, tokens)},
+      PartOf<ExpertGemm>{ExpertGemm::at_tokens(p.mlp.up, tokens)},
+      PartOf<ExpertGemm>{ExpertGemm::at_tokens(p.mlp.down, tokens * slots_of(config))},
+      PartOf<Combine>{Combine::at_tokens(p.combine, tokens)});
   const bool both = as_one.refusal.accepted() && parts.refusal.accepted();
   return both && as_one.us < parts.us ? MoePath::kAsOne : MoePath::kParts;
 }

@@ -53,13 +53,13 @@ TEST(Cli, ExplainGivesEveryReasonAgainstEveryKernel) {
   EXPECT_TRUE(
       contains(text,
                "           -    cuda.router_gemm.fma_sm90                refused\n"
-               "                needs not to be excluded; policy.force=cuda.router_gemm.splitk_sm90\n"))
+               "                needs policy.force to allow it; policy.force=cuda.router_gemm.splitk_sm90\n"))
       << text;
   EXPECT_TRUE(
       contains(text,
                "           -    cpu.router_gemm.dot                      refused\n"
                "                needs its own backend; the device is h200 (sm90, 132 SMs)\n"
-               "                needs not to be excluded; policy.force=cuda.router_gemm.splitk_sm90\n"))
+               "                needs policy.force to allow it; policy.force=cuda.router_gemm.splitk_sm90\n"))
       << text;
   EXPECT_TRUE(contains(text, "!! nobody accepts\n")) << text;
 }

@@ -1,10 +1,15 @@
 // The cards of CUDA kernels, built and planned: what they refuse, and what they cost.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <climits>
 #include <cmath>
+#include <map>
+#include <set>
 
 #include "backends/cpu/device.h"
 #include "backends/cuda/device.h"
+#include "backends/cuda/experts/config.h"
 #include "dispatch/decide.h"
 #include "dispatch/explain.h"
 
@@ -81,7 +86,13 @@ TEST(CudaDevice, SaysWhatIsMissing) {
 TEST(CudaCards, CostsArePositiveAndMoreTokensCostMore) {
   for_each_op([&]<class Op>() {
     for (const Candidate<Op>* c : cuda::catalog().table<Op>()) {
-      const auto cost = [&](int64_t tokens) { return c->cost_us(Op::at_tokens({}, tokens), h200()); };
+      const auto cost = [&](int64_t tokens) {
+        const auto problem = Op::at_tokens({}, tokens);
+        // What a composition costs is known where its parts take the problem.
+        return c->parts.empty() || c->supports(problem, h200()).accepted()
+                   ? best_config(*c, problem, h200()).cost_us
+                   : 1.0 + static_cast<double>(tokens);
+      };
       for (int64_t tokens : {0, 1, 2, 7, 64, 1000, 16384})
         EXPECT_TRUE(std::isfinite(cost(tokens)) && cost(tokens) > 0)
             << c->name << " " << tokens << ": " << cost(tokens);
@@ -142,28 +153,31 @@ TEST(CudaCards, RouterRouteIsOneKernelOrTheBestPair) {
   }
 }
 
-// Experts in turn: what their parts cost, with the kind of kernel for both products that costs least.
-TEST(CudaCards, ExpertMlpInTurnIsTheBestKindOfKernel) {
+// Experts in turn: what their parts cost, each by the kernel that costs least.
+TEST(CudaCards, ExpertMlpInTurnTakesTheBestKernelOfEachPart) {
+  const auto& in_turn = card<ExpertMlp>("cuda.expert_mlp.in_turn");
   for (const DType w : {DType::kE2M1, DType::kBF16}) {
-    for (const int64_t tokens : {0, 1, 4, 64, 1000, 8192}) {
+    for (const int64_t tokens : {1, 4, 64, 1000, 8192}) {
       const ExpertMlp::Problem p{
           .tokens = tokens, .experts = 128, .w = w, .layout = WeightLayout::kFragments};
-      const auto least = []<class Op>(const typename Op::Problem& part) {
+      double parts = 0;
+      std::string names;
+      const auto add = [&]<class Op>(const typename Op::Problem& part) {
         const Decision d = decide<Op>(part, h200(), cuda::catalog().table<Op>());
-        EXPECT_GE(d.chosen, 0) << d.status().message;
-        return d.verdicts[static_cast<size_t>(std::max(d.chosen, 0))].cost_us;
+        ASSERT_GE(d.chosen, 0) << d.status().message;
+        parts += d.choice().cost_us;
+        const std::string_view name = d.choice().candidate;
+        names += (names.empty() ? "" : "+") + std::string(name.substr(name.rfind('.') + 1));
       };
-      double products = INFINITY, in_turn = INFINITY;
-      for (const Candidate<ExpertGemm>* c : cuda::catalog().table<ExpertGemm>())
-        if (c->supports(ExpertMlp::up(p), h200()).accepted())
-          products = std::min(products,
-                              c->cost_us(ExpertMlp::up(p), h200()) + c->cost_us(ExpertMlp::down(p), h200()));
-      for (const Candidate<ExpertMlp>* c : cuda::catalog().table<ExpertMlp>())
-        if (c->in_turn && c->supports(p, h200()).accepted())
-          in_turn = std::min(in_turn, c->cost_us(p, h200()));
-      EXPECT_DOUBLE_EQ(in_turn, least.operator()<GroupRows>(ExpertMlp::group(p)) + products +
-                                    least.operator()<Combine>(ExpertMlp::combine(p)))
-          << tokens << " tokens, " << text(w);
+      add.operator()<GroupRows>(ExpertMlp::group(p));
+      add.operator()<ExpertGemm>(ExpertMlp::up(p));
+      add.operator()<ExpertGemm>(ExpertMlp::down(p));
+      add.operator()<Combine>(ExpertMlp::combine(p));
+      const Config best = best_config(in_turn, p, h200());
+      EXPECT_DOUBLE_EQ(best.cost_us, parts) << tokens << " tokens, " << text(w);
+      EXPECT_EQ(best.name, names);
+      EXPECT_EQ(best.launches.front().part, 0);
+      EXPECT_EQ(best.launches.back().part, 3);
     }
   }
 }
@@ -252,248 +266,108 @@ TEST(CudaCards, ExpertKernelsOfBf16AreChosenByRows) {
   EXPECT_EQ(chosen(p), "cuda.expert_gemm.fma_sm90");
 }
 
-TEST(CudaCards, ExpertsAreServedByTheTilesThatFitTheirRows) {
-  const auto launches = [](int64_t tokens) {
-    const ExpertGemm::Problem p{.rows = 4 * tokens, .experts = 128, .layout = WeightLayout::kFragments};
-    return card<ExpertGemm>("cuda.expert_gemm.mxfp4_tile_sm90").launches(p, h200());
-  };
-  EXPECT_EQ(launches(64), "tiles of 384 x 8 to 16");
-  EXPECT_EQ(
-      launches(512),
-      "tiles of 384 x 16 to 32 for experts of 1 to 32 rows, then 192 x 64 to 112 for experts of 33 rows "
-      "or more");
-  EXPECT_EQ(launches(1024),
-            "tiles of 384 x 32 to 48 for experts of 16 to 48 rows, then 192 x 64 to 112 for experts of 49 "
-            "rows or more, then 384 x 8 to 24 for experts of 1 to 15 rows");
-  // Where rows an expert are near a tile's most, those beyond are served by wider tiles, not cut.
-  EXPECT_EQ(launches(1536),
-            "tiles of 384 x 40 to 56 for experts of 25 to 56 rows, then 192 x 64 to 112 for experts of 57 "
-            "rows or more, then 384 x 8 to 24 for experts of 1 to 24 rows");
-  EXPECT_EQ(launches(1792),
-            "tiles of 384 x 64 to 80 for experts of 57 to 80 rows, then 192 x 112 to 160 for experts of 81 "
-            "rows or more, then 384 x 40 to 56 for experts of 25 to 56 rows, then 384 x 8 to 24 for experts "
-            "of 1 to 24 rows");
-  EXPECT_EQ(launches(2304),
-            "tiles of 384 x 64 to 80 for experts of 41 to 80 rows, then 192 x 112 to 160 for experts of 113 "
-            "rows or more, then 192 x 64 to 112 for experts of 81 to 112 rows, then 384 x 24 to 40 for "
-            "experts of 1 to 40 rows");
-  EXPECT_EQ(
-      launches(4096),
-      "pairs of blocks, 384 x 112 to 160 for experts of 81 rows or more, then 384 x 64 to 80 for experts of "
-      "1 to 80 rows");
+// Whatever the configuration, each number of rows is served by one launch, and only rows of tokens are brought into order.
+TEST(CudaCards, EachExpertIsServedByOneLaunch) {
+  for (const DType w : {DType::kE2M1, DType::kBF16})
+    for (const int64_t slots : {0, 4})
+      for (const int64_t tokens : {1, 16, 64, 256, 700, 1024, 2048, 4096, 16384}) {
+        ExpertGemm::Problem p{.rows = 4 * tokens, .experts = 128, .w = w, .layout = WeightLayout::kFragments};
+        if (slots > 0) p.tokens = tokens, p.slots = slots;
+        int accepted = 0;
+        for (const Config& config : cuda::tile_configs(p, h200())) {
+          const std::string where = config.name + ", " + fields_text(p);
+          if (!config.refusal.accepted()) continue;
+          ++accepted;
+          bool orders = false, gathers = false;
+          std::vector<std::pair<int, int>> served;
+          int turn = 0;
+          for (const KernelLaunch& one : config.launches) {
+            const cuda::TileLaunch launch = cuda::TileLaunch::of(one);
+            if (launch.kernel == cuda::TileLaunch::kOrderRows) {
+              EXPECT_TRUE(served.empty()) << where << ": rows brought into order after a launch that wants them";
+              orders = true;
+              continue;
+            }
+            EXPECT_EQ(launch.turn, turn++) << where;
+            served.emplace_back(launch.rows_least, launch.rows_most);
+            const cuda::TileKernel& k = cuda::tile_kernels(w)[static_cast<size_t>(launch.kernel)];
+            gathers |= k.x == cuda::XSource::kGathered;
+            EXPECT_FALSE(k.x == cuda::XSource::kInOrder && slots > 0 && !orders) << where;
+          }
+          std::sort(served.begin(), served.end());
+          EXPECT_EQ(served.front().first, 1) << where;
+          EXPECT_EQ(served.back().second, INT32_MAX) << where;
+          for (size_t i = 1; i < served.size(); ++i)
+            EXPECT_EQ(served[i].first, served[i - 1].second + 1) << where;
+          EXPECT_EQ(config.workspace_bytes > 0, orders || gathers) << where;
+          EXPECT_TRUE(!(orders || gathers) || slots > 0) << where;
+          EXPECT_GT(config.cost_us, 0) << where;
+        }
+        EXPECT_GT(accepted, 4) << fields_text(p);
+      }
 }
 
-// Tiles of fewer columns follow sooner where experts have many rows: gpt-oss-20b's first product and its second.
-TEST(CudaCards, ExpertsOfFewRowsAmongManyAreServedApart) {
-  const auto launches = [](int64_t tokens, Activation act) {
-    ExpertGemm::Problem p{.rows = 4 * tokens, .experts = 32, .layout = WeightLayout::kFragments, .act = act};
-    if (is_gated(act)) p.limit = 7;
-    return card<ExpertGemm>("cuda.expert_gemm.mxfp4_tile_sm90").launches(p, h200());
-  };
-  for (const Activation act : {Activation::kSwiGluClamped, Activation::kIdentity}) {
-    EXPECT_EQ(launches(256, act), "tiles of 384 x 32 to 48");
-    EXPECT_EQ(launches(512, act), "tiles of 384 x 64 to 80");
-    EXPECT_EQ(
-        launches(1024, act),
-        "tiles of 192 x 112 to 160 for experts of 81 rows or more, then 384 x 64 to 80 for experts of 1 "
-        "to 80 rows");
+// No compiled kernel that no configuration reaches, no two configurations of one name.
+TEST(CudaCards, EveryTileKernelIsReachedAndEveryConfigurationHasItsName) {
+  for (const DType w : {DType::kE2M1, DType::kBF16}) {
+    std::set<int> reached;
+    for (const int64_t slots : {0, 4})
+      for (const int64_t tokens : {16, 256, 1024, 4096}) {
+        ExpertGemm::Problem p{.rows = 4 * tokens, .experts = 32, .w = w, .layout = WeightLayout::kFragments};
+        if (slots > 0) p.tokens = tokens, p.slots = slots;
+        std::set<std::string> names;
+        for (const Config& config : cuda::tile_configs(p, h200())) {
+          EXPECT_TRUE(names.insert(config.name).second) << config.name << " comes twice, " << fields_text(p);
+          for (const KernelLaunch& one : config.launches) reached.insert(cuda::TileLaunch::of(one).kernel);
+        }
+      }
+    reached.erase(cuda::TileLaunch::kOrderRows);
+    EXPECT_EQ(reached.size(), cuda::tile_kernels(w).size()) << text(w);
   }
 }
 
-// Rows of tokens: a gather before or CTA pairs bring them into order, except where weights have few rows.
-TEST(CudaCards, RowsOfTokensAreGatheredOrComeToPairs) {
-  const Candidate<ExpertGemm>& tiles = card<ExpertGemm>("cuda.expert_gemm.mxfp4_tile_sm90");
-  const auto up = [](int64_t experts, int64_t features, int64_t width, int64_t rows_each) {
-    return ExpertGemm::Problem{.rows = experts * rows_each,
-                               .experts = experts,
-                               .features = features,
-                               .width = width,
-                               .tokens = experts * rows_each / 6,
-                               .slots = 6,
-                               .layout = WeightLayout::kFragments,
-                               .act = Activation::kSwiGluClamped,
-                               .limit = 10};
-  };
-  const std::pair<int64_t, double> measured[] = {{64, 835}, {128, 1340}, {256, 2533}};  // us, both of V4 Pro
-  for (const auto& [rows_each, us] : measured) {
-    EXPECT_GT(tiles.workspace_bytes(up(256, 2048, 4096, rows_each), h200()), 0) << rows_each;
-    const ExpertGemm::Problem few = up(384, 384, 7168, rows_each);
-    EXPECT_EQ(tiles.workspace_bytes(few, h200()), 0) << rows_each;
-    const ExpertGemm::Problem down{.rows = few.rows,
-                                   .experts = few.experts,
-                                   .features = few.width,
-                                   .width = few.features,
-                                   .layout = WeightLayout::kFragments};
-    EXPECT_NEAR(tiles.cost_us(few, h200()) + tiles.cost_us(down, h200()), us, 0.15 * us) << rows_each;
-  }
-  EXPECT_EQ(
-      tiles.launches(up(384, 384, 7168, 64), h200()),
-      "tiles of 192 x 64 to 112 for experts of 41 to 112 rows, then 192 x 112 to 160 for experts of "
-      "113 rows or more, then 384 x 32 to 48 for experts of 1 to 40 rows; rows of x fetched one by one");
-  EXPECT_EQ(
-      tiles.launches(up(384, 384, 7168, 128), h200()),
-      "pairs of blocks, 384 x 112 to 160 for experts of 95 rows or more, then 384 x 64 to 112 for experts of "
-      "49 to 94 rows, then 384 x 32 to 48 for experts of 1 to 48 rows; rows of x fetched one by one");
-  for (const auto& few : {up(32, 2880, 2880, 128), up(256, 2048, 4096, 64)})  // tiles, rows
-    EXPECT_TRUE(tiles.launches(few, h200()).ends_with("; rows of x brought into order in front"));
-  const std::string around_192 = tiles.launches(up(256, 2048, 4096, 192), h200());
-  EXPECT_NE(around_192.find("then 384 x 160 to 192 for experts of 113 to 192"), std::string::npos);
-}
-
-// gpt-oss-120b's two products as a layer asks for them: tiles from one and a half rows an expert on, the second product, whose
-// stream begins earlier after the first, from three; popular experts are no reason for another kernel then.
-TEST(CudaCards, TilesFollowTheStreamByRows) {
-  const auto chosen = [](int64_t tokens, Activation act, bool batch_invariant) {
-    ExpertGemm::Problem p{.rows = 4 * tokens, .experts = 128, .layout = WeightLayout::kFragments, .act = act};
-    if (is_gated(act)) p.limit = 7;
-    p.settled = !is_gated(act);
-    const Decision d = decide<ExpertGemm>(p, h200(), cuda::catalog().table<ExpertGemm>(),
-                                          {.batch_invariant = batch_invariant});
-    EXPECT_GE(d.chosen, 0) << d.status().message;
-    return std::string(d.verdicts[static_cast<size_t>(std::max(d.chosen, 0))].candidate);
-  };
-  const auto up = Activation::kSwiGluClamped;
-  for (const bool batch_invariant : {false, true}) {
-    for (const int64_t tokens : {16, 32})
-      EXPECT_EQ(chosen(tokens, up, batch_invariant), "cuda.expert_gemm.mxfp4_stream_sm90") << tokens;
-    for (const int64_t tokens : {64, 104, 128, 256})
-      EXPECT_EQ(chosen(tokens, up, batch_invariant), "cuda.expert_gemm.mxfp4_tile_sm90") << tokens;
-    EXPECT_EQ(chosen(64, Activation::kIdentity, batch_invariant), "cuda.expert_gemm.mxfp4_stream_sm90");
-    for (const int64_t tokens : {104, 128})
-      EXPECT_EQ(chosen(tokens, Activation::kIdentity, batch_invariant), "cuda.expert_gemm.mxfp4_tile_sm90")
-          << tokens;
+// Rows that begin anywhere cannot come by TMA.
+TEST(CudaCards, UnalignedRowsComeByThreadsOrBehindALaunchThatOrdersThem) {
+  for (const DType w : {DType::kE2M1, DType::kBF16}) {
+    ExpertGemm::Problem p{.rows = 8192,
+                          .experts = 32,
+                          .tokens = 2048,
+                          .slots = 4,
+                          .w = w,
+                          .layout = WeightLayout::kFragments,
+                          .x_unaligned = true};
+    for (const Config& config : cuda::tile_configs(p, h200())) {
+      const bool any = config.name.ends_with(".threads") || config.name.ends_with(".ordered");
+      EXPECT_EQ(config.refusal.accepted(), any) << config.name;
+      EXPECT_TRUE(any || config.refusal.line().find("x_unaligned=1") != std::string::npos) << config.name;
+    }
+    p.tokens = p.slots = 0;
+    for (const Config& config : cuda::tile_configs(p, h200()))
+      EXPECT_EQ(config.refusal.accepted(), config.name.ends_with(".threads")) << config.name;
   }
 }
 
-// gpt-oss-120b: both expert GEMMs of 4 * tokens rows against what they took on an H200.
-TEST(CudaCards, ExpertCostsAreNearTheMeasurements) {
-  const auto both = [](std::string_view name, int64_t tokens) {
-    ExpertGemm::Problem up{.rows = 4 * tokens, .experts = 128, .layout = WeightLayout::kFragments};
-    up.act = Activation::kSwiGluClamped;
-    up.limit = 7;
-    ExpertGemm::Problem down = up;
-    down.act = Activation::kIdentity;
-    const auto& c = card<ExpertGemm>(name);
-    return c.cost_us(up, h200()) + c.cost_us(down, h200());
-  };
-  constexpr double kNear = 0.15;
-  const struct {
-    std::string_view name;
-    int64_t tokens;
-    double us;
-  } measured[] = {
-      {"cuda.expert_gemm.mxfp4_stream_sm90", 1, 23.1},  {"cuda.expert_gemm.mxfp4_stream_sm90", 16, 167.4},
-      {"cuda.expert_gemm.mxfp4_stream_sm90", 64, 349},  {"cuda.expert_gemm.mxfp4_stream_sm90", 128, 399},
-      {"cuda.expert_gemm.mxfp4_tile_sm90", 256, 446},   {"cuda.expert_gemm.mxfp4_tile_sm90", 512, 467},
-      {"cuda.expert_gemm.mxfp4_tile_sm90", 1024, 557},  {"cuda.expert_gemm.mxfp4_tile_sm90", 2048, 767},
-      {"cuda.expert_gemm.mxfp4_tile_sm90", 4096, 1217},
-  };
-  for (const auto& m : measured)
-    EXPECT_NEAR(both(m.name, m.tokens), m.us, kNear * m.us) << m.name << " " << m.tokens;
-}
-
-// Down of DeepSeek V4 Pro under tensor-parallel 8, whose sums are of six k blocks: its time, and which kernel serves it.
-TEST(CudaCards, ShortSumsAreTheStreamsUpToManyRows) {
-  const auto down = [](int64_t tokens) {
-    return ExpertGemm::Problem{.rows = 6 * tokens,
-                               .experts = 384,
-                               .features = 7168,
-                               .width = 384,
-                               .y = DType::kF32,
-                               .layout = WeightLayout::kFragments};
-  };
-  constexpr double kNear = 0.15;
-  const struct {
-    std::string_view name;
-    int64_t tokens;
-    double us;
-  } measured[] = {
-      {"cuda.expert_gemm.mxfp4_stream_sm90", 8, 22.6},    {"cuda.expert_gemm.mxfp4_stream_sm90", 16, 37.0},
-      {"cuda.expert_gemm.mxfp4_stream_sm90", 64, 95.3},   {"cuda.expert_gemm.mxfp4_stream_sm90", 128, 129.9},
-      {"cuda.expert_gemm.mxfp4_stream_sm90", 256, 157.2}, {"cuda.expert_gemm.mxfp4_stream_sm90", 512, 170.3},
-      {"cuda.expert_gemm.mxfp4_tile_sm90", 8, 28.7},      {"cuda.expert_gemm.mxfp4_tile_sm90", 64, 124.8},
-      {"cuda.expert_gemm.mxfp4_tile_sm90", 256, 190.4},   {"cuda.expert_gemm.mxfp4_tile_sm90", 512, 207.5},
-  };
-  for (const auto& m : measured)
-    EXPECT_NEAR(card<ExpertGemm>(m.name).cost_us(down(m.tokens), h200()), m.us, kNear * m.us)
-        << m.name << " " << m.tokens;
-  for (const int64_t tokens : {8, 64, 512, 2048}) {
-    const Decision d = decide<ExpertGemm>(down(tokens), h200(), cuda::catalog().table<ExpertGemm>());
-    ASSERT_GE(d.chosen, 0) << d.status().message;
-    EXPECT_EQ(d.verdicts[static_cast<size_t>(d.chosen)].candidate,
-              tokens <= 512 ? "cuda.expert_gemm.mxfp4_stream_sm90" : "cuda.expert_gemm.mxfp4_tile_sm90")
-        << tokens;
-  }
-}
-
-// Down of Qwen3-235B under tensor-parallel 8, whose sums are of three k blocks, in bf16: its time, and which kernel serves it.
-TEST(CudaCards, ShortSumsInBf16AreTheStreamsUpToManyRows) {
-  const auto down = [](int64_t tokens) {
-    return ExpertGemm::Problem{.rows = 8 * tokens,
-                               .experts = 128,
-                               .features = 4096,
-                               .width = 192,
-                               .w = DType::kBF16,
-                               .y = DType::kF32,
-                               .layout = WeightLayout::kFragments};
-  };
-  constexpr double kNear = 0.1;
-  const struct {
-    int64_t tokens;
-    double us;
-  } measured[] = {{4, 12.9}, {8, 21.0}, {16, 33.1}, {32, 45.4}, {64, 51.8}, {128, 55.0}, {256, 63.0}};
-  const std::string_view stream = "cuda.expert_gemm.bf16_stream_sm90";
-  for (const auto& m : measured)
-    EXPECT_NEAR(card<ExpertGemm>(stream).cost_us(down(m.tokens), h200()), m.us, kNear * m.us) << m.tokens;
-  for (const int64_t tokens : {8, 64, 128, 1024}) {
-    const Decision d = decide<ExpertGemm>(down(tokens), h200(), cuda::catalog().table<ExpertGemm>());
-    ASSERT_GE(d.chosen, 0) << d.status().message;
-    EXPECT_EQ(d.verdicts[static_cast<size_t>(d.chosen)].candidate,
-              tokens <= 128 ? stream : "cuda.expert_gemm.bf16_tile_sm90")
-        << tokens;
-  }
-}
-
-// The first GEMM in bf16 with rows of tokens, against what it took on an H200, and whether it brings rows into order: only
-// where neither one tile nor several of 176 columns fit an expert's rows and the weights are many.
-TEST(CudaCards, ExpertRowsOfTokensAreFetchedOneByOneWhereThatIsFaster) {
-  struct Layer {
-    int64_t experts, top, width, features;
-    Activation act;
-  };
-  constexpr Layer kDeepSeek{32, 1, 7168, 2048, Activation::kSwiGlu},
-      kNemotron{128, 6, 2688, 1856, Activation::kRelu2}, kQwen30{128, 8, 2048, 768, Activation::kSwiGlu},
-      kQwen235{128, 8, 4096, 192, Activation::kSwiGlu};
-  constexpr double kNear = 0.2;
-  const struct {
-    Layer layer;
-    int64_t tokens;
-    double us;
-    bool gathered;
-  } measured[] = {
-      {kDeepSeek, 4096, 489, false}, {kDeepSeek, 8192, 742, true},  {kDeepSeek, 16384, 1390, true},
-      {kNemotron, 4096, 491, false}, {kNemotron, 8192, 834, false}, {kNemotron, 16384, 1479, false},
-      {kQwen30, 4096, 363, false},   {kQwen30, 8192, 639, false},   {kQwen30, 16384, 1206, false},
-      {kQwen235, 4096, 209, false},  {kQwen235, 8192, 395, false},  {kQwen235, 16384, 700, false},
-  };
-  const auto& tiles = card<ExpertGemm>("cuda.expert_gemm.bf16_tile_sm90");
-  for (const auto& [layer, tokens, us, gathered] : measured) {
-    const ExpertGemm::Problem p{.rows = layer.top * tokens,
-                                .experts = layer.experts,
-                                .features = layer.features,
-                                .width = layer.width,
-                                .tokens = tokens,
-                                .slots = layer.top,
-                                .w = DType::kBF16,
-                                .layout = WeightLayout::kFragments,
-                                .act = layer.act};
-    EXPECT_NEAR(tiles.cost_us(p, h200()), us, kNear * us) << layer.width << " " << tokens;
-    EXPECT_EQ(tiles.workspace_bytes(p, h200()) > 0, gathered) << layer.width << " " << tokens;
-    EXPECT_EQ(tiles.launches(p, h200()),
-              !gathered        ? "pairs of blocks, 512 x 176; rows of x fetched one by one"
-              : tokens == 8192 ? "pairs of blocks, 256 x 320; rows of x brought into order by them"
-                               : "pairs of blocks, 256 x 256; rows of x brought into order by them");
-  }
+// What a PlanTable relies on: what a candidate takes at two counts it takes between them, and no configuration asks for more
+// workspace at fewer tokens.
+TEST(CudaCards, CandidatesTakeRangesOfTokens) {
+  for_each_op([&]<class Op>() {
+    for (const Candidate<Op>* c : cuda::catalog().table<Op>()) {
+      int changes = 0;
+      bool before = false;
+      std::map<std::string, size_t> most;
+      for (int64_t tokens = 1; tokens <= 16384; tokens += 1 + tokens / 16) {
+        const auto problem = Op::at_tokens({}, tokens);
+        const bool now = c->supports(problem, h200()).accepted();
+        changes += now != before, before = now;
+        if (!now) continue;
+        for (const Config& one : configs_of(*c, problem, h200())) {
+          EXPECT_GE(one.workspace_bytes, most[one.name]) << c->name << ":" << one.name << " at " << tokens;
+          most[one.name] = one.workspace_bytes;
+        }
+      }
+      EXPECT_LE(changes, 2) << c->name << " takes counts with gaps";
+    }
+  });
 }
 
 }  // namespace

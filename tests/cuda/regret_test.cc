@@ -3,13 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "backends/cuda/device.h"
-#include "dispatch/decide.h"
 #include "dispatch/explain.h"
+#include "report/expert_shape.h"
 #include "report/results.h"
 
 namespace sluice::test {
@@ -135,6 +137,51 @@ TEST(Regret, GateAndRoutingCostNoMoreThanTheTwoInTurn) {
                 least_us<RouterGemm>(RouterRoute::gate(p)) + least_us<RouteTopk>(p.route))
           << name << ", " << tokens << " tokens";
     }
+}
+
+// Every configuration of the expert GEMMs that is near the best by the cost models, as measured. The constants were fitted to
+// shapes without "held-out" in their note.
+TEST(Regret, ExpertGemmsTakeNearlyTheFastestConfiguration) {
+  // Regret of one problem, and the geometric mean of each kind of weights.
+  constexpr double kWorst = 1.15, kMean = 1.02, kBeyondShare = 0.06;
+  struct Sum {
+    double logs = 0;
+    int problems = 0, beyond = 0;
+  };
+  std::map<std::string, Sum> sums;
+  std::set<std::string> held_out;
+  for (const char* op : {"expert_gemm_up", "expert_gemm_down"})
+    for (const auto& [what, of_config] : measured("expert_configs.csv", op)) {
+      const std::string model = what.first.substr(0, what.first.find(' '));
+      const auto shape = bench::expert_shape(model);
+      ASSERT_TRUE(shape.ok()) << shape.status().message;
+      const ExpertMlp::Problem mlp = ExpertMlp::at_tokens(shape.value(), what.second);
+      const ExpertGemm::Problem p = std::string(op).ends_with("up") ? ExpertMlp::up(mlp) : ExpertMlp::down(mlp);
+      const auto table = cuda::catalog().table<ExpertGemm>();
+      const auto plan = make_plan<ExpertGemm>(known_device("h200").value(), table, p);
+      ASSERT_TRUE(plan.ok()) << plan.status().message;
+      const std::string where =
+          std::string(op) + " " + what.first + ", " + std::to_string(what.second) + " tokens";
+      const auto chosen = of_config.find(plan.value().choice());
+      ASSERT_NE(chosen, of_config.end()) << plan.value().choice() << " was not measured at " << where;
+      double least = chosen->second;
+      for (const auto& [config, us] : of_config) least = std::min(least, us);
+      const double regret = chosen->second / least;
+      EXPECT_LE(regret, kWorst) << chosen->first << " at " << where;
+      const bool held = what.first.find("held-out") != std::string::npos;
+      if (held) held_out.insert(model);
+      Sum& sum = sums[std::string(text(p.w)) + (held ? ", held out" : "")];
+      sum.logs += std::log(regret), ++sum.problems, sum.beyond += regret > kRegret;
+    }
+  EXPECT_GE(held_out.size(), 4u);
+  EXPECT_EQ(sums.size(), 4u);
+  for (const auto& [kind, sum] : sums) {
+    EXPECT_GE(sum.problems, 40) << kind;
+    EXPECT_LE(std::exp(sum.logs / sum.problems), kMean) << kind;
+    EXPECT_LE(sum.beyond, kBeyondShare * sum.problems) << kind;
+    std::printf("[   note   ] %s: %d problems, mean regret %.4f, %d beyond %.2f\n", kind.c_str(), sum.problems,
+                std::exp(sum.logs / sum.problems), sum.beyond, kRegret);
+  }
 }
 
 // [model, note and tokens][way] = microseconds: the front of a layer in several ways, of which src/nn/moe.cc runs `sluice`.

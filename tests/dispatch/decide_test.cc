@@ -57,7 +57,7 @@ TEST(Decide, ForceExcludesTheOthersAndNeverFallsBack) {
   EXPECT_EQ(refused.chosen, -1);
   EXPECT_EQ(refused.status().code, Code::kUnsupported);
   EXPECT_NE(refused.status().message.find("tokens=9"), std::string::npos) << refused.status().message;
-  EXPECT_NE(refused.status().message.find("a: needs not to be excluded; policy.force=b"), std::string::npos);
+  EXPECT_NE(refused.status().message.find("a: needs policy.force to allow it; policy.force=b"), std::string::npos);
 }
 
 TEST(Decide, AnUnknownForceIsAnError) {
@@ -111,24 +111,99 @@ TEST(Explain, MarksTheChosenThePlannedAndTheRefused) {
             "                needs tokens <= 8 (a test); tokens=9\n");
 }
 
-TEST(Explain, SaysWhatACandidateLaunchesWhereItsNameDoesNot) {
-  Candidate<Gemm> two = fake("a"), narrow = fake("b");
-  two.launches = narrow.launches = [](const Gemm::Problem& p, const DeviceInfo&) {
-    return "one of " + std::to_string(p.tokens) + ", then another";
+// A candidate with two configurations: one of few tokens, one of any number.
+std::vector<Config> two_configs(const Gemm::Problem& p, const DeviceInfo&, const Policy&) {
+  std::vector<Config> out = {{.name = "few", .cost_us = 3, .workspace_bytes = 8, .launches = {{.value = {1}}}},
+                             {.name = "any",
+                              .cost_us = 7,
+                              .workspace_bytes = 16,
+                              .launches = {{.value = {2}}, {.value = {3}}}}};
+  out[0].refusal.need(p.tokens <= 8, "tokens <= 8 (a test)", "tokens", p.tokens);
+  return out;
+}
+Candidate<Gemm> configured(std::string_view name) {
+  Candidate<Gemm> c = fake(name);
+  c.cost_us = nullptr, c.workspace_bytes = nullptr, c.enqueue = nullptr;
+  c.configs = two_configs;
+  c.enqueue_config = [](const Gemm::Problem&, std::span<const KernelLaunch> launches, const Gemm::Args&,
+                        Workspace, Stream) {
+    return invalid(std::to_string(launches.size()) + " launches, the first of " +
+                   std::to_string(launches[0].value[0]));
   };
-  narrow.supports = few_tokens;
-  const Table table = {&two, &narrow};
-  const Decision d = decide_in_words<Gemm>({.tokens = 9}, fake_device(), table);
-  EXPECT_EQ(d.verdicts[0].launches, "one of 9, then another");
-  EXPECT_EQ(d.verdicts[1].launches, "");  // refused
-  EXPECT_NE(explain_text("router_gemm", "", fake_device(), d)
-                .find("36 B\n                one of 9, then another\n"),
-            std::string::npos)
-      << explain_text("router_gemm", "", fake_device(), d);
+  c.launch_text = [](const Gemm::Problem&, const KernelLaunch& launch) {
+    return "a launch of " + std::to_string(launch.value[0]);
+  };
+  return c;
 }
 
-TEST(Explain, NobodyAcceptsIsSaid) {
-  EXPECT_NE(explain_text("router_gemm", "", fake_device(), ask({})).find("!! nobody accepts"),
+TEST(Decide, TheCheapestConfigurationStandsForItsCandidate) {
+  Candidate<Gemm> plain = fake("plain"), c = configured("c");
+  plain.cost_us = [](const Gemm::Problem&, const DeviceInfo&) { return 5.0; };
+  const Decision few = ask({&plain, &c}, {.tokens = 8}), many = ask({&plain, &c}, {.tokens = 9});
+  EXPECT_EQ(few.chosen, 1);
+  EXPECT_EQ(few.config().name, "few");
+  EXPECT_EQ(few.choice().workspace_bytes, 8u);
+  EXPECT_EQ(many.chosen, 0);
+  EXPECT_EQ(many.verdicts[1].cost_us, 7);
+  EXPECT_EQ(many.verdicts[1].configs[0].refusal.line(), "needs tokens <= 8 (a test); tokens=9");
+}
+
+TEST(Decide, ForceReachesAConfigurationByItsName) {
+  Candidate<Gemm> plain = fake("plain"), c = configured("c");
+  const Decision any = ask({&plain, &c}, {.tokens = 1}, {.force = "c:any"});
+  ASSERT_EQ(any.chosen, 1);
+  EXPECT_EQ(any.config().name, "any");
+  EXPECT_EQ(any.choice().configs.size(), 1u);
+  const Decision refused = ask({&plain, &c}, {.tokens = 9}, {.force = "c:few"});
+  EXPECT_EQ(refused.chosen, -1);
+  EXPECT_NE(refused.status().message.find("tokens=9"), std::string::npos) << refused.status().message;
+  const Decision unknown = ask({&plain, &c}, {}, {.force = "c:none"});
+  EXPECT_EQ(unknown.chosen, -1);
+  EXPECT_NE(unknown.status().message.find("policy.force to name a configuration"), std::string::npos)
+      << unknown.status().message;
+}
+
+TEST(Decide, ThePlanKeepsTheLaunchesOfItsConfiguration) {
+  Candidate<Gemm> c = configured("c");
+  const Table table = {&c};
+  const auto plan = make_plan<Gemm>(fake_device(), table, {.tokens = 0}, {.force = "c:any"});
+  ASSERT_TRUE(plan.ok()) << plan.status().message;
+  EXPECT_EQ(plan.value().choice(), "c:any");
+  EXPECT_EQ(plan.value().workspace_bytes(), 16u);
+  EXPECT_EQ(plan.value().config().launches.size(), 2u);
+  // Candidates whose table has changed names cannot change what was decided: enqueue gets what the plan holds.
+  EXPECT_EQ(enqueue(c, plan.value().problem(), plan.value().config().launches, {}, {}, {}).message,
+            "2 launches, the first of 2");
+}
+
+TEST(Decide, AWordForAPartAllowsCompositionsAlone) {
+  Candidate<Gemm> own = fake("cpu.router_gemm.own"), composed = fake("cpu.router_gemm.in_turn");
+  constexpr std::string_view kParts[] = {"route_topk"};
+  composed.parts = kParts;
+  const Decision d = ask({&own, &composed}, {}, {.force = "cpu.route_topk.tournament"});
+  EXPECT_EQ(d.chosen, 1);
+  EXPECT_NE(d.verdicts[0].refusal.line().find("policy.force"), std::string::npos);
+  EXPECT_EQ(ask({&own}, {}, {.force = "cpu.route_topk.tournament"}).status().code, Code::kInvalidArgument);
+  EXPECT_EQ(ask({&own, &composed}, {}, {.force = "cpu.router_gemm.own,cpu.router_gemm.in_turn"}).status().code,
+            Code::kInvalidArgument);
+}
+
+TEST(Explain, PrintsTheConfigurationsAndTheLaunchesOfTheChosenOne) {
+  Candidate<Gemm> c = configured("c");
+  const Table table = {&c};
+  EXPECT_EQ(explain_text("router_gemm", "tokens=9", fake_device(),
+                         decide_in_words<Gemm>({.tokens = 9}, fake_device(), table)),
+            "problem  router_gemm tokens=9\n"
+            "device   fake (1 thread; no vector features)\n"
+            "->       7.0 us  c                                        workspace 16 B\n"
+            "               -    few  refused: needs tokens <= 8 (a test); tokens=9\n"
+            "    ->       7.0 us  any\n"
+            "                      a launch of 2\n"
+            "                      a launch of 3\n");
+}
+
+TEST(Explain, SaysThatNoKernelAccepts) {
+  EXPECT_NE(explain_text("router_gemm", "", fake_device(), ask({})).find("!! no kernel accepts it"),
             std::string::npos);
 }
 

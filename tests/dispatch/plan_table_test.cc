@@ -89,6 +89,48 @@ TEST(PlanTable, BatchInvarianceBeginsAtOneToken) {
   EXPECT_EQ(table_of({&busy}, 8, {.batch_invariant = true}).status().code, Code::kUnsupported);
 }
 
+// Steps are where the launches change, too; and a table that looks at some counts alone finds where.
+TEST(PlanTable, StepsAreWhereLaunchesChange) {
+  Candidate<Gemm> c = fake("c");
+  c.cost_us = nullptr;
+  c.configs = [](const Gemm::Problem& p, const DeviceInfo&, const Policy&) {
+    const int width = p.tokens < 1000 ? 1 : p.tokens < 5003 ? 2 : 3;
+    return std::vector<Config>{{.name = "one",
+                                .cost_us = 1,
+                                .workspace_bytes = static_cast<size_t>(p.tokens),
+                                .launches = {{.value = {width}}}}};
+  };
+  const auto made = table_of({&c}, 16384);
+  ASSERT_TRUE(made.ok()) << made.status().message;
+  const auto& steps = made.value().steps();
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_EQ(steps[1].first, 1000);
+  EXPECT_EQ(steps[2].first, 5003);
+  EXPECT_EQ(made.value().at(5002).config().launches[0].value[0], 2);
+  EXPECT_EQ(made.value().at(5003).config().launches[0].value[0], 3);
+  EXPECT_EQ(made.value().workspace_bytes(), 16384u);
+  EXPECT_EQ(steps[0].plan.workspace_bytes(), 999u);
+}
+
+// Configurations that decide the bits: one of them for every count.
+TEST(PlanTable, BatchInvarianceIsOneConfigurationWhereItDecidesTheBits) {
+  Candidate<Gemm> c = fake("c");
+  c.batch_invariant = true;
+  c.cost_us = nullptr;
+  c.configs = [](const Gemm::Problem& p, const DeviceInfo&, const Policy&) {
+    std::vector<Config> out = {{.name = "small", .cost_us = steep(p, {})}, {.name = "large", .cost_us = 10}};
+    return out;
+  };
+  const Policy invariant{.batch_invariant = true};
+  EXPECT_EQ(table_of({&c}, 4096, invariant).value().steps().size(), 2u);
+  c.config_decides_bits = true;
+  const auto made = table_of({&c}, 4096, invariant);
+  ASSERT_TRUE(made.ok()) << made.status().message;
+  ASSERT_EQ(made.value().steps().size(), 1u);
+  EXPECT_EQ(made.value().steps()[0].plan.choice(), "c:large");
+  EXPECT_EQ(table_of({&c}, 8, invariant).value().steps()[0].plan.choice(), "c:small");
+}
+
 TEST(PlanTable, TheBoundHolds) {
   EXPECT_FALSE(table_of({}, -1).ok());
   const auto device = cpu::open_device({.threads = 1}).value();
