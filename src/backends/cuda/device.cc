@@ -56,8 +56,8 @@ std::string names_of(const Queue& queue) {
   return out;
 }
 
-Result<uint32_t*> make_meeting(cudaStream_t stream) {
-  constexpr size_t kBytes = kMeetingBytes + kMeetingSumBytes;
+Result<uint32_t*> make_grid_words(cudaStream_t stream) {
+  constexpr size_t kBytes = kGridWordsBytes + kGridSumBytes;
   void* memory = nullptr;
   SLUICE_TRY(check(cudaMalloc(&memory, kBytes), "memory for counters"));
   Status cleared = check(cudaMemsetAsync(memory, 0, kBytes, stream), "clearing counters");
@@ -69,13 +69,13 @@ Result<uint32_t*> make_meeting(cudaStream_t stream) {
 
 struct CudaRecording final : Recording {
   cudaGraphExec_t graph = nullptr;
-  uint32_t* meeting = nullptr;
+  uint32_t* grid_words = nullptr;
   int device = 0;
   std::vector<std::string_view> kernels;
   ~CudaRecording() override {
     cudaSetDevice(device);
     if (graph) cudaGraphExecDestroy(graph);
-    if (meeting) cudaFree(meeting);
+    if (grid_words) cudaFree(grid_words);
   }
 };
 
@@ -96,15 +96,15 @@ class CudaDevice final : public Device {
       cudaStreamSynchronize(queue_.stream);
       cudaStreamDestroy(queue_.stream);
     }
-    if (queue_.meeting) cudaFree(queue_.meeting);
+    if (queue_.grid_words) cudaFree(queue_.grid_words);
     if (spare_.memory) cudaFreeHost(spare_.memory);
   }
   Status start() {
     SLUICE_TRY(check(cudaSetDevice(queue_.device), "opening the GPU"));
     SLUICE_TRY(check(cudaStreamCreateWithFlags(&queue_.stream, cudaStreamNonBlocking), "making a stream"));
-    auto meeting = make_meeting(queue_.stream);
-    if (!meeting.ok()) return meeting.status();
-    queue_.meeting = meeting.value();
+    auto grid_words = make_grid_words(queue_.stream);
+    if (!grid_words.ok()) return grid_words.status();
+    queue_.grid_words = grid_words.value();
     return {};
   }
 
@@ -188,16 +188,16 @@ class CudaDevice final : public Device {
     auto out = std::make_unique<CudaRecording>();
     out->device = queue.device;
     SLUICE_TRY(check(cudaSetDevice(queue.device), "record"));
-    auto meeting = make_meeting(queue.stream);
-    if (!meeting.ok()) return meeting.status();
-    out->meeting = meeting.value();
+    auto grid_words = make_grid_words(queue.stream);
+    if (!grid_words.ok()) return grid_words.status();
+    out->grid_words = grid_words.value();
     SLUICE_TRY(check(cudaStreamBeginCapture(queue.stream, cudaStreamCaptureModeThreadLocal), "record"));
     Status status;
     cudaGraph_t graph = nullptr;
     {
       struct Ending {  // ends also when enqueue_all leaves by an exception of its caller's
         Queue& queue;
-        uint32_t* meeting;
+        uint32_t* grid_words;
         cudaGraph_t* graph;
         cudaError_t error = cudaSuccess;
         bool ended = false;
@@ -205,13 +205,13 @@ class CudaDevice final : public Device {
           if (ended) return;
           ended = true;
           queue.recording = nullptr;
-          queue.meeting = meeting;
+          queue.grid_words = grid_words;
           error = cudaStreamEndCapture(queue.stream, graph);
         }
         ~Ending() { end(); }
-      } ending{queue, queue.meeting, &graph};
+      } ending{queue, queue.grid_words, &graph};
       queue.recording = &out->kernels;
-      queue.meeting = out->meeting;
+      queue.grid_words = out->grid_words;
       status = enqueue_all();
       ending.end();
       if (status.ok()) status = check(ending.error, "record");

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "backends/cuda/meeting_bytes.h"
+#include "backends/cuda/grid_words.h"
 #include "base/status.h"
 #include "base/tensor.h"
 
@@ -23,7 +23,7 @@ struct Queue {
   // that does without that wait (rule 4 there) has words of its own, beside those of the kernel that it follows. Work
   // of one queue runs in order, so all its kernels share it; a recording brings its own, so that it may be replayed beside
   // other work.
-  uint32_t* meeting = nullptr;
+  uint32_t* grid_words = nullptr;
   // Kernels may start before the kernel in front of them has ended, and then wait for it before they read or write
   // what it may have written or read (programmatic dependent launch). Off: plain launches.
   bool dependent = true;

@@ -2,7 +2,7 @@
 #pragma once
 #include "backends/cuda/card.h"
 #include "backends/cuda/experts/cost.h"
-#include "backends/cuda/meeting_bytes.h"
+#include "backends/cuda/grid_words.h"
 #include "ops/expert_mlp.h"
 #include "ops/fragment_layout.h"
 
@@ -31,8 +31,7 @@ struct Parts {
   }
   // Whether the meeting has room for those that teams give each other, of any number of tokens.
   bool fit(int64_t row_blocks) const {
-    return kSlotsMost * row_blocks * (count - 1) * kFragmentRows * 4 <=
-           static_cast<int64_t>(kMeetingSumBytes);
+    return kSlotsMost * row_blocks * (count - 1) * kFragmentRows * 4 <= static_cast<int64_t>(kGridSumBytes);
   }
 };
 // Whether the first product of a problem is cut.

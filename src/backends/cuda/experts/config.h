@@ -25,9 +25,9 @@ enum class PairShares : int32_t { kNothing, kRowsOfX, kWeights };
 // A compiled kernel. Sizes are those of one CTA; a pair has twice tile_m where it shares rows of x, twice tile_n where it
 // shares weights.
 struct TileKernel {
-  int tile_m;                // weight rows, of warpgroups of 64 or 128
+  int tile_m;                   // weight rows, of warpgroups of 64 or 128
   int n_least, n_step, n_most;  // tile_n, rows of x: from, in steps of, to
-  int k_steps;               // blocks of 64 along the sum in a stage
+  int k_steps;                  // blocks of 64 along the sum in a stage
   XSource x;
   PairShares shares = PairShares::kNothing;
 
@@ -124,9 +124,7 @@ struct StreamLaunch {
     const auto& v = launch.value;
     return {v[0], v[1] != 0, v[2] != 0, static_cast<ExpertOrder>(v[3])};
   }
-  KernelLaunch launch() const {
-    return {.value = {columns, short_sums, small, static_cast<int32_t>(order)}};
-  }
+  KernelLaunch launch() const { return {.value = {columns, short_sums, small, static_cast<int32_t>(order)}}; }
   std::string name(DType w) const {
     if (w == DType::kBF16 && !short_sums) return small ? "64x32" : "128x32";
     return "n" + std::to_string(columns);

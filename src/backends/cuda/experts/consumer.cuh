@@ -19,7 +19,7 @@ namespace sluice::cuda {
 struct Mxfp4Blocks {
   template <int N, class C>
   static __device__ __forceinline__ uint32_t multiply(float (&d)[C::kBlocks][N / 2],
-                                                      const ExpertParameters& p, ExpertRing<C>& ring) {
+                                                      const ExpertParameters& p, TileRing<C>& ring) {
     const int tid = static_cast<int>(threadIdx.x % 128),
               group = uniform(static_cast<int>(threadIdx.x / 128)) - 1;
     const int warp = tid / 32, lane = tid % 32;
@@ -60,7 +60,7 @@ struct Mxfp4Blocks {
   };
 
   template <class C>
-  static __device__ __forceinline__ uint32_t wait_full(const ExpertRing<C>& ring) {
+  static __device__ __forceinline__ uint32_t wait_full(const TileRing<C>& ring) {
     ring.wait_full();
     if constexpr (!C::kBoxes) tile::fence_for_async();
     // Uniform, so that descriptors are made outside of the lanes' registers.
@@ -70,7 +70,7 @@ struct Mxfp4Blocks {
   // kSteps k blocks from `first` on. Gives the stage `before` back, once what read it is done, if `gives`.
   template <int kSteps, int N, class C>
   static __device__ __forceinline__ void multiply_steps(float (&d)[C::kBlocks][N / 2],
-                                                        const ExpertRing<C>& ring, const Step& first,
+                                                        const TileRing<C>& ring, const Step& first,
                                                         uint32_t before, bool gives) {
     // With two row blocks, a group of wgmma is two of the four 16-column steps, dequantised while the group in front is
     // under way: the fewest waits that leave ptxas enough registers. With one, one step, and a second group under way.
@@ -96,7 +96,7 @@ struct Mxfp4Blocks {
           } else {
             tile::wait_groups<1>();
           }
-          if (turn == 0) ring.give_back(before, gives);
+          if (turn == 0) ring.release(before, gives);
         };
         if (kTwoUnderWay) wait();
 #pragma unroll
@@ -124,7 +124,7 @@ struct Mxfp4Blocks {
 struct Bf16Blocks {
   template <int N, class C>
   static __device__ __forceinline__ uint32_t multiply(float (&d)[C::kBlocks][N / 2],
-                                                      const ExpertParameters& p, ExpertRing<C>& ring) {
+                                                      const ExpertParameters& p, TileRing<C>& ring) {
     const int group = uniform(static_cast<int>(threadIdx.x / 128)) - 1;
     const auto stages = static_cast<uint32_t>(ring.at.stages);
     uint32_t before = 0;  // the stage in front of this one
@@ -152,7 +152,7 @@ struct Bf16Blocks {
         tile::commit_group();
         tile::wait_groups<1>();
         // What read the stage in front is done.
-        if (step == 0) ring.give_back(before, k > 0);
+        if (step == 0) ring.release(before, k > 0);
       }
       before = ring.place.stage;
       ring.place.step(stages);

@@ -28,7 +28,8 @@ TileWork work_of(const TileConstants& c, const ExpertGemm::Problem& p, DType w, 
   const double columns = std::clamp(std::ceil(each / k.n_step) * k.n_step, static_cast<double>(k.n_least),
                                     static_cast<double>(k.n_most));
   const FragmentShape shape = ExpertGemm::fragments(p);
-  const auto k_blocks = static_cast<double>(shape.k_blocks), row_blocks = static_cast<double>(shape.row_blocks);
+  const auto k_blocks = static_cast<double>(shape.k_blocks),
+             row_blocks = static_cast<double>(shape.row_blocks);
   // Row blocks by the warpgroups that have some: the last tile of an expert may have fewer.
   constexpr double kBlockRows = 64, kFragmentsOfBlock = 4;
   const double groups = w == DType::kE2M1 ? 3 : 2, blocks = k.tile_m / kBlockRows;
@@ -47,8 +48,9 @@ double bytes_of(const ExpertGemm::Problem& p, const RowProfile& rows) {
   for (const RowKind& kind : rows) experts += kind.experts;
   const double each = static_cast<double>(ExpertGemm::packed_bytes(p) +
                                           (p.w == DType::kE2M1 ? ExpertGemm::packed_scale_bytes(p) : 0));
-  return experts * each + ExpertGemm::expected_rows(p) *
-                              static_cast<double>(sluice::bytes_of(p.x, p.width) + sluice::bytes_of(p.y, p.features));
+  return experts * each +
+         ExpertGemm::expected_rows(p) *
+             static_cast<double>(sluice::bytes_of(p.x, p.width) + sluice::bytes_of(p.y, p.features));
 }
 
 bool orders_rows(std::span<const TileLaunch> launches) {
@@ -116,7 +118,6 @@ double tile_cost_us(const TileConstants& c, const ExpertGemm::Problem& p, const 
   return c.skew == 0 ? even : (1 - c.skew) * even + c.skew * tile_us(c, p, d, zipf, launches);
 }
 
-
 double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,
                  const RowProfile& rows, const StreamLaunch& launch) {
   const FragmentShape fragments = ExpertGemm::fragments(p);
@@ -139,7 +140,8 @@ double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const D
       const double tiles = std::ceil(std::max(1.0, kind.rows) / kTile - 1e-9);
       again += kind.experts * (tiles - 1), experts += kind.experts;
     }
-    return start + memory * (1 + c.again_share * again / std::max(experts, 1.0)) * (launch.small ? c.small : 1);
+    return start +
+           memory * (1 + c.again_share * again / std::max(experts, 1.0)) * (launch.small ? c.small : 1);
   }
   const size_t wide = launch.columns == 8 ? 0 : 1;
   double all = 0;
@@ -148,7 +150,7 @@ double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const D
     const double row = wide ? 0 : c.row_us * std::min(kind.rows, 8.0);
     all += kind.experts * units *
            (launch.short_sums ? c.short_unit_us + k_blocks * c.short_block_us[wide]
-                             : c.unit_us + k_blocks * (c.block_us[wide] + row));
+                              : c.unit_us + k_blocks * (c.block_us[wide] + row));
   }
   return start + std::max(all / d.cores, memory);
 }

@@ -23,22 +23,23 @@ ExpertLoad expert_load(const ExpertGemm::Problem& p);
 struct TileConstants {
   static constexpr int kColumns = 12, kKernelsMost = 24;
   std::array<double, kColumns> columns{}, fragment_ns{};  // ascending; between two of them a line
-  std::array<double, kKernelsMost> pace{};  // what a fragment takes in each of tile_kernels(), over fragment_ns
-  double start_us = 0;      // the first launch, to its first tile
-  double settled_us = 0;    // of which an earlier look at the groups saves so much
-  double follow_us = 0;     // each launch more
-  double end_us = 0;        // prologue and epilogue of a tile, beside the mainloop
-  double end_row_us = 0;    // more of that for each row of x x 64 rows of weights, which are written
-  double blend = 8;         // products and memory together: the root of the sum of these powers of both
-  double short_us = 0;      // more of that, over the k blocks: the ring runs empty between tiles of short sums
-  double last_round = 0;    // SMs wait for the last tiles: this share of one
+  std::array<double, kKernelsMost>
+      pace{};             // what a fragment takes in each of tile_kernels(), over fragment_ns
+  double start_us = 0;    // the first launch, to its first tile
+  double settled_us = 0;  // of which an earlier look at the groups saves so much
+  double follow_us = 0;   // each launch more
+  double end_us = 0;      // prologue and epilogue of a tile, beside the mainloop
+  double end_row_us = 0;  // more of that for each row of x x 64 rows of weights, which are written
+  double blend = 8;       // products and memory together: the root of the sum of these powers of both
+  double short_us = 0;    // more of that, over the k blocks: the ring runs empty between tiles of short sums
+  double last_round = 0;  // SMs wait for the last tiles: this share of one
   // What each kernel draws of the device's read rate where that is its bound.
   std::array<double, kKernelsMost> memory_share{};
   // The last tile of an expert's weights may have fewer row blocks: it takes this power of its share of a whole one.
   double partial = 1;
-  double order_us = 0, order_bytes_per_us = 0;      // the launch that brings rows into order
-  double gather_bytes_per_us = 0;                   // CTA pairs that do so beside their tiles
-  double skew = 0;  // weight of Zipf routing in the cost, beside uniform routing
+  double order_us = 0, order_bytes_per_us = 0;  // the launch that brings rows into order
+  double gather_bytes_per_us = 0;               // CTA pairs that do so beside their tiles
+  double skew = 0;                              // weight of Zipf routing in the cost, beside uniform routing
 };
 // Of the stream kernels: a team takes units of 64 weight rows x the whole sum x so many columns, rows of x.
 struct StreamConstants {
@@ -64,7 +65,6 @@ double tile_us(const TileConstants& c, const ExpertGemm::Problem& p, const Devic
 // What decide() compares: uniform routing, and some of Zipf.
 double tile_cost_us(const TileConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,
                     const RowProfile& uniform, const RowProfile& zipf, std::span<const TileLaunch> launches);
-
 
 // us of a stream kernel (config.h).
 double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,

@@ -24,17 +24,17 @@ __device__ __forceinline__ uint32_t transposed(uint32_t pair) {
 template <int N, int kBlocks, int kEach>
 __device__ __forceinline__ void pick_sums(const float (&d)[kBlocks][N / 2], int b, int c,
                                           float (&out)[kEach]) {
-  constexpr int kPieces = (N / 2 + kEach - 1) / kEach;
-  static_assert(kBlocks * kPieces <= 48, "cases below");
+  constexpr int kCuts = (N / 2 + kEach - 1) / kEach;
+  static_assert(kBlocks * kCuts <= 48, "cases below");
 #pragma unroll
   for (int i = 0; i < kEach; ++i) out[i] = 0;
-  switch (b * kPieces + c) {
-#define SLUICE_CASE(I)                                                                                \
-  case I:                                                                                             \
-    if constexpr (I < kBlocks * kPieces) {                                                            \
-      _Pragma("unroll") for (int i = 0; i < kEach; ++i) if (I % kPieces * kEach + i < N / 2) out[i] = \
-          d[I / kPieces][I % kPieces * kEach + i];                                                    \
-    }                                                                                                 \
+  switch (b * kCuts + c) {
+#define SLUICE_CASE(I)                                                                              \
+  case I:                                                                                           \
+    if constexpr (I < kBlocks * kCuts) {                                                            \
+      _Pragma("unroll") for (int i = 0; i < kEach; ++i) if (I % kCuts * kEach + i < N / 2) out[i] = \
+          d[I / kCuts][I % kCuts * kEach + i];                                                      \
+    }                                                                                               \
     break;
     SLUICE_CASE(0)
     SLUICE_CASE(1)
@@ -92,7 +92,7 @@ __device__ __forceinline__ void pick_sums(const float (&d)[kBlocks][N / 2], int 
 
 // What a lane does with the sums of its two rows of a row block.
 template <bool kGated>
-struct RowsFinish {
+struct EpilogueRows {
   // Columns that are finished at once: four numbers a thread. With more, registers run short beside the sums.
   static constexpr int kColumns = kGated ? 16 : 8;
   static constexpr int kGroups = kColumns / 8, kSums = kColumns / 2, kOuts = 4;
@@ -180,13 +180,13 @@ __device__ __forceinline__ int64_t bias_index(const ExpertParameters& p, int exp
 // tile. The four lanes that share two rows fetch 4 bytes each of what both need. Of a block that is not there the last
 // one's are read.
 template <int kBlocks, bool kGated>
-struct RowsAhead {
+struct EpilogueRowsAhead {
   static constexpr int kBlockBytes = 4 * 8 * 16, kBytes = kBlocks * kBlockBytes;  // of a warpgroup
 
   uint32_t to;  // of this warpgroup
 
   // shared: kBytes of this warpgroup's own, aligned to 16.
-  __device__ __forceinline__ explicit RowsAhead(uint32_t shared) : to(shared) {}
+  __device__ __forceinline__ explicit EpilogueRowsAhead(uint32_t shared) : to(shared) {}
   // tops: of the expert's rows.
   __device__ __forceinline__ void ask(const ExpertParameters& p, int expert, int first_block,
                                       const uint8_t* tops) const {
@@ -208,7 +208,7 @@ struct RowsAhead {
     tile::end_copies();
   }
   // Behind the sums.
-  __device__ __forceinline__ void get(RowsFinish<kGated> (&rows)[kBlocks], const ExpertParameters& p,
+  __device__ __forceinline__ void get(EpilogueRows<kGated> (&rows)[kBlocks], const ExpertParameters& p,
                                       int expert, int first_block) const {
     const int row = row_of_lane();
     tile::wait_copies<0>();
@@ -246,7 +246,7 @@ struct RowsAhead {
 
 // The same where rows have no factors, and shared memory no room: biases alone, read behind the sums.
 template <int kBlocks, bool kGated>
-__device__ __forceinline__ void read_rows(RowsFinish<kGated> (&rows)[kBlocks], const ExpertParameters& p,
+__device__ __forceinline__ void read_rows(EpilogueRows<kGated> (&rows)[kBlocks], const ExpertParameters& p,
                                           int expert, int first_block, int warp) {
   const int row = warp * 16 + static_cast<int>(threadIdx.x % 32) / 4;
 #pragma unroll
@@ -266,8 +266,8 @@ __device__ __forceinline__ void read_rows(RowsFinish<kGated> (&rows)[kBlocks], c
 // The common case in straight code: no input weights, y in bf16 with aligned rows, and the activations below.
 // Loops over registers become switches, and their branches took longer than the sums'.
 template <bool kGated>
-__device__ __forceinline__ bool finishes_straight(const ExpertParameters& p,
-                                                  const tile::ActivationValues& act) {
+__device__ __forceinline__ bool has_straight_epilogue(const ExpertParameters& p,
+                                                      const tile::ActivationValues& act) {
   const bool known = kGated ? act.which == Activation::kSwiGlu || act.which == Activation::kSwiGluClamped
                             : act.which == Activation::kIdentity || act.which == Activation::kRelu2;
   return known && !p.weights && !p.y_f32 && p.y_wide;
@@ -282,10 +282,10 @@ __device__ __forceinline__ void store_16(void* to, const uint4& v) {
 // It goes through shared memory, so that a row of y is written in whole pieces of 64 or 128 bytes. From the registers a
 // warp's store touched eight rows with 16 bytes each, and the second product's end took as long as its stores.
 template <bool kGated>
-struct StraightFinish {
+struct StraightEpilogue {
   static constexpr int kFeatures = static_cast<int>(kGated ? kFragmentRows / 2 : kFragmentRows);
   static constexpr int kColumns = kGated ? 32 : 16;  // of a chunk: one stmatrix of each warp
-  static constexpr int kRowBytes = 2 * kFeatures, kPieces = kRowBytes / 16;
+  static constexpr int kRowBytes = 2 * kFeatures, kCuts = kRowBytes / 16;
   static constexpr int kChunkBytes = kColumns * kRowBytes;  // 16 bytes of each thread
   static constexpr int kStagingBytes = 2 * kChunkBytes;
 
@@ -294,9 +294,9 @@ struct StraightFinish {
   int barrier;        // of the warpgroup
 
   // staging: shared memory of this warpgroup, kStagingBytes, aligned to 128. group: 0 and on.
-  __device__ __forceinline__ StraightFinish(uint32_t staging, int group) : barrier(1 + group) {
+  __device__ __forceinline__ StraightEpilogue(uint32_t staging, int group) : barrier(1 + group) {
     const int tid = static_cast<int>(threadIdx.x % 128), warp = tid / 32, lane = tid % 32;
-    row = tid / kPieces, piece = tid % kPieces;
+    row = tid / kCuts, piece = tid % kCuts;
     from = staging + place(row, piece);
     // Lanes 8 m to 8 m + 7 say where the rows of square m go.
     to = staging + (kGated ? place(lane, warp) : place(lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2));
@@ -313,7 +313,7 @@ struct StraightFinish {
   template <int N, bool kSquares>
   __device__ __forceinline__ void write(const float (&d)[N / 2], const ExpertParameters& p,
                                         const tile::ActivationValues& act, const ExpertTile& t, int block,
-                                        const RowsFinish<kGated>& at, int chunk) const {
+                                        const EpilogueRows<kGated>& at, int chunk) const {
     const int feature = block * kFeatures + piece * 8, rows = feature < p.features ? t.rows - row : 0;
     auto* y = static_cast<__nv_bfloat16*>(p.y) + (t.row + row) * p.y_stride + feature;
     // Of the chunk in front: written once the next one is on its way, so nobody waits for it.
@@ -365,31 +365,30 @@ struct StraightFinish {
 // Writes a warpgroup's share of a tile: row blocks first_block to first_block + kBlocks - 1 of the expert's, those of them
 // that there are. at: of each.
 template <int N, int kBlocks, bool kGated>
-__device__ __forceinline__ void finish_tile(const float (&d)[kBlocks][N / 2], const ExpertParameters& p,
-                                            const tile::ActivationValues& act, const ExpertTile& t,
-                                            int first_block, const RowsFinish<kGated> (&at)[kBlocks]) {
+__device__ __forceinline__ void epilogue_general(const float (&d)[kBlocks][N / 2], const ExpertParameters& p,
+                                                 const tile::ActivationValues& act, const ExpertTile& t,
+                                                 int first_block, const EpilogueRows<kGated> (&at)[kBlocks]) {
   const int blocks = min(kBlocks, min(p.row_blocks, t.end_block) - first_block);
 #pragma unroll 1
   for (int b = 0; b < blocks; ++b) {
-    RowsFinish<kGated> mine = at[0];
+    EpilogueRows<kGated> mine = at[0];
     if (kBlocks > 1 && b > 0) mine = at[kBlocks - 1];
 #pragma unroll 1
-    for (int c = 0; RowsFinish<kGated>::kColumns * c < t.rows; ++c) {
-      float sums[RowsFinish<kGated>::kSums];
+    for (int c = 0; EpilogueRows<kGated>::kColumns * c < t.rows; ++c) {
+      float sums[EpilogueRows<kGated>::kSums];
       pick_sums<N>(d, b, c, sums);
-      mine.write(p, act, t, RowsFinish<kGated>::kColumns * c, sums);
+      mine.write(p, act, t, EpilogueRows<kGated>::kColumns * c, sums);
     }
   }
 }
 // The same where finishes_straight(), through shared memory: StraightFinish<kGated>::kStagingBytes of this warpgroup, which
 // all its threads may still be reading when they come here.
 template <int N, int kBlocks, bool kGated>
-__device__ __forceinline__ void finish_tile_straight(const float (&d)[kBlocks][N / 2],
-                                                     const ExpertParameters& p,
-                                                     const tile::ActivationValues& act, const ExpertTile& t,
-                                                     int first_block, const RowsFinish<kGated> (&at)[kBlocks],
-                                                     const StraightFinish<kGated>& finish) {
-  const int chunks = ceil_div(t.rows, StraightFinish<kGated>::kColumns);
+__device__ __forceinline__ void epilogue_straight(const float (&d)[kBlocks][N / 2], const ExpertParameters& p,
+                                                  const tile::ActivationValues& act, const ExpertTile& t,
+                                                  int first_block, const EpilogueRows<kGated> (&at)[kBlocks],
+                                                  const StraightEpilogue<kGated>& finish) {
+  const int chunks = ceil_div(t.rows, StraightEpilogue<kGated>::kColumns);
   const int blocks = min(kBlocks, min(p.row_blocks, t.end_block) - first_block);
   finish.sync();
   if (!kGated && act.which == Activation::kRelu2) {

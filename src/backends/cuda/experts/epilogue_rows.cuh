@@ -11,7 +11,7 @@ namespace sluice::cuda {
 #ifdef __CUDACC__
 
 // Where a warpgroup's pieces go.
-struct PieceOfRows {
+struct StagedRows {
   uint32_t address;  // in shared memory, aligned to 128
   int warp;          // 0..3 of the warpgroup
   int barrier;       // its own, for 128 threads
@@ -19,8 +19,8 @@ struct PieceOfRows {
 
 // What this takes: no input weights, y in bf16 with aligned rows, every feature of the block there, and three activations.
 template <bool kGated>
-__device__ __forceinline__ bool finishes_by_pieces(const ExpertParameters& p,
-                                                   const tile::ActivationValues& act, int block) {
+__device__ __forceinline__ bool has_epilogue_by_rows(const ExpertParameters& p,
+                                                     const tile::ActivationValues& act, int block) {
   constexpr int kFeatures = static_cast<int>(kGated ? kFragmentRows / 2 : kFragmentRows);
   const bool known = kGated ? act.which == Activation::kSwiGlu
                             : act.which == Activation::kIdentity || act.which == Activation::kRelu2;
@@ -63,9 +63,9 @@ __device__ __forceinline__ void finished_squares(const float (&d)[N / 2], int co
 // RowsFinish. A piece has kBytes / 128 columns of 64 features, or twice as many of 32. The bits are those of
 // StraightFinish with factors of 1.
 template <int N, Activation kAct, int kBytes>
-__device__ __forceinline__ void finish_by_pieces(const float (&d)[N / 2], const ExpertParameters& p,
+__device__ __forceinline__ void epilogue_by_rows(const float (&d)[N / 2], const ExpertParameters& p,
                                                  const ExpertTile& t, int block, const float (&bias)[2],
-                                                 const PieceOfRows& at) {
+                                                 const StagedRows& at) {
   constexpr bool kGated = kAct == Activation::kSwiGlu;
   constexpr int kRowBytes = kGated ? 64 : 128, kColumns = kBytes / kRowBytes, kFeatures = kRowBytes / 2;
   constexpr int kTake = kGated ? 32 : 16;  // columns of four squares

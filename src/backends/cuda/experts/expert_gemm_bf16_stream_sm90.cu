@@ -18,8 +18,8 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int kShortMost = 32;  // rows of x of a unit of short sums
-constexpr int kRowsMost = 32;   // of x in a tile
+constexpr int kShortMost = 32;       // rows of x of a unit of short sums
+constexpr int kRowsMost = 32;        // of x in a tile
 constexpr int64_t kShortBlocks = 4;  // k blocks of short sums, at most
 
 Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
@@ -32,7 +32,8 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
 // Whether row blocks follow one another (expert_stream_short.cuh). Their sums have bits of their own, so it may depend on the
 // shape alone, not on how many rows there are.
 bool has_short_sums(const ExpertGemm::Problem& p) {
-  return !is_gated(p.act) && ExpertGemm::fragments(p).k_blocks <= kShortBlocks && p.experts <= kListExpertsMost;
+  return !is_gated(p.act) && ExpertGemm::fragments(p).k_blocks <= kShortBlocks &&
+         p.experts <= kListExpertsMost;
 }
 
 // Of short sums a configuration for each number of columns, rows of x of a unit; else one for each size of a CTA.

@@ -216,14 +216,14 @@ __device__ __forceinline__ void write(const ExpertParameters& p, const tile::Act
 }
 
 template <WeightLayout kLayout, DType kW>
-__global__ void __launch_bounds__(32 * kWarps) expert_rows(const __grid_constant__ Parameters q) {
+__global__ void __launch_bounds__(32 * kWarps) expert_gemm_fma(const __grid_constant__ Parameters q) {
   extern __shared__ int32_t before[];  // [experts + 1]
   __shared__ int32_t scratch[kWarps];
   tile::wait_for_previous();
   tile::release_next();
   const ExpertParameters& p = q.p;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  const ExpertTileList list{before, ceil_div(p.features, kFeatures), kFeatures, kRows};
+  const PlainSchedule list{before, ceil_div(p.features, kFeatures), kFeatures, kRows};
   count_expert_tiles(p, list, before, scratch);
   const int all = list.tiles(p);
 #pragma unroll 1
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(32 * kWarps) expert_rows(const __grid_constant
 
 template <WeightLayout kLayout>
 auto kernel_of(DType w) {
-  return w == DType::kE2M1 ? expert_rows<kLayout, DType::kE2M1> : expert_rows<kLayout, DType::kBF16>;
+  return w == DType::kE2M1 ? expert_gemm_fma<kLayout, DType::kE2M1> : expert_gemm_fma<kLayout, DType::kBF16>;
 }
 
 Status Launcher::enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream) {

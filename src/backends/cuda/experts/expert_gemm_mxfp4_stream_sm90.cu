@@ -114,7 +114,7 @@ __device__ __forceinline__ void fetch_all(const W& work, StreamMemory<N, kListTe
 
 template <int N, bool kGated>
 __global__ void __launch_bounds__(kListThreads, kListBlocksEach)
-    expert_stream(const __grid_constant__ ExpertParameters p) {
+    expert_gemm_stream(const __grid_constant__ ExpertParameters p) {
   extern __shared__ uint8_t dynamic[];
   auto& m = *reinterpret_cast<StreamMemory<N, kListTeams>*>(
       dynamic + (128 - tile::shared_address(dynamic) % 128) % 128);
@@ -135,7 +135,7 @@ template <int N, bool kGated>
 Status enqueue_long(const ExpertParameters& parameters, Stream stream) {
   constexpr size_t kBytes = 128 + sizeof(StreamMemory<N, kListTeams>);
   static_assert(kBytes <= kListSharedMost);
-  return launch_list(expert_gemm_mxfp4_stream_sm90.name, expert_stream<N, kGated>, kBytes, parameters,
+  return launch_list(expert_gemm_mxfp4_stream_sm90.name, expert_gemm_stream<N, kGated>, kBytes, parameters,
                      stream);
 }
 template <int N>

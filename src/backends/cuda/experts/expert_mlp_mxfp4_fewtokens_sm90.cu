@@ -56,7 +56,7 @@ namespace {
 
 Status Launcher::enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream) {
   return enqueue_fewtokens<Mxfp4Weights>(expert_mlp_mxfp4_fewtokens_sm90.name, ExpertMlp::with_f32_g(p), a, w,
-                                        stream);
+                                         stream);
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ Status Launcher::enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, 
   q.two = {.product = {expert_parameters(up, ExpertMlp::up(p, a, {}, between.h)),
                        expert_parameters(down, ExpertMlp::down(a, {}, between.h, between.g))},
            .ids = a.ids.as<const int32_t>(),
-           .meeting = queue_of(stream).meeting,
+           .grid_words = queue_of(stream).grid_words,
            .tokens_slots = static_cast<int>(ExpertMlp::rows(p)),
            .parts = fewtokens::Parts(ExpertGemm::fragments(up).k_blocks)};
   SLUICE_TRY(tile::map_slabs(q.codes, q.scales, a.down, a.down_scale,

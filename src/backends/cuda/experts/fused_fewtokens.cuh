@@ -26,7 +26,7 @@ __device__ __forceinline__ void fetch_all(const W& work, int team) {
   if (!fetch_first(work, fetch, listed)) work.arrive(4);
   if (!fetch_units<1>(work, fetch, listed)) work.wait_for_x(1);
   fetch.no_more();
-  if (threadIdx.x % 32 == 0) tile::leave_meeting(work.p.meeting, gridDim.x * kTeams);
+  if (threadIdx.x % 32 == 0) tile::leave_grid_barrier(work.p.grid_words, gridDim.x * kTeams);
 }
 
 template <class Weights, bool kGated, bool kSmall>
@@ -83,7 +83,7 @@ Status enqueue_fewtokens(std::string_view name, const ExpertMlp::Problem& p, con
       .product = {expert_parameters(up, ExpertMlp::up(p, a, {}, between.h)),
                   expert_parameters(down, ExpertMlp::down(a, {}, between.h, between.g))},
       .ids = a.ids.as<const int32_t>(),
-      .meeting = queue_of(stream).meeting,
+      .grid_words = queue_of(stream).grid_words,
       .tokens_slots = static_cast<int>(ExpertMlp::rows(p)),
       .parts = Parts(ExpertGemm::fragments(up).k_blocks)};
   const Launch how{.grid = {static_cast<unsigned>(sms), 1, 1},

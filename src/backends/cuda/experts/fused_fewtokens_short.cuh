@@ -41,12 +41,12 @@ struct ShortSecond {
     const auto meet = [&] {
       meets = false;
       work.wait_for_x(1);
-      if (lane == 0) tile::barrier_arrive(&m.met), tile::leave_meeting(work.p.meeting, gridDim.x);
+      if (lane == 0) tile::barrier_arrive(&m.met), tile::leave_grid_barrier(work.p.grid_words, gridDim.x);
       __syncwarp();
     };
     int at = begin, entry = begin / q().row_blocks, block = begin - entry * q().row_blocks, n = 0;
     tile::RingPlace& place = fetch.place;
-    const auto tell = [&] {
+    const auto publish = [&] {
       if (n > 0) return;
       if (lane == 0)
         tile::store_shared(fetch.ring + place.stage * S::kBytes + S::kUnit,
@@ -65,7 +65,7 @@ struct ShortSecond {
             uniform(of_block > first_steps() || of_block == q().k_blocks ? first_steps() : of_block);
         if (meets && n == S::kStages) meet();
         tile::barrier_wait_by_warp(&m.stream.empty[team][place.stage], place.parity ^ 1);
-        tell();
+        publish();
         uint64_t* full = &m.stream.full[team][place.stage];
         tile::barrier_expect_by_warp(
             full, static_cast<uint32_t>(steps * (Weights::kCodeBytes + Weights::kScaleBytes)));
@@ -82,7 +82,7 @@ struct ShortSecond {
     }
     if (n == 0) {
       tile::barrier_wait_by_warp(&m.stream.empty[team][place.stage], place.parity ^ 1);
-      tell();
+      publish();
       uint64_t* full = &m.stream.full[team][place.stage];
       tile::barrier_expect_by_warp(full, 0);
       tile::barrier_arrive(full);
@@ -124,9 +124,9 @@ struct ShortSecond {
     auto& m = work.m;
     const int lane = static_cast<int>(threadIdx.x % 32);
     const uint32_t ring = tile::shared_address(m.stream.stage[team]);
-    const uint4 told = tile::load_shared(ring + place.stage * S::kBytes + S::kUnit);
-    int at = uniform(static_cast<int>(told.x));
-    const int end = uniform(static_cast<int>(told.y)), row = slab * 16 + lane / 4;
+    const uint4 published = tile::load_shared(ring + place.stage * S::kBytes + S::kUnit);
+    int at = uniform(static_cast<int>(published.x));
+    const int end = uniform(static_cast<int>(published.y)), row = slab * 16 + lane / 4;
     int entry = at / q().row_blocks, block = at - entry * q().row_blocks;
     const uint32_t codes = ring + S::kCodes + Weights::codes_at(slab, lane),
                    scales = ring + S::kScales + Weights::scales_at(slab, lane);
@@ -171,7 +171,7 @@ struct ShortSecond {
             multiply_stage<1>(d, codes + stage, scales + stage, h_now);
           }
           tile::arrive_by_lane(tile::shared_address(&m.stream.empty[team][place.stage]),
-                               have_come<Weights>(d));
+                               have_loaded<Weights>(d));
           place.step(S::kStages);
           h_now += first * tile::kSwizzledRowBytes;
           steps = h_now - h == static_cast<uint32_t>(first) * tile::kSwizzledRowBytes ? second : 0;

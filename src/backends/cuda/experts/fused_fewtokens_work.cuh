@@ -4,7 +4,7 @@
 #include "backends/cuda/experts/stream.cuh"
 #include "backends/cuda/queue.h"
 #include "backends/cuda/tile/dependent.cuh"
-#include "backends/cuda/tile/meeting.cuh"
+#include "backends/cuda/tile/grid_barrier.cuh"
 #include "ops/expert_mlp.h"
 
 namespace sluice::cuda {
@@ -18,7 +18,7 @@ constexpr int kSharedMost = 227 << 10;
 struct Parameters {
   ExpertParameters product[2];
   const int32_t* ids;
-  uint32_t* meeting;
+  uint32_t* grid_words;
   int tokens_slots;  // slots of all tokens
   Parts parts;
 };
@@ -111,7 +111,7 @@ struct alignas(128) Memory {
 
 template <class Weights, bool kGated, bool kCut, bool kEarly = kCut>
 struct Work {
-  static constexpr bool kPieces = kCut, kAsksEarly = kEarly;
+  static constexpr bool kCuts = kCut, kAsksEarly = kEarly;
   const Parameters& p;
   Memory<Weights>& m;
   Slots& slots;  // of the team
@@ -127,7 +127,7 @@ struct Work {
   }
   __device__ __forceinline__ int64_t y_row(const StreamUnit&, int row) const { return slots.order[0][row]; }
   __device__ __forceinline__ int part_steps(int product) const {
-    return kPieces && product == 0 ? p.parts.steps : cuda::part_steps(p.product[product]);
+    return kCuts && product == 0 ? p.parts.steps : cuda::part_steps(p.product[product]);
   }
 
   // Sums of parts that a team gives another are words of the meeting, where zero says that one has not come: who takes them
@@ -137,7 +137,7 @@ struct Work {
   __device__ __forceinline__ uint32_t* sums(const StreamUnit& unit, int slab, int c, int part) const {
     const int lane = static_cast<int>(threadIdx.x % 32), slot = order(unit.row + lane % 4 * 2 + c);
     const int at = (slot * p.product[0].row_blocks + unit.block) * (p.parts.count - 1) + part - 1;
-    return p.meeting + kMeetingBytes / 4 + at * kPartWords + slab * 16 + lane / 4 * 2;
+    return p.grid_words + kGridWordsBytes / 4 + at * kPartWords + slab * 16 + lane / 4 * 2;
   }
   __device__ __forceinline__ static bool has_column(const StreamUnit& unit, int c) {
     return static_cast<int>(threadIdx.x % 4) * 2 + c < unit.rows();
@@ -176,7 +176,7 @@ struct Work {
                      : "memory");
       }
     }
-    __device__ __forceinline__ bool have_come(int count) const {
+    __device__ __forceinline__ bool have_loaded(int count) const {
       bool come = true;
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i)
@@ -198,7 +198,7 @@ struct Work {
 #pragma unroll 1
       for (int left = p.parts.count - unit.end(); left > 0; left -= kAtOnce, from += kAtOnce * kPartWords) {
         if (c == 1 || !kAsksEarly) taken.load(from, left);
-        while (!taken.have_come(left)) taken.load(from, left);
+        while (!taken.have_loaded(left)) taken.load(from, left);
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           if (i >= left) break;
@@ -213,7 +213,7 @@ struct Work {
   }
   // By whole warps.
   __device__ __forceinline__ void wait_for_x(int) const {
-    if (threadIdx.x % 32 == 0) tile::wait_for_meeting(p.meeting, gridDim.x);
+    if (threadIdx.x % 32 == 0) tile::wait_at_grid_barrier(p.grid_words, gridDim.x);
     __syncwarp();
   }
   __device__ __forceinline__ void end(int product) const {
@@ -230,7 +230,7 @@ struct Work {
                  : "=r"(before)
                  : "r"(tile::shared_address(&m.arrived)), "r"(warps)
                  : "memory");
-    if (before + warps == kTeams * 4) tile::arrive_at_meeting(p.meeting);
+    if (before + warps == kTeams * 4) tile::arrive_at_grid_barrier(p.grid_words);
   }
 };
 
@@ -325,7 +325,7 @@ __device__ __forceinline__ bool fetch_units(const W& work, Fetch& fetch, int lis
 
 template <class W, class Fetch>
 __device__ __forceinline__ bool fetch_first(const W& work, Fetch& fetch, int listed) {
-  if constexpr (W::kPieces) {
+  if constexpr (W::kCuts) {
     return fetch_pieces(work, fetch, listed);
   } else {
     return fetch_units<0>(work, fetch, listed);

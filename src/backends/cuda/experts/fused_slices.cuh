@@ -180,7 +180,8 @@ struct Kernel {
       if (meets && (n == S::kStages || !more)) {
         meets = false;
         mine.wait_for_x(1);
-        if (lane == 0) tile::barrier_arrive(&m.few.met), tile::leave_meeting(p.two.meeting, gridDim.x);
+        if (lane == 0)
+          tile::barrier_arrive(&m.few.met), tile::leave_grid_barrier(p.two.grid_words, gridDim.x);
         __syncwarp();
       }
       if (!more && n > 0) break;
@@ -211,7 +212,7 @@ struct Kernel {
     const int k = first_block(share) + box * group_warps() * kBox;
     uint32_t bytes = 0;
     tile::barrier_wait_by_warp(&m.few.stream.empty[fetch.team][place.stage], place.parity ^ 1);
-    if (n == 0) fetch.tell(at, {unit.listed, static_cast<int>(have), 0, 0});
+    if (n == 0) fetch.publish(at, {unit.listed, static_cast<int>(have), 0, 0});
 #pragma unroll 1
     for (int g = 0; g < p.groups; ++g) {
       if (uniform(unit.slice) >= share.slices) break;
@@ -287,7 +288,7 @@ struct Kernel {
     const int lane = static_cast<int>(threadIdx.x % 32);
     tile::RingPlace place = stream_multiply<kColumns, kTeams>(mine, m.few.stream, team, w);
     const uint32_t ring = tile::shared_address(m.few.stream.stage[team]);
-    const uint4 told = tile::load_shared(ring + place.stage * S::kBytes + S::kUnit);
+    const uint4 published = tile::load_shared(ring + place.stage * S::kBytes + S::kUnit);
     const int group = w / group_warps(), in_group = w % group_warps();
     const uint32_t codes = ring + S::kCodes + group * kGroupCodes + in_group * kBox * kSlabCodes + lane * 16,
                    scales = ring + S::kScales + group * kGroupScales + in_group * kBox * kSlabScales +
@@ -297,8 +298,8 @@ struct Kernel {
     const uint32_t to[2] = {tile::remote_address(sums, 0), tile::remote_address(sums, 1)},
                    counts[2] = {tile::remote_address(counted, 0), tile::remote_address(counted, 1)};
     const int segment = in_group + (p.split ? share.rank * group_warps() : 0);
-    Unit unit(p, share, uniform(static_cast<int>(told.x)), team * p.groups + group);
-    fetch_h(share, told.y, team * 4 + w);
+    Unit unit(p, share, uniform(static_cast<int>(published.x)), team * p.groups + group);
+    fetch_h(share, published.y, team * 4 + w);
 #pragma unroll 1
     for (; unit.slice < share.slices; unit.next()) {
       const int count = mine.slots.count[unit.entry];
@@ -322,7 +323,7 @@ struct Kernel {
           of[i % 2].multiply(d);
         }
         tile::arrive_by_lane(tile::shared_address(&m.few.stream.empty[team][place.stage]),
-                             have_come<Weights>(d));
+                             have_loaded<Weights>(d));
         place.step(S::kStages);
         h += group_warps() * kBox * tile::kSwizzledRowBytes;
       }

@@ -22,7 +22,7 @@ struct GatherParameters {
   int experts, parts;       // parts: that the list of each expert is cut into
 };
 
-constexpr int kThreads = 256, kPieces = 4;
+constexpr int kThreads = 256, kCuts = 4;
 
 __device__ __forceinline__ uint4 piece_of(const GatherParameters& p, const __nv_bfloat16* row, int piece) {
   if (p.wide) return __ldg(reinterpret_cast<const uint4*>(row) + piece);
@@ -41,13 +41,13 @@ __device__ __forceinline__ void copy_row(const GatherParameters& p, int64_t r) {
   const __nv_bfloat16* from = p.x + flat / p.slots * p.x_stride;
   uint4* to = p.to + r * p.pieces;
 #pragma unroll 1
-  for (int at = lane; at < p.pieces; at += 32 * kPieces) {
-    uint4 piece[kPieces];
+  for (int at = lane; at < p.pieces; at += 32 * kCuts) {
+    uint4 piece[kCuts];
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i)
+    for (int i = 0; i < kCuts; ++i)
       if (at + 32 * i < p.pieces) piece[i] = piece_of(p, from, at + 32 * i);
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i)
+    for (int i = 0; i < kCuts; ++i)
       if (at + 32 * i < p.pieces) to[at + 32 * i] = piece[i];
   }
 }
@@ -88,7 +88,8 @@ Status order_rows(std::string_view name, const ExpertGemm::Problem& p, const Exp
       .experts = static_cast<int>(p.experts),
       .parts = parts,
   };
-  const int64_t blocks = std::min<int64_t>(int64_t{queue_of(stream).sms} * kEachSm, int64_t{parts} * p.experts);
+  const int64_t blocks =
+      std::min<int64_t>(int64_t{queue_of(stream).sms} * kEachSm, int64_t{parts} * p.experts);
   return launch(name, gather,
                 Launch{.grid = {static_cast<unsigned>(blocks), 1, 1}, .block = {kThreads, 1, 1}}, stream,
                 how);

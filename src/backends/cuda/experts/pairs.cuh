@@ -37,14 +37,14 @@ __device__ __forceinline__ void multiply_pair(float (&d)[C::kBlocks][C::kMost / 
                           x + j * tile::kNext16, 1);
     tile::commit_group();
     tile::wait_groups<1>();
-    ring.give_back(before, k > 0);  // what read the stage in front is done
+    ring.release(before, k > 0);  // what read the stage in front is done
     before = ring.place.stage;
     ring.place.step(stages);
   }
   tile::wait_groups<0>();
 #pragma unroll
   for (int b = 0; b < C::kBlocks; ++b) tile::hold(d[b]);
-  ring.give_back(before);
+  ring.release(before);
 }
 
 // multiply_pair of the fewest columns that the tile's rows fit in, of those that C has between kLeast and kMost: by halves,
@@ -77,27 +77,27 @@ __device__ __forceinline__ void multiply_pair_tile(const ExpertParameters& p, co
 #pragma unroll
     for (float& sum : d[b]) sum = 0;
   multiply_columns<C::kLeast, C::kMost>(d, p, t.rows, ring, group);
-  RowsFinish<kGated> finish[C::kBlocks];
+  EpilogueRows<kGated> finish[C::kBlocks];
   read_rows(finish, p, t.expert, first_block, warp);
   const tile::ActivationValues act = activation_of(p, t.expert);
-  const uint32_t staging = ring.base + ring.at.pieces + static_cast<uint32_t>(group * C::kPieceBytes);
+  const uint32_t staging = ring.base + ring.at.pieces + static_cast<uint32_t>(group * C::kStagedBytes);
   const int blocks = min(C::kBlocks, p.row_blocks - first_block);
-  if (!finishes_by_pieces<kGated>(p, act, first_block + blocks - 1)) {
-    static_assert(C::kPieceBytes >= StraightFinish<kGated>::kStagingBytes);
-    if (finishes_straight<kGated>(p, act)) {
-      finish_tile_straight<C::kMost, C::kBlocks, kGated>(d, p, act, t, first_block, finish,
-                                                         StraightFinish<kGated>(staging, group));
+  if (!has_epilogue_by_rows<kGated>(p, act, first_block + blocks - 1)) {
+    static_assert(C::kStagedBytes >= StraightEpilogue<kGated>::kStagingBytes);
+    if (has_straight_epilogue<kGated>(p, act)) {
+      epilogue_straight<C::kMost, C::kBlocks, kGated>(d, p, act, t, first_block, finish,
+                                                      StraightEpilogue<kGated>(staging, group));
     } else {
-      finish_tile<C::kMost, C::kBlocks, kGated>(d, p, act, t, first_block, finish);
+      epilogue_general<C::kMost, C::kBlocks, kGated>(d, p, act, t, first_block, finish);
     }
     return;
   }
-  const PieceOfRows piece{staging, warp, 1 + group};
+  const StagedRows piece{staging, warp, 1 + group};
 #pragma unroll
   for (int b = 0; b < C::kBlocks; ++b) {
     if (b >= blocks) break;
     const auto write = [&]<Activation kAct>() {
-      finish_by_pieces<C::kMost, kAct, C::kPieceBytes>(d[b], p, t, first_block + b, finish[b].bias, piece);
+      epilogue_by_rows<C::kMost, kAct, C::kStagedBytes>(d[b], p, t, first_block + b, finish[b].bias, piece);
     };
     if constexpr (kGated) {
       write.template operator()<Activation::kSwiGlu>();
@@ -115,13 +115,13 @@ __device__ __forceinline__ void pass_tile(const ExpertParameters& p, PairRing<C>
 #pragma unroll 1
   for (int k = 0; k < p.k_blocks; ++k) {
     ring.wait_full();
-    ring.give_back(ring.place.stage);
+    ring.release(ring.place.stage);
     ring.place.step(static_cast<uint32_t>(ring.at.stages));
   }
 }
 
 template <class C, bool kGated>
-__device__ __forceinline__ void multiply_pairs(const ExpertParameters& p, const PairList<C>& list,
+__device__ __forceinline__ void multiply_pairs(const ExpertParameters& p, const PairSchedule<C>& list,
                                                PairRing<C> ring) {
   const int group = uniform(static_cast<int>(threadIdx.x / 128)) - 1;
   const int all = list.tiles();
@@ -130,9 +130,9 @@ __device__ __forceinline__ void multiply_pairs(const ExpertParameters& p, const 
   for (int index = static_cast<int>(blockIdx.x / 2); index < all;
        index += static_cast<int>(gridDim.x / 2), ++count) {
     ring.wait_full();
-    const uint4 told = tile::load_shared(ring.told(count));
-    const ExpertTile t{uniform(static_cast<int>(told.x)), uniform(static_cast<int>(told.y)),
-                       uniform(static_cast<int>(told.z)), uniform(static_cast<int>(told.w))};
+    const uint4 published = tile::load_shared(ring.published(count));
+    const ExpertTile t{uniform(static_cast<int>(published.x)), uniform(static_cast<int>(published.y)),
+                       uniform(static_cast<int>(published.z)), uniform(static_cast<int>(published.w))};
     const int first_block = first_of_group<C>(t.first_block, group, static_cast<int>(ring.rank));
     if (t.rows > 0 && first_block < p.row_blocks) {
       multiply_pair_tile<C, kGated>(p, t, first_block, ring);
@@ -144,8 +144,8 @@ __device__ __forceinline__ void multiply_pairs(const ExpertParameters& p, const 
 
 template <class C, bool kGated>
 __global__ void __launch_bounds__(C::kThreads, 1)
-    expert_pairs(const __grid_constant__ ExpertParameters p, const __grid_constant__ PairShared at,
-                 const __grid_constant__ ExpertMaps<C> x, const __grid_constant__ PairGather gather) {
+    expert_gemm_pairs(const __grid_constant__ ExpertParameters p, const __grid_constant__ PairShared at,
+                      const __grid_constant__ ExpertMaps<C> x, const __grid_constant__ PairGather gather) {
   extern __shared__ uint8_t dynamic[];
   uint8_t* base = dynamic + (1024 - tile::shared_address(dynamic) % 1024) % 1024;
   const auto rank = static_cast<uint32_t>(uniform(static_cast<int>(tile::cluster_rank())));
@@ -166,8 +166,9 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   tile::cluster_arrive();
   if (C::kBoxes && threadIdx.x < C::kMaps) tile::prefetch_map(x.of[threadIdx.x]);
   if (!p.settled) tile::wait_for_previous();
-  PairList<C> list{reinterpret_cast<int32_t*>(base + at.before),
-                   reinterpret_cast<uint16_t*>(base + at.expert), 0, ceil_div(p.row_blocks, C::kRowBlocks)};
+  PairSchedule<C> list{reinterpret_cast<int32_t*>(base + at.before),
+                       reinterpret_cast<uint16_t*>(base + at.expert), 0,
+                       ceil_div(p.row_blocks, C::kRowBlocks)};
   list.make(p, reinterpret_cast<int32_t*>(base + at.scratch));
   tile::cluster_wait();  // the other block runs, and its barriers are there
   // Uniform, or the compiler expects lanes apart in all that follows: each copy would take three times as many instructions.
@@ -223,8 +224,8 @@ Status launch_pairs(const TileCall& call) {
   PairGather gather;
   if constexpr (C::kGathers)
     gather = pair_gather<C>(p, call.args, call.ordered, queue.sms / 2, C::kRowsMost, C::kRowBlocks,
-                            queue.meeting);
-  const auto kernel = is_gated(p.act) ? expert_pairs<C, true> : expert_pairs<C, false>;
+                            queue.grid_words);
+  const auto kernel = is_gated(p.act) ? expert_gemm_pairs<C, true> : expert_gemm_pairs<C, false>;
   return launch(call.name, kernel, how, call.stream, expert_parameters(p, call.args), at, x, gather);
 }
 

@@ -9,7 +9,7 @@ namespace sluice::cuda {
 #ifdef __CUDACC__
 
 template <class C>
-__device__ __forceinline__ void fetch_pair_weights(const ExpertParameters& p, const PairList<C>& list,
+__device__ __forceinline__ void fetch_pair_weights(const ExpertParameters& p, const PairSchedule<C>& list,
                                                    PairRing<C> ring) {
   constexpr int kEach = C::kSharesX ? C::kSlots : C::kSlots / 2;  // copies
   const auto stages = static_cast<uint32_t>(ring.at.stages);
@@ -36,7 +36,7 @@ __device__ __forceinline__ void fetch_pair_weights(const ExpertParameters& p, co
       ring.wait_empty();
       if (k == 0) {
         if (threadIdx.x % 32 == 0)
-          tile::store_shared(ring.told(count), make_uint4(t.expert, t.first_block, t.row, t.rows));
+          tile::store_shared(ring.published(count), make_uint4(t.expert, t.first_block, t.row, t.rows));
         __syncwarp();
       }
       const uint32_t barrier = ring.full();
@@ -59,7 +59,7 @@ __device__ __forceinline__ void fetch_pair_weights(const ExpertParameters& p, co
 
 template <class C>
 __device__ __forceinline__ void fetch_pair_boxes(const ExpertParameters& p, const PairGather& g,
-                                                 const ExpertMaps<C>& x, const PairList<C>& list,
+                                                 const ExpertMaps<C>& x, const PairSchedule<C>& list,
                                                  PairRing<C> ring) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
   const int all = list.tiles(), apart = static_cast<int>(gridDim.x / 2);
@@ -105,7 +105,7 @@ __device__ __forceinline__ void fetch_pair_boxes(const ExpertParameters& p, cons
 // Where they are of tokens: kXWarps warps.
 template <class C>
 __device__ __forceinline__ void fetch_pair_tokens(const ExpertParameters& p, const CUtensorMap& x,
-                                                  const PairList<C>& list, PairRing<C> ring, int part) {
+                                                  const PairSchedule<C>& list, PairRing<C> ring, int part) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
   const int all = list.tiles(), apart = static_cast<int>(gridDim.x / 2);
   int index = static_cast<int>(blockIdx.x / 2);
@@ -130,7 +130,7 @@ __device__ __forceinline__ void fetch_pair_tokens(const ExpertParameters& p, con
 
 // Where they are anywhere: kXWarps warps.
 template <class C>
-__device__ __forceinline__ void fetch_pair_rows(const ExpertParameters& p, const PairList<C>& list,
+__device__ __forceinline__ void fetch_pair_rows(const ExpertParameters& p, const PairSchedule<C>& list,
                                                 PairRing<C> ring) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
   RowFetch<C::kMost, kXWarps> rows(static_cast<int>(threadIdx.x) - 32);

@@ -1,7 +1,7 @@
 // What a pair of blocks (expert_gemm_bf16_pair.cuh) is made for, its list of tiles and its ring of stages.
 #pragma once
-#include "backends/cuda/experts/tiles.cuh"
 #include "backends/cuda/experts/producer_gather.cuh"
+#include "backends/cuda/experts/tiles.cuh"
 #include "backends/cuda/tile/cluster.cuh"
 
 namespace sluice::cuda {
@@ -31,7 +31,7 @@ struct ExpertPairs {
   static constexpr int kMaps = kWholeBoxes ? kHeights : 1;
   static_assert((kMost - kLeast) % kFiner == 0 && kLeast % 8 == 0 && kFiner % 8 == 0);
   static constexpr int kFills = 1 + (kBoxes ? 1 : 32 * kXWarps);  // arrivals: weights and x
-  static constexpr int kPieceBytes = kPieceBytes_;  // of a warpgroup's rows of y on their way out
+  static constexpr int kStagedBytes = kPieceBytes_;  // of a warpgroup's rows of y on their way out
   // Of a warp that gathers: rows on their way, a chunk of so many k blocks of each, or fewer.
   static constexpr int kGatherRows = kGatherRows_, kGatherBlocks = kGatherBlocks_;
   static constexpr int kGatherUnsaid = 4;  // items that it says at once
@@ -49,16 +49,16 @@ struct PairShared {
 };
 template <class C>
 constexpr PairShared pair_shared(int experts) {
-  constexpr int kStagesMost = 8, kMost = (227 << 10) - 1024, kPieces = C::kGroups * C::kPieceBytes,
+  constexpr int kStagesMost = 8, kMost = (227 << 10) - 1024, kCuts = C::kGroups * C::kStagedBytes,
                 kGathered = C::kGathers ? PairGather::kWarps * C::kGatherBytes : 0,
                 kScratch = C::kThreads / 32 * 8, kBegun = 8, kCame = PairGather::kWarps * 8;
   const int lists = (experts + 1) * 4 + experts * 2;
   const int rest =
-      kPieces + kGathered + kTilesAhead * 16 + 2 * kStagesMost * 8 + kCame + kBegun + kScratch + lists;
+      kCuts + kGathered + kTilesAhead * 16 + 2 * kStagesMost * 8 + kCame + kBegun + kScratch + lists;
   PairShared s;
   s.stages = std::min(kStagesMost, (kMost - rest) / C::kStageBytes);
   s.pieces = s.stages * C::kStageBytes;
-  s.gathered = s.pieces + kPieces;
+  s.gathered = s.pieces + kCuts;
   s.tiles = s.gathered + kGathered;
   s.full = s.tiles + kTilesAhead * 16;
   s.empty = s.full + kStagesMost * 8;
@@ -77,7 +77,7 @@ constexpr PairShared pair_shared(int experts) {
 // come first, so that all pairs have as much of each width, and the last tiles are the narrowest. Tiles of the same weights are
 // neighbours.
 template <class C>
-struct PairList {
+struct PairSchedule {
   // Shared memory: tiles in front of the i-th expert that has rows, and of all, [experts + 1]; and which one that is.
   int32_t* before = nullptr;
   uint16_t* expert = nullptr;
@@ -162,8 +162,8 @@ template <class C>
 struct PairRing {
   uint32_t base;  // aligned
   PairShared at;
-  uint32_t rank;       // of this block in its pair
-  uint32_t elsewhere;  // base of the other block
+  uint32_t rank;  // of this block in its pair
+  uint32_t peer;  // base of the other block
   tile::RingPlace place;
 
   __device__ __forceinline__ uint32_t stage() const {
@@ -171,7 +171,7 @@ struct PairRing {
   }
   __device__ __forceinline__ uint32_t full() const { return base + at.full + place.stage * 8; }
   // Where the block's `count`-th tile is told.
-  __device__ __forceinline__ uint32_t told(int count) const {
+  __device__ __forceinline__ uint32_t published(int count) const {
     return base + at.tiles + count % kTilesAhead * 16;
   }
   __device__ __forceinline__ void wait_full() const { tile::barrier_wait_by_warp(full(), place.parity); }
@@ -184,9 +184,9 @@ struct PairRing {
             base + at.begun};
   }
   // Those who multiply have read a stage; none of it if `truly` is 0.
-  __device__ __forceinline__ void give_back(uint32_t stage, uint32_t truly = 1) const {
+  __device__ __forceinline__ void release(uint32_t stage, uint32_t predicate = 1) const {
     const uint32_t empty = at.empty + stage * 8;
-    tile::arrive_twice_by_warp(base + empty, elsewhere + empty, truly);
+    tile::arrive_twice_by_warp(base + empty, peer + empty, predicate);
   }
 };
 

@@ -78,7 +78,7 @@ struct ExpertTile {
 
 // Tiles of all experts that a launch serves, one expert behind the other; within one, the tiles of the same weights are
 // neighbours.
-struct ExpertTileList {
+struct PlainSchedule {
   const int32_t* before = nullptr;  // shared memory: tiles of the experts in front, [experts + 1]
   int row_chunks = 0, blocks_each = 0, rows_most = 0;
   int unit = 8;  // an expert's tiles but the last have a multiple of these rows; divides rows_most
@@ -105,7 +105,7 @@ struct ExpertTileList {
 };
 
 // Fills `before`; all threads of the block call it. scratch: shared memory, a word for each warp.
-__device__ __forceinline__ void count_expert_tiles(const ExpertParameters& p, const ExpertTileList& list,
+__device__ __forceinline__ void count_expert_tiles(const ExpertParameters& p, const PlainSchedule& list,
                                                    int32_t* before, int32_t* scratch) {
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
   const int threads = static_cast<int>(blockDim.x);

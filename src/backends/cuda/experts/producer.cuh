@@ -1,10 +1,10 @@
 // The warps that fill the stages of expert_gemm_tile.cuh: weights by one warp or three, rows of x by one or three.
 #pragma once
 #include "backends/cuda/experts/parameters.cuh"
+#include "backends/cuda/experts/producer_boxes.cuh"
 #include "backends/cuda/experts/producer_gather.cuh"
 #include "backends/cuda/experts/ring.cuh"
 #include "backends/cuda/experts/schedule.cuh"
-#include "backends/cuda/experts/producer_boxes.cuh"
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/bulk_copy.cuh"
 #include "backends/cuda/tile/dependent.cuh"
@@ -33,8 +33,8 @@ __device__ __forceinline__ ExpertTile half_of(ExpertTile t, int rank) {
 // take as long for the copies of a tile as the tensor cores for its sums. The first part, that of a pair's first block, finds
 // the tiles and tells the others.
 template <class C>
-__device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const ExpertPieceList<C>& list,
-                                              ExpertRing<C> ring, int part) {
+__device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const TileSchedule<C>& list,
+                                              TileRing<C> ring, int part) {
   constexpr int kOwnMost = (C::kRowBlocks + C::kParts - 1) / C::kParts;
   const auto stages = static_cast<uint32_t>(ring.at.stages);
   const Tickets tickets{p.tickets, list.all};
@@ -49,13 +49,13 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const E
       if (index < tickets.all) t = list.at(p, index);
       t.index = index;
       if constexpr (C::kPair) {
-        ring.tell_other(count, half_of(t, 1));
+        ring.publish_to_peer(count, half_of(t, 1));
         t = half_of(t, 0);
       }
-      ring.tell(count, t);
+      ring.publish(count, t);
     } else {
-      if constexpr (C::kPair) ring.expect_told(count);
-      t = ring.told(count);
+      if constexpr (C::kPair) ring.expect_published(count);
+      t = ring.published(count);
     }
     if (t.rows == 0) break;
     uint32_t answer = 0;
@@ -102,12 +102,12 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const E
 
 // Fetches the rows of x of all tiles of this block: kXWarps warps.
 template <class C>
-__device__ __forceinline__ void fetch_rows(const ExpertParameters& p, ExpertRing<C> ring) {
+__device__ __forceinline__ void fetch_rows(const ExpertParameters& p, TileRing<C> ring) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
   RowFetch<C::kMost, kXWarps> rows(static_cast<int>(threadIdx.x) - 32);
 #pragma unroll 1
   for (int count = 0;; ++count) {
-    const ExpertTile t = ring.told(count);
+    const ExpertTile t = ring.published(count);
     if (t.rows == 0) break;
     rows.begin(p, t);
 #pragma unroll 1
@@ -123,12 +123,12 @@ __device__ __forceinline__ void fetch_rows(const ExpertParameters& p, ExpertRing
 // The same where they lie in order, or will: one warp, and the copy engine. Of a pair each block fetches a half, into both.
 template <class C>
 __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const ExpertMaps<C>& x,
-                                            const PairGather& g, ExpertRing<C> ring) {
+                                            const PairGather& g, TileRing<C> ring) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
   int turns = 0;  // begun
 #pragma unroll 1
   for (int count = 0;; ++count) {
-    const ExpertTile t = ring.told(count);
+    const ExpertTile t = ring.published(count);
     if (t.rows == 0) break;
     PairArrived arrived;
     int chunk = 0, chunk_at = 0;
@@ -174,12 +174,12 @@ __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const Exp
 // The same from where their tokens are, by kXWarps warps of each block of a pair.
 template <class C>
 __device__ __forceinline__ void fetch_token_boxes(const ExpertParameters& p, const CUtensorMap& of_x,
-                                                  ExpertRing<C> ring, int part) {
+                                                  TileRing<C> ring, int part) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
   const CUtensorMap& x = map_at_hand(of_x);
 #pragma unroll 1
   for (int count = 0;; ++count) {
-    const ExpertTile t = ring.told(count);
+    const ExpertTile t = ring.published(count);
     if (t.rows == 0) break;
     TokenBoxes<C::kMost> boxes;
     boxes.find(p, t, ring.rank, part);

@@ -17,7 +17,7 @@
 #include "backends/cuda/experts/parameters.cuh"
 #include "backends/cuda/queue.h"
 #include "backends/cuda/tile/bulk_copy.cuh"
-#include "backends/cuda/tile/meeting.cuh"
+#include "backends/cuda/tile/grid_barrier.cuh"
 
 namespace sluice::cuda {
 
@@ -55,14 +55,14 @@ template <class C>
 constexpr bool pair_gather_fits(int experts, int width) {
   return width <= PairGather::kChunksMost * C::kGatherBlocks * static_cast<int>(kFragmentWidth) &&
          (kGatherWordsAt + 1 + static_cast<size_t>(experts) * PairGather::kChunksMost) * sizeof(uint32_t) <=
-             kMeetingBytes;
+             kGridWordsBytes;
 }
 
 // `to`: memory for the rows in order, bf16[rows, width]; clusters: pairs of the grid; tile_rows, tile_row_blocks: of a pair's
 // tile.
 template <class C>
 PairGather pair_gather(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, void* to, int clusters,
-                       int tile_rows, int tile_row_blocks, uint32_t* meeting) {
+                       int tile_rows, int tile_row_blocks, uint32_t* grid_words) {
   const FragmentShape shape = ExpertGemm::fragments(p);
   const int k_blocks = static_cast<int>(shape.k_blocks);
   PairGather g;
@@ -75,7 +75,7 @@ PairGather pair_gather(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, 
   const double tiles = std::ceil(static_cast<double>(shape.row_blocks) / tile_row_blocks);
   const double rows = std::min(clusters / tiles * tile_rows, static_cast<double>(p.rows));
   g.ahead = std::clamp(static_cast<int>(kBytes / (rows * static_cast<double>(p.width) * 2)), kLeast, kMost);
-  g.left = meeting + kGatherWordsAt, g.came = g.left + 1;
+  g.left = grid_words + kGatherWordsAt, g.came = g.left + 1;
   return g;
 }
 
@@ -148,7 +148,7 @@ struct GatherItems {
 template <class C, class List>
 __device__ __forceinline__ void gather_pair_rows(const ExpertParameters& p, const PairGather& g,
                                                  const List& list, const PairGatherPlace& place, int part) {
-  constexpr int kPieceBytes = 16, kBlockPieces = tile::kSwizzledRowBytes / kPieceBytes;
+  constexpr int kStagedBytes = 16, kBlockPieces = tile::kSwizzledRowBytes / kStagedBytes;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const uint32_t staging = place.rows + lane * C::kGatherRowBytes, barrier = place.barrier;
   GatherItems<C, List> items{static_cast<int>(blockIdx.x) * PairGather::kWarps + part};
@@ -177,7 +177,7 @@ __device__ __forceinline__ void gather_pair_rows(const ExpertParameters& p, cons
       while (!place.has_begun(begun)) __nanosleep(200);
     }
     const int chunk_pieces = g.chunk_blocks * kBlockPieces, piece = now.chunk * chunk_pieces;
-    const uint32_t bytes = static_cast<uint32_t>(min(chunk_pieces, g.pieces - piece) * kPieceBytes);
+    const uint32_t bytes = static_cast<uint32_t>(min(chunk_pieces, g.pieces - piece) * kStagedBytes);
     tile::stores_have_read();
     __syncwarp();
     tile::barrier_expect_by_warp(

@@ -57,7 +57,8 @@ RowProfile zipf_profile(const ExpertGemm::Problem& p) {
   for (int step = 0; step < 40; ++step) {
     const double scale = (low + high) / 2;
     double sum = 0;
-    for (int i = 0; i < count; ++i) sum += bins[static_cast<size_t>(i)].ranks * -std::expm1(-scale / bins[static_cast<size_t>(i)].rank);
+    for (int i = 0; i < count; ++i)
+      sum += bins[static_cast<size_t>(i)].ranks * -std::expm1(-scale / bins[static_cast<size_t>(i)].rank);
     (sum < slots ? low : high) = scale;
   }
   RowProfile out;

@@ -12,8 +12,8 @@ namespace sluice::cuda {
 constexpr int kTilesAhead = 16;
 
 // Offsets in shared memory; the stages come first, aligned to 1024.
-struct ExpertShared {
-  int stages = 0, rows = 0, gathered = 0, tiles = 0, told = 0, full = 0, empty = 0, came = 0, begun = 0,
+struct TileShared {
+  int stages = 0, rows = 0, gathered = 0, tiles = 0, published = 0, full = 0, empty = 0, came = 0, begun = 0,
       before = 0, bytes = 0;
 };
 
@@ -21,16 +21,16 @@ struct ExpertShared {
 
 // The stages, by addresses of shared memory.
 template <class C>
-struct ExpertRing {
+struct TileRing {
   static constexpr int kBlocksMost = 1 << 15;  // row blocks of an expert
   // Of a tile whose place in the list is told too, and of places.
   static constexpr uint32_t kRowsMost = 1 << 8, kIndexMost = UINT32_MAX / kRowsMost;
   static_assert(!C::kGathers || C::kMost < kRowsMost);
   uint32_t base;  // aligned
-  ExpertShared at;
+  TileShared at;
   tile::RingPlace place;
   // Where two blocks share rows of x: which of them this is, and the other's base.
-  uint32_t rank = 0, elsewhere = 0;
+  uint32_t rank = 0, peer = 0;
 
   __device__ __forceinline__ uint32_t stage() const {
     return base + place.stage * static_cast<uint32_t>(C::kStageBytes);
@@ -38,22 +38,22 @@ struct ExpertRing {
   __device__ __forceinline__ uint32_t full(uint32_t stage) const { return base + at.full + stage * 8; }
   __device__ __forceinline__ uint32_t empty(uint32_t stage) const { return base + at.empty + stage * 8; }
   // The block's `count`-th tile is told to all warps by the one that finds it; one without rows ends the list.
-  __device__ __forceinline__ void tell(int count, const ExpertTile& t) const {
+  __device__ __forceinline__ void publish(int count, const ExpertTile& t) const {
     tile::store_and_arrive_by_warp(base + at.tiles + count % kTilesAhead * 16, words_of(t),
-                                   base + at.told + count % kTilesAhead * 8);
+                                   base + at.published + count % kTilesAhead * 8);
   }
   // The other block's, where a warp waits for it by expect_told() and told().
-  __device__ __forceinline__ void tell_other(int count, const ExpertTile& t) const {
+  __device__ __forceinline__ void publish_to_peer(int count, const ExpertTile& t) const {
     if (threadIdx.x % 32 == 0)
-      tile::store_remote(elsewhere + at.tiles + count % kTilesAhead * 16, words_of(t),
-                         elsewhere + at.told + count % kTilesAhead * 8);
+      tile::store_remote(peer + at.tiles + count % kTilesAhead * 16, words_of(t),
+                         peer + at.published + count % kTilesAhead * 8);
     __syncwarp();
   }
-  __device__ __forceinline__ void expect_told(int count) const {
-    tile::barrier_expect_by_warp(base + at.told + count % kTilesAhead * 8, 16);
+  __device__ __forceinline__ void expect_published(int count) const {
+    tile::barrier_expect_by_warp(base + at.published + count % kTilesAhead * 8, 16);
   }
-  __device__ __forceinline__ ExpertTile told(int count) const {
-    tile::barrier_wait_by_warp(base + at.told + count % kTilesAhead * 8, count / kTilesAhead % 2);
+  __device__ __forceinline__ ExpertTile published(int count) const {
+    tile::barrier_wait_by_warp(base + at.published + count % kTilesAhead * 8, count / kTilesAhead % 2);
     const uint4 t = tile::load_shared(base + at.tiles + count % kTilesAhead * 16);
     const int blocks = uniform(static_cast<int>(t.y));
     const uint32_t rows = static_cast<uint32_t>(uniform(static_cast<int>(t.w)));
@@ -69,10 +69,9 @@ struct ExpertRing {
   }
   // Gives a stage back that has been read, by each lane of those that multiply; not if `truly` is 0. Codes are read by loads and
   // rows of y come through the last stage, for which each lane answers itself (tile::arrive_by_lane).
-  __device__ __forceinline__ void give_back(uint32_t stage, uint32_t truly = 1) const {
-    tile::arrive_by_lane(empty(stage), truly);
-    if constexpr (C::kBlocksOfTile > 1)
-      tile::arrive_elsewhere_by_warp(elsewhere + at.empty + stage * 8, truly);
+  __device__ __forceinline__ void release(uint32_t stage, uint32_t predicate = 1) const {
+    tile::arrive_by_lane(empty(stage), predicate);
+    if constexpr (C::kBlocksOfTile > 1) tile::arrive_at_peer_by_warp(peer + at.empty + stage * 8, predicate);
   }
   // Where gathered rows pass through, of warp `part` of those that gather.
   __device__ __forceinline__ PairGatherPlace gather_place(int part) const {
@@ -84,7 +83,7 @@ struct ExpertRing {
 #pragma unroll 1
     for (int k = 0; k < k_blocks; k += C::kSteps) {
       wait_full();
-      give_back(place.stage);
+      release(place.stage);
       place.step(static_cast<uint32_t>(at.stages));
     }
   }

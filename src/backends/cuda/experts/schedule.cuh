@@ -15,7 +15,7 @@ constexpr int kExpertListScratchBytes = kThreads / 32 * 16 + 16;
 // into pieces where those still fit one round: row blocks of one warpgroup or of two, which take about half of a tile's time, or
 // three fourths. Two tiles make three pieces of two warpgroups, so that two thirds of a round are still spared a fourth of it.
 template <class C>
-struct ExpertPieceList {
+struct TileSchedule {
   // Shared memory: pieces in front of the i-th expert that is listed, and of all, [experts + 1]; and which one that is.
   int32_t* before = nullptr;
   uint16_t* expert = nullptr;
@@ -93,10 +93,10 @@ struct ExpertPieceList {
               grid = static_cast<int>(gridDim.x) / C::kBlocksOfTile;
     all = columns * chunks;
     const int over = max(0, all - __float2int_rd(__int2float_rn(all) * p.cut_for) * grid);
-    if (C::kPieces > 1) {
+    if (C::kCuts > 1) {
       // With few columns the memory decides: where SMs have no part in the last round, weights of the next product come, and
       // pieces in more than half of a round gain nothing.
-      constexpr int kOfGroup = C::kTileBlocks / C::kPieces, kTwoThirds = C::kMost <= 32 ? 4 : 3;
+      constexpr int kOfGroup = C::kTileBlocks / C::kCuts, kTwoThirds = C::kMost <= 32 ? 4 : 3;
       if (p.cut_for > 0 && over > 0)
         tail_blocks = 3 * over <= grid                ? kOfGroup
                       : kTwoThirds * over <= 2 * grid ? 2 * kOfGroup

@@ -97,7 +97,7 @@ __device__ __forceinline__ Range range_of(const Work& work, const ExpertParamete
   const int steps = work.part_steps(unit.product());
   int first = 0, end = kParts;
   if (what & StreamUnit::kShared) first = team * (kParts / kTeams), end = first + kParts / kTeams;
-  if (Work::kPieces && what & StreamUnit::kPiece) first = unit.first(), end = unit.end();
+  if (Work::kCuts && what & StreamUnit::kPiece) first = unit.first(), end = unit.end();
   return {first * steps, min(end * steps, p.k_blocks)};
 }
 
@@ -132,7 +132,7 @@ struct StreamFetch {
         ring(tile::shared_address(memory.stage[its_team])),
         rows(static_cast<int>(threadIdx.x % 32)) {}
 
-  __device__ __forceinline__ void tell(uint32_t stage, const StreamUnit& unit) const {
+  __device__ __forceinline__ void publish(uint32_t stage, const StreamUnit& unit) const {
     if (threadIdx.x % 32 == 0)
       tile::store_shared(stage + S::kUnit,
                          make_uint4(static_cast<uint32_t>(unit.expert), static_cast<uint32_t>(unit.block),
@@ -190,7 +190,7 @@ struct StreamFetch {
     const auto begin_rows = [&] {
       const auto [row, count] = rows_of();
       rows.begin(p, count, [&, first = row](int i) { return work.x_row(product, first + i); });
-      tell(ring + place.stage * S::kBytes, {expert, first_block, row, StreamUnit::kRow * count + what});
+      publish(ring + place.stage * S::kBytes, {expert, first_block, row, StreamUnit::kRow * count + what});
     };
     if (early) begin_rows(), work.wait_for_x(product);
     bool begins = !early;
@@ -218,7 +218,7 @@ struct StreamFetch {
   }
   __device__ __forceinline__ void no_more() {
     tile::barrier_wait_by_warp(&m.empty[team][place.stage], place.parity ^ 1);
-    tell(ring + place.stage * S::kBytes, {});
+    publish(ring + place.stage * S::kBytes, {});
     uint64_t* full = &m.full[team][place.stage];
     tile::barrier_expect_by_warp(full, 0);
     tile::barrier_arrive(full);
@@ -251,17 +251,17 @@ __device__ __forceinline__ void multiply_steps(float (&d)[2][N / 8][4], const Op
 // Whether the operands of a sum have come, for the arrival that gives their stage back: true, but who asks waits. ptxas lets an
 // arrival pass loads of operands (ldmatrix) that no instruction in front of it needs, and a copy that comes from the L2 has
 // been there before they had read.
-__device__ __forceinline__ uint32_t has_come(float sum) {
+__device__ __forceinline__ uint32_t has_loaded(float sum) {
   constexpr uint32_t kNever = 0x7fc12345u;  // a NaN that is not one of sums, which is 0x7fffffff
   return __float_as_uint(sum) != kNever;
 }
 // The same of the sums of whole k blocks. Of weights in codes the last products need all but codes, and these are decoded,
 // which waits for them.
 template <class Weights, int N>
-__device__ __forceinline__ uint32_t have_come(const float (&d)[2][N][4]) {
+__device__ __forceinline__ uint32_t have_loaded(const float (&d)[2][N][4]) {
   uint32_t come = 1;
 #pragma unroll
-  for (int n = 0; n < N; ++n) come &= has_come(d[1][n][0]) & (Weights::kScaled || has_come(d[0][n][0]));
+  for (int n = 0; n < N; ++n) come &= has_loaded(d[1][n][0]) & (Weights::kScaled || has_loaded(d[0][n][0]));
   return come;
 }
 
@@ -350,14 +350,14 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
 #pragma unroll 1
   while (true) {
     tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
-    const uint4 told = tile::load_shared(ring + place.stage * S::kBytes + S::kUnit);
-    const StreamUnit unit = {static_cast<int>(told.x), static_cast<int>(told.y), static_cast<int>(told.z),
-                             uniform(static_cast<int>(told.w))};
+    const uint4 published = tile::load_shared(ring + place.stage * S::kBytes + S::kUnit);
+    const StreamUnit unit = {static_cast<int>(published.x), static_cast<int>(published.y),
+                             static_cast<int>(published.z), uniform(static_cast<int>(published.w))};
     if (unit.what == 0) break;
     const int product = unit.product();
     const ExpertParameters& p = work.parameters(product);
     const bool shared = unit.what & StreamUnit::kShared,
-               piece = Work::kPieces && unit.what & StreamUnit::kPiece;
+               piece = Work::kCuts && unit.what & StreamUnit::kPiece;
     const bool finishes = piece ? unit.first() == 0 : !shared || team == kTeams - 1;
     const int steps = work.part_steps(product);
     LaneRows finish;
@@ -367,7 +367,7 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
     int k = range.begin, part = unit.first();
     bool takes = false;
     [[maybe_unused]] typename Work::Taken taken;
-    if constexpr (Work::kPieces) takes = piece && finishes && work.takes(unit);
+    if constexpr (Work::kCuts) takes = piece && finishes && work.takes(unit);
 #pragma unroll 1
     do {
       float d[2][N / 8][4] = {};
@@ -379,7 +379,7 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
       for (; k + S::kSteps <= k_end; k += S::kSteps) {
         tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
         multiply_steps<N, Weights, S::kSteps>(d, at, place.stage * S::kBytes);
-        tile::arrive_by_lane(tile::shared_address(&m.empty[team][place.stage]), have_come<Weights>(d));
+        tile::arrive_by_lane(tile::shared_address(&m.empty[team][place.stage]), have_loaded<Weights>(d));
         place.step(S::kStages);
       }
       if (S::kSteps > 1 && k < k_end) {
@@ -391,13 +391,13 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
                                    {at.x[0] + i * S::kXBytes, at.x[1] + i * S::kXBytes}};
           multiply_steps<N, Weights, 1>(d, step, place.stage * S::kBytes);
         }
-        tile::arrive_by_lane(tile::shared_address(&m.empty[team][place.stage]), have_come<Weights>(d));
+        tile::arrive_by_lane(tile::shared_address(&m.empty[team][place.stage]), have_loaded<Weights>(d));
         place.step(S::kStages);
       }
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) sum[i] += last[i], last[i] = d[0][i / 4][i % 4] + d[1][i / 4][i % 4];
       k = k_end;
-      if constexpr (Work::kPieces) {
+      if constexpr (Work::kCuts) {
         if (piece && !finishes) work.give(unit, slab, part++, last);
       }
     } while (k < range.end);
@@ -422,7 +422,7 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
     if (finishes) {
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) sum[i] += last[i];
-      if constexpr (Work::kPieces) {
+      if constexpr (Work::kCuts) {
         if (takes) work.take(unit, slab, taken, sum);
       }
       finish.template write<N, Weights>(work, product, unit, sum);

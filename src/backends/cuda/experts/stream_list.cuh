@@ -64,7 +64,7 @@ struct UnitList {
 // What the list of one product is to expert_stream.cuh.
 template <bool kGated>
 struct ListWork {
-  static constexpr bool kPieces = false, kAsksEarly = false;
+  static constexpr bool kCuts = false, kAsksEarly = false;
   struct Taken {};
   const ExpertParameters& p;
 

@@ -130,7 +130,7 @@ struct ShortFetch {
       place.step(stages);
     }
   }
-  __device__ __forceinline__ void tell(const uint4& run) const {
+  __device__ __forceinline__ void publish(const uint4& run) const {
     tile::barrier_wait_by_warp(&m.x_empty[team][buffer.stage], buffer.parity ^ 1);
     if (threadIdx.x % 32 == 0) m.run[team][buffer.stage] = run;
     __syncwarp();
@@ -150,9 +150,9 @@ struct ShortFetch {
     ask(w, ahead);
     if (early) work.wait_for_x(0);
     rows.begin(p, r.rows, [&](int i) { return work.x_row(0, r.row + i); });
-    tell(make_uint4(static_cast<uint32_t>(r.expert), static_cast<uint32_t>(r.block),
-                    static_cast<uint32_t>(r.row),
-                    static_cast<uint32_t>(r.blocks * ShortRun::kBlock + r.rows)));
+    publish(make_uint4(static_cast<uint32_t>(r.expert), static_cast<uint32_t>(r.block),
+                       static_cast<uint32_t>(r.row),
+                       static_cast<uint32_t>(r.blocks * ShortRun::kBlock + r.rows)));
     const uint32_t x = at + buffer.stage * p.k_blocks * kXBytes;
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; ++k) rows.template copy<1>(p, x + k * kXBytes, k);
@@ -175,7 +175,7 @@ struct ShortFetch {
       index += r.blocks;
     }
     if (first && p.settled) work.wait_for_x(0);
-    tell({});
+    publish({});
     tile::barrier_arrive(&m.x_full[team][buffer.stage]);
   }
 };
@@ -304,8 +304,8 @@ struct ShortStages {
         bytes(short_stage_bytes<Weights>(k_blocks)),
         full_end(full + 8 * stages) {}
   __device__ __forceinline__ void wait() const { tile::barrier_wait_by_warp(full, parity); }
-  __device__ __forceinline__ void give_back(uint32_t truly) {
-    tile::arrive_by_lane(full + kEmpty, truly);
+  __device__ __forceinline__ void release(uint32_t predicate) {
+    tile::arrive_by_lane(full + kEmpty, predicate);
     stage += bytes, full += 8;
     if (full == full_end) stage -= stages * bytes, full -= 8 * stages, parity ^= 1;
   }
@@ -328,11 +328,11 @@ __device__ __forceinline__ void short_multiply(const Work& work, ShortMemory<N, 
 #pragma unroll 1
   while (true) {
     tile::barrier_wait_by_warp(&m.x_full[team][buffer.stage], buffer.parity);
-    const uint4 told = tile::load_shared(tile::shared_address(&m.run[team][buffer.stage]));
-    const int what = uniform(static_cast<int>(told.w));
+    const uint4 published = tile::load_shared(tile::shared_address(&m.run[team][buffer.stage]));
+    const int what = uniform(static_cast<int>(published.w));
     if (what == 0) break;
-    const StreamUnit unit = {static_cast<int>(told.x), static_cast<int>(told.y), static_cast<int>(told.z),
-                             what % ShortRun::kBlock * StreamUnit::kRow};
+    const StreamUnit unit = {static_cast<int>(published.x), static_cast<int>(published.y),
+                             static_cast<int>(published.z), what % ShortRun::kBlock * StreamUnit::kRow};
     ShortRows<N> rows(work, p, unit, static_cast<int>(row));
     const uint32_t x = bytes + buffer.stage * x_bytes;
     uint32_t x_at[2] = {x + tile::swizzled(lane % 8, lane / 8 * 16),
@@ -351,15 +351,15 @@ __device__ __forceinline__ void short_multiply(const Work& work, ShortMemory<N, 
                               p.k_blocks);
         uint32_t come = 1;
 #pragma unroll
-        for (int i = 0; i < N / 2; i += 4) come &= has_come(sum[i]);
-        at.give_back(come);
+        for (int i = 0; i < N / 2; i += 4) come &= has_loaded(sum[i]);
+        at.release(come);
       } else {
         float d[2][N / 8][4] = {};
 #pragma unroll 1
         for (uint32_t k = 0; k < x_bytes; k += k_bytes) {
           at.wait();
           multiply_steps<N, Weights, 1>(d, {at.stage + codes_at, 0, {x_at[0] + k, x_at[1] + k}}, 0);
-          at.give_back(have_come<Weights>(d));
+          at.release(have_loaded<Weights>(d));
         }
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) sum[i] = d[0][i / 4][i % 4] + d[1][i / 4][i % 4];
@@ -374,7 +374,7 @@ __device__ __forceinline__ void short_multiply(const Work& work, ShortMemory<N, 
 // Each team has its share of the units, neighbours in the list.
 template <int N, class Weights>
 __global__ void __launch_bounds__(kListThreads, kListBlocksEach)
-    expert_stream_short(const __grid_constant__ ExpertParameters p) {
+    expert_gemm_stream_short(const __grid_constant__ ExpertParameters p) {
   constexpr int kTeams = kListTeams;
   extern __shared__ uint8_t dynamic[];
   auto& m =
@@ -404,7 +404,7 @@ template <int N, class Weights>
 Status launch_short(std::string_view name, const ExpertParameters& parameters, Stream stream) {
   constexpr size_t kBytes = 128 + sizeof(ShortMemory<N, kListTeams>);
   static_assert(kBytes <= kListSharedMost);
-  return launch_list(name, expert_stream_short<N, Weights>, kBytes, parameters, stream);
+  return launch_list(name, expert_gemm_stream_short<N, Weights>, kBytes, parameters, stream);
 }
 
 }  // namespace sluice::cuda

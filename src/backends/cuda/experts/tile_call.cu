@@ -29,8 +29,7 @@ Status enqueue_tiles(std::string_view name, const ExpertGemm::Problem& p,
       continue;
     }
     const auto row = static_cast<size_t>(launch.kernel);
-    const Launcher run =
-        p.w == DType::kE2M1 ? kLaunchers<DType::kE2M1>[row] : kLaunchers<DType::kBF16>[row];
+    const Launcher run = p.w == DType::kE2M1 ? kLaunchers<DType::kE2M1>[row] : kLaunchers<DType::kBF16>[row];
     SLUICE_TRY(run({name, p, args, stream, launch, w.data}));
   }
   return {};

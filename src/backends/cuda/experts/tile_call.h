@@ -23,8 +23,8 @@ Status launch_tile(const TileCall& call);
 
 // Enqueues the launches of a configuration of tile_configs().
 Status enqueue_tiles(std::string_view name, const ExpertGemm::Problem& problem,
-                     std::span<const KernelLaunch> launches, const ExpertGemm::Args& args, Workspace workspace,
-                     Stream stream);
+                     std::span<const KernelLaunch> launches, const ExpertGemm::Args& args,
+                     Workspace workspace, Stream stream);
 
 // Enqueues, under the name `name`: row r of `to` = row order[r] / slots of args.x, where order[r] >= 0. Needs slots > 0, x in
 // bf16, width % 8 == 0 and `to` aligned to 16; rows of x may begin anywhere.

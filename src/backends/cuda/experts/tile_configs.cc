@@ -29,13 +29,31 @@ struct Ladder {
   }
 };
 constexpr double kAll = -10;  // all that fit
-constexpr Ladder kSingles[] = {
-    {{16}},           {{24}},           {{32}},           {{40}},           {{48}},
-    {{56}},           {{80}},           {{112}},          {{160}},          {{16, 112}},
-    {{24, 112}},      {{32, 112}},      {{40, 112}},      {{24, 48, 112}, 1},
-    {{24, 56, 112}, 1}, {{24, 56, 80, 160}, 2, 0}, {{24, 56, 112, 160}, 2, 0}, {{40, 80, 160}, 1},
-    {{40, 80, 112, 160}, 1}, {{40, 112, 160}, 1}, {{48, 112, 160}, 1}, {{48, 112}, 1}, {{80, 160}, 1},
-    {{112, 160}, 1}, {{48, 160}, 1}};
+constexpr Ladder kSingles[] = {{{16}},
+                               {{24}},
+                               {{32}},
+                               {{40}},
+                               {{48}},
+                               {{56}},
+                               {{80}},
+                               {{112}},
+                               {{160}},
+                               {{16, 112}},
+                               {{24, 112}},
+                               {{32, 112}},
+                               {{40, 112}},
+                               {{24, 48, 112}, 1},
+                               {{24, 56, 112}, 1},
+                               {{24, 56, 80, 160}, 2, 0},
+                               {{24, 56, 112, 160}, 2, 0},
+                               {{40, 80, 160}, 1},
+                               {{40, 80, 112, 160}, 1},
+                               {{40, 112, 160}, 1},
+                               {{48, 112, 160}, 1},
+                               {{48, 112}, 1},
+                               {{80, 160}, 1},
+                               {{112, 160}, 1},
+                               {{48, 160}, 1}};
 constexpr Ladder kPairsInOrder[] = {{{-160}}, {{80, -160}, 1}, {{80, -192, -160}, 2, kAll}, {{112, -160}, 1}};
 constexpr Ladder kPairsOfTokens[] = {
     {{-160}}, {{-112, -160}, 1}, {{48, -112, -160}, 2}, {{48, -112, -192, -160}, 3, kAll}};
@@ -111,7 +129,8 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
   }
   std::vector<TileLaunch> out;
   if (rows == Rows::kOrdered) out.push_back({.kernel = TileLaunch::kOrderRows});
-  const TileKernel& first = tile_kernels(p.w)[static_cast<size_t>(steps[static_cast<size_t>(ladder.first)].kernel)];
+  const TileKernel& first =
+      tile_kernels(p.w)[static_cast<size_t>(steps[static_cast<size_t>(ladder.first)].kernel)];
   const ExpertOrder order = order_of(p, first, mean, tiles_of(p, first, mean));
   int turn = 0;
   const auto add = [&](int i) {
@@ -137,12 +156,13 @@ void need_gather(Refusal& r, const ExpertGemm::Problem& p) {
   r.need(ExpertGemm::weight_rows(p) >= kWeightRows,
          "at least 1024 weight rows (each row of x that is copied serves them)", "weight rows",
          ExpertGemm::weight_rows(p));
-  r.need(p.experts <= experts, "experts <= " + std::to_string(experts) + " (lists in shared memory)", "experts",
-         p.experts);
+  r.need(p.experts <= experts, "experts <= " + std::to_string(experts) + " (lists in shared memory)",
+         "experts", p.experts);
   r.need(p.width <= width, "width <= " + std::to_string(width) + " (a lane for each chunk of it)", "width",
          p.width);
   const int64_t tiles = (p.rows / 160 + p.experts) * ExpertGemm::fragments(p).row_blocks;
-  r.need(!fp4 || tiles <= kTilesMost, "at most 2^23 tiles (a tile's place is told in 24 bits)", "tiles", tiles);
+  r.need(!fp4 || tiles <= kTilesMost, "at most 2^23 tiles (a tile's place is published in 24 bits)", "tiles",
+         tiles);
 }
 
 // Whether rows of this problem come so, or would if they began at multiples of 16 bytes.
@@ -252,7 +272,8 @@ std::string tile_launch_text(const ExpertGemm::Problem& p, const KernelLaunch& o
   const TileLaunch launch = TileLaunch::of(of);
   if (launch.kernel == TileLaunch::kOrderRows) return "rows of tokens brought into order";
   const TileKernel& k = tile_kernels(p.w)[static_cast<size_t>(launch.kernel)];
-  constexpr std::string_view kRows[] = {"rows of x in order", "rows of tokens brought into order by the CTA pairs",
+  constexpr std::string_view kRows[] = {"rows of x in order",
+                                        "rows of tokens brought into order by the CTA pairs",
                                         "a TMA box for each row of x", "rows of x by producer threads"};
   const int factor = k.rows_of_x() / k.n_most;
   std::string out = k.ctas() == 2 ? "CTA pairs, tiles of " : "tiles of ";
@@ -260,7 +281,8 @@ std::string tile_launch_text(const ExpertGemm::Problem& p, const KernelLaunch& o
          std::to_string(k.rows_of_x());
   if (launch.rows_least > 1 || launch.rows_most < INT32_MAX)
     out += " for experts of " + std::to_string(launch.rows_least) +
-           (launch.rows_most == INT32_MAX ? " rows or more" : " to " + std::to_string(launch.rows_most) + " rows");
+           (launch.rows_most == INT32_MAX ? " rows or more"
+                                          : " to " + std::to_string(launch.rows_most) + " rows");
   out += "; ";
   out += kRows[static_cast<size_t>(k.x)];
   if (launch.order == ExpertOrder::kByWidth) out += "; the widest tiles first";

@@ -11,10 +11,10 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "backends/cuda/experts/consumer.cuh"
 #include "backends/cuda/experts/epilogue.cuh"
 #include "backends/cuda/experts/parameters.cuh"
 #include "backends/cuda/experts/producer.cuh"
-#include "backends/cuda/experts/consumer.cuh"
 #include "backends/cuda/experts/ring.cuh"
 #include "backends/cuda/experts/schedule.cuh"
 #include "backends/cuda/experts/tile_call.h"
@@ -63,13 +63,13 @@ struct ExpertTiles {
   static constexpr bool kMxfp4 = std::is_same_v<Weights, Mxfp4Blocks>, kGathers = kRows == XSource::kGathered,
                         kPair = kPaired_;
   static constexpr bool kWholeBoxes =
-      kRows == XSource::kInOrder || kGathers;                  // half a tile's rows, or all, in one
+      kRows == XSource::kInOrder || kGathers;                 // half a tile's rows, or all, in one
   static constexpr bool kBoxes = kRows != XSource::kThreads;  // x by the copy engine
   static_assert(kPair ? kBoxes : !kGathers && kRows != XSource::kRowBoxes);
   static constexpr int kBlocksOfTile = kPair ? 2 : 1;  // of threads
   // A stage: x, weights, scales.
   static constexpr int kRowBlocks = kGroups * kBlocks, kTileBlocks = kBlocksOfTile * kRowBlocks;
-  static constexpr int kPieces = kMxfp4 ? kGroups : 1;  // of a tile, at most; bf16 is not measured
+  static constexpr int kCuts = kMxfp4 ? kGroups : 1;  // of a tile, at most; bf16 is not measured
   static constexpr int kBlockBytes =
       static_cast<int>(kMxfp4 ? kFragmentCodeBytes : 2 * kFragmentBf16Elements);
   static constexpr int kScaleBytes = static_cast<int>(kMxfp4 ? kFragmentScaleBytes : 0);
@@ -104,16 +104,16 @@ constexpr int kTicketsApart = 32;  // launches that overlap count on lines of th
 
 // As many stages as fit.
 template <class C>
-constexpr ExpertShared expert_shared(int experts) {
+constexpr TileShared tile_shared(int experts) {
   constexpr int kStagesMost = 8,
                 kMost = (228 << 10) / C::kResident - 1024;  // a KB of each block is the system's
-  ExpertShared s;
+  TileShared s;
   for (s.stages = kStagesMost;; --s.stages) {
     s.rows = s.stages * C::kStageBytes;
     s.gathered = s.rows + C::kRowsBytes;
     s.tiles = s.gathered + PairGather::kWarps * C::kGatherBytes;
-    s.told = s.tiles + kTilesAhead * 16;
-    s.full = s.told + kTilesAhead * 8;
+    s.published = s.tiles + kTilesAhead * 16;
+    s.full = s.published + kTilesAhead * 8;
     s.empty = s.full + s.stages * 8;
     s.came = s.empty + s.stages * 8;
     s.begun = s.came + (C::kGathers ? PairGather::kWarps * 8 : 0);
@@ -128,12 +128,12 @@ constexpr ExpertShared expert_shared(int experts) {
 // Multiplies one tile, N >= its rows, and writes its rows of y.
 template <int N, class C, bool kGated>
 __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const ExpertTile& t,
-                                              ExpertRing<C>& ring) {
+                                              TileRing<C>& ring) {
   const int all_warps = uniform(static_cast<int>(threadIdx.x / 32)), warp = all_warps % 4;
   const int group = all_warps / 4 - 1, first_block = t.first_block + group * C::kBlocks;
   const uint8_t* tops = p.w_scale + t.expert * p.scale_bytes + p.top_begin;  // of codes
   // Asked for here, so that nobody waits for it behind the sums.
-  using Ahead = RowsAhead<C::kBlocks, kGated>;
+  using Ahead = EpilogueRowsAhead<C::kBlocks, kGated>;
   static_assert(!C::kMxfp4 || C::kGroups * Ahead::kBytes == C::kRowsBytes);
   const Ahead ahead(ring.base + ring.at.rows + group * Ahead::kBytes);
   if constexpr (C::kMxfp4) ahead.ask(p, t.expert, first_block, tops);
@@ -146,31 +146,31 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
   tile::wait_groups<0>();
 #pragma unroll
   for (int b = 0; b < C::kBlocks; ++b) tile::hold(d[b]);
-  RowsFinish<kGated> finish[C::kBlocks];
+  EpilogueRows<kGated> finish[C::kBlocks];
   if constexpr (C::kMxfp4) {
     ahead.get(finish, p, t.expert, first_block);
   } else {
     read_rows(finish, p, t.expert, first_block, warp);
   }
   const tile::ActivationValues act = activation_of(p, t.expert);
-  if (!finishes_straight<kGated>(p, act)) {
-    ring.give_back(last);
-    finish_tile<N, C::kBlocks, kGated>(d, p, act, t, first_block, finish);
+  if (!has_straight_epilogue<kGated>(p, act)) {
+    ring.release(last);
+    epilogue_general<N, C::kBlocks, kGated>(d, p, act, t, first_block, finish);
     return;
   }
   // By way of the weights that this warpgroup has had in the last stage, and that nobody else reads.
-  static_assert(C::kBlocks * C::kSteps * C::kBlockBytes >= StraightFinish<kGated>::kStagingBytes);
+  static_assert(C::kBlocks * C::kSteps * C::kBlockBytes >= StraightEpilogue<kGated>::kStagingBytes);
   const uint32_t staging = ring.base + last * static_cast<uint32_t>(C::kStageBytes) + C::kWeights +
                            group * C::kBlocks * C::kSteps * C::kBlockBytes;
-  finish_tile_straight<N, C::kBlocks, kGated>(d, p, act, t, first_block, finish,
-                                              StraightFinish<kGated>(staging, group));
-  ring.give_back(last);
+  epilogue_straight<N, C::kBlocks, kGated>(d, p, act, t, first_block, finish,
+                                           StraightEpilogue<kGated>(staging, group));
+  ring.release(last);
 }
 
 // multiply_tile of the fewest columns that the tile's rows fit in.
 template <int N, class C, bool kGated>
 __device__ __forceinline__ void multiply_rows(const ExpertParameters& p, const ExpertTile& t,
-                                              ExpertRing<C>& ring) {
+                                              TileRing<C>& ring) {
   if constexpr (N > C::kLeast)
     if (t.rows <= N - C::kFiner) return multiply_rows<N - C::kFiner, C, kGated>(p, t, ring);
   multiply_tile<N, C, kGated>(p, t, ring);
@@ -181,8 +181,8 @@ __device__ __forceinline__ void multiply_rows(const ExpertParameters& p, const E
 // waits for this launch has waited for both (tile/dependent.cuh).
 template <class C, bool kGated>
 __global__ void __launch_bounds__(C::kThreads, C::kResident)
-    expert_tiles(const __grid_constant__ ExpertParameters p, const __grid_constant__ ExpertShared at,
-                 const __grid_constant__ ExpertMaps<C> x, const __grid_constant__ PairGather gather) {
+    expert_gemm_tiles(const __grid_constant__ ExpertParameters p, const __grid_constant__ TileShared at,
+                      const __grid_constant__ ExpertMaps<C> x, const __grid_constant__ PairGather gather) {
   if (p.follows) {
     tile::release_next();
     if (!serves_any(p)) {
@@ -193,27 +193,27 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   // The KB that aligning it anew would take is where some rings have their last stage.
   extern __shared__ __align__(1024) uint8_t base[];
   if (tile::shared_address(base) % 1024 != 0) __trap();
-  ExpertRing<C> ring{tile::shared_address(base), at, {}};
+  TileRing<C> ring{tile::shared_address(base), at, {}};
   if (threadIdx.x < static_cast<unsigned>(at.stages)) {
     tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.full) + threadIdx.x, C::kFills);
     tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.empty) + threadIdx.x, C::kEmpties);
   }
   if (threadIdx.x < kTilesAhead)
-    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.told) + threadIdx.x, 1);
+    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.published) + threadIdx.x, 1);
   if (C::kGathers && threadIdx.x < PairGather::kWarps)
     tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.came) + threadIdx.x, 1);
   if (C::kGathers && threadIdx.x == 0) tile::store_shared_word(ring.base + at.begun, 0);
   if (threadIdx.x < 32) tile::barrier_visible();
   if constexpr (C::kPair) {
     ring.rank = static_cast<uint32_t>(uniform(static_cast<int>(tile::cluster_rank())));
-    ring.elsewhere = tile::remote_address(ring.base, ring.rank ^ 1);
+    ring.peer = tile::remote_address(ring.base, ring.rank ^ 1);
     __syncwarp();
     tile::cluster_arrive();
   }
   if (C::kBoxes && threadIdx.x < C::kMaps) tile::prefetch_map(x.of[threadIdx.x]);
   if (!p.settled && !p.follows) tile::wait_for_previous();
   auto* before = reinterpret_cast<int32_t*>(base + at.before);
-  ExpertPieceList<C> list{before, reinterpret_cast<uint16_t*>(before + p.experts + 1)};
+  TileSchedule<C> list{before, reinterpret_cast<uint16_t*>(before + p.experts + 1)};
   static_assert(C::kStageBytes - C::kWeights >= kExpertListScratchBytes<C::kThreads>);
   list.make(p, reinterpret_cast<int32_t*>(base + C::kWeights));  // of a stage that nothing is in yet
   if constexpr (C::kPair) tile::cluster_wait();  // the other block runs, and its barriers are there
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
     const int group = warp / 4 - 1;
 #pragma unroll 1
     for (int count = 0;; ++count) {
-      const ExpertTile t = ring.told(count);
+      const ExpertTile t = ring.published(count);
       if (t.rows == 0) break;
       if (t.first_block + group * C::kBlocks < t.end_block) {
         multiply_rows<C::kMost, C, kGated>(p, t, ring);
@@ -278,20 +278,21 @@ Status launch_tiles(const TileCall& call) {
   }
   PairGather gather;
   if constexpr (C::kGathers)
-    gather = pair_gather<C>(p, call.args, call.ordered, tiles_at_once, C::kMost, C::kTileBlocks, queue.meeting);
-  const ExpertShared at = expert_shared<C>(static_cast<int>(p.experts));
+    gather =
+        pair_gather<C>(p, call.args, call.ordered, tiles_at_once, C::kMost, C::kTileBlocks, queue.grid_words);
+  const TileShared at = tile_shared<C>(static_cast<int>(p.experts));
   const Launch how{.grid = {static_cast<unsigned>(tiles_at_once * C::kBlocksOfTile), 1, 1},
                    .block = {C::kThreads, 1, 1},
                    .shared_bytes = static_cast<size_t>(at.bytes),
                    .cluster = {C::kBlocksOfTile, 1, 1},
                    .cooperative = C::kGathers};
-  const auto kernel = is_gated(p.act) ? expert_tiles<C, true> : expert_tiles<C, false>;
+  const auto kernel = is_gated(p.act) ? expert_gemm_tiles<C, true> : expert_gemm_tiles<C, false>;
   ExpertParameters parameters = expert_parameters(p, call.args);
   parameters.rows_least = call.launch.rows_least, parameters.rows_most = call.launch.rows_most;
   parameters.follows = call.launch.turn > 0;
-  if (C::kPieces > 1) parameters.cut_for = 1.f / static_cast<float>(tiles_at_once);
+  if (C::kCuts > 1) parameters.cut_for = 1.f / static_cast<float>(tiles_at_once);
   parameters.expert_order = call.launch.order;
-  parameters.tickets = queue.meeting + call.launch.turn * kTicketsApart;
+  parameters.tickets = queue.grid_words + call.launch.turn * kTicketsApart;
   return launch(call.name, kernel, how, call.stream, parameters, at, x, gather);
 }
 

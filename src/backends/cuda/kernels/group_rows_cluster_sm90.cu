@@ -86,7 +86,7 @@ Status Launcher::enqueue(const Problem& p, const GroupRows::Args& a, Workspace w
   const GroupGrid grid = grid_of(p);
   tile::Grouping g = tile::grouping(p, a, grid);
   g.cluster_count = reinterpret_cast<uint32_t*>(w.data);
-  g.meeting = queue_of(stream).meeting;
+  g.grid_words = queue_of(stream).grid_words;
   const auto cluster = static_cast<unsigned>(grid.cluster), clusters = static_cast<unsigned>(grid.clusters);
   Launch how{.grid = {cluster * clusters, 1, 1},
              .block = {kThreads, 1, 1},

@@ -343,12 +343,12 @@ __global__ void __launch_bounds__(kThreads, 1) pack_bf16(const __grid_constant__
   const RowBlock at = row_block(p, false);
   find_rows(p, at.block, &shared);
   constexpr int kElements = sizeof(Piece) / sizeof(uint16_t);
-  constexpr int kRowPieces = static_cast<int>(kFragmentWidth) / kElements, kPieces = kRows * kRowPieces;
-  const int64_t pieces = at.shape.k_blocks * kPieces;
+  constexpr int kRowPieces = static_cast<int>(kFragmentWidth) / kElements, kCuts = kRows * kRowPieces;
+  const int64_t pieces = at.shape.k_blocks * kCuts;
 #pragma unroll 4
   for (int64_t i = first_of(kThreads); i < pieces; i += stride_of(kThreads)) {
-    const int row = static_cast<int>(i) % kPieces / kRowPieces;
-    const int64_t k = i / kPieces * kFragmentWidth + i % kRowPieces * kElements;
+    const int row = static_cast<int>(i) % kCuts / kRowPieces;
+    const int64_t k = i / kCuts * kFragmentWidth + i % kRowPieces * kElements;
     const bool there = shared.row[row] >= 0 && k < p.problem.width;
     auto* packed = reinterpret_cast<Piece*>(reinterpret_cast<uint16_t*>(at.codes) +
                                             fragment_bf16_index(at.shape, {0, row}, k));

@@ -158,7 +158,7 @@ Status Launcher::enqueue(const Problem& p, const Args& a, Workspace w, Stream st
   const tile::Routing r = tile::routing(p.route, a);
   tile::Grouping g = tile::grouping(RouteGroup::group(p), RouteGroup::group(a), grid);
   g.cluster_count = reinterpret_cast<uint32_t*>(w.data);
-  g.meeting = queue_of(stream).meeting;
+  g.grid_words = queue_of(stream).grid_words;
   const int n = tile::experts_per_lane(p.route.experts);
   const Score score = tile::score_kind(p.route);
   const auto kernel = tile::is_plain(r) ? kernel_for<true>(score, n) : kernel_for<false>(score, n);

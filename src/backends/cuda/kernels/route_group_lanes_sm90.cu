@@ -105,8 +105,8 @@ extern const Candidate<RouteGroup> route_group_lanes_sm90 = {
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/grid_barrier.cuh"
 #include "backends/cuda/tile/lane_choice.cuh"
-#include "backends/cuda/tile/meeting.cuh"
 #include "backends/cuda/tile/shared_slots.cuh"
 
 namespace sluice::cuda {
@@ -130,8 +130,8 @@ struct Lanes {
   float scale;
   int32_t *ids, *row_count, *row_begin, *order, *position, *tile_count, *tiles;
   float* weights;
-  uint8_t* counts;    // [blocks, experts] of a grid
-  uint32_t* meeting;  // a zero, left zero
+  uint8_t* counts;       // [blocks, experts] of a grid
+  uint32_t* grid_words;  // a zero, left zero
 };
 
 template <int kExperts, int kList, int kLanes>
@@ -317,7 +317,7 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
   }
   __syncthreads();
   if (kGrid) {
-    if (tid == 0) tile::arrive_at_meeting(p.meeting);
+    if (tid == 0) tile::arrive_at_grid_barrier(p.grid_words);
   } else {
     tile::cluster_wait();
     if (tid == 0) tile::barrier_expect(&m.arrived, sizeof m.count);
@@ -339,9 +339,9 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
   }
   uint32_t mine = blockIdx.x;
   if (kGrid) {
-    if (tid == 0) tile::wait_for_meeting(p.meeting, gridDim.x);
+    if (tid == 0) tile::wait_at_grid_barrier(p.grid_words, gridDim.x);
     __syncthreads();
-    if (tid == 0) tile::leave_meeting(p.meeting, gridDim.x);
+    if (tid == 0) tile::leave_grid_barrier(p.grid_words, gridDim.x);
     mine = gather_counts(m, p, tid);
     __syncthreads();
   } else {
@@ -473,7 +473,7 @@ Lanes lanes_of(const Problem& p, const Args& a, Workspace w, Stream stream, cons
           .tiles = a.tiles.as<int32_t>(),
           .weights = a.weights.as<float>(),
           .counts = reinterpret_cast<uint8_t*>(w.data),
-          .meeting = queue_of(stream).meeting};
+          .grid_words = queue_of(stream).grid_words};
 }
 
 Status Launcher::enqueue(const Problem& p, const Args& a, Workspace w, Stream stream) {

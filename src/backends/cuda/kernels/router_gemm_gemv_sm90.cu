@@ -64,7 +64,7 @@ namespace {
 
 // kTokens: tokens of a block. kPieces: pieces of eight numbers in flight per thread and row. kAnyRows: rows of x may
 // start at any address. The code is kept short: a launch runs through it once, and fetching it is a part of its time.
-template <class X, class W, int kTokens, int kPieces, bool kAnyRows>
+template <class X, class W, int kTokens, int kCuts, bool kAnyRows>
 __global__ void __launch_bounds__(kThreadsMost) gemv(const __grid_constant__ RouterParameters p) {
   __shared__ float parts[kTokens][kWarpsMost];
   const int expert = blockIdx.x, first = blockIdx.y * kTokens;
@@ -77,18 +77,18 @@ __global__ void __launch_bounds__(kThreadsMost) gemv(const __grid_constant__ Rou
 
   float sum[kTokens] = {};
   uint32_t bias = 0;
-  tile::Eight<W> wv[kPieces];
-  tile::Eight<X> xv[kPieces][kTokens];
+  tile::Eight<W> wv[kCuts];
+  tile::Eight<X> xv[kCuts][kTokens];
   for (int base = threadIdx.x * 8; base - static_cast<int>(threadIdx.x * 8) < p.hidden;
-       base += kPieces * step) {
+       base += kCuts * step) {
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) tile::load_weights(wv[i], w + i * step, base + i * step < p.hidden);
+    for (int i = 0; i < kCuts; ++i) tile::load_weights(wv[i], w + i * step, base + i * step < p.hidden);
     if (base == static_cast<int>(threadIdx.x * 8)) {
       bias = tile::load_weight(static_cast<const W*>(p.bias) + expert, p.bias != nullptr);
       tile::wait_for_previous();
     }
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
+    for (int i = 0; i < kCuts; ++i) {
 #pragma unroll
       for (int t = 0; t < kTokens; ++t)
         tile::load_inputs(xv[i][t], x + min(first + t, p.tokens - 1) * p.x_stride + i * step,
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreadsMost) gemv(const __grid_constant__ Rou
     }
     __syncwarp();  // keeps the compiler from sinking each load to its use, which would make them wait for each other
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
+    for (int i = 0; i < kCuts; ++i) {
       float wf[8];
       tile::to_floats(wf, wv[i]);
 #pragma unroll
@@ -111,8 +111,8 @@ __global__ void __launch_bounds__(kThreadsMost) gemv(const __grid_constant__ Rou
         sum[t] += even + odd;
       }
     }
-    w += kPieces * step;
-    x += kPieces * step;
+    w += kCuts * step;
+    x += kCuts * step;
   }
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) {
@@ -141,11 +141,11 @@ Shape shape_for(int64_t pieces) {
   return {static_cast<int>(std::clamp<int64_t>(threads, kFewest, kThreadsMost)), in_flight};
 }
 
-template <class X, class W, int kPieces>
+template <class X, class W, int kCuts>
 auto kernel_for(int tokens) {
-  return tokens == 1   ? gemv<X, W, 1, kPieces, false>
-         : tokens == 2 ? gemv<X, W, 2, kPieces, false>
-                       : gemv<X, W, 4, kPieces, false>;
+  return tokens == 1   ? gemv<X, W, 1, kCuts, false>
+         : tokens == 2 ? gemv<X, W, 2, kCuts, false>
+                       : gemv<X, W, 4, kCuts, false>;
 }
 template <class X, class W>
 auto kernel_for(int tokens, int pieces, bool wide) {

@@ -94,8 +94,8 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
 
   // Where a thread tells that its warpgroup has read a stage: the first threads of it, one for each block that fetches
   // for this one, at that block's barriers. 0: it tells nobody.
-  static __device__ uint32_t told_by_this_thread(const Parameters& p, const Place& at,
-                                                 const uint64_t* empty) {
+  static __device__ uint32_t published_by_this_thread(const Parameters& p, const Place& at,
+                                                      const uint64_t* empty) {
     const int i = threadIdx.x % kGroupThreads;
     if (i >= p.readers()) return 0;
     const uint32_t here = tile::shared_address(empty);
@@ -113,7 +113,7 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
   static __device__ void multiply_all(Sums& sums, const Parameters& p, const Place& at, const uint8_t* ring,
                                       uint64_t* full, uint64_t* empty) {
     const int group = uniform(threadIdx.x / kGroupThreads);
-    const uint32_t told = told_by_this_thread(p, at, empty);
+    const uint32_t published = published_by_this_thread(p, at, empty);
     const uint32_t stage = p.stage_bytes / tile::kDescribed, all = p.stages * stage;
     uint64_t a = tile::describe_tile(ring + group * kGroupBytes),
              b = tile::describe_tile(ring + p.weight_bytes);
@@ -135,9 +135,9 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
       tile::commit_group();
       // All that the next step needs is worked out while this one is multiplied. For one warpgroup with a small tile this
       // decides: what stands between wait_groups and the next multiply is not hidden.
-      const uint32_t tell = told + before * kBarrier;
+      const uint32_t publish = published + before * kBarrier;
       // Of the step before, and only if somebody waits for it: a block that has fetched everything may be gone.
-      const bool tells = told != 0 && i > 0 && i <= awaited;
+      const bool publishes = published != 0 && i > 0 && i <= awaited;
       before = place.stage;
       a += stage, b += stage;
       if (static_cast<int>(++place.stage) == stages) {
@@ -146,8 +146,8 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
       }
       here = tile::barrier_test(barriers + place.stage * kBarrier, place.parity);
       tile::wait_groups<1>();
-      if (tells && shared) tile::barrier_arrive_remote(tell);
-      if (tells && !shared) tile::barrier_arrive(tell);
+      if (publishes && shared) tile::barrier_arrive_remote(publish);
+      if (publishes && !shared) tile::barrier_arrive(publish);
     }
     tile::wait_groups<0>();
     tile::hold(sums);
@@ -197,7 +197,7 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
   }
 
   // A thread sends, adds and writes four neighbouring experts of every kRows-th token.
-  static constexpr int kPieces = kExperts / 4, kRows = kWarps * kWarp / kPieces;
+  static constexpr int kCuts = kExperts / 4, kRows = kWarps * kWarp / kCuts;
 
   static __device__ float4 plus(float4 a, float4 b) {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
@@ -206,7 +206,7 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
   // The same messages as send_parts, by stores of all threads that multiply.
   static __device__ void store_parts(const Parameters& p, const Place& at, const float* tile_sums,
                                      const float* inbox, uint64_t* all_here) {
-    const int expert = threadIdx.x % kPieces * 4;
+    const int expert = threadIdx.x % kCuts * 4;
     int part = at.split;
 #pragma unroll 1
     for (int i = 1; i < p.splits; ++i) {
@@ -218,7 +218,7 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
       const uint32_t to =
           tile::remote_address(tile::shared_address(inbox + from * theirs.count * kPitch + expert), rank);
 #pragma unroll 2
-      for (int row = threadIdx.x / kPieces; row < theirs.count; row += kRows)
+      for (int row = threadIdx.x / kCuts; row < theirs.count; row += kRows)
         tile::store_remote(
             to + row * kPitch * static_cast<int>(sizeof(float)),
             *reinterpret_cast<const uint4*>(tile_sums + (theirs.first + row) * kPitch + expert), barrier);
@@ -278,13 +278,13 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
   static __device__ void finish(const Parameters& p, const Place& at, const float* tile_sums,
                                 const float* inbox, float4 bias) {
     constexpr int kBatch = 4;
-    const int piece = threadIdx.x % kPieces * 4, expert = at.first_expert + piece;
+    const int piece = threadIdx.x % kCuts * 4, expert = at.first_expert + piece;
     const Range mine(p, at.split);
     const int end = min(mine.count, p.tokens - at.first_token - mine.first), message = mine.count * kPitch;
     const int64_t first = at.first_token + mine.first;
     tile_sums += mine.first * kPitch + piece;
     inbox += piece;
-    int row = threadIdx.x / kPieces;
+    int row = threadIdx.x / kCuts;
     if (p.y_f32 && p.y_wide && expert + 3 < p.experts) {
       const int64_t next = kRows * p.y_stride;
       float* y = static_cast<float*>(p.y) + (first + row) * p.y_stride + expert;
@@ -346,7 +346,7 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
       if (in_cluster) tile::cluster_wait();
       if (threadIdx.x == 0 && p.splits > 1)
         tile::barrier_expect(all_here, (p.splits - 1) * Range(p, at.split).message_bytes(p));
-      const float4 bias = bias_of(p, at.first_expert + threadIdx.x % kPieces * 4);
+      const float4 bias = bias_of(p, at.first_expert + threadIdx.x % kCuts * 4);
       Sums sums;
       multiply_all(sums, p, at, shared, full, empty);
       tile::sync_threads<kWarps * kWarp>(kConsumers);  // no warpgroup reads the ring any more

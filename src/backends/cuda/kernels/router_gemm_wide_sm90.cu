@@ -67,7 +67,7 @@ namespace {
 
 constexpr int kGroupThreads = 128, kGroupTokens = 64;  // of a warpgroup
 constexpr int kStep = 64;                              // numbers of a row in a stage
-constexpr int kPiece = 8, kPieces = kStep / kPiece;    // numbers of a copy, copies of a row in a stage
+constexpr int kPiece = 8, kCuts = kStep / kPiece;      // numbers of a copy, copies of a row in a stage
 constexpr int kRowBytes = tile::kSwizzledRowBytes;
 constexpr int kAlignment = 1024;  // of a stage: swizzle.cuh
 
@@ -79,10 +79,10 @@ constexpr int kStageBytes = (kGroups * kGroupTokens + kExperts) * kRowBytes;
 template <int kRows, int kThreads>
 __device__ __forceinline__ void copy_rows(uint32_t stage, const __nv_bfloat16* from, int64_t stride, int rows,
                                           int numbers, int hidden) {
-  const int piece = static_cast<int>(threadIdx.x) % kPieces, first = static_cast<int>(threadIdx.x) / kPieces;
+  const int piece = static_cast<int>(threadIdx.x) % kCuts, first = static_cast<int>(threadIdx.x) / kCuts;
   const bool inside = numbers + piece * kPiece < hidden;
   const __nv_bfloat16* source = from + numbers + piece * kPiece;
-  constexpr int kEach = kThreads / kPieces;
+  constexpr int kEach = kThreads / kCuts;
 #pragma unroll
   for (int i = 0; i < (kRows + kEach - 1) / kEach; ++i) {
     const int row = first + i * kEach;
@@ -98,9 +98,9 @@ __device__ __forceinline__ void copy_rows(uint32_t stage, const __nv_bfloat16* f
 template <int kRows, int kThreads>
 __device__ __forceinline__ void copy_rows_plainly(uint32_t stage, const __nv_bfloat16* from, int64_t stride,
                                                   int rows, int numbers, int hidden) {
-  const int piece = static_cast<int>(threadIdx.x) % kPieces, first = static_cast<int>(threadIdx.x) / kPieces;
+  const int piece = static_cast<int>(threadIdx.x) % kCuts, first = static_cast<int>(threadIdx.x) / kCuts;
   const bool inside = numbers + piece * kPiece < hidden;
-  constexpr int kEach = kThreads / kPieces;
+  constexpr int kEach = kThreads / kCuts;
 #pragma unroll 1
   for (int row = first; row < kRows; row += kEach) {
     uint32_t pairs[kPiece / 2] = {};
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads) wide(const __grid_cons
 
   const int all = (p.hidden + kStep - 1) / kStep;
   const int begin = all * rank / blocks, steps = all * (rank + 1) / blocks - begin;
-  const int row = static_cast<int>(threadIdx.x) / kPieces;
+  const int row = static_cast<int>(threadIdx.x) / kCuts;
   const auto* w = static_cast<const __nv_bfloat16*>(p.w) + int64_t{first_expert + row} * p.hidden;
   const auto* x = static_cast<const __nv_bfloat16*>(p.x) + (first_token + row) * p.x_stride;
   const int experts = p.experts - first_expert, tokens = p.tokens - first_token;

@@ -14,7 +14,7 @@
 #include <iterator>
 
 #include "backends/cuda/card.h"
-#include "backends/cuda/meeting_bytes.h"
+#include "backends/cuda/grid_words.h"
 #include "backends/cuda/tile/team.h"
 #include "ops/router_route.h"
 
@@ -43,7 +43,7 @@ struct Instance {
 
   // The parts of a grid's sums are words of the meeting.
   constexpr int64_t tokens_most() const {
-    constexpr int64_t kWords = kMeetingBytes / sizeof(uint32_t);
+    constexpr int64_t kWords = kGridWordsBytes / sizeof(uint32_t);
     return blocks == Blocks::kCluster ? tokens : std::min(tokens, kWords / (experts * cut.split));
   }
   bool serves(const Problem& p) const {
@@ -148,10 +148,10 @@ using Bf16 = __nv_bfloat16;
 
 struct Few {
   RouterParameters gate;
-  const float* bias;  // of the choice
-  uint32_t* meeting;  // [tokens, splits, experts]: parts of logits
-  int adders;         // blocks in front of those that choose
-  uint32_t zero;      // 0, which the compiler cannot know
+  const float* bias;     // of the choice
+  uint32_t* grid_words;  // [tokens, splits, experts]: parts of logits
+  int adders;            // blocks in front of those that choose
+  uint32_t zero;         // 0, which the compiler cannot know
   uint32_t top_k;
   tile::SharedSlots shared;
   float scale;
@@ -320,7 +320,7 @@ __global__ void __launch_bounds__(C::kThreads) spread(const __grid_constant__ Fe
   if (token < 0) {
     const int split = blockIdx.x % C::kSplit, tile = blockIdx.x / C::kSplit;
     const int first_token = tile / kTiles * 8 * C::kRows, first_expert = tile % kTiles * 8 * C::kColumns;
-    uint32_t* words = p.meeting + (first_token * C::kSplit + split) * kExperts + first_expert;
+    uint32_t* words = p.grid_words + (first_token * C::kSplit + split) * kExperts + first_expert;
     add_up<C, kAnyRows>(
         p.gate, p.zero, split, first_token, first_expert, [] {},
         [&](int t, int e, float2 part) { leave(words + t * C::kSplit * kExperts + e, part); });
@@ -336,7 +336,7 @@ __global__ void __launch_bounds__(C::kThreads) spread(const __grid_constant__ Fe
   const Biases bias = load_biases<kKind>(p, e);
   tile::clear_team(m, e);
   tile::wait_for_previous();
-  uint32_t* words = p.meeting + token * C::kSplit * kExperts + e;
+  uint32_t* words = p.grid_words + token * C::kSplit * kExperts + e;
   uint32_t part[C::kSplit];
   bool all;
   do {
@@ -419,7 +419,7 @@ Status Launcher::enqueue(const Problem& p, const RouterRoute::Args& a, Workspace
   const int tile_tokens = 8 * i.cut.rows, tiles = (tokens + tile_tokens - 1) / tile_tokens;
   const Few few{.gate = router_parameters(RouterRoute::gate(p), RouterRoute::gate(a)),
                 .bias = a.bias.as<const float>(),
-                .meeting = queue_of(stream).meeting,
+                .grid_words = queue_of(stream).grid_words,
                 .adders = i.cut.split * i.experts / (8 * i.cut.columns) * tiles,
                 .zero = 0,
                 .top_k = static_cast<uint32_t>(p.route.top_k),

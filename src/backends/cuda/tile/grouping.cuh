@@ -25,7 +25,7 @@ struct Grouping {
   int32_t *row_count = nullptr, *row_begin = nullptr, *order = nullptr, *position = nullptr;
   int32_t *tile_count = nullptr, *tiles = nullptr;
   uint32_t* cluster_count = nullptr;  // [clusters, experts], where there are several
-  uint32_t* meeting = nullptr;        // a zero, left zero
+  uint32_t* grid_words = nullptr;     // a zero, left zero
 };
 
 inline int log2_of(int64_t power) {
@@ -342,8 +342,8 @@ __device__ __forceinline__ void end_groups(const Grouping& g, const GroupMemory&
     uint32_t last = 0;
     if (threadIdx.x == 0) {
       __threadfence();
-      last = atomicAdd(g.meeting, 1) + 1 == static_cast<uint32_t>(g.grid.clusters);
-      if (last) *g.meeting = 0;
+      last = atomicAdd(g.grid_words, 1) + 1 == static_cast<uint32_t>(g.grid.clusters);
+      if (last) *g.grid_words = 0;
       __threadfence();
     }
     last = __shfl_sync((1u << blocks) - 1, last, 0);

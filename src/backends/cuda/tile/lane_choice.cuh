@@ -90,13 +90,13 @@ struct LaneRow {
 template <class Shape, int kLanes, class T>
 __device__ __forceinline__ void fetch_row(std::byte* to, const T* row, int whole, uint32_t lane) {
   constexpr int kElement = sizeof(T), kPart = Shape::kPerLane * kElement;
-  constexpr uint32_t kExperts = Shape::kPerLane * kLanes, kPieces = kExperts * kElement / 16;
+  constexpr uint32_t kExperts = Shape::kPerLane * kLanes, kCuts = kExperts * kElement / 16;
   constexpr int kPitch = Shape::template kPitch<kElement>;
   if (whole) {
 #pragma unroll
-    for (uint32_t i = 0; i < kPieces; i += kLanes) {
+    for (uint32_t i = 0; i < kCuts; i += kLanes) {
       const uint32_t from = (i + lane) * 16, at = kPart % 16 ? from : from / kPart * kPitch + from % kPart;
-      if (kPieces % kLanes == 0 || i + lane < kPieces)
+      if (kCuts % kLanes == 0 || i + lane < kCuts)
         copy_16(shared_address(to + at), reinterpret_cast<const std::byte*>(row) + from, true);
     }
   } else {

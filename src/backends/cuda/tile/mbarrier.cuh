@@ -71,33 +71,33 @@ __device__ __forceinline__ void barrier_arrive_remote(uint32_t barrier) {
 // One arrival at each of two barriers, here and in another block of the cluster (barrier_arrive_remote), by one lane of a
 // converged warp, for what all its lanes have done before; none if `truly` is 0. Without a branch: ptxas takes no branches
 // between a wgmma and its wait.
-__device__ __forceinline__ void arrive_twice_by_warp(uint32_t here, uint32_t there, uint32_t truly = 1) {
+__device__ __forceinline__ void arrive_twice_by_warp(uint32_t here, uint32_t there, uint32_t predicate = 1) {
   asm volatile(
       "{\n"
-      ".reg .pred one, truly;\n"
-      "setp.ne.u32 truly, %2, 0;\n"
+      ".reg .pred one, predicate;\n"
+      "setp.ne.u32 predicate, %2, 0;\n"
       "bar.warp.sync 0xffffffff;\n"
       "elect.sync _|one, 0xffffffff;\n"
-      "and.pred one, one, truly;\n"
+      "and.pred one, one, predicate;\n"
       "@one mbarrier.arrive.shared::cta.b64 _, [%0];\n"
       "@one mbarrier.arrive.shared::cluster.b64 _, [%1];\n"
       "}" ::"r"(here),
-      "r"(there), "r"(truly)
+      "r"(there), "r"(predicate)
       : "memory");
 }
 
 // The second of them alone.
-__device__ __forceinline__ void arrive_elsewhere_by_warp(uint32_t there, uint32_t truly = 1) {
+__device__ __forceinline__ void arrive_at_peer_by_warp(uint32_t there, uint32_t predicate = 1) {
   asm volatile(
       "{\n"
-      ".reg .pred one, truly;\n"
-      "setp.ne.u32 truly, %1, 0;\n"
+      ".reg .pred one, predicate;\n"
+      "setp.ne.u32 predicate, %1, 0;\n"
       "bar.warp.sync 0xffffffff;\n"
       "elect.sync _|one, 0xffffffff;\n"
-      "and.pred one, one, truly;\n"
+      "and.pred one, one, predicate;\n"
       "@one mbarrier.arrive.shared::cluster.b64 _, [%0];\n"
       "}" ::"r"(there),
-      "r"(truly)
+      "r"(predicate)
       : "memory");
 }
 
@@ -105,14 +105,14 @@ __device__ __forceinline__ void arrive_elsewhere_by_warp(uint32_t there, uint32_
 // those of all lanes but one for unordered in front of an arrival by one for its warp. 128 arrivals a stage are as fast as four
 // (docs/notes/cuda-mxfp4.md, "Checked"). Loads from shared memory whose answer nothing in front of it needs may not have read by
 // then (same place): let `truly` depend on what was made of them.
-__device__ __forceinline__ void arrive_by_lane(uint32_t barrier, uint32_t truly = 1) {
+__device__ __forceinline__ void arrive_by_lane(uint32_t barrier, uint32_t predicate = 1) {
   asm volatile(
       "{\n"
-      ".reg .pred truly;\n"
-      "setp.ne.u32 truly, %1, 0;\n"
-      "@truly mbarrier.arrive.shared::cta.b64 _, [%0];\n"
+      ".reg .pred predicate;\n"
+      "setp.ne.u32 predicate, %1, 0;\n"
+      "@predicate mbarrier.arrive.shared::cta.b64 _, [%0];\n"
       "}" ::"r"(barrier),
-      "r"(truly)
+      "r"(predicate)
       : "memory");
 }
 

@@ -6,17 +6,17 @@
 
 namespace sluice::cuda::tile {
 
-__device__ __forceinline__ void arrive_at_meeting(uint32_t* counter) {
+__device__ __forceinline__ void arrive_at_grid_barrier(uint32_t* counter) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
-__device__ __forceinline__ void wait_for_meeting(uint32_t* counter, uint32_t blocks) {
+__device__ __forceinline__ void wait_at_grid_barrier(uint32_t* counter, uint32_t blocks) {
   uint32_t met;
   do {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(met) : "l"(counter) : "memory");
   } while ((met & 0xffff) != blocks);
 }
 // After the wait: the last block to leave clears the counter.
-__device__ __forceinline__ void leave_meeting(uint32_t* counter, uint32_t blocks) {
+__device__ __forceinline__ void leave_grid_barrier(uint32_t* counter, uint32_t blocks) {
   if (atomicAdd(counter, 1u << 16) >> 16 == blocks - 1) *counter = 0;
 }
 
