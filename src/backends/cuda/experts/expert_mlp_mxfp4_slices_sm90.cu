@@ -69,7 +69,7 @@ namespace {
 
 template <bool kGated, bool kCut>
 auto kernel_for(int box) {
-  return box == 3 ? slices::expert_mlp<kGated, 3, kCut> : slices::expert_mlp<kGated, 4, kCut>;
+  return box == 3 ? slices::expert_mlp_slices<kGated, 3, kCut> : slices::expert_mlp_slices<kGated, 4, kCut>;
 }
 template <bool kGated>
 auto kernel_for(const ExpertMlp::Problem& p, int box) {

@@ -30,7 +30,7 @@ __device__ __forceinline__ void fetch_all(const W& work, int team) {
 }
 
 template <class Weights, bool kGated, bool kSmall>
-__global__ void __launch_bounds__(kThreads, 1) expert_mlp(const __grid_constant__ Parameters p) {
+__global__ void __launch_bounds__(kThreads, 1) expert_mlp_fewtokens(const __grid_constant__ Parameters p) {
   extern __shared__ uint8_t dynamic[];
   auto& m = *reinterpret_cast<Memory<Weights>*>(dynamic + (128 - tile::shared_address(dynamic) % 128) % 128);
   const int warp = uniform(static_cast<int>(threadIdx.x / 32));
@@ -64,9 +64,9 @@ __global__ void __launch_bounds__(kThreads, 1) expert_mlp(const __grid_constant_
 template <class Weights, bool kGated>
 auto kernel_for(const ExpertMlp::Problem& p) {
   if constexpr (Weights::kScaled) {
-    if (fewtokens::is_small(p)) return fewtokens::expert_mlp<Weights, kGated, true>;
+    if (fewtokens::is_small(p)) return fewtokens::expert_mlp_fewtokens<Weights, kGated, true>;
   }
-  return fewtokens::expert_mlp<Weights, kGated, false>;
+  return fewtokens::expert_mlp_fewtokens<Weights, kGated, false>;
 }
 
 template <class Weights>

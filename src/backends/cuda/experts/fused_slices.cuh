@@ -346,7 +346,7 @@ struct Kernel {
 };
 
 template <bool kGated, int kBox, bool kCut>
-__global__ void __launch_bounds__(kThreads, 1) expert_mlp(const __grid_constant__ Parameters p) {
+__global__ void __launch_bounds__(kThreads, 1) expert_mlp_slices(const __grid_constant__ Parameters p) {
   extern __shared__ uint8_t dynamic[];
   auto& m = *reinterpret_cast<Memory*>(dynamic + (128 - tile::shared_address(dynamic) % 128) % 128);
   const int warp = uniform(static_cast<int>(threadIdx.x / 32));

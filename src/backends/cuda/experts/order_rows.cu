@@ -54,7 +54,7 @@ __device__ __forceinline__ void copy_row(const GatherParameters& p, int64_t r) {
 
 // A block a piece of an expert's list, the first pieces of all experts first. Tokens ascend in a list, so a row of x is read for
 // all of its experts at about the same time, and comes from memory once.
-__global__ void __launch_bounds__(kThreads) gather(const __grid_constant__ GatherParameters p) {
+__global__ void __launch_bounds__(kThreads) expert_gemm_order_rows(const __grid_constant__ GatherParameters p) {
   tile::wait_for_previous();
   tile::release_next();
 #pragma unroll 1
@@ -90,7 +90,7 @@ Status order_rows(std::string_view name, const ExpertGemm::Problem& p, const Exp
   };
   const int64_t blocks =
       std::min<int64_t>(int64_t{queue_of(stream).sms} * kEachSm, int64_t{parts} * p.experts);
-  return launch(name, gather,
+  return launch(name, expert_gemm_order_rows,
                 Launch{.grid = {static_cast<unsigned>(blocks), 1, 1}, .block = {kThreads, 1, 1}}, stream,
                 how);
 }
