@@ -47,12 +47,12 @@ inline std::string_view variant_of(std::string_view candidate) {
 //
 //   using Op, Parts = std::tuple<OpA, OpB, ...>
 //   static std::tuple<Part<OpA>, Part<OpB>, ...> parts(const Op::Problem&)
-//   static size_t between_bytes(const Op::Problem&, Backend)          what stands between the parts
+//   static size_t between_bytes(const Op::Problem&, Backend)          bytes of the tensors between the parts
 //   static std::tuple<OpA::Args, ...> args(const Op::Problem&, const Op::Args&, std::byte* between, Backend)
 //   static const Catalog& catalog()
 //
 // Its configurations are all choices of a candidate for each part, each with its own best configuration; the launches of a
-// configuration are those of its parts. Parts share one scratch: each starts when the one before it is done with its own.
+// configuration are those of its parts. Parts share one scratch: each starts when the part before it no longer uses it.
 template <class How>
 struct InTurn {
   using Op = typename How::Op;
