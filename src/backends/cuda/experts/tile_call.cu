@@ -1,4 +1,4 @@
-// Enqueues configurations of tile kernels: a table of all that were compiled, and nothing to choose.
+// Enqueues configurations of tile kernels from a table of all compiled kernels. It decides nothing.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile_call.h"
 

@@ -11,7 +11,8 @@ struct Bf16Tile {
   static constexpr TileKernel kOf = kBf16Tiles[kRow];
   static constexpr bool kGathers = kOf.x == XSource::kGathered;
   static constexpr int kGroups = 2, kBlocks = kOf.tile_m / (64 * kGroups);
-  // Bytes of a warpgroup's rows of y on their way out, and what a warp that gathers has under way: as shared memory has room.
+  // Staging of a warpgroup's rows of y, and what a gather warp has in flight: as much as shared memory has
+  // room for.
   static constexpr int kStagedBytes = kBlocks == 1 && !kGathers ? 8192 : 4096;
   static constexpr int kGatherBlocks = kOf.shares == PairShares::kWeights ? 8 : 12,
                        kGatherRows = kOf.shares == PairShares::kWeights ? 4 : 8;
