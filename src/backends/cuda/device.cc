@@ -12,8 +12,8 @@
 namespace sluice::cuda {
 namespace {
 
-// The GPU as the cost models see it: measured, where the card is a known one, else from what the driver says of it and the
-// shares of its data sheet that an H200 reaches.
+// The GPU as the cost models see it. A known GPU has measured values. Another one has the driver's values, times the share of
+// the data sheet that an H200 reaches.
 DeviceInfo describe(const cudaDeviceProp& gpu, int index) {
   DeviceInfo info = known_device("h200").value();
   const double cores = info.cores;
@@ -25,7 +25,7 @@ DeviceInfo describe(const cudaDeviceProp& gpu, int index) {
   cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, index);
   cudaDeviceGetAttribute(&bus_bits, cudaDevAttrGlobalMemoryBusWidth, index);
   info.name = gpu.name;
-  const double peak = 2e-3 * kilohertz * bus_bits / 8;  // two transfers a clock
+  const double peak = 2e-3 * kilohertz * bus_bits / 8;  // two transfers per clock
   if (peak > 0) info.mem_bytes_per_us = kReadShare * peak;
   info.bf16_flops_per_us *= info.cores / cores;
   info.f32_flops_per_us *= info.cores / cores;
@@ -195,7 +195,7 @@ class CudaDevice final : public Device {
     Status status;
     cudaGraph_t graph = nullptr;
     {
-      struct Ending {  // ends also when enqueue_all leaves by an exception of its caller's
+      struct Ending {  // ends the capture even if enqueue_all throws
         Queue& queue;
         uint32_t* grid_words;
         cudaGraph_t* graph;
@@ -238,8 +238,8 @@ class CudaDevice final : public Device {
   }
 
  private:
-  // Page-locked memory that is worth keeping for the next who asks for as much: 32 MiB take 10 ms, and a model's layers are
-  // loaded one after the other.
+  // Page-locked memory of a size worth keeping for the next request of that size: 32 MiB take 10 ms to allocate, and a model's
+  // layers are loaded one after another.
   struct Block {
     void* memory = nullptr;
     size_t bytes = 0;
@@ -263,7 +263,7 @@ class CudaDevice final : public Device {
   Catalog built_;
   Queue queue_;
   std::mutex host_mutex_;
-  std::vector<Block> lent_;  // of those that will be kept
+  std::vector<Block> lent_;  // blocks in use that is_kept() says to keep
   Block spare_;
 };
 

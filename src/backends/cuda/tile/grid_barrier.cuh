@@ -1,6 +1,6 @@
-// Where all blocks of a grid meet, on a counter in global memory that is 0 before and after. All blocks run at once
-// (Launch::cooperative), or they wait for each other without end. By one thread of each block, between barriers of the
-// block: what the block wrote before its arrival is visible to every block after the wait, past the L1 (__ldcg).
+// Grid barrier on a counter in global memory that is 0 before and after. All CTAs must be co-resident (Launch::cooperative);
+// otherwise they deadlock. One thread of each CTA calls it, between CTA barriers: what the CTA wrote before its arrival
+// is visible to every CTA after the wait, if read past the L1 (__ldcg).
 #pragma once
 #include <cstdint>
 
@@ -10,18 +10,18 @@ __device__ __forceinline__ void arrive_at_grid_barrier(uint32_t* counter) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
 __device__ __forceinline__ void wait_at_grid_barrier(uint32_t* counter, uint32_t blocks) {
-  uint32_t met;
+  uint32_t arrived;
   do {
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(met) : "l"(counter) : "memory");
-  } while ((met & 0xffff) != blocks);
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(arrived) : "l"(counter) : "memory");
+  } while ((arrived & 0xffff) != blocks);
 }
-// After the wait: the last block to leave clears the counter.
+// Called after the wait. The last CTA to leave clears the counter.
 __device__ __forceinline__ void leave_grid_barrier(uint32_t* counter, uint32_t blocks) {
   if (atomicAdd(counter, 1u << 16) >> 16 == blocks - 1) *counter = 0;
 }
 
-// Counters of things that are written, in global memory: whoever has read such a number sees what was written before it was
-// added. Where the copy engine writes or reads it, fence_global_for_async() stands in front of the addition, behind the read.
+// Counters of published data in global memory: a thread that has read a count sees everything written before it was added.
+// Where TMA writes or reads the data, fence_global_for_async() goes before the addition and after the read.
 __device__ __forceinline__ void add_written(uint32_t* counter, uint32_t n) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(n) : "memory");
 }
@@ -33,7 +33,7 @@ __device__ __forceinline__ uint32_t read_written(const uint32_t* counter) {
 __device__ __forceinline__ void fence_global_for_async() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
-// Adds 1; what it was before. Orders what the thread did before and does after.
+// Adds 1 and returns the old value. Acquires and releases.
 __device__ __forceinline__ uint32_t take_turn(uint32_t* counter) {
   uint32_t before;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
