@@ -1,9 +1,9 @@
 // sluice_fit_costs ROWS [OUT]: fits the constants of the experts' cost models (src/backends/cuda/experts/cost.h) to measured rows of
 // all configurations, and writes src/backends/cuda/measured/expert_costs.inc. The model is the product's own. Prints how far the
-// choice that follows is from the best configuration of each problem.
+// resulting choice is from the best configuration of each problem.
 //
-// What is made small: the error of the logarithm of each row's time, of those near the best of their problem above all, since only
-// their order matters. Coordinate descent: each constant in turn by a step up or down, steps that halve where neither helps.
+// The loss is the error of the logarithm of each row's time, weighted towards those near the best of their problem, since only
+// their order matters. Coordinate descent: each constant in turn moves by a step up or down; steps halve if neither helps.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -28,7 +28,7 @@ struct Constants {
   StreamConstants stream[2];
 };
 
-// One row: a configuration of a problem, and what it took.
+// One row: a configuration of a problem, and its time.
 struct Sample {
   size_t problem;
   std::string config;
@@ -37,10 +37,10 @@ struct Sample {
   cuda::StreamLaunch stream = {};
   double us = 0, weight = 1;
 };
-// One group of rows: a product of a shape at one count under one routing.
+// One group of rows: one GEMM of a shape at one token count under one routing.
 struct Group {
   ExpertGemm::Problem problem;
-  cuda::RowProfile rows, uniform, zipf;  // rows: as it was measured
+  cuda::RowProfile rows, uniform, zipf;  // rows: as measured
   std::string name;
   bool held_out = false;
   std::vector<size_t> samples = {};
@@ -86,7 +86,11 @@ Status read_rows(const char* path, Data* data) {
       const Result<ExpertMlp::Problem> shape = expert_shape(row.model);
       if (!shape.ok()) return shape.status();
       const ExpertMlp::Problem mlp = ExpertMlp::at_tokens(shape.value(), row.tokens);
-      Group group{.problem = up ? ExpertMlp::up(mlp) : ExpertMlp::down(mlp), .rows = {}, .uniform = {}, .zipf = {}, .name = name};
+      Group group{.problem = up ? ExpertMlp::up(mlp) : ExpertMlp::down(mlp),
+                  .rows = {},
+                  .uniform = {},
+                  .zipf = {},
+                  .name = name};
       group.held_out = row.note.find("held-out") != std::string::npos;
       group.uniform = cuda::uniform_profile(group.problem), group.zipf = cuda::zipf_profile(group.problem);
       group.rows = row.note.find("zipf") == std::string::npos ? group.uniform : group.zipf;
@@ -99,7 +103,10 @@ Status read_rows(const char* path, Data* data) {
       if (c->name != candidate) continue;
       for (const Config& one : configs_of(*c, group.problem, data->device)) {
         if (one.name != config) continue;
-        Sample s{.problem = at->second, .config = config, .tile = candidate.find("_tile_") != std::string::npos, .us = row.median_us};
+        Sample s{.problem = at->second,
+                 .config = config,
+                 .tile = candidate.find("_tile_") != std::string::npos,
+                 .us = row.median_us};
         for (const KernelLaunch& launch : one.launches) s.tiles.push_back(cuda::TileLaunch::of(launch));
         s.stream = cuda::StreamLaunch::of(one.launches[0]);
         group.samples.push_back(data->samples.size());
@@ -124,8 +131,9 @@ std::vector<double*> free_constants(Constants* c, DType w) {
   for (double& ns : t.fragment_ns) out.push_back(&ns);
   for (size_t k = 1; k < cuda::tile_kernels(w).size(); ++k) out.push_back(&t.pace[k]);  // the first is 1
   for (size_t k = 0; k < cuda::tile_kernels(w).size(); ++k) out.push_back(&t.memory_share[k]);
-  for (double* one : {&t.start_us, &t.settled_us, &t.follow_us, &t.end_us, &t.end_row_us, &t.blend, &t.partial, &t.short_us, &t.last_round,
-                      &t.order_us, &t.order_bytes_per_us, &t.gather_bytes_per_us})
+  for (double* one :
+       {&t.start_us, &t.settled_us, &t.follow_us, &t.end_us, &t.end_row_us, &t.blend, &t.partial, &t.short_us,
+        &t.last_round, &t.order_us, &t.order_bytes_per_us, &t.gather_bytes_per_us})
     out.push_back(one);
   for (double* one : {&s.start_us, &s.settled_us, &s.memory_share, &s.short_unit_us, &s.short_block_us[0],
                       &s.short_block_us[1]})
@@ -137,7 +145,7 @@ std::vector<double*> free_constants(Constants* c, DType w) {
   return out;
 }
 
-// What decide() compares for a sample: uniform routing and some of Zipf, whatever the rows' routing.
+// The cost that decide() compares for a sample: uniform routing and some Zipf, whatever the rows' routing.
 double cost_of(const Data& data, const Constants& c, const Sample& s) {
   const Group& g = data.groups[s.problem];
   const size_t w = g.problem.w == DType::kE2M1 ? 0 : 1;
@@ -164,7 +172,7 @@ Choice choice_of(const Data& data, const Constants& c, const Group& g) {
   return out;
 }
 
-// What choices lose, those beyond a twentieth above all; and some of the times' errors, so that costs stay times.
+// The mean regret of the choices, with more weight above a twentieth, plus some of the error in times, so that costs remain times.
 double regret_loss(const Data& data, const Constants& c, DType w) {
   constexpr double kBeyond = 0.05, kBeyondWeight = 3, kTimes = 0.3;
   double sum = 0;
@@ -216,8 +224,9 @@ void print_regret(const Data& data, const Constants& c) {
   for (const Group& g : data.groups) {
     const auto [best, chosen] = choice_of(data, c, g);
     const double regret = chosen->us / best->us;
-    for (const std::string& key : {std::string(text(g.problem.w)) + (g.held_out ? " held out" : ""),
-                                   std::string(g.name.find("zipf") == std::string::npos ? "uniform" : "zipf")}) {
+    for (const std::string& key :
+         {std::string(text(g.problem.w)) + (g.held_out ? " held out" : ""),
+          std::string(g.name.find("zipf") == std::string::npos ? "uniform" : "zipf")}) {
       Sum& sum = sums[key];
       sum.logs += std::log(regret), ++sum.count;
       if (regret > 1.05) ++sum.beyond;
@@ -225,12 +234,12 @@ void print_regret(const Data& data, const Constants& c) {
     }
     if (regret > 1.05)
       std::printf("  %.3f at %s: %s took %.1f (%.1f by the model), %s %.1f (%.1f)\n", regret, g.name.c_str(),
-                  chosen->config.c_str(), chosen->us, predicted(data, c, *chosen), best->config.c_str(), best->us,
-                  predicted(data, c, *best));
+                  chosen->config.c_str(), chosen->us, predicted(data, c, *chosen), best->config.c_str(),
+                  best->us, predicted(data, c, *best));
   }
   for (const auto& [key, s] : sums)
-    std::printf("regret %-16s %4d problems, mean %.4f, %d beyond 1.05, worst %.3f at %s\n", key.c_str(), s.count,
-                std::exp(s.logs / s.count), s.beyond, s.worst, s.where.c_str());
+    std::printf("regret %-16s %4d problems, mean %.4f, %d beyond 1.05, worst %.3f at %s\n", key.c_str(),
+                s.count, std::exp(s.logs / s.count), s.beyond, s.worst, s.where.c_str());
 }
 
 template <class List>
@@ -256,19 +265,22 @@ std::string written(const Constants& c) {
     const TileConstants& t = c.tile[w == DType::kE2M1 ? 0 : 1];
     const StreamConstants& s = c.stream[w == DType::kE2M1 ? 0 : 1];
     const std::string name = w == DType::kE2M1 ? "Mxfp4" : "Bf16";
-    out += "constexpr TileConstants k" + name + "TileConstants = {\n    .columns = " +
-           list(t.columns, t.columns.size()) + ",\n    .fragment_ns = " + list(t.fragment_ns, t.fragment_ns.size()) +
+    out += "constexpr TileConstants k" + name +
+           "TileConstants = {\n    .columns = " + list(t.columns, t.columns.size()) +
+           ",\n    .fragment_ns = " + list(t.fragment_ns, t.fragment_ns.size()) +
            ",\n    .pace = " + list(t.pace, cuda::tile_kernels(w).size()) + ",\n";
-    out += field("start_us", t.start_us) + field("settled_us", t.settled_us) + field("follow_us", t.follow_us) +
-           field("end_us", t.end_us) + field("end_row_us", t.end_row_us) + field("blend", t.blend) + field("short_us", t.short_us) + field("last_round", t.last_round) +
+    out += field("start_us", t.start_us) + field("settled_us", t.settled_us) +
+           field("follow_us", t.follow_us) + field("end_us", t.end_us) + field("end_row_us", t.end_row_us) +
+           field("blend", t.blend) + field("short_us", t.short_us) + field("last_round", t.last_round) +
            "    .memory_share = " + list(t.memory_share, cuda::tile_kernels(w).size()) + ",\n" +
            field("partial", t.partial) + field("order_us", t.order_us) +
-           field("order_bytes_per_us", t.order_bytes_per_us) + field("gather_bytes_per_us", t.gather_bytes_per_us) +
-           field("skew", t.skew) + "};\n";
+           field("order_bytes_per_us", t.order_bytes_per_us) +
+           field("gather_bytes_per_us", t.gather_bytes_per_us) + field("skew", t.skew) + "};\n";
     out += "constexpr StreamConstants k" + name + "StreamConstants = {\n" + field("start_us", s.start_us) +
-           field("settled_us", s.settled_us) + field("memory_share", s.memory_share) + field("unit_us", s.unit_us) +
-           field("row_us", s.row_us) + "    .block_us = " + list(s.block_us, 2) + ",\n" +
-           field("short_unit_us", s.short_unit_us) + "    .short_block_us = " + list(s.short_block_us, 2) + ",\n" +
+           field("settled_us", s.settled_us) + field("memory_share", s.memory_share) +
+           field("unit_us", s.unit_us) + field("row_us", s.row_us) +
+           "    .block_us = " + list(s.block_us, 2) + ",\n" + field("short_unit_us", s.short_unit_us) +
+           "    .short_block_us = " + list(s.short_block_us, 2) + ",\n" +
            field("again_share", s.again_share) + field("small", s.small) + field("skew", s.skew) + "};\n";
   }
   return out;

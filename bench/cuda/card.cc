@@ -7,7 +7,7 @@
 
 namespace sluice::bench {
 
-// What the card gives in this run: bytes of a stream that is only read, flops of a large bf16 product (cuBLASLt, if the
+// The card's ceilings in this run: bytes of a stream that is only read, flops of a large bf16 product (by cuBLASLt, if the
 // peers have it).
 Status Bench::card() {
   Memory memory(device_);

@@ -1,5 +1,5 @@
-// RMSNorm, gate, choice of experts and grouping as one recorded chain: what a layer runs in front of its experts. A kernel
-// that is faster alone may slow the chain down, so this is what kernels are chosen by.
+// RMSNorm, gate, choice of experts and grouping as one recorded chain: what a layer runs before its experts. A kernel that is
+// faster alone may slow the chain down, so kernels are chosen by the chain.
 #include <cstdint>
 #include <optional>
 
@@ -19,12 +19,12 @@ struct Plot {
   int64_t tokens_most = INT64_MAX;
 };
 
-// The first is what src/nn/moe.cc runs; the others say what that is worth.
+// The first is what src/nn/moe.cc runs; the others are for comparison.
 const Plot kPlots[] = {
     {"sluice", {&Layer::norm, &Layer::gate, &Layer::route_group}},
     {"sluice-plain-launches", {&Layer::norm, &Layer::gate, &Layer::route_group}, false},
     {"sluice-separate", {&Layer::norm, &Layer::gate, &Layer::route, &Layer::group}},
-    // Beyond, no kernel does both and this is the way above.
+    // Above 64 tokens no kernel does both, and this is the first way.
     {"sluice-fused", {&Layer::norm, &Layer::gate_route, &Layer::group}, true, 64},
 };
 
@@ -61,7 +61,7 @@ Status Bench::chain() {
       layer.read_normed();
       const RouterGemm::Problem problem = shape.gate.problem(tokens);
       for (const bool copying : {false, true}) {
-        // The floor is the gate's: everything else could stay on the chip.
+        // The floor is the gate's, because everything else could stay on the chip.
         Contest contest{.suite = "routing",
                         .op = "chain",
                         .model = shape.gate.model(),

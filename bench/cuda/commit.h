@@ -1,8 +1,8 @@
-// The version of Sluice's own rows: the commit that was built, "-dirty" behind it where files differed, or "unknown".
+// The version in Sluice's rows: the commit of the build, with "-dirty" appended if files differed, or "unknown".
 #pragma once
 
 namespace sluice::bench {
 
-const char* commit();  // bench/cuda/commit.cmake writes its source in every build
+const char* commit();  // bench/cuda/commit.cmake writes its definition in every build
 
 }  // namespace sluice::bench

@@ -1,5 +1,5 @@
-// The expert GEMMs in every configuration that dispatch lists: what the cost models are fitted to, and what says how much a choice
-// loses to the best one.
+// The expert GEMMs in every configuration that dispatch lists. The cost models are fitted to these rows, and they show how much
+// slower a choice is than the best configuration.
 #include <algorithm>
 
 #include "cuda/ours.h"
@@ -11,15 +11,19 @@ namespace sluice::bench {
 namespace {
 
 constexpr int64_t kConfigDraws = 4;
-// Configurations that the cost model puts this far behind the best one are left out, but for the first kFewest of them.
+// Leaves out configurations whose predicted cost is this many times the best one, except the first kFewest.
 constexpr double kFar = 1.35;
 constexpr size_t kFewest = 6;
 
-// One product of a shape at one count: tensors, and rows by expert of each draw.
+// One GEMM of a shape at one count: tensors, and each draw's rows in order.
 class Product {
  public:
   Product(Experts& experts, const std::vector<Tensor>& x, const std::vector<Draw>& draws, int64_t tokens)
-      : experts_(experts), x_(x), draws_(draws), mlp_(experts.shape().mlp(tokens)), memory_(experts.memory().device()) {}
+      : experts_(experts),
+        x_(x),
+        draws_(draws),
+        mlp_(experts.shape().mlp(tokens)),
+        memory_(experts.memory().device()) {}
 
   Status make() {
     const GroupRows::Problem group = ExpertMlp::group(mlp_);
@@ -43,9 +47,7 @@ class Product {
   }
 
   Memory& memory() { return memory_; }
-  ExpertGemm::Problem problem(bool up) const {
-    return up ? ExpertMlp::up(mlp_) : ExpertMlp::down(mlp_);
-  }
+  ExpertGemm::Problem problem(bool up) const { return up ? ExpertMlp::up(mlp_) : ExpertMlp::down(mlp_); }
   ExpertGemm::Args args(bool up, int64_t i) const {
     const PackedExperts& w = experts_.set(i);
     const GroupRows::Args& groups = groups_[static_cast<size_t>(i) % groups_.size()];
@@ -72,7 +74,7 @@ class Product {
   Tensor h_ = {}, g_ = {};
 };
 
-// Names of what is worth measuring: all that accept the problem and are not far behind by the cost models.
+// Names of the configurations to measure: those that accept the problem and whose predicted cost is not far above the best.
 std::vector<std::string> worth_measuring(const Decision& decision) {
   struct Named {
     double cost_us;
@@ -83,7 +85,8 @@ std::vector<std::string> worth_measuring(const Decision& decision) {
     for (const Config& one : v.configs)
       if (v.config >= 0 && one.refusal.accepted())
         all.push_back({one.cost_us, std::string(v.candidate) + (one.name.empty() ? "" : ":" + one.name)});
-  std::stable_sort(all.begin(), all.end(), [](const Named& a, const Named& b) { return a.cost_us < b.cost_us; });
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Named& a, const Named& b) { return a.cost_us < b.cost_us; });
   std::vector<std::string> out;
   for (const Named& one : all)
     if (one.cost_us <= kFar * all[0].cost_us || out.size() < kFewest) out.push_back(one.name);
@@ -124,7 +127,7 @@ Status Bench::configs_of(const ExpertShape& s) {
   std::vector<std::vector<Draw>> draws(options_.spreads.size());
   for (size_t i = 0; i < draws.size(); ++i)
     SLUICE_TRY(make_draws(experts.memory(), s, options_.spreads[i], most, kConfigDraws, &draws[i]));
-  // Of a further routing every third count says enough.
+  // For a further routing, every third count is enough.
   constexpr size_t kThird = 3;
   for (size_t at = 0; at < counts.size(); ++at)
     for (size_t i = 0; i < draws.size(); ++i) {
@@ -150,14 +153,17 @@ Status Bench::configs_at(Experts& experts, const std::vector<Tensor>& x, const s
                     .bytes = ExpertGemm::bytes(problem),
                     .flops = ExpertGemm::flops(problem)};
     contest.poison = [] { return Status{}; };
-    contest.verify = [](Who) -> Result<std::string> { return std::string(); };  // conformance does that
+    contest.verify = [](Who) -> Result<std::string> {
+      return std::string();
+    };  // the conformance tests check results
     for (const std::string& name : worth_measuring(decision)) {
       auto ready = make_ready<ExpertGemm>(product.memory(), problem, {.force = name});
       if (!ready.ok()) return ready.status();
-      contest.contenders.push_back({Who::kSluice, name, commit(), true,
-                                    [ready = ready.value(), &product, up, stream = device_.stream()](int64_t i) {
-                                      return ready->plan.run(product.args(up, i), ready->workspace, stream);
-                                    }});
+      contest.contenders.push_back(
+          {Who::kSluice, name, commit(), true,
+           [ready = ready.value(), &product, up, stream = device_.stream()](int64_t i) {
+             return ready->plan.run(product.args(up, i), ready->workspace, stream);
+           }});
     }
     SLUICE_TRY(hold_paced(contest, {}));
   }

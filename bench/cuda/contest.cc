@@ -23,7 +23,7 @@ class Stopwatch {
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
-  // Microseconds of one replay, the host's part of it hidden behind a delay.
+  // Microseconds of one replay, with the host's part hidden by a delay.
   Status time(Device& device, const Recording& recording, double* us) {
     constexpr double kHostUs = 60;
     const Stream stream = device.stream();
@@ -57,7 +57,7 @@ struct Recorded {
   const Contender* contender = nullptr;
   std::unique_ptr<Recording> recording = nullptr;
   int64_t launches = 0;
-  std::vector<double> us = {};  // of one run
+  std::vector<double> us = {};  // per run
 };
 
 std::string name_of(const Contest& contest, const Contender& contender) {
@@ -81,7 +81,7 @@ Row row_of(const Contest& contest, const Contender& contender, const std::vector
           .note = note};
 }
 
-// Records a contender, if it computes what it should.
+// Records a contender, if its results are right.
 Status admit(Device& device, const Contest& contest, const Contender& contender, int64_t launches,
              std::vector<Recorded>* out, std::vector<std::string>* complaints) {
   const Stream stream = device.stream();
@@ -90,7 +90,7 @@ Status admit(Device& device, const Contest& contest, const Contender& contender,
   const Dependent dependent(stream, contender.dependent);
   if (const Status status = contender.enqueue(0); !status.ok()) {
     if (status.code == Code::kDevice)
-      SLUICE_TRY(device.wait(stream));  // a refused launch leaves the device whole
+      SLUICE_TRY(device.wait(stream));  // a refused launch does not fault the device
     complaints->push_back(name + " left out: " + status.message);
     return {};
   }
@@ -118,7 +118,7 @@ Status admit(Device& device, const Contest& contest, const Contender& contender,
 
 // Records it again with as many runs as fit into `us`, at most kMostRuns.
 Status fit(Device& device, Stopwatch& stopwatch, double us, Recorded* r) {
-  constexpr int kTries = 2;  // the first one warms up
+  constexpr int kTries = 2;  // the first try warms up
   constexpr double kMostRuns = 96;
   double took = 0;
   for (int i = 0; i < kTries; ++i) SLUICE_TRY(stopwatch.time(device, *r->recording, &took));
@@ -143,7 +143,7 @@ std::string note_of(const std::string& pace, const Contest& contest) {
 
 void sleep_us(double us) { std::this_thread::sleep_for(std::chrono::microseconds(static_cast<int64_t>(us))); }
 
-// Events in a row on the stream, and the times between neighbours.
+// Successive events on the stream, and the times between adjacent ones.
 class Marks {
  public:
   Marks() = default;
@@ -171,12 +171,12 @@ class Marks {
   std::vector<cudaEvent_t> events_;
 };
 
-// Replays without a pause until `us` are over; times of one run in the second half, and power and clock meanwhile.
+// Replays without a pause for `us`. Times per run in the second half, with power and clock.
 Status sustain(Device& device, const Recorded& r, double us, double run_us, Power& power,
                std::vector<double>* out, Power::Mean* mean) {
   const Stream stream = device.stream();
   const double replay_us = run_us * static_cast<double>(r.launches);
-  constexpr size_t kFewest = 8, kAhead = 4;  // replays, and how many of them wait behind the one that runs
+  constexpr size_t kFewest = 8, kAhead = 4;  // replays at least; replays enqueued ahead of the running one
   const size_t count = std::max(kFewest, static_cast<size_t>(us / replay_us) + 1), half = count / 2;
   Marks marks;
   SLUICE_TRY(marks.set(stream));
@@ -224,7 +224,7 @@ Status measure(Device& device, const Contest& contest, int replays, std::vector<
 
 Status measure_paced(Device& device, const Contest& contest, const Pace& pace, int replays, Power& power,
                      std::vector<Outcome>* outcomes, std::vector<std::string>* complaints) {
-  constexpr int64_t kTrial = 3;  // runs of the recording that says how long one takes
+  constexpr int64_t kTrial = 3;  // runs of the recording that estimates the time of one run
   std::vector<Recorded> recorded;
   Stopwatch stopwatch;
   for (const Contender& c : contest.contenders)

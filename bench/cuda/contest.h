@@ -1,5 +1,5 @@
-// Implementations of one piece of work, measured in turn: replay of one, replay of the next, and again, so that a drift of
-// the clock meets all of them.
+// Implementations of the same work, measured alternately: a replay of one, a replay of the next, and so on, so that clock drift
+// affects all of them.
 #pragma once
 #include <functional>
 #include <string>
@@ -12,16 +12,16 @@
 namespace sluice::bench {
 
 enum class Who : uint8_t {
-  kSluice,     // what dispatch chooses, or a named way of ours: compared with peers
-  kCandidate,  // one kernel of ours, forced: for cost models
+  kSluice,     // what dispatch chooses, or another way through Sluice: compared with peers
+  kCandidate,  // one of Sluice's kernels, forced: for cost models
   kPeer,
 };
 
 struct Contender {
   Who who = Who::kSluice;
   std::string impl, version;
-  bool dependent = false;  // programmatic dependent launch of our kernels; a peer was told when it was made
-  // Enqueues run i on the device's stream: buffers take turns by i. Recordable. Owns all that it needs.
+  bool dependent = false;  // programmatic dependent launch of Sluice's kernels; peers get theirs at creation
+  // Enqueues run i on the device's stream: buffers rotate by i. Recordable. Owns everything it needs.
   std::function<Status(int64_t i)> enqueue = {};
 };
 
@@ -33,35 +33,35 @@ struct Contest {
   std::vector<Contender> contenders = {};
   // Overwrites the outputs of run 0.
   std::function<Status()> poison = {};
-  // Holds the outputs of run 0 against the reference; empty, or what is wrong. A peer is held to looser bounds, since it
-  // has contracts of its own. Fails only if the device does.
+  // Checks the outputs of run 0 against the reference. Returns an empty string, or what is wrong. Peers have contracts of their
+  // own, so their bounds are looser. The Status is an error only if the device fails.
   std::function<Result<std::string>(Who)> verify = {};
 };
 
 struct Outcome {
   Who who;
   Row row;
-  Power::Mean power = {};  // only where it was asked for
+  Power::Mean power = {};  // only if requested
 };
 
-// Contenders that compute something else are left out, one line each in `complaints`. kDevice: a fault, after which
-// nothing more can be measured.
+// Contenders with wrong results are left out, with one line each in `complaints`. kDevice: a fault, after which nothing more
+// can be measured.
 Status measure(Device& device, const Contest& contest, int replays, std::vector<Outcome>* outcomes,
                std::vector<std::string>* complaints);
 
-// How long work goes on. A burst ends before the card's power limit lowers its clock; sustained work is timed behind that.
+// The length of a measurement. A burst ends before the card's power limit lowers its clock. Sustained work is timed after that.
 struct Pace {
   bool burst = true, sustained = true;
-  double burst_us = 5000, pause_us = 10000;  // of work at most, and between two bursts
+  double burst_us = 5000, pause_us = 10000;  // most work in a burst, and the pause between bursts
   double sustained_us = 300000;              // the second half of it is timed
 };
 
-// The same, with as many runs in a recording as fit into a burst (contest.launches is not read), in bursts and sustained:
-// rows of both, the note with "burst " or "sustained " in front. What takes longer than a burst in one run has no burst.
+// measure() with as many runs per recording as fit into a burst (contest.launches is not read), in bursts and sustained. Rows
+// of both, with "burst " or "sustained " before the note. If one run takes longer than a burst, there is no burst row.
 Status measure_paced(Device& device, const Contest& contest, const Pace& pace, int replays, Power& power,
                      std::vector<Outcome>* outcomes, std::vector<std::string>* complaints);
 
-// Sets and restores whether our launches are dependent ones.
+// Sets whether Sluice's launches are dependent ones, and restores it.
 class Dependent {
  public:
   Dependent(Stream stream, bool on);
@@ -74,7 +74,7 @@ class Dependent {
   bool before_;
 };
 
-// What the machine gives in this process.
+// The machine's ceilings, measured in this process.
 struct Ceilings {
   double launch_us = 0, dependent_launch_us = 0;  // an empty kernel in a recorded chain
   double read_bytes_per_us = 0;

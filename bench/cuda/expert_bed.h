@@ -1,4 +1,4 @@
-// Experts of one shape at one token count, from ids and weights: tensors, ours as dispatch plans it, and layers of peers.
+// Experts of one shape at one token count, from ids and weights: tensors, Sluice's plan as dispatch chooses it, peers' layers.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,8 +9,8 @@
 namespace sluice::bench {
 
 constexpr int64_t kDraws = 8;
-// The root of the mean square of a token's errors over that of the token: a bf16 behind each GEMM and one at the end leave 2^-9 or
-// so each; peers round more than once in between.
+// Bounds for the RMS of a token's errors over the RMS of the token. Rounding to bf16 after each GEMM and once at the end leaves
+// 2^-9 or so each; peers round more than once in between.
 constexpr double kOurShare = 0x1p-7, kPeerShare = 0x1p-6;
 
 class Bed {
@@ -32,13 +32,13 @@ class Bed {
   const Draw& draw(int64_t i) const { return draws_[static_cast<size_t>(i) % draws_.size()]; }
   Result<Step> layer();  // ExpertMlp
   Result<Step>
-  gemms();  // its two products alone, behind group() of the same run; combine() makes y of what they give
+  gemms();  // its two GEMMs alone, after group() of the same run; combine() makes y from their result
   Result<Step> group();
   Result<Step> combine();
   Status poison_outputs();
-  // A contest between layers with these draws; bytes and flops are the mean over them.
+  // A contest between layers with these draws. Bytes and flops are means over the draws.
   Contest contest(const std::string& suite, const char* op, const std::string& note) const;
-  // Holds an output of run 0 of the draws against the reference.
+  // Checks an output of run 0 of the draws against the reference.
   Result<std::string> check(const Tensor& y, Who who) const;
 
  private:
@@ -66,7 +66,7 @@ struct PeerRun {
 };
 Status make_peer_runs(Bed& bed, std::vector<PeerRun>* out);
 
-// `ran` gets the run that was enqueued last.
+// `ran` receives the run that was enqueued last.
 Contender contender_of(const Bed& bed, const PeerRun& run, int32_t part, const PeerRun** ran);
 
 }  // namespace sluice::bench

@@ -1,5 +1,5 @@
-// Whole layers, from activations to y, with the model's own router: moe_block, and draft_step with a shared expert. Both are
-// src/nn/moe.h, planned as a user does.
+// Whole layers, from activations to y, with the model's own router: moe_block, and draft_step with a shared expert. Both use
+// src/nn/moe.h, planned as a user plans it.
 #include "cuda/expert_bed.h"
 #include "cuda/routes.h"
 #include "cuda/suites.h"
@@ -8,7 +8,7 @@
 namespace sluice::bench {
 namespace {
 
-// A planned layer; its weights and inputs take turns. `config` is that of the shape, with a shared expert or without.
+// A planned layer with rotating weights and inputs. `config` is the shape's, with or without a shared expert.
 class Block {
  public:
   Block(Experts& experts, Gate& gate, const MoeConfig& config, int64_t tokens)
@@ -20,7 +20,7 @@ class Block {
     moe_ = std::move(moe).value();
     const auto bytes = static_cast<int64_t>(moe_->workspace_bytes());
     SLUICE_TRY(memory_.tensor(DType::kU8, {bytes}, &scratch_));
-    // Far less than a score: it moves choices, but tokens differ in them.
+    // Far smaller than a score: it changes some choices, but tokens still differ.
     if (config_.correction_bias)
       SLUICE_TRY(memory_.random(DType::kF32, {config_.experts}, 0.01, &correction_bias_));
     return memory_.tensor(config_.x, {tokens_, config_.hidden}, &y_);
@@ -52,7 +52,7 @@ class Block {
         {.x = x(0), .ids = choice.ids, .weights = choice.weights, .y = y_, .shared = shared}, kOurShare);
   }
 
-  // The ids are what the router makes of x, so what they reach is counted behind some runs: the mean over them.
+  // The router computes the ids from x, so what they reach is counted after some runs: the mean over them.
   struct Reached {
     double experts = 0, rows = 0;
   };
@@ -92,9 +92,9 @@ class Block {
     w.experts.down = first(set.down), w.experts.down_scale = first(set.down_scale);
     w.experts.up_bias = experts_.up_bias(), w.experts.down_bias = experts_.down_bias();
     if (!shared_apart(config_)) return w;
-    const auto behind = [&](const Tensor& t) { return t.present() ? experts_.shared(t) : t; };
-    w.shared.up = behind(set.up), w.shared.up_scale = behind(set.up_scale);
-    w.shared.down = behind(set.down), w.shared.down_scale = behind(set.down_scale);
+    const auto shared_of = [&](const Tensor& t) { return t.present() ? experts_.shared(t) : t; };
+    w.shared.up = shared_of(set.up), w.shared.up_scale = shared_of(set.up_scale);
+    w.shared.down = shared_of(set.down), w.shared.down_scale = shared_of(set.down_scale);
     return w;
   }
 
@@ -125,7 +125,7 @@ Status Bench::block(Experts& experts, Gate& gate, int64_t tokens) {
   return hold_paced(contest, {});
 }
 
-// The shared expert as one more expert of every token, and beside the others, which takes more launches.
+// The shared expert as one more expert of every token, and apart from the others, which takes more launches.
 Status Bench::draft(Experts& experts, Gate& gate, int64_t tokens) {
   const ExpertShape& s = experts.shape();
   MoeConfig config = s.moe();

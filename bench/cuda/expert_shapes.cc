@@ -1,11 +1,11 @@
-// The experts' shapes and what is multiplied, by model.
+// The experts' shapes and the sizes of their products, by model.
 #include "cuda/experts.h"
 #include "nn/moe_problems.h"
 
 namespace sluice::bench {
 namespace {
 
-// gpt-oss's, and DeepSeek V4's.
+// The shapes of gpt-oss and DeepSeek V4.
 ExpertShape gpt_oss(const char* model, int64_t experts) {
   return {.model = model,
           .top_k = 4,

@@ -1,5 +1,5 @@
-// Experts with MXFP4 or bf16 weights: the two GEMMs and the layer from ids and weights, in bursts and sustained, beside the
-// layers of others, and what the card gives in the same run. expert_blocks.cc has what begins at activations.
+// Experts with MXFP4 or bf16 weights: the two GEMMs, and the layer from ids and weights, in bursts and sustained, beside
+// peers' layers and the card's ceilings in the same run. expert_blocks.cc has what begins at activations.
 #include <algorithm>
 #include <fstream>
 
@@ -9,9 +9,9 @@
 namespace sluice::bench {
 namespace {
 
-constexpr int64_t kDraftTokens = 8;  // of a draft_step at most
+constexpr int64_t kDraftTokens = 8;  // most tokens of a draft_step
 
-// Ids of all draws, as they lie in memory.
+// Writes the ids of all draws, as in memory.
 Status write_draws(const ExpertShape& shape, Spread spread, const std::vector<Draw>& draws,
                    const std::filesystem::path& folder) {
   const auto path = folder / (std::string(shape.model) + "_" + word_of(spread) + ".i32");
@@ -22,7 +22,7 @@ Status write_draws(const ExpertShape& shape, Spread spread, const std::vector<Dr
   return file.flush() ? Status{} : Status{Code::kIo, "could not write " + path.string()};
 }
 
-// Counts far from each other first: if time runs out, what is there says most.
+// Counts far from each other first, so that the rows say most if time runs out.
 std::vector<int64_t> in_order(const std::vector<int64_t>& wanted, const std::vector<int64_t>& more) {
   std::vector<int64_t> order = {1, 64, 1024, 4096, 8, 256, 16384, 16, 2, 512, 32, 128, 2048, 4, 8192};
   order.insert(order.end(), more.begin(), more.end());
@@ -38,7 +38,7 @@ std::vector<int64_t> in_order(const std::vector<int64_t>& wanted, const std::vec
 
 }  // namespace
 
-// The two GEMMs, metadata ready, and the layer from ids and weights.
+// The two GEMMs, with rows already grouped, and the layer from ids and weights.
 Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::vector<Draw>& draws,
                      Spread spread, int64_t tokens) {
   Bed bed(experts, x, draws, tokens);
@@ -65,7 +65,7 @@ Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::
       for (const PeerRun& run : peers) SLUICE_TRY(poison(run.y, stream));
       SLUICE_TRY(bed.poison_outputs());
       if (whole) return {};
-      // GEMMs alone find what comes before them. A peer's write no y: what is looked at is its layer, of the same kernels.
+      // GEMMs alone need the outputs of what precedes them. A peer's GEMMs write no y, so its layer, of the same kernels, is checked.
       for (int64_t i = 0; has_gemms && i < kDraws; ++i) SLUICE_TRY(group.value()(i));
       for (const PeerRun& run : peers) (void)run.enqueue(bed, 0, SLUICE_PEER_LAYER);
       return {};
@@ -84,7 +84,7 @@ Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::
 }
 
 Status Bench::mxfp4() { return experts(mxfp4_shapes(), {}); }
-Status Bench::bf16() { return experts(bf16_shapes(), {3, 5}); }  // of steps that verify a draft
+Status Bench::bf16() { return experts(bf16_shapes(), {3, 5}); }  // counts of steps that verify a draft
 
 Status Bench::experts(const std::vector<ExpertShape>& all, const std::vector<int64_t>& more_counts) {
   power_.emplace();

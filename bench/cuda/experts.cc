@@ -13,7 +13,7 @@
 namespace sluice::bench {
 namespace {
 
-// Sets of weights, as memory allows: three, fewer where one is far larger than the cache anyway.
+// Sets of weights, as memory allows: three, or fewer if one set is far larger than L2.
 int64_t sets_of(const ExpertShape& s) {
   constexpr int64_t kRoom = int64_t{12} << 30;
   return std::clamp<int64_t>(kRoom / ((s.experts() + s.shared) * s.weight_bytes()), 1, 3);
@@ -24,7 +24,7 @@ Status upload(Memory& memory, const void* from, size_t bytes, const Tensor& to) 
   return memory.device().wait(memory.stream());
 }
 
-// One token's experts.
+// Chooses one token's experts.
 class Chooser {
  public:
   Chooser(const ExpertShape& shape, Spread spread, uint64_t seed)
@@ -117,7 +117,7 @@ Status Experts::fill(int64_t set) {
   const auto seed = static_cast<uint64_t>(4 * set);
   const Stream stream = memory_.stream();
   if (!shape_.mxfp4()) {
-    // As wide as checkpoints have them: sums stay near 1.
+    // Scaled as in checkpoints, so that sums stay near 1.
     SLUICE_TRY(fill_normal(up_rows_, 1 / std::sqrt(static_cast<double>(shape_.hidden)), seed + 1, stream));
     return fill_normal(down_rows_, 1 / std::sqrt(static_cast<double>(shape_.intermediate)), seed + 3, stream);
   }
@@ -137,7 +137,7 @@ Status Experts::pack(PackedExperts* out) {
                                        .w = shape_.w};
     PackExperts::Args args;
     args.rows = up ? up_rows_ : down_rows_;
-    if (!shape_.mxfp4()) {  // the same bytes, as bytes
+    if (!shape_.mxfp4()) {  // the same data, as bytes
       const int64_t bytes = PackExperts::row_bytes(problem);
       args.rows = make_tensor(args.rows.data, DType::kU8,
                               {matrices(), PackExperts::weight_rows(problem), bytes}, Backend::kCuda);
@@ -175,7 +175,7 @@ Status Experts::make(const Peers& peers, std::vector<std::string>* complaints) {
   sets_.resize(static_cast<size_t>(sets));
   const sluice_peer_layer problem = shape_.peer_problem(1);
   for (const sluice_layer_peer* peer : peers.layers()) {
-    if (!shape_.mxfp4()) break;  // all that their interface has
+    if (!shape_.mxfp4()) break;  // the peers' interface takes no other weights
     if (const char* why = peer->supports(&problem)) {
       complaints->push_back(std::string(shape_.model) + ": " + peer->name + " left out: " + why);
     } else {

@@ -1,4 +1,4 @@
-// The experts of an MoE layer with MXFP4 or bf16 weights: shapes, weights, routing, and what the layer's output should be.
+// The experts of an MoE layer with MXFP4 or bf16 weights: shapes, weights, routing, and the layer's expected output.
 #pragma once
 #include <string>
 #include <vector>
@@ -19,27 +19,27 @@ struct ExpertShape {
   double alpha = 1, beta = 0, limit = 0;
   GateOrder order = GateOrder::kGateFirst;
   bool biases = false;  // of both matrices, and of the gate
-  // From logits on. Its experts are those that tokens choose from; with scope kRange only a part of them is here, and the
+  // The routing, from logits on. Tokens choose among its experts. With scope kRange only a part of the experts is here; the
   // others contribute nothing.
   RouteTopk::Problem route = {};
-  // Experts of the same size that every token passes through, 0 or 1; then there is a draft_step.
+  // Shared experts of the same size that every token passes through, 0 or 1. With 1 there is a draft_step.
   int64_t shared = 0;
-  // No kernel and no cost model was fitted to this shape; it is measured where it is named.
+  // No kernel and no cost model was fitted to this shape. It is measured only if named.
   bool held_out = false;
 
   bool mxfp4() const { return w == DType::kE2M1; }
   bool partial() const { return route.scope == ExpertScope::kRange; }
-  int64_t experts() const { return partial() ? route.expert_count : route.experts; }  // that are here
-  // Of one expert, without padding.
+  int64_t experts() const { return partial() ? route.expert_count : route.experts; }  // experts that are here
+  // Weights of one expert, without padding.
   int64_t weights() const { return (is_gated(act) ? 3 : 2) * hidden * intermediate; }
   int64_t weight_bytes() const { return mxfp4() ? weights() / 2 + weights() / 32 : 2 * weights(); }
-  // Rows of the experts' first matrix, for one expert.
+  // Rows of one expert's first matrix.
   int64_t up_rows() const { return (is_gated(act) ? 2 : 1) * intermediate; }
   GateShape gate() const;  // of the same model
-  MoeConfig moe() const;   // the whole layer, as a user plans it, but for shared experts
-  ExpertMlp::Problem mlp(int64_t tokens) const;  // what that layer is from ids and weights on
+  MoeConfig moe() const;   // the whole layer, as a user plans it, without shared experts
+  ExpertMlp::Problem mlp(int64_t tokens) const;  // the part of that layer that follows ids and weights
   sluice_peer_layer peer_problem(int64_t tokens) const;
-  // Of the layer: weights of the experts that it reaches, x and y; and what `rows` rows of experts multiply.
+  // Of the layer: bytes of x, y and the weights of the experts it reaches; flops of `rows` rows of experts.
   double bytes(int64_t tokens, double experts_reached) const;
   double flops(double rows) const { return 2.0 * rows * static_cast<double>(weights()); }
 };
@@ -50,13 +50,13 @@ std::vector<ExpertShape> bf16_shapes();
 enum class Spread : uint8_t { kUniform, kZipf };
 constexpr const char* word_of(Spread s) { return s == Spread::kUniform ? "uniform" : "zipf"; }
 
-// Ids without repetition and weights that add up to 1, several times over. The first n tokens of a draw serve runs of n.
-// Zipf: an expert's chance goes down with the inverse of its rank; ranks differ from draw to draw. An expert of another part
-// of the model has the id -1.
+// Ids without repetition, and weights that sum to 1, for several runs. The first n tokens of a draw serve runs of n tokens.
+// Zipf: an expert's probability is inverse to its rank; ranks differ from draw to draw. An expert of another part of the
+// model has the id -1.
 struct Draw {
   Tensor ids, weights;  // [tokens, top_k] on the GPU
   std::vector<int32_t> on_host = {};
-  // What the first `pairs` ids reach: experts that are here, and how often.
+  // What the first `pairs` ids reach: the experts that are here, and the number of ids that name them.
   struct Reach {
     int64_t experts, rows;
   };
@@ -70,18 +70,18 @@ struct PackedExperts {
   Tensor up, up_scale, down, down_scale;
 };
 
-// What a peer made of the same weights, by set.
+// The same weights as a peer packed them, by set.
 struct PackedByPeer {
   const sluice_layer_peer* peer = nullptr;
   std::vector<const void*> sets = {};
 };
 
-// Sets of weights that take turns, so that none is in the L2 cache when its turn comes again. Every peer that takes the
-// shape has its own copies of them.
+// Sets of weights that rotate, so that none is in L2 when its turn comes again. Every peer that supports the shape has its own
+// copies of them.
 class Experts {
  public:
   Experts(Device& device, const ExpertShape& shape) : shape_(shape), memory_(device) {}
-  // Peers that fail are left out, with a complaint.
+  // Leaves out peers that fail, with a complaint.
   Status make(const Peers& peers, std::vector<std::string>* complaints);
 
   const ExpertShape& shape() const { return shape_; }
@@ -92,16 +92,16 @@ class Experts {
   const std::vector<PackedByPeer>& peers() const { return peers_; }
   int64_t sets() const { return static_cast<int64_t>(sets_.size()); }
 
-  // Of a matrix of set(): the shared expert, which lies behind those that tokens choose.
+  // The shared expert of a matrix of set(); it follows the experts that tokens choose.
   Tensor shared(const Tensor& packed) const;
 
-  // What a layer got and gave, with the weights of set 0: ids [tokens, top_k or more], y [tokens, hidden or more].
+  // A layer's inputs and output, with the weights of set 0: ids [tokens, top_k or more], y [tokens, hidden or more].
   struct Answer {
     Tensor x, ids, weights, y;
-    int64_t shared = 0;  // experts of every token, beside those of ids and weights
+    int64_t shared = 0;  // experts of every token, besides those of ids and weights
   };
-  // Holds rows of y against the layer in double precision: three tokens, all columns. Empty, or what is wrong: a token whose
-  // difference, as the root of its mean square, passes `share` of that of the reference.
+  // Checks rows of y against the layer in double precision: three tokens, all columns. Empty, or what is wrong: a token whose
+  // RMS error exceeds `share` of the RMS of the reference.
   Result<std::string> check(const Answer& answer, double share);
 
  private:
@@ -112,16 +112,16 @@ class Experts {
 
   ExpertShape shape_;
   Memory memory_;
-  // As a checkpoint has them; in the end those of set 0.
+  // As in a checkpoint; at the end those of set 0.
   Tensor up_rows_ = {}, up_scales_ = {}, down_rows_ = {}, down_scales_ = {}, up_bias_ = {}, down_bias_ = {};
   std::vector<PackedExperts> sets_;
   std::vector<PackedByPeer> peers_;
 };
 
 // The layer of `count` tokens in double precision, from weights as a checkpoint has them (experts_reference.cu).
-// sampled i32[count] on the GPU are rows of x, ids and weights, of which the first top_k of `slots` columns count; then come
-// `shared` experts behind those of the shape, with the weight 1. h f64[count, top_k + shared, intermediate], y f64[count, hidden].
-// experts.up and experts.down are bf16 where the shape says so, without scales.
+// sampled i32[count] on the GPU: rows of x, ids and weights, of which the first top_k of `slots` columns count. `shared` experts
+// follow those of the shape, with the weight 1. h f64[count, top_k + shared, intermediate], y f64[count, hidden].
+// experts.up and experts.down are bf16 without scales if the shape says so.
 struct ReferenceArgs {
   const void* x = nullptr;
   const int32_t *ids = nullptr, *sampled = nullptr;

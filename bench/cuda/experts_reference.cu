@@ -1,4 +1,4 @@
-// The layer in double precision, one warp a number, straight from the formula.
+// The layer in double precision, one warp per output, straight from the formula.
 #include <cuda_bf16.h>
 
 #include <cmath>
@@ -34,7 +34,7 @@ __device__ RowOf row_of(const uint8_t* matrix, const uint8_t* scales, int64_t ro
   return {nullptr, nullptr, reinterpret_cast<const __nv_bfloat16*>(matrix) + row * width};
 }
 
-// Sum over k of row[k] * x(k); the whole warp has it.
+// Sum over k of row[k] * x(k), in all lanes.
 template <class X>
 __device__ double dot(const RowOf& row, int64_t width, X x) {
   double sum = 0;
@@ -44,12 +44,12 @@ __device__ double dot(const RowOf& row, int64_t width, X x) {
 }
 
 struct Sizes {
-  int64_t experts, top_k, slots, hidden, intermediate;  // slots: of a token, shared experts included
+  int64_t experts, top_k, slots, hidden, intermediate;  // slots: per token, shared experts included
   double alpha, beta, limit;
   bool gated, interleaved;  // not gated: relu2; gated: swiglu, clamped where there is a limit
 };
 
-// The expert of a slot: its own, or a shared one behind all of them.
+// The expert of a slot: a chosen one, or a shared one, which follow all others.
 __device__ int64_t expert_of(const ReferenceArgs& a, const Sizes& s, int64_t token, int64_t slot) {
   return slot < s.top_k ? a.ids[token * a.slots + slot] : s.experts + slot - s.top_k;
 }

@@ -5,7 +5,7 @@
 namespace sluice::bench {
 namespace {
 
-constexpr int64_t kTokensMost = 512;  // beyond, the gate's product is all there is
+constexpr int64_t kTokensMost = 512;  // above, the gate's product dominates
 
 Contest contest_of(const LayerShape& shape, const RouterRoute::Problem& problem, bool dependent) {
   Contest contest{.suite = "router",

@@ -3,7 +3,7 @@
 namespace sluice::bench {
 namespace {
 
-// Of the contract's bound: peers add up in f32 as well, but some round partial sums.
+// Times the contract's bound: peers accumulate in f32 as well, but some round partial sums.
 constexpr double kPeerShare = 4;
 
 Tensor row_of(Tensor t, int64_t row) {

@@ -1,4 +1,4 @@
-// Weights and activations of a gate, and what its logits should be.
+// Weights and activations of a gate, and its expected logits.
 #pragma once
 #include <map>
 #include <string>
@@ -10,18 +10,17 @@
 
 namespace sluice::bench {
 
-// Weights take turns so that none is in the L2 cache when its turn comes again: three times what the cache holds, or twice
-// where time is short.
+// Sizes of rotating weights, so that none is in L2 when its turn comes again: three times the cache, or twice if time is
+// short.
 constexpr int64_t kColdBytes = int64_t{200} << 20, kQuickColdBytes = int64_t{128} << 20;
-// Activations and outputs take turns, too, but stay in the cache where they fit, as behind the kernel that wrote them.
+// Activations and outputs rotate, too, but stay in L2 if they fit, as after the kernel that wrote them.
 constexpr int64_t kTurns = 3;
 
 // x [tokens, hidden] bf16, w [experts, hidden] bf16.
 struct GateShape {
   int64_t hidden, experts;
-  bool bias;  // gpt-oss's
-  DType
-      type;  // of the logits: gpt-oss has bf16, the others f32, and bf16 beside it for peers that write no other
+  bool bias;   // gpt-oss has a bias
+  DType type;  // of the logits: bf16 for gpt-oss, f32 for others; also bf16 for peers that write nothing else
   int64_t tokens_most = 16384;
   std::string model() const { return std::to_string(hidden) + "x" + std::to_string(experts); }
   DType logits() const { return type; }
@@ -41,8 +40,8 @@ class Gate {
   const GateShape& shape() const { return shape_; }
   Memory& memory() { return memory_; }
   RouterGemm::Args args(int64_t tokens, int64_t i) const;
-  // Holds the first and the last row of y, which was computed from x with the weights of run 0, against the reference:
-  // what is between goes the same way, and the tests look at all of it. Empty, or what is wrong.
+  // Checks the first and the last row of y, computed from x with the weights of run 0, against the reference. The rows between
+  // take the same path, and the tests check all of them. Empty, or what is wrong.
   Result<std::string> check(const Tensor& x, const Tensor& y, Who who);
 
  private:
@@ -52,7 +51,7 @@ class Gate {
   std::vector<Tensor> w_, x_, y_;
   Tensor bias_ = {};
   HostTensor host_w_ = {}, host_bias_ = {};
-  std::map<std::string, Expected> expected_;  // by the bytes of a row of x: references take long
+  std::map<std::string, Expected> expected_;  // by the bytes of a row of x, because references are slow
 };
 
 }  // namespace sluice::bench

@@ -37,7 +37,7 @@ __global__ void fill(T* out, int64_t count, float scale, uint64_t seed) {
   }
 }
 
-// Words of hashed bits; of scales: each byte 120, 121 or 122.
+// Words of hashed bits. kScales: each byte is 120, 121 or 122.
 template <bool kScales>
 __global__ void fill_words(uint32_t* out, int64_t words, uint64_t seed) {
   cuda::tile::wait_for_previous();

@@ -1,4 +1,4 @@
-// Kernels of the benchmark itself: data, ceilings, and something to wait for.
+// Kernels of the benchmark itself: data, ceilings, delays.
 #pragma once
 #include <cstdint>
 
@@ -7,21 +7,20 @@
 
 namespace sluice::bench {
 
-// Numbers of mean 0 and standard deviation `scale`, from a hash of (seed, index). Types bf16 and f32.
+// Normal numbers of mean 0 and standard deviation `scale`, from a hash of (seed, index). Types bf16 and f32.
 Status fill_normal(const Tensor& out, double scale, uint64_t seed, Stream stream);
 
-// Random bytes, and random e8m0 scales from 2^-7 to 2^-5; of a multiple of 4 bytes.
+// Random bytes, and random e8m0 scales from 2^-7 to 2^-5. `bytes` is a multiple of 4.
 Status fill_bytes(void* out, int64_t bytes, uint64_t seed, Stream stream);
 Status fill_scales(void* out, int64_t bytes, uint64_t seed, Stream stream);
 
-// Keeps the GPU busy for about `us`, so that what is enqueued meanwhile starts as soon as the GPU can, and not when the
-// host comes to it.
+// Keeps the GPU busy for about `us`, so that work enqueued meanwhile starts back to back, without waiting for the host.
 Status delay(double us, Stream stream);
 
-// One block that does nothing, but waits for the kernel in front where launches are dependent.
+// One CTA that only waits for the previous launch, if launches are dependent.
 Status empty_kernel(Stream stream);
 
-// Reads all of `bytes` (a multiple of 16), adds them up and writes the sums to sums[blocks of this launch].
+// Reads all of `bytes` (a multiple of 16), adds them up and writes the sums to sums[CTAs of this launch].
 constexpr int kReadBlocks = 2112;
 Status read_all(const void* from, size_t bytes, uint32_t* sums, Stream stream);
 

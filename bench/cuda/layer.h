@@ -1,4 +1,4 @@
-// The front of an MoE layer, from the residual stream to rows sorted by expert, with kernels put together in several ways.
+// The first part of an MoE layer, from the residual stream to rows in order, built from kernels in several ways.
 #pragma once
 #include <memory>
 #include <string>
@@ -14,11 +14,11 @@ namespace sluice::bench {
 
 struct LayerShape {
   GateShape gate;
-  RouteTopk::Problem route;  // its tokens and type of logits are the gate's
+  RouteTopk::Problem route;  // its token count and type of logits are the gate's
 };
 std::vector<LayerShape> layer_shapes();
 
-// A way to compute the same: its kernels in order.
+// One way to compute the result: its kernels in order.
 struct Way {
   std::string impl;
   std::vector<Step> steps = {};
@@ -32,7 +32,7 @@ class Layer {
   Layer(Gate& gate, const LayerShape& shape, int64_t tokens);
   Status make();
 
-  // Adds one operation to a way. kUnsupported: no kernel of ours.
+  // Adds one operation to a way. kUnsupported: Sluice has no kernel for it.
   Status norm(Way* way);
   Status gate(Way* way);
   Status route(Way* way);

@@ -1,4 +1,4 @@
-// sluice_bench_cuda: Sluice's kernels on this machine's GPU, beside those of others.
+// sluice_bench_cuda: Sluice's kernels on this machine's GPU, beside peers' kernels.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -19,34 +19,35 @@ namespace fs = std::filesystem;
 
 constexpr const char* kUsage = R"(usage: sluice_bench_cuda [OPTIONS]
 
-  --suite LIST      of router, fused, routing, chain, mxfp4, bf16, parted by commas; all of them if it is not given.
+  --suite LIST      of router, fused, routing, chain, mxfp4, bf16, separated by commas; all of them if not given.
                     Rows of fused stand in router.csv, rows of chain in routing.csv
   --models LIST     only these, as rows name them: 2880x128,256x8-deepseek_v3,gpt-oss-120b
                     Shapes that nothing was fitted to are measured only here: of mxfp4 held-out-3072x1536 and
                     held-out-5120x1024, of bf16 held-out-3584x1280 and held-out-5120x640
-  --tokens LIST     counts from 1 to 16384; if it is not given, powers of two, and a few more where a suite has them
+  --tokens LIST     counts from 1 to 16384; if not given, powers of two, and a few more in some suites
   --peers DIR       a folder of peer_*.so: see bench/peers/peer.h
-  --out DIR         gets router.csv, routing.csv, mxfp4.csv, bf16.csv; router and routing also with _candidates (each
-                    kernel of ours, forced), mxfp4 and bf16 with _power: power and clock beside their rows
+  --out DIR         receives router.csv, routing.csv, mxfp4.csv, bf16.csv; router and routing also with _candidates (each
+                    of Sluice's kernels, forced), mxfp4 and bf16 with _power: power and clock for their rows
   --regret          every configuration of the expert GEMMs at every count: expert_configs.csv, which cost models are fitted
-                    to (tools/fit_expert_costs) and tests hold choices to (tests/cuda/regret_test.cc)
-  --quick           11 replays in place of 21, weights that are twice the L2 cache in place of three times, no candidates
+                    to (sluice_fit_costs) and tests check choices against (tests/cuda/regret_test.cc)
+  --quick           11 replays instead of 21, weights of twice the L2 cache instead of three times, no candidates
   --replays N       5 or more
   --seconds N       of each suite; every shape gets its share of what is left. What does not fit is skipped, and named
-  --draws DIR       gets how tokens chose experts in mxfp4 and bf16, for peers of another process: MODEL_ROUTING.i32,
+  --draws DIR       receives the experts that tokens chose in mxfp4 and bf16, for peers in another process: MODEL_ROUTING.i32,
                     ids of 8 draws, -1 for an expert that is not here
-  --routing LIST    of uniform, zipf, for mxfp4 and bf16; both of them if it is not given
-  --pace LIST       of burst, sustained, for mxfp4 and bf16; both of them if it is not given. Bursts: at most 5 ms of
+  --routing LIST    of uniform, zipf, for mxfp4 and bf16; both if not given
+  --pace LIST       of burst, sustained, for mxfp4 and bf16; both if not given. Bursts: at most 5 ms of
                     work, then 10 ms of rest. Sustained: 300 ms without rest, the second half timed
-  --peer-ops LIST   of moe_layer, expert_gemms, for mxfp4 and bf16: where peers take part; in both if it is not given
+  --peer-ops LIST   of moe_layer, expert_gemms, for mxfp4 and bf16: operations with peers; both if not given
 )";
 
 struct Suite {
   std::string name;
   Status (Bench::*run)();
 };
-const Suite kSuites[] = {{"router", &Bench::router}, {"fused", &Bench::fused}, {"routing", &Bench::routing},
-                         {"chain", &Bench::chain},   {"mxfp4", &Bench::mxfp4}, {"bf16", &Bench::bf16},
+const Suite kSuites[] = {{"router", &Bench::router},         {"fused", &Bench::fused},
+                         {"routing", &Bench::routing},       {"chain", &Bench::chain},
+                         {"mxfp4", &Bench::mxfp4},           {"bf16", &Bench::bf16},
                          {"expert_configs", &Bench::configs}};
 
 struct Options {
@@ -143,7 +144,8 @@ Result<Options> parse(int argc, char** argv) {
                                  "--seconds", "--pace",   "--draws",  "--routing", "--peer-ops"};
     if (std::find(std::begin(known), std::end(known), word) == std::end(known))
       return invalid(
-          "wanted one of --suite, --regret, --models, --tokens, --peers, --out, --quick, --replays, --seconds, --pace, "
+          "wanted one of --suite, --regret, --models, --tokens, --peers, --out, --quick, --replays, "
+          "--seconds, --pace, "
           "--routing, --draws, --peer-ops, found '" +
           word + "'");
     if (++i == argc) return invalid(word + ": wanted a value, found none");
@@ -177,7 +179,7 @@ Result<Options> parse(int argc, char** argv) {
   return o;
 }
 
-// Rows go to files as they come, so that a fault costs only what is behind it.
+// Writes each row to its file at once, so that a fault loses only what comes after it.
 class Files {
  public:
   explicit Files(fs::path folder) : folder_(std::move(folder)) {}
@@ -199,7 +201,7 @@ class Files {
   }
 
  private:
-  // The mean over what was read while the row was measured.
+  // The mean over samples taken while the row was measured.
   Status add_power(const Outcome& outcome) {
     const Row& row = outcome.row;
     std::ofstream& file = files_[row.suite + "_power.csv"];
@@ -220,7 +222,7 @@ class Files {
   std::map<std::string, std::ofstream> files_;
 };
 
-// One line: who won, and by how much.
+// One line: the fastest, and the ratio.
 void print(const std::vector<Outcome>& outcomes) {
   if (outcomes.empty()) return;
   const Outcome *sluice = nullptr, *candidate = nullptr, *peer = nullptr;

@@ -13,7 +13,7 @@ void reshape(Tensor* t, std::initializer_list<int64_t> shape, DType type, void* 
 }  // namespace
 
 Memory::~Memory() {
-  (void)device_.wait(stream());  // an error came up before, where it mattered
+  (void)device_.wait(stream());  // an error was already reported where it mattered
   for (void* block : blocks_) device_.release(block);
 }
 
@@ -61,7 +61,7 @@ Status Memory::random(DType type, std::initializer_list<int64_t> shape, double s
 
 Status Memory::several(DType type, std::initializer_list<int64_t> shape, int64_t count,
                        std::vector<Tensor>* out) {
-  // One block for all of them: allocating takes longer than filling.
+  // One allocation for all of them: allocating takes longer than filling.
   constexpr int64_t kAlign = 256;
   Tensor one;
   reshape(&one, shape, type, nullptr);

@@ -20,11 +20,11 @@ class Memory {
   Status bytes(size_t count, void** out);
   Status tensor(DType type, std::initializer_list<int64_t> shape, Tensor* out);
   Status tensor(const SlotSpec& spec, Tensor* out);
-  // Normally distributed numbers, each time others; bf16 or f32.
+  // Fills with normally distributed numbers, different ones in each call; bf16 or f32.
   Status fill(const Tensor& tensor, double scale);
-  // Made and filled.
+  // Makes and fills a tensor.
   Status random(DType type, std::initializer_list<int64_t> shape, double scale, Tensor* out);
-  // As many as `count`, each with other numbers.
+  // Makes `count` tensors with different numbers.
   Status random(DType type, std::initializer_list<int64_t> shape, double scale, int64_t count,
                 std::vector<Tensor>* out);
   Status several(DType type, std::initializer_list<int64_t> shape, int64_t count, std::vector<Tensor>* out);
@@ -35,13 +35,13 @@ class Memory {
   uint64_t seed_ = 1;
 };
 
-// Buffers that take turns.
+// Rotates buffers.
 inline const Tensor& turn(const std::vector<Tensor>& buffers, int64_t i) {
   return buffers[static_cast<size_t>(i) % buffers.size()];
 }
 inline Tensor first_rows(Tensor t, int64_t rows) { return t.shape[0] = rows, t; }
 
-// A tensor's copy on the host, contiguous. `from` is contiguous, too.
+// A contiguous copy of a tensor on the host. `from` is contiguous, too.
 struct HostTensor {
   std::string bytes;
   Tensor tensor;

@@ -1,4 +1,4 @@
-// Kernels of ours as contenders: what dispatch chooses, and each candidate by its name.
+// Sluice's kernels as contenders: what dispatch chooses, and each candidate by its name.
 #pragma once
 #include <memory>
 #include <utility>
@@ -10,7 +10,7 @@
 
 namespace sluice::bench {
 
-// A plan with a workspace of its own.
+// A plan with its own workspace.
 template <class Op>
 struct Ready {
   Plan<Op> plan;
@@ -42,16 +42,16 @@ Result<Step> make_step(Memory& memory, const typename Op::Problem& problem, Make
   });
 }
 
-// A way of ours; its launches are dependent ones, as in a recorded layer.
+// A way through Sluice's kernels, with dependent launches, as in a recorded layer.
 inline Contender contender_of(std::string impl, Step step) {
   return {Who::kSluice, std::move(impl), commit(), true, std::move(step)};
 }
 
-// A kernel that its cost model puts this far behind the best one is not measured: its runs would be most of a suite.
+// A kernel whose predicted cost is this many times the best one is not measured: its runs would take most of a suite.
 constexpr double kFarBehind = 3;
 
-// "sluice", and one contender for each kernel that accepts the problem and is not far behind; nothing, with a complaint, if
-// none accepts it. `args(i)` are the tensors of run i.
+// "sluice", and one contender for each kernel that accepts the problem and is not far slower. None, with a complaint, if no
+// kernel accepts it. `args(i)` are the tensors of run i.
 template <class Op, class MakeArgs>
 Status add_ours(Memory& memory, const typename Op::Problem& problem, MakeArgs args, bool dependent,
                 Contest* contest, std::vector<std::string>* complaints) {

@@ -1,4 +1,4 @@
-// Kernels of others, from the shared libraries peer_*.so of a folder: see peers/peer.h.
+// Peers' kernels, from the shared libraries peer_*.so of a folder: see peers/peer.h.
 #pragma once
 #include <filesystem>
 #include <memory>
@@ -11,7 +11,7 @@ namespace sluice::bench {
 
 class Peers {
  public:
-  // Libraries in the order of their names. kIo names a library that does not load, or that exports neither list of peers;
+  // Loads libraries in the order of their names. kIo names a library that does not load, or that exports neither list of peers;
   // an empty path gives no peers.
   static Result<Peers> load(const std::filesystem::path& folder);
   const std::vector<const sluice_peer*>& all() const { return all_; }

@@ -8,7 +8,7 @@
 namespace sluice::bench {
 namespace {
 
-// As much of nvml.h as is used here.
+// The part of nvml.h that is used here.
 using Handle = struct nvmlDevice_st*;
 constexpr unsigned kClockSm = 1;  // NVML_CLOCK_SM
 constexpr unsigned kPowerInstant =
@@ -37,7 +37,7 @@ struct Power::Library {
   int (*fields)(Handle, int, FieldValue*) = nullptr;
   int (*power)(Handle, unsigned*) = nullptr;
 
-  // Empty, or what is missing.
+  // Returns an empty string, or what is missing.
   std::string open() {
     library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library) return "libnvidia-ml.so.1 does not load";

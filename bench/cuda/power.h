@@ -1,4 +1,4 @@
-// Power and clock of the GPU while something runs, as the driver tells them.
+// Power and clock of the GPU during a measurement, as the driver reports them.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -14,17 +14,17 @@ class Power {
   using Clock = std::chrono::steady_clock;
   struct Mean {
     double watts = 0, sm_mhz = 0;
-    int64_t samples = 0;  // 0: nothing is known
+    int64_t samples = 0;  // 0: no data
   };
 
-  // Reads them every few milliseconds from now on, on a thread of its own. Without NVIDIA's management library it knows
-  // nothing, and problem() says why.
+  // Samples them every few milliseconds, on a thread of its own. Without NVIDIA's management library there is no data, and
+  // problem() says why.
   Power();
   ~Power();
   Power(const Power&) = delete;
   Power& operator=(const Power&) = delete;
   const std::string& problem() const { return problem_; }
-  // Over what was read from `from` to `to`.
+  // The mean over samples from `from` to `to`.
   Mean mean(Clock::time_point from, Clock::time_point to);
 
  private:

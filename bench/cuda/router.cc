@@ -1,4 +1,4 @@
-// The gate's GEMM, in plain launches and in a chain of dependent ones, beside what others have.
+// The gate's GEMM, in plain launches and in a chain of dependent ones, beside peers.
 #include <algorithm>
 
 #include "backends/cuda/queue.h"
@@ -10,7 +10,7 @@ namespace sluice::bench {
 namespace {
 
 constexpr DType kF = DType::kF32, kB = DType::kBF16;
-constexpr int64_t kSmall = 512;  // where peers that write bf16 alone are the fastest
+constexpr int64_t kSmall = 512;  // up to here, peers that write only bf16 are the fastest
 constexpr GateShape kShapes[] = {
     {2880, 32, true, kB},           {2880, 128, true, kB},          {4096, 256, false, kF},
     {7168, 256, false, kF},         {7168, 384, false, kF},         {2688, 128, false, kF},
@@ -61,7 +61,7 @@ Status Bench::router() {
                             [&](const GateShape& s) { return wants(s.model()); });
   for (const GateShape& shape : kShapes) {
     if (!wants(shape.model())) continue;
-    constexpr int64_t kFused = 2;  // what comes behind all of them, in such parts
+    constexpr int64_t kFused = 2;  // the suite that follows all of these, as a share of the time
     share(kFused + left--);
     Gate gate(device_, shape, options_.cold_bytes);
     SLUICE_TRY(gate.make(tokens_max()));

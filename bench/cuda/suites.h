@@ -1,4 +1,4 @@
-// What is measured: for each operation and shape a contest at every token count.
+// What is measured: for each operation and shape, a contest at every token count.
 #pragma once
 #include <chrono>
 #include <filesystem>
@@ -22,42 +22,42 @@ class Bench {
     std::vector<std::string> models;  // only these; empty: all
     std::vector<int64_t> tokens;      // empty: those of the suite
     int replays = 21;
-    bool candidates = true;  // also each kernel of ours, forced
+    bool candidates = true;  // also each of Sluice's kernels, forced
     int64_t cold_bytes = kColdBytes;
     double seconds = 0;  // of a suite; 0: as long as it takes
-    // Of mxfp4 and bf16.
+    // For mxfp4 and bf16.
     Pace pace = {};
     std::vector<Spread> spreads = {Spread::kUniform, Spread::kZipf};
-    std::vector<std::string> peer_ops = {"moe_layer", "expert_gemms"};  // where peers take part
-    std::filesystem::path draws;  // a folder that gets how tokens chose experts; empty: none does
+    std::vector<std::string> peer_ops = {"moe_layer", "expert_gemms"};  // operations in which peers take part
+    std::filesystem::path draws;  // a folder for the experts that tokens chose; empty: not written
   };
-  // `report` gets the outcomes of a contest and the complaints, as soon as they are there.
+  // `report` receives the outcomes of a contest and the complaints, as soon as they exist.
   using Report = std::function<Status(const std::vector<Outcome>&, const std::vector<std::string>&)>;
   Bench(Device& device, const Peers& peers, Options options, Report report)
       : device_(device), peers_(peers), options_(std::move(options)), report_(std::move(report)) {}
 
-  // The time of a suite begins. What does not fit into it is skipped, and finish() reports what that was.
+  // Starts the time of a suite. What does not fit into it is skipped; finish() reports the skipped counts.
   void start(std::string suite);
   Status finish();
   Status router();   // router_gemm, router_gemm_pdl
   Status fused();    // router_route_fused
   Status routing();  // route_group
   Status chain();
-  Status mxfp4();  // expert_gemms, moe_layer, moe_block; read, dense_8192
-  Status bf16();   // the same, and draft_step
+  Status mxfp4();    // expert_gemms, moe_layer, moe_block; read, dense_8192
+  Status bf16();     // the same, and draft_step
   Status configs();  // expert_gemm_up, expert_gemm_down: each configuration of each kernel
 
  private:
   using Clock = std::chrono::steady_clock;
-  // What follows may take its share of the time that is left: one of `parts`.
+  // Gives what follows its share of the remaining time: one of `parts`.
   void share(int64_t parts);
   bool over(const std::string& model, int64_t tokens);
-  // Runs of a recording: so many that weights that take turns are cold, and that a recording takes long enough to be timed,
-  // but no more than that. weight_bytes may be 0: nothing is to be cold.
+  // Runs per recording: enough that rotating weights are cold and that a recording is long enough to time, but no more.
+  // weight_bytes may be 0: nothing has to be cold.
   int64_t launches_for(int64_t weight_bytes, double bytes, double flops) const;
   Status hold_paced(const Contest& contest, std::vector<std::string> complaints);
   Status card();
-  // All of `all` that are wanted, at powers of two and `more_counts` of tokens.
+  // Measures the requested shapes of `all`, at powers of two and `more_counts` of tokens.
   Status configs_of(const ExpertShape& shape);
   Status configs_at(Experts& experts, const std::vector<Tensor>& x, const std::vector<Draw>& draws,
                     const char* routing, int64_t tokens);
@@ -67,19 +67,19 @@ class Bench {
                 int64_t tokens);
   Status block(Experts& experts, Gate& gate, int64_t tokens);
   Status draft(Experts& experts, Gate& gate, int64_t tokens);
-  // Reports what could not be made; a fault stays one.
+  // Reports what could not be made. A fault is returned as an error.
   Status leave_out(const ExpertShape& shape, const char* op, const Status& why) const;
   bool wants(const std::string& model) const;
   std::vector<int64_t> tokens() const;  // of router, routing and chain
   int64_t tokens_max() const;
-  // Measures and reports; `complaints` are those of making the contest.
+  // Measures and reports. `complaints`: from making the contest.
   Status hold(Contest contest, std::vector<std::string> complaints) const;
 
   Device& device_;
   const Peers& peers_;
   Options options_;
   Report report_;
-  std::optional<Power> power_;  // while mxfp4 or bf16 runs
+  std::optional<Power> power_;  // only in mxfp4 and bf16
   std::string suite_;
   Clock::time_point end_ = {}, part_end_ = {};
   std::map<std::string, std::string> skipped_;  // token counts, by model

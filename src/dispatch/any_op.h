@@ -1,4 +1,4 @@
-// Operations with their types erased: for the C ABI and the command, which meet them by name.
+// Operations with their types erased: for the C ABI and the command, which look them up by name.
 #pragma once
 #include <functional>
 #include <memory>

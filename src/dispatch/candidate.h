@@ -95,7 +95,7 @@ struct Candidate {
   bool config_decides_bits = false;
   int alignment_bytes = 1;  // of every tensor's first element, beyond its own type's
   bool planned = false;     // a card without a kernel: explain shows it and says so, nothing runs it
-  // Of a composition: the operations whose kernels it runs in turn. Whoever runs those gains nothing here.
+  // Of a composition: the operations whose kernels it runs in turn. A caller that runs these itself gains nothing here.
   std::span<const std::string_view> parts = {};
 };
 

@@ -52,7 +52,7 @@ inline std::string_view variant_of(std::string_view candidate) {
 //   static const Catalog& catalog()
 //
 // Its configurations are all choices of a candidate for each part, each with its own best configuration; the launches of a
-// configuration are those of its parts. Parts share one scratch: each starts when the one before it is done with its own.
+// configuration are those of its parts. Parts share one scratch: each starts when the part before it no longer uses it.
 template <class How>
 struct InTurn {
   using Op = typename How::Op;

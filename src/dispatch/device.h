@@ -30,12 +30,12 @@ class Device {
   virtual void release(void* memory) = 0;
   // Whether the host may read and write what allocate() gives, as its own.
   virtual bool shares_host_memory() const = 0;
-  // Host memory from and to which copy() runs at the device's full speed and beside the caller's work (page-locked on CUDA),
-  // aligned to 256 bytes. Start-up only. What is released may be kept, at most 64 MiB of it, for who asks for as much again.
+  // Host memory from and to which copy() runs at the device's full speed and concurrently with the caller's work (page-locked on
+  // CUDA), aligned to 256 bytes. Start-up only. Released memory may be kept, at most 64 MiB, for a later request of the same size.
   virtual Result<void*> allocate_host(size_t bytes) = 0;
   virtual void release_host(void* memory) = 0;
-  // About what allocate() could still give, so that a caller who needs much can say no in time: systems lend more than they
-  // have and end the process later.
+  // About how much allocate() could still provide, so that a caller who needs much can refuse in time: systems overcommit
+  // memory and end the process later.
   virtual int64_t free_bytes() const = 0;
 
   virtual Stream stream() = 0;

@@ -1,15 +1,15 @@
-// What stands between the parts of ExpertMlp in the workspace of kernels that run them one after the other.
+// The tensors between the parts of ExpertMlp, in the workspace of kernels that run the parts one after the other.
 #pragma once
 #include "base/arena.h"
 #include "ops/expert_mlp.h"
 
 namespace sluice {
 
-// Tensors one behind the other, as an Arena would lend them.
+// Consecutive tensors, laid out as an Arena would.
 struct ExpertMlpBetween {
   GroupRows::Args groups;
   Tensor h, g;
-  size_t bytes = 0;  // of all; scratch of the parts comes behind
+  size_t bytes = 0;  // of all; scratch of the parts comes after them
 
   // `base` may be null where only the size is asked for.
   static ExpertMlpBetween at(std::byte* base, const ExpertMlp::Problem& p, Backend where) {

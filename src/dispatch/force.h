@@ -22,7 +22,7 @@ std::vector<ForceWord> force_words(std::string_view force);
 struct Force {
   std::optional<ForceWord> own = {};  // the only candidate allowed
   bool parts = false;                 // a part of a composition is forced: only compositions are allowed
-  Refusal refusal = {};               // a word that nobody here knows, or two for one operation
+  Refusal refusal = {};               // a word that no candidate here matches, or two for one operation
 };
 Force force_of(std::string_view force, std::string_view op, const std::vector<std::string_view>& names,
                const std::vector<std::string_view>& parts);

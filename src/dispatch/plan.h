@@ -131,8 +131,8 @@ Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candid
 }
 
 // The counts at which a step function of the tokens is looked at: all up to 64, then each a thirty-second beyond the one
-// before. Calls same(a, b) for neighbours: whether they agree; where not, finds by halves the first count behind a that does
-// not agree with a, calls change(count), and goes on from there. Between two counts that agree nothing is taken to change.
+// before. Calls same(a, b) for neighbours: whether they agree; where not, finds by bisection the first count after a that
+// does not agree with a, calls change(count), and goes on from there. Between two counts that agree nothing is taken to change.
 template <class Same, class Change>
 Status for_each_change(int64_t tokens_max, Same same, Change change) {
   constexpr int64_t kAll = 64, kShare = 32;

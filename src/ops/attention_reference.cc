@@ -76,7 +76,7 @@ void attend(const Attention::Problem& p, const Attention::Args& a, const Query& 
       flushed += kFlush * (std::abs(v) + 2);
     }
     const double value = sum / total;
-    // An infinite value that is weighed by almost nothing may meet a weight of zero.
+    // An infinite value with a very small weight may be multiplied by a weight of zero.
     const bool certain = !std::isfinite(value) && std::isfinite(off) && least > 0x1p-100;
     y->value.push_back(value);
     y->bound.push_back(certain ? 0 : relative * magnitude / total + off * flushed + half_ulp(p.q, value));

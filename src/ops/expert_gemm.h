@@ -35,7 +35,7 @@ namespace sluice {
 // NaN        as the formula says; clamps and relu let NaN through.
 // Bytes      each active expert's weights once, x and y once. expected_rows() feeds the cost only.
 // Settled    row_begin, row_count, order and weights were written before the previous launch, not by it:
-//            a dependent launch may read them, and ask for weights, before that one has ended.
+//            a dependent launch may read them, and load weights, before the previous launch has ended.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data that ops/group_rows.h
 //            made.
 // Exactness  z: (width + 5) * 2^-24 * (|in| sum |x||w| + |bias|), plus, (|in| + 1) times for each term, what

@@ -10,7 +10,7 @@ namespace sluice {
 //   row_begin, row_count,  = what ops/group_rows.h says of ids: an id outside [0, experts) is an empty slot
 //   order, position
 //   h[r] = what ops/expert_gemm.h says of up, gathered from x by order[r] / slots, in x's type
-//   g[r] = what it says of down, for h, in type g; a kernel that hands g to nobody may keep it in f32
+//   g[r] = what it says of down, for h, in type g; a kernel that does not output g may keep it in f32
 //   y[t] = what ops/combine.h says of g, position and weights, without a bias of its own
 //
 // With weight_on_input the router's weight multiplies what goes into up, and not what is summed up. A token without a
@@ -27,7 +27,7 @@ namespace sluice {
 // Errors     make_plan: kInvalidArgument if a bound is broken, each one named. run: never fails on data.
 // Exactness  the three bounds, each on top of what the one before it leaves: an error of h reaches g by |w|, an
 //            error of g, half an ulp of its type included, reaches y by |scale| |weight|. f32 in place of a bf16 g
-//            only leaves that half ulp out. Sums of g and y may be cut and ordered in any way.
+//            only leaves that half ulp out. Sums of g and y may be split and ordered in any way.
 // Source     the four contracts.
 struct ExpertMlp {
   static constexpr std::string_view kName = "expert_mlp";

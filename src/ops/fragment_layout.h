@@ -13,11 +13,11 @@
 // Scales     [row blocks][k blocks][128] bytes, one 32-bit word for each row pair (r, r + 8) of a block, and then
 //            [row blocks][64] bytes `top`: the row's largest scale that is a number (0 where there is none). A scale
 //            is stored relative to it, as the exponent field of a bf16: 254 + scale - top, 0 to 254; 255 for NaN,
-//            whose 32 codes are stored as 0 (0 * infinity is NaN: no kernel needs to ask). Padding is 0.
+//            whose 32 codes are stored as 0 (0 * infinity is NaN: no kernel needs to check). Padding is 0.
 //            So a pair times its scales' exponent fields is code * 2^(scale - top + 1), and what a row sums up
 //            is right after * 2^(top - 128): every legal scale decodes, with one multiplication a weight.
 // bf16       A block is 8192 bytes, [64 rows][64 k], the 16-byte chunk c of row rho at chunk c ^ (rho % 8): the
-//            128-byte swizzle of shared memory, so that one bulk copy brings what wgmma's descriptor wants.
+//            128-byte swizzle of shared memory, so that one bulk copy loads what wgmma's descriptor expects.
 #pragma once
 #include <cstdint>
 

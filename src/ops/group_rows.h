@@ -12,7 +12,7 @@ namespace sluice {
 //   order[r]        the flat slot of row r; -1 for rows of no slot, up to rows  i32[rows]
 //   position[t, k]  the row of that slot; -1 for an empty slot                  i32[tokens, slots]
 //
-// With tile_rows > 0 it also lists the tiles of a grouped matrix product: an expert's rows cut into pieces of
+// With tile_rows > 0 it also lists the tiles of a grouped matrix product: an expert's rows cut into chunks of
 // tile_rows, the last one shorter; by expert, then by row.
 //
 //   tile_count[0]   tiles                                                       i32[1]

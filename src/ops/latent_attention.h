@@ -4,7 +4,7 @@
 namespace sluice {
 
 // Causal multi-head latent attention over a paged cache of latents: keys and values of all heads are two
-// matrices of one short row c for each position, beside a key r that carries the position and is the same
+// matrices of one short row c for each position, next to a key r that carries the position and is the same
 // for every head.
 //
 // Sequences, pages and causality are those of ops/attention.h without window and sinks: sequence s owns the

@@ -83,7 +83,7 @@ double share_of_bound(double got, double want, double bound) {
   constexpr double kWrong = std::numeric_limits<double>::infinity();
   if (std::isnan(want)) return std::isnan(got) ? 0 : kWrong;
   if (got == want) return 0;
-  // The formula met infinity on the way, so that any answer is as good as any other.
+  // An intermediate result is infinite, so any answer is as good as any other.
   if (!std::isfinite(bound)) return 0;
   const double error = std::abs(got - want);
   return bound > 0 && std::isfinite(error) ? error / bound : kWrong;

@@ -94,7 +94,7 @@ RoutingRule routing_rule(RoutingMethod method);
 //            i32[tokens, top_k + shared_slots], weights f32 likewise; captured i32[tokens, top_k].
 //            experts <= 1024, top_k <= min(32, experts), shared_slots <= 8, groups divides experts,
 //            top_k <= topk_groups * experts / groups. tokens == 0 is legal and writes nothing.
-// NaN        in the logits: chosen last; a weight whose formula meets NaN is NaN (softmax over all: every
+// NaN        in the logits: chosen last; a weight whose formula contains NaN is NaN (softmax over all: every
 //            weight of that row).
 // Bytes      reads the logits once, writes ids and weights once.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.

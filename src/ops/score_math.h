@@ -1,4 +1,4 @@
-// The f32 functions behind a biased choice of experts, defined to the bit: the same bits on every backend.
+// The f32 functions of a biased choice of experts, defined to the bit: the same bits on every backend.
 //
 // An expert is chosen by score + bias, and two scores may lie one rounding apart, so the score itself is part
 // of the contract (ops/route_topk.h). Everything here is IEEE +, -, *, /, sqrt, comparisons and bit
@@ -30,7 +30,7 @@ namespace score {
 constexpr float kExpLimit = 87.3f;
 constexpr float kLog2E = 1.44269502f;
 constexpr float kRound = 12582912.f;  // 1.5 * 2^23: x + kRound holds x rounded to an integer in its low bits
-constexpr float kLn2High = .693359375f;  // ten bits: its products with the integers met here are exact
+constexpr float kLn2High = .693359375f;  // ten bits: its products with the integers that occur here are exact
 constexpr float kLn2Low = -2.12194440e-4f;
 // (exp(r) - 1 - r) / r^2 on |r| <= ln(2) / 2, interpolated at Chebyshev's nodes: 8e-9 of exp(r).
 constexpr float kExp[] = {.5f, .166665778f, .0416665561f, .00836317241f, .00139261759f};
@@ -60,7 +60,7 @@ __device__ inline float if_below(float x, float limit, float yes, float no) {
   return out;
 }
 // Rounded as IEEE says wherever this file calls them, and without the branch that __frcp_rn and its like take for
-// subnormals and numbers near the limits: here those are not met, or do not reach the result.
+// subnormals and numbers near the limits: here those do not occur, or do not reach the result.
 __device__ inline float near_reciprocal(float a) {
   float r;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(a));

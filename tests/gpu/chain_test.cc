@@ -1,5 +1,5 @@
-// Kernels in chains, next to neighbours that lag and release early, on buffers that are reused, while copies run: what
-// has corrupted results or hung in other engines. Every candidate must leave the bits that it leaves alone.
+// Kernels in chains, next to neighbours that lag and release the next launch early, on reused buffers, while copies run: what
+// has corrupted results or hung in other engines. Every candidate must produce the same bits as without neighbours.
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -52,7 +52,7 @@ class CopyTraffic {
   std::thread thread_;
 };
 
-// What kernels may read before they wait for the previous kernel.
+// What kernels may read before they wait for the previous launch.
 bool is_weight(std::string_view slot) {
   for (const char* name : {"w", "weight", "bias", "gate_bias", "a", "b", "scale", "hash_table", "expert_map",
                            "up", "up_scale", "up_bias", "down", "down_scale", "down_bias"})
@@ -93,7 +93,7 @@ class Chain {
     EXPECT_TRUE(device.wait(device.stream()).ok());
   }
 
-  // Each set with nothing beside it: plain launches and a wait after each.
+  // Each set with nothing running concurrently: plain launches, and a wait after each.
   std::vector<std::vector<std::byte>> alone() {
     cuda::Queue& queue = cuda::queue_of(device_.stream());
     const bool dependent = std::exchange(queue.dependent, false);
@@ -192,7 +192,7 @@ struct Problems<ExpertMlp> {
   }
 };
 
-// Few tokens, a cluster of blocks, several clusters of which the last one ends it, two launches.
+// Few tokens, one cluster of CTAs, several clusters of which the last finishes the result, two launches.
 constexpr int64_t kRoutedTokens[] = {1, 40, 300, 1100};
 template <>
 struct Problems<RouteGroup> {

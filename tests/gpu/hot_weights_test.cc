@@ -1,4 +1,4 @@
-// Experts whose weights stay in the L2, launch after launch. A stage of weights is there much sooner than from memory, so a
+// Experts whose weights stay in the L2, launch after launch. A stage of weights arrives much sooner than from memory, so a
 // kernel that releases shared memory before all of it has been read multiplies by bytes of the next stage: wrong now and then,
 // and only here. Every run must have the bits of the first, and these be right.
 //
@@ -85,7 +85,7 @@ class HotWeights : public OnGpu {
   std::set<std::string_view> ran_;
 };
 
-// Rows of x that are there already, some 50 an expert, or at most `most` of them: several tiles of the same weights, or one.
+// Rows of x in order, some 50 per expert, or at most `most` of them: several tiles of the same weights, or one.
 // What a problem expects decides how wide they are.
 class HotGemm : public HotWeights {
  protected:
@@ -143,7 +143,7 @@ TEST_F(HotGemm, LongSumsOfMxfp4) {
   expect_ran({"cuda.expert_gemm.mxfp4_stream_sm90"});
 }
 
-// Both products; more row blocks than teams of a GPU share, so that rings come round.
+// Both products; more row blocks than teams of a GPU share, so that rings wrap around.
 class HotMlp : public HotWeights {
  protected:
   void hammer_tokens(ExpertMlp::Problem p, std::initializer_list<int64_t> counts) {

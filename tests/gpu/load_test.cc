@@ -24,9 +24,9 @@ double seconds(F f) {
 }
 double gb_per_s(int64_t bytes, double s) { return 1e-9 * static_cast<double>(bytes) / s; }
 
-// One matrix of each expert, and the pieces that it is read in.
+// One matrix of each expert, and the blocks of rows in which it is read.
 struct Rows {
-  static constexpr int64_t kBlocks = 10, kSlots = 32;  // of a piece; of the ring
+  static constexpr int64_t kBlocks = 10, kSlots = 32;  // row blocks read at once; slots of the ring
   PackedMatrix m;
   const MoeSource& source;
   PackExperts::Problem problem{.experts = 1,
@@ -65,7 +65,7 @@ double read_all(const Rows& r, std::byte* ring) {
   return s;
 }
 
-// As many pieces from the ring to the GPU, rows and scales apart.
+// Copies as many slots from the ring to the GPU, rows and scales separately.
 double send_all(Device& gpu, const Rows& r, const std::byte* ring, std::byte* to) {
   const auto w = static_cast<size_t>(Rows::kBlocks * kFragmentRows * PackExperts::row_bytes(r.problem));
   const auto all = static_cast<size_t>(r.piece_bytes());

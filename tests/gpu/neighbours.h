@@ -1,4 +1,4 @@
-// Kernels that stand before and after a kernel under test: some lag, some look at what it wrote.
+// Kernels before and after a kernel under test: some lag, some check what it wrote.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -8,7 +8,7 @@
 namespace sluice::test {
 
 // Enqueues a kernel that copies `bytes` bytes (a multiple of 4) after `lag_clocks` clocks of waiting. Dependent: it
-// releases the next kernel at once, long before its own writes, and waits for the previous one before it reads or
+// releases the next launch at once, long before its own writes, and waits for the previous one before it reads or
 // writes: the worst neighbour that the rules allow. Plain: an ordinary launch.
 cudaError_t lagging_copy(void* to, const void* from, size_t bytes, long long lag_clocks, bool dependent,
                          cudaStream_t stream);

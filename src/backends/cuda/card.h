@@ -1,6 +1,6 @@
-// What the cards of CUDA kernels have in common. A card is supports() and cost_us() of a kernel, without the kernel: plain
-// C++, so that any machine explains what a GPU would do. A kernel's file begins with its card; all that needs CUDA follows
-// under `#if defined(__CUDACC__)`. nvcc compiles both, a C++ compiler the card alone (SLUICE_CUDA=CARDS).
+// What the cards of CUDA kernels share. A card holds supports() and cost_us() of a kernel, without the kernel. It is plain
+// C++, so any machine can explain what a GPU would run. A kernel's file begins with its card; everything that needs CUDA
+// follows under `#if defined(__CUDACC__)`. nvcc compiles both; a C++ compiler compiles the card alone (SLUICE_CUDA=CARDS).
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -10,13 +10,13 @@
 
 namespace sluice::cuda {
 
-// What a planned card's enqueue answers. No device offers one, so dispatch never gets here.
+// The enqueue of a planned card. No device offers a planned card, so dispatch never calls this.
 template <class Op>
 Status no_kernel(const typename Op::Problem&, const typename Op::Args&, Workspace, Stream) {
-  return unsupported(std::string(Op::kName) + ": a planned kernel, in no build yet");
+  return unsupported(std::string(Op::kName) + ": this kernel is planned; no build has it yet");
 }
 
-// What is wrong and what to do about it, in a build of cards alone.
+// The error of a build without kernels: what is missing, and what to do.
 inline constexpr std::string_view kNoKernels =
     "this build has no CUDA kernels, only their cards; \"./dev gpu\" builds them (by hand: cmake "
     "-DSLUICE_CUDA=ON)";
@@ -25,14 +25,14 @@ Status not_compiled(const typename Op::Problem&, const typename Op::Args&, Works
   return unsupported(std::string(Op::kName) + ": " + std::string(kNoKernels));
 }
 
-// Whether this file is compiled with its kernel. Where it is not, the card is a planned one.
+// Whether nvcc compiles this file, kernel included. If not, the card is marked as planned.
 #if defined(__CUDACC__)
 constexpr bool kHasKernels = true;
 #else
 constexpr bool kHasKernels = false;
 #endif
 
-// The same of a card with several configurations.
+// not_compiled() and enqueue_of() for a card with several configurations.
 template <class Op>
 Status config_not_compiled(const typename Op::Problem&, std::span<const KernelLaunch>,
                            const typename Op::Args&, Workspace, Stream) {
@@ -47,7 +47,7 @@ constexpr auto enqueue_config_of() {
   }
 }
 
-// A card's enqueue: Launcher::enqueue, a class of the kernel's own file, where that is compiled.
+// A card's enqueue. Launcher is a class of the kernel's file; its enqueue is defined where nvcc compiles the file.
 template <class Op, class Launcher>
 constexpr auto enqueue_of() {
   if constexpr (kHasKernels) {
@@ -79,11 +79,11 @@ inline void need_type(Refusal& r, std::string_view name, DType found, DType want
          std::string(name) + "=" + text(found));
 }
 
-// A launch from its start to its first bytes, and its drain: what a kernel costs beside its bytes, measured
-// on an H200 as the intercept of short streams over their size.
+// The fixed time of a kernel: from its start to its first bytes, and its drain. Measured on an H200 as the intercept
+// of short streams over their size.
 constexpr double kRampUs = 2.2;
 
-// Time of the memory traffic of one kernel that does little else.
+// Cost of a kernel that is bound by memory traffic.
 template <class Op>
 double stream_us(const typename Op::Problem& p, const DeviceInfo& d) {
   return kRampUs + Op::bytes(p) / d.mem_bytes_per_us;

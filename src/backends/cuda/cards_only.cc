@@ -1,4 +1,4 @@
-// A build of cards alone (card.h): there is no device to open. It takes the place of all that is compiled with CUDA's headers.
+// A build without kernels (card.h) has no device to open. This file replaces all that needs CUDA's headers.
 #include "backends/cuda/card.h"
 #include "backends/cuda/device.h"
 

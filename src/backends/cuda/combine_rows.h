@@ -5,8 +5,8 @@
 
 namespace sluice::cuda {
 
-// As ops/combine.h says, but for rows of g that stand at their slots: a.position holds ids, and a slot whose id is outside
-// [0, p.experts) is empty. `name` is noted for messages.
+// Combine as in ops/combine.h, except that row s of g belongs to slot s: a.position holds expert ids, and a slot whose id is
+// outside [0, p.experts) is empty. `name` is the kernel's name in error messages.
 Status launch_combine_by_slot(std::string_view name, const Combine::Problem& p, const Combine::Args& a,
                               Stream stream);
 

@@ -12,8 +12,8 @@
 namespace sluice::cuda {
 namespace {
 
-// The GPU as the cost models see it: measured, where the card is a known one, else from what the driver says of it and the
-// shares of its data sheet that an H200 reaches.
+// The GPU as the cost models see it. A known GPU has measured values. Another one has the driver's values, times the share of
+// the data sheet that an H200 reaches.
 DeviceInfo describe(const cudaDeviceProp& gpu, int index) {
   DeviceInfo info = known_device("h200").value();
   const double cores = info.cores;
@@ -25,7 +25,7 @@ DeviceInfo describe(const cudaDeviceProp& gpu, int index) {
   cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, index);
   cudaDeviceGetAttribute(&bus_bits, cudaDevAttrGlobalMemoryBusWidth, index);
   info.name = gpu.name;
-  const double peak = 2e-3 * kilohertz * bus_bits / 8;  // two transfers a clock
+  const double peak = 2e-3 * kilohertz * bus_bits / 8;  // two transfers per clock
   if (peak > 0) info.mem_bytes_per_us = kReadShare * peak;
   info.bf16_flops_per_us *= info.cores / cores;
   info.f32_flops_per_us *= info.cores / cores;
@@ -56,8 +56,8 @@ std::string names_of(const Queue& queue) {
   return out;
 }
 
-Result<uint32_t*> make_meeting(cudaStream_t stream) {
-  constexpr size_t kBytes = kMeetingBytes + kMeetingSumBytes;
+Result<uint32_t*> make_grid_words(cudaStream_t stream) {
+  constexpr size_t kBytes = kGridWordsBytes + kGridSumBytes;
   void* memory = nullptr;
   SLUICE_TRY(check(cudaMalloc(&memory, kBytes), "memory for counters"));
   Status cleared = check(cudaMemsetAsync(memory, 0, kBytes, stream), "clearing counters");
@@ -69,13 +69,13 @@ Result<uint32_t*> make_meeting(cudaStream_t stream) {
 
 struct CudaRecording final : Recording {
   cudaGraphExec_t graph = nullptr;
-  uint32_t* meeting = nullptr;
+  uint32_t* grid_words = nullptr;
   int device = 0;
   std::vector<std::string_view> kernels;
   ~CudaRecording() override {
     cudaSetDevice(device);
     if (graph) cudaGraphExecDestroy(graph);
-    if (meeting) cudaFree(meeting);
+    if (grid_words) cudaFree(grid_words);
   }
 };
 
@@ -96,15 +96,15 @@ class CudaDevice final : public Device {
       cudaStreamSynchronize(queue_.stream);
       cudaStreamDestroy(queue_.stream);
     }
-    if (queue_.meeting) cudaFree(queue_.meeting);
+    if (queue_.grid_words) cudaFree(queue_.grid_words);
     if (spare_.memory) cudaFreeHost(spare_.memory);
   }
   Status start() {
     SLUICE_TRY(check(cudaSetDevice(queue_.device), "opening the GPU"));
     SLUICE_TRY(check(cudaStreamCreateWithFlags(&queue_.stream, cudaStreamNonBlocking), "making a stream"));
-    auto meeting = make_meeting(queue_.stream);
-    if (!meeting.ok()) return meeting.status();
-    queue_.meeting = meeting.value();
+    auto grid_words = make_grid_words(queue_.stream);
+    if (!grid_words.ok()) return grid_words.status();
+    queue_.grid_words = grid_words.value();
     return {};
   }
 
@@ -188,16 +188,16 @@ class CudaDevice final : public Device {
     auto out = std::make_unique<CudaRecording>();
     out->device = queue.device;
     SLUICE_TRY(check(cudaSetDevice(queue.device), "record"));
-    auto meeting = make_meeting(queue.stream);
-    if (!meeting.ok()) return meeting.status();
-    out->meeting = meeting.value();
+    auto grid_words = make_grid_words(queue.stream);
+    if (!grid_words.ok()) return grid_words.status();
+    out->grid_words = grid_words.value();
     SLUICE_TRY(check(cudaStreamBeginCapture(queue.stream, cudaStreamCaptureModeThreadLocal), "record"));
     Status status;
     cudaGraph_t graph = nullptr;
     {
-      struct Ending {  // ends also when enqueue_all leaves by an exception of its caller's
+      struct Ending {  // ends the capture even if enqueue_all throws
         Queue& queue;
-        uint32_t* meeting;
+        uint32_t* grid_words;
         cudaGraph_t* graph;
         cudaError_t error = cudaSuccess;
         bool ended = false;
@@ -205,13 +205,13 @@ class CudaDevice final : public Device {
           if (ended) return;
           ended = true;
           queue.recording = nullptr;
-          queue.meeting = meeting;
+          queue.grid_words = grid_words;
           error = cudaStreamEndCapture(queue.stream, graph);
         }
         ~Ending() { end(); }
-      } ending{queue, queue.meeting, &graph};
+      } ending{queue, queue.grid_words, &graph};
       queue.recording = &out->kernels;
-      queue.meeting = out->meeting;
+      queue.grid_words = out->grid_words;
       status = enqueue_all();
       ending.end();
       if (status.ok()) status = check(ending.error, "record");
@@ -238,8 +238,8 @@ class CudaDevice final : public Device {
   }
 
  private:
-  // Page-locked memory that is worth keeping for the next who asks for as much: 32 MiB take 10 ms, and a model's layers are
-  // loaded one after the other.
+  // Page-locked memory of a size worth keeping for the next request of that size: 32 MiB take 10 ms to allocate, and a model's
+  // layers are loaded one after another.
   struct Block {
     void* memory = nullptr;
     size_t bytes = 0;
@@ -263,7 +263,7 @@ class CudaDevice final : public Device {
   Catalog built_;
   Queue queue_;
   std::mutex host_mutex_;
-  std::vector<Block> lent_;  // of those that will be kept
+  std::vector<Block> lent_;  // blocks in use that is_kept() says to keep
   Block spare_;
 };
 

@@ -1,4 +1,4 @@
-// The one way in which kernels are launched.
+// The only way to launch a kernel.
 #pragma once
 #include <type_traits>
 
@@ -9,22 +9,22 @@ namespace sluice::cuda {
 struct Launch {
   dim3 grid = {1, 1, 1}, block = {128, 1, 1};
   size_t shared_bytes = 0;   // dynamic
-  dim3 cluster = {1, 1, 1};  // blocks; the product up to 8, or 16 for kernels that were asked for that
-  bool cooperative =
-      false;  // all blocks run at once, so they may wait for each other; kDevice where they do not fit
-  // false: the kernel in front ends first, whatever the queue says. For blocks that want an empty chip, on which they are
-  // placed in order (tile/dependent.cuh).
+  dim3 cluster = {1, 1, 1};  // in CTAs; the product is at most 16 (above 8 is non-portable)
+  // All CTAs are co-resident, so they may wait for each other. kDevice if they do not fit.
+  bool cooperative = false;
+  // false: the previous launch ends first, whatever Queue::dependent says. For grids that need an empty chip, on which the
+  // hardware places CTAs in order (tile/dependent.cuh).
   bool dependent = true;
 };
 
-// Everything but the types: raises the kernel's limits of shared memory and cluster size, launches, notes its name.
-// `name` must live as long as the process. kDevice names the kernel and what the driver said.
+// The untyped part of launch(): raises the kernel's limits of shared memory and cluster size, launches it and notes its
+// name. `name` must live as long as the process. kDevice names the kernel and the driver's error.
 Status launch_kernel(std::string_view name, const void* kernel, const Launch& how, Stream stream,
                      void** arguments);
 
-// Enqueues kernel(arguments...). Parameters are passed by value and converted as in a call. Where the stream says so,
-// the launch is a dependent one, so every kernel waits (tile/dependent.cuh) before it touches memory that others may
-// have written, and before it writes anything.
+// Enqueues kernel(arguments...). Parameters are passed by value and converted as in a call. If Queue::dependent is set,
+// the launch is a dependent one. So every kernel waits (tile/dependent.cuh) before it touches memory that an earlier kernel
+// may have written, and before it writes anything.
 template <class... Parameters>
 Status launch(std::string_view name, void (*kernel)(Parameters...), const Launch& how, Stream stream,
               std::type_identity_t<Parameters>... arguments) {

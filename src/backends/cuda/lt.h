@@ -1,4 +1,4 @@
-// What the cards over cuBLASLt have in common.
+// What the cards of cuBLASLt kernels share.
 #pragma once
 #include "backends/cuda/card.h"
 
@@ -21,17 +21,17 @@ inline Refusal lt_supports(const LtTypes& t, const DeviceInfo& d) {
   return r;
 }
 
-// The shortest time that the library was measured at for a gate, and what it takes of it beside the launch.
+// The shortest time measured for the library on a gate, plus a launch.
 inline double lt_floor_us(const DeviceInfo& d) { return 5.6 + d.launch_us; }
 
-// f32 without TF32: the contracts promise f32 products.
+// f32 without TF32: the contracts promise products in f32.
 inline double lt_flops_per_us(DType x, const DeviceInfo& d) {
   return x == DType::kBF16 ? d.bf16_flops_per_us : d.f32_flops_per_us;
 }
 
 template <class Op>
 size_t lt_workspace_bytes(const typename Op::Problem&, const DeviceInfo&) {
-  return size_t{32} << 20;  // what its documentation advises for Hopper
+  return size_t{32} << 20;  // recommended for Hopper by its documentation
 }
 
 }  // namespace sluice::cuda

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "backends/cuda/meeting_bytes.h"
+#include "backends/cuda/grid_words.h"
 #include "base/status.h"
 #include "base/tensor.h"
 
@@ -18,20 +18,19 @@ struct Queue {
   cudaStream_t stream = nullptr;
   int device = 0;
   int sms = 0;  // multiprocessors of the device
-  // Zeros where the blocks of a grid meet each other: counters, flags, and words that have come once they are not zero. A
-  // kernel that uses it waits for the kernel before it (tile/dependent.cuh) before it touches it, and leaves it zero; one
-  // that does without that wait (rule 4 there) has words of its own, beside those of the kernel that it follows. Work
-  // of one queue runs in order, so all its kernels share it; a recording brings its own, so that it may be replayed beside
-  // other work.
-  uint32_t* meeting = nullptr;
-  // Kernels may start before the kernel in front of them has ended, and then wait for it before they read or write
-  // what it may have written or read (programmatic dependent launch). Off: plain launches.
+  // Zeroed memory for grid barriers: counters, flags, and words that hold a value once they are not zero. A kernel that uses it
+  // waits for the previous launch first (tile/dependent.cuh), and leaves it zero. A kernel without that wait (rule 4 there) uses
+  // words of its own, disjoint from those of the previous launch. Work of a queue runs in order, so all its kernels share this
+  // memory. A recording has its own, so that it may be replayed beside other work.
+  uint32_t* grid_words = nullptr;
+  // Programmatic dependent launch: a kernel may start before the previous launch has ended, and then waits for it before it
+  // reads or writes what that launch may have written or read. false: plain launches.
   bool dependent = true;
-  // Kernels enqueued since the last wait, oldest first, for the message of a fault: the last kNames of them.
+  // Kernels enqueued since the last wait, oldest first: the last kNames of them. The message of a fault names them.
   static constexpr size_t kNames = 64;
   std::array<std::string_view, kNames> names{};
   uint64_t enqueued = 0;
-  // Kernels of the recording under way, or null.
+  // Kernels of the current recording, or null.
   std::vector<std::string_view>* recording = nullptr;
 
   void note(std::string_view name) {
@@ -45,7 +44,7 @@ struct Queue {
 
 inline Queue& queue_of(Stream stream) { return *static_cast<Queue*>(stream.native); }
 
-// Empty if there was no error; otherwise `doing`, CUDA's name of it, and what it means.
+// Ok, or an error with `doing`, CUDA's name of the error and its description.
 Status check(cudaError_t error, std::string_view doing);
 
 }  // namespace sluice::cuda

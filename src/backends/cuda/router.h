@@ -1,4 +1,4 @@
-// What the kernels of the router GEMM have in common.
+// What the router GEMM kernels share.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -14,9 +14,9 @@ struct RouterParameters {
   void* y;
   int64_t x_stride, y_stride;  // elements from row to row
   int tokens, experts, hidden;
-  bool x_wide;   // 16-byte loads may start at every eighth number of every row of x
+  bool x_wide;   // every row of x is 16-byte aligned
   bool y_bf16;   // else f32
-  bool y_pairs;  // two neighbouring logits, the first one even, may be stored at once
+  bool y_pairs;  // two adjacent logits, the first one even, may be stored at once
 };
 
 inline RouterParameters router_parameters(const RouterGemm::Problem& p, const RouterGemm::Args& a) {
@@ -50,7 +50,7 @@ __device__ __forceinline__ void store_logit(const RouterParameters& p, int token
   }
 }
 
-// Two neighbouring experts, the first one even; what lies past the last expert is dropped.
+// Stores the logits of two adjacent experts, the first one even. Logits past the last expert are dropped.
 __device__ __forceinline__ void store_logits(const RouterParameters& p, int token, int expert, float2 value) {
   if (!p.y_pairs || expert + 1 >= p.experts) {
     if (expert < p.experts) store_logit(p, token, expert, value.x);

@@ -1,54 +1,54 @@
-// What cards of expert kernels know of the kernels: plain C++.
+// The constants and shapes of the expert kernels that their cards need. Plain C++.
 #pragma once
 #include "backends/cuda/card.h"
 #include "backends/cuda/experts/cost.h"
-#include "backends/cuda/meeting_bytes.h"
+#include "backends/cuda/grid_words.h"
 #include "ops/expert_mlp.h"
 #include "ops/fragment_layout.h"
 
 namespace sluice::cuda {
 
-constexpr int kListExpertsMost = 1024;  // 32 for a lane
-constexpr int kParts = 4;               // of a sum, cut in the same places whoever adds them up
-constexpr int kPartSteps = 4;           // k blocks that no cut divides
+constexpr int kListExpertsMost = 1024;  // 32 a lane
+// Splits of a sum over k. Their bounds depend on the shape alone, not on which team computes them.
+constexpr int kSplits = 4;
+constexpr int kSplitSteps = 4;  // granularity of a split, in k blocks
 
 namespace fewtokens {
 
 constexpr int kTeams = 4;
-constexpr int kSlotsMost = 64;  // two for each lane
-constexpr int kPartsMost = 8;   // of a sum of the first product
+constexpr int kSlotsMost = 64;  // two a lane
+constexpr int kSplitsMost = 8;  // of a sum of the first product
 
-// Where a layer's slices are small, a few units of the first product are all there is: then their sums are cut, in the same
-// places whoever adds them up, into parts of so many k blocks.
-struct Parts {
+// How the sums of the first product are split over k. Small slices of a layer give only a few units of the first product, so
+// each sum is cut into `count` splits of `steps` k blocks. The bounds do not depend on which team computes a split.
+struct Splits {
   int steps = 0, count = 0;
 
-  Parts() = default;
-  explicit Parts(int64_t k_blocks) {
-    steps =
-        static_cast<int>((k_blocks + kPartsMost * kPartSteps - 1) / (kPartsMost * kPartSteps) * kPartSteps);
+  Splits() = default;
+  explicit Splits(int64_t k_blocks) {
+    steps = static_cast<int>((k_blocks + kSplitsMost * kSplitSteps - 1) / (kSplitsMost * kSplitSteps) *
+                             kSplitSteps);
     count = static_cast<int>((k_blocks + steps - 1) / steps);
   }
-  // Whether the meeting has room for those that teams give each other, of any number of tokens.
+  // Whether the partial sums that teams pass to each other fit into the grid words, for any number of tokens.
   bool fit(int64_t row_blocks) const {
-    return kSlotsMost * row_blocks * (count - 1) * kFragmentRows * 4 <=
-           static_cast<int64_t>(kMeetingSumBytes);
+    return kSlotsMost * row_blocks * (count - 1) * kFragmentRows * 4 <= static_cast<int64_t>(kGridSumBytes);
   }
 };
-// Whether the first product of a problem is cut.
+// Whether the sums of the first product are split.
 inline bool is_cut(const ExpertMlp::Problem& p) {
   const FragmentShape up = ExpertGemm::fragments(ExpertMlp::up(p));
-  return Parts(up.k_blocks).fit(up.row_blocks);
+  return Splits(up.k_blocks).fit(up.row_blocks);
 }
 
-constexpr int64_t kShortMost = 8;  // k blocks of the second product, where it has ShortSecond
+constexpr int64_t kShortMost = 8;  // k blocks of the second product at most, for ShortSecond
 inline bool is_small(const ExpertMlp::Problem& p) {
   return p.w == DType::kE2M1 && is_cut(p) && ExpertGemm::fragments(ExpertMlp::down(p)).k_blocks <= kShortMost;
 }
 
 }  // namespace fewtokens
 
-// Conditions of every kernel here, whatever the type of its weights.
+// Conditions of every kernel here, for all types of weights.
 inline void need_fewtokens(Refusal& r, const ExpertMlp::Problem& p, const DeviceInfo& d) {
   need_expert_blocks(r, ExpertMlp::up(p), d);
   need_multiple(r, "intermediate", p.intermediate, 8, "copies of 16 bytes");
@@ -60,7 +60,7 @@ inline void need_fewtokens(Refusal& r, const ExpertMlp::Problem& p, const Device
       "tokens * slots", ExpertMlp::rows(p));
 }
 
-// Both products' weights at the rate of a stream, g in f32, and what it takes to begin, to meet and to end.
+// Both products' weights at streaming rate, g in f32, plus a constant for prologue, grid barrier and epilogue.
 struct FewTokensCost {
   double begin_us, memory_share;
 };
@@ -74,22 +74,22 @@ namespace slices {
 
 using fewtokens::kTeams;
 
-constexpr int kRows = 16, kRowsEach = kRows / 2;  // features of a slice, and of a block's part
-// Warps that multiply, and their threads, which end y.
-constexpr int kWarps = kTeams * 4, kEnders = kWarps * 32;
+constexpr int kRows = 16, kRowsEach = kRows / 2;  // features of a slice, and those that one CTA writes
+// Consumer warps, and their threads, which run the epilogue of y.
+constexpr int kWarps = kTeams * 4, kEpilogueThreads = kWarps * 32;
 constexpr int kRowBlocks = 32;                  // k blocks of h in a stage
 constexpr int kRingStages = 4;                  // of a team
 constexpr int kRowsOfH = kTeams * kRingStages;  // a stage has one row
 constexpr int kSums = 3072;
 
-// How a sum is cut, by the shape alone: the four warps of a team are one group or two, a group has a unit at a time, as boxes
-// of `box` k blocks for each of its warps. split: the blocks of a cluster have half of each sum each; else each has all
-// of every other unit.
+// How a sum is cut, by the shape alone. The four consumer warps of a team form one group or two. A group has one unit at a
+// time, and takes it in boxes of `box` k blocks for each of its warps. split: each CTA of a pair has half of every sum;
+// otherwise it has every other unit, with the whole sum.
 struct Cut {
   int box = 0, groups = 0, boxes = 0, split = 0;
   int group_warps() const { return 4 / groups; }
   int segments() const { return group_warps() << split; }
-  int blocks() const { return group_warps() * boxes * box; }  // of a unit
+  int blocks() const { return group_warps() * boxes * box; }  // k blocks of a unit
 };
 inline Cut cut_of(int k_blocks, int slots, int slices_most) {
   Cut best;
@@ -103,7 +103,7 @@ inline Cut cut_of(int k_blocks, int slots, int slices_most) {
         const int of_cluster = kTeams * groups * (2 - split), units = slices_most * slots;
         const double clocks = (units + of_cluster - 1) / of_cluster * (cut.boxes * box + 1.2);  // in k blocks
         if (cut.blocks() > kRowBlocks) continue;
-        // A group without a unit leaves; its team goes on with a ring's stages at most.
+        // A group without a unit exits. Its team then continues for at most one pass over the ring's stages.
         if (groups == 2 && cut.boxes > kRingStages) continue;
         if (least > 0 && clocks >= least) continue;
         least = clocks, best = cut;
@@ -127,7 +127,7 @@ struct Plan {
   int sums(const ExpertMlp::Problem& p) const {
     return slices_most * kRowsEach * static_cast<int>(ExpertMlp::rows(p)) * (cut.segments() | 1);
   }
-  int enders(const ExpertMlp::Problem& p) const {
+  int epilogue_threads(const ExpertMlp::Problem& p) const {
     return slices_most * kRowsEach * static_cast<int>(p.tokens) << lanes_log;
   }
 };

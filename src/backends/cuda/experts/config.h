@@ -1,5 +1,6 @@
-// The tile kernels of the experts as data: what each is compiled for, what a launch of one is told, and how launches make up a
-// configuration. The cards list configurations, decide() takes one, and enqueue runs its launches as they stand.
+// The tile kernels of the expert GEMMs as data: what each kernel is compiled for, what one launch is told,
+// and how launches form a configuration. Cards list configurations, decide() takes one, and enqueue runs its
+// launches as they stand.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -11,35 +12,36 @@
 
 namespace sluice::cuda {
 
-// Where a tile kernel's rows of x come from.
+// Where a tile kernel finds its rows of x.
 enum class XSource : int32_t {
-  kInOrder,   // row r of y from row r of x: TMA boxes of half a tile's rows, or of all
-  kGathered,  // rows of tokens, which the CTA pairs themselves bring into order while they multiply
-  kRowBoxes,  // rows of tokens, a TMA box for each (CTA pairs)
-  kThreads,   // rows from anywhere: 16 bytes for a producer thread at a time
+  kInOrder,   // row r of y is row r of x: a TMA box holds all rows of the tile, or half of them
+  kGathered,  // rows of tokens; the CTA pairs gather them into order while they multiply
+  kRowBoxes,  // rows of tokens, one TMA box each (CTA pairs)
+  kThreads,   // rows at any address: producer threads copy 16 bytes at a time
 };
 
-// What the two CTAs of a pair have in common.
+// What the two CTAs of a pair share.
 enum class PairShares : int32_t { kNothing, kRowsOfX, kWeights };
 
-// A compiled kernel. Sizes are those of one CTA; a pair has twice tile_m where it shares rows of x, twice tile_n where it
-// shares weights.
+// A compiled kernel. Sizes are those of one CTA. A pair has twice tile_m if it shares rows of x, and twice
+// tile_n if it shares weights.
 struct TileKernel {
-  int tile_m;                // weight rows, of warpgroups of 64 or 128
-  int n_least, n_step, n_most;  // tile_n, rows of x: from, in steps of, to
-  int k_steps;               // blocks of 64 along the sum in a stage
+  int tile_m;                   // weight rows; a warpgroup has 64 or 128 of them
+  int n_least, n_step, n_most;  // tile_n, rows of x: least, step, most
+  int k_steps;                  // k blocks (64 of k) in a stage
   XSource x;
   PairShares shares = PairShares::kNothing;
 
   constexpr int ctas() const { return shares == PairShares::kNothing ? 1 : 2; }
-  // Of the CTA or the pair.
+  // Of the CTA, or of the pair.
   constexpr int64_t rows_of_weights() const { return shares == PairShares::kRowsOfX ? 2 * tile_m : tile_m; }
   constexpr int rows_of_x() const { return shares == PairShares::kWeights ? 2 * n_most : n_most; }
 };
 
-// mxfp4: three warpgroups of consumers, which decode codes in registers. Few columns leave room for stages of more steps, whose
-// prologue costs as much as that of one; widths 8 apart spare what the tensor cores would do for padding. ptxas has registers
-// for two row blocks of 64 up to 80 columns of rows in order, 56 of others.
+// mxfp4: three consumer warpgroups, which decode codes in registers. A small tile_n leaves room for stages of
+// more k blocks; the prologue of such a stage costs as much as that of a stage of one k block. Widths in
+// steps of 8 spare the tensor cores work on padding. ptxas has registers for two row blocks of 64 up to
+// tile_n 80 if rows are in order, else up to 56.
 inline constexpr TileKernel kMxfp4Tiles[] = {
     {384, 8, 8, 16, 5, XSource::kInOrder},
     {384, 8, 8, 24, 4, XSource::kInOrder},
@@ -66,7 +68,7 @@ inline constexpr TileKernel kMxfp4Tiles[] = {
     {192, 112, 16, 160, 2, XSource::kGathered, PairShares::kRowsOfX},
 };
 
-// bf16: two warpgroups of consumers; wgmma takes both operands from shared memory.
+// bf16: two consumer warpgroups; wgmma reads both operands from shared memory.
 inline constexpr TileKernel kBf16Tiles[] = {
     {256, 64, 32, 128, 1, XSource::kInOrder},
     {256, 64, 32, 128, 1, XSource::kThreads},
@@ -81,39 +83,40 @@ inline constexpr TileKernel kBf16Tiles[] = {
     {128, 144, 16, 256, 1, XSource::kInOrder, PairShares::kWeights},
 };
 
-// The kernels for weights of a type: e2m1 or bf16.
+// The kernels for weights of type e2m1 or bf16.
 constexpr std::span<const TileKernel> tile_kernels(DType w) {
   return w == DType::kE2M1 ? std::span<const TileKernel>(kMxfp4Tiles)
                            : std::span<const TileKernel>(kBf16Tiles);
 }
 
-// In which order a launch takes its experts.
+// The order in which a launch takes its experts.
 enum class ExpertOrder : int32_t {
   kGiven,
-  kByWidth,  // those of the widest tiles first, so that the last to run are the shortest
-  kLong,     // as given too, of more experts or tiles than are counted at once
+  kByWidth,  // experts with the widest tiles first, so that the shortest tiles run last
+  kLong,     // as given, for more experts or tiles than can be counted at once
 };
 
-// One launch of a configuration: a kernel of tile_kernels(), and the experts that it serves by how many rows they have, both
-// included. kernel -1: the launch that brings rows of tokens into order, in the workspace, for those behind it.
+// One launch of a configuration: a kernel of tile_kernels(), and the experts that it serves, by their number
+// of rows (both bounds included). kernel -1: the launch that copies rows of tokens into order, into the
+// workspace, for the launches after it.
 struct TileLaunch {
   static constexpr int kOrderRows = -1;
   int kernel = 0;
   int rows_least = 1, rows_most = INT32_MAX;
   ExpertOrder order = ExpertOrder::kGiven;
-  int turn = 0;  // how many launches of tiles come before it
+  int index = 0;  // number of tile launches before it
 
   static TileLaunch of(const KernelLaunch& launch) {
     const auto& v = launch.value;
     return {v[0], v[1], v[2], static_cast<ExpertOrder>(v[3]), v[4]};
   }
   KernelLaunch launch() const {
-    return {.value = {kernel, rows_least, rows_most, static_cast<int32_t>(order), turn}};
+    return {.value = {kernel, rows_least, rows_most, static_cast<int32_t>(order), index}};
   }
 };
 
-// One launch of a stream kernel. mxfp4: units of 64 weight rows and the whole sum x 8 or 16 rows of x. bf16: tiles of 64 (small)
-// or 128 weight rows x 32; where sums are short, units as those of mxfp4, of 8 to 32.
+// One launch of a stream kernel. mxfp4: units of 64 weight rows and the whole sum x 8 or 16 rows of x. bf16:
+// tiles of 64 (small) or 128 weight rows x 32; for short sums, units as for mxfp4, of 8 to 32 rows of x.
 struct StreamLaunch {
   int columns = 32;
   bool short_sums = false;  // teams keep rows of x for several units
@@ -124,9 +127,7 @@ struct StreamLaunch {
     const auto& v = launch.value;
     return {v[0], v[1] != 0, v[2] != 0, static_cast<ExpertOrder>(v[3])};
   }
-  KernelLaunch launch() const {
-    return {.value = {columns, short_sums, small, static_cast<int32_t>(order)}};
-  }
+  KernelLaunch launch() const { return {.value = {columns, short_sums, small, static_cast<int32_t>(order)}}; }
   std::string name(DType w) const {
     if (w == DType::kBF16 && !short_sums) return small ? "64x32" : "128x32";
     return "n" + std::to_string(columns);
@@ -135,13 +136,13 @@ struct StreamLaunch {
   std::string text(DType w) const;
 };
 
-// "384x64-80, rows of x in order, experts of 1 to 80 rows": for explain.
+// For explain: "384x64-80, rows of x in order, experts of 1 to 80 rows".
 std::string tile_launch_text(const ExpertGemm::Problem& problem, const KernelLaunch& launch);
 
 // All configurations of the tile kernels for a problem, each with its cost or its refusal.
 std::vector<Config> tile_configs(const ExpertGemm::Problem& problem, const DeviceInfo& device);
 
-// Bytes of rows of tokens in order: bf16[rows, width].
+// Size of the rows of tokens in order, bf16[rows, width].
 size_t ordered_bytes(const ExpertGemm::Problem& problem);
 
 }  // namespace sluice::cuda

@@ -17,19 +17,20 @@ double fragment_ns(const TileConstants& c, double columns) {
   return c.fragment_ns[below] + share * (c.fragment_ns[above] - c.fragment_ns[below]);
 }
 
-// One expert's tiles: how many SMs' worth of CTAs, and us of each.
+// One expert's tiles: how many CTAs' worth of work, and microseconds of each.
 struct TileWork {
   double ctas = 0, us = 0;
 };
 TileWork work_of(const TileConstants& c, const ExpertGemm::Problem& p, DType w, int kernel, double rows) {
   const TileKernel& k = tile_kernels(w)[static_cast<size_t>(kernel)];
   const double most = k.rows_of_x(), tiles = std::ceil(std::max(1.0, rows) / most - 1e-9);
-  const double each = rows / tiles / (k.rows_of_x() / k.n_most);  // of a CTA
+  const double each = rows / tiles / (k.rows_of_x() / k.n_most);  // rows of one CTA
   const double columns = std::clamp(std::ceil(each / k.n_step) * k.n_step, static_cast<double>(k.n_least),
                                     static_cast<double>(k.n_most));
   const FragmentShape shape = ExpertGemm::fragments(p);
-  const auto k_blocks = static_cast<double>(shape.k_blocks), row_blocks = static_cast<double>(shape.row_blocks);
-  // Row blocks by the warpgroups that have some: the last tile of an expert may have fewer.
+  const auto k_blocks = static_cast<double>(shape.k_blocks),
+             row_blocks = static_cast<double>(shape.row_blocks);
+  // Counts row blocks by the warpgroups that have any: the last tile of an expert may have fewer.
   constexpr double kBlockRows = 64, kFragmentsOfBlock = 4;
   const double groups = w == DType::kE2M1 ? 3 : 2, blocks = k.tile_m / kBlockRows;
   const double of_group = blocks / groups * (k.shares == PairShares::kRowsOfX ? 2 : 1);
@@ -41,14 +42,15 @@ TileWork work_of(const TileConstants& c, const ExpertGemm::Problem& p, DType w, 
   return {tiles * ctas_m, us};
 }
 
-// What must pass the memory: the weights of experts that have rows, x and y.
+// Bytes that must pass memory: weights of experts that have rows, x and y.
 double bytes_of(const ExpertGemm::Problem& p, const RowProfile& rows) {
   double experts = 0;
   for (const RowKind& kind : rows) experts += kind.experts;
   const double each = static_cast<double>(ExpertGemm::packed_bytes(p) +
                                           (p.w == DType::kE2M1 ? ExpertGemm::packed_scale_bytes(p) : 0));
-  return experts * each + ExpertGemm::expected_rows(p) *
-                              static_cast<double>(sluice::bytes_of(p.x, p.width) + sluice::bytes_of(p.y, p.features));
+  return experts * each +
+         ExpertGemm::expected_rows(p) *
+             static_cast<double>(sluice::bytes_of(p.x, p.width) + sluice::bytes_of(p.y, p.features));
 }
 
 bool orders_rows(std::span<const TileLaunch> launches) {
@@ -116,7 +118,6 @@ double tile_cost_us(const TileConstants& c, const ExpertGemm::Problem& p, const 
   return c.skew == 0 ? even : (1 - c.skew) * even + c.skew * tile_us(c, p, d, zipf, launches);
 }
 
-
 double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,
                  const RowProfile& rows, const StreamLaunch& launch) {
   const FragmentShape fragments = ExpertGemm::fragments(p);
@@ -125,7 +126,7 @@ double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const D
   const double start = c.start_us - (p.settled ? c.settled_us : 0);
   const double memory = bytes_of(p, rows) / (c.memory_share * d.mem_bytes_per_us);
   if (p.w == DType::kBF16 && launch.short_sums) {
-    // Teams keep rows of x: a unit of few columns comes more often, one of many has more instructions.
+    // Teams keep rows of x: with few columns there are more units, with many each has more instructions.
     double all = 0;
     for (const RowKind& kind : rows)
       all += kind.experts * std::ceil(std::max(1.0, kind.rows) / launch.columns - 1e-9) * row_blocks *
@@ -139,7 +140,8 @@ double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const D
       const double tiles = std::ceil(std::max(1.0, kind.rows) / kTile - 1e-9);
       again += kind.experts * (tiles - 1), experts += kind.experts;
     }
-    return start + memory * (1 + c.again_share * again / std::max(experts, 1.0)) * (launch.small ? c.small : 1);
+    return start +
+           memory * (1 + c.again_share * again / std::max(experts, 1.0)) * (launch.small ? c.small : 1);
   }
   const size_t wide = launch.columns == 8 ? 0 : 1;
   double all = 0;
@@ -148,7 +150,7 @@ double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const D
     const double row = wide ? 0 : c.row_us * std::min(kind.rows, 8.0);
     all += kind.experts * units *
            (launch.short_sums ? c.short_unit_us + k_blocks * c.short_block_us[wide]
-                             : c.unit_us + k_blocks * (c.block_us[wide] + row));
+                              : c.unit_us + k_blocks * (c.block_us[wide] + row));
   }
   return start + std::max(all / d.cores, memory);
 }

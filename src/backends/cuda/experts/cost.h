@@ -1,4 +1,5 @@
-// Time of the expert GEMMs on Hopper: models with constants of the device, which tools/fit_expert_costs fits to recorded rows.
+// Time of the expert GEMMs on Hopper: models with constants of the device, which sluice_fit_costs
+// (bench/fit_expert_costs.cc) fits to recorded rows.
 #pragma once
 #include <array>
 #include <span>
@@ -9,64 +10,66 @@
 
 namespace sluice::cuda {
 
-// Conditions of every expert kernel here, whatever the type of its weights.
+// Conditions of every expert kernel here, for weights of any type.
 void need_expert_blocks(Refusal& r, const ExpertGemm::Problem& p, const DeviceInfo& d);
 
-// How many experts run, and how many rows each of them has on average, under uniform routing.
+// Under uniform routing: how many experts have rows, and how many rows each of them has on average.
 struct ExpertLoad {
   double active = 0, rows_each = 0;
 };
 ExpertLoad expert_load(const ExpertGemm::Problem& p);
 
-// For weights of one type. An SM takes `fragment_ns` for 64 rows of weights x 16 of the sum against so many columns of x: bytes,
-// decoding and multiplication together.
+// For weights of one type. An SM takes `fragment_ns` for 64 weight rows x 16 of k against `columns` rows of
+// x: bytes, decode and products together.
 struct TileConstants {
   static constexpr int kColumns = 12, kKernelsMost = 24;
-  std::array<double, kColumns> columns{}, fragment_ns{};  // ascending; between two of them a line
-  std::array<double, kKernelsMost> pace{};  // what a fragment takes in each of tile_kernels(), over fragment_ns
-  double start_us = 0;      // the first launch, to its first tile
-  double settled_us = 0;    // of which an earlier look at the groups saves so much
-  double follow_us = 0;     // each launch more
-  double end_us = 0;        // prologue and epilogue of a tile, beside the mainloop
-  double end_row_us = 0;    // more of that for each row of x x 64 rows of weights, which are written
-  double blend = 8;         // products and memory together: the root of the sum of these powers of both
-  double short_us = 0;      // more of that, over the k blocks: the ring runs empty between tiles of short sums
-  double last_round = 0;    // SMs wait for the last tiles: this share of one
-  // What each kernel draws of the device's read rate where that is its bound.
+  std::array<double, kColumns> columns{}, fragment_ns{};  // ascending; linear in between
+  std::array<double, kKernelsMost> pace{};  // time of a fragment in each of tile_kernels(), over fragment_ns
+  double start_us = 0;                      // the first launch, up to its first tile
+  double settled_us = 0;  // the part of it that a settled problem saves by reading the groups early
+  double follow_us = 0;   // each further launch
+  double end_us = 0;      // prologue and epilogue of a tile, in addition to the mainloop
+  double end_row_us = 0;  // added to it per row of x x 64 weight rows: the rows of y are written
+  double blend = 8;       // joins products and memory: the blend-th root of the sum of their blend-th powers
+  double short_us = 0;    // over k blocks, added to end_us: in short sums the ring runs empty between tiles
+  double last_round = 0;  // SMs wait for the last tiles: this share of one tile
+  // The share of the device's read rate that each kernel reaches when memory bounds it.
   std::array<double, kKernelsMost> memory_share{};
-  // The last tile of an expert's weights may have fewer row blocks: it takes this power of its share of a whole one.
+  // The last tile of an expert's weights may have fewer row blocks: its time is this power of its share of a
+  // whole tile.
   double partial = 1;
-  double order_us = 0, order_bytes_per_us = 0;      // the launch that brings rows into order
-  double gather_bytes_per_us = 0;                   // CTA pairs that do so beside their tiles
-  double skew = 0;  // weight of Zipf routing in the cost, beside uniform routing
+  double order_us = 0, order_bytes_per_us = 0;  // the launch that copies rows into order
+  double gather_bytes_per_us = 0;               // CTA pairs that gather rows while they multiply
+  double skew = 0;  // weight of Zipf routing in the cost; the rest is uniform routing
 };
-// Of the stream kernels: a team takes units of 64 weight rows x the whole sum x so many columns, rows of x.
+// For the stream kernels: a unit of a team is 64 weight rows x the whole sum x `columns` rows of x.
 struct StreamConstants {
   double start_us = 0, settled_us = 0;
   double memory_share = 0;  // of the device's read rate
-  // A unit, and each of its k blocks, by columns: 8, 16. Of long sums each row of the 8 takes row_us more a k block.
+  // Time of a unit, and of each of its k blocks, for 8 and 16 columns. In long sums each row of the 8 adds
+  // row_us per k block.
   double unit_us = 0, row_us = 0;
   std::array<double, 2> block_us{};
   double short_unit_us = 0;
   std::array<double, 2> short_block_us{};
-  // bf16: what weights cost that further tiles of 32 rows read again, from the L2; what the smaller CTA takes over the larger.
+  // bf16: the cost of weights that further tiles of 32 rows read again from the L2; the time of the smaller
+  // CTA over that of the larger.
   double again_share = 0, small = 1;
   double skew = 0;
 };
 
-// Of an H200, as tools/fit_expert_costs last wrote them.
+// Constants of an H200, as sluice_fit_costs last wrote them.
 const TileConstants& tile_constants(DType w);
 const StreamConstants& stream_constants(DType w);
 
-// us of the launches under one routing.
+// Microseconds of the launches under one routing.
 double tile_us(const TileConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,
                const RowProfile& rows, std::span<const TileLaunch> launches);
-// What decide() compares: uniform routing, and some of Zipf.
+// What decide() compares: uniform routing mixed with Zipf routing.
 double tile_cost_us(const TileConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,
                     const RowProfile& uniform, const RowProfile& zipf, std::span<const TileLaunch> launches);
 
-
-// us of a stream kernel (config.h).
+// Microseconds of a stream kernel (config.h).
 double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,
                  const RowProfile& rows, const StreamLaunch& launch);
 double stream_cost_us(const StreamConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,

@@ -1,8 +1,8 @@
-// From the sums of a warpgroup of an expert GEMM to rows of y.
+// Epilogue of an expert GEMM: from the sums of a warpgroup to rows of y.
 //
-// A thread holds sums of two weight rows, 8 apart (tile/wgmma.cuh). Gated, these are gate and up of one feature, so bias and
-// activation happen where the sums are. As bf16 they are then transposed in squares of 8 features x 8 columns: in the common
-// case on their way to shared memory, from where the warpgroup writes pieces of rows of y, else within the warp.
+// A thread holds sums of two weight rows, 8 apart (tile/wgmma.cuh). If gated, these are gate and up of one feature, so bias and
+// activation are applied in registers. The bf16 results are then transposed in squares of 8 features x 8 columns: in the common
+// case through shared memory, from where the warpgroup writes row segments of y; otherwise within the warp.
 #pragma once
 #include "backends/cuda/experts/parameters.cuh"
 #include "backends/cuda/tile/activation.cuh"
@@ -13,28 +13,28 @@ namespace sluice::cuda {
 
 #ifdef __CUDACC__
 
-// An 8 x 8 square of bf16, lane l with elements (l / 4, 2 * (l % 4)) and the next, as its transpose. Whole warps call it.
-__device__ __forceinline__ uint32_t transposed(uint32_t pair) {
+// Transposes an 8 x 8 square of bf16: lane l holds elements (l / 4, 2 * (l % 4)) and the next. Whole warps call it.
+__device__ __forceinline__ uint32_t transposed(uint32_t two) {
   uint32_t out;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(two));
   return out;
 }
 
-// kEach sums of row block b, from number kEach * c on; zeros beyond N. A switch, so that the code behind it stands once.
+// kEach sums of row block b from index kEach * c on; zeros beyond N. A switch, so that the code after it exists only once.
 template <int N, int kBlocks, int kEach>
 __device__ __forceinline__ void pick_sums(const float (&d)[kBlocks][N / 2], int b, int c,
                                           float (&out)[kEach]) {
-  constexpr int kPieces = (N / 2 + kEach - 1) / kEach;
-  static_assert(kBlocks * kPieces <= 48, "cases below");
+  constexpr int kSteps = (N / 2 + kEach - 1) / kEach;
+  static_assert(kBlocks * kSteps <= 48, "cases below");
 #pragma unroll
   for (int i = 0; i < kEach; ++i) out[i] = 0;
-  switch (b * kPieces + c) {
-#define SLUICE_CASE(I)                                                                                \
-  case I:                                                                                             \
-    if constexpr (I < kBlocks * kPieces) {                                                            \
-      _Pragma("unroll") for (int i = 0; i < kEach; ++i) if (I % kPieces * kEach + i < N / 2) out[i] = \
-          d[I / kPieces][I % kPieces * kEach + i];                                                    \
-    }                                                                                                 \
+  switch (b * kSteps + c) {
+#define SLUICE_CASE(I)                                                                               \
+  case I:                                                                                            \
+    if constexpr (I < kBlocks * kSteps) {                                                            \
+      _Pragma("unroll") for (int i = 0; i < kEach; ++i) if (I % kSteps * kEach + i < N / 2) out[i] = \
+          d[I / kSteps][I % kSteps * kEach + i];                                                     \
+    }                                                                                                \
     break;
     SLUICE_CASE(0)
     SLUICE_CASE(1)
@@ -90,21 +90,21 @@ __device__ __forceinline__ void pick_sums(const float (&d)[kBlocks][N / 2], int 
   }
 }
 
-// What a lane does with the sums of its two rows of a row block.
+// General epilogue of a lane's two rows of a row block.
 template <bool kGated>
-struct RowsFinish {
-  // Columns that are finished at once: four numbers a thread. With more, registers run short beside the sums.
+struct EpilogueRows {
+  // Columns per step: four results a thread. With more, registers run short next to the sums.
   static constexpr int kColumns = kGated ? 16 : 8;
   static constexpr int kGroups = kColumns / 8, kSums = kColumns / 2, kOuts = 4;
 
-  int feature;  // of the row; where not gated the other row has the eighth behind it
+  int feature;  // of the first row; if not gated, the second row has feature + 8
   float factor[2], bias[2];
 
-  // sums: of columns `column` on; the tile's first `t.rows` columns are real. Whole warps call it.
+  // sums: of the columns from `column` on; only the tile's first `t.rows` columns exist. Whole warps call it.
   __device__ __forceinline__ void write(const ExpertParameters& p, const tile::ActivationValues& act,
                                         const ExpertTile& t, int column, const float (&sums)[kSums]) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
-    // Of columns 8 g + 2 (lane % 4) + i: gated x[2 g + i] and u of the same, else x[4 g + i] and x[4 g + 2 + i].
+    // For column 8 g + 2 (lane % 4) + i: if gated x[2 g + i] and u[2 g + i], else x[4 g + i] and x[4 g + 2 + i].
     float x[kOuts], u[kGated ? kOuts : 1];
 #pragma unroll
     for (int g = 0; g < kGroups; ++g)
@@ -143,16 +143,16 @@ struct RowsFinish {
           }
       return;
     }
-    constexpr int kPairs = kOuts / 2;
-    uint32_t out[kPairs];
+    constexpr int kWords = kOuts / 2;
+    uint32_t out[kWords];
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
+    for (int i = 0; i < kWords; ++i) {
       const __nv_bfloat162 both = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
       out[i] = transposed(*reinterpret_cast<const uint32_t*>(&both));
     }
-    const int from = feature - lane / 4 + 2 * (lane % 4);  // of the transposed square's features
+    const int from = feature - lane / 4 + 2 * (lane % 4);  // this lane's first feature after the transpose
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
+    for (int i = 0; i < kWords; ++i) {
       const int at = column + 8 * (i / kSquares) + lane / 4, first = from + 8 * (i % kSquares);
       if (at >= t.rows) continue;
       __nv_bfloat16* y = static_cast<__nv_bfloat16*>(p.y) + (t.row + at) * p.y_stride + first;
@@ -167,7 +167,7 @@ struct RowsFinish {
   }
 };
 
-// Which of an expert's biases, all experts' in a row, belongs to a feature; of one of the padding the last one's.
+// Index of a feature's bias in the biases of all experts. A feature of the padding has the last feature's.
 template <bool kGated>
 __device__ __forceinline__ int64_t bias_index(const ExpertParameters& p, int expert, int feature, bool up) {
   const int real = min(feature, p.features - 1);
@@ -175,19 +175,19 @@ __device__ __forceinline__ int64_t bias_index(const ExpertParameters& p, int exp
          (kGated ? gated_row(p.gate_order, p.features, real, up) : real);
 }
 
-// Factors and biases of the rows of kBlocks row blocks, which come to shared memory while a warpgroup sums up. In registers
-// they do not: ptxas moves some of them to others in front of the sums, and waits for memory there, 1500 to 3000 clocks of a
-// tile. The four lanes that share two rows fetch 4 bytes each of what both need. Of a block that is not there the last
-// one's are read.
+// Factors and biases of the rows of kBlocks row blocks, copied to shared memory during the mainloop. Registers do not work:
+// ptxas moves some of them to other registers before the mainloop, and waits for memory there, 1500 to 3000 clocks of a tile.
+// The four lanes that share two rows copy 4 bytes each of what both rows need. A row block that does not exist reads the last
+// one's values.
 template <int kBlocks, bool kGated>
-struct RowsAhead {
+struct EpilogueRowsAhead {
   static constexpr int kBlockBytes = 4 * 8 * 16, kBytes = kBlocks * kBlockBytes;  // of a warpgroup
 
-  uint32_t to;  // of this warpgroup
+  uint32_t to;  // shared address of this warpgroup's kBytes
 
   // shared: kBytes of this warpgroup's own, aligned to 16.
-  __device__ __forceinline__ explicit RowsAhead(uint32_t shared) : to(shared) {}
-  // tops: of the expert's rows.
+  __device__ __forceinline__ explicit EpilogueRowsAhead(uint32_t shared) : to(shared) {}
+  // Issues the copies. tops: the largest scales of the expert's rows.
   __device__ __forceinline__ void ask(const ExpertParameters& p, int expert, int first_block,
                                       const uint8_t* tops) const {
     const int row = row_of_lane();
@@ -207,8 +207,8 @@ struct RowsAhead {
     }
     tile::end_copies();
   }
-  // Behind the sums.
-  __device__ __forceinline__ void get(RowsFinish<kGated> (&rows)[kBlocks], const ExpertParameters& p,
+  // Waits for the copies and reads them, after the mainloop.
+  __device__ __forceinline__ void get(EpilogueRows<kGated> (&rows)[kBlocks], const ExpertParameters& p,
                                       int expert, int first_block) const {
     const int row = row_of_lane();
     tile::wait_copies<0>();
@@ -220,7 +220,7 @@ struct RowsAhead {
       rows[b].feature = static_cast<int>(fragment_feature(kGated, {first_block + b, row}).feature);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        // Which half of its word a bias of two bytes is.
+        // A bias of two bytes is one half of its word: the parity of its index says which.
         const auto at =
             static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p.bias) / 2) +
             static_cast<uint32_t>(bias_index<kGated>(p, expert, feature_of(first_block + b, row, i), i == 1));
@@ -232,11 +232,11 @@ struct RowsAhead {
   }
 
  private:
-  // Of a block, the upper one of the lane's two, which are 8 apart.
+  // The upper one of the lane's two rows of a row block, which are 8 apart.
   static __device__ __forceinline__ int row_of_lane() {
     return static_cast<int>(threadIdx.x % 128) / 32 * 16 + static_cast<int>(threadIdx.x % 32) / 4;
   }
-  // Four words of theirs: two with a factor, two with a bias.
+  // The four words of the two rows: two with a factor, two with a bias.
   __device__ __forceinline__ uint32_t words() const { return to + threadIdx.x % 128 / 4 * 16; }
   static __device__ __forceinline__ int feature_of(int block, int row, int below) {
     const int feature = static_cast<int>(fragment_feature(kGated, {block, row}).feature);
@@ -244,9 +244,9 @@ struct RowsAhead {
   }
 };
 
-// The same where rows have no factors, and shared memory no room: biases alone, read behind the sums.
+// The same for rows without factors, where shared memory has no room: biases only, read after the mainloop.
 template <int kBlocks, bool kGated>
-__device__ __forceinline__ void read_rows(RowsFinish<kGated> (&rows)[kBlocks], const ExpertParameters& p,
+__device__ __forceinline__ void read_rows(EpilogueRows<kGated> (&rows)[kBlocks], const ExpertParameters& p,
                                           int expert, int first_block, int warp) {
   const int row = warp * 16 + static_cast<int>(threadIdx.x % 32) / 4;
 #pragma unroll
@@ -263,65 +263,67 @@ __device__ __forceinline__ void read_rows(RowsFinish<kGated> (&rows)[kBlocks], c
   }
 }
 
-// The common case in straight code: no input weights, y in bf16 with aligned rows, and the activations below.
-// Loops over registers become switches, and their branches took longer than the sums'.
+// Whether StraightEpilogue applies, the common case in straight-line code: no input weights, y in bf16 with aligned rows, and
+// the activations below. In the general epilogue loops over registers become switches, and their branches took longer than
+// the sums'.
 template <bool kGated>
-__device__ __forceinline__ bool finishes_straight(const ExpertParameters& p,
-                                                  const tile::ActivationValues& act) {
+__device__ __forceinline__ bool has_straight_epilogue(const ExpertParameters& p,
+                                                      const tile::ActivationValues& act) {
   const bool known = kGated ? act.which == Activation::kSwiGlu || act.which == Activation::kSwiGluClamped
                             : act.which == Activation::kIdentity || act.which == Activation::kRelu2;
   return known && !p.weights && !p.y_f32 && p.y_wide;
 }
 
-// 16 bytes at once, which the compiler takes apart where they were in registers for long.
+// One 16-byte store, which the compiler splits where the values were in registers for long.
 __device__ __forceinline__ void store_16(void* to, const uint4& v) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
 }
 
-// It goes through shared memory, so that a row of y is written in whole pieces of 64 or 128 bytes. From the registers a
-// warp's store touched eight rows with 16 bytes each, and the second product's end took as long as its stores.
+// Goes through shared memory, so that stores to a row of y cover whole segments of 64 or 128 bytes. Directly from registers a
+// warp's store touched eight rows with 16 bytes each, and the epilogue of the second product took as long as its stores.
 template <bool kGated>
-struct StraightFinish {
+struct StraightEpilogue {
   static constexpr int kFeatures = static_cast<int>(kGated ? kFragmentRows / 2 : kFragmentRows);
-  static constexpr int kColumns = kGated ? 32 : 16;  // of a chunk: one stmatrix of each warp
-  static constexpr int kRowBytes = 2 * kFeatures, kPieces = kRowBytes / 16;
-  static constexpr int kChunkBytes = kColumns * kRowBytes;  // 16 bytes of each thread
-  static constexpr int kStagingBytes = 2 * kChunkBytes;
+  static constexpr int kColumns = kGated ? 32 : 16;  // of a subtile: one stmatrix of each warp
+  static constexpr int kRowBytes = 2 * kFeatures, kChunks = kRowBytes / 16;
+  static constexpr int kSubtileBytes = kColumns * kRowBytes;  // 16 bytes of each thread
+  static constexpr int kStagingBytes = 2 * kSubtileBytes;
 
-  uint32_t to, from;  // in the first chunk
-  int row, piece;     // that the thread writes to y
-  int barrier;        // of the warpgroup
+  uint32_t to, from;  // in the first subtile
+  int row, chunk;     // the 16-byte chunk that the thread writes to y
+  int barrier;        // named barrier of the warpgroup
 
-  // staging: shared memory of this warpgroup, kStagingBytes, aligned to 128. group: 0 and on.
-  __device__ __forceinline__ StraightFinish(uint32_t staging, int group) : barrier(1 + group) {
+  // staging: kStagingBytes of shared memory of this warpgroup, aligned to 128. group: index of the warpgroup, from 0.
+  __device__ __forceinline__ StraightEpilogue(uint32_t staging, int group) : barrier(1 + group) {
     const int tid = static_cast<int>(threadIdx.x % 128), warp = tid / 32, lane = tid % 32;
-    row = tid / kPieces, piece = tid % kPieces;
-    from = staging + place(row, piece);
-    // Lanes 8 m to 8 m + 7 say where the rows of square m go.
+    row = tid / kChunks, chunk = tid % kChunks;
+    from = staging + place(row, chunk);
+    // Lanes 8 m to 8 m + 7 hold the addresses of the rows of square m.
     to = staging + (kGated ? place(lane, warp) : place(lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2));
   }
-  // Pieces of 16 bytes stand so that eight rows' of one number touch all banks, as do those of two rows or of one.
-  static __device__ __forceinline__ uint32_t place(int row, int piece) {
-    const int turned = kGated ? piece ^ (row / 2 % 4) : piece ^ (row % 8);
+  // Swizzle of 16-byte chunks: chunks with the same index in eight rows touch all banks, as do the chunks of two rows (gated)
+  // or of one.
+  static __device__ __forceinline__ uint32_t place(int row, int chunk) {
+    const int turned = kGated ? chunk ^ (row / 2 % 4) : chunk ^ (row % 8);
     return static_cast<uint32_t>(row * kRowBytes + turned * 16);
   }
   __device__ __forceinline__ void sync() const { tile::sync_threads<128>(barrier); }
 
-  // One row block's sums; `chunk` counts on over the row blocks of a tile. All threads of the warpgroup call it. kSquares:
-  // max(x, 0)^2 in place of x, where not gated.
+  // The sums of one row block. `subtile` counts on over the row blocks of a tile. All threads of the warpgroup call it.
+  // kSquares: max(x, 0)^2 in place of x, if not gated.
   template <int N, bool kSquares>
   __device__ __forceinline__ void write(const float (&d)[N / 2], const ExpertParameters& p,
                                         const tile::ActivationValues& act, const ExpertTile& t, int block,
-                                        const RowsFinish<kGated>& at, int chunk) const {
-    const int feature = block * kFeatures + piece * 8, rows = feature < p.features ? t.rows - row : 0;
+                                        const EpilogueRows<kGated>& at, int subtile) const {
+    const int feature = block * kFeatures + chunk * 8, rows = feature < p.features ? t.rows - row : 0;
     auto* y = static_cast<__nv_bfloat16*>(p.y) + (t.row + row) * p.y_stride + feature;
-    // Of the chunk in front: written once the next one is on its way, so nobody waits for it.
+    // Of the previous subtile: stored after the load of the next one is issued, so that the store does not wait.
     uint4 mine = {};
 #pragma unroll
-    for (int c = 0; c * kColumns < N; ++c, ++chunk) {
-      // Also keeps each chunk's instructions together. Else all exponentials come first and all reciprocals last, and
-      // warps that go abreast wait for the one unit that makes them.
+    for (int c = 0; c * kColumns < N; ++c, ++subtile) {
+      // Also keeps each subtile's instructions together. Otherwise all exponentials come first and all reciprocals last, and
+      // warps in lockstep wait for the one unit that computes them.
       if (c * kColumns >= t.rows) break;
       uint32_t out[4] = {};
 #pragma unroll
@@ -341,12 +343,12 @@ struct StraightFinish {
             u[h] = u[h] < 0 ? 0.f : u[h] * u[h];
           }
         }
-        out[kGated ? i : 2 * i] = pair(x);
-        if constexpr (!kGated) out[2 * i + 1] = pair(u);
+        out[kGated ? i : 2 * i] = packed(x);
+        if constexpr (!kGated) out[2 * i + 1] = packed(u);
       }
-      const uint32_t buffer = chunk % 2 * kChunkBytes;
+      const uint32_t buffer = subtile % 2 * kSubtileBytes;
       tile::store_squares_transposed(to + buffer, out);
-      sync();  // who reads this chunk has also read the one in front, whose place the next one takes
+      sync();  // after it all threads have read the previous subtile, whose buffer the next one takes
       const uint4 next = tile::load_shared(from + buffer);
       if (c > 0) {
         if ((c - 1) * kColumns < rows) store_16(y, mine);
@@ -356,51 +358,50 @@ struct StraightFinish {
     }
     if ((ceil_div(t.rows, kColumns) - 1) * kColumns < rows) store_16(y, mine);
   }
-  static __device__ __forceinline__ uint32_t pair(const float (&x)[2]) {
+  static __device__ __forceinline__ uint32_t packed(const float (&x)[2]) {
     const __nv_bfloat162 both = __floats2bfloat162_rn(x[0], x[1]);
     return *reinterpret_cast<const uint32_t*>(&both);
   }
 };
 
-// Writes a warpgroup's share of a tile: row blocks first_block to first_block + kBlocks - 1 of the expert's, those of them
-// that there are. at: of each.
+// General epilogue of a warpgroup's share of a tile: the expert's row blocks first_block to first_block + kBlocks - 1, as far
+// as they exist. at: one for each.
 template <int N, int kBlocks, bool kGated>
-__device__ __forceinline__ void finish_tile(const float (&d)[kBlocks][N / 2], const ExpertParameters& p,
-                                            const tile::ActivationValues& act, const ExpertTile& t,
-                                            int first_block, const RowsFinish<kGated> (&at)[kBlocks]) {
+__device__ __forceinline__ void epilogue_general(const float (&d)[kBlocks][N / 2], const ExpertParameters& p,
+                                                 const tile::ActivationValues& act, const ExpertTile& t,
+                                                 int first_block, const EpilogueRows<kGated> (&at)[kBlocks]) {
   const int blocks = min(kBlocks, min(p.row_blocks, t.end_block) - first_block);
 #pragma unroll 1
   for (int b = 0; b < blocks; ++b) {
-    RowsFinish<kGated> mine = at[0];
+    EpilogueRows<kGated> mine = at[0];
     if (kBlocks > 1 && b > 0) mine = at[kBlocks - 1];
 #pragma unroll 1
-    for (int c = 0; RowsFinish<kGated>::kColumns * c < t.rows; ++c) {
-      float sums[RowsFinish<kGated>::kSums];
+    for (int c = 0; EpilogueRows<kGated>::kColumns * c < t.rows; ++c) {
+      float sums[EpilogueRows<kGated>::kSums];
       pick_sums<N>(d, b, c, sums);
-      mine.write(p, act, t, RowsFinish<kGated>::kColumns * c, sums);
+      mine.write(p, act, t, EpilogueRows<kGated>::kColumns * c, sums);
     }
   }
 }
-// The same where finishes_straight(), through shared memory: StraightFinish<kGated>::kStagingBytes of this warpgroup, which
-// all its threads may still be reading when they come here.
+// The same if has_straight_epilogue(), through shared memory: StraightEpilogue<kGated>::kStagingBytes of this warpgroup, which
+// its threads may still be reading when they get here.
 template <int N, int kBlocks, bool kGated>
-__device__ __forceinline__ void finish_tile_straight(const float (&d)[kBlocks][N / 2],
-                                                     const ExpertParameters& p,
-                                                     const tile::ActivationValues& act, const ExpertTile& t,
-                                                     int first_block, const RowsFinish<kGated> (&at)[kBlocks],
-                                                     const StraightFinish<kGated>& finish) {
-  const int chunks = ceil_div(t.rows, StraightFinish<kGated>::kColumns);
+__device__ __forceinline__ void epilogue_straight(const float (&d)[kBlocks][N / 2], const ExpertParameters& p,
+                                                  const tile::ActivationValues& act, const ExpertTile& t,
+                                                  int first_block, const EpilogueRows<kGated> (&at)[kBlocks],
+                                                  const StraightEpilogue<kGated>& epilogue) {
+  const int subtiles = ceil_div(t.rows, StraightEpilogue<kGated>::kColumns);
   const int blocks = min(kBlocks, min(p.row_blocks, t.end_block) - first_block);
-  finish.sync();
+  epilogue.sync();
   if (!kGated && act.which == Activation::kRelu2) {
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b)
-      if (b < blocks) finish.template write<N, true>(d[b], p, act, t, first_block + b, at[b], b * chunks);
+      if (b < blocks) epilogue.template write<N, true>(d[b], p, act, t, first_block + b, at[b], b * subtiles);
     return;
   }
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b)
-    if (b < blocks) finish.template write<N, false>(d[b], p, act, t, first_block + b, at[b], b * chunks);
+    if (b < blocks) epilogue.template write<N, false>(d[b], p, act, t, first_block + b, at[b], b * subtiles);
 }
 
 #endif

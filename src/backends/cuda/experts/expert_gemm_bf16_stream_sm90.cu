@@ -1,14 +1,14 @@
-// Expert GEMM for few rows an expert, bf16 weights: tiles of 128 or 64 weight rows and the whole sum x up to 32 rows of x
-// (expert_gemm_tile.cuh), so that many SMs have a share of few experts and no sum crosses an SM.
+// Expert GEMM for few rows per expert, bf16 weights: tiles of 128 or 64 weight rows x up to 32 rows of x, with the whole sum
+// (tiles.cuh), so that many SMs share few experts and no sum crosses SMs.
 //
-// wgmma takes both operands from shared memory: 8 columns of a block of weights cost it a sixth of the time that the block
-// needs to come from memory, in four instructions a warp.
+// wgmma reads both operands from shared memory. 8 columns of a 64 x 64 block of weights take it a sixth of the time that the
+// block needs to arrive from memory, in four instructions a warp.
 //
-// Where sums are short, of no more than four k blocks, and not of gates and ups, such a tile would be all beginning and end: teams
-// take row blocks of the same expert one behind the other, by mma.sync (expert_stream_short.cuh).
+// For short sums, of at most four k blocks and not gated, such a tile would be all prologue and epilogue. There teams take
+// consecutive row blocks of one expert, with mma.sync (stream_short.cuh).
 //
-// Wins    up to about 26 rows an expert: weights arrive at the rate of a plain stream.
-// Loses   more rows: weights pass again for each 32 of them. See bf16_tile_sm90.
+// Wins    up to about 26 rows per expert: weights arrive at the rate of a plain stream.
+// Loses   more rows: weights are loaded again for each 32 of them. See bf16_tile_sm90.
 // Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h. Cost: from the rate of memory.
 #include "backends/cuda/experts/cards.h"
@@ -18,8 +18,8 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int kShortMost = 32;  // rows of x of a unit of short sums
-constexpr int kRowsMost = 32;   // of x in a tile
+constexpr int kShortMost = 32;       // rows of x of a unit of short sums
+constexpr int kRowsMost = 32;        // of x in a tile
 constexpr int64_t kShortBlocks = 4;  // k blocks of short sums, at most
 
 Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
@@ -29,13 +29,14 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Whether row blocks follow one another (expert_stream_short.cuh). Their sums have bits of their own, so it may depend on the
-// shape alone, not on how many rows there are.
+// Whether the kernel for short sums runs (stream_short.cuh). Its sums have different bits, so this must depend on the shape
+// alone, not on the number of rows.
 bool has_short_sums(const ExpertGemm::Problem& p) {
-  return !is_gated(p.act) && ExpertGemm::fragments(p).k_blocks <= kShortBlocks && p.experts <= kListExpertsMost;
+  return !is_gated(p.act) && ExpertGemm::fragments(p).k_blocks <= kShortBlocks &&
+         p.experts <= kListExpertsMost;
 }
 
-// Of short sums a configuration for each number of columns, rows of x of a unit; else one for each size of a CTA.
+// For short sums one configuration for each number of columns (rows of x of a unit); otherwise one for each CTA size.
 std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d, const Policy&) {
   std::vector<Config> out;
   const auto add = [&](StreamLaunch launch) {
@@ -87,7 +88,7 @@ namespace sluice::cuda {
 namespace {
 
 static_assert(is_short<kShortMost, Bf16Weights>(kShortBlocks));
-// Two warpgroups of a row block each; or one, of which two share an SM: twice as many tiles, for few experts.
+// Two warpgroups with a row block each; or one, with two CTAs per SM: twice as many tiles, for few experts.
 using TwoGroups = ExpertTiles<Bf16Blocks, XSource::kThreads, 2, 1, 32, 16, 16, 2>;
 using OneGroup = ExpertTiles<Bf16Blocks, XSource::kThreads, 1, 1, 32, 16, 16, 2, 2>;
 

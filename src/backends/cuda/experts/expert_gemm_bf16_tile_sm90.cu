@@ -1,8 +1,9 @@
-// Expert GEMM for many rows an expert, bf16 weights. Both operands of wgmma stand in shared memory. Tiles of 256 weight rows x 64
-// to 128 rows of x by one CTA (tiles.cuh), or CTA pairs that share what both multiply (pairs.cuh): rows of x, then each has weight
-// rows of its own, or weights, then each has rows of x of its own. Rows of tokens are fetched as for mxfp4 (tile_configs.cc).
+// Expert GEMM for many rows an expert, bf16 weights. wgmma reads both operands from shared memory. One CTA
+// has tiles of 256 weight rows x 64 to 128 rows of x (tiles.cuh). CTA pairs share what both multiply
+// (pairs.cuh): either rows of x, and each CTA has its own weight rows, or weights, and each has its own rows
+// of x. Rows of tokens are copied as for mxfp4 (tile_configs.cc).
 //
-// Wins    more than about 26 rows an expert: each weight that is read serves all of its expert's rows.
+// Wins    more than about 26 rows an expert: each weight that is read serves all rows of its expert.
 // Loses   fewer rows: SMs idle while the last tiles run. See bf16_stream_sm90.
 // Limits  see supports(). Sums are never split, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h, the measurements are docs/notes/cuda-bf16-experts.md.

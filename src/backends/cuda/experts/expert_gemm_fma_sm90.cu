@@ -1,9 +1,9 @@
-// Expert GEMM for what the tensor cores' kernels refuse: any layout, any types, any width. A warp has one feature of up to
-// eight rows of an expert; its lanes share out the width, decode each weight where the layout's functions say it is,
-// and add up in a fixed order.
+// Expert GEMM for what the tensor core kernels refuse: any layout, any types, any width. A warp has one feature of up to eight
+// rows of an expert. Its lanes divide the width among them, decode each weight at the address that the layout's functions
+// give, and add up in a fixed order.
 //
 // Wins    f32 x, weights in the order of checkpoints or of the CPU's panels, widths that are no multiple of 8.
-// Loses   wherever another kernel accepts: it computes a number at a time and reads weights again for each eight rows.
+// Loses   wherever another kernel accepts: it computes one product at a time and reads weights again for each eight rows.
 // Limits  none but the contract's. A row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h.
 #include "backends/cuda/card.h"
@@ -13,7 +13,7 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int kWarps = 8, kRows = 8;   // of a block of threads; of x in a tile
+constexpr int kWarps = 8, kRows = 8;   // of a CTA; of x in a tile
 constexpr int kFeatures = 4 * kWarps;  // of a tile
 constexpr int kBlocksAnSm = 4;
 constexpr int kWidthStep = 32;  // lanes of a warp, and codes that share a scale
@@ -25,7 +25,7 @@ Refusal supports(const ExpertGemm::Problem&, const DeviceInfo& d) {
   return r;
 }
 
-// Not fitted: issue slots, and what a warp waits for loads.
+// Not fitted: issue slots, and the time that a warp waits for loads.
 double cost_us(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   // Instructions of a lane for one weight and up to eight rows; a multiprocessor issues 128 lanes at about 1.7 GHz.
   constexpr double kInstructions = 50, kPerUs = 128 * 1.7e3, kWaitUs = 0.6;
@@ -67,7 +67,7 @@ extern const Candidate<ExpertGemm> expert_gemm_fma_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-// Where one row of weights is: in row_major `row` alone says it.
+// The position of one row of weights; row_major uses `row` alone.
 struct Place {
   int64_t block, row;
 };
@@ -114,7 +114,7 @@ struct Weights {
       return value(w[i / 2] >> (4 * (i % 2)) & 15);
     }
   }
-  // Its scale: codes only.
+  // The weight's scale, for mxfp4.
   __device__ __forceinline__ float scale(const Place& at, int64_t k) const {
     if constexpr (kLayout == WeightLayout::kFragments) {
       const FragmentRow r{at.block, at.row};
@@ -155,7 +155,7 @@ __device__ __forceinline__ float load_x(const Parameters& q, int64_t at) {
   return q.x_f32 ? reinterpret_cast<const float*>(q.p.x)[at] : __bfloat162float(q.p.x[at]);
 }
 
-// This lane's part of the sums of kRows rows, which begin at from[] in x, for one row of weights.
+// This lane's partial sums of kRows rows of x, which begin at from[], for one row of weights.
 template <WeightLayout kLayout, DType kW>
 __device__ __forceinline__ void add_up(float (&sum)[kRows], const Parameters& q,
                                        const Weights<kLayout, kW>& w, const Place& at,
@@ -195,16 +195,16 @@ __device__ __forceinline__ void write(const ExpertParameters& p, const tile::Act
                                       float up) {
   const float in = p.weights ? p.weights[p.order[row]] : 1.f;
   const int64_t first = static_cast<int64_t>(t.expert) * (gated ? 2 * p.features : p.features);
-  const auto finish = [&](float sum, int64_t at) {
+  const auto biased = [&](float sum, int64_t at) {
     return fmaf(sum, in, p.bias ? load_bias(p, first + at) : 0.f);
   };
   float z[1], u[1];
   if (gated) {
-    z[0] = finish(gate, gated_row(p.gate_order, p.features, feature, false));
-    u[0] = finish(up, gated_row(p.gate_order, p.features, feature, true));
+    z[0] = biased(gate, gated_row(p.gate_order, p.features, feature, false));
+    u[0] = biased(up, gated_row(p.gate_order, p.features, feature, true));
     tile::activate_gated(act, z, u);
   } else {
-    z[0] = finish(gate, feature);
+    z[0] = biased(gate, feature);
     tile::activate_plain(act, z);
   }
   const int64_t to = row * p.y_stride + feature;
@@ -216,14 +216,14 @@ __device__ __forceinline__ void write(const ExpertParameters& p, const tile::Act
 }
 
 template <WeightLayout kLayout, DType kW>
-__global__ void __launch_bounds__(32 * kWarps) expert_rows(const __grid_constant__ Parameters q) {
+__global__ void __launch_bounds__(32 * kWarps) expert_gemm_fma(const __grid_constant__ Parameters q) {
   extern __shared__ int32_t before[];  // [experts + 1]
   __shared__ int32_t scratch[kWarps];
   tile::wait_for_previous();
   tile::release_next();
   const ExpertParameters& p = q.p;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  const ExpertTileList list{before, ceil_div(p.features, kFeatures), kFeatures, kRows};
+  const PlainSchedule list{before, ceil_div(p.features, kFeatures), kFeatures, kRows};
   count_expert_tiles(p, list, before, scratch);
   const int all = list.tiles(p);
 #pragma unroll 1
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(32 * kWarps) expert_rows(const __grid_constant
 
 template <WeightLayout kLayout>
 auto kernel_of(DType w) {
-  return w == DType::kE2M1 ? expert_rows<kLayout, DType::kE2M1> : expert_rows<kLayout, DType::kBF16>;
+  return w == DType::kE2M1 ? expert_gemm_fma<kLayout, DType::kE2M1> : expert_gemm_fma<kLayout, DType::kBF16>;
 }
 
 Status Launcher::enqueue(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace, Stream stream) {

@@ -1,15 +1,14 @@
-// Expert GEMM for few rows an expert, mxfp4 weights: units of work as expert_stream.cuh has them, one row block of one expert's
-// weights and the whole sum, so that many SMs have a share of few experts and no sum crosses an SM.
+// Expert GEMM for few rows per expert, mxfp4 weights. A unit of work is one row block of one expert's weights with the whole
+// sum (stream.cuh), so that many SMs share few experts and no sum crosses SMs.
 //
-// Where sums are short, of no more than eight k blocks (six with 16 columns), a team takes row blocks of the same expert one
-// behind the other: expert_stream_short.cuh. A kernel that is bound by issue gains by what it need not do again.
+// For short sums, of at most eight k blocks (six with 16 columns), a team takes consecutive row blocks of one expert
+// (stream_short.cuh). That kernel is issue-bound, and gains from every instruction that it does not repeat.
 //
-// How a grid lies over SMs is expert_stream_list.cuh. Units that are left over at the end, at most one a block, the teams of a
-// block share.
+// stream_list.cuh defines the grid. The teams of a CTA share the units that are left over at the end, at most one per CTA.
 //
-// Wins    up to one or two rows an expert, short sums up to eight: weights arrive at the rate of a plain stream.
-// Loses   more rows, of popular experts too: x passes the SM again for each 64 rows of weights. See mxfp4_tile_sm90. Few rows in
-//         all: two launches. See expert_mlp_mxfp4_fewtokens_sm90.
+// Wins    up to one or two rows per expert, with short sums up to eight: weights arrive at the rate of a plain stream.
+// Loses   more rows, also where only popular experts have them: an SM loads x again for each 64 rows of weights. See
+//         mxfp4_tile_sm90. Few rows in all: two launches. See expert_mlp_mxfp4_fewtokens_sm90.
 // Limits  see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on it.
 // Source  original; the contract is ops/expert_gemm.h.
 #include "backends/cuda/experts/cards.h"
@@ -31,16 +30,16 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Columns of a unit, rows of x.
+// Columns of a unit: rows of x.
 constexpr int kColumns[] = {8, 16};
 
-// Whether the kernel of short sums serves a problem.
+// Whether the kernel for short sums takes the problem.
 bool has_short_sums(const ExpertGemm::Problem& p, int columns) {
   const int64_t k_blocks = ExpertGemm::fragments(p).k_blocks;
   return !is_gated(p.act) && k_blocks <= (columns == 8 ? kShortOf8 : kShortOf16);
 }
 
-// A configuration for each number of columns: with a few rows of an expert on average hardly one has more than 8.
+// One configuration for each number of columns: with a few rows per expert on average, hardly any expert has more than 8.
 std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d, const Policy&) {
   std::vector<Config> out;
   for (const int columns : kColumns) {
@@ -86,9 +85,9 @@ namespace {
 static_assert(is_short<8, Mxfp4Weights>(kShortOf8) && !is_short<8, Mxfp4Weights>(kShortOf8 + 1));
 static_assert(is_short<16, Mxfp4Weights>(kShortOf16) && !is_short<16, Mxfp4Weights>(kShortOf16 + 1));
 
-constexpr int kSharedRounds = 1;  // units that the teams of a block share, at most, at the end of a grid
+constexpr int kSharedRounds = 1;  // units per CTA, at most, that its teams share at the end
 
-// As many units as the grid has teams at a time, one each; the teams of a block share what is left over where it is little.
+// In each round every team of the grid has one unit. If few units are left over, the teams of a CTA share each of them.
 template <int N, class W>
 __device__ __forceinline__ void fetch_all(const W& work, StreamMemory<N, kListTeams>& m, int team) {
   const ExpertParameters& p = work.p;
@@ -114,7 +113,7 @@ __device__ __forceinline__ void fetch_all(const W& work, StreamMemory<N, kListTe
 
 template <int N, bool kGated>
 __global__ void __launch_bounds__(kListThreads, kListBlocksEach)
-    expert_stream(const __grid_constant__ ExpertParameters p) {
+    expert_gemm_stream(const __grid_constant__ ExpertParameters p) {
   extern __shared__ uint8_t dynamic[];
   auto& m = *reinterpret_cast<StreamMemory<N, kListTeams>*>(
       dynamic + (128 - tile::shared_address(dynamic) % 128) % 128);
@@ -135,7 +134,7 @@ template <int N, bool kGated>
 Status enqueue_long(const ExpertParameters& parameters, Stream stream) {
   constexpr size_t kBytes = 128 + sizeof(StreamMemory<N, kListTeams>);
   static_assert(kBytes <= kListSharedMost);
-  return launch_list(expert_gemm_mxfp4_stream_sm90.name, expert_stream<N, kGated>, kBytes, parameters,
+  return launch_list(expert_gemm_mxfp4_stream_sm90.name, expert_gemm_stream<N, kGated>, kBytes, parameters,
                      stream);
 }
 template <int N>

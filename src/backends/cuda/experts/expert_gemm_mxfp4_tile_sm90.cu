@@ -1,10 +1,11 @@
-// Expert GEMM for many rows an expert, mxfp4 weights: tiles of 192 or 384 weight rows x 16 to 192 rows of x (tiles.cuh), a
-// persistent grid. A configuration is one launch or several that share the experts by their rows, so that a popular expert is not
-// cut into many tiles, each of which decodes its weights again. Rows of tokens are fetched one by one by producer threads, or are
-// brought into order by a launch before, or come to CTA pairs, which fetch each row once for 384 weight rows: a TMA box a row, or
-// the pairs bring them into order while they multiply (tile_configs.cc).
+// Expert GEMM for many rows an expert, mxfp4 weights: tiles of 192 or 384 weight rows x 16 to 192 rows of x
+// (tiles.cuh), on a persistent grid. A configuration is one launch, or several that share the experts by
+// their number of rows, so that a popular expert is not divided into many tiles, each of which decodes its
+// weights again. Rows of tokens are copied one by one by producer threads, or copied into order by an earlier
+// launch. CTA pairs instead load each row once for 384 weight rows: by one TMA box a row, or they gather rows
+// into order while they multiply (tile_configs.cc).
 //
-// Wins    more than a few rows an expert: each weight that is decoded serves all of a tile's rows.
+// Wins    more than a few rows an expert: each decoded weight serves all rows of a tile.
 // Loses   fewer rows: SMs idle while the last tiles run. See mxfp4_stream_sm90.
 // Limits  see supports(). Sums are never split, and all tiles sum in the same order, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/expert_gemm.h, the measurements are docs/notes/cuda-mxfp4.md.

@@ -1,7 +1,7 @@
-// The experts of few tokens, bf16 weights: both products in one launch (expert_fewtokens.cuh).
+// The experts of few tokens, bf16 weights: both products in one launch (fused_fewtokens.cuh).
 //
-// Wins    where rows are few and experts small: one ramp in place of two, no launch for groups.
-// Loses   more rows, whose experts one warp cannot list: expert_gemm_bf16_stream_sm90 and others in turn.
+// Wins    few rows and small experts: one ramp in place of two, no launch that groups rows.
+// Loses   more rows than one warp can group by expert: a composition with expert_gemm_bf16_stream_sm90.
 // Limits  32 slots; see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on it.
 // Source  original; the contract is ops/expert_mlp.h.
 #include "backends/cuda/experts/cards.h"
@@ -17,8 +17,8 @@ Refusal supports(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted to a tensor-parallel part of Qwen3-235B, Qwen3-30B and an expert-parallel one of DeepSeek V3 at 1 to 4 tokens on an
-// H200, within 6% of the time and 2.5 us: which models of the bf16 GEMMs leave out of the time of two launches, too.
+// Fitted to a tensor-parallel part of Qwen3-235B, Qwen3-30B and an expert-parallel part of DeepSeek V3 at 1 to 4 tokens on an
+// H200, within 6% of the time and 2.5 us. The cost models of the bf16 GEMMs leave these 2.5 us out of two launches, too.
 double cost_us(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   return fewtokens_us(p, d, {.begin_us = 10 - 2.5, .memory_share = 0.97});
 }

@@ -1,8 +1,8 @@
-// The experts of few tokens, mxfp4 weights: both products in one launch (expert_fewtokens.cuh).
+// The experts of few tokens, mxfp4 weights: both products in one launch (fused_fewtokens.cuh).
 //
-// Wins    where rows are few: one ramp in place of two, no launch for groups.
-// Loses   more rows, whose experts one warp cannot list: expert_gemm_mxfp4_stream_sm90 and others in turn.
-// Limits  32 slots, 64 of small slices; see supports(). Sums are cut in the same places for any batch, so a row's bits do not
+// Wins    few rows: one ramp in place of two, no launch that groups rows.
+// Loses   more rows than one warp can group by expert: a composition with expert_gemm_mxfp4_stream_sm90.
+// Limits  32 slots, 64 for small slices; see supports(). Sums are cut in the same places for any batch, so a row's bits do not
 //         depend on it.
 // Source  original; the contract is ops/expert_mlp.h.
 #include "backends/cuda/experts/cards.h"
@@ -19,7 +19,7 @@ Refusal supports(const ExpertMlp::Problem& p, const DeviceInfo& d) {
 }
 
 // Fitted to gpt-oss-20b, gpt-oss-120b, DeepSeek V4 Flash and a tensor-parallel part of V4 Pro at 1 to 10 tokens on an H200,
-// within 9% at one token of V4 Flash, 6% else.
+// within 9% at one token of V4 Flash, 6% otherwise.
 double cost_us(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   return fewtokens_us(p, d, {.begin_us = 11.9, .memory_share = 0.936});
 }
@@ -56,7 +56,7 @@ namespace {
 
 Status Launcher::enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream stream) {
   return enqueue_fewtokens<Mxfp4Weights>(expert_mlp_mxfp4_fewtokens_sm90.name, ExpertMlp::with_f32_g(p), a, w,
-                                        stream);
+                                         stream);
 }
 
 }  // namespace

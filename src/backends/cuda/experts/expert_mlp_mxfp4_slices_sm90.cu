@@ -1,9 +1,10 @@
-// The experts of very few tokens, mxfp4 weights: both products and the sums of y in one launch (expert_slices.cuh).
+// The experts of very few tokens, mxfp4 weights: both products and the sums of y in one launch (fused_slices.cuh).
 //
-// Wins    where slots are so few that h and the sums fit beside the weights in shared memory: no launch behind, and all warps
-//         have as much of the second product.
+// Wins    so few slots that h and the sums fit into shared memory next to the weights: no combine launch, and all warps have
+//         the same share of the second product.
 // Loses   more slots, which it does not take: expert_mlp_mxfp4_fewtokens_sm90.
-// Limits  16 slots of all tokens; see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on it.
+// Limits  16 slots of all tokens; see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend
+//         on it.
 // Source  original; the contract is ops/expert_mlp.h.
 #include "backends/cuda/experts/cards.h"
 #include "dispatch/expert_mlp_between.h"
@@ -25,9 +26,9 @@ Refusal supports(const ExpertMlp::Problem& p, const DeviceInfo& d) {
          "tokens * slots", ExpertMlp::rows(p));
   r.need(plan.sums(p) <= slices::kSums, "at most " + std::to_string(slices::kSums) + " sums a block", "sums",
          plan.sums(p));
-  r.need(plan.enders(p) <= slices::kEnders,
-         "at most " + std::to_string(slices::kEnders) + " rows of slots a block (a thread each)",
-         "rows of slots", plan.enders(p));
+  r.need(plan.epilogue_threads(p) <= slices::kEpilogueThreads,
+         "at most " + std::to_string(slices::kEpilogueThreads) + " rows of slots a block (a thread each)",
+         "rows of slots", plan.epilogue_threads(p));
   return r;
 }
 
@@ -69,7 +70,7 @@ namespace {
 
 template <bool kGated, bool kCut>
 auto kernel_for(int box) {
-  return box == 3 ? slices::expert_mlp<kGated, 3, kCut> : slices::expert_mlp<kGated, 4, kCut>;
+  return box == 3 ? slices::expert_mlp_slices<kGated, 3, kCut> : slices::expert_mlp_slices<kGated, 4, kCut>;
 }
 template <bool kGated>
 auto kernel_for(const ExpertMlp::Problem& p, int box) {
@@ -88,9 +89,9 @@ Status Launcher::enqueue(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, 
   q.two = {.product = {expert_parameters(up, ExpertMlp::up(p, a, {}, between.h)),
                        expert_parameters(down, ExpertMlp::down(a, {}, between.h, between.g))},
            .ids = a.ids.as<const int32_t>(),
-           .meeting = queue_of(stream).meeting,
+           .grid_words = queue_of(stream).grid_words,
            .tokens_slots = static_cast<int>(ExpertMlp::rows(p)),
-           .parts = fewtokens::Parts(ExpertGemm::fragments(up).k_blocks)};
+           .splits = fewtokens::Splits(ExpertGemm::fragments(up).k_blocks)};
   SLUICE_TRY(tile::map_slabs(q.codes, q.scales, a.down, a.down_scale,
                              fragment_shape(p.hidden, false, p.intermediate), p.experts,
                              plan.cut.box * plan.cut.group_warps()));

@@ -1,12 +1,12 @@
-// The experts of few tokens: both products in one launch, and the weighted sums behind them in another.
+// The experts of few tokens: both products in one launch, and the weighted sums after them in another.
 //
-// A block on each SM, with teams as expert_stream.cuh has them. Each team lists the experts by itself: there are so few slots
-// that this takes less time than to read lists of them. It has units of the first product, and then of the second: its ring
-// fills with weights of the second while other SMs are still at work on the first, so that memory never idles. All blocks
-// meet between the two, before rows of h are read. Rows of h and g stand at their slots' places.
+// One CTA per SM, with teams as in stream.cuh. Each team groups the slots by expert itself: there are so few slots that this
+// takes less time than reading lists of them. A team has units of the first product, then of the second. Its ring fills with
+// weights of the second product while other SMs still work on the first, so that memory never idles. A grid barrier separates
+// the two, before rows of h are read. Rows of h and g are indexed by slot.
 //
-// Small layers (is_small(): slices of tensor parallelism) have so few units of the first product that their sums are cut, and
-// so short sums in the second that these have a loop of their own.
+// Small layers (is_small(): slices of tensor parallelism) have so few units of the first product that its sums are split, and
+// so short sums in the second that these have a mainloop of their own.
 #pragma once
 #include "backends/cuda/card.h"
 #include "backends/cuda/combine_rows.h"
@@ -26,18 +26,18 @@ __device__ __forceinline__ void fetch_all(const W& work, int team) {
   if (!fetch_first(work, fetch, listed)) work.arrive(4);
   if (!fetch_units<1>(work, fetch, listed)) work.wait_for_x(1);
   fetch.no_more();
-  if (threadIdx.x % 32 == 0) tile::leave_meeting(work.p.meeting, gridDim.x * kTeams);
+  if (threadIdx.x % 32 == 0) tile::leave_grid_barrier(work.p.grid_words, gridDim.x * kTeams);
 }
 
 template <class Weights, bool kGated, bool kSmall>
-__global__ void __launch_bounds__(kThreads, 1) expert_mlp(const __grid_constant__ Parameters p) {
+__global__ void __launch_bounds__(kThreads, 1) expert_mlp_fewtokens(const __grid_constant__ Parameters p) {
   extern __shared__ uint8_t dynamic[];
   auto& m = *reinterpret_cast<Memory<Weights>*>(dynamic + (128 - tile::shared_address(dynamic) % 128) % 128);
   const int warp = uniform(static_cast<int>(threadIdx.x / 32));
   if (warp < kTeams) m.stream.init(warp);
   if (threadIdx.x == 0) {
     m.arrived = 0;
-    tile::barrier_init(&m.met, 1);
+    tile::barrier_init(&m.grid_ready, 1);
     tile::barrier_init(&m.h_full, kTeams * 128);
     tile::barrier_visible();
   }
@@ -64,9 +64,9 @@ __global__ void __launch_bounds__(kThreads, 1) expert_mlp(const __grid_constant_
 template <class Weights, bool kGated>
 auto kernel_for(const ExpertMlp::Problem& p) {
   if constexpr (Weights::kScaled) {
-    if (fewtokens::is_small(p)) return fewtokens::expert_mlp<Weights, kGated, true>;
+    if (fewtokens::is_small(p)) return fewtokens::expert_mlp_fewtokens<Weights, kGated, true>;
   }
-  return fewtokens::expert_mlp<Weights, kGated, false>;
+  return fewtokens::expert_mlp_fewtokens<Weights, kGated, false>;
 }
 
 template <class Weights>
@@ -83,9 +83,9 @@ Status enqueue_fewtokens(std::string_view name, const ExpertMlp::Problem& p, con
       .product = {expert_parameters(up, ExpertMlp::up(p, a, {}, between.h)),
                   expert_parameters(down, ExpertMlp::down(a, {}, between.h, between.g))},
       .ids = a.ids.as<const int32_t>(),
-      .meeting = queue_of(stream).meeting,
+      .grid_words = queue_of(stream).grid_words,
       .tokens_slots = static_cast<int>(ExpertMlp::rows(p)),
-      .parts = Parts(ExpertGemm::fragments(up).k_blocks)};
+      .splits = Splits(ExpertGemm::fragments(up).k_blocks)};
   const Launch how{.grid = {static_cast<unsigned>(sms), 1, 1},
                    .block = {kThreads, 1, 1},
                    .shared_bytes = kBytes,
@@ -93,7 +93,7 @@ Status enqueue_fewtokens(std::string_view name, const ExpertMlp::Problem& p, con
   SLUICE_TRY(launch(name, is_gated(p.act) ? kernel_for<Weights, true>(p) : kernel_for<Weights, false>(p), how,
                     stream, parameters));
   GroupRows::Args groups;
-  groups.position = a.ids;  // rows of g stand at their slots
+  groups.position = a.ids;  // rows of g are indexed by slot
   return launch_combine_by_slot(name, ExpertMlp::combine(p), ExpertMlp::combine(p, a, groups, between.g),
                                 stream);
 }

@@ -1,7 +1,7 @@
-// The second product of expert_fewtokens.cuh where a row block has few k blocks: what surrounds so short a sum would take as
-// many instructions as the sum. A team has row blocks of the same expert one behind the other, as in expert_stream_short.cuh.
-// All rows of h are in shared memory, where rows of x stood in the ring's stages, so that a stage brings weights alone, a row
-// block in one or two.
+// The second product of fused_fewtokens.cuh when a row block has few k blocks: the overhead of a unit would take as many
+// instructions as so short a sum. A team has consecutive row blocks of one expert, as in stream_short.cuh. All rows of h are
+// in shared memory, in the part of the ring's stages that held rows of x. So a stage brings weights alone, and a row block
+// takes one stage or two.
 #pragma once
 #include "backends/cuda/experts/fused_fewtokens_work.cuh"
 #include "backends/cuda/experts/stream_short.cuh"
@@ -13,7 +13,7 @@ template <bool kGated>
 struct ShortSecond {
   using Weights = Mxfp4Weights;
   using S = Stage<kColumns, Weights>;
-  static constexpr int kRowsBytes = S::kCodes;  // of h, in a stage
+  static constexpr int kRowsBytes = S::kCodes;  // bytes of a stage that hold rows of h
   static_assert(kTeams * S::kStages * (kRowsBytes / (kShortMost * tile::kSwizzledRowBytes)) >= kSlotsMost);
   const Work<Weights, kGated, true>& work;
 
@@ -28,7 +28,7 @@ struct ShortSecond {
     return q().k_blocks <= S::kSteps ? q().k_blocks : (q().k_blocks + 1) / 2;
   }
 
-  // By a warp of each team; the last one waits for the other blocks on behalf of all, once its ring is full.
+  // The producer warps. The last team's waits at the grid barrier for the whole CTA, once its ring is full.
   __device__ __forceinline__ void fetch(int team) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     auto& m = work.m;
@@ -37,16 +37,17 @@ struct ShortSecond {
     if (!fetch_first(work, fetch, listed)) work.arrive(4);
     const Deal deal(listed * q().row_blocks);
     const int begin = deal.begin(work.rank), end = deal.begin(work.rank + 1);
-    bool meets = team == kTeams - 1;
-    const auto meet = [&] {
-      meets = false;
+    bool grid_pending = team == kTeams - 1;
+    const auto wait_for_grid = [&] {
+      grid_pending = false;
       work.wait_for_x(1);
-      if (lane == 0) tile::barrier_arrive(&m.met), tile::leave_meeting(work.p.meeting, gridDim.x);
+      if (lane == 0)
+        tile::barrier_arrive(&m.grid_ready), tile::leave_grid_barrier(work.p.grid_words, gridDim.x);
       __syncwarp();
     };
     int at = begin, entry = begin / q().row_blocks, block = begin - entry * q().row_blocks, n = 0;
     tile::RingPlace& place = fetch.place;
-    const auto tell = [&] {
+    const auto publish = [&] {
       if (n > 0) return;
       if (lane == 0)
         tile::store_shared(fetch.ring + place.stage * S::kBytes + S::kUnit,
@@ -63,13 +64,13 @@ struct ShortSecond {
       for (int left = run * q().k_blocks, of_block = q().k_blocks; left > 0;) {
         const int steps =
             uniform(of_block > first_steps() || of_block == q().k_blocks ? first_steps() : of_block);
-        if (meets && n == S::kStages) meet();
+        if (grid_pending && n == S::kStages) wait_for_grid();
         tile::barrier_wait_by_warp(&m.stream.empty[team][place.stage], place.parity ^ 1);
-        tell();
+        publish();
         uint64_t* full = &m.stream.full[team][place.stage];
         tile::barrier_expect_by_warp(
             full, static_cast<uint32_t>(steps * (Weights::kCodeBytes + Weights::kScaleBytes)));
-        fetch.ask(place.stage, codes, scales, steps);
+        fetch.issue(place.stage, codes, scales, steps);
         tile::barrier_arrive(full);
         __syncwarp();
         codes += steps * Weights::kCodeBytes, scales += steps * Weights::kScaleBytes;
@@ -82,24 +83,24 @@ struct ShortSecond {
     }
     if (n == 0) {
       tile::barrier_wait_by_warp(&m.stream.empty[team][place.stage], place.parity ^ 1);
-      tell();
+      publish();
       uint64_t* full = &m.stream.full[team][place.stage];
       tile::barrier_expect_by_warp(full, 0);
       tile::barrier_arrive(full);
     }
-    if (meets) meet();
+    if (grid_pending) wait_for_grid();
   }
 
   // Rows of h of every slot that has an expert, zeros beyond the width.
   __device__ __forceinline__ void fetch_h(int thread) const {
-    const int pieces = q().k_blocks * 8, all = work.p.tokens_slots * pieces;
-    const auto piece = [&](int index) {
-      const int slot = index / pieces, at = index - slot * pieces;
+    const int chunks = q().k_blocks * 8, all = work.p.tokens_slots * chunks;
+    const auto chunk = [&](int index) {
+      const int slot = index / chunks, at = index - slot * chunks;
       const bool is = index < all && work.slots.have[slot / 32] >> slot % 32 & 1, in = at * 8 < q().width;
-      return PieceOfH{in ? q().x + slot * q().x_stride + at * 8 : q().x,
+      return ChunkOfH{in ? q().x + slot * q().x_stride + at * 8 : q().x,
                       h_at(slot) + at / 8 * 128 + (at % 8 ^ slot % 8) * 16, is ? in : -1};
     };
-    fetch_pieces<kTeams * 128>(work.m, thread, all, piece);
+    copy_h_chunks<kTeams * 128>(work.m, thread, all, chunk);
   }
 
   template <int kCount>
@@ -119,14 +120,14 @@ struct ShortSecond {
     }
   }
 
-  // By the others, once the first product has no more; place: the stage that said so.
+  // The consumer warps, once the first product has no more units. place: the stage that published this.
   __device__ __forceinline__ void multiply(int team, int slab, tile::RingPlace place) const {
     auto& m = work.m;
     const int lane = static_cast<int>(threadIdx.x % 32);
     const uint32_t ring = tile::shared_address(m.stream.stage[team]);
-    const uint4 told = tile::load_shared(ring + place.stage * S::kBytes + S::kUnit);
-    int at = uniform(static_cast<int>(told.x));
-    const int end = uniform(static_cast<int>(told.y)), row = slab * 16 + lane / 4;
+    const uint4 range_words = tile::load_shared(ring + place.stage * S::kBytes + S::kUnit);
+    int at = uniform(static_cast<int>(range_words.x));
+    const int end = uniform(static_cast<int>(range_words.y)), row = slab * 16 + lane / 4;
     int entry = at / q().row_blocks, block = at - entry * q().row_blocks;
     const uint32_t codes = ring + S::kCodes + Weights::codes_at(slab, lane),
                    scales = ring + S::kScales + Weights::scales_at(slab, lane);
@@ -146,7 +147,7 @@ struct ShortSecond {
 #pragma unroll 1
       for (int left = run; left > 0; --left) {
         uint32_t bias[2] = {};
-        rows.ask(q(), bias);
+        rows.load(q(), bias);
 #pragma unroll
         for (int i = 0; i < 2; ++i) top[i] = next[i];
         if (left > 1) {
@@ -171,7 +172,7 @@ struct ShortSecond {
             multiply_stage<1>(d, codes + stage, scales + stage, h_now);
           }
           tile::arrive_by_lane(tile::shared_address(&m.stream.empty[team][place.stage]),
-                               have_come<Weights>(d));
+                               have_loaded<Weights>(d));
           place.step(S::kStages);
           h_now += first * tile::kSwizzledRowBytes;
           steps = h_now - h == static_cast<uint32_t>(first) * tile::kSwizzledRowBytes ? second : 0;

@@ -1,10 +1,10 @@
-// What a team of expert_fewtokens.cuh and expert_slices.cuh does: which slots an expert has, which units of both products are
-// the team's, and how teams add up the sum of a unit that several have pieces of.
+// The Work of a team of fused_fewtokens.cuh and fused_slices.cuh: the slots of each expert, the team's units of both products,
+// and how teams add up the sum of a unit that several of them share.
 #pragma once
 #include "backends/cuda/experts/stream.cuh"
 #include "backends/cuda/queue.h"
 #include "backends/cuda/tile/dependent.cuh"
-#include "backends/cuda/tile/meeting.cuh"
+#include "backends/cuda/tile/grid_barrier.cuh"
 #include "ops/expert_mlp.h"
 
 namespace sluice::cuda {
@@ -12,18 +12,18 @@ namespace sluice::cuda {
 namespace fewtokens {
 
 constexpr int kThreads = kTeams * kTeamWarps * 32, kColumns = 8;
-constexpr int kSharedRounds = 2;  // units that the teams of an SM share, at most, at the end of a product
+constexpr int kSharedRounds = 2;  // units per SM, at most, that its teams share at the end of a product
 constexpr int kSharedMost = 227 << 10;
 
 struct Parameters {
   ExpertParameters product[2];
   const int32_t* ids;
-  uint32_t* meeting;
+  uint32_t* grid_words;
   int tokens_slots;  // slots of all tokens
-  Parts parts;
+  Splits splits;
 };
 
-// Things one behind the other, dealt to the teams of all blocks: the first `more` of them, by rank, have one more than `each`.
+// A contiguous range of items for each team of the grid: teams of rank < `more` have each + 1 items, the others `each`.
 struct Deal {
   int each, more;
 
@@ -37,14 +37,14 @@ __device__ __forceinline__ int rank_of(int team) {
   return static_cast<int>(blockIdx.x) + team * static_cast<int>(gridDim.x);
 }
 
-// The slots by expert, as entries: up to kColumns slots of the same one.
+// The slots grouped by expert. An entry has up to kColumns slots of one expert.
 struct Slots {
-  uint32_t have[2];                           // slots that have an expert, where kTwo
+  uint32_t have[2];                           // bit mask of the slots that have an expert, where kTwo
   int expert[kSlotsMost], count[kSlotsMost];  // of an entry
   uint8_t order[kSlotsMost][kColumns];        // slots of an entry's rows
   uint8_t token[kSlotsMost][kColumns];        // and their tokens
 
-  // By a whole warp, whose lanes have a slot each, or two (kTwo): how many entries there are.
+  // Whole warps call it, with one slot a lane, or two (kTwo). Returns the number of entries.
   template <bool kTwo>
   __device__ __forceinline__ int make(const Parameters& p) {
     const int lane = static_cast<int>(threadIdx.x % 32);
@@ -52,7 +52,8 @@ struct Slots {
     const bool two = kTwo && p.tokens_slots > 32;
     int id[2];
     bool has[2];
-    uint32_t same[2], other[2] = {};  // slots of the same expert: of the lane's half, of the other half
+    // Masks of slots with the same expert: in the slot's own half, in the other half.
+    uint32_t same[2], other[2] = {};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int slot = lane + 32 * i;
@@ -71,7 +72,8 @@ struct Slots {
       }
     }
     int nth[2], all[2];
-    uint32_t heads[2] = {}, slots_with[2] = {};  // of entries the first slots, and slots that have an expert
+    // Masks of the first slots of entries, and of slots that have an expert.
+    uint32_t heads[2] = {}, slots_with[2] = {};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if (i == 1 && !two) break;
@@ -85,12 +87,12 @@ struct Slots {
     for (int i = 0; i < 2; ++i) {
       if (i == 1 && !two) break;
       if (!has[i]) continue;
-      // Of the same expert, the last head up to here is that of this slot's entry.
+      // The last head up to this slot with the same expert is the first slot of its entry.
       const uint32_t here = same[i] & heads[i] & up_to;
       const int half = i == 1 && here == 0 ? 0 : i;
       const int head = 31 - __clz(static_cast<int>(half == i ? here : other[1] & heads[0]));
-      const uint32_t in_front = (half == 1 ? heads[1] : heads[0]) & ((uint32_t{1} << head) - 1);
-      const int at = (half == 1 ? __popc(heads[0]) : 0) + __popc(in_front);
+      const uint32_t heads_before = (half == 1 ? heads[1] : heads[0]) & ((uint32_t{1} << head) - 1);
+      const int at = (half == 1 ? __popc(heads[0]) : 0) + __popc(heads_before);
       const int row = nth[i] % kColumns, slot = lane + 32 * i;
       order[at][row] = static_cast<uint8_t>(slot);
       token[at][row] = static_cast<uint8_t>(slot / p.product[0].slots);
@@ -105,13 +107,13 @@ template <class Weights>
 struct alignas(128) Memory {
   StreamMemory<kColumns, kTeams, Weights> stream;
   Slots slots[kTeams];
-  int arrived;           // warps whose rows of h are written
-  uint64_t met, h_full;  // of short sums
+  int arrived;                  // consumer warps that have written their rows of h
+  uint64_t grid_ready, h_full;  // for short sums
 };
 
 template <class Weights, bool kGated, bool kCut, bool kEarly = kCut>
 struct Work {
-  static constexpr bool kPieces = kCut, kAsksEarly = kEarly;
+  static constexpr bool kCuts = kCut, kLoadsEarly = kEarly;
   const Parameters& p;
   Memory<Weights>& m;
   Slots& slots;  // of the team
@@ -126,24 +128,24 @@ struct Work {
     return product == 0 ? slots.token[0][row] : slots.order[0][row];
   }
   __device__ __forceinline__ int64_t y_row(const StreamUnit&, int row) const { return slots.order[0][row]; }
-  __device__ __forceinline__ int part_steps(int product) const {
-    return kPieces && product == 0 ? p.parts.steps : cuda::part_steps(p.product[product]);
+  __device__ __forceinline__ int split_steps(int product) const {
+    return kCuts && product == 0 ? p.splits.steps : cuda::split_steps(p.product[product]);
   }
 
-  // Sums of parts that a team gives another are words of the meeting, where zero says that one has not come: who takes them
-  // leaves zeros. [slots, row blocks, parts but the first][64 rows, those of a lane side by side].
-  static constexpr int kPartWords = static_cast<int>(kFragmentRows);
-  // Of a lane's two rows, in its column `c` of two, which is there.
-  __device__ __forceinline__ uint32_t* sums(const StreamUnit& unit, int slab, int c, int part) const {
+  // Partial sums that a team publishes to another are grid words. Zero means not yet published; the reader resets them to zero.
+  // [slots, row blocks, splits but the first][64 rows, a lane's two side by side].
+  static constexpr int kPartialWords = static_cast<int>(kFragmentRows);
+  // Partial sums of a lane's two rows in its column `c` of two, which must exist.
+  __device__ __forceinline__ uint32_t* sums(const StreamUnit& unit, int slab, int c, int split) const {
     const int lane = static_cast<int>(threadIdx.x % 32), slot = order(unit.row + lane % 4 * 2 + c);
-    const int at = (slot * p.product[0].row_blocks + unit.block) * (p.parts.count - 1) + part - 1;
-    return p.meeting + kMeetingBytes / 4 + at * kPartWords + slab * 16 + lane / 4 * 2;
+    const int at = (slot * p.product[0].row_blocks + unit.block) * (p.splits.count - 1) + split - 1;
+    return p.grid_words + kGridWordsBytes / 4 + at * kPartialWords + slab * 16 + lane / 4 * 2;
   }
   __device__ __forceinline__ static bool has_column(const StreamUnit& unit, int c) {
     return static_cast<int>(threadIdx.x % 4) * 2 + c < unit.rows();
   }
-  __device__ __forceinline__ void give(const StreamUnit& unit, int slab, int part,
-                                       const float (&sum)[kColumns / 2]) const {
+  __device__ __forceinline__ void publish_partial(const StreamUnit& unit, int slab, int split,
+                                                  const float (&sum)[kColumns / 2]) const {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       if (!has_column(unit, c)) continue;
@@ -152,18 +154,20 @@ struct Work {
       for (int i = 0; i < 2; ++i) {
         word[i] = __float_as_uint(sum[i * 2 + c]);
         if (word[i] == 0)
-          word[i] = 0x80000000u;  // -0: what it is added to never is, so the sum stays as it is
+          word[i] = 0x80000000u;  // -0: what it is added to is never -0, so the sum does not change
       }
-      asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(sums(unit, slab, c, part)),
+      asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(sums(unit, slab, c, split)),
                    "r"(word[0]), "r"(word[1])
                    : "memory");
     }
   }
-  __device__ __forceinline__ bool takes(const StreamUnit& unit) const { return unit.end() < p.parts.count; }
-  // Parts behind a piece, of one column of the lane: all that there may be, or, where they are not asked for early, as many as
-  // there are registers for.
-  static constexpr int kAtOnce = kAsksEarly ? kPartsMost - 1 : 4;
-  struct Taken {
+  __device__ __forceinline__ bool has_partials(const StreamUnit& unit) const {
+    return unit.end() < p.splits.count;
+  }
+  // Partial sums of the splits after a partial unit, for one column of the lane: of all there can be, or, without early loads,
+  // of as many as fit into registers.
+  static constexpr int kAtOnce = kLoadsEarly ? kSplitsMost - 1 : 4;
+  struct Partials {
     uint32_t word[kAtOnce][2];
 
     __device__ __forceinline__ void load(const uint32_t* from, int count) {
@@ -172,48 +176,49 @@ struct Work {
         if (i >= count) break;
         asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];"
                      : "=r"(word[i][0]), "=r"(word[i][1])
-                     : "l"(from + i * kPartWords)
+                     : "l"(from + i * kPartialWords)
                      : "memory");
       }
     }
-    __device__ __forceinline__ bool have_come(int count) const {
-      bool come = true;
+    __device__ __forceinline__ bool have_loaded(int count) const {
+      bool loaded = true;
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i)
-        if (i < count) come = come && word[i][0] != 0 && word[i][1] != 0;
-      return come;
+        if (i < count) loaded = loaded && word[i][0] != 0 && word[i][1] != 0;
+      return loaded;
     }
   };
-  __device__ __forceinline__ Taken ask(const StreamUnit& unit, int slab) const {
-    Taken out;
-    if (has_column(unit, 0)) out.load(sums(unit, slab, 0, unit.end()), p.parts.count - unit.end());
+  __device__ __forceinline__ Partials load_partials(const StreamUnit& unit, int slab) const {
+    Partials out;
+    if (has_column(unit, 0)) out.load(sums(unit, slab, 0, unit.end()), p.splits.count - unit.end());
     return out;
   }
-  __device__ __forceinline__ void take(const StreamUnit& unit, int slab, Taken& taken,
-                                       float (&sum)[kColumns / 2]) const {
+  __device__ __forceinline__ void add_partials(const StreamUnit& unit, int slab, Partials& partials,
+                                               float (&sum)[kColumns / 2]) const {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       if (!has_column(unit, c)) continue;
       uint32_t* from = sums(unit, slab, c, unit.end());
 #pragma unroll 1
-      for (int left = p.parts.count - unit.end(); left > 0; left -= kAtOnce, from += kAtOnce * kPartWords) {
-        if (c == 1 || !kAsksEarly) taken.load(from, left);
-        while (!taken.have_come(left)) taken.load(from, left);
+      for (int left = p.splits.count - unit.end(); left > 0;
+           left -= kAtOnce, from += kAtOnce * kPartialWords) {
+        if (c == 1 || !kLoadsEarly) partials.load(from, left);
+        while (!partials.have_loaded(left)) partials.load(from, left);
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           if (i >= left) break;
 #pragma unroll
-          for (int row = 0; row < 2; ++row) sum[row * 2 + c] += __uint_as_float(taken.word[i][row]);
-          asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %1};" ::"l"(from + i * kPartWords), "r"(0)
+          for (int row = 0; row < 2; ++row) sum[row * 2 + c] += __uint_as_float(partials.word[i][row]);
+          asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %1};" ::"l"(from + i * kPartialWords), "r"(0)
                        : "memory");
         }
       }
     }
     __syncwarp();
   }
-  // By whole warps.
+  // Whole warps call it.
   __device__ __forceinline__ void wait_for_x(int) const {
-    if (threadIdx.x % 32 == 0) tile::wait_for_meeting(p.meeting, gridDim.x);
+    if (threadIdx.x % 32 == 0) tile::wait_at_grid_barrier(p.grid_words, gridDim.x);
     __syncwarp();
   }
   __device__ __forceinline__ void end(int product) const {
@@ -221,8 +226,8 @@ struct Work {
     __syncwarp();
     arrive(1);
   }
-  // So many warps of this block are through with the first product; the last of all tells the other blocks. What they wrote
-  // comes before what they say here, and that before what the last one says.
+  // `warps` more consumer warps of this CTA are done with the first product; the last arrives at the grid barrier. What each
+  // warp wrote is ordered before its arrival here, and this before the arrival at the grid barrier.
   __device__ __forceinline__ void arrive(int warps) const {
     if (threadIdx.x % 32 != 0) return;
     int before;
@@ -230,61 +235,61 @@ struct Work {
                  : "=r"(before)
                  : "r"(tile::shared_address(&m.arrived)), "r"(warps)
                  : "memory");
-    if (before + warps == kTeams * 4) tile::arrive_at_meeting(p.meeting);
+    if (before + warps == kTeams * 4) tile::arrive_at_grid_barrier(p.grid_words);
   }
 };
 
-// 16 bytes of a row of h on their way to shared memory.
-struct PieceOfH {
+// A 16-byte chunk of a row of h to copy to shared memory.
+struct ChunkOfH {
   const __nv_bfloat16* from;
   uint32_t to;
-  int there;  // 0: zeros; negative: no such piece
+  int there;  // bytes to read; 0: write zeros; negative: no such chunk
 };
-// By all that multiply, each from piece `first` of `all` on, kApart further each time: where from and where to (`piece(i)`) is
-// known before rows of h are there.
-template <int kApart, class Weights, class PieceOf>
-__device__ __forceinline__ void fetch_pieces(Memory<Weights>& m, int first, int all, const PieceOf& piece) {
+// All consumer threads call it. Each copies chunks `first`, first + kApart, ... of `all`. The addresses, `chunk(i)`, are known
+// before the rows of h are written.
+template <int kApart, class Weights, class ChunkOf>
+__device__ __forceinline__ void copy_h_chunks(Memory<Weights>& m, int first, int all, const ChunkOf& chunk) {
   constexpr int kAhead = 4;
-  const auto copy = [&](const PieceOfH& a) {
+  const auto copy = [&](const ChunkOfH& a) {
     if (a.there >= 0) tile::copy_16(a.to, a.from, a.there);
   };
-  PieceOfH ahead[kAhead];
+  ChunkOfH ahead[kAhead];
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) {
     ahead[i].there = -1;
-    if (first + i * kApart < all) ahead[i] = piece(first + i * kApart);
+    if (first + i * kApart < all) ahead[i] = chunk(first + i * kApart);
   }
-  // The meeting waits for those who read rows of x as well, but racecheck does not follow a counter in global memory.
+  // The grid barrier also waits for the readers of rows of x, but racecheck does not follow a counter in global memory.
   tile::sync_threads<kTeams * 128>(2);
-  tile::barrier_wait_by_warp(&m.met, 0);
+  tile::barrier_wait_by_warp(&m.grid_ready, 0);
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) copy(ahead[i]);
 #pragma unroll 1
-  for (int i = first + kAhead * kApart; i < all; i += kApart) copy(piece(i));
+  for (int i = first + kAhead * kApart; i < all; i += kApart) copy(chunk(i));
   tile::arrive_after_copies(tile::shared_address(&m.h_full));
   tile::barrier_wait_by_warp(&m.h_full, 0);
 }
 
-// Each product has code of its own, so that its parameters are constants to it: what comes before the first weights are asked
-// for runs once, and its instructions come from memory. Both say whether there was any.
+// Each product has its own code, so that its parameters are constants: the code before the first weight copies runs once, and
+// its instructions come from memory. Both functions return whether the team had any unit.
 //
-// The first, where it is cut: parts of sums, all teams as many. What a team gives another is what it begins with, and what it
-// takes it needs at its end.
+// The first product, with split sums: all teams have the same number of splits. A team begins with the partial sums that it
+// publishes to another team, and needs those of other teams at its end.
 template <class W, class Fetch>
-__device__ __forceinline__ bool fetch_pieces(const W& work, Fetch& fetch, int listed) {
+__device__ __forceinline__ bool fetch_splits(const W& work, Fetch& fetch, int listed) {
   const Slots& slots = work.slots;
-  const int row_blocks = work.p.product[0].row_blocks, parts = work.p.parts.count;
-  const Deal deal(listed * row_blocks * parts);
+  const int row_blocks = work.p.product[0].row_blocks, splits = work.p.splits.count;
+  const Deal deal(listed * row_blocks * splits);
   int at = deal.begin(work.rank);
   const int end = deal.begin(work.rank + 1);
   if (at >= end) return false;
-  int unit = at / parts, first = at - unit * parts, entry = unit / row_blocks,
+  int unit = at / splits, first = at - unit * splits, entry = unit / row_blocks,
       block = unit - entry * row_blocks;
 #pragma unroll 1
   do {
-    const int last = min(parts, first + end - at);
+    const int last = min(splits, first + end - at);
     at += last - first;
-    int what = StreamUnit::kPiece + StreamUnit::kFirst * first + StreamUnit::kEnd * last;
+    int what = StreamUnit::kPartial + StreamUnit::kFirst * first + StreamUnit::kEnd * last;
     if (at >= end) what += StreamUnit::kEnds;
     fetch.unit(uniform(slots.expert[entry]), uniform(block), uniform(what), false, [&] {
       return typename Fetch::Rows{entry * kColumns, uniform(slots.count[entry])};
@@ -295,8 +300,8 @@ __device__ __forceinline__ bool fetch_pieces(const W& work, Fetch& fetch, int li
   return true;
 }
 
-// Else, and the second: as many units as the grid has teams at a time, one each; the teams of an SM share what is left over
-// where it is little.
+// Without split sums, and for the second product: in each round every team of the grid has one unit. If few units are left
+// over, the teams of an SM share each of them.
 template <int kProduct, class W, class Fetch>
 __device__ __forceinline__ bool fetch_units(const W& work, Fetch& fetch, int listed) {
   const Slots& slots = work.slots;
@@ -325,8 +330,8 @@ __device__ __forceinline__ bool fetch_units(const W& work, Fetch& fetch, int lis
 
 template <class W, class Fetch>
 __device__ __forceinline__ bool fetch_first(const W& work, Fetch& fetch, int listed) {
-  if constexpr (W::kPieces) {
-    return fetch_pieces(work, fetch, listed);
+  if constexpr (W::kCuts) {
+    return fetch_splits(work, fetch, listed);
   } else {
     return fetch_units<0>(work, fetch, listed);
   }

@@ -1,16 +1,16 @@
-// The experts of very few tokens: both products and the weighted sums behind them in one launch.
+// The experts of very few tokens: both products and the weighted sums after them in one launch.
 //
-// The first product is that of expert_fewtokens.cuh. In the second a cluster of two blocks owns slices of y, 16 features of all
-// tokens each. It has a slice's sums of every slot, so that biases, router weights and the sum over slots need no memory in
-// between and no launch behind.
+// The first product is that of fused_fewtokens.cuh. In the second a CTA pair (a cluster of two) owns slices of y: 16 features
+// of all tokens each. The pair has a slice's sums of every slot, so that biases, router weights and the sum over slots need no
+// global memory in between and no next launch.
 //
-// Units      One slice of one expert's weights, the whole sum or the block's half of it. A team's four warps are one group or
-//            two, and a group takes a unit at a time, each warp its k blocks of it (Cut). A stage of the team's ring holds a
-//            box of k blocks of each group.
-// h          Stays in shared memory, where rows of x stood in the ring's stages; the warps that multiply fetch it.
-// Sums       A unit's are cut in segments, one a warp, by the shape alone. Each goes to the block that writes its features,
-//            eight of a slice's 16, and is added up there in the order of the segments and of the slots: bits depend neither on
-//            who computed what nor on what else is in the batch.
+// Units      One slice of one expert's weights, with the whole sum or the CTA's half of it. The four consumer warps of a team
+//            form one group or two. A group takes one unit at a time, and each of its warps some k blocks of it (Cut). A stage
+//            of the team's ring holds one box of k blocks for each group.
+// h          Stays in shared memory, in the part of the ring's stages that held rows of x. The consumer warps copy it.
+// Sums       A unit's sum is cut into segments, one a warp, by the shape alone. Each partial sum goes to the CTA that writes
+//            its features, eight of a slice's 16. That CTA adds them up in the order of segments and then of slots, so the bits
+//            depend neither on which warp computed what nor on the rest of the batch.
 #pragma once
 #include "backends/cuda/experts/fused_fewtokens.cuh"
 #include "backends/cuda/tile/cluster.cuh"
@@ -24,9 +24,9 @@ namespace slices {
 using fewtokens::kColumns;
 using fewtokens::kThreads;
 
-// What becomes of the experts' answers, as ops/combine.h says.
+// How the experts' results are combined into y, as ops/combine.h defines it.
 struct Combined {
-  const float* weights = nullptr;  // or nothing: 1
+  const float* weights = nullptr;  // null: all 1
   const void *shared = nullptr, *residual = nullptr;
   void* y = nullptr;
   int64_t shared_stride = 0, residual_stride = 0, y_stride = 0;
@@ -40,12 +40,12 @@ struct Parameters {
   Combined combined;
   int tokens = 0, slots = 0;    // slots: of a token
   uint32_t tokens_inverse = 0;  // 2^16 over tokens, rounded up
-  int lanes_log = 0;            // of a power of two that is not less than slots
-  int parts = 0;                // of a slot's h: pieces of 4 k blocks
-  uint32_t parts_inverse = 0;   // 2^16 over that, rounded up
-  // How a sum is cut (Cut).
+  int lanes_log = 0;            // log2 of the smallest power of two >= slots
+  int parts = 0;                // of a slot's row of h, 4 k blocks each
+  uint32_t parts_inverse = 0;   // 2^16 over parts, rounded up
+  // As in Cut.
   int groups = 0, boxes = 0, split = 0;
-  int slices_whole = 0, slices_over = 0;  // that every cluster has, and how many clusters have one more
+  int slices_whole = 0, slices_over = 0;  // slices of every cluster, and how many clusters have one more
 };
 
 using Weights = Mxfp4Weights;
@@ -53,22 +53,22 @@ using S = Stage<kColumns, Weights>;
 static_assert(kRowBlocks == S::kXBytes * S::kSteps / tile::kSwizzledRowBytes && kRingStages == S::kStages);
 constexpr int kSlabCodes = Weights::kCodeBytes / 4, kSlabScales = Weights::kScaleBytes / 4;
 constexpr int kGroupCodes = S::kSteps * Weights::kCodeBytes / 2,
-              kGroupScales = S::kSteps * Weights::kScaleBytes / 2;  // of one of two groups, in a stage
+              kGroupScales = S::kSteps * Weights::kScaleBytes / 2;  // in a stage, for each of two groups
 
 struct alignas(128) Memory {
-  fewtokens::Memory<Weights> few;  // whose `sums` hold those of segments, later
+  fewtokens::Memory<Weights> few;  // in the second product its `sums` hold the segments' partial sums
   uint64_t sums_full;
 };
 static_assert(kSums == sizeof(StreamMemory<kColumns, kTeams, Weights>::sums) / sizeof(float));
 
 template <bool kGated, bool kCut>
-struct Work : fewtokens::Work<Weights, kGated, kCut, false> {  // one token: no part has come early
+struct Work : fewtokens::Work<Weights, kGated, kCut, false> {  // one token: no partial sum is published early
   __device__ __forceinline__ const ExpertParameters& parameters(int) const { return this->p.product[0]; }
   __device__ __forceinline__ bool gated(int) const { return kGated; }
   __device__ __forceinline__ int64_t x_row(int, int row) const { return this->slots.token[0][row]; }
 };
 
-// What a block has of the second product.
+// A CTA's share of the second product.
 struct Share {
   int from_last, clusters, rank, slices;
 
@@ -77,10 +77,10 @@ struct Share {
     from_last = clusters - 1 - static_cast<int>(blockIdx.x) / 2;
     slices = p.slices_whole + (from_last < p.slices_over);
   }
-  // The blocks with the lowest numbers have most of the first product.
+  // Counted from the last cluster: the CTAs with the lowest numbers have most of the first product.
   __device__ __forceinline__ int slice(int i) const { return from_last + i * clusters; }
 };
-// A group's units, one after the other: slices, and in each the experts of the list.
+// Iterates over a group's units: slices, and in each the experts of the list.
 struct Unit {
   int slice, entry, listed, apart;
 
@@ -99,15 +99,15 @@ struct Unit {
   }
 };
 
-// One who ends y: of a row of a slice, one slot. What it needs beside sums is asked for when the kernel begins.
-struct Ender {
+// An epilogue thread of y: one row of a slice, one slot. It loads what it needs besides the sums in the prologue.
+struct EpilogueThread {
   int slice, row, token, slot;  // slot: of the token
-  int feature;                  // or one of the padding
+  int feature;                  // may be in the padding
   bool any = false;
   bool has = false;  // an expert
   float factor = 0, bias = 0, weight = 1, shared = 0, residual = 0;
 
-  __device__ __forceinline__ Ender(const Parameters& p, const Share& s) {
+  __device__ __forceinline__ EpilogueThread(const Parameters& p, const Share& s) {
     const uint32_t index = kThreads - 1 - threadIdx.x;  // the last team has less of the first product
     const uint32_t all = index >> p.lanes_log, rows = all * p.tokens_inverse >> 16;
     slot = static_cast<int>(index - (all << p.lanes_log)), token = static_cast<int>(all - rows * p.tokens);
@@ -143,21 +143,21 @@ struct Kernel {
   __device__ __forceinline__ Work<kGated, kCut> work(int team) const {
     return {{p.two, m.few, m.few.slots[team], fewtokens::rank_of(team)}};
   }
-  // Where rows of x stood in the stages of the first product, a row of h in each.
+  // A row of h in each stage, where the first product had rows of x.
   __device__ __forceinline__ uint32_t h_at(int slot) const {
     return tile::shared_address(m.few.stream.stage) + slot * S::kBytes;
   }
   __device__ __forceinline__ int group_warps() const { return p.groups == 1 ? 4 : 2; }
-  // k blocks of a unit, which are those of h that the block has of each slot, and the first of them.
+  // k blocks of a unit, which are also those of each slot's h that the CTA holds, and the first of them.
   __device__ __forceinline__ int blocks() const { return group_warps() * p.boxes * kBox; }
   __device__ __forceinline__ int first_block(const Share& share) const {
     return p.split ? share.rank * blocks() : 0;
   }
   __device__ __forceinline__ int segments() const { return p.split ? 2 * group_warps() : group_warps(); }
-  // Of one slot's rows from each other.
+  // Stride of the partial sums between one slot's rows.
   __device__ __forceinline__ int sums_apart() const { return segments() | 1; }
 
-  // By a warp of each team; the last one waits for the other blocks on behalf of all, once its ring is full.
+  // The producer warps. The last team's waits at the grid barrier for the whole CTA, once its ring is full.
   __device__ __forceinline__ void fetch(int team) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const auto mine = work(team);
@@ -172,15 +172,16 @@ struct Kernel {
       tile::barrier_expect_by_warp(
           &m.sums_full, static_cast<uint32_t>(share.slices * segments() * kRowsEach * 4 * __popc(have)));
     Unit unit(p, share, listed, team * p.groups);
-    bool meets = team == kTeams - 1;
+    bool grid_pending = team == kTeams - 1;
     int box = 0;
 #pragma unroll 1
     for (int n = 0;; ++n) {
       const bool more = unit.slice < share.slices;
-      if (meets && (n == S::kStages || !more)) {
-        meets = false;
+      if (grid_pending && (n == S::kStages || !more)) {
+        grid_pending = false;
         mine.wait_for_x(1);
-        if (lane == 0) tile::barrier_arrive(&m.few.met), tile::leave_meeting(p.two.meeting, gridDim.x);
+        if (lane == 0)
+          tile::barrier_arrive(&m.few.grid_ready), tile::leave_grid_barrier(p.two.grid_words, gridDim.x);
         __syncwarp();
       }
       if (!more && n > 0) break;
@@ -190,8 +191,8 @@ struct Kernel {
     }
   }
 
-  // A team without units of the first product asks for little of the second as long as the others are at work: what comes for it
-  // comes later for them.
+  // A team without units of the first product loads little of the second while the other teams are still busy: bytes that
+  // arrive for it delay theirs.
   __device__ __forceinline__ void wait_for_another_team() const {
     const volatile int* arrived = &m.few.arrived;
     while (*arrived < 2 * 4) {
@@ -199,8 +200,8 @@ struct Kernel {
     __syncwarp();
   }
 
-  // A box of each group. The first stage tells that the first product has no more, how many experts are listed, and which
-  // slots have one.
+  // Loads one TMA box of codes and one of scales for each group. The first stage also publishes that the first product has no
+  // more units, the number of listed experts, and the mask of slots that have one.
   template <class Fetch>
   __device__ __forceinline__ void stage(Fetch& fetch, const Share& share, Unit unit, int box, int n,
                                         uint32_t have) const {
@@ -211,7 +212,7 @@ struct Kernel {
     const int k = first_block(share) + box * group_warps() * kBox;
     uint32_t bytes = 0;
     tile::barrier_wait_by_warp(&m.few.stream.empty[fetch.team][place.stage], place.parity ^ 1);
-    if (n == 0) fetch.tell(at, {unit.listed, static_cast<int>(have), 0, 0});
+    if (n == 0) fetch.publish(at, {unit.listed, static_cast<int>(have), 0, 0});
 #pragma unroll 1
     for (int g = 0; g < p.groups; ++g) {
       if (uniform(unit.slice) >= share.slices) break;
@@ -230,25 +231,25 @@ struct Kernel {
     fetch.place.step(S::kStages);
   }
 
-  // Rows of h of every slot that has an expert, the block's k blocks of them; zeros beyond the width.
+  // Copies the CTA's k blocks of the rows of h, for every slot that has an expert; zeros beyond the width.
   __device__ __forceinline__ void fetch_h(const Share& share, uint32_t have, int warp) const {
     const ExpertParameters& q = p.two.product[1];
     const int lane = static_cast<int>(threadIdx.x % 32), first = first_block(share) * 64 + lane * 8;
-    const auto piece = [&](uint32_t index) {
+    const auto chunk = [&](uint32_t index) {
       const uint32_t slot = index * p.parts_inverse >> 16, part = index - slot * p.parts;
       const int column = first + static_cast<int>(part) * 256;
       const bool is = (have >> slot & 1) && static_cast<int>(part) * 4 + lane / 8 < blocks();
       const bool in = column < q.width;
-      return fewtokens::PieceOfH{
+      return fewtokens::ChunkOfH{
           in ? q.x + slot * q.x_stride + column : q.x,
           h_at(static_cast<int>(slot)) + part * 512 + lane / 8 * 128 + (lane % 8 ^ slot % 8) * 16,
           is ? in : -1};
     };
-    fewtokens::fetch_pieces<kWarps>(m.few, warp, p.two.tokens_slots * p.parts, piece);
+    fewtokens::copy_h_chunks<kWarps>(m.few, warp, p.two.tokens_slots * p.parts, chunk);
   }
 
-  // y, once all sums are here: a lane adds up a slot's segments, then a row's slots.
-  __device__ __forceinline__ void end(const Ender& o) const {
+  // Writes y once all partial sums have arrived: a lane adds up the segments of a slot, then the slots of a row.
+  __device__ __forceinline__ void epilogue(const EpilogueThread& o) const {
     if (!__any_sync(0xffffffffu, o.any)) return;
     tile::barrier_wait_by_warp(&m.sums_full, 0);
     float value = 0;
@@ -261,7 +262,7 @@ struct Kernel {
       for (int s = 0; s < segments(); s += 2) sum += mine[s], sum += mine[s + 1];
       value = o.weight * fmaf(sum, o.factor, o.bias);
     }
-    // Lanes of a row stand in the order of their slots, the first one last.
+    // The lanes of a row are in reverse order of its slots: the first slot has the last lane.
     const int head = static_cast<int>(threadIdx.x % 32) | ((1 << p.lanes_log) - 1);
     float y = 0;
 #pragma unroll 4
@@ -278,16 +279,16 @@ struct Kernel {
     }
   }
 
-  // By the others.
+  // The consumer warps.
   __device__ __forceinline__ void multiply(int team, int w) const {
     const auto mine = work(team);
     const Share share(p);
-    const Ender ender(p, share);
+    const EpilogueThread epilogue_thread(p, share);
     __syncwarp();
     const int lane = static_cast<int>(threadIdx.x % 32);
     tile::RingPlace place = stream_multiply<kColumns, kTeams>(mine, m.few.stream, team, w);
     const uint32_t ring = tile::shared_address(m.few.stream.stage[team]);
-    const uint4 told = tile::load_shared(ring + place.stage * S::kBytes + S::kUnit);
+    const uint4 list_words = tile::load_shared(ring + place.stage * S::kBytes + S::kUnit);
     const int group = w / group_warps(), in_group = w % group_warps();
     const uint32_t codes = ring + S::kCodes + group * kGroupCodes + in_group * kBox * kSlabCodes + lane * 16,
                    scales = ring + S::kScales + group * kGroupScales + in_group * kBox * kSlabScales +
@@ -297,8 +298,8 @@ struct Kernel {
     const uint32_t to[2] = {tile::remote_address(sums, 0), tile::remote_address(sums, 1)},
                    counts[2] = {tile::remote_address(counted, 0), tile::remote_address(counted, 1)};
     const int segment = in_group + (p.split ? share.rank * group_warps() : 0);
-    Unit unit(p, share, uniform(static_cast<int>(told.x)), team * p.groups + group);
-    fetch_h(share, told.y, team * 4 + w);
+    Unit unit(p, share, uniform(static_cast<int>(list_words.x)), team * p.groups + group);
+    fetch_h(share, list_words.y, team * 4 + w);
 #pragma unroll 1
     for (; unit.slice < share.slices; unit.next()) {
       const int count = mine.slots.count[unit.entry];
@@ -322,7 +323,7 @@ struct Kernel {
           of[i % 2].multiply(d);
         }
         tile::arrive_by_lane(tile::shared_address(&m.few.stream.empty[team][place.stage]),
-                             have_come<Weights>(d));
+                             have_loaded<Weights>(d));
         place.step(S::kStages);
         h += group_warps() * kBox * tile::kSwizzledRowBytes;
       }
@@ -340,20 +341,20 @@ struct Kernel {
           tile::store_remote(to[half] + at, d[0][0][half * 2 + c] + d[1][0][half * 2 + c], counts[half]);
       }
     }
-    end(ender);
+    epilogue(epilogue_thread);
   }
 };
 
 template <bool kGated, int kBox, bool kCut>
-__global__ void __launch_bounds__(kThreads, 1) expert_mlp(const __grid_constant__ Parameters p) {
+__global__ void __launch_bounds__(kThreads, 1) expert_mlp_slices(const __grid_constant__ Parameters p) {
   extern __shared__ uint8_t dynamic[];
   auto& m = *reinterpret_cast<Memory*>(dynamic + (128 - tile::shared_address(dynamic) % 128) % 128);
   const int warp = uniform(static_cast<int>(threadIdx.x / 32));
   if (warp < kTeams) m.few.stream.init(warp);
   if (threadIdx.x == 0) {
     m.few.arrived = 0;
-    tile::barrier_init(&m.few.met, 1);
-    tile::barrier_init(&m.few.h_full, kEnders);
+    tile::barrier_init(&m.few.grid_ready, 1);
+    tile::barrier_init(&m.few.h_full, kEpilogueThreads);
     tile::barrier_init(&m.sums_full, 1);
     tile::barrier_visible();
   }

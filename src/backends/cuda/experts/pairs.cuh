@@ -1,10 +1,12 @@
-// The kernel of the expert GEMMs in bf16 for many rows an expert: pairs of blocks, a cluster of two SMs, walk a list of tiles
-// that both halve, and what both of them multiply comes from the L2 once (docs/notes/cuda-bf16-experts.md).
+// The CTA-pair kernel of the expert GEMMs in bf16, for many rows an expert. A pair is a cluster of two CTAs
+// on two SMs. Pairs walk a list of tiles, each CTA takes half of a tile, and what both multiply comes from
+// the L2 once (docs/notes/cuda-bf16-experts.md).
 //
-// Either the pair shares rows of x, and each block has row blocks of its own, or it shares weights, and each has columns of its
-// own. Of what is shared each block fetches a half into both. So a stage is empty when both blocks have read it: those who
-// multiply say so to both. Two warpgroups multiply, some warps of a third fetch (expert_gemm_bf16_pair_fetch.cuh), and others of
-// it may bring rows of tokens into order (expert_gemm_bf16_pair_gather.cuh).
+// Either the pair shares rows of x, and each CTA has its own row blocks; or it shares weights, and each CTA
+// has its own rows of x. Each CTA copies half of what is shared into both. So a stage is empty when both CTAs
+// have read it: consumer warps release it in both. There are two consumer warpgroups. Warps of a third are
+// producers (pairs_producer.cuh), and others of it may gather rows of tokens into order
+// (producer_gather.cuh).
 #pragma once
 #include "backends/cuda/experts/epilogue_rows.cuh"
 #include "backends/cuda/experts/pairs_producer.cuh"
@@ -13,17 +15,17 @@ namespace sluice::cuda {
 
 #ifdef __CUDACC__
 
-// Adds up a tile, N >= its rows, and gives its stages back.
+// Mainloop of a tile, N >= its rows. Releases its stages.
 template <int N, class C>
-__device__ __forceinline__ void multiply_pair(float (&d)[C::kBlocks][C::kMost / 2], const ExpertParameters& p,
-                                              PairRing<C>& ring, int group) {
+__device__ __forceinline__ void multiply_pair(float (&d)[C::kBlocks][C::kTileN / 2],
+                                              const ExpertParameters& p, PairRing<C>& ring, int group) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
-  uint32_t before = 0;  // the stage in front of this one
+  uint32_t previous = 0;  // stage
 #pragma unroll 1
   for (int k = 0; k < p.k_blocks; ++k) {
     ring.wait_full();
     if constexpr (!C::kBoxes) tile::fence_for_async();
-    // Uniform, so that descriptors are made outside of the lanes' registers.
+    // Uniform, so that descriptors are computed in uniform registers.
     const auto stage = static_cast<uint32_t>(uniform(static_cast<int>(ring.stage())));
     const uint64_t x = tile::describe_tile(stage);
     const uint64_t w = tile::describe_tile(stage + C::kXBytes + group * C::kBlocks * C::kBlockBytes);
@@ -37,67 +39,68 @@ __device__ __forceinline__ void multiply_pair(float (&d)[C::kBlocks][C::kMost / 
                           x + j * tile::kNext16, 1);
     tile::commit_group();
     tile::wait_groups<1>();
-    ring.give_back(before, k > 0);  // what read the stage in front is done
-    before = ring.place.stage;
+    ring.release(previous, k > 0);  // the products of the previous stage are done
+    previous = ring.place.stage;
     ring.place.step(stages);
   }
   tile::wait_groups<0>();
 #pragma unroll
   for (int b = 0; b < C::kBlocks; ++b) tile::hold(d[b]);
-  ring.give_back(before);
+  ring.release(previous);
 }
 
-// multiply_pair of the fewest columns that the tile's rows fit in, of those that C has between kLeast and kMost: by halves,
-// since a chain of that many branches is long where sums are short.
+// Calls multiply_pair with the least N between kLeast and kMost that holds the tile's rows, by bisection: a
+// chain of that many branches takes long where sums are short.
 template <int kLeast, int kMost, class C>
-__device__ __forceinline__ void multiply_columns(float (&d)[C::kBlocks][C::kMost / 2],
+__device__ __forceinline__ void multiply_columns(float (&d)[C::kBlocks][C::kTileN / 2],
                                                  const ExpertParameters& p, int rows, PairRing<C>& ring,
                                                  int group) {
   if constexpr (kLeast == kMost) {
     multiply_pair<kMost>(d, p, ring, group);
   } else {
-    constexpr int kMiddle = kLeast + (kMost - kLeast) / C::kFiner / 2 * C::kFiner;
+    constexpr int kMiddle = kLeast + (kMost - kLeast) / C::kStepN / 2 * C::kStepN;
     if (rows <= kMiddle) {
       multiply_columns<kLeast, kMiddle>(d, p, rows, ring, group);
     } else {
-      multiply_columns<kMiddle + C::kFiner, kMost>(d, p, rows, ring, group);
+      multiply_columns<kMiddle + C::kStepN, kMost>(d, p, rows, ring, group);
     }
   }
 }
 
-// Multiplies one tile, of which this warpgroup has something, and writes its rows of y.
+// Multiplies one tile of which this warpgroup has row blocks, and writes its rows of y.
 template <class C, bool kGated>
 __device__ __forceinline__ void multiply_pair_tile(const ExpertParameters& p, const ExpertTile& t,
                                                    int first_block, PairRing<C>& ring) {
   const int all_warps = uniform(static_cast<int>(threadIdx.x / 32)), warp = all_warps % 4,
             group = all_warps / 4 - 1;
-  float d[C::kBlocks][C::kMost / 2];
+  float d[C::kBlocks][C::kTileN / 2];
 #pragma unroll
   for (int b = 0; b < C::kBlocks; ++b)
 #pragma unroll
     for (float& sum : d[b]) sum = 0;
-  multiply_columns<C::kLeast, C::kMost>(d, p, t.rows, ring, group);
-  RowsFinish<kGated> finish[C::kBlocks];
-  read_rows(finish, p, t.expert, first_block, warp);
+  multiply_columns<C::kLeastN, C::kTileN>(d, p, t.rows, ring, group);
+  EpilogueRows<kGated> epilogue[C::kBlocks];
+  read_rows(epilogue, p, t.expert, first_block, warp);
   const tile::ActivationValues act = activation_of(p, t.expert);
-  const uint32_t staging = ring.base + ring.at.pieces + static_cast<uint32_t>(group * C::kPieceBytes);
+  const uint32_t staging = ring.base + ring.at.staging + static_cast<uint32_t>(group * C::kStagedBytes);
   const int blocks = min(C::kBlocks, p.row_blocks - first_block);
-  if (!finishes_by_pieces<kGated>(p, act, first_block + blocks - 1)) {
-    static_assert(C::kPieceBytes >= StraightFinish<kGated>::kStagingBytes);
-    if (finishes_straight<kGated>(p, act)) {
-      finish_tile_straight<C::kMost, C::kBlocks, kGated>(d, p, act, t, first_block, finish,
-                                                         StraightFinish<kGated>(staging, group));
+  if (!has_epilogue_by_rows<kGated>(p, act, first_block + blocks - 1)) {
+    static_assert(C::kStagedBytes >= StraightEpilogue<kGated>::kStagingBytes);
+    if (has_straight_epilogue<kGated>(p, act)) {
+      epilogue_straight<C::kTileN, C::kBlocks, kGated>(d, p, act, t, first_block, epilogue,
+                                                       StraightEpilogue<kGated>(staging, group));
     } else {
-      finish_tile<C::kMost, C::kBlocks, kGated>(d, p, act, t, first_block, finish);
+      epilogue_general<C::kTileN, C::kBlocks, kGated>(d, p, act, t, first_block, epilogue);
     }
     return;
   }
-  const PieceOfRows piece{staging, warp, 1 + group};
+  const StagedRows staged{staging, warp, 1 + group};
 #pragma unroll
   for (int b = 0; b < C::kBlocks; ++b) {
     if (b >= blocks) break;
     const auto write = [&]<Activation kAct>() {
-      finish_by_pieces<C::kMost, kAct, C::kPieceBytes>(d[b], p, t, first_block + b, finish[b].bias, piece);
+      epilogue_by_rows<C::kTileN, kAct, C::kStagedBytes>(d[b], p, t, first_block + b, epilogue[b].bias,
+                                                         staged);
     };
     if constexpr (kGated) {
       write.template operator()<Activation::kSwiGlu>();
@@ -109,19 +112,19 @@ __device__ __forceinline__ void multiply_pair_tile(const ExpertParameters& p, co
   }
 }
 
-// A tile of which this warpgroup has nothing.
+// Releases the stages of a tile of which this warpgroup has nothing.
 template <class C>
-__device__ __forceinline__ void pass_tile(const ExpertParameters& p, PairRing<C>& ring) {
+__device__ __forceinline__ void skip_tile(const ExpertParameters& p, PairRing<C>& ring) {
 #pragma unroll 1
   for (int k = 0; k < p.k_blocks; ++k) {
     ring.wait_full();
-    ring.give_back(ring.place.stage);
+    ring.release(ring.place.stage);
     ring.place.step(static_cast<uint32_t>(ring.at.stages));
   }
 }
 
 template <class C, bool kGated>
-__device__ __forceinline__ void multiply_pairs(const ExpertParameters& p, const PairList<C>& list,
+__device__ __forceinline__ void multiply_pairs(const ExpertParameters& p, const PairSchedule<C>& list,
                                                PairRing<C> ring) {
   const int group = uniform(static_cast<int>(threadIdx.x / 128)) - 1;
   const int all = list.tiles();
@@ -130,50 +133,52 @@ __device__ __forceinline__ void multiply_pairs(const ExpertParameters& p, const 
   for (int index = static_cast<int>(blockIdx.x / 2); index < all;
        index += static_cast<int>(gridDim.x / 2), ++count) {
     ring.wait_full();
-    const uint4 told = tile::load_shared(ring.told(count));
-    const ExpertTile t{uniform(static_cast<int>(told.x)), uniform(static_cast<int>(told.y)),
-                       uniform(static_cast<int>(told.z)), uniform(static_cast<int>(told.w))};
+    const uint4 tile_words = tile::load_shared(ring.tile_at(count));
+    const ExpertTile t{uniform(static_cast<int>(tile_words.x)), uniform(static_cast<int>(tile_words.y)),
+                       uniform(static_cast<int>(tile_words.z)), uniform(static_cast<int>(tile_words.w))};
     const int first_block = first_of_group<C>(t.first_block, group, static_cast<int>(ring.rank));
     if (t.rows > 0 && first_block < p.row_blocks) {
       multiply_pair_tile<C, kGated>(p, t, first_block, ring);
     } else {
-      pass_tile(p, ring);
+      skip_tile(p, ring);
     }
   }
 }
 
 template <class C, bool kGated>
 __global__ void __launch_bounds__(C::kThreads, 1)
-    expert_pairs(const __grid_constant__ ExpertParameters p, const __grid_constant__ PairShared at,
-                 const __grid_constant__ ExpertMaps<C> x, const __grid_constant__ PairGather gather) {
+    expert_gemm_pairs(const __grid_constant__ ExpertParameters p, const __grid_constant__ PairShared at,
+                      const __grid_constant__ ExpertMaps<C> x, const __grid_constant__ PairGather gather) {
   extern __shared__ uint8_t dynamic[];
   uint8_t* base = dynamic + (1024 - tile::shared_address(dynamic) % 1024) % 1024;
   const auto rank = static_cast<uint32_t>(uniform(static_cast<int>(tile::cluster_rank())));
   PairRing<C> ring{tile::shared_address(base), at, rank,
                    tile::remote_address(tile::shared_address(base), rank ^ 1)};
   if (threadIdx.x < static_cast<unsigned>(at.stages)) {
-    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.full) + threadIdx.x, C::kFills);
+    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.full) + threadIdx.x, C::kFullArrivals);
     tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.empty) + threadIdx.x, 2 * C::kGroups * 4);
     tile::barrier_visible();
   }
   if (C::kGathers && threadIdx.x == 0) {
-    tile::store_shared_word(ring.base + at.begun, 0);
+    tile::store_shared_word(ring.base + at.waves_begun, 0);
     for (int i = 0; i < PairGather::kWarps; ++i)
-      tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.came) + i, 1);
+      tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.gather_full) + i, 1);
     tile::barrier_visible();
   }
   __syncwarp();
   tile::cluster_arrive();
   if (C::kBoxes && threadIdx.x < C::kMaps) tile::prefetch_map(x.of[threadIdx.x]);
   if (!p.settled) tile::wait_for_previous();
-  PairList<C> list{reinterpret_cast<int32_t*>(base + at.before),
-                   reinterpret_cast<uint16_t*>(base + at.expert), 0, ceil_div(p.row_blocks, C::kRowBlocks)};
+  PairSchedule<C> list{reinterpret_cast<int32_t*>(base + at.before),
+                       reinterpret_cast<uint16_t*>(base + at.expert), 0,
+                       ceil_div(p.row_blocks, C::kTileBlocks)};
   list.make(p, reinterpret_cast<int32_t*>(base + at.scratch));
-  tile::cluster_wait();  // the other block runs, and its barriers are there
-  // Uniform, or the compiler expects lanes apart in all that follows: each copy would take three times as many instructions.
+  tile::cluster_wait();  // the peer CTA runs, and its barriers are initialised
+  // Uniform: otherwise the compiler expects divergent lanes below, and each copy takes three times as many
+  // instructions.
   const int warp = uniform(static_cast<int>(threadIdx.x / 32));
   if (warp < 4) {
-    tile::keep_registers<C::kFetch>();
+    tile::keep_registers<C::kProducerRegisters>();
     if (warp == 0) {
       fetch_pair_weights(p, list, ring);
     } else if (C::kRows != XSource::kInOrder || warp == 1) {
@@ -193,16 +198,16 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   } else {
     tile::wait_for_previous();
     tile::release_next();
-    tile::take_registers<C::kMultiply>();
+    tile::take_registers<C::kConsumerRegisters>();
     multiply_pairs<C, kGated>(p, list, ring);
   }
-  // Nobody leaves while the other block may still arrive or copy here.
+  // No CTA leaves while its peer may still arrive or copy here.
   __syncwarp();
   tile::cluster_publish();
   tile::cluster_wait();
 }
 
-// One launch, as launch_tiles() of a CTA pair.
+// Enqueues one launch, as launch_tiles() does for CTA pairs.
 template <class C>
 Status launch_pairs(const TileCall& call) {
   const ExpertGemm::Problem& p = call.problem;
@@ -211,7 +216,7 @@ Status launch_pairs(const TileCall& call) {
   const Tensor rows_of_x =
       C::kGathers ? make_tensor(call.ordered, DType::kBF16, {p.rows, p.width}, Backend::kCuda) : call.args.x;
   for (int i = 0; C::kBoxes && i < C::kMaps; ++i) {
-    const int rows = (C::kLeast + i * C::kFiner) / (C::kSharesX ? 2 : 1);
+    const int rows = (C::kLeastN + i * C::kStepN) / (C::kSharesX ? 2 : 1);
     SLUICE_TRY(tile::map_rows(x.of[i], rows_of_x, C::kWholeBoxes ? rows : 1));
   }
   const PairShared at = pair_shared<C>(static_cast<int>(p.experts));
@@ -222,9 +227,9 @@ Status launch_pairs(const TileCall& call) {
                    .cooperative = C::kGathers};
   PairGather gather;
   if constexpr (C::kGathers)
-    gather = pair_gather<C>(p, call.args, call.ordered, queue.sms / 2, C::kRowsMost, C::kRowBlocks,
-                            queue.meeting);
-  const auto kernel = is_gated(p.act) ? expert_pairs<C, true> : expert_pairs<C, false>;
+    gather = pair_gather<C>(p, call.args, call.ordered, queue.sms / 2, C::kRowsMost, C::kTileBlocks,
+                            queue.grid_words);
+  const auto kernel = is_gated(p.act) ? expert_gemm_pairs<C, true> : expert_gemm_pairs<C, false>;
   return launch(call.name, kernel, how, call.stream, expert_parameters(p, call.args), at, x, gather);
 }
 

@@ -1,5 +1,5 @@
-// The warps that fill the stages of a pair of blocks (expert_gemm_bf16_pair.cuh): one fetches weights and one x, or three where
-// rows of x are fetched one by one.
+// The producer warps of a CTA pair (pairs.cuh): one for weights and one for x, or three for x where rows are
+// copied one by one.
 #pragma once
 #include "backends/cuda/experts/pairs_schedule.cuh"
 #include "backends/cuda/experts/producer_boxes.cuh"
@@ -9,9 +9,9 @@ namespace sluice::cuda {
 #ifdef __CUDACC__
 
 template <class C>
-__device__ __forceinline__ void fetch_pair_weights(const ExpertParameters& p, const PairList<C>& list,
+__device__ __forceinline__ void fetch_pair_weights(const ExpertParameters& p, const PairSchedule<C>& list,
                                                    PairRing<C> ring) {
-  constexpr int kEach = C::kSharesX ? C::kSlots : C::kSlots / 2;  // copies
+  constexpr int kEach = C::kSharesX ? C::kRowBlocks : C::kRowBlocks / 2;  // bulk copies a stage
   const auto stages = static_cast<uint32_t>(ring.at.stages);
   const int rank = static_cast<int>(ring.rank), all = list.tiles();
   int count = 0;
@@ -30,13 +30,13 @@ __device__ __forceinline__ void fetch_pair_weights(const ExpertParameters& p, co
       there[i] = block < p.row_blocks;
       own += there[i];
     }
-    const int blocks = C::kSharesX ? own : min(C::kSlots, p.row_blocks - t.first_block);
+    const int blocks = C::kSharesX ? own : min(C::kRowBlocks, p.row_blocks - t.first_block);
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; ++k) {
       ring.wait_empty();
       if (k == 0) {
         if (threadIdx.x % 32 == 0)
-          tile::store_shared(ring.told(count), make_uint4(t.expert, t.first_block, t.row, t.rows));
+          tile::store_shared(ring.tile_at(count), make_uint4(t.expert, t.first_block, t.row, t.rows));
         __syncwarp();
       }
       const uint32_t barrier = ring.full();
@@ -59,7 +59,7 @@ __device__ __forceinline__ void fetch_pair_weights(const ExpertParameters& p, co
 
 template <class C>
 __device__ __forceinline__ void fetch_pair_boxes(const ExpertParameters& p, const PairGather& g,
-                                                 const ExpertMaps<C>& x, const PairList<C>& list,
+                                                 const ExpertMaps<C>& x, const PairSchedule<C>& list,
                                                  PairRing<C> ring) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
   const int all = list.tiles(), apart = static_cast<int>(gridDim.x / 2);
@@ -69,23 +69,23 @@ __device__ __forceinline__ void fetch_pair_boxes(const ExpertParameters& p, cons
   const auto find_next = [&] {
     if (index >= all) return;
     next = list.at(p, ring.rank, index);
-    if constexpr (C::kGathers) arrived.ask(p, g, next.expert);
+    if constexpr (C::kGathers) arrived.read(p, g, next.expert);
   };
   find_next();
 #pragma unroll 1
   while (index < all) {
     const ExpertTile t = next;
-    const int height = max(0, ceil_div(t.rows - C::kLeast, C::kFiner));
-    const int rows = C::kLeast + height * C::kFiner, half = C::kSharesX ? ring.rank * (rows / 2) : 0;
+    const int height = max(0, ceil_div(t.rows - C::kLeastN, C::kStepN));
+    const int rows = C::kLeastN + height * C::kStepN, half = C::kSharesX ? ring.rank * (rows / 2) : 0;
     const CUtensorMap& map = x.of[height];
-    if constexpr (C::kGathers) begin_turns(ring.base + ring.at.begun, 1);
+    if constexpr (C::kGathers) begin_waves(ring.base + ring.at.waves_begun, 1);
     index += apart;
-    int chunk = 0, chunk_at = 0;
+    int segment = 0, segment_at = 0;
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; ++k) {
       if constexpr (C::kGathers)
-        if (k == chunk_at) arrived.wait(chunk++), chunk_at += g.chunk_blocks;
-      if (k == p.k_blocks - 1) find_next();  // ahead, so that the first stage waits for nothing
+        if (k == segment_at) arrived.wait(segment++), segment_at += g.segment_blocks;
+      if (k == p.k_blocks - 1) find_next();  // early, so that the first stage waits for nothing
       ring.wait_empty();
       const uint32_t full = ring.full();
       const uint32_t to = ring.stage() + half * tile::kSwizzledRowBytes;
@@ -99,41 +99,41 @@ __device__ __forceinline__ void fetch_pair_boxes(const ExpertParameters& p, cons
       ring.place.step(stages);
     }
   }
-  if constexpr (C::kGathers) leave_gathered(p, g);
+  if constexpr (C::kGathers) finish_gather(p, g);
 }
 
-// Where they are of tokens: kXWarps warps.
+// Rows of x from their tokens, one TMA box each: kXWarps warps.
 template <class C>
 __device__ __forceinline__ void fetch_pair_tokens(const ExpertParameters& p, const CUtensorMap& x,
-                                                  const PairList<C>& list, PairRing<C> ring, int part) {
+                                                  const PairSchedule<C>& list, PairRing<C> ring, int warp) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
   const int all = list.tiles(), apart = static_cast<int>(gridDim.x / 2);
   int index = static_cast<int>(blockIdx.x / 2);
-  TokenBoxes<C::kMost> next;
-  if (index < all) next.find(p, list.at(p, ring.rank, index), ring.rank, part);
+  TokenBoxes<C::kTileN> next;
+  if (index < all) next.find(p, list.at(p, ring.rank, index), ring.rank, warp);
 #pragma unroll 1
   while (index < all) {
-    const TokenBoxes<C::kMost> now = next;
+    const TokenBoxes<C::kTileN> now = next;
     index += apart;
     if (index < all)
-      next.find(p, list.at(p, ring.rank, index), ring.rank, part);  // ahead: nobody waits for it
+      next.find(p, list.at(p, ring.rank, index), ring.rank, warp);  // early: nobody waits for it
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; ++k) {
       ring.wait_empty();
       const uint32_t full = ring.full();
-      if (part == 0) tile::barrier_expect_by_warp(full, now.bytes());
-      now.ask(x, ring.stage(), k * static_cast<int>(kFragmentWidth), full, part);
+      if (warp == 0) tile::barrier_expect_by_warp(full, now.bytes());
+      now.copy(x, ring.stage(), k * static_cast<int>(kFragmentWidth), full, warp);
       ring.place.step(stages);
     }
   }
 }
 
-// Where they are anywhere: kXWarps warps.
+// Rows of x at any address, 16 bytes a thread: kXWarps warps.
 template <class C>
-__device__ __forceinline__ void fetch_pair_rows(const ExpertParameters& p, const PairList<C>& list,
+__device__ __forceinline__ void fetch_pair_rows(const ExpertParameters& p, const PairSchedule<C>& list,
                                                 PairRing<C> ring) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
-  RowFetch<C::kMost, kXWarps> rows(static_cast<int>(threadIdx.x) - 32);
+  RowFetch<C::kTileN, kXWarps> rows(static_cast<int>(threadIdx.x) - 32);
   const int all = list.tiles();
 #pragma unroll 1
   for (int index = static_cast<int>(blockIdx.x / 2); index < all; index += static_cast<int>(gridDim.x / 2)) {

@@ -1,4 +1,4 @@
-// What a kernel is told, from a problem and its tensors.
+// Fills in a kernel's parameters from a problem and its tensors.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/parameters.cuh"
 
@@ -35,7 +35,7 @@ ExpertParameters expert_parameters(const ExpertGemm::Problem& p, const ExpertGem
   out.bias_f32 = p.b == DType::kF32, out.y_f32 = p.y == DType::kF32;
   out.settled = p.settled;
   out.gate_order = p.gate_order;
-  const bool limited = p.act != Activation::kSwiGlu;  // which is the clamped form without a clamp
+  const bool limited = p.act != Activation::kSwiGlu;  // kSwiGlu is the clamped form without a clamp
   out.act = {p.act, limited ? static_cast<float>(p.alpha) : 1.f, limited ? static_cast<float>(p.beta) : 0.f,
              limited ? static_cast<float>(p.limit) : std::numeric_limits<float>::infinity()};
   return out;

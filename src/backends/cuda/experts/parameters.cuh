@@ -1,4 +1,5 @@
-// What the expert GEMM kernels share: their parameters, the list of tiles that a grid walks, and what becomes of sums.
+// What the expert GEMM kernels share: parameters, the list of tiles that a grid walks, tickets, and producers
+// that copy rows of x.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -16,7 +17,7 @@
 
 namespace sluice::cuda {
 
-// As ops/expert_gemm.h has it, for weights in the layout `fragments`.
+// As in ops/expert_gemm.h, for weights in the layout `fragments`.
 struct ExpertParameters {
   const __nv_bfloat16* x = nullptr;
   const uint8_t *w = nullptr, *w_scale = nullptr;
@@ -27,39 +28,39 @@ struct ExpertParameters {
   int64_t x_stride = 0, y_stride = 0, w_bytes = 0, scale_bytes = 0, top_begin = 0;
   int experts = 0, features = 0, width = 0, slots = 0;
   int row_blocks = 0, k_blocks = 0;
-  int x_wide = 0;  // rows of x begin at multiples of 16 bytes
-  int y_wide = 0;  // the same of y, and features is a multiple of 8
+  int x_wide = 0;  // rows of x start at multiples of 16 bytes
+  int y_wide = 0;  // the same for y, and features is a multiple of 8
   int bias_f32 = 0, y_f32 = 0;
   int settled = 0;
-  // Of several launches that share the experts (kernels/expert_gemm_tile.cuh), this one serves those with so many rows,
-  // both included. follows: another one is in front.
+  // Where several launches share the experts (tile_configs.cc), this one serves those with this many rows,
+  // both bounds included. follows: there is a previous launch of the same product.
   int rows_least = 1, rows_most = INT32_MAX, follows = 0;
   uint32_t* tickets = nullptr;  // of this launch: a zero, left zero
-  // 1 / blocks of the grid, for which the last tiles are cut (ExpertPieceList); 0: they are not.
+  // 1 / tiles that the grid has at once, for which tail tiles are cut (TileSchedule); 0: they are not.
   float cut_for = 0;
   ExpertOrder expert_order = ExpertOrder::kGiven;
   GateOrder gate_order = GateOrder::kInterleaved;
   tile::ActivationValues act;
 };
 
-// Fills in everything of a problem whose layout is kFragments; of others all but w_bytes and scale_bytes. x may be f32: the
-// kernel that takes it casts the pointer.
+// Fills in everything for a problem whose layout is kFragments; for other layouts all but w_bytes and
+// scale_bytes. x may be f32: the kernel that takes it casts the pointer.
 ExpertParameters expert_parameters(const ExpertGemm::Problem& problem, const ExpertGemm::Args& args);
 
 #ifdef __CUDACC__
 
 __device__ __forceinline__ int ceil_div(int n, int by) { return (n + by - 1) / by; }
 
-// The same value, which is the same in all lanes, in a form that the compiler knows to be: what a copy engine is told from
-// other registers it is told by a loop over lanes.
+// Returns v, which is equal in all lanes, in a form that the compiler knows to be uniform. Arguments of TMA
+// and bulk copies in other registers cost a loop over lanes.
 __device__ __forceinline__ int uniform(int v) { return __shfl_sync(0xffffffffu, v, 0); }
 
-// Whether a launch has work on an expert of so many rows.
+// Whether a launch serves an expert with this many rows.
 __device__ __forceinline__ bool serves(const ExpertParameters& p, int rows) {
   return rows > 0 && rows >= p.rows_least && rows <= p.rows_most;
 }
 
-// Of a launch that follows another; all threads of the block call it.
+// Whether a launch that follows another has any work; all threads of the CTA call it.
 __device__ __forceinline__ bool serves_any(const ExpertParameters& p) {
   const int tid = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   int any = 0;
@@ -73,18 +74,18 @@ __device__ __forceinline__ bool serves_any(const ExpertParameters& p) {
 struct ExpertTile {
   int expert, first_block, row, rows;  // row: of y
   int end_block = INT32_MAX;           // its row blocks end here, or where the expert's do
-  int index = 0;                       // its place in the list, where somebody asks for it
+  int index = 0;                       // its place in the list, where it is needed
 };
 
-// Tiles of all experts that a launch serves, one expert behind the other; within one, the tiles of the same weights are
-// neighbours.
-struct ExpertTileList {
-  const int32_t* before = nullptr;  // shared memory: tiles of the experts in front, [experts + 1]
-  int row_chunks = 0, blocks_each = 0, rows_most = 0;
-  int unit = 8;  // an expert's tiles but the last have a multiple of these rows; divides rows_most
+// Tiles of all experts that a launch serves, expert after expert. Within an expert, tiles of the same weights
+// are neighbours.
+struct PlainSchedule {
+  const int32_t* before = nullptr;  // shared memory: tiles before each expert, and of all, [experts + 1]
+  int m_tiles = 0, blocks_each = 0, rows_most = 0;
+  int unit = 8;  // all tiles of an expert but the last have a multiple of this many rows; divides rows_most
 
   __device__ __forceinline__ int tiles_of(const ExpertParameters& p, int rows) const {
-    return serves(p, rows) ? ceil_div(rows, rows_most) * row_chunks : 0;
+    return serves(p, rows) ? ceil_div(rows, rows_most) * m_tiles : 0;
   }
   __device__ __forceinline__ int tiles(const ExpertParameters& p) const { return uniform(before[p.experts]); }
   // The tile `index` < tiles(). Whole warps call it.
@@ -104,8 +105,8 @@ struct ExpertTileList {
   }
 };
 
-// Fills `before`; all threads of the block call it. scratch: shared memory, a word for each warp.
-__device__ __forceinline__ void count_expert_tiles(const ExpertParameters& p, const ExpertTileList& list,
+// Fills `before`; all threads of the CTA call it. scratch: shared memory, one word a warp.
+__device__ __forceinline__ void count_expert_tiles(const ExpertParameters& p, const PlainSchedule& list,
                                                    int32_t* before, int32_t* scratch) {
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
   const int threads = static_cast<int>(blockDim.x);
@@ -136,15 +137,17 @@ __device__ __forceinline__ void count_expert_tiles(const ExpertParameters& p, co
   __syncthreads();
 }
 
-// Tiles beyond the first of each block, in order, for whoever asks: SMs differ in pace, tiles in width, and blocks of a launch
-// that follows another begin as that one leaves room. Each tile asks once; who is told the last leaves the counter zero.
+// Hands out the tiles beyond the first of each CTA, in order: SMs differ in pace, tiles in width, and CTAs of
+// a launch that follows another start as that one leaves room. Each tile takes one ticket; whoever takes the
+// last one leaves the counter zero.
 struct Tickets {
   uint32_t* counter;
   int all;  // tiles
 
-  // By a whole warp, without a branch, as all that stands between copies. Only given() waits for the answer.
-  __device__ __forceinline__ uint32_t ask() const {
-    uint32_t answer;
+  // Called by a whole warp; without a branch, as is all code between copies. Only tile_of() waits for the
+  // result.
+  __device__ __forceinline__ uint32_t take() const {
+    uint32_t ticket;
     asm volatile(
         "{\n"
         ".reg .pred first;\n"
@@ -154,14 +157,14 @@ struct Tickets {
         "mov.u32 %0, 0;\n"
         "@first atom.global.relaxed.gpu.add.u32 %0, [%1], 1;\n"
         "}"
-        : "=r"(answer)
+        : "=r"(ticket)
         : "l"(counter)
         : "memory");
-    return answer;
+    return ticket;
   }
-  // The tile that an answer of ask() stands for; there is none if it is `all` or more.
-  __device__ __forceinline__ int given(uint32_t answer) const {
-    const int ticket = uniform(static_cast<int>(answer));
+  // The tile of a ticket from take(); there is none if it is `all` or more.
+  __device__ __forceinline__ int tile_of(uint32_t taken) const {
+    const int ticket = uniform(static_cast<int>(taken));
     asm volatile(
         "{\n"
         ".reg .pred last;\n"
@@ -174,46 +177,47 @@ struct Tickets {
   }
 };
 
-// Fetches rows of x, from wherever they are, to tiles in shared memory (swizzle.cuh), 16 bytes a thread at a time: kWarps
-// warps, a warp four rows at once. kMost: rows of a tile. Where a thread's rows are stays in registers.
+// Copies rows of x at any address to swizzled tiles in shared memory (swizzle.cuh), 16 bytes a thread at a
+// time: kWarps warps, each four rows at once. kMost: rows of a tile. The addresses of a thread's rows stay in
+// registers.
 template <int kMost, int kWarps>
 struct RowFetch {
   static constexpr int kApart = 4 * kWarps;  // from one row of a thread to its next
   static constexpr int kEach = (kMost + kApart - 1) / kApart;
   static constexpr int kXBytes = kMost * tile::kSwizzledRowBytes;  // of a k block
 
-  uint32_t place[kEach];  // in pieces of 16 bytes where rows of x are aligned, else in numbers
-  uint32_t at[2];  // of the thread's first row in a tile, and of one four rows below it, but for these rows
-  int first, piece, rows;
+  uint32_t place[kEach];  // in 16-byte chunks where rows of x are aligned, else in elements
+  uint32_t at[2];  // of the thread's first row in a tile, and of the one four rows below, less four rows
+  int first, chunk, rows;
 
   // tid < 32 * kWarps
-  __device__ __forceinline__ explicit RowFetch(int tid) : first(tid / 8), piece(tid % 8), rows(0) {
+  __device__ __forceinline__ explicit RowFetch(int tid) : first(tid / 8), chunk(tid % 8), rows(0) {
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-      at[i] = tile::swizzled(static_cast<uint32_t>(first + 4 * i), static_cast<uint32_t>(piece * 16)) -
+      at[i] = tile::swizzled(static_cast<uint32_t>(first + 4 * i), static_cast<uint32_t>(chunk * 16)) -
               4 * i * tile::kSwizzledRowBytes;
   }
   // Whole warps call it, all with the same tile.
   __device__ __forceinline__ void begin(const ExpertParameters& p, const ExpertTile& t) {
     begin(p, t.rows, [&](int i) { return p.slots > 0 ? p.order[t.row + i] / p.slots : t.row + i; });
   }
-  // x_row(i): the row of x that the tile's i-th is.
+  // x_row(i): the row of x for the tile's i-th row.
   template <class XRow>
-  __device__ __forceinline__ void begin(const ExpertParameters& p, int of_tile, XRow x_row) {
-    rows = of_tile;
+  __device__ __forceinline__ void begin(const ExpertParameters& p, int tile_rows, XRow x_row) {
+    rows = tile_rows;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       if (i * kApart >= rows) break;
-      // Threads without a row fetch the last one again: a branch for each thread would cost more.
+      // Threads without a row copy the last one again: a branch for each thread would cost more.
       const int64_t from = x_row(min(first + i * kApart, rows - 1));
       place[i] = static_cast<uint32_t>(from * (p.x_wide ? p.x_stride / 8 : p.x_stride));
     }
   }
-  // k blocks k to k + kSteps - 1; zeros beyond the width.
+  // Copies k blocks k to k + kSteps - 1; zeros beyond the width.
   template <int kSteps>
   __device__ __forceinline__ void copy(const ExpertParameters& p, uint32_t to, int k) const {
     if (p.x_wide && (k + kSteps) * static_cast<int>(kFragmentWidth) <= p.width) {
-      const auto* x = reinterpret_cast<const std::byte*>(p.x + k * kFragmentWidth + piece * 8);
+      const auto* x = reinterpret_cast<const std::byte*>(p.x + k * kFragmentWidth + chunk * 8);
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         if (i * kApart >= rows) break;
@@ -226,20 +230,20 @@ struct RowFetch {
       return;
     }
 #pragma unroll 1
-    for (int s = 0; s < kSteps; ++s) copy_end(p, to + s * kXBytes, k + s);
+    for (int s = 0; s < kSteps; ++s) copy_tail(p, to + s * kXBytes, k + s);
   }
 
  private:
-  // Whether the thread's i-th row is none of a tile's.
+  // Whether the thread's i-th row is outside the tile.
   __device__ __forceinline__ bool beyond(int i) const {
     return (i + 1) * kApart > kMost && first + i * kApart >= kMost;
   }
   __device__ __forceinline__ uint32_t row_at(uint32_t to, int i) const {
     return to + at[i * kApart / 4 % 2] + static_cast<uint32_t>(i * kApart * tile::kSwizzledRowBytes);
   }
-  // One k block, where it may reach beyond the width or rows are not aligned.
-  __device__ __forceinline__ void copy_end(const ExpertParameters& p, uint32_t to, int k) const {
-    const int column = k * static_cast<int>(kFragmentWidth) + piece * 8;
+  // One k block that may reach beyond the width, or of rows that are not aligned.
+  __device__ __forceinline__ void copy_tail(const ExpertParameters& p, uint32_t to, int k) const {
+    const int column = k * static_cast<int>(kFragmentWidth) + chunk * 8;
     const bool in = column < p.width;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -250,15 +254,15 @@ struct RowFetch {
         continue;
       }
       const auto* numbers = reinterpret_cast<const uint16_t*>(p.x) + place[i] + column;
-      uint32_t pairs[4];
+      uint32_t packed[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        pairs[j] = in ? numbers[2 * j] | static_cast<uint32_t>(numbers[2 * j + 1]) << 16 : 0;
-      tile::store_shared(row_at(to, i), make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
+        packed[j] = in ? numbers[2 * j] | static_cast<uint32_t>(numbers[2 * j + 1]) << 16 : 0;
+      tile::store_shared(row_at(to, i), make_uint4(packed[0], packed[1], packed[2], packed[3]));
     }
   }
 };
-// An arrival of this thread once its part of a stage is there.
+// Arrives for this thread once its copies to a stage are complete.
 __device__ __forceinline__ void arrive_with_x(const ExpertParameters& p, uint32_t barrier) {
   if (p.x_wide) {
     tile::arrive_after_copies(barrier);
@@ -278,7 +282,7 @@ __device__ __forceinline__ float load_bias(const ExpertParameters& p, int64_t at
 __device__ __forceinline__ tile::ActivationValues activation_of(const ExpertParameters& p, int expert) {
   if (!p.act_params) return p.act;
   const float* values = p.act_params + 3 * expert;
-  if (p.act.which == Activation::kSwiGlu) return p.act;  // which has none
+  if (p.act.which == Activation::kSwiGlu) return p.act;  // it has no parameters
   return {p.act.which, values[0], values[1], values[2]};
 }
 

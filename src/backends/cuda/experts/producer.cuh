@@ -1,10 +1,10 @@
-// The warps that fill the stages of expert_gemm_tile.cuh: weights by one warp or three, rows of x by one or three.
+// The producer warps of tiles.cuh: one warp or three for weights, one or three for rows of x.
 #pragma once
 #include "backends/cuda/experts/parameters.cuh"
+#include "backends/cuda/experts/producer_boxes.cuh"
 #include "backends/cuda/experts/producer_gather.cuh"
 #include "backends/cuda/experts/ring.cuh"
 #include "backends/cuda/experts/schedule.cuh"
-#include "backends/cuda/experts/producer_boxes.cuh"
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/bulk_copy.cuh"
 #include "backends/cuda/tile/dependent.cuh"
@@ -14,7 +14,7 @@
 
 namespace sluice::cuda {
 
-// x, by the heights of its boxes.
+// TMA maps of x, by the heights of their boxes.
 template <class C>
 struct ExpertMaps {
   CUtensorMap of[C::kMaps];
@@ -22,26 +22,26 @@ struct ExpertMaps {
 
 #ifdef __CUDACC__
 
-// What a block of a pair has of a tile.
+// The row blocks of a tile that the CTA `rank` of a pair has.
 __device__ __forceinline__ ExpertTile half_of(ExpertTile t, int rank) {
   const int middle = t.first_block + ceil_div(t.end_block - t.first_block, 2);
   (rank == 0 ? t.end_block : t.first_block) = middle;
   return t;
 }
 
-// Fetches weights of all tiles of this block: every C::kParts-th row block from `part` on, by one warp. A warp alone would
-// take as long for the copies of a tile as the tensor cores for its sums. The first part, that of a pair's first block, finds
-// the tiles and tells the others.
+// Copies the weights of all tiles of this CTA. Warp `warp` copies every C::kWeightWarps-th row block: one
+// warp alone would take as long for the copies of a tile as the tensor cores for its products. The first warp
+// (in a pair, of the first CTA) finds the tiles and publishes them.
 template <class C>
-__device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const ExpertPieceList<C>& list,
-                                              ExpertRing<C> ring, int part) {
-  constexpr int kOwnMost = (C::kRowBlocks + C::kParts - 1) / C::kParts;
+__device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const TileSchedule<C>& list,
+                                              TileRing<C> ring, int warp) {
+  constexpr int kOwnMost = (C::kRowBlocks + C::kWeightWarps - 1) / C::kWeightWarps;
   const auto stages = static_cast<uint32_t>(ring.at.stages);
   const Tickets tickets{p.tickets, list.all};
-  // Asked for a little before the tile's last stage, so that nobody waits for the answer.
-  const int ask_at = max(0, ceil_div(p.k_blocks, C::kSteps) - 3) * C::kSteps;
-  const bool finds = part == 0 && ring.rank == 0;
-  int count = 0, index = static_cast<int>(blockIdx.x) / C::kBlocksOfTile;
+  // The ticket is taken a little before the tile's last stage, so that nobody waits for it.
+  const int take_at = max(0, ceil_div(p.k_blocks, C::kSteps) - 3) * C::kSteps;
+  const bool finds = warp == 0 && ring.rank == 0;
+  int count = 0, index = static_cast<int>(blockIdx.x) / C::kCtas;
 #pragma unroll 1
   while (true) {
     ExpertTile t{.end_block = 0};
@@ -49,43 +49,44 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const E
       if (index < tickets.all) t = list.at(p, index);
       t.index = index;
       if constexpr (C::kPair) {
-        ring.tell_other(count, half_of(t, 1));
+        ring.publish_to_peer(count, half_of(t, 1));
         t = half_of(t, 0);
       }
-      ring.tell(count, t);
+      ring.publish(count, t);
     } else {
-      if constexpr (C::kPair) ring.expect_told(count);
-      t = ring.told(count);
+      if constexpr (C::kPair) ring.expect_tile(count);
+      t = ring.wait_tile(count);
     }
     if (t.rows == 0) break;
-    uint32_t answer = 0;
+    uint32_t ticket = 0;
     const int blocks = t.end_block - t.first_block;
-    const int own = (blocks - part + C::kParts - 1) / C::kParts;
-    const int64_t first = static_cast<int64_t>(t.first_block + part) * p.k_blocks;
+    const int own = (blocks - warp + C::kWeightWarps - 1) / C::kWeightWarps;
+    const int64_t first = static_cast<int64_t>(t.first_block + warp) * p.k_blocks;
     const uint8_t* weights = p.w + t.expert * p.w_bytes + first * C::kBlockBytes;
     const uint8_t* scales = p.w_scale + t.expert * p.scale_bytes + first * C::kScaleBytes;
-    const int64_t next = static_cast<int64_t>(C::kParts) * p.k_blocks;  // own block
+    const int64_t next = static_cast<int64_t>(C::kWeightWarps) * p.k_blocks;  // to this warp's next row block
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; k += C::kSteps) {
       const int steps = min(C::kSteps, p.k_blocks - k);
       ring.wait_empty();
-      tile::fence_for_async();  // where these weights go, ends of tiles have written
-      if (finds && k == ask_at) {
+      tile::fence_for_async();  // the epilogue of an earlier tile may have written to this stage
+      if (finds && k == take_at) {
         if (!p.follows) tile::wait_for_previous();
-        answer = tickets.ask();
+        ticket = tickets.take();
       }
       const uint32_t barrier = ring.full(ring.place.stage), code_bytes = steps * C::kBlockBytes,
                      scale_bytes = steps * C::kScaleBytes;
       tile::barrier_expect_by_warp(barrier, own * (code_bytes + scale_bytes));
-      const uint32_t codes_to = ring.stage() + C::kWeights + part * C::kSteps * C::kBlockBytes;
-      const uint32_t scales_to = ring.stage() + C::kScales + part * C::kSteps * C::kScaleBytes;
+      const uint32_t codes_to = ring.stage() + C::kWeights + warp * C::kSteps * C::kBlockBytes;
+      const uint32_t scales_to = ring.stage() + C::kScales + warp * C::kSteps * C::kScaleBytes;
 #pragma unroll
       for (int i = 0; i < kOwnMost; ++i) {
         if (i >= own) break;
-        const uint32_t to = codes_to + i * C::kParts * C::kSteps * C::kBlockBytes;
+        const uint32_t to = codes_to + i * C::kWeightWarps * C::kSteps * C::kBlockBytes;
         const uint8_t* from = weights + i * next * C::kBlockBytes;
         if constexpr (C::kScaleBytes > 0) {
-          tile::copy_bulk_two(to, from, code_bytes, scales_to + i * C::kParts * C::kSteps * C::kScaleBytes,
+          tile::copy_bulk_two(to, from, code_bytes,
+                              scales_to + i * C::kWeightWarps * C::kSteps * C::kScaleBytes,
                               scales + i * next * C::kScaleBytes, scale_bytes, barrier);
         } else {
           tile::copy_bulk(to, from, code_bytes, barrier);
@@ -94,20 +95,20 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const E
       weights += code_bytes, scales += scale_bytes;
       ring.place.step(stages);
     }
-    if (finds) index = tickets.given(answer);
-    if constexpr (C::kPair) index -= static_cast<int>(gridDim.x / 2);  // blocks that had none of their own
+    if (finds) index = tickets.tile_of(ticket);
+    if constexpr (C::kPair) index -= static_cast<int>(gridDim.x / 2);  // a pair had one first tile, not two
     ++count;
   }
 }
 
-// Fetches the rows of x of all tiles of this block: kXWarps warps.
+// Copies rows of x of all tiles of this CTA, 16 bytes a thread: kXWarps warps.
 template <class C>
-__device__ __forceinline__ void fetch_rows(const ExpertParameters& p, ExpertRing<C> ring) {
+__device__ __forceinline__ void fetch_rows(const ExpertParameters& p, TileRing<C> ring) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
-  RowFetch<C::kMost, kXWarps> rows(static_cast<int>(threadIdx.x) - 32);
+  RowFetch<C::kTileN, kXWarps> rows(static_cast<int>(threadIdx.x) - 32);
 #pragma unroll 1
   for (int count = 0;; ++count) {
-    const ExpertTile t = ring.told(count);
+    const ExpertTile t = ring.wait_tile(count);
     if (t.rows == 0) break;
     rows.begin(p, t);
 #pragma unroll 1
@@ -120,26 +121,27 @@ __device__ __forceinline__ void fetch_rows(const ExpertParameters& p, ExpertRing
   }
 }
 
-// The same where they lie in order, or will: one warp, and the copy engine. Of a pair each block fetches a half, into both.
+// Copies rows of x that are in order, or will be: one warp, by TMA. In a pair each CTA copies one half, into
+// both CTAs.
 template <class C>
 __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const ExpertMaps<C>& x,
-                                            const PairGather& g, ExpertRing<C> ring) {
+                                            const PairGather& g, TileRing<C> ring) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
-  int turns = 0;  // begun
+  int waves = 0;  // waves of the grid that this CTA has begun
 #pragma unroll 1
   for (int count = 0;; ++count) {
-    const ExpertTile t = ring.told(count);
+    const ExpertTile t = ring.wait_tile(count);
     if (t.rows == 0) break;
     PairArrived arrived;
-    int chunk = 0, chunk_at = 0;
+    int segment = 0, segment_at = 0;
     if constexpr (C::kGathers) {
-      arrived.ask(p, g, t.expert);
-      const int more = t.index / static_cast<int>(gridDim.x / 2) + 1 - turns;
-      begin_turns(ring.base + ring.at.begun, more);
-      turns += more;
+      arrived.read(p, g, t.expert);
+      const int more = t.index / static_cast<int>(gridDim.x / 2) + 1 - waves;
+      begin_waves(ring.base + ring.at.waves_begun, more);
+      waves += more;
     }
-    const int height = max(0, ceil_div(t.rows - C::kLeast, C::kFiner));
-    const int rows = C::kLeast + height * C::kFiner,
+    const int height = max(0, ceil_div(t.rows - C::kLeastN, C::kStepN));
+    const int rows = C::kLeastN + height * C::kStepN,
               half = C::kPair ? static_cast<int>(ring.rank) * (rows / 2) : 0;
     const int bytes = rows * tile::kSwizzledRowBytes;
     const CUtensorMap& map = x.of[height];
@@ -147,7 +149,7 @@ __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const Exp
     for (int k = 0; k < p.k_blocks; k += C::kSteps) {
       const int steps = min(C::kSteps, p.k_blocks - k);
       if constexpr (C::kGathers)
-        while (chunk_at < k + steps) arrived.wait(chunk++), chunk_at += g.chunk_blocks;
+        while (segment_at < k + steps) arrived.wait(segment++), segment_at += g.segment_blocks;
       ring.wait_empty();
       const uint32_t full = ring.full(ring.place.stage),
                      to = ring.stage() + static_cast<uint32_t>(half * tile::kSwizzledRowBytes);
@@ -166,32 +168,32 @@ __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const Exp
     }
   }
   if constexpr (C::kGathers) {
-    begin_turns(ring.base + ring.at.begun, INT32_MAX - turns);
-    leave_gathered(p, g);
+    begin_waves(ring.base + ring.at.waves_begun, INT32_MAX - waves);
+    finish_gather(p, g);
   }
 }
 
-// The same from where their tokens are, by kXWarps warps of each block of a pair.
+// Copies rows of x from their tokens, one TMA box each: kXWarps warps of each CTA of a pair.
 template <class C>
 __device__ __forceinline__ void fetch_token_boxes(const ExpertParameters& p, const CUtensorMap& of_x,
-                                                  ExpertRing<C> ring, int part) {
+                                                  TileRing<C> ring, int warp) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
   const CUtensorMap& x = map_at_hand(of_x);
 #pragma unroll 1
   for (int count = 0;; ++count) {
-    const ExpertTile t = ring.told(count);
+    const ExpertTile t = ring.wait_tile(count);
     if (t.rows == 0) break;
-    TokenBoxes<C::kMost> boxes;
-    boxes.find(p, t, ring.rank, part);
+    TokenBoxes<C::kTileN> boxes;
+    boxes.find(p, t, ring.rank, warp);
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; k += C::kSteps) {
       const int steps = min(C::kSteps, p.k_blocks - k);
       ring.wait_empty();
       const uint32_t full = ring.full(ring.place.stage), to = ring.stage();
-      if (part == 0) tile::barrier_expect_by_warp(full, steps * boxes.bytes());
+      if (warp == 0) tile::barrier_expect_by_warp(full, steps * boxes.bytes());
 #pragma unroll 1
       for (int s = 0; s < steps; ++s)
-        boxes.ask(x, to + s * C::kXBytes, (k + s) * static_cast<int>(kFragmentWidth), full, part);
+        boxes.copy(x, to + s * C::kXBytes, (k + s) * static_cast<int>(kFragmentWidth), full, warp);
       ring.place.step(stages);
     }
   }

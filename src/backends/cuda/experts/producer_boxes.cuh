@@ -1,5 +1,5 @@
-// Rows of tokens that the copy engine fetches into both blocks of a pair, a box for each row: to rows that lie as a whole box
-// would put them, since the engine swizzles by bits of the address.
+// Rows of tokens, one TMA box each, multicast to both CTAs of a pair. They land where one box of all rows
+// would put them, because TMA swizzles by address bits.
 #pragma once
 #include "backends/cuda/experts/parameters.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
@@ -8,12 +8,12 @@
 namespace sluice::cuda {
 
 constexpr int kXWarps =
-    3;  // that fetch rows one by one: one would ask for them more slowly than the tensor cores multiply
+    3;  // that copy rows one by one; one warp would issue copies more slowly than the tensor cores multiply
 
 #ifdef __CUDACC__
 
-// The map by an address that the compiler knows nothing about: it would work out that of a parameter anew for each copy, two
-// instructions of eight.
+// The map by an address that is opaque to the compiler. It would compute the address of a parameter again for
+// each copy: two instructions of eight.
 __device__ __forceinline__ const CUtensorMap& map_at_hand(const CUtensorMap& map) {
   const auto at = reinterpret_cast<uint64_t>(&map);
   const auto low = static_cast<uint32_t>(uniform(static_cast<int>(at))),
@@ -21,44 +21,45 @@ __device__ __forceinline__ const CUtensorMap& map_at_hand(const CUtensorMap& map
   return *reinterpret_cast<const CUtensorMap*>(static_cast<uint64_t>(high) << 32 | low);
 }
 
-// Those of one warp. Each block of the pair has half of a tile's rows, in eights; its warps take turns. kMost: rows of a tile.
+// The boxes of one warp. Each CTA of the pair has half of a tile's rows, in units of 8; its warps take turns.
+// kMost: rows of a tile.
 template <int kMost>
 struct TokenBoxes {
   static constexpr int kUnit = 8, kUnitBytes = kUnit * tile::kSwizzledRowBytes;
-  static constexpr int kOwn = (kMost / kUnit / 2 + kXWarps - 1) / kXWarps;  // eights of a warp
+  static constexpr int kOwn = (kMost / kUnit / 2 + kXWarps - 1) / kXWarps;  // units of a warp
   static constexpr int kEach = (kOwn * kUnit + 31) / 32;                    // rows of a lane
   static_assert(kMost % (2 * kUnit) == 0);
 
-  int all, first, asked;  // eights of the tile; the block's own: from `first`, how many
-  // Of x: lane l of warp `part` has row l % 8 of the warp's eights l / 8, 4 + l / 8 and so on.
+  int all, first, count;  // units of the tile; this CTA's first unit and its number of units
+  // Rows of x: lane l of warp `warp` holds row l % 8 of the warp's units l / 8, 4 + l / 8 and so on.
   int rows[kEach];
 
-  // One read names what the next one reads.
+  // Looks up the rows by loads, on which the copies depend.
   __device__ __forceinline__ void find(const ExpertParameters& p, const ExpertTile& t, uint32_t rank,
-                                       int part) {
-    constexpr int kNone = -1;  // no row of the map's tensor: zeros
+                                       int warp) {
+    constexpr int kNone = -1;  // no row of the map's tensor: TMA writes zeros
     const int lane = static_cast<int>(threadIdx.x % 32);
     all = ceil_div(t.rows, kUnit);
     const int half = ceil_div(all, 2);
     first = rank == 0 ? 0 : half;
-    asked = rank == 0 ? half : all - half;
+    count = rank == 0 ? half : all - half;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const int row = (first + part + kXWarps * (4 * i + lane / kUnit)) * kUnit + lane % kUnit;
+      const int row = (first + warp + kXWarps * (4 * i + lane / kUnit)) * kUnit + lane % kUnit;
       rows[i] = row < t.rows ? __ldg(p.order + t.row + row) / p.slots : kNone;
     }
   }
 
-  // Of a k block, of both blocks.
+  // Bytes of one k block, of both CTAs.
   __device__ __forceinline__ uint32_t bytes() const { return static_cast<uint32_t>(all * kUnitBytes); }
 
-  // Asks for the warp's rows of the k block from `column` on; `to`: of the tile's first row.
-  __device__ __forceinline__ void ask(const CUtensorMap& x, uint32_t to, int column, uint32_t full,
-                                      int part) const {
-    const uint32_t own = to + static_cast<uint32_t>((first + part) * kUnitBytes);
+  // Copies the warp's rows of the k block that starts at `column`. `to`: the tile's first row.
+  __device__ __forceinline__ void copy(const CUtensorMap& x, uint32_t to, int column, uint32_t full,
+                                       int warp) const {
+    const uint32_t own = to + static_cast<uint32_t>((first + warp) * kUnitBytes);
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      if (part + kXWarps * i >= asked) break;
+      if (warp + kXWarps * i >= count) break;
 #pragma unroll
       for (int r = 0; r < kUnit; ++r)
         tile::copy_box_to(3, own + i * kXWarps * kUnitBytes + r * tile::kSwizzledRowBytes, x, column,

@@ -1,4 +1,5 @@
-// How many rows experts have, as the cost models see it: kinds of experts, and how many of each kind there are.
+// The number of rows that experts have, as the cost models see it: kinds of experts, and how many experts of
+// each kind.
 #pragma once
 #include <array>
 
@@ -20,9 +21,9 @@ struct RowProfile {
   }
 };
 
-// Each row draws its expert uniformly: Poisson counts around the mean, of experts that have rows.
+// Each row draws its expert uniformly: Poisson counts around the mean, for experts that have rows.
 RowProfile uniform_profile(const ExpertGemm::Problem& problem);
-// An expert's chance goes down with the inverse of its rank (Zipf 1.0); a token takes an expert at most once.
+// An expert's chance falls with the inverse of its rank (Zipf 1.0). A token takes an expert at most once.
 RowProfile zipf_profile(const ExpertGemm::Problem& problem);
 
 }  // namespace sluice::cuda

@@ -1,51 +1,54 @@
-// The list of the tiles of expert_gemm_tile.cuh.
+// The list of tiles of tiles.cuh.
 #pragma once
 #include "backends/cuda/experts/parameters.cuh"
 
 namespace sluice::cuda {
 
-// Bytes of shared memory that an ExpertPieceList needs, and those for making it by kThreads.
+// Bytes of shared memory of a TileSchedule, and of the scratch that kThreads threads need to make it.
 constexpr int expert_list_bytes(int experts) { return (experts + 1) * 4 + (experts + 1) / 2 * 4; }
 template <int kThreads>
 constexpr int kExpertListScratchBytes = kThreads / 32 * 16 + 16;
 
 #ifdef __CUDACC__
 
-// Tiles of all experts that a launch serves, cut as ExpertTileList has them. Tiles behind the last full round of the grid are cut
-// into pieces where those still fit one round: row blocks of one warpgroup or of two, which take about half of a tile's time, or
-// three fourths. Two tiles make three pieces of two warpgroups, so that two thirds of a round are still spared a fourth of it.
+// Tiles of all experts that a launch serves, divided as in PlainSchedule. Tiles after the last full round of
+// the grid (the tail) are cut into tiles of fewer row blocks if those still fit one round: the row blocks of
+// one warpgroup or of two, which take about half or three fourths of a tile's time. Two tiles make three cuts
+// of two warpgroups, so even a tail of two thirds of a round saves a fourth of one.
 template <class C>
-struct ExpertPieceList {
-  // Shared memory: pieces in front of the i-th expert that is listed, and of all, [experts + 1]; and which one that is.
+struct TileSchedule {
+  // Shared memory: tiles before the i-th listed expert, and of all, [experts + 1]; and which expert that is.
+  // Cut tiles count too.
   int32_t* before = nullptr;
   uint16_t* expert = nullptr;
-  int listed = 0, all = 0;  // experts, pieces
-  // Of the experts behind the cut_expert-th, pieces have tail_blocks row blocks; of that one, behind cut_chunk whole tiles of the
-  // same rows of x.
-  int cut_expert = INT32_MAX, cut_chunk = 0, tail_blocks = C::kTileBlocks;
+  int listed = 0, all = 0;  // experts; tiles, cut ones included
+  // In experts after the cut_expert-th, tiles have tail_blocks row blocks. In that expert, so do those after
+  // cut_m_tile whole tiles of the same rows of x.
+  int cut_expert = INT32_MAX, cut_m_tile = 0, tail_blocks = C::kTileBlocks;
 
-  static __device__ __forceinline__ int tiles_of(int rows) { return ceil_div(rows, C::kMost); }
-  // Of an expert with rows: 0 is the widest.
-  static __device__ __forceinline__ int narrower(int rows) {
-    const int width = ceil_div(ceil_div(rows, C::kFiner), tiles_of(rows)) * C::kFiner;
-    return max(0, min(C::kHeights - 1, (C::kMost - width) / C::kFiner));
+  static __device__ __forceinline__ int tiles_of(int rows) { return ceil_div(rows, C::kTileN); }
+  // The height class of an expert with rows: 0 is the widest.
+  static __device__ __forceinline__ int height_class(int rows) {
+    const int width = ceil_div(ceil_div(rows, C::kStepN), tiles_of(rows)) * C::kStepN;
+    return max(0, min(C::kHeights - 1, (C::kTileN - width) / C::kStepN));
   }
 
-  // Makes the list; all threads of the block call it. sums: shared memory, kExpertListScratchBytes, aligned to 16.
+  // Makes the list; all threads of the CTA call it. sums: shared memory, kExpertListScratchBytes, aligned to
+  // 16.
   __device__ __forceinline__ void make(const ExpertParameters& p, int32_t* sums) {
     const uint32_t scratch = tile::shared_address(sums);
     if (p.expert_order == ExpertOrder::kLong) {
       make_long(p, sums);
       return;
     }
-    static_assert(C::kHeights <= 4);  // 16 bits of a word for each
+    static_assert(C::kHeights <= 4);  // each has 16 bits of a word
     const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
     const int rows = tid < p.experts ? p.row_count[tid] : 0;
     const bool mine = serves(p, rows);
     const int own = mine ? tiles_of(rows) : 0;
-    const int height = !mine ? 4 : p.expert_order == ExpertOrder::kByWidth ? narrower(rows) : 0;
-    // Experts of each height, and their tiles of the same weights, in front of this one: in the warp, then in all. Loops over
-    // the warps' sums would take as long as all the rest.
+    const int height = !mine ? 4 : p.expert_order == ExpertOrder::kByWidth ? height_class(rows) : 0;
+    // Experts of each height class, and their tiles of the same weights, before this one: first in the warp,
+    // then in the CTA. Loops over the warps' sums would take as long as all the rest.
     int at = 0;
     uint64_t experts = 0, tiles = static_cast<uint64_t>(own) << (16 * (height % 4));
 #pragma unroll
@@ -76,93 +79,92 @@ struct ExpertPieceList {
     }
     const uint64_t all_experts = __shfl_sync(0xffffffffu, warps_experts, kWarps - 1),
                    all_tiles = __shfl_sync(0xffffffffu, warps_tiles, kWarps - 1);
-    const uint64_t front_experts = __shfl_sync(0xffffffffu, warps_experts, max(warp - 1, 0)),
-                   front_tiles = __shfl_sync(0xffffffffu, warps_tiles, max(warp - 1, 0));
+    const uint64_t experts_before = __shfl_sync(0xffffffffu, warps_experts, max(warp - 1, 0)),
+                   tiles_before = __shfl_sync(0xffffffffu, warps_tiles, max(warp - 1, 0));
     int first = static_cast<int>(tiles >> (16 * (height % 4)) & 0xffff) - own, columns = 0;
 #pragma unroll
     for (int h = 0; h < C::kHeights; ++h) {
       if (height == h && warp > 0)
-        at += static_cast<int>(front_experts >> (16 * h) & 0xffff),
-            first += static_cast<int>(front_tiles >> (16 * h) & 0xffff);
+        at += static_cast<int>(experts_before >> (16 * h) & 0xffff),
+            first += static_cast<int>(tiles_before >> (16 * h) & 0xffff);
       if (height == h) at += listed, first += columns;
       listed += static_cast<int>(all_experts >> (16 * h) & 0xffff);
       columns += static_cast<int>(all_tiles >> (16 * h) & 0xffff);
     }
     listed = uniform(listed), columns = uniform(columns);
-    const int chunks = ceil_div(p.row_blocks, C::kTileBlocks),
-              grid = static_cast<int>(gridDim.x) / C::kBlocksOfTile;
-    all = columns * chunks;
-    const int over = max(0, all - __float2int_rd(__int2float_rn(all) * p.cut_for) * grid);
-    if (C::kPieces > 1) {
-      // With few columns the memory decides: where SMs have no part in the last round, weights of the next product come, and
-      // pieces in more than half of a round gain nothing.
-      constexpr int kOfGroup = C::kTileBlocks / C::kPieces, kTwoThirds = C::kMost <= 32 ? 4 : 3;
-      if (p.cut_for > 0 && over > 0)
-        tail_blocks = 3 * over <= grid                ? kOfGroup
-                      : kTwoThirds * over <= 2 * grid ? 2 * kOfGroup
-                                                      : C::kTileBlocks;
+    const int m_tiles = ceil_div(p.row_blocks, C::kTileBlocks), grid = static_cast<int>(gridDim.x) / C::kCtas;
+    all = columns * m_tiles;
+    const int tail_tiles = max(0, all - __float2int_rd(__int2float_rn(all) * p.cut_for) * grid);
+    if (C::kCuts > 1) {
+      // At small tile_n memory is the bound: while SMs idle in the last round, weights of the next product
+      // arrive, and cut tiles that fill more than half of a round gain nothing.
+      constexpr int kOfGroup = C::kTileBlocks / C::kCuts, kTwoThirds = C::kTileN <= 32 ? 4 : 3;
+      if (p.cut_for > 0 && tail_tiles > 0)
+        tail_blocks = 3 * tail_tiles <= grid                ? kOfGroup
+                      : kTwoThirds * tail_tiles <= 2 * grid ? 2 * kOfGroup
+                                                            : C::kTileBlocks;
     }
-    int tail_chunks = chunks, moved = 0;
+    int tail_m_tiles = m_tiles, moved = 0;
     if (tail_blocks < C::kTileBlocks) {
-      const int whole = all - over;
-      tail_chunks = ceil_div(p.row_blocks, tail_blocks);
-      if (whole >= first * chunks && whole < (first + own) * chunks) {
-        const int chunk = (whole - first * chunks) / own;
-        const int rest = own * ceil_div(p.row_blocks - chunk * C::kTileBlocks, tail_blocks);
-        const int end = first * chunks + chunk * own + rest;
+      const int whole = all - tail_tiles;
+      tail_m_tiles = ceil_div(p.row_blocks, tail_blocks);
+      if (whole >= first * m_tiles && whole < (first + own) * m_tiles) {
+        const int m_tile = (whole - first * m_tiles) / own;
+        const int rest = own * ceil_div(p.row_blocks - m_tile * C::kTileBlocks, tail_blocks);
+        const int end = first * m_tiles + m_tile * own + rest;
         tile::store_shared(scratch + kWarps * 16,
-                           make_uint4(at, chunk, end - (first + own) * tail_chunks, 0));
+                           make_uint4(at, m_tile, end - (first + own) * tail_m_tiles, 0));
       }
       __syncthreads();
       const uint4 cut = tile::load_shared(scratch + kWarps * 16);
-      cut_expert = uniform(static_cast<int>(cut.x)), cut_chunk = uniform(static_cast<int>(cut.y));
+      cut_expert = uniform(static_cast<int>(cut.x)), cut_m_tile = uniform(static_cast<int>(cut.y));
       moved = uniform(static_cast<int>(cut.z));
-      all = columns * tail_chunks + moved;
+      all = columns * tail_m_tiles + moved;
     }
     if (mine) {
-      before[at] = at <= cut_expert ? first * chunks : first * tail_chunks + moved;
+      before[at] = at <= cut_expert ? first * m_tiles : first * tail_m_tiles + moved;
       expert[at] = static_cast<uint16_t>(tid);
     }
     if (tid == 0) before[listed] = all;
     __syncthreads();
   }
 
-  // The tile or piece `index` < all. Whole warps call it. What finds a tile is in the way of copies, so there are no divisions
-  // here that could be elsewhere, and no branches.
+  // The tile `index` < all, whole or cut. Whole warps call it. Copies wait while a warp finds a tile, so this
+  // has no avoidable divisions and no branches.
   __device__ __forceinline__ ExpertTile at(const ExpertParameters& p, int index) const {
     const int lane = static_cast<int>(threadIdx.x % 32);
     int low = 0, far = listed;  // before[low] <= index < before[low + far]
 #pragma unroll 1
     while (far > 1) {
       const int step = ceil_div(far, 32), i = lane * step;
-      const bool in_front = i < far && before[low + i] <= index;
-      const int more = (__popc(__ballot_sync(0xffffffffu, in_front)) - 1) * step;
+      const bool is_before = i < far && before[low + i] <= index;
+      const int more = (__popc(__ballot_sync(0xffffffffu, is_before)) - 1) * step;
       low += more, far = min(step, far - more);
     }
     const int e = expert[low], rows = __ldg(p.row_count + e), begin = __ldg(p.row_begin + e);
-    const int within = index - before[low], tiles = tiles_of(rows), units = ceil_div(rows, C::kFiner),
-              chunk = within / tiles, tile = within - chunk * tiles;
+    const int within = index - before[low], tiles = tiles_of(rows), units = ceil_div(rows, C::kStepN),
+              m_tile = within / tiles, tile = within - m_tile * tiles;
     const int each = units / tiles, more = units - each * tiles;  // the first `more` tiles have one unit more
-    const int first = (tile * each + min(tile, more)) * C::kFiner;
+    const int first = (tile * each + min(tile, more)) * C::kStepN;
     const int limit = low < cut_expert   ? INT32_MAX
                       : low > cut_expert ? 0
-                                         : cut_chunk,
-              whole = min(chunk, limit);
-    const int block = whole * C::kTileBlocks + (chunk - whole) * tail_blocks;
+                                         : cut_m_tile,
+              whole = min(m_tile, limit);
+    const int block = whole * C::kTileBlocks + (m_tile - whole) * tail_blocks;
     return {uniform(e), uniform(block), uniform(begin + first),
-            uniform(min((each + (tile < more)) * C::kFiner, rows - first)),
-            uniform(min(block + (chunk < limit ? C::kTileBlocks : tail_blocks), p.row_blocks))};
+            uniform(min((each + (tile < more)) * C::kStepN, rows - first)),
+            uniform(min(block + (m_tile < limit ? C::kTileBlocks : tail_blocks), p.row_blocks))};
   }
 
  private:
-  // Of more experts than the block has threads, or of very many tiles: in the experts' order, and none is cut.
+  // For more experts than the CTA has threads, or very many tiles: in the experts' order, and no tile is cut.
   __device__ __forceinline__ void make_long(const ExpertParameters& p, int32_t* sums) {
     const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
-    const int chunks = ceil_div(p.row_blocks, C::kTileBlocks);
+    const int m_tiles = ceil_div(p.row_blocks, C::kTileBlocks);
 #pragma unroll 1
     for (int base = 0; base < p.experts; base += C::kThreads) {
       const int e = base + tid, rows = e < p.experts ? p.row_count[e] : 0;
-      const int own = serves(p, rows) ? tiles_of(rows) * chunks : 0;
+      const int own = serves(p, rows) ? tiles_of(rows) * m_tiles : 0;
       int up_to = own;
 #pragma unroll
       for (int far = 1; far < 32; far *= 2) {

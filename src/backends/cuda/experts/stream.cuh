@@ -1,22 +1,24 @@
-// What the kernels for few rows an expert share (expert_gemm_mxfp4_stream_sm90, expert_fewtokens.cuh): a unit of work is one
-// row block of one expert's weights, 64 rows and the whole sum.
+// Shared code of the kernels for few rows per expert (expert_gemm_mxfp4_stream_sm90, fused_fewtokens.cuh). A unit of work is
+// one row block of one expert's weights: 64 rows and the whole sum.
 //
-// A block has teams, each of four warps that multiply, 16 rows each, and one that fetches for them: codes and scales of
-// a few k blocks in one bulk copy each, rows of x 16 bytes a lane. A team has its own ring and goes its own way from unit to
-// unit, as its fetching warp tells it. Teams of a block may share a unit, a part of the sum each, which they add up through
-// shared memory in order. They use mma.sync: for so few columns it is as fast as wgmma, and no warp waits for another.
+// A CTA has teams. A team is one producer warp and four consumer warps of 16 weight rows each. The producer warp loads codes
+// and scales of a few k blocks with one bulk copy each, and rows of x with 16 bytes per lane. A team has its own ring and
+// takes its own sequence of units, which its producer warp publishes. Teams of a CTA may share a unit: each has a part of
+// the sum, and they add these up through shared memory in a fixed order. Consumer warps use mma.sync: for so few columns it is as
+// fast as wgmma, and no warp waits for another.
 //
-// What weights are made of is a type, stream_weights.cuh. A kernel says by its Work what it multiplies:
-//   parameters(product), gated(product)   of which there may be several, one behind the other
-//   x_row(product, row), order(row)       of a row of the list that is sorted by expert: its row of x, and its slot
+// The weight format is a type (stream_weights.cuh). A kernel's Work describes what it multiplies:
+//   parameters(product), gated(product)   one or several products, computed one after the other
+//   x_row(product, row), order(row)       for a row of the list sorted by expert: its row of x, and its slot
 //   y_row(unit, row)                      and its row of y
-//   wait_for_x(product)                   until the rows of x are there; a fetching warp calls it, once for each product
-//   end(product)                          a warp that multiplies has written the last of its y
-//   kPieces, part_steps(product)          whether a unit may be cut into pieces that teams of all blocks have, and the k blocks
-//                                         of a part of its sum
-//   give(unit, slab, part, sum)           of a piece that does not begin the sum: what a part of it sums up to
-//   takes(unit), kAsksEarly, Taken,       of one that begins it: whether other teams have the parts behind; they may be asked
-//   ask(unit, slab), take(..., sum)       for before the last part of its own, and are added up in order
+//   wait_for_x(product)                   waits until the rows of x are written; a producer warp calls it once per product
+//   end(product)                          called when a consumer warp has written its last y
+//   kCuts, split_steps(product)           whether splits of one unit may go to teams of all CTAs, and the k blocks of a split
+//   publish_partial(unit, slab, split,    for a partial unit that does not hold the first split: publishes the partial sum of
+//                   sum)                  one split
+//   has_partials(unit), kLoadsEarly,      for a partial unit that holds the first split: whether other teams hold the later
+//   Partials, load_partials(unit, slab),  ones. Their partial sums may be loaded before the unit's own last split, and are
+//   add_partials(..., sum)                added in order
 #pragma once
 #include "backends/cuda/experts/parameters.cuh"
 #include "backends/cuda/experts/stream_weights.cuh"
@@ -28,7 +30,7 @@
 namespace sluice::cuda {
 
 constexpr int kTeamWarps = 4 + 1;
-constexpr int kTeamLanes = 4 * 32;  // of those that multiply, each of which gives stages back for itself
+constexpr int kTeamLanes = 4 * 32;  // consumer lanes; each releases stages for itself
 
 template <int N, class Weights>
 struct Stage {
@@ -38,17 +40,18 @@ struct Stage {
   static constexpr int kUnit = kScales + kSteps * Weights::kScaleBytes;  // in the first stage of a unit
   static constexpr int kBytes = kUnit + 128;
   static constexpr int kStages = Weights::ring_bytes(N) / kBytes;
-  static_assert(kPartSteps % kSteps == 0 && kBytes % 128 == 0);
+  static_assert(kSplitSteps % kSteps == 0 && kBytes % 128 == 0);
 };
 
 template <int N, int kTeams, class Weights = Mxfp4Weights>
 struct alignas(128) StreamMemory {
   using S = Stage<N, Weights>;
   uint8_t stage[kTeams][S::kStages][S::kBytes];
-  float sums[2][kTeams - 1][N / 2][128];  // of units that teams share, in turn: of all teams but the last
+  // Partial sums of shared units, of all teams but the last. Double buffered.
+  float sums[2][kTeams - 1][N / 2][128];
   uint64_t full[kTeams][S::kStages], empty[kTeams][S::kStages];
 
-  // By the first kTeams warps of a block, before it meets.
+  // Called by the first kTeams warps of a CTA, before __syncthreads().
   __device__ __forceinline__ void init(int warp) {
 #pragma unroll
     for (int s = 0; s < S::kStages; ++s) {
@@ -59,17 +62,17 @@ struct alignas(128) StreamMemory {
   }
 };
 
-// What a team does next, as its fetching warp tells the others.
+// The next unit of a team, as its producer warp publishes it to the consumer warps.
 struct alignas(16) StreamUnit {
   int expert, block, row;  // row: the first, in the list sorted by expert
-  int what;                // rows, and words of below; 0: nothing more
+  int what;                // rows, and the flags below; 0: no more units
 
-  static constexpr int kShared = 1;  // the teams of the block have their parts of the sum, and add them up
-  static constexpr int kEnds = 2;    // the team's last of this product
-  static constexpr int kSecond = 4;  // of the second product
+  static constexpr int kShared = 1;  // each team of the CTA has a part of the sum, and they add these up
+  static constexpr int kEnds = 2;    // the team's last unit of this product
+  static constexpr int kSecond = 4;  // belongs to the second product
   static constexpr int kRow = 8, kRowsMost = 64;
-  // A piece: the parts `first` to `end` - 1 of the sum.
-  static constexpr int kPiece = kRow * kRowsMost, kFirst = 2 * kPiece, kEnd = 16 * kFirst;
+  // A partial unit: splits `first` to `end` - 1 of the sum.
+  static constexpr int kPartial = kRow * kRowsMost, kFirst = 2 * kPartial, kEnd = 16 * kFirst;
 
   __device__ __forceinline__ int rows() const { return what / kRow % kRowsMost; }
   __device__ __forceinline__ int product() const { return what / kSecond % 2; }
@@ -77,31 +80,31 @@ struct alignas(16) StreamUnit {
   __device__ __forceinline__ int end() const { return what / kEnd; }
 };
 
-// The k blocks that a team sums up of a unit.
+// The k blocks of a unit that a team sums up.
 struct Range {
   int begin, end;
 };
 
-// k blocks of a part of the sums; the last parts may have fewer, or none.
-__device__ __forceinline__ int part_steps(const ExpertParameters& p) {
-  return ceil_div(p.k_blocks, kParts * kPartSteps) * kPartSteps;
+// k blocks of a split; the last splits may have fewer, or none.
+__device__ __forceinline__ int split_steps(const ExpertParameters& p) {
+  return ceil_div(p.k_blocks, kSplits * kSplitSteps) * kSplitSteps;
 }
-// Whether every part of a sum has something.
+// Whether no split is empty.
 __device__ __forceinline__ bool may_share(const ExpertParameters& p) {
-  return p.k_blocks > (kParts - 1) * part_steps(p);
+  return p.k_blocks > (kSplits - 1) * split_steps(p);
 }
 
 template <int kTeams, class Work>
 __device__ __forceinline__ Range range_of(const Work& work, const ExpertParameters& p, int what, int team) {
   const StreamUnit unit{0, 0, 0, what};
-  const int steps = work.part_steps(unit.product());
-  int first = 0, end = kParts;
-  if (what & StreamUnit::kShared) first = team * (kParts / kTeams), end = first + kParts / kTeams;
-  if (Work::kPieces && what & StreamUnit::kPiece) first = unit.first(), end = unit.end();
+  const int steps = work.split_steps(unit.product());
+  int first = 0, end = kSplits;
+  if (what & StreamUnit::kShared) first = team * (kSplits / kTeams), end = first + kSplits / kTeams;
+  if (Work::kCuts && what & StreamUnit::kPartial) first = unit.first(), end = unit.end();
   return {first * steps, min(end * steps, p.k_blocks)};
 }
 
-// The sum of `mine` of this lane and of those before it.
+// Inclusive prefix sum of `mine` over the lanes of a warp.
 __device__ __forceinline__ int up_to_lane(int mine) {
   const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
@@ -112,7 +115,7 @@ __device__ __forceinline__ int up_to_lane(int mine) {
   return mine;
 }
 
-// One warp fetches for its team.
+// A team's producer warp.
 template <int N, int kTeams, class Work, class Weights = Mxfp4Weights>
 struct StreamFetch {
   using S = Stage<N, Weights>;
@@ -122,7 +125,7 @@ struct StreamFetch {
   const uint32_t ring;
   RowFetch<N, 1> rows;
   tile::RingPlace place;
-  int ahead = 0;  // stages whose weights have been asked for already
+  int ahead = 0;  // stages whose weight copies are already issued
 
   __device__ __forceinline__ StreamFetch(const Work& its_work, StreamMemory<N, kTeams, Weights>& memory,
                                          int its_team)
@@ -132,22 +135,22 @@ struct StreamFetch {
         ring(tile::shared_address(memory.stage[its_team])),
         rows(static_cast<int>(threadIdx.x % 32)) {}
 
-  __device__ __forceinline__ void tell(uint32_t stage, const StreamUnit& unit) const {
+  __device__ __forceinline__ void publish(uint32_t stage, const StreamUnit& unit) const {
     if (threadIdx.x % 32 == 0)
       tile::store_shared(stage + S::kUnit,
                          make_uint4(static_cast<uint32_t>(unit.expert), static_cast<uint32_t>(unit.block),
                                     static_cast<uint32_t>(unit.row), static_cast<uint32_t>(unit.what)));
     __syncwarp();
   }
-  // Bytes may come before they are announced.
-  __device__ __forceinline__ void ask(uint32_t stage, const uint8_t* codes, const uint8_t* scales,
-                                      int steps) const {
+  // Issues the copies of a stage. Bytes may arrive before the barrier expects them.
+  __device__ __forceinline__ void issue(uint32_t stage, const uint8_t* codes, const uint8_t* scales,
+                                        int steps) const {
     const uint32_t at = ring + stage * S::kBytes, full = tile::shared_address(&m.full[team][stage]);
     tile::copy_bulk(at + S::kCodes, codes, static_cast<uint32_t>(steps * Weights::kCodeBytes), full);
     if constexpr (Weights::kScaled)
       tile::copy_bulk(at + S::kScales, scales, static_cast<uint32_t>(steps * Weights::kScaleBytes), full);
   }
-  // A unit of weights of `expert`, `within` of those of its `all_rows` rows from row `begin` of the list.
+  // Unit number `within` of `expert`, which has `all_rows` rows from row `begin` of the list.
   __device__ __forceinline__ void unit(int expert, int all_rows, int begin, int within, int what,
                                        bool early) {
     int chunk = 0, chunks = 1, block = within;
@@ -163,9 +166,9 @@ struct StreamFetch {
   struct Rows {
     int first, count;  // of the list
   };
-  // The same of row block `block`. rows_of() says which rows: it is called behind the first copies of weights. early: x may
-  // not be there yet, so that weights are asked for, as many as the ring holds, before it is waited for. what: StreamUnit's,
-  // but for the rows.
+  // The same for row block `first_block`. rows_of() returns the rows; it is called after the first weight copies are issued.
+  // early: x may not be written yet, so the warp issues as many weight copies as the ring holds before it waits for x. what:
+  // as in StreamUnit, without the rows.
   template <class RowsOf>
   __device__ __forceinline__ void unit(int expert, int first_block, int what, bool early, RowsOf rows_of) {
     const int product = what / StreamUnit::kSecond % 2;
@@ -182,7 +185,7 @@ struct StreamFetch {
 #pragma unroll 1
       for (; ahead < S::kStages && k + ahead * S::kSteps < k_end; ++ahead) {
         tile::barrier_wait_by_warp(&m.empty[team][next.stage], next.parity ^ 1);
-        ask(next.stage, codes, scales, min(S::kSteps, k_end - k - ahead * S::kSteps));
+        issue(next.stage, codes, scales, min(S::kSteps, k_end - k - ahead * S::kSteps));
         codes += S::kSteps * Weights::kCodeBytes, scales += S::kSteps * Weights::kScaleBytes;
         next.step(S::kStages);
       }
@@ -190,7 +193,7 @@ struct StreamFetch {
     const auto begin_rows = [&] {
       const auto [row, count] = rows_of();
       rows.begin(p, count, [&, first = row](int i) { return work.x_row(product, first + i); });
-      tell(ring + place.stage * S::kBytes, {expert, first_block, row, StreamUnit::kRow * count + what});
+      publish(ring + place.stage * S::kBytes, {expert, first_block, row, StreamUnit::kRow * count + what});
     };
     if (early) begin_rows(), work.wait_for_x(product);
     bool begins = !early;
@@ -203,9 +206,9 @@ struct StreamFetch {
       if (ahead > 0) {
         --ahead;
       } else {
-        ask(place.stage, codes, scales, steps);
+        issue(place.stage, codes, scales, steps);
         codes += S::kSteps * Weights::kCodeBytes, scales += S::kSteps * Weights::kScaleBytes;
-        asm volatile("" : "+l"(codes), "+l"(scales));  // else both are worked out again from the start
+        asm volatile("" : "+l"(codes), "+l"(scales));  // otherwise both are recomputed from the start
       }
       if (begins) begins = false, begin_rows();
       tile::barrier_expect_by_warp(
@@ -218,18 +221,18 @@ struct StreamFetch {
   }
   __device__ __forceinline__ void no_more() {
     tile::barrier_wait_by_warp(&m.empty[team][place.stage], place.parity ^ 1);
-    tell(ring + place.stage * S::kBytes, {});
+    publish(ring + place.stage * S::kBytes, {});
     uint64_t* full = &m.full[team][place.stage];
     tile::barrier_expect_by_warp(full, 0);
     tile::barrier_arrive(full);
   }
 };
 
-// Where a lane's operands are in stage 0 of its team.
+// Addresses of a lane's operands in stage 0 of its team.
 struct OperandsAt {
   uint32_t codes, scales, x[2];
 };
-// kCount steps of a stage that lies `stage` bytes on: the next one's operands are on their way while one is multiplied.
+// kCount k blocks of the stage at offset `stage` bytes. The operands of the next k block load while the current one is multiplied.
 template <int N, class Weights, int kCount>
 __device__ __forceinline__ void multiply_steps(float (&d)[2][N / 8][4], const OperandsAt& at,
                                                uint32_t stage) {
@@ -248,32 +251,32 @@ __device__ __forceinline__ void multiply_steps(float (&d)[2][N / 8][4], const Op
   }
 }
 
-// Whether the operands of a sum have come, for the arrival that gives their stage back: true, but who asks waits. ptxas lets an
-// arrival pass loads of operands (ldmatrix) that no instruction in front of it needs, and a copy that comes from the L2 has
-// been there before they had read.
-__device__ __forceinline__ uint32_t has_come(float sum) {
-  constexpr uint32_t kNever = 0x7fc12345u;  // a NaN that is not one of sums, which is 0x7fffffff
+// Whether the operands of a sum have been loaded: the predicate of the arrival that releases their stage. It is always true,
+// but evaluating it waits for the loads. ptxas may move an arrival above operand loads (ldmatrix) that no instruction before
+// it needs, and then a copy that hits the L2 overwrote the stage before they had read it.
+__device__ __forceinline__ uint32_t has_loaded(float sum) {
+  constexpr uint32_t kNever = 0x7fc12345u;  // a NaN that no sum can be: theirs is 0x7fffffff
   return __float_as_uint(sum) != kNever;
 }
-// The same of the sums of whole k blocks. Of weights in codes the last products need all but codes, and these are decoded,
-// which waits for them.
+// The same for the sums of whole k blocks. With mxfp4 weights the last products need every operand but the codes, and decoding
+// the codes waits for these.
 template <class Weights, int N>
-__device__ __forceinline__ uint32_t have_come(const float (&d)[2][N][4]) {
-  uint32_t come = 1;
+__device__ __forceinline__ uint32_t have_loaded(const float (&d)[2][N][4]) {
+  uint32_t loaded = 1;
 #pragma unroll
-  for (int n = 0; n < N; ++n) come &= has_come(d[1][n][0]) & (Weights::kScaled || has_come(d[0][n][0]));
-  return come;
+  for (int n = 0; n < N; ++n) loaded &= has_loaded(d[1][n][0]) & (Weights::kScaled || has_loaded(d[0][n][0]));
+  return loaded;
 }
 
-// The two rows of a lane's sums (mma.cuh): a gate and its up, or two features. What their sums need besides is asked for when
-// a unit begins and looked at when it ends.
+// The two weight rows of a lane's sums (mma.cuh): a gate and its up, or two features. Their factors and biases are loaded when
+// a unit begins and used in its epilogue.
 struct LaneRows {
   int feature[2];
   uint32_t top[2], bias[2];
 
   template <class Weights>
-  __device__ __forceinline__ void ask(const ExpertParameters& p, bool gated, const StreamUnit& unit,
-                                      int slab) {
+  __device__ __forceinline__ void load(const ExpertParameters& p, bool gated, const StreamUnit& unit,
+                                       int slab) {
     const int row = slab * 16 + static_cast<int>(threadIdx.x % 32) / 4;
     const uint8_t* tops = p.w_scale + unit.expert * p.scale_bytes + p.top_begin + unit.block * kFragmentRows;
     const int64_t rows = static_cast<int64_t>(unit.expert) * (gated ? 2 * p.features : p.features);
@@ -333,8 +336,8 @@ struct LaneRows {
   }
 };
 
-// A warp has one of the four slabs of a row block. Returns where the stage is that said there is nothing more, full and not given
-// back.
+// A consumer warp: one of the four slabs of a row block. Returns the ring place of the stage that published the end of the
+// units, which is full and not released.
 template <int N, int kTeams, class Work, class Weights>
 __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
                                                            StreamMemory<N, kTeams, Weights>& m, int team,
@@ -350,36 +353,36 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
 #pragma unroll 1
   while (true) {
     tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
-    const uint4 told = tile::load_shared(ring + place.stage * S::kBytes + S::kUnit);
-    const StreamUnit unit = {static_cast<int>(told.x), static_cast<int>(told.y), static_cast<int>(told.z),
-                             uniform(static_cast<int>(told.w))};
+    const uint4 unit_words = tile::load_shared(ring + place.stage * S::kBytes + S::kUnit);
+    const StreamUnit unit = {static_cast<int>(unit_words.x), static_cast<int>(unit_words.y),
+                             static_cast<int>(unit_words.z), uniform(static_cast<int>(unit_words.w))};
     if (unit.what == 0) break;
     const int product = unit.product();
     const ExpertParameters& p = work.parameters(product);
     const bool shared = unit.what & StreamUnit::kShared,
-               piece = Work::kPieces && unit.what & StreamUnit::kPiece;
-    const bool finishes = piece ? unit.first() == 0 : !shared || team == kTeams - 1;
-    const int steps = work.part_steps(product);
-    LaneRows finish;
-    if (finishes) finish.template ask<Weights>(p, work.gated(product), unit, slab);
-    float sum[N / 2] = {}, last[N / 2] = {};  // of the parts but the last, and of the last
+               partial = Work::kCuts && unit.what & StreamUnit::kPartial;
+    const bool has_epilogue = partial ? unit.first() == 0 : !shared || team == kTeams - 1;
+    const int steps = work.split_steps(product);
+    LaneRows epilogue;
+    if (has_epilogue) epilogue.template load<Weights>(p, work.gated(product), unit, slab);
+    float sum[N / 2] = {}, last[N / 2] = {};  // of all splits but the last, and of the last
     const Range range = range_of<kTeams>(work, p, unit.what, team);
-    int k = range.begin, part = unit.first();
-    bool takes = false;
-    [[maybe_unused]] typename Work::Taken taken;
-    if constexpr (Work::kPieces) takes = piece && finishes && work.takes(unit);
+    int k = range.begin, split = unit.first();
+    bool has_partials = false;
+    [[maybe_unused]] typename Work::Partials partials;
+    if constexpr (Work::kCuts) has_partials = partial && has_epilogue && work.has_partials(unit);
 #pragma unroll 1
     do {
       float d[2][N / 8][4] = {};
       const int k_end = min(k + steps, range.end);
-      if constexpr (Work::kAsksEarly) {
-        if (takes && k_end == range.end) taken = work.ask(unit, slab);
+      if constexpr (Work::kLoadsEarly) {
+        if (has_partials && k_end == range.end) partials = work.load_partials(unit, slab);
       }
 #pragma unroll 1
       for (; k + S::kSteps <= k_end; k += S::kSteps) {
         tile::barrier_wait_by_warp(&m.full[team][place.stage], place.parity);
         multiply_steps<N, Weights, S::kSteps>(d, at, place.stage * S::kBytes);
-        tile::arrive_by_lane(tile::shared_address(&m.empty[team][place.stage]), have_come<Weights>(d));
+        tile::arrive_by_lane(tile::shared_address(&m.empty[team][place.stage]), have_loaded<Weights>(d));
         place.step(S::kStages);
       }
       if (S::kSteps > 1 && k < k_end) {
@@ -391,25 +394,25 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
                                    {at.x[0] + i * S::kXBytes, at.x[1] + i * S::kXBytes}};
           multiply_steps<N, Weights, 1>(d, step, place.stage * S::kBytes);
         }
-        tile::arrive_by_lane(tile::shared_address(&m.empty[team][place.stage]), have_come<Weights>(d));
+        tile::arrive_by_lane(tile::shared_address(&m.empty[team][place.stage]), have_loaded<Weights>(d));
         place.step(S::kStages);
       }
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) sum[i] += last[i], last[i] = d[0][i / 4][i % 4] + d[1][i / 4][i % 4];
       k = k_end;
-      if constexpr (Work::kPieces) {
-        if (piece && !finishes) work.give(unit, slab, part++, last);
+      if constexpr (Work::kCuts) {
+        if (partial && !has_epilogue) work.publish_partial(unit, slab, split++, last);
       }
     } while (k < range.end);
     if (shared) {
       float* sums = &m.sums[turn][0][0][slab * 32 + lane];
       turn ^= 1;
-      if (!finishes) {  // a first team has added up its parts from the start; others have no more than one
+      if (!has_epilogue) {  // the first of two teams has summed its splits in order; of four, each has only one
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) sums[(team * (N / 2) + i) * 128] = sum[i] + last[i];
       }
       tile::sync_threads<kTeams * 128>(1);
-      if (finishes) {
+      if (has_epilogue) {
         float before[N / 2] = {};
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) {
@@ -419,13 +422,13 @@ __device__ __forceinline__ tile::RingPlace stream_multiply(const Work& work,
         }
       }
     }
-    if (finishes) {
+    if (has_epilogue) {
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) sum[i] += last[i];
-      if constexpr (Work::kPieces) {
-        if (takes) work.take(unit, slab, taken, sum);
+      if constexpr (Work::kCuts) {
+        if (has_partials) work.add_partials(unit, slab, partials, sum);
       }
-      finish.template write<N, Weights>(work, product, unit, sum);
+      epilogue.template write<N, Weights>(work, product, unit, sum);
     }
     if (unit.what & StreamUnit::kEnds) work.end(product);
   }

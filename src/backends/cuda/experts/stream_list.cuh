@@ -1,8 +1,8 @@
-// What the stream kernels that walk all experts of one product share (expert_gemm_mxfp4_stream_sm90,
-// expert_gemm_bf16_stream_sm90 where sums are short): the list of units, and how a grid is laid over SMs.
+// Shared by the stream kernels that walk all experts of one product (expert_gemm_mxfp4_stream_sm90, and
+// expert_gemm_bf16_stream_sm90 for short sums): the list of units, and the grid.
 //
-// Two blocks on an SM, with two teams each: where the first of them has ended, a block of the next kernel may move in, and if
-// that kernel's groups are settled, it looks up its units and fills its rings with weights before this one has ended.
+// An SM holds two CTAs of two teams each. When the first of them exits, a CTA of the next launch can take its place. If the
+// groups of that launch are settled, it looks up its units and fills its rings with weights before this launch has ended.
 #pragma once
 #include <string_view>
 
@@ -13,15 +13,15 @@
 namespace sluice::cuda {
 
 constexpr int kListTeams = 2, kListThreads = kListTeams * kTeamWarps * 32;
-// On an SM: the next kernel's may move in where the first of them has ended.
+// CTAs per SM: when the first exits, a CTA of the next launch can take its place.
 constexpr int kListBlocksEach = 2;
 constexpr int kListSharedMost = (227 << 10) / kListBlocksEach;
 
-// The units of all experts, one expert behind the other, counted by one warp: a lane has `each` experts.
+// The units of all experts, in expert order, counted by one warp: a lane has `each` experts.
 template <int N>
 struct UnitList {
   const ExpertParameters& p;
-  int each, lane_before, all;  // lane_before: units of the experts in front of this lane's
+  int each, lane_before, all;  // lane_before: units of the experts before this lane's
 
   __device__ __forceinline__ int units_of(int rows) const {
     return serves(p, rows) ? ceil_div(rows, N) * p.row_blocks : 0;
@@ -61,16 +61,16 @@ struct UnitList {
   }
 };
 
-// What the list of one product is to expert_stream.cuh.
+// The Work of stream.cuh for one product over all experts.
 template <bool kGated>
 struct ListWork {
-  static constexpr bool kPieces = false, kAsksEarly = false;
-  struct Taken {};
+  static constexpr bool kCuts = false, kLoadsEarly = false;
+  struct Partials {};
   const ExpertParameters& p;
 
   __device__ __forceinline__ const ExpertParameters& parameters(int) const { return p; }
   __device__ __forceinline__ bool gated(int) const { return kGated; }
-  __device__ __forceinline__ int part_steps(int) const { return cuda::part_steps(p); }
+  __device__ __forceinline__ int split_steps(int) const { return cuda::split_steps(p); }
   __device__ __forceinline__ int order(int row) const { return p.order[row]; }
   __device__ __forceinline__ int64_t x_row(int, int row) const {
     return p.slots > 0 ? p.order[row] / p.slots : row;
@@ -80,7 +80,7 @@ struct ListWork {
   __device__ __forceinline__ void end(int) const {}
 };
 
-// Launches `kernel` with `bytes` of shared memory a block, as many blocks as all SMs have room for.
+// Launches `kernel` with `bytes` of shared memory per CTA, and as many CTAs as fit on all SMs.
 inline Status launch_list(std::string_view name, void (*kernel)(ExpertParameters), size_t bytes,
                           const ExpertParameters& parameters, Stream stream) {
   const int sms = queue_of(stream).sms;

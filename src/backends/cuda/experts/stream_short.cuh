@@ -1,11 +1,10 @@
-// The stream kernel of short sums (expert_stream.cuh: teams, and a row block's whole sum as the unit of work): where a row
-// block has few k blocks, what a unit needs beside their products is what takes the time.
+// The stream kernel for short sums (teams and units as in stream.cuh). When a row block has few k blocks, the overhead of a
+// unit takes more time than its products.
 //
-// So each team has a range of the list of units, all of them neighbours, and takes it run by run: row blocks of the same
-// expert, one behind the other, for the same rows of x. A run is looked up and told once, and its rows of x stay, the whole
-// of their width. Weights pass through the ring as one stream: of codes a row block and its largest scales in each stage, so
-// that there is little to wait for, of bf16, where bytes are what takes the time, a k block. What a lane needs to write its
-// columns of y is worked out once a run.
+// So each team has a contiguous range of the list of units, and takes it run by run: consecutive row blocks of one expert
+// for the same rows of x. The producer warp looks up and publishes a run once, and its rows of x stay in shared memory with their
+// whole width. Weights stream through the ring. A stage holds a whole row block of codes with its largest scales, so that
+// there are few waits, or one k block of bf16, which is bound by bytes. A lane computes its addresses in y once per run.
 #pragma once
 #include "backends/cuda/experts/stream_list.cuh"
 
@@ -15,7 +14,7 @@ constexpr int kShortStagesMost = 8;    // of a team's ring
 constexpr int kShortBytes = 450 << 7;  // of a team: rows of x of two runs, and its ring
 constexpr int kRunChunked = 4;         // row blocks of a run where an expert has more rows than a run
 
-// A stage: codes, scales, and the largest scales of a row block, one behind the other; or bf16 of a k block.
+// A stage: codes, scales and largest scales of a row block, in this order; or one k block of bf16.
 template <class Weights>
 __host__ __device__ constexpr int short_stage_bytes(int k_blocks) {
   return Weights::kScaled ? k_blocks * (Weights::kCodeBytes + Weights::kScaleBytes) + 128
@@ -27,22 +26,22 @@ __host__ __device__ constexpr int short_stages(int k_blocks) {
   const int stages = ring / short_stage_bytes<Weights>(k_blocks);
   return stages < kShortStagesMost ? stages : kShortStagesMost;
 }
-// Whether there is room for one stage that comes while another is multiplied; for bf16, as many bytes as the memory needs to
-// have asked for.
+// Whether the ring has room for one stage in flight while another is multiplied; for bf16, for as many bytes in flight as the
+// memory needs.
 template <int N, class Weights>
 constexpr bool is_short(int64_t k_blocks) {
-  return k_blocks <= kParts * kPartSteps &&
+  return k_blocks <= kSplits * kSplitSteps &&
          short_stages<N, Weights>(static_cast<int>(k_blocks)) >= (Weights::kScaled ? 2 : 3);
 }
 
 template <int N, int kTeams>
 struct alignas(128) ShortMemory {
   uint8_t bytes[kTeams][kShortBytes];
-  uint4 run[kTeams][2];  // ShortRun of the rows of x beside it
+  uint4 run[kTeams][2];  // ShortRun of the rows of x in the same buffer
   uint64_t full[kTeams][kShortStagesMost], empty[kTeams][kShortStagesMost];
   uint64_t x_full[kTeams][2], x_empty[kTeams][2];
 
-  // By the first kTeams warps of a block, before it meets.
+  // Called by the first kTeams warps of a CTA, before __syncthreads().
   __device__ __forceinline__ void init(int warp) {
 #pragma unroll
     for (int s = 0; s < kShortStagesMost; ++s) {
@@ -58,14 +57,14 @@ struct alignas(128) ShortMemory {
   }
 };
 
-// Row blocks of one expert, one behind the other, and rows of the list sorted by expert.
+// Consecutive row blocks of one expert, and rows of the list sorted by expert.
 struct ShortRun {
   int expert, block, blocks, row, rows;
-  static constexpr int kBlock = 64;  // rows + kBlock * blocks in one word, 0: nothing more
+  static constexpr int kBlock = 64;  // rows + kBlock * blocks in one word; 0: no more runs
 
-  // `within`: a unit of the expert's, of which there are row_blocks for each N of its all_rows rows; at most `most` units.
-  // Row blocks go kRunChunked at a time where there are several such chunks of rows, so that the weights of the next one
-  // come from the L2.
+  // `within`: number of a unit of the expert, which has row_blocks units for each chunk of up to N of its all_rows rows. The
+  // run has at most `most` units. With several chunks of rows a run covers at most kRunChunked row blocks, so that the next
+  // chunk finds its weights in the L2.
   template <int N>
   static __device__ __forceinline__ ShortRun of(const ExpertParameters& p, int expert, int all_rows,
                                                 int begin, int within, int most) {
@@ -78,7 +77,7 @@ struct ShortRun {
   }
 };
 
-// One warp fetches for its team.
+// A team's producer warp.
 template <int N, int kTeams, class Work, class Weights>
 struct ShortFetch {
   static constexpr int kXBytes = N * tile::kSwizzledRowBytes;  // of a k block
@@ -106,8 +105,8 @@ struct ShortFetch {
   struct From {
     const uint8_t *codes, *scales, *tops;
   };
-  // Asks for those of `count` stages, one behind the other.
-  __device__ __forceinline__ void ask(From& w, int count) {
+  // Issues the weight copies of the next `count` stages.
+  __device__ __forceinline__ void issue(From& w, int count) {
     constexpr auto kTopBytes = static_cast<uint32_t>(kFragmentRows);
 #pragma unroll 1
     for (; count > 0; --count) {
@@ -120,7 +119,7 @@ struct ShortFetch {
         tile::copy_bulk(stage + code_bytes + scale_bytes, w.tops, kTopBytes, full);
         w.codes += code_bytes, w.scales += scale_bytes, w.tops += kTopBytes;
         asm volatile(""
-                     : "+l"(w.codes), "+l"(w.scales), "+l"(w.tops));  // else worked out again from the start
+                     : "+l"(w.codes), "+l"(w.scales), "+l"(w.tops));  // otherwise recomputed from the start
       } else {
         tile::barrier_expect_by_warp(full, code_bytes);
         tile::copy_bulk(stage, w.codes, code_bytes, full);
@@ -130,13 +129,13 @@ struct ShortFetch {
       place.step(stages);
     }
   }
-  __device__ __forceinline__ void tell(const uint4& run) const {
+  __device__ __forceinline__ void publish(const uint4& run) const {
     tile::barrier_wait_by_warp(&m.x_empty[team][buffer.stage], buffer.parity ^ 1);
     if (threadIdx.x % 32 == 0) m.run[team][buffer.stage] = run;
     __syncwarp();
     tile::barrier_expect_by_warp(&m.x_full[team][buffer.stage], 0);
   }
-  // ahead: as many stages are asked for before rows of x are; early: which may not be there yet.
+  // ahead: stages whose weight copies are issued before the rows of x are copied. early: x may not be written yet.
   __device__ __forceinline__ void run(const ShortRun& r, int ahead, bool early) {
     const int64_t block = static_cast<int64_t>(r.block) * p.k_blocks;
     From w{p.w + r.expert * p.w_bytes + block * Weights::kCodeBytes, nullptr, nullptr};
@@ -147,21 +146,21 @@ struct ShortFetch {
     }
     const int count = Weights::kScaled ? r.blocks : r.blocks * p.k_blocks;
     ahead = min(ahead, count);
-    ask(w, ahead);
+    issue(w, ahead);
     if (early) work.wait_for_x(0);
     rows.begin(p, r.rows, [&](int i) { return work.x_row(0, r.row + i); });
-    tell(make_uint4(static_cast<uint32_t>(r.expert), static_cast<uint32_t>(r.block),
-                    static_cast<uint32_t>(r.row),
-                    static_cast<uint32_t>(r.blocks * ShortRun::kBlock + r.rows)));
+    publish(make_uint4(static_cast<uint32_t>(r.expert), static_cast<uint32_t>(r.block),
+                       static_cast<uint32_t>(r.row),
+                       static_cast<uint32_t>(r.blocks * ShortRun::kBlock + r.rows)));
     const uint32_t x = at + buffer.stage * p.k_blocks * kXBytes;
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; ++k) rows.template copy<1>(p, x + k * kXBytes, k);
     arrive_with_x(p, &m.x_full[team][buffer.stage]);
     __syncwarp();
     buffer.step(2);
-    ask(w, count - ahead);
+    issue(w, count - ahead);
   }
-  // Units [index, end) of the list. find(index): the expert, its rows, and which of its units.
+  // Units [index, end) of the list. find(index): the expert, its rows, and the unit's number in the expert.
   template <class Find>
   __device__ __forceinline__ void all(int index, int end, Find find) {
     bool first = true;
@@ -175,21 +174,21 @@ struct ShortFetch {
       index += r.blocks;
     }
     if (first && p.settled) work.wait_for_x(0);
-    tell({});
+    publish({});
     tile::barrier_arrive(&m.x_full[team][buffer.stage]);
   }
 };
 
-// A value that the compiler keeps, and does not work out again where it is used.
+// Makes the compiler keep a value in a register and not recompute it at each use.
 __device__ __forceinline__ void keep(uint32_t& value) { asm volatile("" : "+r"(value)); }
 
-// How a lane writes its columns of y (mma.cuh: N / 4 of them, of two features each), row block after row block.
+// Epilogue of a run: a lane writes its N / 4 columns of y (mma.cuh), two features each, one row block after the other.
 template <int N>
 struct ShortRows {
   static constexpr int kColumns = N / 4;
   std::byte* y[kColumns];  // the lane's first feature of a row block
-  int features[kColumns];  // of y; 0: there is no such column
-  float weight[kColumns];  // what sums are multiplied by
+  int features[kColumns];  // of y; 0: the column does not exist
+  float weight[kColumns];  // input weight of the column
   int feature, expert;     // the first feature
 
   template <class Work>
@@ -206,8 +205,8 @@ struct ShortRows {
       y[c] = static_cast<std::byte*>(p.y) + (p.y_f32 ? 4 : 2) * at;
     }
   }
-  // Asks for the biases of the row block, as raw bits, so that nobody waits for them.
-  __device__ __forceinline__ void ask(const ExpertParameters& p, uint32_t (&raw)[2]) const {
+  // Loads the biases of the row block as raw bits, so that nothing waits for them here.
+  __device__ __forceinline__ void load(const ExpertParameters& p, uint32_t (&raw)[2]) const {
     if (!p.bias) return;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -216,7 +215,7 @@ struct ShortRows {
                           : __ldg(static_cast<const uint16_t*>(p.bias) + at);
     }
   }
-  // Writes sums of the row block, and goes on to the next.
+  // Writes the sums of the row block, and advances to the next.
   template <class Weights>
   __device__ __forceinline__ void write(const ExpertParameters& p, const float (&sum)[N / 2],
                                         const uint32_t (&top)[2], const uint32_t (&raw)[2]) {
@@ -259,9 +258,9 @@ struct ShortRows {
   }
 };
 
-// The sum of a part of kCount k blocks, and where the next part's operands are.
+// Adds the sum of a split of kCount k blocks, and advances the operand addresses to the next split.
 template <int N, int kCount>
-__device__ __forceinline__ void multiply_part(float (&sum)[N / 2], OperandsAt& at) {
+__device__ __forceinline__ void multiply_split(float (&sum)[N / 2], OperandsAt& at) {
   float d[2][N / 8][4] = {};
   multiply_steps<N, Mxfp4Weights, kCount>(d, at, 0);
 #pragma unroll
@@ -270,32 +269,32 @@ __device__ __forceinline__ void multiply_part(float (&sum)[N / 2], OperandsAt& a
 #pragma unroll
   for (int i = 0; i < 2; ++i) at.x[i] += kCount * N * tile::kSwizzledRowBytes;
 }
-// The sum of `count` k blocks, part by part, the last of which may have fewer.
+// The sum of `count` k blocks, split by split; the last split may be shorter.
 template <int N>
 __device__ __forceinline__ void multiply_row_block(float (&sum)[N / 2], OperandsAt at, int count) {
-  static_assert(kPartSteps == 4);
+  static_assert(kSplitSteps == 4);
 #pragma unroll 1
-  for (int parts = count / 4; parts > 0; --parts) multiply_part<N, 4>(sum, at);
+  for (int splits = count / 4; splits > 0; --splits) multiply_split<N, 4>(sum, at);
   switch (count % 4) {
     case 1:
-      return multiply_part<N, 1>(sum, at);
+      return multiply_split<N, 1>(sum, at);
     case 2:
-      return multiply_part<N, 2>(sum, at);
+      return multiply_split<N, 2>(sum, at);
     case 3:
-      return multiply_part<N, 3>(sum, at);
+      return multiply_split<N, 3>(sum, at);
     default:
       return;
   }
 }
 
-// Waits for the stages of a team's ring, one behind the other, and gives them back: the place under way, its barrier, and
-// the phase there.
+// Waits for the stages of a team's ring in turn, and releases them: the address of the current stage, its full barrier, and
+// the phase.
 template <int N, int kTeams, class Weights>
 struct ShortStages {
   uint32_t stage, full, parity = 0;
   const uint32_t stages, bytes, full_end;
   static constexpr uint32_t kEmpty =
-      sizeof(ShortMemory<N, kTeams>::full);  // from a stage's `full` to its `empty`
+      sizeof(ShortMemory<N, kTeams>::full);  // offset from a stage's `full` to its `empty`
 
   __device__ __forceinline__ ShortStages(const ShortMemory<N, kTeams>& m, int team, int k_blocks)
       : stage(tile::shared_address(m.bytes[team]) + 2 * k_blocks * N * tile::kSwizzledRowBytes),
@@ -304,14 +303,14 @@ struct ShortStages {
         bytes(short_stage_bytes<Weights>(k_blocks)),
         full_end(full + 8 * stages) {}
   __device__ __forceinline__ void wait() const { tile::barrier_wait_by_warp(full, parity); }
-  __device__ __forceinline__ void give_back(uint32_t truly) {
-    tile::arrive_by_lane(full + kEmpty, truly);
+  __device__ __forceinline__ void release(uint32_t predicate) {
+    tile::arrive_by_lane(full + kEmpty, predicate);
     stage += bytes, full += 8;
     if (full == full_end) stage -= stages * bytes, full -= 8 * stages, parity ^= 1;
   }
 };
 
-// A warp has one of the four slabs of a row block.
+// A consumer warp: one of the four slabs of a row block.
 template <class Weights, int N, int kTeams, class Work>
 __device__ __forceinline__ void short_multiply(const Work& work, ShortMemory<N, kTeams>& m, int team,
                                                int slab) {
@@ -328,11 +327,11 @@ __device__ __forceinline__ void short_multiply(const Work& work, ShortMemory<N, 
 #pragma unroll 1
   while (true) {
     tile::barrier_wait_by_warp(&m.x_full[team][buffer.stage], buffer.parity);
-    const uint4 told = tile::load_shared(tile::shared_address(&m.run[team][buffer.stage]));
-    const int what = uniform(static_cast<int>(told.w));
+    const uint4 run_words = tile::load_shared(tile::shared_address(&m.run[team][buffer.stage]));
+    const int what = uniform(static_cast<int>(run_words.w));
     if (what == 0) break;
-    const StreamUnit unit = {static_cast<int>(told.x), static_cast<int>(told.y), static_cast<int>(told.z),
-                             what % ShortRun::kBlock * StreamUnit::kRow};
+    const StreamUnit unit = {static_cast<int>(run_words.x), static_cast<int>(run_words.y),
+                             static_cast<int>(run_words.z), what % ShortRun::kBlock * StreamUnit::kRow};
     ShortRows<N> rows(work, p, unit, static_cast<int>(row));
     const uint32_t x = bytes + buffer.stage * x_bytes;
     uint32_t x_at[2] = {x + tile::swizzled(lane % 8, lane / 8 * 16),
@@ -341,7 +340,7 @@ __device__ __forceinline__ void short_multiply(const Work& work, ShortMemory<N, 
 #pragma unroll 1
     for (int blocks = what / ShortRun::kBlock; blocks > 0; --blocks) {
       uint32_t bias[2] = {}, top[2] = {};
-      rows.ask(p, bias);
+      rows.load(p, bias);
       float sum[N / 2] = {};
       if constexpr (Weights::kScaled) {
         at.wait();
@@ -349,17 +348,17 @@ __device__ __forceinline__ void short_multiply(const Work& work, ShortMemory<N, 
         for (int i = 0; i < 2; ++i) top[i] = tile::load_shared_byte(at.stage + tops_at + 8 * i);
         multiply_row_block<N>(sum, {at.stage + codes_at, at.stage + scales_at, {x_at[0], x_at[1]}},
                               p.k_blocks);
-        uint32_t come = 1;
+        uint32_t loaded = 1;
 #pragma unroll
-        for (int i = 0; i < N / 2; i += 4) come &= has_come(sum[i]);
-        at.give_back(come);
+        for (int i = 0; i < N / 2; i += 4) loaded &= has_loaded(sum[i]);
+        at.release(loaded);
       } else {
         float d[2][N / 8][4] = {};
 #pragma unroll 1
         for (uint32_t k = 0; k < x_bytes; k += k_bytes) {
           at.wait();
           multiply_steps<N, Weights, 1>(d, {at.stage + codes_at, 0, {x_at[0] + k, x_at[1] + k}}, 0);
-          at.give_back(have_come<Weights>(d));
+          at.release(have_loaded<Weights>(d));
         }
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) sum[i] = d[0][i / 4][i % 4] + d[1][i / 4][i % 4];
@@ -371,10 +370,10 @@ __device__ __forceinline__ void short_multiply(const Work& work, ShortMemory<N, 
   }
 }
 
-// Each team has its share of the units, neighbours in the list.
+// Each team has a contiguous range of the units.
 template <int N, class Weights>
 __global__ void __launch_bounds__(kListThreads, kListBlocksEach)
-    expert_stream_short(const __grid_constant__ ExpertParameters p) {
+    expert_gemm_stream_short(const __grid_constant__ ExpertParameters p) {
   constexpr int kTeams = kListTeams;
   extern __shared__ uint8_t dynamic[];
   auto& m =
@@ -399,12 +398,12 @@ __global__ void __launch_bounds__(kListThreads, kListBlocksEach)
   }
 }
 
-// Of a problem whose sums are short and not gated.
+// For problems whose sums are short and not gated.
 template <int N, class Weights>
 Status launch_short(std::string_view name, const ExpertParameters& parameters, Stream stream) {
   constexpr size_t kBytes = 128 + sizeof(ShortMemory<N, kListTeams>);
   static_assert(kBytes <= kListSharedMost);
-  return launch_list(name, expert_stream_short<N, Weights>, kBytes, parameters, stream);
+  return launch_list(name, expert_gemm_stream_short<N, Weights>, kBytes, parameters, stream);
 }
 
 }  // namespace sluice::cuda

@@ -1,5 +1,5 @@
-// What expert_stream.cuh multiplies by: k blocks of 64 rows of weights in the layout `fragments`, as they stand in a stage, and
-// as a warp takes them from there, 16 rows of them (a slab) x one k block, with N rows of x.
+// The weight formats of stream.cuh: k blocks of 64 weight rows in the layout `fragments`, as a stage holds them, and how a
+// consumer warp loads one slab (16 rows) of one k block and multiplies it by N rows of x.
 #pragma once
 #include "backends/cuda/tile/mma.cuh"
 #include "backends/cuda/tile/mxfp4.cuh"
@@ -8,7 +8,7 @@
 
 namespace sluice::cuda {
 
-// A lane's part of a k block of x: N rows of 128 bytes, swizzled. Whether 0 or 1, `half` names 32 numbers of a row.
+// A lane's part of a k block of x: N rows of 128 bytes, swizzled. `half` selects the first or second 32 elements of a row.
 template <int N>
 struct ColumnsOfX {
   uint32_t b[N / 8][2][4];
@@ -19,7 +19,7 @@ struct ColumnsOfX {
 #pragma unroll
       for (uint32_t half = 0; half < 2; ++half) tile::load_matrices(b[n][half], x[half] + n * 1024);
   }
-  // Products of even and odd j are added up apart, so that they need not wait for each other.
+  // Even and odd j have separate accumulators, so that their products do not depend on each other.
   __device__ __forceinline__ void multiply(float (&d)[2][N / 8][4], const uint32_t (&a)[4], int j) const {
 #pragma unroll
     for (int n = 0; n < N / 8; ++n) {
@@ -30,14 +30,14 @@ struct ColumnsOfX {
 };
 
 struct Mxfp4Weights {
-  static constexpr bool kScaled = true;  // sums are multiplied by their row's factor
+  static constexpr bool kScaled = true;  // a sum is multiplied by its row's factor
   static constexpr int kCodeBytes = static_cast<int>(kFragmentCodeBytes),
                        kScaleBytes = static_cast<int>(kFragmentScaleBytes);  // of a k block
-  // k blocks of a stage, and bytes of a team's ring: two blocks of two teams and what else they have fill an SM.
+  // k blocks of a stage, and bytes of a team's ring: two CTAs of two teams, with their other shared memory, fill an SM.
   static constexpr int steps(int n) { return n == 8 ? 4 : 2; }
   static constexpr int ring_bytes(int n) { return (n == 8 ? 105 : 88) << 9; }
 
-  // Where a lane's part of a k block's codes and scales begins.
+  // Offsets of a lane's codes and scales in a k block.
   __device__ static __forceinline__ uint32_t codes_at(uint32_t slab, uint32_t lane) {
     return (slab * 32 + lane) * 16;
   }
@@ -75,7 +75,7 @@ struct Bf16Weights {
   static constexpr int steps(int) { return 1; }
   static constexpr int ring_bytes(int) { return 98 << 9; }
 
-  // Row `lane` of a slab's 16, its first or second piece of 16 bytes; those of product j are 32 * j bytes on, swizzled.
+  // Row lane % 16 of the slab, its first or second 16-byte chunk, swizzled. The chunks of product j are 32 * j bytes further.
   __device__ static __forceinline__ uint32_t codes_at(uint32_t slab, uint32_t lane) {
     return slab * 16 * tile::kSwizzledRowBytes + tile::swizzled(lane % 16, lane / 16 * 16);
   }

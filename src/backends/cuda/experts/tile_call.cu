@@ -1,4 +1,4 @@
-// Enqueues configurations of tile kernels: a table of all that were compiled, and nothing to choose.
+// Enqueues configurations of tile kernels from a table of all compiled kernels. It decides nothing.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tile_call.h"
 
@@ -29,8 +29,7 @@ Status enqueue_tiles(std::string_view name, const ExpertGemm::Problem& p,
       continue;
     }
     const auto row = static_cast<size_t>(launch.kernel);
-    const Launcher run =
-        p.w == DType::kE2M1 ? kLaunchers<DType::kE2M1>[row] : kLaunchers<DType::kBF16>[row];
+    const Launcher run = p.w == DType::kE2M1 ? kLaunchers<DType::kE2M1>[row] : kLaunchers<DType::kBF16>[row];
     SLUICE_TRY(run({name, p, args, stream, launch, w.data}));
   }
   return {};

@@ -1,4 +1,5 @@
-// The configurations of the tile kernels for a problem: which launches there may be, and which experts each of them serves.
+// The configurations of the tile kernels for a problem: which launches there may be, and which experts each
+// launch serves.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -8,19 +9,21 @@
 namespace sluice::cuda {
 namespace {
 
-// How rows of x come to the launches of a configuration, as its name ends.
+// How the launches of a configuration get rows of x, and the suffix of the configuration's name.
 enum class Rows { kAsTheyAre, kOrdered, kThreads, kBoxes, kGathered };
-constexpr std::string_view kEndings[] = {"", ".ordered", ".threads", ".boxes", ".gathered"};
+constexpr std::string_view kSuffixes[] = {"", ".ordered", ".threads", ".boxes", ".gathered"};
 
-// Kernels that share the experts by their rows, from few to many: each serves those of up to its own tile_n, the last one all
-// others too. A kernel is named by tile_n, below zero if it is of CTA pairs. `first` is launched first: the one that serves
-// the mean; behind it come those of more rows, the most first, then those of fewer.
+// Kernels that share the experts by their number of rows, in ascending order. Each serves experts of up to
+// its own tile_n; the last one serves all others too. A kernel is named by its tile_n; a negative one means
+// CTA pairs. `first` is launched first: it serves the mean. After it come the kernels for more rows, the most
+// rows first, then those for fewer.
 struct Ladder {
   std::array<int, 4> n{};
   int first = 0;
-  // Experts of fewer rows than the mean less so many standard deviations go to the kernels before `first`; those nearer to the
-  // mean stay, for a launch that serves few of them begins and ends for little.
-  double apart = 3;
+  // Experts with fewer rows than the mean minus this many standard deviations go to the kernels before
+  // `first`. Those nearer to the mean stay, because a launch that serves few of them still pays for its start
+  // and its end.
+  double deviations = 3;
 
   int size() const {
     int count = 0;
@@ -28,19 +31,37 @@ struct Ladder {
     return count;
   }
 };
-constexpr double kAll = -10;  // all that fit
-constexpr Ladder kSingles[] = {
-    {{16}},           {{24}},           {{32}},           {{40}},           {{48}},
-    {{56}},           {{80}},           {{112}},          {{160}},          {{16, 112}},
-    {{24, 112}},      {{32, 112}},      {{40, 112}},      {{24, 48, 112}, 1},
-    {{24, 56, 112}, 1}, {{24, 56, 80, 160}, 2, 0}, {{24, 56, 112, 160}, 2, 0}, {{40, 80, 160}, 1},
-    {{40, 80, 112, 160}, 1}, {{40, 112, 160}, 1}, {{48, 112, 160}, 1}, {{48, 112}, 1}, {{80, 160}, 1},
-    {{112, 160}, 1}, {{48, 160}, 1}};
+constexpr double kAll = -10;  // every expert whose rows fit
+constexpr Ladder kSingles[] = {{{16}},
+                               {{24}},
+                               {{32}},
+                               {{40}},
+                               {{48}},
+                               {{56}},
+                               {{80}},
+                               {{112}},
+                               {{160}},
+                               {{16, 112}},
+                               {{24, 112}},
+                               {{32, 112}},
+                               {{40, 112}},
+                               {{24, 48, 112}, 1},
+                               {{24, 56, 112}, 1},
+                               {{24, 56, 80, 160}, 2, 0},
+                               {{24, 56, 112, 160}, 2, 0},
+                               {{40, 80, 160}, 1},
+                               {{40, 80, 112, 160}, 1},
+                               {{40, 112, 160}, 1},
+                               {{48, 112, 160}, 1},
+                               {{48, 112}, 1},
+                               {{80, 160}, 1},
+                               {{112, 160}, 1},
+                               {{48, 160}, 1}};
 constexpr Ladder kPairsInOrder[] = {{{-160}}, {{80, -160}, 1}, {{80, -192, -160}, 2, kAll}, {{112, -160}, 1}};
 constexpr Ladder kPairsOfTokens[] = {
     {{-160}}, {{-112, -160}, 1}, {{48, -112, -160}, 2}, {{48, -112, -192, -160}, 3, kAll}};
 
-// The row of tile_kernels() that `n` names where rows come so; -1: none was compiled.
+// The row of tile_kernels() for tile_n `n` and this source of rows; -1: none was compiled.
 int kernel_of(DType w, int n, Rows rows, bool first) {
   const bool pair = n < 0;
   const XSource x = rows == Rows::kAsTheyAre || rows == Rows::kOrdered ? XSource::kInOrder
@@ -64,16 +85,17 @@ double mean_rows(const ExpertGemm::Problem& p) {
   return active > 0 ? rows / active : 0;
 }
 
-// Experts that a CTA can put into the order of their widths at once, one a thread, and tiles that it can count.
+// kByWidth needs one thread of a CTA for each expert, and tiles that a CTA can count in 16 bits.
 ExpertOrder order_of(const ExpertGemm::Problem& p, const TileKernel& k, double mean, double tiles) {
   const int64_t threads = p.w == DType::kE2M1 ? 512 : 384;
   if (p.experts > threads || p.rows / k.n_most + p.experts > UINT16_MAX) return ExpertOrder::kLong;
-  // With few tiles for each SM their order counts; with many, memory and products are better mixed as they come.
+  // With few tiles per SM their order matters. With many, memory traffic and products mix better in the given
+  // order.
   constexpr double kFewTiles = 1300, kRowsOfOrder = 20;
   return tiles < kFewTiles && mean > kRowsOfOrder ? ExpertOrder::kByWidth : ExpertOrder::kGiven;
 }
 
-// Tiles of the problem, all experts having the mean.
+// Tiles of the problem if every expert has the mean number of rows.
 double tiles_of(const ExpertGemm::Problem& p, const TileKernel& k, double mean) {
   const double active = active_experts(ExpertGemm::expected_rows(p), p.experts);
   return active * std::max(1.0, std::ceil(mean / k.rows_of_x())) *
@@ -81,7 +103,7 @@ double tiles_of(const ExpertGemm::Problem& p, const TileKernel& k, double mean) 
                    static_cast<double>(k.rows_of_weights()));
 }
 
-// The launches of a ladder; none if a kernel of it was not compiled for rows that come so.
+// The launches of a ladder; none if one of its kernels was not compiled for this source of rows.
 std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceInfo& d, const Ladder& ladder,
                                     Rows rows) {
   const double mean = mean_rows(p), deviation = std::sqrt(mean);
@@ -93,16 +115,16 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
     if (kernel < 0) return {};
     const TileKernel& k = tile_kernels(p.w)[static_cast<size_t>(kernel)];
     double most = k.n_most;
-    if (i < ladder.first) most = std::min(most, mean - ladder.apart * deviation);
+    if (i < ladder.first) most = std::min(most, mean - ladder.deviations * deviation);
     if (i == ladder.first && i + 1 < count) {
-      // Experts just beyond its rows are worth another launch if they make a round of its tiles.
+      // Experts just above its rows are worth another launch if they make a round of its tiles.
       const double active = active_experts(ExpertGemm::expected_rows(p), p.experts);
-      const double cut = active * std::erfc((most + 0.5 - mean) / deviation / std::sqrt(2)) / 2;
+      const double beyond = active * std::erfc((most + 0.5 - mean) / deviation / std::sqrt(2)) / 2;
       constexpr double kRowBlocks = 3;
-      if (cut * static_cast<double>(ExpertGemm::fragments(p).row_blocks) < d.cores * kRowBlocks)
+      if (beyond * static_cast<double>(ExpertGemm::fragments(p).row_blocks) < d.cores * kRowBlocks)
         most = std::max(most, mean + 3 * deviation);
     }
-    // In eights, so that a table of plans has few steps.
+    // In multiples of 8, so that a table of plans has few steps.
     const int rows_most =
         i + 1 == count ? INT32_MAX : static_cast<int>(std::clamp(std::floor(most / 8) * 8, 0.0, 1e9));
     TileLaunch& step = steps[static_cast<size_t>(i)];
@@ -111,13 +133,14 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
   }
   std::vector<TileLaunch> out;
   if (rows == Rows::kOrdered) out.push_back({.kernel = TileLaunch::kOrderRows});
-  const TileKernel& first = tile_kernels(p.w)[static_cast<size_t>(steps[static_cast<size_t>(ladder.first)].kernel)];
+  const TileKernel& first =
+      tile_kernels(p.w)[static_cast<size_t>(steps[static_cast<size_t>(ladder.first)].kernel)];
   const ExpertOrder order = order_of(p, first, mean, tiles_of(p, first, mean));
-  int turn = 0;
+  int index = 0;
   const auto add = [&](int i) {
     TileLaunch& step = steps[static_cast<size_t>(i)];
     if (step.rows_most < step.rows_least) return;
-    step.turn = turn++, step.order = order;
+    step.index = index++, step.order = order;
     out.push_back(step);
   };
   add(ladder.first);
@@ -126,31 +149,32 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
   return out;
 }
 
-// What CTA pairs can bring into order: where lists of experts leave room for it in shared memory, a warp looks at all of k at
-// once, and a tile's place in the list can be told beside its rows.
+// Whether CTA pairs can gather: the lists of experts must leave room in shared memory, one warp looks at all
+// of k at once, and a tile's place in the list must fit beside its rows where it is published.
 void need_gather(Refusal& r, const ExpertGemm::Problem& p) {
   const bool fp4 = p.w == DType::kE2M1;
   const int64_t experts = fp4 ? 512 : 256, width = fp4 ? 10240 : 16384;
   constexpr int64_t kTilesMost = 1 << 23;
-  // Measured: a gather takes some 375 / weight rows of what the tiles behind it take.
+  // Measured: a gather takes about 375 / weight rows of the time that the tiles after it take.
   constexpr int64_t kWeightRows = 1024;
   r.need(ExpertGemm::weight_rows(p) >= kWeightRows,
          "at least 1024 weight rows (each row of x that is copied serves them)", "weight rows",
          ExpertGemm::weight_rows(p));
-  r.need(p.experts <= experts, "experts <= " + std::to_string(experts) + " (lists in shared memory)", "experts",
-         p.experts);
+  r.need(p.experts <= experts, "experts <= " + std::to_string(experts) + " (lists in shared memory)",
+         "experts", p.experts);
   r.need(p.width <= width, "width <= " + std::to_string(width) + " (a lane for each chunk of it)", "width",
          p.width);
   const int64_t tiles = (p.rows / 160 + p.experts) * ExpertGemm::fragments(p).row_blocks;
-  r.need(!fp4 || tiles <= kTilesMost, "at most 2^23 tiles (a tile's place is told in 24 bits)", "tiles", tiles);
+  r.need(!fp4 || tiles <= kTilesMost, "at most 2^23 tiles (a tile's place is published in 24 bits)", "tiles",
+         tiles);
 }
 
-// Whether rows of this problem come so, or would if they began at multiples of 16 bytes.
-bool concerns(const ExpertGemm::Problem& p, Rows rows) {
+// Whether rows of this problem have this source, or would if they started at multiples of 16 bytes.
+bool applies(const ExpertGemm::Problem& p, Rows rows) {
   return rows == Rows::kThreads || (rows == Rows::kAsTheyAre) == (p.slots == 0);
 }
 
-// Why they cannot.
+// Why this source of rows is not possible.
 Refusal refusal_of(const ExpertGemm::Problem& p, Rows rows) {
   Refusal r;
   if (rows == Rows::kAsTheyAre || rows == Rows::kBoxes || rows == Rows::kGathered)
@@ -169,12 +193,12 @@ class Lister {
         zipf_(zipf_profile(problem)) {}
 
   void add(const Ladder& ladder, Rows rows) { add(launches_of(p_, d_, ladder, rows), rows, {}); }
-  // A kernel for all experts.
+  // One kernel for all experts.
   void add(int kernel, Rows rows, std::string_view more = {}) {
     std::vector<TileLaunch> launches;
     if (rows == Rows::kOrdered) launches.push_back({.kernel = TileLaunch::kOrderRows});
     const TileKernel& k = tile_kernels(p_.w)[static_cast<size_t>(kernel)];
-    const ExpertOrder order = order_of(p_, k, 0, 0);  // pairs put experts in order themselves
+    const ExpertOrder order = order_of(p_, k, 0, 0);  // CTA pairs of bf16 sort experts themselves
     launches.push_back({.kernel = kernel, .order = order});
     add(std::move(launches), rows, more);
   }
@@ -182,7 +206,7 @@ class Lister {
 
  private:
   void add(const std::vector<TileLaunch>& launches, Rows rows, std::string_view more) {
-    if (launches.empty() || !concerns(p_, rows)) return;
+    if (launches.empty() || !applies(p_, rows)) return;
     Config one;
     bool gathers = false;
     for (const TileLaunch& launch : launches) {
@@ -193,7 +217,7 @@ class Lister {
       one.name += (one.name.empty() ? "" : "+") + tile_name(k);
     }
     one.name += more;
-    one.name += kEndings[static_cast<size_t>(rows)];
+    one.name += kSuffixes[static_cast<size_t>(rows)];
     for (const Config& before : out_)
       if (before.name == one.name) return;  // a ladder whose other kernels have no experts to serve
     one.refusal = refusal_of(p_, rows);
@@ -227,7 +251,7 @@ std::vector<Config> tile_configs(const ExpertGemm::Problem& p, const DeviceInfo&
   for (size_t i = 0; i < std::size(kBf16Tiles); ++i) {
     const TileKernel& k = kBf16Tiles[i];
     const int kernel = static_cast<int>(i);
-    // Of two that differ in the steps of tile_n alone, the finer says so.
+    // Of two kernels that differ only in the step of tile_n, the finer one says so.
     const std::string_view finer = k.x == XSource::kRowBoxes && k.n_step == 8 ? "/8" : "";
     switch (k.x) {
       case XSource::kInOrder:
@@ -252,7 +276,8 @@ std::string tile_launch_text(const ExpertGemm::Problem& p, const KernelLaunch& o
   const TileLaunch launch = TileLaunch::of(of);
   if (launch.kernel == TileLaunch::kOrderRows) return "rows of tokens brought into order";
   const TileKernel& k = tile_kernels(p.w)[static_cast<size_t>(launch.kernel)];
-  constexpr std::string_view kRows[] = {"rows of x in order", "rows of tokens brought into order by the CTA pairs",
+  constexpr std::string_view kRows[] = {"rows of x in order",
+                                        "rows of tokens brought into order by the CTA pairs",
                                         "a TMA box for each row of x", "rows of x by producer threads"};
   const int factor = k.rows_of_x() / k.n_most;
   std::string out = k.ctas() == 2 ? "CTA pairs, tiles of " : "tiles of ";
@@ -260,7 +285,8 @@ std::string tile_launch_text(const ExpertGemm::Problem& p, const KernelLaunch& o
          std::to_string(k.rows_of_x());
   if (launch.rows_least > 1 || launch.rows_most < INT32_MAX)
     out += " for experts of " + std::to_string(launch.rows_least) +
-           (launch.rows_most == INT32_MAX ? " rows or more" : " to " + std::to_string(launch.rows_most) + " rows");
+           (launch.rows_most == INT32_MAX ? " rows or more"
+                                          : " to " + std::to_string(launch.rows_most) + " rows");
   out += "; ";
   out += kRows[static_cast<size_t>(k.x)];
   if (launch.order == ExpertOrder::kByWidth) out += "; the widest tiles first";

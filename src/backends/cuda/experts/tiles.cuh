@@ -1,20 +1,25 @@
-// The kernel of the expert GEMMs in tiles: some weight rows x up to kMost rows of x, one tile after the other.
+// The tile kernel of the expert GEMMs: a tile is tile_m weight rows x up to kTileN rows of x. A persistent
+// grid takes one tile after the other.
 //
-// One to three warpgroups multiply, each one or two row blocks of 64: x stands swizzled in shared memory, and wgmma takes
-// bf16 weights from there too, codes from registers, where they are dequantised. Each goes at its own pace, as far ahead as
-// the ring of stages lets it. Of one more warpgroup some warps fetch (expert_gemm_tile_fetch.cuh): one weights in bulk and three
-// rows of x, 16 bytes a thread from wherever their tokens are; where rows of x lie in the order of y's, at multiples of 16 bytes,
-// one has the copy engine fetch them, a tile's at once, and three fetch weights. Or two blocks of a cluster share rows of x, each
-// with half of a tile's row blocks: each has the copy engine fetch half of the rows into both, in one box where they lie in order
-// or two more warps bring them into it (expert_pair_gather.cuh), else a box for each row.
+// Consumers: one to three warpgroups, each with one or two row blocks of 64. x is swizzled in shared memory.
+// wgmma reads bf16 weights from shared memory too; mxfp4 codes are decoded in registers. Each warpgroup
+// advances at its own pace, as far ahead as the ring of stages allows.
+//
+// Producers: warps of one more warpgroup (producer.cuh). If rows of x are at any address, one warp copies
+// weights by bulk copies, and three copy rows of x, 16 bytes a thread. If rows of x are in y's order, at
+// multiples of 16 bytes, one warp copies a tile's rows in one TMA box, and three copy weights.
+//
+// CTA pairs: two CTAs of a cluster share rows of x, and each has half of a tile's row blocks. Each CTA copies
+// half of the rows into both CTAs: in one TMA box if the rows are in order or two more warps gather them into
+// order (producer_gather.cuh), else in one box a row (producer_boxes.cuh).
 #pragma once
 #include <algorithm>
 #include <type_traits>
 
+#include "backends/cuda/experts/consumer.cuh"
 #include "backends/cuda/experts/epilogue.cuh"
 #include "backends/cuda/experts/parameters.cuh"
 #include "backends/cuda/experts/producer.cuh"
-#include "backends/cuda/experts/consumer.cuh"
 #include "backends/cuda/experts/ring.cuh"
 #include "backends/cuda/experts/schedule.cuh"
 #include "backends/cuda/experts/tile_call.h"
@@ -34,7 +39,7 @@ namespace sluice::cuda {
 struct Mxfp4Blocks;
 struct Bf16Blocks;
 
-// A block of bf16 weights is a tile as wgmma's descriptor reads it.
+// A bf16 block in the layout `fragments` is already a tile as wgmma's descriptor reads it.
 constexpr bool bf16_blocks_are_swizzled() {
   for (int64_t row = 0; row < kFragmentRows; ++row)
     for (int64_t k = 0; k < kFragmentWidth; ++k)
@@ -45,79 +50,86 @@ constexpr bool bf16_blocks_are_swizzled() {
 }
 static_assert(bf16_blocks_are_swizzled());
 
-// What a kernel is made for.
-template <class Weights_, XSource kRows_, int kGroups_, int kBlocks_, int kMost_, int kFiner_, int kLeast_,
+// What a kernel is compiled for.
+template <class Weights_, XSource kRows_, int kGroups_, int kBlocks_, int kTileN_, int kStepN_, int kLeastN_,
           int kSteps_, int kResident_ = 1, bool kPaired_ = kRows_ == XSource::kRowBoxes,
           int kGatherBlocks_ = 0>
 struct ExpertTiles {
   using Weights = Weights_;
   static constexpr XSource kRows = kRows_;
-  static constexpr int kGroups = kGroups_;  // warpgroups that multiply
-  static constexpr int kBlocks = kBlocks_;  // row blocks of each
-  // Rows of x, columns to wgmma: there is code for kMost, kMost - kFiner, and so on to kLeast. ptxas serialises wgmma in a
-  // kernel with five such loops, and with fewer if they use more registers.
-  static constexpr int kMost = kMost_, kFiner = kFiner_, kLeast = kLeast_;
+  static constexpr int kGroups = kGroups_;  // consumer warpgroups
+  static constexpr int kBlocks = kBlocks_;  // row blocks of each warpgroup
+  // tile_n, which wgmma calls N: there is code for kTileN, kTileN - kStepN, and so on down to kLeastN. ptxas
+  // serialises wgmma in a kernel with five such loops, and with fewer loops if they use more registers.
+  static constexpr int kTileN = kTileN_, kStepN = kStepN_, kLeastN = kLeastN_;
   static constexpr int kSteps = kSteps_;        // k blocks in a stage
-  static constexpr int kResident = kResident_;  // blocks of threads on an SM
+  static constexpr int kResident = kResident_;  // CTAs on an SM
   static constexpr int kThreads = (kGroups + 1) * 128;
   static constexpr bool kMxfp4 = std::is_same_v<Weights, Mxfp4Blocks>, kGathers = kRows == XSource::kGathered,
                         kPair = kPaired_;
   static constexpr bool kWholeBoxes =
-      kRows == XSource::kInOrder || kGathers;                  // half a tile's rows, or all, in one
-  static constexpr bool kBoxes = kRows != XSource::kThreads;  // x by the copy engine
+      kRows == XSource::kInOrder || kGathers;  // one TMA box holds all rows of the tile, or half
+  static constexpr bool kBoxes = kRows != XSource::kThreads;  // x arrives by TMA
   static_assert(kPair ? kBoxes : !kGathers && kRows != XSource::kRowBoxes);
-  static constexpr int kBlocksOfTile = kPair ? 2 : 1;  // of threads
-  // A stage: x, weights, scales.
-  static constexpr int kRowBlocks = kGroups * kBlocks, kTileBlocks = kBlocksOfTile * kRowBlocks;
-  static constexpr int kPieces = kMxfp4 ? kGroups : 1;  // of a tile, at most; bf16 is not measured
+  static constexpr int kCtas = kPair ? 2 : 1;  // of a tile
+  // Row blocks of a CTA and of a tile; then the layout of a stage: x, weights, scales.
+  static constexpr int kRowBlocks = kGroups * kBlocks, kTileBlocks = kCtas * kRowBlocks;
+  static constexpr int kCuts = kMxfp4 ? kGroups : 1;  // most cuts of a tail tile; not measured for bf16
   static constexpr int kBlockBytes =
       static_cast<int>(kMxfp4 ? kFragmentCodeBytes : 2 * kFragmentBf16Elements);
   static constexpr int kScaleBytes = static_cast<int>(kMxfp4 ? kFragmentScaleBytes : 0);
-  static constexpr int kXBytes = kMost * tile::kSwizzledRowBytes;  // of one step
-  static constexpr int kWeights = kSteps * kXBytes;                // where they begin
+  static constexpr int kXBytes = kTileN * tile::kSwizzledRowBytes;  // of one k block
+  static constexpr int kWeights = kSteps * kXBytes;                 // offset in the stage
   static constexpr int kScales = kWeights + kRowBlocks * kSteps * kBlockBytes;
   static constexpr int kStageBytes = (kScales + kRowBlocks * kSteps * kScaleBytes + 1023) / 1024 * 1024;
-  // Factors and biases of a tile's rows (RowsAhead), of all warpgroups.
+  // Scales of rows and biases of a tile (EpilogueRowsAhead), of all warpgroups.
   static constexpr int kRowsBytes = kMxfp4 ? kRowBlocks * 512 : 0;
-  // wgmma reads tiles whose rows stand in the order of swizzle.cuh, so they begin at multiples of 1024.
+  // wgmma reads tiles in the order of swizzle.cuh, so they start at multiples of 1024.
   static_assert(kXBytes % 1024 == 0 && (kMxfp4 || kBlockBytes % 1024 == 0));
-  // Heights of boxes: a tile fetches as many rows as its wgmma multiplies.
-  static constexpr int kHeights = (kMost - kLeast) / kFiner + 1, kMaps = kWholeBoxes ? kHeights : 1;
-  static_assert((kMost - kLeast) % kFiner == 0 && kLeast % 8 == 0 && kFiner % 8 == 0);
-  // Warps that share the copies of weights, and the arrivals that fill a stage, beside the bytes.
-  static constexpr int kParts = kWholeBoxes && !kPair ? 3 : 1, kFills = kParts + (kBoxes ? 1 : 32 * kXWarps);
-  // Arrivals that give it back (ExpertRing::give_back).
-  static constexpr int kEmpties = kGroups * (128 + (kPair ? 4 : 0));
-  // Of a warp that gathers: rows on their way, a chunk of so many k blocks of each, or fewer.
+  // Heights of TMA boxes: a tile loads as many rows as its wgmma multiplies.
+  static constexpr int kHeights = (kTileN - kLeastN) / kStepN + 1, kMaps = kWholeBoxes ? kHeights : 1;
+  static_assert((kTileN - kLeastN) % kStepN == 0 && kLeastN % 8 == 0 && kStepN % 8 == 0);
+  // Warps that share the copies of weights, and the arrivals that complete a stage's full barrier, besides
+  // the bytes.
+  static constexpr int kWeightWarps = kWholeBoxes && !kPair ? 3 : 1,
+                       kFullArrivals = kWeightWarps + (kBoxes ? 1 : 32 * kXWarps);
+  // Arrivals that release a stage (TileRing::release).
+  static constexpr int kEmptyArrivals = kGroups * (128 + (kPair ? 4 : 0));
+  // For a gather warp: rows in flight, and k blocks of each, at most.
   static constexpr int kGatherRows = 8, kGatherBlocks = kGatherBlocks_;
-  static constexpr int kGatherUnsaid = 2;  // items that it says at once
+  static constexpr int kGatherBatch = 2;  // items that it publishes together
   static constexpr int kGatherRowBytes = kGatherBlocks * tile::kSwizzledRowBytes;
   static constexpr int kGatherBytes = kGathers ? kGatherRows * kGatherRowBytes : 0;
   static_assert(!kGathers || kGatherBlocks > 0);
-  // The registers that a block starts with, divided anew.
+  // setmaxnreg divides the CTA's registers anew between producer and consumer warps.
   static constexpr int kRegisters = 65536 / kResident / kThreads / 8 * 8;
-  static constexpr int kFetch = kGathers ? 56 : kPair ? 32 : kWholeBoxes ? 24 : kMost > 128 ? 48 : 40;
-  static constexpr int kMultiply = std::min(240, (kRegisters * (kGroups + 1) - kFetch) / kGroups / 8 * 8);
+  static constexpr int kProducerRegisters = kGathers       ? 56
+                                            : kPair        ? 32
+                                            : kWholeBoxes  ? 24
+                                            : kTileN > 128 ? 48
+                                                           : 40;
+  static constexpr int kConsumerRegisters =
+      std::min(240, (kRegisters * (kGroups + 1) - kProducerRegisters) / kGroups / 8 * 8);
 };
 
-constexpr int kTicketsApart = 32;  // launches that overlap count on lines of their own
+constexpr int kTicketsApart = 32;  // in words: launches that overlap count on separate cache lines
 
-// As many stages as fit.
+// Takes as many stages as fit.
 template <class C>
-constexpr ExpertShared expert_shared(int experts) {
+constexpr TileShared tile_shared(int experts) {
   constexpr int kStagesMost = 8,
-                kMost = (228 << 10) / C::kResident - 1024;  // a KB of each block is the system's
-  ExpertShared s;
+                kMost = (228 << 10) / C::kResident - 1024;  // the system reserves 1 KB of each CTA
+  TileShared s;
   for (s.stages = kStagesMost;; --s.stages) {
     s.rows = s.stages * C::kStageBytes;
     s.gathered = s.rows + C::kRowsBytes;
     s.tiles = s.gathered + PairGather::kWarps * C::kGatherBytes;
-    s.told = s.tiles + kTilesAhead * 16;
-    s.full = s.told + kTilesAhead * 8;
+    s.published = s.tiles + kTilesAhead * 16;
+    s.full = s.published + kTilesAhead * 8;
     s.empty = s.full + s.stages * 8;
-    s.came = s.empty + s.stages * 8;
-    s.begun = s.came + (C::kGathers ? PairGather::kWarps * 8 : 0);
-    s.before = s.begun + (C::kGathers ? 8 : 0);
+    s.gather_full = s.empty + s.stages * 8;
+    s.waves_begun = s.gather_full + (C::kGathers ? PairGather::kWarps * 8 : 0);
+    s.before = s.waves_begun + (C::kGathers ? 8 : 0);
     s.bytes = s.before + expert_list_bytes(experts);
     if (s.bytes <= kMost || s.stages == 1) return s;
   }
@@ -125,15 +137,15 @@ constexpr ExpertShared expert_shared(int experts) {
 
 #ifdef __CUDACC__
 
-// Multiplies one tile, N >= its rows, and writes its rows of y.
+// Multiplies one tile (N >= its rows) and writes its rows of y.
 template <int N, class C, bool kGated>
 __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const ExpertTile& t,
-                                              ExpertRing<C>& ring) {
+                                              TileRing<C>& ring) {
   const int all_warps = uniform(static_cast<int>(threadIdx.x / 32)), warp = all_warps % 4;
   const int group = all_warps / 4 - 1, first_block = t.first_block + group * C::kBlocks;
-  const uint8_t* tops = p.w_scale + t.expert * p.scale_bytes + p.top_begin;  // of codes
-  // Asked for here, so that nobody waits for it behind the sums.
-  using Ahead = RowsAhead<C::kBlocks, kGated>;
+  const uint8_t* tops = p.w_scale + t.expert * p.scale_bytes + p.top_begin;  // largest scales, for codes
+  // Loads start here, so that the epilogue does not wait for them.
+  using Ahead = EpilogueRowsAhead<C::kBlocks, kGated>;
   static_assert(!C::kMxfp4 || C::kGroups * Ahead::kBytes == C::kRowsBytes);
   const Ahead ahead(ring.base + ring.at.rows + group * Ahead::kBytes);
   if constexpr (C::kMxfp4) ahead.ask(p, t.expert, first_block, tops);
@@ -146,43 +158,43 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
   tile::wait_groups<0>();
 #pragma unroll
   for (int b = 0; b < C::kBlocks; ++b) tile::hold(d[b]);
-  RowsFinish<kGated> finish[C::kBlocks];
+  EpilogueRows<kGated> epilogue[C::kBlocks];
   if constexpr (C::kMxfp4) {
-    ahead.get(finish, p, t.expert, first_block);
+    ahead.get(epilogue, p, t.expert, first_block);
   } else {
-    read_rows(finish, p, t.expert, first_block, warp);
+    read_rows(epilogue, p, t.expert, first_block, warp);
   }
   const tile::ActivationValues act = activation_of(p, t.expert);
-  if (!finishes_straight<kGated>(p, act)) {
-    ring.give_back(last);
-    finish_tile<N, C::kBlocks, kGated>(d, p, act, t, first_block, finish);
+  if (!has_straight_epilogue<kGated>(p, act)) {
+    ring.release(last);
+    epilogue_general<N, C::kBlocks, kGated>(d, p, act, t, first_block, epilogue);
     return;
   }
-  // By way of the weights that this warpgroup has had in the last stage, and that nobody else reads.
-  static_assert(C::kBlocks * C::kSteps * C::kBlockBytes >= StraightFinish<kGated>::kStagingBytes);
+  // Stages y through the weights that this warpgroup had in the last stage; nobody else reads them.
+  static_assert(C::kBlocks * C::kSteps * C::kBlockBytes >= StraightEpilogue<kGated>::kStagingBytes);
   const uint32_t staging = ring.base + last * static_cast<uint32_t>(C::kStageBytes) + C::kWeights +
                            group * C::kBlocks * C::kSteps * C::kBlockBytes;
-  finish_tile_straight<N, C::kBlocks, kGated>(d, p, act, t, first_block, finish,
-                                              StraightFinish<kGated>(staging, group));
-  ring.give_back(last);
+  epilogue_straight<N, C::kBlocks, kGated>(d, p, act, t, first_block, epilogue,
+                                           StraightEpilogue<kGated>(staging, group));
+  ring.release(last);
 }
 
-// multiply_tile of the fewest columns that the tile's rows fit in.
+// Calls multiply_tile with the least N that holds the tile's rows.
 template <int N, class C, bool kGated>
 __device__ __forceinline__ void multiply_rows(const ExpertParameters& p, const ExpertTile& t,
-                                              ExpertRing<C>& ring) {
-  if constexpr (N > C::kLeast)
-    if (t.rows <= N - C::kFiner) return multiply_rows<N - C::kFiner, C, kGated>(p, t, ring);
+                                              TileRing<C>& ring) {
+  if constexpr (N > C::kLeastN)
+    if (t.rows <= N - C::kStepN) return multiply_rows<N - C::kStepN, C, kGated>(p, t, ring);
   multiply_tile<N, C, kGated>(p, t, ring);
 }
 
-// A launch that follows another of the same product starts once all blocks of that one have waited and released: all that
-// it reads is there, and it waits for nothing, but that its block 0 does not end before the launch in front has, so that who
-// waits for this launch has waited for both (tile/dependent.cuh).
+// A launch that follows another launch of the same product starts once all CTAs of that one have waited and
+// released. By then all that it reads is there, so it does not wait. Only its CTA 0 waits before it ends:
+// whoever waits for this launch has then waited for both (tile/dependent.cuh).
 template <class C, bool kGated>
 __global__ void __launch_bounds__(C::kThreads, C::kResident)
-    expert_tiles(const __grid_constant__ ExpertParameters p, const __grid_constant__ ExpertShared at,
-                 const __grid_constant__ ExpertMaps<C> x, const __grid_constant__ PairGather gather) {
+    expert_gemm_tiles(const __grid_constant__ ExpertParameters p, const __grid_constant__ TileShared at,
+                      const __grid_constant__ ExpertMaps<C> x, const __grid_constant__ PairGather gather) {
   if (p.follows) {
     tile::release_next();
     if (!serves_any(p)) {
@@ -190,48 +202,49 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
       return;
     }
   }
-  // The KB that aligning it anew would take is where some rings have their last stage.
+  // Shared memory must start aligned: with 1 KB of padding some rings would lose their last stage.
   extern __shared__ __align__(1024) uint8_t base[];
   if (tile::shared_address(base) % 1024 != 0) __trap();
-  ExpertRing<C> ring{tile::shared_address(base), at, {}};
+  TileRing<C> ring{tile::shared_address(base), at, {}};
   if (threadIdx.x < static_cast<unsigned>(at.stages)) {
-    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.full) + threadIdx.x, C::kFills);
-    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.empty) + threadIdx.x, C::kEmpties);
+    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.full) + threadIdx.x, C::kFullArrivals);
+    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.empty) + threadIdx.x, C::kEmptyArrivals);
   }
   if (threadIdx.x < kTilesAhead)
-    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.told) + threadIdx.x, 1);
+    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.published) + threadIdx.x, 1);
   if (C::kGathers && threadIdx.x < PairGather::kWarps)
-    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.came) + threadIdx.x, 1);
-  if (C::kGathers && threadIdx.x == 0) tile::store_shared_word(ring.base + at.begun, 0);
+    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.gather_full) + threadIdx.x, 1);
+  if (C::kGathers && threadIdx.x == 0) tile::store_shared_word(ring.base + at.waves_begun, 0);
   if (threadIdx.x < 32) tile::barrier_visible();
   if constexpr (C::kPair) {
     ring.rank = static_cast<uint32_t>(uniform(static_cast<int>(tile::cluster_rank())));
-    ring.elsewhere = tile::remote_address(ring.base, ring.rank ^ 1);
+    ring.peer = tile::remote_address(ring.base, ring.rank ^ 1);
     __syncwarp();
     tile::cluster_arrive();
   }
   if (C::kBoxes && threadIdx.x < C::kMaps) tile::prefetch_map(x.of[threadIdx.x]);
   if (!p.settled && !p.follows) tile::wait_for_previous();
   auto* before = reinterpret_cast<int32_t*>(base + at.before);
-  ExpertPieceList<C> list{before, reinterpret_cast<uint16_t*>(before + p.experts + 1)};
+  TileSchedule<C> list{before, reinterpret_cast<uint16_t*>(before + p.experts + 1)};
   static_assert(C::kStageBytes - C::kWeights >= kExpertListScratchBytes<C::kThreads>);
-  list.make(p, reinterpret_cast<int32_t*>(base + C::kWeights));  // of a stage that nothing is in yet
-  if constexpr (C::kPair) tile::cluster_wait();  // the other block runs, and its barriers are there
-  // Uniform, or the compiler expects lanes apart in all that follows: each copy would take three times as many instructions.
+  list.make(p, reinterpret_cast<int32_t*>(base + C::kWeights));  // scratch: a stage that is still empty
+  if constexpr (C::kPair) tile::cluster_wait();  // the peer CTA runs, and its barriers are initialised
+  // Uniform: otherwise the compiler expects divergent lanes below, and each copy takes three times as many
+  // instructions.
   const int warp = uniform(static_cast<int>(threadIdx.x / 32));
   if (warp < 4) {
-    if constexpr (C::kGroups > 1) tile::keep_registers<C::kFetch>();
-    if (warp < C::kParts) {
+    if constexpr (C::kGroups > 1) tile::keep_registers<C::kProducerRegisters>();
+    if (warp < C::kWeightWarps) {
       fetch_weights(p, list, ring, warp);
       if (p.follows && blockIdx.x == 0) tile::wait_for_previous();
     } else {
       if (!p.follows) tile::wait_for_previous();
       if constexpr (C::kWholeBoxes) {
-        if (warp == C::kParts) {
+        if (warp == C::kWeightWarps) {
           fetch_boxes(p, x, gather, ring);
         } else if constexpr (C::kGathers) {
-          const int part = warp - C::kParts - 1;
-          gather_pair_rows<C>(p, gather, list, ring.gather_place(part), part);
+          const int gather_warp = warp - C::kWeightWarps - 1;
+          gather_pair_rows<C>(p, gather, list, ring.gather_place(gather_warp), gather_warp);
         }
       } else if constexpr (C::kPair) {
         fetch_token_boxes(p, x.of[0], ring, warp - 1);
@@ -242,56 +255,57 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   } else {
     if (!p.follows) tile::wait_for_previous();
     tile::release_next();
-    if constexpr (C::kGroups > 1) tile::take_registers<C::kMultiply>();
+    if constexpr (C::kGroups > 1) tile::take_registers<C::kConsumerRegisters>();
     const int group = warp / 4 - 1;
 #pragma unroll 1
     for (int count = 0;; ++count) {
-      const ExpertTile t = ring.told(count);
+      const ExpertTile t = ring.wait_tile(count);
       if (t.rows == 0) break;
       if (t.first_block + group * C::kBlocks < t.end_block) {
-        multiply_rows<C::kMost, C, kGated>(p, t, ring);
+        multiply_rows<C::kTileN, C, kGated>(p, t, ring);
       } else {
-        ring.pass(p.k_blocks);
+        ring.skip(p.k_blocks);
       }
     }
   }
-  if constexpr (C::kPair) {  // nobody leaves while the other block may still arrive or copy here
+  if constexpr (C::kPair) {  // no CTA leaves while its peer may still arrive or copy here
     __syncwarp();
     tile::cluster_publish();
     tile::cluster_wait();
   }
 }
 
-// One launch. x of the arguments lies as C::kRows says; ordered: memory for rows in order where the kernel brings them there,
-// ordered_bytes().
+// Enqueues one launch. args.x lies as C::kRows says. call.ordered: workspace for rows in order,
+// ordered_bytes(), if the kernel gathers.
 template <class C>
 Status launch_tiles(const TileCall& call) {
   const ExpertGemm::Problem& p = call.problem;
   const Queue& queue = queue_of(call.stream);
-  const int tiles_at_once = queue.sms * C::kResident / C::kBlocksOfTile;
+  const int tiles_at_once = queue.sms * C::kResident / C::kCtas;
   ExpertMaps<C> x{};
   const Tensor rows_of_x =
       C::kGathers ? make_tensor(call.ordered, DType::kBF16, {p.rows, p.width}, Backend::kCuda) : call.args.x;
   for (int i = 0; C::kBoxes && i < C::kMaps; ++i) {
-    const int rows = (C::kLeast + i * C::kFiner) / C::kBlocksOfTile;
+    const int rows = (C::kLeastN + i * C::kStepN) / C::kCtas;
     SLUICE_TRY(tile::map_rows(x.of[i], rows_of_x, C::kWholeBoxes ? rows : 1));
   }
   PairGather gather;
   if constexpr (C::kGathers)
-    gather = pair_gather<C>(p, call.args, call.ordered, tiles_at_once, C::kMost, C::kTileBlocks, queue.meeting);
-  const ExpertShared at = expert_shared<C>(static_cast<int>(p.experts));
-  const Launch how{.grid = {static_cast<unsigned>(tiles_at_once * C::kBlocksOfTile), 1, 1},
+    gather = pair_gather<C>(p, call.args, call.ordered, tiles_at_once, C::kTileN, C::kTileBlocks,
+                            queue.grid_words);
+  const TileShared at = tile_shared<C>(static_cast<int>(p.experts));
+  const Launch how{.grid = {static_cast<unsigned>(tiles_at_once * C::kCtas), 1, 1},
                    .block = {C::kThreads, 1, 1},
                    .shared_bytes = static_cast<size_t>(at.bytes),
-                   .cluster = {C::kBlocksOfTile, 1, 1},
+                   .cluster = {C::kCtas, 1, 1},
                    .cooperative = C::kGathers};
-  const auto kernel = is_gated(p.act) ? expert_tiles<C, true> : expert_tiles<C, false>;
+  const auto kernel = is_gated(p.act) ? expert_gemm_tiles<C, true> : expert_gemm_tiles<C, false>;
   ExpertParameters parameters = expert_parameters(p, call.args);
   parameters.rows_least = call.launch.rows_least, parameters.rows_most = call.launch.rows_most;
-  parameters.follows = call.launch.turn > 0;
-  if (C::kPieces > 1) parameters.cut_for = 1.f / static_cast<float>(tiles_at_once);
+  parameters.follows = call.launch.index > 0;
+  if (C::kCuts > 1) parameters.cut_for = 1.f / static_cast<float>(tiles_at_once);
   parameters.expert_order = call.launch.order;
-  parameters.tickets = queue.meeting + call.launch.turn * kTicketsApart;
+  parameters.tickets = queue.grid_words + call.launch.index * kTicketsApart;
   return launch(call.name, kernel, how, call.stream, parameters, at, x, gather);
 }
 

@@ -1,4 +1,4 @@
-// Tiles of one CTA, and CTA pairs that share rows of x of few columns.
+// Tiles of one CTA, and CTA pairs that share rows of x at small tile_n.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tiles_bf16.cuh"
 

@@ -11,15 +11,16 @@ struct Bf16Tile {
   static constexpr TileKernel kOf = kBf16Tiles[kRow];
   static constexpr bool kGathers = kOf.x == XSource::kGathered;
   static constexpr int kGroups = 2, kBlocks = kOf.tile_m / (64 * kGroups);
-  // Bytes of a warpgroup's rows of y on their way out, and what a warp that gathers has under way: as shared memory has room.
-  static constexpr int kPieceBytes = kBlocks == 1 && !kGathers ? 8192 : 4096;
+  // Staging of a warpgroup's rows of y, and what a gather warp has in flight: as much as shared memory has
+  // room for.
+  static constexpr int kStagedBytes = kBlocks == 1 && !kGathers ? 8192 : 4096;
   static constexpr int kGatherBlocks = kOf.shares == PairShares::kWeights ? 8 : 12,
                        kGatherRows = kOf.shares == PairShares::kWeights ? 4 : 8;
   using Type = std::conditional_t<
       kOf.ctas() == 1,
       ExpertTiles<Bf16Blocks, kOf.x, kGroups, kBlocks, kOf.n_most, kOf.n_step, kOf.n_least, kOf.k_steps>,
-      ExpertPairs<kOf.shares, kOf.x, kBlocks, kOf.n_most, kOf.n_step, kOf.n_least, kPieceBytes, kGatherBlocks,
-                  kGatherRows>>;
+      ExpertPairs<kOf.shares, kOf.x, kBlocks, kOf.n_most, kOf.n_step, kOf.n_least, kStagedBytes,
+                  kGatherBlocks, kGatherRows>>;
 };
 
 #ifdef __CUDACC__

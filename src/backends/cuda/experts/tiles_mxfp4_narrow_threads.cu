@@ -1,4 +1,4 @@
-// Tiles of 16 to 40 rows of x from anywhere.
+// Tiles of 16 to 40 rows of x at any address.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tiles_mxfp4.cuh"
 

@@ -1,4 +1,4 @@
-// CTA pairs.
+// CTA pairs, which share rows of x.
 #if defined(__CUDACC__)
 #include "backends/cuda/experts/tiles_mxfp4.cuh"
 

@@ -1,4 +1,4 @@
-// Combine: a thread has a few neighbouring columns of one token and sums the experts' rows in the order of the slots.
+// Combine: a thread owns a few adjacent columns of one token and sums the experts' rows in the order of the slots.
 //
 // Wins    always so far: it moves its bytes once.
 // Loses   to a combine inside the expert GEMM, once there is one.
@@ -55,16 +55,16 @@ struct Parameters {
   int hidden, slots;
   int64_t rows, experts;
   float scale;
-  int settled, by_slot;  // by_slot: rows of g stand at their slots, and `position` holds ids
+  int settled, by_slot;  // by_slot: row s of g belongs to slot s, and `position` holds ids
 };
 
-// Where a slot's numbers lie; row < 0: nowhere.
+// A slot's row; row < 0: the slot is empty.
 struct Slot {
   int64_t row, expert;
   float weight;
 };
 
-// kAtOnce: slots whose numbers are asked for together.
+// kAtOnce: slots whose loads are in flight together.
 template <int N, int kAtOnce, class G, class B, class Y>
 __global__ void __launch_bounds__(kThreads) combine(const __grid_constant__ Parameters p) {
   __shared__ Slot slots[kSlotsMost];
@@ -166,8 +166,8 @@ Status launch_combine(std::string_view name, const Combine::Problem& p, const Co
   constexpr int kWide = 8;
   bool all_wide = p.hidden % kWide == 0;
   for (const Tensor& t : {a.g, a.bias, a.shared, a.residual, a.y}) all_wide &= wide(t);
-  // Few columns a thread, and their numbers of all slots at once, where there are threads enough for it: rows come from the L2
-  // then, one wait in place of one a slot. With two, a block on each SM, for which a kernel in front leaves room.
+  // Few columns per thread, and the loads of all slots in flight at once, if there are enough threads for it: rows come from
+  // L2 then, with one wait instead of one per slot. With two columns, one CTA per SM, for which a previous launch leaves room.
   constexpr int64_t kBlock = int64_t{132} * kThreads;
   const int64_t numbers = p.tokens * p.hidden;
   const int each = !all_wide ? 1 : numbers <= 2 * kBlock ? 2 : numbers <= 8 * 4 * kBlock ? 4 : kWide;

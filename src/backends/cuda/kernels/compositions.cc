@@ -1,4 +1,4 @@
-// Operations that are others in turn (dispatch/compositions.h).
+// Operations that are compositions of other operations (dispatch/compositions.h).
 #include "dispatch/compositions.h"
 
 #include "backends/cuda/device.h"

@@ -1,4 +1,4 @@
-// Rows by expert: blocks of a cluster count and place (tile/grouping.cuh). One launch up to 8192 slots, two beyond.
+// Groups rows by expert: CTAs of a cluster count and place (tile/grouping.cuh). One launch up to 8192 slots, two above.
 //
 // Wins    always so far.
 // Loses   to route_group, which has the ids before they are written.
@@ -70,7 +70,8 @@ __global__ void __launch_bounds__(kThreads, 1) group_rows(const __grid_constant_
   __syncthreads();
   const int32_t* ids = g.ids + static_cast<int64_t>(tile::first_token(g)) * g.slots;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) tile::place(g, m, 0, i, ids[i]);
-  tile::release_next();  // not at the start: blocks of the next grid would crowd those SMs that end first
+  tile::
+      release_next();  // not at the start: CTAs of the next launch would crowd the SMs that become free first
   tile::end_groups(g, m, [] {});
 }
 
@@ -86,7 +87,7 @@ Status Launcher::enqueue(const Problem& p, const GroupRows::Args& a, Workspace w
   const GroupGrid grid = grid_of(p);
   tile::Grouping g = tile::grouping(p, a, grid);
   g.cluster_count = reinterpret_cast<uint32_t*>(w.data);
-  g.meeting = queue_of(stream).meeting;
+  g.grid_words = queue_of(stream).grid_words;
   const auto cluster = static_cast<unsigned>(grid.cluster), clusters = static_cast<unsigned>(grid.clusters);
   Launch how{.grid = {cluster * clusters, 1, 1},
              .block = {kThreads, 1, 1},

@@ -1,7 +1,7 @@
-// A dense layer through cuBLASLt. A card: planned, not built.
+// A dense layer through cuBLASLt. Planned: a card without a kernel.
 //
-// Wins    always, while there is no other: dense layers are not what Sluice is about.
-// Loses   few tokens: the library takes 5.6 us and a launch for any.
+// Wins    always, as the only one: dense layers are not Sluice's purpose.
+// Loses   few tokens: the library takes at least 5.6 us and a launch.
 // Limits  see supports(). The residual is the library's C, so it costs a read.
 // Source  the library's data types for 32-bit accumulation; the contract is ops/linear.h.
 #include "backends/cuda/card.h"

@@ -1,8 +1,8 @@
-// LoRA delta in one launch: a cluster has a few tokens; each of its blocks takes an eighth of the columns for A x, reads
-// the others' parts of it, and then takes an eighth of the features for B (A x).
+// LoRA delta in one launch. A cluster owns a few tokens. Each of its CTAs takes an eighth of the columns for A x, reads
+// the partial sums of the other CTAs, and then takes an eighth of the features for B (A x).
 //
 // Wins    few tokens: one launch, and A x never leaves the chip.
-// Loses   to nothing yet, but many tokens deserve the tensor cores: 8192 of rank 16 take 183 us.
+// Loses   to nothing yet, but many tokens need the tensor cores: 8192 of rank 16 take 183 us.
 // Limits  none beyond the contract; 16-byte loads where hidden, row strides and addresses allow them. The split depends
 //         on hidden alone, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/lora_delta.h.
@@ -63,7 +63,7 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kBlocks = 8, kWarps = 8, kThreads = 32 * kWarps;
-constexpr int kRows = 2;  // of A that a warp has in flight
+constexpr int kRows = 2;  // rows of A that a warp has in flight
 
 struct Parameters {
   const void *x, *a, *b;
@@ -73,9 +73,9 @@ struct Parameters {
   int64_t x_stride, y_stride;  // elements from row to row
   int64_t tokens;
   int features, hidden, rank, adapters;
-  int block_columns;  // of hidden, a multiple of 8
+  int block_columns;  // columns of hidden per CTA, a multiple of 8
   bool y_bf16;
-  bool b_wide;  // rows of b are 16-byte pieces of eight numbers
+  bool b_wide;  // rows of b are 16-byte chunks of eight elements
 };
 
 __device__ __forceinline__ float read_y(const Parameters& p, int64_t at) {
@@ -90,8 +90,8 @@ __device__ __forceinline__ void write_y(const Parameters& p, int64_t at, float v
   }
 }
 
-// kTokens: of a cluster. N: neighbouring columns loaded at once. Shared memory: this block's part of A x and the whole
-// of it, each [kTokens][rank].
+// kTokens: tokens per cluster. N: adjacent columns per load. Shared memory: this CTA's part of A x and the whole A x, each
+// [kTokens][rank].
 template <class X, class W, int kTokens, int N>
 __global__ void __launch_bounds__(kThreads) delta(const __grid_constant__ Parameters p) {
   extern __shared__ float shared[];
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kThreads) delta(const __grid_constant__ Parame
       sum += tile::load_remote(tile::remote_address(tile::shared_address(part + i), j));
     inner[i] = sum;
   }
-  tile::cluster_publish();  // nobody leaves while others read from it
+  tile::cluster_publish();  // no CTA exits while a peer reads from it
   __syncthreads();
 
   const int each = (p.features + kBlocks - 1) / kBlocks;

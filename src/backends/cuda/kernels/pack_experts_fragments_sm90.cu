@@ -1,10 +1,10 @@
-// Packing of experts into fragments and back: a block of threads has one row block of one expert and reads it as it
-// lies, 32 bytes of eight rows in each instruction of a warp.
+// Packs experts into fragments and back. A CTA owns one row block of one expert and reads it as stored, 32 bytes of eight
+// rows per warp instruction.
 //
 // Wins    always so far: bytes are moved once; four lanes exchange what they have read by shuffles.
 // Loses   half of the bandwidth in e2m1 to moving bits (2.2 TB/s of bytes read and written, where bf16 moves 3.6), and more
-//         where one small expert is packed alone. Blocks of 128 and 512 threads were slower.
-// Limits  none beyond the contract. Rows of bf16 that do not lie on 16 bytes go element by element.
+//         where one small expert is packed alone. CTAs of 128 and 512 threads were slower.
+// Limits  none beyond the contract. Rows of bf16 that are not 16-byte aligned go element by element.
 // Source  original; the contract is ops/pack_experts.h, the layout ops/fragment_layout.h.
 #include "backends/cuda/card.h"
 #include "ops/pack_experts.h"
@@ -46,11 +46,11 @@ extern const Candidate<PackExperts> pack_experts_fragments_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-constexpr int kGroupThreads = static_cast<int>(kFragmentThreads);  // that make one block of 64 x 64
+constexpr int kGroupThreads = static_cast<int>(kFragmentThreads);  // threads that pack one block of 64 x 64
 constexpr int kThreads = 256, kGroups = kThreads / kGroupThreads;
 constexpr int kRows = static_cast<int>(kFragmentRows);
-// Scales at work: k blocks of them, words of one, and bytes from one to the next, one word more so that the same byte of
-// neighbouring k blocks lies in different banks.
+// Staged scales: kTileBlocks k blocks at a time, kTileWords words of one, kTileStride bytes from one to the next. One word of
+// padding, so that the same byte of adjacent k blocks lies in different banks.
 constexpr int kTileBlocks = 32, kTileWords = kRows / 2, kTileStride = 4 * kTileWords + 4;
 constexpr int kAhead = 4;  // k blocks that a thread reads before it writes the first
 constexpr unsigned kAllLanes = 0xffffffffu;
@@ -59,19 +59,19 @@ struct Parameters {
   PackExperts::Problem problem;
   uint8_t *rows, *row_scales, *packed, *packed_scales;
   int64_t row_bytes;
-  int blocks;  // scales of a row
+  int blocks;  // scales per row
 };
 
-// Several blocks of threads (gridDim.z) may share a row block: their threads take turns.
+// Several CTAs (gridDim.z) may share a row block: their threads interleave.
 __device__ __forceinline__ int first_of(int threads) { return blockIdx.z * threads + threadIdx.x; }
 __device__ __forceinline__ int stride_of(int items) { return gridDim.z * items; }
 
-// One row block of one expert at work.
+// The row block of one expert that a CTA packs.
 struct RowBlock {
   FragmentShape shape;
   int64_t block;
-  uint8_t *rows, *row_scales;     // of the expert
-  uint8_t *codes, *scales, *top;  // of the row block
+  uint8_t *rows, *row_scales;     // of the expert, as in the checkpoint
+  uint8_t *codes, *scales, *top;  // of the row block, packed
 };
 __device__ __forceinline__ RowBlock row_block(const Parameters& p, bool fp4) {
   const PackExperts::Problem& q = p.problem;
@@ -87,7 +87,7 @@ __device__ __forceinline__ RowBlock row_block(const Parameters& p, bool fp4) {
           scales + shape.top_begin() + block * kFragmentRows};
 }
 
-// The checkpoint's rows of the block, or -1, and of each the largest scale and whether one of them is NaN.
+// The checkpoint's rows of the row block, or -1; for each its largest scale and whether one of its scales is NaN.
 struct Shared {
   int row[kRows];
   uint8_t top[kRows];
@@ -100,7 +100,7 @@ __device__ __forceinline__ void find_rows(const Parameters& p, int64_t block, Sh
   __syncthreads();
 }
 
-// kShare neighbouring threads have a row.
+// kShare adjacent threads share a row.
 __device__ void find_tops(const Parameters& p, const RowBlock& at, Shared* shared) {
   constexpr int kShare = kThreads / kRows;
   const int row = threadIdx.x / kShare, first = threadIdx.x % kShare;
@@ -122,15 +122,15 @@ __device__ void find_tops(const Parameters& p, const RowBlock& at, Shared* share
     shared->top[row] = static_cast<uint8_t>(top), shared->nan[row] = nan != 0;
     if (blockIdx.z == 0) at.top[row] = static_cast<uint8_t>(top);
   }
-  // What lies behind the last row block's tops.
+  // Clears what follows the tops of the last row block.
   const int64_t used = at.shape.top_begin() + at.shape.row_blocks * kFragmentRows;
   if (blockIdx.z == 0 && at.block + 1 == at.shape.row_blocks && threadIdx.x < at.shape.scale_bytes() - used)
     at.top[kFragmentRows + threadIdx.x] = 0;
   __syncthreads();
 }
 
-// The scales of `kTileBlocks` k blocks at a time through shared memory, where they lie as in the layout: global memory sees
-// neighbouring bytes of a row on one side and whole words on the other.
+// Moves the scales through shared memory, `kTileBlocks` k blocks at a time, stored there as in the layout. So accesses to
+// global memory are adjacent bytes of a row on one side and whole words on the other.
 template <bool kUnpack>
 __device__ void move_scales(const Parameters& p, const RowBlock& at, Shared* shared) {
   const int k_blocks = static_cast<int>(at.shape.k_blocks);
@@ -171,7 +171,7 @@ __device__ void move_scales(const Parameters& p, const RowBlock& at, Shared* sha
   }
 }
 
-// Bytes 0 to 3 of four registers as a matrix, turned: register i gets byte i of each.
+// Transposes bytes 0 to 3 of four registers: register i gets byte i of each.
 __device__ __forceinline__ void turn_bytes(uint32_t (&v)[4]) {
   const uint32_t a = __byte_perm(v[0], v[1], 0x5140), b = __byte_perm(v[2], v[3], 0x5140);
   const uint32_t c = __byte_perm(v[0], v[1], 0x7362), d = __byte_perm(v[2], v[3], 0x7362);
@@ -179,7 +179,7 @@ __device__ __forceinline__ void turn_bytes(uint32_t (&v)[4]) {
   v[2] = __byte_perm(c, d, 0x5410), v[3] = __byte_perm(c, d, 0x7632);
 }
 
-// The same over four neighbouring lanes: lane i gets register i of each, in the order of lanes.
+// Transposes registers over four adjacent lanes: lane i gets register i of each, in the order of lanes.
 __device__ __forceinline__ void turn_lanes(uint32_t (&v)[4]) {
   const int lane = threadIdx.x % 4;
 #pragma unroll
@@ -187,7 +187,7 @@ __device__ __forceinline__ void turn_lanes(uint32_t (&v)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (i & bit) continue;
-      const bool upper = (lane & bit) != 0;  // keeps v[i + bit], gives v[i]
+      const bool upper = (lane & bit) != 0;  // keeps v[i + bit], sends v[i]
       const uint32_t got = __shfl_xor_sync(kAllLanes, upper ? v[i] : v[i + bit], bit);
       if (upper) {
         v[i] = got;
@@ -198,7 +198,7 @@ __device__ __forceinline__ void turn_lanes(uint32_t (&v)[4]) {
   }
 }
 
-// A word is four bytes of a checkpoint, one of each of its pairs: two maps that are linear over exclusive or, given by the
+// A word holds four bytes of a checkpoint, one of each of its pairs. Both directions are linear over xor, and given by the
 // images of single bits.
 struct WordOfBytes {
   __host__ __device__ static constexpr uint32_t image(int bit) {
@@ -216,7 +216,7 @@ struct BytesOfWord {
     return out;
   }
 };
-// The bits that come from a bit `distance` lower.
+// The bits whose source is `distance` bits lower.
 template <class Map>
 __host__ __device__ constexpr uint32_t moved_by(int distance) {
   uint32_t out = 0;
@@ -224,7 +224,7 @@ __host__ __device__ constexpr uint32_t moved_by(int distance) {
     if (bit + distance >= 0 && bit + distance < 32) out |= Map::image(bit) & 1u << (bit + distance);
   return out;
 }
-// As shifts by the distances that occur, each for all bits that move that far.
+// Applies the map as shifts: one for each distance that occurs, for all bits that move that far.
 template <class Map, int kDistance = -31>
 __device__ __forceinline__ uint32_t mapped(uint32_t in) {
   if constexpr (kDistance > 31) {
@@ -240,11 +240,11 @@ __device__ __forceinline__ uint32_t mapped(uint32_t in) {
 __device__ __forceinline__ uint32_t word_of_bytes(uint32_t bytes) { return mapped<WordOfBytes>(bytes); }
 __device__ __forceinline__ uint32_t bytes_of_word(uint32_t word) { return mapped<BytesOfWord>(word); }
 
-// One thread's part of a row pair: 8 bytes (16 of width) of row r and of row r + 8. Lane i of four has step i of a k
-// block; what it holds of both rows, byte by byte, goes to the four lanes' words of that step.
+// One thread's part of a row pair: 8 bytes (16 codes of the width) of row r and of row r + 8. Lane i of four has step i of a k
+// block. What it holds of both rows goes, byte by byte, to the four lanes' words of that step.
 struct Thread {
-  int low;        // row inside the block; the other one is low + 8
-  int step;       // of the four of a k block
+  int low;        // row in the row block; the other row is low + 8
+  int step;       // one of the four steps of a k block
   int64_t at[2];  // the rows' first byte, or -1
 };
 __device__ __forceinline__ Thread thread_of(const Parameters& p, const Shared& shared) {
@@ -261,16 +261,16 @@ __device__ void pack_codes(const Parameters& p, const RowBlock& at, const Shared
   uint4* to = reinterpret_cast<uint4*>(at.codes) + threadIdx.x % kGroupThreads;
   const int k_blocks = static_cast<int>(at.shape.k_blocks), stride = stride_of(kGroups);
   const auto byte_of = [&](int kb) { return static_cast<int64_t>(kb) * 32 + me.step * 8; };
-  // All lanes of a warp are at the same k block: they exchange bytes.
+  // All lanes of a warp are at the same k block, because they exchange bytes.
   for (int first = first_of(kThreads) / kGroupThreads; first < k_blocks; first += kAhead * stride) {
-    uint2 piece[kAhead][2] = {};
+    uint2 part[kAhead][2] = {};
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
       const int64_t byte = byte_of(first + j * stride);
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         if (me.at[i] >= 0 && byte < p.row_bytes)
-          piece[j][i] = __ldcs(reinterpret_cast<const uint2*>(at.rows + me.at[i] + byte));
+          part[j][i] = __ldcs(reinterpret_cast<const uint2*>(at.rows + me.at[i] + byte));
     }
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
@@ -280,9 +280,9 @@ __device__ void pack_codes(const Parameters& p, const RowBlock& at, const Shared
       for (int i = 0; i < 2; ++i) {
         if (!nan[i] || byte_of(kb) >= p.row_bytes) continue;
         const int64_t row = shared.row[me.low + 8 * i];
-        if (at.row_scales[row * p.blocks + 2 * kb + me.step / 2] == 255) piece[j][i] = {};
+        if (at.row_scales[row * p.blocks + 2 * kb + me.step / 2] == 255) part[j][i] = {};
       }
-      uint32_t v[4] = {piece[j][0].x, piece[j][1].x, piece[j][0].y, piece[j][1].y};
+      uint32_t v[4] = {part[j][0].x, part[j][1].x, part[j][0].y, part[j][1].y};
       turn_bytes(v);
       turn_lanes(v);
       to[static_cast<int64_t>(kb) * kGroupThreads] = {word_of_bytes(v[0]), word_of_bytes(v[1]),
@@ -308,11 +308,11 @@ __device__ void unpack_codes(const Parameters& p, const RowBlock& at, const Shar
                        bytes_of_word(words[j].w)};
       turn_lanes(v);
       turn_bytes(v);
-      const uint2 piece[2] = {{v[0], v[2]}, {v[1], v[3]}};
+      const uint2 part[2] = {{v[0], v[2]}, {v[1], v[3]}};
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         if (me.at[i] >= 0 && byte < p.row_bytes)
-          *reinterpret_cast<uint2*>(at.rows + me.at[i] + byte) = piece[i];
+          *reinterpret_cast<uint2*>(at.rows + me.at[i] + byte) = part[i];
     }
   }
 }
@@ -334,26 +334,26 @@ __global__ void __launch_bounds__(kThreads, 1) pack_fp4(const __grid_constant__ 
   }
 }
 
-// Piece: what is moved at once, a chunk of eight bf16 where rows lie on 16 bytes and have whole chunks, else one.
-template <bool kUnpack, class Piece>
+// Chunk: the unit of a move. Eight bf16 if rows are 16-byte aligned and consist of whole chunks, else one.
+template <bool kUnpack, class Chunk>
 __global__ void __launch_bounds__(kThreads, 1) pack_bf16(const __grid_constant__ Parameters p) {
   __shared__ Shared shared;
   tile::release_next();
   tile::wait_for_previous();
   const RowBlock at = row_block(p, false);
   find_rows(p, at.block, &shared);
-  constexpr int kElements = sizeof(Piece) / sizeof(uint16_t);
-  constexpr int kRowPieces = static_cast<int>(kFragmentWidth) / kElements, kPieces = kRows * kRowPieces;
-  const int64_t pieces = at.shape.k_blocks * kPieces;
+  constexpr int kElements = sizeof(Chunk) / sizeof(uint16_t);
+  constexpr int kRowChunks = static_cast<int>(kFragmentWidth) / kElements, kBlockChunks = kRows * kRowChunks;
+  const int64_t chunks = at.shape.k_blocks * kBlockChunks;
 #pragma unroll 4
-  for (int64_t i = first_of(kThreads); i < pieces; i += stride_of(kThreads)) {
-    const int row = static_cast<int>(i) % kPieces / kRowPieces;
-    const int64_t k = i / kPieces * kFragmentWidth + i % kRowPieces * kElements;
+  for (int64_t i = first_of(kThreads); i < chunks; i += stride_of(kThreads)) {
+    const int row = static_cast<int>(i) % kBlockChunks / kRowChunks;
+    const int64_t k = i / kBlockChunks * kFragmentWidth + i % kRowChunks * kElements;
     const bool there = shared.row[row] >= 0 && k < p.problem.width;
-    auto* packed = reinterpret_cast<Piece*>(reinterpret_cast<uint16_t*>(at.codes) +
+    auto* packed = reinterpret_cast<Chunk*>(reinterpret_cast<uint16_t*>(at.codes) +
                                             fragment_bf16_index(at.shape, {0, row}, k));
-    auto* plain = reinterpret_cast<Piece*>(at.rows + shared.row[row] * p.row_bytes) + k / kElements;
-    if (!kUnpack) *packed = there ? *plain : Piece{};
+    auto* plain = reinterpret_cast<Chunk*>(at.rows + shared.row[row] * p.row_bytes) + k / kElements;
+    if (!kUnpack) *packed = there ? *plain : Chunk{};
     if (kUnpack && there) *plain = *packed;
   }
 }
@@ -372,7 +372,7 @@ Status Launcher::enqueue(const PackExperts::Problem& p, const PackExperts::Args&
   const auto kernel = p.w == DType::kE2M1 ? (p.unpack ? pack_fp4<true> : pack_fp4<false>)
                       : p.unpack          ? (wide ? pack_bf16<true, uint4> : pack_bf16<true, uint16_t>)
                                           : (wide ? pack_bf16<false, uint4> : pack_bf16<false, uint16_t>);
-  // Row blocks that are few are shared out until there are about as many threads as an H200 holds.
+  // If there are few row blocks, several CTAs share each, until there are about as many threads as an H200 holds.
   constexpr int64_t kBlocksWanted = 2048 / kThreads * 132;
   const FragmentShape shape = PackExperts::shape(p);
   const int64_t blocks = shape.row_blocks * p.experts;

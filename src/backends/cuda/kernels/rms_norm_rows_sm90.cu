@@ -1,8 +1,8 @@
-// RMS norm: a block has one row and keeps it in registers between the sum and the scaling.
+// RMS norm: a CTA owns one row and keeps it in registers between the sum and the scaling.
 //
 // Wins    always so far: it moves its bytes once.
-// Loses   to a norm inside the layer behind it, once there is one.
-// Limits  none beyond the contract. Rows past 32768 columns, and rows that do not lie on 16 bytes, are read twice, the
+// Loses   to a norm fused into the layer that follows, once there is one.
+// Limits  none beyond the contract. Rows past 32768 columns, and rows that are not 16-byte aligned, are read twice, the
 //         second time from L2.
 // Source  original; the contract is ops/rms_norm.h.
 #include "backends/cuda/card.h"
@@ -45,7 +45,7 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kWide = 8, kWarp = 32, kThreadsMost = 1024;
-// From so many rows on a dependent launch costs a chain more than the microsecond that it hides: docs/notes/cuda-routing.md.
+// From this many rows on, a dependent launch costs a chain more than the microsecond that it hides: docs/notes/cuda-routing.md.
 constexpr int64_t kManyRows = 4096;
 
 struct Parameters {
@@ -56,7 +56,7 @@ struct Parameters {
   float eps;
 };
 
-// The sum over all threads of the block, the same bits in each.
+// The sum over all threads of the CTA, bit-identical in each.
 __device__ __forceinline__ float block_sum(float value) {
   __shared__ float of_warp[kWarp];
   const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
@@ -70,11 +70,11 @@ __device__ __forceinline__ float block_sum(float value) {
   return value;
 }
 
-// One row at work: h of the contract, and what becomes of it.
+// One row: loads h of the contract, stores its results.
 template <int N, class X, class W, class Y>
 struct Row {
   const X* x;
-  X* residual;  // null: none
+  X* residual;  // null if there is none
   const W* weight;
   Y* y;
 
@@ -104,8 +104,8 @@ __device__ __forceinline__ float squares(const float (&h)[N]) {
   return sum;
 }
 
-// A thread has N neighbouring columns kHeld times, in registers; kHeld = 0: as often as it takes, and twice. y may be
-// x: a thread reads an element before it writes it, and no other thread does either.
+// A thread holds kHeld groups of N adjacent columns in registers. kHeld = 0: any number of groups, read twice. y may be x: a
+// thread reads an element before it writes it, and no other thread does either.
 template <int N, int kHeld, class X, class W, class Y>
 __global__ void __launch_bounds__(kThreadsMost) rms_norm(const __grid_constant__ Parameters p) {
   const int64_t token = blockIdx.x;
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kThreadsMost) rms_norm(const __grid_constant__
       for (int i = 0; i < kHeld; ++i)
         if (const int column = first + i * stride; column < p.hidden) f(i, column);
     };
-    // Registers do not suffice for more weights than this before they are needed.
+    // Registers do not suffice to prefetch more weights than this.
     if constexpr (kHeld == 1) for_mine([&](int i, int column) { tile::load(w[i], row.weight + column); });
     tile::wait_for_previous();
     for_mine([&](int i, int column) { row.load(h[i], column); });
@@ -167,7 +167,7 @@ Kernel kernel_for(const RmsNorm::Problem& p) {
                              : kernel_for<N, kHeld, float>(p.w, p.y);
 }
 
-// Whether each row starts on 16 bytes.
+// Whether each row is 16-byte aligned.
 bool wide(const Tensor& t) {
   constexpr int64_t kBytes = 16;
   return !t.present() || (reinterpret_cast<uintptr_t>(t.data) % kBytes == 0 &&
@@ -187,10 +187,10 @@ Status Launcher::enqueue(const RmsNorm::Problem& p, const RmsNorm::Args& a, Work
                               .eps = static_cast<float>(p.eps)};
   bool all_wide = p.hidden % kWide == 0;
   for (const Tensor& t : {a.x, a.weight, a.residual, a.y}) all_wide &= wide(t);
-  constexpr int kFew = 4;  // pieces of a row that a thread can hold
-  const int64_t pieces = all_wide ? p.hidden / kWide : p.hidden;
-  const bool once = pieces <= kThreadsMost, few = pieces <= kFew * kThreadsMost;
-  const int64_t threads = std::min<int64_t>((pieces + kWarp - 1) / kWarp * kWarp, kThreadsMost);
+  constexpr int kFew = 4;  // column groups of a row that a thread can hold
+  const int64_t groups = all_wide ? p.hidden / kWide : p.hidden;
+  const bool once = groups <= kThreadsMost, few = groups <= kFew * kThreadsMost;
+  const int64_t threads = std::min<int64_t>((groups + kWarp - 1) / kWarp * kWarp, kThreadsMost);
   const Kernel kernel = !all_wide ? kernel_for<1, 0>(p)
                         : once    ? kernel_for<kWide, 1>(p)
                         : few     ? kernel_for<kWide, kFew>(p)

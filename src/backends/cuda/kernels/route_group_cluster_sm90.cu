@@ -1,8 +1,8 @@
-// From logits to rows: one warp a token chooses (tile/routing.cuh), the blocks of a cluster count and place
-// (tile/grouping.cuh). One launch up to 1024 tokens, two beyond.
+// From logits to rows: one warp per token chooses (tile/routing.cuh), the CTAs of a cluster count and place
+// (tile/grouping.cuh). One launch up to 1024 tokens, two above.
 //
-// Wins    where no other takes the problem: ids never leave the SM before they are grouped.
-// Loses   to kernels that know their rule: route_group_fewtokens_sm90.cu, route_group_lanes_sm90.cu.
+// Wins    if no other kernel accepts the problem: ids stay on the SM until they are grouped.
+// Loses   to kernels for a rule known at compile time: route_group_fewtokens_sm90.cu, route_group_lanes_sm90.cu.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/route_group.h. Measurements: docs/notes/cuda-routing.md.
 #include "backends/cuda/card.h"
@@ -14,9 +14,9 @@ namespace {
 
 using Problem = RouteGroup::Problem;
 using Args = RouteGroup::Args;
-constexpr int kThreadsMost = 512;  // of the second launch
+constexpr int kThreadsMost = 512;  // threads per CTA of the second launch
 
-// A map, a table or somebody else may name an expert twice.
+// A map, a table or given ids may name an expert twice.
 bool slots_differ(const RouteTopk::Problem& p) {
   return p.input == RoutingInput::kLogits && p.scope != ExpertScope::kMap && !routing_rule(p.method).by_hash;
 }
@@ -77,7 +77,7 @@ namespace {
 
 using Score = RoutingRule::Score;
 
-// Threads of a block that holds n experts a lane: one for each expert.
+// Threads of a CTA with n experts per lane: one thread per expert.
 constexpr int threads_of(int n) { return n <= 8 ? 256 : 512; }
 
 template <int N, Score kScore, bool kPlain>
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(threads_of(N), 1)
   tile::load_bias(bias, r);
   tile::wait_for_previous();
   if (warp < here && (kPlain || r.by_logits)) tile::load_logits<N, kPlain>(logits, r, first + warp);
-  tile::begin_groups(g, m);  // while the logits are on their way
+  tile::begin_groups(g, m);  // while the loads of logits are in flight
   const int valid = !kPlain && r.tokens_valid ? *r.tokens_valid : r.tokens;
   __syncthreads();
 #pragma unroll 1
@@ -112,7 +112,8 @@ __global__ void __launch_bounds__(threads_of(N), 1)
     t += threads / 32;
     if (t < here && (kPlain || r.by_logits)) tile::load_logits<N, kPlain>(logits, r, first + t);
   }
-  tile::release_next();  // not at the start: blocks of the next grid would crowd those SMs that end first
+  tile::
+      release_next();  // not at the start: CTAs of the next launch would crowd the SMs that become free first
   tile::end_groups(g, m, [&] {
     const int64_t at = static_cast<int64_t>(first) * g.slots;
 #pragma unroll 1
@@ -158,7 +159,7 @@ Status Launcher::enqueue(const Problem& p, const Args& a, Workspace w, Stream st
   const tile::Routing r = tile::routing(p.route, a);
   tile::Grouping g = tile::grouping(RouteGroup::group(p), RouteGroup::group(a), grid);
   g.cluster_count = reinterpret_cast<uint32_t*>(w.data);
-  g.meeting = queue_of(stream).meeting;
+  g.grid_words = queue_of(stream).grid_words;
   const int n = tile::experts_per_lane(p.route.experts);
   const Score score = tile::score_kind(p.route);
   const auto kernel = tile::is_plain(r) ? kernel_for<true>(score, n) : kernel_for<false>(score, n);

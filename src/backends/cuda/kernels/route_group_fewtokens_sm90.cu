@@ -1,9 +1,9 @@
-// From logits to rows for few tokens: a team of threads chooses for a token, a thread an expert (tile/few_tokens.cuh). A
-// block has up to four teams and a cluster up to 16 blocks. Each token's ids go to every block, 16 bytes at a time, so each
-// block counts all of them for itself and writes what belongs to its own tokens.
+// From logits to rows for few tokens. A team of threads chooses for a token, one thread per expert (tile/few_tokens.cuh). A
+// CTA has up to four teams, a cluster up to 16 CTAs. Each token's ids go to every CTA in one 16-byte chunk, so each CTA counts
+// all of them for itself and writes what belongs to its own tokens.
 //
 // Wins    up to 48 tokens of 256 experts, 32 of 384, 64 of fewer: docs/notes/cuda-routing.md.
-// Loses   beyond, where teams of a block wait for each other's instructions: route_group_lanes_sm90.cu.
+// Loses   above, where teams of a CTA compete for issue slots: route_group_lanes_sm90.cu.
 // Limits  what need_team() asks for (tile/few_tokens.cuh), and row_align of 1.
 // Source  original; the contract is ops/route_group.h.
 #include "backends/cuda/card.h"
@@ -17,7 +17,7 @@ using Problem = RouteGroup::Problem;
 using Args = RouteGroup::Args;
 constexpr int kTokensMost = 64, kSlotsMost = 8;
 constexpr unsigned kClusterMost = 16;
-constexpr int kTokenBytes = 16;  // of ids
+constexpr int kTokenBytes = 16;  // ids of a token
 
 constexpr int teams_most(int64_t experts) { return experts <= 256 ? 4 : 2; }
 
@@ -29,7 +29,7 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Blocks of the cluster; 1: teams beside each other. Measured: they cost more than the exchange, unless they are small.
+// CTAs per cluster. 1: all teams in one CTA. Measured: several teams in a CTA cost more than the exchange, unless they are small.
 unsigned blocks_of(const RouteTopk::Problem& p) {
   const auto tokens = static_cast<unsigned>(p.tokens);
   unsigned blocks = 1;
@@ -38,7 +38,7 @@ unsigned blocks_of(const RouteTopk::Problem& p) {
   return blocks;
 }
 
-// Fitted to an H200: one token, the exchange, and each further team of a block.
+// Fitted to an H200: costs of one token, of the exchange, and of each further team of a CTA.
 double cost_us(const Problem& p, const DeviceInfo&) {
   const double experts = static_cast<double>(p.route.experts);
   const unsigned blocks = blocks_of(p.route);
@@ -86,8 +86,8 @@ struct Few {
   const float* bias;
   int bf16;
   uint32_t tokens, top_k, tokens_per_block;
-  uint32_t tile_shift, tile_less_one;  // without tiles: a shift that leaves none of an expert, and 0
-  uint32_t tiles_max, shared_tiles;    // shared_tiles: of all shared experts
+  uint32_t tile_shift, tile_less_one;  // without tiles: a shift that gives every expert 0 tiles, and 0
+  uint32_t tiles_max, shared_tiles;    // shared_tiles: tiles of all shared experts
   tile::SharedSlots shared;
   float scale;
   int32_t *ids, *row_count, *row_begin, *order, *position, *tile_count, *tiles;
@@ -97,18 +97,18 @@ struct Few {
 template <int kExperts, int kList>
 struct alignas(16) Memory {
   static constexpr int kWarps = kExperts / 32;
-  uint64_t arrived;                         // the ids of all tokens
-  alignas(16) uint16_t id[kTokensMost][8];  // of all tokens
-  alignas(16) uint2 tokens[kExperts];       // a bit for each token of an expert
-  alignas(16) uint32_t before[kExperts];    // rows | tiles << 16 in front of an expert, within 32 experts
-  alignas(16) uint32_t sum[(kWarps + 3) / 4 * 4];  // of 32 experts
+  uint64_t arrived;                                // mbarrier: the ids of all tokens have arrived
+  alignas(16) uint16_t id[kTokensMost][8];         // of all tokens
+  alignas(16) uint2 tokens[kExperts];              // per expert, a bit for each of its tokens
+  alignas(16) uint32_t before[kExperts];           // rows | tiles << 16 before an expert, within 32 experts
+  alignas(16) uint32_t sum[(kWarps + 3) / 4 * 4];  // rows | tiles << 16 of each 32 experts
   tile::TeamMemory<kExperts, kList> team[teams_most(kExperts)];
 };
 
 template <int kWarps>
 struct Sums {
   uint32_t of[(kWarps + 3) / 4 * 4];
-  // Of what stands in front of 32 experts, for `warp` = 0 to kWarps.
+  // Rows and tiles before the 32 experts of `warp`, 0 to kWarps.
   __device__ __forceinline__ uint32_t before(uint32_t warp) const {
     uint32_t out = 0;
 #pragma unroll
@@ -117,8 +117,8 @@ struct Sums {
   }
 };
 
-// kAlone: a grid of one block, a token for each team. kShared: there are shared slots. Two kernels, although only the last lines
-// differ: with them the compiler arranges all that comes before in another way, 0.03 to 0.07 us slower for one token.
+// kAlone: a grid of one CTA, a token for each team. kShared: there are shared slots; only the last lines differ, but one kernel
+// for both made the compiler schedule all that comes before differently, 0.03 to 0.07 us slower for one token.
 template <int kExperts, int kList, tile::TeamKind kKind, bool kAlone, bool kShared>
 __global__ void __launch_bounds__(kExperts* teams_most(kExperts), 1)
     route_few(const __grid_constant__ Few p) {
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kExperts* teams_most(kExperts), 1)
   const uint32_t own = kAlone ? team : blockIdx.x * p.tokens_per_block + team;
   const bool real = kAlone || own < p.tokens;
   const uint32_t token =
-      kAlone ? own : min(own, p.tokens - 1);  // a team too many repeats, and writes nothing
+      kAlone ? own : min(own, p.tokens - 1);  // a surplus team repeats the last token and writes nothing
   const auto sync = [&] { tile::sync_threads<kExperts>(static_cast<int>(team) + 1); };
   float bias = 0;
   if constexpr (tile::kTeamRules[kKind].by_score)
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(kExperts* teams_most(kExperts), 1)
 #pragma unroll
   for (int w = 0; w < kWarps; w += 4)
     *reinterpret_cast<uint4*>(sums.of + w) = *reinterpret_cast<const uint4*>(m.sum + w);
-  const uint32_t all = sums.before(kWarps);  // of the experts that are chosen
+  const uint32_t all = sums.before(kWarps);  // of all chosen experts
   const uint32_t tiles = (all >> 16) + (kShared ? p.shared_tiles : 0);
   if (holds) {
     const auto id = static_cast<uint32_t>(of_slot.expert);
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(kExperts* teams_most(kExperts), 1)
   }
   const uint32_t rest = tiles + own * kExperts + e;  // there are at least as many threads
   if (rest < p.tiles_max) reinterpret_cast<int2*>(p.tiles)[rest] = int2{-1, -1};
-  // By the team's last warp, as the first has slots of its own.
+  // By the team's last warp, because the first one has chosen slots to write.
   if (kShared && real && e / 32 == uint32_t{kWarps - 1})
     tile::put_shared_row(p, token, lane, all & 0xffff, all >> 16);
 }
@@ -252,7 +252,7 @@ Status Launcher::enqueue(const Problem& p, const Args& a, Workspace, Stream stre
   const unsigned blocks = blocks_of(p.route);
   const Kernel k = kernel_of(p.route, blocks == 1);
   const unsigned teams = (tokens + blocks - 1) / blocks;
-  uint32_t tile_shift = 16;  // more than the bits of a count
+  uint32_t tile_shift = 16;  // more than the bits of a count, so every shift gives 0
   if (p.tile_rows > 0)
     for (tile_shift = 0; int64_t{1} << tile_shift < p.tile_rows;) ++tile_shift;
   const Few few{.logits = a.logits.data,

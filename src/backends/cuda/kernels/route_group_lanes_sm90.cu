@@ -1,9 +1,9 @@
-// From logits to rows for many tokens, in one launch: a few lanes of a warp choose for a token (tile/lane_choice.cuh). Each
-// block counts its own tokens' experts. Blocks of one cluster send each other their counts; those of a larger grid leave
-// them in global memory and meet there (tile/meeting.cuh). Then each block knows where its slots belong.
+// From logits to rows for many tokens, in one launch. A few lanes of a warp choose for a token (tile/lane_choice.cuh). Each CTA
+// counts its own tokens' experts. CTAs of one cluster send each other their counts. Those of a larger grid write them to
+// global memory and synchronise by a grid barrier (tile/grid_barrier.cuh). Then each CTA knows the rows of its slots.
 //
 // Wins    from 49 tokens of 256 experts, 33 of 384, 65 of fewer: docs/notes/cuda-routing.md.
-// Loses   below, where a thread for each expert is sooner done.
+// Loses   below, where one thread per expert finishes sooner.
 // Limits  what need_team() asks for (tile/few_tokens.cuh), row_align of 1, and for a grid 128 SMs.
 // Source  original; the contract is ops/route_group.h.
 #include "backends/cuda/card.h"
@@ -15,21 +15,21 @@ namespace {
 
 using Problem = RouteGroup::Problem;
 constexpr int kClusterBlocks = 16;
-constexpr int kGridBlocks = 128, kBlockTokens = 255;  // counts of a block are bytes
+constexpr int kGridBlocks = 128, kBlockTokens = 255;  // a CTA's counts are bytes
 constexpr int kTokensMost = kGridBlocks * kBlockTokens;
 constexpr int kThreadsMost = 512;
 
-// How the tokens are shared out: lanes of a token, and whether the blocks are a cluster or a grid.
+// How tokens are divided: lanes per token, and whether the CTAs form a cluster or a grid.
 enum class Blocks { kCluster, kGrid };
 struct Shares {
   Blocks blocks = Blocks::kCluster;
   int lanes = 32;
-  uint32_t count = kClusterBlocks, tokens = 1;  // blocks, and tokens of each
+  uint32_t count = kClusterBlocks, tokens = 1;  // CTAs, and tokens per CTA
   int threads = 256;
 };
 
-// Measured: few lanes a token cost the fewest instructions, many are the sooner done, and a meeting of the grid costs about
-// as much as four times the tokens in each block (docs/notes/cuda-routing.md).
+// Measured: few lanes per token cost the fewest instructions, many finish sooner, and a grid barrier costs about as much as
+// four times the tokens in each CTA (docs/notes/cuda-routing.md).
 Shares shares_of(const RouteTopk::Problem& p) {
   const auto over = [](int64_t a, int64_t b) { return static_cast<uint32_t>((a + b - 1) / b); };
   const bool scores = RouteTopk::chooses_by_score(p), many = p.experts > 256;
@@ -62,10 +62,10 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted to an H200, 1 to 32640 tokens; of sigmoids of 384 experts between those of 256 and softplus.
+// Fitted to an H200, 1 to 32640 tokens; sigmoids of 384 experts are between those of 256 and softplus.
 double cost_us(const Problem& p, const DeviceInfo&) {
   struct Fit {
-    double cluster, cluster_token, grid, grid_token;  // per token of a block
+    double cluster, cluster_token, grid, grid_token;  // per token of a CTA
   };
   const bool softplus = p.route.method == RoutingMethod::kSqrtSoftplus, many = p.route.experts > 256;
   const Fit f = !RouteTopk::chooses_by_score(p.route)
@@ -105,50 +105,51 @@ extern const Candidate<RouteGroup> route_group_lanes_sm90 = {
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/grid_barrier.cuh"
 #include "backends/cuda/tile/lane_choice.cuh"
-#include "backends/cuda/tile/meeting.cuh"
 #include "backends/cuda/tile/shared_slots.cuh"
 
 namespace sluice::cuda {
 namespace {
 
 using Args = RouteGroup::Args;
-constexpr int kSums = 16;  // that a block adds up: of each block in the cluster, of some blocks in the grid
-// Shared memory of a block that leaves no room for a second one in the SM: as dependent launches, two to four blocks of a
-// grid shared the SMs that were free first, and others stood empty; 2 to 4 us.
+constexpr int kSums =
+    16;  // count vectors that a CTA adds up: one per CTA of the cluster, or one per group of CTAs of the grid
+// Shared memory that leaves no room for a second CTA on the SM: with dependent launches, two to four CTAs of a grid crowded
+// onto the SMs that became free first, and others stayed empty; 2 to 4 us.
 constexpr size_t kAloneBytes = size_t{115} << 10;
 struct Lanes {
   tile::TokenRule rule;
   const void* logits;
   int64_t logits_stride;
   const float* bias;
-  int bf16, whole;  // whole: rows are aligned to 16 bytes
+  int bf16, whole;  // whole: rows are 16-byte aligned
   uint32_t tokens, tokens_per_block, words;
-  uint32_t tile_shift, tile_less_one;  // without tiles: a shift that leaves none of an expert, and 0
-  uint32_t tiles_max, shared_tiles;    // shared_tiles: of all shared experts
+  uint32_t tile_shift, tile_less_one;  // without tiles: a shift that gives every expert 0 tiles, and 0
+  uint32_t tiles_max, shared_tiles;    // shared_tiles: tiles of all shared experts
   tile::SharedSlots shared;
   float scale;
   int32_t *ids, *row_count, *row_begin, *order, *position, *tile_count, *tiles;
   float* weights;
-  uint8_t* counts;    // [blocks, experts] of a grid
-  uint32_t* meeting;  // a zero, left zero
+  uint8_t* counts;       // [CTAs, experts] of a grid
+  uint32_t* grid_words;  // a zero word, left zero
 };
 
 template <int kExperts, int kList, int kLanes>
 struct alignas(16) Memory {
   using Shape = tile::LaneShape<kExperts, kList, kLanes>;
-  uint64_t arrived;                             // the counts of the cluster's blocks
-  alignas(16) uint16_t count[kSums][kExperts];  // of some blocks
-  // In a cluster: of this block. In a grid: of those in front of it, in the sum that it is in.
+  uint64_t arrived;                             // mbarrier: the counts of the cluster's CTAs have arrived
+  alignas(16) uint16_t count[kSums][kExperts];  // counts of a CTA or of a group of CTAs
+  // In a cluster: this CTA's counts. In a grid: the counts of the CTAs before it within its group.
   alignas(16) uint16_t part[kExperts];
   alignas(16) std::byte bias[Shape::template kRowBytes<4>];
   uint32_t begin[kExperts];            // first row
-  uint32_t before[kExperts];           // rows of the blocks in front
+  uint32_t before[kExperts];           // rows of the CTAs before this one
   uint32_t tile_begin[kExperts];       // first tile
-  uint32_t of_warp[2][kExperts / 32];  // rows and tiles
+  uint32_t of_warp[2][kExperts / 32];  // rows and tiles per warp
   tile::LaneMemory<Shape::kTokens> warp[kThreadsMost / 32];
 };
-// Behind it: bits [experts, words], slots and weights [tokens of the block, kList], and rows for each warp.
+// Follows Memory: the mask [experts, words], slots and weights [tokens per CTA, kList], and each warp's rows of logits.
 template <int kExperts, int kList, int kLanes>
 size_t shared_bytes(const Lanes& p, int threads) {
   using M = Memory<kExperts, kList, kLanes>;
@@ -159,7 +160,7 @@ size_t shared_bytes(const Lanes& p, int threads) {
          rows * M::Shape::template kRowBytes<4>;
 }
 
-// How many of this block's tokens chose an expert.
+// How many of this CTA's tokens chose an expert.
 __device__ __forceinline__ uint32_t count_bits(const uint32_t* mask, uint32_t words, uint32_t expert) {
   uint32_t count = __popc(mask[expert * words]);
 #pragma unroll 1
@@ -167,7 +168,7 @@ __device__ __forceinline__ uint32_t count_bits(const uint32_t* mask, uint32_t wo
   return count;
 }
 
-// Counts of this block, in m.part, to all blocks of the cluster; a warp serves some of the blocks, a lane 8 experts.
+// Sends this CTA's counts, in m.part, to all CTAs of the cluster. A warp serves some of the CTAs, a lane 8 experts.
 template <class M>
 __device__ __forceinline__ void send_counts(M& m, uint32_t lane, uint32_t warp, uint32_t warps) {
   constexpr uint32_t kExperts = sizeof(m.part) / sizeof(uint16_t);
@@ -182,8 +183,8 @@ __device__ __forceinline__ void send_counts(M& m, uint32_t lane, uint32_t warp, 
   }
 }
 
-// The sums of 16 bytes each, over those of kRows for which take(row) is true, to 16 numbers. No more than 4 of the bytes
-// make 256.
+// Adds up, byte by byte, those of kRows rows of 16 bytes for which take(row) is true, into 16 numbers. small: no sum of 4
+// rows makes 256 in a byte.
 template <int kRows, class Take>
 __device__ __forceinline__ void add_bytes(uint16_t* to, const uint4 (&row)[kRows], bool small, Take take) {
   uint32_t even[4] = {}, odd[4] = {}, bytes[4] = {};
@@ -207,8 +208,8 @@ __device__ __forceinline__ void add_bytes(uint16_t* to, const uint4 (&row)[kRows
   }
 }
 
-// Reads the counts of all blocks of the grid: kSums sums of neighbouring blocks each, and of those, `part` of what stands
-// in front of this block. Returns the number of the sum that this block is in.
+// Reads the counts of all CTAs of the grid: kSums groups of adjacent CTAs, each added up, and in `part` the counts of the CTAs
+// before this one in its group. Returns the number of this CTA's group.
 template <class M>
 __device__ __forceinline__ uint32_t gather_counts(M& m, const Lanes& p, uint32_t tid) {
   constexpr uint32_t kExperts = sizeof(m.part) / sizeof(uint16_t), kColumns = kExperts / 16;
@@ -231,7 +232,7 @@ __device__ __forceinline__ uint32_t gather_counts(M& m, const Lanes& p, uint32_t
   return mine;
 }
 
-// kGrid: blocks of a grid; else those of a cluster.
+// kGrid: the CTAs form a grid; else a cluster.
 template <int kExperts, int kList, tile::TeamKind kKind, int kLanes, bool kGrid>
 __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_constant__ Lanes p) {
   extern __shared__ uint4 shared[];
@@ -239,8 +240,7 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
   using Shape = typename M::Shape;
   auto& m = *reinterpret_cast<M*>(shared);
   const uint32_t tid = threadIdx.x, threads = blockDim.x, lane = tid % 32, warps = threads / 32;
-  const uint32_t warp =
-      __shfl_sync(tile::kAllLanes, tid / 32, 0);  // the same in all lanes, as the compiler now knows
+  const uint32_t warp = __shfl_sync(tile::kAllLanes, tid / 32, 0);  // warp-uniform, as the compiler now knows
   const uint32_t sub = lane % kLanes, top_k = static_cast<uint32_t>(p.rule.top_k);
   const uint32_t first = blockIdx.x * p.tokens_per_block;
   const uint32_t here = first < p.tokens ? min(p.tokens_per_block, p.tokens - first) : 0;
@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
     tile::cluster_arrive();
   }
   tile::wait_for_previous();
-  // The tokens of a pass, Shape::kTokens for each warp; those too many repeat the last, and are not written.
+  // The tokens of a pass, Shape::kTokens per warp. Surplus ones repeat the last token and are not written.
   const uint32_t a_pass = warps * Shape::kTokens;
   const auto rows_of = [&](uint32_t pass) {
     return rows + (pass % 2 * a_pass + warp * Shape::kTokens) * kRowBytes;
@@ -284,7 +284,7 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
   if (tile::kTeamRules[kKind].by_score && tid < kExperts)
     reinterpret_cast<float*>(m.bias +
                              tid / Shape::kPerLane * Shape::template kPitch<4>)[tid % Shape::kPerLane] = bias;
-  __syncthreads();  // bits and bias
+  __syncthreads();  // mask and bias
 #pragma unroll 1
   for (uint32_t start = 0, pass = 0; start < here; start += a_pass, ++pass) {
     const uint32_t t = start + warp * Shape::kTokens + lane / kLanes;
@@ -306,7 +306,8 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
     }
   }
   __syncthreads();
-  tile::release_next();  // not at the start: blocks of the next grid would crowd those SMs that end first
+  tile::
+      release_next();  // not at the start: CTAs of the next launch would crowd the SMs that become free first
   if (tid < kExperts) {
     const uint32_t count = count_bits(mask, p.words, tid);
     if (kGrid) {
@@ -317,13 +318,13 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
   }
   __syncthreads();
   if (kGrid) {
-    if (tid == 0) tile::arrive_at_meeting(p.meeting);
+    if (tid == 0) tile::arrive_at_grid_barrier(p.grid_words);
   } else {
     tile::cluster_wait();
     if (tid == 0) tile::barrier_expect(&m.arrived, sizeof m.count);
     send_counts(m, lane, warp, warps);
   }
-  // While the counts are on their way: what needs none of other blocks.
+  // While the counts are in flight: work that needs none of the other CTAs' counts.
 #pragma unroll 1
   for (uint32_t i = tid; i < slots; i += threads) {
     const uint32_t t = i / kList, k = i % kList, at = (first + t) * p.shared.all + k;
@@ -339,15 +340,15 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
   }
   uint32_t mine = blockIdx.x;
   if (kGrid) {
-    if (tid == 0) tile::wait_for_meeting(p.meeting, gridDim.x);
+    if (tid == 0) tile::wait_at_grid_barrier(p.grid_words, gridDim.x);
     __syncthreads();
-    if (tid == 0) tile::leave_meeting(p.meeting, gridDim.x);
+    if (tid == 0) tile::leave_grid_barrier(p.grid_words, gridDim.x);
     mine = gather_counts(m, p, tid);
     __syncthreads();
   } else {
     tile::barrier_wait(&m.arrived, 0);
   }
-  // Rows and tiles in front of each expert: sums of two numbers, or of one with 16 bits for each.
+  // Rows and tiles before each expert: prefix sums of two numbers, or of one word with 16 bits for each.
   constexpr int kNumbers = kGrid ? 2 : 1;
   uint32_t total = 0, own[kNumbers] = {}, up_to[kNumbers] = {}, all[kNumbers] = {};
   if (tid < kExperts) {
@@ -446,7 +447,7 @@ Lanes lanes_of(const Problem& p, const Args& a, Workspace w, Stream stream, cons
   constexpr uintptr_t kBytes = 16;
   const bool whole = reinterpret_cast<uintptr_t>(a.logits.data) % kBytes == 0 &&
                      static_cast<uintptr_t>(bytes_of(p.route.logits, a.logits.stride[0])) % kBytes == 0;
-  uint32_t tile_shift = 31;  // more than the bits of a count
+  uint32_t tile_shift = 31;  // more than the bits of a count, so every shift gives 0
   if (p.tile_rows > 0)
     for (tile_shift = 0; int64_t{1} << tile_shift < p.tile_rows;) ++tile_shift;
   return {.rule = tile::token_rule(p.route),
@@ -473,7 +474,7 @@ Lanes lanes_of(const Problem& p, const Args& a, Workspace w, Stream stream, cons
           .tiles = a.tiles.as<int32_t>(),
           .weights = a.weights.as<float>(),
           .counts = reinterpret_cast<uint8_t*>(w.data),
-          .meeting = queue_of(stream).meeting};
+          .grid_words = queue_of(stream).grid_words};
 }
 
 Status Launcher::enqueue(const Problem& p, const Args& a, Workspace w, Stream stream) {

@@ -1,8 +1,8 @@
 
-// Top-k routing for few tokens: a block a token, a thread an expert (tile/few_tokens.cuh).
+// Top-k routing for few tokens: one CTA per token, one thread per expert (tile/few_tokens.cuh).
 //
 // Wins    while there is an SM for each token, as predicted from the clocks in docs/notes/cuda-routing.md.
-// Loses   beyond, where a warp a token has all it needs in registers.
+// Loses   above, where one warp per token keeps everything in registers.
 // Limits  what need_team() asks for (tile/few_tokens.cuh).
 // Source  original; the contract is ops/route_topk.h.
 #include "backends/cuda/card.h"

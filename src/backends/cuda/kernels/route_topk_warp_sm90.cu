@@ -1,4 +1,4 @@
-// Top-k routing, one warp a token: scores stay in registers, top_k rounds of a warp-wide maximum by redux.sync.
+// Top-k routing, one warp per token: scores stay in registers, top_k rounds of a warp-wide maximum by redux.sync.
 //
 // Wins    always: no second pass, one launch.
 // Loses   to route_group, where the ids are grouped next.

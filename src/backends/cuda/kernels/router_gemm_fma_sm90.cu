@@ -1,8 +1,8 @@
-// Router GEMM by plain multiply-adds over tiles in shared memory: every problem that the contract allows.
+// Router GEMM by scalar FMA over tiles in shared memory: accepts every problem of the contract.
 //
-// Wins    hidden that is no multiple of 8, and sums too short for tensor cores.
-// Loses   all else: products are not the tensor cores', loads are single numbers, and few tokens leave SMs idle.
-// Limits  none beyond the contract. A logit is one sum in the order of hidden, so a row's bits do not depend on the
+// Wins    if hidden is no multiple of 8, or too small for tensor cores.
+// Loses   everywhere else: no tensor cores, loads of single elements, and few tokens leave SMs idle.
+// Limits  none beyond the contract. A logit is one sum in the order of k, so a row's bits do not depend on the
 //         batch.
 // Source  original; the contract is ops/router_gemm.h.
 #include "backends/cuda/card.h"
@@ -12,9 +12,9 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kSide = 16, kThreads = kSide * kSide;  // threads along tokens and along experts
-constexpr int kDepth = 32;                           // numbers of a row in shared memory at a time
+constexpr int kDepth = 32;                           // elements of a row in shared memory at a time
 
-// Small tiles until there are so many of them that large ones, which load less, fill the device too.
+// Small tiles, until large tiles, which load less, are enough to fill the device.
 int each_for(const RouterGemm::Problem& p) {
   constexpr int64_t kManyTokens = 512;
   return p.tokens > kManyTokens ? 4 : 1;
@@ -28,8 +28,8 @@ Refusal supports(const RouterGemm::Problem&, const DeviceInfo& d) {
   return r;
 }
 
-// H200: 86 us for 1 x 128 x 2880, 342 for 512 x 512 x 4096. Steps follow each other, and beyond some blocks an SM the
-// multiply-adds are the limit. Large tiles: not measured yet.
+// H200: 86 us for 1 x 128 x 2880, 342 for 512 x 512 x 4096. Steps are sequential; above some CTAs per SM, FMA throughput is the
+// limit. Large tiles: not measured yet.
 double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
   constexpr double kLatencyUs = 1.5, kSmallStepUs = 0.93, kLargeStepUs = 1.6, kSmallBlocks = 3,
                    kLargeBlocks = 2;
@@ -67,7 +67,7 @@ extern const Candidate<RouterGemm> router_gemm_fma_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-// kEach: tokens and experts of a thread; a block has kSide * kEach of either. Grid: tiles of experts, tiles of tokens.
+// kEach: tokens and experts per thread; a CTA has kSide * kEach of each. Grid: tiles of experts, tiles of tokens.
 template <class X, class W, int kEach>
 __global__ void __launch_bounds__(kThreads) fma_tile(const __grid_constant__ RouterParameters p) {
   constexpr int kTile = kSide * kEach;
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads) fma_tile(const __grid_constant__ Rou
   tile::release_next();
   tile::wait_for_previous();
   constexpr int kLoads = kTile * kDepth / kThreads;
-  float next_x[kLoads], next_w[kLoads];  // of the next step, while this one is multiplied
+  float next_x[kLoads], next_w[kLoads];  // the next step's loads, in flight while this step is multiplied
   const auto load = [&](int k) {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {

@@ -1,12 +1,12 @@
-// Router GEMM for few tokens: a tile of tokens x experts a cluster, the sum split over its blocks and their warps.
+// Router GEMM for few tokens: one tile of tokens x experts per cluster, k split over its CTAs and their warps.
 //
-// A warp loads its part of the rows straight into operands of mma.sync (tile/mma.cuh): everything that it needs is in
-// flight at once, weights first and before the wait for the kernel in front. Warps add up in shared memory, blocks
-// push their sums into the shared memory of the block that owns the logits. One launch, no workspace.
+// A warp loads its part of the rows straight into operands of mma.sync (tile/mma.cuh). All its loads are in flight at
+// once, weights first and before the wait for the previous launch. Warps reduce in shared memory; CTAs push their sums into
+// the shared memory of the CTA that owns the logits. One launch, no workspace.
 //
 // Wins    2 to about 128 tokens.
-// Loses   one token, to gemv_sm90 (no cluster); more tokens, to kernels whose warps share what they load: each tile
-//         here loads its rows anew, and an SM takes in 40 to 60 bytes a clock.
+// Loses   one token, to gemv_sm90 (no cluster); more tokens, to kernels whose warps share what they load: here each tile
+//         loads its rows again, and an SM takes in 40 to 60 bytes per clock.
 // Limits  see supports(). The order of a sum depends on hidden alone, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/router_gemm.h. docs/notes/cuda-router.md has what was measured and dropped.
 #include "backends/cuda/card.h"
@@ -16,21 +16,21 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int kUnit = 32;                          // numbers of a row that four lanes load at once
-constexpr int kBlocks = 8;                         // of a cluster
-constexpr int kWarps = 4, kThreads = 32 * kWarps;  // of a block
+constexpr int kUnit = 32;                          // elements of a row that four lanes load at once
+constexpr int kBlocks = 8;                         // CTAs per cluster
+constexpr int kWarps = 4, kThreads = 32 * kWarps;  // per CTA
 
-// How a row is cut: into units, those into equal parts for the blocks, those into equal parts for the warps.
+// How k is split: into units, divided equally among the CTAs, then equally among the warps.
 struct Split {
   int units, block_units, warp_units;
-  uint32_t zero;  // 0, which the compiler cannot know
+  uint32_t zero;  // 0, opaque to the compiler
 };
 
-// Of a cluster: tokens and experts. Units of a warp in flight at once, blocks that an SM holds.
+// Tokens and experts per cluster, units of a warp in flight, CTAs per SM.
 struct Tile {
   int tokens, experts, flight, resident;
 };
-// For f32 operands as sums of bf16, and rows anywhere.
+// For f32 operands, as sums of bf16 terms, and for unaligned rows.
 constexpr Tile kAnyTile = {16, 16, 2, 2};
 
 int parts(int64_t size, int64_t of) { return static_cast<int>((size + of - 1) / of); }
@@ -42,13 +42,13 @@ Split split_of(int64_t hidden) {
   return s;
 }
 
-// Fitted to an H200 so that the tile of the least cost is, over 8 shapes and 1 to 256 tokens, within some percent of the
-// fastest. Clusters of 8 do not fit everywhere on the chip: 15 where an SM takes one of its blocks.
+// Fitted to an H200 so that the tile of least cost is within some percent of the fastest, over 8 shapes and 1 to 256
+// tokens. Clusters of 8 do not fit everywhere on the chip: 15 are resident if an SM takes one of their CTAs.
 double tile_us(const Tile& t, const Split& s, int64_t tokens, int64_t experts) {
   constexpr double kClusters = 15.4, kBaseUs = 1.9, kKilobyteUs = 0.0093, kPassUs = 0.77;
   constexpr double kWaveUs = 1.1, kBlockUs = 0.155, kLogitUs = 0.068 / 1024;
-  // Rows of x come after the wait for the kernel in front: in a chain they weigh more than those of w, and few of them
-  // a block are better than many.
+  // Rows of x are loaded after the wait for the previous launch. In a chain they weigh more than those of w, and few of them
+  // per CTA are better than many.
   constexpr double kLateShare = 1.5, kTallUs = 0.45;
   constexpr int kTallTokens = 32;
   const double clusters = static_cast<double>(parts(tokens, t.tokens)) * parts(experts, t.experts);
@@ -65,15 +65,15 @@ double tile_us(const Tile& t, const Split& s, int64_t tokens, int64_t experts) {
 Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_sm90(r, d);
-  need_multiple(r, "hidden", p.hidden, 8, "16-byte pieces of a row");
+  need_multiple(r, "hidden", p.hidden, 8, "16-byte chunks of a row");
   r.need(p.hidden >= 128, "hidden >= 128 (shorter sums may miss their bound on tensor cores)", "hidden",
          p.hidden);
   r.need(p.tokens <= 512, "tokens <= 512 (every tile loads its rows anew)", "tokens", p.tokens);
   return r;
 }
 
-// Cold weights, which all tiles share, and tile_us(). f32 operands are several products each and take a tile that is not
-// chosen for the problem. H200: within 15% of most of 120 readings up to 128 tokens.
+// Cold weights, which all tiles share, plus tile_us(). f32 operands take several products each, and a tile that is not chosen
+// for the problem. H200: within 15% of most of 120 readings up to 128 tokens.
 double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
   if (p.x == DType::kBF16 && p.w == DType::kBF16) return measured_us("cuda.router_gemm.splitk_sm90", p, d);
   const Split split = split_of(p.hidden);
@@ -150,14 +150,14 @@ __device__ __forceinline__ void multiply(float (&acc)[(kRows + 8) / 16][kColumns
   }
 }
 
-// Grid: blocks of a cluster (hidden), tiles of experts, tiles of tokens; kRows tokens (8 or a multiple of 16) and
-// kColumns experts a tile. kFlight units of a warp are in flight at once; kOnce: that is all it has, and the code, which
-// a launch runs through once and whose fetching is a part of its time, is short. kResident blocks fit an SM. kAnyRows:
-// rows of x may start at any address.
+// Grid: CTAs of a cluster (splits of k), tiles of experts, tiles of tokens; kRows tokens (8 or a multiple of 16) and
+// kColumns experts per tile. kFlight units of a warp are in flight at once. kOnce: a warp has no more units than that, and
+// the code is short, because a launch runs through it once and instruction fetch is part of its time. kResident CTAs fit an
+// SM. kAnyRows: rows of x may start at any address.
 //
 // A logit's place in a tile is (pair, 0 or 1): pair = ((row / 8) * kColumns / 8 + column / 8) * 32 + lane, as the lanes
-// of an mma hold them. Shared memory: sums of each warp [warps][pairs], then those of each block that this one owns
-// [blocks][pairs / blocks].
+// of an mma hold them. Shared memory: partial sums of each warp [warps][pairs], then of each CTA, for the pairs that this CTA
+// owns [CTAs][pairs / CTAs].
 template <class X, class W, int kRows, int kColumns, int kFlight, int kResident, bool kOnce, bool kAnyRows>
 __global__ void __launch_bounds__(kThreads, kResident)
     splitk(const __grid_constant__ RouterParameters p, const __grid_constant__ Split split) {
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kThreads, kResident)
 
   const int begin = rank * split.block_units + warp * split.warp_units;
   const int end = min(begin + split.warp_units, min((rank + 1) * split.block_units, split.units));
-  const int first = begin * kUnit + 8 * c;  // of this lane's numbers in a row
+  const int first = begin * kUnit + 8 * c;  // of this lane's elements in a row
   const W* w[kColumnGroups];
   const X* x[kRowGroups];
 #pragma unroll
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(kThreads, kResident)
   for (int m = 0; m < kRowGroups; ++m)
     x[m] = static_cast<const X*>(p.x) + (min(first_token + 8 * m + g, p.tokens - 1) * p.x_stride + first);
 
-  int left = min((end - begin) * kUnit, p.hidden - first);  // numbers of a row from here on
+  int left = min((end - begin) * kUnit, p.hidden - first);  // elements of a row from here on
   tile::Eight<W> wv[kFlight][kColumnGroups];
   const auto load_w = [&] {
 #pragma unroll
@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(kThreads, kResident)
   }
   tile::cluster_arrive();
 
-  // The logits that this thread stores in the end, if any.
+  // The logits that this thread stores at the end, if any.
   const int pair = rank * kShare + threadIdx.x;
   const bool stores = threadIdx.x < kShare;
   const int expert = first_expert + pair / 32 % kColumnGroups * 8 + pair % 4 * 2;
@@ -220,8 +220,8 @@ __global__ void __launch_bounds__(kThreads, kResident)
       for (int m = 0; m < kRowGroups; ++m)
         tile::load_inputs(xv[i][m], x[m] + i * kUnit, i * kUnit < left, !kAnyRows || p.x_wide);
     }
-    // No sum starts before the last load is under way: this zero comes from them all. Else the compiler puts each load
-    // next to its use, and they wait for each other.
+    // No sum starts before the last load has been issued: this zero depends on all loads. Otherwise the compiler moves each load
+    // next to its use, which serialises them.
     uint32_t any = 0;
 #pragma unroll
     for (int i = 0; i < kFlight; ++i) {
@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(kThreads, kResident)
     for (int i = 0; i < kFlight; ++i) multiply<X, W, kRows, kColumns>(acc, xv[i], wv[i]);
 
     unit += kFlight;
-    if (kOnce || unit >= split.warp_units) break;  // all warps at once
+    if (kOnce || unit >= split.warp_units) break;  // uniform over all warps
     left -= kFlight * kUnit;
 #pragma unroll
     for (int n = 0; n < kColumnGroups; ++n) w[n] += kFlight * kUnit;
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(kThreads, kResident)
   if (token < p.tokens) store_logits(p, token, expert, total);
 }
 
-enum class Units { kOnce, kMany };  // of a warp: as many as are in flight at once, or any number
+enum class Units { kOnce, kMany };  // units of a warp: as many as are in flight at once, or any number
 
 struct Instance {
   Tile tile;
@@ -308,7 +308,7 @@ constexpr Instance instance() {
           splitk<X, W, kRows, kColumns, kFlight, kResident, kOnce, kAnyRows>};
 }
 
-// bf16, rows of x on 16 bytes. Up to 3 units a warp: hidden up to 3072; 4: 4096; 7: 7168.
+// bf16, 16-byte aligned rows of x. Up to 3 units per warp: hidden up to 3072; 4: 4096; 7: 7168.
 const Instance kInstances[] = {
     instance<8, 8, 3, 4, Units::kOnce>(),   instance<8, 16, 3, 4, Units::kOnce>(),
     instance<8, 24, 3, 4, Units::kOnce>(),  instance<8, 32, 3, 4, Units::kOnce>(),
@@ -325,7 +325,7 @@ const Instance kInstances[] = {
     instance<16, 16, 4, 4, Units::kMany>(), instance<16, 24, 4, 4, Units::kMany>(),
     instance<16, 32, 4, 3, Units::kMany>(), instance<32, 32, 3, 3, Units::kMany>(),
 };
-// Everything else.
+// All other problems.
 template <class X, class W>
 constexpr Instance any_instance() {
   return instance<kAnyTile.tokens, kAnyTile.experts, kAnyTile.flight, kAnyTile.resident, Units::kMany, X, W,

@@ -12,24 +12,23 @@ namespace {
 
 constexpr int kFewestStages = 3, kMostStages = 16;
 constexpr int kBlockMemory = 227 << 10;
-constexpr int kMostBlocks = 8;              // of a cluster on any Hopper
-constexpr int kRowBytes = 2 * kRouterStep;  // of w or x in a stage
+constexpr int kMostBlocks = 8;              // CTAs per cluster on any Hopper GPU
+constexpr int kRowBytes = 2 * kRouterStep;  // bytes of a row of w or x in a stage
 
 int ceil_div(int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); }
 
-// Clusters of 1 to 8 blocks that an H200 runs at a time, one block in an SM.
+// Resident clusters of 1 to 8 CTAs on an H200, with one CTA per SM.
 constexpr int kResidentClusters[] = {132, 66, 39, 30, 22, 17, 15, 15};
 // Fitted to 1900 measurements of 72 problems on an H200, weighted towards the fastest plans of each; 7% off on average.
-constexpr double kLaunchUs = 0.83;       // with the first bytes and the last
-constexpr double kClusterUs = 1.25;      // more where blocks of a cluster wait for each other
-constexpr double kWaveUs = 5.1;          // where blocks come one after the other
-constexpr double kStepUs = 0.141;        // of a stage, whatever its size
-constexpr double kWeightsPerUs = 112e3;  // bytes of w that one block asks for
+constexpr double kLaunchUs = 0.83;       // includes the first and the last bytes
+constexpr double kClusterUs = 1.25;      // extra where CTAs of a cluster wait for each other
+constexpr double kWaveUs = 5.1;          // per further wave of CTAs
+constexpr double kStepUs = 0.141;        // per stage, of any size
+constexpr double kWeightsPerUs = 112e3;  // bytes of w that one CTA loads
 constexpr double kTokensPerUs = 88e3;    // bytes of x
-constexpr double kMemoryPerUs = 3.8e6;   // bytes of x, once, from wherever they are
-constexpr double kTensorPerUs = 1256;    // clocks of an SM's tensor cores under load
-constexpr double kExchangeUs =
-    0.59;  // of parts of a sum, and of their bytes between one block and the others
+constexpr double kMemoryPerUs = 3.8e6;   // bytes of x, once, from L2 or memory
+constexpr double kTensorPerUs = 1256;    // tensor core clocks of an SM under load
+constexpr double kExchangeUs = 0.59;     // of partial sums: fixed, and bytes between one CTA and its peers
 constexpr double kExchangePerUs = 15.9e3;
 
 double plan_us(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
@@ -41,8 +40,7 @@ double plan_us(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
   const double weights = static_cast<double>(std::min<int64_t>(t.experts(), p.experts)) / plan.behind,
                tokens = static_cast<double>(t.tokens) / plan.beside;
   const double fill = kRowBytes * (weights / kWeightsPerUs + tokens / kTokensPerUs);
-  const double tensor =
-      4 * t.groups * (t.tokens / 2.0) / kTensorPerUs;  // a multiplication takes N / 2 clocks
+  const double tensor = 4 * t.groups * (t.tokens / 2.0) / kTensorPerUs;  // a wgmma takes N / 2 clocks
   const double memory = 2.0 * static_cast<double>(p.tokens * p.hidden) / kMemoryPerUs / waves;
   const double parts = static_cast<double>(plan.splits - 1) / plan.splits;
   const double exchange =
@@ -51,7 +49,7 @@ double plan_us(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
          waves * (std::max(steps * std::max({kStepUs, fill, tensor}), memory) + exchange);
 }
 
-// Rows of w in a stage: those that there are, and no fewer than keep what warpgroups read within the stage.
+// Rows of w in a stage: those of the problem, but enough that every warpgroup reads within the stage.
 int weight_rows(const RouterGemm::Problem& p, const RouterTile& t) {
   constexpr int kRows = 32;
   return std::min(t.experts(), kRows * ceil_div(std::max<int64_t>(p.experts, t.experts() - t.tokens), kRows));
@@ -67,7 +65,7 @@ RouterTileMemory tile_memory(const RouterGemm::Problem& p, const RouterTilePlan&
   const int rows = weight_rows(p, t);
   m.weight_bytes = rows * kRowBytes;
   m.stage_bytes = m.weight_bytes + t.tokens * kRowBytes;
-  const int row = (t.experts() + 4) * static_cast<int>(sizeof(float));  // of sums
+  const int row = (t.experts() + 4) * static_cast<int>(sizeof(float));  // one token's sums
   const int sums = t.tokens * row, inbox = (plan.splits - 1) * ceil_div(t.tokens, plan.splits) * row;
   const int barrier_bytes = (2 * kMostStages + 1) * static_cast<int>(sizeof(uint64_t));
   const int limit = kBlockMemory - barrier_bytes - inbox;
@@ -86,7 +84,7 @@ RouterTileMemory tile_memory(const RouterGemm::Problem& p, const RouterTilePlan&
 
 namespace {
 
-// A measured problem, for the model: what it says of that plan there, and the sizes as logarithms.
+// A measured problem for the model: what the model gives for its plan there, and the sizes as logarithms.
 struct Near {
   double model_us, hidden, experts, tokens;
   double octaves_to(const Near& o) const {
@@ -111,15 +109,15 @@ std::array<Near, kMeasured> measured() {
 
 }  // namespace
 
-// The model alone picks plans that are 7% slower than the fastest: what blocks that ask for the same lines at the same time
-// save each other, it does not know. So it only moves what was measured: a plan that was the fastest of a problem near by
-// takes its time there, times what the model says of the two problems. The further that problem is, the less it is
-// trusted; where the tokens are others, so may be those of a tile. Leaving out each measured problem in turn, the choice
-// from the others is 1.4% slower than its fastest plan on average.
+// The model alone picks plans that are 7% slower than the fastest: it does not know what CTAs save each other when they read
+// the same lines at the same time. So it only extrapolates measurements: a plan that was the fastest of a nearby problem gets
+// its time there, times the ratio of the model's times for the two problems. The farther that problem, the less it is
+// trusted; if the tokens differ, so may those of a tile. Leaving out each measured problem in turn, the choice from the others
+// is 1.4% slower than that problem's fastest plan on average.
 RouterTileChoice choose_tile(const RouterGemm::Problem& wanted) {
   constexpr double kDoubtPerOctave = 0.6, kDoubtOfOtherTile = 0.1, kSameTokens = 0.15, kFurther = 1.0;
   static const std::array<Near, kMeasured> problems = measured();
-  constexpr int64_t kFewestTokens = 192;  // that were measured; fewer are cut like these
+  constexpr int64_t kFewestTokens = 192;  // fewest tokens measured; smaller problems take the plans of these
   const RouterGemm::Problem p = RouterGemm::at_tokens(wanted, std::max(wanted.tokens, kFewestTokens));
   const Near here = near(p, 0);
   double nearest = problems[0].octaves_to(here);
@@ -147,7 +145,7 @@ RouterTileChoice choose_tile(const RouterGemm::Problem& wanted) {
     }
   }
   if (least == 0)
-    best.plan = {}, best.us = plan_us(p, {});  // too short a sum for the parts of all that are near
+    best.plan = {}, best.us = plan_us(p, {});  // hidden is too small for the splits of all nearby plans
   return best;
 }
 

@@ -1,4 +1,4 @@
-// Device code of router_gemm_tile_sm90.cu alone: where a block is, and the warps that fill its ring.
+// Device code of router_gemm_tile_sm90.cu: the place of a CTA in the problem, and the producer warps that fill its ring.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -14,18 +14,18 @@ namespace sluice::cuda {
 
 constexpr int kWarp = 32, kGroupWarps = 4, kGroupThreads = kWarp * kGroupWarps;
 constexpr int kGroupExperts = 64, kGroupBytes = kGroupExperts * tile::kSwizzledRowBytes;
-constexpr int kPlainWarps = 4;  // that fetch x where the copy engine cannot
+constexpr int kPlainWarps = 4;  // producer warps that load x where TMA cannot
 
-// Who fetches x.
+// How x is loaded.
 enum class RouterSource {
-  kCopies,  // the copy engine
-  kLoads,   // four warps, where its rows do not begin at multiples of 16 bytes
+  kCopies,  // TMA
+  kLoads,   // plain loads by four warps, if its rows are not 16-byte aligned
 };
 
-// How an operand is fetched: each of the blocks that need a tile of it copies `bytes`, for all of them.
+// Multicast of an operand: each CTA that needs a tile of it copies `bytes` of the tile to all of them.
 struct RouterShare {
   int bytes;
-  uint32_t blocks;  // a bit for the rank of each, from the first one on; 0: everybody fetches for itself
+  uint32_t blocks;  // mask of their ranks, relative to the first; 0: each CTA loads for itself
 };
 
 struct RouterTileParameters {
@@ -33,23 +33,23 @@ struct RouterTileParameters {
   void* y;
   int64_t x_stride, y_stride;  // elements
   int tokens, experts, hidden, splits, beside, behind, stages;
-  int ahead;  // stages whose weights are asked for before the kernel in front has ended
-  // Steps of the sum for each part, and tokens of the tile that each part finishes; the first `more` take one more.
+  int ahead;  // stages whose weights are loaded before the previous launch has ended
+  // Steps of k per split, and tokens of the tile that each split finishes; the first `more` splits take one more.
   int steps_each, steps_more, tokens_each, tokens_more;
   int weight_bytes, stage_bytes, inbox_offset, barriers_offset;
   RouterShare share_w, share_x;
   bool by_stores;      // RouterExchange::kStores
-  bool y_f32, y_wide;  // four neighbouring logits lie in one aligned piece
+  bool y_f32, y_wide;  // four adjacent logits are one aligned vector
 
   __device__ int rank(int part, int across, int along) const {
     return part + splits * (across + beside * along);
   }
-  __device__ bool shared() const { return beside * behind > 1; }  // some blocks fetch together
-  // Blocks that read what one of them fetches.
+  __device__ bool shared() const { return beside * behind > 1; }  // some CTAs multicast
+  // CTAs that read what one of them loads.
   __device__ int readers() const { return beside + behind - 1; }
 };
 
-// A grid is parts of the sum x tiles of experts x tiles of tokens.
+// The grid: splits of k x tiles of experts x tiles of tokens.
 struct RouterTilePlace {
   int split, across, along;  // in the cluster
   int first_expert, first_token, first_step, steps;
@@ -64,18 +64,18 @@ struct RouterTilePlace {
         steps(p.steps_each + (split < p.steps_more)) {}
 };
 
-// What a block copies of an operand in each step.
+// The copy of an operand that a CTA issues in each step.
 template <bool kShared>
 struct RouterCopy {
   uint32_t blocks;
   int offset, first_row;
 
-  // `first`: the row at which the tile begins; `mine`: which of the shares; `rank` of the block that has the first share.
+  // first: first row of the tile. mine: which share this CTA copies. rank: of the CTA that copies the first share.
   __device__ RouterCopy(const RouterShare& share, int first, int mine, int rank)
       : blocks(share.blocks << rank),
         offset(kShared ? mine * share.bytes : 0),
         first_row(first + offset / tile::kSwizzledRowBytes) {}
-  __device__ void ask(uint8_t* tile, const CUtensorMap& map, int column, uint64_t* full) const {
+  __device__ void copy(uint8_t* tile, const CUtensorMap& map, int column, uint64_t* full) const {
     if constexpr (kShared)
       tile::copy_box_to(blocks, tile + offset, map, column, first_row, full);
     else
@@ -83,21 +83,21 @@ struct RouterCopy {
   }
 };
 
-// A tile's shape and the warps that fetch its operands.
+// A tile's shape, and the producer warps of its operands.
 template <int kGroups, int kTokens, RouterSource kSource>
 struct RouterFetch {
   static constexpr int kExperts = kGroupExperts * kGroups;
   static constexpr int kTokenBytes = kTokens * tile::kSwizzledRowBytes;
-  static constexpr int kWarps = kGroups * kGroupWarps;                                  // that multiply
-  static constexpr int kFetchers = kSource == RouterSource::kCopies ? 1 : kPlainWarps;  // warps
+  static constexpr int kWarps = kGroups * kGroupWarps;                                  // consumer warps
+  static constexpr int kFetchers = kSource == RouterSource::kCopies ? 1 : kPlainWarps;  // producer warps
   static constexpr int kThreads = kWarp * (kWarps + kFetchers);
 
   using Parameters = RouterTileParameters;
   using Place = RouterTilePlace;
 
-  // The warp that fills the ring through the copy engine. Every block of those that fetch together announces all bytes of
-  // its stage, whoever sends them. One function for each way to share: without branches a step is some 30 instructions, all
-  // of them once for the warp, and with tiles of 64 x 64 it has 200 clocks.
+  // The producer warp: fills the ring by TMA. With multicast, every CTA expects all bytes of its stage, whichever CTA copies
+  // them. One instance for each way to share: without branches a step is some 30 instructions, all warp-uniform; with tiles of
+  // 64 x 64 a step has 200 clocks.
   template <bool kShareW, bool kShareX>
   static __device__ void produce(const CUtensorMap& w, const CUtensorMap& x, const Parameters& p,
                                  const Place& at, uint8_t* ring, uint64_t* full, uint64_t* empty) {
@@ -108,13 +108,13 @@ struct RouterFetch {
 #pragma unroll 1
     for (int i = 0; i < ahead; ++i) {
       tile::barrier_expect_by_warp(full + i, p.stage_bytes);
-      of_w.ask(ring + i * p.stage_bytes, w, column + i * kRouterStep, full + i);
+      of_w.copy(ring + i * p.stage_bytes, w, column + i * kRouterStep, full + i);
     }
     tile::wait_for_previous();
     uint8_t* const tokens = ring + p.weight_bytes;
 #pragma unroll 1
     for (int i = 0; i < ahead; ++i, column += kRouterStep)
-      of_x.ask(tokens + i * p.stage_bytes, x, column, full + i);
+      of_x.copy(tokens + i * p.stage_bytes, x, column, full + i);
     tile::RingPlace place;
     place.step_by(ahead, p.stages);
 #pragma unroll 1
@@ -122,8 +122,8 @@ struct RouterFetch {
       if (i >= p.stages) tile::barrier_wait(empty + place.stage, place.parity ^ 1);
       const int stage = place.stage * p.stage_bytes;
       tile::barrier_expect_by_warp(full + place.stage, p.stage_bytes);
-      of_w.ask(ring + stage, w, column, full + place.stage);
-      of_x.ask(tokens + stage, x, column, full + place.stage);
+      of_w.copy(ring + stage, w, column, full + place.stage);
+      of_x.copy(tokens + stage, x, column, full + place.stage);
       place.step(p.stages);
     }
   }
@@ -139,8 +139,7 @@ struct RouterFetch {
       produce<true, true>(w, x, p, at, ring, full, empty);
   }
 
-  // The warps that fill the ring where rows of x do not begin at multiples of 16 bytes: w as above, x by plain loads. No
-  // blocks fetch together.
+  // The producer warps if rows of x are not 16-byte aligned: w by TMA as above, x by plain loads. No multicast.
   static __device__ void produce_plain(const CUtensorMap& w, const Parameters& p, const Place& at,
                                        uint8_t* ring, uint64_t* full, uint64_t* empty) {
     const int warp = threadIdx.x / kWarp - kWarps, lane = threadIdx.x % kWarp;

@@ -1,19 +1,19 @@
-// Router GEMM for many tokens: experts x tokens tiles by wgmma, the sum split over a cluster.
+// Router GEMM for many tokens: experts x tokens tiles by wgmma, k split over a cluster.
 //
-// A block keeps a ring of stages of 64 values of the sum each: its experts' weights and its tokens' activations, filled by
-// one warp through the copy engine and multiplied by the others with the experts as the 64-row operand, so that a tile may
-// have any multiple of 16 tokens and the tiles of a problem just fill the SMs. The blocks of a cluster have the same tokens,
-// the same experts or different parts of one sum. Those of the same tokens or experts share these: each fetches some rows
-// for all (multicast), and a stage is filled again when all have read it. Those of different parts send each of the others
-// its sums of the tokens that are theirs, and add up their own in the order of the parts.
+// A CTA keeps a ring of stages of 64 values of k each: its experts' weights and its tokens' activations. One producer warp
+// fills it by TMA. Consumer warpgroups multiply, with the experts as the 64-row operand, so that a tile may have any multiple
+// of 16 tokens and the tiles of a problem just fill the SMs. The CTAs of a cluster have the same tokens, the same experts or
+// different splits of k. CTAs of the same tokens or experts share them by multicast: each loads some rows for all, and a stage
+// is filled again once all have released it. Each split sends every other split its partial sums of the tokens that the other
+// finishes. A CTA adds up its own tokens in the order of the splits.
 //
 // A launch is short and runs most of its code once, out of an instruction cache that has to be filled first: loops here
 // are not unrolled unless their bodies are a few instructions. Unrolled ones cost up to 3 us.
 //
 // Wins    from about 192 tokens on.
-// Loses   few tokens, to kernels that cut the work into smaller pieces.
-// Limits  see supports(). The cut depends on the number of tokens, so it is not batch-invariant.
-// Bytes   reads x once for each tile of experts and w once for each tile of tokens, from L2 all but once.
+// Loses   few tokens, to kernels with smaller tiles.
+// Limits  see supports(). The tiling depends on the number of tokens, so it is not batch-invariant.
+// Bytes   reads x once for each tile of experts and w once for each tile of tokens, from L2 except the first time.
 // Source  original; the contract is ops/router_gemm.h, the measurements are docs/notes/cuda-router-tile.md.
 #include "backends/cuda/card.h"
 #include "backends/cuda/measured_cost.h"
@@ -75,15 +75,15 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kWideBytes = 16;
-// Weights that are asked for before the kernel in front has ended. More would delay x, which queues behind them.
+// Bytes of weights loaded before the previous launch has ended. More would delay x, which queues after them.
 constexpr int kAheadBytes = 32 << 10;
-constexpr int kConsumers = 1;  // number of their barrier
+constexpr int kConsumers = 1;  // named barrier of the consumer warps
 
 using Parameters = RouterTileParameters;
 using Place = RouterTilePlace;
 
-// A number that all lanes of a warp have in common, so that the compiler sees it: what follows from it then needs one
-// register a warp, and a copy or multiplication does not fetch its operands out of one for each lane.
+// Makes a warp-uniform value known as such to the compiler: what derives from it then takes uniform registers, and a copy or
+// wgmma needs no per-lane operand registers.
 __device__ __forceinline__ int uniform(int value) { return __shfl_sync(~0u, value, 0); }
 
 template <int kGroups, int kTokens, RouterSource kSource>
@@ -92,10 +92,10 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
   using Fetch::kExperts, Fetch::kWarps, Fetch::kThreads;
   using Sums = float[kTokens / 2];
 
-  // Where a thread tells that its warpgroup has read a stage: the first threads of it, one for each block that fetches
-  // for this one, at that block's barriers. 0: it tells nobody.
-  static __device__ uint32_t told_by_this_thread(const Parameters& p, const Place& at,
-                                                 const uint64_t* empty) {
+  // The barrier at which this thread releases stages that its warpgroup has read. The first threads of a warpgroup release, one
+  // per CTA that loads for this CTA, each at that CTA's barriers. 0: this thread releases none.
+  static __device__ uint32_t release_barrier_of_this_thread(const Parameters& p, const Place& at,
+                                                            const uint64_t* empty) {
     const int i = threadIdx.x % kGroupThreads;
     if (i >= p.readers()) return 0;
     const uint32_t here = tile::shared_address(empty);
@@ -103,24 +103,24 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
     int across = at.across, along = i;
     if (i >= p.behind) {
       across = i - p.behind, along = at.along;
-      if (across >= at.across) ++across;  // told already
+      if (across >= at.across) ++across;  // rank of this CTA itself: already served above
     }
     return tile::remote_address(here, p.rank(at.split, across, along));
   }
 
-  // A warpgroup's share of the tile, over this block's part of the sum. Where there are fewer experts than rows of the
-  // operand, the rows behind them are whatever lies there; so are their sums, which nobody reads.
+  // A consumer warpgroup's share of the tile, over this CTA's split of k. If there are fewer experts than operand rows, the
+  // excess rows are whatever lies in shared memory, and so are their sums, which nothing reads.
   static __device__ void multiply_all(Sums& sums, const Parameters& p, const Place& at, const uint8_t* ring,
                                       uint64_t* full, uint64_t* empty) {
     const int group = uniform(threadIdx.x / kGroupThreads);
-    const uint32_t told = told_by_this_thread(p, at, empty);
+    const uint32_t release_barriers = release_barrier_of_this_thread(p, at, empty);
     const uint32_t stage = p.stage_bytes / tile::kDescribed, all = p.stages * stage;
     uint64_t a = tile::describe_tile(ring + group * kGroupBytes),
              b = tile::describe_tile(ring + p.weight_bytes);
     tile::RingPlace place;
     int steps = at.steps, awaited = steps - p.stages, stages = p.stages, shared = p.shared();
     uint32_t barriers = tile::shared_address(full);
-    // Else these are worked out again in every step, from slow registers.
+    // Otherwise the compiler recomputes these in every step, from slow registers.
     asm volatile("" : "+r"(steps), "+r"(awaited), "+r"(stages), "+r"(shared), "+r"(barriers));
     constexpr uint32_t kBarrier = sizeof(uint64_t);
     uint32_t before = 0;
@@ -133,11 +133,11 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
       for (int k = 0; k < kRouterStep / 16; ++k)
         tile::multiply<kTokens>(sums, a + k * tile::kNext16, b + k * tile::kNext16, k > 0 ? 1 : i);
       tile::commit_group();
-      // All that the next step needs is worked out while this one is multiplied. For one warpgroup with a small tile this
+      // Everything the next step needs is computed while this step's wgmma runs. With one warpgroup and a small tile this
       // decides: what stands between wait_groups and the next multiply is not hidden.
-      const uint32_t tell = told + before * kBarrier;
-      // Of the step before, and only if somebody waits for it: a block that has fetched everything may be gone.
-      const bool tells = told != 0 && i > 0 && i <= awaited;
+      const uint32_t release = release_barriers + before * kBarrier;
+      // Releases the previous step's stage, and only if a producer waits for it: a CTA that has loaded everything may have exited.
+      const bool releases = release_barriers != 0 && i > 0 && i <= awaited;
       before = place.stage;
       a += stage, b += stage;
       if (static_cast<int>(++place.stage) == stages) {
@@ -146,15 +146,15 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
       }
       here = tile::barrier_test(barriers + place.stage * kBarrier, place.parity);
       tile::wait_groups<1>();
-      if (tells && shared) tile::barrier_arrive_remote(tell);
-      if (tells && !shared) tile::barrier_arrive(tell);
+      if (releases && shared) tile::barrier_arrive_remote(release);
+      if (releases && !shared) tile::barrier_arrive(release);
     }
     tile::wait_groups<0>();
     tile::hold(sums);
   }
 
-  // The tile of sums in shared memory, over the ring: a row for each token, its experts side by side, and 16 bytes more so
-  // that what a warp writes at a time meets in no bank.
+  // The tile of sums in shared memory, over the ring: a row per token, its experts contiguous, plus 16 bytes of padding so that a
+  // warp's stores have no bank conflicts.
   static constexpr int kPitch = kExperts + 4;
 
   static __device__ void put_sums(const Sums& sums, float* tile_sums) {
@@ -166,21 +166,21 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
       at[(i / 4 * 8 + i % 2) * kPitch + i / 2 % 2 * 8] = sums[i];
   }
 
-  // Tokens [first, first + count) of the tile are finished by part `part`.
+  // Split `part` finishes tokens [first, first + count) of the tile.
   struct Range {
     int first, count;
     __device__ Range(const Parameters& p, int part)
         : first(part * p.tokens_each + min(part, p.tokens_more)),
           count(p.tokens_each + (part < p.tokens_more)) {}
     __device__ int bytes() const { return count * kPitch * static_cast<int>(sizeof(float)); }
-    // that come to it from one other part: stores leave out what only pads the rows
+    // bytes that one other split sends to it; stores leave out the padding of rows
     __device__ int message_bytes(const Parameters& p) const {
       return p.by_stores ? count * kExperts * static_cast<int>(sizeof(float)) : bytes();
     }
   };
 
-  // Sends the other parts' blocks their tokens, by one warp: each block begins with the part behind its own, so that
-  // none is sent everything at once. Its inbox has room for one message from each other part, in their order.
+  // Sends the other splits' CTAs the sums of their tokens, by one warp. Each CTA begins with the split after its own, so that no
+  // CTA is sent everything at once. An inbox has room for one message from each other split, in their order.
   static __device__ void send_parts(const Parameters& p, const Place& at, const float* tile_sums,
                                     const float* inbox, uint64_t* all_here) {
     int part = at.split;
@@ -196,17 +196,17 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
     }
   }
 
-  // A thread sends, adds and writes four neighbouring experts of every kRows-th token.
-  static constexpr int kPieces = kExperts / 4, kRows = kWarps * kWarp / kPieces;
+  // A thread sends, adds and writes four adjacent experts of every kRows-th token.
+  static constexpr int kQuads = kExperts / 4, kRows = kWarps * kWarp / kQuads;
 
   static __device__ float4 plus(float4 a, float4 b) {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
   }
 
-  // The same messages as send_parts, by stores of all threads that multiply.
+  // The same messages as send_parts, by stores of all consumer threads.
   static __device__ void store_parts(const Parameters& p, const Place& at, const float* tile_sums,
                                      const float* inbox, uint64_t* all_here) {
-    const int expert = threadIdx.x % kPieces * 4;
+    const int expert = threadIdx.x % kQuads * 4;
     int part = at.split;
 #pragma unroll 1
     for (int i = 1; i < p.splits; ++i) {
@@ -218,7 +218,7 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
       const uint32_t to =
           tile::remote_address(tile::shared_address(inbox + from * theirs.count * kPitch + expert), rank);
 #pragma unroll 2
-      for (int row = threadIdx.x / kPieces; row < theirs.count; row += kRows)
+      for (int row = threadIdx.x / kQuads; row < theirs.count; row += kRows)
         tile::store_remote(
             to + row * kPitch * static_cast<int>(sizeof(float)),
             *reinterpret_cast<const uint4*>(tile_sums + (theirs.first + row) * kPitch + expert), barrier);
@@ -253,8 +253,8 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
     }
   }
 
-  // Four logits of each of kBatch tokens, kRows apart, of the `rows` that there are: the parts in their order, then the
-  // bias. `own` and `theirs`: at the first one. The loads of a part are not broken off, so that they go out together.
+  // Four logits of each of kBatch tokens, kRows apart, of which `rows` remain: the splits in their order, then the bias. own,
+  // theirs: at the first token. The loop over a split's loads has no early exit, so that the loads are issued together.
   template <int kBatch>
   static __device__ void add_parts(const Parameters& p, const Place& at, const float* own,
                                    const float* theirs, int message, int rows, float4 bias,
@@ -274,17 +274,17 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
     for (int i = 0; i < kBatch; ++i) total[i] = plus(total[i], bias);
   }
 
-  // Adds up and writes the logits of this block's tokens.
+  // Adds up and writes the logits of this CTA's tokens.
   static __device__ void finish(const Parameters& p, const Place& at, const float* tile_sums,
                                 const float* inbox, float4 bias) {
     constexpr int kBatch = 4;
-    const int piece = threadIdx.x % kPieces * 4, expert = at.first_expert + piece;
+    const int column = threadIdx.x % kQuads * 4, expert = at.first_expert + column;
     const Range mine(p, at.split);
     const int end = min(mine.count, p.tokens - at.first_token - mine.first), message = mine.count * kPitch;
     const int64_t first = at.first_token + mine.first;
-    tile_sums += mine.first * kPitch + piece;
-    inbox += piece;
-    int row = threadIdx.x / kPieces;
+    tile_sums += mine.first * kPitch + column;
+    inbox += column;
+    int row = threadIdx.x / kQuads;
     if (p.y_f32 && p.y_wide && expert + 3 < p.experts) {
       const int64_t next = kRows * p.y_stride;
       float* y = static_cast<float*>(p.y) + (first + row) * p.y_stride + expert;
@@ -320,7 +320,7 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
       tile::prefetch_map(w);
       if constexpr (kByCopies) tile::prefetch_map(x);
     }
-    // One barrier takes some 30 clocks: so each warp makes some.
+    // Initialising a barrier takes some 30 clocks, so each warp initialises some of them.
 #pragma unroll 1
     for (int i = warp; i < p.stages; i += kThreads / kWarp) {
       tile::barrier_init_by_warp(full + i, 1 + (kByCopies ? 0 : kPlainWarps));
@@ -329,8 +329,8 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
     if (warp == 0) tile::barrier_init_by_warp(all_here, 1);
     tile::barrier_visible();
     __syncthreads();
-    // Nothing is sent to a block that has no barriers yet. Those that send nothing before the end wait for that only where
-    // they have to wait for the first stage anyway.
+    // No CTA may send to a peer whose barriers are not initialised. Consumers send nothing before the end, so they wait for the
+    // cluster only where they wait for the first stage anyway.
     if (in_cluster) tile::cluster_arrive();
     if (warp >= kWarps) {
       if (p.shared()) tile::cluster_wait();
@@ -346,10 +346,10 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
       if (in_cluster) tile::cluster_wait();
       if (threadIdx.x == 0 && p.splits > 1)
         tile::barrier_expect(all_here, (p.splits - 1) * Range(p, at.split).message_bytes(p));
-      const float4 bias = bias_of(p, at.first_expert + threadIdx.x % kPieces * 4);
+      const float4 bias = bias_of(p, at.first_expert + threadIdx.x % kQuads * 4);
       Sums sums;
       multiply_all(sums, p, at, shared, full, empty);
-      tile::sync_threads<kWarps * kWarp>(kConsumers);  // no warpgroup reads the ring any more
+      tile::sync_threads<kWarps * kWarp>(kConsumers);  // all consumer warps have finished reading the ring
       float* const tile_sums = reinterpret_cast<float*>(shared);
       float* const inbox = reinterpret_cast<float*>(shared + p.inbox_offset);
       put_sums(sums, tile_sums);
@@ -366,7 +366,7 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
       }
       finish(p, at, tile_sums, inbox, bias);
     }
-    // Nobody leaves before all have what it sent them.
+    // No CTA exits before its peers have received what it sent.
     if (p.splits > 1) tile::cluster_wait();
   }
 };
@@ -404,8 +404,8 @@ Status Launcher::enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a
   return launch_tile(p, a, choose_tile(p).plan, stream);
 }
 
-// Whether blocks without a cluster read the same rows of x at the same time. Placed in order they share them; out of order,
-// up to 30% of a launch was lost.
+// Whether CTAs without a cluster read the same rows of x at the same time. Placed in order, they share them in cache; out of
+// order, up to 30% of a launch was lost.
 bool reads_x_in_step(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
   return plan.blocks() == 1 && p.experts > plan.tile.experts();
 }
@@ -433,10 +433,10 @@ Status launch_tile(const RouterGemm::Problem& p, const RouterGemm::Args& a, cons
                    " experts x " + std::to_string(plan.tile.tokens) + " tokens in " +
                    std::to_string(plan.splits) + " parts, clusters of " + std::to_string(plan.beside) +
                    " x " + std::to_string(plan.behind) + " tiles");
-  const auto along = [&](int64_t n, int tile, int tiles) {  // whole clusters
+  const auto along = [&](int64_t n, int tile, int tiles) {  // rounded up to whole clusters
     return static_cast<unsigned>(ceil_div(ceil_div(n, tile), tiles) * tiles);
   };
-  // A bit for each of `blocks` whose ranks are `apart`.
+  // A mask of `blocks` CTAs whose ranks are `apart` apart.
   const auto shared = [](int bytes, int blocks, int apart) {
     RouterShare share{bytes / blocks, 0};
     if (blocks > 1)

@@ -1,13 +1,13 @@
-// Router GEMM for dozens of tokens and more: a tile of 64 or 128 tokens x 32 to 128 experts a cluster, the sum
-// split over its blocks.
+// Router GEMM for dozens of tokens and more: one tile of 64 or 128 tokens x 32 to 128 experts per cluster, k split over its
+// CTAs.
 //
-// All threads of a block copy 16-byte pieces of its part of the rows into shared memory, stages of 64 numbers ahead, in
-// the order that wgmma reads; what fits there is in flight at once. A block's sums go to the blocks that own the logits in
-// one bulk copy each. There are no roles and no tensor maps.
+// All threads of a CTA copy 16-byte chunks of its part of the rows into shared memory by cp.async, stages of 64 values of k
+// ahead, swizzled for wgmma. As much as fits there is in flight. A CTA's sums go to the CTAs that own the logits in one bulk
+// copy each. There are no producer warps and no tensor maps.
 //
 // Wins    about 48 to 96 tokens of a wide gate.
-// Loses   fewer tokens, to splitk_sm90 (no shared memory on the way); more, to tile_sm90, whose copies are larger.
-// Limits  see supports(). How the sum is split depends on the number of tokens, so it is not batch-invariant.
+// Loses   fewer tokens, to splitk_sm90 (operands bypass shared memory); more, to tile_sm90, whose copies are larger.
+// Limits  see supports(). How k is split depends on the number of tokens, so it is not batch-invariant.
 // Source  original; the contract is ops/router_gemm.h.
 #include <algorithm>
 #include "backends/cuda/card.h"
@@ -22,7 +22,7 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   need_sm90(r, d);
   need_type(r, "x", p.x, DType::kBF16, "wgmma operand");
   need_type(r, "w", p.w, DType::kBF16, "wgmma operand");
-  need_multiple(r, "hidden", p.hidden, 8, "16-byte pieces of a row");
+  need_multiple(r, "hidden", p.hidden, 8, "16-byte chunks of a row");
   r.need(p.tokens <= 2048, "tokens <= 2048 (every tile loads its rows anew)", "tokens", p.tokens);
   r.need(p.hidden >= 128, "hidden >= 128 (shorter sums may miss their bound on tensor cores)", "hidden",
          p.hidden);
@@ -66,64 +66,64 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kGroupThreads = 128, kGroupTokens = 64;  // of a warpgroup
-constexpr int kStep = 64;                              // numbers of a row in a stage
-constexpr int kPiece = 8, kPieces = kStep / kPiece;    // numbers of a copy, copies of a row in a stage
+constexpr int kStep = 64;                              // values of k in a stage
+constexpr int kChunk = 8, kChunks = kStep / kChunk;    // elements per chunk, chunks of a row in a stage
 constexpr int kRowBytes = tile::kSwizzledRowBytes;
-constexpr int kAlignment = 1024;  // of a stage: swizzle.cuh
+constexpr int kAlignment = 1024;  // of a stage, as swizzle.cuh needs
 
 template <int kGroups, int kExperts>
 constexpr int kStageBytes = (kGroups * kGroupTokens + kExperts) * kRowBytes;
 
-// Copies the pieces of kRows rows, `numbers` from the start of each on, to a stage; zeros beyond rows and `hidden`.
-// from: where this thread's first row starts; the next one is kThreads / kPieces rows on.
+// Copies the chunks of kRows rows to a stage, from element `numbers` of each row on; zeros past rows and `hidden`.
+// from: where this thread's first row starts; its next one is kThreads / kChunks rows on.
 template <int kRows, int kThreads>
 __device__ __forceinline__ void copy_rows(uint32_t stage, const __nv_bfloat16* from, int64_t stride, int rows,
                                           int numbers, int hidden) {
-  const int piece = static_cast<int>(threadIdx.x) % kPieces, first = static_cast<int>(threadIdx.x) / kPieces;
-  const bool inside = numbers + piece * kPiece < hidden;
-  const __nv_bfloat16* source = from + numbers + piece * kPiece;
-  constexpr int kEach = kThreads / kPieces;
+  const int chunk = static_cast<int>(threadIdx.x) % kChunks, first = static_cast<int>(threadIdx.x) / kChunks;
+  const bool inside = numbers + chunk * kChunk < hidden;
+  const __nv_bfloat16* source = from + numbers + chunk * kChunk;
+  constexpr int kEach = kThreads / kChunks;
 #pragma unroll
   for (int i = 0; i < (kRows + kEach - 1) / kEach; ++i) {
     const int row = first + i * kEach;
     if (kRows % kEach != 0 && row >= kRows) break;
     const bool there = inside && row < rows;
     tile::copy_16(
-        stage + tile::swizzled(static_cast<uint32_t>(row), static_cast<uint32_t>(piece * kPiece * 2)),
+        stage + tile::swizzled(static_cast<uint32_t>(row), static_cast<uint32_t>(chunk * kChunk * 2)),
         there ? source + i * kEach * stride : from, there);
   }
 }
 
-// The same for rows that may start anywhere: slower, by plain loads.
+// copy_rows for rows that may start at any address: slower, by plain loads.
 template <int kRows, int kThreads>
 __device__ __forceinline__ void copy_rows_plainly(uint32_t stage, const __nv_bfloat16* from, int64_t stride,
                                                   int rows, int numbers, int hidden) {
-  const int piece = static_cast<int>(threadIdx.x) % kPieces, first = static_cast<int>(threadIdx.x) / kPieces;
-  const bool inside = numbers + piece * kPiece < hidden;
-  constexpr int kEach = kThreads / kPieces;
+  const int chunk = static_cast<int>(threadIdx.x) % kChunks, first = static_cast<int>(threadIdx.x) / kChunks;
+  const bool inside = numbers + chunk * kChunk < hidden;
+  constexpr int kEach = kThreads / kChunks;
 #pragma unroll 1
   for (int row = first; row < kRows; row += kEach) {
-    uint32_t pairs[kPiece / 2] = {};
+    uint32_t pairs[kChunk / 2] = {};
     if (inside && row < rows) {
       const auto* source =
-          reinterpret_cast<const uint16_t*>(from + (row - first) * stride + numbers + piece * kPiece);
+          reinterpret_cast<const uint16_t*>(from + (row - first) * stride + numbers + chunk * kChunk);
 #pragma unroll
-      for (int i = 0; i < kPiece / 2; ++i)
+      for (int i = 0; i < kChunk / 2; ++i)
         pairs[i] = source[2 * i] | static_cast<uint32_t>(source[2 * i + 1]) << 16;
     }
     tile::store_shared(
-        stage + tile::swizzled(static_cast<uint32_t>(row), static_cast<uint32_t>(piece * kPiece * 2)),
+        stage + tile::swizzled(static_cast<uint32_t>(row), static_cast<uint32_t>(chunk * kChunk * 2)),
         make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
   }
 }
 
-// Grid: blocks of a cluster (parts of hidden), tiles of experts, tiles of tokens. Shared memory: the stages; then what
-// this block owns of all blocks' sums, [blocks][share] pairs. A tile's pairs of logits are numbered
-// i * threads + thread, i counting those that a thread holds (wgmma.cuh).
+// Grid: CTAs of a cluster (splits of k), tiles of experts, tiles of tokens. Shared memory: the stages; then the partial sums
+// that all CTAs send for the logits of this CTA, [CTAs][share] pairs. A tile's pairs of logits are numbered
+// i * threads + thread, where i counts those that a thread holds (wgmma.cuh).
 template <int kGroups, int kExperts, int kStages>
 __global__ void __launch_bounds__(kGroups* kGroupThreads) wide(const __grid_constant__ RouterParameters p) {
   constexpr int kThreads = kGroups * kGroupThreads, kTokens = kGroups * kGroupTokens;
-  constexpr int kHeld = kExperts / 4, kPairs = kHeld * kThreads;  // pairs of a thread, of a tile
+  constexpr int kHeld = kExperts / 4, kPairs = kHeld * kThreads;  // pairs per thread, per tile
   constexpr int kStage = kStageBytes<kGroups, kExperts>;
   static_assert(kStages * kStage >= kPairs * static_cast<int>(sizeof(float2)),
                 "sums pass through the stages");
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads) wide(const __grid_cons
 
   const int all = (p.hidden + kStep - 1) / kStep;
   const int begin = all * rank / blocks, steps = all * (rank + 1) / blocks - begin;
-  const int row = static_cast<int>(threadIdx.x) / kPieces;
+  const int row = static_cast<int>(threadIdx.x) / kChunks;
   const auto* w = static_cast<const __nv_bfloat16*>(p.w) + int64_t{first_expert + row} * p.hidden;
   const auto* x = static_cast<const __nv_bfloat16*>(p.x) + (first_token + row) * p.x_stride;
   const int experts = p.experts - first_expert, tokens = p.tokens - first_token;
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads) wide(const __grid_cons
   for (int s = 0; s < steps; ++s) {
     tile::wait_copies<kAhead - 1>();
     tile::fence_for_async();
-    __syncthreads();  // this step has come for all, and all are done with the step before
+    __syncthreads();  // this stage has loaded for all threads, and all have released the stage before
     load_w(s + kAhead);
     load_x(s + kAhead);
     tile::end_copies();
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads) wide(const __grid_cons
   tile::wait_copies<0>();
   __syncthreads();
 
-  // Sums to their owners, through the stages.
+  // Sends sums to their owners, staged in the ring's memory.
   auto* staged = reinterpret_cast<float2*>(stages);
 #pragma unroll
   for (int i = 0; i < kHeld; ++i)
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads) wide(const __grid_cons
   __syncthreads();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   for (int to = 1 + warp; to < blocks; to += kThreads / 32) {
-    const int owner = (rank + to) % blocks;  // not all of them the same one at once
+    const int owner = (rank + to) % blocks;  // staggered, so that not all CTAs send to the same one
     tile::send_by_warp(
         tile::remote_address(tile::shared_address(&received[rank * share]), static_cast<uint32_t>(owner)),
         &staged[owner * share], static_cast<uint32_t>(share * sizeof(float2)),
@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(kGroups* kGroupThreads) wide(const __grid_cons
     }
     store_logits(p, token, expert, total);
   }
-  tile::cluster_wait();  // a copy reads from its sender until it has arrived
+  tile::cluster_wait();  // a copy reads its source until it has arrived
 }
 
 struct Tile {
@@ -263,7 +263,7 @@ const Tile kTiles[] = {
     tile_of<2, 32, 9>(), tile_of<2, 64, 7>(),  tile_of<2, 128, 5>(),
 };
 
-// A tile and into how many parts the sums are split.
+// A tile, and the number of splits of k.
 struct Cut {
   const Tile* tile;
   int blocks;
@@ -273,9 +273,9 @@ constexpr int kHalfOfAnSM = 113 << 10;
 
 int parts(int64_t size, int64_t of) { return static_cast<int>((size + of - 1) / of); }
 
-// Fitted to an H200, 8 shapes and 32 to 4096 tokens: the cut that is least by it is the fastest one, or within 1.1 of it.
-// Clusters go where a part of the chip has room for all their blocks: of blocks that fill an SM, 66 of 2, 30 of 4, 15 of 8,
-// 7 of 16, and one more is a second wave. Blocks of half an SM go two to an SM as soon as there are more than 66.
+// Fitted to an H200, 8 shapes and 32 to 4096 tokens: the cut of least cost is the fastest one, or within 1.1 of it. A cluster is
+// placed where a part of the chip has room for all its CTAs: of CTAs that fill an SM, 66 clusters of 2, 30 of 4, 15 of 8 or
+// 7 of 16; one more is a second wave. CTAs of half an SM go two to an SM as soon as there are more than 66.
 double cut_us(const Cut& cut, const RouterGemm::Problem& p) {
   constexpr double kBaseUs = 2.39, kWaveUs = 0.97, kKilobyteUs = 0.0172, kStepUs = 0.043,
                    kLogitUs = 0.207 / 1024;

@@ -1,20 +1,20 @@
-// Router GEMM and routing of few tokens in one launch: some blocks make parts of logits, one block a token adds them up
-// and chooses (tile/few_tokens.cuh).
+// Router GEMM and routing of few tokens in one launch: some CTAs compute partial logits; one CTA per token adds them up and
+// chooses (tile/few_tokens.cuh).
 //
-// A part of a logit is a word of the queue's meeting, where zero says that it has not come: the block that chooses waits
-// for words and not for counters, so the trip from the sums to the choice is one store and one load. Parts are added in
-// the order of the row, and the words go back to zero. Blocks that wait cannot keep those out that they wait for: they are
-// the last of the grid, at most 64, and less than one an SM. Up to 32 experts a cluster does the same in shared memory.
+// A partial logit is a word of Queue::grid_words, where zero means not yet published. The choosing CTA polls words, not
+// counters, so the path from the sums to the choice is one store and one load. Partial logits are added in the order of k, and
+// the words are reset to zero. CTAs that wait must not keep out the CTAs they wait for: they are the last of the grid, at most
+// 64, and less than one per SM. Up to 32 experts a cluster does the same in shared memory.
 //
-// Wins    0.1 to 1.0 us, a launch and a trip to the logits and back, against two kernels in turn.
-// Loses   more tokens, to them: each tile of 8 or 16 tokens loads the weights anew.
-// Limits  see supports(): choices that need_team() accepts, logits whose parts fit the meeting. The order of a sum depends
-//         on hidden and experts alone, so a row's bits do not depend on the batch.
+// Wins    0.1 to 1.0 us, a launch and a round trip of the logits, against two kernels in turn.
+// Loses   more tokens, to them: each tile of 8 or 16 tokens loads the weights again.
+// Limits  see supports(): choices that need_team() accepts, and partial logits that fit the grid words. The order of a sum
+//         depends on hidden and experts alone, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/router_route.h.
 #include <iterator>
 
 #include "backends/cuda/card.h"
-#include "backends/cuda/meeting_bytes.h"
+#include "backends/cuda/grid_words.h"
 #include "backends/cuda/tile/team.h"
 #include "ops/router_route.h"
 
@@ -22,9 +22,9 @@ namespace sluice::cuda {
 namespace {
 
 using Problem = RouterRoute::Problem;
-constexpr int kUnit = 32;  // numbers of a row that four lanes load at once
+constexpr int kUnit = 32;  // elements of a row that four lanes load at once
 
-// A sum is shared by `split` blocks and their `warps` warps; each of them has `flight` units of a row. A block's tile is
+// k is split over `split` CTAs and their `warps` warps; each warp has `flight` units of a row in flight. A CTA's tile is
 // 8 * rows tokens and 8 * columns experts.
 struct Cut {
   int rows, columns, split, warps, flight;
@@ -32,18 +32,18 @@ struct Cut {
 };
 enum class Blocks { kCluster, kGrid };
 
-// What there are kernels for, and the problems that each of them takes. Costs: H200, plain launches, weights not in L2.
+// The compiled kernels, and the problems that each of them accepts. Costs: H200, plain launches, weights not in L2.
 struct Instance {
   int experts, list;
   tile::TeamKind kind;
   Blocks blocks;
   Cut cut;
-  int64_t tokens;            // at most
-  double first_us, more_us;  // one token; each token more
+  int64_t tokens;            // the most tokens
+  double first_us, more_us;  // one token; each further token
 
-  // The parts of a grid's sums are words of the meeting.
+  // In a grid, partial logits are words of Queue::grid_words.
   constexpr int64_t tokens_most() const {
-    constexpr int64_t kWords = kMeetingBytes / sizeof(uint32_t);
+    constexpr int64_t kWords = kGridWordsBytes / sizeof(uint32_t);
     return blocks == Blocks::kCluster ? tokens : std::min(tokens, kWords / (experts * cut.split));
   }
   bool serves(const Problem& p) const {
@@ -52,10 +52,10 @@ struct Instance {
   }
 };
 
-constexpr int64_t kTokensMost = 64;  // of any of them
+constexpr int64_t kTokensMost = 64;  // of any instance
 
-// Rows of one kind and number of experts cut a sum in the same way, whatever their tiles, so that the number of tokens
-// does not show in the bits.
+// Instances of the same kind and number of experts split k in the same way, whatever their tiles, so the bits do not depend
+// on the number of tokens.
 constexpr Instance kInstances[] = {
     {32, 4, tile::kSoftmaxOfChosen, Blocks::kCluster, {1, 4, 16, 6, 1}, kTokensMost, 2.40, 0.006},
     {128, 4, tile::kSoftmaxOfChosen, Blocks::kGrid, {1, 1, 8, 12, 1}, 16, 2.84, 0.017},
@@ -80,7 +80,7 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   need_sm90(r, d);
   need_type(r, "x", p.x, DType::kBF16, "operand of the tensor cores");
   need_type(r, "w", p.w, DType::kBF16, "operand of the tensor cores");
-  need_multiple(r, "hidden", p.hidden, 8, "16-byte pieces of a row");
+  need_multiple(r, "hidden", p.hidden, 8, "16-byte chunks of a row");
   r.need(p.hidden >= 128, "hidden >= 128 (shorter sums may miss their bound on tensor cores)", "hidden",
          p.hidden);
   int64_t tokens = 0, hidden = 0;
@@ -148,10 +148,10 @@ using Bf16 = __nv_bfloat16;
 
 struct Few {
   RouterParameters gate;
-  const float* bias;  // of the choice
-  uint32_t* meeting;  // [tokens, splits, experts]: parts of logits
-  int adders;         // blocks in front of those that choose
-  uint32_t zero;      // 0, which the compiler cannot know
+  const float* bias;     // bias of the choice
+  uint32_t* grid_words;  // [tokens, splits, experts]: partial logits
+  int adders;            // CTAs that compute partial logits; the choosing CTAs follow
+  uint32_t zero;         // 0, opaque to the compiler
   uint32_t top_k;
   tile::SharedSlots shared;
   float scale;
@@ -159,7 +159,7 @@ struct Few {
   float* weights;
 };
 
-// A Cut that the compiler knows.
+// A Cut as a compile-time value.
 template <int kRows_, int kColumns_, int kSplit_, int kWarps_, int kFlight_>
 struct KnownCut {
   static constexpr int kRows = kRows_, kColumns = kColumns_, kSplit = kSplit_, kWarps = kWarps_,
@@ -167,31 +167,32 @@ struct KnownCut {
   static constexpr int kThreads = 32 * kWarps, kPairs = kRows * kColumns * 32;
 };
 
-// A part that is there is not zero; the sum of parts cannot tell -0 from +0.
+// Makes a published part nonzero: +0 becomes -0, which the sum of parts cannot tell from +0.
 __device__ __forceinline__ uint32_t word_of(float part) {
   const uint32_t bits = __float_as_uint(part);
   return bits == 0 ? 0x80000000u : bits;
 }
-__device__ __forceinline__ void leave(uint32_t* word, float2 part) {
+__device__ __forceinline__ void publish(uint32_t* word, float2 part) {
   asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(word), "r"(word_of(part.x)),
                "r"(word_of(part.y))
                : "memory");
 }
-__device__ __forceinline__ uint32_t look(const uint32_t* word) {
+__device__ __forceinline__ uint32_t load_word(const uint32_t* word) {
   uint32_t bits;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(bits) : "l"(word) : "memory");
   return bits;
 }
 
-// One block's parts of a tile, by send(token of the tile, expert of the tile, the two neighbouring experts' parts); all
-// threads call meet() before. All loads are in flight at once, weights first and before the wait for the kernel in front.
-template <class C, bool kAnyRows, class Meet, class Send>
+// Computes one CTA's partial logits of a tile. Calls send(token of the tile, expert of the tile, partial logits of two adjacent
+// experts); all threads call sync() before. All loads are in flight at once, weights first and before the wait for the previous
+// launch.
+template <class C, bool kAnyRows, class Sync, class Send>
 __device__ __forceinline__ void add_up(const RouterParameters& p, uint32_t zero_bits, int split,
-                                       int first_token, int first_expert, Meet meet, Send send) {
+                                       int first_token, int first_expert, Sync sync, Send send) {
   __shared__ float2 sums[C::kWarps][C::kPairs];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
   const int first =
-      (split * C::kWarps + warp) * C::kFlight * kUnit + 8 * c;  // of this lane's numbers in a row
+      (split * C::kWarps + warp) * C::kFlight * kUnit + 8 * c;  // of this lane's elements in a row
   const int left = p.hidden - first;
   tile::Eight<Bf16> w[C::kFlight][C::kColumns], x[C::kFlight][C::kRows];
 #pragma unroll
@@ -214,8 +215,8 @@ __device__ __forceinline__ void add_up(const RouterParameters& p, uint32_t zero_
                             (min(first_token + 8 * m + g, p.tokens - 1) * p.x_stride + first + i * kUnit),
                         i * kUnit < left, !kAnyRows || p.x_wide);
   }
-  // No sum starts before the last load is under way: this zero comes from them all. Else the compiler puts each load next
-  // to its use, and they wait for each other.
+  // No sum starts before the last load has been issued: this zero depends on all loads. Otherwise the compiler moves each load
+  // next to its use, which serialises them.
   uint32_t any = 0;
 #pragma unroll
   for (int i = 0; i < C::kFlight; ++i) {
@@ -256,7 +257,7 @@ __device__ __forceinline__ void add_up(const RouterParameters& p, uint32_t zero_
           m % 2 == 0 ? make_float2(d[0], d[1]) : make_float2(d[2], d[3]);
     }
   }
-  meet();
+  sync();
   __syncthreads();
 #pragma unroll
   for (int from = 0; from < C::kPairs; from += C::kThreads) {
@@ -275,7 +276,7 @@ __device__ __forceinline__ void add_up(const RouterParameters& p, uint32_t zero_
   }
 }
 
-// What thread e of a team reads before the wait for the kernel in front.
+// What thread e of a team loads before the wait for the previous launch.
 struct Biases {
   uint32_t gate = 0;
   float choice = 0;
@@ -288,7 +289,7 @@ __device__ __forceinline__ Biases load_biases(const Few& p, uint32_t e) {
   return out;
 }
 
-// Thread e of a team has the sum of its expert: the team chooses and stores what came out. After clear_team().
+// Thread e of a team has its expert's logit. The team chooses and stores the result. Called after clear_team().
 template <int kExperts, int kList, tile::TeamKind kKind>
 __device__ __forceinline__ void choose(const Few& p, tile::TeamMemory<kExperts, kList>& m, int token,
                                        uint32_t e, float sum, float bias) {
@@ -311,7 +312,7 @@ __device__ __forceinline__ void choose(const Few& p, tile::TeamMemory<kExperts, 
   tile::put_shared(p.shared, p.ids, p.weights, token, e);
 }
 
-// Grid: kSplit blocks for each tile of experts, for each tile of tokens; then one block for each token.
+// Grid: kSplit CTAs for each tile of experts, for each tile of tokens; then one CTA per token.
 template <int kExperts, int kList, tile::TeamKind kKind, class C, bool kAnyRows>
 __global__ void __launch_bounds__(C::kThreads) spread(const __grid_constant__ Few p) {
   static_assert(kExperts <= C::kThreads);
@@ -320,10 +321,10 @@ __global__ void __launch_bounds__(C::kThreads) spread(const __grid_constant__ Fe
   if (token < 0) {
     const int split = blockIdx.x % C::kSplit, tile = blockIdx.x / C::kSplit;
     const int first_token = tile / kTiles * 8 * C::kRows, first_expert = tile % kTiles * 8 * C::kColumns;
-    uint32_t* words = p.meeting + (first_token * C::kSplit + split) * kExperts + first_expert;
+    uint32_t* words = p.grid_words + (first_token * C::kSplit + split) * kExperts + first_expert;
     add_up<C, kAnyRows>(
         p.gate, p.zero, split, first_token, first_expert, [] {},
-        [&](int t, int e, float2 part) { leave(words + t * C::kSplit * kExperts + e, part); });
+        [&](int t, int e, float2 part) { publish(words + t * C::kSplit * kExperts + e, part); });
     return;
   }
   __shared__ tile::TeamMemory<kExperts, kList> m;
@@ -336,13 +337,13 @@ __global__ void __launch_bounds__(C::kThreads) spread(const __grid_constant__ Fe
   const Biases bias = load_biases<kKind>(p, e);
   tile::clear_team(m, e);
   tile::wait_for_previous();
-  uint32_t* words = p.meeting + token * C::kSplit * kExperts + e;
+  uint32_t* words = p.grid_words + token * C::kSplit * kExperts + e;
   uint32_t part[C::kSplit];
   bool all;
   do {
     all = true;
 #pragma unroll
-    for (int j = 0; j < C::kSplit; ++j) part[j] = look(words + j * kExperts);
+    for (int j = 0; j < C::kSplit; ++j) part[j] = load_word(words + j * kExperts);
 #pragma unroll
     for (int j = 0; j < C::kSplit; ++j) all &= part[j] != 0;
   } while (!all);
@@ -354,7 +355,7 @@ __global__ void __launch_bounds__(C::kThreads) spread(const __grid_constant__ Fe
   for (int j = 0; j < C::kSplit; ++j) words[j * kExperts] = 0;
 }
 
-// One cluster for all experts and each tile of tokens: block r has part r of all sums, and chooses for token r of the
+// One cluster for all experts and each tile of tokens: CTA r computes split r of all sums, and chooses for token r of the
 // tile. Grid: kSplit, tiles of tokens.
 template <int kExperts, int kList, tile::TeamKind kKind, class C, bool kAnyRows>
 __global__ void __launch_bounds__(C::kThreads) gathered(const __grid_constant__ Few p) {
@@ -402,7 +403,7 @@ constexpr Kernel kernel_at() {
     return spread<i.experts, i.list, i.kind, C, kAnyRows>;
   }
 }
-// Of each of kInstances: for rows of x on 16 bytes, and for any.
+// The kernels of each of kInstances: for 16-byte aligned rows of x, and for any rows.
 struct Kernels {
   Kernel wide, any_rows;
 };
@@ -419,7 +420,7 @@ Status Launcher::enqueue(const Problem& p, const RouterRoute::Args& a, Workspace
   const int tile_tokens = 8 * i.cut.rows, tiles = (tokens + tile_tokens - 1) / tile_tokens;
   const Few few{.gate = router_parameters(RouterRoute::gate(p), RouterRoute::gate(a)),
                 .bias = a.bias.as<const float>(),
-                .meeting = queue_of(stream).meeting,
+                .grid_words = queue_of(stream).grid_words,
                 .adders = i.cut.split * i.experts / (8 * i.cut.columns) * tiles,
                 .zero = 0,
                 .top_k = static_cast<uint32_t>(p.route.top_k),

@@ -11,11 +11,11 @@ struct ActivationValues {
   float alpha = 1, beta = 0, limit = 0;
 };
 
-// e^x: the rounding of x * log2(e), which grows with x, is put back.
+// e^x. The rounding error of x * log2(e), which grows with x, is added back.
 __device__ __forceinline__ float exp_of(float x) {
   constexpr float kLog2E = 1.44269502f, kLog2ERest = 1.92596303e-8f, kLn2 = 0.693147181f;
   float e, high;
-  // As assembly, or where x is a product with a minus the compiler works out high and -high.
+  // Inline assembly: where x is a negated product, the compiler would otherwise compute both high and -high.
   asm("mul.rn.f32 %0, %1, %2;" : "=f"(high) : "f"(x), "f"(kLog2E));
   const float low = fmaf(x, kLog2E, -high) + x * kLog2ERest;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(high));
@@ -54,7 +54,7 @@ __device__ __forceinline__ void for_each(float (&x)[N], F f) {
   for (int i = 0; i < N; ++i) x[i] = f(x[i], i);
 }
 
-// x = act(x), or act(x, u) of a gated layer. All threads of a warp ask for the same activation.
+// x = act(x), or act(x, u) of a gated layer. All threads of a warp pass the same activation.
 template <int N>
 __device__ __forceinline__ void activate_gated(const ActivationValues& a, float (&x)[N],
                                                const float (&u)[N]) {

@@ -1,4 +1,4 @@
-// Copies of contiguous bytes between global and shared memory by the copy engine.
+// Bulk copies of contiguous bytes between global and shared memory, by the TMA unit.
 #pragma once
 #include <cstdint>
 
@@ -6,9 +6,9 @@
 
 namespace sluice::cuda::tile {
 
-// Copies `bytes`, a multiple of 16, and counts them at a barrier of this block; addresses are aligned to 16. Called by all
-// lanes of a converged warp with the same arguments; one issues (the election stands inside the assembly, see
-// tensor_copy.cuh).
+// Copies `bytes`, a multiple of 16, and counts them at an mbarrier of this CTA. Addresses are 16-byte aligned. All lanes of a
+// converged warp call it with the same arguments; one lane issues. tensor_copy.cuh says why the election is inside the
+// assembly.
 __device__ __forceinline__ void copy_bulk(uint32_t to_shared, const void* from, uint32_t bytes,
                                           uint32_t barrier) {
   asm volatile(
@@ -21,7 +21,7 @@ __device__ __forceinline__ void copy_bulk(uint32_t to_shared, const void* from, 
       : "memory");
 }
 
-// Two of these under one election, which costs more than a copy.
+// Two bulk copies under one election: an election costs more than a copy.
 __device__ __forceinline__ void copy_bulk_two(uint32_t to, const void* from, uint32_t bytes, uint32_t to_too,
                                               const void* from_too, uint32_t bytes_too, uint32_t barrier) {
   asm volatile(
@@ -35,8 +35,8 @@ __device__ __forceinline__ void copy_bulk_two(uint32_t to, const void* from, uin
       : "memory");
 }
 
-// copy_bulk into every block of the cluster whose rank has a bit in `blocks`: to the same place in each, counted at the same
-// place in each (tensor_copy.cuh: copy_box_to).
+// copy_bulk into every CTA of the cluster whose rank has a bit in `blocks`, to the same offset in each, counted at the same
+// mbarrier in each (tensor_copy.cuh: copy_box_to).
 __device__ __forceinline__ void copy_bulk_to(uint32_t blocks, uint32_t to_shared, const void* from,
                                              uint32_t bytes, uint32_t barrier) {
   asm volatile(
@@ -50,7 +50,7 @@ __device__ __forceinline__ void copy_bulk_to(uint32_t blocks, uint32_t to_shared
       : "memory");
 }
 
-// Those below are for any lanes, each with arguments of its own: the compiler makes a loop over lanes.
+// For any lanes, each with its own arguments: the compiler makes a loop over lanes.
 
 // copy_bulk of this lane.
 __device__ __forceinline__ void copy_bulk_of_lane(uint32_t to_shared, const void* from, uint32_t bytes,
@@ -62,8 +62,8 @@ __device__ __forceinline__ void copy_bulk_of_lane(uint32_t to_shared, const void
       : "memory");
 }
 
-// From shared memory, of what copies have brought or the lane has fenced (fence_for_async); sizes and addresses as above. The
-// lane has shared memory back after stores_have_read(), and what it stored has come to memory after stores_are_done().
+// Copies from shared memory what bulk copies wrote, or what the lane wrote and fenced (fence_for_async). Sizes and addresses as
+// above. The lane may reuse shared memory after stores_have_read(); its stores are complete after stores_are_done().
 __device__ __forceinline__ void store_bulk_of_lane(void* to, uint32_t from_shared, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from_shared),
                "r"(bytes)

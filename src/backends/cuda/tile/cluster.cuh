@@ -1,4 +1,4 @@
-// Blocks of one cluster: who they are, their barrier, and stores into each other's shared memory.
+// CTAs of a cluster: ranks, the cluster barrier, and stores into a peer CTA's shared memory (DSMEM).
 #pragma once
 #include <cstdint>
 
@@ -12,10 +12,10 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 
-// Barrier over all threads of the cluster, in two halves; every thread calls both, whole warps at a time. A block may
-// be stored into once it is known to run, so one round of this comes before the first remote store. The arrival orders
-// nothing: what others are to see by it needs its own fence before (barrier_visible()), because a releasing arrival
-// waits for all memory of the thread, about half a microsecond where loads or stores are under way.
+// Barrier over all threads of the cluster, in two halves. Every thread calls both, whole warps at a time. A peer CTA must be
+// known to run before anyone stores into it, so one round of this barrier comes before the first remote store. The arrival is
+// relaxed: what peers are to see needs a fence of its own before it (barrier_visible()), because a releasing arrival waits
+// for all memory of the thread, about half a microsecond where loads or stores are in flight.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -23,28 +23,28 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// The address of the same place in the shared memory of the block `rank` of this cluster.
+// The address of the same shared memory offset in the CTA of this rank in the cluster.
 __device__ __forceinline__ uint32_t remote_address(uint32_t shared, uint32_t rank) {
   uint32_t out;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(shared), "r"(rank));
   return out;
 }
 
-// An arrival that makes what the thread did before visible to all after their wait; also says that it has read what it
-// wanted of the others.
+// A releasing arrival: what the thread wrote before is visible to all threads after their wait. It also tells the peers that
+// the thread has finished its reads from them.
 __device__ __forceinline__ void cluster_publish() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 
-// Reads a number from another block's shared memory, between two rounds of the barrier.
+// Reads a float from a peer CTA's shared memory, between two rounds of the cluster barrier.
 __device__ __forceinline__ float load_remote(uint32_t address) {
   float value;
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
   return value;
 }
 
-// Stores 8 bytes into another block and counts them on a barrier there (tile/mbarrier.cuh): asynchronous, read by
-// whoever waits for that barrier. The receiver stays until all that it expects has come; the sender may leave.
+// Stores 8 bytes into a peer CTA and counts them at an mbarrier there (tile/mbarrier.cuh). Asynchronous; the data is visible
+// to waiters of that mbarrier. The receiver must not exit before all expected bytes have arrived; the sender may exit.
 __device__ __forceinline__ void store_remote(uint32_t address, float2 value, uint32_t barrier) {
   asm volatile(
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address),
@@ -52,14 +52,14 @@ __device__ __forceinline__ void store_remote(uint32_t address, float2 value, uin
       : "memory");
 }
 
-// The same with 4 bytes.
+// As above, for 4 bytes.
 __device__ __forceinline__ void store_remote(uint32_t address, float value, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(address),
                "f"(value), "r"(barrier)
                : "memory");
 }
 
-// The same with 16 bytes.
+// As above, for 16 bytes.
 __device__ __forceinline__ void store_remote(uint32_t address, uint4 value, uint32_t barrier) {
   asm volatile(
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
@@ -67,15 +67,15 @@ __device__ __forceinline__ void store_remote(uint32_t address, uint4 value, uint
       "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(barrier)
       : "memory");
 }
-// A word for another block, between two rounds of the barrier.
+// Stores a word into a peer CTA, between two rounds of the cluster barrier.
 __device__ __forceinline__ void store_remote(uint32_t address, uint32_t value) {
   asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
-// Copies `bytes`, a multiple of 16, from here into another block and counts them on a barrier there; addresses are aligned
-// to 16. By a converged warp with all its lanes; one issues. What the threads wrote there before, they have fenced
-// (fence_for_async). The copy reads until it has arrived, so the sender stays until the receiver has all. Long copies
-// move 16 bytes a clock and more, stores of 16 bytes each (above) less than one.
+// Copies `bytes`, a multiple of 16, from this CTA into a peer CTA and counts them at an mbarrier there. Addresses are 16-byte
+// aligned. All lanes of a converged warp call it; one lane issues. Threads that wrote the source have fenced
+// (fence_for_async). The copy reads until it has arrived, so the sender must not exit before the receiver has all bytes. Long
+// copies move 16 bytes per clock and more; 16-byte stores (above) move less than one store per clock.
 __device__ __forceinline__ void send_by_warp(uint32_t address, const void* from, uint32_t bytes,
                                              uint32_t barrier) {
   asm volatile(

@@ -1,11 +1,12 @@
-// What ops/group_rows.h does, by the blocks of a grid. A block has some neighbouring tokens' slots, a cluster its blocks'.
+// The computation of ops/group_rows.h by the CTAs of a grid. A CTA owns the slots of some adjacent tokens, a cluster those of
+// its CTAs.
 //
-// A bit for each (expert, slot) in shared memory: the number of an expert's bits before a slot is the slot's rank there,
-// so nothing is sorted and the order is stable. Blocks of a cluster send each other their counts. A grid of one cluster
-// then has all it needs; of a larger one, each cluster leaves its counts and the ranks within itself in global memory, and
-// the last cluster to get there, or a second launch, turns them into rows.
+// A mask in shared memory has a bit for each (expert, slot). The number of an expert's bits before a slot is the slot's rank in
+// that expert, so nothing is sorted and the order is stable. CTAs of a cluster send each other their counts. A grid of one
+// cluster then has all it needs. In a larger grid each cluster writes its counts and its local ranks to global memory, and the
+// last cluster to arrive, or a second launch, turns them into rows.
 //
-// A kernel calls, in this order: begin_groups, the wait for the kernel in front, place() for each slot, end_groups.
+// A kernel calls, in this order: begin_groups, wait_for_previous, place() for each slot, end_groups.
 #pragma once
 #include "backends/cuda/group_grid.h"
 #include "backends/cuda/tile/cluster.cuh"
@@ -14,7 +15,7 @@
 
 namespace sluice::cuda::tile {
 
-// A GroupRows problem, its tensors and its grid. A value, for a kernel's parameters.
+// A GroupRows problem, its tensors and its grid, as a kernel parameter.
 struct Grouping {
   int tokens = 0, slots = 1, align_shift = 0;
   int experts = 1, padded = 8;  // padded_experts(experts)
@@ -24,8 +25,8 @@ struct Grouping {
   const int32_t* ids = nullptr;
   int32_t *row_count = nullptr, *row_begin = nullptr, *order = nullptr, *position = nullptr;
   int32_t *tile_count = nullptr, *tiles = nullptr;
-  uint32_t* cluster_count = nullptr;  // [clusters, experts], where there are several
-  uint32_t* meeting = nullptr;        // a zero, left zero
+  uint32_t* cluster_count = nullptr;  // [clusters, experts]; null if there is one cluster
+  uint32_t* grid_words = nullptr;     // a zero word, left zero
 };
 
 inline int log2_of(int64_t power) {
@@ -53,16 +54,16 @@ inline Grouping grouping(const GroupRows::Problem& p, const GroupRows::Args& a, 
           .tiles = a.tiles.as<int32_t>()};
 }
 
-// The grid's shared memory, carved out of the dynamic one.
+// Layout of a CTA's dynamic shared memory.
 struct GroupMemory {
-  uint64_t* arrived;    // counts of the cluster's blocks
+  uint64_t* arrived;    // mbarrier: counts of the cluster's CTAs have arrived
   uint32_t* mask;       // [padded experts, words]
-  uint16_t* count;      // [blocks of the cluster, padded experts]
-  int32_t* first;       // [experts] row of the first slot that is ours
+  uint16_t* count;      // [CTAs per cluster, padded experts]
+  int32_t* first;       // [experts] row of this CTA's first slot
   int32_t* begin;       // [experts] first row
   int32_t* total;       // [experts]
   int32_t* tile_begin;  // [experts] first tile
-  int32_t* slot;        // [tokens of the block, slots] expert | bit << 16, or -1
+  int32_t* slot;        // [tokens per CTA, slots] expert | bit << 16, or -1
   int32_t* warp_sum;    // [2, 32]
   uint32_t* last;       // whether this is the last cluster
   uint32_t* end;
@@ -90,13 +91,13 @@ inline size_t group_shared_bytes(const Grouping& g) {
 __device__ __forceinline__ int first_token(const Grouping& g) {
   return static_cast<int>(blockIdx.x) * g.grid.tokens_per_block;
 }
-// Tokens of this block.
+// The number of this CTA's tokens.
 __device__ __forceinline__ int tokens_here(const Grouping& g) {
   return max(min(g.grid.tokens_per_block, g.tokens - first_token(g)), 0);
 }
 
-// Clears the bits and tells the cluster that this block runs. Touches no global memory. A barrier of the block comes between
-// it and place().
+// Clears the mask and tells the cluster that this CTA runs. Touches no global memory. The caller puts a CTA barrier between
+// this and place().
 __device__ __forceinline__ void begin_groups(const Grouping& g, const GroupMemory& m) {
   const int words = g.padded * g.grid.words;
 #pragma unroll 1
@@ -111,7 +112,7 @@ __device__ __forceinline__ void begin_groups(const Grouping& g, const GroupMemor
   }
 }
 
-// Slot `slot` of the block's token `token` goes to expert `id`; none where that is no expert.
+// Places slot `slot` of the CTA's token `token` with expert `id`, or nowhere if `id` is no expert.
 __device__ __forceinline__ void place(const Grouping& g, const GroupMemory& m, int token, int slot, int id) {
   const int at = token * g.slots + slot, bit = g.grid.bits_per_token == g.slots ? at : token;
   const bool grouped = id >= 0 && id < g.experts;
@@ -127,7 +128,7 @@ __device__ __forceinline__ int rank_in_block(const Grouping& g, const GroupMemor
   return rank;
 }
 
-// How often this block placed expert e.
+// How often this CTA placed expert e.
 __device__ __forceinline__ uint32_t count_here(const Grouping& g, const GroupMemory& m, int e) {
   const uint32_t* mask = m.mask + e * g.grid.words;
   uint32_t count = __popc(mask[0]);
@@ -136,12 +137,12 @@ __device__ __forceinline__ uint32_t count_here(const Grouping& g, const GroupMem
   return count;
 }
 
-// Counts of the block to every block of the cluster. A warp serves some of the blocks, a lane 8 of 256 experts.
+// Sends this CTA's counts to every CTA of the cluster. Each warp serves some of the CTAs; a lane sends 8 of 256 experts.
 __device__ __forceinline__ void send_counts(const Grouping& g, const GroupMemory& m) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int warps = static_cast<int>(blockDim.x / 32);
-  // Several words are summed by one thread for each expert, and wait where totals will stand: those come behind a barrier
-  // of the block.
+  // With several mask words, one thread per expert adds up the count. The counts are staged where totals will stand; those
+  // are written after a CTA barrier.
   auto* summed = reinterpret_cast<uint16_t*>(m.total);
   if (g.grid.words > 1) {
 #pragma unroll 1
@@ -173,14 +174,14 @@ __device__ __forceinline__ void send_counts(const Grouping& g, const GroupMemory
 }
 
 struct ExpertRows {
-  int total, before;  // slots of an expert; those of them in front of the caller's
+  int total, before;  // slots of an expert; how many of them come before the caller's
 };
 struct SlotRank {
-  int id, rank;  // expert, or -1; its slots in front, within what ExpertRows::before leaves out
+  int id, rank;  // expert, or -1; slots of it before this one that ExpertRows::before does not count
 };
 
-// Rows of all experts, and of `count` slots from `first`. Part `part` of `parts` writes its share of what belongs to no
-// slot; part 0 writes the counts. Whole blocks call it.
+// Writes the rows of all experts, and of `count` slots from `first` on. Part `part` of `parts` writes its share of the outputs
+// that belong to no slot; part 0 writes the counts. Whole CTAs call it.
 template <class Rows, class Slot>
 __device__ __forceinline__ void assign_rows(const Grouping& g, const GroupMemory& m, int part, int parts,
                                             Rows rows_of, int first, int count, Slot slot_at) {
@@ -189,7 +190,7 @@ __device__ __forceinline__ void assign_rows(const Grouping& g, const GroupMemory
   const bool tiled = g.tile_shift >= 0;
   const int align = (1 << g.align_shift) - 1, tile = tiled ? (1 << g.tile_shift) - 1 : 0;
   const SlotRank mine =
-      tid < count ? slot_at(tid) : SlotRank{-1, 0};  // early: its loads overlap with the sums
+      tid < count ? slot_at(tid) : SlotRank{-1, 0};  // early, so that its loads overlap the sums
   int rows_so_far = 0, tiles_so_far = 0;
 #pragma unroll 1
   for (int base = 0; base < g.experts; base += threads) {
@@ -197,7 +198,7 @@ __device__ __forceinline__ void assign_rows(const Grouping& g, const GroupMemory
     ExpertRows r{0, 0};
     if (e < g.experts) r = rows_of(e);
     const int rows = (r.total + align) & ~align, tiles = tiled ? (r.total + tile) >> g.tile_shift : 0;
-    int rows_to = rows, tiles_to = tiles;  // sums over the lanes up to this one
+    int rows_to = rows, tiles_to = tiles;  // inclusive prefix sums over lanes
 #pragma unroll
     for (int far = 1; far < 32; far *= 2) {
       const int rows_up = __shfl_up_sync(0xffffffffu, rows_to, far),
@@ -256,19 +257,19 @@ __device__ __forceinline__ void assign_rows(const Grouping& g, const GroupMemory
     reinterpret_cast<int2*>(g.tiles)[i] = int2{-1, -1};
 }
 
-// Ranks within clusters become rows. Parts p, p + parts, ... of all: a cluster's slots come in `split` pieces.
+// Turns ranks within clusters into rows: parts p, p + parts, ... of all. Each cluster's slots are split into `split` parts.
 __device__ __forceinline__ void finish_groups(const Grouping& g, const GroupMemory& m, int part, int parts,
                                               int split) {
   const int64_t slots = static_cast<int64_t>(g.tokens) * g.slots;
   const int64_t of_cluster = static_cast<int64_t>(g.grid.cluster) * g.grid.tokens_per_block * g.slots;
-  const int64_t piece = (of_cluster + split - 1) / split;
+  const int64_t part_slots = (of_cluster + split - 1) / split;
   const int all = g.grid.clusters * split;
 #pragma unroll 1
   for (int p = part; p < all; p += parts) {
     const int cluster = p / split;
     const int64_t start = cluster * of_cluster;
-    const int64_t first = min(start + p % split * piece, slots),
-                  end = min(min(first + piece, start + of_cluster), slots);
+    const int64_t first = min(start + p % split * part_slots, slots),
+                  end = min(min(first + part_slots, start + of_cluster), slots);
     if (p != part) __syncthreads();
     assign_rows(
         g, m, p, all,
@@ -290,8 +291,8 @@ __device__ __forceinline__ void finish_groups(const Grouping& g, const GroupMemo
   }
 }
 
-// After all place(): the block's slots get their rows. meanwhile() has nothing to do with them, and fills the time in which
-// the counts of other blocks are on their way.
+// After all place(): gives the CTA's slots their rows. meanwhile() is independent work that overlaps the exchange of counts
+// between CTAs.
 template <class Meanwhile>
 __device__ __forceinline__ void end_groups(const Grouping& g, const GroupMemory& m, Meanwhile meanwhile) {
   const int blocks = g.grid.cluster, me = blocks > 1 ? static_cast<int>(cluster_rank()) : 0;
@@ -335,15 +336,15 @@ __device__ __forceinline__ void end_groups(const Grouping& g, const GroupMemory&
     g.position[first + i] = s.id < 0 ? -1 : m.first[s.id] + s.rank;
   }
   if (g.grid.second_launch) return;
-  // All that the cluster has written comes before its arrival, and its arrival before the rows that the last one writes.
+  // Everything the cluster wrote comes before its arrival, and its arrival before the rows that the last cluster writes.
   cluster_publish();
   cluster_wait();
   if (me == 0 && threadIdx.x < static_cast<unsigned>(blocks)) {
     uint32_t last = 0;
     if (threadIdx.x == 0) {
       __threadfence();
-      last = atomicAdd(g.meeting, 1) + 1 == static_cast<uint32_t>(g.grid.clusters);
-      if (last) *g.meeting = 0;
+      last = atomicAdd(g.grid_words, 1) + 1 == static_cast<uint32_t>(g.grid.clusters);
+      if (last) *g.grid_words = 0;
       __threadfence();
     }
     last = __shfl_sync((1u << blocks) - 1, last, 0);

@@ -1,11 +1,11 @@
-// A few neighbouring lanes of a warp choose the experts of one token and weigh them: lane s of kLanes has experts
-// s * N to s * N + N - 1. For many tokens, where instructions are what a token costs: with 8 lanes, a warp's instructions
-// serve 4 tokens at once. The contract is ops/route_topk.h.
+// A few adjacent lanes of a warp choose the experts of one token and compute their weights: lane s of kLanes holds experts
+// s * N to s * N + N - 1. For many tokens, where the instruction count bounds the time of a token: with 8 lanes, a warp's
+// instructions serve 4 tokens at once. The contract is ops/route_topk.h.
 //
-// Each lane sorts its c by networks of minima and maxima and keeps the kList best; lanes merge their lists until all have
-// those of the token. What is not below the last of them was chosen: each lane lists its own, a lane takes one of the list
-// and finds its slot by counting. Floats are compared, so a NaN, or more equal numbers around the last slot than there are
-// lanes, go another way: one token at a time by the whole warp (tile/topk.cuh), exact whatever the row holds.
+// Each lane sorts its c by networks of minima and maxima and keeps the kList best. Lanes merge their lists until all hold the
+// token's list. Every c not below its last entry was chosen: each lane lists its own experts, then one lane takes one entry
+// and finds its slot by counting. Floats are compared. So a row with NaN, or with more equal values around the last slot than
+// there are lanes, takes another path: one token at a time by the whole warp (tile/topk.cuh), exact whatever the row holds.
 #pragma once
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/few_tokens.cuh"
@@ -16,10 +16,10 @@ namespace sluice::cuda::tile {
 template <int kExperts, int kList, int kLanes>
 struct LaneShape {
   static constexpr int kPerLane = kExperts / kLanes;
-  static constexpr int kTokens = 32 / kLanes;                   // of a warp
-  static constexpr uint32_t kMost = kLanes < 16 ? kLanes : 16;  // that a token's list takes
-  // Bytes from a lane's part of a row in shared memory to the next lane's, by the bytes of an element: where a part is made
-  // of 16 bytes, an odd number of them, so that lanes which read 16 each meet in no bank.
+  static constexpr int kTokens = 32 / kLanes;                   // tokens per warp
+  static constexpr uint32_t kMost = kLanes < 16 ? kLanes : 16;  // entries in a token's list
+  // Bytes from one lane's part of a row in shared memory to the next lane's part, for elements of kElement bytes. Where a part
+  // consists of 16-byte chunks, the stride is an odd number of chunks, so that 16-byte reads by adjacent lanes have no bank conflict.
   template <int kElement>
   static constexpr int kPitch = kPerLane* kElement % 16 ? kPerLane* kElement
                                                         : (kPerLane* kElement / 16 | 1) * 16;
@@ -27,12 +27,12 @@ struct LaneShape {
   static constexpr int kRowBytes = kLanes* kPitch<kElement>;
 };
 
-// Shared memory of one warp, beside its rows.
+// Shared memory of one warp, besides its rows.
 template <int kTokens>
 struct LaneMemory {
-  uint16_t list[32];  // of each token, kLanes: the experts not below the last slot
+  uint16_t list[32];  // [tokens, kLanes]: experts not below the last slot
   struct {
-    float x[8];  // of each slot: what weighs
+    float x[8];  // per slot: the weight's input
     uint16_t id[8];
   } slot[kTokens];
 };
@@ -51,7 +51,7 @@ struct LaneRow {
     if (!bf16) out = reinterpret_cast<const float*>(start + lane * Shape::template kPitch<4>)[at];
     return out;
   }
-  // Those of one lane.
+  // Loads one lane's elements.
   __device__ __forceinline__ void load(float (&out)[Shape::kPerLane], uint32_t lane) const {
     if (bf16) {
       load_part(out, reinterpret_cast<const __nv_bfloat16*>(start + lane * Shape::template kPitch<2>));
@@ -59,7 +59,7 @@ struct LaneRow {
       load_part(out, reinterpret_cast<const float*>(start + lane * Shape::template kPitch<4>));
     }
   }
-  // Likewise to a row of f32.
+  // Stores one lane's elements to a row of f32.
   __device__ __forceinline__ void store(const float (&values)[Shape::kPerLane], uint32_t lane) const {
     constexpr int kWhole = Shape::kPerLane < 4 ? Shape::kPerLane : 4;
     auto* part = reinterpret_cast<float*>(start + lane * Shape::template kPitch<4>);
@@ -86,17 +86,17 @@ struct LaneRow {
   }
 };
 
-// Starts the copies of a row to shared memory, by its kLanes lanes; ends no group. `whole`: the row is aligned to 16 bytes.
+// Issues the copies of a row to shared memory, by its kLanes lanes; commits no group. `whole`: the row is 16-byte aligned.
 template <class Shape, int kLanes, class T>
 __device__ __forceinline__ void fetch_row(std::byte* to, const T* row, int whole, uint32_t lane) {
   constexpr int kElement = sizeof(T), kPart = Shape::kPerLane * kElement;
-  constexpr uint32_t kExperts = Shape::kPerLane * kLanes, kPieces = kExperts * kElement / 16;
+  constexpr uint32_t kExperts = Shape::kPerLane * kLanes, kCuts = kExperts * kElement / 16;
   constexpr int kPitch = Shape::template kPitch<kElement>;
   if (whole) {
 #pragma unroll
-    for (uint32_t i = 0; i < kPieces; i += kLanes) {
+    for (uint32_t i = 0; i < kCuts; i += kLanes) {
       const uint32_t from = (i + lane) * 16, at = kPart % 16 ? from : from / kPart * kPitch + from % kPart;
-      if (kPieces % kLanes == 0 || i + lane < kPieces)
+      if (kCuts % kLanes == 0 || i + lane < kCuts)
         copy_16(shared_address(to + at), reinterpret_cast<const std::byte*>(row) + from, true);
     }
   } else {
@@ -106,7 +106,7 @@ __device__ __forceinline__ void fetch_row(std::byte* to, const T* row, int whole
   }
 }
 
-// The kList best of both lists, the largest first.
+// Merges two lists into their kList best, the largest first.
 template <int kList>
 __device__ __forceinline__ void merge_best(float (&v)[kList], const float (&other)[kList]) {
 #pragma unroll
@@ -122,7 +122,7 @@ __device__ __forceinline__ void merge_best(float (&v)[kList], const float (&othe
       }
 }
 
-// The best of a lane's c, the largest first; -inf beyond them.
+// The best of a lane's c, the largest first, then -inf.
 template <int kList, int N>
 __device__ __forceinline__ void best_of_lane(float (&v)[kList], const float (&c)[N]) {
 #pragma unroll
@@ -139,7 +139,7 @@ __device__ __forceinline__ void best_of_lane(float (&v)[kList], const float (&c)
     }
   }
 }
-// Merges with the lane `far` away; both get the same list.
+// Merges with the lane at distance `far`; both get the same list.
 template <int kList>
 __device__ __forceinline__ void merge_lanes(float (&v)[kList], int far) {
   float other[kList];
@@ -148,7 +148,7 @@ __device__ __forceinline__ void merge_lanes(float (&v)[kList], int far) {
   merge_best(v, other);
 }
 
-// Whether this lane's group stays, where kEach lanes hold a group and `first` and `second` are its best.
+// Whether this lane's group is kept. kEach lanes hold a group; `first` and `second` are its two best values.
 template <int kEach>
 __device__ __forceinline__ bool group_stays(float first, float second, uint32_t lane, bool* odd) {
   const float sum = __fadd_rn(first, second);
@@ -163,14 +163,14 @@ __device__ __forceinline__ bool group_stays(float first, float second, uint32_t 
   return before[0] + before[1] < kTeamGroupsKept;
 }
 
-// c of an expert by what weighs.
+// c of an expert, from its weight's input.
 template <TeamKind kKind, class Shape>
 __device__ __forceinline__ float choice_of(float x, const LaneRow<Shape>& bias, uint32_t expert) {
   if constexpr (kTeamRules[kKind].by_score) return __fadd_rn(x, bias[expert]);
   return x;
 }
 
-// The slots of one token by the whole warp, whatever its row of x holds. Not inlined: it is rarely called.
+// The slots of one token by the whole warp, whatever its row of x holds. Not inlined, as it is rarely called.
 template <int kExperts, TeamKind kKind, class Shape, class Slots>
 __device__ __noinline__ void choose_by_warp(const TokenRule& rule, LaneRow<Shape> row, LaneRow<Shape> bias,
                                             Slots* slots) {
@@ -190,8 +190,8 @@ __device__ __noinline__ void choose_by_warp(const TokenRule& rule, LaneRow<Shape
   slots->x[lane] = row[static_cast<uint32_t>(taken.expert)];
 }
 
-// rows: of logits, of the warp's tokens, in shared memory, one kRowBytes<4> behind the other; where scores choose, they
-// become rows of scores. Lane s < top_k of token q's lanes gets its slot s. All lanes call it.
+// rows: logits of the warp's tokens in shared memory, kRowBytes<4> apart. Where scores choose, the function overwrites them
+// with scores. Lane s < top_k of a token's lanes gets its slot s. All lanes call it.
 template <int kExperts, int kList, int kLanes, TeamKind kKind>
 __device__ __forceinline__ Chosen choose_by_lanes(const TokenRule& rule, std::byte* rows, int bf16,
                                                   float* bias_row, LaneMemory<32 / kLanes>& m) {
@@ -223,7 +223,7 @@ __device__ __forceinline__ Chosen choose_by_lanes(const TokenRule& rule, std::by
   float v[kList];
   best_of_lane(v, c);
   bool stays = true;
-  constexpr int kEach = kRule.grouped ? 32 / static_cast<int>(n) : 1;  // lanes of a group
+  constexpr int kEach = kRule.grouped ? 32 / static_cast<int>(n) : 1;  // lanes per group
 #pragma unroll
   for (int far = 1; far < kEach; far *= 2) merge_lanes(v, far);
   if constexpr (kRule.grouped) {
@@ -236,7 +236,7 @@ __device__ __forceinline__ Chosen choose_by_lanes(const TokenRule& rule, std::by
   float last = v[kList - 1];
 #pragma unroll
   for (int i = 0; i + 1 < kList; ++i) last = rule.top_k == i + 1 ? v[i] : last;
-  float sum = 0;  // of the softmax over all
+  float sum = 0;  // of the softmax over all experts
   if constexpr (kRule.score == Score::kSoftmaxAll) {
 #pragma unroll
     for (uint32_t i = 0; i < n; ++i) sum += expf(c[i] - v[0]);

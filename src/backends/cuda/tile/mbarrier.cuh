@@ -1,7 +1,7 @@
-// Barriers in shared memory that count arrivals and bytes.
+// mbarriers: barriers in shared memory that count arrivals and bytes.
 //
-// A barrier passes phase after phase: one ends when as many threads as it was made for have arrived and all bytes that
-// they announced have come. A waiter may lag behind by one phase and no more, so a parity names the phase.
+// A phase completes when as many threads as the barrier was initialised for have arrived and all expected bytes have been
+// written. A waiter may lag by one phase and no more, so a parity names the phase.
 #pragma once
 #include <cstdint>
 
@@ -9,12 +9,12 @@
 
 namespace sluice::cuda::tile {
 
-// By one thread; then barrier_visible(), and a barrier of the block or cluster before anybody else uses it.
+// Called by one thread. Then barrier_visible(), and a CTA or cluster barrier before any other thread uses it.
 __device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
                : "memory");
 }
-// barrier_init by one lane of a converged warp that calls it with all its lanes.
+// barrier_init by one lane of a converged warp. All its lanes call it.
 __device__ __forceinline__ void barrier_init_by_warp(uint64_t* barrier, uint32_t arrivals) {
   asm volatile(
       "{\n"
@@ -29,15 +29,15 @@ __device__ __forceinline__ void barrier_visible() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// One arrival that also says how many bytes this phase is to receive.
+// One arrival that also adds to the bytes expected in this phase.
 __device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(bytes)
                : "memory");
 }
 
-// The same by one lane of a converged warp that calls it with all its lanes. Bytes may come before they are announced, not
-// before the phase in front has ended; fewer than 2^20 a phase.
+// barrier_expect by one lane of a converged warp. All its lanes call it. Bytes may arrive before they are expected, but not
+// before the previous phase has completed. Fewer than 2^20 bytes per phase.
 __device__ __forceinline__ void barrier_expect_by_warp(uint32_t barrier, uint32_t bytes) {
   asm volatile(
       "{\n"
@@ -52,15 +52,15 @@ __device__ __forceinline__ void barrier_expect_by_warp(uint64_t* barrier, uint32
   barrier_expect_by_warp(shared_address(barrier), bytes);
 }
 
-// One arrival by the calling thread. It orders what the thread did before within the block; in the scope of the cluster
-// each arrival would fence all memory of the GPU, which takes most of a microsecond.
+// One arrival by the calling thread. It orders the thread's earlier accesses within the CTA. In cluster scope each arrival
+// would fence all memory of the GPU, which takes most of a microsecond.
 __device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// The same by the barrier's address, here or (tile/cluster.cuh: remote_address) in another block of the cluster. An arrival
-// elsewhere says that the thread has done with what it read (wgmma that it has waited for), never that something was
-// written: no fence of wider scope goes with it.
+// One arrival at a barrier given by its address, here or in a peer CTA (tile/cluster.cuh: remote_address). An arrival at a
+// peer releases what the thread has read (by wgmma that it has waited for); it never publishes writes. So it needs no fence
+// of wider scope.
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -68,55 +68,55 @@ __device__ __forceinline__ void barrier_arrive_remote(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// One arrival at each of two barriers, here and in another block of the cluster (barrier_arrive_remote), by one lane of a
-// converged warp, for what all its lanes have done before; none if `truly` is 0. Without a branch: ptxas takes no branches
+// One arrival at each of two barriers, here and in a peer CTA (barrier_arrive_remote), by one lane of a converged warp, for
+// what all its lanes have done before; none if `predicate` is 0. Predicated instead of branched: ptxas accepts no branches
 // between a wgmma and its wait.
-__device__ __forceinline__ void arrive_twice_by_warp(uint32_t here, uint32_t there, uint32_t truly = 1) {
+__device__ __forceinline__ void arrive_twice_by_warp(uint32_t here, uint32_t there, uint32_t predicate = 1) {
   asm volatile(
       "{\n"
-      ".reg .pred one, truly;\n"
-      "setp.ne.u32 truly, %2, 0;\n"
+      ".reg .pred one, predicate;\n"
+      "setp.ne.u32 predicate, %2, 0;\n"
       "bar.warp.sync 0xffffffff;\n"
       "elect.sync _|one, 0xffffffff;\n"
-      "and.pred one, one, truly;\n"
+      "and.pred one, one, predicate;\n"
       "@one mbarrier.arrive.shared::cta.b64 _, [%0];\n"
       "@one mbarrier.arrive.shared::cluster.b64 _, [%1];\n"
       "}" ::"r"(here),
-      "r"(there), "r"(truly)
+      "r"(there), "r"(predicate)
       : "memory");
 }
 
-// The second of them alone.
-__device__ __forceinline__ void arrive_elsewhere_by_warp(uint32_t there, uint32_t truly = 1) {
+// The arrival at the peer CTA alone.
+__device__ __forceinline__ void arrive_at_peer_by_warp(uint32_t there, uint32_t predicate = 1) {
   asm volatile(
       "{\n"
-      ".reg .pred one, truly;\n"
-      "setp.ne.u32 truly, %1, 0;\n"
+      ".reg .pred one, predicate;\n"
+      "setp.ne.u32 predicate, %1, 0;\n"
       "bar.warp.sync 0xffffffff;\n"
       "elect.sync _|one, 0xffffffff;\n"
-      "and.pred one, one, truly;\n"
+      "and.pred one, one, predicate;\n"
       "@one mbarrier.arrive.shared::cluster.b64 _, [%0];\n"
       "}" ::"r"(there),
-      "r"(truly)
+      "r"(predicate)
       : "memory");
 }
 
-// One arrival by the calling thread; none if `truly` is 0, without a branch. For rings that lanes read by loads: racecheck takes
-// those of all lanes but one for unordered in front of an arrival by one for its warp. 128 arrivals a stage are as fast as four
-// (docs/notes/cuda-mxfp4.md, "Checked"). Loads from shared memory whose answer nothing in front of it needs may not have read by
-// then (same place): let `truly` depend on what was made of them.
-__device__ __forceinline__ void arrive_by_lane(uint32_t barrier, uint32_t truly = 1) {
+// One arrival by the calling thread, predicated: none if `predicate` is 0. For rings that lanes read by loads: racecheck
+// considers the reads of all lanes but one unordered with an arrival by one lane for its warp. 128 arrivals per stage are as
+// fast as four (docs/notes/cuda-mxfp4.md, "Checked"). A load from shared memory may not have completed by the arrival if
+// nothing before it needs the value (same note): make `predicate` depend on a result of the loads.
+__device__ __forceinline__ void arrive_by_lane(uint32_t barrier, uint32_t predicate = 1) {
   asm volatile(
       "{\n"
-      ".reg .pred truly;\n"
-      "setp.ne.u32 truly, %1, 0;\n"
-      "@truly mbarrier.arrive.shared::cta.b64 _, [%0];\n"
+      ".reg .pred predicate;\n"
+      "setp.ne.u32 predicate, %1, 0;\n"
+      "@predicate mbarrier.arrive.shared::cta.b64 _, [%0];\n"
       "}" ::"r"(barrier),
-      "r"(truly)
+      "r"(predicate)
       : "memory");
 }
 
-// Writes 16 bytes of shared memory and arrives, by one lane of a converged warp, without a branch.
+// Writes 16 bytes to shared memory and arrives, by one lane of a converged warp, without a branch.
 __device__ __forceinline__ void store_and_arrive_by_warp(uint32_t to, uint4 value, uint32_t barrier) {
   asm volatile(
       "{\n"
@@ -129,7 +129,7 @@ __device__ __forceinline__ void store_and_arrive_by_warp(uint32_t to, uint4 valu
       : "memory");
 }
 
-// Returns once the phase of this parity (0 first) is complete; the bytes that it counted are then visible.
+// Returns once the phase of this parity (0 first) is complete; the bytes counted by it are then visible.
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
@@ -145,7 +145,7 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity)
   barrier_wait(shared_address(barrier), parity);
 }
 
-// Whether the phase of this parity is complete, as barrier_wait() takes it.
+// Whether the phase of this parity is complete; parity as in barrier_wait().
 __device__ __forceinline__ int barrier_test(uint32_t barrier, uint32_t parity) {
   int done;
   asm volatile(
@@ -160,7 +160,7 @@ __device__ __forceinline__ int barrier_test(uint32_t barrier, uint32_t parity) {
   return done;
 }
 
-// The same for a whole warp, which leaves together: what follows may elect a lane without asking who is there.
+// barrier_wait for a whole warp, which reconverges: code after it may elect a lane without an active mask.
 __device__ __forceinline__ void barrier_wait_by_warp(uint32_t barrier, uint32_t parity) {
   barrier_wait(barrier, parity);
   __syncwarp();
@@ -169,26 +169,26 @@ __device__ __forceinline__ void barrier_wait_by_warp(uint64_t* barrier, uint32_t
   barrier_wait_by_warp(shared_address(barrier), parity);
 }
 
-// A place in a ring of stages, and the parity of the phase that is under way there.
+// A stage of a ring, and the parity of its current phase.
 struct RingPlace {
   uint32_t stage = 0, parity = 0;
   __device__ __forceinline__ void step(uint32_t stages) {
     if (++stage == stages) stage = 0, parity ^= 1;
   }
-  // `steps` <= stages of them.
+  // Advances by `steps` <= stages.
   __device__ __forceinline__ void step_by(uint32_t steps, uint32_t stages) {
     stage += steps;
     if (stage >= stages) stage -= stages, parity ^= 1;
   }
 };
 
-// Barrier `number` (1 to 15; 0 is __syncthreads) of kThreads threads of the block, whole warps.
+// Named barrier `number` (1 to 15; 0 is __syncthreads) over kThreads threads of the CTA, whole warps.
 template <int kThreads>
 __device__ __forceinline__ void sync_threads(int number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
 }
 
-// What this thread wrote to shared memory, before it arrives: for copies and wgmma that read it after.
+// Proxy fence: orders this thread's writes to shared memory before bulk copies and wgmma that read them after its arrival.
 __device__ __forceinline__ void fence_for_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -1,4 +1,4 @@
-// From MXFP4 in the layout `fragments` (ops/fragment_layout.h) to the registers of wgmma: 12 instructions for 8 weights.
+// Converts MXFP4 in the layout `fragments` (ops/fragment_layout.h) to wgmma registers: 12 instructions for 8 weights.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -8,8 +8,8 @@
 
 namespace sluice::cuda::tile {
 
-// The scales of one 32-group, of this thread's row (low half) and of the row 8 below it, as bf16, from the thread's word of
-// a scale block. A byte is the exponent field; 255 makes infinity, which times the zero codes stored there is NaN.
+// The scales of one 32-group, of this thread's row (low half) and the row 8 below it, as bf16, from the thread's word of a
+// scale block. The scale byte is the exponent field. 255 gives infinity, which times the zero codes stored there is NaN.
 template <int kGroup>
 __device__ __forceinline__ __nv_bfloat162 scale_pair(uint32_t word) {
   const uint32_t bits = __byte_perm(word, 0, kGroup == 0 ? 0x4140 : 0x4342) << 7;
@@ -30,7 +30,7 @@ __device__ __forceinline__ void decode_fragment(uint32_t (&a)[4], uint32_t word,
   a[3] = scaled(fragment_pair(word, 3), lower);
 }
 
-// 2^(top - 128): what a row's sum is multiplied by, from the row's largest scale byte.
+// 2^(top - 128): the factor of a row's sum, from the row's largest scale byte.
 __device__ __forceinline__ float row_factor(uint32_t top) {
   return __uint_as_float(top >= 2 ? (top - 1) << 23 : 0x00200000u << top);
 }

@@ -1,4 +1,4 @@
-// Eight neighbouring numbers of a row: how they come from global memory, and what products they enter.
+// Eight adjacent values of a row: loads from global memory, and conversion to product operands.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -6,14 +6,14 @@
 
 namespace sluice::cuda::tile {
 
-// As they lie in memory.
+// As stored in memory.
 template <class T>
 struct Eight {
   static constexpr int kWords = static_cast<int>(8 * sizeof(T) / 16);
   uint4 word[kWords];
 };
 
-// Weights: read once, so they do not displace what others keep in L1. Zeros unless `in`.
+// Loads weights. They are read once, so they bypass L1 allocation. Zeros unless `in`.
 template <class T>
 __device__ __forceinline__ void load_weights(Eight<T>& out, const T* p, bool in) {
 #pragma unroll
@@ -32,8 +32,8 @@ __device__ __forceinline__ void load_weights(Eight<T>& out, const T* p, bool in)
   }
 }
 
-// One number of the weights, as bits that weight_value() turns into it later: whoever converts at once waits for the
-// load at once. Zero unless `in`.
+// Loads one weight as raw bits; weight_value() converts them later, because a conversion here would wait for the load. Zero
+// unless `in`.
 template <class T>
 __device__ __forceinline__ uint32_t load_weight(const T* p, bool in) {
   uint32_t bits = 0;
@@ -65,8 +65,8 @@ __device__ __forceinline__ float weight_value(uint32_t bits) {
   return __uint_as_float(sizeof(T) == 2 ? bits << 16 : bits);
 }
 
-// What a kernel in front may have written: ordinary loads, in the order of the program. Zeros unless `in`. Rows that
-// are no multiple of 16 bytes apart are read number by number.
+// Loads what a previous launch may have written: ordinary loads, in program order. Zeros unless `in`. If row strides are not a
+// multiple of 16 bytes, elements are loaded one by one.
 template <class T>
 __device__ __forceinline__ void load_inputs(Eight<T>& out, const T* p, bool in, bool wide) {
 #pragma unroll
@@ -111,8 +111,8 @@ __device__ __forceinline__ void to_floats(float (&out)[8], const Eight<float>& i
   }
 }
 
-// Eight numbers as sums of bf16 terms, the largest first: one term for bf16, three for f32, and those are exact (8 of
-// its 24 bits in each) down to the smallest normal. Two neighbours share a word, the first in its low half.
+// Eight values as sums of bf16 terms, the largest first: one term for bf16; three for f32, which are exact (8 of its 24
+// bits in each) down to the smallest normal. Two adjacent values share a word, the first in its low half.
 template <class T>
 struct Terms {
   static constexpr int kCount = sizeof(T) == 2 ? 1 : 3;
@@ -124,7 +124,7 @@ __device__ __forceinline__ void to_terms(Terms<__nv_bfloat16>& out, const Eight<
   out.term[0][2] = in.word[0].z;
   out.term[0][3] = in.word[0].w;
 }
-// What cutting a float to its upper 16 bits leaves; infinity leaves nothing, NaN stays NaN.
+// v minus its upper 16 bits. Infinity gives 0, NaN stays NaN.
 __device__ __forceinline__ float remainder_of(float v) {
   const uint32_t bits = __float_as_uint(v);
   const float left = v - __uint_as_float(bits & 0xffff0000u);

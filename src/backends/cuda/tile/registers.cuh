@@ -1,5 +1,5 @@
-// Registers move between the warpgroups of a block: those that fetch keep few, those that multiply take what is left. All of
-// a warpgroup call it; a take waits until the pool that the block began with has enough.
+// setmaxnreg: moves registers between the warpgroups of a CTA. Producer warps keep few, consumer warps take the rest. All warps
+// of a warpgroup call it. A take waits until the CTA's pool has enough.
 #pragma once
 
 namespace sluice::cuda::tile {

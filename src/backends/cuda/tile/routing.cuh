@@ -1,5 +1,5 @@
-// What ops/route_topk.h does to one token, by one warp: from logits, a hash table or somebody else's choice to ids,
-// weights and captured.
+// The computation of ops/route_topk.h for one token, by one warp: from logits, a hash table or given ids to ids, weights and
+// `captured`.
 #pragma once
 #include "backends/cuda/tile/shared_slots.cuh"
 #include "backends/cuda/tile/topk.cuh"
@@ -7,14 +7,14 @@
 
 namespace sluice::cuda::tile {
 
-// A RouteTopk problem and its tensors. A value, for a kernel's parameters.
+// A RouteTopk problem and its tensors, as a kernel parameter.
 struct Routing {
   TokenRule rule;
   RoutingInput input = RoutingInput::kLogits;
   ExpertScope scope = ExpertScope::kAll;
-  int by_logits = 0;  // the choice: not by a table, and not made by somebody else
+  int by_logits = 0;  // the choice is by logits, not by a table and not given
   int bf16 = 0;
-  int wide = 0;  // a lane's logits may be read 8 or 16 bytes at a time
+  int wide = 0;  // a lane's logits allow 8- or 16-byte loads
   int tokens = 0, vocab = 0, shared_slots = 0, slots = 0;
   int expert_begin = 0, expert_count = 0, first_shared = 0;
   float scale = 1, shared_weight = 1;
@@ -62,15 +62,15 @@ inline Routing routing(const RouteTopk::Problem& p, const RouteTopk::Args& a) {
           .weights = a.weights.as<float>()};
 }
 
-// Which instance of a kernel serves a problem: kLogit also where the choice was made elsewhere.
+// The kernel instance that serves a problem: kLogit also where the choice is given.
 inline RoutingRule::Score score_kind(const RouteTopk::Problem& p) {
   using Score = RoutingRule::Score;
   const Score score = routing_rule(p.method).score;
   return p.input != RoutingInput::kLogits || score == Score::kSoftmaxAll ? Score::kLogit : score;
 }
 
-// A lane's part of a row of logits as it stands in memory, or, where it is not wide, widened to f32 already. Taken apart
-// when it is needed: an instruction that reads it waits until it has come.
+// A lane's part of a row of logits, raw as in memory; if the row is not `wide`, already widened to f32. Unpacked only when
+// needed, because an instruction that reads it waits for the load.
 template <int N>
 struct RawLogits {
   alignas(16) uint32_t word[N] = {};
@@ -78,7 +78,7 @@ struct RawLogits {
 
 template <int N, class T>
 __device__ __forceinline__ void load_words(RawLogits<N>& raw, const T* row) {
-  constexpr int kWords = N * static_cast<int>(sizeof(T)) / 4;  // of this type
+  constexpr int kWords = N * static_cast<int>(sizeof(T)) / 4;  // 32-bit words of N elements of T
   if constexpr (N == 1) {
     raw.word[0] = __float_as_uint(to_f32(row[0]));
   } else if constexpr (kWords % 4 == 0) {
@@ -113,7 +113,7 @@ __device__ __forceinline__ void load_logits(RawLogits<N>& raw, const Routing& r,
   }
 }
 
-// The logits of this lane's experts; -inf beyond them.
+// The logits of this lane's experts; -inf past the last expert.
 template <int N, bool kPlain>
 __device__ __forceinline__ void take_apart(float (&logit)[N], const Routing& r, const RawLogits<N>& raw) {
   const int first = static_cast<int>(threadIdx.x % 32) * N;
@@ -126,7 +126,7 @@ __device__ __forceinline__ void take_apart(float (&logit)[N], const Routing& r, 
   }
 }
 
-// The bias of a lane's experts; zeros where there is none. A weight: it may be read before the wait.
+// The bias of a lane's experts; zeros where there is none. The bias is a weight, so it may be read before the wait.
 template <int N>
 __device__ __forceinline__ void load_bias(float (&bias)[N], const Routing& r) {
   const int first = static_cast<int>(threadIdx.x % 32) * N;
@@ -140,15 +140,15 @@ __device__ __forceinline__ float logit_at(const Routing& r, int token, int exper
                 : static_cast<const float*>(r.logits)[at];
 }
 
-// What most layers ask for: logits in aligned rows of 32 N experts, no padding, nothing captured, ids as they are, no
-// shared slots. Kernels come once for these, kPlain, and once for all the rest.
+// The case of most layers: logits in aligned rows of 32 N experts, no padding, nothing captured, ids unmapped, no shared
+// slots. Each kernel has an instance for it, kPlain, and one for all other cases.
 inline bool is_plain(const Routing& r) {
   return r.by_logits && r.wide && r.rule.experts == 32 * experts_per_lane(r.rule.experts) &&
          r.scope == ExpertScope::kAll && !r.tokens_valid && !r.captured && r.shared_slots == 0 &&
          r.rule.scratch_words == 0;
 }
 
-// A choice that somebody else made, or a table.
+// A given choice, or one by a table.
 template <RoutingRule::Score kScore>
 __device__ __forceinline__ Chosen choose_given(const Routing& r, int token, int lane) {
   const int64_t at = static_cast<int64_t>(token) * r.rule.top_k + lane;
@@ -173,7 +173,7 @@ __device__ __forceinline__ Chosen choose_given(const Routing& r, int token, int 
   return {expert, weigh<kScore>(r.rule, x, expert < 0, {})};
 }
 
-// An expert's id on its way out.
+// An expert's id as written to the output.
 __device__ __forceinline__ int scoped(const Routing& r, int expert) {
   if (expert < 0 || r.scope == ExpertScope::kAll) return expert;
   if (r.scope == ExpertScope::kMap) return max(r.expert_map[expert], -1);
@@ -181,7 +181,7 @@ __device__ __forceinline__ int scoped(const Routing& r, int expert) {
   return local >= 0 && local < r.expert_count ? local : -1;
 }
 
-// The choice for a token that is no padding; raw as load_logits gave it, where r.by_logits.
+// The choice for a token that is not padding. raw: from load_logits, if r.by_logits.
 template <int N, RoutingRule::Score kScore, bool kPlain>
 __device__ __forceinline__ Chosen choose_token(const Routing& r, int token, const RawLogits<N>& raw,
                                                const float (&bias)[N], uint32_t* scratch) {
@@ -192,8 +192,8 @@ __device__ __forceinline__ Chosen choose_token(const Routing& r, int token, cons
                                            [&](int expert) { return logit_at(r, token, expert); });
 }
 
-// Calls put(slot, id, weight) for each slot of a token, on one lane each, and writes what is captured. `real`: the token is
-// no padding.
+// Calls put(slot, id, weight) for each slot of a token, on one lane each, and writes `captured`. `real`: the token is not
+// padding.
 template <bool kPlain, class Put>
 __device__ __forceinline__ void put_token(const Routing& r, int token, bool real, Chosen chosen, Put put) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -205,7 +205,7 @@ __device__ __forceinline__ void put_token(const Routing& r, int token, bool real
     put(r.rule.top_k + lane, real ? r.first_shared + lane : -1, real ? r.shared_weight : 0.f);
 }
 
-// Writes a token's ids, weights and captured, and calls place(slot, id) for each slot, on one lane each. All lanes call
+// Writes a token's ids, weights and `captured`, and calls place(slot, id) for each slot, on one lane each. All lanes call
 // it, after the wait.
 template <bool kPlain = false, class Place>
 __device__ __forceinline__ void emit_token(const Routing& r, int token, bool real, Chosen chosen,

@@ -1,4 +1,4 @@
-// Shared memory by its 32-bit addresses.
+// Shared memory by 32-bit addresses.
 #pragma once
 #include <cstdint>
 
@@ -30,8 +30,8 @@ __device__ __forceinline__ uint32_t load_shared_word(uint32_t address) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
   return v;
 }
-// A count in shared memory that one warp adds to and others look at, with no barrier between them: by one lane each. Both are
-// atomic, so that racecheck knows that they may meet.
+// A count in shared memory that one warp adds to and others poll, without a barrier between them; one lane each. Both
+// accesses are atomic, so that racecheck accepts the race.
 __device__ __forceinline__ void add_shared_count(uint32_t address, uint32_t n) {
   asm volatile("red.relaxed.cta.shared.add.u32 [%0], %1;" ::"r"(address), "r"(n) : "memory");
 }
@@ -46,8 +46,8 @@ __device__ __forceinline__ uint32_t load_shared_byte(uint32_t address) {
   return v;
 }
 
-// Four 8 x 8 squares of bf16 as their transposes, by a whole warp. Lane l holds of square m the elements
-// (l / 4, 2 * (l % 4)) and the next in pairs[m]; the address of lane 8 m + r is where the square's column r goes, 16 bytes.
+// stmatrix.trans: four 8 x 8 squares of bf16, transposed, by a whole warp. In pairs[m] lane l holds elements
+// (l / 4, 2 * (l % 4)) and the next of square m. Lane 8 m + r passes the address of the square's column r, 16 bytes.
 __device__ __forceinline__ void store_squares_transposed(uint32_t address, const uint32_t (&pairs)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
                "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])

@@ -1,13 +1,13 @@
-// Slots of shared experts (ops/route_topk.h): behind the chosen ones of every token, with ids and weights that are known before
-// the launch. Here for choices without padding, so every token has them, and their rows follow from the number of tokens.
+// Slots of shared experts (ops/route_topk.h): they follow the chosen slots of every token, with ids and weights known before
+// the launch. For choices without padding, so every token has them, and their rows follow from the number of tokens.
 #pragma once
 #include "ops/route_group.h"
 
 namespace sluice::cuda::tile {
 
-// A value, for a kernel's parameters.
+// A kernel parameter.
 struct SharedSlots {
-  uint32_t count = 0, all = 0;  // slots of a token: of shared experts, and with the chosen ones
+  uint32_t count = 0, all = 0;  // slots per token: of shared experts, and in all
   int first_id = 0;
   float weight = 1;
 };
@@ -18,13 +18,13 @@ inline SharedSlots shared_slots(const RouteTopk::Problem& p) {
           .weight = p.scale_here ? 1.f : static_cast<float>(1 / p.scale)};
 }
 
-// Tiles of all shared experts.
+// The number of tiles of all shared experts.
 inline uint32_t shared_tiles(const RouteGroup::Problem& p) {
   const int64_t each = p.tile_rows > 0 ? (p.route.tokens + p.tile_rows - 1) / p.tile_rows : 0;
   return static_cast<uint32_t>(each * p.route.shared_slots);
 }
 
-// Thread `which` < count writes id and weight of a token's shared slot `which`; other threads write nothing.
+// Thread `which` < count writes the id and weight of a token's shared slot `which`; other threads write nothing.
 __device__ __forceinline__ void put_shared(const SharedSlots& s, int32_t* ids, float* weights, uint32_t token,
                                            uint32_t which) {
   if (which >= s.count) return;
@@ -33,7 +33,7 @@ __device__ __forceinline__ void put_shared(const SharedSlots& s, int32_t* ids, f
   weights[slot] = s.weight;
 }
 
-// The same, and the slot's row. p: a kernel's parameters. first_row and first_tile: those behind the experts that are chosen.
+// put_shared(), and the slot's row. p: a kernel's parameters. first_row, first_tile: those after all chosen experts.
 template <class Parameters>
 __device__ __forceinline__ void put_shared_row(const Parameters& p, uint32_t token, uint32_t which,
                                                uint32_t first_row, uint32_t first_tile) {

@@ -1,4 +1,4 @@
-// Which routing problems tile/few_tokens.cuh and tile/lane_choice.cuh have kernels for. For cards: plain C++.
+// The routing problems that tile/few_tokens.cuh and tile/lane_choice.cuh have kernels for. Plain C++, for cards.
 #pragma once
 #include <string>
 
@@ -7,8 +7,8 @@
 
 namespace sluice::cuda::tile {
 
-// A routing rule that the compiler knows. Scores weigh as they chose, so a sigmoid of unbiased logits is none of them. Groups, where it looks at them: 8 of 32 experts, of which 4 stay, by the sum of
-// their two best.
+// A routing rule as a compile-time value. A rule that chooses by scores also takes the weights from them, so a sigmoid of
+// unbiased logits is not one of these. If grouped: 8 groups of 32 experts, of which 4 are kept, by the sum of their two best.
 struct TeamRule {
   RoutingRule::Score score = RoutingRule::Score::kLogit;
   RoutingRule::Weigh weigh = RoutingRule::Weigh::kScore;
@@ -18,7 +18,7 @@ struct TeamRule {
 };
 constexpr int kTeamGroups = 8, kTeamGroupsKept = 4;
 
-// Those that there are kernels for.
+// The rules that have kernels.
 enum TeamKind {
   kSoftmaxOfChosen,
   kSoftmaxAsItIs,
@@ -39,7 +39,7 @@ inline constexpr TeamRule kTeamRules[] = {
     {.score = RoutingRule::Score::kSqrtSoftplus, .weigh = RoutingRule::Weigh::kRenormalize, .by_score = true},
 };
 
-// X(experts, the most of top_k, kind): what there are kernels for.
+// X(experts, largest top_k, kind): the choices that have kernels.
 #define SLUICE_TEAM_KERNELS(X)    \
   X(32, 4, kSoftmaxOfChosen)      \
   X(128, 4, kSoftmaxOfChosen)     \
@@ -52,7 +52,7 @@ inline constexpr TeamRule kTeamRules[] = {
   X(384, 8, kBiasedSigmoid)       \
   X(384, 8, kBiasedSoftplus)
 
-// Whether a kernel for these choices serves the problem.
+// Whether the kernel of such a choice serves the problem.
 inline bool team_serves(const RouteTopk::Problem& p, int experts, int list, TeamKind kind) {
   const RoutingRule rule = routing_rule(p.method);
   const TeamRule wanted{.score = rule.score,

@@ -1,10 +1,10 @@
-// Copies of boxes of a 2-D tensor into shared memory by the copy engine (TMA), along a map from tensor_map.h.
+// TMA: copies boxes of a 2-D tensor into shared memory, along a tensor map from tensor_map.h.
 //
-// Each counts its whole box at a barrier, rows and columns beyond the tensor included: those arrive as zeros. Called by
-// every lane of a converged warp with the same arguments; one lane issues. The election stands inside the assembly because
-// a copy under `if (lane == 0)` compiles to a loop that costs several times as much. The destination is aligned to 1024
-// bytes for maps that swizzle. Before shared memory is copied into again, whoever read it must have arrived somewhere that
-// the calling warp has waited for.
+// Each copy counts its whole box at an mbarrier, out-of-bounds rows and columns included: those are filled with zeros. Every
+// lane of a converged warp calls it with the same arguments; one lane issues. The election is inside the assembly because a
+// copy under `if (lane == 0)` compiles to a loop that costs several times as much. The destination is aligned to 1024
+// bytes for maps that swizzle. Before a stage is filled again, its readers must have released it at a barrier that the
+// calling warp has waited for.
 #pragma once
 #include <cuda.h>
 
@@ -14,7 +14,7 @@
 
 namespace sluice::cuda::tile {
 
-// Fetches the map itself, ahead of its first copy.
+// Prefetches the tensor map before its first copy.
 __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
@@ -36,7 +36,7 @@ __device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int c
   copy_box(shared_address(to), map, column, row, shared_address(barrier));
 }
 
-// The same of a tensor of four dimensions, the innermost coordinate first.
+// copy_box of a 4-D tensor, the innermost coordinate first.
 __device__ __forceinline__ void copy_box(uint32_t to_shared, const CUtensorMap& map, int x, int y, int z,
                                          int w, uint32_t barrier) {
   asm volatile(
@@ -50,8 +50,8 @@ __device__ __forceinline__ void copy_box(uint32_t to_shared, const CUtensorMap& 
       : "memory");
 }
 
-// The same into every block of the cluster whose rank has a bit in `blocks`: to the same place in each, counted at the same place in
-// each, so all of them lay out their memory alike, run, and have nobody left who reads what comes to be overwritten.
+// Multicast of copy_box into every CTA of the cluster whose rank has a bit in `blocks`: to the same offset in each, counted at the
+// same mbarrier in each. So all of them have the same shared memory layout, run, and have released what the box overwrites.
 __device__ __forceinline__ void copy_box_to(uint32_t blocks, uint32_t to_shared, const CUtensorMap& map,
                                             int column, int row, uint32_t barrier) {
   asm volatile(

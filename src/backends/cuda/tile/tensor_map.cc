@@ -9,7 +9,7 @@ namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-// From the driver that the runtime has loaded: no library of the driver is linked. Nothing where it has none.
+// Taken from the driver that the runtime has loaded, so no driver library is linked. Null if the driver lacks it.
 Encode find_encoder() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
@@ -51,7 +51,7 @@ Status map_slabs(CUtensorMap& codes, CUtensorMap& scales, const Tensor& w, const
                  const FragmentShape& shape, int64_t experts, int box_blocks) {
   SLUICE_TRY(needs_encoder());
   constexpr int64_t kWord = 4, kSlabs = 4;
-  // Sizes, and bytes from one to the next: words of a block, k blocks, row blocks, experts.
+  // Sizes and strides in bytes, innermost first: words of a block, k blocks, row blocks, experts.
   const auto make = [&](CUtensorMap& map, const Tensor& tensor, int64_t block_bytes, int64_t expert_bytes) {
     const auto unsigned_of = [](int64_t n) { return static_cast<cuuint64_t>(n); };
     const cuuint64_t sizes[4] = {unsigned_of(block_bytes / kWord), unsigned_of(shape.k_blocks),

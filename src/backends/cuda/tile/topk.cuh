@@ -1,4 +1,4 @@
-// One warp chooses the experts of one token and weighs them, logits in registers: lane l holds experts l * N to
+// One warp chooses the experts of one token and computes their weights, logits in registers: lane l holds experts l * N to
 // l * N + N - 1, so that of equal scores the lower lane has the lower expert. The contract is ops/route_topk.h.
 //
 //   choose_experts<N, kScore>(rule, logit, bias, scratch, logit_of)   lane k < top_k gets the k-th expert, its weight
@@ -15,18 +15,18 @@ namespace sluice::cuda::tile {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// What choice and weights of a token depend on. A value, for a kernel's parameters.
+// The parameters of a token's choice and weights, as a kernel parameter.
 struct TokenRule {
   int experts = 0, top_k = 0, groups = 1, topk_groups = 1;
-  int scratch_words = 0;  // of shared memory, for each warp
-  int group_lanes = 0;    // lanes that hold a group, a power of two; 0: groups do not end with lanes
+  int scratch_words = 0;  // of shared memory per warp
+  int group_lanes = 0;    // lanes per group, a power of two; 0: groups do not end at lane boundaries
   int group_shift = 0;    // its logarithm
   RoutingRule::Weigh weigh = RoutingRule::Weigh::kScore;
   int softmax_all = 0, by_score = 0,
-      sum_of_two = 0;  // truths; whole words, which a kernel reads in one instruction
+      sum_of_two = 0;  // booleans as whole words, which a kernel reads in one instruction
 };
 
-// 32 times this many experts fit.
+// N, so that 32 * N experts fit.
 inline int experts_per_lane(int64_t experts) {
   for (int n : {1, 4, 8, 12, 16})
     if (experts <= 32 * n) return n;
@@ -54,11 +54,11 @@ inline TokenRule token_rule(const RouteTopk::Problem& p) {
   return out;
 }
 
-// Keys order as the contract orders scores: floats by their bits, made monotone; below them NaN; below that no expert.
+// Keys order as the contract orders scores: floats by their bits, made monotone; then NaN; then no expert.
 constexpr uint32_t kNoKey = 0, kNanKey = 1;
 
 __device__ __forceinline__ uint32_t key_of(float c) {
-  const uint32_t bits = __float_as_uint(__fadd_rn(c, 0.f));  // -0 + 0 is +0: they are equal
+  const uint32_t bits = __float_as_uint(__fadd_rn(c, 0.f));  // -0 + 0 is +0: -0 and +0 are equal
   const uint32_t key = bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
   return c != c ? kNanKey : key;
 }
@@ -68,8 +68,8 @@ __device__ __forceinline__ float score_of(uint32_t key) {
   return key == kNanKey ? __uint_as_float(0x7fffffffu) : c;
 }
 
-// The exchanges of Batcher's merge exchange; for N that is no power of two, the next one's without those that reach
-// beyond.
+// The exchanges of Batcher's merge exchange. If N is not a power of two: those of the next power of two, without the ones that
+// reach past N.
 template <int N>
 struct SortNetwork {
   int count = 0, low[N * N] = {}, high[N * N] = {};
@@ -98,7 +98,7 @@ template <class T, int N, size_t... kI>
 __device__ __forceinline__ void exchange_all(T (&v)[N], std::index_sequence<kI...>) {
   (exchange<kSortNetwork<N>.low[kI], kSortNetwork<N>.high[kI]>(v), ...);
 }
-// The largest first; of floats none is NaN. Without branches and, as every index is a constant, in registers.
+// Sorts, the largest first. Floats must not be NaN. No branches, and constant indices, so all stays in registers.
 template <class T, int N>
 __device__ __forceinline__ void sort_descending(T (&v)[N]) {
   exchange_all(v, std::make_index_sequence<static_cast<size_t>(kSortNetwork<N>.count)>());
@@ -108,7 +108,7 @@ __device__ __forceinline__ uint32_t group_rank(uint32_t first, uint32_t second, 
   return sum_of_two ? key_of(__fadd_rn(score_of(first), score_of(second))) : first;
 }
 
-// Whether this lane's group stays, where groups are whole lanes; `stack` is sorted.
+// Whether this lane's group is kept, if groups are whole lanes. `stack` is sorted.
 template <int N>
 __device__ __forceinline__ bool group_stays(const TokenRule& r, const uint32_t (&stack)[N], int lane) {
   uint32_t first = stack[0], second = N > 1 ? stack[N > 1 ? 1 : 0] : kNoKey;
@@ -122,7 +122,7 @@ __device__ __forceinline__ bool group_stays(const TokenRule& r, const uint32_t (
   const uint32_t rank = group_rank(first, second, r.sum_of_two);
   const int mine = lane >> r.group_shift;
   int before = 0;
-  constexpr int kUsual = 8;  // groups, all in flight at once
+  constexpr int kUsual = 8;  // groups whose shuffles are all in flight at once
   const auto compare = [&](int g) {
     const uint32_t other = __shfl_sync(kAllLanes, rank, g << r.group_shift);
     before +=
@@ -138,7 +138,7 @@ __device__ __forceinline__ bool group_stays(const TokenRule& r, const uint32_t (
   return before < r.topk_groups;
 }
 
-// Forgets the experts of groups that do not stay, wherever groups end. scratch: rule.scratch_words, this warp's own.
+// Drops the experts of groups that are not kept, for any group boundaries. scratch: rule.scratch_words, this warp's own.
 template <int N>
 __device__ __forceinline__ void keep_groups(const TokenRule& r, uint32_t (&key)[N], uint32_t* scratch,
                                             int lane) {
@@ -181,9 +181,9 @@ __device__ __forceinline__ void keep_groups(const TokenRule& r, uint32_t (&key)[
   }
 }
 
-// Who takes which slot where several lanes had the best key of a round. Lane r holds round r: its key, and in `tied` the
-// lanes that had it. Afterwards lane k holds slot k: its key, its owner's bit, and how many equal keys of that owner come
-// before. Equal keys go by lane, then by their order in the lane.
+// Resolves ties: the slots of lanes that shared the best key of a round. Lane r holds round r: its key, and in `tied` the
+// lanes that had it. Afterwards lane k holds slot k: its key, the bit of its owner, and how many equal keys of that owner
+// come before. Equal keys go by lane, then by their order in the lane.
 __device__ __forceinline__ void settle_ties(int count, int lane, uint32_t& key, uint32_t& tied, int& skip) {
   uint32_t my_key = kNoKey, my_owner = 1;
 #pragma unroll 1
@@ -212,12 +212,12 @@ __device__ __forceinline__ void settle_ties(int count, int lane, uint32_t& key, 
   key = my_key, tied = my_owner;
 }
 
-// Lane k < count gets the expert of the k-th best key, and the key. `stack` holds the keys of this lane sorted, or none
-// of them; it is used up.
+// Lane k < count gets the k-th best key and its expert. `stack` holds the keys of this lane sorted, or none of them; it is
+// consumed.
 //
-// A round takes the best of the lanes' best, from all lanes that have it: waiting for a vote on whose turn it is would cost
-// a third more. Who takes which slot is settled after the rounds, and only where there were ties; then lane k looks for its
-// key among those of the lane that owned it.
+// A round takes the best of the lanes' best, from all lanes that have it: a vote on which lane takes it would cost a third
+// more. settle_ties() assigns the slots after the rounds, only if there were ties. Then lane k looks for its key among those
+// of its owner lane.
 template <int N>
 __device__ __forceinline__ int take_best(const uint32_t (&key)[N], uint32_t (&stack)[N], int count, int lane,
                                          uint32_t* taken) {
@@ -235,13 +235,13 @@ __device__ __forceinline__ int take_best(const uint32_t (&key)[N], uint32_t (&st
 #pragma unroll 1
   for (int k = 0; k < count; k += 2) {
     round(k);
-    round(k + 1);  // one too many does no harm
+    round(k + 1);  // one round too many does no harm
   }
   int skip = 0;
   if (__any_sync(kAllLanes, lane < count && (tied & (tied - 1)))) {
     settle_ties(count, lane, mine, tied, skip);
   } else if constexpr (N > 1) {
-    // Equal keys of one lane were taken one after the other: this one is behind `skip` of them.
+    // Equal keys of one lane were taken one after another: `skip` of them come before this one.
     const uint32_t last = __shfl_up_sync(kAllLanes, mine, 1), last_owner = __shfl_up_sync(kAllLanes, tied, 1);
     const bool again = lane > 0 && lane < count && last == mine && last_owner == tied;
     const uint32_t repeats = __ballot_sync(kAllLanes, again);
@@ -263,7 +263,7 @@ __device__ __forceinline__ int take_best(const uint32_t (&key)[N], uint32_t (&st
   }
 }
 
-// The sum over lanes 0 to count - 1, in all of those; the others hold 0.
+// The sum over lanes 0 to count - 1, in all of them; the other lanes hold 0.
 __device__ __forceinline__ float sum_of_lanes(float v, int count) {
 #pragma unroll
   for (int far = 1; far < 32; far *= 2)
@@ -271,7 +271,7 @@ __device__ __forceinline__ float sum_of_lanes(float v, int count) {
   return v;
 }
 
-// The softmax over all logits of a row: what each exponential is taken against, and their sum.
+// The softmax over all logits of a row: its maximum, and the sum of exponentials.
 struct RowSoftmax {
   float most, sum;
 };
@@ -279,12 +279,12 @@ template <int N>
 __device__ __forceinline__ RowSoftmax row_softmax(const float (&logit)[N], uint32_t best) {
   RowSoftmax s{.most = score_of(best), .sum = 0};
 #pragma unroll
-  for (int i = 0; i < N; ++i) s.sum += expf(logit[i] - s.most);  // exp(-inf) beyond the experts
+  for (int i = 0; i < N; ++i) s.sum += expf(logit[i] - s.most);  // exp(-inf) = 0 past the last expert
   s.sum = sum_of_lanes(s.sum, 32);
   return s;
 }
 
-// The weight, before the scale, of the expert with logit x; `none`: this lane has no expert.
+// The weight, before scaling, of the expert with logit x. `none`: this lane has no expert.
 template <RoutingRule::Score kScore>
 __device__ __forceinline__ float weigh(const TokenRule& r, float x, bool none, RowSoftmax row) {
   using Weigh = RoutingRule::Weigh;
@@ -296,7 +296,7 @@ __device__ __forceinline__ float weigh(const TokenRule& r, float x, bool none, R
   } else if (r.softmax_all) {
     w = expf(x - row.most) * score::reciprocal(row.sum);
   } else if (r.weigh == Weigh::kSoftmaxChosen) {
-    const float most = __shfl_sync(kAllLanes, x, 0);  // the first chosen
+    const float most = __shfl_sync(kAllLanes, x, 0);  // of the first chosen expert
     w = none ? 0.f : expf(x - most);
     w *= score::reciprocal(sum_of_lanes(w, r.top_k));
   } else if (r.weigh == Weigh::kSigmoid) {
@@ -317,7 +317,7 @@ __device__ __forceinline__ float biased_score(float logit, float bias) {
   return __fadd_rn(kScore == RoutingRule::Score::kSigmoid ? score_sigmoid(logit) : score_sqrt_softplus(logit),
                    bias);
 }
-// The c of the contract: what chooses. bias: 0 where the method has none.
+// The c of the contract, which ranks experts. bias: 0 if the method has none.
 template <RoutingRule::Score kScore>
 __device__ __forceinline__ float choice_score(const TokenRule& r, float logit, float bias) {
   if constexpr (kScore != RoutingRule::Score::kLogit)
@@ -325,13 +325,13 @@ __device__ __forceinline__ float choice_score(const TokenRule& r, float logit, f
   return logit;
 }
 
-// What lane k < top_k takes: the k-th expert by c, and that c; and the softmax over all c, where the rule wants it.
+// What lane k < top_k takes: the k-th expert by c, and its c; and the softmax over all c, if the rule needs it.
 struct Taken {
   int expert;
   float c;
   RowSoftmax row;
 };
-// All lanes call it. c: of the experts of this lane, -inf beyond them. kFull: there are 32 N experts, and no scratch_words.
+// All lanes call it. c: of this lane's experts, then -inf. kFull: there are 32 N experts and no scratch_words.
 template <int N, bool kFull = false>
 __device__ __forceinline__ Taken take_experts(const TokenRule& r, const float (&c)[N], uint32_t* scratch) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -357,7 +357,7 @@ __device__ __forceinline__ Taken take_experts(const TokenRule& r, const float (&
   return {lane < r.top_k ? expert : -1, score_of(taken), row};
 }
 
-// Weighs what was taken. logit_of(expert) gives a logit of this row again: it is asked where the choice went by
+// Computes the weights of what was taken. logit_of(expert) returns a logit of this row; it is called if the choice went by
 // something else.
 template <RoutingRule::Score kScore, class LogitOf>
 __device__ __forceinline__ Chosen weigh_taken(const TokenRule& r, const Taken& taken, LogitOf logit_of) {
@@ -367,7 +367,7 @@ __device__ __forceinline__ Chosen weigh_taken(const TokenRule& r, const Taken& t
   return {taken.expert, weigh<kScore>(r, x, taken.expert < 0, taken.row)};
 }
 
-// Both. logit: -inf beyond the experts. kFull: as above.
+// Chooses and computes weights. logit: -inf past the last expert. kFull: as above.
 template <int N, RoutingRule::Score kScore, bool kFull = false, class LogitOf>
 __device__ __forceinline__ Chosen choose_experts(const TokenRule& r, const float (&logit)[N],
                                                  const float (&bias)[N], uint32_t* scratch,
@@ -376,7 +376,7 @@ __device__ __forceinline__ Chosen choose_experts(const TokenRule& r, const float
 #pragma unroll
   for (int i = 0; i < N; ++i) c[i] = logit[i];
   if constexpr (kScore != RoutingRule::Score::kLogit) {
-    if (r.by_score) {  // one branch, and not one for each expert
+    if (r.by_score) {  // one branch, not one per expert
 #pragma unroll
       for (int i = 0; i < N; ++i) c[i] = biased_score<kScore>(logit[i], bias[i]);
     }

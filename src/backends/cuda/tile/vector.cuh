@@ -1,4 +1,4 @@
-// Reading and writing a few neighbouring elements of bf16 or f32 as floats.
+// Loads and stores of a few adjacent bf16 or f32 elements as floats.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -16,7 +16,7 @@ template <>
 struct ElementOf<DType::kBF16> {
   using Type = __nv_bfloat16;
 };
-// The device's type of a tensor's elements.
+// The device type of a tensor's elements.
 template <DType T>
 using Element = typename ElementOf<T>::Type;
 
@@ -31,7 +31,7 @@ __device__ __forceinline__ T from_f32(float value) {
   }
 }
 
-// N elements in as few accesses as there are 16 bytes; p is aligned to N elements, or to 16 bytes where that is less.
+// N elements in as few accesses of at most 16 bytes as possible; p is aligned to N elements, or to 16 bytes if that is less.
 template <int N, class T>
 __device__ __forceinline__ void load(float (&out)[N], const T* p) {
   constexpr int kBytes = N * static_cast<int>(sizeof(T)), kWord = kBytes < 16 ? kBytes : 16;

@@ -6,10 +6,10 @@
 //   (row, column), (row, column + 1), (row + 8, column), (row + 8, column + 1)
 //   where row = 16 * (t / 32) + t % 32 / 4 and column = 8 * j + 2 * (t % 4).
 //
-// The order of calls: fence_operands() before the first multiply after registers of d were touched by anything else; any
-// number of multiply(); commit_group(); wait_groups<n>() until at most n groups are under way. Until its group has been
-// waited for, nobody touches d or overwrites what a and b point to. hold() keeps the compiler from moving reads of d up
-// over the wait.
+// Call order: fence_operands() before the first multiply after any other access to registers of d; any number of
+// multiply(); commit_group(); wait_groups<n>() until at most n groups are in flight. Until its group has been waited for,
+// nothing may touch d or overwrite what a and b point to. hold() keeps the compiler from moving reads of d above the
+// wait.
 #pragma once
 #include <cstdint>
 
@@ -31,8 +31,8 @@ __device__ __forceinline__ void hold(float (&d)[kRegisters]) {
   for (int i = 0; i < kRegisters; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Describes a tile of 128-byte rows in the order of swizzle.cuh: 64 values of the summed dimension each. 16 values further
-// along the row: + kNext16; a tile that lies `bytes` further: + bytes / kDescribed.
+// The descriptor of a tile of 128-byte rows, swizzled as in swizzle.cuh: 64 values of k per row. 16 values further along k:
+// + kNext16. A tile `bytes` further: + bytes / kDescribed.
 __device__ __forceinline__ uint64_t describe_tile(uint32_t shared) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kGroupsOf8Rows = uint64_t{1024 / 16} << 32;
   return kSwizzle128 | kGroupsOf8Rows | uint64_t{1} << 16 | (shared & 0x3ffff) >> 4;
@@ -43,11 +43,11 @@ __device__ __forceinline__ uint64_t describe_tile(const void* shared) {
 constexpr uint32_t kDescribed = 16;
 constexpr uint64_t kNext16 = 32 / kDescribed;
 
-// multiply<N>(d, a, b, add): add == 0 overwrites d. N: multiples of 16, and from 88 on of 8.
+// multiply<N>(d, a, b, add): add == 0 overwrites d. N: multiples of 16; from 88 on, multiples of 8.
 template <int N>
 struct Multiply;
 
-// Names and operands of registers, in groups of 8.
+// Register names and operands, in groups of 8.
 #define SLUICE_NAMES_0 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define SLUICE_NAMES_1 "%8, %9, %10, %11, %12, %13, %14, %15"
 #define SLUICE_NAMES_2 "%16, %17, %18, %19, %20, %21, %22, %23"
@@ -111,7 +111,7 @@ struct Multiply<8> {
         : "l"(a), "l"(b), "r"(add));
   }
 };
-// N columns in `groups` = N / 16 groups of 8 registers; a, b and add are operands number N / 2 and on.
+// N columns in `groups` = N / 16 groups of 8 registers; a, b and add are operands N / 2 and on.
 #define SLUICE_MULTIPLY(N, groups, a_operand, b_operand, add_operand)                                \
   template <>                                                                                        \
   struct Multiply<N> {                                                                               \
@@ -143,7 +143,7 @@ SLUICE_MULTIPLY(256, 16, 128, 129, 130)
 
 #undef SLUICE_MULTIPLY
 
-// The same of N = 16 * groups + 8 columns, whose last 8 have four registers.
+// As above for N = 16 * groups + 8 columns; the last 8 columns have four registers.
 #define SLUICE_MULTIPLY(N, groups, d0, d1, d2, d3, a_operand, b_operand, add_operand)                \
   template <>                                                                                        \
   struct Multiply<N> {                                                                               \

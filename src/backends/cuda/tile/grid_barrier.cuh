@@ -1,0 +1,43 @@
+// Grid barrier on a counter in global memory that is 0 before and after. All CTAs must be co-resident (Launch::cooperative);
+// otherwise they deadlock. One thread of each CTA calls it, between CTA barriers: what the CTA wrote before its arrival
+// is visible to every CTA after the wait, if read past the L1 (__ldcg).
+#pragma once
+#include <cstdint>
+
+namespace sluice::cuda::tile {
+
+__device__ __forceinline__ void arrive_at_grid_barrier(uint32_t* counter) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+__device__ __forceinline__ void wait_at_grid_barrier(uint32_t* counter, uint32_t blocks) {
+  uint32_t arrived;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(arrived) : "l"(counter) : "memory");
+  } while ((arrived & 0xffff) != blocks);
+}
+// Called after the wait. The last CTA to leave clears the counter.
+__device__ __forceinline__ void leave_grid_barrier(uint32_t* counter, uint32_t blocks) {
+  if (atomicAdd(counter, 1u << 16) >> 16 == blocks - 1) *counter = 0;
+}
+
+// Counters of published data in global memory: a thread that has read a count sees everything written before it was added.
+// Where TMA writes or reads the data, fence_global_for_async() goes before the addition and after the read.
+__device__ __forceinline__ void add_written(uint32_t* counter, uint32_t n) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(n) : "memory");
+}
+__device__ __forceinline__ uint32_t read_written(const uint32_t* counter) {
+  uint32_t n;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(n) : "l"(counter) : "memory");
+  return n;
+}
+__device__ __forceinline__ void fence_global_for_async() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+// Adds 1 and returns the old value. Acquires and releases.
+__device__ __forceinline__ uint32_t take_turn(uint32_t* counter) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+  return before;
+}
+
+}  // namespace sluice::cuda::tile
