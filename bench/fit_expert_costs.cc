@@ -141,7 +141,7 @@ std::vector<double*> free_constants(Constants* c, DType w) {
   if (w == DType::kE2M1)
     for (double* one : {&s.unit_us, &s.row_us, &s.block_us[0], &s.block_us[1]}) out.push_back(one);
   else
-    for (double* one : {&s.again_share, &s.small}) out.push_back(one);
+    for (double* one : {&s.block_us[0], &s.small}) out.push_back(one);
   return out;
 }
 
@@ -281,7 +281,7 @@ std::string written(const Constants& c) {
            field("unit_us", s.unit_us) + field("row_us", s.row_us) +
            "    .block_us = " + list(s.block_us, 2) + ",\n" + field("short_unit_us", s.short_unit_us) +
            "    .short_block_us = " + list(s.short_block_us, 2) + ",\n" +
-           field("again_share", s.again_share) + field("small", s.small) + field("skew", s.skew) + "};\n";
+           field("small", s.small) + field("skew", s.skew) + "};\n";
   }
   return out;
 }

@@ -14,7 +14,7 @@ LAYERS = [
         "moe_path_takes_kernels_in_turn",
         "a layer runs as one what is its parts and a grouping more",
         "src/nn/moe_path.cc",
-        "  if (experts_.at(tokens).in_turn()) return {};\n",
+        "  if (experts_.at(tokens).is_composition()) return {};\n",
         "",
         "MoePlanOnCuda.*",
     ),

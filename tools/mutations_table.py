@@ -60,19 +60,17 @@ KERNELS = [
         "RouteTopk*",
     ),
     Mutation(
-        "router_route_chooses_first",
+        "composition_leaves_out_its_first_part",
         "experts are chosen from what stood where the logits go",
-        CPU + "router_route_in_turn.cc",
-        "  SLUICE_TRY(router_gemm_dot.enqueue(RouterRoute::gate(p), RouterRoute::gate(a), none, s));\n"
-        "  return route_topk_tournament.enqueue(p.route, a, none, s);",
-        "  SLUICE_TRY(route_topk_tournament.enqueue(p.route, a, none, s));\n"
-        "  return router_gemm_dot.enqueue(RouterRoute::gate(p), RouterRoute::gate(a), none, s);",
+        "src/dispatch/composition.h",
+        "      status = enqueue(*c,",
+        "      if (kPart > 0) status = enqueue(*c,",
         "RouterRoute/*",
     ),
     Mutation(
         "expert_mlp_g_over_h",
         "the answers are written where the rows that they are made of stand",
-        "src/dispatch/expert_mlp_in_turn.h",
+        "src/dispatch/expert_mlp_between.h",
         "    out.h = take(p.x, {rows, p.intermediate});\n    out.g = take(p.g, {rows, p.hidden});",
         "    const size_t start = out.bytes;\n    out.h = take(p.x, {rows, p.intermediate});\n"
         "    const size_t end = std::exchange(out.bytes, start);\n"
@@ -82,8 +80,8 @@ KERNELS = [
     Mutation(
         "expert_mlp_scratch_over_answers",
         "the parts' scratch memory lies over what stands between them",
-        "src/dispatch/expert_mlp_in_turn.h",
-        "    const Workspace rest{w.data + b.bytes, w.bytes - b.bytes};",
+        "src/dispatch/composition.h",
+        "    const Workspace rest{w.data + between, w.bytes - between};",
         "    const Workspace rest{w.data, w.bytes};",
         "ExpertMlp*",
     ),

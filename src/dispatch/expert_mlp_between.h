@@ -25,7 +25,7 @@ struct ExpertMlpBetween {
     out.groups.order = take(DType::kI32, {rows});
     out.groups.position = take(DType::kI32, {p.tokens, p.slots});
     out.h = take(p.x, {rows, p.intermediate});
-    out.g = take(ExpertMlp::down(p).y, {rows, p.hidden});
+    out.g = take(p.g, {rows, p.hidden});
     return out;
   }
 };

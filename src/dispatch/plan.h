@@ -157,7 +157,8 @@ Status for_each_change(int64_t tokens_max, Same same, Change change) {
 
 // decide() at the counts from 0 to a maximum (for_each_change), kept as the breakpoints of that step function (one step under
 // Policy::batch_invariant where a kernel has one list of launches, and one for no tokens where its kernel takes none). What
-// takes two counts takes all between them, and asks for no more workspace than at the larger: candidates promise that
+// takes two counts takes all between them, and of several configurations none asks for less workspace at more tokens: candidates
+// promise that
 // (tests/cuda/cards_test.cc). Per call it is one lookup, inside the operation, so that neither a compiler nor a recording can
 // freeze a wrong branch.
 template <class Op>
@@ -248,6 +249,15 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
     return {};
   };
   SLUICE_TRY(for_each_change(tokens_max, same, change));
+  // What a candidate with one configuration asks for may rise and fall between the counts that were looked at.
+  for (size_t i = 0; i < out.steps_.size(); ++i) {
+    Plan<Op>& plan = out.steps_[i].plan;
+    if (!plan.kernel_->workspace_bytes) continue;
+    const int64_t end = i + 1 < out.steps_.size() ? out.steps_[i + 1].first : tokens_max + 1;
+    for (int64_t tokens = out.steps_[i].first; tokens < end; ++tokens)
+      plan.config_.workspace_bytes = std::max(
+          plan.config_.workspace_bytes, plan.kernel_->workspace_bytes(Op::at_tokens(problem, tokens), device));
+  }
   return out;
 }
 

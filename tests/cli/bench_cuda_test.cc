@@ -12,10 +12,10 @@ namespace {
 TEST(CliBenchCuda, WrongWordsAreNamed) {
   const std::pair<std::vector<std::string>, std::string> cases[] = {
       {{"--suit", "router"},
-       "wanted one of --suite, --models, --tokens, --peers, --out, --quick, --replays, --seconds, --pace, "
+       "wanted one of --suite, --regret, --models, --tokens, --peers, --out, --quick, --replays, --seconds, --pace, "
        "--routing, --draws, --peer-ops, found '--suit'"},
       {{"--suite", "router,gate"},
-       "--suite: wanted router, fused, routing, chain, mxfp4 or bf16, found 'gate'"},
+       "--suite: wanted router, fused, routing, chain, mxfp4, bf16 or expert_configs, found 'gate'"},
       {{"--suite", ""}, "--suite: wanted a suite, found none"},
       {{"--tokens", "1,zero"}, "--tokens: wanted a count from 1 to 16384, found 'zero'"},
       {{"--tokens", "16385"}, "--tokens: wanted a count from 1 to 16384, found '16385'"},

@@ -61,7 +61,7 @@ TEST(Cli, ExplainGivesEveryReasonAgainstEveryKernel) {
                "                needs its own backend; the device is h200 (sm90, 132 SMs)\n"
                "                needs policy.force to allow it; policy.force=cuda.router_gemm.splitk_sm90\n"))
       << text;
-  EXPECT_TRUE(contains(text, "!! nobody accepts\n")) << text;
+  EXPECT_TRUE(contains(text, "!! no kernel accepts it\n")) << text;
 }
 
 TEST(Cli, ExplainChoosesAndExitsWithZero) {
@@ -109,7 +109,7 @@ TEST(Cli, FieldsTakeBothSpellingsAndFlagsTakeValues) {
 TEST(Cli, NegativeValuesReachTheContract) {
   const std::string text = answer({"explain", "router_gemm", "--tokens", "-1", "--device", "h200"}, 1);
   EXPECT_TRUE(contains(text, "!! the contract needs tokens from 0 to 16384; tokens=-1")) << text;
-  EXPECT_TRUE(contains(text, "!! nobody accepts")) << text;
+  EXPECT_TRUE(contains(text, "!! no kernel accepts it")) << text;
 }
 
 TEST(Cli, ListsTheOperations) {

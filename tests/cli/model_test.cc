@@ -127,7 +127,7 @@ TEST(ModelCommand, MakeCheckpointRunsInBenchAndRefusesToOverwrite) {
   EXPECT_FALSE(fs::exists(path));
   fs::create_directories(path);
   std::ofstream(path / "mine") << "x";
-  expect_refusal({"make-checkpoint", path.string()}, {"wanted a directory that is empty"});
+  expect_refusal({"make-checkpoint", path.string()}, {"wanted a new or empty directory"});
   EXPECT_EQ(text_of(path / "mine"), "x");
   fs::remove_all(path);
 }

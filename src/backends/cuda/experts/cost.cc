@@ -134,14 +134,11 @@ double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const D
     return start + std::max(all / d.cores, memory);
   }
   if (p.w == DType::kBF16) {
-    constexpr double kTile = 32;
-    double again = 0, experts = 0;
-    for (const RowKind& kind : rows) {
-      const double tiles = std::ceil(std::max(1.0, kind.rows) / kTile - 1e-9);
-      again += kind.experts * (tiles - 1), experts += kind.experts;
-    }
-    return start +
-           memory * (1 + c.again_share * again / std::max(experts, 1.0)) * (launch.small ? c.small : 1);
+    double all = 0;
+    for (const RowKind& kind : rows)
+      all += kind.experts * std::ceil(std::max(1.0, kind.rows) / launch.columns - 1e-9) * row_blocks * k_blocks *
+             c.block_us[0];
+    return start + std::max(all / d.cores, memory) * (launch.small ? c.small : 1);
   }
   const size_t wide = launch.columns == 8 ? 0 : 1;
   double all = 0;

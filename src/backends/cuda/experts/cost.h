@@ -52,9 +52,7 @@ struct StreamConstants {
   std::array<double, 2> block_us{};
   double short_unit_us = 0;
   std::array<double, 2> short_block_us{};
-  // bf16: the cost of weights that further tiles of 32 rows read again from the L2; the time of the smaller
-  // CTA over that of the larger.
-  double again_share = 0, small = 1;
+  double small = 1;  // bf16: what the smaller CTA takes over the larger; block_us[0] is of 64 x 32
   double skew = 0;
 };
 
