@@ -27,7 +27,7 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   need_sm90(r, d);
   need_type(r, "x", p.x, DType::kBF16, "wgmma operand");
   need_type(r, "w", p.w, DType::kBF16, "wgmma operand");
-  need_multiple(r, "hidden", p.hidden, 8, "16-byte rows for tensor copies");
+  need_multiple(r, "hidden", p.hidden, 8, "16-byte rows for TMA");
   return r;
 }
 
@@ -82,7 +82,7 @@ constexpr int kConsumers = 1;  // named barrier of the consumer warps
 using Parameters = RouterTileParameters;
 using Place = RouterTilePlace;
 
-// Makes a warp-uniform value known as such to the compiler: what derives from it then takes uniform registers, and a copy or
+// Tells the compiler that a value is warp-uniform: values derived from it then take uniform registers, and a copy or
 // wgmma needs no per-lane operand registers.
 __device__ __forceinline__ int uniform(int value) { return __shfl_sync(~0u, value, 0); }
 
@@ -103,7 +103,7 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
     int across = at.across, along = i;
     if (i >= p.behind) {
       across = i - p.behind, along = at.along;
-      if (across >= at.across) ++across;  // rank of this CTA itself: already served above
+      if (across >= at.across) ++across;  // this CTA itself is already served above
     }
     return tile::remote_address(here, p.rank(at.split, across, along));
   }
