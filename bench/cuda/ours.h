@@ -48,7 +48,7 @@ inline Contender contender_of(std::string impl, Step step) {
 }
 
 // A kernel whose predicted cost is this many times the best one is not measured: its runs would take most of a suite.
-constexpr double kFarBehind = 3;
+constexpr double kFarSlower = 3;
 
 // "sluice", and one contender for each kernel that accepts the problem and is not far slower. None, with a complaint, if no
 // kernel accepts it. `args(i)` are the tensors of run i.
@@ -74,7 +74,7 @@ Status add_ours(Memory& memory, const typename Op::Problem& problem, MakeArgs ar
     return {};
   }
   SLUICE_TRY(add(Who::kSluice, "sluice", {}));
-  const double far_us = kFarBehind * decision.verdicts[static_cast<size_t>(decision.chosen)].cost_us;
+  const double far_us = kFarSlower * decision.verdicts[static_cast<size_t>(decision.chosen)].cost_us;
   for (const Verdict& v : decision.verdicts)
     if (v.refusal.accepted() && v.cost_us <= far_us)
       SLUICE_TRY(add(Who::kCandidate, std::string(v.candidate), {.force = std::string(v.candidate)}));

@@ -25,8 +25,7 @@ constexpr int64_t padded_experts(int64_t experts) { return (experts + 7) / 8 * 8
 
 inline GroupGrid group_grid(const GroupRows::Problem& p, bool slots_differ,
                             const GroupPreferences& preferred) {
-  constexpr int64_t kMaskWords = 8 << 10,
-                    kWordsMost = 16;      // a CTA's mask: at most 32 KiB, and 16 words per expert
+  constexpr int64_t kMaskWords = 8 << 10, kWordsMost = 16;  // a CTA's mask: 32 KiB, and 16 words per expert
   constexpr int64_t kManyExperts = 1024;  // above this, the counts of 16 CTAs do not fit in shared memory
   constexpr int64_t kBlocks = 256;        // two CTAs per SM
   constexpr int kClustersOf16 = 7;        // concurrent on an H200, on 112 SMs; 15 clusters of 8 use 120

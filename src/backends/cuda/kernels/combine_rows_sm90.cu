@@ -13,7 +13,7 @@ namespace {
 Refusal supports(const Combine::Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_sm90(r, d);
-  r.need(p.tokens <= 65535, "tokens <= 65535 (blocks along one side of a grid)", "tokens", p.tokens);
+  r.need(p.tokens <= 65535, "tokens <= 65535 (CTAs along one dimension of a grid)", "tokens", p.tokens);
   return r;
 }
 

@@ -70,8 +70,8 @@ __global__ void __launch_bounds__(kThreads, 1) group_rows(const __grid_constant_
   __syncthreads();
   const int32_t* ids = g.ids + static_cast<int64_t>(tile::first_token(g)) * g.slots;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) tile::place(g, m, 0, i, ids[i]);
-  tile::
-      release_next();  // not at the start: CTAs of the next launch would crowd the SMs that become free first
+  // Not at the start: CTAs of the next launch would crowd the SMs that become free first.
+  tile::release_next();
   tile::end_groups(g, m, [] {});
 }
 

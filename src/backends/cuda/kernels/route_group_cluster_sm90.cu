@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(threads_of(N), 1)
     t += threads / 32;
     if (t < here && (kPlain || r.by_logits)) tile::load_logits<N, kPlain>(logits, r, first + t);
   }
-  tile::
-      release_next();  // not at the start: CTAs of the next launch would crowd the SMs that become free first
+  // Not at the start: CTAs of the next launch would crowd the SMs that become free first.
+  tile::release_next();
   tile::end_groups(g, m, [&] {
     const int64_t at = static_cast<int64_t>(first) * g.slots;
 #pragma unroll 1

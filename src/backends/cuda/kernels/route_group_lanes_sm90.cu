@@ -57,8 +57,8 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   tile::need_team(r, p.route, kTokensMost);
   r.need(p.row_align == 1, "row_align=1", "row_align", p.row_align);
   if (shares_of(p.route).blocks == Blocks::kGrid)
-    r.need(d.cores >= kGridBlocks, "128 SMs for so many tokens (blocks wait for each other, one in each SM)",
-           "SMs", d.cores);
+    r.need(d.cores >= kGridBlocks, "128 SMs for so many tokens (CTAs wait for each other, one per SM)", "SMs",
+           d.cores);
   return r;
 }
 
@@ -113,8 +113,8 @@ namespace sluice::cuda {
 namespace {
 
 using Args = RouteGroup::Args;
-constexpr int kSums =
-    16;  // count vectors that a CTA adds up: one per CTA of the cluster, or one per group of CTAs of the grid
+// Count vectors that a CTA adds up: one per CTA of the cluster, or one per group of CTAs of the grid.
+constexpr int kSums = 16;
 // Shared memory that leaves no room for a second CTA on the SM: with dependent launches, two to four CTAs of a grid crowded
 // onto the SMs that became free first, and others stayed empty; 2 to 4 us.
 constexpr size_t kAloneBytes = size_t{115} << 10;
@@ -306,8 +306,8 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
     }
   }
   __syncthreads();
-  tile::
-      release_next();  // not at the start: CTAs of the next launch would crowd the SMs that become free first
+  // Not at the start: CTAs of the next launch would crowd the SMs that become free first.
+  tile::release_next();
   if (tid < kExperts) {
     const uint32_t count = count_bits(mask, p.words, tid);
     if (kGrid) {

@@ -20,7 +20,7 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   r.need(p.x == DType::kBF16 || p.w == DType::kF32, "x in bf16 when w is (no instance of the other pair)",
          std::string("x=") + text(p.x) + " w=" + text(p.w));
   need_multiple(r, "hidden", p.hidden, 8, "16-byte chunks of a row");
-  r.need(p.tokens <= kTokensMost, "tokens <= 4 (every block reads every token)", "tokens", p.tokens);
+  r.need(p.tokens <= kTokensMost, "tokens <= 4 (every CTA reads every token)", "tokens", p.tokens);
   return r;
 }
 

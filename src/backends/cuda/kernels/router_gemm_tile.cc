@@ -107,6 +107,13 @@ std::array<Near, kMeasured> measured() {
   return all;
 }
 
+// "128x64-k2-e1-t4": experts x tokens of a CTA; splits of k, tiles of experts and of tokens in a cluster.
+std::string name_of(const RouterTilePlan& plan) {
+  return std::to_string(plan.tile.experts()) + "x" + std::to_string(plan.tile.tokens) + "-k" +
+         std::to_string(plan.splits) + "-e" + std::to_string(plan.beside) + "-t" + std::to_string(plan.behind) +
+         (plan.exchange == RouterExchange::kCopies ? "" : "-stores");
+}
+
 }  // namespace
 
 // The model alone picks plans that are 7% slower than the fastest: it does not know what CTAs save each other when they read
@@ -114,7 +121,7 @@ std::array<Near, kMeasured> measured() {
 // its time there, times the ratio of the model's times for the two problems. The farther that problem, the less it is
 // trusted; if the tokens differ, so may those of a tile. Leaving out each measured problem in turn, the choice from the others
 // is 1.4% slower than that problem's fastest plan on average.
-RouterTileChoice choose_tile(const RouterGemm::Problem& wanted) {
+std::vector<Config> router_tile_configs(const RouterGemm::Problem& wanted, double best_us) {
   constexpr double kDoubtPerOctave = 0.6, kDoubtOfOtherTile = 0.1, kSameTokens = 0.15, kFurther = 1.0;
   static const std::array<Near, kMeasured> problems = measured();
   constexpr int64_t kFewestTokens = 192;  // fewest tokens measured; smaller problems take the plans of these
@@ -122,13 +129,17 @@ RouterTileChoice choose_tile(const RouterGemm::Problem& wanted) {
   const Near here = near(p, 0);
   double nearest = problems[0].octaves_to(here);
   for (const Near& n : problems) nearest = std::min(nearest, n.octaves_to(here));
-  RouterTileChoice best;
-  double least = 0;
+  struct Offer {
+    RouterTilePlan plan;
+    double us;  // more than the model says, as far as it is not trusted
+  };
+  std::vector<Offer> offers;
   const auto consider = [&](const RouterTilePlan& plan, double us, double doubt) {
+    if (tile_memory(p, plan).stages == 0) return;
     const double doubted = us * (1 + doubt);
-    if ((least != 0 && doubted >= least) || tile_memory(p, plan).stages == 0) return;
-    least = doubted;
-    best = {plan, us};
+    for (Offer& offer : offers)
+      if (offer.plan == plan) return void(offer.us = std::min(offer.us, doubted));
+    offers.push_back({plan, doubted});
   };
   for (size_t i = 0; i < kMeasured; ++i) {
     const RouterTileMeasured& m = kRouterTilesMeasured[i];
@@ -144,9 +155,32 @@ RouterTileChoice choose_tile(const RouterGemm::Problem& wanted) {
       consider(plan, ratio * plan_us(p, plan), doubt + kDoubtOfOtherTile);
     }
   }
-  if (least == 0)
-    best.plan = {}, best.us = plan_us(p, {});  // hidden is too small for the splits of all nearby plans
-  return best;
+  if (offers.empty()) offers.push_back({{}, 1});  // hidden is too small for the splits of all nearby plans
+  std::stable_sort(offers.begin(), offers.end(), [](const Offer& a, const Offer& b) { return a.us < b.us; });
+  constexpr double kNearTheBest = 1.25;
+  std::vector<Config> out;
+  for (const auto& [plan, us] : offers) {
+    const double share = us / offers.front().us;
+    if (share > kNearTheBest) break;
+    out.push_back({.name = name_of(plan),
+                   .cost_us = best_us * share,
+                   .launches = {{.value = {plan.tile.groups, plan.tile.tokens, plan.splits, plan.beside,
+                                           plan.behind, static_cast<int32_t>(plan.exchange)}}}});
+  }
+  return out;
+}
+
+RouterTilePlan router_tile_plan(const KernelLaunch& launch) {
+  const auto& v = launch.value;
+  return {{v[0], v[1]}, v[2], v[3], v[4], static_cast<RouterExchange>(v[5])};
+}
+
+std::string router_tile_text(const RouterGemm::Problem&, const KernelLaunch& launch) {
+  const RouterTilePlan plan = router_tile_plan(launch);
+  return "tiles of " + std::to_string(plan.tile.experts()) + " experts x " + std::to_string(plan.tile.tokens) +
+         " tokens; a cluster is " + std::to_string(plan.splits) + " splits of k x " +
+         std::to_string(plan.beside) + " tiles of experts x " + std::to_string(plan.behind) +
+         " of tokens; partial sums by " + (plan.exchange == RouterExchange::kCopies ? "bulk copies" : "stores");
 }
 
 }  // namespace sluice::cuda

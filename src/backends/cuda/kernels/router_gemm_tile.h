@@ -1,9 +1,12 @@
 // How router_gemm_tile_sm90 tiles a problem: data shared by its cost model (router_gemm_tile.cc) and its kernel.
 #pragma once
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "base/tensor.h"
+#include "dispatch/candidate.h"
 #include "ops/router_gemm.h"
 
 namespace sluice::cuda {
@@ -33,6 +36,7 @@ struct RouterTilePlan {
   RouterTile tile;
   int splits = 1, beside = 1, behind = 1;
   RouterExchange exchange = RouterExchange::kCopies;
+  bool operator==(const RouterTilePlan&) const = default;
   constexpr int blocks() const { return splits * beside * behind; }  // CTAs per cluster
 };
 
@@ -48,12 +52,12 @@ struct RouterTileMemory {
 };
 RouterTileMemory tile_memory(const RouterGemm::Problem& problem, const RouterTilePlan& plan);
 
-// The plan of least cost by the model, and its time. The type of y and the bias do not matter.
-struct RouterTileChoice {
-  RouterTilePlan plan;
-  double us = 0;
-};
-RouterTileChoice choose_tile(const RouterGemm::Problem& problem);
+// A configuration for each plan near the best: the best has best_us, the others so much more as the model says, by how far it
+// is trusted there. The type of y and the bias do not matter.
+std::vector<Config> router_tile_configs(const RouterGemm::Problem& problem, double best_us);
+RouterTilePlan router_tile_plan(const KernelLaunch& launch);
+// For explain.
+std::string router_tile_text(const RouterGemm::Problem& problem, const KernelLaunch& launch);
 
 // Enqueues the problem with this plan. kInvalidArgument names a plan that no kernel was compiled for or that does not fit.
 Status launch_tile(const RouterGemm::Problem& problem, const RouterGemm::Args& args,

@@ -88,9 +88,9 @@ template <int kGroups, int kTokens, RouterSource kSource>
 struct RouterFetch {
   static constexpr int kExperts = kGroupExperts * kGroups;
   static constexpr int kTokenBytes = kTokens * tile::kSwizzledRowBytes;
-  static constexpr int kWarps = kGroups * kGroupWarps;                                  // consumer warps
-  static constexpr int kFetchers = kSource == RouterSource::kCopies ? 1 : kPlainWarps;  // producer warps
-  static constexpr int kThreads = kWarp * (kWarps + kFetchers);
+  static constexpr int kWarps = kGroups * kGroupWarps;                                       // consumer warps
+  static constexpr int kProducerWarps = kSource == RouterSource::kCopies ? 1 : kPlainWarps;  // producer warps
+  static constexpr int kThreads = kWarp * (kWarps + kProducerWarps);
 
   using Parameters = RouterTileParameters;
   using Place = RouterTilePlace;

@@ -16,6 +16,7 @@
 // Bytes   reads x once for each tile of experts and w once for each tile of tokens, from L2 except the first time.
 // Source  original; the contract is ops/router_gemm.h, the measurements are docs/notes/cuda-router-tile.md.
 #include "backends/cuda/card.h"
+#include "backends/cuda/kernels/router_gemm_tile.h"
 #include "backends/cuda/measured_cost.h"
 #include "ops/router_gemm.h"
 
@@ -27,16 +28,17 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   need_sm90(r, d);
   need_type(r, "x", p.x, DType::kBF16, "wgmma operand");
   need_type(r, "w", p.w, DType::kBF16, "wgmma operand");
-  need_multiple(r, "hidden", p.hidden, 8, "16-byte rows for tensor copies");
+  need_multiple(r, "hidden", p.hidden, 8, "16-byte rows for TMA");
   return r;
 }
 
-double cost_us(const RouterGemm::Problem& p, const DeviceInfo& d) {
-  return measured_us("cuda.router_gemm.tile_sm90", p, d);
+std::vector<Config> configs(const RouterGemm::Problem& p, const DeviceInfo& d, const Policy&) {
+  return router_tile_configs(p, measured_us("cuda.router_gemm.tile_sm90", p, d));
 }
 
 struct Launcher {
-  static Status enqueue(const RouterGemm::Problem&, const RouterGemm::Args&, Workspace, Stream);
+  static Status enqueue(const RouterGemm::Problem&, std::span<const KernelLaunch>, const RouterGemm::Args&,
+                        Workspace, Stream);
 };
 
 }  // namespace
@@ -45,9 +47,9 @@ extern const Candidate<RouterGemm> router_gemm_tile_sm90 = {
     .name = "cuda.router_gemm.tile_sm90",
     .backend = Backend::kCuda,
     .supports = supports,
-    .cost_us = cost_us,
-    .workspace_bytes = no_workspace<RouterGemm>,
-    .enqueue = enqueue_of<RouterGemm, Launcher>(),
+    .configs = configs,
+    .enqueue_config = enqueue_config_of<RouterGemm, Launcher>(),
+    .launch_text = router_tile_text,
     .alignment_bytes = 16,
     .planned = !kHasKernels,
 };
@@ -82,7 +84,7 @@ constexpr int kConsumers = 1;  // named barrier of the consumer warps
 using Parameters = RouterTileParameters;
 using Place = RouterTilePlace;
 
-// Makes a warp-uniform value known as such to the compiler: what derives from it then takes uniform registers, and a copy or
+// Tells the compiler that a value is warp-uniform: values derived from it then take uniform registers, and a copy or
 // wgmma needs no per-lane operand registers.
 __device__ __forceinline__ int uniform(int value) { return __shfl_sync(~0u, value, 0); }
 
@@ -103,7 +105,7 @@ struct Kernel : RouterFetch<kGroups, kTokens, kSource> {
     int across = at.across, along = i;
     if (i >= p.behind) {
       across = i - p.behind, along = at.along;
-      if (across >= at.across) ++across;  // rank of this CTA itself: already served above
+      if (across >= at.across) ++across;  // this CTA itself is already served above
     }
     return tile::remote_address(here, p.rank(at.split, across, along));
   }
@@ -399,9 +401,10 @@ constexpr std::array<Instance, sizeof...(kIndex)> instances(std::index_sequence<
 constexpr auto kInstances = instances(std::make_index_sequence<std::size(kRouterTiles)>());
 constexpr Instance kPlain = instance<1, 64, RouterSource::kLoads>();
 
-Status Launcher::enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream) {
+Status Launcher::enqueue(const RouterGemm::Problem& p, std::span<const KernelLaunch> launches,
+                         const RouterGemm::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
-  return launch_tile(p, a, choose_tile(p).plan, stream);
+  return launch_tile(p, a, router_tile_plan(launches[0]), stream);
 }
 
 // Whether CTAs without a cluster read the same rows of x at the same time. Placed in order, they share them in cache; out of
