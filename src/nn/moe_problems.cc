@@ -23,7 +23,8 @@ ExpertGemm::Problem up_problem(const MoeConfig& c, int64_t experts, int64_t inte
           .alpha = c.alpha,
           .beta = c.beta,
           .limit = c.limit,
-          .bias = c.up_bias};
+          .bias = c.up_bias,
+          .x_unaligned = c.x_unaligned};
 }
 
 // Of the matrices that `up` feeds.
@@ -100,7 +101,8 @@ MoeProblems problems_of(const MoeConfig& c) {
               .down_bias = c.down_bias,
               .weight_on_input = c.weight_on_input,
               .shared = p.combine.shared,
-              .residual = c.residual};
+              .residual = c.residual,
+              .x_unaligned = c.x_unaligned};
   p.shared_group = {.slots = 1, .experts = 1};
   return p;
 }

@@ -42,6 +42,7 @@ struct ExpertMlp {
     Activation act = Activation::kSwiGlu;
     double alpha = 1, beta = 0, limit = 0;
     bool up_bias = false, down_bias = false, weight_on_input = false, shared = false, residual = false;
+    bool x_unaligned = false;
     double scale = 1;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
@@ -69,6 +70,7 @@ struct ExpertMlp {
       v("weight_on_input", p.weight_on_input, "router weights multiply what goes into the experts");
       v("shared", p.shared, "adds the shared expert's answer");
       v("residual", p.residual, "adds the residual stream");
+      v("x_unaligned", p.x_unaligned, "rows of x may begin anywhere, not only at multiples of 16 bytes");
       v("scale", p.scale, "routed scaling factor");
     }
   };
@@ -102,7 +104,8 @@ struct ExpertMlp {
             .beta = p.beta,
             .limit = p.limit,
             .bias = p.up_bias,
-            .weighted = p.weight_on_input};
+            .weighted = p.weight_on_input,
+            .x_unaligned = p.x_unaligned};
   }
   static ExpertGemm::Problem down(const Problem& p) {
     return {.rows = rows(p),
@@ -144,7 +147,9 @@ struct ExpertMlp {
   template <class V>
   static void slots(const Problem& p, V v) {
     const auto strided = Rows::kMayBeStrided;
-    v(slot("x", Role::kIn, p.x, {p.tokens, p.hidden}, true, strided), &Args::x);
+    SlotSpec x = slot("x", Role::kIn, p.x, {p.tokens, p.hidden}, true, strided);
+    x.row_align = ExpertGemm::row_align(p.x, p.hidden, p.x_unaligned);
+    v(x, &Args::x);
     const auto weights = [&](const ExpertGemm::Problem& gemm, std::array<std::string_view, 3> names,
                              std::array<Tensor Args::*, 3> members) {
       ExpertGemm::slots(gemm, [&](SlotSpec spec, Tensor ExpertGemm::Args::*member) {

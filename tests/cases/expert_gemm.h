@@ -465,6 +465,8 @@ struct Suite<ExpertGemm> {
                     .w = kB,
                     .layout = WeightLayout::kFragments},
                    "bf16 in tiles, short sums of many rows"});
+    // Rows that lie apart begin anywhere; aligned ones that lie apart are the fuzzer's.
+    for (auto& test : out) test.problem.x_unaligned = test.spread == Spread::kStridedRows;
     return out;
   }
 
@@ -484,7 +486,7 @@ struct Suite<ExpertGemm> {
     p.act = static_cast<Activation>(r.integer(0, static_cast<int64_t>(Activation::kGeGluTanh)));
     p.alpha = 0.5 + 2 * r.uniform(), p.beta = r.uniform() - 0.5, p.limit = r.integer(0, 9) * r.uniform();
     p.bias = coin(r), p.weighted = r.integer(0, 3) == 0, p.per_expert = r.integer(0, 3) == 0;
-    p.settled = coin(r);
+    p.settled = coin(r), p.x_unaligned = coin(r);
     return p;
   }
 };

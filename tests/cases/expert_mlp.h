@@ -148,6 +148,8 @@ struct Suite<ExpertMlp> {
     P most = gpt_oss(2, 7, 64, 32);
     most.slots = 64;
     few(most, "64 slots, most of them of an expert that the token has already");
+    // Rows that lie apart begin anywhere; aligned ones that lie apart are the fuzzer's.
+    for (auto& test : out) test.problem.x_unaligned = test.spread == Spread::kStridedRows;
     return out;
   }
 
@@ -206,6 +208,7 @@ struct Suite<ExpertMlp> {
     p.gate_order = g.gate_order, p.act = g.act, p.alpha = g.alpha, p.beta = g.beta, p.limit = g.limit;
     p.up_bias = coin(r), p.down_bias = coin(r), p.weight_on_input = r.integer(0, 3) == 0;
     p.shared = coin(r), p.residual = coin(r), p.scale = coin(r) ? 1 : 4 * r.uniform() - 2;
+    p.x_unaligned = coin(r);
     return p;
   }
 };
