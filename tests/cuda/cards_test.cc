@@ -288,7 +288,7 @@ TEST(CudaCards, EachExpertIsServedByOneLaunch) {
               orders = true;
               continue;
             }
-            EXPECT_EQ(launch.turn, turn++) << where;
+            EXPECT_EQ(launch.index, turn++) << where;
             served.emplace_back(launch.rows_least, launch.rows_most);
             const cuda::TileKernel& k = cuda::tile_kernels(w)[static_cast<size_t>(launch.kernel)];
             gathers |= k.x == cuda::XSource::kGathered;
