@@ -75,9 +75,17 @@ Status add_ours(Memory& memory, const typename Op::Problem& problem, MakeArgs ar
   }
   SLUICE_TRY(add(Who::kSluice, "sluice", {}));
   const double far_us = kFarSlower * decision.verdicts[static_cast<size_t>(decision.chosen)].cost_us;
-  for (const Verdict& v : decision.verdicts)
-    if (v.refusal.accepted() && v.cost_us <= far_us)
-      SLUICE_TRY(add(Who::kCandidate, std::string(v.candidate), {.force = std::string(v.candidate)}));
+  for (size_t row = 0; row < decision.verdicts.size(); ++row) {
+    const Verdict& v = decision.verdicts[row];
+    const std::string name(v.candidate);
+    if (table[row]->parts.empty()) {
+      if (v.config >= 0 && v.cost_us <= far_us) SLUICE_TRY(add(Who::kCandidate, name, {.force = name}));
+      continue;
+    }
+    for (const Config& one : v.configs)  // of a composition: each choice of kernels for its parts
+      if (one.refusal.accepted() && one.cost_us <= far_us)
+        SLUICE_TRY(add(Who::kCandidate, name + ":" + one.name, {.force = name + ":" + one.name}));
+  }
   return {};
 }
 

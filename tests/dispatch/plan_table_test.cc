@@ -92,7 +92,7 @@ TEST(PlanTable, BatchInvarianceBeginsAtOneToken) {
 // Steps are where the launches change, too; and a table that looks at some counts alone finds where.
 TEST(PlanTable, StepsAreWhereLaunchesChange) {
   Candidate<Gemm> c = fake("c");
-  c.cost_us = nullptr;
+  c.cost_us = nullptr, c.workspace_bytes = nullptr;
   c.configs = [](const Gemm::Problem& p, const DeviceInfo&, const Policy&) {
     const int width = p.tokens < 1000 ? 1 : p.tokens < 5003 ? 2 : 3;
     return std::vector<Config>{{.name = "one",
@@ -116,7 +116,7 @@ TEST(PlanTable, StepsAreWhereLaunchesChange) {
 TEST(PlanTable, BatchInvarianceIsOneConfigurationWhereItDecidesTheBits) {
   Candidate<Gemm> c = fake("c");
   c.batch_invariant = true;
-  c.cost_us = nullptr;
+  c.cost_us = nullptr, c.workspace_bytes = nullptr;
   c.configs = [](const Gemm::Problem& p, const DeviceInfo&, const Policy&) {
     std::vector<Config> out = {{.name = "small", .cost_us = steep(p, {})}, {.name = "large", .cost_us = 10}};
     return out;
