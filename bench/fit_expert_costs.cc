@@ -123,6 +123,7 @@ Status read_rows(const char* path, Data* data) {
   return {};
 }
 
+// Not settled_us: rows are of a GEMM alone, whose groups nothing settles early. It comes from whole layers.
 std::vector<double*> free_constants(Constants* c, DType w) {
   const size_t at = w == DType::kE2M1 ? 0 : 1;
   TileConstants& t = c->tile[at];
@@ -132,10 +133,10 @@ std::vector<double*> free_constants(Constants* c, DType w) {
   for (size_t k = 1; k < cuda::tile_kernels(w).size(); ++k) out.push_back(&t.pace[k]);  // the first is 1
   for (size_t k = 0; k < cuda::tile_kernels(w).size(); ++k) out.push_back(&t.memory_share[k]);
   for (double* one :
-       {&t.start_us, &t.settled_us, &t.follow_us, &t.end_us, &t.end_row_us, &t.blend, &t.partial, &t.short_us,
-        &t.last_round, &t.order_us, &t.order_bytes_per_us, &t.gather_bytes_per_us})
+       {&t.start_us, &t.by_position_us, &t.follow_us, &t.end_us, &t.end_row_us, &t.blend, &t.partial,
+        &t.short_us, &t.last_round, &t.order_us, &t.order_bytes_per_us, &t.gather_bytes_per_us})
     out.push_back(one);
-  for (double* one : {&s.start_us, &s.settled_us, &s.memory_share, &s.short_unit_us, &s.short_block_us[0],
+  for (double* one : {&s.start_us, &s.by_position_us, &s.memory_share, &s.short_unit_us, &s.short_block_us[0],
                       &s.short_block_us[1]})
     out.push_back(one);
   if (w == DType::kE2M1)
@@ -270,18 +271,19 @@ std::string written(const Constants& c) {
            ",\n    .fragment_ns = " + list(t.fragment_ns, t.fragment_ns.size()) +
            ",\n    .pace = " + list(t.pace, cuda::tile_kernels(w).size()) + ",\n";
     out += field("start_us", t.start_us) + field("settled_us", t.settled_us) +
-           field("follow_us", t.follow_us) + field("end_us", t.end_us) + field("end_row_us", t.end_row_us) +
-           field("blend", t.blend) + field("short_us", t.short_us) + field("last_round", t.last_round) +
+           field("by_position_us", t.by_position_us) + field("follow_us", t.follow_us) +
+           field("end_us", t.end_us) + field("end_row_us", t.end_row_us) + field("blend", t.blend) +
+           field("short_us", t.short_us) + field("last_round", t.last_round) +
            "    .memory_share = " + list(t.memory_share, cuda::tile_kernels(w).size()) + ",\n" +
            field("partial", t.partial) + field("order_us", t.order_us) +
            field("order_bytes_per_us", t.order_bytes_per_us) +
            field("gather_bytes_per_us", t.gather_bytes_per_us) + field("skew", t.skew) + "};\n";
     out += "constexpr StreamConstants k" + name + "StreamConstants = {\n" + field("start_us", s.start_us) +
-           field("settled_us", s.settled_us) + field("memory_share", s.memory_share) +
-           field("unit_us", s.unit_us) + field("row_us", s.row_us) +
+           field("settled_us", s.settled_us) + field("by_position_us", s.by_position_us) +
+           field("memory_share", s.memory_share) + field("unit_us", s.unit_us) + field("row_us", s.row_us) +
            "    .block_us = " + list(s.block_us, 2) + ",\n" + field("short_unit_us", s.short_unit_us) +
-           "    .short_block_us = " + list(s.short_block_us, 2) + ",\n" +
-           field("small", s.small) + field("skew", s.skew) + "};\n";
+           "    .short_block_us = " + list(s.short_block_us, 2) + ",\n" + field("small", s.small) +
+           field("skew", s.skew) + "};\n";
   }
   return out;
 }

@@ -40,8 +40,21 @@ ExpertMlp::Args Bed::args(int64_t i) const {
           .y = y_};
 }
 
-Result<Step> Bed::layer() {
-  return make_step<ExpertMlp>(memory_, problem_, [this](int64_t i) { return args(i); });
+std::vector<std::string> Bed::ways(double ratio) {
+  const auto table = memory_.device().catalog().table<ExpertMlp>();
+  const Decision decision = decide<ExpertMlp>(problem_, memory_.device().info(), table);
+  std::vector<std::string> out;
+  if (decision.chosen < 0) return out;
+  for (const Verdict& v : decision.verdicts)
+    for (const Config& one : v.configs)
+      if (one.refusal.accepted() && one.cost_us <= ratio * decision.choice().cost_us)
+        out.push_back(std::string(v.candidate) + (one.name.empty() ? "" : ":" + one.name));
+  return out;
+}
+
+Result<Step> Bed::layer(const Policy& policy) {
+  return make_step<ExpertMlp>(
+      memory_, problem_, [this](int64_t i) { return args(i); }, policy);
 }
 
 Result<Step> Bed::gemms() {

@@ -30,7 +30,9 @@ class Bed {
   Tensor x(int64_t i) const { return first_rows(turn(x_, i), tokens()); }
   const Tensor& y() const { return y_; }
   const Draw& draw(int64_t i) const { return draws_[static_cast<size_t>(i) % draws_.size()]; }
-  Result<Step> layer();  // ExpertMlp
+  Result<Step> layer(const Policy& policy = {});  // ExpertMlp
+  // What Policy::force says for each way through our kernels that costs less than `ratio` times what dispatch chooses.
+  std::vector<std::string> ways(double ratio);
   Result<Step>
   gemms();  // its two GEMMs alone, after group() of the same run; combine() makes y from their result
   Result<Step> group();

@@ -38,6 +38,9 @@ std::vector<int64_t> in_order(const std::vector<int64_t>& wanted, const std::vec
 
 }  // namespace
 
+// Ways through our kernels that cost more than this over the chosen one are not measured.
+constexpr double kNearWays = 1.3;
+
 // The two GEMMs, with rows already grouped, and the layer from ids and weights.
 Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::vector<Draw>& draws,
                      Spread spread, int64_t tokens) {
@@ -55,6 +58,12 @@ Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::
     Contest contest = bed.contest(suite_, whole ? "moe_layer" : "expert_gemms", word_of(spread));
     if (whole ? layer.ok() : has_gemms)
       contest.contenders.push_back(contender_of("sluice", whole ? layer.value() : gemms.value()));
+    if (whole && layer.ok() && options_.candidates)
+      for (const std::string& way : bed.ways(kNearWays)) {
+        Result<Step> step = bed.layer({.force = way});
+        if (!step.ok()) return step.status();
+        contest.contenders.push_back({Who::kCandidate, way, commit(), true, std::move(step).value()});
+      }
     const PeerRun* ran = nullptr;
     const auto& with_peers = options_.peer_ops;
     if (std::find(with_peers.begin(), with_peers.end(), contest.op) != with_peers.end())

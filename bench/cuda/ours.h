@@ -34,8 +34,9 @@ using Step = std::function<Status(int64_t i)>;
 
 // What dispatch chooses; args(i) are the tensors of run i.
 template <class Op, class MakeArgs>
-Result<Step> make_step(Memory& memory, const typename Op::Problem& problem, MakeArgs args) {
-  auto ready = make_ready<Op>(memory, problem);
+Result<Step> make_step(Memory& memory, const typename Op::Problem& problem, MakeArgs args,
+                       const Policy& policy = {}) {
+  auto ready = make_ready<Op>(memory, problem, policy);
   if (!ready.ok()) return ready.status();
   return Step([ready = ready.value(), args, stream = memory.stream()](int64_t i) {
     return ready->plan.run(args(i), ready->workspace, stream);

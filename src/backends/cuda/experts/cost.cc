@@ -53,6 +53,11 @@ double bytes_of(const ExpertGemm::Problem& p, const RowProfile& rows) {
              static_cast<double>(sluice::bytes_of(p.x, p.width) + sluice::bytes_of(p.y, p.features));
 }
 
+template <class Constants>
+double start_us(const Constants& c, const ExpertGemm::Problem& p) {
+  return c.start_us - (p.settled ? c.settled_us : 0) + (p.slots > 0 ? c.by_position_us : 0);
+}
+
 bool orders_rows(std::span<const TileLaunch> launches) {
   return !launches.empty() && launches[0].kernel == TileLaunch::kOrderRows;
 }
@@ -84,7 +89,7 @@ double tile_us(const TileConstants& c, const ExpertGemm::Problem& p, const Devic
                const RowProfile& rows, std::span<const TileLaunch> launches) {
   const double moved =
       ExpertGemm::expected_rows(p) * static_cast<double>(sluice::bytes_of(DType::kBF16, p.width));
-  double us = c.start_us - (p.settled ? c.settled_us : 0);
+  double us = start_us(c, p);
   if (orders_rows(launches)) {
     us += c.order_us + moved / c.order_bytes_per_us;
     launches = launches.subspan(1);
@@ -123,7 +128,7 @@ double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const D
   const FragmentShape fragments = ExpertGemm::fragments(p);
   const auto k_blocks = static_cast<double>(fragments.k_blocks),
              row_blocks = static_cast<double>(fragments.row_blocks);
-  const double start = c.start_us - (p.settled ? c.settled_us : 0);
+  const double start = start_us(c, p);
   const double memory = bytes_of(p, rows) / (c.memory_share * d.mem_bytes_per_us);
   if (p.w == DType::kBF16 && launch.short_sums) {
     // Teams keep rows of x: with few columns there are more units, with many each has more instructions.
@@ -136,8 +141,8 @@ double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const D
   if (p.w == DType::kBF16) {
     double all = 0;
     for (const RowKind& kind : rows)
-      all += kind.experts * std::ceil(std::max(1.0, kind.rows) / launch.columns - 1e-9) * row_blocks * k_blocks *
-             c.block_us[0];
+      all += kind.experts * std::ceil(std::max(1.0, kind.rows) / launch.columns - 1e-9) * row_blocks *
+             k_blocks * c.block_us[0];
     return start + std::max(all / d.cores, memory) * (launch.small ? c.small : 1);
   }
   const size_t wide = launch.columns == 8 ? 0 : 1;

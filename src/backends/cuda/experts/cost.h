@@ -26,10 +26,11 @@ struct TileConstants {
   std::array<double, kColumns> columns{}, fragment_ns{};  // ascending; linear in between
   std::array<double, kKernelsMost> pace{};  // time of a fragment in each of tile_kernels(), over fragment_ns
   double start_us = 0;                      // the first launch, up to its first tile
-  double settled_us = 0;  // the part of it that a settled problem saves by reading the groups early
-  double follow_us = 0;   // each further launch
-  double end_us = 0;      // prologue and epilogue of a tile, in addition to the mainloop
-  double end_row_us = 0;  // added to it per row of x x 64 weight rows: the rows of y are written
+  double settled_us = 0;      // the part of it that a settled problem saves by reading the groups early
+  double by_position_us = 0;  // added to it where rows of x are read by position: the up GEMM
+  double follow_us = 0;       // each further launch
+  double end_us = 0;          // prologue and epilogue of a tile, in addition to the mainloop
+  double end_row_us = 0;      // added to it per row of x x 64 weight rows: the rows of y are written
   double blend = 8;       // joins products and memory: the blend-th root of the sum of their blend-th powers
   double short_us = 0;    // over k blocks, added to end_us: in short sums the ring runs empty between tiles
   double last_round = 0;  // SMs wait for the last tiles: this share of one tile
@@ -44,7 +45,7 @@ struct TileConstants {
 };
 // For the stream kernels: a unit of a team is 64 weight rows x the whole sum x `columns` rows of x.
 struct StreamConstants {
-  double start_us = 0, settled_us = 0;
+  double start_us = 0, settled_us = 0, by_position_us = 0;
   double memory_share = 0;  // of the device's read rate
   // Time of a unit, and of each of its k blocks, for 8 and 16 columns. In long sums each row of the 8 adds
   // row_us per k block.
