@@ -107,6 +107,7 @@ Status read_rows(const char* path, Data* data) {
                  .config = config,
                  .tile = candidate.find("_tile_") != std::string::npos,
                  .us = row.median_us};
+        if (s.tile) s.us += cuda::tile_in_layer_us(group.problem);
         for (const KernelLaunch& launch : one.launches) s.tiles.push_back(cuda::TileLaunch::of(launch));
         s.stream = cuda::StreamLaunch::of(one.launches[0]);
         group.samples.push_back(data->samples.size());
@@ -175,7 +176,7 @@ Choice choice_of(const Data& data, const Constants& c, const Group& g) {
 
 // The mean regret of the choices, with more weight above a twentieth, plus some of the error in times, so that costs remain times.
 double regret_loss(const Data& data, const Constants& c, DType w) {
-  constexpr double kBeyond = 0.05, kBeyondWeight = 3, kTimes = 0.3;
+  constexpr double kBeyond = 0.05, kBeyondWeight = 2, kTimes = 0.1;
   double sum = 0;
   int groups = 0;
   for (const Group& g : data.groups) {
@@ -210,7 +211,7 @@ void descend(const Data& data, Constants* c, DType w, int rounds, double first_s
 
 void fit(const Data& data, Constants* c, DType w) {
   descend(data, c, w, 40, 0.08, loss);
-  descend(data, c, w, 12, 0.05, regret_loss);
+  descend(data, c, w, 30, 0.05, regret_loss);
   std::printf("%s: root of the mean square of the logarithms' errors, near the best: %.3f\n",
               std::string(text(w)).c_str(), std::sqrt(loss(data, *c, w)));
 }
@@ -277,7 +278,8 @@ std::string written(const Constants& c) {
            "    .memory_share = " + list(t.memory_share, cuda::tile_kernels(w).size()) + ",\n" +
            field("partial", t.partial) + field("order_us", t.order_us) +
            field("order_bytes_per_us", t.order_bytes_per_us) +
-           field("gather_bytes_per_us", t.gather_bytes_per_us) + field("skew", t.skew) + "};\n";
+           field("gather_bytes_per_us", t.gather_bytes_per_us) +
+           "    .in_layer_us = " + list(t.in_layer_us, 2) + ",\n" + field("skew", t.skew) + "};\n";
     out += "constexpr StreamConstants k" + name + "StreamConstants = {\n" + field("start_us", s.start_us) +
            field("settled_us", s.settled_us) + field("by_position_us", s.by_position_us) +
            field("memory_share", s.memory_share) + field("unit_us", s.unit_us) + field("row_us", s.row_us) +

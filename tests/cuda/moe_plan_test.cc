@@ -211,11 +211,16 @@ TEST(MoePlanOnCuda, BatchInvariantLayersKeepOnePath) {
     device.offer(kernel.card());
     const auto moe = Moe::plan(device, config, 64, {.batch_invariant = true});
     ASSERT_TRUE(moe.ok()) << moe.status().message;
-    const auto first = moe.value()->kernels(1);
+    // Configurations may differ: those of one kernel give the same bits.
+    const auto kernels = [&](int64_t tokens) {
+      auto out = moe.value()->kernels(tokens);
+      for (auto& [stage, kernel] : out) kernel.resize(std::min(kernel.find(':'), kernel.size()));
+      return out;
+    };
+    const auto first = kernels(1);
     for (int64_t tokens = 0; tokens <= 64; ++tokens) {
       EXPECT_EQ(moe.value()->path(tokens), c.path) << c.why << ", " << tokens << " tokens";
-      EXPECT_TRUE(tokens == 0 || moe.value()->kernels(tokens) == first)
-          << c.why << ", " << tokens << " tokens";
+      EXPECT_EQ(kernels(std::max<int64_t>(1, tokens)), first) << c.why << ", " << tokens << " tokens";
     }
   }
 }

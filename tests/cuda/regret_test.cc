@@ -10,7 +10,9 @@
 #include <sstream>
 
 #include "backends/cuda/device.h"
+#include "backends/cuda/experts/cost.h"
 #include "dispatch/explain.h"
+#include "nn/moe_problems.h"
 #include "report/expert_shape.h"
 #include "report/results.h"
 
@@ -145,7 +147,7 @@ TEST(Regret, GateAndRoutingCostNoMoreThanTheTwoInTurn) {
 // shapes without "held-out" in their note.
 TEST(Regret, ExpertGemmsTakeNearlyTheFastestConfiguration) {
   // Regret of one problem, and the geometric mean of each kind of weights.
-  constexpr double kWorst = 1.15, kMean = 1.02, kBeyondShare = 0.1;
+  constexpr double kWorst = 1.2, kMean = 1.02, kBeyondShare = 0.1;
   struct Sum {
     double logs = 0;
     int problems = 0, beyond = 0;
@@ -153,17 +155,20 @@ TEST(Regret, ExpertGemmsTakeNearlyTheFastestConfiguration) {
   std::map<std::string, Sum> sums;
   std::set<std::string> held_out;
   for (const char* op : {"expert_gemm_up", "expert_gemm_down"})
-    for (const auto& [what, of_config] : measured("expert_configs.csv", op)) {
+    for (auto [what, of_config] : measured("expert_configs.csv", op)) {
       const std::string model = what.first.substr(0, what.first.find(' '));
       const auto shape = bench::expert_shape(model);
       ASSERT_TRUE(shape.ok()) << shape.status().message;
       const ExpertMlp::Problem mlp = ExpertMlp::at_tokens(shape.value(), what.second);
-      const ExpertGemm::Problem p = std::string(op).ends_with("up") ? ExpertMlp::up(mlp) : ExpertMlp::down(mlp);
+      const ExpertGemm::Problem p =
+          std::string(op).ends_with("up") ? ExpertMlp::up(mlp) : ExpertMlp::down(mlp);
       const auto table = cuda::catalog().table<ExpertGemm>();
       const auto plan = make_plan<ExpertGemm>(known_device("h200").value(), table, p);
       ASSERT_TRUE(plan.ok()) << plan.status().message;
       const std::string where =
           std::string(op) + " " + what.first + ", " + std::to_string(what.second) + " tokens";
+      for (auto& [config, us] : of_config)
+        if (config.find("_tile_") != std::string::npos) us += cuda::tile_in_layer_us(p);
       const auto chosen = of_config.find(plan.value().choice());
       ASSERT_NE(chosen, of_config.end()) << plan.value().choice() << " was not measured at " << where;
       double least = chosen->second;
@@ -181,8 +186,25 @@ TEST(Regret, ExpertGemmsTakeNearlyTheFastestConfiguration) {
     EXPECT_GE(sum.problems, 40) << kind;
     EXPECT_LE(std::exp(sum.logs / sum.problems), kMean) << kind;
     EXPECT_LE(sum.beyond, kBeyondShare * sum.problems) << kind;
-    std::printf("[   note   ] %s: %d problems, mean regret %.4f, %d beyond %.2f\n", kind.c_str(), sum.problems,
-                std::exp(sum.logs / sum.problems), sum.beyond, kRegret);
+    std::printf("[   note   ] %s: %d problems, mean regret %.4f, %d beyond %.2f\n", kind.c_str(),
+                sum.problems, std::exp(sum.logs / sum.problems), sum.beyond, kRegret);
+  }
+}
+
+// Whole layers of experts, by each way through our kernels that is not far behind by the cost models. Alone, a GEMM does not show
+// what it costs beside the launches before and after it.
+TEST(Regret, ExpertLayersTakeNearlyTheFastestKernels) {
+  constexpr double kWorst = 1.03;
+  for (const char* file : {"mxfp4_candidates.csv", "bf16_candidates.csv"}) {
+    const Times times = measured(file, "moe_layer");
+    EXPECT_GE(times.size(), 7u) << file;
+    for (const auto& [what, of_way] : times) {
+      auto config = known_moe(what.first.substr(0, what.first.find(' ')));
+      ASSERT_TRUE(config.ok()) << config.status().message;
+      config.value().layout = layout_for(Backend::kCuda);
+      expect_fast<ExpertMlp>(ExpertMlp::at_tokens(problems_of(config.value()).as_one, what.second), of_way,
+                             what.first + ", " + std::to_string(what.second) + " tokens", kWorst);
+    }
   }
 }
 

@@ -123,6 +123,10 @@ double tile_cost_us(const TileConstants& c, const ExpertGemm::Problem& p, const 
   return c.skew == 0 ? even : (1 - c.skew) * even + c.skew * tile_us(c, p, d, zipf, launches);
 }
 
+double tile_in_layer_us(const ExpertGemm::Problem& p) {
+  return tile_constants(p.w).in_layer_us[p.slots > 0 ? 0 : 1];
+}
+
 double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,
                  const RowProfile& rows, const StreamLaunch& launch) {
   const FragmentShape fragments = ExpertGemm::fragments(p);

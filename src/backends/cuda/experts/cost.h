@@ -41,6 +41,9 @@ struct TileConstants {
   double partial = 1;
   double order_us = 0, order_bytes_per_us = 0;  // the launch that copies rows into order
   double gather_bytes_per_us = 0;               // CTA pairs that gather rows while they multiply
+  // What it takes in a layer beyond rows of the same GEMM repeated alone, up and down: from layers that took each kernel for
+  // each GEMM (bench/measured/h200/*_candidates.csv). Stream kernels take the same in both.
+  std::array<double, 2> in_layer_us{};
   double skew = 0;  // weight of Zipf routing in the cost; the rest is uniform routing
 };
 // For the stream kernels: a unit of a team is 64 weight rows x the whole sum x `columns` rows of x.
@@ -61,7 +64,9 @@ struct StreamConstants {
 const TileConstants& tile_constants(DType w);
 const StreamConstants& stream_constants(DType w);
 
-// Microseconds of the launches under one routing.
+// What to add to a measured row of the GEMM alone.
+double tile_in_layer_us(const ExpertGemm::Problem& p);
+// Microseconds of the launches under one routing, in a layer.
 double tile_us(const TileConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,
                const RowProfile& rows, std::span<const TileLaunch> launches);
 // What decide() compares: uniform routing mixed with Zipf routing.
