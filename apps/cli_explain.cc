@@ -73,7 +73,9 @@ Command add_explain(CLI::App& root, const std::vector<std::string>& words) {
   app->allow_extras();
   app->add_option("op", flags->options.op, "the operation; none: lists them");
   app->add_option("--device", flags->options.device, "a device of `sluice devices`; none: this machine");
-  app->add_option("--force", flags->options.policy.force, "the only kernel allowed: NAME or NAME:CONFIG; several, parted by commas, one an operation");
+  app->add_option(
+      "--force", flags->options.policy.force,
+      "the only kernel allowed: NAME or NAME:CONFIG; several, parted by commas, one an operation");
   app->add_flag("--batch-invariant", flags->options.policy.batch_invariant,
                 "only kernels whose rows do not depend on each other");
   app->add_option("--sweep", flags->sweep, "prints the choice for each count of tokens")

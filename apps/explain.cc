@@ -67,7 +67,8 @@ Status check_force(const AnyProblem& problem, const std::string& force) {
   std::vector<std::string> known;
   for (const Verdict& v : problem.decide({}, all_candidates(), {}).verdicts) known.emplace_back(v.candidate);
   for (const ForceWord& word : force_words(force)) {
-    if (word.op() != problem.op() && make_problem(word.op()).ok()) continue;  // of a part: decide() looks at it
+    if (word.op() != problem.op() && make_problem(word.op()).ok())
+      continue;  // of a part: decide() looks at it
     if (std::find(known.begin(), known.end(), word.name) == known.end())
       return unknown_name("kernel", word.name, known);
   }

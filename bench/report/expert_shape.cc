@@ -6,9 +6,9 @@ namespace sluice::bench {
 
 std::string expert_shape_name(const ExpertMlp::Problem& p) {
   const int64_t routed = p.experts_routed > 0 ? p.experts_routed : p.experts;
-  return std::string(text(p.w)) + "-" + std::to_string(p.hidden) + "x" + std::to_string(p.intermediate) + "-" +
-         std::to_string(p.experts) + "of" + std::to_string(routed) + "k" + std::to_string(p.slots) + "-" +
-         std::string(word(p.act));
+  return std::string(text(p.w)) + "-" + std::to_string(p.hidden) + "x" + std::to_string(p.intermediate) +
+         "-" + std::to_string(p.experts) + "of" + std::to_string(routed) + "k" + std::to_string(p.slots) +
+         "-" + std::string(word(p.act));
 }
 
 Result<ExpertMlp::Problem> expert_shape(const std::string& name) {

@@ -156,7 +156,8 @@ typedef struct sluice_launch {
 /* ---- Plans: a choice made once ---- */
 
 typedef struct sluice_policy {
-  const char* force;       /* the only kernel allowed: "NAME" or "NAME:CONFIG"; refused means an error, no fallback. NULL: any */
+  const char*
+      force; /* the only kernel allowed: "NAME" or "NAME:CONFIG"; refused means an error, no fallback. NULL: any */
   int32_t batch_invariant; /* not 0: only kernels whose rows do not depend on each other */
 } sluice_policy;
 

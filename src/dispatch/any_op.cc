@@ -117,14 +117,11 @@ class ErasedProblem final : public AnyProblem {
     const auto& plans = made.value().steps();
     std::vector<TableStep> steps;
     for (size_t i = 0; i < plans.size(); ++i) {
-      TableStep step{.first = plans[i].first,
-                     .kernel = plans[i].plan.kernel(),
-                     .config = plans[i].plan.config().name};
+      TableStep step{
+          .first = plans[i].first, .kernel = plans[i].plan.kernel(), .config = plans[i].plan.config().name};
       step.last = i + 1 < plans.size() ? plans[i + 1].first - 1 : tokens_max;
       step.workspace_bytes = plans[i].plan.workspace_bytes();
-      const auto cost_at = [&](int64_t tokens) {
-        return made.value().cost_us(tokens, device);
-      };
+      const auto cost_at = [&](int64_t tokens) { return made.value().cost_us(tokens, device); };
       for (const Candidate<Op>* c : candidates)
         if (c->name == step.kernel) step.planned = c->planned;
       step.first_us = cost_at(step.first);

@@ -104,8 +104,8 @@ template <class Op>
 std::vector<Config> configs_of(const Candidate<Op>& c, const typename Op::Problem& problem,
                                const DeviceInfo& device, const Policy& policy = {}) {
   if (c.configs) return c.configs(problem, device, policy);
-  return {Config{.cost_us = c.cost_us(problem, device),
-                 .workspace_bytes = c.workspace_bytes(problem, device)}};
+  return {
+      Config{.cost_us = c.cost_us(problem, device), .workspace_bytes = c.workspace_bytes(problem, device)}};
 }
 
 // The accepted configuration that costs least, the first of equals; -1: all are refused.

@@ -75,8 +75,8 @@ struct InTurn {
     std::vector<Config> out = {Config{}};
     each_part([&]<size_t kPart>() {
       using P = std::tuple_element_t<kPart, Parts>;
-      const Decision d = decide<P>(std::get<kPart>(parts).problem, device, table<P>(),
-                                   policy_for<P>(policy, table<P>()));
+      const Decision d =
+          decide<P>(std::get<kPart>(parts).problem, device, table<P>(), policy_for<P>(policy, table<P>()));
       std::vector<Config> more;
       for (const Config& before : out)
         for (size_t row = 0; row < d.verdicts.size(); ++row) {
@@ -121,8 +121,7 @@ struct InTurn {
       using P = std::tuple_element_t<kPart, Parts>;
       const Candidate<P>* c = table<P>()[static_cast<size_t>(launch.candidate)];
       out = c->name;
-      if (c->launch_text)
-        out += ": " + c->launch_text(std::get<kPart>(How::parts(problem)).problem, launch);
+      if (c->launch_text) out += ": " + c->launch_text(std::get<kPart>(How::parts(problem)).problem, launch);
     });
     return out;
   }
@@ -145,8 +144,9 @@ struct InTurn {
  private:
   static constexpr std::array<std::string_view, kParts> kNames =
       []<size_t... kPart>(std::index_sequence<kPart...>) {
-        return std::array<std::string_view, kParts>{std::tuple_element_t<kPart, Parts>::kName...};
-      }(std::make_index_sequence<kParts>());
+    return std::array<std::string_view, kParts>{std::tuple_element_t<kPart, Parts>::kName...};
+  }
+  (std::make_index_sequence<kParts>());
 
   template <class P>
   static std::span<const Candidate<P>* const> table() {
@@ -154,9 +154,8 @@ struct InTurn {
   }
   template <class Visit>
   static void each_part(Visit visit) {
-    [&]<size_t... kPart>(std::index_sequence<kPart...>) {
-      (visit.template operator()<kPart>(), ...);
-    }(std::make_index_sequence<kParts>());
+    [&]<size_t... kPart>(std::index_sequence<kPart...>) { (visit.template operator()<kPart>(), ...); }
+    (std::make_index_sequence<kParts>());
   }
   // `before` with one part more: a candidate's best configuration.
   static Config with(Config before, const Verdict& v, size_t part, int row) {

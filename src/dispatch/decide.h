@@ -14,9 +14,9 @@ struct Verdict {
   Refusal refusal = {};
   double cost_us = 0;  // of the configuration that costs least, as is workspace_bytes
   size_t workspace_bytes = 0;
-  bool planned = false;               // Candidate::planned
-  std::vector<Config> configs = {};   // of an accepted candidate: at least one
-  int config = -1;                    // index of the one that costs least
+  bool planned = false;                 // Candidate::planned
+  std::vector<Config> configs = {};     // of an accepted candidate: at least one
+  int config = -1;                      // index of the one that costs least
   std::vector<std::string> texts = {};  // its launches in words, as decide_in_words() fills them in
 };
 

@@ -8,8 +8,7 @@ std::string_view ForceWord::op() const {
   const size_t first = name.find('.');
   if (first == std::string_view::npos) return {};
   const size_t second = name.find('.', first + 1);
-  return second == std::string_view::npos ? std::string_view()
-                                          : name.substr(first + 1, second - first - 1);
+  return second == std::string_view::npos ? std::string_view() : name.substr(first + 1, second - first - 1);
 }
 
 std::vector<ForceWord> force_words(std::string_view force) {
@@ -18,8 +17,7 @@ std::vector<ForceWord> force_words(std::string_view force) {
     const size_t end = std::min(force.find(','), force.size());
     const std::string_view word = force.substr(0, end);
     const size_t colon = std::min(word.find(':'), word.size());
-    if (!word.empty())
-      out.push_back({word.substr(0, colon), word.substr(std::min(colon + 1, word.size()))});
+    if (!word.empty()) out.push_back({word.substr(0, colon), word.substr(std::min(colon + 1, word.size()))});
     force.remove_prefix(std::min(end + 1, force.size()));
   }
   return out;

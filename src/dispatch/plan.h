@@ -255,8 +255,9 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
     if (!plan.kernel_->workspace_bytes) continue;
     const int64_t end = i + 1 < out.steps_.size() ? out.steps_[i + 1].first : tokens_max + 1;
     for (int64_t tokens = out.steps_[i].first; tokens < end; ++tokens)
-      plan.config_.workspace_bytes = std::max(
-          plan.config_.workspace_bytes, plan.kernel_->workspace_bytes(Op::at_tokens(problem, tokens), device));
+      plan.config_.workspace_bytes =
+          std::max(plan.config_.workspace_bytes,
+                   plan.kernel_->workspace_bytes(Op::at_tokens(problem, tokens), device));
   }
   return out;
 }

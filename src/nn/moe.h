@@ -44,7 +44,8 @@ struct MoeConfig {
   // `experts` of the weights, weighing 1 whatever `scale` is. Fewer launches than a path of its own; needs shared_fits_slots().
   bool shared_as_slots = false;
   bool residual = false;  // adds the residual stream to the output
-  bool x_unaligned = false;  // rows of x may begin anywhere, not only at multiples of 16 bytes; slower with many tokens
+  bool x_unaligned =
+      false;  // rows of x may begin anywhere, not only at multiples of 16 bytes; slower with many tokens
 };
 
 // The layer of a known model ("gpt-oss-120b", "deepseek-v4-flash", ...): shapes and arithmetic of its

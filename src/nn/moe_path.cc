@@ -48,7 +48,8 @@ std::optional<MoeAsOne> MoeAsOne::make(const DeviceInfo& device, const Catalog& 
     return us && *us < parts_us(tokens) ? MoePath::kAsOne : MoePath::kParts;
   };
   const Status never_fails = for_each_change(
-      std::min(tokens_max, last + 1), [&](int64_t, int64_t b) { return path_at(b) == out.steps_.back().path; },
+      std::min(tokens_max, last + 1),
+      [&](int64_t, int64_t b) { return path_at(b) == out.steps_.back().path; },
       [&](int64_t tokens) -> Status {
         out.steps_.push_back({tokens, path_at(tokens)});
         wins |= out.steps_.back().path == MoePath::kAsOne;
@@ -91,12 +92,12 @@ MoePath moe_path(const MoeConfig& config, int64_t tokens, const DeviceInfo& devi
   if (own.chosen < 0 || !chosen<ExpertMlp>(own, table)->parts.empty()) return MoePath::kParts;
   const PartsCost as_one = cost_of_parts(
       device, catalog, policy, PartOf<RouterRoute>{RouterRoute::at_tokens(p.front, tokens)}, experts);
-  const PartsCost parts = cost_of_parts(
-      device, catalog, policy, PartOf<RouterGemm>{RouterGemm::at_tokens(p.router, tokens)},
-      PartOf<RouteGroup>{RouteGroup::at_tokens(p.route, tokens)},
-      PartOf<ExpertGemm>{ExpertGemm::at_tokens(p.mlp.up, tokens)},
-      PartOf<ExpertGemm>{ExpertGemm::at_tokens(p.mlp.down, tokens * slots_of(config))},
-      PartOf<Combine>{Combine::at_tokens(p.combine, tokens)});
+  const PartsCost parts =
+      cost_of_parts(device, catalog, policy, PartOf<RouterGemm>{RouterGemm::at_tokens(p.router, tokens)},
+                    PartOf<RouteGroup>{RouteGroup::at_tokens(p.route, tokens)},
+                    PartOf<ExpertGemm>{ExpertGemm::at_tokens(p.mlp.up, tokens)},
+                    PartOf<ExpertGemm>{ExpertGemm::at_tokens(p.mlp.down, tokens * slots_of(config))},
+                    PartOf<Combine>{Combine::at_tokens(p.combine, tokens)});
   const bool both = as_one.refusal.accepted() && parts.refusal.accepted();
   return both && as_one.us < parts.us ? MoePath::kAsOne : MoePath::kParts;
 }

@@ -12,7 +12,8 @@ namespace {
 TEST(CliBenchCuda, WrongWordsAreNamed) {
   const std::pair<std::vector<std::string>, std::string> cases[] = {
       {{"--suit", "router"},
-       "wanted one of --suite, --regret, --models, --tokens, --peers, --out, --quick, --replays, --seconds, --pace, "
+       "wanted one of --suite, --regret, --models, --tokens, --peers, --out, --quick, --replays, --seconds, "
+       "--pace, "
        "--routing, --draws, --peer-ops, found '--suit'"},
       {{"--suite", "router,gate"},
        "--suite: wanted router, fused, routing, chain, mxfp4, bf16 or expert_configs, found 'gate'"},

@@ -284,7 +284,8 @@ TEST(CudaCards, EachExpertIsServedByOneLaunch) {
           for (const KernelLaunch& one : config.launches) {
             const cuda::TileLaunch launch = cuda::TileLaunch::of(one);
             if (launch.kernel == cuda::TileLaunch::kOrderRows) {
-              EXPECT_TRUE(served.empty()) << where << ": rows brought into order after a launch that wants them";
+              EXPECT_TRUE(served.empty())
+                  << where << ": rows brought into order after a launch that wants them";
               orders = true;
               continue;
             }

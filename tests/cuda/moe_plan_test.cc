@@ -1,6 +1,8 @@
 // Which MoE layers the kernels that are built can run on an H200; no GPU is asked.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "backends/cpu/device.h"
 #include "backends/cuda/device.h"
 #include "dispatch/explain.h"
@@ -189,6 +191,29 @@ TEST(MoePlanOnCuda, KernelsInTurnAreTheParts) {
     EXPECT_EQ(moe.value()->path(tokens), MoePath::kParts) << tokens;
     EXPECT_EQ(moe_path(config, tokens, device.info(), device.catalog()), MoePath::kParts) << tokens;
   }
+}
+
+// A word of Policy::force speaks of one operation; the others of a layer choose freely.
+TEST(MoePlanOnCuda, ForcingOneOperationLeavesTheOthersFree) {
+  const MoeConfig config = gpt_oss_on_cuda();
+  PaperDevice device;
+  const auto free = Moe::plan(device, config, 64),
+             forced = Moe::plan(device, config, 64,
+                                {.force = "cuda.expert_gemm.mxfp4_tile_sm90:384x16+192x112.threads"});
+  ASSERT_TRUE(free.ok() && forced.ok()) << free.status().message << forced.status().message;
+  std::map<std::string, std::string> of_stage;
+  for (const auto& [stage, kernel] : forced.value()->kernels(64)) of_stage[stage] = kernel;
+  EXPECT_EQ(of_stage["experts.up"], "cuda.expert_gemm.mxfp4_tile_sm90:384x16+192x112.threads");
+  for (const auto& [stage, kernel] : free.value()->kernels(64)) {
+    if (stage.starts_with("experts.")) continue;
+    EXPECT_EQ(of_stage[stage], kernel) << stage;
+  }
+
+  const auto unknown = Moe::plan(device, config, 64, {.force = "cuda.attention.decode_sm90"});
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_EQ(unknown.status().code, Code::kInvalidArgument);
+  EXPECT_NE(unknown.status().message.find("cuda.attention.decode_sm90"), std::string::npos)
+      << unknown.status().message;
 }
 
 TEST(MoePlanOnCuda, BatchInvariantLayersKeepOnePath) {

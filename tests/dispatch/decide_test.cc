@@ -57,7 +57,8 @@ TEST(Decide, ForceExcludesTheOthersAndNeverFallsBack) {
   EXPECT_EQ(refused.chosen, -1);
   EXPECT_EQ(refused.status().code, Code::kUnsupported);
   EXPECT_NE(refused.status().message.find("tokens=9"), std::string::npos) << refused.status().message;
-  EXPECT_NE(refused.status().message.find("a: needs policy.force to allow it; policy.force=b"), std::string::npos);
+  EXPECT_NE(refused.status().message.find("a: needs policy.force to allow it; policy.force=b"),
+            std::string::npos);
 }
 
 TEST(Decide, AnUnknownForceIsAnError) {
@@ -113,11 +114,9 @@ TEST(Explain, MarksTheChosenThePlannedAndTheRefused) {
 
 // A candidate with two configurations: one of few tokens, one of any number.
 std::vector<Config> two_configs(const Gemm::Problem& p, const DeviceInfo&, const Policy&) {
-  std::vector<Config> out = {{.name = "few", .cost_us = 3, .workspace_bytes = 8, .launches = {{.value = {1}}}},
-                             {.name = "any",
-                              .cost_us = 7,
-                              .workspace_bytes = 16,
-                              .launches = {{.value = {2}}, {.value = {3}}}}};
+  std::vector<Config> out = {
+      {.name = "few", .cost_us = 3, .workspace_bytes = 8, .launches = {{.value = {1}}}},
+      {.name = "any", .cost_us = 7, .workspace_bytes = 16, .launches = {{.value = {2}}, {.value = {3}}}}};
   out[0].refusal.need(p.tokens <= 8, "tokens <= 8 (a test)", "tokens", p.tokens);
   return out;
 }
@@ -184,8 +183,9 @@ TEST(Decide, AWordForAPartAllowsCompositionsAlone) {
   EXPECT_EQ(d.chosen, 1);
   EXPECT_NE(d.verdicts[0].refusal.line().find("policy.force"), std::string::npos);
   EXPECT_EQ(ask({&own}, {}, {.force = "cpu.route_topk.tournament"}).status().code, Code::kInvalidArgument);
-  EXPECT_EQ(ask({&own, &composed}, {}, {.force = "cpu.router_gemm.own,cpu.router_gemm.in_turn"}).status().code,
-            Code::kInvalidArgument);
+  EXPECT_EQ(
+      ask({&own, &composed}, {}, {.force = "cpu.router_gemm.own,cpu.router_gemm.in_turn"}).status().code,
+      Code::kInvalidArgument);
 }
 
 TEST(Explain, PrintsTheConfigurationsAndTheLaunchesOfTheChosenOne) {

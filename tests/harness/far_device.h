@@ -121,8 +121,7 @@ class FarDevice final : public Device {
   template <class How>
   void compose() {
     composed = this;
-    static const Candidate<typename How::Op> card =
-        InTurn<How>::card("cuda.far.in_turn", Backend::kCuda, 1);
+    static const Candidate<typename How::Op> card = InTurn<How>::card("cuda.far.in_turn", Backend::kCuda, 1);
     catalog_.template add<typename How::Op>(card);
   }
 

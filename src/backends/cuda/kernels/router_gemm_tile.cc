@@ -110,8 +110,8 @@ std::array<Near, kMeasured> measured() {
 // "128x64-k2-e1-t4": experts x tokens of a CTA; splits of k, tiles of experts and of tokens in a cluster.
 std::string name_of(const RouterTilePlan& plan) {
   return std::to_string(plan.tile.experts()) + "x" + std::to_string(plan.tile.tokens) + "-k" +
-         std::to_string(plan.splits) + "-e" + std::to_string(plan.beside) + "-t" + std::to_string(plan.behind) +
-         (plan.exchange == RouterExchange::kCopies ? "" : "-stores");
+         std::to_string(plan.splits) + "-e" + std::to_string(plan.beside) + "-t" +
+         std::to_string(plan.behind) + (plan.exchange == RouterExchange::kCopies ? "" : "-stores");
 }
 
 }  // namespace
@@ -177,10 +177,11 @@ RouterTilePlan router_tile_plan(const KernelLaunch& launch) {
 
 std::string router_tile_text(const RouterGemm::Problem&, const KernelLaunch& launch) {
   const RouterTilePlan plan = router_tile_plan(launch);
-  return "tiles of " + std::to_string(plan.tile.experts()) + " experts x " + std::to_string(plan.tile.tokens) +
-         " tokens; a cluster is " + std::to_string(plan.splits) + " splits of k x " +
-         std::to_string(plan.beside) + " tiles of experts x " + std::to_string(plan.behind) +
-         " of tokens; partial sums by " + (plan.exchange == RouterExchange::kCopies ? "bulk copies" : "stores");
+  return "tiles of " + std::to_string(plan.tile.experts()) + " experts x " +
+         std::to_string(plan.tile.tokens) + " tokens; a cluster is " + std::to_string(plan.splits) +
+         " splits of k x " + std::to_string(plan.beside) + " tiles of experts x " +
+         std::to_string(plan.behind) + " of tokens; partial sums by " +
+         (plan.exchange == RouterExchange::kCopies ? "bulk copies" : "stores");
 }
 
 }  // namespace sluice::cuda
