@@ -274,7 +274,7 @@ TEST(CudaCards, EachExpertIsServedByOneLaunch) {
         ExpertGemm::Problem p{.rows = 4 * tokens, .experts = 128, .w = w, .layout = WeightLayout::kFragments};
         if (slots > 0) p.tokens = tokens, p.slots = slots;
         int accepted = 0;
-        for (const Config& config : cuda::tile_configs(p, h200())) {
+        for (const Config& config : cuda::tile_configs(p, h200(), {})) {
           const std::string where = config.name + ", " + fields_text(p);
           if (!config.refusal.accepted()) continue;
           ++accepted;
@@ -317,7 +317,7 @@ TEST(CudaCards, EveryTileKernelIsReachedAndEveryConfigurationHasItsName) {
         ExpertGemm::Problem p{.rows = 4 * tokens, .experts = 32, .w = w, .layout = WeightLayout::kFragments};
         if (slots > 0) p.tokens = tokens, p.slots = slots;
         std::set<std::string> names;
-        for (const Config& config : cuda::tile_configs(p, h200())) {
+        for (const Config& config : cuda::tile_configs(p, h200(), {})) {
           EXPECT_TRUE(names.insert(config.name).second) << config.name << " comes twice, " << fields_text(p);
           for (const KernelLaunch& one : config.launches) reached.insert(cuda::TileLaunch::of(one).kernel);
         }
@@ -337,13 +337,13 @@ TEST(CudaCards, UnalignedRowsComeByThreadsOrBehindALaunchThatOrdersThem) {
                           .w = w,
                           .layout = WeightLayout::kFragments,
                           .x_unaligned = true};
-    for (const Config& config : cuda::tile_configs(p, h200())) {
+    for (const Config& config : cuda::tile_configs(p, h200(), {})) {
       const bool any = config.name.ends_with(".threads") || config.name.ends_with(".ordered");
       EXPECT_EQ(config.refusal.accepted(), any) << config.name;
       EXPECT_TRUE(any || config.refusal.line().find("x_unaligned=1") != std::string::npos) << config.name;
     }
     p.tokens = p.slots = 0;
-    for (const Config& config : cuda::tile_configs(p, h200()))
+    for (const Config& config : cuda::tile_configs(p, h200(), {}))
       EXPECT_EQ(config.refusal.accepted(), config.name.ends_with(".threads")) << config.name;
   }
 }

@@ -3,6 +3,7 @@
 #include "backends/cuda/card.h"
 #include "backends/cuda/experts/cost.h"
 #include "backends/cuda/grid_words.h"
+#include "dispatch/expert_mlp_between.h"
 #include "ops/expert_mlp.h"
 #include "ops/fragment_layout.h"
 
@@ -58,6 +59,11 @@ inline void need_fewtokens(Refusal& r, const ExpertMlp::Problem& p, const Device
       ExpertMlp::rows(p) <= most,
       "tokens * slots <= " + std::to_string(most) + (two ? " (two for each lane)" : " (one for each lane)"),
       "tokens * slots", ExpertMlp::rows(p));
+}
+
+// h, and g in f32: what stands between their two products.
+inline size_t fewtokens_workspace_bytes(const ExpertMlp::Problem& p, const DeviceInfo& d) {
+  return ExpertMlpBetween::at(nullptr, ExpertMlp::with_f32_g(p), d.backend).bytes;
 }
 
 // Both products' weights at streaming rate, g in f32, plus a constant for prologue, grid barrier and epilogue.

@@ -132,15 +132,15 @@ struct StreamLaunch {
     if (w == DType::kBF16 && !short_sums) return small ? "64x32" : "128x32";
     return "n" + std::to_string(columns);
   }
-  // For explain.
-  std::string text(DType w) const;
 };
 
+// For explain.
+std::string stream_launch_text(const ExpertGemm::Problem& problem, const KernelLaunch& launch);
 // For explain: "384x64-80, rows of x in order, experts of 1 to 80 rows".
 std::string tile_launch_text(const ExpertGemm::Problem& problem, const KernelLaunch& launch);
 
-// All configurations of the tile kernels for a problem, each with its cost or its refusal.
-std::vector<Config> tile_configs(const ExpertGemm::Problem& problem, const DeviceInfo& device);
+// All configurations of the tile kernels for a problem, each with its cost or its refusal. No policy changes them.
+std::vector<Config> tile_configs(const ExpertGemm::Problem& problem, const DeviceInfo& device, const Policy&);
 
 // Size of the rows of tokens in order, bf16[rows, width].
 size_t ordered_bytes(const ExpertGemm::Problem& problem);

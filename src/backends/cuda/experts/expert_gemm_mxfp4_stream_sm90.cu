@@ -51,10 +51,6 @@ std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d, c
   return out;
 }
 
-std::string launch_text(const ExpertGemm::Problem& p, const KernelLaunch& launch) {
-  return StreamLaunch::of(launch).text(p.w);
-}
-
 struct Launcher {
   static Status enqueue(const ExpertGemm::Problem&, std::span<const KernelLaunch>, const ExpertGemm::Args&,
                         Workspace, Stream);
@@ -68,7 +64,7 @@ extern const Candidate<ExpertGemm> expert_gemm_mxfp4_stream_sm90 = {
     .supports = supports,
     .configs = configs,
     .enqueue_config = enqueue_config_of<ExpertGemm, Launcher>(),
-    .launch_text = launch_text,
+    .launch_text = stream_launch_text,
     .batch_invariant = true,
     .alignment_bytes = 16,
     .planned = !kHasKernels,

@@ -22,10 +22,6 @@ Refusal supports(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d, const Policy&) {
-  return tile_configs(p, d);
-}
-
 struct Launcher {
   static Status enqueue(const ExpertGemm::Problem&, std::span<const KernelLaunch>, const ExpertGemm::Args&,
                         Workspace, Stream);
@@ -37,7 +33,7 @@ extern const Candidate<ExpertGemm> expert_gemm_mxfp4_tile_sm90 = {
     .name = "cuda.expert_gemm.mxfp4_tile_sm90",
     .backend = Backend::kCuda,
     .supports = supports,
-    .configs = configs,
+    .configs = tile_configs,
     .enqueue_config = enqueue_config_of<ExpertGemm, Launcher>(),
     .launch_text = tile_launch_text,
     .batch_invariant = true,

@@ -6,7 +6,6 @@
 //         depend on it.
 // Source  original; the contract is ops/expert_mlp.h.
 #include "backends/cuda/experts/cards.h"
-#include "dispatch/expert_mlp_between.h"
 
 namespace sluice::cuda {
 namespace {
@@ -24,10 +23,6 @@ double cost_us(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   return fewtokens_us(p, d, {.begin_us = 11.9, .memory_share = 0.936});
 }
 
-size_t workspace_bytes(const ExpertMlp::Problem& p, const DeviceInfo& d) {
-  return ExpertMlpBetween::at(nullptr, ExpertMlp::with_f32_g(p), d.backend).bytes;
-}
-
 struct Launcher {
   static Status enqueue(const ExpertMlp::Problem&, const ExpertMlp::Args&, Workspace, Stream);
 };
@@ -39,7 +34,7 @@ extern const Candidate<ExpertMlp> expert_mlp_mxfp4_fewtokens_sm90 = {
     .backend = Backend::kCuda,
     .supports = supports,
     .cost_us = cost_us,
-    .workspace_bytes = workspace_bytes,
+    .workspace_bytes = fewtokens_workspace_bytes,
     .enqueue = enqueue_of<ExpertMlp, Launcher>(),
     .batch_invariant = true,
     .alignment_bytes = 16,

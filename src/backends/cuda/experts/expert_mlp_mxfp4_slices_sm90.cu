@@ -38,10 +38,6 @@ double cost_us(const ExpertMlp::Problem& p, const DeviceInfo& d) {
   return fewtokens_us(p, d, {.begin_us = 9.7, .memory_share = 0.92});
 }
 
-size_t workspace_bytes(const ExpertMlp::Problem& p, const DeviceInfo& d) {
-  return ExpertMlpBetween::at(nullptr, ExpertMlp::with_f32_g(p), d.backend).bytes;
-}
-
 struct Launcher {
   static Status enqueue(const ExpertMlp::Problem&, const ExpertMlp::Args&, Workspace, Stream);
 };
@@ -53,7 +49,7 @@ extern const Candidate<ExpertMlp> expert_mlp_mxfp4_slices_sm90 = {
     .backend = Backend::kCuda,
     .supports = supports,
     .cost_us = cost_us,
-    .workspace_bytes = workspace_bytes,
+    .workspace_bytes = fewtokens_workspace_bytes,
     .enqueue = enqueue_of<ExpertMlp, Launcher>(),
     .batch_invariant = true,
     .alignment_bytes = 16,

@@ -237,7 +237,7 @@ class Lister {
 
 }  // namespace
 
-std::vector<Config> tile_configs(const ExpertGemm::Problem& p, const DeviceInfo& d) {
+std::vector<Config> tile_configs(const ExpertGemm::Problem& p, const DeviceInfo& d, const Policy&) {
   Lister list(p, d);
   if (p.w == DType::kE2M1) {
     for (const Rows rows : {Rows::kAsTheyAre, Rows::kOrdered, Rows::kThreads})
@@ -293,11 +293,12 @@ std::string tile_launch_text(const ExpertGemm::Problem& p, const KernelLaunch& o
   return out;
 }
 
-std::string StreamLaunch::text(DType w) const {
-  if (w == DType::kBF16 && !short_sums)
-    return "tiles of " + name(w) + ", the whole sum; rows of x by producer threads";
-  return "units of 64 weight rows x " + std::to_string(columns) + " rows of x, the whole sum" +
-         (short_sums ? "; teams keep rows of x for several units" : "");
+std::string stream_launch_text(const ExpertGemm::Problem& p, const KernelLaunch& of) {
+  const StreamLaunch launch = StreamLaunch::of(of);
+  if (p.w == DType::kBF16 && !launch.short_sums)
+    return "tiles of " + launch.name(p.w) + ", the whole sum; rows of x by producer threads";
+  return "units of 64 weight rows x " + std::to_string(launch.columns) + " rows of x, the whole sum" +
+         (launch.short_sums ? "; teams keep rows of x for several units" : "");
 }
 
 size_t ordered_bytes(const ExpertGemm::Problem& p) { return static_cast<size_t>(p.rows * p.width) * 2; }
