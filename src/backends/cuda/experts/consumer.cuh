@@ -123,10 +123,11 @@ struct Mxfp4Blocks {
   }
 };
 
-// Mainloop of one tile, bf16: products of a k block wait only for those before them.
+// Mainloop of one tile, bf16: products of a k block wait only for those before them. d: sums of N rows or
+// more.
 struct Bf16Blocks {
-  template <int N, class C>
-  static __device__ __forceinline__ uint32_t multiply(float (&d)[C::kBlocks][N / 2],
+  template <int N, class C, int kSums>
+  static __device__ __forceinline__ uint32_t multiply(float (&d)[C::kBlocks][kSums],
                                                       const ExpertParameters& p, TileRing<C>& ring) {
     const int group = uniform(static_cast<int>(threadIdx.x / 128)) - 1;
     const auto stages = static_cast<uint32_t>(ring.at.stages);
@@ -141,7 +142,7 @@ struct Bf16Blocks {
       const uint32_t weights = stage + C::kWeights + group * C::kBlocks * C::kSteps * C::kBlockBytes;
 #pragma unroll
       for (int step = 0; step < C::kSteps; ++step) {
-        if (step >= steps) break;
+        if (step > 0 && step >= steps) break;
         const uint64_t x = tile::describe_tile(stage + step * C::kXBytes);
         const uint64_t w = tile::describe_tile(weights + step * C::kBlockBytes);
         tile::fence_operands();
@@ -149,7 +150,7 @@ struct Bf16Blocks {
         for (int j = 0; j < 4; ++j)
 #pragma unroll
           for (int b = 0; b < C::kBlocks; ++b)
-            tile::multiply<N>(d[b],
+            tile::multiply<N>(reinterpret_cast<float(&)[N / 2]>(d[b]),
                               w + b * (C::kSteps * C::kBlockBytes / tile::kDescribed) + j * tile::kNext16,
                               x + j * tile::kNext16, 1);
         tile::commit_group();

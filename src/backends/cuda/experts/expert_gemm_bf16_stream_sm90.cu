@@ -85,8 +85,8 @@ namespace {
 
 static_assert(is_short<kShortMost, Bf16Weights>(kShortBlocks));
 // Two warpgroups with a row block each; or one, with two CTAs per SM: twice as many tiles, for few experts.
-using TwoGroups = ExpertTiles<Bf16Blocks, XSource::kThreads, 2, 1, 32, 16, 16, 2>;
-using OneGroup = ExpertTiles<Bf16Blocks, XSource::kThreads, 1, 1, 32, 16, 16, 2, 2>;
+using TwoGroups = ExpertTiles<Bf16Blocks, TileKernel{128, 16, 16, 32, 2, XSource::kThreads}>;
+using OneGroup = ExpertTiles<Bf16Blocks, TileKernel{64, 16, 16, 32, 2, XSource::kThreads}, 2>;
 
 Status Launcher::enqueue(const ExpertGemm::Problem& p, std::span<const KernelLaunch> launches,
                          const ExpertGemm::Args& a, Workspace, Stream stream) {

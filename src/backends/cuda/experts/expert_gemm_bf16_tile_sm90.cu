@@ -1,7 +1,7 @@
 // Expert GEMM for many rows an expert, bf16 weights. wgmma reads both operands from shared memory. One CTA
-// has tiles of 256 weight rows x 64 to 128 rows of x (tiles.cuh). CTA pairs share what both multiply
-// (pairs.cuh): either rows of x, and each CTA has its own weight rows, or weights, and each has its own rows
-// of x. Rows of tokens are copied as for mxfp4 (tile_configs.cc).
+// has tiles of 256 weight rows x 64 to 128 rows of x. CTA pairs share what both multiply: either rows of x, and
+// each CTA has its own weight rows, or weights, and each has its own rows of x (tiles.cuh). Rows of tokens are
+// copied as for mxfp4 (tile_configs.cc).
 //
 // Wins    more than about 26 rows an expert: each weight that is read serves all rows of its expert.
 // Loses   fewer rows: SMs idle while the last tiles run. See bf16_stream_sm90.

@@ -22,20 +22,30 @@ struct ExpertMaps {
 
 #ifdef __CUDACC__
 
-// The row blocks of a tile that the CTA `rank` of a pair has.
+// The half of a tile that the CTA `rank` of a pair has: row blocks if the pair shares rows of x, else rows.
+template <class C>
 __device__ __forceinline__ ExpertTile half_of(ExpertTile t, int rank) {
-  const int middle = t.first_block + ceil_div(t.end_block - t.first_block, 2);
-  (rank == 0 ? t.end_block : t.first_block) = middle;
+  if constexpr (C::kSharesX) {
+    const int middle = t.first_block + ceil_div(t.end_block - t.first_block, 2);
+    (rank == 0 ? t.end_block : t.first_block) = middle;
+  } else {
+    const int half = min(t.rows, ceil_div(t.rows, 2 * C::kStepN) * C::kStepN);
+    if (rank > 0) t.row += half;
+    t.rows = rank > 0 ? t.rows - half : half;
+  }
   return t;
 }
 
 // Copies the weights of all tiles of this CTA. Warp `warp` copies every C::kWeightWarps-th row block: one
-// warp alone would take as long for the copies of a tile as the tensor cores for its products. The first warp
-// (in a pair, of the first CTA) finds the tiles and publishes them.
+// warp alone would take as long for the copies of a tile as the tensor cores for its products. If a pair
+// shares weights, each CTA copies every second row block into both. The first warp (in a pair, of the first
+// CTA) finds the tiles and publishes them.
 template <class C>
 __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const TileSchedule<C>& list,
                                               TileRing<C> ring, int warp) {
-  constexpr int kOwnMost = (C::kRowBlocks + C::kWeightWarps - 1) / C::kWeightWarps;
+  constexpr int kCopiers = C::kSharesWeights ? 2 : C::kWeightWarps;
+  constexpr int kOwnMost = (C::kRowBlocks + kCopiers - 1) / kCopiers;
+  const int copier = C::kSharesWeights ? static_cast<int>(ring.rank) : warp;
   const auto stages = static_cast<uint32_t>(ring.at.stages);
   const Tickets tickets{p.tickets, list.all};
   // The ticket is taken a little before the tile's last stage, so that nobody waits for it.
@@ -49,22 +59,22 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const T
       if (index < tickets.all) t = list.at(p, index);
       t.index = index;
       if constexpr (C::kPair) {
-        ring.publish_to_peer(count, half_of(t, 1));
-        t = half_of(t, 0);
+        ring.publish_to_peer(count, half_of<C>(t, 1));
+        t = half_of<C>(t, 0);
       }
       ring.publish(count, t);
     } else {
       if constexpr (C::kPair) ring.expect_tile(count);
       t = ring.wait_tile(count);
     }
-    if (t.rows == 0) break;
+    if (ring.ends(t)) break;
     uint32_t ticket = 0;
     const int blocks = t.end_block - t.first_block;
-    const int own = (blocks - warp + C::kWeightWarps - 1) / C::kWeightWarps;
-    const int64_t first = static_cast<int64_t>(t.first_block + warp) * p.k_blocks;
+    const int own = (blocks - copier + kCopiers - 1) / kCopiers;
+    const int64_t first = static_cast<int64_t>(t.first_block + copier) * p.k_blocks;
     const uint8_t* weights = p.w + t.expert * p.w_bytes + first * C::kBlockBytes;
     const uint8_t* scales = p.w_scale + t.expert * p.scale_bytes + first * C::kScaleBytes;
-    const int64_t next = static_cast<int64_t>(C::kWeightWarps) * p.k_blocks;  // to this warp's next row block
+    const int64_t next = static_cast<int64_t>(kCopiers) * p.k_blocks;  // to this warp's next row block
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; k += C::kSteps) {
       const int steps = min(C::kSteps, p.k_blocks - k);
@@ -76,18 +86,19 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const T
       }
       const uint32_t barrier = ring.full(ring.place.stage), code_bytes = steps * C::kBlockBytes,
                      scale_bytes = steps * C::kScaleBytes;
-      tile::barrier_expect_by_warp(barrier, own * (code_bytes + scale_bytes));
-      const uint32_t codes_to = ring.stage() + C::kWeights + warp * C::kSteps * C::kBlockBytes;
-      const uint32_t scales_to = ring.stage() + C::kScales + warp * C::kSteps * C::kScaleBytes;
+      tile::barrier_expect_by_warp(barrier, (C::kSharesWeights ? blocks : own) * (code_bytes + scale_bytes));
+      const uint32_t codes_to = ring.stage() + C::kWeights + copier * C::kSteps * C::kBlockBytes;
+      const uint32_t scales_to = ring.stage() + C::kScales + copier * C::kSteps * C::kScaleBytes;
 #pragma unroll
       for (int i = 0; i < kOwnMost; ++i) {
         if (i >= own) break;
-        const uint32_t to = codes_to + i * C::kWeightWarps * C::kSteps * C::kBlockBytes;
+        const uint32_t to = codes_to + i * kCopiers * C::kSteps * C::kBlockBytes;
         const uint8_t* from = weights + i * next * C::kBlockBytes;
         if constexpr (C::kScaleBytes > 0) {
-          tile::copy_bulk_two(to, from, code_bytes,
-                              scales_to + i * C::kWeightWarps * C::kSteps * C::kScaleBytes,
+          tile::copy_bulk_two(to, from, code_bytes, scales_to + i * kCopiers * C::kSteps * C::kScaleBytes,
                               scales + i * next * C::kScaleBytes, scale_bytes, barrier);
+        } else if constexpr (C::kSharesWeights) {
+          tile::copy_bulk_to(3, to, from, code_bytes, barrier);
         } else {
           tile::copy_bulk(to, from, code_bytes, barrier);
         }
@@ -109,7 +120,7 @@ __device__ __forceinline__ void fetch_rows(const ExpertParameters& p, TileRing<C
 #pragma unroll 1
   for (int count = 0;; ++count) {
     const ExpertTile t = ring.wait_tile(count);
-    if (t.rows == 0) break;
+    if (ring.ends(t)) break;
     rows.begin(p, t);
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; k += C::kSteps) {
@@ -121,8 +132,8 @@ __device__ __forceinline__ void fetch_rows(const ExpertParameters& p, TileRing<C
   }
 }
 
-// Copies rows of x that are in order, or will be: one warp, by TMA. In a pair each CTA copies one half, into
-// both CTAs.
+// Copies rows of x that are in order, or will be: one warp, by TMA. If a pair shares them, each CTA copies
+// one half into both.
 template <class C>
 __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const ExpertMaps<C>& x,
                                             const PairGather& g, TileRing<C> ring) {
@@ -131,7 +142,7 @@ __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const Exp
 #pragma unroll 1
   for (int count = 0;; ++count) {
     const ExpertTile t = ring.wait_tile(count);
-    if (t.rows == 0) break;
+    if (ring.ends(t)) break;
     PairArrived arrived;
     int segment = 0, segment_at = 0;
     if constexpr (C::kGathers) {
@@ -142,7 +153,7 @@ __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const Exp
     }
     const int height = max(0, ceil_div(t.rows - C::kLeastN, C::kStepN));
     const int rows = C::kLeastN + height * C::kStepN,
-              half = C::kPair ? static_cast<int>(ring.rank) * (rows / 2) : 0;
+              half = C::kSharesX ? static_cast<int>(ring.rank) * (rows / 2) : 0;
     const int bytes = rows * tile::kSwizzledRowBytes;
     const CUtensorMap& map = x.of[height];
 #pragma unroll 1
@@ -158,7 +169,7 @@ __device__ __forceinline__ void fetch_boxes(const ExpertParameters& p, const Exp
       for (int s = 0; s < C::kSteps; ++s) {
         if (s >= steps) break;
         const int column = (k + s) * static_cast<int>(kFragmentWidth);
-        if constexpr (C::kPair) {
+        if constexpr (C::kSharesX) {
           tile::copy_box_to(3, to + s * C::kXBytes, map, column, t.row + half, full);
         } else {
           tile::copy_box(to + s * C::kXBytes, map, column, t.row, full);
@@ -182,7 +193,7 @@ __device__ __forceinline__ void fetch_token_boxes(const ExpertParameters& p, con
 #pragma unroll 1
   for (int count = 0;; ++count) {
     const ExpertTile t = ring.wait_tile(count);
-    if (t.rows == 0) break;
+    if (ring.ends(t)) break;
     TokenBoxes<C::kTileN> boxes;
     boxes.find(p, t, ring.rank, warp);
 #pragma unroll 1

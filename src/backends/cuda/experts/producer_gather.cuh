@@ -1,4 +1,4 @@
-// CTA pairs (tiles.cuh, pairs.cuh) gather rows of tokens into the order of an expert GEMM's rows while they
+// CTA pairs (tiles.cuh) gather rows of tokens into the order of an expert GEMM's rows while they
 // multiply. Two warps of each CTA move rows by bulk copies to shared memory and from there to a workspace.
 // From there whole TMA boxes are loaded, as if an earlier kernel had gathered the rows. The tensor cores are
 // the bound, so memory has time for this.

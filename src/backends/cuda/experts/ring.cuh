@@ -13,7 +13,7 @@ constexpr int kTilesAhead = 16;
 
 // Offsets in shared memory. Stages come first, aligned to 1024.
 struct TileShared {
-  int stages = 0, rows = 0, gathered = 0, tiles = 0, published = 0, full = 0, empty = 0, gather_full = 0,
+  int stages = 0, epilogue = 0, gathered = 0, tiles = 0, published = 0, full = 0, empty = 0, gather_full = 0,
       waves_begun = 0, before = 0, bytes = 0;
 };
 
@@ -23,9 +23,8 @@ struct TileShared {
 template <class C>
 struct TileRing {
   static constexpr int kBlocksMost = 1 << 15;  // row blocks of an expert
-  // Rows of a tile that is published with its place in the list, and such places.
-  static constexpr uint32_t kRowsMost = 1 << 8, kIndexMost = UINT32_MAX / kRowsMost;
-  static_assert(!C::kGathers || C::kTileN < kRowsMost);
+  // A tile that is published with its place in the list has fewer rows than this.
+  static constexpr uint32_t kRowsLimit = C::kTileN < 256 ? 1 << 8 : 1 << 9;
   uint32_t base;  // aligned to 1024
   TileShared at;
   tile::RingPlace place;
@@ -37,7 +36,12 @@ struct TileRing {
   }
   __device__ __forceinline__ uint32_t full(uint32_t stage) const { return base + at.full + stage * 8; }
   __device__ __forceinline__ uint32_t empty(uint32_t stage) const { return base + at.empty + stage * 8; }
-  // Publishes the CTA's `count`-th tile to all its warps. A tile without rows ends the list.
+  // Whether a published tile is the end of the list. One CTA of a pair that shares weights may have no rows
+  // of a tile.
+  static __device__ __forceinline__ bool ends(const ExpertTile& t) {
+    return C::kSharesWeights ? t.end_block == 0 : t.rows == 0;
+  }
+  // Publishes the CTA's `count`-th tile to all its warps.
   __device__ __forceinline__ void publish(int count, const ExpertTile& t) const {
     tile::store_and_arrive_by_warp(base + at.tiles + count % kTilesAhead * 16, words_of(t),
                                    base + at.published + count % kTilesAhead * 8);
@@ -58,8 +62,8 @@ struct TileRing {
     const int blocks = uniform(static_cast<int>(t.y));
     const uint32_t rows = static_cast<uint32_t>(uniform(static_cast<int>(t.w)));
     return {uniform(static_cast<int>(t.x)), blocks % kBlocksMost,
-            uniform(static_cast<int>(t.z)), static_cast<int>(C::kGathers ? rows % kRowsMost : rows),
-            blocks / kBlocksMost,           static_cast<int>(C::kGathers ? rows / kRowsMost : 0)};
+            uniform(static_cast<int>(t.z)), static_cast<int>(C::kGathers ? rows % kRowsLimit : rows),
+            blocks / kBlocksMost,           static_cast<int>(C::kGathers ? rows / kRowsLimit : 0)};
   }
   __device__ __forceinline__ void wait_full() const {
     tile::barrier_wait_by_warp(full(place.stage), place.parity);
@@ -67,19 +71,23 @@ struct TileRing {
   __device__ __forceinline__ void wait_empty() const {
     tile::barrier_wait_by_warp(empty(place.stage), place.parity ^ 1);
   }
-  // Each consumer lane releases a stage that has been read; not if `predicate` is 0. Every lane arrives for
-  // itself (tile::arrive_by_lane), because lanes read codes by loads and rows of y pass through the last
-  // stage.
+  // Each consumer warp releases a stage that has been read, in both CTAs of a pair; not if `predicate` is 0.
+  // Every lane arrives for itself (tile::arrive_by_lane) where lanes read codes by loads or rows of y pass
+  // through the last stage.
   __device__ __forceinline__ void release(uint32_t stage, uint32_t predicate = 1) const {
-    tile::arrive_by_lane(empty(stage), predicate);
-    if constexpr (C::kCtas > 1) tile::arrive_at_peer_by_warp(peer + at.empty + stage * 8, predicate);
+    if constexpr (C::kReleasedByLanes) {
+      tile::arrive_by_lane(empty(stage), predicate);
+      if constexpr (C::kPair) tile::arrive_at_peer_by_warp(peer + at.empty + stage * 8, predicate);
+    } else {
+      tile::arrive_twice_by_warp(empty(stage), peer + at.empty + stage * 8, predicate);
+    }
   }
   // The staging of gather warp `warp`.
   __device__ __forceinline__ PairGatherPlace gather_place(int warp) const {
     return {base + at.gathered + static_cast<uint32_t>(warp * C::kGatherBytes),
             base + at.gather_full + static_cast<uint32_t>(warp * 8), base + at.waves_begun};
   }
-  // Releases the stages of a tile in which this warpgroup has no row blocks.
+  // Releases the stages of a tile of which this warpgroup has nothing.
   __device__ __forceinline__ void skip(int k_blocks) {
 #pragma unroll 1
     for (int k = 0; k < k_blocks; k += C::kSteps) {
@@ -95,7 +103,7 @@ struct TileRing {
         static_cast<uint32_t>(t.expert),
         static_cast<uint32_t>(t.first_block) + static_cast<uint32_t>(t.end_block) * kBlocksMost,
         static_cast<uint32_t>(t.row),
-        static_cast<uint32_t>(t.rows) + (C::kGathers ? static_cast<uint32_t>(t.index) * kRowsMost : 0));
+        static_cast<uint32_t>(t.rows) + (C::kGathers ? static_cast<uint32_t>(t.index) * kRowsLimit : 0));
   }
 };
 

@@ -1,5 +1,7 @@
 // The list of tiles of tiles.cuh.
 #pragma once
+#include <algorithm>
+
 #include "backends/cuda/experts/parameters.cuh"
 
 namespace sluice::cuda {
@@ -11,7 +13,7 @@ constexpr int kExpertListScratchBytes = kThreads / 32 * 16 + 16;
 
 #ifdef __CUDACC__
 
-// Tiles of all experts that a launch serves, divided as in PlainSchedule. Tiles after the last full round of
+// Tiles of all experts that a launch serves, divided as in PlainSchedule; the tiles of a CTA pair. Tiles after the last full round of
 // the grid (the tail) are cut into tiles of fewer row blocks if those still fit one round: the row blocks of
 // one warpgroup or of two, which take about half or three fourths of a tile's time. Two tiles make three cuts
 // of two warpgroups, so even a tail of two thirds of a round saves a fourth of one.
@@ -26,11 +28,16 @@ struct TileSchedule {
   // cut_m_tile whole tiles of the same rows of x.
   int cut_expert = INT32_MAX, cut_m_tile = 0, tail_blocks = C::kTileBlocks;
 
-  static __device__ __forceinline__ int tiles_of(int rows) { return ceil_div(rows, C::kTileN); }
-  // The height class of an expert with rows: 0 is the widest.
+  static __device__ __forceinline__ int tiles_of(int rows) { return ceil_div(rows, C::kRowsMost); }
+  // The height class of an expert with rows: 0 is the widest. Where there are more heights than classes, some
+  // share one.
+  static constexpr int kClasses = std::min(C::kHeights, 4);  // each has 16 bits of a word
   static __device__ __forceinline__ int height_class(int rows) {
-    const int width = ceil_div(ceil_div(rows, C::kStepN), tiles_of(rows)) * C::kStepN;
-    return max(0, min(C::kHeights - 1, (C::kTileN - width) / C::kStepN));
+    const int units = ceil_div(ceil_div(rows, C::kStepN), tiles_of(rows));
+    const int width = (C::kSharesWeights ? ceil_div(units, 2) : units) * C::kStepN;
+    const int height = max(0, min(C::kHeights - 1, (C::kTileN - width) / C::kStepN));
+    if constexpr (C::kHeights > kClasses) return height * kClasses / C::kHeights;
+    return height;
   }
 
   // Makes the list; all threads of the CTA call it. sums: shared memory, kExpertListScratchBytes, aligned to
@@ -41,7 +48,6 @@ struct TileSchedule {
       make_long(p, sums);
       return;
     }
-    static_assert(C::kHeights <= 4);  // each has 16 bits of a word
     const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
     const int rows = tid < p.experts ? p.row_count[tid] : 0;
     const bool mine = serves(p, rows);
@@ -52,7 +58,7 @@ struct TileSchedule {
     int at = 0;
     uint64_t experts = 0, tiles = static_cast<uint64_t>(own) << (16 * (height % 4));
 #pragma unroll
-    for (int h = 0; h < C::kHeights; ++h) {
+    for (int h = 0; h < kClasses; ++h) {
       const unsigned these = __ballot_sync(0xffffffffu, height == h);
       if (height == h) at = __popc(these & ((1u << lane) - 1));
       experts |= static_cast<uint64_t>(__popc(these)) << (16 * h);
@@ -83,7 +89,7 @@ struct TileSchedule {
                    tiles_before = __shfl_sync(0xffffffffu, warps_tiles, max(warp - 1, 0));
     int first = static_cast<int>(tiles >> (16 * (height % 4)) & 0xffff) - own, columns = 0;
 #pragma unroll
-    for (int h = 0; h < C::kHeights; ++h) {
+    for (int h = 0; h < kClasses; ++h) {
       if (height == h && warp > 0)
         at += static_cast<int>(experts_before >> (16 * h) & 0xffff),
             first += static_cast<int>(tiles_before >> (16 * h) & 0xffff);

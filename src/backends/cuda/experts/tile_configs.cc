@@ -89,9 +89,10 @@ double mean_rows(const ExpertGemm::Problem& p) {
 ExpertOrder order_of(const ExpertGemm::Problem& p, const TileKernel& k, double mean, double tiles) {
   const int64_t threads = p.w == DType::kE2M1 ? 512 : 384;
   if (p.experts > threads || p.rows / k.n_most + p.experts > UINT16_MAX) return ExpertOrder::kLong;
-  // With few tiles per SM their order matters. With many, memory traffic and products mix better in the given
-  // order.
+  // With few tiles per SM their order matters. With many mxfp4 tiles, memory traffic and products mix better
+  // in the given order.
   constexpr double kFewTiles = 1300, kRowsOfOrder = 20;
+  if (p.w == DType::kBF16) return k.ctas() == 2 ? ExpertOrder::kByWidth : ExpertOrder::kGiven;
   return tiles < kFewTiles && mean > kRowsOfOrder ? ExpertOrder::kByWidth : ExpertOrder::kGiven;
 }
 
@@ -154,7 +155,7 @@ std::vector<TileLaunch> launches_of(const ExpertGemm::Problem& p, const DeviceIn
 void need_gather(Refusal& r, const ExpertGemm::Problem& p) {
   const bool fp4 = p.w == DType::kE2M1;
   const int64_t experts = fp4 ? 512 : 256, width = fp4 ? 10240 : 16384;
-  constexpr int64_t kTilesMost = 1 << 23;
+  constexpr int64_t kTilesMost = 1 << 22;
   // Measured: a gather takes about 375 / weight rows of the time that the tiles after it take.
   constexpr int64_t kWeightRows = 1024;
   r.need(ExpertGemm::weight_rows(p) >= kWeightRows,
@@ -165,8 +166,7 @@ void need_gather(Refusal& r, const ExpertGemm::Problem& p) {
   r.need(p.width <= width, "width <= " + std::to_string(width) + " (a lane for each chunk of it)", "width",
          p.width);
   const int64_t tiles = (p.rows / 160 + p.experts) * ExpertGemm::fragments(p).row_blocks;
-  r.need(!fp4 || tiles <= kTilesMost, "at most 2^23 tiles (a tile's place is published in 24 bits)", "tiles",
-         tiles);
+  r.need(tiles <= kTilesMost, "at most 2^22 tiles (a tile's place is published in 23 bits)", "tiles", tiles);
 }
 
 // Whether rows of this problem have this source, or would if they started at multiples of 16 bytes.
@@ -198,7 +198,7 @@ class Lister {
     std::vector<TileLaunch> launches;
     if (rows == Rows::kOrdered) launches.push_back({.kernel = TileLaunch::kOrderRows});
     const TileKernel& k = tile_kernels(p_.w)[static_cast<size_t>(kernel)];
-    const ExpertOrder order = order_of(p_, k, 0, 0);  // CTA pairs of bf16 sort experts themselves
+    const ExpertOrder order = order_of(p_, k, 0, 0);
     launches.push_back({.kernel = kernel, .order = order});
     add(std::move(launches), rows, more);
   }

@@ -1,6 +1,6 @@
 // Tiles of one CTA, and CTA pairs that share rows of x at small tile_n.
 #if defined(__CUDACC__)
-#include "backends/cuda/experts/tiles_bf16.cuh"
+#include "backends/cuda/experts/tiles.cuh"
 
 namespace sluice::cuda {
 

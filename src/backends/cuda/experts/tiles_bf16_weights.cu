@@ -1,6 +1,6 @@
 // CTA pairs that share weights.
 #if defined(__CUDACC__)
-#include "backends/cuda/experts/tiles_bf16.cuh"
+#include "backends/cuda/experts/tiles.cuh"
 
 namespace sluice::cuda {
 

@@ -1,6 +1,6 @@
 // Tiles of 48 to 160 rows of x in order.
 #if defined(__CUDACC__)
-#include "backends/cuda/experts/tiles_mxfp4.cuh"
+#include "backends/cuda/experts/tiles.cuh"
 
 namespace sluice::cuda {
 

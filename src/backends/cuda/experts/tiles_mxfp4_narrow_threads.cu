@@ -1,6 +1,6 @@
 // Tiles of 16 to 40 rows of x at any address.
 #if defined(__CUDACC__)
-#include "backends/cuda/experts/tiles_mxfp4.cuh"
+#include "backends/cuda/experts/tiles.cuh"
 
 namespace sluice::cuda {
 

@@ -1,6 +1,6 @@
 // CTA pairs, which share rows of x.
 #if defined(__CUDACC__)
-#include "backends/cuda/experts/tiles_mxfp4.cuh"
+#include "backends/cuda/experts/tiles.cuh"
 
 namespace sluice::cuda {
 
