@@ -13,10 +13,11 @@ constexpr int kExpertListScratchBytes = kThreads / 32 * 16 + 16;
 
 #ifdef __CUDACC__
 
-// Tiles of all experts that a launch serves, divided as in PlainSchedule; the tiles of a CTA pair. Tiles after the last full round of
-// the grid (the tail) are cut into tiles of fewer row blocks if those still fit one round: the row blocks of
-// one warpgroup or of two, which take about half or three fourths of a tile's time. Two tiles make three cuts
-// of two warpgroups, so even a tail of two thirds of a round saves a fourth of one.
+// Tiles of all experts that a launch serves, divided as in PlainSchedule; of a CTA pair, both halves are one
+// tile. Tiles after the last full round of the grid (the tail) are cut into tiles of fewer row blocks if those
+// still fit one round: the row blocks of one warpgroup or of two, which take about half or three fourths of a
+// tile's time. Two tiles make three cuts of two warpgroups, so even a tail of two thirds of a round saves a
+// fourth of one. bf16 tiles are not cut: it saved nothing.
 template <class C>
 struct TileSchedule {
   // Shared memory: tiles before the i-th listed expert, and of all, [experts + 1]; and which expert that is.

@@ -83,7 +83,7 @@ struct ExpertTiles {
                 "a TMA box a row is too slow for all rows of a CTA");
   // Row blocks of a CTA and of a tile; then the layout of a stage: x, weights, scales.
   static constexpr int kRowBlocks = kGroups * kBlocks, kTileBlocks = (kSharesX ? 2 : 1) * kRowBlocks;
-  static constexpr int kCuts = kMxfp4 ? kGroups : 1;  // most cuts of a tail tile; not measured for bf16
+  static constexpr int kCuts = kMxfp4 ? kGroups : 1;  // most cuts of a tail tile
   static constexpr int kBlockBytes =
       static_cast<int>(kMxfp4 ? kFragmentCodeBytes : 2 * kFragmentBf16Elements);
   static constexpr int kScaleBytes = static_cast<int>(kMxfp4 ? kFragmentScaleBytes : 0);
