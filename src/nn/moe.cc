@@ -271,6 +271,15 @@ Status Moe::parts(RouteGroup::Args route, const MoeIo& io, const MoeWeights& w, 
   return visit("combine", *plans_->combine, n, combine);
 }
 
+Status Moe::check_io(const MoeIo& io) const {
+  Status status;
+  for_each_io(config_, io.x.shape[0], [&](const SlotSpec& spec, Tensor MoeIo::*member) {
+    if (status.ok()) status = check_slot(spec, io.*member, device_.info().backend, 1);
+  });
+  if (!status.ok()) status.message = "moe: " + status.message;
+  return status;
+}
+
 Status Moe::check_workspace(Workspace workspace) const {
   if (workspace.data && workspace.bytes >= workspace_bytes_) return {};
   return invalid("moe: workspace: wanted " + std::to_string(workspace_bytes_) + " bytes, found " +
@@ -278,6 +287,7 @@ Status Moe::check_workspace(Workspace workspace) const {
 }
 
 Status Moe::forward(const MoeIo& io, const MoeWeights& weights, Workspace workspace, Stream stream) const {
+  SLUICE_TRY(check_io(io));
   SLUICE_TRY(check_workspace(workspace));
   const Workspace scratch{workspace.data + at_.scratch, workspace.bytes - at_.scratch};
   return stages(io, weights, workspace.data,
@@ -291,6 +301,7 @@ Status Moe::forward(const MoeIo& io, const MoeWeights& weights, Workspace worksp
 
 Result<std::vector<StageCheck>> Moe::check(const MoeIo& io, const MoeWeights& weights, Workspace workspace,
                                            Stream stream) const {
+  SLUICE_TRY(check_io(io));
   SLUICE_TRY(check_workspace(workspace));
   const Workspace scratch{workspace.data + at_.scratch, workspace.bytes - at_.scratch};
   std::vector<StageCheck> out;

@@ -12,7 +12,7 @@
 namespace sluice {
 
 // A layer's shape and arithmetic. Tensor- and expert-parallel slices are data: a smaller `intermediate`, a
-// scope.
+// scope. As text (base/fields.h): "hidden=2880 experts=128 ...".
 struct MoeConfig {
   int64_t hidden = 2880, intermediate = 2880, experts = 32, top_k = 4;
   DType x = DType::kBF16;  // activations in and out
@@ -46,6 +46,45 @@ struct MoeConfig {
   bool residual = false;  // adds the residual stream to the output
   bool x_unaligned =
       false;  // rows of x may begin anywhere, not only at multiples of 16 bytes; slower with many tokens
+
+  bool operator==(const MoeConfig&) const = default;
+  template <class V, class C>
+  static void fields(V& v, C& c) {
+    v("hidden", c.hidden, "columns of x and y");
+    v("intermediate", c.intermediate, "columns between an expert's two products, on this rank");
+    v("experts", c.experts, "experts that the router knows, on all ranks");
+    v("top_k", c.top_k, "experts for each token");
+    v("x", c.x, "type of the activations in and out");
+    v("g", c.g, "type of each expert's answers, until they are summed up");
+    v("router_w", c.router_w, "type of the router's weights and its bias");
+    v("logits", c.logits, "type of the router's scores");
+    v("router_bias", c.router_bias, "the router adds a bias");
+    v("method", c.method, "how scores choose and weigh");
+    v("correction_bias", c.correction_bias, "a bias that chooses but does not weigh");
+    v("groups", c.groups, "groups of neighbouring experts");
+    v("topk_groups", c.topk_groups, "groups that stay");
+    v("scale", c.scale, "routed scaling factor");
+    v("hash_vocab", c.hash_vocab, "method=hash: tokens that its table knows");
+    v("scope", c.scope, "which experts have weights here");
+    v("expert_begin", c.expert_begin, "scope=range: the first expert of this rank");
+    v("expert_count", c.expert_count, "scope=range: experts of this rank");
+    v("weight_on_input", c.weight_on_input, "router weights multiply what goes into the experts");
+    v("expert_w", c.expert_w, "type of the experts' weights");
+    v("layout", c.layout, "how the experts' weights lie");
+    v("gate_order", c.gate_order, "order of gate and up in the experts' weights and biases");
+    v("act", c.act, "activation of the experts");
+    v("alpha", c.alpha, "activation: slope inside the sigmoid");
+    v("beta", c.beta, "activation: added to up");
+    v("limit", c.limit, "activation: clamp");
+    v("up_bias", c.up_bias, "the experts add a bias before the activation");
+    v("down_bias", c.down_bias, "the experts add a bias to their answers");
+    v("shared_intermediate", c.shared_intermediate,
+      "columns inside the shared expert, on this rank; 0: none");
+    v("shared_w", c.shared_w, "type of the shared expert's weights");
+    v("shared_as_slots", c.shared_as_slots, "the shared expert is one or several slots of every token");
+    v("residual", c.residual, "adds the residual stream");
+    v("x_unaligned", c.x_unaligned, "rows of x may begin anywhere, not only at multiples of 16 bytes");
+  }
 };
 
 // The layer of a known model ("gpt-oss-120b", "deepseek-v4-flash", ...): shapes and arithmetic of its
@@ -91,6 +130,9 @@ struct MoeIo {
   Tensor token_ids;  // i32[tokens], with method kHash
   Tensor y;          // [tokens, hidden]; may be residual
 };
+// What a call of `tokens` tokens takes and gives, by name ("token_ids"), as weight_slots() says it of weights: forward() checks its
+// tensors against this list.
+std::vector<std::pair<SlotSpec, Tensor*>> io_slots(const MoeConfig& config, int64_t tokens, MoeIo* io);
 
 // What a call chose for its tokens: logits [tokens, experts] in MoeConfig::logits, ids i32 and weights f32 [tokens, slots], those
 // of shared slots included.
@@ -161,6 +203,7 @@ class Moe {
   template <class Visit>
   Status shared_stages(const MoeIo& io, const MoeWeights& weights, std::byte* base, Visit visit) const;
   Tensor shared_y(std::byte* base, int64_t tokens) const;  // the shared expert's output
+  Status check_io(const MoeIo& io) const;
   Status check_workspace(Workspace workspace) const;
 
   Device& device_;

@@ -194,6 +194,13 @@ std::vector<std::pair<SlotSpec, Tensor*>> weight_slots(const MoeConfig& c, MoeWe
   return out;
 }
 
+std::vector<std::pair<SlotSpec, Tensor*>> io_slots(const MoeConfig& c, int64_t tokens, MoeIo* io) {
+  std::vector<std::pair<SlotSpec, Tensor*>> out;
+  for_each_io(c, tokens,
+              [&](const SlotSpec& spec, Tensor MoeIo::*member) { out.emplace_back(spec, &(io->*member)); });
+  return out;
+}
+
 std::vector<StageProblem> moe_problems(const MoeConfig& c, int64_t tokens, MoePath path) {
   const MoeProblems p = problems_of(c);
   std::vector<StageProblem> out;

@@ -268,6 +268,27 @@ TEST(Moe, ExpertsAsOneHaveTheBitsOfTheParts) {
   }
 }
 
+// What a layer is, as text: every field comes back, and the slots of a call follow it.
+TEST(Moe, AConfigIsItsFields) {
+  for (const char* model : kModels) {
+    const MoeConfig known = known_moe(model).value();
+    MoeConfig read;
+    ASSERT_TRUE(parse_fields(fields_text(known), &read).ok());
+    EXPECT_EQ(read, known) << model;
+    EXPECT_EQ(fields_text(read), fields_text(known));
+  }
+  MoeConfig config;
+  EXPECT_NE(set_field(config, "expert", "3").message.find("experts"), std::string::npos);
+  ASSERT_TRUE(parse_fields("hidden=64 method=hash hash_vocab=9 residual=1", &config).ok());
+  MoeIo io;
+  std::vector<std::string> used;
+  for (const auto& [spec, tensor] : io_slots(config, 5, &io)) {
+    EXPECT_EQ(spec.shape[0], 5);
+    if (spec.used) used.emplace_back(spec.name);
+  }
+  EXPECT_EQ(used, (std::vector<std::string>{"x", "residual", "token_ids", "y"}));
+}
+
 TEST(Moe, RefusesByName) {
   const auto device = cpu::open_device({.threads = 1}).value();
   EXPECT_NE(Moe::plan(*device, {}, 0).status().message.find("tokens_max: wanted at least 1, found 0"),
@@ -282,6 +303,13 @@ TEST(Moe, RefusesByName) {
   const Status status = layer.moe->forward(layer.io, wrong, layer.workspace(), device->stream());
   EXPECT_EQ(status.code, Code::kInvalidArgument);
   EXPECT_NE(status.message.find("experts.up: expert_gemm: w_scale"), std::string::npos) << status.message;
+  MoeIo narrow = layer.io;
+  narrow.y.shape[1] = 95;
+  EXPECT_EQ(layer.moe->forward(narrow, layer.weights, layer.workspace(), device->stream()).message,
+            "moe: y: shape: wanted bf16[2, 96], found bf16[2, 95] strides [96, 1]");
+  narrow = layer.io, narrow.token_ids = layer.io.y;
+  EXPECT_EQ(layer.moe->forward(narrow, layer.weights, layer.workspace(), device->stream()).message,
+            "moe: token_ids: given as bf16[2, 96], but the plan was made without it");
   const Status small_workspace = layer.moe->forward(layer.io, layer.weights, {}, device->stream());
   EXPECT_NE(small_workspace.message.find("workspace: wanted"), std::string::npos);
   EXPECT_NE(known_moe("gpt-oss-20").status().message.find("did you mean 'gpt-oss-20b'?"), std::string::npos);
