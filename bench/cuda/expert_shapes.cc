@@ -145,7 +145,7 @@ MoeConfig ExpertShape::moe() const {
 }
 
 ExpertMlp::Problem ExpertShape::mlp(int64_t tokens) const {
-  return ExpertMlp::at_tokens(problems_of(moe()).as_one, tokens);
+  return ExpertMlp::at_tokens(mlp_problem(moe()), tokens);
 }
 
 sluice_peer_layer ExpertShape::peer_problem(int64_t tokens) const {

@@ -130,13 +130,13 @@ Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candid
   return one;
 }
 
-// The counts at which a step function of the tokens is looked at: all up to 64, then each a thirty-second beyond the one
+// The counts from `first` on at which a step function of the tokens is looked at: all up to 64, then each a thirty-second beyond the one
 // before. Calls same(a, b) for neighbours: whether they agree; where not, finds by bisection the first count after a that
 // does not agree with a, calls change(count), and goes on from there. Between two counts that agree nothing is taken to change.
 template <class Same, class Change>
-Status for_each_change(int64_t tokens_max, Same same, Change change) {
+Status for_each_change(int64_t tokens_max, Same same, Change change, int64_t first = 0) {
   constexpr int64_t kAll = 64, kShare = 32;
-  int64_t at = 0;
+  int64_t at = first;
   SLUICE_TRY(change(at));
   while (at < tokens_max) {
     const int64_t next = std::min(tokens_max, at < kAll ? at + 1 : at + at / kShare);
@@ -155,7 +155,7 @@ Status for_each_change(int64_t tokens_max, Same same, Change change) {
   return {};
 }
 
-// decide() at the counts from 0 to a maximum (for_each_change), kept as the breakpoints of that step function (one step under
+// decide() at the counts from 0, or tokens_min, to a maximum (for_each_change), kept as the breakpoints of that step function (one step under
 // Policy::batch_invariant where a kernel has one list of launches, and one for no tokens where its kernel takes none). What
 // takes two counts takes all between them, and of several configurations none asks for less workspace at more tokens: candidates
 // promise that
@@ -176,7 +176,7 @@ class PlanTable {
   // The same from data alone, for a device that is not here.
   static Result<PlanTable> make(const DeviceInfo& device, std::span<const Candidate<Op>* const> table,
                                 const typename Op::Problem& problem, int64_t tokens_max,
-                                const Policy& policy = {});
+                                const Policy& policy = {}, int64_t tokens_min = 0);
 
   int64_t tokens_max() const { return tokens_max_; }
   const std::vector<Step>& steps() const { return steps_; }
@@ -201,9 +201,10 @@ class PlanTable {
     return plan.cost_us();
   }
   Status run(int64_t tokens, const typename Op::Args& args, Workspace workspace, Stream stream) const {
-    if (tokens < 0 || tokens > tokens_max_)
-      return invalid(std::string(Op::kName) + ": wanted 0 to " + std::to_string(tokens_max_) +
-                     " tokens (the plan's bound), found " + std::to_string(tokens));
+    if (tokens < steps_.front().first || tokens > tokens_max_)
+      return invalid(std::string(Op::kName) + ": wanted " + std::to_string(steps_.front().first) + " to " +
+                     std::to_string(tokens_max_) + " tokens (the plan's bound), found " +
+                     std::to_string(tokens));
     const Plan<Op>& plan = at(tokens);
     return plan.run_as(Op::at_tokens(plan.problem(), tokens), args, workspace, stream);
   }
@@ -218,8 +219,11 @@ template <class Op>
 Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
                                           std::span<const Candidate<Op>* const> table,
                                           const typename Op::Problem& problem, int64_t tokens_max,
-                                          const Policy& policy) {
+                                          const Policy& policy, int64_t tokens_min) {
   if (tokens_max < 0) return invalid(std::string(Op::kName) + ": tokens_max is negative");
+  if (tokens_min < 0 || tokens_min > tokens_max)
+    return invalid(std::string(Op::kName) + ": tokens_min: wanted 0 to " + std::to_string(tokens_max) +
+                   ", found " + std::to_string(tokens_min));
   PlanTable out;
   out.tokens_max_ = tokens_max;
   const Result<Policy> for_all = invariant_policy<Op>(device, table, problem, tokens_max, policy);
@@ -248,7 +252,7 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
     out.steps_.push_back({tokens, std::move(made).value()});
     return {};
   };
-  SLUICE_TRY(for_each_change(tokens_max, same, change));
+  SLUICE_TRY(for_each_change(tokens_max, same, change, tokens_min));
   // What a candidate with one configuration asks for may rise and fall between the counts that were looked at.
   for (size_t i = 0; i < out.steps_.size(); ++i) {
     Plan<Op>& plan = out.steps_[i].plan;

@@ -1,5 +1,5 @@
 // The Mixture-of-Experts layer: router, routing and grouping, experts, combine, each a plan made once; for counts of tokens at
-// which that is faster, router, routing, and the experts as one operation.
+// which that is faster, router, routing, and the experts as one operation. nn/moe_stages.h lists the stages.
 #pragma once
 #include <memory>
 #include <string>
@@ -20,7 +20,12 @@ struct MoeConfig {
   // Router.
   DType router_w = DType::kBF16, logits = DType::kF32;
   bool router_bias = false;
-  // Routing: see ops/route_topk.h.
+  // Adapters on the router (ops/lora_delta.h), one for each token or none; lora_rank 0: no adapters.
+  int64_t lora_rank = 0, lora_adapters = 0;
+  DType lora_w = DType::kBF16;
+  // Routing: see ops/route_topk.h. With ids and weights that the caller gives (precomputed, packed) there is no router, and of
+  // these fields only experts, top_k, scale, scope and the shared slots count.
+  RoutingInput input = RoutingInput::kLogits;
   RoutingMethod method = RoutingMethod::kRenormalize;
   bool correction_bias = false;
   int64_t groups = 1, topk_groups = 1;
@@ -29,12 +34,18 @@ struct MoeConfig {
   ExpertScope scope = ExpertScope::kAll;
   int64_t expert_begin = 0, expert_count = 0;  // scope kRange: the experts whose weights are here
   bool weight_on_input = false;                // Llama 4
+  // tokens_valid[0] says how many rows are real: the others have no expert, so their y is what shared expert on a path of its
+  // own and residual stream give, or zeros.
+  bool padded = false;
+  bool capture = false;  // writes the experts that each token chose to MoeIo::captured
   // Experts: see ops/expert_gemm.h.
   DType expert_w = DType::kE2M1;
   WeightLayout layout = WeightLayout::kPanels16;
   GateOrder gate_order = GateOrder::kInterleaved;
   Activation act = Activation::kSwiGlu;
   double alpha = 1, beta = 0, limit = 0;
+  bool per_expert =
+      false;  // ExpertWeights::act_params in place of alpha, beta, limit; a shared expert apart keeps those
   bool up_bias = false,
        down_bias = false;  // of W13 and W2; tensor-parallel ranks above 0 leave down_bias out
   // One shared expert for every token, with the same activation; 0: none.
@@ -59,6 +70,10 @@ struct MoeConfig {
     v("router_w", c.router_w, "type of the router's weights and its bias");
     v("logits", c.logits, "type of the router's scores");
     v("router_bias", c.router_bias, "the router adds a bias");
+    v("lora_rank", c.lora_rank, "rank of the adapters on the router; 0: none");
+    v("lora_adapters", c.lora_adapters, "adapters on the router, one of them for each token");
+    v("lora_w", c.lora_w, "type of the adapters' matrices");
+    v("input", c.input, "logits, or ids and weights that the caller gives");
     v("method", c.method, "how scores choose and weigh");
     v("correction_bias", c.correction_bias, "a bias that chooses but does not weigh");
     v("groups", c.groups, "groups of neighbouring experts");
@@ -69,6 +84,8 @@ struct MoeConfig {
     v("expert_begin", c.expert_begin, "scope=range: the first expert of this rank");
     v("expert_count", c.expert_count, "scope=range: experts of this rank");
     v("weight_on_input", c.weight_on_input, "router weights multiply what goes into the experts");
+    v("padded", c.padded, "tokens_valid[0] says how many rows are real");
+    v("capture", c.capture, "writes the chosen experts to captured");
     v("expert_w", c.expert_w, "type of the experts' weights");
     v("layout", c.layout, "how the experts' weights lie");
     v("gate_order", c.gate_order, "order of gate and up in the experts' weights and biases");
@@ -76,6 +93,7 @@ struct MoeConfig {
     v("alpha", c.alpha, "activation: slope inside the sigmoid");
     v("beta", c.beta, "activation: added to up");
     v("limit", c.limit, "activation: clamp");
+    v("per_expert", c.per_expert, "act_params has alpha, beta, limit of each expert");
     v("up_bias", c.up_bias, "the experts add a bias before the activation");
     v("down_bias", c.down_bias, "the experts add a bias to their answers");
     v("shared_intermediate", c.shared_intermediate,
@@ -104,6 +122,8 @@ bool shared_fits_slots(const MoeConfig& config);
 int64_t shared_slots(const MoeConfig& config);
 // kInvalidArgument: shared_as_slots, and the shared expert does not fit.
 Status check_shared(const MoeConfig& config);
+// The same, and fields that contradict each other.
+Status check_moe(const MoeConfig& config);
 
 // The matrix products of the experts, shared slots included, and of the shared one on a path of its own, for no tokens yet:
 // shapes of their weights.
@@ -115,9 +135,12 @@ ExpertProblems expert_problems(const MoeConfig& config);
 struct ExpertWeights {
   Tensor up, up_scale, up_bias;        // W13 (gate and up) as ExpertGemm wants w, w_scale, bias
   Tensor down, down_scale, down_bias;  // W2
+  Tensor act_params;  // f32[experts, 3]: alpha, beta, limit of each, with MoeConfig::per_expert
 };
 struct MoeWeights {
   Tensor router, router_bias, correction_bias, hash_table, expert_map;
+  // With adapters: [adapters, rank, hidden], [adapters, experts, rank], f32[adapters].
+  Tensor lora_a, lora_b, lora_scale;
   ExpertWeights experts, shared;  // experts: local_experts(config) + shared_slots(config) of them
 };
 // Shapes of the weights that a config needs, by name ("experts.up_scale"): what a loader fills and a test
@@ -125,19 +148,34 @@ struct MoeWeights {
 std::vector<std::pair<SlotSpec, Tensor*>> weight_slots(const MoeConfig& config, MoeWeights* weights);
 
 struct MoeIo {
-  Tensor x;          // [tokens, hidden]
-  Tensor residual;   // [tokens, hidden], with config.residual
-  Tensor token_ids;  // i32[tokens], with method kHash
-  Tensor y;          // [tokens, hidden]; may be residual
+  Tensor x;             // [tokens, hidden]
+  Tensor residual;      // [tokens, hidden], with config.residual
+  Tensor token_ids;     // i32[tokens], with method kHash
+  Tensor adapter = {};  // i32[tokens], with adapters on the router: which one; -1: none
+  // With input precomputed: i32 and f32 [tokens, top_k], an id below 0 is an empty slot; with input packed: i32[tokens, top_k],
+  // id << 16 | bits of the weight in bf16.
+  Tensor ids_in = {}, weights_in = {}, packed_in = {};
+  Tensor tokens_valid = {};  // i32[1], with padded
+  Tensor y;                  // [tokens, hidden]; may be residual
+  Tensor captured =
+      {};  // i32[tokens, top_k], with capture: the chosen experts by their numbers in the whole model
 };
 // What a call of `tokens` tokens takes and gives, by name ("token_ids"), as weight_slots() says it of weights: forward() checks its
 // tensors against this list.
 std::vector<std::pair<SlotSpec, Tensor*>> io_slots(const MoeConfig& config, int64_t tokens, MoeIo* io);
 
 // What a call chose for its tokens: logits [tokens, experts] in MoeConfig::logits, ids i32 and weights f32 [tokens, slots], those
-// of shared slots included.
+// of shared slots included. No logits where the caller gave the ids.
 struct MoeChoice {
   Tensor logits, ids, weights;
+};
+
+// Kernels of the routed experts by name, for those alone: router, routing, shared expert and combine stay free. NAME or
+// NAME:CONFIG of expert_gemm, which then computes up and down (MoePath::kParts), or of expert_mlp, which computes them as one
+// (kAsOne). The last part of a name will do ("mxfp4_tile_sm90"). Empty or "auto": the cost models choose.
+struct MoeBackend {
+  std::string decode = {}, prefill = {};
+  int64_t decode_tokens = 64;  // a call of at most so many tokens is decode
 };
 
 enum class MoePath : uint8_t {
@@ -165,12 +203,13 @@ class Moe {
  public:
   // Plans for 0 to tokens_max tokens. Every reason of every refusal is in the error.
   static Result<std::unique_ptr<Moe>> plan(Device& device, const MoeConfig& config, int64_t tokens_max,
-                                           const Policy& policy = {});
+                                           const Policy& policy = {}, const MoeBackend& backend = {});
   ~Moe();
   Moe(const Moe&) = delete;
   Moe& operator=(const Moe&) = delete;
 
   const MoeConfig& config() const { return config_; }
+  int64_t tokens_max() const { return tokens_max_; }
   size_t workspace_bytes() const { return workspace_bytes_; }
   // Enqueues the layer. Recordable: no allocation, no synchronisation. Tensors of the wrong shape are refused
   // by name.
@@ -186,37 +225,20 @@ class Moe {
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens) const;
 
  private:
-  struct Shared;
+  struct Plans;
   Moe(Device& device, const MoeConfig& config, int64_t tokens_max);
-  Status make_plans(const Policy& policy);
-  Status make_shared(const Policy& policy);
+  Status make_zeros();
   void lay_out();
-  // Calls visit(stage name, plan table, tokens, args) for each stage; stops at the first error.
+  Status check_call(const MoeIo& io, Workspace workspace) const;
+  // Calls visit(stage, its plan table, tokens of its operation, args) for each stage; stops at the first error.
   template <class Visit>
   Status stages(const MoeIo& io, const MoeWeights& weights, std::byte* base, Visit visit) const;
-  template <class Visit>
-  Status parts(RouteGroup::Args route, const MoeIo& io, const MoeWeights& weights, std::byte* base,
-               Visit visit) const;
-  template <class Visit>
-  Status as_one(const RouterRoute::Args& route, const MoeIo& io, const MoeWeights& weights, std::byte* base,
-                Visit visit) const;
-  template <class Visit>
-  Status shared_stages(const MoeIo& io, const MoeWeights& weights, std::byte* base, Visit visit) const;
-  Tensor shared_y(std::byte* base, int64_t tokens) const;  // the shared expert's output
-  Status check_io(const MoeIo& io) const;
-  Status check_workspace(Workspace workspace) const;
 
   Device& device_;
   MoeConfig config_;
   int64_t tokens_max_;
-  struct Plans;
   std::unique_ptr<Plans> plans_;
-  // Offsets of the intermediates in the workspace, for tokens_max tokens.
-  struct Offsets {
-    size_t logits, ids, weights, row_count, row_begin, order, position, h, g;
-    size_t shared_count, shared_begin, shared_order, shared_position, shared_h, shared_y, scratch;
-  } at_{};
-  size_t workspace_bytes_ = 0;
+  size_t scratch_at_ = 0, workspace_bytes_ = 0;
   void* zeros_ = nullptr;  // i32[tokens_max]: the shared expert is expert 0 of every token
 };
 

@@ -1,6 +1,7 @@
 // The MoE layer on a device of its own, beside a model whose other parts the host can read.
 #pragma once
 #include <memory>
+#include <vector>
 
 #include "nn/moe.h"
 #include "nn/owned_tensor.h"
@@ -11,10 +12,10 @@ class MoeApart {
  public:
   // As Moe::plan, on `device`, and memory there for what a call takes and gives.
   static Result<std::unique_ptr<MoeApart>> plan(Device& device, const MoeConfig& config, int64_t tokens_max,
-                                                const Policy& policy = {});
+                                                const Policy& policy = {}, const MoeBackend& backend = {});
   const Moe& moe() const { return *moe_; }
-  // Moe::forward with io in host memory and weights on the device: copies io there and y back, and waits for it. So it can be
-  // part of no recording, and of one call at a time.
+  // Moe::forward with io in host memory, its rows contiguous, and weights on the device: copies io there and y (and captured)
+  // back, and waits for it. So it can be part of no recording, and of one call at a time.
   Status forward(const MoeIo& io, const MoeWeights& weights);
 
  private:
@@ -22,8 +23,9 @@ class MoeApart {
 
   Device& device_;
   std::unique_ptr<Moe> moe_;
-  OwnedTensor x_, residual_, token_ids_, y_,
-      scratch_;  // of tokens_max tokens; empty where the layer has none
+  std::vector<OwnedTensor>
+      io_;  // of tokens_max tokens, in the order of io_slots(); empty where the layer has none
+  OwnedTensor scratch_;
 };
 
 }  // namespace sluice

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "base/random.h"
-#include "nn/moe_problems.h"
+#include "nn/moe_path.h"
 
 namespace sluice {
 namespace {
@@ -101,12 +101,20 @@ class Canary {
   Status run() {
     const MoeConfig& c = loaded_.config();
     const ExpertProblems p = expert_problems(c);
+    const auto phases =
+        phases_of(options_.backend, device_.info(), device_.catalog(), options_.tokens, options_.policy);
+    if (!phases.ok()) return phases.status();
+    const MoePhase& phase = phases.value().back();  // the one of the last count, which is ours
     std::vector<const ExpertSource*> experts;
     for (const ExpertSource& e : source_.of_expert) experts.push_back(&e);
-    SLUICE_TRY(pair("experts", p.up, p.down, loaded_.weights().experts, experts));
-    if (moe_path(c, options_.tokens, device_.info(), device_.catalog(), options_.policy) == MoePath::kAsOne)
-      SLUICE_TRY(as_one(problems_of(c), experts));
+    policy_ = experts_policy(options_.policy, phase);
+    const MoePath path = phase.path().value_or(
+        moe_path(c, options_.tokens, device_.info(), device_.catalog(), options_.policy));
+    if (phase.path() != MoePath::kAsOne)
+      SLUICE_TRY(pair("experts", p.up, p.down, loaded_.weights().experts, experts));
+    if (path == MoePath::kAsOne) SLUICE_TRY(as_one(mlp_problem(c), experts));
     if (!source_.shared) return {};
+    policy_ = options_.policy;
     return pair("shared", p.shared_up, p.shared_down, loaded_.weights().shared, {&*source_.shared});
   }
 
@@ -140,9 +148,9 @@ class Canary {
   }
 
   // The experts as one operation: a token for each of a few experts, and one of them, drawn at random, against one whole expert.
-  Status as_one(const MoeProblems& problems, const std::vector<const ExpertSource*>& experts) {
-    const ExpertMlp::Problem p = ExpertMlp::at_tokens(problems.as_one, options_.tokens);
-    const auto plan = make_plan<ExpertMlp>(device_, p, options_.policy);
+  Status as_one(const ExpertMlp::Problem& problem, const std::vector<const ExpertSource*>& experts) {
+    const ExpertMlp::Problem p = ExpertMlp::at_tokens(problem, options_.tokens);
+    const auto plan = make_plan<ExpertMlp>(device_, p, policy_of<ExpertMlp>());
     if (!plan.ok()) return plan.status();
     const std::vector<int64_t> chosen = some_of(p.experts, 3, random_);
     const auto expert_of = [&](int64_t token) { return chosen[static_cast<size_t>(token) % chosen.size()]; };
@@ -232,6 +240,12 @@ class Canary {
                                 " from " + kernel + " on the packed weights; do not serve"};
   }
 
+  // The words of the policy that speak of this operation.
+  template <class Op>
+  Policy policy_of() const {
+    return policy_for<Op>(policy_, device_.catalog().table<Op>());
+  }
+
   // Enqueues, with scratch memory of its own, and waits.
   template <class Op>
   Status run_plan(const Plan<Op>& plan, const typename Op::Args& args) {
@@ -245,7 +259,7 @@ class Canary {
 
   // Runs the planned kernel on x, leaves its answer in y on both sides, and looks at it.
   Status stage(const Stage& s, Grouping& rows, const Both& x, Both* y) {
-    const auto plan = make_plan<ExpertGemm>(device_, s.problem, options_.policy);
+    const auto plan = make_plan<ExpertGemm>(device_, s.problem, policy_of<ExpertGemm>());
     if (!plan.ok()) return plan.status();
     ExpertGemm::Args args{.x = x.device.view(),
                           .w = s.w,
@@ -375,6 +389,7 @@ class Canary {
   const LoadedMoe& loaded_;
   const MoeSource& source_;
   const CanaryOptions& options_;
+  Policy policy_;  // of the experts that are looked at
   Random random_;
 };
 

@@ -10,7 +10,8 @@ struct CanaryOptions {
   int64_t tokens = 2;    // random rows of x; their kernels are those that serve so many tokens
   int64_t features = 6;  // of each matrix: the first, the last and random ones
   uint64_t seed = 1;
-  Policy policy = {};  // the one that the layer is planned with
+  Policy policy = {};  // what the layer is planned with
+  MoeBackend backend = {};
 };
 
 // Sends random tokens through the first, the last and a random expert of this rank, W13 with its activation and then W2, and

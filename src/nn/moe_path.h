@@ -1,42 +1,69 @@
-// The experts of a layer as one operation: its plans, and the counts of tokens at which that is the faster way.
+// The plans of a layer's stages, and which path serves each count of tokens.
 #pragma once
-#include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
-#include "nn/moe_problems.h"
+#include "nn/moe_stages.h"
 
 namespace sluice {
 
-class MoeAsOne {
+// Counts of tokens that one backend of the experts serves.
+struct MoePhase {
+  int64_t first = 0, last = 0;
+  std::string kernel = {};  // a word of Policy::force for the experts; empty: the cost models choose
+  // The path that the kernel needs; none: free.
+  std::optional<MoePath> path() const;
+};
+// One phase, or two where decode and prefill differ. kInvalidArgument names the word, and the kernels of experts that this device
+// has; also where `policy` wants one kernel for all counts and the phases would have two.
+Result<std::vector<MoePhase>> phases_of(const MoeBackend& backend, const DeviceInfo& device,
+                                        const Catalog& catalog, int64_t tokens_max, const Policy& policy);
+// The policy with a phase's kernel: of the routed experts' stages.
+Policy experts_policy(const Policy& policy, const MoePhase& phase);
+
+class MoePlans {
  public:
   // Serves from `first` tokens up to the next step's.
   struct Step {
     int64_t first;
     MoePath path;
   };
-  // parts_us(n) is what the models say of the parts for n tokens. Nothing where the parts are the way at every count from 0 to
-  // tokens_max. Under Policy::batch_invariant one path serves all counts: the one that costs less on average over 1, 2, 4 ...
-  // and tokens_max tokens.
-  static std::optional<MoeAsOne> make(const DeviceInfo& device, const Catalog& catalog,
-                                      const MoeProblems& problems, int64_t tokens_max, const Policy& policy,
-                                      const std::function<double(int64_t)>& parts_us);
+  // Under Policy::batch_invariant one path serves all counts: the one that costs less on average over 1, 2, 4 ... and the last.
+  static Result<MoePlans> make(const DeviceInfo& device, const Catalog& catalog, const MoeConfig& config,
+                               const MoePhase& phase, const Policy& policy);
+  int64_t last() const { return phase_.last; }
   MoePath at(int64_t tokens) const;
-  const std::vector<Step>& steps() const { return steps_; }
-  // Up to the last count that they serve.
-  const PlanTable<RouterRoute>& route() const { return route_; }
-  const PlanTable<ExpertMlp>& experts() const { return experts_; }
+  // The stage's table; none where it never runs.
+  template <size_t kAt>
+  const auto& table() const {
+    return std::get<kAt>(tables_);
+  }
 
  private:
-  MoeAsOne(PlanTable<RouterRoute> route, PlanTable<ExpertMlp> experts)
-      : route_(std::move(route)), experts_(std::move(experts)) {}
-  // No cost: kernels in turn, which are the parts.
-  std::optional<double> cost_us(int64_t tokens, const DeviceInfo& device) const;
-  bool wins_on_average(const DeviceInfo& device, int64_t tokens_max,
-                       const std::function<double(int64_t)>& parts_us) const;
+  template <class>
+  struct TablesOf;
+  template <class... Op>
+  struct TablesOf<std::tuple<MoeStage<Op>...>> {
+    using type = std::tuple<std::optional<PlanTable<Op>>...>;
+  };
+  MoePlans(const DeviceInfo& device, const Catalog& catalog, const MoeConfig& config, const MoePhase& phase,
+           const Policy& policy)
+      : device_(device), catalog_(&catalog), config_(config), phase_(phase), policy_(policy) {}
+  // All stages of a path that have no table yet, up to `last` tokens.
+  Status plan(MoePath path, int64_t last);
+  void forget_as_one();
+  // What the models say of the stages that the other path has not. No cost: kernels in turn, which are the parts.
+  std::optional<double> cost_us(MoePath path, int64_t tokens) const;
+  void choose_paths(int64_t last);
+  bool one_wins_on_average() const;
 
-  PlanTable<RouterRoute> route_;
-  PlanTable<ExpertMlp> experts_;
+  DeviceInfo device_;
+  const Catalog* catalog_;
+  MoeConfig config_;
+  MoePhase phase_;
+  Policy policy_;
+  TablesOf<std::remove_const_t<decltype(kMoeStages)>>::type tables_;
   std::vector<Step> steps_;
 };
 

@@ -2,7 +2,6 @@
 #include "nn/moe_problems.h"
 
 #include <cmath>
-#include <type_traits>
 
 namespace sluice {
 namespace {
@@ -44,68 +43,100 @@ ExpertGemm::Problem down_problem(const MoeConfig& c, const ExpertGemm::Problem& 
 
 }  // namespace
 
-MoeProblems problems_of(const MoeConfig& c) {
-  MoeProblems p;
-  p.mlp = expert_problems(c);
-  const int64_t slots = slots_of(c), experts = p.mlp.up.experts;
-  p.router = {.experts = c.experts,
-              .hidden = c.hidden,
-              .x = c.x,
-              .w = c.router_w,
-              .y = c.logits,
-              .bias = c.router_bias};
-  p.route.route = {.experts = c.experts,
-                   .top_k = c.top_k,
-                   .method = c.method,
-                   .logits = c.logits,
-                   .bias = c.correction_bias,
-                   .groups = c.groups,
-                   .topk_groups = c.topk_groups,
-                   .scale = c.scale,
-                   .shared_slots = shared_slots(c),
-                   .scope = c.scope,
-                   .expert_begin = c.expert_begin,
-                   .expert_count = c.expert_count,
-                   .vocab = c.hash_vocab};
-  p.front = {
-      .route = p.route.route, .hidden = c.hidden, .x = c.x, .w = c.router_w, .gate_bias = c.router_bias};
-  p.route.mapped_experts = c.scope == ExpertScope::kMap ? experts : 0;
-  p.combine = {.tokens = 0,
-               .slots = slots,
-               .rows = 0,
-               .hidden = c.hidden,
-               .experts = experts,
-               .g = c.g,
-               .y = c.x,
-               .weighted = !c.weight_on_input,
-               .shared = shared_apart(c),
-               .residual = c.residual,
-               .settled = true};
-  p.as_one = {.tokens = 0,
-              .slots = slots,
-              .experts = experts,
-              .experts_routed = p.mlp.up.experts_routed,
-              .hidden = c.hidden,
-              .intermediate = c.intermediate,
-              .x = c.x,
-              .w = c.expert_w,
-              .g = c.g,
-              .y = c.x,
-              .layout = c.layout,
-              .gate_order = c.gate_order,
-              .act = c.act,
-              .alpha = c.alpha,
-              .beta = c.beta,
-              .limit = c.limit,
-              .up_bias = c.up_bias,
-              .down_bias = c.down_bias,
-              .weight_on_input = c.weight_on_input,
-              .shared = p.combine.shared,
-              .residual = c.residual,
-              .x_unaligned = c.x_unaligned};
-  p.shared_group = {.slots = 1, .experts = 1};
+RouterGemm::Problem router_problem(const MoeConfig& c) {
+  return {.tokens = 0,
+          .experts = c.experts,
+          .hidden = c.hidden,
+          .x = c.x,
+          .w = c.router_w,
+          .y = c.logits,
+          .bias = c.router_bias};
+}
+
+LoraDelta::Problem lora_problem(const MoeConfig& c) {
+  return {.tokens = 0,
+          .features = c.experts,
+          .hidden = c.hidden,
+          .rank = c.lora_rank,
+          .adapters = c.lora_adapters,
+          .x = c.x,
+          .w = c.lora_w,
+          .y = c.logits};
+}
+
+RouteGroup::Problem route_problem(const MoeConfig& c) {
+  const bool chooses = has_router(c);
+  RouteGroup::Problem p;
+  p.route = {.tokens = 0,
+             .experts = c.experts,
+             .top_k = c.top_k,
+             .method = c.method,
+             .input = c.input,
+             .logits = c.logits,
+             .bias = chooses && c.correction_bias,
+             .groups = chooses ? c.groups : 1,
+             .topk_groups = chooses ? c.topk_groups : 1,
+             .scale = c.scale,
+             .shared_slots = shared_slots(c),
+             .scope = c.scope,
+             .expert_begin = c.expert_begin,
+             .expert_count = c.expert_count,
+             .vocab = c.hash_vocab,
+             .padded = c.padded,
+             .capture = c.capture};
+  p.mapped_experts = c.scope == ExpertScope::kMap ? local_experts(c) + shared_slots(c) : 0;
   return p;
 }
+
+RouterRoute::Problem front_problem(const MoeConfig& c) {
+  return {.route = route_problem(c).route,
+          .hidden = c.hidden,
+          .x = c.x,
+          .w = c.router_w,
+          .gate_bias = c.router_bias};
+}
+
+Combine::Problem combine_problem(const MoeConfig& c) {
+  return {.tokens = 0,
+          .slots = slots_of(c),
+          .rows = 0,
+          .hidden = c.hidden,
+          .experts = local_experts(c) + shared_slots(c),
+          .g = c.g,
+          .y = c.x,
+          .weighted = !c.weight_on_input,
+          .shared = shared_apart(c),
+          .residual = c.residual,
+          .settled = true};
+}
+
+ExpertMlp::Problem mlp_problem(const MoeConfig& c) {
+  const ExpertGemm::Problem up = expert_problems(c).up;
+  return {.tokens = 0,
+          .slots = slots_of(c),
+          .experts = up.experts,
+          .experts_routed = up.experts_routed,
+          .hidden = c.hidden,
+          .intermediate = c.intermediate,
+          .x = c.x,
+          .w = c.expert_w,
+          .g = c.g,
+          .y = c.x,
+          .layout = c.layout,
+          .gate_order = c.gate_order,
+          .act = c.act,
+          .alpha = c.alpha,
+          .beta = c.beta,
+          .limit = c.limit,
+          .up_bias = c.up_bias,
+          .down_bias = c.down_bias,
+          .weight_on_input = c.weight_on_input,
+          .shared = shared_apart(c),
+          .residual = c.residual,
+          .x_unaligned = c.x_unaligned};
+}
+
+GroupRows::Problem shared_group_problem(const MoeConfig&) { return {.tokens = 0, .slots = 1, .experts = 1}; }
 
 ExpertProblems expert_problems(const MoeConfig& c) {
   ExpertProblems p;
@@ -120,6 +151,7 @@ ExpertProblems expert_problems(const MoeConfig& c) {
         shared == 0 ? c.experts : std::llround(static_cast<double>(p.up.experts * p.up.slots) / rows);
   }
   p.up.weighted = c.weight_on_input;
+  p.up.per_expert = c.per_expert;
   p.down = down_problem(c, p.up, c.g);
   p.shared_up = up_problem(c, 1, c.shared_intermediate, c.shared_w);
   p.shared_down = down_problem(c, p.shared_up, c.x);
@@ -148,11 +180,26 @@ int64_t shared_slots(const MoeConfig& c) {
 int64_t slots_of(const MoeConfig& c) { return c.top_k + shared_slots(c); }
 bool shared_apart(const MoeConfig& c) { return c.shared_intermediate > 0 && !c.shared_as_slots; }
 
+bool has_router(const MoeConfig& c) { return c.input == RoutingInput::kLogits; }
+// Its contract has one activation for all experts.
+bool can_be_one(const MoeConfig& c) { return !c.per_expert; }
+
 Status check_shared(const MoeConfig& c) {
   if (!c.shared_as_slots || c.shared_intermediate == 0 || shared_fits_slots(c)) return {};
   return invalid("shared_as_slots: wanted a shared expert 1 to 8 times as wide as a routed one, " +
                  std::to_string(c.intermediate) + ", with weights in " + text(c.expert_w) + ", found " +
                  std::to_string(c.shared_intermediate) + " in " + text(c.shared_w));
+}
+
+Status check_moe(const MoeConfig& c) {
+  SLUICE_TRY(check_shared(c));
+  if (c.lora_rank > 0 && !has_router(c))
+    return invalid("lora_rank: wanted 0 where the caller gives ids and weights (no router), found " +
+                   std::to_string(c.lora_rank));
+  if ((c.lora_rank > 0) != (c.lora_adapters > 0))
+    return invalid("lora_rank and lora_adapters: wanted both above 0 or neither, found " +
+                   std::to_string(c.lora_rank) + " and " + std::to_string(c.lora_adapters));
+  return {};
 }
 
 std::vector<std::pair<SlotSpec, Tensor*>> weight_slots(const MoeConfig& c, MoeWeights* w) {
@@ -161,36 +208,45 @@ std::vector<std::pair<SlotSpec, Tensor*>> weight_slots(const MoeConfig& c, MoeWe
                        Tensor* tensor) {
     out.emplace_back(slot(name, Role::kIn, dtype, shape, used), tensor);
   };
-  add("router", c.router_w, {c.experts, c.hidden}, true, &w->router);
-  add("router_bias", c.router_w, {c.experts}, c.router_bias, &w->router_bias);
-  add("correction_bias", DType::kF32, {c.experts}, c.correction_bias, &w->correction_bias);
-  add("hash_table", DType::kI32, {c.hash_vocab, c.top_k}, c.method == RoutingMethod::kHash, &w->hash_table);
+  const bool router = has_router(c), lora = c.lora_rank > 0;
+  add("router", c.router_w, {c.experts, c.hidden}, router, &w->router);
+  add("router_bias", c.router_w, {c.experts}, router && c.router_bias, &w->router_bias);
+  add("correction_bias", DType::kF32, {c.experts}, router && c.correction_bias, &w->correction_bias);
+  add("hash_table", DType::kI32, {c.hash_vocab, c.top_k}, router && c.method == RoutingMethod::kHash,
+      &w->hash_table);
   add("expert_map", DType::kI32, {c.experts}, c.scope == ExpertScope::kMap, &w->expert_map);
-  const auto add_experts = [&](const ExpertGemm::Problem& p, std::array<std::string_view, 3> names, bool used,
-                               std::array<Tensor*, 3> tensors) {
+  add("lora_a", c.lora_w, {c.lora_adapters, c.lora_rank, c.hidden}, lora, &w->lora_a);
+  add("lora_b", c.lora_w, {c.lora_adapters, c.experts, c.lora_rank}, lora, &w->lora_b);
+  add("lora_scale", DType::kF32, {c.lora_adapters}, lora, &w->lora_scale);
+  // Of one matrix product: a name and a tensor for w, w_scale, bias, act_params, in this order.
+  using Named = std::pair<std::string_view, Tensor*>;
+  const auto add_experts = [&](const ExpertGemm::Problem& p, std::vector<Named> named) {
     ExpertGemm::slots(p, [&](SlotSpec spec, Tensor ExpertGemm::Args::*member) {
-      const int which = member == &ExpertGemm::Args::w         ? 0
-                        : member == &ExpertGemm::Args::w_scale ? 1
-                        : member == &ExpertGemm::Args::bias    ? 2
-                                                               : -1;
-      if (which < 0) return;
-      spec.name = names[static_cast<size_t>(which)];
-      spec.used &= used;
-      out.emplace_back(spec, tensors[static_cast<size_t>(which)]);
+      const size_t which = member == &ExpertGemm::Args::w            ? 0
+                           : member == &ExpertGemm::Args::w_scale    ? 1
+                           : member == &ExpertGemm::Args::bias       ? 2
+                           : member == &ExpertGemm::Args::act_params ? 3
+                                                                     : 4;
+      if (which >= named.size()) return;
+      spec.name = named[which].first;
+      out.emplace_back(spec, named[which].second);
     });
   };
-  ExpertWeights& e = w->experts;
+  ExpertWeights &e = w->experts, &s = w->shared;
   const ExpertProblems p = expert_problems(c);
-  add_experts(p.up, {"experts.up", "experts.up_scale", "experts.up_bias"}, true,
-              {&e.up, &e.up_scale, &e.up_bias});
-  add_experts(p.down, {"experts.down", "experts.down_scale", "experts.down_bias"}, true,
-              {&e.down, &e.down_scale, &e.down_bias});
+  add_experts(p.up, {{"experts.up", &e.up},
+                     {"experts.up_scale", &e.up_scale},
+                     {"experts.up_bias", &e.up_bias},
+                     {"experts.act_params", &e.act_params}});
+  add_experts(p.down, {{"experts.down", &e.down},
+                       {"experts.down_scale", &e.down_scale},
+                       {"experts.down_bias", &e.down_bias}});
   if (!shared_apart(c)) return out;
-  ExpertWeights& s = w->shared;
-  add_experts(p.shared_up, {"shared.up", "shared.up_scale", "shared.up_bias"}, true,
-              {&s.up, &s.up_scale, &s.up_bias});
-  add_experts(p.shared_down, {"shared.down", "shared.down_scale", "shared.down_bias"}, true,
-              {&s.down, &s.down_scale, &s.down_bias});
+  add_experts(p.shared_up,
+              {{"shared.up", &s.up}, {"shared.up_scale", &s.up_scale}, {"shared.up_bias", &s.up_bias}});
+  add_experts(
+      p.shared_down,
+      {{"shared.down", &s.down}, {"shared.down_scale", &s.down_scale}, {"shared.down_bias", &s.down_bias}});
   return out;
 }
 
@@ -198,35 +254,6 @@ std::vector<std::pair<SlotSpec, Tensor*>> io_slots(const MoeConfig& c, int64_t t
   std::vector<std::pair<SlotSpec, Tensor*>> out;
   for_each_io(c, tokens,
               [&](const SlotSpec& spec, Tensor MoeIo::*member) { out.emplace_back(spec, &(io->*member)); });
-  return out;
-}
-
-std::vector<StageProblem> moe_problems(const MoeConfig& c, int64_t tokens, MoePath path) {
-  const MoeProblems p = problems_of(c);
-  std::vector<StageProblem> out;
-  const auto add = [&]<class Op>(const char* stage, std::type_identity<Op>,
-                                 const typename Op::Problem& problem, int64_t n) {
-    out.push_back({stage, any_problem<Op>(Op::at_tokens(problem, n))});
-  };
-  const bool as_one = path == MoePath::kAsOne;
-  if (as_one) {
-    add("route", std::type_identity<RouterRoute>{}, p.front, tokens);
-  } else {
-    add("router", std::type_identity<RouterGemm>{}, p.router, tokens);
-    add("route", std::type_identity<RouteGroup>{}, p.route, tokens);
-    add("experts.up", std::type_identity<ExpertGemm>{}, p.mlp.up, tokens);
-    add("experts.down", std::type_identity<ExpertGemm>{}, p.mlp.down, tokens * slots_of(c));
-  }
-  if (shared_apart(c)) {
-    add("shared.group", std::type_identity<GroupRows>{}, p.shared_group, tokens);
-    add("shared.up", std::type_identity<ExpertGemm>{}, p.mlp.shared_up, tokens);
-    add("shared.down", std::type_identity<ExpertGemm>{}, p.mlp.shared_down, tokens);
-  }
-  if (as_one) {
-    add("experts", std::type_identity<ExpertMlp>{}, p.as_one, tokens);
-  } else {
-    add("combine", std::type_identity<Combine>{}, p.combine, tokens);
-  }
   return out;
 }
 

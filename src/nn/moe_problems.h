@@ -1,36 +1,49 @@
-// What the stages of an MoE layer are, for no tokens yet.
+// What the stages of an MoE layer are, for no tokens yet, and what a call of it takes and gives.
 #pragma once
 #include "nn/moe.h"
 
 namespace sluice {
 
-struct MoeProblems {
-  RouterGemm::Problem router;
-  RouteGroup::Problem route;
-  RouterRoute::Problem front;  // MoePath::kAsOne: in place of router, and of route but for the rows by expert
-  ExpertProblems mlp;
-  Combine::Problem combine;
-  ExpertMlp::Problem as_one;  // MoePath::kAsOne: in place of the rows by expert, mlp.up, mlp.down and combine
-  GroupRows::Problem shared_group;
-};
-MoeProblems problems_of(const MoeConfig& config);
+RouterGemm::Problem router_problem(const MoeConfig& config);
+LoraDelta::Problem lora_problem(const MoeConfig& config);
+RouteGroup::Problem route_problem(const MoeConfig& config);
+// Of MoePath::kAsOne: in place of router, and of route but for the rows by expert.
+RouterRoute::Problem front_problem(const MoeConfig& config);
+Combine::Problem combine_problem(const MoeConfig& config);
+// Of MoePath::kAsOne: in place of the rows by expert, up, down and combine.
+ExpertMlp::Problem mlp_problem(const MoeConfig& config);
+GroupRows::Problem shared_group_problem(const MoeConfig& config);
 
 // Calls visit(SlotSpec, Tensor MoeIo::*) for each tensor of a call: what io_slots() lists.
 template <class V>
 void for_each_io(const MoeConfig& c, int64_t tokens, V visit) {
   const auto strided = Rows::kMayBeStrided;
+  const bool logits = c.input == RoutingInput::kLogits;
+  const auto i32 = [&](std::string_view name, std::initializer_list<int64_t> shape, bool used) {
+    return slot(name, Role::kIn, DType::kI32, shape, used);
+  };
   SlotSpec x = slot("x", Role::kIn, c.x, {tokens, c.hidden}, true, strided);
   x.row_align = ExpertGemm::row_align(c.x, c.hidden, c.x_unaligned);
   visit(x, &MoeIo::x);
   visit(slot("residual", Role::kIn, c.x, {tokens, c.hidden}, c.residual, strided), &MoeIo::residual);
-  visit(slot("token_ids", Role::kIn, DType::kI32, {tokens}, c.method == RoutingMethod::kHash),
-        &MoeIo::token_ids);
+  visit(i32("token_ids", {tokens}, logits && c.method == RoutingMethod::kHash), &MoeIo::token_ids);
+  visit(i32("adapter", {tokens}, c.lora_rank > 0), &MoeIo::adapter);
+  const bool unpacked = c.input == RoutingInput::kPrecomputed;
+  visit(i32("ids_in", {tokens, c.top_k}, unpacked), &MoeIo::ids_in);
+  visit(slot("weights_in", Role::kIn, DType::kF32, {tokens, c.top_k}, unpacked), &MoeIo::weights_in);
+  visit(i32("packed_in", {tokens, c.top_k}, c.input == RoutingInput::kPacked), &MoeIo::packed_in);
+  visit(i32("tokens_valid", {1}, c.padded), &MoeIo::tokens_valid);
   visit(slot("y", Role::kOut, c.x, {tokens, c.hidden}, true, strided), &MoeIo::y);
+  visit(slot("captured", Role::kOut, DType::kI32, {tokens, c.top_k}, c.capture), &MoeIo::captured);
 }
 
 // Of a token: of the experts that it chose, and of its shared one.
 int64_t slots_of(const MoeConfig& config);
 // Whether the shared expert has a path of its own.
 bool shared_apart(const MoeConfig& config);
+// Whether the layer has a router: nothing else reads logits.
+bool has_router(const MoeConfig& config);
+// Whether ExpertMlp can be its experts.
+bool can_be_one(const MoeConfig& config);
 
 }  // namespace sluice

@@ -78,6 +78,24 @@ TEST(MoePlanOnCuda, KnownLayersPlanAtEveryCount) {
   }
 }
 
+// What a call may bring or ask for, on layers of both kinds of weights.
+TEST(MoePlanOnCuda, FeaturesPlanAtEveryCount) {
+  PaperDevice device;
+  for (const char* model : {"gpt-oss-120b", "deepseek-v4-flash", "deepseek-v3"}) {
+    for (const char* fields : {"input=precomputed", "input=packed capture=1 padded=1", "capture=1", "padded=1",
+                               "lora_rank=16 lora_adapters=4", "lora_rank=8 lora_adapters=1 padded=1 capture=1"}) {
+      MoeConfig config = known_moe(model).value();
+      config.layout = layout_for(Backend::kCuda);
+      ASSERT_TRUE(parse_fields(fields, &config).ok());
+      const auto moe = Moe::plan(device, config, 1024);
+      ASSERT_TRUE(moe.ok()) << model << " " << fields << ": " << moe.status().message;
+      for (int64_t tokens : {0, 1, 64, 1024})
+        for (const auto& [stage, kernel] : moe.value()->kernels(tokens))
+          EXPECT_TRUE(kernel.starts_with("cuda.")) << model << " " << stage << ": " << kernel;
+    }
+  }
+}
+
 // A card of a kernel for all of the experts: up to `most` tokens, for `us`.
 class MadeUp {
  public:
@@ -257,15 +275,15 @@ TEST(MoePlanOnCuda, ThePartsOfOneOperationAreTheLayersParts) {
       MoeConfig c = known_moe(model).value();
       c.scope = scope, c.expert_count = scope == ExpertScope::kRange ? 4 : 0;
       c.residual = true;
-      const MoeProblems p = problems_of(c);
-      const ExpertMlp::Problem one = ExpertMlp::at_tokens(p.as_one, 7);
-      const ExpertGemm::Problem up = ExpertGemm::at_tokens(p.mlp.up, 7),
-                                down = ExpertGemm::at_tokens(p.mlp.down, 7 * slots_of(c));
+      const ExpertProblems p = expert_problems(c);
+      const ExpertMlp::Problem one = ExpertMlp::at_tokens(mlp_problem(c), 7);
+      const ExpertGemm::Problem up = ExpertGemm::at_tokens(p.up, 7),
+                                down = ExpertGemm::at_tokens(p.down, 7 * slots_of(c));
       EXPECT_EQ(fields_text(ExpertMlp::up(one)), fields_text(up)) << model;
       EXPECT_EQ(fields_text(ExpertMlp::down(one)), fields_text(down)) << model;
-      EXPECT_EQ(fields_text(ExpertMlp::combine(one)), fields_text(Combine::at_tokens(p.combine, 7))) << model;
+      EXPECT_EQ(fields_text(ExpertMlp::combine(one)), fields_text(Combine::at_tokens(combine_problem(c), 7))) << model;
       EXPECT_EQ(fields_text(ExpertMlp::group(one)),
-                fields_text(RouteGroup::group(RouteGroup::at_tokens(p.route, 7))))
+                fields_text(RouteGroup::group(RouteGroup::at_tokens(route_problem(c), 7))))
           << model;
     }
   }

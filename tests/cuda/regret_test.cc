@@ -202,7 +202,7 @@ TEST(Regret, ExpertLayersTakeNearlyTheFastestKernels) {
       auto config = known_moe(what.first.substr(0, what.first.find(' ')));
       ASSERT_TRUE(config.ok()) << config.status().message;
       config.value().layout = layout_for(Backend::kCuda);
-      expect_fast<ExpertMlp>(ExpertMlp::at_tokens(problems_of(config.value()).as_one, what.second), of_way,
+      expect_fast<ExpertMlp>(ExpertMlp::at_tokens(mlp_problem(config.value()), what.second), of_way,
                              what.first + ", " + std::to_string(what.second) + " tokens", kWorst);
     }
   }

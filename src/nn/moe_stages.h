@@ -1,0 +1,276 @@
+// The stages of an MoE layer, told once, in the order in which they run. Plans, workspace, forward(), check(), names of kernels and
+// explain iterate over kMoeStages and know no stage by name.
+#pragma once
+#include <array>
+#include <tuple>
+#include <utility>
+
+#include "nn/moe_problems.h"
+
+namespace sluice {
+
+// What stands between stages, in the workspace. Types and shapes are those of the slots that write them.
+enum class MoeBuffer : uint8_t {
+  kNone,
+  kLogits,
+  kIds,
+  kWeights,
+  kRowCount,
+  kRowBegin,
+  kOrder,
+  kPosition,
+  kH,
+  kG,
+  kSharedCount,
+  kSharedBegin,
+  kSharedOrder,
+  kSharedPosition,
+  kSharedH,
+  kSharedY,
+  kZeros,  // not in the workspace: zeros that no stage writes
+  kCount
+};
+using MoeBuffers = std::array<void*, static_cast<size_t>(MoeBuffer::kCount)>;
+
+// Where a stage's tensor is: one of a call's, of the weights', or a buffer.
+struct MoeTensor {
+  Tensor MoeIo::*io = nullptr;
+  Tensor MoeWeights::*weight = nullptr;
+  ExpertWeights MoeWeights::*experts = nullptr;
+  Tensor ExpertWeights::*of_experts = nullptr;
+  MoeBuffer buffer = MoeBuffer::kNone;
+
+  constexpr MoeTensor() = default;
+  constexpr MoeTensor(Tensor MoeIo::*t) : io(t) {}
+  constexpr MoeTensor(Tensor MoeWeights::*t) : weight(t) {}
+  constexpr MoeTensor(ExpertWeights MoeWeights::*e, Tensor ExpertWeights::*t) : experts(e), of_experts(t) {}
+  constexpr MoeTensor(MoeBuffer b) : buffer(b) {}
+};
+
+template <class Op>
+struct MoeBind {
+  Tensor Op::Args::*slot = nullptr;
+  MoeTensor from = {};
+};
+
+// Whose kernel MoeBackend names.
+enum class MoeKernel : uint8_t { kFree, kOfExperts };
+
+template <class OpOf>
+struct MoeStage {
+  using Op = OpOf;
+  std::string_view name;
+  bool (*runs)(const MoeConfig&, MoePath);
+  typename Op::Problem (*problem)(const MoeConfig&);
+  std::array<MoeBind<Op>, 16> tensors = {};
+  int64_t (*rows)(const MoeConfig&) = [](const MoeConfig&) -> int64_t {
+    return 1;
+  };  // of its operation, for a token
+  MoeKernel kernel = MoeKernel::kFree;
+};
+
+// Bindings of routing, and what an operation around it adds.
+template <class Op>
+constexpr std::array<MoeBind<Op>, 16> routing_tensors(std::initializer_list<MoeBind<Op>> more) {
+  using A = RouteTopk::Args;
+  std::array<MoeBind<Op>, 16> out = {{{&A::logits, MoeBuffer::kLogits},
+                                      {&A::bias, &MoeWeights::correction_bias},
+                                      {&A::hash_table, &MoeWeights::hash_table},
+                                      {&A::token_ids, &MoeIo::token_ids},
+                                      {&A::expert_map, &MoeWeights::expert_map},
+                                      {&A::tokens_valid, &MoeIo::tokens_valid},
+                                      {&A::ids_in, &MoeIo::ids_in},
+                                      {&A::weights_in, &MoeIo::weights_in},
+                                      {&A::packed_in, &MoeIo::packed_in},
+                                      {&A::ids, MoeBuffer::kIds},
+                                      {&A::weights, MoeBuffer::kWeights},
+                                      {&A::captured, &MoeIo::captured}}};
+  size_t at = 12;
+  for (const MoeBind<Op>& bind : more) out[at++] = bind;
+  return out;
+}
+
+// The experts of a path; the shared one's groups are of its own.
+constexpr MoeTensor routed(Tensor ExpertWeights::*t) { return {&MoeWeights::experts, t}; }
+constexpr MoeTensor shared(Tensor ExpertWeights::*t) { return {&MoeWeights::shared, t}; }
+
+// As one, the router and the routing are one operation, unless something stands between them or there is no router.
+inline bool front_is_one(const MoeConfig& c) { return has_router(c) && c.lora_rank == 0; }
+
+inline constexpr auto kMoeStages = std::tuple{
+    MoeStage<RouterGemm>{
+        .name = "router",
+        .runs = [](const MoeConfig& c,
+                   MoePath p) { return has_router(c) && (p == MoePath::kParts || !front_is_one(c)); },
+        .problem = router_problem,
+        .tensors = {{{&RouterGemm::Args::x, &MoeIo::x},
+                     {&RouterGemm::Args::w, &MoeWeights::router},
+                     {&RouterGemm::Args::bias, &MoeWeights::router_bias},
+                     {&RouterGemm::Args::y, MoeBuffer::kLogits}}}},
+    MoeStage<LoraDelta>{.name = "router.lora",
+                        .runs = [](const MoeConfig& c, MoePath) { return c.lora_rank > 0; },
+                        .problem = lora_problem,
+                        .tensors = {{{&LoraDelta::Args::x, &MoeIo::x},
+                                     {&LoraDelta::Args::a, &MoeWeights::lora_a},
+                                     {&LoraDelta::Args::b, &MoeWeights::lora_b},
+                                     {&LoraDelta::Args::scale, &MoeWeights::lora_scale},
+                                     {&LoraDelta::Args::adapter, &MoeIo::adapter},
+                                     {&LoraDelta::Args::y, MoeBuffer::kLogits}}}},
+    MoeStage<RouteGroup>{
+        .name = "route",
+        .runs = [](const MoeConfig&, MoePath p) { return p == MoePath::kParts; },
+        .problem = route_problem,
+        .tensors = routing_tensors<RouteGroup>({{&RouteGroup::Args::row_count, MoeBuffer::kRowCount},
+                                                {&RouteGroup::Args::row_begin, MoeBuffer::kRowBegin},
+                                                {&RouteGroup::Args::order, MoeBuffer::kOrder},
+                                                {&RouteGroup::Args::position, MoeBuffer::kPosition}})},
+    MoeStage<RouterRoute>{
+        .name = "route",
+        .runs = [](const MoeConfig& c, MoePath p) { return p == MoePath::kAsOne && front_is_one(c); },
+        .problem = front_problem,
+        .tensors = routing_tensors<RouterRoute>({{&RouterRoute::Args::x, &MoeIo::x},
+                                                 {&RouterRoute::Args::w, &MoeWeights::router},
+                                                 {&RouterRoute::Args::gate_bias, &MoeWeights::router_bias}})},
+    MoeStage<RouteTopk>{
+        .name = "route",
+        .runs = [](const MoeConfig& c, MoePath p) { return p == MoePath::kAsOne && !front_is_one(c); },
+        .problem = [](const MoeConfig& c) { return route_problem(c).route; },
+        .tensors = routing_tensors<RouteTopk>({})},
+    MoeStage<ExpertGemm>{.name = "experts.up",
+                         .runs = [](const MoeConfig&, MoePath p) { return p == MoePath::kParts; },
+                         .problem = [](const MoeConfig& c) { return expert_problems(c).up; },
+                         .tensors = {{{&ExpertGemm::Args::x, &MoeIo::x},
+                                      {&ExpertGemm::Args::w, routed(&ExpertWeights::up)},
+                                      {&ExpertGemm::Args::w_scale, routed(&ExpertWeights::up_scale)},
+                                      {&ExpertGemm::Args::bias, routed(&ExpertWeights::up_bias)},
+                                      {&ExpertGemm::Args::act_params, routed(&ExpertWeights::act_params)},
+                                      {&ExpertGemm::Args::row_begin, MoeBuffer::kRowBegin},
+                                      {&ExpertGemm::Args::row_count, MoeBuffer::kRowCount},
+                                      {&ExpertGemm::Args::order, MoeBuffer::kOrder},
+                                      {&ExpertGemm::Args::weights, MoeBuffer::kWeights},
+                                      {&ExpertGemm::Args::y, MoeBuffer::kH}}},
+                         .kernel = MoeKernel::kOfExperts},
+    MoeStage<ExpertGemm>{.name = "experts.down",
+                         .runs = [](const MoeConfig&, MoePath p) { return p == MoePath::kParts; },
+                         .problem = [](const MoeConfig& c) { return expert_problems(c).down; },
+                         .tensors = {{{&ExpertGemm::Args::x, MoeBuffer::kH},
+                                      {&ExpertGemm::Args::w, routed(&ExpertWeights::down)},
+                                      {&ExpertGemm::Args::w_scale, routed(&ExpertWeights::down_scale)},
+                                      {&ExpertGemm::Args::bias, routed(&ExpertWeights::down_bias)},
+                                      {&ExpertGemm::Args::row_begin, MoeBuffer::kRowBegin},
+                                      {&ExpertGemm::Args::row_count, MoeBuffer::kRowCount},
+                                      {&ExpertGemm::Args::y, MoeBuffer::kG}}},
+                         .rows = slots_of,
+                         .kernel = MoeKernel::kOfExperts},
+    MoeStage<GroupRows>{.name = "shared.group",
+                        .runs = [](const MoeConfig& c, MoePath) { return shared_apart(c); },
+                        .problem = shared_group_problem,
+                        .tensors = {{{&GroupRows::Args::ids, MoeBuffer::kZeros},
+                                     {&GroupRows::Args::row_count, MoeBuffer::kSharedCount},
+                                     {&GroupRows::Args::row_begin, MoeBuffer::kSharedBegin},
+                                     {&GroupRows::Args::order, MoeBuffer::kSharedOrder},
+                                     {&GroupRows::Args::position, MoeBuffer::kSharedPosition}}}},
+    MoeStage<ExpertGemm>{.name = "shared.up",
+                         .runs = [](const MoeConfig& c, MoePath) { return shared_apart(c); },
+                         .problem = [](const MoeConfig& c) { return expert_problems(c).shared_up; },
+                         .tensors = {{{&ExpertGemm::Args::x, &MoeIo::x},
+                                      {&ExpertGemm::Args::w, shared(&ExpertWeights::up)},
+                                      {&ExpertGemm::Args::w_scale, shared(&ExpertWeights::up_scale)},
+                                      {&ExpertGemm::Args::bias, shared(&ExpertWeights::up_bias)},
+                                      {&ExpertGemm::Args::row_begin, MoeBuffer::kSharedBegin},
+                                      {&ExpertGemm::Args::row_count, MoeBuffer::kSharedCount},
+                                      {&ExpertGemm::Args::order, MoeBuffer::kSharedOrder},
+                                      {&ExpertGemm::Args::y, MoeBuffer::kSharedH}}}},
+    MoeStage<ExpertGemm>{.name = "shared.down",
+                         .runs = [](const MoeConfig& c, MoePath) { return shared_apart(c); },
+                         .problem = [](const MoeConfig& c) { return expert_problems(c).shared_down; },
+                         .tensors = {{{&ExpertGemm::Args::x, MoeBuffer::kSharedH},
+                                      {&ExpertGemm::Args::w, shared(&ExpertWeights::down)},
+                                      {&ExpertGemm::Args::w_scale, shared(&ExpertWeights::down_scale)},
+                                      {&ExpertGemm::Args::bias, shared(&ExpertWeights::down_bias)},
+                                      {&ExpertGemm::Args::row_begin, MoeBuffer::kSharedBegin},
+                                      {&ExpertGemm::Args::row_count, MoeBuffer::kSharedCount},
+                                      {&ExpertGemm::Args::y, MoeBuffer::kSharedY}}}},
+    MoeStage<ExpertMlp>{.name = "experts",
+                        .runs = [](const MoeConfig&, MoePath p) { return p == MoePath::kAsOne; },
+                        .problem = mlp_problem,
+                        .tensors = {{{&ExpertMlp::Args::x, &MoeIo::x},
+                                     {&ExpertMlp::Args::up, routed(&ExpertWeights::up)},
+                                     {&ExpertMlp::Args::up_scale, routed(&ExpertWeights::up_scale)},
+                                     {&ExpertMlp::Args::up_bias, routed(&ExpertWeights::up_bias)},
+                                     {&ExpertMlp::Args::down, routed(&ExpertWeights::down)},
+                                     {&ExpertMlp::Args::down_scale, routed(&ExpertWeights::down_scale)},
+                                     {&ExpertMlp::Args::down_bias, routed(&ExpertWeights::down_bias)},
+                                     {&ExpertMlp::Args::ids, MoeBuffer::kIds},
+                                     {&ExpertMlp::Args::weights, MoeBuffer::kWeights},
+                                     {&ExpertMlp::Args::shared, MoeBuffer::kSharedY},
+                                     {&ExpertMlp::Args::residual, &MoeIo::residual},
+                                     {&ExpertMlp::Args::y, &MoeIo::y}}},
+                        .kernel = MoeKernel::kOfExperts},
+    MoeStage<Combine>{.name = "combine",
+                      .runs = [](const MoeConfig&, MoePath p) { return p == MoePath::kParts; },
+                      .problem = combine_problem,
+                      .tensors = {{{&Combine::Args::g, MoeBuffer::kG},
+                                   {&Combine::Args::position, MoeBuffer::kPosition},
+                                   {&Combine::Args::weights, MoeBuffer::kWeights},
+                                   {&Combine::Args::shared, MoeBuffer::kSharedY},
+                                   {&Combine::Args::residual, &MoeIo::residual},
+                                   {&Combine::Args::y, &MoeIo::y}}}}};
+
+// Calls visit(stage, its place in the list as an integral_constant) for each stage.
+template <class Visit>
+void for_each_stage(Visit visit) {
+  [&]<size_t... kAt>(std::index_sequence<kAt...>) {
+    (visit(std::get<kAt>(kMoeStages), std::integral_constant<size_t, kAt>{}), ...);
+  }
+  (std::make_index_sequence<std::tuple_size_v<decltype(kMoeStages)>>{});
+}
+// The same for a visit that may fail; stops at the first error.
+template <class Visit>
+Status try_each_stage(Visit visit) {
+  Status status;
+  for_each_stage([&](const auto& stage, auto at) {
+    if (status.ok()) status = visit(stage, at);
+  });
+  return status;
+}
+
+// Whether the paths differ in this stage.
+template <class Op>
+bool of_one_path(const MoeStage<Op>& stage, const MoeConfig& c) {
+  return stage.runs(c, MoePath::kParts) != stage.runs(c, MoePath::kAsOne);
+}
+
+template <class Op>
+const MoeTensor* tensor_of(const MoeStage<Op>& stage, std::type_identity_t<Tensor Op::Args::*> slot) {
+  for (const MoeBind<Op>& bind : stage.tensors)
+    if (bind.slot == slot) return &bind.from;
+  return nullptr;
+}
+
+// What a stage is given. Buffers come as contiguous tensors of the shape that it wants; what a caller gives comes as it is, so that
+// the operation checks it.
+template <class Op>
+typename Op::Args args_of(const MoeStage<Op>& stage, const typename Op::Problem& problem, const MoeIo& io,
+                          const MoeWeights& weights, const MoeBuffers& buffers, Backend where) {
+  typename Op::Args out;
+  Op::slots(problem, [&](const SlotSpec& spec, Tensor Op::Args::*slot) {
+    const MoeTensor* from = tensor_of(stage, slot);
+    if (!from) return;
+    Tensor& to = out.*slot;
+    if (from->io) to = io.*(from->io);
+    if (from->weight) to = weights.*(from->weight);
+    if (from->experts) to = (weights.*(from->experts)).*(from->of_experts);
+    if (from->buffer == MoeBuffer::kNone || !spec.used) return;
+    to.data = buffers[static_cast<size_t>(from->buffer)];
+    to.dtype = spec.dtype, to.where = where, to.rank = static_cast<int8_t>(spec.rank), to.shape = spec.shape;
+    int64_t stride = 1;
+    for (int i = spec.rank - 1; i >= 0; --i) {
+      to.stride[static_cast<size_t>(i)] = stride;
+      stride *= spec.shape[static_cast<size_t>(i)];
+    }
+  });
+  return out;
+}
+
+}  // namespace sluice
