@@ -69,8 +69,33 @@ class MoeLoader {
     return out;
   }
 
+  // All of it.
+  Status replace() {
+    const auto check = [&](const PackedExperts& to, const PackedMatrix& matrix,
+                           const MatrixSource& from) -> Status {
+      SLUICE_TRY(verify(to.header, matrix, to.header.experts));
+      return check_scales(matrix, from);
+    };
+    for (const ExpertSource& from : source_.of_expert) {
+      SLUICE_TRY(check(out_.up_, source_.up, from.up));
+      SLUICE_TRY(check(out_.down_, source_.down, from.down));
+    }
+    if (source_.shared) {
+      SLUICE_TRY(check(out_.shared_up_, source_.shared_up, source_.shared->up));
+      SLUICE_TRY(check(out_.shared_down_, source_.shared_down, source_.shared->down));
+    }
+    if (source_.hash_table) {
+      const auto table = hash_table(*source_.hash_table, source_.whole.experts);
+      if (!table.ok()) return table.status();
+    }
+    SLUICE_TRY(make_upload());
+    SLUICE_TRY(plain_tensors());
+    SLUICE_TRY(pack_all([](int64_t) {}));
+    return out_.device_.wait(out_.device_.stream());
+  }
+
   // One expert, from 0 on this rank.
-  Status replace(int64_t local) {
+  Status replace_one(int64_t local) {
     const ExpertSource& from = source_.of_expert[static_cast<size_t>(local)];
     SLUICE_TRY(verify(out_.up_.header, source_.up, out_.up_.header.experts));
     SLUICE_TRY(verify(out_.down_.header, source_.down, out_.down_.header.experts));
@@ -168,6 +193,15 @@ class MoeLoader {
       SLUICE_TRY(views(source_.shared_down, 1, w.shared.down, w.shared.down_scale, &out_.shared_down_));
       total_ += weight_bytes(source_.shared_up) + weight_bytes(source_.shared_down);
     }
+    return pack_all([this](int64_t bytes) {
+      done_ += bytes;
+      if (out_.options_.progress) out_.options_.progress(done_, total_);
+    });
+  }
+
+  // done(bytes): of a matrix, on the caller's thread.
+  Status pack_all(const std::function<void(int64_t)>& done) {
+    const auto count = static_cast<int64_t>(source_.of_expert.size());
     std::vector<ExpertUpload::Job> jobs;
     for (int64_t e = 0; e < count; ++e)
       jobs.push_back({&out_.up_, e, &source_.of_expert[static_cast<size_t>(e)].up});
@@ -177,10 +211,7 @@ class MoeLoader {
       jobs.push_back({&out_.shared_up_, 0, &source_.shared->up});
       jobs.push_back({&out_.shared_down_, 0, &source_.shared->down});
     }
-    return pack(jobs, [&](size_t i) {
-      done_ += weight_bytes(jobs[i].to->header.matrix);
-      if (out_.options_.progress) out_.options_.progress(done_, total_);
-    });
+    return pack(jobs, [&](size_t i) { done(weight_bytes(jobs[i].to->header.matrix)); });
   }
 
   // In order, while the system reads ahead and drops the pages already read. done(i): of a job, on the caller's thread.
@@ -250,14 +281,17 @@ uint64_t LoadedMoe::fingerprint() const {
 
 Status LoadedMoe::replace_expert(const Checkpoint& checkpoint, int64_t expert) {
   SLUICE_TRY(checkpoint.check_whole());
+  const auto source =
+      find_expert(checkpoint, whole_, {options_.naming, options_.layer, options_.slice}, expert);
+  if (!source.ok()) return source.status();
+  return MoeLoader(this, source.value()).replace_one(expert - source.value().experts.begin);
+}
+
+Status LoadedMoe::replace(const Checkpoint& checkpoint) {
+  SLUICE_TRY(checkpoint.check_whole());
   const auto source = find_moe(checkpoint, whole_, options_.naming, options_.layer, options_.slice);
   if (!source.ok()) return source.status();
-  const Part here = source.value().experts;
-  if (expert < here.begin || expert >= here.begin + here.count)
-    return invalid(source.value().place() + ": wanted an expert from " + std::to_string(here.begin) + " to " +
-                   std::to_string(here.begin + here.count - 1) + ", those of this rank, found " +
-                   std::to_string(expert));
-  return MoeLoader(this, source.value()).replace(expert - here.begin);
+  return MoeLoader(this, source.value()).replace();
 }
 
 Status LoadedMoe::verify() const {

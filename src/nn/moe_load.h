@@ -33,8 +33,11 @@ class LoadedMoe {
 
   // Overwrites one expert (its number in the whole model) with another checkpoint's, biases too, in place: no pointer moves, and
   // recordings stay valid. Nothing may run meanwhile. Everything is checked, and the memory that it needs (as load_moe) is taken,
-  // before the first byte is written; errors as load_moe.
+  // before the first byte is written; errors as load_moe. Tensors of the caller's are a Checkpoint, too (Checkpoint::of_memory):
+  // those of the expert are enough, and the biases of all experts where the layer has any.
   Status replace_expert(const Checkpoint& checkpoint, int64_t expert);
+  // The same for the whole layer, router and shared expert included.
+  Status replace(const Checkpoint& checkpoint);
   // Reads all packed bytes: kCorrupt names the layer and the first expert that is no longer what was packed.
   Status verify() const;
 

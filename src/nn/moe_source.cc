@@ -1,5 +1,7 @@
 #include "nn/moe_source.h"
 
+#include "nn/moe_problems.h"
+
 namespace sluice {
 namespace {
 
@@ -12,11 +14,21 @@ Status wrong(const CheckpointTensor& t, const std::string& wanted, Code code) {
 
 class Finder {
  public:
-  Finder(MoeSource* out, const MoeNames& names) : out_(*out), names_(names) {}
+  // only: one expert, and of the rest nothing but the biases.
+  Finder(MoeSource* out, const MoeNames& names, std::optional<int64_t> only)
+      : out_(*out), names_(names), only_(only) {}
 
   Status all() {
-    const MoeConfig& c = out_.whole;
     SLUICE_TRY(check_config());
+    if (!only_ && has_router(out_.whole)) SLUICE_TRY(routing());
+    SLUICE_TRY(biases());
+    SLUICE_TRY(names_.storage == ExpertStorage::kOneByOne ? one_by_one() : fused());
+    return only_ ? Status{} : shared();
+  }
+
+ private:
+  Status routing() {
+    const MoeConfig& c = out_.whole;
     SLUICE_TRY(plain("router", names_.router, true,
                      {StoredType::kBF16, c.router_w == DType::kF32 ? StoredType::kF32 : StoredType::kBF16},
                      {c.experts, c.hidden}, &out_.router));
@@ -27,16 +39,18 @@ class Finder {
                      {StoredType::kF32, StoredType::kBF16}, {c.experts}, &out_.correction_bias));
     SLUICE_TRY(plain("hash_table", names_.hash_table, c.method == RoutingMethod::kHash,
                      {StoredType::kI64, StoredType::kI32}, {c.hash_vocab, c.top_k}, &out_.hash_table));
+    return {};
+  }
+
+  Status biases() {
+    const MoeConfig& c = out_.whole;
     const int64_t rows = is_gated(c.act) ? 2 * c.intermediate : c.intermediate;
     SLUICE_TRY(
         plain("up_bias", names_.up_bias, c.up_bias, {StoredType::kBF16}, {c.experts, rows}, &out_.up_bias));
-    SLUICE_TRY(plain("down_bias", names_.down_bias, c.down_bias, {StoredType::kBF16}, {c.experts, c.hidden},
-                     &out_.down_bias));
-    SLUICE_TRY(names_.storage == ExpertStorage::kOneByOne ? one_by_one() : fused());
-    return shared();
+    return plain("down_bias", names_.down_bias, c.down_bias, {StoredType::kBF16}, {c.experts, c.hidden},
+                 &out_.down_bias);
   }
 
- private:
   Status refuse(const std::string& what) const {
     return invalid(out_.place() + " as " + std::string(word(names_.naming)) + ": " + what);
   }
@@ -44,6 +58,12 @@ class Finder {
   Status check_config() const {
     const MoeConfig& c = out_.whole;
     const bool gated = is_gated(c.act), fused = names_.storage != ExpertStorage::kOneByOne;
+    // A layer may be planned with these and use loaded weights, beside tensors of the caller's.
+    if (c.per_expert || c.lora_rank > 0)
+      return refuse(std::string(c.per_expert ? "per_expert" : "lora_rank") +
+                    ": wanted none in what is loaded, found " +
+                    std::to_string(c.per_expert ? 1 : c.lora_rank) +
+                    ": no checkpoint has these tensors; add yours to the loaded weights");
     if (c.layout == WeightLayout::kRowMajor)
       return refuse("layout: wanted panels16 or fragments, found " + std::string(word(c.layout)));
     if (c.scope == ExpertScope::kMap)
@@ -148,6 +168,7 @@ class Finder {
     }
     const int64_t step = names_.gate_order == GateOrder::kInterleaved ? 2 : 1;
     for (int64_t e = out_.experts.begin; e < out_.experts.begin + out_.experts.count; ++e) {
+      if (skip(e)) continue;
       const auto cut = [&](const CheckpointTensor& t, const CheckpointTensor* scales, Cut part) {
         part.expert = e, part.at = e * (t.bytes / c.experts),
         part.scale_at = scales ? e * (scales->bytes / c.experts) : 0;
@@ -203,6 +224,7 @@ class Finder {
   Status one_by_one() {
     const MoeConfig& c = out_.whole;
     for (int64_t e = out_.experts.begin; e < out_.experts.begin + out_.experts.count; ++e) {
+      if (skip(e)) continue;
       const Cut up{.rows = c.intermediate,
                    .width = c.hidden,
                    .first = out_.width.begin,
@@ -271,6 +293,13 @@ class Finder {
     return shared_part(out_.shared_width, &out_.shared.emplace());
   }
 
+  // Whether an expert is not asked for; it keeps its place in the list.
+  bool skip(int64_t expert) {
+    if (!only_ || *only_ == expert) return false;
+    out_.of_expert.emplace_back();
+    return true;
+  }
+
   // A part of the shared expert's width.
   Status shared_part(Part part, ExpertSource* to) {
     const MoeConfig& c = out_.whole;
@@ -288,6 +317,7 @@ class Finder {
 
   MoeSource& out_;
   const MoeNames& names_;
+  std::optional<int64_t> only_;
 };
 
 PackedMatrix matrix_of(const ExpertGemm::Problem& p) {
@@ -317,8 +347,11 @@ void for_each_extent(const PackedMatrix& m, const MatrixSource& source, F f) {
 
 }  // namespace
 
-Result<MoeSource> find_moe(const Checkpoint& checkpoint, const MoeConfig& whole, MoeNaming naming,
-                           int64_t layer, const Slice& slice) {
+namespace {
+
+Result<MoeSource> find_some(const Checkpoint& checkpoint, const MoeConfig& whole, const MoePlace& place,
+                            std::optional<int64_t> only) {
+  const auto& [naming, layer, slice] = place;
   auto local = sliced(whole, slice);
   if (!local.ok()) return local.status();
   MoeSource out;
@@ -337,8 +370,24 @@ Result<MoeSource> find_moe(const Checkpoint& checkpoint, const MoeConfig& whole,
   const ExpertProblems p = expert_problems(out.local);
   out.up = matrix_of(p.up), out.down = matrix_of(p.down);
   out.shared_up = matrix_of(p.shared_up), out.shared_down = matrix_of(p.shared_down);
-  SLUICE_TRY(Finder(&out, *out.names).all());
+  const int64_t end = out.experts.begin + out.experts.count;
+  if (only && (*only < out.experts.begin || *only >= end))
+    return invalid(out.place() + ": wanted an expert from " + std::to_string(out.experts.begin) + " to " +
+                   std::to_string(end - 1) + ", those of this rank, found " + std::to_string(*only));
+  SLUICE_TRY(Finder(&out, *out.names, only).all());
   return out;
+}
+
+}  // namespace
+
+Result<MoeSource> find_moe(const Checkpoint& checkpoint, const MoeConfig& whole, MoeNaming naming,
+                           int64_t layer, const Slice& slice) {
+  return find_some(checkpoint, whole, {naming, layer, slice}, {});
+}
+
+Result<MoeSource> find_expert(const Checkpoint& checkpoint, const MoeConfig& whole, const MoePlace& place,
+                              int64_t expert) {
+  return find_some(checkpoint, whole, place, expert);
 }
 
 int64_t weight_bytes(const PackedMatrix& m) {

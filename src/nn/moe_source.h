@@ -14,6 +14,13 @@ struct ExpertSource {
   MatrixSource up, down;
 };
 
+// Which layer, under which names, and which rank's part of it.
+struct MoePlace {
+  MoeNaming naming = MoeNaming::kGptOss;
+  int64_t layer = 0;
+  Slice slice = {};
+};
+
 struct MoeSource {
   const Checkpoint* checkpoint = nullptr;
   const MoeNames* names = nullptr;
@@ -45,6 +52,11 @@ struct MoeSource {
 // that cannot be (nn/moe_slice.h), or that the naming cannot hold.
 Result<MoeSource> find_moe(const Checkpoint& checkpoint, const MoeConfig& whole, MoeNaming naming,
                            int64_t layer, const Slice& slice);
+
+// The same for one expert (its number in the whole model) alone: only its matrices and the biases must be there, and of_expert has
+// nothing for the others. kInvalidArgument: an expert of another rank.
+Result<MoeSource> find_expert(const Checkpoint& checkpoint, const MoeConfig& whole, const MoePlace& place,
+                              int64_t expert);
 
 // Bytes of a matrix's weights and scales, without padding: what packing it reads.
 int64_t weight_bytes(const PackedMatrix& matrix);

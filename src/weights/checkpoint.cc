@@ -78,6 +78,27 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path) {
   return out;
 }
 
+Result<std::unique_ptr<Checkpoint>> Checkpoint::of_memory(const std::string& place,
+                                                          std::vector<CheckpointTensor> tensors) {
+  std::unique_ptr<Checkpoint> out(new Checkpoint(place));
+  out->files_ = {place};
+  out->tensors_ = std::move(tensors);
+  for (CheckpointTensor& t : out->tensors_) {
+    t.file = &out->files_.front();
+    bool negative = false;
+    for (int64_t size : t.shape) negative |= size < 0;
+    const auto bytes = negative ? std::nullopt : stored_bytes(t.type, t.shape);
+    if (!bytes)
+      return invalid(place_of(t) + ": wanted a shape of whole bytes, found " + stored_text(t.type, t.shape));
+    if (!t.data && *bytes > 0)
+      return invalid(place_of(t) + ": wanted " + std::to_string(*bytes) + " bytes for " +
+                     stored_text(t.type, t.shape) + ", found none");
+    t.bytes = *bytes;
+  }
+  SLUICE_TRY(out->finish());
+  return out;
+}
+
 Status Checkpoint::open_directory() {
   const auto tensors = names_in(path_, kTensorsSuffix);
   const auto indices = names_in(path_, kIndexSuffix);
@@ -205,10 +226,10 @@ const MappedFile& Checkpoint::map_of(const CheckpointTensor& tensor) const {
 }
 
 void Checkpoint::prefetch(const CheckpointTensor& tensor, int64_t begin, int64_t bytes) const {
-  map_of(tensor).prefetch(tensor.data + begin, bytes);
+  if (!maps_.empty()) map_of(tensor).prefetch(tensor.data + begin, bytes);
 }
 void Checkpoint::release(const CheckpointTensor& tensor, int64_t begin, int64_t bytes) const {
-  map_of(tensor).release(tensor.data + begin, bytes);
+  if (!maps_.empty()) map_of(tensor).release(tensor.data + begin, bytes);
 }
 
 }  // namespace sluice

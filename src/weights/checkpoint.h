@@ -40,6 +40,11 @@ class Checkpoint {
   // these is refused. Every header is checked (weights/safetensors.h); with an index, the shards must hold exactly the tensors
   // that it says, each in its place. kIo or kCorrupt names the file, the tensor, what was wanted and what was found.
   static Result<std::unique_ptr<Checkpoint>> open(const std::string& path);
+  // Tensors in the caller's memory, which stays where it is for as long as the Checkpoint is read; `place` stands for the file in
+  // errors. Name, type, shape and data count: data holds what type and shape say, at any alignment, in memory that the host reads.
+  // kInvalidArgument names a tensor without data or with a shape that cannot be; kCorrupt one that comes twice.
+  static Result<std::unique_ptr<Checkpoint>> of_memory(const std::string& place,
+                                                       std::vector<CheckpointTensor> tensors);
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
 
@@ -75,7 +80,7 @@ class Checkpoint {
 
   std::string path_;
   std::vector<std::string> files_;  // reserved before tensors point into it
-  std::vector<MappedFile> maps_;    // of files_, in its order
+  std::vector<MappedFile> maps_;    // of files_, in its order; none of tensors in memory
   std::vector<CheckpointTensor> tensors_;
   std::unordered_map<std::string_view, size_t> by_name_;
 };
