@@ -19,6 +19,22 @@ LAYERS = [
         "MoePlanOnCuda.*",
     ),
     Mutation(
+        "shared_expert_unclamped",
+        "the shared expert has no limit on what its activation takes",
+        "src/nn/moe_problems.cc",
+        "  p.shared_up = up_problem(c, 1, c.shared_intermediate, c.shared_w);",
+        "  p.shared_up = up_problem(c, 1, c.shared_intermediate, c.shared_w);\n  p.shared_up.limit = 1e9;",
+        "*MoeOracle*",
+    ),
+    Mutation(
+        "routed_scale_dropped",
+        "the experts' weights add up to 1 whatever the scale is",
+        "src/nn/moe_problems.cc",
+        "                   .scale = c.scale,",
+        "                   .scale = 1,",
+        "*MoeOracle*",
+    ),
+    Mutation(
         "canary_looks_at_parts_alone",
         "the canary does not look at the kernel of all experts",
         "src/nn/moe_canary.cc",

@@ -1,26 +1,15 @@
 """transformers' gpt-oss run wholly in float64, and the same with every bf16 rounding replaced by a random one.
 
 What falls back to float32 in transformers and is replaced here: RMSNorm, the rotary angles, their frequencies. Everything
-else follows the type of its inputs; Float64Only checks that for each operation that runs.
+else follows the type of its inputs; rounding.Float64Only checks that for each operation that runs.
 """
 
 import contextlib
 import math
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from rounding import jitter
 from transformers.models.gpt_oss import modeling_gpt_oss as hf
-
-
-class Float64Only(TorchDispatchMode):
-    """Raises if any operation gives a floating-point tensor that is not float64."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for tensor in torch.utils._pytree.tree_leaves(out):
-            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.dtype != torch.float64:
-                raise TypeError(f"{func} gave {tensor.dtype} in a float64 run")
-        return out
 
 
 def frequencies(config) -> tuple:
@@ -59,12 +48,6 @@ def make_double(model):
         if isinstance(module, hf.GptOssRMSNorm):
             module.forward = norm_forward.__get__(module)
     return model
-
-
-def jitter(y, generator):
-    """y as a rounding to bf16 could have left it: moved by up to half a unit in the last of its 8 bits, uniformly."""
-    unit = torch.exp2((torch.frexp(y).exponent - 8).double())
-    return y + unit * (torch.rand(y.shape, dtype=torch.float64, generator=generator) - 0.5)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "train")
 import tokenizers
 import torch
 import transformers
-from double import Float64Only, make_double, perturbed
+from double import make_double, perturbed
+from rounding import Float64Only
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, Mxfp4Config
 

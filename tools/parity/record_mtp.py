@@ -21,8 +21,8 @@ import sys
 
 import torch
 import transformers
-from double import Float64Only, jitter
 from mtp import Mtp
+from rounding import Float64Only, jitter
 from safetensors.torch import save_file
 from transformers.modeling_layers import MtpLayer
 from transformers.models.deepseek_v3 import modeling_deepseek_v3 as hf

@@ -1,0 +1,41 @@
+// DeepSeek-V4's layer against PyTorch on this machine, at every level of its vector instructions, and on a device apart.
+#include "harness/moe_oracle.h"
+
+#include "harness/devices.h"
+#include "harness/far_device.h"
+
+namespace sluice::test {
+namespace {
+
+class OracleOnCpu : public ::testing::Test {
+ public:
+  static constexpr bool kF32 = true;
+
+ protected:
+  std::vector<Device*> targets() {
+    std::vector<Device*> out;
+    for (const auto& device : devices_) out.push_back(device.get());
+    return out;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Device>> devices_ = every_level(2);
+};
+
+class OracleOnFar : public ::testing::Test {
+ public:
+  static constexpr bool kF32 = true;
+
+ protected:
+  std::vector<Device*> targets() { return {&device_}; }
+
+ private:
+  FarDevice device_;
+};
+
+}  // namespace
+
+INSTANTIATE_TYPED_TEST_SUITE_P(Cpu, MoeOracleOn, OracleOnCpu);
+INSTANTIATE_TYPED_TEST_SUITE_P(Far, MoeOracleOn, OracleOnFar);
+
+}  // namespace sluice::test
