@@ -22,6 +22,9 @@ const MoeModel kModels[] = {
     {"deepseek_v4_pro", "", "method=sqrt_softplus bias=1 scale=2.5",
      "w=e2m1 act=swiglu_clamped limit=10 gate_order=gate_first", "w=e2m1", "shared=1", 7168, 7168, 3072, 384,
      6},
+    {"deepseek_v4_1_flash", "", "method=sqrt_softplus bias=1 scale=1.5",
+     "w=e2m1 act=swiglu_clamped limit=10 gate_order=gate_first", "w=e2m1", "shared=1", 5120, 5120, 2304, 384,
+     6},
     {"qwen3_30b", "", "method=renormalize_naive", "w=bf16 act=swiglu gate_order=gate_first", "w=bf16", "",
      2048, 2048, 768, 128, 8},
     {"nemotron3_nano", "", "method=deepseek_v3 bias=1 scale=2.5", "w=bf16 act=relu2", "w=bf16", "shared=1",
@@ -30,6 +33,13 @@ const MoeModel kModels[] = {
      2688, 512, 22},
     {"minimax_m2", "w=f32", "method=minimax2 bias=1", "w=bf16 act=swiglu gate_order=gate_first", "w=bf16", "",
      3072, 3072, 1536, 256, 8},
+    {"minimax_m3", "w=f32", "method=minimax2 bias=1 scale=2",
+     "w=bf16 act=swiglu_clamped alpha=1.702 beta=1 limit=7 gate_order=gate_first", "w=bf16", "shared=1", 6144,
+     6144, 3072, 128, 4},
+    {"mistral_large_3", "", "method=renormalize_naive", "w=bf16 act=swiglu gate_order=gate_first", "w=bf16",
+     "shared=1", 7168, 7168, 4096, 128, 4},
+    {"llama4_maverick", "", "method=llama4", "w=bf16 act=swiglu gate_order=gate_first weighted=1", "w=bf16",
+     "shared=1 weighted=0", 5120, 5120, 8192, 128, 1},
 };
 
 std::string n(int64_t value) { return std::to_string(value); }
@@ -52,11 +62,16 @@ std::string gate_of(std::string_view router) {
 
 // Both matrices' fields and combine's as expert_mlp names them; the types of the weights are the same.
 std::string mlp_of(const MoeModel& m) {
-  constexpr std::string_view kBias = " bias=1";
-  std::string up = m.up;
-  if (const size_t at = up.find(kBias); at != std::string::npos) up.replace(at, kBias.size(), " up_bias=1");
-  if (m.down.find(kBias) != std::string::npos) up += " down_bias=1";
-  return up + " " + m.combine;
+  std::string out = m.up;
+  const auto replace = [&](std::string_view from, std::string_view to) {
+    if (const size_t at = out.find(from); at != std::string::npos) out.replace(at, from.size(), to);
+  };
+  replace(" bias=1", " up_bias=1");
+  if (m.down.find(" bias=1") != std::string::npos) out += " down_bias=1";
+  out += " " + m.combine;
+  replace(" weighted=1", " weight_on_input=1");
+  replace(" weighted=0", "");
+  return out;
 }
 
 }  // namespace

@@ -57,9 +57,9 @@ struct SmallLayer {
   std::vector<std::byte> scratch;
 };
 
-constexpr const char* kModels[] = {"gpt-oss-20b", "deepseek-v4-flash", "deepseek-v4-flash-hash",
-                                   "deepseek-v3", "qwen3-30b-a3b",     "nemotron-3-nano",
-                                   "minimax-m2",  "llama-4-scout"};
+constexpr const char* kModels[] = {
+    "gpt-oss-20b",     "deepseek-v4-flash", "deepseek-v4-flash-hash", "deepseek-v3", "qwen3-30b-a3b",
+    "nemotron-3-nano", "minimax-m2",        "llama-4-scout",          "minimax-m3",  "mistral-large-3"};
 
 // The arithmetic of a known model at a size that a reference can follow.
 MoeConfig small(const char* model) {

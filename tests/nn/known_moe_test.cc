@@ -1,0 +1,99 @@
+// The layers that are known by name, against what is published of their models, and against the table in the docs.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "backends/cuda/device.h"
+#include "dispatch/explain.h"
+#include "nn/moe.h"
+
+namespace sluice::test {
+namespace {
+
+std::vector<std::string> names() {
+  std::vector<std::string> out;
+  std::istringstream in(known_moe_names());
+  for (std::string name; std::getline(in >> std::ws, name, ',');) out.push_back(name);
+  return out;
+}
+
+// Weights of all experts of a layer, the shared one included.
+double parameters(const MoeConfig& c) {
+  const double matrices = is_gated(c.act) ? 3 : 2;
+  return matrices * static_cast<double>(c.hidden * (c.experts * c.intermediate + c.shared_intermediate));
+}
+
+// A model's row in the table of docs/models.md.
+std::string row_of(const std::string& name, const MoeConfig& c) {
+  std::ostringstream out;
+  out << "| `" << name << "` | " << c.hidden << " | " << c.intermediate << " | " << c.experts << " | "
+      << c.top_k << " | " << c.shared_intermediate << " | " << word(c.method) << " | " << c.scale << " | "
+      << word(c.act) << " | " << (c.expert_w == DType::kE2M1 ? "MXFP4" : "bf16") << " |";
+  return out.str();
+}
+
+}  // namespace
+
+// Layers with experts, and all of the model's parameters in billions, as its card says. Experts are most of them.
+TEST(KnownMoe, LayersAddUpToTheirModels) {
+  const struct {
+    const char* name;
+    double layers, billions;
+  } kPublished[] = {
+      {"gpt-oss-20b", 24, 20.9},      {"gpt-oss-120b", 36, 116.8},   {"deepseek-v4-flash", 43, 284},
+      {"deepseek-v4-pro", 61, 1600},  {"deepseek-v3", 58, 671},      {"kimi-k2", 60, 1026},
+      {"glm-4.5", 89, 355},           {"glm-4.5-air", 45, 106},      {"qwen3-30b-a3b", 48, 30.5},
+      {"qwen3-235b-a22b", 94, 235},   {"nemotron-3-nano", 23, 31.6}, {"minimax-m2", 62, 230},
+      {"minimax-m3", 57, 428},        {"mistral-large-3", 58, 675},  {"llama-4-scout", 48, 109},
+      {"llama-4-maverick", 24, 400.7}};
+  for (const auto& p : kPublished) {
+    const double share = p.layers * parameters(known_moe(p.name).value()) * 1e-9 / p.billions;
+    EXPECT_LE(share, 1) << p.name;
+    EXPECT_GE(share, 0.9) << p.name;
+  }
+}
+
+// Hash layers choose in another way, and are the same in all else.
+TEST(KnownMoe, HashLayersDifferInTheirChoiceAlone) {
+  for (const std::string name : {"deepseek-v4-flash", "deepseek-v4-pro"}) {
+    const MoeConfig by_score = known_moe(name).value(), by_hash = known_moe(name + "-hash").value();
+    EXPECT_EQ(by_hash.method, RoutingMethod::kHash) << name;
+    EXPECT_EQ(by_hash.hash_vocab, 129280) << name;
+    EXPECT_FALSE(by_hash.correction_bias) << name;
+    EXPECT_EQ(by_hash.scale, by_score.scale) << name;
+    EXPECT_EQ(by_hash.limit, by_score.limit) << name;
+    EXPECT_EQ(parameters(by_hash), parameters(by_score)) << name;
+  }
+}
+
+// On paper: kernels that are written, not planned.
+TEST(KnownMoe, AnH200HasKernelsForEveryStage) {
+  const DeviceInfo h200 = known_device("h200").value();
+  const Catalog& catalog = cuda::catalog();
+  for (const std::string& name : names()) {
+    MoeConfig config = known_moe(name).value();
+    config.layout = layout_for(Backend::kCuda);
+    for (const int64_t tokens : {1, 64, 3000}) {
+      for (const StageProblem& s : moe_problems(config, tokens, MoePath::kParts)) {
+        const Decision d = s.problem->decide(h200, catalog, {});
+        ASSERT_GE(d.chosen, 0) << name << ", " << s.stage << ": " << s.problem->text();
+        EXPECT_FALSE(d.choice().planned) << name << ", " << s.stage;
+      }
+    }
+  }
+}
+
+TEST(KnownMoe, TheDocsTableSaysWhatTheLayersAre) {
+  std::ifstream file(std::string(SLUICE_SOURCE_DIR) + "/docs/models.md");
+  std::set<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.insert(line);
+  for (const std::string& name : names()) {
+    const std::string row = row_of(name, known_moe(name).value());
+    EXPECT_TRUE(lines.count(row)) << "docs/models.md wants this row:\n" << row;
+  }
+}
+
+}  // namespace sluice::test
