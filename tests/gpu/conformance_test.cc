@@ -1,5 +1,6 @@
 // Every CUDA candidate on every case and on fuzzed problems, against the one reference. A new kernel is tested by being
 // registered.
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "cases/router_route.h"
 
 #include "gpu/gpu.h"
+#include "harness/model_problems.h"
 #include "harness/run_case.h"
 
 namespace sluice::test {
@@ -98,6 +100,42 @@ TYPED_TEST(GpuConformance, FuzzedProblems) {
   }
   EXPECT_EQ(legal, problems) << "the fuzzer draws too many problems that are not legal";
   std::printf("[   note   ] %d problems, %d runs of candidates\n", legal, ran);
+}
+
+// Stages of known layers at their real widths: of each kernel the configuration that the cost model would take, and a random one.
+// A tenth as many as FuzzedProblems.
+TYPED_TEST(GpuConformance, FuzzedStagesOfKnownLayers) {
+  using Op = TypeParam;
+  Device& device = this->gpu();
+  const int problems = (count_from("SLUICE_FUZZ_PROBLEMS", 100) + 9) / 10;
+  Random random(static_cast<uint64_t>(count_from("SLUICE_FUZZ_SEED", 20)) + 1000);
+  int ran = 0;
+  for (int round = 0; round < problems; ++round) {
+    const std::optional<typename Op::Problem> problem = model_problem<Op>(random);
+    if (!problem) GTEST_SKIP() << "no known layer has such a stage";
+    const Fill fill = coin(random) ? Fill::kNormal : Fill::kSkewed;
+    HostArgs<Op> host(*problem, Spread::kContiguous);
+    Suite<Op>::fill(*problem, fill, host, random);
+    const Expectations wanted = reference(*problem, host.args());
+    bool accepted = false;
+    for (const Candidate<Op>* c : device.catalog().template table<Op>()) {
+      if (!c->supports(*problem, device.info()).accepted()) continue;
+      accepted = true;
+      std::vector<Config> configs = configs_of(*c, *problem, device.info());
+      const auto best = static_cast<size_t>(cheapest(configs));
+      const auto other = static_cast<size_t>(random.integer(0, static_cast<int64_t>(configs.size()) - 1));
+      for (const size_t i : std::set<size_t>{best, other}) {
+        if (!configs[i].refusal.accepted()) continue;
+        ++ran;
+        const std::string where = describe(*c, "round " + std::to_string(round), *problem);
+        run_config(*c, configs[i], device, *problem, host, wanted,
+                   where + ", configuration " + configs[i].name, nullptr);
+        if (this->HasFatalFailure()) return;
+      }
+    }
+    EXPECT_TRUE(accepted) << fields_text(*problem) << ": nobody accepts it";
+  }
+  std::printf("[   note   ] %d problems, %d runs of candidates\n", problems, ran);
 }
 
 // A wrong tensor is refused before anything is launched, by name.

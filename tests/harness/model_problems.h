@@ -1,0 +1,96 @@
+// Problems that known models' layers have: their widths, ranks and rules, with few tokens and as many experts as a test has time for.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "harness/cases.h"
+#include "nn/moe.h"
+#include "nn/moe_slice.h"
+#include "ops/all.h"
+
+namespace sluice::test {
+
+// Elements of all experts' weights, and products with them: what a host fills, and follows in double precision, within some three
+// seconds. Random bf16 numbers take it ten times as long as codes.
+inline int64_t model_weights(DType w) { return int64_t{w == DType::kE2M1 ? 32 : 16} << 20; }
+constexpr int64_t kModelProducts = int64_t{512} << 20;
+
+// Weights of both matrices of an expert, in elements.
+inline int64_t expert_elements(const MoeConfig& c, int64_t intermediate) {
+  return (is_gated(c.act) ? 3 : 2) * c.hidden * intermediate;
+}
+inline bool one_expert_fits(const MoeConfig& c) {
+  return expert_elements(c, c.intermediate) <= model_weights(c.expert_w) &&
+         expert_elements(c, c.shared_intermediate) <= model_weights(c.shared_w);
+}
+
+// A layer of a known model, or a rank's part of it: as many ranks as drawn, or more until one expert is small enough.
+inline MoeConfig random_known_layer(Random& random) {
+  std::vector<std::string> names;
+  std::istringstream all(known_moe_names());
+  for (std::string name; std::getline(all >> std::ws, name, ',');) names.push_back(name);
+  MoeConfig whole = known_moe(one_of<std::string>(random, names)).value();
+  whole.layout = WeightLayout::kFragments;
+  whole.residual = coin(random);
+  if (coin(random)) whole.g = DType::kF32;
+  if (coin(random)) whole.shared_as_slots = shared_fits_slots(whole);
+  const int64_t ep = one_of(random, {1, 1, 1, 4});
+  for (int64_t tp = one_of(random, {1, 1, 2, 4, 8});; tp *= 2) {
+    const Slice slice{.tp_rank = random.integer(0, tp - 1),
+                      .tp_size = tp,
+                      .ep_rank = random.integer(0, ep - 1),
+                      .ep_size = ep};
+    const auto rank = sliced(whole, slice);
+    // The last ranks may have nothing: the first always has something.
+    const MoeConfig c = rank.ok() ? rank.value() : sliced(whole, {.tp_rank = 0, .tp_size = tp}).value();
+    if (one_expert_fits(c)) return c;
+  }
+}
+
+// Fewer experts, where their weights would be too many; the router still spreads its rows over all of them.
+template <class Problem>
+void bound_experts(Problem* p, int64_t elements) {
+  const int64_t most = std::max<int64_t>(1, model_weights(p->w) / elements);
+  if (p->experts <= most) return;
+  p->experts_routed = std::max(p->experts, p->experts_routed);
+  p->experts = most;
+}
+template <class Problem>
+void bound_experts(Problem*) {}
+inline void bound_experts(ExpertGemm::Problem* p) {
+  bound_experts(p, ExpertGemm::weight_rows(*p) * p->width);
+}
+inline void bound_experts(ExpertMlp::Problem* p) {
+  bound_experts(p, (is_gated(p->act) ? 3 : 2) * p->hidden * p->intermediate);
+}
+
+// A stage of a random layer that this operation computes; nothing if no layer has such a stage.
+template <class Op>
+std::optional<typename Op::Problem> model_problem(Random& random) {
+  for (int tries = 0; tries < 16; ++tries) {
+    const MoeConfig c = random_known_layer(random);
+    const bool weighs = std::is_same_v<Op, ExpertGemm> || std::is_same_v<Op, ExpertMlp>;
+    const int64_t of_token = (c.top_k + shared_slots(c)) * expert_elements(c, c.intermediate);
+    const int64_t most = weighs ? std::max<int64_t>(1, kModelProducts / of_token) : 80;
+    const int64_t tokens = std::min(most, one_of(random, {1, 2, 3, 4, 5, 8, 13, 16, 17, 33, 64, 80}));
+    std::vector<std::string> mine;
+    for (const MoePath path : {MoePath::kParts, MoePath::kAsOne})
+      for (const StageProblem& s : moe_problems(c, tokens, path))
+        if (s.problem->op() == Op::kName) mine.push_back(s.problem->text());
+    if (mine.empty()) continue;
+    typename Op::Problem p;
+    const Status read = parse_fields(one_of<std::string>(random, mine), &p);
+    EXPECT_TRUE(read.ok()) << read.message;
+    bound_experts(&p);
+    return p;
+  }
+  return {};
+}
+
+}  // namespace sluice::test
