@@ -2,7 +2,8 @@
 """Breaks the code by hand, one place at a time, and shows that a test notices.
 
 Each mutation replaces one text, which must occur exactly once, in a copy of the tree under build/mutations, builds it and
-runs the tests it names. A mutation that survives means that a case is missing. Exit status 1 if any does.
+runs the tests it names. A mutation that survives means that a case is missing. Exit status 1 if any does. CUDA's kernels are
+mutated by mutations_cuda.py; only --check knows of them.
 
   tools/mutations.py           every mutation (some minutes)
   tools/mutations.py NAME...   these
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 
+import mutations_cuda
 from mutations_layers import LAYERS
 from mutations_table import KERNELS
 
@@ -57,9 +59,9 @@ def tests(pattern):
 
 
 def main(words):
-    broken = list(stale())
+    broken = [*stale(), *mutations_cuda.stale()]
     if broken or words == ["--check"]:
-        print("\n".join(broken) or f"{len(MUTATIONS)} mutations apply")
+        print("\n".join(broken) or f"{len(MUTATIONS)} mutations apply, and {len(mutations_cuda.KERNELS)} of CUDA's kernels")
         return 1 if broken else 0
     if words == ["--list"]:
         for m in MUTATIONS:

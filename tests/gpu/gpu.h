@@ -8,11 +8,17 @@
 
 #include "backends/cuda/device.h"
 #include "backends/cuda/queue.h"
+#include "gpu/mutant.h"
 
 namespace sluice::test {
 
-// Opens a GPU afresh.
-inline Result<std::unique_ptr<Device>> open_gpu() { return cuda::open_device({}); }
+// Opens a GPU afresh. SLUICE_MUTANT names a library whose kernel takes its namesake's place (gpu/mutant.h).
+inline Result<std::unique_ptr<Device>> open_gpu() {
+  auto opened = cuda::open_device({});
+  const char* mutant = std::getenv("SLUICE_MUTANT");
+  if (!opened.ok() || !mutant) return opened;
+  return MutatedDevice::make(std::move(opened).value(), mutant);
+}
 
 // Names typed tests by their operation.
 struct OpNames {
