@@ -51,20 +51,24 @@ struct Lister {
   }
 
   void experts() {
+    const int64_t hidden = c.latent > 0 ? c.latent : c.hidden;  // as the experts see it
     const int64_t up_rows = (is_gated(c.act) ? 2 : 1) * c.intermediate;
     if (names.storage == ExpertStorage::kOneByOne) {
       for (int64_t e = 0; e < c.experts; ++e) {
-        if (is_gated(c.act)) one(names.gate, names.gate_scale, c.intermediate, c.hidden, e);
-        one(names.up, names.up_scale, c.intermediate, c.hidden, e);
-        one(names.down, names.down_scale, c.hidden, c.intermediate, e);
+        if (is_gated(c.act)) one(names.gate, names.gate_scale, c.intermediate, hidden, e);
+        one(names.up, names.up_scale, c.intermediate, hidden, e);
+        one(names.down, names.down_scale, hidden, c.intermediate, e);
       }
     } else {
-      fused(names.up, names.up_scale, up_rows, c.hidden);
-      fused(names.down, names.down_scale, c.hidden, c.intermediate);
+      fused(names.up, names.up_scale, up_rows, hidden);
+      fused(names.down, names.down_scale, hidden, c.intermediate);
     }
     if (c.up_bias) add(names.up_bias, StoredType::kBF16, {c.experts, up_rows}, DecoderPart::kExpertsBias);
-    if (c.down_bias)
-      add(names.down_bias, StoredType::kBF16, {c.experts, c.hidden}, DecoderPart::kExpertsBias);
+    if (c.down_bias) add(names.down_bias, StoredType::kBF16, {c.experts, hidden}, DecoderPart::kExpertsBias);
+    if (c.latent > 0) {
+      add(names.latent_in, StoredType::kBF16, {c.latent, c.hidden}, DecoderPart::kShared);
+      add(names.latent_out, StoredType::kBF16, {c.hidden, c.latent}, DecoderPart::kShared);
+    }
     if (c.shared_intermediate == 0) return;
     if (is_gated(c.act)) shared(names.shared_gate, names.shared_gate_scale, c.shared_intermediate, c.hidden);
     shared(names.shared_up, names.shared_up_scale, c.shared_intermediate, c.hidden);

@@ -52,7 +52,7 @@ Result<std::unique_ptr<Moe>> Moe::plan(Device& device, const MoeConfig& config, 
     if (!plans.ok()) return plans.status();
     moe->plans_->phases.push_back(std::move(plans).value());
   }
-  if (shared_apart(config)) SLUICE_TRY(moe->make_zeros());
+  if (shared_apart(config) || config.latent > 0) SLUICE_TRY(moe->make_zeros());
   moe->lay_out();
   return moe;
 }
@@ -80,10 +80,11 @@ void Moe::lay_out() {
       const typename Op::Problem most = Op::at_tokens(stage.problem(config_), table->tokens_max());
       Op::slots(most, [&](const SlotSpec& spec, Tensor Op::Args::*slot) {
         const MoeTensor* to = tensor_of(stage, slot);
-        if (!to || to->buffer == MoeBuffer::kNone || !spec.used || spec.role == Role::kIn) return;
+        const MoeBuffer buffer = to ? to->buffer_of(config_) : MoeBuffer::kNone;
+        if (buffer == MoeBuffer::kNone || !spec.used || spec.role == Role::kIn) return;
         int64_t elements = 1;
         for (int i = 0; i < spec.rank; ++i) elements *= spec.shape[static_cast<size_t>(i)];
-        int64_t& size = bytes[index(to->buffer)];
+        int64_t& size = bytes[index(buffer)];
         size = std::max(size, bytes_of(spec.dtype, elements));
       });
     });
@@ -141,8 +142,8 @@ Status Moe::stages(const MoeIo& io, const MoeWeights& weights, std::byte* base, 
         const PlanTable<Op>& table = *plans.table<kAt>();
         const int64_t rows = tokens * stage.rows(config_);
         const typename Op::Problem problem = Op::at_tokens(table.at(rows).problem(), rows);
-        Status status =
-            visit(stage, table, rows, args_of(stage, problem, io, weights, buffers, device_.info().backend));
+        Status status = visit(stage, table, rows,
+                              args_of(stage, problem, config_, io, weights, buffers, device_.info().backend));
         if (!status.ok()) status.message = "moe " + std::string(stage.name) + ": " + status.message;
         return status;
       });

@@ -54,6 +54,9 @@ struct MoeConfig {
   // The shared expert as one more slot of every token, or as several: parts of the size of a routed expert, after those in
   // `experts` of the weights, weighing 1 whatever `scale` is. Fewer launches than a path of its own; needs shared_fits_slots().
   bool shared_as_slots = false;
+  // Columns of what the experts read and write, where a linear projection of x, in bf16, stands before them and one of their sum
+  // after them (Nemotron 3 Super); router and shared expert read x itself. 0: the experts do, too.
+  int64_t latent = 0;
   bool residual = false;  // adds the residual stream to the output
   bool x_unaligned =
       false;  // rows of x may begin anywhere, not only at multiples of 16 bytes; slower with many tokens
@@ -100,6 +103,7 @@ struct MoeConfig {
       "columns inside the shared expert, on this rank; 0: none");
     v("shared_w", c.shared_w, "type of the shared expert's weights");
     v("shared_as_slots", c.shared_as_slots, "the shared expert is one or several slots of every token");
+    v("latent", c.latent, "columns that the experts read and write, between two projections; 0: hidden");
     v("residual", c.residual, "adds the residual stream");
     v("x_unaligned", c.x_unaligned, "rows of x may begin anywhere, not only at multiples of 16 bytes");
   }
@@ -129,6 +133,7 @@ Status check_moe(const MoeConfig& config);
 // shapes of their weights.
 struct ExpertProblems {
   ExpertGemm::Problem up, down, shared_up, shared_down;  // shared: unused without such a path
+  ExpertGemm::Problem latent_in, latent_out;             // unused without a latent width
 };
 ExpertProblems expert_problems(const MoeConfig& config);
 
@@ -142,6 +147,8 @@ struct MoeWeights {
   // With adapters: [adapters, rank, hidden], [adapters, experts, rank], f32[adapters].
   Tensor lora_a, lora_b, lora_scale;
   ExpertWeights experts, shared;  // experts: local_experts(config) + shared_slots(config) of them
+  Tensor latent_in,
+      latent_out;  // with a latent width: [latent, hidden] and [hidden, latent], as ExpertGemm wants w
 };
 // Shapes of the weights that a config needs, by name ("experts.up_scale"): what a loader fills and a test
 // makes.

@@ -113,8 +113,13 @@ class Canary {
     if (phase.path() != MoePath::kAsOne)
       SLUICE_TRY(pair("experts", p.up, p.down, loaded_.weights().experts, experts));
     if (path == MoePath::kAsOne) SLUICE_TRY(as_one(mlp_problem(c), experts));
-    if (!source_.shared) return {};
     policy_ = options_.policy;
+    if (source_.latent) {
+      ExpertWeights projections;
+      projections.up = loaded_.weights().latent_in, projections.down = loaded_.weights().latent_out;
+      SLUICE_TRY(pair("latent", p.latent_in, p.latent_out, projections, {&*source_.latent}));
+    }
+    if (!source_.shared) return {};
     return pair("shared", p.shared_up, p.shared_down, loaded_.weights().shared, {&*source_.shared});
   }
 
@@ -233,7 +238,7 @@ class Canary {
   Status wrong(const std::string& stage, int64_t expert, int64_t feature, double wanted, double bound,
                double found, const std::string& kernel) const {
     return {Code::kCorrupt, source_.place() + ": " + stage + ": " +
-                                (stage.starts_with("shared") ? "expert 0" : source_.expert_name(expert)) +
+                                (stage.starts_with("experts") ? source_.expert_name(expert) : "expert 0") +
                                 ", feature " + std::to_string(feature) + ": wanted " +
                                 std::to_string(wanted) + " within " + std::to_string(bound) +
                                 ", as the checkpoint's bytes give, found " + std::to_string(found) +

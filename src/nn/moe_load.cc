@@ -130,8 +130,10 @@ class MoeLoader {
   }
 
   std::vector<PackedMatrix> matrices() const {
-    if (!source_.shared) return {source_.up, source_.down};
-    return {source_.up, source_.down, source_.shared_up, source_.shared_down};
+    std::vector<PackedMatrix> out = {source_.up, source_.down};
+    if (source_.shared) out.insert(out.end(), {source_.shared_up, source_.shared_down});
+    if (source_.latent) out.insert(out.end(), {source_.latent_in, source_.latent_out});
+    return out;
   }
 
   Status make_upload() {
@@ -193,6 +195,11 @@ class MoeLoader {
       SLUICE_TRY(views(source_.shared_down, 1, w.shared.down, w.shared.down_scale, &out_.shared_down_));
       total_ += weight_bytes(source_.shared_up) + weight_bytes(source_.shared_down);
     }
+    if (source_.latent) {
+      SLUICE_TRY(views(source_.latent_in, 1, w.latent_in, {}, &out_.latent_in_));
+      SLUICE_TRY(views(source_.latent_out, 1, w.latent_out, {}, &out_.latent_out_));
+      total_ += weight_bytes(source_.latent_in) + weight_bytes(source_.latent_out);
+    }
     return pack_all([this](int64_t bytes) {
       done_ += bytes;
       if (out_.options_.progress) out_.options_.progress(done_, total_);
@@ -210,6 +217,10 @@ class MoeLoader {
     if (source_.shared) {
       jobs.push_back({&out_.shared_up_, 0, &source_.shared->up});
       jobs.push_back({&out_.shared_down_, 0, &source_.shared->down});
+    }
+    if (source_.latent) {
+      jobs.push_back({&out_.latent_in_, 0, &source_.latent->up});
+      jobs.push_back({&out_.latent_out_, 0, &source_.latent->down});
     }
     return pack(jobs, [&](size_t i) { done(weight_bytes(jobs[i].to->header.matrix)); });
   }
@@ -274,8 +285,9 @@ int64_t LoadedMoe::bytes() const {
 
 uint64_t LoadedMoe::fingerprint() const {
   uint64_t out = 0;
-  for (const PackedExperts* p : {&up_, &down_, &shared_up_, &shared_down_})
-    out = (out ^ p->header.fingerprint) * 0x9E3779B97F4A7C15 + 1;  // the order counts
+  for (const PackedExperts* p : {&up_, &down_, &shared_up_, &shared_down_, &latent_in_, &latent_out_})
+    if (p->header.experts > 0 || (p != &latent_in_ && p != &latent_out_))  // without a latent width as ever
+      out = (out ^ p->header.fingerprint) * 0x9E3779B97F4A7C15 + 1;        // the order counts
   return out;
 }
 
@@ -295,7 +307,7 @@ Status LoadedMoe::replace(const Checkpoint& checkpoint) {
 }
 
 Status LoadedMoe::verify() const {
-  for (const PackedExperts* p : {&up_, &down_, &shared_up_, &shared_down_}) {
+  for (const PackedExperts* p : {&up_, &down_, &shared_up_, &shared_down_, &latent_in_, &latent_out_}) {
     const Status status = device_.shares_host_memory() ? verify_bytes(*p, options_.threads)
                                                        : verify_far(device_, *p, options_.threads);
     if (!status.ok()) return {status.code, "layer " + std::to_string(layer()) + ": " + status.message};

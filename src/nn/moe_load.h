@@ -52,6 +52,7 @@ class LoadedMoe {
   MoeWeights weights_;
   std::vector<OwnedTensor> memory_;
   PackedExperts up_, down_, shared_up_, shared_down_;  // shared: no experts where it has no path of its own
+  PackedExperts latent_in_, latent_out_;               // no experts without a latent width
 };
 
 // Loads what weight_slots(sliced(whole, options.slice)) asks for, in whole.layout, which must be one that the device reads

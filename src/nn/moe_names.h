@@ -17,7 +17,7 @@ enum class MoeNaming : uint8_t {
   kDeepSeekV4,      // layers.L.ffn.experts.E.w1.weight
   kDeepSeekV3,      // model.layers.L.mlp.experts.E.gate_proj.weight, with a correction bias
   kQwen3Moe,        // the same without one
-  kNemotron3,       // backbone.layers.L.mixer.experts.E.up_proj.weight
+  kNemotron3,       // backbone.layers.L.mixer.experts.E.up_proj.weight; with or without latent projections
   kMiniMaxM2,       // model.layers.L.block_sparse_moe.experts.E.w1.weight
   kLlama4,          // language_model.model.layers.L.feed_forward.experts.gate_up_proj
 };
@@ -48,6 +48,7 @@ struct MoeNames {
   // BF16 [rows, width], or F8_E4M3 in blocks of 128 x 128 with F32 or F8_E8M0 scales.
   std::string_view shared_gate = {}, shared_up = {}, shared_down = {};
   std::string_view shared_gate_scale = {}, shared_up_scale = {}, shared_down_scale = {};
+  std::string_view latent_in = {}, latent_out = {};  // BF16 [latent, hidden] and [hidden, latent]
 };
 const MoeNames& moe_names(MoeNaming naming);
 

@@ -6,11 +6,12 @@
 namespace sluice {
 namespace {
 
-ExpertGemm::Problem up_problem(const MoeConfig& c, int64_t experts, int64_t intermediate, DType w) {
+ExpertGemm::Problem up_problem(const MoeConfig& c, int64_t experts, int64_t width, int64_t intermediate,
+                               DType w) {
   return {.rows = 0,
           .experts = experts,
           .features = intermediate,
-          .width = c.hidden,
+          .width = width,
           .tokens = 0,
           .slots = 1,
           .x = c.x,
@@ -31,7 +32,7 @@ ExpertGemm::Problem down_problem(const MoeConfig& c, const ExpertGemm::Problem& 
   return {.rows = 0,
           .experts = up.experts,
           .experts_routed = up.experts_routed,
-          .features = c.hidden,
+          .features = up.width,
           .width = up.features,
           .x = c.x,
           .w = up.w,
@@ -100,11 +101,25 @@ Combine::Problem combine_problem(const MoeConfig& c) {
   return {.tokens = 0,
           .slots = slots_of(c),
           .rows = 0,
-          .hidden = c.hidden,
+          .hidden = expert_width(c),
           .experts = local_experts(c) + shared_slots(c),
           .g = c.g,
           .y = c.x,
           .weighted = !c.weight_on_input,
+          .shared = shared_apart(c) && c.latent == 0,
+          .residual = c.residual && c.latent == 0,
+          .settled = true};
+}
+
+Combine::Problem latent_add_problem(const MoeConfig& c) {
+  return {.tokens = 0,
+          .slots = 1,
+          .rows = 0,
+          .hidden = c.hidden,
+          .experts = 1,
+          .g = c.g,
+          .y = c.x,
+          .weighted = false,
           .shared = shared_apart(c),
           .residual = c.residual,
           .settled = true};
@@ -116,7 +131,7 @@ ExpertMlp::Problem mlp_problem(const MoeConfig& c) {
           .slots = slots_of(c),
           .experts = up.experts,
           .experts_routed = up.experts_routed,
-          .hidden = c.hidden,
+          .hidden = expert_width(c),
           .intermediate = c.intermediate,
           .x = c.x,
           .w = c.expert_w,
@@ -131,9 +146,9 @@ ExpertMlp::Problem mlp_problem(const MoeConfig& c) {
           .up_bias = c.up_bias,
           .down_bias = c.down_bias,
           .weight_on_input = c.weight_on_input,
-          .shared = shared_apart(c),
-          .residual = c.residual,
-          .x_unaligned = c.x_unaligned};
+          .shared = shared_apart(c) && c.latent == 0,
+          .residual = c.residual && c.latent == 0,
+          .x_unaligned = c.x_unaligned && c.latent == 0};
 }
 
 GroupRows::Problem shared_group_problem(const MoeConfig&) { return {.tokens = 0, .slots = 1, .experts = 1}; }
@@ -141,7 +156,8 @@ GroupRows::Problem shared_group_problem(const MoeConfig&) { return {.tokens = 0,
 ExpertProblems expert_problems(const MoeConfig& c) {
   ExpertProblems p;
   const int64_t shared = shared_slots(c);
-  p.up = up_problem(c, local_experts(c) + shared, c.intermediate, c.expert_w);
+  p.up = up_problem(c, local_experts(c) + shared, expert_width(c), c.intermediate, c.expert_w);
+  if (c.latent > 0) p.up.x_unaligned = false;
   p.up.slots = slots_of(c);
   if (c.scope == ExpertScope::kRange) {
     // All rows of shared slots are here, so the share of rows that stay is larger than that of experts.
@@ -153,8 +169,22 @@ ExpertProblems expert_problems(const MoeConfig& c) {
   p.up.weighted = c.weight_on_input;
   p.up.per_expert = c.per_expert;
   p.down = down_problem(c, p.up, c.g);
-  p.shared_up = up_problem(c, 1, c.shared_intermediate, c.shared_w);
+  p.shared_up = up_problem(c, 1, c.hidden, c.shared_intermediate, c.shared_w);
   p.shared_down = down_problem(c, p.shared_up, c.x);
+  p.latent_in = {.rows = 0,
+                 .experts = 1,
+                 .features = c.latent,
+                 .width = c.hidden,
+                 .tokens = 0,
+                 .slots = 1,
+                 .x = c.x,
+                 .w = DType::kBF16,
+                 .y = c.x,
+                 .layout = c.layout,
+                 .act = Activation::kIdentity,
+                 .x_unaligned = c.x_unaligned};
+  p.latent_out = down_problem(c, p.latent_in, c.g);
+  p.latent_out.bias = false;
   return p;
 }
 
@@ -168,7 +198,7 @@ int64_t local_experts(const MoeConfig& c) {
 
 bool shared_fits_slots(const MoeConfig& c) {
   constexpr int64_t kSlotsMost = 8;  // ops/route_topk.h
-  return c.intermediate > 0 && c.shared_intermediate % c.intermediate == 0 &&
+  return c.latent == 0 && c.intermediate > 0 && c.shared_intermediate % c.intermediate == 0 &&
          c.shared_intermediate >= c.intermediate && c.shared_intermediate / c.intermediate <= kSlotsMost &&
          c.shared_w == c.expert_w;
 }
@@ -184,7 +214,12 @@ bool has_router(const MoeConfig& c) { return c.input == RoutingInput::kLogits; }
 // Its contract has one activation for all experts.
 bool can_be_one(const MoeConfig& c) { return !c.per_expert; }
 
+int64_t expert_width(const MoeConfig& c) { return c.latent > 0 ? c.latent : c.hidden; }
+
 Status check_shared(const MoeConfig& c) {
+  if (c.shared_as_slots && c.latent > 0)
+    return invalid("shared_as_slots: wanted a shared expert on a path of its own, which reads x (latent=" +
+                   std::to_string(c.latent) + " is what the others read), found it as slots");
   if (!c.shared_as_slots || c.shared_intermediate == 0 || shared_fits_slots(c)) return {};
   return invalid("shared_as_slots: wanted a shared expert 1 to 8 times as wide as a routed one, " +
                  std::to_string(c.intermediate) + ", with weights in " + text(c.expert_w) + ", found " +
@@ -192,6 +227,7 @@ Status check_shared(const MoeConfig& c) {
 }
 
 Status check_moe(const MoeConfig& c) {
+  if (c.latent < 0) return invalid("latent: wanted 0 (none) or a width, found " + std::to_string(c.latent));
   SLUICE_TRY(check_shared(c));
   if (c.lora_rank > 0 && !has_router(c))
     return invalid("lora_rank: wanted 0 where the caller gives ids and weights (no router), found " +
@@ -241,6 +277,10 @@ std::vector<std::pair<SlotSpec, Tensor*>> weight_slots(const MoeConfig& c, MoeWe
   add_experts(p.down, {{"experts.down", &e.down},
                        {"experts.down_scale", &e.down_scale},
                        {"experts.down_bias", &e.down_bias}});
+  if (c.latent > 0) {
+    add_experts(p.latent_in, {{"latent.in", &w->latent_in}});
+    add_experts(p.latent_out, {{"latent.out", &w->latent_out}});
+  }
   if (!shared_apart(c)) return out;
   add_experts(p.shared_up,
               {{"shared.up", &s.up}, {"shared.up_scale", &s.up_scale}, {"shared.up_bias", &s.up_bias}});

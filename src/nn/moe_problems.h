@@ -10,6 +10,8 @@ RouteGroup::Problem route_problem(const MoeConfig& config);
 // Of MoePath::kAsOne: in place of router, and of route but for the rows by expert.
 RouterRoute::Problem front_problem(const MoeConfig& config);
 Combine::Problem combine_problem(const MoeConfig& config);
+// With a latent width: adds what the last projection gives, the shared expert's answer and the residual stream.
+Combine::Problem latent_add_problem(const MoeConfig& config);
 // Of MoePath::kAsOne: in place of the rows by expert, up, down and combine.
 ExpertMlp::Problem mlp_problem(const MoeConfig& config);
 GroupRows::Problem shared_group_problem(const MoeConfig& config);
@@ -39,6 +41,8 @@ void for_each_io(const MoeConfig& c, int64_t tokens, V visit) {
 
 // Of a token: of the experts that it chose, and of its shared one.
 int64_t slots_of(const MoeConfig& config);
+// Columns of what the routed experts read and write.
+int64_t expert_width(const MoeConfig& config);
 // Whether the shared expert has a path of its own.
 bool shared_apart(const MoeConfig& config);
 // Whether the layer has a router: nothing else reads logits.

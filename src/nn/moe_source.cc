@@ -16,14 +16,16 @@ class Finder {
  public:
   // only: one expert, and of the rest nothing but the biases.
   Finder(MoeSource* out, const MoeNames& names, std::optional<int64_t> only)
-      : out_(*out), names_(names), only_(only) {}
+      : out_(*out), names_(names), only_(only), width_(expert_width(out->whole)) {}
 
   Status all() {
     SLUICE_TRY(check_config());
     if (!only_ && has_router(out_.whole)) SLUICE_TRY(routing());
     SLUICE_TRY(biases());
     SLUICE_TRY(names_.storage == ExpertStorage::kOneByOne ? one_by_one() : fused());
-    return only_ ? Status{} : shared();
+    if (only_) return {};
+    SLUICE_TRY(latent());
+    return shared();
   }
 
  private:
@@ -47,7 +49,7 @@ class Finder {
     const int64_t rows = is_gated(c.act) ? 2 * c.intermediate : c.intermediate;
     SLUICE_TRY(
         plain("up_bias", names_.up_bias, c.up_bias, {StoredType::kBF16}, {c.experts, rows}, &out_.up_bias));
-    return plain("down_bias", names_.down_bias, c.down_bias, {StoredType::kBF16}, {c.experts, c.hidden},
+    return plain("down_bias", names_.down_bias, c.down_bias, {StoredType::kBF16}, {c.experts, width_},
                  &out_.down_bias);
   }
 
@@ -87,9 +89,12 @@ class Finder {
       return refuse(std::string("shared_w: wanted bf16, found ") + text(c.shared_w));
     if (c.shared_intermediate > 0 && (c.up_bias || c.down_bias))
       return refuse("up_bias and down_bias: wanted none beside a shared expert, found one");
-    if (c.expert_w == DType::kE2M1 && (c.hidden % kMxBlock || c.intermediate % kMxBlock))
-      return refuse("hidden and intermediate: wanted multiples of 32 (MXFP4 blocks), found " +
-                    std::to_string(c.hidden) + " and " + std::to_string(c.intermediate));
+    if (c.expert_w == DType::kE2M1 && (width_ % kMxBlock || c.intermediate % kMxBlock))
+      return refuse(std::string(c.latent > 0 ? "latent" : "hidden") +
+                    " and intermediate: wanted multiples of 32 (MXFP4 blocks), found " +
+                    std::to_string(width_) + " and " + std::to_string(c.intermediate));
+    if (c.latent > 0 && names_.latent_in.empty())
+      return refuse("latent: wanted 0, found " + std::to_string(c.latent) + ": these checkpoints have none");
     return {};
   }
 
@@ -157,14 +162,14 @@ class Finder {
       return find(tensor_name(pattern, out_.layer), {fp4 ? StoredType::kU8 : StoredType::kBF16}, shape, to);
     };
     if (fp4) {
-      const int64_t h = c.hidden / kMxBlock, i = c.intermediate / kMxBlock, half = kMxBlock / 2;
+      const int64_t h = width_ / kMxBlock, i = c.intermediate / kMxBlock, half = kMxBlock / 2;
       SLUICE_TRY(tensor(names_.up, {c.experts, up_rows, h, half}, &up));
       SLUICE_TRY(tensor(names_.up_scale, {c.experts, up_rows, h}, &up_scale));
-      SLUICE_TRY(tensor(names_.down, {c.experts, c.hidden, i, half}, &down));
-      SLUICE_TRY(tensor(names_.down_scale, {c.experts, c.hidden, i}, &down_scale));
+      SLUICE_TRY(tensor(names_.down, {c.experts, width_, i, half}, &down));
+      SLUICE_TRY(tensor(names_.down_scale, {c.experts, width_, i}, &down_scale));
     } else {
-      SLUICE_TRY(tensor(names_.up, {c.experts, c.hidden, up_rows}, &up));
-      SLUICE_TRY(tensor(names_.down, {c.experts, c.intermediate, c.hidden}, &down));
+      SLUICE_TRY(tensor(names_.up, {c.experts, width_, up_rows}, &up));
+      SLUICE_TRY(tensor(names_.down, {c.experts, c.intermediate, width_}, &down));
     }
     const int64_t step = names_.gate_order == GateOrder::kInterleaved ? 2 : 1;
     for (int64_t e = out_.experts.begin; e < out_.experts.begin + out_.experts.count; ++e) {
@@ -178,12 +183,12 @@ class Finder {
         const int64_t first = gated_row(names_.gate_order, c.intermediate, out_.width.begin, is_up);
         return cut(
             *up, up_scale,
-            {.rows = up_rows, .width = c.hidden, .first = first, .step = step, .count = out_.width.count});
+            {.rows = up_rows, .width = width_, .first = first, .step = step, .count = out_.width.count});
       };
       out_.of_expert.push_back(
           {{{part_of_up(false)}, {part_of_up(true)}},
            {{cut(*down, down_scale,
-                 {.rows = c.hidden, .width = c.intermediate, .column = out_.width.begin, .count = c.hidden})},
+                 {.rows = width_, .width = c.intermediate, .column = out_.width.begin, .count = width_})},
             {}}});
     }
     return {};
@@ -226,15 +231,12 @@ class Finder {
     for (int64_t e = out_.experts.begin; e < out_.experts.begin + out_.experts.count; ++e) {
       if (skip(e)) continue;
       const Cut up{.rows = c.intermediate,
-                   .width = c.hidden,
+                   .width = width_,
                    .first = out_.width.begin,
                    .count = out_.width.count,
                    .expert = e};
-      const Cut down{.rows = c.hidden,
-                     .width = c.intermediate,
-                     .column = out_.width.begin,
-                     .count = c.hidden,
-                     .expert = e};
+      const Cut down{
+          .rows = width_, .width = c.intermediate, .column = out_.width.begin, .count = width_, .expert = e};
       RowSpan gate_span, up_span, down_span;
       if (is_gated(c.act)) SLUICE_TRY(matrix(names_.gate, names_.gate_scale, up, &gate_span));
       SLUICE_TRY(matrix(names_.up, names_.up_scale, up, &up_span));
@@ -271,6 +273,24 @@ class Finder {
            .first_row = cut.first,
            .tensor = t,
            .scale_tensor = scales};
+    return {};
+  }
+
+  // Both projections, or neither.
+  Status latent() {
+    const MoeConfig& c = out_.whole;
+    const CheckpointTensor *in = nullptr, *out = nullptr;
+    SLUICE_TRY(
+        plain("latent", names_.latent_in, c.latent > 0, {StoredType::kBF16}, {c.latent, c.hidden}, &in));
+    SLUICE_TRY(
+        plain("latent", names_.latent_out, c.latent > 0, {StoredType::kBF16}, {c.hidden, c.latent}, &out));
+    if (c.latent == 0) return {};
+    const auto whole = [&](const CheckpointTensor& t) -> MatrixSource {
+      return {{span(t, nullptr, DType::kBF16,
+                    {.rows = t.shape[0], .width = t.shape[1], .count = t.shape[0], .expert = 0})},
+              {}};
+    };
+    out_.latent = ExpertSource{whole(*in), whole(*out)};
     return {};
   }
 
@@ -318,6 +338,7 @@ class Finder {
   MoeSource& out_;
   const MoeNames& names_;
   std::optional<int64_t> only_;
+  int64_t width_;  // of what the experts read and write
 };
 
 PackedMatrix matrix_of(const ExpertGemm::Problem& p) {
@@ -370,6 +391,7 @@ Result<MoeSource> find_some(const Checkpoint& checkpoint, const MoeConfig& whole
   const ExpertProblems p = expert_problems(out.local);
   out.up = matrix_of(p.up), out.down = matrix_of(p.down);
   out.shared_up = matrix_of(p.shared_up), out.shared_down = matrix_of(p.shared_down);
+  out.latent_in = matrix_of(p.latent_in), out.latent_out = matrix_of(p.latent_out);
   const int64_t end = out.experts.begin + out.experts.count;
   if (only && (*only < out.experts.begin || *only >= end))
     return invalid(out.place() + ": wanted an expert from " + std::to_string(out.experts.begin) + " to " +

@@ -32,10 +32,12 @@ struct MoeSource {
   const CheckpointTensor *router = nullptr, *router_bias = nullptr, *correction_bias = nullptr,
                          *hash_table = nullptr;
   const CheckpointTensor *up_bias = nullptr, *down_bias = nullptr;
-  PackedMatrix up, down, shared_up, shared_down;  // of one expert, this rank's part
+  PackedMatrix up, down, shared_up, shared_down, latent_in, latent_out;  // of one expert, this rank's part
   // This rank's experts, its part of their width, in the order of MoeWeights: shared slots come last.
   std::vector<ExpertSource> of_expert;
   std::optional<ExpertSource> shared;  // on a path of its own
+  std::optional<ExpertSource>
+      latent;  // the projections into and out of the latent width, whole on every rank
 
   // "layer 3": how errors begin.
   std::string place() const { return "layer " + std::to_string(layer); }

@@ -27,7 +27,10 @@ enum class MoeBuffer : uint8_t {
   kSharedPosition,
   kSharedH,
   kSharedY,
-  kZeros,  // not in the workspace: zeros that no stage writes
+  kLatentX,
+  kLatentY,    // the experts' sum
+  kLatentOut,  // its projection
+  kZeros,      // not in the workspace: zeros that no stage writes
   kCount
 };
 using MoeBuffers = std::array<void*, static_cast<size_t>(MoeBuffer::kCount)>;
@@ -39,12 +42,18 @@ struct MoeTensor {
   ExpertWeights MoeWeights::*experts = nullptr;
   Tensor ExpertWeights::*of_experts = nullptr;
   MoeBuffer buffer = MoeBuffer::kNone;
+  MoeBuffer latent = MoeBuffer::kNone;  // in place of it with a latent width, if there is one
 
   constexpr MoeTensor() = default;
   constexpr MoeTensor(Tensor MoeIo::*t) : io(t) {}
   constexpr MoeTensor(Tensor MoeWeights::*t) : weight(t) {}
   constexpr MoeTensor(ExpertWeights MoeWeights::*e, Tensor ExpertWeights::*t) : experts(e), of_experts(t) {}
   constexpr MoeTensor(MoeBuffer b) : buffer(b) {}
+  constexpr MoeTensor(Tensor MoeIo::*t, MoeBuffer with_latent) : io(t), latent(with_latent) {}
+
+  constexpr MoeBuffer buffer_of(const MoeConfig& c) const {
+    return c.latent > 0 && latent != MoeBuffer::kNone ? latent : buffer;
+  }
 };
 
 template <class Op>
@@ -94,6 +103,11 @@ constexpr std::array<MoeBind<Op>, 16> routing_tensors(std::initializer_list<MoeB
 constexpr MoeTensor routed(Tensor ExpertWeights::*t) { return {&MoeWeights::experts, t}; }
 constexpr MoeTensor shared(Tensor ExpertWeights::*t) { return {&MoeWeights::shared, t}; }
 
+// What the experts read and write: a call's x and y, or what stands between the projections.
+inline constexpr MoeTensor kExpertsX{&MoeIo::x, MoeBuffer::kLatentX},
+    kExpertsY{&MoeIo::y, MoeBuffer::kLatentY};
+inline bool has_latent(const MoeConfig& c, MoePath) { return c.latent > 0; }
+
 // As one, the router and the routing are one operation, unless something stands between them or there is no router.
 inline bool front_is_one(const MoeConfig& c) { return has_router(c) && c.lora_rank == 0; }
 
@@ -136,10 +150,28 @@ inline constexpr auto kMoeStages = std::tuple{
         .runs = [](const MoeConfig& c, MoePath p) { return p == MoePath::kAsOne && !front_is_one(c); },
         .problem = [](const MoeConfig& c) { return route_problem(c).route; },
         .tensors = routing_tensors<RouteTopk>({})},
+    // Dense layers are experts that every token chooses, as the shared one is.
+    MoeStage<GroupRows>{.name = "latent.group",
+                        .runs = has_latent,
+                        .problem = shared_group_problem,
+                        .tensors = {{{&GroupRows::Args::ids, MoeBuffer::kZeros},
+                                     {&GroupRows::Args::row_count, MoeBuffer::kSharedCount},
+                                     {&GroupRows::Args::row_begin, MoeBuffer::kSharedBegin},
+                                     {&GroupRows::Args::order, MoeBuffer::kSharedOrder},
+                                     {&GroupRows::Args::position, MoeBuffer::kSharedPosition}}}},
+    MoeStage<ExpertGemm>{.name = "latent.in",
+                         .runs = has_latent,
+                         .problem = [](const MoeConfig& c) { return expert_problems(c).latent_in; },
+                         .tensors = {{{&ExpertGemm::Args::x, &MoeIo::x},
+                                      {&ExpertGemm::Args::w, &MoeWeights::latent_in},
+                                      {&ExpertGemm::Args::row_begin, MoeBuffer::kSharedBegin},
+                                      {&ExpertGemm::Args::row_count, MoeBuffer::kSharedCount},
+                                      {&ExpertGemm::Args::order, MoeBuffer::kSharedOrder},
+                                      {&ExpertGemm::Args::y, MoeBuffer::kLatentX}}}},
     MoeStage<ExpertGemm>{.name = "experts.up",
                          .runs = [](const MoeConfig&, MoePath p) { return p == MoePath::kParts; },
                          .problem = [](const MoeConfig& c) { return expert_problems(c).up; },
-                         .tensors = {{{&ExpertGemm::Args::x, &MoeIo::x},
+                         .tensors = {{{&ExpertGemm::Args::x, kExpertsX},
                                       {&ExpertGemm::Args::w, routed(&ExpertWeights::up)},
                                       {&ExpertGemm::Args::w_scale, routed(&ExpertWeights::up_scale)},
                                       {&ExpertGemm::Args::bias, routed(&ExpertWeights::up_bias)},
@@ -163,7 +195,7 @@ inline constexpr auto kMoeStages = std::tuple{
                          .rows = slots_of,
                          .kernel = MoeKernel::kOfExperts},
     MoeStage<GroupRows>{.name = "shared.group",
-                        .runs = [](const MoeConfig& c, MoePath) { return shared_apart(c); },
+                        .runs = [](const MoeConfig& c, MoePath) { return shared_apart(c) && c.latent == 0; },
                         .problem = shared_group_problem,
                         .tensors = {{{&GroupRows::Args::ids, MoeBuffer::kZeros},
                                      {&GroupRows::Args::row_count, MoeBuffer::kSharedCount},
@@ -194,7 +226,7 @@ inline constexpr auto kMoeStages = std::tuple{
     MoeStage<ExpertMlp>{.name = "experts",
                         .runs = [](const MoeConfig&, MoePath p) { return p == MoePath::kAsOne; },
                         .problem = mlp_problem,
-                        .tensors = {{{&ExpertMlp::Args::x, &MoeIo::x},
+                        .tensors = {{{&ExpertMlp::Args::x, kExpertsX},
                                      {&ExpertMlp::Args::up, routed(&ExpertWeights::up)},
                                      {&ExpertMlp::Args::up_scale, routed(&ExpertWeights::up_scale)},
                                      {&ExpertMlp::Args::up_bias, routed(&ExpertWeights::up_bias)},
@@ -205,7 +237,7 @@ inline constexpr auto kMoeStages = std::tuple{
                                      {&ExpertMlp::Args::weights, MoeBuffer::kWeights},
                                      {&ExpertMlp::Args::shared, MoeBuffer::kSharedY},
                                      {&ExpertMlp::Args::residual, &MoeIo::residual},
-                                     {&ExpertMlp::Args::y, &MoeIo::y}}},
+                                     {&ExpertMlp::Args::y, kExpertsY}}},
                         .kernel = MoeKernel::kOfExperts},
     MoeStage<Combine>{.name = "combine",
                       .runs = [](const MoeConfig&, MoePath p) { return p == MoePath::kParts; },
@@ -213,6 +245,22 @@ inline constexpr auto kMoeStages = std::tuple{
                       .tensors = {{{&Combine::Args::g, MoeBuffer::kG},
                                    {&Combine::Args::position, MoeBuffer::kPosition},
                                    {&Combine::Args::weights, MoeBuffer::kWeights},
+                                   {&Combine::Args::shared, MoeBuffer::kSharedY},
+                                   {&Combine::Args::residual, &MoeIo::residual},
+                                   {&Combine::Args::y, kExpertsY}}}},
+    MoeStage<ExpertGemm>{.name = "latent.out",
+                         .runs = has_latent,
+                         .problem = [](const MoeConfig& c) { return expert_problems(c).latent_out; },
+                         .tensors = {{{&ExpertGemm::Args::x, MoeBuffer::kLatentY},
+                                      {&ExpertGemm::Args::w, &MoeWeights::latent_out},
+                                      {&ExpertGemm::Args::row_begin, MoeBuffer::kSharedBegin},
+                                      {&ExpertGemm::Args::row_count, MoeBuffer::kSharedCount},
+                                      {&ExpertGemm::Args::y, MoeBuffer::kLatentOut}}}},
+    MoeStage<Combine>{.name = "latent.add",
+                      .runs = has_latent,
+                      .problem = latent_add_problem,
+                      .tensors = {{{&Combine::Args::g, MoeBuffer::kLatentOut},
+                                   {&Combine::Args::position, MoeBuffer::kSharedPosition},
                                    {&Combine::Args::shared, MoeBuffer::kSharedY},
                                    {&Combine::Args::residual, &MoeIo::residual},
                                    {&Combine::Args::y, &MoeIo::y}}}}};
@@ -251,18 +299,20 @@ const MoeTensor* tensor_of(const MoeStage<Op>& stage, std::type_identity_t<Tenso
 // What a stage is given. Buffers come as contiguous tensors of the shape that it wants; what a caller gives comes as it is, so that
 // the operation checks it.
 template <class Op>
-typename Op::Args args_of(const MoeStage<Op>& stage, const typename Op::Problem& problem, const MoeIo& io,
-                          const MoeWeights& weights, const MoeBuffers& buffers, Backend where) {
+typename Op::Args args_of(const MoeStage<Op>& stage, const typename Op::Problem& problem,
+                          const MoeConfig& config, const MoeIo& io, const MoeWeights& weights,
+                          const MoeBuffers& buffers, Backend where) {
   typename Op::Args out;
   Op::slots(problem, [&](const SlotSpec& spec, Tensor Op::Args::*slot) {
     const MoeTensor* from = tensor_of(stage, slot);
-    if (!from) return;
+    if (!from || (!spec.used && config.latent > 0)) return;  // then a call's tensors are another stage's
+    const MoeBuffer buffer = from->buffer_of(config);
     Tensor& to = out.*slot;
-    if (from->io) to = io.*(from->io);
+    if (from->io && buffer == MoeBuffer::kNone) to = io.*(from->io);
     if (from->weight) to = weights.*(from->weight);
     if (from->experts) to = (weights.*(from->experts)).*(from->of_experts);
-    if (from->buffer == MoeBuffer::kNone || !spec.used) return;
-    to.data = buffers[static_cast<size_t>(from->buffer)];
+    if (buffer == MoeBuffer::kNone || !spec.used) return;
+    to.data = buffers[static_cast<size_t>(buffer)];
     to.dtype = spec.dtype, to.where = where, to.rank = static_cast<int8_t>(spec.rank), to.shape = spec.shape;
     int64_t stride = 1;
     for (int i = spec.rank - 1; i >= 0; --i) {

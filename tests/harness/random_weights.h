@@ -37,7 +37,9 @@ inline void add_moe_weights(const MoeConfig& c, Random& random, TensorStore* sto
   const int gain = gain_of(c.hidden);
   for (auto& [spec, tensor] : weight_slots(c, weights)) {
     if (!spec.used) continue;
-    const bool fp4 = (spec.name.starts_with("shared") ? c.shared_w : c.expert_w) == DType::kE2M1;
+    const bool fp4 = (spec.name.starts_with("shared")   ? c.shared_w
+                      : spec.name.starts_with("latent") ? DType::kBF16
+                                                        : c.expert_w) == DType::kE2M1;
     const Tensor t = *tensor = store->add(spec);
     if (spec.name.ends_with("_scale")) {
       set_each(t, [&](int64_t, int64_t) { return 126 + gain + random.integer(-1, 1); });

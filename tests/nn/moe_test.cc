@@ -57,14 +57,16 @@ struct SmallLayer {
   std::vector<std::byte> scratch;
 };
 
-constexpr const char* kModels[] = {
-    "gpt-oss-20b",     "deepseek-v4-flash", "deepseek-v4-flash-hash", "deepseek-v3", "qwen3-30b-a3b",
-    "nemotron-3-nano", "minimax-m2",        "llama-4-scout",          "minimax-m3",  "mistral-large-3"};
+constexpr const char* kModels[] = {"gpt-oss-20b",     "deepseek-v4-flash", "deepseek-v4-flash-hash",
+                                   "deepseek-v3",     "qwen3-30b-a3b",     "nemotron-3-nano",
+                                   "minimax-m2",      "llama-4-scout",     "minimax-m3",
+                                   "mistral-large-3", "nemotron-3-super"};
 
 // The arithmetic of a known model at a size that a reference can follow.
 MoeConfig small(const char* model) {
   MoeConfig c = known_moe(model).value();
   c.hidden = 96, c.intermediate = 64;
+  if (c.latent) c.latent = 40;
   c.experts = std::min<int64_t>(c.experts, 16);
   if (c.groups > 1) c.groups = 4, c.topk_groups = 2;
   c.top_k = std::min<int64_t>(c.top_k, 6);
