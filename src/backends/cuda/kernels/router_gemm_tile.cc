@@ -13,12 +13,10 @@ namespace {
 constexpr int kFewestStages = 3, kMostStages = 16;
 constexpr int kBlockMemory = 227 << 10;
 constexpr int kMostBlocks = 8;              // CTAs per cluster on any Hopper GPU
-constexpr int kRowBytes = 2 * kRouterStep;  // bytes of a row of w or x in a stage
+constexpr int kRowBytes = 2 * kRouterStep;  // bytes of a row of x or of bf16 w in a stage
 
 int ceil_div(int64_t n, int64_t by) { return static_cast<int>((n + by - 1) / by); }
 
-// Resident clusters of 1 to 8 CTAs on an H200, with one CTA per SM.
-constexpr int kResidentClusters[] = {132, 66, 39, 30, 22, 17, 15, 15};
 // Fitted to 1900 measurements of 72 problems on an H200, weighted towards the fastest plans of each; 7% off on average.
 constexpr double kLaunchUs = 0.83;       // includes the first and the last bytes
 constexpr double kClusterUs = 1.25;      // extra where CTAs of a cluster wait for each other
@@ -35,7 +33,7 @@ double plan_us(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
   const RouterTile& t = plan.tile;
   const int64_t clusters = int64_t{1} * ceil_div(ceil_div(p.experts, t.experts()), plan.beside) *
                            ceil_div(ceil_div(p.tokens, t.tokens), plan.behind);
-  const double waves = ceil_div(clusters, kResidentClusters[plan.blocks() - 1]),
+  const double waves = ceil_div(clusters, router_resident_clusters(plan.blocks())),
                steps = ceil_div(ceil_div(p.hidden, kRouterStep), plan.splits);
   const double weights = static_cast<double>(std::min<int64_t>(t.experts(), p.experts)) / plan.behind,
                tokens = static_cast<double>(t.tokens) / plan.beside;
@@ -57,13 +55,19 @@ int weight_rows(const RouterGemm::Problem& p, const RouterTile& t) {
 
 }  // namespace
 
+int router_resident_clusters(int blocks) {
+  constexpr int kResident[] = {132, 66, 39, 30, 22, 17, 15, 15};
+  return kResident[blocks - 1];
+}
+
 RouterTileMemory tile_memory(const RouterGemm::Problem& p, const RouterTilePlan& plan) {
   const RouterTile& t = plan.tile;
   const int steps = ceil_div(p.hidden, kRouterStep), part = ceil_div(steps, plan.splits),
             most = std::min(kMostStages, part);
   RouterTileMemory m;
-  const int rows = weight_rows(p, t);
-  m.weight_bytes = rows * kRowBytes;
+  // f32 weights are read row by row, without need of rows that are not there.
+  const int rows = p.w == DType::kF32 ? t.experts() : weight_rows(p, t);
+  m.weight_bytes = router_boxes(p.w) * rows * kRowBytes;
   m.stage_bytes = m.weight_bytes + t.tokens * kRowBytes;
   const int row = (t.experts() + 4) * static_cast<int>(sizeof(float));  // one token's sums
   const int sums = t.tokens * row, inbox = (plan.splits - 1) * ceil_div(t.tokens, plan.splits) * row;
@@ -105,13 +109,6 @@ std::array<Near, kMeasured> measured() {
     all[i] = near(p, plan_us(p, m.plan));
   }
   return all;
-}
-
-// "128x64-k2-e1-t4": experts x tokens of a CTA; splits of k, tiles of experts and of tokens in a cluster.
-std::string name_of(const RouterTilePlan& plan) {
-  return std::to_string(plan.tile.experts()) + "x" + std::to_string(plan.tile.tokens) + "-k" +
-         std::to_string(plan.splits) + "-e" + std::to_string(plan.beside) + "-t" +
-         std::to_string(plan.behind) + (plan.exchange == RouterExchange::kCopies ? "" : "-stores");
 }
 
 }  // namespace
@@ -162,12 +159,22 @@ std::vector<Config> router_tile_configs(const RouterGemm::Problem& wanted, doubl
   for (const auto& [plan, us] : offers) {
     const double share = us / offers.front().us;
     if (share > kNearTheBest) break;
-    out.push_back({.name = name_of(plan),
-                   .cost_us = best_us * share,
-                   .launches = {{.value = {plan.tile.groups, plan.tile.tokens, plan.splits, plan.beside,
-                                           plan.behind, static_cast<int32_t>(plan.exchange)}}}});
+    out.push_back(
+        {.name = router_tile_name(plan), .cost_us = best_us * share, .launches = {router_tile_launch(plan)}});
   }
   return out;
+}
+
+// "128x64-k2-e1-t4": experts x tokens of a CTA; splits of k, tiles of experts and of tokens in a cluster.
+std::string router_tile_name(const RouterTilePlan& plan) {
+  return std::to_string(plan.tile.experts()) + "x" + std::to_string(plan.tile.tokens) + "-k" +
+         std::to_string(plan.splits) + "-e" + std::to_string(plan.beside) + "-t" +
+         std::to_string(plan.behind) + (plan.exchange == RouterExchange::kCopies ? "" : "-stores");
+}
+
+KernelLaunch router_tile_launch(const RouterTilePlan& plan) {
+  return {.value = {plan.tile.groups, plan.tile.tokens, plan.splits, plan.beside, plan.behind,
+                    static_cast<int32_t>(plan.exchange)}};
 }
 
 RouterTilePlan router_tile_plan(const KernelLaunch& launch) {

@@ -42,9 +42,12 @@ struct RouterTilePlan {
 
 // k is divided into steps of this many values.
 constexpr int kRouterStep = 64;
+// TMA boxes of 128-byte rows that a step's weights take, each of `bytes`.
+constexpr int router_boxes(size_t bytes) { return static_cast<int>(bytes) / 2; }
+constexpr int router_boxes(DType w) { return w == DType::kF32 ? 2 : 1; }
 
 // Shared memory of a CTA: a ring of stages, reused for the tile of sums; the inbox, for sums from the other splits; barriers. A
-// stage holds the problem's rows of w, then those of x.
+// stage holds the problem's rows of w (of f32, the first half of all rows, then the second half), then those of x.
 struct RouterTileMemory {
   int stages = 0;  // 0: the plan does not fit
   int weight_bytes = 0, stage_bytes = 0;
@@ -55,7 +58,12 @@ RouterTileMemory tile_memory(const RouterGemm::Problem& problem, const RouterTil
 // A configuration for each plan near the best: the best has best_us, the others so much more as the model says, by how far it
 // is trusted there. The type of y and the bias do not matter.
 std::vector<Config> router_tile_configs(const RouterGemm::Problem& problem, double best_us);
+// A plan's name, and as a launch and back.
+std::string router_tile_name(const RouterTilePlan& plan);
+KernelLaunch router_tile_launch(const RouterTilePlan& plan);
 RouterTilePlan router_tile_plan(const KernelLaunch& launch);
+// Clusters of `blocks` CTAs, 1 to 8, that an H200 has room for with one CTA per SM.
+int router_resident_clusters(int blocks);
 // For explain.
 std::string router_tile_text(const RouterGemm::Problem& problem, const KernelLaunch& launch);
 

@@ -1,4 +1,5 @@
-// Device code of router_gemm_tile_sm90.cu: the place of a CTA in the problem, and the producer warps that fill its ring.
+// Device code of the tile kernels of the router GEMM: the place of a CTA in the problem, and the producer warps that fill its
+// ring. W: type of the weights. A step of f32 weights is two boxes, one after the other.
 #pragma once
 #include <cuda_bf16.h>
 
@@ -22,14 +23,15 @@ enum class RouterSource {
   kLoads,   // plain loads by four warps, if its rows are not 16-byte aligned
 };
 
-// Multicast of an operand: each CTA that needs a tile of it copies `bytes` of the tile to all of them.
+// Multicast of an operand: each CTA that needs a tile of it copies `bytes` of each box of the tile to all of them.
 struct RouterShare {
   int bytes;
   uint32_t blocks;  // mask of their ranks, relative to the first; 0: each CTA loads for itself
 };
 
 struct RouterTileParameters {
-  const __nv_bfloat16 *x, *bias;
+  const __nv_bfloat16* x;
+  const void* bias;  // of the type of w
   void* y;
   int64_t x_stride, y_stride;  // elements
   int tokens, experts, hidden, splits, beside, behind, stages;
@@ -84,9 +86,11 @@ struct RouterCopy {
 };
 
 // A tile's shape, and the producer warps of its operands.
-template <int kGroups, int kTokens, RouterSource kSource>
+template <int kGroups, int kTokens, RouterSource kSource, class W>
 struct RouterFetch {
   static constexpr int kExperts = kGroupExperts * kGroups;
+  static constexpr int kBoxes = router_boxes(sizeof(W)),
+                       kBoxColumns = kRouterStep / kBoxes;  // of w in a step
   static constexpr int kTokenBytes = kTokens * tile::kSwizzledRowBytes;
   static constexpr int kWarps = kGroups * kGroupWarps;                                       // consumer warps
   static constexpr int kProducerWarps = kSource == RouterSource::kCopies ? 1 : kPlainWarps;  // producer warps
@@ -105,10 +109,15 @@ struct RouterFetch {
     const RouterCopy<kShareX> of_x(p.share_x, at.first_token, at.across, p.rank(at.split, 0, at.along));
     const int ahead = min(p.ahead, at.steps);
     int column = at.first_step * kRouterStep;
+    const auto copy_w = [&](uint8_t* to, int from, uint64_t* barrier) {
+#pragma unroll
+      for (int box = 0; box < kBoxes; ++box)
+        of_w.copy(to + box * (p.weight_bytes / kBoxes), w, from + box * kBoxColumns, barrier);
+    };
 #pragma unroll 1
     for (int i = 0; i < ahead; ++i) {
       tile::barrier_expect_by_warp(full + i, p.stage_bytes);
-      of_w.copy(ring + i * p.stage_bytes, w, column + i * kRouterStep, full + i);
+      copy_w(ring + i * p.stage_bytes, column + i * kRouterStep, full + i);
     }
     tile::wait_for_previous();
     uint8_t* const tokens = ring + p.weight_bytes;
@@ -122,7 +131,7 @@ struct RouterFetch {
       if (i >= p.stages) tile::barrier_wait(empty + place.stage, place.parity ^ 1);
       const int stage = place.stage * p.stage_bytes;
       tile::barrier_expect_by_warp(full + place.stage, p.stage_bytes);
-      of_w.copy(ring + stage, w, column, full + place.stage);
+      copy_w(ring + stage, column, full + place.stage);
       of_x.copy(tokens + stage, x, column, full + place.stage);
       place.step(p.stages);
     }
@@ -151,7 +160,11 @@ struct RouterFetch {
       uint8_t* const stage = ring + place.stage * p.stage_bytes;
       if (warp == 0) {
         tile::barrier_expect_by_warp(full + place.stage, p.weight_bytes);
-        tile::copy_box(stage, w, (at.first_step + i) * kRouterStep, at.first_expert, full + place.stage);
+#pragma unroll
+        for (int box = 0; box < kBoxes; ++box)
+          tile::copy_box(stage + box * (p.weight_bytes / kBoxes), w,
+                         (at.first_step + i) * kRouterStep + box * kBoxColumns, at.first_expert,
+                         full + place.stage);
       }
       const int column = (at.first_step + i) * kRouterStep + 2 * lane;
 #pragma unroll 4

@@ -34,14 +34,18 @@ Status needs_encoder() {
 
 Status map_rows(CUtensorMap& map, const Tensor& tensor, int box_rows) {
   SLUICE_TRY(needs_encoder());
-  constexpr cuuint32_t kBoxColumns = 64;
+  constexpr int64_t kBoxBytes = 128;
+  const bool f32 = tensor.dtype == DType::kF32;
   const cuuint64_t shape[2] = {static_cast<cuuint64_t>(tensor.shape[1]),
                                static_cast<cuuint64_t>(tensor.shape[0])};
   const cuuint64_t row_bytes[1] = {static_cast<cuuint64_t>(bytes_of(tensor.dtype, tensor.stride[0]))};
-  const cuuint32_t box[2] = {kBoxColumns, static_cast<cuuint32_t>(box_rows)}, step[2] = {1, 1};
-  const CUresult result = encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, tensor.data, shape, row_bytes,
-                                    box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(kBoxBytes / bytes_of(tensor.dtype, 1)),
+                             static_cast<cuuint32_t>(box_rows)},
+                   step[2] = {1, 1};
+  const CUresult result = encoder()(
+      &map, f32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, tensor.data, shape,
+      row_bytes, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return {};
   return {Code::kDevice, "cuda: map of " + text(tensor) + " with boxes of " + std::to_string(box_rows) +
                              " rows: driver error " + std::to_string(static_cast<int>(result))};

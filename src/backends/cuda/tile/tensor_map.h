@@ -11,8 +11,8 @@ namespace sluice::cuda::tile {
 // row strides of a map are multiples of this
 constexpr int64_t kMapStrideBytes = 16;
 
-// A map of a bf16 [rows, columns] tensor: boxes of `box_rows` <= 256 rows by 64 columns = 128 bytes, swizzled (swizzle.cuh),
-// zeros out of bounds. The first element and the row stride are 16-byte aligned. kDevice if the driver has no tensor maps or
+// A map of a bf16 or f32 [rows, columns] tensor: boxes of `box_rows` <= 256 rows by 128 bytes (64 or 32 columns), swizzled
+// (swizzle.cuh), zeros out of bounds. The first element and the row stride are 16-byte aligned. kDevice if the driver has no tensor maps or
 // refuses this one; the message has the tensor and the driver's error number.
 Status map_rows(CUtensorMap& map, const Tensor& tensor, int box_rows);
 
