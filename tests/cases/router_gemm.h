@@ -13,6 +13,18 @@ struct Suite<RouterGemm> {
         {{.tokens = 8, .experts = 32, .hidden = 2880, .y = kB, .bias = true}, "gpt-oss-20b, a small batch"},
         {{.tokens = 3, .experts = 256, .hidden = 512}, "DeepSeek V3's width of experts, f32 logits"},
         {{.tokens = 5, .experts = 64, .hidden = 768, .w = kF}, "MiniMax: f32 weights"},
+        {{.tokens = 700, .experts = 200, .hidden = 136, .w = kF},
+         "f32 weights, more tokens than splits of k serve"},
+        {{.tokens = 131, .experts = 130, .hidden = 1096, .w = kF, .y = kB, .bias = true},
+         "f32 weights, one past tiles, the sum in parts"},
+        {{.tokens = 90, .experts = 40, .hidden = 328, .w = kF, .bias = true},
+         "f32 weights beside rows of x that no tensor copy can begin at",
+         Fill::kNormal,
+         Spread::kStridedRows},
+        {{.tokens = 100, .experts = 70, .hidden = 584, .w = kF}, "NaN in f32 weights", Fill::kSomeNan},
+        {{.tokens = 50, .experts = 20, .hidden = 200, .w = kF, .bias = true},
+         "f32 weights below the smallest normal",
+         Fill::kTiny},
         {{.tokens = 2, .experts = 48, .hidden = 320, .x = kF, .w = kF, .y = kF, .bias = true}, "all in f32"},
         {{.tokens = 67, .experts = 33, .hidden = 136}, "a multiple of nothing"},
         {{.tokens = 17, .experts = 1, .hidden = 1}, "the smallest of each"},
@@ -36,9 +48,10 @@ struct Suite<RouterGemm> {
     fill_floats(host.args().bias, Fill::kNormal, random);
   }
   static RouterGemm::Problem random(Random& r) {
-    return {.tokens = r.integer(0, 40),
+    // Every other length has rows of 16-byte chunks, which most kernels need.
+    return {.tokens = r.integer(0, 3) > 0 ? r.integer(0, 40) : r.integer(0, 300),
             .experts = r.integer(1, 70),
-            .hidden = r.integer(1, 300),
+            .hidden = coin(r) ? 8 * r.integer(1, 60) : r.integer(1, 300),
             .x = any_float(r),
             .w = any_float(r),
             .y = any_float(r),

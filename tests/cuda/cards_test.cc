@@ -115,6 +115,11 @@ TEST(CudaCards, RouterGemmRefusesWithTheValue) {
   EXPECT_EQ(refusal<RouterGemm>("cuda.router_gemm.fma_sm90", {.tokens = 16384, .experts = 33, .hidden = 7}),
             "");
   EXPECT_NE(refusal<RouterGemm>(splitk, {}, known_device("a100").value()).find("sm=80"), std::string::npos);
+  const std::string_view terms = "cuda.router_gemm.terms_sm90";
+  EXPECT_EQ(refusal<RouterGemm>(terms, {.tokens = 16384, .experts = 33, .w = DType::kF32}), "");
+  EXPECT_NE(refusal<RouterGemm>(terms, {}).find("w=bf16"), std::string::npos);
+  EXPECT_NE(refusal<RouterGemm>(terms, {.x = DType::kF32, .w = DType::kF32}).find("x=f32"),
+            std::string::npos);
   EXPECT_NE(refusal<RouterGemm>("cuda.router_gemm.tile_sm90", {.hidden = 2884}).find("hidden=2884"),
             std::string::npos);
 }

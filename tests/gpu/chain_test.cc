@@ -228,7 +228,9 @@ struct Problems<RouterGemm> {
       out.push_back({.tokens = tokens, .y = DType::kBF16, .bias = true});
     for (const int64_t tokens : {1, 33, 130})
       out.push_back({.tokens = tokens, .experts = 256, .hidden = 7168});
-    out.push_back({.tokens = 5, .experts = 40, .hidden = 136, .w = DType::kF32});
+    for (const int64_t tokens : {5, 600})
+      out.push_back({.tokens = tokens, .experts = 40, .hidden = 136, .w = DType::kF32});
+    out.push_back({.tokens = 600, .experts = 256, .hidden = 3072, .w = DType::kF32});
     return out;
   }
 };
