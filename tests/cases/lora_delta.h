@@ -20,6 +20,19 @@ struct Suite<LoraDelta> {
          "more than one slab of tokens"},
         {{.tokens = 2, .features = 300, .hidden = 40, .rank = 33}, "more than one piece of features"},
         {{.tokens = 40, .features = 130, .hidden = 200, .rank = 20, .adapters = 5}, "more than one chunk"},
+        {{.tokens = 100, .features = 128, .hidden = 2880, .rank = 16, .adapters = 3, .y = kB},
+         "gpt-oss-120b's gate, a batch"},
+        {{.tokens = 71, .features = 45, .hidden = 200, .rank = 24, .adapters = 50},
+         "nearly an adapter for each token, tails of tokens, features and ranks"},
+        {{.tokens = 37, .features = 130, .hidden = 328, .rank = 40, .adapters = 3},
+         "rows of x at any address, ranks in tiles",
+         Fill::kNormal,
+         Spread::kStridedRows},
+        {{.tokens = 40, .features = 24, .hidden = 136, .rank = 256, .adapters = 2},
+         "the largest rank of tiles"},
+        {{.tokens = 66, .features = 40, .hidden = 256, .rank = 8, .adapters = 3},
+         "NaN in a batch",
+         Fill::kSomeNan},
         {{.tokens = 0, .features = 8, .hidden = 8, .rank = 1}, "no tokens"},
         {{.tokens = 4, .features = 1, .hidden = 1, .rank = 1}, "the smallest of each"},
         {small, "rows apart", Fill::kNormal, Spread::kStridedRows},
@@ -43,11 +56,13 @@ struct Suite<LoraDelta> {
     });
   }
   static LoraDelta::Problem random(Random& r) {
-    return {.tokens = r.integer(0, 20),
+    // Half of the problems have rows of 16-byte chunks, which tensor cores need.
+    const bool chunks = coin(r);
+    return {.tokens = r.integer(0, 3) > 0 ? r.integer(0, 20) : r.integer(0, 80),
             .features = r.integer(1, 140),
-            .hidden = r.integer(1, 200),
-            .rank = r.integer(1, 40),
-            .adapters = r.integer(1, 4),
+            .hidden = chunks ? 8 * r.integer(1, 40) : r.integer(1, 200),
+            .rank = chunks ? 8 * r.integer(1, 9) : r.integer(1, 40),
+            .adapters = r.integer(1, coin(r) ? 4 : 40),
             .x = any_float(r),
             .w = any_float(r),
             .y = any_float(r)};

@@ -124,6 +124,24 @@ TEST(CudaCards, RouterGemmRefusesWithTheValue) {
             std::string::npos);
 }
 
+TEST(CudaCards, LoraDeltaTakesTensorCoresFrom64TokensOn) {
+  const auto chosen = [](int64_t tokens, int64_t rank) {
+    const Decision d = decide<LoraDelta>({.tokens = tokens, .rank = rank, .adapters = 8}, h200(),
+                                         cuda::catalog().table<LoraDelta>());
+    return d.chosen < 0 ? std::string_view("nobody") : d.verdicts[static_cast<size_t>(d.chosen)].candidate;
+  };
+  EXPECT_EQ(chosen(1, 16), "cuda.lora_delta.cluster_sm90");
+  EXPECT_EQ(chosen(64, 16), "cuda.lora_delta.mma_sm90");
+  for (const int64_t rank : {8, 16, 64, 256})
+    for (const int64_t tokens : {65, 1000, 16384})
+      EXPECT_EQ(chosen(tokens, rank), "cuda.lora_delta.mma_sm90") << rank << " " << tokens;
+  EXPECT_EQ(chosen(64, 12), "cuda.lora_delta.cluster_sm90");  // rows of b that no 16-byte load fits
+  EXPECT_NE(refusal<LoraDelta>("cuda.lora_delta.mma_sm90", {.rank = 264}).find("rank=264"),
+            std::string::npos);
+  EXPECT_NE(refusal<LoraDelta>("cuda.lora_delta.mma_sm90", {.w = DType::kF32}).find("w=f32"),
+            std::string::npos);
+}
+
 // One kernel does both for few tokens of what has one; else a pair, the one whose halves cost least.
 TEST(CudaCards, RouterRouteIsOneKernelOrTheBestPair) {
   const std::string_view few = "cuda.router_route.fewtokens_sm90";

@@ -108,47 +108,10 @@ extern const Candidate<RouterGemm> router_gemm_splitk_sm90 = {
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
-#include "backends/cuda/tile/mma.cuh"
-#include "backends/cuda/tile/operand.cuh"
+#include "backends/cuda/tile/operand_products.cuh"
 
 namespace sluice::cuda {
 namespace {
-
-// acc += x * w^T for one unit, by products of bf16 terms; those of 2^-24 of the largest and less are left out.
-template <class X, class W, int kRows, int kColumns>
-__device__ __forceinline__ void multiply(float (&acc)[(kRows + 8) / 16][kColumns / 8][4],
-                                         const tile::Eight<X> (&x)[kRows / 8],
-                                         const tile::Eight<W> (&w)[kColumns / 8]) {
-  tile::Terms<X> xt[kRows / 8];
-#pragma unroll
-  for (int m = 0; m < kRows / 8; ++m) tile::to_terms(xt[m], x[m]);
-#pragma unroll
-  for (int n = 0; n < kColumns / 8; ++n) {
-    tile::Terms<W> wt;
-    tile::to_terms(wt, w[n]);
-#pragma unroll
-    for (int i = 0; i < tile::Terms<X>::kCount; ++i) {
-#pragma unroll
-      for (int j = 0; j < tile::Terms<W>::kCount; ++j) {
-        if (i + j > 2) continue;
-#pragma unroll
-        for (int half = 0; half < 4; half += 2) {
-          const uint32_t b[2] = {wt.term[j][half], wt.term[j][half + 1]};
-#pragma unroll
-          for (int m = 0; m < (kRows + 8) / 16; ++m) {
-            const auto& low = xt[2 * m].term[i];
-            uint32_t a[4] = {low[half], 0, low[half + 1], 0};
-            if constexpr (kRows >= 16) {
-              a[1] = xt[2 * m + 1].term[i][half];
-              a[3] = xt[2 * m + 1].term[i][half + 1];
-            }
-            tile::mma(acc[m][n], a, b);
-          }
-        }
-      }
-    }
-  }
-}
 
 // Grid: CTAs of a cluster (splits of k), tiles of experts, tiles of tokens; kRows tokens (8 or a multiple of 16) and
 // kColumns experts per tile. kFlight units of a warp are in flight at once. kOnce: a warp has no more units than that, and
@@ -238,7 +201,7 @@ __global__ void __launch_bounds__(kThreads, kResident)
       }
     }
 #pragma unroll
-    for (int i = 0; i < kFlight; ++i) multiply<X, W, kRows, kColumns>(acc, xv[i], wv[i]);
+    for (int i = 0; i < kFlight; ++i) tile::multiply_terms<X, W, kRows, kColumns>(acc, xv[i], wv[i]);
 
     unit += kFlight;
     if (kOnce || unit >= split.warp_units) break;  // uniform over all warps
