@@ -1,8 +1,14 @@
-// Router GEMM for one or a few tokens: a CTA owns one expert, a thread a few 16-byte chunks of its row.
+// Router GEMM for one to four tokens: a CTA owns one or two experts. No cluster, no tile, one reduction.
 //
-// Wins    one token, sometimes up to 4: no cluster, no tile, one reduction.
-// Loses   more tokens, to splitk_sm90: every CTA reads every token, and the products are not the tensor cores'.
-// Limits  see supports(). The order of a sum depends on hidden alone, so a row's bits do not depend on the batch.
+// bf16 operands: rows are cut into slices, and slices stand where a tile has rows. A column of mma.sync is a slice of an expert's
+// row, a row of it a slice of a token. Products of different slices are thrown away: eight times the work, in a fiftieth of the
+// instructions that sums by thread take, of code that a launch runs once, out of memory.
+// Others: a thread owns a few 16-byte chunks of the expert's row.
+//
+// Wins    one token, and up to 4.
+// Loses   more tokens, to splitk_sm90: every CTA reads every token.
+// Limits  see supports(). The order of a sum depends on hidden and experts alone, so a row's bits do not depend on the
+//         batch.
 // Source  original; the contract is ops/router_gemm.h.
 #include "backends/cuda/card.h"
 #include "backends/cuda/measured_cost.h"
@@ -57,10 +63,214 @@ extern const Candidate<RouterGemm> router_gemm_gemv_sm90 = {
 #include "backends/cuda/launch.h"
 #include "backends/cuda/router.h"
 #include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/mma.cuh"
 #include "backends/cuda/tile/operand.cuh"
 
 namespace sluice::cuda {
 namespace {
+
+using B16 = __nv_bfloat16;
+
+// What loads need stands first: a launch finds its parameters in no cache, and reads them a line at a time.
+struct SliceParameters {
+  const B16 *w, *x;
+  int hidden, experts, tokens;
+  uint32_t zero;     // 0, opaque to the compiler
+  int64_t x_stride;  // elements, as y_stride
+  const B16* bias;
+  void* y;
+  int64_t y_stride;
+  bool y_bf16;
+};
+
+// kExperts: per CTA, 1 or 2. kTokens: 1, 2 or 4, at least as many as there are. kFlight: chunks of w that a thread has in flight;
+// kOnce: they are all that it has.
+//
+// A CTA reads both operands in strides of 1024 elements, a warp in strides of kSlices * 32 of them: row g of an operand of
+// mma.sync is slice g % kSlices, of expert g / kSlices or of that token, four lanes with 8 elements each. So d[i, j] is a
+// part of a logit where i and j are the same slice.
+template <int kExperts, int kTokens, int kFlight, bool kOnce>
+__global__ void __launch_bounds__(128 * kExperts) slices(const __grid_constant__ SliceParameters p) {
+  constexpr int kWarps = 4 * kExperts, kSlices = 8 / kExperts, kStride = kWarps * kSlices * 32;
+  constexpr int kEach = 16 / kSlices, kSets = (kTokens + kEach - 1) / kEach;  // tokens of a product; products
+  constexpr int kHalves = kTokens > kEach / 2 ? 2 : 1;  // of an operand's 16 rows, that can have tokens
+  __shared__ __align__(16) float parts[kWarps][kTokens][kExperts][kSlices];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+  const int slice = g % kSlices, first_expert = blockIdx.x * kExperts;
+  const int begin = (warp * kSlices + slice) * 32 + 8 * c;
+  const B16* w =
+      p.w + (static_cast<int64_t>(min(first_expert + g / kSlices, p.experts - 1)) * p.hidden + begin);
+  int left = p.hidden - begin;
+  tile::Eight<B16> wv[kFlight];
+  const auto load_w = [&] {
+#pragma unroll
+    for (int i = 0; i < kFlight; ++i) tile::load_weights(wv[i], w + i * kStride, i * kStride < left);
+  };
+  load_w();
+  tile::release_next();
+  tile::wait_for_previous();
+
+  const B16* x[kSets][kHalves];
+  bool has[kSets][kHalves];
+#pragma unroll
+  for (int q = 0; q < kSets; ++q)
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const int t = q * kEach + (g + 8 * half) / kSlices;
+      has[q][half] = t < p.tokens;
+      x[q][half] = p.x + (t * p.x_stride + begin);
+    }
+  tile::Eight<B16> xv[kFlight][kSets][kHalves];
+  const auto load_x = [&] {
+#pragma unroll
+    for (int i = 0; i < kFlight; ++i)
+#pragma unroll
+      for (int q = 0; q < kSets; ++q)
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half)
+          tile::load_inputs(xv[i][q][half], x[q][half] + i * kStride, has[q][half] && i * kStride < left,
+                            true);
+  };
+  load_x();
+  // The logit that this thread adds up.
+  const int token = threadIdx.x / kExperts, expert = first_expert + threadIdx.x % kExperts;
+  const bool stores = token < min(kTokens, p.tokens) && expert < p.experts;
+  const uint32_t bias = tile::load_weight(p.bias + expert, p.bias && stores);
+  // Independent sums, which keep a product from waiting for the one before; as many for any number of tokens, whose bits are to be
+  // the same.
+  constexpr int kChains = 2 * kExperts;
+  float acc[kSets][kChains][4];
+#pragma unroll 1
+  for (bool begun = false;; begun = true) {
+    uint32_t any = 0;
+    // No sum starts before the last load has been issued: this zero depends on all of them. Otherwise the compiler moves each
+    // load next to its use, which serialises them.
+#pragma unroll
+    for (int i = 0; i < kFlight; ++i) {
+      any |= kOnce ? 0 : wv[i].word[0].x;
+#pragma unroll
+      for (int q = 0; q < kSets; ++q)
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) any |= xv[i][q][half].word[0].x;
+    }
+    const float zero = __uint_as_float(any & p.zero);
+#pragma unroll
+    for (int q = 0; q < kSets; ++q)
+#pragma unroll
+      for (int chain = 0; chain < kChains; ++chain)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) acc[q][chain][i] = kOnce || !begun ? zero : acc[q][chain][i] + zero;
+#pragma unroll
+    for (int i = 0; i < kFlight; ++i)
+#pragma unroll
+      for (int q = 0; q < kSets; ++q) {
+        const uint4 low = xv[i][q][0].word[0], high = kHalves > 1 ? xv[i][q][kHalves - 1].word[0] : uint4{},
+                    b = wv[i].word[0];
+        const uint32_t a0[4] = {low.x, high.x, low.y, high.y}, b0[2] = {b.x, b.y};
+        const uint32_t a1[4] = {low.z, high.z, low.w, high.w}, b1[2] = {b.z, b.w};
+        tile::mma(acc[q][2 * i % kChains], a0, b0);
+        tile::mma(acc[q][(2 * i + 1) % kChains], a1, b1);
+      }
+    left -= kFlight * kStride;
+    if (kOnce || left + begin <= 0) break;  // the same for all threads
+    w += kFlight * kStride;
+#pragma unroll
+    for (int q = 0; q < kSets; ++q)
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) x[q][half] += kFlight * kStride;
+    load_w();
+    load_x();
+  }
+
+#pragma unroll
+  for (int q = 0; q < kSets; ++q)
+#pragma unroll
+    for (int chain = 1; chain < kChains; ++chain)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc[q][0][i] += acc[q][chain][i];
+  // Of row g a lane has columns 2c and 2c + 1: of the same slice in one lane for each expert.
+  if (c % (kSlices / 2) == slice / 2)
+#pragma unroll
+    for (int q = 0; q < kSets; ++q)
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        const int t = q * kEach + (g + 8 * half) / kSlices;
+        if (t < kTokens)
+          parts[warp][t][c / (kSlices / 2)][slice] =
+              g % 2 == 0 ? acc[q][0][2 * half] : acc[q][0][2 * half + 1];
+      }
+  __syncthreads();
+  if (!stores) return;
+  float4 sum[kSlices / 4];
+#pragma unroll
+  for (int j = 0; j < kWarps; ++j)
+#pragma unroll
+    for (int i = 0; i < kSlices / 4; ++i) {
+      const float4 more = *reinterpret_cast<const float4*>(&parts[j][token][threadIdx.x % kExperts][4 * i]);
+      if (j == 0)
+        sum[i] = more;
+      else
+        sum[i] = {sum[i].x + more.x, sum[i].y + more.y, sum[i].z + more.z, sum[i].w + more.w};
+    }
+  float total = tile::weight_value<B16>(bias);
+#pragma unroll
+  for (int i = 0; i < kSlices / 4; ++i) total += (sum[i].x + sum[i].y) + (sum[i].z + sum[i].w);
+  const int64_t at = token * p.y_stride + expert;
+  if (p.y_bf16)
+    static_cast<B16*>(p.y)[at] = __float2bfloat16_rn(total);
+  else
+    static_cast<float*>(p.y)[at] = total;
+}
+
+template <int kExperts, int kFlight, bool kOnce>
+auto slices_for(int64_t tokens) {
+  return tokens == 1   ? slices<kExperts, 1, kFlight, kOnce>
+         : tokens == 2 ? slices<kExperts, 2, kFlight, kOnce>
+                       : slices<kExperts, 4, kFlight, kOnce>;
+}
+template <int kExperts>
+auto slices_for(int64_t tokens, int64_t hidden) {
+  constexpr int64_t kStride = 1024;
+  switch ((hidden + kStride - 1) / kStride) {
+    case 1:
+      [[fallthrough]];
+    case 2:
+      return slices_for<kExperts, 2, true>(tokens);
+    case 3:
+      return slices_for<kExperts, 3, true>(tokens);
+    case 4:
+      return slices_for<kExperts, 4, true>(tokens);
+    case 5:
+      return slices_for<kExperts, 5, true>(tokens);
+    case 6:
+      return slices_for<kExperts, 6, true>(tokens);
+    case 7:
+      return slices_for<kExperts, 7, true>(tokens);
+    default:
+      return slices_for<kExperts, 4, false>(tokens);
+  }
+}
+
+Status launch_slices(const RouterGemm::Problem& p, const RouterParameters& r, Stream stream) {
+  // Two experts share what a CTA reads of x, once there are enough of them for all SMs.
+  constexpr int64_t kTwoFrom = 192;
+  const int experts = p.experts >= kTwoFrom ? 2 : 1;
+  const SliceParameters parameters{.w = static_cast<const B16*>(r.w),
+                                   .x = static_cast<const B16*>(r.x),
+                                   .hidden = r.hidden,
+                                   .experts = r.experts,
+                                   .tokens = r.tokens,
+                                   .zero = 0,
+                                   .x_stride = r.x_stride,
+                                   .bias = static_cast<const B16*>(r.bias),
+                                   .y = r.y,
+                                   .y_stride = r.y_stride,
+                                   .y_bf16 = r.y_bf16};
+  const Launch how{.grid = {static_cast<unsigned>((p.experts + experts - 1) / experts), 1, 1},
+                   .block = {static_cast<unsigned>(128 * experts), 1, 1}};
+  const auto kernel = experts == 2 ? slices_for<2>(p.tokens, p.hidden) : slices_for<1>(p.tokens, p.hidden);
+  return launch(router_gemm_gemv_sm90.name, kernel, how, stream, parameters);
+}
 
 // kTokens: tokens per CTA. kChunks: chunks of eight elements in flight per thread and row. kAnyRows: rows of x may start at
 // any address. The code is short because a launch runs through it once, and instruction fetch is part of its time.
@@ -168,10 +378,15 @@ Status launch_gemv(const RouterParameters& parameters, DType x, DType w, int tok
 
 Status Launcher::enqueue(const RouterGemm::Problem& p, const RouterGemm::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
+  const RouterParameters parameters = router_parameters(p, a);
+  // Shorter sums may miss their bound on tensor cores.
+  constexpr int64_t kShortestForProducts = 128;
+  if (p.x == DType::kBF16 && p.w == DType::kBF16 && parameters.x_wide && p.hidden >= kShortestForProducts)
+    return launch_slices(p, parameters, stream);
   // One token per CTA as long as all CTAs start at once.
   constexpr int64_t kBlocksAtOnce = 256;
   const int tokens = p.tokens == 1 || p.tokens * p.experts <= kBlocksAtOnce ? 1 : p.tokens <= 2 ? 2 : 4;
-  return launch_gemv(router_parameters(p, a), p.x, p.w, tokens, shape_for(p.hidden / 8), stream);
+  return launch_gemv(parameters, p.x, p.w, tokens, shape_for(p.hidden / 8), stream);
 }
 
 }  // namespace
