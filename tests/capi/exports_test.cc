@@ -37,5 +37,31 @@ TEST(CapiExports, AreTheHeadersFunctionsAndNothingElse) {
   EXPECT_EQ(names, declared());
 }
 
+// What a program asks the system for, by the names without their versions.
+std::set<std::string> libraries_of(const char* program) {
+  const Outcome dump = run_process({"readelf", "-d", program});
+  EXPECT_EQ(dump.status, 0) << dump.err;
+  std::set<std::string> out;
+  std::istringstream lines(dump.out);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t name = line.find('[');
+    if (line.find("(NEEDED)") == std::string::npos || name == std::string::npos) continue;
+    out.insert(line.substr(name + 1, line.find(".so", name) - name - 1));
+  }
+  return out;
+}
+
+// Neither drawing nor a window system comes with the command or the library: a server has none.
+TEST(Links, AreTheFewThatTheyNeed) {
+  const std::set<std::string> known = {
+      "libc",    "libm",     "libgcc_s", "libstdc++", "ld-linux-x86-64", "libhwy",     "libpcre2-8",
+      "libasan", "libubsan", "libtsan",  "libdl",     "librt",           "libpthread", "ld-linux-aarch64"};
+  for (const char* program : {SLUICE_COMMAND, SLUICE_LIBRARY}) {
+    const std::set<std::string> needed = libraries_of(program);
+    EXPECT_TRUE(needed.contains("libc")) << "nothing was read of " << program;
+    for (const std::string& name : needed) EXPECT_TRUE(known.contains(name)) << program << " links " << name;
+  }
+}
+
 }  // namespace
 }  // namespace sluice::test
