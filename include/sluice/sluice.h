@@ -17,6 +17,10 @@
  * Threads    Plans and tables never change: any thread may run them, on its own workspace. One stream belongs
  *            to one thread at a time. There is no state outside of the objects.
  *
+ * Growth     Structs that begin with `size` grow at their end with later versions. A caller sets size to sizeof of its own
+ *            header's struct (SLUICE_..._INIT does); the library reads what lies before that and takes the rest as zero, which
+ *            always means what it meant before. A field that it does not know must be zero. Other structs stay as they are.
+ *
  * Memory     Launching (sluice_plan_run, sluice_table_run, sluice_replay) does not allocate when it succeeds;
  *            inside sluice_record, which keeps what is enqueued, it does.
  */
@@ -76,13 +80,19 @@ typedef struct sluice_device sluice_device;
 typedef void (*sluice_log)(void* context, int level, const char* line);
 
 typedef struct sluice_device_options {
-  int32_t backend; /* sluice_backend */
-  int32_t threads; /* SLUICE_CPU: 0 is one for each processor that the process may use */
-  sluice_log log;  /* may be NULL; called on the thread that calls into the library */
+  size_t size;            /* sizeof(sluice_device_options) */
+  int32_t backend;        /* sluice_backend */
+  int32_t threads;        /* SLUICE_CPU: 0 is one for each processor that the process may use */
+  int32_t index;          /* SLUICE_CUDA: which of the GPUs that the process may see, from 0 */
+  int32_t plain_launches; /* SLUICE_CUDA: not 0: no kernel starts before the previous launch has ended */
+  sluice_log log;         /* may be NULL; called on the thread that calls into the library */
   void* log_context;
 } sluice_device_options;
+#define SLUICE_DEVICE_OPTIONS_INIT \
+  { sizeof(sluice_device_options), SLUICE_CPU, 0, 0, 0, NULL, NULL }
 
-/* `options` may be NULL: the CPU with all its threads. SLUICE_UNSUPPORTED says what this machine lacks. */
+/* `options` may be NULL: the CPU with all its threads. SLUICE_UNSUPPORTED says what this machine lacks, and how many GPUs it
+ * has where there is none of that index. A thread's current GPU stays what it was, here and in every other call. */
 SLUICE_API sluice_status sluice_open(const sluice_device_options* options, sluice_device** out,
                                      sluice_text* error);
 SLUICE_API void sluice_close(sluice_device* device);
@@ -101,10 +111,21 @@ typedef struct sluice_stream {
 
 /* The device's own stream. */
 SLUICE_API sluice_stream sluice_device_stream(sluice_device* device);
+/* A stream of the caller's as one of the device's. SLUICE_CUDA: `native` is a cudaStream_t of that GPU, of any CUDA runtime in the
+ * process; NULL is its default stream. Launches and copies go to that stream, also while the caller captures it into a graph of its
+ * own, and to no other; they neither allocate nor wait. SLUICE_CPU: NULL gives the device's own stream, all else is refused.
+ * Wrapping is for start-up: it takes some memory, and the stream must not be captured at that moment.
+ * Kernels of one wrapped stream share counters in that memory. So a graph captured through it must not run beside itself, beside
+ * another one captured through it, or beside other work enqueued through it; wrapping the stream again gives counters of their own.
+ * The caller's stream outlives its wrapping, and the wrapping all work and all graphs made through it. */
+SLUICE_API sluice_status sluice_stream_wrap(sluice_device* device, void* native, sluice_stream* out,
+                                            sluice_text* error);
+/* Ends what sluice_stream_wrap gave, and leaves the caller's stream alone; the device's own stream is left alone, too. */
+SLUICE_API void sluice_stream_unwrap(sluice_device* device, sluice_stream stream);
 /* Enqueues a copy between host and device, or inside the device. */
 SLUICE_API sluice_status sluice_copy(sluice_device* device, void* to, const void* from, size_t bytes,
                                      sluice_stream stream, sluice_text* error);
-/* Blocks until the stream is idle. Faults of work that runs on its own surface here. */
+/* Blocks until the stream is idle. Faults of work that runs on its own surface here. A stream that is being captured is refused. */
 SLUICE_API sluice_status sluice_wait(sluice_device* device, sluice_stream stream, sluice_text* error);
 
 /* ---- Tensors ---- */

@@ -19,6 +19,10 @@ Status need_stream(const sluice_device& device, sluice_stream stream) {
                  text(stream_of(stream).where));
 }
 
+sluice_stream to_c(Stream stream) {
+  return {stream.where == Backend::kCuda ? SLUICE_CUDA : SLUICE_CPU, stream.native};
+}
+
 // The caller's callback, whose exceptions must not pass through a device that is recording.
 Status call(sluice_enqueue enqueue, void* context) {
   try {
@@ -42,14 +46,19 @@ extern "C" {
 sluice_status sluice_open(const sluice_device_options* options, sluice_device** out, sluice_text* error) {
   return guarded(error, [&]() -> Status {
     SLUICE_TRY(need_pointer(out, "out"));
-    const sluice_device_options wanted = options ? *options : sluice_device_options{};
+    sluice_device_options wanted{};
+    if (options) SLUICE_TRY(read_growing("options", options, sizeof wanted, &wanted));
     if (wanted.backend != SLUICE_CPU && wanted.backend != SLUICE_CUDA)
       return invalid("backend: wanted SLUICE_CPU or SLUICE_CUDA, found " + std::to_string(wanted.backend));
+    if (wanted.backend == SLUICE_CPU && wanted.index != 0)
+      return invalid("index: wanted 0 (there is one CPU), found " + std::to_string(wanted.index));
     auto handle = std::make_unique<sluice_device>();
     handle->log = wanted.log;
     handle->log_context = wanted.log_context;
     auto opened = open_device({.backend = wanted.backend == SLUICE_CUDA ? Backend::kCuda : Backend::kCpu,
                                .threads = wanted.threads,
+                               .gpu = wanted.index,
+                               .dependent_launch = wanted.plain_launches == 0,
                                .log = {forward, handle.get()}});
     if (!opened.ok()) return opened.status();
     handle->device = std::move(opened).value();
@@ -80,8 +89,23 @@ void sluice_release(sluice_device* device, void* memory) {
 
 sluice_stream sluice_device_stream(sluice_device* device) {
   if (!device) return {SLUICE_CPU, nullptr};
-  const Stream stream = device->device->stream();
-  return {stream.where == Backend::kCuda ? SLUICE_CUDA : SLUICE_CPU, stream.native};
+  return to_c(device->device->stream());
+}
+
+sluice_status sluice_stream_wrap(sluice_device* device, void* native, sluice_stream* out,
+                                 sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(device, "device"));
+    SLUICE_TRY(need_pointer(out, "out"));
+    const Result<Stream> stream = device->device->wrap(native);
+    if (!stream.ok()) return stream.status();
+    *out = to_c(stream.value());
+    return {};
+  });
+}
+
+void sluice_stream_unwrap(sluice_device* device, sluice_stream stream) {
+  if (device && stream.native) device->device->unwrap(stream_of(stream));
 }
 
 sluice_status sluice_copy(sluice_device* device, void* to, const void* from, size_t bytes,

@@ -67,6 +67,27 @@ inline Status need_pointer(const void* pointer, const char* name) {
   return pointer ? Status{} : invalid(std::string(name) + ": wanted a pointer, found null");
 }
 
+// A struct that grows (sluice.h: Growth), as the caller's header knew it. `least`: its size in the first version that had it.
+template <class T>
+Status read_growing(const char* name, const T* from, size_t least, T* to) {
+  constexpr size_t kMost = 4096;  // no version will need more; what says so is not a size
+  SLUICE_TRY(need_pointer(from, name));
+  if (from->size < least || from->size > kMost)
+    return invalid(std::string(name) + ".size: wanted the size of the struct, from " + std::to_string(least) +
+                   " to " + std::to_string(sizeof(T)) + " in this version, found " +
+                   std::to_string(from->size));
+  *to = T{};
+  std::memcpy(to, from, from->size < sizeof(T) ? from->size : sizeof(T));
+  const auto* bytes = reinterpret_cast<const unsigned char*>(from);
+  for (size_t i = sizeof(T); i < from->size; ++i)
+    if (bytes[i] != 0)
+      return invalid(std::string(name) +
+                     ": wanted zero in what this version (" SLUICE_VERSION
+                     ") does not know, found a field of a later one at byte " +
+                     std::to_string(i));
+  return {};
+}
+
 inline Policy policy_of(const sluice_policy* policy) {
   if (!policy) return {};
   return {.force = policy->force ? policy->force : "", .batch_invariant = policy->batch_invariant != 0};

@@ -39,6 +39,18 @@ class Device {
   virtual int64_t free_bytes() const = 0;
 
   virtual Stream stream() = 0;
+  // A stream of the caller's (a cudaStream_t) as one of this device: launches and copies go there, also while the caller captures
+  // it, and nothing else does. Start-up only: it takes memory. It must outlive the work enqueued on it, and goes with the device at
+  // the latest. What the caller captures through it shares its counters, so such a graph runs neither beside itself nor beside
+  // other work of the same wrapped stream: wrapping a stream twice gives two that may. kInvalidArgument: a stream of another
+  // device, one that is being captured at this moment; on a device whose work runs at once, anything but null, which is stream().
+  virtual Result<Stream> wrap(void* native) {
+    if (!native) return stream();
+    return invalid(std::string(text(info().backend)) +
+                   ": wrap: wanted null, as this device has no streams but its own, found a pointer");
+  }
+  // Ends what wrap() gave, after its work has run; the caller's stream stays. Anything else is left alone.
+  virtual void unwrap(Stream) {}
   // Enqueues a copy from, to or inside the device's memory. `from` must stay as it is until the stream has done it.
   virtual Status copy(void* to, const void* from, size_t bytes, Stream stream) = 0;
   // Blocks until the stream is idle. Asynchronous device errors surface here.

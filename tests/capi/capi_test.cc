@@ -160,9 +160,10 @@ TEST(Capi, MemoryIsAlignedAndCopied) {
 
 TEST(Capi, TheLogGetsALineWhenADeviceOpens) {
   std::string lines;
-  const sluice_device_options options{
-      SLUICE_CPU, 1,
-      [](void* context, int, const char* line) { *static_cast<std::string*>(context) += line; }, &lines};
+  sluice_device_options options = SLUICE_DEVICE_OPTIONS_INIT;
+  options.threads = 1;
+  options.log = [](void* context, int, const char* line) { *static_cast<std::string*>(context) += line; };
+  options.log_context = &lines;
   sluice_device* device = nullptr;
   ASSERT_EQ(sluice_open(&options, &device, nullptr), SLUICE_OK);
   EXPECT_NE(lines.find(sluice_device_text(device)), std::string::npos) << lines;

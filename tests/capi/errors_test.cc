@@ -103,15 +103,55 @@ TEST_F(CapiErrors, LaunchesThatAreIncomplete) {
 
 TEST_F(CapiErrors, DevicesThatAreNotThere) {
   sluice_device* device = nullptr;
-  sluice_device_options options{};
+  sluice_device_options options = SLUICE_DEVICE_OPTIONS_INIT;
   options.backend = SLUICE_CUDA;
-  expect(sluice_open(&options, &device, error_), SLUICE_UNSUPPORTED, "cuda");
+  options.index = 4096;  // also where there are GPUs
+  expect(sluice_open(&options, &device, error_), SLUICE_UNSUPPORTED, "cuda: wanted ");
   options.backend = 9;
   expect(sluice_open(&options, &device, error_), SLUICE_INVALID_ARGUMENT, "backend");
   options.backend = SLUICE_CPU;
+  expect(sluice_open(&options, &device, error_), SLUICE_INVALID_ARGUMENT, "index: wanted 0");
+  options.index = 0;
   options.threads = -1;
   expect(sluice_open(&options, &device, error_), SLUICE_INVALID_ARGUMENT, "threads");
   EXPECT_EQ(device, nullptr);
+}
+
+// What a later header's struct looks like from here.
+struct LaterOptions {
+  sluice_device_options known = SLUICE_DEVICE_OPTIONS_INIT;
+  int64_t later = 0;
+};
+
+TEST_F(CapiErrors, StructsOfOtherVersions) {
+  sluice_device* device = nullptr;
+  LaterOptions options;
+  options.known.size = sizeof options;
+  EXPECT_EQ(sluice_open(&options.known, &device, error_), SLUICE_OK) << error_.str();
+  sluice_close(device);
+  device = nullptr;
+  options.later = 1;
+  expect(sluice_open(&options.known, &device, error_), SLUICE_INVALID_ARGUMENT, "a later one at byte");
+  for (const size_t size : {size_t{0}, sizeof options.known - 1, SIZE_MAX}) {
+    options.known.size = size;
+    expect(sluice_open(&options.known, &device, error_), SLUICE_INVALID_ARGUMENT, "options.size: wanted");
+  }
+  EXPECT_EQ(device, nullptr);
+}
+
+TEST_F(CapiErrors, StreamsThatCannotBeWrapped) {
+  sluice_stream stream{SLUICE_CPU, nullptr};
+  expect(sluice_stream_wrap(nullptr, nullptr, &stream, error_), SLUICE_INVALID_ARGUMENT, "device");
+  expect(sluice_stream_wrap(device_.device, nullptr, nullptr, error_), SLUICE_INVALID_ARGUMENT, "out");
+  int mine = 0;
+  expect(sluice_stream_wrap(device_.device, &mine, &stream, error_), SLUICE_INVALID_ARGUMENT,
+         "cpu: wrap: wanted null");
+  EXPECT_EQ(stream.native, nullptr);
+  EXPECT_EQ(sluice_stream_wrap(device_.device, nullptr, &stream, error_), SLUICE_OK) << error_.str();
+  EXPECT_EQ(stream.native, device_.stream().native);
+  sluice_stream_unwrap(device_.device, stream);
+  sluice_stream_unwrap(nullptr, stream);
+  EXPECT_EQ(sluice_wait(device_.device, stream, error_), SLUICE_OK) << "the device's own stream stays";
 }
 
 TEST_F(CapiErrors, QuestionsThatCannotBeAnswered) {

@@ -22,7 +22,8 @@ struct Message {
 
 struct CapiDevice {
   explicit CapiDevice(int32_t threads = 2) {
-    const sluice_device_options options{SLUICE_CPU, threads, nullptr, nullptr};
+    sluice_device_options options = SLUICE_DEVICE_OPTIONS_INIT;
+    options.threads = threads;
     Message error;
     EXPECT_EQ(sluice_open(&options, &device, error), SLUICE_OK) << error.str();
   }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "backends/cuda/gpu_scope.h"
 #include "backends/cuda/queue.h"
 #include "dispatch/explain.h"
 
@@ -67,13 +68,33 @@ Result<uint32_t*> make_grid_words(cudaStream_t stream) {
   return cleared;
 }
 
+// What a thread does in such a scope ends no capture of another one.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+Status need_no_capture(cudaStream_t stream, const char* doing) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  SLUICE_TRY(check(cudaStreamIsCapturing(stream, &status), doing));
+  if (status == cudaStreamCaptureStatusNone) return {};
+  return invalid(std::string("cuda: ") + doing +
+                 ": wanted a stream that is not being captured, found one that is");
+}
+
 struct CudaRecording final : Recording {
   cudaGraphExec_t graph = nullptr;
   uint32_t* grid_words = nullptr;
   int device = 0;
   std::vector<std::string_view> kernels;
   ~CudaRecording() override {
-    cudaSetDevice(device);
+    const OnGpuScope on(device);
     if (graph) cudaGraphExecDestroy(graph);
     if (grid_words) cudaFree(grid_words);
   }
@@ -91,16 +112,18 @@ class CudaDevice final : public Device {
     });
   }
   ~CudaDevice() override {
-    cudaSetDevice(queue_.device);
+    const OnGpuScope on(queue_.device);
     if (queue_.stream) {
       cudaStreamSynchronize(queue_.stream);
       cudaStreamDestroy(queue_.stream);
     }
     if (queue_.grid_words) cudaFree(queue_.grid_words);
+    for (const auto& queue : wrapped_) cudaFree(queue->grid_words);
     if (spare_.memory) cudaFreeHost(spare_.memory);
   }
   Status start() {
-    SLUICE_TRY(check(cudaSetDevice(queue_.device), "opening the GPU"));
+    const OnGpuScope on(queue_.device);
+    SLUICE_TRY(check(on.error(), "opening the GPU"));
     SLUICE_TRY(check(cudaStreamCreateWithFlags(&queue_.stream, cudaStreamNonBlocking), "making a stream"));
     auto grid_words = make_grid_words(queue_.stream);
     if (!grid_words.ok()) return grid_words.status();
@@ -113,7 +136,8 @@ class CudaDevice final : public Device {
 
   Result<void*> allocate(size_t bytes) override {
     void* memory = nullptr;
-    SLUICE_TRY(check(cudaSetDevice(queue_.device), "allocate"));
+    const OnGpuScope on(queue_.device);
+    SLUICE_TRY(check(on.error(), "allocate"));
     const cudaError_t error = cudaMalloc(&memory, std::max<size_t>(bytes, 1));
     if (error == cudaSuccess) return memory;
     (void)cudaGetLastError();
@@ -124,13 +148,14 @@ class CudaDevice final : public Device {
   }
   void release(void* memory) override {
     if (!memory) return;
-    cudaSetDevice(queue_.device);
+    const OnGpuScope on(queue_.device);
     cudaFree(memory);
   }
   bool shares_host_memory() const override { return false; }
   Result<void*> allocate_host(size_t bytes) override {
     void* memory = nullptr;
-    SLUICE_TRY(check(cudaSetDevice(queue_.device), "allocate_host"));
+    const OnGpuScope on(queue_.device);
+    SLUICE_TRY(check(on.error(), "allocate_host"));
     const std::lock_guard lock(host_mutex_);
     if (spare_.bytes == bytes) {
       std::swap(memory, spare_.memory);
@@ -145,7 +170,7 @@ class CudaDevice final : public Device {
   }
   void release_host(void* memory) override {
     if (!memory) return;
-    cudaSetDevice(queue_.device);
+    const OnGpuScope on(queue_.device);
     const std::lock_guard lock(host_mutex_);
     const auto at =
         std::find_if(lent_.begin(), lent_.end(), [&](const Block& b) { return b.memory == memory; });
@@ -158,15 +183,44 @@ class CudaDevice final : public Device {
   }
   int64_t free_bytes() const override {
     size_t free = 0, total = 0;
-    cudaSetDevice(queue_.device);
+    const OnGpuScope on(queue_.device);
     return cudaMemGetInfo(&free, &total) == cudaSuccess ? static_cast<int64_t>(free) : 0;
   }
 
   Stream stream() override { return {Backend::kCuda, &queue_}; }
+  Result<Stream> wrap(void* native) override {
+    const OnGpuScope on(queue_.device);
+    SLUICE_TRY(check(on.error(), "wrap"));
+    auto queue = std::make_unique<Queue>();
+    queue->stream = static_cast<cudaStream_t>(native);
+    queue->device = queue_.device;
+    queue->sms = queue_.sms;
+    queue->dependent = queue_.dependent;
+    SLUICE_TRY(check_caller(queue->stream));
+    // Memory for counters must not end a capture that another thread has begun on a stream of its own.
+    const RelaxedCapture relaxed;
+    auto grid_words = make_grid_words(queue_.stream);
+    if (!grid_words.ok()) return grid_words.status();
+    queue->grid_words = grid_words.value();
+    const std::lock_guard lock(wrapped_mutex_);
+    wrapped_.push_back(std::move(queue));
+    return Stream{Backend::kCuda, wrapped_.back().get()};
+  }
+  void unwrap(Stream stream) override {
+    const std::lock_guard lock(wrapped_mutex_);
+    const auto at = std::find_if(wrapped_.begin(), wrapped_.end(),
+                                 [&](const auto& queue) { return queue.get() == stream.native; });
+    if (at == wrapped_.end()) return;
+    const OnGpuScope on(queue_.device);
+    const RelaxedCapture relaxed;
+    cudaFree((*at)->grid_words);
+    wrapped_.erase(at);
+  }
 
   Status copy(void* to, const void* from, size_t bytes, Stream stream) override {
     if (bytes == 0) return {};
-    SLUICE_TRY(check(cudaSetDevice(queue_.device), "copy"));
+    const OnGpuScope on(queue_.device);
+    SLUICE_TRY(check(on.error(), "copy"));
     const cudaError_t error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue_of(stream).stream);
     if (error == cudaSuccess) return {};
     return fault(error, "copy of " + std::to_string(bytes) + " bytes", queue_of(stream));
@@ -174,7 +228,9 @@ class CudaDevice final : public Device {
 
   Status wait(Stream stream) override {
     Queue& queue = queue_of(stream);
-    SLUICE_TRY(check(cudaSetDevice(queue_.device), "wait"));
+    const OnGpuScope on(queue_.device);
+    SLUICE_TRY(check(on.error(), "wait"));
+    SLUICE_TRY(need_no_capture(queue.stream, "wait"));  // waiting would end it
     const cudaError_t error = cudaStreamSynchronize(queue.stream);
     if (error != cudaSuccess) return fault(error, "a fault on the GPU", queue);
     queue.enqueued = 0;
@@ -187,7 +243,9 @@ class CudaDevice final : public Device {
     if (queue.recording) return invalid("cuda: record inside a recording of the same stream");
     auto out = std::make_unique<CudaRecording>();
     out->device = queue.device;
-    SLUICE_TRY(check(cudaSetDevice(queue.device), "record"));
+    const OnGpuScope on(queue.device);
+    SLUICE_TRY(check(on.error(), "record"));
+    SLUICE_TRY(need_no_capture(queue.stream, "record"));
     auto grid_words = make_grid_words(queue.stream);
     if (!grid_words.ok()) return grid_words.status();
     out->grid_words = grid_words.value();
@@ -231,7 +289,8 @@ class CudaDevice final : public Device {
     if (mine->device != queue.device)
       return invalid("cuda: wanted a recording of GPU " + std::to_string(queue.device) +
                      ", found one of GPU " + std::to_string(mine->device));
-    SLUICE_TRY(check(cudaSetDevice(queue.device), "replay"));
+    const OnGpuScope on(queue.device);
+    SLUICE_TRY(check(on.error(), "replay"));
     for (const std::string_view name : mine->kernels) queue.note(name);
     const cudaError_t error = cudaGraphLaunch(mine->graph, queue.stream);
     return error == cudaSuccess ? Status{} : fault(error, "replay", queue);
@@ -253,6 +312,20 @@ class CudaDevice final : public Device {
                          " bytes of page-locked host memory, the system has none");
   }
 
+  // Whether a stream of the caller's can be wrapped.
+  Status check_caller(cudaStream_t stream) const {
+    SLUICE_TRY(need_no_capture(stream, "wrap"));
+    const bool any_gpu = !stream || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
+    int device = queue_.device;
+    if (!any_gpu && cudaStreamGetDevice(stream, &device) != cudaSuccess) {
+      (void)cudaGetLastError();  // a driver older than the question
+      return {};
+    }
+    if (device == queue_.device) return {};
+    return invalid("cuda: wrap: wanted a stream of GPU " + std::to_string(queue_.device) +
+                   ", found one of GPU " + std::to_string(device));
+  }
+
   static Status fault(cudaError_t error, const std::string& doing, const Queue& queue) {
     Status status = check(error, doing);
     status.message += "; kernels enqueued since the last wait: " + names_of(queue);
@@ -262,6 +335,8 @@ class CudaDevice final : public Device {
   DeviceInfo info_;
   Catalog built_;
   Queue queue_;
+  std::mutex wrapped_mutex_;
+  std::vector<std::unique_ptr<Queue>> wrapped_;
   std::mutex host_mutex_;
   std::vector<Block> lent_;  // blocks in use that is_kept() says to keep
   Block spare_;

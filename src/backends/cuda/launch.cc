@@ -2,6 +2,8 @@
 
 #include <cuda_runtime.h>
 
+#include "backends/cuda/gpu_scope.h"
+
 namespace sluice::cuda {
 
 Status check(cudaError_t error, std::string_view doing) {
@@ -17,8 +19,9 @@ Status launch_kernel(std::string_view name, const void* kernel, const Launch& ho
   constexpr size_t kWithoutAsking = size_t{48} << 10;
   constexpr unsigned kPortableCluster = 8;
   const unsigned blocks = how.cluster.x * how.cluster.y * how.cluster.z;
-  cudaError_t error = cudaSuccess;
-  if (how.shared_bytes > kWithoutAsking)
+  const OnGpuScope on(queue.device);
+  cudaError_t error = on.error();
+  if (error == cudaSuccess && how.shared_bytes > kWithoutAsking)
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(how.shared_bytes));
   if (error == cudaSuccess && blocks > kPortableCluster)
