@@ -15,6 +15,7 @@
 #include "cases/route_group.h"
 #include "cases/route_topk.h"
 #include "cases/router_gemm.h"
+#include "cases/router_gemm_large.h"
 #include "cases/router_route.h"
 
 #include "gpu/gpu.h"

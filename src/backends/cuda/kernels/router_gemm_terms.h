@@ -7,8 +7,8 @@
 namespace sluice::cuda {
 
 // The compiled tiles.
-constexpr RouterTile kRouterTermTiles[] = {{2, 48},  {2, 64},  {2, 80}, {2, 96}, {2, 128},
-                                           {2, 144}, {2, 160}, {1, 64}, {1, 96}, {1, 128}};
+constexpr RouterTile kRouterTermTiles[] = {{2, 48},  {2, 64}, {2, 80}, {2, 96},
+                                           {2, 128}, {1, 64}, {1, 96}, {1, 128}};
 
 // Microseconds of a plan; of f32 weights and bf16 activations.
 double router_terms_us(const RouterGemm::Problem& problem, const RouterTilePlan& plan,

@@ -1,0 +1,15 @@
+// Cases of RouterGemm that take a reference long, for kernels of a GPU alone (expert_gemm_large.h).
+#pragma once
+#include "cases/expert_gemm_large.h"
+#include "cases/router_gemm.h"
+
+namespace sluice::test {
+
+template <>
+inline std::vector<Case<RouterGemm>> large_cases<RouterGemm>() {
+  constexpr DType kF = DType::kF32;
+  return {{{.tokens = 8400, .experts = 129, .hidden = 128, .w = kF}, "f32 weights, as many tiles as SMs"},
+          {{.tokens = 1030, .experts = 256, .hidden = 3072, .w = kF}, "MiniMax-M2's gate, splits of k"}};
+}
+
+}  // namespace sluice::test
