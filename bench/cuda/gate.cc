@@ -16,12 +16,12 @@ Tensor row_of(Tensor t, int64_t row) {
 
 Status Gate::make(int64_t tokens_max) {
   const int64_t count = (cold_bytes_ + shape_.weight_bytes() - 1) / shape_.weight_bytes();
-  SLUICE_TRY(memory_.random(DType::kBF16, {shape_.experts, shape_.hidden}, 0.02, count, &w_));
+  SLUICE_TRY(memory_.random(shape_.w, {shape_.experts, shape_.hidden}, 0.02, count, &w_));
   SLUICE_TRY(memory_.random(DType::kBF16, {tokens_max, shape_.hidden}, 1, kTurns, &x_));
   SLUICE_TRY(memory_.several(shape_.logits(), {tokens_max, shape_.experts}, kTurns, &y_));
   SLUICE_TRY(to_host(memory_.device(), w_[0], &host_w_));
   if (!shape_.bias) return {};
-  SLUICE_TRY(memory_.random(DType::kBF16, {shape_.experts}, 0.1, &bias_));
+  SLUICE_TRY(memory_.random(shape_.w, {shape_.experts}, 0.1, &bias_));
   return to_host(memory_.device(), bias_, &host_bias_);
 }
 

@@ -16,18 +16,22 @@ constexpr int64_t kColdBytes = int64_t{200} << 20, kQuickColdBytes = int64_t{128
 // Activations and outputs rotate, too, but stay in L2 if they fit, as after the kernel that wrote them.
 constexpr int64_t kTurns = 3;
 
-// x [tokens, hidden] bf16, w [experts, hidden] bf16.
+// x [tokens, hidden] bf16, w [experts, hidden] and bias of type w.
 struct GateShape {
   int64_t hidden, experts;
   bool bias;   // gpt-oss has a bias
   DType type;  // of the logits: bf16 for gpt-oss, f32 for others; also bf16 for peers that write nothing else
   int64_t tokens_most = 16384;
+  DType w = DType::kBF16;
   std::string model() const { return std::to_string(hidden) + "x" + std::to_string(experts); }
   DType logits() const { return type; }
-  std::string note() const { return std::string(text(type)) + (bias ? " logits and bias" : " logits"); }
-  int64_t weight_bytes() const { return 2 * experts * hidden; }
+  std::string note() const {
+    return std::string(w == DType::kF32 ? "f32 gate, " : "") + text(type) +
+           (bias ? " logits and bias" : " logits");
+  }
+  int64_t weight_bytes() const { return bytes_of(w, experts * hidden); }
   RouterGemm::Problem problem(int64_t tokens) const {
-    return {.tokens = tokens, .experts = experts, .hidden = hidden, .y = logits(), .bias = bias};
+    return {.tokens = tokens, .experts = experts, .hidden = hidden, .w = w, .y = logits(), .bias = bias};
   }
 };
 

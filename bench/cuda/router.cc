@@ -16,7 +16,7 @@ constexpr GateShape kShapes[] = {
     {7168, 256, false, kF},         {7168, 384, false, kF},         {2688, 128, false, kF},
     {4096, 512, false, kF},         {5120, 384, false, kF},         {4096, 256, false, kB, kSmall},
     {7168, 256, false, kB, kSmall}, {7168, 384, false, kB, kSmall}, {2688, 128, false, kB, kSmall},
-    {4096, 512, false, kB, kSmall}, {5120, 384, false, kB, kSmall}};
+    {4096, 512, false, kB, kSmall}, {5120, 384, false, kB, kSmall}, {3072, 256, false, kF, 16384, kF}};
 
 sluice_peer_router peer_args(const RouterGemm::Args& a, const GateShape& shape, bool dependent) {
   return {.tokens = a.y.shape[0],
@@ -27,7 +27,8 @@ sluice_peer_router peer_args(const RouterGemm::Args& a, const GateShape& shape, 
           .bias = a.bias.data,
           .y = a.y.data,
           .y_is_f32 = shape.logits() == DType::kF32,
-          .dependent = dependent};
+          .dependent = dependent,
+          .w_is_f32 = shape.w == DType::kF32};
 }
 
 Status add_peers(const Peers& peers, const Gate& gate, Memory& memory, bool dependent, Contest* contest) {

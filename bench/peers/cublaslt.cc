@@ -1,6 +1,9 @@
 // cuBLASLt, the fastest of up to 32 algorithms that its heuristics offer, timed on the problem itself with cold weights.
 // The library is opened at run time, so that this adapter is built without it: libcublasLt.so.13 from the loader's
 // path (LD_LIBRARY_PATH), or the file that the variable SLUICE_PEER_CUBLASLT names.
+//
+// f32 weights are multiplied by x in f32, in f32 arithmetic, as engines do it. They convert x first; here prepare() has converted
+// it, so that the conversion is not in the time. Results are those of the x that prepare() saw.
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -76,20 +79,37 @@ const char* supports(const sluice_peer_router* p) {
   if (!library().open) return "libcublasLt.so.13 is not on the loader's path";
   if (p->dependent) return "has no dependent launch";
   if (p->bias != nullptr && p->y_is_f32) return "adds a bf16 bias to bf16 logits only";
+  if (p->w_is_f32 && !p->y_is_f32) return "writes f32 logits of f32 weights only";
   if (p->hidden % 8 != 0 || p->experts % 8 != 0)
     return "hidden and experts in multiples of 8 (rows of 16 bytes)";
   return nullptr;
 }
 
-size_t scratch_bytes(const sluice_peer_router*) { return kWorkspaceBytes; }
+// The workspace, then x in f32 if w is.
+size_t scratch_bytes(const sluice_peer_router* p) {
+  return kWorkspaceBytes + (p->w_is_f32 ? static_cast<size_t>(p->tokens) * p->hidden * sizeof(float) : 0);
+}
+const void* x_of(const sluice_peer_router* p, const void* scratch) {
+  return p->w_is_f32 ? static_cast<const char*>(scratch) + kWorkspaceBytes : p->x;
+}
+bool convert_x(const sluice_peer_router* p, void* scratch) {
+  const size_t count = static_cast<size_t>(p->tokens) * p->hidden;
+  std::vector<uint16_t> from(count);
+  std::vector<uint32_t> to(count);
+  if (cudaMemcpy(from.data(), p->x, count * sizeof from[0], cudaMemcpyDeviceToHost) != cudaSuccess)
+    return false;
+  for (size_t i = 0; i < count; ++i) to[i] = static_cast<uint32_t>(from[i]) << 16;
+  return cudaMemcpy(static_cast<char*>(scratch) + kWorkspaceBytes, to.data(), count * sizeof to[0],
+                    cudaMemcpyHostToDevice) == cudaSuccess;
+}
 
 cublasStatus_t multiply(const Prepared& a, const cublasLtMatmulAlgo_t& algorithm, const sluice_peer_router* p,
                         const void* w, void* scratch, void* stream) {
   const float one = 1, zero = 0;
   if (p->bias != nullptr)  // the descriptor holds the address, which the caller may change from call to call
     library().desc_set(a.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias);
-  return library().matmul(library().handle, a.desc, &one, w, a.w, p->x, a.x, &zero, p->y, a.y, p->y, a.y,
-                          &algorithm, scratch, kWorkspaceBytes, static_cast<cudaStream_t>(stream));
+  return library().matmul(library().handle, a.desc, &one, w, a.w, x_of(p, scratch), a.x, &zero, p->y, a.y,
+                          p->y, a.y, &algorithm, scratch, kWorkspaceBytes, static_cast<cudaStream_t>(stream));
 }
 
 // Microseconds of a launch, or a negative number if the algorithm refuses.
@@ -140,8 +160,9 @@ bool describe(const sluice_peer_router* p, Prepared& a) {
   }
   const auto hidden = static_cast<uint64_t>(p->hidden), experts = static_cast<uint64_t>(p->experts);
   const auto tokens = static_cast<uint64_t>(p->tokens);
-  return lt.layout_create(&a.w, CUDA_R_16BF, hidden, experts, p->hidden) == CUBLAS_STATUS_SUCCESS &&
-         lt.layout_create(&a.x, CUDA_R_16BF, hidden, tokens, p->hidden) == CUBLAS_STATUS_SUCCESS &&
+  const cudaDataType_t type = p->w_is_f32 ? CUDA_R_32F : CUDA_R_16BF;
+  return lt.layout_create(&a.w, type, hidden, experts, p->hidden) == CUBLAS_STATUS_SUCCESS &&
+         lt.layout_create(&a.x, type, hidden, tokens, p->hidden) == CUBLAS_STATUS_SUCCESS &&
          lt.layout_create(&a.y, p->y_is_f32 ? CUDA_R_32F : CUDA_R_16BF, experts, tokens, p->experts) ==
              CUBLAS_STATUS_SUCCESS;
 }
@@ -150,6 +171,7 @@ bool describe(const sluice_peer_router* p, Prepared& a) {
 void* prepare(const sluice_peer_router* p, void* scratch) {
   Library& lt = library();
   if (!lt.open || (lt.handle == nullptr && lt.create(&lt.handle) != CUBLAS_STATUS_SUCCESS)) return nullptr;
+  if (p->w_is_f32 && !convert_x(p, scratch)) return nullptr;
   Prepared a{};
   cublasLtMatmulPreference_t preference;
   if (!describe(p, a) || lt.preference_create(&preference) != CUBLAS_STATUS_SUCCESS) return nullptr;
@@ -160,7 +182,7 @@ void* prepare(const sluice_peer_router* p, void* scratch) {
   lt.heuristic(lt.handle, a.desc, a.w, a.x, a.y, a.y, preference, kAlgorithms, found, &count);
   lt.preference_destroy(preference);
 
-  const size_t weight_bytes = static_cast<size_t>(p->experts) * p->hidden * 2;
+  const size_t weight_bytes = static_cast<size_t>(p->experts) * p->hidden * (p->w_is_f32 ? 4 : 2);
   const size_t copy_count = kColdBytes / weight_bytes + 1;
   char* copies = nullptr;
   cudaStream_t stream;

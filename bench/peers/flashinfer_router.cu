@@ -11,6 +11,7 @@ namespace {
 using bf16 = __nv_bfloat16;
 
 const char* tinygemm_supports(const sluice_peer_router* p) {
+  if (p->w_is_f32) return "multiplies bf16 weights only";
   if (p->y_is_f32) return "writes bf16 logits only";
   if (p->hidden % 8 != 0) return "hidden must be a multiple of 8 (TMA rows of 16 bytes)";
   if (p->tokens < 1 || p->tokens > 8 * 65535) return "1 to 524280 tokens";
@@ -46,6 +47,7 @@ bool is_dsv3_shape(const sluice_peer_router* p) {
 }
 
 const char* dsv3_supports(const sluice_peer_router* p) {
+  if (p->w_is_f32) return "multiplies bf16 weights only";
   if (p->bias != nullptr) return "has no bias";
   if (p->tokens < 1 || p->tokens > 16) return "1 to 16 tokens";
   if (!is_dsv3_shape(p)) return "hidden 7168 with 256 or 384 experts (or 128, bf16 logits)";

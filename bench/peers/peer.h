@@ -16,11 +16,12 @@ extern "C" {
 typedef struct sluice_peer_router {
   int64_t tokens, experts, hidden;
   const void* x;    /* bf16 */
-  const void* w;    /* bf16 */
-  const void* bias; /* bf16, or null: none */
+  const void* w;    /* bf16, or f32 if w_is_f32 */
+  const void* bias; /* of the type of w, or null: none */
   void* y;          /* bf16, or f32 if y_is_f32 */
   int32_t y_is_f32;
   int32_t dependent; /* launch with programmatic dependent launch; a peer without it refuses */
+  int32_t w_is_f32;
 } sluice_peer_router;
 
 /* What turns logits into ids and weights. */

@@ -53,6 +53,7 @@ Launch find_launch(const sluice_peer_router* p) {
 }
 
 const char* supports(const sluice_peer_router* p) {
+  if (p->w_is_f32) return "multiplies bf16 weights only";
   if (p->bias != nullptr) return "has no bias";
   if (!p->y_is_f32) return "writes f32 logits only, as SGLang's routers use it";
   if (p->tokens < 1 || p->tokens > kMostTokens) return "1 to 16 tokens";

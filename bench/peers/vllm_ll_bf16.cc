@@ -32,6 +32,7 @@ const Use* find_use(const sluice_peer_router* p) {
 }
 
 const char* supports(const sluice_peer_router* p) {
+  if (p->w_is_f32) return "multiplies bf16 weights only";
   if (p->bias != nullptr) return "has no bias";
   if (p->tokens < 1 || p->tokens > 16) return "1 to 16 tokens";
   if (find_use(p) == nullptr) return "was not compiled for this shape (SHAPES in vllm_ll_bf16_export.py)";

@@ -59,6 +59,7 @@ TEST(Regret, RouterGemmsAreTheFastestThatWereMeasured) {
     RouterGemm::Problem p{.tokens = what.second};
     ASSERT_EQ(std::sscanf(what.first.c_str(), "%ldx%ld", &p.hidden, &p.experts), 2);
     p.y = what.first.find("bf16") == std::string::npos ? DType::kF32 : DType::kBF16;
+    p.w = what.first.find("f32 gate") == std::string::npos ? DType::kBF16 : DType::kF32;
     p.bias = what.first.find("bias") != std::string::npos;
     expect_fast<RouterGemm>(p, of_kernel, what.first + ", " + std::to_string(what.second) + " tokens");
   }
