@@ -43,6 +43,7 @@ class Bench {
   Status fused();    // router_route_fused
   Status routing();  // route_group
   Status chain();
+  Status lora();     // lora_delta
   Status mxfp4();    // expert_gemms, moe_layer, moe_block; read, dense_8192
   Status bf16();     // the same, and draft_step
   Status configs();  // expert_gemm_up, expert_gemm_down: each configuration of each kernel
