@@ -95,6 +95,7 @@ __global__ void __launch_bounds__(128 * kExperts) slices(const __grid_constant__
   constexpr int kEach = 16 / kSlices, kSets = (kTokens + kEach - 1) / kEach;  // tokens of a product; products
   constexpr int kHalves = kTokens > kEach / 2 ? 2 : 1;  // of an operand's 16 rows, that can have tokens
   __shared__ __align__(16) float parts[kWarps][kTokens][kExperts][kSlices];
+  tile::release_next();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
   const int slice = g % kSlices, first_expert = blockIdx.x * kExperts;
   const int begin = (warp * kSlices + slice) * 32 + 8 * c;
@@ -107,7 +108,6 @@ __global__ void __launch_bounds__(128 * kExperts) slices(const __grid_constant__
     for (int i = 0; i < kFlight; ++i) tile::load_weights(wv[i], w + i * kStride, i * kStride < left);
   };
   load_w();
-  tile::release_next();
   tile::wait_for_previous();
 
   const B16* x[kSets][kHalves];
