@@ -1,9 +1,12 @@
 #include "nn/moe_load.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "nn/dense_load.h"
 #include "nn/expert_upload.h"
+#include "nn/host_view.h"
+#include "nn/moe_problems.h"
 
 namespace sluice {
 namespace {
@@ -30,12 +33,13 @@ Result<std::vector<int32_t>> hash_table(const CheckpointTensor& t, int64_t exper
   return out;
 }
 
+enum class Bias : uint8_t { kUp, kDown };
+
 // This rank's rows of one expert's bias, in the order of the whole one.
-void cut_bias(const MoeSource& s, const CheckpointTensor& t, int64_t expert, std::byte* to) {
-  const bool up = &t == s.up_bias;
+void cut_bias(const MoeSource& s, const CheckpointTensor& t, Bias of, int64_t expert, std::byte* to) {
   const int64_t rows = t.shape[1];
-  const std::byte* from = t.data + expert * rows * 2;
-  if (!up || s.width.count == s.whole.intermediate) {
+  const std::byte* from = t.data + s.row_of_expert(t, expert) * rows * 2;
+  if (of == Bias::kDown || s.width.count == s.whole.intermediate) {
     std::memcpy(to, from, static_cast<size_t>(rows * 2));
     return;
   }
@@ -55,90 +59,66 @@ void cut_bias(const MoeSource& s, const CheckpointTensor& t, int64_t expert, std
 // Fills a LoadedMoe from a source, all of it or one expert.
 class MoeLoader {
  public:
-  MoeLoader(LoadedMoe* out, const MoeSource& source) : out_(*out), source_(source) {}
+  MoeLoader(LoadedMoe* out, const MoeSource& source) : out_(*out), source_(source), host_(out->device_) {}
 
   static Result<std::unique_ptr<LoadedMoe>> load(Device& device, const MoeSource& source,
                                                  const MoeLoadOptions& options) {
-    std::unique_ptr<LoadedMoe> out(new LoadedMoe(device, source.whole, source.local, options));
-    MoeLoader loader(out.get(), source);
-    SLUICE_TRY(loader.allocate());
-    SLUICE_TRY(loader.make_upload());
-    SLUICE_TRY(loader.plain_tensors());
-    SLUICE_TRY(loader.experts());
-    SLUICE_TRY(device.wait(device.stream()));
+    auto out = LoadedMoe::allocate(device, source.whole, options);
+    if (!out.ok()) return out;
+    SLUICE_TRY(MoeLoader(out.value().get(), source).fill(options.progress));
     return out;
   }
 
-  // All of it.
-  Status replace() {
-    const auto check = [&](const PackedExperts& to, const PackedMatrix& matrix,
-                           const MatrixSource& from) -> Status {
+  // What packing would find too late: scales that are no numbers, expert ids out of range.
+  Status check() {
+    const auto scales = [&](const PackedExperts& to, const PackedMatrix& matrix,
+                            const MatrixSource& from) -> Status {
       SLUICE_TRY(verify(to.header, matrix, to.header.experts));
-      return check_scales(matrix, from);
+      const auto near = host_.matrix(matrix, from);
+      return near.ok() ? check_scales(matrix, near.value()) : near.status();
     };
     for (const ExpertSource& from : source_.of_expert) {
-      SLUICE_TRY(check(out_.up_, source_.up, from.up));
-      SLUICE_TRY(check(out_.down_, source_.down, from.down));
+      SLUICE_TRY(scales(out_.up_, source_.up, from.up));
+      SLUICE_TRY(scales(out_.down_, source_.down, from.down));
     }
     if (source_.shared) {
-      SLUICE_TRY(check(out_.shared_up_, source_.shared_up, source_.shared->up));
-      SLUICE_TRY(check(out_.shared_down_, source_.shared_down, source_.shared->down));
+      SLUICE_TRY(scales(out_.shared_up_, source_.shared_up, source_.shared->up));
+      SLUICE_TRY(scales(out_.shared_down_, source_.shared_down, source_.shared->down));
     }
-    if (source_.hash_table) {
-      const auto table = hash_table(*source_.hash_table, source_.whole.experts);
-      if (!table.ok()) return table.status();
-    }
+    return source_.hash_table ? ids().status() : Status{};  // latent projections are in bf16
+  }
+
+  // Every tensor, into its memory. watch(): bytes of weights packed so far, and of the layer.
+  Status fill(const std::function<void(int64_t, int64_t)>& watch) {
     SLUICE_TRY(make_upload());
     SLUICE_TRY(plain_tensors());
-    SLUICE_TRY(pack_all([](int64_t) {}));
+    SLUICE_TRY(experts(watch));
     return out_.device_.wait(out_.device_.stream());
   }
 
   // One expert, from 0 on this rank.
   Status replace_one(int64_t local) {
     const ExpertSource& from = source_.of_expert[static_cast<size_t>(local)];
+    HostView up_view(out_.device_), down_view(out_.device_);
+    const auto up = up_view.matrix(source_.up, from.up);
+    if (!up.ok()) return up.status();
+    const auto down = down_view.matrix(source_.down, from.down);
+    if (!down.ok()) return down.status();
     SLUICE_TRY(verify(out_.up_.header, source_.up, out_.up_.header.experts));
     SLUICE_TRY(verify(out_.down_.header, source_.down, out_.down_.header.experts));
-    SLUICE_TRY(check_scales(source_.up, from.up));
-    SLUICE_TRY(check_scales(source_.down, from.down));
+    SLUICE_TRY(check_scales(source_.up, up.value()));
+    SLUICE_TRY(check_scales(source_.down, down.value()));
     SLUICE_TRY(make_upload());
-    const ExpertUpload::Job jobs[] = {{&out_.up_, local, &from.up}, {&out_.down_, local, &from.down}};
-    SLUICE_TRY(pack(jobs, [](size_t) {}));
+    const ExpertUpload::Job jobs[] = {{&out_.up_, local, &up.value()}, {&out_.down_, local, &down.value()}};
+    SLUICE_TRY(pack_near(jobs, [](size_t) {}));
     SLUICE_TRY(bias_of({local, 1}));
     return out_.device_.wait(out_.device_.stream());
   }
 
  private:
-  Status allocate() {
-    int64_t total = 0;
-    for (const auto& [spec, tensor] : weight_slots(source_.local, &out_.weights_)) {
-      int64_t elements = spec.used ? 1 : 0;
-      for (int i = 0; i < spec.rank; ++i) elements *= spec.shape[static_cast<size_t>(i)];
-      total += bytes_of(spec.dtype, elements);
-    }
-    if (!out_.device_.shares_host_memory()) total += ExpertUpload::device_bytes(matrices());
-    if (out_.device_.free_bytes() < total)
-      return out_of_memory(source_.place() + ": its weights: " + wanted_and_free(out_.device_, total));
-    for (const auto& [spec, tensor] : weight_slots(source_.local, &out_.weights_)) {
-      if (!spec.used) continue;
-      auto made = OwnedTensor::make(out_.device_, spec, source_.place() + ": " + std::string(spec.name));
-      if (!made.ok()) return made.status();
-      *tensor = made.value().view();
-      out_.memory_.push_back(std::move(made).value());
-    }
-    return {};
-  }
-
-  std::vector<PackedMatrix> matrices() const {
-    std::vector<PackedMatrix> out = {source_.up, source_.down};
-    if (source_.shared) out.insert(out.end(), {source_.shared_up, source_.shared_down});
-    if (source_.latent) out.insert(out.end(), {source_.latent_in, source_.latent_out});
-    return out;
-  }
-
   Status make_upload() {
     if (out_.device_.shares_host_memory()) return {};
-    auto made = ExpertUpload::make(out_.device_, matrices(), {.threads = out_.options_.threads});
+    auto made = ExpertUpload::make(out_.device_, out_.matrices(), {.threads = out_.options_.threads});
     if (!made.ok()) return {made.status().code, source_.place() + ": " + made.status().message};
     upload_ = std::move(made).value();
     return {};
@@ -155,60 +135,47 @@ class MoeLoader {
     for (const auto& [from, to] :
          {std::pair{source_.router, &w.router}, std::pair{source_.router_bias, &w.router_bias},
           std::pair{source_.correction_bias, &w.correction_bias}})
-      if (from) SLUICE_TRY(copy_converted(out_.device_, *from, *to));
+      if (from) SLUICE_TRY(put_converted(*from, *to));
     if (source_.hash_table) {
-      const auto table = hash_table(*source_.hash_table, source_.whole.experts);
+      const auto table = ids();
       if (!table.ok()) return table.status();
       SLUICE_TRY(put(w.hash_table, table.value().data(), 0, static_cast<int64_t>(table.value().size() * 4)));
     }
     return bias_of({0, source_.experts.count});
   }
 
+  Result<std::vector<int32_t>> ids() {
+    const auto near = host_.tensor(*source_.hash_table);
+    if (!near.ok()) return near.status();
+    return hash_table(near.value(), source_.whole.experts);
+  }
+
+  Status put_converted(const CheckpointTensor& from, const Tensor& to) {
+    const auto near = host_.tensor(from);
+    return near.ok() ? copy_converted(out_.device_, near.value(), to) : near.status();
+  }
+
   // These local experts' biases.
   Status bias_of(Part local) {
-    const auto one = [&](const CheckpointTensor* t, const Tensor& to) -> Status {
-      if (!t || !to.present()) return {};
+    const auto one = [&](const CheckpointTensor* from, Bias which, const Tensor& to) -> Status {
+      if (!from || !to.present()) return {};
+      const auto t = host_.tensor(*from);
+      if (!t.ok()) return t.status();
       const int64_t bytes = to.shape[1] * 2;  // of an expert
       std::vector<std::byte> host(static_cast<size_t>(local.count * bytes));
       for (int64_t e = 0; e < local.count; ++e)
-        cut_bias(source_, *t, source_.experts.begin + local.begin + e, host.data() + e * bytes);
+        cut_bias(source_, t.value(), which, source_.experts.begin + local.begin + e, host.data() + e * bytes);
       return put(to, host.data(), local.begin * bytes, local.count * bytes);
     };
-    SLUICE_TRY(one(source_.up_bias, out_.weights_.experts.up_bias));
-    return one(source_.down_bias, out_.weights_.experts.down_bias);
+    SLUICE_TRY(one(source_.up_bias, Bias::kUp, out_.weights_.experts.up_bias));
+    return one(source_.down_bias, Bias::kDown, out_.weights_.experts.down_bias);
   }
 
-  Status experts() {
-    const MoeWeights& w = out_.weights_;
-    const auto views = [&](const PackedMatrix& m, int64_t count, const Tensor& codes, const Tensor& scales,
-                           PackedExperts* to) -> Status {
-      auto made = packed_experts(m, count, codes, scales);
-      if (!made.ok()) return {made.status().code, source_.place() + ": " + made.status().message};
-      return *to = std::move(made).value(), Status{};
-    };
+  Status experts(const std::function<void(int64_t, int64_t)>& watch) {
     const auto count = static_cast<int64_t>(source_.of_expert.size());
-    SLUICE_TRY(views(source_.up, count, w.experts.up, w.experts.up_scale, &out_.up_));
-    SLUICE_TRY(views(source_.down, count, w.experts.down, w.experts.down_scale, &out_.down_));
     total_ = count * (weight_bytes(source_.up) + weight_bytes(source_.down));
-    if (source_.shared) {
-      SLUICE_TRY(views(source_.shared_up, 1, w.shared.up, w.shared.up_scale, &out_.shared_up_));
-      SLUICE_TRY(views(source_.shared_down, 1, w.shared.down, w.shared.down_scale, &out_.shared_down_));
-      total_ += weight_bytes(source_.shared_up) + weight_bytes(source_.shared_down);
-    }
-    if (source_.latent) {
-      SLUICE_TRY(views(source_.latent_in, 1, w.latent_in, {}, &out_.latent_in_));
-      SLUICE_TRY(views(source_.latent_out, 1, w.latent_out, {}, &out_.latent_out_));
-      total_ += weight_bytes(source_.latent_in) + weight_bytes(source_.latent_out);
-    }
-    return pack_all([this](int64_t bytes) {
-      done_ += bytes;
-      if (out_.options_.progress) out_.options_.progress(done_, total_);
-    });
-  }
-
-  // done(bytes): of a matrix, on the caller's thread.
-  Status pack_all(const std::function<void(int64_t)>& done) {
-    const auto count = static_cast<int64_t>(source_.of_expert.size());
+    if (source_.shared) total_ += weight_bytes(source_.shared_up) + weight_bytes(source_.shared_down);
+    if (source_.latent) total_ += weight_bytes(source_.latent_in) + weight_bytes(source_.latent_out);
     std::vector<ExpertUpload::Job> jobs;
     for (int64_t e = 0; e < count; ++e)
       jobs.push_back({&out_.up_, e, &source_.of_expert[static_cast<size_t>(e)].up});
@@ -222,11 +189,27 @@ class MoeLoader {
       jobs.push_back({&out_.latent_in_, 0, &source_.latent->up});
       jobs.push_back({&out_.latent_out_, 0, &source_.latent->down});
     }
-    return pack(jobs, [&](size_t i) { done(weight_bytes(jobs[i].to->header.matrix)); });
+    return pack(jobs, [&](size_t i) {
+      done_ += weight_bytes(jobs[i].to->header.matrix);
+      if (watch) watch(done_, total_);
+    });
   }
 
-  // In order, while the system reads ahead and drops the pages already read. done(i): of a job, on the caller's thread.
+  // done(i): of a job, on the caller's thread. A caller's tensors in the device's memory come to the host matrix by matrix.
   Status pack(std::span<const ExpertUpload::Job> jobs, const std::function<void(size_t)>& done) {
+    if (std::none_of(jobs.begin(), jobs.end(), [](const auto& job) { return is_far(*job.from); }))
+      return pack_near(jobs, done);
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      const auto near = host_.matrix(jobs[i].to->header.matrix, *jobs[i].from);
+      if (!near.ok()) return near.status();
+      const ExpertUpload::Job job{jobs[i].to, jobs[i].expert, &near.value()};
+      SLUICE_TRY(pack_near({&job, 1}, [&](size_t) { done(i); }));
+    }
+    return {};
+  }
+
+  // In order, while the system reads ahead and drops the pages already read.
+  Status pack_near(std::span<const ExpertUpload::Job> jobs, const std::function<void(size_t)>& done) {
     const Checkpoint& file = *source_.checkpoint;
     const auto matrix = [&](size_t i) -> const PackedMatrix& { return jobs[i].to->header.matrix; };
     const auto ahead = [&](size_t i) {
@@ -249,6 +232,7 @@ class MoeLoader {
 
   LoadedMoe& out_;
   const MoeSource& source_;
+  HostView host_;
   std::unique_ptr<ExpertUpload> upload_;  // where the device packs
   int64_t done_ = 0, total_ = 0;
 };
@@ -275,7 +259,71 @@ Status verify_far(Device& device, const PackedExperts& p, int threads) {
   return {};
 }
 
+Status check_readable(const Device& device, const Checkpoint& checkpoint) {
+  const Backend here = device.info().backend;
+  for (const CheckpointTensor& t : checkpoint.tensors())
+    if (is_far(t) && t.where != here)
+      return invalid(place_of(t) + ": wanted memory of " + text(here) + " or of the host, found " +
+                     text(t.where));
+  return checkpoint.check_whole();
+}
+
 }  // namespace
+
+Result<std::unique_ptr<LoadedMoe>> LoadedMoe::allocate(Device& device, const MoeConfig& whole,
+                                                       const MoeLoadOptions& options) {
+  auto local = sliced(whole, options.slice);
+  if (!local.ok()) return local.status();
+  std::unique_ptr<LoadedMoe> out(new LoadedMoe(device, whole, std::move(local).value(), options));
+  Status status = out->allocate();
+  if (status.ok()) return out;
+  return Status{status.code, "layer " + std::to_string(options.layer) + ": " + status.message};
+}
+
+std::vector<PackedMatrix> LoadedMoe::matrices() const {
+  const ExpertProblems p = expert_problems(config_);
+  std::vector<PackedMatrix> out = {packed_matrix(p.up), packed_matrix(p.down)};
+  if (shared_apart(config_))
+    out.insert(out.end(), {packed_matrix(p.shared_up), packed_matrix(p.shared_down)});
+  if (config_.latent > 0) out.insert(out.end(), {packed_matrix(p.latent_in), packed_matrix(p.latent_out)});
+  return out;
+}
+
+Status LoadedMoe::allocate() {
+  int64_t total = 0;
+  for (const auto& [spec, tensor] : weight_slots(config_, &weights_)) {
+    int64_t elements = spec.used ? 1 : 0;
+    for (int i = 0; i < spec.rank; ++i) elements *= spec.shape[static_cast<size_t>(i)];
+    total += bytes_of(spec.dtype, elements);
+  }
+  if (!device_.shares_host_memory()) total += ExpertUpload::device_bytes(matrices());
+  if (device_.free_bytes() < total) return out_of_memory("its weights: " + wanted_and_free(device_, total));
+  for (const auto& [spec, tensor] : weight_slots(config_, &weights_)) {
+    if (!spec.used) continue;
+    auto made = OwnedTensor::make(device_, spec, std::string(spec.name));
+    if (!made.ok()) return made.status();
+    *tensor = made.value().view();
+    memory_.push_back(std::move(made).value());
+  }
+  const auto views = [](const PackedMatrix& matrix, int64_t count, const Tensor& codes, const Tensor& scales,
+                        PackedExperts* to) -> Status {
+    auto made = packed_experts(matrix, count, codes, scales);
+    if (!made.ok()) return made.status();
+    return *to = std::move(made).value(), Status{};
+  };
+  const ExpertProblems p = expert_problems(config_);
+  const int64_t count = local_experts(config_) + shared_slots(config_);
+  const ExpertWeights &experts = weights_.experts, &shared = weights_.shared;
+  SLUICE_TRY(views(packed_matrix(p.up), count, experts.up, experts.up_scale, &up_));
+  SLUICE_TRY(views(packed_matrix(p.down), count, experts.down, experts.down_scale, &down_));
+  if (shared_apart(config_)) {
+    SLUICE_TRY(views(packed_matrix(p.shared_up), 1, shared.up, shared.up_scale, &shared_up_));
+    SLUICE_TRY(views(packed_matrix(p.shared_down), 1, shared.down, shared.down_scale, &shared_down_));
+  }
+  if (config_.latent == 0) return {};
+  SLUICE_TRY(views(packed_matrix(p.latent_in), 1, weights_.latent_in, {}, &latent_in_));
+  return views(packed_matrix(p.latent_out), 1, weights_.latent_out, {}, &latent_out_);
+}
 
 int64_t LoadedMoe::bytes() const {
   int64_t sum = 0;
@@ -292,18 +340,30 @@ uint64_t LoadedMoe::fingerprint() const {
 }
 
 Status LoadedMoe::replace_expert(const Checkpoint& checkpoint, int64_t expert) {
-  SLUICE_TRY(checkpoint.check_whole());
-  const auto source =
-      find_expert(checkpoint, whole_, {options_.naming, options_.layer, options_.slice}, expert);
+  return replace_expert(checkpoint, expert, options_.naming, options_.layer);
+}
+
+Status LoadedMoe::replace_expert(const Checkpoint& checkpoint, int64_t expert, MoeNaming naming,
+                                 int64_t layer) {
+  SLUICE_TRY(check_readable(device_, checkpoint));
+  const auto source = find_expert(checkpoint, whole_, {naming, layer, options_.slice}, expert);
   if (!source.ok()) return source.status();
   return MoeLoader(this, source.value()).replace_one(expert - source.value().experts.begin);
 }
 
 Status LoadedMoe::replace(const Checkpoint& checkpoint) {
-  SLUICE_TRY(checkpoint.check_whole());
-  const auto source = find_moe(checkpoint, whole_, options_.naming, options_.layer, options_.slice);
+  return replace(checkpoint, options_.naming, options_.layer);
+}
+
+Status LoadedMoe::replace(const Checkpoint& checkpoint, MoeNaming naming, int64_t layer, CheckFirst check) {
+  SLUICE_TRY(check_readable(device_, checkpoint));
+  const auto source = find_moe(checkpoint, whole_, naming, layer, options_.slice);
   if (!source.ok()) return source.status();
-  return MoeLoader(this, source.value()).replace();
+  MoeLoader loader(this, source.value());
+  if (check == CheckFirst::kYes) SLUICE_TRY(loader.check());
+  SLUICE_TRY(loader.fill([](int64_t, int64_t) {}));
+  options_.naming = naming, options_.layer = layer;
+  return {};
 }
 
 Status LoadedMoe::verify() const {
@@ -317,7 +377,7 @@ Status LoadedMoe::verify() const {
 
 Result<std::unique_ptr<LoadedMoe>> load_moe(Device& device, const Checkpoint& checkpoint,
                                             const MoeConfig& whole, const MoeLoadOptions& options) {
-  SLUICE_TRY(checkpoint.check_whole());
+  SLUICE_TRY(check_readable(device, checkpoint));
   const auto source = find_moe(checkpoint, whole, options.naming, options.layer, options.slice);
   if (!source.ok()) return source.status();
   return MoeLoader::load(device, source.value(), options);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "nn/moe_source.h"
@@ -20,9 +21,17 @@ struct MoeLoadOptions {
   std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};
 };
 
+// Takes bytes in order, and may refuse more.
+using ByteSink = std::function<Status(std::span<const std::byte>)>;
+
 // One layer's weights, ready for Moe::forward of config(). The memory goes with the object; pointers stay as long as it lives.
 class LoadedMoe {
  public:
+  // Memory for a rank's weights, which nothing has been written to yet: replace() or read_packed() does. kOutOfMemory says how many
+  // bytes the layer wants, with what replace() needs for a while, and how many are free; kInvalidArgument as sliced().
+  static Result<std::unique_ptr<LoadedMoe>> allocate(Device& device, const MoeConfig& whole,
+                                                     const MoeLoadOptions& options);
+
   const MoeConfig& config() const { return config_; }  // of this rank
   const MoeWeights& weights() const { return weights_; }
   int64_t layer() const { return options_.layer; }
@@ -32,12 +41,24 @@ class LoadedMoe {
   const MoeLoadOptions& options() const { return options_; }
 
   // Overwrites one expert (its number in the whole model) with another checkpoint's, biases too, in place: no pointer moves, and
-  // recordings stay valid. Nothing may run meanwhile. Everything is checked, and the memory that it needs (as load_moe) is taken,
-  // before the first byte is written; errors as load_moe. Tensors of the caller's are a Checkpoint, too (Checkpoint::of_memory):
-  // those of the expert are enough, and the biases of all experts where the layer has any.
+  // recordings stay valid. Nothing may run meanwhile. The checkpoint may hold that expert alone (nn/moe_source.h). Everything is
+  // checked, and the memory that it needs (as load_moe) is taken, before the first byte is written; errors as load_moe.
   Status replace_expert(const Checkpoint& checkpoint, int64_t expert);
-  // The same for the whole layer, router and shared expert included.
+  Status replace_expert(const Checkpoint& checkpoint, int64_t expert, MoeNaming naming, int64_t layer);
+  // The same for the whole layer, router and shared expert included. kNo: a NaN scale or an expert id out of range is found while
+  // packing, as load_moe does; then the weights are of no use.
   Status replace(const Checkpoint& checkpoint);
+  Status replace(const Checkpoint& checkpoint, MoeNaming naming, int64_t layer,
+                 CheckFirst check = CheckFirst::kYes);
+
+  // The packed weights as a safetensors file: its bytes, and those in order, in pieces of at most 8 MiB. Metadata "sluice.packed" is
+  // the version of the layouts (weights/packed.h), "sluice.config" the config of this rank as text. Tensors are those of
+  // weight_slots(), then "sluice.fingerprints" u64 of each expert's source and "sluice.hashes" u64 of each tensor before.
+  Result<int64_t> packed_bytes() const;
+  Status write_packed(const ByteSink& sink) const;
+  // Overwrites all weights with such bytes, in host memory, in place. kCorrupt names what differs, and what was wanted and found: the
+  // version, a field of the config, a tensor, a tensor's hash; nothing is written then.
+  Status read_packed(std::span<const std::byte> file);
   // Reads all packed bytes: kCorrupt names the layer and the first expert that is no longer what was packed.
   Status verify() const;
 
@@ -45,6 +66,11 @@ class LoadedMoe {
   friend class MoeLoader;
   LoadedMoe(Device& device, MoeConfig whole, MoeConfig config, MoeLoadOptions options)
       : device_(device), whole_(std::move(whole)), config_(std::move(config)), options_(std::move(options)) {}
+
+  struct Written;  // the tensors of write_packed()
+  Written written() const;
+  std::vector<PackedMatrix> matrices() const;
+  Status allocate();
 
   Device& device_;
   MoeConfig whole_, config_;
@@ -58,8 +84,9 @@ class LoadedMoe {
 // Loads what weight_slots(sliced(whole, options.slice)) asks for, in whole.layout, which must be one that the device reads
 // (nn/moe.h: layout_for), straight from the mapped file. Where the device shares the host's memory, threads of the host pack:
 // besides the weights themselves that needs less than 64 MiB. Elsewhere the device packs (nn/expert_upload.h): that needs its
-// memory for one matrix of one expert as it stands in the checkpoint, and 32 MiB of the host's. Pages of the file are released
-// after it. kIo names a file that has become shorter since the checkpoint was opened.
+// memory for one matrix of one expert as it stands in the checkpoint, and 32 MiB of the host's; where a caller's tensors lie in the
+// device's memory already, the host's memory for one such matrix, too. Pages of the file are released after it. kInvalidArgument
+// names a caller's tensor in the memory of another device. kIo names a file that has become shorter since the checkpoint was opened.
 // kCorrupt or kUnsupported names file and tensor, what was wanted and what was found (nn/moe_source.h); a NaN scale (255) of an
 // expert also expert, row and block; an expert id in a hash table that is out of range, its row. kOutOfMemory says how many
 // bytes the layer wants and how many are free.

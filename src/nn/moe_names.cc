@@ -98,6 +98,23 @@ constexpr MoeNames kNames[] = {
      .shared_gate = "language_model.model.layers.{L}.feed_forward.shared_expert.gate_proj.weight",
      .shared_up = "language_model.model.layers.{L}.feed_forward.shared_expert.up_proj.weight",
      .shared_down = "language_model.model.layers.{L}.feed_forward.shared_expert.down_proj.weight"},
+    {.naming = MoeNaming::kPlain,
+     .storage = ExpertStorage::kFusedRows,
+     .router = "router",
+     .router_bias = "router_bias",
+     .correction_bias = "correction_bias",
+     .hash_table = "hash_table",
+     .up = "experts.up",
+     .down = "experts.down",
+     .up_scale = "experts.up_scale",
+     .down_scale = "experts.down_scale",
+     .up_bias = "experts.up_bias",
+     .down_bias = "experts.down_bias",
+     .shared_gate = "shared.gate",
+     .shared_up = "shared.up",
+     .shared_down = "shared.down",
+     .latent_in = "latent.in",
+     .latent_out = "latent.out"},
 };
 
 // Reads the numbers that a name has in a pattern's places; false if it does not follow the pattern.

@@ -20,18 +20,20 @@ enum class MoeNaming : uint8_t {
   kNemotron3,       // backbone.layers.L.mixer.experts.E.up_proj.weight; with or without latent projections
   kMiniMaxM2,       // model.layers.L.block_sparse_moe.experts.E.w1.weight
   kLlama4,          // language_model.model.layers.L.feed_forward.experts.gate_up_proj
+  kPlain,           // Sluice's own, of one layer: experts.up, in the config's order of gate and up
 };
 template <>
 struct EnumWords<MoeNaming> {
-  static constexpr std::string_view words[] = {"gpt_oss",     "gpt_oss_original", "gpt_oss_bf16",
-                                               "deepseek_v4", "deepseek_v3",      "qwen3_moe",
-                                               "nemotron3",   "minimax_m2",       "llama4"};
+  static constexpr std::string_view words[] = {
+      "gpt_oss",   "gpt_oss_original", "gpt_oss_bf16", "deepseek_v4", "deepseek_v3",
+      "qwen3_moe", "nemotron3",        "minimax_m2",   "llama4",      "plain"};
 };
 
 // How the experts of a layer are stored.
 enum class ExpertStorage : uint8_t {
   kFusedMxfp4,  // U8 [experts, rows, width / 32, 16], scales U8 [experts, rows, width / 32]; gate and up in one tensor
   kFusedColumns,  // BF16 [experts, width, rows]: transposed; gate and up in one tensor
+  kFusedRows,     // [experts, rows, width], gate and up in one tensor: of BF16 or of e2m1 as below
   kOneByOne,  // [rows, width] for each expert, gate and up apart: BF16, or e2m1 codes (I8 or U8 [rows, width / 2], F4 [rows,
               // width]) with e8m0 scales (F8_E8M0 or U8 [rows, width / 32])
 };
@@ -40,7 +42,8 @@ enum class ExpertStorage : uint8_t {
 struct MoeNames {
   MoeNaming naming;
   ExpertStorage storage;
-  GateOrder gate_order = GateOrder::kGateFirst;  // of fused tensors and of biases
+  GateOrder gate_order =
+      GateOrder::kGateFirst;  // of fused tensors and of biases; kFusedRows: as the config says
   std::string_view router = {}, router_bias = {}, correction_bias = {}, hash_table = {};
   std::string_view gate = {}, up = {}, down = {};                    // fused: `up` holds the gates too
   std::string_view gate_scale = {}, up_scale = {}, down_scale = {};  // of e2m1

@@ -14,9 +14,13 @@ Status wrong(const CheckpointTensor& t, const std::string& wanted, Code code) {
 
 class Finder {
  public:
-  // only: one expert, and of the rest nothing but the biases.
+  // only: one expert, and of the rest nothing but its biases.
   Finder(MoeSource* out, const MoeNames& names, std::optional<int64_t> only)
-      : out_(*out), names_(names), only_(only), width_(expert_width(out->whole)) {}
+      : out_(*out),
+        names_(names),
+        only_(only),
+        width_(expert_width(out->whole)),
+        gate_order_(names.storage == ExpertStorage::kFusedRows ? out->whole.gate_order : names.gate_order) {}
 
   Status all() {
     SLUICE_TRY(check_config());
@@ -39,18 +43,26 @@ class Finder {
                      {c.experts}, &out_.router_bias));
     SLUICE_TRY(plain("correction_bias", names_.correction_bias, c.correction_bias,
                      {StoredType::kF32, StoredType::kBF16}, {c.experts}, &out_.correction_bias));
-    SLUICE_TRY(plain("hash_table", names_.hash_table, c.method == RoutingMethod::kHash,
-                     {StoredType::kI64, StoredType::kI32}, {c.hash_vocab, c.top_k}, &out_.hash_table));
-    return {};
+    return plain("hash_table", names_.hash_table, c.method == RoutingMethod::kHash,
+                 {StoredType::kI64, StoredType::kI32}, {c.hash_vocab, c.top_k}, &out_.hash_table);
   }
 
   Status biases() {
     const MoeConfig& c = out_.whole;
-    const int64_t rows = is_gated(c.act) ? 2 * c.intermediate : c.intermediate;
-    SLUICE_TRY(
-        plain("up_bias", names_.up_bias, c.up_bias, {StoredType::kBF16}, {c.experts, rows}, &out_.up_bias));
-    return plain("down_bias", names_.down_bias, c.down_bias, {StoredType::kBF16}, {c.experts, width_},
-                 &out_.down_bias);
+    SLUICE_TRY(plain("up_bias", names_.up_bias, c.up_bias, {StoredType::kBF16},
+                     {count_in(names_.up_bias), up_rows()}, &out_.up_bias));
+    return plain("down_bias", names_.down_bias, c.down_bias, {StoredType::kBF16},
+                 {count_in(names_.down_bias), width_}, &out_.down_bias);
+  }
+  int64_t up_rows() const {
+    return is_gated(out_.whole.act) ? 2 * out_.whole.intermediate : out_.whole.intermediate;
+  }
+  // How many experts a tensor of them is to hold (MoeSource::row_of_expert): what it does hold, where that is legal.
+  int64_t count_in(std::string_view pattern) const {
+    const CheckpointTensor* there = out_.checkpoint->find_if_there(tensor_name(pattern, out_.layer));
+    const int64_t found = there && !there->shape.empty() ? there->shape[0] : out_.whole.experts;
+    const bool legal = found == out_.experts.count || (only_ && found == 1);
+    return legal ? found : out_.whole.experts;
   }
 
   Status refuse(const std::string& what) const {
@@ -59,7 +71,8 @@ class Finder {
 
   Status check_config() const {
     const MoeConfig& c = out_.whole;
-    const bool gated = is_gated(c.act), fused = names_.storage != ExpertStorage::kOneByOne;
+    const bool rows = names_.storage == ExpertStorage::kFusedRows;
+    const bool gated = is_gated(c.act), fused = names_.storage != ExpertStorage::kOneByOne && !rows;
     // A layer may be planned with these and use loaded weights, beside tensors of the caller's.
     if (c.per_expert || c.lora_rank > 0)
       return refuse(std::string(c.per_expert ? "per_expert" : "lora_rank") +
@@ -70,7 +83,7 @@ class Finder {
       return refuse("layout: wanted panels16 or fragments, found " + std::string(word(c.layout)));
     if (c.scope == ExpertScope::kMap)
       return refuse("scope: wanted all or a slice, found map: no checkpoint has an expert map");
-    if (gated != (fused || !names_.gate.empty()))
+    if (!rows && gated != (fused || !names_.gate.empty()))
       return refuse(std::string("act: wanted ") + (gated ? "one without" : "one with") + " a gate, found " +
                     std::string(word(c.act)));
     if (gated && fused && c.gate_order != names_.gate_order)
@@ -154,40 +167,38 @@ class Finder {
 
   Status fused() {
     const MoeConfig& c = out_.whole;
-    const bool fp4 = names_.storage == ExpertStorage::kFusedMxfp4;
-    const int64_t up_rows = 2 * c.intermediate;
-    const CheckpointTensor *up = nullptr, *down = nullptr, *up_scale = nullptr, *down_scale = nullptr;
-    const auto tensor = [&](std::string_view pattern, std::vector<int64_t> shape,
-                            const CheckpointTensor** to) {
-      return find(tensor_name(pattern, out_.layer), {fp4 ? StoredType::kU8 : StoredType::kBF16}, shape, to);
+    const auto stack = [&](std::string_view w, std::string_view scales, int64_t rows, int64_t width,
+                           Stack* to) {
+      return names_.storage == ExpertStorage::kFusedRows ? stack_of_rows(w, scales, rows, width, to)
+                                                         : stack_of_blocks(w, scales, rows, width, to);
     };
-    if (fp4) {
-      const int64_t h = width_ / kMxBlock, i = c.intermediate / kMxBlock, half = kMxBlock / 2;
-      SLUICE_TRY(tensor(names_.up, {c.experts, up_rows, h, half}, &up));
-      SLUICE_TRY(tensor(names_.up_scale, {c.experts, up_rows, h}, &up_scale));
-      SLUICE_TRY(tensor(names_.down, {c.experts, width_, i, half}, &down));
-      SLUICE_TRY(tensor(names_.down_scale, {c.experts, width_, i}, &down_scale));
-    } else {
-      SLUICE_TRY(tensor(names_.up, {c.experts, width_, up_rows}, &up));
-      SLUICE_TRY(tensor(names_.down, {c.experts, c.intermediate, width_}, &down));
-    }
-    const int64_t step = names_.gate_order == GateOrder::kInterleaved ? 2 : 1;
+    Stack up, down;
+    SLUICE_TRY(stack(names_.up, names_.up_scale, up_rows(), width_, &up));
+    SLUICE_TRY(stack(names_.down, names_.down_scale, width_, c.intermediate, &down));
+    const bool gated = is_gated(c.act);
     for (int64_t e = out_.experts.begin; e < out_.experts.begin + out_.experts.count; ++e) {
       if (skip(e)) continue;
-      const auto cut = [&](const CheckpointTensor& t, const CheckpointTensor* scales, Cut part) {
-        part.expert = e, part.at = e * (t.bytes / c.experts),
-        part.scale_at = scales ? e * (scales->bytes / c.experts) : 0;
-        return fp4 ? span(t, scales, DType::kE2M1, part) : columns(t, part);
+      const auto cut = [&](const Stack& from, Cut part) {
+        part.expert = e, part.at = out_.row_of_expert(*from.w, e) * (from.w->bytes / from.w->shape[0]);
+        if (from.scales)
+          part.scale_at = out_.row_of_expert(*from.scales, e) * (from.scales->bytes / from.scales->shape[0]);
+        return names_.storage == ExpertStorage::kFusedColumns ? columns(*from.w, part)
+                                                              : span(*from.w, from.scales, c.expert_w, part);
       };
       const auto part_of_up = [&](bool is_up) {
-        const int64_t first = gated_row(names_.gate_order, c.intermediate, out_.width.begin, is_up);
-        return cut(
-            *up, up_scale,
-            {.rows = up_rows, .width = width_, .first = first, .step = step, .count = out_.width.count});
+        const int64_t first =
+            gated ? gated_row(gate_order_, c.intermediate, out_.width.begin, is_up) : out_.width.begin;
+        return cut(up, {.rows = up_rows(),
+                        .width = width_,
+                        .first = first,
+                        .step = gated && gate_order_ == GateOrder::kInterleaved ? 2 : 1,
+                        .count = out_.width.count});
       };
+      MatrixSource up_source{{part_of_up(false)}, {}};
+      if (gated) up_source.ups = {part_of_up(true)};
       out_.of_expert.push_back(
-          {{{part_of_up(false)}, {part_of_up(true)}},
-           {{cut(*down, down_scale,
+          {std::move(up_source),
+           {{cut(down,
                  {.rows = width_, .width = c.intermediate, .column = out_.width.begin, .count = width_})},
             {}}});
     }
@@ -224,6 +235,36 @@ class Finder {
     SLUICE_TRY(find(tensor_name(scale_pattern, out_.layer, cut.expert),
                     {StoredType::kF8E8M0, StoredType::kU8}, {cut.rows, cut.width / kMxBlock}, &scales));
     return *to = span(*t, scales, DType::kE2M1, cut), Status{};
+  }
+
+  // All experts' matrices of one kind, rows upon rows.
+  struct Stack {
+    const CheckpointTensor *w = nullptr, *scales = nullptr;
+  };
+  Status stack_of_rows(std::string_view pattern, std::string_view scale_pattern, int64_t rows, int64_t width,
+                       Stack* to) {
+    const std::string name = tensor_name(pattern, out_.layer);
+    const int64_t n = count_in(pattern);
+    if (out_.whole.expert_w == DType::kBF16) return find(name, {StoredType::kBF16}, {n, rows, width}, &to->w);
+    const CheckpointTensor* there = out_.checkpoint->find_if_there(name);
+    if (there && there->type == StoredType::kF4) {
+      SLUICE_TRY(find(name, {StoredType::kF4}, {n, rows, width}, &to->w));
+    } else {
+      SLUICE_TRY(find(name, {StoredType::kU8, StoredType::kI8}, {n, rows, width / 2}, &to->w));
+    }
+    return find(tensor_name(scale_pattern, out_.layer), {StoredType::kU8, StoredType::kF8E8M0},
+                {count_in(scale_pattern), rows, width / kMxBlock}, &to->scales);
+  }
+  // The same as gpt-oss has them: blocks of MXFP4, or transposed matrices.
+  Status stack_of_blocks(std::string_view pattern, std::string_view scale_pattern, int64_t rows,
+                         int64_t width, Stack* to) {
+    const int64_t n = count_in(pattern), blocks = width / kMxBlock;
+    const std::string name = tensor_name(pattern, out_.layer);
+    if (names_.storage == ExpertStorage::kFusedColumns)
+      return find(name, {StoredType::kBF16}, {n, width, rows}, &to->w);
+    SLUICE_TRY(find(name, {StoredType::kU8}, {n, rows, blocks, kMxBlock / 2}, &to->w));
+    return find(tensor_name(scale_pattern, out_.layer), {StoredType::kU8},
+                {count_in(scale_pattern), rows, blocks}, &to->scales);
   }
 
   Status one_by_one() {
@@ -339,32 +380,8 @@ class Finder {
   const MoeNames& names_;
   std::optional<int64_t> only_;
   int64_t width_;  // of what the experts read and write
+  GateOrder gate_order_;
 };
-
-PackedMatrix matrix_of(const ExpertGemm::Problem& p) {
-  return {.features = p.features,
-          .width = p.width,
-          .gated = is_gated(p.act),
-          .gate_order = p.gate_order,
-          .w = p.w,
-          .layout = p.layout};
-}
-
-// Calls f(tensor, begin, bytes) for what the spans of a matrix cover.
-template <class F>
-void for_each_extent(const PackedMatrix& m, const MatrixSource& source, F f) {
-  const auto visit = [&](const RowSpan& s) {
-    if (s.rows == 0 || !s.tensor) return;
-    const int64_t row = s.form == RowForm::kColumns    ? (m.width - 1) * s.step + 2
-                        : s.form == RowForm::kF8Blocks ? m.width
-                                                       : bytes_of(m.w, m.width);
-    f(*s.tensor, s.w - s.tensor->data, (s.rows - 1) * s.stride + row);
-    if (m.w == DType::kE2M1)
-      f(*s.scale_tensor, s.scales - s.scale_tensor->data, (s.rows - 1) * s.scale_stride + m.width / kMxBlock);
-  };
-  for (const RowSpan& s : source.rows) visit(s);
-  for (const RowSpan& s : source.ups) visit(s);
-}
 
 }  // namespace
 
@@ -388,14 +405,14 @@ Result<MoeSource> find_some(const Checkpoint& checkpoint, const MoeConfig& whole
   out.width = part_of_width(whole.intermediate, slice);
   out.shared_width = part_of_width(whole.shared_intermediate, slice);
   out.experts = part_of_experts(whole.experts, slice);
-  const ExpertProblems p = expert_problems(out.local);
-  out.up = matrix_of(p.up), out.down = matrix_of(p.down);
-  out.shared_up = matrix_of(p.shared_up), out.shared_down = matrix_of(p.shared_down);
-  out.latent_in = matrix_of(p.latent_in), out.latent_out = matrix_of(p.latent_out);
-  const int64_t end = out.experts.begin + out.experts.count;
-  if (only && (*only < out.experts.begin || *only >= end))
+  if (only && (*only < out.experts.begin || *only >= out.experts.begin + out.experts.count))
     return invalid(out.place() + ": wanted an expert from " + std::to_string(out.experts.begin) + " to " +
-                   std::to_string(end - 1) + ", those of this rank, found " + std::to_string(*only));
+                   std::to_string(out.experts.begin + out.experts.count - 1) +
+                   ", those of this rank, found " + std::to_string(*only));
+  const ExpertProblems p = expert_problems(out.local);
+  out.up = packed_matrix(p.up), out.down = packed_matrix(p.down);
+  out.shared_up = packed_matrix(p.shared_up), out.shared_down = packed_matrix(p.shared_down);
+  out.latent_in = packed_matrix(p.latent_in), out.latent_out = packed_matrix(p.latent_out);
   SLUICE_TRY(Finder(&out, *out.names, only).all());
   return out;
 }
@@ -412,9 +429,34 @@ Result<MoeSource> find_expert(const Checkpoint& checkpoint, const MoeConfig& who
   return find_some(checkpoint, whole, place, expert);
 }
 
+PackedMatrix packed_matrix(const ExpertGemm::Problem& p) {
+  return {.features = p.features,
+          .width = p.width,
+          .gated = is_gated(p.act),
+          .gate_order = p.gate_order,
+          .w = p.w,
+          .layout = p.layout};
+}
+
 int64_t weight_bytes(const PackedMatrix& m) {
   const int64_t rows = m.gated ? 2 * m.features : m.features;
   return rows * (bytes_of(m.w, m.width) + (m.w == DType::kE2M1 ? m.width / kMxBlock : 0));
+}
+
+void for_each_extent(const PackedMatrix& m, const MatrixSource& source, const ExtentVisitor& visit) {
+  const auto extents = [&](const RowSpan& s) {
+    if (s.rows == 0 || !s.tensor) return;
+    const int64_t row = s.form == RowForm::kColumns    ? (m.width - 1) * s.step + 2
+                        : s.form == RowForm::kF8Blocks ? m.width
+                                                       : bytes_of(m.w, m.width);
+    visit(*s.tensor, s.w - s.tensor->data, (s.rows - 1) * s.stride + row);
+    if (m.w == DType::kE2M1)
+      visit(*s.scale_tensor, s.scales - s.scale_tensor->data,
+            (s.rows - 1) * s.scale_stride + m.width / kMxBlock);
+    if (s.form == RowForm::kF8Blocks) visit(*s.scale_tensor, 0, s.scale_tensor->bytes);
+  };
+  for (const RowSpan& s : source.rows) extents(s);
+  for (const RowSpan& s : source.ups) extents(s);
 }
 
 void prefetch(const Checkpoint& checkpoint, const PackedMatrix& matrix, const MatrixSource& source) {

@@ -1,5 +1,6 @@
-// Where one MoE layer lies in a checkpoint: every tensor found and checked, every expert as spans of rows.
+// Where one MoE layer lies in a checkpoint, or in a caller's tensors: every tensor found and checked, every expert as spans of rows.
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,6 +40,11 @@ struct MoeSource {
   std::optional<ExpertSource>
       latent;  // the projections into and out of the latent width, whole on every rank
 
+  // Where an expert of the whole model stands in a tensor of experts [n, ...]: n is all of them, those of this rank, or the one that
+  // was asked for.
+  int64_t row_of_expert(const CheckpointTensor& t, int64_t expert) const {
+    return t.shape[0] == whole.experts ? expert : t.shape[0] == experts.count ? expert - experts.begin : 0;
+  }
   // "layer 3": how errors begin.
   std::string place() const { return "layer " + std::to_string(layer); }
   // "expert 12", "shared expert 0": one of of_expert by its name in the whole model.
@@ -51,17 +57,22 @@ struct MoeSource {
 
 // kCorrupt or kUnsupported names file and tensor, what was wanted and what was found: a tensor that is missing or has another
 // type or shape, or one that is there although `whole` says that the layer has none of it. kInvalidArgument: a config or slice
-// that cannot be (nn/moe_slice.h), or that the naming cannot hold.
+// that cannot be (nn/moe_slice.h), or that the naming cannot hold. Tensors of experts may hold this rank's alone.
 Result<MoeSource> find_moe(const Checkpoint& checkpoint, const MoeConfig& whole, MoeNaming naming,
                            int64_t layer, const Slice& slice);
 
-// The same for one expert (its number in the whole model) alone: only its matrices and the biases must be there, and of_expert has
-// nothing for the others. kInvalidArgument: an expert of another rank.
+// The same for one expert (its number in the whole model) alone: only its matrices and biases must be there, in tensors that may hold
+// no other, and of_expert has nothing for the others. kInvalidArgument: an expert of another rank.
 Result<MoeSource> find_expert(const Checkpoint& checkpoint, const MoeConfig& whole, const MoePlace& place,
                               int64_t expert);
 
+// What packing calls the weights of an expert's product.
+PackedMatrix packed_matrix(const ExpertGemm::Problem& problem);
 // Bytes of a matrix's weights and scales, without padding: what packing it reads.
 int64_t weight_bytes(const PackedMatrix& matrix);
+// Calls visit(tensor, begin, bytes) for the parts of tensors that a matrix's spans cover; the scales of an F8 matrix as a whole.
+using ExtentVisitor = std::function<void(const CheckpointTensor& tensor, int64_t begin, int64_t bytes)>;
+void for_each_extent(const PackedMatrix& matrix, const MatrixSource& source, const ExtentVisitor& visit);
 // Hints about the pages of a matrix (weights/mapped_file.h).
 void prefetch(const Checkpoint& checkpoint, const PackedMatrix& matrix, const MatrixSource& source);
 void release(const Checkpoint& checkpoint, const PackedMatrix& matrix, const MatrixSource& source);

@@ -78,24 +78,30 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path) {
   return out;
 }
 
-Result<std::unique_ptr<Checkpoint>> Checkpoint::of_memory(const std::string& place,
+Result<std::unique_ptr<Checkpoint>> Checkpoint::of_memory(std::string place,
                                                           std::vector<CheckpointTensor> tensors) {
   std::unique_ptr<Checkpoint> out(new Checkpoint(place));
-  out->files_ = {place};
-  out->tensors_ = std::move(tensors);
-  for (CheckpointTensor& t : out->tensors_) {
-    t.file = &out->files_.front();
-    bool negative = false;
-    for (int64_t size : t.shape) negative |= size < 0;
-    const auto bytes = negative ? std::nullopt : stored_bytes(t.type, t.shape);
+  out->files_.push_back(std::move(place));
+  for (CheckpointTensor& t : tensors) {
+    t.file = &out->files_[0];
+    if (t.shape.size() > kStoredRankMax)
+      return invalid(place_of(t) + ": wanted at most " + std::to_string(kStoredRankMax) +
+                     " dimensions, found " + std::to_string(t.shape.size()));
+    for (const int64_t size : t.shape)
+      if (size < 0)
+        return invalid(place_of(t) + ": wanted sizes of 0 or more, found " + std::to_string(size));
+    const auto bytes = stored_bytes(t.type, t.shape);
     if (!bytes)
-      return invalid(place_of(t) + ": wanted a shape of whole bytes, found " + stored_text(t.type, t.shape));
+      return invalid(place_of(t) + ": wanted a whole number of bytes below 2^63, found " +
+                     stored_text(t.type, t.shape));
     if (!t.data && *bytes > 0)
-      return invalid(place_of(t) + ": wanted " + std::to_string(*bytes) + " bytes for " +
-                     stored_text(t.type, t.shape) + ", found none");
+      return invalid(place_of(t) + ": wanted a pointer to " + std::to_string(*bytes) + " bytes for " +
+                     stored_text(t.type, t.shape) + ", found null");
     t.bytes = *bytes;
   }
-  SLUICE_TRY(out->finish());
+  out->tensors_ = std::move(tensors);
+  Status status = out->finish();
+  if (!status.ok()) return invalid(std::move(status.message));
   return out;
 }
 

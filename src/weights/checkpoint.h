@@ -1,4 +1,4 @@
-// A checkpoint of safetensors files, mapped into memory and checked when it is opened.
+// A checkpoint of safetensors files, mapped into memory and checked when it is opened; or the same tensors, brought by a caller.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +11,7 @@
 
 #include "base/json.h"
 #include "base/status.h"
+#include "base/tensor.h"
 #include "weights/mapped_file.h"
 #include "weights/safetensors.h"
 
@@ -23,7 +24,8 @@ struct CheckpointTensor {
   std::vector<int64_t> shape;
   const std::byte* data = nullptr;
   int64_t bytes = 0;
-  const std::string* file = nullptr;  // path of the file that holds it
+  const std::string* file = nullptr;  // path of the file that holds it, or what a caller's tensors are called
+  Backend where = Backend::kCpu;      // of a caller's tensor: whose memory `data` is
 };
 // "model-1.safetensors: model.norm.weight": how an error names a tensor.
 std::string place_of(const CheckpointTensor& tensor);
@@ -40,10 +42,10 @@ class Checkpoint {
   // these is refused. Every header is checked (weights/safetensors.h); with an index, the shards must hold exactly the tensors
   // that it says, each in its place. kIo or kCorrupt names the file, the tensor, what was wanted and what was found.
   static Result<std::unique_ptr<Checkpoint>> open(const std::string& path);
-  // Tensors in the caller's memory, which stays where it is for as long as the Checkpoint is read; `place` stands for the file in
-  // errors. Name, type, shape and data count: data holds what type and shape say, at any alignment, in memory that the host reads.
-  // kInvalidArgument names a tensor without data or with a shape that cannot be; kCorrupt one that comes twice.
-  static Result<std::unique_ptr<Checkpoint>> of_memory(const std::string& place,
+  // A caller's tensors, contiguous, under the names of a checkpoint; `place` stands where errors name a file. Name, type, shape, data
+  // and `where` count; their memory outlives this. kInvalidArgument names a tensor that comes twice, has no memory or a shape that
+  // cannot be.
+  static Result<std::unique_ptr<Checkpoint>> of_memory(std::string place,
                                                        std::vector<CheckpointTensor> tensors);
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
@@ -63,7 +65,7 @@ class Checkpoint {
   Result<const CheckpointTensor*> find(std::string_view name, StoredType type,
                                        const std::vector<int64_t>& shape) const;
 
-  // Hints about the pages of a tensor or a part of it (weights/mapped_file.h).
+  // Hints about the pages of a tensor or a part of it (weights/mapped_file.h); nothing for a caller's tensors.
   void prefetch(const CheckpointTensor& tensor) const { prefetch(tensor, 0, tensor.bytes); }
   void release(const CheckpointTensor& tensor) const { release(tensor, 0, tensor.bytes); }
   void prefetch(const CheckpointTensor& tensor, int64_t begin, int64_t bytes) const;

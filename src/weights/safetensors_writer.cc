@@ -73,6 +73,13 @@ std::string temporary_name(const std::string& path) {
 
 }  // namespace
 
+Result<std::string> safetensors_header(const std::vector<TensorToWrite>& tensors,
+                                       const std::map<std::string, std::string>& metadata) {
+  int64_t total = 0;
+  SLUICE_TRY(check(tensors, &total));
+  return header_of(tensors, metadata);
+}
+
 Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::create(
     const std::string& path, std::vector<TensorToWrite> tensors,
     const std::map<std::string, std::string>& metadata) {

@@ -19,6 +19,10 @@ struct TensorToWrite {
   std::vector<int64_t> shape;
 };
 
+// What a file of these tensors begins with: the length of its header, and the header. Errors as SafetensorsWriter::create.
+Result<std::string> safetensors_header(const std::vector<TensorToWrite>& tensors,
+                                       const std::map<std::string, std::string>& metadata);
+
 // Writes beside the file under another name and renames at the end: no reader ever sees half of it, and a writer that is
 // destroyed before finish() leaves no file. Not synced to the disk.
 class SafetensorsWriter {

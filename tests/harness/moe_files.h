@@ -175,18 +175,29 @@ struct RandomMoe {
     const auto stack = [&](std::string_view w, std::string_view scale, auto of_expert) {
       std::vector<uint8_t> codes, scales;
       RandomMatrix m;
+      const bool rows = n.storage == ExpertStorage::kFusedRows;
       for (int64_t e = 0; e < c.experts; ++e) {
         m = of_expert(static_cast<size_t>(e));
-        if (!m.fp4) m.w = transposed(m);
+        if (!m.fp4 && !rows) m.w = transposed(m);
         codes.insert(codes.end(), m.w.begin(), m.w.end());
         scales.insert(scales.end(), m.scales.begin(), m.scales.end());
+      }
+      if (rows) {
+        const StoredType type = m.fp4 ? StoredType::kU8 : StoredType::kBF16;
+        add(w, type, {c.experts, m.rows, m.fp4 ? m.width / 2 : m.width}, codes.data(), codes.size(), 0);
+        if (m.fp4)
+          add(scale, StoredType::kF8E8M0, {c.experts, m.rows, m.width / 32}, scales.data(), scales.size(), 0);
+        return;
       }
       if (!m.fp4)
         return add(w, StoredType::kBF16, {c.experts, m.width, m.rows}, codes.data(), codes.size(), 0);
       add(w, StoredType::kU8, {c.experts, m.rows, m.width / 32, 16}, codes.data(), codes.size(), 0);
       add(scale, StoredType::kU8, {c.experts, m.rows, m.width / 32}, scales.data(), scales.size(), 0);
     };
-    stack(n.up, n.up_scale, [&](size_t e) { return joined(gate[e], &up[e], n.gate_order); });
+    const bool gated = !gate.empty();
+    const GateOrder order = n.storage == ExpertStorage::kFusedRows ? c.gate_order : n.gate_order;
+    stack(n.up, n.up_scale,
+          [&](size_t e) { return joined(gated ? gate[e] : up[e], gated ? &up[e] : nullptr, order); });
     stack(n.down, n.down_scale, [&](size_t e) { return down[e]; });
   }
   static std::vector<uint8_t> transposed(const RandomMatrix& m) {
@@ -213,9 +224,9 @@ struct Written {
 
 // A layer of each naming at a size that a reference can follow.
 inline MoeConfig small_config(MoeNaming naming) {
-  const char* const kModels[] = {"gpt-oss-20b",       "gpt-oss-20b", "gpt-oss-20b",
-                                 "deepseek-v4-flash", "deepseek-v3", "qwen3-30b-a3b",
-                                 "nemotron-3-nano",   "minimax-m2",  "llama-4-scout"};
+  const char* const kModels[] = {"gpt-oss-20b",   "gpt-oss-20b",      "gpt-oss-20b",     "deepseek-v4-flash",
+                                 "deepseek-v3",   "qwen3-30b-a3b",    "nemotron-3-nano", "minimax-m2",
+                                 "llama-4-scout", "deepseek-v4-flash"};
   MoeConfig c = known_moe(kModels[static_cast<size_t>(naming)]).value();
   if (naming == MoeNaming::kGptOssBf16) c.expert_w = DType::kBF16;
   c.hidden = 96, c.intermediate = 160, c.experts = 8;
@@ -226,6 +237,7 @@ inline MoeConfig small_config(MoeNaming naming) {
 }
 constexpr MoeNaming kNamings[] = {MoeNaming::kGptOss,     MoeNaming::kGptOssOriginal, MoeNaming::kGptOssBf16,
                                   MoeNaming::kDeepSeekV4, MoeNaming::kDeepSeekV3,     MoeNaming::kQwen3Moe,
-                                  MoeNaming::kNemotron3,  MoeNaming::kMiniMaxM2,      MoeNaming::kLlama4};
+                                  MoeNaming::kNemotron3,  MoeNaming::kMiniMaxM2,      MoeNaming::kLlama4,
+                                  MoeNaming::kPlain};
 
 }  // namespace sluice::test

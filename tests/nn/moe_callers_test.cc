@@ -1,0 +1,109 @@
+// Weights from a caller's tensors in the device's memory, and packed bytes through it: a device whose memory the host cannot touch.
+#include "harness/far_device.h"
+#include "harness/moe_files.h"
+
+namespace sluice::test {
+namespace {
+
+// Tensors in the device's memory, as a Checkpoint.
+struct FarTensors {
+  FarTensors(Device& device, const std::vector<StoredTensor>& stored) : device(device) {
+    std::vector<CheckpointTensor> list;
+    for (const StoredTensor& t : stored) {
+      void* memory = device.allocate(t.bytes.size()).value();
+      blocks.push_back(memory);
+      EXPECT_TRUE(device.copy(memory, t.bytes.data(), t.bytes.size(), device.stream()).ok());
+      list.push_back({.name = t.what.name,
+                      .type = t.what.type,
+                      .shape = t.what.shape,
+                      .data = static_cast<const std::byte*>(memory),
+                      .bytes = static_cast<int64_t>(t.bytes.size()),
+                      .where = device.info().backend});
+    }
+    EXPECT_TRUE(device.wait(device.stream()).ok());
+    auto made = Checkpoint::of_memory("weights", std::move(list));
+    EXPECT_TRUE(made.ok()) << made.status().message;
+    tensors = std::move(made).value();
+  }
+  ~FarTensors() {
+    for (void* memory : blocks) device.release(memory);
+  }
+  Device& device;
+  std::vector<void*> blocks;
+  std::unique_ptr<Checkpoint> tensors;
+};
+
+std::vector<std::byte> packed(const LoadedMoe& loaded) {
+  std::vector<std::byte> out;
+  const Status status = loaded.write_packed([&](std::span<const std::byte> piece) {
+    out.insert(out.end(), piece.begin(), piece.end());
+    return Status{};
+  });
+  EXPECT_TRUE(status.ok()) << status.message;
+  return out;
+}
+
+MoeConfig for_device(MoeNaming naming) {
+  MoeConfig config = small_config(naming);
+  config.layout = WeightLayout::kFragments;
+  return config;
+}
+
+TEST(MoeCallers, TensorsInDeviceMemoryArePackedAsThoseOfAFile) {
+  for (const MoeNaming naming : kNamings) {
+    FarDevice device;
+    const RandomMoe moe(for_device(naming), 5), other(for_device(naming), 6);
+    const Slice slice{.tp_rank = 1, .tp_size = 2, .ep_rank = 0, .ep_size = 2};
+    const MoeLoadOptions options{.naming = naming, .slice = slice, .threads = 2};
+    const Written file(moe.tensors(naming, 0)), update(other.tensors(naming, 0));
+    const FarTensors far(device, moe.tensors(naming, 0)), far_update(device, other.tensors(naming, 0));
+    const auto want = load_moe(device, *file.checkpoint, moe.config, options);
+    const auto got = load_moe(device, *far.tensors, moe.config, options);
+    ASSERT_TRUE(want.ok() && got.ok()) << word(naming) << want.status().message << got.status().message;
+    EXPECT_EQ(packed(*got.value()), packed(*want.value())) << word(naming);
+    EXPECT_TRUE(got.value()->verify().ok());
+    ASSERT_TRUE(want.value()->replace_expert(*update.checkpoint, 2).ok());
+    const Status replaced = got.value()->replace_expert(*far_update.tensors, 2);
+    ASSERT_TRUE(replaced.ok()) << replaced.message;
+    const std::vector<std::byte> now = packed(*got.value());
+    EXPECT_EQ(now, packed(*want.value())) << word(naming);
+    // Out of the device and into it again.
+    const auto empty = LoadedMoe::allocate(device, moe.config, options);
+    ASSERT_TRUE(empty.ok()) << empty.status().message;
+    const Status read = empty.value()->read_packed(now);
+    ASSERT_TRUE(read.ok()) << read.message;
+    EXPECT_EQ(packed(*empty.value()), now);
+    EXPECT_TRUE(empty.value()->verify().ok());
+  }
+}
+
+TEST(MoeCallers, TensorsOfAnotherDeviceAreRefused) {
+  FarDevice device;
+  const auto cpu = cpu::open_device({.threads = 1}).value();
+  const RandomMoe moe(small_config(MoeNaming::kGptOss), 5);
+  const FarTensors far(device, moe.tensors(MoeNaming::kGptOss, 0));
+  const auto loaded = load_moe(*cpu, *far.tensors, moe.config, {});
+  EXPECT_EQ(loaded.status().code, Code::kInvalidArgument);
+  EXPECT_NE(loaded.status().message.find("wanted memory of cpu or of the host, found cuda"),
+            std::string::npos)
+      << loaded.status().message;
+}
+
+TEST(MoeCallers, AScaleThatIsNoNumberIsNamedThere) {
+  FarDevice device;
+  RandomMoe moe(for_device(MoeNaming::kGptOss), 5);
+  const FarTensors good(device, moe.tensors(MoeNaming::kGptOss, 0));
+  moe.down[2].scales[7] = 255;
+  const FarTensors bad(device, moe.tensors(MoeNaming::kGptOss, 0));
+  const auto loaded = load_moe(device, *good.tensors, moe.config, {});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message;
+  const std::vector<std::byte> before = packed(*loaded.value());
+  const Status status = loaded.value()->replace_expert(*bad.tensors, 2);
+  EXPECT_EQ(status.code, Code::kCorrupt);
+  EXPECT_NE(status.message.find("down_proj_scales: expert 2, row 1, block 2"), std::string::npos)
+      << status.message;
+  EXPECT_EQ(packed(*loaded.value()), before);
+}
+
+}  // namespace
+}  // namespace sluice::test
