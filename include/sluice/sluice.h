@@ -1,4 +1,7 @@
-/* Sluice from C: devices, plans, and why a kernel was chosen.
+/* Sluice from C: devices, the Mixture-of-Experts layer, plans of its operations, and why a kernel was chosen.
+ *
+ * A layer is made from a known model's name or from fields, takes weights as a checkpoint has them, and runs: sluice_layer_create,
+ * sluice_layer_load, sluice_layer_run.
  *
  * Operations are named by text ("router_gemm"), and so are the fields of a problem ("tokens=1 experts=128")
  * and the tensors of a call ("x", "w", "y"): one set of functions serves every operation. sluice_op_fields()
@@ -9,19 +12,19 @@
  *            that is NULL. A message says what was wanted and what was found. Outputs are not touched on
  *            failure, except for the messages and the sizes that the descriptions name.
  *
- * Ownership  sluice_open, sluice_allocate, sluice_plan_create, sluice_table_create and sluice_record give an
- *            object that the caller releases with the matching function; releasing NULL does nothing. All of
+ * Ownership  sluice_open, sluice_allocate, sluice_stream_wrap, sluice_plan_create, sluice_table_create, sluice_layer_create and
+ *            sluice_record give an object that the caller releases with the matching function; releasing NULL does nothing. All of
  *            them end before their device is closed. Strings that come back live as long as the object that
  *            gave them, or for ever where there is none. Strings that go in are read during the call only.
  *
- * Threads    Plans and tables never change: any thread may run them, on its own workspace. One stream belongs
+ * Threads    Plans, tables and loaded layers never change by running: any thread may run them, on its own workspace. One stream belongs
  *            to one thread at a time. There is no state outside of the objects.
  *
  * Growth     Structs that begin with `size` grow at their end with later versions. A caller sets size to sizeof of its own
  *            header's struct (SLUICE_..._INIT does); the library reads what lies before that and takes the rest as zero, which
  *            always means what it meant before. A field that it does not know must be zero. Other structs stay as they are.
  *
- * Memory     Launching (sluice_plan_run, sluice_table_run, sluice_replay) does not allocate when it succeeds;
+ * Memory     Launching (sluice_plan_run, sluice_table_run, sluice_layer_run, sluice_replay) does not allocate when it succeeds;
  *            inside sluice_record, which keeps what is enqueued, it does.
  */
 #ifndef SLUICE_SLUICE_H_
@@ -258,6 +261,95 @@ SLUICE_API sluice_status sluice_pack_panels(const sluice_panel_matrix* matrix,
 SLUICE_API sluice_status sluice_unpack_panels(const sluice_panel_matrix* matrix,
                                               const sluice_panel_views* views, sluice_text* error);
 
+/* ---- A layer: router, experts and all between them, with weights ---- */
+
+typedef struct sluice_layer sluice_layer;
+
+typedef struct sluice_layer_options {
+  size_t size;       /* sizeof(sluice_layer_options) */
+  const char* model; /* a known layer, "gpt-oss-120b"; NULL: the fields alone */
+  const char*
+      fields; /* "hidden=2880 experts=128", over the model's; NULL: none. sluice_layer_fields() lists them */
+  int64_t tokens_max; /* of a run: at least 1 */
+  /* One rank's part. Tensor-parallel ranks share the width inside the experts, in whole blocks of 32; expert-parallel ranks share the
+   * experts. The answers of all ranks add up to the layer's. A size of 0 is 1. */
+  int64_t tp_rank, tp_size, ep_rank, ep_size;
+  const sluice_policy* policy; /* NULL: any kernel */
+  int32_t threads;             /* that pack weights; 0: one for each processor */
+} sluice_layer_options;
+#define SLUICE_LAYER_OPTIONS_INIT \
+  { sizeof(sluice_layer_options), NULL, NULL, 1, 0, 1, 0, 1, NULL, 0 }
+
+/* Plans the layer for 0 to tokens_max tokens and takes the memory of this rank's weights. SLUICE_INVALID_ARGUMENT names the option or
+ * the field; SLUICE_UNSUPPORTED has every reason of every kernel; SLUICE_OUT_OF_MEMORY says how many bytes are wanted and free. The
+ * handle ends before its device is closed, and after the work that it has enqueued. */
+SLUICE_API sluice_status sluice_layer_create(sluice_device* device, const sluice_layer_options* options,
+                                             sluice_layer** out, sluice_text* error);
+SLUICE_API void sluice_layer_destroy(sluice_layer* layer);
+/* Every field of this rank's layer: "hidden=2880 intermediate=1440 ...". */
+SLUICE_API const char* sluice_layer_text(const sluice_layer* layer);
+SLUICE_API size_t sluice_layer_workspace_bytes(const sluice_layer* layer); /* enough for every count */
+SLUICE_API size_t sluice_layer_weight_bytes(const sluice_layer* layer);    /* of the device's memory */
+
+/* One tensor of weights as a checkpoint has it, contiguous. */
+typedef struct sluice_weight {
+  const char* name; /* "model.layers.3.mlp.router.weight" */
+  const char* type; /* as safetensors files call it: "BF16", "F32", "U8", "F8_E4M3", ... */
+  int32_t where;    /* sluice_backend: memory of the host, or of the layer's device */
+  int32_t rank;     /* at most 8 */
+  const int64_t* shape;
+  const void* data;
+  size_t bytes;
+} sluice_weight;
+
+/* The tensors of a layer under the names and in the order of gate and up of one of these, all of it data in src/nn/moe_names.cc:
+ * gpt_oss, gpt_oss_original, gpt_oss_bf16, deepseek_v4, deepseek_v3, qwen3_moe, nemotron3, minimax_m2, llama4, as the models'
+ * publishers have them; and plain, Sluice's own: router, router_bias, correction_bias, hash_table, experts.up and experts.down
+ * [experts, rows, width] (with experts.up_scale, experts.up_bias and so on) with gate and up in the layer's gate_order, shared.gate,
+ * shared.up and shared.down. Tensors are the whole layer's: the slice is cut from them. Where all experts are in one tensor it may hold
+ * this rank's experts alone. Tensors of other layers may be among them. */
+typedef struct sluice_weights {
+  const sluice_weight* tensors;
+  size_t count;
+  const char* naming; /* NULL: found by the names */
+  int64_t layer;      /* the number in the names; -1: the only one */
+} sluice_weights;
+
+/* Packs the weights into the layer's memory, for the first time or over older ones, and returns when they are there: the tensors may go
+ * then. Nothing of the layer may run meanwhile; pointers stay, so graphs stay valid. Work that writes the tensors has ended before.
+ * Needs for a while, besides the weights' own memory: on the CPU less than 64 MiB; on a GPU its memory for one matrix of one expert as
+ * it stands in its tensor, 32 MiB of page-locked host memory and, for tensors in the GPU's memory, such a matrix on the host.
+ * SLUICE_CORRUPT, SLUICE_UNSUPPORTED or SLUICE_INVALID_ARGUMENT names the tensor, what was wanted and what was found. The layer
+ * keeps what it had, unless it is a scale or an expert id that cannot be, which is found while packing: then it has no weights. */
+SLUICE_API sluice_status sluice_layer_load(sluice_layer* layer, const sluice_weights* weights,
+                                           sluice_text* error);
+/* One expert, by its number in the whole layer, and its biases. Tensors of all experts in one may hold this one alone ([1, ...]). All is
+ * checked before the first byte is written. */
+SLUICE_API sluice_status sluice_layer_replace_expert(sluice_layer* layer, int64_t expert,
+                                                     const sluice_weights* weights, sluice_text* error);
+
+/* Takes the next `count` bytes; what is not SLUICE_OK ends the writing. */
+typedef sluice_status (*sluice_sink)(void* context, const void* bytes, size_t count);
+/* The packed weights, as a safetensors file that says what they are: its bytes, and those in order, in pieces of at most 8 MiB. */
+SLUICE_API sluice_status sluice_layer_packed_bytes(const sluice_layer* layer, size_t* out,
+                                                   sluice_text* error);
+SLUICE_API sluice_status sluice_layer_write_packed(const sluice_layer* layer, sluice_sink sink, void* context,
+                                                   sluice_text* error);
+/* The same bytes, in memory of the host, in place of sluice_layer_load. SLUICE_CORRUPT names what differs, another version or layout, a
+ * field of another layer, a hash, with what was wanted and what was found; nothing is written then. */
+SLUICE_API sluice_status sluice_layer_read_packed(sluice_layer* layer, const void* bytes, size_t count,
+                                                  sluice_text* error);
+
+/* Enqueues the layer for as many tokens as x has rows. Arguments go by name: sluice_layer_tensors() lists those that this layer takes.
+ * Allocates nothing, waits for nothing, and touches no stream but the launch's, which may be a caller's and in capture.
+ * SLUICE_INVALID_ARGUMENT names the tensor, what was wanted and what was found, or says that weights are missing; nothing is
+ * enqueued then. Any number of threads may run one layer, each with a workspace and a stream of its own. */
+SLUICE_API sluice_status sluice_layer_run(const sluice_layer* layer, const sluice_launch* launch,
+                                          sluice_text* error);
+/* Writes what runs at each of these counts of tokens: the path, and each stage's kernel and problem. */
+SLUICE_API sluice_status sluice_layer_explain(const sluice_layer* layer, const int64_t* tokens, size_t count,
+                                              sluice_text* out, sluice_text* error);
+
 /* ---- Recordings: a step enqueued once and replayed ---- */
 
 typedef struct sluice_recording sluice_recording;
@@ -321,6 +413,11 @@ typedef void (*sluice_slot_visitor)(void* context, const sluice_slot* slot);
 /* Calls visit for each tensor of the operation, as this problem wants it. */
 SLUICE_API sluice_status sluice_op_tensors(const char* op, const char* problem, sluice_slot_visitor visit,
                                            void* context, sluice_text* error);
+/* The same for a layer: its fields as a known model has them (NULL: their defaults), and the tensors of a run of so many tokens. */
+SLUICE_API sluice_status sluice_layer_fields(const char* model, sluice_field_visitor visit, void* context,
+                                             sluice_text* error);
+SLUICE_API sluice_status sluice_layer_tensors(const sluice_layer* layer, int64_t tokens,
+                                              sluice_slot_visitor visit, void* context, sluice_text* error);
 
 #ifdef __cplusplus
 } /* extern "C" */

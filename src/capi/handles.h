@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dispatch/any_op.h"
+#include "nn/moe_load.h"
 #include "sluice/sluice.h"
 
 struct sluice_device {
@@ -25,6 +26,14 @@ struct sluice_table {
   std::unique_ptr<sluice::AnyTable> table;
   std::vector<std::string> kernels;  // of each step
 };
+struct sluice_layer {
+  std::unique_ptr<sluice::Moe> moe;
+  std::unique_ptr<sluice::LoadedMoe> weights;  // memory, also before they are loaded
+  const sluice::Device* device = nullptr;
+  int64_t tokens_max = 0;
+  bool has_weights = false;
+  std::string text;
+};
 struct sluice_recording {
   std::unique_ptr<sluice::Recording> recording;
 };
@@ -39,6 +48,14 @@ inline void write_text(std::string_view from, sluice_text* to) {
   const size_t kept = from.size() < to->capacity ? from.size() : to->capacity - 1;
   std::memcpy(to->data, from.data(), kept);
   to->data[kept] = '\0';
+}
+
+// The same for an answer, which must be whole.
+inline Status write_whole(std::string_view from, sluice_text* to) {
+  write_text(from, to);
+  if (to->data && to->needed <= to->capacity) return {};
+  return invalid("out: wanted a buffer of " + std::to_string(to->needed) + " bytes, found one of " +
+                 std::to_string(to->data ? to->capacity : 0));
 }
 
 inline sluice_status report(const Status& status, sluice_text* error) {
@@ -99,6 +116,10 @@ inline Stream stream_of(sluice_stream stream) {
 
 // A tensor in the library's own words. Allocates only when it fails, with `name` in the message.
 Status read_tensor(const char* name, const sluice_tensor& from, Tensor* to);
+
+// Calls visit for what a field or a tensor is.
+void visit_field(const Field& field, sluice_field_visitor visit, void* context);
+void visit_slot(const SlotSpec& spec, sluice_slot_visitor visit, void* context);
 
 // The problem of an operation, both by name.
 Result<std::unique_ptr<AnyProblem>> problem_of(const char* op, const char* problem);

@@ -1,4 +1,5 @@
 #include "capi/handles.h"
+#include "capi/launch_args.h"
 
 using namespace sluice;        // NOLINT: the border names every type of the library
 using namespace sluice::capi;  // NOLINT
@@ -33,37 +34,6 @@ static_assert(static_cast<int>(DType::kF32) == SLUICE_F32 && static_cast<int>(DT
               static_cast<int>(DType::kI64) == SLUICE_I64 && static_cast<int>(DType::kI16) == SLUICE_I16 &&
               static_cast<int>(DType::kU8) == SLUICE_U8);
 static_assert(kMaxRank == SLUICE_RANK_MAX);
-
-// The tensors of a launch in the library's own words, without allocating.
-class LaunchArgs {
- public:
-  Status read(const sluice_launch* launch) {
-    SLUICE_TRY(need_pointer(launch, "launch"));
-    if (launch->arg_count > SLUICE_ARGS_MAX)
-      return invalid("arg_count: wanted at most " + std::to_string(SLUICE_ARGS_MAX) + ", found " +
-                     std::to_string(launch->arg_count));
-    if (launch->arg_count > 0) SLUICE_TRY(need_pointer(launch->args, "args"));
-    for (; count_ < launch->arg_count; ++count_) SLUICE_TRY(read_one(launch->args[count_]));
-    workspace_ = {static_cast<std::byte*>(launch->workspace), launch->workspace_bytes};
-    stream_ = stream_of(launch->stream);
-    return {};
-  }
-  std::span<const NamedTensor> args() const { return {args_, count_}; }
-  Workspace workspace() const { return workspace_; }
-  Stream stream() const { return stream_; }
-
- private:
-  Status read_one(const sluice_arg& from) {
-    if (!from.name) return invalid("args[" + std::to_string(count_) + "].name: wanted a name, found null");
-    NamedTensor& to = args_[count_];
-    to.name = from.name;
-    return read_tensor(from.name, from.tensor, &to.tensor);
-  }
-  NamedTensor args_[SLUICE_ARGS_MAX];
-  size_t count_ = 0;
-  Workspace workspace_;
-  Stream stream_;
-};
 
 }  // namespace
 

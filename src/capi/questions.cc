@@ -26,6 +26,29 @@ Result<std::unique_ptr<AnyProblem>> problem_of(const char* op, const char* probl
   return made;
 }
 
+void visit_field(const Field& f, sluice_field_visitor visit, void* context) {
+  const std::string name(f.name), doc(f.doc), value = f.value_text();
+  const std::vector<std::string> words(f.words.begin(), f.words.end());
+  std::vector<const char*> pointers;
+  for (const std::string& w : words) pointers.push_back(w.c_str());
+  const sluice_field field{name.c_str(), doc.c_str(), value.c_str(),
+                           pointers.empty() ? nullptr : pointers.data(), pointers.size()};
+  visit(context, &field);
+}
+
+void visit_slot(const SlotSpec& spec, sluice_slot_visitor visit, void* context) {
+  const std::string name(spec.name);
+  sluice_slot slot{};
+  slot.name = name.c_str();
+  slot.role = static_cast<sluice_role>(spec.role);
+  slot.used = spec.used;
+  slot.rows_may_be_strided = spec.rows == Rows::kMayBeStrided;
+  slot.dtype = static_cast<sluice_dtype>(spec.dtype);
+  slot.rank = spec.rank;
+  for (int i = 0; i < spec.rank; ++i) slot.shape[i] = spec.shape[static_cast<size_t>(i)];
+  visit(context, &slot);
+}
+
 namespace {
 
 Result<DeviceInfo> device_of(const sluice_question& question) {
@@ -57,10 +80,8 @@ sluice_status sluice_explain(const sluice_question* question, sluice_text* out, 
     if (!device.ok()) return device.status();
     const Decision decision =
         problem.value()->decide(device.value(), all_candidates(), policy_of(question->policy));
-    write_text(explain_text(question->op, problem.value()->text(), device.value(), decision), out);
-    if (out->needed > out->capacity || !out->data)
-      return invalid("out: wanted a buffer of " + std::to_string(out->needed) + " bytes, found one of " +
-                     std::to_string(out->data ? out->capacity : 0));
+    SLUICE_TRY(
+        write_whole(explain_text(question->op, problem.value()->text(), device.value(), decision), out));
     return decision.status();
   });
 }
@@ -86,15 +107,7 @@ sluice_status sluice_op_fields(const char* op, sluice_field_visitor visit, void*
     SLUICE_TRY(need_pointer(reinterpret_cast<const void*>(visit), "visit"));
     const auto problem = problem_of(op, nullptr);
     if (!problem.ok()) return problem.status();
-    for (const Field& f : problem.value()->fields()) {
-      const std::string name(f.name), doc(f.doc), value = f.value_text();
-      const std::vector<std::string> words(f.words.begin(), f.words.end());
-      std::vector<const char*> pointers;
-      for (const std::string& w : words) pointers.push_back(w.c_str());
-      const sluice_field field{name.c_str(), doc.c_str(), value.c_str(),
-                               pointers.empty() ? nullptr : pointers.data(), pointers.size()};
-      visit(context, &field);
-    }
+    for (const Field& f : problem.value()->fields()) visit_field(f, visit, context);
     return {};
   });
 }
@@ -105,18 +118,7 @@ sluice_status sluice_op_tensors(const char* op, const char* problem, sluice_slot
     SLUICE_TRY(need_pointer(reinterpret_cast<const void*>(visit), "visit"));
     const auto parsed = problem_of(op, problem);
     if (!parsed.ok()) return parsed.status();
-    for (const SlotSpec& spec : parsed.value()->slots()) {
-      const std::string name(spec.name);
-      sluice_slot slot{};
-      slot.name = name.c_str();
-      slot.role = static_cast<sluice_role>(spec.role);
-      slot.used = spec.used;
-      slot.rows_may_be_strided = spec.rows == Rows::kMayBeStrided;
-      slot.dtype = static_cast<sluice_dtype>(spec.dtype);
-      slot.rank = spec.rank;
-      for (int i = 0; i < spec.rank; ++i) slot.shape[i] = spec.shape[static_cast<size_t>(i)];
-      visit(context, &slot);
-    }
+    for (const SlotSpec& spec : parsed.value()->slots()) visit_slot(spec, visit, context);
     return {};
   });
 }

@@ -1,0 +1,325 @@
+#include "capi/handles.h"
+#include "capi/launch_args.h"
+#include "nn/moe_problems.h"
+
+using namespace sluice;        // NOLINT: the border names every type of the library
+using namespace sluice::capi;  // NOLINT
+
+namespace {
+
+Result<MoeConfig> config_of(const sluice_layer_options& options, Backend backend) {
+  MoeConfig config;
+  if (options.model) {
+    auto known = known_moe(options.model);
+    if (!known.ok()) return known;
+    config = std::move(known).value();
+  }
+  config.layout = layout_for(backend);
+  if (!options.fields) return config;
+  Status status = parse_fields(options.fields, &config);
+  if (status.ok()) return config;
+  return Status{status.code, "fields: " + status.message};
+}
+
+Slice slice_of(const sluice_layer_options& o) {
+  const auto size = [](int64_t n) { return n == 0 ? 1 : n; };
+  return {.tp_rank = o.tp_rank, .tp_size = size(o.tp_size), .ep_rank = o.ep_rank, .ep_size = size(o.ep_size)};
+}
+
+Status need_weights(const sluice_layer& layer) {
+  if (layer.has_weights) return {};
+  return invalid("layer: wanted weights (sluice_layer_load or sluice_layer_read_packed), found none");
+}
+
+// The caller's tensors by name, and which layer of which naming they are.
+struct CallersWeights {
+  std::unique_ptr<Checkpoint> tensors;
+  MoeNaming naming;
+  int64_t layer;
+};
+
+Result<CheckpointTensor> tensor_of(const sluice_weight& from, size_t index) {
+  const std::string place = "weights: tensors[" + std::to_string(index) + "]";
+  if (!from.name) return invalid(place + ".name: wanted a name, found null");
+  const std::string named = "weights: " + std::string(from.name) + ": ";
+  if (!from.type) return invalid(named + "type: wanted a word, found null");
+  const auto type = stored_type(from.type);
+  if (!type)
+    return invalid(named + "type: wanted one of safetensors (BF16, F32, U8, ...), found '" + from.type + "'");
+  if (from.where != SLUICE_CPU && from.where != SLUICE_CUDA)
+    return invalid(named + "where: wanted a sluice_backend, found " + std::to_string(from.where));
+  if (from.rank < 0 || from.rank > kStoredRankMax)
+    return invalid(named + "rank: wanted 0 to " + std::to_string(kStoredRankMax) + ", found " +
+                   std::to_string(from.rank));
+  if (from.rank > 0 && !from.shape) return invalid(named + "shape: wanted a pointer, found null");
+  if (from.bytes > static_cast<size_t>(INT64_MAX))
+    return invalid(named + "bytes: wanted less than 2^63, found " + std::to_string(from.bytes));
+  return CheckpointTensor{.name = from.name,
+                          .type = *type,
+                          .shape = {from.shape, from.shape + from.rank},
+                          .data = static_cast<const std::byte*>(from.data),
+                          .bytes = static_cast<int64_t>(from.bytes),
+                          .where = static_cast<Backend>(from.where)};
+}
+
+Result<MoeNaming> naming_of(const char* wanted, const Checkpoint& tensors) {
+  if (!wanted) return detect(tensors);
+  std::string known;
+  for (size_t i = 0; i < std::size(EnumWords<MoeNaming>::words); ++i) {
+    if (EnumWords<MoeNaming>::words[i] == wanted) return static_cast<MoeNaming>(i);
+    known += (i ? ", " : "") + std::string(EnumWords<MoeNaming>::words[i]);
+  }
+  return invalid("naming: wanted one of " + known + ", found '" + wanted + "'");
+}
+
+Result<int64_t> layer_of(int64_t wanted, const Checkpoint& tensors, MoeNaming naming) {
+  if (wanted >= 0) return wanted;
+  if (wanted != -1)
+    return invalid("weights.layer: wanted -1 (the only one) or more, found " + std::to_string(wanted));
+  const std::vector<int64_t> layers = moe_layers(tensors, naming);
+  if (layers.size() == 1) return layers[0];
+  std::string found;
+  for (size_t i = 0; i < layers.size() && i < 8; ++i) found += (i ? ", " : "") + std::to_string(layers[i]);
+  return invalid("weights.layer: wanted a number, as names of one layer as " + std::string(word(naming)) +
+                 " are not among the tensors alone: found " +
+                 (layers.empty() ? "none" : "layers " + found + (layers.size() > 8 ? ", ..." : "")));
+}
+
+Result<CallersWeights> weights_of(const sluice_weights* from) {
+  if (Status status = need_pointer(from, "weights"); !status.ok()) return status;
+  if (from->count > 0)
+    if (Status status = need_pointer(from->tensors, "weights.tensors"); !status.ok()) return status;
+  std::vector<CheckpointTensor> tensors;
+  for (size_t i = 0; i < from->count; ++i) {
+    auto tensor = tensor_of(from->tensors[i], i);
+    if (!tensor.ok()) return tensor.status();
+    tensors.push_back(std::move(tensor).value());
+  }
+  auto named = Checkpoint::of_tensors("weights", std::move(tensors));
+  if (!named.ok()) return named.status();
+  const auto naming = naming_of(from->naming, *named.value());
+  if (!naming.ok()) return naming.status();
+  const auto layer = layer_of(from->layer, *named.value(), naming.value());
+  if (!layer.ok()) return layer.status();
+  return CallersWeights{std::move(named).value(), naming.value(), layer.value()};
+}
+
+// Tensors of a run, by name.
+Status bind(std::span<const NamedTensor> args, const MoeConfig& config, MoeIo* io, int64_t* tokens) {
+  for (const NamedTensor& arg : args) {
+    Tensor* to = nullptr;
+    for_each_io(config, 0, [&](const SlotSpec& spec, Tensor MoeIo::*member) {
+      if (spec.name == arg.name) to = &(io->*member);
+    });
+    if (!to) {
+      std::vector<std::string> known;
+      for_each_io(config, 0, [&](const SlotSpec& spec, Tensor MoeIo::*) { known.emplace_back(spec.name); });
+      return unknown_name("tensor", arg.name, known);
+    }
+    if (to->present()) return invalid(std::string(arg.name) + ": given twice");
+    if (!arg.tensor.present()) return invalid(std::string(arg.name) + ": null pointer");
+    *to = arg.tensor;
+  }
+  if (!io->x.present()) return invalid("x: missing: wanted [tokens, " + std::to_string(config.hidden) + "]");
+  if (io->x.rank != 2)
+    return invalid("x: rank: wanted 2 ([tokens, hidden]), found " + std::to_string(io->x.rank));
+  *tokens = io->x.shape[0];
+  Status status;
+  for_each_io(config, *tokens, [&](const SlotSpec& spec, Tensor MoeIo::*member) {
+    if (status.ok() && spec.used && !(io->*member).present())
+      status = invalid(std::string(spec.name) + ": missing: wanted " + text(spec.dtype) +
+                       shape_text(spec.shape.data(), spec.rank));
+  });
+  return status;
+}
+
+std::string explain_at(const sluice_layer& layer, int64_t tokens) {
+  const Moe& moe = *layer.moe;
+  const MoePath path = moe.path(tokens);
+  std::string out = "tokens   " + std::to_string(tokens) + ", " +
+                    (path == MoePath::kAsOne ? "the experts as one operation" : "the experts in parts") +
+                    "\n";
+  const std::vector<StageProblem> problems = moe_problems(moe.config(), tokens, path);
+  for (const auto& [stage, kernel] : moe.kernels(tokens)) {
+    out += "  " + std::string(stage) + std::string(stage.size() < 14 ? 14 - stage.size() : 1, ' ') + kernel +
+           "\n";
+    for (const StageProblem& p : problems)
+      if (p.stage == stage)
+        out += std::string(16, ' ') + std::string(p.problem->op()) + " " + p.problem->text() + "\n";
+  }
+  return out;
+}
+
+}  // namespace
+
+extern "C" {
+
+sluice_status sluice_layer_create(sluice_device* device, const sluice_layer_options* options,
+                                  sluice_layer** out, sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(device, "device"));
+    SLUICE_TRY(need_pointer(out, "out"));
+    sluice_layer_options wanted{};
+    SLUICE_TRY(read_growing("options", options, sizeof wanted, &wanted));
+    if (wanted.threads < 0 || wanted.threads > 1024)
+      return invalid("threads: wanted 0 (all) to 1024, found " + std::to_string(wanted.threads));
+    Device& on = *device->device;
+    const auto config = config_of(wanted, on.info().backend);
+    if (!config.ok()) return config.status();
+    const MoeLoadOptions load{.slice = slice_of(wanted), .threads = wanted.threads};
+    auto local = sliced(config.value(), load.slice);
+    if (!local.ok()) return local.status();
+    auto moe = Moe::plan(on, local.value(), wanted.tokens_max, policy_of(wanted.policy));
+    if (!moe.ok()) return moe.status();
+    auto weights = LoadedMoe::allocate(on, config.value(), load);
+    if (!weights.ok()) return weights.status();
+    auto handle = std::make_unique<sluice_layer>();
+    handle->moe = std::move(moe).value();
+    handle->weights = std::move(weights).value();
+    handle->device = &on;
+    handle->tokens_max = wanted.tokens_max;
+    handle->text = fields_text(local.value());
+    *out = handle.release();
+    return {};
+  });
+}
+
+void sluice_layer_destroy(sluice_layer* layer) { delete layer; }
+
+const char* sluice_layer_text(const sluice_layer* layer) { return layer ? layer->text.c_str() : ""; }
+
+size_t sluice_layer_workspace_bytes(const sluice_layer* layer) {
+  return layer ? layer->moe->workspace_bytes() : 0;
+}
+
+size_t sluice_layer_weight_bytes(const sluice_layer* layer) {
+  return layer ? static_cast<size_t>(layer->weights->bytes()) : 0;
+}
+
+sluice_status sluice_layer_load(sluice_layer* layer, const sluice_weights* weights, sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(layer, "layer"));
+    const auto from = weights_of(weights);
+    if (!from.ok()) return from.status();
+    bool touched = false;
+    Status status = layer->weights->reload(*from.value().tensors, from.value().naming, from.value().layer,
+                                           [&] { touched = true; });
+    layer->has_weights = status.ok() || (layer->has_weights && !touched);
+    return status;
+  });
+}
+
+sluice_status sluice_layer_replace_expert(sluice_layer* layer, int64_t expert, const sluice_weights* weights,
+                                          sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(layer, "layer"));
+    SLUICE_TRY(need_weights(*layer));
+    const auto from = weights_of(weights);
+    if (!from.ok()) return from.status();
+    return layer->weights->replace_expert(*from.value().tensors, expert, from.value().naming,
+                                          from.value().layer);
+  });
+}
+
+sluice_status sluice_layer_packed_bytes(const sluice_layer* layer, size_t* out, sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(layer, "layer"));
+    SLUICE_TRY(need_pointer(out, "out"));
+    const auto bytes = layer->weights->packed_bytes();
+    if (!bytes.ok()) return bytes.status();
+    *out = static_cast<size_t>(bytes.value());
+    return {};
+  });
+}
+
+sluice_status sluice_layer_write_packed(const sluice_layer* layer, sluice_sink sink, void* context,
+                                        sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(layer, "layer"));
+    SLUICE_TRY(need_pointer(reinterpret_cast<const void*>(sink), "sink"));
+    SLUICE_TRY(need_weights(*layer));
+    return layer->weights->write_packed([&](std::span<const std::byte> piece) -> Status {
+      const sluice_status status = sink(context, piece.data(), piece.size());
+      if (status == SLUICE_OK) return {};
+      return {status > SLUICE_OK && status <= SLUICE_DEVICE ? static_cast<Code>(status) : Code::kIo,
+              std::string("sink: the callback returned '") + sluice_status_text(status) + "'"};
+    });
+  });
+}
+
+sluice_status sluice_layer_read_packed(sluice_layer* layer, const void* bytes, size_t count,
+                                       sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(layer, "layer"));
+    SLUICE_TRY(need_pointer(bytes, "bytes"));
+    bool touched = false;
+    Status status =
+        layer->weights->read_packed({static_cast<const std::byte*>(bytes), count}, [&] { touched = true; });
+    layer->has_weights = status.ok() || (layer->has_weights && !touched);
+    return status;
+  });
+}
+
+sluice_status sluice_layer_run(const sluice_layer* layer, const sluice_launch* launch, sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(layer, "layer"));
+    SLUICE_TRY(need_weights(*layer));
+    LaunchArgs with;
+    SLUICE_TRY(with.read(launch));
+    MoeIo io;
+    int64_t tokens = 0;
+    SLUICE_TRY(bind(with.args(), layer->moe->config(), &io, &tokens));
+    if (tokens < 0 || tokens > layer->tokens_max)
+      return invalid("x: wanted 0 to " + std::to_string(layer->tokens_max) +
+                     " tokens (the layer's tokens_max), found " + std::to_string(tokens));
+    return layer->moe->forward(io, layer->weights->weights(), with.workspace(), with.stream());
+  });
+}
+
+sluice_status sluice_layer_explain(const sluice_layer* layer, const int64_t* tokens, size_t count,
+                                   sluice_text* out, sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(layer, "layer"));
+    SLUICE_TRY(need_pointer(out, "out"));
+    if (count > 0) SLUICE_TRY(need_pointer(tokens, "tokens"));
+    std::string all = "layer    " + layer->text + "\ndevice   " + text(layer->device->info()) + "\n";
+    for (size_t i = 0; i < count; ++i) {
+      if (tokens[i] < 0 || tokens[i] > layer->tokens_max)
+        return invalid("tokens[" + std::to_string(i) + "]: wanted 0 to " + std::to_string(layer->tokens_max) +
+                       " (the layer's tokens_max), found " + std::to_string(tokens[i]));
+      all += explain_at(*layer, tokens[i]);
+    }
+    return write_whole(all, out);
+  });
+}
+
+sluice_status sluice_layer_fields(const char* model, sluice_field_visitor visit, void* context,
+                                  sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(reinterpret_cast<const void*>(visit), "visit"));
+    MoeConfig config;
+    if (model) {
+      auto known = known_moe(model);
+      if (!known.ok()) return known.status();
+      config = std::move(known).value();
+    }
+    for_each_field(config, [&](const Field& f) { visit_field(f, visit, context); });
+    return {};
+  });
+}
+
+sluice_status sluice_layer_tensors(const sluice_layer* layer, int64_t tokens, sluice_slot_visitor visit,
+                                   void* context, sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(layer, "layer"));
+    SLUICE_TRY(need_pointer(reinterpret_cast<const void*>(visit), "visit"));
+    if (tokens < 0 || tokens > layer->tokens_max)
+      return invalid("tokens: wanted 0 to " + std::to_string(layer->tokens_max) + ", found " +
+                     std::to_string(tokens));
+    for_each_io(layer->moe->config(), tokens,
+                [&](const SlotSpec& spec, Tensor MoeIo::*) { visit_slot(spec, visit, context); });
+    return {};
+  });
+}
+
+}  // extern "C"
