@@ -13,6 +13,7 @@
 #include "apps/draft.h"
 #include "apps/eval.h"
 #include "apps/make_checkpoint.h"
+#include "apps/moe_digest.h"
 #include "apps/moe_layer.h"
 #include "dispatch/decide.h"
 
@@ -70,6 +71,7 @@ int make_checkpoint_command(const MakeOptions& options);
 int devices(Format format);
 int collect_env();
 int moe(const MoeLayerOptions& options, Format format);
+int moe_digest(MoeDigestOptions options, const std::string& device);
 int draft(const DraftOptions& options, Format format);
 
 // Prints "sluice: <message>" to stderr; returns kExitWrongUse.

@@ -47,9 +47,25 @@ Command add_moe(CLI::App& root) {
       ->capture_default_str();
   app->add_option("--seed", options->seed, "of weights and activations")->capture_default_str();
   app->add_flag("--json", *json, "the answer as JSON");
+  const auto digest = std::make_shared<MoeDigestOptions>();
+  const auto device = std::make_shared<std::string>("cpu");
+  const auto wanted = std::make_shared<bool>(false);
+  CLI::Option* digests = app->add_flag(
+      "--digest", *wanted,
+      "hashes of what a gpt-oss layer with reproducible weights gives, as examples/layer.c prints them");
+  app->add_option("--digest-device", *device, "of --digest: cpu or cuda")
+      ->capture_default_str()
+      ->needs(digests);
+  app->add_option("--ep-rank", digest->slice.ep_rank, "of --digest: expert-parallel rank")->needs(digests);
+  app->add_option("--ep-size", digest->slice.ep_size, "of --digest: expert-parallel ranks")->needs(digests);
   app->allow_extras();
-  return {app, [app, options, json] {
+  return {app, [app, options, json, wanted, digest, device] {
             if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
+            if (*wanted) {
+              digest->model = options->model, digest->tokens = options->tokens;
+              digest->threads = options->threads;
+              return moe_digest(*digest, *device);
+            }
             return moe(*options, *json ? Format::kJson : Format::kText);
           }};
 }

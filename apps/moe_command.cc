@@ -14,4 +14,12 @@ int moe(const MoeLayerOptions& options, Format format) {
   return kExitOk;
 }
 
+int moe_digest(MoeDigestOptions options, const std::string& device) {
+  if (device != "cpu" && device != "cuda")
+    return wrong_use("--digest-device: wanted cpu or cuda, found '" + device + "'");
+  options.backend = device == "cuda" ? Backend::kCuda : Backend::kCpu;
+  const Status status = write_moe_digests(options, std::cout);
+  return status.ok() ? kExitOk : wrong_use(status.message);
+}
+
 }  // namespace sluice::apps

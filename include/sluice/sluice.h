@@ -319,8 +319,8 @@ typedef struct sluice_weights {
  * then. Nothing of the layer may run meanwhile; pointers stay, so graphs stay valid. Work that writes the tensors has ended before.
  * Needs for a while, besides the weights' own memory: on the CPU less than 64 MiB; on a GPU its memory for one matrix of one expert as
  * it stands in its tensor, 32 MiB of page-locked host memory and, for tensors in the GPU's memory, such a matrix on the host.
- * SLUICE_CORRUPT, SLUICE_UNSUPPORTED or SLUICE_INVALID_ARGUMENT names the tensor, what was wanted and what was found. The layer
- * keeps what it had, unless it is a scale or an expert id that cannot be, which is found while packing: then it has no weights. */
+ * SLUICE_CORRUPT, SLUICE_UNSUPPORTED or SLUICE_INVALID_ARGUMENT names the tensor, what was wanted and what was found; a layer that
+ * had weights keeps them. */
 SLUICE_API sluice_status sluice_layer_load(sluice_layer* layer, const sluice_weights* weights,
                                            sluice_text* error);
 /* One expert, by its number in the whole layer, and its biases. Tensors of all experts in one may hold this one alone ([1, ...]). All is

@@ -31,6 +31,12 @@ Status need_weights(const sluice_layer& layer) {
   return invalid("layer: wanted weights (sluice_layer_load or sluice_layer_read_packed), found none");
 }
 
+// All but a fault of the device is found before weights are touched that are there.
+Status loaded(sluice_layer* layer, Status status) {
+  layer->has_weights = status.ok() || (layer->has_weights && status.code != Code::kDevice);
+  return status;
+}
+
 // The caller's tensors by name, and which layer of which naming they are.
 struct CallersWeights {
   std::unique_ptr<Checkpoint> tensors;
@@ -54,11 +60,17 @@ Result<CheckpointTensor> tensor_of(const sluice_weight& from, size_t index) {
   if (from.rank > 0 && !from.shape) return invalid(named + "shape: wanted a pointer, found null");
   if (from.bytes > static_cast<size_t>(INT64_MAX))
     return invalid(named + "bytes: wanted less than 2^63, found " + std::to_string(from.bytes));
+  const std::vector<int64_t> shape(from.shape, from.shape + from.rank);
+  for (const int64_t size : shape)
+    if (size < 0) return invalid(named + "shape: wanted sizes of 0 or more, found " + std::to_string(size));
+  const auto bytes = stored_bytes(*type, shape);
+  if (!bytes || *bytes != static_cast<int64_t>(from.bytes))
+    return invalid(named + "wanted " + (bytes ? std::to_string(*bytes) : "less than 2^63") + " bytes for " +
+                   stored_text(*type, shape) + ", found " + std::to_string(from.bytes));
   return CheckpointTensor{.name = from.name,
                           .type = *type,
-                          .shape = {from.shape, from.shape + from.rank},
+                          .shape = shape,
                           .data = static_cast<const std::byte*>(from.data),
-                          .bytes = static_cast<int64_t>(from.bytes),
                           .where = static_cast<Backend>(from.where)};
 }
 
@@ -95,7 +107,7 @@ Result<CallersWeights> weights_of(const sluice_weights* from) {
     if (!tensor.ok()) return tensor.status();
     tensors.push_back(std::move(tensor).value());
   }
-  auto named = Checkpoint::of_tensors("weights", std::move(tensors));
+  auto named = Checkpoint::of_memory("weights", std::move(tensors));
   if (!named.ok()) return named.status();
   const auto naming = naming_of(from->naming, *named.value());
   if (!naming.ok()) return naming.status();
@@ -201,11 +213,10 @@ sluice_status sluice_layer_load(sluice_layer* layer, const sluice_weights* weigh
     SLUICE_TRY(need_pointer(layer, "layer"));
     const auto from = weights_of(weights);
     if (!from.ok()) return from.status();
-    bool touched = false;
-    Status status = layer->weights->reload(*from.value().tensors, from.value().naming, from.value().layer,
-                                           [&] { touched = true; });
-    layer->has_weights = status.ok() || (layer->has_weights && !touched);
-    return status;
+    // What would spoil weights that are there is looked for first.
+    const CheckFirst check = layer->has_weights ? CheckFirst::kYes : CheckFirst::kNo;
+    return loaded(layer, layer->weights->replace(*from.value().tensors, from.value().naming,
+                                                 from.value().layer, check));
   });
 }
 
@@ -252,11 +263,7 @@ sluice_status sluice_layer_read_packed(sluice_layer* layer, const void* bytes, s
   return guarded(error, [&]() -> Status {
     SLUICE_TRY(need_pointer(layer, "layer"));
     SLUICE_TRY(need_pointer(bytes, "bytes"));
-    bool touched = false;
-    Status status =
-        layer->weights->read_packed({static_cast<const std::byte*>(bytes), count}, [&] { touched = true; });
-    layer->has_weights = status.ok() || (layer->has_weights && !touched);
-    return status;
+    return loaded(layer, layer->weights->read_packed({static_cast<const std::byte*>(bytes), count}));
   });
 }
 

@@ -1,4 +1,4 @@
-# cmake -DWAY=cmake|pkg-config -DBUILD=... -DSOURCE=... -DLIBDIR=lib -DCC=... -DCXX=... -DFLAGS=... -P check.cmake
+# cmake -DWAY=cmake|pkg-config -DBUILD=... -DSOURCE=... -DLIBDIR=lib -DCOMMAND=sluice -DCC=... -DCXX=... -DFLAGS=... -P check.cmake
 # Installs BUILD, moves the install, copies the examples out of the tree, builds them against it and runs them.
 cmake_minimum_required(VERSION 3.25)
 set(at ${BUILD}/install-${WAY})
@@ -31,6 +31,20 @@ if(WAY STREQUAL "cmake")
   run(ignored ${CMAKE_COMMAND} --build ${programs})
   run(gate ${programs}/router_gemm_static)
   want(gate "top expert  42")
+  # One rank of eight, for the sake of memory: what the command computes, too.
+  set(count 1,8)
+  run(wanted ${COMMAND} moe gpt-oss-120b --digest --ep-rank 1 --ep-size 8 --tokens ${count})
+  string(REGEX MATCHALL "digest [^\n]*" wanted "${wanted}")
+  list(LENGTH wanted lines)
+  if(NOT lines EQUAL 2)
+    message(FATAL_ERROR "wanted 2 digests of the command, found: ${wanted}")
+  endif()
+  foreach(where host device)
+    run(layer ${programs}/layer --ep 1/8 --tokens ${count} --weights ${where})
+    foreach(line IN LISTS wanted)
+      want(layer "${line}")
+    endforeach()
+  endforeach()
 else()
   file(MAKE_DIRECTORY ${programs})
   find_program(pkg_config pkg-config REQUIRED)
