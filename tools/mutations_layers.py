@@ -11,6 +11,22 @@ LAYERS = [
         "Moe.*",
     ),
     Mutation(
+        "moe_path_of_the_other_phase",
+        "a kernel of the experts by name serves the counts of the other phase",
+        "src/nn/moe.cc",
+        "plans_->serving(tokens).at(tokens)",
+        "plans_->phases.front().at(tokens)",
+        "*MoeFeatures*",
+    ),
+    Mutation(
+        "adapters_from_before_the_router",
+        "the adapters' update is added to what the router then overwrites",
+        "src/nn/moe_stages.h",
+        "{&LoraDelta::Args::y, MoeBuffer::kLogits}",
+        "{&LoraDelta::Args::y, MoeBuffer::kG}",
+        "*MoeFeatures*",
+    ),
+    Mutation(
         "moe_path_takes_kernels_in_turn",
         "a layer runs as one what is its parts and a grouping more",
         "src/nn/moe_path.cc",

@@ -26,11 +26,12 @@ Result<std::string> kernel_named(const std::string& what, const DeviceInfo& devi
   if (what.empty() || what == "auto") return std::string();
   const std::vector<ForceWord> words = force_words(what);
   if (words.size() != 1) return invalid("moe backend: wanted one kernel, found '" + what + "'");
-  std::vector<std::string> known, found;
+  std::vector<std::string> known, found, words_for_them;
   const auto look = [&]<class Op>(std::type_identity<Op>) {
     for (const Candidate<Op>* c : catalog.table<Op>()) {
       if (c->backend != device.backend) continue;
       known.emplace_back(c->name);
+      words_for_them.insert(words_for_them.end(), {known.back(), std::string(variant_of(c->name))});
       if (c->name == words[0].name || variant_of(c->name) == words[0].name) found.emplace_back(c->name);
     }
   };
@@ -40,7 +41,7 @@ Result<std::string> kernel_named(const std::string& what, const DeviceInfo& devi
     return found[0] + (words[0].config.empty() ? "" : ":" + std::string(words[0].config));
   std::string names;
   for (const std::string& name : found.empty() ? known : found) names += (names.empty() ? "" : ", ") + name;
-  const std::string near = found.empty() ? nearest(words[0].name, known) : "";
+  const std::string near = found.empty() ? nearest(words[0].name, words_for_them) : "";
   return invalid("moe backend: wanted " + std::string(found.empty() ? "auto or one of " : "one of ") + names +
                  ", found '" + what + "'" + (near.empty() ? "" : "; did you mean '" + near + "'?"));
 }

@@ -82,8 +82,9 @@ TEST(MoePlanOnCuda, KnownLayersPlanAtEveryCount) {
 TEST(MoePlanOnCuda, FeaturesPlanAtEveryCount) {
   PaperDevice device;
   for (const char* model : {"gpt-oss-120b", "deepseek-v4-flash", "deepseek-v3"}) {
-    for (const char* fields : {"input=precomputed", "input=packed capture=1 padded=1", "capture=1", "padded=1",
-                               "lora_rank=16 lora_adapters=4", "lora_rank=8 lora_adapters=1 padded=1 capture=1"}) {
+    for (const char* fields :
+         {"input=precomputed", "input=packed capture=1 padded=1", "capture=1", "padded=1",
+          "lora_rank=16 lora_adapters=4", "lora_rank=8 lora_adapters=1 padded=1 capture=1"}) {
       MoeConfig config = known_moe(model).value();
       config.layout = layout_for(Backend::kCuda);
       ASSERT_TRUE(parse_fields(fields, &config).ok());
@@ -281,7 +282,8 @@ TEST(MoePlanOnCuda, ThePartsOfOneOperationAreTheLayersParts) {
                                 down = ExpertGemm::at_tokens(p.down, 7 * slots_of(c));
       EXPECT_EQ(fields_text(ExpertMlp::up(one)), fields_text(up)) << model;
       EXPECT_EQ(fields_text(ExpertMlp::down(one)), fields_text(down)) << model;
-      EXPECT_EQ(fields_text(ExpertMlp::combine(one)), fields_text(Combine::at_tokens(combine_problem(c), 7))) << model;
+      EXPECT_EQ(fields_text(ExpertMlp::combine(one)), fields_text(Combine::at_tokens(combine_problem(c), 7)))
+          << model;
       EXPECT_EQ(fields_text(ExpertMlp::group(one)),
                 fields_text(RouteGroup::group(RouteGroup::at_tokens(route_problem(c), 7))))
           << model;

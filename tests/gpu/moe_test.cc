@@ -1,5 +1,6 @@
 // The suite of MoE layers on the GPU, and what only a GPU has.
 #include "gpu/gpu.h"
+#include "harness/moe_features.h"
 #include "harness/moe_suite.h"
 
 namespace sluice::test {
@@ -10,6 +11,7 @@ class MoeGpu : public OnGpu {
 };
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Gpu, MoeOn, MoeGpu);
+INSTANTIATE_TYPED_TEST_SUITE_P(Gpu, MoeFeaturesOn, MoeGpu);
 
 namespace {
 

@@ -121,7 +121,8 @@ class FarDevice final : public Device {
   template <class How>
   void compose() {
     composed = this;
-    static const Candidate<typename How::Op> card = InTurn<How>::card("cuda.far.in_turn", Backend::kCuda, 1);
+    static const std::string name = "cuda." + std::string(How::Op::kName) + ".far_in_turn";
+    static const Candidate<typename How::Op> card = InTurn<How>::card(name, Backend::kCuda, 1);
     catalog_.template add<typename How::Op>(card);
   }
 

@@ -33,31 +33,41 @@ inline void fill_bf16(void* data, int64_t count, int gain, Random& random) {
     static_cast<BF16*>(data)[i] = to_bf16(static_cast<float>(std::ldexp(random.normal(), gain)));
 }
 
-inline void add_moe_weights(const MoeConfig& c, Random& random, TensorStore* store, MoeWeights* weights) {
+inline void fill_weight(const MoeConfig& c, const SlotSpec& spec, const Tensor& t, Random& random) {
   const int gain = gain_of(c.hidden);
-  for (auto& [spec, tensor] : weight_slots(c, weights)) {
-    if (!spec.used) continue;
-    const bool fp4 = (spec.name.starts_with("shared")   ? c.shared_w
-                      : spec.name.starts_with("latent") ? DType::kBF16
-                                                        : c.expert_w) == DType::kE2M1;
-    const Tensor t = *tensor = store->add(spec);
-    if (spec.name.ends_with("_scale")) {
-      set_each(t, [&](int64_t, int64_t) { return 126 + gain + random.integer(-1, 1); });
-    } else if (t.dtype == DType::kU8 && !fp4) {
-      fill_bf16(t.data, elements_of(t) / 2, gain, random);
-    } else if (t.dtype == DType::kU8) {
-      set_each(t, [&](int64_t, int64_t) { return random.integer(0, 255); });
-    } else if (spec.name == "hash_table") {
-      set_each(t, [&](int64_t r, int64_t k) { return (r * 5 + k) % c.experts; });
-    } else if (spec.name == "experts.act_params") {
-      constexpr double kLeast[] = {1, 0, 0.25}, kMore[] = {1, 1, 3};  // alpha, beta, limit
-      set_each(t, [&](int64_t, int64_t i) { return kLeast[i] + kMore[i] * random.uniform(); });
-    } else if (spec.name == "expert_map") {
-      set_each(t, [&](int64_t, int64_t e) { return e; });
-    } else {
-      fill_floats(t, Fill::kNormal, random, spec.name == "router" ? std::ldexp(1, gain) : 0.5);
-    }
+  const bool fp4 = (spec.name.starts_with("shared")   ? c.shared_w
+                    : spec.name.starts_with("latent") ? DType::kBF16
+                                                      : c.expert_w) == DType::kE2M1;
+  const bool scales = spec.name.ends_with("up_scale") || spec.name.ends_with("down_scale");
+  if (scales && c.layout == WeightLayout::kFragments) {
+    // Relative ones, and then the largest of each row, where a matrix has no padding (ops/fragment_layout.h).
+    const ExpertProblems p = expert_problems(c);
+    const bool up = spec.name.ends_with("up_scale"), shared = spec.name.starts_with("shared");
+    const ExpertGemm::Problem& of = shared ? (up ? p.shared_up : p.shared_down) : up ? p.up : p.down;
+    const int64_t top = ExpertGemm::fragments(of).top_begin();
+    set_each(t, [&](int64_t, int64_t i) { return i < top ? 254 - random.integer(0, 2) : 127 + gain; });
+  } else if (scales) {
+    set_each(t, [&](int64_t, int64_t) { return 126 + gain + random.integer(-1, 1); });
+  } else if (t.dtype == DType::kU8 && !fp4) {
+    fill_bf16(t.data, elements_of(t) / 2, gain, random);
+  } else if (t.dtype == DType::kU8) {
+    set_each(t, [&](int64_t, int64_t) { return random.integer(0, 255); });
+  } else if (spec.name == "hash_table") {
+    set_each(t, [&](int64_t r, int64_t k) { return (r * 5 + k) % c.experts; });
+  } else if (spec.name == "experts.act_params") {
+    constexpr double kLeast[] = {1, 0, 0.25}, kMore[] = {1, 1, 3};  // alpha, beta, limit
+    set_each(t, [&](int64_t, int64_t i) { return kLeast[i] + kMore[i] * random.uniform(); });
+  } else if (spec.name == "expert_map") {
+    set_each(t, [&](int64_t, int64_t e) { return e; });
+  } else {
+    const bool wide = spec.name == "router" || spec.name == "lora_a";
+    fill_floats(t, Fill::kNormal, random, wide ? std::ldexp(1, gain) : 0.5);
   }
+}
+
+inline void add_moe_weights(const MoeConfig& c, Random& random, TensorStore* store, MoeWeights* weights) {
+  for (auto& [spec, tensor] : weight_slots(c, weights))
+    if (spec.used) fill_weight(c, spec, *tensor = store->add(spec), random);
 }
 
 inline void add_decoder_weights(const DecoderConfig& c, Random& random, TensorStore* store,

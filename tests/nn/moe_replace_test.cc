@@ -82,6 +82,62 @@ TEST(MoeReplace, AReplacedExpertIsAsIfFreshlyLoadedAndNoPointerMoves) {
   }
 }
 
+// A copy of a checkpoint's tensors, as a caller has them.
+struct InMemory {
+  explicit InMemory(const Checkpoint& from, std::string_view only = "") {
+    std::vector<CheckpointTensor> tensors;
+    for (const CheckpointTensor& t : from.tensors()) {
+      if (t.name.find(only) == std::string::npos) continue;
+      bytes.emplace_back(t.data, t.data + t.bytes);
+      tensors.push_back({.name = t.name, .type = t.type, .shape = t.shape, .data = bytes.back().data()});
+    }
+    checkpoint = Checkpoint::of_memory("the caller's", std::move(tensors)).value();
+  }
+  std::vector<std::vector<std::byte>> bytes;
+  std::unique_ptr<Checkpoint> checkpoint;
+};
+
+TEST(MoeReplace, FromTheCallersTensorsAllOrOneExpert) {
+  const auto device = cpu::open_device({.threads = 2}).value();
+  for (MoeNaming naming : kNamings) {
+    const RandomMoe before(small_config(naming), 5), other(small_config(naming), 6),
+        one = with_expert(before, other, 5);
+    const Written file(before.tensors(naming, 0)), update(other.tensors(naming, 0)),
+        mixed(one.tensors(naming, 0));
+    const InMemory all(*update.checkpoint);
+    const MoeLoadOptions options{.naming = naming, .threads = 2};
+    const auto loaded = load_moe(*device, *file.checkpoint, before.config, options);
+    const auto want_one = load_moe(*device, *mixed.checkpoint, before.config, options);
+    const auto want_all = load_moe(*device, *update.checkpoint, before.config, options);
+    ASSERT_TRUE(loaded.ok() && want_one.ok() && want_all.ok()) << loaded.status().message;
+    LoadedMoe& l = *loaded.value();
+    // Where experts lie apart, the tensors of this one are enough.
+    const bool apart = moe_names(naming).storage == ExpertStorage::kOneByOne;
+    const InMemory few(*update.checkpoint, apart ? ".5." : "");
+    const Status replaced = l.replace_expert(*few.checkpoint, 5);
+    ASSERT_TRUE(replaced.ok()) << replaced.message;
+    EXPECT_EQ(l.fingerprint(), want_one.value()->fingerprint());
+    EXPECT_TRUE(forward(*device, l.config(), l.weights()) ==
+                forward(*device, l.config(), want_one.value()->weights()))
+        << word(naming);
+    const Status whole = l.replace(*all.checkpoint);
+    ASSERT_TRUE(whole.ok()) << whole.message;
+    EXPECT_EQ(l.fingerprint(), want_all.value()->fingerprint());
+    EXPECT_TRUE(forward(*device, l.config(), l.weights()) ==
+                forward(*device, l.config(), want_all.value()->weights()))
+        << word(naming);
+    EXPECT_TRUE(l.verify().ok());
+    if (!apart) continue;
+    const Status missing = l.replace_expert(*few.checkpoint, 4);
+    EXPECT_EQ(missing.code, Code::kCorrupt);
+    EXPECT_NE(missing.message.find("layer 0: the caller's: wanted tensor"), std::string::npos)
+        << missing.message;
+  }
+  const Status none =
+      Checkpoint::of_memory("mine", {{.name = "w", .type = StoredType::kBF16, .shape = {2, 3}}}).status();
+  EXPECT_EQ(none.message, "mine: w: wanted 12 bytes for BF16[2, 3], found none");
+}
+
 TEST(MoeReplace, WhatCannotBeReplacedChangesNothing) {
   const auto device = cpu::open_device({.threads = 1}).value();
   const RandomMoe moe(small_config(MoeNaming::kGptOss), 5);
