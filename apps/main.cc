@@ -37,36 +37,57 @@ More of each: sluice COMMAND --help. Exit status: 0 an answer, 1 no kernel accep
 Command add_moe(CLI::App& root) {
   CLI::App* app =
       root.add_subcommand("moe", "one MoE layer of a known model on this machine, checked and timed");
-  const auto options = std::make_shared<MoeLayerOptions>();
-  const auto json = std::make_shared<bool>(false);
-  app->add_option("model", options->model, "one of " + known_moe_names())->capture_default_str();
+  struct Flags {
+    MoeLayerOptions options;
+    std::string device = "cpu", experts;
+    bool json = false, wants_digest = false;
+    MoeDigestOptions digest;
+  };
+  const auto flags = std::make_shared<Flags>();
+  MoeLayerOptions* options = &flags->options;
+  app->add_option("model", options->model,
+                  "one of " + known_moe_names() + "; or fields, as \"hidden=2880 experts=128 top_k=4\"")
+      ->capture_default_str();
+  app->add_option("--device", flags->device, "cpu, or cuda: this machine's GPU")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  app->add_option("--moe-backend", flags->experts,
+                  "the kernel of the experts alone, as cuda.expert_gemm.mxfp4_tile_sm90 or its last part; "
+                  "auto: the fastest");
+  app->add_option("--moe-backend-prefill", options->experts.prefill,
+                  "the same for prefill; none: --moe-backend");
+  app->add_option("--moe-backend-decode", options->experts.decode,
+                  "the same for decode; none: --moe-backend");
+  app->add_option("--moe-decode-tokens", options->experts.decode_tokens,
+                  "a step of at most so many tokens is decode")
+      ->capture_default_str();
   app->add_option("--tokens", options->tokens, "token counts to time, separated by commas")
       ->delimiter(',')
       ->capture_default_str();
   app->add_option("--threads", options->threads, "threads of the CPU; 0: one for each processor")
       ->capture_default_str();
   app->add_option("--seed", options->seed, "of weights and activations")->capture_default_str();
-  app->add_flag("--json", *json, "the answer as JSON");
-  const auto digest = std::make_shared<MoeDigestOptions>();
-  const auto device = std::make_shared<std::string>("cpu");
-  const auto wanted = std::make_shared<bool>(false);
+  app->add_flag("--json", flags->json, "the answer as JSON");
   CLI::Option* digests = app->add_flag(
-      "--digest", *wanted,
+      "--digest", flags->wants_digest,
       "hashes of what a gpt-oss layer with reproducible weights gives, as examples/layer.c prints them");
-  app->add_option("--digest-device", *device, "of --digest: cpu or cuda")
-      ->capture_default_str()
+  app->add_option("--ep-rank", flags->digest.slice.ep_rank, "of --digest: expert-parallel rank")
       ->needs(digests);
-  app->add_option("--ep-rank", digest->slice.ep_rank, "of --digest: expert-parallel rank")->needs(digests);
-  app->add_option("--ep-size", digest->slice.ep_size, "of --digest: expert-parallel ranks")->needs(digests);
+  app->add_option("--ep-size", flags->digest.slice.ep_size, "of --digest: expert-parallel ranks")
+      ->needs(digests);
   app->allow_extras();
-  return {app, [app, options, json, wanted, digest, device] {
+  return {app, [app, flags] {
             if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
-            if (*wanted) {
-              digest->model = options->model, digest->tokens = options->tokens;
-              digest->threads = options->threads;
-              return moe_digest(*digest, *device);
+            MoeLayerOptions& o = flags->options;
+            if (flags->wants_digest) {
+              flags->digest.model = o.model, flags->digest.tokens = o.tokens;
+              flags->digest.threads = o.threads;
+              return moe_digest(flags->digest, flags->device);
             }
-            return moe(*options, *json ? Format::kJson : Format::kText);
+            if (flags->device == "cuda") o.backend = Backend::kCuda;
+            if (o.experts.prefill.empty()) o.experts.prefill = flags->experts;
+            if (o.experts.decode.empty()) o.experts.decode = flags->experts;
+            return moe(o, flags->json ? Format::kJson : Format::kText);
           }};
 }
 
