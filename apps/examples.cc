@@ -34,6 +34,7 @@ constexpr Example kExamples[] = {
     {"moe", "", "a layer of gpt-oss-20b with random weights, checked and timed"},
     {"moe", "qwen3-30b-a3b --tokens 1,8,64", "of another model, at these counts of tokens"},
     {"moe", "qwen3-30b-a3b --tokens 16 --json", "the same as JSON"},
+    {"moe", "gpt-oss-120b --device cuda", "on this machine's GPU"},
     {"draft", "DIR", "the draft layer of the DeepSeek V3 checkpoint in DIR, on the CPU"},
     {"draft", "DIR --experts cuda --tokens 1,4,16",
      "its MoE layers on the GPU, at these counts of sequences"},

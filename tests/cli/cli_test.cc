@@ -228,6 +228,34 @@ TEST(Cli, MoeNamesWhatIsWrong) {
   EXPECT_TRUE(contains(complaint({"moe", "--tokens", "many"}), "--tokens"));
   EXPECT_TRUE(contains(complaint({"moe", "--threads", "-3"}), "threads: wanted 0 (all) to 1024, found -3"));
   EXPECT_TRUE(contains(complaint({"moe", "--token", "4"}), "did you mean '--tokens'?"));
+  const std::string tiny = "hidden=64 intermediate=64 experts=8 top_k=2";
+  EXPECT_TRUE(contains(complaint({"moe", tiny + " expert=8"}), "did you mean 'experts'?"));
+  EXPECT_TRUE(contains(complaint({"moe", tiny, "--device", "tpu"}), "--device"));
+  EXPECT_TRUE(contains(complaint({"moe", tiny, "--moe-backend", "dots"}), "did you mean 'dot'?"));
+  EXPECT_TRUE(contains(complaint({"moe", tiny, "--moe-backend-decode", "bf16_amx"}),
+                       "moe experts.up: expert_gemm"));  // of these weights it is none
+}
+
+TEST(Cli, MoeRunsALayerGivenAsFieldsWithANamedKernel) {
+  const std::string fields =
+      "hidden=64 intermediate=64 experts=8 top_k=2 capture=1 padded=1 lora_rank=4 lora_adapters=2";
+  const std::string json = answer({"moe", fields, "--tokens", "1,9", "--moe-backend", "in_turn",
+                                   "--moe-backend-prefill", "dot", "--moe-decode-tokens", "4", "--json"});
+  EXPECT_TRUE(contains(json, "cpu.expert_mlp.in_turn")) << json;
+  EXPECT_TRUE(contains(json, "cpu.expert_gemm.dot")) << json;
+  EXPECT_TRUE(contains(json, "cpu.lora_delta.dot")) << json;
+}
+
+// With a GPU the layer runs there; without one the reason is told.
+TEST(Cli, MoeOnAGpu) {
+  const Outcome o = run_process({SLUICE_COMMAND, "moe", "hidden=256 intermediate=128 experts=16 top_k=4",
+                                 "--tokens", "1,64", "--device", "cuda"});
+  if (o.status == 0) {
+    EXPECT_TRUE(contains(o.out, "same bits")) << o.out;
+  } else {
+    EXPECT_TRUE(contains(o.err, "cuda")) << o.err;
+    EXPECT_TRUE(o.out.empty()) << o.out;
+  }
 }
 
 TEST(Cli, TellsOfDevicesAndOfTheEnvironment) {

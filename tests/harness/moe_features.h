@@ -116,6 +116,18 @@ inline MoeConfig feature_config(const char* model) {
 constexpr const char* kFeatureModels[] = {"gpt-oss-120b", "deepseek-v4-flash", "deepseek-v3"};
 constexpr int64_t kFeatureTokens[] = {1, 5, 70};
 
+// Whether two layers run the same kernels in the stages whose names begin so: only those promise the same bits.
+inline bool same_kernels(const FeatureLayer& a, const FeatureLayer& b, int64_t tokens,
+                         std::string_view stages) {
+  const auto of = [&](const FeatureLayer& layer) {
+    std::vector<std::string> out;
+    for (const auto& [name, kernel] : layer.moe().kernels(tokens))
+      if (name.starts_with(stages)) out.push_back(kernel);
+    return out;
+  };
+  return of(a) == of(b);
+}
+
 template <class Fixture>
 class MoeFeaturesOn : public Fixture {};
 TYPED_TEST_SUITE_P(MoeFeaturesOn);
@@ -138,7 +150,10 @@ TYPED_TEST_P(MoeFeaturesOn, GivenIdsAndWeightsHaveTheBitsOfChosenOnes) {
       config.input = RoutingInput::kPrecomputed;
       FeatureLayer given(this->target(), config, tokens);
       given.set(given.io().ids_in, ids), given.set(given.io().weights_in, weights);
-      EXPECT_EQ(given.run(), y) << model << ", " << tokens << " tokens";
+      const auto given_y = given.run();
+      if (same_kernels(given, chosen, tokens, "experts")) {
+        EXPECT_EQ(given_y, y) << model << ", " << tokens << " tokens";
+      }
       EXPECT_EQ(given.template get<int32_t>(given.io().captured), ids);
       EXPECT_NE(given.moe().kernels(tokens).front().first, "router");
       given.check();
@@ -149,11 +164,15 @@ TYPED_TEST_P(MoeFeaturesOn, GivenIdsAndWeightsHaveTheBitsOfChosenOnes) {
       for (size_t i = 0; i < ids.size(); ++i) words.push_back(ids[i] << 16 | to_bf16(weights[i]).bits);
       for (float& w : weights) w = to_float(to_bf16(w));
       packed.set(packed.io().packed_in, words), given.set(given.io().weights_in, weights);
-      EXPECT_EQ(packed.run(), given.run()) << model << ", " << tokens << " tokens";
+      const auto packed_y = packed.run(), rounded_y = given.run();
+      if (same_kernels(packed, given, tokens, "experts")) {
+        EXPECT_EQ(packed_y, rounded_y) << model << ", " << tokens << " tokens";
+      }
+      packed.check();
       // Empty slots.
       one[0] = -1;
       given.set(given.io().ids_in, one);
-      EXPECT_NE(given.run(), packed.run());
+      EXPECT_NE(given.run(), rounded_y);
       EXPECT_EQ(given.template get<int32_t>(given.io().captured)[0], -1);
       given.check();
     }
@@ -172,10 +191,13 @@ TYPED_TEST_P(MoeFeaturesOn, CapturedIdsAreThoseOfTheWholeModel) {
     config.scope = ExpertScope::kRange, config.expert_begin = 4, config.expert_count = 5;
     FeatureLayer rank(this->target(), config, tokens);
     (void)rank.run();
-    EXPECT_EQ(rank.template get<int32_t>(rank.io().captured), ids);
+    const auto chosen = rank.template get<int32_t>(rank.io().captured);
+    if (same_kernels(rank, whole, tokens, "rout")) {
+      EXPECT_EQ(chosen, ids);
+    }
     const auto local = rank.template get<int32_t>(rank.moe().choice(tokens, rank.workspace()).ids);
     for (size_t i = 0; i < ids.size(); ++i)
-      EXPECT_EQ(local[i], ids[i] >= 4 && ids[i] < 9 ? ids[i] - 4 : -1) << i;
+      EXPECT_EQ(local[i], chosen[i] >= 4 && chosen[i] < 9 ? chosen[i] - 4 : -1) << i;
     rank.check();
   }
 }
@@ -244,11 +266,14 @@ TYPED_TEST_P(MoeFeaturesOn, AdaptersOnTheRouterRowByRow) {
       };
       const auto with = logits(layer), without = logits(base);
       const auto each = static_cast<std::ptrdiff_t>(with.size()) / tokens;
-      for (int64_t t = 0; t < tokens; ++t)
-        EXPECT_EQ(
-            std::equal(with.begin() + t * each, with.begin() + (t + 1) * each, without.begin() + t * each),
-            adapter[static_cast<size_t>(t)] == -1)
-            << model << ", token " << t;
+      // As one, the base's router is another kernel.
+      const bool same_router = base.moe().path(tokens) == MoePath::kParts;
+      for (int64_t t = 0; t < tokens; ++t) {
+        const bool adapted = adapter[static_cast<size_t>(t)] >= 0;
+        if (!adapted && !same_router) continue;
+        const auto begin = with.begin() + t * each;
+        EXPECT_NE(std::equal(begin, begin + each, without.begin() + t * each), adapted) << model << " " << t;
+      }
       layer.check();
     }
   }
