@@ -16,7 +16,7 @@ int moe(const MoeLayerOptions& options, Format format) {
 
 int moe_digest(MoeDigestOptions options, const std::string& device) {
   if (device != "cpu" && device != "cuda")
-    return wrong_use("--digest-device: wanted cpu or cuda, found '" + device + "'");
+    return wrong_use("--device: wanted cpu or cuda, found '" + device + "'");
   options.backend = device == "cuda" ? Backend::kCuda : Backend::kCpu;
   const Status status = write_moe_digests(options, std::cout);
   return status.ok() ? kExitOk : wrong_use(status.message);
