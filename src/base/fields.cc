@@ -7,6 +7,8 @@
 #include <limits>
 #include <numeric>
 
+#include "base/printable.h"
+
 namespace sluice {
 namespace {
 
@@ -39,10 +41,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 std::string Field::value_text() const {
   if (kind == Kind::kInt) return std::to_string(*integer);
   if (kind == Kind::kWord) return *choice < words.size() ? std::string(words[*choice]) : "?";
-  char buffer[32];
-  const auto [end, error] =
-      std::to_chars(buffer, buffer + sizeof buffer, *real);  // the shortest that reads back
-  return error == std::errc() ? std::string(buffer, end) : "?";
+  return number_text(*real);
 }
 
 Status Field::set(std::string_view value) const {

@@ -1,0 +1,21 @@
+// Text as people read it: what comes from outside without what a terminal would obey, and numbers.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace sluice {
+
+enum class Lines : uint8_t {
+  kOne,   // every control character is escaped: an error, a name
+  kMany,  // newlines and tabs stay: what a model says
+};
+
+// `text` with its control characters (U+0000 to U+001F, U+007F to U+009F) as "\n", "\t", "\r" or "\x1b". Other bytes stay as
+// they are, valid UTF-8 or not.
+std::string printable(std::string_view text, Lines lines = Lines::kOne);
+
+// The shortest text that reads back as this number: "1e-12".
+std::string number_text(double value);
+
+}  // namespace sluice
