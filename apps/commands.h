@@ -21,7 +21,7 @@ namespace sluice::apps {
 
 constexpr int kExitOk = 0;
 constexpr int kExitNo = 1;        // the question was understood, and the answer is no
-constexpr int kExitWrongUse = 2;  // unknown names, bad values
+constexpr int kExitWrongUse = 2;  // unknown names, bad values, files and devices that fail
 
 enum class Format : uint8_t { kText, kJson };
 enum class Show : uint8_t {

@@ -7,6 +7,8 @@
 #include "apps/cli.h"
 #include "apps/commands.h"
 #include "apps/examples.h"
+#include "apps/output.h"
+#include "base/printable.h"
 #include "dispatch/any_op.h"
 
 namespace sluice::apps {
@@ -32,7 +34,8 @@ constexpr const char* kExamples = R"(Examples:
   sluice devices
   sluice collect-env
 
-More of each: sluice COMMAND --help. Exit status: 0 an answer, 1 no kernel accepts the problem, 2 wrong use.)";
+More of each: sluice COMMAND --help. Exit status: 0 an answer, 1 no kernel accepts the problem, 2 wrong use or a
+fault: an answer that could not be written too.)";
 
 Command add_moe(CLI::App& root) {
   CLI::App* app =
@@ -151,9 +154,10 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return sluice::apps::run(argc, argv);
+    return sluice::apps::finish_output(sluice::apps::run(argc, argv));
   } catch (const std::bad_alloc&) {
     return sluice::apps::wrong_use("out of memory: the system refused a small allocation");
+  sluice::apps::open_standard_streams();
   } catch (const std::exception& error) {
     return sluice::apps::wrong_use(error.what());
   }
