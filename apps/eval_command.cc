@@ -4,6 +4,7 @@
 
 #include "apps/commands.h"
 #include "apps/json.h"
+#include "base/printable.h"
 
 namespace sluice::apps {
 namespace {
@@ -13,7 +14,7 @@ constexpr size_t kMistakesShown = 5;
 void print_report(const EvalReport& r) {
   std::printf("%-14s %9s %9s %9s\n", "task", "right", "of", "accuracy");
   const auto line = [](const std::string& name, int64_t right, int64_t all) {
-    std::printf("%-14s %9lld %9lld %8.1f%%\n", name.c_str(), static_cast<long long>(right),
+    std::printf("%-14s %9lld %9lld %8.1f%%\n", printable(name).c_str(), static_cast<long long>(right),
                 static_cast<long long>(all),
                 all ? 100.0 * static_cast<double>(right) / static_cast<double>(all) : 0.0);
   };
@@ -21,7 +22,8 @@ void print_report(const EvalReport& r) {
   for (size_t i = 0; i < r.mistakes.size() && i < kMistakesShown; ++i) {
     const EvalMistake& m = r.mistakes[i];
     std::printf("%smistake   %s\n          wanted %s, found %s\n", i == 0 ? "\n" : "",
-                m.question.question.c_str(), m.question.answer.c_str(), m.found.c_str());
+                printable(m.question.question).c_str(), printable(m.question.answer).c_str(),
+                printable(m.found).c_str());
   }
   if (r.mistakes.size() > kMistakesShown)
     std::printf("          and %zu more: --json has them all\n", r.mistakes.size() - kMistakesShown);

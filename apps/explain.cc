@@ -77,10 +77,7 @@ Status check_force(const AnyProblem& problem, const std::string& force) {
 
 int answer_sweep(AnyProblem& problem, const DeviceInfo& device, const ExplainOptions& options) {
   const auto table = problem.table(device, all_candidates(), options.tokens_max, options.policy);
-  if (!table.ok()) {
-    std::fprintf(stderr, "sluice: %s\n", table.status().message.c_str());
-    return kExitNo;
-  }
+  if (!table.ok()) return wrong_use(table.status().message), kExitNo;
   const std::vector<TableStep>& steps = table.value()->steps();
   if (options.format == Format::kJson) {
     print(sweep_json(problem, device, steps));

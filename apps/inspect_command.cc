@@ -4,11 +4,15 @@
 #include "apps/commands.h"
 #include "apps/inspect.h"
 #include "apps/json.h"
+#include "base/printable.h"
 
 namespace sluice::apps {
 namespace {
 
-void print_inspection(const Inspection& i) {
+void print_inspection(Inspection i) {
+  // Names come from the file.
+  i.path = printable(i.path), i.note = printable(i.note);
+  for (InspectedTensor& t : i.tensors) t.name = printable(t.name);
   size_t name_width = 4, type_width = 4;
   for (const InspectedTensor& t : i.tensors) {
     name_width = std::max(name_width, t.name.size());

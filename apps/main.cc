@@ -14,7 +14,7 @@
 namespace sluice::apps {
 
 int wrong_use(std::string_view message) {
-  std::fprintf(stderr, "sluice: %.*s\n", static_cast<int>(message.size()), message.data());
+  std::fprintf(stderr, "sluice: %s\n", printable(message).c_str());
   return kExitWrongUse;
 }
 

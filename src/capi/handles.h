@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/printable.h"
 #include "dispatch/any_op.h"
 #include "nn/moe_load.h"
 #include "sluice/sluice.h"
@@ -59,7 +60,8 @@ inline Status write_whole(std::string_view from, sluice_text* to) {
 }
 
 inline sluice_status report(const Status& status, sluice_text* error) {
-  if (!status.ok()) write_text(status.message, error);
+  if (!status.ok())
+    write_text(printable(status.message), error);  // names of tensors and files come from outside
   return static_cast<sluice_status>(status.code);
 }
 

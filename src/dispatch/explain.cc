@@ -22,8 +22,8 @@ std::string text(const DeviceInfo& device) {
 Status Decision::status() const {
   if (!contract.accepted()) return invalid(contract.line());
   if (chosen >= 0) return {};
-  std::string message = verdicts.empty() ? "no kernel is registered" : "no kernel accepts it:";
-  for (const Verdict& v : verdicts) message += "\n  " + std::string(v.candidate) + ": " + v.refusal.line();
+  std::string message = verdicts.empty() ? "no kernel is registered" : "no kernel accepts it";
+  for (const Verdict& v : verdicts) message += ". " + std::string(v.candidate) + ": " + v.refusal.line();
   return unsupported(message);
 }
 
