@@ -93,7 +93,8 @@ SamplingParams Chat::sampling(const SamplingFlags& f) const {
   return out;
 }
 
-Result<Reply> Chat::ask(const Conversation& conversation, const SamplingFlags& flags, const TextSink& sink) {
+Result<Reply> Chat::ask(const Conversation& conversation, const SamplingFlags& flags, const TextSink& sink,
+                        const StopAnswer& stop) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   const auto since = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
@@ -120,3 +121,10 @@ Result<Reply> Chat::ask(const Conversation& conversation, const SamplingFlags& f
 }
 
 }  // namespace sluice::apps
+  bool stopped = false;
+    if (stop()) {
+      session_->engine->cancel(id.value());
+      stopped = true;
+      break;
+    }
+  if (stopped) reply.finish = FinishReason::kAbort;

@@ -30,7 +30,7 @@ struct Reply {
   std::string reasoning;          // the analysis channel
   std::string recovered;          // what was wrong with the format, for a log; empty if nothing was
   std::vector<Message> messages;  // for the next turn
-  FinishReason finish = FinishReason::kNone;
+  FinishReason finish = FinishReason::kNone;  // kAbort: `stop` ended it
   int64_t prompt_tokens = 0, completion_tokens = 0;
   double first_token_seconds = 0, seconds = 0;
 };
@@ -38,6 +38,8 @@ struct Reply {
 // Which of the two a text belongs to.
 enum class Channel : uint8_t { kReasoning, kFinal };
 using TextSink = std::function<void(Channel, const std::string&)>;
+// Asked after each step: whether the answer should end there.
+using StopAnswer = std::function<bool()>;
 
 // Turns the tokens of one answer into a Reply, streaming its text.
 class ReplyReader {
@@ -66,7 +68,8 @@ class Chat {
   const Harmony& harmony() const { return harmony_; }
   SamplingParams sampling(const SamplingFlags& flags) const;
   // Generates one reply, alone in the engine.
-  Result<Reply> ask(const Conversation& conversation, const SamplingFlags& flags, const TextSink& sink);
+  Result<Reply> ask(const Conversation& conversation, const SamplingFlags& flags, const TextSink& sink,
+                    const StopAnswer& stop);
 
  private:
   Chat(Session& session, const Harmony& harmony) : session_(&session), harmony_(harmony) {}

@@ -6,7 +6,10 @@
 
 #include "apps/chat.h"
 #include "apps/commands.h"
+#include "apps/interrupt.h"
 #include "apps/json.h"
+#include "apps/output.h"
+#include "base/printable.h"
 
 namespace sluice::apps {
 namespace {
@@ -21,11 +24,11 @@ class Printer {
       if (!reasoning_) return;
       if (!dim_) std::fputs(isatty(STDERR_FILENO) ? "\033[2m" : "", stderr);
       dim_ = true;
-      std::fwrite(text.data(), 1, text.size(), stderr);
+      write(text, stderr);
       return;
     }
     end_reasoning();
-    std::fwrite(text.data(), 1, text.size(), stdout);
+    write(text, stdout);
     std::fflush(stdout);
   }
   void end() {
@@ -39,8 +42,16 @@ class Printer {
     if (dim_) std::fputs(isatty(STDERR_FILENO) ? "\033[0m\n" : "\n", stderr);
     dim_ = false;
   }
+  // A terminal obeys control characters, and a model may say any: people see them escaped. A file gets the text as it is.
+  static void write(const std::string& text, std::FILE* to) {
+    const std::string shown = isatty(fileno(to)) ? printable(text, Lines::kMany) : text;
+    std::fwrite(shown.data(), 1, shown.size(), to);
+  }
   bool reasoning_, dim_ = false;
 };
+
+// An answer that nobody can read is not generated further.
+bool should_stop() { return asked_to_end() || !output_arrives(); }
 
 void print_speed(const Reply& r) {
   const double decode = r.seconds - r.first_token_seconds;
@@ -50,26 +61,33 @@ void print_speed(const Reply& r) {
   if (r.completion_tokens > 1 && decode > 0)
     std::fprintf(stderr, ", then %.1f tokens/s", static_cast<double>(r.completion_tokens - 1) / decode);
   if (r.finish == FinishReason::kLength) std::fputs("; cut at the limit of tokens", stderr);
+  if (r.finish == FinishReason::kAbort) std::fputs("; stopped", stderr);
   std::fputs("\n", stderr);
   if (!r.recovered.empty())
-    std::fprintf(stderr, "the answer's format was repaired: %s\n", r.recovered.c_str());
+    std::fprintf(stderr, "the answer's format was repaired: %s\n", printable(r.recovered).c_str());
+}
+
+// A script must not take a part of an answer for the whole.
+int status_of(const Reply& reply) {
+  return reply.finish == FinishReason::kAbort ? kExitInterrupted : kExitOk;
 }
 
 int ask_once(Chat& chat, const RunOptions& o, Conversation conversation) {
   conversation.messages.push_back({.role = ChatRole::kUser, .content = *o.prompt});
+  const Interruptible interruptible(EndOn::kCtrlC);
   if (o.format == Format::kJson) {
-    const auto reply = chat.ask(conversation, o.sampling, {});
+    const auto reply = chat.ask(conversation, o.sampling, {}, should_stop);
     if (!reply.ok()) return wrong_use(reply.status().message);
     const std::string json = reply_json(reply.value());
     std::fwrite(json.data(), 1, json.size(), stdout);
-    return kExitOk;
+    return status_of(reply.value());
   }
   Printer printer(o.reasoning);
-  const auto reply = chat.ask(conversation, o.sampling, std::ref(printer));
+  const auto reply = chat.ask(conversation, o.sampling, std::ref(printer), should_stop);
   if (!reply.ok()) return wrong_use(reply.status().message);
   printer.end();
   if (!o.model.quiet) print_speed(reply.value());
-  return kExitOk;
+  return status_of(reply.value());
 }
 
 int converse(Chat& chat, const RunOptions& o, Conversation conversation) {
@@ -86,7 +104,8 @@ int converse(Chat& chat, const RunOptions& o, Conversation conversation) {
     }
     conversation.messages.push_back({.role = ChatRole::kUser, .content = line});
     Printer printer(o.reasoning);
-    auto reply = chat.ask(conversation, o.sampling, std::ref(printer));
+    const Interruptible interruptible(EndOn::kCtrlC);
+    auto reply = chat.ask(conversation, o.sampling, std::ref(printer), should_stop);
     if (!reply.ok()) {
       // A conversation that no longer fits is no reason to end; one line read from a script is.
       wrong_use(reply.status().message);
@@ -95,7 +114,9 @@ int converse(Chat& chat, const RunOptions& o, Conversation conversation) {
       continue;
     }
     printer.end();
+    if (!output_arrives()) return kExitWrongUse;  // which main() reports
     if (!o.model.quiet) print_speed(reply.value());
+    if (!terminal && status_of(reply.value()) != kExitOk) return kExitInterrupted;
     for (Message& m : reply.value().messages) conversation.messages.push_back(std::move(m));
   }
   return kExitOk;

@@ -25,9 +25,10 @@ enum class FinishReason : uint8_t {
   kNone,    // more will come
   kStop,    // the token is one of stop_token_ids
   kLength,  // max_tokens, or the context is full
+  kAbort,   // the caller cancelled it
 };
 constexpr std::string_view text(FinishReason reason) {
-  constexpr std::string_view kWords[] = {"none", "stop", "length"};
+  constexpr std::string_view kWords[] = {"none", "stop", "length", "abort"};
   return kWords[static_cast<size_t>(reason)];
 }
 

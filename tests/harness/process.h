@@ -1,5 +1,8 @@
-// Runs a program to its end and keeps what it said.
+// Runs a program and keeps what it says.
 #pragma once
+#include <sys/types.h>
+
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -7,10 +10,37 @@ namespace sluice::test {
 
 struct Outcome {
   int status = -1;  // exit status; -1: it could not be started, or a signal ended it
+  int signal = 0;   // that ended it
   std::string out, err;
 };
 
-// words[0] is looked up in PATH. Standard input is empty.
+// A program that runs. words[0] is looked up in PATH. Standard input is empty.
+class Process {
+ public:
+  enum class Out : uint8_t {
+    kPipe,
+    kTerminal,  // standard output is a terminal, whose newlines arrive as "\r\n"
+  };
+  explicit Process(const std::vector<std::string>& words, Out out = Out::kPipe);
+  ~Process();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  // Reads until it has written `bytes` there. False: it ended before.
+  bool wait_for_out(size_t bytes) { return wait_for(result_.out, bytes); }
+  bool wait_for_err(size_t bytes) { return wait_for(result_.err, bytes); }
+  void send(int signal) const;
+  Outcome finish();  // reads to the end and waits for it
+
+ private:
+  bool wait_for(const std::string& text, size_t bytes);
+  bool read_some();  // false: both pipes have ended
+  pid_t child_ = -1;
+  int out_ = -1, err_ = -1;
+  Outcome result_;
+};
+
+// To its end.
 Outcome run_process(const std::vector<std::string>& words);
 
 }  // namespace sluice::test
