@@ -1,6 +1,13 @@
 #include "apps/make_checkpoint.h"
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -118,16 +125,18 @@ Contents contents_of(const TensorSpec& spec) {
   }
 }
 
+Status io(const fs::path& path, const std::string& what) { return {Code::kIo, path.string() + ": " + what}; }
+
 Status write_text(const fs::path& path, const Json& json) {
   std::ofstream file(path);
   file << json.dump(2) << "\n";
   file.close();
   if (file) return {};
-  return {Code::kIo, path.string() + ": cannot be written"};
+  return io(path, std::string("cannot be written: ") + std::strerror(errno));
 }
 
 Status write_tensors(const fs::path& path, const std::vector<TensorSpec>& specs, uint64_t seed,
-                     const std::function<void(int64_t, int64_t)>& progress) {
+                     const MakeProgress& progress) {
   std::vector<TensorToWrite> tensors;
   for (const TensorSpec& s : specs) tensors.push_back({s.name, s.type, s.shape});
   auto writer = SafetensorsWriter::create(path.string(), tensors, {{"format", "pt"}});
@@ -141,7 +150,7 @@ Status write_tensors(const fs::path& path, const std::vector<TensorSpec>& specs,
       random.fill(contents.fill, contents.width, part);
       SLUICE_TRY(writer.value()->write(part));
       left -= static_cast<int64_t>(part.size());
-      if (progress) progress(writer.value()->bytes_written(), writer.value()->bytes());
+      SLUICE_TRY(progress(writer.value()->bytes_written(), writer.value()->bytes()));
     }
   }
   return writer.value()->finish();
@@ -160,9 +169,9 @@ std::vector<TensorSpec> moe_layers_of(const Like& like, int64_t layers) {
   return out;
 }
 
-Status write_all(const MakeOptions& o, const Like& like,
-                 const std::function<void(int64_t, int64_t)>& progress) {
-  const fs::path directory = o.directory, weights = directory / "model.safetensors";
+Status write_all(const MakeOptions& o, const Like& like, const fs::path& directory,
+                 const MakeProgress& progress) {
+  const fs::path weights = directory / "model.safetensors";
   const int64_t layers = o.layers ? o.layers : like.layers;
   if (!is_whole(like)) {
     SLUICE_TRY(write_text(directory / "config.json", {{"architectures", {like.architecture}}}));
@@ -172,7 +181,7 @@ Status write_all(const MakeOptions& o, const Like& like,
   SLUICE_TRY(write_text(directory / "generation_config.json",
                         {{"do_sample", true}, {"eos_token_id", {200002, 199999, 200012}}}));
   // The list of tensors is the one that the loader uses: it comes from the config that was just written.
-  const auto config = read_model_config(o.directory);
+  const auto config = read_model_config(directory.string());
   if (!config.ok()) return config.status();
   for (const Family* family : families())
     if (family->architecture == like.architecture)
@@ -180,9 +189,48 @@ Status write_all(const MakeOptions& o, const Like& like,
   return unsupported("no family for " + std::string(like.architecture));
 }
 
+const std::string kPartial = ".partial-";  // and the number of the process that writes it
+
+// Whether it is what a process left that was killed while it wrote.
+bool is_leftover(const std::string& name) {
+  if (!name.starts_with(kPartial)) return false;
+  pid_t writer = 0;
+  const char* end = name.data() + name.size();
+  const auto [at, error] = std::from_chars(name.data() + kPartial.size(), end, writer);
+  return error == std::errc() && at == end && writer > 0 && ::kill(writer, 0) != 0 && errno == ESRCH;
+}
+
+Status make_empty(const fs::path& directory) {
+  std::error_code error;
+  std::vector<fs::path> leftovers;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (!is_leftover(name))
+      return invalid(directory.string() + ": wanted a new or empty directory, found " + name + " in it");
+    leftovers.push_back(it->path());
+  }
+  if (error) return io(directory, "cannot be listed: " + error.message());
+  for (const fs::path& leftover : leftovers) {
+    fs::remove_all(leftover, error);
+    if (error) return io(leftover, "cannot be removed: " + error.message());
+  }
+  return {};
+}
+
+// The weights first: who finds a config finds all.
+Status move_all(const fs::path& from, const fs::path& to) {
+  for (const char* name : {"model.safetensors", "generation_config.json", "config.json"}) {
+    std::error_code error;
+    if (!fs::exists(from / name, error)) continue;
+    fs::rename(from / name, to / name, error);
+    if (error) return io(to / name, "cannot be renamed into place: " + error.message());
+  }
+  return {};
+}
+
 }  // namespace
 
-Status make_checkpoint(const MakeOptions& o, const std::function<void(int64_t, int64_t)>& progress) {
+Status make_checkpoint(const MakeOptions& o, const MakeProgress& progress) {
   const auto like =
       std::find_if(std::begin(kLike), std::end(kLike), [&](const Like& l) { return l.name == o.like; });
   if (like == std::end(kLike)) {
@@ -193,17 +241,18 @@ Status make_checkpoint(const MakeOptions& o, const std::function<void(int64_t, i
   if (o.layers < 0 || o.layers > 1000)
     return invalid("--layers: wanted 0 to 1000, found " + std::to_string(o.layers));
   std::error_code error;
-  const bool existed = fs::exists(o.directory, error);
-  if (existed && !fs::is_empty(o.directory, error))
-    return invalid(o.directory + ": wanted a new or empty directory, found one with files");
-  if (!existed && !fs::create_directories(o.directory, error))
-    return {Code::kIo, o.directory + ": cannot be created: " + error.message()};
-  const Status status = write_all(o, *like, progress);
-  if (!status.ok()) {
-    for (const char* name : {"config.json", "generation_config.json"})
-      fs::remove(fs::path(o.directory) / name, error);
-    if (!existed) fs::remove(o.directory, error);
-  }
+  const fs::path directory = o.directory;
+  const bool existed = fs::exists(directory, error);
+  if (existed) SLUICE_TRY(make_empty(directory));
+  if (!existed && !fs::create_directories(directory, error))
+    return io(directory, "cannot be created: " + error.message());
+  const fs::path partial = directory / (kPartial + std::to_string(::getpid()));
+  Status status;
+  if (!fs::create_directory(partial, error)) status = io(partial, "cannot be created: " + error.message());
+  if (status.ok()) status = write_all(o, *like, partial, progress);
+  if (status.ok()) status = move_all(partial, directory);
+  fs::remove_all(partial, error);
+  if (!status.ok() && !existed) fs::remove(directory, error);
   return status;
 }
 

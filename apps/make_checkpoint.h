@@ -15,9 +15,13 @@ struct MakeOptions {
   uint64_t seed = 0;
 };
 
-// Writes config.json and model.safetensors: of gpt-oss models everything but a tokenizer, of others the MoE layers. Tensors are written in chunks, so no model is too large
-// for memory. kInvalidArgument names the option; kIo the file and, on a full disk, the bytes wanted. Nothing is left behind by
-// a failure. `progress(done, all)`: bytes.
-Status make_checkpoint(const MakeOptions& options, const std::function<void(int64_t, int64_t)>& progress);
+// Called with bytes as they are written: a Status that is not ok ends the work and is the answer.
+using MakeProgress = std::function<Status(int64_t done, int64_t all)>;
+
+// Writes config.json and model.safetensors: of gpt-oss models everything but a tokenizer, of others the MoE layers. Tensors are
+// written in chunks, so no model is too large for memory. Everything lies in a folder .partial-PID of the directory until it is
+// whole. A failure leaves nothing behind; what a killed process left is removed by the next one. kInvalidArgument names the option;
+// kIo the file and, on a full disk, the bytes wanted.
+Status make_checkpoint(const MakeOptions& options, const MakeProgress& progress);
 
 }  // namespace sluice::apps

@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "apps/commands.h"
+#include "apps/interrupt.h"
 #include "apps/progress.h"
 
 namespace sluice::apps {
@@ -9,9 +10,13 @@ int make_checkpoint_command(const MakeOptions& options) {
   if (options.directory.empty())
     return wrong_use("make-checkpoint: wanted a directory to write to, found none");
   ProgressBar bar("Writing");
-  const Status status = make_checkpoint(options, [&](int64_t done, int64_t all) {
+  const Interruptible interruptible(EndOn::kAnySignal);
+  const Status status = make_checkpoint(options, [&](int64_t done, int64_t all) -> Status {
+    if (asked_to_end()) return {Code::kIo, options.directory + ": interrupted; nothing is left of it"};
     if (people_are_watching()) bar(done, all);
+    return {};
   });
+  if (asked_to_end() && !status.ok()) return wrong_use(status.message), kExitInterrupted;
   if (!status.ok()) return wrong_use(status.message);
   std::printf("%s: random weights, in the layout of %s\n", options.directory.c_str(), options.like.c_str());
   return kExitOk;
