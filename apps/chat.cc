@@ -1,8 +1,10 @@
 #include "apps/chat.h"
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 
+#include <iterator>
 namespace sluice::apps {
 namespace {
 
@@ -83,6 +85,22 @@ SamplingParams Chat::sampling(const SamplingFlags& f) const {
   const GenerationDefaults& d = config.generation;
   SamplingParams out{.temperature = f.temperature < 0 ? d.temperature : f.temperature,
                      .top_p = f.top_p < 0 ? d.top_p : f.top_p,
+Chat::Chat(Session& session, const Harmony& harmony) : session_(&session), harmony_(harmony) {
+  const Tokenizer& tokenizer = harmony_.tokenizer();
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
+    longest_token_bytes_ = std::max(longest_token_bytes_, std::ssize(tokenizer.piece(id)));
+}
+
+Result<std::vector<int32_t>> Chat::prompt(const Conversation& conversation) const {
+  const int64_t bytes = conversation.messages.empty() ? 0 : std::ssize(conversation.messages.back().content);
+  const int64_t fewest = bytes / longest_token_bytes_, most = session_->engine->max_model_len();
+  if (fewest >= most)
+    return invalid("prompt: wanted fewer than " + std::to_string(most) +
+                   " tokens (the context, --max-model-len), found " + std::to_string(bytes) +
+                   " bytes, which are at least " + std::to_string(fewest));
+  return harmony_.prompt(conversation);
+}
+
                      .min_p = f.min_p,
                      .top_k = f.top_k < 0 ? d.top_k : f.top_k,
                      .seed = f.seed,
@@ -98,10 +116,11 @@ Result<Reply> Chat::ask(const Conversation& conversation, const SamplingFlags& f
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   const auto since = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
-  auto prompt = harmony_.prompt(conversation);
-  if (!prompt.ok()) return prompt.status();
-  const auto prompt_tokens = static_cast<int64_t>(prompt.value().size());
-  const auto id = session_->engine->add({.prompt = std::move(prompt).value(), .sampling = sampling(flags)});
+  auto tokens_in = prompt(conversation);
+  if (!tokens_in.ok()) return tokens_in.status();
+  const auto prompt_tokens = static_cast<int64_t>(tokens_in.value().size());
+  const auto id =
+      session_->engine->add({.prompt = std::move(tokens_in).value(), .sampling = sampling(flags)});
   if (!id.ok()) return id.status();
   ReplyReader reader(harmony_, sink);
   double first = 0;

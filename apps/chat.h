@@ -67,14 +67,18 @@ class Chat {
   static Result<Chat> open(Session& session, const Harmony& harmony);
   const Harmony& harmony() const { return harmony_; }
   SamplingParams sampling(const SamplingFlags& flags) const;
+  // The tokens that ask for the next message. kInvalidArgument, before any work, for a last message of more bytes than the context's
+  // tokens can have.
+  Result<std::vector<int32_t>> prompt(const Conversation& conversation) const;
   // Generates one reply, alone in the engine.
   Result<Reply> ask(const Conversation& conversation, const SamplingFlags& flags, const TextSink& sink,
                     const StopAnswer& stop);
 
  private:
-  Chat(Session& session, const Harmony& harmony) : session_(&session), harmony_(harmony) {}
+  Chat(Session& session, const Harmony& harmony);
   Session* session_;
   Harmony harmony_;
+  int64_t longest_token_bytes_ = 1;
 };
 
 }  // namespace sluice::apps

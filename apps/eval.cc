@@ -37,7 +37,7 @@ class Run {
   Status add(const std::vector<EvalQuestion>& questions) {
     for (const EvalQuestion& q : questions) {
       Conversation c{.options = system_, .messages = {{.role = ChatRole::kUser, .content = q.question}}};
-      auto prompt = chat_.harmony().prompt(c);
+      auto prompt = chat_.prompt(c);
       if (!prompt.ok()) return prompt.status();
       const auto id = session_.engine->add(
           {.prompt = std::move(prompt).value(), .sampling = chat_.sampling(options_.sampling)});

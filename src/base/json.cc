@@ -1,5 +1,9 @@
 #include "base/json.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -98,9 +102,21 @@ Result<Json> parse_json(std::string_view text, std::string_view what) {
 }
 
 Result<std::string> read_file(const std::string& path, int64_t bytes_max) {
+  // Not blocking: opening a pipe must not wait for a writer.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) return Status{Code::kIo, path + ": cannot be opened: " + std::strerror(errno)};
   const auto close = [](std::FILE* f) { std::fclose(f); };
-  std::unique_ptr<std::FILE, decltype(close)> file(std::fopen(path.c_str(), "rb"), close);
-  if (!file) return Status{Code::kIo, path + ": cannot be opened: " + std::strerror(errno)};
+  std::unique_ptr<std::FILE, decltype(close)> file(::fdopen(descriptor, "rb"), close);
+  if (!file) {
+    ::close(descriptor);
+    return Status{Code::kIo, path + ": cannot be opened: " + std::strerror(errno)};
+  }
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0)
+    return Status{Code::kIo, path + ": cannot be examined: " + std::strerror(errno)};
+  if (!S_ISREG(status.st_mode))
+    return Status{Code::kIo, path + ": wanted a regular file, found " +
+                                 (S_ISDIR(status.st_mode) ? "a directory" : "something else")};
   std::string text;
   char chunk[1 << 16];
   while (const size_t n = std::fread(chunk, 1, sizeof chunk, file.get())) {

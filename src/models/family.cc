@@ -1,6 +1,9 @@
 #include "models/family.h"
 
 #include <algorithm>
+#include <filesystem>
+
+#include "models/read_config.h"
 
 namespace sluice {
 
@@ -126,10 +129,7 @@ Result<ModelConfig> read_model_config(const std::string& directory) {
   SLUICE_TRY(add_stop_tokens(config, out.decoder.vocab, &out.stop_tokens));
   const std::string generation = directory + "/generation_config.json";
   const Result<Json> more = read_json(generation, kConfigBytesMax);
-  if (!more.ok()) {
-    if (more.status().code == Code::kIo) return out;  // checkpoints need not have it
-    return more.status();
-  }
+  if (!more.ok()) return more.status();
   const JsonAt root(more.value(), generation);
   SLUICE_TRY(add_stop_tokens(root, out.decoder.vocab, &out.stop_tokens));
   SLUICE_TRY(read_generation(root, &out.generation));
@@ -137,3 +137,5 @@ Result<ModelConfig> read_model_config(const std::string& directory) {
 }
 
 }  // namespace sluice
+  std::error_code error;
+  if (!std::filesystem::exists(generation, error) && !error) return out;  // checkpoints need not have it

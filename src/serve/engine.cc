@@ -30,8 +30,14 @@ Result<StepBounds> bounds_of(const DecoderConfig& config, const EngineOptions& o
     return invalid(std::string(name) + ": wanted at least 1, found " + std::to_string(value));
   };
   SLUICE_TRY(positive("max_model_len", o.max_model_len));
-  SLUICE_TRY(positive("max_num_seqs", o.max_num_seqs));
-  SLUICE_TRY(positive("max_num_batched_tokens", o.max_num_batched_tokens));
+  SLUICE_TRY(tokens("max_num_seqs", o.max_num_seqs));
+  SLUICE_TRY(tokens("max_num_batched_tokens", o.max_num_batched_tokens));
+  // Before anything is planned: a plan looks at the counts of tokens, up to the largest.
+  const auto tokens = [](const char* name, int64_t value) -> Status {
+    if (value >= 1 && value <= kStepTokensMax) return {};
+    return invalid(std::string(name) + ": wanted 1 to " + std::to_string(kStepTokensMax) + ", found " +
+                   std::to_string(value));
+  };
   SLUICE_TRY(positive("page_size", o.page_size));
   StepBounds b{.tokens = o.max_num_batched_tokens,
                .sequences = o.max_num_seqs,

@@ -9,10 +9,12 @@
 
 namespace sluice {
 
+constexpr int64_t kStepTokensMax = 16384;  // what every operation of a layer takes
+
 struct EngineOptions {
   int64_t max_model_len = 4096;          // tokens of one sequence, prompt and answer
-  int64_t max_num_seqs = 8;              // sequences of one step
-  int64_t max_num_batched_tokens = 512;  // tokens of one step
+  int64_t max_num_seqs = 8;              // sequences of one step: at most kStepTokensMax
+  int64_t max_num_batched_tokens = 512;  // tokens of one step: at most kStepTokensMax
   int64_t page_size = 16;                // tokens
   // Bytes of the cache; 0: enough for max_num_seqs sequences of max_model_len. At least one such sequence must fit.
   int64_t kv_cache_bytes = 0;
@@ -49,6 +51,7 @@ class Engine {
                                     const std::vector<int64_t>& positions);
 
   const Decoder& decoder() const { return *decoder_; }
+  int64_t max_model_len() const { return bounds_.positions; }
   const Scheduler& scheduler() const { return scheduler_; }
   const EngineMemory& memory() const { return memory_; }
 

@@ -12,7 +12,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kTensorsSuffix = ".safetensors", kIndexSuffix = ".safetensors.index.json";
-constexpr int64_t kIndexBytesMax = kHeaderBytesMax;
+constexpr int64_t kIndexBytesMax = kHeaderBytesMax, kIndexTensorsMax = 1 << 19;
 
 Status corrupt(std::string message) { return {Code::kCorrupt, std::move(message)}; }
 Status io(std::string message) { return {Code::kIo, std::move(message)}; }
@@ -130,7 +130,12 @@ Status Checkpoint::open_directory() {
 }
 
 Status Checkpoint::open_index(const std::string& path) {
-  const auto index = read_json(path, kIndexBytesMax);
+  const auto text = read_file(path, kIndexBytesMax);
+  if (!text.ok()) return text.status();
+  // Counted before anything is built of it: each tensor is a name and a file, in four quotes.
+  if (std::count(text.value().begin(), text.value().end(), '"') / 4 > kIndexTensorsMax)
+    return corrupt(path + ": wanted at most " + std::to_string(kIndexTensorsMax) + " tensors, found more");
+  const auto index = parse_json(text.value(), path);
   if (!index.ok()) return index.status();
   const auto map = parse_weight_map(index.value(), path);
   if (!map.ok()) return map.status();

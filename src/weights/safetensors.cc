@@ -197,6 +197,10 @@ Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> fi
                    " bytes of the header, found " + std::to_string(file.size()));
   const std::string_view json(reinterpret_cast<const char*>(file.data()) + 8,
                               static_cast<size_t>(data_begin - 8));
+  // Counted before anything is built of it: each tensor is an object.
+  if (std::count(json.begin(), json.end(), '{') > kStoredTensorsMax + 2)
+    return corrupt(std::string(what) + ": wanted at most " + std::to_string(kStoredTensorsMax) +
+                   " tensors in its header, found more");
   const auto parsed = parse_json(json, what);
   if (!parsed.ok()) return parsed.status();
   const JsonAt root(parsed.value(), std::string(what));

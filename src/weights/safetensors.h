@@ -50,6 +50,7 @@ std::string stored_text(StoredType type, std::span<const int64_t> shape);
 
 constexpr int64_t kHeaderBytesMax = 100'000'000;  // the format's own bound
 constexpr int kStoredRankMax = 8;
+constexpr int64_t kStoredTensorsMax = 1 << 18;  // of one file: twice as many as the whole of Kimi K2 has
 
 struct HeaderTensor {
   std::string name;

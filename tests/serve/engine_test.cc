@@ -234,7 +234,7 @@ TEST(Engine, RefusesWhatItCannotServe) {
   const auto made = [&](EngineOptions o) {
     return Engine::make(*device, model.config, model.weights, o).status().message;
   };
-  EXPECT_NE(made({.max_num_seqs = 0}).find("max_num_seqs: wanted at least 1, found 0"), std::string::npos);
+  EXPECT_NE(made({.max_num_seqs = 0}).find("max_num_seqs: wanted 1 to 16384, found 0"), std::string::npos);
   EXPECT_NE(made({.max_num_seqs = 8, .max_num_batched_tokens = 4}).find("wanted at least max_num_seqs = 8"),
             std::string::npos);
   EXPECT_NE(made({.max_model_len = 1 << 20, .max_num_seqs = 1000, .max_num_batched_tokens = 1000})
