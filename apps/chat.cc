@@ -126,7 +126,10 @@ Result<Reply> Chat::ask(const Conversation& conversation, const SamplingFlags& f
   double first = 0;
   while (!session_->engine->idle()) {
     const auto tokens = session_->engine->step();
-    if (!tokens.ok()) return tokens.status();
+    if (!tokens.ok()) {
+      session_->engine->cancel(id.value());  // the next question starts anew
+      return tokens.status();
+    }
     for (const GeneratedToken& token : tokens.value()) {
       if (first == 0) first = since();
       reader.push(token);

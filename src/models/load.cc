@@ -117,6 +117,9 @@ class Loader {
   Status load_dense_part(std::span<const TensorSpec> specs) {
     DecoderWeights& w = parts_.weights;
     const TensorSpec& spec = specs.front();
+    for (const TensorSpec& s : specs)
+      SLUICE_TRY(check_numbers(*checkpoint_.find_if_there(s.name),
+                               s.part == DecoderPart::kSinks ? Numbers::kNoNan : Numbers::kFinite));
     if (spec.part == DecoderPart::kEmbedding) return copy(spec, &w.embedding);
     if (spec.part == DecoderPart::kFinalNorm) return copy(spec, &w.final_norm);
     if (spec.part == DecoderPart::kLmHead) return stack(specs, &w.lm_head);

@@ -61,6 +61,7 @@ class Loader {
       w.embedding = options_.embedding, w.head = options_.head;
     } else {
       const std::string embedding = own_or("embed_tokens.weight", "model.embed_tokens.weight");
+      SLUICE_TRY(finite(embedding));
       SLUICE_TRY(keep(load_dense(device_, checkpoint_, embedding, {vocab, h}, DType::kBF16), &w.embedding));
       SLUICE_TRY(pack(own_or("shared_head.head.weight", "lm_head.weight"), vocab, h, &w.head));
     }
@@ -91,10 +92,16 @@ class Loader {
     parts_.dense.push_back(std::move(made).value());
     return {};
   }
+  Status finite(const std::string& tensor) {
+    const auto found = checkpoint_.find(tensor);
+    return found.ok() ? check_numbers(*found.value(), Numbers::kFinite) : found.status();
+  }
   Status norm(const std::string& behind, int64_t width, Tensor* to) {
+    SLUICE_TRY(finite(name(behind + ".weight")));
     return keep(load_dense(device_, checkpoint_, name(behind + ".weight"), {width}, DType::kBF16), to);
   }
   Status pack(const std::string& tensor, int64_t features, int64_t width, Tensor* to) {
+    SLUICE_TRY(finite(tensor));
     const DensePart part{tensor, features};
     return keep(pack_dense(device_, checkpoint_, {&part, 1}, width, device_.info().cores), to);
   }
@@ -108,6 +115,7 @@ class Loader {
     SLUICE_TRY(project("q_b_proj", a.heads * (a.nope + a.rope), a.q_rank, &w->q_b));
     SLUICE_TRY(project("kv_a_proj_with_mqa", a.rank + a.rope, a.hidden, &w->kv_a));
     SLUICE_TRY(norm("self_attn.kv_a_layernorm", a.rank, &w->kv_norm));
+    SLUICE_TRY(finite(name("self_attn.kv_b_proj.weight")));
     SLUICE_TRY(keep(load_dense(device_, checkpoint_, name("self_attn.kv_b_proj.weight"),
                                {a.heads * (a.nope + a.v_dim), a.rank}, DType::kBF16),
                     &w->kv_b));

@@ -1,5 +1,6 @@
 #include "nn/dense_load.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "weights/packed.h"
@@ -39,6 +40,44 @@ Result<const CheckpointTensor*> find_dense(const Checkpoint& checkpoint, const s
 constexpr int64_t kStage = int64_t{4} << 20;
 
 }  // namespace
+
+namespace {
+
+// Values of type T whose exponent is all ones: of those, a fraction of 0 is an infinity.
+template <class T>
+Status check_bits(const CheckpointTensor& tensor, T exponent, T fraction, Numbers allowed) {
+  constexpr int64_t kBlock = 4096;  // a block without one is a loop without branches
+  const int64_t count = tensor.bytes / static_cast<int64_t>(sizeof(T));
+  const auto at = [&](int64_t i) {
+    T bits;
+    std::memcpy(&bits, tensor.data + i * static_cast<int64_t>(sizeof bits), sizeof bits);
+    return bits;
+  };
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int64_t end = std::min(begin + kBlock, count);
+    int any = 0;
+    for (int64_t i = begin; i < end; ++i) any |= (at(i) & exponent) == exponent;
+    for (int64_t i = begin; any && i < end; ++i) {
+      if ((at(i) & exponent) != exponent) continue;
+      const bool nan = (at(i) & fraction) != 0;
+      if (!nan && allowed == Numbers::kNoNan) continue;
+      return Status{Code::kCorrupt, place_of(tensor) + ": wanted " +
+                                        (allowed == Numbers::kFinite ? "finite numbers" : "numbers") +
+                                        ", found " + (nan ? "NaN" : "an infinity") + " at element " +
+                                        std::to_string(i)};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_numbers(const CheckpointTensor& tensor, Numbers allowed) {
+  if (tensor.type == StoredType::kBF16) return check_bits<uint16_t>(tensor, 0x7f80, 0x007f, allowed);
+  if (tensor.type == StoredType::kF16) return check_bits<uint16_t>(tensor, 0x7c00, 0x03ff, allowed);
+  if (tensor.type == StoredType::kF32) return check_bits<uint32_t>(tensor, 0x7f800000, 0x007fffff, allowed);
+  return {};
+}
 
 Status copy_converted(Device& device, const CheckpointTensor& from, const Tensor& to) {
   const Stream stream = device.stream();

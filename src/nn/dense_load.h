@@ -29,6 +29,14 @@ Result<OwnedTensor> load_stacked(Device& device, const Checkpoint& checkpoint,
 Result<OwnedTensor> pack_dense(Device& device, const Checkpoint& checkpoint, std::span<const DensePart> parts,
                                int64_t width, int threads);
 
+// Which numbers weights may hold.
+enum class Numbers : uint8_t {
+  kFinite,
+  kNoNan,  // an infinity means something: a sink that takes nothing, an expert that is never chosen
+};
+// kCorrupt names file, tensor and element of a bf16, f16 or f32 tensor that holds another one; other types hold any.
+Status check_numbers(const CheckpointTensor& tensor, Numbers allowed);
+
 // Fills `to` from a tensor with as many elements, of its type or BF16 for f32. Waits for the copy.
 Status copy_converted(Device& device, const CheckpointTensor& from, const Tensor& to);
 

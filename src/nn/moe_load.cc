@@ -135,7 +135,8 @@ class MoeLoader {
     for (const auto& [from, to] :
          {std::pair{source_.router, &w.router}, std::pair{source_.router_bias, &w.router_bias},
           std::pair{source_.correction_bias, &w.correction_bias}})
-      if (from) SLUICE_TRY(put_converted(*from, *to));
+      if (from)
+        SLUICE_TRY(put_converted(*from, *to, from == source_.router ? Numbers::kFinite : Numbers::kNoNan));
     if (source_.hash_table) {
       const auto table = ids();
       if (!table.ok()) return table.status();
@@ -150,9 +151,11 @@ class MoeLoader {
     return hash_table(near.value(), source_.whole.experts);
   }
 
-  Status put_converted(const CheckpointTensor& from, const Tensor& to) {
+  Status put_converted(const CheckpointTensor& from, const Tensor& to, Numbers allowed) {
     const auto near = host_.tensor(from);
-    return near.ok() ? copy_converted(out_.device_, near.value(), to) : near.status();
+    if (!near.ok()) return near.status();
+    SLUICE_TRY(check_numbers(near.value(), allowed));
+    return copy_converted(out_.device_, near.value(), to);
   }
 
   // These local experts' biases.

@@ -1,9 +1,12 @@
 #include "serve/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/arena.h"
+#include "base/printable.h"
+#include "models/family.h"
 #include "nn/plan_into.h"
 #include "serve/staging.h"
 
@@ -155,13 +158,37 @@ Result<std::vector<GeneratedToken>> Engine::sample(const std::vector<Chunk>& chu
   return staging_->drawn(device_, rows);
 }
 
+// `drawn` for each chunk that ends, in order. Where the host cannot read the logits, the draw tells: a row with an infinity or
+// without a number has no logprob.
+Status Engine::check_logits(const std::vector<Chunk>& chunks,
+                            const std::vector<GeneratedToken>& drawn) const {
+  const int64_t vocab = decoder_->config().vocab;
+  const auto* logits = device_.shares_host_memory() ? static_cast<const float*>(logits_) : nullptr;
+  size_t row = 0;
+  for (const Chunk& chunk : chunks) {
+    if (!chunk.ends()) continue;
+    const float* begin = logits ? logits + static_cast<int64_t>(row) * vocab : &drawn[row].logprob;
+    const float* end = begin + (logits ? vocab : 1);
+    const float* wrong = std::find_if(begin, end, [](float x) { return !std::isfinite(x); });
+    ++row;
+    if (wrong == end) continue;
+    return {Code::kDevice, "step " + std::to_string(steps_) + ": request " +
+                               std::to_string(chunk.sequence->id) + ": wanted finite logits, found " +
+                               number_text(*wrong) +
+                               (logits ? " for token " + std::to_string(wrong - begin) : " as a logprob")};
+  }
+  return {};
+}
+
 Result<std::vector<GeneratedToken>> Engine::step() {
   const std::vector<Chunk> chunks = scheduler_.next();
   if (chunks.empty()) return std::vector<GeneratedToken>{};
+  ++steps_;
   SLUICE_TRY(compute(chunks));
   const auto drawn = sample(chunks);
   if (!drawn.ok()) return drawn.status();
   SLUICE_TRY(device_.wait(device_.stream()));
+  SLUICE_TRY(check_logits(chunks, drawn.value()));
   return scheduler_.accept(chunks, drawn.value());
 }
 

@@ -42,7 +42,8 @@ class Engine {
   Result<int64_t> add(Request request);
   void cancel(int64_t request) { scheduler_.cancel(request); }
   bool idle() const { return scheduler_.idle(); }
-  // Computes one step and waits for it. The tokens that it drew, at most one a request.
+  // Computes one step and waits for it. The tokens that it drew, at most one a request. kDevice names the step and the request whose
+  // logits are no finite numbers: weights or a kernel are broken, and no token would mean anything.
   Result<std::vector<GeneratedToken>> step();
 
   // The logits of `tokens` at some of its positions (ascending), f32 [positions, vocab], computed as one request would be,
@@ -60,6 +61,7 @@ class Engine {
   Status allocate(const RopeScaling& rope);
   Status compute(const std::vector<Chunk>& chunks);
   Result<std::vector<GeneratedToken>> sample(const std::vector<Chunk>& chunks);
+  Status check_logits(const std::vector<Chunk>& chunks, const std::vector<GeneratedToken>& drawn) const;
 
   Device& device_;
   const DecoderWeights& weights_;
@@ -71,6 +73,7 @@ class Engine {
   std::vector<KvCache> caches_;
   void *cache_ = nullptr, *workspace_ = nullptr, *logits_ = nullptr, *rope_ = nullptr;
   EngineMemory memory_;
+  int64_t steps_ = 0;
 };
 
 }  // namespace sluice

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -146,6 +147,41 @@ TEST(Engine, LogitsAreWhatGreedyDraws) {
   const Model model(small_decoder());
   EngineOptions options = roomy();
   options.policy.batch_invariant = true;
+// A draw from such a row means nothing: an answer would be token 0 for ever.
+TEST(Engine, LogitsThatAreNoNumbersAreAnErrorOfTheirStep) {
+  const auto device = cpu::open_device({.threads = 1}).value();
+  const auto nan_at = [](DecoderWeights& weights, int64_t token) {
+    weights.embedding.row<BF16>(token)[0] = to_bf16(std::numeric_limits<float>::quiet_NaN());
+  };
+  Model model(small_decoder());
+  Request r{.prompt = {3, 1, 4}};
+  r.sampling.temperature = 0;
+  const Answer good = run(*engine_of(*device, model, roomy()), {r}).at(0);
+  nan_at(model.weights, good.ids[0]);  // which the second step reads
+  const auto engine = engine_of(*device, model, roomy());
+  ASSERT_TRUE(engine->add(r).ok());
+  ASSERT_TRUE(engine->step().ok());
+  const auto second = engine->step();
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.status().code, Code::kDevice);
+  EXPECT_EQ(second.status().message, "step 2: request 0: wanted finite logits, found nan for token 0");
+}
+
+// Before anything is planned: planning looks at the counts of tokens up to the largest.
+TEST(Engine, StepsTakeWhatTheRouterTakes) {
+  RouterGemm::Problem gate{.tokens = kStepTokensMax, .experts = 8, .hidden = 64};
+  EXPECT_TRUE(RouterGemm::validate(gate).accepted());
+  ++gate.tokens;
+  EXPECT_FALSE(RouterGemm::validate(gate).accepted());
+  const auto device = cpu::open_device({.threads = 1}).value();
+  const Model model(small_decoder());
+  EngineOptions options = roomy();
+  options.max_num_batched_tokens = 10'000'000;
+  const auto engine = Engine::make(*device, model.config, model.weights, options);
+  ASSERT_FALSE(engine.ok());
+  EXPECT_EQ(engine.status().message, "max_num_batched_tokens: wanted 1 to 16384, found 10000000");
+}
+
   options.max_num_batched_tokens = 16;
   const auto engine = engine_of(*device, model, options);
   Request r{.prompt = {9, 8, 7, 6, 5, 4, 3, 2, 1}};
