@@ -66,7 +66,7 @@ Result<BenchReport> bench_model(const BenchOptions& options) {
     return invalid("bench: wanted --input-len of 1 or more and --output-len of 2 or more, found " +
                    std::to_string(o.input_len) + " and " + std::to_string(o.output_len));
   for (int64_t n : o.concurrency) {
-    if (n < 1) return invalid("--concurrency: wanted 1 or more, found " + std::to_string(n));
+    if (n < 1) return invalid("--max-concurrency: wanted 1 or more, found " + std::to_string(n));
     o.model.max_num_seqs = std::max(o.model.max_num_seqs, n);
   }
   o.model.max_num_batched_tokens = std::max(o.model.max_num_batched_tokens, o.model.max_num_seqs);

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <ctime>
-
 #include <iterator>
+
 namespace sluice::apps {
 namespace {
 
@@ -15,6 +16,17 @@ std::string today() {
   char text[16];
   std::strftime(text, sizeof text, "%Y-%m-%d", &date);
   return text;
+}
+
+bool is_date(const std::string& text) {
+  int year = 0;
+  unsigned month = 0, day = 0;
+  int end = 0;
+  if (text.size() != 10 || text.find_first_not_of("0123456789-") != std::string::npos) return false;
+  if (std::sscanf(text.c_str(), "%4d-%2u-%2u%n", &year, &month, &day, &end) != 3 || end != 10) return false;
+  return std::chrono::year_month_day(std::chrono::year(year), std::chrono::month(month),
+                                     std::chrono::day(day))
+      .ok();
 }
 
 bool is_reasoning(const Message& m) { return m.channel == "analysis"; }
@@ -28,6 +40,8 @@ Result<ChatOptions> chat_options(const ChatFlags& flags) {
   while (at < known.size() && known[at] != flags.reasoning_effort) ++at;
   if (at == known.size()) return unknown_name("--reasoning-effort", flags.reasoning_effort, known);
   out.effort = static_cast<ReasoningEffort>(at);
+  if (!flags.current_date.empty() && !is_date(flags.current_date))
+    return invalid("--current-date: wanted a date as 2025-06-28, found '" + flags.current_date + "'");
   out.current_date = flags.current_date.empty() ? today() : flags.current_date;
   out.developer_instructions = flags.system_prompt;
   return out;
@@ -71,20 +85,6 @@ Result<Harmony> load_harmony(const std::string& model) {
   return harmony;
 }
 
-Result<Chat> Chat::open(Session& session, const Harmony& harmony) {
-  const int64_t vocab = session.model->config().decoder.vocab, tokens = harmony.tokenizer().vocab_size();
-  if (tokens > vocab)
-    return Status{Code::kCorrupt, session.directory + "/tokenizer.json: wanted at most " +
-                                      std::to_string(vocab) + " tokens (vocab_size of config.json), found " +
-                                      std::to_string(tokens)};
-  return Chat(session, harmony);
-}
-
-SamplingParams Chat::sampling(const SamplingFlags& f) const {
-  const ModelConfig& config = session_->model->config();
-  const GenerationDefaults& d = config.generation;
-  SamplingParams out{.temperature = f.temperature < 0 ? d.temperature : f.temperature,
-                     .top_p = f.top_p < 0 ? d.top_p : f.top_p,
 Chat::Chat(Session& session, const Harmony& harmony) : session_(&session), harmony_(harmony) {
   const Tokenizer& tokenizer = harmony_.tokenizer();
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
@@ -101,7 +101,21 @@ Result<std::vector<int32_t>> Chat::prompt(const Conversation& conversation) cons
   return harmony_.prompt(conversation);
 }
 
-                     .min_p = f.min_p,
+Result<Chat> Chat::open(Session& session, const Harmony& harmony) {
+  const int64_t vocab = session.model->config().decoder.vocab, tokens = harmony.tokenizer().vocab_size();
+  if (tokens > vocab)
+    return Status{Code::kCorrupt, session.directory + "/tokenizer.json: wanted at most " +
+                                      std::to_string(vocab) + " tokens (vocab_size of config.json), found " +
+                                      std::to_string(tokens)};
+  return Chat(session, harmony);
+}
+
+SamplingParams Chat::sampling(const SamplingFlags& f) const {
+  const ModelConfig& config = session_->model->config();
+  const GenerationDefaults& d = config.generation;
+  SamplingParams out{.temperature = f.temperature < 0 ? d.temperature : f.temperature,
+                     .top_p = f.top_p < 0 ? d.top_p : f.top_p,
+                     .min_p = f.min_p < 0 ? d.min_p : f.min_p,
                      .top_k = f.top_k < 0 ? d.top_k : f.top_k,
                      .seed = f.seed,
                      .max_tokens = f.max_tokens,
@@ -124,7 +138,13 @@ Result<Reply> Chat::ask(const Conversation& conversation, const SamplingFlags& f
   if (!id.ok()) return id.status();
   ReplyReader reader(harmony_, sink);
   double first = 0;
+  bool stopped = false;
   while (!session_->engine->idle()) {
+    if (stop()) {
+      session_->engine->cancel(id.value());
+      stopped = true;
+      break;
+    }
     const auto tokens = session_->engine->step();
     if (!tokens.ok()) {
       session_->engine->cancel(id.value());  // the next question starts anew
@@ -136,6 +156,7 @@ Result<Reply> Chat::ask(const Conversation& conversation, const SamplingFlags& f
     }
   }
   Reply reply = reader.finish();
+  if (stopped) reply.finish = FinishReason::kAbort;
   reply.prompt_tokens = prompt_tokens;
   reply.first_token_seconds = first;
   reply.seconds = since();
@@ -143,10 +164,3 @@ Result<Reply> Chat::ask(const Conversation& conversation, const SamplingFlags& f
 }
 
 }  // namespace sluice::apps
-  bool stopped = false;
-    if (stop()) {
-      session_->engine->cancel(id.value());
-      stopped = true;
-      break;
-    }
-  if (stopped) reply.finish = FinishReason::kAbort;

@@ -18,7 +18,7 @@ Result<ChatOptions> chat_options(const ChatFlags& flags);
 
 // What a request may set; the defaults are the model's (generation_config.json).
 struct SamplingFlags {
-  double temperature = -1, top_p = -1, min_p = 0;  // negative: the model's
+  double temperature = -1, top_p = -1, min_p = -1;  // negative: the model's
   int64_t top_k = -1;
   uint64_t seed = 0;
   int64_t max_tokens = 0;  // 0: until the context is full

@@ -1,6 +1,7 @@
 // The command line: the files named cli_* include CLI11, and nothing else does.
 #pragma once
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -17,6 +18,12 @@ struct Command {
 
 // The first option or word that no subcommand takes, with the nearest known one.
 Status unknown_flag(const CLI::App& app);
+
+// What a number must be. The error names the option, what was wanted and what was found.
+CLI::Validator integer_between(int64_t least, int64_t most);  // INT64_MAX: no bound
+CLI::Validator number_between(double least, double most);
+CLI::Validator seed_number();
+constexpr int kThreadsMax = 1024;
 
 // `words` are those after the subcommand: an operation among them adds its fields as options.
 Command add_explain(CLI::App& root, const std::vector<std::string>& words);

@@ -8,6 +8,8 @@
 namespace sluice::apps {
 namespace {
 
+constexpr int64_t kSweepTokensMax = 1 << 20;  // each count's workspace is looked at
+
 std::string with_dashes(std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
   return name;
@@ -80,7 +82,9 @@ Command add_explain(CLI::App& root, const std::vector<std::string>& words) {
                 "only kernels whose rows do not depend on each other");
   app->add_option("--sweep", flags->sweep, "prints the choice for each count of tokens")
       ->check(CLI::IsMember({"tokens"}));
-  app->add_option("--tokens-max", flags->options.tokens_max, "the sweep's last count")->capture_default_str();
+  app->add_option("--tokens-max", flags->options.tokens_max, "the sweep's last count")
+      ->capture_default_str()
+      ->check(integer_between(0, kSweepTokensMax));
   app->add_flag("--json", flags->json, "the answer as JSON");
   app->add_flag("--contract", flags->contract, "prints fields and tensors");
   app->add_option("--model", flags->model,
@@ -89,9 +93,11 @@ Command add_explain(CLI::App& root, const std::vector<std::string>& words) {
     add_fields(app, *problem, flags.get());
   } else {
     app->add_option("--tokens", flags->options.tokens, "with --model: tokens of the step")
-        ->capture_default_str();
+        ->capture_default_str()
+        ->check(integer_between(0, kStepTokensMax));
     app->add_option("--max-model-len", flags->options.max_model_len,
-                    "with --model: tokens of a sequence; 0: the model's context, at most 4096");
+                    "with --model: tokens of a sequence; 0: the model's context, at most 4096")
+        ->check(integer_between(0, INT32_MAX));
   }
   return {app, [app, flags] { return run_explain(*app, *flags); }};
 }

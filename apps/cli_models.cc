@@ -20,6 +20,8 @@ Status unknown_flag(const CLI::App& app) {
 
 namespace {
 
+constexpr double kKvCacheGibMax = 1 << 20;  // a PiB
+
 void add_model_flags(CLI::App* app, ModelFlags* flags) {
   const char* group = "Model";
   app->add_option("model,--model", flags->model,
@@ -31,23 +33,28 @@ void add_model_flags(CLI::App* app, ModelFlags* flags) {
   app->add_option("--max-model-len,--context-length", flags->max_model_len,
                   "tokens of a sequence; 0: the model's context, at most 8192")
       ->capture_default_str()
-      ->group(group);
+      ->group(group)
+      ->check(integer_between(0, INT32_MAX));
   app->add_option("--max-num-seqs,--max-running-requests", flags->max_num_seqs, "sequences of one step")
       ->capture_default_str()
-      ->group(group);
+      ->group(group)
+      ->check(integer_between(1, kStepTokensMax));
   app->add_option("--max-num-batched-tokens,--chunked-prefill-size", flags->max_num_batched_tokens,
                   "tokens of one step: longer prompts are computed in chunks")
       ->capture_default_str()
-      ->group(group);
+      ->group(group)
+      ->check(integer_between(1, kStepTokensMax));
   app->add_option("--kv-cache-gib", flags->kv_cache_gib, "GiB of the cache; 0: enough for all sequences")
       ->capture_default_str()
-      ->group(group);
+      ->group(group)
+      ->check(number_between(0, kKvCacheGibMax));
   app->add_flag("--batch-invariant", flags->batch_invariant,
                 "the same bits whatever else runs: only kernels whose rows do not depend on each other")
       ->group(group);
   app->add_option("--threads", flags->threads, "threads of the CPU; 0: one for each processor")
       ->capture_default_str()
-      ->group(group);
+      ->group(group)
+      ->check(integer_between(0, kThreadsMax));
   app->add_option("--experts", flags->experts,
                   "device that the MoE layers run on: cuda; none: the CPU, as the rest")
       ->group(group)
@@ -70,21 +77,24 @@ void add_sampling_flags(CLI::App* app, SamplingFlags* flags) {
   const char* group = "Sampling (defaults: generation_config.json of the model)";
   app->add_option("--temperature", flags->temperature, "0: the likeliest token")
       ->group(group)
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_between(0, kTemperatureMax));
   app->add_option("--top-p", flags->top_p, "shortest set of tokens that has this share")
       ->group(group)
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(number_between(0, 1));
   app->add_option("--top-k", flags->top_k, "this many tokens; 0: all")
       ->group(group)
-      ->check(CLI::NonNegativeNumber);
+      ->check(integer_between(0, INT32_MAX));
   app->add_option("--min-p", flags->min_p, "tokens with this share of the likeliest")
       ->group(group)
-      ->check(CLI::Range(0.0, 1.0));
-  app->add_option("--seed", flags->seed, "of the draws")->capture_default_str()->group(group);
+      ->check(number_between(0, 1));
+  app->add_option("--seed", flags->seed, "of the draws")
+      ->capture_default_str()
+      ->group(group)
+      ->check(seed_number());
   app->add_option("--max-tokens", flags->max_tokens, "tokens of an answer; 0: until the context is full")
       ->capture_default_str()
       ->group(group)
-      ->check(CLI::NonNegativeNumber);
+      ->check(integer_between(0, INT32_MAX));
 }
 
 }  // namespace
@@ -131,7 +141,9 @@ Command add_eval(CLI::App& root) {
   add_sampling_flags(app, &flags->options.sampling);
   app->add_option("--questions", flags->options.questions,
                   R"(a file of lines {"task", "question", "answer"}; none: eval.jsonl beside the model)");
-  app->add_option("--limit", flags->options.limit, "questions of each task; 0: all")->capture_default_str();
+  app->add_option("--limit", flags->options.limit, "questions of each task; 0: all")
+      ->capture_default_str()
+      ->check(integer_between(0, INT64_MAX));
   app->add_flag("--json", flags->json, "the answer as JSON, with every mistake");
   app->allow_extras();
   return {app, [app, flags] {
@@ -150,12 +162,17 @@ Command add_bench(CLI::App& root) {
   };
   const auto flags = std::make_shared<Flags>();
   add_model_flags(app, &flags->options.model);
-  app->add_option("--input-len", flags->options.input_len, "tokens of a prompt")->capture_default_str();
-  app->add_option("--output-len", flags->options.output_len, "tokens of an answer")->capture_default_str();
+  app->add_option("--input-len", flags->options.input_len, "tokens of a prompt")
+      ->capture_default_str()
+      ->check(integer_between(1, INT32_MAX));
+  app->add_option("--output-len", flags->options.output_len, "tokens of an answer")
+      ->capture_default_str()
+      ->check(integer_between(2, INT32_MAX));
   app->add_option("--max-concurrency", flags->options.concurrency,
                   "sequences at once: counts, separated by commas")
       ->delimiter(',')
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(integer_between(1, kStepTokensMax));
   app->add_flag("--json", flags->json, "the answer as JSON");
   app->allow_extras();
   CLI::App* report = app->add_subcommand("report", "figures and tables from measured rows; needs no GPU");
@@ -193,12 +210,17 @@ Command add_draft(CLI::App& root) {
   const auto o = std::make_shared<DraftOptions>();
   const auto json = std::make_shared<bool>(false);
   app->add_option("model,--model", o->model, "a Hugging Face model directory");
-  app->add_option("--layer", o->layer, "which of the model's draft layers")->capture_default_str();
+  app->add_option("--layer", o->layer, "which of the model's draft layers")
+      ->capture_default_str()
+      ->check(integer_between(0, INT32_MAX));
   app->add_option("--tokens", o->tokens,
                   "sequences of a step to time, one token each: counts, separated by commas")
       ->delimiter(',')
-      ->capture_default_str();
-  app->add_option("--context", o->context, "positions before each token")->capture_default_str();
+      ->capture_default_str()
+      ->check(integer_between(1, 1024));
+  app->add_option("--context", o->context, "positions before each token")
+      ->capture_default_str()
+      ->check(integer_between(0, INT32_MAX));
   app->add_option("--dtype", o->dtype, "of activations: auto, bfloat16, float32")->capture_default_str();
   app->add_option("--experts", o->experts,
                   "device that the main model's MoE layers run on: cuda; none: the CPU")
@@ -210,8 +232,11 @@ Command add_draft(CLI::App& root) {
   app->add_option("--speculative-router-dtype", o->speculative_router_dtype,
                   "of the draft's router scores; none: as the main model's");
   app->add_option("--threads", o->threads, "threads of the CPU; 0: one for each processor")
-      ->capture_default_str();
-  app->add_option("--seed", o->seed, "of hidden states and tokens")->capture_default_str();
+      ->capture_default_str()
+      ->check(integer_between(0, kThreadsMax));
+  app->add_option("--seed", o->seed, "of hidden states and tokens")
+      ->capture_default_str()
+      ->check(seed_number());
   app->add_flag("--json", *json, "the answer as JSON");
   app->allow_extras();
   return {app, [app, o, json] {
@@ -225,8 +250,10 @@ Command add_make_checkpoint(CLI::App& root) {
   const auto options = std::make_shared<MakeOptions>();
   app->add_option("directory", options->directory, "where to write: a new or empty directory");
   app->add_option("--like", options->like, "the model")->capture_default_str();
-  app->add_option("--layers", options->layers, "0: as many as the model has")->capture_default_str();
-  app->add_option("--seed", options->seed, "of the weights")->capture_default_str();
+  app->add_option("--layers", options->layers, "0: as many as the model has")
+      ->capture_default_str()
+      ->check(integer_between(0, 1000));
+  app->add_option("--seed", options->seed, "of the weights")->capture_default_str()->check(seed_number());
   app->allow_extras();
   return {app, [app, options] {
             if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);

@@ -63,13 +63,18 @@ Command add_moe(CLI::App& root) {
                   "the same for decode; none: --moe-backend");
   app->add_option("--moe-decode-tokens", options->experts.decode_tokens,
                   "a step of at most so many tokens is decode")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(integer_between(0, kStepTokensMax));
   app->add_option("--tokens", options->tokens, "token counts to time, separated by commas")
       ->delimiter(',')
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(integer_between(1, kStepTokensMax));
   app->add_option("--threads", options->threads, "threads of the CPU; 0: one for each processor")
-      ->capture_default_str();
-  app->add_option("--seed", options->seed, "of weights and activations")->capture_default_str();
+      ->capture_default_str()
+      ->check(integer_between(0, kThreadsMax));
+  app->add_option("--seed", options->seed, "of weights and activations")
+      ->capture_default_str()
+      ->check(seed_number());
   app->add_flag("--json", flags->json, "the answer as JSON");
   CLI::Option* digests = app->add_flag(
       "--digest", flags->wants_digest,
@@ -153,11 +158,11 @@ int run(int argc, char** argv) {
 }  // namespace sluice::apps
 
 int main(int argc, char** argv) {
+  sluice::apps::open_standard_streams();
   try {
     return sluice::apps::finish_output(sluice::apps::run(argc, argv));
   } catch (const std::bad_alloc&) {
     return sluice::apps::wrong_use("out of memory: the system refused a small allocation");
-  sluice::apps::open_standard_streams();
   } catch (const std::exception& error) {
     return sluice::apps::wrong_use(error.what());
   }

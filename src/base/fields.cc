@@ -22,18 +22,23 @@ Status bad_value(const Field& field, const std::string& wanted, std::string_view
   return invalid(std::string(field.name) + ": wanted " + wanted + ", found '" + std::string(found) + "'");
 }
 
-size_t edit_distance(std::string_view a, std::string_view b) {
+// The distance, or `most` if it is that or more.
+size_t edit_distance(std::string_view a, std::string_view b, size_t most) {
+  if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) >= most) return most;
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
   for (size_t i = 1; i <= a.size(); ++i) {
     size_t diagonal = row[0]++;
+    size_t least = row[0];
     for (size_t j = 1; j <= b.size(); ++j) {
       const size_t replace = diagonal + (a[i - 1] != b[j - 1]);
       diagonal = row[j];
       row[j] = std::min({row[j] + 1, row[j - 1] + 1, replace});
+      least = std::min(least, row[j]);
     }
+    if (least >= most) return most;  // it only grows
   }
-  return row[b.size()];
+  return std::min(row[b.size()], most);
 }
 
 }  // namespace
@@ -70,10 +75,17 @@ std::string nearest(std::string_view word, std::span<const std::string> names) {
   std::string best;
   size_t best_distance = std::max<size_t>(2, word.size() * 2 / 5) + 1;  // farther than this is no help
   for (const std::string& name : names) {
-    const size_t distance = edit_distance(word, name);
+    const size_t distance = edit_distance(word, name, best_distance);
     if (distance < best_distance) best = name, best_distance = distance;
   }
-  return best;
+  if (best_distance <= 1) return best;
+  // Half a name is a better hint than another one of its length: --temp means --temperature, not --help.
+  constexpr size_t kBeginning = 4;
+  if (word.size() < kBeginning) return best;
+  const std::string* longer = nullptr;
+  for (const std::string& name : names)
+    if (name.starts_with(word) && (!longer || name.size() < longer->size())) longer = &name;
+  return longer ? *longer : best;
 }
 
 Status unknown_name(std::string_view what, std::string_view name, std::span<const std::string> known) {

@@ -41,16 +41,41 @@ Status add_stop_tokens(const JsonAt& config, int64_t vocab, std::vector<int32_t>
   return {};
 }
 
+// What Hugging Face's generation can do and Sluice cannot, and the value that does nothing.
+struct Neutral {
+  const char* key;
+  double value;
+};
+constexpr Neutral kNotSampledWith[] = {
+    {"repetition_penalty", 1},   {"encoder_repetition_penalty", 1},
+    {"presence_penalty", 0},     {"frequency_penalty", 0},
+    {"no_repeat_ngram_size", 0}, {"typical_p", 1},
+    {"epsilon_cutoff", 0},       {"eta_cutoff", 0},
+    {"penalty_alpha", 0},        {"num_beams", 1},
+};
+
 Status read_generation(const JsonAt& config, GenerationDefaults* out) {
+  SLUICE_TRY(config.need_object());
+  for (const Neutral& n : kNotSampledWith) {
+    const auto value = config.number(n.key, n.value);
+    if (!value.ok()) return value.status();
+    if (value.value() == n.value) continue;
+    Status status =
+        config.at(n.key).value().wrong(number_text(n.value) + ", because Sluice samples without it");
+    status.code = Code::kUnsupported;
+    return status;
+  }
   const auto sample = config.boolean("do_sample", true);
   if (!sample.ok()) return sample.status();
-  const auto temperature = config.number("temperature", out->temperature);
-  if (!temperature.ok()) return temperature.status();
-  const auto top_p = config.number("top_p", out->top_p);
-  if (!top_p.ok()) return top_p.status();
   const auto top_k = config.integer("top_k", 0, INT32_MAX, out->top_k);
   if (!top_k.ok()) return top_k.status();
-  *out = {sample.value() ? temperature.value() : 0, top_p.value(), top_k.value()};
+  out->top_k = top_k.value();
+  ConfigReader r{config};
+  r.number("temperature", 0, kTemperatureMax, out->temperature, &out->temperature);
+  r.number("top_p", 0, 1, out->top_p, &out->top_p);
+  r.number("min_p", 0, 1, out->min_p, &out->min_p);
+  SLUICE_TRY(r.status);
+  if (!sample.value()) out->temperature = 0;
   return {};
 }
 
@@ -105,15 +130,14 @@ Result<const Family*> family_of(const JsonAt& config) {
   if (items.value().size() != 1) return list.value().wrong("one architecture");
   const auto name = items.value().front().string();
   if (!name.ok()) return name.status();
-  std::vector<std::string> known;
+  // No name is taken for a slip of the pen: another architecture is another model.
+  std::string known;
   for (const Family* family : kFamilies) {
     if (family->architecture == name.value()) return family;
-    known.emplace_back(family->architecture);
+    known += (known.empty() ? "" : ", ") + std::string(family->architecture);
   }
-  Status status = unknown_name("architecture", name.value(), known);
-  status.code = Code::kUnsupported;
-  status.message = list.value().where() + ": " + status.message;
-  return status;
+  return unsupported(list.value().where() + ": wanted an architecture that Sluice runs (" + known +
+                     "), found " + name.value());
 }
 
 Result<ModelConfig> read_model_config(const std::string& directory) {
@@ -128,6 +152,8 @@ Result<ModelConfig> read_model_config(const std::string& directory) {
   ModelConfig out = std::move(read).value();
   SLUICE_TRY(add_stop_tokens(config, out.decoder.vocab, &out.stop_tokens));
   const std::string generation = directory + "/generation_config.json";
+  std::error_code error;
+  if (!std::filesystem::exists(generation, error) && !error) return out;  // checkpoints need not have it
   const Result<Json> more = read_json(generation, kConfigBytesMax);
   if (!more.ok()) return more.status();
   const JsonAt root(more.value(), generation);
@@ -137,5 +163,3 @@ Result<ModelConfig> read_model_config(const std::string& directory) {
 }
 
 }  // namespace sluice
-  std::error_code error;
-  if (!std::filesystem::exists(generation, error) && !error) return out;  // checkpoints need not have it

@@ -11,10 +11,13 @@
 
 namespace sluice {
 
+constexpr double kTemperatureMax =
+    100;  // that anybody may ask for: beyond it all tokens are as likely as each other
+
 // The sampling parameters that the model's authors recommend: generation_config.json. ops/sample.h explains each.
 struct GenerationDefaults {
   double temperature = 1;  // 0 where do_sample is false
-  double top_p = 1;
+  double top_p = 1, min_p = 0;
   int64_t top_k = 0;
 };
 

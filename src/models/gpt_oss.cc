@@ -35,6 +35,13 @@ Status read_rope(const JsonAt& config, RopeScaling* rope) {
   return {};
 }
 
+Status must_be_also(const JsonAt& config, const std::string& key, int64_t top_k) {
+  const auto same = config.integer(key, 1, 1024);
+  if (!same.ok()) return same.status();
+  if (same.value() == top_k) return {};
+  return config.at(key).value().wrong("num_experts_per_tok = " + std::to_string(top_k));
+}
+
 // layer_types, or where it is missing every second layer with a window, the first one included.
 Status read_layers(const JsonAt& config, int64_t layers, std::vector<int32_t>* kind) {
   kind->clear();
@@ -95,7 +102,7 @@ Result<ModelConfig> read(const JsonAt& config) {
   r.integer("sliding_window", 1, INT32_MAX, &window);
   r.integer("max_position_embeddings", 1, INT32_MAX, &out.context);
   r.number("rms_norm_eps", 1e-12, 1, 1e-5, &d.eps);
-  r.number("swiglu_limit", 0, 1e6, 7, &limit);
+  r.number("swiglu_limit", 1e-6, 1e6, 7, &limit);
   SLUICE_TRY(r.status);
   const auto refuse = [&](const std::string& key, const std::string& wanted) -> Status {
     const auto member = config.at(key);
@@ -107,6 +114,8 @@ Result<ModelConfig> read(const JsonAt& config) {
     return refuse("num_attention_heads",
                   "a multiple of num_key_value_heads = " + std::to_string(attention.kv_heads));
   if (attention.head_dim % 2) return refuse("head_dim", "an even number (pairs turn together)");
+  // The same count under OpenAI's own name, in the published configs beside the other.
+  if (config.has("experts_per_token")) SLUICE_TRY(must_be_also(config, "experts_per_token", top_k));
   if (top_k > experts)
     return refuse("num_experts_per_tok", "at most num_local_experts = " + std::to_string(experts));
   SLUICE_TRY(read_rope(config, &d.rope));

@@ -30,6 +30,7 @@ Status read_rope(const JsonAt& config, MtpConfig* c) {
   const auto member = config.at(key);
   if (!member.ok()) return member.status();
   const JsonAt& scaling = member.value();
+  SLUICE_TRY(scaling.need_object());
   if (joined) {
     ConfigReader theta{scaling};
     theta.number("rope_theta", 1.0001, 1e12, 10000, &rope.theta);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/json.h"
+#include "base/printable.h"
 
 namespace sluice {
 
@@ -10,6 +11,7 @@ namespace sluice {
 // kUnsupported names the key, what `models` have and what was found.
 template <class T>
 Status must_be(const JsonAt& config, const std::string& key, const T& wanted, const std::string& models) {
+  SLUICE_TRY(config.need_object());
   if (!config.has(key)) return {};
   const auto member = config.at(key);
   if (!member.ok()) return member.status();
@@ -38,7 +40,7 @@ struct ConfigReader {
     *out = value.value();
     if (*out >= least && *out <= most) return;
     const auto member = config.at(key);
-    const std::string wanted = "a number from " + std::to_string(least) + " to " + std::to_string(most);
+    const std::string wanted = "a number from " + number_text(least) + " to " + number_text(most);
     status = member.ok() ? member.value().wrong(wanted) : member.status();
   }
 };

@@ -15,12 +15,12 @@ namespace {
 
 Status check_range(const char* name, double value, double least, double most) {
   if (value >= least && value <= most) return {};  // NaN fails
-  return invalid(std::string(name) + ": wanted " + std::to_string(least) + " to " + std::to_string(most) +
-                 ", found " + std::to_string(value));
+  return invalid(std::string(name) + ": wanted " + number_text(least) + " to " + number_text(most) +
+                 ", found " + number_text(value));
 }
 
 Status check_sampling(const SamplingParams& s) {
-  SLUICE_TRY(check_range("temperature", s.temperature, 0, 100));
+  SLUICE_TRY(check_range("temperature", s.temperature, 0, kTemperatureMax));
   SLUICE_TRY(check_range("top_p", s.top_p, 0, 1));
   SLUICE_TRY(check_range("min_p", s.min_p, 0, 1));
   SLUICE_TRY(check_range("top_k", static_cast<double>(s.top_k), 0, INT32_MAX));
@@ -32,15 +32,15 @@ Result<StepBounds> bounds_of(const DecoderConfig& config, const EngineOptions& o
     if (value >= 1) return {};
     return invalid(std::string(name) + ": wanted at least 1, found " + std::to_string(value));
   };
-  SLUICE_TRY(positive("max_model_len", o.max_model_len));
-  SLUICE_TRY(tokens("max_num_seqs", o.max_num_seqs));
-  SLUICE_TRY(tokens("max_num_batched_tokens", o.max_num_batched_tokens));
   // Before anything is planned: a plan looks at the counts of tokens, up to the largest.
   const auto tokens = [](const char* name, int64_t value) -> Status {
     if (value >= 1 && value <= kStepTokensMax) return {};
     return invalid(std::string(name) + ": wanted 1 to " + std::to_string(kStepTokensMax) + ", found " +
                    std::to_string(value));
   };
+  SLUICE_TRY(positive("max_model_len", o.max_model_len));
+  SLUICE_TRY(tokens("max_num_seqs", o.max_num_seqs));
+  SLUICE_TRY(tokens("max_num_batched_tokens", o.max_num_batched_tokens));
   SLUICE_TRY(positive("page_size", o.page_size));
   StepBounds b{.tokens = o.max_num_batched_tokens,
                .sequences = o.max_num_seqs,

@@ -34,6 +34,14 @@ TEST(Fields, ThoseThatAreNotNamedKeepTheirDefaults) {
   ASSERT_TRUE(parse_fields("", &example).ok());
 }
 
+TEST(Fields, NearestIsAMisspeltNameOrTheRestOfOne) {
+  const std::string flags[] = {"--help", "--temperature", "--top-k", "--max-num-seqs"};
+  EXPECT_EQ(nearest("--temp", flags), "--temperature");
+  EXPECT_EQ(nearest("--hepl", flags), "--help");
+  EXPECT_EQ(nearest("--max-seqs", flags), "--max-num-seqs");
+  EXPECT_EQ(nearest("--nothing-like-it", flags), "");
+}
+
 TEST(Fields, ExtremesOfIntegersAndReals) {
   Example example;
   ASSERT_TRUE(parse_fields("count=-9223372036854775808 scale=inf", &example).ok());

@@ -1,67 +1,16 @@
 // The command on models: the one that ships, and damaged ones.
 #include <gtest/gtest.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <functional>
-
-#include "base/json.h"
+#include "harness/model_copy.h"
 #include "harness/process.h"
 
 namespace sluice::test {
 namespace {
 
-namespace fs = std::filesystem;
-
-const fs::path kShipped = fs::path(SLUICE_SOURCE_DIR) / "models/sluice-16e-tiny";
-
 Outcome sluice(std::vector<std::string> words) {
   words.insert(words.begin(), SLUICE_COMMAND);
   return run_process(words);
-}
-
-std::string text_of(const fs::path& path) { return read_file(path.string(), 1 << 30).value(); }
-
-// The shipped model in a directory of its own, to be damaged: files that stay unchanged are links.
-class Copy {
- public:
-  Copy() : path_(fs::path(testing::TempDir()) / ("sluice_copy_" + std::to_string(getpid()))) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-    for (const auto& file : fs::directory_iterator(kShipped))
-      fs::create_symlink(file.path(), path_ / file.path().filename());
-  }
-  ~Copy() { fs::remove_all(path_); }
-  std::string path() const { return path_.string(); }
-  void write(const std::string& name, const std::string& text) {
-    fs::remove(path_ / name);
-    std::ofstream(path_ / name, std::ios::binary) << text;
-  }
-  void remove(const std::string& name) { fs::remove(path_ / name); }
-  void change_config(const std::function<void(Json&)>& change) {
-    Json config = parse_json(text_of(kShipped / "config.json"), "config").value();
-    change(config);
-    write("config.json", config.dump());
-  }
-  // The weights with `change` applied to their bytes.
-  void change_weights(const std::function<void(std::string&)>& change) {
-    std::string bytes = text_of(kShipped / "model.safetensors");
-    change(bytes);
-    write("model.safetensors", bytes);
-  }
-
- private:
-  fs::path path_;
-};
-
-// Where the bytes of a tensor begin in the file.
-size_t offset_of(const std::string& file, const std::string& tensor) {
-  uint64_t header = 0;
-  std::memcpy(&header, file.data(), 8);
-  const Json json = Json::parse(file.substr(8, header));
-  return 8 + header + json.at(tensor).at("data_offsets").at(0).get<size_t>();
 }
 
 // Status 2, nothing on standard output, one line that says `parts`.
@@ -144,7 +93,7 @@ TEST(ModelCommand, ExplainsAWholeModelOnADeviceThatIsNotHere) {
 }
 
 TEST(ModelCommand, RefusesFilesThatLie) {
-  Copy copy;
+  ModelCopy copy;
   copy.change_weights([](std::string& bytes) { bytes.resize(bytes.size() / 2); });
   expect_refusal(ask(copy.path()), {"model.safetensors", "wanted", "found"});
   copy.change_weights([](std::string& bytes) { bytes.resize(4); });
@@ -158,7 +107,7 @@ TEST(ModelCommand, RefusesFilesThatLie) {
 }
 
 TEST(ModelCommand, RefusesAScaleThatIsNoNumber) {
-  Copy copy;
+  ModelCopy copy;
   const std::string tensor = "model.layers.1.mlp.experts.down_proj_scales";
   copy.change_weights(
       [&](std::string& bytes) { bytes[offset_of(bytes, tensor) + 8 * 256 * 3 + 8 * 5 + 2] = '\xff'; });
@@ -166,8 +115,129 @@ TEST(ModelCommand, RefusesAScaleThatIsNoNumber) {
   expect_refusal(ask(copy.path()), {tensor, "expert 3", "row 5", "255"});
 }
 
+// bf16 infinity or NaN, in the tensor's element 3.
+std::function<void(std::string&)> spoiled(const std::string& tensor, uint16_t bits) {
+  return [=](std::string& bytes) { std::memcpy(bytes.data() + offset_of(bytes, tensor) + 6, &bits, 2); };
+}
+
+TEST(ModelCommand, RefusesWeightsThatAreNoNumbers) {
+  ModelCopy copy;
+  for (const char* tensor :
+       {"model.embed_tokens.weight", "model.norm.weight", "model.layers.2.input_layernorm.weight",
+        "model.layers.2.post_attention_layernorm.weight", "model.layers.3.mlp.router.weight",
+        "model.layers.1.self_attn.k_proj.weight", "model.layers.1.self_attn.o_proj.bias", "lm_head.weight"}) {
+    copy.change_weights(spoiled(tensor, 0x7fc0));
+    expect_refusal(ask(copy.path()), {tensor, "wanted finite numbers, found NaN at element 3"});
+  }
+  copy.change_weights(spoiled("model.norm.weight", 0xff80));
+  expect_refusal(ask(copy.path()),
+                 {"model.norm.weight: wanted finite numbers, found an infinity at element 3"});
+  copy.change_weights(spoiled("model.layers.0.self_attn.sinks", 0x7fc0));
+  expect_refusal(ask(copy.path()), {"model.layers.0.self_attn.sinks: wanted numbers, found NaN"});
+}
+
+TEST(ModelCommand, RefusesWhatIsNoFile) {
+  ModelCopy copy;
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "model.safetensors"}) {
+    copy.remove(name);
+    ASSERT_EQ(mkfifo((copy.path() + "/" + name).c_str(), 0600), 0);
+    expect_refusal(ask(copy.path()), {name, "wanted a regular file, found something else"});
+    copy.remove(name);
+    fs::create_symlink(kShipped / name, fs::path(copy.path()) / name);
+  }
+}
+
+// Refused by their number, before anything is built of them.
+TEST(ModelCommand, RefusesHeadersOfTooManyTensors) {
+  std::string json = "{";
+  for (int i = 0; i < 1'500'000; ++i)
+    json += (i ? ",\"" : "\"") + std::to_string(i) + R"(":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
+  json += "}";
+  const uint64_t length = json.size();
+  ModelCopy copy;
+  copy.write("model.safetensors", std::string(reinterpret_cast<const char*>(&length), 8) + json);
+  expect_refusal(ask(copy.path()),
+                 {"model.safetensors: wanted at most 262144 tensors in its header, found more"});
+}
+
+// Refused by its bytes, before it is split into tokens.
+TEST(ModelCommand, RefusesAPromptOfFarTooManyBytes) {
+  const std::string line = "yes 'hello world' | head -c 20000000 | tr '\\n' ' ' | \"$1\" run -q";
+  const Outcome o = run_process({"sh", "-c", line, "sh", SLUICE_COMMAND});
+  EXPECT_EQ(o.status, 2);
+  EXPECT_NE(o.err.find(
+                "prompt: wanted fewer than 4096 tokens (the context, --max-model-len), found 20000000 bytes"),
+            std::string::npos)
+      << o.err;
+}
+
+TEST(ModelCommand, NumbersOfFlagsAreCheckedBeforeTheModelIsOpened) {
+  const std::vector<std::vector<std::string>> wrong = {
+      {"--temperature", "wanted a number from 0 to 100, found 'abc'"},
+      {"--temperature", "found 'nan'"},
+      {"--temperature", "found '101'"},
+      {"--top-p", "wanted a number from 0 to 1, found '2'"},
+      {"--min-p", "found '-0.1'"},
+      {"--top-k", "wanted an integer from 0 to 2147483647, found '99999999999'"},
+      {"--max-tokens", "found '-1'"},
+      {"--seed", "wanted an integer from 0 to 2^64 - 1, found '-1'"},
+      {"--kv-cache-gib", "wanted a number from 0 to 1048576, found 'nan'"},
+      {"--max-num-batched-tokens", "wanted an integer from 1 to 16384, found '10000000'"},
+      {"--max-num-seqs", "found '0'"},
+      {"--threads", "found '-1'"},
+  };
+  for (const auto& w : wrong) {
+    const size_t end = w[1].rfind('\''), begin = w[1].rfind('\'', end - 1) + 1;
+    expect_refusal({"run", "/nowhere", "-q", "-p", "x", w[0], w[1].substr(begin, end - begin)},
+                   {w[0] + ": ", w[1]});
+  }
+  for (const char* date : {"not a date", "2025-02-29", "2025-6-28", "2025-06-28x"})
+    expect_refusal({"run", "/nowhere", "-q", "-p", "x", "--current-date", date},
+                   {"--current-date: wanted a date as 2025-06-28, found '", date});
+  expect_refusal({"eval", "/nowhere", "--limit", "-1"},
+                 {"--limit: wanted an integer of at least 0, found '-1'"});
+  expect_refusal({"bench", "/nowhere", "--max-concurrency", "1,0"},
+                 {"--max-concurrency: wanted", "found '0'"});
+  expect_refusal({"run", "--temp", "1"}, {"unknown flag '--temp'; did you mean '--temperature'?"});
+}
+
+TEST(ModelCommand, NamesTheKeyOfAConfigThatIsWrong) {
+  ModelCopy copy;
+  const auto config = [&](const std::string& json_pointer, const Json& value, const std::string& message) {
+    copy.change_config([&](Json& c) { c[Json::json_pointer(json_pointer)] = value; });
+    expect_refusal(ask(copy.path()), {"config.json: " + message});
+  };
+  config("/rms_norm_eps", 0, "rms_norm_eps: wanted a number from 1e-12 to 1, found 0");
+  config("/swiglu_limit", 0, "swiglu_limit: wanted a number from 1e-06 to 1e+06, found 0");
+  config("/rope_scaling", Json::array(), "rope_scaling: wanted an object, found an array of 0");
+  config("/quantization_config", Json::array(), "quantization_config: wanted an object, found an array of 0");
+  config("/experts_per_token", 2, "experts_per_token: wanted num_experts_per_tok = 4, found 2");
+  config(
+      "/architectures/0", "LlamaForCausalLM",
+      "architectures: wanted an architecture that Sluice runs (GptOssForCausalLM), found LlamaForCausalLM");
+  ModelCopy defaults;
+  const auto generation = [&](const std::string& json, const std::string& message) {
+    defaults.write("generation_config.json", json);
+    expect_refusal(ask(defaults.path()), {"generation_config.json: " + message});
+  };
+  generation(R"({"repetition_penalty": 1.2})",
+             "repetition_penalty: wanted 1, because Sluice samples without it");
+  generation(R"({"temperature": 1000})", "temperature: wanted a number from 0 to 100, found 1000");
+  generation("[]", "wanted an object");
+}
+
+TEST(ModelCommand, SaysWhyAFolderCannotBeWritten) {
+  expect_refusal({"make-checkpoint", "/dev/null/x"}, {"/dev/null/x: cannot be created: Not a directory"});
+  if (geteuid() == 0) return;  // whom no folder refuses
+  const fs::path path = fs::path(testing::TempDir()) / ("sluice_read_only_" + std::to_string(getpid()));
+  fs::create_directories(path);
+  fs::permissions(path, fs::perms::owner_read | fs::perms::owner_exec);
+  expect_refusal({"make-checkpoint", path.string()}, {"cannot be created: Permission denied"});
+  fs::remove(path);
+}
+
 TEST(ModelCommand, RefusesConfigsThatLie) {
-  Copy copy;
+  ModelCopy copy;
   copy.change_config([](Json& c) { c["hidden_size"] = 288; });
   expect_refusal(ask(copy.path()),
                  {"model.embed_tokens.weight", "wanted BF16[1024, 288]", "found BF16[1024, 256]"});
@@ -181,7 +251,7 @@ TEST(ModelCommand, RefusesConfigsThatLie) {
 }
 
 TEST(ModelCommand, RefusesTokenizersThatLie) {
-  Copy copy;
+  ModelCopy copy;
   copy.remove("tokenizer.json");
   expect_refusal(ask(copy.path()), {"tokenizer.json: cannot be opened"});
   copy.write("tokenizer.json", "{\"model\": {\"type\": \"Unigram\"}}");
