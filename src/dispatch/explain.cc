@@ -1,5 +1,6 @@
 #include "dispatch/explain.h"
 
+#include <algorithm>
 #include <cstdio>
 
 namespace sluice {
@@ -28,10 +29,14 @@ Status Decision::status() const {
 }
 
 Refusal refusal_of(const std::vector<Config>& configs) {
+  const auto reasons = [](const Config& one) { return one.refusal.reasons(); };
   Refusal out;
+  if (configs.empty()) return out;
+  if (std::all_of(configs.begin(), configs.end(),
+                  [&](const Config& one) { return reasons(one) == reasons(configs.front()); }))
+    return configs.front().refusal;
   for (const Config& one : configs)
-    if (!one.refusal.accepted())
-      out.need(false, one.name.empty() ? one.refusal.line() : one.name + " to accept it", one.refusal.line());
+    if (!one.refusal.accepted()) out.need(false, one.name + " to accept it", one.refusal.line());
   return out;
 }
 

@@ -61,6 +61,29 @@ TEST(Decide, ForceExcludesTheOthersAndNeverFallsBack) {
             std::string::npos);
 }
 
+// A composition without a kernel for a part has one configuration, which has no name.
+TEST(Decide, ReasonsOfAllConfigurationsAreSaidOnce) {
+  Config one, other;
+  one.refusal.need(false, "a kernel for the part", "none");
+  EXPECT_EQ(refusal_of({one}).line(), "needs a kernel for the part; none");
+  other = one;
+  one.name = "n8", other.name = "n16";
+  EXPECT_EQ(refusal_of({one, other}).line(), "needs a kernel for the part; none");
+  other.refusal.need(false, "tokens <= 4", "tokens=9");
+  EXPECT_EQ(refusal_of({one, other}).line(),
+            "needs n8 to accept it; needs a kernel for the part; none; and needs n16 to accept it; "
+            "needs a kernel for the part; none; and needs tokens <= 4; tokens=9");
+}
+
+TEST(Decide, AForceWithoutANameIsAnError) {
+  Candidate<Gemm> first = fake("a");
+  for (const char* force : {",", ":x", ":"}) {
+    const Decision d = ask({&first}, {}, {.force = force});
+    EXPECT_EQ(d.status().code, Code::kInvalidArgument) << force;
+    EXPECT_TRUE(d.status().message.ends_with("; " + std::string(force))) << d.status().message;
+  }
+}
+
 TEST(Decide, AnUnknownForceIsAnError) {
   Candidate<Gemm> first = fake("a");
   const Decision d = ask({&first}, {}, {.force = "c"});
