@@ -11,12 +11,13 @@ void forward(void* context, LogLevel level, const char* line) {
   if (device->log) device->log(device->log_context, static_cast<int>(level), line);
 }
 
-Status need_stream(const sluice_device& device, sluice_stream stream) {
-  SLUICE_TRY(need_pointer(stream.native, "stream"));
+// The caller's stream, if it may be one of the device.
+Status read_stream_of(const sluice_device& device, sluice_stream from, Stream* to) {
+  SLUICE_TRY(need_pointer(from.native, "stream"));
+  SLUICE_TRY(read_stream(from, to));
   const Backend wanted = device.device->info().backend;
-  if (stream_of(stream).where == wanted) return {};
-  return invalid(std::string("stream: wanted one of ") + text(wanted) + ", found one of " +
-                 text(stream_of(stream).where));
+  if (to->where == wanted) return {};
+  return invalid(std::string("stream: wanted one of ") + text(wanted) + ", found one of " + text(to->where));
 }
 
 sluice_stream to_c(Stream stream) {
@@ -112,19 +113,21 @@ sluice_status sluice_copy(sluice_device* device, void* to, const void* from, siz
                           sluice_stream stream, sluice_text* error) {
   return guarded(error, [&]() -> Status {
     SLUICE_TRY(need_pointer(device, "device"));
-    SLUICE_TRY(need_stream(*device, stream));
+    Stream on;
+    SLUICE_TRY(read_stream_of(*device, stream, &on));
     if (bytes == 0) return {};
     SLUICE_TRY(need_pointer(to, "to"));
     SLUICE_TRY(need_pointer(from, "from"));
-    return device->device->copy(to, from, bytes, stream_of(stream));
+    return device->device->copy(to, from, bytes, on);
   });
 }
 
 sluice_status sluice_wait(sluice_device* device, sluice_stream stream, sluice_text* error) {
   return guarded(error, [&]() -> Status {
     SLUICE_TRY(need_pointer(device, "device"));
-    SLUICE_TRY(need_stream(*device, stream));
-    return device->device->wait(stream_of(stream));
+    Stream on;
+    SLUICE_TRY(read_stream_of(*device, stream, &on));
+    return device->device->wait(on);
   });
 }
 
@@ -132,11 +135,12 @@ sluice_status sluice_record(sluice_device* device, sluice_stream stream, sluice_
                             void* context, sluice_recording** out, sluice_text* error) {
   return guarded(error, [&]() -> Status {
     SLUICE_TRY(need_pointer(device, "device"));
-    SLUICE_TRY(need_stream(*device, stream));
+    Stream on;
+    SLUICE_TRY(read_stream_of(*device, stream, &on));
     SLUICE_TRY(need_pointer(reinterpret_cast<const void*>(enqueue), "enqueue"));
     SLUICE_TRY(need_pointer(out, "out"));
     auto handle = std::make_unique<sluice_recording>();
-    auto recorded = device->device->record(stream_of(stream), [&] { return call(enqueue, context); });
+    auto recorded = device->device->record(on, [&] { return call(enqueue, context); });
     if (!recorded.ok()) return recorded.status();
     handle->recording = std::move(recorded).value();
     *out = handle.release();
@@ -149,8 +153,9 @@ sluice_status sluice_replay(sluice_device* device, const sluice_recording* recor
   return guarded(error, [&]() -> Status {
     SLUICE_TRY(need_pointer(device, "device"));
     SLUICE_TRY(need_pointer(recording, "recording"));
-    SLUICE_TRY(need_stream(*device, stream));
-    return device->device->replay(*recording->recording, stream_of(stream));
+    Stream on;
+    SLUICE_TRY(read_stream_of(*device, stream, &on));
+    return device->device->replay(*recording->recording, on);
   });
 }
 

@@ -112,8 +112,12 @@ inline Policy policy_of(const sluice_policy* policy) {
   return {.force = policy->force ? policy->force : "", .batch_invariant = policy->batch_invariant != 0};
 }
 
-inline Stream stream_of(sluice_stream stream) {
-  return {stream.backend == SLUICE_CUDA ? Backend::kCuda : Backend::kCpu, stream.native};
+// A stream in the library's own words.
+inline Status read_stream(sluice_stream from, Stream* to) {
+  if (from.backend != SLUICE_CPU && from.backend != SLUICE_CUDA)
+    return invalid("stream: backend: wanted a sluice_backend, found " + std::to_string(from.backend));
+  *to = {from.backend == SLUICE_CUDA ? Backend::kCuda : Backend::kCpu, from.native};
+  return {};
 }
 
 // A tensor in the library's own words. Allocates only when it fails, with `name` in the message.

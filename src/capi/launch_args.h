@@ -18,8 +18,7 @@ class LaunchArgs {
     if (launch->arg_count > 0) SLUICE_TRY(need_pointer(launch->args, "args"));
     for (; count_ < launch->arg_count; ++count_) SLUICE_TRY(read_one(launch->args[count_]));
     workspace_ = {static_cast<std::byte*>(launch->workspace), launch->workspace_bytes};
-    stream_ = stream_of(launch->stream);
-    return {};
+    return read_stream(launch->stream, &stream_);
   }
   std::span<const NamedTensor> args() const { return {args_, count_}; }
   Workspace workspace() const { return workspace_; }

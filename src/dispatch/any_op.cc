@@ -1,5 +1,7 @@
 #include "dispatch/any_op.h"
 
+#include <algorithm>
+
 #include "dispatch/plan.h"
 
 namespace sluice {
@@ -149,7 +151,13 @@ Status AnyProblem::set(std::string_view name, std::string_view value) {
 
 Status AnyProblem::parse(std::string_view line) {
   std::string_view name, value;
-  while (next_assignment(&line, &name, &value)) SLUICE_TRY(set(name, value));
+  std::vector<std::string_view> given;
+  while (next_assignment(&line, &name, &value)) {
+    if (std::find(given.begin(), given.end(), name) != given.end())
+      return invalid(std::string(name) + ": wanted each field once, found it twice");
+    given.push_back(name);
+    SLUICE_TRY(set(name, value));
+  }
   return {};
 }
 

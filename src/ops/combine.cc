@@ -10,7 +10,7 @@ Refusal Combine::validate(const Problem& p) {
   need_between(r, "slots", p.slots, 1, 64);
   need_between(r, "rows", p.rows, 0, kRowsMax);
   need_between(r, "hidden", p.hidden, 1, kWidthMax);
-  if (p.bias) need_between(r, "experts", p.experts, 1, 2048);
+  need_between(r, "experts", p.experts, p.bias ? 1 : 0, p.bias ? 2048 : kRowsMax);
   need_float(r, "g", p.g);
   need_float(r, "b", p.b);
   need_float(r, "y", p.y);

@@ -18,6 +18,11 @@ Status mismatch(const SlotSpec& spec, const Tensor& tensor, const char* what) {
 }
 
 bool strides_fit(const SlotSpec& spec, const Tensor& tensor) {
+  // Bytes between the first row and the end of the last are counted in 63 bits.
+  int64_t bits = 0;
+  if (spec.rank > 0 && (__builtin_mul_overflow(tensor.shape[0], tensor.stride[0], &bits) ||
+                        __builtin_mul_overflow(bits, int64_t{bits_of(spec.dtype)}, &bits)))
+    return false;
   int64_t contiguous = 1;
   for (int i = spec.rank - 1; i >= 0; --i) {
     const bool free_rows = i == 0 && spec.rows == Rows::kMayBeStrided && tensor.stride[0] >= contiguous;
