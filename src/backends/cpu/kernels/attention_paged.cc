@@ -22,6 +22,7 @@
 
 #include "backends/cpu/card.h"
 #include "backends/cpu/kernels/attention_shape.h"
+#include "backends/cpu/scratch.h"
 #include "backends/cpu/simd/dispatch.h"
 #include "backends/cpu/simd/dot.h"
 #include "hwy/cache_control.h"
@@ -448,23 +449,30 @@ double cost_us(const Attention::Problem& p, const DeviceInfo& d) {
   return roofline_us<Attention>(p, d, 0.6, 0.25 * d.f32_flops_per_us);
 }
 
+int64_t partials_of(const Attention::Problem& p, const AttentionShape& s) {
+  return s.parts > 1 ? p.tokens * p.heads * s.parts * s.partial_floats() : 0;
+}
+
 size_t workspace_bytes(const Attention::Problem& p, const DeviceInfo& d) {
   const AttentionShape s = attention_shape(p);
-  const int64_t partials = s.parts > 1 ? p.tokens * p.heads * s.parts * s.partial_floats() : 0;
-  return static_cast<size_t>(d.cores * s.thread_floats() + partials) * sizeof(float);
+  return static_cast<size_t>(d.cores * s.thread_floats() + partials_of(p, s)) * sizeof(float);
 }
 
 Status enqueue(const Attention::Problem& p, const Attention::Args& a, Workspace workspace, Stream stream) {
+  SLUICE_TRY(check_scratch("cpu.attention.paged", p, workspace_bytes, workspace, stream));
   return submit(stream, [p, a, workspace](Queue& q) {
     const AttentionShape s = attention_shape(p);
+    const auto partial_bytes = static_cast<size_t>(partials_of(p, s)) * sizeof(float),
+               thread_bytes = static_cast<size_t>(s.thread_floats()) * sizeof(float);
+    const int64_t slots = slots_in(workspace.bytes - partial_bytes, thread_bytes, *q.pool);
     auto* scratch = reinterpret_cast<float*>(workspace.data);
-    float* partials = scratch + q.pool->threads() * s.thread_floats();
-    q.pool->run(s.items() * p.kv_heads, 1, [&](int64_t begin, int64_t end, int thread) {
+    float* partials = scratch + slots * s.thread_floats();
+    run_in_slots(*q.pool, slots, s.items() * p.kv_heads, 1, [&](int64_t begin, int64_t end, int thread) {
       for (int64_t i = begin; i < end; ++i)
         SLUICE_SIMD(q, attention_item)(p, a, s, i, scratch + thread * s.thread_floats(), partials);
     });
     if (s.parts == 1) return;
-    q.pool->run(p.tokens * p.heads, 8, [&](int64_t begin, int64_t end, int thread) {
+    run_in_slots(*q.pool, slots, p.tokens * p.heads, 8, [&](int64_t begin, int64_t end, int thread) {
       for (int64_t i = begin; i < end; ++i)
         SLUICE_SIMD(q, attention_join)(p, a, s, i, scratch + thread * s.thread_floats(), partials);
     });

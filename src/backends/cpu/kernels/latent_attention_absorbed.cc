@@ -20,6 +20,7 @@
 #include <limits>
 
 #include "backends/cpu/card.h"
+#include "backends/cpu/scratch.h"
 #include "backends/cpu/simd/dispatch.h"
 #include "backends/cpu/simd/dot.h"
 #include "ops/latent_attention.h"
@@ -142,10 +143,13 @@ size_t workspace_bytes(const LatentAttention::Problem& p, const DeviceInfo& d) {
 
 Status enqueue(const LatentAttention::Problem& p, const LatentAttention::Args& a, Workspace workspace,
                Stream stream) {
+  SLUICE_TRY(check_scratch("cpu.latent_attention.absorbed", p, workspace_bytes, workspace, stream));
   return submit(stream, [p, a, workspace](Queue& q) {
+    const auto thread_bytes = static_cast<size_t>(thread_floats(p)) * sizeof(float);
+    const int64_t slots = slots_in(workspace.bytes, thread_bytes, *q.pool);
     auto* scratch = reinterpret_cast<float*>(workspace.data);
     // Rows of one head follow each other: they find its weights in a near cache.
-    q.pool->run(p.tokens * p.heads, 1, [&](int64_t begin, int64_t end, int thread) {
+    run_in_slots(*q.pool, slots, p.tokens * p.heads, 1, [&](int64_t begin, int64_t end, int thread) {
       float* mine = scratch + thread * thread_floats(p);
       for (int64_t i = begin; i < end; ++i)
         SLUICE_SIMD(q, latent_attention_one)(p, a, i % p.tokens, i / p.tokens, mine);

@@ -18,6 +18,7 @@
 
 #include "backends/cpu/card.h"
 #include "backends/cpu/kernels/sample_draw.h"
+#include "backends/cpu/scratch.h"
 #include "backends/cpu/simd/dispatch.h"
 #include "backends/cpu/simd/dot.h"
 #include "hwy/contrib/math/math-inl.h"
@@ -223,8 +224,12 @@ size_t workspace_bytes(const Sample::Problem& p, const DeviceInfo& d) {
 }
 
 Status enqueue(const Sample::Problem& p, const Sample::Args& a, Workspace workspace, Stream stream) {
+  SLUICE_TRY(check_scratch("cpu.sample.scan", p, workspace_bytes, workspace, stream));
   return submit(stream, [p, a, workspace](Queue& q) {
-    const int64_t per_row = chunks_of(p), rooms = rooms_of(p, q.pool->threads());
+    const int64_t per_row = chunks_of(p);
+    const size_t chunk_bytes = static_cast<size_t>(p.rows * per_row) * sizeof(Chunk),
+                 room_bytes = static_cast<size_t>(p.vocab) * sizeof(Entry);
+    const int64_t rooms = rooms_of(p, slots_in(workspace.bytes - chunk_bytes, room_bytes, *q.pool));
     auto* chunks = reinterpret_cast<Chunk*>(workspace.data);
     auto* entries = reinterpret_cast<Entry*>(chunks + p.rows * per_row);
     q.pool->run(p.rows * per_row, 1, [&](int64_t begin, int64_t end, int) {
@@ -238,10 +243,9 @@ Status enqueue(const Sample::Problem& p, const Sample::Args& a, Workspace worksp
         if (std::isfinite(base)) SLUICE_SIMD(q, sample_sums)(p, a, row, i % per_row, base, chunks + i);
       }
     });
-    q.pool->run(p.rows, 1, [&](int64_t begin, int64_t end, int thread) {
+    run_in_slots(*q.pool, rooms, p.rows, 1, [&](int64_t begin, int64_t end, int thread) {
       for (int64_t row = begin; row < end; ++row) {
-        const int64_t room = p.rows == rooms ? row : thread;
-        sample_row(q, p, a, row, chunks + row * per_row, entries + room * p.vocab);
+        sample_row(q, p, a, row, chunks + row * per_row, entries + thread * p.vocab);
       }
     });
   });

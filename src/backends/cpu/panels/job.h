@@ -53,6 +53,7 @@ struct PanelJob {
   const int32_t* row_begin = nullptr;  // null: one expert has all rows
   const int32_t* row_count = nullptr;
   std::byte* scratch = nullptr;
+  size_t scratch_bytes = 0;
 
   PanelShape shape() const { return {panels, input.padded}; }
   int64_t blocks() const { return input.padded / 32; }

@@ -8,6 +8,7 @@
 #include "backends/cpu/panels/dot.h"
 #include "backends/cpu/panels/ops.h"
 #include "backends/cpu/panels/tiles.h"
+#include "backends/cpu/scratch.h"
 #include "backends/cpu/simd/dispatch.h"
 #include "backends/cpu/simd/expert_tile.h"
 #include "backends/cpu/simd/linear_tile.h"
@@ -70,6 +71,17 @@ PanelJob job_of(const Linear::Problem& p, const Linear::Args& a) {
 
 size_t scratch_bytes(const PanelJob& job, const DeviceInfo& d, PanelEngine engine) {
   return engine == PanelEngine::kDot ? dot_scratch_bytes(job) : tile_scratch_bytes(job, d.cores);
+}
+
+template <class Problem>
+Status check_panel_scratch(const Problem& p, Workspace workspace, Stream stream, PanelEngine engine) {
+  if (engine == PanelEngine::kDot) return {};  // threads share all of it
+  return check_scratch<Problem>(
+      "cpu.panels.tiles", p,
+      [](const Problem& problem, const DeviceInfo& d) {
+        return panels_workspace(problem, d, PanelEngine::kTiles);
+      },
+      workspace, stream);
 }
 
 void run(const PanelJob& job, Queue& q, PanelEngine engine, const PanelSink& sink) {
@@ -175,9 +187,11 @@ double panels_cost_us(const Linear::Problem& p, const DeviceInfo& d, PanelEngine
 
 Status enqueue_panels(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, Workspace workspace, Stream s,
                       PanelEngine engine) {
+  SLUICE_TRY(check_panel_scratch(p, workspace, s, engine));
   return submit(s, [p, a, workspace, engine](Queue& q) {
     PanelJob job = job_of(p, a);
     job.scratch = workspace.data;
+    job.scratch_bytes = workspace.bytes;
     const Destination<ExpertGemm> to{p, a, q};
     run(job, q, engine, {&to, [](const void* context, const PanelSums& sums) {
                            const auto& y = *static_cast<const Destination<ExpertGemm>*>(context);
@@ -188,9 +202,11 @@ Status enqueue_panels(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, W
 
 Status enqueue_panels(const Linear::Problem& p, const Linear::Args& a, Workspace workspace, Stream s,
                       PanelEngine engine) {
+  SLUICE_TRY(check_panel_scratch(p, workspace, s, engine));
   return submit(s, [p, a, workspace, engine](Queue& q) {
     PanelJob job = job_of(p, a);
     job.scratch = workspace.data;
+    job.scratch_bytes = workspace.bytes;
     const Destination<Linear> to{p, a, q};
     run(job, q, engine, {&to, [](const void* context, const PanelSums& sums) {
                            const auto& y = *static_cast<const Destination<Linear>*>(context);

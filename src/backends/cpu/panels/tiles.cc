@@ -4,6 +4,7 @@
 
 #include "backends/cpu/panels/decode.h"
 #include "backends/cpu/panels/work.h"
+#include "backends/cpu/scratch.h"
 
 namespace sluice::cpu {
 namespace {
@@ -274,7 +275,9 @@ void run_tiles(const PanelJob& job, ThreadPool& pool, const PanelSink& sink) {
   if (job.rows == 0) return;
   PanelJob aligned = job;
   aligned.scratch += -reinterpret_cast<uintptr_t>(job.scratch) % 64;
-  const TileScratch scratch = lay_out(aligned, pool.threads());
+  const size_t of_threads = job.scratch_bytes - std::min(tile_scratch_bytes(job, 0), job.scratch_bytes);
+  const int64_t slots = slots_in(of_threads, sizeof(TileBuffers), pool);
+  const TileScratch scratch = lay_out(aligned, static_cast<int>(slots));
   const int64_t count = cut_rows(job, kRowsPerBlock, scratch.blocks);
   const int64_t tile_elements = job.blocks() * kTile;
   pool.run(count, 1, [&](int64_t begin, int64_t end, int) {
@@ -285,7 +288,7 @@ void run_tiles(const PanelJob& job, ThreadPool& pool, const PanelSink& sink) {
     }
   });
   const int64_t items = count * ((job.panels + 1) / 2);
-  pool.run(items, items_per_turn(items, pool), [&](int64_t begin, int64_t end, int thread) {
+  run_in_slots(pool, slots, items, items_per_turn(items, pool), [&](int64_t begin, int64_t end, int thread) {
     run_items(job, scratch, begin, end, thread, sink);
   });
 }

@@ -1,0 +1,47 @@
+// Scratch memory of which each thread of a loop has a part. A plan counts the threads of its own device; a stream of another one
+// may have more.
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <string_view>
+
+#include "backends/cpu/queue.h"
+#include "dispatch/candidate.h"
+
+namespace sluice::cpu {
+
+// kInvalidArgument if `workspace` is too small for the threads that will run: the stream is of another device than the plan.
+template <class Problem>
+Status check_scratch(std::string_view kernel, const Problem& problem,
+                     size_t (*workspace_bytes)(const Problem&, const DeviceInfo&), Workspace workspace,
+                     Stream stream) {
+  DeviceInfo device;
+  device.cores = queue_of(stream).pool->threads();
+  const size_t need = workspace_bytes(problem, device);
+  if (workspace.bytes >= need) return {};
+  return invalid(std::string(kernel) +
+                 ": stream: wanted one of the device that was planned for, whose threads need " +
+                 std::to_string(workspace.bytes) + " bytes of workspace, found one of a device of " +
+                 std::to_string(device.cores) + " threads, which need " + std::to_string(need));
+}
+
+// The threads of `pool` that have a part of `per_thread` in `bytes`. Fewer than all where a recording is replayed on another device
+// than it was made on.
+inline int64_t slots_in(size_t bytes, size_t per_thread, const ThreadPool& pool) {
+  return std::clamp<int64_t>(static_cast<int64_t>(bytes / per_thread), 1, pool.threads());
+}
+
+// ThreadPool::run() with body(begin, end, slot), slot in [0, slots), no two at once with the same.
+template <class Body>
+void run_in_slots(ThreadPool& pool, int64_t slots, int64_t count, int64_t grain, Body&& body) {
+  if (slots >= pool.threads()) return pool.run(count, grain, body);
+  std::atomic<int64_t> next{0};
+  pool.run(slots, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t slot = begin; slot < end; ++slot)
+      for (int64_t at; (at = next.fetch_add(grain, std::memory_order_relaxed)) < count;)
+        body(at, std::min(at + grain, count), static_cast<int>(slot));
+  });
+}
+
+}  // namespace sluice::cpu

@@ -1,0 +1,184 @@
+// Calls that are wrong in ways a C program gets wrong.
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include "capi/support.h"
+
+namespace sluice::test {
+namespace {
+
+constexpr size_t kGuard = 1 << 20;
+
+// A problem with every tensor it wants, zeros but for what sequences need.
+class AnyCall {
+ public:
+  AnyCall(const CapiDevice& planned_for, const char* op, const char* problem) {
+    Message error;
+    EXPECT_EQ(sluice_plan_create(planned_for.device, op, problem, nullptr, &plan_, error), SLUICE_OK)
+        << error.str();
+    EXPECT_EQ(sluice_op_tensors(op, problem, add, this, error), SLUICE_OK) << error.str();
+    for (const std::string& name : names_) args_.push_back({name.c_str(), tensors_.at(name)});
+    workspace_.assign(sluice_plan_workspace_bytes(plan_) + kGuard, '\x5a');
+  }
+  ~AnyCall() {
+    sluice_plan_destroy(plan_);
+    for (auto& [name, tensor] : tensors_) std::free(tensor.data);
+  }
+  void set(const std::string& tensor, const std::vector<int32_t>& values) {
+    std::memcpy(tensors_.at(tensor).data, values.data(), values.size() * sizeof(int32_t));
+  }
+  sluice_status run(sluice_stream stream, sluice_text* error) const {
+    const sluice_launch launch{args_.data(), args_.size(), workspace_.data(), workspace_.size() - kGuard,
+                               stream};
+    return sluice_plan_run(plan_, &launch, error);
+  }
+  bool guard_intact() const {
+    for (size_t i = workspace_.size() - kGuard; i < workspace_.size(); ++i)
+      if (workspace_[i] != '\x5a') return false;
+    return true;
+  }
+
+ private:
+  static void add(void* context, const sluice_slot* slot) {
+    if (!slot->used) return;
+    auto* mine = static_cast<AnyCall*>(context);
+    size_t elements = 1;
+    for (int32_t i = 0; i < slot->rank; ++i) elements *= static_cast<size_t>(slot->shape[i]);
+    void* data = std::calloc(elements, 8);
+    mine->names_.emplace_back(slot->name);
+    mine->tensors_[slot->name] = sluice_contiguous(data, slot->dtype, slot->rank, slot->shape);
+  }
+  sluice_plan* plan_ = nullptr;
+  std::vector<std::string> names_;
+  std::map<std::string, sluice_tensor> tensors_;
+  std::vector<sluice_arg> args_;
+  mutable std::vector<char> workspace_;
+};
+
+struct Case {
+  const char *op, *problem;
+  std::map<std::string, std::vector<int32_t>> inputs;
+};
+const Case kCases[] = {
+    {"attention",
+     "tokens=64 heads=8 kv_heads=2 head_dim=64 pages=64 pages_per_seq=64 q=f32",
+     {{"q_begin", {0, 64}}, {"kv_len", {64}}}},
+    {"latent_attention",
+     "tokens=64 heads=8 pages=64 pages_per_seq=64",
+     {{"q_begin", {0, 64}}, {"kv_len", {64}}}},
+    {"sample", "rows=32 vocab=5000", {}},
+};
+
+}  // namespace
+
+// A plan counts the threads of its device, each with scratch of its own.
+TEST(CapiHostile, APlanRefusesTheStreamOfADeviceWithMoreThreads) {
+  const CapiDevice one(1), eight(8);
+  for (const Case& c : kCases) {
+    AnyCall call(one, c.op, c.problem);
+    for (const auto& [name, values] : c.inputs) call.set(name, values);
+    Message error;
+    EXPECT_EQ(call.run(eight.stream(), error), SLUICE_INVALID_ARGUMENT) << c.op;
+    EXPECT_NE(error.str().find("stream: wanted one of the device that was planned for"), std::string::npos)
+        << c.op << ": " << error.str();
+    EXPECT_TRUE(call.guard_intact()) << c.op;
+    EXPECT_EQ(call.run(one.stream(), error), SLUICE_OK) << c.op << ": " << error.str();
+    // What is more than enough for fewer threads.
+    AnyCall large(eight, c.op, c.problem);
+    for (const auto& [name, values] : c.inputs) large.set(name, values);
+    EXPECT_EQ(large.run(one.stream(), error), SLUICE_OK) << c.op << ": " << error.str();
+  }
+}
+
+// A recording holds the workspace that it was made with: on a device of more threads, as many run as have scratch.
+TEST(CapiHostile, ARecordingStaysInItsWorkspaceOnAnotherDevice) {
+  const CapiDevice one(1), eight(8);
+  for (const Case& c : kCases) {
+    AnyCall call(one, c.op, c.problem);
+    for (const auto& [name, values] : c.inputs) call.set(name, values);
+    struct Both {
+      const AnyCall* call;
+      sluice_stream stream;
+    } both{&call, one.stream()};
+    sluice_recording* recording = nullptr;
+    Message error;
+    ASSERT_EQ(sluice_record(
+                  one.device, one.stream(),
+                  [](void* context) {
+                    const auto* b = static_cast<Both*>(context);
+                    return b->call->run(b->stream, nullptr);
+                  },
+                  &both, &recording, error),
+              SLUICE_OK)
+        << error.str();
+    for (int i = 0; i < 20; ++i)
+      EXPECT_EQ(sluice_replay(eight.device, recording, eight.stream(), error), SLUICE_OK) << error.str();
+    EXPECT_TRUE(call.guard_intact()) << c.op;
+    sluice_recording_destroy(recording);
+  }
+}
+
+TEST(CapiHostile, StreamsOfNoBackend) {
+  const CapiDevice device;
+  const AnyCall call(device, "sample", "rows=2 vocab=100");
+  sluice_stream stream = device.stream();
+  stream.backend = 9;
+  const std::string wanted = "stream: backend: wanted a sluice_backend, found 9";
+  Message error;
+  EXPECT_EQ(call.run(stream, error), SLUICE_INVALID_ARGUMENT);
+  EXPECT_EQ(error.str(), wanted);
+  char bytes[2] = "";
+  EXPECT_EQ(sluice_copy(device.device, bytes, bytes + 1, 1, stream, error), SLUICE_INVALID_ARGUMENT);
+  EXPECT_EQ(error.str(), wanted);
+  EXPECT_EQ(sluice_wait(device.device, stream, error), SLUICE_INVALID_ARGUMENT);
+  EXPECT_EQ(error.str(), wanted);
+}
+
+TEST(CapiHostile, StridesThatNoMemoryHas) {
+  const CapiDevice device;
+  sluice_plan* plan = nullptr;
+  ASSERT_EQ(sluice_plan_create(device.device, "router_gemm", CapiGate::kProblem, nullptr, &plan, nullptr),
+            SLUICE_OK);
+  for (const int64_t stride : {INT64_MAX, INT64_MAX / 4, INT64_MAX / 2 + 1}) {
+    CapiGate gate;
+    gate.at("x").stride[0] = stride;
+    const sluice_launch launch = gate.launch(device, sluice_plan_workspace_bytes(plan));
+    Message error;
+    EXPECT_EQ(sluice_plan_run(plan, &launch, error), SLUICE_INVALID_ARGUMENT) << stride;
+    EXPECT_NE(error.str().find("x: strides"), std::string::npos) << error.str();
+  }
+  sluice_plan_destroy(plan);
+  const int64_t shape[] = {INT64_MAX, INT64_MAX, 3};
+  EXPECT_EQ(sluice_contiguous(nullptr, SLUICE_F32, 3, shape).stride[0], INT64_MAX);
+}
+
+TEST(CapiHostile, FieldsThatCannotBe) {
+  const CapiDevice device;
+  const auto refused = [&](const char* op, const char* problem) {
+    sluice_plan* plan = nullptr;
+    Message error;
+    EXPECT_EQ(sluice_plan_create(device.device, op, problem, nullptr, &plan, error), SLUICE_INVALID_ARGUMENT)
+        << op << " " << problem;
+    EXPECT_EQ(plan, nullptr);
+    sluice_plan_destroy(plan);
+    return error.str();
+  };
+  EXPECT_EQ(refused("router_gemm", "tokens=1 tokens=2"),
+            "router_gemm: tokens: wanted each field once, found it twice");
+  EXPECT_NE(refused("combine", "experts=-5").find("experts=-5"), std::string::npos);
+  for (const char* field : {"topk_groups", "expert_begin", "expert_count", "vocab"})
+    EXPECT_NE(refused("route_topk", (std::string(field) + "=-5").c_str()).find(std::string(field) + "=-5"),
+              std::string::npos);
+}
+
+TEST(CapiHostile, MessagesHoldNothingThatATerminalObeys) {
+  const CapiDevice device;
+  sluice_plan* plan = nullptr;
+  Message error;
+  EXPECT_EQ(sluice_plan_create(device.device, "router\x1b[31m\n", "", nullptr, &plan, error),
+            SLUICE_INVALID_ARGUMENT);
+  EXPECT_NE(error.str().find("'router\\x1b[31m\\n'"), std::string::npos) << error.str();
+}
+
+}  // namespace sluice::test
