@@ -203,6 +203,22 @@ LAYERS = [
         "Parity*:GptOss*",
     ),
     Mutation(
+        "one_token_means_all",
+        "an answer of at most one token has no bound",
+        "src/serve/scheduler.cc",
+        "request.sampling.max_tokens > 0 ?",
+        "request.sampling.max_tokens > 1 ?",
+        "Engine.EndsAt*",
+    ),
+    Mutation(
+        "logits_not_looked_at",
+        "logits that are no numbers are drawn from",
+        "src/serve/engine.cc",
+        "  SLUICE_TRY(check_logits(chunks, drawn.value()));\n",
+        "",
+        "Engine.LogitsThat*",
+    ),
+    Mutation(
         "preempted_pages_kept",
         "a sequence that gives way keeps its pages",
         "src/serve/scheduler.cc",

@@ -142,6 +142,22 @@ KERNELS = [
         "ExpertGemm*",
     ),
     Mutation(
+        "clamp_step_gate_from_below",
+        "the gate of the step form is clamped on both sides",
+        SIMD + "activation.h",
+        "return hn::Mul(at_most(d, times_sigmoid(d, g, g), limit),",
+        "return hn::Mul(within(d, times_sigmoid(d, g, g), limit),",
+        "ExpertGemm*",
+    ),
+    Mutation(
+        "combine_sums_backwards",
+        "the vectors of a token are summed from the last slot down",
+        CPU + "combine_columns.cc",
+        "    const auto w = hn::Set(d, token.w[k]);\n    for (int v = 0; v < kVectors; ++v) {\n      auto g = load_f32(token.g[k] + h + v * lanes);\n      if (token.bias[k]) g = hn::Add(g, load_f32(token.bias[k]",
+        "    const auto w = hn::Set(d, token.w[token.slots - 1 - k]);\n    for (int v = 0; v < kVectors; ++v) {\n      auto g = load_f32(token.g[token.slots - 1 - k] + h + v * lanes);\n      if (token.bias[k]) g = hn::Add(g, load_f32(token.bias[token.slots - 1 - k]",
+        "CombineByHand.SumsInTheOrder*",
+    ),
+    Mutation(
         "clamp_after_beta",
         "up is clamped after beta is added",
         SIMD + "activation.h",

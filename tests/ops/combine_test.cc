@@ -54,5 +54,27 @@ TEST_F(CombineByHand, MayWriteOntoTheResidual) {
     EXPECT_EQ(load2(args.y, 0, h), static_cast<double>(76 + h)) << h;
 }
 
+// 2^24 + 1 rounds to 2^24, twice: only the sum from slot 0 up is 0. From the last slot down it is 2, in pairs 1.
+TEST_F(CombineByHand, SumsInTheOrderOfTheSlots) {
+  const Combine::Problem p{
+      .tokens = 2, .slots = 4, .rows = 4, .hidden = 331, .g = DType::kF32, .y = DType::kF32};
+  HostArgs<Combine> host(p, Spread::kContiguous);
+  const auto& a = host.args();
+  set_each(a.g, [](int64_t row, int64_t) {
+    return std::array{0x1p24, 1., 1., -0x1p24}[static_cast<size_t>(row)];
+  });
+  set_each(a.position, [](int64_t, int64_t k) { return k; });
+  set_each(a.weights, [](int64_t, int64_t) { return 1; });
+  for (const auto& device : every_level(2)) {  // vectors of each width, and the columns that fill none
+    set_each(a.y, [](int64_t, int64_t) { return 5; });
+    const auto plan = make_plan<Combine>(*device, p);
+    ASSERT_TRUE(plan.ok()) << plan.status().message;
+    ASSERT_TRUE(plan.value().run(a, {}, device->stream()).ok());
+    for (int64_t t = 0; t < p.tokens; ++t)
+      for (int64_t h = 0; h < p.hidden; ++h)
+        ASSERT_EQ(load2(a.y, t, h), 0) << text(device->info()) << ", column " << h;
+  }
+}
+
 }  // namespace
 }  // namespace sluice::test

@@ -47,6 +47,15 @@ TEST(ExpertGemmBatch, RowsAloneHaveTheSameBits) {
   }
 }
 
+// What every kernel is held to: the gate of the step form is clamped from above alone.
+TEST(Activation, StepFormClampsTheGateFromAbove) {
+  const ActivationParams params{.limit = 0.1};
+  const double silu = -1 / (1 + std::exp(1.0));  // of -1: below -limit
+  EXPECT_DOUBLE_EQ(activate(Activation::kSwiGluStep, params, {-1, 0}, {0.05, 0}).value, silu * 0.05);
+  EXPECT_DOUBLE_EQ(activate(Activation::kSwiGluStep, params, {3, 0}, {0.05, 0}).value, 0.1 * 0.05);
+  EXPECT_DOUBLE_EQ(activate(Activation::kSwiGluStep, params, {3, 0}, {-7, 0}).value, 0.1 * -0.1);
+}
+
 // Experts elsewhere have their share of the rows: costs are of what is here, at any count.
 TEST(ExpertGemmProblem, ExpectsTheRowsOfItsOwnExperts) {
   ExpertGemm::Problem p{.rows = 64, .experts = 32, .tokens = 16, .slots = 4};

@@ -135,6 +135,11 @@ TEST(Engine, EndsAtStopTokensAtMaxTokensAndAtTheContext) {
   EXPECT_EQ(six.finish, FinishReason::kLength);
   EXPECT_TRUE(std::equal(six.ids.begin(), six.ids.end(), full.ids.begin()));
   ASSERT_EQ(six.ids.size(), 6u);
+  r.sampling.max_tokens = 1;
+  const Answer one = run(*engine_of(*device, model, options), {r}).at(0);
+  EXPECT_EQ(one.finish, FinishReason::kLength);
+  EXPECT_EQ(one.ids, std::vector<int32_t>{full.ids[0]});
+  r.sampling.max_tokens = 6;
   r.sampling.stop_token_ids = {six.ids[3]};
   const Answer stopped = run(*engine_of(*device, model, options), {r}).at(0);
   EXPECT_EQ(stopped.finish, FinishReason::kStop);
@@ -142,11 +147,6 @@ TEST(Engine, EndsAtStopTokensAtMaxTokensAndAtTheContext) {
   EXPECT_EQ(stopped.ids.size(), static_cast<size_t>(first - six.ids.begin()) + 1);
 }
 
-TEST(Engine, LogitsAreWhatGreedyDraws) {
-  const auto device = cpu::open_device({.threads = 2}).value();
-  const Model model(small_decoder());
-  EngineOptions options = roomy();
-  options.policy.batch_invariant = true;
 // A draw from such a row means nothing: an answer would be token 0 for ever.
 TEST(Engine, LogitsThatAreNoNumbersAreAnErrorOfTheirStep) {
   const auto device = cpu::open_device({.threads = 1}).value();
@@ -182,6 +182,11 @@ TEST(Engine, StepsTakeWhatTheRouterTakes) {
   EXPECT_EQ(engine.status().message, "max_num_batched_tokens: wanted 1 to 16384, found 10000000");
 }
 
+TEST(Engine, LogitsAreWhatGreedyDraws) {
+  const auto device = cpu::open_device({.threads = 2}).value();
+  const Model model(small_decoder());
+  EngineOptions options = roomy();
+  options.policy.batch_invariant = true;
   options.max_num_batched_tokens = 16;
   const auto engine = engine_of(*device, model, options);
   Request r{.prompt = {9, 8, 7, 6, 5, 4, 3, 2, 1}};
