@@ -51,8 +51,8 @@ class Engine {
   Result<std::vector<float>> logits(const std::vector<int32_t>& tokens,
                                     const std::vector<int64_t>& positions);
 
-  const Decoder& decoder() const { return *decoder_; }
   int64_t max_model_len() const { return bounds_.positions; }
+  const Decoder& decoder() const { return *decoder_; }
   const Scheduler& scheduler() const { return scheduler_; }
   const EngineMemory& memory() const { return memory_; }
 
