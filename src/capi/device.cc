@@ -106,7 +106,8 @@ sluice_status sluice_stream_wrap(sluice_device* device, void* native, sluice_str
 }
 
 void sluice_stream_unwrap(sluice_device* device, sluice_stream stream) {
-  if (device && stream.native) device->device->unwrap(stream_of(stream));
+  Stream ours;
+  if (device && stream.native && read_stream(stream, &ours).ok()) device->device->unwrap(ours);
 }
 
 sluice_status sluice_copy(sluice_device* device, void* to, const void* from, size_t bytes,
