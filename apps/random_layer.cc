@@ -41,6 +41,7 @@ bool is_scale(const SlotSpec& spec) {
 const ExpertGemm::Problem& product_of(const ExpertProblems& p, const SlotSpec& spec) {
   const bool down = spec.name.find(".down") != std::string_view::npos;
   if (spec.name.starts_with("shared")) return down ? p.shared_down : p.shared_up;
+  if (spec.name.starts_with("latent")) return spec.name == "latent.in" ? p.latent_in : p.latent_out;
   return down ? p.down : p.up;
 }
 

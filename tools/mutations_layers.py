@@ -51,6 +51,14 @@ LAYERS = [
         "*MoeOracle*",
     ),
     Mutation(
+        "latent_loses_shared",
+        "the shared expert's answer is not added to what leaves the latent width",
+        "src/nn/moe_problems.cc",
+        "          .shared = shared_apart(c),\n",
+        "          .shared = false,\n",
+        "*MoeOracle*",
+    ),
+    Mutation(
         "canary_looks_at_parts_alone",
         "the canary does not look at the kernel of all experts",
         "src/nn/moe_canary.cc",

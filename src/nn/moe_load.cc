@@ -336,9 +336,11 @@ int64_t LoadedMoe::bytes() const {
 
 uint64_t LoadedMoe::fingerprint() const {
   uint64_t out = 0;
-  for (const PackedExperts* p : {&up_, &down_, &shared_up_, &shared_down_, &latent_in_, &latent_out_})
-    if (p->header.experts > 0 || (p != &latent_in_ && p != &latent_out_))  // without a latent width as ever
-      out = (out ^ p->header.fingerprint) * 0x9E3779B97F4A7C15 + 1;        // the order counts
+  const auto add = [&](const PackedExperts& p) {
+    out = (out ^ p.header.fingerprint) * 0x9E3779B97F4A7C15 + 1;  // the order counts
+  };
+  add(up_), add(down_), add(shared_up_), add(shared_down_);
+  if (whole_.latent > 0) add(latent_in_), add(latent_out_);
   return out;
 }
 

@@ -1,4 +1,4 @@
-// DeepSeek-V4's layer against PyTorch on the GPU.
+// MoE layers against PyTorch on the GPU.
 #include "harness/moe_oracle.h"
 
 #include "gpu/gpu.h"

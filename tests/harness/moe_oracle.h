@@ -1,5 +1,5 @@
-// DeepSeek-V4's layer against PyTorch, on any device: what tools/parity/record_moe.py recorded. A fixture has `targets()`, the devices,
-// and `kF32`, whether they take activations in f32.
+// MoE layers against PyTorch, on any device: what tools/parity/record_moe.py and record_latent.py recorded. A fixture has `targets()`,
+// the devices, and `kF32`, whether they take activations in f32.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -18,53 +18,85 @@
 
 namespace sluice::test {
 
-// One layer of the record, routed in one way.
+// One layer of a record, routed in one way.
 struct RecordedMoe {
+  std::string name;
   MoeConfig config;
+  MoeNaming naming = MoeNaming::kDeepSeekV4;
   int64_t layer = 0, tokens = 0;
-  std::vector<float> x;  // [tokens, hidden], values of bf16
+  double weight_share = 1;  // of a logit's error, at most: of what it does to a weight, as a share
+  std::vector<float> x;     // [tokens, hidden], values of bf16
   std::vector<int32_t> token_ids, ids;
   std::vector<float> weights, y, noise, noise_most, y_bf16;
   std::vector<double> logit_error;  // of each token: what f32 sums may do to a logit
   std::vector<StoredTensor> tensors;
 
-  // Way "score" or "hash".
-  static RecordedMoe read(int64_t layer, const std::string& way) {
-    const auto file = Checkpoint::open(test_data("parity/deepseek-v4.safetensors"));
-    EXPECT_TRUE(file.ok()) << file.status().message;
+  // DeepSeek-V4: layer 0 in MXFP4 with a shared expert in FP8, layer 1 in bf16; by "score" or by "hash". sqrt(softplus) makes half
+  // of a logit's error a share of a score, and a weight is a score over a sum of scores.
+  static RecordedMoe deepseek_v4(int64_t layer, const std::string& way) {
+    const auto file = open("deepseek-v4");
     const std::string number = std::to_string(layer), ffn = "layers." + number + ".ffn.";
-    RecordedMoe r;
-    r.layer = layer;
-    const CheckpointTensor& x = at(*file.value(), "input." + number + ".x");
-    const CheckpointTensor& gate = at(*file.value(), ffn + "gate.weight");
     const std::string mine = way + "." + number + ".";
-    const CheckpointTensor& ids = at(*file.value(), mine + "ids");
-    r.tokens = x.shape[0];
-    r.x = from_bf16(x);
-    r.token_ids = values<int32_t>(at(*file.value(), "input." + number + ".token_ids"));
-    r.ids = values<int32_t>(ids);
-    r.weights = values<float>(at(*file.value(), mine + "weights"));
-    r.y = values<float>(at(*file.value(), mine + "y"));
-    r.noise = values<float>(at(*file.value(), mine + "y.noise"));
-    r.noise_most = values<float>(at(*file.value(), mine + "y.noise_most"));
-    r.y_bf16 = from_bf16(at(*file.value(), mine + "y.bf16"));
-    for (const CheckpointTensor& t : file.value()->tensors()) {
+    RecordedMoe r;
+    r.name = "DeepSeek-V4, layer " + number + " by " + way, r.layer = layer;
+    r.config = known_moe(way == "hash" ? "deepseek-v4-flash-hash" : "deepseek-v4-flash").value();
+    r.token_ids = values<int32_t>(at(*file, "input." + number + ".token_ids"));
+    for (const CheckpointTensor& t : file->tensors()) {
       if (t.name.starts_with(ffn)) r.take(t, t.name);
       if (t.name == mine + "bias" || t.name == mine + "tid2eid")
         r.take(t, ffn + "gate." + t.name.substr(mine.size()));
     }
-    const bool hash = way == "hash";
-    r.config = known_moe(hash ? "deepseek-v4-flash-hash" : "deepseek-v4-flash").value();
-    const CheckpointTensor& down = at(*file.value(), ffn + "shared_experts.w2.weight");
-    r.config.hidden = x.shape[1], r.config.experts = gate.shape[0], r.config.top_k = ids.shape[1];
+    const CheckpointTensor& down = at(*file, ffn + "shared_experts.w2.weight");
     r.config.intermediate = r.config.shared_intermediate = down.shape[1];
     if (layer == 1) r.config.expert_w = DType::kBF16, r.config.scale = 2.5;
-    if (hash) r.config.hash_vocab = at(*file.value(), mine + "tid2eid").shape[0];
-    r.bound_logits(from_bf16(gate));
+    if (way == "hash") r.config.hash_vocab = at(*file, mine + "tid2eid").shape[0];
+    r.read(*file, "input." + number + ".x", ffn + "gate.weight", mine);
     return r;
+  }
+  // Nemotron 3 Super: experts between projections. A sigmoid makes all of a logit's error a share of a score.
+  static RecordedMoe nemotron_3() {
+    const auto file = open("nemotron-3-super");
+    const std::string mixer = "backbone.layers.0.mixer.";
+    RecordedMoe r;
+    r.name = "Nemotron 3 Super", r.naming = MoeNaming::kNemotron3, r.weight_share = 2;
+    r.config = known_moe("nemotron-3-super").value();
+    for (const CheckpointTensor& t : file->tensors())
+      if (t.name.starts_with(mixer)) r.take(t, t.name);
+    const CheckpointTensor& down = at(*file, mixer + "experts.0.down_proj.weight");
+    r.config.latent = down.shape[0], r.config.intermediate = down.shape[1];
+    r.config.shared_intermediate = at(*file, mixer + "shared_experts.up_proj.weight").shape[0];
+    r.read(*file, "input.x", mixer + "gate.weight", "score.");
+    return r;
+  }
+  static std::vector<RecordedMoe> all() {
+    std::vector<RecordedMoe> out;
+    for (int64_t layer : {0, 1})
+      for (const char* way : {"score", "hash"}) out.push_back(deepseek_v4(layer, way));
+    out.push_back(nemotron_3());
+    return out;
   }
 
  private:
+  static std::unique_ptr<Checkpoint> open(const std::string& name) {
+    auto file = Checkpoint::open(test_data("parity/" + name + ".safetensors"));
+    EXPECT_TRUE(file.ok()) << file.status().message;
+    return std::move(file).value();
+  }
+  void read(const Checkpoint& file, const std::string& input, const std::string& gate,
+            const std::string& mine) {
+    x = from_bf16(at(file, input));
+    ids = values<int32_t>(at(file, mine + "ids"));
+    weights = values<float>(at(file, mine + "weights"));
+    y = values<float>(at(file, mine + "y"));
+    noise = values<float>(at(file, mine + "y.noise"));
+    noise_most = values<float>(at(file, mine + "y.noise_most"));
+    y_bf16 = from_bf16(at(file, mine + "y.bf16"));
+    tokens = at(file, input).shape[0];
+    config.hidden = at(file, input).shape[1];
+    config.experts = at(file, gate).shape[0];
+    config.top_k = at(file, mine + "ids").shape[1];
+    bound_logits(from_bf16(at(file, gate)));
+  }
   static const CheckpointTensor& at(const Checkpoint& file, const std::string& name) {
     const auto found = file.find(name);
     EXPECT_TRUE(found.ok()) << found.status().message;
@@ -102,7 +134,7 @@ struct RecordedMoe {
 // A layer from the record on a device, and its answers for the first rows of x.
 class OracleRun {
  public:
-  OracleRun(Device& device, const RecordedMoe& recorded, const MoeConfig& config)
+  OracleRun(Device& device, const RecordedMoe& recorded, const MoeConfig& config, const Slice& slice = {})
       : device_(device), recorded_(recorded) {
     TemporaryDirectory at;
     write_tensors(at.file("model.safetensors"), recorded.tensors);
@@ -112,7 +144,7 @@ class OracleRun {
     whole.layout = layout_for(device.info().backend);
     auto loaded =
         load_moe(device, *checkpoint.value(), whole,
-                 {.naming = MoeNaming::kDeepSeekV4, .layer = recorded.layer, .slice = {}, .threads = 2});
+                 {.naming = recorded.naming, .layer = recorded.layer, .slice = slice, .threads = 2});
     EXPECT_TRUE(loaded.ok()) << loaded.status().message;
     loaded_ = std::move(loaded).value();
     auto planned = Moe::plan(device, loaded_->config(), recorded.tokens);
@@ -198,14 +230,13 @@ inline void expect_rows_within(const RecordedMoe& r, const std::vector<float>& y
   }
 }
 
-// The recorded experts, in order; their weights within what f32 logits leave open: sqrt(softplus) makes half of a logit's error a share
-// of a score, and a weight is a score over a sum of scores.
+// The recorded experts, in order; their weights within what f32 logits leave open.
 inline void expect_choice(const RecordedMoe& r, const OracleRun::Answer& a, int64_t tokens) {
   const auto k = static_cast<size_t>(r.config.top_k), slots = a.ids.size() / static_cast<size_t>(tokens);
   for (size_t t = 0; t < static_cast<size_t>(tokens); ++t) {
     for (size_t i = 0; i < k; ++i) {
       EXPECT_EQ(a.ids[t * slots + i], r.ids[t * k + i]) << "token " << t << ", choice " << i;
-      const double weight = r.weights[t * k + i], share = r.logit_error[t] + 64 * kF32Eps;
+      const double weight = r.weights[t * k + i], share = r.weight_share * r.logit_error[t] + 64 * kF32Eps;
       EXPECT_NEAR(a.weights[t * slots + i], weight, share * weight) << "token " << t << ", choice " << i;
     }
   }
@@ -214,23 +245,20 @@ inline void expect_choice(const RecordedMoe& r, const OracleRun::Answer& a, int6
 template <class Fixture>
 class MoeOracleOn : public Fixture {
  protected:
-  // Every layer of the record, routed in both ways, changed by `change`; false from it leaves one out.
+  // Every recorded layer, changed by `change`; false from it leaves one out.
   template <class Change>
   void expect_recorded(double noise_scale, double rms_allowed, double most_allowed, Change change) {
-    for (Device* device : this->targets()) {
-      for (int64_t layer : {0, 1}) {
-        for (const char* way : {"score", "hash"}) {
-          SCOPED_TRACE(text(device->info()) + ", layer " + std::to_string(layer) + " by " + way);
-          const RecordedMoe recorded = RecordedMoe::read(layer, way);
-          MoeConfig config = recorded.config;
-          if (!change(&config)) continue;
-          OracleRun run(*device, recorded, config);
-          for (int64_t tokens : {int64_t{1}, int64_t{5}, recorded.tokens}) {
-            SCOPED_TRACE(std::to_string(tokens) + " tokens");
-            const OracleRun::Answer a = run.answer(tokens);
-            expect_choice(recorded, a, tokens);
-            expect_rows_within(recorded, a.y, noise_scale, rms_allowed, most_allowed);
-          }
+    for (const RecordedMoe& recorded : RecordedMoe::all()) {
+      MoeConfig config = recorded.config;
+      if (!change(&config)) continue;
+      for (Device* device : this->targets()) {
+        SCOPED_TRACE(recorded.name + " on " + text(device->info()));
+        OracleRun run(*device, recorded, config);
+        for (int64_t tokens : {int64_t{1}, int64_t{5}, recorded.tokens}) {
+          SCOPED_TRACE(std::to_string(tokens) + " tokens");
+          const OracleRun::Answer a = run.answer(tokens);
+          expect_choice(recorded, a, tokens);
+          expect_rows_within(recorded, a.y, noise_scale, rms_allowed, most_allowed);
         }
       }
     }
@@ -258,18 +286,40 @@ TYPED_TEST_P(MoeOracleOn, LayersInF32AreWithinTheNoiseOfTheirSums) {
   this->expect_recorded(0x1p-16, 16, 16, [](MoeConfig* c) { return c->x = c->g = DType::kF32, true; });
 }
 
+// What ranks answer adds up, whether they share experts or, where an expert has more than one block of 32, its width.
+TYPED_TEST_P(MoeOracleOn, RanksAddUpToTheRecord) {
+  if (!TypeParam::kF32) GTEST_SKIP() << "activations in f32 are the CPU's alone";
+  for (const RecordedMoe& recorded : RecordedMoe::all()) {
+    MoeConfig config = recorded.config;
+    config.x = config.g = DType::kF32;
+    for (const Slice& size : {Slice{.ep_size = 2}, Slice{.tp_size = 2}}) {
+      if (size.tp_size > 1 && config.intermediate <= kMxBlock) continue;
+      SCOPED_TRACE(recorded.name + ", tp " + std::to_string(size.tp_size));
+      for (Device* device : this->targets()) {
+        std::vector<float> sum(recorded.y.size());
+        for (int64_t rank = 0; rank < 2; ++rank) {
+          Slice slice = size;
+          (size.tp_size > 1 ? slice.tp_rank : slice.ep_rank) = rank;
+          const auto part = OracleRun(*device, recorded, config, slice).answer(recorded.tokens);
+          for (size_t i = 0; i < sum.size(); ++i) sum[i] += part.y[i];
+        }
+        expect_rows_within(recorded, sum, 0x1p-16, 16, 16);
+      }
+    }
+  }
+}
+
 // PyTorch rounds W13's sums, too, and weighs before W2: a bound that it breaks would be too narrow.
 TYPED_TEST_P(MoeOracleOn, PyTorchsOwnBf16IsWithinTheBounds) {
-  for (int64_t layer : {0, 1})
-    for (const char* way : {"score", "hash"}) {
-      const RecordedMoe recorded = RecordedMoe::read(layer, way);
-      expect_rows_within(recorded, recorded.y_bf16, 1, 4, 2);
-    }
+  for (const RecordedMoe& recorded : RecordedMoe::all()) {
+    SCOPED_TRACE(recorded.name);
+    expect_rows_within(recorded, recorded.y_bf16, 1, 4, 2);
+  }
 }
 
 REGISTER_TYPED_TEST_SUITE_P(MoeOracleOn, LayersInBf16AreWithinTheNoiseOfTheirRoundings,
                             AnswersInF32BeforeTheirSumAreWithinTheSameNoise,
                             ASharedExpertAsASlotIsWithinTheSameNoise, LayersInF32AreWithinTheNoiseOfTheirSums,
-                            PyTorchsOwnBf16IsWithinTheBounds);
+                            RanksAddUpToTheRecord, PyTorchsOwnBf16IsWithinTheBounds);
 
 }  // namespace sluice::test

@@ -20,18 +20,21 @@ std::vector<std::string> names() {
   return out;
 }
 
-// Weights of all experts of a layer, the shared one included.
+// Weights of all experts of a layer, the shared one and projections included.
 double parameters(const MoeConfig& c) {
-  const double matrices = is_gated(c.act) ? 3 : 2;
-  return matrices * static_cast<double>(c.hidden * (c.experts * c.intermediate + c.shared_intermediate));
+  const int64_t matrices = is_gated(c.act) ? 3 : 2, width = c.latent > 0 ? c.latent : c.hidden;
+  return static_cast<double>(matrices *
+                                 (width * c.experts * c.intermediate + c.hidden * c.shared_intermediate) +
+                             2 * c.hidden * c.latent);
 }
 
 // A model's row in the table of docs/models.md.
 std::string row_of(const std::string& name, const MoeConfig& c) {
   std::ostringstream out;
-  out << "| `" << name << "` | " << c.hidden << " | " << c.intermediate << " | " << c.experts << " | "
-      << c.top_k << " | " << c.shared_intermediate << " | " << word(c.method) << " | " << c.scale << " | "
-      << word(c.act) << " | " << (c.expert_w == DType::kE2M1 ? "MXFP4" : "bf16") << " |";
+  out << "| `" << name << "` | " << c.hidden << (c.latent > 0 ? " (" + std::to_string(c.latent) + ")" : "")
+      << " | " << c.intermediate << " | " << c.experts << " | " << c.top_k << " | " << c.shared_intermediate
+      << " | " << word(c.method) << " | " << c.scale << " | " << word(c.act) << " | "
+      << (c.expert_w == DType::kE2M1 ? "MXFP4" : "bf16") << " |";
   return out.str();
 }
 
@@ -43,12 +46,12 @@ TEST(KnownMoe, LayersAddUpToTheirModels) {
     const char* name;
     double layers, billions;
   } kPublished[] = {
-      {"gpt-oss-20b", 24, 20.9},      {"gpt-oss-120b", 36, 116.8},   {"deepseek-v4-flash", 43, 284},
-      {"deepseek-v4-pro", 61, 1600},  {"deepseek-v3", 58, 671},      {"kimi-k2", 60, 1026},
-      {"glm-4.5", 89, 355},           {"glm-4.5-air", 45, 106},      {"qwen3-30b-a3b", 48, 30.5},
-      {"qwen3-235b-a22b", 94, 235},   {"nemotron-3-nano", 23, 31.6}, {"minimax-m2", 62, 230},
-      {"minimax-m3", 57, 428},        {"mistral-large-3", 58, 675},  {"llama-4-scout", 48, 109},
-      {"llama-4-maverick", 24, 400.7}};
+      {"gpt-oss-20b", 24, 20.9},     {"gpt-oss-120b", 36, 116.8},    {"deepseek-v4-flash", 43, 284},
+      {"deepseek-v4-pro", 61, 1600}, {"deepseek-v3", 58, 671},       {"kimi-k2", 60, 1026},
+      {"glm-4.5", 89, 355},          {"glm-4.5-air", 45, 106},       {"qwen3-30b-a3b", 48, 30.5},
+      {"qwen3-235b-a22b", 94, 235},  {"nemotron-3-nano", 23, 31.6},  {"nemotron-3-super", 40, 120},
+      {"minimax-m2", 62, 230},       {"minimax-m3", 57, 428},        {"mistral-large-3", 58, 675},
+      {"llama-4-scout", 48, 109},    {"llama-4-maverick", 24, 400.7}};
   for (const auto& p : kPublished) {
     const double share = p.layers * parameters(known_moe(p.name).value()) * 1e-9 / p.billions;
     EXPECT_LE(share, 1) << p.name;

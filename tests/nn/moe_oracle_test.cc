@@ -1,4 +1,4 @@
-// DeepSeek-V4's layer against PyTorch on this machine, at every level of its vector instructions, and on a device apart.
+// MoE layers against PyTorch on this machine, at every level of its vector instructions, and on a device apart.
 #include "harness/moe_oracle.h"
 
 #include "harness/devices.h"

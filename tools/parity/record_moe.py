@@ -96,11 +96,12 @@ def make(c: dict, number: int) -> tuple:
     return w, x, tokens, stored | {f"input.{number}.x": x, f"input.{number}.token_ids": tokens}
 
 
-def noise(w: dict, x, tokens, c: dict, want) -> dict:
+def noise_of(run, want) -> dict:
+    """Of y = run(store): the spread of runs in which a random rounding follows each store."""
     runs = []
     for seed in range(RUNS):
         g = torch.Generator().manual_seed(seed)
-        runs.append(layer(w, x, tokens, c, lambda y: torch.where(y == 0, y, jitter(y, g)))["y"] - want)  # noqa: B023
+        runs.append(run(lambda y: torch.where(y == 0, y, jitter(y, g))) - want)  # noqa: B023
     off = torch.stack(runs)
     return {"y.noise": off.square().mean((0, 2)).sqrt().float(), "y.noise_most": off.abs().amax((0, 2)).float()}
 
@@ -135,7 +136,7 @@ def record(number: int, c: dict, tensors: dict) -> dict:
         with Float64Only():
             right = layer(w, x.double(), tokens, c)
         got = {"ids": right["ids"].int(), "weights": right["weights"].float(), "y": right["y"].float()}
-        got |= noise(w, x.double(), tokens, c, right["y"])
+        got |= noise_of(lambda store: layer(w, x.double(), tokens, c, store)["y"], right["y"])  # noqa: B023
         rounded = layer(w, x, tokens, c)
         got["y.bf16"] = rounded["y"]
         if (rounded["ids"] != right["ids"]).any():
