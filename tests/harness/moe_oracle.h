@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "harness/test_data.h"
+#include "nn/moe_canary.h"
 #include "nn/moe_load.h"
 #include "nn/owned_tensor.h"
 #include "ops/bounds.h"
@@ -136,14 +137,14 @@ class OracleRun {
  public:
   OracleRun(Device& device, const RecordedMoe& recorded, const MoeConfig& config, const Slice& slice = {})
       : device_(device), recorded_(recorded) {
-    TemporaryDirectory at;
-    write_tensors(at.file("model.safetensors"), recorded.tensors);
-    const auto checkpoint = Checkpoint::open(at.path());
+    write_tensors(at_.file("model.safetensors"), recorded.tensors);
+    auto checkpoint = Checkpoint::open(at_.path());
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message;
+    checkpoint_ = std::move(checkpoint).value();
     MoeConfig whole = config;
     whole.layout = layout_for(device.info().backend);
     auto loaded =
-        load_moe(device, *checkpoint.value(), whole,
+        load_moe(device, *checkpoint_, whole,
                  {.naming = recorded.naming, .layer = recorded.layer, .slice = slice, .threads = 2});
     EXPECT_TRUE(loaded.ok()) << loaded.status().message;
     loaded_ = std::move(loaded).value();
@@ -178,7 +179,8 @@ class OracleRun {
       for (uint16_t bits : fetched<uint16_t>(y.view())) a.y.push_back(to_float(BF16{bits}));
     return a;
   }
-  const Moe& moe() const { return *moe_; }
+  LoadedMoe& loaded() const { return *loaded_; }
+  const Checkpoint& checkpoint() const { return *checkpoint_; }
 
  private:
   std::vector<std::byte> as_activations(int64_t tokens) const {
@@ -209,6 +211,8 @@ class OracleRun {
   }
   Device& device_;
   const RecordedMoe& recorded_;
+  TemporaryDirectory at_;
+  std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<LoadedMoe> loaded_;
   std::unique_ptr<Moe> moe_;
 };
@@ -309,6 +313,35 @@ TYPED_TEST_P(MoeOracleOn, RanksAddUpToTheRecord) {
   }
 }
 
+// Canary and fingerprints know every matrix of a layer: a spoilt projection is found by both, and by the answers.
+TYPED_TEST_P(MoeOracleOn, ASpoiltMatrixIsFound) {
+  for (const RecordedMoe& recorded : RecordedMoe::all()) {
+    for (Device* device : this->targets()) {
+      SCOPED_TRACE(recorded.name + " on " + text(device->info()));
+      OracleRun run(*device, recorded, recorded.config);
+      const Status healthy = canary(*device, run.loaded(), run.checkpoint());
+      EXPECT_TRUE(healthy.ok()) << healthy.message;
+      EXPECT_TRUE(run.loaded().verify().ok());
+      const MoeWeights& w = run.loaded().weights();
+      for (const Tensor& t : {w.experts.down, w.shared.up, w.latent_in, w.latent_out}) {
+        if (!t.present()) continue;
+        std::vector<std::byte> bytes(static_cast<size_t>(bytes_of(t.dtype, elements_of(t))));
+        const auto move = [&](void* to, const void* from) {
+          EXPECT_TRUE(device->copy(to, from, bytes.size(), device->stream()).ok());
+          EXPECT_TRUE(device->wait(device->stream()).ok());
+        };
+        move(bytes.data(), t.data);
+        const std::vector<std::byte> zeros(bytes.size());
+        move(t.data, zeros.data());
+        EXPECT_EQ(canary(*device, run.loaded(), run.checkpoint()).code, Code::kCorrupt);
+        EXPECT_EQ(run.loaded().verify().code, Code::kCorrupt);
+        move(t.data, bytes.data());
+      }
+      EXPECT_TRUE(run.loaded().verify().ok());
+    }
+  }
+}
+
 // PyTorch rounds W13's sums, too, and weighs before W2: a bound that it breaks would be too narrow.
 TYPED_TEST_P(MoeOracleOn, PyTorchsOwnBf16IsWithinTheBounds) {
   for (const RecordedMoe& recorded : RecordedMoe::all()) {
@@ -320,6 +353,6 @@ TYPED_TEST_P(MoeOracleOn, PyTorchsOwnBf16IsWithinTheBounds) {
 REGISTER_TYPED_TEST_SUITE_P(MoeOracleOn, LayersInBf16AreWithinTheNoiseOfTheirRoundings,
                             AnswersInF32BeforeTheirSumAreWithinTheSameNoise,
                             ASharedExpertAsASlotIsWithinTheSameNoise, LayersInF32AreWithinTheNoiseOfTheirSums,
-                            RanksAddUpToTheRecord, PyTorchsOwnBf16IsWithinTheBounds);
+                            RanksAddUpToTheRecord, ASpoiltMatrixIsFound, PyTorchsOwnBf16IsWithinTheBounds);
 
 }  // namespace sluice::test
