@@ -232,17 +232,20 @@ TEST(Cli, MoeNamesWhatIsWrong) {
   EXPECT_TRUE(contains(complaint({"moe", tiny + " expert=8"}), "did you mean 'experts'?"));
   EXPECT_TRUE(contains(complaint({"moe", tiny, "--device", "tpu"}), "--device"));
   EXPECT_TRUE(contains(complaint({"moe", tiny, "--moe-backend", "dots"}), "did you mean 'dot'?"));
-  EXPECT_TRUE(contains(complaint({"moe", tiny, "--moe-backend-decode", "bf16_amx"}),
-                       "moe experts.up: expert_gemm"));  // of these weights it is none
+  const Outcome o = run_process({SLUICE_COMMAND, "moe", tiny, "--moe-backend-decode", "dot"});
+  EXPECT_NE(o.status, 0);
+  EXPECT_TRUE(contains(o.err, "moe experts.up: expert_gemm")) << o.err;
+  EXPECT_TRUE(contains(o.err, "cpu.expert_gemm.dot: needs layout row_major")) << o.err;
 }
 
 TEST(Cli, MoeRunsALayerGivenAsFieldsWithANamedKernel) {
   const std::string fields =
       "hidden=64 intermediate=64 experts=8 top_k=2 capture=1 padded=1 lora_rank=4 lora_adapters=2";
-  const std::string json = answer({"moe", fields, "--tokens", "1,9", "--moe-backend", "in_turn",
-                                   "--moe-backend-prefill", "dot", "--moe-decode-tokens", "4", "--json"});
+  const std::string json =
+      answer({"moe", fields, "--tokens", "1,9", "--moe-backend", "in_turn", "--moe-backend-prefill",
+              "panels_f32", "--moe-decode-tokens", "4", "--json"});
   EXPECT_TRUE(contains(json, "cpu.expert_mlp.in_turn")) << json;
-  EXPECT_TRUE(contains(json, "cpu.expert_gemm.dot")) << json;
+  EXPECT_TRUE(contains(json, "cpu.expert_gemm.panels_f32")) << json;
   EXPECT_TRUE(contains(json, "cpu.lora_delta.dot")) << json;
 }
 
