@@ -137,6 +137,12 @@ class MoeLoader {
           std::pair{source_.correction_bias, &w.correction_bias}})
       if (from)
         SLUICE_TRY(put_converted(*from, *to, from == source_.router ? Numbers::kFinite : Numbers::kNoNan));
+    for (const CheckpointTensor* bias : {source_.up_bias, source_.down_bias}) {
+      if (!bias) continue;
+      const auto near = host_.tensor(*bias);
+      if (!near.ok()) return near.status();
+      SLUICE_TRY(check_numbers(near.value(), Numbers::kFinite));
+    }
     if (source_.hash_table) {
       const auto table = ids();
       if (!table.ok()) return table.status();

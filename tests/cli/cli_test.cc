@@ -224,9 +224,11 @@ TEST(Cli, EachSubcommandShowsExamplesThatWork) {
 
 TEST(Cli, MoeNamesWhatIsWrong) {
   EXPECT_TRUE(contains(complaint({"moe", "gpt-oss-20"}), "did you mean 'gpt-oss-20b'?"));
-  EXPECT_TRUE(contains(complaint({"moe", "--tokens", "0"}), "tokens: wanted 1 to 16384, found 0"));
+  EXPECT_TRUE(contains(complaint({"moe", "--tokens", "0"}),
+                       "--tokens: wanted an integer from 1 to 16384, found '0'"));
   EXPECT_TRUE(contains(complaint({"moe", "--tokens", "many"}), "--tokens"));
-  EXPECT_TRUE(contains(complaint({"moe", "--threads", "-3"}), "threads: wanted 0 (all) to 1024, found -3"));
+  EXPECT_TRUE(contains(complaint({"moe", "--threads", "-3"}),
+                       "--threads: wanted an integer from 0 to 1024, found '-3'"));
   EXPECT_TRUE(contains(complaint({"moe", "--token", "4"}), "did you mean '--tokens'?"));
   const std::string tiny = "hidden=64 intermediate=64 experts=8 top_k=2";
   EXPECT_TRUE(contains(complaint({"moe", tiny + " expert=8"}), "did you mean 'experts'?"));

@@ -125,7 +125,8 @@ TEST(ModelCommand, RefusesWeightsThatAreNoNumbers) {
   for (const char* tensor :
        {"model.embed_tokens.weight", "model.norm.weight", "model.layers.2.input_layernorm.weight",
         "model.layers.2.post_attention_layernorm.weight", "model.layers.3.mlp.router.weight",
-        "model.layers.1.self_attn.k_proj.weight", "model.layers.1.self_attn.o_proj.bias", "lm_head.weight"}) {
+        "model.layers.1.self_attn.k_proj.weight", "model.layers.1.self_attn.o_proj.bias",
+        "model.layers.4.mlp.experts.down_proj_bias", "lm_head.weight"}) {
     copy.change_weights(spoiled(tensor, 0x7fc0));
     expect_refusal(ask(copy.path()), {tensor, "wanted finite numbers, found NaN at element 3"});
   }
