@@ -220,7 +220,7 @@ Command add_draft(CLI::App& root) {
       ->check(integer_between(1, 1024));
   app->add_option("--context", o->context, "positions before each token")
       ->capture_default_str()
-      ->check(integer_between(0, INT32_MAX));
+      ->check(integer_between(0, (1 << 20) - 1));
   app->add_option("--dtype", o->dtype, "of activations: auto, bfloat16, float32")->capture_default_str();
   app->add_option("--experts", o->experts,
                   "device that the main model's MoE layers run on: cuda; none: the CPU")

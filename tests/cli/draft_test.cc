@@ -62,8 +62,10 @@ TEST(DraftCommand, RefusesWithWhatWasWantedAndFound) {
                  "unknown --router-dtype 'float16'; did you mean 'bfloat16'?");
   expect_refusal({kCheckpoint, "--layer", "1"},
                  "draft: wanted one of the model's num_nextn_predict_layers = 1 layers, from 0, found 1");
-  expect_refusal({kCheckpoint, "--tokens", "0"}, "tokens: wanted 1 to 1024, found 0");
-  expect_refusal({kCheckpoint, "--context", "-1"}, "context: wanted 0 to 1048575, found -1");
+  expect_refusal({kCheckpoint, "--tokens", "0"},
+                 "--tokens: wanted an integer from 1 to 1024, found '0' (see sluice --help)");
+  expect_refusal({kCheckpoint, "--context", "-1"},
+                 "--context: wanted an integer from 0 to 1048575, found '-1' (see sluice --help)");
   expect_refusal({kCheckpoint, "--speculative-moe-backed", "cpu"},
                  "unknown flag '--speculative-moe-backed'; did you mean '--speculative-moe-backend'?");
   expect_refusal({}, "model: wanted a directory with a draft layer, found none");
