@@ -307,7 +307,8 @@ typedef struct sluice_weight {
  * publishers have them; and plain, Sluice's own: router, router_bias, correction_bias, hash_table, experts.up and experts.down
  * [experts, rows, width] (with experts.up_scale, experts.up_bias and so on) with gate and up in the layer's gate_order, shared.gate,
  * shared.up and shared.down. Tensors are the whole layer's: the slice is cut from them. Where all experts are in one tensor it may hold
- * this rank's experts alone. Tensors of other layers may be among them. */
+ * this rank's experts alone. Tensors of other layers may be among them. Where the layer's fields ask for them, these stand beside any
+ * naming: experts.act_params, F32 [experts, 3] (alpha, beta, limit), and lora_a, lora_b, lora_scale. */
 typedef struct sluice_weights {
   const sluice_weight* tensors;
   size_t count;

@@ -148,6 +148,9 @@ class MoeLoader {
       if (!table.ok()) return table.status();
       SLUICE_TRY(put(w.hash_table, table.value().data(), 0, static_cast<int64_t>(table.value().size() * 4)));
     }
+    for (const auto& [name, from] : source_.beside)
+      for (const auto& [spec, to] : weight_slots(out_.config_, &w))
+        if (spec.name == name) SLUICE_TRY(put_converted(from, *to));
     return bias_of({0, source_.experts.count});
   }
 

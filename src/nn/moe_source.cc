@@ -28,6 +28,7 @@ class Finder {
     SLUICE_TRY(biases());
     SLUICE_TRY(names_.storage == ExpertStorage::kOneByOne ? one_by_one() : fused());
     if (only_) return {};
+    SLUICE_TRY(beside());
     SLUICE_TRY(latent());
     return shared();
   }
@@ -45,6 +46,33 @@ class Finder {
                      {StoredType::kF32, StoredType::kBF16}, {c.experts}, &out_.correction_bias));
     return plain("hash_table", names_.hash_table, c.method == RoutingMethod::kHash,
                  {StoredType::kI64, StoredType::kI32}, {c.hash_vocab, c.top_k}, &out_.hash_table);
+  }
+
+  // What no checkpoint has: adapters on the router, parameters of each expert's activation, under the names of weight_slots().
+  Status beside() {
+    MoeWeights unused;
+    for (const auto& [spec, tensor] : weight_slots(out_.local, &unused)) {
+      const bool of_experts = spec.name == "experts.act_params";
+      if (!spec.used || !(of_experts || spec.name.starts_with("lora_"))) continue;
+      const std::string name(spec.name);
+      std::vector<int64_t> shape(spec.shape.begin(), spec.shape.begin() + spec.rank);
+      const CheckpointTensor* there = out_.checkpoint->find_if_there(name);
+      if (!there)
+        return refuse((of_experts ? "per_expert: wanted '" : "lora_rank: wanted '") + name +
+                      "' beside the checkpoint's tensors, found none");
+      const int64_t own = shape[0];
+      if (of_experts && shared_slots(out_.local) == 0) shape[0] = count_in(name);
+      const CheckpointTensor* found = nullptr;
+      SLUICE_TRY(
+          find(name, {spec.dtype == DType::kF32 ? StoredType::kF32 : StoredType::kBF16}, shape, &found));
+      CheckpointTensor part = *found;
+      if (shape[0] != own) {
+        const int64_t row = part.bytes / shape[0];
+        part.data += row * out_.experts.begin, part.bytes = row * own;
+      }
+      out_.beside.emplace_back(name, std::move(part));
+    }
+    return {};
   }
 
   Status biases() {
@@ -73,12 +101,6 @@ class Finder {
     const MoeConfig& c = out_.whole;
     const bool rows = names_.storage == ExpertStorage::kFusedRows;
     const bool gated = is_gated(c.act), fused = names_.storage != ExpertStorage::kOneByOne && !rows;
-    // A layer may be planned with these and use loaded weights, beside tensors of the caller's.
-    if (c.per_expert || c.lora_rank > 0)
-      return refuse(std::string(c.per_expert ? "per_expert" : "lora_rank") +
-                    ": wanted none in what is loaded, found " +
-                    std::to_string(c.per_expert ? 1 : c.lora_rank) +
-                    ": no checkpoint has these tensors; add yours to the loaded weights");
     if (c.layout == WeightLayout::kRowMajor)
       return refuse("layout: wanted panels16 or fragments, found " + std::string(word(c.layout)));
     if (c.scope == ExpertScope::kMap)

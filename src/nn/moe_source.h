@@ -33,6 +33,8 @@ struct MoeSource {
   const CheckpointTensor *router = nullptr, *router_bias = nullptr, *correction_bias = nullptr,
                          *hash_table = nullptr;
   const CheckpointTensor *up_bias = nullptr, *down_bias = nullptr;
+  // This rank's part of tensors that a caller brings beside a checkpoint's, by their names in weight_slots().
+  std::vector<std::pair<std::string, CheckpointTensor>> beside;
   PackedMatrix up, down, shared_up, shared_down, latent_in, latent_out;  // of one expert, this rank's part
   // This rank's experts, its part of their width, in the order of MoeWeights: shared slots come last.
   std::vector<ExpertSource> of_expert;
