@@ -1,0 +1,13 @@
+// A layer's features through the C ABI on the GPU, weights from the host and from its own memory.
+#include "capi/layer_features.h"
+#include "gpu/gpu.h"
+
+namespace sluice::test {
+namespace {
+
+class GpuCapiLayer : public OnGpu {};
+
+TEST_F(GpuCapiLayer, FeaturesGiveTheBitsOfTheCppLayer) { features::all_agree(Backend::kCuda); }
+
+}  // namespace
+}  // namespace sluice::test
