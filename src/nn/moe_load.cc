@@ -150,7 +150,7 @@ class MoeLoader {
     }
     for (const auto& [name, from] : source_.beside)
       for (const auto& [spec, to] : weight_slots(out_.config_, &w))
-        if (spec.name == name) SLUICE_TRY(put_converted(from, *to));
+        if (spec.name == name) SLUICE_TRY(put_converted(from, *to, Numbers::kNoNan));
     return bias_of({0, source_.experts.count});
   }
 
