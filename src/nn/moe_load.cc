@@ -69,7 +69,7 @@ class MoeLoader {
     return out;
   }
 
-  // What packing would find too late: scales that are no numbers, expert ids out of range.
+  // What filling would find too late: numbers and scales that are none, expert ids out of range.
   Status check() {
     const auto scales = [&](const PackedExperts& to, const PackedMatrix& matrix,
                             const MatrixSource& from) -> Status {
@@ -77,6 +77,15 @@ class MoeLoader {
       const auto near = host_.matrix(matrix, from);
       return near.ok() ? check_scales(matrix, near.value()) : near.status();
     };
+    const auto numbers = [&](const CheckpointTensor* t, Numbers allowed) -> Status {
+      if (!t) return {};
+      const auto near = host_.tensor(*t);
+      return near.ok() ? check_numbers(near.value(), allowed) : near.status();
+    };
+    SLUICE_TRY(numbers(source_.router, Numbers::kFinite));
+    SLUICE_TRY(numbers(source_.router_bias, Numbers::kNoNan));
+    SLUICE_TRY(numbers(source_.correction_bias, Numbers::kNoNan));
+    for (const auto& [name, t] : source_.beside) SLUICE_TRY(numbers(&t, Numbers::kNoNan));
     for (const ExpertSource& from : source_.of_expert) {
       SLUICE_TRY(scales(out_.up_, source_.up, from.up));
       SLUICE_TRY(scales(out_.down_, source_.down, from.down));
