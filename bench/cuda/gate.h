@@ -26,7 +26,7 @@ struct GateShape {
   std::string model() const { return std::to_string(hidden) + "x" + std::to_string(experts); }
   DType logits() const { return type; }
   std::string note() const {
-    return std::string(w == DType::kF32 ? "f32 gate, " : "") + text(type) +
+    return std::string(w == DType::kF32 ? "f32 gate and " : "") + text(type) +
            (bias ? " logits and bias" : " logits");
   }
   int64_t weight_bytes() const { return bytes_of(w, experts * hidden); }

@@ -15,7 +15,7 @@ struct LoraShape {
   int64_t hidden, features, rank, adapters;
   std::string model() const { return std::to_string(hidden) + "x" + std::to_string(features); }
   std::string note() const {
-    return "rank " + std::to_string(rank) + ", " + std::to_string(adapters) +
+    return "rank " + std::to_string(rank) + " with " + std::to_string(adapters) +
            (adapters == 1 ? " adapter" : " adapters");
   }
   int64_t weight_bytes() const { return bytes_of(DType::kBF16, adapters * rank * (hidden + features)); }
