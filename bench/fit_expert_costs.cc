@@ -2,18 +2,21 @@
 // all configurations, and writes src/backends/cuda/measured/expert_costs.inc. The model is the product's own. Prints how far the
 // resulting choice is from the best configuration of each problem.
 //
-// The loss is the error of the logarithm of each row's time, weighted towards those near the best of their problem, since only
-// their order matters. Coordinate descent: each constant in turn moves by a step up or down; steps halve if neither helps.
+// Least squares of the logarithms of times, weighted towards rows near the best of their problem, since only their order
+// matters. Then coordinate descent on the regret of the choices: each constant in turn moves by a step up or down; steps halve
+// if neither helps.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <map>
+#include <random>
 #include <sstream>
 
 #include "backends/cuda/device.h"
 #include "backends/cuda/experts/cost.h"
 #include "dispatch/explain.h"
+#include "least_squares.h"
 #include "report/expert_shape.h"
 #include "report/results.h"
 
@@ -44,6 +47,7 @@ struct Group {
   std::string name;
   bool held_out = false;
   std::vector<size_t> samples = {};
+  std::vector<Sample> unmeasured = {};  // those without a row: not near the best by the model of the day
 };
 
 struct Data {
@@ -59,15 +63,44 @@ double predicted(const Data& data, const Constants& c, const Sample& s) {
                 : cuda::stream_us(c.stream[w], g.problem, data.device, g.rows, s.stream);
 }
 
+// A rank's part of the experts gets by chance much or little of Zipf routing: only the order of such rows counts.
+bool has_its_level(const Group& g) {
+  return g.problem.experts_routed <= g.problem.experts || g.name.find("zipf") == std::string::npos;
+}
+
 double loss(const Data& data, const Constants& c, DType w) {
   double sum = 0, weights = 0;
-  for (const Sample& s : data.samples) {
-    const Group& g = data.groups[s.problem];
+  for (const Group& g : data.groups) {
     if (g.problem.w != w || g.held_out) continue;
-    const double error = std::log(predicted(data, c, s) / s.us);
-    sum += s.weight * error * error, weights += s.weight;
+    double errors = 0, squares = 0, of_group = 0;
+    for (const size_t i : g.samples) {
+      const Sample& s = data.samples[i];
+      const double error = std::log(predicted(data, c, s) / s.us);
+      errors += s.weight * error, squares += s.weight * error * error, of_group += s.weight;
+    }
+    sum += has_its_level(g) ? squares : squares - errors * errors / of_group, weights += of_group;
   }
   return sum / weights;
+}
+
+// All configurations that accept a problem, without times.
+std::vector<Sample> listed(const ExpertGemm::Problem& problem, const DeviceInfo& device, size_t group) {
+  std::vector<Sample> out;
+  for (const Candidate<ExpertGemm>* c : cuda::catalog().table<ExpertGemm>()) {
+    const bool tile = c->name.find("_tile_") != std::string::npos;
+    if (!tile && c->name.find("_stream_") == std::string::npos) continue;
+    if (!c->supports(problem, device).accepted()) continue;
+    for (const Config& one : configs_of(*c, problem, device)) {
+      if (!one.refusal.accepted()) continue;
+      Sample s{.problem = group,
+               .config = std::string(c->name) + (one.name.empty() ? "" : ":" + one.name),
+               .tile = tile};
+      for (const KernelLaunch& launch : one.launches) s.tiles.push_back(cuda::TileLaunch::of(launch));
+      s.stream = cuda::StreamLaunch::of(one.launches[0]);
+      out.push_back(std::move(s));
+    }
+  }
+  return out;
 }
 
 Status read_rows(const char* path, Data* data) {
@@ -94,32 +127,17 @@ Status read_rows(const char* path, Data* data) {
       group.held_out = row.note.find("held-out") != std::string::npos;
       group.uniform = cuda::uniform_profile(group.problem), group.zipf = cuda::zipf_profile(group.problem);
       group.rows = row.note.find("zipf") == std::string::npos ? group.uniform : group.zipf;
+      group.unmeasured = listed(group.problem, data->device, data->groups.size());
       data->groups.push_back(std::move(group));
     }
     Group& group = data->groups[at->second];
-    const size_t colon = row.impl.find(':');
-    const std::string candidate = row.impl.substr(0, colon), config = row.impl.substr(colon + 1);
-    for (const Candidate<ExpertGemm>* c : cuda::catalog().table<ExpertGemm>()) {
-      if (c->name != candidate) continue;
-      for (const Config& one : configs_of(*c, group.problem, data->device)) {
-        if (one.name != config) continue;
-        Sample s{.problem = at->second,
-                 .config = config,
-                 .tile = candidate.find("_tile_") != std::string::npos,
-                 .us = row.median_us};
-        if (s.tile) s.us += cuda::tile_in_layer_us(group.problem);
-        for (const KernelLaunch& launch : one.launches) s.tiles.push_back(cuda::TileLaunch::of(launch));
-        s.stream = cuda::StreamLaunch::of(one.launches[0]);
-        group.samples.push_back(data->samples.size());
-        data->samples.push_back(std::move(s));
-      }
-    }
-  }
-  constexpr double kNear = 8;
-  for (const Group& g : data->groups) {
-    double best = 1e30;
-    for (const size_t i : g.samples) best = std::min(best, data->samples[i].us);
-    for (const size_t i : g.samples) data->samples[i].weight = std::pow(best / data->samples[i].us, kNear);
+    const auto sample = std::find_if(group.unmeasured.begin(), group.unmeasured.end(),
+                                     [&](const Sample& one) { return one.config == row.impl; });
+    if (sample == group.unmeasured.end()) continue;  // no longer listed
+    sample->us = row.median_us + (sample->tile ? cuda::tile_in_layer_us(group.problem) : 0);
+    group.samples.push_back(data->samples.size());
+    data->samples.push_back(std::move(*sample));
+    group.unmeasured.erase(sample);
   }
   return {};
 }
@@ -130,20 +148,25 @@ std::vector<double*> free_constants(Constants* c, DType w) {
   TileConstants& t = c->tile[at];
   StreamConstants& s = c->stream[at];
   std::vector<double*> out;
-  for (double& ns : t.fragment_ns) out.push_back(&ns);
   for (size_t k = 1; k < cuda::tile_kernels(w).size(); ++k) out.push_back(&t.pace[k]);  // the first is 1
-  for (size_t k = 0; k < cuda::tile_kernels(w).size(); ++k) out.push_back(&t.memory_share[k]);
+  for (size_t k = 0; k < cuda::tile_kernels(w).size(); ++k) out.push_back(&t.memory[k]);
   for (double* one :
-       {&t.start_us, &t.by_position_us, &t.follow_us, &t.end_us, &t.end_row_us, &t.blend, &t.partial,
-        &t.short_us, &t.last_round, &t.order_us, &t.order_bytes_per_us, &t.gather_bytes_per_us})
+       {&t.fragment_ns, &t.fragment_column_ns, &t.column_ns, &t.fill_bytes_per_ns, &t.row_box_ns,
+        &t.memory_share, &t.start_us, &t.by_position_us, &t.end_us, &t.end_row_us, &t.short_us, &t.blend,
+        &t.tail, &t.partial, &t.order_us, &t.order_bytes_per_us})
     out.push_back(one);
+  // No shape of mxfp4 that is fitted gathers so much that the gather decides: its constant stays as it is.
+  if (w == DType::kE2M1)
+    out.push_back(&t.follow_us);
+  else
+    for (double* one : {&t.thread_row_ns, &t.gather_item_us}) out.push_back(one);
   for (double* one : {&s.start_us, &s.by_position_us, &s.memory_share, &s.short_unit_us, &s.short_block_us[0],
                       &s.short_block_us[1]})
     out.push_back(one);
   if (w == DType::kE2M1)
     for (double* one : {&s.unit_us, &s.row_us, &s.block_us[0], &s.block_us[1]}) out.push_back(one);
   else
-    for (double* one : {&s.block_us[0], &s.small}) out.push_back(one);
+    for (double* one : {&s.block_us[0], &s.small, &s.lone_bytes_per_us}) out.push_back(one);
   return out;
 }
 
@@ -159,8 +182,27 @@ double cost_of(const Data& data, const Constants& c, const Sample& s) {
   return (1 - skew) * us(g.uniform) + skew * us(g.zipf);
 }
 
+// Weights by how near the best a row is. What is far from it, by its time or unmeasured by the constants that there
+// were, takes no part.
+void weigh(Data* data, const Constants& c) {
+  constexpr double kNear = 16, kFar = 1.5, kFarByTheModel = 1.3;
+  for (Group& g : data->groups) {
+    double best = 1e30, least = 1e30;
+    for (const size_t i : g.samples) {
+      best = std::min(best, data->samples[i].us),
+      least = std::min(least, cost_of(*data, c, data->samples[i]));
+    }
+    for (const size_t i : g.samples) data->samples[i].weight = std::pow(best / data->samples[i].us, kNear);
+    std::erase_if(g.samples, [&](size_t i) { return data->samples[i].us > kFar * best; });
+    std::erase_if(g.unmeasured,
+                  [&](const Sample& s) { return cost_of(*data, c, s) > kFarByTheModel * least; });
+  }
+}
+
 struct Choice {
-  const Sample *best = nullptr, *chosen = nullptr;
+  const Sample *best = nullptr, *chosen = nullptr;  // of those measured
+  const Sample* unmeasured = nullptr;               // costs less than chosen
+  double ahead = 0;                                 // by this logarithm
   double regret() const { return chosen->us / best->us; }
 };
 Choice choice_of(const Data& data, const Constants& c, const Group& g) {
@@ -171,34 +213,77 @@ Choice choice_of(const Data& data, const Constants& c, const Group& g) {
     if (!out.best || s.us < out.best->us) out.best = &s;
     if (const double us = cost_of(data, c, s); !out.chosen || us < least) least = us, out.chosen = &s;
   }
+  for (const Sample& s : g.unmeasured)
+    if (const double ahead = std::log(least / cost_of(data, c, s)); ahead > out.ahead)
+      out.ahead = ahead, out.unmeasured = &s;
   return out;
+}
+
+// Kernels are much alike: their own constants stay near 1 unless rows say otherwise.
+double apart(const Constants& c, DType w) {
+  const TileConstants& t = c.tile[w == DType::kE2M1 ? 0 : 1];
+  const size_t count = cuda::tile_kernels(w).size();
+  double sum = 0;
+  for (size_t k = 0; k < count; ++k)
+    sum += std::pow(std::log(t.pace[k]), 2) + std::pow(std::log(t.memory[k]), 2);
+  return sum / static_cast<double>(count);
 }
 
 // The mean regret of the choices, with more weight above a twentieth, plus some of the error in times, so that costs remain times.
 double regret_loss(const Data& data, const Constants& c, DType w) {
-  constexpr double kBeyond = 0.05, kBeyondWeight = 2, kTimes = 0.1;
+  constexpr double kBeyond = 0.03, kBeyondWeight = 2, kTimes = 0.3, kApart = 0.02, kUnmeasured = 0.05;
   double sum = 0;
   int groups = 0;
   for (const Group& g : data.groups) {
     if (g.problem.w != w || g.held_out) continue;
-    const double lost = std::log(choice_of(data, c, g).regret());
+    const Choice choice = choice_of(data, c, g);
+    // What was not measured was not near by an earlier model. Taken, it counts as that much slower.
+    const double lost = std::log(choice.regret()) + (choice.unmeasured ? kUnmeasured + choice.ahead : 0);
     sum += lost + kBeyondWeight * std::max(0.0, lost - kBeyond), ++groups;
   }
-  return sum / groups + kTimes * loss(data, c, w);
+  return sum / groups + kTimes * loss(data, c, w) + kApart * apart(c, w);
 }
 
-template <class Loss>
-void descend(const Data& data, Constants* c, DType w, int rounds, double first_step, Loss loss) {
+// For least squares: the error of each row's logarithm, part of what all rows of a problem have in common taken away, and
+// kernels' own constants.
+std::vector<double> residuals(const Data& data, const Constants& c, DType w) {
+  constexpr double kApart = 0.05, kLevel = 0.4;
+  std::vector<double> out;
+  double weights = 0;
+  for (const Group& g : data.groups) {
+    if (g.problem.w != w || g.held_out) continue;
+    double errors = 0, of_group = 0;
+    const size_t first = out.size();
+    for (const size_t i : g.samples) {
+      const Sample& s = data.samples[i];
+      out.push_back(std::log(predicted(data, c, s) / s.us));
+      errors += s.weight * out.back(), of_group += s.weight;
+    }
+    for (size_t i = 0; i < g.samples.size(); ++i) {
+      out[first + i] -= (has_its_level(g) ? kLevel : 1) * errors / of_group;
+      out[first + i] *= std::sqrt(data.samples[g.samples[i]].weight);
+    }
+    weights += of_group;
+  }
+  const TileConstants& t = c.tile[w == DType::kE2M1 ? 0 : 1];
+  const size_t count = cuda::tile_kernels(w).size();
+  for (size_t k = 0; k < count; ++k)
+    for (const double own : {t.pace[k], t.memory[k]})
+      out.push_back(std::log(own) * std::sqrt(kApart * weights / static_cast<double>(count)));
+  return out;
+}
+
+void descend(const Data& data, Constants* c, DType w, int rounds, double first_step) {
   const std::vector<double*> constants = free_constants(c, w);
   std::vector<double> step(constants.size(), first_step);
-  double least = loss(data, *c, w);
+  double least = regret_loss(data, *c, w);
   for (int round = 0; round < rounds; ++round)
     for (size_t i = 0; i < constants.size(); ++i) {
       const double before = *constants[i];
       bool better = false;
       for (const double factor : {1 + step[i], 1 / (1 + step[i])}) {
         *constants[i] = before * factor;
-        const double now = loss(data, *c, w);
+        const double now = regret_loss(data, *c, w);
         if (now < least) {
           least = now, better = true;
           break;
@@ -209,11 +294,29 @@ void descend(const Data& data, Constants* c, DType w, int rounds, double first_s
     }
 }
 
+// Descents on the choices: from the constants as they are, from least squares of times, and from around the best so far,
+// since descents end in different places.
 void fit(const Data& data, Constants* c, DType w) {
-  descend(data, c, w, 40, 0.08, loss);
-  descend(data, c, w, 30, 0.05, regret_loss);
-  std::printf("%s: root of the mean square of the logarithms' errors, near the best: %.3f\n",
-              std::string(text(w)).c_str(), std::sqrt(loss(data, *c, w)));
+  constexpr int kStarts = 6;
+  constexpr double kAround = 0.02;
+  std::mt19937 random(1);
+  double least = 0;
+  for (int start = 0; start < kStarts; ++start) {
+    Constants one = *c;
+    if (start == 1)
+      least_squares(
+          free_constants(&one, w), [&] { return residuals(data, one, w); }, 30);
+    if (start > 1)
+      for (double* value : free_constants(&one, w))
+        *value *= std::exp(std::normal_distribution<double>(0, kAround)(random));
+    descend(data, &one, w, 20, 0.05);
+    const double now = regret_loss(data, one, w);
+    std::printf(
+        "%s, start %d: loss %.5f, root of the mean square of the logarithms' errors, near the best: %.3f\n",
+        std::string(text(w)).c_str(), start, now, std::sqrt(loss(data, one, w)));
+    std::fflush(stdout);
+    if (start == 0 || now < least) least = now, *c = one;
+  }
 }
 
 void print_regret(const Data& data, const Constants& c) {
@@ -224,8 +327,12 @@ void print_regret(const Data& data, const Constants& c) {
   };
   std::map<std::string, Sum> sums;
   for (const Group& g : data.groups) {
-    const auto [best, chosen] = choice_of(data, c, g);
-    const double regret = chosen->us / best->us;
+    const Choice choice = choice_of(data, c, g);
+    const auto [best, chosen, unmeasured, ahead] = choice;
+    const double regret = choice.regret();
+    if (unmeasured)
+      std::printf("  not measured at %s: %s, %.3f of the cost of %s\n", g.name.c_str(),
+                  unmeasured->config.c_str(), std::exp(-ahead), chosen->config.c_str());
     for (const std::string& key :
          {std::string(text(g.problem.w)) + (g.held_out ? " held out" : ""),
           std::string(g.name.find("zipf") == std::string::npos ? "uniform" : "zipf")}) {
@@ -267,25 +374,25 @@ std::string written(const Constants& c) {
     const TileConstants& t = c.tile[w == DType::kE2M1 ? 0 : 1];
     const StreamConstants& s = c.stream[w == DType::kE2M1 ? 0 : 1];
     const std::string name = w == DType::kE2M1 ? "Mxfp4" : "Bf16";
-    out += "constexpr TileConstants k" + name +
-           "TileConstants = {\n    .columns = " + list(t.columns, t.columns.size()) +
-           ",\n    .fragment_ns = " + list(t.fragment_ns, t.fragment_ns.size()) +
-           ",\n    .pace = " + list(t.pace, cuda::tile_kernels(w).size()) + ",\n";
+    const size_t kernels = cuda::tile_kernels(w).size();
+    out += "constexpr TileConstants k" + name + "TileConstants = {\n" + field("fragment_ns", t.fragment_ns) +
+           field("fragment_column_ns", t.fragment_column_ns) + field("column_ns", t.column_ns) +
+           "    .pace = " + list(t.pace, kernels) + ",\n" + field("fill_bytes_per_ns", t.fill_bytes_per_ns) +
+           field("row_box_ns", t.row_box_ns) + field("thread_row_ns", t.thread_row_ns) +
+           field("memory_share", t.memory_share) + "    .memory = " + list(t.memory, kernels) + ",\n";
     out += field("start_us", t.start_us) + field("settled_us", t.settled_us) +
            field("by_position_us", t.by_position_us) + field("follow_us", t.follow_us) +
-           field("end_us", t.end_us) + field("end_row_us", t.end_row_us) + field("blend", t.blend) +
-           field("short_us", t.short_us) + field("last_round", t.last_round) +
-           "    .memory_share = " + list(t.memory_share, cuda::tile_kernels(w).size()) + ",\n" +
-           field("partial", t.partial) + field("order_us", t.order_us) +
-           field("order_bytes_per_us", t.order_bytes_per_us) +
-           field("gather_bytes_per_us", t.gather_bytes_per_us) +
+           field("end_us", t.end_us) + field("end_row_us", t.end_row_us) + field("short_us", t.short_us) +
+           field("blend", t.blend) + field("tail", t.tail) + field("partial", t.partial) +
+           field("order_us", t.order_us) + field("order_bytes_per_us", t.order_bytes_per_us) +
+           field("gather_us", t.gather_us) + field("gather_item_us", t.gather_item_us) +
            "    .in_layer_us = " + list(t.in_layer_us, 2) + ",\n" + field("skew", t.skew) + "};\n";
     out += "constexpr StreamConstants k" + name + "StreamConstants = {\n" + field("start_us", s.start_us) +
            field("settled_us", s.settled_us) + field("by_position_us", s.by_position_us) +
            field("memory_share", s.memory_share) + field("unit_us", s.unit_us) + field("row_us", s.row_us) +
            "    .block_us = " + list(s.block_us, 2) + ",\n" + field("short_unit_us", s.short_unit_us) +
            "    .short_block_us = " + list(s.short_block_us, 2) + ",\n" + field("small", s.small) +
-           field("skew", s.skew) + "};\n";
+           field("lone_bytes_per_us", s.lone_bytes_per_us) + field("skew", s.skew) + "};\n";
   }
   return out;
 }
@@ -297,10 +404,12 @@ int main_of(int argc, char** argv) {
     return std::fprintf(stderr, "sluice_fit_costs: %s\n", status.message.c_str()), 1;
   Constants c{{cuda::tile_constants(DType::kE2M1), cuda::tile_constants(DType::kBF16)},
               {cuda::stream_constants(DType::kE2M1), cuda::stream_constants(DType::kBF16)}};
+  weigh(&data, c);
   std::printf("%zu rows of %zu problems; as it is:\n", data.samples.size(), data.groups.size());
   print_regret(data, c);
   if (argc < 3) return 0;
-  for (const DType w : {DType::kE2M1, DType::kBF16}) fit(data, &c, w);
+  fit(data, &c, DType::kBF16);
+  fit(data, &c, DType::kE2M1);
   print_regret(data, c);
   std::ofstream out(argv[2]);
   out << written(c);

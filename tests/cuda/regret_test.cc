@@ -147,8 +147,11 @@ TEST(Regret, GateAndRoutingCostNoMoreThanTheTwoInTurn) {
 // Every configuration of the expert GEMMs that is near the best by the cost models, as measured. The constants were fitted to
 // shapes without "held-out" in their note.
 TEST(Regret, ExpertGemmsTakeNearlyTheFastestConfiguration) {
-  // Regret of one problem, and the geometric mean of each kind of weights.
-  constexpr double kWorst = 1.2, kMean = 1.02, kBeyondShare = 0.1;
+  // Regret of one problem, the geometric mean of each kind of weights, and the share of problems beyond kRegret.
+  struct Bound {
+    double worst, mean, beyond_share;
+  };
+  constexpr Bound kFitted = {1.1, 1.006, 0.02}, kHeldOut = {1.15, 1.01, 0.08};
   struct Sum {
     double logs = 0;
     int problems = 0, beyond = 0;
@@ -175,8 +178,8 @@ TEST(Regret, ExpertGemmsTakeNearlyTheFastestConfiguration) {
       double least = chosen->second;
       for (const auto& [config, us] : of_config) least = std::min(least, us);
       const double regret = chosen->second / least;
-      EXPECT_LE(regret, kWorst) << chosen->first << " at " << where;
       const bool held = what.first.find("held-out") != std::string::npos;
+      EXPECT_LE(regret, (held ? kHeldOut : kFitted).worst) << chosen->first << " at " << where;
       if (held) held_out.insert(model);
       Sum& sum = sums[std::string(text(p.w)) + (held ? ", held out" : "")];
       sum.logs += std::log(regret), ++sum.problems, sum.beyond += regret > kRegret;
@@ -185,8 +188,9 @@ TEST(Regret, ExpertGemmsTakeNearlyTheFastestConfiguration) {
   EXPECT_EQ(sums.size(), 4u);
   for (const auto& [kind, sum] : sums) {
     EXPECT_GE(sum.problems, 40) << kind;
-    EXPECT_LE(std::exp(sum.logs / sum.problems), kMean) << kind;
-    EXPECT_LE(sum.beyond, kBeyondShare * sum.problems) << kind;
+    const Bound& bound = kind.ends_with("held out") ? kHeldOut : kFitted;
+    EXPECT_LE(std::exp(sum.logs / sum.problems), bound.mean) << kind;
+    EXPECT_LE(sum.beyond, bound.beyond_share * sum.problems) << kind;
     std::printf("[   note   ] %s: %d problems, mean regret %.4f, %d beyond %.2f\n", kind.c_str(),
                 sum.problems, std::exp(sum.logs / sum.problems), sum.beyond, kRegret);
   }

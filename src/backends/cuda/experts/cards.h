@@ -66,13 +66,14 @@ inline size_t fewtokens_workspace_bytes(const ExpertMlp::Problem& p, const Devic
   return ExpertMlpBetween::at(nullptr, ExpertMlp::with_f32_g(p), d.backend).bytes;
 }
 
-// Both products' weights at streaming rate, g in f32, plus a constant for prologue, grid barrier and epilogue.
+// Both products' weights at streaming rate, g in f32, plus a constant for prologue, grid barrier and epilogue. Under the same
+// routing as the costs of products in turn, which they are compared with.
 struct FewTokensCost {
   double begin_us, memory_share;
 };
 inline double fewtokens_us(const ExpertMlp::Problem& p, const DeviceInfo& d, const FewTokensCost& of) {
   const double bytes =
-      ExpertGemm::bytes(ExpertMlp::up(p)) + ExpertGemm::bytes(ExpertMlp::down(ExpertMlp::with_f32_g(p)));
+      routed_bytes(ExpertMlp::up(p)) + routed_bytes(ExpertMlp::down(ExpertMlp::with_f32_g(p)));
   return of.begin_us + bytes / (of.memory_share * d.mem_bytes_per_us);
 }
 

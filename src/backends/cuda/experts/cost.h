@@ -19,28 +19,33 @@ struct ExpertLoad {
 };
 ExpertLoad expert_load(const ExpertGemm::Problem& p);
 
-// For weights of one type. An SM takes `fragment_ns` for 64 weight rows x 16 of k against `columns` rows of
-// x: bytes, decode and products together.
+// Tile kernels, for weights of one type. A fragment is 64 weight rows x 16 of k; an SM multiplies it by
+// `columns` rows of x, padding included, in the longer of two times: what decoding and reading operands takes,
+// fragment_ns + fragment_column_ns x columns, and what the tensor cores take, column_ns x columns.
 struct TileConstants {
-  static constexpr int kColumns = 12, kKernelsMost = 24;
-  std::array<double, kColumns> columns{}, fragment_ns{};  // ascending; linear in between
-  std::array<double, kKernelsMost> pace{};  // time of a fragment in each of tile_kernels(), over fragment_ns
-  double start_us = 0;                      // the first launch, up to its first tile
+  static constexpr int kKernelsMost = 24;
+  double fragment_ns = 0, fragment_column_ns = 0, column_ns = 0;
+  std::array<double, kKernelsMost> pace{};  // what each of tile_kernels() takes over that; near 1
+  // A ring is filled at fill_bytes_per_ns, weights and rows in order. A TMA box of one row takes row_box_ns. Threads take
+  // thread_row_ns for a row, beside the ring's boxes.
+  double fill_bytes_per_ns = 0, row_box_ns = 0, thread_row_ns = 0;
+  double memory_share = 0;                    // of the device's read rate, where memory decides
+  std::array<double, kKernelsMost> memory{};  // each kernel's, over that; near 1: rings differ
+  double start_us = 0;                        // the first launch, up to its first tile
   double settled_us = 0;      // the part of it that a settled problem saves by reading the groups early
   double by_position_us = 0;  // added to it where rows of x are read by position: the up GEMM
   double follow_us = 0;       // each further launch
   double end_us = 0;          // prologue and epilogue of a tile, in addition to the mainloop
   double end_row_us = 0;      // added to it per row of x x 64 weight rows: the rows of y are written
-  double blend = 8;       // joins products and memory: the blend-th root of the sum of their blend-th powers
-  double short_us = 0;    // over k blocks, added to end_us: in short sums the ring runs empty between tiles
-  double last_round = 0;  // SMs wait for the last tiles: this share of one tile
-  // The share of the device's read rate that each kernel reaches when memory bounds it.
-  std::array<double, kKernelsMost> memory_share{};
+  double short_us = 0;  // over k blocks, added to end_us: in short sums the ring runs empty between tiles
+  double blend = 4;     // joins products and memory: the blend-th root of the sum of their blend-th powers
+  double tail = 0;      // the last round of tiles leaves SMs idle: this share of that time is lost
   // The last tile of an expert's weights may have fewer row blocks: its time is this power of its share of a
   // whole tile.
   double partial = 1;
   double order_us = 0, order_bytes_per_us = 0;  // the launch that copies rows into order
-  double gather_bytes_per_us = 0;               // CTA pairs that gather rows while they multiply
+  // CTA pairs that gather rows: until the first are there, and what a warp takes to copy one staging buffer.
+  double gather_us = 0, gather_item_us = 0;
   // What it takes in a layer beyond rows of the same GEMM repeated alone, up and down: from layers that took each kernel for
   // each GEMM (bench/measured/h200/*_candidates.csv). Stream kernels take the same in both.
   std::array<double, 2> in_layer_us{};
@@ -57,6 +62,7 @@ struct StreamConstants {
   double short_unit_us = 0;
   std::array<double, 2> short_block_us{};
   double small = 1;  // bf16: what the smaller CTA takes over the larger; block_us[0] is of 64 x 32
+  double lone_bytes_per_us = 0;  // bf16: of one CTA that streams, however few there are
   double skew = 0;
 };
 
@@ -72,6 +78,9 @@ double tile_us(const TileConstants& c, const ExpertGemm::Problem& p, const Devic
 // What decide() compares: uniform routing mixed with Zipf routing.
 double tile_cost_us(const TileConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,
                     const RowProfile& uniform, const RowProfile& zipf, std::span<const TileLaunch> launches);
+
+// Bytes that must pass memory, under the routing of costs: uniform routing mixed with Zipf routing.
+double routed_bytes(const ExpertGemm::Problem& p);
 
 // Microseconds of a stream kernel (config.h).
 double stream_us(const StreamConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,

@@ -21,7 +21,7 @@ struct RowProfile {
   }
 };
 
-// Each row draws its expert uniformly: Poisson counts around the mean, for experts that have rows.
+// Each token takes `slots` different experts, all equally likely: binomial counts, for experts that have rows.
 RowProfile uniform_profile(const ExpertGemm::Problem& problem);
 // An expert's chance falls with the inverse of its rank (Zipf 1.0). A token takes an expert at most once.
 RowProfile zipf_profile(const ExpertGemm::Problem& problem);
