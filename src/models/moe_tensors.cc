@@ -32,7 +32,14 @@ struct Lister {
   void fused(std::string_view pattern, std::string_view scale, int64_t rows, int64_t width) {
     if (names.storage == ExpertStorage::kFusedColumns)
       return add(pattern, StoredType::kBF16, {c.experts, width, rows}, DecoderPart::kExperts);
-    add(pattern, StoredType::kU8, {c.experts, rows, width / kMxBlock, kMxBlock / 2}, DecoderPart::kExperts);
+    const bool rows_alone = names.storage == ExpertStorage::kFusedRows;
+    if (rows_alone && c.expert_w != DType::kE2M1)
+      return add(pattern, StoredType::kBF16, {c.experts, rows, width}, DecoderPart::kExperts);
+    if (rows_alone) {
+      add(pattern, StoredType::kU8, {c.experts, rows, width / 2}, DecoderPart::kExperts);
+    } else {
+      add(pattern, StoredType::kU8, {c.experts, rows, width / kMxBlock, kMxBlock / 2}, DecoderPart::kExperts);
+    }
     add(scale, StoredType::kU8, {c.experts, rows, width / kMxBlock}, DecoderPart::kExpertsScale);
   }
 

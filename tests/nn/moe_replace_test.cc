@@ -135,7 +135,7 @@ TEST(MoeReplace, FromTheCallersTensorsAllOrOneExpert) {
   }
   const Status none =
       Checkpoint::of_memory("mine", {{.name = "w", .type = StoredType::kBF16, .shape = {2, 3}}}).status();
-  EXPECT_EQ(none.message, "mine: w: wanted 12 bytes for BF16[2, 3], found none");
+  EXPECT_EQ(none.message, "mine: w: wanted a pointer to 12 bytes for BF16[2, 3], found null");
 }
 
 TEST(MoeReplace, WhatCannotBeReplacedChangesNothing) {
