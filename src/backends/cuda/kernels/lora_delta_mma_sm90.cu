@@ -52,12 +52,14 @@ Refusal supports(const LoraDelta::Problem& p, const DeviceInfo& d) {
 
 // Predicted (docs/notes/cuda-lora.md), for a tile whose tokens have one adapter; to be refitted once measured.
 struct Constants {
-  double launch_us = 3.0;      // with the exchange among warps, B and y
-  double cluster_us = 0.9;     // the exchange among CTAs
-  double block_per_us = 38e3;  // bytes that one CTA takes in
-  double sm_per_us = 80e3;     // and all CTAs of an SM
-  double rank_us = 0.012;      // of sums and products, per 8 of rank and tile of 16 tokens in a CTA
-  double resident = 2;         // CTAs per SM
+  double launch_us = 3.4;        // with the exchange among warps, B and y
+  double cluster_us = 0.93;      // the exchange among CTAs
+  double block_per_us = 34.8e3;  // bytes that one CTA takes in
+  double sm_per_us = 20.2e3;     // and all CTAs of an SM
+  double rank_us = 0.31;         // of sums and products, per 8 of rank and tile of 16 tokens in a CTA
+  double adapter_us = 1.7;  // of each adapter in a tile after the first one, and its share per unit of rank
+  double adapter_rank_us = 0.016;
+  double resident = 2;  // CTAs per SM
 };
 constexpr Constants kCost;
 
@@ -72,7 +74,12 @@ double tile_us(const LoraDelta::Problem& p, const DeviceInfo& d, const Tile& t) 
   const double waves = std::max(1.0, blocks / (kCost.resident * d.cores));
   const double together = of_an_sm * (bytes / kCost.sm_per_us + sums);
   const double memory = 2.0 * static_cast<double>(p.tokens * p.hidden) / d.mem_bytes_per_us;
-  return kCost.launch_us + (t.blocks > 1 ? kCost.cluster_us * waves : 0) +
+  // Adapters of a tile, where tokens of the same adapter are neighbours.
+  const double tokens = static_cast<double>(std::max<int64_t>(p.tokens, 1));
+  const double more = std::min({static_cast<double>(p.adapters - 1), tokens - 1, t.tokens - 1.0,
+                                static_cast<double>(p.adapters - 1) * t.tokens / tokens});
+  const double adapters = more * (kCost.adapter_us + kCost.adapter_rank_us * static_cast<double>(p.rank));
+  return kCost.launch_us + (t.blocks > 1 ? kCost.cluster_us * waves : 0) + std::max(0.0, adapters) +
          std::max({alone, together, memory});
 }
 
