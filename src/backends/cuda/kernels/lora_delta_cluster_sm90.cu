@@ -2,7 +2,7 @@
 // the partial sums of the other CTAs, and then takes an eighth of the features for B (A x).
 //
 // Wins    few tokens: one launch, and A x never leaves the chip.
-// Loses   from 64 tokens on, to mma_sm90, where that accepts the problem: 8192 of rank 16 take 183 us here.
+// Loses   beyond 64 tokens, to mma_sm90, where that accepts the problem: 8192 of rank 16 take 183 us here.
 // Limits  none beyond the contract; 16-byte loads where hidden, row strides and addresses allow them. The split depends
 //         on hidden alone, so a row's bits do not depend on the batch.
 // Source  original; the contract is ops/lora_delta.h.

@@ -5,7 +5,7 @@
 // sums of three bf16 terms that are exact, by B, and add to y, each its part of the features. Operands of mma.sync come
 // straight from memory (tile/mma.cuh).
 //
-// Wins    from 64 tokens on.
+// Wins    beyond 64 tokens; rank 64, from 64 on.
 // Loses   fewer tokens, to cluster_sm90: there each cluster has one token, and no warp multiplies rows of other adapters.
 // Limits  see supports(). A tile's time grows with the number of its adapters. The split of a sum depends on the number of tokens,
 //         so it is not batch-invariant.
