@@ -111,6 +111,19 @@ inline bool has_latent(const MoeConfig& c, MoePath) { return c.latent > 0; }
 // As one, the router and the routing are one operation, unless something stands between them or there is no router.
 inline bool front_is_one(const MoeConfig& c) { return has_router(c) && c.lora_rank == 0; }
 
+// All tokens as the rows of one expert: for dense layers, which the shared expert is too.
+constexpr MoeStage<GroupRows> group_of_all(std::string_view name, bool (*runs)(const MoeConfig&, MoePath)) {
+  using A = GroupRows::Args;
+  return {.name = name,
+          .runs = runs,
+          .problem = shared_group_problem,
+          .tensors = {{{&A::ids, MoeBuffer::kZeros},
+                       {&A::row_count, MoeBuffer::kSharedCount},
+                       {&A::row_begin, MoeBuffer::kSharedBegin},
+                       {&A::order, MoeBuffer::kSharedOrder},
+                       {&A::position, MoeBuffer::kSharedPosition}}}};
+}
+
 inline constexpr auto kMoeStages = std::tuple{
     MoeStage<RouterGemm>{
         .name = "router",
@@ -151,14 +164,7 @@ inline constexpr auto kMoeStages = std::tuple{
         .problem = [](const MoeConfig& c) { return route_problem(c).route; },
         .tensors = routing_tensors<RouteTopk>({})},
     // Dense layers are experts that every token chooses, as the shared one is.
-    MoeStage<GroupRows>{.name = "latent.group",
-                        .runs = has_latent,
-                        .problem = shared_group_problem,
-                        .tensors = {{{&GroupRows::Args::ids, MoeBuffer::kZeros},
-                                     {&GroupRows::Args::row_count, MoeBuffer::kSharedCount},
-                                     {&GroupRows::Args::row_begin, MoeBuffer::kSharedBegin},
-                                     {&GroupRows::Args::order, MoeBuffer::kSharedOrder},
-                                     {&GroupRows::Args::position, MoeBuffer::kSharedPosition}}}},
+    group_of_all("latent.group", has_latent),
     MoeStage<ExpertGemm>{.name = "latent.in",
                          .runs = has_latent,
                          .problem = [](const MoeConfig& c) { return expert_problems(c).latent_in; },
@@ -194,14 +200,8 @@ inline constexpr auto kMoeStages = std::tuple{
                                       {&ExpertGemm::Args::y, MoeBuffer::kG}}},
                          .rows = slots_of,
                          .kernel = MoeKernel::kOfExperts},
-    MoeStage<GroupRows>{.name = "shared.group",
-                        .runs = [](const MoeConfig& c, MoePath) { return shared_apart(c) && c.latent == 0; },
-                        .problem = shared_group_problem,
-                        .tensors = {{{&GroupRows::Args::ids, MoeBuffer::kZeros},
-                                     {&GroupRows::Args::row_count, MoeBuffer::kSharedCount},
-                                     {&GroupRows::Args::row_begin, MoeBuffer::kSharedBegin},
-                                     {&GroupRows::Args::order, MoeBuffer::kSharedOrder},
-                                     {&GroupRows::Args::position, MoeBuffer::kSharedPosition}}}},
+    group_of_all("shared.group",
+                 [](const MoeConfig& c, MoePath) { return shared_apart(c) && c.latent == 0; }),
     MoeStage<ExpertGemm>{.name = "shared.up",
                          .runs = [](const MoeConfig& c, MoePath) { return shared_apart(c); },
                          .problem = [](const MoeConfig& c) { return expert_problems(c).shared_up; },

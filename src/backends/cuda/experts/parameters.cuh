@@ -12,6 +12,7 @@
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/shared.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
+#include "backends/cuda/tile/warp.cuh"
 #include "ops/expert_gemm.h"
 #include "ops/fragment_layout.h"
 
@@ -51,9 +52,7 @@ ExpertParameters expert_parameters(const ExpertGemm::Problem& problem, const Exp
 
 __device__ __forceinline__ int ceil_div(int n, int by) { return (n + by - 1) / by; }
 
-// Returns v, which is equal in all lanes, in a form that the compiler knows to be uniform. Arguments of TMA
-// and bulk copies in other registers cost a loop over lanes.
-__device__ __forceinline__ int uniform(int v) { return __shfl_sync(0xffffffffu, v, 0); }
+using tile::uniform;
 
 // Whether a launch serves an expert with this many rows.
 __device__ __forceinline__ bool serves(const ExpertParameters& p, int rows) {
@@ -116,11 +115,7 @@ __device__ __forceinline__ void count_expert_tiles(const ExpertParameters& p, co
     const int e = base + tid;
     const int tiles = e < p.experts ? list.tiles_of(p, p.row_count[e]) : 0;
     int up_to = tiles;
-#pragma unroll
-    for (int far = 1; far < 32; far *= 2) {
-      const int other = __shfl_up_sync(0xffffffffu, up_to, far);
-      up_to += lane >= far ? other : 0;
-    }
+    tile::add_lanes_before(lane, up_to);
     if (lane == 31) scratch[warp] = up_to;
     __syncthreads();
     int all = 0;

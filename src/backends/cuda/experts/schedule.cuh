@@ -64,11 +64,7 @@ struct TileSchedule {
       if (height == h) at = __popc(these & ((1u << lane) - 1));
       experts |= static_cast<uint64_t>(__popc(these)) << (16 * h);
     }
-#pragma unroll
-    for (int far = 1; far < 32; far *= 2) {
-      const uint64_t other = __shfl_up_sync(0xffffffffu, tiles, far);
-      tiles += lane >= far ? other : 0;
-    }
+    tile::add_lanes_before(lane, tiles);
     if (lane == 31)
       tile::store_shared(scratch + warp * 16,
                          make_uint4(static_cast<uint32_t>(experts), static_cast<uint32_t>(experts >> 32),
@@ -78,12 +74,7 @@ struct TileSchedule {
     const uint4 of = lane < kWarps ? tile::load_shared(scratch + lane * 16) : make_uint4(0, 0, 0, 0);
     uint64_t warps_experts = of.x | static_cast<uint64_t>(of.y) << 32,
              warps_tiles = of.z | static_cast<uint64_t>(of.w) << 32;
-#pragma unroll
-    for (int far = 1; far < kWarps; far *= 2) {
-      const uint64_t e = __shfl_up_sync(0xffffffffu, warps_experts, far),
-                     t = __shfl_up_sync(0xffffffffu, warps_tiles, far);
-      warps_experts += lane >= far ? e : 0, warps_tiles += lane >= far ? t : 0;
-    }
+    tile::add_lanes_before<kWarps>(lane, warps_experts, warps_tiles);
     const uint64_t all_experts = __shfl_sync(0xffffffffu, warps_experts, kWarps - 1),
                    all_tiles = __shfl_sync(0xffffffffu, warps_tiles, kWarps - 1);
     const uint64_t experts_before = __shfl_sync(0xffffffffu, warps_experts, max(warp - 1, 0)),
@@ -173,11 +164,7 @@ struct TileSchedule {
       const int e = base + tid, rows = e < p.experts ? p.row_count[e] : 0;
       const int own = serves(p, rows) ? tiles_of(rows) * m_tiles : 0;
       int up_to = own;
-#pragma unroll
-      for (int far = 1; far < 32; far *= 2) {
-        const int other = __shfl_up_sync(0xffffffffu, up_to, far);
-        up_to += lane >= far ? other : 0;
-      }
+      tile::add_lanes_before(lane, up_to);
       if (lane == 31) sums[warp] = up_to;
       __syncthreads();
       int in_round = 0;

@@ -104,17 +104,6 @@ __device__ __forceinline__ Range range_of(const Work& work, const ExpertParamete
   return {first * steps, min(end * steps, p.k_blocks)};
 }
 
-// Inclusive prefix sum of `mine` over the lanes of a warp.
-__device__ __forceinline__ int up_to_lane(int mine) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
-#pragma unroll
-  for (int far = 1; far < 32; far *= 2) {
-    const int other = __shfl_up_sync(0xffffffffu, mine, far);
-    mine += lane >= far ? other : 0;
-  }
-  return mine;
-}
-
 // A team's producer warp.
 template <int N, int kTeams, class Work, class Weights = Mxfp4Weights>
 struct StreamFetch {

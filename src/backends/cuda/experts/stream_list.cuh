@@ -30,7 +30,8 @@ struct UnitList {
   __device__ __forceinline__ explicit UnitList(const ExpertParameters& parameters)
       : p(parameters), each(ceil_div(parameters.experts, 32)) {
     constexpr int kAtOnce = 8;
-    const int first = static_cast<int>(threadIdx.x % 32) * each, end = min(first + each, p.experts);
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int first = lane * each, end = min(first + each, p.experts);
     int mine = 0;
 #pragma unroll 1
     for (int e = first; e < first + each; e += kAtOnce) {
@@ -40,7 +41,8 @@ struct UnitList {
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) mine += units_of(rows[i]);
     }
-    const int up_to = up_to_lane(mine);
+    int up_to = mine;
+    tile::add_lanes_before(lane, up_to);
     lane_before = up_to - mine;
     all = __shfl_sync(0xffffffffu, up_to, 31);
   }
@@ -54,7 +56,10 @@ struct UnitList {
     const int owner = 31 - __clz(static_cast<int>(__ballot_sync(0xffffffffu, lane_before <= index)));
     const int rest = index - __shfl_sync(0xffffffffu, lane_before, owner), e = owner * each + lane;
     const int rows = lane < each && e < p.experts ? p.row_count[e] : 0;
-    const int units = units_of(rows), before = up_to_lane(units) - units;
+    const int units = units_of(rows);
+    int before = units;
+    tile::add_lanes_before(lane, before);
+    before -= units;
     const int which = 31 - __clz(static_cast<int>(__ballot_sync(0xffffffffu, before <= rest && units > 0)));
     return {uniform(owner * each + which), uniform(__shfl_sync(0xffffffffu, rows, which)),
             uniform(rest - __shfl_sync(0xffffffffu, before, which))};

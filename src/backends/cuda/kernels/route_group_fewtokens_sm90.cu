@@ -76,6 +76,7 @@ extern const Candidate<RouteGroup> route_group_fewtokens_sm90 = {
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/few_tokens.cuh"
 #include "backends/cuda/tile/shared_slots.cuh"
+#include "backends/cuda/tile/warp.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -187,11 +188,7 @@ __global__ void __launch_bounds__(kExperts* teams_most(kExperts), 1)
     count = __popc(m.tokens[tid].x) + (kAlone ? 0 : __popc(m.tokens[tid].y));
     const uint32_t both = count | (count + p.tile_less_one) >> p.tile_shift << 16;
     uint32_t up_to = both;
-#pragma unroll
-    for (uint32_t far = 1; far < 32; far *= 2) {
-      const uint32_t other = __shfl_up_sync(tile::kAllLanes, up_to, far);
-      up_to += lane >= far ? other : 0;
-    }
+    tile::add_lanes_before(static_cast<int>(lane), up_to);
     m.before[tid] = up_to - both;
     if (lane == 31) m.sum[warp] = up_to;
   }

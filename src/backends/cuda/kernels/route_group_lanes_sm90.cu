@@ -108,6 +108,7 @@ extern const Candidate<RouteGroup> route_group_lanes_sm90 = {
 #include "backends/cuda/tile/grid_barrier.cuh"
 #include "backends/cuda/tile/lane_choice.cuh"
 #include "backends/cuda/tile/shared_slots.cuh"
+#include "backends/cuda/tile/warp.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -366,11 +367,7 @@ __global__ void __launch_bounds__(kThreadsMost, 1) route_lanes(const __grid_cons
 #pragma unroll
     for (int k = 0; k < kNumbers; ++k) {
       up_to[k] = own[k];
-#pragma unroll
-      for (uint32_t far = 1; far < 32; far *= 2) {
-        const uint32_t other = __shfl_up_sync(tile::kAllLanes, up_to[k], far);
-        up_to[k] += lane >= far ? other : 0;
-      }
+      tile::add_lanes_before(static_cast<int>(lane), up_to[k]);
       if (lane == 31) m.of_warp[k][warp] = up_to[k];
     }
   }

@@ -150,11 +150,7 @@ __global__ void __launch_bounds__(Kernel<kGroups, kTokens, kSource>::kThreads)
   This::template run<This>(w, x, p, shared);
 }
 
-struct Instance {
-  RouterTile tile;
-  void (*kernel)(CUtensorMap, CUtensorMap, Parameters);
-  int threads;
-};
+using Instance = RouterTileInstance;
 template <int kGroups, int kTokens, RouterSource kSource>
 constexpr Instance instance() {
   return {{kGroups, kTokens},
@@ -172,17 +168,8 @@ constexpr Instance kPlain = instance<1, 64, RouterSource::kLoads>();
 Status Launcher::enqueue(const RouterGemm::Problem& p, std::span<const KernelLaunch> launches,
                          const RouterGemm::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
-  RouterTilePlan plan = router_tile_plan(launches[0]);
-  const Instance* use = nullptr;
-  if (!router_x_is_mapped(a)) {
-    plan = router_plain_plan(p, kPlain.tile);
-    use = &kPlain;
-  } else {
-    for (const Instance& i : kInstances)
-      if (i.tile == plan.tile) use = &i;
-  }
-  if (!use || tile_memory(p, plan).stages == 0) return no_router_tile(plan);
-  return launch_router_tile(router_gemm_terms_sm90.name, use->kernel, use->threads, p, a, plan, stream);
+  return launch_router_tile(router_gemm_terms_sm90.name, kInstances, kPlain, p, a,
+                            router_tile_plan(launches[0]), stream);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 
 #include <algorithm>
+#include <span>
 #include <string>
 
 #include "backends/cuda/kernels/router_gemm_tile.h"
@@ -14,14 +15,13 @@
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/tensor_map.h"
 #include "backends/cuda/tile/vector.cuh"
+#include "backends/cuda/tile/warp.cuh"
 
 namespace sluice::cuda {
 
 constexpr int kRouterConsumers = 1;  // named barrier of the consumer warps
 
-// Tells the compiler that a value is warp-uniform: values derived from it then take uniform registers, and a copy or
-// wgmma needs no per-lane operand registers.
-__device__ __forceinline__ int uniform(int value) { return __shfl_sync(~0u, value, 0); }
+using tile::uniform;
 
 template <int kGroups, int kTokens, RouterSource kSource, class W>
 struct RouterTileFrame : RouterFetch<kGroups, kTokens, kSource, W> {
@@ -339,8 +339,28 @@ inline RouterTilePlan router_plain_plan(const RouterGemm::Problem& p, const Rout
   return {.tile = tile, .splits = std::min(kSplits, steps)};
 }
 
-// The error for a plan without a kernel.
-inline Status no_router_tile(const RouterTilePlan& plan) {
+// A compiled kernel for one tile.
+struct RouterTileInstance {
+  RouterTile tile;
+  void (*kernel)(CUtensorMap, CUtensorMap, RouterTileParameters);
+  int threads;
+};
+
+// Launches the kernel of `wanted`, or `plain` where no tensor map can describe x.
+inline Status launch_router_tile(std::string_view name, std::span<const RouterTileInstance> instances,
+                                 const RouterTileInstance& plain, const RouterGemm::Problem& p,
+                                 const RouterGemm::Args& a, const RouterTilePlan& wanted, Stream stream) {
+  RouterTilePlan plan = wanted;
+  const RouterTileInstance* use = nullptr;
+  if (!router_x_is_mapped(a)) {
+    plan = router_plain_plan(p, plain.tile);
+    use = &plain;
+  } else {
+    for (const RouterTileInstance& i : instances)
+      if (i.tile == plan.tile) use = &i;
+  }
+  if (use && tile_memory(p, plan).stages > 0)
+    return launch_router_tile(name, use->kernel, use->threads, p, a, plan, stream);
   return invalid("router_gemm: no kernel for tiles of " + std::to_string(plan.tile.experts()) +
                  " experts x " + std::to_string(plan.tile.tokens) + " tokens in " +
                  std::to_string(plan.splits) + " parts, clusters of " + std::to_string(plan.beside) + " x " +

@@ -150,12 +150,7 @@ __global__ void __launch_bounds__(Kernel<kGroups, kTokens, kSource>::kThreads)
   This::template run<This>(w, x, p, shared);
 }
 
-using Function = void (*)(CUtensorMap, CUtensorMap, Parameters);
-struct Instance {
-  RouterTile tile;
-  Function kernel;
-  int threads;
-};
+using Instance = RouterTileInstance;
 template <int kGroups, int kTokens, RouterSource kSource>
 constexpr Instance instance() {
   return {{kGroups, kTokens},
@@ -177,19 +172,9 @@ Status Launcher::enqueue(const RouterGemm::Problem& p, std::span<const KernelLau
 
 }  // namespace
 
-Status launch_tile(const RouterGemm::Problem& p, const RouterGemm::Args& a, const RouterTilePlan& wanted,
+Status launch_tile(const RouterGemm::Problem& p, const RouterGemm::Args& a, const RouterTilePlan& plan,
                    Stream stream) {
-  RouterTilePlan plan = wanted;
-  const Instance* use = nullptr;
-  if (!router_x_is_mapped(a)) {
-    plan = router_plain_plan(p, kPlain.tile);
-    use = &kPlain;
-  } else {
-    for (const Instance& i : kInstances)
-      if (i.tile == plan.tile) use = &i;
-  }
-  if (!use || tile_memory(p, plan).stages == 0) return no_router_tile(plan);
-  return launch_router_tile(router_gemm_tile_sm90.name, use->kernel, use->threads, p, a, plan, stream);
+  return launch_router_tile(router_gemm_tile_sm90.name, kInstances, kPlain, p, a, plan, stream);
 }
 
 }  // namespace sluice::cuda

@@ -11,6 +11,7 @@
 #include "backends/cuda/group_grid.h"
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/warp.cuh"
 #include "ops/group_rows.h"
 
 namespace sluice::cuda::tile {
@@ -198,14 +199,8 @@ __device__ __forceinline__ void assign_rows(const Grouping& g, const GroupMemory
     ExpertRows r{0, 0};
     if (e < g.experts) r = rows_of(e);
     const int rows = (r.total + align) & ~align, tiles = tiled ? (r.total + tile) >> g.tile_shift : 0;
-    int rows_to = rows, tiles_to = tiles;  // inclusive prefix sums over lanes
-#pragma unroll
-    for (int far = 1; far < 32; far *= 2) {
-      const int rows_up = __shfl_up_sync(0xffffffffu, rows_to, far),
-                tiles_up = __shfl_up_sync(0xffffffffu, tiles_to, far);
-      rows_to += lane >= far ? rows_up : 0;
-      tiles_to += lane >= far ? tiles_up : 0;
-    }
+    int rows_to = rows, tiles_to = tiles;
+    add_lanes_before(lane, rows_to, tiles_to);
     if (base > 0) __syncthreads();
     if (lane == 31) m.warp_sum[warp] = rows_to, m.warp_sum[32 + warp] = tiles_to;
     __syncthreads();

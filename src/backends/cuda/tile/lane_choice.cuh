@@ -10,6 +10,7 @@
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/few_tokens.cuh"
 #include "backends/cuda/tile/shared.cuh"
+#include "backends/cuda/tile/warp.cuh"
 
 namespace sluice::cuda::tile {
 
@@ -250,11 +251,7 @@ __device__ __forceinline__ Chosen choose_by_lanes(const TokenRule& rule, std::by
   if (!stays) mask = 0;
   const uint32_t count = n > 32 ? __popcll(mask) : __popc(static_cast<uint32_t>(mask));
   uint32_t up_to = count;
-#pragma unroll
-  for (int far = 1; far < kLanes; far *= 2) {
-    const uint32_t other = __shfl_up_sync(kAllLanes, up_to, far, kLanes);
-    up_to += static_cast<int>(sub) >= far ? other : 0;
-  }
+  add_lanes_before<kLanes, kLanes>(static_cast<int>(sub), up_to);
   const uint32_t all = __shfl_sync(kAllLanes, up_to, kLanes - 1, kLanes);
   odd |= all < static_cast<uint32_t>(rule.top_k) || all > Shape::kMost;
   constexpr uint32_t kOwn = kLanes == 32 ? kAllLanes : (1u << kLanes % 32) - 1;
