@@ -123,6 +123,11 @@ SLUICE_API sluice_stream sluice_device_stream(sluice_device* device);
  * The caller's stream outlives its wrapping, and the wrapping all work and all graphs made through it. */
 SLUICE_API sluice_status sluice_stream_wrap(sluice_device* device, void* native, sluice_stream* out,
                                             sluice_text* error);
+/* Points what sluice_stream_wrap gave at another stream of the caller's on the same GPU, from now on. The counters stay: work enqueued
+ * through it before has ended, or comes before the new stream's in the order of the GPU. Takes no memory and may be called while
+ * either stream is captured, so streams wrapped at start-up can serve streams that come later. SLUICE_CPU: only NULL. */
+SLUICE_API sluice_status sluice_stream_retarget(sluice_device* device, sluice_stream wrapped, void* native,
+                                                sluice_text* error);
 /* Ends what sluice_stream_wrap gave, and leaves the caller's stream alone; the device's own stream is left alone, too. */
 SLUICE_API void sluice_stream_unwrap(sluice_device* device, sluice_stream stream);
 /* Enqueues a copy between host and device, or inside the device. */
@@ -276,9 +281,19 @@ typedef struct sluice_layer_options {
   int64_t tp_rank, tp_size, ep_rank, ep_size;
   const sluice_policy* policy; /* NULL: any kernel */
   int32_t threads;             /* that pack weights; 0: one for each processor */
+  /* The caller's memory of the device for the packed weights: sluice_layer_measure() says how much, aligned to 256 bytes. It outlives
+   * the layer. NULL: the layer takes memory of its own. */
+  void* weights;
+  size_t weights_bytes;
 } sluice_layer_options;
 #define SLUICE_LAYER_OPTIONS_INIT \
-  { sizeof(sluice_layer_options), NULL, NULL, 1, 0, 1, 0, 1, NULL, 0 }
+  { sizeof(sluice_layer_options), NULL, NULL, 1, 0, 1, 0, 1, NULL, 0, NULL, 0 }
+
+/* Plans as sluice_layer_create, and keeps nothing: what the packed weights and a run take of the device's memory. Either pointer
+ * may be NULL. */
+SLUICE_API sluice_status sluice_layer_measure(sluice_device* device, const sluice_layer_options* options,
+                                              size_t* weight_bytes, size_t* workspace_bytes,
+                                              sluice_text* error);
 
 /* Plans the layer for 0 to tokens_max tokens and takes the memory of this rank's weights. SLUICE_INVALID_ARGUMENT names the option or
  * the field; SLUICE_UNSUPPORTED has every reason of every kernel; SLUICE_OUT_OF_MEMORY says how many bytes are wanted and free. The
@@ -289,7 +304,7 @@ SLUICE_API void sluice_layer_destroy(sluice_layer* layer);
 /* Every field of this rank's layer: "hidden=2880 intermediate=1440 ...". */
 SLUICE_API const char* sluice_layer_text(const sluice_layer* layer);
 SLUICE_API size_t sluice_layer_workspace_bytes(const sluice_layer* layer); /* enough for every count */
-SLUICE_API size_t sluice_layer_weight_bytes(const sluice_layer* layer);    /* of the device's memory */
+SLUICE_API size_t sluice_layer_weight_bytes(const sluice_layer* layer); /* of the device's memory, packed */
 
 /* One tensor of weights as a checkpoint has it, contiguous. */
 typedef struct sluice_weight {
@@ -382,6 +397,16 @@ typedef struct sluice_question {
 } sluice_question;
 SLUICE_API sluice_status sluice_explain(const sluice_question* question, sluice_text* out,
                                         sluice_text* error);
+
+/* The same for a layer: what sluice_layer_explain() would say of it at each of these counts of tokens, or the error of
+ * sluice_layer_create(), with every reason. Of the options, threads and weights do not matter. */
+typedef struct sluice_layer_question {
+  const sluice_layer_options* options;
+  const char* device_name;
+  const sluice_device* device;
+} sluice_layer_question;
+SLUICE_API sluice_status sluice_layer_describe(const sluice_layer_question* question, const int64_t* tokens,
+                                               size_t count, sluice_text* out, sluice_text* error);
 
 SLUICE_API size_t sluice_op_count(void);
 /* NULL when there is no such index. */

@@ -105,6 +105,16 @@ sluice_status sluice_stream_wrap(sluice_device* device, void* native, sluice_str
   });
 }
 
+sluice_status sluice_stream_retarget(sluice_device* device, sluice_stream wrapped, void* native,
+                                     sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(device, "device"));
+    Stream ours;
+    SLUICE_TRY(read_stream_of(*device, wrapped, &ours));
+    return device->device->retarget(ours, native);
+  });
+}
+
 void sluice_stream_unwrap(sluice_device* device, sluice_stream stream) {
   Stream ours;
   if (device && stream.native && read_stream(stream, &ours).ok()) device->device->unwrap(ours);

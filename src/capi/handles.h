@@ -127,6 +127,9 @@ Status read_tensor(const char* name, const sluice_tensor& from, Tensor* to);
 void visit_field(const Field& field, sluice_field_visitor visit, void* context);
 void visit_slot(const SlotSpec& spec, sluice_slot_visitor visit, void* context);
 
+// The device that a question is about: an open one, or one that is known by name.
+Result<DeviceInfo> asked_device(const sluice_device* device, const char* device_name);
+
 // The problem of an operation, both by name.
 Result<std::unique_ptr<AnyProblem>> problem_of(const char* op, const char* problem);
 

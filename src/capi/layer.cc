@@ -1,30 +1,12 @@
-#include "capi/handles.h"
+#include "backends/backends.h"
 #include "capi/launch_args.h"
+#include "capi/layer_options.h"
 #include "nn/moe_problems.h"
 
 using namespace sluice;        // NOLINT: the border names every type of the library
 using namespace sluice::capi;  // NOLINT
 
 namespace {
-
-Result<MoeConfig> config_of(const sluice_layer_options& options, Backend backend) {
-  MoeConfig config;
-  if (options.model) {
-    auto known = known_moe(options.model);
-    if (!known.ok()) return known;
-    config = std::move(known).value();
-  }
-  config.layout = layout_for(backend);
-  if (!options.fields) return config;
-  Status status = parse_fields(options.fields, &config);
-  if (status.ok()) return config;
-  return Status{status.code, "fields: " + status.message};
-}
-
-Slice slice_of(const sluice_layer_options& o) {
-  const auto size = [](int64_t n) { return n == 0 ? 1 : n; };
-  return {.tp_rank = o.tp_rank, .tp_size = size(o.tp_size), .ep_rank = o.ep_rank, .ep_size = size(o.ep_size)};
-}
 
 Status need_weights(const sluice_layer& layer) {
   if (layer.has_weights) return {};
@@ -145,21 +127,32 @@ Status bind(std::span<const NamedTensor> args, const MoeConfig& config, MoeIo* i
   return status;
 }
 
-std::string explain_at(const sluice_layer& layer, int64_t tokens) {
-  const Moe& moe = *layer.moe;
-  const MoePath path = moe.path(tokens);
+// A line for each stage, and one for its problem.
+std::string explain_at(const MoeConfig& config, int64_t tokens, const MoeRun& run) {
   std::string out = "tokens   " + std::to_string(tokens) + ", " +
-                    (path == MoePath::kAsOne ? "the experts as one operation" : "the experts in parts") +
+                    (run.path == MoePath::kAsOne ? "the experts as one operation" : "the experts in parts") +
                     "\n";
-  const std::vector<StageProblem> problems = moe_problems(moe.config(), tokens, path);
-  for (const auto& [stage, kernel] : moe.kernels(tokens)) {
-    out += "  " + std::string(stage) + std::string(stage.size() < 14 ? 14 - stage.size() : 1, ' ') + kernel +
-           "\n";
+  const std::vector<StageProblem> problems = moe_problems(config, tokens, run.path);
+  for (const auto& [stage, kernel] : run.kernels) {
+    out += "  " + stage + std::string(stage.size() < 14 ? 14 - stage.size() : 1, ' ') + kernel + "\n";
     for (const StageProblem& p : problems)
       if (p.stage == stage)
         out += std::string(16, ' ') + std::string(p.problem->op()) + " " + p.problem->text() + "\n";
   }
   return out;
+}
+
+Status check_tokens(const int64_t* tokens, size_t count, int64_t tokens_max) {
+  if (count > 0) SLUICE_TRY(need_pointer(tokens, "tokens"));
+  for (size_t i = 0; i < count; ++i)
+    if (tokens[i] < 0 || tokens[i] > tokens_max)
+      return invalid("tokens[" + std::to_string(i) + "]: wanted 0 to " + std::to_string(tokens_max) +
+                     " (the layer's tokens_max), found " + std::to_string(tokens[i]));
+  return {};
+}
+
+std::string explain_head(const std::string& layer, const DeviceInfo& device) {
+  return "layer    " + layer + "\ndevice   " + text(device) + "\n";
 }
 
 }  // namespace
@@ -171,27 +164,36 @@ sluice_status sluice_layer_create(sluice_device* device, const sluice_layer_opti
   return guarded(error, [&]() -> Status {
     SLUICE_TRY(need_pointer(device, "device"));
     SLUICE_TRY(need_pointer(out, "out"));
-    sluice_layer_options wanted{};
-    SLUICE_TRY(read_growing("options", options, sizeof wanted, &wanted));
-    if (wanted.threads < 0 || wanted.threads > 1024)
-      return invalid("threads: wanted 0 (all) to 1024, found " + std::to_string(wanted.threads));
     Device& on = *device->device;
-    const auto config = config_of(wanted, on.info().backend);
-    if (!config.ok()) return config.status();
-    const MoeLoadOptions load{.slice = slice_of(wanted), .threads = wanted.threads};
-    auto local = sliced(config.value(), load.slice);
-    if (!local.ok()) return local.status();
-    auto moe = Moe::plan(on, local.value(), wanted.tokens_max, policy_of(wanted.policy));
+    const auto read = read_layer_options(options, on.info().backend);
+    if (!read.ok()) return read.status();
+    const LayerOptions& wanted = read.value();
+    auto moe = Moe::plan(on, wanted.local, wanted.tokens_max, wanted.policy);
     if (!moe.ok()) return moe.status();
-    auto weights = LoadedMoe::allocate(on, config.value(), load);
+    auto weights = LoadedMoe::allocate(on, wanted.whole, wanted.load);
     if (!weights.ok()) return weights.status();
     auto handle = std::make_unique<sluice_layer>();
     handle->moe = std::move(moe).value();
     handle->weights = std::move(weights).value();
     handle->device = &on;
     handle->tokens_max = wanted.tokens_max;
-    handle->text = fields_text(local.value());
+    handle->text = fields_text(wanted.local);
     *out = handle.release();
+    return {};
+  });
+}
+
+sluice_status sluice_layer_measure(sluice_device* device, const sluice_layer_options* options,
+                                   size_t* weight_bytes, size_t* workspace_bytes, sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(device, "device"));
+    const auto wanted = read_layer_options(options, device->device->info().backend);
+    if (!wanted.ok()) return wanted.status();
+    const auto moe =
+        Moe::plan(*device->device, wanted.value().local, wanted.value().tokens_max, wanted.value().policy);
+    if (!moe.ok()) return moe.status();
+    if (weight_bytes) *weight_bytes = static_cast<size_t>(moe_weight_bytes(wanted.value().local));
+    if (workspace_bytes) *workspace_bytes = moe.value()->workspace_bytes();
     return {};
   });
 }
@@ -288,14 +290,31 @@ sluice_status sluice_layer_explain(const sluice_layer* layer, const int64_t* tok
   return guarded(error, [&]() -> Status {
     SLUICE_TRY(need_pointer(layer, "layer"));
     SLUICE_TRY(need_pointer(out, "out"));
-    if (count > 0) SLUICE_TRY(need_pointer(tokens, "tokens"));
-    std::string all = "layer    " + layer->text + "\ndevice   " + text(layer->device->info()) + "\n";
-    for (size_t i = 0; i < count; ++i) {
-      if (tokens[i] < 0 || tokens[i] > layer->tokens_max)
-        return invalid("tokens[" + std::to_string(i) + "]: wanted 0 to " + std::to_string(layer->tokens_max) +
-                       " (the layer's tokens_max), found " + std::to_string(tokens[i]));
-      all += explain_at(*layer, tokens[i]);
-    }
+    SLUICE_TRY(check_tokens(tokens, count, layer->tokens_max));
+    std::string all = explain_head(layer->text, layer->device->info());
+    const Moe& moe = *layer->moe;
+    for (size_t i = 0; i < count; ++i)
+      all += explain_at(moe.config(), tokens[i], {moe.path(tokens[i]), moe.kernels(tokens[i])});
+    return write_whole(all, out);
+  });
+}
+
+sluice_status sluice_layer_describe(const sluice_layer_question* question, const int64_t* tokens,
+                                    size_t count, sluice_text* out, sluice_text* error) {
+  return guarded(error, [&]() -> Status {
+    SLUICE_TRY(need_pointer(question, "question"));
+    SLUICE_TRY(need_pointer(out, "out"));
+    const auto device = asked_device(question->device, question->device_name);
+    if (!device.ok()) return device.status();
+    const auto read = read_layer_options(question->options, device.value().backend);
+    if (!read.ok()) return read.status();
+    const LayerOptions& wanted = read.value();
+    SLUICE_TRY(check_tokens(tokens, count, wanted.tokens_max));
+    const auto runs = moe_runs(device.value(), all_candidates(), wanted.local, wanted.tokens_max,
+                               {tokens, count}, wanted.policy);
+    if (!runs.ok()) return runs.status();
+    std::string all = explain_head(fields_text(wanted.local), device.value());
+    for (size_t i = 0; i < count; ++i) all += explain_at(wanted.local, tokens[i], runs.value()[i]);
     return write_whole(all, out);
   });
 }

@@ -49,17 +49,14 @@ void visit_slot(const SlotSpec& spec, sluice_slot_visitor visit, void* context) 
   visit(context, &slot);
 }
 
-namespace {
-
-Result<DeviceInfo> device_of(const sluice_question& question) {
-  if ((question.device == nullptr) == (question.device_name == nullptr))
+Result<DeviceInfo> asked_device(const sluice_device* device, const char* device_name) {
+  if ((device == nullptr) == (device_name == nullptr))
     return invalid(std::string("question: wanted either device or device_name, found ") +
-                   (question.device ? "both" : "neither"));
-  if (question.device) return question.device->device->info();
-  return known_device(question.device_name);
+                   (device ? "both" : "neither"));
+  if (device) return device->device->info();
+  return known_device(device_name);
 }
 
-}  // namespace
 }  // namespace sluice::capi
 
 extern "C" {
@@ -76,7 +73,7 @@ sluice_status sluice_explain(const sluice_question* question, sluice_text* out, 
     SLUICE_TRY(need_pointer(out, "out"));
     const auto problem = problem_of(question->op, question->problem);
     if (!problem.ok()) return problem.status();
-    const Result<DeviceInfo> device = device_of(*question);
+    const Result<DeviceInfo> device = asked_device(question->device, question->device_name);
     if (!device.ok()) return device.status();
     const Decision decision =
         problem.value()->decide(device.value(), all_candidates(), policy_of(question->policy));

@@ -49,6 +49,15 @@ class Device {
     return invalid(std::string(text(info().backend)) +
                    ": wrap: wanted null, as this device has no streams but its own, found a pointer");
   }
+  // Points what wrap() gave at another stream of the caller's, from now on: the counters go with it. Takes no memory, and either stream
+  // may be in capture. kInvalidArgument as wrap(), and what wrap() did not give.
+  virtual Status retarget(Stream wrapped, void* native) {
+    if (!native && wrapped.native == stream().native) return {};
+    return invalid(
+        std::string(text(info().backend)) +
+        ": retarget: wanted null and the device's own stream, as this device has no others, found " +
+        (native ? "a pointer" : "another stream"));
+  }
   // Ends what wrap() gave, after its work has run; the caller's stream stays. Anything else is left alone.
   virtual void unwrap(Stream) {}
   // Enqueues a copy from, to or inside the device's memory. `from` must stay as it is until the stream has done it.

@@ -13,18 +13,64 @@ constexpr size_t kNowhere = ~size_t{0};
 
 size_t index(MoeBuffer buffer) { return static_cast<size_t>(buffer); }
 
+// The plans of all phases, in order.
+Result<std::vector<MoePlans>> make_plans(const DeviceInfo& device, const Catalog& catalog,
+                                         const MoeConfig& config, int64_t tokens_max, const Policy& policy,
+                                         const MoeBackend& backend) {
+  if (tokens_max < 1)
+    return invalid("moe: tokens_max: wanted at least 1, found " + std::to_string(tokens_max));
+  if (Status status = check_moe(config); !status.ok()) return status;
+  std::vector<std::string_view> ops;
+  for_each_stage([&]<class Op>(const MoeStage<Op>&, auto) {
+    if (std::find(ops.begin(), ops.end(), Op::kName) == ops.end()) ops.push_back(Op::kName);
+  });
+  if (Status status = check_force(policy, ops); !status.ok()) return status;
+  const auto phases = phases_of(backend, device, catalog, tokens_max, policy);
+  if (!phases.ok()) return phases.status();
+  std::vector<MoePlans> out;
+  for (const MoePhase& phase : phases.value()) {
+    auto plans = MoePlans::make(device, catalog, config, phase, policy);
+    if (!plans.ok()) return plans.status();
+    out.push_back(std::move(plans).value());
+  }
+  return out;
+}
+
+const MoePlans& serving(const std::vector<MoePlans>& phases, int64_t tokens) {
+  size_t i = 0;
+  while (i + 1 < phases.size() && phases[i].last() < tokens) ++i;
+  return phases[i];
+}
+
+MoeRun run_of(const std::vector<MoePlans>& phases, const MoeConfig& config, int64_t tokens) {
+  const MoePlans& plans = serving(phases, tokens);
+  MoeRun out{plans.at(tokens), {}};
+  for_each_stage([&]<class Op, size_t kAt>(const MoeStage<Op>& stage, std::integral_constant<size_t, kAt>) {
+    if (stage.runs(config, out.path))
+      out.kernels.emplace_back(stage.name, plans.table<kAt>()->at(tokens * stage.rows(config)).choice());
+  });
+  return out;
+}
+
 }  // namespace
 
 struct Moe::Plans {
   std::vector<MoePlans> phases;
   std::array<size_t, static_cast<size_t>(MoeBuffer::kCount)> at = {};  // of each buffer in the workspace
 
-  const MoePlans& serving(int64_t tokens) const {
-    size_t i = 0;
-    while (i + 1 < phases.size() && phases[i].last() < tokens) ++i;
-    return phases[i];
-  }
+  const MoePlans& serving(int64_t tokens) const { return sluice::serving(phases, tokens); }
 };
+
+Result<std::vector<MoeRun>> moe_runs(const DeviceInfo& device, const Catalog& catalog,
+                                     const MoeConfig& config, int64_t tokens_max,
+                                     std::span<const int64_t> tokens, const Policy& policy,
+                                     const MoeBackend& backend) {
+  const auto phases = make_plans(device, catalog, config, tokens_max, policy, backend);
+  if (!phases.ok()) return phases.status();
+  std::vector<MoeRun> out;
+  for (const int64_t count : tokens) out.push_back(run_of(phases.value(), config, count));
+  return out;
+}
 
 Moe::Moe(Device& device, const MoeConfig& config, int64_t tokens_max)
     : device_(device), config_(config), tokens_max_(tokens_max), plans_(std::make_unique<Plans>()) {}
@@ -35,23 +81,10 @@ Moe::~Moe() {
 
 Result<std::unique_ptr<Moe>> Moe::plan(Device& device, const MoeConfig& config, int64_t tokens_max,
                                        const Policy& policy, const MoeBackend& backend) {
-  if (tokens_max < 1)
-    return invalid("moe: tokens_max: wanted at least 1, found " + std::to_string(tokens_max));
-  SLUICE_TRY(check_moe(config));
-  std::vector<std::string_view> ops;
-  for_each_stage([&]<class Op>(const MoeStage<Op>&, auto) {
-    if (std::find(ops.begin(), ops.end(), Op::kName) == ops.end()) ops.push_back(Op::kName);
-  });
-  SLUICE_TRY(check_force(policy, ops));
-  const DeviceInfo& info = device.info();
-  const auto phases = phases_of(backend, info, device.catalog(), tokens_max, policy);
+  auto phases = make_plans(device.info(), device.catalog(), config, tokens_max, policy, backend);
   if (!phases.ok()) return phases.status();
   std::unique_ptr<Moe> moe(new Moe(device, config, tokens_max));
-  for (const MoePhase& phase : phases.value()) {
-    auto plans = MoePlans::make(info, device.catalog(), config, phase, policy);
-    if (!plans.ok()) return plans.status();
-    moe->plans_->phases.push_back(std::move(plans).value());
-  }
+  moe->plans_->phases = std::move(phases).value();
   if (shared_apart(config) || config.latent > 0) SLUICE_TRY(moe->make_zeros());
   moe->lay_out();
   return moe;
@@ -192,14 +225,7 @@ Result<std::vector<StageCheck>> Moe::check(const MoeIo& io, const MoeWeights& we
 }
 
 std::vector<std::pair<std::string, std::string>> Moe::kernels(int64_t tokens) const {
-  std::vector<std::pair<std::string, std::string>> out;
-  const MoePlans& plans = plans_->serving(tokens);
-  const MoePath path = plans.at(tokens);
-  for_each_stage([&]<class Op, size_t kAt>(const MoeStage<Op>& stage, std::integral_constant<size_t, kAt>) {
-    if (stage.runs(config_, path))
-      out.emplace_back(stage.name, plans.table<kAt>()->at(tokens * stage.rows(config_)).choice());
-  });
-  return out;
+  return run_of(plans_->phases, config_, tokens).kernels;
 }
 
 }  // namespace sluice

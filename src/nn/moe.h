@@ -2,6 +2,7 @@
 // which that is faster, router, routing, and the experts as one operation. nn/moe_stages.h lists the stages.
 #pragma once
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -198,6 +199,17 @@ MoePath moe_path(const MoeConfig& config, int64_t tokens, const DeviceInfo& devi
 // The problems that a layer's stages are for `tokens` tokens, in the order in which they run: what a Moe plans, as data, for
 // any device.
 std::vector<StageProblem> moe_problems(const MoeConfig& config, int64_t tokens, MoePath path);
+
+// What a Moe runs at one count of tokens: (stage, kernel) in order.
+struct MoeRun {
+  MoePath path;
+  std::vector<std::pair<std::string, std::string>> kernels;
+};
+// What Moe::plan() would choose on a device that need not be here, at each of these counts from 0 to tokens_max. Errors as there.
+Result<std::vector<MoeRun>> moe_runs(const DeviceInfo& device, const Catalog& catalog,
+                                     const MoeConfig& config, int64_t tokens_max,
+                                     std::span<const int64_t> tokens, const Policy& policy = {},
+                                     const MoeBackend& backend = {});
 
 // How far one stage of a layer was from its reference, as a share of its bound.
 struct StageCheck {

@@ -310,22 +310,50 @@ std::vector<PackedMatrix> LoadedMoe::matrices() const {
   return out;
 }
 
-Status LoadedMoe::allocate() {
-  int64_t total = 0;
-  for (const auto& [spec, tensor] : weight_slots(config_, &weights_)) {
-    int64_t elements = spec.used ? 1 : 0;
-    for (int i = 0; i < spec.rank; ++i) elements *= spec.shape[static_cast<size_t>(i)];
-    total += bytes_of(spec.dtype, elements);
-  }
-  if (!device_.shares_host_memory()) total += ExpertUpload::device_bytes(matrices());
-  if (device_.free_bytes() < total) return out_of_memory("its weights: " + wanted_and_free(device_, total));
+namespace {
+constexpr int64_t kWeightAlignment = 256;
+}
+
+int64_t moe_weight_bytes(const MoeConfig& local) {
+  MoeWeights weights;
+  int64_t sum = 0;
+  for (const auto& [spec, tensor] : weight_slots(local, &weights))
+    if (spec.used) sum += round_up(bytes_of_slot(spec), kWeightAlignment);
+  return sum;
+}
+
+Status LoadedMoe::take_memory() {
+  const std::span<std::byte> given = options_.memory;
+  const bool own = given.empty();
+  if (reinterpret_cast<uintptr_t>(given.data()) % kWeightAlignment != 0)
+    return invalid("memory for its weights: wanted an address that is a multiple of " +
+                   std::to_string(kWeightAlignment) + ", found one " +
+                   std::to_string(reinterpret_cast<uintptr_t>(given.data()) % kWeightAlignment) +
+                   " bytes beyond");
+  if (!own && static_cast<int64_t>(given.size()) < bytes())
+    return invalid("memory for its weights: wanted " + std::to_string(bytes()) + " bytes, found " +
+                   std::to_string(given.size()));
+  int64_t wanted = own ? bytes() : 0;
+  if (!device_.shares_host_memory()) wanted += ExpertUpload::device_bytes(matrices());
+  if (device_.free_bytes() < wanted) return out_of_memory("its weights: " + wanted_and_free(device_, wanted));
+  int64_t at = 0;
   for (const auto& [spec, tensor] : weight_slots(config_, &weights_)) {
     if (!spec.used) continue;
-    auto made = OwnedTensor::make(device_, spec, std::string(spec.name));
-    if (!made.ok()) return made.status();
-    *tensor = made.value().view();
-    memory_.push_back(std::move(made).value());
+    if (own) {
+      auto made = OwnedTensor::make(device_, spec, std::string(spec.name));
+      if (!made.ok()) return made.status();
+      *tensor = made.value().view();
+      memory_.push_back(std::move(made).value());
+    } else {
+      *tensor = tensor_at(given.data() + at, device_.info().backend, spec);
+      at += round_up(bytes_of_slot(spec), kWeightAlignment);
+    }
   }
+  return {};
+}
+
+Status LoadedMoe::allocate() {
+  SLUICE_TRY(take_memory());
   const auto views = [](const PackedMatrix& matrix, int64_t count, const Tensor& codes, const Tensor& scales,
                         PackedExperts* to) -> Status {
     auto made = packed_experts(matrix, count, codes, scales);
@@ -344,12 +372,6 @@ Status LoadedMoe::allocate() {
   if (config_.latent == 0) return {};
   SLUICE_TRY(views(packed_matrix(p.latent_in), 1, weights_.latent_in, {}, &latent_in_));
   return views(packed_matrix(p.latent_out), 1, weights_.latent_out, {}, &latent_out_);
-}
-
-int64_t LoadedMoe::bytes() const {
-  int64_t sum = 0;
-  for (const OwnedTensor& t : memory_) sum += t.bytes();
-  return sum;
 }
 
 uint64_t LoadedMoe::fingerprint() const {

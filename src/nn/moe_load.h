@@ -17,9 +17,15 @@ struct MoeLoadOptions {
   int64_t layer = 0;
   Slice slice = {};
   int threads = 0;  // that pack, or read for a device that packs; 0: one for each processor
+  // A caller's memory of the device for the packed weights, at least moe_weight_bytes() of it, aligned to 256 bytes: it outlives them.
+  // Empty: they get memory of their own.
+  std::span<std::byte> memory = {};
   // Called on the caller's thread after each matrix: bytes of weights packed so far, and of the layer.
   std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};
 };
+
+// Memory that the packed weights of a rank's layer take, each tensor aligned to 256 bytes.
+int64_t moe_weight_bytes(const MoeConfig& local);
 
 // Takes bytes in order, and may refuse more.
 using ByteSink = std::function<Status(std::span<const std::byte>)>;
@@ -35,7 +41,7 @@ class LoadedMoe {
   const MoeConfig& config() const { return config_; }  // of this rank
   const MoeWeights& weights() const { return weights_; }
   int64_t layer() const { return options_.layer; }
-  int64_t bytes() const;         // of device memory
+  int64_t bytes() const { return moe_weight_bytes(config_); }
   uint64_t fingerprint() const;  // of all experts and the shared one, as the checkpoint has them
   const MoeConfig& whole() const { return whole_; }
   const MoeLoadOptions& options() const { return options_; }
@@ -71,12 +77,13 @@ class LoadedMoe {
   Written written() const;
   std::vector<PackedMatrix> matrices() const;
   Status allocate();
+  Status take_memory();
 
   Device& device_;
   MoeConfig whole_, config_;
   MoeLoadOptions options_;
   MoeWeights weights_;
-  std::vector<OwnedTensor> memory_;
+  std::vector<OwnedTensor> memory_;                    // none in a caller's memory
   PackedExperts up_, down_, shared_up_, shared_down_;  // shared: no experts where it has no path of its own
   PackedExperts latent_in_, latent_out_;               // no experts without a latent width
 };

@@ -1,4 +1,4 @@
-// A tensor in a device's memory that is released with its owner.
+// Tensors of known shapes in a device's memory.
 #pragma once
 #include <string>
 #include <utility>
@@ -8,6 +8,11 @@
 
 namespace sluice {
 
+// What a slot wants, contiguous at `data` in memory of the device's kind.
+Tensor tensor_at(void* data, Backend where, const SlotSpec& spec);
+int64_t bytes_of_slot(const SlotSpec& spec);
+
+// A tensor that is released with its owner.
 class OwnedTensor {
  public:
   OwnedTensor() = default;

@@ -149,6 +149,10 @@ TEST_F(CapiErrors, StreamsThatCannotBeWrapped) {
   EXPECT_EQ(stream.native, nullptr);
   EXPECT_EQ(sluice_stream_wrap(device_.device, nullptr, &stream, error_), SLUICE_OK) << error_.str();
   EXPECT_EQ(stream.native, device_.stream().native);
+  expect(sluice_stream_retarget(device_.device, stream, &mine, error_), SLUICE_INVALID_ARGUMENT,
+         "cpu: retarget: wanted null");
+  expect(sluice_stream_retarget(nullptr, stream, nullptr, error_), SLUICE_INVALID_ARGUMENT, "device");
+  EXPECT_EQ(sluice_stream_retarget(device_.device, stream, nullptr, error_), SLUICE_OK) << error_.str();
   sluice_stream_unwrap(device_.device, stream);
   sluice_stream_unwrap(nullptr, stream);
   EXPECT_EQ(sluice_wait(device_.device, stream, error_), SLUICE_OK) << "the device's own stream stays";

@@ -119,6 +119,40 @@ TEST_F(GpuStream, IsCapturedByItsCaller) {
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
 }
 
+// A stream that was wrapped at start-up serves one that comes later and is captured already; the counters come along.
+TEST_F(GpuStream, IsRetargetedInACapture) {
+  Grouping grouping(gpu());
+  ASSERT_TRUE(grouping.run(wrapped_).ok());
+  ASSERT_TRUE(gpu().wait(wrapped_).ok());
+  const std::vector<std::byte> want = grouping.result();
+  grouping.forget();
+  cudaStream_t later = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&later, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(later, cudaStreamCaptureModeGlobal), cudaSuccess);
+  const Status aimed = gpu().retarget(wrapped_, later), ran = grouping.run(wrapped_);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(later, &graph), cudaSuccess);
+  ASSERT_TRUE(aimed.ok()) << aimed.message;
+  ASSERT_TRUE(ran.ok()) << ran.message;
+  size_t nodes = 0;
+  ASSERT_EQ(cudaGraphGetNodes(graph, nullptr, &nodes), cudaSuccess);
+  EXPECT_GT(nodes, 0u) << "the work went elsewhere";
+  cudaGraphExec_t exec = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+  ASSERT_TRUE(gpu().retarget(wrapped_, mine_).ok());
+  for (int i = 0; i < 3; ++i) {
+    grouping.forget();
+    ASSERT_EQ(cudaGraphLaunch(exec, mine_), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(mine_), cudaSuccess);
+    EXPECT_EQ(grouping.result(), want) << "launch " << i;
+  }
+  EXPECT_NE(gpu().retarget(stream(), mine_).message.find("wanted a stream that this device has wrapped"),
+            std::string::npos);
+  EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(later), cudaSuccess);
+}
+
 // Memory for a second wrapping is taken while another stream of the process is being captured.
 TEST_F(GpuStream, WrappingEndsNoOtherCapture) {
   cudaStream_t other = nullptr;

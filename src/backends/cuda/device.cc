@@ -196,7 +196,8 @@ class CudaDevice final : public Device {
     queue->device = queue_.device;
     queue->sms = queue_.sms;
     queue->dependent = queue_.dependent;
-    SLUICE_TRY(check_caller(queue->stream));
+    SLUICE_TRY(need_no_capture(queue->stream, "wrap"));
+    SLUICE_TRY(check_device(queue->stream, "wrap"));
     // Memory for counters must not end a capture that another thread has begun on a stream of its own.
     const RelaxedCapture relaxed;
     auto grid_words = make_grid_words(queue_.stream);
@@ -206,10 +207,20 @@ class CudaDevice final : public Device {
     wrapped_.push_back(std::move(queue));
     return Stream{Backend::kCuda, wrapped_.back().get()};
   }
+  Status retarget(Stream wrapped, void* native) override {
+    const OnGpuScope on(queue_.device);
+    SLUICE_TRY(check(on.error(), "retarget"));
+    SLUICE_TRY(check_device(static_cast<cudaStream_t>(native), "retarget"));
+    const std::lock_guard lock(wrapped_mutex_);
+    const auto at = find_wrapped(wrapped);
+    if (at == wrapped_.end())
+      return invalid("cuda: retarget: wanted a stream that this device has wrapped, found another");
+    (*at)->stream = static_cast<cudaStream_t>(native);
+    return {};
+  }
   void unwrap(Stream stream) override {
     const std::lock_guard lock(wrapped_mutex_);
-    const auto at = std::find_if(wrapped_.begin(), wrapped_.end(),
-                                 [&](const auto& queue) { return queue.get() == stream.native; });
+    const auto at = find_wrapped(stream);
     if (at == wrapped_.end()) return;
     const OnGpuScope on(queue_.device);
     const RelaxedCapture relaxed;
@@ -312,9 +323,13 @@ class CudaDevice final : public Device {
                          " bytes of page-locked host memory, the system has none");
   }
 
-  // Whether a stream of the caller's can be wrapped.
-  Status check_caller(cudaStream_t stream) const {
-    SLUICE_TRY(need_no_capture(stream, "wrap"));
+  std::vector<std::unique_ptr<Queue>>::iterator find_wrapped(Stream stream) {
+    return std::find_if(wrapped_.begin(), wrapped_.end(),
+                        [&](const auto& queue) { return queue.get() == stream.native; });
+  }
+
+  // Whether a stream of the caller's is one of this GPU.
+  Status check_device(cudaStream_t stream, const std::string& doing) const {
     const bool any_gpu = !stream || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
     int device = queue_.device;
     if (!any_gpu && cudaStreamGetDevice(stream, &device) != cudaSuccess) {
@@ -322,7 +337,7 @@ class CudaDevice final : public Device {
       return {};
     }
     if (device == queue_.device) return {};
-    return invalid("cuda: wrap: wanted a stream of GPU " + std::to_string(queue_.device) +
+    return invalid("cuda: " + doing + ": wanted a stream of GPU " + std::to_string(queue_.device) +
                    ", found one of GPU " + std::to_string(device));
   }
 

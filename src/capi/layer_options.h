@@ -1,0 +1,16 @@
+// What sluice_layer_options say, checked.
+#pragma once
+#include "capi/handles.h"
+
+namespace sluice::capi {
+
+struct LayerOptions {
+  MoeConfig whole, local;  // of the whole layer, and of this rank
+  int64_t tokens_max = 1;
+  Policy policy;
+  MoeLoadOptions load;
+};
+
+Result<LayerOptions> read_layer_options(const sluice_layer_options* from, Backend backend);
+
+}  // namespace sluice::capi
