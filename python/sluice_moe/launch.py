@@ -1,0 +1,107 @@
+"""What a launch hands to the C ABI, kept between calls: only what changed is written again."""
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from . import capi
+from .devices import Device
+
+DTYPES = {torch.float32: capi.F32, torch.bfloat16: capi.BF16, torch.int32: capi.I32, torch.int64: capi.I64, torch.int16: capi.I16,
+          torch.uint8: capi.U8}
+TORCH_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "i32": torch.int32, "i64": torch.int64, "i16": torch.int16,
+                "u8": torch.uint8}
+_NOWHERE = 256  # of tensors without elements, which have no address: aligned, and never read
+
+
+class _Slot:
+    """One tensor of a launch. Its type and shape are written when they differ from those of the last call."""
+
+    __slots__ = ("name", "view", "dtype", "shape", "stride")
+
+    def __init__(self, name: str, view: capi.Tensor, where: int):
+        self.name, self.view = name, view
+        view.where = where
+        self.dtype = self.shape = self.stride = None
+
+    def describe(self, tensor: torch.Tensor) -> None:
+        number = DTYPES.get(tensor.dtype)
+        if number is None:
+            raise capi.InvalidArgument(
+                f"{self.name}: type: wanted one of {', '.join(TORCH_DTYPES)}, found {str(tensor.dtype).removeprefix('torch.')}")
+        shape, stride = tuple(tensor.shape), list(tensor.stride())
+        if len(shape) > capi.RANK_MAX:
+            raise capi.InvalidArgument(f"{self.name}: wanted at most {capi.RANK_MAX} dimensions, found {list(shape)}")
+        # Where there is one element, or none, torch's stride may be anything.
+        apart = 1
+        for at in reversed(range(len(shape))):
+            if shape[at] <= 1:
+                stride[at] = apart
+            apart = stride[at] * max(shape[at], 1)
+        self.view.dtype, self.view.rank = number, len(shape)
+        self.view.shape[: len(shape)] = shape
+        self.view.stride[: len(shape)] = stride
+        self.dtype, self.shape, self.stride = tensor.dtype, tensor.shape, tensor.stride()
+
+
+class Launch:
+    """A sluice_launch with these tensors, by their names in the C ABI. One thread uses it at a time."""
+
+    def __init__(self, device: Device, names: tuple[str, ...]):
+        self.device = device
+        self._args = (capi.Arg * len(names))()
+        self._slots = []
+        for arg, name in zip(self._args, names):
+            arg.name = name.encode()
+            self._slots.append(_Slot(name, arg.tensor, device.where))
+        self._launch = capi.Launch(self._args, len(names))
+        self._stream = self._launch.stream
+        self._stream.backend = device.where
+        self._message = capi.Message()
+        self.address = ctypes.addressof(self._launch)
+        self.message_address = ctypes.addressof(self._message)
+
+    def fill(self, tensors: list[torch.Tensor]) -> None:
+        index = self.device.index
+        for slot, tensor in zip(self._slots, tensors):
+            if tensor.get_device() != index or not (index >= 0 or tensor.is_cpu):
+                raise capi.InvalidArgument(f"{slot.name}: wanted a tensor on {self.device.torch_device}, found one on {tensor.device}")
+            if tensor.dtype is not slot.dtype or tensor.shape != slot.shape or tensor.stride() != slot.stride:
+                slot.describe(tensor)
+            slot.view.data = tensor.data_ptr() or _NOWHERE
+
+    def run(self, function, handle: int, workspace_bytes: int, *arguments: int) -> None:
+        """Calls a launching function of the C ABI with (handle, *arguments, launch, message) on the current stream."""
+        device, launch = self.device, self._launch
+        self._stream.native = device.stream().native
+        if workspace_bytes:
+            memory = device.borrow(workspace_bytes)
+            launch.workspace, launch.workspace_bytes = memory.data_ptr(), workspace_bytes
+        with device.lock:
+            status = function(handle, *arguments, self.address, self.message_address)
+        if workspace_bytes:
+            device.give_back(memory)
+        if status != capi.OK:
+            raise capi.error_of(status, self._message.read())
+
+
+class Launches:
+    """Launches of one handle that no thread is using, by the names of their tensors."""
+
+    def __init__(self, device: Device):
+        self.device = device
+        self._free: dict[tuple[str, ...], list[Launch]] = {}
+
+    def run(self, names: tuple[str, ...], tensors: list[torch.Tensor], function, handle: int, workspace_bytes: int,
+            *arguments: int) -> None:
+        free = self._free.get(names)
+        if free is None:
+            free = self._free.setdefault(names, [])
+        try:
+            launch = free.pop()
+        except IndexError:
+            launch = Launch(self.device, names)
+        launch.fill(tensors)
+        launch.run(function, handle, workspace_bytes, *arguments)
+        free.append(launch)  # not after a failure: what it holds then is of no use

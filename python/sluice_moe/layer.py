@@ -1,0 +1,220 @@
+"""MoeLayer: a Mixture-of-Experts layer, router, experts and all between them, as a torch module."""
+from __future__ import annotations
+
+import ctypes
+import itertools
+import weakref
+from typing import Mapping, Optional, Sequence
+
+import torch
+
+from . import capi, ops
+from .devices import aligned_bytes, open_device, wanted_device
+from .explain import LayerOptions
+from .launch import TORCH_DTYPES, Launches
+from .weights import CallersWeights, packed_bytes_of
+
+_numbers = itertools.count(1)
+
+
+class MoeLayer(torch.nn.Module):
+    """A Mixture-of-Experts layer: y = sum over the chosen experts of weight * expert(x) (+ shared expert, + residual).
+
+    model       a known layer ("gpt-oss-120b"), or None: the fields alone
+    tokens_max  the most tokens of one call
+    device      cpu or cuda, where the weights are packed and where it runs; None: torch's default device
+    tp, ep      (rank, size): this rank's part. Tensor-parallel ranks share the width inside the experts, expert-parallel ranks the
+                experts. The answers of all ranks add up to the layer's
+    kernel      the only kernel allowed, "NAME" or "NAME:CONFIG"; None: the fastest
+    batch_invariant  a row's answer does not depend on the other rows
+    threads     that pack weights on the CPU; 0: one for each processor
+    **fields    over the model's: hidden, intermediate, experts, top_k, expert_w="e2m1"|"bf16", gate_order, act, input="logits"|
+                "precomputed"|"packed", ...: `sluice_moe.capi.layer_fields()` lists them
+
+    Weights come with load(). They lie packed for this device's kernels in one buffer, `packed` (u8 [weight_bytes]), which state_dict()
+    carries with hashes as extra state. There is no gradient.
+    """
+
+    def __init__(self, model: Optional[str] = None, *, tokens_max: int = 8192, device: torch.device | str | int | None = None,
+                 tp: tuple[int, int] = (0, 1), ep: tuple[int, int] = (0, 1), kernel: Optional[str] = None,
+                 batch_invariant: bool = False, threads: int = 0, **fields):
+        super().__init__()
+        self._made_with = dict(model=model, tokens_max=tokens_max, tp=tuple(tp), ep=tuple(ep), kernel=kernel,
+                               batch_invariant=batch_invariant, threads=threads, **fields)
+        self._options = LayerOptions(model, tokens_max=tokens_max, tp=tp, ep=ep, kernel=kernel, batch_invariant=batch_invariant,
+                                     threads=threads, fields=fields)
+        self.tokens_max = tokens_max
+        self._opened = open_device(wanted_device(device))
+        weight_bytes, workspace_bytes = ctypes.c_size_t(), ctypes.c_size_t()
+        if hasattr(capi.lib, "sluice_layer_measure"):
+            capi.call("sluice_layer_measure", self._opened.handle, self._options.struct, weight_bytes, workspace_bytes)
+        self.weight_bytes: int = weight_bytes.value
+        self.workspace_bytes: int = workspace_bytes.value
+        self.register_buffer("packed", aligned_bytes(self.weight_bytes, self._opened.torch_device), persistent=False)
+        self.is_loaded = False
+        self._create()
+        # The number by which operations find the layer again: a graph can hold a number, but no object.
+        self.handle: int = next(_numbers)
+        ops._layers[self.handle] = self
+
+    def _create(self) -> None:
+        opened = self._opened
+        if self.weight_bytes:
+            self._options.struct.weights = self.packed.data_ptr()
+            self._options.struct.weights_bytes = self.weight_bytes
+        handle = ctypes.c_void_p()
+        capi.call("sluice_layer_create", opened.handle, self._options.struct, handle)
+        self._native: int = handle.value
+        self.weight_bytes = capi.lib.sluice_layer_weight_bytes(handle)
+        self.workspace_bytes = capi.lib.sluice_layer_workspace_bytes(handle)
+        self._launches = Launches(opened)
+        weakref.finalize(self, opened.retire, capi.lib.sluice_layer_destroy, self._native).atexit = False
+        self.text: str = capi.lib.sluice_layer_text(self._native).decode()
+        self.fields: dict[str, str] = dict(word.split("=", 1) for word in self.text.split())
+        self.hidden = int(self.fields["hidden"])
+        self.top_k = int(self.fields["top_k"])
+        self.dtype = TORCH_DTYPES[self.fields["x"]]
+
+    @property
+    def device(self) -> torch.device:
+        return self._opened.torch_device
+
+    # ---- Weights ----
+
+    def load(self, tensors: Mapping[str, torch.Tensor], *, naming: Optional[str] = None, layer: int = -1) -> None:
+        """Packs weights as a checkpoint has them, for the first time or over older ones, in place: graphs stay valid.
+
+        tensors  by name, of the whole layer (the rank's slice is cut from them) or, where all experts are in one tensor, of this rank's
+                 experts alone; on the CPU or on the layer's device; tensors of other layers may be among them
+        naming   gpt_oss, gpt_oss_original, gpt_oss_bf16, deepseek_v4, deepseek_v3, qwen3_moe, nemotron3, minimax_m2, llama4 or plain;
+                 None: found by the names. plain: router [experts, hidden], router_bias [experts], experts.up [experts, rows, width],
+                 experts.up_scale [experts, rows, width / 32], experts.up_bias [experts, rows], experts.down...
+        layer    the number in the names; -1: the only one
+
+        Nothing of the layer may run meanwhile. A layer that had weights keeps them when this raises.
+        """
+        self._need_this_process()
+        given = CallersWeights(self._opened, tensors, naming, layer)
+        capi.call("sluice_layer_load", self._native, given.struct)
+        self.is_loaded = True
+
+    def replace_expert(self, expert: int, tensors: Mapping[str, torch.Tensor], *, naming: Optional[str] = None, layer: int = -1) -> None:
+        """Overwrites one expert (its number in the whole layer) and its biases in place. A tensor of all experts may hold this one
+        alone ([1, ...])."""
+        self._need_this_process()
+        given = CallersWeights(self._opened, tensors, naming, layer)
+        capi.call("sluice_layer_replace_expert", self._native, expert, given.struct)
+
+    def packed_bytes(self) -> torch.Tensor:
+        """The packed weights as a safetensors file that says what they are, with hashes: u8 [bytes] on the CPU."""
+        return packed_bytes_of(self._native)
+
+    def load_packed(self, packed: torch.Tensor) -> None:
+        """The inverse of packed_bytes(): u8 [bytes] of a layer with the same fields, slice and kind of device."""
+        if packed.dtype is not torch.uint8 or packed.dim() != 1:
+            raise capi.InvalidArgument(f"packed: wanted uint8 [bytes], found {packed.dtype} {list(packed.shape)}")
+        self._need_this_process()
+        packed = packed.cpu().contiguous()
+        CallersWeights.wait(self._opened)
+        capi.call("sluice_layer_read_packed", self._native, packed.data_ptr(), packed.numel())
+        self.is_loaded = True
+
+    def get_extra_state(self) -> torch.Tensor:
+        return self.packed_bytes() if self.is_loaded else torch.empty(0, dtype=torch.uint8)
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        if state.numel():
+            self.load_packed(state)
+
+    # ---- Running ----
+
+    def forward(self, x: torch.Tensor, *, residual: Optional[torch.Tensor] = None, token_ids: Optional[torch.Tensor] = None,
+                adapter: Optional[torch.Tensor] = None, ids: Optional[torch.Tensor] = None, weights: Optional[torch.Tensor] = None,
+                packed: Optional[torch.Tensor] = None, tokens_valid: Optional[torch.Tensor] = None,
+                out: Optional[torch.Tensor] = None, captured: Optional[torch.Tensor] = None) -> torch.Tensor:
+        """Runs the layer on torch's current stream.
+
+        x             [..., hidden]; rows may lie apart. Leading dimensions are taken as one, tokens, here and below
+        residual      [..., hidden], with the field residual: added to the answer
+        token_ids     i32 [tokens], with method="hash"
+        adapter       i32 [tokens], with lora_rank: which adapter of the router; -1: none
+        ids, weights  i32 or i64, and f32 [tokens, top_k], with input="precomputed": experts and their weights; an id below 0 is an
+                      empty slot
+        packed        i32 [tokens, top_k], with input="packed": id << 16 | bits of the weight in bf16
+        tokens_valid  i32 [1], with the field padded: rows that are real
+        out           [..., hidden]: where to write the answer; None: a new tensor. May be residual
+        captured      i32 [tokens, top_k], with the field capture: where to write the chosen experts
+
+        Returns the answer, shaped like x.
+        """
+        shape = x.shape
+        if x.dim() != 2:
+            x, residual, out = (_flat(t, self.hidden) for t in (x, residual, out))
+            ids, weights, packed, captured = (_flat(t, self.top_k) for t in (ids, weights, packed, captured))
+            token_ids, adapter = (t if t is None else t.reshape(-1) for t in (token_ids, adapter))
+        if out is None and captured is None:
+            out = torch.ops.sluice.moe_layer.default(x, self.packed, self.handle, residual=residual, token_ids=token_ids, adapter=adapter,
+                                                     ids=ids, weights=weights, packed_in=packed, tokens_valid=tokens_valid)
+        else:
+            if out is None:
+                out = torch.empty_like(x)
+            torch.ops.sluice.moe_layer_out.default(x, self.packed, self.handle, residual=residual, token_ids=token_ids, adapter=adapter,
+                                                   ids=ids, weights=weights, packed_in=packed, tokens_valid=tokens_valid, out=out,
+                                                   captured=captured)
+        return out if out.shape == shape else out.view(shape)
+
+    def _run(self, names: tuple[str, ...], tensors: list[torch.Tensor]) -> None:
+        if self._opened.forked:
+            self._need_this_process()
+        self._launches.run(names, tensors, capi.lib.sluice_layer_run, self._native, self.workspace_bytes)
+
+    def explain(self, tokens: int | Sequence[int] = 1) -> str:
+        """What runs for so many tokens, or for each of several counts, and why."""
+        counts = [tokens] if isinstance(tokens, int) else list(tokens)
+        return capi.whole_text("sluice_layer_explain", self._native, (ctypes.c_int64 * len(counts))(*counts), len(counts))
+
+    # ---- Being a module ----
+
+    def _need_this_process(self) -> None:
+        """In a forked child the CPU's device is opened again, over the same weights; a GPU's cannot be."""
+        if not self._opened.forked:
+            return
+        packed = self.packed_bytes() if self._opened.where == capi.CPU and self.is_loaded else None
+        self._opened = open_device(self._opened.torch_device)
+        self._create()
+        if packed is not None:
+            self.load_packed(packed)
+
+    def _apply(self, fn, recurse=True):
+        # The buffer's address is in the layer and in graphs, and what is packed for one device is of no use on another.
+        moved = fn(self.packed)
+        if moved.device != self.packed.device or moved.data_ptr() != self.packed.data_ptr():
+            raise capi.Unsupported(f"MoeLayer: wanted to stay on {self.device}, where its weights are packed, found a move to {moved.device}: "
+                                   "make it there (device=...) and load() its weights")
+        return self
+
+    def share_memory(self):
+        raise capi.Unsupported("MoeLayer: wanted weights that stay where they are, found share_memory(): make one layer in each process")
+
+    def __reduce__(self):
+        return _remade, (str(self.device), self._made_with, self.get_extra_state(), self.training)
+
+    def __deepcopy__(self, memo):
+        return _remade(*self.__reduce__()[1])
+
+    def extra_repr(self) -> str:
+        return f"{self.text}, tokens_max={self.tokens_max}, device={self.device}, loaded={self.is_loaded}"
+
+
+def _flat(tensor: Optional[torch.Tensor], width: int) -> Optional[torch.Tensor]:
+    if tensor is None:
+        return None
+    if tensor.dim() == 0 or tensor.shape[-1] != width:
+        raise capi.InvalidArgument(f"wanted a last dimension of {width}, found a tensor of shape {list(tensor.shape)}")
+    return tensor.view(-1, width) if tensor.is_contiguous() else tensor.reshape(-1, width)
+
+
+def _remade(device: str, made_with: dict, state: torch.Tensor, training: bool) -> MoeLayer:
+    layer = MoeLayer(device=device, **made_with)
+    layer.set_extra_state(state)
+    return layer.train(training)
