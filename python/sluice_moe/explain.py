@@ -48,7 +48,7 @@ def explain(op_or_model: str, *, device="h200", tokens: int | Sequence[int] = 1,
     counts = [tokens] if isinstance(tokens, int) else list(tokens)
     options = LayerOptions(op_or_model, tokens_max=max([1, *counts]), tp=tp, ep=ep, kernel=kernel, batch_invariant=batch_invariant,
                            fields=fields)
-    return _describe(options, name, handle, counts)[1]
+    return describe(options, name, handle, counts)[1]
 
 
 def why_not(model: Optional[str] = None, *, device="h200", tokens_max: int = 8192, tp: tuple[int, int] = (0, 1),
@@ -57,13 +57,14 @@ def why_not(model: Optional[str] = None, *, device="h200", tokens_max: int = 819
     options = LayerOptions(model, tokens_max=tokens_max, tp=tp, ep=ep, kernel=kernel, batch_invariant=batch_invariant, fields=fields)
     name, handle = _device_of(device)
     try:
-        status, text = _describe(options, name, handle, [tokens_max])
+        status, text = describe(options, name, handle, [tokens_max])
     except (capi.InvalidArgument, capi.Unsupported) as why:
         return str(why)
     return None if status == capi.OK else text
 
 
-def _describe(options: LayerOptions, name: Optional[bytes], handle: Optional[int], counts: list[int]) -> tuple[int, str]:
+def describe(options: LayerOptions, name: Optional[bytes], handle: Optional[int], counts: Sequence[int]) -> tuple[int, str]:
+    """(status, text) of a layer on a known device, by its name, or on an open one, by its handle."""
     question = capi.LayerQuestion(ctypes.pointer(options.struct), name, handle)
     return _said("sluice_layer_describe", question, (ctypes.c_int64 * len(counts))(*counts), len(counts))
 

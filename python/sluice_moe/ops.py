@@ -184,7 +184,7 @@ def _expert_mlp_fake(x, ids, weights, packed, handle):
 
 _INPUTS = ("Tensor x, Tensor packed, int handle, *, Tensor? residual=None, Tensor? token_ids=None, Tensor? adapter=None, "
            "Tensor? ids=None, Tensor? weights=None, Tensor? packed_in=None, Tensor? tokens_valid=None")
-_DECLARED = {
+DECLARED = {
     "router_gemm": ("(Tensor x, Tensor w, Tensor? bias=None, ScalarType? out_dtype=None, *, bool batch_invariant=False) -> Tensor",
                     _router_gemm, _router_gemm_fake),
     "route_topk": ("(Tensor logits, int top_k, *, str method=\"renormalize\", Tensor? correction_bias=None, int groups=1, "
@@ -199,7 +199,7 @@ def _declare() -> torch.library.Library:
     # Strides are part of the contract: a compiler that likes other ones better must not choose them.
     tags = [torch.Tag.pt2_compliant_tag, getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)]
     library = torch.library.Library("sluice", "FRAGMENT")
-    for name, (schema, run, fake) in _DECLARED.items():
+    for name, (schema, run, fake) in DECLARED.items():
         if hasattr(torch.ops.sluice, name):
             raise ImportError(f"sluice_moe: wanted torch.ops.sluice.{name} for itself, found it declared by another module of this process")
         library.define(name + schema, tags=tags)

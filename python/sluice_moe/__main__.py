@@ -1,0 +1,29 @@
+"""python -m sluice_moe: the sluice command, and doctor, which says what runs here."""
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+
+from . import capi
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["doctor"]:
+        from .doctor import main as doctor
+
+        return doctor(sys.argv[2:])
+    try:
+        command = capi.lib.sluice_command
+    except AttributeError:
+        print(f"sluice_moe: wanted a library with the command inside, as the wheel has it, found {capi.library_path()} without it",
+              file=sys.stderr)
+        return 2
+    command.restype, command.argtypes = ctypes.c_int, [ctypes.c_int, ctypes.c_void_p]
+    # By this name its help shows what can be pasted.
+    words = [b"python -m sluice_moe", *map(os.fsencode, sys.argv[1:])]
+    return command(len(words), (ctypes.c_char_p * (len(words) + 1))(*words, None))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
