@@ -229,8 +229,6 @@ def _open_library() -> ctypes.CDLL:
         try:
             function = getattr(opened, name)
         except AttributeError:
-            if name in ("sluice_layer_measure", "sluice_stream_retarget", "sluice_layer_describe"):
-                continue
             raise ImportError(f"sluice_moe: wanted a library with {name}, found {path} without it: it is of another version") from None
         function.restype, function.argtypes = result, arguments
     return opened
@@ -262,7 +260,7 @@ def words(fields: Mapping[str, object]) -> bytes:
         if isinstance(value, bool):
             value = int(value)
         elif not isinstance(value, (int, float, str)):
-            value = _TORCH_WORDS.get(str(value), value)
+            value = _TORCH_WORDS.get(str(value), str(value).removeprefix("torch."))
         text = repr(value) if isinstance(value, float) else str(value)
         if not text or any(c.isspace() for c in text):
             raise InvalidArgument(f"{name}: wanted one word or number, found {text!r}")

@@ -69,13 +69,13 @@ def _device(name: str, backend: int) -> list[tuple[str, str]]:
         status, text = describe(options, None, handle.value, COUNTS)
         if status != capi.OK:
             lines.append(("", f"nothing for {MODEL}: {text}"))
-        kernels: list[str] = []
         for line in text.splitlines() if status == capi.OK else []:
             if line.startswith("tokens"):
-                kernels.append(f"{MODEL}, {line.removeprefix('tokens').strip()}: ")
-            elif kernels and line.startswith("  ") and not line.startswith("   "):
-                kernels[-1] += ("" if kernels[-1].endswith(": ") else ", ") + line.split()[1]
-        return lines + [("", line) for line in kernels]
+                count = line.split()[1].rstrip(",")
+                lines.append(("", f"{MODEL}, {count} token{'' if count == '1' else 's'}:"))
+            elif line.startswith("  ") and not line.startswith("   "):  # a stage and its kernel
+                lines[-1] = ("", f"{lines[-1][1]} {line.split()[1]}")
+        return lines
     finally:
         capi.lib.sluice_close(handle)
 

@@ -46,8 +46,7 @@ class MoeLayer(torch.nn.Module):
         self.tokens_max = tokens_max
         self._opened = open_device(wanted_device(device))
         weight_bytes, workspace_bytes = ctypes.c_size_t(), ctypes.c_size_t()
-        if hasattr(capi.lib, "sluice_layer_measure"):
-            capi.call("sluice_layer_measure", self._opened.handle, self._options.struct, weight_bytes, workspace_bytes)
+        capi.call("sluice_layer_measure", self._opened.handle, self._options.struct, weight_bytes, workspace_bytes)
         self.weight_bytes: int = weight_bytes.value
         self.workspace_bytes: int = workspace_bytes.value
         self.register_buffer("packed", aligned_bytes(self.weight_bytes, self._opened.torch_device), persistent=False)
@@ -59,14 +58,11 @@ class MoeLayer(torch.nn.Module):
 
     def _create(self) -> None:
         opened = self._opened
-        if self.weight_bytes:
-            self._options.struct.weights = self.packed.data_ptr()
-            self._options.struct.weights_bytes = self.weight_bytes
+        self._options.struct.weights = self.packed.data_ptr()
+        self._options.struct.weights_bytes = self.weight_bytes
         handle = ctypes.c_void_p()
         capi.call("sluice_layer_create", opened.handle, self._options.struct, handle)
         self._native: int = handle.value
-        self.weight_bytes = capi.lib.sluice_layer_weight_bytes(handle)
-        self.workspace_bytes = capi.lib.sluice_layer_workspace_bytes(handle)
         self._launches = Launches(opened)
         weakref.finalize(self, opened.retire, capi.lib.sluice_layer_destroy, self._native).atexit = False
         self.text: str = capi.lib.sluice_layer_text(self._native).decode()
@@ -155,7 +151,11 @@ class MoeLayer(torch.nn.Module):
         if out is None and captured is None:
             out = torch.ops.sluice.moe_layer.default(x, self.packed, self.handle, residual=residual, token_ids=token_ids, adapter=adapter,
                                                      ids=ids, weights=weights, packed_in=packed, tokens_valid=tokens_valid)
+            if out.requires_grad and not torch.compiler.is_compiling():
+                out.register_hook(_no_gradient)
         else:
+            if x.requires_grad and torch.is_grad_enabled():
+                _no_gradient()
             if out is None:
                 out = torch.empty_like(x)
             torch.ops.sluice.moe_layer_out.default(x, self.packed, self.handle, residual=residual, token_ids=token_ids, adapter=adapter,
@@ -204,6 +204,10 @@ class MoeLayer(torch.nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.text}, tokens_max={self.tokens_max}, device={self.device}, loaded={self.is_loaded}"
+
+
+def _no_gradient(_gradient=None):
+    raise NotImplementedError("MoeLayer: wanted inference, found a gradient asked for: it has none; torch.no_grad() or x.detach() ends that")
 
 
 def _flat(tensor: Optional[torch.Tensor], width: int) -> Optional[torch.Tensor]:

@@ -29,7 +29,8 @@ from .launch import Launches
 
 TOKENS_MAX = 16384  # of router_gemm and route_topk; more run in pieces
 
-_layers: "weakref.WeakValueDictionary[int, object]" = weakref.WeakValueDictionary()
+if "_layers" not in globals():  # a module that is reloaded keeps what it knows and what it has declared
+    _layers: "weakref.WeakValueDictionary[int, object]" = weakref.WeakValueDictionary()
 
 
 # ---- Operations without weights of their own: one table for each problem, made at first sight ----
@@ -133,8 +134,10 @@ def _layer_of(handle: int, packed: torch.Tensor):
     layer = _layers.get(handle)
     if layer is None:
         raise capi.InvalidArgument(f"handle: wanted that of a MoeLayer of this process that lives, found {handle}")
-    if packed.data_ptr() != layer.packed.data_ptr():
-        raise capi.InvalidArgument(f"packed: wanted the weights of the layer {handle} (MoeLayer.packed), found another tensor")
+    # What runs reads the layer's own memory. A copy of it, as tracers make them, is as good as the tensor itself.
+    if packed.numel() != layer.weight_bytes:
+        raise capi.InvalidArgument(f"packed: wanted the weights of the layer {handle}, {layer.weight_bytes} bytes (MoeLayer.packed), found "
+                                   f"{packed.numel()}")
     return layer
 
 
@@ -209,7 +212,7 @@ def _declare() -> torch.library.Library:
     return library
 
 
-if "_library" not in globals():  # a module that is reloaded keeps what it has declared
+if "_library" not in globals():
     _library = _declare()
 
 router_gemm = torch.ops.sluice.router_gemm
