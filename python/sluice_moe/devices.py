@@ -31,7 +31,7 @@ class Device:
         # The CPU's one stream belongs to one thread at a time; so does a wrapped one, and two threads may share torch's stream.
         self.lock = threading.Lock()
         self.forked = False  # this process is a child of the one that opened it
-        self._streams: dict[int, capi.Stream] = {}
+        self._streams: dict[int, int] = {}  # torch's, as a cudaStream_t, and the wrapping's own word for it
         self._spare_streams: list[capi.Stream] = []
         self._spare_memory: list[torch.Tensor] = []
         self._retired: list[int] = []
@@ -46,7 +46,7 @@ class Device:
         if self.where == capi.CUDA:
             self._add_streams()
         else:
-            self._own_stream = capi.lib.sluice_device_stream(self.handle)
+            self._own_stream: int = capi.lib.sluice_device_stream(self.handle).native
 
     @property
     def text(self) -> str:
@@ -55,15 +55,15 @@ class Device:
 
     # ---- Streams ----
 
-    def stream(self) -> capi.Stream:
-        """Torch's current stream on this device, as Sluice knows it. Takes no memory when one of those made ahead is left."""
+    def stream(self) -> int:
+        """Torch's current stream on this device, as `native` of a sluice_stream. Takes no memory when one of those made ahead is left."""
         if self.where == capi.CPU:
             return self._own_stream
         raw = torch._C._cuda_getCurrentRawStream(self.index)
         known = self._streams.get(raw)
         return known if known is not None else self._first_sight(raw)
 
-    def _first_sight(self, raw: int) -> capi.Stream:
+    def _first_sight(self, raw: int) -> int:
         with self.lock:
             known = self._streams.get(raw)
             if known is not None:
@@ -76,8 +76,8 @@ class Device:
                 self._add_streams()
             stream = self._spare_streams[-1]
             capi.call("sluice_stream_retarget", self.handle, stream, raw or None)
-            self._streams[raw] = self._spare_streams.pop()
-            return stream
+            self._streams[raw] = self._spare_streams.pop().native
+            return self._streams[raw]
 
     def _add_streams(self) -> None:
         for _ in range(STREAMS_AHEAD):

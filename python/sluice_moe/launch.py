@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Sequence
 
 import torch
 
@@ -18,14 +19,16 @@ _NOWHERE = 256  # of tensors without elements, which have no address: aligned, a
 class _Slot:
     """One tensor of a launch. Its type and shape are written when they differ from those of the last call."""
 
-    __slots__ = ("name", "view", "dtype", "shape", "stride")
+    __slots__ = ("name", "view", "data", "dtype", "shape", "stride")
 
-    def __init__(self, name: str, view: capi.Tensor, where: int):
-        self.name, self.view = name, view
+    def __init__(self, name: str, view: capi.Tensor, where: int, data: int):
+        self.name, self.view, self.data = name, view, data
         view.where = where
         self.dtype = self.shape = self.stride = None
 
-    def describe(self, tensor: torch.Tensor) -> None:
+    def describe(self, tensor: torch.Tensor, device: Device) -> None:
+        if tensor.device != device.torch_device:
+            raise capi.InvalidArgument(f"{self.name}: wanted a tensor on {device.torch_device}, found one on {tensor.device}")
         number = DTYPES.get(tensor.dtype)
         if number is None:
             raise capi.InvalidArgument(
@@ -51,39 +54,52 @@ class Launch:
     def __init__(self, device: Device, names: tuple[str, ...]):
         self.device = device
         self._args = (capi.Arg * len(names))()
-        self._slots = []
-        for arg, name in zip(self._args, names):
-            arg.name = name.encode()
-            self._slots.append(_Slot(name, arg.tensor, device.where))
         self._launch = capi.Launch(self._args, len(names))
-        self._stream = self._launch.stream
-        self._stream.backend = device.where
+        self._launch.stream.backend = device.where
         self._message = capi.Message()
+        # Addresses are written into the structs as words, at a third of what an attribute of a struct takes.
+        self._arg_words, self._words = _words(self._args), _words(self._launch)
+        self._slots = []
+        for at, (arg, name) in enumerate(zip(self._args, names)):
+            arg.name = name.encode()
+            self._slots.append(_Slot(name, arg.tensor, device.where, at * _ARG_WORDS + _DATA_WORD))
         self.address = ctypes.addressof(self._launch)
         self.message_address = ctypes.addressof(self._message)
 
-    def fill(self, tensors: list[torch.Tensor]) -> None:
-        index = self.device.index
+    def fill(self, tensors: Sequence[torch.Tensor]) -> None:
+        device = self.device
+        index, words = device.index, self._arg_words
         for slot, tensor in zip(self._slots, tensors):
-            if tensor.get_device() != index or not (index >= 0 or tensor.is_cpu):
-                raise capi.InvalidArgument(f"{slot.name}: wanted a tensor on {self.device.torch_device}, found one on {tensor.device}")
-            if tensor.dtype is not slot.dtype or tensor.shape != slot.shape or tensor.stride() != slot.stride:
-                slot.describe(tensor)
-            slot.view.data = tensor.data_ptr() or _NOWHERE
+            address = tensor.data_ptr()
+            if (tensor.shape != slot.shape or tensor.stride() != slot.stride or tensor.dtype is not slot.dtype
+                    or tensor.get_device() != index or not address):
+                slot.describe(tensor, device)
+            words[slot.data] = address or _NOWHERE
 
     def run(self, function, handle: int, workspace_bytes: int, *arguments: int) -> None:
         """Calls a launching function of the C ABI with (handle, *arguments, launch, message) on the current stream."""
-        device, launch = self.device, self._launch
-        self._stream.native = device.stream().native
+        device, words = self.device, self._words
+        words[_STREAM_WORD] = device.stream()
         if workspace_bytes:
             memory = device.borrow(workspace_bytes)
-            launch.workspace, launch.workspace_bytes = memory.data_ptr(), workspace_bytes
+            words[_WORKSPACE_WORD] = memory.data_ptr()
+            words[_WORKSPACE_WORD + 1] = workspace_bytes
         with device.lock:
             status = function(handle, *arguments, self.address, self.message_address)
         if workspace_bytes:
             device.give_back(memory)
-        if status != capi.OK:
+        if status:
             raise capi.error_of(status, self._message.read())
+
+
+def _words(struct) -> memoryview:
+    return memoryview(struct).cast("B").cast("N")
+
+
+_ARG_WORDS = ctypes.sizeof(capi.Arg) // 8
+_DATA_WORD = (capi.Arg.tensor.offset + capi.Tensor.data.offset) // 8
+_WORKSPACE_WORD = capi.Launch.workspace.offset // 8
+_STREAM_WORD = (capi.Launch.stream.offset + capi.Stream.native.offset) // 8
 
 
 class Launches:
@@ -93,14 +109,13 @@ class Launches:
         self.device = device
         self._free: dict[tuple[str, ...], list[Launch]] = {}
 
-    def run(self, names: tuple[str, ...], tensors: list[torch.Tensor], function, handle: int, workspace_bytes: int,
+    def run(self, names: tuple[str, ...], tensors: Sequence[torch.Tensor], function, handle: int, workspace_bytes: int,
             *arguments: int) -> None:
-        free = self._free.get(names)
-        if free is None:
-            free = self._free.setdefault(names, [])
         try:
+            free = self._free[names]
             launch = free.pop()
-        except IndexError:
+        except (KeyError, IndexError):
+            free = self._free.setdefault(names, [])
             launch = Launch(self.device, names)
         launch.fill(tensors)
         launch.run(function, handle, workspace_bytes, *arguments)

@@ -15,6 +15,7 @@ from .launch import TORCH_DTYPES, Launches
 from .weights import CallersWeights, packed_bytes_of
 
 _numbers = itertools.count(1)
+_moe_layer, _moe_layer_out = torch.ops.sluice.moe_layer.default, torch.ops.sluice.moe_layer_out.default
 
 
 class MoeLayer(torch.nn.Module):
@@ -54,7 +55,7 @@ class MoeLayer(torch.nn.Module):
         self._create()
         # The number by which operations find the layer again: a graph can hold a number, but no object.
         self.handle: int = next(_numbers)
-        ops._layers[self.handle] = self
+        ops.register_layer(self.handle, self)
 
     def _create(self) -> None:
         opened = self._opened
@@ -149,8 +150,8 @@ class MoeLayer(torch.nn.Module):
             ids, weights, packed, captured = (_flat(t, self.top_k) for t in (ids, weights, packed, captured))
             token_ids, adapter = (t if t is None else t.reshape(-1) for t in (token_ids, adapter))
         if out is None and captured is None:
-            out = torch.ops.sluice.moe_layer.default(x, self.packed, self.handle, residual=residual, token_ids=token_ids, adapter=adapter,
-                                                     ids=ids, weights=weights, packed_in=packed, tokens_valid=tokens_valid)
+            out = _moe_layer(x, self.packed, self.handle, residual=residual, token_ids=token_ids, adapter=adapter, ids=ids,
+                             weights=weights, packed_in=packed, tokens_valid=tokens_valid)
             if out.requires_grad and not torch.compiler.is_compiling():
                 out.register_hook(_no_gradient)
         else:
@@ -158,9 +159,8 @@ class MoeLayer(torch.nn.Module):
                 _no_gradient()
             if out is None:
                 out = torch.empty_like(x)
-            torch.ops.sluice.moe_layer_out.default(x, self.packed, self.handle, residual=residual, token_ids=token_ids, adapter=adapter,
-                                                   ids=ids, weights=weights, packed_in=packed, tokens_valid=tokens_valid, out=out,
-                                                   captured=captured)
+            _moe_layer_out(x, self.packed, self.handle, residual=residual, token_ids=token_ids, adapter=adapter, ids=ids,
+                           weights=weights, packed_in=packed, tokens_valid=tokens_valid, out=out, captured=captured)
         return out if out.shape == shape else out.view(shape)
 
     def _run(self, names: tuple[str, ...], tensors: list[torch.Tensor]) -> None:

@@ -17,6 +17,7 @@ Each has an implementation on the CPU and on CUDA, and one for tensors without d
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
 import weakref
 from typing import Optional
@@ -30,7 +31,7 @@ from .launch import Launches
 TOKENS_MAX = 16384  # of router_gemm and route_topk; more run in pieces
 
 if "_layers" not in globals():  # a module that is reloaded keeps what it knows and what it has declared
-    _layers: "weakref.WeakValueDictionary[int, object]" = weakref.WeakValueDictionary()
+    _layers: dict[int, weakref.ref] = {}  # MoeLayers by their handles
 
 
 # ---- Operations without weights of their own: one table for each problem, made at first sight ----
@@ -130,8 +131,14 @@ def _route_topk_fake(logits, top_k, *, method="renormalize", correction_bias=Non
 # ---- Layers ----
 
 
+def register_layer(handle: int, layer) -> None:
+    """From now on operations find the layer by this number, as long as it lives."""
+    _layers[handle] = weakref.ref(layer, lambda _: _layers.pop(handle, None))
+
+
 def _layer_of(handle: int, packed: torch.Tensor):
-    layer = _layers.get(handle)
+    found = _layers.get(handle)
+    layer = found and found()
     if layer is None:
         raise capi.InvalidArgument(f"handle: wanted that of a MoeLayer of this process that lives, found {handle}")
     # What runs reads the layer's own memory. A copy of it, as tracers make them, is as good as the tensor itself.
@@ -141,24 +148,19 @@ def _layer_of(handle: int, packed: torch.Tensor):
     return layer
 
 
-# Names in the C ABI of what may be left out, in the order of moe_layer's arguments.
-_OPTIONAL = ("residual", "token_ids", "adapter", "ids_in", "weights_in", "packed_in", "tokens_valid")
+# Names in the C ABI of what may be left out, in the order of moe_layer_out's arguments; and of all tensors, by which of those are there.
+_OPTIONAL = ("residual", "token_ids", "adapter", "ids_in", "weights_in", "packed_in", "tokens_valid", "captured")
+_NAMES = {there: ("x", "y", *itertools.compress(_OPTIONAL, there)) for there in itertools.product((False, True), repeat=len(_OPTIONAL))}
 
 
 def _moe_layer_out(x, packed, handle, *, residual=None, token_ids=None, adapter=None, ids=None, weights=None, packed_in=None,
                    tokens_valid=None, out, captured=None):
     layer = _layer_of(handle, packed)
-    names, tensors = ["x", "y"], [x, out]
     if ids is not None and ids.dtype is torch.int64:
         ids = ids.to(torch.int32)
-    for name, tensor in zip(_OPTIONAL, (residual, token_ids, adapter, ids, weights, packed_in, tokens_valid)):
-        if tensor is not None:
-            names.append(name)
-            tensors.append(tensor)
-    if captured is not None:
-        names.append("captured")
-        tensors.append(captured)
-    layer._run(tuple(names), tensors)
+    names = _NAMES[residual is not None, token_ids is not None, adapter is not None, ids is not None, weights is not None,
+                   packed_in is not None, tokens_valid is not None, captured is not None]
+    layer._run(names, [t for t in (x, out, residual, token_ids, adapter, ids, weights, packed_in, tokens_valid, captured) if t is not None])
 
 
 def _moe_layer(x, packed, handle, **optional):
