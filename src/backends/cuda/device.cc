@@ -330,6 +330,12 @@ class CudaDevice final : public Device {
 
   // Whether a stream of the caller's is one of this GPU.
   Status check_device(cudaStream_t stream, const std::string& doing) const {
+    // The question itself would end a capture: a stream that is captured is taken at its word.
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing(stream, &capture) != cudaSuccess || capture != cudaStreamCaptureStatusNone) {
+      (void)cudaGetLastError();
+      return {};
+    }
     const bool any_gpu = !stream || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
     int device = queue_.device;
     if (!any_gpu && cudaStreamGetDevice(stream, &device) != cudaSuccess) {
