@@ -6,7 +6,6 @@
 """
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
@@ -31,7 +30,8 @@ class SluiceConfig(QuantizationConfig):
 
         install()
 
-    def get_name(self) -> str:
+    @classmethod
+    def get_name(cls) -> str:
         return NAME
 
     def get_supported_act_dtypes(self) -> list[torch.dtype]:
@@ -57,10 +57,13 @@ class SluiceConfig(QuantizationConfig):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> QuantizationConfig:
-        kind = kind_of(config)
-        if kind == "mxfp4":
-            return gpt_oss_config()()
-        return deepseek_v4_config().from_config(config)
+        if kind_of(config) == "mxfp4":
+            from .gpt_oss import SluiceGptOssConfig
+
+            return SluiceGptOssConfig()
+        from .deepseek_v4 import SluiceDeepseekV4Config
+
+        return SluiceDeepseekV4Config.from_config(config)
 
     def get_quant_method(self, layer: torch.nn.Module, prefix: str):
         return quant_method(layer, prefix, "bf16")
@@ -95,53 +98,3 @@ def quant_method(layer: torch.nn.Module, prefix: str, kind: str):
 
         return expert_method(layer, prefix, kind)
     return UnquantizedLinearMethod() if isinstance(layer, LinearBase) else None
-
-
-@functools.cache
-def gpt_oss_config() -> type[QuantizationConfig]:
-    from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4Config
-
-    class SluiceGptOssConfig(SluiceConfig, GptOssMxfp4Config):
-        """gpt-oss's loader looks at the name, which therefore stays vLLM's."""
-
-        def __init__(self) -> None:
-            SluiceConfig.__init__(self)
-            self.ignored_layers = None
-
-        def get_name(self) -> str:
-            return "gpt_oss_mxfp4"
-
-        def get_quant_method(self, layer: torch.nn.Module, prefix: str):
-            return quant_method(layer, prefix, "gpt_oss")
-
-    return SluiceGptOssConfig
-
-
-@functools.cache
-def deepseek_v4_config() -> type[QuantizationConfig]:
-    from vllm.model_executor.layers.fused_moe import RoutedExperts
-    from vllm.model_executor.layers.quantization import get_quantization_config
-
-    class SluiceDeepseekV4Config(get_quantization_config("deepseek_v4_fp8")):
-        """vLLM's own, but for the experts."""
-
-        sluice = True
-
-        def __init__(self, *args, **kwargs) -> None:
-            super().__init__(*args, **kwargs)
-            compat.require_seams()
-            from .gate import install
-
-            install()
-
-        def get_quant_method(self, layer: torch.nn.Module, prefix: str):
-            from vllm.model_executor.layers.quantization.utils.quant_utils import is_layer_skipped
-
-            if not isinstance(layer, RoutedExperts):
-                return super().get_quant_method(layer, prefix)
-            skipped = is_layer_skipped(prefix=prefix, ignored_layers=self.ignored_layers, fused_mapping=self.packed_modules_mapping)
-            if not skipped and self.expert_dtype != "fp4":
-                raise ValueError(f"--quantization {NAME}: {prefix}: wanted experts in MXFP4 (expert_dtype fp4), found {self.expert_dtype}")
-            return quant_method(layer, prefix, "bf16" if skipped else "mxfp4")
-
-    return SluiceDeepseekV4Config

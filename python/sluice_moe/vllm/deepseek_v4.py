@@ -1,0 +1,29 @@
+"""DeepSeek V4's checkpoints: vLLM's own config of them, but for the experts."""
+from __future__ import annotations
+
+import torch
+from vllm.model_executor.layers.fused_moe import RoutedExperts
+from vllm.model_executor.layers.quantization import get_quantization_config
+from vllm.model_executor.layers.quantization.utils.quant_utils import is_layer_skipped
+
+from . import NAME, compat
+from .config import quant_method
+from .gate import install
+
+
+class SluiceDeepseekV4Config(get_quantization_config("deepseek_v4_fp8")):
+    sluice = True
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        compat.require_seams()
+        install()
+
+    def get_quant_method(self, layer: torch.nn.Module, prefix: str):
+        if not isinstance(layer, RoutedExperts):
+            return super().get_quant_method(layer, prefix)
+        if is_layer_skipped(prefix=prefix, ignored_layers=self.ignored_layers, fused_mapping=self.packed_modules_mapping):
+            return quant_method(layer, prefix, "bf16")
+        if self.expert_dtype != "fp4":
+            raise ValueError(f"--quantization {NAME}: {prefix}: wanted experts in MXFP4 (expert_dtype fp4), found {self.expert_dtype}")
+        return quant_method(layer, prefix, "mxfp4")

@@ -1,0 +1,20 @@
+"""gpt-oss's checkpoints. In a module of its own, as processes hand configs to each other by name, and what it imports is heavy."""
+from __future__ import annotations
+
+import torch
+from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4Config
+
+from .config import SluiceConfig, quant_method
+
+
+class SluiceGptOssConfig(SluiceConfig, GptOssMxfp4Config):
+    def __init__(self) -> None:
+        SluiceConfig.__init__(self)
+        self.ignored_layers = None
+
+    @classmethod
+    def get_name(cls) -> str:
+        return "gpt_oss_mxfp4"  # vLLM's loader of gpt-oss looks at it
+
+    def get_quant_method(self, layer: torch.nn.Module, prefix: str):
+        return quant_method(layer, prefix, "gpt_oss")
