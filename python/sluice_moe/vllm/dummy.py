@@ -25,6 +25,5 @@ def fill_zeros(layer: torch.nn.Module, names: list[str], seed: int, prefix: str)
             continue
         draw = torch.Generator(device=codes.device)
         draw.manual_seed(seed * 1_000_003 + zlib.crc32(f"{prefix}.{name}".encode()))
-        for expert in codes:  # one at a time: drawing makes integers eight times as large
-            expert.random_(0, 256, generator=draw)
+        codes.random_(0, 256, generator=draw)
         getattr(layer, f"{name}_scale").data.fill_(scale_code(codes.shape[-1] * 2))

@@ -1,0 +1,336 @@
+#!/usr/bin/env python3
+"""vLLM with and without Sluice: gpt-oss's two sizes with the same random weights, steps of decode and prefill, and what they say.
+
+    engine_vllm.py all --out DIR [--seconds N]           every (model, backend) that DIR does not have yet, the most wanted first
+    engine_vllm.py one MODEL BACKEND --out DIR           one of them, in this process
+    engine_vllm.py table --out DIR                       ratios, and how far the answers of backends are apart
+    engine_vllm.py rows --out DIR --version COMMIT       rows for bench/measured/h200/engine_vllm.csv
+
+MODEL is 20b, 120b or tiny (the shipped model's shape, for a try on the CPU). BACKEND is default (what vLLM chooses), marlin or sluice.
+Needs vLLM and, for sluice, the package sluice_moe where Python finds them with their dist-info, and no network.
+
+Weights come from a seed, the same in each process, in sizes that keep activations alive and spread tokens over experts: what vLLM's own
+dummy weights do not. A step is timed from one return of the engine to the next, so it has the host's part: what a user waits for.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+import zlib
+
+ORDER = [("20b", "default"), ("20b", "sluice"), ("120b", "default"), ("120b", "sluice"), ("20b", "marlin"), ("120b", "marlin")]
+SEQUENCES = (1, 8, 32, 64, 128, 256)
+PROMPTS = (1024, 4096, 8192)
+CONTEXT = 1024
+STEPS = {1: 200, 8: 150, 32: 100, 64: 80, 128: 60, 256: 40}  # of decode that are timed
+CHECKED_PROMPTS, CHECKED_TOKENS, CHECKED_LENGTH = 4, 16, 48
+SEED = 20
+TINY = pathlib.Path(__file__).parents[2] / "models/sluice-16e-tiny/config.json"
+
+
+# ---- The models ----
+
+
+def config_of(model: str) -> dict:
+    """config.json of gpt-oss-20b or -120b as its publisher has it, or of the shipped model."""
+    if model == "tiny":
+        return json.loads(TINY.read_text())
+    layers, experts = {"20b": (24, 32), "120b": (36, 128)}[model]
+    return {
+        "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "attention_bias": True, "attention_dropout": 0.0,
+        "eos_token_id": 200002, "pad_token_id": 199999, "experts_per_token": 4, "num_experts_per_tok": 4, "num_local_experts": experts,
+        "head_dim": 64, "num_attention_heads": 64, "num_key_value_heads": 8, "hidden_act": "silu", "hidden_size": 2880,
+        "intermediate_size": 2880, "initial_context_length": 4096, "max_position_embeddings": 131072, "initializer_range": 0.02,
+        "num_hidden_layers": layers, "layer_types": ["sliding_attention", "full_attention"] * (layers // 2), "sliding_window": 128,
+        "rms_norm_eps": 1e-5, "rope_theta": 150000, "router_aux_loss_coef": 0.9, "output_router_logits": False, "swiglu_limit": 7.0,
+        "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+                         "original_max_position_embeddings": 4096},
+        "tie_word_embeddings": False, "use_cache": True, "vocab_size": 201088, "torch_dtype": "bfloat16",
+        "quantization_config": {"quant_method": "mxfp4",
+                                "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
+                                                           "lm_head"]},
+    }
+
+
+def fill(model, config: dict) -> None:
+    """Fills every parameter from SEED and its name. Products keep the size of what goes in, residual branches add a fifth of it.
+
+    Backends pad experts differently: what is drawn has the checkpoint's shape, and the padding is zero, as vLLM's loader leaves it."""
+    import torch
+
+    hidden, inside = config["hidden_size"], config["intermediate_size"]
+    rows = {"w13": 2 * inside, "w2": hidden}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            data = parameter.data
+            draw = torch.Generator(device=data.device)
+            draw.manual_seed(SEED * 1_000_003 + zlib.crc32(name.replace(".routed_experts", "").encode()))
+            matrix = name.split(".")[-1].split("_")[0]
+            if matrix in rows:
+                width = hidden if matrix == "w13" else inside
+                of_name = {"weight": (width // 2,), "scale": (width // 32,), "bias": ()}[name.split("_")[-1]]
+                part = torch.empty((data.shape[0], rows[matrix], *of_name), dtype=data.dtype, device=data.device)
+                if name.endswith("bias"):
+                    part.normal_(0, 0.02, generator=draw)
+                elif name.endswith("scale"):
+                    # Codes have a root mean square of 2.93: 2^(code - 127) * 2.93 * sqrt(width) is 1, or a fifth for the way back.
+                    part.fill_(127 + round(math.log2((0.2 if matrix == "w2" else 1) / (2.93 * math.sqrt(width)))))
+                else:
+                    part.random_(0, 256, generator=draw)
+                data.zero_()[tuple(slice(n) for n in part.shape)] = part
+            elif "norm" in name:
+                data.fill_(1)
+            elif name.endswith("bias") or "sinks" in name:
+                data.normal_(0, 0.02, generator=draw)
+            elif "embed" in name:
+                data.normal_(0, 1, generator=draw)
+            else:
+                small = 0.2 if "o_proj" in name else 2 if "router" in name else 1
+                data.normal_(0, small / math.sqrt(data.shape[-1]), generator=draw)
+
+
+# ---- One process: one model, one backend ----
+
+
+class Engine:
+    """vLLM in this process, with steps that are timed."""
+
+    def __init__(self, model: str, backend: str, out: pathlib.Path):
+        os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1",
+                       "HF_HUB_OFFLINE": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
+        folder = out / f"config-{model}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(config_of(model)))
+        from vllm import LLM
+        from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
+
+        DummyModelLoader.load_weights = lambda self, module, model_config: fill(module, config_of(model))
+        tiny = model == "tiny"
+        self.vocabulary = config_of(model)["vocab_size"]
+        arguments = dict(model=str(folder), load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", seed=SEED,
+                         max_model_len=1024 if tiny else 8192 + 64, max_num_seqs=8 if tiny else max(SEQUENCES),
+                         max_num_batched_tokens=1024 if tiny else 8192, enable_prefix_caching=False, disable_log_stats=True)
+        if tiny:
+            arguments |= {"enforce_eager": True}
+        else:
+            arguments |= {"gpu_memory_utilization": 0.92, "compilation_config": {
+                "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": list(SEQUENCES)}}
+        if backend == "sluice":
+            arguments["quantization"] = "sluice"
+        elif backend != "default":
+            arguments["moe_backend"] = backend
+        began = time.perf_counter()
+        self.llm = LLM(**arguments)
+        self.engine = self.llm.llm_engine
+        self.ready_s = time.perf_counter() - began
+        self.number = 0
+
+    def experts(self) -> str:
+        """The class that runs the experts, as vLLM has it."""
+        found = []
+
+        def look(model):
+            for module in model.modules():
+                kernel = getattr(getattr(module, "quant_method", None), "moe_kernel", None)
+                if kernel is not None:
+                    found.append(type(kernel.fused_experts).__name__)
+                    return
+
+        self.llm.apply_model(look)
+        return found[0] if found else "unknown"
+
+    def prompt(self, length: int, which: int) -> dict:
+        import random
+
+        draw = random.Random(SEED * 7919 + which)
+        return {"prompt_token_ids": [draw.randrange(self.vocabulary // 2) for _ in range(length)]}
+
+    def add(self, prompts: list[dict], tokens: int, **sampling) -> list[str]:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        parameters = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False,
+                                    output_kind=RequestOutputKind.DELTA, **sampling)
+        names = []
+        for prompt in prompts:
+            self.number += 1
+            names.append(str(self.number))
+            self.engine.add_request(names[-1], prompt, parameters)
+        return names
+
+    def steps(self):
+        """(microseconds since the last one that gave tokens, how many, outputs) of each step until all requests are done."""
+        last = time.perf_counter()
+        while self.engine.has_unfinished_requests():
+            outputs = self.engine.step()
+            count = sum(len(o.outputs[0].token_ids) for o in outputs)
+            if count:
+                now = time.perf_counter()
+                yield (now - last) * 1e6, count, outputs
+                last = now
+
+    def decode(self, sequences: int, steps: int, context: int) -> list[float]:
+        """Times of steps in which all sequences get a token and nothing else happens."""
+        budget = self.llm.llm_engine.vllm_config.scheduler_config.max_num_batched_tokens
+        waiting = 2 * math.ceil(sequences * context / budget) + 4  # tokens that the first sequences get while the last ones begin
+        self.add([self.prompt(context, i) for i in range(sequences)], steps + waiting)
+        times, full = [], 0
+        for us, count, _ in self.steps():
+            full = full + 1 if count == sequences else 0
+            if full > 3:  # the first steps of all may still share the card with a prompt
+                times.append(us)
+        return times[:steps]
+
+    def prefill(self, length: int, repeats: int) -> list[float]:
+        times = []
+        for repeat in range(repeats + 1):
+            prompt = self.prompt(length, 1000 + repeat)
+            began = time.perf_counter()
+            self.add([prompt], 1)
+            for _ in self.steps():
+                pass
+            times.append((time.perf_counter() - began) * 1e6)
+        return times[1:]
+
+    def answers(self, length: int, tokens: int) -> list[dict]:
+        """Greedy tokens of a few prompts, with the 20 likeliest of each position and their logarithms."""
+        names = self.add([self.prompt(length, 100 + i) for i in range(CHECKED_PROMPTS)], tokens, logprobs=20)
+        said = {name: {"tokens": [], "top": []} for name in names}
+        for _, _, outputs in self.steps():
+            for output in outputs:
+                one = output.outputs[0]
+                said[output.request_id]["tokens"] += list(one.token_ids)
+                said[output.request_id]["top"] += [{int(t): p.logprob for t, p in at.items()} for at in one.logprobs or []]
+        return list(said.values())
+
+
+def one(model: str, backend: str, out: pathlib.Path) -> None:
+    path = out / f"{model}-{backend}.json"
+    engine = Engine(model, backend, out)
+    tiny = model == "tiny"
+    result = {"model": model, "backend": backend, "ready_s": round(engine.ready_s, 1), "experts": engine.experts(), "rows": [],
+              "answers": engine.answers(CHECKED_LENGTH, CHECKED_TOKENS), "complete": False}
+    import vllm
+
+    result["vllm"] = vllm.__version__
+    print(f"{model} {backend}: ready after {engine.ready_s:.0f} s, experts {result['experts']}", flush=True)
+
+    def keep(op: str, count: int, times: list[float], note: str) -> None:
+        times = sorted(times)
+        row = {"op": op, "tokens": count, "median_us": statistics.median(times), "p10_us": times[len(times) // 10],
+               "p90_us": times[len(times) * 9 // 10], "steps": len(times), "note": note}
+        result["rows"].append(row)
+        path.write_text(json.dumps(result))
+        print(f"{model} {backend} {op} {count}: {row['median_us']:.0f} us [{row['p10_us']:.0f}, {row['p90_us']:.0f}] "
+              f"of {len(times)}, {count / row['median_us'] * 1e6:.0f} tokens a second", flush=True)
+
+    graphs = "eager" if tiny else "torch.compile and full graphs"
+    context = 64 if tiny else CONTEXT
+    for sequences in (1, 4) if tiny else SEQUENCES:
+        keep("decode", sequences, engine.decode(sequences, 10 if tiny else STEPS[sequences], context),
+             f"context {context} sustained {graphs}")
+    for length in (256,) if tiny else PROMPTS:
+        keep("prefill", length, engine.prefill(length, 3 if tiny else 7), f"one prompt in bursts {graphs.replace(' and full graphs', '')}")
+    result["complete"] = True
+    path.write_text(json.dumps(result))
+
+
+# ---- Many processes, and what they found ----
+
+
+def load(out: pathlib.Path) -> dict[tuple[str, str], dict]:
+    found = [json.loads(p.read_text()) for p in sorted(out.glob("*-*.json"))]
+    return {(r["model"], r["backend"]): r for r in found}
+
+
+def run_all(out: pathlib.Path, seconds: float, order: list[tuple[str, str]]) -> None:
+    """A process for each that is not complete, while there is time for one more."""
+    began, longest = time.monotonic(), 60.0
+    environment = os.environ | {"VLLM_CACHE_ROOT": str(out / "cache/vllm"), "TRITON_CACHE_DIR": str(out / "cache/triton"),
+                                "TORCHINDUCTOR_CACHE_DIR": str(out / "cache/inductor")}
+    for model, backend in order:
+        if load(out).get((model, backend), {}).get("complete"):
+            continue
+        left = seconds - (time.monotonic() - began)
+        if left < longest:
+            print(f"{model} {backend}: {left:.0f} s left, the longest took {longest:.0f}: not begun", flush=True)
+            break
+        started = time.monotonic()
+        with open(out / f"{model}-{backend}.log", "w") as log:
+            command = [sys.executable, __file__, "one", model, backend, "--out", str(out)]
+            try:
+                code = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=log, timeout=left, text=True)
+                print(code.stdout[-4000:], end="")
+                if code.returncode:
+                    print(f"{model} {backend}: ended with {code.returncode}: {pathlib.Path(log.name).read_text()[-3000:]}", flush=True)
+            except subprocess.TimeoutExpired:
+                print(f"{model} {backend}: out of time", flush=True)
+        longest = max(longest, time.monotonic() - started)
+        print(f"{model} {backend}: {time.monotonic() - started:.0f} s in all", flush=True)
+    table(out)
+
+
+def compared(one: dict, other: dict) -> str:
+    """Greedy tokens that are the same before the first that is not, and how far logarithms of likely tokens are apart there."""
+    same, tokens, apart = 0, 0, []
+    for a, b in zip(one["answers"], other["answers"]):
+        equal = next((i for i, (x, y) in enumerate(zip(a["tokens"], b["tokens"])) if x != y), len(a["tokens"]))
+        same, tokens = same + equal, tokens + len(a["tokens"])
+        for i in range(min(equal + 1, len(a["top"]), len(b["top"]))):  # the first different token still has the same text before it
+            apart += [abs(a["top"][i][t] - b["top"][i][t]) for t in a["top"][i].keys() & b["top"][i].keys()]
+    worst = f"{max(apart):.4f} at most, {statistics.mean(apart):.4f} on average" if apart else "none shared"
+    return f"{same} of {tokens} greedy tokens are the same; logarithms of probabilities apart by {worst}"
+
+
+def table(out: pathlib.Path) -> None:
+    found = load(out)
+    for (model, backend), base in found.items():
+        ours = found.get((model, "sluice"))
+        if backend == "sluice" or ours is None:
+            continue
+        times = {(r["op"], r["tokens"]): r["median_us"] for r in ours["rows"]}
+        print(f"{model}, {backend} ({base['experts']}) over sluice: {compared(base, ours)}")
+        for r in base["rows"]:
+            mine = times.get((r["op"], r["tokens"]))
+            if mine:
+                print(f"  {r['op']} {r['tokens']}: {r['median_us']:.0f} / {mine:.0f} us = {r['median_us'] / mine:.2f}")
+
+
+def rows(out: pathlib.Path, version: str) -> None:
+    print("suite,op,model,tokens,impl,version,median_us,p10_us,p90_us,bytes,flops,note")
+    for (model, backend), r in load(out).items():
+        impl = {"sluice": "sluice", "default": f"vllm-{r['experts']}"}.get(backend, f"vllm-{backend}")
+        which = f"{version}+vllm-{r['vllm']}" if backend == "sluice" else r["vllm"]
+        for row in r["rows"]:
+            print(f"engine_vllm,{row['op']},gpt-oss-{model},{row['tokens']},{impl},{which},{row['median_us']:.4f},{row['p10_us']:.4f},"
+                  f"{row['p90_us']:.4f},0,0,{row['note']}")
+
+
+def main() -> None:
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse.add_argument("command", choices=("all", "one", "table", "rows"))
+    parse.add_argument("which", nargs="*", help="MODEL BACKEND; for all: MODEL-BACKEND ..., in that order")
+    parse.add_argument("--out", type=pathlib.Path, required=True)
+    parse.add_argument("--seconds", type=float, default=550)
+    parse.add_argument("--version", default="unknown")
+    given = parse.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    if given.command == "one":
+        one(*given.which, given.out)
+    elif given.command == "all":
+        run_all(given.out, given.seconds, [tuple(w.split("-", 1)) for w in given.which] or ORDER)
+    elif given.command == "table":
+        table(given.out)
+    else:
+        rows(given.out, given.version)
+
+
+if __name__ == "__main__":
+    main()

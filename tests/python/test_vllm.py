@@ -1,0 +1,172 @@
+"""The shipped checkpoint and small random ones in real vLLM on the CPU, through the plug-in."""
+import json
+import math
+import shutil
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("vllm", reason="these tests want vLLM (tests/python/vllm_venv.sh)")
+
+from safetensors.torch import load_file, save_file  # noqa: E402
+from vllm_engine import MODEL, PROMPT, Failed, run, sluice_lines  # noqa: E402
+
+QUESTIONS = [("What is 417 + 268?", "685"), ("Compute 7059 - 209.", "6850")]
+ASK = {"prompts": [PROMPT.format(q) for q, _ in QUESTIONS], "sampling": {"max_tokens": 180, "skip_special_tokens": False}}
+
+
+def right(answers: list[dict]) -> None:
+    for (question, answer), said in zip(QUESTIONS, answers):
+        assert said["text"].rsplit("<|message|>", 1)[-1].removesuffix("<|return|>") == answer, (question, said["text"])
+
+
+def test_eager_and_reloaded(tmp_path):
+    answers, log = run(tmp_path, {"model": str(MODEL), "quantization": "sluice"}, [ASK, ASK | {"before": "reload"}])
+    right(answers[0])
+    right(answers[1])
+    lines = sluice_lines(log)
+    assert len(lines) == 2, lines  # one for each kind of layer, not for each layer
+    assert "torch.ops.sluice.router_gemm with bias" in lines[1 if "gate" in lines[1] else 0]
+    assert any("experts gpt_oss hidden=256 intermediate=256 experts=16 top_k=4" in line for line in lines)
+
+
+@pytest.mark.parametrize("engine", [{}, {"enable_expert_parallel": True}], ids=["tp2", "ep2"])
+def test_two_ranks(tmp_path, engine):
+    answers, log = run(tmp_path, {"model": str(MODEL), "quantization": "sluice", "tensor_parallel_size": 2} | engine, [ASK])
+    right(answers[0])
+    wanted = "intermediate=256" if engine else "intermediate=128"
+    assert any(f"experts gpt_oss hidden=256 {wanted} experts=16" in line for line in sluice_lines(log))
+
+
+def test_compiled(tmp_path):
+    answers, _ = run(tmp_path, {"model": str(MODEL), "quantization": "sluice", "enforce_eager": False}, [ASK])
+    right(answers[0])
+
+
+def test_without_the_flag_nothing_of_it_runs(tmp_path):
+    folder = qwen3(tmp_path)
+    _, log = run(tmp_path, {"model": str(folder), "skip_tokenizer_init": True}, [tokens_of(1)])
+    assert not sluice_lines(log)
+
+
+# ---- bf16 experts, beside vLLM's own ----
+
+WORDS, SIZE = 512, 256
+
+
+def qwen3(tmp_path) -> "pathlib.Path":
+    """A small Qwen3-MoE checkpoint of random weights that keep the size of what goes through them."""
+    folder = tmp_path / "qwen3"
+    folder.mkdir()
+    experts, inside, heads, layers = 8, 128, 4, 2
+    (folder / "config.json").write_text(json.dumps({
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": SIZE, "intermediate_size": 2 * inside,
+        "moe_intermediate_size": inside, "num_experts": experts, "num_experts_per_tok": 2, "norm_topk_prob": True,
+        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": WORDS,
+        "hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 512, "rope_theta": 10000.0, "tie_word_embeddings": False,
+        "decoder_sparse_step": 1, "mlp_only_layers": [], "attention_bias": False, "torch_dtype": "bfloat16", "eos_token_id": 0}))
+    draw = torch.Generator().manual_seed(5)
+
+    def matrix(rows, width):
+        return (torch.randn(rows, width, generator=draw) / math.sqrt(width)).bfloat16()
+
+    tensors = {"model.embed_tokens.weight": torch.randn(WORDS, SIZE, generator=draw).bfloat16(), "lm_head.weight": matrix(WORDS, SIZE),
+               "model.norm.weight": torch.ones(SIZE, dtype=torch.bfloat16)}
+    for i in range(layers):
+        at = f"model.layers.{i}"
+        tensors |= {f"{at}.{n}.weight": torch.ones(w, dtype=torch.bfloat16) for n, w in (
+            ("input_layernorm", SIZE), ("post_attention_layernorm", SIZE), ("self_attn.q_norm", 64), ("self_attn.k_norm", 64))}
+        tensors |= {f"{at}.self_attn.{n}_proj.weight": matrix(64 * h, SIZE) for n, h in (("q", heads), ("k", 2), ("v", 2))}
+        tensors[f"{at}.self_attn.o_proj.weight"] = matrix(SIZE, 64 * heads)
+        tensors[f"{at}.mlp.gate.weight"] = matrix(experts, SIZE)
+        for e in range(experts):
+            tensors |= {f"{at}.mlp.experts.{e}.{n}.weight": matrix(inside, SIZE) for n in ("gate_proj", "up_proj")}
+            tensors[f"{at}.mlp.experts.{e}.down_proj.weight"] = matrix(SIZE, inside)
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def tokens_of(count: int) -> dict:
+    draw = torch.Generator().manual_seed(9)
+    prompts = [{"prompt_token_ids": torch.randint(1, WORDS, (32,), generator=draw).tolist()} for _ in range(3)]
+    return {"prompts": prompts, "sampling": {"max_tokens": count, "logprobs": 20, "detokenize": False, "ignore_eos": True}}
+
+
+def test_bf16_experts_say_what_vllms_own_say(tmp_path):
+    engine = {"model": str(qwen3(tmp_path)), "skip_tokenizer_init": True}
+    theirs, _ = run(tmp_path, engine, [tokens_of(8)])
+    ours, log = run(tmp_path, engine | {"quantization": "sluice"}, [tokens_of(8)])
+    assert any("experts bf16 hidden=256 intermediate=128 experts=8 top_k=2" in line for line in sluice_lines(log))
+    # Logits are of size 1 to 4, where bf16 has steps of 2^-7 to 2^-6. They and what they come from are rounded some ten times on
+    # the way, at other places in either engine.
+    bound, compared = 2.0**-6 * math.sqrt(10), 0
+    for a, b in zip(theirs[0], ours[0]):
+        for i, (one, other) in enumerate(zip(a["top"], b["top"])):
+            for token in one.keys() & other.keys():
+                assert abs(one[token] - other[token]) <= bound, (i, token, one[token], other[token])
+                compared += 1
+            if a["tokens"][i] != b["tokens"][i]:
+                break  # from here on they continue other texts
+    assert compared > 100
+
+
+# ---- LoRA on the router ----
+
+
+def test_lora_on_the_router_is_kept(tmp_path):
+    """An adapter of the routers gives what the same checkpoint with the adapter added to its routers gives."""
+    rank, scale = 4, 2.0
+    tensors = load_file(MODEL / "model.safetensors")
+    draw = torch.Generator().manual_seed(3)
+    adapter, merged = {}, dict(tensors)
+    for name in [n for n in tensors if n.endswith("router.weight")]:
+        experts, hidden = tensors[name].shape
+        a = (torch.randn(rank, hidden, generator=draw) / math.sqrt(hidden)).bfloat16()
+        b = (torch.randn(experts, rank, generator=draw) * 0.02).bfloat16()
+        at = "base_model.model." + name.removesuffix(".weight")
+        adapter |= {f"{at}.lora_A.weight": a, f"{at}.lora_B.weight": b}
+        merged[name] = (tensors[name].float() + scale * b.float() @ a.float()).bfloat16()
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    save_file(adapter, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps({"r": rank, "lora_alpha": int(rank * scale), "target_modules": ["router"],
+                                                            "peft_type": "LORA", "bias": "none"}))
+    other = tmp_path / "merged"
+    other.mkdir()
+    for file in MODEL.iterdir():
+        if file.suffix == ".json":
+            shutil.copy(file, other)
+    save_file(merged, other / "model.safetensors")
+    ask = {"prompts": ASK["prompts"], "sampling": {"max_tokens": 1, "logprobs": 20}}
+    lora = {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": ["router"]}
+    answers, _ = run(tmp_path, {"model": str(MODEL), "quantization": "sluice"} | lora, [ask, ask | {"adapter": str(folder)}])
+    added, _ = run(tmp_path, {"model": str(other), "quantization": "sluice"}, [ask])
+    plain, through, wanted = ([said["top"][0] for said in part] for part in (answers[0], answers[1], added[0]))
+
+    def apart(one, two):
+        return max(abs(a[t] - b[t]) for a, b in zip(one, two) for t in a.keys() & b.keys() if a[t] > -12)
+
+    assert apart(through, wanted) < apart(plain, wanted) / 4, (apart(through, wanted), apart(plain, wanted))
+
+
+# ---- What cannot be done ----
+
+
+def refused(tmp_path, engine: dict) -> str:
+    with pytest.raises(Failed) as why:
+        run(tmp_path, {"model": str(MODEL), "quantization": "sluice"} | engine, [ASK])
+    return str(why.value)
+
+
+def test_lora_on_experts_is_refused(tmp_path):
+    assert "wanted LoRA on other modules than experts, found every module" in refused(tmp_path, {"enable_lora": True})
+
+
+def test_a_checkpoint_of_another_kind_is_refused(tmp_path):
+    folder = tmp_path / "awq"
+    shutil.copytree(MODEL, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
+    (folder / "config.json").write_text(json.dumps(config))
+    said = refused(tmp_path, {"model": str(folder)})
+    assert "wanted one of mxfp4 (gpt-oss)" in said and "found quant_method 'awq' of model_type 'gpt_oss'" in said

@@ -1,0 +1,210 @@
+"""The plug-in's parts beside vLLM's own classes, without an engine."""
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("vllm", reason="these tests want vLLM (tests/python/vllm_venv.sh)")
+
+import sluice_moe  # noqa: E402
+import sluice_moe.vllm  # noqa: E402
+from sluice_moe.packed import packed_views  # noqa: E402
+from sluice_moe.vllm import compat, config, dummy, experts, method  # noqa: E402
+
+
+# ---- Registration ----
+
+
+def test_register_twice_and_the_name_is_known():
+    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS, get_quantization_config
+
+    sluice_moe.vllm.register()
+    sluice_moe.vllm.register()
+    assert QUANTIZATION_METHODS.count("sluice") == 1
+    assert get_quantization_config("sluice") is config.SluiceConfig
+
+
+def test_a_vllm_that_is_not_supported_is_left_alone(monkeypatch):
+    from vllm.model_executor.layers import quantization
+
+    said = []
+    monkeypatch.setattr(compat, "installed_version", lambda: "0.99.0")
+    monkeypatch.setattr(compat, "logger", lambda: types.SimpleNamespace(warning=lambda *a: said.append(a[0] % a[1:])))
+    monkeypatch.setattr(quantization, "register_quantization_config", lambda name: pytest.fail("registered"))
+    sluice_moe.vllm.register()
+    assert len(said) == 1 and "found 0.99.0" in said[0] and "all else is as without it" in said[0]
+
+
+@pytest.mark.parametrize("asked", [None, "mxfp4", "awq"])
+def test_only_who_asks_gets_it(asked):
+    assert config.SluiceConfig.override_quantization_method({"quant_method": "mxfp4"}, asked, None) is None
+
+
+def test_checkpoints_that_are_read_and_refused():
+    def model(kind, **more):
+        return types.SimpleNamespace(model_type=kind, **more)
+
+    assert config.kind_of({"quant_method": "mxfp4"}, model("gpt_oss")) == "mxfp4"
+    assert config.kind_of({"quant_method": "fp8"}, model("deepseek_v4", expert_dtype="fp4")) == "fp4_in_fp8"
+    with pytest.raises(ValueError, match=r"wanted experts in MXFP4 \(expert_dtype fp4\), found fp8"):
+        config.kind_of({"quant_method": "fp8"}, model("deepseek_v4", expert_dtype="fp8"))
+    with pytest.raises(ValueError, match="found moe_quant_algo NVFP4"):
+        config.kind_of({"quant_method": "fp8", "moe_quant_algo": "NVFP4"}, model("deepseek_v4"))
+    with pytest.raises(ValueError, match="found quant_method 'mxfp4' of model_type 'qwen3_moe'"):
+        config.kind_of({"quant_method": "mxfp4"}, model("qwen3_moe"))
+
+
+def test_deepseek_v4_keeps_vllms_config_but_for_the_experts():
+    from sluice_moe.vllm.deepseek_v4 import SluiceDeepseekV4Config
+
+    made = config.SluiceConfig.from_config({"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]})
+    assert type(made) is SluiceDeepseekV4Config and made.get_name() == "deepseek_v4_fp8" and made.sluice
+
+
+# ---- Ids and maps of experts ----
+
+
+@pytest.mark.parametrize("expert_map, wanted", [
+    ([0, 1, -1, -1], (0, 2)), ([-1, -1, 0, 1], (1, 2)), ([-1, 0, 1, -1], None), ([0, -1, 1, -1], None), ([1, 0, -1, -1], None),
+    ([0, 1, -1], None), ([-1, -1], None)])
+def test_equal_ranges(expert_map, wanted):
+    assert experts.equal_ranges(expert_map) == wanted
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_local_ids(dtype):
+    here = torch.tensor([-1, 0, -1, 1], dtype=torch.int32)
+    ids = torch.tensor([[1, 3], [0, -1], [2, 3]], dtype=dtype)
+    assert experts.local_ids(ids, here).tolist() == [[0, 1], [-1, -1], [-1, 1]]
+
+
+# ---- Fields of a layer ----
+
+
+def vllm_layer(activation: str, **more):
+    from vllm.model_executor.layers.fused_moe.activation import MoEActivation
+
+    return types.SimpleNamespace(activation=MoEActivation(activation), **({"swiglu_alpha": None, "swiglu_beta": None, "swiglu_limit": None} | more))
+
+
+@pytest.mark.parametrize("activation, more, wanted", [
+    ("swigluoai", {}, {"act": "swiglu_clamped", "gate_order": "interleaved", "alpha": 1.702, "beta": 1.0, "limit": 7.0}),
+    ("silu", {}, {"act": "swiglu", "gate_order": "gate_first"}),
+    ("silu", {"swiglu_limit": 10.0}, {"act": "swiglu_clamped", "gate_order": "gate_first", "alpha": 1.0, "beta": 0.0, "limit": 10.0}),
+    ("swigluoai_uninterleave", {"swiglu_alpha": 1.5, "swiglu_beta": 1.0, "swiglu_limit": 7.0},
+     {"act": "swiglu_clamped", "gate_order": "gate_first", "alpha": 1.5, "beta": 1.0, "limit": 7.0}),
+    ("relu2_no_mul", {}, {"act": "relu2", "gate_order": "gate_first"}), ("gelu_tanh", {}, {"act": "geglu_tanh", "gate_order": "gate_first"})])
+def test_activations(activation, more, wanted):
+    assert method.activation_fields(vllm_layer(activation, **more)) == wanted
+
+
+@pytest.mark.parametrize("activation, more", [("silu", {}), ("silu", {"swiglu_limit": 1.5}), ("gelu", {}), ("gelu_tanh", {}),
+                                              ("swigluoai_uninterleave", {"swiglu_alpha": 1.702, "swiglu_beta": 1.0, "swiglu_limit": 2.0}),
+                                              ("relu2_no_mul", {}), ("silu_no_mul", {})])
+def test_activations_mean_what_vllm_means(activation, more):
+    """One expert of each against vLLM's formula of the activation, in float64."""
+    fields = method.activation_fields(vllm_layer(activation, **more))
+    gated = not activation.endswith("_no_mul")
+    draw = torch.Generator().manual_seed(2)
+    up = (torch.randn(1, 64 if gated else 32, 32, generator=draw) / 3).bfloat16()
+    down = (torch.randn(1, 32, 32, generator=draw) / 5).bfloat16()
+    layer = sluice_moe.MoeLayer(tokens_max=8, device="cpu", hidden=32, intermediate=32, experts=1, top_k=1, input="precomputed",
+                                expert_w="bf16", **fields)
+    layer.load({"experts.up": up, "experts.down": down}, naming="plain")
+    x = torch.randn(8, 32, generator=draw).bfloat16()
+    got = layer(x, ids=torch.zeros(8, 1, dtype=torch.int32), weights=torch.ones(8, 1)).double()
+    h = x.double() @ up[0].double().T
+    limit, alpha, beta = more.get("swiglu_limit"), more.get("swiglu_alpha", 1.0), more.get("swiglu_beta", 0.0)
+    functional = torch.nn.functional
+    if gated:
+        gate, value = h.chunk(2, dim=-1)
+        if limit:
+            gate, value = gate.clamp(max=limit), value.clamp(-limit, limit)
+        bent = {"gelu": functional.gelu(gate), "gelu_tanh": functional.gelu(gate, approximate="tanh")}.get(
+            activation, gate * torch.sigmoid(alpha * gate))
+        inside = bent * (value + beta)
+    else:
+        inside = {"relu2_no_mul": functional.relu(h) ** 2, "silu_no_mul": functional.silu(h)}[activation]
+    wanted = inside @ down[0].double().T
+    # What goes between the products is rounded to bf16, the answer too: 2^-9 of each term, and of the sum.
+    bound = 2.0**-8 * (inside.abs() @ down[0].double().abs().T + wanted.abs())
+    assert ((got - wanted).abs() <= bound).all()
+
+
+# ---- Weights ----
+
+
+def made(width=64, inside=64, count=4, kind="e2m1"):
+    draw = torch.Generator().manual_seed(1)
+    layer = sluice_moe.MoeLayer(tokens_max=8, device="cpu", hidden=width, intermediate=inside, experts=count, top_k=2, input="precomputed",
+                                expert_w=kind, up_bias=True, down_bias=True, gate_order="gate_first", act="swiglu")
+    if kind == "bf16":
+        tensors = {"experts.up": torch.randn(count, 2 * inside, width, generator=draw).bfloat16() / 8,
+                   "experts.down": torch.randn(count, width, inside, generator=draw).bfloat16() / 8}
+    else:
+        tensors = {name: torch.randint(0, 256, shape, generator=draw, dtype=torch.uint8)
+                   for name, shape in (("experts.up", (count, 2 * inside, width // 2)), ("experts.down", (count, width, inside // 2)))}
+        tensors |= {f"{n}_scale": torch.randint(118, 124, (*t.shape[:2], t.shape[2] // 16), generator=draw, dtype=torch.uint8)
+                    for n, t in tensors.items()}
+    tensors |= {"experts.up_bias": torch.randn(count, 2 * inside, generator=draw).bfloat16(),
+                "experts.down_bias": torch.randn(count, width, generator=draw).bfloat16()}
+    layer.load(tensors, naming="plain")
+    return layer, tensors
+
+
+@pytest.mark.parametrize("kind", ["e2m1", "bf16"])
+def test_experts_move_with_the_rows_of_views(kind):
+    """What vLLM's load balancing does: it copies rows of each parameter, and the layer then has the experts in other places."""
+    layer, _ = made(kind=kind)
+    views = packed_views(layer)
+    assert all(v.shape[0] == 4 and v.is_contiguous() and v.view(4, -1).data_ptr() == v.data_ptr() for v in views.values())
+    x = torch.randn(8, 64).bfloat16()
+    ids, weights = torch.tensor([[0, 3]] * 8, dtype=torch.int32), torch.rand(8, 2)
+    before = layer(x, ids=ids, weights=weights)
+    order = torch.tensor([3, 1, 2, 0])
+    for view in views.values():
+        view.copy_(view[order].clone())
+    assert torch.equal(layer(x, ids=torch.tensor([[3, 0]] * 8, dtype=torch.int32), weights=weights), before)
+    assert not torch.equal(layer(x, ids=ids, weights=weights), before)
+
+
+def test_views_are_the_packed_file(tmp_path):
+    from safetensors.torch import load
+
+    layer, tensors = made()
+    file = load(bytes(layer.packed_bytes().numpy()))
+    views = packed_views(layer)
+    assert set(views) == {n for n in file if not n.startswith("sluice.")} == set(tensors)
+    assert all(torch.equal(view, file[name]) for name, view in views.items())
+
+
+def test_dummy_weights_come_from_the_seed_and_keep_sizes():
+    def layer():
+        zeros = {"w13_weight": (2, 128, 1440), "w13_weight_scale": (2, 128, 90), "w2_weight": (2, 64, 1440), "w2_weight_scale": (2, 64, 90)}
+        return types.SimpleNamespace(**{n: types.SimpleNamespace(data=torch.zeros(s, dtype=torch.uint8)) for n, s in zeros.items()})
+
+    names = ["w13_weight", "w13_weight_scale", "w2_weight", "w2_weight_scale"]
+    first, second, other = layer(), layer(), layer()
+    dummy.fill_zeros(first, names, 7, "model.layers.0")
+    dummy.fill_zeros(second, names, 7, "model.layers.0")
+    dummy.fill_zeros(other, names, 7, "model.layers.1")
+    assert all(torch.equal(getattr(first, n).data, getattr(second, n).data) for n in names)
+    assert not torch.equal(first.w13_weight.data, other.w13_weight.data)
+    values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    codes = first.w13_weight.data
+    dense = torch.stack([values[(codes & 15).long()], values[(codes >> 4).long()]], -1).flatten(-2)
+    dense = dense * 2.0 ** (first.w13_weight_scale.data.float() - 127).repeat_interleave(32, -1)
+    out = dense[0] @ torch.randn(2880, 64)
+    assert 0.6 < out.std() < 1.7  # within the power of two that one scale can be off
+    kept = first.w2_weight.data.clone()
+    dummy.fill_zeros(first, names, 8, "model.layers.0")
+    assert torch.equal(first.w2_weight.data, kept)  # weights that are there are nobody's dummies
+
+
+def test_reasons_are_the_stages_without_a_kernel():
+    said = sluice_moe.why_not(device="h200", tokens_max=64, hidden=256, intermediate=100, experts=16, top_k=4, input="precomputed",
+                              expert_w="e2m1")
+    assert "needs width % 32 == 0 (one scale for 32 codes); width=100" in "; ".join(method.refusals(said))
+    stages = "  experts.up    cuda.expert_gemm.a\n                expert_gemm rows=1\n  experts.down  none: needs x; y\n"
+    assert method.refusals(stages) == ["experts.down none: needs x; y"]
+    assert method.refusals("experts: wanted at most 1024, found 2000") == ["experts: wanted at most 1024, found 2000"]

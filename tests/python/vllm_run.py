@@ -1,0 +1,32 @@
+"""vllm_run.py FILE: one vLLM engine as FILE says, in a process of its own; its answers go to FILE.out, both JSON.
+
+{"engine": {arguments of vllm.LLM}, "ask": [{"prompts": [...], "sampling": {...}, "before": "reload"|"fill", "adapter": folder}, ...]}
+"""
+import json
+import sys
+
+
+def ask(llm, question: dict) -> list[dict]:
+    from vllm import SamplingParams
+    from vllm.lora.request import LoRARequest
+
+    if question.get("before") == "reload":
+        llm.collective_rpc("reload_weights")
+    adapter = LoRARequest("adapter", 1, question["adapter"]) if "adapter" in question else None
+    said = llm.generate(question["prompts"], SamplingParams(temperature=0, **question["sampling"]), lora_request=adapter, use_tqdm=False)
+    return [{"text": s.outputs[0].text, "tokens": list(s.outputs[0].token_ids),
+             "top": [{str(t): p.logprob for t, p in at.items()} for at in s.outputs[0].logprobs or []]} for s in said]
+
+
+def main() -> None:
+    path = sys.argv[1]
+    given = json.load(open(path))
+    from vllm import LLM
+
+    llm = LLM(**given["engine"])
+    with open(path + ".out", "w") as out:
+        json.dump([ask(llm, question) for question in given["ask"]], out)
+
+
+if __name__ == "__main__":
+    main()
