@@ -25,7 +25,7 @@ import sys
 import time
 import zlib
 
-ORDER = [("20b", "default"), ("20b", "sluice"), ("120b", "default"), ("120b", "sluice"), ("20b", "marlin"), ("120b", "marlin")]
+ORDER = [("20b", "sluice"), ("20b", "default"), ("120b", "default"), ("120b", "sluice"), ("20b", "marlin"), ("120b", "marlin")]
 SEQUENCES = (1, 8, 32, 64, 128, 256)
 PROMPTS = (1024, 4096, 8192)
 CONTEXT = 1024
@@ -104,7 +104,7 @@ class Engine:
 
     def __init__(self, model: str, backend: str, out: pathlib.Path):
         os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1",
-                       "HF_HUB_OFFLINE": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
+                       "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_STREAM": "ext://sys.stderr", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
         folder = out / f"config-{model}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(config_of(model)))
@@ -266,10 +266,9 @@ def run_all(out: pathlib.Path, seconds: float, order: list[tuple[str, str]]) -> 
         with open(out / f"{model}-{backend}.log", "w") as log:
             command = [sys.executable, __file__, "one", model, backend, "--out", str(out)]
             try:
-                code = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=log, timeout=left, text=True)
-                print(code.stdout[-4000:], end="")
-                if code.returncode:
-                    print(f"{model} {backend}: ended with {code.returncode}: {pathlib.Path(log.name).read_text()[-3000:]}", flush=True)
+                code = subprocess.run(command, env=environment, stderr=log, timeout=left).returncode
+                if code:
+                    print(f"{model} {backend}: ended with {code}: {pathlib.Path(log.name).read_text()[-3000:]}", flush=True)
             except subprocess.TimeoutExpired:
                 print(f"{model} {backend}: out of time", flush=True)
         longest = max(longest, time.monotonic() - started)

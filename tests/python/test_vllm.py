@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("vllm", reason="these tests want vLLM (tests/python/vllm_venv.sh)")
+pytest.importorskip("vllm", reason="these tests want vLLM (./dev test-python)")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 from vllm_engine import MODEL, PROMPT, Failed, run, sluice_lines  # noqa: E402

@@ -4,7 +4,7 @@ import types
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("vllm", reason="these tests want vLLM (tests/python/vllm_venv.sh)")
+pytest.importorskip("vllm", reason="these tests want vLLM (./dev test-python)")
 
 import sluice_moe  # noqa: E402
 import sluice_moe.vllm  # noqa: E402
