@@ -1,0 +1,377 @@
+"""Sluice as the experts of transformers' models (5.17 and newer).
+
+    import sluice_moe.transformers
+
+    model = AutoModelForCausalLM.from_pretrained(DIR, dtype=torch.bfloat16, device_map="cuda", experts_implementation="sluice")
+
+Importing it registers the experts' implementation "sluice" and keeps the experts of MXFP4 checkpoints packed for models that ask for
+it. Nothing changes for other models, and nothing is replaced for what cannot run: that is an error with its reasons.
+
+Weights    There is one copy: packing a module's experts, at its first call or by pack(model), takes the place of its Parameters. A
+           state_dict has them all the same, unpacked bit by bit, on the host. Loading one, moving the model to another device or dtype,
+           or choosing another implementation brings the Parameters back first; the next call packs them again. Reading a packed
+           Parameter is an error, so that nobody changes weights that are not used.
+Gradients  There are none: a call that would need them is an error.
+"""
+from __future__ import annotations
+
+import logging
+
+import torch
+import transformers
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+from transformers.quantizers import auto as quantizers
+from transformers.quantizers.quantizer_mxfp4 import Mxfp4HfQuantizer
+
+from . import capi
+from .experts_of_modules import Experts, activation_of, local, read_experts, top_k_of
+from .layer import MoeLayer
+from .unpack import unpacked
+
+__all__ = ["NAME", "Mxfp4Experts", "SluiceMxfp4Quantizer", "is_packed", "pack", "unpack"]
+
+NAME = "sluice"
+TOKENS_MAX = 8192  # of one run of a layer; more tokens are several runs
+_OLDEST = (5, 17)
+_log = logging.getLogger(__name__)
+_DTYPES = {torch.bfloat16: "bf16", torch.float32: "f32"}
+
+
+# ---- Packed modules ----
+
+
+class _Packing:
+    """The layer of a packed module, and what it takes to bring its Parameters back."""
+
+    def __init__(self, module: torch.nn.Module, experts: Experts, dtype: torch.dtype, top_k: int, options: dict):
+        self.experts, self.dtype, self.top_k, self.options = experts, dtype, top_k, options
+        weights = {plain: module._parameters[name] for plain, name in experts.names.items()}
+        self.trained = {name: module._parameters[name].requires_grad for name in experts.names.values()}
+        # What a rank of several holds is its own part, which nobody here can turn into the distributed tensor that it was.
+        self.whole = all(isinstance(w, torch.nn.Parameter) and not hasattr(w, "to_local") for w in weights.values())
+        self.device = local(weights["experts.down"]).device
+        self.tokens_max = options.get("tokens_max", TOKENS_MAX)
+        if dtype not in _DTYPES:
+            raise capi.Unsupported(f"sluice_moe.transformers: {type(module).__name__}: wanted hidden states in torch.bfloat16 or "
+                                   f"torch.float32, found {dtype}")
+        fields = {**experts.fields, "x": _DTYPES[dtype], "g": _DTYPES[dtype], "input": "precomputed", "top_k": top_k}
+        self.layer = MoeLayer(device=self.device, **{"tokens_max": TOKENS_MAX, **options}, **fields)
+        self.layer.load({plain: _rows_of(plain, local(w), experts) for plain, w in weights.items()}, naming="plain")
+
+    def run(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """x [tokens, hidden], ids [tokens, top_k], weights [tokens, top_k] -> [tokens, hidden]. Ids of no expert here are empty slots."""
+        weights = weights.to(torch.float32)
+        if x.shape[0] <= self.tokens_max:
+            return self.layer(x, ids=ids, weights=weights)
+        parts = zip(*(t.split(self.tokens_max) for t in (x, ids, weights)))
+        return torch.cat([self.layer(x, ids=ids, weights=weights) for x, ids, weights in parts])
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """The module's weights as they were, on the host."""
+        if not self.whole:
+            raise capi.Unsupported("sluice_moe.transformers: unpacking: wanted a whole module, found one rank's part of it")
+        plain = unpacked(self.layer.packed_bytes())
+        return {name: _parameter_of(key, plain[key], self.experts) for key, name in self.experts.names.items()}
+
+
+def _rows_of(plain: str, weight: torch.Tensor, experts: Experts) -> torch.Tensor:
+    """A Parameter as the plain naming wants it: [experts, rows, width]."""
+    if plain.endswith("bias"):
+        return weight.contiguous()
+    if experts.fields["expert_w"] == "e2m1" and not plain.endswith("scale"):
+        return weight.reshape(*weight.shape[:2], -1)  # [experts, rows, blocks, 16] of bytes
+    return (weight.transpose(1, 2) if experts.transposed else weight).contiguous()
+
+
+def _parameter_of(plain: str, rows: torch.Tensor, experts: Experts) -> torch.Tensor:
+    if plain.endswith("bias"):
+        return rows
+    if experts.fields["expert_w"] == "e2m1" and not plain.endswith("scale"):
+        return rows.reshape(*rows.shape[:2], -1, 16)
+    return rows.transpose(1, 2).contiguous() if experts.transposed else rows
+
+
+_PACKED_CLASSES: dict[type, type] = {}
+
+
+def _packed_class(cls: type) -> type:
+    """The class of packed modules of a class: the same forward(), and Parameters that are not there."""
+    if cls in _PACKED_CLASSES:
+        return _PACKED_CLASSES[cls]
+
+    def forward(self, *args, **kwargs):
+        if self.config._experts_implementation != NAME and is_packed(self):
+            _restore(self)
+        return cls.forward(self, *args, **kwargs)
+
+    def __getattr__(self, name):
+        if name in self.sluice.experts.names.values():
+            raise AttributeError(f"{cls.__name__}.{name} is packed by Sluice, and there is no other copy of it: "
+                                 "sluice_moe.transformers.unpack(model) brings it back, state_dict() has it")
+        return super(packed, self).__getattr__(name)
+
+    def register_parameter(self, name, value):
+        if is_packed(self) and name in self.sluice.experts.names.values():
+            _restore(self)  # one weight is replaced: all of them are packed again
+        cls.register_parameter(self, name, value)
+
+    def _apply(self, fn, recurse=True):
+        probe = torch.empty(0, dtype=self.sluice.dtype, device=self.sluice.device)
+        moved = fn(probe)
+        if (moved.device, moved.dtype) != (probe.device, probe.dtype):
+            _restore(self)
+        return cls._apply(self, fn, recurse)
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        cls._save_to_state_dict(self, destination, prefix, keep_vars)
+        destination.update({prefix + name: value for name, value in self.sluice.parameters().items()})
+
+    def _load_from_state_dict(self, *args, **kwargs):
+        _restore(self)
+        cls._load_from_state_dict(self, *args, **kwargs)
+
+    def __reduce_ex__(self, protocol):
+        packing = self.sluice
+        state = {**self.__dict__, "_parameters": {**self._parameters, **_restored(packing)}}
+        del state["sluice"]
+        return _rebuild, (cls, state)
+
+    members = dict(forward=forward, __getattr__=__getattr__, register_parameter=register_parameter, _apply=_apply,
+                   _save_to_state_dict=_save_to_state_dict, _load_from_state_dict=_load_from_state_dict, __reduce_ex__=__reduce_ex__,
+                   __module__=__name__, __doc__=f"{cls.__name__} with its experts packed by Sluice.")
+    packed = type("Sluice" + cls.__name__, (cls,), members)
+    return _PACKED_CLASSES.setdefault(cls, packed)
+
+
+def _rebuild(cls: type, state: dict) -> torch.nn.Module:
+    module = cls.__new__(cls)
+    module.__dict__.update(state)
+    return module
+
+
+def is_packed(module: torch.nn.Module) -> bool:
+    """Whether these are a module's experts, packed."""
+    return "sluice" in module.__dict__
+
+
+def _take(module: torch.nn.Module, experts: Experts, dtype: torch.dtype, top_k: int, options: dict) -> None:
+    """Packs a module's Parameters and lets them go."""
+    packing = _Packing(module, experts, dtype, top_k, options)
+    for name in experts.names.values():
+        # Not deleted: expert parallelism puts its tensors back behind a call, unless they are None.
+        module._parameters[name] = None
+    module.__dict__["sluice"] = packing  # no submodule: its state is the module's own
+    module.__class__ = _packed_class(type(module))
+    _log.info("%s: %s on %s by Sluice", type(module).__name__, experts.text, packing.device)
+
+
+def _restored(packing: _Packing) -> dict[str, torch.nn.Parameter]:
+    return {name: torch.nn.Parameter(value.to(packing.device), requires_grad=packing.trained[name])
+            for name, value in packing.parameters().items()}
+
+
+@torch.compiler.disable(recursive=True)
+def _restore(module: torch.nn.Module) -> None:
+    """Brings a packed module's Parameters back; no-op for others."""
+    if not is_packed(module):
+        return
+    parameters = _restored(module.sluice)
+    del module.__dict__["sluice"]
+    module.__class__ = type(module).__mro__[1]
+    module._parameters.update(parameters)
+
+
+@torch.compiler.disable(recursive=True)
+def _pack_at_call(module: torch.nn.Module, dtype: torch.dtype, top_k: int) -> None:
+    options = {}
+    if is_packed(module):
+        options = module.sluice.options
+        _restore(module)
+    _take(module, _experts_of(module), dtype, top_k, options)
+
+
+def _experts_of(module: torch.nn.Module) -> Experts:
+    return module.read_experts() if isinstance(module, Mxfp4Experts) else read_experts(module)
+
+
+# ---- transformers' registry ----
+
+
+def experts_forward(self: torch.nn.Module, hidden_states: torch.Tensor, top_k_index: torch.Tensor,
+                    top_k_weights: torch.Tensor) -> torch.Tensor:
+    """What ALL_EXPERTS_FUNCTIONS calls: hidden_states [tokens, hidden], top_k_index and top_k_weights [tokens, top_k]."""
+    if torch.is_grad_enabled():
+        _refuse_gradients(self, hidden_states, top_k_weights)
+    dtype, top_k = hidden_states.dtype, top_k_index.shape[-1]
+    if not is_packed(self) or self.sluice.dtype != dtype or self.sluice.top_k != top_k:
+        _pack_at_call(self, dtype, top_k)
+    packing = self.sluice
+    if hidden_states.device != packing.device:
+        raise capi.InvalidArgument(f"sluice_moe.transformers: {type(self).__name__}: wanted hidden states on {packing.device}, where its "
+                                   f"experts are packed, found them on {hidden_states.device}")
+    x = hidden_states.reshape(-1, hidden_states.shape[-1])
+    y = packing.run(x, top_k_index.reshape(-1, top_k), top_k_weights.reshape(-1, top_k))
+    return y.reshape(hidden_states.shape)
+
+
+def _refuse_gradients(module: torch.nn.Module, *inputs: torch.Tensor) -> None:
+    trained = any(module.sluice.trained.values()) if is_packed(module) else any(p.requires_grad for p in module.parameters())
+    if trained or any(t.requires_grad for t in inputs):
+        raise capi.Unsupported(f"sluice_moe.transformers: {type(module).__name__}: Sluice has no gradients, and this call would need them: "
+                               "call the model under torch.no_grad(), or train with another experts_implementation")
+
+
+def _expert_modules(model: torch.nn.Module):
+    for name, module in model.named_modules():
+        if isinstance(module, Mxfp4Experts) or all(hasattr(module, a) for a in ("has_gate", "is_transposed", "is_concatenated", "config")):
+            yield name, module
+
+
+def pack(model: torch.nn.Module, *, tokens_max: int = TOKENS_MAX, kernel: str | None = None, batch_invariant: bool = False) -> int:
+    """Packs the experts of all modules of a model that asks for "sluice", which their first call would do; returns how many there are.
+
+    Wanted before torch.compile(fullgraph=True), and to choose: `kernel` and `batch_invariant` as MoeLayer has them, `tokens_max` tokens
+    of one run (more are several runs; fewer take less scratch memory).
+    """
+    options, count = {"tokens_max": tokens_max, "kernel": kernel, "batch_invariant": batch_invariant}, 0
+    for name, module in _expert_modules(model):
+        if (found := module.config._experts_implementation) != NAME:
+            raise capi.InvalidArgument(f"sluice_moe.transformers: {name}: wanted experts_implementation={NAME!r}, found {found!r}")
+        dtype, top_k = getattr(module.config, "dtype", None) or torch.bfloat16, top_k_of(module)
+        if top_k is None:
+            raise capi.Unsupported(f"sluice_moe.transformers: {name}: wanted a config that says how many experts a token has; its first "
+                                   "call can pack it")
+        _restore(module)
+        _take(module, _experts_of(module), dtype, top_k, options)
+        count += 1
+    if count == 0:
+        raise capi.InvalidArgument(f"sluice_moe.transformers: wanted a model with experts that transformers can dispatch, found none in "
+                                   f"{type(model).__name__}")
+    return count
+
+
+def unpack(model: torch.nn.Module) -> int:
+    """Brings the Parameters of all packed experts back and returns how many modules had been packed; the next call packs them again."""
+    packed = [module for module in model.modules() if is_packed(module)]
+    for module in packed:
+        _restore(module)
+    return len(packed)
+
+
+# ---- MXFP4 checkpoints ----
+
+
+class Mxfp4Experts(torch.nn.Module):
+    """gpt-oss's experts with Parameters as its checkpoints name them: two e2m1 codes to a byte, an e8m0 scale for each 32."""
+
+    def __init__(self, config, activation: dict, dtype: torch.dtype):
+        super().__init__()
+        self.config, self.activation = config, activation
+        self.num_experts, hidden, inner = config.num_local_experts, config.hidden_size, config.intermediate_size
+        for name, rows, width in (("gate_up_proj", 2 * inner, hidden), ("down_proj", hidden, inner)):
+            if width % 32 != 0:
+                raise capi.Unsupported(f"sluice_moe.transformers: {name}: wanted a multiple of 32 columns, found {width}")
+            for suffix, shape, kind in (("_blocks", (rows, width // 32, 16), torch.uint8), ("_scales", (rows, width // 32), torch.uint8),
+                                        ("_bias", (rows,), dtype)):
+                value = torch.empty(self.num_experts, *shape, dtype=kind)
+                setattr(self, name + suffix, torch.nn.Parameter(value, requires_grad=False))
+
+    def read_experts(self) -> Experts:
+        config = self.config
+        experts = local(self.down_proj_blocks).shape[0]
+        fields = {"hidden": config.hidden_size, "intermediate": config.intermediate_size, "experts": experts, "expert_w": "e2m1",
+                  "up_bias": True, "down_bias": True, **self.activation}
+        names = {f"experts.{plain}{a}": f"{name}{b}" for plain, name in (("up", "gate_up_proj"), ("down", "down_proj"))
+                 for a, b in (("", "_blocks"), ("_scale", "_scales"), ("_bias", "_bias"))}
+        return Experts(fields, names, transposed=False)
+
+    def forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> torch.Tensor:
+        if (found := self.config._experts_implementation) != NAME:
+            raise capi.Unsupported(f"sluice_moe.transformers: experts_implementation: wanted {NAME!r}, found {found!r}: these experts were "
+                                   f"loaded as MXFP4 for {NAME!r} alone; load the model again for another one")
+        return experts_forward(self, hidden_states, top_k_index, top_k_weights)
+
+
+class SluiceMxfp4Quantizer(Mxfp4HfQuantizer):
+    """transformers' loader of MXFP4 checkpoints. A model that asks for "sluice" keeps its experts as they are stored; for all others this
+    is the loader that it replaces."""
+
+    packs = False
+    _environment: tuple = ((), {})
+
+    def validate_environment(self, *args, **kwargs):
+        self._environment = (args, kwargs)  # checked once it is known who will run the experts
+
+    def _process_model_before_weight_loading(self, model, **kwargs):
+        asked = getattr(model.config.get_text_config(), "_experts_implementation", None) == NAME
+        if not asked or self.quantization_config.dequantize:
+            super().validate_environment(*self._environment[0], **self._environment[1])
+            return super()._process_model_before_weight_loading(model, **kwargs)
+        if not self.pre_quantized:
+            raise capi.Unsupported("sluice_moe.transformers: wanted a checkpoint whose experts are MXFP4 already, found one to be quantised "
+                                   "while it is loaded")
+        self.packs = True
+        skipped = self.get_modules_to_not_convert(model, self.quantization_config.modules_to_not_convert, model._keep_in_fp32_modules)
+        found = [name for name, module in model.named_modules() if type(module).__name__ == "GptOssExperts"]
+        if not found:
+            raise capi.Unsupported(f"sluice_moe.transformers: wanted gpt-oss's experts in an MXFP4 checkpoint, found {type(model).__name__}")
+        for name in found:
+            if _stays(name, skipped):
+                continue
+            module, (parent, _, last) = model.get_submodule(name), name.rpartition(".")
+            if (activation := activation_of(module, torch.device("cpu"))) is None:
+                raise capi.Unsupported(f"sluice_moe.transformers: {name}: wanted an activation that Sluice has, found one of other values")
+            with torch.device("meta"):
+                packed = Mxfp4Experts(module.config, activation, kwargs.get("dtype") or model.dtype)
+            setattr(model.get_submodule(parent), last, packed)
+        return None
+
+    def _process_model_after_weight_loading(self, model, **kwargs):
+        if not self.packs:
+            return super()._process_model_after_weight_loading(model, **kwargs)
+        for name, module in model.named_modules():
+            if isinstance(module, Mxfp4Experts):
+                missing = [n for n, p in module.named_parameters() if not getattr(p, "_is_hf_initialized", False)]
+                if missing:
+                    raise capi.CorruptData(f"sluice_moe.transformers: {name}: wanted every tensor in the checkpoint, missing: "
+                                           + ", ".join(missing))
+        if pack(model) and torch.cuda.is_available():
+            torch.cuda.empty_cache()  # what the blocks were in
+        return None
+
+    def param_needs_quantization(self, model, param_name, **kwargs):
+        return False if self.packs else super().param_needs_quantization(model, param_name, **kwargs)
+
+    def get_weight_conversions(self):
+        return [] if self.packs else super().get_weight_conversions()
+
+    def update_weight_conversions(self, weight_conversions, *rest):
+        return weight_conversions if self.packs else super().update_weight_conversions(weight_conversions, *rest)
+
+    def get_state_dict_and_metadata(self, model, *rest, **kwargs):
+        return (model.state_dict(), {}) if self.packs else super().get_state_dict_and_metadata(model, *rest, **kwargs)
+
+    @property
+    def is_compileable(self) -> bool:
+        return True if self.packs else super().is_compileable
+
+
+def _stays(name: str, skipped: list[str]) -> bool:
+    """Whether a checkpoint keeps this module as it is."""
+    from transformers.quantizers.quantizers_utils import should_convert_module
+
+    return not should_convert_module(name, skipped)
+
+
+def _register() -> None:
+    found = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+    if found < _OLDEST:
+        raise ImportError(f"sluice_moe.transformers: wanted transformers 5.17 or newer, found {transformers.__version__}")
+    ALL_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
+    current = quantizers.AUTO_QUANTIZER_MAPPING["mxfp4"]
+    if current is not Mxfp4HfQuantizer and current.__name__ != SluiceMxfp4Quantizer.__name__:
+        raise ImportError(f"sluice_moe.transformers: wanted transformers' own loader of MXFP4 checkpoints, found {current.__name__}")
+    quantizers.AUTO_QUANTIZER_MAPPING["mxfp4"] = SluiceMxfp4Quantizer
+
+
+_register()
