@@ -170,7 +170,7 @@ def _restored(packing: _Packing) -> dict[str, torch.nn.Parameter]:
             for name, value in packing.parameters().items()}
 
 
-@torch.compiler.disable(recursive=True)
+@torch.compiler.disable(reason="unpacking experts is no part of a graph: call sluice_moe.transformers.unpack(model) before")
 def _restore(module: torch.nn.Module) -> None:
     """Brings a packed module's Parameters back; no-op for others."""
     if not is_packed(module):
@@ -181,7 +181,7 @@ def _restore(module: torch.nn.Module) -> None:
     module._parameters.update(parameters)
 
 
-@torch.compiler.disable(recursive=True)
+@torch.compiler.disable(reason="packing experts is no part of a graph: call sluice_moe.transformers.pack(model) before the compiled model")
 def _pack_at_call(module: torch.nn.Module, dtype: torch.dtype, top_k: int) -> None:
     options = {}
     if is_packed(module):
