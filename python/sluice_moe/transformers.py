@@ -49,6 +49,7 @@ class _Packing:
         self.trained = {name: module._parameters[name].requires_grad for name in experts.names.values()}
         # What a rank of several holds is its own part, which nobody here can turn into the distributed tensor that it was.
         self.whole = all(isinstance(w, torch.nn.Parameter) and not hasattr(w, "to_local") for w in weights.values())
+        self.types = {name: module._parameters[name].dtype for name in experts.names.values()}
         self.device = local(weights["experts.down"]).device
         self.tokens_max = options.get("tokens_max", TOKENS_MAX)
         if dtype not in _DTYPES:
@@ -71,13 +72,16 @@ class _Packing:
         if not self.whole:
             raise capi.Unsupported("sluice_moe.transformers: unpacking: wanted a whole module, found one rank's part of it")
         plain = unpacked(self.layer.packed_bytes())
-        return {name: _parameter_of(key, plain[key], self.experts) for key, name in self.experts.names.items()}
+        return {name: _parameter_of(key, plain[key], self.experts).to(self.types[name]) for key, name in self.experts.names.items()}
 
 
 def _rows_of(plain: str, weight: torch.Tensor, experts: Experts) -> torch.Tensor:
-    """A Parameter as the plain naming wants it: [experts, rows, width]."""
+    """A Parameter as the plain naming wants it: [experts, rows, width]. Biases are bf16 in a checkpoint, whatever the model computes in."""
     if plain.endswith("bias"):
-        return weight.contiguous()
+        rounded = weight.to(torch.bfloat16)
+        if not torch.equal(rounded.to(weight.dtype), weight):
+            raise capi.Unsupported(f"sluice_moe.transformers: {plain}: wanted biases that bf16 holds, found {weight.dtype} that it rounds")
+        return rounded.contiguous()
     if experts.fields["expert_w"] == "e2m1" and not plain.endswith("scale"):
         return weight.reshape(*weight.shape[:2], -1)  # [experts, rows, blocks, 16] of bytes
     return (weight.transpose(1, 2) if experts.transposed else weight).contiguous()
