@@ -99,7 +99,7 @@ def test_the_same_text_as_sluices_own_engine_on_100_questions(packed, tokenizer)
     for question, a, b in zip(questions(), wanted, found):
         whole += a == b
         assert a == b or (a.startswith(b) and not b.endswith("<|return|>")), f"{question}\n{a}\n{b}"
-    assert whole >= ASKED // 2, "too few answers end within the tokens that are asked for"
+    assert whole >= ASKED * 2 // 5, "too few answers end within the tokens that are asked for"
 
 
 def logits_within(model, scale: float, rms_allowed: float, most_allowed: float, prompts=PROMPTS):
