@@ -1,32 +1,19 @@
 """The checkpoint that ships, in transformers with Sluice's experts: the text of Sluice's own engine, logits within the recorded noise."""
-import concurrent.futures
 import json
-import os
-import pathlib
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools" / "train"))
-
 import sluice_moe
 import sluice_moe.transformers as hf
-from harmony import System, ids_of, prompt_parts
 from safetensors.torch import load_file, save_file
-from sluice_moe import capi
-from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, Mxfp4Config
+from shipped_model import MODEL, PROMPTS, RECORDED, answers, answers_of_the_engine, distance, is_start, load, questions
+from transformers import Mxfp4Config
 
-MODEL = ROOT / "models" / "sluice-16e-tiny"
-RECORDED = ROOT / "tests" / "data" / "parity" / "sluice-16e-tiny.safetensors"
-PROMPTS = ("short", "sum", "turns", "other", "greeting", "long")
 ASKED, MOST_TOKENS = 100, 48
 EXPERTS = re.compile(r"mlp\.experts\.")
 
@@ -40,78 +27,24 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def load(directory=MODEL, **options):
-    options = {"dtype": torch.bfloat16, "experts_implementation": "sluice", **options}
-    return AutoModelForCausalLM.from_pretrained(directory, **options).eval()
-
-
 @pytest.fixture(scope="module")
 def packed():
     return load()
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    made = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
-    made.encode_special_tokens = True
-    return made
-
-
-def questions():
-    return [json.loads(line)["question"] for line in (MODEL / "eval.jsonl").read_text().splitlines()[:ASKED]]
-
-
-def command():
-    """Sluice's own engine: inside the wheel's library, or what the environment or a build has."""
-    if hasattr(capi.lib, "sluice_command"):
-        return [sys.executable, "-m", "sluice_moe"]
-    found = os.environ.get("SLUICE_COMMAND") or ROOT / "build" / "cpu" / "apps" / "sluice"
-    assert shutil.which(found), f"wanted a library with the sluice command, or the command in SLUICE_COMMAND, found neither: {found}"
-    return [str(found)]
-
-
-def answer_of_the_engine(question: str) -> str:
-    asked = [*command(), "run", str(MODEL), "-p", question, "--json", "--quiet", "--threads", "1", "--temperature", "0"]
-    reply = json.loads(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
-    assert reply["finish_reason"] == "stop" and reply["recovered"] == ""
-    analysis = f"<|channel|>analysis<|message|>{reply['reasoning']}<|end|><|start|>assistant" if reply["reasoning"] else ""
-    return f"{analysis}<|channel|>final<|message|>{reply['text']}<|return|>"
-
-
-def answers(model, tokenizer, asked, most_tokens):
-    """Greedy answers to all questions in one batch, with their special tokens; those cut at most_tokens too."""
-    prompts = [ids_of(prompt_parts(System(), [(question, None)]), tokenizer) for question in asked]
-    pad, ends, width = model.generation_config.pad_token_id, model.generation_config.eos_token_id, max(map(len, prompts))
-    ids = torch.tensor([[pad] * (width - len(p)) + p for p in prompts])
-    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
-    made = model.generate(ids, attention_mask=mask, max_new_tokens=most_tokens, do_sample=False)
-    for row in made[:, width:].tolist():
-        length = next((at + 1 for at, token in enumerate(row) if token in ends), len(row))
-        yield tokenizer.decode(row[:length], skip_special_tokens=False)
-
-
-def test_the_same_text_as_sluices_own_engine_on_100_questions(packed, tokenizer):
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        wanted = list(pool.map(answer_of_the_engine, questions()))
-    found = list(answers(packed, tokenizer, questions(), MOST_TOKENS))
+def test_the_same_text_as_sluices_own_engine_on_100_questions(packed):
+    asked = questions(ASKED)
+    wanted, found = answers_of_the_engine(asked), answers(packed, asked, MOST_TOKENS)
     assert len(wanted) == len(found) == ASKED
-    whole = 0
-    for question, a, b in zip(questions(), wanted, found):
-        whole += a == b
-        assert a == b or (a.startswith(b) and not b.endswith("<|return|>")), f"{question}\n{a}\n{b}"
+    for question, a, b in zip(asked, wanted, found):
+        assert is_start(b, a), f"{question}\n{a}\n{b}"
+    whole = sum(a == b for a, b in zip(wanted, found))
     assert whole >= ASKED * 2 // 5, "too few answers end within the tokens that are asked for"
 
 
-def logits_within(model, scale: float, rms_allowed: float, most_allowed: float, prompts=PROMPTS):
-    """As tests/models/parity_test.cc holds the engine: each row within the noise that was recorded for it."""
-    record = load_file(RECORDED)
+def logits_within(model, scale, rms_allowed, most_allowed, prompts=PROMPTS):
     for prompt in prompts:
-        part = {name.split(".", 1)[1]: value for name, value in record.items() if name.startswith(prompt + ".")}
-        with torch.no_grad():
-            got = model(part["ids"][None].long(), use_cache=False).logits[0, part["positions"].long()].double()
-        off = (got - part["logits"].double()).abs()
-        rms = (off.square().mean(1).sqrt() / (scale * part["noise"].double())).max().item()
-        most = (off.amax(1) / (scale * part["noise_most"].double())).max().item()
+        rms, most = distance(model, prompt, scale)
         assert rms <= rms_allowed and most <= most_allowed, f"{prompt}: {rms:.2f} of its noise, {most:.2f} of the most"
 
 
@@ -127,7 +60,7 @@ def test_logits_in_f32_are_within_the_noise_of_its_sums():
     logits_within(model, 2.0**-16, 16, 16, PROMPTS[:-1])
 
 
-def test_dequantised_experts_are_within_the_same_noise(tokenizer):
+def test_dequantised_experts_are_within_the_same_noise():
     model = load(quantization_config=Mxfp4Config(dequantize=True))
     assert type(model.model.layers[0].mlp.experts).__name__ == "GptOssExperts"
     logits_within(model, 1, 4, 2)
