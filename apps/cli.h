@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "nn/moe.h"
 
 namespace sluice::apps {
 
@@ -24,6 +25,9 @@ CLI::Validator integer_between(int64_t least, int64_t most);  // INT64_MAX: no b
 CLI::Validator number_between(double least, double most);
 CLI::Validator seed_number();
 constexpr int kThreadsMax = 1024;
+
+// --moe-backend and its like, of one group of the help ("": none).
+void add_moe_backend(CLI::App* app, MoeBackend* backend, const std::string& group = "");
 
 // `words` are those after the subcommand: an operation among them adds its fields as options.
 Command add_explain(CLI::App& root, const std::vector<std::string>& words);

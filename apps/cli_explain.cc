@@ -64,6 +64,9 @@ int run_explain(const CLI::App& app, ExplainFlags& flags) {
   if (flags.contract) o.show = Show::kContract;
   if (!flags.model.empty()) o.model = flags.model;
   if (o.model && !o.op.empty()) return wrong_use("explain: wanted an operation or --model, found both");
+  if (!o.model && !(o.moe_backend.prefill + o.moe_backend.decode).empty())
+    return wrong_use(
+        "--moe-backend: wanted --model with it, found none (--force names an operation's kernel)");
   return explain(o);
 }
 
@@ -95,6 +98,7 @@ Command add_explain(CLI::App& root, const std::vector<std::string>& words) {
     app->add_option("--tokens", flags->options.tokens, "with --model: tokens of the step")
         ->capture_default_str()
         ->check(integer_between(0, kStepTokensMax));
+    add_moe_backend(app, &flags->options.moe_backend, "With --model");
     app->add_option("--max-model-len", flags->options.max_model_len,
                     "with --model: tokens of a sequence; 0: the model's context, at most 4096")
         ->check(integer_between(0, INT32_MAX));

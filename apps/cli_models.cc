@@ -18,6 +18,24 @@ Status unknown_flag(const CLI::App& app) {
   return unknown_name("flag", flag->substr(0, flag->find('=')), known);
 }
 
+// CLI11 reads options in the order in which they are added: what one phase names stands over what both get.
+void add_moe_backend(CLI::App* app, MoeBackend* backend, const std::string& group) {
+  CLI::Option* options[] = {
+      app->add_option_function<std::string>(
+          "--moe-backend",
+          [backend](const std::string& kernel) { backend->prefill = backend->decode = kernel; },
+          "the kernel of the experts alone, as cuda.expert_gemm.mxfp4_tile_sm90 or its last part; "
+          "auto: the fastest"),
+      app->add_option("--moe-backend-prefill", backend->prefill, "the same for prefill; none: --moe-backend"),
+      app->add_option("--moe-backend-decode", backend->decode, "the same for decode; none: --moe-backend"),
+      app->add_option("--moe-decode-tokens", backend->decode_tokens,
+                      "a step of at most so many tokens is decode")
+          ->capture_default_str()
+          ->check(integer_between(0, kStepTokensMax))};
+  if (group.empty()) return;
+  for (CLI::Option* option : options) option->group(group);
+}
+
 namespace {
 
 constexpr double kKvCacheGibMax = 1 << 20;  // a PiB
@@ -59,6 +77,7 @@ void add_model_flags(CLI::App* app, ModelFlags* flags) {
                   "device that the MoE layers run on: cuda; none: the CPU, as the rest")
       ->group(group)
       ->check(CLI::IsMember({"cuda"}));
+  add_moe_backend(app, &flags->moe_backend, group);
   app->add_flag("-q,--quiet", flags->quiet, "no progress bar, nothing about the model or the speed")
       ->group(group);
 }

@@ -38,7 +38,8 @@ struct ExplainOptions {
   int64_t tokens = 1, max_model_len = 0;
   std::optional<std::string> device;  // a known device; none: this machine
   Policy policy;
-  int64_t tokens_max = 1024;  // of a sweep
+  MoeBackend moe_backend = {};  // of the model's experts
+  int64_t tokens_max = 1024;    // of a sweep
   Show show = Show::kDecision;
   Format format = Format::kText;
 };

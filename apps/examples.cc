@@ -21,6 +21,8 @@ constexpr Example kExamples[] = {
     {"explain", "expert_gemm --rows 256 --experts 128 --sweep tokens --tokens-max 4096 --device h200",
      "the choice at each count of tokens"},
     {"explain", "--model gpt-oss-120b --tokens 64 --device h200", "all kernels of a layer"},
+    {"explain", "--model gpt-oss-120b --moe-backend-decode mxfp4_tile_sm90 --device h200",
+     "the same with a kernel of the experts by name"},
     {"explain", "router_gemm --contract", "fields and tensors of an operation"},
     {"bench", "", "the model that ships, one sequence and four at once"},
     {"bench", "--input-len 64 --output-len 32 --max-concurrency 1,2,8",

@@ -131,7 +131,8 @@ int explain_whole_model(const ExplainOptions& options) {
                          .tokens = options.tokens,
                          .max_model_len = options.max_model_len,
                          .sweep_tokens_max = {},
-                         .policy = options.policy};
+                         .policy = options.policy,
+                         .moe_backend = options.moe_backend};
   if (options.show == Show::kSweep) question.sweep_tokens_max = options.tokens_max;
   const Result<ModelChoices> choices = model_choices(question, device.value());
   if (!choices.ok()) return wrong_use(choices.status().message);

@@ -5,6 +5,7 @@
 
 #include "backends/backends.h"
 #include "models/family.h"
+#include "nn/moe_path.h"
 
 namespace sluice::apps {
 namespace {
@@ -12,10 +13,40 @@ namespace {
 struct Step {
   std::vector<StageProblem> stages;
   int64_t layers = 1;
+  MoePhase phase = {};                     // that the step's tokens are of
+  std::vector<std::string_view> ops = {};  // of its stages on any path
 };
+
+void add_ops(const std::vector<StageProblem>& stages, std::vector<std::string_view>* out) {
+  for (const StageProblem& s : stages)
+    if (std::find(out->begin(), out->end(), s.problem->op()) == out->end()) out->push_back(s.problem->op());
+}
+
+// Which path runs is a choice, so a word for an operation of the other one is no mistake.
+void add_ops_of_both_paths(const MoeConfig& config, int64_t tokens, Step* step) {
+  add_ops(step->stages, &step->ops);
+  for (const MoePath path : {MoePath::kParts, MoePath::kAsOne})
+    add_ops(moe_problems(config, tokens, path), &step->ops);
+}
+
+Result<MoePhase> phase_of(const ModelQuestion& q, const DeviceInfo& device) {
+  const int64_t tokens_max = std::max(q.tokens, q.sweep_tokens_max.value_or(0));
+  const auto phases = phases_of(q.moe_backend, device, all_candidates(), tokens_max, q.policy);
+  if (!phases.ok()) return phases.status();
+  const MoePhase& first = phases.value().front();
+  return q.tokens <= first.last ? first : phases.value().back();
+}
+
+MoePath path_of(const MoeConfig& config, const ModelQuestion& q, const MoePhase& phase,
+                const DeviceInfo& device) {
+  return phase.path().value_or(moe_path(config, q.tokens, device, all_candidates(), q.policy));
+}
 
 Result<Step> step_of(const ModelQuestion& q, const DeviceInfo& device) {
   Step step;
+  const Result<MoePhase> phase = phase_of(q, device);
+  if (!phase.ok()) return phase.status();
+  step.phase = phase.value();
   if (!std::filesystem::is_directory(q.model)) {
     const Result<MoeConfig> moe = known_moe(q.model);
     if (!moe.ok())
@@ -23,8 +54,8 @@ Result<Step> step_of(const ModelQuestion& q, const DeviceInfo& device) {
                      ", found '" + q.model + "'");
     MoeConfig config = moe.value();
     config.layout = layout_for(device.backend);
-    step.stages =
-        moe_problems(config, q.tokens, moe_path(config, q.tokens, device, all_candidates(), q.policy));
+    step.stages = moe_problems(config, q.tokens, path_of(config, q, step.phase, device));
+    add_ops_of_both_paths(config, q.tokens, &step);
     return step;
   }
   const Result<ModelConfig> config = read_model_config(q.model);
@@ -38,7 +69,8 @@ Result<Step> step_of(const ModelQuestion& q, const DeviceInfo& device) {
   step.layers = config.value().decoder.layers();
   const DecoderConfig decoder = config.value().decoder.with_layouts_of(device);
   step.stages = decoder_problems(decoder, bounds, q.tokens, std::min(q.tokens, bounds.sequences),
-                                 moe_path(decoder.moe, q.tokens, device, all_candidates(), q.policy));
+                                 path_of(decoder.moe, q, step.phase, device));
+  add_ops_of_both_paths(decoder.moe, q.tokens, &step);
   return step;
 }
 
@@ -48,14 +80,16 @@ std::string without_layer(const std::string& stage) {
   return stage.substr(stage.find(' ', 6) + 1);
 }
 
-void decide_stage(const AnyProblem& problem, const ModelQuestion& q, const DeviceInfo& device,
-                  StageChoice* out) {
-  const Decision decision = problem.decide(device, all_candidates(), q.policy);
+void decide_stage(const AnyProblem& problem, const ModelQuestion& q, const MoePhase& phase,
+                  const DeviceInfo& device, StageChoice* out) {
+  const Policy policy = problem.policy_for(stage_policy(out->stage, q.policy, phase), all_candidates());
+  const Decision decision = problem.decide(device, all_candidates(), policy);
+  if (!decision.contract.accepted()) out->reasons = decision.contract.line();
   if (decision.chosen < 0) {
     // Other backends' kernels always refuse this device, so only the reasons of its own backend help.
     const std::string own = std::string(text(device.backend)) + ".";
     for (const Verdict& v : decision.verdicts)
-      if (v.candidate.starts_with(own))
+      if (v.candidate.starts_with(own) && !v.refusal.accepted())
         out->reasons +=
             (out->reasons.empty() ? "" : "; ") + std::string(v.candidate) + ": " + v.refusal.line();
     if (out->reasons.empty()) out->reasons = "no " + own + out->op + " kernel exists";
@@ -67,7 +101,14 @@ void decide_stage(const AnyProblem& problem, const ModelQuestion& q, const Devic
   out->planned = v.planned;
   out->cost_us = v.cost_us;
   if (!q.sweep_tokens_max) return;
-  const auto table = problem.table(device, all_candidates(), *q.sweep_tokens_max, q.policy);
+  // Experts whose kernel is named for a phase are looked at there, in rows of their operation.
+  const bool named =
+      !phase.kernel.empty() && policy.force != problem.policy_for(q.policy, all_candidates()).force;
+  const int64_t rows = problem.tokens() / q.tokens;
+  const int64_t first = named ? phase.first * rows : 0;
+  const int64_t last = named ? std::min(*q.sweep_tokens_max, phase.last * rows) : *q.sweep_tokens_max;
+  if (first > last) return;
+  const auto table = problem.table(device, all_candidates(), last, policy, first);
   if (table.ok()) out->steps = table.value()->steps();
 }
 
@@ -87,6 +128,7 @@ Result<ModelChoices> model_choices(const ModelQuestion& q, const DeviceInfo& dev
   if (q.tokens < 1) return invalid("--tokens: wanted 1 or more, found " + std::to_string(q.tokens));
   const Result<Step> step = step_of(q, device);
   if (!step.ok()) return step.status();
+  SLUICE_TRY(check_force(q.policy, step.value().ops));
   ModelChoices out{.model = q.model, .tokens = q.tokens, .layers = step.value().layers, .stages = {}};
   for (const StageProblem& s : step.value().stages) {
     const std::string name = without_layer(s.stage), text = s.problem->text();
@@ -99,7 +141,7 @@ Result<ModelChoices> model_choices(const ModelQuestion& q, const DeviceInfo& dev
     }
     StageChoice choice;
     choice.stage = name, choice.op = s.problem->op(), choice.problem = text, choice.times = 1;
-    decide_stage(*s.problem, q, device, &choice);
+    decide_stage(*s.problem, q, step.value().phase, device, &choice);
     out.stages.push_back(std::move(choice));
   }
   return out;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "dispatch/any_op.h"
+#include "nn/moe.h"
 
 namespace sluice::apps {
 
@@ -33,7 +34,8 @@ struct ModelQuestion {
   int64_t tokens = 1;
   int64_t max_model_len = 0;                // 0: the model's context, at most 4096
   std::optional<int64_t> sweep_tokens_max;  // also lists every change of kernel up to that count
-  Policy policy;
+  Policy policy = {};
+  MoeBackend moe_backend = {};
 };
 
 Result<ModelChoices> model_choices(const ModelQuestion& question, const DeviceInfo& device);

@@ -42,7 +42,7 @@ Command add_moe(CLI::App& root) {
       root.add_subcommand("moe", "one MoE layer of a known model on this machine, checked and timed");
   struct Flags {
     MoeLayerOptions options;
-    std::string device = "cpu", experts;
+    std::string device = "cpu";
     bool json = false, wants_digest = false;
     MoeDigestOptions digest;
   };
@@ -54,17 +54,7 @@ Command add_moe(CLI::App& root) {
   app->add_option("--device", flags->device, "cpu, or cuda: this machine's GPU")
       ->capture_default_str()
       ->check(CLI::IsMember({"cpu", "cuda"}));
-  app->add_option("--moe-backend", flags->experts,
-                  "the kernel of the experts alone, as cuda.expert_gemm.mxfp4_tile_sm90 or its last part; "
-                  "auto: the fastest");
-  app->add_option("--moe-backend-prefill", options->experts.prefill,
-                  "the same for prefill; none: --moe-backend");
-  app->add_option("--moe-backend-decode", options->experts.decode,
-                  "the same for decode; none: --moe-backend");
-  app->add_option("--moe-decode-tokens", options->experts.decode_tokens,
-                  "a step of at most so many tokens is decode")
-      ->capture_default_str()
-      ->check(integer_between(0, kStepTokensMax));
+  add_moe_backend(app, &options->experts);
   app->add_option("--tokens", options->tokens, "token counts to time, separated by commas")
       ->delimiter(',')
       ->capture_default_str()
@@ -93,8 +83,6 @@ Command add_moe(CLI::App& root) {
               return moe_digest(flags->digest, flags->device);
             }
             if (flags->device == "cuda") o.backend = Backend::kCuda;
-            if (o.experts.prefill.empty()) o.experts.prefill = flags->experts;
-            if (o.experts.decode.empty()) o.experts.decode = flags->experts;
             return moe(o, flags->json ? Format::kJson : Format::kText);
           }};
 }

@@ -46,6 +46,18 @@ void say_what_was_loaded(const Session& s) {
       text((s.experts ? s.experts : s.device)->info()).c_str(), kernel_line(*s.engine).c_str());
 }
 
+// Plans a layer as the engine will, so that kernels that cannot run are refused before gigabytes are read.
+Status check_moe_backend(const ModelFlags& f, const std::string& directory, DType x, Device& device) {
+  if (f.moe_backend.prefill.empty() && f.moe_backend.decode.empty()) return {};
+  const Result<ModelConfig> config = read_model_config(directory);
+  if (!config.ok()) return config.status();
+  MoeConfig moe = config.value().decoder.with_activations(x).moe;
+  moe.layout = layout_for(device.info().backend);
+  return Moe::plan(device, moe, f.max_num_batched_tokens, {.batch_invariant = f.batch_invariant},
+                   f.moe_backend)
+      .status();
+}
+
 EngineOptions engine_options(const ModelFlags& f, const ModelConfig& config) {
   EngineOptions o;
   o.max_model_len = f.max_model_len ? f.max_model_len : std::min(config.context, kDefaultContextMax);
@@ -98,7 +110,11 @@ Result<Session> open_session(const ModelFlags& flags) {
     if (!experts.ok()) return experts.status();
     s.experts = std::move(experts).value();
   }
-  LoadOptions options{.x = dtype.value(), .experts = s.experts.get()};
+  SLUICE_TRY(check_moe_backend(flags, s.directory, dtype.value(), s.experts ? *s.experts : *s.device));
+  LoadOptions options{.x = dtype.value(),
+                      .experts = s.experts.get(),
+                      .policy = {.batch_invariant = flags.batch_invariant},
+                      .backend = flags.moe_backend};
   if (!flags.quiet && people_are_watching())
     options.progress = [bar = ProgressBar("Loading safetensors")](const LoadProgress& p) mutable {
       bar(p.bytes_done, p.bytes_total);
@@ -111,7 +127,7 @@ Result<Session> open_session(const ModelFlags& flags) {
     return invalid("--max-model-len: wanted at most " + std::to_string(config.context) +
                    " (max_position_embeddings), found " + std::to_string(flags.max_model_len));
   EngineOptions step = engine_options(flags, config);
-  step.experts = s.experts.get();
+  step.experts = {.device = s.experts.get(), .backend = flags.moe_backend};
   auto engine = Engine::make(*s.device, config.decoder, s.model->weights(), step);
   if (!engine.ok()) return engine.status();
   s.engine = std::move(engine).value();

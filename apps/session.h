@@ -11,11 +11,12 @@ namespace sluice::apps {
 
 // Names and meanings are vLLM's where vLLM has them.
 struct ModelFlags {
-  std::string model;           // a directory; empty: the model that ships with Sluice
-  int threads = 0;             // of the CPU; 0: one for each processor
-  std::string experts;         // the device that MoE layers run on: "cuda"; empty: the CPU, as the rest
-  std::string dtype = "auto";  // activations: auto, bfloat16, float32
-  int64_t max_model_len = 0;   // tokens of a sequence; 0: the model's context, at most 8192
+  std::string model;            // a directory; empty: the model that ships with Sluice
+  int threads = 0;              // of the CPU; 0: one for each processor
+  std::string experts;          // the device that MoE layers run on: "cuda"; empty: the CPU, as the rest
+  MoeBackend moe_backend = {};  // kernels of the experts
+  std::string dtype = "auto";   // activations: auto, bfloat16, float32
+  int64_t max_model_len = 0;    // tokens of a sequence; 0: the model's context, at most 8192
   int64_t max_num_seqs = 8, max_num_batched_tokens = 512;
   double kv_cache_gib = 0;  // 0: enough for max_num_seqs sequences of max_model_len
   bool batch_invariant = false;

@@ -103,6 +103,9 @@ class ErasedProblem final : public AnyProblem {
   }
   int64_t tokens() const override { return Op::tokens_of(problem_); }
 
+  Policy policy_for(const Policy& policy, const Catalog& catalog) const override {
+    return sluice::policy_for<Op>(policy, catalog.table<Op>());
+  }
   Decision decide(const DeviceInfo& device, const Catalog& catalog, const Policy& policy) const override {
     return decide_in_words<Op>(problem_, device, catalog.table<Op>(), policy);
   }
@@ -112,9 +115,11 @@ class ErasedProblem final : public AnyProblem {
     return std::unique_ptr<AnyPlan>(std::make_unique<ErasedPlan<Op>>(std::move(made).value()));
   }
   Result<std::unique_ptr<AnyTable>> table(const DeviceInfo& device, const Catalog& catalog,
-                                          int64_t tokens_max, const Policy& policy) const override {
+                                          int64_t tokens_max, const Policy& policy,
+                                          int64_t tokens_min) const override {
     const auto candidates = catalog.table<Op>();
-    Result<PlanTable<Op>> made = PlanTable<Op>::make(device, candidates, problem_, tokens_max, policy);
+    Result<PlanTable<Op>> made =
+        PlanTable<Op>::make(device, candidates, problem_, tokens_max, policy, tokens_min);
     if (!made.ok()) return made.status();
     const auto& plans = made.value().steps();
     std::vector<TableStep> steps;

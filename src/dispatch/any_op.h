@@ -68,10 +68,13 @@ class AnyProblem {
   virtual std::vector<SlotSpec> slots() const = 0;
   virtual int64_t tokens() const = 0;
 
+  // The policy with the words of `force` alone that speak of this operation: for one stage of several.
+  virtual Policy policy_for(const Policy& policy, const Catalog& catalog) const = 0;
   virtual Decision decide(const DeviceInfo& device, const Catalog& catalog, const Policy& policy) const = 0;
   virtual Result<std::unique_ptr<AnyPlan>> plan(const Device& device, const Policy& policy) const = 0;
   virtual Result<std::unique_ptr<AnyTable>> table(const DeviceInfo& device, const Catalog& catalog,
-                                                  int64_t tokens_max, const Policy& policy) const = 0;
+                                                  int64_t tokens_max, const Policy& policy,
+                                                  int64_t tokens_min = 0) const = 0;
 };
 
 // Every operation, in the order of ops/all.h.

@@ -155,7 +155,8 @@ class Loader {
                             .progress = [&](int64_t bytes, int64_t) { progress(bytes); }});
     if (!loaded.ok()) return loaded.status();
     if (options_.canary == LoadOptions::Canary::kRun)
-      SLUICE_TRY(canary(device, *loaded.value(), checkpoint_));
+      SLUICE_TRY(canary(device, *loaded.value(), checkpoint_,
+                        {.policy = options_.policy, .backend = options_.backend}));
     const int64_t bytes = loaded.value()->bytes();
     done_ += bytes;
     parts_.weight_bytes += bytes;

@@ -17,6 +17,9 @@ struct LoadOptions {
   std::function<void(const LoadProgress&)> progress = {};
   Device* experts =
       nullptr;  // that gets the MoE layers; null: the one that gets the rest. Outlives the model
+  // What the experts are planned with: the canary runs those kernels.
+  Policy policy = {};
+  MoeBackend backend = {};
   // Checks a few rows of every layer against the references before anything is served. Skip it only to measure loading.
   enum class Canary : uint8_t { kRun, kSkip } canary = Canary::kRun;
 };

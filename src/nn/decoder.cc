@@ -81,7 +81,7 @@ std::vector<StageProblem> decoder_problems(const DecoderConfig& c, const StepBou
 
 Result<std::unique_ptr<Decoder>> Decoder::plan(Device& device, const DecoderConfig& config,
                                                const StepBounds& bounds, const Policy& policy,
-                                               Device* experts) {
+                                               const MoeSite& experts) {
   SLUICE_TRY(check_config(config));
   std::unique_ptr<Decoder> d(new Decoder(device, config, bounds));
   for (const AttentionConfig& kind : config.attention) {
@@ -100,16 +100,16 @@ Result<std::unique_ptr<Decoder>> Decoder::plan(Device& device, const DecoderConf
   return d;
 }
 
-Status Decoder::plan_moe(const Policy& policy, Device* experts) {
-  if (!experts) {
-    auto moe = Moe::plan(device_, config_.moe, bounds_.tokens, policy);
+Status Decoder::plan_moe(const Policy& policy, const MoeSite& experts) {
+  if (!experts.device) {
+    auto moe = Moe::plan(device_, config_.moe, bounds_.tokens, policy, experts.backend);
     if (!moe.ok()) return moe.status();
     return moe_ = std::move(moe).value(), Status{};
   }
   if (!device_.shares_host_memory())
     return unsupported("decoder: experts apart: wanted the other parts where the host can read them, found " +
                        text(device_.info()));
-  auto apart = MoeApart::plan(*experts, config_.moe, bounds_.tokens, policy);
+  auto apart = MoeApart::plan(*experts.device, config_.moe, bounds_.tokens, policy, experts.backend);
   if (!apart.ok()) return apart.status();
   return apart_ = std::move(apart).value(), Status{};
 }

@@ -55,11 +55,10 @@ std::vector<StageProblem> decoder_problems(const DecoderConfig& config, const St
 
 class Decoder {
  public:
-  // With `experts` the MoE layers, whose weights lie there, run on that device, and the rest on one that shares the host's
-  // memory.
+  // MoE layers on a device of their own: the rest is on one that shares the host's memory.
   static Result<std::unique_ptr<Decoder>> plan(Device& device, const DecoderConfig& config,
                                                const StepBounds& bounds, const Policy& policy = {},
-                                               Device* experts = nullptr);
+                                               const MoeSite& experts = {});
   const DecoderConfig& config() const { return config_; }
   const StepBounds& bounds() const { return bounds_; }
   size_t workspace_bytes() const { return workspace_bytes_; }
@@ -77,7 +76,7 @@ class Decoder {
  private:
   Decoder(Device& device, DecoderConfig config, const StepBounds& bounds)
       : device_(device), config_(std::move(config)), bounds_(bounds) {}
-  Status plan_moe(const Policy& policy, Device* experts);
+  Status plan_moe(const Policy& policy, const MoeSite& experts);
   void lay_out();
 
   Device& device_;

@@ -8,6 +8,12 @@
 
 namespace sluice {
 
+// Where a model's MoE layers run, and the kernels of their experts.
+struct MoeSite {
+  Device* device = nullptr;  // that has their weights; null: the one of the rest
+  MoeBackend backend = {};
+};
+
 class MoeApart {
  public:
   // As Moe::plan, on `device`, and memory there for what a call takes and gives.

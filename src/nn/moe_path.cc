@@ -79,6 +79,13 @@ Policy experts_policy(const Policy& policy, const MoePhase& phase) {
   return out;
 }
 
+Policy stage_policy(std::string_view stage, const Policy& policy, const MoePhase& phase) {
+  bool experts = false;
+  for_each_stage(
+      [&](const auto& s, auto) { experts |= s.name == stage && s.kernel == MoeKernel::kOfExperts; });
+  return experts ? experts_policy(policy, phase) : policy;
+}
+
 Result<MoePlans> MoePlans::make(const DeviceInfo& device, const Catalog& catalog, const MoeConfig& config,
                                 const MoePhase& phase, const Policy& policy) {
   MoePlans out(device, catalog, config, phase, policy);

@@ -21,6 +21,8 @@ Result<std::vector<MoePhase>> phases_of(const MoeBackend& backend, const DeviceI
                                         const Catalog& catalog, int64_t tokens_max, const Policy& policy);
 // The policy with a phase's kernel: of the routed experts' stages.
 Policy experts_policy(const Policy& policy, const MoePhase& phase);
+// That, or the policy as it is: of the layer's stage of this name.
+Policy stage_policy(std::string_view stage, const Policy& policy, const MoePhase& phase);
 
 class MoePlans {
  public:

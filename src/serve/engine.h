@@ -19,7 +19,7 @@ struct EngineOptions {
   // Bytes of the cache; 0: enough for max_num_seqs sequences of max_model_len. At least one such sequence must fit.
   int64_t kv_cache_bytes = 0;
   Policy policy = {};
-  Device* experts = nullptr;  // that MoE layers run on, with their weights; null: the one of the rest
+  MoeSite experts = {};
 };
 
 struct EngineMemory {

@@ -92,6 +92,98 @@ TEST(ModelCommand, ExplainsAWholeModelOnADeviceThatIsNotHere) {
   expect_refusal({"explain", "linear", "--model", "gpt-oss-20b"}, {"found both"});
 }
 
+// --moe-backend of what runs a model: the line about the model names the kernel of a token's experts.
+TEST(ModelCommand, KernelsOfTheExpertsByName) {
+  const auto says = [](std::vector<std::string> words, const std::string& kernel) {
+    const Outcome o = sluice(words);
+    EXPECT_EQ(o.status, 0) << o.err;
+    EXPECT_NE(o.err.find("a token's experts by " + kernel + "\n"), std::string::npos)
+        << kernel << " in " << o.err;
+    return o.out;
+  };
+  const std::vector<std::string> question = {"run", "-p", "What is 417 + 268?", "--max-tokens", "500"};
+  const auto asked = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), question.begin(), question.end());
+    return more;
+  };
+  const std::string slow = "cpu.expert_gemm.panels_f32", one = "cpu.expert_mlp.in_turn";
+  EXPECT_EQ(says(asked({"--moe-backend", "panels_f32"}), slow), "685\n");
+  // What one phase names stands over what both get, in any order.
+  EXPECT_EQ(says(asked({"--moe-backend-decode", "in_turn", "--moe-backend", slow}), one), "685\n");
+  EXPECT_EQ(says(asked({"--moe-backend-prefill", "in_turn", "--moe-backend-decode", slow}), slow), "685\n");
+  says({"bench", "--input-len", "4", "--output-len", "2", "--max-concurrency", "1", "--moe-backend", slow},
+       slow);
+  says({"eval", "--limit", "1", "--max-tokens", "4", "--moe-backend-decode", one}, one);
+}
+
+TEST(ModelCommand, RefusesKernelsOfTheExpertsBeforeWeights) {
+  ModelCopy copy;  // whose weights would be refused
+  copy.change_weights([](std::string& bytes) { bytes.resize(4); });
+  const auto with = [&](std::vector<std::string> flags) {
+    std::vector<std::string> words = ask(copy.path());
+    words.insert(words.end(), flags.begin(), flags.end());
+    return words;
+  };
+  expect_refusal(with({"--moe-backend", "dots"}), {"moe backend: wanted auto or one of cpu.expert_gemm.",
+                                                   "found 'dots'; did you mean 'dot'?"});
+  expect_refusal(with({"--moe-backend-decode", "dot"}),
+                 {"moe experts.up", "cpu.expert_gemm.dot: needs layout row_major"});
+  expect_refusal(
+      with({"--moe-backend-decode", "panels_f32", "--batch-invariant"}),
+      {"moe backend: wanted one kernel for decode and prefill, as batch_invariant keeps a row's bits"});
+  expect_refusal(with({"--moe-decode-tokens", "-1"}),
+                 {"--moe-decode-tokens: wanted an integer from 0 to 16384"});
+  expect_refusal(with({"--moe-backend-decod", "dot"}), {"did you mean '--moe-backend-decode'?"});
+}
+
+TEST(ModelCommand, ExplainsAModelWithKernelsByName) {
+  const auto answer = [](std::vector<std::string> more) {
+    std::vector<std::string> words = {"explain", "--model", "gpt-oss-120b", "--device", "h200"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome o = sluice(words);
+    EXPECT_EQ(o.err, "");
+    return o.out;
+  };
+  const auto has = [](const std::string& out, const std::string& part) {
+    return out.find(part) != std::string::npos;
+  };
+  const std::string tile = "cuda.expert_gemm.mxfp4_tile_sm90", mlp = "cuda.expert_mlp.mxfp4_fewtokens_sm90";
+  const std::vector<std::string> phases = {"--moe-backend-decode",  "mxfp4_tile_sm90",
+                                           "--moe-backend-prefill", "mxfp4_stream_sm90",
+                                           "--moe-decode-tokens",   "8"};
+  const auto at = [&](const std::string& tokens) {
+    std::vector<std::string> words = phases;
+    words.insert(words.end(), {"--tokens", tokens});
+    return answer(words);
+  };
+  EXPECT_TRUE(has(answer({"--tokens", "1"}), mlp));
+  for (const char* tokens : {"1", "8"}) {
+    const std::string out = at(tokens);
+    EXPECT_TRUE(has(out, tile)) << out;
+    EXPECT_TRUE(has(out, "cuda.router_gemm.")) << out;  // the others stay free
+    EXPECT_FALSE(has(out, mlp) || has(out, "stream_sm90") || has(out, "none:")) << out;
+  }
+  const std::string prefill = at("9");
+  EXPECT_TRUE(has(prefill, "cuda.expert_gemm.mxfp4_stream_sm90")) << prefill;
+  EXPECT_FALSE(has(prefill, tile)) << prefill;
+  // A sweep of the experts goes through the phase of the step alone.
+  std::vector<std::string> words = phases;
+  words.insert(words.end(), {"--tokens", "8", "--sweep", "tokens", "--tokens-max", "300"});
+  const std::string sweep = answer(words);
+  EXPECT_TRUE(has(sweep, "to 32 ")) << sweep;  // rows: 8 tokens of 4 experts
+  EXPECT_FALSE(has(sweep, "stream_sm90")) << sweep;
+  // --force says the same of one operation and leaves the others alone.
+  const std::string forced = answer({"--tokens", "64", "--force", tile});
+  EXPECT_TRUE(has(forced, tile) && has(forced, "cuda.combine.")) << forced;
+  EXPECT_FALSE(has(forced, "none:")) << forced;
+  expect_refusal({"explain", "--model", "gpt-oss-120b", "--force", "cuda.linear.x"},
+                 {"policy.force: wanted a kernel of one of ", "expert_gemm", "found 'cuda.linear.x'"});
+  expect_refusal(
+      {"explain", "--model", "gpt-oss-120b", "--moe-backend", "mxfp4_tile_sm9", "--device", "h200"},
+      {"did you mean 'mxfp4_tile_sm90'?"});
+  expect_refusal({"explain", "--moe-backend", "auto"}, {"--moe-backend: wanted --model with it, found none"});
+}
+
 TEST(ModelCommand, RefusesFilesThatLie) {
   ModelCopy copy;
   copy.change_weights([](std::string& bytes) { bytes.resize(bytes.size() / 2); });

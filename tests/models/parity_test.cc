@@ -56,9 +56,11 @@ struct Loaded {
     EXPECT_TRUE(loaded.ok()) << loaded.status().message;
     model = std::move(loaded).value();
     // Chunks of 100 tokens: a prompt is computed in pieces, across windows.
-    auto made = Engine::make(
-        *device, model->config().decoder, model->weights(),
-        {.max_model_len = 2048, .max_num_seqs = 4, .max_num_batched_tokens = 100, .experts = experts.get()});
+    auto made = Engine::make(*device, model->config().decoder, model->weights(),
+                             {.max_model_len = 2048,
+                              .max_num_seqs = 4,
+                              .max_num_batched_tokens = 100,
+                              .experts = {experts.get()}});
     EXPECT_TRUE(made.ok()) << made.status().message;
     engine = std::move(made).value();
   }

@@ -147,6 +147,28 @@ TEST(Engine, EndsAtStopTokensAtMaxTokensAndAtTheContext) {
   EXPECT_EQ(stopped.ids.size(), static_cast<size_t>(first - six.ids.begin()) + 1);
 }
 
+// Experts' kernels by name, for decode and for longer steps; the answers of a kernel do not depend on who named it.
+TEST(Engine, RunsTheExpertsKernelsThatAreNamed) {
+  const auto device = cpu::open_device({.threads = 2}).value();
+  const Model model(small_decoder());
+  EngineOptions options = roomy();
+  options.experts.backend = {.decode = "in_turn", .prefill = "panels_f32", .decode_tokens = 8};
+  const auto engine = engine_of(*device, model, options);
+  const auto kernels = [&](int64_t tokens) {
+    std::string out;
+    for (const auto& [stage, kernel] : engine->decoder().kernels(tokens, 1))
+      if (stage.starts_with("experts")) out += stage + "=" + kernel + " ";
+    return out;
+  };
+  EXPECT_EQ(kernels(8), "experts=cpu.expert_mlp.in_turn ");
+  EXPECT_EQ(kernels(9), "experts.up=cpu.expert_gemm.panels_f32 experts.down=cpu.expert_gemm.panels_f32 ");
+  for (const auto& [request, answer] : run(*engine, some_requests()))
+    EXPECT_EQ(answer.finish, FinishReason::kLength) << request;
+  options.experts.backend = {.decode = "dots"};
+  EXPECT_NE(Engine::make(*device, model.config, model.weights, options).status().message.find("did you mean"),
+            std::string::npos);
+}
+
 // A draw from such a row means nothing: an answer would be token 0 for ever.
 TEST(Engine, LogitsThatAreNoNumbersAreAnErrorOfTheirStep) {
   const auto device = cpu::open_device({.threads = 1}).value();
