@@ -52,10 +52,13 @@ struct Workspace {
   size_t bytes = 0;
 };
 
-// Opaque to all but its backend: a cudaStream_t, or the CPU backend's queue.
+// What a backend enqueues on. The rest of it is the backend's own.
+struct DeviceQueue {
+  int device = 0;  // which of the backend's devices
+};
 struct Stream {
   Backend where = Backend::kCpu;
-  void* native = nullptr;
+  DeviceQueue* native = nullptr;
 };
 
 }  // namespace sluice

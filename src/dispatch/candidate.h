@@ -29,6 +29,7 @@ std::string features_text(uint32_t features);
 struct DeviceInfo {
   std::string name;
   Backend backend = Backend::kCpu;
+  int index = 0;  // which of the backend's devices: a plan runs on streams of that one
   int sm = 0;     // CUDA: compute capability times ten; 0 on a CPU
   int cores = 1;  // CUDA: multiprocessors; CPU: threads of the pool
   uint32_t cpu_features = 0;

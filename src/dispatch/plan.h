@@ -14,8 +14,9 @@ namespace sluice {
 template <class Op>
 class Plan {
  public:
-  Plan(const Candidate<Op>* kernel, typename Op::Problem problem, Config config)
-      : kernel_(kernel), problem_(problem), config_(std::move(config)) {}
+  // `device` is DeviceInfo::index.
+  Plan(const Candidate<Op>* kernel, typename Op::Problem problem, Config config, int device = 0)
+      : kernel_(kernel), problem_(problem), config_(std::move(config)), device_(device) {}
   size_t workspace_bytes() const { return config_.workspace_bytes; }
   std::string_view kernel() const { return kernel_->name; }
   const Config& config() const { return config_; }
@@ -40,6 +41,10 @@ class Plan {
     if (stream.where != kernel_->backend || stream.native == nullptr)
       return invalid(std::string(Op::kName) + ": stream: wanted one of " + text(kernel_->backend) +
                      ", found " + (stream.native ? text(stream.where) : "null"));
+    if (stream.native->device != device_)
+      return invalid(std::string(Op::kName) + ": stream: wanted one of " + text(kernel_->backend) +
+                     " device " + std::to_string(device_) + " (the plan's), found one of device " +
+                     std::to_string(stream.native->device));
     const size_t need = config_.workspace_bytes;
     if (workspace.bytes < need || (need > 0 && workspace.data == nullptr))
       return invalid(std::string(Op::kName) + ": workspace: wanted " + std::to_string(need) + " bytes for " +
@@ -53,6 +58,7 @@ class Plan {
   const Candidate<Op>* kernel_;
   typename Op::Problem problem_;
   Config config_;
+  int device_;
 };
 
 template <class Op>
@@ -69,7 +75,7 @@ Result<Plan<Op>> make_plan(const DeviceInfo& device, std::span<const Candidate<O
     status.message = std::string(Op::kName) + " (" + fields_text(problem) + "): " + status.message;
     return status;
   }
-  return Plan<Op>(chosen<Op>(decision, table), problem, decision.config());
+  return Plan<Op>(chosen<Op>(decision, table), problem, decision.config(), device.index);
 }
 template <class Op>
 Result<Plan<Op>> make_plan(const Device& device, const typename Op::Problem& problem,

@@ -164,5 +164,32 @@ TEST(PlanTable, RunsTheCountThatWasAsked) {
   EXPECT_FALSE(made.value().run(2, args, {scratch.data(), scratch.size()}, device->stream()).ok());
 }
 
+// A queue says which of its backend's devices it is of.
+TEST(PlanTable, RunsOnStreamsOfItsDeviceAlone) {
+  Candidate<Gemm> gpu = fake("gpu");
+  gpu.backend = Backend::kCuda;
+  gpu.workspace_bytes = [](const Gemm::Problem&, const DeviceInfo&) { return size_t{0}; };
+  DeviceInfo second = fake_device();
+  second.backend = Backend::kCuda, second.index = 1;
+  const std::vector<const Candidate<Gemm>*> candidates = {&gpu};
+  const Gemm::Problem problem{.tokens = 1, .experts = 1, .hidden = 2, .x = DType::kF32, .w = DType::kF32};
+  alignas(256) float x[2] = {}, w[2] = {}, y[1] = {};
+  const auto tensor = [](float* data, int64_t columns) {
+    return make_tensor(data, DType::kF32, {1, columns}, Backend::kCuda);
+  };
+  const Gemm::Args args{.x = tensor(x, 2), .w = tensor(w, 2), .bias = {}, .y = tensor(y, 1)};
+  DeviceQueue queues[] = {{.device = 0}, {.device = 1}};
+  const auto plan = make_plan<Gemm>(second, candidates, problem);
+  ASSERT_TRUE(plan.ok()) << plan.status().message;
+  const auto table = PlanTable<Gemm>::make(second, candidates, problem, 4);
+  ASSERT_TRUE(table.ok()) << table.status().message;
+  const std::string refused =
+      "router_gemm: stream: wanted one of cuda device 1 (the plan's), found one of device 0";
+  EXPECT_EQ(plan.value().run(args, {}, {Backend::kCuda, &queues[0]}).message, refused);
+  EXPECT_EQ(table.value().run(1, args, {}, {Backend::kCuda, &queues[0]}).message, refused);
+  EXPECT_TRUE(plan.value().run(args, {}, {Backend::kCuda, &queues[1]}).ok());
+  EXPECT_TRUE(table.value().run(1, args, {}, {Backend::kCuda, &queues[1]}).ok());
+}
+
 }  // namespace
 }  // namespace sluice::test

@@ -128,7 +128,7 @@ TEST_F(GpuDevice, RefusesAStreamAndTensorsOfTheCpu) {
   Gather gather(gpu(), g, rows_from(0));
   const auto plan = make_plan<Combine>(gpu(), kCopyRows);
   ASSERT_TRUE(plan.ok());
-  int nothing = 0;
+  DeviceQueue nothing;
   EXPECT_NE(plan.value().run(gather.args, {}, {Backend::kCpu, &nothing}).message.find("stream"),
             std::string::npos);
   EXPECT_NE(plan.value().run(gather.args, {}, {Backend::kCuda, nullptr}).message.find("stream"),

@@ -176,6 +176,8 @@ TEST_F(GpuStream, OfAnotherGpuIsRefused) {
   ASSERT_TRUE(second.ok()) << second.status().message;
   EXPECT_NE(second.value()->wrap(mine_).status().message.find("wanted a stream of GPU 1, found one of GPU 0"),
             std::string::npos);
+  EXPECT_EQ(Grouping(*second.value()).run(wrapped_).message,
+            "group_rows: stream: wanted one of cuda device 1 (the plan's), found one of device 0");
   // The thread's own GPU is still the first, and work for the second goes there.
   Grouping there(*second.value()), here(gpu());
   ASSERT_TRUE(there.run(second.value()->stream()).ok());
@@ -186,6 +188,19 @@ TEST_F(GpuStream, OfAnotherGpuIsRefused) {
   int current = -1;
   ASSERT_EQ(cudaGetDevice(&current), cudaSuccess);
   EXPECT_EQ(current, 0);
+}
+
+// A queue that says so is enough: nothing is launched.
+TEST_F(GpuStream, OfAnotherGpuIsRefusedByAPlan) {
+  Grouping grouping(gpu());
+  grouping.forget();
+  const std::vector<std::byte> empty = grouping.result();
+  cuda::Queue other = cuda::queue_of(wrapped_);
+  other.device = 1;
+  EXPECT_EQ(grouping.run({Backend::kCuda, &other}).message,
+            "group_rows: stream: wanted one of cuda device 0 (the plan's), found one of device 1");
+  ASSERT_TRUE(gpu().wait(wrapped_).ok());
+  EXPECT_EQ(grouping.result(), empty);
 }
 
 TEST_F(GpuStream, OpeningByIndexNamesTheCount) {

@@ -59,7 +59,7 @@ struct CpuRecording final : Recording {
 class CpuDevice final : public Device {
  public:
   CpuDevice(int threads, uint32_t features)
-      : info_(describe(threads, features)), pool_(threads), queue_{&pool_, simd_index(features)} {}
+      : info_(describe(threads, features)), pool_(threads), queue_{{}, &pool_, simd_index(features)} {}
 
   int threads() const { return pool_.threads(); }
   const DeviceInfo& info() const override { return info_; }

@@ -10,7 +10,7 @@
 namespace sluice::cpu {
 
 // Work runs at once, on the caller and the pool, unless the queue is recording.
-struct Queue {
+struct Queue : DeviceQueue {
   ThreadPool* pool = nullptr;
   int simd_index = 0;  // which of Highway's tables to use: see simd/dispatch.h
   std::vector<std::function<void(Queue&)>>* recording = nullptr;

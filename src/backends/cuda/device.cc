@@ -17,6 +17,7 @@ namespace {
 // the data sheet that an H200 reaches.
 DeviceInfo describe(const cudaDeviceProp& gpu, int index) {
   DeviceInfo info = known_device("h200").value();
+  info.index = index;
   const double cores = info.cores;
   info.sm = gpu.major * 10 + gpu.minor;
   info.cores = gpu.multiProcessorCount;

@@ -14,9 +14,8 @@
 
 namespace sluice::cuda {
 
-struct Queue {
+struct Queue : DeviceQueue {
   cudaStream_t stream = nullptr;
-  int device = 0;
   int sms = 0;  // multiprocessors of the device
   // Zeroed memory for grid barriers: counters, flags, and words that hold a value once they are not zero. A kernel that uses it
   // waits for the previous launch first (tile/dependent.cuh), and leaves it zero. A kernel without that wait (rule 4 there) uses
