@@ -161,6 +161,9 @@ Status for_each_change(int64_t tokens_max, Same same, Change change, int64_t fir
   return {};
 }
 
+// The largest bound of a table: what a kernel asks for is looked at for each count.
+constexpr int64_t kTableTokensMax = int64_t{1} << 24;
+
 // decide() at the counts from 0, or tokens_min, to a maximum (for_each_change), kept as the breakpoints of that step function (one step under
 // Policy::batch_invariant where a kernel has one list of launches, and one for no tokens where its kernel takes none). What
 // takes two counts takes all between them, and of several configurations none asks for less workspace at more tokens: candidates
@@ -226,10 +229,16 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
                                           std::span<const Candidate<Op>* const> table,
                                           const typename Op::Problem& problem, int64_t tokens_max,
                                           const Policy& policy, int64_t tokens_min) {
-  if (tokens_max < 0) return invalid(std::string(Op::kName) + ": tokens_max is negative");
+  if (tokens_max < 0 || tokens_max > kTableTokensMax)
+    return invalid(std::string(Op::kName) + ": tokens_max: wanted 0 to " + std::to_string(kTableTokensMax) +
+                   ", found " + std::to_string(tokens_max));
   if (tokens_min < 0 || tokens_min > tokens_max)
     return invalid(std::string(Op::kName) + ": tokens_min: wanted 0 to " + std::to_string(tokens_max) +
                    ", found " + std::to_string(tokens_min));
+  // A bound beyond the contract's is refused before the counts up to it are looked at.
+  const typename Op::Problem most = Op::at_tokens(problem, tokens_max);
+  if (const Refusal contract = Op::validate(most); !contract.accepted())
+    return invalid(std::string(Op::kName) + " (" + fields_text(most) + "): " + contract.line());
   PlanTable out;
   out.tokens_max_ = tokens_max;
   const Result<Policy> for_all = invariant_policy<Op>(device, table, problem, tokens_max, policy);

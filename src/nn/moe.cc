@@ -17,8 +17,9 @@ size_t index(MoeBuffer buffer) { return static_cast<size_t>(buffer); }
 Result<std::vector<MoePlans>> make_plans(const DeviceInfo& device, const Catalog& catalog,
                                          const MoeConfig& config, int64_t tokens_max, const Policy& policy,
                                          const MoeBackend& backend) {
-  if (tokens_max < 1)
-    return invalid("moe: tokens_max: wanted at least 1, found " + std::to_string(tokens_max));
+  if (tokens_max < 1 || tokens_max > kTableTokensMax)
+    return invalid("moe: tokens_max: wanted 1 to " + std::to_string(kTableTokensMax) + ", found " +
+                   std::to_string(tokens_max));
   if (Status status = check_moe(config); !status.ok()) return status;
   std::vector<std::string_view> ops;
   for_each_stage([&]<class Op>(const MoeStage<Op>&, auto) {

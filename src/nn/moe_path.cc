@@ -15,8 +15,18 @@ int64_t last_count(const DeviceInfo& device, std::span<const Candidate<ExpertMlp
   for (const Candidate<ExpertMlp>* c : table) {
     if (!c->parts.empty() || c->backend != device.backend) continue;
     if (policy.batch_invariant && !c->batch_invariant) continue;
-    for (int64_t tokens = tokens_max; tokens > last; --tokens)
-      if (c->supports(ExpertMlp::at_tokens(problem, tokens), device).accepted()) last = tokens;
+    const auto takes = [&](int64_t tokens) {
+      return c->supports(ExpertMlp::at_tokens(problem, tokens), device).accepted();
+    };
+    int64_t begin = 0;  // of the counts that agree, up to the next change
+    const auto end_at = [&](int64_t end) {
+      if (end > begin && takes(begin)) last = std::max(last, end - 1);
+    };
+    const Status never_fails = for_each_change(
+        tokens_max, [&](int64_t a, int64_t b) { return takes(a) == takes(b); },
+        [&](int64_t tokens) -> Status { return end_at(tokens), begin = tokens, Status{}; });
+    (void)never_fails;
+    end_at(tokens_max + 1);
   }
   return last;
 }

@@ -202,6 +202,18 @@ TEST_F(CapiErrors, BuffersThatAreTooShort) {
   EXPECT_GT(brief.needed, sizeof words);
 }
 
+// Of every operation: what would take for ever to plan is refused by its bound.
+TEST_F(CapiErrors, AHugeBoundOfATableIsRefusedAtOnce) {
+  for (size_t i = 0; i < sluice_op_count(); ++i) {
+    sluice_table* table = nullptr;
+    for (const int64_t tokens : {INT64_MAX, int64_t{1'000'000'000'000}}) {
+      expect(sluice_table_create(device_.device, sluice_op_name(i), "", tokens, nullptr, &table, error_),
+             SLUICE_INVALID_ARGUMENT, "tokens_max: wanted 0 to 16777216, found " + std::to_string(tokens));
+      EXPECT_EQ(table, nullptr) << sluice_op_name(i);
+    }
+  }
+}
+
 TEST_F(CapiErrors, NullPointersAreNamed) {
   sluice_plan* plan = nullptr;
   sluice_table* table = nullptr;

@@ -62,7 +62,10 @@ TEST_F(CapiLayerErrors, OptionsThatCannotBe) {
   no_layer(kBad, "fields: unknown field 'hiden'; did you mean 'hidden'?",
            [](auto& o) { o.fields = "hiden=1"; });
   no_layer(kBad, "fields: ", [](auto& o) { o.fields = "experts=many"; });
-  no_layer(kBad, "tokens_max: wanted at least 1, found 0", [](auto& o) { o.tokens_max = 0; });
+  no_layer(kBad, "tokens_max: wanted 1 to 16777216, found 0", [](auto& o) { o.tokens_max = 0; });
+  no_layer(kBad, "tokens_max: wanted 1 to 16777216, found 9223372036854775807",
+           [](auto& o) { o.tokens_max = INT64_MAX; });
+  no_layer(kBad, "needs tokens from 0 to 16384; tokens=16777216", [](auto& o) { o.tokens_max = 16777216; });
   no_layer(kBad, "slice: tp: wanted a rank from 0 to size - 1, found rank 2 of size 2",
            [](auto& o) { o.tp_rank = 2, o.tp_size = 2; });
   no_layer(kBad, "slice: ep", [](auto& o) { o.ep_size = -1; });

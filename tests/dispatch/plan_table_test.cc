@@ -164,6 +164,29 @@ TEST(PlanTable, RunsTheCountThatWasAsked) {
   EXPECT_FALSE(made.value().run(2, args, {scratch.data(), scratch.size()}, device->stream()).ok());
 }
 
+// Bounds that would take for ever to look at, and those beyond the contract: refused before any kernel is asked.
+TEST(PlanTable, AHugeBoundIsRefusedAtOnce) {
+  static int64_t asked = 0;
+  asked = 0;
+  Candidate<Gemm> counting = fake("counting");
+  counting.supports = [](const Gemm::Problem&, const DeviceInfo&) { return ++asked, Refusal{}; };
+  for (const bool invariant : {false, true}) {
+    counting.batch_invariant = true;
+    for (const int64_t tokens : {INT64_MAX, int64_t{1'000'000'000'000}, kTableTokensMax + 1}) {
+      const Status status = table_of({&counting}, tokens, {.batch_invariant = invariant}).status();
+      EXPECT_EQ(status.code, Code::kInvalidArgument);
+      EXPECT_EQ(status.message,
+                "router_gemm: tokens_max: wanted 0 to 16777216, found " + std::to_string(tokens));
+    }
+    const Status status = table_of({&counting}, 16385, {.batch_invariant = invariant}).status();
+    EXPECT_EQ(status.code, Code::kInvalidArgument);
+    EXPECT_NE(status.message.find("needs tokens from 0 to 16384; tokens=16385"), std::string::npos)
+        << status.message;
+  }
+  EXPECT_EQ(asked, 0);
+  EXPECT_TRUE(table_of({&counting}, 16384).ok());
+}
+
 // A queue says which of its backend's devices it is of.
 TEST(PlanTable, RunsOnStreamsOfItsDeviceAlone) {
   Candidate<Gemm> gpu = fake("gpu");

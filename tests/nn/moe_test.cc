@@ -322,7 +322,12 @@ TEST(Moe, ALatentLayerIsItsProjectionsAndItsExperts) {
 
 TEST(Moe, RefusesByName) {
   const auto device = cpu::open_device({.threads = 1}).value();
-  EXPECT_NE(Moe::plan(*device, {}, 0).status().message.find("tokens_max: wanted at least 1, found 0"),
+  for (const int64_t tokens : {INT64_MAX, int64_t{1'000'000'000'000}})
+    EXPECT_EQ(Moe::plan(*device, {}, tokens).status().message,
+              "moe: tokens_max: wanted 1 to 16777216, found " + std::to_string(tokens));
+  EXPECT_NE(Moe::plan(*device, {}, 16385).status().message.find("needs tokens from 0 to 16384; tokens=16385"),
+            std::string::npos);
+  EXPECT_NE(Moe::plan(*device, {}, 0).status().message.find("tokens_max: wanted 1 to 16777216, found 0"),
             std::string::npos);
   MoeConfig config = small("gpt-oss-20b");
   config.top_k = 99;
