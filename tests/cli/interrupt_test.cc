@@ -65,6 +65,20 @@ TEST(Interrupt, CtrlCEndsTheAnswer) {
   EXPECT_EQ(o.out.back(), '\n');
 }
 
+// The program waits for its reader, so it looks at no flag: the first asks it to end, the second ends it.
+TEST(Interrupt, ASecondCtrlCEndsTheProgram) {
+  const EndlessModel model;
+  Process process(model.ask(), Process::Out::kNarrow);
+  ASSERT_TRUE(process.wait_until_full());
+  process.send(SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  ASSERT_TRUE(process.wait_until_full()) << "the first has ended it";
+  process.send(SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const Outcome o = process.finish();
+  EXPECT_EQ(o.signal, SIGINT) << "status " << o.status << ": " << o.err;
+}
+
 TEST(Interrupt, JsonSaysThatTheAnswerIsNotWhole) {
   const EndlessModel model;
   std::vector<std::string> words = model.ask();

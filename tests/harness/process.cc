@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <pty.h>
 #include <spawn.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,9 +15,14 @@ extern char** environ;
 namespace sluice::test {
 namespace {
 
+constexpr int kNarrowBytes = 4096;
+
 // Both ends, reading first. False: none.
 bool open_ends(Process::Out kind, int ends[2]) {
-  if (kind == Process::Out::kPipe) return pipe2(ends, O_CLOEXEC) == 0;
+  if (kind != Process::Out::kTerminal) {
+    if (pipe2(ends, O_CLOEXEC) != 0) return false;
+    return kind == Process::Out::kPipe || fcntl(ends[0], F_SETPIPE_SZ, kNarrowBytes) == kNarrowBytes;
+  }
   if (openpty(&ends[0], &ends[1], nullptr, nullptr, nullptr) != 0) return false;
   return fcntl(ends[0], F_SETFD, FD_CLOEXEC) == 0 && fcntl(ends[1], F_SETFD, FD_CLOEXEC) == 0;
 }
@@ -77,6 +83,19 @@ bool Process::wait_for(const std::string& text, size_t bytes) {
   while (text.size() < bytes)
     if (!read_some()) return false;
   return true;
+}
+
+bool Process::wait_until_full() const {
+  for (int tries = 0; tries < 6000; ++tries) {
+    int bytes = 0;
+    siginfo_t ended{};
+    if (ioctl(out_, FIONREAD, &bytes) != 0) return false;
+    if (bytes == kNarrowBytes) return true;
+    if (waitid(P_PID, static_cast<id_t>(child_), &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid)
+      return false;
+    usleep(10000);
+  }
+  return false;
 }
 
 void Process::send(int signal) const {

@@ -20,6 +20,7 @@ class Process {
   enum class Out : uint8_t {
     kPipe,
     kTerminal,  // standard output is a terminal, whose newlines arrive as "\r\n"
+    kNarrow,    // a pipe of a page: soon the program waits for its reader
   };
   explicit Process(const std::vector<std::string>& words, Out out = Out::kPipe);
   ~Process();
@@ -29,6 +30,8 @@ class Process {
   // Reads until it has written `bytes` there. False: it ended before.
   bool wait_for_out(size_t bytes) { return wait_for(result_.out, bytes); }
   bool wait_for_err(size_t bytes) { return wait_for(result_.err, bytes); }
+  // Reads nothing until it can write no more there (Out::kNarrow). False: it ended before, or a minute is over.
+  bool wait_until_full() const;
   void send(int signal) const;
   Outcome finish();  // reads to the end and waits for it
 
