@@ -69,13 +69,13 @@ class MoeLoader {
     return out;
   }
 
-  // What filling would find too late: numbers and scales that are none, expert ids out of range.
+  // What filling would find too late: numbers that are none, expert ids out of range.
   Status check() {
-    const auto scales = [&](const PackedExperts& to, const PackedMatrix& matrix,
-                            const MatrixSource& from) -> Status {
+    const auto weights = [&](const PackedExperts& to, const PackedMatrix& matrix,
+                             const MatrixSource& from) -> Status {
       SLUICE_TRY(verify(to.header, matrix, to.header.experts));
       const auto near = host_.matrix(matrix, from);
-      return near.ok() ? check_scales(matrix, near.value()) : near.status();
+      return near.ok() ? check_weights(matrix, near.value(), out_.options_.threads) : near.status();
     };
     const auto numbers = [&](const CheckpointTensor* t, Numbers allowed) -> Status {
       if (!t) return {};
@@ -87,14 +87,18 @@ class MoeLoader {
     SLUICE_TRY(numbers(source_.correction_bias, Numbers::kNoNan));
     for (const auto& [name, t] : source_.beside) SLUICE_TRY(numbers(&t, Numbers::kNoNan));
     for (const ExpertSource& from : source_.of_expert) {
-      SLUICE_TRY(scales(out_.up_, source_.up, from.up));
-      SLUICE_TRY(scales(out_.down_, source_.down, from.down));
+      SLUICE_TRY(weights(out_.up_, source_.up, from.up));
+      SLUICE_TRY(weights(out_.down_, source_.down, from.down));
     }
     if (source_.shared) {
-      SLUICE_TRY(scales(out_.shared_up_, source_.shared_up, source_.shared->up));
-      SLUICE_TRY(scales(out_.shared_down_, source_.shared_down, source_.shared->down));
+      SLUICE_TRY(weights(out_.shared_up_, source_.shared_up, source_.shared->up));
+      SLUICE_TRY(weights(out_.shared_down_, source_.shared_down, source_.shared->down));
     }
-    return source_.hash_table ? ids().status() : Status{};  // latent projections are in bf16
+    if (source_.latent) {
+      SLUICE_TRY(weights(out_.latent_in_, source_.latent_in, source_.latent->up));
+      SLUICE_TRY(weights(out_.latent_out_, source_.latent_out, source_.latent->down));
+    }
+    return source_.hash_table ? ids().status() : Status{};
   }
 
   // Every tensor, into its memory. watch(): bytes of weights packed so far, and of the layer.
@@ -115,8 +119,8 @@ class MoeLoader {
     if (!down.ok()) return down.status();
     SLUICE_TRY(verify(out_.up_.header, source_.up, out_.up_.header.experts));
     SLUICE_TRY(verify(out_.down_.header, source_.down, out_.down_.header.experts));
-    SLUICE_TRY(check_scales(source_.up, up.value()));
-    SLUICE_TRY(check_scales(source_.down, down.value()));
+    SLUICE_TRY(check_weights(source_.up, up.value(), out_.options_.threads));
+    SLUICE_TRY(check_weights(source_.down, down.value(), out_.options_.threads));
     SLUICE_TRY(make_upload());
     const ExpertUpload::Job jobs[] = {{&out_.up_, local, &up.value()}, {&out_.down_, local, &down.value()}};
     SLUICE_TRY(pack_near(jobs, [](size_t) {}));

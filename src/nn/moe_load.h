@@ -51,8 +51,8 @@ class LoadedMoe {
   // checked, and the memory that it needs (as load_moe) is taken, before the first byte is written; errors as load_moe.
   Status replace_expert(const Checkpoint& checkpoint, int64_t expert);
   Status replace_expert(const Checkpoint& checkpoint, int64_t expert, MoeNaming naming, int64_t layer);
-  // The same for the whole layer, router and shared expert included. kNo: a NaN scale or an expert id out of range is found while
-  // packing, as load_moe does; then the weights are of no use.
+  // The same for the whole layer, router and shared expert included. kNo: weights that are no numbers and expert ids out of range are found
+  // while packing, as load_moe does; then the weights are of no use.
   Status replace(const Checkpoint& checkpoint);
   Status replace(const Checkpoint& checkpoint, MoeNaming naming, int64_t layer,
                  CheckFirst check = CheckFirst::kYes);
@@ -95,7 +95,7 @@ class LoadedMoe {
 // device's memory already, the host's memory for one such matrix, too. Pages of the file are released after it. kInvalidArgument
 // names a caller's tensor in the memory of another device. kIo names a file that has become shorter since the checkpoint was opened.
 // kCorrupt or kUnsupported names file and tensor, what was wanted and what was found (nn/moe_source.h); a NaN scale (255) of an
-// expert also expert, row and block; an expert id in a hash table that is out of range, its row. kOutOfMemory says how many
+// expert also expert, row and block; a NaN or an infinity in bf16 its expert, row and column; an expert id in a hash table that is out of range, its row. kOutOfMemory says how many
 // bytes the layer wants and how many are free.
 Result<std::unique_ptr<LoadedMoe>> load_moe(Device& device, const Checkpoint& checkpoint,
                                             const MoeConfig& whole, const MoeLoadOptions& options);

@@ -90,7 +90,7 @@ Status pack_expert(PackedExperts* p, int64_t expert, const MatrixSource& from, i
   PackedHeader& h = p->header;
   SLUICE_TRY(verify(h, h.matrix, h.experts));
   SLUICE_TRY(check_expert(h, expert));
-  if (check == CheckFirst::kYes) SLUICE_TRY(check_scales(h.matrix, from));
+  if (check == CheckFirst::kYes) SLUICE_TRY(check_weights(h.matrix, from, threads));
   const auto hash = pack_rows(h.matrix, from, bytes_of_expert(*p, expert), {.threads = threads});
   if (!hash.ok()) return hash.status();
   return note_packed(p, expert, hash.value());

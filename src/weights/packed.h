@@ -41,7 +41,7 @@ Status verify_expert(const PackedExperts& packed, int64_t expert, const PackedWe
 PackedWeights bytes_of_expert(const PackedExperts& packed, int64_t expert);
 
 // Packs one expert into its place in host memory, which does not move: for the first time or over an older one. Everything is checked before
-// the first byte is written, NaN scales too, when `check` says so (a fresh load checks while it packs).
+// the first byte is written, weights that are no numbers too, when `check` says so (a fresh load checks while it packs).
 enum class CheckFirst : uint8_t { kNo, kYes };
 Status pack_expert(PackedExperts* packed, int64_t expert, const MatrixSource& from, int threads,
                    CheckFirst check);

@@ -156,11 +156,40 @@ int64_t nan_block(const PackedMatrix& m, const RowSpan& span, int64_t row) {
   return at ? static_cast<const std::byte*>(at) - scales : -1;
 }
 
-Status nan_scale(const PackedMatrix& m, const MatrixSource& from, int64_t place) {
+constexpr uint16_t kBf16Exponent = 0x7f80;  // all ones: NaN or an infinity
+
+uint16_t bf16_bits(const std::byte* row, int64_t k) {
+  uint16_t bits;
+  std::memcpy(&bits, row + 2 * k, sizeof bits);
+  return bits;
+}
+
+// Whether a row in bf16 has a number that is not finite. No branches inside: vectors of any width.
+bool has_no_number(const std::byte* row, int64_t width) {
+  uint16_t any = 0;
+  for (int64_t k = 0; k < width; ++k)
+    any |= static_cast<uint16_t>((bf16_bits(row, k) & kBf16Exponent) == kBf16Exponent);
+  return any != 0;
+}
+
+// Whether a row, whose weights stand at `codes`, is not all finite numbers.
+bool is_faulty(const PackedMatrix& m, const RowRef& at, const std::byte* codes) {
+  return is_fp4(m) ? nan_block(m, *at.span, at.row) >= 0 : has_no_number(codes, m.width);
+}
+
+Status no_number(const PackedMatrix& m, const MatrixSource& from, int64_t place) {
   const RowRef at = row_of(m, from, place / lanes_of(m), place % lanes_of(m));
-  return {Code::kCorrupt, place_of_row(*at.span, at.span->scale_tensor, at.row) + ", block " +
-                              std::to_string(nan_block(m, *at.span, at.row)) +
-                              ": wanted a scale of 0 to 254, found 255 (NaN)"};
+  if (is_fp4(m))
+    return {Code::kCorrupt, place_of_row(*at.span, at.span->scale_tensor, at.row) + ", block " +
+                                std::to_string(nan_block(m, *at.span, at.row)) +
+                                ": wanted a scale of 0 to 254, found 255 (NaN)"};
+  std::vector<std::byte> stage(static_cast<size_t>(2 * m.width));
+  const std::byte* row = read_row(*at.span, at.row, m.width, stage.data());
+  int64_t k = 0;
+  while (k + 1 < m.width && (bf16_bits(row, k) & kBf16Exponent) != kBf16Exponent) ++k;
+  return {Code::kCorrupt, place_of_row(*at.span, at.span->tensor, at.row) + ", column " +
+                              std::to_string(at.span->first_column + k) + ": wanted finite numbers, found " +
+                              (bf16_bits(row, k) & ~kBf16Exponent & 0x7fff ? "NaN" : "an infinity")};
 }
 
 // Rows that one work item handles: enough to pay for taking it.
@@ -194,14 +223,14 @@ Result<uint64_t> read_groups(const PackedMatrix& m, const MatrixSource& from, co
       const auto at = static_cast<size_t>(lane);
       codes[at] = read_row(*span, row, m.width, stage + lane * 2 * m.width);
       if (is_fp4(m)) scales[at] = scales_of_row(*span, row);
-      if (is_fp4(m) && options.nan_scales == NanScales::kRefuse && nan_block(m, *span, row) >= 0)
+      if (options.no_numbers == NoNumbers::kRefuse && is_faulty(m, {span, row}, codes[at]))
         return fault.report(group * lanes_of(m) + lane);
     }
     // Hashing reads the rows first, in order; packing then finds them in the cache.
     hashes[static_cast<size_t>(group)] = hash_rows(m, codes, scales);
     put(group, codes, scales);
   });
-  if (fault.any()) return nan_scale(m, from, fault.place());
+  if (fault.any()) return no_number(m, from, fault.place());
   return fingerprint_of(hashes);
 }
 
@@ -340,10 +369,14 @@ Status gather_row_blocks(const PackedMatrix& m, const MatrixSource& from, const 
       scales.add(s + r * blocks_of(m), scales_of_row(*span, row), blocks_of(m));
       if (nan_block(m, *span, row) >= 0) fault.report(block * kFragmentRows + lane);
     }
-    if (fault.any()) return nan_scale(m, from, fault.place());
-    // Copied in the order of addresses, which the processor sees ahead; hashed, in the order of lanes, from its cache.
+    // Copied in the order of addresses, which the processor sees ahead; looked at and hashed, in the order of lanes, from its
+    // cache.
     rows.finish();
     scales.finish();
+    for (size_t lane = 0; !fp4 && lane < codes_of.size(); ++lane)
+      if (codes_of[lane] && has_no_number(codes_of[lane], m.width))
+        fault.report(block * kFragmentRows + static_cast<int64_t>(lane));
+    if (fault.any()) return no_number(m, from, fault.place());
     to.hashes[block - to.first] = hash_rows(m, codes_of, scales_of);
   }
   return {};
@@ -354,14 +387,19 @@ uint64_t fingerprint_of(std::span<const uint64_t> hashes) {
   return hash_pieces(&all, 1);
 }
 
-Status check_scales(const PackedMatrix& m, const MatrixSource& from) {
+Status check_weights(const PackedMatrix& m, const MatrixSource& from, int threads) {
   SLUICE_TRY(check(m, from));
-  if (!is_fp4(m)) return {};
-  for (int64_t place = 0; place < groups_of(m) * lanes_of(m); ++place) {
-    const auto [span, row] = row_of(m, from, place / lanes_of(m), place % lanes_of(m));
-    if (span && nan_block(m, *span, row) >= 0) return nan_scale(m, from, place);
-  }
-  return {};
+  FirstFault fault;
+  for_each_group(m, {.threads = threads}, [&](int64_t group, std::byte* stage) {
+    for (int64_t lane = 0; lane < lanes_of(m) && !fault.any(); ++lane) {
+      const RowRef at = row_of(m, from, group, lane);
+      if (!at.span) continue;
+      // Codes of e2m1 are all numbers: their scales are looked at alone.
+      const std::byte* codes = is_fp4(m) ? nullptr : read_row(*at.span, at.row, m.width, stage);
+      if (is_faulty(m, at, codes)) fault.report(group * lanes_of(m) + lane);
+    }
+  });
+  return fault.any() ? no_number(m, from, fault.place()) : Status{};
 }
 
 Result<uint64_t> fingerprint(const PackedMatrix& m, const PackedWeights& packed, int threads) {
@@ -385,7 +423,7 @@ Result<uint64_t> fingerprint(const PackedMatrix& m, const PackedWeights& packed,
 
 Status pack_matrix(const PackedMatrix& m, const RowMajorWeights& from, const PackedWeights& to) {
   SLUICE_TRY(check(m, from, to));
-  return pack_rows(m, spans_of(m, from), to, {.threads = 1, .nan_scales = NanScales::kKeep}).status();
+  return pack_rows(m, spans_of(m, from), to, {.threads = 1, .no_numbers = NoNumbers::kKeep}).status();
 }
 
 Status unpack_matrix(const PackedMatrix& m, const PackedWeights& from, const RowMajorWeights& to) {

@@ -47,13 +47,14 @@ struct MatrixSource {
   std::vector<RowSpan> rows;  // every row, or the gates of a gated matrix
   std::vector<RowSpan> ups;   // of a gated matrix
 };
-enum class NanScales : uint8_t {
+// Weights that are no finite numbers: e8m0 scales of 255, NaN and infinities in bf16 (FP8 as it is read, with its scales).
+enum class NoNumbers : uint8_t {
   kKeep,
-  kRefuse,  // an e8m0 scale of 255 is kCorrupt and names tensor, expert, row and block
+  kRefuse,  // kCorrupt names tensor, expert, row, and block or column
 };
 struct PackOptions {
   int threads = 1;  // 0: one for each processor
-  NanScales nan_scales = NanScales::kRefuse;
+  NoNumbers no_numbers = NoNumbers::kRefuse;
 };
 // Packs straight from the checkpoint's bytes and returns their fingerprint: a hash of the rows as they are read, in the
 // layout's order. Besides the packed bytes it needs at most 128 * width bytes for each thread. kInvalidArgument as
@@ -73,13 +74,13 @@ struct RowBlocks {
 // How many row blocks a matrix has, and how many rows `blocks` of them have from `first` on.
 int64_t row_block_count(const PackedMatrix& matrix);
 int64_t rows_in_blocks(const PackedMatrix& matrix, int64_t first, int64_t blocks);
-// Copies and hashes them. kInvalidArgument as pack_rows; kCorrupt names a NaN scale.
+// Copies and hashes them. kInvalidArgument as pack_rows; kCorrupt as pack_rows with NoNumbers::kRefuse.
 Status gather_row_blocks(const PackedMatrix& matrix, const MatrixSource& from, const RowBlocks& to);
 // What pack_rows returns, from the hashes of all row blocks in their order.
 uint64_t fingerprint_of(std::span<const uint64_t> hashes);
 
-// kCorrupt as pack_rows with NanScales::kRefuse, without packing.
-Status check_scales(const PackedMatrix& matrix, const MatrixSource& from);
+// kCorrupt as pack_rows with NoNumbers::kRefuse, without packing.
+Status check_weights(const PackedMatrix& matrix, const MatrixSource& from, int threads);
 // What pack_rows returned, computed from the packed bytes: differs if a byte of a weight or scale has changed since (or, in
 // fragments, if a NaN scale was kept).
 Result<uint64_t> fingerprint(const PackedMatrix& matrix, const PackedWeights& packed, int threads);

@@ -105,5 +105,23 @@ TEST(MoeCallers, AScaleThatIsNoNumberIsNamedThere) {
   EXPECT_EQ(packed(*loaded.value()), before);
 }
 
+// In bf16, from a file (the device packs) and from its own memory.
+TEST(MoeCallers, AWeightThatIsNoNumberIsNamedThere) {
+  FarDevice device;
+  RandomMoe moe(for_device(MoeNaming::kQwen3Moe), 5);
+  moe.up[5].w[2 * (17 * 96 + 3)] = 0xc0, moe.up[5].w[2 * (17 * 96 + 3) + 1] = 0x7f;
+  const Written file(moe.tensors(MoeNaming::kQwen3Moe, 0));
+  const FarTensors far(device, moe.tensors(MoeNaming::kQwen3Moe, 0));
+  for (const Checkpoint* from : {file.checkpoint.get(), far.tensors.get()}) {
+    const Status status = load_moe(device, *from, moe.config, {.naming = MoeNaming::kQwen3Moe}).status();
+    EXPECT_EQ(status.code, Code::kCorrupt);
+    EXPECT_NE(
+        status.message.find("experts.5.up_proj.weight: expert 5, row 17, column 3: wanted finite numbers, "
+                            "found NaN"),
+        std::string::npos)
+        << status.message;
+  }
+}
+
 }  // namespace
 }  // namespace sluice::test

@@ -170,6 +170,9 @@ TEST(MoeLoad, AnF8SharedExpertIsReadAsBf16) {
     }
 }
 
+// Gives element `at` of a bf16 tensor these bits.
+void spoil(StoredTensor& t, size_t at, uint16_t bits) { std::memcpy(t.bytes.data() + 2 * at, &bits, 2); }
+
 struct RefusedLoad {
   const char* why;
   MoeNaming naming;
@@ -234,6 +237,19 @@ TEST(MoeLoad, WhatDoesNotFitIsRefusedByName) {
       {"a NaN scale", MoeNaming::kDeepSeekV4,
        [](MoeConfig&, Tensors& t) { named(t, "experts.2.w2.scale").bytes[7 * 5 + 4] = std::byte{255}; },
        Code::kCorrupt, "experts.2.w2.scale: expert 2, row 7, block 4"},
+      {"a NaN weight", MoeNaming::kQwen3Moe,
+       [](MoeConfig&, Tensors& t) { spoil(named(t, "experts.3.down_proj"), 7 * 160 + 5, 0x7fc1); },
+       Code::kCorrupt,
+       "experts.3.down_proj.weight: expert 3, row 7, column 5: wanted finite numbers, found NaN"},
+      {"an infinite weight, the last", MoeNaming::kQwen3Moe,
+       [](MoeConfig&, Tensors& t) { spoil(named(t, "experts.7.gate_proj"), 159 * 96 + 95, 0xff80); },
+       Code::kCorrupt, "row 159, column 95: wanted finite numbers, found an infinity"},
+      {"a NaN in a transposed matrix", MoeNaming::kGptOssBf16,
+       [](MoeConfig&, Tensors& t) { spoil(named(t, "gate_up_proj"), (6 * 96 + 11) * 320 + 77, 0x7f81); },
+       Code::kCorrupt, "gate_up_proj: expert 6, row 77, column 11: wanted finite numbers, found NaN"},
+      {"a NaN in the shared expert", MoeNaming::kDeepSeekV3,
+       [](MoeConfig&, Tensors& t) { spoil(named(t, "shared_experts.up_proj"), 3 * 96 + 2, 0xffff); },
+       Code::kCorrupt, "shared_experts.up_proj.weight: row 3, column 2: wanted finite numbers, found NaN"},
   };
   const auto d = device();
   for (const RefusedLoad& c : kCases) {

@@ -160,5 +160,29 @@ TEST(MoeReplace, WhatCannotBeReplacedChangesNothing) {
   EXPECT_TRUE(loaded.value()->verify().ok());
 }
 
+// The same of weights in bf16: each value is looked at before the first byte is written.
+TEST(MoeReplace, NumbersThatAreNoneChangeNothing) {
+  const auto device = cpu::open_device({.threads = 2}).value();
+  for (const MoeNaming naming : {MoeNaming::kQwen3Moe, MoeNaming::kGptOssBf16, MoeNaming::kNemotron3}) {
+    const RandomMoe moe(small_config(naming), 5);
+    RandomMoe bad(small_config(naming), 6);
+    bad.down[2].w[2 * 7] = 0x80, bad.down[2].w[2 * 7 + 1] = 0xff;
+    const Written file(moe.tensors(naming, 0)), update(bad.tensors(naming, 0));
+    const auto loaded = load_moe(*device, *file.checkpoint, moe.config, {.naming = naming});
+    ASSERT_TRUE(loaded.ok()) << loaded.status().message;
+    const uint64_t print = loaded.value()->fingerprint();
+    for (const Status& status : {loaded.value()->replace_expert(*update.checkpoint, 2),
+                                 loaded.value()->replace(*update.checkpoint)}) {
+      EXPECT_EQ(status.code, Code::kCorrupt);
+      EXPECT_NE(status.message.find("expert 2, row 0, column 7: wanted finite numbers, found an infinity"),
+                std::string::npos)
+          << status.message;
+      EXPECT_EQ(loaded.value()->fingerprint(), print);
+      EXPECT_TRUE(loaded.value()->verify().ok());
+    }
+    EXPECT_TRUE(loaded.value()->replace_expert(*update.checkpoint, 3).ok());
+  }
+}
+
 }  // namespace
 }  // namespace sluice::test
