@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <span>
 
 #include "capi/support.h"
 
@@ -13,9 +14,10 @@ constexpr size_t kGuard = 1 << 20;
 // A problem with every tensor it wants, zeros but for what sequences need.
 class AnyCall {
  public:
-  AnyCall(const CapiDevice& planned_for, const char* op, const char* problem) {
+  AnyCall(const CapiDevice& planned_for, const char* op, const char* problem, const char* kernel = nullptr) {
     Message error;
-    EXPECT_EQ(sluice_plan_create(planned_for.device, op, problem, nullptr, &plan_, error), SLUICE_OK)
+    const sluice_policy policy{kernel, 0};
+    EXPECT_EQ(sluice_plan_create(planned_for.device, op, problem, &policy, &plan_, error), SLUICE_OK)
         << error.str();
     EXPECT_EQ(sluice_op_tensors(op, problem, add, this, error), SLUICE_OK) << error.str();
     for (const std::string& name : names_) args_.push_back({name.c_str(), tensors_.at(name)});
@@ -59,6 +61,7 @@ class AnyCall {
 struct Case {
   const char *op, *problem;
   std::map<std::string, std::vector<int32_t>> inputs;
+  const char* kernel = nullptr;
 };
 const Case kCases[] = {
     {"attention",
@@ -69,14 +72,39 @@ const Case kCases[] = {
      {{"q_begin", {0, 64}}, {"kv_len", {64}}}},
     {"sample", "rows=32 vocab=5000", {}},
 };
+// Tiles of AMX: kernels of their own, where the processor has them.
+const Case kTileCases[] = {
+    {"linear", "tokens=256 features=512 width=256 layout=panels16", {}, "cpu.linear.bf16_amx"},
+    {"expert_gemm",
+     "rows=256 experts=2 features=512 width=256 w=bf16",
+     {{"row_begin", {0, 128, 256}}, {"row_count", {128, 128}}},
+     "cpu.expert_gemm.bf16_amx"},
+    {"expert_gemm",
+     "rows=256 experts=2 features=512 width=256",
+     {{"row_begin", {0, 128, 256}}, {"row_count", {128, 128}}},
+     "cpu.expert_gemm.mxfp4_amx"},
+};
 
-}  // namespace
+// Why no case of them runs here; empty: they do.
+std::string no_tiles() {
+  const CapiDevice device(1);
+  sluice_plan* plan = nullptr;
+  Message error;
+  const sluice_policy policy{kTileCases[0].kernel, 0};
+  const sluice_status status =
+      sluice_plan_create(device.device, kTileCases[0].op, kTileCases[0].problem, &policy, &plan, error);
+  sluice_plan_destroy(plan);
+  if (status == SLUICE_OK) return "";
+  EXPECT_EQ(status, SLUICE_UNSUPPORTED) << error.str();
+  EXPECT_NE(error.str().find("amx_bf16 (the engine is made of them)"), std::string::npos) << error.str();
+  return std::string("wanted a processor with amx_bf16, found ") + sluice_device_text(device.device);
+}
 
 // A plan counts the threads of its device, each with scratch of its own.
-TEST(CapiHostile, APlanRefusesTheStreamOfADeviceWithMoreThreads) {
+void refuse_streams_of_more_threads(std::span<const Case> cases) {
   const CapiDevice one(1), eight(8);
-  for (const Case& c : kCases) {
-    AnyCall call(one, c.op, c.problem);
+  for (const Case& c : cases) {
+    AnyCall call(one, c.op, c.problem, c.kernel);
     for (const auto& [name, values] : c.inputs) call.set(name, values);
     Message error;
     EXPECT_EQ(call.run(eight.stream(), error), SLUICE_INVALID_ARGUMENT) << c.op;
@@ -85,17 +113,17 @@ TEST(CapiHostile, APlanRefusesTheStreamOfADeviceWithMoreThreads) {
     EXPECT_TRUE(call.guard_intact()) << c.op;
     EXPECT_EQ(call.run(one.stream(), error), SLUICE_OK) << c.op << ": " << error.str();
     // What is more than enough for fewer threads.
-    AnyCall large(eight, c.op, c.problem);
+    AnyCall large(eight, c.op, c.problem, c.kernel);
     for (const auto& [name, values] : c.inputs) large.set(name, values);
     EXPECT_EQ(large.run(one.stream(), error), SLUICE_OK) << c.op << ": " << error.str();
   }
 }
 
 // A recording holds the workspace that it was made with: on a device of more threads, as many run as have scratch.
-TEST(CapiHostile, ARecordingStaysInItsWorkspaceOnAnotherDevice) {
+void stay_in_the_workspace_of_a_recording(std::span<const Case> cases) {
   const CapiDevice one(1), eight(8);
-  for (const Case& c : kCases) {
-    AnyCall call(one, c.op, c.problem);
+  for (const Case& c : cases) {
+    AnyCall call(one, c.op, c.problem, c.kernel);
     for (const auto& [name, values] : c.inputs) call.set(name, values);
     struct Both {
       const AnyCall* call;
@@ -117,6 +145,21 @@ TEST(CapiHostile, ARecordingStaysInItsWorkspaceOnAnotherDevice) {
     EXPECT_TRUE(call.guard_intact()) << c.op;
     sluice_recording_destroy(recording);
   }
+}
+
+}  // namespace
+
+TEST(CapiHostile, APlanRefusesTheStreamOfADeviceWithMoreThreads) { refuse_streams_of_more_threads(kCases); }
+TEST(CapiHostile, ARecordingStaysInItsWorkspaceOnAnotherDevice) {
+  stay_in_the_workspace_of_a_recording(kCases);
+}
+TEST(CapiHostile, TilesRefuseTheStreamOfADeviceWithMoreThreads) {
+  if (const std::string why = no_tiles(); !why.empty()) GTEST_SKIP() << why;
+  refuse_streams_of_more_threads(kTileCases);
+}
+TEST(CapiHostile, ARecordingOfTilesStaysInItsWorkspaceOnAnotherDevice) {
+  if (const std::string why = no_tiles(); !why.empty()) GTEST_SKIP() << why;
+  stay_in_the_workspace_of_a_recording(kTileCases);
 }
 
 TEST(CapiHostile, StreamsOfNoBackend) {
