@@ -268,7 +268,10 @@ Command add_make_checkpoint(CLI::App& root) {
   CLI::App* app = root.add_subcommand("make-checkpoint", "random weights in a model's real layout");
   const auto options = std::make_shared<MakeOptions>();
   app->add_option("directory", options->directory, "where to write: a new or empty directory");
-  app->add_option("--like", options->like, "the model")->capture_default_str();
+  app->add_option("--like", options->like,
+                  "the model: gpt-oss whole, of the others the MoE layers alone, in bf16 where they ship in "
+                  "FP8 or NVFP4")
+      ->capture_default_str();
   app->add_option("--layers", options->layers, "0: as many as the model has")
       ->capture_default_str()
       ->check(integer_between(0, 1000));

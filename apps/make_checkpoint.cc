@@ -27,13 +27,16 @@ constexpr int64_t kPiece = 8 << 20;  // bytes written at a time; a multiple of 8
 struct Like {
   std::string_view name, architecture;
   MoeNaming naming;
-  int64_t layers, first_moe_layer;
+  int64_t layers, first_moe_layer;  // MoE layers; their numbers go on from the first
+  int64_t step = 1;                 // of these numbers
 };
 constexpr Like kLike[] = {
     {"gpt-oss-20b", "GptOssForCausalLM", MoeNaming::kGptOss, 24, 0},
     {"gpt-oss-120b", "GptOssForCausalLM", MoeNaming::kGptOss, 36, 0},
     {"deepseek-v4-flash", "DeepseekV4ForCausalLM", MoeNaming::kDeepSeekV4, 43, 0},
     {"deepseek-v4-pro", "DeepseekV4ForCausalLM", MoeNaming::kDeepSeekV4, 61, 0},
+    {"deepseek-v4.1-flash", "DeepseekV4ForCausalLM", MoeNaming::kDeepSeekV4, 1,
+     0},  // how many it has is not published
     {"deepseek-v3", "DeepseekV3ForCausalLM", MoeNaming::kDeepSeekV3, 58, 3},
     {"kimi-k2", "DeepseekV3ForCausalLM", MoeNaming::kDeepSeekV3, 60, 1},
     {"glm-4.5", "Glm4MoeForCausalLM", MoeNaming::kDeepSeekV3, 89, 3},
@@ -42,8 +45,12 @@ constexpr Like kLike[] = {
     {"qwen3-30b-a3b", "Qwen3MoeForCausalLM", MoeNaming::kQwen3Moe, 48, 0},
     {"qwen3-235b-a22b", "Qwen3MoeForCausalLM", MoeNaming::kQwen3Moe, 94, 0},
     {"nemotron-3-nano", "NemotronHForCausalLM", MoeNaming::kNemotron3, 23, 0},
+    {"nemotron-3-super", "NemotronHForCausalLM", MoeNaming::kNemotron3, 40, 0},
     {"minimax-m2", "MiniMaxM2ForCausalLM", MoeNaming::kMiniMaxM2, 62, 0},
+    {"minimax-m3", "MiniMaxM3SparseForConditionalGeneration", MoeNaming::kMiniMaxM3, 57, 3},
+    {"mistral-large-3", "MistralLarge3ForCausalLM", MoeNaming::kMistralLarge3, 58, 3},
     {"llama-4-scout", "Llama4ForConditionalGeneration", MoeNaming::kLlama4, 48, 0},
+    {"llama-4-maverick", "Llama4ForConditionalGeneration", MoeNaming::kLlama4, 24, 1, 2},
 };
 constexpr int64_t kHashLayers = 3;  // of DeepSeek V4: the first ones look experts up by token
 
@@ -163,7 +170,7 @@ std::vector<TensorSpec> moe_layers_of(const Like& like, int64_t layers) {
     const bool hash = like.naming == MoeNaming::kDeepSeekV4 && i < kHashLayers;
     const auto named = known_moe(std::string(like.name) + (hash ? "-hash" : ""));
     const MoeConfig config = named.ok() ? named.value() : known_moe(like.name).value();
-    for (TensorSpec& spec : moe_tensors(config, like.naming, like.first_moe_layer + i))
+    for (TensorSpec& spec : moe_tensors(config, like.naming, like.first_moe_layer + i * like.step))
       out.push_back(std::move(spec));
   }
   return out;
@@ -228,12 +235,29 @@ Status move_all(const fs::path& from, const fs::path& to) {
   return {};
 }
 
+const Like* like_of(const std::string& name) {
+  const auto like =
+      std::find_if(std::begin(kLike), std::end(kLike), [&](const Like& l) { return l.name == name; });
+  return like == std::end(kLike) ? nullptr : like;
+}
+
 }  // namespace
 
+std::string made_text(const MakeOptions& options) {
+  const Like* like = like_of(options.like);
+  if (!like || is_whole(*like)) return options.like;
+  const int64_t layers = options.layers ? options.layers : like->layers;
+  const int64_t last = like->first_moe_layer + (layers - 1) * like->step;
+  const bool fp4 = known_moe(like->name).value().expert_w == DType::kE2M1;
+  return options.like + ": " + std::to_string(layers) + " MoE layers alone, " +
+         std::to_string(like->first_moe_layer) + " to " + std::to_string(last) +
+         (like->step > 1 ? " by " + std::to_string(like->step) : "") + ", experts in " +
+         (fp4 ? "MXFP4" : "bf16") + ", named as " + std::string(word(like->naming));
+}
+
 Status make_checkpoint(const MakeOptions& o, const MakeProgress& progress) {
-  const auto like =
-      std::find_if(std::begin(kLike), std::end(kLike), [&](const Like& l) { return l.name == o.like; });
-  if (like == std::end(kLike)) {
+  const Like* like = like_of(o.like);
+  if (!like) {
     std::vector<std::string> known;
     for (const Like& l : kLike) known.emplace_back(l.name);
     return unknown_name("--like", o.like, known);

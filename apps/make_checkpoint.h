@@ -24,4 +24,7 @@ using MakeProgress = std::function<Status(int64_t done, int64_t all)>;
 // kIo the file and, on a full disk, the bytes wanted.
 Status make_checkpoint(const MakeOptions& options, const MakeProgress& progress);
 
+// What that is: "gpt-oss-20b", or which MoE layers of a model that Sluice does not run, and how its experts are stored.
+std::string made_text(const MakeOptions& options);
+
 }  // namespace sluice::apps

@@ -18,7 +18,8 @@ int make_checkpoint_command(const MakeOptions& options) {
   });
   if (asked_to_end() && !status.ok()) return wrong_use(status.message), kExitInterrupted;
   if (!status.ok()) return wrong_use(status.message);
-  std::printf("%s: random weights, in the layout of %s\n", options.directory.c_str(), options.like.c_str());
+  std::printf("%s: random weights, in the layout of %s\n", options.directory.c_str(),
+              made_text(options).c_str());
   return kExitOk;
 }
 

@@ -7,7 +7,7 @@ namespace sluice {
 namespace {
 
 // Sources: Hugging Face transformers, models/{gpt_oss,deepseek_v3,qwen3_moe,minimax_m2,llama4}; openai/gpt-oss gpt_oss/torch/weights.py;
-// deepseek-ai's inference code for DeepSeek-V4; NVIDIA's modeling_nemotron_h.py.
+// deepseek-ai's inference code for DeepSeek-V4; NVIDIA's modeling_nemotron_h.py; vLLM's loaders of MiniMax-M3 and Mistral-Large-3.
 constexpr MoeNames kNames[] = {
     {.naming = MoeNaming::kGptOss,
      .storage = ExpertStorage::kFusedMxfp4,
@@ -98,6 +98,25 @@ constexpr MoeNames kNames[] = {
      .shared_gate = "language_model.model.layers.{L}.feed_forward.shared_expert.gate_proj.weight",
      .shared_up = "language_model.model.layers.{L}.feed_forward.shared_expert.up_proj.weight",
      .shared_down = "language_model.model.layers.{L}.feed_forward.shared_expert.down_proj.weight"},
+    {.naming = MoeNaming::kMiniMaxM3,
+     .storage = ExpertStorage::kOneByOne,
+     .router = "language_model.model.layers.{L}.block_sparse_moe.gate.weight",
+     .correction_bias = "language_model.model.layers.{L}.block_sparse_moe.e_score_correction_bias",
+     .gate = "language_model.model.layers.{L}.block_sparse_moe.experts.{E}.w1.weight",
+     .up = "language_model.model.layers.{L}.block_sparse_moe.experts.{E}.w3.weight",
+     .down = "language_model.model.layers.{L}.block_sparse_moe.experts.{E}.w2.weight",
+     .shared_gate = "language_model.model.layers.{L}.block_sparse_moe.shared_experts.gate_proj.weight",
+     .shared_up = "language_model.model.layers.{L}.block_sparse_moe.shared_experts.up_proj.weight",
+     .shared_down = "language_model.model.layers.{L}.block_sparse_moe.shared_experts.down_proj.weight"},
+    {.naming = MoeNaming::kMistralLarge3,
+     .storage = ExpertStorage::kOneByOne,
+     .router = "layers.{L}.gate.weight",
+     .gate = "layers.{L}.experts.{E}.w1.weight",
+     .up = "layers.{L}.experts.{E}.w3.weight",
+     .down = "layers.{L}.experts.{E}.w2.weight",
+     .shared_gate = "layers.{L}.shared_experts.w1.weight",
+     .shared_up = "layers.{L}.shared_experts.w3.weight",
+     .shared_down = "layers.{L}.shared_experts.w2.weight"},
     {.naming = MoeNaming::kPlain,
      .storage = ExpertStorage::kFusedRows,
      .router = "router",

@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <sstream>
+
 #include "harness/model_copy.h"
 #include "harness/process.h"
+#include "nn/moe.h"
 
 namespace sluice::test {
 namespace {
@@ -79,6 +82,19 @@ TEST(ModelCommand, MakeCheckpointRunsInBenchAndRefusesToOverwrite) {
   expect_refusal({"make-checkpoint", path.string()}, {"wanted a new or empty directory"});
   EXPECT_EQ(text_of(path / "mine"), "x");
   fs::remove_all(path);
+}
+
+// Every known layer; DeepSeek V4's that choose by token are layers of the model without -hash.
+TEST(ModelCommand, MakeCheckpointKnowsEveryKnownLayer) {
+  std::istringstream names(known_moe_names());
+  int known = 0;
+  for (std::string name; names >> name;) {
+    if (name.ends_with(',')) name.pop_back();
+    if (name.ends_with("-hash")) continue;
+    ++known;
+    expect_refusal({"make-checkpoint", "/dev/null/x", "--like", name}, {"/dev/null/x: cannot be created"});
+  }
+  EXPECT_GE(known, 19);
 }
 
 TEST(ModelCommand, ExplainsAWholeModelOnADeviceThatIsNotHere) {
