@@ -285,9 +285,15 @@ typedef struct sluice_layer_options {
    * the layer. NULL: the layer takes memory of its own. */
   void* weights;
   size_t weights_bytes;
+  /* The kernel of the routed experts by name, "cuda.expert_gemm.mxfp4_tile_sm90" or its last part, for runs of at most decode_tokens
+   * tokens and for longer ones; all else stays free. A kernel that cannot run the layer is refused with its reasons. NULL or "auto":
+   * the fastest. decode_tokens: 0 is 64. */
+  const char* backend_decode;
+  const char* backend_prefill;
+  int64_t decode_tokens;
 } sluice_layer_options;
 #define SLUICE_LAYER_OPTIONS_INIT \
-  { sizeof(sluice_layer_options), NULL, NULL, 1, 0, 1, 0, 1, NULL, 0, NULL, 0 }
+  { sizeof(sluice_layer_options), NULL, NULL, 1, 0, 1, 0, 1, NULL, 0, NULL, 0, NULL, NULL, 0 }
 
 /* Plans as sluice_layer_create, and keeps nothing: what the packed weights and a run take of the device's memory. Either pointer
  * may be NULL. */

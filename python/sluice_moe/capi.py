@@ -133,7 +133,8 @@ class Step(ctypes.Structure):
 class LayerOptions(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("model", c_char_p), ("fields", c_char_p), ("tokens_max", c_int64), ("tp_rank", c_int64),
                 ("tp_size", c_int64), ("ep_rank", c_int64), ("ep_size", c_int64), ("policy", POINTER(Policy)), ("threads", c_int32),
-                ("weights", c_void_p), ("weights_bytes", c_size_t)]
+                ("weights", c_void_p), ("weights_bytes", c_size_t), ("backend_decode", c_char_p), ("backend_prefill", c_char_p),
+                ("decode_tokens", c_int64)]
 
 
 class Weight(ctypes.Structure):

@@ -116,7 +116,8 @@ inline Policy policy_of(const sluice_policy* policy) {
 inline Status read_stream(sluice_stream from, Stream* to) {
   if (from.backend != SLUICE_CPU && from.backend != SLUICE_CUDA)
     return invalid("stream: backend: wanted a sluice_backend, found " + std::to_string(from.backend));
-  *to = {from.backend == SLUICE_CUDA ? Backend::kCuda : Backend::kCpu, static_cast<DeviceQueue*>(from.native)};
+  *to = {from.backend == SLUICE_CUDA ? Backend::kCuda : Backend::kCpu,
+         static_cast<DeviceQueue*>(from.native)};
   return {};
 }
 

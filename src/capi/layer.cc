@@ -168,7 +168,7 @@ sluice_status sluice_layer_create(sluice_device* device, const sluice_layer_opti
     const auto read = read_layer_options(options, on.info().backend);
     if (!read.ok()) return read.status();
     const LayerOptions& wanted = read.value();
-    auto moe = Moe::plan(on, wanted.local, wanted.tokens_max, wanted.policy);
+    auto moe = Moe::plan(on, wanted.local, wanted.tokens_max, wanted.policy, wanted.backend);
     if (!moe.ok()) return moe.status();
     auto weights = LoadedMoe::allocate(on, wanted.whole, wanted.load);
     if (!weights.ok()) return weights.status();
@@ -189,8 +189,8 @@ sluice_status sluice_layer_measure(sluice_device* device, const sluice_layer_opt
     SLUICE_TRY(need_pointer(device, "device"));
     const auto wanted = read_layer_options(options, device->device->info().backend);
     if (!wanted.ok()) return wanted.status();
-    const auto moe =
-        Moe::plan(*device->device, wanted.value().local, wanted.value().tokens_max, wanted.value().policy);
+    const auto moe = Moe::plan(*device->device, wanted.value().local, wanted.value().tokens_max,
+                               wanted.value().policy, wanted.value().backend);
     if (!moe.ok()) return moe.status();
     if (weight_bytes) *weight_bytes = static_cast<size_t>(moe_weight_bytes(wanted.value().local));
     if (workspace_bytes) *workspace_bytes = moe.value()->workspace_bytes();
@@ -311,7 +311,7 @@ sluice_status sluice_layer_describe(const sluice_layer_question* question, const
     const LayerOptions& wanted = read.value();
     SLUICE_TRY(check_tokens(tokens, count, wanted.tokens_max));
     const auto runs = moe_runs(device.value(), all_candidates(), wanted.local, wanted.tokens_max,
-                               {tokens, count}, wanted.policy);
+                               {tokens, count}, wanted.policy, wanted.backend);
     if (!runs.ok()) return runs.status();
     std::string all = explain_head(fields_text(wanted.local), device.value());
     for (size_t i = 0; i < count; ++i) all += explain_at(wanted.local, tokens[i], runs.value()[i]);

@@ -24,6 +24,14 @@ Slice slice_of(const sluice_layer_options& o) {
   return {.tp_rank = o.tp_rank, .tp_size = size(o.tp_size), .ep_rank = o.ep_rank, .ep_size = size(o.ep_size)};
 }
 
+MoeBackend backend_of(const sluice_layer_options& o) {
+  MoeBackend out;
+  if (o.backend_decode) out.decode = o.backend_decode;
+  if (o.backend_prefill) out.prefill = o.backend_prefill;
+  if (o.decode_tokens != 0) out.decode_tokens = o.decode_tokens;
+  return out;
+}
+
 }  // namespace
 
 Result<LayerOptions> read_layer_options(const sluice_layer_options* from, Backend backend) {
@@ -41,6 +49,7 @@ Result<LayerOptions> read_layer_options(const sluice_layer_options* from, Backen
                    .local = {},
                    .tokens_max = wanted.tokens_max,
                    .policy = policy_of(wanted.policy),
+                   .backend = backend_of(wanted),
                    .load = {.slice = slice_of(wanted), .threads = wanted.threads}};
   if (wanted.weights) out.load.memory = {static_cast<std::byte*>(wanted.weights), wanted.weights_bytes};
   auto local = sliced(out.whole, out.load.slice);

@@ -8,6 +8,7 @@ struct LayerOptions {
   MoeConfig whole, local;  // of the whole layer, and of this rank
   int64_t tokens_max = 1;
   Policy policy;
+  MoeBackend backend = {};
   MoeLoadOptions load;
 };
 

@@ -75,6 +75,13 @@ TEST_F(CapiLayerErrors, OptionsThatCannotBe) {
   no_layer(kBad, "options.size", [](auto& o) { o.size = SIZE_MAX; });
   const sluice_policy nobody{"cpu.expert_gemm.none", 0};
   no_layer(kBad, "cpu.expert_gemm.none", [&](auto& o) { o.policy = &nobody; });
+  no_layer(kBad, "moe backend: wanted auto or one of cpu.expert_gemm.",
+           [](auto& o) { o.backend_decode = "dots"; });
+  no_layer(kBad, "found 'dots'; did you mean 'dot'?",
+           [](auto& o) { o.backend_prefill = "dots", o.tokens_max = 65; });
+  no_layer(kBad, "decode_tokens: wanted 0 or more, found -1", [](auto& o) { o.decode_tokens = -1; });
+  no_layer(SLUICE_UNSUPPORTED, "cpu.expert_gemm.dot: needs layout row_major",
+           [](auto& o) { o.backend_decode = "cpu.expert_gemm.dot"; });
   // 2^40 experts or columns: refused before any memory is taken.
   for (const char* huge : {"experts=1099511627776", "hidden=1099511627776", "intermediate=1099511627776",
                            "hidden=0", "top_k=0", "top_k=-1", "experts=-5"}) {

@@ -141,6 +141,36 @@ TEST_F(CapiLayerMemory, TheDescriptionIsWhatTheLayerSays) {
   EXPECT_EQ(asked.said, room.data());
 }
 
+// Kernels of the experts by name, for decode and for prefill: what is planned is what is said.
+TEST_F(CapiLayerMemory, KernelsOfTheExpertsByPhase) {
+  const auto line = [](const std::string& said, const std::string& tokens) {
+    const size_t at = said.find("tokens   " + tokens + ", ");
+    EXPECT_NE(at, std::string::npos) << said;
+    const size_t end = said.find("tokens   ", at + 1);
+    return said.substr(at, end == std::string::npos ? end : end - at);
+  };
+  options_.backend_decode = "cpu.expert_mlp.in_turn", options_.backend_prefill = "panels_f32";
+  options_.decode_tokens = 3;
+  const Answer asked = describe({&options_, nullptr, device_.device}, {3, 4}, error_);
+  ASSERT_EQ(asked.status, SLUICE_OK) << error_.str();
+  EXPECT_NE(line(asked.said, "3").find("cpu.expert_mlp.in_turn"), std::string::npos) << asked.said;
+  EXPECT_NE(line(asked.said, "4").find("cpu.expert_gemm.panels_f32"), std::string::npos) << asked.said;
+  size_t bytes = 0;
+  EXPECT_EQ(sluice_layer_measure(device_.device, &options_, nullptr, &bytes, error_), SLUICE_OK);
+  ASSERT_EQ(create(), SLUICE_OK) << error_.str();
+  EXPECT_EQ(sluice_layer_workspace_bytes(layer_), bytes);
+  std::vector<char> room(1 << 16);
+  sluice_text text{room.data(), room.size(), 0};
+  const int64_t tokens[] = {3, 4};
+  ASSERT_EQ(sluice_layer_explain(layer_, tokens, 2, &text, error_), SLUICE_OK) << error_.str();
+  EXPECT_EQ(asked.said, room.data());
+  // Decode ends at 64 tokens unless told.
+  options_.decode_tokens = 0, options_.tokens_max = 65;
+  const Answer usual = describe({&options_, nullptr, device_.device}, {64, 65}, error_);
+  EXPECT_NE(line(usual.said, "64").find("cpu.expert_mlp.in_turn"), std::string::npos) << usual.said;
+  EXPECT_NE(line(usual.said, "65").find("cpu.expert_gemm.panels_f32"), std::string::npos) << usual.said;
+}
+
 TEST_F(CapiLayerMemory, AStageWithoutAKernelIsAnErrorWithItsReasons) {
   const sluice_policy mxfp4{"cuda.expert_gemm.mxfp4_tile_sm90", 0};
   sluice_layer_options options = SLUICE_LAYER_OPTIONS_INIT;
