@@ -265,6 +265,28 @@ TEST(MoeLoad, WhatDoesNotFitIsRefusedByName) {
   }
 }
 
+// Which of w1, w2 and w3 is what, as the publishers' own loaders have it: a checkpoint that this file writes would follow a mistake.
+TEST(MoeLoad, NamesAreThoseThatPublishersUse) {
+  const auto names = [](MoeNaming naming) {
+    const MoeNames& n = moe_names(naming);
+    std::vector<std::string> out;
+    for (const std::string_view pattern : {n.router, n.gate, n.up, n.down, n.shared_gate, n.shared_down})
+      out.push_back(tensor_name(pattern, 3, 17));
+    return out;
+  };
+  const std::string m3 = "language_model.model.layers.3.block_sparse_moe.";
+  EXPECT_EQ(
+      names(MoeNaming::kMiniMaxM3),
+      (std::vector<std::string>{m3 + "gate.weight", m3 + "experts.17.w1.weight", m3 + "experts.17.w3.weight",
+                                m3 + "experts.17.w2.weight", m3 + "shared_experts.gate_proj.weight",
+                                m3 + "shared_experts.down_proj.weight"}));
+  EXPECT_EQ(
+      names(MoeNaming::kMistralLarge3),
+      (std::vector<std::string>{"layers.3.gate.weight", "layers.3.experts.17.w1.weight",
+                                "layers.3.experts.17.w3.weight", "layers.3.experts.17.w2.weight",
+                                "layers.3.shared_experts.w1.weight", "layers.3.shared_experts.w2.weight"}));
+}
+
 TEST(MoeLoad, ANamingThatNobodyKnowsListsThem) {
   const Written file({{{"model.layers.0.mlp.up_proj.weight", StoredType::kU8, {1}}, {std::byte{1}}}});
   const Status status = detect(*file.checkpoint).status();
