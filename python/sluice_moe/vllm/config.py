@@ -26,9 +26,6 @@ class SluiceConfig(QuantizationConfig):
     def __init__(self) -> None:
         super().__init__()
         compat.require_seams()
-        from .gate import install
-
-        install()
 
     @classmethod
     def get_name(cls) -> str:
@@ -66,6 +63,7 @@ class SluiceConfig(QuantizationConfig):
         return SluiceDeepseekV4Config.from_config(config)
 
     def get_quant_method(self, layer: torch.nn.Module, prefix: str):
+        install_gates()
         return quant_method(layer, prefix, "bf16")
 
 
@@ -85,14 +83,19 @@ def kind_of(config: Any, hf_config: Any = None) -> str:
     raise ValueError(f"--quantization {NAME}: wanted one of {READABLE}; found quant_method {method!r} of model_type {model_type!r}")
 
 
+def install_gates() -> None:
+    """Called for every layer that asks for its method, which comes before the first gate: a process that got its config by pickle never
+    ran the constructor."""
+    from .gate import install
+
+    install()
+
+
 def quant_method(layer: torch.nn.Module, prefix: str, kind: str):
     """Sluice's method for experts, vLLM's unquantised one for linear layers, None for all else."""
     from vllm.model_executor.layers.fused_moe import RoutedExperts
     from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
 
-    from .gate import install_router
-
-    install_router()
     if isinstance(layer, RoutedExperts):
         from .method import expert_method
 

@@ -7,8 +7,7 @@ from vllm.model_executor.layers.quantization import get_quantization_config
 from vllm.model_executor.layers.quantization.utils.quant_utils import is_layer_skipped
 
 from . import NAME, compat
-from .config import quant_method
-from .gate import install
+from .config import install_gates, quant_method
 
 
 class SluiceDeepseekV4Config(get_quantization_config("deepseek_v4_fp8")):
@@ -17,9 +16,9 @@ class SluiceDeepseekV4Config(get_quantization_config("deepseek_v4_fp8")):
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
         compat.require_seams()
-        install()
 
     def get_quant_method(self, layer: torch.nn.Module, prefix: str):
+        install_gates()
         if not isinstance(layer, RoutedExperts):
             return super().get_quant_method(layer, prefix)
         if is_layer_skipped(prefix=prefix, ignored_layers=self.ignored_layers, fused_mapping=self.packed_modules_mapping):

@@ -96,16 +96,19 @@ class SluiceRouter(_Gate, ReplicatedLinear):
 
 
 def install() -> None:
-    if "GateLinear" not in op_registry_oot:
-        GateLinear.register_oot(SluiceGateLinear)
-    elif op_registry_oot["GateLinear"] is not SluiceGateLinear:
-        say_once(f"gates stay those of another plug-in: {op_registry_oot['GateLinear'].__module__}", warning=True)
-
-
-def install_router() -> None:
-    """Only for gpt-oss on a vLLM whose router is a ReplicatedLinear: vLLM's LoRA looks for layers of the class that stands in for that
-    one, and a GateLinear of another model is none of ours."""
+    """Puts both in, once for the process."""
+    _stand_in("GateLinear", GateLinear, SluiceGateLinear)
+    # Only for gpt-oss on a vLLM whose router is a ReplicatedLinear: vLLM's LoRA looks for layers of the class that stands in for that
+    # one, and a GateLinear of another model is none of ours.
     config = get_current_vllm_config_or_none()
     model = config.model_config.hf_config.model_type if config is not None and config.model_config is not None else None
-    if model == "gpt_oss" and compat.gpt_oss_router_is_replicated() and "ReplicatedLinear" not in op_registry_oot:
-        ReplicatedLinear.register_oot(SluiceRouter)
+    if model == "gpt_oss" and compat.gpt_oss_router_is_replicated():
+        _stand_in("ReplicatedLinear", ReplicatedLinear, SluiceRouter)
+
+
+def _stand_in(name: str, theirs: type, ours: type) -> None:
+    known = op_registry_oot.get(name)
+    if known is None:
+        theirs.register_oot(ours)
+    elif known is not ours:
+        say_once(f"gates: {name} stays that of another plug-in: {known.__module__}.{known.__qualname__}", warning=True)

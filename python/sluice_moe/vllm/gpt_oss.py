@@ -4,7 +4,7 @@ from __future__ import annotations
 import torch
 from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4Config
 
-from .config import SluiceConfig, quant_method
+from .config import SluiceConfig, install_gates, quant_method
 
 
 class SluiceGptOssConfig(SluiceConfig, GptOssMxfp4Config):
@@ -17,4 +17,5 @@ class SluiceGptOssConfig(SluiceConfig, GptOssMxfp4Config):
         return "gpt_oss_mxfp4"  # vLLM's loader of gpt-oss looks at it
 
     def get_quant_method(self, layer: torch.nn.Module, prefix: str):
+        install_gates()
         return quant_method(layer, prefix, "gpt_oss")
