@@ -6,6 +6,7 @@ asked for Sluice, and is vLLM's own everywhere else.
 from __future__ import annotations
 
 import torch
+import vllm.envs as envs
 from vllm.config import get_current_vllm_config_or_none
 from vllm.model_executor.custom_op import op_registry_oot
 from vllm.model_executor.layers.fused_moe.router.gate_linear import GateLinear
@@ -61,13 +62,15 @@ class _Gate:
             say_once(f"{shape}: stays vLLM's: {why}", warning=True)
             return
         self.sluice = True
+        self.batch_invariant = bool(envs.VLLM_BATCH_INVARIANT)
         self.quant_method = _KeptWeight()
         say_once(f"{shape}: torch.ops.sluice.router_gemm" + (" with bias" if self.bias is not None else "") + f", logits {_TYPES[y]}")
 
     def _product(self, x: torch.Tensor):
         """x [tokens, hidden] -> logits [tokens, experts], with vLLM's conventions about biases."""
         bias = None if self.skip_bias_add else self.bias
-        out = torch.ops.sluice.router_gemm(x, self.weight, bias, getattr(self, "out_dtype", None) or x.dtype)
+        out = torch.ops.sluice.router_gemm(x, self.weight, bias, getattr(self, "out_dtype", None) or x.dtype,
+                                           batch_invariant=self.batch_invariant)
         if not self.return_bias:
             return out
         return out, self.bias if self.skip_bias_add else None

@@ -93,7 +93,7 @@ def why_not(layer: torch.nn.Module, kind: str, tokens_max: int, device: torch.de
         reasons.append(f"wanted an activation of {', '.join(ACTIVATIONS)}, found {layer.activation.value}")
     else:
         fields = layer_fields(layer, kind)
-        library = sluice_moe.why_not(device=device, tokens_max=tokens_max, batch_invariant=envs.VLLM_BATCH_INVARIANT, **fields)
+        library = sluice_moe.why_not(device=device, tokens_max=tokens_max, batch_invariant=bool(envs.VLLM_BATCH_INVARIANT), **fields)
         if library:
             reasons += refusals(library)
     return reasons
@@ -168,7 +168,7 @@ class SluiceMethod(FusedMoEMethodBase):
             fields = layer_fields(layer, self.kind)
             self.maps_ids = layer.expert_map is not None and "ep" not in fields
             self.sluice_layer = sluice_moe.MoeLayer(tokens_max=self.tokens_max, device=device,
-                                                    batch_invariant=envs.VLLM_BATCH_INVARIANT, **fields)
+                                                    batch_invariant=bool(envs.VLLM_BATCH_INVARIANT), **fields)
         self.sluice_layer.load(old, naming="plain")
         del old
         views = packed_views(self.sluice_layer)
