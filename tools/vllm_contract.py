@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """vllm_contract.py FOLDER...: records what unpacked wheels of vLLM have of what the plug-in stands on.
 
-Each FOLDER holds one wheel, unpacked (python3 -m zipfile -e; its .py files are enough). Adds its version to tests/python/vllm_contract.json:
-the parameters of each function, method and class that sluice_moe.vllm.compat.SEAMS names, read from the source, nothing imported.
+Each FOLDER holds one wheel, unpacked (python3 -m zipfile -e; its .py files are enough). Adds its version to
+tests/python/vllm_contract.json: the parameters of each function, method and class that sluice_moe.vllm.compat.SEAMS names, read from the source, nothing imported.
 """
 import importlib.util
 import json

@@ -84,7 +84,8 @@ def test_local_ids(dtype):
 def vllm_layer(activation: str, **more):
     from vllm.model_executor.layers.fused_moe.activation import MoEActivation
 
-    return types.SimpleNamespace(activation=MoEActivation(activation), **({"swiglu_alpha": None, "swiglu_beta": None, "swiglu_limit": None} | more))
+    none = {"swiglu_alpha": None, "swiglu_beta": None, "swiglu_limit": None}
+    return types.SimpleNamespace(activation=MoEActivation(activation), **(none | more))
 
 
 @pytest.mark.parametrize("activation, more, wanted", [
@@ -93,7 +94,8 @@ def vllm_layer(activation: str, **more):
     ("silu", {"swiglu_limit": 10.0}, {"act": "swiglu_clamped", "gate_order": "gate_first", "alpha": 1.0, "beta": 0.0, "limit": 10.0}),
     ("swigluoai_uninterleave", {"swiglu_alpha": 1.5, "swiglu_beta": 1.0, "swiglu_limit": 7.0},
      {"act": "swiglu_clamped", "gate_order": "gate_first", "alpha": 1.5, "beta": 1.0, "limit": 7.0}),
-    ("relu2_no_mul", {}, {"act": "relu2", "gate_order": "gate_first"}), ("gelu_tanh", {}, {"act": "geglu_tanh", "gate_order": "gate_first"})])
+    ("relu2_no_mul", {}, {"act": "relu2", "gate_order": "gate_first"}),
+    ("gelu_tanh", {}, {"act": "geglu_tanh", "gate_order": "gate_first"})])
 def test_activations(activation, more, wanted):
     assert method.activation_fields(vllm_layer(activation, **more)) == wanted
 
