@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+"""What the CPU cannot show of the Python package: streams, graphs, several GPUs. Needs a Hopper GPU, torch and sluice_moe; no pytest.
+
+  gpu.py [NAME...]     runs these checks, or all; prints a line for each; exit status 1 if one fails
+"""
+import os
+import sys
+import threading
+import traceback
+
+import torch
+
+import sluice_moe
+from sluice_moe import devices
+
+HIDDEN, INTERMEDIATE, EXPERTS, TOP_K = 2880, 2880, 32, 4
+
+
+def tensors(seed=1, device="cuda", expert_w="e2m1"):
+    random = torch.Generator(device=device).manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=random, device=device).bfloat16()
+
+    def whole(low, high, *shape):
+        return torch.randint(low, high, shape, generator=random, device=device, dtype=torch.uint8)
+
+    out = {"router": normal(EXPERTS, HIDDEN) / 50, "router_bias": normal(EXPERTS)}
+    for name, rows, width in (("experts.up", 2 * INTERMEDIATE, HIDDEN), ("experts.down", HIDDEN, INTERMEDIATE)):
+        if expert_w == "e2m1":
+            out[name], out[name + "_scale"] = whole(0, 256, EXPERTS, rows, width // 2), whole(116, 121, EXPERTS, rows, width // 32)
+        else:
+            out[name] = normal(EXPERTS, rows, width) / 50
+        out[name + "_bias"] = normal(EXPERTS, rows)
+    return out
+
+
+def layer_on(device, seed=1, tokens_max=256, weights=None, **fields):
+    layer = sluice_moe.MoeLayer("gpt-oss-20b", tokens_max=tokens_max, device=device, **fields)
+    given = weights or tensors(seed, device, fields.get("expert_w", "e2m1"))
+    if layer.fields["input"] != "logits":
+        given = {name: tensor for name, tensor in given.items() if "router" not in name}
+    layer.load(given)
+    return layer
+
+
+def inputs(tokens, device="cuda", seed=7):
+    return torch.randn(tokens, HIDDEN, generator=torch.Generator(device=device).manual_seed(seed), device=device).bfloat16()
+
+
+def near(got, wanted, share=0.02):
+    apart = (got.double() - wanted.double()).abs().max().item() / wanted.double().abs().max().item()
+    assert apart < share, f"wanted at most {share} of the largest value apart, found {apart}"
+    return f"{apart:.4f} of the largest value apart"
+
+
+def check_cpu_agrees():
+    """The GPU's answers are the CPU's, but for rounding; weights come from host memory and from the GPU's."""
+    on_gpu = tensors()
+    on_cpu = {name: tensor.cpu() for name, tensor in on_gpu.items()}
+    x = inputs(5)
+    wanted = layer_on("cpu", weights=on_cpu)(x.cpu())
+    from_gpu, from_host = layer_on("cuda", weights=on_gpu)(x), layer_on("cuda", weights=on_cpu)(x)
+    assert torch.equal(from_gpu, from_host)
+    logits = torch.ops.sluice.router_gemm(x, on_gpu["router"], on_gpu["router_bias"])
+    near(logits, torch.nn.functional.linear(x.double(), on_gpu["router"].double(), on_gpu["router_bias"].double()), 1e-4)
+    weights, ids = torch.ops.sluice.route_topk(logits, TOP_K)
+    assert torch.equal(ids.long(), torch.topk(logits, TOP_K).indices)
+    near(layer_on("cuda", weights=on_gpu, input="precomputed")(x, ids=ids.long(), weights=weights), from_gpu)
+    return near(from_gpu.cpu(), wanted)
+
+
+def check_graph():
+    """A captured layer replays, also when the operations of the graph run for the first time in it; memory stays what it was."""
+    layer, twin = layer_on("cuda"), layer_on("cuda")
+    router = tensors()["router"].float()  # a problem that nothing has planned yet
+    x = inputs(8)
+    wanted = layer(x)
+    static = torch.zeros_like(x)
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        y = twin(static)
+        logits = torch.ops.sluice.router_gemm(static.float(), router)
+        weights, ids = torch.ops.sluice.route_topk(logits, 3, scale=1.5)
+        z = twin(y)
+    for seed in (7, 8, 9):
+        x = inputs(8, seed=seed)
+        static.copy_(x)
+        before = torch.cuda.memory_allocated()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.cuda.memory_allocated() == before
+        assert torch.equal(y, layer(x)) and torch.equal(z, layer(layer(x)))
+        assert torch.equal(logits, torch.ops.sluice.router_gemm(x.float(), router))
+        assert torch.equal(ids, torch.ops.sluice.route_topk(logits, 3, scale=1.5)[1])
+    twin.load(tensors(seed=5))  # in place: the graph has the new weights
+    graph.replay()
+    assert not torch.equal(y, wanted) and torch.equal(y, twin(static))
+    return "3 replays, and one with new weights"
+
+
+def check_streams():
+    """Side streams, graphs captured on them, and more of them than were made ahead."""
+    layer, x = layer_on("cuda"), inputs(16)
+    wanted = layer(x)
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(3 * devices.STREAMS_AHEAD)]
+    answers = []
+    for stream in streams:
+        with torch.cuda.stream(stream):
+            answers.append(layer(x))
+    torch.cuda.synchronize()
+    assert all(torch.equal(y, wanted) for y in answers)
+    return f"{len(streams)} streams"
+
+
+def check_a_new_stream_in_a_capture_is_refused_when_none_is_left():
+    device = devices.open_device("cuda")
+    layer, x = layer_on("cuda"), inputs(1)
+    layer(x)
+    left, device._spare_streams = device._spare_streams, []
+    known, device._streams = device._streams, {}
+    try:
+        graph, raised = torch.cuda.CUDAGraph(), None
+        try:
+            with torch.cuda.graph(graph):
+                layer(x)
+        except sluice_moe.Unsupported as why:
+            raised = str(why)
+        assert raised and "found a new one inside a captured region" in raised, raised
+    finally:
+        device._spare_streams, device._streams = left, known
+    layer(x)
+    return raised
+
+
+def check_threads():
+    """Two threads on streams of their own, and two on one stream."""
+    layer, wanted, faults = layer_on("cuda"), {}, []
+    for tokens in (1, 7, 32, 100):
+        wanted[tokens] = layer(inputs(tokens))
+    torch.cuda.synchronize()
+
+    def work(tokens, stream):
+        x = inputs(tokens)
+        with torch.cuda.stream(stream):
+            for _ in range(100):
+                if not torch.equal(layer(x), wanted[tokens]):
+                    faults.append(tokens)
+
+    shared, own = torch.cuda.Stream(), torch.cuda.Stream()
+    threads = [threading.Thread(target=work, args=a) for a in ((1, shared), (7, shared), (32, own), (100, torch.cuda.Stream()))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults, faults
+    return "4 threads, 3 streams"
+
+
+def check_compile():
+    """One graph, and torch's own capture of it."""
+    layer, x = layer_on("cuda"), inputs(4)
+    with torch.inference_mode():
+        wanted = layer(x).float().sin()
+        assert torch.equal(torch.compile(lambda x: layer(x).float().sin(), fullgraph=True)(x), wanted)
+        captured = torch.compile(lambda x: layer(x).float().sin(), fullgraph=True, mode="reduce-overhead")
+        for _ in range(4):
+            y = captured(x).clone()
+            near(y, wanted, 1e-5)
+    return "default and reduce-overhead"
+
+
+def check_opcheck():
+    layer, x = layer_on("cuda"), inputs(4)
+    torch.library.opcheck(torch.ops.sluice.moe_layer.default, (x, layer.packed, layer.handle))
+    torch.library.opcheck(torch.ops.sluice.moe_layer_out.default, (x, layer.packed, layer.handle), {"out": torch.empty_like(x)})
+    w = tensors()["router"]
+    torch.library.opcheck(torch.ops.sluice.router_gemm.default, (x, w))
+    torch.library.opcheck(torch.ops.sluice.route_topk.default, (torch.ops.sluice.router_gemm(x, w), TOP_K))
+    return "4 operations"
+
+
+def check_refusals():
+    layer, x = layer_on("cuda"), inputs(2)
+    for call, wanted in ((lambda: layer(x.cpu()), "cpu"), (lambda: layer(x.float()), "bf16"), (lambda: layer(inputs(257)), "257"),
+                         (lambda: layer.to("cpu"), "stay"), (lambda: torch.ops.sluice.router_gemm(x, torch.zeros(8, HIDDEN).bfloat16()), "w:")):
+        try:
+            call()
+        except Exception as why:  # noqa: BLE001
+            assert wanted in str(why), (wanted, why)
+        else:
+            raise AssertionError(f"wanted an error with {wanted}")
+    return "5 refusals"
+
+
+def check_state():
+    layer, x = layer_on("cuda"), inputs(3)
+    other = sluice_moe.MoeLayer("gpt-oss-20b", tokens_max=256, device="cuda")
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other(x), layer(x))
+    return f"{layer.state_dict()['_extra_state'].numel() >> 20} MiB"
+
+
+def check_fork():
+    layer_on("cuda")
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        try:
+            devices.open_device("cuda")
+        except sluice_moe.Unsupported:
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    return "refused in the child"
+
+
+def check_two_gpus():
+    if torch.cuda.device_count() < 2:
+        return "not run: one GPU"
+    x = inputs(9)
+    first, second = layer_on("cuda:0"), layer_on("cuda:1", weights={n: t.to("cuda:1") for n, t in tensors(device="cuda:0").items()})
+    wanted = first(x.to("cuda:0"))
+    assert torch.equal(second(x.to("cuda:1")).cpu(), wanted.cpu()) and torch.cuda.current_device() == 0
+    try:
+        second(x.to("cuda:0"))
+    except sluice_moe.InvalidArgument as why:
+        assert "cuda:1" in str(why)
+        return "the same answers on both"
+    raise AssertionError("wanted an error for a tensor on another GPU")
+
+
+CHECKS = {name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")}
+
+
+def main():
+    wrong = [name for name in sys.argv[1:] if name not in CHECKS]
+    if wrong:
+        sys.exit(f"gpu.py: wanted names among {', '.join(CHECKS)}, found {', '.join(wrong)}")
+    failed = 0
+    for name in sys.argv[1:] or CHECKS:
+        try:
+            print(f"ok      {name}: {CHECKS[name]()}", flush=True)
+        except Exception:  # noqa: BLE001
+            failed += 1
+            print(f"FAILED  {name}\n{traceback.format_exc()}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
