@@ -58,6 +58,8 @@ class _Packing:
         fields = {**experts.fields, "x": _DTYPES[dtype], "g": _DTYPES[dtype], "input": "precomputed", "top_k": top_k}
         self.layer = MoeLayer(device=self.device, **{"tokens_max": TOKENS_MAX, **options}, **fields)
         self.layer.load({plain: _rows_of(plain, local(w), experts) for plain, w in weights.items()}, naming="plain")
+        # Weights stay where they are: a CUDA graph of a compiled model need not copy them as it does inputs.
+        torch._dynamo.mark_static_address(self.layer.packed)
 
     def run(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """x [tokens, hidden], ids [tokens, top_k], weights [tokens, top_k] -> [tokens, hidden]. Ids of no expert here are empty slots."""

@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+"""Sluice's experts in transformers: the checks of tests/python on a DEVICE, and tokens a second beside transformers' own experts.
+
+    transformers_experts.py check                  every experts class, the shipped checkpoint's logits and text, compiled decoding
+    transformers_experts.py ratio [--threads N]    generate() with the shipped checkpoint, a table of seconds and ratios; on the CPU, too
+    transformers_experts.py make DIR [--layers N]  random weights in the layout of gpt-oss-20b (13 GB)
+    transformers_experts.py bench DIR [--experts sluice,sluice-bf16,grouped_mm] [--batches 1,8,32] [--static]
+
+--device names where: cuda, or cpu. bench prints one CSV row for each count of sequences. sluice: experts packed in MXFP4. The others are
+dequantised to bf16 while they are loaded; sluice-bf16 are those, packed. --static: a static cache, for which generate() compiles decoding
+into CUDA graphs. transformers' own MXFP4 kernels come from a hub; what keeps them from running is printed.
+"""
+import argparse
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "python")]
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+import transformers
+
+import sluice_moe
+import sluice_moe.transformers as hf
+
+DEVICE = torch.device("cuda")
+
+
+def settle():
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def loaded(directory, experts: str):
+    """A model with these experts, and the seconds that took."""
+    from shipped_model import load
+
+    start, options = time.perf_counter(), {"experts_implementation": "sluice" if experts.startswith("sluice") else experts}
+    if experts != "sluice":
+        options["quantization_config"] = transformers.Mxfp4Config(dequantize=True)
+    try:
+        import accelerate  # noqa: F401
+
+        options["device_map"] = DEVICE.type
+    except ModuleNotFoundError:
+        pass
+    model = load(directory, **options).to(DEVICE)
+    settle()
+    return model, time.perf_counter() - start
+
+
+def own_mxfp4_kernels() -> str:
+    """Why transformers' own MXFP4 kernels do not run here, or that they might."""
+    from transformers.utils import is_kernels_available
+
+    if not is_kernels_available():
+        return "own MXFP4 kernels: not run: transformers wants the package `kernels`, found none that fits"
+    return "own MXFP4 kernels: not run: `kernels` is here, but loads them from a hub, which this machine does not reach"
+
+
+# ---- check ----
+
+
+def check_experts() -> bool:
+    from experts_in_float64 import bound, reference
+    from experts_of_transformers import CLASSES, inputs, made
+
+    fine, worst, refused = True, 0.0, []
+    for name in sorted(CLASSES):
+        module = made(name)
+        try:
+            for tokens in (1, 7, 200):
+                x, ids, weights = inputs(tokens)
+                plain = made(name)
+                wanted, allowed = reference(plain, x, ids, weights), bound(plain, x, ids, weights)
+                found = module.to(DEVICE)(x.to(DEVICE), ids.to(DEVICE), weights.to(DEVICE)).cpu()
+                share = ((found.double() - wanted).abs() / allowed).max().item()
+                worst = max(worst, share)
+                if not share <= 1:
+                    fine = False
+                    print(f"FAILED {name}, {tokens} tokens: {share:.2f} of the bound")
+        except sluice_moe.Unsupported as why:
+            refused.append(f"{name}: {str(why)[:160]}")
+    plain = made("GptOssExperts").state_dict()
+    module = made("GptOssExperts").to(DEVICE)
+    x, ids, weights = (t.to(DEVICE) for t in inputs(3))
+    module(x, ids, weights)
+    same = all(torch.equal(value, plain[name]) for name, value in module.state_dict().items())
+    print(f"experts: {len(CLASSES) - len(refused)} classes within {worst:.2f} of the bound; state_dict of packed ones the same bits: {same}")
+    for line in refused:
+        print("  refused", line)
+    return fine and same and len(CLASSES) - len(refused) > 40
+
+
+def check_model(experts: str) -> bool:
+    from shipped_model import MODEL, PROMPTS, answers, answers_of_the_engine, distance, is_start, questions
+
+    fine, (model, _) = True, loaded(MODEL, experts)
+    for prompt in PROMPTS:
+        rms, most = distance(model, prompt)
+        fine &= rms <= 4 and most <= 2
+        print(f"{experts}: logits of {prompt}: {rms:.2f} of the noise (4 allowed), {most:.2f} of the most (2 allowed)")
+    asked = questions(100)
+    try:
+        wanted = answers_of_the_engine(asked)
+    except AssertionError as why:
+        print(f"{experts}: text: not compared: {why}")
+        return fine
+    found = answers(model, asked, 150)
+    same = sum(is_start(b, a) for a, b in zip(wanted, found))
+    for question, a, b in zip(asked, wanted, found):
+        if not is_start(b, a):
+            print(f"  {question!r}\n    engine {a!r}\n    here   {b!r}")
+    print(f"{experts}: text: {same} of {len(asked)} as Sluice's own engine on the CPU")
+    return fine and same >= 98  # other roundings may turn a near tie
+
+
+def check_compiled() -> bool:
+    from shipped_model import MODEL, batch_of, questions
+
+    model, _ = loaded(MODEL, "sluice")
+    ids, mask = batch_of(questions(1), DEVICE)
+    options = dict(attention_mask=mask, max_new_tokens=24, min_new_tokens=24, do_sample=False)
+    wanted = model.generate(ids, **options)
+    made = model.generate(ids, cache_implementation="static", **options)
+    again = model.generate(ids, cache_implementation="static", **options)
+    same = torch.equal(made, wanted) and torch.equal(again, wanted)
+    print(f"compiled decoding with a static cache: the same tokens: {same}")
+    return same
+
+
+def check() -> int:
+    fine = [check_experts(), check_model("sluice"), check_model("sluice-bf16"), check_compiled()]
+    print("all checks passed" if all(fine) else "CHECKS FAILED")
+    return 0 if all(fine) else 1
+
+
+# ---- bench ----
+
+
+def machine() -> str:
+    name = torch.cuda.get_device_name() if DEVICE.type == "cuda" else f"{torch.get_num_threads()} threads of a CPU"
+    return f"{name}, torch {torch.__version__}, transformers {transformers.__version__}, Sluice {sluice_moe.version()}"
+
+
+def ratio(arguments) -> int:
+    """Seconds of generate() with the shipped checkpoint: medians of runs that take turns."""
+    from shipped_model import MODEL, batch_of, questions
+
+    kinds = ("sluice", "sluice-bf16", "grouped_mm", "eager")
+    models = {experts: loaded(MODEL, experts)[0] for experts in kinds}
+    print(f"{machine()}\n\n| sequences x tokens | " + " | ".join(kinds) + " | grouped_mm / sluice |\n|---|" + "--:|" * (len(kinds) + 1))
+    for count, new in ((1, 32), (8, 32), (32, 32)):
+        ids, mask = batch_of(questions(count), DEVICE)
+        seconds = {experts: [] for experts in kinds}
+        for run in range(arguments.runs + 1):
+            for experts, model in models.items():
+                start = time.perf_counter()
+                model.generate(ids, attention_mask=mask, max_new_tokens=new, min_new_tokens=new, do_sample=False)
+                settle()
+                seconds[experts] += [time.perf_counter() - start] if run else []
+        middle = {experts: statistics.median(all_of) for experts, all_of in seconds.items()}
+        print(f"| {count} x {new} | " + " | ".join(f"{middle[k]:.2f} s" for k in kinds)
+              + f" | {middle['grouped_mm'] / middle['sluice']:.2f} |", flush=True)
+    return 0
+
+
+def timed(model, ids, new: int, static: bool) -> float:
+    options = {"cache_implementation": "static"} if static else {}
+    settle()
+    start = time.perf_counter()
+    model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, min_new_tokens=new, do_sample=False, **options)
+    settle()
+    return time.perf_counter() - start
+
+
+def bench(arguments) -> int:
+    print("#", machine())
+    print("#", own_mxfp4_kernels())
+    print("experts,cache,sequences,prompt,new,first_token_ms,decode_tokens_s,load_s,memory_gib")
+    for experts in arguments.experts.split(","):
+        model, seconds = loaded(arguments.directory, experts)
+        for count in map(int, arguments.batches.split(",")):
+            draw = torch.Generator(device=DEVICE).manual_seed(count)
+            ids = torch.randint(0, 199000, (count, arguments.prompt), device=DEVICE, generator=draw)
+            timed(model, ids, arguments.new, arguments.static)  # packs, compiles, records
+            runs = [(timed(model, ids, 1, arguments.static), timed(model, ids, arguments.new, arguments.static)) for _ in range(arguments.runs)]
+            first = statistics.median(a for a, _ in runs)
+            decode = count * (arguments.new - 1) / statistics.median(b - a for a, b in runs)
+            memory = torch.cuda.memory_allocated() / 2**30 if DEVICE.type == "cuda" else float("nan")
+            print(f"{experts},{'static' if arguments.static else 'dynamic'},{count},{arguments.prompt},{arguments.new},{first * 1e3:.1f},"
+                  f"{decode:.1f},{seconds:.1f},{memory:.1f}", flush=True)
+        del model
+        torch.compiler.reset()
+        torch.cuda.empty_cache()
+    return 0
+
+
+def make(arguments) -> int:
+    from shipped_model import command
+
+    return subprocess.run([*command(), "make-checkpoint", arguments.directory, "--layers", str(arguments.layers)], check=True).returncode
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    actions = parser.add_subparsers(dest="action", required=True)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--threads", type=int, default=0, help="of torch and of Sluice on the CPU; 0: as torch has them")
+    parser.add_argument("--runs", type=int, default=3)
+    actions.add_parser("check")
+    actions.add_parser("ratio")
+    maker = actions.add_parser("make")
+    maker.add_argument("directory")
+    maker.add_argument("--layers", type=int, default=0, help="0: as many as the model has")
+    bencher = actions.add_parser("bench")
+    bencher.add_argument("directory")
+    bencher.add_argument("--experts", default="sluice,sluice-bf16,grouped_mm")
+    bencher.add_argument("--batches", default="1,8,32")
+    bencher.add_argument("--prompt", type=int, default=128)
+    bencher.add_argument("--new", type=int, default=64)
+    bencher.add_argument("--static", action="store_true")
+    arguments = parser.parse_args()
+    global DEVICE
+    DEVICE = torch.device(arguments.device)
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    if arguments.action == "make":
+        return make(arguments)
+    if DEVICE.type == "cuda" and not torch.cuda.is_available():
+        print("wanted a DEVICE, found that torch sees none", file=sys.stderr)
+        return 2
+    with torch.no_grad():
+        return {"check": lambda _: check(), "ratio": ratio, "bench": bench}[arguments.action](arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
