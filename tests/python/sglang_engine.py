@@ -1,0 +1,87 @@
+"""SGLang as its scheduler process sets itself up, on a machine without a GPU: real plug-in loader, flags, settings and groups.
+
+Its settings belong to a process, so one process has one engine. SGLang's wheel is for one CPython and its CUDA kernels have no build
+for the CPU: the wheel lies unpacked in a folder, and the kernels have a stand-in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import pathlib
+import socket
+import sys
+
+import pytest
+
+NEWEST = "0.5.23"
+VERSIONS = ("0.5.17", NEWEST)
+
+
+def wheel(version: str) -> pathlib.Path:
+    """The unpacked wheel of a version: SLUICE_TEST_SGLANG names the folder that has one folder for each."""
+    root = pathlib.Path(os.environ.get("SLUICE_TEST_SGLANG") or pathlib.Path(__file__).parents[2] / "build" / "python" / "sglang")
+    folder = root / version
+    if not (folder / "sglang").is_dir():
+        pytest.fail(f"wanted SGLang {version} in {folder}, found none: pip install --no-deps --target {folder} --python-version 3.12 "
+                    f"--only-binary=:all: sglang=={version}")
+    return folder
+
+
+def prepare(version: str = NEWEST) -> None:
+    """`import sglang` finds the wheel and no GPU."""
+    sys.path.insert(0, str(wheel(version)))
+    os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
+    import sgl_kernel_stand_in
+
+    sgl_kernel_stand_in.install()
+
+
+def start(*flags: str, plugins: bool = True) -> object:
+    """The state of a scheduler process started with these flags, before it builds its model. Returns the ServerArgs."""
+    if plugins:
+        importlib.import_module("sglang.srt.plugins").load_plugins()
+    from sglang.srt.runtime_context import publish
+    from sglang.srt.server_args import ServerArgs
+
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    ServerArgs.add_cli_args(parser)
+    settings = ServerArgs.from_cli_args(parser.parse_args(["--model-path", "dummy", "--device", "cpu", *flags]))
+    settings.resolve_once()
+    from sglang.srt.runtime_context import SpawnRanks
+
+    publish(settings, role="scheduler", ranks=SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0))
+    from sglang.srt.layers.moe.utils import initialize_moe_config
+
+    initialize_moe_config()
+    return settings
+
+
+def groups() -> None:
+    """The process groups of one rank, without which no layer runs."""
+    from sglang.srt.distributed import parallel_state
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    parallel_state.init_distributed_environment(world_size=1, rank=0, local_rank=0, backend="gloo",
+                                                distributed_init_method=f"tcp://127.0.0.1:{port}")
+    parallel_state.initialize_model_parallel(backend="gloo")
+
+
+@contextlib.contextmanager
+def rank(*, tp: tuple[int, int] = (0, 1), ep: tuple[int, int] = (0, 1)):
+    """Layers built inside are those of this rank: (rank, size)."""
+    from sglang.srt.runtime_context import get_parallel
+
+    # Not by override(), which wants process groups of that size: a layer that adds nothing up itself needs none.
+    parallel = get_parallel()
+    before = dict(parallel._overrides)
+    parallel._overrides.update(moe_tp_rank=tp[0], moe_tp_size=tp[1], moe_ep_rank=ep[0], moe_ep_size=ep[1])
+    try:
+        yield
+    finally:
+        parallel._overrides.clear()
+        parallel._overrides.update(before)
