@@ -18,6 +18,7 @@ import pytest
 
 NEWEST = "0.5.23"
 VERSIONS = ("0.5.17", NEWEST)
+VERSION = os.environ.get("SLUICE_TEST_SGLANG_VERSION", NEWEST)  # of this process
 
 
 def wheel(version: str) -> pathlib.Path:
@@ -30,13 +31,21 @@ def wheel(version: str) -> pathlib.Path:
     return folder
 
 
-def prepare(version: str = NEWEST) -> None:
+def prepare(version: str = VERSION) -> None:
     """`import sglang` finds the wheel and no GPU."""
     sys.path.insert(0, str(wheel(version)))
     os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
     import sgl_kernel_stand_in
 
     sgl_kernel_stand_in.install()
+
+
+def asked_for_sluice() -> list[str]:
+    """The flags that ask for it, by its name or, where names are a closed enum, in place of triton."""
+    if VERSION == NEWEST:
+        return ["--moe-runner-backend", "sluice"]
+    os.environ["SLUICE_SGLANG"] = "1"
+    return ["--moe-runner-backend", "triton"]
 
 
 def start(*flags: str, plugins: bool = True) -> object:
@@ -49,13 +58,16 @@ def start(*flags: str, plugins: bool = True) -> object:
     parser = argparse.ArgumentParser(exit_on_error=False)
     ServerArgs.add_cli_args(parser)
     settings = ServerArgs.from_cli_args(parser.parse_args(["--model-path", "dummy", "--device", "cpu", *flags]))
-    settings.resolve_once()
-    from sglang.srt.runtime_context import SpawnRanks
+    if VERSION == NEWEST:
+        settings.resolve_once()
+        from sglang.srt.runtime_context import SpawnRanks
 
-    publish(settings, role="scheduler", ranks=SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0))
+        publish(settings, role="scheduler", ranks=SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0))
+    else:
+        publish(settings, role="scheduler")
     from sglang.srt.layers.moe.utils import initialize_moe_config
 
-    initialize_moe_config()
+    initialize_moe_config(*([] if VERSION == NEWEST else [settings]))
     return settings
 
 

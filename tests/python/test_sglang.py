@@ -1,4 +1,4 @@
-"""Layers of SGLang's newest wheel on Sluice, through its own plug-in loader, flags and loaders of weights, held to transformers' eager
+"""Layers of SGLang on Sluice, through its own plug-in loader, flags and loaders of weights, held to transformers' eager
 layers in float64."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def engine():
 
     logging.getLogger("sluice_moe.sglang").addHandler(Lines())
     logging.getLogger("sluice_moe.sglang").setLevel(logging.INFO)
-    sglang_engine.start("--moe-runner-backend", "sluice")
+    sglang_engine.start(*sglang_engine.asked_for_sluice())
     sglang_engine.groups()
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
@@ -72,7 +72,7 @@ class GptOss:
         from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP
 
         self.config = GptOssConfig(hidden_size=HIDDEN, intermediate_size=WIDTH, num_local_experts=EXPERTS, num_experts_per_tok=TOP_K,
-                                   num_hidden_layers=1, dtype="bfloat16")
+                                   num_hidden_layers=1, swiglu_limit=7.0, dtype="bfloat16")
         self.config._experts_implementation = "eager"
         up, up_scale, self.up = mxfp4(EXPERTS, 2 * WIDTH, HIDDEN, seed=seed)
         down, down_scale, self.down = mxfp4(EXPERTS, HIDDEN, WIDTH, seed=seed + 10)

@@ -1,0 +1,273 @@
+#!/usr/bin/env python3
+"""SGLang with and without Sluice: gpt-oss's two sizes with the same random weights, steps of decode and prefill, and what they say.
+
+    engine_sglang.py all --out DIR [--seconds N]           every (model, backend) that DIR does not have yet, the most wanted first
+    engine_sglang.py one MODEL BACKEND --out DIR           one of them, in this process
+    engine_sglang.py table --out DIR                       ratios, and how far the answers of backends are apart
+    engine_sglang.py rows --out DIR --version COMMIT       rows for bench/measured/h200/engine_sglang.csv
+
+MODEL is 20b or 120b. BACKEND is default (what SGLang chooses), or sluice. Needs SGLang 0.5.17 and, for sluice, the package sluice_moe
+where Python finds them with their dist-info, and no network.
+
+Weights are those of engine_vllm.py. Steps are those of SGLang's own bench_one_batch: its ModelRunner and its batches, without its
+scheduler. A time is that of several steps that are enqueued one behind the other, divided by their number: the host works while the GPU
+does, as it does under SGLang's scheduler.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+from array import array
+
+from engine_vllm import SEED, compared, config_of, fill
+
+ORDER = [("20b", "sluice"), ("20b", "default"), ("120b", "sluice"), ("120b", "default")]
+SEQUENCES = (1, 64, 8, 256, 32, 128)
+PROMPTS = (4096, 1024, 8192)
+CONTEXT = 1024
+NEW = 8  # tokens of each sequence that go in at once, behind a context of zeros
+BLOCK, BLOCKS = 10, 5  # steps of decode in flight, and how often
+CHECKED_PROMPTS, CHECKED_TOKENS, CHECKED_LENGTH = 4, 16, 48
+
+
+class Runner:
+    """SGLang's ModelRunner in this process."""
+
+    def __init__(self, model: str, backend: str, out: pathlib.Path):
+        os.environ |= {"SGLANG_IS_FLASHINFER_AVAILABLE": "false", "HF_HUB_OFFLINE": "1", "SLUICE_SGLANG": str(int(backend == "sluice"))}
+        folder = out / f"config-{model}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(config_of(model)))
+        began = time.perf_counter()
+        import sglang.benchmark.one_batch as bench
+        from sglang.srt.model_loader import loader
+        from sglang.srt.plugins import load_plugins
+        from sglang.srt.server_args import PortArgs, ServerArgs
+
+        load_plugins()
+        loader.initialize_dummy_weights = lambda module: fill(module, config_of(model))
+        bench.get_tokenizer = lambda *args, **kwargs: None
+        arguments = ServerArgs(
+            model_path=str(folder), load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", random_seed=SEED,
+            attention_backend="triton", sampling_backend="pytorch", moe_runner_backend="triton" if backend == "sluice" else "auto",
+            context_length=16384, max_total_tokens=300_000, mem_fraction_static=0.9, max_running_requests=max(SEQUENCES),
+            disable_radix_cache=True, disable_hybrid_swa_memory=True, chunked_prefill_size=8192,
+            cuda_graph_bs_decode=sorted(SEQUENCES), cuda_graph_max_bs_decode=max(SEQUENCES), cuda_graph_backend_prefill="disabled")
+        self.backend = arguments.moe_runner_backend
+        bench._set_envs_and_config(arguments)
+        bench.configure_logger(arguments) if hasattr(bench, "configure_logger") else None
+        bench.initialize_moe_config(arguments)
+        bench.initialize_fp8_gemm_config(arguments)
+        bench.initialize_fp4_gemm_config(arguments)
+        self.bench = bench
+        self.runner, _ = bench.load_model(arguments, PortArgs.init_new(arguments), 0, 0)
+        self.inner = self.runner.torch_runner
+        self.vocabulary = config_of(model)["vocab_size"]
+        self.ready_s = time.perf_counter() - began
+
+    def experts(self) -> str:
+        """The class that runs the experts, and SGLang's name of its backend."""
+        method = type(self.inner.model.model.layers[0].mlp.experts.quant_method).__name__
+        return f"{method}-{self.backend}"
+
+    def prompt(self, length: int, which: int) -> list[int]:
+        import random
+
+        draw = random.Random(SEED * 7919 + which)
+        return [draw.randrange(self.vocabulary // 2) for _ in range(length)]
+
+    def requests(self, prompts: list[list[int]], context: int = 0) -> list:
+        """One for each prompt; the first `context` tokens of each are taken as cached, whatever is there."""
+        from sglang.srt.managers.schedule_batch import Req
+        from sglang.srt.sampling.sampling_params import SamplingParams
+
+        out = []
+        for i, prompt in enumerate(prompts):
+            req = Req(rid=str(i), origin_input_text="", origin_input_ids=array("q", prompt),
+                      sampling_params=SamplingParams(temperature=0, max_new_tokens=1024))
+            req.full_untruncated_fill_ids = req.origin_input_ids
+            req.logprob_start_len = -1
+            if context:
+                req.prefix_indices = self.inner.token_to_kv_pool_allocator.alloc(context)
+            req.set_extend_range(len(req.prefix_indices), len(req.origin_input_ids))
+            out.append(req)
+        return out
+
+    def decode(self, sequences: int) -> list[float]:
+        """Microseconds of a step, once for each block."""
+        import torch
+
+        self.runner.clear()
+        context = CONTEXT - NEW
+        reqs = self.requests([self.prompt(CONTEXT, i) for i in range(sequences)], context)
+        ids, _, batch = self.runner.extend(reqs)
+        for _ in range(BLOCK):
+            ids, _ = self.runner.decode(ids, batch)
+        torch.cuda.synchronize()
+        times = []
+        for _ in range(BLOCKS):
+            began = time.perf_counter()
+            for _ in range(BLOCK):
+                ids, _ = self.runner.decode(ids, batch)
+            torch.cuda.synchronize()
+            times.append((time.perf_counter() - began) * 1e6 / BLOCK)
+        return times
+
+    def prefill(self, length: int, repeats: int) -> list[float]:
+        import torch
+
+        times = []
+        for repeat in range(repeats + 1):
+            self.runner.clear()
+            reqs = self.requests([self.prompt(length, 1000 + repeat)])
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            self.runner.extend(reqs)
+            torch.cuda.synchronize()
+            times.append((time.perf_counter() - began) * 1e6)
+        return times[1:]
+
+    def answers(self) -> list[dict]:
+        """Greedy tokens of a few prompts, with the 20 likeliest of each position and their logarithms."""
+        import torch
+
+        self.runner.clear()
+        ids, logits, batch = self.runner.extend(self.requests([self.prompt(CHECKED_LENGTH, 100 + i) for i in range(CHECKED_PROMPTS)]))
+        said = [{"tokens": [], "top": []} for _ in range(CHECKED_PROMPTS)]
+        for _ in range(CHECKED_TOKENS):
+            values, top = torch.log_softmax(logits[:CHECKED_PROMPTS].float(), -1).topk(20)
+            for one, token, v, t in zip(said, ids.tolist(), values.tolist(), top.tolist()):
+                one["tokens"].append(token)
+                one["top"].append(dict(zip(map(str, t), v)))
+            ids, logits = self.runner.decode(ids, batch)
+        return said
+
+
+def one(model: str, backend: str, out: pathlib.Path) -> None:
+    import torch
+
+    path = out / f"{model}-{backend}.json"
+    runner = Runner(model, backend, out)
+    result = {"model": model, "backend": backend, "ready_s": round(runner.ready_s, 1), "experts": runner.experts(), "rows": [],
+              "complete": False}
+    import sglang
+
+    result["sglang"] = sglang.__version__
+    print(f"{model} {backend}: ready after {runner.ready_s:.0f} s, experts {result['experts']}, "
+          f"{torch.cuda.memory_allocated() / 2**30:.1f} GiB", flush=True)
+
+    def keep(op: str, count: int, times: list[float], note: str) -> None:
+        times = sorted(times)
+        row = {"op": op, "tokens": count, "median_us": statistics.median(times), "p10_us": times[len(times) // 10],
+               "p90_us": times[len(times) * 9 // 10], "steps": len(times), "note": note}
+        result["rows"].append(row)
+        path.write_text(json.dumps(result))
+        print(f"{model} {backend} {op} {count}: {row['median_us']:.0f} us [{row['p10_us']:.0f}, {row['p90_us']:.0f}] "
+              f"of {len(times)}, {count / row['median_us'] * 1e6:.0f} tokens a second", flush=True)
+
+    def attempt(what: str, measure) -> None:
+        # What fails leaves the rest its turn; the row is missing and the log says why.
+        try:
+            measure()
+        except Exception:
+            import traceback
+
+            print(f"{model} {backend} {what}: failed: {traceback.format_exc(limit=-3)}", flush=True)
+            result.setdefault("failed", []).append(what)
+
+    attempt("answers", lambda: result.update(answers=runner.answers()))
+    for sequences in SEQUENCES:
+        attempt(f"decode {sequences}", lambda: keep("decode", sequences, runner.decode(sequences),
+                                                    f"context {CONTEXT} sustained full graphs {BLOCK} steps in flight"))
+    for length in PROMPTS:
+        attempt(f"prefill {length}", lambda: keep("prefill", length, runner.prefill(length, 3), "one prompt in bursts eager"))
+    result["complete"] = "failed" not in result
+    path.write_text(json.dumps(result))
+
+
+# ---- Many processes, and what they found ----
+
+
+def load(out: pathlib.Path) -> dict[tuple[str, str], dict]:
+    found = [json.loads(p.read_text()) for p in sorted(out.glob("*-*.json"))]
+    return {(r["model"], r["backend"]): r for r in found}
+
+
+def run_all(out: pathlib.Path, seconds: float, order: list[tuple[str, str]]) -> None:
+    """A process for each that is not complete, while there is time for one more."""
+    began, longest = time.monotonic(), 40.0
+    environment = os.environ | {"TRITON_CACHE_DIR": str(out / "cache/triton"), "TORCHINDUCTOR_CACHE_DIR": str(out / "cache/inductor")}
+    for model, backend in order:
+        if load(out).get((model, backend), {}).get("complete"):
+            continue
+        left = seconds - (time.monotonic() - began)
+        if left < longest:
+            print(f"{model} {backend}: {left:.0f} s left, the longest took {longest:.0f}: not begun", flush=True)
+            break
+        started = time.monotonic()
+        with open(out / f"{model}-{backend}.log", "w") as log:
+            command = [sys.executable, __file__, "one", model, backend, "--out", str(out)]
+            try:
+                code = subprocess.run(command, env=environment, stderr=log, timeout=left).returncode
+                if code:
+                    print(f"{model} {backend}: ended with {code}: {pathlib.Path(log.name).read_text()[-2500:]}", flush=True)
+            except subprocess.TimeoutExpired:
+                print(f"{model} {backend}: out of time: {pathlib.Path(log.name).read_text()[-1000:]}", flush=True)
+        longest = max(longest, time.monotonic() - started)
+        print(f"{model} {backend}: {time.monotonic() - started:.0f} s in all", flush=True)
+    table(out)
+
+
+def table(out: pathlib.Path) -> None:
+    found = load(out)
+    for (model, backend), base in found.items():
+        ours = found.get((model, "sluice"))
+        if backend == "sluice" or ours is None:
+            continue
+        times = {(r["op"], r["tokens"]): r["median_us"] for r in ours["rows"]}
+        said = compared(base, ours) if "answers" in base and "answers" in ours else "no answers to compare"
+        print(f"{model}, {backend} ({base['experts']}) over sluice: {said}")
+        for r in base["rows"]:
+            mine = times.get((r["op"], r["tokens"]))
+            if mine:
+                print(f"  {r['op']} {r['tokens']}: {r['median_us']:.0f} / {mine:.0f} us = {r['median_us'] / mine:.2f}")
+
+
+def rows(out: pathlib.Path, version: str) -> None:
+    print("suite,op,model,tokens,impl,version,median_us,p10_us,p90_us,bytes,flops,note")
+    for (model, backend), r in load(out).items():
+        impl = "sluice" if backend == "sluice" else f"sglang-{r['experts']}"
+        which = f"{version}+sglang-{r['sglang']}" if backend == "sluice" else r["sglang"]
+        for row in sorted(r["rows"], key=lambda row: (row["op"], row["tokens"])):
+            print(f"engine_sglang,{row['op']},gpt-oss-{model},{row['tokens']},{impl},{which},{row['median_us']:.4f},{row['p10_us']:.4f},"
+                  f"{row['p90_us']:.4f},0,0,{row['note']}")
+
+
+def main() -> None:
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parse.add_argument("command", choices=("all", "one", "table", "rows"))
+    parse.add_argument("which", nargs="*", help="MODEL BACKEND; for all: MODEL-BACKEND ..., in that order")
+    parse.add_argument("--out", type=pathlib.Path, required=True)
+    parse.add_argument("--seconds", type=float, default=240)
+    parse.add_argument("--version", default="unknown")
+    given = parse.parse_args()
+    given.out = given.out.absolute()
+    given.out.mkdir(parents=True, exist_ok=True)
+    if given.command == "one":
+        one(*given.which, given.out)
+    elif given.command == "all":
+        run_all(given.out, given.seconds, [tuple(w.split("-", 1)) for w in given.which] or ORDER)
+    elif given.command == "table":
+        table(given.out)
+    else:
+        rows(given.out, given.version)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Starts of SGLang, each in a process of its own: SGLang is imported once, and each case is a fork of that process.
+
+    python sglang_starts.py CASE...     prints a line of JSON for each
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import traceback
+from typing import Callable
+
+import sglang_engine
+
+LOGGED: list[str] = []
+
+
+def built() -> dict:
+    """Which class runs the experts of a layer built now, and which gates Sluice's hooks are on."""
+    from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    layer = FusedMoE(num_experts=4, hidden_size=64, intermediate_size=64, layer_id=0, top_k=2, prefix="model.layers.0.mlp.experts")
+    return {"method": type(layer.quant_method).__name__, "hooks": sorted(HookRegistry._patched)}
+
+
+def start_and_build(*flags: str) -> dict:
+    sglang_engine.start(*flags)
+    sglang_engine.groups()
+    import torch
+
+    torch.set_default_dtype(torch.bfloat16)
+    return built()
+
+
+def without_flag() -> dict:
+    out = start_and_build()
+    return out | {"experts imported": "sluice_moe.sglang.experts" in sys.modules, "logged": LOGGED}
+
+
+def draft_alone() -> dict:
+    """The draft's layers are Sluice's, the target's are not."""
+    from sglang.srt.layers.moe import utils
+
+    target = start_and_build("--speculative-moe-runner-backend", "sluice")
+    with utils.speculative_moe_backend_context():
+        draft = built()
+    return {"target": target["method"], "draft": draft["method"]}
+
+
+def target_alone() -> dict:
+    from sglang.srt.layers.moe import utils
+
+    target = start_and_build("--moe-runner-backend", "sluice", "--speculative-moe-runner-backend", "triton")
+    with utils.speculative_moe_backend_context():
+        draft = built()
+    return {"target": target["method"], "draft": draft["method"]}
+
+
+def moved_gate() -> dict:
+    """SGLang without a class that a hook belongs to."""
+    from sglang.srt.models import gpt_oss
+
+    del gpt_oss.TinyGemmLinear
+    return start_and_build(*sglang_engine.asked_for_sluice())
+
+
+def other_signature() -> dict:
+    from sglang.srt.models.deepseek_v2 import MoEGate
+
+    MoEGate.forward = lambda self, x: x
+    return start_and_build(*sglang_engine.asked_for_sluice())
+
+
+def other_plug_in() -> dict:
+    """A hook of another plug-in that was applied before ours."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    HookRegistry.register("sglang.srt.models.gpt_oss.TinyGemmLinear.forward", lambda original, *a, **k: original(*a, **k), HookType.AROUND)
+    return start_and_build(*sglang_engine.asked_for_sluice())
+
+
+def other_version() -> dict:
+    from sluice_moe.sglang import compat
+
+    compat.found_version = lambda: "0.6.0"
+    try:
+        sglang_engine.start(*sglang_engine.asked_for_sluice())
+    except BaseException as why:
+        return {"stopped": f"{type(why).__name__}: {why}", "logged": LOGGED}
+    return {"logged": LOGGED}
+
+
+def switch_on_newest() -> dict:
+    os.environ["SLUICE_SGLANG"] = "1"
+    return start_and_build("--moe-runner-backend", "sluice")
+
+
+def switch_without_triton() -> dict:
+    os.environ["SLUICE_SGLANG"] = "1"
+    return start_and_build("--moe-runner-backend", "cutlass")
+
+
+def switch_misspelt() -> dict:
+    os.environ["SLUICE_SGLANG"] = "yes"
+    return start_and_build()
+
+
+def flag_overridden() -> dict:
+    """SGLang settles on another backend than the flag says."""
+    from sglang.srt import runtime_context
+    from sluice_moe.sglang import hooks
+
+    class Settled:
+        class moe:
+            moe_runner_backend = "triton"
+
+        speculative_moe_runner_backend = None
+
+    real = runtime_context.get_exec, runtime_context.get_spec
+    whole = hooks._asked_for
+
+    def asked(settings: object) -> bool:
+        runtime_context.get_exec = runtime_context.get_spec = lambda: Settled
+        try:
+            return whole(settings)
+        finally:
+            runtime_context.get_exec, runtime_context.get_spec = real
+
+    hooks._asked_for = asked
+    return start_and_build("--moe-runner-backend", "sluice")
+
+
+def run(case: Callable[[], dict]) -> dict:
+    """What the case returns in a fork of this process, or how it was stopped."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            out = case()
+        except BaseException as why:
+            out = {"stopped": f"{type(why).__name__}: {why}", "where": traceback.format_exc(limit=-2), "logged": LOGGED}
+        with os.fdopen(write, "w") as pipe:
+            json.dump(out, pipe)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    return json.loads(said) if said else {"stopped": "the process died"}
+
+
+def main() -> None:
+    sglang_engine.prepare()
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            LOGGED.append(f"{record.levelname} {record.getMessage()}")
+
+    logging.getLogger("sluice_moe.sglang").addHandler(Lines())
+    import sglang.srt.models.deepseek_v2
+    import sglang.srt.models.gpt_oss  # noqa: F401
+
+    for name in sys.argv[1:]:
+        print(json.dumps([name, run(globals()[name])]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""How SGLang starts with the plug-in there: asked for, not asked for, and where it cannot be what was asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import sglang_engine
+
+HERE = pathlib.Path(__file__).parent
+NEWEST_CASES = ("without_flag", "draft_alone", "target_alone", "moved_gate", "other_signature", "other_plug_in", "other_version",
+                "switch_on_newest", "switch_misspelt", "flag_overridden")
+OLDER_CASES = ("without_flag", "moved_gate", "other_version", "switch_without_triton")
+
+
+def outcomes(version: str, cases: tuple[str, ...]) -> dict[str, dict]:
+    older = [str(sglang_engine.wheel(version))] if version != sglang_engine.NEWEST else []  # with the transformers that it asks for
+    path = os.pathsep.join([*older, str(HERE), *(p for p in sys.path if p)])
+    environment = os.environ | {"PYTHONPATH": path, "SLUICE_TEST_SGLANG_VERSION": version}
+    environment.pop("SLUICE_SGLANG", None)
+    done = subprocess.run([sys.executable, "-W", "ignore", str(HERE / "sglang_starts.py"), *cases], env=environment, capture_output=True,
+                          text=True, timeout=600)
+    found = dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith('["'))
+    assert set(found) == set(cases), done.stderr[-4000:]
+    return found
+
+
+@pytest.fixture(scope="module")
+def newest() -> dict[str, dict]:
+    return outcomes(sglang_engine.NEWEST, NEWEST_CASES)
+
+
+@pytest.fixture(scope="module")
+def older() -> dict[str, dict]:
+    return outcomes("0.5.17", OLDER_CASES)
+
+
+@pytest.mark.parametrize("which", ["newest", "older"])
+def test_without_the_flag_nothing_is_changed(which: str, request: pytest.FixtureRequest) -> None:
+    found = request.getfixturevalue(which)["without_flag"]
+    assert found == {"method": "UnquantizedFusedMoEMethod", "hooks": ["sglang.srt.runtime_context.publish"], "experts imported": False,
+                     "logged": []}
+
+
+def test_target_and_draft_choose_apart(newest: dict[str, dict]) -> None:
+    assert newest["draft_alone"] == {"target": "UnquantizedFusedMoEMethod", "draft": "Bf16Experts"}
+    assert newest["target_alone"] == {"target": "Bf16Experts", "draft": "UnquantizedFusedMoEMethod"}
+
+
+@pytest.mark.parametrize("case, line", [
+    ("moved_gate", "wanted sglang.srt.models.gpt_oss.TinyGemmLinear.forward of SGLang 0.5.23, found AttributeError"),
+    ("other_signature", "wanted sglang.srt.models.deepseek_v2.MoEGate.forward of SGLang 0.5.23 with hidden_states, found only self, x"),
+    ("other_plug_in", "found none of Sluice's on sglang.srt.models.gpt_oss.TinyGemmLinear.forward: another plug-in's are there"),
+    ("switch_on_newest", "SLUICE_SGLANG=1: wanted SGLang before 0.5.19, found 0.5.23: say --moe-runner-backend sluice instead"),
+    ("switch_misspelt", "SLUICE_SGLANG: wanted 0 or 1, found 'yes'"),
+    ("flag_overridden", "wanted --moe-runner-backend sluice, found that SGLang made it 'triton'"),
+])
+def test_what_does_not_fit_stops_the_start(newest: dict[str, dict], case: str, line: str) -> None:
+    assert line in newest[case].get("stopped", f"it started: {newest[case]}")
+
+
+def test_an_unknown_version_says_so_and_refuses_the_flag(newest: dict[str, dict]) -> None:
+    found = newest["other_version"]
+    assert "invalid choice: 'sluice'" in found["stopped"]
+    assert found["logged"] == ["WARNING sluice: wanted SGLang 0.5.17, 0.5.23, found 0.6.0: SGLang runs without Sluice"]
+
+
+def test_older_versions_stop_as_well(older: dict[str, dict]) -> None:
+    assert "wanted sglang.srt.models.gpt_oss.TinyGemmLinear.forward of SGLang 0.5.17" in older["moved_gate"]["stopped"]
+    assert "SLUICE_SGLANG=1: wanted --moe-runner-backend triton" in older["switch_without_triton"]["stopped"]
+    assert "SGLang runs without Sluice, but SLUICE_SGLANG=1 asks for it" in older["other_version"]["stopped"]
+
+
+def test_layers_of_the_older_version() -> None:
+    """All of test_sglang.py with SGLang 0.5.17, in a process of its own."""
+    version = "0.5.17"
+    path = os.pathsep.join([str(sglang_engine.wheel(version)), str(HERE), *(p for p in sys.path if p)])
+    environment = os.environ | {"PYTHONPATH": path, "SLUICE_TEST_SGLANG_VERSION": version}
+    done = subprocess.run([sys.executable, "-W", "ignore", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "test_sglang.py")],
+                          env=environment, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout[-6000:]
