@@ -27,6 +27,7 @@ UNVERSIONED = {
 # Those that are there: the system's, torch's own, and the CUDA runtime.
 REAL = ("libc.", "libm.", "libdl.", "libpthread.", "librt.", "libstdc++", "libgcc_s", "ld-linux", "libgomp", "libtorch", "libc10",
         "libshm", "libcaffe2", "libcudart", "libaoti")
+DRIVER = "libcuda.so.1"  # the real one where there is one: Sluice asks it for GPUs, too
 UNWANTED = re.compile(r"^Requires-Dist: (nvidia-|cuda-|triton\b)", re.IGNORECASE)
 
 
@@ -76,9 +77,9 @@ def write_library(path, functions, versions):
     subprocess.run(command, input=source, text=True, check=True)
 
 
-def is_on_this_machine(library):
+def has_driver():
     try:
-        ctypes.CDLL(library)
+        ctypes.CDLL(DRIVER)
     except OSError:
         return False
     return True
@@ -102,7 +103,7 @@ def main():
     to.mkdir(parents=True, exist_ok=True)
     needed, functions, versions = needs_of(files)
     for library in sorted(needed):
-        if not library.startswith(REAL) and not is_on_this_machine(library):
+        if not library.startswith(REAL) and not (library == DRIVER and has_driver()):
             write_library(to / library, functions[library], versions[library])
             print(f"{library}: {len(functions[library])} functions")
     take_out_of_metadata(site_packages)
