@@ -6,7 +6,9 @@
     engine_vllm.py table --out DIR                       ratios, and how far the answers of backends are apart
     engine_vllm.py rows --out DIR --version COMMIT       rows for bench/measured/h200/engine_vllm.csv
 
-MODEL is 20b, 120b or tiny (the shipped model's shape, for a try on the CPU). BACKEND is default (what vLLM chooses), marlin or sluice.
+MODEL is 20b, 120b or tiny (the shipped model's shape, for a try on the CPU). BACKEND is default (what vLLM chooses), marlin or sluice;
+with +chunked (prompts in pieces of 256 tokens, asked twice with a prefix cache), +ngram (guessed tokens, verified together) or +lora (an
+adapter on the routers) only its answers are asked for, without graphs.
 Needs vLLM and, for sluice, the package sluice_moe where Python finds them with their dist-info, and no network.
 
 Weights come from a seed, the same in each process, in sizes that keep activations alive and spread tokens over experts: what vLLM's own
@@ -31,6 +33,13 @@ PROMPTS = (1024, 4096, 8192)
 CONTEXT = 1024
 STEPS = {1: 200, 8: 150, 32: 100, 64: 80, 128: 60, 256: 40}  # of decode that are timed
 CHECKED_PROMPTS, CHECKED_TOKENS, CHECKED_LENGTH = 4, 16, 48
+VARIANTS = {
+    "": {},
+    "chunked": {"enable_prefix_caching": True, "max_num_batched_tokens": 256},
+    "ngram": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 1}},
+    "lora": {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": ["router"]},
+}
+VARIANT_LENGTH = 700  # of its prompts: three pieces
 SEED = 20
 TINY = pathlib.Path(__file__).parents[2] / "models/sluice-16e-tiny/config.json"
 
@@ -96,6 +105,26 @@ def fill(model, config: dict) -> None:
                 data.normal_(0, small / math.sqrt(data.shape[-1]), generator=draw)
 
 
+def adapter_of(model: str, out: pathlib.Path):
+    """A LoRA request with random adapters on every router."""
+    import torch
+    from safetensors.torch import save_file
+    from vllm.lora.request import LoRARequest
+
+    config, folder = config_of(model), out / f"adapter-{model}"
+    folder.mkdir(exist_ok=True)
+    draw, rank, hidden = torch.Generator().manual_seed(SEED), 8, config["hidden_size"]
+    tensors = {}
+    for layer in range(config["num_hidden_layers"]):
+        at = f"base_model.model.model.layers.{layer}.mlp.router"
+        tensors[f"{at}.lora_A.weight"] = (torch.randn(rank, hidden, generator=draw) / math.sqrt(hidden)).bfloat16()
+        tensors[f"{at}.lora_B.weight"] = (torch.randn(config["num_local_experts"], rank, generator=draw) / 4).bfloat16()
+    save_file(tensors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps(
+        {"r": rank, "lora_alpha": rank, "target_modules": ["router"], "peft_type": "LORA", "bias": "none"}))
+    return LoRARequest("routers", 1, str(folder))
+
+
 # ---- One process: one model, one backend ----
 
 
@@ -113,19 +142,24 @@ class Engine:
 
         DummyModelLoader.load_weights = lambda self, module, model_config: fill(module, config_of(model))
         tiny = model == "tiny"
+        backend, _, self.variant = backend.partition("+")
+        self.adapter = adapter_of(model, out) if self.variant == "lora" else None
         self.vocabulary = config_of(model)["vocab_size"]
         arguments = dict(model=str(folder), load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", seed=SEED,
                          max_model_len=1024 if tiny else 8192 + 64, max_num_seqs=8 if tiny else max(SEQUENCES),
                          max_num_batched_tokens=1024 if tiny else 8192, enable_prefix_caching=False, disable_log_stats=True)
-        if tiny:
+        if not tiny:
+            arguments["gpu_memory_utilization"] = 0.92
+        if tiny or self.variant:
             arguments |= {"enforce_eager": True}
         else:
-            arguments |= {"gpu_memory_utilization": 0.92, "compilation_config": {
+            arguments |= {"compilation_config": {
                 "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": list(SEQUENCES)}}
         if backend == "sluice":
             arguments["quantization"] = "sluice"
         elif backend != "default":
             arguments["moe_backend"] = backend
+        arguments |= VARIANTS[self.variant]
         began = time.perf_counter()
         self.llm = LLM(**arguments)
         self.engine = self.llm.llm_engine
@@ -162,7 +196,7 @@ class Engine:
         for prompt in prompts:
             self.number += 1
             names.append(str(self.number))
-            self.engine.add_request(names[-1], prompt, parameters)
+            self.engine.add_request(names[-1], prompt, parameters, lora_request=self.adapter)
         return names
 
     def steps(self):
@@ -212,11 +246,13 @@ class Engine:
 
 
 def one(model: str, backend: str, out: pathlib.Path) -> None:
-    path = out / f"{model}-{backend}.json"
+    path = out / f"{named(model, backend)}.json"
     engine = Engine(model, backend, out)
     tiny = model == "tiny"
     result = {"model": model, "backend": backend, "ready_s": round(engine.ready_s, 1), "experts": engine.experts(), "rows": [],
-              "answers": engine.answers(CHECKED_LENGTH, CHECKED_TOKENS), "complete": False}
+              "answers": engine.answers(VARIANT_LENGTH if engine.variant else CHECKED_LENGTH, CHECKED_TOKENS), "complete": False}
+    if engine.variant == "chunked":
+        result["answers"] += engine.answers(VARIANT_LENGTH, CHECKED_TOKENS)  # their prompts are in the cache now
     import vllm
 
     result["vllm"] = vllm.__version__
@@ -231,6 +267,10 @@ def one(model: str, backend: str, out: pathlib.Path) -> None:
         print(f"{model} {backend} {op} {count}: {row['median_us']:.0f} us [{row['p10_us']:.0f}, {row['p90_us']:.0f}] "
               f"of {len(times)}, {count / row['median_us'] * 1e6:.0f} tokens a second", flush=True)
 
+    if engine.variant:
+        result["complete"] = True
+        path.write_text(json.dumps(result))
+        return
     graphs = "eager" if tiny else "torch.compile and full graphs"
     context = 64 if tiny else CONTEXT
     for sequences in (1, 4) if tiny else SEQUENCES:
@@ -240,6 +280,10 @@ def one(model: str, backend: str, out: pathlib.Path) -> None:
         keep("prefill", length, engine.prefill(length, 3 if tiny else 7), f"one prompt in bursts {graphs.replace(' and full graphs', '')}")
     result["complete"] = True
     path.write_text(json.dumps(result))
+
+
+def named(model: str, backend: str) -> str:
+    return f"{model}-{backend.replace('+', '_')}"
 
 
 # ---- Many processes, and what they found ----
@@ -263,7 +307,7 @@ def run_all(out: pathlib.Path, seconds: float, order: list[tuple[str, str]]) -> 
             print(f"{model} {backend}: {left:.0f} s left, the longest took {longest:.0f}: not begun", flush=True)
             break
         started = time.monotonic()
-        with open(out / f"{model}-{backend}.log", "w") as log:
+        with open(out / f"{named(model, backend)}.log", "w") as log:
             command = [sys.executable, __file__, "one", model, backend, "--out", str(out)]
             try:
                 code = subprocess.run(command, env=environment, stderr=log, timeout=left).returncode
@@ -291,8 +335,9 @@ def compared(one: dict, other: dict) -> str:
 def table(out: pathlib.Path) -> None:
     found = load(out)
     for (model, backend), base in found.items():
-        ours = found.get((model, "sluice"))
-        if backend == "sluice" or ours is None:
+        chosen, _, variant = backend.partition("+")
+        ours = found.get((model, "sluice" + ("+" + variant if variant else "")))
+        if chosen == "sluice" or ours is None:
             continue
         times = {(r["op"], r["tokens"]): r["median_us"] for r in ours["rows"]}
         print(f"{model}, {backend} ({base['experts']}) over sluice: {compared(base, ours)}")

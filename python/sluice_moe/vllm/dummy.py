@@ -1,4 +1,4 @@
-"""Weights for --load-format dummy, from a seed and in a scale that keeps activations alive: vLLM before 0.27 leaves MXFP4 zero, and a
+"""Weights for --load-format dummy, from a seed and in a scale that keeps activations alive: older vLLM leaves MXFP4 zero, and a
 model of zeros sends every token to the same experts.
 """
 from __future__ import annotations
