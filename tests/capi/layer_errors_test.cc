@@ -151,23 +151,20 @@ TEST_F(CapiLayerErrors, WhatIsRefusedBeforePackingLeavesTheWeights) {
   const std::vector<uint16_t> y = layer_.run();
   no_load(SLUICE_CORRUPT, "wanted tensor", [](CallersTensors& t) { t.at("router.bias").name = "else"; });
   EXPECT_EQ(layer_.run(), y);
-  // A scale that is no number is looked for before older weights are touched; without any, it is found while packing.
-  auto& scales = *std::find_if(stored_.begin(), stored_.end(), [](const StoredTensor& t) {
-    return t.what.name.find("down_proj_scales") != std::string::npos;
-  });
-  const std::byte was = scales.bytes[3];
-  scales.bytes[3] = std::byte{255};
-  const CallersTensors update(stored_);
+  // A scale that is no number is looked for before older weights are touched; without any, it is found while packing. The others
+  // differ from those that are there, so that one that was written would show.
+  RandomMoe other(moe_.config, 6);
+  other.down[0].scales[2] = 255;
+  const CallersTensors update(other.tensors(MoeNaming::kGptOss, 3));
   expect(sluice_layer_replace_expert(layer_.layer, 0, &update.all, error_), SLUICE_CORRUPT,
          "expert 0, row 0");
   EXPECT_EQ(layer_.run(), y) << "an expert is checked first";
-  no_load(SLUICE_CORRUPT, "expert 0, row 0", [](CallersTensors&) {});
+  expect(layer_.load(update, error_), SLUICE_CORRUPT, "expert 0, row 0");
   EXPECT_EQ(layer_.run(), y) << "all are checked first";
   CapiLayer fresh(device_, moe_.config);
   expect(fresh.load(update, error_), SLUICE_CORRUPT, "expert 0, row 0");
   const sluice_launch launch = fresh.launch();
   expect(sluice_layer_run(fresh.layer, &launch, error_), kBad, "wanted weights");
-  scales.bytes[3] = was;
   load();
   EXPECT_EQ(layer_.run(), y);
 }

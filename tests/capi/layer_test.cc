@@ -1,6 +1,8 @@
 // The layer behind one handle: every naming, slices, replaced experts, packed bytes out and in.
 #include "capi/layer.h"
 
+#include <chrono>
+#include <latch>
 #include <thread>
 
 #include "harness/allocations.h"
@@ -258,12 +260,16 @@ TEST(CapiLayers, LayersOfTwoDevicesRunOnThreadsOfTheirOwn) {
   ASSERT_EQ(third.load(of_a, error), SLUICE_OK) << error.str();
   const std::vector<uint16_t> want_a = first.run(), want_b = second.run();
   bool same_a = true, same_b = true;
-  std::thread left([&] {
-    for (int i = 0; i < 20; ++i) same_a &= first.run() == want_a && third.run() == want_a;
-  });
-  std::thread right([&] {
-    for (int i = 0; i < 40; ++i) same_b &= second.run() == want_b;
-  });
+  // From one moment on, and for so long that runs of both fall together on any machine.
+  std::latch ready(2);
+  const auto repeat = [&ready](const auto& step) {
+    ready.arrive_and_wait();
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
+    do step();
+    while (std::chrono::steady_clock::now() < end);
+  };
+  std::thread left([&] { repeat([&] { same_a &= first.run() == want_a && third.run() == want_a; }); });
+  std::thread right([&] { repeat([&] { same_b &= second.run() == want_b; }); });
   left.join(), right.join();
   EXPECT_TRUE(same_a && same_b);
 }
