@@ -34,7 +34,8 @@ struct Experts {
     Random random(static_cast<uint64_t>(m.features));
     for (int64_t e = 0; e < count; ++e) {
       w.emplace_back(static_cast<size_t>(rows() * row_bytes()));
-      for (uint8_t& b : w.back()) b = static_cast<uint8_t>(random.bits());
+      const uint64_t finite = m.w == DType::kE2M1 ? 0xFF : 0xBF;  // an exponent's top bit stays clear
+      for (uint8_t& b : w.back()) b = static_cast<uint8_t>(random.bits() & finite);
       scales.emplace_back(static_cast<size_t>(rows() * blocks()));
       for (uint8_t& b : scales.back()) b = static_cast<uint8_t>(random.integer(100, 140));
     }

@@ -171,7 +171,10 @@ TEST(MoeLoad, AnF8SharedExpertIsReadAsBf16) {
 }
 
 // Gives element `at` of a bf16 tensor these bits.
-void spoil(StoredTensor& t, size_t at, uint16_t bits) { std::memcpy(t.bytes.data() + 2 * at, &bits, 2); }
+void spoil(StoredTensor& t, size_t at, uint16_t bits) {
+  ASSERT_LE(2 * at + 2, t.bytes.size()) << t.what.name;
+  std::memcpy(t.bytes.data() + 2 * at, &bits, 2);
+}
 
 struct RefusedLoad {
   const char* why;
@@ -244,8 +247,10 @@ TEST(MoeLoad, WhatDoesNotFitIsRefusedByName) {
       {"an infinite weight, the last", MoeNaming::kQwen3Moe,
        [](MoeConfig&, Tensors& t) { spoil(named(t, "experts.7.gate_proj"), 159 * 96 + 95, 0xff80); },
        Code::kCorrupt, "row 159, column 95: wanted finite numbers, found an infinity"},
-      {"a NaN in a transposed matrix", MoeNaming::kGptOssBf16,
-       [](MoeConfig&, Tensors& t) { spoil(named(t, "gate_up_proj"), (6 * 96 + 11) * 320 + 77, 0x7f81); },
+      {"a NaN in a transposed matrix", MoeNaming::kLlama4,
+       [](MoeConfig&, Tensors& t) {
+         spoil(named(t, "experts.gate_up_proj"), (6 * 96 + 11) * 320 + 77, 0x7f81);
+       },
        Code::kCorrupt, "gate_up_proj: expert 6, row 77, column 11: wanted finite numbers, found NaN"},
       {"a NaN in the shared expert", MoeNaming::kDeepSeekV3,
        [](MoeConfig&, Tensors& t) { spoil(named(t, "shared_experts.up_proj"), 3 * 96 + 2, 0xffff); },

@@ -22,7 +22,8 @@ struct Experts {
     // One byte first: a checkpoint promises no alignment.
     w.resize(static_cast<size_t>(experts * rows * row_bytes + shift));
     scales.resize(static_cast<size_t>(experts * rows * blocks + shift));
-    for (uint8_t& b : w) b = static_cast<uint8_t>(random.bits());
+    const uint64_t finite = fp4 ? 0xFF : 0xBF;  // an exponent's top bit stays clear
+    for (uint8_t& b : w) b = static_cast<uint8_t>(random.bits() & finite);
     for (uint8_t& b : scales) b = static_cast<uint8_t>(random.integer(0, 254));
     first_w = w.data() + shift, first_scale = scales.data() + shift;
     panels.resize(static_cast<size_t>(experts * s.code_bytes));
