@@ -160,7 +160,7 @@ TEST(Engine, RunsTheExpertsKernelsThatAreNamed) {
       if (stage.starts_with("experts")) out += stage + "=" + kernel + " ";
     return out;
   };
-  EXPECT_EQ(kernels(8), "experts=cpu.expert_mlp.in_turn ");
+  EXPECT_TRUE(kernels(8).starts_with("experts=cpu.expert_mlp.in_turn:")) << kernels(8);
   EXPECT_EQ(kernels(9), "experts.up=cpu.expert_gemm.panels_f32 experts.down=cpu.expert_gemm.panels_f32 ");
   for (const auto& [request, answer] : run(*engine, some_requests()))
     EXPECT_EQ(answer.finish, FinishReason::kLength) << request;
