@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from typing import Callable
 
 import torch
 
@@ -15,6 +16,10 @@ from . import capi
 
 # Wrappings made when a GPU is opened, and whenever they have run out: each takes a little more than 2 MiB of its memory.
 STREAMS_AHEAD = 4
+
+_HUGE_PAGE, _MADV_HUGEPAGE = 2 << 20, 14
+_madvise = ctypes.CDLL(None).madvise
+_madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 _opened: dict[torch.device, "Device"] = {}
 _opening = threading.Lock()
@@ -34,7 +39,7 @@ class Device:
         self._streams: dict[int, int] = {}  # torch's, as a cudaStream_t, and the wrapping's own word for it
         self._spare_streams: list[capi.Stream] = []
         self._spare_memory: list[torch.Tensor] = []
-        self._retired: list[int] = []
+        self._retired: list[tuple[Callable[[int], None], int]] = []
         options = capi.DeviceOptions(ctypes.sizeof(capi.DeviceOptions), self.where)
         if self.where == capi.CUDA:
             options.index = device.index
@@ -101,7 +106,7 @@ class Device:
         if self.where == capi.CPU:  # its work has run when a launch returns; torch would give large blocks back to the system
             self._spare_memory.append(memory)
 
-    def retire(self, destroy, handle: int) -> None:
+    def retire(self, destroy: Callable[[int], None], handle: int) -> None:
         """Destroys a handle, or keeps it until the next time where that would end a capture."""
         if self.forked:
             return  # the parent's
@@ -120,10 +125,16 @@ def is_capturing() -> bool:
 
 
 def aligned_bytes(count: int, device: torch.device) -> torch.Tensor:
-    """u8 [count] on a device, aligned to 256 bytes."""
-    memory = torch.empty(count + 256, dtype=torch.uint8, device=device)
-    skip = -memory.data_ptr() % 256
-    return memory[skip : skip + count]
+    """u8 [count] on a device, aligned to 256 bytes; on the CPU much of it lies in huge pages, where the system has them: weights are read
+    once a call and in order, and with small pages address translation would stop that every 4 KiB."""
+    huge = device.type == "cpu" and count >= 2 * _HUGE_PAGE
+    alignment = _HUGE_PAGE if huge else 256
+    memory = torch.empty(count + alignment, dtype=torch.uint8, device=device)
+    skip = -memory.data_ptr() % alignment
+    memory = memory[skip : skip + count]
+    if huge:
+        _madvise(memory.data_ptr(), count // _HUGE_PAGE * _HUGE_PAGE, _MADV_HUGEPAGE)  # a hint: refusal is no error
+    return memory
 
 
 def wanted_device(device: torch.device | str | int | None) -> torch.device:

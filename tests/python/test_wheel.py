@@ -66,6 +66,22 @@ def test_size(installed):
     assert wheels[0].stat().st_size < MOST_BYTES
 
 
+def test_a_bare_environment_installs_uses_and_uninstalls_it(installed, root, tmp_path):
+    def run(*words):
+        done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=300, cwd="/")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run(sys.executable, "-m", "venv", tmp_path / "bare")
+    python = tmp_path / "bare" / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", "--no-index", *root.glob("dist/sluice_moe-*.whl"))
+    program = "import sluice_moe; print(sluice_moe.version(), sluice_moe.why_not('gpt-oss-120b', tokens_max=8))"
+    assert run(python, "-c", program).split() == [sluice_moe.version(), "None"]
+    assert "missing       torch 2.10 or newer" in run(python, "-m", "sluice_moe", "doctor")
+    run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "sluice_moe")
+    assert not list((tmp_path / "bare").rglob("*sluice*"))
+
+
 def command(*words):
     return subprocess.run([sys.executable, "-m", "sluice_moe", *words], capture_output=True, text=True, timeout=120, cwd="/")
 
