@@ -76,7 +76,7 @@ def experts_layer(kind: str, prefix: str, **more):
             return quant_method(layer, prefix, kind)
 
     made = FusedMoEFactory(num_experts=EXPERTS, top_k=TOP_K, hidden_size=HIDDEN, intermediate_size=INSIDE, params_dtype=torch.bfloat16,
-                           renormalize=True, quant_config=Config(), prefix=prefix, activation="silu", **more)
+                           renormalize=True, quant_config=Config(), prefix=prefix, **({"activation": "silu"} | more))
     return made.routed_experts
 
 
@@ -179,6 +179,11 @@ def test_zeros_of_a_dummy_load_are_filled(vllm_config, monkeypatch):
     x, ids, weights = choice()
     out = layer.quant_method.apply(layer, x, weights, ids, None, None).float()
     assert torch.isfinite(out).all() and 0.05 < out.std() < 5
+
+
+def test_a_layer_that_cannot_be_made_is_refused_before_its_weights_are_loaded(vllm_config):
+    with pytest.raises(ValueError, match="^--quantization sluice: early: wanted an activation of silu, .*, found swiglustep$"):
+        experts_layer("mxfp4", "early", activation="swiglustep")
 
 
 def test_what_cannot_be_done_says_every_reason(vllm_config):

@@ -70,9 +70,6 @@ class SluiceExperts(mk.FusedMoEExpertsModular):
     def _supports_batch_invariance() -> bool:
         return True
 
-    def supports_expert_map(self) -> bool:
-        return True
-
     def finalize_weight_and_reduce_impl(self):
         return TopKWeightAndReduceNoOP()
 
@@ -86,4 +83,4 @@ class SluiceExperts(mk.FusedMoEExpertsModular):
     def apply(self, output, hidden_states, w1, w2, topk_weights, topk_ids, activation, global_num_experts, expert_map, a1q_scale,
               a2_scale, workspace13, workspace2, expert_tokens_meta, apply_router_weight_on_input) -> None:
         ids = local_ids(topk_ids, expert_map) if self.maps_ids and expert_map is not None else topk_ids
-        self.layer(hidden_states, ids=ids, weights=topk_weights, out=output)
+        self.layer(hidden_states, ids=ids, weights=topk_weights.float(), out=output)

@@ -32,6 +32,11 @@ ACTIVATIONS = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "sw
                "relu2_no_mul": "relu2"}
 
 
+def whole_blocks(width: int, kind: str) -> int:
+    """The width inside of experts, where a rank's slice of MXFP4 is as many whole blocks as it needs."""
+    return width if kind == "bf16" else -(-width // BLOCK) * BLOCK
+
+
 def activation_fields(layer: torch.nn.Module) -> dict[str, object]:
     """act, alpha, beta, limit and gate_order of vLLM's layer, as fields of a Sluice layer."""
     word = layer.activation.value
@@ -54,12 +59,12 @@ def layer_fields(layer: torch.nn.Module, kind: str) -> dict[str, object]:
     """Arguments of the MoeLayer that is this rank's part of vLLM's. Tensor-parallel slices are cut by vLLM's loaders; of expert-parallel
     ones the layer knows global ids where they are ranges of equal length. Where they are not, ids are mapped before they come in."""
     moe = layer.moe_config
-    fields = {"hidden": moe.hidden_dim, "intermediate": moe.intermediate_size_per_partition, "experts": moe.num_experts,
+    fields = {"hidden": moe.hidden_dim, "intermediate": whole_blocks(moe.intermediate_size_per_partition, kind), "experts": moe.num_experts,
               "top_k": moe.experts_per_token, "input": "precomputed", "expert_w": "bf16" if kind == "bf16" else "e2m1",
               "up_bias": moe.has_bias, "down_bias": moe.has_bias, "weight_on_input": layer.apply_router_weight_on_input}
     fields |= activation_fields(layer)
-    if layer.expert_map is not None:
-        slices = equal_ranges(layer.expert_map.tolist())
+    if layer._expert_map is not None:  # layer.expert_map asks the method, which is not there yet
+        slices = equal_ranges(layer._expert_map.tolist())
         fields |= {"ep": slices} if slices else {"experts": layer.local_num_experts}
     return fields
 
@@ -110,7 +115,7 @@ class SluiceMethod(FusedMoEMethodBase):
 
     kind = ""
     experts_cls = SluiceExperts
-    supports_pre_processed_weights = True
+    supports_pre_processed_weights = False  # a layer does not take bytes for packed weights that it cannot verify
 
     def __init__(self, layer: torch.nn.Module, prefix: str) -> None:
         moe = layer.moe_config
@@ -127,7 +132,7 @@ class SluiceMethod(FusedMoEMethodBase):
 
     @property
     def supports_eplb(self) -> bool:
-        return True
+        return self.kind != "gpt_oss"  # whose loader knows no experts that are there twice
 
     @property
     def skip_forward_padding(self) -> bool:
@@ -141,7 +146,7 @@ class SluiceMethod(FusedMoEMethodBase):
         """Hidden as vLLM's all-to-all wants it; the width inside of MXFP4 experts in whole blocks, which is how loaders cut it."""
         hidden, inside = FusedMoEMethodBase.maybe_roundup_sizes(self, hidden_size, intermediate_size_per_partition, act_dtype,
                                                                moe_parallel_config)
-        return hidden, inside if self.kind == "bf16" else -(-inside // BLOCK) * BLOCK
+        return hidden, whole_blocks(inside, self.kind)
 
     def get_fused_moe_quant_config(self, layer: torch.nn.Module):
         biases = (getattr(layer, "w13_bias", None), getattr(layer, "w2_bias", None))
@@ -151,8 +156,7 @@ class SluiceMethod(FusedMoEMethodBase):
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         """Packs, or packs anew into the same memory: graphs that were captured hold its addresses."""
-        if not _already_packed():
-            self._pack(layer)
+        self._pack(layer)
         self._make_kernel(layer)
 
     def _pack(self, layer: torch.nn.Module) -> None:
@@ -162,11 +166,8 @@ class SluiceMethod(FusedMoEMethodBase):
         old = {PACKED_NAMES[n]: getattr(layer, n).data for n in names}
         device = layer.w13_weight.device
         if self.sluice_layer is None:
-            why = why_not(layer, self.kind, self.tokens_max, device)
-            if why:
-                raise ValueError(f"--quantization {NAME}: {self.prefix}: {'; '.join(why)}")
             fields = layer_fields(layer, self.kind)
-            self.maps_ids = layer.expert_map is not None and "ep" not in fields
+            self.maps_ids = layer._expert_map is not None and "ep" not in fields
             self.sluice_layer = sluice_moe.MoeLayer(tokens_max=self.tokens_max, device=device,
                                                     batch_invariant=bool(envs.VLLM_BATCH_INVARIANT), **fields)
         self.sluice_layer.load(old, naming="plain")
@@ -216,16 +217,12 @@ class SluiceBf16Method(SluiceMethod):
 
 
 def expert_method(layer: torch.nn.Module, prefix: str, kind: str) -> SluiceMethod:
-    return {"gpt_oss": SluiceGptOssMethod, "mxfp4": SluiceMxfp4Method, "bf16": SluiceBf16Method}[kind](layer, prefix)
-
-
-def _already_packed() -> bool:
-    """Weights that another process packed come in as they are (vLLM's IPC loader)."""
-    try:
-        from vllm.model_executor.utils import is_weights_pre_processed
-    except ImportError:  # before 0.27 there was no such loader
-        return False
-    return is_weights_pre_processed()
+    """The method of a layer of experts, before it has parameters. ValueError: it cannot be done, with every reason."""
+    made = {"gpt_oss": SluiceGptOssMethod, "mxfp4": SluiceMxfp4Method, "bf16": SluiceBf16Method}[kind](layer, prefix)
+    why = why_not(layer, kind, made.tokens_max, torch.device(layer.moe_config.device))
+    if why:
+        raise ValueError(f"--quantization {NAME}: {prefix}: {'; '.join(why)}")
+    return made
 
 
 def expert_kernels(explained: str) -> str:
