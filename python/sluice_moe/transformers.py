@@ -32,7 +32,8 @@ __all__ = ["NAME", "Mxfp4Experts", "SluiceMxfp4Quantizer", "is_packed", "pack", 
 
 NAME = "sluice"
 TOKENS_MAX = 8192  # of one run of a layer; more tokens are several runs
-_OLDEST = (5, 17)
+_VERSION = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+_OLDEST, _OLDEST_OF_RANKS = (5, 17), (5, 23)
 _log = logging.getLogger(__name__)
 _DTYPES = {torch.bfloat16: "bf16", torch.float32: "f32"}
 
@@ -47,8 +48,11 @@ class _Packing:
         self.experts, self.dtype, self.top_k, self.options = experts, dtype, top_k, options
         weights = {plain: module._parameters[name] for plain, name in experts.names.items()}
         self.trained = {name: module._parameters[name].requires_grad for name in experts.names.values()}
-        # What a rank of several holds is its own part, which nobody here can turn into the distributed tensor that it was.
-        self.whole = all(isinstance(w, torch.nn.Parameter) and not hasattr(w, "to_local") for w in weights.values())
+        self.whole = _is_whole(module, weights.values())
+        if not self.whole and _VERSION < _OLDEST_OF_RANKS:
+            # Older ones look at the Parameters, which go, to see whether the ranks' answers are to be added up.
+            raise capi.Unsupported(f"sluice_moe.transformers: {type(module).__name__}: wanted transformers 5.23 or newer for experts that "
+                                   f"several ranks share, found {transformers.__version__}")
         self.types = {name: module._parameters[name].dtype for name in experts.names.values()}
         self.device = local(weights["experts.down"]).device
         self.tokens_max = options.get("tokens_max", TOKENS_MAX)
@@ -75,6 +79,15 @@ class _Packing:
             raise capi.Unsupported("sluice_moe.transformers: unpacking: wanted a whole module, found one rank's part of it")
         plain = unpacked(self.layer.packed_bytes())
         return {name: _parameter_of(key, plain[key], self.experts).to(self.types[name]) for key, name in self.experts.names.items()}
+
+
+def _is_whole(module: torch.nn.Module, weights) -> bool:
+    """Whether these are all of a module's weights. What a rank of several holds is its own part, which nobody here can turn into the
+    distributed tensor that it was. Inside a call that part looks like any Parameter; the call is one that transformers has wrapped."""
+    if any(hasattr(w, "to_local") or not isinstance(w, torch.nn.Parameter) for w in weights):
+        return False
+    ranks = torch.distributed.get_world_size() if torch.distributed.is_available() and torch.distributed.is_initialized() else 1
+    return ranks == 1 or not ("forward" in module.__dict__ or getattr(module, "_is_expert_parallel", False))
 
 
 def _rows_of(plain: str, weight: torch.Tensor, experts: Experts) -> torch.Tensor:
@@ -370,8 +383,7 @@ def _stays(name: str, skipped: list[str]) -> bool:
 
 
 def _register() -> None:
-    found = tuple(int(part) for part in transformers.__version__.split(".")[:2])
-    if found < _OLDEST:
+    if _VERSION < _OLDEST:
         raise ImportError(f"sluice_moe.transformers: wanted transformers 5.17 or newer, found {transformers.__version__}")
     ALL_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
     current = quantizers.AUTO_QUANTIZER_MAPPING["mxfp4"]
