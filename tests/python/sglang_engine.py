@@ -21,19 +21,24 @@ VERSIONS = ("0.5.17", NEWEST)
 VERSION = os.environ.get("SLUICE_TEST_SGLANG_VERSION", NEWEST)  # of this process
 
 
+def folders() -> pathlib.Path:
+    """Where tools/python_venv puts what SGLang's tests need: SLUICE_TEST_SGLANG, or build/python/sglang."""
+    named = os.environ.get("SLUICE_TEST_SGLANG")
+    return pathlib.Path(named) if named else pathlib.Path(__file__).parents[2] / "build" / "python" / "sglang"
+
+
 def wheel(version: str) -> pathlib.Path:
-    """The unpacked wheel of a version: SLUICE_TEST_SGLANG names the folder that has one folder for each."""
-    root = pathlib.Path(os.environ.get("SLUICE_TEST_SGLANG") or pathlib.Path(__file__).parents[2] / "build" / "python" / "sglang")
-    folder = root / version
+    """The unpacked wheel of a version."""
+    folder = folders() / version
     if not (folder / "sglang").is_dir():
-        pytest.fail(f"wanted SGLang {version} in {folder}, found none: pip install --no-deps --target {folder} --python-version 3.12 "
-                    f"--only-binary=:all: sglang=={version}")
+        pytest.fail(f"wanted SGLang {version} in {folder}, found none: ./dev test-python puts it there")
     return folder
 
 
 def prepare(version: str = VERSION) -> None:
     """`import sglang` finds the wheel and no GPU."""
     sys.path.insert(0, str(wheel(version)))
+    sys.path.append(str(folders() / "packages"))  # what no other test should find
     os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
     import sgl_kernel_stand_in
 

@@ -1,365 +1,87 @@
-"""Layers of SGLang on Sluice, through its own plug-in loader, flags and loaders of weights, held to transformers' eager
-layers in float64."""
+"""SGLang with the plug-in there: its layers, and how it starts where Sluice was asked for, was not, and cannot be what was asked for."""
 
 from __future__ import annotations
 
-import logging
+import json
+import os
+import pathlib
+import subprocess
+import sys
 
 import pytest
-import torch
 
-import moe_bounds
 import sglang_engine
 
-HIDDEN, WIDTH, EXPERTS, TOP_K = 64, 96, 8, 3
+HERE = pathlib.Path(__file__).parent
+NEWEST_CASES = ("without_flag", "draft_alone", "target_alone", "moved_gate", "other_signature", "other_plug_in", "other_version",
+                "switch_on_newest", "switch_misspelt", "flag_overridden")
+OLDER_CASES = ("without_flag", "moved_gate", "other_version", "switch_without_triton")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def engine():
-    """A scheduler process with --moe-runner-backend sluice."""
-    sglang_engine.prepare()
-    records: list[str] = []
-
-    class Lines(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            records.append(record.getMessage())
-
-    logging.getLogger("sluice_moe.sglang").addHandler(Lines())
-    logging.getLogger("sluice_moe.sglang").setLevel(logging.INFO)
-    sglang_engine.start(*sglang_engine.asked_for_sluice())
-    sglang_engine.groups()
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
-    yield records
-    torch.set_default_dtype(before)
+def run_beside(version: str, *arguments: str) -> subprocess.CompletedProcess:
+    """Python in a process of its own, where a version of SGLang is found with what it asks for."""
+    path = os.pathsep.join([str(sglang_engine.wheel(version)), str(HERE), *(p for p in sys.path if p)])
+    environment = os.environ | {"PYTHONPATH": path, "SLUICE_TEST_SGLANG_VERSION": version}
+    environment.pop("SLUICE_SGLANG", None)
+    return subprocess.run([sys.executable, "-W", "ignore", *arguments], env=environment, capture_output=True, text=True, timeout=900)
 
 
-def generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def random(*shape: int, seed: int, scale: float = 1.0) -> torch.Tensor:
-    return (torch.randn(*shape, generator=generator(seed), dtype=torch.float32) * scale).bfloat16()
-
-
-def mxfp4(*shape: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(codes u8 [..., width / 2], scales u8 [..., width / 32], values f64 [..., width])."""
-    low, high = (torch.randint(0, 16, (*shape[:-1], shape[-1] // 2), generator=generator(seed + i)) for i in range(2))
-    scales = torch.randint(121, 125, (*shape[:-1], shape[-1] // 32), generator=generator(seed + 2), dtype=torch.int64)
-    table = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)
-    table = torch.cat([table, -table])
-    values = table[torch.stack([low, high], -1).flatten(-2)] * torch.exp2(scales.double() - 127).repeat_interleave(32, -1)
-    return (low | high << 4).to(torch.uint8), scales.to(torch.uint8), values
-
-
-def halves(rows: torch.Tensor) -> torch.Tensor:
-    """Rows of gate and up in turn as [gate; up]."""
-    return torch.cat([rows[:, ::2], rows[:, 1::2]], 1)
-
-
-def zeros(*shape: int) -> torch.Tensor:
-    return torch.zeros(*shape, dtype=torch.float64)
-
-
-# ---- gpt-oss: MXFP4 experts, router with a bias ----
-
-
-class GptOss:
-    """A layer's weights as a checkpoint has them, transformers' layer of them in float64, SGLang's blocks over them."""
-
-    def __init__(self, seed: int = 1) -> None:
-        from transformers import GptOssConfig
-        from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP
-
-        self.config = GptOssConfig(hidden_size=HIDDEN, intermediate_size=WIDTH, num_local_experts=EXPERTS, num_experts_per_tok=TOP_K,
-                                   num_hidden_layers=1, swiglu_limit=7.0, dtype="bfloat16")
-        self.config._experts_implementation = "eager"
-        up, up_scale, self.up = mxfp4(EXPERTS, 2 * WIDTH, HIDDEN, seed=seed)
-        down, down_scale, self.down = mxfp4(EXPERTS, HIDDEN, WIDTH, seed=seed + 10)
-        self.router, self.router_bias = random(EXPERTS, HIDDEN, seed=seed + 20, scale=0.3), random(EXPERTS, seed=seed + 21)
-        self.up_bias, self.down_bias = random(EXPERTS, 2 * WIDTH, seed=seed + 22), random(EXPERTS, HIDDEN, seed=seed + 23)
-        prefix = "model.layers.0.mlp.experts."
-        self.checkpoint = {
-            prefix + "gate_up_proj_blocks": up.view(EXPERTS, 2 * WIDTH, HIDDEN // 32, 16), prefix + "gate_up_proj_scales": up_scale,
-            prefix + "gate_up_proj_bias": self.up_bias, prefix + "down_proj_blocks": down.view(EXPERTS, HIDDEN, WIDTH // 32, 16),
-            prefix + "down_proj_scales": down_scale, prefix + "down_proj_bias": self.down_bias}
-        self.eager = GptOssMLP(self.config).double()
-        with torch.no_grad():
-            self.eager.router.weight.copy_(self.router)
-            self.eager.router.bias.copy_(self.router_bias)
-            self.eager.experts.gate_up_proj.copy_(self.up.transpose(1, 2))
-            self.eager.experts.gate_up_proj_bias.copy_(self.up_bias)
-            self.eager.experts.down_proj.copy_(self.down.transpose(1, 2))
-            self.eager.experts.down_proj_bias.copy_(self.down_bias)
-
-    def block(self) -> torch.nn.Module:
-        """A GptOssSparseMoeBlock inside what its model's loader looks at."""
-        from sglang.srt.layers.quantization.mxfp4 import Mxfp4Config
-        from sglang.srt.models.gpt_oss import GptOssSparseMoeBlock
-
-        quantization = Mxfp4Config(is_checkpoint_mxfp4_serialized=True)
-        block = GptOssSparseMoeBlock(0, self.config, quantization, prefix="model.layers.0.mlp")
-        with torch.no_grad():
-            block.router.weight.copy_(self.router)
-            block.router.bias.copy_(self.router_bias)
-        self.load(block)
-        block.experts.quant_method.process_weights_after_loading(block.experts)
-        return block
-
-    def load(self, block: torch.nn.Module, checkpoint: dict[str, torch.Tensor] | None = None) -> None:
-        from sglang.srt.models.gpt_oss import GptOssForCausalLM
-
-        model, inner, layer = torch.nn.Module(), torch.nn.Module(), torch.nn.Module()
-        model.config, model.model, layer.mlp = self.config, inner, block
-        inner.layers = torch.nn.ModuleList([layer])
-        GptOssForCausalLM._load_mxfp4_experts_weights(model, (checkpoint or self.checkpoint).items())
-
-    def wanted(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(y, ids, weights) of transformers' layer in float64."""
-        _, weights, ids = self.eager.router(x)
-        return self.eager(x[None])[0][0], ids, weights
-
-    def experts(self, width: slice = slice(None), down_bias: bool = True) -> moe_bounds.Experts:
-        up, bias = halves(self.up), halves(self.up_bias[..., None])[..., 0].double()
-        rows = torch.cat([torch.arange(WIDTH)[width], WIDTH + torch.arange(WIDTH)[width]])
-        return moe_bounds.Experts(up[:, rows], self.down[..., width], bias[:, rows], self.down_bias.double() * down_bias, "clamped",
-                                  alpha=1.702, beta=1.0, limit=7.0)
-
-    def weights_off(self, x: torch.Tensor) -> float:
-        return moe_bounds.softmax_off((HIDDEN + 4) * moe_bounds.F32 * (x.abs() @ self.router.double().abs().T + self.router_bias.double().abs()))
+def outcomes(version: str, cases: tuple[str, ...]) -> dict[str, dict]:
+    done = run_beside(version, str(HERE / "sglang_starts.py"), *cases)
+    found = dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith('["'))
+    assert set(found) == set(cases), done.stderr[-4000:]
+    return found
 
 
 @pytest.fixture(scope="module")
-def gpt_oss() -> GptOss:
-    return GptOss()
+def newest() -> dict[str, dict]:
+    return outcomes(sglang_engine.NEWEST, NEWEST_CASES)
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 17])
-@torch.no_grad()
-def test_gpt_oss_block_is_transformers_layer(gpt_oss: GptOss, tokens: int) -> None:
-    block = gpt_oss.block()
-    x = random(tokens, HIDDEN, seed=tokens)
-    wanted, ids, weights = gpt_oss.wanted(x.double())
-    value, bound = moe_bounds.layer(gpt_oss.experts(), x.double(), ids, weights, gpt_oss.weights_off(x.double()))
-    torch.testing.assert_close(value, wanted, rtol=1e-12, atol=1e-12)
-    moe_bounds.assert_within(block(x), wanted, bound)
+@pytest.fixture(scope="module")
+def older() -> dict[str, dict]:
+    return outcomes("0.5.17", OLDER_CASES)
 
 
-@torch.no_grad()
-def test_gpt_oss_router_gives_float32_scores(gpt_oss: GptOss) -> None:
-    block = gpt_oss.block()
-    x = random(9, HIDDEN, seed=3)
-    scores, bias = block.router(x)
-    wanted = torch.nn.functional.linear(x.double(), gpt_oss.router.double(), gpt_oss.router_bias.double())
-    bound = (HIDDEN + 4) * moe_bounds.F32 * (x.double().abs() @ gpt_oss.router.double().abs().T + gpt_oss.router_bias.double().abs())
-    assert bias is None and scores.dtype is torch.float32
-    moe_bounds.assert_within(scores, wanted, bound)
+@pytest.mark.parametrize("which", ["newest", "older"])
+def test_without_the_flag_nothing_is_changed(which: str, request: pytest.FixtureRequest) -> None:
+    found = request.getfixturevalue(which)["without_flag"]
+    assert found == {"method": "UnquantizedFusedMoEMethod", "hooks": ["sglang.srt.runtime_context.publish"], "experts imported": False,
+                     "logged": []}
 
 
-@pytest.mark.parametrize("size", [2, 3])
-@torch.no_grad()
-def test_gpt_oss_tensor_parallel_ranks_add_up(gpt_oss: GptOss, size: int) -> None:
-    x = random(5, HIDDEN, seed=7)
-    wanted, ids, weights = gpt_oss.wanted(x.double())
-    blocks = -(-(WIDTH // 32) // size) * 32
-    found, bound = zeros(5, HIDDEN), zeros(5, HIDDEN)
-    for rank in range(size):
-        with sglang_engine.rank(tp=(rank, size)):
-            found += gpt_oss.block()(x).double()
-        part = gpt_oss.experts(slice(rank * blocks, min((rank + 1) * blocks, WIDTH)), down_bias=rank == 0)
-        bound += moe_bounds.layer(part, x.double(), ids, weights, gpt_oss.weights_off(x.double()))[1]
-    moe_bounds.assert_within(found, wanted, bound)
+def test_target_and_draft_choose_apart(newest: dict[str, dict]) -> None:
+    assert newest["draft_alone"] == {"target": "UnquantizedFusedMoEMethod", "draft": "Bf16Experts"}
+    assert newest["target_alone"] == {"target": "Bf16Experts", "draft": "UnquantizedFusedMoEMethod"}
 
 
-@pytest.mark.parametrize("size", [2, 4])  # of 4, a rank has fewer experts than a token chooses
-@torch.no_grad()
-def test_gpt_oss_expert_parallel_ranks_add_up(gpt_oss: GptOss, size: int) -> None:
-    x = random(6, HIDDEN, seed=8)
-    wanted, ids, weights = gpt_oss.wanted(x.double())
-    found, bound = zeros(6, HIDDEN), zeros(6, HIDDEN)
-    for rank in range(size):
-        with sglang_engine.rank(ep=(rank, size)):
-            block = gpt_oss.block()
-            assert block.experts.w13_weight.numel() == 0 and block.experts.num_local_experts == EXPERTS // size
-            found += block(x).double()
-        mine = torch.where(ids // (EXPERTS // size) == rank, ids, -1)
-        bound += moe_bounds.layer(gpt_oss.experts(), x.double(), mine, weights, gpt_oss.weights_off(x.double()))[1]
-    moe_bounds.assert_within(found, wanted, bound)
-
-
-@torch.no_grad()
-def test_weights_come_again_all_or_not_at_all(gpt_oss: GptOss) -> None:
-    block, other = gpt_oss.block(), GptOss(seed=50)
-    x = random(4, HIDDEN, seed=4)
-    before = block(x)
-    names = list(gpt_oss.checkpoint)
-    gpt_oss.load(block, {name: other.checkpoint[name] for name in names[:3]})
-    assert torch.equal(block(x), before), "half of the weights changed the answer"
-    with pytest.raises(RuntimeError, match="wanted all weights of the layer again, found 3 of 6 pieces"):
-        block.experts.quant_method.process_weights_after_loading(block.experts)
-    pointer = block.experts.quant_method.layer.packed.data_ptr()
-    gpt_oss.load(block, {name: other.checkpoint[name] for name in names[3:]})
-    assert block.experts.quant_method.layer.packed.data_ptr() == pointer, "graphs hold this address"
-    assert block.experts.w13_weight.numel() == 0
-    block.experts.quant_method.process_weights_after_loading(block.experts)
-    other.router, other.router_bias = gpt_oss.router, gpt_oss.router_bias
-    with torch.no_grad():
-        other.eager.router.weight.copy_(gpt_oss.router)
-        other.eager.router.bias.copy_(gpt_oss.router_bias)
-    wanted, ids, weights = other.wanted(x.double())
-    _, bound = moe_bounds.layer(other.experts(), x.double(), ids, weights, other.weights_off(x.double()))
-    moe_bounds.assert_within(block(x), wanted, bound)
-
-
-# ---- bf16 experts ----
-
-
-def fused_moe(**more: object) -> torch.nn.Module:
-    from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
-
-    given = dict(num_experts=EXPERTS, hidden_size=HIDDEN, intermediate_size=WIDTH, layer_id=0, top_k=TOP_K, prefix="model.layers.0.mlp.experts")
-    return FusedMoE(**{**given, **more})
-
-
-def load_experts(layer: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> None:
-    """By SGLang's own names: gate_proj, up_proj, down_proj of each expert, [experts, rows, columns] here."""
-    mapping = layer.make_expert_params_mapping("gate_proj", "down_proj", "up_proj", EXPERTS)
-    parameters = dict(layer.named_parameters())
-    for parameter, weight, expert, shard in mapping:
-        kind = weight.rstrip(".").rsplit(".", 1)[1]
-        for suffix in ("weight", "weight_scale_inv"):
-            if f"{kind}.{suffix}" in tensors:
-                name = parameter.removeprefix("experts.") + suffix
-                parameters[name].weight_loader(parameters[name], tensors[f"{kind}.{suffix}"][expert], name, shard_id=shard, expert_id=expert)
-    layer.quant_method.process_weights_after_loading(layer)
-
-
-def routed(layer: torch.nn.Module, x: torch.Tensor, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(y, ids, weights) with random routing."""
-    from sglang.srt.layers.moe.topk import StandardTopKOutput
-
-    scores = torch.rand(x.shape[0], EXPERTS, generator=generator(seed), dtype=torch.float32)
-    weights, ids = scores.topk(TOP_K)
-    return layer(x, StandardTopKOutput(weights, ids.to(torch.int32), scores)), ids, weights.double()
-
-
-@torch.no_grad()
-def test_qwen3_block_is_transformers_layer() -> None:
-    from sglang.srt.models.qwen3_moe import Qwen3MoeSparseMoeBlock
-    from transformers import Qwen3MoeConfig
-    from transformers.models.qwen3_moe import modeling_qwen3_moe
-
-    config = Qwen3MoeConfig(hidden_size=HIDDEN, moe_intermediate_size=WIDTH, num_experts=EXPERTS, num_experts_per_tok=TOP_K,
-                            norm_topk_prob=True)
-    config._experts_implementation = "eager"
-    block = Qwen3MoeSparseMoeBlock(0, config, None, prefix="model.layers.0.mlp")
-    gate, up = random(EXPERTS, WIDTH, HIDDEN, seed=1, scale=0.2), random(EXPERTS, WIDTH, HIDDEN, seed=2, scale=0.2)
-    down, router = random(EXPERTS, HIDDEN, WIDTH, seed=3, scale=0.2), random(EXPERTS, HIDDEN, seed=4, scale=0.3)
-    block.gate.weight.copy_(router)
-    load_experts(block.experts, {"gate_proj.weight": gate, "up_proj.weight": up, "down_proj.weight": down})
-
-    eager = modeling_qwen3_moe.Qwen3MoeSparseMoeBlock(config).double()
-    eager.gate.weight.copy_(router)
-    eager.experts.gate_up_proj.copy_(torch.cat([gate, up], 1))
-    eager.experts.down_proj.copy_(down)
-    x = random(11, HIDDEN, seed=5)
-    scores, weights, ids = eager.gate(x.double())
-    wanted = eager(x.double()[None])[0]
-    # The gate stays SGLang's: its scores are bf16.
-    off = moe_bounds.BF16 * scores.abs() + (HIDDEN + 4) * moe_bounds.F32 * (x.double().abs() @ router.double().abs().T)
-    sorted_scores = scores.sort(descending=True).values
-    clear = (sorted_scores[:, TOP_K - 1] - sorted_scores[:, TOP_K]) > 2 * off.amax(1)
-    assert clear.sum() >= 6, "wanted tokens whose choice no rounding turns"
-    experts = moe_bounds.Experts(torch.cat([gate, up], 1).double(), down.double(), zeros(EXPERTS, 2 * WIDTH), zeros(EXPERTS, HIDDEN), "swiglu")
-    _, bound = moe_bounds.layer(experts, x.double(), ids, weights, moe_bounds.softmax_off(off))
-    moe_bounds.assert_within(block(x)[clear], wanted[clear], bound[clear])
-
-
-@pytest.mark.parametrize("act", ["relu2", "silu"])
-@torch.no_grad()
-def test_experts_without_gates(act: str) -> None:
-    layer = fused_moe(activation=act, is_gated=False)
-    up, down = random(EXPERTS, WIDTH, HIDDEN, seed=1, scale=0.2), random(EXPERTS, HIDDEN, WIDTH, seed=2, scale=0.2)
-    load_experts(layer, {"gate_proj.weight": up, "down_proj.weight": down})
-    x = random(7, HIDDEN, seed=3)
-    found, ids, weights = routed(layer, x, seed=4)
-    experts = moe_bounds.Experts(up.double(), down.double(), zeros(EXPERTS, WIDTH), zeros(EXPERTS, HIDDEN), act)
-    moe_bounds.assert_within(found, *moe_bounds.layer(experts, x.double(), ids, weights, 0))
-
-
-@torch.no_grad()
-def test_deepseek_v4_experts() -> None:
-    from sglang.srt.layers.quantization.fp8 import Fp8Config
-
-    config = Fp8Config(is_checkpoint_fp8_serialized=True, activation_scheme="dynamic", weight_block_size=[128, 128], is_fp4_experts=True)
-    layer = fused_moe(quant_config=config, swiglu_limit=2.0)
-    tensors, values = {}, {}
-    for seed, (name, rows, columns) in enumerate([("gate_proj", WIDTH, HIDDEN), ("up_proj", WIDTH, HIDDEN), ("down_proj", HIDDEN, WIDTH)]):
-        codes, scales, values[name] = mxfp4(EXPERTS, rows, columns, seed=100 * (seed + 1))
-        tensors[f"{name}.weight"], tensors[f"{name}.weight_scale_inv"] = codes.view(torch.int8), scales.view(torch.float8_e8m0fnu)
-    load_experts(layer, tensors)
-    x = random(7, HIDDEN, seed=3)
-    found, ids, weights = routed(layer, x, seed=4)
-    up = torch.cat([values["gate_proj"], values["up_proj"]], 1)
-    experts = moe_bounds.Experts(up, values["down_proj"], zeros(EXPERTS, 2 * WIDTH), zeros(EXPERTS, HIDDEN), "clamped", limit=2.0)
-    moe_bounds.assert_within(found, *moe_bounds.layer(experts, x.double(), ids, weights, 0))
-
-
-@torch.no_grad()
-def test_deepseek_gate_gives_float32_scores() -> None:
-    from sglang.srt.models.deepseek_v2 import MoEGate
-    from transformers import DeepseekV3Config
-
-    config = DeepseekV3Config(hidden_size=HIDDEN, n_routed_experts=EXPERTS)
-    config.topk_method = "noaux_tc"
-    gate = MoEGate(config, None)
-    router = random(EXPERTS, HIDDEN, seed=1)
-    gate.weight.copy_(router)
-    x = random(5, HIDDEN, seed=2)
-    found = gate(x)
-    assert found.dtype is torch.float32
-    moe_bounds.assert_within(found, x.double() @ router.double().T, (HIDDEN + 4) * moe_bounds.F32 * (x.double().abs() @ router.double().abs().T))
-
-
-@torch.no_grad()
-def test_more_tokens_than_one_call_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sluice_moe.sglang import experts
-
-    layer = fused_moe()
-    load_experts(layer, {f"{name}.weight": random(EXPERTS, *shape, seed=i, scale=0.2)
-                         for i, (name, shape) in enumerate([("gate_proj", (WIDTH, HIDDEN)), ("up_proj", (WIDTH, HIDDEN)),
-                                                            ("down_proj", (HIDDEN, WIDTH))])})
-    x = random(10, HIDDEN, seed=9)
-    whole = routed(layer, x, seed=1)[0]
-    monkeypatch.setattr(experts, "TOKENS_MAX", 4)
-    assert torch.equal(routed(layer, x, seed=1)[0], whole)
-    assert routed(layer, x[:0], seed=1)[0].shape == (0, HIDDEN)
-
-
-# ---- What cannot be done is an error with its reason, and what runs is said once ----
-
-
-@pytest.mark.parametrize("more, reason", [
-    (dict(activation="situ"), "wanted silu, gelu or gelu_tanh with gates, found situ"),
-    (dict(no_combine=True), "wanted a sum over the experts of a token, found no_combine"),
-    (dict(apply_router_weight_on_input=True), "wanted router weights after the experts, found before them"),
-    (dict(params_dtype=torch.float16), "wanted bfloat16"),
-    (dict(top_k=None), "wanted a top_k, found none"),
+@pytest.mark.parametrize("case, line", [
+    ("moved_gate", "wanted sglang.srt.models.gpt_oss.TinyGemmLinear.forward of SGLang 0.5.23, found AttributeError"),
+    ("other_signature", "wanted sglang.srt.models.deepseek_v2.MoEGate.forward of SGLang 0.5.23 with hidden_states, found only self, x"),
+    ("other_plug_in", "found none of Sluice's on sglang.srt.models.gpt_oss.TinyGemmLinear.forward: another plug-in's are there"),
+    ("switch_on_newest", "SLUICE_SGLANG=1: wanted SGLang before 0.5.19, found 0.5.23: say --moe-runner-backend sluice instead"),
+    ("switch_misspelt", "SLUICE_SGLANG: wanted 0 or 1, found 'yes'"),
+    ("flag_overridden", "wanted --moe-runner-backend sluice, found that SGLang made it 'triton'"),
 ])
-def test_refusals_name_the_layer_and_the_reason(more: dict, reason: str) -> None:
-    with pytest.raises(RuntimeError, match=f"sluice: model.layers.0.mlp.experts: {reason}"):
-        fused_moe(**more)
+def test_what_does_not_fit_stops_the_start(newest: dict[str, dict], case: str, line: str) -> None:
+    assert line in newest[case].get("stopped", f"it started: {newest[case]}")
 
 
-def test_other_quantizations_are_refused() -> None:
-    from sglang.srt.layers.quantization.fp8 import Fp8Config
-
-    config = Fp8Config(is_checkpoint_fp8_serialized=True, activation_scheme="dynamic", weight_block_size=[32, 32])
-    with pytest.raises(RuntimeError, match="wanted MXFP4 experts .* found Fp8MoEMethod of Fp8Config"):
-        fused_moe(quant_config=config)
+def test_an_unknown_version_says_so_and_refuses_the_flag(newest: dict[str, dict]) -> None:
+    found = newest["other_version"]
+    assert "invalid choice: 'sluice'" in found["stopped"]
+    assert found["logged"] == ["WARNING sluice: wanted SGLang 0.5.17, 0.5.23, found 0.6.0: SGLang runs without Sluice"]
 
 
-def test_one_line_for_each_kind_of_layer(gpt_oss: GptOss, engine: list[str]) -> None:
-    gpt_oss.block(), gpt_oss.block()
-    lines = [line for line in engine if "MXFP4 experts" in line and "like: 8 experts, top 3, 64 x 96" in line]
-    assert len(lines) == 1 and "cpu.expert_gemm." in lines[0]
+def test_older_versions_stop_as_well(older: dict[str, dict]) -> None:
+    assert "wanted sglang.srt.models.gpt_oss.TinyGemmLinear.forward of SGLang 0.5.17" in older["moved_gate"]["stopped"]
+    assert "SLUICE_SGLANG=1: wanted --moe-runner-backend triton" in older["switch_without_triton"]["stopped"]
+    assert "SGLang runs without Sluice, but SLUICE_SGLANG=1 asks for it" in older["other_version"]["stopped"]
+
+
+@pytest.mark.parametrize("version", sglang_engine.VERSIONS)
+def test_layers(version: str) -> None:
+    """All of sglang_layers.py."""
+    done = run_beside(version, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "sglang_layers.py"))
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout and "skipped" not in done.stdout
