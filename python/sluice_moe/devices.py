@@ -144,6 +144,9 @@ def wanted_device(device: torch.device | str | int | None) -> torch.device:
         return torch.device("cpu")
     if device.type != "cuda":
         raise capi.Unsupported(f"device: wanted cpu or cuda, found {device}")
+    if _forked_after_cuda:  # before torch is asked, whose own error does not know of the parent
+        raise capi.Unsupported(f"device: wanted a process that opens {device} by itself, found a fork of one in which Sluice had opened a "
+                               "GPU: start processes by spawn, or fork before")
     if device.index is not None:
         return device
     if not torch.cuda.is_available():
@@ -158,9 +161,6 @@ def open_device(device: torch.device | str | int | None = None) -> Device:
     if known is not None:
         return known
     if device.type == "cuda":
-        if _forked_after_cuda:
-            raise capi.Unsupported(f"device: wanted a process that opens {device} by itself, found a fork of one in which Sluice had "
-                                   "opened a GPU: start processes by spawn, or fork before")
         if is_capturing():
             raise capi.Unsupported(f"device: wanted {device} opened before a capture begins, found the first use inside one: call "
                                    f"sluice_moe.devices.open_device('{device}') before")

@@ -9,12 +9,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import inspect
 import os
 import pathlib
 import socket
 import sys
 
 import pytest
+
+from sluice_moe.sglang import compat
 
 NEWEST = "0.5.23"
 VERSIONS = ("0.5.17", NEWEST)
@@ -47,7 +50,7 @@ def prepare(version: str = VERSION) -> None:
 
 def asked_for_sluice() -> list[str]:
     """The flags that ask for it, by its name or, where names are a closed enum, in place of triton."""
-    if VERSION == NEWEST:
+    if compat.VERSIONS[VERSION].names:
         return ["--moe-runner-backend", "sluice"]
     os.environ["SLUICE_SGLANG"] = "1"
     return ["--moe-runner-backend", "triton"]
@@ -63,16 +66,17 @@ def start(*flags: str, plugins: bool = True) -> object:
     parser = argparse.ArgumentParser(exit_on_error=False)
     ServerArgs.add_cli_args(parser)
     settings = ServerArgs.from_cli_args(parser.parse_args(["--model-path", "dummy", "--device", "cpu", *flags]))
-    if VERSION == NEWEST:
+    if hasattr(settings, "resolve_once"):
         settings.resolve_once()
+    placed = {}
+    if "ranks" in inspect.signature(publish).parameters:
         from sglang.srt.runtime_context import SpawnRanks
 
-        publish(settings, role="scheduler", ranks=SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0))
-    else:
-        publish(settings, role="scheduler")
+        placed["ranks"] = SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0)
+    publish(settings, role="scheduler", **placed)
     from sglang.srt.layers.moe.utils import initialize_moe_config
 
-    initialize_moe_config(*([] if VERSION == NEWEST else [settings]))
+    initialize_moe_config(*[settings] * len(inspect.signature(initialize_moe_config).parameters))
     return settings
 
 

@@ -288,6 +288,20 @@ def test_experts_without_gates(act: str) -> None:
 
 
 @torch.no_grad()
+def test_shared_experts_fused_into_the_routed_ones() -> None:
+    layer = fused_moe(num_fused_shared_experts=1)  # the last of the experts
+    assert layer.num_local_experts == EXPERTS
+    up, gate = random(EXPERTS, WIDTH, HIDDEN, seed=1, scale=0.2), random(EXPERTS, WIDTH, HIDDEN, seed=2, scale=0.2)
+    down = random(EXPERTS, HIDDEN, WIDTH, seed=3, scale=0.2)
+    load_experts(layer, {"gate_proj.weight": gate, "up_proj.weight": up, "down_proj.weight": down})
+    x = random(5, HIDDEN, seed=4)
+    found, ids, weights = routed(layer, x, seed=5)
+    experts = moe_bounds.Experts(torch.cat([gate, up], 1).double(), down.double(), zeros(EXPERTS, 2 * WIDTH), zeros(EXPERTS, HIDDEN), "swiglu")
+    assert (ids == EXPERTS - 1).any(), "wanted a token that chooses the shared expert"
+    moe_bounds.assert_within(found, *moe_bounds.layer(experts, x.double(), ids, weights, 0))
+
+
+@torch.no_grad()
 def test_deepseek_v4_experts() -> None:
     from sglang.srt.layers.quantization.fp8 import Fp8Config
 

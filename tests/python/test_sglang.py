@@ -11,6 +11,7 @@ import sys
 import pytest
 
 import sglang_engine
+from sluice_moe.sglang import compat
 
 HERE = pathlib.Path(__file__).parent
 NEWEST_CASES = ("without_flag", "draft_alone", "target_alone", "moved_gate", "other_signature", "other_plug_in", "other_version",
@@ -70,7 +71,7 @@ def test_what_does_not_fit_stops_the_start(newest: dict[str, dict], case: str, l
 def test_an_unknown_version_says_so_and_refuses_the_flag(newest: dict[str, dict]) -> None:
     found = newest["other_version"]
     assert "invalid choice: 'sluice'" in found["stopped"]
-    assert found["logged"] == ["WARNING sluice: wanted SGLang 0.5.17, 0.5.23, found 0.6.0: SGLang runs without Sluice"]
+    assert found["logged"] == [f"WARNING sluice: wanted SGLang {compat.wanted_versions()}, found 0.6.0: SGLang runs without Sluice"]
 
 
 def test_older_versions_stop_as_well(older: dict[str, dict]) -> None:

@@ -57,10 +57,12 @@ class Seams:
 
 
 _CLOSED = Seams(names=False, choices="sglang.srt.server_args", method_argument=False)
+_NAMED_FIRST = Seams(names=True, choices="sglang.srt.server_args", method_argument=True)
 _NAMED = Seams(names=True, choices="sglang.srt.arg_groups.choices", method_argument=True)
 
 # Versions that were read and run against, and no others: SGLang moves its MoE layers often.
-VERSIONS = {"0.5.17": _CLOSED, "0.5.23": _NAMED}
+VERSIONS = {"0.5.17": _CLOSED, "0.5.18": _CLOSED, "0.5.19": _NAMED_FIRST, "0.5.20": _NAMED, "0.5.21": _NAMED, "0.5.22": _NAMED,
+            "0.5.23": _NAMED}
 
 
 def found_version() -> str:
