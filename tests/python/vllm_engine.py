@@ -30,7 +30,7 @@ def run(folder: pathlib.Path, engine: dict, ask: list[dict], environment: dict |
                           capture_output=True, env=os.environ | both | (environment or {}))
     log = done.stdout + done.stderr
     if done.returncode:
-        raise Failed(log[-6000:])
+        raise Failed(log)
     return json.loads(path.with_name("vllm.json.out").read_text()), log
 
 
