@@ -340,7 +340,7 @@ typedef struct sluice_weights {
 /* Packs the weights into the layer's memory, for the first time or over older ones, and returns when they are there: the tensors may go
  * then. Nothing of the layer may run meanwhile; pointers stay, so graphs stay valid. Work that writes the tensors has ended before.
  * Needs for a while, besides the weights' own memory: on the CPU less than 64 MiB; on a GPU its memory for one matrix of one expert as
- * it stands in its tensor, 32 MiB of page-locked host memory and, for tensors in the GPU's memory, such a matrix on the host.
+ * it stands in its tensor, 32 MiB of page-locked host memory and, for tensors in the GPU's memory, 64 MiB more of it.
  * SLUICE_CORRUPT, SLUICE_UNSUPPORTED or SLUICE_INVALID_ARGUMENT names the tensor, what was wanted and what was found; a layer that
  * had weights keeps them. */
 SLUICE_API sluice_status sluice_layer_load(sluice_layer* layer, const sluice_weights* weights,

@@ -15,7 +15,28 @@ struct Extent {
   size_t at = 0;
 };
 
+// What lies where the host cannot read it. Gates and ups may alternate in one tensor, so extents of one tensor are joined.
+std::vector<Extent> extents_of(const PackedMatrix& m, const MatrixSource& source) {
+  std::vector<Extent> out;
+  for_each_extent(m, source, [&](const CheckpointTensor& t, int64_t begin, int64_t bytes) {
+    if (!is_far(t)) return;
+    for (Extent& e : out) {
+      if (e.tensor != &t) continue;
+      e.begin = std::min(e.begin, begin), e.end = std::max(e.end, begin + bytes);
+      return;
+    }
+    out.push_back({&t, begin, begin + bytes});
+  });
+  return out;
+}
+
 }  // namespace
+
+int64_t far_bytes(const PackedMatrix& m, const MatrixSource& source) {
+  int64_t out = 0;
+  for (const Extent& e : extents_of(m, source)) out += e.end - e.begin;
+  return out;
+}
 
 bool is_far(const MatrixSource& source) {
   const auto far = [](const RowSpan& s) {
@@ -25,51 +46,66 @@ bool is_far(const MatrixSource& source) {
          std::any_of(source.ups.begin(), source.ups.end(), far);
 }
 
+Status HostView::reserve(size_t bytes) {
+  if (bytes <= capacity_) return {};
+  device_.release_host(buffer_);
+  buffer_ = nullptr, capacity_ = 0;
+  const auto memory = device_.allocate_host(bytes);
+  if (!memory.ok()) return memory.status();
+  buffer_ = static_cast<std::byte*>(memory.value()), capacity_ = bytes;
+  return {};
+}
+
 Result<CheckpointTensor> HostView::tensor(const CheckpointTensor& t) {
   CheckpointTensor out = t;
   if (!is_far(t)) return out;
-  buffer_.resize(static_cast<size_t>(t.bytes));
-  SLUICE_TRY(device_.copy(buffer_.data(), t.data, buffer_.size(), device_.stream()));
+  const auto bytes = static_cast<size_t>(t.bytes);
+  if (Status status = reserve(bytes); !status.ok()) return status;
+  SLUICE_TRY(device_.copy(buffer_, t.data, bytes, device_.stream()));
   SLUICE_TRY(device_.wait(device_.stream()));
-  out.data = buffer_.data();
+  out.data = buffer_;
   out.where = Backend::kCpu;
   return out;
 }
 
 Result<MatrixSource> HostView::matrix(const PackedMatrix& m, const MatrixSource& source) {
-  if (!is_far(source)) return source;
-  // Gates and ups may alternate in one tensor, so extents of one tensor are joined.
-  std::vector<Extent> extents;
-  for_each_extent(m, source, [&](const CheckpointTensor& t, int64_t begin, int64_t bytes) {
-    if (!is_far(t)) return;
-    for (Extent& e : extents) {
-      if (e.tensor != &t) continue;
-      e.begin = std::min(e.begin, begin), e.end = std::max(e.end, begin + bytes);
-      return;
-    }
-    extents.push_back({&t, begin, begin + bytes});
-  });
+  const Wanted one{&m, &source};
+  auto out = matrices({&one, 1});
+  if (!out.ok()) return out.status();
+  return std::move(out.value()[0]);
+}
+
+Result<std::vector<MatrixSource>> HostView::matrices(std::span<const Wanted> wanted) {
+  std::vector<std::vector<Extent>> extents;  // of each
   size_t total = 0;
-  for (Extent& e : extents) {
-    e.at = total;
-    total += static_cast<size_t>(e.end - e.begin);
+  for (const Wanted& w : wanted) {
+    extents.push_back(extents_of(*w.matrix, *w.source));
+    for (Extent& e : extents.back()) {
+      e.at = total;
+      total += static_cast<size_t>(e.end - e.begin);
+    }
   }
-  buffer_.resize(total);
-  for (const Extent& e : extents)
-    SLUICE_TRY(device_.copy(buffer_.data() + e.at, e.tensor->data + e.begin,
-                            static_cast<size_t>(e.end - e.begin), device_.stream()));
-  SLUICE_TRY(device_.wait(device_.stream()));
-  const auto near = [&](const CheckpointTensor* t, const std::byte* at) {
-    for (const Extent& e : extents)
-      if (e.tensor == t)
-        return static_cast<const std::byte*>(buffer_.data() + e.at + (at - t->data - e.begin));
-    return at;
-  };
-  MatrixSource out = source;
-  for (std::vector<RowSpan>* spans : {&out.rows, &out.ups}) {
-    for (RowSpan& s : *spans) {
-      s.w = near(s.tensor, s.w);
-      if (s.scales) s.scales = near(s.scale_tensor, s.scales);
+  if (total > 0) {
+    if (Status status = reserve(total); !status.ok()) return status;
+    for (const std::vector<Extent>& of_one : extents)
+      for (const Extent& e : of_one)
+        SLUICE_TRY(device_.copy(buffer_ + e.at, e.tensor->data + e.begin,
+                                static_cast<size_t>(e.end - e.begin), device_.stream()));
+    SLUICE_TRY(device_.wait(device_.stream()));
+  }
+  std::vector<MatrixSource> out;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const auto near = [&](const CheckpointTensor* t, const std::byte* at) -> const std::byte* {
+      for (const Extent& e : extents[i])
+        if (e.tensor == t) return buffer_ + e.at + (at - t->data - e.begin);
+      return at;
+    };
+    out.push_back(*wanted[i].source);
+    for (std::vector<RowSpan>* spans : {&out.back().rows, &out.back().ups}) {
+      for (RowSpan& s : *spans) {
+        s.w = near(s.tensor, s.w);
+        if (s.scales) s.scales = near(s.scale_tensor, s.scales);
+      }
     }
   }
   return out;

@@ -220,15 +220,27 @@ class MoeLoader {
     });
   }
 
-  // done(i): of a job, on the caller's thread. A caller's tensors in the device's memory come to the host matrix by matrix.
+  // done(i): of a job, on the caller's thread. A caller's tensors in the device's memory come to the host in batches of matrices, so
+  // that copies out of the device and packing are long enough to run at their full speed.
   Status pack(std::span<const ExpertUpload::Job> jobs, const std::function<void(size_t)>& done) {
     if (std::none_of(jobs.begin(), jobs.end(), [](const auto& job) { return is_far(*job.from); }))
       return pack_near(jobs, done);
-    for (size_t i = 0; i < jobs.size(); ++i) {
-      const auto near = host_.matrix(jobs[i].to->header.matrix, *jobs[i].from);
+    constexpr int64_t kBatchBytes = int64_t{64} << 20;
+    for (size_t first = 0, end = 0; first < jobs.size(); first = end) {
+      std::vector<HostView::Wanted> wanted;
+      int64_t bytes = 0;
+      for (; end < jobs.size(); ++end) {
+        const PackedMatrix& matrix = jobs[end].to->header.matrix;
+        bytes += far_bytes(matrix, *jobs[end].from);
+        if (end > first && bytes > kBatchBytes) break;
+        wanted.push_back({&matrix, jobs[end].from});
+      }
+      const auto near = host_.matrices(wanted);
       if (!near.ok()) return near.status();
-      const ExpertUpload::Job job{jobs[i].to, jobs[i].expert, &near.value()};
-      SLUICE_TRY(pack_near({&job, 1}, [&](size_t) { done(i); }));
+      std::vector<ExpertUpload::Job> batch;
+      for (size_t i = first; i < end; ++i)
+        batch.push_back({jobs[i].to, jobs[i].expert, &near.value()[i - first]});
+      SLUICE_TRY(pack_near(batch, [&](size_t i) { done(first + i); }));
     }
     return {};
   }

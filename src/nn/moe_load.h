@@ -92,7 +92,7 @@ class LoadedMoe {
 // (nn/moe.h: layout_for), straight from the mapped file. Where the device shares the host's memory, threads of the host pack:
 // besides the weights themselves that needs less than 64 MiB. Elsewhere the device packs (nn/expert_upload.h): that needs its
 // memory for one matrix of one expert as it stands in the checkpoint, and 32 MiB of the host's; where a caller's tensors lie in the
-// device's memory already, the host's memory for one such matrix, too. Pages of the file are released after it. kInvalidArgument
+// device's memory already, 64 MiB more, or one such matrix where that is larger. Pages of the file are released after it. kInvalidArgument
 // names a caller's tensor in the memory of another device. kIo names a file that has become shorter since the checkpoint was opened.
 // kCorrupt or kUnsupported names file and tensor, what was wanted and what was found (nn/moe_source.h); a NaN scale (255) of an
 // expert also expert, row and block; a NaN or an infinity in bf16 its expert, row and column; an expert id in a hash table that is out of range, its row. kOutOfMemory says how many
