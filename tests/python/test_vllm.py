@@ -43,12 +43,6 @@ def test_compiled(tmp_path):
     right(answers[0])
 
 
-def test_without_the_flag_nothing_of_it_runs(tmp_path):
-    folder = qwen3(tmp_path)
-    _, log = run(tmp_path, {"model": str(folder), "skip_tokenizer_init": True}, [tokens_of(1)])
-    assert not sluice_lines(log)
-
-
 # ---- bf16 experts, beside vLLM's own ----
 
 WORDS, SIZE = 512, 256
@@ -94,7 +88,8 @@ def tokens_of(count: int) -> dict:
 
 def test_bf16_experts_say_what_vllms_own_say(tmp_path):
     engine = {"model": str(qwen3(tmp_path)), "skip_tokenizer_init": True}
-    theirs, _ = run(tmp_path, engine, [tokens_of(8)])
+    theirs, log = run(tmp_path, engine, [tokens_of(8)])
+    assert not sluice_lines(log)  # who does not ask has nothing of it
     ours, log = run(tmp_path, engine | {"quantization": "sluice"}, [tokens_of(8)])
     assert any("experts bf16 hidden=256 intermediate=128 experts=8 top_k=2" in line for line in sluice_lines(log))
     # Logits are of size 1 to 4, where bf16 has steps of 2^-7 to 2^-6. They and what they come from are rounded some ten times on
@@ -152,21 +147,7 @@ def test_lora_on_the_router_is_kept(tmp_path):
 # ---- What cannot be done ----
 
 
-def refused(tmp_path, engine: dict) -> str:
+def test_a_start_that_cannot_be_ends_with_the_reason(tmp_path):
     with pytest.raises(Failed) as why:
-        run(tmp_path, {"model": str(MODEL), "quantization": "sluice"} | engine, [ASK])
-    return str(why.value)
-
-
-def test_lora_on_experts_is_refused(tmp_path):
-    assert "wanted LoRA on other modules than experts, found every module" in refused(tmp_path, {"enable_lora": True})
-
-
-def test_a_checkpoint_of_another_kind_is_refused(tmp_path):
-    folder = tmp_path / "awq"
-    shutil.copytree(MODEL, folder)
-    config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
-    (folder / "config.json").write_text(json.dumps(config))
-    said = refused(tmp_path, {"model": str(folder)})
-    assert "wanted one of mxfp4 (gpt-oss)" in said and "found quant_method 'awq' of model_type 'gpt_oss'" in said
+        run(tmp_path, {"model": str(MODEL), "quantization": "sluice", "enable_lora": True}, [ASK])
+    assert "wanted LoRA on other modules than experts, found every module (no --lora-target-modules)" in str(why.value)

@@ -61,6 +61,17 @@ def test_deepseek_v4_keeps_vllms_config_but_for_the_experts():
     assert type(made) is SluiceDeepseekV4Config and made.get_name() == "deepseek_v4_fp8" and made.sluice
 
 
+@pytest.mark.parametrize("targets, wanted", [
+    (None, "every module (no --lora-target-modules)"), (["router", "qkv_proj"], None), (["router", "mlp.experts"], "mlp.experts"),
+    (["gate_up_proj", "down_proj", "o_proj"], "gate_up_proj, down_proj")])
+def test_lora_on_experts(monkeypatch, targets, wanted):
+    lora = types.SimpleNamespace(target_modules=targets)
+    monkeypatch.setattr(method, "get_current_vllm_config", lambda: types.SimpleNamespace(lora_config=lora))
+    assert method.lora_on_experts() == wanted
+    monkeypatch.setattr(method, "get_current_vllm_config", lambda: types.SimpleNamespace(lora_config=None))
+    assert method.lora_on_experts() is None
+
+
 # ---- Ids and maps of experts ----
 
 

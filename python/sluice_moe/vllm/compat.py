@@ -91,6 +91,12 @@ def installed_version() -> str | None:
     return None
 
 
+def torch_version() -> str:
+    import torch  # vLLM has imported it before it looks for plug-ins
+
+    return torch.__version__
+
+
 def release(version: str) -> str:
     """The release that a version begins with: "0.32.0" of "0.32.0.post1+cpu"."""
     found = re.match(r"\d+\.\d+(\.\d+)?", version)
@@ -108,7 +114,7 @@ def why_not_here() -> str | None:
         return "wanted vLLM, found none"
     if version not in VERSIONS:
         return f"wanted one of the versions of vLLM that it was tested with ({supported_text()}), found {version}"
-    torch = importlib.metadata.version("torch")
+    torch = torch_version()
     if tuple(int(n) for n in release(torch).split(".")[:2]) < TORCH_FIRST:
         return f"wanted torch {'.'.join(map(str, TORCH_FIRST))} or newer, found {torch}"
     return None
