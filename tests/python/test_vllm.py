@@ -117,7 +117,7 @@ def test_lora_on_the_router_is_kept(tmp_path):
     for name in [n for n in tensors if n.endswith("router.weight")]:
         experts, hidden = tensors[name].shape
         a = (torch.randn(rank, hidden, generator=draw) / math.sqrt(hidden)).bfloat16()
-        b = (torch.randn(experts, rank, generator=draw) * 0.02).bfloat16()
+        b = (torch.randn(experts, rank, generator=draw) * 0.1).bfloat16()
         at = "base_model.model." + name.removesuffix(".weight")
         adapter |= {f"{at}.lora_A.weight": a, f"{at}.lora_B.weight": b}
         merged[name] = (tensors[name].float() + scale * b.float() @ a.float()).bfloat16()
@@ -139,7 +139,8 @@ def test_lora_on_the_router_is_kept(tmp_path):
     plain, through, wanted = ([said["top"][0] for said in part] for part in (answers[0], answers[1], added[0]))
 
     def apart(one, two):
-        return max(abs(a[t] - b[t]) for a, b in zip(one, two) for t in a.keys() & b.keys() if a[t] > -12)
+        every = [abs(a[t] - b[t]) for a, b in zip(one, two) for t in a.keys() & b.keys()]
+        return sum(every) / len(every)
 
     assert apart(through, wanted) < apart(plain, wanted) / 4, (apart(through, wanted), apart(plain, wanted))
 
