@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/printable.h"
+#include "capi/shared_moes.h"
 #include "dispatch/any_op.h"
 #include "nn/moe_load.h"
 #include "sluice/sluice.h"
@@ -18,6 +19,7 @@ struct sluice_device {
   void* log_context = nullptr;
   std::unique_ptr<sluice::Device> device;
   std::string text;
+  mutable sluice::capi::SharedMoes moes;  // they end before the device
 };
 struct sluice_plan {
   std::unique_ptr<sluice::AnyPlan> plan;
@@ -28,7 +30,7 @@ struct sluice_table {
   std::vector<std::string> kernels;  // of each step
 };
 struct sluice_layer {
-  std::unique_ptr<sluice::Moe> moe;
+  std::shared_ptr<const sluice::Moe> moe;
   std::unique_ptr<sluice::LoadedMoe> weights;  // memory, also before they are loaded
   const sluice::Device* device = nullptr;
   int64_t tokens_max = 0;

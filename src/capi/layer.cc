@@ -127,6 +127,21 @@ Status bind(std::span<const NamedTensor> args, const MoeConfig& config, MoeIo* i
   return status;
 }
 
+Result<std::shared_ptr<const Moe>> planned_for(const sluice_device& device, const LayerOptions& o) {
+  return device.moes.get(*device.device, o.local, o.tokens_max, o.policy, o.backend);
+}
+
+MoeRun run_at(const Moe& moe, int64_t tokens) { return {moe.path(tokens), moe.kernels(tokens)}; }
+
+Result<std::vector<MoeRun>> runs_on(const sluice_device& device, const LayerOptions& options,
+                                    std::span<const int64_t> tokens) {
+  const auto moe = planned_for(device, options);
+  if (!moe.ok()) return moe.status();
+  std::vector<MoeRun> out;
+  for (const int64_t count : tokens) out.push_back(run_at(*moe.value(), count));
+  return out;
+}
+
 // A line for each stage, and one for its problem.
 std::string explain_at(const MoeConfig& config, int64_t tokens, const MoeRun& run) {
   std::string out = "tokens   " + std::to_string(tokens) + ", " +
@@ -168,7 +183,7 @@ sluice_status sluice_layer_create(sluice_device* device, const sluice_layer_opti
     const auto read = read_layer_options(options, on.info().backend);
     if (!read.ok()) return read.status();
     const LayerOptions& wanted = read.value();
-    auto moe = Moe::plan(on, wanted.local, wanted.tokens_max, wanted.policy, wanted.backend);
+    auto moe = planned_for(*device, wanted);
     if (!moe.ok()) return moe.status();
     auto weights = LoadedMoe::allocate(on, wanted.whole, wanted.load);
     if (!weights.ok()) return weights.status();
@@ -189,8 +204,7 @@ sluice_status sluice_layer_measure(sluice_device* device, const sluice_layer_opt
     SLUICE_TRY(need_pointer(device, "device"));
     const auto wanted = read_layer_options(options, device->device->info().backend);
     if (!wanted.ok()) return wanted.status();
-    const auto moe = Moe::plan(*device->device, wanted.value().local, wanted.value().tokens_max,
-                               wanted.value().policy, wanted.value().backend);
+    const auto moe = planned_for(*device, wanted.value());
     if (!moe.ok()) return moe.status();
     if (weight_bytes) *weight_bytes = static_cast<size_t>(moe_weight_bytes(wanted.value().local));
     if (workspace_bytes) *workspace_bytes = moe.value()->workspace_bytes();
@@ -292,9 +306,8 @@ sluice_status sluice_layer_explain(const sluice_layer* layer, const int64_t* tok
     SLUICE_TRY(need_pointer(out, "out"));
     SLUICE_TRY(check_tokens(tokens, count, layer->tokens_max));
     std::string all = explain_head(layer->text, layer->device->info());
-    const Moe& moe = *layer->moe;
     for (size_t i = 0; i < count; ++i)
-      all += explain_at(moe.config(), tokens[i], {moe.path(tokens[i]), moe.kernels(tokens[i])});
+      all += explain_at(layer->moe->config(), tokens[i], run_at(*layer->moe, tokens[i]));
     return write_whole(all, out);
   });
 }
@@ -310,8 +323,10 @@ sluice_status sluice_layer_describe(const sluice_layer_question* question, const
     if (!read.ok()) return read.status();
     const LayerOptions& wanted = read.value();
     SLUICE_TRY(check_tokens(tokens, count, wanted.tokens_max));
-    const auto runs = moe_runs(device.value(), all_candidates(), wanted.local, wanted.tokens_max,
-                               {tokens, count}, wanted.policy, wanted.backend);
+    const auto runs = question->device
+                          ? runs_on(*question->device, wanted, {tokens, count})
+                          : moe_runs(device.value(), all_candidates(), wanted.local, wanted.tokens_max,
+                                     {tokens, count}, wanted.policy, wanted.backend);
     if (!runs.ok()) return runs.status();
     std::string all = explain_head(fields_text(wanted.local), device.value());
     for (size_t i = 0; i < count; ++i) all += explain_at(wanted.local, tokens[i], runs.value()[i]);

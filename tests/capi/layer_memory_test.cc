@@ -1,5 +1,6 @@
 // A layer's weights in the caller's memory, sizes before there is a layer, and questions that need no device.
 #include "capi/layer.h"
+#include "capi/shared_moes.h"
 
 namespace sluice::test {
 namespace {
@@ -169,6 +170,31 @@ TEST_F(CapiLayerMemory, KernelsOfTheExpertsByPhase) {
   const Answer usual = describe({&options_, nullptr, device_.device}, {64, 65}, error_);
   EXPECT_NE(line(usual.said, "64").find("cpu.expert_mlp.in_turn"), std::string::npos) << usual.said;
   EXPECT_NE(line(usual.said, "65").find("cpu.expert_gemm.panels_f32"), std::string::npos) << usual.said;
+}
+
+// Planning for many tokens is most of what making a layer costs: the second of its kind has nothing left to plan.
+TEST(SharedMoes, LayersThatAreAlikeShareOnePlan) {
+  const auto device = cpu::open_device({.threads = 1}).value();
+  capi::SharedMoes moes;
+  const MoeConfig config = small_config(MoeNaming::kGptOss);
+  const auto get = [&](const MoeConfig& c, int64_t tokens_max, const Policy& policy,
+                       const MoeBackend& backend) {
+    auto moe = moes.get(*device, c, tokens_max, policy, backend);
+    EXPECT_TRUE(moe.ok()) << moe.status().message;
+    return std::move(moe).value();
+  };
+  const auto first = get(config, 64, {}, {});
+  EXPECT_EQ(get(config, 64, {}, {}), first);
+  MoeConfig narrow = config;
+  narrow.intermediate -= 32;
+  const auto other = get(narrow, 64, {}, {});
+  EXPECT_EQ(other->config().intermediate, narrow.intermediate);
+  EXPECT_NE(get(config, 63, {}, {}), first);
+  EXPECT_NE(get(config, 64, {.batch_invariant = true}, {}), first);
+  EXPECT_NE(get(config, 64, {}, {.decode_tokens = 8}), first);
+  EXPECT_EQ(get(narrow, 64, {}, {}), other);
+  EXPECT_EQ(get(config, 64, {}, {}), first);
+  EXPECT_FALSE(moes.get(*device, config, 0, {}, {}).ok());
 }
 
 TEST_F(CapiLayerMemory, AStageWithoutAKernelIsAnErrorWithItsReasons) {
