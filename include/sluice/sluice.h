@@ -324,8 +324,8 @@ typedef struct sluice_weight {
 } sluice_weight;
 
 /* The tensors of a layer under the names and in the order of gate and up of one of these, all of it data in src/nn/moe_names.cc:
- * gpt_oss, gpt_oss_original, gpt_oss_bf16, deepseek_v4, deepseek_v3, qwen3_moe, nemotron3, minimax_m2, llama4, minimax_m3, mistral_large_3, as the models'
- * publishers have them; and plain, Sluice's own: router, router_bias, correction_bias, hash_table, experts.up and experts.down
+ * gpt_oss, gpt_oss_original, gpt_oss_bf16, deepseek_v4, deepseek_v3, qwen3_moe, nemotron3, minimax_m2, llama4, minimax_m3,
+ * mistral_large_3, as the models' publishers have them; and plain, Sluice's own: router, router_bias, correction_bias, hash_table, experts.up and experts.down
  * [experts, rows, width] (with experts.up_scale, experts.up_bias and so on) with gate and up in the layer's gate_order, shared.gate,
  * shared.up and shared.down. Tensors are the whole layer's: the slice is cut from them. Where all experts are in one tensor it may hold
  * this rank's experts alone. Tensors of other layers may be among them. Where the layer's fields ask for them, these stand beside any

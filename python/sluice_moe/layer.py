@@ -83,9 +83,10 @@ class MoeLayer(torch.nn.Module):
 
         tensors  by name, of the whole layer (the rank's slice is cut from them) or, where all experts are in one tensor, of this rank's
                  experts alone; on the CPU or on the layer's device; tensors of other layers may be among them
-        naming   gpt_oss, gpt_oss_original, gpt_oss_bf16, deepseek_v4, deepseek_v3, qwen3_moe, nemotron3, minimax_m2, llama4 or plain;
-                 None: found by the names. plain: router [experts, hidden], router_bias [experts], experts.up [experts, rows, width],
-                 experts.up_scale [experts, rows, width / 32], experts.up_bias [experts, rows], experts.down...
+        naming   gpt_oss, gpt_oss_original, gpt_oss_bf16, deepseek_v4, deepseek_v3, qwen3_moe, nemotron3, minimax_m2, llama4, minimax_m3,
+                 mistral_large_3 or plain; None: found by the names. plain: router [experts, hidden], router_bias [experts],
+                 experts.up [experts, rows, width], experts.up_scale [experts, rows, width / 32], experts.up_bias [experts, rows],
+                 experts.down...
         layer    the number in the names; -1: the only one
 
         Nothing of the layer may run meanwhile. A layer that had weights keeps them when this raises.
