@@ -15,17 +15,14 @@ does, as it does under SGLang's scheduler.
 """
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import pathlib
-import statistics
-import subprocess
-import sys
 import time
 from array import array
 
-from engine_vllm import SEED, compared, config_of, fill
+import engine_runs
+from engine_vllm import SEED, config_of, fill
 
 ORDER = [("20b", "sluice"), ("20b", "default"), ("120b", "sluice"), ("120b", "default")]
 SEQUENCES = (1, 64, 8, 256, 32, 128)
@@ -152,24 +149,12 @@ class Runner:
 def one(model: str, backend: str, out: pathlib.Path) -> None:
     import torch
 
-    path = out / f"{model}-{backend}.json"
     runner = Runner(model, backend, out)
-    result = {"model": model, "backend": backend, "ready_s": round(runner.ready_s, 1), "experts": runner.experts(), "rows": [],
-              "complete": False}
     import sglang
 
-    result["sglang"] = sglang.__version__
-    print(f"{model} {backend}: ready after {runner.ready_s:.0f} s, experts {result['experts']}, "
+    result = engine_runs.Result(model, backend, out, sglang=sglang.__version__, ready_s=round(runner.ready_s, 1), experts=runner.experts())
+    print(f"{model} {backend}: ready after {runner.ready_s:.0f} s, experts {result.data['experts']}, "
           f"{torch.cuda.memory_allocated() / 2**30:.1f} GiB", flush=True)
-
-    def keep(op: str, count: int, times: list[float], note: str) -> None:
-        times = sorted(times)
-        row = {"op": op, "tokens": count, "median_us": statistics.median(times), "p10_us": times[len(times) // 10],
-               "p90_us": times[len(times) * 9 // 10], "steps": len(times), "note": note}
-        result["rows"].append(row)
-        path.write_text(json.dumps(result))
-        print(f"{model} {backend} {op} {count}: {row['median_us']:.0f} us [{row['p10_us']:.0f}, {row['p90_us']:.0f}] "
-              f"of {len(times)}, {count / row['median_us'] * 1e6:.0f} tokens a second", flush=True)
 
     def attempt(what: str, measure) -> None:
         # What fails leaves the rest its turn; the row is missing and the log says why.
@@ -179,95 +164,17 @@ def one(model: str, backend: str, out: pathlib.Path) -> None:
             import traceback
 
             print(f"{model} {backend} {what}: failed: {traceback.format_exc(limit=-3)}", flush=True)
-            result.setdefault("failed", []).append(what)
+            result.data.setdefault("failed", []).append(what)
 
-    attempt("answers", lambda: result.update(answers=runner.answers()))
+    attempt("answers", lambda: result.write(answers=runner.answers()))
     for sequences in SEQUENCES:
-        attempt(f"decode {sequences}", lambda: keep("decode", sequences, runner.decode(sequences),
-                                                    f"context {CONTEXT} sustained full graphs {BLOCK} steps in flight"))
+        attempt(f"decode {sequences}", lambda: result.keep("decode", sequences, runner.decode(sequences),
+                                                           f"context {CONTEXT} sustained full graphs {BLOCK} steps in flight"))
     for length in PROMPTS:
-        attempt(f"prefill {length}", lambda: keep("prefill", length, runner.prefill(length, 3), "one prompt in bursts eager"))
-    result["complete"] = "failed" not in result
-    path.write_text(json.dumps(result))
-
-
-# ---- Many processes, and what they found ----
-
-
-def load(out: pathlib.Path) -> dict[tuple[str, str], dict]:
-    found = [json.loads(p.read_text()) for p in sorted(out.glob("*-*.json"))]
-    return {(r["model"], r["backend"]): r for r in found}
-
-
-def run_all(out: pathlib.Path, seconds: float, order: list[tuple[str, str]]) -> None:
-    """A process for each that is not complete, while there is time for one more."""
-    began, longest = time.monotonic(), 40.0
-    environment = os.environ | {"TRITON_CACHE_DIR": str(out / "cache/triton"), "TORCHINDUCTOR_CACHE_DIR": str(out / "cache/inductor")}
-    for model, backend in order:
-        if load(out).get((model, backend), {}).get("complete"):
-            continue
-        left = seconds - (time.monotonic() - began)
-        if left < longest:
-            print(f"{model} {backend}: {left:.0f} s left, the longest took {longest:.0f}: not begun", flush=True)
-            break
-        started = time.monotonic()
-        with open(out / f"{model}-{backend}.log", "w") as log:
-            command = [sys.executable, __file__, "one", model, backend, "--out", str(out)]
-            try:
-                code = subprocess.run(command, env=environment, stderr=log, timeout=left).returncode
-                if code:
-                    print(f"{model} {backend}: ended with {code}: {pathlib.Path(log.name).read_text()[-2500:]}", flush=True)
-            except subprocess.TimeoutExpired:
-                print(f"{model} {backend}: out of time: {pathlib.Path(log.name).read_text()[-1000:]}", flush=True)
-        longest = max(longest, time.monotonic() - started)
-        print(f"{model} {backend}: {time.monotonic() - started:.0f} s in all", flush=True)
-    table(out)
-
-
-def table(out: pathlib.Path) -> None:
-    found = load(out)
-    for (model, backend), base in found.items():
-        ours = found.get((model, "sluice"))
-        if backend == "sluice" or ours is None:
-            continue
-        times = {(r["op"], r["tokens"]): r["median_us"] for r in ours["rows"]}
-        said = compared(base, ours) if "answers" in base and "answers" in ours else "no answers to compare"
-        print(f"{model}, {backend} ({base['experts']}) over sluice: {said}")
-        for r in base["rows"]:
-            mine = times.get((r["op"], r["tokens"]))
-            if mine:
-                print(f"  {r['op']} {r['tokens']}: {r['median_us']:.0f} / {mine:.0f} us = {r['median_us'] / mine:.2f}")
-
-
-def rows(out: pathlib.Path, version: str) -> None:
-    print("suite,op,model,tokens,impl,version,median_us,p10_us,p90_us,bytes,flops,note")
-    for (model, backend), r in load(out).items():
-        impl = "sluice" if backend == "sluice" else f"sglang-{r['experts']}"
-        which = f"{version}+sglang-{r['sglang']}" if backend == "sluice" else r["sglang"]
-        for row in sorted(r["rows"], key=lambda row: (row["op"], row["tokens"])):
-            print(f"engine_sglang,{row['op']},gpt-oss-{model},{row['tokens']},{impl},{which},{row['median_us']:.4f},{row['p10_us']:.4f},"
-                  f"{row['p90_us']:.4f},0,0,{row['note']}")
-
-
-def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parse.add_argument("command", choices=("all", "one", "table", "rows"))
-    parse.add_argument("which", nargs="*", help="MODEL BACKEND; for all: MODEL-BACKEND ..., in that order")
-    parse.add_argument("--out", type=pathlib.Path, required=True)
-    parse.add_argument("--seconds", type=float, default=240)
-    parse.add_argument("--version", default="unknown")
-    given = parse.parse_args()
-    given.out = given.out.absolute()
-    given.out.mkdir(parents=True, exist_ok=True)
-    if given.command == "one":
-        one(*given.which, given.out)
-    elif given.command == "all":
-        run_all(given.out, given.seconds, [tuple(w.split("-", 1)) for w in given.which] or ORDER)
-    elif given.command == "table":
-        table(given.out)
-    else:
-        rows(given.out, given.version)
+        attempt(f"prefill {length}", lambda: result.keep("prefill", length, runner.prefill(length, 3), "one prompt in bursts eager"))
+    result.write(complete="failed" not in result.data)
 
 
 if __name__ == "__main__":
-    main()
+    engine_runs.main("sglang", __file__, __doc__, one, ORDER, seconds=240, least=40,
+                     caches={"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"})

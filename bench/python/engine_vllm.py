@@ -16,16 +16,14 @@ dummy weights do not. A step is timed from one return of the engine to the next,
 """
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
 import pathlib
-import statistics
-import subprocess
-import sys
 import time
 import zlib
+
+import engine_runs
 
 ORDER = [("20b", "sluice"), ("20b", "default"), ("120b", "default"), ("120b", "sluice"), ("20b", "marlin"), ("120b", "marlin")]
 SEQUENCES = (1, 8, 32, 64, 128, 256)
@@ -246,135 +244,29 @@ class Engine:
 
 
 def one(model: str, backend: str, out: pathlib.Path) -> None:
-    path = out / f"{named(model, backend)}.json"
     engine = Engine(model, backend, out)
     tiny = model == "tiny"
-    result = {"model": model, "backend": backend, "ready_s": round(engine.ready_s, 1), "experts": engine.experts(), "rows": [],
-              "answers": engine.answers(VARIANT_LENGTH if engine.variant else CHECKED_LENGTH, CHECKED_TOKENS), "complete": False}
-    if engine.variant == "chunked":
-        result["answers"] += engine.answers(VARIANT_LENGTH, CHECKED_TOKENS)  # their prompts are in the cache now
     import vllm
 
-    result["vllm"] = vllm.__version__
-    print(f"{model} {backend}: ready after {engine.ready_s:.0f} s, experts {result['experts']}", flush=True)
-
-    def keep(op: str, count: int, times: list[float], note: str) -> None:
-        times = sorted(times)
-        row = {"op": op, "tokens": count, "median_us": statistics.median(times), "p10_us": times[len(times) // 10],
-               "p90_us": times[len(times) * 9 // 10], "steps": len(times), "note": note}
-        result["rows"].append(row)
-        path.write_text(json.dumps(result))
-        print(f"{model} {backend} {op} {count}: {row['median_us']:.0f} us [{row['p10_us']:.0f}, {row['p90_us']:.0f}] "
-              f"of {len(times)}, {count / row['median_us'] * 1e6:.0f} tokens a second", flush=True)
-
+    result = engine_runs.Result(model, backend, out, vllm=vllm.__version__, ready_s=round(engine.ready_s, 1), experts=engine.experts())
+    print(f"{model} {backend}: ready after {engine.ready_s:.0f} s, experts {result.data['experts']}", flush=True)
+    answers = engine.answers(VARIANT_LENGTH if engine.variant else CHECKED_LENGTH, CHECKED_TOKENS)
+    if engine.variant == "chunked":
+        answers += engine.answers(VARIANT_LENGTH, CHECKED_TOKENS)  # their prompts are in the cache now
+    result.write(answers=answers)
     if engine.variant:
-        result["complete"] = True
-        path.write_text(json.dumps(result))
-        return
+        return result.write(complete=True)
     graphs = "eager" if tiny else "torch.compile and full graphs"
     context = 64 if tiny else CONTEXT
     for sequences in (1, 4) if tiny else SEQUENCES:
-        keep("decode", sequences, engine.decode(sequences, 10 if tiny else STEPS[sequences], context),
-             f"context {context} sustained {graphs}")
+        result.keep("decode", sequences, engine.decode(sequences, 10 if tiny else STEPS[sequences], context),
+                    f"context {context} sustained {graphs}")
     for length in (256,) if tiny else PROMPTS:
-        keep("prefill", length, engine.prefill(length, 3 if tiny else 7), f"one prompt in bursts {graphs.replace(' and full graphs', '')}")
-    result["complete"] = True
-    path.write_text(json.dumps(result))
-
-
-def named(model: str, backend: str) -> str:
-    return f"{model}-{backend.replace('+', '_')}"
-
-
-# ---- Many processes, and what they found ----
-
-
-def load(out: pathlib.Path) -> dict[tuple[str, str], dict]:
-    found = [json.loads(p.read_text()) for p in sorted(out.glob("*-*.json"))]
-    return {(r["model"], r["backend"]): r for r in found}
-
-
-def run_all(out: pathlib.Path, seconds: float, order: list[tuple[str, str]]) -> None:
-    """A process for each that is not complete, while there is time for one more."""
-    began, longest = time.monotonic(), 60.0
-    environment = os.environ | {"VLLM_CACHE_ROOT": str(out / "cache/vllm"), "TRITON_CACHE_DIR": str(out / "cache/triton"),
-                                "TORCHINDUCTOR_CACHE_DIR": str(out / "cache/inductor")}
-    for model, backend in order:
-        if load(out).get((model, backend), {}).get("complete"):
-            continue
-        left = seconds - (time.monotonic() - began)
-        if left < longest:
-            print(f"{model} {backend}: {left:.0f} s left, the longest took {longest:.0f}: not begun", flush=True)
-            break
-        started = time.monotonic()
-        with open(out / f"{named(model, backend)}.log", "w") as log:
-            command = [sys.executable, __file__, "one", model, backend, "--out", str(out)]
-            try:
-                code = subprocess.run(command, env=environment, stderr=log, timeout=left).returncode
-                if code:
-                    print(f"{model} {backend}: ended with {code}: {pathlib.Path(log.name).read_text()[-3000:]}", flush=True)
-            except subprocess.TimeoutExpired:
-                print(f"{model} {backend}: out of time", flush=True)
-        longest = max(longest, time.monotonic() - started)
-        print(f"{model} {backend}: {time.monotonic() - started:.0f} s in all", flush=True)
-    table(out)
-
-
-def compared(one: dict, other: dict) -> str:
-    """Greedy tokens that are the same before the first that is not, and how far logarithms of likely tokens are apart there."""
-    same, tokens, apart = 0, 0, []
-    for a, b in zip(one["answers"], other["answers"]):
-        equal = next((i for i, (x, y) in enumerate(zip(a["tokens"], b["tokens"])) if x != y), len(a["tokens"]))
-        same, tokens = same + equal, tokens + len(a["tokens"])
-        for i in range(min(equal + 1, len(a["top"]), len(b["top"]))):  # the first different token still has the same text before it
-            apart += [abs(a["top"][i][t] - b["top"][i][t]) for t in a["top"][i].keys() & b["top"][i].keys()]
-    worst = f"{max(apart):.4f} at most, {statistics.mean(apart):.4f} on average" if apart else "none shared"
-    return f"{same} of {tokens} greedy tokens are the same; logarithms of probabilities apart by {worst}"
-
-
-def table(out: pathlib.Path) -> None:
-    found = load(out)
-    for (model, backend), base in found.items():
-        chosen, _, variant = backend.partition("+")
-        ours = found.get((model, "sluice" + ("+" + variant if variant else "")))
-        if chosen == "sluice" or ours is None:
-            continue
-        times = {(r["op"], r["tokens"]): r["median_us"] for r in ours["rows"]}
-        print(f"{model}, {backend} ({base['experts']}) over sluice: {compared(base, ours)}")
-        for r in base["rows"]:
-            mine = times.get((r["op"], r["tokens"]))
-            if mine:
-                print(f"  {r['op']} {r['tokens']}: {r['median_us']:.0f} / {mine:.0f} us = {r['median_us'] / mine:.2f}")
-
-
-def rows(out: pathlib.Path, version: str) -> None:
-    print("suite,op,model,tokens,impl,version,median_us,p10_us,p90_us,bytes,flops,note")
-    for (model, backend), r in load(out).items():
-        impl = {"sluice": "sluice", "default": f"vllm-{r['experts']}"}.get(backend, f"vllm-{backend}")
-        which = f"{version}+vllm-{r['vllm']}" if backend == "sluice" else r["vllm"]
-        for row in r["rows"]:
-            print(f"engine_vllm,{row['op']},gpt-oss-{model},{row['tokens']},{impl},{which},{row['median_us']:.4f},{row['p10_us']:.4f},"
-                  f"{row['p90_us']:.4f},0,0,{row['note']}")
-
-
-def main() -> None:
-    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parse.add_argument("command", choices=("all", "one", "table", "rows"))
-    parse.add_argument("which", nargs="*", help="MODEL BACKEND; for all: MODEL-BACKEND ..., in that order")
-    parse.add_argument("--out", type=pathlib.Path, required=True)
-    parse.add_argument("--seconds", type=float, default=550)
-    parse.add_argument("--version", default="unknown")
-    given = parse.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    if given.command == "one":
-        one(*given.which, given.out)
-    elif given.command == "all":
-        run_all(given.out, given.seconds, [tuple(w.split("-", 1)) for w in given.which] or ORDER)
-    elif given.command == "table":
-        table(given.out)
-    else:
-        rows(given.out, given.version)
+        result.keep("prefill", length, engine.prefill(length, 3 if tiny else 7),
+                    f"one prompt in bursts {graphs.replace(' and full graphs', '')}")
+    result.write(complete=True)
 
 
 if __name__ == "__main__":
-    main()
+    engine_runs.main("vllm", __file__, __doc__, one, ORDER, seconds=550, least=60,
+                     caches={"VLLM_CACHE_ROOT": "vllm", "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"})

@@ -26,7 +26,7 @@ import torch
 import transformers
 
 import sluice_moe
-import sluice_moe.transformers as hf
+import sluice_moe.transformers  # noqa: F401  registers the experts
 
 DEVICE = torch.device("cuda")
 
