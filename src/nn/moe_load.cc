@@ -225,14 +225,13 @@ class MoeLoader {
   Status pack(std::span<const ExpertUpload::Job> jobs, const std::function<void(size_t)>& done) {
     if (std::none_of(jobs.begin(), jobs.end(), [](const auto& job) { return is_far(*job.from); }))
       return pack_near(jobs, done);
-    constexpr int64_t kBatchBytes = int64_t{64} << 20;
     for (size_t first = 0, end = 0; first < jobs.size(); first = end) {
       std::vector<HostView::Wanted> wanted;
       int64_t bytes = 0;
       for (; end < jobs.size(); ++end) {
         const PackedMatrix& matrix = jobs[end].to->header.matrix;
         bytes += far_bytes(matrix, *jobs[end].from);
-        if (end > first && bytes > kBatchBytes) break;
+        if (end > first && bytes > out_.options_.batch_bytes) break;
         wanted.push_back({&matrix, jobs[end].from});
       }
       const auto near = host_.matrices(wanted);

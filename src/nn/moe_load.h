@@ -20,6 +20,8 @@ struct MoeLoadOptions {
   // A caller's memory of the device for the packed weights, at least moe_weight_bytes() of it, aligned to 256 bytes: it outlives them.
   // Empty: they get memory of their own.
   std::span<std::byte> memory = {};
+  // Of a caller's tensors in the device's memory: bytes that come to the host at once, or one matrix where that is more.
+  int64_t batch_bytes = int64_t{64} << 20;
   // Called on the caller's thread after each matrix: bytes of weights packed so far, and of the layer.
   std::function<void(int64_t bytes_done, int64_t bytes_total)> progress = {};
 };

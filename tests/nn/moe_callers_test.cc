@@ -62,6 +62,13 @@ TEST(MoeCallers, TensorsInDeviceMemoryArePackedAsThoseOfAFile) {
     ASSERT_TRUE(want.ok() && got.ok()) << word(naming) << want.status().message << got.status().message;
     EXPECT_EQ(packed(*got.value()), packed(*want.value())) << word(naming);
     EXPECT_TRUE(got.value()->verify().ok());
+    for (const int64_t bytes : {1, 60000}) {  // matrices one by one, and a few in each batch
+      MoeLoadOptions batched = options;
+      batched.batch_bytes = bytes;
+      const auto again = load_moe(device, *far.tensors, moe.config, batched);
+      ASSERT_TRUE(again.ok()) << word(naming) << again.status().message;
+      EXPECT_EQ(packed(*again.value()), packed(*want.value())) << word(naming) << bytes;
+    }
     ASSERT_TRUE(want.value()->replace_expert(*update.checkpoint, 2).ok());
     const Status replaced = got.value()->replace_expert(*far_update.tensors, 2);
     ASSERT_TRUE(replaced.ok()) << replaced.message;

@@ -1,6 +1,5 @@
-"""MoeLayer and torch.ops.sluice on a GPU: numbers, torch's streams, graphs and compilers. Without one they are skipped."""
+"""MoeLayer on a GPU: numbers against float64, weights in torch's memory, graphs bit by bit. gpu.py has streams, compilers, refusals."""
 import os
-import threading
 
 import pytest
 
@@ -11,7 +10,6 @@ if not torch.cuda.is_available():
     pytest.skip("wanted a GPU, found none", allow_module_level=True)
 
 import sluice_moe  # noqa: E402
-from sluice_moe import devices  # noqa: E402
 from conftest import Made, close  # noqa: E402
 
 CUDA = torch.device("cuda", 0)
@@ -126,77 +124,3 @@ def test_a_capture_takes_no_memory_of_its_own():
     # What the graph's own pool takes is torch's and counted there; beside it and the graph itself there is nothing.
     assert free - torch.cuda.mem_get_info()[0] <= (64 << 20), "wanted no memory beside torch's pool and the graph"
     assert torch.equal(static, layer(x))
-
-
-def test_torchs_streams():
-    made = wide("e2m1")
-    layer, x = on_gpu(made), made.x(16).cuda()
-    want = layer(x)
-    torch.cuda.synchronize()
-    for _ in range(devices.STREAMS_AHEAD + 3):  # more than were wrapped ahead
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            y = layer(x)
-        stream.synchronize()
-        assert torch.equal(y, want)
-
-
-def test_two_threads_with_streams_of_their_own():
-    made = wide("bf16")
-    layer = on_gpu(made)
-    xs = [made.x(16).cuda() for _ in range(2)]
-    wants = [layer(x) for x in xs]
-    torch.cuda.synchronize()
-    wrong = []
-
-    def work(i: int) -> None:
-        with torch.cuda.stream(torch.cuda.Stream()):
-            for _ in range(200):
-                if not torch.equal(layer(xs[i]), wants[i]):
-                    wrong.append(i)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
-    [t.start() for t in threads]
-    [t.join() for t in threads]
-    assert not wrong
-
-
-@pytest.mark.parametrize("name", ["router_gemm", "route_topk", "moe_layer", "expert_mlp"])
-def test_opcheck(name):
-    made = wide("e2m1")
-    x = made.x(6).cuda()
-    ids, weights = (t.cuda() for t in made.choice(made.x(6)))
-    layer, experts = on_gpu(made), on_gpu(made, input="precomputed")
-    calls = {"router_gemm": (x, made.tensors["router"].cuda()), "route_topk": (torch.randn(6, 16, device=CUDA), 4),
-             "moe_layer": (x, layer.packed, layer.handle), "expert_mlp": (x, ids, weights, experts.packed, experts.handle)}
-    torch.library.opcheck(getattr(torch.ops.sluice, name).default, calls[name])
-
-
-@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
-def test_compiled_whole(mode):
-    made = wide("e2m1")
-    layer = on_gpu(made)
-
-    def block(x, residual):
-        return residual + layer(torch.nn.functional.rms_norm(x, (256,))) * 0.5
-
-    compiled = torch.compile(block, fullgraph=True, mode=mode)
-    with torch.no_grad():
-        for tokens in (8, 24):
-            x, residual = made.x(tokens).cuda(), made.x(tokens).cuda()
-            for _ in range(3):
-                assert close(compiled(x, residual).cpu(), block(x, residual).double().cpu())
-
-
-def test_what_a_gpu_refuses():
-    made = wide("e2m1")
-    layer, x = on_gpu(made), made.x(4)
-    with pytest.raises(sluice_moe.SluiceError, match="x: "):
-        layer(x)  # on the CPU
-    with pytest.raises(sluice_moe.InvalidArgument, match="wanted 0 to 64 tokens"):
-        layer(made.x(65).cuda())
-    with pytest.raises(sluice_moe.InvalidArgument, match="x: "):
-        layer(x.float().cuda())
-    with pytest.raises(sluice_moe.Unsupported, match="move"):
-        layer.cpu()
-    assert close(layer(x.cuda()).cpu(), made.wanted(x))  # nothing of this did any harm

@@ -1,6 +1,7 @@
 """The shipped checkpoint and small random ones in real vLLM on the CPU, through the plug-in."""
 import json
 import math
+import pathlib
 import shutil
 
 import pytest
@@ -48,7 +49,7 @@ def test_compiled(tmp_path):
 WORDS, SIZE = 512, 256
 
 
-def qwen3(tmp_path) -> "pathlib.Path":
+def qwen3(tmp_path) -> pathlib.Path:
     """A small Qwen3-MoE checkpoint of random weights that keep the size of what goes through them."""
     folder = tmp_path / "qwen3"
     folder.mkdir()
