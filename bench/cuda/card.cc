@@ -38,7 +38,8 @@ Status Bench::card() {
                                 .y = y.data,
                                 .y_is_f32 = 0,
                                 .dependent = 0,
-                                .w_is_f32 = 0};
+                                .w_is_f32 = 0,
+                                .residual = nullptr};
   for (const sluice_peer* peer : peers_.all()) {
     if (std::string_view(peer->name) != "cublaslt") continue;
     if (const char* why = peer->router_supports(&call))

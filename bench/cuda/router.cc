@@ -28,7 +28,8 @@ sluice_peer_router peer_args(const RouterGemm::Args& a, const GateShape& shape, 
           .y = a.y.data,
           .y_is_f32 = shape.logits() == DType::kF32,
           .dependent = dependent,
-          .w_is_f32 = shape.w == DType::kF32};
+          .w_is_f32 = shape.w == DType::kF32,
+          .residual = nullptr};
 }
 
 Status add_peers(const Peers& peers, const Gate& gate, Memory& memory, bool dependent, Contest* contest) {

@@ -105,11 +105,12 @@ bool convert_x(const sluice_peer_router* p, void* scratch) {
 
 cublasStatus_t multiply(const Prepared& a, const cublasLtMatmulAlgo_t& algorithm, const sluice_peer_router* p,
                         const void* w, void* scratch, void* stream) {
-  const float one = 1, zero = 0;
+  const float one = 1, share = p->residual != nullptr ? 1 : 0;
+  const void* c = p->residual != nullptr ? p->residual : p->y;
   if (p->bias != nullptr)  // the descriptor holds the address, which the caller may change from call to call
     library().desc_set(a.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias);
-  return library().matmul(library().handle, a.desc, &one, w, a.w, x_of(p, scratch), a.x, &zero, p->y, a.y,
-                          p->y, a.y, &algorithm, scratch, kWorkspaceBytes, static_cast<cudaStream_t>(stream));
+  return library().matmul(library().handle, a.desc, &one, w, a.w, x_of(p, scratch), a.x, &share, c, a.y, p->y,
+                          a.y, &algorithm, scratch, kWorkspaceBytes, static_cast<cudaStream_t>(stream));
 }
 
 // Microseconds of a launch, or a negative number if the algorithm refuses.

@@ -12,7 +12,8 @@
 extern "C" {
 #endif
 
-/* logits[tokens, experts] = x[tokens, hidden] * w[experts, hidden]^T (+ bias[experts]); everything contiguous. */
+/* logits[tokens, experts] = x[tokens, hidden] * w[experts, hidden]^T (+ bias[experts]) (+ residual); everything contiguous. Dense
+ * layers are asked for in the same words, of "cublaslt" alone: experts are their features. */
 typedef struct sluice_peer_router {
   int64_t tokens, experts, hidden;
   const void* x;    /* bf16 */
@@ -22,6 +23,7 @@ typedef struct sluice_peer_router {
   int32_t y_is_f32;
   int32_t dependent; /* launch with programmatic dependent launch; a peer without it refuses */
   int32_t w_is_f32;
+  const void* residual; /* of the type and shape of y, or null: none. Only dense layers have it */
 } sluice_peer_router;
 
 /* What turns logits into ids and weights. */

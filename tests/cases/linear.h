@@ -52,6 +52,39 @@ struct Suite<Linear> {
          "below the smallest normal",
          Fill::kTiny},
         {{.tokens = 6, .features = 20, .width = 30, .y = kF, .residual = true}, "huge", Fill::kHuge},
+        {{.tokens = 1, .features = 300, .width = 2880, .bias = true, .residual = true},
+         "one row on tensor cores"},
+        {{.tokens = 7, .features = 2117, .width = 136, .y = kF},
+         "more slabs of 16 features than a grid, and a tail of each operand"},
+        {{.tokens = 8, .features = 40, .width = 7176, .bias = true}, "wider than what a warp holds of a row"},
+        {{.tokens = 5, .features = 72, .width = 4096, .y = kF, .bias = true, .residual = true},
+         "all of what a warp holds, f32 residual"},
+        {{.tokens = 9, .features = 64, .width = 128, .bias = true}, "the least width of tensor cores"},
+        {{.tokens = 16, .features = 180, .width = 1096, .bias = true, .residual = true},
+         "a full tile of rows; features end within one"},
+        {{.tokens = 33, .features = 127, .width = 200, .bias = true, .residual = true},
+         "features at no multiple of four"},
+        {{.tokens = 129, .features = 130, .width = 264, .y = kF, .bias = true, .residual = true},
+         "a row and two features more than a tile"},
+        {{.tokens = 6, .features = 100, .width = 256, .bias = true, .residual = true},
+         "rows at odd addresses",
+         Fill::kNormal,
+         Spread::kStridedRows},
+        {{.tokens = 90, .features = 100, .width = 256, .y = kF, .bias = true, .residual = true},
+         "many rows at odd addresses",
+         Fill::kNormal,
+         Spread::kStridedRows},
+        {{.tokens = 8, .features = 50, .width = 256, .bias = true}, "NaN in few rows", Fill::kSomeNan},
+        {{.tokens = 40, .features = 70, .width = 256, .residual = true}, "NaN in some rows", Fill::kSomeNan},
+        {{.tokens = 7, .features = 48, .width = 128, .y = kF}, "infinities on tensor cores", Fill::kInfinite},
+        {{.tokens = 20, .features = 48, .width = 136, .y = kF}, "infinities in tiles", Fill::kInfinite},
+        {{.tokens = 17, .features = 90, .width = 144, .bias = true}, "tiny numbers in tiles", Fill::kTiny},
+        {{.tokens = 3, .features = 90, .width = 144, .y = kF, .residual = true}, "huge numbers", Fill::kHuge},
+        {{.tokens = 70, .features = 90, .width = 130, .x = kF, .bias = true},
+         "f32 x, more than a tile of rows"},
+        {{.tokens = 3, .features = 70, .width = 300, .w = kF, .bias = true, .residual = true},
+         "f32 w, bf16 x"},
+        {{.tokens = 0, .features = 128, .width = 288, .x = kF}, "no tokens, f32"},
     };
   }
   static void fill(const Linear::Problem& p, Fill fill, HostArgs<Linear>& host, Random& random) {
@@ -70,7 +103,15 @@ struct Suite<Linear> {
         a.w.as<BF16>()[panel_bf16_index(s, panel_row(false, n, false), k)] =
             rows[static_cast<size_t>(n * p.width + k)];
   }
+  // One in two has the types, the width and the layout that tensor cores want.
   static Linear::Problem random(Random& r) {
+    if (coin(r))
+      return {.tokens = one_of(r, {r.integer(0, 20), r.integer(1, 140)}),
+              .features = r.integer(1, 140),
+              .width = 8 * r.integer(16, 48),
+              .y = any_float(r),
+              .bias = coin(r),
+              .residual = coin(r)};
     return {.tokens = r.integer(0, 20),
             .features = r.integer(1, 70),
             .width = r.integer(1, 150),

@@ -43,6 +43,16 @@ __device__ __forceinline__ float load_remote(uint32_t address) {
   return value;
 }
 
+// The same for four floats, 16-byte aligned.
+__device__ __forceinline__ float4 load_remote_four(uint32_t address) {
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+
 // Stores 8 bytes into a peer CTA and counts them at an mbarrier there (tile/mbarrier.cuh). Asynchronous; the data is visible
 // to waiters of that mbarrier. The receiver must not exit before all expected bytes have arrived; the sender may exit.
 __device__ __forceinline__ void store_remote(uint32_t address, float2 value, uint32_t barrier) {

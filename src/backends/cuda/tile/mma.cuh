@@ -29,4 +29,12 @@ __device__ __forceinline__ void load_matrices(uint32_t (&out)[4], uint32_t addre
                : "memory");
 }
 
+// The same, each matrix transposed: a lane gets elements 2 * (l % 4) and the next of column l / 4, one above the other.
+__device__ __forceinline__ void load_matrices_transposed(uint32_t (&out)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(address)
+               : "memory");
+}
+
 }  // namespace sluice::cuda::tile

@@ -1,0 +1,140 @@
+// What the kernels of dense layers share.
+#pragma once
+#include "backends/cuda/card.h"
+#include "ops/linear.h"
+
+namespace sluice::cuda {
+
+// What tensor cores want of a dense layer, with TMA for the weights.
+inline void need_linear_operands(Refusal& r, const Linear::Problem& p, const DeviceInfo& d) {
+  need_sm90(r, d);
+  need_type(r, "x", p.x, DType::kBF16, "operand of tensor cores");
+  need_type(r, "w", p.w, DType::kBF16, "operand of tensor cores");
+  r.need(p.layout == WeightLayout::kRowMajor, "layout row_major (TMA boxes of rows)",
+         "layout=" + std::string(word(p.layout)));
+  need_multiple(r, "width", p.width, 8, "16-byte rows for TMA");
+  r.need(p.width >= 128, "width >= 128 (shorter sums may miss their bound on tensor cores)", "width",
+         p.width);
+}
+
+inline int64_t linear_parts(int64_t size, int64_t of) { return (size + of - 1) / of; }
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/tile/vector.cuh"
+
+namespace sluice::cuda {
+
+// Any linear problem by the kernel of linear_fma_sm90.cu: also what the others do with rows of x that TMA cannot read.
+Status launch_linear_fma(const Linear::Problem& p, const Linear::Args& a, Stream stream);
+
+// bias, residual and y: what comes after the sums.
+struct LinearOutput {
+  const void *bias, *residual;  // null: none
+  void* y;
+  int64_t residual_stride, y_stride;  // elements from row to row
+  int tokens, features;
+  bool bias_f32;  // else bf16
+  bool y_f32;     // y and the residual; else bf16
+  bool
+      wide;  // four adjacent elements of y and of the residual, the first a multiple of four, are one aligned vector
+
+  __device__ __forceinline__ float bias_of(int feature) const {
+    if (!bias || feature >= features) return 0.f;
+    return bias_f32 ? static_cast<const float*>(bias)[feature]
+                    : __bfloat162float(static_cast<const __nv_bfloat16*>(bias)[feature]);
+  }
+  __device__ __forceinline__ float residual_of(int64_t token, int feature) const {
+    if (!residual || token >= tokens || feature >= features) return 0.f;
+    const int64_t at = token * residual_stride + feature;
+    return y_f32 ? static_cast<const float*>(residual)[at]
+                 : __bfloat162float(static_cast<const __nv_bfloat16*>(residual)[at]);
+  }
+  __device__ __forceinline__ void store(int64_t token, int feature, float value) const {
+    if (token >= tokens || feature >= features) return;
+    const int64_t at = token * y_stride + feature;
+    if (y_f32)
+      static_cast<float*>(y)[at] = value;
+    else
+      static_cast<__nv_bfloat16*>(y)[at] = __float2bfloat16_rn(value);
+  }
+  // Four adjacent features to y where they are one vector; the token and the features are there.
+  __device__ __forceinline__ void store_four(int64_t token, int feature, const float (&value)[4]) const {
+    const int64_t to = token * y_stride + feature;
+    if (y_f32)
+      tile::store(static_cast<float*>(y) + to, value);
+    else
+      tile::store(static_cast<__nv_bfloat16*>(y) + to, value);
+  }
+  // sum + residual of four adjacent features to y, as far as they are there.
+  __device__ __forceinline__ void finish_four(int64_t token, int feature, const float (&sum)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) store(token, feature + i, sum[i] + residual_of(token, feature + i));
+  }
+};
+
+// An element of an f32 or bf16 array as raw bits, for which nothing waits before as_float(); zero unless `in`. Written out, because
+// the compiler waits for a load in a branch where the branch ends.
+__device__ __forceinline__ uint32_t load_raw(const void* array, int64_t at, bool f32, bool in) {
+  uint32_t bits = 0;
+  asm volatile(
+      "{\n"
+      ".reg .pred half, word;\n"
+      "setp.eq.u32 half, %2, 2;\n"
+      "setp.eq.u32 word, %2, 4;\n"
+      "@half ld.global.u16 %0, [%1];\n"
+      "@word ld.global.u32 %0, [%1];\n"
+      "}"
+      : "+r"(bits)
+      : "l"(static_cast<const char*>(array) + at * (f32 ? 4 : 2)), "r"(in ? (f32 ? 4 : 2) : 0)
+      : "memory");
+  return bits;
+}
+// Four adjacent elements, one aligned vector: four words of f32, or two of bf16 pairs.
+__device__ __forceinline__ uint4 load_raw_four(const void* array, int64_t at, bool f32, bool in) {
+  uint4 v = {};
+  asm volatile(
+      "{\n"
+      ".reg .pred half, word;\n"
+      "setp.eq.u32 half, %5, 2;\n"
+      "setp.eq.u32 word, %5, 4;\n"
+      "@half ld.global.v2.u32 {%0, %1}, [%4];\n"
+      "@word ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+      "}"
+      : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+      : "l"(static_cast<const char*>(array) + at * (f32 ? 4 : 2)), "r"(in ? (f32 ? 4 : 2) : 0)
+      : "memory");
+  return v;
+}
+__device__ __forceinline__ void add_raw_four(float (&to)[4], const uint4& raw, bool f32) {
+  to[0] += __uint_as_float(f32 ? raw.x : raw.x << 16);
+  to[1] += __uint_as_float(f32 ? raw.y : raw.x & 0xffff0000u);
+  to[2] += __uint_as_float(f32 ? raw.z : raw.y << 16);
+  to[3] += __uint_as_float(f32 ? raw.w : raw.y & 0xffff0000u);
+}
+__device__ __forceinline__ float as_float(uint32_t raw, bool f32) {
+  return __uint_as_float(f32 ? raw : raw << 16);
+}
+
+inline bool aligned_rows(const Tensor& t, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(bytes) == 0 &&
+         bytes_of(t.dtype, t.stride[0]) % bytes == 0;
+}
+
+inline LinearOutput linear_output(const Linear::Problem& p, const Linear::Args& a) {
+  const int64_t four = bytes_of(p.y, 4);
+  return {.bias = p.bias ? a.bias.data : nullptr,
+          .residual = p.residual ? a.residual.data : nullptr,
+          .y = a.y.data,
+          .residual_stride = p.residual ? a.residual.stride[0] : 0,
+          .y_stride = a.y.stride[0],
+          .tokens = static_cast<int>(p.tokens),
+          .features = static_cast<int>(p.features),
+          .bias_f32 = p.w == DType::kF32,
+          .y_f32 = p.y == DType::kF32,
+          .wide = aligned_rows(a.y, four) && (!p.residual || aligned_rows(a.residual, four))};
+}
+
+}  // namespace sluice::cuda
+#endif

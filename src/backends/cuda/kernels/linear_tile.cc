@@ -1,0 +1,103 @@
+// Configurations of the tile kernels of dense layers, and a model of their time.
+#include "backends/cuda/kernels/linear_tile.h"
+
+#include <iterator>
+
+namespace sluice::cuda {
+namespace {
+
+// Of a multiprocessor. Tensor cores run at the clock that the power limit leaves them.
+constexpr double kTensorClocksUs = 1.38e3, kClocksUs = 1.7e3, kIngestBytes = 54;
+constexpr double kStepClocks = 170;  // least clocks of a step, from one wait to the next
+
+struct Work {
+  int64_t tiles;
+  double steps;  // of a tile, of 64 k
+};
+Work work_of(const Linear::Problem& p, const LinearTileKind& kind, int splits) {
+  return {linear_parts(std::max<int64_t>(p.tokens, 1), kind.n) * linear_parts(p.features, kind.features()),
+          static_cast<double>(linear_parts(linear_parts(p.width, kLinearBlock), splits))};
+}
+
+// Not fitted: whole rounds of tiles at the pace of what limits a step, and memory at the pace that bytes in flight allow. Neither hides
+// all of the other.
+double tile_us(const Linear::Problem& p, const DeviceInfo& d, const LinearTileKind& kind, int splits) {
+  constexpr double kFixedUs = 2.4, kExchangeUs = 0.9, kEpilogueUs = 0.4, kRowUs = 0.006;
+  constexpr double kLatencyUs = 1.1, kMemoryShare = 0.95, kHidden = 0.85;
+  const Work work = work_of(p, kind, splits);
+  const double resident = kind.narrow() ? 2 : 1;
+  const double ctas = static_cast<double>(work.tiles * splits);
+  const double each_sm = std::ceil(ctas / d.cores), rounds = std::ceil(ctas / (d.cores * resident));
+  const double tensor_us = 2.0 * kind.groups * kind.n / kTensorClocksUs;
+  const double ingest_us = kind.stage_bytes() / kIngestBytes / kClocksUs;
+  const double step_us = std::max(each_sm * std::max(tensor_us, ingest_us), rounds * kStepClocks / kClocksUs);
+  const double sm_us = work.steps * step_us + rounds * (kEpilogueUs + kRowUs * kind.n);
+  const double in_flight =
+      std::min(ctas, d.cores * resident) * linear_tile_shared(kind, splits).stages * kind.weight_bytes();
+  const double memory_us =
+      Linear::bytes(p) / std::min(kMemoryShare * d.mem_bytes_per_us, in_flight / kLatencyUs);
+  return kFixedUs + (splits > 1 ? kExchangeUs : 0) + std::max(sm_us, memory_us) +
+         (1 - kHidden) * std::min(sm_us, memory_us);
+}
+
+std::string kind_name(const LinearTileKind& kind) {
+  return std::to_string(kind.features()) + "x" + std::to_string(kind.n);
+}
+
+}  // namespace
+
+LinearTileShared linear_tile_shared(const LinearTileKind& kind, int splits) {
+  constexpr int kSm = 228 << 10, kSystem = 1 << 10, kStagesMost = 12, kSumBytes = 128 * 16;
+  const int most = kSm / (kind.narrow() ? 2 : 1) - kSystem;
+  // Groups of 8 rows that a CTA finishes: their sums from every CTA of the cluster.
+  const int inbox = splits > 1 ? splits * static_cast<int>(linear_parts(kind.n / 8, splits)) * kSumBytes : 0;
+  LinearTileShared s{};
+  for (s.stages = kStagesMost;; --s.stages) {
+    s.staging = s.stages * kind.stage_bytes();
+    s.inbox = s.staging + kind.groups * kind.staging_bytes();
+    s.full = s.inbox + inbox;
+    s.empty = s.full + 8 * s.stages;
+    s.received = s.empty + 8 * s.stages;
+    s.bytes = s.received + 8;
+    if (s.bytes <= most || s.stages == 1) return s;
+  }
+}
+
+std::vector<Config> linear_tile_configs(const Linear::Problem& p, const DeviceInfo& d, const Policy&) {
+  std::vector<Config> out;
+  for (int i = 0; i < static_cast<int>(std::size(kLinearTiles)); ++i) {
+    const LinearTileKind& kind = kLinearTiles[i];
+    const int64_t resident = kind.narrow() ? 2 : 1;
+    const auto grid = static_cast<int>(std::min(work_of(p, kind, 1).tiles, resident * d.cores));
+    out.push_back({.name = kind_name(kind),
+                   .cost_us = tile_us(p, d, kind, 1),
+                   .launches = {LinearTileLaunch{i, 1, grid}.packed()}});
+  }
+  return out;
+}
+
+std::vector<Config> linear_split_configs(const Linear::Problem& p, const DeviceInfo& d, const Policy&) {
+  std::vector<Config> out;
+  const int64_t steps = linear_parts(p.width, kLinearBlock);
+  for (int i = kLinearWide; i < static_cast<int>(std::size(kLinearTiles)); ++i)
+    for (int splits = 2; splits <= kLinearSplitsMost; ++splits) {
+      const LinearTileKind& kind = kLinearTiles[i];
+      Config c{.name = kind_name(kind) + "/" + std::to_string(splits),
+               .cost_us = tile_us(p, d, kind, splits)};
+      c.refusal.need(steps >= splits, "a step of 64 k for each part", "k blocks", steps);
+      const int64_t ctas = work_of(p, kind, splits).tiles * splits;
+      c.launches = {LinearTileLaunch{i, splits, static_cast<int>(ctas)}.packed()};
+      out.push_back(std::move(c));
+    }
+  return out;
+}
+
+std::string linear_tile_text(const Linear::Problem&, const KernelLaunch& launch) {
+  const auto l = LinearTileLaunch::of(launch);
+  const LinearTileKind& kind = kLinearTiles[l.kind];
+  const LinearTileShared s = linear_tile_shared(kind, l.splits);
+  return std::to_string(l.grid) + " CTAs, " + kind_name(kind) + ", " + std::to_string(s.stages) + " stages" +
+         (l.splits > 1 ? ", sums in " + std::to_string(l.splits) + " parts" : "");
+}
+
+}  // namespace sluice::cuda
