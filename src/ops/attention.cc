@@ -15,6 +15,7 @@ Refusal Attention::validate(const Problem& p) {
   need_between(r, "page_size", p.page_size, 1, 65536);
   need_between(r, "pages_per_seq", p.pages_per_seq, 1, kRowsMax);
   need_between(r, "window", p.window, 0, kRowsMax);
+  need_between(r, "rows_max", p.rows_max, 0, kRowsMax);
   if (r.accepted()) {
     r.need(p.heads % p.kv_heads == 0, "heads a multiple of kv_heads", "heads", p.heads);
     need_between(r, "pages * page_size", p.pages * p.page_size, 1, kRowsMax);

@@ -13,12 +13,14 @@ namespace sluice {
 //   y       = sum_j e^(score_j - m) v_j / (sum_j e^(score_j - m) + e^(sink[h] - m)),  m the largest of them
 //   the sink term is there when `sinks`
 //
+// rows_max is a promise: no sequence owns more rows than that; 0: any number. Rows of one that does are unspecified.
+//
 // Rows of no sequence (before q_begin[0], at or beyond q_begin[sequences]) are not written. A page number
 // outside [0, pages) makes its positions absent. Where there is nothing to weigh (no position, as for a query
 // at a position below zero, or every score and the sink at -inf) y is zero.
 //
-// Shapes     q, y [tokens, heads, head_dim], rows may be strided; k_cache, v_cache [pages, page_size,
-//            kv_heads, head_dim]; page_table i32[sequences, pages_per_seq]; q_begin i32[sequences + 1],
+// Shapes     q, y [tokens, heads, head_dim], rows may be strided; k_cache, v_cache [pages, kv_heads,
+//            page_size, head_dim]: a page's rows of one head lie together; page_table i32[sequences, pages_per_seq]; q_begin i32[sequences + 1],
 //            ascending; kv_len i32[sequences]; sinks [heads]. kv_len <= pages_per_seq * page_size; what lies
 //            beyond it counts as absent. heads a multiple of kv_heads; head_dim from 1 to 512;
 //            sequences >= 1; tokens >= 0; window >= 0; scale from 2^-100 to 2^100.
@@ -28,12 +30,13 @@ namespace sluice {
 // Bytes      the attended keys and values once for each sequence, q and y once.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  per element, with n attended positions, p the weights and u = 2^-24:
-//              (e^(2 d) - 1 + (2 n + 32) u e^(2 d)) * sum_j p_j |v_j| + half an ulp
+//              (e^(2 d) - 1 + ((2 n + 32) u + w) e^(2 d)) * sum_j p_j |v_j| + half an ulp
 //              d = (head_dim + 16) u S,   S = the larger of max_j scale sum |q||k_j| and |sink|
 //            d is what an exponent may be off by: head_dim + 4 roundings make a score, and subtracting m and
 //            turning to base 2 lose a few u of numbers up to 2 S. A weight is then off by e^d at most, the
 //            ratio of two sums of weights by e^(2 d), and each sum adds a rounding or two for each term.
-//            Numbers below 2^-126 may count as zero. Where d or a sum overflows f32, anything.
+//            w = 2^-8 where q is bf16, else 0: a weight may be rounded to bf16 before it multiplies
+//            values. Numbers below 2^-126 may count as zero. Where d or a sum overflows f32, anything.
 // Source     openai/gpt-oss gpt_oss/torch/model.py, sdpa; Kwon et al., "PagedAttention" (2023).
 struct Attention {
   static constexpr std::string_view kName = "attention";
@@ -41,7 +44,7 @@ struct Attention {
       "causal grouped-query attention over a paged cache, with sinks and a sliding window";
   struct Problem {
     int64_t tokens = 1, sequences = 1, heads = 64, kv_heads = 8, head_dim = 64;
-    int64_t pages = 64, page_size = 16, pages_per_seq = 64, window = 0;
+    int64_t pages = 64, page_size = 16, pages_per_seq = 64, window = 0, rows_max = 0;
     double scale = 0.125;
     DType q = DType::kBF16, s = DType::kBF16;
     bool sinks = false;
@@ -57,6 +60,7 @@ struct Attention {
       v("page_size", p.page_size, "tokens of a page");
       v("pages_per_seq", p.pages_per_seq, "columns of the page table");
       v("window", p.window, "positions that a query sees; 0: all");
+      v("rows_max", p.rows_max, "rows of a sequence at most; 0: any number");
       v("scale", p.scale, "multiplies the scores");
       v("q", p.q, "type of q, the caches and y");
       v("s", p.s, "type of the sinks");
@@ -70,8 +74,8 @@ struct Attention {
   static void slots(const Problem& p, V v) {
     const auto strided = Rows::kMayBeStrided;
     v(slot("q", Role::kIn, p.q, {p.tokens, p.heads, p.head_dim}, true, strided), &Args::q);
-    v(slot("k_cache", Role::kIn, p.q, {p.pages, p.page_size, p.kv_heads, p.head_dim}), &Args::k_cache);
-    v(slot("v_cache", Role::kIn, p.q, {p.pages, p.page_size, p.kv_heads, p.head_dim}), &Args::v_cache);
+    v(slot("k_cache", Role::kIn, p.q, {p.pages, p.kv_heads, p.page_size, p.head_dim}), &Args::k_cache);
+    v(slot("v_cache", Role::kIn, p.q, {p.pages, p.kv_heads, p.page_size, p.head_dim}), &Args::v_cache);
     v(slot("page_table", Role::kIn, DType::kI32, {p.sequences, p.pages_per_seq}), &Args::page_table);
     v(slot("q_begin", Role::kIn, DType::kI32, {p.sequences + 1}), &Args::q_begin);
     v(slot("kv_len", Role::kIn, DType::kI32, {p.sequences}), &Args::kv_len);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// One query: a row, a head, and the cache rows [pages * page_size * kv_heads] that it attends to.
+// One query: a row, a head, and the cache rows [pages * kv_heads * page_size] that it attends to.
 struct Query {
   int64_t row, head;
   std::vector<int64_t> cache_rows;
@@ -66,7 +66,8 @@ void attend(const Attention::Problem& p, const Attention::Args& a, const Query& 
   }
   const auto n = static_cast<double>(weight.size());
   const double off = std::exp(2 * (static_cast<double>(p.head_dim + 16) * kF32Eps * s.magnitude + s.flushed));
-  const double relative = off - 1 + (2 * n + 32) * kF32Eps * off;
+  const double rounded = p.q == DType::kBF16 ? 0x1p-8 : 0;
+  const double relative = off - 1 + ((2 * n + 32) * kF32Eps + rounded) * off;
   for (int64_t d = 0; d < p.head_dim; ++d) {
     double sum = 0, magnitude = 0, flushed = 0;
     for (size_t j = 0; j < weight.size(); ++j) {
@@ -112,8 +113,8 @@ Expectations reference(const Attention::Problem& p, const Attention::Args& a) {
       for (int64_t j = first; j <= last; ++j) {
         const int64_t page = a.page_table.as<int32_t>()[s * p.pages_per_seq + j / p.page_size];
         if (page < 0 || page >= p.pages) continue;
-        query.cache_rows.push_back((page * p.page_size + j % p.page_size) * p.kv_heads +
-                                   head / (p.heads / p.kv_heads));
+        const int64_t kv_head = head / (p.heads / p.kv_heads);
+        query.cache_rows.push_back((page * p.kv_heads + kv_head) * p.page_size + j % p.page_size);
       }
       attend(p, a, query, &y);
     }

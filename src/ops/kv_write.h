@@ -5,16 +5,16 @@ namespace sluice {
 
 // Stores the keys and values of new tokens in the paged cache.
 //
-//   k_cache[slot / page_size, slot % page_size] = k[t],  slot = slot_of[t];  v likewise, with `values`
+//   k_cache[slot / page_size, :, slot % page_size] = k[t],  slot = slot_of[t];  v likewise, with `values`
 //
 // Latent attention keeps one row for keys and values together: it has no v.
 //
 // A token whose slot is outside [0, pages * page_size), -1 by convention, is not stored. Two tokens must not
 // share a slot.
 //
-// Shapes     k, v [tokens, kv_heads, head_dim], rows may be strided; k_cache, v_cache [pages, page_size,
-//            kv_heads, head_dim]; slot_of i32[tokens]. tokens >= 0; all else at least 1;
-//            pages * page_size < 2^31.
+// Shapes     k, v [tokens, kv_heads, head_dim], rows may be strided; k_cache, v_cache [pages, kv_heads,
+//            page_size, head_dim]: a page's rows of one head lie together; slot_of i32[tokens]. tokens >= 0;
+//            all else at least 1; pages * page_size < 2^31.
 // Types      all bf16 or all f32.
 // Bytes      reads k and v, writes as much.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
@@ -48,8 +48,8 @@ struct KvWrite {
     v(slot("k", Role::kIn, p.kv, {p.tokens, p.kv_heads, p.head_dim}, true, strided), &Args::k);
     v(slot("v", Role::kIn, p.kv, {p.tokens, p.kv_heads, p.head_dim}, p.values, strided), &Args::v);
     v(slot("slot_of", Role::kIn, DType::kI32, {p.tokens}), &Args::slot_of);
-    v(slot("k_cache", Role::kInOut, p.kv, {p.pages, p.page_size, p.kv_heads, p.head_dim}), &Args::k_cache);
-    v(slot("v_cache", Role::kInOut, p.kv, {p.pages, p.page_size, p.kv_heads, p.head_dim}, p.values),
+    v(slot("k_cache", Role::kInOut, p.kv, {p.pages, p.kv_heads, p.page_size, p.head_dim}), &Args::k_cache);
+    v(slot("v_cache", Role::kInOut, p.kv, {p.pages, p.kv_heads, p.page_size, p.head_dim}, p.values),
       &Args::v_cache);
   }
   static Refusal validate(const Problem& p);

@@ -7,11 +7,14 @@ Expected written(std::string_view slot, const KvWrite::Problem& p, const Tensor&
                  const Tensor& cache) {
   Expected out{.slot = slot, .value = {}, .bound = {}};
   for (int64_t i = 0; i < elements_of(cache); ++i) out.value.push_back(load(cache, i));
-  const int64_t width = p.kv_heads * p.head_dim;
   for (int64_t t = 0; t < p.tokens; ++t) {
     const int64_t to = slot_of.as<int32_t>()[t];
     if (to < 0 || to >= p.pages * p.page_size) continue;
-    for (int64_t i = 0; i < width; ++i) out.value[static_cast<size_t>(to * width + i)] = load2(rows, t, i);
+    for (int64_t head = 0; head < p.kv_heads; ++head) {
+      const int64_t row = (to / p.page_size * p.kv_heads + head) * p.page_size + to % p.page_size;
+      for (int64_t i = 0; i < p.head_dim; ++i)
+        out.value[static_cast<size_t>(row * p.head_dim + i)] = load2(rows, t, head * p.head_dim + i);
+    }
   }
   return out;
 }

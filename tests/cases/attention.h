@@ -68,6 +68,26 @@ struct Suite<Attention> {
         {with([](P& p) { p.q = kF; }), "below the smallest normal", Fill::kTiny},
         {with([](P& p) { p.q = kF; }), "scores that overflow", Fill::kHuge},
         {with([](P& p) { p.scale = 40, p.q = kF; }), "a few weights take all"},
+        {tiled(7, 5, 1, 0), "one row a sequence at most"},
+        {tiled(7, 5, 1, 40), "a window that crosses pages", Fill::kNormal, apart},
+        {tiled(9, 3, 4, 0), "a few rows a sequence", Fill::kNormal, apart},
+        {with_heads(tiled(5, 3, 1, 0), 3, 3, 64), "a group of one"},
+        {with_heads(tiled(6, 3, 0, 50), 8, 2, 128), "a group of four, wide heads"},
+        {with_heads(tiled(3, 2, 1, 0), 32, 2, 64), "a group of sixteen"},
+        {with_heads(tiled(3, 2, 1, 0), 80, 1, 128), "a group that several tiles share", Fill::kSkewed},
+        {tiled(3, 1, 0, 0, 1200), "one long context, three rows", Fill::kSkewed},
+        {tiled(1, 1, 1, 0, 1700), "one long context, one row", Fill::kSkewed},
+        {with_heads(tiled(1, 1, 1, 0, 9000), 2, 1, 64), "more pages than a warp looks up at once",
+         Fill::kSkewed},
+        {tiled(210, 1, 0, 0), "a prompt at the end of its context", Fill::kSkewed},
+        {tiled(210, 1, 0, 100), "the same with a window", Fill::kSkewed},
+        {with_heads(tiled(150, 1, 0, 0), 4, 2, 128), "a prompt with wide heads", Fill::kSkewed},
+        {tiled(160, 5, 0, 0), "prompts and decodes"},
+        {tiled(160, 5, 0, 70), "prompts and decodes with a window"},
+        {tiled(90, 3, 0, 33), "NaN here and there, in bf16", Fill::kSomeNan},
+        {tiled(90, 3, 0, 33), "infinities here and there, in bf16", Fill::kInfinite},
+        {tiled(90, 3, 0, 0), "all scores equal, in bf16", Fill::kAllEqual},
+        {tiled(40, 3, 0, 0), "nothing to attend to, in bf16", Fill::kEmpty},
     };
   }
 
@@ -87,9 +107,11 @@ struct Suite<Attention> {
         const int64_t page = a.page_table.as<int32_t>()[s * p.pages_per_seq + j / p.page_size];
         if (page < 0 || page >= p.pages) continue;
         for (const Tensor* cache : {&a.k_cache, &a.v_cache}) {
-          const int64_t width = p.kv_heads * p.head_dim;
-          void* row = cache->as<char>() + bytes_of(p.q, (page * p.page_size + j % p.page_size) * width);
-          fill_floats(make_tensor(row, p.q, {width}), fill, random);
+          for (int64_t head = 0; head < p.kv_heads; ++head) {
+            const int64_t row = (page * p.kv_heads + head) * p.page_size + j % p.page_size;
+            void* at = cache->as<char>() + bytes_of(p.q, row * p.head_dim);
+            fill_floats(make_tensor(at, p.q, {p.head_dim}), fill, random);
+          }
         }
       }
     }
@@ -97,22 +119,49 @@ struct Suite<Attention> {
 
   static P random(Random& r) {
     const int64_t kv_heads = r.integer(1, 3);
-    return {.tokens = r.integer(0, 30),
-            .sequences = r.integer(1, 5),
-            .heads = kv_heads * r.integer(1, 5) + (r.integer(0, 15) == 0),
-            .kv_heads = kv_heads,
-            .head_dim = coin(r) ? 8 * r.integer(1, 6) : r.integer(0, 50),
-            .pages = r.integer(1, 30),
-            .page_size = one_of(r, {1, 3, 8, 16, 50}),
-            .pages_per_seq = r.integer(1, 12),
-            .window = coin(r) ? 0 : r.integer(-1, 100),
-            .scale = one_of(r, {1, 2, 0}) * 0.25,
-            .q = any_float(r),
-            .s = any_float(r),
-            .sinks = coin(r)};
+    P p{.tokens = r.integer(0, 30),
+        .sequences = r.integer(1, 5),
+        .heads = kv_heads * r.integer(1, 5) + (r.integer(0, 15) == 0),
+        .kv_heads = kv_heads,
+        .head_dim = coin(r) ? 8 * r.integer(1, 6) : r.integer(0, 50),
+        .pages = r.integer(1, 30),
+        .page_size = one_of(r, {1, 3, 8, 16, 50}),
+        .pages_per_seq = r.integer(1, 12),
+        .window = coin(r) ? 0 : r.integer(-1, 100),
+        .rows_max = coin(r) ? 0 : r.integer(0, 5),
+        .scale = one_of(r, {1, 2, 0}) * 0.25,
+        .q = any_float(r),
+        .s = any_float(r),
+        .sinks = coin(r)};
+    if (!coin(r)) return p;
+    // What tensor cores take.
+    p.q = DType::kBF16;
+    p.head_dim = one_of(r, {64, 64, 128});
+    p.heads = kv_heads * one_of(r, {1, 2, 4, 8, 8, 12, 16});
+    p.page_size = one_of(r, {16, 16, 32, 64});
+    if (r.integer(0, 3) == 0) p.tokens = r.integer(0, 120);
+    return p;
   }
 
  private:
+  // What tensor cores take.
+  static P tiled(int64_t tokens, int64_t sequences, int64_t rows_max, int64_t window,
+                 int64_t positions = 300) {
+    const int64_t pages = (positions + 15) / 16;
+    return {.tokens = tokens,
+            .sequences = sequences,
+            .heads = 16,
+            .kv_heads = 2,
+            .pages = sequences * pages + 20,
+            .pages_per_seq = pages + 13,
+            .window = window,
+            .rows_max = rows_max,
+            .sinks = true};
+  }
+  static P with_heads(P p, int64_t heads, int64_t kv_heads, int64_t head_dim) {
+    p.heads = heads, p.kv_heads = kv_heads, p.head_dim = head_dim;
+    return p;
+  }
   // kSkewed: all rows are the last of one long sequence. Otherwise sequences without rows, rows without a
   // sequence, more rows than keys and no keys at all come up by chance.
   static void fill_lengths(const P& p, Fill fill, const Attention::Args& a, Random& random) {
@@ -121,12 +170,16 @@ struct Suite<Attention> {
     std::sort(cuts.begin(), cuts.end());
     if (coin(random)) cuts.front() = 0;
     if (coin(random)) cuts.back() = p.tokens;
+    if (p.rows_max > 0)
+      for (size_t s = 1; s < cuts.size(); ++s) cuts[s] = std::min(cuts[s], cuts[s - 1] + p.rows_max);
     const int64_t room = p.pages_per_seq * p.page_size;
     for (int64_t s = 0; s <= p.sequences; ++s) {
       const bool skewed = fill == Fill::kSkewed;
-      a.q_begin.as<int32_t>()[s] = static_cast<int32_t>(!skewed           ? cuts[static_cast<size_t>(s)]
-                                                        : s < p.sequences ? 0
-                                                                          : p.tokens);
+      const int64_t cut = !skewed           ? cuts[static_cast<size_t>(s)]
+                          : s < p.sequences ? 0
+                          : p.rows_max > 0  ? std::min(p.tokens, p.rows_max)
+                                            : p.tokens;
+      a.q_begin.as<int32_t>()[s] = static_cast<int32_t>(cut);
       if (s == p.sequences) break;
       const int64_t any = random.integer(0, 5) == 0 ? random.integer(0, 3) : random.integer(0, room);
       const int64_t length = skewed ? std::min(room, p.pages * p.page_size) - 190 : any;

@@ -245,11 +245,11 @@ struct Block {
     for (int64_t j = from; j < to; ++j) {
       const int64_t page = table[j / p.page_size];
       if (page < 0 || page >= p.pages) continue;
-      const int64_t row = (page * p.page_size + j % p.page_size) * p.kv_heads + kv_head;
+      const int64_t row = (page * p.kv_heads + kv_head) * p.page_size + j % p.page_size;
       position[count] = j;
       keys[count] = a.k_cache.as<const T>() + row * p.head_dim;
       values[count] = a.v_cache.as<const T>() + row * p.head_dim;
-      // Rows of one kv head lie too far apart for the hardware's prefetcher.
+      // Pages lie too far apart for the hardware's prefetcher.
       for (int64_t i = 0; i < p.head_dim; i += 64 / static_cast<int64_t>(sizeof(T)))
         hwy::Prefetch(keys[count] + i), hwy::Prefetch(values[count] + i);
       ++count;

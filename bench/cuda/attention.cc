@@ -1,0 +1,231 @@
+// Attention over pages: decode of many sequences, and prompts.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "backends/cuda/queue.h"
+#include "base/random.h"
+#include "cuda/ours.h"
+#include "cuda/suites.h"
+#include "ops/attention.h"
+
+namespace sluice::bench {
+namespace {
+
+constexpr int64_t kTableSequences = 256, kPage = 16, kHeads = 64, kKvHeads = 8, kDim = 64;
+constexpr const char* kModel = "64x8x64";  // heads, kv heads, elements of a head
+
+// `sequences` sequences of `rows` rows each, which end at position `context`.
+struct AttentionShape {
+  int64_t sequences = 1, rows = 1, context = 1024, window = 0;
+  int64_t tokens() const { return sequences * rows; }
+  int64_t pages() const { return (context + kPage - 1) / kPage; }  // of a sequence
+  // Positions that a row sees, on average.
+  double seen() const {
+    const auto all = static_cast<double>(context), mine = static_cast<double>(rows);
+    const double causal = all - (mine - 1) / 2;
+    return window > 0 ? std::min(causal, static_cast<double>(window)) : causal;
+  }
+  double cache_bytes() const {
+    const double keys =
+        window > 0 ? static_cast<double>(std::min(context, window + rows - 1)) : static_cast<double>(context);
+    return static_cast<double>(sequences) * keys * 4.0 * kKvHeads * kDim;
+  }
+  double bytes() const { return cache_bytes() + 4.0 * static_cast<double>(tokens()) * kHeads * kDim; }
+  double flops() const { return 4.0 * static_cast<double>(tokens()) * kHeads * kDim * seen(); }
+  std::string note() const {
+    return "context " + std::to_string(context) +
+           (window > 0 ? " window " + std::to_string(window) : std::string());
+  }
+};
+
+class Attend {
+ public:
+  Attend(Device& device, const AttentionShape& shape, int64_t cold_bytes)
+      : shape_(shape), cold_bytes_(cold_bytes), memory_(device) {}
+
+  Attention::Problem problem() const {
+    return {.tokens = shape_.tokens(),
+            .sequences = kTableSequences,
+            .heads = kHeads,
+            .kv_heads = kKvHeads,
+            .head_dim = kDim,
+            .pages = pages_,
+            .page_size = kPage,
+            .pages_per_seq = shape_.pages(),
+            .window = shape_.window,
+            .rows_max = shape_.rows,
+            .sinks = true};
+  }
+  Memory& memory() { return memory_; }
+
+  Status make() {
+    // So many disjoint sets of pages that a set is cold when its turn comes again.
+    const int64_t of_run = shape_.sequences * shape_.pages();
+    const int64_t sets = std::clamp<int64_t>(
+        static_cast<int64_t>(static_cast<double>(cold_bytes_) / shape_.cache_bytes()) + 1, 1, 64);
+    pages_ = sets * of_run;
+    for (Tensor* cache : {&k_cache_, &v_cache_})
+      SLUICE_TRY(memory_.random(DType::kBF16, {pages_, kKvHeads, kPage, kDim}, 1, cache));
+    SLUICE_TRY(memory_.random(DType::kBF16, {shape_.tokens(), kHeads, kDim}, 1, kTurns, &q_));
+    SLUICE_TRY(memory_.several(DType::kBF16, {shape_.tokens(), kHeads, kDim}, kTurns, &y_));
+    SLUICE_TRY(memory_.random(DType::kBF16, {kHeads}, 1, &sinks_));
+    // Pages of a sequence lie apart, as after some hours of serving.
+    std::vector<int32_t> order(static_cast<size_t>(pages_));
+    std::iota(order.begin(), order.end(), 0);
+    Random random(3);
+    for (size_t i = order.size(); i > 1; --i)
+      std::swap(order[i - 1], order[static_cast<size_t>(random.integer(0, static_cast<int64_t>(i) - 1))]);
+    for (int64_t set = 0; set < sets; ++set) {
+      std::vector<int32_t> table(static_cast<size_t>(kTableSequences * shape_.pages()), -1);
+      std::copy_n(order.begin() + set * of_run, of_run, table.begin());
+      Tensor on_device;
+      SLUICE_TRY(upload(table, {kTableSequences, shape_.pages()}, &on_device));
+      tables_.push_back(on_device);
+      if (set == 0) table_ = table;
+    }
+    std::vector<int32_t> begin, length;
+    for (int64_t s = 0; s <= kTableSequences; ++s)
+      begin.push_back(static_cast<int32_t>(std::min(s, shape_.sequences) * shape_.rows));
+    for (int64_t s = 0; s < kTableSequences; ++s)
+      length.push_back(s < shape_.sequences ? static_cast<int32_t>(shape_.context) : 0);
+    SLUICE_TRY(upload(begin, {kTableSequences + 1}, &q_begin_));
+    return upload(length, {kTableSequences}, &kv_len_);
+  }
+  Attention::Args args(int64_t i) const {
+    return {.q = turn(q_, i),
+            .k_cache = k_cache_,
+            .v_cache = v_cache_,
+            .page_table = turn(tables_, i),
+            .q_begin = q_begin_,
+            .kv_len = kv_len_,
+            .sinks = sinks_,
+            .y = turn(y_, i)};
+  }
+  Status poison() { return bench::poison(y_[0], memory_.stream()); }
+
+  // Checks the first kv head of some rows of run 0.
+  Result<std::string> check() {
+    for (const int64_t row : {int64_t{0}, shape_.rows / 2, shape_.tokens() - 1}) {
+      Result<std::string> wrong = check_row(row);
+      if (!wrong.ok() || !wrong.value().empty()) return wrong;
+    }
+    return std::string();
+  }
+
+ private:
+  Status upload(const std::vector<int32_t>& values, std::initializer_list<int64_t> shape, Tensor* out) {
+    SLUICE_TRY(memory_.tensor(DType::kI32, shape, out));
+    return cuda::check(
+        cudaMemcpy(out->data, values.data(), values.size() * sizeof(int32_t), cudaMemcpyHostToDevice),
+        "tables of a step");
+  }
+  // A view of some contiguous elements.
+  static Tensor part(const Tensor& t, int64_t first, std::initializer_list<int64_t> shape) {
+    return make_tensor(static_cast<std::byte*>(t.data) + bytes_of(t.dtype, first), t.dtype, shape, t.where);
+  }
+  Result<std::string> check_row(int64_t row) {
+    constexpr int64_t kGroup = kHeads / kKvHeads;
+    const int64_t sequence = row / shape_.rows, pages = shape_.pages();
+    std::string k_bytes, v_bytes;
+    for (int64_t i = 0; i < pages; ++i) {
+      const int64_t at = table_[static_cast<size_t>(sequence * pages + i)] * kKvHeads * kPage * kDim;
+      HostTensor k, v;
+      SLUICE_TRY(to_host(memory_.device(), part(k_cache_, at, {kPage, kDim}), &k));
+      SLUICE_TRY(to_host(memory_.device(), part(v_cache_, at, {kPage, kDim}), &v));
+      k_bytes += k.bytes, v_bytes += v.bytes;
+    }
+    HostTensor q, sinks, got;
+    SLUICE_TRY(to_host(memory_.device(), part(q_[0], row * kHeads * kDim, {1, kGroup, kDim}), &q));
+    SLUICE_TRY(to_host(memory_.device(), part(y_[0], row * kHeads * kDim, {1, kGroup, kDim}), &got));
+    SLUICE_TRY(to_host(memory_.device(), part(sinks_, 0, {kGroup}), &sinks));
+    std::vector<int32_t> table(static_cast<size_t>(pages));
+    std::iota(table.begin(), table.end(), 0);
+    int32_t begin[] = {0, 1};
+    auto length = static_cast<int32_t>(shape_.context - shape_.rows + row % shape_.rows + 1);
+    Attention::Problem one = problem();
+    one.tokens = one.sequences = one.kv_heads = one.rows_max = 1, one.heads = kGroup, one.pages = pages;
+    const Expectations wanted =
+        reference(one, {.q = q.tensor,
+                        .k_cache = make_tensor(k_bytes.data(), DType::kBF16, {pages, 1, kPage, kDim}),
+                        .v_cache = make_tensor(v_bytes.data(), DType::kBF16, {pages, 1, kPage, kDim}),
+                        .page_table = make_tensor(table.data(), DType::kI32, {1, pages}),
+                        .q_begin = make_tensor(begin, DType::kI32, {2}),
+                        .kv_len = make_tensor(&length, DType::kI32, {1}),
+                        .sinks = sinks.tensor,
+                        .y = got.tensor});
+    const Comparison c = compare(wanted.front(), got.tensor);
+    return c.wrong > 0 ? "row " + std::to_string(row) + ": " + c.text : std::string();
+  }
+
+  AttentionShape shape_;
+  int64_t cold_bytes_, pages_ = 0;
+  Memory memory_;
+  Tensor k_cache_ = {}, v_cache_ = {}, sinks_ = {}, q_begin_ = {}, kv_len_ = {};
+  std::vector<Tensor> q_, y_, tables_;
+  std::vector<int32_t> table_;
+};
+
+// Every configuration of the kernels that have several, by its name.
+Status add_configs(Attend& attend, Contest* contest) {
+  Memory& memory = attend.memory();
+  const Attention::Problem problem = attend.problem();
+  const Decision decision =
+      decide<Attention>(problem, memory.device().info(), memory.device().catalog().table<Attention>());
+  for (const Verdict& v : decision.verdicts) {
+    if (v.configs.size() < 2) continue;
+    for (const Config& one : v.configs) {
+      if (!one.refusal.accepted()) continue;
+      const std::string name = std::string(v.candidate) + ":" + one.name;
+      auto step = make_step<Attention>(memory, problem, [&attend](int64_t i) { return attend.args(i); },
+                                       {.force = name});
+      if (!step.ok()) return step.status();
+      contest->contenders.push_back({Who::kCandidate, name, commit(), true, std::move(step).value()});
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status Bench::attention() {
+  std::vector<AttentionShape> shapes;
+  const auto counts = [&](std::vector<int64_t> usual) {
+    return options_.tokens.empty() ? usual : options_.tokens;
+  };
+  for (const int64_t window : {0, 128}) {
+    for (const int64_t context : {1024, 8192})
+      for (const int64_t sequences : counts({1, 8, 32, 64, 128, 256}))
+        if (sequences <= kTableSequences)
+          shapes.push_back({.sequences = sequences, .context = context, .window = window});
+    for (const int64_t tokens : counts({1024, 4096, 8192}))
+      if (tokens > kTableSequences) shapes.push_back({.rows = tokens, .context = tokens, .window = window});
+  }
+  auto left = static_cast<int64_t>(shapes.size());
+  for (const AttentionShape& shape : shapes) {
+    share(left--);
+    if (!wants(kModel) || over(kModel, shape.tokens())) continue;
+    Attend attend(device_, shape, options_.cold_bytes);
+    SLUICE_TRY(attend.make());
+    Contest contest{.suite = "attention",
+                    .op = shape.rows == 1 ? "attention_decode" : "attention_prefill",
+                    .model = kModel,
+                    .note = shape.note(),
+                    .tokens = shape.tokens(),
+                    .bytes = shape.bytes(),
+                    .flops = shape.flops()};
+    contest.launches = launches_for(0, contest.bytes, contest.flops);
+    contest.poison = [&] { return attend.poison(); };
+    contest.verify = [&](Who) { return attend.check(); };
+    std::vector<std::string> complaints;
+    SLUICE_TRY(add_ours<Attention>(
+        attend.memory(), attend.problem(), [&attend](int64_t i) { return attend.args(i); }, true, &contest,
+        &complaints));
+    if (options_.candidates) SLUICE_TRY(add_configs(attend, &contest));
+    SLUICE_TRY(hold(contest, std::move(complaints)));
+  }
+  return {};
+}
+
+}  // namespace sluice::bench

@@ -1,0 +1,465 @@
+// Attention of few queries: each warp walks keys of its own, 16 at a time, and joins the others at the end.
+//
+// A cluster owns a tile of 16 or 32 queries of one sequence and one kv head. Tile t of 16 positions belongs to warp
+// t % (8 * cluster) of it, whatever else the step holds, and partial results are joined in the order of warps and CTAs: a row's
+// bits depend on its own sequence and on the size of the cluster alone.
+//
+// A warp has a ring of its own: one lane asks TMA for 16 keys and their values, and no warp waits for another. Queries are the
+// rows of the products (mma.cuh), so that a thread holds the weights of two queries, g and g + 8 of 16; with eight queries a
+// tile half of a product is idle, which costs nothing, because bytes are the limit. Weights go into the second product as sums
+// of two bf16 terms.
+//
+// A key that a query does not see has weight zero, but zero times NaN is NaN. So where queries of a tile see different keys,
+// values are checked for NaN and infinities, and added one by one if there are any.
+#pragma once
+#include <cuda.h>
+
+#include "backends/cuda/attention/rows.cuh"
+#include "backends/cuda/tile/cluster.cuh"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/mma.cuh"
+#include "backends/cuda/tile/swizzle.cuh"
+#include "backends/cuda/tile/tensor_copy.cuh"
+#include "backends/cuda/tile/warp.cuh"
+
+namespace sluice::cuda::attention {
+
+// kGroups: of 16 queries in a tile.
+template <int kDim, int kGroups>
+struct DecodeShape {
+  static constexpr int kWarps = 8, kThreads = 32 * kWarps, kKeys = 16, kStages = 3;
+  static constexpr int kHalves = kDim / 64, kHalfBytes = kKeys * tile::kSwizzledRowBytes;
+  static constexpr int kTileBytes = kHalves * kHalfBytes, kStageBytes = 2 * kTileBytes;
+  static constexpr int kRingBytes = kStages * kStageBytes;
+  static constexpr int kQueries = 16 * kGroups, kPartialRow = kDim + 8;  // in floats; without bank conflicts
+  static constexpr int kSharedBytes = kWarps * kRingBytes + 1024;        // aligned by hand
+  static constexpr int kFours = kQueries * kDim / 4 / kThreads;  // groups of 4 values of a thread, in the end
+  static_assert(kQueries * kPartialRow * 4 <= kRingBytes);
+};
+
+struct DecodeCall {
+  Step step;
+  Tiling tiling;
+  int tiles, cluster;  // tiles of queries at most; CTAs of a cluster
+};
+
+// Where the warps and CTAs of a cluster leave what they are joined from.
+template <class Shape>
+struct Partials {
+  float largest[Shape::kWarps][Shape::kQueries], sum[Shape::kWarps][Shape::kQueries];
+  float cta_largest[Shape::kQueries], cta_sum[Shape::kQueries];
+};
+
+template <int kDim, int kGroups>
+class DecodeWarp {
+ public:
+  using Shape = DecodeShape<kDim, kGroups>;
+
+  __device__ __forceinline__ DecodeWarp(const Step& p, const Queries& of, int kv_head, int last_query)
+      : p_(p), of_(of), kv_head_(kv_head), lane_(threadIdx.x % 32) {
+    const Span low = of.span_of(p, of.first), high = of.span_of(p, last_query);
+    seen_by_some_ = {low.first, high.end};
+    seen_by_all_ = {high.first, low.end};
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) largest_[i][0] = largest_[i][1] = kNothing;
+    load_queries(last_query);
+  }
+
+  // All keys of warp `mine` of `warps`. `place` goes on from one call to the next.
+  __device__ __forceinline__ void walk(const CUtensorMap& k_map, const CUtensorMap& v_map, int mine,
+                                       int warps, uint32_t ring, uint32_t barriers, tile::RingPlace& place) {
+    const int first = seen_by_some_.first / Shape::kKeys,
+              end = (seen_by_some_.end + Shape::kKeys - 1) / Shape::kKeys;
+    first_ = first + (mine - first % warps + warps) % warps, step_ = warps;
+    const int count = first_ < end ? (end - 1 - first_) / warps + 1 : 0;
+    pages_ = page_of(lane_, count), next_pages_ = page_of(lane_ + 32, count);
+    uint32_t absent = 0;  // stages whose page is absent
+    const auto issue = [&](int i, uint32_t stage) {
+      if (i > 0 && i % 32 == 0) pages_ = next_pages_, next_pages_ = page_of(i + 32 + lane_, count);
+      const int page = __shfl_sync(0xffffffffu, pages_, i % 32);
+      const bool there = page >= 0 && page < p_.pages;
+      absent = (absent & ~(1u << stage)) | (there ? 0u : 1u << stage);
+      // Rows beyond the cache arrive as zeros.
+      const int row = there ? (page * p_.kv_heads + kv_head_) * p_.page_size + position(i) % p_.page_size
+                            : p_.pages * p_.kv_heads * p_.page_size;
+      const uint32_t to = ring + stage * Shape::kStageBytes, barrier = barriers + 8 * stage;
+      tile::barrier_expect_by_warp(barrier, Shape::kStageBytes);
+#pragma unroll
+      for (int half = 0; half < Shape::kHalves; ++half) {
+        tile::copy_box(to + half * Shape::kHalfBytes, k_map, 64 * half, row, barrier);
+        tile::copy_box(to + Shape::kTileBytes + half * Shape::kHalfBytes, v_map, 64 * half, row, barrier);
+      }
+    };
+    for (int i = 0; i < Shape::kStages && i < count; ++i) issue(i, (place.stage + i) % Shape::kStages);
+    for (int i = 0; i < count; ++i) {
+      tile::barrier_wait_by_warp(barriers + 8 * place.stage, place.parity);
+      take(ring + place.stage * Shape::kStageBytes, position(i), (absent >> place.stage & 1) != 0);
+      __syncwarp();
+      if (i + Shape::kStages < count) issue(i + Shape::kStages, place.stage);
+      place.step(Shape::kStages);
+    }
+  }
+
+  // Leaves the sums in this warp's part of the ring, which nothing reads any more, and in `out`.
+  __device__ __forceinline__ void leave(float* values, float* largest, float* sum) {
+    const int g = lane_ / 4, c = lane_ % 4;
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float all = sum_[i][r];
+        all += __shfl_xor_sync(0xffffffffu, all, 1);
+        all += __shfl_xor_sync(0xffffffffu, all, 2);
+        const int query = 16 * i + 8 * r + g;
+        if (c == 0) largest[query] = largest_[i][r], sum[query] = all;
+#pragma unroll
+        for (int n = 0; n < kDim / 8; ++n)
+          *reinterpret_cast<float2*>(values + query * Shape::kPartialRow + 8 * n + 2 * c) =
+              make_float2(value_[i][n][2 * r], value_[i][n][2 * r + 1]);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int position(int i) const { return (first_ + i * step_) * Shape::kKeys; }
+  __device__ __forceinline__ int page_of(int i, int count) const {
+    return i < count ? p_.page_table[static_cast<int64_t>(of_.sequence) * p_.pages_per_seq +
+                                     position(i) / p_.page_size]
+                     : -1;
+  }
+
+  // Queries as the first operand (mma.cuh), zeros beyond the last; and what each of them sees.
+  __device__ __forceinline__ void load_queries(int last_query) {
+    const auto* q = static_cast<const __nv_bfloat16*>(p_.q);
+    const int g = lane_ / 4, c = lane_ % 4;
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int query = of_.first + 16 * i + 8 * r + g;
+        const bool there = query <= last_query;
+        span_[i][r] = there ? of_.span_of(p_, query) : Span{0, 0};
+        const __nv_bfloat16* from = q + (there ? of_.place(p_, query, kv_head_, kDim, p_.q_stride) : 0);
+#pragma unroll
+        for (int k = 0; k < kDim / 16; ++k) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const __nv_bfloat16* at = from + 16 * k + 8 * half + 2 * c;
+            query_[i][k][2 * half + r] = there ? two_of(p_, at) : 0;
+          }
+        }
+      }
+    }
+  }
+
+  // Keys [at, at + 16).
+  __device__ __forceinline__ void take(uint32_t stage, int at, bool absent) {
+    const bool whole = !absent && at >= seen_by_all_.first && at + Shape::kKeys <= seen_by_all_.end;
+    const uint32_t values = stage + Shape::kTileBytes;
+    float score[kGroups][2][4] = {};
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+      uint32_t key[4];
+      tile::load_matrices(key, at_of(stage, lane_ / 16 * 8 + lane_ % 8, 2 * k + lane_ / 8 % 2));
+#pragma unroll
+      for (int i = 0; i < kGroups; ++i) {
+        tile::mma(score[i][0], query_[i][k], {key[0], key[1]});
+        tile::mma(score[i][1], query_[i][k], {key[2], key[3]});
+      }
+    }
+    if (!whole) hide(score, at, absent);
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) weigh(score[i], i);
+    // Values that every query sees, or none.
+    uint32_t kept[2] = {0xffffffffu, 0xffffffffu};
+    if (!whole) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int j = at + 8 * half + 2 * (lane_ % 4);
+        kept[half] = (seen_by_some_.sees(j) ? 0xffffu : 0u) | (seen_by_some_.sees(j + 1) ? 0xffff0000u : 0u);
+      }
+      if (seen_by_some_.first != seen_by_all_.first || seen_by_some_.end != seen_by_all_.end) {
+        if (any_not_finite(values, kept)) return add_one_by_one(score, values, at);
+      }
+    }
+    uint32_t high[kGroups][4], low[kGroups][4];
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const float a = score[i][r / 2][2 * (r % 2)], b = score[i][r / 2][2 * (r % 2) + 1];
+        high[i][r] = pack(a, b);
+        low[i][r] = pack(a - low_of(high[i][r]), b - high_of(high[i][r]));
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kDim / 8; n += 2) {
+      uint32_t v[4];
+      load_values(v, values, n);
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        const uint32_t b[2] = {v[2 * m] & kept[0], v[2 * m + 1] & kept[1]};
+#pragma unroll
+        for (int i = 0; i < kGroups; ++i) {
+          tile::mma(value_[i][n + m], high[i], b);
+          tile::mma(value_[i][n + m], low[i], b);
+        }
+      }
+    }
+  }
+
+  // The address of 16-byte chunk `chunk` of key `key`.
+  static __device__ __forceinline__ uint32_t at_of(uint32_t tile, int key, int chunk) {
+    return tile + chunk / 8 * Shape::kHalfBytes +
+           tile::swizzled(static_cast<uint32_t>(key), static_cast<uint32_t>(chunk % 8 * 16));
+  }
+  // Values of all 16 keys in columns 8 n to 8 n + 15, as two second operands.
+  __device__ __forceinline__ void load_values(uint32_t (&v)[4], uint32_t values, int n) const {
+    tile::load_matrices_transposed(v, at_of(values, lane_ / 8 % 2 * 8 + lane_ % 8, n + lane_ / 16));
+  }
+
+  __device__ __forceinline__ void hide(float (&score)[kGroups][2][4], int at, bool absent) const {
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int j = at + 8 * n + 2 * (lane_ % 4) + e % 2;
+          if (absent || !span_[i][e / 2].sees(j)) score[i][n][e] = kNothing;
+        }
+      }
+    }
+  }
+
+  // Scores of 16 queries become weights; what was summed before is made relative to the new largest score.
+  __device__ __forceinline__ void weigh(float (&score)[2][4], int i) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float most = kNothing;
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int e = 2 * r; e < 2 * r + 2; ++e) {
+          score[n][e] *= p_.scale;
+          most = fmaxf(most, score[n][e]);
+        }
+      }
+      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+      most = fmaxf(most, largest_[i][r]);
+      const float base = base_of(most), factor = rescale(largest_[i][r], base);
+      float sum = 0;
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int e = 2 * r; e < 2 * r + 2; ++e) {
+          score[n][e] = exp2_of(score[n][e] - base);
+          sum += score[n][e];
+        }
+      }
+      largest_[i][r] = most;
+      if (factor != 1.f) {
+        sum_[i][r] *= factor;
+#pragma unroll
+        for (int n = 0; n < kDim / 8; ++n) value_[i][n][2 * r] *= factor, value_[i][n][2 * r + 1] *= factor;
+      }
+      sum_[i][r] += sum;
+    }
+  }
+
+  __device__ __forceinline__ bool any_not_finite(uint32_t values, const uint32_t (&kept)[2]) const {
+    bool found = false;
+#pragma unroll
+    for (int n = 0; n < kDim / 8; n += 2) {
+      uint32_t v[4];
+      load_values(v, values, n);
+#pragma unroll
+      for (int m = 0; m < 4; ++m) found |= not_finite(v[m] & kept[m % 2]);
+    }
+    return __any_sync(0xffffffffu, found);
+  }
+
+  // The second product without tensor cores: a weight meets only values that its query sees.
+  __device__ __forceinline__ void add_one_by_one(const float (&weight)[kGroups][2][4], uint32_t values,
+                                                 int at) {
+#pragma unroll 1
+    for (int key = 0; key < Shape::kKeys; ++key) {
+      const int from = lane_ / 4 * 4 + key % 8 / 2;
+#pragma unroll
+      for (int i = 0; i < kGroups; ++i) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float even = key < 8 ? weight[i][0][2 * r] : weight[i][1][2 * r],
+                      odd = key < 8 ? weight[i][0][2 * r + 1] : weight[i][1][2 * r + 1];
+          const float mine = __shfl_sync(0xffffffffu, key % 2 ? odd : even, from);
+          const bool sees = span_[i][r].sees(at + key);
+#pragma unroll
+          for (int n = 0; n < kDim / 8; ++n) {
+            const uint32_t pair = tile::load_shared_word(at_of(values, key, n) + 4 * (lane_ % 4));
+            if (!sees) continue;
+            value_[i][n][2 * r] += mine * low_of(pair);
+            value_[i][n][2 * r + 1] += mine * high_of(pair);
+          }
+        }
+      }
+    }
+  }
+
+  const Step& p_;
+  const Queries of_;
+  const int kv_head_, lane_;
+  Span seen_by_some_, seen_by_all_;
+  int first_ = 0, step_ = 1;          // tiles of keys of this warp
+  int pages_ = -1, next_pages_ = -1;  // of tile 32 n + lane
+  uint32_t query_[kGroups][kDim / 16][4];
+  Span span_[kGroups][2];
+  float value_[kGroups][kDim / 8][4] = {};
+  float largest_[kGroups][2], sum_[kGroups][2] = {};
+};
+
+// A sum of weighted values that is not divided yet: four elements of one query.
+struct FourSums {
+  float largest = kNothing, sum = 0;
+  float4 value = {0, 0, 0, 0};
+
+  // Adds a partial sum. Of several the largest score is taken first, so that each is multiplied once.
+  __device__ __forceinline__ void add(float4 v, float of_largest, float of_sum) {
+    const float factor = rescale(of_largest, base_of(largest));
+    sum += of_sum * factor;
+    value.x += v.x * factor, value.y += v.y * factor, value.z += v.z * factor, value.w += v.w * factor;
+  }
+};
+
+// Joins the warps of a CTA, in order: values `four` and the next three of `query`.
+template <class Shape>
+__device__ __forceinline__ FourSums join_warps(const Partials<Shape>& of, const float* ring, int query,
+                                               int four) {
+  FourSums all;
+#pragma unroll
+  for (int w = 0; w < Shape::kWarps; ++w) all.largest = fmaxf(all.largest, of.largest[w][query]);
+#pragma unroll
+  for (int w = 0; w < Shape::kWarps; ++w)
+    all.add(*reinterpret_cast<const float4*>(ring + w * (Shape::kRingBytes / 4) + query * Shape::kPartialRow +
+                                             four),
+            of.largest[w][query], of.sum[w][query]);
+  return all;
+}
+
+// The same over the CTAs of a cluster.
+template <class Shape>
+__device__ __forceinline__ FourSums join_ctas(const Partials<Shape>& of, const float* ring, int query,
+                                              int four, int ctas) {
+  const uint32_t largest = tile::shared_address(&of.cta_largest[query]),
+                 sum = tile::shared_address(&of.cta_sum[query]),
+                 values = tile::shared_address(ring + query * Shape::kPartialRow + four);
+  FourSums all;
+  for (int r = 0; r < ctas; ++r)
+    all.largest = fmaxf(all.largest, tile::load_remote(tile::remote_address(largest, r)));
+#pragma unroll 4
+  for (int r = 0; r < ctas; ++r)
+    all.add(tile::load_remote_four(tile::remote_address(values, r)),
+            tile::load_remote(tile::remote_address(largest, r)),
+            tile::load_remote(tile::remote_address(sum, r)));
+  return all;
+}
+
+template <class Shape, int kDim>
+__device__ __forceinline__ void write_four(const Step& p, const Queries& of, int kv_head, int query, int four,
+                                           const FourSums& all) {
+  if (query >= of.count) return;
+  const float share = share_of(p, kv_head * p.group + query % p.group, all.largest, all.sum);
+  const float out[4] = {scaled(all.value.x, share), scaled(all.value.y, share), scaled(all.value.z, share),
+                        scaled(all.value.w, share)};
+  auto* y = static_cast<__nv_bfloat16*>(p.y) + of.place(p, query, kv_head, kDim, p.y_stride) + four;
+  if (p.y_wide) {
+    tile::store(y, out);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) y[i] = tile::from_f32<__nv_bfloat16>(out[i]);
+  }
+}
+
+// Grid: clusters of tiles along x, kv heads along y.
+template <int kDim, int kGroups>
+__global__ void __launch_bounds__(DecodeShape<kDim, kGroups>::kThreads, kDim == 64 && kGroups == 1 ? 2 : 1)
+    attention_decode(const __grid_constant__ DecodeCall call, const __grid_constant__ CUtensorMap k_map,
+                     const __grid_constant__ CUtensorMap v_map) {
+  using Shape = DecodeShape<kDim, kGroups>;
+  extern __shared__ uint8_t shared[];
+  __shared__ uint64_t full[Shape::kWarps][Shape::kStages];
+  __shared__ TileSearch search;
+  __shared__ Partials<Shape> partials;
+  const Step& p = call.step;
+  const int warp = tile::uniform(static_cast<int>(threadIdx.x) / 32), kv_head = blockIdx.y;
+  const int rank = static_cast<int>(blockIdx.x) % call.cluster;
+  const uint32_t padding = -tile::shared_address(shared) & 1023u;
+  auto* ring = reinterpret_cast<float*>(shared + padding);
+  const uint32_t my_ring = tile::shared_address(ring) + warp * Shape::kRingBytes;
+  tile::release_next();
+#pragma unroll
+  for (int s = 0; s < Shape::kStages; ++s) tile::barrier_init_by_warp(&full[warp][s], 1);
+  tile::barrier_visible();
+  tile::prefetch_map(k_map);
+  tile::prefetch_map(v_map);
+  tile::wait_for_previous();
+  tile::RingPlace place;
+  const int clusters = static_cast<int>(gridDim.x) / call.cluster;
+  for (int at = static_cast<int>(blockIdx.x) / call.cluster; at < call.tiles; at += clusters) {
+    if (!find_tile<Shape::kThreads>(p, call.tiling, at, search)) {
+      if (call.tiling.by_row) continue;
+      break;
+    }
+    const Queries of = search.found;
+    const int last_query = min(of.first + Shape::kQueries, of.count) - 1;
+    {
+      DecodeWarp<kDim, kGroups> mine(p, of, kv_head, last_query);
+      mine.walk(k_map, v_map, warp * call.cluster + rank, Shape::kWarps * call.cluster, my_ring,
+                tile::shared_address(&full[warp][0]), place);
+      mine.leave(ring + warp * (Shape::kRingBytes / 4), partials.largest[warp], partials.sum[warp]);
+    }
+    tile::fence_for_async();  // TMA writes there again
+    __syncthreads();
+    constexpr int kAcross = kDim / 4;
+    FourSums sums[Shape::kFours];
+#pragma unroll
+    for (int i = 0; i < Shape::kFours; ++i) {
+      const int place_of = static_cast<int>(threadIdx.x) + i * Shape::kThreads;
+      sums[i] = join_warps(partials, ring, place_of / kAcross, place_of % kAcross * 4);
+    }
+    if (call.cluster == 1) {
+#pragma unroll
+      for (int i = 0; i < Shape::kFours; ++i) {
+        const int place_of = static_cast<int>(threadIdx.x) + i * Shape::kThreads;
+        write_four<Shape, kDim>(p, of, kv_head, of.first + place_of / kAcross, place_of % kAcross * 4,
+                                sums[i]);
+      }
+      __syncthreads();  // the ring and what find_tile() keeps are free
+      continue;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < Shape::kFours; ++i) {
+      const int place_of = static_cast<int>(threadIdx.x) + i * Shape::kThreads, query = place_of / kAcross;
+      *reinterpret_cast<float4*>(ring + query * Shape::kPartialRow + place_of % kAcross * 4) = sums[i].value;
+      if (place_of % kAcross == 0)
+        partials.cta_largest[query] = sums[i].largest, partials.cta_sum[query] = sums[i].sum;
+    }
+    tile::fence_for_async();
+    tile::cluster_publish();
+    tile::cluster_wait();
+    // Each CTA finishes its share of the elements.
+    FourSums all;
+    const int share = Shape::kThreads * Shape::kFours / call.cluster;
+    for (int i = static_cast<int>(threadIdx.x); i < share; i += Shape::kThreads) {
+      const int place_of = rank * share + i;
+      all = join_ctas(partials, ring, place_of / kAcross, place_of % kAcross * 4, call.cluster);
+      write_four<Shape, kDim>(p, of, kv_head, of.first + place_of / kAcross, place_of % kAcross * 4, all);
+    }
+    tile::cluster_publish();
+    tile::cluster_wait();
+  }
+}
+
+}  // namespace sluice::cuda::attention

@@ -1,0 +1,12 @@
+// Enqueues the decode kernel; its card and those of kernels for whole steps call it.
+#pragma once
+#include <string_view>
+
+#include "backends/cuda/attention/cards.h"
+
+namespace sluice::cuda {
+
+Status launch_attention_decode(std::string_view name, const Attention::Problem& p, const Attention::Args& a,
+                               const AttentionDecode& how, Stream stream);
+
+}  // namespace sluice::cuda

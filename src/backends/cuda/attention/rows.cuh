@@ -1,0 +1,179 @@
+// What the attention kernels know of a step: which rows a sequence owns, what they see, and how a sum of weights becomes y.
+// Scores are in base 2: they are multiplied by scale * log2(e) once, so that a weight is one ex2.
+#pragma once
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/vector.cuh"
+
+namespace sluice::cuda::attention {
+
+constexpr float kNothing = -__builtin_huge_valf();
+constexpr float kLog2E = 1.4426950408889634f;
+
+// The parts of a problem and its tensors that every kernel reads. Row strides are in elements.
+struct Step {
+  const void* q;
+  void* y;
+  const int32_t *page_table, *q_begin, *kv_len;
+  const void* sinks;                                  // or null
+  int64_t q_stride, y_stride, tokens, limit, window;  // limit: positions of a page table; window 0: none
+  int sequences, heads, kv_heads, group, pages, page_size, pages_per_seq;
+  int sinks_bf16, q_pairs, y_wide;  // rows of q in 4-byte words, of y in 8-byte words
+  float scale;                      // with log2(e)
+};
+
+__device__ __forceinline__ float exp2_of(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// What weights relative to `from` are multiplied by to be relative to `to`, the larger one.
+__device__ __forceinline__ float rescale(float from, float to) {
+  return from == to ? 1.f : exp2_of(from - to);
+}
+// Weights are relative to this: where every score is -inf they are zero, not NaN.
+__device__ __forceinline__ float base_of(float largest) { return largest == kNothing ? 0.f : largest; }
+
+// Positions that a row sees.
+struct Span {
+  int first, end;
+  __device__ __forceinline__ bool sees(int j) const { return j >= first && j < end; }
+};
+// Of a token at `position`, which may be below zero.
+__device__ __forceinline__ Span span_at(const Step& p, int64_t position) {
+  const int64_t end = min(max(position + 1, int64_t{0}), p.limit);
+  const int64_t first = p.window > 0 ? max(position - p.window + 1, int64_t{0}) : 0;
+  return {static_cast<int>(min(first, end)), static_cast<int>(end)};
+}
+
+// The queries of one kv head and one sequence as one list: query i is head i % group of row i / group.
+struct Queries {
+  int sequence;
+  int first;       // query of this unit's first row
+  int count;       // queries of the whole sequence
+  int begin;       // its first row of q
+  int64_t kv_len;  // the position after its last row
+  __device__ __forceinline__ int rows(int group) const { return count / group; }
+  __device__ __forceinline__ Span span_of(const Step& p, int query) const {
+    return span_at(p, kv_len - rows(p.group) + query / p.group);
+  }
+  // Where head_dim elements of a query begin in q or y.
+  __device__ __forceinline__ int64_t place(const Step& p, int query, int kv_head, int dim,
+                                           int64_t stride) const {
+    const int row = query / p.group;
+    return (begin + row) * stride + static_cast<int64_t>(kv_head * p.group + query - row * p.group) * dim;
+  }
+};
+
+// Positions that some of the queries from `first` to `last` see, and those that all of them see.
+struct SeenBy {
+  Span some, all;
+  __device__ __forceinline__ SeenBy(const Step& p, const Queries& of, int first, int last) {
+    const Span low = of.span_of(p, first), high = of.span_of(p, last);
+    some = {low.first, high.end}, all = {high.first, low.end};
+  }
+};
+
+// Two adjacent elements of a query; an even number of elements stands before them in its row.
+__device__ __forceinline__ uint32_t two_of(const Step& p, const __nv_bfloat16* at) {
+  if (p.q_pairs) return *reinterpret_cast<const uint32_t*>(at);
+  return __bfloat16_as_ushort(at[0]) | static_cast<uint32_t>(__bfloat16_as_ushort(at[1])) << 16;
+}
+
+// A tile of queries among those of all sequences that a kernel takes.
+struct Tiling {
+  int tile;         // queries of a tile
+  int least, most;  // it takes sequences with so many queries
+  int by_row;       // tiles of one row each, whatever sequence it belongs to: no list is needed
+};
+
+// What find_tile() keeps in shared memory.
+struct TileSearch {
+  Queries found;
+  int hit, of_warp[32];
+};
+
+// Finds tile `index`; false: there are fewer. The first kThreads threads of a CTA call it, with named barrier 1; on return
+// search.found is visible to them. A barrier stands between its last reader and the next call.
+template <int kThreads>
+__device__ __forceinline__ bool find_tile(const Step& p, const Tiling& t, int index, TileSearch& search) {
+  const int tid = threadIdx.x, lane = tid % 32;
+  const int tiles_of_row = (p.group + t.tile - 1) / t.tile;
+  if (tid == 0) search.hit = 0;
+  tile::sync_threads<kThreads>(1);
+  int before = 0;
+  for (int base = 0; base < p.sequences; base += kThreads) {
+    const int s = base + tid;
+    const bool there = s < p.sequences;
+    const int begin = there ? p.q_begin[s] : 0, end = there ? p.q_begin[s + 1] : 0;
+    const int64_t kv_len = there ? p.kv_len[s] : 0;
+    if (t.by_row) {
+      const int row = index / tiles_of_row;
+      if (row >= begin && row < end && row < p.tokens) {
+        search.found = {s, (index - row * tiles_of_row) * t.tile, p.group, row, kv_len - (end - row) + 1};
+        search.hit = 1;
+      }
+      continue;
+    }
+    const int count = max(end - begin, 0) * p.group;
+    const int tiles = count >= t.least && count <= t.most ? (count + t.tile - 1) / t.tile : 0;
+    int upto = tiles;
+#pragma unroll
+    for (int far = 1; far < 32; far *= 2) {
+      const int other = __shfl_up_sync(0xffffffffu, upto, far);
+      upto += lane >= far ? other : 0;
+    }
+    if (lane == 31) search.of_warp[tid / 32] = upto;
+    tile::sync_threads<kThreads>(1);
+    int all = 0;
+    for (int w = 0; w < kThreads / 32; ++w) {
+      if (w == tid / 32) upto += all;
+      all += search.of_warp[w];
+    }
+    if (index >= before + upto - tiles && index < before + upto) {
+      search.found = {s, (index - before - upto + tiles) * t.tile, count, begin, kv_len};
+      search.hit = 1;
+    }
+    before += all;
+    tile::sync_threads<kThreads>(1);
+    if (index < before) break;
+  }
+  tile::sync_threads<kThreads>(1);
+  return search.hit != 0;
+}
+
+// The factor that turns a sum of weighted values, relative to `largest`, into y (scaled()): it adds the sink of a head and divides.
+// kNothing where there is nothing to weigh.
+__device__ __forceinline__ float share_of(const Step& p, int head, float largest, float sum) {
+  float most = largest, sink = 0;
+  if (p.sinks) {
+    sink = kLog2E * (p.sinks_bf16 ? tile::to_f32(static_cast<const __nv_bfloat16*>(p.sinks)[head])
+                                  : static_cast<const float*>(p.sinks)[head]);
+    most = fmaxf(largest, sink);
+  }
+  if (most == kNothing && sum == 0 && (!p.sinks || sink == kNothing)) return kNothing;
+  const float base = base_of(most), factor = rescale(largest, base);
+  const float total = sum * factor + (p.sinks ? exp2_of(sink - base) : 0.f);
+  return factor / total;
+}
+// y is zero where there is nothing to weigh, even if a value that weighs nothing is an infinity.
+__device__ __forceinline__ float scaled(float sum, float share) {
+  return share == kNothing ? 0.f : sum * share;
+}
+
+// Two bf16 in a word, the first in its low half.
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+__device__ __forceinline__ float low_of(uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high_of(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
+// Whether one of two bf16 is NaN or an infinity.
+__device__ __forceinline__ bool not_finite(uint32_t pair) {
+  return (pair & 0x7f80u) == 0x7f80u || (pair & 0x7f800000u) == 0x7f800000u;
+}
+
+}  // namespace sluice::cuda::attention

@@ -1,0 +1,49 @@
+// What a launch of an attention kernel passes of the call. For files that nvcc compiles.
+#pragma once
+#include <cuda.h>
+
+#include "backends/cuda/attention/rows.cuh"
+#include "backends/cuda/tile/tensor_map.h"
+#include "ops/attention.h"
+
+namespace sluice::cuda::attention {
+
+// Whether a tensor's address and rows are multiples of `bytes`.
+inline bool rows_aligned(const Tensor& t, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(bytes) == 0 &&
+         bytes_of(t.dtype, t.stride[0]) % bytes == 0;
+}
+
+inline Step step_of(const Attention::Problem& p, const Attention::Args& a) {
+  const int64_t limit = p.pages_per_seq * p.page_size;
+  return {.q = a.q.data,
+          .y = a.y.data,
+          .page_table = a.page_table.as<const int32_t>(),
+          .q_begin = a.q_begin.as<const int32_t>(),
+          .kv_len = a.kv_len.as<const int32_t>(),
+          .sinks = p.sinks ? a.sinks.data : nullptr,
+          .q_stride = a.q.stride[0],
+          .y_stride = a.y.stride[0],
+          .tokens = p.tokens,
+          .limit = limit,
+          .window = p.window,
+          .sequences = static_cast<int>(p.sequences),
+          .heads = static_cast<int>(p.heads),
+          .kv_heads = static_cast<int>(p.kv_heads),
+          .group = static_cast<int>(p.heads / p.kv_heads),
+          .pages = static_cast<int>(p.pages),
+          .page_size = static_cast<int>(p.page_size),
+          .pages_per_seq = static_cast<int>(p.pages_per_seq),
+          .sinks_bf16 = p.s == DType::kBF16,
+          .q_pairs = rows_aligned(a.q, 4),
+          .y_wide = rows_aligned(a.y, 8),
+          .scale = static_cast<float>(p.scale * 1.4426950408889634)};
+}
+
+// A map of a cache as rows of one head of one position: boxes of `box_rows` positions of a page by 64 elements.
+inline Status map_cache(CUtensorMap& map, const Attention::Problem& p, const Tensor& cache, int box_rows) {
+  const int64_t rows = p.pages * p.kv_heads * p.page_size;
+  return tile::map_rows(map, make_tensor(cache.data, p.q, {rows, p.head_dim}, cache.where), box_rows);
+}
+
+}  // namespace sluice::cuda::attention
