@@ -33,7 +33,7 @@ struct LatentAttentionWeights {
 
 struct LatentAttentionIo {
   Tensor x;      // [tokens, hidden]
-  Tensor cache;  // [pages, page_size, 1, rank + rope]
+  Tensor cache;  // [pages, 1, page_size, rank + rope]
   Tensor y;      // [tokens, hidden]: the residual stream; the block adds to it
 };
 

@@ -22,7 +22,7 @@ namespace sluice {
 // no position is present y is zero.
 //
 // Shapes     q [tokens, heads, nope + rope], y [tokens, heads, v_dim], rows may be strided; kv_b [heads, nope +
-//            v_dim, rank]; cache [pages, page_size, 1, rank + rope]; page_table i32[sequences, pages_per_seq];
+//            v_dim, rank]; cache [pages, 1, page_size, rank + rope]; page_table i32[sequences, pages_per_seq];
 //            q_begin i32[sequences + 1], ascending; kv_len i32[sequences]. kv_len <= pages_per_seq *
 //            page_size; what lies beyond it counts as absent. heads from 1 to 4096; rank, nope, rope, v_dim
 //            from 1 to 1024, and rank + rope up to 1024; sequences >= 1; tokens >= 0; scale from 2^-100 to
@@ -75,7 +75,7 @@ struct LatentAttention {
     const auto strided = Rows::kMayBeStrided;
     v(slot("q", Role::kIn, p.q, {p.tokens, p.heads, p.nope + p.rope}, true, strided), &Args::q);
     v(slot("kv_b", Role::kIn, p.w, {p.heads, p.nope + p.v_dim, p.rank}), &Args::kv_b);
-    v(slot("cache", Role::kIn, p.q, {p.pages, p.page_size, 1, p.rank + p.rope}), &Args::cache);
+    v(slot("cache", Role::kIn, p.q, {p.pages, 1, p.page_size, p.rank + p.rope}), &Args::cache);
     v(slot("page_table", Role::kIn, DType::kI32, {p.sequences, p.pages_per_seq}), &Args::page_table);
     v(slot("q_begin", Role::kIn, DType::kI32, {p.sequences + 1}), &Args::q_begin);
     v(slot("kv_len", Role::kIn, DType::kI32, {p.sequences}), &Args::kv_len);
