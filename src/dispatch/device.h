@@ -19,6 +19,13 @@ class Recording {
   virtual ~Recording() = default;
 };
 
+// A point in the work of a stream.
+class Mark {
+ public:
+  virtual ~Mark() = default;
+  Stream stream = {};  // where it was placed
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -37,6 +44,8 @@ class Device {
   // About how much allocate() could still provide, so that a caller who needs much can refuse in time: systems overcommit
   // memory and end the process later.
   virtual int64_t free_bytes() const = 0;
+  // What allocate() could have provided to one who has the device alone.
+  virtual int64_t total_bytes() const { return free_bytes(); }
 
   virtual Stream stream() = 0;
   // A stream of the caller's (a cudaStream_t) as one of this device: launches and copies go there, also while the caller captures
@@ -64,6 +73,14 @@ class Device {
   virtual Status copy(void* to, const void* from, size_t bytes, Stream stream) = 0;
   // Blocks until the stream is idle. Asynchronous device errors surface here.
   virtual Status wait(Stream stream) = 0;
+
+  // For callers that wait for a part of a stream's work. Start-up only: it takes memory.
+  virtual Result<std::unique_ptr<Mark>> make_mark() { return std::make_unique<Mark>(); }
+  // The mark now stands behind all that the stream has been given so far.
+  virtual Status place(Mark& mark, Stream stream) { return mark.stream = stream, Status{}; }
+  // Blocks until the work before the mark is done; at once, of one that stands nowhere yet. Asynchronous device errors surface
+  // here.
+  virtual Status wait_for(const Mark& mark) { return mark.stream.native ? wait(mark.stream) : Status{}; }
 
   // Runs `enqueue_all` once without executing what it enqueues, and keeps that for replay. Tensors and
   // workspaces it named must stay where they are for as long as the recording lives.

@@ -86,7 +86,9 @@ std::vector<StageProblem> attention_problems(const AttentionConfig& config, cons
   out.push_back({"attention.qkv", any_problem<Linear>(Linear::at_tokens(p.qkv, tokens))});
   out.push_back({"attention.rope", any_problem<Rope>(Rope::at_tokens(p.rope, tokens))});
   out.push_back({"attention.kv_write", any_problem<KvWrite>(KvWrite::at_tokens(p.kv_write, tokens))});
-  out.push_back({stage_name(config), any_problem<Attention>(Attention::at_tokens(p.attention, tokens))});
+  Attention::Problem attention = Attention::at_tokens(p.attention, tokens);
+  attention.rows_max = tokens <= bounds.sequences;
+  out.push_back({stage_name(config), any_problem<Attention>(attention)});
   out.push_back({"attention.o", any_problem<Linear>(Linear::at_tokens(p.o, tokens))});
   return out;
 }
@@ -102,6 +104,11 @@ Result<std::unique_ptr<AttentionBlock>> AttentionBlock::plan(Device& device, con
   SLUICE_TRY(plan_into<Rope>(&block->rope_, device, p.rope, n, policy));
   SLUICE_TRY(plan_into<KvWrite>(&block->kv_write_, device, p.kv_write, n, policy));
   SLUICE_TRY(plan_into<Attention>(&block->attention_, device, p.attention, n, policy));
+  if (!policy.batch_invariant) {
+    Attention::Problem decode = p.attention;
+    decode.rows_max = 1;
+    SLUICE_TRY(plan_into<Attention>(&block->decode_, device, decode, std::min(n, bounds.sequences), policy));
+  }
   SLUICE_TRY(plan_into<Linear>(&block->o_, device, p.o, n, policy));
   size_t used = 0;
   const auto take = [&](int64_t elements) {
@@ -112,9 +119,10 @@ Result<std::unique_ptr<AttentionBlock>> AttentionBlock::plan(Device& device, con
   block->qkv_at_ = take(n * qkv_width(config));
   block->heads_at_ = take(n * config.heads * config.head_dim);
   block->scratch_at_ = used;
-  const size_t scratch = std::max({block->qkv_->workspace_bytes(), block->rope_->workspace_bytes(),
-                                   block->kv_write_->workspace_bytes(), block->attention_->workspace_bytes(),
-                                   block->o_->workspace_bytes()});
+  const size_t scratch =
+      std::max({block->qkv_->workspace_bytes(), block->rope_->workspace_bytes(),
+                block->kv_write_->workspace_bytes(), block->attention_->workspace_bytes(),
+                block->decode_ ? block->decode_->workspace_bytes() : 0, block->o_->workspace_bytes()});
   block->workspace_bytes_ = used + scratch;
   return block;
 }
@@ -145,25 +153,28 @@ Status AttentionBlock::forward(const AttentionIo& io, const AttentionWeights& w,
                              .k_cache = io.k_cache,
                              .v_cache = io.v_cache},
                             scratch, stream));
-  SLUICE_TRY(attention_->run(n,
-                             {.q = heads_of(qkv, 0, c.heads, c.head_dim),
-                              .k_cache = io.k_cache,
-                              .v_cache = io.v_cache,
-                              .page_table = t.page_table,
-                              .q_begin = t.q_begin,
-                              .kv_len = t.kv_len,
-                              .sinks = w.sinks,
-                              .y = heads},
-                             scratch, stream));
+  const bool decodes = decode_ && t.rows_max == 1 && n <= decode_->tokens_max();
+  const PlanTable<Attention>& attention = decodes ? *decode_ : *attention_;
+  SLUICE_TRY(attention.run(n,
+                           {.q = heads_of(qkv, 0, c.heads, c.head_dim),
+                            .k_cache = io.k_cache,
+                            .v_cache = io.v_cache,
+                            .page_table = t.page_table,
+                            .q_begin = t.q_begin,
+                            .kv_len = t.kv_len,
+                            .sinks = w.sinks,
+                            .y = heads},
+                           scratch, stream));
   const Tensor flat = make_tensor(heads.data, c.x, {n, c.heads * c.head_dim}, stream.where);
   return o_->run(n, {.x = flat, .w = w.o, .bias = w.o_bias, .residual = io.y, .y = io.y}, scratch, stream);
 }
 
 std::vector<std::pair<std::string, std::string>> AttentionBlock::kernels(int64_t tokens) const {
+  const PlanTable<Attention>& attention = decode_ && tokens <= decode_->tokens_max() ? *decode_ : *attention_;
   return {{"attention.qkv", std::string(qkv_->at(tokens).kernel())},
           {"attention.rope", std::string(rope_->at(tokens).kernel())},
           {"attention.kv_write", std::string(kv_write_->at(tokens).kernel())},
-          {stage_name(config_), std::string(attention_->at(tokens).kernel())},
+          {stage_name(config_), std::string(attention.at(tokens).kernel())},
           {"attention.o", std::string(o_->at(tokens).kernel())}};
 }
 

@@ -45,15 +45,17 @@ struct StepTables {
   Tensor positions, slot_of;           // i32[tokens]
   Tensor q_begin, kv_len, page_table;  // i32[sequences + 1], i32[sequences], i32[sequences, pages_per_seq]
   Tensor rope;                         // f32[positions, rotary / 2, 2]
+  int64_t rows_max = 0;  // rows of one sequence at most; 0: unknown. 1 where every sequence decodes
 };
 
 struct AttentionIo {
   Tensor x;                 // [tokens, hidden]
-  Tensor k_cache, v_cache;  // [pages, page_size, kv_heads, head_dim]
+  Tensor k_cache, v_cache;  // [pages, kv_heads, page_size, head_dim]
   Tensor y;                 // [tokens, hidden]: the residual stream; the block adds to it
 };
 
-// The problems of the block's stages for `tokens` tokens, in the order in which they run.
+// The problems of the block's stages for `tokens` tokens, in the order in which they run: of a step that decodes, where there
+// are no more tokens than sequences.
 std::vector<StageProblem> attention_problems(const AttentionConfig& config, const StepBounds& bounds,
                                              int64_t tokens);
 
@@ -68,7 +70,7 @@ class AttentionBlock {
   // Enqueues y += attention(x). Recordable: no allocation, no synchronisation.
   Status forward(const AttentionIo& io, const AttentionWeights& weights, const StepTables& tables,
                  Workspace workspace, Stream stream) const;
-  // (stage, kernel) in the order in which they run for `tokens` tokens.
+  // (stage, kernel) in the order in which they run for `tokens` tokens; problems as attention_problems() has them.
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens) const;
 
  private:
@@ -80,7 +82,8 @@ class AttentionBlock {
   std::optional<PlanTable<Linear>> qkv_, o_;
   std::optional<PlanTable<Rope>> rope_;
   std::optional<PlanTable<KvWrite>> kv_write_;
-  std::optional<PlanTable<Attention>> attention_;
+  // decode_: every sequence owns one row at most. Not under Policy::batch_invariant, where one kernel serves all steps.
+  std::optional<PlanTable<Attention>> attention_, decode_;
   // Offsets of the intermediates in the workspace.
   size_t qkv_at_ = 0, heads_at_ = 0, scratch_at_ = 0, workspace_bytes_ = 0;
 };

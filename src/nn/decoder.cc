@@ -83,13 +83,9 @@ Result<std::unique_ptr<Decoder>> Decoder::plan(Device& device, const DecoderConf
                                                const StepBounds& bounds, const Policy& policy,
                                                const MoeSite& experts) {
   SLUICE_TRY(check_config(config));
-  std::unique_ptr<Decoder> d(new Decoder(device, config, bounds));
-  for (const AttentionConfig& kind : config.attention) {
-    auto block = AttentionBlock::plan(device, kind, bounds, policy);
-    if (!block.ok()) return block.status();
-    d->attention_.push_back(std::move(block).value());
-  }
-  SLUICE_TRY(d->plan_moe(policy, experts));
+  std::unique_ptr<Decoder> d(new Decoder(device, config, bounds, policy));
+  SLUICE_TRY(d->plan_attention());
+  SLUICE_TRY(d->plan_moe(experts));
   const Problems p = problems_of(config, bounds);
   SLUICE_TRY(plan_into<Embedding>(&d->embed_, device, p.embed, bounds.tokens, policy));
   SLUICE_TRY(plan_into<Embedding>(&d->gather_, device, p.gather, bounds.sequences, policy));
@@ -100,16 +96,32 @@ Result<std::unique_ptr<Decoder>> Decoder::plan(Device& device, const DecoderConf
   return d;
 }
 
-Status Decoder::plan_moe(const Policy& policy, const MoeSite& experts) {
+Status Decoder::plan_attention() {
+  attention_.clear();
+  for (const AttentionConfig& kind : config_.attention) {
+    auto block = AttentionBlock::plan(device_, kind, bounds_, policy_);
+    if (!block.ok()) return block.status();
+    attention_.push_back(std::move(block).value());
+  }
+  return {};
+}
+
+Status Decoder::set_pages(int64_t pages) {
+  bounds_.pages = pages;
+  SLUICE_TRY(plan_attention());
+  return lay_out(), Status{};
+}
+
+Status Decoder::plan_moe(const MoeSite& experts) {
   if (!experts.device) {
-    auto moe = Moe::plan(device_, config_.moe, bounds_.tokens, policy, experts.backend);
+    auto moe = Moe::plan(device_, config_.moe, bounds_.tokens, policy_, experts.backend);
     if (!moe.ok()) return moe.status();
     return moe_ = std::move(moe).value(), Status{};
   }
   if (!device_.shares_host_memory())
     return unsupported("decoder: experts apart: wanted the other parts where the host can read them, found " +
                        text(device_.info()));
-  auto apart = MoeApart::plan(*experts.device, config_.moe, bounds_.tokens, policy, experts.backend);
+  auto apart = MoeApart::plan(*experts.device, config_.moe, bounds_.tokens, policy_, experts.backend);
   if (!apart.ok()) return apart.status();
   return apart_ = std::move(apart).value(), Status{};
 }
@@ -146,7 +158,7 @@ std::vector<KvCache> Decoder::caches(void* memory) const {
     const AttentionBlock& block = *attention_[static_cast<size_t>(kind)];
     const AttentionConfig& c = block.config();
     const auto next = [&] {
-      const Tensor t = make_tensor(at, c.x, {bounds_.pages, bounds_.page_size, c.kv_heads, c.head_dim},
+      const Tensor t = make_tensor(at, c.x, {bounds_.pages, c.kv_heads, bounds_.page_size, c.head_dim},
                                    device_.info().backend);
       at += block.cache_bytes();
       return t;

@@ -45,7 +45,7 @@ struct StepIn {
   Tensor logit_rows;
 };
 struct KvCache {
-  Tensor k, v;  // of one layer: [pages, page_size, kv_heads, head_dim]
+  Tensor k, v;  // of one layer: [pages, kv_heads, page_size, head_dim]
 };
 
 // Every stage of one step, layer by layer ("layer 3 experts.up"): tokens rows through the layers, `rows` of them to logits, and
@@ -62,6 +62,8 @@ class Decoder {
   const DecoderConfig& config() const { return config_; }
   const StepBounds& bounds() const { return bounds_; }
   size_t workspace_bytes() const { return workspace_bytes_; }
+  // From now on for a cache of so many pages. Before the first step.
+  Status set_pages(int64_t pages);
   int64_t cache_bytes() const;  // of all layers, keys and values
   // Views of `memory`, cache_bytes() long, one for each layer.
   std::vector<KvCache> caches(void* memory) const;
@@ -74,14 +76,16 @@ class Decoder {
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens, int64_t rows) const;
 
  private:
-  Decoder(Device& device, DecoderConfig config, const StepBounds& bounds)
-      : device_(device), config_(std::move(config)), bounds_(bounds) {}
-  Status plan_moe(const Policy& policy, const MoeSite& experts);
+  Decoder(Device& device, DecoderConfig config, const StepBounds& bounds, Policy policy)
+      : device_(device), config_(std::move(config)), bounds_(bounds), policy_(std::move(policy)) {}
+  Status plan_attention();
+  Status plan_moe(const MoeSite& experts);
   void lay_out();
 
   Device& device_;
   DecoderConfig config_;
   StepBounds bounds_;
+  Policy policy_;
   std::optional<PlanTable<Embedding>> embed_, gather_;
   std::optional<PlanTable<RmsNorm>> norm_, final_norm_;
   std::optional<PlanTable<Linear>> lm_head_;

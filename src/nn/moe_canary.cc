@@ -8,6 +8,7 @@
 
 #include "base/random.h"
 #include "nn/moe_path.h"
+#include "ops/expert_mlp_reference.h"
 
 namespace sluice {
 namespace {
@@ -220,7 +221,9 @@ class Canary {
     };
     give(first, up, &a.up, &a.up_scale, &a.up_bias);
     give(second, down, &a.down, &a.down_scale, &a.down_bias);
-    const Expected want = reference(p, a)[0];
+    const Expected want = reference(p, a, [&](int64_t count, const std::function<void(int64_t)>& f) {
+      parallel_for(loaded_.options().threads, count, f);
+    })[0];
     for (int64_t i = 0; i < p.hidden; ++i) {
       const auto at = static_cast<size_t>(i);
       const double got = load2(a.y, 0, i);

@@ -139,7 +139,7 @@ void Mtp::lay_out() {
 
 Tensor Mtp::cache(void* memory) const {
   return make_tensor(memory, config_.x,
-                     {bounds_.pages, bounds_.page_size, 1, config_.attention.rank + config_.attention.rope},
+                     {bounds_.pages, 1, bounds_.page_size, config_.attention.rank + config_.attention.rope},
                      device_.info().backend);
 }
 

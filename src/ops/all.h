@@ -18,6 +18,7 @@
 #include "ops/router_gemm.h"
 #include "ops/router_route.h"
 #include "ops/sample.h"
+#include "ops/take_tokens.h"
 
 namespace sluice {
 
@@ -26,6 +27,7 @@ struct OpList {};
 
 using AllOps =
     OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, GroupRows, RouteGroup, PackExperts, ExpertGemm,
-           Combine, ExpertMlp, Linear, Embedding, RmsNorm, Rope, KvWrite, Attention, LatentAttention, Sample>;
+           Combine, ExpertMlp, Linear, TakeTokens, Embedding, RmsNorm, Rope, KvWrite, Attention, LatentAttention,
+           Sample>;
 
 }  // namespace sluice

@@ -1,8 +1,6 @@
 #include "serve/engine.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 
 #include "base/arena.h"
 #include "base/printable.h"
@@ -27,6 +25,15 @@ Status check_sampling(const SamplingParams& s) {
   return check_range("max_tokens", static_cast<double>(s.max_tokens), 0, INT32_MAX);
 }
 
+int64_t page_bytes_of(const DecoderConfig& config, int64_t page_size) {
+  int64_t bytes = 0;
+  for (int32_t kind : config.kind) {
+    const AttentionConfig& a = config.attention[static_cast<size_t>(kind)];
+    bytes += 2 * bytes_of(a.x, page_size * a.kv_heads * a.head_dim);
+  }
+  return bytes;
+}
+
 Result<StepBounds> bounds_of(const DecoderConfig& config, const EngineOptions& o) {
   const auto positive = [](const char* name, int64_t value) -> Status {
     if (value >= 1) return {};
@@ -49,11 +56,7 @@ Result<StepBounds> bounds_of(const DecoderConfig& config, const EngineOptions& o
   if (b.tokens < b.sequences)
     return invalid("max_num_batched_tokens: wanted at least max_num_seqs = " + std::to_string(b.sequences) +
                    " (each draws a token a step), found " + std::to_string(b.tokens));
-  int64_t page_bytes = 0;
-  for (int32_t kind : config.kind) {
-    const AttentionConfig& a = config.attention[static_cast<size_t>(kind)];
-    page_bytes += 2 * bytes_of(a.x, b.page_size * a.kv_heads * a.head_dim);
-  }
+  const int64_t page_bytes = page_bytes_of(config, b.page_size);
   b.pages = b.sequences * b.pages_per_seq();
   if (o.kv_cache_bytes > 0 && page_bytes > 0) b.pages = std::min(b.pages, o.kv_cache_bytes / page_bytes);
   if (b.pages < b.pages_per_seq())
@@ -63,38 +66,99 @@ Result<StepBounds> bounds_of(const DecoderConfig& config, const EngineOptions& o
   return b;
 }
 
+// 0 to `most`; none: `there` on a device with memory of its own, 0 on another one.
+Result<int64_t> choice_of(const char* name, const std::optional<int64_t>& wanted, int64_t there, int64_t most,
+                          const Device& device) {
+  const int64_t value = wanted.value_or(device.shares_host_memory() ? 0 : std::min(there, most));
+  if (value >= 0 && value <= most) return value;
+  return invalid(std::string(name) + ": wanted 0 to " + std::to_string(most) + ", found " +
+                 std::to_string(value));
+}
+
+// What steps need beside weights and cache.
+struct StepBytes {
+  int64_t workspace = 0, logits = 0, rope = 0;
+  int64_t sum() const { return workspace + logits + rope; }
+};
+
+StepBytes step_bytes(const Decoder& decoder, size_t other_workspace) {
+  const DecoderConfig& c = decoder.config();
+  const StepBounds& b = decoder.bounds();
+  return {.workspace = static_cast<int64_t>(std::max(decoder.workspace_bytes(), other_workspace)),
+          .logits = bytes_of(DType::kF32, b.sequences * c.vocab),
+          .rope = bytes_of(DType::kF32, b.positions * c.attention.front().rotary)};
+}
+
+// As many pages as fit below the share of the device's memory, at most those that were planned.
+Status fit_cache(const Device& device, const EngineOptions& o, const StepBytes& beside, Decoder* decoder) {
+  if (o.memory_utilization == 0 || o.kv_cache_bytes > 0) return {};
+  const StepBounds& b = decoder->bounds();
+  const int64_t page = page_bytes_of(decoder->config(), b.page_size);
+  const double others = (1 - o.memory_utilization) * static_cast<double>(device.total_bytes());
+  const int64_t left = device.free_bytes() - static_cast<int64_t>(others) - beside.sum();
+  if (left >= b.pages * page) return {};
+  if (left >= b.pages_per_seq() * page) return decoder->set_pages(left / page);
+  return out_of_memory("engine: wanted " + std::to_string(b.pages_per_seq() * page) +
+                       " bytes of cache for one sequence of " + std::to_string(b.positions) +
+                       " tokens, found " + std::to_string(std::max<int64_t>(left, 0)) + " left of " +
+                       number_text(o.memory_utilization) + " of the device's memory beside " +
+                       std::to_string(beside.sum()) +
+                       " that steps take; lower --max-model-len or --max-num-batched-tokens, or raise "
+                       "--gpu-memory-utilization");
+}
+
 }  // namespace
 
-Engine::Engine(Device& device, const DecoderWeights& weights, const StepBounds& bounds)
-    : device_(device), weights_(weights), bounds_(bounds), scheduler_(bounds) {}
+Engine::Engine(Device& device, const DecoderWeights& weights, std::unique_ptr<Decoder> decoder)
+    : device_(device),
+      weights_(weights),
+      decoder_(std::move(decoder)),
+      bounds_(decoder_->bounds()),
+      scheduler_(bounds_) {}
 
 Engine::~Engine() {
+  if (!in_flight_.empty()) (void)device_.wait(device_.stream());
   for (void* memory : {cache_, workspace_, logits_, rope_})
     if (memory) device_.release(memory);
 }
 
 Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig& config,
                                              const DecoderWeights& weights, const EngineOptions& options) {
-  const Result<StepBounds> bounds = bounds_of(config, options);
-  if (!bounds.ok()) return bounds.status();
-  std::unique_ptr<Engine> engine(new Engine(device, weights, bounds.value()));
-  auto decoder = Decoder::plan(device, config, bounds.value(), options.policy, options.experts);
+  const Result<StepBounds> wanted = bounds_of(config, options);
+  if (!wanted.ok()) return wanted.status();
+  const StepBounds& bounds = wanted.value();
+  SLUICE_TRY(check_range("memory_utilization", options.memory_utilization, 0, 1));
+  const auto ahead = choice_of("steps_ahead", options.steps_ahead, 1, 1, device);
+  if (!ahead.ok()) return ahead.status();
+  // Experts apart can be part of no recording.
+  const auto recorded = choice_of("recorded_sequences", options.recorded_sequences, kRecordedSequences,
+                                  options.experts.device ? 0 : bounds.sequences, device);
+  if (!recorded.ok()) return recorded.status();
+  auto decoder = Decoder::plan(device, config, bounds, options.policy, options.experts);
   if (!decoder.ok()) return decoder.status();
-  engine->decoder_ = std::move(decoder).value();
-  SLUICE_TRY(plan_into<Sample>(&engine->sample_, device, {.rows = 0, .vocab = config.vocab},
-                               bounds.value().sequences, options.policy));
-  SLUICE_TRY(engine->allocate(config.rope));
+  std::optional<PlanTable<Sample>> sample;
+  std::optional<PlanTable<TakeTokens>> take;
+  SLUICE_TRY(plan_into<Sample>(&sample, device, {.rows = 0, .vocab = config.vocab}, bounds.sequences,
+                               options.policy));
+  if (ahead.value() > 0)
+    SLUICE_TRY(plan_into<TakeTokens>(&take, device, {.tokens = 0, .rows = bounds.sequences}, bounds.tokens,
+                                     options.policy));
+  const size_t other = std::max(sample->workspace_bytes(), take ? take->workspace_bytes() : 0);
+  SLUICE_TRY(fit_cache(device, options, step_bytes(*decoder.value(), other), decoder.value().get()));
+  std::unique_ptr<Engine> engine(new Engine(device, weights, std::move(decoder).value()));
+  engine->sample_ = std::move(sample);
+  engine->take_ = std::move(take);
+  engine->steps_ahead_ = static_cast<size_t>(ahead.value());
+  engine->recordings_.resize(static_cast<size_t>(recorded.value()));
+  SLUICE_TRY(engine->take_memory(other));
+  SLUICE_TRY(engine->write_rope_table());
   return engine;
 }
 
-Status Engine::allocate(const RopeScaling& rope) {
-  const DecoderConfig& c = decoder_->config();
-  memory_ = {.kv_cache_bytes = decoder_->cache_bytes(),
-             .workspace_bytes =
-                 static_cast<int64_t>(std::max(decoder_->workspace_bytes(), sample_->workspace_bytes())),
-             .pages = bounds_.pages};
-  const int64_t rotary = c.attention.front().rotary;
-  const int64_t rope_bytes = bytes_of(DType::kF32, bounds_.positions * rotary);
+Status Engine::take_memory(size_t other_workspace) {
+  const StepBytes bytes = step_bytes(*decoder_, other_workspace);
+  memory_ = {
+      .kv_cache_bytes = decoder_->cache_bytes(), .workspace_bytes = bytes.workspace, .pages = bounds_.pages};
   // Before the first page is touched: systems lend what they do not have.
   const int64_t wanted = memory_.kv_cache_bytes + memory_.workspace_bytes, free = device_.free_bytes();
   if (wanted > free)
@@ -103,23 +167,29 @@ Status Engine::allocate(const RopeScaling& rope) {
                          std::to_string(bounds_.positions) + " tokens) and " +
                          std::to_string(memory_.workspace_bytes) + " of workspace, found " +
                          std::to_string(free) + " free; lower --max-num-seqs or --max-model-len");
-  const auto take = [&](int64_t bytes, void** memory) -> Status {
-    Result<void*> got = device_.allocate(static_cast<size_t>(bytes));
+  const auto take = [&](int64_t bytes_wanted, void** memory) -> Status {
+    Result<void*> got = device_.allocate(static_cast<size_t>(bytes_wanted));
     if (!got.ok()) return Status{got.status().code, "engine: " + got.status().message};
     *memory = got.value();
     return {};
   };
   SLUICE_TRY(take(memory_.kv_cache_bytes, &cache_));
-  SLUICE_TRY(take(memory_.workspace_bytes, &workspace_));
-  SLUICE_TRY(take(bytes_of(DType::kF32, bounds_.sequences * c.vocab), &logits_));
-  SLUICE_TRY(take(rope_bytes, &rope_));
+  SLUICE_TRY(take(bytes.workspace, &workspace_));
+  SLUICE_TRY(take(bytes.logits, &logits_));
+  SLUICE_TRY(take(bytes.rope, &rope_));
   caches_ = decoder_->caches(cache_);
-  auto staging = StepStaging::make(device_, bounds_);
-  if (!staging.ok()) return staging.status();
+  auto staging = StepStaging::make(device_, bounds_, steps_ahead_ + 1);
+  if (!staging.ok()) return Status{staging.status().code, "engine: " + staging.status().message};
   staging_ = std::move(staging).value();
+  return {};
+}
+
+Status Engine::write_rope_table() {
+  const DecoderConfig& c = decoder_->config();
+  const int64_t rotary = c.attention.front().rotary;
   std::vector<float> table(static_cast<size_t>(bounds_.positions * rotary));
-  SLUICE_TRY(rope_table(rope, bounds_.positions, rotary, table.data()));
-  SLUICE_TRY(device_.copy(rope_, table.data(), static_cast<size_t>(rope_bytes), device_.stream()));
+  SLUICE_TRY(rope_table(c.rope, bounds_.positions, rotary, table.data()));
+  SLUICE_TRY(device_.copy(rope_, table.data(), table.size() * sizeof(float), device_.stream()));
   return device_.wait(device_.stream());
 }
 
@@ -131,95 +201,6 @@ Result<int64_t> Engine::add(Request request) {
                      " (the vocabulary), found " + std::to_string(id));
   SLUICE_TRY(check_sampling(request.sampling));
   return scheduler_.add(std::move(request));
-}
-
-Status Engine::compute(const std::vector<Chunk>& chunks) {
-  const Stream stream = device_.stream();
-  auto filled = staging_->fill(device_, chunks);
-  if (!filled.ok()) return filled.status();
-  StepIn in = filled.value();
-  const DecoderConfig& c = decoder_->config();
-  const int64_t rotary = c.attention.front().rotary;
-  in.tables.rope = make_tensor(rope_, DType::kF32, {bounds_.positions, rotary / 2, 2}, stream.where);
-  const Tensor logits = make_tensor(logits_, DType::kF32, {in.logit_rows.shape[0], c.vocab}, stream.where);
-  const Workspace workspace{static_cast<std::byte*>(workspace_),
-                            static_cast<size_t>(memory_.workspace_bytes)};
-  return decoder_->forward(in, weights_, caches_, logits, workspace, stream);
-}
-
-Result<std::vector<GeneratedToken>> Engine::sample(const std::vector<Chunk>& chunks) {
-  const auto rows = std::count_if(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.ends(); });
-  if (rows == 0) return std::vector<GeneratedToken>{};
-  const Stream stream = device_.stream();
-  const Tensor logits = make_tensor(logits_, DType::kF32, {rows, decoder_->config().vocab}, stream.where);
-  const Workspace workspace{static_cast<std::byte*>(workspace_),
-                            static_cast<size_t>(memory_.workspace_bytes)};
-  SLUICE_TRY(sample_->run(rows, staging_->sample_args(logits), workspace, stream));
-  return staging_->drawn(device_, rows);
-}
-
-// `drawn` for each chunk that ends, in order. Where the host cannot read the logits, the draw tells: a row with an infinity or
-// without a number has no logprob.
-Status Engine::check_logits(const std::vector<Chunk>& chunks,
-                            const std::vector<GeneratedToken>& drawn) const {
-  const int64_t vocab = decoder_->config().vocab;
-  const auto* logits = device_.shares_host_memory() ? static_cast<const float*>(logits_) : nullptr;
-  size_t row = 0;
-  for (const Chunk& chunk : chunks) {
-    if (!chunk.ends()) continue;
-    const float* begin = logits ? logits + static_cast<int64_t>(row) * vocab : &drawn[row].logprob;
-    const float* end = begin + (logits ? vocab : 1);
-    const float* wrong = std::find_if(begin, end, [](float x) { return !std::isfinite(x); });
-    ++row;
-    if (wrong == end) continue;
-    return {Code::kDevice, "step " + std::to_string(steps_) + ": request " +
-                               std::to_string(chunk.sequence->id) + ": wanted finite logits, found " +
-                               number_text(*wrong) +
-                               (logits ? " for token " + std::to_string(wrong - begin) : " as a logprob")};
-  }
-  return {};
-}
-
-Result<std::vector<GeneratedToken>> Engine::step() {
-  const std::vector<Chunk> chunks = scheduler_.next();
-  if (chunks.empty()) return std::vector<GeneratedToken>{};
-  ++steps_;
-  SLUICE_TRY(compute(chunks));
-  const auto drawn = sample(chunks);
-  if (!drawn.ok()) return drawn.status();
-  SLUICE_TRY(device_.wait(device_.stream()));
-  SLUICE_TRY(check_logits(chunks, drawn.value()));
-  return scheduler_.accept(chunks, drawn.value());
-}
-
-Result<std::vector<float>> Engine::logits(const std::vector<int32_t>& tokens,
-                                          const std::vector<int64_t>& positions) {
-  const auto n = static_cast<int64_t>(tokens.size());
-  if (!idle()) return invalid("logits: wanted an idle engine, found requests in it");
-  if (n > bounds_.positions)
-    return invalid("logits: wanted at most " + std::to_string(bounds_.positions) + " tokens, found " +
-                   std::to_string(n));
-  Sequence s;
-  for (int32_t page = 0; page < bounds_.pages_per_seq(); ++page) s.pages.push_back(page);
-  const int64_t vocab = decoder_->config().vocab;
-  std::vector<float> out;
-  for (int64_t position : positions) {
-    if (position < static_cast<int64_t>(s.tokens.size()) || position >= n)
-      return invalid("logits: wanted ascending positions below " + std::to_string(n) + ", found " +
-                     std::to_string(position));
-    while (s.computed <= position) {
-      // Tokens beyond a chunk stay unknown to it, so that each chunk ends where logits may be asked for.
-      const int64_t count = std::min(position + 1 - s.computed, bounds_.tokens);
-      s.tokens.assign(tokens.begin(), tokens.begin() + s.computed + count);
-      SLUICE_TRY(compute({{&s, s.computed, count}}));
-      s.computed += count;
-    }
-    out.resize(out.size() + static_cast<size_t>(vocab));
-    SLUICE_TRY(device_.copy(out.data() + out.size() - static_cast<size_t>(vocab), logits_,
-                            static_cast<size_t>(vocab) * sizeof(float), device_.stream()));
-    SLUICE_TRY(device_.wait(device_.stream()));
-  }
-  return out;
 }
 
 }  // namespace sluice

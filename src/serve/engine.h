@@ -1,6 +1,8 @@
 // Several requests at once over one decoder: prompts in chunks, then a token a step for each, from a paged cache.
 #pragma once
+#include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,9 @@
 namespace sluice {
 
 constexpr int64_t kStepTokensMax = 16384;  // what every operation of a layer takes
+// Steps that decode at most so many sequences are recorded where nobody says otherwise: longer ones take the device far longer
+// than the host takes to launch them.
+constexpr int64_t kRecordedSequences = 32;
 
 struct EngineOptions {
   int64_t max_model_len = 4096;          // tokens of one sequence, prompt and answer
@@ -18,8 +23,17 @@ struct EngineOptions {
   int64_t page_size = 16;                // tokens
   // Bytes of the cache; 0: enough for max_num_seqs sequences of max_model_len. At least one such sequence must fit.
   int64_t kv_cache_bytes = 0;
+  // Share of the device's memory that all may take together, weights included: the cache gets less where it does not fit. 0: no
+  // bound but the free memory, and a cache that does not fit is an error.
+  double memory_utilization = 0;
   Policy policy = {};
   MoeSite experts = {};
+  // 1: a step is enqueued before the host knows what the one before it draws; the drawn tokens stay on the device as its input.
+  // 0: it is not. None: 1 on a device with memory of its own.
+  std::optional<int64_t> steps_ahead = {};
+  // A step that decodes one token each of at most so many sequences is recorded when such a number first comes, and replayed from
+  // then on. 0: every kernel is launched. None: kRecordedSequences on a device with memory of its own.
+  std::optional<int64_t> recorded_sequences = {};
 };
 
 struct EngineMemory {
@@ -42,8 +56,9 @@ class Engine {
   Result<int64_t> add(Request request);
   void cancel(int64_t request) { scheduler_.cancel(request); }
   bool idle() const { return scheduler_.idle(); }
-  // Computes one step and waits for it. The tokens that it drew, at most one a request. kDevice names the step and the request whose
-  // logits are no finite numbers: weights or a kernel are broken, and no token would mean anything.
+  // Enqueues as many steps as the options allow and waits for the oldest. The tokens that it drew, at most one a request. kDevice
+  // names the step and the request whose logits are no finite numbers: weights or a kernel are broken, and no token would mean
+  // anything. After an error the steps in flight count as never made: the next call makes them again.
   Result<std::vector<GeneratedToken>> step();
 
   // The logits of `tokens` at some of its positions (ascending), f32 [positions, vocab], computed as one request would be,
@@ -55,24 +70,43 @@ class Engine {
   const Decoder& decoder() const { return *decoder_; }
   const Scheduler& scheduler() const { return scheduler_; }
   const EngineMemory& memory() const { return memory_; }
+  int64_t recordings() const;  // steps that have been recorded so far
 
  private:
-  Engine(Device& device, const DecoderWeights& weights, const StepBounds& bounds);
-  Status allocate(const RopeScaling& rope);
-  Status compute(const std::vector<Chunk>& chunks);
-  Result<std::vector<GeneratedToken>> sample(const std::vector<Chunk>& chunks);
-  Status check_logits(const std::vector<Chunk>& chunks, const std::vector<GeneratedToken>& drawn) const;
+  struct InFlight {
+    std::vector<Chunk> chunks;
+    int64_t number = 0, rows = 0;  // of the step, counted from 1; tokens that it draws
+    size_t block = 0;              // of the staging
+  };
+  Engine(Device& device, const DecoderWeights& weights, std::unique_ptr<Decoder> decoder);
+  Status take_memory(size_t other_workspace);  // than the decoder's
+  Status write_rope_table();
+  // engine_steps.cc
+  Status begin_steps();
+  Status begin(std::vector<Chunk> chunks);
+  Status enqueue(const InFlight& step);
+  Result<std::vector<GeneratedToken>> finish_oldest();
+  Status check_logits(const InFlight& step, const std::vector<GeneratedToken>& drawn) const;
+  void drop_ended_steps();
+  void take_back_all();
+  Workspace workspace() const {
+    return {static_cast<std::byte*>(workspace_), static_cast<size_t>(memory_.workspace_bytes)};
+  }
 
   Device& device_;
   const DecoderWeights& weights_;
+  std::unique_ptr<Decoder> decoder_;
   StepBounds bounds_;
   Scheduler scheduler_;
-  std::unique_ptr<Decoder> decoder_;
+  std::optional<PlanTable<TakeTokens>> take_;
   std::optional<PlanTable<Sample>> sample_;
   std::unique_ptr<StepStaging> staging_;
   std::vector<KvCache> caches_;
   void *cache_ = nullptr, *workspace_ = nullptr, *logits_ = nullptr, *rope_ = nullptr;
   EngineMemory memory_;
+  size_t steps_ahead_ = 0;
+  std::vector<std::unique_ptr<Recording>> recordings_;  // of steps that decode 1, 2, ... sequences
+  std::deque<InFlight> in_flight_;                      // oldest first
   int64_t steps_ = 0;
 };
 

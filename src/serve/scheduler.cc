@@ -17,7 +17,7 @@ Result<int64_t> Scheduler::add(Request request) {
   if (n >= room)
     return invalid("prompt: wanted fewer than " + std::to_string(room) +
                    " tokens (the context, --max-model-len), found " + std::to_string(n));
-  auto s = std::make_unique<Sequence>();
+  auto s = std::make_shared<Sequence>();
   s->id = next_id_++;
   s->prompt_tokens = n;
   s->tokens = std::move(request.prompt);
@@ -29,12 +29,14 @@ Result<int64_t> Scheduler::add(Request request) {
 }
 
 void Scheduler::cancel(int64_t id) {
-  std::erase_if(waiting_, [&](const Owned& s) { return s->id == id; });
-  std::erase_if(running_, [&](const Owned& s) {
+  const auto leaves = [&](const Owned& s) {
     if (s->id != id) return false;
+    s->ended = true;
     release_pages(s.get());
     return true;
-  });
+  };
+  std::erase_if(waiting_, leaves);
+  std::erase_if(running_, leaves);
 }
 
 void Scheduler::release_pages(Sequence* s) {
@@ -63,21 +65,26 @@ void Scheduler::preempt_youngest() {
   ++preemptions_;
 }
 
+namespace {
+
+// A sequence whose last token a step in flight draws has nothing left to compute.
+int64_t left_of(const Sequence& s) { return s.length() < s.tokens_max ? s.length() - s.computed : 0; }
+
+}  // namespace
+
 std::vector<Chunk> Scheduler::next() {
   std::vector<Chunk> chunks;
   int64_t budget = bounds_.tokens;
-  const auto left_of = [](const Sequence& s) { return static_cast<int64_t>(s.tokens.size()) - s.computed; };
   const int64_t preempted_before = preemptions_;
   // Older sequences may take pages from younger ones, never the other way round, so the oldest always makes progress.
-  const auto take = [&](Sequence* s) {
+  const auto take = [&](Owned s) {
     const int64_t count = std::min(left_of(*s), budget);
-    if (count == 0) return;
-    while (!reserve(s, s->computed + count)) {
+    while (!reserve(s.get(), s->computed + count)) {
       const Sequence* youngest = running_.back().get();
-      if (youngest == s) return;  // it waits for a free page
+      if (youngest == s.get()) return;  // it waits for a free page
       std::erase_if(chunks, [&](const Chunk& c) {
-        if (c.sequence == youngest) budget += c.count;
-        return c.sequence == youngest;
+        if (c.sequence.get() == youngest) budget += c.count;
+        return c.sequence.get() == youngest;
       });
       preempt_youngest();
     }
@@ -86,22 +93,43 @@ std::vector<Chunk> Scheduler::next() {
   };
   const auto pass = [&](auto wants) {
     for (size_t i = 0; i < running_.size() && budget > 0; ++i)
-      if (wants(*running_[i])) take(running_[i].get());
+      if (wants(left_of(*running_[i]))) take(running_[i]);
   };
-  pass([&](const Sequence& s) { return left_of(s) == 1; });
-  pass([&](const Sequence& s) { return left_of(s) > 1; });
+  pass([](int64_t left) { return left == 1; });
+  pass([](int64_t left) { return left > 1; });
   // A sequence that has just lost its pages would take them again.
-  while (preemptions_ == preempted_before && !waiting_.empty() && budget > 0 &&
-         static_cast<int64_t>(running_.size()) < bounds_.sequences) {
-    Sequence* s = waiting_.front().get();
+  if (preemptions_ == preempted_before) admit(budget, &chunks);
+  start(&chunks);
+  return chunks;
+}
+
+void Scheduler::admit(int64_t budget, std::vector<Chunk>* chunks) {
+  auto active = std::count_if(running_.begin(), running_.end(),
+                              [](const Owned& s) { return s->length() < s->tokens_max; });
+  for (; !waiting_.empty() && budget > 0 && active < bounds_.sequences; ++active) {
+    const Owned& s = waiting_.front();
+    if (s->ahead > 0) return;  // it lost its pages before the host knew its last token
     const int64_t count = std::min(left_of(*s), budget);
-    if (!reserve(s, count)) break;
-    chunks.push_back({s, 0, count});
+    if (!reserve(s.get(), count)) return;
+    chunks->push_back({s, 0, count});
     budget -= count;
-    running_.push_back(std::move(waiting_.front()));
+    running_.push_back(s);
     waiting_.pop_front();
   }
-  return chunks;
+}
+
+// From here on the step is in flight.
+void Scheduler::start(std::vector<Chunk>* chunks) {
+  int64_t rows = 0;
+  for (Chunk& chunk : *chunks) {
+    Sequence& s = *chunk.sequence;
+    s.computed += chunk.count;
+    if (s.computed < s.length()) continue;
+    if (s.ahead > 0) chunk.taken = s.drawn_row;
+    chunk.number = s.length() - s.prompt_tokens;
+    chunk.drawn = s.drawn_row = rows++;
+    ++s.ahead;
+  }
 }
 
 std::vector<GeneratedToken> Scheduler::accept(const std::vector<Chunk>& chunks,
@@ -109,11 +137,11 @@ std::vector<GeneratedToken> Scheduler::accept(const std::vector<Chunk>& chunks,
   std::vector<GeneratedToken> out;
   size_t at = 0;
   for (const Chunk& chunk : chunks) {
+    if (!chunk.drawn) continue;
     Sequence& s = *chunk.sequence;
-    const bool ends = chunk.ends();
-    s.computed += chunk.count;
-    if (!ends) continue;
     GeneratedToken token = drawn[at++];
+    --s.ahead;
+    if (s.ended) continue;
     token.request = s.id;
     s.tokens.push_back(token.id);
     const auto& stops = s.sampling.stop_token_ids;
@@ -127,6 +155,14 @@ std::vector<GeneratedToken> Scheduler::accept(const std::vector<Chunk>& chunks,
   for (const GeneratedToken& token : out)
     if (token.finish != FinishReason::kNone) cancel(token.request);
   return out;
+}
+
+void Scheduler::take_back(const std::vector<Chunk>& chunks) {
+  for (const Chunk& chunk : chunks) {
+    Sequence& s = *chunk.sequence;
+    if (chunk.drawn) --s.ahead;
+    s.computed = std::min(s.computed, chunk.first);  // less where it has lost its pages since
+  }
 }
 
 }  // namespace sluice

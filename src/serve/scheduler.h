@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/status.h"
@@ -13,25 +14,36 @@ namespace sluice {
 
 struct Sequence {
   int64_t id = 0;
-  std::vector<int32_t> tokens;  // prompt and what was generated
+  std::vector<int32_t> tokens;  // prompt and what was generated, as far as the host knows it
   int64_t prompt_tokens = 0;
   int64_t tokens_max = 0;  // prompt and generated
-  int64_t computed = 0;    // tokens whose keys and values are in the cache
+  int64_t ahead = 0;       // tokens behind those, which steps in flight draw
+  int64_t drawn_row = 0;   // of the last of them among the tokens of its step
+  int64_t computed = 0;    // tokens whose keys and values are in the cache once the steps in flight are done
+  bool ended = false;      // nobody waits for what steps in flight draw for it
   std::vector<int32_t> pages;
   SamplingParams sampling;
-  int64_t generated() const { return static_cast<int64_t>(tokens.size()) - prompt_tokens; }
+  int64_t length() const { return static_cast<int64_t>(tokens.size()) + ahead; }
 };
 
-// Tokens [first, first + count) of one sequence. The last of them gives logits when no later token is known.
+// Tokens [first, first + count) of one sequence in one step.
 struct Chunk {
-  Sequence* sequence = nullptr;
+  std::shared_ptr<Sequence> sequence;
   int64_t first = 0, count = 0;
-  bool ends() const { return first + count == static_cast<int64_t>(sequence->tokens.size()); }
+  // Where the host does not know its last token: the row of it among those that the step before draws.
+  std::optional<int64_t> taken = {};
+  // Its row among the tokens that this step draws; none where later tokens of the sequence are known.
+  std::optional<int64_t> drawn = {};
+  int64_t number = 0;  // of the drawn token in its answer, counted from 0
 };
 
 // Decodes first, then prompts in chunks, oldest first, up to bounds.tokens a step and bounds.sequences at once. When pages
 // run out, the youngest sequence loses its pages and is recomputed later from its tokens. Its samples stay the same,
 // since a sample depends on the seed and the number of the token alone.
+//
+// A step may be chosen before the tokens of the step before are known, of one step and no more: a sequence goes on with the
+// token that it will have drawn. If that token ends it, the row was computed for nothing, and what it draws is dropped. Steps run
+// in the order in which they were chosen, so pages change hands as soon as a step is chosen.
 class Scheduler {
  public:
   explicit Scheduler(const StepBounds& bounds);
@@ -41,20 +53,25 @@ class Scheduler {
   void cancel(int64_t id);  // of a request that is finished or unknown: nothing
   bool idle() const { return waiting_.empty() && running_.empty(); }
 
-  // The chunks of the next step; empty when idle. Pages for them are taken.
+  // The chunks of the next step; empty when there is nothing to do, or nothing before the steps in flight are accepted. Pages
+  // for them are taken.
   std::vector<Chunk> next();
-  // Takes what a step computed: `drawn` for each chunk that ends(), in order. Finished sequences leave.
+  // Takes what the oldest step in flight computed: a token for each chunk that draws, in order. Finished sequences leave.
   std::vector<GeneratedToken> accept(const std::vector<Chunk>& chunks,
                                      const std::vector<GeneratedToken>& drawn);
+  // The youngest step in flight has failed, or never began: its tokens are to be computed again.
+  void take_back(const std::vector<Chunk>& chunks);
 
   int64_t free_pages() const { return static_cast<int64_t>(free_.size()); }
   int64_t preemptions() const { return preemptions_; }
 
  private:
-  using Owned = std::unique_ptr<Sequence>;
+  using Owned = std::shared_ptr<Sequence>;
   bool reserve(Sequence* sequence, int64_t tokens);
   void release_pages(Sequence* sequence);
   void preempt_youngest();
+  void admit(int64_t budget, std::vector<Chunk>* chunks);
+  static void start(std::vector<Chunk>* chunks);
 
   StepBounds bounds_;
   std::vector<int32_t> free_;

@@ -1,124 +1,188 @@
 #include "serve/staging.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/arena.h"
 
 namespace sluice {
+namespace {
 
-StepStaging::StepStaging(Device& device, const StepBounds& bounds) : device_(device), bounds_(bounds) {
+// Hands out offsets one behind the other.
+struct Places {
   size_t used = 0;
-  const auto take = [&](DType dtype, int64_t elements) {
+  size_t take(DType dtype, int64_t elements) {
     const size_t at = used;
     used += Arena::footprint(static_cast<size_t>(bytes_of(dtype, elements)));
     return at;
-  };
-  const int64_t n = bounds.tokens, s = bounds.sequences;
-  at_.token_ids = take(DType::kI32, n);
-  at_.positions = take(DType::kI32, n);
-  at_.slot_of = take(DType::kI32, n);
-  at_.q_begin = take(DType::kI32, s + 1);
-  at_.kv_len = take(DType::kI32, s);
-  at_.page_table = take(DType::kI32, s * bounds.pages_per_seq());
-  at_.logit_rows = take(DType::kI32, s);
-  at_.temperature = take(DType::kF32, s);
-  at_.top_k = take(DType::kI32, s);
-  at_.top_p = take(DType::kF32, s);
-  at_.min_p = take(DType::kF32, s);
-  at_.seed = take(DType::kI64, s);
-  at_.step = take(DType::kI64, s);
-  at_.token = take(DType::kI32, s);
-  at_.logprob = take(DType::kF32, s);
-  host_.resize(used);
+  }
+};
+
+template <class T>
+T* at(std::byte* block, size_t offset) {
+  return reinterpret_cast<T*>(block + offset);
+}
+
+}  // namespace
+
+StepStaging::StepStaging(Device& device, const StepBounds& bounds) : device_(device), bounds_(bounds) {
+  Places places;
+  places.take(DType::kI32, bounds.sequences);  // drawn tokens stand first
+  logprob_at_ = places.take(DType::kF32, bounds.sequences);
+  in_at_ = places.used;
+  places.used = ids_at_ = layout(bounds.tokens, bounds.sequences).end;
+  places.take(DType::kI32, bounds.tokens);
+  bytes_ = places.used;
 }
 
 StepStaging::~StepStaging() {
+  for (const Block& block : blocks_) device_.release_host(block.host);
   if (block_) device_.release(block_);
 }
 
-Result<std::unique_ptr<StepStaging>> StepStaging::make(Device& device, const StepBounds& bounds) {
+Result<std::unique_ptr<StepStaging>> StepStaging::make(Device& device, const StepBounds& bounds,
+                                                       size_t blocks) {
   std::unique_ptr<StepStaging> out(new StepStaging(device, bounds));
-  Result<void*> block = device.allocate(out->host_.size());
+  const Result<void*> block = device.allocate(out->bytes_);
   if (!block.ok()) return block.status();
   out->block_ = static_cast<std::byte*>(block.value());
+  for (size_t i = 0; i < blocks; ++i) {
+    const Result<void*> host = device.allocate_host(out->ids_at_);
+    if (!host.ok()) return host.status();
+    Block& one = out->blocks_.emplace_back(Block{static_cast<std::byte*>(host.value()), nullptr});
+    auto mark = device.make_mark();
+    if (!mark.ok()) return mark.status();
+    one.done = std::move(mark).value();
+    std::memset(one.host, 0, out->ids_at_);
+  }
+  // What a copy takes along between two tensors has been written once.
+  SLUICE_TRY(device.copy(out->block_, out->blocks_.front().host, out->ids_at_, device.stream()));
+  SLUICE_TRY(device.wait(device.stream()));
   return out;
+}
+
+StepStaging::Layout StepStaging::layout(int64_t tokens, int64_t rows) const {
+  Places places{in_at_};
+  Layout at{};
+  at.token_ids = places.take(DType::kI32, tokens);
+  at.positions = places.take(DType::kI32, tokens);
+  at.slot_of = places.take(DType::kI32, tokens);
+  at.q_begin = places.take(DType::kI32, bounds_.sequences + 1);
+  at.kv_len = places.take(DType::kI32, bounds_.sequences);
+  at.logit_rows = places.take(DType::kI32, rows);
+  at.temperature = places.take(DType::kF32, rows);
+  at.top_k = places.take(DType::kI32, rows);
+  at.top_p = places.take(DType::kF32, rows);
+  at.min_p = places.take(DType::kF32, rows);
+  at.seed = places.take(DType::kI64, rows);
+  at.step = places.take(DType::kI64, rows);
+  // Last: rows of sequences that a step does not have are neither written nor copied.
+  at.page_table = places.take(DType::kI32, bounds_.sequences * bounds_.pages_per_seq());
+  at.end = places.used;
+  return at;
 }
 
 Tensor StepStaging::view(size_t at, DType dtype, std::initializer_list<int64_t> shape) const {
   return make_tensor(block_ + at, dtype, shape, device_.info().backend);
 }
 
-Result<StepIn> StepStaging::fill(Device& device, const std::vector<Chunk>& chunks) {
-  auto* const token_ids = host<int32_t>(at_.token_ids);
-  auto* const positions = host<int32_t>(at_.positions);
-  auto* const slot_of = host<int32_t>(at_.slot_of);
-  auto* const q_begin = host<int32_t>(at_.q_begin);
-  auto* const kv_len = host<int32_t>(at_.kv_len);
-  auto* const logit_rows = host<int32_t>(at_.logit_rows);
+StepTensors StepStaging::tensors(const Layout& at, int64_t tokens, int64_t rows, TakeIds ids) const {
+  StepTensors out;
+  const Tensor drawn = view(0, DType::kI32, {bounds_.sequences});
+  const Tensor written = view(at.token_ids, DType::kI32, {tokens});
+  out.take = {.ids = written, .drawn = drawn, .y = view(ids_at_, DType::kI32, {tokens})};
+  out.in.token_ids = ids == TakeIds::kFromDrawn ? out.take.y : written;
+  StepTables& tables = out.in.tables;
+  tables.positions = view(at.positions, DType::kI32, {tokens});
+  tables.slot_of = view(at.slot_of, DType::kI32, {tokens});
+  tables.q_begin = view(at.q_begin, DType::kI32, {bounds_.sequences + 1});
+  tables.kv_len = view(at.kv_len, DType::kI32, {bounds_.sequences});
+  tables.page_table = view(at.page_table, DType::kI32, {bounds_.sequences, bounds_.pages_per_seq()});
+  out.in.logit_rows = view(at.logit_rows, DType::kI32, {rows});
+  out.sample = {.logits = {},
+                .temperature = view(at.temperature, DType::kF32, {rows}),
+                .top_k = view(at.top_k, DType::kI32, {rows}),
+                .top_p = view(at.top_p, DType::kF32, {rows}),
+                .min_p = view(at.min_p, DType::kF32, {rows}),
+                .seed = view(at.seed, DType::kI64, {rows}),
+                .step = view(at.step, DType::kI64, {rows}),
+                .token = view(0, DType::kI32, {rows}),
+                .logprob = view(logprob_at_, DType::kF32, {rows})};
+  return out;
+}
+
+void StepStaging::write(std::byte* host, const Layout& l, const std::vector<Chunk>& chunks) const {
   int64_t row = 0, sequence = 0;
-  rows_ = 0;
+  size_t drawn = 0;
+  auto* const q_begin = at<int32_t>(host, l.q_begin);
+  auto* const kv_len = at<int32_t>(host, l.kv_len);
   for (const Chunk& chunk : chunks) {
     const Sequence& s = *chunk.sequence;
     q_begin[sequence] = static_cast<int32_t>(row);
     kv_len[sequence] = static_cast<int32_t>(chunk.first + chunk.count);
     std::copy(s.pages.begin(), s.pages.end(),
-              host<int32_t>(at_.page_table) + sequence * bounds_.pages_per_seq());
+              at<int32_t>(host, l.page_table) + sequence * bounds_.pages_per_seq());
+    const int64_t known = chunk.count - (chunk.taken ? 1 : 0);
     for (int64_t i = 0; i < chunk.count; ++i, ++row) {
-      const int64_t position = chunk.first + i;
-      token_ids[row] = s.tokens[static_cast<size_t>(position)];
-      positions[row] = static_cast<int32_t>(position);
-      slot_of[row] = static_cast<int32_t>(s.pages[static_cast<size_t>(position / bounds_.page_size)] *
-                                              bounds_.page_size +
-                                          position % bounds_.page_size);
-    }
-    if (chunk.ends()) {
-      const SamplingParams& p = s.sampling;
-      logit_rows[rows_] = static_cast<int32_t>(row - 1);
-      host<float>(at_.temperature)[rows_] = static_cast<float>(p.temperature);
-      host<int32_t>(at_.top_k)[rows_] = static_cast<int32_t>(p.top_k);
-      host<float>(at_.top_p)[rows_] = static_cast<float>(p.top_p);
-      host<float>(at_.min_p)[rows_] = static_cast<float>(p.min_p);
-      host<int64_t>(at_.seed)[rows_] = static_cast<int64_t>(p.seed);
-      host<int64_t>(at_.step)[rows_] = s.generated();
-      ++rows_;
+      const int64_t position = chunk.first + i, page = position / bounds_.page_size;
+      at<int32_t>(host, l.token_ids)[row] =
+          i < known ? s.tokens[static_cast<size_t>(position)] : static_cast<int32_t>(-1 - *chunk.taken);
+      at<int32_t>(host, l.positions)[row] = static_cast<int32_t>(position);
+      at<int32_t>(host, l.slot_of)[row] = static_cast<int32_t>(
+          s.pages[static_cast<size_t>(page)] * bounds_.page_size + position % bounds_.page_size);
     }
     ++sequence;
+    if (!chunk.drawn) continue;
+    const SamplingParams& p = s.sampling;
+    at<int32_t>(host, l.logit_rows)[drawn] = static_cast<int32_t>(row - 1);
+    at<float>(host, l.temperature)[drawn] = static_cast<float>(p.temperature);
+    at<int32_t>(host, l.top_k)[drawn] = static_cast<int32_t>(p.top_k);
+    at<float>(host, l.top_p)[drawn] = static_cast<float>(p.top_p);
+    at<float>(host, l.min_p)[drawn] = static_cast<float>(p.min_p);
+    at<int64_t>(host, l.seed)[drawn] = static_cast<int64_t>(p.seed);
+    at<int64_t>(host, l.step)[drawn] = chunk.number;
+    ++drawn;
   }
   // Sequences that this step does not have own no rows.
-  for (int64_t i = sequence; i < bounds_.sequences; ++i) kv_len[i] = 0;
-  for (int64_t i = sequence; i <= bounds_.sequences; ++i) q_begin[i] = static_cast<int32_t>(row);
-  SLUICE_TRY(device.copy(block_, host_.data(), at_.token, device.stream()));
-  StepIn in;
-  in.token_ids = view(at_.token_ids, DType::kI32, {row});
-  in.tables.positions = view(at_.positions, DType::kI32, {row});
-  in.tables.slot_of = view(at_.slot_of, DType::kI32, {row});
-  in.tables.q_begin = view(at_.q_begin, DType::kI32, {bounds_.sequences + 1});
-  in.tables.kv_len = view(at_.kv_len, DType::kI32, {bounds_.sequences});
-  in.tables.page_table = view(at_.page_table, DType::kI32, {bounds_.sequences, bounds_.pages_per_seq()});
-  in.logit_rows = view(at_.logit_rows, DType::kI32, {rows_});
-  return in;
+  std::fill(kv_len + sequence, kv_len + bounds_.sequences, 0);
+  std::fill(q_begin + sequence, q_begin + bounds_.sequences + 1, static_cast<int32_t>(row));
 }
 
-Sample::Args StepStaging::sample_args(const Tensor& logits) const {
-  return {.logits = logits,
-          .temperature = view(at_.temperature, DType::kF32, {rows_}),
-          .top_k = view(at_.top_k, DType::kI32, {rows_}),
-          .top_p = view(at_.top_p, DType::kF32, {rows_}),
-          .min_p = view(at_.min_p, DType::kF32, {rows_}),
-          .seed = view(at_.seed, DType::kI64, {rows_}),
-          .step = view(at_.step, DType::kI64, {rows_}),
-          .token = view(at_.token, DType::kI32, {rows_}),
-          .logprob = view(at_.logprob, DType::kF32, {rows_})};
+Result<StepTensors> StepStaging::fill(size_t block, const std::vector<Chunk>& chunks, TakeIds ids) {
+  int64_t tokens = 0, rows = 0, rows_max = 0;
+  for (const Chunk& chunk : chunks) {
+    tokens += chunk.count;
+    rows += chunk.drawn ? 1 : 0;
+    rows_max = std::max(rows_max, chunk.count);
+  }
+  const Layout l = layout(tokens, rows);
+  std::byte* const host = blocks_[block].host;
+  write(host, l, chunks);
+  const auto tables = static_cast<int64_t>(chunks.size()) * bounds_.pages_per_seq();
+  const size_t end = l.page_table + static_cast<size_t>(bytes_of(DType::kI32, tables));
+  SLUICE_TRY(device_.copy(block_ + in_at_, host + in_at_, end - in_at_, device_.stream()));
+  StepTensors out = tensors(l, tokens, rows, ids);
+  out.in.tables.rows_max = rows_max;
+  return out;
 }
 
-Result<std::vector<GeneratedToken>> StepStaging::drawn(Device& device, int64_t rows) {
-  SLUICE_TRY(
-      device.copy(host_.data() + at_.token, block_ + at_.token, host_.size() - at_.token, device.stream()));
-  SLUICE_TRY(device.wait(device.stream()));
+Status StepStaging::fetch(size_t block, int64_t rows) {
+  const Stream stream = device_.stream();
+  const Block& to = blocks_[block];
+  // Tokens and logprobs in one copy: what lies between them is not much.
+  if (rows > 0)
+    SLUICE_TRY(device_.copy(to.host, block_, logprob_at_ + static_cast<size_t>(bytes_of(DType::kF32, rows)),
+                            stream));
+  return device_.place(*to.done, stream);
+}
+
+Result<std::vector<GeneratedToken>> StepStaging::drawn(size_t block, int64_t rows) {
+  SLUICE_TRY(device_.wait_for(*blocks_[block].done));
+  std::byte* const host = blocks_[block].host;
   std::vector<GeneratedToken> out(static_cast<size_t>(rows));
   for (size_t i = 0; i < out.size(); ++i) {
-    out[i].id = host<int32_t>(at_.token)[i];
-    out[i].logprob = host<float>(at_.logprob)[i];
+    out[i].id = at<int32_t>(host, 0)[i];
+    out[i].logprob = at<float>(host, logprob_at_)[i];
   }
   return out;
 }

@@ -1,4 +1,5 @@
-// What a step reads besides weights and caches: written on the host into one block, and sent by one copy.
+// What a step reads besides weights and caches: written on the host into one block, and sent by one copy; what it draws comes
+// back by another one.
 #pragma once
 #include <memory>
 #include <vector>
@@ -8,37 +9,57 @@
 
 namespace sluice {
 
+// The tensors of one step, in the device's memory. Steps of as many tokens and drawn rows have them at the same addresses.
+struct StepTensors {
+  StepIn in;  // tables.rope is left to the caller; token_ids: what `take` writes, or as the host wrote them
+  TakeTokens::Args take;  // of a step that takes tokens of the one before it
+  Sample::Args sample;    // logits are left to the caller
+};
+
+// How a step gets its token ids.
+enum class TakeIds : uint8_t {
+  kFromHost,   // all are known
+  kFromDrawn,  // some may be those that the step before drew: TakeTokens puts them in
+};
+
 class StepStaging {
  public:
-  static Result<std::unique_ptr<StepStaging>> make(Device& device, const StepBounds& bounds);
+  // `blocks`: steps that may be in flight at once; each has a block of page-locked memory.
+  static Result<std::unique_ptr<StepStaging>> make(Device& device, const StepBounds& bounds, size_t blocks);
   ~StepStaging();
   StepStaging(const StepStaging&) = delete;
   StepStaging& operator=(const StepStaging&) = delete;
 
-  // Enqueues the copy; the tensors are for this step alone. tables.rope is left to the caller.
-  Result<StepIn> fill(Device& device, const std::vector<Chunk>& chunks);
-  // Of the chunks that fill() got last and that end.
-  Sample::Args sample_args(const Tensor& logits) const;
-  // Fetches what was drawn; waits for the stream.
-  Result<std::vector<GeneratedToken>> drawn(Device& device, int64_t rows);
+  // Writes block `block`, whose last step is done, and enqueues its copy.
+  Result<StepTensors> fill(size_t block, const std::vector<Chunk>& chunks, TakeIds ids);
+  // Enqueues the way back of what the step drew, in all `rows` rows.
+  Status fetch(size_t block, int64_t rows);
+  // Waits for the step, and for nothing behind it.
+  Result<std::vector<GeneratedToken>> drawn(size_t block, int64_t rows);
 
  private:
+  // Where things lie in a block: as dense as this step's counts allow, so that the copy is short.
+  struct Layout {
+    size_t token_ids, positions, slot_of, q_begin, kv_len, logit_rows;
+    size_t temperature, top_k, top_p, min_p, seed, step, page_table, end;
+  };
+  struct Block {
+    std::byte* host = nullptr;
+    std::unique_ptr<Mark> done;
+  };
   StepStaging(Device& device, const StepBounds& bounds);
-  template <class T>
-  T* host(size_t at) {
-    return reinterpret_cast<T*>(host_.data() + at);
-  }
+  Layout layout(int64_t tokens, int64_t rows) const;
+  void write(std::byte* host, const Layout& at, const std::vector<Chunk>& chunks) const;
+  StepTensors tensors(const Layout& at, int64_t tokens, int64_t rows, TakeIds ids) const;
   Tensor view(size_t at, DType dtype, std::initializer_list<int64_t> shape) const;
 
   Device& device_;
   StepBounds bounds_;
-  std::vector<std::byte> host_;
-  std::byte* block_ = nullptr;  // the same bytes on the device
-  int64_t rows_ = 0;
-  struct Offsets {
-    size_t token_ids, positions, slot_of, q_begin, kv_len, page_table, logit_rows;
-    size_t temperature, top_k, top_p, min_p, seed, step, token, logprob;
-  } at_{};
+  // On the device, `bytes_` long, and likewise on the host up to the ids: drawn tokens and their logprobs, what a step reads, ids
+  // with the taken ones put in.
+  std::byte* block_ = nullptr;
+  size_t logprob_at_ = 0, in_at_ = 0, ids_at_ = 0, bytes_ = 0;
+  std::vector<Block> blocks_;
 };
 
 }  // namespace sluice

@@ -8,89 +8,14 @@
 #include <set>
 
 #include "harness/devices.h"
-#include "harness/random_weights.h"
+#include "harness/engine_runs.h"
 
 namespace sluice::test {
 namespace {
 
-// gpt-oss's arithmetic at a size that takes no time.
-DecoderConfig small_decoder() {
-  DecoderConfig c;
-  c.vocab = 101, c.hidden = 64;
-  AttentionConfig a{.hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 16};
-  a.qkv_bias = a.o_bias = a.sinks = true;
-  a.rotary = 16, a.scale = 0.25;
-  AttentionConfig sliding = a;
-  sliding.window = 5;
-  c.attention = {sliding, a};
-  c.kind = {0, 1, 0};
-  c.moe = known_moe("gpt-oss-20b").value();
-  c.moe.hidden = 64, c.moe.intermediate = 32, c.moe.experts = 8, c.moe.top_k = 3;
-  c.moe.residual = true;
-  return c;
-}
-
-struct Model {
-  explicit Model(const DecoderConfig& c) : config(c) {
-    Random random(11);
-    add_decoder_weights(config, random, &store, &weights);
-  }
-  DecoderConfig config;
-  TensorStore store;
-  DecoderWeights weights;
-};
-
-struct Answer {
-  std::vector<int32_t> ids;
-  std::vector<float> logprobs;
-  FinishReason finish = FinishReason::kNone;
-  bool operator==(const Answer&) const = default;
-};
-
-std::unique_ptr<Engine> engine_of(Device& device, const Model& model, const EngineOptions& options) {
-  auto engine = Engine::make(device, model.config, model.weights, options);
-  EXPECT_TRUE(engine.ok()) << engine.status().message;
-  return engine.ok() ? std::move(engine).value() : nullptr;
-}
-
-std::map<int64_t, Answer> run(Engine& engine, const std::vector<Request>& requests) {
-  for (const Request& r : requests) EXPECT_TRUE(engine.add(r).ok());
-  std::map<int64_t, Answer> out;
-  for (int steps = 0; !engine.idle() && steps < 2000; ++steps) {
-    const auto tokens = engine.step();
-    EXPECT_TRUE(tokens.ok()) << tokens.status().message;
-    if (!tokens.ok()) break;
-    for (const GeneratedToken& t : tokens.value()) {
-      Answer& a = out[t.request];
-      EXPECT_EQ(a.finish, FinishReason::kNone) << "a token after the end";
-      a.ids.push_back(t.id), a.logprobs.push_back(t.logprob), a.finish = t.finish;
-    }
-  }
-  EXPECT_TRUE(engine.idle());
-  return out;
-}
-
-std::vector<Request> some_requests() {
-  std::vector<Request> out;
-  Random random(5);
-  for (int64_t n : {1, 7, 40, 16, 23}) {
-    Request r;
-    for (int64_t i = 0; i < n; ++i) r.prompt.push_back(static_cast<int32_t>(random.integer(0, 100)));
-    r.sampling.temperature = n % 2 ? 0.8 : 0;
-    r.sampling.seed = static_cast<uint64_t>(n);
-    r.sampling.max_tokens = 12 + n % 5;
-    out.push_back(r);
-  }
-  return out;
-}
-
-EngineOptions roomy() {
-  return {.max_model_len = 128, .max_num_seqs = 8, .max_num_batched_tokens = 64, .page_size = 4};
-}
-
 TEST(Engine, TogetherOrAloneWholeOrInChunksGivesTheSameBits) {
   const auto device = cpu::open_device({.threads = 2}).value();
-  const Model model(small_decoder());
+  const DecoderModel model(small_decoder());
   EngineOptions options = roomy();
   options.policy.batch_invariant = true;
   const auto together = run(*engine_of(*device, model, options), some_requests());
@@ -106,7 +31,7 @@ TEST(Engine, TogetherOrAloneWholeOrInChunksGivesTheSameBits) {
 
 TEST(Engine, ShortOfPagesGivesTheSameAnswers) {
   const auto device = cpu::open_device({.threads = 2}).value();
-  const Model model(small_decoder());
+  const DecoderModel model(small_decoder());
   EngineOptions options = roomy();
   options.policy.batch_invariant = true;
   const auto wanted = run(*engine_of(*device, model, options), some_requests());
@@ -122,7 +47,7 @@ TEST(Engine, ShortOfPagesGivesTheSameAnswers) {
 
 TEST(Engine, EndsAtStopTokensAtMaxTokensAndAtTheContext) {
   const auto device = cpu::open_device({.threads = 1}).value();
-  const Model model(small_decoder());
+  const DecoderModel model(small_decoder());
   Request r{.prompt = {3, 1, 4, 1, 5}};
   r.sampling.temperature = 0;
   EngineOptions options = roomy();
@@ -150,7 +75,7 @@ TEST(Engine, EndsAtStopTokensAtMaxTokensAndAtTheContext) {
 // Experts' kernels by name, for decode and for longer steps; the answers of a kernel do not depend on who named it.
 TEST(Engine, RunsTheExpertsKernelsThatAreNamed) {
   const auto device = cpu::open_device({.threads = 2}).value();
-  const Model model(small_decoder());
+  const DecoderModel model(small_decoder());
   EngineOptions options = roomy();
   options.experts.backend = {.decode = "in_turn", .prefill = "panels_f32", .decode_tokens = 8};
   const auto engine = engine_of(*device, model, options);
@@ -175,7 +100,7 @@ TEST(Engine, LogitsThatAreNoNumbersAreAnErrorOfTheirStep) {
   const auto nan_at = [](DecoderWeights& weights, int64_t token) {
     weights.embedding.row<BF16>(token)[0] = to_bf16(std::numeric_limits<float>::quiet_NaN());
   };
-  Model model(small_decoder());
+  DecoderModel model(small_decoder());
   Request r{.prompt = {3, 1, 4}};
   r.sampling.temperature = 0;
   const Answer good = run(*engine_of(*device, model, roomy()), {r}).at(0);
@@ -196,7 +121,7 @@ TEST(Engine, StepsTakeWhatTheRouterTakes) {
   ++gate.tokens;
   EXPECT_FALSE(RouterGemm::validate(gate).accepted());
   const auto device = cpu::open_device({.threads = 1}).value();
-  const Model model(small_decoder());
+  const DecoderModel model(small_decoder());
   EngineOptions options = roomy();
   options.max_num_batched_tokens = 10'000'000;
   const auto engine = Engine::make(*device, model.config, model.weights, options);
@@ -206,7 +131,7 @@ TEST(Engine, StepsTakeWhatTheRouterTakes) {
 
 TEST(Engine, LogitsAreWhatGreedyDraws) {
   const auto device = cpu::open_device({.threads = 2}).value();
-  const Model model(small_decoder());
+  const DecoderModel model(small_decoder());
   EngineOptions options = roomy();
   options.policy.batch_invariant = true;
   options.max_num_batched_tokens = 16;
@@ -230,7 +155,7 @@ TEST(Engine, LogitsAreWhatGreedyDraws) {
 // Token i of an answer is what ops/sample.h says of its logits, the request's seed and step i.
 TEST(Engine, DrawsAreThoseOfTheContract) {
   const auto device = cpu::open_device({.threads = 2}).value();
-  const Model model(small_decoder());
+  const DecoderModel model(small_decoder());
   EngineOptions options = roomy();
   options.policy.batch_invariant = true;
   const auto engine = engine_of(*device, model, options);
@@ -265,7 +190,7 @@ TEST(Engine, DrawsAreThoseOfTheContract) {
 
 TEST(Engine, CancelGivesPagesBackAndOthersGoOn) {
   const auto device = cpu::open_device({.threads = 1}).value();
-  const Model model(small_decoder());
+  const DecoderModel model(small_decoder());
   const auto engine = engine_of(*device, model, roomy());
   const int64_t all = engine->scheduler().free_pages();
   Request r{.prompt = {1, 2, 3}};
@@ -283,7 +208,7 @@ TEST(Engine, CancelGivesPagesBackAndOthersGoOn) {
 
 TEST(Engine, RefusesWhatItCannotServe) {
   const auto device = cpu::open_device({.threads = 1}).value();
-  const Model model(small_decoder());
+  const DecoderModel model(small_decoder());
   const auto engine = engine_of(*device, model, roomy());
   EXPECT_EQ(engine->add({}).status().message, "prompt: wanted at least one token, found none");
   EXPECT_EQ(engine->add({.prompt = std::vector<int32_t>(128, 1)}).status().message,

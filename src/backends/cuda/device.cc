@@ -35,9 +35,10 @@ DeviceInfo describe(const cudaDeviceProp& gpu, int index) {
 }
 
 std::string names_of(const Queue& queue) {
-  if (queue.enqueued == 0) return "none of Sluice's";
-  const uint64_t kept = std::min<uint64_t>(queue.enqueued, Queue::kNames);
-  std::string out = kept < queue.enqueued ? std::to_string(queue.enqueued - kept) + " more, " : "";
+  const uint64_t open = queue.enqueued - queue.done;
+  if (open == 0) return "none of Sluice's";
+  const uint64_t kept = std::min<uint64_t>(open, Queue::kNames);
+  std::string out = kept < open ? std::to_string(open - kept) + " more, " : "";
   std::string_view last;
   int times = 0;
   const auto flush = [&] {
@@ -98,6 +99,16 @@ struct CudaRecording final : Recording {
     const OnGpuScope on(device);
     if (graph) cudaGraphExecDestroy(graph);
     if (grid_words) cudaFree(grid_words);
+  }
+};
+
+struct CudaMark final : Mark {
+  cudaEvent_t event = nullptr;
+  int device = 0;
+  uint64_t enqueued = 0;  // kernels of its queue before it
+  ~CudaMark() override {
+    const OnGpuScope on(device);
+    if (event) cudaEventDestroy(event);
   }
 };
 
@@ -187,6 +198,11 @@ class CudaDevice final : public Device {
     const OnGpuScope on(queue_.device);
     return cudaMemGetInfo(&free, &total) == cudaSuccess ? static_cast<int64_t>(free) : 0;
   }
+  int64_t total_bytes() const override {
+    size_t free = 0, total = 0;
+    const OnGpuScope on(queue_.device);
+    return cudaMemGetInfo(&free, &total) == cudaSuccess ? static_cast<int64_t>(total) : 0;
+  }
 
   Stream stream() override { return {Backend::kCuda, &queue_}; }
   Result<Stream> wrap(void* native) override {
@@ -245,7 +261,40 @@ class CudaDevice final : public Device {
     SLUICE_TRY(need_no_capture(queue.stream, "wait"));  // waiting would end it
     const cudaError_t error = cudaStreamSynchronize(queue.stream);
     if (error != cudaSuccess) return fault(error, "a fault on the GPU", queue);
-    queue.enqueued = 0;
+    queue.done = queue.enqueued;
+    return {};
+  }
+
+  Result<std::unique_ptr<Mark>> make_mark() override {
+    const OnGpuScope on(queue_.device);
+    SLUICE_TRY(check(on.error(), "make_mark"));
+    auto mark = std::make_unique<CudaMark>();
+    mark->device = queue_.device;
+    SLUICE_TRY(check(cudaEventCreateWithFlags(&mark->event, cudaEventDisableTiming), "make_mark"));
+    return std::unique_ptr<Mark>(std::move(mark));
+  }
+  Status place(Mark& mark, Stream stream) override {
+    auto* mine = dynamic_cast<CudaMark*>(&mark);
+    if (!mine) return invalid("cuda: the mark was made on another backend");
+    const OnGpuScope on(queue_.device);
+    SLUICE_TRY(check(on.error(), "place"));
+    const Queue& queue = queue_of(stream);
+    const cudaError_t error = cudaEventRecord(mine->event, queue.stream);
+    if (error != cudaSuccess) return fault(error, "place", queue);
+    mine->stream = stream;
+    mine->enqueued = queue.enqueued;
+    return {};
+  }
+  Status wait_for(const Mark& mark) override {
+    const auto* mine = dynamic_cast<const CudaMark*>(&mark);
+    if (!mine) return invalid("cuda: the mark was made on another backend");
+    if (!mine->stream.native) return {};
+    const OnGpuScope on(queue_.device);
+    SLUICE_TRY(check(on.error(), "wait_for"));
+    Queue& queue = queue_of(mine->stream);
+    const cudaError_t error = cudaEventSynchronize(mine->event);
+    if (error != cudaSuccess) return fault(error, "a fault on the GPU", queue);
+    queue.done = std::max(queue.done, mine->enqueued);
     return {};
   }
 

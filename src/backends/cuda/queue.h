@@ -28,7 +28,7 @@ struct Queue : DeviceQueue {
   // Kernels enqueued since the last wait, oldest first: the last kNames of them. The message of a fault names them.
   static constexpr size_t kNames = 64;
   std::array<std::string_view, kNames> names{};
-  uint64_t enqueued = 0;
+  uint64_t enqueued = 0, done = 0;  // in all, and before the last wait
   // Kernels of the current recording, or null.
   std::vector<std::string_view>* recording = nullptr;
 

@@ -1,0 +1,41 @@
+// Tokens of the step before among known ones: a plain loop over the ids.
+//
+// Wins    always: a step has a few thousand ids at most.
+// Loses   never.
+// Limits  none beyond the contract.
+// Source  original; the contract is ops/take_tokens.h.
+#include "backends/cpu/card.h"
+#include "ops/take_tokens.h"
+
+namespace sluice::cpu {
+namespace {
+
+Refusal supports(const TakeTokens::Problem&, const DeviceInfo&) { return {}; }
+
+double cost_us(const TakeTokens::Problem& p, const DeviceInfo& d) {
+  return roofline_us<TakeTokens>(p, d, 0.6, d.f32_flops_per_us);
+}
+
+Status enqueue(const TakeTokens::Problem& p, const TakeTokens::Args& a, Workspace, Stream s) {
+  return submit(s, [p, a](Queue&) {
+    const auto* const drawn = a.drawn.as<const int32_t>();
+    for (int64_t t = 0; t < p.tokens; ++t) {
+      const int64_t id = a.ids.as<const int32_t>()[t], row = -1 - id;
+      a.y.as<int32_t>()[t] = static_cast<int32_t>(id >= 0 ? id : row < p.rows ? drawn[row] : -1);
+    }
+  });
+}
+
+}  // namespace
+
+extern const Candidate<TakeTokens> take_tokens_copy = {
+    .name = "cpu.take_tokens.copy",
+    .backend = Backend::kCpu,
+    .supports = supports,
+    .cost_us = cost_us,
+    .workspace_bytes = no_workspace<TakeTokens>,
+    .enqueue = enqueue,
+    .batch_invariant = true,
+};
+
+}  // namespace sluice::cpu

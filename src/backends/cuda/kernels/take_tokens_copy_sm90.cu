@@ -1,0 +1,68 @@
+// Tokens of the step before among known ones: a thread an id.
+//
+// Wins    always: one small launch at the head of a step.
+// Loses   to an embedding that looks the token up itself, by one launch a step.
+// Limits  none beyond the contract.
+// Source  original; the contract is ops/take_tokens.h.
+#include "backends/cuda/card.h"
+#include "ops/take_tokens.h"
+
+namespace sluice::cuda {
+namespace {
+
+Refusal supports(const TakeTokens::Problem&, const DeviceInfo& d) {
+  Refusal r;
+  need_sm90(r, d);
+  return r;
+}
+
+struct Launcher {
+  static Status enqueue(const TakeTokens::Problem&, const TakeTokens::Args&, Workspace, Stream);
+};
+
+}  // namespace
+
+extern const Candidate<TakeTokens> take_tokens_copy_sm90 = {
+    .name = "cuda.take_tokens.copy_sm90",
+    .backend = Backend::kCuda,
+    .supports = supports,
+    .cost_us = stream_us<TakeTokens>,
+    .workspace_bytes = no_workspace<TakeTokens>,
+    .enqueue = enqueue_of<TakeTokens, Launcher>(),
+    .batch_invariant = true,
+    .planned = !kHasKernels,
+};
+
+}  // namespace sluice::cuda
+
+#if defined(__CUDACC__)
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tile/dependent.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+__global__ void __launch_bounds__(kThreads)
+    take_tokens(const int32_t* ids, const int32_t* drawn, int32_t* y, int tokens, int rows) {
+  const int64_t t = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  tile::release_next();
+  tile::wait_for_previous();
+  if (t >= tokens) return;
+  const int id = ids[t], row = -1 - id;  // of the least i32: the largest
+  y[t] = id >= 0 ? id : row < rows ? drawn[row] : -1;
+}
+
+Status Launcher::enqueue(const TakeTokens::Problem& p, const TakeTokens::Args& a, Workspace, Stream stream) {
+  if (p.tokens == 0) return {};
+  const Launch how{.grid = {static_cast<unsigned>((p.tokens + kThreads - 1) / kThreads), 1, 1},
+                   .block = {kThreads, 1, 1}};
+  return launch(take_tokens_copy_sm90.name, take_tokens, how, stream, a.ids.as<const int32_t>(),
+                a.drawn.as<const int32_t>(), a.y.as<int32_t>(), static_cast<int>(p.tokens),
+                static_cast<int>(p.rows));
+}
+
+}  // namespace
+}  // namespace sluice::cuda
+#endif

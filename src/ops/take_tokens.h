@@ -1,0 +1,49 @@
+#pragma once
+#include "ops/op.h"
+
+namespace sluice {
+
+// Puts tokens that the step before has drawn among those that the host knows, so that a step can be enqueued before anybody
+// has read what the one before it drew.
+//
+//   y[t] = ids[t]              ids[t] >= 0
+//          drawn[-1 - ids[t]]  ids[t] < 0, and there is such a row
+//          -1                  else: no token (ops/embedding.h gives zeros)
+//
+// Shapes     ids, y i32[tokens]; drawn i32[rows]. tokens >= 0; rows from 1 to 2^31 - 1.
+// Bytes      reads ids and as many drawn tokens at most, writes y.
+// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Exactness  equal.
+// Source     original.
+struct TakeTokens {
+  static constexpr std::string_view kName = "take_tokens";
+  static constexpr std::string_view kSummary =
+      "puts the tokens of the step before among those that are known";
+  struct Problem {
+    int64_t tokens = 1, rows = 256;
+    bool operator==(const Problem&) const = default;
+    template <class V, class P>
+    static void fields(V& v, P& p) {
+      v("tokens", p.tokens, "ids of this step");
+      v("rows", p.rows, "tokens that the step before may have drawn");
+    }
+  };
+  struct Args {
+    Tensor ids, drawn, y;
+  };
+  template <class V>
+  static void slots(const Problem& p, V v) {
+    v(slot("ids", Role::kIn, DType::kI32, {p.tokens}), &Args::ids);
+    v(slot("drawn", Role::kIn, DType::kI32, {p.rows}), &Args::drawn);
+    v(slot("y", Role::kOut, DType::kI32, {p.tokens}), &Args::y);
+  }
+  static Refusal validate(const Problem& p);
+  static double bytes(const Problem& p) { return 12.0 * static_cast<double>(p.tokens); }
+  static double flops(const Problem&) { return 0; }
+  static Problem at_tokens(Problem p, int64_t n) { return p.tokens = n, p; }
+  static int64_t tokens_of(const Problem& p) { return p.tokens; }
+};
+
+Expectations reference(const TakeTokens::Problem& problem, const TakeTokens::Args& args);
+
+}  // namespace sluice

@@ -1,0 +1,176 @@
+// What Engine does with steps; engine.cc makes an engine.
+#include <algorithm>
+#include <cmath>
+
+#include "base/printable.h"
+#include "serve/engine.h"
+#include "serve/staging.h"
+
+namespace sluice {
+namespace {
+
+// One token each, and every one of them draws the next.
+bool decodes(const std::vector<Chunk>& chunks) {
+  return std::all_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.count == 1 && c.drawn; });
+}
+
+int64_t drawn_rows(const std::vector<Chunk>& chunks) {
+  return std::count_if(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.drawn.has_value(); });
+}
+
+}  // namespace
+
+int64_t Engine::recordings() const {
+  return std::count_if(recordings_.begin(), recordings_.end(), [](const auto& r) { return r != nullptr; });
+}
+
+// Everything of a step but its two copies: once a number of sequences is recorded, one replay.
+Status Engine::enqueue(const InFlight& step) {
+  const Stream stream = device_.stream();
+  const bool recorded = decodes(step.chunks) && step.chunks.size() <= recordings_.size();
+  const bool takes =
+      steps_ahead_ > 0 && (recorded || std::any_of(step.chunks.begin(), step.chunks.end(),
+                                                   [](const Chunk& c) { return c.taken.has_value(); }));
+  auto filled = staging_->fill(step.block, step.chunks, takes ? TakeIds::kFromDrawn : TakeIds::kFromHost);
+  if (!filled.ok()) return filled.status();
+  StepTensors t = std::move(filled).value();
+  const DecoderConfig& c = decoder_->config();
+  const int64_t rotary = c.attention.front().rotary;
+  t.in.tables.rope = make_tensor(rope_, DType::kF32, {bounds_.positions, rotary / 2, 2}, stream.where);
+  t.sample.logits = make_tensor(logits_, DType::kF32, {step.rows, c.vocab}, stream.where);
+  const auto launch_all = [&]() -> Status {
+    if (takes) SLUICE_TRY(take_->run(t.take.ids.shape[0], t.take, workspace(), stream));
+    SLUICE_TRY(decoder_->forward(t.in, weights_, caches_, t.sample.logits, workspace(), stream));
+    return step.rows == 0 ? Status{} : sample_->run(step.rows, t.sample, workspace(), stream);
+  };
+  if (!recorded) return launch_all();
+  std::unique_ptr<Recording>& recording = recordings_[step.chunks.size() - 1];
+  if (!recording) {
+    auto made = device_.record(stream, launch_all);
+    if (!made.ok()) return made.status();
+    recording = std::move(made).value();
+  }
+  return device_.replay(*recording, stream);
+}
+
+Status Engine::begin(std::vector<Chunk> chunks) {
+  InFlight step{.chunks = std::move(chunks), .number = ++steps_};
+  step.rows = drawn_rows(step.chunks);
+  step.block = static_cast<size_t>(step.number) % (steps_ahead_ + 1);
+  Status status = enqueue(step);
+  if (status.ok()) status = staging_->fetch(step.block, step.rows);
+  if (!status.ok()) {
+    // What was enqueued of it still reads its block.
+    (void)device_.wait(device_.stream());
+    scheduler_.take_back(step.chunks);
+    --steps_;
+    return status;
+  }
+  in_flight_.push_back(std::move(step));
+  return {};
+}
+
+Status Engine::begin_steps() {
+  while (in_flight_.size() <= steps_ahead_) {
+    std::vector<Chunk> chunks = scheduler_.next();
+    if (chunks.empty()) return {};
+    if (const Status status = begin(std::move(chunks)); !status.ok())
+      return in_flight_.empty() ? status : Status{};  // what is in flight is good; the next call tries again
+  }
+  return {};
+}
+
+// Where the host cannot read the logits, or they are a later step's already, the draw tells: a row with an infinity or without a
+// number has no logprob.
+Status Engine::check_logits(const InFlight& step, const std::vector<GeneratedToken>& drawn) const {
+  const int64_t vocab = decoder_->config().vocab;
+  const bool readable = device_.shares_host_memory() && steps_ahead_ == 0;
+  const auto* logits = readable ? static_cast<const float*>(logits_) : nullptr;
+  for (const Chunk& chunk : step.chunks) {
+    if (!chunk.drawn || chunk.sequence->ended) continue;
+    const int64_t row = *chunk.drawn;
+    const float* begin = logits ? logits + row * vocab : &drawn[static_cast<size_t>(row)].logprob;
+    const float* end = begin + (logits ? vocab : 1);
+    const float* wrong = std::find_if(begin, end, [](float x) { return !std::isfinite(x); });
+    if (wrong == end) continue;
+    return {Code::kDevice, "step " + std::to_string(step.number) + ": request " +
+                               std::to_string(chunk.sequence->id) + ": wanted finite logits, found " +
+                               number_text(*wrong) +
+                               (logits ? " for token " + std::to_string(wrong - begin) : " as a logprob")};
+  }
+  return {};
+}
+
+void Engine::take_back_all() {
+  (void)device_.wait(device_.stream());  // whose error, if any, is the one that is being reported
+  for (; !in_flight_.empty(); in_flight_.pop_back()) scheduler_.take_back(in_flight_.back().chunks);
+}
+
+Result<std::vector<GeneratedToken>> Engine::finish_oldest() {
+  const InFlight& step = in_flight_.front();
+  const auto drawn = staging_->drawn(step.block, step.rows);
+  const Status status = drawn.ok() ? check_logits(step, drawn.value()) : drawn.status();
+  if (!status.ok()) {
+    take_back_all();
+    return status;
+  }
+  auto tokens = scheduler_.accept(step.chunks, drawn.value());
+  in_flight_.pop_front();
+  return tokens;
+}
+
+// Steps that compute for nobody any more.
+void Engine::drop_ended_steps() {
+  while (!in_flight_.empty()) {
+    const InFlight& step = in_flight_.front();
+    const auto ended = [](const Chunk& c) { return c.sequence->ended; };
+    if (!std::all_of(step.chunks.begin(), step.chunks.end(), ended)) return;
+    const auto drawn = staging_->drawn(step.block, step.rows);
+    if (drawn.ok()) (void)scheduler_.accept(step.chunks, drawn.value());
+    in_flight_.pop_front();  // an error is still there for the next step
+  }
+}
+
+Result<std::vector<GeneratedToken>> Engine::step() {
+  drop_ended_steps();
+  SLUICE_TRY(begin_steps());
+  if (in_flight_.empty()) return std::vector<GeneratedToken>{};
+  return finish_oldest();
+}
+
+Result<std::vector<float>> Engine::logits(const std::vector<int32_t>& tokens,
+                                          const std::vector<int64_t>& positions) {
+  const auto n = static_cast<int64_t>(tokens.size());
+  if (!idle()) return invalid("logits: wanted an idle engine, found requests in it");
+  if (n > bounds_.positions)
+    return invalid("logits: wanted at most " + std::to_string(bounds_.positions) + " tokens, found " +
+                   std::to_string(n));
+  drop_ended_steps();
+  const auto s = std::make_shared<Sequence>();
+  s->tokens = tokens;
+  for (int32_t page = 0; page < bounds_.pages_per_seq(); ++page) s->pages.push_back(page);
+  const int64_t vocab = decoder_->config().vocab;
+  std::vector<float> out;
+  int64_t last = -1;
+  for (int64_t position : positions) {
+    if (position <= last || position >= n)
+      return invalid("logits: wanted ascending positions below " + std::to_string(n) + ", found " +
+                     std::to_string(position));
+    last = position;
+    // Tokens beyond a chunk stay unknown to it: each chunk ends where logits may be asked for.
+    while (s->computed <= position) {
+      const int64_t count = std::min(position + 1 - s->computed, bounds_.tokens);
+      InFlight step{.chunks = {{.sequence = s, .first = s->computed, .count = count, .drawn = 0}}, .rows = 1};
+      SLUICE_TRY(enqueue(step));
+      SLUICE_TRY(device_.wait(device_.stream()));
+      s->computed += count;
+    }
+    out.resize(out.size() + static_cast<size_t>(vocab));
+    SLUICE_TRY(device_.copy(out.data() + out.size() - static_cast<size_t>(vocab), logits_,
+                            static_cast<size_t>(vocab) * sizeof(float), device_.stream()));
+    SLUICE_TRY(device_.wait(device_.stream()));
+  }
+  return out;
+}
+
+}  // namespace sluice

@@ -1,0 +1,32 @@
+#pragma once
+#include "harness/cases.h"
+#include "ops/take_tokens.h"
+
+namespace sluice::test {
+
+template <>
+struct Suite<TakeTokens> {
+  static std::vector<Case<TakeTokens>> cases() {
+    return {
+        {{.tokens = 1, .rows = 256}, "one sequence"},
+        {{.tokens = 300, .rows = 64}, "more ids than a CTA has threads"},
+        {{.tokens = 128, .rows = 1}, "one row for all", Fill::kSkewed},
+        {{.tokens = 37, .rows = 5}, "every row outside", Fill::kEmpty},
+        {{.tokens = 0, .rows = 8}, "no tokens"},
+    };
+  }
+  static void fill(const TakeTokens::Problem& p, Fill fill, HostArgs<TakeTokens>& host, Random& random) {
+    set_each(host.args().drawn, [&](int64_t, int64_t) { return random.integer(0, 200000); });
+    set_each(host.args().ids, [&](int64_t, int64_t) -> double {
+      if (fill == Fill::kEmpty) return static_cast<double>(one_of(random, {-1 - p.rows, INT32_MIN}));
+      if (fill == Fill::kSkewed) return static_cast<double>(-p.rows);
+      if (coin(random)) return static_cast<double>(one_of(random, {0, 7, 200000, INT32_MAX}));
+      return static_cast<double>(random.integer(-1 - p.rows, -1));  // the first is outside
+    });
+  }
+  static TakeTokens::Problem random(Random& r) {
+    return {.tokens = r.integer(0, 400), .rows = r.integer(0, 70)};
+  }
+};
+
+}  // namespace sluice::test
