@@ -11,8 +11,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "apps/random_tensor.h"
-#include "models/family.h"
+#include "models/random_weights.h"
 #include "weights/safetensors_writer.h"
 
 namespace sluice::apps {
@@ -95,43 +94,6 @@ Json gpt_oss_config(const Like& like, int64_t layers) {
           {"vocab_size", 201088}};
 }
 
-// What to fill a tensor with, and the length of the sums that its weights are part of.
-struct Contents {
-  Fill fill;
-  int64_t width;
-};
-Contents contents_of(const TensorSpec& spec) {
-  const int64_t last = spec.shape.back();
-  switch (spec.part) {
-    case DecoderPart::kEmbedding:
-    case DecoderPart::kSinks:
-      return {Fill::kUnit, 1};
-    case DecoderPart::kFinalNorm:
-    case DecoderPart::kAttentionNorm:
-    case DecoderPart::kMoeNorm:
-      return {Fill::kNorm, 1};
-    case DecoderPart::kExpertsScale:
-      return {Fill::kMxfp4Scales, last * kMxBlock};
-    case DecoderPart::kSharedScale:
-      return {Fill::kF8Scales, last * 128};
-    case DecoderPart::kHashTable:
-      return {Fill::kExpertIds, 1};
-    case DecoderPart::kCorrectionBias:
-      return {Fill::kSmallF32, 1};
-    case DecoderPart::kExperts:
-    case DecoderPart::kShared:
-    case DecoderPart::kRouter:
-    case DecoderPart::kLmHead:
-    case DecoderPart::kQkv:
-    case DecoderPart::kO:
-      if (spec.type == StoredType::kBF16) return {Fill::kWeight, last};
-      if (spec.type == StoredType::kF32) return {Fill::kSmallF32, last};
-      return {spec.type == StoredType::kF8E4M3 ? Fill::kF8Codes : Fill::kMxfp4Codes, 1};
-    default:
-      return {Fill::kBias, 1};
-  }
-}
-
 Status io(const fs::path& path, const std::string& what) { return {Code::kIo, path.string() + ": " + what}; }
 
 Status write_text(const fs::path& path, const Json& json) {
@@ -148,15 +110,14 @@ Status write_tensors(const fs::path& path, const std::vector<TensorSpec>& specs,
   for (const TensorSpec& s : specs) tensors.push_back({s.name, s.type, s.shape});
   auto writer = SafetensorsWriter::create(path.string(), tensors, {{"format", "pt"}});
   if (!writer.ok()) return writer.status();
-  RandomFill random(seed);
+  RandomWeights random(specs, seed, 0);
   std::vector<std::byte> piece(static_cast<size_t>(kPiece));
   for (size_t i = 0; i < specs.size(); ++i) {
-    const Contents contents = contents_of(specs[i]);
-    for (int64_t left = *stored_bytes(tensors[i].type, tensors[i].shape); left > 0;) {
-      const std::span<std::byte> part(piece.data(), static_cast<size_t>(std::min(left, kPiece)));
-      random.fill(contents.fill, contents.width, part);
+    const int64_t bytes = *stored_bytes(tensors[i].type, tensors[i].shape);
+    for (int64_t at = 0; at < bytes; at += kPiece) {
+      const std::span<std::byte> part(piece.data(), static_cast<size_t>(std::min(bytes - at, kPiece)));
+      random.fill(specs[i], at, part);
       SLUICE_TRY(writer.value()->write(part));
-      left -= static_cast<int64_t>(part.size());
       SLUICE_TRY(progress(writer.value()->bytes_written(), writer.value()->bytes()));
     }
   }
@@ -187,6 +148,7 @@ Status write_all(const MakeOptions& o, const Like& like, const fs::path& directo
   SLUICE_TRY(write_text(directory / "config.json", gpt_oss_config(like, layers)));
   SLUICE_TRY(write_text(directory / "generation_config.json",
                         {{"do_sample", true}, {"eos_token_id", {200002, 199999, 200012}}}));
+  if (o.weights == MakeOptions::Weights::kLeaveOut) return {};
   // The list of tensors is the one that the loader uses: it comes from the config that was just written.
   const auto config = read_model_config(directory.string());
   if (!config.ok()) return config.status();
@@ -262,6 +224,10 @@ Status make_checkpoint(const MakeOptions& o, const MakeProgress& progress) {
     for (const Like& l : kLike) known.emplace_back(l.name);
     return unknown_name("--like", o.like, known);
   }
+  if (o.weights == MakeOptions::Weights::kLeaveOut && !is_whole(*like))
+    return invalid(
+        "--config-only: wanted a model that Sluice runs whole (gpt-oss-20b, gpt-oss-120b), found --like " +
+        o.like);
   if (o.layers < 0 || o.layers > 1000)
     return invalid("--layers: wanted 0 to 1000, found " + std::to_string(o.layers));
   std::error_code error;

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <tuple>
 
+#include "models/random_weights.h"
 #include "nn/dense_load.h"
 #include "nn/moe_canary.h"
 
@@ -25,20 +26,55 @@ std::string gigabytes(int64_t bytes) {
   return text;
 }
 
+// Of an MoE layer, and not of what surrounds it.
+bool is_of_experts(const TensorSpec& spec) { return spec.part >= DecoderPart::kRouter; }
+
+// Where tensors come from: a checkpoint's files, or a seed.
+struct TensorSource {
+  std::unique_ptr<Checkpoint> file;  // or
+  std::unique_ptr<RandomWeights> random;
+
+  const std::string& place() const { return file ? file->path() : random->place(); }
+  int64_t bytes() const { return file ? file->bytes() : random->bytes(); }
+  // What holds these tensors, until the next call.
+  Result<const Checkpoint*> hold(std::span<const TensorSpec> specs) {
+    if (file) return file.get();
+    return random->make(specs);
+  }
+};
+
+// Every tensor under the naming that the checkpoint follows, of the type and shape that the config asks for; before memory is taken.
+// Those of experts are left to load_moe, which knows the types that stand for each other.
+Result<MoeNaming> check_file(const Checkpoint& file, const Family& family, const ModelConfig& config) {
+  const Result<MoeNaming> naming = detect(file);
+  if (!naming.ok()) return naming.status();
+  const std::vector<MoeNaming> known = family.namings(config);
+  if (std::find(known.begin(), known.end(), naming.value()) == known.end()) {
+    // Config and files disagree about the experts; the first missing tensor shows how.
+    for (const TensorSpec& spec : family.tensors(config, known.front()))
+      if (const auto found = file.find(spec.name); !found.ok()) return found.status();
+  }
+  for (const TensorSpec& spec : family.tensors(config, naming.value())) {
+    if (is_of_experts(spec)) continue;
+    if (const auto found = file.find(spec.name, spec.type, spec.shape); !found.ok()) return found.status();
+  }
+  return naming;
+}
+
 class Loader {
  public:
-  Loader(LoadedModel::Parts* parts, Device& device, const Checkpoint& checkpoint, const LoadOptions& options)
-      : parts_(*parts), device_(device), checkpoint_(checkpoint), options_(options) {}
+  Loader(LoadedModel::Parts* parts, Device& device, const LoadOptions& options)
+      : parts_(*parts), device_(device), options_(options) {}
 
-  Status load(const Family& family) {
-    SLUICE_TRY(find_all(family));
+  Status load(const Family& family, const std::string& directory) {
+    SLUICE_TRY(open(family, directory));
     SLUICE_TRY(check_memory());
     parts_.weights.layers.resize(static_cast<size_t>(parts_.config.decoder.layers()));
-    for (size_t i = 0; i < specs_.size();) {
+    for (size_t i = 0; i < dense_.size();) {
       // Tensors that are stacked are neighbours.
       size_t end = i + 1;
-      while (end < specs_.size() && specs_[end].first_row > 0 && specs_[end].part == specs_[i].part) ++end;
-      SLUICE_TRY(load_dense_part(std::span(specs_).subspan(i, end - i)));
+      while (end < dense_.size() && dense_[end].first_row > 0 && dense_[end].part == dense_[i].part) ++end;
+      SLUICE_TRY(load_dense_part(std::span(dense_).subspan(i, end - i)));
       i = end;
     }
     for (int64_t layer = 0; layer < parts_.config.decoder.layers(); ++layer) SLUICE_TRY(load_experts(layer));
@@ -47,26 +83,25 @@ class Loader {
   }
 
  private:
-  // Every tensor under the naming that the checkpoint follows, of the type and shape that the config asks for; before
-  // memory is taken. Experts are left to load_moe, which knows the types that stand for each other.
-  Status find_all(const Family& family) {
-    const Result<MoeNaming> naming = detect(checkpoint_);
-    if (!naming.ok()) return naming.status();
-    naming_ = naming.value();
-    const std::vector<MoeNaming> known = family.namings(parts_.config);
-    if (std::find(known.begin(), known.end(), naming_) == known.end()) {
-      // Config and files disagree about the experts; the first missing tensor shows how.
-      for (const TensorSpec& spec : family.tensors(parts_.config, known.front()))
-        if (const auto found = checkpoint_.find(spec.name); !found.ok()) return found.status();
+  Status open(const Family& family, const std::string& directory) {
+    if (options_.format == LoadFormat::kDummy) {
+      naming_ = family.namings(parts_.config).front();
+    } else {
+      auto file = Checkpoint::open(directory);
+      if (!file.ok()) return file.status();
+      source_.file = std::move(file).value();
+      const auto naming = check_file(*source_.file, family, parts_.config);
+      if (!naming.ok()) return naming.status();
+      naming_ = naming.value();
     }
-    for (TensorSpec& spec : family.tensors(parts_.config, naming_)) {
-      if (spec.part >= DecoderPart::kRouter) continue;
-      const auto tensor = checkpoint_.find(spec.name, spec.type, spec.shape);
-      if (!tensor.ok()) return tensor.status();
-      specs_.push_back(std::move(spec));
-    }
+    const std::vector<TensorSpec> all = family.tensors(parts_.config, naming_);
+    if (options_.format == LoadFormat::kDummy)
+      source_.random = std::make_unique<RandomWeights>(all, options_.seed, host_threads(device_));
+    experts_.resize(static_cast<size_t>(parts_.config.decoder.layers()));
+    for (const TensorSpec& spec : all)
+      (is_of_experts(spec) ? experts_[static_cast<size_t>(spec.layer)] : dense_).push_back(spec);
     // Stacked tensors become neighbours, whatever is between them in the list.
-    std::sort(specs_.begin(), specs_.end(), [](const TensorSpec& a, const TensorSpec& b) {
+    std::sort(dense_.begin(), dense_.end(), [](const TensorSpec& a, const TensorSpec& b) {
       return std::tuple(a.layer, a.part, a.first_row) < std::tuple(b.layer, b.part, b.first_row);
     });
     return {};
@@ -74,11 +109,25 @@ class Loader {
 
   // Linux overcommits memory and may kill the process later, so ask first.
   Status check_memory() {
-    total_ = checkpoint_.bytes();
-    const int64_t free = device_.free_bytes();
-    if (total_ <= free) return {};
-    return out_of_memory(checkpoint_.path() + ": wanted " + gigabytes(total_) +
-                         " of memory for the weights, found " + gigabytes(free) + " free");
+    total_ = source_.bytes();
+    const auto bytes = [](const TensorSpec& spec) { return *stored_bytes(spec.type, spec.shape); };
+    int64_t dense = 0, largest = 0;  // in all, and made at once
+    for (const TensorSpec& spec : dense_) dense += bytes(spec), largest = std::max(largest, bytes(spec));
+    for (const std::vector<TensorSpec>& layer : experts_) {
+      int64_t sum = 0;
+      for (const TensorSpec& spec : layer) sum += bytes(spec);
+      largest = std::max(largest, sum);
+    }
+    const int64_t beside = source_.random && device_.shares_host_memory() ? largest : 0;
+    const auto ask = [&](const Device& device, int64_t wanted) -> Status {
+      const int64_t free = device.free_bytes();
+      if (wanted <= free) return {};
+      return out_of_memory(source_.place() + ": wanted " + gigabytes(wanted) +
+                           " of memory for the weights, found " + gigabytes(free) + " free");
+    };
+    if (!options_.experts) return ask(device_, total_ + beside);
+    SLUICE_TRY(ask(device_, dense + beside));
+    return ask(*options_.experts, total_ - dense);
   }
 
   void progress(int64_t bytes) {
@@ -95,50 +144,47 @@ class Loader {
     return {};
   }
 
-  Status copy(const TensorSpec& spec, Tensor* to) {
-    if (spec.shape.size() == 2)
-      return keep(load_dense(device_, checkpoint_, spec.name, {spec.shape[0], spec.shape[1]}, DType::kBF16),
-                  to);
-    return keep(load_dense(device_, checkpoint_, spec.name, {spec.shape[0]}, DType::kBF16), to);
+  Status copy(const Checkpoint& from, const TensorSpec& spec, Tensor* to) {
+    const Numbers allowed = spec.part == DecoderPart::kSinks ? Numbers::kNoNan : Numbers::kFinite;
+    return keep(
+        load_dense(device_, from, {spec.name, spec.shape, DType::kBF16, allowed}, host_threads(device_)), to);
   }
 
-  // Matrices one below the other, packed as one; biases likewise, copied.
-  Status stack(std::span<const TensorSpec> specs, Tensor* to) {
+  // Matrices one below the other, as one in the layout of the device's kernels; biases likewise, copied.
+  Status stack(const Checkpoint& from, std::span<const TensorSpec> specs, Tensor* to) {
     std::vector<DensePart> rows;
     for (const TensorSpec& s : specs) rows.push_back({s.name, s.shape[0]});
-    if (specs.front().shape.size() == 1)
-      return keep(load_stacked(device_, checkpoint_, rows, DType::kBF16), to);
-    SLUICE_TRY(
-        keep(pack_dense(device_, checkpoint_, rows, specs.front().shape[1], device_.info().cores), to));
-    parts_.active_bytes += elements_of(*to);
+    if (specs.front().shape.size() == 1) return keep(load_stacked(device_, from, rows, DType::kBF16), to);
+    SLUICE_TRY(keep(pack_dense(device_, from, rows, specs.front().shape[1], host_threads(device_)), to));
+    parts_.active_bytes += bytes_of(to->dtype, elements_of(*to));
     return {};
   }
 
   Status load_dense_part(std::span<const TensorSpec> specs) {
     DecoderWeights& w = parts_.weights;
     const TensorSpec& spec = specs.front();
-    for (const TensorSpec& s : specs)
-      SLUICE_TRY(check_numbers(*checkpoint_.find_if_there(s.name),
-                               s.part == DecoderPart::kSinks ? Numbers::kNoNan : Numbers::kFinite));
-    if (spec.part == DecoderPart::kEmbedding) return copy(spec, &w.embedding);
-    if (spec.part == DecoderPart::kFinalNorm) return copy(spec, &w.final_norm);
-    if (spec.part == DecoderPart::kLmHead) return stack(specs, &w.lm_head);
+    const auto held = source_.hold(specs);
+    if (!held.ok()) return held.status();
+    const Checkpoint& from = *held.value();
+    if (spec.part == DecoderPart::kEmbedding) return copy(from, spec, &w.embedding);
+    if (spec.part == DecoderPart::kFinalNorm) return copy(from, spec, &w.final_norm);
+    if (spec.part == DecoderPart::kLmHead) return stack(from, specs, &w.lm_head);
     DecoderLayerWeights& l = w.layers[static_cast<size_t>(spec.layer)];
     switch (spec.part) {
       case DecoderPart::kAttentionNorm:
-        return copy(spec, &l.attention_norm);
+        return copy(from, spec, &l.attention_norm);
       case DecoderPart::kMoeNorm:
-        return copy(spec, &l.moe_norm);
+        return copy(from, spec, &l.moe_norm);
       case DecoderPart::kSinks:
-        return copy(spec, &l.attention.sinks);
+        return copy(from, spec, &l.attention.sinks);
       case DecoderPart::kQkv:
-        return stack(specs, &l.attention.qkv);
+        return stack(from, specs, &l.attention.qkv);
       case DecoderPart::kQkvBias:
-        return stack(specs, &l.attention.qkv_bias);
+        return stack(from, specs, &l.attention.qkv_bias);
       case DecoderPart::kO:
-        return stack(specs, &l.attention.o);
+        return stack(from, specs, &l.attention.o);
       case DecoderPart::kOBias:
-        return copy(spec, &l.attention.o_bias);
+        return copy(from, spec, &l.attention.o_bias);
       default:
         return invalid("load: " + spec.name + ": no part of a decoder");
     }
@@ -147,15 +193,17 @@ class Loader {
   Status load_experts(int64_t layer) {
     const MoeConfig& config = parts_.config.decoder.moe;
     Device& device = options_.experts ? *options_.experts : device_;
-    auto loaded = load_moe(device, checkpoint_, config,
+    const auto held = source_.hold(experts_[static_cast<size_t>(layer)]);
+    if (!held.ok()) return held.status();
+    auto loaded = load_moe(device, *held.value(), config,
                            {.naming = naming_,
                             .layer = layer,
                             .slice = {},
-                            .threads = device_.info().cores,
+                            .threads = host_threads(device_),
                             .progress = [&](int64_t bytes, int64_t) { progress(bytes); }});
     if (!loaded.ok()) return loaded.status();
     if (options_.canary == LoadOptions::Canary::kRun)
-      SLUICE_TRY(canary(device, *loaded.value(), checkpoint_,
+      SLUICE_TRY(canary(device, *loaded.value(), *held.value(),
                         {.policy = options_.policy, .backend = options_.backend}));
     const int64_t bytes = loaded.value()->bytes();
     done_ += bytes;
@@ -168,11 +216,12 @@ class Loader {
 
   LoadedModel::Parts& parts_;
   Device& device_;
-  const Checkpoint& checkpoint_;
   const LoadOptions& options_;
   MoeNaming naming_ = MoeNaming::kGptOss;
-  std::vector<TensorSpec> specs_;
-  int64_t done_ = 0, total_ = 0;  // bytes of the checkpoint
+  TensorSource source_;
+  std::vector<TensorSpec> dense_;                 // in the order of loading
+  std::vector<std::vector<TensorSpec>> experts_;  // of each layer
+  int64_t done_ = 0, total_ = 0;                  // bytes of the checkpoint
 };
 
 }  // namespace
@@ -193,13 +242,9 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(Device& device, const std
   DecoderConfig& decoder = parts->config.decoder;
   decoder = decoder.with_layouts_of(device.info()).with_activations(options.x);
   if (options.experts) decoder.moe.layout = layout_for(options.experts->info().backend);
-  auto checkpoint = Checkpoint::open(directory);
-  if (!checkpoint.ok()) return checkpoint.status();
-  for (const Family* family : families()) {
-    if (family->architecture != parts->config.architecture) continue;
-    Loader loader(parts.get(), device, *checkpoint.value(), options);
-    SLUICE_TRY(loader.load(*family));
-  }
+  for (const Family* family : families())
+    if (family->architecture == parts->config.architecture)
+      SLUICE_TRY(Loader(parts.get(), device, options).load(*family, directory));
   return std::unique_ptr<LoadedModel>(new LoadedModel(std::move(parts)));
 }
 

@@ -12,6 +12,12 @@ struct LoadProgress {
   int64_t bytes_done = 0, bytes_total = 0;  // of the checkpoint
 };
 
+// Where weights come from. Names as vLLM's --load-format.
+enum class LoadFormat : uint8_t {
+  kSafetensors,
+  kDummy,  // random ones of a seed, as `sluice make-checkpoint` would write them: no file is read but config.json
+};
+
 struct LoadOptions {
   DType x = DType::kBF16;  // activations and caches: kBF16 or kF32
   std::function<void(const LoadProgress&)> progress = {};
@@ -22,11 +28,15 @@ struct LoadOptions {
   MoeBackend backend = {};
   // Checks a few rows of every layer against the references before anything is served. Skip it only to measure loading.
   enum class Canary : uint8_t { kRun, kSkip } canary = Canary::kRun;
+  LoadFormat format = LoadFormat::kSafetensors;
+  uint64_t seed = 0;  // of kDummy
 };
 
 class LoadedModel {
  public:
-  // Reads <directory>/config.json and its safetensors. Errors name the file, the tensor, what was wanted and what was found:
+  // Reads <directory>/config.json and its safetensors, and puts everything into the device's memory as its kernels want it, a layer at a
+  // time: of the host's memory, kDummy needs as much as the largest tensor or layer of experts has, and files no more than 64 MiB,
+  // where the device has memory of its own. Errors name the file, the tensor, what was wanted and what was found:
   // kIo, kCorrupt, kUnsupported, kOutOfMemory (wanted and free bytes), kDevice when the canary finds a wrong number.
   static Result<std::unique_ptr<LoadedModel>> load(Device& device, const std::string& directory,
                                                    const LoadOptions& options = {});

@@ -61,8 +61,7 @@ class Loader {
       w.embedding = options_.embedding, w.head = options_.head;
     } else {
       const std::string embedding = own_or("embed_tokens.weight", "model.embed_tokens.weight");
-      SLUICE_TRY(finite(embedding));
-      SLUICE_TRY(keep(load_dense(device_, checkpoint_, embedding, {vocab, h}, DType::kBF16), &w.embedding));
+      SLUICE_TRY(copy(embedding, {vocab, h}, &w.embedding));
       SLUICE_TRY(pack(own_or("shared_head.head.weight", "lm_head.weight"), vocab, h, &w.head));
     }
     SLUICE_TRY(norm("enorm", h, &w.enorm));
@@ -92,18 +91,15 @@ class Loader {
     parts_.dense.push_back(std::move(made).value());
     return {};
   }
-  Status finite(const std::string& tensor) {
-    const auto found = checkpoint_.find(tensor);
-    return found.ok() ? check_numbers(*found.value(), Numbers::kFinite) : found.status();
+  Status copy(const std::string& tensor, std::vector<int64_t> shape, Tensor* to) {
+    return keep(load_dense(device_, checkpoint_, {tensor, std::move(shape)}, host_threads(device_)), to);
   }
   Status norm(const std::string& behind, int64_t width, Tensor* to) {
-    SLUICE_TRY(finite(name(behind + ".weight")));
-    return keep(load_dense(device_, checkpoint_, name(behind + ".weight"), {width}, DType::kBF16), to);
+    return copy(name(behind + ".weight"), {width}, to);
   }
   Status pack(const std::string& tensor, int64_t features, int64_t width, Tensor* to) {
-    SLUICE_TRY(finite(tensor));
     const DensePart part{tensor, features};
-    return keep(pack_dense(device_, checkpoint_, {&part, 1}, width, device_.info().cores), to);
+    return keep(pack_dense(device_, checkpoint_, {&part, 1}, width, host_threads(device_)), to);
   }
 
   Status attention(const LatentAttentionConfig& a, LatentAttentionWeights* w) {
@@ -115,10 +111,7 @@ class Loader {
     SLUICE_TRY(project("q_b_proj", a.heads * (a.nope + a.rope), a.q_rank, &w->q_b));
     SLUICE_TRY(project("kv_a_proj_with_mqa", a.rank + a.rope, a.hidden, &w->kv_a));
     SLUICE_TRY(norm("self_attn.kv_a_layernorm", a.rank, &w->kv_norm));
-    SLUICE_TRY(finite(name("self_attn.kv_b_proj.weight")));
-    SLUICE_TRY(keep(load_dense(device_, checkpoint_, name("self_attn.kv_b_proj.weight"),
-                               {a.heads * (a.nope + a.v_dim), a.rank}, DType::kBF16),
-                    &w->kv_b));
+    SLUICE_TRY(copy(name("self_attn.kv_b_proj.weight"), {a.heads * (a.nope + a.v_dim), a.rank}, &w->kv_b));
     w->kv_b = make_tensor(w->kv_b.data, w->kv_b.dtype, {a.heads, a.nope + a.v_dim, a.rank}, w->kv_b.where);
     return project("o_proj", a.hidden, a.heads * a.v_dim, &w->o);
   }
@@ -129,7 +122,7 @@ class Loader {
                            {.naming = MoeNaming::kDeepSeekV3,
                             .layer = parts_.layer,
                             .slice = {},
-                            .threads = device_.info().cores});
+                            .threads = host_threads(device_)});
     if (!loaded.ok()) return loaded.status();
     if (options_.canary == MtpLoadOptions::Canary::kRun)
       SLUICE_TRY(canary(device, *loaded.value(), checkpoint_));

@@ -1,8 +1,7 @@
 #include "nn/expert_upload.h"
 
 #include <algorithm>
-#include <condition_variable>
-#include <mutex>
+#include <atomic>
 #include <string>
 
 namespace sluice {
@@ -31,9 +30,6 @@ int64_t blocks_at_once(const PackedMatrix& m, int64_t piece_bytes) {
   return std::clamp<int64_t>(piece_bytes / block_bytes(m), 1, row_block_count(m));
 }
 
-// The ring is released in parts, each when all of it is on the device.
-constexpr size_t kParts = 4;
-
 SlotSpec bytes_slot(int64_t bytes) { return slot("", Role::kOut, DType::kU8, {bytes}); }
 
 Tensor with_experts(Tensor t) {
@@ -42,92 +38,6 @@ Tensor with_experts(Tensor t) {
 }
 
 }  // namespace
-
-// Pieces on their way into the ring: threads take them in order, and wait where the ring is full.
-class ExpertUpload::Readers {
- public:
-  Readers(const ExpertUpload& upload, std::span<const Job> jobs, std::span<const Piece> pieces,
-          const Watch& watch)
-      : upload_(upload),
-        jobs_(jobs),
-        pieces_(pieces),
-        watch_(watch),
-        read_(pieces.size()),
-        hashes_(jobs.size()),
-        left_(jobs.size()) {
-    for (size_t i = 0; i < jobs.size(); ++i)
-      hashes_[i].resize(static_cast<size_t>(row_block_count(jobs[i].to->header.matrix)));
-    for (const Piece& p : pieces) ++left_[p.job];
-  }
-
-  // Reads the next piece that no thread has taken. False: there is none left.
-  bool read_next() {
-    size_t i = 0;
-    {
-      std::unique_lock lock(mutex_);
-      free_.wait(lock, [&] { return stop_ || next_ == pieces_.size() || next_ < freed_ + upload_.slots_; });
-      if (stop_ || next_ == pieces_.size()) return false;
-      i = next_++;
-    }
-    const Piece& p = pieces_[i];
-    const Job& job = jobs_[p.job];
-    RowBlocks to = upload_.place_of(job.to->header.matrix, p, i);
-    to.hashes = hashes_[p.job].data() + p.first;
-    Status status = gather_row_blocks(job.to->header.matrix, *job.from, to);
-    bool last = false, wanted = false;
-    {
-      const std::lock_guard lock(mutex_);
-      read_[i] = {std::move(status), true};
-      last = --left_[p.job] == 0;
-      wanted = i == wanted_;
-    }
-    if (wanted) arrived_.notify_one();
-    if (last) watch_.read(p.job);
-    return true;
-  }
-  // Waits for a piece; how its reading went.
-  Status wait_for(size_t piece) {
-    while (upload_.workers_.helpers() == 0 && !read_[piece].done)
-      if (!read_next()) break;
-    std::unique_lock lock(mutex_);
-    wanted_ = piece;
-    arrived_.wait(lock, [&] { return read_[piece].done; });
-    return read_[piece].status;
-  }
-  // The slots of the first `pieces` pieces may be filled again.
-  void give_back(size_t pieces) {
-    {
-      const std::lock_guard lock(mutex_);
-      freed_ = pieces;
-    }
-    free_.notify_all();
-  }
-  void stop() {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    free_.notify_all();
-  }
-  uint64_t fingerprint(size_t job) const { return fingerprint_of(hashes_[job]); }
-
- private:
-  struct Read {
-    Status status;
-    bool done = false;
-  };
-  const ExpertUpload& upload_;
-  std::span<const Job> jobs_;
-  std::span<const Piece> pieces_;
-  const Watch& watch_;
-  std::mutex mutex_;
-  std::condition_variable free_, arrived_;
-  size_t next_ = 0, freed_ = 0, wanted_ = 0;
-  bool stop_ = false;
-  std::vector<Read> read_;
-  std::vector<std::vector<uint64_t>> hashes_;  // of each job's row blocks
-  std::vector<size_t> left_;                   // pieces of each job that are not read yet
-};
 
 int64_t ExpertUpload::device_bytes(std::span<const PackedMatrix> matrices) {
   int64_t most = 0;
@@ -140,6 +50,7 @@ Result<std::unique_ptr<ExpertUpload>> ExpertUpload::make(Device& device,
                                                          const Options& options) {
   std::unique_ptr<ExpertUpload> out(new ExpertUpload(device, options));
   size_t scratch = 0;
+  int64_t piece_bytes = 0;
   for (const PackedMatrix& m : matrices) {
     if (m.layout != WeightLayout::kFragments)
       return invalid(std::string("layout: wanted fragments, which ") + text(device.info().backend) +
@@ -148,8 +59,7 @@ Result<std::unique_ptr<ExpertUpload>> ExpertUpload::make(Device& device,
     if (!plan.ok()) return plan.status();
     scratch = std::max(scratch, plan.value().workspace_bytes());
     out->packers_.push_back({m, std::move(plan).value()});
-    out->slot_bytes_ = std::max(
-        out->slot_bytes_, round_up(blocks_at_once(m, options.piece_bytes) * block_bytes(m), kAlignment));
+    piece_bytes = std::max(piece_bytes, blocks_at_once(m, options.piece_bytes) * block_bytes(m));
   }
   for (const auto& [tensor, size] : {std::pair{&out->staging_, device_bytes(matrices)},
                                      std::pair{&out->scratch_, static_cast<int64_t>(scratch)}}) {
@@ -158,16 +68,11 @@ Result<std::unique_ptr<ExpertUpload>> ExpertUpload::make(Device& device,
     if (!made.ok()) return made.status();
     *tensor = std::move(made).value();
   }
-  const int64_t ring_bytes = std::max(options.ring_bytes, 2 * out->slot_bytes_);
-  const auto ring = device.allocate_host(static_cast<size_t>(ring_bytes));
+  auto ring = UploadRing::make(
+      device, {.threads = options.threads, .slot_bytes = piece_bytes, .ring_bytes = options.ring_bytes});
   if (!ring.ok()) return ring.status();
-  out->ring_ = static_cast<std::byte*>(ring.value());
-  if (out->slot_bytes_ > 0) out->slots_ = static_cast<size_t>(ring_bytes / out->slot_bytes_);
+  out->ring_ = std::move(ring).value();
   return out;
-}
-
-ExpertUpload::~ExpertUpload() {
-  if (ring_) device_.release_host(ring_);
 }
 
 const ExpertUpload::Packer* ExpertUpload::packer_of(const PackedMatrix& m) const {
@@ -198,53 +103,68 @@ std::vector<ExpertUpload::Piece> ExpertUpload::pieces_of(std::span<const Job> jo
   return out;
 }
 
-// In its slot of the ring: rows, and their scales after them.
-RowBlocks ExpertUpload::place_of(const PackedMatrix& m, const Piece& piece, size_t number) const {
-  std::byte* slot = ring_ + static_cast<int64_t>(number % slots_) * slot_bytes_;
-  return {.first = piece.first,
-          .blocks = piece.blocks,
-          .w = slot,
-          .scales = slot + piece.blocks * kFragmentRows * row_bytes(m),
-          .hashes = nullptr};
-}
+// Jobs on their way, piece by piece.
+class ExpertUpload::Under {
+ public:
+  Under(ExpertUpload& upload, std::span<const Job> jobs, const Watch& watch)
+      : upload_(upload),
+        jobs_(jobs),
+        watch_(watch),
+        pieces_(upload.pieces_of(jobs)),
+        hashes_(jobs.size()),
+        left_(jobs.size()) {
+    for (size_t i = 0; i < jobs.size(); ++i)
+      hashes_[i].resize(static_cast<size_t>(row_block_count(matrix(i))));
+    for (const Piece& p : pieces_) ++left_[p.job];
+  }
+  int64_t pieces() const { return static_cast<int64_t>(pieces_.size()); }
+
+  Status read(int64_t number, std::byte* slot) {
+    const Piece& p = piece(number);
+    RowBlocks to = place_of(p, slot);
+    to.hashes = hashes_[p.job].data() + p.first;
+    return gather_row_blocks(matrix(p.job), *jobs_[p.job].from, to);
+  }
+  void after(int64_t number) {
+    const size_t job = piece(number).job;
+    if (--left_[job] == 0) watch_.read(job);
+  }
+  Status send(int64_t number, std::byte* slot) {
+    const Piece& p = piece(number);
+    SLUICE_TRY(upload_.send(matrix(p.job), place_of(p, slot)));
+    if (number + 1 < pieces() && piece(number + 1).job == p.job) return {};
+    SLUICE_TRY(upload_.pack_sent(jobs_[p.job], fingerprint_of(hashes_[p.job])));
+    watch_.sent(p.job);
+    return {};
+  }
+
+ private:
+  const Piece& piece(int64_t number) const { return pieces_[static_cast<size_t>(number)]; }
+  const PackedMatrix& matrix(size_t job) const { return jobs_[job].to->header.matrix; }
+  // In its slot of the ring: rows, and their scales after them.
+  RowBlocks place_of(const Piece& p, std::byte* slot) const {
+    return {.first = p.first,
+            .blocks = p.blocks,
+            .w = slot,
+            .scales = slot + p.blocks * kFragmentRows * row_bytes(matrix(p.job)),
+            .hashes = nullptr};
+  }
+
+  ExpertUpload& upload_;
+  std::span<const Job> jobs_;
+  const Watch& watch_;
+  std::vector<Piece> pieces_;
+  std::vector<std::vector<uint64_t>> hashes_;  // of each job's row blocks
+  std::vector<std::atomic<size_t>> left_;      // pieces of each job that are not read yet
+};
 
 Status ExpertUpload::pack(std::span<const Job> jobs, const Watch& watch) {
   for (const Job& job : jobs) SLUICE_TRY(check(job));
-  const std::vector<Piece> pieces = pieces_of(jobs);
-  Readers readers(*this, jobs, pieces, watch);
-  Status status;
-  workers_.run(
-      workers_.helpers(),
-      [&](int64_t) {
-        while (readers.read_next()) {
-        }
-      },
-      [&] {
-        status = send_all(jobs, pieces, watch, &readers);
-        readers.stop();
-      });
-  // Also after an error: copies may still read the ring.
-  const Status waited = device_.wait(device_.stream());
-  return status.ok() ? waited : status;
-}
-
-Status ExpertUpload::send_all(std::span<const Job> jobs, std::span<const Piece> pieces, const Watch& watch,
-                              Readers* readers) {
-  const size_t part = std::max<size_t>(slots_ / kParts, 1);
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    SLUICE_TRY(readers->wait_for(i));
-    const size_t j = pieces[i].job;
-    const PackedMatrix& m = jobs[j].to->header.matrix;
-    SLUICE_TRY(send(m, place_of(m, pieces[i], i)));
-    if (i + 1 == pieces.size() || pieces[i + 1].job != j) {
-      SLUICE_TRY(pack_sent(jobs[j], readers->fingerprint(j)));
-      watch.sent(j);
-    }
-    if ((i + 1) % part != 0) continue;
-    SLUICE_TRY(device_.wait(device_.stream()));
-    readers->give_back(i + 1);
-  }
-  return {};
+  Under under(*this, jobs, watch);
+  return ring_->run(under.pieces(),
+                    {.read = [&](int64_t piece, std::byte* slot) { return under.read(piece, slot); },
+                     .after = [&](int64_t piece) { under.after(piece); },
+                     .send = [&](int64_t piece, std::byte* slot) { return under.send(piece, slot); }});
 }
 
 // The one place for a matrix is free again when its turn in the stream comes.

@@ -7,13 +7,14 @@
 
 #include "dispatch/plan.h"
 #include "nn/owned_tensor.h"
+#include "nn/upload_ring.h"
 #include "weights/packed.h"
 
 namespace sluice {
 
-// Host threads copy rows, hashed and checked, piece by piece into a ring of page-locked memory; the caller's thread sends
-// the pieces on in order, and the device packs a matrix (ops/pack_experts.h) when its last piece has arrived. The ring and
-// one matrix in the device's memory go with the object.
+// Host threads copy rows, hashed and checked, piece by piece into a ring of page-locked memory (nn/upload_ring.h); the caller's
+// thread sends the pieces on in order, and the device packs a matrix (ops/pack_experts.h) when its last piece has arrived. The
+// ring and one matrix in the device's memory go with the object.
 class ExpertUpload {
  public:
   struct Options {
@@ -40,9 +41,6 @@ class ExpertUpload {
   // kOutOfMemory.
   static Result<std::unique_ptr<ExpertUpload>> make(Device& device, std::span<const PackedMatrix> matrices,
                                                     const Options& options);
-  ~ExpertUpload();
-  ExpertUpload(const ExpertUpload&) = delete;
-  ExpertUpload& operator=(const ExpertUpload&) = delete;
 
   // Packs each job into its place, which does not move, in order, and returns when all are there. kCorrupt names the first NaN
   // scale: its job and those after it are not written then, those before it may be.
@@ -59,25 +57,18 @@ class ExpertUpload {
     size_t job;
     int64_t first, blocks;
   };
-  class Readers;
-  ExpertUpload(Device& device, const Options& options)
-      : device_(device), options_(options), workers_(options.threads) {}
+  class Under;  // one call of pack()
+  ExpertUpload(Device& device, const Options& options) : device_(device), options_(options) {}
   Status check(const Job& job) const;
   const Packer* packer_of(const PackedMatrix& matrix) const;
   std::vector<Piece> pieces_of(std::span<const Job> jobs) const;
-  RowBlocks place_of(const PackedMatrix& matrix, const Piece& piece, size_t number) const;
-  Status send_all(std::span<const Job> jobs, std::span<const Piece> pieces, const Watch& watch,
-                  Readers* readers);
   Status send(const PackedMatrix& matrix, const RowBlocks& piece);
   Status pack_sent(const Job& job, uint64_t fingerprint);
 
   Device& device_;
   Options options_;
-  Workers workers_;
   std::vector<Packer> packers_;
-  std::byte* ring_ = nullptr;
-  int64_t slot_bytes_ = 0;
-  size_t slots_ = 0;
+  std::unique_ptr<UploadRing> ring_;
   OwnedTensor staging_, scratch_;
 };
 

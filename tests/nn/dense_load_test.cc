@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "harness/devices.h"
+#include "harness/far_device.h"
 #include "harness/moe_files.h"
 #include "weights/packing.h"
 
@@ -35,8 +36,8 @@ class DenseLoad : public testing::Test {
 };
 
 TEST_F(DenseLoad, CopiesAsItIsAndWidensWithoutLoss) {
-  const auto same = load_dense(*device, *file.checkpoint, "norm", {33}, DType::kBF16);
-  const auto wide = load_dense(*device, *file.checkpoint, "norm", {33}, DType::kF32);
+  const auto same = load_dense(*device, *file.checkpoint, {"norm", {33}, DType::kBF16}, 2);
+  const auto wide = load_dense(*device, *file.checkpoint, {"norm", {33}, DType::kF32}, 2);
   ASSERT_TRUE(same.ok() && wide.ok()) << same.status().message << wide.status().message;
   for (uint16_t i = 0; i < 33; ++i) {
     EXPECT_EQ(same.value().view().as<uint16_t>()[i], 0x3F80 + i);
@@ -87,19 +88,88 @@ TEST_F(DenseLoad, WhatWouldLoseSomethingIsRefusedByName) {
     EXPECT_EQ(status.code, code) << status.message;
     EXPECT_NE(status.message.find(words), std::string::npos) << status.message;
   };
-  refused(load_dense(*device, *file.checkpoint, "f8", {4}, DType::kBF16).status(), Code::kUnsupported,
+  refused(load_dense(*device, *file.checkpoint, {"f8", {4}, DType::kBF16}, 2).status(), Code::kUnsupported,
           "f8: wanted BF16[4], found F8_E4M3[4]");
-  refused(load_dense(*device, *file.checkpoint, "f32", {4}, DType::kBF16).status(), Code::kUnsupported,
+  refused(load_dense(*device, *file.checkpoint, {"f32", {4}, DType::kBF16}, 2).status(), Code::kUnsupported,
           "f32: wanted BF16[4], found F32[4]");
-  refused(load_dense(*device, *file.checkpoint, "norm", {3, 11}, DType::kBF16).status(), Code::kCorrupt,
+  refused(load_dense(*device, *file.checkpoint, {"norm", {3, 11}, DType::kBF16}, 2).status(), Code::kCorrupt,
           "norm: wanted BF16[3, 11], found BF16[33]");
-  refused(load_dense(*device, *file.checkpoint, "nor", {33}, DType::kBF16).status(), Code::kCorrupt,
+  refused(load_dense(*device, *file.checkpoint, {"nor", {33}, DType::kBF16}, 2).status(), Code::kCorrupt,
           "the nearest is 'norm'");
   const DensePart parts[] = {{"q", 40}, {"k", 8}};
   refused(pack_dense(*device, *file.checkpoint, parts, 33, 1).status(), Code::kCorrupt,
           "k: wanted BF16[8, 33], found BF16[7, 33]");
   refused(pack_dense(*device, *file.checkpoint, {}, 33, 1).status(), Code::kInvalidArgument,
           "at least one feature");
+}
+
+// Tensors that go through a ring of page-locked memory, and ones that are too small for it.
+TEST(DenseLoadFar, StacksRowsAsTheyStand) {
+  StoredTensor q = bf16("q", {3000, 777}, 0);
+  for (size_t i = 1; i < q.bytes.size(); i += 2) q.bytes[i] &= std::byte{0xBF};  // finite
+  const Written file({q, bf16("k", {5, 777}, 70), bf16("small", {3, 777}, 9)});
+  FarDevice far(WeightLayout::kRowMajor);
+  const auto bytes_of_part = [&](const char* name) {
+    const CheckpointTensor& t = *file.checkpoint->find(name).value();
+    return std::vector<std::byte>(t.data, t.data + t.bytes);
+  };
+  for (const int threads : {1, 4}) {
+    for (const std::vector<DensePart>& parts :
+         {std::vector<DensePart>{{"q", 3000}, {"k", 5}}, {{"small", 3}, {"k", 5}}}) {
+      std::vector<std::byte> want;
+      for (const DensePart& part : parts) {
+        const auto bytes = bytes_of_part(part.name.c_str());
+        want.insert(want.end(), bytes.begin(), bytes.end());
+      }
+      const auto packed = pack_dense(far, *file.checkpoint, parts, 777, threads);
+      ASSERT_TRUE(packed.ok()) << packed.status().message;
+      const Tensor& t = packed.value().view();
+      EXPECT_EQ(t.dtype, DType::kBF16);
+      EXPECT_EQ(t.rank, 2);
+      EXPECT_EQ(t.shape[0], parts[0].features + parts[1].features);
+      EXPECT_EQ(t.shape[1], 777);
+      std::vector<std::byte> got(want.size());
+      ASSERT_TRUE(far.copy(got.data(), t.data, got.size(), far.stream()).ok());
+      ASSERT_TRUE(far.wait(far.stream()).ok());
+      EXPECT_EQ(got, want) << parts[0].name << ", " << threads << " threads";
+    }
+  }
+  FarDevice other;
+  const DensePart one{"small", 3};
+  const Status status = pack_dense(other, *file.checkpoint, {&one, 1}, 777, 1).status();
+  EXPECT_EQ(status.code, Code::kUnsupported);
+  EXPECT_NE(status.message.find("small: wanted row_major or"), std::string::npos) << status.message;
+}
+
+TEST(DenseLoadFar, NamesTheFirstNumberThatIsNone) {
+  StoredTensor large = bf16("large", {3000, 1000}, 0), small = bf16("small", {4}, 0);
+  const auto spoil = [](StoredTensor& t, size_t element, uint16_t bits) {
+    std::memcpy(&t.bytes[2 * element], &bits, 2);
+  };
+  for (StoredTensor* t : {&large, &small})
+    for (size_t i = 0; i < t->bytes.size() / 2; ++i) spoil(*t, i, static_cast<uint16_t>(i & 0x3fff));
+  spoil(large, 2'900'001, 0x7fc0), spoil(large, 2'000'001, 0xff80), spoil(small, 3, 0x7f80);
+  const Written file({large, small});
+  FarDevice far(WeightLayout::kRowMajor);
+  const auto near = cpu::open_device({.threads = 2}).value();
+  for (Device* device : {static_cast<Device*>(&far), near.get()}) {
+    const auto refused = [&](const DenseTensor& wanted, const std::string& words) {
+      const Status status = load_dense(*device, *file.checkpoint, wanted, 3).status();
+      EXPECT_EQ(status.code, Code::kCorrupt);
+      EXPECT_NE(status.message.find(words), std::string::npos) << status.message;
+    };
+    refused({"large", {3000, 1000}}, "large: wanted finite numbers, found an infinity at element 2000001");
+    refused({"large", {3000, 1000}, DType::kBF16, Numbers::kNoNan},
+            "large: wanted numbers, found NaN at element 2900001");
+    refused({"small", {4}}, "small: wanted finite numbers, found an infinity at element 3");
+    refused({"small", {4}, DType::kF32}, "small: wanted finite numbers, found an infinity at element 3");
+    EXPECT_TRUE(load_dense(*device, *file.checkpoint, {"small", {4}, DType::kBF16, Numbers::kNoNan}, 3).ok());
+    const DensePart part{"large", 3000};
+    EXPECT_NE(pack_dense(*device, *file.checkpoint, {&part, 1}, 1000, 3)
+                  .status()
+                  .message.find("large: wanted finite numbers, found an infinity at element 2000001"),
+              std::string::npos);
+  }
 }
 
 }  // namespace

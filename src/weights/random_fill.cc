@@ -1,0 +1,141 @@
+#include "weights/random_fill.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/random.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kTable = 1 << 16;
+constexpr double kCodeRms = 2.926;  // of the sixteen e2m1 values, equally likely
+constexpr double kF8Rms = 0.57;     // of the e4m3 values below 2, equally likely
+constexpr uint64_t kStep = 0x9E3779B97F4A7C15u;
+
+// Bytes that one thread fills at once: they stay in its cache, and are enough to pay for taking them.
+constexpr int64_t kPart = int64_t{1} << 20;
+
+double root_of(int64_t width) { return std::sqrt(static_cast<double>(std::max<int64_t>(width, 1))); }
+
+// SplitMix64 (Steele, Lea, Flood 2014), which is a hash of a counter: word `number` of the stream that begins at `state`.
+uint64_t word(uint64_t state, uint64_t number) {
+  uint64_t z = state + (number + 1) * kStep;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+// out = make(word) for each word from `first` on. Whole words in a loop of their own, of which the compiler makes a short one.
+template <class Make>
+void each_word(uint64_t state, uint64_t first, std::span<std::byte> out, Make make) {
+  const size_t whole = out.size() / 8;
+  for (size_t i = 0; i < whole; ++i) {
+    const uint64_t bytes = make(word(state, first + i));
+    std::memcpy(out.data() + 8 * i, &bytes, 8);
+  }
+  if (out.size() == 8 * whole) return;
+  const uint64_t bytes = make(word(state, first + whole));
+  std::memcpy(out.data() + 8 * whole, &bytes, out.size() - 8 * whole);
+}
+
+// Mean and standard deviation of what is normal in bf16.
+struct Normal {
+  float mean, deviation;
+};
+Normal normal_of(const RandomContents& c) {
+  switch (c.fill) {
+    case Fill::kWeight:
+      return {0, static_cast<float>(1 / root_of(c.width))};
+    case Fill::kBias:
+      return {0, 0.125f};
+    case Fill::kNorm:
+      return {1, 0.1f};
+    default:
+      return {0, 1};
+  }
+}
+bool is_normal(Fill fill) {
+  return fill == Fill::kWeight || fill == Fill::kBias || fill == Fill::kNorm || fill == Fill::kUnit;
+}
+
+}  // namespace
+
+RandomFill::RandomFill(uint64_t seed) : normals_(kTable), state_(seed * kStep + 1) {
+  Random random(seed);
+  for (float& v : normals_) v = static_cast<float>(random.normal());
+}
+
+const std::vector<uint16_t>& RandomFill::table_of(const RandomContents& c) {
+  std::vector<uint16_t>& table = tables_[{c.fill, c.width}];
+  if (!table.empty()) return table;
+  table.resize(kTable);
+  if (is_normal(c.fill)) {
+    const auto [mean, deviation] = normal_of(c);
+    for (size_t i = 0; i < kTable; ++i) table[i] = to_bf16(mean + deviation * normals_[i]).bits;
+  }
+  if (c.fill == Fill::kMxfp4Scales) {
+    const double center =
+        127 - std::log2(kCodeRms * root_of(c.width)) - 0.3;  // the spread below makes rms larger
+    for (size_t i = 0; i < kTable; ++i) {
+      const double z = normals_[i];
+      table[i] = static_cast<uint16_t>(std::clamp(std::lround(center + 0.7 * z), 1L, 254L));
+    }
+  }
+  return table;
+}
+
+void RandomFill::fill_part(const RandomContents& c, const uint16_t* table, uint64_t first,
+                           std::span<std::byte> out) const {
+  if (is_normal(c.fill))
+    return each_word(state_, first, out, [table](uint64_t bits) {
+      uint64_t packed = 0;
+      for (int i = 0; i < 4; ++i)
+        packed |= static_cast<uint64_t>(table[(bits >> (16 * i)) & (kTable - 1)]) << (16 * i);
+      return packed;
+    });
+  switch (c.fill) {
+    case Fill::kMxfp4Scales:
+      return each_word(state_, first, out, [table](uint64_t bits) {
+        uint64_t packed = 0;
+        for (int i = 0; i < 8; ++i)
+          packed |= static_cast<uint64_t>(table[((bits >> (8 * i)) ^ (bits << (8 * (7 - i)))) & (kTable - 1)])
+                    << (8 * i);
+        return packed;
+      });
+    case Fill::kF8Codes:  // the top bit of the exponent stays clear
+      return each_word(state_, first, out, [](uint64_t bits) { return bits & 0xBFBFBFBFBFBFBFBFu; });
+    case Fill::kF8Scales: {
+      const auto scale = static_cast<uint64_t>(std::lround(127 - std::log2(kF8Rms * root_of(c.width))));
+      return each_word(state_, first, out, [scale](uint64_t) { return scale * 0x0101010101010101u; });
+    }
+    case Fill::kExpertIds:
+      return each_word(state_, first, out, [](uint64_t bits) { return bits & 15; });
+    case Fill::kSmallF32:
+      return each_word(state_, first, out, [this](uint64_t bits) {
+        const float pair[2] = {0.125f * normals_[bits & (kTable - 1)],
+                               0.125f * normals_[(bits >> 16) & (kTable - 1)]};
+        uint64_t packed;
+        std::memcpy(&packed, pair, 8);
+        return packed;
+      });
+    default:  // kMxfp4Codes
+      return each_word(state_, first, out, [](uint64_t bits) { return bits; });
+  }
+}
+
+void RandomFill::fill(const RandomContents& c, uint64_t first, std::span<std::byte> out, Workers& workers) {
+  const uint16_t* table = is_normal(c.fill) || c.fill == Fill::kMxfp4Scales ? table_of(c).data() : nullptr;
+  const auto bytes = static_cast<int64_t>(out.size());
+  const auto part = [&](int64_t i) {
+    const int64_t begin = i * kPart, end = std::min(bytes, begin + kPart);
+    fill_part(c, table, first + static_cast<uint64_t>(begin / 8),
+              out.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+  };
+  const int64_t parts = (bytes + kPart - 1) / kPart;
+  if (parts == 1) return part(0);  // not worth waking anybody
+  workers.run(parts, part);
+}
+
+}  // namespace sluice

@@ -1,0 +1,54 @@
+// Random tensors of a sensible size: activations that pass through them neither vanish nor overflow.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/dtype.h"
+#include "weights/parallel.h"
+
+namespace sluice {
+
+enum class Fill : uint8_t {
+  kMxfp4Codes,   // all sixteen equally likely
+  kMxfp4Scales,  // around the scale at which sums over `width` weights have size one
+  kWeight,       // bf16, variance 1 / width
+  kBias,         // bf16, variance 1/64
+  kNorm,         // bf16, about 1
+  kUnit,         // bf16, variance 1
+  kSmallF32,     // f32, variance 1/64
+  kF8Codes,      // e4m3, below 2 in magnitude
+  kF8Scales,     // e8m0, the scale at which sums over `width` such codes have size one
+  kExpertIds,    // i64 from 0 to 15
+};
+
+// What a tensor holds, and the length of the sums that its weights are part of.
+struct RandomContents {
+  Fill fill = Fill::kUnit;
+  int64_t width = 1;
+};
+
+// Random words of 8 bytes by their numbers: any part of a stream without those before it, on any thread. The same seed and number
+// give the same bytes, however the stream is cut; a tensor that ends inside a word uses the first bytes of it.
+class RandomFill {
+ public:
+  explicit RandomFill(uint64_t seed);
+  static uint64_t words(int64_t bytes) { return static_cast<uint64_t>((bytes + 7) / 8); }
+  // Words first, first + 1, ... into `out`, on these threads.
+  void fill(const RandomContents& contents, uint64_t first, std::span<std::byte> out, Workers& workers);
+
+ private:
+  // What 16 of a word's bits become: an element's bytes.
+  const std::vector<uint16_t>& table_of(const RandomContents& contents);
+  void fill_part(const RandomContents& contents, const uint16_t* table, uint64_t first,
+                 std::span<std::byte> out) const;
+
+  std::vector<float> normals_;  // drawing from a table is a hundred times as fast as a logarithm
+  uint64_t state_;
+  std::map<std::pair<Fill, int64_t>, std::vector<uint16_t>> tables_;
+};
+
+}  // namespace sluice

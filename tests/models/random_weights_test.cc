@@ -1,0 +1,178 @@
+// Weights of a seed: those of a checkpoint that was written from it, in no more memory than a part of them needs.
+#include "models/random_weights.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "backends/cpu/device.h"
+#include "base/random.h"
+#include "harness/far_device.h"
+#include "harness/model_bytes.h"
+#include "harness/small_gpt_oss.h"
+#include "serve/engine.h"
+
+namespace sluice::test {
+namespace {
+
+std::vector<float> logits_of(Device& device, const LoadedModel& model) {
+  const auto engine = Engine::make(device, model.config().decoder, model.weights(), {});
+  return engine.value()->logits({9, 8, 7, 6, 5, 400, 300, 200, 100, 3}, {4, 7, 9}).value();
+}
+
+double cosine(std::span<const float> a, std::span<const float> b) {
+  double ab = 0, aa = 0, bb = 0;
+  for (size_t i = 0; i < a.size(); ++i) ab += a[i] * b[i], aa += a[i] * a[i], bb += b[i] * b[i];
+  return ab / std::sqrt(aa * bb);
+}
+
+class RandomModel : public testing::Test {
+ protected:
+  RandomModel() : specs_(write_small_config(directory_.path())) {}
+  std::unique_ptr<LoadedModel> load(Device& device, const LoadOptions& options) {
+    auto loaded = LoadedModel::load(device, directory_.path(), options);
+    EXPECT_TRUE(loaded.ok()) << loaded.status().message;
+    return loaded.ok() ? std::move(loaded).value() : nullptr;
+  }
+  TemporaryDirectory directory_;
+  std::vector<TensorSpec> specs_;
+};
+
+TEST_F(RandomModel, IsTheOneThatACheckpointOfItsSeedHolds) {
+  const auto device = cpu::open_device({.threads = 2}).value();
+  const auto made = load(*device, {.format = LoadFormat::kDummy, .seed = 5});  // reads no file: there is none
+  write_small_weights(directory_.path(), specs_, 5, 8008);
+  const auto read = load(*device, {});
+  ASSERT_TRUE(made && read);
+  EXPECT_EQ(made->weight_bytes(), read->weight_bytes());
+  EXPECT_EQ(made->active_bytes(), read->active_bytes());
+  EXPECT_EQ(logits_of(*device, *made), logits_of(*device, *read));
+  const DecoderWeights &a = made->weights(), &b = read->weights();
+  const auto same = [&](const Tensor& one, const Tensor& other) {
+    EXPECT_EQ(bytes_on(*device, one), bytes_on(*device, other));
+  };
+  same(a.embedding, b.embedding), same(a.final_norm, b.final_norm), same(a.lm_head, b.lm_head);
+  for (size_t i = 0; i < a.layers.size(); ++i) {
+    DecoderLayerWeights one = a.layers[i], other = b.layers[i];
+    same(one.attention_norm, other.attention_norm), same(one.moe_norm, other.moe_norm);
+    same(one.attention.qkv, other.attention.qkv), same(one.attention.qkv_bias, other.attention.qkv_bias);
+    same(one.attention.o, other.attention.o), same(one.attention.o_bias, other.attention.o_bias);
+    same(one.attention.sinks, other.attention.sinks);
+    const auto slots = weight_slots(made->config().decoder.moe, &one.moe),
+               others = weight_slots(made->config().decoder.moe, &other.moe);
+    for (size_t s = 0; s < slots.size(); ++s)
+      if (slots[s].first.used) same(*slots[s].second, *others[s].second);
+  }
+  const auto third = load(*device, {.format = LoadFormat::kDummy, .seed = 6});
+  EXPECT_NE(logits_of(*device, *third), logits_of(*device, *made));
+}
+
+// Numbers as a real model's: finite, of size one, and another token has others.
+TEST_F(RandomModel, SaysSomethingElseToEachToken) {
+  const auto device = cpu::open_device({.threads = 2}).value();
+  const auto model = load(*device, {.format = LoadFormat::kDummy});
+  ASSERT_TRUE(model);
+  const std::vector<float> logits = logits_of(*device, *model);
+  const size_t vocab = logits.size() / 3;
+  double squares = 0;
+  for (const float v : logits) {
+    ASSERT_TRUE(std::isfinite(v));
+    squares += v * v;
+  }
+  EXPECT_NEAR(std::sqrt(squares / static_cast<double>(logits.size())), 1, 0.3);
+  const std::span all(logits);
+  EXPECT_LT(cosine(all.first(vocab), all.subspan(vocab, vocab)), 0.9);
+  EXPECT_LT(cosine(all.first(vocab), all.last(vocab)), 0.9);
+}
+
+TEST_F(RandomModel, SpreadsTokensOverExperts) {
+  const auto router = std::find_if(specs_.begin(), specs_.end(), [](const TensorSpec& s) {
+    return s.part == DecoderPart::kRouter && s.layer == 1;
+  });
+  ASSERT_NE(router, specs_.end());
+  TensorSpec of_120b = *router;  // 128 experts, of tokens of 2880 numbers
+  of_120b.shape = {128, 2880};
+  RandomWeights random({of_120b}, 0, 2);
+  const auto made = random.make({&of_120b, 1});
+  ASSERT_TRUE(made.ok()) << made.status().message;
+  const auto* w = reinterpret_cast<const BF16*>(made.value()->find(of_120b.name).value()->data);
+  Random x_of(4);
+  std::vector<int> chosen(128);
+  constexpr int kTokens = 400, kTop = 4;
+  for (int t = 0; t < kTokens; ++t) {
+    std::vector<double> x(2880);
+    for (double& v : x) v = x_of.normal();
+    std::vector<std::pair<double, size_t>> scores;
+    for (size_t e = 0; e < 128; ++e) {
+      double sum = 0;
+      for (size_t k = 0; k < 2880; ++k) sum += x[k] * to_float(w[e * 2880 + k]);
+      scores.emplace_back(-sum, e);
+    }
+    std::partial_sort(scores.begin(), scores.begin() + kTop, scores.end());
+    for (int k = 0; k < kTop; ++k) ++chosen[scores[static_cast<size_t>(k)].second];
+  }
+  const auto [least, most] = std::minmax_element(chosen.begin(), chosen.end());
+  EXPECT_GE(*least, 1);  // of 12.5 on the average
+  EXPECT_LE(*most, 40);
+}
+
+TEST_F(RandomModel, HoldsOneCallAtATime) {
+  RandomWeights random(specs_, 1, 2);
+  std::vector<TensorSpec> large, small;
+  int64_t all = 0;
+  for (const TensorSpec& s : specs_) {
+    if (s.part == DecoderPart::kLmHead) large.push_back(s);
+    if (s.layer == 2 && s.part >= DecoderPart::kRouter) small.push_back(s);
+    all += stored_bytes(s.type, s.shape).value();
+  }
+  EXPECT_EQ(random.bytes(), all);
+  const auto first = random.make(large);
+  ASSERT_TRUE(first.ok()) << first.status().message;
+  const std::byte* memory = first.value()->tensors()[0].data;
+  const std::vector<std::byte> before(memory, memory + first.value()->bytes());
+  const auto second = random.make(small);
+  ASSERT_TRUE(second.ok()) << second.status().message;
+  for (const CheckpointTensor& t : second.value()->tensors()) {
+    EXPECT_GE(t.data, memory) << t.name;
+    EXPECT_LE(t.data + t.bytes, memory + before.size()) << t.name;
+  }
+  const auto again = random.make(large);
+  ASSERT_TRUE(again.ok()) << again.status().message;
+  EXPECT_EQ(std::memcmp(again.value()->tensors()[0].data, before.data(), before.size()), 0);
+  TensorSpec other = specs_[0];
+  other.name = "other";
+  EXPECT_NE(random.make({&other, 1})
+                .status()
+                .message.find("random weights of seed 1: other: wanted a tensor of the list, found another"),
+            std::string::npos);
+}
+
+// Dense weights through the ring and as they are; experts packed there.
+TEST_F(RandomModel, LiesOnADeviceAsInTheCheckpoint) {
+  write_small_weights(directory_.path(), specs_, 0, 1 << 20);
+  const auto checkpoint = Checkpoint::open(directory_.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message;
+  for (const LoadFormat format : {LoadFormat::kSafetensors, LoadFormat::kDummy}) {
+    FarDevice far(WeightLayout::kRowMajor);
+    LoadProgress last;
+    const auto model = load(far, {.progress = [&](const LoadProgress& p) { last = p; }, .format = format});
+    ASSERT_TRUE(model);
+    EXPECT_EQ(last.bytes_done, last.bytes_total);
+    EXPECT_EQ(last.bytes_total, checkpoint.value()->bytes());
+    expect_dense_bytes(far, *model, *checkpoint.value());
+    expect_expert_bytes(far, *model, *checkpoint.value());
+  }
+}
+
+TEST_F(RandomModel, WantsAConfig) {
+  const auto device = cpu::open_device({.threads = 1}).value();
+  const TemporaryDirectory empty;
+  const Status status = LoadedModel::load(*device, empty.path(), {.format = LoadFormat::kDummy}).status();
+  EXPECT_EQ(status.code, Code::kIo);
+  EXPECT_NE(status.message.find("config.json: cannot be opened"), std::string::npos) << status.message;
+}
+
+}  // namespace
+}  // namespace sluice::test
