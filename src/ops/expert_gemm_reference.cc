@@ -64,6 +64,8 @@ double weight_code(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int6
 
 WeightRow decode(const ExpertGemm::Problem& p, const ExpertGemm::Args& a, int64_t e, int64_t i, bool up) {
   WeightRow row;
+  row.w.reserve(static_cast<size_t>(p.width));
+  row.codes.reserve(static_cast<size_t>(p.width));
   double scale = 1;
   for (int64_t k = 0; k < p.width; ++k) {
     if (k % kMxBlock == 0) {
@@ -126,8 +128,12 @@ ActivationParams params_of(const ExpertGemm::Problem& p, const ExpertGemm::Args&
 
 }  // namespace
 
+void one_by_one(int64_t count, const std::function<void(int64_t)>& f) {
+  for (int64_t i = 0; i < count; ++i) f(i);
+}
+
 Expectations reference_given_x(const ExpertGemm::Problem& p, const ExpertGemm::Args& a,
-                               const std::function<Bounded(int64_t row, int64_t k)>& x_at) {
+                               const std::function<Bounded(int64_t row, int64_t k)>& x_at, const Loop& loop) {
   const auto size = static_cast<size_t>(p.rows * p.features);
   Expected y{.slot = "y", .value = std::vector<double>(size), .bound = std::vector<double>(size)};
   y.untouched.assign(size, 1);
@@ -141,7 +147,7 @@ Expectations reference_given_x(const ExpertGemm::Problem& p, const ExpertGemm::A
       for (int64_t k = 0; k < p.width; ++k) values.push_back(x_at(row, k));
     }
     const ActivationParams params = params_of(p, a, e);
-    for (int64_t i = 0; i < p.features; ++i) {
+    loop(p.features, [&](int64_t i) {
       const auto bias = [&](bool up) {
         const int64_t row = is_gated(p.act) ? gated_row(p.gate_order, p.features, i, up) : i;
         return p.bias ? load(a.bias, e * ExpertGemm::weight_rows(p) + row) : 0.0;
@@ -159,7 +165,7 @@ Expectations reference_given_x(const ExpertGemm::Problem& p, const ExpertGemm::A
         y.bound[at] = out.bound + rounding(p.y, out);
         y.untouched[at] = 0;
       }
-    }
+    });
   }
   return {y};
 }

@@ -6,8 +6,14 @@
 
 namespace sluice {
 
-// As reference(problem, args), with x_at(row, k) in place of args.x. An infinite bound there leaves an infinite one.
+// Calls f(0) to f(count - 1), in any order and on any threads.
+using Loop = std::function<void(int64_t count, const std::function<void(int64_t)>& f)>;
+void one_by_one(int64_t count, const std::function<void(int64_t)>& f);
+
+// As reference(problem, args), with x_at(row, k) in place of args.x. An infinite bound there leaves an infinite one. Features are
+// the loop: none depends on another.
 Expectations reference_given_x(const ExpertGemm::Problem& problem, const ExpertGemm::Args& args,
-                               const std::function<Bounded(int64_t row, int64_t k)>& x_at);
+                               const std::function<Bounded(int64_t row, int64_t k)>& x_at,
+                               const Loop& loop = one_by_one);
 
 }  // namespace sluice

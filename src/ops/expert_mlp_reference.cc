@@ -2,8 +2,7 @@
 #include <limits>
 
 #include "ops/combine_reference.h"
-#include "ops/expert_gemm_reference.h"
-#include "ops/expert_mlp.h"
+#include "ops/expert_mlp_reference.h"
 
 namespace sluice {
 namespace {
@@ -22,6 +21,10 @@ Bounded element(const Expected& of, int64_t columns, int64_t row, int64_t column
 }  // namespace
 
 Expectations reference(const ExpertMlp::Problem& p, const ExpertMlp::Args& a) {
+  return reference(p, a, one_by_one);
+}
+
+Expectations reference(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, const Loop& loop) {
   const ExpertGemm::Problem up = ExpertMlp::up(p), down = ExpertMlp::down(p);
   GroupRows::Args groups;
   std::vector<std::vector<int32_t>> lists;
@@ -34,10 +37,16 @@ Expectations reference(const ExpertMlp::Problem& p, const ExpertMlp::Args& a) {
                              : make_tensor(numbers.data(), spec.dtype, {spec.shape[0]});
     });
   }
-  const Expectations h = reference(up, ExpertMlp::up(p, a, groups, {}));
-  const Expectations g =
-      reference_given_x(down, ExpertMlp::down(a, groups, {}, {}),
-                        [&](int64_t row, int64_t k) { return element(h[0], p.intermediate, row, k); });
+  const ExpertGemm::Args up_args = ExpertMlp::up(p, a, groups, {});
+  const Expectations h = reference_given_x(
+      up, up_args,
+      [&](int64_t row, int64_t k) {
+        return Bounded{load2(up_args.x, row, k), 0};
+      },
+      loop);
+  const Expectations g = reference_given_x(
+      down, ExpertMlp::down(a, groups, {}, {}),
+      [&](int64_t row, int64_t k) { return element(h[0], p.intermediate, row, k); }, loop);
   return reference_given_g(ExpertMlp::combine(p), ExpertMlp::combine(p, a, groups, {}),
                            [&](int64_t row, int64_t column) { return element(g[0], p.hidden, row, column); });
 }

@@ -1,0 +1,10 @@
+// The reference of ExpertMlp on several threads: a whole expert takes one of them half a second.
+#pragma once
+#include "ops/expert_gemm_reference.h"
+#include "ops/expert_mlp.h"
+
+namespace sluice {
+
+Expectations reference(const ExpertMlp::Problem& problem, const ExpertMlp::Args& args, const Loop& loop);
+
+}  // namespace sluice
