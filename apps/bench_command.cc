@@ -13,15 +13,15 @@ void print_report(const BenchReport& r) {
               r.load_seconds);
   std::printf("memory   reads %.1f GB/s, which allows at most %.1f tokens/s\n\n", 1e-3 * r.read_bytes_per_us,
               1e6 * r.read_bytes_per_us / static_cast<double>(r.active_bytes));
-  std::printf("%9s %14s %12s %10s %10s %10s %12s  %s\n", "sequences", "first token ms", "prompt tok/s",
-              "step ms", "p10", "p90", "tokens/s", "of reading");
-  for (const BenchRow& b : r.rows) {
-    std::printf("%9lld %14.1f %12.1f %10.2f %10.2f %10.2f %12.1f", static_cast<long long>(b.sequences),
-                b.first_token_ms, b.prompt_tokens_per_s, b.step_ms, b.step_ms_p10, b.step_ms_p90,
-                b.output_tokens_per_s);
-    if (b.share_of_reading > 0) std::printf("  %.2f", b.share_of_reading);
-    std::printf("\n");
-  }
+  // GB are those that a step must read; of the floor: what reading and multiplying alone would take, over what it took.
+  std::printf("%-8s %9s %8s %10s %14s %12s %10s %10s %10s %12s %8s %12s\n", "", "sequences", "context",
+              "pace", "first token ms", "prompt tok/s", "step ms", "p10", "p90", "tokens/s", "GB",
+              "of the floor");
+  for (const BenchRow& b : r.rows)
+    std::printf("%-8s %9lld %8lld %10s %14.1f %12.1f %10.3f %10.3f %10.3f %12.1f %8.2f %12.2f\n",
+                b.op.c_str(), static_cast<long long>(b.sequences), static_cast<long long>(b.context),
+                b.pace.empty() ? "-" : b.pace.c_str(), b.first_token_ms, b.prompt_tokens_per_s, b.step_ms,
+                b.step_ms_p10, b.step_ms_p90, b.tokens_per_s, 1e-9 * b.floor.bytes(), b.share_of_floor);
 }
 
 }  // namespace

@@ -1,25 +1,34 @@
-// How fast a model answers on this machine, compared with reading its weights.
+// How fast a model answers on this machine, compared with what its steps must read and multiply.
 #pragma once
+#include <string>
 #include <vector>
 
+#include "apps/model_floor.h"
 #include "apps/session.h"
 
 namespace sluice::apps {
 
 struct BenchOptions {
   ModelFlags model;
-  int64_t input_len = 128, output_len = 64;   // random tokens: speed does not depend on them
-  std::vector<int64_t> concurrency = {1, 4};  // sequences at once
+  // Tokens before an answer, random ones: speed does not depend on them. On a GPU the mean context of the steps that are timed.
+  // Empty: 128 on the CPU, 1024 on a GPU.
+  std::vector<int64_t> input_len;
+  int64_t output_len = 64;           // of each sequence, on the CPU; on a GPU as many as the paces take
+  std::vector<int64_t> concurrency;  // sequences at once; empty: 1,4 on the CPU, 1,8,32,64,128,256 on a GPU
+  std::vector<int64_t> prefill_len;  // prompts of their own; empty: none on the CPU, 4096,8192 on a GPU
+  std::string csv, csv_version = SLUICE_VERSION;  // a file that gets the rows, and the version that they name
 };
 
 struct BenchRow {
-  int64_t sequences = 0;
-  double first_token_ms = 0;  // from the first step to the last sequence's first token
+  std::string op = {};    // decode: steps; prefill: one prompt
+  std::string pace = {};  // of a GPU: burst, sustained; empty on the CPU
+  int64_t sequences = 0, context = 0;
+  double first_token_ms = 0;  // of decode: from the first step to the last sequence's first token
   double prompt_tokens_per_s = 0;
-  double step_ms = 0, step_ms_p10 = 0, step_ms_p90 = 0;  // of decode steps
-  double output_tokens_per_s = 0;                        // sequences / median step
-  // Of one sequence: tokens a second over (read bandwidth / active bytes), the rate of reading the active weights once a token.
-  double share_of_reading = 0;
+  double step_ms = 0, step_ms_p10 = 0, step_ms_p90 = 0;  // of a prefill: the whole prompt
+  double tokens_per_s = 0;                               // by the median
+  Floor floor = {};
+  double share_of_floor = 0;
 };
 
 struct BenchReport {

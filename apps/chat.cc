@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
 #include <iterator>
 
 namespace sluice::apps {
@@ -78,6 +79,12 @@ Result<Harmony> load_harmony(const std::string& model) {
   const auto directory = model_directory(model);
   if (!directory.ok()) return directory.status();
   const std::string path = directory.value() + "/tokenizer.json";
+  std::error_code error;
+  if (!std::filesystem::exists(path, error))
+    return Status{Code::kIo,
+                  path +
+                      ": cannot be opened: no such file; run and eval need the model's tokenizer, bench "
+                      "does not"};
   const auto tokenizer = Tokenizer::load(path);
   if (!tokenizer.ok()) return tokenizer.status();
   auto harmony = Harmony::from(tokenizer.value());

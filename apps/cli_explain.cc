@@ -77,7 +77,9 @@ Command add_explain(CLI::App& root, const std::vector<std::string>& words) {
   const auto flags = std::make_shared<ExplainFlags>();
   app->allow_extras();
   app->add_option("op", flags->options.op, "the operation; none: lists them");
-  app->add_option("--device", flags->options.device, "a device of `sluice devices`; none: this machine");
+  app->add_option("--device", flags->options.device,
+                  "a device of `sluice devices`, or cpu or cuda of this machine; none: the CPU, and with "
+                  "--model a Hopper GPU where there is one");
   app->add_option(
       "--force", flags->options.policy.force,
       "the only kernel allowed: NAME or NAME:CONFIG; several, parted by commas, one an operation");

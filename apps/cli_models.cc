@@ -45,6 +45,10 @@ void add_model_flags(CLI::App* app, ModelFlags* flags) {
   app->add_option("model,--model", flags->model,
                   "a Hugging Face model directory; none: the model that ships with Sluice")
       ->group(group);
+  app->add_option("--load-format", flags->load_format,
+                  "auto and safetensors: the files; dummy: random weights of config.json's shapes")
+      ->capture_default_str()
+      ->group(group);
   app->add_option("--dtype", flags->dtype, "of activations: auto, bfloat16, float32")
       ->capture_default_str()
       ->group(group);
@@ -53,13 +57,12 @@ void add_model_flags(CLI::App* app, ModelFlags* flags) {
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(0, INT32_MAX));
-  app->add_option("--max-num-seqs,--max-running-requests", flags->max_num_seqs, "sequences of one step")
-      ->capture_default_str()
+  app->add_option("--max-num-seqs,--max-running-requests", flags->max_num_seqs,
+                  "sequences of one step; none: 256 on a GPU, else " + std::to_string(flags->cpu_num_seqs))
       ->group(group)
       ->check(integer_between(1, kStepTokensMax));
   app->add_option("--max-num-batched-tokens,--chunked-prefill-size", flags->max_num_batched_tokens,
-                  "tokens of one step: longer prompts are computed in chunks")
-      ->capture_default_str()
+                  "tokens of one step: longer prompts are computed in chunks; none: 8192 on a GPU, else 512")
       ->group(group)
       ->check(integer_between(1, kStepTokensMax));
   app->add_option("--kv-cache-gib", flags->kv_cache_gib, "GiB of the cache; 0: enough for all sequences")
@@ -69,12 +72,32 @@ void add_model_flags(CLI::App* app, ModelFlags* flags) {
   app->add_flag("--batch-invariant", flags->batch_invariant,
                 "the same bits whatever else runs: only kernels whose rows do not depend on each other")
       ->group(group);
+  app->add_option("--gpu-memory-utilization", flags->gpu_memory_utilization,
+                  "share of the GPU's memory that weights, steps and cache may take")
+      ->capture_default_str()
+      ->group(group)
+      ->check(number_between(0.01, 1));
+  app->add_flag("--enforce-eager", flags->enforce_eager, "records no steps: every kernel is launched")
+      ->group(group);
+  app->add_option("--max-cudagraph-capture-size", flags->max_cudagraph_capture_size,
+                  "steps that decode up to so many sequences are recorded and replayed; none: " +
+                      std::to_string(kRecordedSequences) + " on a GPU, else 0")
+      ->group(group)
+      ->check(integer_between(0, kStepTokensMax));
+  app->add_option("--steps-ahead", flags->steps_ahead,
+                  "steps that are enqueued before the last one's tokens are known: 0 or 1; none: 1 on a GPU")
+      ->group(group)
+      ->check(integer_between(0, 1));
+  app->add_option("--device", flags->device,
+                  "cpu or cuda; auto: a Hopper GPU where there is one, else the CPU")
+      ->capture_default_str()
+      ->group(group);
   app->add_option("--threads", flags->threads, "threads of the CPU; 0: one for each processor")
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(0, kThreadsMax));
   app->add_option("--experts", flags->experts,
-                  "device that the MoE layers run on: cuda; none: the CPU, as the rest")
+                  "cuda: the MoE layers run there and the rest on the CPU; none: all on one device")
       ->group(group)
       ->check(CLI::IsMember({"cuda"}));
   add_moe_backend(app, &flags->moe_backend, group);
@@ -154,7 +177,7 @@ Command add_eval(CLI::App& root) {
     bool json = false;
   };
   const auto flags = std::make_shared<Flags>();
-  flags->options.model.max_num_seqs = 32;
+  flags->options.model.cpu_num_seqs = 32;
   add_model_flags(app, &flags->options.model);
   add_chat_flags(app, &flags->options.chat);
   add_sampling_flags(app, &flags->options.sampling);
@@ -173,7 +196,7 @@ Command add_eval(CLI::App& root) {
 
 Command add_bench(CLI::App& root) {
   CLI::App* app = root.add_subcommand(
-      "bench", "how fast a model answers on this machine, compared with reading its weights");
+      "bench", "how fast a model answers on this machine, compared with what its steps must read");
   struct Flags {
     BenchOptions options;
     ReportOptions report;
@@ -181,16 +204,25 @@ Command add_bench(CLI::App& root) {
   };
   const auto flags = std::make_shared<Flags>();
   add_model_flags(app, &flags->options.model);
-  app->add_option("--input-len", flags->options.input_len, "tokens of a prompt")
-      ->capture_default_str()
+  app->add_option("--input-len", flags->options.input_len,
+                  "tokens of a prompt, on a GPU those before the steps that are timed: counts, separated by "
+                  "commas; none: 1024 on a GPU, else 128")
+      ->delimiter(',')
       ->check(integer_between(1, INT32_MAX));
-  app->add_option("--output-len", flags->options.output_len, "tokens of an answer")
+  app->add_option(
+         "--prefill-len", flags->options.prefill_len,
+         "tokens of prompts that are timed alone, likewise; none: 4096,8192 on a GPU, else no such prompts")
+      ->delimiter(',')
+      ->check(integer_between(1, INT32_MAX));
+  app->add_option("--csv", flags->options.csv, "a file that gets the rows in the columns of bench/measured");
+  app->add_option("--csv-version", flags->options.csv_version, "the version that those rows name: a commit")
+      ->capture_default_str();
+  app->add_option("--output-len", flags->options.output_len, "tokens of an answer, on the CPU")
       ->capture_default_str()
       ->check(integer_between(2, INT32_MAX));
   app->add_option("--max-concurrency", flags->options.concurrency,
-                  "sequences at once: counts, separated by commas")
+                  "sequences at once, likewise; none: 1,8,32,64,128,256 on a GPU, else 1,4")
       ->delimiter(',')
-      ->capture_default_str()
       ->check(integer_between(1, kStepTokensMax));
   app->add_flag("--json", flags->json, "the answer as JSON");
   app->allow_extras();
@@ -276,6 +308,12 @@ Command add_make_checkpoint(CLI::App& root) {
       ->capture_default_str()
       ->check(integer_between(0, 1000));
   app->add_option("--seed", options->seed, "of the weights")->capture_default_str()->check(seed_number());
+  app->add_flag(
+      "--config-only",
+      [options](int64_t count) {
+        if (count > 0) options->weights = MakeOptions::Weights::kLeaveOut;
+      },
+      "no weights: `--load-format dummy` makes those of seed 0 of it");
   app->allow_extras();
   return {app, [app, options] {
             if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);

@@ -5,6 +5,7 @@
 #include "apps/commands.h"
 #include "apps/explain_model.h"
 #include "apps/json.h"
+#include "apps/main_device.h"
 #include "backends/backends.h"
 #include "dispatch/explain.h"
 #include "nn/moe.h"
@@ -55,8 +56,15 @@ void print_sweep(const AnyProblem& problem, const DeviceInfo& device, const std:
                 s.planned ? "  (planned: no kernel in this build)" : "");
 }
 
+// This machine's, by name or where none is named (a whole model runs on its GPU if it has one); or a known one.
 Result<DeviceInfo> device_of(const ExplainOptions& options) {
-  if (options.device && *options.device != "cpu") return known_device(*options.device);
+  const std::string name = options.device.value_or(options.model ? "auto" : "cpu");
+  if (name == "cuda" || name == "auto") {
+    const auto main = open_main_device(name, 0);
+    if (!main.ok()) return main.status();
+    return main.value()->info();
+  }
+  if (name != "cpu") return known_device(name);
   auto opened = open_device({});
   if (!opened.ok()) return opened.status();
   return opened.value()->info();

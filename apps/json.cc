@@ -198,15 +198,19 @@ std::string eval_json(const EvalReport& r) {
 std::string bench_json(const BenchReport& r) {
   Json rows = Json::array();
   for (const BenchRow& b : r.rows) {
-    Json row = {{"sequences", b.sequences},
-                {"first_token_ms", b.first_token_ms},
-                {"prompt_tokens_per_s", b.prompt_tokens_per_s},
-                {"step_ms", b.step_ms},
-                {"step_ms_p10", b.step_ms_p10},
-                {"step_ms_p90", b.step_ms_p90},
-                {"output_tokens_per_s", b.output_tokens_per_s}};
-    if (b.share_of_reading > 0) row["share_of_reading"] = b.share_of_reading;
-    rows.push_back(std::move(row));
+    rows.push_back({{"op", b.op},
+                    {"pace", b.pace},
+                    {"sequences", b.sequences},
+                    {"context", b.context},
+                    {"first_token_ms", b.first_token_ms},
+                    {"prompt_tokens_per_s", b.prompt_tokens_per_s},
+                    {"step_ms", b.step_ms},
+                    {"step_ms_p10", b.step_ms_p10},
+                    {"step_ms_p90", b.step_ms_p90},
+                    {"tokens_per_s", b.tokens_per_s},
+                    {"floor_bytes", b.floor.bytes()},
+                    {"floor_flops", b.floor.flops},
+                    {"share_of_floor", b.share_of_floor}});
   }
   return finish({{"model", r.model},
                  {"device", r.device},

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "apps/main_device.h"
 #include "apps/progress.h"
 #include "backends/backends.h"
 
@@ -12,6 +13,7 @@ namespace sluice::apps {
 namespace {
 
 constexpr int64_t kDefaultContextMax = 8192;
+constexpr int64_t kGpuNumSeqs = 256, kGpuNumBatchedTokens = 8192;
 constexpr const char* kShipped = "models/sluice-16e-tiny";
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -35,15 +37,26 @@ std::string near_name(const std::string& directory) {
   return error || relative.size() >= directory.size() ? directory : relative;
 }
 
-void say_what_was_loaded(const Session& s) {
+void say_what_was_loaded(const Session& s, LoadFormat format) {
   const ModelConfig& c = s.model->config();
   std::fprintf(
       stderr,
-      "%s: %s, %lld layers, %lld experts (top %lld), %.2f GB in %.1f s\n%s: a token's experts by %s\n",
+      "%s: %s, %lld layers, %lld experts (top %lld), %.2f GB%s in %.1f s\n%s: a token's experts by %s\n",
       near_name(s.directory).c_str(), c.architecture.c_str(), static_cast<long long>(c.decoder.layers()),
       static_cast<long long>(c.decoder.moe.experts), static_cast<long long>(c.decoder.moe.top_k),
-      1e-9 * static_cast<double>(s.model->weight_bytes()), s.load_seconds,
+      1e-9 * static_cast<double>(s.model->weight_bytes()),
+      format == LoadFormat::kDummy ? " of random weights" : "", s.load_seconds,
       text((s.experts ? s.experts : s.device)->info()).c_str(), kernel_line(*s.engine).c_str());
+}
+
+// "rows_sm90" of "cuda.rms_norm.rows_sm90"; a configuration stays.
+std::string variant_of(const std::string& kernel) {
+  const size_t op = kernel.find('.'), variant = op == std::string::npos ? op : kernel.find('.', op + 1);
+  return variant == std::string::npos ? kernel : kernel.substr(variant + 1);
+}
+
+int64_t batched_tokens(const ModelFlags& f, const Device& device) {
+  return f.max_num_batched_tokens.value_or(is_gpu(device) ? kGpuNumBatchedTokens : f.cpu_num_batched_tokens);
 }
 
 // Plans a layer as the engine will, so that kernels that cannot run are refused before gigabytes are read.
@@ -53,28 +66,63 @@ Status check_moe_backend(const ModelFlags& f, const std::string& directory, DTyp
   if (!config.ok()) return config.status();
   MoeConfig moe = config.value().decoder.with_activations(x).moe;
   moe.layout = layout_for(device.info().backend);
-  return Moe::plan(device, moe, f.max_num_batched_tokens, {.batch_invariant = f.batch_invariant},
+  return Moe::plan(device, moe, batched_tokens(f, device), {.batch_invariant = f.batch_invariant},
                    f.moe_backend)
       .status();
 }
 
-EngineOptions engine_options(const ModelFlags& f, const ModelConfig& config) {
-  EngineOptions o;
-  o.max_model_len = f.max_model_len ? f.max_model_len : std::min(config.context, kDefaultContextMax);
-  o.max_num_seqs = f.max_num_seqs;
-  o.max_num_batched_tokens = f.max_num_batched_tokens;
-  o.kv_cache_bytes = static_cast<int64_t>(f.kv_cache_gib * (1 << 30));
-  o.policy.batch_invariant = f.batch_invariant;
-  return o;
+// "65536 tokens in 3.22 GB; a token's norm by rows_sm90, attention.qkv by ..."
+void say_memory_and_kernels(const Session& s) {
+  const EngineMemory& m = s.engine->memory();
+  const StepBounds& b = s.engine->decoder().bounds();
+  std::string kernels;
+  for (const auto& [stage, kernel] : s.engine->decoder().kernels(1, 1))
+    kernels += (kernels.empty() ? "" : ", ") + stage + " " + variant_of(kernel);
+  std::fprintf(stderr,
+               "%s: cache of %lld tokens in %.2f GB, workspace %.2f GB, steps of up to %lld tokens and %lld "
+               "sequences; a token by %s\n",
+               s.device->info().name.c_str(), static_cast<long long>(m.pages * b.page_size),
+               1e-9 * static_cast<double>(m.kv_cache_bytes), 1e-9 * static_cast<double>(m.workspace_bytes),
+               static_cast<long long>(b.tokens), static_cast<long long>(b.sequences), kernels.c_str());
+}
+
+Result<std::unique_ptr<Device>> open_device_of(const ModelFlags& f) {
+  if (f.experts.empty()) return open_main_device(f.device, f.threads);
+  if (f.device == "cuda")
+    return invalid("--experts cuda: wanted --device cpu with it (the rest of the model), found cuda");
+  return open_device({.threads = f.threads});
 }
 
 }  // namespace
+
+EngineOptions engine_options(const ModelFlags& f, const ModelConfig& config, const Device& device) {
+  EngineOptions o;
+  o.max_model_len = f.max_model_len ? f.max_model_len : std::min(config.context, kDefaultContextMax);
+  o.max_num_batched_tokens = batched_tokens(f, device);
+  o.max_num_seqs = f.max_num_seqs.value_or(is_gpu(device) ? std::min(kGpuNumSeqs, o.max_num_batched_tokens)
+                                                          : f.cpu_num_seqs);
+  o.kv_cache_bytes = static_cast<int64_t>(f.kv_cache_gib * (1 << 30));
+  o.memory_utilization = is_gpu(device) ? f.gpu_memory_utilization : 0;
+  o.policy.batch_invariant = f.batch_invariant;
+  o.steps_ahead = f.steps_ahead;
+  if (f.max_cudagraph_capture_size)
+    o.recorded_sequences = std::min(*f.max_cudagraph_capture_size, o.max_num_seqs);
+  if (f.enforce_eager) o.recorded_sequences = 0;
+  return o;
+}
 
 Result<DType> dtype_of(const std::string& name) {
   if (name == "auto" || name == "bfloat16") return DType::kBF16;
   if (name == "float32") return DType::kF32;
   const std::string known[] = {"auto", "bfloat16", "float32"};
   return unknown_name("--dtype", name, known);
+}
+
+Result<LoadFormat> load_format_of(const std::string& name) {
+  if (name == "auto" || name == "safetensors") return LoadFormat::kSafetensors;
+  if (name == "dummy") return LoadFormat::kDummy;
+  const std::string known[] = {"auto", "safetensors", "dummy"};
+  return unknown_name("--load-format", name, known);
 }
 
 Result<std::string> shipped_model() {
@@ -94,17 +142,21 @@ Result<std::string> model_directory(const std::string& named) {
   return named.empty() ? shipped_model() : Result<std::string>(named);
 }
 
-Result<Session> open_session(const ModelFlags& flags) {
+Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
+  ModelFlags flags = asked;
   const auto start = std::chrono::steady_clock::now();
   Session s;
   const Result<DType> dtype = dtype_of(flags.dtype);
   if (!dtype.ok()) return dtype.status();
+  const Result<LoadFormat> format = load_format_of(flags.load_format);
+  if (!format.ok()) return format.status();
   const Result<std::string> directory = model_directory(flags.model);
   if (!directory.ok()) return directory.status();
   s.directory = directory.value();
-  auto device = open_device({.threads = flags.threads});
+  auto device = open_device_of(flags);
   if (!device.ok()) return device.status();
   s.device = std::move(device).value();
+  if (suit) suit(*s.device, &flags);
   if (!flags.experts.empty()) {
     auto experts = open_device({.backend = Backend::kCuda});
     if (!experts.ok()) return experts.status();
@@ -114,11 +166,12 @@ Result<Session> open_session(const ModelFlags& flags) {
   LoadOptions options{.x = dtype.value(),
                       .experts = s.experts.get(),
                       .policy = {.batch_invariant = flags.batch_invariant},
-                      .backend = flags.moe_backend};
+                      .backend = flags.moe_backend,
+                      .format = format.value()};
+  const bool dummy = options.format == LoadFormat::kDummy;
   if (!flags.quiet && people_are_watching())
-    options.progress = [bar = ProgressBar("Loading safetensors")](const LoadProgress& p) mutable {
-      bar(p.bytes_done, p.bytes_total);
-    };
+    options.progress = [bar = ProgressBar(dummy ? "Making random weights" : "Loading safetensors")](
+                           const LoadProgress& p) mutable { bar(p.bytes_done, p.bytes_total); };
   auto model = LoadedModel::load(*s.device, s.directory, options);
   if (!model.ok()) return model.status();
   s.model = std::move(model).value();
@@ -126,13 +179,14 @@ Result<Session> open_session(const ModelFlags& flags) {
   if (flags.max_model_len > config.context)
     return invalid("--max-model-len: wanted at most " + std::to_string(config.context) +
                    " (max_position_embeddings), found " + std::to_string(flags.max_model_len));
-  EngineOptions step = engine_options(flags, config);
+  EngineOptions step = engine_options(flags, config, *s.device);
   step.experts = {.device = s.experts.get(), .backend = flags.moe_backend};
   auto engine = Engine::make(*s.device, config.decoder, s.model->weights(), step);
   if (!engine.ok()) return engine.status();
   s.engine = std::move(engine).value();
   s.load_seconds = seconds_since(start);
-  if (!flags.quiet) say_what_was_loaded(s);
+  if (!flags.quiet) say_what_was_loaded(s, format.value());
+  if (!flags.quiet) say_memory_and_kernels(s);
   return s;
 }
 

@@ -1,7 +1,9 @@
 // A model ready to answer: device, weights, tokenizer, engine.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "models/load.h"
@@ -12,13 +14,19 @@ namespace sluice::apps {
 // Names and meanings are vLLM's where vLLM has them.
 struct ModelFlags {
   std::string model;            // a directory; empty: the model that ships with Sluice
+  std::string device = "auto";  // that the model runs on: auto (a Hopper GPU where there is one), cpu, cuda
   int threads = 0;              // of the CPU; 0: one for each processor
-  std::string experts;          // the device that MoE layers run on: "cuda"; empty: the CPU, as the rest
-  MoeBackend moe_backend = {};  // kernels of the experts
-  std::string dtype = "auto";   // activations: auto, bfloat16, float32
-  int64_t max_model_len = 0;    // tokens of a sequence; 0: the model's context, at most 8192
-  int64_t max_num_seqs = 8, max_num_batched_tokens = 512;
-  double kv_cache_gib = 0;  // 0: enough for max_num_seqs sequences of max_model_len
+  std::string experts;  // "cuda": MoE layers run there and the rest on the CPU; empty: all on `device`
+  MoeBackend moe_backend = {};       // kernels of the experts
+  std::string load_format = "auto";  // auto, safetensors, dummy
+  std::string dtype = "auto";        // activations: auto, bfloat16, float32
+  int64_t max_model_len = 0;         // tokens of a sequence; 0: the model's context, at most 8192
+  std::optional<int64_t> max_num_seqs, max_num_batched_tokens;  // none: 256 and 8192 on a GPU, else
+  int64_t cpu_num_seqs = 8, cpu_num_batched_tokens = 512;       // these
+  double kv_cache_gib = 0;  // 0: enough for max_num_seqs sequences of max_model_len, on a GPU if that fits
+  double gpu_memory_utilization = 0.9;
+  bool enforce_eager = false;                                      // no recorded steps
+  std::optional<int64_t> max_cudagraph_capture_size, steps_ahead;  // none: as serve/engine.h has it
   bool batch_invariant = false;
   bool quiet = false;  // no progress bar and no line about what was loaded
 };
@@ -31,11 +39,18 @@ struct Session {
   double load_seconds = 0;
 };
 
-// Shows a progress bar on standard error while it is a terminal, and one line about the model and its kernels.
-Result<Session> open_session(const ModelFlags& flags);
+// Completes flags once the device is known.
+using SuitFlags = std::function<void(const Device&, ModelFlags*)>;
+// What the flags say on that device.
+EngineOptions engine_options(const ModelFlags& flags, const ModelConfig& config, const Device& device);
+
+// Shows a progress bar on standard error while it is a terminal, and lines about the model, its memory and its kernels.
+Result<Session> open_session(const ModelFlags& flags, const SuitFlags& suit = {});
 
 // --dtype: auto, bfloat16, float32.
 Result<DType> dtype_of(const std::string& name);
+// --load-format: auto, safetensors, dummy.
+Result<LoadFormat> load_format_of(const std::string& name);
 // Where the shipped model lies: beside the program that runs, or where it was built.
 Result<std::string> shipped_model();
 // The one that is named, or that one.

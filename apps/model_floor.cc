@@ -1,0 +1,75 @@
+#include "apps/model_floor.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace sluice::apps {
+namespace {
+
+double real(int64_t value) { return static_cast<double>(value); }
+
+// Elements of the dense matrices of one layer.
+double dense_elements(const DecoderConfig& c, const AttentionConfig& a) {
+  const int64_t qkv = (a.heads + 2 * a.kv_heads) * a.head_dim, o = a.heads * a.head_dim;
+  return real(c.hidden) * real(qkv + o + c.moe.experts);
+}
+
+double elements_of_expert(const MoeConfig& m) { return 3 * real(m.hidden) * real(m.intermediate); }
+
+double bytes_of_expert(const MoeConfig& m) {
+  const double bits = m.expert_w == DType::kE2M1 ? 4 + 8.0 / 32 : 16;  // a scale for 32 codes
+  return elements_of_expert(m) * bits / 8;
+}
+
+// Positions that the query at position `last` attends to.
+double attended(const AttentionConfig& a, int64_t last) {
+  return real(a.window > 0 ? std::min(last + 1, a.window) : last + 1);
+}
+
+Floor weights_floor(const DecoderConfig& c, int64_t tokens, int64_t rows) {
+  Floor f;
+  const double chosen = real(c.moe.top_k) / real(c.moe.experts);
+  const double distinct = real(c.moe.experts) * (1 - std::pow(1 - chosen, real(tokens)));
+  for (const int32_t kind : c.kind) {
+    const double dense = dense_elements(c, c.attention[static_cast<size_t>(kind)]);
+    f.dense_bytes += 2 * dense;
+    f.expert_bytes += distinct * bytes_of_expert(c.moe);
+    f.flops += 2 * real(tokens) * (dense + real(c.moe.top_k) * elements_of_expert(c.moe));
+  }
+  const double head = real(c.vocab) * real(c.hidden);
+  f.dense_bytes += 2 * head;
+  f.flops += 2 * real(rows) * head;
+  return f;
+}
+
+}  // namespace
+
+double Floor::us(const DeviceInfo& d) const {
+  return std::max(bytes() / d.mem_bytes_per_us, flops / d.bf16_flops_per_us);
+}
+
+Floor decode_floor(const DecoderConfig& c, int64_t sequences, int64_t context) {
+  Floor f = weights_floor(c, sequences, sequences);
+  for (const int32_t kind : c.kind) {
+    const AttentionConfig& a = c.attention[static_cast<size_t>(kind)];
+    const double keys = real(sequences) * attended(a, context);
+    f.kv_bytes += 2 * keys * real(a.kv_heads * a.head_dim) * real(bytes_of(a.x, 1));
+    f.flops += 4 * keys * real(a.heads * a.head_dim);
+  }
+  return f;
+}
+
+Floor prefill_floor(const DecoderConfig& c, int64_t tokens) {
+  Floor f = weights_floor(c, tokens, 1);
+  for (const int32_t kind : c.kind) {
+    const AttentionConfig& a = c.attention[static_cast<size_t>(kind)];
+    const int64_t whole =
+        a.window > 0 ? std::min(tokens, a.window) : tokens;  // those that see all before them
+    const double keys = real(whole) * (real(whole) + 1) / 2 + real(tokens - whole) * real(a.window);
+    f.kv_bytes += 2 * real(tokens) * real(a.kv_heads * a.head_dim) * real(bytes_of(a.x, 1));
+    f.flops += 4 * keys * real(a.heads * a.head_dim);
+  }
+  return f;
+}
+
+}  // namespace sluice::apps
