@@ -84,6 +84,41 @@ TEST(ModelCommand, MakeCheckpointRunsInBenchAndRefusesToOverwrite) {
   fs::remove_all(path);
 }
 
+TEST(ModelCommand, RandomWeightsNeedNoFileButTheConfig) {
+  ModelCopy copy;
+  copy.remove("model.safetensors");
+  const Outcome o = sluice({"bench", copy.path(), "--load-format", "dummy", "--input-len", "4",
+                            "--output-len", "2", "--max-concurrency", "1", "--json"});
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_NE(o.err.find("GB of random weights in "), std::string::npos) << o.err;
+  EXPECT_EQ(
+      sluice({"run", copy.path(), "-q", "--load-format", "dummy", "--max-tokens", "4", "-p", "Hi"}).status,
+      0);
+  expect_refusal({"bench", copy.path(), "--load-format", "dumy"},
+                 {"unknown --load-format 'dumy'", "did you mean 'dummy'"});
+  copy.remove("tokenizer.json");
+  expect_refusal({"run", copy.path(), "--load-format", "dummy", "-p", "Hi"},
+                 {"tokenizer.json: cannot be opened", "bench does not"});
+  copy.remove("config.json");
+  expect_refusal({"bench", copy.path(), "--load-format", "dummy"}, {"config.json: cannot be opened"});
+}
+
+TEST(ModelCommand, MakeCheckpointWritesTheConfigAlone) {
+  const fs::path path = fs::path(testing::TempDir()) / ("sluice_config_" + std::to_string(getpid()));
+  fs::remove_all(path);
+  const Outcome o = sluice({"make-checkpoint", path.string(), "--like", "gpt-oss-120b", "--config-only"});
+  EXPECT_EQ(o.status, 0) << o.err;
+  EXPECT_NE(o.out.find("config.json, for --load-format dummy, of gpt-oss-120b"), std::string::npos) << o.out;
+  EXPECT_FALSE(fs::exists(path / "model.safetensors"));
+  const Json config = parse_json(text_of(path / "config.json"), "config").value();
+  EXPECT_EQ(config["num_hidden_layers"], 36);
+  EXPECT_EQ(config["num_local_experts"], 128);
+  fs::remove_all(path);
+  expect_refusal({"make-checkpoint", path.string(), "--like", "qwen3-30b-a3b", "--config-only"},
+                 {"--config-only: wanted a model that Sluice runs whole", "found --like qwen3-30b-a3b"});
+  EXPECT_FALSE(fs::exists(path));
+}
+
 // Every known layer; DeepSeek V4's that choose by token are layers of the model without -hash.
 TEST(ModelCommand, MakeCheckpointKnowsEveryKnownLayer) {
   std::istringstream names(known_moe_names());

@@ -4,14 +4,22 @@
 #include <cstring>
 #include <thread>
 
+#include "cases/attention.h"
 #include "cases/combine.h"
+#include "cases/embedding.h"
 #include "cases/expert_mlp.h"
 #include "cases/group_rows.h"
+#include "cases/kv_write.h"
+#include "cases/latent_attention.h"
+#include "cases/linear.h"
 #include "cases/lora_delta.h"
 #include "cases/rms_norm.h"
+#include "cases/rope.h"
 #include "cases/route_group.h"
 #include "cases/router_gemm.h"
 #include "cases/router_route.h"
+#include "cases/sample.h"
+#include "cases/take_tokens.h"
 #include "dispatch/plan.h"
 #include "gpu/gpu.h"
 #include "gpu/neighbours.h"
@@ -235,6 +243,17 @@ struct Problems<RouterGemm> {
   }
 };
 template <>
+struct Problems<Linear> {
+  static std::vector<Linear::Problem> list() {
+    std::vector<Linear::Problem> out;
+    for (const int64_t tokens : {1, 8, 20, 64, 150})
+      out.push_back({.tokens = tokens, .features = 2880, .width = 512, .bias = true, .residual = true});
+    out.push_back({.tokens = 3, .features = 4400, .width = 2880, .y = DType::kF32});
+    out.push_back({.tokens = 600, .features = 4400, .width = 256, .y = DType::kF32, .bias = true});
+    return out;
+  }
+};
+template <>
 struct Problems<RouterRoute> {
   static std::vector<RouterRoute::Problem> list() {
     std::vector<RouterRoute::Problem> out;
@@ -263,10 +282,66 @@ struct Problems<RmsNorm> {
   }
 };
 
+template <>
+struct Problems<TakeTokens> {
+  static std::vector<TakeTokens::Problem> list() { return {{.tokens = 1}, {.tokens = 300, .rows = 256}}; }
+};
+template <>
+struct Problems<Attention> {
+  static std::vector<Attention::Problem> list() {
+    const Attention::Problem p{.sequences = 4, .heads = 16, .kv_heads = 2, .pages = 90, .pages_per_seq = 20};
+    std::vector<Attention::Problem> out{p, p, p};
+    out[0].tokens = 4, out[0].rows_max = 1, out[0].sinks = true;
+    out[1].tokens = 70, out[1].window = 50;
+    out[2].tokens = 9, out[2].q = DType::kF32;
+    return out;
+  }
+};
+template <>
+struct Problems<KvWrite> {
+  static std::vector<KvWrite::Problem> list() {
+    return {{.tokens = 1}, {.tokens = 70, .kv_heads = 3, .head_dim = 17, .kv = DType::kF32}};
+  }
+};
+template <>
+struct Problems<Embedding> {
+  static std::vector<Embedding::Problem> list() {
+    return {{.tokens = 1, .vocab = 300}, {.tokens = 70, .vocab = 300, .hidden = 37, .y = DType::kF32}};
+  }
+};
+template <>
+struct Problems<Rope> {
+  static std::vector<Rope::Problem> list() {
+    return {{.tokens = 1, .heads = 72},
+            {.tokens = 300, .heads = 9, .table_rows = 500, .pairs = RopePairs::kInterleaved}};
+  }
+};
+template <>
+struct Problems<Sample> {
+  static std::vector<Sample::Problem> list() {
+    return {{.rows = 1, .vocab = 60000}, {.rows = 40, .vocab = 5003}};
+  }
+};
+template <>
+struct Problems<LatentAttention> {
+  static std::vector<LatentAttention::Problem> list() {
+    return {{.tokens = 2, .sequences = 2, .heads = 17, .pages = 64, .pages_per_seq = 32},
+            {.tokens = 20,
+             .heads = 3,
+             .rank = 36,
+             .nope = 20,
+             .rope = 12,
+             .v_dim = 9,
+             .pages = 9,
+             .pages_per_seq = 9}};
+  }
+};
+
 template <class Op>
 class GpuChain : public OnGpu {};
-using Chained = ::testing::Types<Combine, ExpertMlp, RouterGemm, RouterRoute, LoraDelta, RmsNorm, RouteTopk,
-                                 GroupRows, RouteGroup>;
+using Chained = ::testing::Types<Attention, Combine, Embedding, ExpertMlp, KvWrite, LatentAttention, Linear,
+                                 RouterGemm, RouterRoute, LoraDelta, RmsNorm, Rope, RouteTopk, GroupRows,
+                                 RouteGroup, Sample, TakeTokens>;
 TYPED_TEST_SUITE(GpuChain, Chained, OpNames);
 
 template <class Op, class F>

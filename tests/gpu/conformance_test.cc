@@ -4,19 +4,29 @@
 #include <set>
 #include <vector>
 
+#include "cases/attention.h"
 #include "cases/combine.h"
+#include "cases/embedding.h"
 #include "cases/expert_gemm.h"
 #include "cases/expert_gemm_large.h"
 #include "cases/expert_mlp.h"
 #include "cases/group_rows.h"
+#include "cases/kv_write.h"
+#include "cases/latent_attention.h"
+#include "cases/linear.h"
+#include "cases/linear_large.h"
 #include "cases/lora_delta.h"
 #include "cases/pack_experts.h"
 #include "cases/rms_norm.h"
+#include "cases/rope.h"
 #include "cases/route_group.h"
 #include "cases/route_topk.h"
 #include "cases/router_gemm.h"
 #include "cases/router_gemm_large.h"
 #include "cases/router_route.h"
+#include "cases/sample.h"
+#include "cases/sample_large.h"
+#include "cases/take_tokens.h"
 
 #include "gpu/gpu.h"
 #include "harness/model_problems.h"
@@ -28,8 +38,9 @@ namespace {
 template <class Op>
 class GpuConformance : public OnGpu {};
 
-using Tested = ::testing::Types<Combine, ExpertGemm, ExpertMlp, LoraDelta, PackExperts, RmsNorm, RouterGemm,
-                                RouteTopk, RouterRoute, GroupRows, RouteGroup>;
+using Tested = ::testing::Types<Attention, Combine, Embedding, ExpertGemm, ExpertMlp, KvWrite,
+                                LatentAttention, Linear, LoraDelta, PackExperts, RmsNorm, Rope, RouterGemm,
+                                RouteTopk, RouterRoute, GroupRows, RouteGroup, Sample, TakeTokens>;
 TYPED_TEST_SUITE(GpuConformance, Tested, OpNames);
 
 template <class Op>

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cases/expert_mlp.h"
+#include "cases/linear.h"
 #include "dispatch/plan.h"
 #include "gpu/gpu.h"
 #include "gpu/neighbours.h"
@@ -179,6 +180,31 @@ TEST_F(HotMlp, Bf16) {
   p.w = DType::kBF16;
   hammer_tokens(p, {1, 2, 4, 8});
   expect_ran({"cuda.expert_mlp.bf16_fewtokens_sm90"});
+}
+
+// More units than CTAs, so that rings wrap around, and tiles of every size.
+TEST_F(HotWeights, DenseLayers) {
+  const Linear::Problem p{.tokens = 200, .features = 4400, .width = 1024, .bias = true};
+  HostArgs<Linear> host(p, Spread::kContiguous);
+  Random random(7);
+  Suite<Linear>::fill(p, Fill::kNormal, host, random);
+  DeviceArgs<Linear> live(gpu(), host);
+  ASSERT_TRUE(live.upload(stream()).ok());
+  const auto first = [](Linear::Args a, int64_t tokens) {
+    a.x.shape[0] = a.y.shape[0] = tokens;
+    return a;
+  };
+  const Expectations one = reference(Linear::at_tokens(p, 1), first(host.args(), 1));
+  ASSERT_EQ(one.size(), 1u);
+  for (const int64_t tokens : {1, 8, 40, 200}) {
+    Expected wanted = one[0];  // of the first row, whatever stands after it
+    const auto all = static_cast<size_t>(tokens * p.features);
+    wanted.untouched.assign(wanted.value.size(), 0);
+    wanted.untouched.resize(all, 1), wanted.value.resize(all), wanted.bound.resize(all);
+    hammer<Linear>(Linear::at_tokens(p, tokens), first(live.args(), tokens), wanted);
+    if (HasFatalFailure()) return;
+  }
+  expect_ran({"cuda.linear.stream_sm90", "cuda.linear.tile_sm90", "cuda.linear.split_sm90"});
 }
 
 }  // namespace

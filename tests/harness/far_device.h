@@ -57,8 +57,10 @@ class FarMemory {
 
 class FarDevice final : public Device {
  public:
-  FarDevice() : inner_(cpu::open_device({.threads = 2}).value()), info_(inner_->info()) {
-    info_.name = "far", info_.backend = Backend::kCuda;
+  // dense: in which its dense kernels want weights.
+  explicit FarDevice(WeightLayout dense = WeightLayout::kPanels16)
+      : inner_(cpu::open_device({.threads = 2}).value()), info_(inner_->info()) {
+    info_.name = "far", info_.backend = Backend::kCuda, info_.layout = dense;
     for_each_op([&]<class Op>() { adopt<Op>(); });
     compose<RouterRouteParts<own>>();
     compose<RouteGroupParts<own>>();

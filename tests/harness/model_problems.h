@@ -75,7 +75,8 @@ template <class Op>
 std::optional<typename Op::Problem> model_problem(Random& random) {
   for (int tries = 0; tries < 16; ++tries) {
     const MoeConfig c = random_known_layer(random);
-    const bool weighs = std::is_same_v<Op, ExpertGemm> || std::is_same_v<Op, ExpertMlp>;
+    const bool weighs =
+        std::is_same_v<Op, ExpertGemm> || std::is_same_v<Op, ExpertMlp> || std::is_same_v<Op, Linear>;
     const int64_t of_token = (c.top_k + shared_slots(c)) * expert_elements(c, c.intermediate);
     const int64_t most = weighs ? std::max<int64_t>(1, kModelProducts / of_token) : 80;
     const int64_t tokens = std::min(most, one_of(random, {1, 2, 3, 4, 5, 8, 13, 16, 17, 33, 64, 80}));

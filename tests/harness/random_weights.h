@@ -78,6 +78,7 @@ inline void add_decoder_weights(const DecoderConfig& c, Random& random, TensorSt
     return t;
   };
   const auto packed = [&](int64_t rows, int64_t width) {
+    if (c.attention.front().layout == WeightLayout::kRowMajor) return bf16({rows, width}, gain_of(width));
     const int64_t bytes = panel_shape(rows, false, width).code_bytes(false);
     const Tensor t = store->add(slot("weight", Role::kIn, DType::kU8, {bytes}));
     fill_bf16(t.data, bytes / 2, gain_of(width), random);

@@ -2,52 +2,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 
 #include "harness/devices.h"
 #include "harness/far_device.h"
+#include "harness/recorded_logits.h"
 #include "models/load.h"
 #include "serve/engine.h"
 #include "text/tokenizer.h"
-#include "weights/checkpoint.h"
 
 namespace sluice::test {
 namespace {
 
 const std::string kModel = std::string(SLUICE_SOURCE_DIR) + "/models/sluice-16e-tiny";
-const std::string kRecorded = std::string(SLUICE_SOURCE_DIR) + "/tests/data/parity/sluice-16e-tiny";
-
-// What tools/parity/record.py wrote for one prompt.
-struct Recorded {
-  std::vector<int32_t> ids, greedy;
-  std::vector<int64_t> positions;
-  std::vector<float> logits, noise, noise_most, gap;
-};
-
-template <class T>
-std::vector<T> values(const Checkpoint& file, const std::string& name) {
-  const auto found = file.find(name);
-  EXPECT_TRUE(found.ok()) << found.status().message;
-  if (!found.ok()) return {};
-  std::vector<T> out(static_cast<size_t>(found.value()->bytes) / sizeof(T));
-  std::memcpy(out.data(), found.value()->data, out.size() * sizeof(T));
-  return out;
-}
-
-Recorded recorded(const Checkpoint& file, const std::string& name) {
-  const auto positions = values<int32_t>(file, name + ".positions");
-  return {.ids = values<int32_t>(file, name + ".ids"),
-          .greedy = values<int32_t>(file, name + ".greedy"),
-          .positions = {positions.begin(), positions.end()},
-          .logits = values<float>(file, name + ".logits"),
-          .noise = values<float>(file, name + ".noise"),
-          .noise_most = values<float>(file, name + ".noise_most"),
-          .gap = values<float>(file, name + ".gap")};
-}
-
-constexpr const char* kPrompts[] = {"short", "sum", "turns", "other", "greeting", "long"};
-
 struct Loaded {
   explicit Loaded(DType x) : Loaded(x, cpu::open_device({.threads = 2}).value()) {}
   Loaded(DType x, std::unique_ptr<Device> d, std::unique_ptr<Device> e = nullptr)
@@ -69,25 +35,9 @@ struct Loaded {
   std::unique_ptr<Engine> engine;
 };
 
-// Of one recorded row: root mean square and largest of the differences, as shares of what is allowed.
-struct Distance {
-  double rms = 0, most = 0;
-};
-Distance distance(const Recorded& r, const std::vector<float>& got, size_t row, double noise_scale) {
-  const size_t vocab = r.logits.size() / r.positions.size();
-  double squares = 0, most = 0;
-  for (size_t i = row * vocab; i < (row + 1) * vocab; ++i) {
-    const double d = std::abs(static_cast<double>(got[i]) - static_cast<double>(r.logits[i]));
-    squares += d * d;
-    most = std::max(most, d);
-  }
-  return {std::sqrt(squares / static_cast<double>(vocab)) / (noise_scale * r.noise[row]),
-          most / (noise_scale * r.noise_most[row])};
-}
-
 // Every row of every prompt; the worst shares are printed, so that a failure says by how much.
 void expect_within(Loaded& m, double noise_scale, double rms_allowed, double most_allowed) {
-  const auto file = Checkpoint::open(kRecorded + ".safetensors");
+  const auto file = Checkpoint::open(recorded_file());
   ASSERT_TRUE(file.ok()) << file.status().message;
   for (const char* prompt : kPrompts) {
     const Recorded r = recorded(*file.value(), prompt);
@@ -133,7 +83,7 @@ TEST(Parity, LogitsInF32AreWithinTheNoiseOfItsSums) {
 }
 
 TEST(Parity, GreedyTextIsThatOfTransformers) {
-  const auto file = Checkpoint::open(kRecorded + ".safetensors");
+  const auto file = Checkpoint::open(recorded_file());
   ASSERT_TRUE(file.ok()) << file.status().message;
   Loaded m(DType::kBF16);
   const Tokenizer tokenizer = Tokenizer::load(kModel + "/tokenizer.json").value();

@@ -1,0 +1,240 @@
+// Whole models on a GPU: against recorded logits, against the same engine on the CPU, and against themselves in other batches.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "backends/cpu/device.h"
+#include "gpu/gpu.h"
+#include "harness/engine_runs.h"
+#include "harness/random_gpt_oss.h"
+#include "harness/recorded_logits.h"
+#include "harness/wrapped_device.h"
+#include "models/load.h"
+
+namespace sluice::test {
+namespace {
+
+// Beside the program, where ./dev gpu puts it for `sluice run`, or in the sources.
+std::string shipped_model() {
+  const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path();
+  const auto carried = folder / "share/sluice/models/sluice-16e-tiny";
+  return std::filesystem::exists(carried) ? carried.string()
+                                          : std::string(SLUICE_SOURCE_DIR) + "/models/sluice-16e-tiny";
+}
+
+std::unique_ptr<LoadedModel> load(Device& device, const std::string& directory, DType x = DType::kBF16) {
+  auto loaded = LoadedModel::load(device, directory, {.x = x});
+  EXPECT_TRUE(loaded.ok()) << loaded.status().message;
+  return loaded.ok() ? std::move(loaded).value() : nullptr;
+}
+
+EngineOptions several() { return {.max_model_len = 1024, .max_num_seqs = 16, .max_num_batched_tokens = 256}; }
+EngineOptions invariant() {
+  EngineOptions o = several();
+  o.policy.batch_invariant = true;
+  return o;
+}
+
+class EngineGpu : public OnGpu {
+ protected:
+  std::unique_ptr<Engine> engine(const LoadedModel& model, const EngineOptions& options) {
+    return engine_of(gpu(), model.config().decoder, model.weights(), options);
+  }
+  // A model with heads of 64, 8 of them on one of keys.
+  void make_random() {
+    write_random_gpt_oss(directory_.path());
+    random_ = load(gpu(), directory_.path());
+    ASSERT_NE(random_, nullptr);
+  }
+  TemporaryDirectory directory_;
+  std::unique_ptr<LoadedModel> random_;
+};
+
+// The bounds are those of tests/models/parity_test.cc, which says why.
+TEST_F(EngineGpu, ShippedModelsLogitsAreWithinTheNoiseOfItsRoundings) {
+  const auto file = Checkpoint::open(recorded_file());
+  ASSERT_TRUE(file.ok()) << file.status().message;
+  const auto model = load(gpu(), shipped_model());
+  ASSERT_NE(model, nullptr);
+  for (const int64_t chunk : {100, 512}) {
+    const auto e =
+        engine(*model, {.max_model_len = 2048, .max_num_seqs = 4, .max_num_batched_tokens = chunk});
+    ASSERT_NE(e, nullptr);
+    for (const char* prompt : kPrompts) {
+      const Recorded r = recorded(*file.value(), prompt);
+      const auto got = e->logits(r.ids, r.positions);
+      ASSERT_TRUE(got.ok()) << got.status().message;
+      for (size_t row = 0; row < r.positions.size(); ++row) {
+        const Distance d = distance(r, got.value(), row, 1);
+        EXPECT_LE(d.rms, 4) << prompt << ", position " << r.positions[row] << ", chunks of " << chunk;
+        EXPECT_LE(d.most, 2) << prompt << ", position " << r.positions[row] << ", chunks of " << chunk;
+      }
+    }
+  }
+}
+
+TEST_F(EngineGpu, ShippedModelsGreedyTextIsTheRecordedOne) {
+  const auto file = Checkpoint::open(recorded_file());
+  ASSERT_TRUE(file.ok()) << file.status().message;
+  const auto model = load(gpu(), shipped_model());
+  ASSERT_NE(model, nullptr);
+  const auto e = engine(*model, {.max_model_len = 2048, .max_num_seqs = 8, .max_num_batched_tokens = 100});
+  ASSERT_NE(e, nullptr);
+  std::vector<Request> requests;
+  for (const char* prompt : kPrompts) {
+    const Recorded r = recorded(*file.value(), prompt);
+    Request request{.prompt = r.ids};
+    request.sampling.temperature = 0;
+    request.sampling.max_tokens = static_cast<int64_t>(r.greedy.size());
+    requests.push_back(request);
+  }
+  const auto answers = run(*e, requests);
+  size_t compared = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const Recorded r = recorded(*file.value(), kPrompts[i]);
+    // Where the winner leads by less than six of the noise's deviations, another kernel may rightly choose the other.
+    const float sure = 6 * *std::max_element(r.noise.begin(), r.noise.end());
+    const auto certain = static_cast<size_t>(
+        std::find_if(r.gap.begin(), r.gap.end(), [&](float gap) { return gap < sure; }) - r.gap.begin());
+    const std::vector<int32_t>& ids = answers.at(static_cast<int64_t>(i)).ids;
+    ASSERT_GE(ids.size(), certain) << kPrompts[i];
+    EXPECT_TRUE(std::equal(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(certain), r.greedy.begin()))
+        << kPrompts[i];
+    compared += certain;
+  }
+  EXPECT_GE(compared, 100u);
+}
+
+double rms(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double d = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+    sum += d * d;
+  }
+  return std::sqrt(sum / static_cast<double>(a.size()));
+}
+
+// How far bf16 moves the CPU's logits from those in f32 is what roundings do; the GPU rounds as often, at other places.
+TEST_F(EngineGpu, LogitsAreAsFarFromThoseInF32AsTheCpusAre) {
+  ASSERT_NO_FATAL_FAILURE(make_random());
+  const auto host = cpu::open_device().value();
+  std::vector<int32_t> tokens;
+  std::vector<int64_t> positions;
+  Random random(4);
+  for (int64_t i = 0; i < 300; ++i) tokens.push_back(static_cast<int32_t>(random.integer(0, 999)));
+  for (int64_t i = 0; i < 300; i += i < 60 ? 1 : 17) positions.push_back(i);
+  const auto logits = [&](Device& device, const LoadedModel& model) {
+    const auto e = engine_of(device, model.config().decoder, model.weights(), several());
+    auto got = e->logits(tokens, positions);
+    EXPECT_TRUE(got.ok()) << got.status().message;
+    return std::move(got).value();
+  };
+  const auto exact_model = load(*host, directory_.path(), DType::kF32);
+  const auto rounded_model = load(*host, directory_.path());
+  ASSERT_TRUE(exact_model && rounded_model);
+  const auto exact = logits(*host, *exact_model), rounded = logits(*host, *rounded_model);
+  const auto got = logits(gpu(), *random_);
+  const double noise = rms(rounded, exact), error = rms(got, exact);
+  std::printf("[   note   ] rms of the logits %.4f; error of the CPU %.5f, of the GPU %.5f\n",
+              rms(exact, std::vector<float>(exact.size())), noise, error);
+  EXPECT_GT(noise, 0);
+  EXPECT_LE(error, 2 * noise);
+}
+
+TEST_F(EngineGpu, RecordedOrLaunchedAheadOrNotGivesTheSameBits) {
+  ASSERT_NO_FATAL_FAILURE(make_random());
+  for (EngineOptions o : {invariant(), several()}) {
+    o.steps_ahead = 0, o.recorded_sequences = 0;
+    const auto wanted = run(*engine(*random_, o), some_requests(1000));
+    ASSERT_EQ(wanted.size(), some_requests().size());
+    o.recorded_sequences = 16;
+    EXPECT_EQ(run(*engine(*random_, o), some_requests(1000)), wanted) << "recorded";
+    // Steps ahead compute other rows beside each other, which only invariant kernels do not show.
+    if (!o.policy.batch_invariant) continue;
+    o.steps_ahead = 1;
+    const auto e = engine(*random_, o);
+    EXPECT_EQ(run(*e, some_requests(1000)), wanted) << "recorded and ahead";
+    EXPECT_GE(e->recordings(), 3);
+    o.recorded_sequences = 0;
+    EXPECT_EQ(run(*engine(*random_, o), some_requests(1000)), wanted) << "ahead";
+  }
+}
+
+TEST_F(EngineGpu, TogetherOrAloneInChunksOrShortOfPagesGivesTheSameBits) {
+  ASSERT_NO_FATAL_FAILURE(make_random());
+  const auto together = run(*engine(*random_, invariant()), some_requests(1000));
+  const auto one = engine(*random_, invariant());
+  int64_t i = 0;
+  for (const Request& r : some_requests(1000)) {
+    EXPECT_EQ(run(*one, {r}).at(i), together.at(i)) << i;
+    ++i;
+  }
+  // As few pages as one sequence of 64 tokens takes.
+  EngineOptions o = invariant();
+  o.max_model_len = 64;
+  const EngineMemory full = engine(*random_, o)->memory();
+  o.kv_cache_bytes = full.kv_cache_bytes / full.pages * 4;
+  const auto small = engine(*random_, o);
+  EXPECT_EQ(run(*small, some_requests(1000)), together);
+  EXPECT_GT(small->scheduler().preemptions(), 0);
+  EXPECT_EQ(small->scheduler().free_pages(), 4);
+}
+
+TEST_F(EngineGpu, MemoryThatNobodyHasWrittenIsNotRead) {
+  ASSERT_NO_FATAL_FAILURE(make_random());
+  const auto wanted = run(*engine(*random_, invariant()), some_requests(1000));
+  PoisonedDevice poisoned(gpu());
+  const auto e = engine_of(poisoned, random_->config().decoder, random_->weights(), invariant());
+  EXPECT_EQ(run(*e, some_requests(1000)), wanted);
+}
+
+// SLUICE_ENGINE_STEPS makes it longer. Requests come and go in a cache too small for all; answers are those that requests get alone,
+// and no memory is lost.
+TEST_F(EngineGpu, RequestsThatComeAndGo) {
+  ASSERT_NO_FATAL_FAILURE(make_random());
+  const int steps = count_from("SLUICE_ENGINE_STEPS", 500);
+  EngineOptions o = invariant();
+  o.max_model_len = 256, o.max_num_seqs = 8, o.max_num_batched_tokens = 64;
+  const EngineMemory full = engine(*random_, o)->memory();
+  o.kv_cache_bytes = full.kv_cache_bytes / full.pages * 24;
+  const auto e = engine(*random_, o), single = engine(*random_, o);
+  Random random(8);
+  std::map<int64_t, Request> requests;
+  std::map<int64_t, Answer> answers;
+  int64_t free_before = 0;
+  for (int step = 0; step < steps || !e->idle(); ++step) {
+    if (step == steps / 2) free_before = gpu().free_bytes();
+    if (step < steps && random.integer(0, 2) == 0) {
+      Request r;
+      for (int64_t n = random.integer(1, 100); n > 0; --n)
+        r.prompt.push_back(static_cast<int32_t>(random.integer(0, 999)));
+      r.sampling.temperature = random.integer(0, 1) ? 0.9 : 0;
+      r.sampling.seed = static_cast<uint64_t>(step);
+      r.sampling.max_tokens = random.integer(1, 40);
+      r.sampling.stop_token_ids = {static_cast<int32_t>(random.integer(0, 999))};
+      requests[e->add(r).value()] = r;
+    }
+    if (!requests.empty() && random.integer(0, 19) == 0)
+      e->cancel(random.integer(0, std::ssize(requests) - 1));
+    const auto tokens = e->step();
+    ASSERT_TRUE(tokens.ok()) << tokens.status().message;
+    for (const GeneratedToken& t : tokens.value()) {
+      Answer& a = answers[t.request];
+      a.ids.push_back(t.id), a.logprobs.push_back(t.logprob), a.finish = t.finish;
+    }
+  }
+  EXPECT_EQ(e->scheduler().free_pages(), 24);
+  // Kernels are loaded and steps recorded when they first run, which takes memory once.
+  EXPECT_LE(free_before - gpu().free_bytes(), int64_t{64} << 20) << "memory is lost";
+  int64_t alone = 0, compared = 0;
+  for (const auto& [id, request] : requests) {
+    if (answers[id].finish == FinishReason::kNone || ++compared > 40) continue;
+    EXPECT_EQ(run(*single, {request}).at(alone++), answers[id]) << id;
+  }
+  EXPECT_GT(alone, 10);
+  EXPECT_GT(e->scheduler().preemptions(), 0);
+}
+
+}  // namespace
+}  // namespace sluice::test

@@ -1,0 +1,96 @@
+// Engines over a small random decoder, and requests that run through them.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "harness/random_weights.h"
+#include "serve/engine.h"
+
+namespace sluice::test {
+
+// gpt-oss's arithmetic at a size that takes no time.
+inline DecoderConfig small_decoder() {
+  DecoderConfig c;
+  c.vocab = 101, c.hidden = 64;
+  AttentionConfig a{.hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 16};
+  a.qkv_bias = a.o_bias = a.sinks = true;
+  a.rotary = 16, a.scale = 0.25;
+  AttentionConfig sliding = a;
+  sliding.window = 5;
+  c.attention = {sliding, a};
+  c.kind = {0, 1, 0};
+  c.moe = known_moe("gpt-oss-20b").value();
+  c.moe.hidden = 64, c.moe.intermediate = 32, c.moe.experts = 8, c.moe.top_k = 3;
+  c.moe.residual = true;
+  return c;
+}
+
+struct DecoderModel {
+  explicit DecoderModel(const DecoderConfig& c) : config(c) {
+    Random random(11);
+    add_decoder_weights(config, random, &store, &weights);
+  }
+  DecoderConfig config;
+  TensorStore store;
+  DecoderWeights weights;
+};
+
+struct Answer {
+  std::vector<int32_t> ids;
+  std::vector<float> logprobs;
+  FinishReason finish = FinishReason::kNone;
+  bool operator==(const Answer&) const = default;
+};
+
+inline std::unique_ptr<Engine> engine_of(Device& device, const DecoderConfig& config,
+                                         const DecoderWeights& weights, const EngineOptions& options) {
+  auto engine = Engine::make(device, config, weights, options);
+  EXPECT_TRUE(engine.ok()) << engine.status().message;
+  return engine.ok() ? std::move(engine).value() : nullptr;
+}
+inline std::unique_ptr<Engine> engine_of(Device& device, const DecoderModel& model,
+                                         const EngineOptions& options) {
+  return engine_of(device, model.config, model.weights, options);
+}
+
+// Steps until nothing is left to do.
+inline std::map<int64_t, Answer> run(Engine& engine, const std::vector<Request>& requests) {
+  for (const Request& r : requests) EXPECT_TRUE(engine.add(r).ok());
+  std::map<int64_t, Answer> out;
+  for (int steps = 0; !engine.idle() && steps < 20000; ++steps) {
+    const auto tokens = engine.step();
+    EXPECT_TRUE(tokens.ok()) << tokens.status().message;
+    if (!tokens.ok()) break;
+    for (const GeneratedToken& t : tokens.value()) {
+      Answer& a = out[t.request];
+      EXPECT_EQ(a.finish, FinishReason::kNone) << "a token after the end";
+      a.ids.push_back(t.id), a.logprobs.push_back(t.logprob), a.finish = t.finish;
+    }
+  }
+  EXPECT_TRUE(engine.idle());
+  return out;
+}
+
+// Prompts of several lengths, greedy and drawn.
+inline std::vector<Request> some_requests(int64_t vocab = 101) {
+  std::vector<Request> out;
+  Random random(5);
+  for (int64_t n : {1, 7, 40, 16, 23}) {
+    Request r;
+    for (int64_t i = 0; i < n; ++i) r.prompt.push_back(static_cast<int32_t>(random.integer(0, vocab - 1)));
+    r.sampling.temperature = n % 2 ? 0.8 : 0;
+    r.sampling.seed = static_cast<uint64_t>(n);
+    r.sampling.max_tokens = 12 + n % 5;
+    out.push_back(r);
+  }
+  return out;
+}
+
+inline EngineOptions roomy() {
+  return {.max_model_len = 128, .max_num_seqs = 8, .max_num_batched_tokens = 64, .page_size = 4};
+}
+
+}  // namespace sluice::test
