@@ -265,6 +265,14 @@ KERNELS = [
         "Embedding*",
     ),
     Mutation(
+        "take_tokens_one_row_beyond",
+        "a token is taken from one row past those that were drawn",
+        CPU + "take_tokens_copy.cc",
+        "row < p.rows ? drawn[row] : -1",
+        "row <= p.rows ? drawn[row % p.rows] : -1",
+        "TakeTokens*",
+    ),
+    Mutation(
         "min_p_ignored",
         "sampling ignores min_p",
         CPU + "sample_draw.h",
