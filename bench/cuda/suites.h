@@ -39,14 +39,17 @@ class Bench {
   // Starts the time of a suite. What does not fit into it is skipped; finish() reports the skipped counts.
   void start(std::string suite);
   Status finish();
-  Status router();   // router_gemm, router_gemm_pdl
-  Status fused();    // router_route_fused
-  Status routing();  // route_group
-  Status chain();
-  Status lora();     // lora_delta
-  Status mxfp4();    // expert_gemms, moe_layer, moe_block; read, dense_8192
-  Status bf16();     // the same, and draft_step
-  Status configs();  // expert_gemm_up, expert_gemm_down: each configuration of each kernel
+  Status router();     // router_gemm, router_gemm_pdl
+  Status fused();      // router_route_fused
+  Status routing();    // route_group
+  Status chain();      // of what stands before the experts
+  Status lora();       // lora_delta
+  Status linear();     // linear
+  Status attention();  // attention_decode, attention_prefill
+  Status sample();     // embedding, rope, sample
+  Status mxfp4();      // expert_gemms, moe_layer, moe_block; read, dense_8192
+  Status bf16();       // the same, and draft_step
+  Status configs();    // expert_gemm_up, expert_gemm_down: each configuration of each kernel
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -56,6 +59,9 @@ class Bench {
   // Runs per recording: enough that rotating weights are cold and that a recording is long enough to time, but no more.
   // weight_bytes may be 0: nothing has to be cold.
   int64_t launches_for(int64_t weight_bytes, double bytes, double flops) const;
+  Status embedding(int64_t tokens);
+  Status rope(int64_t tokens);
+  Status draws();
   Status hold_paced(const Contest& contest, std::vector<std::string> complaints);
   Status card();
   // Measures the requested shapes of `all`, at powers of two and `more_counts` of tokens.

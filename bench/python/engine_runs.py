@@ -110,11 +110,12 @@ def rows(engine: str, out: pathlib.Path, version: str) -> None:
     """Rows of bench/measured; `version` is Sluice's."""
     print("suite,op,model,tokens,impl,version,median_us,p10_us,p90_us,bytes,flops,note")
     for (model, backend), r in load(out).items():
-        impl = {"sluice": "sluice", "default": f"{engine}-{r['experts']}"}.get(backend, f"{engine}-{backend}")
-        which = f"{version}+{engine}-{r[engine]}" if backend == "sluice" else r[engine]
+        chosen, _, variant = backend.partition("+")
+        impl = {"sluice": "sluice", "default": f"{engine}-{r['experts']}"}.get(chosen, f"{engine}-{chosen}")
+        which = f"{version}+{engine}-{r[engine]}" if chosen == "sluice" else r[engine]
         for row in sorted(r["rows"], key=lambda row: (row["op"], row["tokens"])):
             print(f"engine_{engine},{row['op']},gpt-oss-{model},{row['tokens']},{impl},{which},{row['median_us']:.4f},{row['p10_us']:.4f},"
-                  f"{row['p90_us']:.4f},0,0,{row['note']}")
+                  f"{row['p90_us']:.4f},0,0,{row['note']}{' ' + variant if variant else ''}")
 
 
 def main(engine: str, program: str, doc: str, one: Callable[[str, str, pathlib.Path], None], order: list[tuple[str, str]], *, seconds: float,

@@ -7,8 +7,9 @@
     engine_vllm.py rows --out DIR --version COMMIT       rows for bench/measured/h200/engine_vllm.csv
 
 MODEL is 20b, 120b or tiny (the shipped model's shape, for a try on the CPU). BACKEND is default (what vLLM chooses), marlin or sluice;
-with +chunked (prompts in pieces of 256 tokens, asked twice with a prefix cache), +ngram (guessed tokens, verified together) or +lora (an
-adapter on the routers) only its answers are asked for, without graphs.
+with +chunked (prompts in pieces of 256 tokens, asked twice with a prefix cache), +ngram (guessed tokens, verified together), +lora (an
+adapter on the routers), +prefill or +decode (a worker of one role: the first writes keys and values of prompts, the second, run after it,
+reads them) only its answers are asked for, without graphs. +tp2 and +ep2 take two GPUs; each rank draws its own shard.
 Needs vLLM and, for sluice, the package sluice_moe where Python finds them with their dist-info, and no network.
 
 Weights come from a seed, the same in each process, in sizes that keep activations alive and spread tokens over experts: what vLLM's own
@@ -35,9 +36,14 @@ VARIANTS = {
     "": {},
     "chunked": {"enable_prefix_caching": True, "max_num_batched_tokens": 256},
     "ngram": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 1}},
+    "prefill": {"kv_transfer_config": {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}},
+    "decode": {"kv_transfer_config": {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}},
+    "tp2": {"tensor_parallel_size": 2},
+    "ep2": {"tensor_parallel_size": 2, "enable_expert_parallel": True},
     "lora": {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": ["router"]},
 }
-VARIANT_LENGTH = 700  # of its prompts: three pieces
+TIMED = ("", "tp2", "ep2")
+VARIANT_LENGTH = 700  # of the others' prompts: three pieces
 SEED = 20
 TINY = pathlib.Path(__file__).parents[2] / "models/sluice-16e-tiny/config.json"
 
@@ -69,10 +75,14 @@ def config_of(model: str) -> dict:
 def fill(model, config: dict) -> None:
     """Fills every parameter from SEED and its name. Products keep the size of what goes in, residual branches add a fifth of it.
 
-    Backends pad experts differently: what is drawn has the checkpoint's shape, and the padding is zero, as vLLM's loader leaves it."""
+    Backends pad experts differently: what is drawn has the checkpoint's shape, and the padding is zero, as vLLM's loader leaves it. Of
+    several ranks each draws a shard of its own, the same for each backend."""
     import torch
+    from vllm.config import get_current_vllm_config
+    from vllm.distributed import get_tensor_model_parallel_world_size
 
-    hidden, inside = config["hidden_size"], config["intermediate_size"]
+    by_expert = get_current_vllm_config().parallel_config.enable_expert_parallel
+    hidden, inside = config["hidden_size"], config["intermediate_size"] // (1 if by_expert else get_tensor_model_parallel_world_size())
     rows = {"w13": 2 * inside, "w2": hidden}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -148,7 +158,8 @@ class Engine:
                          max_num_batched_tokens=1024 if tiny else 8192, enable_prefix_caching=False, disable_log_stats=True)
         if not tiny:
             arguments["gpu_memory_utilization"] = 0.92
-        if tiny or self.variant:
+        self.timed = self.variant in TIMED
+        if tiny or not self.timed:
             arguments |= {"enforce_eager": True}
         else:
             arguments |= {"compilation_config": {
@@ -158,6 +169,9 @@ class Engine:
         elif backend != "default":
             arguments["moe_backend"] = backend
         arguments |= VARIANTS[self.variant]
+        if self.variant in ("prefill", "decode"):
+            where = {"kv_connector_extra_config": {"shared_storage_path": str(out / f"keys-and-values-{model}")}}
+            arguments["kv_transfer_config"] = arguments["kv_transfer_config"] | where
         began = time.perf_counter()
         self.llm = LLM(**arguments)
         self.engine = self.llm.llm_engine
@@ -250,11 +264,11 @@ def one(model: str, backend: str, out: pathlib.Path) -> None:
 
     result = engine_runs.Result(model, backend, out, vllm=vllm.__version__, ready_s=round(engine.ready_s, 1), experts=engine.experts())
     print(f"{model} {backend}: ready after {engine.ready_s:.0f} s, experts {result.data['experts']}", flush=True)
-    answers = engine.answers(VARIANT_LENGTH if engine.variant else CHECKED_LENGTH, CHECKED_TOKENS)
+    answers = engine.answers(CHECKED_LENGTH if engine.timed else VARIANT_LENGTH, CHECKED_TOKENS)
     if engine.variant == "chunked":
         answers += engine.answers(VARIANT_LENGTH, CHECKED_TOKENS)  # their prompts are in the cache now
     result.write(answers=answers)
-    if engine.variant:
+    if not engine.timed:
         return result.write(complete=True)
     graphs = "eager" if tiny else "torch.compile and full graphs"
     context = 64 if tiny else CONTEXT

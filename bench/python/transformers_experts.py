@@ -6,7 +6,8 @@
     transformers_experts.py make DIR [--layers N]  random weights in the layout of gpt-oss-20b (13 GB)
     transformers_experts.py bench DIR [--experts sluice,sluice-bf16,grouped_mm] [--batches 1,8,32] [--static]
 
---device names where: cuda, or cpu. bench prints one CSV row for each count of sequences. sluice: experts packed in MXFP4. The others are
+--device names where: cuda, or cpu. bench prints one CSV row for each count of sequences; with --rows COMMIT it also writes rows of
+bench/measured/h200/engine_transformers.csv: op decode, a step of all sequences, and prefill, all their prompts. sluice: experts packed in MXFP4. The others are
 dequantised to bf16 while they are loaded; sluice-bf16 are those, packed. --static: a static cache, for which generate() compiles decoding
 into CUDA graphs. transformers' own MXFP4 kernels come from a hub; what keeps them from running is printed.
 """
@@ -179,6 +180,17 @@ def timed(model, ids, new: int, static: bool) -> float:
     return time.perf_counter() - start
 
 
+def write_rows(arguments, experts: str, count: int, firsts: list[float], steps: list[float]) -> None:
+    cache = "static cache, compiled" if arguments.static else "dynamic cache, eager"
+    known = f"transformers-{transformers.__version__}"
+    for op, tokens, seconds in (("decode", count, steps), ("prefill", count * arguments.prompt, firsts)):
+        us = sorted(1e6 * s for s in seconds)
+        spread = (statistics.median(us), us[len(us) // 10], us[len(us) * 9 // 10])
+        impl, version = (experts, f"{arguments.rows}+{known}") if experts.startswith("sluice") else (known + "-" + experts, known)
+        print(f"engine_transformers,{op},gpt-oss-20b,{tokens},{impl},{version}," + ",".join(f"{u:.4f}" for u in spread)
+              + f",0,0,{count} prompts of {arguments.prompt} {cache}", flush=True)
+
+
 def bench(arguments) -> int:
     print("#", machine())
     print("#", own_mxfp4_kernels())
@@ -191,10 +203,12 @@ def bench(arguments) -> int:
             timed(model, ids, arguments.new, arguments.static)  # packs, compiles, records
             runs = [(timed(model, ids, 1, arguments.static), timed(model, ids, arguments.new, arguments.static)) for _ in range(arguments.runs)]
             first = statistics.median(a for a, _ in runs)
-            decode = count * (arguments.new - 1) / statistics.median(b - a for a, b in runs)
+            step = statistics.median(b - a for a, b in runs) / (arguments.new - 1)
             memory = torch.cuda.memory_allocated() / 2**30 if DEVICE.type == "cuda" else float("nan")
             print(f"{experts},{'static' if arguments.static else 'dynamic'},{count},{arguments.prompt},{arguments.new},{first * 1e3:.1f},"
-                  f"{decode:.1f},{seconds:.1f},{memory:.1f}", flush=True)
+                  f"{count / step:.1f},{seconds:.1f},{memory:.1f}", flush=True)
+            if arguments.rows:
+                write_rows(arguments, experts, count, [a for a, _ in runs], [(b - a) / (arguments.new - 1) for a, b in runs])
         del model
         torch.compiler.reset()
         torch.cuda.empty_cache()
@@ -225,6 +239,7 @@ def main() -> int:
     bencher.add_argument("--prompt", type=int, default=128)
     bencher.add_argument("--new", type=int, default=64)
     bencher.add_argument("--static", action="store_true")
+    bencher.add_argument("--rows", metavar="COMMIT", help="of Sluice")
     arguments = parser.parse_args()
     global DEVICE
     DEVICE = torch.device(arguments.device)
