@@ -228,7 +228,8 @@ Command add_bench(CLI::App& root) {
   app->allow_extras();
   CLI::App* report = app->add_subcommand("report", "figures and tables from measured rows; needs no GPU");
   report
-      ->add_option("--from", flags->report.from, "the folder of router.csv, routing.csv, mxfp4.csv, bf16.csv")
+      ->add_option("--from", flags->report.from,
+                   "the folder of router.csv, routing.csv, mxfp4.csv, bf16.csv, engine.csv")
       ->capture_default_str();
   report->add_option("--to", flags->report.to, "gets the pages, as Markdown and SVG")->capture_default_str();
   report->add_option("--readme", flags->report.readme,

@@ -20,6 +20,8 @@ constexpr OpWords kWords[] = {
     {"moe_block", "The block, from activations: router, routing and the layer", "model, pace"},
     {"draft_step", "A draft step: router, routing, experts and the shared expert as one recorded chain",
      "model, pace"},
+    {"decode", "One token of each sequence: a step of the engine, over sequences", "model, pace, context"},
+    {"prefill", "A prompt until its first token, over its tokens", "model, pace"},
 };
 
 // Token counts are small up to here: a step of decoding, rather than of prompts.
@@ -30,11 +32,20 @@ bool has_ratio(const Panel& panel) {
                      [&](const auto& at) { return ratio_at(panel, at.first).has_value(); });
 }
 
-std::string table_of(const Panel& panel) {
-  std::vector<std::string> head = {"tokens", "floor"};
+// What users of a whole model count: tokens a second, and how near that is to the floor.
+std::vector<std::string> rate_cells(const Panel& panel, int64_t tokens, double floor) {
+  const Series* ours = series_named(panel, "sluice");
+  if (!ours || !ours->at.contains(tokens)) return {"", ""};
+  const double us = ours->at.at(tokens).median_us;
+  return {printed("%.0f", 1e6 * static_cast<double>(tokens) / us), printed("%.2f", floor / us)};
+}
+
+std::string table_of(const Panel& panel, bool rates) {
+  std::vector<std::string> head = {panel.op == "decode" ? "sequences" : "tokens", "floor"};
   for (const Series& s : panel.series) head.push_back(s.impl);
   const bool ratio = has_ratio(panel);
   if (ratio) head.push_back("ratio");
+  if (rates) head.insert(head.end(), {"tokens/s", "of the floor"});
   std::string out = line_of(head) + rule_of(head.size(), 0);
   for (const auto& [tokens, floor] : panel.floor_us) {
     std::vector<std::string> cells = {std::to_string(tokens), us_text(floor)};
@@ -50,6 +61,8 @@ std::string table_of(const Panel& panel) {
       const auto r = ratio_at(panel, tokens);
       cells.push_back(r ? printed("%.2f", *r) : "");
     }
+    if (rates)
+      for (std::string& cell : rate_cells(panel, tokens, floor)) cells.push_back(std::move(cell));
     out += line_of(cells);
   }
   return out;
@@ -118,7 +131,7 @@ std::string versions_of(const std::vector<Figure>& figures) {
 }
 
 // What the paces and routings in headings mean, of those that are there.
-std::string pace_of(const std::vector<Figure>& figures) {
+std::string pace_of(const std::vector<Figure>& figures, bool whole_models) {
   std::set<std::string> paces, routings;
   for (const Figure& f : figures)
     for (const Panel& p : f.panels) {
@@ -130,8 +143,12 @@ std::string pace_of(const std::vector<Figure>& figures) {
   const auto say = [&out](const std::set<std::string>& there, const char* word, const char* meaning) {
     if (there.contains(word)) out += std::string("- ") + meaning + "\n";
   };
-  say(paces, "burst", "burst: at most 5 ms of work, behind 10 ms of rest.");
-  say(paces, "sustained", "sustained: 300 ms of work without rest, the second half timed.");
+  say(paces, "burst",
+      whole_models ? "burst: at most 20 ms of work, or one prompt, behind 100 ms of rest."
+                   : "burst: at most 5 ms of work, behind 10 ms of rest.");
+  say(paces, "sustained",
+      whole_models ? "sustained: 600 ms of work without rest, the second half timed."
+                   : "sustained: 300 ms of work without rest, the second half timed.");
   say(paces, "short replays",
       "short replays: a graph of at least 10 runs and 0.4 ms, one implementation after the other.");
   say(routings, "uniform", "routing uniform: each expert is as likely as any other.");
@@ -158,10 +175,23 @@ std::string page_of(const Suite& suite, const std::vector<Figure>& figures) {
   const Rates rates = figures.empty() ? Rates{} : figures.front().rates;
   std::string out = "# " + std::string(suite.title) + "\n\n";
   out += "Written by `sluice bench report` from measured rows.\n\n";
-  out +=
-      "- Times are medians in microseconds of one run of the operation. A graph of runs over rotating "
-      "buffers\n";
-  out += "  is replayed, so weights come from memory. The fastest of each row is bold.\n";
+  if (suite.whole_models) {
+    out +=
+        "- Times are medians in microseconds, weights are random (`--load-format dummy`). A step of "
+        "decoding\n";
+    out +=
+        "  has one token of each sequence, from its ids to the ids that it draws. The fastest of each row is "
+        "bold.\n";
+    out +=
+        "- Of the floor: the floor over the time of `sluice`. A step reads as many experts as are expected "
+        "if all\n";
+    out += "  are chosen alike.\n";
+  } else {
+    out +=
+        "- Times are medians in microseconds of one run of the operation. A graph of runs over rotating "
+        "buffers\n";
+    out += "  is replayed, so weights come from memory. The fastest of each row is bold.\n";
+  }
   out +=
       "- Ratio is the time of the fastest peer that has a row, over that of `sluice`: above 1, Sluice is\n";
   out += "  faster. Means are geometric. Where fewer than two peers have rows, there is no mean.\n";
@@ -173,7 +203,7 @@ std::string page_of(const Suite& suite, const std::vector<Figure>& figures) {
     out +=
         "- Both rates are rows of the same file: a stream that is only read, in a burst; a bf16 product of\n"
         "  8192^3 by cuBLASLt, sustained.\n";
-  out += pace_of(figures);
+  out += pace_of(figures, suite.whole_models);
   out += "Versions; those of Sluice are commits:\n\n";
   out += versions_of(figures);
   for (const Figure& figure : figures) {
@@ -184,7 +214,7 @@ std::string page_of(const Suite& suite, const std::vector<Figure>& figures) {
     out += summary_of(figure);
     for (size_t i = 0; i < figure.panels.size(); ++i)
       out += (i ? "\n### " : "### ") + title_of(figure.panels[i]) + "\n\n" +
-             caption_of(figure, figure.panels[i]) + table_of(figure.panels[i]);
+             caption_of(figure, figure.panels[i]) + table_of(figure.panels[i], suite.whole_models);
   }
   return out;
 }

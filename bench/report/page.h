@@ -9,12 +9,14 @@ struct Suite {
   std::string_view name;   // "router": router.csv, router.md
   std::string_view title;  // of the page
   std::string_view figures =
-      {};  // in front of its figures' names, where another suite has the same operations
+      {};                     // in front of its figures' names, where another suite has the same operations
+  bool whole_models = false;  // its times are of steps of an engine, its tokens those of a step
 };
 inline constexpr Suite kSuites[] = {{"router", "Router"},
                                     {"routing", "Routing and grouping"},
                                     {"mxfp4", "Experts with MXFP4 weights"},
-                                    {"bf16", "Experts with bf16 weights", "bf16_"}};
+                                    {"bf16", "Experts with bf16 weights", "bf16_"},
+                                    {"engine", "Whole models", "engine_", true}};
 
 struct OpWords {
   std::string_view op, title;

@@ -74,8 +74,14 @@ Conditions conditions_of(const Panel& panel) {
   Conditions out = {.pace = "short replays"};
   if (panel.op == "router_route_fused" || panel.op == "chain") out.routing = "by router";
   if (panel.op == "route_group") out.routing = "by random logits";
+  const auto take_last = [&note](std::string_view word) {
+    if (!note.ends_with(word) || note.size() < word.size() + 2 || note[note.size() - word.size() - 1] != ' ')
+      return false;
+    note.remove_suffix(word.size() + 1);
+    return true;
+  };
   for (const char* pace : {"burst", "sustained"})
-    if (take(pace)) out.pace = pace;
+    if (take(pace) || take_last(pace)) out.pace = pace;
   for (const char* routing : {"uniform", "zipf", "by router"})
     if (take(routing)) out.routing = routing;
   out.rest = note;

@@ -37,7 +37,11 @@ TEST(Measured, VersionsOfSluiceAreCommits) {
                                     {"routing.csv", "routing"},
                                     {"routing_candidates.csv", "routing"},
                                     {"mxfp4.csv", "mxfp4"},
-                                    {"bf16.csv", "bf16"}})
+                                    {"bf16.csv", "bf16"},
+                                    {"linear.csv", "linear"},
+                                    {"attention.csv", "attention"},
+                                    {"sample.csv", "sample"},
+                                    {"engine.csv", "engine"}})
     for (const Row& row : measured(name, suite))
       if ((row.impl.starts_with("sluice") || row.impl.starts_with("cuda.")) &&
           !std::regex_match(row.version, commit))

@@ -144,6 +144,8 @@ TEST(Report, HeadingsNamePaceAndRouting) {
       {{"moe_layer", "m", "bursty uniform", {}, {}}, "m, short replays, bursty uniform"},
       {{"chain", "m", "with copies", {}, {}}, "m, short replays, routing by router, with copies"},
       {{"route_group", "m", "plain", {}, {}}, "m, short replays, routing by random logits, plain"},
+      {{"decode", "m", "context 1024 sustained", {}, {}}, "m, sustained, context 1024"},
+      {{"prefill", "m", "prompt unsustained", {}, {}}, "m, short replays, prompt unsustained"},
       {{"router_gemm", "m", "", {}, {}}, "m, short replays"},
   };
   for (const auto& [panel, title] : cases) EXPECT_EQ(title_of(panel), title);

@@ -97,7 +97,7 @@ TEST(CliReport, PagesAndReadmeAreThoseOfTheRows) {
 TEST(CliReport, WrongFilesAreRefusedAndNothingIsWritten) {
   const Folder folder;
   const std::string csv = (folder.path() / "router.csv").string();
-  expect_refusal(folder.path(), "bench report: wanted router.csv, routing.csv, mxfp4.csv or bf16.csv in " +
+  expect_refusal(folder.path(), "bench report: wanted router.csv, routing.csv, mxfp4.csv, bf16.csv or engine.csv in " +
                                     folder.path().string() + ", found none");
   folder.write("router.csv", "");
   expect_refusal(folder.path(), csv + ":1: wanted the header suite,op,model,");
