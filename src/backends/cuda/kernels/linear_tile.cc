@@ -47,10 +47,11 @@ std::string kind_name(const LinearTileKind& kind) {
 }  // namespace
 
 LinearTileShared linear_tile_shared(const LinearTileKind& kind, int splits) {
-  constexpr int kSm = 228 << 10, kSystem = 1 << 10, kStagesMost = 12, kSumBytes = 128 * 16;
+  constexpr int kSm = 228 << 10, kSystem = 1 << 10, kStagesMost = 12;
+  const int sum_bytes = kind.groups * 128 * 16;  // of a group of 8 rows: four sums of each consumer thread
   const int most = kSm / (kind.narrow() ? 2 : 1) - kSystem;
   // Groups of 8 rows that a CTA finishes: their sums from every CTA of the cluster.
-  const int inbox = splits > 1 ? splits * static_cast<int>(linear_parts(kind.n / 8, splits)) * kSumBytes : 0;
+  const int inbox = splits > 1 ? splits * static_cast<int>(linear_parts(kind.n / 8, splits)) * sum_bytes : 0;
   LinearTileShared s{};
   for (s.stages = kStagesMost;; --s.stages) {
     s.staging = s.stages * kind.stage_bytes();
@@ -79,8 +80,8 @@ std::vector<Config> linear_tile_configs(const Linear::Problem& p, const DeviceIn
 std::vector<Config> linear_split_configs(const Linear::Problem& p, const DeviceInfo& d, const Policy&) {
   std::vector<Config> out;
   const int64_t steps = linear_parts(p.width, kLinearBlock);
-  for (int i = kLinearWide; i < static_cast<int>(std::size(kLinearTiles)); ++i)
-    for (int splits = 2; splits <= kLinearSplitsMost; ++splits) {
+  for (int i = 0; i < static_cast<int>(std::size(kLinearTiles)); ++i)
+    for (int splits = 2; kLinearTiles[i].splits() && splits <= kLinearSplitsMost; ++splits) {
       const LinearTileKind& kind = kLinearTiles[i];
       Config c{.name = kind_name(kind) + "/" + std::to_string(splits),
                .cost_us = tile_us(p, d, kind, splits)};
