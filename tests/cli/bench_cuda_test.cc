@@ -16,8 +16,8 @@ TEST(CliBenchCuda, WrongWordsAreNamed) {
        "--pace, "
        "--routing, --draws, --peer-ops, found '--suit'"},
       {{"--suite", "router,gate"},
-       "--suite: wanted router, fused, routing, chain, lora, linear, mxfp4, bf16 or expert_configs, found "
-       "--suite: wanted router, fused, routing, chain, lora, sample, mxfp4, bf16 or expert_configs, found "
+       "--suite: wanted router, fused, routing, chain, lora, linear, attention, sample, mxfp4, bf16 or "
+       "expert_configs, found "
        "'gate'"},
       {{"--suite", ""}, "--suite: wanted a suite, found none"},
       {{"--tokens", "1,zero"}, "--tokens: wanted a count from 1 to 16384, found 'zero'"},

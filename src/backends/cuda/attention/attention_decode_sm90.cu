@@ -20,7 +20,7 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
 double cost_us(const Attention::Problem& p, const DeviceInfo& d, const AttentionDecode& how) {
   constexpr double kTileUs = 1.5, kClusterUs = 0.7, kCtaBytesPerUs = 60e3, kLongContext = 4096,
                    kFlopsPerUs = 200e6;
-  if (p.tokens == 0) return 0;
+  if (p.tokens == 0) return kRampUs;
   const double group = static_cast<double>(p.heads / p.kv_heads), queries = 16.0 * how.groups;
   const double rows = static_cast<double>(attention_rows(p)), tokens = static_cast<double>(p.tokens);
   const double tiles =

@@ -23,7 +23,7 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
 // From arithmetic: a warp alone takes some 3 us for 32 keys of 64 elements. Its lanes read as many lines at once, one a clock, so
 // that a multiprocessor is not much faster.
 double cost_us(const Attention::Problem& p, const DeviceInfo& d) {
-  if (p.tokens == 0) return 0;
+  if (p.tokens == 0) return kRampUs;
   constexpr double kAloneUs = 3.0 / 32 / 64, kSharedUs = 1.2 / 32 / 64, kLongContext = 4096;
   const double queries = static_cast<double>(p.tokens * p.heads);
   const double keys = std::min(static_cast<double>(attention_context(p)), kLongContext);
