@@ -251,7 +251,7 @@ KERNELS = [
     Mutation(
         "rope_turns_backwards",
         "pairs turn the other way",
-        CPU + "rope_heads.cc",
+        SIMD + "turn.h",
         "const auto turned_a = hn::NegMulAdd(b, s, hn::Mul(a, c));\n    const auto turned_b = hn::MulAdd(a, s, hn::Mul(b, c));",
         "const auto turned_a = hn::MulAdd(b, s, hn::Mul(a, c));\n    const auto turned_b = hn::NegMulAdd(a, s, hn::Mul(b, c));",
         "Rope*",
@@ -375,5 +375,13 @@ KERNELS = [
         "p.head_dim + p.first,",
         "p.head_dim + 0 * p.first,",
         "Rope/*:Mtp.*",
+    ),
+    Mutation(
+        "rope_kv_write_keys_stay",
+        "keys go into their page as they came",
+        CPU + "rope_kv_write_rows.cc",
+        "if (turns) turn_head<kPairs>(key",
+        "if (false) turn_head<kPairs>(key",
+        "RopeKvWrite/*",
     ),
 ]

@@ -10,8 +10,7 @@ namespace {
 
 struct Problems {
   Linear::Problem qkv, o;
-  Rope::Problem rope;
-  KvWrite::Problem kv_write;
+  RopeKvWrite::Problem rope;
   Attention::Problem attention;
 };
 
@@ -26,20 +25,17 @@ Problems problems_of(const AttentionConfig& c, const StepBounds& b) {
            .y = c.x,
            .layout = c.layout,
            .bias = c.qkv_bias};
-  // Queries and keys lie side by side in a row, so one call turns both.
-  p.rope = {.tokens = 0,
-            .heads = c.heads + c.kv_heads,
-            .head_dim = c.head_dim,
-            .rotary = c.rotary,
-            .table_rows = b.positions,
-            .pairs = c.pairs,
-            .x = c.x};
-  p.kv_write = {.tokens = 0,
-                .kv_heads = c.kv_heads,
-                .head_dim = c.head_dim,
-                .pages = b.pages,
-                .page_size = b.page_size,
-                .kv = c.x};
+  p.rope = {.rope = {.tokens = 0,
+                     .heads = c.heads,
+                     .head_dim = c.head_dim,
+                     .rotary = c.rotary,
+                     .table_rows = b.positions,
+                     .pairs = c.pairs,
+                     .x = c.x},
+            .kv_heads = c.kv_heads,
+            .pages = b.pages,
+            .page_size = b.page_size,
+            .settled = true};  // the tables of a step come from the host
   p.attention = {.tokens = 0,
                  .sequences = b.sequences,
                  .heads = c.heads,
@@ -51,7 +47,8 @@ Problems problems_of(const AttentionConfig& c, const StepBounds& b) {
                  .window = c.window,
                  .scale = c.scale,
                  .q = c.x,
-                 .sinks = c.sinks};
+                 .sinks = c.sinks,
+                 .settled = true};
   p.o = {.tokens = 0,
          .features = c.hidden,
          .width = c.heads * c.head_dim,
@@ -84,8 +81,8 @@ std::vector<StageProblem> attention_problems(const AttentionConfig& config, cons
   const Problems p = problems_of(config, bounds);
   std::vector<StageProblem> out;
   out.push_back({"attention.qkv", any_problem<Linear>(Linear::at_tokens(p.qkv, tokens))});
-  out.push_back({"attention.rope", any_problem<Rope>(Rope::at_tokens(p.rope, tokens))});
-  out.push_back({"attention.kv_write", any_problem<KvWrite>(KvWrite::at_tokens(p.kv_write, tokens))});
+  out.push_back(
+      {"attention.rope_kv_write", any_problem<RopeKvWrite>(RopeKvWrite::at_tokens(p.rope, tokens))});
   Attention::Problem attention = Attention::at_tokens(p.attention, tokens);
   attention.rows_max = tokens <= bounds.sequences;
   out.push_back({stage_name(config), any_problem<Attention>(attention)});
@@ -101,8 +98,7 @@ Result<std::unique_ptr<AttentionBlock>> AttentionBlock::plan(Device& device, con
   const Problems p = problems_of(config, bounds);
   const int64_t n = bounds.tokens;
   SLUICE_TRY(plan_into<Linear>(&block->qkv_, device, p.qkv, n, policy));
-  SLUICE_TRY(plan_into<Rope>(&block->rope_, device, p.rope, n, policy));
-  SLUICE_TRY(plan_into<KvWrite>(&block->kv_write_, device, p.kv_write, n, policy));
+  SLUICE_TRY(plan_into<RopeKvWrite>(&block->rope_kv_write_, device, p.rope, n, policy));
   SLUICE_TRY(plan_into<Attention>(&block->attention_, device, p.attention, n, policy));
   if (!policy.batch_invariant) {
     Attention::Problem decode = p.attention;
@@ -120,9 +116,9 @@ Result<std::unique_ptr<AttentionBlock>> AttentionBlock::plan(Device& device, con
   block->heads_at_ = take(n * config.heads * config.head_dim);
   block->scratch_at_ = used;
   const size_t scratch =
-      std::max({block->qkv_->workspace_bytes(), block->rope_->workspace_bytes(),
-                block->kv_write_->workspace_bytes(), block->attention_->workspace_bytes(),
-                block->decode_ ? block->decode_->workspace_bytes() : 0, block->o_->workspace_bytes()});
+      std::max({block->qkv_->workspace_bytes(), block->rope_kv_write_->workspace_bytes(),
+                block->attention_->workspace_bytes(), block->decode_ ? block->decode_->workspace_bytes() : 0,
+                block->o_->workspace_bytes()});
   block->workspace_bytes_ = used + scratch;
   return block;
 }
@@ -143,16 +139,16 @@ Status AttentionBlock::forward(const AttentionIo& io, const AttentionWeights& w,
   const Tensor heads = make_tensor(workspace.data + heads_at_, c.x, {n, c.heads, c.head_dim}, stream.where);
   SLUICE_TRY(
       qkv_->run(n, {.x = io.x, .w = w.qkv, .bias = w.qkv_bias, .residual = {}, .y = qkv}, scratch, stream));
-  SLUICE_TRY(rope_->run(
-      n, {.positions = t.positions, .table = t.rope, .x = heads_of(qkv, 0, c.heads + c.kv_heads, c.head_dim)},
-      scratch, stream));
-  SLUICE_TRY(kv_write_->run(n,
-                            {.k = heads_of(qkv, c.heads, c.kv_heads, c.head_dim),
-                             .v = heads_of(qkv, c.heads + c.kv_heads, c.kv_heads, c.head_dim),
-                             .slot_of = t.slot_of,
-                             .k_cache = io.k_cache,
-                             .v_cache = io.v_cache},
-                            scratch, stream));
+  SLUICE_TRY(rope_kv_write_->run(n,
+                                 {.positions = t.positions,
+                                  .table = t.rope,
+                                  .slot_of = t.slot_of,
+                                  .q = heads_of(qkv, 0, c.heads, c.head_dim),
+                                  .k = heads_of(qkv, c.heads, c.kv_heads, c.head_dim),
+                                  .v = heads_of(qkv, c.heads + c.kv_heads, c.kv_heads, c.head_dim),
+                                  .k_cache = io.k_cache,
+                                  .v_cache = io.v_cache},
+                                 scratch, stream));
   const bool decodes = decode_ && t.rows_max == 1 && n <= decode_->tokens_max();
   const PlanTable<Attention>& attention = decodes ? *decode_ : *attention_;
   SLUICE_TRY(attention.run(n,
@@ -172,8 +168,7 @@ Status AttentionBlock::forward(const AttentionIo& io, const AttentionWeights& w,
 std::vector<std::pair<std::string, std::string>> AttentionBlock::kernels(int64_t tokens) const {
   const PlanTable<Attention>& attention = decode_ && tokens <= decode_->tokens_max() ? *decode_ : *attention_;
   return {{"attention.qkv", std::string(qkv_->at(tokens).kernel())},
-          {"attention.rope", std::string(rope_->at(tokens).kernel())},
-          {"attention.kv_write", std::string(kv_write_->at(tokens).kernel())},
+          {"attention.rope_kv_write", std::string(rope_kv_write_->at(tokens).kernel())},
           {stage_name(config_), std::string(attention.at(tokens).kernel())},
           {"attention.o", std::string(o_->at(tokens).kernel())}};
 }

@@ -41,6 +41,7 @@ struct AttentionWeights {
 };
 
 // What a step's sequences are; one for all layers. Shapes and meaning: ops/attention.h, ops/kv_write.h, ops/rope.h.
+// They come with a copy before the step's launches, and of the caches the step writes its own positions alone ("settled" there).
 struct StepTables {
   Tensor positions, slot_of;           // i32[tokens]
   Tensor q_begin, kv_len, page_table;  // i32[sequences + 1], i32[sequences], i32[sequences, pages_per_seq]
@@ -80,8 +81,7 @@ class AttentionBlock {
   AttentionConfig config_;
   StepBounds bounds_;
   std::optional<PlanTable<Linear>> qkv_, o_;
-  std::optional<PlanTable<Rope>> rope_;
-  std::optional<PlanTable<KvWrite>> kv_write_;
+  std::optional<PlanTable<RopeKvWrite>> rope_kv_write_;
   // decode_: every sequence owns one row at most. Not under Policy::batch_invariant, where one kernel serves all steps.
   std::optional<PlanTable<Attention>> attention_, decode_;
   // Offsets of the intermediates in the workspace.

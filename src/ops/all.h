@@ -13,6 +13,7 @@
 #include "ops/pack_experts.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
+#include "ops/rope_kv_write.h"
 #include "ops/route_group.h"
 #include "ops/route_topk.h"
 #include "ops/router_gemm.h"
@@ -25,9 +26,8 @@ namespace sluice {
 template <class... Ops>
 struct OpList {};
 
-using AllOps =
-    OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, GroupRows, RouteGroup, PackExperts, ExpertGemm,
-           Combine, ExpertMlp, Linear, TakeTokens, Embedding, RmsNorm, Rope, KvWrite, Attention, LatentAttention,
-           Sample>;
+using AllOps = OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, GroupRows, RouteGroup, PackExperts,
+                      ExpertGemm, Combine, ExpertMlp, Linear, TakeTokens, Embedding, RmsNorm, Rope, KvWrite,
+                      RopeKvWrite, Attention, LatentAttention, Sample>;
 
 }  // namespace sluice

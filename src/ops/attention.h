@@ -14,6 +14,8 @@ namespace sluice {
 //   the sink term is there when `sinks`
 //
 // rows_max is a promise: no sequence owns more rows than that; 0: any number. Rows of one that does are unspecified.
+// settled is another: no launch writes page_table, q_begin and kv_len, they came with a copy before all launches; and of the caches
+// no launch behind that copy has written what belongs to positions before a sequence's first row.
 //
 // Rows of no sequence (before q_begin[0], at or beyond q_begin[sequences]) are not written. A page number
 // outside [0, pages) makes its positions absent. Where there is nothing to weigh (no position, as for a query
@@ -47,7 +49,7 @@ struct Attention {
     int64_t pages = 64, page_size = 16, pages_per_seq = 64, window = 0, rows_max = 0;
     double scale = 0.125;
     DType q = DType::kBF16, s = DType::kBF16;
-    bool sinks = false;
+    bool sinks = false, settled = false;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {
@@ -65,6 +67,7 @@ struct Attention {
       v("q", p.q, "type of q, the caches and y");
       v("s", p.s, "type of the sinks");
       v("sinks", p.sinks, "each head has a sink");
+      v("settled", p.settled, "no launch writes the tables, and keys and values before the rows");
     }
   };
   struct Args {

@@ -133,6 +133,7 @@ struct Suite<Attention> {
         .q = any_float(r),
         .s = any_float(r),
         .sinks = coin(r)};
+    p.settled = coin(r);
     if (!coin(r)) return p;
     // What tensor cores take.
     p.q = DType::kBF16;

@@ -6,6 +6,22 @@
 
 namespace sluice::test {
 
+inline void fill_kv_write(const KvWrite::Problem& p, Fill fill, const KvWrite::Args& args, Random& random) {
+  for (const Tensor* t : {&args.k, &args.v, &args.k_cache, &args.v_cache}) fill_floats(*t, fill, random);
+  std::vector<int64_t> slots(static_cast<size_t>(p.pages * p.page_size));
+  std::iota(slots.begin(), slots.end(), 0);
+  for (size_t i = slots.size(); i > 1; --i)
+    std::swap(slots[i - 1], slots[static_cast<size_t>(random.integer(0, static_cast<int64_t>(i) - 1))]);
+  const int64_t first = p.pages * p.page_size;
+  set_each(args.slot_of, [&](int64_t, int64_t) -> double {
+    const bool none = fill == Fill::kEmpty || slots.empty() || random.integer(0, 7) == 0;
+    if (none) return static_cast<double>(one_of(random, {-1, first, INT32_MIN, INT32_MAX}));
+    const int64_t slot = slots.back();
+    slots.pop_back();
+    return static_cast<double>(slot);
+  });
+}
+
 template <>
 struct Suite<KvWrite> {
   static std::vector<Case<KvWrite>> cases() {
@@ -39,20 +55,7 @@ struct Suite<KvWrite> {
     };
   }
   static void fill(const KvWrite::Problem& p, Fill fill, HostArgs<KvWrite>& host, Random& random) {
-    for (const Tensor* t : {&host.args().k, &host.args().v, &host.args().k_cache, &host.args().v_cache})
-      fill_floats(*t, fill, random);
-    std::vector<int64_t> slots(static_cast<size_t>(p.pages * p.page_size));
-    std::iota(slots.begin(), slots.end(), 0);
-    for (size_t i = slots.size(); i > 1; --i)
-      std::swap(slots[i - 1], slots[static_cast<size_t>(random.integer(0, static_cast<int64_t>(i) - 1))]);
-    const int64_t first = p.pages * p.page_size;
-    set_each(host.args().slot_of, [&](int64_t, int64_t) -> double {
-      const bool none = fill == Fill::kEmpty || slots.empty() || random.integer(0, 7) == 0;
-      if (none) return static_cast<double>(one_of(random, {-1, first, INT32_MIN, INT32_MAX}));
-      const int64_t slot = slots.back();
-      slots.pop_back();
-      return static_cast<double>(slot);
-    });
+    fill_kv_write(p, fill, host.args(), random);
   }
   static KvWrite::Problem random(Random& r) {
     return {.tokens = r.integer(0, 40),

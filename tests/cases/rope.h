@@ -6,6 +6,18 @@
 
 namespace sluice::test {
 
+inline void fill_rope(const Rope::Problem& p, Fill fill, const Rope::Args& args, Random& random) {
+  fill_floats(args.x, fill, random);
+  const RopeScaling scaling{.factor = coin(random) ? 1.0 : 32.0};
+  ASSERT_TRUE(rope_table(scaling, p.table_rows, p.rotary, args.table.as<float>()).ok());
+  set_each(args.positions, [&](int64_t, int64_t) -> double {
+    if (fill == Fill::kEmpty)
+      return static_cast<double>(one_of(random, {-1, p.table_rows, INT32_MIN, INT32_MAX}));
+    if (fill == Fill::kSkewed) return static_cast<double>(p.table_rows - 1);
+    return static_cast<double>(random.integer(-1, p.table_rows));  // the ends are outside
+  });
+}
+
 template <>
 struct Suite<Rope> {
   static std::vector<Case<Rope>> cases() {
@@ -56,15 +68,7 @@ struct Suite<Rope> {
     };
   }
   static void fill(const Rope::Problem& p, Fill fill, HostArgs<Rope>& host, Random& random) {
-    fill_floats(host.args().x, fill, random);
-    const RopeScaling scaling{.factor = coin(random) ? 1.0 : 32.0};
-    ASSERT_TRUE(rope_table(scaling, p.table_rows, p.rotary, host.args().table.as<float>()).ok());
-    set_each(host.args().positions, [&](int64_t, int64_t) -> double {
-      if (fill == Fill::kEmpty)
-        return static_cast<double>(one_of(random, {-1, p.table_rows, INT32_MIN, INT32_MAX}));
-      if (fill == Fill::kSkewed) return static_cast<double>(p.table_rows - 1);
-      return static_cast<double>(random.integer(-1, p.table_rows));  // the ends are outside
-    });
+    fill_rope(p, fill, host.args(), random);
   }
   static Rope::Problem random(Random& r) {
     const int64_t rotary = coin(r) ? 2 * r.integer(1, 70) : r.integer(1, 140);

@@ -15,6 +15,7 @@
 #include "cases/lora_delta.h"
 #include "cases/rms_norm.h"
 #include "cases/rope.h"
+#include "cases/rope_kv_write.h"
 #include "cases/route_group.h"
 #include "cases/router_gemm.h"
 #include "cases/router_route.h"
@@ -317,6 +318,15 @@ struct Problems<Rope> {
   }
 };
 template <>
+struct Problems<RopeKvWrite> {
+  static std::vector<RopeKvWrite::Problem> list() {
+    return {
+        {.rope = {.tokens = 1}},
+        {.rope = {.tokens = 40, .heads = 9, .head_dim = 17, .rotary = 14, .table_rows = 50, .x = DType::kF32},
+         .kv_heads = 3}};
+  }
+};
+template <>
 struct Problems<Sample> {
   static std::vector<Sample::Problem> list() {
     return {{.rows = 1, .vocab = 60000}, {.rows = 40, .vocab = 5003}};
@@ -340,8 +350,8 @@ struct Problems<LatentAttention> {
 template <class Op>
 class GpuChain : public OnGpu {};
 using Chained = ::testing::Types<Attention, Combine, Embedding, ExpertMlp, KvWrite, LatentAttention, Linear,
-                                 RouterGemm, RouterRoute, LoraDelta, RmsNorm, Rope, RouteTopk, GroupRows,
-                                 RouteGroup, Sample, TakeTokens>;
+                                 RouterGemm, RouterRoute, LoraDelta, RmsNorm, Rope, RopeKvWrite, RouteTopk,
+                                 GroupRows, RouteGroup, Sample, TakeTokens>;
 TYPED_TEST_SUITE(GpuChain, Chained, OpNames);
 
 template <class Op, class F>

@@ -19,6 +19,7 @@
 #include "cases/pack_experts.h"
 #include "cases/rms_norm.h"
 #include "cases/rope.h"
+#include "cases/rope_kv_write.h"
 #include "cases/route_group.h"
 #include "cases/route_topk.h"
 #include "cases/router_gemm.h"
@@ -38,9 +39,10 @@ namespace {
 template <class Op>
 class GpuConformance : public OnGpu {};
 
-using Tested = ::testing::Types<Attention, Combine, Embedding, ExpertGemm, ExpertMlp, KvWrite,
-                                LatentAttention, Linear, LoraDelta, PackExperts, RmsNorm, Rope, RouterGemm,
-                                RouteTopk, RouterRoute, GroupRows, RouteGroup, Sample, TakeTokens>;
+using Tested =
+    ::testing::Types<Attention, Combine, Embedding, ExpertGemm, ExpertMlp, KvWrite, LatentAttention, Linear,
+                     LoraDelta, PackExperts, RmsNorm, Rope, RopeKvWrite, RouterGemm, RouteTopk, RouterRoute,
+                     GroupRows, RouteGroup, Sample, TakeTokens>;
 TYPED_TEST_SUITE(GpuConformance, Tested, OpNames);
 
 template <class Op>

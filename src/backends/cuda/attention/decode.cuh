@@ -63,12 +63,13 @@ class DecodeWarp {
     seen_by_all_ = {high.first, low.end};
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) largest_[i][0] = largest_[i][1] = kNothing;
-    load_queries(last_query);
   }
 
-  // All keys of warp `mine` of `warps`. `place` goes on from one call to the next.
-  __device__ __forceinline__ void walk(const CUtensorMap& k_map, const CUtensorMap& v_map, int mine,
-                                       int warps, uint32_t ring, uint32_t barriers, tile::RingPlace& place) {
+  // All keys of warp `mine` of `warps`. `place` goes on from one call to the next. Of a settled problem, keys that are older than the
+  // sequence's rows are asked for before the previous launch has ended.
+  __device__ __forceinline__ void walk(const CUtensorMap& k_map, const CUtensorMap& v_map, int last_query,
+                                       int mine, int warps, uint32_t ring, uint32_t barriers,
+                                       tile::RingPlace& place) {
     const int first = seen_by_some_.first / Shape::kKeys,
               end = (seen_by_some_.end + Shape::kKeys - 1) / Shape::kKeys;
     first_ = first + (mine - first % warps + warps) % warps, step_ = warps;
@@ -91,7 +92,14 @@ class DecodeWarp {
         tile::copy_box(to + Shape::kTileBytes + half * Shape::kHalfBytes, v_map, 64 * half, row, barrier);
       }
     };
-    for (int i = 0; i < Shape::kStages && i < count; ++i) issue(i, (place.stage + i) % Shape::kStages);
+    const int64_t old = p_.settled ? of_.kv_len - of_.rows(p_.group) : 0;  // positions
+    int asked = 0;
+    for (; asked < Shape::kStages && asked < count && position(asked) + Shape::kKeys <= old; ++asked)
+      issue(asked, (place.stage + asked) % Shape::kStages);
+    tile::wait_for_previous();
+    for (; asked < Shape::kStages && asked < count; ++asked)
+      issue(asked, (place.stage + asked) % Shape::kStages);
+    load_queries(last_query);
     for (int i = 0; i < count; ++i) {
       tile::barrier_wait_by_warp(barriers + 8 * place.stage, place.parity);
       take(ring + place.stage * Shape::kStageBytes, position(i), (absent >> place.stage & 1) != 0);
@@ -403,7 +411,7 @@ __global__ void __launch_bounds__(DecodeShape<kDim, kGroups>::kThreads, kDim == 
   tile::barrier_visible();
   tile::prefetch_map(k_map);
   tile::prefetch_map(v_map);
-  tile::wait_for_previous();
+  if (!p.settled) tile::wait_for_previous();
   tile::RingPlace place;
   const int clusters = static_cast<int>(gridDim.x) / call.cluster;
   for (int at = static_cast<int>(blockIdx.x) / call.cluster; at < call.tiles; at += clusters) {
@@ -415,7 +423,7 @@ __global__ void __launch_bounds__(DecodeShape<kDim, kGroups>::kThreads, kDim == 
     const int last_query = min(of.first + Shape::kQueries, of.count) - 1;
     {
       DecodeWarp<kDim, kGroups> mine(p, of, kv_head, last_query);
-      mine.walk(k_map, v_map, warp * call.cluster + rank, Shape::kWarps * call.cluster, my_ring,
+      mine.walk(k_map, v_map, last_query, warp * call.cluster + rank, Shape::kWarps * call.cluster, my_ring,
                 tile::shared_address(&full[warp][0]), place);
       mine.leave(ring + warp * (Shape::kRingBytes / 4), partials.largest[warp], partials.sum[warp]);
     }
@@ -460,6 +468,7 @@ __global__ void __launch_bounds__(DecodeShape<kDim, kGroups>::kThreads, kDim == 
     tile::cluster_publish();
     tile::cluster_wait();
   }
+  tile::wait_for_previous();  // a CTA without a tile has not waited yet
 }
 
 }  // namespace sluice::cuda::attention

@@ -21,6 +21,7 @@ struct Step {
   const void* sinks;                                  // or null
   int64_t q_stride, y_stride, tokens, limit, window;  // limit: positions of a page table; window 0: none
   int sequences, heads, kv_heads, group, pages, page_size, pages_per_seq;
+  int settled;
   int sinks_bf16, q_pairs, y_wide;  // rows of q in 4-byte words, of y in 8-byte words
   float scale;                      // with log2(e)
 };

@@ -34,6 +34,7 @@ inline Step step_of(const Attention::Problem& p, const Attention::Args& a) {
           .pages = static_cast<int>(p.pages),
           .page_size = static_cast<int>(p.page_size),
           .pages_per_seq = static_cast<int>(p.pages_per_seq),
+          .settled = p.settled,
           .sinks_bf16 = p.s == DType::kBF16,
           .q_pairs = rows_aligned(a.q, 4),
           .y_wide = rows_aligned(a.y, 8),

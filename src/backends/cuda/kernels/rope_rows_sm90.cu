@@ -1,10 +1,11 @@
 // Rope: a CTA turns all pairs of one token's row, in place; a thread holds a few adjacent pairs of one head.
 //
 // Wins    always so far: it moves its bytes once, and a token's part of the table is read from L1 by all heads but the first.
-// Loses   to a turn inside the product that makes q and k, once there is one.
+// Loses   where keys go into a cache next: to rope_kv_write, which turns them on their way.
 // Limits  none beyond the contract; 16-byte accesses where sizes, row strides and addresses allow them.
 // Source  original; the contract is ops/rope.h.
 #include "backends/cuda/card.h"
+#include "backends/cuda/kernels/rope_pairs.cuh"
 #include "ops/rope.h"
 
 namespace sluice::cuda {
@@ -38,7 +39,6 @@ extern const Candidate<Rope> rope_rows_sm90 = {
 #if defined(__CUDACC__)
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/dependent.cuh"
-#include "backends/cuda/tile/vector.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -54,48 +54,6 @@ struct Parameters {
   int heads, head_dim, half, first;
 };
 
-// N adjacent pairs of elements. One pair is aligned to its elements alone.
-template <int N, class T>
-__device__ __forceinline__ void load_pairs(float (&out)[2 * N], const T* p) {
-  if constexpr (N == 1)
-    out[0] = tile::to_f32(p[0]), out[1] = tile::to_f32(p[1]);
-  else
-    tile::load(out, p);
-}
-
-// N adjacent pairs of one head, from pair i on.
-template <int N, class X, RopePairs kPairs>
-struct Pairs {
-  X* x;  // the elements of the head that turn
-  int half, i;
-
-  __device__ __forceinline__ void load(float (&a)[N], float (&b)[N]) const {
-    if constexpr (kPairs == RopePairs::kHalves) {
-      tile::load(a, x + i);
-      tile::load(b, x + half + i);
-    } else {
-      float both[2 * N];
-      load_pairs<N>(both, x + 2 * i);
-#pragma unroll
-      for (int j = 0; j < N; ++j) a[j] = both[2 * j], b[j] = both[2 * j + 1];
-    }
-  }
-  __device__ __forceinline__ void store(const float (&a)[N], const float (&b)[N]) const {
-    if constexpr (kPairs == RopePairs::kHalves) {
-      tile::store(x + i, a);
-      tile::store(x + half + i, b);
-    } else {
-      float both[2 * N];
-#pragma unroll
-      for (int j = 0; j < N; ++j) both[2 * j] = a[j], both[2 * j + 1] = b[j];
-      if constexpr (N == 1)
-        x[2 * i] = tile::from_f32<X>(both[0]), x[2 * i + 1] = tile::from_f32<X>(both[1]);
-      else
-        tile::store(x + 2 * i, both);
-    }
-  }
-};
-
 template <int N, class X, RopePairs kPairs>
 __global__ void __launch_bounds__(kThreadsMost) rope(const __grid_constant__ Parameters p) {
   const int64_t token = blockIdx.x;
@@ -109,15 +67,9 @@ __global__ void __launch_bounds__(kThreadsMost) rope(const __grid_constant__ Par
   for (int group = static_cast<int>(threadIdx.x); group < groups; group += static_cast<int>(blockDim.x)) {
     const int head = group / of_head, i = group % of_head * N;
     const Pairs<N, X, kPairs> pairs{row + head * p.head_dim, p.half, i};
-    float a[N], b[N], turn[2 * N];
+    float a[N], b[N];
     pairs.load(a, b);
-    load_pairs<N>(turn, table + 2 * i);
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      const float c = turn[2 * j], s = turn[2 * j + 1], u = a[j], v = b[j];
-      a[j] = fmaf(u, c, -(v * s));
-      b[j] = fmaf(v, c, u * s);
-    }
+    turn_pairs(a, b, table + 2 * i);
     pairs.store(a, b);
   }
 }
@@ -133,14 +85,11 @@ Kernel kernel_for(const Rope::Problem& p) {
   return p.x == DType::kBF16 ? kernel_for<N, __nv_bfloat16>(p.pairs) : kernel_for<N, float>(p.pairs);
 }
 
-// Whether groups of `pairs` pairs are made of 16-byte accesses.
-bool wide(const Rope::Problem& p, const Rope::Args& a, int64_t pairs) {
+bool aligned(const Rope::Args& a) {
   constexpr int64_t kBytes = 16;
-  const auto whole = [&](int64_t elements) { return bytes_of(p.x, elements) % kBytes == 0; };
-  const bool halves = p.pairs == RopePairs::kHalves;
-  return p.rotary / 2 % pairs == 0 && reinterpret_cast<uintptr_t>(a.x.data) % kBytes == 0 &&
-         reinterpret_cast<uintptr_t>(a.table.data) % kBytes == 0 && whole(a.x.stride[0]) &&
-         whole(p.head_dim) && whole(p.first) && whole(halves ? p.rotary / 2 : p.rotary);
+  return reinterpret_cast<uintptr_t>(a.x.data) % kBytes == 0 &&
+         reinterpret_cast<uintptr_t>(a.table.data) % kBytes == 0 &&
+         bytes_of(a.x.dtype, a.x.stride[0]) % kBytes == 0;
 }
 
 Status Launcher::enqueue(const Rope::Problem& p, const Rope::Args& a, Workspace, Stream stream) {
@@ -154,14 +103,10 @@ Status Launcher::enqueue(const Rope::Problem& p, const Rope::Args& a, Workspace,
                               .head_dim = static_cast<int>(p.head_dim),
                               .half = static_cast<int>(p.rotary / 2),
                               .first = static_cast<int>(p.first)};
-  // 16 bytes are eight elements of bf16: as many pairs where their halves lie apart, half as many where they are woven.
-  constexpr int kApart = 8, kWoven = 4;
-  const int each = p.pairs == RopePairs::kHalves && wide(p, a, kApart)        ? kApart
-                   : p.pairs == RopePairs::kInterleaved && wide(p, a, kWoven) ? kWoven
-                                                                              : 1;
-  const Kernel kernel = each == kApart   ? kernel_for<kApart>(p)
-                        : each == kWoven ? kernel_for<kWoven>(p)
-                                         : kernel_for<1>(p);
+  const int each = pairs_each(p, aligned(a));
+  const Kernel kernel = each == kPairsApart   ? kernel_for<kPairsApart>(p)
+                        : each == kPairsWoven ? kernel_for<kPairsWoven>(p)
+                                              : kernel_for<1>(p);
   const int64_t groups = p.heads * (p.rotary / 2) / each;
   const int64_t threads = std::min<int64_t>((groups + kWarp - 1) / kWarp * kWarp, kThreadsMost);
   const Launch how{.grid = {static_cast<unsigned>(p.tokens), 1, 1},

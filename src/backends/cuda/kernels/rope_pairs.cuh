@@ -1,0 +1,82 @@
+// Pairs of elements of a head, turned by their position's angles (ops/rope.h): loads, the turn, stores.
+#pragma once
+#include "ops/rope.h"
+
+#if defined(__CUDACC__)
+#include "backends/cuda/tile/vector.cuh"
+
+namespace sluice::cuda {
+
+// N adjacent pairs of elements. One pair is aligned to its elements alone.
+template <int N, class T>
+__device__ __forceinline__ void load_pairs(float (&out)[2 * N], const T* p) {
+  if constexpr (N == 1)
+    out[0] = tile::to_f32(p[0]), out[1] = tile::to_f32(p[1]);
+  else
+    tile::load(out, p);
+}
+
+// N adjacent pairs of one head, from pair i on.
+template <int N, class X, RopePairs kPairs>
+struct Pairs {
+  X* x;  // the elements of the head that turn
+  int half, i;
+
+  __device__ __forceinline__ void load(float (&a)[N], float (&b)[N]) const {
+    if constexpr (kPairs == RopePairs::kHalves) {
+      tile::load(a, x + i);
+      tile::load(b, x + half + i);
+    } else {
+      float both[2 * N];
+      load_pairs<N>(both, x + 2 * i);
+#pragma unroll
+      for (int j = 0; j < N; ++j) a[j] = both[2 * j], b[j] = both[2 * j + 1];
+    }
+  }
+  __device__ __forceinline__ void store(const float (&a)[N], const float (&b)[N]) const {
+    if constexpr (kPairs == RopePairs::kHalves) {
+      tile::store(x + i, a);
+      tile::store(x + half + i, b);
+    } else {
+      float both[2 * N];
+#pragma unroll
+      for (int j = 0; j < N; ++j) both[2 * j] = a[j], both[2 * j + 1] = b[j];
+      if constexpr (N == 1)
+        x[2 * i] = tile::from_f32<X>(both[0]), x[2 * i + 1] = tile::from_f32<X>(both[1]);
+      else
+        tile::store(x + 2 * i, both);
+    }
+  }
+};
+
+// Turns N pairs by table[2 * i ...], the (cos, sin) of their position.
+template <int N>
+__device__ __forceinline__ void turn_pairs(float (&a)[N], float (&b)[N], const float* table) {
+  float turn[2 * N];
+  load_pairs<N>(turn, table);
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const float c = turn[2 * j], s = turn[2 * j + 1], u = a[j], v = b[j];
+    a[j] = fmaf(u, c, -(v * s));
+    b[j] = fmaf(v, c, u * s);
+  }
+}
+
+// How many pairs 16 bytes hold: eight elements of bf16 are as many pairs where their halves lie apart, half as many where they are
+// woven.
+inline constexpr int kPairsApart = 8, kPairsWoven = 4;
+
+// Pairs that a thread takes at once: as many as 16-byte accesses hold, where the sizes allow them and `aligned` says that addresses and
+// row strides do; else one.
+inline int pairs_each(const Rope::Problem& p, bool aligned) {
+  constexpr int64_t kBytes = 16;
+  const auto whole = [&](int64_t elements) { return bytes_of(p.x, elements) % kBytes == 0; };
+  const bool halves = p.pairs == RopePairs::kHalves;
+  const int pairs = halves ? kPairsApart : kPairsWoven;
+  const bool wide = aligned && p.rotary / 2 % pairs == 0 && whole(p.head_dim) && whole(p.first) &&
+                    whole(halves ? p.rotary / 2 : p.rotary);
+  return wide ? pairs : 1;
+}
+
+}  // namespace sluice::cuda
+#endif

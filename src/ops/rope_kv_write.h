@@ -1,0 +1,80 @@
+#pragma once
+#include "ops/kv_write.h"
+#include "ops/rope.h"
+
+namespace sluice {
+
+// Rope on queries and keys and KvWrite behind it, as one operation: what stands between the projection of a layer's attention and
+// its scores.
+//
+//   q                = what ops/rope.h says of q
+//   k_cache, v_cache = what ops/kv_write.h says of k, turned as ops/rope.h says, and of v
+//   k itself stays as it is
+//
+// settled is a promise: no launch writes positions, table and slot_of, they came with a copy before all launches.
+//
+// Shapes     q [tokens, heads, head_dim]; k, v [tokens, kv_heads, head_dim]; rows may be strided. The rest, and every bound,
+//            as the two contracts have them.
+// Types      all bf16 or all f32, but the table: f32.
+// Bytes      reads and writes q, k, v once.
+// Errors     make_plan: kInvalidArgument if a bound of either contract is broken. run: never fails on data.
+// Exactness  q and k_cache: Rope's bound; v_cache: equal.
+// Source     the two contracts; vLLM and SGLang fuse them for the same reason.
+struct RopeKvWrite {
+  static constexpr std::string_view kName = "rope_kv_write";
+  static constexpr std::string_view kSummary =
+      "turns queries and keys, and stores new keys and values in the paged cache";
+  struct Problem {
+    Rope::Problem rope;  // of the queries; its tokens, head_dim and type are those of keys and values too
+    int64_t kv_heads = 8, pages = 64, page_size = 16;
+    bool settled = false;
+    bool operator==(const Problem&) const = default;
+    template <class V, class P>
+    static void fields(V& v, P& p) {
+      Rope::Problem::fields(v, p.rope);
+      v("kv_heads", p.kv_heads, "heads of k and v");
+      v("pages", p.pages, "pages of the cache");
+      v("page_size", p.page_size, "tokens of a page");
+      v("settled", p.settled, "no launch writes positions, table and slot_of");
+    }
+  };
+  struct Args {
+    Tensor positions, table, slot_of, q, k, v, k_cache, v_cache;
+  };
+  template <class V>
+  static void slots(const Problem& p, V v) {
+    const auto strided = Rows::kMayBeStrided;
+    const int64_t tokens = p.rope.tokens, head_dim = p.rope.head_dim;
+    const DType type = p.rope.x;
+    v(slot("positions", Role::kIn, DType::kI32, {tokens}), &Args::positions);
+    v(slot("table", Role::kIn, DType::kF32, {p.rope.table_rows, p.rope.rotary / 2, 2}), &Args::table);
+    v(slot("slot_of", Role::kIn, DType::kI32, {tokens}), &Args::slot_of);
+    v(slot("q", Role::kInOut, type, {tokens, p.rope.heads, head_dim}, true, strided), &Args::q);
+    v(slot("k", Role::kIn, type, {tokens, p.kv_heads, head_dim}, true, strided), &Args::k);
+    v(slot("v", Role::kIn, type, {tokens, p.kv_heads, head_dim}, true, strided), &Args::v);
+    v(slot("k_cache", Role::kInOut, type, {p.pages, p.kv_heads, p.page_size, head_dim}), &Args::k_cache);
+    v(slot("v_cache", Role::kInOut, type, {p.pages, p.kv_heads, p.page_size, head_dim}), &Args::v_cache);
+  }
+  // The parts: the turn of the keys, and the write. That of the queries is Problem::rope.
+  static Rope::Problem keys(const Problem& p) {
+    Rope::Problem out = p.rope;
+    return out.heads = p.kv_heads, out;
+  }
+  static KvWrite::Problem write(const Problem& p) {
+    return {.tokens = p.rope.tokens,
+            .kv_heads = p.kv_heads,
+            .head_dim = p.rope.head_dim,
+            .pages = p.pages,
+            .page_size = p.page_size,
+            .kv = p.rope.x};
+  }
+  static Refusal validate(const Problem& p);
+  static double bytes(const Problem& p);
+  static double flops(const Problem& p) { return Rope::flops(p.rope) + Rope::flops(keys(p)); }
+  static Problem at_tokens(Problem p, int64_t n) { return p.rope.tokens = n, p; }
+  static int64_t tokens_of(const Problem& p) { return p.rope.tokens; }
+};
+
+Expectations reference(const RopeKvWrite::Problem& problem, const RopeKvWrite::Args& args);
+
+}  // namespace sluice

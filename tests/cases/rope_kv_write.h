@@ -1,0 +1,103 @@
+#pragma once
+#include "cases/kv_write.h"
+#include "cases/rope.h"
+#include "ops/rope_kv_write.h"
+
+namespace sluice::test {
+
+template <>
+struct Suite<RopeKvWrite> {
+  static std::vector<Case<RopeKvWrite>> cases() {
+    constexpr DType kF = DType::kF32;
+    const auto apart = Spread::kStridedRows;
+    const auto woven = RopePairs::kInterleaved;
+    return {
+        {{.rope = {.tokens = 3}, .kv_heads = 8, .pages = 5, .page_size = 16},
+         "gpt-oss decode",
+         Fill::kNormal,
+         apart},
+        {{.rope =
+              {.tokens = 41, .heads = 6, .head_dim = 17, .rotary = 14, .first = 2, .table_rows = 50, .x = kF},
+          .kv_heads = 3,
+          .pages = 7,
+          .page_size = 13},
+         "a multiple of nothing",
+         Fill::kNormal,
+         apart},
+        {{.rope = {.tokens = 12,
+                   .heads = 4,
+                   .head_dim = 32,
+                   .rotary = 16,
+                   .first = 16,
+                   .table_rows = 20,
+                   .pairs = woven},
+          .kv_heads = 2,
+          .pages = 12,
+          .page_size = 1},
+         "woven, behind elements without a position; pages of one"},
+        {{.rope = {.tokens = 7, .heads = 2, .head_dim = 128, .rotary = 128, .table_rows = 30, .x = kF},
+          .kv_heads = 2,
+          .pages = 3,
+          .page_size = 4},
+         "f32"},
+        {{.rope = {.tokens = 30, .heads = 2, .head_dim = 8, .rotary = 8, .table_rows = 9},
+          .kv_heads = 2,
+          .pages = 2,
+          .page_size = 8},
+         "more tokens than slots"},
+        {{.rope = {.tokens = 2, .heads = 1, .head_dim = 2, .rotary = 2, .table_rows = 1},
+          .kv_heads = 1,
+          .pages = 1,
+          .page_size = 2},
+         "the smallest of each"},
+        {{.rope = {.tokens = 9, .heads = 4, .head_dim = 48, .rotary = 32, .table_rows = 9},
+          .kv_heads = 2,
+          .pages = 3,
+          .page_size = 4},
+         "every position and every slot outside",
+         Fill::kEmpty},
+        {{.rope = {.tokens = 9, .heads = 4, .head_dim = 48, .rotary = 48, .table_rows = 9, .x = kF},
+          .kv_heads = 2,
+          .pages = 3,
+          .page_size = 4},
+         "NaN stays in its pair",
+         Fill::kSomeNan,
+         apart},
+        {{.rope = {.tokens = 9, .heads = 4, .head_dim = 48, .rotary = 48, .table_rows = 9, .x = kF},
+          .kv_heads = 2,
+          .pages = 3,
+          .page_size = 4},
+         "infinities",
+         Fill::kInfinite},
+        {{.rope = {.tokens = 9, .heads = 4, .head_dim = 48, .rotary = 48, .table_rows = 9, .x = kF},
+          .kv_heads = 2,
+          .pages = 3,
+          .page_size = 4},
+         "below the smallest normal",
+         Fill::kTiny},
+        {{.rope = {.tokens = 0, .heads = 4, .head_dim = 48, .rotary = 48},
+          .kv_heads = 2,
+          .pages = 3,
+          .page_size = 4},
+         "no tokens"},
+    };
+  }
+  // As the parts are filled: the queries and the positions of Rope, the rest of KvWrite.
+  static void fill(const RopeKvWrite::Problem& p, Fill fill, HostArgs<RopeKvWrite>& host, Random& random) {
+    RopeKvWrite::Args& a = host.args();
+    fill_rope(p.rope, fill, {.positions = a.positions, .table = a.table, .x = a.q}, random);
+    fill_kv_write(RopeKvWrite::write(p), fill,
+                  {.k = a.k, .v = a.v, .slot_of = a.slot_of, .k_cache = a.k_cache, .v_cache = a.v_cache},
+                  random);
+  }
+  static RopeKvWrite::Problem random(Random& r) {
+    RopeKvWrite::Problem p{.rope = Suite<Rope>::random(r)};
+    p.kv_heads = r.integer(0, 5);
+    p.pages = r.integer(1, 9);
+    p.page_size = r.integer(1, 20);
+    p.settled = coin(r);
+    return p;
+  }
+};
+
+}  // namespace sluice::test
