@@ -39,6 +39,7 @@ TEST(Measured, VersionsOfSluiceAreCommits) {
                                     {"mxfp4.csv", "mxfp4"},
                                     {"bf16.csv", "bf16"},
                                     {"linear.csv", "linear"},
+                                    {"linear_candidates.csv", "linear"},
                                     {"attention.csv", "attention"},
                                     {"sample.csv", "sample"},
                                     {"engine.csv", "engine"}})

@@ -196,6 +196,34 @@ TEST(Regret, ExpertGemmsTakeNearlyTheFastestConfiguration) {
   }
 }
 
+// Every configuration of dense layers that was near the best by the cost model of its day; what the model is fitted to.
+TEST(Regret, DenseLayersTakeNearlyTheFastestConfiguration) {
+  constexpr double kWorst = 1.12, kMean = 1.02;
+  double logs = 0;
+  const Times times = measured("linear_candidates.csv", "linear");
+  EXPECT_EQ(times.size(), 2u * 17u + 5u);
+  for (const auto& [what, of_config] : times) {
+    Linear::Problem p{.tokens = what.second, .layout = WeightLayout::kRowMajor};
+    const std::string shape = what.first.substr(what.first.find(' ') + 1);
+    ASSERT_EQ(std::sscanf(shape.c_str(), "%ldx%ld", &p.features, &p.width), 2) << shape;
+    p.y = shape.find("f32") == std::string::npos ? DType::kBF16 : DType::kF32;
+    p.bias = shape.find("bias") != std::string::npos;
+    p.residual = shape.find("residual") != std::string::npos;
+    const auto plan = make_plan<Linear>(known_device("h200").value(), cuda::catalog().table<Linear>(), p);
+    ASSERT_TRUE(plan.ok()) << plan.status().message;
+    const std::string where = what.first + ", " + std::to_string(what.second) + " tokens";
+    const auto chosen = of_config.find(plan.value().choice());
+    ASSERT_NE(chosen, of_config.end()) << plan.value().choice() << " was not measured at " << where;
+    double least = chosen->second;
+    for (const auto& [config, us] : of_config) least = std::min(least, us);
+    EXPECT_LE(chosen->second, kWorst * least) << chosen->first << " at " << where;
+    logs += std::log(chosen->second / least);
+  }
+  const double mean = std::exp(logs / static_cast<double>(times.size()));
+  EXPECT_LE(mean, kMean);
+  std::printf("[   note   ] %zu problems, mean regret %.4f\n", times.size(), mean);
+}
+
 // Whole layers of experts, by each way through our kernels that is not far behind by the cost models. Alone, a GEMM does not show
 // what it costs beside the launches before and after it.
 TEST(Regret, ExpertLayersTakeNearlyTheFastestKernels) {

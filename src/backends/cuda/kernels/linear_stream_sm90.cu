@@ -9,8 +9,8 @@
 // The ring is full of weights before the previous launch has ended, and two CTAs fit an SM, so that the next launch's fills its own
 // while this one works. Configuration `l2` also asks for what comes after the ring, into the L2.
 //
-// Wins    up to 8 rows.
-// Loses   more rows, which its registers do not hold.
+// Wins    one to some rows.
+// Loses   at 8 rows, and where features are many, to tiles; more rows its registers do not hold.
 // Limits  see supports(). The order of a sum depends on the width alone, so a row's bits do not depend on the batch. Rows of x that
 //         are not 16-byte aligned go through the kernel of fma_sm90.
 // Bytes   w once; x once a CTA, and for widths beyond 4096 once a unit.
@@ -32,9 +32,11 @@ Refusal supports(const Linear::Problem& p, const DeviceInfo& d) {
 }
 
 std::vector<Config> configs(const Linear::Problem& p, const DeviceInfo& d, const Policy&) {
-  // A dependent launch fills its ring early, which hides a part of what a launch alone takes. Not fitted.
-  constexpr double kFixedUs = 1.6, kShare = 0.97;
-  const double us = kFixedUs + Linear::bytes(p) / (kShare * d.mem_bytes_per_us);
+  // Behind a launch of its kind. Fitted to bench/measured/h200/linear.csv, and so that it is beaten where linear_tile.cc's kernels are
+  // faster: at 8 rows, and at the output layer.
+  constexpr double kFixedUs = 2.3, kRowUs = 0.15, kShare = 0.9;
+  const double us =
+      kFixedUs + kRowUs * static_cast<double>(p.tokens) + Linear::bytes(p) / (kShare * d.mem_bytes_per_us);
   const auto grid = static_cast<int32_t>(std::min<int64_t>(linear_parts(p.features, kSlab), d.cores));
   const auto config = [&](const char* name, double cost, int32_t ahead) {
     return Config{.name = name, .cost_us = cost, .launches = {{.value = {grid, ahead}}}};

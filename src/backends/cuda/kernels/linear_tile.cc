@@ -6,9 +6,15 @@
 namespace sluice::cuda {
 namespace {
 
-// Of a multiprocessor. Tensor cores run at the clock that the power limit leaves them.
-constexpr double kTensorClocksUs = 1.38e3, kClocksUs = 1.7e3, kIngestBytes = 54;
-constexpr double kStepClocks = 170;  // least clocks of a step, from one wait to the next
+// Fitted to the rows of bench/measured/h200/linear_candidates.csv, all of them at once; tests/cuda/regret_test.cc holds the choices
+// to these rows. Of a multiprocessor: bytes and clocks; tensor cores run at the clock that the power limit leaves them.
+constexpr double kTensorClocksUs = 1.3e3, kClocksUs = 1.7e3, kIngestBytes = 65.5;
+constexpr double kStepClocks = 309;       // least clocks of a step, from one wait to the next
+constexpr double kL2BytesPerUs = 8.22e6;  // what all of them take from the L2
+constexpr double kFixedUs = 1.58, kLatencyUs = 1.33, kMemoryShare = 0.979, kHidden = 0.887;
+constexpr double kExchangeUs = 1.62,
+                 kExchangeRowUs =
+                     0.022;  // of split sums: each time, and for a row of 64 features that is sent
 
 struct Work {
   int64_t tiles;
@@ -19,11 +25,9 @@ Work work_of(const Linear::Problem& p, const LinearTileKind& kind, int splits) {
           static_cast<double>(linear_parts(linear_parts(p.width, kLinearBlock), splits))};
 }
 
-// Not fitted: whole rounds of tiles at the pace of what limits a step, and memory at the pace that bytes in flight allow. Neither hides
-// all of the other.
+// Whole rounds of tiles at the pace of what limits a step, and memory at the pace that bytes in flight allow. Neither hides all of
+// the other.
 double tile_us(const Linear::Problem& p, const DeviceInfo& d, const LinearTileKind& kind, int splits) {
-  constexpr double kFixedUs = 2.4, kExchangeUs = 0.9, kEpilogueUs = 0.4, kRowUs = 0.006;
-  constexpr double kLatencyUs = 1.1, kMemoryShare = 0.95, kHidden = 0.85;
   const Work work = work_of(p, kind, splits);
   const double resident = kind.narrow() ? 2 : 1;
   const double ctas = static_cast<double>(work.tiles * splits);
@@ -31,12 +35,13 @@ double tile_us(const Linear::Problem& p, const DeviceInfo& d, const LinearTileKi
   const double tensor_us = 2.0 * kind.groups * kind.n / kTensorClocksUs;
   const double ingest_us = kind.stage_bytes() / kIngestBytes / kClocksUs;
   const double step_us = std::max(each_sm * std::max(tensor_us, ingest_us), rounds * kStepClocks / kClocksUs);
-  const double sm_us = work.steps * step_us + rounds * (kEpilogueUs + kRowUs * kind.n);
+  const double sm_us = work.steps * std::max(step_us, ctas * kind.stage_bytes() / kL2BytesPerUs);
   const double in_flight =
       std::min(ctas, d.cores * resident) * linear_tile_shared(kind, splits).stages * kind.weight_bytes();
   const double memory_us =
       Linear::bytes(p) / std::min(kMemoryShare * d.mem_bytes_per_us, in_flight / kLatencyUs);
-  return kFixedUs + (splits > 1 ? kExchangeUs : 0) + std::max(sm_us, memory_us) +
+  const double sent = static_cast<double>(kind.n * kind.groups * (splits - 1)) / splits;
+  return kFixedUs + (splits > 1 ? kExchangeUs + kExchangeRowUs * sent : 0) + std::max(sm_us, memory_us) +
          (1 - kHidden) * std::min(sm_us, memory_us);
 }
 
