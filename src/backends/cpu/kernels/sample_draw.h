@@ -4,14 +4,13 @@
 #include <cstdint>
 #include <limits>
 
+#include "backends/cpu/kernels/logit_entry.h"
 #include "base/random.h"
 #include "ops/sample.h"
 
 namespace sluice::cpu {
 
-constexpr int64_t kSampleChunk = 8192;  // logits that one loop index scans
-
-// What is known of kSampleChunk logits of a row.
+// What is known of kLogitChunk logits of a row.
 struct Chunk {
   float largest;
   double plain, tempered;  // sums of e^(x - base), and of e^((x - base) / temperature)
@@ -31,14 +30,6 @@ inline RowSums row_sums(const Chunk* chunks, int64_t count) {
     out.tempered += chunks[c].tempered;
   }
   return out;
-}
-
-struct Entry {
-  float logit;
-  int32_t id;
-};
-inline bool before(const Entry& a, const Entry& b) {
-  return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
 }
 
 struct DrawParams {

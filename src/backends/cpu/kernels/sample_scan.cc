@@ -20,113 +20,20 @@
 #include "backends/cpu/kernels/sample_draw.h"
 #include "backends/cpu/scratch.h"
 #include "backends/cpu/simd/dispatch.h"
-#include "backends/cpu/simd/dot.h"
-#include "hwy/contrib/math/math-inl.h"
+#include "backends/cpu/simd/logits.h"
 #include "ops/sample.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu::HWY_NAMESPACE {
-namespace {
-
-constexpr float kNothing = -std::numeric_limits<float>::infinity();
-
-// The largest of x[0 .. n); NaN is below all.
-template <class T>
-float largest(const T* x, int64_t n) {
-  const F32 d;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  auto most = hn::Set(d, kNothing);
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    const auto v = load_f32(x + i);
-    most = hn::IfThenElse(hn::Gt(v, most), v, most);
-  }
-  float out = hn::GetLane(hn::MaxOfLanes(d, most));
-  for (; i < n; ++i) out = scalar_f32(x[i]) > out ? scalar_f32(x[i]) : out;
-  return out;
-}
-
-// The first place at or after i whose element exceeds `threshold`; n: none.
-template <class T>
-int64_t next_above(const T* x, int64_t i, int64_t n, float threshold) {
-  const F32 d;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto limit = hn::Set(d, threshold);
-  for (; i + lanes <= n; i += lanes) {
-    const auto above = hn::Gt(load_f32(x + i), limit);
-    if (!hn::AllFalse(d, above)) return i + hn::FindFirstTrue(d, above);
-  }
-  for (; i < n; ++i)
-    if (scalar_f32(x[i]) > threshold) return i;
-  return n;
-}
-
-using F64 = hn::ScalableTag<double>;
-using F32Half = hn::Rebind<float, F64>;
-
-HWY_INLINE hn::Vec<F64> load_f64(const float* x) { return hn::PromoteTo(F64(), hn::LoadU(F32Half(), x)); }
-HWY_INLINE hn::Vec<F64> load_f64(const BF16* x) {
-  const hn::Rebind<uint16_t, F64> quarter;
-  const hn::Rebind<uint32_t, F64> half;
-  const auto bits = hn::PromoteTo(half, hn::LoadU(quarter, reinterpret_cast<const uint16_t*>(x)));
-  return hn::PromoteTo(F64(), hn::BitCast(F32Half(), hn::ShiftLeft<16>(bits)));
-}
-
-// sum of e^((x - base) / temperature) over what is above -inf.
-template <class T>
-double sum_of_weights(const T* x, int64_t n, double base, double temperature) {
-  const F64 d;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto top = hn::Set(d, base), divisor = hn::Set(d, temperature);
-  const auto nothing = hn::Set(d, -std::numeric_limits<double>::infinity()), least = hn::Set(d, -1000.0);
-  auto sum = hn::Zero(d);
-  const auto add = [&](hn::Vec<F64> v) {
-    const auto counts = hn::Gt(v, nothing);
-    const auto power = hn::Div(hn::Sub(hn::IfThenElse(counts, v, top), top), divisor);
-    sum = hn::Add(sum, hn::IfThenElseZero(counts, hn::Exp(d, hn::Max(power, least))));
-  };
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) add(load_f64(x + i));
-  if (i < n) {
-    HWY_ALIGN double tail[hn::MaxLanes(d)];
-    std::fill_n(tail, lanes, -std::numeric_limits<double>::infinity());
-    for (int64_t j = i; j < n; ++j) tail[j - i] = scalar_f32(x[j]);
-    add(hn::Load(d, tail));
-  }
-  return hn::GetLane(hn::SumOfLanes(d, sum));
-}
-
-// Gathers the `k` largest of a row, in order, and returns how many there are. `out` holds n.
-template <class T>
-int64_t gather(const T* x, int64_t n, int64_t k, Entry* out) {
-  const int64_t room = std::min(n, 2 * k + 1024);
-  float threshold = kNothing;
-  int64_t count = 0;
-  const auto keep_k = [&] {
-    std::nth_element(out, out + k - 1, out + count, before);
-    count = k;
-    threshold = out[k - 1].logit;  // a later equal has a higher id, so it would not stay
-  };
-  for (int64_t i = next_above(x, 0, n, threshold); i < n; i = next_above(x, i + 1, n, threshold)) {
-    if (count == room) keep_k();
-    out[count++] = {scalar_f32(x[i]), static_cast<int32_t>(i)};
-  }
-  if (count > k) keep_k();
-  std::sort(out, out + count, before);
-  return count;
-}
-
-}  // namespace
-
 void sample_largest(const Sample::Problem& p, const Sample::Args& a, int64_t row, int64_t chunk, Chunk* out) {
-  const int64_t begin = chunk * kSampleChunk, n = std::min(kSampleChunk, p.vocab - begin);
+  const int64_t begin = chunk * kLogitChunk, n = std::min(kLogitChunk, p.vocab - begin);
   with_float(p.logits,
              [&]<class T>(const T*) { out->largest = largest(a.logits.row<const T>(row) + begin, n); });
 }
 
 void sample_sums(const Sample::Problem& p, const Sample::Args& a, int64_t row, int64_t chunk, float base,
                  Chunk* out) {
-  const int64_t begin = chunk * kSampleChunk, n = std::min(kSampleChunk, p.vocab - begin);
+  const int64_t begin = chunk * kLogitChunk, n = std::min(kLogitChunk, p.vocab - begin);
   const float temperature = a.temperature.as<const float>()[row];
   with_float(p.logits, [&]<class T>(const T*) {
     const T* x = a.logits.row<const T>(row) + begin;
@@ -167,7 +74,7 @@ namespace {
 
 constexpr int64_t kFirstGather = 512;  // enough for nearly every draw of a trained model
 
-int64_t chunks_of(const Sample::Problem& p) { return (p.vocab + kSampleChunk - 1) / kSampleChunk; }
+int64_t chunks_of(const Sample::Problem& p) { return (p.vocab + kLogitChunk - 1) / kLogitChunk; }
 
 // Rows are drawn for by at most this many threads at a time, each with room for one row.
 int64_t rooms_of(const Sample::Problem& p, int64_t threads) { return std::min(p.rows, threads); }
@@ -204,7 +111,7 @@ void sample_row(Queue& q, const Sample::Problem& p, const Sample::Args& a, int64
   if (sums.largest == -std::numeric_limits<float>::infinity()) return;
   const bool greedy = !(a.temperature.as<const float>()[row] > 0) || std::isinf(sums.largest);
   const int64_t id =
-      greedy ? SLUICE_SIMD(q, sample_first)(p, a, row, sums.largest_chunk * kSampleChunk, sums.largest)
+      greedy ? SLUICE_SIMD(q, sample_first)(p, a, row, sums.largest_chunk * kLogitChunk, sums.largest)
              : draw_row(q, p, a, row, sums, entries);
   token = static_cast<int32_t>(id);
   const double logit = load2(a.logits, row, id);

@@ -1,0 +1,28 @@
+// Tokens in the order of ops/sample.h, and chunks of a row of logits: scalar, the same for every vector width.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+namespace sluice::cpu {
+
+constexpr int64_t kLogitChunk = 8192;  // logits that one loop index scans
+
+struct Entry {
+  float logit;
+  int32_t id;
+};
+inline bool before(const Entry& a, const Entry& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+}
+
+// Entries that gather() (simd/logits.h) puts aside on its way to the k largest of n.
+inline int64_t gather_room(int64_t n, int64_t k) { return std::min(n, 2 * k + 1024); }
+
+// What top_logprobs_scan knows of kLogitChunk logits of a row.
+struct LogprobChunk {
+  float largest;
+  double sum;      // of e^(x - largest); meaningless unless `largest` is finite
+  int64_t before;  // tokens that stand before the drawn one
+};
+
+}  // namespace sluice::cpu
