@@ -273,6 +273,22 @@ KERNELS = [
         "TakeTokens*",
     ),
     Mutation(
+        "presence_of_the_prompt",
+        "presence and frequency penalties fall on tokens that the answer does not have",
+        CPU + "adjust_logits_entries.cc",
+        "  if (count > 0) {",
+        "  if (count >= 0) {",
+        "AdjustLogits*",
+    ),
+    Mutation(
+        "logprob_rank_counts_ties_above",
+        "a token's rank leaves out equal ones of lower ids",
+        CPU + "top_logprobs_scan.cc",
+        "out->before = count_from(x, lower, drawn_logit)",
+        "out->before = count_above(x, lower, drawn_logit)",
+        "TopLogprobs*",
+    ),
+    Mutation(
         "min_p_ignored",
         "sampling ignores min_p",
         CPU + "sample_draw.h",

@@ -1,5 +1,6 @@
 // Every operation, in the order in which explain and the tests list them.
 #pragma once
+#include "ops/adjust_logits.h"
 #include "ops/attention.h"
 #include "ops/combine.h"
 #include "ops/embedding.h"
@@ -20,6 +21,7 @@
 #include "ops/router_route.h"
 #include "ops/sample.h"
 #include "ops/take_tokens.h"
+#include "ops/top_logprobs.h"
 
 namespace sluice {
 
@@ -28,6 +30,6 @@ struct OpList {};
 
 using AllOps = OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, GroupRows, RouteGroup, PackExperts,
                       ExpertGemm, Combine, ExpertMlp, Linear, TakeTokens, Embedding, RmsNorm, Rope, KvWrite,
-                      RopeKvWrite, Attention, LatentAttention, Sample>;
+                      RopeKvWrite, Attention, LatentAttention, AdjustLogits, Sample, TopLogprobs>;
 
 }  // namespace sluice

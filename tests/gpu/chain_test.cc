@@ -4,6 +4,7 @@
 #include <cstring>
 #include <thread>
 
+#include "cases/adjust_logits.h"
 #include "cases/attention.h"
 #include "cases/combine.h"
 #include "cases/embedding.h"
@@ -21,6 +22,7 @@
 #include "cases/router_route.h"
 #include "cases/sample.h"
 #include "cases/take_tokens.h"
+#include "cases/top_logprobs.h"
 #include "dispatch/plan.h"
 #include "gpu/gpu.h"
 #include "gpu/neighbours.h"
@@ -333,6 +335,20 @@ struct Problems<Sample> {
   }
 };
 template <>
+struct Problems<AdjustLogits> {
+  static std::vector<AdjustLogits::Problem> list() {
+    return {{.entries = 700, .rows = 3, .vocab = 2003},
+            {.entries = 700, .rows = 3, .vocab = 2003, .way = AdjustWay::kRestore}};
+  }
+};
+template <>
+struct Problems<TopLogprobs> {
+  static std::vector<TopLogprobs::Problem> list() {
+    return {{.rows = 1, .logit_rows = 2, .vocab = 60000},
+            {.rows = 40, .logit_rows = 40, .vocab = 5003, .top = 5}};
+  }
+};
+template <>
 struct Problems<LatentAttention> {
   static std::vector<LatentAttention::Problem> list() {
     return {{.tokens = 2, .sequences = 2, .heads = 17, .pages = 64, .pages_per_seq = 32},
@@ -349,9 +365,10 @@ struct Problems<LatentAttention> {
 
 template <class Op>
 class GpuChain : public OnGpu {};
-using Chained = ::testing::Types<Attention, Combine, Embedding, ExpertMlp, KvWrite, LatentAttention, Linear,
-                                 RouterGemm, RouterRoute, LoraDelta, RmsNorm, Rope, RopeKvWrite, RouteTopk,
-                                 GroupRows, RouteGroup, Sample, TakeTokens>;
+using Chained =
+    ::testing::Types<AdjustLogits, Attention, Combine, Embedding, ExpertMlp, KvWrite, LatentAttention, Linear,
+                     RouterGemm, RouterRoute, LoraDelta, RmsNorm, Rope, RopeKvWrite, RouteTopk, GroupRows,
+                     RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuChain, Chained, OpNames);
 
 template <class Op, class F>

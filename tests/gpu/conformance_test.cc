@@ -4,6 +4,7 @@
 #include <set>
 #include <vector>
 
+#include "cases/adjust_logits.h"
 #include "cases/attention.h"
 #include "cases/combine.h"
 #include "cases/embedding.h"
@@ -28,6 +29,8 @@
 #include "cases/sample.h"
 #include "cases/sample_large.h"
 #include "cases/take_tokens.h"
+#include "cases/top_logprobs.h"
+#include "cases/top_logprobs_large.h"
 
 #include "gpu/gpu.h"
 #include "harness/model_problems.h"
@@ -40,9 +43,9 @@ template <class Op>
 class GpuConformance : public OnGpu {};
 
 using Tested =
-    ::testing::Types<Attention, Combine, Embedding, ExpertGemm, ExpertMlp, KvWrite, LatentAttention, Linear,
-                     LoraDelta, PackExperts, RmsNorm, Rope, RopeKvWrite, RouterGemm, RouteTopk, RouterRoute,
-                     GroupRows, RouteGroup, Sample, TakeTokens>;
+    ::testing::Types<AdjustLogits, Attention, Combine, Embedding, ExpertGemm, ExpertMlp, KvWrite,
+                     LatentAttention, Linear, LoraDelta, PackExperts, RmsNorm, Rope, RopeKvWrite, RouterGemm,
+                     RouteTopk, RouterRoute, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuConformance, Tested, OpNames);
 
 template <class Op>

@@ -1,0 +1,77 @@
+#pragma once
+#include "ops/op.h"
+
+namespace sluice {
+
+enum class AdjustWay : uint8_t {
+  kApply,    // penalties and biases, and keeps what stood there
+  kRestore,  // puts that back
+};
+template <>
+struct EnumWords<AdjustWay> {
+  static constexpr std::string_view words[] = {"apply", "restore"};
+};
+
+// Changes a few logits of each row before a token is drawn: penalties on tokens that have occurred, biases on any. Afterwards
+// it restores them, so that log probabilities are those of the model (ops/top_logprobs.h) without a copy of the logits.
+//
+//   Entry e names x = logits[row[e], id[e]]. apply:
+//     raw[e] = x
+//     x = x > 0 ? x / repetition : x * repetition    in_prompt[e] != 0 or count[e] > 0
+//     x = x - frequency * count[e] - presence        count[e] > 0
+//     x = x + logit_bias[e]
+//   with the parameters of row[e]; NaN switches its step off. restore: x = raw[e]. Numbers are IEEE's: -inf stays -inf, NaN
+//   stays NaN. An entry whose row or id does not exist is skipped: nothing is read or written for it. If two entries name one
+//   logit, that logit and their raw values hold what some order of reads and writes gives. Other logits are not touched: a
+//   row without entries costs nothing.
+//
+// Shapes     row, id, count i32[entries]; in_prompt u8[entries]; logit_bias, raw f32[entries]; repetition, frequency,
+//            presence f32[rows]; logits f32[rows, vocab], rows may be strided. entries, rows >= 0; vocab from 1 to 2^24.
+//            restore uses row, id, raw and logits.
+// Bytes      21 (apply) or 12 (restore) an entry, and 8 of logits.
+// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Exactness  2^-21 * (the larger |x| before and after repetition + |frequency * count| + |presence| + |logit_bias|); raw,
+//            restored logits and those that no entry names are equal. Numbers below 2^-126 may count as zero.
+// Source     Keskar et al., "CTRL" (2019) for repetition; vLLM, vllm/model_executor/layers/utils.py, for the order.
+struct AdjustLogits {
+  static constexpr std::string_view kName = "adjust_logits";
+  static constexpr std::string_view kSummary = "penalties and biases on a few logits of each row";
+  struct Problem {
+    int64_t entries = 1000, rows = 1, vocab = 201088;
+    AdjustWay way = AdjustWay::kApply;
+    bool operator==(const Problem&) const = default;
+    template <class V, class P>
+    static void fields(V& v, P& p) {
+      v("entries", p.entries, "logits that are named");
+      v("rows", p.rows, "rows of logits");
+      v("vocab", p.vocab, "columns of logits");
+      v("way", p.way, "apply or restore");
+    }
+  };
+  struct Args {
+    Tensor row, id, count, in_prompt, logit_bias, repetition, frequency, presence, raw, logits;
+  };
+  template <class V>
+  static void slots(const Problem& p, V v) {
+    const bool apply = p.way == AdjustWay::kApply;
+    v(slot("row", Role::kIn, DType::kI32, {p.entries}), &Args::row);
+    v(slot("id", Role::kIn, DType::kI32, {p.entries}), &Args::id);
+    v(slot("count", Role::kIn, DType::kI32, {p.entries}, apply), &Args::count);
+    v(slot("in_prompt", Role::kIn, DType::kU8, {p.entries}, apply), &Args::in_prompt);
+    v(slot("logit_bias", Role::kIn, DType::kF32, {p.entries}, apply), &Args::logit_bias);
+    v(slot("repetition", Role::kIn, DType::kF32, {p.rows}, apply), &Args::repetition);
+    v(slot("frequency", Role::kIn, DType::kF32, {p.rows}, apply), &Args::frequency);
+    v(slot("presence", Role::kIn, DType::kF32, {p.rows}, apply), &Args::presence);
+    v(slot("raw", apply ? Role::kOut : Role::kIn, DType::kF32, {p.entries}), &Args::raw);
+    v(slot("logits", Role::kInOut, DType::kF32, {p.rows, p.vocab}, true, Rows::kMayBeStrided), &Args::logits);
+  }
+  static Refusal validate(const Problem& p);
+  static double bytes(const Problem& p);
+  static double flops(const Problem&) { return 0; }
+  static Problem at_tokens(Problem p, int64_t n) { return p.entries = n, p; }
+  static int64_t tokens_of(const Problem& p) { return p.entries; }
+};
+
+Expectations reference(const AdjustLogits::Problem& problem, const AdjustLogits::Args& args);
+
+}  // namespace sluice
