@@ -289,6 +289,22 @@ KERNELS = [
         "TopLogprobs*",
     ),
     Mutation(
+        "penalties_a_step_late",
+        "a step with penalties is enqueued before the token of the step before is known",
+        "src/serve/engine_steps.cc",
+        "if (!in_flight_.empty() && scheduler_.needs_all_tokens()) return {};",
+        "if (in_flight_.size() > 1 && scheduler_.needs_all_tokens()) return {};",
+        "EngineSampling*",
+    ),
+    Mutation(
+        "logprobs_of_adjusted_logits",
+        "log probabilities are those after penalties and biases",
+        "src/serve/engine_steps.cc",
+        "if (adjusts(step.chunks)) SLUICE_TRY(adjustments_->restore(",
+        "if (adjusts(step.chunks) && step.rows < 0) SLUICE_TRY(adjustments_->restore(",
+        "EngineSampling*",
+    ),
+    Mutation(
         "min_p_ignored",
         "sampling ignores min_p",
         CPU + "sample_draw.h",

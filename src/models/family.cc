@@ -47,11 +47,13 @@ struct Neutral {
   double value;
 };
 constexpr Neutral kNotSampledWith[] = {
-    {"repetition_penalty", 1},   {"encoder_repetition_penalty", 1},
-    {"presence_penalty", 0},     {"frequency_penalty", 0},
-    {"no_repeat_ngram_size", 0}, {"typical_p", 1},
-    {"epsilon_cutoff", 0},       {"eta_cutoff", 0},
-    {"penalty_alpha", 0},        {"num_beams", 1},
+    {"encoder_repetition_penalty", 1},
+    {"no_repeat_ngram_size", 0},
+    {"typical_p", 1},
+    {"epsilon_cutoff", 0},
+    {"eta_cutoff", 0},
+    {"penalty_alpha", 0},
+    {"num_beams", 1},
 };
 
 Status read_generation(const JsonAt& config, GenerationDefaults* out) {
@@ -74,6 +76,9 @@ Status read_generation(const JsonAt& config, GenerationDefaults* out) {
   r.number("temperature", 0, kTemperatureMax, out->temperature, &out->temperature);
   r.number("top_p", 0, 1, out->top_p, &out->top_p);
   r.number("min_p", 0, 1, out->min_p, &out->min_p);
+  r.number("repetition_penalty", kRepetitionMin, kRepetitionMax, 1, &out->repetition_penalty);
+  r.number("frequency_penalty", -kPenaltyMax, kPenaltyMax, 0, &out->frequency_penalty);
+  r.number("presence_penalty", -kPenaltyMax, kPenaltyMax, 0, &out->presence_penalty);
   SLUICE_TRY(r.status);
   if (!sample.value()) out->temperature = 0;
   return {};

@@ -14,11 +14,16 @@ namespace sluice {
 constexpr double kTemperatureMax =
     100;  // that anybody may ask for: beyond it all tokens are as likely as each other
 
-// The sampling parameters that the model's authors recommend: generation_config.json. ops/sample.h explains each.
+// Penalties and biases as OpenAI's API bounds them; repetition penalties beyond these leave nothing of a logit, or nothing else.
+constexpr double kPenaltyMax = 2, kLogitBiasMax = 100, kRepetitionMin = 0.01, kRepetitionMax = 100;
+
+// The sampling parameters that the model's authors recommend: generation_config.json. ops/adjust_logits.h and ops/sample.h explain
+// each.
 struct GenerationDefaults {
   double temperature = 1;  // 0 where do_sample is false
   double top_p = 1, min_p = 0;
   int64_t top_k = 0;
+  double repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
 };
 
 struct ModelConfig {

@@ -4,26 +4,12 @@
 
 #include "base/arena.h"
 #include "base/printable.h"
-#include "models/family.h"
 #include "nn/plan_into.h"
+#include "serve/adjustments.h"
 #include "serve/staging.h"
 
 namespace sluice {
 namespace {
-
-Status check_range(const char* name, double value, double least, double most) {
-  if (value >= least && value <= most) return {};  // NaN fails
-  return invalid(std::string(name) + ": wanted " + number_text(least) + " to " + number_text(most) +
-                 ", found " + number_text(value));
-}
-
-Status check_sampling(const SamplingParams& s) {
-  SLUICE_TRY(check_range("temperature", s.temperature, 0, kTemperatureMax));
-  SLUICE_TRY(check_range("top_p", s.top_p, 0, 1));
-  SLUICE_TRY(check_range("min_p", s.min_p, 0, 1));
-  SLUICE_TRY(check_range("top_k", static_cast<double>(s.top_k), 0, INT32_MAX));
-  return check_range("max_tokens", static_cast<double>(s.max_tokens), 0, INT32_MAX);
-}
 
 int64_t page_bytes_of(const DecoderConfig& config, int64_t page_size) {
   int64_t bytes = 0;
@@ -143,11 +129,21 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   if (ahead.value() > 0)
     SLUICE_TRY(plan_into<TakeTokens>(&take, device, {.tokens = 0, .rows = bounds.sequences}, bounds.tokens,
                                      options.policy));
-  const size_t other = std::max(sample->workspace_bytes(), take ? take->workspace_bytes() : 0);
+  std::optional<PlanTable<TopLogprobs>> top;
+  SLUICE_TRY(plan_into<TopLogprobs>(
+      &top, device,
+      {.rows = 0, .logit_rows = bounds.sequences, .vocab = config.vocab, .top = kTopLogprobsMax},
+      bounds.sequences, options.policy));
+  auto adjustments = LogitAdjustments::make(device, bounds, config.vocab, options.policy);
+  if (!adjustments.ok()) return adjustments.status();
+  const size_t other = std::max({sample->workspace_bytes(), take ? take->workspace_bytes() : 0,
+                                 top->workspace_bytes(), adjustments.value()->workspace_bytes()});
   SLUICE_TRY(fit_cache(device, options, step_bytes(*decoder.value(), other), decoder.value().get()));
   std::unique_ptr<Engine> engine(new Engine(device, weights, std::move(decoder).value()));
   engine->sample_ = std::move(sample);
   engine->take_ = std::move(take);
+  engine->top_ = std::move(top);
+  engine->adjustments_ = std::move(adjustments).value();
   engine->steps_ahead_ = static_cast<size_t>(ahead.value());
   engine->recordings_.resize(static_cast<size_t>(recorded.value()));
   SLUICE_TRY(engine->take_memory(other));
@@ -199,7 +195,7 @@ Result<int64_t> Engine::add(Request request) {
     if (id < 0 || id >= vocab)
       return invalid("prompt: wanted tokens from 0 to " + std::to_string(vocab - 1) +
                      " (the vocabulary), found " + std::to_string(id));
-  SLUICE_TRY(check_sampling(request.sampling));
+  SLUICE_TRY(check_sampling(request.sampling, vocab));
   return scheduler_.add(std::move(request));
 }
 

@@ -29,7 +29,7 @@ struct EngineOptions {
   Policy policy = {};
   MoeSite experts = {};
   // 1: a step is enqueued before the host knows what the one before it draws; the drawn tokens stay on the device as its input.
-  // 0: it is not. None: 1 on a device with memory of its own.
+  // 0: it is not. None: 1 on a device with memory of its own. While a request has penalties or biases, 0.
   std::optional<int64_t> steps_ahead = {};
   // A step that decodes one token each of at most so many sequences is recorded when such a number first comes, and replayed from
   // then on. 0: every kernel is launched. None: kRecordedSequences on a device with memory of its own.
@@ -40,7 +40,9 @@ struct EngineMemory {
   int64_t kv_cache_bytes = 0, workspace_bytes = 0, pages = 0;
 };
 
+class LogitAdjustments;
 class StepStaging;
+struct StepTensors;
 
 class Engine {
  public:
@@ -85,6 +87,7 @@ class Engine {
   Status begin_steps();
   Status begin(std::vector<Chunk> chunks);
   Status enqueue(const InFlight& step);
+  Status draw(const InFlight& step, const StepTensors& tensors);
   Result<std::vector<GeneratedToken>> finish_oldest();
   Status check_logits(const InFlight& step, const std::vector<GeneratedToken>& drawn) const;
   void drop_ended_steps();
@@ -100,6 +103,8 @@ class Engine {
   Scheduler scheduler_;
   std::optional<PlanTable<TakeTokens>> take_;
   std::optional<PlanTable<Sample>> sample_;
+  std::optional<PlanTable<TopLogprobs>> top_;
+  std::unique_ptr<LogitAdjustments> adjustments_;
   std::unique_ptr<StepStaging> staging_;
   std::vector<KvCache> caches_;
   void *cache_ = nullptr, *workspace_ = nullptr, *logits_ = nullptr, *rope_ = nullptr;

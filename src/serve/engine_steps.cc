@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/printable.h"
+#include "serve/adjustments.h"
 #include "serve/engine.h"
 #include "serve/staging.h"
 
@@ -18,21 +19,48 @@ int64_t drawn_rows(const std::vector<Chunk>& chunks) {
   return std::count_if(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.drawn.has_value(); });
 }
 
+bool lists(const std::vector<Chunk>& chunks) {
+  return std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.lists(); });
+}
+bool adjusts(const std::vector<Chunk>& chunks) {
+  return std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.adjusts(); });
+}
+
 }  // namespace
 
 int64_t Engine::recordings() const {
   return std::count_if(recordings_.begin(), recordings_.end(), [](const auto& r) { return r != nullptr; });
 }
 
-// Everything of a step but its two copies: once a number of sequences is recorded, one replay.
+// A token of each drawn row. Logprobs are of the logits as the model made them, and the draw is of adjusted ones. So adjustments touch
+// the listed tokens alone, remember what stood there, and go back once the drawn token is known: then one pass gives its logprob,
+// its rank and the list. A list made before would know neither, and a copy of the logits would cost a pass over all of them.
+Status Engine::draw(const InFlight& step, const StepTensors& t) {
+  if (step.rows == 0) return {};
+  const Stream stream = device_.stream();
+  const Tensor all =
+      make_tensor(logits_, DType::kF32, {bounds_.sequences, decoder_->config().vocab}, stream.where);
+  if (adjusts(step.chunks)) SLUICE_TRY(adjustments_->apply(all, workspace(), stream));
+  SLUICE_TRY(sample_->run(step.rows, t.sample, workspace(), stream));
+  if (adjusts(step.chunks)) SLUICE_TRY(adjustments_->restore(all, workspace(), stream));
+  if (!lists(step.chunks)) return {};
+  TopLogprobs::Args top = t.top;
+  top.logits = all;
+  return top_->run(top.row.shape[0], top, workspace(), stream);
+}
+
+// Everything of a step but its two copies: once a number of sequences is recorded, one replay. Steps with adjustments or lists have
+// launches of their own, whose sizes differ from step to step, so they are not.
 Status Engine::enqueue(const InFlight& step) {
   const Stream stream = device_.stream();
-  const bool recorded = decodes(step.chunks) && step.chunks.size() <= recordings_.size();
+  const bool recorded =
+      decodes(step.chunks) && step.chunks.size() <= recordings_.size() && !lists(step.chunks);
   const bool takes =
       steps_ahead_ > 0 && (recorded || std::any_of(step.chunks.begin(), step.chunks.end(),
                                                    [](const Chunk& c) { return c.taken.has_value(); }));
   auto filled = staging_->fill(step.block, step.chunks, takes ? TakeIds::kFromDrawn : TakeIds::kFromHost);
   if (!filled.ok()) return filled.status();
+  if (adjusts(step.chunks)) SLUICE_TRY(adjustments_->fill(step.chunks));
   StepTensors t = std::move(filled).value();
   const DecoderConfig& c = decoder_->config();
   const int64_t rotary = c.attention.front().rotary;
@@ -41,7 +69,7 @@ Status Engine::enqueue(const InFlight& step) {
   const auto launch_all = [&]() -> Status {
     if (takes) SLUICE_TRY(take_->run(t.take.ids.shape[0], t.take, workspace(), stream));
     SLUICE_TRY(decoder_->forward(t.in, weights_, caches_, t.sample.logits, workspace(), stream));
-    return step.rows == 0 ? Status{} : sample_->run(step.rows, t.sample, workspace(), stream);
+    return draw(step, t);
   };
   if (!recorded) return launch_all();
   std::unique_ptr<Recording>& recording = recordings_[step.chunks.size() - 1];
@@ -58,7 +86,7 @@ Status Engine::begin(std::vector<Chunk> chunks) {
   step.rows = drawn_rows(step.chunks);
   step.block = static_cast<size_t>(step.number) % (steps_ahead_ + 1);
   Status status = enqueue(step);
-  if (status.ok()) status = staging_->fetch(step.block, step.rows);
+  if (status.ok()) status = staging_->fetch(step.block, step.chunks);
   if (!status.ok()) {
     // What was enqueued of it still reads its block.
     (void)device_.wait(device_.stream());
@@ -72,6 +100,8 @@ Status Engine::begin(std::vector<Chunk> chunks) {
 
 Status Engine::begin_steps() {
   while (in_flight_.size() <= steps_ahead_) {
+    // Penalties count the tokens of the step before, which the host must have read.
+    if (!in_flight_.empty() && scheduler_.needs_all_tokens()) return {};
     std::vector<Chunk> chunks = scheduler_.next();
     if (chunks.empty()) return {};
     if (const Status status = begin(std::move(chunks)); !status.ok())
@@ -108,7 +138,7 @@ void Engine::take_back_all() {
 
 Result<std::vector<GeneratedToken>> Engine::finish_oldest() {
   const InFlight& step = in_flight_.front();
-  const auto drawn = staging_->drawn(step.block, step.rows);
+  const auto drawn = staging_->drawn(step.block, step.chunks);
   const Status status = drawn.ok() ? check_logits(step, drawn.value()) : drawn.status();
   if (!status.ok()) {
     take_back_all();
@@ -125,7 +155,7 @@ void Engine::drop_ended_steps() {
     const InFlight& step = in_flight_.front();
     const auto ended = [](const Chunk& c) { return c.sequence->ended; };
     if (!std::all_of(step.chunks.begin(), step.chunks.end(), ended)) return;
-    const auto drawn = staging_->drawn(step.block, step.rows);
+    const auto drawn = staging_->drawn(step.block, step.chunks);
     if (drawn.ok()) (void)scheduler_.accept(step.chunks, drawn.value());
     in_flight_.pop_front();  // an error is still there for the next step
   }

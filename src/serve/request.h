@@ -2,11 +2,16 @@
 #pragma once
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "base/status.h"
 
 namespace sluice {
 
-// Names and defaults are vLLM's; ops/sample.h says what each does.
+constexpr int64_t kTopLogprobsMax = 20;  // as OpenAI's API has it
+
+// Names and defaults are vLLM's; ops/adjust_logits.h and ops/sample.h say what each does.
 struct SamplingParams {
   double temperature = 1;  // 0: greedy
   double top_p = 1, min_p = 0;
@@ -14,7 +19,21 @@ struct SamplingParams {
   uint64_t seed = 0;
   int64_t max_tokens = 0;  // 0: until the context is full
   std::vector<int32_t> stop_token_ids = {};
+  double repetition_penalty = 1;                       // of tokens in the prompt or the answer; 1: none
+  double frequency_penalty = 0, presence_penalty = 0;  // of tokens in the answer; 0: none
+  std::vector<std::pair<int32_t, float>> logit_bias =
+      {};                 // token and what is added to its logit; each token once
+  int64_t logprobs = -1;  // so many of the likeliest tokens come with each token; -1: none, and no rank
+
+  // Whether a draw needs to know all tokens before it, or changes logits.
+  bool adjusts() const { return penalises() || !logit_bias.empty(); }
+  bool penalises() const {
+    return repetition_penalty != 1 || frequency_penalty != 0 || presence_penalty != 0;
+  }
 };
+// kInvalidArgument: the parameter, its range or what else was wanted, and what was found.
+Status check_sampling(const SamplingParams& sampling, int64_t vocab);
+Status check_range(const char* name, double value, double least, double most);
 
 struct Request {
   std::vector<int32_t> prompt = {};  // at least one token
@@ -32,11 +51,21 @@ constexpr std::string_view text(FinishReason reason) {
   return kWords[static_cast<size_t>(reason)];
 }
 
+struct TokenLogprob {
+  int32_t id = 0;
+  float logprob = 0;
+  bool operator==(const TokenLogprob&) const = default;
+};
+
 struct GeneratedToken {
   int64_t request = 0;  // as add() numbered it
   int32_t id = 0;
-  float logprob = 0;  // natural logarithm, of the unmodified distribution
+  float logprob =
+      0;  // natural logarithm, of the model's distribution: before temperature, penalties and biases
   FinishReason finish = FinishReason::kNone;
+  // Where the request asks for logprobs, of the same distribution: the token's place by likelihood, from 1, and the likeliest tokens.
+  int32_t rank = 0;
+  std::vector<TokenLogprob> top_logprobs = {};
 };
 
 }  // namespace sluice

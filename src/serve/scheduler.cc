@@ -39,6 +39,12 @@ void Scheduler::cancel(int64_t id) {
   std::erase_if(running_, leaves);
 }
 
+bool Scheduler::needs_all_tokens() const {
+  const auto adjusts = [](const Owned& s) { return s->sampling.adjusts(); };
+  return std::any_of(running_.begin(), running_.end(), adjusts) ||
+         std::any_of(waiting_.begin(), waiting_.end(), adjusts);
+}
+
 void Scheduler::release_pages(Sequence* s) {
   free_.insert(free_.end(), s->pages.rbegin(), s->pages.rend());
   s->pages.clear();
@@ -150,7 +156,7 @@ std::vector<GeneratedToken> Scheduler::accept(const std::vector<Chunk>& chunks,
     } else if (static_cast<int64_t>(s.tokens.size()) >= s.tokens_max) {
       token.finish = FinishReason::kLength;
     }
-    out.push_back(token);
+    out.push_back(std::move(token));
   }
   for (const GeneratedToken& token : out)
     if (token.finish != FinishReason::kNone) cancel(token.request);

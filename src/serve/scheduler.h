@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "nn/attention.h"
+#include "serve/adjusted_tokens.h"
 #include "serve/request.h"
 
 namespace sluice {
@@ -23,6 +24,7 @@ struct Sequence {
   bool ended = false;      // nobody waits for what steps in flight draw for it
   std::vector<int32_t> pages;
   SamplingParams sampling;
+  AdjustedTokens adjusted;  // where sampling.adjusts()
   int64_t length() const { return static_cast<int64_t>(tokens.size()) + ahead; }
 };
 
@@ -35,6 +37,11 @@ struct Chunk {
   // Its row among the tokens that this step draws; none where later tokens of the sequence are known.
   std::optional<int64_t> drawn = {};
   int64_t number = 0;  // of the drawn token in its answer, counted from 0
+
+  // Whether penalties or biases change the logits that it draws from.
+  bool adjusts() const { return drawn && sequence->sampling.adjusts(); }
+  // Whether TopLogprobs looks at them: for the request; and where they change, since Sample then knows the changed ones alone.
+  bool lists() const { return drawn && (sequence->sampling.logprobs >= 0 || adjusts()); }
 };
 
 // Decodes first, then prompts in chunks, oldest first, up to bounds.tokens a step and bounds.sequences at once. When pages
@@ -52,6 +59,8 @@ class Scheduler {
   Result<int64_t> add(Request request);
   void cancel(int64_t id);  // of a request that is finished or unknown: nothing
   bool idle() const { return waiting_.empty() && running_.empty(); }
+  // Whether a request draws by all tokens before the drawn one: no step may be chosen before those are accepted.
+  bool needs_all_tokens() const;
 
   // The chunks of the next step; empty when there is nothing to do, or nothing before the steps in flight are accepted. Pages
   // for them are taken.

@@ -3,34 +3,14 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/arena.h"
+#include "serve/places.h"
 
 namespace sluice {
-namespace {
-
-// Hands out offsets one behind the other.
-struct Places {
-  size_t used = 0;
-  size_t take(DType dtype, int64_t elements) {
-    const size_t at = used;
-    used += Arena::footprint(static_cast<size_t>(bytes_of(dtype, elements)));
-    return at;
-  }
-};
-
-template <class T>
-T* at(std::byte* block, size_t offset) {
-  return reinterpret_cast<T*>(block + offset);
-}
-
-}  // namespace
-
 StepStaging::StepStaging(Device& device, const StepBounds& bounds) : device_(device), bounds_(bounds) {
   Places places;
-  places.take(DType::kI32, bounds.sequences);  // drawn tokens stand first
-  logprob_at_ = places.take(DType::kF32, bounds.sequences);
-  in_at_ = places.used;
-  places.used = ids_at_ = layout(bounds.tokens, bounds.sequences).end;
+  in_at_ = answers(bounds.sequences).end;
+  places.used = ids_at_ =
+      layout({.tokens = bounds.tokens, .rows = bounds.sequences, .listed = bounds.sequences}).end;
   places.take(DType::kI32, bounds.tokens);
   bytes_ = places.used;
 }
@@ -61,7 +41,31 @@ Result<std::unique_ptr<StepStaging>> StepStaging::make(Device& device, const Ste
   return out;
 }
 
-StepStaging::Layout StepStaging::layout(int64_t tokens, int64_t rows) const {
+StepStaging::Counts StepStaging::counts(const std::vector<Chunk>& chunks) {
+  Counts out{};
+  for (const Chunk& chunk : chunks) {
+    out.tokens += chunk.count;
+    out.rows += chunk.drawn ? 1 : 0;
+    out.listed += chunk.lists() ? 1 : 0;
+  }
+  return out;
+}
+
+StepStaging::Answers StepStaging::answers(int64_t listed) const {
+  Places places;
+  Answers at{};
+  at.token = places.take(DType::kI32, bounds_.sequences);
+  at.logprob = places.take(DType::kF32, bounds_.sequences);
+  at.listed_logprob = places.take(DType::kF32, listed);
+  at.rank = places.take(DType::kI32, listed);
+  at.top_id = places.take(DType::kI32, listed * kTopLogprobsMax);
+  at.top_logprob = places.take(DType::kF32, listed * kTopLogprobsMax);
+  at.end = places.used;
+  return at;
+}
+
+StepStaging::Layout StepStaging::layout(const Counts& counts) const {
+  const auto [tokens, rows, listed] = counts;
   Places places{in_at_};
   Layout at{};
   at.token_ids = places.take(DType::kI32, tokens);
@@ -76,6 +80,7 @@ StepStaging::Layout StepStaging::layout(int64_t tokens, int64_t rows) const {
   at.min_p = places.take(DType::kF32, rows);
   at.seed = places.take(DType::kI64, rows);
   at.step = places.take(DType::kI64, rows);
+  at.listed = places.take(DType::kI32, listed);
   // Last: rows of sequences that a step does not have are neither written nor copied.
   at.page_table = places.take(DType::kI32, bounds_.sequences * bounds_.pages_per_seq());
   at.end = places.used;
@@ -86,9 +91,11 @@ Tensor StepStaging::view(size_t at, DType dtype, std::initializer_list<int64_t> 
   return make_tensor(block_ + at, dtype, shape, device_.info().backend);
 }
 
-StepTensors StepStaging::tensors(const Layout& at, int64_t tokens, int64_t rows, TakeIds ids) const {
+StepTensors StepStaging::tensors(const Layout& at, const Counts& counts, TakeIds ids) const {
+  const auto [tokens, rows, listed] = counts;
+  const Answers to = answers(listed);
   StepTensors out;
-  const Tensor drawn = view(0, DType::kI32, {bounds_.sequences});
+  const Tensor drawn = view(to.token, DType::kI32, {bounds_.sequences});
   const Tensor written = view(at.token_ids, DType::kI32, {tokens});
   out.take = {.ids = written, .drawn = drawn, .y = view(ids_at_, DType::kI32, {tokens})};
   out.in.token_ids = ids == TakeIds::kFromDrawn ? out.take.y : written;
@@ -106,14 +113,21 @@ StepTensors StepStaging::tensors(const Layout& at, int64_t tokens, int64_t rows,
                 .min_p = view(at.min_p, DType::kF32, {rows}),
                 .seed = view(at.seed, DType::kI64, {rows}),
                 .step = view(at.step, DType::kI64, {rows}),
-                .token = view(0, DType::kI32, {rows}),
-                .logprob = view(logprob_at_, DType::kF32, {rows})};
+                .token = view(to.token, DType::kI32, {rows}),
+                .logprob = view(to.logprob, DType::kF32, {rows})};
+  out.top = {.logits = {},
+             .token = drawn,
+             .row = view(at.listed, DType::kI32, {listed}),
+             .logprob = view(to.listed_logprob, DType::kF32, {listed}),
+             .rank = view(to.rank, DType::kI32, {listed}),
+             .top_id = view(to.top_id, DType::kI32, {listed, kTopLogprobsMax}),
+             .top_logprob = view(to.top_logprob, DType::kF32, {listed, kTopLogprobsMax})};
   return out;
 }
 
 void StepStaging::write(std::byte* host, const Layout& l, const std::vector<Chunk>& chunks) const {
   int64_t row = 0, sequence = 0;
-  size_t drawn = 0;
+  size_t drawn = 0, listed = 0;
   auto* const q_begin = at<int32_t>(host, l.q_begin);
   auto* const kv_len = at<int32_t>(host, l.kv_len);
   for (const Chunk& chunk : chunks) {
@@ -141,6 +155,7 @@ void StepStaging::write(std::byte* host, const Layout& l, const std::vector<Chun
     at<float>(host, l.min_p)[drawn] = static_cast<float>(p.min_p);
     at<int64_t>(host, l.seed)[drawn] = static_cast<int64_t>(p.seed);
     at<int64_t>(host, l.step)[drawn] = chunk.number;
+    if (chunk.lists()) at<int32_t>(host, l.listed)[listed++] = static_cast<int32_t>(drawn);
     ++drawn;
   }
   // Sequences that this step does not have own no rows.
@@ -149,40 +164,50 @@ void StepStaging::write(std::byte* host, const Layout& l, const std::vector<Chun
 }
 
 Result<StepTensors> StepStaging::fill(size_t block, const std::vector<Chunk>& chunks, TakeIds ids) {
-  int64_t tokens = 0, rows = 0, rows_max = 0;
-  for (const Chunk& chunk : chunks) {
-    tokens += chunk.count;
-    rows += chunk.drawn ? 1 : 0;
-    rows_max = std::max(rows_max, chunk.count);
-  }
-  const Layout l = layout(tokens, rows);
+  const Counts n = counts(chunks);
+  const Layout l = layout(n);
   std::byte* const host = blocks_[block].host;
   write(host, l, chunks);
   const auto tables = static_cast<int64_t>(chunks.size()) * bounds_.pages_per_seq();
   const size_t end = l.page_table + static_cast<size_t>(bytes_of(DType::kI32, tables));
   SLUICE_TRY(device_.copy(block_ + in_at_, host + in_at_, end - in_at_, device_.stream()));
-  StepTensors out = tensors(l, tokens, rows, ids);
-  out.in.tables.rows_max = rows_max;
+  StepTensors out = tensors(l, n, ids);
+  for (const Chunk& chunk : chunks) out.in.tables.rows_max = std::max(out.in.tables.rows_max, chunk.count);
   return out;
 }
 
-Status StepStaging::fetch(size_t block, int64_t rows) {
+Status StepStaging::fetch(size_t block, const std::vector<Chunk>& chunks) {
   const Stream stream = device_.stream();
   const Block& to = blocks_[block];
-  // Tokens and logprobs in one copy: what lies between them is not much.
-  if (rows > 0)
-    SLUICE_TRY(device_.copy(to.host, block_, logprob_at_ + static_cast<size_t>(bytes_of(DType::kF32, rows)),
-                            stream));
+  const Counts n = counts(chunks);
+  const Answers from = answers(n.listed);
+  // In one copy: what lies between tensors is not much.
+  const size_t end =
+      n.listed > 0 ? from.end : from.logprob + static_cast<size_t>(bytes_of(DType::kF32, n.rows));
+  if (n.rows > 0) SLUICE_TRY(device_.copy(to.host, block_, end, stream));
   return device_.place(*to.done, stream);
 }
 
-Result<std::vector<GeneratedToken>> StepStaging::drawn(size_t block, int64_t rows) {
+Result<std::vector<GeneratedToken>> StepStaging::drawn(size_t block, const std::vector<Chunk>& chunks) {
   SLUICE_TRY(device_.wait_for(*blocks_[block].done));
   std::byte* const host = blocks_[block].host;
-  std::vector<GeneratedToken> out(static_cast<size_t>(rows));
-  for (size_t i = 0; i < out.size(); ++i) {
-    out[i].id = at<int32_t>(host, 0)[i];
-    out[i].logprob = at<float>(host, logprob_at_)[i];
+  const Answers from = answers(counts(chunks).listed);
+  std::vector<GeneratedToken> out;
+  size_t listed = 0;
+  for (const Chunk& chunk : chunks) {
+    if (!chunk.drawn) continue;
+    const size_t row = out.size();
+    GeneratedToken& token = out.emplace_back();
+    token.id = at<int32_t>(host, from.token)[row];
+    token.logprob = at<float>(host, from.logprob)[row];
+    if (!chunk.lists()) continue;
+    token.logprob = at<float>(host, from.listed_logprob)[listed];
+    const int64_t wanted = chunk.sequence->sampling.logprobs;
+    if (wanted >= 0) token.rank = at<int32_t>(host, from.rank)[listed];
+    const auto* const ids = at<int32_t>(host, from.top_id) + listed * kTopLogprobsMax;
+    const auto* const logprobs = at<float>(host, from.top_logprob) + listed * kTopLogprobsMax;
+    for (int64_t i = 0; i < wanted && ids[i] >= 0; ++i) token.top_logprobs.push_back({ids[i], logprobs[i]});
+    ++listed;
   }
   return out;
 }

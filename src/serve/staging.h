@@ -14,6 +14,7 @@ struct StepTensors {
   StepIn in;  // tables.rope is left to the caller; token_ids: what `take` writes, or as the host wrote them
   TakeTokens::Args take;  // of a step that takes tokens of the one before it
   Sample::Args sample;    // logits are left to the caller
+  TopLogprobs::Args top;  // of the rows that list them; likewise
 };
 
 // How a step gets its token ids.
@@ -32,33 +33,42 @@ class StepStaging {
 
   // Writes block `block`, whose last step is done, and enqueues its copy.
   Result<StepTensors> fill(size_t block, const std::vector<Chunk>& chunks, TakeIds ids);
-  // Enqueues the way back of what the step drew, in all `rows` rows.
-  Status fetch(size_t block, int64_t rows);
-  // Waits for the step, and for nothing behind it.
-  Result<std::vector<GeneratedToken>> drawn(size_t block, int64_t rows);
+  // Enqueues the way back of what the step of these chunks drew.
+  Status fetch(size_t block, const std::vector<Chunk>& chunks);
+  // Waits for the step, and for nothing behind it. A token for each chunk that draws, in order.
+  Result<std::vector<GeneratedToken>> drawn(size_t block, const std::vector<Chunk>& chunks);
 
  private:
   // Where things lie in a block: as dense as this step's counts allow, so that the copy is short.
   struct Layout {
     size_t token_ids, positions, slot_of, q_begin, kv_len, logit_rows;
-    size_t temperature, top_k, top_p, min_p, seed, step, page_table, end;
+    size_t temperature, top_k, top_p, min_p, seed, step, listed, page_table, end;
+  };
+  // What comes back, at the front of the block; likewise.
+  struct Answers {
+    size_t token, logprob, listed_logprob, rank, top_id, top_logprob, end;
+  };
+  struct Counts {
+    int64_t tokens, rows, listed;  // of a step; rows that it draws, and those of them that list logprobs
   };
   struct Block {
     std::byte* host = nullptr;
     std::unique_ptr<Mark> done;
   };
   StepStaging(Device& device, const StepBounds& bounds);
-  Layout layout(int64_t tokens, int64_t rows) const;
+  static Counts counts(const std::vector<Chunk>& chunks);
+  Layout layout(const Counts& counts) const;
+  Answers answers(int64_t listed) const;
   void write(std::byte* host, const Layout& at, const std::vector<Chunk>& chunks) const;
-  StepTensors tensors(const Layout& at, int64_t tokens, int64_t rows, TakeIds ids) const;
+  StepTensors tensors(const Layout& at, const Counts& counts, TakeIds ids) const;
   Tensor view(size_t at, DType dtype, std::initializer_list<int64_t> shape) const;
 
   Device& device_;
   StepBounds bounds_;
-  // On the device, `bytes_` long, and likewise on the host up to the ids: drawn tokens and their logprobs, what a step reads, ids
-  // with the taken ones put in.
+  // On the device, `bytes_` long, and likewise on the host up to the ids: what comes back, what a step reads, ids with the taken ones
+  // put in.
   std::byte* block_ = nullptr;
-  size_t logprob_at_ = 0, in_at_ = 0, ids_at_ = 0, bytes_ = 0;
+  size_t in_at_ = 0, ids_at_ = 0, bytes_ = 0;
   std::vector<Block> blocks_;
 };
 

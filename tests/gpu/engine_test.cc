@@ -150,12 +150,18 @@ TEST_F(EngineGpu, RecordedOrLaunchedAheadOrNotGivesTheSameBits) {
     ASSERT_EQ(wanted.size(), some_requests().size());
     o.recorded_sequences = 16;
     EXPECT_EQ(run(*engine(*random_, o), some_requests(1000)), wanted) << "recorded";
+    o.recorded_sequences = 0;
+    const auto adjusted = run(*engine(*random_, o), adjusted_requests(1000));
+    ASSERT_EQ(adjusted.size(), adjusted_requests().size());
+    o.recorded_sequences = 16;
+    EXPECT_EQ(run(*engine(*random_, o), adjusted_requests(1000)), adjusted) << "recorded, with penalties";
     // Steps ahead compute other rows beside each other, which only invariant kernels do not show.
     if (!o.policy.batch_invariant) continue;
     o.steps_ahead = 1;
     const auto e = engine(*random_, o);
     EXPECT_EQ(run(*e, some_requests(1000)), wanted) << "recorded and ahead";
     EXPECT_GE(e->recordings(), 3);
+    EXPECT_EQ(run(*engine(*random_, o), adjusted_requests(1000)), adjusted) << "ahead, with penalties";
     o.recorded_sequences = 0;
     EXPECT_EQ(run(*engine(*random_, o), some_requests(1000)), wanted) << "ahead";
   }
@@ -213,16 +219,15 @@ TEST_F(EngineGpu, RequestsThatComeAndGo) {
       r.sampling.seed = static_cast<uint64_t>(step);
       r.sampling.max_tokens = random.integer(1, 40);
       r.sampling.stop_token_ids = {static_cast<int32_t>(random.integer(0, 999))};
+      if (step % 7 == 0) r.sampling.logprobs = random.integer(0, kTopLogprobsMax);
+      if (step % 60 == 0) r.sampling.frequency_penalty = 0.5, r.sampling.repetition_penalty = 1.1;
       requests[e->add(r).value()] = r;
     }
     if (!requests.empty() && random.integer(0, 19) == 0)
       e->cancel(random.integer(0, std::ssize(requests) - 1));
     const auto tokens = e->step();
     ASSERT_TRUE(tokens.ok()) << tokens.status().message;
-    for (const GeneratedToken& t : tokens.value()) {
-      Answer& a = answers[t.request];
-      a.ids.push_back(t.id), a.logprobs.push_back(t.logprob), a.finish = t.finish;
-    }
+    for (const GeneratedToken& t : tokens.value()) answers[t.request].push(t);
   }
   EXPECT_EQ(e->scheduler().free_pages(), 24);
   // Kernels are loaded and steps recorded when they first run, which takes memory once.

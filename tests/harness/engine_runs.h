@@ -39,10 +39,16 @@ struct DecoderModel {
 };
 
 struct Answer {
-  std::vector<int32_t> ids;
+  std::vector<int32_t> ids, ranks;
   std::vector<float> logprobs;
+  std::vector<std::vector<TokenLogprob>> tops;
   FinishReason finish = FinishReason::kNone;
   bool operator==(const Answer&) const = default;
+  void push(const GeneratedToken& t) {
+    ids.push_back(t.id), ranks.push_back(t.rank), logprobs.push_back(t.logprob),
+        tops.push_back(t.top_logprobs);
+    finish = t.finish;
+  }
 };
 
 inline std::unique_ptr<Engine> engine_of(Device& device, const DecoderConfig& config,
@@ -67,7 +73,7 @@ inline std::map<int64_t, Answer> run(Engine& engine, const std::vector<Request>&
     for (const GeneratedToken& t : tokens.value()) {
       Answer& a = out[t.request];
       EXPECT_EQ(a.finish, FinishReason::kNone) << "a token after the end";
-      a.ids.push_back(t.id), a.logprobs.push_back(t.logprob), a.finish = t.finish;
+      a.push(t);
     }
   }
   EXPECT_TRUE(engine.idle());
@@ -86,6 +92,17 @@ inline std::vector<Request> some_requests(int64_t vocab = 101) {
     r.sampling.max_tokens = 12 + n % 5;
     out.push_back(r);
   }
+  return out;
+}
+
+// The same with penalties, biases and lists of logprobs on some of them, and one with none of these.
+inline std::vector<Request> adjusted_requests(int64_t vocab = 101) {
+  std::vector<Request> out = some_requests(vocab);
+  out[0].sampling.frequency_penalty = 0.7, out[0].sampling.logprobs = 4;
+  out[1].sampling.logprobs = kTopLogprobsMax;
+  out[2].sampling.repetition_penalty = 1.4, out[2].sampling.presence_penalty = -0.5;
+  out[3].sampling.logit_bias = {{7, 4.f}, {static_cast<int32_t>(vocab) - 1, -100.f}};
+  out[3].sampling.logprobs = 0;
   return out;
 }
 

@@ -145,7 +145,7 @@ TEST_F(EngineAhead, RequestsThatComeAndGo) {
       Answer& a = got[static_cast<size_t>(t.request)];
       ASSERT_EQ(a.finish, FinishReason::kNone);
       ASSERT_FALSE(cancelled[static_cast<size_t>(t.request)]);
-      a.ids.push_back(t.id), a.logprobs.push_back(t.logprob), a.finish = t.finish;
+      a.push(t);
     }
   }
   EXPECT_EQ(engine->scheduler().free_pages(), pages);
@@ -210,7 +210,7 @@ TEST_F(EngineAhead, GoesOnAfterAFault) {
       }
       for (const GeneratedToken& t : tokens.value()) {
         Answer& a = got[t.request];
-        a.ids.push_back(t.id), a.logprobs.push_back(t.logprob), a.finish = t.finish;
+        a.push(t);
       }
     }
     EXPECT_EQ(faults, 2);
