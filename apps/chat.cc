@@ -61,6 +61,7 @@ void ReplyReader::take(const std::vector<HarmonyEvent>& events) {
 void ReplyReader::push(const GeneratedToken& token) {
   ++reply_.completion_tokens;
   reply_.finish = token.finish;
+  reply_.tokens.push_back(token);
   take(parser_.push(token.id));
 }
 
@@ -126,7 +127,11 @@ SamplingParams Chat::sampling(const SamplingFlags& f) const {
                      .top_k = f.top_k < 0 ? d.top_k : f.top_k,
                      .seed = f.seed,
                      .max_tokens = f.max_tokens,
-                     .stop_token_ids = config.stop_tokens};
+                     .stop_token_ids = config.stop_tokens,
+                     .repetition_penalty = f.repetition_penalty.value_or(d.repetition_penalty),
+                     .frequency_penalty = f.frequency_penalty.value_or(d.frequency_penalty),
+                     .presence_penalty = f.presence_penalty.value_or(d.presence_penalty),
+                     .logprobs = f.logprobs};
   for (const char* name : {"<|return|>", "<|call|>"})
     if (const auto id = harmony_.tokenizer().id_of(name)) out.stop_token_ids.push_back(*id);
   return out;

@@ -1,6 +1,7 @@
 // Questions and answers over a session, in harmony.
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct SamplingFlags {
   int64_t top_k = -1;
   uint64_t seed = 0;
   int64_t max_tokens = 0;  // 0: until the context is full
+  std::optional<double> repetition_penalty = {}, frequency_penalty = {},
+                        presence_penalty = {};  // none: the model's
+  int64_t logprobs = -1;                        // likeliest tokens that come with each token; -1: none
 };
 
 // One answer.
@@ -33,6 +37,7 @@ struct Reply {
   FinishReason finish = FinishReason::kNone;  // kAbort: `stop` ended it
   int64_t prompt_tokens = 0, completion_tokens = 0;
   double first_token_seconds = 0, seconds = 0;
+  std::vector<GeneratedToken> tokens;  // all of the answer
 };
 
 // Which of the two a text belongs to.

@@ -129,6 +129,18 @@ void add_sampling_flags(CLI::App* app, SamplingFlags* flags) {
   app->add_option("--min-p", flags->min_p, "tokens with this share of the likeliest")
       ->group(group)
       ->check(number_between(0, 1));
+  app->add_option("--repetition-penalty", flags->repetition_penalty,
+                  "divides logits of tokens that have occurred, in the prompt too; 1: none")
+      ->group(group)
+      ->check(number_between(kRepetitionMin, kRepetitionMax));
+  app->add_option("--frequency-penalty", flags->frequency_penalty,
+                  "off the logit of a token each time that the answer has it")
+      ->group(group)
+      ->check(number_between(-kPenaltyMax, kPenaltyMax));
+  app->add_option("--presence-penalty", flags->presence_penalty,
+                  "off the logits of tokens that the answer has")
+      ->group(group)
+      ->check(number_between(-kPenaltyMax, kPenaltyMax));
   app->add_option("--seed", flags->seed, "of the draws")
       ->capture_default_str()
       ->group(group)
@@ -156,6 +168,9 @@ Command add_run(CLI::App& root) {
   app->add_flag("--show-reasoning", flags->show, "prints the analysis to standard error, terminal or not");
   app->add_flag("--hide-reasoning", flags->hide, "never prints it");
   app->add_flag("--json", flags->json, "the answer as JSON, with -p");
+  app->add_option("--logprobs", flags->options.sampling.logprobs,
+                  "log probabilities of the answer's tokens, and so many of the likeliest, with --json")
+      ->check(integer_between(0, kTopLogprobsMax));
   app->allow_extras();
   return {app, [app, flags, prompt] {
             if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
@@ -163,6 +178,8 @@ Command add_run(CLI::App& root) {
             if (prompt->count() > 0) o.prompt = flags->prompt;
             if (flags->json && !o.prompt)
               return wrong_use("--json: wanted a prompt (-p) with it, found none");
+            if (o.sampling.logprobs >= 0 && !flags->json)
+              return wrong_use("--logprobs: wanted --json with it, found none");
             if (flags->json) o.format = Format::kJson;
             if (flags->show) o.reasoning = Reasoning::kShow;
             if (flags->hide) o.reasoning = Reasoning::kHide;

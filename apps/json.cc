@@ -44,7 +44,10 @@ Json steps_json(const std::vector<TableStep>& steps) {
   return list;
 }
 
-std::string finish(const Json& json) { return json.dump(2) + "\n"; }
+// What is no UTF-8 (a token may end within a character) becomes U+FFFD.
+std::string finish(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
 
 Json timings_json(const std::vector<StepTiming>& timings) {
   Json out = Json::array();
@@ -161,14 +164,39 @@ std::string model_choices_json(const ModelChoices& choices, const DeviceInfo& de
                  {"stages", stages}});
 }
 
-std::string reply_json(const Reply& r) {
-  return finish({{"text", r.text},
-                 {"reasoning", r.reasoning},
-                 {"finish_reason", text(r.finish)},
-                 {"recovered", r.recovered},
-                 {"usage", {{"prompt_tokens", r.prompt_tokens}, {"completion_tokens", r.completion_tokens}}},
-                 {"first_token_seconds", r.first_token_seconds},
-                 {"seconds", r.seconds}});
+// As OpenAI's API has it: a token may be a part of a character, so its bytes say what its text cannot.
+static Json token_json(const Tokenizer& tokenizer, int32_t id, float logprob) {
+  const std::string_view piece = tokenizer.piece(id);
+  return {{"token", piece},
+          {"id", id},
+          {"logprob", logprob},
+          {"bytes", std::vector<uint8_t>(piece.begin(), piece.end())}};
+}
+
+static Json logprobs_json(const std::vector<GeneratedToken>& tokens, const Tokenizer& tokenizer) {
+  Json out = Json::array();
+  for (const GeneratedToken& t : tokens) {
+    Json one = token_json(tokenizer, t.id, t.logprob), top = Json::array();
+    for (const TokenLogprob& other : t.top_logprobs)
+      top.push_back(token_json(tokenizer, other.id, other.logprob));
+    one["rank"] = t.rank;
+    one["top_logprobs"] = std::move(top);
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
+std::string reply_json(const Reply& r, const Tokenizer& tokenizer) {
+  Json out = {{"text", r.text},
+              {"reasoning", r.reasoning},
+              {"finish_reason", text(r.finish)},
+              {"recovered", r.recovered},
+              {"usage", {{"prompt_tokens", r.prompt_tokens}, {"completion_tokens", r.completion_tokens}}},
+              {"first_token_seconds", r.first_token_seconds},
+              {"seconds", r.seconds}};
+  const bool asked = !r.tokens.empty() && r.tokens.front().rank > 0;
+  if (asked) out["logprobs"] = logprobs_json(r.tokens, tokenizer);
+  return finish(out);
 }
 
 std::string eval_json(const EvalReport& r) {

@@ -18,7 +18,8 @@ std::string contract_json(AnyProblem& problem);
 std::string decision_json(AnyProblem& problem, const DeviceInfo& device, const Decision& decision);
 std::string sweep_json(AnyProblem& problem, const DeviceInfo& device, const std::vector<TableStep>& steps);
 std::string model_choices_json(const ModelChoices& choices, const DeviceInfo& device);
-std::string reply_json(const Reply& reply);
+// The tokenizer says what tokens with log probabilities are.
+std::string reply_json(const Reply& reply, const Tokenizer& tokenizer);
 std::string eval_json(const EvalReport& report);
 std::string bench_json(const BenchReport& report);
 std::string inspection_json(const Inspection& inspection);

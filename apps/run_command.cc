@@ -78,7 +78,7 @@ int ask_once(Chat& chat, const RunOptions& o, Conversation conversation) {
   if (o.format == Format::kJson) {
     const auto reply = chat.ask(conversation, o.sampling, {}, should_stop);
     if (!reply.ok()) return wrong_use(reply.status().message);
-    const std::string json = reply_json(reply.value());
+    const std::string json = reply_json(reply.value(), chat.harmony().tokenizer());
     std::fwrite(json.data(), 1, json.size(), stdout);
     return status_of(reply.value());
   }

@@ -55,6 +55,35 @@ TEST(ModelCommand, AnswersAsJson) {
   EXPECT_FALSE(json.value()["reasoning"].get<std::string>().empty());
 }
 
+TEST(ModelCommand, AnswersWithLogprobs) {
+  const std::vector<std::string> question = {"run", "-q", "-p", "What is 417 + 268?", "--temperature", "0"};
+  const auto asked = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), question.begin(), question.end());
+    return sluice(flags);
+  };
+  const auto json = parse_json(asked({"--json", "--logprobs", "2"}).out, "answer");
+  ASSERT_TRUE(json.ok());
+  const auto& tokens = json.value()["logprobs"];
+  ASSERT_EQ(tokens.size(), json.value()["usage"]["completion_tokens"]);
+  for (const auto& token : tokens) {
+    EXPECT_EQ(token["rank"], 1);
+    ASSERT_EQ(token["top_logprobs"].size(), 2u);
+    const auto &first = token["top_logprobs"][0], &second = token["top_logprobs"][1];
+    for (const char* key : {"token", "id", "logprob", "bytes"}) EXPECT_EQ(first[key], token[key]) << key;
+    EXPECT_LE(first["logprob"], 0);
+    EXPECT_LT(second["logprob"], first["logprob"]);
+  }
+  const auto plain = parse_json(asked({"--json"}).out, "answer");
+  EXPECT_EQ(plain.value()["text"], json.value()["text"]);
+  EXPECT_FALSE(plain.value().contains("logprobs"));
+  const auto other =
+      parse_json(asked({"--json", "--repetition-penalty", "100", "--max-tokens", "50"}).out, "answer");
+  EXPECT_NE(other.value()["text"], plain.value()["text"]);
+  std::vector<std::string> people = question;
+  people.insert(people.end(), {"--logprobs", "2"});
+  expect_refusal(people, {"--logprobs: wanted --json with it, found none"});
+}
+
 TEST(ModelCommand, EvalReportsEachTask) {
   const Outcome o = sluice({"eval", "-q", "--limit", "2", "--max-tokens", "500", "--json"});
   EXPECT_EQ(o.status, 0) << o.err;
@@ -323,6 +352,10 @@ TEST(ModelCommand, NumbersOfFlagsAreCheckedBeforeTheModelIsOpened) {
       {"--min-p", "found '-0.1'"},
       {"--top-k", "wanted an integer from 0 to 2147483647, found '99999999999'"},
       {"--max-tokens", "found '-1'"},
+      {"--repetition-penalty", "wanted a number from 0.01 to 100, found '0'"},
+      {"--frequency-penalty", "wanted a number from -2 to 2, found '2.5'"},
+      {"--presence-penalty", "found '-3'"},
+      {"--logprobs", "wanted an integer from 0 to 20, found '21'"},
       {"--seed", "wanted an integer from 0 to 2^64 - 1, found '-1'"},
       {"--kv-cache-gib", "wanted a number from 0 to 1048576, found 'nan'"},
       {"--max-num-batched-tokens", "wanted an integer from 1 to 16384, found '10000000'"},
@@ -363,8 +396,9 @@ TEST(ModelCommand, NamesTheKeyOfAConfigThatIsWrong) {
     defaults.write("generation_config.json", json);
     expect_refusal(ask(defaults.path()), {"generation_config.json: " + message});
   };
-  generation(R"({"repetition_penalty": 1.2})",
-             "repetition_penalty: wanted 1, because Sluice samples without it");
+  generation(R"({"no_repeat_ngram_size": 3})",
+             "no_repeat_ngram_size: wanted 0, because Sluice samples without it");
+  generation(R"({"repetition_penalty": 0})", "repetition_penalty: wanted a number from 0.01 to 100, found 0");
   generation(R"({"temperature": 1000})", "temperature: wanted a number from 0 to 100, found 1000");
   generation("[]", "wanted an object");
 }
