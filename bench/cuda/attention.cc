@@ -56,7 +56,8 @@ class Attend {
             .pages_per_seq = shape_.pages(),
             .window = shape_.window,
             .rows_max = shape_.rows,
-            .sinks = true};
+            .sinks = true,
+            .settled = true};  // as nn/attention.cc plans it
   }
   Memory& memory() { return memory_; }
 
