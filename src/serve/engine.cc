@@ -95,12 +95,13 @@ Status fit_cache(const Device& device, const EngineOptions& o, const StepBytes& 
 
 }  // namespace
 
-Engine::Engine(Device& device, const DecoderWeights& weights, std::unique_ptr<Decoder> decoder)
+Engine::Engine(Device& device, const DecoderWeights& weights, std::unique_ptr<Decoder> decoder,
+               const SchedulerOptions& options)
     : device_(device),
       weights_(weights),
       decoder_(std::move(decoder)),
       bounds_(decoder_->bounds()),
-      scheduler_(bounds_) {}
+      scheduler_(bounds_, options) {}
 
 Engine::~Engine() {
   if (!in_flight_.empty()) (void)device_.wait(device_.stream());
@@ -139,7 +140,8 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   const size_t other = std::max({sample->workspace_bytes(), take ? take->workspace_bytes() : 0,
                                  top->workspace_bytes(), adjustments.value()->workspace_bytes()});
   SLUICE_TRY(fit_cache(device, options, step_bytes(*decoder.value(), other), decoder.value().get()));
-  std::unique_ptr<Engine> engine(new Engine(device, weights, std::move(decoder).value()));
+  std::unique_ptr<Engine> engine(
+      new Engine(device, weights, std::move(decoder).value(), {.prefix_cache = options.prefix_cache}));
   engine->sample_ = std::move(sample);
   engine->take_ = std::move(take);
   engine->top_ = std::move(top);

@@ -26,6 +26,9 @@ struct EngineOptions {
   // Share of the device's memory that all may take together, weights included: the cache gets less where it does not fit. 0: no
   // bound but the free memory, and a cache that does not fit is an error.
   double memory_utilization = 0;
+  // Pages are found again by their tokens. Only what stands behind a prefix that was found is computed, in other chunks than the
+  // whole would be: without policy.batch_invariant other kernels may run, and an answer's last bits then depend on what was found.
+  bool prefix_cache = true;
   Policy policy = {};
   MoeSite experts = {};
   // 1: a step is enqueued before the host knows what the one before it draws; the drawn tokens stay on the device as its input.
@@ -60,11 +63,12 @@ class Engine {
   bool idle() const { return scheduler_.idle(); }
   // Enqueues as many steps as the options allow and waits for the oldest. The tokens that it drew, at most one a request. kDevice
   // names the step and the request whose logits are no finite numbers: weights or a kernel are broken, and no token would mean
-  // anything. After an error the steps in flight count as never made: the next call makes them again.
+  // anything. After an error the steps in flight count as never made, and no keys and values are trusted: every request goes on from
+  // its tokens with the next call.
   Result<std::vector<GeneratedToken>> step();
 
   // The logits of `tokens` at some of its positions (ascending), f32 [positions, vocab], computed as one request would be,
-  // in chunks that end there. The engine must be idle.
+  // in chunks that end there. Neither reads nor fills the prefix cache, which may lose pages to it. The engine must be idle.
   Result<std::vector<float>> logits(const std::vector<int32_t>& tokens,
                                     const std::vector<int64_t>& positions);
 
@@ -80,7 +84,8 @@ class Engine {
     int64_t number = 0, rows = 0;  // of the step, counted from 1; tokens that it draws
     size_t block = 0;              // of the staging
   };
-  Engine(Device& device, const DecoderWeights& weights, std::unique_ptr<Decoder> decoder);
+  Engine(Device& device, const DecoderWeights& weights, std::unique_ptr<Decoder> decoder,
+         const SchedulerOptions& options);
   Status take_memory(size_t other_workspace);  // than the decoder's
   Status write_rope_table();
   // engine_steps.cc
@@ -92,6 +97,8 @@ class Engine {
   Status check_logits(const InFlight& step, const std::vector<GeneratedToken>& drawn) const;
   void drop_ended_steps();
   void take_back_all();
+  Result<std::vector<float>> logits_in_pages(const std::shared_ptr<Sequence>& sequence,
+                                             const std::vector<int64_t>& positions);
   Workspace workspace() const {
     return {static_cast<std::byte*>(workspace_), static_cast<size_t>(memory_.workspace_bytes)};
   }

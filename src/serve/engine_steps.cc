@@ -156,8 +156,10 @@ void Engine::drop_ended_steps() {
     const auto ended = [](const Chunk& c) { return c.sequence->ended; };
     if (!std::all_of(step.chunks.begin(), step.chunks.end(), ended)) return;
     const auto drawn = staging_->drawn(step.block, step.chunks);
-    if (drawn.ok()) (void)scheduler_.accept(step.chunks, drawn.value());
-    in_flight_.pop_front();  // an error is still there for the next step
+    // Others may go on from what it computed. An error that lasts is still there for the next step.
+    if (!drawn.ok()) return take_back_all();
+    (void)scheduler_.accept(step.chunks, drawn.value());
+    in_flight_.pop_front();
   }
 }
 
@@ -178,7 +180,15 @@ Result<std::vector<float>> Engine::logits(const std::vector<int32_t>& tokens,
   drop_ended_steps();
   const auto s = std::make_shared<Sequence>();
   s->tokens = tokens;
-  for (int32_t page = 0; page < bounds_.pages_per_seq(); ++page) s->pages.push_back(page);
+  s->pages = scheduler_.take_pages(n);
+  auto out = logits_in_pages(s, positions);
+  scheduler_.release_pages(s->pages);
+  return out;
+}
+
+Result<std::vector<float>> Engine::logits_in_pages(const std::shared_ptr<Sequence>& s,
+                                                   const std::vector<int64_t>& positions) {
+  const auto n = static_cast<int64_t>(s->tokens.size());
   const int64_t vocab = decoder_->config().vocab;
   std::vector<float> out;
   int64_t last = -1;

@@ -66,6 +66,7 @@ struct GeneratedToken {
   // Where the request asks for logprobs, of the same distribution: the token's place by likelihood, from 1, and the likeliest tokens.
   int32_t rank = 0;
   std::vector<TokenLogprob> top_logprobs = {};
+  int64_t cached_tokens = 0;  // of the request's prompt: found in the prefix cache when it began
 };
 
 }  // namespace sluice

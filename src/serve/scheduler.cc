@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 namespace sluice {
 
-Scheduler::Scheduler(const StepBounds& bounds) : bounds_(bounds) {
-  // Taken from the back: low numbers first.
-  for (int64_t page = bounds.pages - 1; page >= 0; --page) free_.push_back(static_cast<int32_t>(page));
-}
+Scheduler::Scheduler(const StepBounds& bounds, const SchedulerOptions& options)
+    : bounds_(bounds), options_(options), pool_(bounds.pages, options.hash) {}
 
 Result<int64_t> Scheduler::add(Request request) {
   const auto n = static_cast<int64_t>(request.prompt.size());
@@ -32,7 +31,7 @@ void Scheduler::cancel(int64_t id) {
   const auto leaves = [&](const Owned& s) {
     if (s->id != id) return false;
     s->ended = true;
-    release_pages(s.get());
+    drop_pages(s.get());
     return true;
   };
   std::erase_if(waiting_, leaves);
@@ -45,30 +44,65 @@ bool Scheduler::needs_all_tokens() const {
          std::any_of(waiting_.begin(), waiting_.end(), adjusts);
 }
 
-void Scheduler::release_pages(Sequence* s) {
-  free_.insert(free_.end(), s->pages.rbegin(), s->pages.rend());
+void Scheduler::drop_pages(Sequence* s) {
+  std::for_each(s->pages.rbegin(), s->pages.rend(), [&](int32_t page) { pool_.release(page); });
   s->pages.clear();
+  s->published = s->computed = 0;
 }
 
 // Pages for `tokens` tokens in all; false when there are not enough, and then none is taken.
 bool Scheduler::reserve(Sequence* s, int64_t tokens) {
-  const int64_t need =
-      (tokens + bounds_.page_size - 1) / bounds_.page_size - static_cast<int64_t>(s->pages.size());
+  const int64_t need = pages_of(tokens) - static_cast<int64_t>(s->pages.size());
   if (need > free_pages()) return false;
-  for (int64_t i = 0; i < need; ++i) {
-    s->pages.push_back(free_.back());
-    free_.pop_back();
-  }
+  for (int64_t i = 0; i < need; ++i) s->pages.push_back(pool_.take());
   return true;
 }
 
-void Scheduler::preempt_youngest() {
-  Owned s = std::move(running_.back());
+// It begins again later, from its tokens.
+void Scheduler::stop_youngest() {
+  drop_pages(running_.back().get());
+  waiting_.push_front(std::move(running_.back()));
   running_.pop_back();
-  release_pages(s.get());
-  s->computed = 0;
-  waiting_.push_front(std::move(s));
-  ++preemptions_;
+}
+
+std::span<const int32_t> Scheduler::page_tokens(const Sequence& s, int64_t page) const {
+  const auto size = static_cast<size_t>(bounds_.page_size);
+  return std::span(s.tokens).subspan(static_cast<size_t>(page) * size, size);
+}
+
+// The number of the page before.
+int64_t Scheduler::parent(const Sequence& s, int64_t page) const {
+  return page == 0 ? kNoParent : pool_.number(s.pages[static_cast<size_t>(page) - 1]);
+}
+
+// The longest prefix that is published, of a sequence that has no pages and whose tokens are all known.
+void Scheduler::take_prefix(Sequence* s) {
+  if (!options_.prefix_cache) return;
+  for (const int64_t most = (s->length() - 1) / bounds_.page_size; s->published < most; ++s->published) {
+    const auto page = pool_.find(parent(*s, s->published), page_tokens(*s, s->published));
+    if (!page) break;
+    pool_.acquire(*page);
+    s->pages.push_back(*page);
+  }
+  s->computed = s->published * bounds_.page_size;
+}
+
+// Its full pages whose tokens are known, one behind the other. Of two pages with the same tokens one is published.
+void Scheduler::publish(Sequence* s, Twin twin) {
+  if (!options_.prefix_cache) return;
+  const int64_t full = std::min(s->computed, static_cast<int64_t>(s->tokens.size())) / bounds_.page_size;
+  for (; s->published < full; ++s->published) {
+    int32_t& own = s->pages[static_cast<size_t>(s->published)];
+    const auto tokens = page_tokens(*s, s->published);
+    const int64_t before = parent(*s, s->published);
+    if (const auto other = pool_.find(before, tokens)) {
+      if (twin == Twin::kKeepsOwn) return;
+      pool_.acquire(*other);
+      pool_.release(std::exchange(own, *other));
+    } else {
+      pool_.publish(own, before, tokens);
+    }
+  }
 }
 
 namespace {
@@ -92,7 +126,8 @@ std::vector<Chunk> Scheduler::next() {
         if (c.sequence.get() == youngest) budget += c.count;
         return c.sequence.get() == youngest;
       });
-      preempt_youngest();
+      stop_youngest();
+      ++preemptions_;
     }
     chunks.push_back({s, s->computed, count});
     budget -= count;
@@ -103,39 +138,51 @@ std::vector<Chunk> Scheduler::next() {
   };
   pass([](int64_t left) { return left == 1; });
   pass([](int64_t left) { return left > 1; });
+  const auto active = std::count_if(running_.begin(), running_.end(),
+                                    [](const Owned& s) { return s->length() < s->tokens_max; });
+  int64_t rows = 0;
+  for (Chunk& chunk : chunks) start(&chunk, &rows);
   // A sequence that has just lost its pages would take them again.
-  if (preemptions_ == preempted_before) admit(budget, &chunks);
-  start(&chunks);
+  if (preemptions_ == preempted_before)
+    admit({.tokens = budget, .sequences = bounds_.sequences - active, .rows = rows}, &chunks);
   return chunks;
 }
 
-void Scheduler::admit(int64_t budget, std::vector<Chunk>* chunks) {
-  auto active = std::count_if(running_.begin(), running_.end(),
-                              [](const Owned& s) { return s->length() < s->tokens_max; });
-  for (; !waiting_.empty() && budget > 0 && active < bounds_.sequences; ++active) {
+// Each is started before the next one looks for its prefix: those that begin alike in one step share their pages.
+void Scheduler::admit(Room room, std::vector<Chunk>* chunks) {
+  for (; !waiting_.empty() && room.tokens > 0 && room.sequences > 0; --room.sequences) {
     const Owned& s = waiting_.front();
     if (s->ahead > 0) return;  // it lost its pages before the host knew its last token
-    const int64_t count = std::min(left_of(*s), budget);
-    if (!reserve(s.get(), count)) return;
-    chunks->push_back({s, 0, count});
-    budget -= count;
+    take_prefix(s.get());
+    const int64_t tokens = std::min(left_of(*s), room.tokens);
+    if (!reserve(s.get(), s->computed + tokens)) return drop_pages(s.get());
+    count_query(s.get());
+    chunks->push_back({s, s->computed, tokens});
+    start(&chunks->back(), &room.rows);
+    room.tokens -= tokens;
     running_.push_back(s);
     waiting_.pop_front();
   }
 }
 
-// From here on the step is in flight.
-void Scheduler::start(std::vector<Chunk>* chunks) {
-  int64_t rows = 0;
-  for (Chunk& chunk : *chunks) {
-    Sequence& s = *chunk.sequence;
-    s.computed += chunk.count;
-    if (s.computed < s.length()) continue;
-    if (s.ahead > 0) chunk.taken = s.drawn_row;
-    chunk.number = s.length() - s.prompt_tokens;
-    chunk.drawn = s.drawn_row = rows++;
-    ++s.ahead;
-  }
+void Scheduler::count_query(Sequence* s) {
+  if (!options_.prefix_cache || s->cached_tokens) return;
+  s->cached_tokens = s->computed;
+  queries_ += s->length();
+  hits_ += s->computed;
+}
+
+// From here on the chunk is in flight, behind `rows` chunks of its step that draw.
+void Scheduler::start(Chunk* chunk, int64_t* rows) {
+  Sequence& s = *chunk->sequence;
+  s.computed += chunk->count;
+  // Not with another's page in place of its own: this step may write both, and two would write the same one.
+  publish(&s, Twin::kKeepsOwn);
+  if (s.computed < s.length()) return;
+  if (s.ahead > 0) chunk->taken = s.drawn_row;
+  chunk->number = s.length() - s.prompt_tokens;
+  chunk->drawn = s.drawn_row = (*rows)++;
+  ++s.ahead;
 }
 
 std::vector<GeneratedToken> Scheduler::accept(const std::vector<Chunk>& chunks,
@@ -149,7 +196,10 @@ std::vector<GeneratedToken> Scheduler::accept(const std::vector<Chunk>& chunks,
     --s.ahead;
     if (s.ended) continue;
     token.request = s.id;
+    token.cached_tokens = s.cached_tokens.value_or(0);
     s.tokens.push_back(token.id);
+    // Steps in flight have their tables, so only later ones read another's page in place of its own.
+    publish(&s, Twin::kTakesOther);
     const auto& stops = s.sampling.stop_token_ids;
     if (std::find(stops.begin(), stops.end(), token.id) != stops.end()) {
       token.finish = FinishReason::kStop;
@@ -164,11 +214,24 @@ std::vector<GeneratedToken> Scheduler::accept(const std::vector<Chunk>& chunks,
 }
 
 void Scheduler::take_back(const std::vector<Chunk>& chunks) {
-  for (const Chunk& chunk : chunks) {
-    Sequence& s = *chunk.sequence;
-    if (chunk.drawn) --s.ahead;
-    s.computed = std::min(s.computed, chunk.first);  // less where it has lost its pages since
-  }
+  for (const Chunk& chunk : chunks)
+    if (chunk.drawn) --chunk.sequence->ahead;
+  while (!running_.empty()) stop_youngest();
+  pool_.forget_all();
+}
+
+std::vector<int32_t> Scheduler::take_pages(int64_t tokens) {
+  std::vector<int32_t> pages(static_cast<size_t>(pages_of(tokens)));
+  std::ranges::generate(pages, [&] { return pool_.take(); });
+  return pages;
+}
+
+void Scheduler::release_pages(const std::vector<int32_t>& pages) {
+  for (const int32_t page : pages) pool_.release(page);
+}
+
+PrefixCacheCounts Scheduler::prefix_cache() const {
+  return {.queries = queries_, .hits = hits_, .evictions = pool_.evictions()};
 }
 
 }  // namespace sluice

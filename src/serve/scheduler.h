@@ -4,11 +4,13 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
 #include "nn/attention.h"
 #include "serve/adjusted_tokens.h"
+#include "serve/page_pool.h"
 #include "serve/request.h"
 
 namespace sluice {
@@ -23,6 +25,8 @@ struct Sequence {
   int64_t computed = 0;    // tokens whose keys and values are in the cache once the steps in flight are done
   bool ended = false;      // nobody waits for what steps in flight draw for it
   std::vector<int32_t> pages;
+  int64_t published = 0;                      // the first so many of its pages are in the prefix cache
+  std::optional<int64_t> cached_tokens = {};  // of the prompt: found there when it first began
   SamplingParams sampling;
   AdjustedTokens adjusted;  // where sampling.adjusts()
   int64_t length() const { return static_cast<int64_t>(tokens.size()) + ahead; }
@@ -44,6 +48,17 @@ struct Chunk {
   bool lists() const { return drawn && (sequence->sampling.logprobs >= 0 || adjusts()); }
 };
 
+struct SchedulerOptions {
+  bool prefix_cache = true;
+  PageHash hash = page_hash;
+};
+
+// In tokens, of requests that begin; not of those that come back after they have lost their pages.
+struct PrefixCacheCounts {
+  int64_t queries = 0, hits = 0;  // looked for, and found
+  int64_t evictions = 0;          // pages
+};
+
 // Decodes first, then prompts in chunks, oldest first, up to bounds.tokens a step and bounds.sequences at once. When pages
 // run out, the youngest sequence loses its pages and is recomputed later from its tokens. Its samples stay the same,
 // since a sample depends on the seed and the number of the token alone.
@@ -51,9 +66,14 @@ struct Chunk {
 // A step may be chosen before the tokens of the step before are known, of one step and no more: a sequence goes on with the
 // token that it will have drawn. If that token ends it, the row was computed for nothing, and what it draws is dropped. Steps run
 // in the order in which they were chosen, so pages change hands as soon as a step is chosen.
+//
+// Prefix cache: a full page is published as soon as a step that computes it is chosen and its tokens are known. A sequence
+// begins behind the longest prefix that is published, but computes its last token in any case, because the logits are wanted.
+// A page that the same step computes is found too: every layer writes the keys and values of all its tokens before any token
+// reads them.
 class Scheduler {
  public:
-  explicit Scheduler(const StepBounds& bounds);
+  explicit Scheduler(const StepBounds& bounds, const SchedulerOptions& options = {});
 
   // kInvalidArgument: an empty prompt, or one that leaves no room for a token in bounds.positions or in the whole cache.
   Result<int64_t> add(Request request);
@@ -68,25 +88,46 @@ class Scheduler {
   // Takes what the oldest step in flight computed: a token for each chunk that draws, in order. Finished sequences leave.
   std::vector<GeneratedToken> accept(const std::vector<Chunk>& chunks,
                                      const std::vector<GeneratedToken>& drawn);
-  // The youngest step in flight has failed, or never began: its tokens are to be computed again.
+  // The youngest step in flight has failed, or never began. What it has written is unknown, and others may have found pages of
+  // it: every sequence is computed again from its tokens, and the prefix cache is empty.
   void take_back(const std::vector<Chunk>& chunks);
 
-  int64_t free_pages() const { return static_cast<int64_t>(free_.size()); }
+  // Pages for `tokens` tokens of no request, while the scheduler is idle; tokens <= bounds.positions.
+  std::vector<int32_t> take_pages(int64_t tokens);
+  void release_pages(const std::vector<int32_t>& pages);
+
+  // Used by no sequence; some of them may be in the prefix cache.
+  int64_t free_pages() const { return pool_.available(); }
+  const PagePool& pool() const { return pool_; }
   int64_t preemptions() const { return preemptions_; }
+  PrefixCacheCounts prefix_cache() const;
 
  private:
   using Owned = std::shared_ptr<Sequence>;
+  // What a sequence does where another page holds the same tokens as its own.
+  enum class Twin : uint8_t { kKeepsOwn, kTakesOther };
+  // What a step still takes; rows: tokens that it draws so far.
+  struct Room {
+    int64_t tokens = 0, sequences = 0, rows = 0;
+  };
+  std::span<const int32_t> page_tokens(const Sequence& sequence, int64_t page) const;
+  int64_t parent(const Sequence& sequence, int64_t page) const;
+  int64_t pages_of(int64_t tokens) const { return (tokens + bounds_.page_size - 1) / bounds_.page_size; }
   bool reserve(Sequence* sequence, int64_t tokens);
-  void release_pages(Sequence* sequence);
-  void preempt_youngest();
-  void admit(int64_t budget, std::vector<Chunk>* chunks);
-  static void start(std::vector<Chunk>* chunks);
+  void take_prefix(Sequence* sequence);
+  void publish(Sequence* sequence, Twin twin);
+  void drop_pages(Sequence* sequence);
+  void stop_youngest();
+  void admit(Room room, std::vector<Chunk>* chunks);
+  void start(Chunk* chunk, int64_t* rows);
+  void count_query(Sequence* sequence);
 
   StepBounds bounds_;
-  std::vector<int32_t> free_;
+  SchedulerOptions options_;
+  PagePool pool_;
   std::deque<Owned> waiting_;
   std::vector<Owned> running_;  // oldest first
-  int64_t next_id_ = 0, preemptions_ = 0;
+  int64_t next_id_ = 0, preemptions_ = 0, queries_ = 0, hits_ = 0;
 };
 
 }  // namespace sluice

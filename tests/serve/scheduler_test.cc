@@ -1,0 +1,312 @@
+// The scheduler's prefix cache, without a model: harness/pretend_engine.h checks what every step would read.
+#include "serve/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+#include "harness/pretend_engine.h"
+
+namespace sluice::test {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+StepBounds bounds_of(int64_t pages = 32) {
+  return {.tokens = 64, .sequences = 4, .positions = 64, .page_size = 4, .pages = pages};
+}
+
+Request request(Tokens prompt, int64_t max_tokens = 1, uint64_t seed = 0) {
+  Request r{.prompt = std::move(prompt)};
+  r.sampling.max_tokens = max_tokens;
+  r.sampling.seed = seed;
+  return r;
+}
+
+Tokens count_up(int32_t first, int32_t n) {
+  Tokens out;
+  for (int32_t i = 0; i < n; ++i) out.push_back(first + i);
+  return out;
+}
+
+class PrefixCache : public ::testing::Test {
+ protected:
+  int64_t add(Request r) { return engine_.scheduler.add(std::move(r)).value(); }
+  Scheduler& scheduler() { return engine_.scheduler; }
+  PretendEngine engine_{bounds_of(), {}, 0};
+};
+
+TEST_F(PrefixCache, ALaterRequestBeginsBehindWhatItShares) {
+  add(request(count_up(0, 10)));
+  engine_.finish();
+  Tokens other = count_up(0, 8);
+  other.insert(other.end(), {50, 51, 52});
+  add(request(other));
+  EXPECT_EQ(engine_.step().at(0).cached_tokens, 8);
+  ASSERT_EQ(engine_.chunks().size(), 1u);
+  EXPECT_EQ(engine_.chunks()[0].first, 8);
+  EXPECT_EQ(engine_.chunks()[0].count, 3);
+  EXPECT_EQ(scheduler().prefix_cache().queries, 10 + 11);
+  EXPECT_EQ(scheduler().prefix_cache().hits, 8);
+  EXPECT_EQ(scheduler().free_pages(), 32);
+}
+
+TEST_F(PrefixCache, TheLastTokenIsComputedInAnyCase) {
+  add(request(count_up(0, 8)));
+  engine_.finish();
+  add(request(count_up(0, 8)));
+  EXPECT_EQ(engine_.step().at(0).cached_tokens, 4) << "the page of the last token is computed again";
+  add(request(count_up(0, 9)));
+  EXPECT_EQ(engine_.step().at(0).cached_tokens, 8);
+}
+
+TEST_F(PrefixCache, AnswersAreFoundToo) {
+  const Request first = request(count_up(0, 6), 7);
+  add(first);
+  const Tokens answer = engine_.finish().at(0);
+  Tokens next = first.prompt;
+  next.insert(next.end(), answer.begin(), answer.end());
+  next.push_back(9);
+  add(request(next));
+  // The last token of the answer was drawn and never computed: 12 tokens, which are three pages.
+  EXPECT_EQ(engine_.step().at(0).cached_tokens, 12);
+}
+
+TEST_F(PrefixCache, RequestsOfOneStepShareTheirPages) {
+  add(request(count_up(0, 10), 2));
+  add(request(count_up(0, 9), 2));
+  add(request(count_up(1, 9), 2));
+  EXPECT_EQ(engine_.step().size(), 3u);
+  const auto& chunks = engine_.chunks();
+  ASSERT_EQ(chunks.size(), 3u);
+  EXPECT_EQ(chunks[1].first, 8);
+  EXPECT_EQ(chunks[2].first, 0);
+  const auto& a = chunks[0].sequence->pages;
+  const auto& b = chunks[1].sequence->pages;
+  EXPECT_TRUE(std::equal(a.begin(), a.begin() + 2, b.begin()));
+  EXPECT_NE(a[2], b[2]);
+  EXPECT_EQ(scheduler().free_pages(), 32 - 3 - 1 - 3);
+}
+
+TEST_F(PrefixCache, PagesWithTheSameTokensBecomeOne) {
+  add(request(count_up(0, 8), 9));
+  add(request(count_up(0, 8), 9));
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(engine_.step().size(), 2u);  // 13 tokens are computed
+  const auto& chunks = engine_.chunks();
+  ASSERT_EQ(chunks.size(), 2u);
+  const auto& a = chunks[0].sequence->pages;
+  const auto& b = chunks[1].sequence->pages;
+  EXPECT_TRUE(std::equal(a.begin(), a.begin() + 3, b.begin()));
+  EXPECT_NE(a[3], b[3]) << "this one is being written";
+  EXPECT_EQ(scheduler().pool().published(), 3);
+  EXPECT_EQ(scheduler().free_pages(), 32 - 5);
+}
+
+TEST_F(PrefixCache, OffItFindsNothing) {
+  PretendEngine off(bounds_of(), {.prefix_cache = false}, 0);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(off.scheduler.add(request(count_up(0, 10))).ok());
+    EXPECT_EQ(off.step().at(0).cached_tokens, 0);
+  }
+  EXPECT_EQ(off.scheduler.pool().published(), 0);
+  EXPECT_EQ(off.scheduler.prefix_cache().queries, 0);
+}
+
+// A drawn token that the host does not know yet is in no page that others find.
+TEST_F(PrefixCache, AStepAheadPublishesWhatIsKnown) {
+  PretendEngine ahead(bounds_of(), {}, 1);
+  ASSERT_TRUE(ahead.scheduler.add(request(count_up(0, 3), 20)).ok());
+  ASSERT_EQ(ahead.step().size(), 1u);
+  EXPECT_EQ(ahead.chunks().at(0).first, 3) << "the page's last token is in flight";
+  ASSERT_TRUE(ahead.chunks()[0].taken) << "and was unknown when it was chosen";
+  EXPECT_EQ(ahead.scheduler.pool().published(), 1) << "known since the step before is accepted";
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(ahead.step().size(), 1u);
+    EXPECT_EQ(ahead.scheduler.pool().published(), 1);
+  }
+  ASSERT_EQ(ahead.step().size(), 1u);
+  EXPECT_EQ(ahead.scheduler.pool().published(), 2);
+  Request same = request(count_up(0, 3));
+  const Tokens answer = answer_alone(request(count_up(0, 3), 5), 64);
+  same.prompt.insert(same.prompt.end(), answer.begin(), answer.end());
+  same.prompt.push_back(9);
+  const int64_t id = ahead.scheduler.add(same).value();
+  int64_t cached = -1;
+  while (!ahead.scheduler.idle())
+    for (const GeneratedToken& t : ahead.step())
+      if (t.request == id) cached = t.cached_tokens;
+  EXPECT_EQ(cached, 8);
+}
+
+TEST_F(PrefixCache, CancelLeavesWhatOthersUseAndWhatMayBeFound) {
+  const int64_t first = add(request(count_up(0, 12), 9));
+  add(request(count_up(0, 9), 9));
+  engine_.step();
+  scheduler().cancel(first);
+  EXPECT_EQ(scheduler().free_pages(), 32 - 3);
+  add(request(count_up(0, 13), 1));
+  EXPECT_EQ(engine_.step().size(), 2u);
+  ASSERT_EQ(engine_.chunks().size(), 2u);
+  EXPECT_EQ(engine_.chunks()[1].first, 12);
+  engine_.finish();
+  EXPECT_EQ(scheduler().free_pages(), 32);
+}
+
+TEST_F(PrefixCache, WhoLostItsPagesComesBackBehindThoseThatAreLeft) {
+  PretendEngine engine(bounds_of(16), {}, 0);
+  ASSERT_TRUE(engine.scheduler.add(request(count_up(0, 20), 30, 1)).ok());
+  ASSERT_TRUE(engine.scheduler.add(request(count_up(0, 18), 30, 2)).ok());
+  ASSERT_TRUE(engine.scheduler.add(request(count_up(0, 17), 30, 3)).ok());
+  const PrefixCacheCounts before = engine.scheduler.prefix_cache();
+  int64_t computed = 0;
+  std::map<int64_t, Tokens> answers;
+  while (!engine.scheduler.idle()) {
+    for (const GeneratedToken& t : engine.step()) answers[t.request].push_back(t.id), ++computed;
+  }
+  EXPECT_GT(engine.scheduler.preemptions(), 0);
+  for (int64_t i = 0; i < 3; ++i)
+    EXPECT_EQ(answers[i], answer_alone(request(count_up(0, 20 - 2 * (i > 0) - (i > 1)), 30, i + 1), 64));
+  EXPECT_EQ(engine.scheduler.prefix_cache().queries - before.queries, 20 + 18 + 17) << "once a request";
+  EXPECT_EQ(engine.scheduler.prefix_cache().hits, 16 + 16);
+  EXPECT_GT(engine.scheduler.prefix_cache().evictions, 0);
+  EXPECT_EQ(engine.scheduler.free_pages(), 16);
+}
+
+TEST_F(PrefixCache, AFaultEmptiesIt) {
+  add(request(count_up(40, 9)));
+  engine_.finish();
+  add(request(count_up(0, 9), 3));
+  add(request(count_up(0, 10), 3));
+  EXPECT_TRUE(engine_.step(PretendEngine::Fault::kWhenAwaited).empty());
+  const std::vector<Chunk> chunks = engine_.chunks();
+  ASSERT_EQ(chunks.size(), 2u);
+  EXPECT_EQ(chunks[1].first, 8);
+  EXPECT_EQ(scheduler().pool().published(), 0);
+  EXPECT_EQ(scheduler().free_pages(), 32);
+  const auto tokens = engine_.step();
+  const auto& again = engine_.chunks();
+  ASSERT_EQ(again.size(), 2u);
+  EXPECT_EQ(again[0].sequence->id, chunks[0].sequence->id) << "in the same order";
+  EXPECT_EQ(again[0].first, 0);
+  EXPECT_EQ(again[1].first, 8);
+  EXPECT_EQ(again[1].number, 0);
+  EXPECT_EQ(scheduler().prefix_cache().queries, 9 + 9 + 10);
+  EXPECT_EQ(tokens.at(1).cached_tokens, 8);
+}
+
+TEST_F(PrefixCache, PagesOfNoRequest) {
+  add(request(count_up(0, 62)));
+  engine_.finish();
+  EXPECT_EQ(scheduler().pool().published(), 15);
+  const auto pages = scheduler().take_pages(63);
+  EXPECT_EQ(std::set(pages.begin(), pages.end()).size(), 16u);
+  EXPECT_EQ(scheduler().pool().published(), 15) << "others were free";
+  scheduler().release_pages(pages);
+  EXPECT_EQ(scheduler().free_pages(), 32);
+  add(request(count_up(0, 62)));
+  EXPECT_EQ(engine_.step().at(0).cached_tokens, 60);
+}
+
+// All pages whose tokens begin one of `texts`.
+std::set<int32_t> found_in(const PagePool& pool, const std::vector<Tokens>& texts, int64_t page_size) {
+  std::set<int32_t> found;
+  for (const Tokens& text : texts) {
+    int64_t parent = kNoParent;
+    for (auto rest = std::span<const int32_t>(text); std::ssize(rest) >= page_size;) {
+      const auto page = pool.find(parent, rest.first(static_cast<size_t>(page_size)));
+      if (!page) break;
+      found.insert(*page);
+      parent = pool.number(*page);
+      rest = rest.subspan(static_cast<size_t>(page_size));
+    }
+  }
+  return found;
+}
+
+struct Mix {
+  size_t ahead;
+  int64_t pages, tokens;
+  PageHash hash;
+  const char* why;
+};
+void PrintTo(const Mix& mix, std::ostream* out) { *out << mix.why; }
+
+class PrefixCacheMix : public ::testing::TestWithParam<Mix> {};
+
+// Requests with common beginnings come, go, lose their pages and fail: each reads its own tokens alone, gets the answer that it
+// would get alone, and no page is lost.
+TEST_P(PrefixCacheMix, ReadsAndAnswersAreThoseOfRequestsAlone) {
+  StepBounds bounds = bounds_of(GetParam().pages);
+  bounds.tokens = GetParam().tokens;
+  PretendEngine engine(bounds, {.hash = GetParam().hash}, GetParam().ahead);
+  Scheduler& scheduler = engine.scheduler;
+  Random random(17);
+  std::vector<Request> requests;
+  std::vector<Tokens> texts, answers;
+  std::vector<bool> cancelled;
+  const auto add = [&] {
+    Request r;
+    if (!texts.empty() && random.integer(0, 3) > 0) {
+      // Of one that came lately.
+      r.prompt = texts[static_cast<size_t>(
+          random.integer(std::max<int64_t>(0, std::ssize(texts) - 6), std::ssize(texts) - 1))];
+      r.prompt.resize(
+          static_cast<size_t>(random.integer((std::ssize(r.prompt) + 1) / 2, std::ssize(r.prompt))));
+    }
+    for (int64_t n = random.integer(r.prompt.empty(), 9); n > 0 && r.prompt.size() < 40; --n)
+      r.prompt.push_back(static_cast<int32_t>(random.integer(0, 2)));
+    r.sampling.max_tokens = random.integer(1, 20);
+    r.sampling.seed = static_cast<uint64_t>(random.integer(0, 1));
+    if (random.integer(0, 3) == 0) r.sampling.stop_token_ids = {2};
+    ASSERT_EQ(scheduler.add(r).value(), std::ssize(requests));
+    requests.push_back(r), answers.emplace_back(), cancelled.push_back(false);
+    texts.push_back(r.prompt);
+  };
+  for (int steps = 0; steps < 3000 || !scheduler.idle(); ++steps) {
+    ASSERT_LT(steps, 10000);
+    if (steps < 3000 && random.integer(0, 3) == 0) add();
+    if (!requests.empty() && random.integer(0, 9) == 0) {
+      const auto who =
+          random.integer(std::max<int64_t>(0, std::ssize(requests) - 9), std::ssize(requests) - 1);
+      scheduler.cancel(who);
+      cancelled[static_cast<size_t>(who)] = true;
+    }
+    const int64_t what = random.integer(0, 199);
+    const auto drawn = engine.step(what == 0   ? PretendEngine::Fault::kWhenBegun
+                                   : what == 1 ? PretendEngine::Fault::kWhenAwaited
+                                               : PretendEngine::Fault::kNone);
+    ASSERT_FALSE(HasFatalFailure());
+    for (const GeneratedToken& t : drawn) {
+      const auto at = static_cast<size_t>(t.request);
+      ASSERT_FALSE(cancelled[at]);
+      answers[at].push_back(t.id);
+      texts[at].push_back(t.id);
+      EXPECT_LT(t.cached_tokens, std::ssize(requests[at].prompt));
+    }
+    // Every page that is published can be found, also between steps: no chain is broken in its middle.
+    if (steps % 16 == 0) {
+      ASSERT_EQ(std::ssize(found_in(scheduler.pool(), texts, bounds.page_size)),
+                scheduler.pool().published());
+    }
+  }
+  EXPECT_EQ(scheduler.free_pages(), bounds.pages);
+  EXPECT_GT(scheduler.prefix_cache().hits, 1000);
+  EXPECT_GT(scheduler.prefix_cache().evictions, 100);
+  EXPECT_GT(scheduler.preemptions(), 10);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Tokens wanted = answer_alone(requests[i], bounds.positions);
+    if (cancelled[i]) wanted.resize(std::min(wanted.size(), answers[i].size()));
+    EXPECT_EQ(answers[i], wanted) << "request " << i;
+  }
+}
+
+uint64_t one_hash(int64_t, std::span<const int32_t>) { return 1; }
+
+INSTANTIATE_TEST_SUITE_P(All, PrefixCacheMix,
+                         ::testing::Values(Mix{0, 24, 64, page_hash, "a step at a time"},
+                                           Mix{1, 24, 64, page_hash, "a step ahead"},
+                                           Mix{1, 24, 9, page_hash, "in small chunks"},
+                                           Mix{1, 17, 64, page_hash, "hardly any room"},
+                                           Mix{1, 24, 64, one_hash, "hashes that are all the same"}));
+
+}  // namespace
+}  // namespace sluice::test
