@@ -145,23 +145,40 @@ std::vector<Chunk> Scheduler::next() {
   // A sequence that has just lost its pages would take them again.
   if (preemptions_ == preempted_before)
     admit({.tokens = budget, .sequences = bounds_.sequences - active, .rows = rows}, &chunks);
+  // Not with another's page in place of its own: this step may write both, and two would write the same one.
+  for (const Chunk& chunk : chunks) publish(chunk.sequence.get(), Twin::kKeepsOwn);
   return chunks;
 }
 
-// Each is started before the next one looks for its prefix: those that begin alike in one step share their pages.
+// Whether a chunk computes the page behind those that `s` has found.
+bool Scheduler::computes_next_page(const std::vector<Chunk>& chunks, const Sequence& s) const {
+  const auto end = static_cast<size_t>((s.published + 1) * bounds_.page_size);
+  if (!options_.prefix_cache || end >= s.tokens.size()) return false;
+  return std::any_of(chunks.begin(), chunks.end(), [&](const Chunk& chunk) {
+    const Sequence& other = *chunk.sequence;
+    return std::min(static_cast<size_t>(other.computed), other.tokens.size()) >= end &&
+           std::equal(s.tokens.begin(), s.tokens.begin() + static_cast<ptrdiff_t>(end), other.tokens.begin());
+  });
+}
+
 void Scheduler::admit(Room room, std::vector<Chunk>* chunks) {
-  for (; !waiting_.empty() && room.tokens > 0 && room.sequences > 0; --room.sequences) {
-    const Owned& s = waiting_.front();
+  for (auto at = waiting_.begin(); at != waiting_.end() && room.tokens > 0 && room.sequences > 0;) {
+    const Owned s = *at;
     if (s->ahead > 0) return;  // it lost its pages before the host knew its last token
     take_prefix(s.get());
+    if (computes_next_page(*chunks, *s)) {
+      drop_pages(s.get());
+      ++at;
+      continue;
+    }
     const int64_t tokens = std::min(left_of(*s), room.tokens);
     if (!reserve(s.get(), s->computed + tokens)) return drop_pages(s.get());
     count_query(s.get());
     chunks->push_back({s, s->computed, tokens});
     start(&chunks->back(), &room.rows);
-    room.tokens -= tokens;
+    room.tokens -= tokens, --room.sequences;
     running_.push_back(s);
-    waiting_.pop_front();
+    at = waiting_.erase(at);
   }
 }
 
@@ -176,8 +193,6 @@ void Scheduler::count_query(Sequence* s) {
 void Scheduler::start(Chunk* chunk, int64_t* rows) {
   Sequence& s = *chunk->sequence;
   s.computed += chunk->count;
-  // Not with another's page in place of its own: this step may write both, and two would write the same one.
-  publish(&s, Twin::kKeepsOwn);
   if (s.computed < s.length()) return;
   if (s.ahead > 0) chunk->taken = s.drawn_row;
   chunk->number = s.length() - s.prompt_tokens;

@@ -67,10 +67,10 @@ struct PrefixCacheCounts {
 // token that it will have drawn. If that token ends it, the row was computed for nothing, and what it draws is dropped. Steps run
 // in the order in which they were chosen, so pages change hands as soon as a step is chosen.
 //
-// Prefix cache: a full page is published as soon as a step that computes it is chosen and its tokens are known. A sequence
-// begins behind the longest prefix that is published, but computes its last token in any case, because the logits are wanted.
-// A page that the same step computes is found too: every layer writes the keys and values of all its tokens before any token
-// reads them.
+// Prefix cache: a full page is published once a step that computes it is chosen and its tokens are known. A sequence begins behind
+// the longest prefix that is published, but computes its last token in any case, because the logits are wanted. Pages are found
+// from the next step on, since attention may read keys and values of earlier steps before this one has written its own (settled
+// in ops/attention.h); so a sequence that could go on from pages that this step computes waits for the next one.
 class Scheduler {
  public:
   explicit Scheduler(const StepBounds& bounds, const SchedulerOptions& options = {});
@@ -119,7 +119,8 @@ class Scheduler {
   void drop_pages(Sequence* sequence);
   void stop_youngest();
   void admit(Room room, std::vector<Chunk>* chunks);
-  void start(Chunk* chunk, int64_t* rows);
+  bool computes_next_page(const std::vector<Chunk>& chunks, const Sequence& sequence) const;
+  static void start(Chunk* chunk, int64_t* rows);
   void count_query(Sequence* sequence);
 
   StepBounds bounds_;
