@@ -94,6 +94,10 @@ class PretendEngine {
     const int64_t page = s.pages[static_cast<size_t>(position / bounds_.page_size)];
     return slots_[static_cast<size_t>(page * bounds_.page_size + position % bounds_.page_size)];
   }
+  void expect_written(const Chunk& c, const std::vector<int32_t>& tokens, int64_t at) {
+    ASSERT_EQ(slot(*c.sequence, at), prefix_of({tokens.begin(), tokens.begin() + at + 1}))
+        << "request " << c.sequence->id << " reads another token at " << at;
+  }
   void execute(Step* step) {
     std::vector<std::vector<int32_t>> known;
     std::set<const uint64_t*> written;
@@ -102,19 +106,23 @@ class PretendEngine {
       auto& tokens = known.emplace_back(c.sequence->tokens);
       if (c.taken) tokens.push_back(last_drawn_.at(static_cast<size_t>(*c.taken)).id);
       ASSERT_GE(static_cast<int64_t>(tokens.size()), c.first + c.count);
+    }
+    // Attention may read what is older than a chunk before the step writes anything.
+    for (size_t i = 0; i < step->chunks.size(); ++i)
+      for (int64_t at = 0; at < step->chunks[i].first; ++at) expect_written(step->chunks[i], known[i], at);
+    for (size_t i = 0; i < step->chunks.size(); ++i) {
+      const Chunk& c = step->chunks[i];
       for (int64_t at = c.first; at < c.first + c.count; ++at) {
         uint64_t& to = slot(*c.sequence, at);
         ASSERT_TRUE(written.insert(&to).second) << "two chunks of a step write one slot";
-        to = prefix_of({tokens.begin(), tokens.begin() + at + 1});
+        to = prefix_of({known[i].begin(), known[i].begin() + at + 1});
       }
     }
     ASSERT_LE(std::ssize(written), bounds_.tokens);
     for (size_t i = 0; i < step->chunks.size(); ++i) {
       const Chunk& c = step->chunks[i];
       const auto& tokens = known[i];
-      for (int64_t at = 0; at < c.first + c.count; ++at)
-        ASSERT_EQ(slot(*c.sequence, at), prefix_of({tokens.begin(), tokens.begin() + at + 1}))
-            << "request " << c.sequence->id << " reads another token at " << at;
+      for (int64_t at = 0; at < c.first + c.count; ++at) expect_written(c, tokens, at);
       if (!c.drawn) continue;
       ASSERT_EQ(*c.drawn, static_cast<int64_t>(step->drawn.size()));
       step->drawn.push_back({.id = drawn_behind(tokens, c.sequence->sampling, c.number)});

@@ -71,26 +71,31 @@ TEST_F(PrefixCache, AnswersAreFoundToo) {
   EXPECT_EQ(engine_.step().at(0).cached_tokens, 12);
 }
 
-TEST_F(PrefixCache, RequestsOfOneStepShareTheirPages) {
+// The second waits until pages that it shares are computed; the third does not wait for it.
+TEST_F(PrefixCache, RequestsThatBeginAlikeShareThePagesOfTheFirst) {
   add(request(count_up(0, 10), 2));
   add(request(count_up(0, 9), 2));
   add(request(count_up(1, 9), 2));
+  EXPECT_EQ(engine_.step().size(), 2u);
+  ASSERT_EQ(engine_.chunks().size(), 2u);
+  const Tokens first = engine_.chunks()[0].sequence->pages;
+  EXPECT_EQ(engine_.chunks()[1].sequence->prompt_tokens, 9);
+  EXPECT_EQ(engine_.chunks()[1].first, 0);
+  EXPECT_EQ(scheduler().free_pages(), 32 - 3 - 3);
   EXPECT_EQ(engine_.step().size(), 3u);
   const auto& chunks = engine_.chunks();
   ASSERT_EQ(chunks.size(), 3u);
-  EXPECT_EQ(chunks[1].first, 8);
-  EXPECT_EQ(chunks[2].first, 0);
-  const auto& a = chunks[0].sequence->pages;
-  const auto& b = chunks[1].sequence->pages;
-  EXPECT_TRUE(std::equal(a.begin(), a.begin() + 2, b.begin()));
-  EXPECT_NE(a[2], b[2]);
-  EXPECT_EQ(scheduler().free_pages(), 32 - 3 - 1 - 3);
+  EXPECT_EQ(chunks[2].first, 8);
+  const auto& b = chunks[2].sequence->pages;
+  EXPECT_TRUE(std::equal(first.begin(), first.begin() + 2, b.begin()));
+  EXPECT_NE(first[2], b[2]);
 }
 
 TEST_F(PrefixCache, PagesWithTheSameTokensBecomeOne) {
   add(request(count_up(0, 8), 9));
   add(request(count_up(0, 8), 9));
-  for (int i = 0; i < 6; ++i) EXPECT_EQ(engine_.step().size(), 2u);  // 13 tokens are computed
+  EXPECT_EQ(engine_.step().size(), 1u);  // the second waits for a page
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(engine_.step().size(), 2u);  // 14 and 13 tokens are computed
   const auto& chunks = engine_.chunks();
   ASSERT_EQ(chunks.size(), 2u);
   const auto& a = chunks[0].sequence->pages;
@@ -141,6 +146,7 @@ TEST_F(PrefixCache, CancelLeavesWhatOthersUseAndWhatMayBeFound) {
   const int64_t first = add(request(count_up(0, 12), 9));
   add(request(count_up(0, 9), 9));
   engine_.step();
+  engine_.step();
   scheduler().cancel(first);
   EXPECT_EQ(scheduler().free_pages(), 32 - 3);
   add(request(count_up(0, 13), 1));
@@ -176,17 +182,20 @@ TEST_F(PrefixCache, AFaultEmptiesIt) {
   engine_.finish();
   add(request(count_up(0, 9), 3));
   add(request(count_up(0, 10), 3));
+  engine_.step();
   EXPECT_TRUE(engine_.step(PretendEngine::Fault::kWhenAwaited).empty());
   const std::vector<Chunk> chunks = engine_.chunks();
   ASSERT_EQ(chunks.size(), 2u);
   EXPECT_EQ(chunks[1].first, 8);
   EXPECT_EQ(scheduler().pool().published(), 0);
   EXPECT_EQ(scheduler().free_pages(), 32);
+  engine_.step();
+  ASSERT_EQ(engine_.chunks().size(), 1u);
+  EXPECT_EQ(engine_.chunks()[0].sequence->id, chunks[0].sequence->id) << "in the same order";
+  EXPECT_EQ(engine_.chunks()[0].first, 0);
   const auto tokens = engine_.step();
   const auto& again = engine_.chunks();
   ASSERT_EQ(again.size(), 2u);
-  EXPECT_EQ(again[0].sequence->id, chunks[0].sequence->id) << "in the same order";
-  EXPECT_EQ(again[0].first, 0);
   EXPECT_EQ(again[1].first, 8);
   EXPECT_EQ(again[1].number, 0);
   EXPECT_EQ(scheduler().prefix_cache().queries, 9 + 9 + 10);
