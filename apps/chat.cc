@@ -30,8 +30,6 @@ bool is_date(const std::string& text) {
       .ok();
 }
 
-bool is_reasoning(const Message& m) { return m.channel == "analysis"; }
-
 }  // namespace
 
 Result<ChatOptions> chat_options(const ChatFlags& flags) {
@@ -46,34 +44,6 @@ Result<ChatOptions> chat_options(const ChatFlags& flags) {
   out.current_date = flags.current_date.empty() ? today() : flags.current_date;
   out.developer_instructions = flags.system_prompt;
   return out;
-}
-
-void ReplyReader::take(const std::vector<HarmonyEvent>& events) {
-  for (const HarmonyEvent& e : events) {
-    if (e.kind == HarmonyEvent::Kind::kHeader) current_ = e.message;
-    if (e.kind != HarmonyEvent::Kind::kText) continue;
-    const Channel channel = is_reasoning(current_) ? Channel::kReasoning : Channel::kFinal;
-    (channel == Channel::kReasoning ? reply_.reasoning : reply_.text) += e.text;
-    if (sink_) sink_(channel, e.text);
-  }
-}
-
-void ReplyReader::push(const GeneratedToken& token) {
-  ++reply_.completion_tokens;
-  reply_.finish = token.finish;
-  reply_.tokens.push_back(token);
-  take(parser_.push(token.id));
-}
-
-Reply ReplyReader::finish() {
-  ParsedHarmony parsed = parser_.finish();
-  take(parsed.events);
-  reply_.recovered = parsed.recovered;
-  for (ParsedMessage& m : parsed.messages) {
-    if (!m.recovered.empty()) reply_.recovered += (reply_.recovered.empty() ? "" : "; ") + m.recovered;
-    reply_.messages.push_back(std::move(m.message));
-  }
-  return std::move(reply_);
 }
 
 Result<Harmony> load_harmony(const std::string& model) {

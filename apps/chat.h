@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/reply.h"
 #include "apps/session.h"
-#include "text/harmony_parser.h"
 
 namespace sluice::apps {
 
@@ -28,39 +28,8 @@ struct SamplingFlags {
   int64_t logprobs = -1;                        // likeliest tokens that come with each token; -1: none
 };
 
-// One answer.
-struct Reply {
-  std::string text;               // the text for the user
-  std::string reasoning;          // the analysis channel
-  std::string recovered;          // what was wrong with the format, for a log; empty if nothing was
-  std::vector<Message> messages;  // for the next turn
-  FinishReason finish = FinishReason::kNone;  // kAbort: `stop` ended it
-  int64_t prompt_tokens = 0, completion_tokens = 0;
-  double first_token_seconds = 0, seconds = 0;
-  std::vector<GeneratedToken> tokens;  // all of the answer
-};
-
-// Which of the two a text belongs to.
-enum class Channel : uint8_t { kReasoning, kFinal };
-using TextSink = std::function<void(Channel, const std::string&)>;
 // Asked after each step: whether the answer should end there.
 using StopAnswer = std::function<bool()>;
-
-// Turns the tokens of one answer into a Reply, streaming its text.
-class ReplyReader {
- public:
-  ReplyReader(const Harmony& harmony, TextSink sink)
-      : parser_(harmony, HarmonyParser::Begin::kAssistant), sink_(std::move(sink)) {}
-  void push(const GeneratedToken& token);
-  Reply finish();
-
- private:
-  void take(const std::vector<HarmonyEvent>& events);
-  HarmonyParser parser_;
-  TextSink sink_;
-  Message current_;
-  Reply reply_;
-};
 
 // The tokenizer of a model; read before its weights, because a refusal is then quick. kIo, kCorrupt, kUnsupported: names file and
 // key.
