@@ -1,0 +1,46 @@
+// The fields of one JSON object from a client: each is read once by its name, the first error stays, and what nobody read is known.
+#pragma once
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/serve/api_request.h"
+#include "base/json.h"
+
+namespace sluice::apps {
+
+class ApiFields {
+ public:
+  // `at` and `error` must outlive it. Errors go to `error` unless one is there.
+  ApiFields(JsonAt at, std::optional<ApiError>* error);
+
+  // The field, if it is there and not null.
+  std::optional<JsonAt> take(const std::string& name);
+  std::optional<double> number(const std::string& name, double least, double most);
+  std::optional<int64_t> integer(const std::string& name, int64_t least, int64_t most);
+  bool boolean(const std::string& name, bool otherwise);
+  std::string string(const std::string& name);
+  // Fields whose value must be null or one of `neutral`, a JSON array.
+  void refuse(const std::string& name, const char* neutral);
+  void skip(const std::string& name) { known_.insert(name); }
+  std::vector<std::string> unread() const;
+
+  void fail(const Status& status);  // of a JsonAt
+  void fail(const JsonAt& at, std::string_view wanted) { fail(at.wrong(wanted)); }
+  bool failed() const { return error_->has_value(); }
+
+ private:
+  JsonAt at_;
+  std::optional<ApiError>* error_;
+  std::set<std::string> known_;
+};
+
+// Calls `read` with the fields of a body that is an object; null: the error is set.
+std::optional<Json> parse_body(std::string_view body, std::optional<ApiError>* error);
+
+// [1, 2, 3], each below `vocab`.
+std::vector<int32_t> read_tokens(const JsonAt& at, int64_t vocab, ApiFields* fields);
+
+}  // namespace sluice::apps

@@ -1,0 +1,276 @@
+#include "apps/serve/api_request.h"
+
+#include <algorithm>
+
+#include "apps/serve/api_fields.h"
+
+namespace sluice::apps {
+namespace {
+
+constexpr int64_t kCompletionTokens = 16;  // of the OpenAI API where max_tokens is not said
+constexpr size_t kStopsMax = 64, kStopBytesMax = 4096;
+
+// What asks for something that Sluice cannot do yet, and the values that do not ask for it.
+struct Unsupported {
+  const char* field;
+  const char* neutral;  // a JSON array; null is always neutral
+};
+constexpr Unsupported kUnsupported[] = {{"add_generation_prompt", "[true]"},
+                                        {"allowed_token_ids", "[]"},
+                                        {"audio", "[]"},
+                                        {"bad_words", "[[]]"},
+                                        {"best_of", "[1]"},
+                                        {"chat_template", "[]"},
+                                        {"chat_template_kwargs", "[{}]"},
+                                        {"continue_final_message", "[false]"},
+                                        {"documents", "[[]]"},
+                                        {"frequency_penalty", "[0]"},
+                                        {"function_call", R"(["none", "auto"])"},
+                                        {"functions", "[[]]"},
+                                        {"guided_choice", "[]"},
+                                        {"guided_grammar", "[]"},
+                                        {"guided_json", "[]"},
+                                        {"guided_regex", "[]"},
+                                        {"include_stop_str_in_output", "[false]"},
+                                        {"length_penalty", "[1]"},
+                                        {"logit_bias", "[{}]"},
+                                        {"logprobs", "[false]"},
+                                        {"min_tokens", "[0]"},
+                                        {"modalities", R"([["text"]])"},
+                                        {"prediction", "[]"},
+                                        {"presence_penalty", "[0]"},
+                                        {"prompt_logprobs", "[]"},
+                                        {"repetition_penalty", "[1]"},
+                                        {"response_format", R"([{"type": "text"}])"},
+                                        {"skip_special_tokens", "[true]"},
+                                        {"structured_outputs", "[]"},
+                                        {"suffix", R"([""])"},
+                                        {"tool_choice", R"(["none", "auto"])"},
+                                        {"tools", "[[]]"},
+                                        {"top_logprobs", "[0]"},
+                                        {"truncate_prompt_tokens", "[]"},
+                                        {"use_beam_search", "[false]"},
+                                        {"verbosity", R"(["medium"])"},
+                                        {"web_search_options", "[]"}};
+// What asks nothing of the answer.
+constexpr const char* kHarmless[] = {
+    "metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store",
+    "user"};
+
+// Of what is known to be an array.
+std::vector<JsonAt> items_of(const JsonAt& at) {
+  auto items = at.items();
+  return std::move(items).value();
+}
+
+void read_stop(ApiFields* fields, std::vector<std::string>* out) {
+  const auto at = fields->take("stop");
+  if (!at) return;
+  std::vector<JsonAt> each{*at};
+  if (!at->value().is_string()) {
+    if (!at->value().is_array()) return fields->fail(*at, "a string or an array of strings");
+    if (at->value().size() > kStopsMax)
+      return fields->fail(*at, "at most " + std::to_string(kStopsMax) + " strings");
+    each = items_of(*at);
+  }
+  for (const JsonAt& one : each) {
+    auto text = one.string();
+    if (!text.ok()) return fields->fail(text.status());
+    if (text.value().empty() || text.value().size() > kStopBytesMax)
+      return fields->fail(one, "1 to " + std::to_string(kStopBytesMax) + " bytes");
+    out->push_back(std::move(text).value());
+  }
+}
+
+void read_stream(ApiFields* fields, ApiRequest* out) {
+  out->stream = fields->boolean("stream", false);
+  const auto options = fields->take("stream_options");
+  if (!options) return;
+  if (!out->stream) return fields->fail(*options, "null where stream is not true");
+  std::optional<ApiError> error;
+  ApiFields inside(*options, &error);
+  out->include_usage = inside.boolean("include_usage", false);
+  inside.refuse("continuous_usage_stats", "[false]");
+  if (error) fields->fail({Code::kInvalidArgument, "body: " + error->message});
+}
+
+void read_sampling(ApiFields* fields, const ApiLimits& limits, ApiSampling* out) {
+  out->temperature = fields->number("temperature", 0, limits.temperature_max);
+  out->top_p = fields->number("top_p", 0, 1);
+  out->min_p = fields->number("min_p", 0, 1);
+  // -1 says "all" in vLLM, 0 does here.
+  if (const auto k = fields->integer("top_k", -1, INT32_MAX)) out->top_k = std::max<int64_t>(*k, 0);
+  if (const auto seed = fields->integer("seed", INT64_MIN, INT64_MAX))
+    out->seed = static_cast<uint64_t>(*seed);
+  out->max_tokens = fields->integer("max_tokens", 1, INT32_MAX);
+  out->ignore_eos = fields->boolean("ignore_eos", false);
+  if (const auto ids = fields->take("stop_token_ids"))
+    out->stop_token_ids = read_tokens(*ids, limits.vocab, fields);
+}
+
+void read_common(ApiFields* fields, const ApiLimits& limits, ApiRequest* out) {
+  out->model = fields->string("model");
+  read_sampling(fields, limits, &out->sampling);
+  out->choices = fields->integer("n", 1, limits.max_choices).value_or(1);
+  read_stop(fields, &out->stop);
+  read_stream(fields, out);
+  for (const auto& [field, neutral] : kUnsupported) fields->refuse(field, neutral);
+  for (const char* field : kHarmless) fields->skip(field);
+}
+
+// A string, or parts of which each is text.
+std::string read_content(const JsonAt& at, ApiFields* fields) {
+  if (at.value().is_string()) return at.value().get<std::string>();
+  std::string out;
+  if (!at.value().is_array()) return fields->fail(at, "a string or an array of parts"), out;
+  for (const JsonAt& part : items_of(at)) {
+    const auto type = part.string("type"), text = part.string("text");
+    if (!type.ok()) return fields->fail(type.status()), out;
+    if (type.value() != "text")
+      return fields->fail(part.at("type").value(), "\"text\", the one kind of part that is supported"), out;
+    if (!text.ok()) return fields->fail(text.status()), out;
+    out += text.value();
+  }
+  return out;
+}
+
+void read_assistant(ApiFields* of_message, const std::string& content, std::vector<Message>* out) {
+  std::string reasoning = of_message->string("reasoning");
+  const std::string older = of_message->string("reasoning_content");
+  if (reasoning.empty()) reasoning = older;
+  if (!reasoning.empty())
+    out->push_back({.role = ChatRole::kAssistant, .channel = "analysis", .content = reasoning});
+  out->push_back({.role = ChatRole::kAssistant, .channel = "final", .content = content});
+}
+
+void read_message(const JsonAt& at, ApiFields* body, ApiRequest* out) {
+  std::optional<ApiError> error;
+  ApiFields fields(at, &error);
+  const std::string role = fields.string("role");
+  const auto content_at = fields.take("content");
+  fields.refuse("tool_calls", "[[]]");
+  fields.refuse("function_call", "[]");
+  const std::string content = content_at ? read_content(*content_at, &fields) : "";
+  const auto parsed = parse_role(role);
+  const bool system = parsed == ChatRole::kSystem || parsed == ChatRole::kDeveloper;
+  if (!fields.failed() && (!parsed || parsed == ChatRole::kTool))
+    fields.fail(fields.take("role").value_or(at), "role system, developer, user or assistant");
+  else if (!fields.failed() && !content_at)
+    fields.fail(at, "a content");
+  else if (system && out->messages.empty())
+    out->instructions += (out->instructions.empty() ? "" : "\n\n") + content;
+  else if (system)
+    out->messages.push_back({.role = ChatRole::kDeveloper, .content = "# Instructions\n\n" + content});
+  else if (parsed == ChatRole::kAssistant)
+    read_assistant(&fields, content, &out->messages);
+  else
+    out->messages.push_back({.role = ChatRole::kUser, .content = content});
+  if (error) body->fail({Code::kInvalidArgument, "body: " + error->message});
+}
+
+void read_messages(ApiFields* fields, ApiRequest* out) {
+  const auto at = fields->take("messages");
+  if (!at) return fields->fail({Code::kInvalidArgument, "body: messages: wanted an array, found none"});
+  if (!at->value().is_array() || at->value().empty())
+    return fields->fail(*at, "an array of at least one message");
+  for (const JsonAt& message : items_of(*at)) {
+    read_message(message, fields, out);
+    if (fields->failed()) return;
+  }
+}
+
+void read_effort(ApiFields* fields, ApiRequest* out) {
+  const auto at = fields->take("reasoning_effort");
+  if (!at) return;
+  for (const auto effort : {ReasoningEffort::kLow, ReasoningEffort::kMedium, ReasoningEffort::kHigh})
+    if (at->value() == std::string(text(effort))) out->effort = effort;
+  if (!out->effort) fields->fail(*at, "\"low\", \"medium\" or \"high\"");
+}
+
+void read_prompts(ApiFields* fields, const ApiLimits& limits, ApiRequest* out) {
+  const auto at = fields->take("prompt");
+  if (!at) return fields->fail({Code::kInvalidArgument, "body: prompt: wanted a prompt, found none"});
+  const Json& value = at->value();
+  if (value.is_string()) return void(out->prompts.emplace_back(value.get<std::string>()));
+  if (!value.is_array() || value.empty())
+    return fields->fail(*at, "a string, an array of strings, token ids or arrays of token ids");
+  if (value[0].is_number()) return void(out->prompts.emplace_back(read_tokens(*at, limits.vocab, fields)));
+  if (static_cast<int64_t>(value.size()) > limits.max_choices)
+    return fields->fail(*at, "at most " + std::to_string(limits.max_choices) + " prompts");
+  for (const JsonAt& one : items_of(*at)) {
+    if (one.value().is_string())
+      out->prompts.emplace_back(one.value().get<std::string>());
+    else
+      out->prompts.emplace_back(read_tokens(one, limits.vocab, fields));
+    if (fields->failed()) return;
+  }
+}
+
+// Reads an object with `read`, which gets its fields and the result.
+template <class T, class Read>
+ApiResult<T> read_body(std::string_view body, const Read& read) {
+  std::optional<ApiError> error;
+  T out;
+  if (const auto json = parse_body(body, &error)) {
+    ApiFields fields(JsonAt(*json, "body"), &error);
+    if (!fields.failed()) read(&fields, &out);
+  }
+  if (error) return *error;
+  return out;
+}
+
+}  // namespace
+
+ApiResult<ApiRequest> read_chat(std::string_view body, const ApiLimits& limits) {
+  return read_body<ApiRequest>(body, [&](ApiFields* fields, ApiRequest* out) {
+    read_messages(fields, out);
+    read_common(fields, limits, out);
+    read_effort(fields, out);
+    out->include_reasoning = fields->boolean("include_reasoning", true);
+    if (const auto most = fields->integer("max_completion_tokens", 1, INT32_MAX))
+      out->sampling.max_tokens = most;
+    out->ignored = fields->unread();
+  });
+}
+
+ApiResult<ApiRequest> read_completion(std::string_view body, const ApiLimits& limits) {
+  return read_body<ApiRequest>(body, [&](ApiFields* fields, ApiRequest* out) {
+    out->kind = ApiKind::kCompletion;
+    read_prompts(fields, limits, out);
+    read_common(fields, limits, out);
+    out->echo = fields->boolean("echo", false);
+    if (fields->boolean("parse_special", false)) out->specials = Specials::kParse;
+    if (!out->sampling.max_tokens) out->sampling.max_tokens = kCompletionTokens;
+    if (std::ssize(out->prompts) * out->choices > limits.max_choices)
+      fields->fail({Code::kInvalidArgument, "body: n: wanted at most " + std::to_string(limits.max_choices) +
+                                                " answers, found " +
+                                                std::to_string(std::ssize(out->prompts) * out->choices)});
+    out->ignored = fields->unread();
+  });
+}
+
+ApiResult<TokenizeRequest> read_tokenize(std::string_view body, const ApiLimits&) {
+  return read_body<TokenizeRequest>(body, [&](ApiFields* fields, TokenizeRequest* out) {
+    out->chat.model = fields->string("model");
+    if (fields->boolean("parse_special", false)) out->specials = Specials::kParse;
+    if (const auto at = fields->take("prompt")) {
+      auto text = at->string();
+      if (!text.ok()) return fields->fail(text.status());
+      out->text = std::move(text).value();
+    } else {
+      read_messages(fields, &out->chat);
+      read_effort(fields, &out->chat);
+    }
+  });
+}
+
+ApiResult<std::vector<int32_t>> read_detokenize(std::string_view body, const ApiLimits& limits) {
+  return read_body<std::vector<int32_t>>(body, [&](ApiFields* fields, std::vector<int32_t>* out) {
+    fields->skip("model");
+    const auto at = fields->take("tokens");
+    if (!at) return fields->fail({Code::kInvalidArgument, "body: tokens: wanted an array, found none"});
+    *out = read_tokens(*at, limits.vocab, fields);
+  });
+}
+
+}  // namespace sluice::apps
