@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/chat.h"
 #include "base/status.h"
 #include "nn/moe.h"
 
@@ -29,9 +30,14 @@ constexpr int kThreadsMax = 1024;
 // --moe-backend and its like, of one group of the help ("": none).
 void add_moe_backend(CLI::App* app, MoeBackend* backend, const std::string& group = "");
 
+// A model and how it runs; how it is asked. The flags must outlive `app`.
+void add_model_flags(CLI::App* app, ModelFlags* flags);
+void add_chat_flags(CLI::App* app, ChatFlags* flags);
+
 // `words` are those after the subcommand: an operation among them adds its fields as options.
 Command add_explain(CLI::App& root, const std::vector<std::string>& words);
 Command add_run(CLI::App& root);
+Command add_serve(CLI::App& root);
 Command add_eval(CLI::App& root);
 Command add_bench(CLI::App& root);
 Command add_inspect(CLI::App& root);

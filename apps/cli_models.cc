@@ -36,8 +36,6 @@ void add_moe_backend(CLI::App* app, MoeBackend* backend, const std::string& grou
   for (CLI::Option* option : options) option->group(group);
 }
 
-namespace {
-
 constexpr double kKvCacheGibMax = 1 << 20;  // a PiB
 
 void add_model_flags(CLI::App* app, ModelFlags* flags) {
@@ -114,6 +112,8 @@ void add_chat_flags(CLI::App* app, ChatFlags* flags) {
   app->add_option("--current-date", flags->current_date, "the date that the model is given, as 2025-06-28")
       ->group(group);
 }
+
+namespace {
 
 void add_sampling_flags(CLI::App* app, SamplingFlags* flags) {
   const char* group = "Sampling (defaults: generation_config.json of the model)";

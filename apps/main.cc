@@ -23,6 +23,7 @@ namespace {
 constexpr const char* kExamples = R"(Examples:
   sluice run -p "What is 417 + 268?"          asks the model that ships with Sluice
   sluice run DIR                              a conversation with the model in DIR
+  sluice serve                                the OpenAI API over that model
   sluice eval                                 accuracy of each task
   sluice explain --model DIR --tokens 64 --device h200
   sluice explain                              lists the operations
@@ -116,9 +117,16 @@ int run(int argc, char** argv) {
   root.footer(kExamples);
   root.require_subcommand(0, 1);
   const std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);
-  const Command commands[] = {add_run(root),        add_eval(root),    add_explain(root, words),
-                              add_bench(root),      add_inspect(root), add_make_checkpoint(root),
-                              add_moe(root),        add_draft(root),   add_devices(root),
+  const Command commands[] = {add_run(root),
+                              add_serve(root),
+                              add_eval(root),
+                              add_explain(root, words),
+                              add_bench(root),
+                              add_inspect(root),
+                              add_make_checkpoint(root),
+                              add_moe(root),
+                              add_draft(root),
+                              add_devices(root),
                               add_collect_env(root)};
   const std::string program = argc > 0 ? argv[0] : "sluice";
   for (const Command& command : commands) {

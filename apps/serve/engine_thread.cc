@@ -1,0 +1,146 @@
+#include "apps/serve/engine_thread.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sluice::apps {
+
+EngineThread::EngineThread(Engine& engine, int64_t max_queue, Deliver deliver)
+    : engine_(engine),
+      max_queue_(max_queue),
+      max_running_(engine.decoder().bounds().sequences),
+      deliver_(std::move(deliver)) {
+  note_load(true);
+  thread_ = std::thread([this] { run(); });
+}
+
+EngineThread::~EngineThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    end_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+bool EngineThread::submit(std::vector<QueuedSequence> sequences) {
+  {
+    const std::lock_guard lock(mutex_);
+    const int64_t places = max_queue_ + std::max<int64_t>(max_running_ - load_.running, 0);
+    if (std::ssize(waiting_) + std::ssize(sequences) > places) return false;
+    for (QueuedSequence& s : sequences) waiting_.push_back(std::move(s));
+  }
+  wake_.notify_one();
+  return true;
+}
+
+void EngineThread::cancel(const std::vector<Ticket>& tickets) {
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled_.insert(cancelled_.end(), tickets.begin(), tickets.end());
+  }
+  wake_.notify_one();
+}
+
+EngineLoad EngineThread::load() const {
+  const std::lock_guard lock(mutex_);
+  EngineLoad load = load_;
+  load.waiting = std::ssize(waiting_);
+  return load;
+}
+
+void EngineThread::run() {
+  while (wait_for_work()) {
+    StepReport report;
+    admit(&report);
+    step(&report);
+    if (!report.started.empty() || !report.tokens.empty() || !report.faults.empty())
+      deliver_(std::move(report));
+  }
+}
+
+bool EngineThread::wait_for_work() {
+  std::unique_lock lock(mutex_);
+  wake_.wait(lock, [&] { return end_ || !waiting_.empty() || !cancelled_.empty() || !engine_.idle(); });
+  return !end_;
+}
+
+// Cancels first: their places are free then.
+void EngineThread::admit(StepReport* report) {
+  std::vector<Ticket> cancelled;
+  std::vector<QueuedSequence> admitted;
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled.swap(cancelled_);
+    const auto is_cancelled = [&](const QueuedSequence& s) {
+      return std::find(cancelled.begin(), cancelled.end(), s.ticket) != cancelled.end();
+    };
+    if (!cancelled.empty()) std::erase_if(waiting_, is_cancelled);
+  }
+  for (const Ticket ticket : cancelled) {
+    const auto found = id_of_.find(ticket);
+    if (found == id_of_.end()) continue;
+    engine_.cancel(found->second);
+    ticket_of_.erase(found->second);
+    id_of_.erase(found);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    while (!waiting_.empty() && std::ssize(id_of_) + std::ssize(admitted) < max_running_) {
+      admitted.push_back(std::move(waiting_.front()));
+      waiting_.pop_front();
+    }
+    load_.running = std::ssize(id_of_) + std::ssize(admitted);
+  }
+  for (QueuedSequence& s : admitted) {
+    const auto id = engine_.add(std::move(s.request));
+    if (!id.ok()) {
+      report->faults.push_back({s.ticket, id.status()});
+      continue;
+    }
+    ticket_of_[id.value()] = s.ticket;
+    id_of_[s.ticket] = id.value();
+    report->started.push_back(s.ticket);
+  }
+}
+
+void EngineThread::step(StepReport* report) {
+  if (engine_.idle()) return note_load(load().healthy);
+  const auto tokens = engine_.step();
+  report->at = std::chrono::steady_clock::now();
+  if (!tokens.ok()) {
+    fail_all(tokens.status(), report);
+    return note_load(false);
+  }
+  for (const GeneratedToken& token : tokens.value()) {
+    const auto found = ticket_of_.find(token.request);
+    if (found == ticket_of_.end()) continue;
+    report->tokens.push_back({found->second, token});
+    if (token.finish == FinishReason::kNone) continue;
+    id_of_.erase(found->second);
+    ticket_of_.erase(found);
+  }
+  note_load(true);
+}
+
+// The engine names one request at most, and after a fault of the device none can be trusted to go on.
+void EngineThread::fail_all(const Status& status, StepReport* report) {
+  for (const auto& [id, ticket] : ticket_of_) {
+    engine_.cancel(id);
+    report->faults.push_back({ticket, status});
+  }
+  ticket_of_.clear();
+  id_of_.clear();
+}
+
+void EngineThread::note_load(bool healthy) {
+  const std::lock_guard lock(mutex_);
+  load_.running = std::ssize(id_of_);
+  load_.pages = engine_.memory().pages;
+  load_.free_pages = engine_.scheduler().free_pages();
+  load_.preemptions = engine_.scheduler().preemptions();
+  load_.healthy = healthy;
+  ++load_.steps;
+}
+
+}  // namespace sluice::apps

@@ -1,0 +1,90 @@
+// The thread that steps the engine: sequences come in through a bounded queue, tokens go out once a step.
+#pragma once
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "serve/engine.h"
+
+namespace sluice::apps {
+
+using Ticket = uint64_t;  // the caller's number of a sequence
+
+struct QueuedSequence {
+  Ticket ticket = 0;
+  Request request;
+};
+
+struct TicketToken {
+  Ticket ticket = 0;
+  GeneratedToken token;
+};
+struct TicketFault {
+  Ticket ticket = 0;
+  Status status;
+};
+
+// What one step gave.
+struct StepReport {
+  std::chrono::steady_clock::time_point at;
+  std::vector<Ticket> started;  // entered the engine before it
+  std::vector<TicketToken> tokens;
+  std::vector<TicketFault> faults;  // these sequences have ended
+};
+
+// As it was after the last step.
+struct EngineLoad {
+  int64_t running = 0, waiting = 0;
+  int64_t pages = 0, free_pages = 0;
+  int64_t preemptions = 0, steps = 0;
+  bool healthy = true;  // the last step that was made did not fail
+};
+
+// Tickets are unique. Every sequence that was taken ends with a last token (its `finish` says why) or with a fault, unless it is
+// cancelled: then nothing more comes of it but what was under way.
+class EngineThread {
+ public:
+  using Deliver = std::function<void(StepReport)>;  // called on the engine's thread; it must not wait
+
+  // `engine` must outlive it, and nobody else may use it meanwhile.
+  EngineThread(Engine& engine, int64_t max_queue, Deliver deliver);
+  ~EngineThread();  // ends after the step under way
+  EngineThread(const EngineThread&) = delete;
+  EngineThread& operator=(const EngineThread&) = delete;
+
+  // From any thread. Takes all of them, or none where they do not fit: false.
+  bool submit(std::vector<QueuedSequence> sequences);
+  void cancel(const std::vector<Ticket>& tickets);  // before the next step; of one that has ended: nothing
+  EngineLoad load() const;
+
+ private:
+  void run();
+  bool wait_for_work();  // false: the end
+  void admit(StepReport* report);
+  void step(StepReport* report);
+  void fail_all(const Status& status, StepReport* report);
+  void note_load(bool healthy);
+
+  Engine& engine_;
+  const int64_t max_queue_, max_running_;
+  Deliver deliver_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  // Guarded by the mutex.
+  std::deque<QueuedSequence> waiting_;
+  std::vector<Ticket> cancelled_;
+  EngineLoad load_;
+  bool end_ = false;
+  // The thread's own: sequences in the engine, both ways.
+  std::unordered_map<int64_t, Ticket> ticket_of_;
+  std::unordered_map<Ticket, int64_t> id_of_;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace sluice::apps

@@ -1,0 +1,98 @@
+// HTTP/1.1 for a server of JSON and event streams, on one thread. Nothing of the library behind it shows here.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace sluice::apps {
+
+using Clock = std::chrono::steady_clock;
+
+struct HttpRequest {
+  std::string method, path;  // the path without its query
+  std::string content_type, authorization;
+  std::string id;  // the client's x-request-id where it sent a usable one, else a new one
+  std::string body;
+  Clock::time_point arrived;  // when its last byte was there
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body = {};
+  std::vector<std::pair<std::string, std::string>> headers = {};
+};
+
+// Why nobody waits for an answer any more.
+enum class ClientLoss : uint8_t {
+  kClosed,   // the client closed the connection
+  kTooSlow,  // it left more unread than HttpOptions::max_output_bytes
+};
+
+class HttpConnection;
+
+// One request's answer: respond(); or begin_stream(), write() and end(). Once the client is lost they do nothing. All on the loop's
+// thread.
+class HttpExchange {
+ public:
+  HttpExchange(std::weak_ptr<HttpConnection> connection, std::string id)
+      : connection_(std::move(connection)), id_(std::move(id)) {}
+  const std::string& id() const { return id_; }
+  bool waits() const { return connection() != nullptr; }  // the client is there, and the answer not whole
+  void respond(const HttpResponse& response);
+  void begin_stream(const HttpResponse& head);  // whose body is empty
+  void write(std::string_view bytes);
+  void end();
+  // Called once, if the client is lost before the end.
+  std::function<void(ClientLoss)> on_loss = {};
+
+ private:
+  std::shared_ptr<HttpConnection> connection() const;
+  std::weak_ptr<HttpConnection> connection_;
+  std::string id_;
+};
+
+// What a server is for. All on the loop's thread, none of them may wait.
+class HttpService {
+ public:
+  virtual ~HttpService() = default;
+  virtual void on_request(HttpRequest request, std::shared_ptr<HttpExchange> exchange) = 0;
+  // The body of an answer to what is no request.
+  virtual std::string error_body(int status, const std::string& message) = 0;
+  virtual void on_tick() = 0;    // a few times a second
+  virtual void on_signal() = 0;  // the first SIGINT or SIGTERM; the second ends the process
+  virtual void log(const std::string& line) = 0;
+};
+
+struct HttpOptions {
+  std::string host = "127.0.0.1";
+  int port = 8000;  // 0: any
+  int64_t max_body_bytes = 8 << 20;
+  int64_t max_header_bytes = 16 << 10;
+  int64_t max_output_bytes = 1 << 20;  // of a stream that its reader leaves unread
+  int64_t max_connections = 10000;
+  double read_timeout = 30;   // seconds for a whole request
+  double write_timeout = 60;  // seconds in which a reader takes nothing
+  double idle_timeout = 120;  // seconds between requests
+};
+
+class HttpServer {
+ public:
+  // Listens from here on. kIo: the address, and why it cannot be had.
+  static Result<std::unique_ptr<HttpServer>> listen(const HttpOptions& options, HttpService& service);
+  virtual ~HttpServer() = default;
+  virtual std::string url() const = 0;
+  virtual int64_t connections() const = 0;
+  virtual void run() = 0;                             // until stop()
+  virtual void post(std::function<void()> work) = 0;  // to the loop's thread, from any
+  virtual void stop() = 0;  // on the loop's thread; what is written leaves within a second, or not at all
+};
+
+}  // namespace sluice::apps

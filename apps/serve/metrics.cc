@@ -1,0 +1,130 @@
+#include "apps/serve/metrics.h"
+
+#include <algorithm>
+
+#include "base/printable.h"
+
+namespace sluice::apps {
+namespace {
+
+std::vector<double> seconds() {
+  return {0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
+          1,     2.5,    5,     7.5,  10,   20,   40,   80,   160, 640,  2560};
+}
+std::vector<double> tokens() {
+  return {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
+}
+
+std::string escaped(const std::string& label) {
+  std::string out;
+  for (const char c : label) {
+    if (c == '\\' || c == '"') out += '\\';
+    out += c == '\n' ? ' ' : c;
+  }
+  return out;
+}
+
+class Page {
+ public:
+  explicit Page(const std::string& model) : label_("model_name=\"" + escaped(model) + "\"") {}
+  void begin(const std::string& name, const char* type, const char* help) {
+    name_ = name;
+    text_ += "# HELP " + name + " " + help + "\n# TYPE " + name + " " + type + "\n";
+  }
+  void sample(double value, const std::string& more = "", const char* suffix = "") {
+    text_ +=
+        name_ + suffix + "{" + label_ + (more.empty() ? "" : "," + more) + "} " + number_text(value) + "\n";
+  }
+  void one(const std::string& name, const char* type, const char* help, double value) {
+    begin(name, type, help);
+    sample(value);
+  }
+  void histogram(const std::string& name, const char* help, const Histogram& h) {
+    begin(name, "histogram", help);
+    int64_t below = 0;
+    for (size_t i = 0; i < h.counts().size(); ++i) {
+      below += h.counts()[i];
+      const std::string bound = i < h.bounds().size() ? number_text(h.bounds()[i]) : "+Inf";
+      sample(static_cast<double>(below), "le=\"" + bound + "\"", "_bucket");
+    }
+    sample(h.sum(), "", "_sum");
+    sample(static_cast<double>(below), "", "_count");
+  }
+  std::string text() && { return std::move(text_); }
+
+ private:
+  std::string label_, name_, text_;
+};
+
+void append_engine(Page* page, const std::string& p, const EngineLoad& load) {
+  const double used =
+      load.pages ? 1 - static_cast<double>(load.free_pages) / static_cast<double>(load.pages) : 0;
+  page->one(p + "num_requests_running", "gauge", "Sequences in the engine.",
+            static_cast<double>(load.running));
+  page->one(p + "num_requests_waiting", "gauge", "Sequences that wait for it.",
+            static_cast<double>(load.waiting));
+  page->one(p + "kv_cache_usage_perc", "gauge", "Share of the cache in use, 0 to 1.", used);
+  page->one(p + "num_preemptions_total", "counter", "Sequences that lost their cache for a time.",
+            static_cast<double>(load.preemptions));
+}
+
+void append_requests(Page* page, const std::string& p, const ServeMetrics& m) {
+  page->one(p + "prompt_tokens_total", "counter", "Tokens of prompts that were computed.",
+            static_cast<double>(m.prompt_tokens));
+  page->one(p + "generation_tokens_total", "counter", "Tokens that were generated.",
+            static_cast<double>(m.generation_tokens));
+  page->begin(p + "request_success_total", "counter", "Sequences that ended, by reason.");
+  for (const auto& [reason, count] : m.finished)
+    page->sample(static_cast<double>(count), "finished_reason=\"" + reason + "\"");
+  page->histogram(p + "time_to_first_token_seconds", "From a request to its first token.", m.first_token);
+  page->histogram(p + "inter_token_latency_seconds", "Between tokens of a sequence.", m.between_tokens);
+  page->histogram(p + "request_time_per_output_token_seconds", "Mean of a sequence after its first token.",
+                  m.per_output_token);
+  page->histogram(p + "e2e_request_latency_seconds", "From a request to its last token.", m.whole);
+  page->histogram(p + "request_queue_time_seconds", "From a request to its first step.", m.queue);
+  page->histogram(p + "request_prefill_time_seconds", "From its first step to its first token.", m.prefill);
+  page->histogram(p + "request_decode_time_seconds", "From its first token to its last.", m.decode);
+  page->histogram(p + "request_prompt_tokens", "Tokens of a prompt.", m.prompt_lengths);
+  page->histogram(p + "request_generation_tokens", "Tokens of an answer.", m.generation_lengths);
+}
+
+}  // namespace
+
+void Histogram::observe(double value) {
+  const auto bound = std::lower_bound(bounds_.begin(), bounds_.end(), value);
+  ++counts_[static_cast<size_t>(bound - bounds_.begin())];
+  sum_ += value;
+}
+
+ServeMetrics::ServeMetrics()
+    : finished{{"stop", 0}, {"length", 0}, {"abort", 0}, {"error", 0}},
+      first_token(seconds()),
+      between_tokens(seconds()),
+      per_output_token(seconds()),
+      whole(seconds()),
+      queue(seconds()),
+      prefill(seconds()),
+      decode(seconds()),
+      prompt_lengths(tokens()),
+      generation_lengths(tokens()),
+      step_tokens(tokens()) {}
+
+std::string metrics_text(const ServeMetrics& m, const EngineLoad& load, int64_t connections,
+                         const std::string& model) {
+  Page page(model);
+  for (const char* prefix : {"vllm:", "sluice:"}) {
+    append_engine(&page, prefix, load);
+    append_requests(&page, prefix, m);
+  }
+  page.one("sluice:engine_steps_total", "counter", "Steps of the engine.", static_cast<double>(load.steps));
+  page.histogram("sluice:step_generated_tokens", "Tokens that a step drew.", m.step_tokens);
+  page.one("sluice:connections", "gauge", "Open connections.", static_cast<double>(connections));
+  page.one("sluice:clients_lost_total", "counter", "Clients that left before their answer was whole.",
+           static_cast<double>(m.clients_lost));
+  page.begin("sluice:http_answers_total", "counter", "Answers by HTTP status.");
+  for (const auto& [status, count] : m.answers)
+    page.sample(static_cast<double>(count), "status=\"" + std::to_string(status) + "\"");
+  return std::move(page).text();
+}
+
+}  // namespace sluice::apps

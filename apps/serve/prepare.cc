@@ -1,0 +1,138 @@
+#include "apps/serve/prepare.h"
+
+#include <algorithm>
+#include <random>
+
+#include "apps/serve/api_answer.h"
+#include "models/family.h"
+
+namespace sluice::apps {
+namespace {
+
+ApiError too_long(int64_t most, const std::string& found, const char* field) {
+  return {.message = std::string(field) + ": wanted fewer than " + std::to_string(most) +
+                     " tokens (the context, --max-model-len), found " + found,
+          .param = field,
+          .code = "context_length_exceeded"};
+}
+
+uint64_t random_seed() {
+  static thread_local std::mt19937_64 generator{std::random_device{}()};
+  return generator();
+}
+
+}  // namespace
+
+ServedModel::ServedModel(const Session& session, const Chat& chat, ChatOptions options,
+                         std::vector<std::string> names)
+    : chat_(&chat),
+      options_(std::move(options)),
+      names_(std::move(names)),
+      limits_{.vocab = session.model->config().decoder.vocab, .temperature_max = kTemperatureMax},
+      max_model_len_(session.engine->max_model_len()) {
+  const Tokenizer& tokenizer = harmony().tokenizer();
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
+    longest_token_bytes_ = std::max(longest_token_bytes_, std::ssize(tokenizer.piece(id)));
+}
+
+bool ServedModel::serves(const std::string& name) const {
+  return name.empty() || std::find(names_.begin(), names_.end(), name) != names_.end();
+}
+
+std::optional<ApiError> ServedModel::check_length(int64_t tokens, const char* field) const {
+  if (tokens < max_model_len_) return {};
+  return too_long(max_model_len_, std::to_string(tokens), field);
+}
+
+// Before any work on a text that cannot fit.
+std::optional<ApiError> ServedModel::check_bytes(int64_t bytes, const char* field) const {
+  const int64_t fewest = bytes / longest_token_bytes_;
+  if (fewest < max_model_len_) return {};
+  return too_long(max_model_len_,
+                  std::to_string(bytes) + " bytes, which are at least " + std::to_string(fewest), field);
+}
+
+ApiResult<std::vector<int32_t>> ServedModel::tokens_of(const ApiRequest& chat) const {
+  int64_t bytes = std::ssize(chat.instructions);
+  for (const Message& m : chat.messages) bytes += m.channel == "analysis" ? 0 : std::ssize(m.content);
+  if (const auto error = check_bytes(bytes, "messages")) return *error;
+  Conversation conversation{.options = options_, .messages = chat.messages};
+  if (!chat.instructions.empty()) conversation.options.developer_instructions = chat.instructions;
+  if (chat.effort) conversation.options.effort = *chat.effort;
+  auto tokens = harmony().prompt(conversation);
+  if (!tokens.ok()) return ApiError{.message = "messages: " + tokens.status().message, .param = "messages"};
+  return std::move(tokens).value();
+}
+
+ApiResult<std::vector<int32_t>> ServedModel::tokens_of(const std::string& text, Specials specials) const {
+  if (const auto error = check_bytes(std::ssize(text), "prompt")) return *error;
+  std::vector<int32_t> tokens;
+  const Status status = harmony().tokenizer().encode(text, specials, &tokens);
+  if (!status.ok()) return ApiError{.message = "prompt: " + status.message, .param = "prompt"};
+  return tokens;
+}
+
+ApiResult<ServedModel::Prepared> ServedModel::finish(Prepared prepared) const {
+  const ApiRequest& request = prepared.request;
+  const char* field = request.kind == ApiKind::kChat ? "messages" : "prompt";
+  for (const auto& tokens : prepared.prompts) {
+    if (const auto error = check_length(std::ssize(tokens), field)) return *error;
+    if (tokens.empty())
+      return ApiError{.message = std::string(field) + ": wanted at least one token, found none",
+                      .param = field};
+  }
+  const ApiSampling& s = request.sampling;
+  SamplingParams& out = prepared.sampling;
+  out = chat_->sampling({.temperature = s.temperature.value_or(-1),
+                         .top_p = s.top_p.value_or(-1),
+                         .min_p = s.min_p.value_or(-1),
+                         .top_k = s.top_k.value_or(-1),
+                         .seed = s.seed ? *s.seed : random_seed(),
+                         .max_tokens = s.max_tokens.value_or(0)});
+  if (s.ignore_eos) out.stop_token_ids.clear();
+  out.stop_token_ids.insert(out.stop_token_ids.end(), s.stop_token_ids.begin(), s.stop_token_ids.end());
+  return prepared;
+}
+
+ApiResult<ServedModel::Prepared> ServedModel::chat(std::string_view body) const {
+  auto read = read_chat(body, limits_);
+  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
+  Prepared out{.request = std::get<ApiRequest>(std::move(read)), .prompts = {}, .sampling = {}};
+  auto tokens = tokens_of(out.request);
+  if (const auto* error = std::get_if<ApiError>(&tokens)) return *error;
+  out.prompts.push_back(std::get<std::vector<int32_t>>(std::move(tokens)));
+  return finish(std::move(out));
+}
+
+ApiResult<ServedModel::Prepared> ServedModel::completion(std::string_view body) const {
+  auto read = read_completion(body, limits_);
+  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
+  Prepared out{.request = std::get<ApiRequest>(std::move(read)), .prompts = {}, .sampling = {}};
+  for (const Prompt& prompt : out.request.prompts) {
+    if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) {
+      out.prompts.push_back(*ids);
+      continue;
+    }
+    auto tokens = tokens_of(std::get<std::string>(prompt), out.request.specials);
+    if (const auto* error = std::get_if<ApiError>(&tokens)) return *error;
+    out.prompts.push_back(std::get<std::vector<int32_t>>(std::move(tokens)));
+  }
+  return finish(std::move(out));
+}
+
+ApiResult<std::string> ServedModel::tokenize(std::string_view body) const {
+  const auto read = read_tokenize(body, limits_);
+  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
+  const auto& request = std::get<TokenizeRequest>(read);
+  const auto tokens = request.text ? tokens_of(*request.text, request.specials) : tokens_of(request.chat);
+  if (const auto* error = std::get_if<ApiError>(&tokens)) return *error;
+  return tokenize_json(std::get<std::vector<int32_t>>(tokens), max_model_len_);
+}
+
+ApiResult<std::string> ServedModel::detokenize(std::string_view body) const {
+  const auto read = read_detokenize(body, limits_);
+  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
+  return detokenize_json(valid_utf8(harmony().tokenizer().decode(std::get<std::vector<int32_t>>(read))));
+}
+
+}  // namespace sluice::apps

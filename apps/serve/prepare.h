@@ -1,0 +1,47 @@
+// From what a client asks to what the engine computes: tokens, and parameters with the model's defaults.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "apps/chat.h"
+#include "apps/serve/api_request.h"
+
+namespace sluice::apps {
+
+// A model under the names that clients know it by. Any number of threads may use it.
+class ServedModel {
+ public:
+  // `chat` holds for requests that do not say otherwise. At least one name.
+  ServedModel(const Session& session, const Chat& chat, ChatOptions options, std::vector<std::string> names);
+
+  struct Prepared {
+    ApiRequest request;
+    std::vector<std::vector<int32_t>> prompts;  // tokens
+    SamplingParams sampling;                    // of the first choice; the next one's seed is one more
+  };
+  ApiResult<Prepared> chat(std::string_view body) const;
+  ApiResult<Prepared> completion(std::string_view body) const;
+  ApiResult<std::string> tokenize(std::string_view body) const;    // the answer's JSON
+  ApiResult<std::string> detokenize(std::string_view body) const;  // likewise
+
+  const Harmony& harmony() const { return chat_->harmony(); }
+  const std::vector<std::string>& names() const { return names_; }
+  bool serves(const std::string& name) const;
+  int64_t max_model_len() const { return max_model_len_; }
+
+ private:
+  ApiResult<std::vector<int32_t>> tokens_of(const ApiRequest& chat) const;
+  ApiResult<std::vector<int32_t>> tokens_of(const std::string& text, Specials specials) const;
+  std::optional<ApiError> check_length(int64_t tokens, const char* field) const;
+  std::optional<ApiError> check_bytes(int64_t bytes, const char* field) const;
+  ApiResult<Prepared> finish(Prepared prepared) const;
+
+  const Chat* chat_;
+  ChatOptions options_;
+  std::vector<std::string> names_;
+  ApiLimits limits_;
+  int64_t max_model_len_, longest_token_bytes_ = 1;
+};
+
+}  // namespace sluice::apps

@@ -1,0 +1,55 @@
+#include "apps/serve/serve_command.h"
+
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "apps/commands.h"
+
+namespace sluice::apps {
+namespace {
+
+std::vector<std::string> names_of(const ServeOptions& options, const std::string& directory) {
+  if (!options.served_names.empty()) return options.served_names;
+  std::vector<std::string> names{std::filesystem::weakly_canonical(directory).filename().string()};
+  if (!options.model.model.empty() && options.model.model != names.front())
+    names.push_back(options.model.model);
+  return names;
+}
+
+// A connection is a descriptor, and systems lend few of them until they are asked.
+void allow_many_descriptors() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
+
+int serve_model(const ServeOptions& options) {
+  const auto chat_flags = chat_options(options.chat);
+  if (!chat_flags.ok()) return wrong_use(chat_flags.status().message);
+  const auto harmony = load_harmony(options.model.model);
+  if (!harmony.ok()) return wrong_use(harmony.status().message);
+  auto session = open_session(options.model);
+  if (!session.ok()) return wrong_use(session.status().message);
+  const auto chat = Chat::open(session.value(), harmony.value());
+  if (!chat.ok()) return wrong_use(chat.status().message);
+  const ServedModel model(session.value(), chat.value(), chat_flags.value(),
+                          names_of(options, session.value().directory));
+  allow_many_descriptors();
+  std::unique_ptr<HttpServer> http;  // outlives the threads that post to it
+  ApiServer server(*session.value().engine, model, options.api);
+  auto listening = HttpServer::listen(options.http, server);
+  if (!listening.ok()) return wrong_use(listening.status().message);
+  http = std::move(listening).value();
+  server.attach(*http);
+  std::printf("%s\n", http->url().c_str());
+  std::fflush(stdout);
+  http->run();
+  return kExitOk;
+}
+
+}  // namespace sluice::apps
