@@ -30,31 +30,31 @@ using Prompt = std::variant<std::string, std::vector<int32_t>>;  // text or toke
 
 // What is not said is the model's or the server's to say.
 struct ApiSampling {
-  std::optional<double> temperature, top_p, min_p;
-  std::optional<int64_t> top_k, max_tokens;
-  std::optional<uint64_t> seed;
+  std::optional<double> temperature = {}, top_p = {}, min_p = {};
+  std::optional<int64_t> top_k = {}, max_tokens = {};
+  std::optional<uint64_t> seed = {};
   std::vector<int32_t> stop_token_ids = {};
   bool ignore_eos = false;
 };
 
 struct ApiRequest {
   ApiKind kind = ApiKind::kChat;
-  std::string model;  // empty: the one that is served
+  std::string model = {};  // empty: the one that is served
   // Of a chat.
-  std::string instructions;  // of the system or developer messages before all others
-  std::vector<Message> messages;
-  std::optional<ReasoningEffort> effort;
+  std::string instructions = {};  // of the system or developer messages before all others
+  std::vector<Message> messages = {};
+  std::optional<ReasoningEffort> effort = {};
   bool include_reasoning = true;
   // Of a completion.
-  std::vector<Prompt> prompts;  // at least one
+  std::vector<Prompt> prompts = {};  // at least one
   bool echo = false;
   Specials specials = Specials::kAsText;  // in its texts
 
-  ApiSampling sampling;
-  int64_t choices = 1;            // for each prompt
-  std::vector<std::string> stop;  // none is empty
+  ApiSampling sampling = {};
+  int64_t choices = 1;                 // for each prompt
+  std::vector<std::string> stop = {};  // none is empty
   bool stream = false, include_usage = false;
-  std::vector<std::string> ignored;  // fields that mean nothing here
+  std::vector<std::string> ignored = {};  // fields that mean nothing here
 };
 
 struct TokenizeRequest {

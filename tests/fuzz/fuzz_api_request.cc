@@ -1,0 +1,66 @@
+// Any bytes as a request of the OpenAI API: refused with a field or a place, or what it says is within its bounds.
+// Input: the first byte chooses the endpoint, the rest is the body.
+#include <cstdint>
+
+#include "apps/serve/api_request.h"
+#include "text/utf8.h"
+
+namespace {
+
+using namespace sluice;
+using namespace sluice::apps;
+
+constexpr ApiLimits kLimits{.vocab = 1000, .max_choices = 16, .temperature_max = 2};
+
+void require(bool ok) {
+  if (!ok) __builtin_trap();
+}
+
+template <class T>
+const T* accepted(const ApiResult<T>& read) {
+  const auto* error = std::get_if<ApiError>(&read);
+  if (!error) return &std::get<T>(read);
+  require(error->status == 400 && error->message.find("wanted") != std::string::npos);
+  require(error->param.empty() || error->message.starts_with(error->param));
+  require(error->message == valid_utf8(error->message));
+  return nullptr;
+}
+
+void check(const ApiRequest& r) {
+  require(r.choices >= 1 && r.choices <= kLimits.max_choices);
+  require(r.kind == ApiKind::kChat || (!r.prompts.empty() && r.sampling.max_tokens));
+  require(std::ssize(r.prompts) * r.choices <= kLimits.max_choices);
+  require(r.stream || !r.include_usage);
+  for (const std::string& stop : r.stop) require(!stop.empty());
+  for (const Prompt& prompt : r.prompts)
+    if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt))
+      for (const int32_t id : *ids) require(id >= 0 && id < kLimits.vocab);
+  const ApiSampling& s = r.sampling;
+  require(!s.temperature || (*s.temperature >= 0 && *s.temperature <= kLimits.temperature_max));
+  require(!s.top_p || (*s.top_p >= 0 && *s.top_p <= 1));
+  require(!s.top_k || *s.top_k >= 0);
+  require(!s.max_tokens || *s.max_tokens >= 1);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const std::string_view body(reinterpret_cast<const char*>(data + 1), size - 1);
+  switch (data[0] % 4) {
+    case 0:
+      if (const auto read = read_chat(body, kLimits); const auto* r = accepted(read)) check(*r);
+      break;
+    case 1:
+      if (const auto read = read_completion(body, kLimits); const auto* r = accepted(read)) check(*r);
+      break;
+    case 2:
+      if (const auto read = read_tokenize(body, kLimits); const auto* r = accepted(read))
+        require(!r->text || r->chat.messages.empty());
+      break;
+    default:
+      if (const auto read = read_detokenize(body, kLimits); const auto* ids = accepted(read))
+        for (const int32_t id : *ids) require(id >= 0 && id < kLimits.vocab);
+  }
+  return 0;
+}

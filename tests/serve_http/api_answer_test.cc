@@ -1,0 +1,150 @@
+#include "apps/serve/api_answer.h"
+
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+
+namespace sluice::apps {
+namespace {
+
+const Harmony& harmony() {
+  static const Harmony h =
+      Harmony::from(Tokenizer::load(SLUICE_SOURCE_DIR "/models/sluice-16e-tiny/tokenizer.json").value())
+          .value();
+  return h;
+}
+
+std::vector<int32_t> tokens_of(const std::string& text) {
+  std::vector<int32_t> ids;
+  EXPECT_TRUE(harmony().tokenizer().encode(text, Specials::kParse, &ids).ok());
+  return ids;
+}
+
+const std::string kSaid =
+    "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>It is "
+    "685!<|return|>";
+
+Answer answer_to(const ApiRequest& request) {
+  return Answer(harmony(), request, {.id = "7", .created = 11, .model = "m"},
+                std::vector<std::vector<int32_t>>(std::max<size_t>(request.prompts.size(), 1), {1, 2, 3}));
+}
+
+// All tokens of `said` for one choice; the last one ends it.
+std::string push_all(Answer* answer, int64_t choice, const std::string& said,
+                     FinishReason finish = FinishReason::kStop) {
+  std::string out;
+  const auto ids = tokens_of(said);
+  for (size_t i = 0; i < ids.size(); ++i)
+    answer->push(choice, {.id = ids[i], .finish = i + 1 == ids.size() ? finish : FinishReason::kNone}, &out);
+  return out;
+}
+
+// The objects of a stream that does not end yet.
+std::vector<Json> events_in(const std::string& text) {
+  std::vector<Json> out;
+  size_t at = 0;
+  while (at < text.size()) {
+    const size_t end = text.find("\n\n", at);
+    EXPECT_EQ(text.substr(at, 6), "data: ");
+    out.push_back(Json::parse(text.substr(at + 6, end - at - 6)));
+    at = end + 2;
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST(ApiAnswer, AWholeChat) {
+  Answer answer = answer_to({});
+  EXPECT_FALSE(answer.done());
+  EXPECT_EQ(push_all(&answer, 0, kSaid), "");
+  ASSERT_TRUE(answer.done());
+  const Json json = Json::parse(answer.finish());
+  const auto said = static_cast<int64_t>(tokens_of(kSaid).size());
+  EXPECT_EQ(
+      json,
+      Json::parse(
+          R"({"id": "chatcmpl-7", "object": "chat.completion", "created": 11, "model": "m", "choices": [{
+      "index": 0, "message": {"role": "assistant", "content": "It is 685!", "reasoning": "Hm.", "reasoning_content": "Hm."},
+      "logprobs": null, "finish_reason": "stop", "stop_reason": null}], "usage": {"prompt_tokens": 3, "completion_tokens": )" +
+          std::to_string(said) + R"(, "total_tokens": )" + std::to_string(said + 3) + "}}"));
+}
+
+TEST(ApiAnswer, AStreamSaysTheSameInPieces) {
+  Answer answer = answer_to({.stream = true, .include_usage = true});
+  const auto events = events_in(push_all(&answer, 0, kSaid));
+  EXPECT_EQ(events.front()["choices"][0]["delta"], Json::parse(R"({"role": "assistant", "content": ""})"));
+  std::string content, reasoning;
+  for (const Json& e : events) {
+    EXPECT_EQ(e["object"], "chat.completion.chunk");
+    EXPECT_TRUE(e["usage"].is_null());
+    content += e["choices"][0]["delta"].value("content", "");
+    reasoning += e["choices"][0]["delta"].value("reasoning", "");
+    EXPECT_EQ(e["choices"][0]["finish_reason"].is_null(), &e != &events.back());
+  }
+  EXPECT_EQ(content, "It is 685!");
+  EXPECT_EQ(reasoning, "Hm.");
+  const std::string rest = answer.finish();
+  EXPECT_TRUE(rest.ends_with("data: [DONE]\n\n"));
+  EXPECT_EQ(events_in(rest.substr(0, rest.find("data: [DONE]")))[0]["usage"]["prompt_tokens"], 3);
+}
+
+TEST(ApiAnswer, AStopStringEndsTheTextForTheUserAlone) {
+  Answer answer = answer_to({.stop = {"Hm", "68"}});
+  push_all(&answer, 0, kSaid);
+  const Json choice = Json::parse(answer.finish())["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], "It is ");
+  EXPECT_EQ(choice["message"]["reasoning"], "Hm.");
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_EQ(choice["stop_reason"], "68");
+}
+
+TEST(ApiAnswer, TextThatMightHaveStoppedIsNotLost) {
+  Answer answer = answer_to({.stop = {"685!!"}});
+  push_all(&answer, 0, kSaid);
+  EXPECT_EQ(Json::parse(answer.finish())["choices"][0]["message"]["content"], "It is 685!");
+}
+
+TEST(ApiAnswer, AnAnswerThatIsCut) {
+  Answer answer = answer_to({});
+  push_all(&answer, 0, "<|channel|>analysis<|message|>Hm", FinishReason::kLength);
+  const Json choice = Json::parse(answer.finish())["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "length");
+  EXPECT_EQ(choice["message"]["content"], "");
+  EXPECT_EQ(choice["message"]["reasoning"], "Hm");
+}
+
+TEST(ApiAnswer, ChoicesOfSeveralPrompts) {
+  Answer answer =
+      answer_to({.kind = ApiKind::kCompletion, .prompts = {"a", "b"}, .echo = true, .choices = 2});
+  ASSERT_EQ(answer.choices(), 4);
+  for (int64_t choice = 3; choice >= 0; --choice) {
+    EXPECT_FALSE(answer.done(choice));
+    push_all(&answer, choice, "x" + std::to_string(choice), FinishReason::kLength);
+    EXPECT_TRUE(answer.done(choice));
+  }
+  const Json json = Json::parse(answer.finish());
+  EXPECT_EQ(json["object"], "text_completion");
+  for (size_t i = 0; i < 4; ++i)
+    EXPECT_EQ(json["choices"][i]["text"], (i < 2 ? "ax" : "bx") + std::to_string(i));
+  EXPECT_EQ(json["usage"]["prompt_tokens"], 6);
+}
+
+TEST(ApiAnswer, ATokenThatEndsACompletionIsNoText) {
+  Answer answer = answer_to({.kind = ApiKind::kCompletion, .prompts = {"a"}});
+  push_all(&answer, 0, "xyz");  // kStop: its last token is one of stop_token_ids
+  const std::string text = Json::parse(answer.finish())["choices"][0]["text"];
+  EXPECT_TRUE(std::string("xyz").starts_with(text));
+  EXPECT_LT(text.size(), 3u);
+}
+
+TEST(ApiAnswer, Errors) {
+  const ApiError error{.status = 404, .message = "no \"such\" \xff", .param = "model"};
+  EXPECT_EQ(
+      Json::parse(error_json(error)),
+      Json::parse(
+          R"({"error": {"message": "no \"such\" \ufffd", "type": "invalid_request_error", "param": "model",
+            "code": null}})"));
+}
+
+}  // namespace sluice::apps

@@ -1,0 +1,124 @@
+#include "apps/serve/api_request.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice::apps {
+namespace {
+
+constexpr ApiLimits kLimits{.vocab = 100, .max_choices = 8, .temperature_max = 2};
+
+ApiRequest chat(const std::string& fields) {
+  auto read = read_chat(
+      R"({"messages": [{"role": "user", "content": "hi"}])" + (fields.empty() ? "" : ", " + fields) + "}",
+      kLimits);
+  EXPECT_TRUE(std::holds_alternative<ApiRequest>(read)) << std::get<ApiError>(read).message;
+  return std::get<ApiRequest>(std::move(read));
+}
+
+ApiError refusal(const ApiResult<ApiRequest>& read) {
+  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
+  ADD_FAILURE() << "it was accepted";
+  return {};
+}
+
+ApiRequest messages(const std::string& list) {
+  auto read = read_chat(R"({"messages": )" + list + "}", kLimits);
+  EXPECT_TRUE(std::holds_alternative<ApiRequest>(read)) << std::get<ApiError>(read).message;
+  return std::get<ApiRequest>(std::move(read));
+}
+
+}  // namespace
+
+TEST(ApiRequest, WhatIsNotSaidIsLeftToTheModel) {
+  const ApiRequest r = chat("");
+  EXPECT_EQ(r.kind, ApiKind::kChat);
+  EXPECT_EQ(r.model, "");
+  EXPECT_FALSE(r.sampling.temperature || r.sampling.top_p || r.sampling.min_p || r.sampling.top_k);
+  EXPECT_FALSE(r.sampling.seed || r.sampling.max_tokens || r.effort || r.stream || r.include_usage);
+  EXPECT_EQ(r.choices, 1);
+  EXPECT_TRUE(r.stop.empty() && r.ignored.empty() && r.include_reasoning);
+}
+
+TEST(ApiRequest, EveryFieldArrives) {
+  const ApiRequest r = chat(
+      R"("model": "m", "temperature": 0.5, "top_p": 0.25, "min_p": 0.125, "top_k": 7, "seed": -1, "n": 3, "max_tokens": 4,
+      "max_completion_tokens": 5, "stop": ["a", "b"], "stream": true, "stream_options": {"include_usage": true},
+      "reasoning_effort": "low", "include_reasoning": false, "ignore_eos": true, "stop_token_ids": [9, 99], "user": "u",
+      "zeta": 1, "alpha": 2)");
+  EXPECT_EQ(r.model, "m");
+  EXPECT_EQ(r.sampling.temperature, 0.5);
+  EXPECT_EQ(r.sampling.top_p, 0.25);
+  EXPECT_EQ(r.sampling.min_p, 0.125);
+  EXPECT_EQ(r.sampling.top_k, 7);
+  EXPECT_EQ(r.sampling.seed, UINT64_MAX);
+  EXPECT_EQ(r.sampling.max_tokens, 5);
+  EXPECT_EQ(r.choices, 3);
+  EXPECT_EQ(r.stop, (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(r.stream && r.include_usage && r.sampling.ignore_eos);
+  EXPECT_EQ(r.effort, ReasoningEffort::kLow);
+  EXPECT_FALSE(r.include_reasoning);
+  EXPECT_EQ(r.sampling.stop_token_ids, (std::vector<int32_t>{9, 99}));
+  EXPECT_EQ(r.ignored, (std::vector<std::string>{"alpha", "zeta"}));
+}
+
+TEST(ApiRequest, MessagesBecomeThoseOfTheChatFormat) {
+  const ApiRequest r = messages(
+      R"([{"role": "system", "content": "A"}, {"role": "developer", "content": [{"type": "text", "text": "B"}]},
+      {"role": "user", "content": "q", "name": "ann"}, {"role": "assistant", "content": "a", "reasoning_content": "r"},
+      {"role": "system", "content": "C"}, {"role": "user", "content": ""}])");
+  EXPECT_EQ(r.instructions, "A\n\nB");
+  const std::vector<Message> want{{.role = ChatRole::kUser, .content = "q"},
+                                  {.role = ChatRole::kAssistant, .channel = "analysis", .content = "r"},
+                                  {.role = ChatRole::kAssistant, .channel = "final", .content = "a"},
+                                  {.role = ChatRole::kDeveloper, .content = "# Instructions\n\nC"},
+                                  {.role = ChatRole::kUser, .content = ""}};
+  EXPECT_EQ(r.messages, want);
+}
+
+TEST(ApiRequest, PromptsOfEveryForm) {
+  const auto prompts = [](const std::string& json) {
+    const auto read = read_completion(R"({"prompt": )" + json + "}", kLimits);
+    EXPECT_TRUE(std::holds_alternative<ApiRequest>(read)) << std::get<ApiError>(read).message;
+    return std::get<ApiRequest>(read).prompts;
+  };
+  using Ids = std::vector<int32_t>;
+  EXPECT_EQ(prompts(R"("a")"), std::vector<Prompt>{"a"});
+  EXPECT_EQ(prompts(R"(["a", "b"])"), (std::vector<Prompt>{"a", "b"}));
+  EXPECT_EQ(prompts("[0, 99]"), std::vector<Prompt>{(Ids{0, 99})});
+  EXPECT_EQ(prompts(R"([[1], [2, 3], "c"])"), (std::vector<Prompt>{Ids{1}, Ids{2, 3}, "c"}));
+}
+
+TEST(ApiRequest, AnErrorNamesTheFieldWhatWasWantedAndWhatWasFound) {
+  const ApiError e = refusal(read_completion(R"({"prompt": "a", "temperature": 3})", kLimits));
+  EXPECT_EQ(e.status, 400);
+  EXPECT_EQ(e.param, "temperature");
+  EXPECT_EQ(e.message, "temperature: wanted a number from 0 to 2, found 3");
+  EXPECT_EQ(refusal(read_completion(R"({"prompt": [[1], [1, 100]]})", kLimits)).message,
+            "prompt[1][1]: wanted an integer from 0 to 99, found 100");
+  EXPECT_EQ(refusal(read_completion(R"({"prompt": ["a", "b", "c"], "n": 3})", kLimits)).message,
+            "n: wanted at most 8 answers, found 9");
+  EXPECT_EQ(refusal(read_chat(R"({"messages": [{"role": "user", "content": [{"type": "audio"}]}]})", kLimits))
+                .param,
+            "messages[0].content[0].type");
+  EXPECT_EQ(refusal(read_chat(R"({"messages": [7]})", kLimits)).param, "messages[0]");
+  const ApiError nested = refusal(
+      read_completion(R"({"prompt": "a", "stream": true, "stream_options": {"include_usage": 1}})", kLimits));
+  EXPECT_EQ(nested.param, "stream_options.include_usage");
+}
+
+TEST(ApiRequest, WhatIsNotSupportedHasItsNeutralValueOrIsRefused) {
+  for (const char* neutral :
+       {R"("tools": [])", R"("tools": null)", R"("presence_penalty": 0.0)", R"("logit_bias": {})",
+        R"("response_format": {"type": "text"})", R"("best_of": 1)"})
+    (void)chat(neutral);
+  for (const char* asks :
+       {R"("tools": [{}])", R"("presence_penalty": 0.1)", R"("logit_bias": {"1": 2})",
+        R"("response_format": {"type": "json_object"})", R"("best_of": 2)", R"("logprobs": true)"}) {
+    const ApiError e = refusal(
+        read_chat(R"({"messages": [{"role": "user", "content": ""}], )" + std::string(asks) + "}", kLimits));
+    EXPECT_NE(e.message.find("not supported"), std::string::npos) << e.message;
+    EXPECT_NE(std::string(asks).find("\"" + e.param + "\""), std::string::npos) << e.param;
+  }
+}
+
+}  // namespace sluice::apps

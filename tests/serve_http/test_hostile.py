@@ -1,0 +1,223 @@
+"""What no client of good will sends: each gets a clear 4xx or a closed connection, and the server goes on."""
+import json
+import socket
+import threading
+import unittest
+
+from server import WATCHDOG, OwnServerTest, ServerTest, close, events_of, read_all, wait_until
+
+COMPLETION = "/v1/completions"
+
+
+def request(body, path=COMPLETION, *headers):
+    body = body if isinstance(body, bytes) else body.encode()
+    lines = [f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+class Bodies(ServerTest):
+    def refused(self, body, *parts):
+        status, _, answer = self.server.ask(COMPLETION, body)
+        self.assertEqual(status, 400, answer)
+        for part in parts:
+            self.assertIn(part, answer["error"]["message"])
+
+    def test_json(self):
+        whole = json.dumps({"prompt": "Hello", "max_tokens": 1, "stop": ["a", "b"], "stream_options": None})
+        for bytes_sent in range(len(whole)):
+            self.refused(whole[:bytes_sent], "wanted")
+        self.refused(b'{"prompt": "\xff\xfe"}', "wanted JSON", "byte")
+        self.refused('{"prompt": "\\ud800"}', "wanted JSON")
+        self.refused("[" * 100000, "64 levels")
+        self.refused('{"prompt":' * 5000, "64 levels")
+        self.refused('{"a":' * 60 + "[" * 60 + "]" * 60 + "}" * 60, "64 levels")
+        self.refused('{"prompt": "a", "prompt": "b"}', "twice")
+        self.refused('{"prompt": "a", "seed": 1e999}', "number")
+        self.refused('{"prompt": "a", "max_tokens": 99999999999999999999}', "max_tokens")
+        self.refused("null", "object")
+        self.refused('{"prompt": [' + "[1]," * 200 + "[1]]}", "at most 128")
+        self.refused('{"prompt": {"a": 1}}', "prompt")
+        self.refused('{"prompt": "a", "stop": ' + json.dumps(["x"] * 65) + "}", "64")
+        self.refused(json.dumps({"prompt": "a", "stop": "x" * 5000}), "4096")
+        self.refused('{"model": "' + "\\u0000" * 100 + '", "prompt": 7}', "prompt")
+
+    def test_text_of_every_kind_is_answered(self):
+        for text in ("\0", "\u202e", "\U0010ffff", "a\u0300" * 200, "<|return|>" * 50, "\r\n\r\n", '"}]}', " " * 2000):
+            status, _, answer = self.server.ask(COMPLETION, {"prompt": text, "max_tokens": 2, "echo": True})
+            self.assertEqual(status, 200, answer)
+            self.assertTrue(answer["choices"][0]["text"].startswith(text))
+
+
+class Protocol(ServerTest):
+    FLAGS = ("--max-body-bytes", "100000", "--read-timeout", "1")
+
+    def first_line(self, data, **how):
+        return self.server.raw(data, **how).split("\r\n")[0]
+
+    def test_what_is_not_http(self):
+        for data in (b"\0" * 1000, b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00\x01" * 50,
+                     b"GET / HTTP/1.1\r\nno colon\r\n\r\n", b"GET / HTTP/1.1\r\nA: \0\r\n\r\n",
+                     b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+                     b"POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+                     b"POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"):
+            with self.subTest(data=data):
+                answer = self.server.raw(data)
+                self.assertTrue(answer.startswith("HTTP/1.1 400 "), answer)
+                self.assertIn("invalid_request_error", answer)
+
+    def test_bodies_that_are_too_large(self):
+        for data in (request("x" * 200000), b"POST / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
+                     b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"4000\r\n" + b"x" * 0x4000 + (b"\r\n4000\r\n" + b"x" * 0x4000) * 7):
+            answer = self.server.raw(data)
+            self.assertTrue(answer.startswith("HTTP/1.1 413 "), answer)
+            self.assertIn("100000", answer)
+
+    def test_chunks(self):
+        head = b"POST " + COMPLETION.encode() + b" HTTP/1.1\r\nContent-Type: application/json\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+        body = b'{"prompt":"x","max_tokens":1}'
+        pieces = b"".join(b"1\r\n" + body[i:i + 1] + b"\r\n" for i in range(len(body)))
+        self.assertTrue(self.server.raw(head + pieces + b"0\r\n\r\n").startswith("HTTP/1.1 200 "))
+        for bad in (b"zz\r\n", b"-1\r\nx\r\n0\r\n\r\n", b"3\r\nabcd\r\n0\r\n\r\n", b"ffffffffffffffffff\r\n", b"1\nx\n0\n\n"):
+            self.assertRegex(self.server.raw(head + bad), r"^HTTP/1.1 4\d\d ", bad)
+
+    def test_headers_without_end(self):
+        flood = b"GET / HTTP/1.1\r\n" + b"".join(b"X-%d: y\r\n" % i for i in range(5000)) + b"\r\n"
+        self.assertIn("431", self.first_line(flood))
+        self.assertIn("431", self.first_line(b"GET / HTTP/1.1\r\nA: " + b"a" * 100000))
+        self.assertRegex(self.first_line(b"GET /" + b"a" * 100000), r" 4\d\d ")
+
+    def test_requests_that_do_not_end(self):
+        for data in (b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n", request("{")[:-1] + b"", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"):
+            self.assertIn("408", self.first_line(data))
+        self.assertEqual(self.server.raw(b""), "")  # says nothing, hears nothing
+        with self.server.socket() as s:  # a byte at a time, for ever
+            got = b""
+            s.settimeout(0.05)
+            for byte in b"GET / HTTP/1.1\r\nX: " + b"a" * WATCHDOG * 20:
+                try:
+                    s.sendall(bytes([byte]))
+                    got += s.recv(1000)
+                except TimeoutError:
+                    continue
+                except OSError:
+                    break
+                if got:
+                    break
+            self.assertIn(b"408", got)
+
+    def test_half_closed(self):
+        self.assertEqual(self.server.raw(b"GET / HT", then_close_writing=True), "")
+        self.assertTrue(self.server.raw(b"GET /version HTTP/1.1\r\n\r\n", then_close_writing=True).startswith("HTTP/1.1 200 "))
+        long = request('{"prompt":"x","max_tokens":4000,"ignore_eos":true}')
+        self.assertEqual(self.server.raw(long, then_close_writing=True), "")
+        self.server.wait_until_idle()
+
+    def test_pipelined(self):
+        asked = b"".join(
+            request('{"prompt":"x","max_tokens":2,"temperature":0}', COMPLETION, f"x-request-id: p{i}") if i % 3 else
+            b"GET /version HTTP/1.1\r\nx-request-id: p%d\r\n\r\n" % i for i in range(60))
+        answer = self.server.raw(asked + b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")
+        ids = [line.split(": ")[1] for line in answer.split("\r\n") if line.startswith("x-request-id: p")]
+        self.assertEqual(ids, [f"p{i}" for i in range(60)])
+        self.assertEqual(answer.count("HTTP/1.1 200 OK"), 61)
+
+    def test_pipelined_without_reading(self):
+        with self.server.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            s.settimeout(2)
+            try:
+                for _ in range(2000):
+                    s.sendall(b"GET /metrics HTTP/1.1\r\n\r\n" * 100)
+            except TimeoutError:
+                pass  # it has stopped to read, as it should
+            else:
+                self.fail("200000 requests were read before their answers")
+
+    def test_http_1_0(self):
+        body = '{"prompt":"Hello","max_tokens":3,"stream":true}'
+        answer = self.server.raw(request(body).replace(b"HTTP/1.1", b"HTTP/1.0"))
+        head, events = answer.split("\r\n\r\n", 1)
+        self.assertIn("Connection: close", head)
+        self.assertNotIn("chunked", head)
+        self.assertTrue(events.startswith("data: {") and events.endswith("data: [DONE]\n\n"), events)
+
+    def test_expects_to_be_asked_for_the_body(self):
+        whole = request('{"prompt":"x","max_tokens":1}', COMPLETION, "Expect: 100-continue", "Connection: close")
+        head, body = whole.split(b"\r\n\r\n")
+        with self.server.socket() as s:
+            s.sendall(head + b"\r\n\r\n")
+            self.assertEqual(s.recv(1000), b"HTTP/1.1 100 Continue\r\n\r\n")
+            s.sendall(body)
+            self.assertTrue(read_all(s).startswith(b"HTTP/1.1 200 "))
+
+    def test_connections_that_are_reset(self):
+        for _ in range(50):
+            s = self.server.socket()
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            s.sendall(request('{"prompt":"x","max_tokens":4000,"ignore_eos":true,"stream":true}'))
+            s.close()
+        self.server.wait_until_idle()
+        wait_until(lambda: self.server.metric("sluice:connections") == 1, "closed connections")
+
+
+class Many(OwnServerTest):
+    def test_two_hundred_streams(self):
+        server = self.start("--max-num-seqs", "16")
+        want = server.ask(COMPLETION, {"prompt": "Hello", "max_tokens": 20, "temperature": 0})[2]["choices"][0]["text"]
+        streams = [server.open_later("Hello", 20) for _ in range(200)]
+        idle = [server.socket() for _ in range(200)]
+        for connection in streams:
+            events = list(events_of(connection.getresponse()))
+            self.assertEqual("".join(e["choices"][0]["text"] for e in events[:-1]), want)
+            connection.close()
+        for s in idle:
+            s.close()
+        wait_until(lambda: server.metric("sluice:connections") == 1, "closed connections")
+        self.assertEqual(server.stop(), 0)
+
+    def test_a_reader_that_is_too_slow(self):
+        server = self.start("--max-num-seqs", "32", "--max-output-bytes", "4096")
+        s = socket.socket()
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.settimeout(WATCHDOG)
+        s.connect(("127.0.0.1", server.port))
+        s.sendall(request('{"prompt":"x","max_tokens":4000,"ignore_eos":true,"stream":true,"n":32}'))
+        other = server.ask(COMPLETION, {"prompt": "Hello", "max_tokens": 5})  # is not held up
+        self.assertEqual(other[0], 200)
+        wait_until(lambda: "client too slow" in server.logged(), "the end of the slow reader")
+        server.wait_until_idle()
+        s.close()
+        self.assertEqual(server.stop(), 0)
+
+    def test_more_connections_than_allowed(self):
+        server = self.start("--max-connections", "20")
+        held = [server.socket() for _ in range(19)]
+        wait_until(lambda: server.metric("sluice:connections") == 20, "19 connections and this one")
+        held.append(server.socket())
+        with server.socket() as refused:
+            self.assertEqual(read_all(refused), b"")
+        for s in held:
+            s.close()
+        wait_until(lambda: server.metric("sluice:connections") == 1, "closed connections")
+        self.assertEqual(server.stop(), 0)
+
+    def test_clients_that_leave_at_every_point(self):
+        server = self.start()
+
+        def client(at):
+            stream = server.open_stream(ignore_eos=True, max_tokens=200)
+            for _, _ in zip(range(at), events_of(stream[1])):
+                pass
+            close(stream)
+        threads = [threading.Thread(target=client, args=(at,)) for at in range(1, 60)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        server.wait_until_idle()
+        self.assertEqual(server.metric("vllm:kv_cache_usage_perc"), 0)
+        self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
