@@ -70,6 +70,11 @@ void add_model_flags(CLI::App* app, ModelFlags* flags) {
   app->add_flag("--batch-invariant", flags->batch_invariant,
                 "the same bits whatever else runs: only kernels whose rows do not depend on each other")
       ->group(group);
+  app->add_flag(
+         "--enable-prefix-caching,!--no-enable-prefix-caching", flags->prefix_caching,
+         std::string("a prompt begins behind the tokens whose keys and values are still in the cache; ") +
+             (flags->prefix_caching ? "on" : "off") + " if neither is said")
+      ->group(group);
   app->add_option("--gpu-memory-utilization", flags->gpu_memory_utilization,
                   "share of the GPU's memory that weights, steps and cache may take")
       ->capture_default_str()
@@ -220,6 +225,7 @@ Command add_bench(CLI::App& root) {
     bool json = false;
   };
   const auto flags = std::make_shared<Flags>();
+  flags->options.model.prefix_caching = false;  // prompts that are alike are timed as if they were not
   add_model_flags(app, &flags->options.model);
   app->add_option("--input-len", flags->options.input_len,
                   "tokens of a prompt, on a GPU those before the steps that are timed: counts, separated by "

@@ -39,10 +39,11 @@ class Run {
       Conversation c{.options = system_, .messages = {{.role = ChatRole::kUser, .content = q.question}}};
       auto prompt = chat_.prompt(c);
       if (!prompt.ok()) return prompt.status();
+      const int64_t prompt_tokens = std::ssize(prompt.value());
       const auto id = session_.engine->add(
           {.prompt = std::move(prompt).value(), .sampling = chat_.sampling(options_.sampling)});
       if (!id.ok()) return id.status();
-      open_.emplace(id.value(), Open{&q, ReplyReader(chat_.harmony(), {})});
+      open_.emplace(id.value(), Open{&q, ReplyReader(chat_.harmony(), {}), prompt_tokens});
     }
     return {};
   }
@@ -54,6 +55,8 @@ class Run {
       Open& open = open_.at(token.request);
       open.reader.push(token);
       if (token.finish == FinishReason::kNone) continue;
+      report->prompt_tokens += open.prompt_tokens;
+      report->cached_tokens += token.cached_tokens;
       close(*open.question, open.reader.finish(), report);
       open_.erase(token.request);
     }
@@ -64,6 +67,7 @@ class Run {
   struct Open {
     const EvalQuestion* question;
     ReplyReader reader;
+    int64_t prompt_tokens;
   };
   static void close(const EvalQuestion& q, const Reply& reply, EvalReport* report) {
     EvalTask& task = task_of(report, q.task);

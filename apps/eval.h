@@ -34,7 +34,8 @@ struct EvalReport {
   std::string model, device;
   std::vector<EvalTask> tasks;  // in the order of the file
   std::vector<EvalMistake> mistakes;
-  int64_t completion_tokens = 0;
+  int64_t prompt_tokens = 0, completion_tokens = 0;
+  int64_t cached_tokens = 0;  // of the prompts: found in the prefix cache
   double seconds = 0;
   int64_t questions() const;
   int64_t right() const;

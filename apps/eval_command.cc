@@ -27,8 +27,10 @@ void print_report(const EvalReport& r) {
   }
   if (r.mistakes.size() > kMistakesShown)
     std::printf("          and %zu more: --json has them all\n", r.mistakes.size() - kMistakesShown);
-  std::printf("\n%lld tokens in %.1f s, %.0f tokens/s\n", static_cast<long long>(r.completion_tokens),
-              r.seconds, static_cast<double>(r.completion_tokens) / r.seconds);
+  std::printf("\n%lld tokens in %.1f s, %.0f tokens/s; %lld of %lld prompt tokens cached\n",
+              static_cast<long long>(r.completion_tokens), r.seconds,
+              static_cast<double>(r.completion_tokens) / r.seconds, static_cast<long long>(r.cached_tokens),
+              static_cast<long long>(r.prompt_tokens));
   line("overall", r.right(), r.questions());
 }
 

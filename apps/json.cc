@@ -191,7 +191,10 @@ std::string reply_json(const Reply& r, const Tokenizer& tokenizer) {
               {"reasoning", r.reasoning},
               {"finish_reason", text(r.finish)},
               {"recovered", r.recovered},
-              {"usage", {{"prompt_tokens", r.prompt_tokens}, {"completion_tokens", r.completion_tokens}}},
+              {"usage",
+               {{"prompt_tokens", r.prompt_tokens},
+                {"prompt_tokens_details", {{"cached_tokens", r.cached_tokens}}},
+                {"completion_tokens", r.completion_tokens}}},
               {"first_token_seconds", r.first_token_seconds},
               {"seconds", r.seconds}};
   const bool asked = !r.tokens.empty() && r.tokens.front().rank > 0;
@@ -219,6 +222,8 @@ std::string eval_json(const EvalReport& r) {
                  {"right", r.right()},
                  {"accuracy", share(r.right(), r.questions())},
                  {"mistakes", mistakes},
+                 {"prompt_tokens", r.prompt_tokens},
+                 {"cached_tokens", r.cached_tokens},
                  {"completion_tokens", r.completion_tokens},
                  {"seconds", r.seconds}});
 }

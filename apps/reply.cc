@@ -20,6 +20,7 @@ void ReplyReader::take(const std::vector<HarmonyEvent>& events) {
 void ReplyReader::push(const GeneratedToken& token) {
   ++reply_.completion_tokens;
   reply_.finish = token.finish;
+  reply_.cached_tokens = token.cached_tokens;
   reply_.tokens.push_back(token);
   take(parser_.push(token.id));
 }

@@ -17,6 +17,7 @@ struct Reply {
   std::vector<Message> messages;  // for the next turn
   FinishReason finish = FinishReason::kNone;  // kAbort: `stop` ended it
   int64_t prompt_tokens = 0, completion_tokens = 0;
+  int64_t cached_tokens = 0;  // of the prompt: found in the prefix cache
   double first_token_seconds = 0, seconds = 0;
   std::vector<GeneratedToken> tokens;  // all of the answer
 };

@@ -55,8 +55,9 @@ bool should_stop() { return asked_to_end() || !output_arrives(); }
 
 void print_speed(const Reply& r) {
   const double decode = r.seconds - r.first_token_seconds;
-  std::fprintf(stderr, "%lld tokens in, %lld out; first after %.2f s",
-               static_cast<long long>(r.prompt_tokens), static_cast<long long>(r.completion_tokens),
+  std::fprintf(stderr, "%lld tokens in", static_cast<long long>(r.prompt_tokens));
+  if (r.cached_tokens > 0) std::fprintf(stderr, " (%lld cached)", static_cast<long long>(r.cached_tokens));
+  std::fprintf(stderr, ", %lld out; first after %.2f s", static_cast<long long>(r.completion_tokens),
                r.first_token_seconds);
   if (r.completion_tokens > 1 && decode > 0)
     std::fprintf(stderr, ", then %.1f tokens/s", static_cast<double>(r.completion_tokens - 1) / decode);

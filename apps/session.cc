@@ -104,6 +104,7 @@ EngineOptions engine_options(const ModelFlags& f, const ModelConfig& config, con
   o.kv_cache_bytes = static_cast<int64_t>(f.kv_cache_gib * (1 << 30));
   o.memory_utilization = is_gpu(device) ? f.gpu_memory_utilization : 0;
   o.policy.batch_invariant = f.batch_invariant;
+  o.prefix_cache = f.prefix_caching;
   o.steps_ahead = f.steps_ahead;
   if (f.max_cudagraph_capture_size)
     o.recorded_sequences = std::min(*f.max_cudagraph_capture_size, o.max_num_seqs);

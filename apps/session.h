@@ -28,7 +28,8 @@ struct ModelFlags {
   bool enforce_eager = false;                                      // no recorded steps
   std::optional<int64_t> max_cudagraph_capture_size, steps_ahead;  // none: as serve/engine.h has it
   bool batch_invariant = false;
-  bool quiet = false;  // no progress bar and no line about what was loaded
+  bool prefix_caching = true;  // as serve/engine.h has it
+  bool quiet = false;          // no progress bar and no line about what was loaded
 };
 
 struct Session {

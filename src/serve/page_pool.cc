@@ -11,10 +11,7 @@ uint64_t page_hash(int64_t parent, std::span<const int32_t> tokens) {
   return XXH3_64bits_withSeed(tokens.data(), tokens.size_bytes(), static_cast<uint64_t>(parent));
 }
 
-PagePool::PagePool(int64_t pages, PageHash hash) : hash_(hash), pages_(static_cast<size_t>(pages)) {
-  // Taken from the back: low numbers first.
-  for (int64_t page = pages - 1; page >= 0; --page) free_.push_back(static_cast<int32_t>(page));
-}
+PagePool::PagePool(int64_t pages, PageHash hash) : pages_max_(pages), hash_(hash) {}
 
 void PagePool::evict_oldest() {
   const int32_t page = unused_.front();
@@ -27,7 +24,12 @@ void PagePool::evict_oldest() {
 }
 
 int32_t PagePool::take() {
-  if (free_.empty()) evict_oldest();
+  if (free_.empty() && std::ssize(pages_) < pages_max_) {
+    free_.push_back(static_cast<int32_t>(pages_.size()));
+    pages_.emplace_back();
+  } else if (free_.empty()) {
+    evict_oldest();
+  }
   const int32_t page = free_.back();
   free_.pop_back();
   at(page).users = 1;

@@ -1,6 +1,7 @@
 // The pages of the cache: how many sequences use each of them, and whose keys and values the full ones hold. Host data only.
 #pragma once
 #include <cstdint>
+#include <iterator>
 #include <list>
 #include <optional>
 #include <span>
@@ -25,8 +26,10 @@ class PagePool {
  public:
   PagePool(int64_t pages, PageHash hash);
 
-  int64_t available() const { return static_cast<int64_t>(free_.size() + unused_.size()); }  // used by nobody
-  int64_t published() const { return static_cast<int64_t>(by_hash_.size()); }
+  int64_t available() const {  // used by nobody
+    return pages_max_ - std::ssize(pages_) + std::ssize(free_) + std::ssize(unused_);
+  }
+  int64_t published() const { return std::ssize(by_hash_); }
   int64_t evictions() const { return evictions_; }  // published pages that were taken for other tokens
 
   int32_t take();              // a page for one user; available() > 0
@@ -51,8 +54,9 @@ class PagePool {
   const Page& at(int32_t page) const { return pages_[static_cast<size_t>(page)]; }
   void evict_oldest();
 
+  int64_t pages_max_;
   PageHash hash_;
-  std::vector<Page> pages_;
+  std::vector<Page> pages_;    // as many as were ever taken
   std::vector<int32_t> free_;  // neither used nor published; taken from the back
   std::list<int32_t> unused_;  // published and used by nobody, the least recently used first
   std::unordered_multimap<uint64_t, int32_t> by_hash_;

@@ -52,6 +52,8 @@ TEST(ModelCommand, AnswersAsJson) {
   EXPECT_EQ(json.value()["text"], "685");
   EXPECT_EQ(json.value()["finish_reason"], "stop");
   EXPECT_EQ(json.value()["recovered"], "");
+  EXPECT_GT(json.value()["usage"]["prompt_tokens"], 0);
+  EXPECT_EQ(json.value()["usage"]["prompt_tokens_details"]["cached_tokens"], 0) << "the first question";
   EXPECT_FALSE(json.value()["reasoning"].get<std::string>().empty());
 }
 
@@ -84,6 +86,24 @@ TEST(ModelCommand, AnswersWithLogprobs) {
   expect_refusal(people, {"--logprobs: wanted --json with it, found none"});
 }
 
+// A later turn begins behind the pages of those before it, and says the same.
+TEST(ModelCommand, AConversationIsReadOnce) {
+  const auto converse = [](const std::string& flag) {
+    return run_process({"bash", "-c",
+                        "printf 'What is 12 + 30?\\nWhat is 417 + 268?\\n' | " SLUICE_COMMAND
+                        " run --temperature 0 --batch-invariant --max-tokens 500 " +
+                            flag});
+  };
+  const Outcome with = converse(""), without = converse("--no-enable-prefix-caching");
+  EXPECT_EQ(with.status, 0) << with.err;
+  EXPECT_EQ(with.out, "42\n685\n");
+  EXPECT_EQ(without.out, with.out);
+  const size_t first = with.err.find(" tokens in, "), second = with.err.find(" cached), ");
+  EXPECT_LT(first, second) << with.err;
+  EXPECT_NE(second, std::string::npos) << with.err;
+  EXPECT_EQ(without.err.find("cached"), std::string::npos) << without.err;
+}
+
 TEST(ModelCommand, EvalReportsEachTask) {
   const Outcome o = sluice({"eval", "-q", "--limit", "2", "--max-tokens", "500", "--json"});
   EXPECT_EQ(o.status, 0) << o.err;
@@ -92,6 +112,8 @@ TEST(ModelCommand, EvalReportsEachTask) {
   EXPECT_GE(json.value()["tasks"].size(), 6u);
   for (const auto& [name, task] : json.value()["tasks"].items()) EXPECT_EQ(task["questions"], 2) << name;
   EXPECT_GE(json.value()["accuracy"], 0.8);
+  EXPECT_GT(json.value()["cached_tokens"], 0) << "all prompts begin alike";
+  EXPECT_LT(json.value()["cached_tokens"], json.value()["prompt_tokens"]);
 }
 
 TEST(ModelCommand, InspectSaysWhatBecomesOfEachTensor) {
