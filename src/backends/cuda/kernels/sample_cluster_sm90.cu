@@ -156,7 +156,7 @@ __device__ __forceinline__ void reach_of_count(Desk& desk, int rank, int top_k, 
     if (lane == 0) desk.reach = min(first + 1, most);
   }
   __syncthreads();
-  have_read();
+  have_read_last();
 }
 
 // Octaves beyond which the `vocab` tokens weigh less than half of what lies between the target and the total.
@@ -173,16 +173,17 @@ __device__ __forceinline__ void draw_token(const Row& row, Desk& desk, int rank,
   const DepthBins bins{.reach = static_cast<float>(reach), .per_octave = kBins / reach};
   const float shared_depth = d.min_p > 0 ? -log2f(d.min_p) : -1.f;
   double mass = total;  // of what is left
-  bool stale = true;
+  bool stale = true;    // the histogram is of other bins
   int listed = 0, listed_bin = -1;
   uint32_t count_above = 0;
   enum Cut { kTopK, kTopP, kDraw, kCuts };
   for (int cut = d.top_k > 0 ? kTopK : kTopP; cut < kCuts; ++cut) {
     if (cut == kTopP && !(d.top_p < 1)) continue;
     const By by = cut == kTopK ? By::kCount : By::kMass;
+    const bool search = listed_bin != kEverything;
+    if (search) peers_have_read();
     if (stale) {
       double shared_mass = 0;
-      peers_have_read();
       count_bins(row, desk, rank, t, bins, [&](float depth, uint32_t units) {
         if (depth <= shared_depth)
           shared_mass += static_cast<double>(units) * unit_at(static_cast<int>(depth));
@@ -190,7 +191,6 @@ __device__ __forceinline__ void draw_token(const Row& row, Desk& desk, int rank,
       if (d.min_p > 0) shared_mass = block_sum(shared_mass, desk.of_warp);
       if (threadIdx.x < kBlocks) tell(&desk.shared_mass[rank], shared_mass, static_cast<int>(threadIdx.x));
       meet();
-      have_read();
       stale = false;
     }
     // The draw ends with the first token at least, and before the end of what is left.
@@ -198,8 +198,9 @@ __device__ __forceinline__ void draw_token(const Row& row, Desk& desk, int rank,
     const double target = cut == kTopK   ? static_cast<double>(d.top_k - 1)
                           : cut == kTopP ? static_cast<double>(d.top_p) * mass
                                          : fmin(d.u * mass, mass * (1 - 0x1p-40));
-    if (listed_bin != kEverything) {
+    if (search) {
       find(desk, bins, by, target, {.bin = 0, .count = 0, .count_above = 0, .mass_above = 0});
+      have_read();
       Found found = desk.found;
       const bool few = found.count <= kList;
       if (!few) {
@@ -247,7 +248,7 @@ __device__ __forceinline__ uint64_t answer(const Row& row, Desk& desk, int rank,
   const double total = sum_of(desk.tempered);
   first = desk.least[0];
   for (int b = 1; b < kBlocks; ++b) first = min(first, desk.least[b]);
-  have_read();
+  have_read_last();
   if (!weigh) return first;
   const int octaves = 26 + 32 - __clz(vocab);
   int reach = 0;
@@ -268,7 +269,7 @@ __global__ void __launch_bounds__(kThreads, 2) sample(const __grid_constant__ Pa
   Desk& desk = *reinterpret_cast<Desk*>(shared);
   const int rank = static_cast<int>(tile::cluster_rank());
   const int64_t row = blockIdx.x / kBlocks;
-  have_read();  // this CTA runs
+  have_read_last();  // this CTA runs
   tile::release_next();
   tile::wait_for_previous();
   const int first = min(rank * p.slice, p.vocab), count = min(p.slice, p.vocab - first);
@@ -291,7 +292,7 @@ __global__ void __launch_bounds__(kThreads, 2) sample(const __grid_constant__ Pa
   meet();
   float largest = desk.largest[0];
   for (int b = 1; b < kBlocks; ++b) largest = fmaxf(largest, desk.largest[b]);
-  have_read();
+  have_read_last();
   double plain = 0;
   uint64_t place = 0;
   const bool any = largest > -INFINITY;

@@ -91,7 +91,8 @@ __device__ __forceinline__ int crossing(By by, double target, double mass, uint3
   return at;
 }
 
-// Sets desk.found: the bin in which the target is reached. `from` says what lies above all bins.
+// Sets desk.found: the bin in which the target is reached. `from` says what lies above all bins. Reads the peers' histograms, so
+// no arrival is pending.
 template <class Bins>
 __device__ __forceinline__ void find(Desk& desk, const Bins& bins, By by, double target, Found from) {
   if (threadIdx.x < kWarp) {
@@ -120,8 +121,6 @@ __device__ __forceinline__ void find(Desk& desk, const Bins& bins, By by, double
     if (lane == 0) desk.found = found;
   }
   __syncthreads();
-  peers_have_read();
-  have_read();
 }
 
 // Puts the listed places in order and sums their weights.
@@ -237,8 +236,8 @@ __device__ __forceinline__ int gather_part(const Row& row, Desk& desk, int rank,
     peers_have_read();
     count_bins(row, desk, rank, t, span, [](float, uint32_t) {});
     meet();
-    have_read();
     find(desk, span, by, target, *found);
+    have_read();
     *found = desk.found;
     span.least += static_cast<uint64_t>(found->bin) << span.shift;
     const uint64_t last = span.least + ((uint64_t{1} << span.shift) - 1);

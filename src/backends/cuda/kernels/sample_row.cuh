@@ -72,11 +72,17 @@ __device__ __forceinline__ T ask(const T* place, int peer) {
 
 // Rounds of the cluster barrier. Each stage of the kernel is
 //
-//   peers_have_read()  ...  writes that peers see  ...  meet()  ...  reads  ...  have_read()
+//   peers_have_read()  ...  writes that peers see  ...  meet()  ...  reads  ...  have_read() or have_read_last()
 //
-// so an arrival is always pending between stages. The first one says that this CTA runs.
+// so an arrival is always pending between stages. have_read() releases: a peer's next write to what was read comes after the reads
+// only if the arrival orders them. Where nobody writes there before another have_read(), the arrival need not, and waits for nothing;
+// so does the first one of all, which says that this CTA runs.
 __device__ __forceinline__ void have_read() {
   __syncwarp();  // the barrier is for whole warps
+  tile::cluster_publish();
+}
+__device__ __forceinline__ void have_read_last() {
+  __syncwarp();
   tile::cluster_arrive();
 }
 __device__ __forceinline__ void peers_have_read() {
@@ -84,9 +90,8 @@ __device__ __forceinline__ void peers_have_read() {
   tile::cluster_wait();
 }
 __device__ __forceinline__ void meet() {
-  __syncwarp();
-  tile::cluster_publish();
-  tile::cluster_wait();
+  have_read();
+  peers_have_read();
 }
 
 enum class Where : uint8_t { kShared, kGlobal };
