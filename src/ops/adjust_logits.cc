@@ -14,21 +14,23 @@ struct Adjusted {
 
 double unless_nan(double value, double otherwise) { return std::isnan(value) ? otherwise : value; }
 
-Adjusted adjusted(const AdjustLogits::Args& a, int64_t entry, int64_t row, double x) {
-  const double repetition = unless_nan(load(a.repetition, row), 1),
-               bias = unless_nan(load(a.logit_bias, entry), 0);
+Adjusted adjusted(const AdjustLogits::Args& a, int64_t entry, int64_t row, double raw) {
+  const double repetition = unless_nan(load(a.repetition, row), 1);
+  const double bias = unless_nan(load(a.logit_bias, entry), 0);
   const int32_t count = a.count.as<int32_t>()[entry];
-  double magnitude = std::abs(x);
-  if (a.in_prompt.as<uint8_t>()[entry] != 0 || count > 0) x = x > 0 ? x / repetition : x * repetition;
-  magnitude = std::max(magnitude, std::abs(x));
+  double x = raw + bias, magnitude = std::abs(raw) + std::abs(bias);
+  if (a.in_prompt.as<uint8_t>()[entry] != 0 || count > 0) {
+    x = x > 0 ? x / repetition : x * repetition;
+    magnitude *= std::max({1.0, repetition, 1 / repetition});
+  }
   if (count > 0) {
-    const double frequency = unless_nan(load(a.frequency, row), 0),
-                 presence = unless_nan(load(a.presence, row), 0);
+    const double frequency = unless_nan(load(a.frequency, row), 0);
+    const double presence = unless_nan(load(a.presence, row), 0);
     x -= frequency * count;
     x -= presence;
     magnitude += std::abs(frequency * count) + std::abs(presence);
   }
-  return {x + bias, magnitude + std::abs(bias)};
+  return {x, magnitude};
 }
 
 }  // namespace

@@ -17,9 +17,9 @@ struct EnumWords<AdjustWay> {
 //
 //   Entry e names x = logits[row[e], id[e]]. apply:
 //     raw[e] = x
+//     x = x + logit_bias[e]
 //     x = x > 0 ? x / repetition : x * repetition    in_prompt[e] != 0 or count[e] > 0
 //     x = x - frequency * count[e] - presence        count[e] > 0
-//     x = x + logit_bias[e]
 //   with the parameters of row[e]; NaN switches its step off. restore: x = raw[e]. Numbers are IEEE's: -inf stays -inf, NaN
 //   stays NaN. An entry whose row or id does not exist is skipped: nothing is read or written for it. If two entries name one
 //   logit, that logit and their raw values hold what some order of reads and writes gives. Other logits are not touched: a
@@ -30,9 +30,9 @@ struct EnumWords<AdjustWay> {
 //            restore uses row, id, raw and logits.
 // Bytes      21 (apply) or 12 (restore) an entry, and 8 of logits.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  2^-21 * (the larger |x| before and after repetition + |frequency * count| + |presence| + |logit_bias|); raw,
+// Exactness  2^-21 * (max(1, repetition, 1 / repetition) * (|raw| + |logit_bias|) + |frequency * count| + |presence|); raw,
 //            restored logits and those that no entry names are equal. Numbers below 2^-126 may count as zero.
-// Source     Keskar et al., "CTRL" (2019) for repetition; vLLM, vllm/model_executor/layers/utils.py, for the order.
+// Source     Keskar et al., "CTRL" (2019) for repetition; vLLM, vllm/v1/sample/sampler.py, for the order, biases first.
 struct AdjustLogits {
   static constexpr std::string_view kName = "adjust_logits";
   static constexpr std::string_view kSummary = "penalties and biases on a few logits of each row";

@@ -54,9 +54,10 @@ std::vector<double> logprobs_of(const std::vector<double>& logits) {
 
 void expect_logprob(double got, double want) { EXPECT_NEAR(got, want, 0x1p-18 * (1 + std::abs(want))); }
 
-// The logits as OpenAI's API and vLLM adjust them, with the tokens before.
+// The logits as vLLM adjusts them, with the tokens before.
 std::vector<double> adjusted(std::vector<double> x, const SamplingParams& s,
                              const std::vector<int32_t>& prompt, const std::vector<int32_t>& answer) {
+  for (const auto& [id, bias] : s.logit_bias) x[static_cast<size_t>(id)] += static_cast<double>(bias);
   for (int32_t id = 0; id < kVocab; ++id) {
     double& logit = x[static_cast<size_t>(id)];
     const auto count = static_cast<double>(std::count(answer.begin(), answer.end(), id));
@@ -65,7 +66,6 @@ std::vector<double> adjusted(std::vector<double> x, const SamplingParams& s,
       logit = logit > 0 ? logit / s.repetition_penalty : logit * s.repetition_penalty;
     logit -= s.frequency_penalty * count + (count > 0 ? s.presence_penalty : 0);
   }
-  for (const auto& [id, bias] : s.logit_bias) x[static_cast<size_t>(id)] += static_cast<double>(bias);
   return x;
 }
 

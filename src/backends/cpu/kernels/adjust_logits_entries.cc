@@ -16,6 +16,7 @@ float unless_nan(float value, float otherwise) { return std::isnan(value) ? othe
 
 float adjusted(const AdjustLogits::Args& a, int64_t entry, int64_t row, float x) {
   const int32_t count = a.count.as<const int32_t>()[entry];
+  x += unless_nan(a.logit_bias.as<const float>()[entry], 0);
   if (a.in_prompt.as<const uint8_t>()[entry] != 0 || count > 0) {
     const float repetition = unless_nan(a.repetition.as<const float>()[row], 1);
     x = x > 0 ? x / repetition : x * repetition;
@@ -24,7 +25,7 @@ float adjusted(const AdjustLogits::Args& a, int64_t entry, int64_t row, float x)
     x -= unless_nan(a.frequency.as<const float>()[row], 0) * static_cast<float>(count);
     x -= unless_nan(a.presence.as<const float>()[row], 0);
   }
-  return x + unless_nan(a.logit_bias.as<const float>()[entry], 0);
+  return x;
 }
 
 void run_entry(const AdjustLogits::Problem& p, const AdjustLogits::Args& a, int64_t entry) {

@@ -61,6 +61,7 @@ __device__ __forceinline__ float unless_nan(float value, float otherwise) {
 
 __device__ __forceinline__ float adjusted(const Parameters& p, int64_t entry, int row, float x) {
   const int count = p.count[entry];
+  x = __fadd_rn(x, unless_nan(p.logit_bias[entry], 0.f));
   if (p.in_prompt[entry] != 0 || count > 0) {
     const float repetition = unless_nan(p.repetition[row], 1.f);
     x = x > 0.f ? __fdiv_rn(x, repetition) : __fmul_rn(x, repetition);
@@ -69,7 +70,7 @@ __device__ __forceinline__ float adjusted(const Parameters& p, int64_t entry, in
     x = __fsub_rn(x, __fmul_rn(unless_nan(p.frequency[row], 0.f), static_cast<float>(count)));
     x = __fsub_rn(x, unless_nan(p.presence[row], 0.f));
   }
-  return __fadd_rn(x, unless_nan(p.logit_bias[entry], 0.f));
+  return x;
 }
 
 template <AdjustWay kWay>
