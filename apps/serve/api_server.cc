@@ -1,6 +1,7 @@
 #include "apps/serve/api_server.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <ctime>
 
@@ -40,6 +41,20 @@ std::string lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return text;
+}
+
+// "a/b" of "a%2Fb". What is no such pair of digits stays.
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned char byte = 0;
+    const char* pair = text.data() + i + 1;
+    const bool coded =
+        text[i] == '%' && i + 2 < text.size() && std::from_chars(pair, pair + 2, byte, 16).ptr == pair + 2;
+    out += coded ? static_cast<char>(byte) : text[i];
+    if (coded) i += 2;
+  }
+  return out;
 }
 
 std::string utc_now() {
@@ -174,7 +189,8 @@ void ApiServer::respond(const Exchange& exchange, const ApiError& error, const s
 void ApiServer::answer_now(Route route, const HttpRequest& request, const Exchange& exchange) {
   if (route == Route::kVersion) return respond(exchange, HttpResponse{.body = version_json()});
   if (route == Route::kModels && request.path != "/v1/models")
-    return answer_model(request.path.substr(std::string_view("/v1/models/").size()), exchange);
+    return answer_model(percent_decoded(request.path).substr(std::string_view("/v1/models/").size()),
+                        exchange);
   if (route == Route::kModels)
     return respond(exchange,
                    HttpResponse{.body = models_json(model_.names(), created_, model_.max_model_len())});
@@ -325,7 +341,9 @@ void ApiServer::send(Active* active, const std::string& events) {
     active->streaming = true;
     ++metrics_.answers[200];
     active->exchange->begin_stream(
-        {.content_type = "text/event-stream; charset=utf-8", .headers = {{"Cache-Control", "no-cache"}}});
+        {.content_type = "text/event-stream; charset=utf-8",
+         .headers = {{"Cache-Control", "no-cache"},
+                     {"X-Accel-Buffering", "no"}}});  // events pass proxies at once
   }
   active->exchange->write(events);
 }

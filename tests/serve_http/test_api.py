@@ -246,7 +246,7 @@ class Api(ServerTest):
 
 
 class Keys(ServerTest):
-    FLAGS = ("--api-key", "first", "--api-key", "second", "--served-model-name", "a", "--served-model-name", "b")
+    FLAGS = ("--api-key", "first", "--api-key", "second", "--served-model-name", "a", "--served-model-name", "org/b")
 
     def test_keys(self):
         for header, status in ((None, 401), ("Bearer third", 401), ("Bearer firs", 401), ("Bearer firstfirst", 401),
@@ -259,8 +259,12 @@ class Keys(ServerTest):
 
     def test_names(self):
         key = {"Authorization": "Bearer first"}
-        self.assertEqual([m["id"] for m in self.server.ask("/v1/models", headers=key)[2]["data"]], ["a", "b"])
-        for model, status in (("a", 200), ("b", 200), ("sluice-16e-tiny", 404)):
+        self.assertEqual([m["id"] for m in self.server.ask("/v1/models", headers=key)[2]["data"]], ["a", "org/b"])
+        for path in ("org/b", "org%2Fb", "%6Frg/b"):
+            self.assertEqual(self.server.ask("/v1/models/" + path, headers=key)[2]["id"], "org/b")
+        for path in ("", "%", "%2", "%zz", "org%2Fc", "%00"):
+            self.assertEqual(self.server.ask("/v1/models/" + path, headers=key)[0], 404)
+        for model, status in (("a", 200), ("org/b", 200), ("sluice-16e-tiny", 404)):
             body = {"model": model, "messages": QUESTION, "max_tokens": 1}
             self.assertEqual(self.server.ask(CHAT, body, key)[0], status)
 

@@ -1,6 +1,9 @@
 """Clients that leave, and a server that is asked to end."""
+import json
+import pathlib
 import signal
 import subprocess
+import tempfile
 import unittest
 
 from server import COMMAND, QUESTION, WATCHDOG, OwnServerTest, close, events_of, wait_until
@@ -82,6 +85,32 @@ class Drain(OwnServerTest):
         server.signal(signal.SIGTERM)
         self.assertEqual(server.exit_status(), -signal.SIGTERM)
         close(stream)
+
+
+class Fault(OwnServerTest):
+    def test_a_step_that_fails(self):
+        """Weights of the last norm so large that no logit is a number."""
+        shipped = pathlib.Path(__file__).parents[2] / "models" / "sluice-16e-tiny"
+        with tempfile.TemporaryDirectory() as broken:
+            for file in shipped.iterdir():
+                (pathlib.Path(broken) / file.name).symlink_to(file)
+            data = bytearray((shipped / "model.safetensors").read_bytes())
+            header = int.from_bytes(data[:8], "little")
+            begin, end = json.loads(data[8:8 + header])["model.norm.weight"]["data_offsets"]
+            data[8 + header + begin:8 + header + end] = b"\x7f\x7f" * ((end - begin) // 2)
+            weights = pathlib.Path(broken) / "model.safetensors"
+            weights.unlink()
+            weights.write_bytes(data)
+            server = self.start(broken)
+        self.assertEqual(server.ask("/health")[0], 200)
+        for body in ({"messages": QUESTION}, {"messages": QUESTION, "stream": True, "n": 3}):
+            status, _, answer = server.ask("/v1/chat/completions", body)
+            self.assertEqual((status, answer["error"]["type"]), (500, "server_error"))
+            self.assertIn("wanted finite logits", answer["error"]["message"])
+            self.assertEqual(server.ask("/health")[0], 503)
+        server.wait_until_idle()
+        self.assertEqual(server.metric("vllm:request_success_total", 'finished_reason="error"'), 4)
+        self.assertEqual(server.stop(), 0)
 
 
 class Start(OwnServerTest):
