@@ -95,13 +95,14 @@ struct Totals {
   int before;
 };
 
-// Shared memory of a CTA besides its list.
+// Shared memory of a CTA in front of its list of places.
 struct Desk {
   float largest[kWarps];
   double sum[kWarps];
   int before[kWarps];
   uint32_t listed;
 };
+constexpr size_t kDeskBytes = (sizeof(Desk) + 15) / 16 * 16;
 
 // Over all threads; the first thread's is the answer, the same bits in every run.
 __device__ __forceinline__ Totals totals_of(const Seen& seen, Desk& desk) {

@@ -76,8 +76,9 @@ __device__ __forceinline__ void answer_nothing(const Parameters& p, int64_t ques
 }
 
 __global__ void __launch_bounds__(kThreads, 1) top_logprobs(const __grid_constant__ Parameters p) {
-  extern __shared__ uint64_t list[];  // places
-  __shared__ Desk desk;
+  extern __shared__ uint4 shared[];
+  Desk& desk = *reinterpret_cast<Desk*>(shared);
+  auto* const list = reinterpret_cast<uint64_t*>(reinterpret_cast<unsigned char*>(shared) + kDeskBytes);
   tile::release_next();
   tile::wait_for_previous();
   const int64_t question = blockIdx.x;
@@ -130,7 +131,7 @@ Status Launcher::enqueue(const TopLogprobs::Problem& p, const TopLogprobs::Args&
   const int64_t places = std::min(p.vocab, p.top * share_of(p.vocab));
   const Launch how{.grid = {static_cast<unsigned>(p.rows), 1, 1},
                    .block = {kThreads, 1, 1},
-                   .shared_bytes = static_cast<size_t>(places) * sizeof(uint64_t)};
+                   .shared_bytes = kDeskBytes + static_cast<size_t>(places) * sizeof(uint64_t)};
   return launch(top_logprobs_row_sm90.name, top_logprobs, how, stream, parameters);
 }
 
