@@ -339,6 +339,8 @@ KERNELS = [
         "of < p.first ? of : of + 2 * p.half;",
         "of < p.first ? of : of;",
         "rope_kv_write",
+    ),
+    Mutation(
         "adjust_logits_presence_of_the_prompt",
         "presence and frequency penalties fall on tokens that the answer does not have",
         "adjust_logits_entries_sm90",
