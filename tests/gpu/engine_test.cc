@@ -187,6 +187,31 @@ TEST_F(EngineGpu, TogetherOrAloneInChunksOrShortOfPagesGivesTheSameBits) {
   EXPECT_EQ(small->scheduler().free_pages(), 4);
 }
 
+// Pages of the step before, those of earlier requests, and those that two sequences come to share.
+TEST_F(EngineGpu, SharedPrefixesGiveTheSameBits) {
+  ASSERT_NO_FATAL_FAILURE(make_random());
+  Random random(21);
+  std::vector<Request> requests;
+  for (const int64_t own : {0, 1, 40, 0, 17}) {
+    Request r{.prompt = requests.empty() ? std::vector<int32_t>{} : requests[0].prompt};
+    for (int64_t n = requests.empty() ? 96 : own; n > 0; --n)
+      r.prompt.push_back(static_cast<int32_t>(random.integer(0, 999)));
+    r.sampling.temperature = own == 17 ? 0.8 : 0;
+    r.sampling.max_tokens = 40;
+    requests.push_back(r);
+  }
+  EngineOptions o = invariant();
+  o.prefix_cache = false;
+  const auto wanted = run(*engine(*random_, o), requests);
+  o.prefix_cache = true;
+  const auto e = engine(*random_, o);
+  EXPECT_EQ(run(*e, requests), wanted) << "together";
+  EXPECT_EQ(e->scheduler().prefix_cache().hits, 3 * 96 + 80);
+  for (int64_t i = 0; i < std::ssize(requests); ++i)
+    EXPECT_EQ(run(*e, {requests[static_cast<size_t>(i)]}).at(5 + i), wanted.at(i)) << "again, request " << i;
+  EXPECT_GE(e->scheduler().prefix_cache().hits, 2 * (3 * 96 + 80));
+}
+
 TEST_F(EngineGpu, MemoryThatNobodyHasWrittenIsNotRead) {
   ASSERT_NO_FATAL_FAILURE(make_random());
   const auto wanted = run(*engine(*random_, invariant()), some_requests(1000));
