@@ -262,8 +262,8 @@ LAYERS = [
         "preempted_pages_kept",
         "a sequence that gives way keeps its pages",
         "src/serve/scheduler.cc",
-        "  drop_pages(running_.back().get());\n",
-        "  running_.back()->computed = 0;\n",
+        "  s->pages.clear();\n",
+        "",
         "Engine.ShortOfPages*",
     ),
     Mutation(

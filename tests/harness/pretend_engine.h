@@ -54,6 +54,7 @@ class PretendEngine {
       if (step.chunks.empty()) break;
       chunks_ = step.chunks;
       execute(&step);
+      if (::testing::Test::HasFatalFailure()) return {};
       if (fault == Fault::kWhenBegun) {
         garble();
         scheduler.take_back(step.chunks);

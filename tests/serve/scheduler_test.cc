@@ -94,7 +94,7 @@ TEST_F(PrefixCache, RequestsThatBeginAlikeShareThePagesOfTheFirst) {
 TEST_F(PrefixCache, PagesWithTheSameTokensBecomeOne) {
   add(request(count_up(0, 8), 9));
   add(request(count_up(0, 8), 9));
-  EXPECT_EQ(engine_.step().size(), 1u);  // the second waits for a page
+  EXPECT_EQ(engine_.step().size(), 1u);                              // the second waits for a page
   for (int i = 0; i < 6; ++i) EXPECT_EQ(engine_.step().size(), 2u);  // 14 and 13 tokens are computed
   const auto& chunks = engine_.chunks();
   ASSERT_EQ(chunks.size(), 2u);
@@ -136,7 +136,7 @@ TEST_F(PrefixCache, AStepAheadPublishesWhatIsKnown) {
   same.prompt.push_back(9);
   const int64_t id = ahead.scheduler.add(same).value();
   int64_t cached = -1;
-  while (!ahead.scheduler.idle())
+  while (!ahead.scheduler.idle() && !HasFatalFailure())
     for (const GeneratedToken& t : ahead.step())
       if (t.request == id) cached = t.cached_tokens;
   EXPECT_EQ(cached, 8);
@@ -165,7 +165,7 @@ TEST_F(PrefixCache, WhoLostItsPagesComesBackBehindThoseThatAreLeft) {
   const PrefixCacheCounts before = engine.scheduler.prefix_cache();
   int64_t computed = 0;
   std::map<int64_t, Tokens> answers;
-  while (!engine.scheduler.idle()) {
+  while (!engine.scheduler.idle() && !HasFatalFailure()) {
     for (const GeneratedToken& t : engine.step()) answers[t.request].push_back(t.id), ++computed;
   }
   EXPECT_GT(engine.scheduler.preemptions(), 0);
