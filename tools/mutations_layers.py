@@ -334,8 +334,8 @@ LAYERS = [
         "a_page_changes_below_its_step",
         "a sequence takes another's page while a step writes both",
         "src/serve/scheduler.cc",
-        "publish(&s, Twin::kKeepsOwn);",
-        "publish(&s, Twin::kTakesOther);",
+        "publish(chunk.sequence.get(), Twin::kKeepsOwn);",
+        "publish(chunk.sequence.get(), Twin::kTakesOther);",
         "*PrefixCache*",
     ),
     Mutation(
