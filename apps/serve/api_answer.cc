@@ -100,6 +100,7 @@ class AnswerChoice {
   const std::string& reasoning() const { return reasoning_; }
   const std::string& finish_reason() const { return finish_reason_; }  // empty: it goes on
   const std::optional<std::string>& stop() const { return stop_.found(); }
+  int64_t tokens = 0;
   bool first = true;  // no event has told of it yet
 
  private:
@@ -120,7 +121,8 @@ Answer::Answer(const Harmony& harmony, const ApiRequest& request, AnswerHead hea
     : kind_(request.kind),
       stream_(request.stream),
       include_usage_(request.include_usage),
-      head_(std::move(head)) {
+      head_(std::move(head)),
+      choices_each_(request.choices) {
   const bool chat = kind_ == ApiKind::kChat;
   head_.id = (chat ? "chatcmpl-" : "cmpl-") + head_.id;
   event_head_ = "data: {\"id\":" + json_text(head_.id) +
@@ -162,6 +164,8 @@ void Answer::push(int64_t choice, const GeneratedToken& token, std::string* out)
   if (done(choice)) return;
   AnswerChoice& c = *choices_[static_cast<size_t>(choice)];
   ++completion_tokens_;
+  // A prompt counts once, however many answers it has.
+  if (c.tokens++ == 0 && choice % choices_each_ == 0) cached_tokens_ += token.cached_tokens;
   c.push(token);
   if (done(choice)) --open_;
   const std::string reasoning = c.take_reasoning(), text = c.take_text();
@@ -183,6 +187,7 @@ void Answer::push(int64_t choice, const GeneratedToken& token, std::string* out)
 
 std::string Answer::usage_json() const {
   return dump({{"prompt_tokens", prompt_tokens_},
+               {"prompt_tokens_details", {{"cached_tokens", cached_tokens_}}},
                {"completion_tokens", completion_tokens_},
                {"total_tokens", prompt_tokens_ + completion_tokens_}});
 }

@@ -59,7 +59,8 @@ class Answer {
   AnswerHead head_;
   std::string event_head_;  // what every event begins with
   std::vector<std::unique_ptr<AnswerChoice>> choices_;
-  int64_t open_ = 0, prompt_tokens_ = 0, completion_tokens_ = 0;
+  int64_t choices_each_;  // of a prompt
+  int64_t open_ = 0, prompt_tokens_ = 0, cached_tokens_ = 0, completion_tokens_ = 0;
 };
 
 }  // namespace sluice::apps

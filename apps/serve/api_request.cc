@@ -1,8 +1,12 @@
 #include "apps/serve/api_request.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <set>
 
 #include "apps/serve/api_fields.h"
+#include "base/printable.h"
 
 namespace sluice::apps {
 namespace {
@@ -24,7 +28,6 @@ constexpr Unsupported kUnsupported[] = {{"add_generation_prompt", "[true]"},
                                         {"chat_template_kwargs", "[{}]"},
                                         {"continue_final_message", "[false]"},
                                         {"documents", "[[]]"},
-                                        {"frequency_penalty", "[0]"},
                                         {"function_call", R"(["none", "auto"])"},
                                         {"functions", "[[]]"},
                                         {"guided_choice", "[]"},
@@ -33,14 +36,11 @@ constexpr Unsupported kUnsupported[] = {{"add_generation_prompt", "[true]"},
                                         {"guided_regex", "[]"},
                                         {"include_stop_str_in_output", "[false]"},
                                         {"length_penalty", "[1]"},
-                                        {"logit_bias", "[{}]"},
                                         {"logprobs", "[false]"},
                                         {"min_tokens", "[0]"},
                                         {"modalities", R"([["text"]])"},
                                         {"prediction", "[]"},
-                                        {"presence_penalty", "[0]"},
                                         {"prompt_logprobs", "[]"},
-                                        {"repetition_penalty", "[1]"},
                                         {"response_format", R"([{"type": "text"}])"},
                                         {"skip_special_tokens", "[true]"},
                                         {"structured_outputs", "[]"},
@@ -94,6 +94,27 @@ void read_stream(ApiFields* fields, ApiRequest* out) {
   if (error) fields->fail({Code::kInvalidArgument, "body: " + error->message});
 }
 
+// {"50256": -100}
+void read_bias(ApiFields* fields, const ApiLimits& limits, ApiSampling* out) {
+  const auto at = fields->take("logit_bias");
+  if (!at) return;
+  if (!at->value().is_object()) return fields->fail(*at, "an object of token ids and biases");
+  std::set<int32_t> seen;  // "5" and "05" are one
+  for (const auto& [key, value] : at->value().items()) {
+    int32_t id = -1;
+    const char* end = key.data() + key.size();
+    const bool is_id = std::from_chars(key.data(), end, id).ptr == end && id >= 0 && id < limits.vocab;
+    const JsonAt bias(value, at->where() + "." + valid_utf8(key));
+    const auto number = bias.number();
+    if (!is_id || !seen.insert(id).second)
+      return fields->fail(bias, "each token id from 0 to " + std::to_string(limits.vocab - 1) + " once");
+    if (!number.ok() || std::abs(number.value()) > limits.bias_max)
+      return fields->fail(
+          bias, "a number from " + number_text(-limits.bias_max) + " to " + number_text(limits.bias_max));
+    out->logit_bias.emplace_back(id, static_cast<float>(number.value()));
+  }
+}
+
 void read_sampling(ApiFields* fields, const ApiLimits& limits, ApiSampling* out) {
   out->temperature = fields->number("temperature", 0, limits.temperature_max);
   out->top_p = fields->number("top_p", 0, 1);
@@ -104,6 +125,11 @@ void read_sampling(ApiFields* fields, const ApiLimits& limits, ApiSampling* out)
     out->seed = static_cast<uint64_t>(*seed);
   out->max_tokens = fields->integer("max_tokens", 1, INT32_MAX);
   out->ignore_eos = fields->boolean("ignore_eos", false);
+  out->repetition_penalty =
+      fields->number("repetition_penalty", limits.repetition_min, limits.repetition_max);
+  out->frequency_penalty = fields->number("frequency_penalty", -limits.penalty_max, limits.penalty_max);
+  out->presence_penalty = fields->number("presence_penalty", -limits.penalty_max, limits.penalty_max);
+  read_bias(fields, limits, out);
   if (const auto ids = fields->take("stop_token_ids"))
     out->stop_token_ids = read_tokens(*ids, limits.vocab, fields);
 }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct ApiLimits {
   int64_t vocab = 0;          // token ids are below
   int64_t max_choices = 128;  // answers to one request
   double temperature_max = 2;
+  double penalty_max = 2;  // of frequency and presence, either sign
+  double repetition_min = 0.01, repetition_max = 100;
+  double bias_max = 100;  // either sign
 };
 
 enum class ApiKind : uint8_t { kChat, kCompletion };
@@ -33,6 +37,8 @@ struct ApiSampling {
   std::optional<double> temperature = {}, top_p = {}, min_p = {};
   std::optional<int64_t> top_k = {}, max_tokens = {};
   std::optional<uint64_t> seed = {};
+  std::optional<double> repetition_penalty = {}, frequency_penalty = {}, presence_penalty = {};
+  std::vector<std::pair<int32_t, float>> logit_bias = {};  // each token once
   std::vector<int32_t> stop_token_ids = {};
   bool ignore_eos = false;
 };

@@ -139,6 +139,7 @@ void EngineThread::note_load(bool healthy) {
   load_.pages = engine_.memory().pages;
   load_.free_pages = engine_.scheduler().free_pages();
   load_.preemptions = engine_.scheduler().preemptions();
+  load_.prefix_cache = engine_.scheduler().prefix_cache();
   load_.healthy = healthy;
   ++load_.steps;
 }

@@ -43,6 +43,7 @@ struct EngineLoad {
   int64_t running = 0, waiting = 0;
   int64_t pages = 0, free_pages = 0;
   int64_t preemptions = 0, steps = 0;
+  PrefixCacheCounts prefix_cache = {};
   bool healthy = true;  // the last step that was made did not fail
 };
 

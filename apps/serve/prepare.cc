@@ -28,7 +28,12 @@ ServedModel::ServedModel(const Session& session, const Chat& chat, ChatOptions o
     : chat_(&chat),
       options_(std::move(options)),
       names_(std::move(names)),
-      limits_{.vocab = session.model->config().decoder.vocab, .temperature_max = kTemperatureMax},
+      limits_{.vocab = session.model->config().decoder.vocab,
+              .temperature_max = kTemperatureMax,
+              .penalty_max = kPenaltyMax,
+              .repetition_min = kRepetitionMin,
+              .repetition_max = kRepetitionMax,
+              .bias_max = kLogitBiasMax},
       max_model_len_(session.engine->max_model_len()) {
   const Tokenizer& tokenizer = harmony().tokenizer();
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
@@ -88,7 +93,11 @@ ApiResult<ServedModel::Prepared> ServedModel::finish(Prepared prepared) const {
                          .min_p = s.min_p.value_or(-1),
                          .top_k = s.top_k.value_or(-1),
                          .seed = s.seed ? *s.seed : random_seed(),
-                         .max_tokens = s.max_tokens.value_or(0)});
+                         .max_tokens = s.max_tokens.value_or(0),
+                         .repetition_penalty = s.repetition_penalty,
+                         .frequency_penalty = s.frequency_penalty,
+                         .presence_penalty = s.presence_penalty});
+  out.logit_bias = s.logit_bias;
   if (s.ignore_eos) out.stop_token_ids.clear();
   out.stop_token_ids.insert(out.stop_token_ids.end(), s.stop_token_ids.begin(), s.stop_token_ids.end());
   return prepared;

@@ -39,6 +39,9 @@ void check(const ApiRequest& r) {
   require(!s.temperature || (*s.temperature >= 0 && *s.temperature <= kLimits.temperature_max));
   require(!s.top_p || (*s.top_p >= 0 && *s.top_p <= 1));
   require(!s.top_k || *s.top_k >= 0);
+  for (const auto& [id, bias] : s.logit_bias)
+    require(id >= 0 && id < kLimits.vocab && bias >= -100 && bias <= 100);
+  require(!s.presence_penalty || (*s.presence_penalty >= -2 && *s.presence_penalty <= 2));
   require(!s.max_tokens || *s.max_tokens >= 1);
 }
 

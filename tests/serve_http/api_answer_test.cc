@@ -66,7 +66,8 @@ TEST(ApiAnswer, AWholeChat) {
       Json::parse(
           R"({"id": "chatcmpl-7", "object": "chat.completion", "created": 11, "model": "m", "choices": [{
       "index": 0, "message": {"role": "assistant", "content": "It is 685!", "reasoning": "Hm.", "reasoning_content": "Hm."},
-      "logprobs": null, "finish_reason": "stop", "stop_reason": null}], "usage": {"prompt_tokens": 3, "completion_tokens": )" +
+      "logprobs": null, "finish_reason": "stop", "stop_reason": null}], "usage": {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 0},
+      "completion_tokens": )" +
           std::to_string(said) + R"(, "total_tokens": )" + std::to_string(said + 3) + "}}"));
 }
 
@@ -128,6 +129,15 @@ TEST(ApiAnswer, ChoicesOfSeveralPrompts) {
   for (size_t i = 0; i < 4; ++i)
     EXPECT_EQ(json["choices"][i]["text"], (i < 2 ? "ax" : "bx") + std::to_string(i));
   EXPECT_EQ(json["usage"]["prompt_tokens"], 6);
+}
+
+TEST(ApiAnswer, WhatWasCachedOfAPromptCountsOnce) {
+  Answer answer = answer_to({.kind = ApiKind::kCompletion, .prompts = {"a", "b"}, .choices = 2});
+  std::string out;
+  for (int64_t choice = 0; choice < 4; ++choice)
+    for (const FinishReason finish : {FinishReason::kNone, FinishReason::kLength})
+      answer.push(choice, {.id = 5, .finish = finish, .cached_tokens = choice + 10}, &out);
+  EXPECT_EQ(Json::parse(answer.finish())["usage"]["prompt_tokens_details"]["cached_tokens"], 10 + 12);
 }
 
 TEST(ApiAnswer, ATokenThatEndsACompletionIsNoText) {

@@ -44,6 +44,7 @@ TEST(ApiRequest, EveryFieldArrives) {
       R"("model": "m", "temperature": 0.5, "top_p": 0.25, "min_p": 0.125, "top_k": 7, "seed": -1, "n": 3, "max_tokens": 4,
       "max_completion_tokens": 5, "stop": ["a", "b"], "stream": true, "stream_options": {"include_usage": true},
       "reasoning_effort": "low", "include_reasoning": false, "ignore_eos": true, "stop_token_ids": [9, 99], "user": "u",
+      "repetition_penalty": 1.5, "frequency_penalty": -2, "presence_penalty": 0.75, "logit_bias": {"7": -100, "99": 2.5},
       "zeta": 1, "alpha": 2)");
   EXPECT_EQ(r.model, "m");
   EXPECT_EQ(r.sampling.temperature, 0.5);
@@ -58,6 +59,10 @@ TEST(ApiRequest, EveryFieldArrives) {
   EXPECT_EQ(r.effort, ReasoningEffort::kLow);
   EXPECT_FALSE(r.include_reasoning);
   EXPECT_EQ(r.sampling.stop_token_ids, (std::vector<int32_t>{9, 99}));
+  EXPECT_EQ(r.sampling.repetition_penalty, 1.5);
+  EXPECT_EQ(r.sampling.frequency_penalty, -2);
+  EXPECT_EQ(r.sampling.presence_penalty, 0.75);
+  EXPECT_EQ(r.sampling.logit_bias, (std::vector<std::pair<int32_t, float>>{{7, -100.f}, {99, 2.5f}}));
   EXPECT_EQ(r.ignored, (std::vector<std::string>{"alpha", "zeta"}));
 }
 
@@ -101,6 +106,12 @@ TEST(ApiRequest, AnErrorNamesTheFieldWhatWasWantedAndWhatWasFound) {
                 .param,
             "messages[0].content[0].type");
   EXPECT_EQ(refusal(read_chat(R"({"messages": [7]})", kLimits)).param, "messages[0]");
+  for (const char* bias : {R"({"100": 1})", R"({"-1": 1})", R"({"1x": 1})", R"({"": 1})",
+                           R"({"5": 1, "05": 1})", R"({"5": "a"})", R"({"5": -100.5})"}) {
+    const ApiError wrong =
+        refusal(read_completion(R"({"prompt": "a", "logit_bias": )" + std::string(bias) + "}", kLimits));
+    EXPECT_TRUE(wrong.param.starts_with("logit_bias.")) << wrong.message;
+  }
   const ApiError nested = refusal(
       read_completion(R"({"prompt": "a", "stream": true, "stream_options": {"include_usage": 1}})", kLimits));
   EXPECT_EQ(nested.param, "stream_options.include_usage");
@@ -108,11 +119,11 @@ TEST(ApiRequest, AnErrorNamesTheFieldWhatWasWantedAndWhatWasFound) {
 
 TEST(ApiRequest, WhatIsNotSupportedHasItsNeutralValueOrIsRefused) {
   for (const char* neutral :
-       {R"("tools": [])", R"("tools": null)", R"("presence_penalty": 0.0)", R"("logit_bias": {})",
+       {R"("tools": [])", R"("tools": null)", R"("min_tokens": 0.0)", R"("chat_template_kwargs": {})",
         R"("response_format": {"type": "text"})", R"("best_of": 1)"})
     (void)chat(neutral);
   for (const char* asks :
-       {R"("tools": [{}])", R"("presence_penalty": 0.1)", R"("logit_bias": {"1": 2})",
+       {R"("tools": [{}])", R"("min_tokens": 1)", R"("tool_choice": "required")",
         R"("response_format": {"type": "json_object"})", R"("best_of": 2)", R"("logprobs": true)"}) {
     const ApiError e = refusal(
         read_chat(R"({"messages": [{"role": "user", "content": ""}], )" + std::string(asks) + "}", kLimits));

@@ -90,6 +90,34 @@ class Api(ServerTest):
         parts = [{"role": "user", "content": [{"type": "text", "text": "What is "}, {"type": "text", "text": "417 + 268?"}]}]
         self.assertEqual(count(messages=parts), plain)
 
+    def test_penalties(self):
+        penalties = {"repetition_penalty": 1.5, "frequency_penalty": 2, "presence_penalty": 2}
+        ask = {"prompt": "a a a a a a", "temperature": 0, "max_tokens": 60}
+        texts = {self.server.ask(COMPLETION, ask)[2]["choices"][0]["text"]}
+        for name, value in penalties.items():
+            texts.add(self.server.ask(COMPLETION, {**ask, name: value})[2]["choices"][0]["text"])
+            flags = ["--temperature", "1.5", "--seed", "3", "--" + name.replace("_", "-"), str(value)]
+            want = run_json("-p", QUESTION[0]["content"], "--max-tokens", "60", *flags)
+            got = self.server.chat(temperature=1.5, seed=3, max_tokens=60, **{name: value})["choices"][0]["message"]
+            self.assertEqual((got["content"], got["reasoning"] or ""), (want["text"], want["reasoning"]))
+        self.assertEqual(len(texts), 4)
+
+    def test_biases(self):
+        token = self.server.ask("/tokenize", {"prompt": "x"})[2]["tokens"][0]
+        ask = {"prompt": "Hello", "temperature": 0, "max_tokens": 4}
+        forced = self.server.ask(COMPLETION, {**ask, "logit_bias": {str(token): 100}})[2]["choices"][0]["text"]
+        self.assertEqual(forced, "xxxx")
+        self.assertEqual(self.server.ask(COMPLETION, {**ask, "logit_bias": {str(token): -100}})[2]["choices"],
+                         self.server.ask(COMPLETION, ask)[2]["choices"])
+
+    def test_a_prompt_that_was_seen(self):
+        ask = {"prompt": "one two three four five six seven eight nine ten " * 3, "max_tokens": 1}
+        first, second = (self.server.ask(COMPLETION, ask)[2]["usage"] for _ in range(2))
+        self.assertEqual(first["prompt_tokens_details"], {"cached_tokens": 0})
+        self.assertGreaterEqual(second["prompt_tokens_details"]["cached_tokens"], 16)
+        self.assertLess(second["prompt_tokens_details"]["cached_tokens"], second["prompt_tokens"])
+        self.assertGreaterEqual(self.server.metric("vllm:prefix_cache_hits_total"), 16)
+
     def test_choices(self):
         ask = {"prompt": "What", "temperature": 2, "max_tokens": 30, "seed": 5}
         many = self.server.ask(COMPLETION, {**ask, "n": 3})[2]["choices"]
@@ -195,6 +223,12 @@ class Api(ServerTest):
                 ({"stream_options": {"include_usage": True}}, "stream_options", "stream"),
                 ({"reasoning_effort": "huge"}, "reasoning_effort", "huge"),
                 ({"seed": 1.5}, "seed", "1.5"),
+                ({"presence_penalty": 2.5}, "presence_penalty", "-2 to 2", "2.5"),
+                ({"repetition_penalty": 0}, "repetition_penalty", "0.01"),
+                ({"logit_bias": [1]}, "logit_bias", "array"),
+                ({"logit_bias": {"99999": 1}}, "logit_bias.99999", "token id"),
+                ({"logit_bias": {"x": 1}}, "logit_bias.x", "token id"),
+                ({"logit_bias": {"5": 101}}, "logit_bias.5", "100", "101"),
                 ({"stop_token_ids": [99999]}, "stop_token_ids[0]", "99999")):
             with self.subTest(change=change):
                 self.refused(CHAT, {**chat, **change}, 400, param, "wanted", "found", *parts)
@@ -209,9 +243,7 @@ class Api(ServerTest):
         tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
         for field, value, neutral in (("tools", [tool], []), ("tool_choice", "required", "none"),
                                       ("response_format", {"type": "json_object"}, {"type": "text"}),
-                                      ("logprobs", True, False), ("top_logprobs", 3, 0), ("presence_penalty", 0.5, 0),
-                                      ("frequency_penalty", 0.5, 0.0), ("repetition_penalty", 1.1, 1),
-                                      ("logit_bias", {"5": 1}, {}), ("min_tokens", 5, 0)):
+                                      ("logprobs", True, False), ("top_logprobs", 3, 0.0), ("min_tokens", 5, 0)):
             with self.subTest(field=field):
                 self.refused(CHAT, {"messages": QUESTION, field: value}, 400, field, "not supported")
                 self.server.chat(max_tokens=1, **{field: neutral})
@@ -286,7 +318,7 @@ class Limits(OwnServerTest):
         self.assertEqual(server.stop(), 0)
 
     def test_a_request_that_takes_too_long(self):
-        server = self.start("--request-timeout", "2", "--max-num-seqs", "32")
+        server = self.start("--request-timeout", "4", "--max-num-seqs", "32")
         status, _, answer = server.ask(CHAT, {"messages": QUESTION, "n": 32, "ignore_eos": True})
         self.assertEqual((status, answer["error"]["code"]), (504, "timeout"))
         server.wait_until_idle()
