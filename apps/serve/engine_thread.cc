@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "serve/engine.h"
+
 namespace sluice::apps {
 
 EngineThread::EngineThread(Engine& engine, int64_t max_queue, Deliver deliver)
@@ -139,7 +141,9 @@ void EngineThread::note_load(bool healthy) {
   load_.pages = engine_.memory().pages;
   load_.free_pages = engine_.scheduler().free_pages();
   load_.preemptions = engine_.scheduler().preemptions();
-  load_.prefix_cache = engine_.scheduler().prefix_cache();
+  const PrefixCacheCounts prefix = engine_.scheduler().prefix_cache();
+  load_.prefix_queries = prefix.queries;
+  load_.prefix_hits = prefix.hits;
   load_.healthy = healthy;
   ++load_.steps;
 }

@@ -10,7 +10,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "serve/engine.h"
+#include "serve/request.h"
+
+namespace sluice {
+class Engine;
+}
 
 namespace sluice::apps {
 
@@ -43,8 +47,8 @@ struct EngineLoad {
   int64_t running = 0, waiting = 0;
   int64_t pages = 0, free_pages = 0;
   int64_t preemptions = 0, steps = 0;
-  PrefixCacheCounts prefix_cache = {};
-  bool healthy = true;  // the last step that was made did not fail
+  int64_t prefix_queries = 0, prefix_hits = 0;  // tokens of prompts, looked for in the prefix cache and found
+  bool healthy = true;                          // the last step that was made did not fail
 };
 
 // Tickets are unique. Every sequence that was taken ends with a last token (its `finish` says why) or with a fault, unless it is

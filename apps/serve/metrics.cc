@@ -67,10 +67,9 @@ void append_engine(Page* page, const std::string& p, const EngineLoad& load) {
   page->one(p + "num_preemptions_total", "counter", "Sequences that lost their cache for a time.",
             static_cast<double>(load.preemptions));
   page->one(p + "prefix_cache_queries_total", "counter",
-            "Tokens of prompts that were looked for in the cache.",
-            static_cast<double>(load.prefix_cache.queries));
+            "Tokens of prompts that were looked for in the cache.", static_cast<double>(load.prefix_queries));
   page->one(p + "prefix_cache_hits_total", "counter", "Tokens of prompts that were found there.",
-            static_cast<double>(load.prefix_cache.hits));
+            static_cast<double>(load.prefix_hits));
 }
 
 void append_requests(Page* page, const std::string& p, const ServeMetrics& m) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 
+#include "apps/chat.h"
 #include "apps/serve/api_answer.h"
 #include "models/family.h"
 
@@ -39,6 +40,8 @@ ServedModel::ServedModel(const Session& session, const Chat& chat, ChatOptions o
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
     longest_token_bytes_ = std::max(longest_token_bytes_, std::ssize(tokenizer.piece(id)));
 }
+
+const Harmony& ServedModel::harmony() const { return chat_->harmony(); }
 
 bool ServedModel::serves(const std::string& name) const {
   return name.empty() || std::find(names_.begin(), names_.end(), name) != names_.end();

@@ -4,10 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "apps/chat.h"
 #include "apps/serve/api_request.h"
+#include "serve/request.h"
+#include "text/harmony.h"
 
 namespace sluice::apps {
+
+struct Session;
+class Chat;
 
 // A model under the names that clients know it by. Any number of threads may use it.
 class ServedModel {
@@ -25,7 +29,7 @@ class ServedModel {
   ApiResult<std::string> tokenize(std::string_view body) const;    // the answer's JSON
   ApiResult<std::string> detokenize(std::string_view body) const;  // likewise
 
-  const Harmony& harmony() const { return chat_->harmony(); }
+  const Harmony& harmony() const;
   const std::vector<std::string>& names() const { return names_; }
   bool serves(const std::string& name) const;
   int64_t max_model_len() const { return max_model_len_; }
