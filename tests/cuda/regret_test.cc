@@ -198,7 +198,7 @@ TEST(Regret, ExpertGemmsTakeNearlyTheFastestConfiguration) {
 
 // Every configuration of dense layers that was near the best by the cost model of its day; what the model is fitted to.
 TEST(Regret, DenseLayersTakeNearlyTheFastestConfiguration) {
-  constexpr double kWorst = 1.12, kMean = 1.02;
+  constexpr double kWorst = 1.25, kMean = 1.015;
   double logs = 0;
   const Times times = measured("linear_candidates.csv", "linear");
   EXPECT_EQ(times.size(), 2u * 17u + 5u);

@@ -229,13 +229,15 @@ TEST_F(EngineGpu, RequestsThatComeAndGo) {
   o.max_model_len = 256, o.max_num_seqs = 8, o.max_num_batched_tokens = 64;
   const EngineMemory full = engine(*random_, o)->memory();
   o.kv_cache_bytes = full.kv_cache_bytes / full.pages * 24;
-  const auto e = engine(*random_, o), single = engine(*random_, o);
+  CountingDevice counted(gpu());
+  const auto e = engine_of(counted, random_->config().decoder, random_->weights(), o),
+             single = engine(*random_, o);
   Random random(8);
   std::map<int64_t, Request> requests;
   std::map<int64_t, Answer> answers;
-  int64_t free_before = 0;
+  int64_t held = 0;
   for (int step = 0; step < steps || !e->idle(); ++step) {
-    if (step == steps / 2) free_before = gpu().free_bytes();
+    if (step == steps / 2) held = counted.held();
     if (step < steps && random.integer(0, 2) == 0) {
       Request r;
       for (int64_t n = random.integer(1, 100); n > 0; --n)
@@ -255,8 +257,7 @@ TEST_F(EngineGpu, RequestsThatComeAndGo) {
     for (const GeneratedToken& t : tokens.value()) answers[t.request].push(t);
   }
   EXPECT_EQ(e->scheduler().free_pages(), 24);
-  // Kernels are loaded and steps recorded when they first run, which takes memory once.
-  EXPECT_LE(free_before - gpu().free_bytes(), int64_t{64} << 20) << "memory is lost";
+  EXPECT_EQ(counted.held(), held) << "pieces of memory";
   int64_t alone = 0, compared = 0;
   for (const auto& [id, request] : requests) {
     if (answers[id].finish == FinishReason::kNone || ++compared > 40) continue;

@@ -64,6 +64,24 @@ class ScarceDevice final : public WrappedDevice {
   int64_t free_, total_;
 };
 
+// Counts what is allocated and not released, memory of the host included.
+class CountingDevice final : public WrappedDevice {
+ public:
+  using WrappedDevice::WrappedDevice;
+  int64_t held() const { return held_; }
+  Result<void*> allocate(size_t bytes) override { return count(inner_.allocate(bytes)); }
+  void release(void* memory) override { inner_.release(memory), held_ -= memory != nullptr; }
+  Result<void*> allocate_host(size_t bytes) override { return count(inner_.allocate_host(bytes)); }
+  void release_host(void* memory) override { inner_.release_host(memory), held_ -= memory != nullptr; }
+
+ private:
+  Result<void*> count(Result<void*> memory) {
+    held_ += memory.ok() && memory.value() != nullptr;
+    return memory;
+  }
+  int64_t held_ = 0;
+};
+
 // Work fails from the n-th call of wait_for on, `times` times.
 class FailingDevice final : public WrappedDevice {
  public:

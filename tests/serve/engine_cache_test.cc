@@ -70,7 +70,7 @@ TEST_F(EnginePrefixCache, EveryTokenSaysHowMuchOfThePromptWasFound) {
   }
 }
 
-// The two that come together share the pages that their first step writes.
+// Those that come together share the pages that the first of them writes.
 TEST_F(EnginePrefixCache, RequestsOfOneStepGiveTheSameBits) {
   Random random(9);
   const Tokens common = random_tokens(random, 30);
@@ -189,7 +189,7 @@ TEST_F(EnginePrefixCache, MixedRequestsGetTheAnswersThatTheyGetAlone) {
     for (const GeneratedToken& t : tokens.value()) {
       Open& o = open.at(t.request);
       Answer& a = o.answer;
-      a.ids.push_back(t.id), a.logprobs.push_back(t.logprob), a.finish = t.finish;
+      a.push(t);
       if (t.finish == FinishReason::kNone) continue;
       ASSERT_EQ(a, alone[o.request]) << "request " << t.request << " as " << o.request;
       open.erase(t.request);

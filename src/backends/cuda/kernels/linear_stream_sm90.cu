@@ -32,16 +32,16 @@ Refusal supports(const Linear::Problem& p, const DeviceInfo& d) {
 }
 
 std::vector<Config> configs(const Linear::Problem& p, const DeviceInfo& d, const Policy&) {
-  // Behind a launch of its kind. Fitted to bench/measured/h200/linear.csv, and so that it is beaten where linear_tile.cc's kernels are
-  // faster: at 8 rows, and at the output layer.
-  constexpr double kFixedUs = 2.3, kRowUs = 0.15, kShare = 0.9;
-  const double us =
-      kFixedUs + kRowUs * static_cast<double>(p.tokens) + Linear::bytes(p) / (kShare * d.mem_bytes_per_us);
+  // Behind a launch of its kind, so that it is beaten where linear_tile.cc's kernels are faster (linear_candidates.csv): at 8 long rows,
+  // and at the output layer.
+  constexpr double kFixedUs = 0.8, kElementUs = 8.5e-5, kShare = 0.903, kAheadUs = 0.1;
+  const double us = kFixedUs + kElementUs * static_cast<double>(p.tokens * p.width) +
+                    Linear::bytes(p) / (kShare * d.mem_bytes_per_us);
   const auto grid = static_cast<int32_t>(std::min<int64_t>(linear_parts(p.features, kSlab), d.cores));
   const auto config = [&](const char* name, double cost, int32_t ahead) {
     return Config{.name = name, .cost_us = cost, .launches = {{.value = {grid, ahead}}}};
   };
-  return {config("l2", us, kAheadBoxes), config("ring", us, 0)};
+  return {config("ring", us, 0), config("l2", us + kAheadUs, kAheadBoxes)};
 }
 
 std::string launch_text(const Linear::Problem&, const KernelLaunch& l) {

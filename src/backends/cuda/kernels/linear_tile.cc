@@ -8,13 +8,12 @@ namespace {
 
 // Fitted to the rows of bench/measured/h200/linear_candidates.csv, all of them at once; tests/cuda/regret_test.cc holds the choices
 // to these rows. Of a multiprocessor: bytes and clocks; tensor cores run at the clock that the power limit leaves them.
-constexpr double kTensorClocksUs = 1.3e3, kClocksUs = 1.7e3, kIngestBytes = 65.5;
-constexpr double kStepClocks = 309;       // least clocks of a step, from one wait to the next
-constexpr double kL2BytesPerUs = 8.22e6;  // what all of them take from the L2
-constexpr double kFixedUs = 1.58, kLatencyUs = 1.33, kMemoryShare = 0.979, kHidden = 0.887;
-constexpr double kExchangeUs = 1.62,
-                 kExchangeRowUs =
-                     0.022;  // of split sums: each time, and for a row of 64 features that is sent
+constexpr double kTensorClocksUs = 1.43e3, kClocksUs = 1.7e3, kIngestBytes = 72.6;
+constexpr double kStepClocks = 260;       // least clocks of a step, from one wait to the next
+constexpr double kL2BytesPerUs = 9.01e6;  // what all of them take from the L2
+constexpr double kFixedUs = 1.26, kRoundUs = 0.706, kLatencyUs = 1.36, kMemoryShare = 1.02, kHidden = 0.827;
+// Of split sums: each time, and for a row of 64 features that is sent.
+constexpr double kExchangeUs = 1.77, kExchangeRowUs = 0.0445;
 
 struct Work {
   int64_t tiles;
@@ -35,9 +34,12 @@ double tile_us(const Linear::Problem& p, const DeviceInfo& d, const LinearTileKi
   const double tensor_us = 2.0 * kind.groups * kind.n / kTensorClocksUs;
   const double ingest_us = kind.stage_bytes() / kIngestBytes / kClocksUs;
   const double step_us = std::max(each_sm * std::max(tensor_us, ingest_us), rounds * kStepClocks / kClocksUs);
-  const double sm_us = work.steps * std::max(step_us, ctas * kind.stage_bytes() / kL2BytesPerUs);
-  const double in_flight =
-      std::min(ctas, d.cores * resident) * linear_tile_shared(kind, splits).stages * kind.weight_bytes();
+  const double sm_us = std::max(work.steps * step_us + rounds * kRoundUs,
+                                work.steps * ctas * kind.stage_bytes() / kL2BytesPerUs);
+  // Tiles of other rows read the same weights.
+  const double of_weights = static_cast<double>(linear_parts(p.features, kind.features()) * splits);
+  const double in_flight = std::min(of_weights, d.cores * resident) *
+                           linear_tile_shared(kind, splits).stages * kind.weight_bytes();
   const double memory_us =
       Linear::bytes(p) / std::min(kMemoryShare * d.mem_bytes_per_us, in_flight / kLatencyUs);
   const double sent = static_cast<double>(kind.n * kind.groups * (splits - 1)) / splits;
@@ -52,11 +54,10 @@ std::string kind_name(const LinearTileKind& kind) {
 }  // namespace
 
 LinearTileShared linear_tile_shared(const LinearTileKind& kind, int splits) {
-  constexpr int kSm = 228 << 10, kSystem = 1 << 10, kStagesMost = 12;
-  const int sum_bytes = kind.groups * 128 * 16;  // of a group of 8 rows: four sums of each consumer thread
+  constexpr int kSm = 228 << 10, kSystem = 1 << 10, kStagesMost = 12, kSumBytes = 128 * 16;
   const int most = kSm / (kind.narrow() ? 2 : 1) - kSystem;
   // Groups of 8 rows that a CTA finishes: their sums from every CTA of the cluster.
-  const int inbox = splits > 1 ? splits * static_cast<int>(linear_parts(kind.n / 8, splits)) * sum_bytes : 0;
+  const int inbox = splits > 1 ? splits * static_cast<int>(linear_parts(kind.n / 8, splits)) * kSumBytes : 0;
   LinearTileShared s{};
   for (s.stages = kStagesMost;; --s.stages) {
     s.staging = s.stages * kind.stage_bytes();
@@ -85,8 +86,8 @@ std::vector<Config> linear_tile_configs(const Linear::Problem& p, const DeviceIn
 std::vector<Config> linear_split_configs(const Linear::Problem& p, const DeviceInfo& d, const Policy&) {
   std::vector<Config> out;
   const int64_t steps = linear_parts(p.width, kLinearBlock);
-  for (int i = 0; i < static_cast<int>(std::size(kLinearTiles)); ++i)
-    for (int splits = 2; kLinearTiles[i].splits() && splits <= kLinearSplitsMost; ++splits) {
+  for (int i = kLinearWide; i < static_cast<int>(std::size(kLinearTiles)); ++i)
+    for (int splits = 2; splits <= kLinearSplitsMost; ++splits) {
       const LinearTileKind& kind = kLinearTiles[i];
       Config c{.name = kind_name(kind) + "/" + std::to_string(splits),
                .cost_us = tile_us(p, d, kind, splits)};

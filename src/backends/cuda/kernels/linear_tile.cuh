@@ -29,16 +29,9 @@ struct LinearTileParameters {
   LinearOutput out;
 };
 using LinearTileKernel = void (*)(CUtensorMap, CUtensorMap, LinearTileParameters);
-// Launch one of kLinearTiles: below kLinearWide, and from there on.
-Status launch_linear_wide(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
-                          const Linear::Args& a, Stream stream);
+// Launches one of kLinearTiles from kLinearWide on.
 Status launch_linear_narrow(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
                             const Linear::Args& a, Stream stream);
-inline Status launch_linear_any(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
-                                const Linear::Args& a, Stream stream) {
-  return l.kind < kLinearWide ? launch_linear_wide(name, p, l, a, stream)
-                              : launch_linear_narrow(name, p, l, a, stream);
-}
 
 template <int kGroups_, int kN_>
 struct LinearTiles {
@@ -48,7 +41,7 @@ struct LinearTiles {
   static constexpr uint32_t kWeightBytes = kKind.weight_bytes(), kStageBytes = kKind.stage_bytes(),
                             kGroupBytes = kWeightBytes / kGroups;
   static constexpr int kEights = kN / 8;  // groups of eight rows of x
-  static constexpr bool kNarrow = kKind.narrow(), kSplits = kKind.splits();
+  static constexpr bool kNarrow = kKind.narrow();
   static constexpr int kThreads = kKind.threads(), kFeatures = kKind.features(),
                        kStagedEights = kKind.staged_rows() / 8, kStagingBytes = kKind.staging_bytes();
   // setmaxnreg: 168 registers a thread at launch.
@@ -315,7 +308,7 @@ __device__ __forceinline__ void linear_consume(const LinearTileParameters& p, ui
     float d[C::kN / 2];
     linear_multiply<C>(d, p, base, group, mine.steps, place);
     const int eights = min(C::kEights, (p.out.tokens - to.token + 7) / 8);
-    if constexpr (C::kSplits) {
+    if constexpr (C::kNarrow) {
       if (p.splits > 1) linear_exchange<C>(d, p, base, mine.rank, eights);
     }
     to.feature += group * 64;
@@ -343,7 +336,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kNarrow ? 2 : 1)
   if (warp == 0) tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.received), 1);
   tile::barrier_visible();
   __syncthreads();
-  const bool clustered = C::kSplits && p.splits > 1;
+  const bool clustered = C::kNarrow && p.splits > 1;
   if (clustered) tile::cluster_arrive();
   if (warp >= kProducer) {
     if constexpr (C::kMovesRegisters) tile::keep_registers<C::kProducerRegisters>();

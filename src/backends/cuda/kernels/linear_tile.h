@@ -11,8 +11,7 @@ struct LinearTileKind {
   int groups, n;
 
   constexpr int features() const { return 64 * groups; }
-  constexpr bool narrow() const { return groups == 1; }  // two CTAs an SM
-  constexpr bool splits() const { return n <= 128; }     // its sums may be split
+  constexpr bool narrow() const { return groups == 1; }  // two CTAs an SM; its sums may be split
   constexpr int threads() const { return narrow() ? 160 : 128 * (groups + 1); }
   constexpr int weight_bytes() const { return features() * 128; }  // of a stage, 64 of k
   constexpr int stage_bytes() const { return weight_bytes() + n * 128; }
