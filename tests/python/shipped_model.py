@@ -87,12 +87,11 @@ def is_start(found: str, wanted: str) -> bool:
     return found == wanted or (wanted.startswith(found) and not found.endswith("<|return|>"))
 
 
-def distance(model, prompt: str, scale: float = 1.0) -> tuple[float, float]:
-    """Of a recorded prompt's logits, as tests/models/parity_test.cc has it: the worst row's root mean square and largest difference, in
-    shares of the noise that was recorded for that row."""
+def distances(model, prompt: str, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of each row of a recorded prompt's logits, as tests/models/parity_test.cc has it: root mean square and largest difference, in shares
+    of the noise that was recorded for that row."""
     part = {name.split(".", 1)[1]: value for name, value in load_file(RECORDED).items() if name.startswith(prompt + ".")}
     with torch.no_grad():
         logits = model(part["ids"][None].long().to(model.device), use_cache=False).logits[0].cpu()
     off = (logits[part["positions"].long()].double() - part["logits"].double()).abs()
-    rms = (off.square().mean(1).sqrt() / (scale * part["noise"].double())).max().item()
-    return rms, (off.amax(1) / (scale * part["noise_most"].double())).max().item()
+    return off.square().mean(1).sqrt() / (scale * part["noise"].double()), off.amax(1) / (scale * part["noise_most"].double())
