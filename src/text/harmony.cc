@@ -9,6 +9,7 @@ constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant
 constexpr std::string_view kEfforts[] = {"low", "medium", "high"};
 constexpr std::string_view kChannels =
     "# Valid channels: analysis, commentary, final. Channel must be included for every message.";
+constexpr std::string_view kCalls = "Calls to these tools must go to the commentary channel: 'functions'.";
 
 void add_line(std::string_view line, std::string* text) {
   if (!text->empty() && !line.empty()) *text += '\n';
@@ -66,6 +67,7 @@ std::string system_text(const ChatOptions& options) {
   if (!options.current_date.empty()) add_line("Current date: " + options.current_date, &top);
   add_section("Reasoning: " + std::string(text(options.effort)), &top);
   add_section(kChannels, &top);
+  if (!options.functions.empty()) add_line(kCalls, &top);
   return top;
 }
 
@@ -121,10 +123,11 @@ Result<std::vector<int32_t>> Harmony::prompt(const Conversation& conversation) c
   std::vector<int32_t> ids;
   const ChatOptions& options = conversation.options;
   SLUICE_TRY(append({.role = ChatRole::kSystem, .content = system_text(options)}, &ids));
-  if (!options.developer_instructions.empty()) {
-    const std::string content = "# Instructions\n\n" + options.developer_instructions;
-    SLUICE_TRY(append({.role = ChatRole::kDeveloper, .content = content}, &ids));
-  }
+  std::string developer;
+  if (!options.developer_instructions.empty())
+    developer = "# Instructions\n\n" + options.developer_instructions;
+  add_section(options.functions, &developer);
+  if (!developer.empty()) SLUICE_TRY(append({.role = ChatRole::kDeveloper, .content = developer}, &ids));
   const auto& messages = conversation.messages;
   const auto is_final = [](const Message& m) {
     return m.role == ChatRole::kAssistant && m.channel == "final";

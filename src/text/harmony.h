@@ -36,6 +36,7 @@ struct ChatOptions {
   std::string knowledge_cutoff = "2024-06";
   std::string current_date;            // "2025-06-28"
   std::string developer_instructions;  // what other formats call the system prompt
+  std::string functions;               // of functions_section(): what the model may call
 };
 
 struct Conversation {

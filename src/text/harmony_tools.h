@@ -1,0 +1,27 @@
+// Functions that a model may call, as harmony describes them.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace sluice {
+
+struct FunctionTool {
+  std::string name;  // letters, digits, "_" and "-", 64 at most
+  std::string description = {};
+  std::string parameters =
+      {};  // a JSON schema, its members in the order in which they are to be shown; empty: no parameters
+};
+
+// A namespace of TypeScript, under "# Tools" of the developer message. What the schema language has and TypeScript's types have not is
+// left out. kInvalidArgument names the function: a name that no header can hold, parameters that are no JSON object.
+// Source: openai/harmony, docs/format.md and src/encoding.rs.
+Result<std::string> functions_section(const std::vector<FunctionTool>& functions);
+
+// Whom a call of a function is for: "functions.NAME".
+std::string function_recipient(const std::string& name);
+// The function that a recipient names; empty: none.
+std::string called_function(const std::string& recipient);
+
+}  // namespace sluice
