@@ -91,6 +91,33 @@ std::optional<Json> parse_body(std::string_view body, std::optional<ApiError>* e
   return {};
 }
 
+std::vector<JsonAt> items_of(const JsonAt& at) {
+  auto items = at.items();
+  return std::move(items).value();
+}
+
+std::optional<size_t> read_word(const JsonAt& at, std::initializer_list<const char*> words,
+                                ApiFields* fields) {
+  std::string wanted;
+  for (const char* const& word : words) {
+    if (at.value() == word) return static_cast<size_t>(&word - words.begin());
+    wanted += (wanted.empty() ? "\"" : " or \"") + std::string(word) + "\"";
+  }
+  fields->fail(at, wanted);
+  return {};
+}
+
+nlohmann::ordered_json in_order(std::string_view body, const std::string& member) {
+  using Ordered = nlohmann::ordered_json;
+  // All else is dropped while it is read: an object of this kind looks through its members for each new one.
+  const auto keep = [&](int depth, Ordered::parse_event_t event, const Ordered& value) {
+    return depth != 1 || event != Ordered::parse_event_t::key || value == member;
+  };
+  Ordered all = Ordered::parse(body, keep, false);
+  const auto found = all.is_object() ? all.find(member) : all.end();
+  return found == all.end() ? Ordered() : std::move(*found);
+}
+
 // Not by JsonAt::items(): a prompt may have a hundred thousand of them.
 std::vector<int32_t> read_tokens(const JsonAt& at, int64_t vocab, ApiFields* fields) {
   std::vector<int32_t> out;

@@ -1,5 +1,6 @@
 // The fields of one JSON object from a client: each is read once by its name, the first error stays, and what nobody read is known.
 #pragma once
+#include <initializer_list>
 #include <optional>
 #include <set>
 #include <string>
@@ -26,6 +27,7 @@ class ApiFields {
   void refuse(const std::string& name, const char* neutral);
   void skip(const std::string& name) { known_.insert(name); }
   std::vector<std::string> unread() const;
+  const Json& value() const { return at_.value(); }
 
   void fail(const Status& status);  // of a JsonAt
   void fail(const JsonAt& at, std::string_view wanted) { fail(at.wrong(wanted)); }
@@ -37,8 +39,35 @@ class ApiFields {
   std::set<std::string> known_;
 };
 
-// Calls `read` with the fields of a body that is an object; null: the error is set.
+// None: the error is set.
 std::optional<Json> parse_body(std::string_view body, std::optional<ApiError>* error);
+
+// Reads a body that is an object with `read`, which gets its fields and the result.
+template <class T, class Read>
+ApiResult<T> read_body(std::string_view body, const Read& read) {
+  std::optional<ApiError> error;
+  T out;
+  if (const auto json = parse_body(body, &error)) {
+    ApiFields fields(JsonAt(*json, "body"), &error);
+    if (!fields.failed()) read(&fields, &out);
+  }
+  if (error) return *error;
+  return out;
+}
+
+// What requests for text have in common: the model, sampling, n, stop strings, the stream, and what is not supported.
+void read_common(ApiFields* fields, const ApiLimits& limits, ApiRequest* out);
+void read_effort(const char* name, ApiFields* fields, ApiRequest* out);
+
+// The elements of what is known to be an array.
+std::vector<JsonAt> items_of(const JsonAt& at);
+
+// One of these words, as its place in them; an error of `fields` and none for anything else.
+std::optional<size_t> read_word(const JsonAt& at, std::initializer_list<const char*> words,
+                                ApiFields* fields);
+
+// A member of a body that parse_body() has read, its own members in the order of the text, which schemas are written in.
+nlohmann::ordered_json in_order(std::string_view body, const std::string& member);
 
 // [1, 2, 3], each below `vocab`.
 std::vector<int32_t> read_tokens(const JsonAt& at, int64_t vocab, ApiFields* fields);

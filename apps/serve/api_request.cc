@@ -6,6 +6,7 @@
 #include <set>
 
 #include "apps/serve/api_fields.h"
+#include "apps/serve/api_messages.h"
 #include "base/printable.h"
 
 namespace sluice::apps {
@@ -36,7 +37,6 @@ constexpr Unsupported kUnsupported[] = {{"add_generation_prompt", "[true]"},
                                         {"guided_regex", "[]"},
                                         {"include_stop_str_in_output", "[false]"},
                                         {"length_penalty", "[1]"},
-                                        {"logprobs", "[false]"},
                                         {"min_tokens", "[0]"},
                                         {"modalities", R"([["text"]])"},
                                         {"prediction", "[]"},
@@ -45,9 +45,6 @@ constexpr Unsupported kUnsupported[] = {{"add_generation_prompt", "[true]"},
                                         {"skip_special_tokens", "[true]"},
                                         {"structured_outputs", "[]"},
                                         {"suffix", R"([""])"},
-                                        {"tool_choice", R"(["none", "auto"])"},
-                                        {"tools", "[[]]"},
-                                        {"top_logprobs", "[0]"},
                                         {"truncate_prompt_tokens", "[]"},
                                         {"use_beam_search", "[false]"},
                                         {"verbosity", R"(["medium"])"},
@@ -56,12 +53,6 @@ constexpr Unsupported kUnsupported[] = {{"add_generation_prompt", "[true]"},
 constexpr const char* kHarmless[] = {
     "metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store",
     "user"};
-
-// Of what is known to be an array.
-std::vector<JsonAt> items_of(const JsonAt& at) {
-  auto items = at.items();
-  return std::move(items).value();
-}
 
 void read_stop(ApiFields* fields, std::vector<std::string>* out) {
   const auto at = fields->take("stop");
@@ -134,83 +125,14 @@ void read_sampling(ApiFields* fields, const ApiLimits& limits, ApiSampling* out)
     out->stop_token_ids = read_tokens(*ids, limits.vocab, fields);
 }
 
-void read_common(ApiFields* fields, const ApiLimits& limits, ApiRequest* out) {
-  out->model = fields->string("model");
-  read_sampling(fields, limits, &out->sampling);
-  out->choices = fields->integer("n", 1, limits.max_choices).value_or(1);
-  read_stop(fields, &out->stop);
-  read_stream(fields, out);
-  for (const auto& [field, neutral] : kUnsupported) fields->refuse(field, neutral);
-  for (const char* field : kHarmless) fields->skip(field);
-}
-
-// A string, or parts of which each is text.
-std::string read_content(const JsonAt& at, ApiFields* fields) {
-  if (at.value().is_string()) return at.value().get<std::string>();
-  std::string out;
-  if (!at.value().is_array()) return fields->fail(at, "a string or an array of parts"), out;
-  for (const JsonAt& part : items_of(at)) {
-    const auto type = part.string("type"), text = part.string("text");
-    if (!type.ok()) return fields->fail(type.status()), out;
-    if (type.value() != "text")
-      return fields->fail(part.at("type").value(), "\"text\", the one kind of part that is supported"), out;
-    if (!text.ok()) return fields->fail(text.status()), out;
-    out += text.value();
-  }
-  return out;
-}
-
-void read_assistant(ApiFields* of_message, const std::string& content, std::vector<Message>* out) {
-  std::string reasoning = of_message->string("reasoning");
-  const std::string older = of_message->string("reasoning_content");
-  if (reasoning.empty()) reasoning = older;
-  if (!reasoning.empty())
-    out->push_back({.role = ChatRole::kAssistant, .channel = "analysis", .content = reasoning});
-  out->push_back({.role = ChatRole::kAssistant, .channel = "final", .content = content});
-}
-
-void read_message(const JsonAt& at, ApiFields* body, ApiRequest* out) {
-  std::optional<ApiError> error;
-  ApiFields fields(at, &error);
-  const std::string role = fields.string("role");
-  const auto content_at = fields.take("content");
-  fields.refuse("tool_calls", "[[]]");
-  fields.refuse("function_call", "[]");
-  const std::string content = content_at ? read_content(*content_at, &fields) : "";
-  const auto parsed = parse_role(role);
-  const bool system = parsed == ChatRole::kSystem || parsed == ChatRole::kDeveloper;
-  if (!fields.failed() && (!parsed || parsed == ChatRole::kTool))
-    fields.fail(fields.take("role").value_or(at), "role system, developer, user or assistant");
-  else if (!fields.failed() && !content_at)
-    fields.fail(at, "a content");
-  else if (system && out->messages.empty())
-    out->instructions += (out->instructions.empty() ? "" : "\n\n") + content;
-  else if (system)
-    out->messages.push_back({.role = ChatRole::kDeveloper, .content = "# Instructions\n\n" + content});
-  else if (parsed == ChatRole::kAssistant)
-    read_assistant(&fields, content, &out->messages);
-  else
-    out->messages.push_back({.role = ChatRole::kUser, .content = content});
-  if (error) body->fail({Code::kInvalidArgument, "body: " + error->message});
-}
-
-void read_messages(ApiFields* fields, ApiRequest* out) {
-  const auto at = fields->take("messages");
-  if (!at) return fields->fail({Code::kInvalidArgument, "body: messages: wanted an array, found none"});
-  if (!at->value().is_array() || at->value().empty())
-    return fields->fail(*at, "an array of at least one message");
-  for (const JsonAt& message : items_of(*at)) {
-    read_message(message, fields, out);
-    if (fields->failed()) return;
-  }
-}
-
-void read_effort(ApiFields* fields, ApiRequest* out) {
-  const auto at = fields->take("reasoning_effort");
-  if (!at) return;
-  for (const auto effort : {ReasoningEffort::kLow, ReasoningEffort::kMedium, ReasoningEffort::kHigh})
-    if (at->value() == std::string(text(effort))) out->effort = effort;
-  if (!out->effort) fields->fail(*at, "\"low\", \"medium\" or \"high\"");
+// {"logprobs": true, "top_logprobs": 5}
+void read_chat_logprobs(ApiFields* fields, const ApiLimits& limits, ApiSampling* out) {
+  const bool wanted = fields->boolean("logprobs", false);
+  const auto top = fields->integer("top_logprobs", 0, limits.logprobs_max);
+  if (wanted) out->logprobs = top.value_or(0);
+  if (top && *top > 0 && !wanted)
+    if (const auto at = fields->take("top_logprobs"))
+      fields->fail(*at, "0 or null where logprobs is not true");
 }
 
 void read_prompts(ApiFields* fields, const ApiLimits& limits, ApiRequest* out) {
@@ -232,26 +154,32 @@ void read_prompts(ApiFields* fields, const ApiLimits& limits, ApiRequest* out) {
   }
 }
 
-// Reads an object with `read`, which gets its fields and the result.
-template <class T, class Read>
-ApiResult<T> read_body(std::string_view body, const Read& read) {
-  std::optional<ApiError> error;
-  T out;
-  if (const auto json = parse_body(body, &error)) {
-    ApiFields fields(JsonAt(*json, "body"), &error);
-    if (!fields.failed()) read(&fields, &out);
-  }
-  if (error) return *error;
-  return out;
+}  // namespace
+
+void read_common(ApiFields* fields, const ApiLimits& limits, ApiRequest* out) {
+  out->model = fields->string("model");
+  read_sampling(fields, limits, &out->sampling);
+  out->choices = fields->integer("n", 1, limits.max_choices).value_or(1);
+  read_stop(fields, &out->stop);
+  read_stream(fields, out);
+  for (const auto& [field, neutral] : kUnsupported) fields->refuse(field, neutral);
+  for (const char* field : kHarmless) fields->skip(field);
 }
 
-}  // namespace
+void read_effort(const char* name, ApiFields* fields, ApiRequest* out) {
+  const auto at = fields->take(name);
+  if (!at) return;
+  if (const auto word = read_word(*at, {"low", "medium", "high"}, fields))
+    out->effort = static_cast<ReasoningEffort>(*word);
+}
 
 ApiResult<ApiRequest> read_chat(std::string_view body, const ApiLimits& limits) {
   return read_body<ApiRequest>(body, [&](ApiFields* fields, ApiRequest* out) {
     read_messages(fields, out);
     read_common(fields, limits, out);
-    read_effort(fields, out);
+    read_effort("reasoning_effort", fields, out);
+    read_tools(fields, body, ToolStyle::kChat, &out->tools);
+    read_chat_logprobs(fields, limits, &out->sampling);
     out->include_reasoning = fields->boolean("include_reasoning", true);
     if (const auto most = fields->integer("max_completion_tokens", 1, INT32_MAX))
       out->sampling.max_tokens = most;
@@ -265,6 +193,10 @@ ApiResult<ApiRequest> read_completion(std::string_view body, const ApiLimits& li
     read_prompts(fields, limits, out);
     read_common(fields, limits, out);
     out->echo = fields->boolean("echo", false);
+    out->sampling.logprobs = fields->integer("logprobs", 0, limits.logprobs_max);
+    if (out->echo && out->sampling.logprobs)
+      fields->fail({Code::kInvalidArgument,
+                    "body: logprobs: wanted null where echo is true, because tokens of a prompt have none"});
     if (fields->boolean("parse_special", false)) out->specials = Specials::kParse;
     if (!out->sampling.max_tokens) out->sampling.max_tokens = kCompletionTokens;
     if (std::ssize(out->prompts) * out->choices > limits.max_choices)
@@ -285,7 +217,8 @@ ApiResult<TokenizeRequest> read_tokenize(std::string_view body, const ApiLimits&
       out->text = std::move(text).value();
     } else {
       read_messages(fields, &out->chat);
-      read_effort(fields, &out->chat);
+      read_effort("reasoning_effort", fields, &out->chat);
+      read_tools(fields, body, ToolStyle::kChat, &out->chat.tools);
     }
   });
 }

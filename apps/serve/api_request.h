@@ -1,6 +1,9 @@
 // What a client of the OpenAI API asks, read from JSON without trust. Nothing here knows a model or a connection.
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,6 +12,7 @@
 #include <vector>
 
 #include "text/harmony.h"
+#include "text/harmony_tools.h"
 
 namespace sluice::apps {
 
@@ -27,9 +31,10 @@ struct ApiLimits {
   double penalty_max = 2;  // of frequency and presence, either sign
   double repetition_min = 0.01, repetition_max = 100;
   double bias_max = 100;  // either sign
+  int64_t logprobs_max = 20;
 };
 
-enum class ApiKind : uint8_t { kChat, kCompletion };
+enum class ApiKind : uint8_t { kChat, kCompletion, kResponse };
 using Prompt = std::variant<std::string, std::vector<int32_t>>;  // text or tokens
 
 // What is not said is the model's or the server's to say.
@@ -41,16 +46,48 @@ struct ApiSampling {
   std::vector<std::pair<int32_t, float>> logit_bias = {};  // each token once
   std::vector<int32_t> stop_token_ids = {};
   bool ignore_eos = false;
+  std::optional<int64_t> logprobs =
+      {};  // of each token of the text, and of so many likeliest ones; none: not wanted
+};
+
+// What the model may call.
+struct ApiTools {
+  std::vector<FunctionTool> functions = {};
+  enum class Choice : uint8_t { kAuto, kNone, kRequired, kNamed };
+  Choice choice = Choice::kAuto;
+  std::string named = {};  // one of the functions
+  bool offered() const { return choice != Choice::kNone && !functions.empty(); }
+};
+
+struct ApiConversation {
+  std::string instructions = {};  // of the system or developer messages before all others
+  std::vector<Message> messages = {};
+  std::map<std::string, std::string> function_of = {};  // by the id of its call
+};
+
+// An answer of /v1/responses, and the conversation up to and with it.
+struct StoredResponse {
+  ApiConversation conversation;
+  std::string json;
+};
+
+// What /v1/responses alone asks.
+struct ApiResponseFields {
+  bool store = true;
+  std::string instructions = {};  // of this answer alone
+  std::string given_back =
+      {};  // members of a JSON object, without its braces: what the answer repeats of the request
 };
 
 struct ApiRequest {
   ApiKind kind = ApiKind::kChat;
   std::string model = {};  // empty: the one that is served
-  // Of a chat.
-  std::string instructions = {};  // of the system or developer messages before all others
-  std::vector<Message> messages = {};
+  // Of a chat or a response.
+  ApiConversation conversation = {};
   std::optional<ReasoningEffort> effort = {};
   bool include_reasoning = true;
+  ApiTools tools = {};
+  ApiResponseFields response = {};
   // Of a completion.
   std::vector<Prompt> prompts = {};  // at least one
   bool echo = false;
@@ -74,6 +111,10 @@ using ApiResult = std::variant<T, ApiError>;
 
 // A field that Sluice cannot honour is an error that names it, unless it has the value that asks for nothing.
 ApiResult<ApiRequest> read_chat(std::string_view body, const ApiLimits& limits);
+// `stored` finds what `previous_response_id` names; null: there is none.
+using FindResponse = std::function<std::shared_ptr<const StoredResponse>(const std::string& id)>;
+ApiResult<ApiRequest> read_response(std::string_view body, const ApiLimits& limits,
+                                    const FindResponse& stored);
 ApiResult<ApiRequest> read_completion(std::string_view body, const ApiLimits& limits);
 ApiResult<TokenizeRequest> read_tokenize(std::string_view body, const ApiLimits& limits);
 ApiResult<std::vector<int32_t>> read_detokenize(std::string_view body, const ApiLimits& limits);

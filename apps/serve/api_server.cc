@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstdio>
 #include <ctime>
+#include <random>
 
 #include "base/printable.h"
 
@@ -11,7 +12,8 @@ namespace sluice::apps {
 namespace {
 
 constexpr int kWorkers = 2;
-constexpr size_t kIgnoredMax = 256;  // names of fields that are remembered
+constexpr int64_t kStoredBytes = 64 << 20;  // of answers that are kept
+constexpr size_t kIgnoredMax = 256;         // names of fields that are remembered
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -57,6 +59,27 @@ std::string percent_decoded(std::string_view text) {
   return out;
 }
 
+std::string name_in(const std::string& path, std::string_view before) {
+  return percent_decoded(path).substr(before.size());
+}
+
+// Whether "GET, DELETE" has a word.
+bool lists(std::string_view words, std::string_view word) {
+  for (size_t at = words.find(word); at != words.npos; at = words.find(word, at + 1))
+    if ((at == 0 || words[at - 1] == ' ') &&
+        (at + word.size() == words.size() || words[at + word.size()] == ','))
+      return !word.empty();
+  return false;
+}
+
+// 32 hexadecimal digits that nobody guesses.
+std::string random_name() {
+  static std::random_device device;
+  char out[33];
+  for (int i = 0; i < 4; ++i) std::snprintf(out + i * 8, 9, "%08x", device());
+  return out;
+}
+
 std::string utc_now() {
   const auto now = std::chrono::system_clock::now();
   const std::time_t whole = std::chrono::system_clock::to_time_t(now);
@@ -76,10 +99,10 @@ struct ApiServer::Active {
   Active(const Harmony& harmony, ServedModel::Prepared p, Exchange e, AnswerHead head)
       : exchange(std::move(e)),
         request(std::move(p.request)),
-        answer(harmony, request, std::move(head), p.prompts) {}
+        answer(Answer::make(harmony, request, std::move(head), p.prompts, p.forced)) {}
   Exchange exchange;
   ApiRequest request;
-  Answer answer;
+  std::unique_ptr<Answer> answer;
   Ticket first_ticket = 0;
   struct Sequence {
     bool ended = false;  // the engine has no more of it
@@ -94,15 +117,23 @@ struct ApiServer::Active {
 };
 
 const ApiServer::Endpoint ApiServer::kEndpoints[] = {
-    {"/v1/chat/completions", "POST", Route::kChat}, {"/v1/completions", "POST", Route::kCompletion},
-    {"/v1/models", "GET", Route::kModels},          {"/tokenize", "POST", Route::kTokenize},
-    {"/detokenize", "POST", Route::kDetokenize},    {"/health", "GET", Route::kHealth},
-    {"/version", "GET", Route::kVersion},           {"/metrics", "GET", Route::kMetrics}};
+    {"/v1/chat/completions", "POST", Route::kChat},
+    {"/v1/completions", "POST", Route::kCompletion},
+    {"/v1/responses", "POST", Route::kResponse},
+    {"/v1/responses/", "GET, DELETE", Route::kStoredResponse},
+    {"/v1/models", "GET", Route::kModels},
+    {"/v1/models/", "GET", Route::kModel},
+    {"/tokenize", "POST", Route::kTokenize},
+    {"/detokenize", "POST", Route::kDetokenize},
+    {"/health", "GET", Route::kHealth},
+    {"/version", "GET", Route::kVersion},
+    {"/metrics", "GET", Route::kMetrics}};
 
 ApiServer::ApiServer(Engine& engine, const ServedModel& model, const ApiOptions& options)
     : model_(model),
       options_(options),
       created_(std::time(nullptr)),
+      responses_(options.max_stored, kStoredBytes),
       engine_(
           engine, options.max_queue,
           [this](StepReport report) { http_->post([this, report = std::move(report)] { take(report); }); }),
@@ -134,8 +165,8 @@ bool ApiServer::authorized(const HttpRequest& request) const {
 
 std::optional<ApiError> ApiServer::check(const HttpRequest& request, const Endpoint** endpoint) const {
   const auto named = [&](const Endpoint& e) {
-    const bool one_model = e.route == Route::kModels && request.path.starts_with("/v1/models/");
-    return request.path == e.path || one_model;
+    const std::string_view path = e.path;
+    return path.ends_with('/') ? request.path.starts_with(path) : request.path == path;
   };
   *endpoint = std::find_if(std::begin(kEndpoints), std::end(kEndpoints), named);
   const bool known = *endpoint != std::end(kEndpoints);
@@ -150,10 +181,11 @@ std::optional<ApiError> ApiServer::check(const HttpRequest& request, const Endpo
     return ApiError{.status = 404,
                     .message = "path: wanted one of the API, found " + request.path,
                     .code = "unknown_url"};
-  if (request.method != (*endpoint)->method)
-    return ApiError{.status = 405,
-                    .message = request.path + ": wanted " + (*endpoint)->method + ", found " + request.method,
-                    .code = "method_not_allowed"};
+  if (!lists((*endpoint)->methods, request.method))
+    return ApiError{
+        .status = 405,
+        .message = request.path + ": wanted " + (*endpoint)->methods + ", found " + request.method,
+        .code = "method_not_allowed"};
   const bool is_json = lower(request.content_type).starts_with("application/json");
   if (request.method == "POST" && !is_json)
     return ApiError{.status = 415,
@@ -165,8 +197,8 @@ std::optional<ApiError> ApiServer::check(const HttpRequest& request, const Endpo
 void ApiServer::on_request(HttpRequest request, Exchange exchange) {
   const Endpoint* endpoint = nullptr;
   if (const auto error = check(request, &endpoint))
-    return respond(exchange, *error, error->status == 405 ? endpoint->method : "");
-  if (request.method == "GET") return answer_now(endpoint->route, request, exchange);
+    return respond(exchange, *error, error->status == 405 ? endpoint->methods : "");
+  if (request.method != "POST") return answer_now(endpoint->route, request, exchange);
   if (drain_until_) return respond(exchange, ending());
   if (preparing_ >= options_.max_queue) return respond(exchange, overloaded(options_.max_queue));
   answer_later(endpoint->route, std::move(request), std::move(exchange));
@@ -188,9 +220,8 @@ void ApiServer::respond(const Exchange& exchange, const ApiError& error, const s
 
 void ApiServer::answer_now(Route route, const HttpRequest& request, const Exchange& exchange) {
   if (route == Route::kVersion) return respond(exchange, HttpResponse{.body = version_json()});
-  if (route == Route::kModels && request.path != "/v1/models")
-    return answer_model(percent_decoded(request.path).substr(std::string_view("/v1/models/").size()),
-                        exchange);
+  if (route == Route::kStoredResponse) return answer_stored(request, exchange);
+  if (route == Route::kModel) return answer_model(name_in(request.path, "/v1/models/"), exchange);
   if (route == Route::kModels)
     return respond(exchange,
                    HttpResponse{.body = models_json(model_.names(), created_, model_.max_model_len())});
@@ -218,6 +249,20 @@ void ApiServer::answer_model(const std::string& name, const Exchange& exchange) 
   respond(exchange, HttpResponse{.body = model_json(name, created_, model_.max_model_len())});
 }
 
+void ApiServer::answer_stored(const HttpRequest& request, const Exchange& exchange) {
+  const std::string id = name_in(request.path, "/v1/responses/");
+  const auto found = responses_.find(id);
+  if (!found)
+    return respond(
+        exchange,
+        ApiError{.status = 404,
+                 .message = "response: wanted the id of one that is stored here, found '" + id + "'",
+                 .code = "response_not_found"});
+  if (request.method == "GET") return respond(exchange, HttpResponse{.body = found->json});
+  responses_.erase(id);
+  respond(exchange, HttpResponse{.body = deleted_json(id)});
+}
+
 // Reads the body elsewhere and comes back.
 void ApiServer::answer_later(Route route, HttpRequest request, Exchange exchange) {
   ++preparing_;
@@ -232,7 +277,10 @@ void ApiServer::answer_later(Route route, HttpRequest request, Exchange exchange
       });
       return;
     }
-    auto prepared = route == Route::kChat ? model_.chat(request.body) : model_.completion(request.body);
+    const auto stored = [this](const std::string& id) { return responses_.find(id); };
+    auto prepared = route == Route::kChat       ? model_.chat(request.body)
+                    : route == Route::kResponse ? model_.response(request.body, stored)
+                                                : model_.completion(request.body);
     http_->post([this, exchange, prepared = std::move(prepared), arrived = request.arrived]() mutable {
       --preparing_;
       if (const auto* error = std::get_if<ApiError>(&prepared)) return respond(exchange, *error);
@@ -264,7 +312,8 @@ void ApiServer::begin(ServedModel::Prepared prepared, Exchange exchange, Clock::
       model_.harmony(), std::move(prepared), exchange,
       AnswerHead{.id = exchange->id(),
                  .created = std::time(nullptr),
-                 .model = request.model.empty() ? model_.names().front() : request.model});
+                 .model = request.model.empty() ? model_.names().front() : request.model,
+                 .unique = random_name()});
   active->arrived = arrived;
   active->first_ticket = first;
   active->sequences.resize(sequences.size());
@@ -318,13 +367,13 @@ void ApiServer::take_token(const TicketToken& t, Clock::time_point at) {
   s.last_token = at;
   ++metrics_.generation_tokens;
   std::string events;
-  active->answer.push(choice, t.token, &events);
-  if (active->answer.done(choice)) {
+  active->answer->push(choice, t.token, &events);
+  if (active->answer->done(choice)) {
     s.ended = true;
     by_ticket_.erase(t.ticket);
     if (t.token.finish == FinishReason::kNone) engine_.cancel({t.ticket});  // a stop string
     const auto length = static_cast<double>(s.tokens);
-    ++metrics_.finished[active->answer.finish_reason(choice)];
+    ++metrics_.finished[std::string(text(active->answer->finish_reason(choice)))];
     metrics_.whole.observe(seconds_between(active->arrived, at));
     metrics_.decode.observe(seconds_between(s.first_token, at));
     metrics_.generation_lengths.observe(length);
@@ -332,7 +381,7 @@ void ApiServer::take_token(const TicketToken& t, Clock::time_point at) {
     if (s.tokens > 1) metrics_.per_output_token.observe(seconds_between(s.first_token, at) / (length - 1));
   }
   send(active.get(), events);
-  if (active->answer.done() && active_.contains(active)) complete(active);
+  if (active->answer->done() && active_.contains(active)) complete(active);
 }
 
 void ApiServer::send(Active* active, const std::string& events) {
@@ -349,7 +398,8 @@ void ApiServer::send(Active* active, const std::string& events) {
 }
 
 void ApiServer::complete(const std::shared_ptr<Active>& active) {
-  const std::string rest = active->answer.finish();
+  const std::string rest = active->answer->finish();
+  if (auto response = active->answer->stored()) responses_.put(active->answer->id(), std::move(response));
   active->exchange->on_loss = {};
   if (active->request.stream) {
     active->exchange->write(rest);
@@ -357,14 +407,14 @@ void ApiServer::complete(const std::shared_ptr<Active>& active) {
   } else {
     respond(active->exchange, HttpResponse{.body = rest});
   }
-  log_end(*active, active->answer.finish_reason(0));
+  log_end(*active, std::string(text(active->answer->finish_reason(0))));
   forget(active);
 }
 
 void ApiServer::fail(const std::shared_ptr<Active>& active, const ApiError& error) {
   active->exchange->on_loss = {};
   if (active->streaming) {
-    active->exchange->write(error_event(error));
+    active->exchange->write(active->answer->fail(error));
     active->exchange->end();
   } else {
     respond(active->exchange, error);
@@ -399,9 +449,10 @@ void ApiServer::log_end(const Active& a, const std::string& how) {
   std::snprintf(times, sizeof times, "first token after %.3f s, whole after %.3f s: ",
                 s.tokens ? seconds_between(a.arrived, s.first_token) : 0.,
                 seconds_between(a.arrived, Clock::now()));
-  log(a.exchange->id() + (a.request.kind == ApiKind::kChat ? " chat " : " completion ") +
-      std::to_string(a.answer.prompt_tokens()) + " tokens in, " +
-      std::to_string(a.answer.completion_tokens()) + " out, " + times + how);
+  constexpr const char* kKinds[] = {" chat ", " completion ", " response "};  // by ApiKind
+  log(a.exchange->id() + kKinds[static_cast<size_t>(a.request.kind)] +
+      std::to_string(a.answer->prompt_tokens()) + " tokens in, " +
+      std::to_string(a.answer->completion_tokens()) + " out, " + times + how);
 }
 
 void ApiServer::on_tick() {

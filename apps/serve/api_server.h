@@ -13,6 +13,7 @@
 #include "apps/serve/http.h"
 #include "apps/serve/metrics.h"
 #include "apps/serve/prepare.h"
+#include "apps/serve/response_store.h"
 #include "apps/serve/work_pool.h"
 
 namespace sluice::apps {
@@ -21,6 +22,7 @@ struct ApiOptions {
   std::vector<std::string> api_keys =
       {};                      // one of them is wanted, except for /health and /version; none: none is
   int64_t max_queue = 1024;    // sequences that wait for the engine
+  int64_t max_stored = 1024;   // answers of /v1/responses
   double request_timeout = 0;  // seconds from a request to the end of its answer; 0: no bound
   double drain_seconds = 30;   // for what runs when the server is asked to end
   bool quiet = false;          // no line for each request
@@ -45,7 +47,10 @@ class ApiServer final : public HttpService {
   enum class Route : uint8_t {
     kChat,
     kCompletion,
+    kResponse,
+    kStoredResponse,
     kModels,
+    kModel,
     kTokenize,
     kDetokenize,
     kHealth,
@@ -53,7 +58,7 @@ class ApiServer final : public HttpService {
     kMetrics
   };
   struct Endpoint {
-    const char *path, *method;
+    const char *path, *methods;  // a path that ends with "/" has a name behind it
     Route route;
   };
   static const Endpoint kEndpoints[];
@@ -62,6 +67,7 @@ class ApiServer final : public HttpService {
   bool authorized(const HttpRequest& request) const;
   void answer_now(Route route, const HttpRequest& request, const Exchange& exchange);
   void answer_model(const std::string& name, const Exchange& exchange);
+  void answer_stored(const HttpRequest& request, const Exchange& exchange);
   void answer_later(Route route, HttpRequest request, Exchange exchange);
   void respond(const Exchange& exchange, HttpResponse response);
   void respond(const Exchange& exchange, const ApiError& error, const std::string& allowed = "");
@@ -85,6 +91,7 @@ class ApiServer final : public HttpService {
   Ticket next_ticket_ = 1;
   int64_t preparing_ = 0;
   std::optional<Clock::time_point> drain_until_;
+  ResponseStore responses_;
   std::unordered_set<std::string> ignored_;  // fields of which the log has told
   std::unordered_map<Ticket, std::shared_ptr<Active>> by_ticket_;
   std::unordered_set<std::shared_ptr<Active>> active_;

@@ -17,6 +17,13 @@ ApiError too_long(int64_t most, const std::string& found, const char* field) {
           .code = "context_length_exceeded"};
 }
 
+// Where a request has its prompt.
+const char* field_of(const ApiRequest& request) {
+  return request.kind == ApiKind::kChat       ? "messages"
+         : request.kind == ApiKind::kResponse ? "input"
+                                              : "prompt";
+}
+
 uint64_t random_seed() {
   static thread_local std::mt19937_64 generator{std::random_device{}()};
   return generator();
@@ -61,14 +68,25 @@ std::optional<ApiError> ServedModel::check_bytes(int64_t bytes, const char* fiel
 }
 
 ApiResult<std::vector<int32_t>> ServedModel::tokens_of(const ApiRequest& chat) const {
-  int64_t bytes = std::ssize(chat.instructions);
-  for (const Message& m : chat.messages) bytes += m.channel == "analysis" ? 0 : std::ssize(m.content);
-  if (const auto error = check_bytes(bytes, "messages")) return *error;
-  Conversation conversation{.options = options_, .messages = chat.messages};
-  if (!chat.instructions.empty()) conversation.options.developer_instructions = chat.instructions;
+  std::string instructions = chat.response.instructions;
+  const std::string& more = chat.conversation.instructions;
+  if (!more.empty()) instructions += (instructions.empty() ? "" : "\n\n") + more;
+  int64_t bytes = std::ssize(instructions);
+  for (const Message& m : chat.conversation.messages)
+    bytes += m.channel == "analysis" ? 0 : std::ssize(m.content);
+  const char* field = field_of(chat);
+  if (const auto error = check_bytes(bytes, field)) return *error;
+  Conversation conversation{.options = options_, .messages = chat.conversation.messages};
+  if (!instructions.empty()) conversation.options.developer_instructions = instructions;
+  if (chat.tools.offered()) {
+    auto section = functions_section(chat.tools.functions);
+    if (!section.ok()) return ApiError{.message = "tools: " + section.status().message, .param = "tools"};
+    conversation.options.functions = std::move(section).value();
+  }
   if (chat.effort) conversation.options.effort = *chat.effort;
   auto tokens = harmony().prompt(conversation);
-  if (!tokens.ok()) return ApiError{.message = "messages: " + tokens.status().message, .param = "messages"};
+  if (!tokens.ok())
+    return ApiError{.message = std::string(field) + ": " + tokens.status().message, .param = field};
   return std::move(tokens).value();
 }
 
@@ -82,7 +100,7 @@ ApiResult<std::vector<int32_t>> ServedModel::tokens_of(const std::string& text, 
 
 ApiResult<ServedModel::Prepared> ServedModel::finish(Prepared prepared) const {
   const ApiRequest& request = prepared.request;
-  const char* field = request.kind == ApiKind::kChat ? "messages" : "prompt";
+  const char* field = field_of(request);
   for (const auto& tokens : prepared.prompts) {
     if (const auto error = check_length(std::ssize(tokens), field)) return *error;
     if (tokens.empty())
@@ -99,27 +117,53 @@ ApiResult<ServedModel::Prepared> ServedModel::finish(Prepared prepared) const {
                          .max_tokens = s.max_tokens.value_or(0),
                          .repetition_penalty = s.repetition_penalty,
                          .frequency_penalty = s.frequency_penalty,
-                         .presence_penalty = s.presence_penalty});
+                         .presence_penalty = s.presence_penalty,
+                         // The token's own comes always.
+                         .logprobs = s.logprobs.value_or(0) > 0 ? *s.logprobs : -1});
   out.logit_bias = s.logit_bias;
   if (s.ignore_eos) out.stop_token_ids.clear();
   out.stop_token_ids.insert(out.stop_token_ids.end(), s.stop_token_ids.begin(), s.stop_token_ids.end());
   return prepared;
 }
 
-ApiResult<ServedModel::Prepared> ServedModel::chat(std::string_view body) const {
-  auto read = read_chat(body, limits_);
-  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
-  Prepared out{.request = std::get<ApiRequest>(std::move(read)), .prompts = {}, .sampling = {}};
+// The header that a call of this function has: what follows are its arguments.
+ApiResult<std::vector<int32_t>> ServedModel::call_header(const std::string& function) const {
+  const std::string text =
+      "<|channel|>commentary to=" + function_recipient(function) + " <|constrain|>json<|message|>";
+  return tokens_of(text, Specials::kParse);
+}
+
+ApiResult<ServedModel::Prepared> ServedModel::conversation(ApiRequest request) const {
+  Prepared out{.request = std::move(request), .prompts = {}, .forced = {}, .sampling = {}};
   auto tokens = tokens_of(out.request);
   if (const auto* error = std::get_if<ApiError>(&tokens)) return *error;
   out.prompts.push_back(std::get<std::vector<int32_t>>(std::move(tokens)));
+  if (const std::string& named = out.request.tools.named; !named.empty()) {
+    auto header = call_header(named);
+    if (const auto* error = std::get_if<ApiError>(&header)) return *error;
+    out.forced = std::get<std::vector<int32_t>>(std::move(header));
+    out.prompts.back().insert(out.prompts.back().end(), out.forced.begin(), out.forced.end());
+  }
   return finish(std::move(out));
+}
+
+ApiResult<ServedModel::Prepared> ServedModel::chat(std::string_view body) const {
+  auto read = read_chat(body, limits_);
+  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
+  return conversation(std::get<ApiRequest>(std::move(read)));
+}
+
+ApiResult<ServedModel::Prepared> ServedModel::response(std::string_view body,
+                                                       const FindResponse& stored) const {
+  auto read = read_response(body, limits_, stored);
+  if (const auto* error = std::get_if<ApiError>(&read)) return *error;
+  return conversation(std::get<ApiRequest>(std::move(read)));
 }
 
 ApiResult<ServedModel::Prepared> ServedModel::completion(std::string_view body) const {
   auto read = read_completion(body, limits_);
   if (const auto* error = std::get_if<ApiError>(&read)) return *error;
-  Prepared out{.request = std::get<ApiRequest>(std::move(read)), .prompts = {}, .sampling = {}};
+  Prepared out{.request = std::get<ApiRequest>(std::move(read)), .prompts = {}, .forced = {}, .sampling = {}};
   for (const Prompt& prompt : out.request.prompts) {
     if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) {
       out.prompts.push_back(*ids);

@@ -22,9 +22,11 @@ class ServedModel {
   struct Prepared {
     ApiRequest request;
     std::vector<std::vector<int32_t>> prompts;  // tokens
+    std::vector<int32_t> forced;                // what each of them ends with, and is said by the model
     SamplingParams sampling;                    // of the first choice; the next one's seed is one more
   };
   ApiResult<Prepared> chat(std::string_view body) const;
+  ApiResult<Prepared> response(std::string_view body, const FindResponse& stored) const;
   ApiResult<Prepared> completion(std::string_view body) const;
   ApiResult<std::string> tokenize(std::string_view body) const;    // the answer's JSON
   ApiResult<std::string> detokenize(std::string_view body) const;  // likewise
@@ -37,8 +39,10 @@ class ServedModel {
  private:
   ApiResult<std::vector<int32_t>> tokens_of(const ApiRequest& chat) const;
   ApiResult<std::vector<int32_t>> tokens_of(const std::string& text, Specials specials) const;
+  ApiResult<std::vector<int32_t>> call_header(const std::string& function) const;
   std::optional<ApiError> check_length(int64_t tokens, const char* field) const;
   std::optional<ApiError> check_bytes(int64_t bytes, const char* field) const;
+  ApiResult<Prepared> conversation(ApiRequest request) const;
   ApiResult<Prepared> finish(Prepared prepared) const;
 
   const Chat* chat_;

@@ -71,13 +71,13 @@ TEST(ApiRequest, MessagesBecomeThoseOfTheChatFormat) {
       R"([{"role": "system", "content": "A"}, {"role": "developer", "content": [{"type": "text", "text": "B"}]},
       {"role": "user", "content": "q", "name": "ann"}, {"role": "assistant", "content": "a", "reasoning_content": "r"},
       {"role": "system", "content": "C"}, {"role": "user", "content": ""}])");
-  EXPECT_EQ(r.instructions, "A\n\nB");
+  EXPECT_EQ(r.conversation.instructions, "A\n\nB");
   const std::vector<Message> want{{.role = ChatRole::kUser, .content = "q"},
                                   {.role = ChatRole::kAssistant, .channel = "analysis", .content = "r"},
                                   {.role = ChatRole::kAssistant, .channel = "final", .content = "a"},
                                   {.role = ChatRole::kDeveloper, .content = "# Instructions\n\nC"},
                                   {.role = ChatRole::kUser, .content = ""}};
-  EXPECT_EQ(r.messages, want);
+  EXPECT_EQ(r.conversation.messages, want);
 }
 
 TEST(ApiRequest, PromptsOfEveryForm) {
@@ -123,13 +123,115 @@ TEST(ApiRequest, WhatIsNotSupportedHasItsNeutralValueOrIsRefused) {
         R"("response_format": {"type": "text"})", R"("best_of": 1)"})
     (void)chat(neutral);
   for (const char* asks :
-       {R"("tools": [{}])", R"("min_tokens": 1)", R"("tool_choice": "required")",
-        R"("response_format": {"type": "json_object"})", R"("best_of": 2)", R"("logprobs": true)"}) {
+       {R"("min_tokens": 1)", R"("response_format": {"type": "json_object"})", R"("best_of": 2)"}) {
     const ApiError e = refusal(
         read_chat(R"({"messages": [{"role": "user", "content": ""}], )" + std::string(asks) + "}", kLimits));
     EXPECT_NE(e.message.find("not supported"), std::string::npos) << e.message;
     EXPECT_NE(std::string(asks).find("\"" + e.param + "\""), std::string::npos) << e.param;
   }
+}
+
+namespace {
+
+const std::string kWeather =
+    R"({"type": "function", "function": {"name": "weather", "description": "d", "parameters": {"z": 1, "a": {"y": 2, "b": 3}}}})";
+
+// Of a chat with these members.
+ApiError chat_refusal(const std::string& fields) {
+  return refusal(read_chat(R"({"messages": [{"role": "user", "content": ""}], )" + fields + "}", kLimits));
+}
+
+}  // namespace
+
+TEST(ApiRequest, ToolsKeepTheOrderOfTheirSchemas) {
+  const ApiRequest r =
+      chat(R"("tools": [)" + kWeather + R"(, {"type": "function", "function": {"name": "f"}}])");
+  ASSERT_EQ(r.tools.functions.size(), 2u);
+  EXPECT_EQ(r.tools.functions[0].name, "weather");
+  EXPECT_EQ(r.tools.functions[0].description, "d");
+  EXPECT_EQ(r.tools.functions[0].parameters, R"({"z":1,"a":{"y":2,"b":3}})");
+  EXPECT_EQ(r.tools.functions[1].parameters, "");
+  EXPECT_TRUE(r.tools.offered());
+  EXPECT_EQ(r.tools.choice, ApiTools::Choice::kAuto);
+}
+
+TEST(ApiRequest, ChoicesOfTools) {
+  const std::string tools = R"("tools": [)" + kWeather + R"(], "tool_choice": )";
+  EXPECT_FALSE(chat(tools + R"("none")").tools.offered());
+  const ApiRequest named = chat(tools + R"({"type": "function", "function": {"name": "weather"}})");
+  EXPECT_EQ(named.tools.choice, ApiTools::Choice::kNamed);
+  EXPECT_EQ(named.tools.named, "weather");
+  EXPECT_EQ(chat(tools + R"("required")").tools.choice, ApiTools::Choice::kRequired);
+  const std::pair<std::string, const char*> wrong[] = {
+      {tools + R"("any")", "tool_choice"},
+      {tools + R"({"type": "function", "function": {"name": "f"}})", "tool_choice.function.name"},
+      {tools + R"({"type": "custom"})", "tool_choice.type"},
+      {R"("tool_choice": "required")", "tool_choice"},
+      {R"("tools": [{}])", "tools[0].type"},
+      {R"("tools": [{"type": "web_search"}])", "tools[0].type"},
+      {R"("tools": [{"type": "function", "function": {"name": "a b"}}])", "tools[0]"},
+      {R"("tools": [{"type": "function", "function": {"name": "f", "parameters": [1]}}])", "tools[0]"},
+      {R"("tools": [)" + kWeather + ", " + kWeather + "]", "tools[1].function.name"}};
+  for (const auto& [fields, param] : wrong) {
+    const ApiError e = chat_refusal(fields);
+    EXPECT_TRUE(e.param.starts_with(param)) << e.message;
+    EXPECT_NE(e.message.find("wanted"), std::string::npos) << e.message;
+  }
+}
+
+TEST(ApiRequest, CallsAndTheirResultsBecomeMessages) {
+  const ApiRequest r = messages(R"([{"role": "user", "content": "q"},
+      {"role": "assistant", "content": "Wait.", "reasoning": "r", "tool_calls": [
+        {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+        {"id": "2", "type": "function", "function": {"name": "g", "arguments": "[]"}}]},
+      {"role": "tool", "tool_call_id": "2", "content": "G"},
+      {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "F"}]}])");
+  const auto call = [](const char* name, const char* arguments) {
+    return Message{.role = ChatRole::kAssistant,
+                   .channel = "commentary",
+                   .recipient = name,
+                   .content_type = "json",
+                   .content = arguments};
+  };
+  const auto result = [](const char* name, const char* content) {
+    return Message{.role = ChatRole::kTool,
+                   .name = name,
+                   .channel = "commentary",
+                   .recipient = "assistant",
+                   .content = content};
+  };
+  const std::vector<Message> want{{.role = ChatRole::kUser, .content = "q"},
+                                  {.role = ChatRole::kAssistant, .channel = "analysis", .content = "r"},
+                                  {.role = ChatRole::kAssistant, .channel = "commentary", .content = "Wait."},
+                                  call("functions.f", "{}"),
+                                  call("functions.g", "[]"),
+                                  result("functions.g", "G"),
+                                  result("functions.f", "F")};
+  EXPECT_EQ(r.conversation.messages, want);
+  for (const auto& [list, param] : std::vector<std::pair<const char*, const char*>>{
+           {R"([{"role": "tool", "tool_call_id": "9", "content": ""}])", "messages[0].tool_call_id"},
+           {R"([{"role": "tool", "content": ""}])", "messages[0]"},
+           {R"([{"role": "assistant"}])", "messages[0]"},
+           {R"([{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f"}}]}])",
+            "messages[0].tool_calls[0].function.arguments"},
+           {R"([{"role": "user", "content": "", "tool_calls": [{}]}])", "messages[0].tool_calls"}}) {
+    const ApiError e = refusal(read_chat(R"({"messages": )" + std::string(list) + "}", kLimits));
+    EXPECT_EQ(e.param, param) << e.message;
+  }
+}
+
+TEST(ApiRequest, LogprobsOfChatsAndCompletions) {
+  EXPECT_FALSE(chat(R"("logprobs": false)").sampling.logprobs);
+  EXPECT_EQ(chat(R"("logprobs": true)").sampling.logprobs, 0);
+  EXPECT_EQ(chat(R"("logprobs": true, "top_logprobs": 20)").sampling.logprobs, 20);
+  EXPECT_EQ(chat_refusal(R"("logprobs": true, "top_logprobs": 21)").param, "top_logprobs");
+  EXPECT_EQ(chat_refusal(R"("top_logprobs": 2)").param, "top_logprobs");
+  const auto completion = [](const std::string& fields) {
+    return read_completion(R"({"prompt": "a", )" + fields + "}", kLimits);
+  };
+  EXPECT_EQ(std::get<ApiRequest>(completion(R"("logprobs": 5)")).sampling.logprobs, 5);
+  EXPECT_EQ(refusal(completion(R"("logprobs": true)")).param, "logprobs");
+  EXPECT_EQ(refusal(completion(R"("logprobs": 1, "echo": true)")).param, "logprobs");
 }
 
 }  // namespace sluice::apps

@@ -1,0 +1,127 @@
+#include "apps/serve/answer_choice.h"
+
+#include <algorithm>
+
+namespace sluice::apps {
+
+namespace {
+
+int64_t characters_in(const std::string& text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
+}
+
+}  // namespace
+
+using Kind = AnswerPiece::Kind;
+
+AnswerChoice::AnswerChoice(const Harmony& harmony, const ApiRequest& request)
+    : tokenizer_(harmony.tokenizer()),
+      show_reasoning_(request.include_reasoning),
+      offers_tools_(request.tools.offered()),
+      wants_logprobs_(request.sampling.logprobs.has_value()),
+      decoder_(tokenizer_),
+      stop_(request.stop) {
+  if (request.kind != ApiKind::kCompletion)
+    parser_ = std::make_unique<HarmonyParser>(harmony, HarmonyParser::Begin::kAssistant);
+}
+
+void AnswerChoice::begin_with(const std::vector<int32_t>& tokens) {
+  for (const int32_t id : tokens) read(parser_->push(id));
+}
+
+void AnswerChoice::echo(const std::string& text) {
+  shown_bytes_ = text_bytes_ = std::ssize(text);
+  add(Kind::kText, text);
+}
+
+void AnswerChoice::add(Kind kind, const std::string& text) {
+  const bool goes_on = !new_.empty() && new_.back().kind == kind && kind != Kind::kCall;
+  if (!goes_on) new_.push_back({.kind = kind, .text = {}});
+  new_.back().text += text;
+}
+
+// Text that a stop string cannot reach any more, with the tokens that begin in it.
+void AnswerChoice::show(const std::string& text) {
+  shown_bytes_ += std::ssize(text);
+  std::vector<TextToken> tokens;
+  while (!held_.empty() && held_.front().offset < shown_bytes_) {
+    tokens.push_back(std::move(held_.front()));
+    held_.pop_front();
+  }
+  if (text.empty() && tokens.empty()) return;
+  add(Kind::kText, text);
+  auto& all = new_.back().tokens;
+  all.insert(all.end(), std::make_move_iterator(tokens.begin()), std::make_move_iterator(tokens.end()));
+}
+
+void AnswerChoice::add_text(const std::string& text) {
+  text_bytes_ += std::ssize(text);
+  text_characters_ += characters_in(text);
+  show(stop_.push(text));
+}
+
+void AnswerChoice::read(const std::vector<HarmonyEvent>& events) {
+  for (const HarmonyEvent& e : events) {
+    within_ = e.kind != HarmonyEvent::Kind::kEnd;
+    if (stop_.found()) continue;
+    if (e.kind == HarmonyEvent::Kind::kHeader) {
+      const std::string function = offers_tools_ ? called_function(e.message.recipient) : "";
+      kind_ = !function.empty()                 ? Kind::kArguments
+              : e.message.channel == "analysis" ? Kind::kReasoning
+                                                : Kind::kText;
+      if (!function.empty()) add(Kind::kCall, function);
+      called_ = called_ || !function.empty();
+    }
+    if (e.kind != HarmonyEvent::Kind::kText) continue;
+    if (kind_ == Kind::kText)
+      add_text(e.text);
+    else if (kind_ != Kind::kReasoning || show_reasoning_)
+      add(kind_, e.text);
+  }
+}
+
+void AnswerChoice::push(const GeneratedToken& token) {
+  ++tokens_;
+  // A token that ends the answer is part of it only where it says how: not as text.
+  const bool is_special = tokenizer_.is_special(token.id);
+  if (token.finish != FinishReason::kStop || is_special) {
+    const bool is_content = !is_special && (within_ || !parser_);
+    reasoning_tokens_ += is_content && kind_ == Kind::kReasoning;
+    if (wants_logprobs_ && is_content && kind_ == Kind::kText)
+      held_.push_back({token, text_bytes_, text_characters_});
+    if (parser_)
+      read(parser_->push(token.id));
+    else
+      add_text(decoder_.push(token.id));
+  }
+  if (token.finish != FinishReason::kNone || stop_.found()) end(token.finish);
+}
+
+void AnswerChoice::end(FinishReason finish) {
+  done_ = true;
+  finish_ = stop_.found() ? FinishReason::kStop : finish;
+  if (parser_) {
+    ParsedHarmony rest = parser_->finish();
+    read(rest.events);
+    messages_ = std::move(rest.messages);
+  } else if (!stop_.found()) {
+    add_text(decoder_.finish());
+  }
+  if (stop_.found()) return;
+  show(stop_.flush());
+  if (held_.empty()) return;  // tokens that gave no text, at the end
+  shown_bytes_ = held_.back().offset + 1;
+  show("");
+}
+
+std::vector<AnswerPiece> AnswerChoice::take() {
+  for (const AnswerPiece& piece : new_) {
+    if (said_.empty() || said_.back().kind != piece.kind || piece.kind == Kind::kCall)
+      said_.push_back({.kind = piece.kind, .text = {}});
+    said_.back().text += piece.text;
+    said_.back().tokens.insert(said_.back().tokens.end(), piece.tokens.begin(), piece.tokens.end());
+  }
+  return std::exchange(new_, {});
+}
+
+}  // namespace sluice::apps

@@ -1,0 +1,24 @@
+// What answers are written with.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/serve/answer_choice.h"
+
+namespace sluice::apps {
+
+using OrderedJson = nlohmann::ordered_json;
+
+std::string dump(const OrderedJson& json);
+inline std::string json_text(const std::string& text) { return dump(OrderedJson(text)); }
+inline OrderedJson or_null(const std::string& text) {
+  return text.empty() ? OrderedJson(nullptr) : OrderedJson(text);
+}
+
+// [{"token", "logprob", "bytes", "top_logprobs"}], as chats and responses have it.
+OrderedJson logprobs_of_chat(const Tokenizer& tokenizer, const std::vector<TextToken>& tokens);
+// {"text_offset", "token_logprobs", "tokens", "top_logprobs"}, as completions have it. Offsets count code points.
+OrderedJson logprobs_of_completion(const Tokenizer& tokenizer, const std::vector<TextToken>& tokens);
+
+}  // namespace sluice::apps

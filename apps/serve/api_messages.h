@@ -1,0 +1,38 @@
+// Conversations and tools as clients write them.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/serve/api_fields.h"
+
+namespace sluice::apps {
+
+// A string, or an array of parts that are all text; `types` are the words that such parts have as their type.
+std::string read_content(const JsonAt& at, std::initializer_list<const char*> types, ApiFields* fields);
+
+// Builds the messages of a conversation from those of a client.
+class ConversationReader {
+ public:
+  explicit ConversationReader(ApiConversation* out) : out_(out) {}  // goes on from what is there
+  // Of the system or a developer: before all others they are the instructions.
+  void instruct(const std::string& content);
+  void ask(const std::string& content);
+  void reason(const std::string& content);
+  enum class Said : uint8_t { kFinal, kBeforeCall };
+  void answer(const std::string& content, Said said);
+  void call(const std::string& id, const std::string& function, const std::string& arguments);
+  // False: no call had this id.
+  bool call_output(const std::string& id, const std::string& content);
+
+ private:
+  ApiConversation* out_;
+};
+
+void read_messages(ApiFields* fields, ApiRequest* out);
+
+// tools and tool_choice. In a chat a function stands in an object of its own, in a response it does not.
+enum class ToolStyle : uint8_t { kChat, kResponse };
+void read_tools(ApiFields* fields, std::string_view body, ToolStyle style, ApiTools* out);
+
+}  // namespace sluice::apps

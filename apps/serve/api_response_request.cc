@@ -1,0 +1,190 @@
+// Requests of /v1/responses.
+#include <algorithm>
+
+#include "apps/serve/api_fields.h"
+#include "apps/serve/api_messages.h"
+
+namespace sluice::apps {
+namespace {
+
+using Ordered = nlohmann::ordered_json;
+
+constexpr std::pair<const char*, const char*> kUnsupported[] = {{"background", "[false]"},
+                                                                {"conversation", "[]"},
+                                                                {"max_tool_calls", "[]"},
+                                                                {"prompt", "[]"},
+                                                                {"truncation", R"(["disabled"])"}};
+constexpr const char* kLogprobs = "message.output_text.logprobs";
+// Members of `include` that ask for nothing that could be missing here.
+constexpr const char* kHarmless[] = {"reasoning.encrypted_content"};
+
+Status no_call(const JsonAt& item) {
+  return {Code::kInvalidArgument, item.where() + ".call_id: wanted the id of a call before it"};
+}
+
+void read_reasoning(const JsonAt& item, ApiFields* fields, ConversationReader* out) {
+  for (const char* key : {"content", "summary"}) {
+    if (!item.has(key)) continue;
+    const std::string text = read_content(item.at(key).value(), {"reasoning_text", "summary_text"}, fields);
+    if (!text.empty()) return out->reason(text);
+  }
+}
+
+void read_said(const JsonAt& item, ApiFields* fields, ConversationReader* out) {
+  const auto role = item.string("role");
+  if (!role.ok()) return fields->fail(role.status());
+  const auto content_at = item.at("content");
+  if (!content_at.ok()) return fields->fail(content_at.status());
+  const std::string content = read_content(content_at.value(), {"input_text", "output_text", "text"}, fields);
+  const auto parsed = parse_role(role.value());
+  if (parsed == ChatRole::kSystem || parsed == ChatRole::kDeveloper)
+    out->instruct(content);
+  else if (parsed == ChatRole::kAssistant)
+    out->answer(content, ConversationReader::Said::kFinal);
+  else if (parsed == ChatRole::kUser)
+    out->ask(content);
+  else
+    fields->fail(item.at("role").value(), "system, developer, user or assistant");
+}
+
+void read_item(const JsonAt& item, ApiFields* fields, ConversationReader* out) {
+  const auto type = item.string("type", "message");
+  if (!type.ok()) return fields->fail(type.status());
+  if (type.value() == "message") return read_said(item, fields, out);
+  if (type.value() == "reasoning") return read_reasoning(item, fields, out);
+  const bool is_call = type.value() == "function_call";
+  if (!is_call && type.value() != "function_call_output")
+    return fields->fail(item.at("type").value(),
+                        "\"message\", \"reasoning\", \"function_call\" or \"function_call_output\"");
+  const auto id = item.string("call_id");
+  if (!id.ok()) return fields->fail(id.status());
+  if (!is_call) {
+    const auto output = item.at("output");
+    if (!output.ok()) return fields->fail(output.status());
+    const std::string content = read_content(output.value(), {"input_text", "output_text", "text"}, fields);
+    if (!out->call_output(id.value(), content)) fields->fail(no_call(item));
+    return;
+  }
+  const auto name = item.string("name"), arguments = item.string("arguments");
+  for (const Status& status : {name.status(), arguments.status()})
+    if (!status.ok()) return fields->fail(status);
+  out->call(id.value(), name.value(), arguments.value());
+}
+
+void read_input(ApiFields* fields, ApiRequest* out) {
+  const auto at = fields->take("input");
+  if (!at)
+    return fields->fail({Code::kInvalidArgument, "body: input: wanted a text or an array, found none"});
+  ConversationReader reader(&out->conversation);
+  if (at->value().is_string()) return reader.ask(at->value().get<std::string>());
+  if (!at->value().is_array() || at->value().empty())
+    return fields->fail(*at, "a string or an array of at least one item");
+  for (const JsonAt& item : items_of(*at)) {
+    read_item(item, fields, &reader);
+    if (fields->failed()) return;
+  }
+}
+
+void read_previous(ApiFields* fields, const FindResponse& stored, ApiRequest* out) {
+  const auto at = fields->take("previous_response_id");
+  if (!at) return;
+  const std::string id = fields->string("previous_response_id");
+  if (fields->failed()) return;
+  if (const auto found = stored(id))
+    out->conversation = found->conversation;
+  else
+    fields->fail(*at, "the id of a response that is stored here");
+}
+
+// {"effort": "low", "summary": "auto"}
+void read_reasoning_options(ApiFields* fields, ApiRequest* out) {
+  const auto at = fields->take("reasoning");
+  if (!at) return;
+  std::optional<ApiError> error;
+  ApiFields inside(*at, &error);
+  read_effort("effort", &inside, out);
+  if (error) fields->fail({Code::kInvalidArgument, "body: " + error->message});
+}
+
+// {"format": {"type": "text"}, "verbosity": "medium"}
+void read_text_options(ApiFields* fields) {
+  const auto at = fields->take("text");
+  if (!at) return;
+  std::optional<ApiError> error;
+  ApiFields inside(*at, &error);
+  inside.refuse("format", R"([{"type": "text"}])");
+  inside.refuse("verbosity", R"(["medium"])");
+  if (error) fields->fail({Code::kInvalidArgument, "body: " + error->message});
+}
+
+void read_include(ApiFields* fields, const ApiLimits& limits, ApiSampling* out) {
+  const auto top = fields->integer("top_logprobs", 0, limits.logprobs_max);
+  if (const auto at = fields->take("include")) {
+    if (!at->value().is_array()) return fields->fail(*at, "an array of strings");
+    for (const JsonAt& one : items_of(*at)) {
+      if (one.value() == kLogprobs)
+        out->logprobs = top.value_or(0);
+      else if (std::find(std::begin(kHarmless), std::end(kHarmless), one.value()) == std::end(kHarmless))
+        return fields->fail(one, "\"" + std::string(kLogprobs) + "\", what is supported");
+    }
+  }
+  if (top && *top > 0 && !out->logprobs)
+    fields->fail({Code::kInvalidArgument, "body: top_logprobs: wanted 0 or null where include has no \"" +
+                                              std::string(kLogprobs) + "\""});
+}
+
+// What the answer repeats: a field's value, or what counts where it is not said.
+std::string given_back(const Json& body) {
+  static const Ordered kDefaults = {{"instructions", nullptr},
+                                    {"max_output_tokens", nullptr},
+                                    {"metadata", Ordered::object()},
+                                    {"parallel_tool_calls", true},
+                                    {"previous_response_id", nullptr},
+                                    {"reasoning", {{"effort", nullptr}, {"summary", nullptr}}},
+                                    {"store", true},
+                                    {"temperature", nullptr},
+                                    {"text", {{"format", {{"type", "text"}}}}},
+                                    {"tool_choice", "auto"},
+                                    {"tools", Ordered::array()},
+                                    {"top_logprobs", 0},
+                                    {"top_p", nullptr},
+                                    {"truncation", "disabled"},
+                                    {"user", nullptr}};
+  std::string out;
+  for (const auto& [name, value] : kDefaults.items()) {
+    const auto said = body.find(name);
+    const bool is_said = said != body.end() && !said->is_null();
+    out += (out.empty() ? "\"" : ",\"") + name + "\":" + (is_said ? said->dump() : value.dump());
+  }
+  return out;
+}
+
+}  // namespace
+
+ApiResult<ApiRequest> read_response(std::string_view body, const ApiLimits& limits,
+                                    const FindResponse& stored) {
+  return read_body<ApiRequest>(body, [&](ApiFields* fields, ApiRequest* out) {
+    out->kind = ApiKind::kResponse;
+    read_previous(fields, stored, out);
+    read_input(fields, out);
+    read_common(fields, limits, out);
+    if (out->choices != 1)
+      fields->fail({Code::kInvalidArgument,
+                    "body: n: wanted 1, the answers of a response, found " + std::to_string(out->choices)});
+    if (!out->stop.empty())
+      fields->fail(
+          {Code::kInvalidArgument, "body: stop: wanted none, because a response has no stop strings"});
+    out->response.instructions = fields->string("instructions");
+    out->response.store = fields->boolean("store", true);
+    read_reasoning_options(fields, out);
+    read_text_options(fields);
+    read_tools(fields, body, ToolStyle::kResponse, &out->tools);
+    read_include(fields, limits, &out->sampling);
+    for (const auto& [field, neutral] : kUnsupported) fields->refuse(field, neutral);
+    if (const auto most = fields->integer("max_output_tokens", 1, INT32_MAX)) out->sampling.max_tokens = most;
+    out->response.given_back = given_back(fields->value());
+    out->ignored = fields->unread();
+  });
+}
+
+}  // namespace sluice::apps
