@@ -188,17 +188,19 @@ void read_tools(ApiFields* fields, std::string_view body, ToolStyle style, ApiTo
                  description = function.value().string("description", "");
       for (const Status& status : {name.status(), description.status()})
         if (!status.ok()) return fields->fail(status);
+      if (!is_function_name(name.value()))
+        return fields->fail(function.value().at("name").value(), "1 to 64 letters, digits, \"_\" and \"-\"");
       FunctionTool tool{.name = name.value(), .description = description.value()};
-      if (function.value().has("parameters"))
+      if (function.value().has("parameters")) {
+        if (const Status is_object = function.value().at("parameters").value().need_object(); !is_object.ok())
+          return fields->fail(is_object);
         tool.parameters =
             (style == ToolStyle::kChat ? ordered[i]["function"] : ordered[i])["parameters"].dump();
+      }
       const auto same = [&](const FunctionTool& f) { return f.name == tool.name; };
       if (std::any_of(out->functions.begin(), out->functions.end(), same))
         return fields->fail(function.value().at("name").value(), "each name once");
       out->functions.push_back(std::move(tool));
-      // What a prompt cannot say is refused here, where the tool has a number.
-      if (const auto section = functions_section({out->functions.back()}); !section.ok())
-        return fields->fail({Code::kInvalidArgument, tools[i].where() + ": " + section.status().message});
     }
   }
   read_choice(fields, style, out);

@@ -159,18 +159,18 @@ std::string type_of(const Schema& schema, const std::string& indent) {
   return items ? type_of(*items, indent) + "[]" : "Array<any>";
 }
 
-bool is_name(const std::string& name) {
+}  // namespace
+
+bool is_function_name(const std::string& name) {
   return !name.empty() && name.size() <= kNameMax && std::all_of(name.begin(), name.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
   });
 }
 
-}  // namespace
-
 Result<std::string> functions_section(const std::vector<FunctionTool>& functions) {
   std::string out = "# Tools\n\n## functions\n\nnamespace functions {\n\n";
   for (const FunctionTool& f : functions) {
-    if (!is_name(f.name))
+    if (!is_function_name(f.name))
       return invalid("function: wanted a name of 1 to " + std::to_string(kNameMax) +
                      " letters, digits, '_' and '-', found '" + valid_utf8(f.name) + "'");
     add_comments(f.description, &out);

@@ -7,8 +7,10 @@
 
 namespace sluice {
 
+bool is_function_name(const std::string& name);  // 1 to 64 letters, digits, "_" and "-"
+
 struct FunctionTool {
-  std::string name;  // letters, digits, "_" and "-", 64 at most
+  std::string name;  // is_function_name()
   std::string description = {};
   std::string parameters =
       {};  // a JSON schema, its members in the order in which they are to be shown; empty: no parameters

@@ -26,11 +26,23 @@ const T* accepted(const ApiResult<T>& read) {
   return nullptr;
 }
 
+std::shared_ptr<const StoredResponse> earlier(const std::string& id) {
+  if (id != "r") return {};
+  StoredResponse out;
+  out.conversation = {.messages = {{.content = "q"}}, .function_of = {{"c", "f"}}};
+  return std::make_shared<StoredResponse>(std::move(out));
+}
+
 void check(const ApiRequest& r) {
   require(r.choices >= 1 && r.choices <= kLimits.max_choices);
-  require(r.kind == ApiKind::kChat || (!r.prompts.empty() && r.sampling.max_tokens));
+  require(r.kind == ApiKind::kChat || r.kind == ApiKind::kResponse ||
+          (!r.prompts.empty() && r.sampling.max_tokens));
   require(std::ssize(r.prompts) * r.choices <= kLimits.max_choices);
   require(r.stream || !r.include_usage);
+  require(r.kind == ApiKind::kCompletion || !r.conversation.messages.empty() ||
+          !r.conversation.instructions.empty());
+  for (const FunctionTool& f : r.tools.functions) require(functions_section({f}).ok());
+  require(r.tools.choice != ApiTools::Choice::kRequired || r.tools.offered());
   for (const std::string& stop : r.stop) require(!stop.empty());
   for (const Prompt& prompt : r.prompts)
     if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt))
@@ -43,6 +55,7 @@ void check(const ApiRequest& r) {
     require(id >= 0 && id < kLimits.vocab && bias >= -100 && bias <= 100);
   require(!s.presence_penalty || (*s.presence_penalty >= -2 && *s.presence_penalty <= 2));
   require(!s.max_tokens || *s.max_tokens >= 1);
+  require(!s.logprobs || (*s.logprobs >= 0 && *s.logprobs <= kLimits.logprobs_max));
 }
 
 }  // namespace
@@ -50,7 +63,7 @@ void check(const ApiRequest& r) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view body(reinterpret_cast<const char*>(data + 1), size - 1);
-  switch (data[0] % 4) {
+  switch (static_cast<uint8_t>(data[0] - '0') % 5) {
     case 0:
       if (const auto read = read_chat(body, kLimits); const auto* r = accepted(read)) check(*r);
       break;
@@ -59,11 +72,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 2:
       if (const auto read = read_tokenize(body, kLimits); const auto* r = accepted(read))
-        require(!r->text || r->chat.messages.empty());
+        require(!r->text || r->chat.conversation.messages.empty());
       break;
-    default:
+    case 3:
       if (const auto read = read_detokenize(body, kLimits); const auto* ids = accepted(read))
         for (const int32_t id : *ids) require(id >= 0 && id < kLimits.vocab);
+      break;
+    default:
+      if (const auto read = read_response(body, kLimits, earlier); const auto* r = accepted(read)) check(*r);
   }
   return 0;
 }

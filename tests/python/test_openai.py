@@ -10,6 +10,9 @@ from conftest import ROOT
 openai = pytest.importorskip("openai")
 
 MODEL = "sluice-16e-tiny"
+QUESTION = [{"role": "user", "content": "What is 417 + 268?"}]
+ADD = {"type": "function", "function": {"name": "add", "parameters": {
+    "type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}}}
 
 
 @pytest.fixture(scope="module")
@@ -30,3 +33,70 @@ def test_the_program_of_the_readme(url, run_python):
     here = program.replace("http://127.0.0.1:8000", url)
     assert here != program
     assert "685" in run_python(here)
+
+
+@pytest.fixture(scope="module")
+def client(url):
+    return openai.OpenAI(base_url=url + "/v1", api_key="none")
+
+
+def test_chat(client):
+    answer = client.chat.completions.create(model=MODEL, messages=QUESTION, temperature=0, logprobs=True, top_logprobs=2)
+    choice = answer.choices[0]
+    assert (choice.message.content, choice.finish_reason) == ("685", "stop")
+    assert [t.token for t in choice.logprobs.content] == ["6", "8", "5"]
+    assert all(len(t.top_logprobs) == 2 for t in choice.logprobs.content)
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+
+
+def test_stream(client):
+    with client.chat.completions.stream(model=MODEL, messages=QUESTION, temperature=0) as stream:
+        said = "".join(e.delta for e in stream if e.type == "content.delta")
+        assert said == "685" == stream.get_final_completion().choices[0].message.content
+
+
+def test_completion(client):
+    answer = client.completions.create(model=MODEL, prompt=["ab", "cd"], max_tokens=3, temperature=0, logprobs=1)
+    assert [c.index for c in answer.choices] == [0, 1]
+    assert "".join(answer.choices[1].logprobs.tokens) == answer.choices[1].text
+
+
+def test_tools(client):
+    choice = {"type": "function", "function": {"name": "add"}}
+    said = client.chat.completions.create(model=MODEL, messages=QUESTION, tools=[ADD], tool_choice=choice, max_tokens=4, temperature=0)
+    call = said.choices[0].message.tool_calls[0]
+    assert call.function.name == "add" and call.id
+    with client.chat.completions.stream(model=MODEL, messages=QUESTION, tools=[ADD], tool_choice=choice, max_tokens=4,
+                                        temperature=0) as stream:
+        arguments = "".join(e.arguments_delta for e in stream if e.type == "tool_calls.function.arguments.delta")
+    assert arguments == call.function.arguments
+    turns = [*QUESTION, said.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "685"}]
+    after = client.chat.completions.create(model=MODEL, messages=turns, tools=[ADD], max_tokens=4, temperature=0)
+    assert after.usage.prompt_tokens > said.usage.prompt_tokens
+
+
+def test_responses(client):
+    first = client.responses.create(model=MODEL, input=QUESTION[0]["content"], temperature=0)
+    assert (first.status, first.output_text) == ("completed", "685")
+    second = client.responses.create(model=MODEL, input="What is 5 + 6?", temperature=0, previous_response_id=first.id)
+    assert second.previous_response_id == first.id and second.usage.input_tokens > first.usage.input_tokens
+    assert client.responses.retrieve(first.id).output_text == "685"
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError, match=first.id):
+        client.responses.retrieve(first.id)
+
+
+def test_events_of_a_response(client):
+    with client.responses.stream(model=MODEL, input=QUESTION[0]["content"], temperature=0) as stream:
+        said = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
+        final = stream.get_final_response()
+    assert said == final.output_text == "685"
+    assert final.output[0].type == "reasoning" and final.output[0].content[0].text
+
+
+def test_models_and_errors(client):
+    assert MODEL in [m.id for m in client.models.list()]
+    with pytest.raises(openai.NotFoundError, match="gpt-5"):
+        client.chat.completions.create(model="gpt-5", messages=QUESTION)
+    with pytest.raises(openai.BadRequestError, match="temperature"):
+        client.chat.completions.create(model=MODEL, messages=QUESTION, temperature=9)

@@ -136,13 +136,21 @@ def read_all(s):
 
 def events_of(response):
     """The events of a stream: objects, and "[DONE]"."""
+    kind = None
     for line in response:
         line = line.decode().rstrip("\n")
+        if line.startswith("event: "):
+            kind = line[7:]
+            continue
         if not line:
+            kind = None
             continue
         if not line.startswith("data: "):
             raise AssertionError(f"not an event: {line!r}")
-        yield line[6:] if line == "data: [DONE]" else json.loads(line[6:])
+        event = line[6:] if line == "data: [DONE]" else json.loads(line[6:])
+        if kind and event["type"] != kind:
+            raise AssertionError(f"an event {kind} that says {event}")
+        yield event
 
 
 def close(stream):

@@ -6,6 +6,8 @@ from server import QUESTION, OwnServerTest, ServerTest, close, events_of, joined
 
 CHAT = "/v1/chat/completions"
 COMPLETION = "/v1/completions"
+ADD = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {
+    "type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "number"}}, "required": ["a", "b"]}}}
 
 
 class Api(ServerTest):
@@ -208,10 +210,10 @@ class Api(ServerTest):
         for change, param, *parts in (
                 ({"messages": []}, "messages", "at least one", "array of 0"),
                 ({"messages": None}, "messages", "none"),
-                ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", '"tool"'),
+                ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0]", "tool_call_id"),
                 ({"messages": [{"role": "user"}]}, "messages[0]", "content"),
                 ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type", "image_url"),
-                ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages[0].tool_calls", "not supported"),
+                ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].id"),
                 ({"temperature": -1}, "temperature", "0 to", "-1"),
                 ({"temperature": "hot"}, "temperature", '"hot"'),
                 ({"top_p": 1.5}, "top_p", "1.5"),
@@ -240,15 +242,86 @@ class Api(ServerTest):
         self.refused(CHAT, {**chat, "model": "gpt-4"}, 404, "model", "gpt-4")
 
     def test_what_is_not_supported_is_refused_by_name(self):
-        tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
-        for field, value, neutral in (("tools", [tool], []), ("tool_choice", "required", "none"),
-                                      ("response_format", {"type": "json_object"}, {"type": "text"}),
-                                      ("logprobs", True, False), ("top_logprobs", 3, 0.0), ("min_tokens", 5, 0)):
+        for field, value, neutral in (("response_format", {"type": "json_object"}, {"type": "text"}), ("min_tokens", 5, 0)):
             with self.subTest(field=field):
                 self.refused(CHAT, {"messages": QUESTION, field: value}, 400, field, "not supported")
                 self.server.chat(max_tokens=1, **{field: neutral})
                 self.server.chat(max_tokens=1, **{field: None})
-        self.refused(COMPLETION, {"prompt": "x", "logprobs": 1}, 400, "logprobs", "not supported")
+
+    def test_logprobs_are_those_of_run(self):
+        want = run_json("-p", QUESTION[0]["content"], "--temperature", "0", "--logprobs", "3")
+        got = self.server.chat(temperature=0, logprobs=True, top_logprobs=3)["choices"][0]
+        tokens = got["logprobs"]["content"]
+        self.assertEqual(b"".join(bytes(t["bytes"]) for t in tokens).decode(), got["message"]["content"])
+        before_the_end = want["logprobs"][-1 - len(tokens):-1]
+        self.assertEqual([t["logprob"] for t in tokens], [t["logprob"] for t in before_the_end])
+        self.assertEqual([[c["logprob"] for c in t["top_logprobs"]] for t in tokens],
+                         [[c["logprob"] for c in t["top_logprobs"]] for t in before_the_end])
+        events = self.server.stream(temperature=0, logprobs=True, top_logprobs=3)
+        streamed = [e["choices"][0]["logprobs"] for e in events if e != "[DONE]" and e["choices"]]
+        self.assertEqual(sum((s["content"] for s in streamed if s), []), tokens)
+
+    def test_logprobs_of_completions(self):
+        _, _, answer = self.server.ask(COMPLETION, {"prompt": "ab", "max_tokens": 5, "temperature": 0, "logprobs": 2})
+        choice = answer["choices"][0]
+        self.assertEqual("".join(choice["logprobs"]["tokens"]), choice["text"])
+        self.assertEqual(choice["logprobs"]["text_offset"], [len("".join(choice["logprobs"]["tokens"][:i])) for i in range(5)])
+        for token, logprob, top in zip(*(choice["logprobs"][k] for k in ("tokens", "token_logprobs", "top_logprobs"))):
+            self.assertEqual(top[token], logprob)
+            self.assertEqual(max(top.values()), logprob)  # greedy
+
+    def test_tools_reach_the_prompt(self):
+        def text(**fields):
+            tokens = self.server.ask("/tokenize", {"messages": QUESTION, **fields})[2]["tokens"]
+            return self.server.ask("/detokenize", {"tokens": tokens})[2]["prompt"]
+        tools = [ADD]
+        self.assertIn("namespace functions {\n\n// Adds.\ntype add = (_: {\nb: number,\na: number,\n}) => any;", text(tools=tools))
+        self.assertIn("Calls to these tools must go to the commentary channel", text(tools=tools))
+        self.assertEqual(text(tools=tools, tool_choice="none"), text())
+        call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+        turns = [*QUESTION, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "1", "content": "685"}]
+        self.assertIn("<|start|>assistant to=functions.add<|channel|>commentary <|constrain|>json<|message|>{}<|call|>"
+                      "<|start|>functions.add to=assistant<|channel|>commentary<|message|>685<|end|>", text(messages=turns))
+
+    def test_a_function_that_must_be_called(self):
+        choice = {"type": "function", "function": {"name": "add"}}
+        fields = {"tools": [ADD], "tool_choice": choice, "max_tokens": 8, "temperature": 0}
+        whole = self.server.chat(**fields)["choices"][0]["message"]
+        self.assertEqual(whole["tool_calls"][0]["function"]["name"], "add")
+        events = [e for e in self.server.stream(**fields) if e != "[DONE]"]
+        pieces = [c for e in events for c in e["choices"][0]["delta"].get("tool_calls", [])]
+        self.assertEqual(pieces[0]["function"]["name"], "add")
+        self.assertEqual("".join(p["function"]["arguments"] for p in pieces), whole["tool_calls"][0]["function"]["arguments"])
+
+    def test_responses(self):
+        ask = {"input": QUESTION[0]["content"], "temperature": 0}
+        status, _, whole = self.server.ask("/v1/responses", ask)
+        self.assertEqual((status, whole["status"]), (200, "completed"))
+        chat = self.server.chat(temperature=0)["choices"][0]["message"]
+        self.assertEqual([i["type"] for i in whole["output"]], ["reasoning", "message"])
+        self.assertEqual(whole["output"][0]["content"][0]["text"], chat["reasoning"])
+        self.assertEqual(whole["output"][1]["content"][0]["text"], chat["content"])
+        where = "/v1/responses/" + whole["id"]
+        self.assertEqual(self.server.ask(where)[2], whole)
+        more = {"input": "What is 5 + 6?", "temperature": 0, "previous_response_id": whole["id"]}
+        _, _, second = self.server.ask("/v1/responses", more)
+        turns = [*QUESTION, {"role": "assistant", "content": chat["content"]}, {"role": "user", "content": more["input"]}]
+        self.assertEqual(second["output"][-1]["content"][0]["text"],
+                         self.server.chat(messages=turns, temperature=0)["choices"][0]["message"]["content"])
+        self.assertEqual(second["usage"]["input_tokens"], self.server.ask("/tokenize", {"messages": turns})[2]["count"])
+        self.assertEqual(self.server.ask(where, method="DELETE")[2], {"id": whole["id"], "object": "response", "deleted": True})
+        self.assertEqual(self.server.ask(where)[0], 404)
+        self.refused("/v1/responses", more, 400, "previous_response_id", "stored")
+        _, _, alone = self.server.ask("/v1/responses", {**ask, "store": False})
+        self.assertEqual(self.server.ask("/v1/responses/" + alone["id"])[0], 404)
+
+    def test_events_of_a_response(self):
+        events = self.server.stream("/v1/responses", input=QUESTION[0]["content"], temperature=0)
+        self.assertEqual([e["sequence_number"] for e in events], list(range(len(events))))
+        self.assertEqual((events[0]["type"], events[-1]["type"]), ("response.created", "response.completed"))
+        said = "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta")
+        self.assertEqual(said, events[-1]["response"]["output"][1]["content"][0]["text"])
+        self.assertEqual(said, "685")
 
     def test_unknown_fields_are_logged_once(self):
         for _ in range(2):
