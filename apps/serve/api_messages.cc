@@ -52,7 +52,8 @@ void read_message(const JsonAt& at, ApiFields* body, ConversationReader* out) {
   const auto parsed = parse_role(role);
   fields.refuse("function_call", "[]");
   if (parsed != ChatRole::kAssistant) fields.refuse("tool_calls", "[[]]");
-  const bool may_be_silent = parsed == ChatRole::kAssistant && fields.take("tool_calls");
+  const auto calls = fields.take("tool_calls");
+  const bool may_be_silent = parsed == ChatRole::kAssistant && calls && !calls->value().empty();
   if (!fields.failed() && !parsed)
     fields.fail(fields.take("role").value_or(at), "role system, developer, user, assistant or tool");
   else if (!fields.failed() && !content_at && !may_be_silent)

@@ -6,6 +6,7 @@
 #include <ctime>
 #include <random>
 
+#include "apps/serve/openapi.h"
 #include "base/printable.h"
 
 namespace sluice::apps {
@@ -127,7 +128,8 @@ const ApiServer::Endpoint ApiServer::kEndpoints[] = {
     {"/detokenize", "POST", Route::kDetokenize},
     {"/health", "GET", Route::kHealth},
     {"/version", "GET", Route::kVersion},
-    {"/metrics", "GET", Route::kMetrics}};
+    {"/metrics", "GET", Route::kMetrics},
+    {"/openapi.json", "GET", Route::kOpenApi}};
 
 ApiServer::ApiServer(Engine& engine, const ServedModel& model, const ApiOptions& options)
     : model_(model),
@@ -225,6 +227,7 @@ void ApiServer::answer_now(Route route, const HttpRequest& request, const Exchan
   if (route == Route::kModels)
     return respond(exchange,
                    HttpResponse{.body = models_json(model_.names(), created_, model_.max_model_len())});
+  if (route == Route::kOpenApi) return respond(exchange, HttpResponse{.body = openapi_json(model_.limits())});
   const EngineLoad load = engine_.load();
   if (route == Route::kMetrics)
     return respond(exchange, HttpResponse{.content_type = "text/plain; version=0.0.4; charset=utf-8",

@@ -55,7 +55,8 @@ class ApiServer final : public HttpService {
     kDetokenize,
     kHealth,
     kVersion,
-    kMetrics
+    kMetrics,
+    kOpenApi
   };
   struct Endpoint {
     const char *path, *methods;  // a path that ends with "/" has a name behind it

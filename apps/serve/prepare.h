@@ -32,6 +32,7 @@ class ServedModel {
   ApiResult<std::string> detokenize(std::string_view body) const;  // likewise
 
   const Harmony& harmony() const;
+  const ApiLimits& limits() const { return limits_; }
   const std::vector<std::string>& names() const { return names_; }
   bool serves(const std::string& name) const;
   int64_t max_model_len() const { return max_model_len_; }

@@ -1,8 +1,10 @@
 """Layers with made-up weights, and what they should answer, in float64 by torch alone."""
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import textwrap
@@ -29,6 +31,20 @@ def run_python():
         return done.stdout + (done.stderr if fails else "")
 
     return run
+
+
+@contextlib.contextmanager
+def serve(*flags: str):
+    """The address of `sluice serve` with the shipped model, which must end well."""
+    words = ["serve", str(ROOT / "models" / "sluice-16e-tiny"), "--port", "0", "-q", *flags]
+    server = subprocess.Popen([sys.executable, "-m", "sluice_moe", *words], stdout=subprocess.PIPE, text=True, cwd="/")
+    try:
+        yield server.stdout.readline().strip()
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) == 0
+    finally:
+        server.kill()
+        server.stdout.close()
 
 
 class Made:

@@ -1,0 +1,21 @@
+"""schemathesis holds `sluice serve` to its OpenAPI document: requests as it has them, and requests that break it."""
+import subprocess
+import sys
+
+import pytest
+from conftest import serve
+
+pytest.importorskip("schemathesis")
+
+
+def test_every_endpoint():
+    # A short context: answers are as long as they are left to be.
+    with serve("--max-model-len", "256") as url:
+        words = ["run", url + "/openapi.json", "--phases", "examples,coverage,fuzzing", "--max-examples", "15", "--seed", "7",
+                 "--no-color", "--generation-deterministic",
+                 # What the document allows may still be refused: a prompt that is too long, an id that is unknown.
+                 "--exclude-checks", "positive_data_acceptance"]
+        run = subprocess.run([sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()", *words],
+                             capture_output=True, text=True, timeout=600)
+    assert run.returncode == 0, run.stdout[-6000:] + run.stderr
+    assert "Tested: 12" in run.stdout, run.stdout[-3000:]
