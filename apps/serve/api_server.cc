@@ -7,6 +7,7 @@
 #include <random>
 
 #include "apps/serve/openapi.h"
+#include "apps/serve/page.h"
 #include "base/printable.h"
 
 namespace sluice::apps {
@@ -129,7 +130,10 @@ const ApiServer::Endpoint ApiServer::kEndpoints[] = {
     {"/health", "GET", Route::kHealth},
     {"/version", "GET", Route::kVersion},
     {"/metrics", "GET", Route::kMetrics},
-    {"/openapi.json", "GET", Route::kOpenApi}};
+    {"/openapi.json", "GET", Route::kOpenApi},
+    {"/", "GET", Route::kPage},
+    {"/page.css", "GET", Route::kPage},
+    {"/page.js", "GET", Route::kPage}};
 
 ApiServer::ApiServer(Engine& engine, const ServedModel& model, const ApiOptions& options)
     : model_(model),
@@ -168,11 +172,13 @@ bool ApiServer::authorized(const HttpRequest& request) const {
 std::optional<ApiError> ApiServer::check(const HttpRequest& request, const Endpoint** endpoint) const {
   const auto named = [&](const Endpoint& e) {
     const std::string_view path = e.path;
-    return path.ends_with('/') ? request.path.starts_with(path) : request.path == path;
+    return path.ends_with('/') && path != "/" ? request.path.starts_with(path) : request.path == path;
   };
   *endpoint = std::find_if(std::begin(kEndpoints), std::end(kEndpoints), named);
   const bool known = *endpoint != std::end(kEndpoints);
-  const bool open = known && ((*endpoint)->route == Route::kHealth || (*endpoint)->route == Route::kVersion);
+  constexpr Route kOpen[] = {Route::kHealth, Route::kVersion, Route::kPage};
+  const bool open =
+      known && std::find(std::begin(kOpen), std::end(kOpen), (*endpoint)->route) != std::end(kOpen);
   if (!open && !authorized(request))
     return ApiError{
         .status = 401,
@@ -221,6 +227,7 @@ void ApiServer::respond(const Exchange& exchange, const ApiError& error, const s
 }
 
 void ApiServer::answer_now(Route route, const HttpRequest& request, const Exchange& exchange) {
+  if (route == Route::kPage) return respond(exchange, page_response(request.path));
   if (route == Route::kVersion) return respond(exchange, HttpResponse{.body = version_json()});
   if (route == Route::kStoredResponse) return answer_stored(request, exchange);
   if (route == Route::kModel) return answer_model(name_in(request.path, "/v1/models/"), exchange);

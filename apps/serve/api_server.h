@@ -20,7 +20,7 @@ namespace sluice::apps {
 
 struct ApiOptions {
   std::vector<std::string> api_keys =
-      {};                      // one of them is wanted, except for /health and /version; none: none is
+      {};  // one of them is wanted, except for /health, /version and the page; none: none is
   int64_t max_queue = 1024;    // sequences that wait for the engine
   int64_t max_stored = 1024;   // answers of /v1/responses
   double request_timeout = 0;  // seconds from a request to the end of its answer; 0: no bound
@@ -56,7 +56,8 @@ class ApiServer final : public HttpService {
     kHealth,
     kVersion,
     kMetrics,
-    kOpenApi
+    kOpenApi,
+    kPage
   };
   struct Endpoint {
     const char *path, *methods;  // a path that ends with "/" has a name behind it

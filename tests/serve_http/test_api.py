@@ -1,4 +1,5 @@
 """What clients of the OpenAI API get."""
+import re
 import threading
 import unittest
 
@@ -41,6 +42,14 @@ class Api(ServerTest):
         response = connection.getresponse()
         self.assertEqual((response.status, response.read()), (200, b""))
         connection.close()
+
+    def test_page(self):
+        status, headers, text = self.server.ask("/")
+        self.assertEqual((status, headers["Content-Type"]), (200, "text/html; charset=utf-8"))
+        for path in re.findall(r'(?:src|href)="([^":]+)"', text):
+            self.assertEqual(self.server.ask("/" + path)[0], 200, path)
+        self.assertIn("default-src 'none'", headers["Content-Security-Policy"])
+        self.assertEqual(self.server.ask("/", {}, method="POST")[1]["Allow"], "GET")
 
     def test_request_ids(self):
         self.assertEqual(self.server.ask("/health", headers={"x-request-id": "mine-7"})[1]["x-request-id"], "mine-7")
