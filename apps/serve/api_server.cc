@@ -1,13 +1,12 @@
 #include "apps/serve/api_server.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <ctime>
-#include <random>
 
 #include "apps/serve/openapi.h"
 #include "apps/serve/page.h"
+#include "apps/serve/server_text.h"
 #include "base/printable.h"
 
 namespace sluice::apps {
@@ -31,68 +30,6 @@ ApiError overloaded(int64_t most) {
 
 ApiError ending() {
   return {.status = 503, .message = "the server is ending", .type = "server_error", .code = "shutting_down"};
-}
-
-// Takes the same time wherever two texts of one length differ.
-bool same_secret(std::string_view wanted, std::string_view found) {
-  unsigned char differs = wanted.size() != found.size();
-  for (size_t i = 0; i < found.size(); ++i)
-    differs |= static_cast<unsigned char>(found[i] ^ (wanted.empty() ? 1 : wanted[i % wanted.size()]));
-  return differs == 0;
-}
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
-
-// "a/b" of "a%2Fb". What is no such pair of digits stays.
-std::string percent_decoded(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    unsigned char byte = 0;
-    const char* pair = text.data() + i + 1;
-    const bool coded =
-        text[i] == '%' && i + 2 < text.size() && std::from_chars(pair, pair + 2, byte, 16).ptr == pair + 2;
-    out += coded ? static_cast<char>(byte) : text[i];
-    if (coded) i += 2;
-  }
-  return out;
-}
-
-std::string name_in(const std::string& path, std::string_view before) {
-  return percent_decoded(path).substr(before.size());
-}
-
-// Whether "GET, DELETE" has a word.
-bool lists(std::string_view words, std::string_view word) {
-  for (size_t at = words.find(word); at != words.npos; at = words.find(word, at + 1))
-    if ((at == 0 || words[at - 1] == ' ') &&
-        (at + word.size() == words.size() || words[at + word.size()] == ','))
-      return !word.empty();
-  return false;
-}
-
-// 32 hexadecimal digits that nobody guesses.
-std::string random_name() {
-  static std::random_device device;
-  char out[33];
-  for (int i = 0; i < 4; ++i) std::snprintf(out + i * 8, 9, "%08x", device());
-  return out;
-}
-
-std::string utc_now() {
-  const auto now = std::chrono::system_clock::now();
-  const std::time_t whole = std::chrono::system_clock::to_time_t(now);
-  const auto ms =
-      std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
-  std::tm date{};
-  gmtime_r(&whole, &date);
-  char day[24], out[40];
-  std::strftime(day, sizeof day, "%Y-%m-%dT%H:%M:%S", &date);
-  std::snprintf(out, sizeof out, "%s.%03dZ", day, static_cast<int>(ms));
-  return out;
 }
 
 }  // namespace
