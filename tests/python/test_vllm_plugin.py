@@ -84,8 +84,8 @@ def test_equal_ranges(expert_map, wanted):
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_local_ids(dtype):
-    here = torch.tensor([-1, 0, -1, 1], dtype=torch.int32)
-    ids = torch.tensor([[1, 3], [0, -1], [2, 3]], dtype=dtype)
+    here = torch.tensor([0, -1, -1, 1], dtype=torch.int32)  # an empty slot must not become expert 0
+    ids = torch.tensor([[0, 3], [1, -1], [2, 3]], dtype=dtype)
     assert experts.local_ids(ids, here).tolist() == [[0, 1], [-1, -1], [-1, 1]]
 
 
