@@ -64,7 +64,12 @@ struct Legend {
 
 constexpr std::string_view kFloorWords = "floor";
 
-Legend legend_of(const std::vector<Look>& looks, double width) {
+bool has_floor(const Figure& figure) {
+  return std::any_of(figure.panels.begin(), figure.panels.end(),
+                     [](const Panel& p) { return !p.floor_us.empty(); });
+}
+
+Legend legend_of(const Figure& figure, const std::vector<Look>& looks, double width) {
   constexpr double kSample = 30, kGap = 22;
   Legend out;
   double x = kEdge, y = kLegendTop;
@@ -75,7 +80,7 @@ Legend legend_of(const std::vector<Look>& looks, double width) {
     x += w;
   };
   for (const Look& look : looks) place(look.impl, &look);
-  place(kFloorWords, nullptr);
+  if (has_floor(figure)) place(kFloorWords, nullptr);
   out.bottom = y + 12;
   return out;
 }
@@ -109,9 +114,17 @@ std::vector<double> steps_between(double low, double high) {
 class PanelDrawing {
  public:
   // `common`: what the figure says of all its panels.
-  PanelDrawing(const Panel& panel, const Conditions& common, const std::vector<Look>& looks, Point corner,
-               Canvas& canvas)
-      : panel_(panel), title_(title_of(panel, common)), looks_(looks), canvas_(canvas), corner_(corner) {
+  PanelDrawing(const Panel& panel, const Axes& axes, const Conditions& common, const std::vector<Look>& looks,
+               Point corner, Canvas& canvas)
+      : panel_(panel),
+        axes_(axes),
+        title_(title_of(panel, common)),
+        looks_(looks),
+        canvas_(canvas),
+        corner_(corner) {
+    for (const auto& [tokens, us] : panel.floor_us) counts_.insert(tokens);
+    for (const Series& s : panel.series)
+      for (const auto& [tokens, time] : s.at) counts_.insert(tokens);
     x_ = {1, 2, corner.x + kLeft, corner.x + kCellWidth - kRight};
     y_ = {1, 2, corner.y + kCellHeight - kBottom, corner.y + kTop};
     fit();
@@ -122,9 +135,8 @@ class PanelDrawing {
     floor();
     for (size_t i = panel_.series.size(); i-- > 0;) series(panel_.series[i]);  // ours on top
     canvas_.text({x_.from, corner_.y + 20}, title_, {13, Align::kLeft, Weight::kBold, kInk});
-    canvas_.text({x_.to, corner_.y + 20}, "µs", {11, Align::kRight, Weight::kNormal, kFaint});
-    canvas_.text({x_.to, corner_.y + kCellHeight - 2}, "tokens",
-                 {11, Align::kRight, Weight::kNormal, kFaint});
+    canvas_.text({x_.to, corner_.y + 20}, axes_.y, {11, Align::kRight, Weight::kNormal, kFaint});
+    canvas_.text({x_.to, corner_.y + kCellHeight - 2}, axes_.x, {11, Align::kRight, Weight::kNormal, kFaint});
   }
 
  private:
@@ -134,6 +146,7 @@ class PanelDrawing {
     for (const Series& s : panel_.series)
       for (const auto& [tokens, time] : s.at)
         low = std::min(low, time.p10_us), high = std::max(high, time.p90_us);
+    low /= axes_.us_per_unit, high /= axes_.us_per_unit;
     const std::vector<double> all = steps_between(0.1, 5e7);
     for (const double step : all)
       if (step <= low) y_.low = step;
@@ -141,8 +154,8 @@ class PanelDrawing {
       if (all[i] >= high) y_.high = all[i];
     if (low < all.front()) y_.low = low;
     if (y_.high <= y_.low) y_.high = y_.low * 10;
-    x_.low = static_cast<double>(panel_.floor_us.begin()->first);
-    x_.high = static_cast<double>(panel_.floor_us.rbegin()->first);
+    x_.low = static_cast<double>(*counts_.begin());
+    x_.high = static_cast<double>(*counts_.rbegin());
     if (x_.high <= x_.low) x_.high = x_.low * 2;
   }
 
@@ -163,9 +176,10 @@ class PanelDrawing {
   }
 
   void floor() {
+    if (panel_.floor_us.empty()) return;
     std::vector<Point> corners;
     for (const auto& [tokens, us] : panel_.floor_us)
-      corners.push_back({x_.at(static_cast<double>(tokens)), y_.at(us)});
+      corners.push_back({x_.at(static_cast<double>(tokens)), y_at(us)});
     corners.push_back({corners.back().x, y_.from});
     corners.push_back({corners.front().x, y_.from});
     canvas_.area(corners, kFloor);
@@ -177,7 +191,7 @@ class PanelDrawing {
   void floor_line(const std::map<int64_t, double>& floor, Dash dash) {
     std::vector<Point> points;
     for (const auto& [tokens, us] : floor)
-      if (us >= y_.low) points.push_back({x_.at(static_cast<double>(tokens)), y_.at(us)});
+      if (us >= y_.low) points.push_back({x_.at(static_cast<double>(tokens)), y_at(us)});
     if (points.size() > 1) canvas_.line(points, kFloorLine, 1.2, dash);
   }
 
@@ -186,7 +200,7 @@ class PanelDrawing {
     const Look& look =
         *std::find_if(looks_.begin(), looks_.end(), [&](const Look& l) { return l.impl == s.impl; });
     std::vector<std::pair<int64_t, Time>> run;
-    for (const auto& [tokens, floor] : panel_.floor_us) {
+    for (const int64_t tokens : counts_) {
       const auto at = s.at.find(tokens);
       if (at != s.at.end()) {
         run.push_back(*at);
@@ -202,10 +216,10 @@ class PanelDrawing {
     std::vector<Point> middle, band;
     for (const auto& [tokens, time] : run) {
       const double x = x_.at(static_cast<double>(tokens));
-      middle.push_back({x, y_.at(time.median_us)});
-      band.push_back({x, y_.at(time.p90_us)});
+      middle.push_back({x, y_at(time.median_us)});
+      band.push_back({x, y_at(time.p90_us)});
     }
-    for (size_t i = run.size(); i-- > 0;) band.push_back({middle[i].x, y_.at(run[i].second.p10_us)});
+    for (size_t i = run.size(); i-- > 0;) band.push_back({middle[i].x, y_at(run[i].second.p10_us)});
     if (run.size() > 1) {
       Colour pale = look.colour;
       pale.alpha = 0.18;
@@ -215,7 +229,11 @@ class PanelDrawing {
     for (const Point& p : middle) canvas_.disc(p, look.width * 0.5 + 0.9, look.colour);
   }
 
+  double y_at(double us) const { return y_.at(us / axes_.us_per_unit); }
+
   const Panel& panel_;
+  const Axes& axes_;
+  std::set<int64_t> counts_;  // of the x axis
   std::string title_;
   const std::vector<Look>& looks_;
   Canvas& canvas_;
@@ -230,7 +248,7 @@ double columns_of(const Figure& figure) { return figure.panels.size() == 1 ? 1 :
 Size size_of(const Figure& figure) {
   const double columns = columns_of(figure), width = columns * kCellWidth + 2 * kEdge;
   const double rows = std::ceil(static_cast<double>(figure.panels.size()) / columns);
-  return {width, legend_of(looks_of(figure), width).bottom + rows * (kCellHeight + 14) + kEdge};
+  return {width, legend_of(figure, looks_of(figure), width).bottom + rows * (kCellHeight + 14) + kEdge};
 }
 
 void draw(const Figure& figure, const Heading& heading, Canvas& canvas) {
@@ -240,14 +258,14 @@ void draw(const Figure& figure, const Heading& heading, Canvas& canvas) {
   canvas.text({kEdge, 32}, heading.title, {18, Align::kLeft, Weight::kBold, kInk});
   const Conditions common = common_conditions(figure);
   const std::string all = text_of(common);
-  std::string below = "Microseconds over tokens: median, band p10 to p90; lower is better.";
+  std::string below = std::string(figure.axes.below) + ": median, band p10 to p90; lower is better.";
   if (!heading.models.empty())
     below += " Panels: " + std::string(heading.models) + (all.empty() ? "." : "; ");
   if (!all.empty()) below += (heading.models.empty() ? " " : "") + all + ".";
   if (figure.rates.measured) below += " Floors: dashed bytes, dotted flops.";
   canvas.text({kEdge, 52}, below, {12, Align::kLeft, Weight::kNormal, kFaint});
   const std::vector<Look> looks = looks_of(figure);
-  const Legend legend = legend_of(looks, size.width);
+  const Legend legend = legend_of(figure, looks, size.width);
   for (const LegendEntry& e : legend.entries) {
     const Point sample[] = {{e.at.x, e.at.y - 4}, {e.at.x + 30, e.at.y - 4}};
     if (e.look) {
@@ -263,7 +281,7 @@ void draw(const Figure& figure, const Heading& heading, Canvas& canvas) {
   for (size_t i = 0; i < figure.panels.size(); ++i) {
     const Point corner = {kEdge + static_cast<double>(i % columns) * kCellWidth,
                           legend.bottom + static_cast<double>(i / columns) * (kCellHeight + 14)};
-    PanelDrawing(figure.panels[i], common, looks, corner, canvas).draw();
+    PanelDrawing(figure.panels[i], figure.axes, common, looks, corner, canvas).draw();
   }
 }
 

@@ -64,6 +64,7 @@ std::vector<Figure> figures_of(const std::vector<Row>& rows) {
 }
 
 Conditions conditions_of(const Panel& panel) {
+  if (panel.op == kServingOp) return {.rest = panel.note};
   std::string_view note = panel.note;
   // Takes `word` off the front of the note, if it stands there.
   const auto take = [&note](std::string_view word) {

@@ -42,15 +42,24 @@ struct Series {
 struct Panel {
   std::string op, model, note;
   std::vector<Series> series;          // ours first ("sluice" before its variants), then peers by name
-  std::map<int64_t, double> floor_us;  // by tokens; it has every count that is measured
+  std::map<int64_t, double> floor_us;  // by tokens; it has every count that is measured, or is empty
   std::map<int64_t, double> bytes_us = {}, flops_us = {};  // the two floors apart, where rates are measured
 };
+
+// What a figure's axes say. Times are drawn in units of `us_per_unit`.
+struct Axes {
+  std::string_view x = "tokens", y = "µs", below = "Microseconds over tokens";
+  double us_per_unit = 1;
+};
+inline constexpr Axes kServingAxes = {"concurrency", "ms", "Milliseconds over requests at once", 1000};
+inline constexpr std::string_view kServingOp = "serving";  // a server under load: no kernel, no floor
 
 // An operation that has rows, with its panels in the order of the rows.
 struct Figure {
   std::string op;
   std::vector<Panel> panels;
   Rates rates = {};
+  Axes axes = {};
 };
 
 // Of the rows of one file: the fastest burst of reading, and the product as it is sustained; measured only if both are there.
