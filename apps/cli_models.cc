@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "apps/cli.h"
+#include "apps/cli_client.h"
 #include "apps/commands.h"
 
 namespace sluice::apps {
@@ -209,9 +210,11 @@ Command add_eval(CLI::App& root) {
       ->capture_default_str()
       ->check(integer_between(0, INT64_MAX));
   app->add_flag("--json", flags->json, "the answer as JSON, with every mistake");
+  const EvalByServer by_server = add_eval_server(app);
   app->allow_extras();
-  return {app, [app, flags] {
+  return {app, [app, flags, by_server] {
             if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
+            if (const auto status = by_server(flags->options, flags->json)) return *status;
             return eval_model(flags->options, flags->json ? Format::kJson : Format::kText);
           }};
 }
@@ -258,7 +261,9 @@ Command add_bench(CLI::App& root) {
   report->add_option("--readme", flags->report.readme,
                      "a README: gets a table of mxfp4.csv between its two marks");
   report->allow_extras();
-  return {app, [app, report, flags] {
+  const Command serve = add_bench_serve(*app);
+  return {app, [app, report, serve, flags] {
+            if (serve.app->parsed()) return serve.run();
             const CLI::App& asked = report->parsed() ? *report : *app;
             if (const Status status = unknown_flag(asked); !status.ok()) return wrong_use(status.message);
             if (report->parsed()) return bench_report_command(flags->report);

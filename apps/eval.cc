@@ -3,23 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
-#include <sstream>
-
-#include "base/json.h"
 
 namespace sluice::apps {
 namespace {
-
-constexpr int64_t kQuestionsBytesMax = 256 << 20;
-
-std::string trimmed(const std::string& text) {
-  const char* space = " \t\r\n";
-  const size_t begin = text.find_first_not_of(space);
-  if (begin == std::string::npos) return "";
-  std::string out = text.substr(begin, text.find_last_not_of(space) - begin + 1);
-  if (out.size() > 1 && out.back() == '.') out.pop_back();
-  return out;
-}
 
 EvalTask& task_of(EvalReport* report, const std::string& name) {
   for (EvalTask& t : report->tasks)
@@ -86,10 +72,6 @@ class Run {
 
 }  // namespace
 
-bool same_answer(const std::string& wanted, const std::string& found) {
-  return trimmed(wanted) == trimmed(found);
-}
-
 int64_t EvalReport::questions() const {
   int64_t sum = 0;
   for (const EvalTask& t : tasks) sum += t.questions;
@@ -99,33 +81,6 @@ int64_t EvalReport::right() const {
   int64_t sum = 0;
   for (const EvalTask& t : tasks) sum += t.right;
   return sum;
-}
-
-Result<std::vector<EvalQuestion>> read_questions(const std::string& path, int64_t limit) {
-  const auto text = read_file(path, kQuestionsBytesMax);
-  if (!text.ok()) return text.status();
-  std::vector<EvalQuestion> out;
-  std::map<std::string, int64_t> count;
-  std::istringstream lines(text.value());
-  std::string line;
-  for (int64_t number = 1; std::getline(lines, line); ++number) {
-    if (trimmed(line).empty()) continue;
-    const std::string where = path + " line " + std::to_string(number);
-    const auto json = parse_json(line, where);
-    if (!json.ok()) return json.status();
-    const JsonAt at(json.value(), where);
-    EvalQuestion q;
-    for (const auto& [key, to] :
-         {std::pair{"task", &q.task}, {"question", &q.question}, {"answer", &q.answer}}) {
-      const auto value = at.string(key);
-      if (!value.ok()) return value.status();
-      *to = value.value();
-    }
-    if (limit > 0 && ++count[q.task] > limit) continue;
-    out.push_back(std::move(q));
-  }
-  if (out.empty()) return Status{Code::kCorrupt, path + ": wanted at least one question, found none"};
-  return out;
 }
 
 Result<EvalReport> evaluate(const EvalOptions& options,

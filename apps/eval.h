@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "apps/chat.h"
+#include "apps/client/question_set.h"
 
 namespace sluice::apps {
 
@@ -15,12 +16,6 @@ struct EvalOptions {
       questions;      // a file of lines {"task", "question", "answer"}; empty: eval.jsonl beside the model
   int64_t limit = 0;  // questions of each task; 0: all
 };
-
-struct EvalQuestion {
-  std::string task, question, answer;
-};
-// kIo or kCorrupt names the file, the line, what was wanted and what was found.
-Result<std::vector<EvalQuestion>> read_questions(const std::string& path, int64_t limit);
 
 struct EvalTask {
   std::string task;
@@ -40,9 +35,6 @@ struct EvalReport {
   int64_t questions() const;
   int64_t right() const;
 };
-
-// An answer is right when it is the wanted text, apart from white space around it and a full stop after it.
-bool same_answer(const std::string& wanted, const std::string& found);
 
 // `progress(done, all)` is called as answers come.
 Result<EvalReport> evaluate(const EvalOptions& options,

@@ -1,11 +1,10 @@
 #include "apps/serve/serve_command.h"
 
-#include <sys/resource.h>
-
 #include <cstdio>
 #include <filesystem>
 
 #include "apps/commands.h"
+#include "apps/descriptors.h"
 
 namespace sluice::apps {
 namespace {
@@ -16,14 +15,6 @@ std::vector<std::string> names_of(const ServeOptions& options, const std::string
   if (!options.model.model.empty() && options.model.model != names.front())
     names.push_back(options.model.model);
   return names;
-}
-
-// A connection is a descriptor, and systems lend few of them until they are asked.
-void allow_many_descriptors() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 }  // namespace
