@@ -16,11 +16,11 @@ struct ServingRun {
   double request_rate = 0;  // 0: no bound
   double burstiness = 1;
   int64_t max_concurrency = 0;  // 0: no bound
-  Goodput goodput;
+  Goodput goodput = {};
   // "ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue": what is reported as a distribution.
   std::vector<std::string> metrics = {"ttft", "tpot", "itl"};
-  ServingMetrics measured;
-  std::vector<RequestOutcome> outcomes;
+  ServingMetrics measured = {};
+  std::vector<RequestOutcome> outcomes = {};
 };
 // kInvalidArgument names the metric that nobody knows.
 Status check_metric(const std::string& name);
