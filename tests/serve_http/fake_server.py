@@ -1,0 +1,130 @@
+"""A server whose answers and times are known: what a client measures of it can be checked."""
+import http.server
+import json
+import threading
+import time
+
+FIRST, GAP = 0.2, 0.05  # seconds until the first piece, and between pieces
+
+
+class FakeServer:
+    """A prompt of /v1/completions names what happens to it; but the first request of the log is answered. See _Handler.behave."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.log = []  # of each request to /v1/*: {"path", "body", "received", "writes", "connection"}
+        self.open = self.most_open = 0
+        self.barrier = threading.Barrier(1)
+        self.released = threading.Event()  # ends what hangs
+        self.answer = lambda body: ""  # of /v1/chat/completions without a stream
+        fake = self
+
+        class Handler(_Handler):
+            server_of = fake
+        self.server = _Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread.start()
+
+    def asked(self, path):
+        with self.lock:
+            return [r for r in self.log if r["path"] == path]
+
+    def close(self):
+        self.released.set()
+        self.barrier.abort()
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024  # connections that come at once
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, *_):
+        pass
+
+    def whole(self, body, status=200):
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self):
+        self.whole({"data": [{"id": "fake"}]} if self.path == "/v1/models" else {}, 200 if self.path == "/v1/models" else 404)
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        fake = self.server_of
+        if self.path == "/tokenize":  # a word is a token
+            return self.whole({"tokens": list(range(10, 10 + len(body["prompt"].split())))})
+        if self.path == "/detokenize":
+            return self.whole({"prompt": " ".join("w" for _ in body["tokens"])})
+        entry = {"path": self.path, "body": body, "received": time.monotonic(), "writes": [], "connection": id(self),
+                 "key": self.headers["Authorization"]}
+        with fake.lock:
+            first = not fake.log
+            fake.log.append(entry)
+            fake.open += 1
+            fake.most_open = max(fake.most_open, fake.open)
+        try:
+            if not body.get("stream"):
+                return self.answer_whole(body)
+            self.behave("ok" if first else body.get("prompt"), entry, body.get("max_tokens") or body["max_completion_tokens"])
+        finally:
+            with fake.lock:
+                fake.open -= 1
+
+    def answer_whole(self, body):
+        text = self.server_of.answer(body)
+        if text is None:
+            return self.whole({"error": {"message": "no idea"}}, 500)
+        self.whole({"choices": [{"message": {"role": "assistant", "content": text}}],
+                    "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
+
+    def behave(self, how, entry, tokens):
+        if how == "500":
+            return self.whole({"error": {"message": "out of order"}}, 500)
+        if how == "close":
+            return self.hang_up()
+        if how == "hang":
+            self.server_of.released.wait()
+            return self.hang_up()
+        if how == "together":  # answers once so many requests are there
+            self.server_of.barrier.wait()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for i in range(tokens):
+            time.sleep(GAP if i else FIRST)
+            entry["writes"].append(time.monotonic())
+            self.event({"choices": [{"index": 0, "text": "x", "delta": {"content": "x"}}]})
+            if how == "cut":
+                return self.hang_up()
+        if how == "error event":
+            self.event({"error": {"message": "lost the thread"}})
+        if how != "no usage":
+            self.event({"choices": [], "usage": {"prompt_tokens": 11, "completion_tokens": tokens}})
+        if how != "no end":
+            self.chunk(b"data: [DONE]\n\n")
+        self.wfile.write(b"0\r\n\r\n")
+        if how == "stale":  # the connection was to be kept, and is closed without a word
+            self.hang_up()
+
+    def event(self, body):
+        self.chunk(b"data: " + json.dumps(body).encode() + b"\n\n")
+
+    def chunk(self, data):
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def hang_up(self):
+        self.close_connection = True

@@ -1,0 +1,259 @@
+"""`sluice bench serve` and `sluice eval --server`, against sluice serve and against a server whose answers and times are known."""
+import collections
+import json
+import os
+import re
+import statistics
+import subprocess
+import tempfile
+import threading
+import unittest
+
+from fake_server import FIRST, GAP, FakeServer
+from server import COMMAND, WATCHDOG, ServerTest
+
+
+def sluice(*words, status=0):
+    out = subprocess.run([COMMAND, *map(str, words)], capture_output=True, timeout=WATCHDOG)
+    if out.returncode != status:
+        raise AssertionError(f"{words}: {out.returncode}, {out.stdout.decode()}{out.stderr.decode()}")
+    return out.stdout.decode(), out.stderr.decode()
+
+
+class Files(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, name, text):
+        with open(self.path(name), "w") as f:
+            f.write(text)
+        return self.path(name)
+
+    def lines(self, name, rows):
+        return self.write(name, "".join(json.dumps(r) + "\n" for r in rows))
+
+    def read(self, name):
+        with open(self.path(name)) as f:
+            return json.load(f)
+
+    def bench(self, url, *words, status=0):
+        """Standard output, standard error, and the result with each request's times."""
+        result = self.path("result.json")
+        out, err = sluice("bench", "serve", "--base-url", url, "--output-json", result, "--save-detailed", *words, status=status)
+        return out, err, self.read("result.json")
+
+
+class AgainstFake(Files):
+    def setUp(self):
+        super().setUp()
+        self.fake = FakeServer()
+        self.addCleanup(self.fake.close)
+
+    def custom(self, behaviours, tokens=4):
+        return ("--dataset-name", "custom", "--dataset-path",
+                self.lines("prompts.jsonl", [{"prompt": b, "output_tokens": tokens} for b in behaviours]),
+                "--num-prompts", len(behaviours))
+
+    def test_times_are_those_of_the_server(self):
+        out, _, result = self.bench(self.fake.url, *self.custom(["ok"] * 5, 6), "--max-concurrency", 1, "--percentile-metrics", "ttft,tpot,itl,e2el")
+        log = self.fake.asked("/v1/completions")[1:]  # the first was to see whether it answers
+        self.assertEqual((len(log), self.fake.most_open), (5, 1))
+        self.assertEqual((result["completed"], result["failed"], result["total_input_tokens"], result["total_output_tokens"]), (5, 0, 55, 30))
+        for i, asked in enumerate(log):
+            writes, ttft, itl = asked["writes"], result["ttfts"][i], result["itls"][i]
+            self.assertGreaterEqual(ttft, writes[0] - asked["received"], "sent before, read after")
+            self.assertEqual(len(itl), len(writes) - 1)
+            self.assertAlmostEqual(result["latencies"][i], ttft + sum(itl))
+            self.assertGreaterEqual(result["latencies"][i], writes[-1] - asked["received"])
+        self.assertAlmostEqual(result["mean_tpot_ms"], statistics.mean(
+            1000 * (total - first) / 5 for total, first in zip(result["latencies"], result["ttfts"])))
+        self.assertGreaterEqual(result["duration"], sum(result["latencies"]))
+        # The server sleeps between pieces, so half of these and twice these are far away.
+        for key, seconds in (("median_ttft_ms", FIRST), ("median_itl_ms", GAP), ("median_tpot_ms", GAP), ("median_e2el_ms", FIRST + 5 * GAP)):
+            self.assertLess(500 * seconds, result[key], key)
+            self.assertLess(result[key], 2000 * seconds, key)
+        self.assertIn(f"{'Mean TTFT (ms):':<40} {result['mean_ttft_ms']:<10.2f}\n", out)
+        self.assertIn(f"{'Output token throughput (tok/s):':<40} {result['output_throughput']:<10.2f}\n", out)
+
+    def test_connections_are_kept(self):
+        self.bench(self.fake.url, *self.custom(["ok"] * 4, 1), "--max-concurrency", 1)
+        self.assertEqual(len({r["connection"] for r in self.fake.asked("/v1/completions")}), 1)
+
+    def test_a_connection_that_was_closed_meanwhile(self):
+        _, _, result = self.bench(self.fake.url, *self.custom(["stale"] * 4, 1), "--max-concurrency", 1)
+        self.assertEqual((result["completed"], result["failed"]), (4, 0))
+
+    def test_as_many_at_once_as_were_asked_for(self):
+        self.fake.barrier = threading.Barrier(300)
+        _, _, result = self.bench(self.fake.url, *self.custom(["together"] * 300, 1))
+        self.assertEqual((result["completed"], self.fake.most_open), (300, 300))
+        self.fake.barrier = threading.Barrier(3)
+        self.fake.most_open = 0
+        self.fake.log.clear()
+        _, _, result = self.bench(self.fake.url, *self.custom(["together"] * 12, 1), "--max-concurrency", 3)
+        self.assertEqual((result["completed"], self.fake.most_open), (12, 3))
+        self.assertEqual(sum(t > FIRST / 2 for t in result["queue_times"]), 9, "three are sent at once, the others wait")
+
+    def test_arrivals(self):
+        _, _, result = self.bench(self.fake.url, *self.custom(["ok"] * 20, 1), "--request-rate", 40, "--seed", 5)
+        starts = result["start_times"]
+        self.assertEqual(starts, sorted(starts))
+        self.assertGreaterEqual(starts[-1], 0.5)
+        self.assertEqual((result["request_rate"], result["completed"]), (40, 20))
+
+    def test_failures_are_counted_with_their_reasons(self):
+        bad = {"500": "HTTP 500: out of order", "close": "the server closed the connection without an answer",
+               "cut": "the server closed the connection within its answer", "no end": "the answer ended without [DONE]",
+               "error event": "an error within the answer: lost the thread", "hang": "no whole answer within 3 seconds"}
+        rows = ["ok"] * 4 + ["no usage"] + [b for b in bad for _ in range(2)]
+        out, err, result = self.bench(self.fake.url, *self.custom(rows, 2), "--timeout", 3)
+        self.assertEqual((result["completed"], result["failed"]), (5, 12))
+        self.assertEqual(result["total_output_tokens"], 10, "without usage the pieces are counted")
+        self.assertEqual(collections.Counter(result["errors"]), {"": 5, **{reason: 2 for reason in bad.values()}})
+        for reason in bad.values():
+            self.assertIn("2 failed: " + reason + "\n", err)
+        self.assertIn(f"{'Failed requests:':<40} {12:<10}\n", out)
+
+    def test_nothing_is_measured_of_a_server_that_fails(self):
+        result = self.path("none.json")
+        words = ("bench", "serve", "--num-prompts", 1, "--vocab-size", 9, "--output-json", result)
+        self.assertIn("--base-url: wanted http://", sluice(*words, "--base-url", "https://127.0.0.1", status=2)[1])
+        self.fake.close()
+        _, err = sluice(*words, "--base-url", self.fake.url, status=2)
+        self.assertRegex(err, r"cannot connect to 127\.0\.0\.1 port \d+: Connection refused")
+        self.assertFalse(os.path.exists(result))
+
+    def test_when_no_request_of_a_run_succeeds(self):
+        _, err, result = self.bench(self.fake.url, *self.custom(["500"] * 3), status=2)
+        self.assertEqual((result["completed"], result["failed"], result["mean_ttft_ms"]), (0, 3, 0))
+        self.assertIn("wanted requests that succeed", err)
+
+    def test_random_prompts(self):
+        words = ("--num-prompts", 8, "--num-warmups", 3, "--random-input-len", 40, "--random-output-len", 2, "--ignore-eos", "--seed", 3)
+        self.bench(self.fake.url, *words, "--random-range-ratio", 0.25, "--api-key", "secret")
+        bodies = [r["body"] for r in self.fake.asked("/v1/completions")]
+        self.assertEqual({r["key"] for r in self.fake.asked("/v1/completions")}, {"Bearer secret"})
+        self.assertEqual(len(bodies), 1 + 3 + 8)
+        self.assertEqual(len({tuple(b["prompt"]) for b in bodies}), 12, "no prompt comes again")
+        for b in bodies:
+            self.assertTrue(30 <= len(b["prompt"]) <= 50 and 1 <= b["max_tokens"] <= 3 and b["ignore_eos"], b)
+            self.assertTrue(all(i >= 10 for i in b["prompt"]), "ids that /tokenize gave")
+        self.fake.log.clear()
+        self.bench(self.fake.url, *words, "--vocab-size", 7)
+        again = [r["body"]["prompt"] for r in self.fake.asked("/v1/completions")]
+        self.assertEqual({i for p in again for i in p}, set(range(7)))
+        self.assertEqual({len(p) for p in again}, {40})
+        self.bench(self.fake.url, *words, "--backend", "openai-chat")
+        chat = [r["body"] for r in self.fake.asked("/v1/chat/completions")]
+        self.assertEqual({b["messages"][0]["content"] for b in chat}, {" ".join("w" * 40)})
+        self.assertEqual({b["max_completion_tokens"] for b in chat}, {2})
+
+    def test_conversations(self):
+        def talk(prompt, answer):
+            return {"conversations": [{"from": "human", "value": prompt}, {"from": "gpt", "value": answer}]}
+        rows = [talk("a b c d e", "1 2 3 4 5 6"), talk("too short", "1 2 3 4"), talk("f g h i", "1 2 3 4 5"), talk("a b c d", "short"),
+                talk("w " * 1025, "1 2 3 4"), talk("v " * 1000, "1 " * 1049), {"conversations": [{"value": "alone"}]}, {"id": 1}]
+        file = self.write("talk.json", json.dumps(rows))
+        self.bench(self.fake.url, "--dataset-name", "sharegpt", "--dataset-path", file, "--num-prompts", 5)
+        asked = [(r["body"]["prompt"], r["body"]["max_tokens"]) for r in self.fake.asked("/v1/completions")]
+        self.assertEqual(collections.Counter(asked), {("a b c d e", 6): 3, ("f g h i", 5): 3}, "those two in turn")
+
+    def gsm8k(self, count):
+        return self.lines("gsm8k.jsonl", [{"question": f"Q{i}?", "answer": f"W\n#### {i}"} for i in range(count)])
+
+    def test_gsm8k(self):
+        def answer(body):
+            n = int(re.findall(r"Question: Q(\d+)\?", body["messages"][0]["content"])[-1])
+            return None if n == 9 else f"so\n#### {n}" if n % 2 else f"It is {n}."
+        self.fake.answer = answer
+        result = self.path("eval.json")
+        out, _ = sluice("eval", "--server", self.fake.url, "--task", "gsm8k", "--data", self.gsm8k(13), "--num-fewshot", 3,
+                        "--output-json", result, "--max-concurrency", 2, status=1)
+        eval_ = self.read("eval.json")
+        self.assertEqual((eval_["strict"]["right"], eval_["flexible"]["right"], eval_["failed"]), (4, 9, 1))
+        self.assertEqual((eval_["strict"]["questions"], eval_["prompt_tokens"], self.fake.most_open), (10, 27, 2))
+        self.assertIn("1 x HTTP 500: no idea", out)
+        self.assertRegex(out, r"gsm8k +flexible +9\.0 +10 +90\.0%   \[59\.6%, 98\.2%\]")
+        body = self.fake.asked("/v1/chat/completions")[0]["body"]
+        self.assertEqual((body["temperature"], body["stop"]), (0, ["Question:", "</s>", "<|im_end|>"]))
+        self.assertTrue(body["messages"][0]["content"].startswith("Question: Q0?\nAnswer: W\n#### 0\n\nQuestion: Q1?"))
+
+    def test_gpqa_repeats_and_comparison(self):
+        rows = [{"Question": f"Q{i}", "Correct Answer": "yes", **{f"Incorrect Answer {k}": f"no{k}" for k in (1, 2, 3)}} for i in range(20)]
+        data = self.lines("gpqa.jsonl", rows)
+
+        def run(name, answer):
+            self.fake.answer = answer
+            sluice("eval", "--server", self.fake.url, "--task", "gpqa", "--data", data, "--repeat", 4, "--seed", 2, "--output-json", self.path(name))
+            return self.read(name)
+        a = run("a.json", lambda body: "Answer: A")
+        wanted = [x["wanted"] for x in a["answers"]]
+        self.assertEqual(set(wanted), set("ABCD"), "the right option moves")
+        self.assertAlmostEqual(a["strict"]["right"], wanted.count("A") / 4)
+        self.assertEqual(len(a["strict"]["repeats"]), 4)
+        b = run("b.json", lambda body: "It is (" + re.search(r"([A-D])\) yes", body["messages"][0]["content"])[1] + ")")
+        self.assertEqual((b["strict"]["right"], b["flexible"]["accuracy"]), (0, 1))
+        self.assertEqual([x["wanted"] for x in b["answers"]], wanted, "the same seed, the same shuffles")
+        out, _ = sluice("eval", "--compare", self.path("a.json"), self.path("b.json"))
+        self.assertRegex(out, r"B better at (1\d|20)\np +0\.0\d+ ")
+        self.assertIn("p           1.0000", sluice("eval", "--compare", self.path("a.json"), self.path("a.json"))[0])
+
+    def test_wrong_flags(self):
+        for words, said in (((), "--data: wanted --server with it"), (("--server", "x"), "--server: wanted a URL"),
+                            (("--server", self.fake.url, "--threads", 2), "--threads: wanted no such flag with --server"),
+                            (("--server", self.fake.url, "--task", "gpqa", "--data", "/nowhere"), "/nowhere")):
+            words = words if "--data" in words else (*words, "--data", "x")
+            self.assertIn(said, sluice("eval", *words, status=2)[1])
+        self.assertIn("--data: wanted the questions of gsm8k", sluice("eval", "--server", self.fake.url, "--task", "gsm8k", status=2)[1])
+        self.assertIn("--goodput: wanted", sluice("bench", "serve", "--goodput", "ttft", status=2)[1])
+        self.assertIn("'itls'", sluice("bench", "serve", "--percentile-metrics", "itls", status=2)[1])
+        self.assertIn("--num-prompt", sluice("bench", "serve", "--num-promptz", 3, status=2)[1])
+
+
+class AgainstSluice(ServerTest, Files):
+    FLAGS = ("-q",)
+
+    def setUp(self):
+        Files.setUp(self)
+
+    def test_a_sweep(self):
+        words = ("--num-prompts", 6, "--random-input-len", 20, "--random-output-len", 8, "--ignore-eos", "--num-warmups", 2)
+        svg = self.path("load.svg")
+        before = self.server.metric("vllm:generation_tokens_total")
+        out, _, result = self.bench(self.server.url + "/v1", *words, "--max-concurrency", "1,3", "--svg", svg, "--goodput", "ttft:1e9", "tpot:0")
+        self.assertEqual([r["max_concurrency"] for r in result], [1, 3])
+        for r in result:
+            self.assertEqual((r["completed"], r["failed"], r["total_input_tokens"], r["total_output_tokens"]), (6, 0, 120, 48))
+            self.assertEqual((r["output_lens"], r["request_goodput"]), ([8] * 6, 0))
+            self.assertAlmostEqual(r["output_throughput"] * r["duration"], 48)
+        self.assertEqual(self.server.metric("vllm:generation_tokens_total") - before, (1 + 2 * (2 + 6)) * 8)
+        self.assertEqual(out.count("Serving Benchmark Result"), 2)
+        with open(svg) as f:
+            self.assertIn("Time to First Token", f.read())
+
+    def test_chat(self):
+        _, _, result = self.bench(self.server.url, "--backend", "openai-chat", "--num-prompts", 3, "--random-input-len", 30,
+                                  "--random-output-len", 6, "--ignore-eos", "--max-concurrency", 3)
+        self.assertEqual((result["completed"], result["total_output_tokens"], result["backend"]), (3, 18, "openai-chat"))
+
+    def test_saved_results_have_vllms_names(self):
+        sluice("bench", "serve", "--base-url", self.server.url, "--num-prompts", 1, "--random-input-len", 5, "--random-output-len", 2,
+               "--save-result", "--result-dir", self.path("results"))
+        names = os.listdir(self.path("results"))
+        self.assertEqual(len(names), 1)
+        self.assertRegex(names[0], r"^openai-infqps-sluice-16e-tiny-\d{8}-\d{6}\.json$")
+
+    def test_accuracy_is_that_of_the_engine_alone(self):
+        here = json.loads(sluice("eval", "-q", "--limit", 2, "--max-tokens", 400, "--json")[0])
+        there = json.loads(sluice("eval", "-q", "--limit", 2, "--max-tokens", 400, "--json", "--server", self.server.url)[0])
+        self.assertEqual((there["strict"]["right"], there["strict"]["questions"], there["failed"]),
+                         (here["right"], here["questions"], 0))
+
+
+if __name__ == "__main__":
+    unittest.main()
