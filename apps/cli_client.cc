@@ -1,8 +1,10 @@
 // sluice bench serve and sluice eval --server. Flags are spelled as vLLM's client spells them.
 #include "apps/cli_client.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <memory>
 
 #include "apps/client_commands.h"
@@ -21,6 +23,17 @@ Status set_server(const std::string& url, const char* flag, ServerUrl* out) {
   if (out->path.ends_with("/v1")) out->path.resize(out->path.size() - 3);
   return {};
 }
+
+// What goes into the head of a request as it stands.
+CLI::Validator word_of_head(const std::string& wanted, const std::string& begin) {
+  const auto check = [=](const std::string& word) -> std::string {
+    const auto plain = [](char c) { return c > ' ' && c < 127; };
+    if (word.starts_with(begin) && std::all_of(word.begin(), word.end(), plain)) return "";
+    return "wanted " + wanted + ", found something else";  // a key is not repeated
+  };
+  return CLI::Validator(check, "");
+}
+CLI::Validator key_word() { return word_of_head("a key without spaces and ends of lines", ""); }
 
 const std::map<std::string, ApiBackend> kBackends = {
     {"openai", ApiBackend::kOpenai}, {"vllm", ApiBackend::kOpenai}, {"openai-chat", ApiBackend::kOpenaiChat}};
@@ -63,11 +76,14 @@ void add_server_flags(CLI::App* app, BenchFlags* f) {
   add_word(app, "--backend", kBackends, &o.backend,
            "openai: /v1/completions, the default; openai-chat: /v1/chat/completions")
       ->group(group);
-  app->add_option("--endpoint", o.endpoint, "another path for the same requests")->group(group);
+  app->add_option("--endpoint", o.endpoint, "another path for the same requests")
+      ->group(group)
+      ->check(word_of_head("a path as /v1/completions", "/"));
   app->add_option("--model", o.model, "its name there; none: the first of /v1/models")->group(group);
   app->add_option("--api-key", o.api_key, "where the server wants one; or in OPENAI_API_KEY")
       ->envname("OPENAI_API_KEY")
-      ->group(group);
+      ->group(group)
+      ->check(key_word());
   app->add_option("--timeout", o.timeout, "seconds of one request")
       ->capture_default_str()
       ->group(group)
@@ -274,7 +290,9 @@ EvalByServer add_eval_server(CLI::App* app) {
   add_word(app, "--backend", kBackends, &o.backend,
            "openai-chat, the default; openai: the question as it stands")
       ->group(kServerGroup);
-  add("--api-key", &o.api_key, "where the server wants one; or in OPENAI_API_KEY")->envname("OPENAI_API_KEY");
+  add("--api-key", &o.api_key, "where the server wants one; or in OPENAI_API_KEY")
+      ->envname("OPENAI_API_KEY")
+      ->check(key_word());
   add("--timeout", &o.timeout, "seconds of one request")
       ->capture_default_str()
       ->check(number_between(0.1, kSecondsMax));

@@ -132,8 +132,10 @@ int run(int argc, char** argv) {
   for (const Command& command : commands) {
     const std::string examples = examples_of(command.app->get_name(), program);
     command.app->footer(examples);
-    for (CLI::App* part : command.app->get_subcommands([](const CLI::App*) { return true; }))
-      part->footer(examples);
+    for (CLI::App* part : command.app->get_subcommands([](const CLI::App*) { return true; })) {
+      const std::string own = examples_of(command.app->get_name() + " " + part->get_name(), program);
+      part->footer(own.empty() ? examples : own);
+    }
   }
   try {
     root.parse(argc, argv);

@@ -1,10 +1,13 @@
 #include "apps/client/bench_serve.h"
 
+#include <algorithm>
 #include <ctime>
 #include <deque>
 
 namespace sluice::apps {
 namespace {
+
+constexpr double kArrivalMost = 1e8;  // seconds: later ones never come
 
 double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
@@ -76,7 +79,7 @@ std::vector<RequestOutcome> Load::run(const std::vector<std::string>& bodies,
 void Load::wait_for(size_t request, const std::vector<double>& arrivals) {
   while (request < bodies_->size()) {
     const auto when = begin_ + std::chrono::duration_cast<Clock::duration>(
-                                   std::chrono::duration<double>(arrivals[request]));
+                                   std::chrono::duration<double>(std::min(arrivals[request], kArrivalMost)));
     if (when > Clock::now())
       return client_.at(when, [this, request, &arrivals] { wait_for(request, arrivals); });
     due_.push_back({request, Clock::now()});

@@ -211,6 +211,8 @@ class AgainstFake(Files):
             self.assertIn(said, sluice("eval", *words, status=2)[1])
         self.assertIn("--data: wanted the questions of gsm8k", sluice("eval", "--server", self.fake.url, "--task", "gsm8k", status=2)[1])
         self.assertIn("--goodput: wanted", sluice("bench", "serve", "--goodput", "ttft", status=2)[1])
+        self.assertIn("--endpoint: wanted a path", sluice("bench", "serve", "--endpoint", "/v1 x", status=2)[1])
+        self.assertIn("--api-key: wanted a key", sluice("bench", "serve", "--api-key", "a\r\nb: c", status=2)[1])
         self.assertIn("'itls'", sluice("bench", "serve", "--percentile-metrics", "itls", status=2)[1])
         self.assertIn("--num-prompt", sluice("bench", "serve", "--num-promptz", 3, status=2)[1])
 
