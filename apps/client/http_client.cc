@@ -156,7 +156,7 @@ Status ClientLoop::resolve() {
 std::string ClientLoop::text_of(const ClientRequest& r) const {
   const ServerUrl& s = options_.server;
   std::string out =
-      r.method + ' ' + s.path + r.path + " HTTP/1.1\r\nHost: " + s.host + ':' + s.port +
+      r.method + ' ' + s.path + r.path + " HTTP/1.1\r\nHost: " + s.place() +
       "\r\nUser-Agent: sluice\r\nAccept: */*\r\nContent-Length: " + std::to_string(r.body.size()) + "\r\n";
   if (!r.body.empty()) out += "Content-Type: application/json\r\n";
   if (!r.api_key.empty()) out += "Authorization: Bearer " + r.api_key + "\r\n";
@@ -208,8 +208,7 @@ asio::awaitable<Status> ClientLoop::answer_by_new(const std::string& request, An
                                asio::redirect_error(asio::use_awaitable, error));
   Status status;
   if (error) {
-    status = io_error("cannot connect to " + options_.server.host + " port " + options_.server.port + ": " +
-                      error.message());
+    status = io_error("cannot connect to " + options_.server.place() + ": " + error.message());
   } else {
     connection->socket().set_option(tcp::no_delay(true), error);
     status = co_await connection->exchange(request, reader);
@@ -242,7 +241,12 @@ void ClientLoop::keep(std::unique_ptr<Connection> connection) {
 
 }  // namespace
 
-std::string ServerUrl::text() const { return "http://" + host + ":" + port + path; }
+std::string ServerUrl::place() const {
+  const bool v6 = host.find(':') != std::string::npos;
+  return (v6 ? "[" + host + "]" : host) + ":" + port;
+}
+
+std::string ServerUrl::text() const { return "http://" + place() + path; }
 
 Result<ServerUrl> parse_url(std::string_view text) {
   const auto wrong = [&](const std::string& wanted) {

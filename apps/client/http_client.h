@@ -15,7 +15,8 @@ using Clock = std::chrono::steady_clock;
 
 struct ServerUrl {
   std::string host, port;
-  std::string path;  // in front of every request's: "" or "/api"
+  std::string path;           // in front of every request's: "" or "/api"
+  std::string place() const;  // "host:8000", "[::1]:8000"
   std::string text() const;
 };
 // "http://host:8000/path", port 80 if it names none. kInvalidArgument: what is no such URL; https is refused by name.

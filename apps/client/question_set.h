@@ -16,7 +16,7 @@ struct EvalPrompt {
 };
 
 struct Grade {
-  bool strict = false, flexible = false;  // the latter also where the former is
+  bool strict = false, flexible = false;  // whether it is right, by two ways to read it
   std::string found;                      // the answer as it was read, for whom the grade surprises
 };
 

@@ -144,6 +144,8 @@ TEST(Url, PartsOfIt) {
   EXPECT_EQ(parts("http://host:1/api/v1/"), "host|1|/api/v1");
   EXPECT_EQ(parts("http://[::1]:8000/v1"), "::1|8000|/v1");
   EXPECT_EQ(parts("http://[::1]"), "::1|80|");
+  for (const char* same : {"http://[::1]:8000/v1", "http://host:1"})
+    EXPECT_EQ(parse_url(same).value().text(), same);
   EXPECT_EQ(parts("https://host"),
             "wanted http:// (there is no TLS here: name a proxy that has it, or the server itself), found "
             "'https://host'");

@@ -4,7 +4,7 @@ import json
 import threading
 import time
 
-FIRST, GAP = 0.2, 0.05  # seconds until the first piece, and between pieces
+FIRST, GAP = 0.3, 0.1  # seconds until the first piece, and between pieces
 
 
 class FakeServer:

@@ -73,10 +73,10 @@ class AgainstFake(Files):
         self.assertAlmostEqual(result["mean_tpot_ms"], statistics.mean(
             1000 * (total - first) / 5 for total, first in zip(result["latencies"], result["ttfts"])))
         self.assertGreaterEqual(result["duration"], sum(result["latencies"]))
-        # The server sleeps between pieces, so half of these and twice these are far away.
+        # The server sleeps between pieces, so half of these and three times these are far away.
         for key, seconds in (("median_ttft_ms", FIRST), ("median_itl_ms", GAP), ("median_tpot_ms", GAP), ("median_e2el_ms", FIRST + 5 * GAP)):
             self.assertLess(500 * seconds, result[key], key)
-            self.assertLess(result[key], 2000 * seconds, key)
+            self.assertLess(result[key], 3000 * seconds, key)
         self.assertIn(f"{'Mean TTFT (ms):':<40} {result['mean_ttft_ms']:<10.2f}\n", out)
         self.assertIn(f"{'Output token throughput (tok/s):':<40} {result['output_throughput']:<10.2f}\n", out)
 
@@ -109,9 +109,9 @@ class AgainstFake(Files):
     def test_failures_are_counted_with_their_reasons(self):
         bad = {"500": "HTTP 500: out of order", "close": "the server closed the connection without an answer",
                "cut": "the server closed the connection within its answer", "no end": "the answer ended without [DONE]",
-               "error event": "an error within the answer: lost the thread", "hang": "no whole answer within 3 seconds"}
+               "error event": "an error within the answer: lost the thread", "hang": "no whole answer within 6 seconds"}
         rows = ["ok"] * 4 + ["no usage"] + [b for b in bad for _ in range(2)]
-        out, err, result = self.bench(self.fake.url, *self.custom(rows, 2), "--timeout", 3)
+        out, err, result = self.bench(self.fake.url, *self.custom(rows, 2), "--timeout", 6)
         self.assertEqual((result["completed"], result["failed"]), (5, 12))
         self.assertEqual(result["total_output_tokens"], 10, "without usage the pieces are counted")
         self.assertEqual(collections.Counter(result["errors"]), {"": 5, **{reason: 2 for reason in bad.values()}})
@@ -125,7 +125,7 @@ class AgainstFake(Files):
         self.assertIn("--base-url: wanted http://", sluice(*words, "--base-url", "https://127.0.0.1", status=2)[1])
         self.fake.close()
         _, err = sluice(*words, "--base-url", self.fake.url, status=2)
-        self.assertRegex(err, r"cannot connect to 127\.0\.0\.1 port \d+: Connection refused")
+        self.assertRegex(err, r"cannot connect to 127\.0\.0\.1:\d+: Connection refused")
         self.assertFalse(os.path.exists(result))
 
     def test_when_no_request_of_a_run_succeeds(self):
