@@ -5,7 +5,10 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
+#include <functional>
 #include <iterator>
+
+#include "apps/serve/stop_matcher.h"
 
 namespace sluice::apps {
 namespace {
@@ -104,8 +107,48 @@ SamplingParams Chat::sampling(const SamplingFlags& f) const {
                      .logprobs = f.logprobs};
   for (const char* name : {"<|return|>", "<|call|>"})
     if (const auto id = harmony_.tokenizer().id_of(name)) out.stop_token_ids.push_back(*id);
+  if (f.ignore_eos) out.stop_token_ids.clear();
   return out;
 }
+
+namespace {
+
+// The text for the user up to the first stop string, of an answer that is being read.
+class UntilStop {
+ public:
+  UntilStop(const std::vector<std::string>& stops, const TextSink& sink) : matcher_(stops), sink_(sink) {}
+  void operator()(Channel channel, const std::string& text) {
+    if (channel == Channel::kFinal) return say(matcher_.push(text));
+    if (sink_ && !found()) sink_(channel, text);
+  }
+  bool found() const { return matcher_.found().has_value(); }
+  // What was held back is said; of the answer all goes that a stop string cut off.
+  void finish(Reply* reply) {
+    say(matcher_.flush());
+    if (!found()) return;
+    reply->finish = FinishReason::kStop;
+    reply->recovered.clear();  // of a format that was cut on purpose
+    size_t cut = reply->text.size() - text_.size();
+    for (auto m = reply->messages.rbegin(); m != reply->messages.rend() && cut > 0; ++m) {
+      if (m->channel == "analysis") continue;
+      const size_t bytes = std::min(cut, m->content.size());
+      m->content.resize(m->content.size() - bytes);
+      cut -= bytes;
+    }
+    reply->text = text_;
+  }
+
+ private:
+  void say(const std::string& text) {
+    text_ += text;
+    if (sink_ && !text.empty()) sink_(Channel::kFinal, text);
+  }
+  StopMatcher matcher_;
+  const TextSink& sink_;
+  std::string text_;
+};
+
+}  // namespace
 
 Result<Reply> Chat::ask(const Conversation& conversation, const SamplingFlags& flags, const TextSink& sink,
                         const StopAnswer& stop) {
@@ -118,13 +161,14 @@ Result<Reply> Chat::ask(const Conversation& conversation, const SamplingFlags& f
   const auto id =
       session_->engine->add({.prompt = std::move(tokens_in).value(), .sampling = sampling(flags)});
   if (!id.ok()) return id.status();
-  ReplyReader reader(harmony_, sink);
+  UntilStop until(flags.stop, sink);
+  ReplyReader reader(harmony_, std::ref(until));
   double first = 0;
   bool stopped = false;
   while (!session_->engine->idle()) {
-    if (stop()) {
+    if (until.found() || stop()) {
       session_->engine->cancel(id.value());
-      stopped = true;
+      stopped = !until.found();
       break;
     }
     const auto tokens = session_->engine->step();
@@ -138,6 +182,7 @@ Result<Reply> Chat::ask(const Conversation& conversation, const SamplingFlags& f
     }
   }
   Reply reply = reader.finish();
+  until.finish(&reply);
   if (stopped) reply.finish = FinishReason::kAbort;
   reply.prompt_tokens = prompt_tokens;
   reply.first_token_seconds = first;

@@ -26,6 +26,9 @@ struct SamplingFlags {
   std::optional<double> repetition_penalty = {}, frequency_penalty = {},
                         presence_penalty = {};  // none: the model's
   int64_t logprobs = -1;                        // likeliest tokens that come with each token; -1: none
+  std::vector<std::string> stop =
+      {};                   // Chat::ask(): text for the user ends before any of them; none is empty
+  bool ignore_eos = false;  // no token ends an answer
 };
 
 // Asked after each step: whether the answer should end there.

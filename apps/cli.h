@@ -25,6 +25,7 @@ Status unknown_flag(const CLI::App& app);
 CLI::Validator integer_between(int64_t least, int64_t most);  // INT64_MAX: no bound
 CLI::Validator number_between(double least, double most);
 CLI::Validator seed_number();
+CLI::Validator some_text();  // not empty
 constexpr int kThreadsMax = 1024;
 
 // --moe-backend and its like, of one group of the help ("": none).

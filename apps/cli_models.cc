@@ -23,7 +23,7 @@ Status unknown_flag(const CLI::App& app) {
 void add_moe_backend(CLI::App* app, MoeBackend* backend, const std::string& group) {
   CLI::Option* options[] = {
       app->add_option_function<std::string>(
-          "--moe-backend",
+          "--moe-backend,--moe-runner-backend",
           [backend](const std::string& kernel) { backend->prefill = backend->decode = kernel; },
           "the kernel of the experts alone, as cuda.expert_gemm.mxfp4_tile_sm90 or its last part; "
           "auto: the fastest"),
@@ -41,7 +41,7 @@ constexpr double kKvCacheGibMax = 1 << 20;  // a PiB
 
 void add_model_flags(CLI::App* app, ModelFlags* flags) {
   const char* group = "Model";
-  app->add_option("model,--model", flags->model,
+  app->add_option("model,-m,--model,--model-path", flags->model,
                   "a Hugging Face model directory; none: the model that ships with Sluice")
       ->group(group);
   app->add_option("--load-format", flags->load_format,
@@ -51,16 +51,17 @@ void add_model_flags(CLI::App* app, ModelFlags* flags) {
   app->add_option("--dtype", flags->dtype, "of activations: auto, bfloat16, float32")
       ->capture_default_str()
       ->group(group);
-  app->add_option("--max-model-len,--context-length", flags->max_model_len,
+  app->add_option("-c,--max-model-len,--context-length,--ctx-size", flags->max_model_len,
                   "tokens of a sequence; 0: the model's context, at most 8192")
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(0, INT32_MAX));
-  app->add_option("--max-num-seqs,--max-running-requests", flags->max_num_seqs,
+  app->add_option("--max-num-seqs,--max-running-requests,--parallel", flags->max_num_seqs,
                   "sequences of one step; none: 256 on a GPU, else " + std::to_string(flags->cpu_num_seqs))
       ->group(group)
       ->check(integer_between(1, kStepTokensMax));
-  app->add_option("--max-num-batched-tokens,--chunked-prefill-size", flags->max_num_batched_tokens,
+  app->add_option("--max-num-batched-tokens,--chunked-prefill-size,--batch-size",
+                  flags->max_num_batched_tokens,
                   "tokens of one step: longer prompts are computed in chunks; none: 8192 on a GPU, else 512")
       ->group(group)
       ->check(integer_between(1, kStepTokensMax));
@@ -72,18 +73,19 @@ void add_model_flags(CLI::App* app, ModelFlags* flags) {
                 "the same bits whatever else runs: only kernels whose rows do not depend on each other")
       ->group(group);
   app->add_flag(
-         "--enable-prefix-caching,!--no-enable-prefix-caching", flags->prefix_caching,
+         "--enable-prefix-caching,!--no-enable-prefix-caching,!--disable-radix-cache", flags->prefix_caching,
          std::string("a prompt begins behind the tokens whose keys and values are still in the cache; ") +
              (flags->prefix_caching ? "on" : "off") + " if neither is said")
       ->group(group);
-  app->add_option("--gpu-memory-utilization", flags->gpu_memory_utilization,
+  app->add_option("--gpu-memory-utilization,--mem-fraction-static", flags->gpu_memory_utilization,
                   "share of the GPU's memory that weights, steps and cache may take")
       ->capture_default_str()
       ->group(group)
       ->check(number_between(0.01, 1));
-  app->add_flag("--enforce-eager", flags->enforce_eager, "records no steps: every kernel is launched")
+  app->add_flag("--enforce-eager,--disable-cuda-graph", flags->enforce_eager,
+                "records no steps: every kernel is launched")
       ->group(group);
-  app->add_option("--max-cudagraph-capture-size", flags->max_cudagraph_capture_size,
+  app->add_option("--max-cudagraph-capture-size,--cuda-graph-max-bs", flags->max_cudagraph_capture_size,
                   "steps that decode up to so many sequences are recorded and replayed; none: " +
                       std::to_string(kRecordedSequences) + " on a GPU, else 0")
       ->group(group)
@@ -96,7 +98,7 @@ void add_model_flags(CLI::App* app, ModelFlags* flags) {
                   "cpu or cuda; auto: a Hopper GPU where there is one, else the CPU")
       ->capture_default_str()
       ->group(group);
-  app->add_option("--threads", flags->threads, "threads of the CPU; 0: one for each processor")
+  app->add_option("-t,--threads", flags->threads, "threads of the CPU; 0: one for each processor")
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(0, kThreadsMax));
@@ -123,7 +125,7 @@ namespace {
 
 void add_sampling_flags(CLI::App* app, SamplingFlags* flags) {
   const char* group = "Sampling (defaults: generation_config.json of the model)";
-  app->add_option("--temperature", flags->temperature, "0: the likeliest token")
+  app->add_option("--temperature,--temp", flags->temperature, "0: the likeliest token")
       ->group(group)
       ->check(number_between(0, kTemperatureMax));
   app->add_option("--top-p", flags->top_p, "shortest set of tokens that has this share")
@@ -135,7 +137,7 @@ void add_sampling_flags(CLI::App* app, SamplingFlags* flags) {
   app->add_option("--min-p", flags->min_p, "tokens with this share of the likeliest")
       ->group(group)
       ->check(number_between(0, 1));
-  app->add_option("--repetition-penalty", flags->repetition_penalty,
+  app->add_option("--repetition-penalty,--repeat-penalty", flags->repetition_penalty,
                   "divides logits of tokens that have occurred, in the prompt too; 1: none")
       ->group(group)
       ->check(number_between(kRepetitionMin, kRepetitionMax));
@@ -147,11 +149,12 @@ void add_sampling_flags(CLI::App* app, SamplingFlags* flags) {
                   "off the logits of tokens that the answer has")
       ->group(group)
       ->check(number_between(-kPenaltyMax, kPenaltyMax));
-  app->add_option("--seed", flags->seed, "of the draws")
+  app->add_option("-s,--seed", flags->seed, "of the draws")
       ->capture_default_str()
       ->group(group)
       ->check(seed_number());
-  app->add_option("--max-tokens", flags->max_tokens, "tokens of an answer; 0: until the context is full")
+  app->add_option("-n,--max-tokens,--n-predict,--predict", flags->max_tokens,
+                  "tokens of an answer; 0: until the context is full")
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(0, INT32_MAX));
@@ -163,27 +166,33 @@ Command add_run(CLI::App& root) {
   CLI::App* app = root.add_subcommand("run", "asks a model; without a prompt, a conversation");
   struct Flags {
     RunOptions options;
-    std::string prompt;
     bool json = false, show = false, hide = false;
   };
   const auto flags = std::make_shared<Flags>();
   add_model_flags(app, &flags->options.model);
   add_chat_flags(app, &flags->options.chat);
   add_sampling_flags(app, &flags->options.sampling);
-  CLI::Option* prompt = app->add_option("-p,--prompt", flags->prompt, "the question; none: a conversation");
+  CLI::Option* prompt = app->add_option("-p,--prompt", flags->options.prompt,
+                                        "the question; -: all of standard input; none: a conversation");
+  app->add_option("-f,--file", flags->options.prompt_file, "a file with the question")->excludes(prompt);
+  app->add_option("-r,--stop,--reverse-prompt", flags->options.sampling.stop,
+                  "the answer ends before this text; may stand several times")
+      ->allow_extra_args(false)
+      ->check(some_text());
+  app->add_flag("--ignore-eos", flags->options.sampling.ignore_eos,
+                "goes on behind the end of the answer, up to the limit of tokens");
   app->add_flag("--show-reasoning", flags->show, "prints the analysis to standard error, terminal or not");
   app->add_flag("--hide-reasoning", flags->hide, "never prints it");
-  app->add_flag("--json", flags->json, "the answer as JSON, with -p");
+  app->add_flag("--json", flags->json, "the answer as JSON, with -p or -f");
   app->add_option("--logprobs", flags->options.sampling.logprobs,
                   "log probabilities of the answer's tokens, and so many of the likeliest, with --json")
       ->check(integer_between(0, kTopLogprobsMax));
   app->allow_extras();
-  return {app, [app, flags, prompt] {
+  return {app, [app, flags] {
             if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
             RunOptions& o = flags->options;
-            if (prompt->count() > 0) o.prompt = flags->prompt;
-            if (flags->json && !o.prompt)
-              return wrong_use("--json: wanted a prompt (-p) with it, found none");
+            if (flags->json && !o.prompt && !o.prompt_file)
+              return wrong_use("--json: wanted a prompt (-p or -f) with it, found none");
             if (o.sampling.logprobs >= 0 && !flags->json)
               return wrong_use("--logprobs: wanted --json with it, found none");
             if (flags->json) o.format = Format::kJson;

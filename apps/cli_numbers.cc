@@ -33,4 +33,9 @@ CLI::Validator number_between(double least, double most) {
 
 CLI::Validator seed_number() { return between<uint64_t>(0, UINT64_MAX, "an integer from 0 to 2^64 - 1"); }
 
+CLI::Validator some_text() {
+  return CLI::Validator(
+      [](const std::string& word) { return word.empty() ? "wanted some text, found none" : ""; }, "");
+}
+
 }  // namespace sluice::apps

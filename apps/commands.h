@@ -55,7 +55,8 @@ struct RunOptions {
   ModelFlags model;
   ChatFlags chat;
   SamplingFlags sampling;
-  std::optional<std::string> prompt;  // none: a conversation on standard input
+  std::optional<std::string> prompt;       // "-": all of standard input
+  std::optional<std::string> prompt_file;  // likewise; neither: a conversation on standard input
   Reasoning reasoning = Reasoning::kOnTerminal;
   Format format = Format::kText;
 };

@@ -1,14 +1,21 @@
 // sluice run: asks a model, once or in a conversation.
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <iterator>
 
 #include "apps/chat.h"
 #include "apps/commands.h"
 #include "apps/interrupt.h"
 #include "apps/json.h"
+#include "apps/line_input.h"
 #include "apps/output.h"
+#include "base/fields.h"
 #include "base/printable.h"
 
 namespace sluice::apps {
@@ -73,8 +80,7 @@ int status_of(const Reply& reply) {
   return reply.finish == FinishReason::kAbort ? kExitInterrupted : kExitOk;
 }
 
-int ask_once(Chat& chat, const RunOptions& o, Conversation conversation) {
-  conversation.messages.push_back({.role = ChatRole::kUser, .content = *o.prompt});
+int ask_once(Chat& chat, const RunOptions& o, const Conversation& conversation) {
   const Interruptible interruptible(EndOn::kCtrlC);
   if (o.format == Format::kJson) {
     const auto reply = chat.ask(conversation, o.sampling, {}, should_stop);
@@ -91,36 +97,86 @@ int ask_once(Chat& chat, const RunOptions& o, Conversation conversation) {
   return status_of(reply.value());
 }
 
+enum class Word : uint8_t { kNone, kNew, kHelp, kExit };
+
+// What a line of a conversation asks of the program and not of the model. kInvalidArgument: a word like these that is none of them.
+Result<Word> word_of(const std::string& line) {
+  const std::vector<std::string> known{"/new", "/help", "/exit"};
+  const auto in_word = [](unsigned char c) { return std::isalpha(c) != 0; };
+  if (line.size() < 2 || line[0] != '/' || !std::all_of(line.begin() + 1, line.end(), in_word))
+    return Word::kNone;
+  for (size_t i = 0; i < known.size(); ++i)
+    if (line == known[i]) return static_cast<Word>(i + 1);
+  return unknown_name("command", line, known);
+}
+
+constexpr const char* kHelp =
+    "/new    starts over: what was said is forgotten\n"
+    "/help   this text\n"
+    "/exit   ends, as Ctrl-D does\n"
+    "Ctrl-C stops an answer. The arrow keys edit a line and bring back earlier ones, Ctrl-R searches them.\n";
+
+// One question of a conversation. None: it goes on; else the exit status.
+std::optional<int> take_turn(Chat& chat, const RunOptions& o, bool terminal, Conversation* conversation) {
+  Printer printer(o.reasoning);
+  const Interruptible interruptible(EndOn::kCtrlC);
+  auto reply = chat.ask(*conversation, o.sampling, std::ref(printer), should_stop);
+  if (!reply.ok()) {
+    // A conversation that no longer fits is no reason to end; one line read from a script is.
+    wrong_use(reply.status().message);
+    conversation->messages.pop_back();
+    if (terminal) return {};
+    return kExitWrongUse;
+  }
+  printer.end();
+  if (!output_arrives()) return kExitWrongUse;  // which main() reports
+  if (!o.model.quiet) print_speed(reply.value());
+  if (!terminal && status_of(reply.value()) != kExitOk) return kExitInterrupted;
+  for (Message& m : reply.value().messages) conversation->messages.push_back(std::move(m));
+  return {};
+}
+
 int converse(Chat& chat, const RunOptions& o, Conversation conversation) {
-  const bool terminal = isatty(STDIN_FILENO);
-  if (terminal) std::fputs("Ask something; /new starts over, /exit or Ctrl-D ends.\n", stderr);
-  std::string line;
-  while (true) {
-    if (terminal) std::fputs("> ", stderr);
-    if (!std::getline(std::cin, line) || line == "/exit") break;
-    if (line.empty()) continue;
-    if (line == "/new") {
-      conversation.messages.clear();
+  LineInput input;
+  if (input.terminal())
+    std::fputs("Ask something; /help lists what else there is, /exit or Ctrl-D ends.\n", stderr);
+  while (const auto line = input.next()) {
+    if (line->empty()) continue;
+    const auto word = word_of(*line);
+    if (!word.ok()) {
+      wrong_use(word.status().message);
+      if (!input.terminal()) return kExitWrongUse;
       continue;
     }
-    conversation.messages.push_back({.role = ChatRole::kUser, .content = line});
-    Printer printer(o.reasoning);
-    const Interruptible interruptible(EndOn::kCtrlC);
-    auto reply = chat.ask(conversation, o.sampling, std::ref(printer), should_stop);
-    if (!reply.ok()) {
-      // A conversation that no longer fits is no reason to end; one line read from a script is.
-      wrong_use(reply.status().message);
-      if (!terminal) return kExitWrongUse;
-      conversation.messages.pop_back();
-      continue;
-    }
-    printer.end();
-    if (!output_arrives()) return kExitWrongUse;  // which main() reports
-    if (!o.model.quiet) print_speed(reply.value());
-    if (!terminal && status_of(reply.value()) != kExitOk) return kExitInterrupted;
-    for (Message& m : reply.value().messages) conversation.messages.push_back(std::move(m));
+    if (word.value() == Word::kExit) break;
+    if (word.value() == Word::kHelp) std::fputs(kHelp, stderr);
+    if (word.value() == Word::kNew) conversation.messages.clear();
+    if (word.value() != Word::kNone) continue;
+    conversation.messages.push_back({.role = ChatRole::kUser, .content = *line});
+    if (const auto status = take_turn(chat, o, input.terminal(), &conversation)) return *status;
   }
   return kExitOk;
+}
+
+// A whole file, or standard input for "-", without the newline at its end. kIo: names it.
+Result<std::string> text_of(const std::string& path) {
+  std::ifstream file;
+  std::error_code error;
+  const bool readable = path == "-" || !std::filesystem::is_directory(path, error);
+  if (readable && path != "-") file.open(path, std::ios::binary);
+  if (!readable || !file)
+    return Status{Code::kIo, path + ": wanted a file with the question, found none that can be read"};
+  std::string text{std::istreambuf_iterator<char>(path == "-" ? std::cin : file), {}};
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+// The question that the flags bring, if any.
+Result<std::optional<std::string>> question_of(const RunOptions& o) {
+  if (!o.prompt_file && o.prompt != "-") return o.prompt;
+  auto text = text_of(o.prompt_file.value_or("-"));
+  if (!text.ok()) return text.status();
+  return std::optional(std::move(text).value());
 }
 
 }  // namespace
@@ -128,6 +184,8 @@ int converse(Chat& chat, const RunOptions& o, Conversation conversation) {
 int run_model(const RunOptions& options) {
   const auto chat_flags = chat_options(options.chat);
   if (!chat_flags.ok()) return wrong_use(chat_flags.status().message);
+  const auto question = question_of(options);
+  if (!question.ok()) return wrong_use(question.status().message);
   const auto harmony = load_harmony(options.model.model);
   if (!harmony.ok()) return wrong_use(harmony.status().message);
   ModelFlags flags = options.model;
@@ -137,7 +195,10 @@ int run_model(const RunOptions& options) {
   auto chat = Chat::open(session.value(), harmony.value());
   if (!chat.ok()) return wrong_use(chat.status().message);
   Conversation conversation{.options = chat_flags.value(), .messages = {}};
-  if (options.prompt) return ask_once(chat.value(), options, std::move(conversation));
+  if (question.value()) {
+    conversation.messages.push_back({.role = ChatRole::kUser, .content = *question.value()});
+    return ask_once(chat.value(), options, conversation);
+  }
   return converse(chat.value(), options, std::move(conversation));
 }
 
