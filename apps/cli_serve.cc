@@ -1,5 +1,8 @@
 // The subcommand serve. Flags are spelled as vLLM spells them; limits have names of their own.
+#include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "apps/cli.h"
 #include "apps/commands.h"
@@ -24,6 +27,12 @@ void add_server_flags(CLI::App* app, ServeOptions* o) {
       ->allow_extra_args(false)
       ->envname("SLUICE_API_KEY")
       ->group(group);
+  app->add_option("--log-format", o->api.log,
+                  "text: lines to read; json: an object a line, with request_id, counts and times")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, LogFormat>{{"text", LogFormat::kText}, {"json", LogFormat::kJson}}))
+      ->default_str("text")
+      ->group(group);
   app->add_option("--served-model-name,--alias", o->served_names,
                   "names of the model; none: that of its directory, and as it was typed")
       ->group(group);
@@ -31,7 +40,7 @@ void add_server_flags(CLI::App* app, ServeOptions* o) {
 
 void add_limit_flags(CLI::App* app, ServeOptions* o) {
   const char* group = "Limits";
-  app->add_option("--max-queue", o->api.max_queue, "sequences that wait; more get 429")
+  app->add_option("--max-queue,--max-queued-requests", o->api.max_queue, "sequences that wait; more get 429")
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(0, 1 << 20));
@@ -67,6 +76,55 @@ void add_limit_flags(CLI::App* app, ServeOptions* o) {
       ->check(number_between(0, kSecondsMax));
 }
 
+// What scripts for other servers say, and what it means here: nothing that could be otherwise.
+struct ForeignFlag {
+  const char* names;
+  std::vector<std::string> values;  // the ones that say so; none: it takes none
+  const char* meaning;
+};
+
+const std::vector<ForeignFlag>& foreign_flags() {
+  static const std::vector<std::string> parsers{"openai_gptoss", "openai", "gpt-oss", "gpt_oss", "auto"};
+  static const char* const one_device = "a model runs on one device";
+  static const char* const calls = "the model's format says what calls a tool";
+  static const std::vector<ForeignFlag> flags{
+      {"--reasoning-parser", parsers, "the model's format says what is reasoning"},
+      {"--reasoning-format", {"auto", "deepseek"}, "reasoning stands apart from the answer"},
+      {"--tool-call-parser", parsers, calls},
+      {"--enable-auto-tool-choice", {}, calls},
+      {"--jinja", {}, "prompts are in the model's own format, which runs no template"},
+      {"--trust-remote-code", {}, "nothing that comes with a model is run"},
+      {"--tensor-parallel-size,--tp-size,--tp", {"1"}, one_device},
+      {"--pipeline-parallel-size,--pp-size", {"1"}, one_device},
+      {"--data-parallel-size,--dp-size", {"1"}, one_device},
+      {"--expert-parallel-size,--ep-size", {"1"}, one_device},
+      {"--enable-expert-parallel", {}, one_device},
+      {"--quantization", {"mxfp4"}, "the checkpoint says how its experts are stored"},
+      {"--kv-cache-dtype", {"auto"}, "keys and values are stored in the type of activations"},
+      {"--enable-chunked-prefill", {}, "prompts are always computed in chunks: --max-num-batched-tokens"},
+      {"--async-scheduling", {}, "--steps-ahead says how far the host runs ahead"},
+      {"--disable-log-requests,--no-enable-log-requests",
+       {},
+       "each request has a line in the log; -q leaves all out"},
+      {"--metrics,--enable-metrics", {}, "/metrics is always there"}};
+  return flags;
+}
+
+void add_foreign_flags(CLI::App* app, ServeOptions* o) {
+  for (const ForeignFlag& f : foreign_flags()) {
+    const std::string names = f.names;
+    const std::string note = names.substr(0, names.find(',')) + ": " + f.meaning;
+    CLI::Option* option =
+        f.values.empty()
+            ? app->add_flag_callback(
+                  names, [o, note] { o->notes.push_back(note); }, f.meaning)
+            : app->add_option_function<std::string>(
+                     names, [o, note](const std::string&) { o->notes.push_back(note); }, f.meaning)
+                  ->check(CLI::IsMember(f.values));
+    option->group("Known from other servers");
+  }
+}
+
 }  // namespace
 
 Command add_serve(CLI::App& root) {
@@ -76,10 +134,11 @@ Command add_serve(CLI::App& root) {
   add_chat_flags(app, &options->chat);
   add_server_flags(app, options.get());
   add_limit_flags(app, options.get());
+  add_foreign_flags(app, options.get());
   app->allow_extras();
   return {app, [app, options] {
             if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
-            options->api.quiet = options->model.quiet;
+            if (options->model.quiet) options->api.log = LogFormat::kNone;
             return serve_model(*options);
           }};
 }

@@ -77,6 +77,7 @@ ApiServer::ApiServer(Engine& engine, const ServedModel& model, const ApiOptions&
       options_(options),
       created_(std::time(nullptr)),
       responses_(options.max_stored, kStoredBytes),
+      log_(options.log),
       engine_(
           engine, options.max_queue,
           [this](StepReport report) { http_->post([this, report = std::move(report)] { take(report); }); }),
@@ -91,9 +92,7 @@ std::string ApiServer::error_body(int status, const std::string& message) {
   return error_json({.status = status, .message = message});
 }
 
-void ApiServer::log(const std::string& line) {
-  if (!options_.quiet) std::fprintf(stderr, "%s %s\n", utc_now().c_str(), printable(line).c_str());
-}
+void ApiServer::log(std::string_view request, const std::string& text) { log_.write(request, text); }
 
 bool ApiServer::authorized(const HttpRequest& request) const {
   if (options_.api_keys.empty()) return true;
@@ -155,7 +154,8 @@ void ApiServer::respond(const Exchange& exchange, HttpResponse response) {
 }
 
 void ApiServer::respond(const Exchange& exchange, const ApiError& error, const std::string& allowed) {
-  log(exchange->id() + " refused with " + std::to_string(error.status) + ": " + error.message);
+  log_.write(exchange->id(), "refused with " + std::to_string(error.status) + ": " + error.message,
+             {{"status", int64_t{error.status}}});
   HttpResponse response{.status = error.status, .body = error_json(error)};
   if (error.status == 429) response.headers.emplace_back("Retry-After", "1");
   if (!allowed.empty()) response.headers.emplace_back("Allow", allowed);
@@ -236,18 +236,18 @@ void ApiServer::answer_later(Route route, HttpRequest request, Exchange exchange
   });
 }
 
-void ApiServer::note_ignored(const std::vector<std::string>& fields) {
+void ApiServer::note_ignored(const std::string& request, const std::vector<std::string>& fields) {
   for (const std::string& field : fields)
     if (ignored_.size() < kIgnoredMax && ignored_.insert(field).second)
-      log("requests name the field '" + field + "', which is unknown and ignored");
+      log(request, "requests name the field '" + field + "', which is unknown and ignored");
 }
 
 void ApiServer::begin(ServedModel::Prepared prepared, Exchange exchange, Clock::time_point arrived) {
-  if (!exchange->waits()) return log(exchange->id() + " left before it began");
+  if (!exchange->waits()) return log(exchange->id(), "left before it began");
   if (drain_until_) return respond(exchange, ending());
   const ApiRequest& request = prepared.request;
   if (!model_.serves(request.model)) return respond(exchange, unknown_model(request.model));
-  note_ignored(request.ignored);
+  note_ignored(exchange->id(), request.ignored);
   std::vector<QueuedSequence> sequences;
   const Ticket first = next_ticket_;
   for (const auto& prompt : prepared.prompts)
@@ -390,16 +390,22 @@ void ApiServer::forget(const std::shared_ptr<Active>& active) {
 }
 
 void ApiServer::log_end(const Active& a, const std::string& how) {
-  if (options_.quiet) return;
   const auto& s = a.sequences.front();
+  constexpr const char* kKinds[] = {"chat", "completion", "response"};  // by ApiKind
+  const char* kind = kKinds[static_cast<size_t>(a.request.kind)];
+  const double first = s.tokens ? seconds_between(a.arrived, s.first_token) : 0.;
+  const double whole = seconds_between(a.arrived, Clock::now());
   char times[96];
-  std::snprintf(times, sizeof times, "first token after %.3f s, whole after %.3f s: ",
-                s.tokens ? seconds_between(a.arrived, s.first_token) : 0.,
-                seconds_between(a.arrived, Clock::now()));
-  constexpr const char* kKinds[] = {" chat ", " completion ", " response "};  // by ApiKind
-  log(a.exchange->id() + kKinds[static_cast<size_t>(a.request.kind)] +
-      std::to_string(a.answer->prompt_tokens()) + " tokens in, " +
-      std::to_string(a.answer->completion_tokens()) + " out, " + times + how);
+  std::snprintf(times, sizeof times, "first token after %.3f s, whole after %.3f s: ", first, whole);
+  log_.write(a.exchange->id(),
+             std::string(kind) + ' ' + std::to_string(a.answer->prompt_tokens()) + " tokens in, " +
+                 std::to_string(a.answer->completion_tokens()) + " out, " + times + how,
+             {{"kind", kind},
+              {"prompt_tokens", a.answer->prompt_tokens()},
+              {"completion_tokens", a.answer->completion_tokens()},
+              {"first_token_seconds", first},
+              {"seconds", whole},
+              {"end", how}});
 }
 
 void ApiServer::on_tick() {
@@ -421,7 +427,7 @@ void ApiServer::on_tick() {
 
 void ApiServer::on_signal() {
   if (drain_until_) return;
-  log("asked to end: " + std::to_string(active_.size()) + " requests are open");
+  log("", "asked to end: " + std::to_string(active_.size()) + " requests are open");
   drain_until_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                     std::chrono::duration<double>(options_.drain_seconds));
   const auto all = active_;

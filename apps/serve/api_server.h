@@ -14,6 +14,7 @@
 #include "apps/serve/metrics.h"
 #include "apps/serve/prepare.h"
 #include "apps/serve/response_store.h"
+#include "apps/serve/server_log.h"
 #include "apps/serve/work_pool.h"
 
 namespace sluice::apps {
@@ -25,7 +26,7 @@ struct ApiOptions {
   int64_t max_stored = 1024;   // answers of /v1/responses
   double request_timeout = 0;  // seconds from a request to the end of its answer; 0: no bound
   double drain_seconds = 30;   // for what runs when the server is asked to end
-  bool quiet = false;          // no line for each request
+  LogFormat log = LogFormat::kText;
 };
 
 // All on the loop's thread, but for the constructor.
@@ -39,7 +40,7 @@ class ApiServer final : public HttpService {
   std::string error_body(int status, const std::string& message) override;
   void on_tick() override;
   void on_signal() override;
-  void log(const std::string& line) override;
+  void log(std::string_view request, const std::string& text) override;
 
  private:
   struct Active;  // a request in the queue or in the engine
@@ -75,7 +76,7 @@ class ApiServer final : public HttpService {
   void respond(const Exchange& exchange, const ApiError& error, const std::string& allowed = "");
 
   void begin(ServedModel::Prepared prepared, Exchange exchange, Clock::time_point arrived);
-  void note_ignored(const std::vector<std::string>& fields);
+  void note_ignored(const std::string& request, const std::vector<std::string>& fields);
   void take(const StepReport& report);
   void take_token(const TicketToken& token, Clock::time_point at);
   void send(Active* active, const std::string& events);
@@ -88,6 +89,7 @@ class ApiServer final : public HttpService {
   const ServedModel& model_;
   ApiOptions options_;
   int64_t created_;  // seconds since 1970
+  ServerLog log_;
   HttpServer* http_ = nullptr;
   ServeMetrics metrics_;
   Ticket next_ticket_ = 1;

@@ -272,7 +272,7 @@ void HttpConnection::refuse(int status, const std::string& message) {
   const std::string id = loop_.new_id();
   exchange_ = std::make_shared<HttpExchange>(weak_from_this(), id);
   keep_alive_ = head_only_ = false;
-  loop_.service().log(id + " refused with " + std::to_string(status) + ": " + message);
+  loop_.service().log(id, "refused with " + std::to_string(status) + ": " + message);
   respond({.status = status, .body = loop_.service().error_body(status, message)});
 }
 
@@ -442,7 +442,7 @@ asio::awaitable<void> HttpLoop::accept_all() {
       continue;
     }
     if (connections() >= options_.max_connections) {
-      service_.log("connection refused: " + std::to_string(connections()) + " are open");
+      service_.log("", "connection refused: " + std::to_string(connections()) + " are open");
       continue;
     }
     socket.set_option(tcp::no_delay(true), error);

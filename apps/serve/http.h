@@ -68,7 +68,7 @@ class HttpService {
   virtual std::string error_body(int status, const std::string& message) = 0;
   virtual void on_tick() = 0;    // a few times a second
   virtual void on_signal() = 0;  // the first SIGINT or SIGTERM; the second ends the process
-  virtual void log(const std::string& line) = 0;
+  virtual void log(std::string_view request, const std::string& text) = 0;  // `request`: its id, or empty
 };
 
 struct HttpOptions {

@@ -24,7 +24,9 @@ int serve_model(const ServeOptions& options) {
   if (!chat_flags.ok()) return wrong_use(chat_flags.status().message);
   const auto harmony = load_harmony(options.model.model);
   if (!harmony.ok()) return wrong_use(harmony.status().message);
-  auto session = open_session(options.model);
+  ModelFlags flags = options.model;
+  flags.quiet = options.api.log != LogFormat::kText;  // what it says is text
+  auto session = open_session(flags);
   if (!session.ok()) return wrong_use(session.status().message);
   const auto chat = Chat::open(session.value(), harmony.value());
   if (!chat.ok()) return wrong_use(chat.status().message);
@@ -37,6 +39,8 @@ int serve_model(const ServeOptions& options) {
   if (!listening.ok()) return wrong_use(listening.status().message);
   http = std::move(listening).value();
   server.attach(*http);
+  for (const std::string& note : options.notes) server.log("", note);
+  server.log("", "serving " + model.names().front() + " at " + http->url());
   std::printf("%s\n", http->url().c_str());
   std::fflush(stdout);
   http->run();

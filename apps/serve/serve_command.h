@@ -14,6 +14,7 @@ struct ServeOptions {
   ChatFlags chat;
   HttpOptions http;
   ApiOptions api;
+  std::vector<std::string> notes;         // for the log, before anything else
   std::vector<std::string> served_names;  // none: the directory's, and the one that was typed
 };
 // Until it is asked to end. Prints its URL to standard output once it can serve.

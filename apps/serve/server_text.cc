@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cstdio>
-#include <ctime>
 #include <random>
 
 namespace sluice::apps {
@@ -51,19 +49,6 @@ std::string random_name() {
   static thread_local std::random_device device;
   char out[33];
   for (int i = 0; i < 4; ++i) std::snprintf(out + i * 8, 9, "%08x", device());
-  return out;
-}
-
-std::string utc_now() {
-  const auto now = std::chrono::system_clock::now();
-  const std::time_t whole = std::chrono::system_clock::to_time_t(now);
-  const auto ms =
-      std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
-  std::tm date{};
-  gmtime_r(&whole, &date);
-  char day[24], out[40];
-  std::strftime(day, sizeof day, "%Y-%m-%dT%H:%M:%S", &date);
-  std::snprintf(out, sizeof out, "%s.%03dZ", day, static_cast<int>(ms));
   return out;
 }
 

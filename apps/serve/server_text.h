@@ -16,6 +16,5 @@ std::string name_in(const std::string& path, std::string_view before);
 bool lists(std::string_view words, std::string_view word);
 // 32 hexadecimal digits that nobody guesses.
 std::string random_name();
-std::string utc_now();  // "2025-06-28T12:00:00.000Z"
 
 }  // namespace sluice::apps

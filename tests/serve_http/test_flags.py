@@ -1,0 +1,86 @@
+"""The flags of `sluice serve`, and its log."""
+import json
+import subprocess
+import unittest
+
+from server import COMMAND, QUESTION, WATCHDOG, OwnServerTest
+
+# A script for vLLM, one for SGLang and one for llama.cpp, but for the model's name.
+SCRIPTS = (
+    "--tensor-parallel-size 1 --max-model-len 2048 --gpu-memory-utilization 0.9 --max-num-seqs 4 --max-num-batched-tokens 256 "
+    "--enforce-eager --trust-remote-code --async-scheduling --reasoning-parser openai_gptoss --tool-call-parser openai "
+    "--enable-auto-tool-choice --quantization mxfp4 --kv-cache-dtype auto --no-enable-log-requests --served-model-name gpt",
+    "--tp 1 --ep-size 1 --context-length 2048 --mem-fraction-static 0.9 --max-running-requests 4 --chunked-prefill-size 256 "
+    "--disable-cuda-graph --disable-radix-cache --reasoning-parser gpt-oss --tool-call-parser gpt-oss --served-model-name gpt",
+    "--ctx-size 2048 --parallel 4 --batch-size 256 -t 2 --jinja --reasoning-format auto --metrics --alias gpt")
+
+
+def refusal(*flags):
+    done = subprocess.run([COMMAND, "serve", "--port", "0", *flags], capture_output=True, text=True, timeout=WATCHDOG)
+    return done.returncode, done.stderr
+
+
+class Flags(OwnServerTest):
+    def test_scripts_for_other_servers(self):
+        for script in SCRIPTS:
+            server = self.start(*script.split())
+            models = server.ask("/v1/models")[2]["data"]
+            self.assertEqual([(m["id"], m["max_model_len"]) for m in models], [("gpt", 2048)])
+            self.assertEqual(server.chat(model="gpt", temperature=0)["choices"][0]["message"]["content"], "685")
+            self.assertEqual(server.stop(), 0)
+            for word in ("--reasoning-", "--jinja" if "--jinja" in script else "--tool-call-parser"):
+                self.assertEqual(sum(f" {word}" in line for line in server.logged().splitlines()), 1, server.logged())
+
+    def test_what_would_mean_something_else_is_refused(self):
+        for flag, value in (("--tensor-parallel-size", "2"), ("--reasoning-parser", "deepseek_r1"), ("--reasoning-format", "none"),
+                            ("--kv-cache-dtype", "fp8"), ("--log-format", "xml")):
+            status, said = refusal(flag, value)
+            self.assertEqual(status, 2)
+            self.assertIn(flag, said)
+            self.assertIn(value, said)
+
+    def test_an_unknown_flag_names_the_nearest(self):
+        for wrong, near in (("--max-model-length", "--max-model-len"), ("--ctx-sise", "--ctx-size"), ("--tool-parser", "--tool-call-parser"),
+                            ("--mem-fraction", "--mem-fraction-static")):
+            status, said = refusal(wrong, "1")
+            self.assertEqual(status, 2)
+            self.assertEqual(said, f"sluice: unknown flag '{wrong}'; did you mean '{near}'?\n")
+
+
+class Log(OwnServerTest):
+    def test_json(self):
+        server = self.start("--log-format", "json")
+        server.chat(temperature=0, flux=1)
+        server.ask("/v1/chat/completions", {"messages": QUESTION, "top_k": "many"}, {"x-request-id": "wrong-7"})
+        server.raw(b"nonsense\r\n\r\n")
+        connection, response = server.open_stream(ignore_eos=True)
+        response.readline()
+        response.close()
+        connection.close()
+        server.wait_until_idle()
+        self.assertEqual(server.stop(), 0)
+        lines = [json.loads(line) for line in server.logged().splitlines()]
+        self.assertEqual([line["message"].split()[0] for line in lines],
+                         ["serving", "requests", "chat", "refused", "refused", "chat", "asked"])
+        for line in lines:
+            self.assertRegex(line["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
+            about_a_request = line["message"].split()[0] not in ("serving", "asked")
+            self.assertEqual("request_id" in line, about_a_request, line)
+        _, unknown, whole, wrong, nonsense, left, _ = lines
+        self.assertEqual(unknown["request_id"], whole["request_id"])
+        self.assertEqual((whole["kind"], whole["prompt_tokens"], whole["completion_tokens"], whole["end"]), ("chat", 85, 95, "stop"))
+        self.assertLessEqual(0, whole["first_token_seconds"])
+        self.assertLessEqual(whole["first_token_seconds"], whole["seconds"])
+        self.assertEqual((wrong["request_id"], wrong["status"]), ("wrong-7", 400))
+        self.assertIn("refused with 400", nonsense["message"])
+        self.assertEqual(left["end"], "client gone")
+
+    def test_quiet(self):
+        server = self.start("--log-format", "json", "-q", "--jinja")
+        server.chat(temperature=0)
+        self.assertEqual(server.stop(), 0)
+        self.assertEqual(server.logged(), "")
+
+
+if __name__ == "__main__":
+    unittest.main()
