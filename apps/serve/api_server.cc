@@ -76,8 +76,8 @@ ApiServer::ApiServer(Engine& engine, const ServedModel& model, const ApiOptions&
     : model_(model),
       options_(options),
       created_(std::time(nullptr)),
-      responses_(options.max_stored, kStoredBytes),
       log_(options.log),
+      responses_(options.max_stored, kStoredBytes),
       engine_(
           engine, options.max_queue,
           [this](StepReport report) { http_->post([this, report = std::move(report)] { take(report); }); }),
