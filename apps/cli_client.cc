@@ -236,6 +236,12 @@ Status fill_options(const CLI::App& app, const EvalOptions& shared, EvalFlags* f
   o.file.limit = shared.limit;
   o.file.seed = shared.sampling.seed;
   f->files.quiet = shared.model.quiet;
+  if (o.task != "gsm8k" && (app.count("--train") > 0 || app.count("--num-fewshot") > 0))
+    return invalid("--train, --num-fewshot: wanted --task gsm8k with them, found " + o.task);
+  if (!o.reasoning_effort.empty() && o.backend == ApiBackend::kOpenai)
+    return invalid("--reasoning-effort: wanted --backend openai-chat with it, found openai");
+  if (!shared.questions.empty() && (o.task != "questions" || !o.file.path.empty()))
+    return invalid("--questions: wanted --data alone, found both or another --task");
   if (o.task != "questions")
     return o.file.path.empty() ? invalid("--data: wanted the questions of " + o.task + ", found none")
                                : Status{};

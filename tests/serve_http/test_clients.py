@@ -206,6 +206,9 @@ class AgainstFake(Files):
     def test_wrong_flags(self):
         for words, said in (((), "--data: wanted --server with it"), (("--server", "x"), "--server: wanted a URL"),
                             (("--server", self.fake.url, "--threads", 2), "--threads: wanted no such flag with --server"),
+                            (("--server", self.fake.url, "--questions", "x"), "--questions: wanted --data alone"),
+                            (("--server", self.fake.url, "--num-fewshot", 3), "--num-fewshot: wanted --task gsm8k"),
+                            (("--server", self.fake.url, "--backend", "openai", "--reasoning-effort", "low"), "wanted --backend openai-chat"),
                             (("--server", self.fake.url, "--task", "gpqa", "--data", "/nowhere"), "/nowhere")):
             words = words if "--data" in words else (*words, "--data", "x")
             self.assertIn(said, sluice("eval", *words, status=2)[1])
