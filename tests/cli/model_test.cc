@@ -396,7 +396,7 @@ TEST(ModelCommand, NumbersOfFlagsAreCheckedBeforeTheModelIsOpened) {
                  {"--limit: wanted an integer of at least 0, found '-1'"});
   expect_refusal({"bench", "/nowhere", "--max-concurrency", "1,0"},
                  {"--max-concurrency: wanted", "found '0'"});
-  expect_refusal({"run", "--temp", "1"}, {"unknown flag '--temp'; did you mean '--temperature'?"});
+  expect_refusal({"run", "--tempo", "1"}, {"unknown flag '--tempo'; did you mean '--temp'?"});
 }
 
 TEST(ModelCommand, NamesTheKeyOfAConfigThatIsWrong) {
