@@ -165,7 +165,8 @@ def test_keys_alone(page):
     def tab_to(condition):
         for _ in range(20):
             if page.js(condition):
-                assert page.js("getComputedStyle(document.activeElement).outlineStyle") == "solid", condition
+                outline = page.js("(({outlineStyle, outlineWidth}) => [outlineStyle, outlineWidth])(getComputedStyle(document.activeElement))")
+                assert outline == ["solid", "2px"], condition
                 return
             page.press("Tab")
         raise AssertionError(f"no {condition}")
@@ -285,6 +286,8 @@ def test_narrow(open_page):
     answer_with(page, "w" * 300 + "\n\n```\n" + "c" * 300 + "\n```\n\n|" + "column|" * 20 + "\n|" + "-|" * 20)
     assert page.js("document.documentElement.scrollWidth") == 320
     assert page.js("document.querySelector('#scroll').scrollWidth <= 320")
+    wide = page.js("['pre', '.table'].map(s => document.querySelector(s)).map(e => [e.scrollWidth > 320, getComputedStyle(e).overflowX])")
+    assert wide == [[True, "auto"]] * 2
     page.click("#settings")
     assert page.js("document.querySelector('#panel').getBoundingClientRect().right <= 320")
 
