@@ -11,6 +11,7 @@
 #include "ops/latent_attention.h"
 #include "ops/linear.h"
 #include "ops/lora_delta.h"
+#include "ops/mask_logits.h"
 #include "ops/pack_experts.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
@@ -30,6 +31,6 @@ struct OpList {};
 
 using AllOps = OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, GroupRows, RouteGroup, PackExperts,
                       ExpertGemm, Combine, ExpertMlp, Linear, TakeTokens, Embedding, RmsNorm, Rope, KvWrite,
-                      RopeKvWrite, Attention, LatentAttention, AdjustLogits, Sample, TopLogprobs>;
+                      RopeKvWrite, Attention, LatentAttention, AdjustLogits, MaskLogits, Sample, TopLogprobs>;
 
 }  // namespace sluice

@@ -14,6 +14,7 @@
 #include "cases/latent_attention.h"
 #include "cases/linear.h"
 #include "cases/lora_delta.h"
+#include "cases/mask_logits.h"
 #include "cases/rms_norm.h"
 #include "cases/rope.h"
 #include "cases/rope_kv_write.h"
@@ -342,6 +343,13 @@ struct Problems<AdjustLogits> {
   }
 };
 template <>
+struct Problems<MaskLogits> {
+  static std::vector<MaskLogits::Problem> list() {
+    return {{.masks = 2, .rows = 3, .vocab = 2003},
+            {.masks = 2, .rows = 3, .vocab = 2003, .way = MaskWay::kRestore}};
+  }
+};
+template <>
 struct Problems<TopLogprobs> {
   static std::vector<TopLogprobs::Problem> list() {
     return {{.rows = 1, .logit_rows = 2, .vocab = 60000},
@@ -367,8 +375,8 @@ template <class Op>
 class GpuChain : public OnGpu {};
 using Chained =
     ::testing::Types<AdjustLogits, Attention, Combine, Embedding, ExpertMlp, KvWrite, LatentAttention, Linear,
-                     RouterGemm, RouterRoute, LoraDelta, RmsNorm, Rope, RopeKvWrite, RouteTopk, GroupRows,
-                     RouteGroup, Sample, TakeTokens, TopLogprobs>;
+                     RouterGemm, RouterRoute, LoraDelta, MaskLogits, RmsNorm, Rope, RopeKvWrite, RouteTopk,
+                     GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuChain, Chained, OpNames);
 
 template <class Op, class F>

@@ -17,6 +17,7 @@
 #include "cases/linear.h"
 #include "cases/linear_large.h"
 #include "cases/lora_delta.h"
+#include "cases/mask_logits.h"
 #include "cases/pack_experts.h"
 #include "cases/rms_norm.h"
 #include "cases/rope.h"
@@ -42,10 +43,10 @@ namespace {
 template <class Op>
 class GpuConformance : public OnGpu {};
 
-using Tested =
-    ::testing::Types<AdjustLogits, Attention, Combine, Embedding, ExpertGemm, ExpertMlp, KvWrite,
-                     LatentAttention, Linear, LoraDelta, PackExperts, RmsNorm, Rope, RopeKvWrite, RouterGemm,
-                     RouteTopk, RouterRoute, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
+using Tested = ::testing::Types<AdjustLogits, Attention, Combine, Embedding, ExpertGemm, ExpertMlp, KvWrite,
+                                LatentAttention, Linear, LoraDelta, MaskLogits, PackExperts, RmsNorm, Rope,
+                                RopeKvWrite, RouterGemm, RouteTopk, RouterRoute, GroupRows, RouteGroup,
+                                Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuConformance, Tested, OpNames);
 
 template <class Op>

@@ -1,0 +1,67 @@
+#pragma once
+#include "ops/op.h"
+
+namespace sluice {
+
+enum class MaskWay : uint8_t {
+  kApply,    // leaves the allowed tokens alone and keeps what stood there
+  kRestore,  // puts that back
+};
+template <>
+struct EnumWords<MaskWay> {
+  static constexpr std::string_view words[] = {"apply", "restore"};
+};
+
+// Takes tokens out of a few rows of logits before one is drawn. Afterwards it restores them, so that log probabilities are those of
+// the model, as ops/adjust_logits.h does.
+//
+//   Mask m is of row r = row[m]; x = logits[r, i]. apply:
+//     raw[m, i] = x
+//     x = -inf    bit i % 32 of allowed[m, i / 32] is 0
+//   restore: x = raw[m, i]. Bits move as they are, those of NaN too. A mask whose row does not exist is skipped: nothing is read or
+//   written for it. If two masks name one row, that row and their raw values hold what some order of reads and writes gives.
+//   Other rows are not touched.
+//
+// Shapes     row i32[masks]; allowed i32[masks, ceil(vocab / 32)]; raw f32[masks, vocab]; logits f32[rows, vocab], rows may be
+//            strided. masks, rows >= 0; vocab from 1 to 2^24. restore uses row, raw and logits.
+// Bytes      12 (apply) or 8 (restore) a logit of a masked row, and the bits.
+// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Exactness  equal to the reference.
+// Source     original; bits as in xgrammar's token bitmask.
+struct MaskLogits {
+  static constexpr std::string_view kName = "mask_logits";
+  static constexpr std::string_view kSummary = "tokens that may not be drawn, out of a few rows of logits";
+  struct Problem {
+    int64_t masks = 1, rows = 1, vocab = 201088;
+    MaskWay way = MaskWay::kApply;
+    int64_t words() const { return (vocab + 31) / 32; }
+    bool operator==(const Problem&) const = default;
+    template <class V, class P>
+    static void fields(V& v, P& p) {
+      v("masks", p.masks, "rows that have a mask");
+      v("rows", p.rows, "rows of logits");
+      v("vocab", p.vocab, "columns of logits");
+      v("way", p.way, "apply or restore");
+    }
+  };
+  struct Args {
+    Tensor row, allowed, raw, logits;
+  };
+  template <class V>
+  static void slots(const Problem& p, V v) {
+    const bool apply = p.way == MaskWay::kApply;
+    v(slot("row", Role::kIn, DType::kI32, {p.masks}), &Args::row);
+    v(slot("allowed", Role::kIn, DType::kI32, {p.masks, p.words()}, apply), &Args::allowed);
+    v(slot("raw", apply ? Role::kOut : Role::kIn, DType::kF32, {p.masks, p.vocab}), &Args::raw);
+    v(slot("logits", Role::kInOut, DType::kF32, {p.rows, p.vocab}, true, Rows::kMayBeStrided), &Args::logits);
+  }
+  static Refusal validate(const Problem& p);
+  static double bytes(const Problem& p);
+  static double flops(const Problem&) { return 0; }
+  static Problem at_tokens(Problem p, int64_t n) { return p.masks = n, p; }
+  static int64_t tokens_of(const Problem& p) { return p.masks; }
+};
+
+Expectations reference(const MaskLogits::Problem& problem, const MaskLogits::Args& args);
+
+}  // namespace sluice
