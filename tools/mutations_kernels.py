@@ -350,6 +350,15 @@ KERNELS = [
         "adjust_logits",
     ),
     Mutation(
+        "mask_logits_one_token_late",
+        "a bit of a mask is taken for the token behind it",
+        "mask_logits_rows_sm90",
+        "kernels/mask_logits_rows_sm90.cu",
+        ">> (i % 32) & 1u) == 0",
+        ">> (i + 31) % 32 & 1u) == 0",
+        "mask_logits",
+    ),
+    Mutation(
         "top_logprobs_list_misses_the_last",
         "the thread that has the last place of the list lists nothing",
         "top_logprobs_row_sm90",

@@ -281,6 +281,14 @@ KERNELS = [
         "AdjustLogits*",
     ),
     Mutation(
+        "mask_one_token_late",
+        "a bit of a mask is taken for the token behind it",
+        CPU + "mask_logits_rows.cc",
+        ">> (i % 32) & 1) == 0",
+        ">> (i + 31) % 32 & 1) == 0",
+        "MaskLogits*",
+    ),
+    Mutation(
         "logprob_rank_counts_ties_above",
         "a token's rank leaves out equal ones of lower ids",
         CPU + "top_logprobs_scan.cc",
@@ -303,6 +311,22 @@ KERNELS = [
         "if (adjusts(step.chunks)) SLUICE_TRY(adjustments_->restore(",
         "if (adjusts(step.chunks) && step.rows < 0) SLUICE_TRY(adjustments_->restore(",
         "EngineSampling*",
+    ),
+    Mutation(
+        "logprobs_of_masked_logits",
+        "log probabilities are those after a filter",
+        "src/serve/engine_steps.cc",
+        "if (masked(step.chunks)) SLUICE_TRY(masks_->restore(",
+        "if (masked(step.chunks) && step.rows < 0) SLUICE_TRY(masks_->restore(",
+        "EngineFilter*",
+    ),
+    Mutation(
+        "filters_a_token_late",
+        "a filter hears of each token one step late",
+        "src/serve/masks.cc",
+        "s.filtered < std::ssize(s.tokens); ++s.filtered",
+        "s.filtered + 1 < std::ssize(s.tokens); ++s.filtered",
+        "EngineFilter*",
     ),
     Mutation(
         "min_p_ignored",

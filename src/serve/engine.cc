@@ -6,6 +6,7 @@
 #include "base/printable.h"
 #include "nn/plan_into.h"
 #include "serve/adjustments.h"
+#include "serve/masks.h"
 #include "serve/staging.h"
 
 namespace sluice {
@@ -137,8 +138,11 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
       bounds.sequences, options.policy));
   auto adjustments = LogitAdjustments::make(device, bounds, config.vocab, options.policy);
   if (!adjustments.ok()) return adjustments.status();
-  const size_t other = std::max({sample->workspace_bytes(), take ? take->workspace_bytes() : 0,
-                                 top->workspace_bytes(), adjustments.value()->workspace_bytes()});
+  auto masks = LogitMasks::make(device, bounds, config.vocab, options.policy);
+  if (!masks.ok()) return masks.status();
+  const size_t other =
+      std::max({sample->workspace_bytes(), take ? take->workspace_bytes() : 0, top->workspace_bytes(),
+                adjustments.value()->workspace_bytes(), masks.value()->workspace_bytes()});
   SLUICE_TRY(fit_cache(device, options, step_bytes(*decoder.value(), other), decoder.value().get()));
   std::unique_ptr<Engine> engine(
       new Engine(device, weights, std::move(decoder).value(), {.prefix_cache = options.prefix_cache}));
@@ -146,6 +150,7 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   engine->take_ = std::move(take);
   engine->top_ = std::move(top);
   engine->adjustments_ = std::move(adjustments).value();
+  engine->masks_ = std::move(masks).value();
   engine->steps_ahead_ = static_cast<size_t>(ahead.value());
   engine->recordings_.resize(static_cast<size_t>(recorded.value()));
   SLUICE_TRY(engine->take_memory(other));

@@ -32,7 +32,7 @@ struct EngineOptions {
   Policy policy = {};
   MoeSite experts = {};
   // 1: a step is enqueued before the host knows what the one before it draws; the drawn tokens stay on the device as its input.
-  // 0: it is not. None: 1 on a device with memory of its own. While a request has penalties or biases, 0.
+  // 0: it is not. None: 1 on a device with memory of its own. While a request has penalties, biases or a filter, 0.
   std::optional<int64_t> steps_ahead = {};
   // A step that decodes one token each of at most so many sequences is recorded when such a number first comes, and replayed from
   // then on. 0: every kernel is launched. None: kRecordedSequences on a device with memory of its own.
@@ -44,6 +44,7 @@ struct EngineMemory {
 };
 
 class LogitAdjustments;
+class LogitMasks;
 class StepStaging;
 struct StepTensors;
 
@@ -112,6 +113,7 @@ class Engine {
   std::optional<PlanTable<Sample>> sample_;
   std::optional<PlanTable<TopLogprobs>> top_;
   std::unique_ptr<LogitAdjustments> adjustments_;
+  std::unique_ptr<LogitMasks> masks_;
   std::unique_ptr<StepStaging> staging_;
   std::vector<KvCache> caches_;
   void *cache_ = nullptr, *workspace_ = nullptr, *logits_ = nullptr, *rope_ = nullptr;

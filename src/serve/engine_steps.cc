@@ -5,6 +5,7 @@
 #include "base/printable.h"
 #include "serve/adjustments.h"
 #include "serve/engine.h"
+#include "serve/masks.h"
 #include "serve/staging.h"
 
 namespace sluice {
@@ -25,6 +26,9 @@ bool lists(const std::vector<Chunk>& chunks) {
 bool adjusts(const std::vector<Chunk>& chunks) {
   return std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.adjusts(); });
 }
+bool masked(const std::vector<Chunk>& chunks) {
+  return std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.masked(); });
+}
 
 }  // namespace
 
@@ -34,14 +38,20 @@ int64_t Engine::recordings() const {
 
 // A token of each drawn row. Logprobs are of the logits as the model made them, and the draw is of adjusted ones. So adjustments touch
 // the listed tokens alone, remember what stood there, and go back once the drawn token is known: then one pass gives its logprob,
-// its rank and the list. A list made before would know neither, and a copy of the logits would cost a pass over all of them.
+// its rank and the list. Masks do the same with whole rows. A list made before would know neither.
 Status Engine::draw(const InFlight& step, const StepTensors& t) {
   if (step.rows == 0) return {};
   const Stream stream = device_.stream();
   const Tensor all =
       make_tensor(logits_, DType::kF32, {bounds_.sequences, decoder_->config().vocab}, stream.where);
   if (adjusts(step.chunks)) SLUICE_TRY(adjustments_->apply(all, workspace(), stream));
+  // Filters are asked only now, while the device computes the logits.
+  if (masked(step.chunks)) {
+    SLUICE_TRY(masks_->fill(step.chunks));
+    SLUICE_TRY(masks_->apply(all, workspace(), stream));
+  }
   SLUICE_TRY(sample_->run(step.rows, t.sample, workspace(), stream));
+  if (masked(step.chunks)) SLUICE_TRY(masks_->restore(all, workspace(), stream));
   if (adjusts(step.chunks)) SLUICE_TRY(adjustments_->restore(all, workspace(), stream));
   if (!lists(step.chunks)) return {};
   TopLogprobs::Args top = t.top;
@@ -49,7 +59,7 @@ Status Engine::draw(const InFlight& step, const StepTensors& t) {
   return top_->run(top.row.shape[0], top, workspace(), stream);
 }
 
-// Everything of a step but its two copies: once a number of sequences is recorded, one replay. Steps with adjustments or lists have
+// Everything of a step but its two copies: once a number of sequences is recorded, one replay. Steps with adjustments, masks or lists have
 // launches of their own, whose sizes differ from step to step, so they are not.
 Status Engine::enqueue(const InFlight& step) {
   const Stream stream = device_.stream();
@@ -100,7 +110,7 @@ Status Engine::begin(std::vector<Chunk> chunks) {
 
 Status Engine::begin_steps() {
   while (in_flight_.size() <= steps_ahead_) {
-    // Penalties count the tokens of the step before, which the host must have read.
+    // Penalties and filters look at the tokens of the step before, which the host must have read.
     if (!in_flight_.empty() && scheduler_.needs_all_tokens()) return {};
     std::vector<Chunk> chunks = scheduler_.next();
     if (chunks.empty()) return {};

@@ -1,11 +1,13 @@
 // What a caller asks of the engine, and what comes back.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/status.h"
+#include "serve/token_filter.h"
 
 namespace sluice {
 
@@ -38,6 +40,7 @@ Status check_range(const char* name, double value, double least, double most);
 struct Request {
   std::vector<int32_t> prompt = {};  // at least one token
   SamplingParams sampling = {};
+  std::shared_ptr<TokenFilter> filter = {};  // of this request alone; none: every token may come
 };
 
 enum class FinishReason : uint8_t {
@@ -61,7 +64,7 @@ struct GeneratedToken {
   int64_t request = 0;  // as add() numbered it
   int32_t id = 0;
   float logprob =
-      0;  // natural logarithm, of the model's distribution: before temperature, penalties and biases
+      0;  // natural logarithm, of the model's distribution: before temperature, penalties, biases and filters
   FinishReason finish = FinishReason::kNone;
   // Where the request asks for logprobs, of the same distribution: the token's place by likelihood, from 1, and the likeliest tokens.
   int32_t rank = 0;

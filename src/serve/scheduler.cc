@@ -22,6 +22,8 @@ Result<int64_t> Scheduler::add(Request request) {
   s->tokens = std::move(request.prompt);
   s->tokens_max = request.sampling.max_tokens > 0 ? std::min(room, n + request.sampling.max_tokens) : room;
   s->sampling = std::move(request.sampling);
+  s->filter = std::move(request.filter);
+  s->filtered = n;
   const int64_t id = s->id;
   waiting_.push_back(std::move(s));
   return id;
@@ -39,9 +41,9 @@ void Scheduler::cancel(int64_t id) {
 }
 
 bool Scheduler::needs_all_tokens() const {
-  const auto adjusts = [](const Owned& s) { return s->sampling.adjusts(); };
-  return std::any_of(running_.begin(), running_.end(), adjusts) ||
-         std::any_of(waiting_.begin(), waiting_.end(), adjusts);
+  const auto needs = [](const Owned& s) { return s->needs_all_tokens(); };
+  return std::any_of(running_.begin(), running_.end(), needs) ||
+         std::any_of(waiting_.begin(), waiting_.end(), needs);
 }
 
 void Scheduler::drop_pages(Sequence* s) {

@@ -29,6 +29,9 @@ struct Sequence {
   std::optional<int64_t> cached_tokens = {};  // of the prompt: found there when it first began
   SamplingParams sampling;
   AdjustedTokens adjusted;  // where sampling.adjusts()
+  std::shared_ptr<TokenFilter> filter;
+  int64_t filtered = 0;  // tokens, prompt and generated, behind which the filter stands
+  bool needs_all_tokens() const { return sampling.adjusts() || filter; }
   int64_t length() const { return static_cast<int64_t>(tokens.size()) + ahead; }
 };
 
@@ -44,8 +47,10 @@ struct Chunk {
 
   // Whether penalties or biases change the logits that it draws from.
   bool adjusts() const { return drawn && sequence->sampling.adjusts(); }
+  // Whether a filter takes tokens out of them.
+  bool masked() const { return drawn && sequence->filter; }
   // Whether TopLogprobs looks at them: for the request; and where they change, since Sample then knows the changed ones alone.
-  bool lists() const { return drawn && (sequence->sampling.logprobs >= 0 || adjusts()); }
+  bool lists() const { return drawn && (sequence->sampling.logprobs >= 0 || sequence->needs_all_tokens()); }
 };
 
 struct SchedulerOptions {

@@ -1,0 +1,103 @@
+#include "serve/masks.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "nn/plan_into.h"
+#include "serve/places.h"
+
+namespace sluice {
+
+Result<std::unique_ptr<LogitMasks>> LogitMasks::make(Device& device, const StepBounds& bounds, int64_t vocab,
+                                                     const Policy& policy) {
+  std::unique_ptr<LogitMasks> out(new LogitMasks(device, bounds, vocab));
+  MaskLogits::Problem p{.masks = 0, .rows = bounds.sequences, .vocab = vocab};
+  SLUICE_TRY(plan_into<MaskLogits>(&out->apply_, device, p, bounds.sequences, policy));
+  p.way = MaskWay::kRestore;
+  SLUICE_TRY(plan_into<MaskLogits>(&out->restore_, device, p, bounds.sequences, policy));
+  return out;
+}
+
+LogitMasks::~LogitMasks() { release(); }
+
+size_t LogitMasks::workspace_bytes() const {
+  return std::max(apply_->workspace_bytes(), restore_->workspace_bytes());
+}
+
+LogitMasks::Layout LogitMasks::layout(int64_t masks) const {
+  Places places;
+  Layout at{};
+  at.row = places.take(DType::kI32, masks);
+  at.allowed = places.take(DType::kI32, masks * words());
+  at.raw = places.take(DType::kF32, masks * vocab_);
+  at.end = places.used;
+  return at;
+}
+
+void LogitMasks::release() {
+  if (host_) device_.release_host(host_);
+  if (block_) device_.release(block_);
+  host_ = block_ = nullptr, masks_max_ = 0;
+}
+
+Status LogitMasks::reserve(int64_t masks) {
+  if (masks <= masks_max_) return {};
+  const int64_t wanted = std::min(std::max(masks, 2 * masks_max_), bounds_.sequences);
+  const Layout l = layout(wanted);
+  release();
+  const auto failed = [](const Status& status) {
+    return Status{status.code, "structured output: " + status.message};
+  };
+  const Result<void*> host = device_.allocate_host(l.raw);
+  if (!host.ok()) return failed(host.status());
+  host_ = static_cast<std::byte*>(host.value());
+  const Result<void*> block = device_.allocate(l.end);
+  if (!block.ok()) return failed(block.status());
+  block_ = static_cast<std::byte*>(block.value());
+  masks_max_ = wanted;
+  std::memset(host_, 0, l.raw);  // what a copy takes along between two tensors has been written once
+  return {};
+}
+
+Status LogitMasks::fill(const std::vector<Chunk>& chunks) {
+  masks_ = std::count_if(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.masked(); });
+  SLUICE_TRY(reserve(masks_));
+  const Layout l = layout(masks_);
+  auto* row = at<int32_t>(host_, l.row);
+  auto* bits = at<uint32_t>(host_, l.allowed);
+  const auto words = static_cast<size_t>(this->words());
+  for (const Chunk& chunk : chunks) {
+    if (!chunk.masked()) continue;
+    Sequence& s = *chunk.sequence;
+    for (; s.filtered < std::ssize(s.tokens); ++s.filtered)
+      s.filter->accept(s.tokens[static_cast<size_t>(s.filtered)]);
+    *row++ = static_cast<int32_t>(*chunk.drawn);
+    s.filter->allowed({bits, words});
+    bits += words;
+  }
+  return device_.copy(block_, host_, l.raw, device_.stream());
+}
+
+Status LogitMasks::run(const PlanTable<MaskLogits>& plans, const Tensor& logits, Workspace workspace,
+                       Stream stream) const {
+  const Layout l = layout(masks_);
+  const auto view = [&](size_t offset, DType type, std::initializer_list<int64_t> shape) {
+    return make_tensor(block_ + offset, type, shape, stream.where);
+  };
+  MaskLogits::Args args{.row = view(l.row, DType::kI32, {masks_}),
+                        .allowed = {},
+                        .raw = view(l.raw, DType::kF32, {masks_, vocab_}),
+                        .logits = logits};
+  if (&plans == &*apply_) args.allowed = view(l.allowed, DType::kI32, {masks_, words()});
+  return plans.run(masks_, args, workspace, stream);
+}
+
+Status LogitMasks::apply(const Tensor& logits, Workspace workspace, Stream stream) const {
+  return run(*apply_, logits, workspace, stream);
+}
+
+Status LogitMasks::restore(const Tensor& logits, Workspace workspace, Stream stream) const {
+  return run(*restore_, logits, workspace, stream);
+}
+
+}  // namespace sluice

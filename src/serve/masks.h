@@ -1,0 +1,51 @@
+// The tokens that filters leave in one step: bits on the way to the device, and the two launches around the draw.
+#pragma once
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "dispatch/plan.h"
+#include "nn/attention.h"
+#include "serve/scheduler.h"
+
+namespace sluice {
+
+class LogitMasks {
+ public:
+  static Result<std::unique_ptr<LogitMasks>> make(Device& device, const StepBounds& bounds, int64_t vocab,
+                                                  const Policy& policy);
+  ~LogitMasks();
+  LogitMasks(const LogitMasks&) = delete;
+  LogitMasks& operator=(const LogitMasks&) = delete;
+
+  size_t workspace_bytes() const;
+  // Asks the filters of the rows that `chunks` draw, and enqueues the copy of their bits. The step before must be done: this writes
+  // what it reads, and takes more memory for more masks than ever, of which each keeps a row of logits. kOutOfMemory says how much.
+  Status fill(const std::vector<Chunk>& chunks);
+  // Around the draw of the step that was filled last; `logits` f32 [bounds.sequences, vocab].
+  Status apply(const Tensor& logits, Workspace workspace, Stream stream) const;
+  Status restore(const Tensor& logits, Workspace workspace, Stream stream) const;
+
+ private:
+  // Where things lie in the block; raw is the device's alone.
+  struct Layout {
+    size_t row, allowed, raw, end;
+  };
+  LogitMasks(Device& device, const StepBounds& bounds, int64_t vocab)
+      : device_(device), bounds_(bounds), vocab_(vocab) {}
+  int64_t words() const { return (vocab_ + 31) / 32; }
+  Layout layout(int64_t masks) const;
+  Status reserve(int64_t masks);
+  void release();
+  Status run(const PlanTable<MaskLogits>& plans, const Tensor& logits, Workspace workspace,
+             Stream stream) const;
+
+  Device& device_;
+  StepBounds bounds_;
+  int64_t vocab_;
+  std::optional<PlanTable<MaskLogits>> apply_, restore_;
+  std::byte *host_ = nullptr, *block_ = nullptr;
+  int64_t masks_max_ = 0, masks_ = 0;  // that fit; of the last step
+};
+
+}  // namespace sluice

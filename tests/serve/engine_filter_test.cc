@@ -1,0 +1,195 @@
+// Filters of tokens in whole engines.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "harness/device_weights.h"
+#include "harness/devices.h"
+#include "harness/engine_runs.h"
+#include "harness/far_device.h"
+
+namespace sluice::test {
+namespace {
+
+constexpr int32_t kVocab = 101;
+
+// A token may come if it and the sum of those before leave one of a few remainders: every token matters to all that follow.
+class SumFilter final : public TokenFilter {
+ public:
+  explicit SumFilter(int32_t modulus) : modulus_(modulus) {}
+  bool may_come(int32_t id) const { return (sum_ + 7 * id) % modulus_ == 1; }
+  void allowed(std::span<uint32_t> bits) override {
+    EXPECT_EQ(bits.size(), 4u);
+    std::fill(bits.begin(), bits.end(), 0u);
+    for (int32_t id = 0; id < kVocab; ++id)
+      if (may_come(id)) bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+  }
+  void accept(int32_t id) override {
+    sum_ += 3 * id + 1;
+    accepted_.push_back(id);
+  }
+  const std::vector<int32_t>& accepted() const { return accepted_; }
+
+ private:
+  int32_t modulus_;
+  int64_t sum_ = 0;
+  std::vector<int32_t> accepted_;
+};
+
+void expect_kept(const std::vector<int32_t>& ids, int32_t modulus) {
+  SumFilter filter(modulus);
+  for (const int32_t id : ids) {
+    ASSERT_TRUE(filter.may_come(id));
+    filter.accept(id);
+  }
+}
+
+// Some with a filter, by modulus.
+struct Filtered {
+  std::vector<Request> requests;
+  std::vector<int32_t> moduli;  // 0: none
+};
+Filtered filtered_requests() {
+  Filtered out{.requests = adjusted_requests(), .moduli = {5, 0, 3, 9, 0}};
+  for (size_t i = 0; i < out.requests.size(); ++i)
+    if (out.moduli[i] > 0) out.requests[i].filter = std::make_shared<SumFilter>(out.moduli[i]);
+  return out;
+}
+
+EngineOptions invariant() {
+  EngineOptions options = roomy();
+  options.policy.batch_invariant = true;
+  return options;
+}
+
+class EngineFilter : public ::testing::Test {
+ protected:
+  std::unique_ptr<Device> device_ = cpu::open_device({.threads = 2}).value();
+  DecoderModel model_{small_decoder()};
+  std::map<int64_t, Answer> answers(const EngineOptions& options) {
+    const Filtered filtered = filtered_requests();
+    auto out = run(*engine_of(*device_, model_, options), filtered.requests);
+    for (size_t i = 0; i < filtered.moduli.size(); ++i)
+      if (filtered.moduli[i] > 0) expect_kept(out.at(static_cast<int64_t>(i)).ids, filtered.moduli[i]);
+    return out;
+  }
+};
+
+TEST_F(EngineFilter, HoldsBesideOthersAndAlone) {
+  const auto together = answers(invariant());
+  const Filtered filtered = filtered_requests();
+  for (size_t i = 0; i < filtered.requests.size(); ++i) {
+    const auto alone = run(*engine_of(*device_, model_, invariant()), {filtered.requests[i]});
+    EXPECT_EQ(alone.at(0), together.at(static_cast<int64_t>(i))) << i;
+  }
+}
+
+TEST_F(EngineFilter, ChangesNobodyElse) {
+  const auto with = answers(invariant());
+  const auto without = run(*engine_of(*device_, model_, invariant()), adjusted_requests());
+  const Filtered filtered = filtered_requests();
+  for (size_t i = 0; i < filtered.moduli.size(); ++i) {
+    const auto id = static_cast<int64_t>(i);
+    EXPECT_EQ(with.at(id) == without.at(id), filtered.moduli[i] == 0) << i;
+  }
+}
+
+// With any sampling: the token is the one that may come of the largest logit, or drawn among a few, and its logprob is the model's.
+TEST_F(EngineFilter, TakesTheLikeliestThatMayCome) {
+  Request r{.prompt = {9, 8, 7}};
+  r.sampling.temperature = 0, r.sampling.max_tokens = 30, r.sampling.logprobs = kTopLogprobsMax;
+  r.filter = std::make_shared<SumFilter>(2);
+  const Answer answer = run(*engine_of(*device_, model_, invariant()), {r}).at(0);
+  SumFilter filter(2);
+  int below = 0;
+  for (size_t i = 0; i < answer.ids.size(); ++i) {
+    for (const TokenLogprob& t : answer.tops[i]) {
+      if (!filter.may_come(t.id)) continue;
+      EXPECT_EQ(t, (TokenLogprob{answer.ids[i], answer.logprobs[i]})) << i;
+      break;
+    }
+    below += answer.ranks[i] > 1;
+    EXPECT_TRUE(std::isfinite(answer.logprobs[i]));
+    filter.accept(answer.ids[i]);
+  }
+  EXPECT_GT(below, 0);
+  for (const double temperature : {0.3, 1.0, 1.9})
+    for (const int64_t top_k : {0, 1, 40}) {
+      r.sampling.temperature = temperature, r.sampling.top_k = top_k, r.sampling.top_p = 0.9;
+      r.sampling.logit_bias = {{13, 100.f}, {14, -100.f}};
+      r.filter = std::make_shared<SumFilter>(4);
+      expect_kept(run(*engine_of(*device_, model_, roomy()), {r}).at(0).ids, 4);
+    }
+}
+
+TEST_F(EngineFilter, OutlivesPreemption) {
+  EngineOptions tight = invariant();
+  tight.max_model_len = 64;
+  const auto want = answers(tight);
+  tight.kv_cache_bytes = 18 * 4 * 3 * 2 * 2 * 16 * 2;  // 18 pages
+  const auto engine = engine_of(*device_, model_, tight);
+  EXPECT_EQ(run(*engine, filtered_requests().requests), want);
+  EXPECT_GT(engine->scheduler().preemptions(), 0);
+}
+
+TEST_F(EngineFilter, BeginsAnewBehindAPrefixThatIsFound) {
+  const auto want = answers(invariant());
+  const auto engine = engine_of(*device_, model_, invariant());
+  (void)run(*engine, filtered_requests().requests);
+  const auto again = run(*engine, filtered_requests().requests);
+  EXPECT_GT(engine->scheduler().prefix_cache().hits, 0);
+  for (const auto& [id, answer] : want) EXPECT_EQ(again.at(id + std::ssize(want)), answer) << id;
+}
+
+void expect_heard(const Filtered& filtered, const std::map<int64_t, Answer>& answers) {
+  for (size_t i = 0; i < filtered.moduli.size(); ++i) {
+    if (filtered.moduli[i] == 0) continue;
+    std::vector<int32_t> heard = answers.at(static_cast<int64_t>(i)).ids;
+    heard.pop_back();  // nobody asks for what follows the last one
+    EXPECT_EQ(static_cast<const SumFilter&>(*filtered.requests[i].filter).accepted(), heard) << i;
+  }
+}
+
+TEST_F(EngineFilter, HearsEachTokenOnceWhereStepsRunAhead) {
+  EngineOptions ahead = invariant();
+  ahead.steps_ahead = 1, ahead.recorded_sequences = 8;
+  const Filtered filtered = filtered_requests();
+  const auto got = run(*engine_of(*device_, model_, ahead), filtered.requests);
+  EXPECT_EQ(got, answers(invariant()));
+  expect_heard(filtered, got);
+}
+
+TEST(EngineFilterFar, RunsOnADeviceWithMemoryOfItsOwn) {
+  FarDevice far;
+  DecoderConfig config = small_decoder();
+  config.moe.layout = layout_for(Backend::kCuda);
+  config.moe.intermediate = 64;
+  for (AttentionConfig& kind : config.attention) kind.layout = WeightLayout::kRowMajor;
+  const DecoderModel model(config);
+  const DeviceWeights weights(far, config, model.weights);
+  EngineOptions plain = invariant();
+  plain.steps_ahead = 0, plain.recorded_sequences = 0;
+  const auto wanted = run(*engine_of(far, config, weights.get(), plain), filtered_requests().requests);
+  ASSERT_EQ(wanted.size(), filtered_requests().requests.size());
+  const Filtered filtered = filtered_requests();
+  EXPECT_EQ(run(*engine_of(far, config, weights.get(), invariant()), filtered.requests), wanted);
+  expect_heard(filtered, wanted);
+}
+
+TEST_F(EngineFilter, LeavesWithACancelledRequest) {
+  auto engine = engine_of(*device_, model_, roomy());
+  Request r{.prompt = {1, 2, 3}};
+  r.sampling.max_tokens = 50;
+  r.filter = std::make_shared<SumFilter>(3);
+  const std::weak_ptr<TokenFilter> filter = r.filter;
+  const int64_t id = engine->add(std::move(r)).value();
+  ASSERT_TRUE(engine->step().ok());
+  EXPECT_FALSE(filter.expired());
+  engine->cancel(id);
+  EXPECT_TRUE(filter.expired());
+  EXPECT_TRUE(engine->idle());
+}
+
+}  // namespace
+}  // namespace sluice::test
