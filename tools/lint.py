@@ -16,6 +16,7 @@ MOST_LINES = 500
 MAY_INCLUDE = {
     "base": {"base"},
     "text": {"text", "base"},
+    "grammar": {"grammar", "text", "base"},
     "ops": {"ops", "base"},
     "dispatch": {"dispatch", "ops", "base"},
     "backends/cpu": {"backends/cpu", "dispatch", "ops", "base"},
