@@ -49,6 +49,19 @@ Status check_header(const Message& message) {
   return {};
 }
 
+std::string developer_text(const ChatOptions& options) {
+  std::string out;
+  if (!options.developer_instructions.empty())
+    add_section("# Instructions\n\n" + options.developer_instructions, &out);
+  add_section(options.functions, &out);
+  if (const auto& format = options.response_format) {
+    std::string section = "# Response Formats\n\n## " + format->name + "\n\n";
+    if (!format->description.empty()) section += "// " + format->description + '\n';
+    add_section(section + format->schema, &out);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string_view text(ChatRole role) { return kRoles[static_cast<size_t>(role)]; }
@@ -123,11 +136,8 @@ Result<std::vector<int32_t>> Harmony::prompt(const Conversation& conversation) c
   std::vector<int32_t> ids;
   const ChatOptions& options = conversation.options;
   SLUICE_TRY(append({.role = ChatRole::kSystem, .content = system_text(options)}, &ids));
-  std::string developer;
-  if (!options.developer_instructions.empty())
-    developer = "# Instructions\n\n" + options.developer_instructions;
-  add_section(options.functions, &developer);
-  if (!developer.empty()) SLUICE_TRY(append({.role = ChatRole::kDeveloper, .content = developer}, &ids));
+  if (const std::string content = developer_text(options); !content.empty())
+    SLUICE_TRY(append({.role = ChatRole::kDeveloper, .content = content}, &ids));
   const auto& messages = conversation.messages;
   const auto is_final = [](const Message& m) {
     return m.role == ChatRole::kAssistant && m.channel == "final";

@@ -29,6 +29,11 @@ struct Message {
   bool operator==(const Message&) const = default;
 };
 
+// A JSON schema for the final message, of which the developer message tells the model.
+struct ResponseFormat {
+  std::string name = {}, description = {}, schema = {};
+};
+
 // The system message, and the developer message before the conversation. Empty lines and sections are left out.
 struct ChatOptions {
   ReasoningEffort effort = ReasoningEffort::kMedium;
@@ -37,6 +42,7 @@ struct ChatOptions {
   std::string current_date;            // "2025-06-28"
   std::string developer_instructions;  // what other formats call the system prompt
   std::string functions;               // of functions_section(): what the model may call
+  std::optional<ResponseFormat> response_format = {};
 };
 
 struct Conversation {
@@ -74,6 +80,7 @@ class Harmony {
 
  private:
   friend class HarmonyParser;
+  friend class FinalMessageGate;
   explicit Harmony(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
   Tokenizer tokenizer_;
   int32_t start_ = 0, end_ = 0, message_ = 0, channel_ = 0, constrain_ = 0, return_ = 0, call_ = 0;

@@ -43,6 +43,22 @@ TEST(Harmony, RendersAConversation) {
                     "<|start|>user<|message|>What is 2 + 2?<|end|><|start|>assistant");
 }
 
+TEST(Harmony, TellsTheModelAResponseFormat) {
+  Conversation c;
+  c.options.current_date = "2025-06-28";
+  c.options.response_format = {
+      .name = "shopping_list", .description = "what to buy", .schema = R"({"type":"array"})"};
+  c.messages = {{.role = ChatRole::kUser, .content = "Go"}};
+  const std::string format =
+      "# Response Formats\n\n## shopping_list\n\n// what to buy\n{\"type\":\"array\"}<|end|>";
+  const std::string rest = "<|start|>user<|message|>Go<|end|><|start|>assistant";
+  expect_prompt(harmony(), c, std::string(kSystem) + "<|start|>developer<|message|>" + format + rest);
+  c.options.developer_instructions = "Answer briefly.";
+  expect_prompt(harmony(), c,
+                std::string(kSystem) + "<|start|>developer<|message|># Instructions\n\nAnswer briefly.\n\n" +
+                    format + rest);
+}
+
 TEST(Harmony, LeavesOutEmptyLines) {
   ChatOptions options;
   options.effort = ReasoningEffort::kHigh;
