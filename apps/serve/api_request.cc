@@ -7,6 +7,7 @@
 
 #include "apps/serve/api_fields.h"
 #include "apps/serve/api_messages.h"
+#include "apps/serve/api_structure.h"
 #include "base/printable.h"
 
 namespace sluice::apps {
@@ -31,19 +32,13 @@ constexpr Unsupported kUnsupported[] = {{"add_generation_prompt", "[true]"},
                                         {"documents", "[[]]"},
                                         {"function_call", R"(["none", "auto"])"},
                                         {"functions", "[[]]"},
-                                        {"guided_choice", "[]"},
-                                        {"guided_grammar", "[]"},
-                                        {"guided_json", "[]"},
-                                        {"guided_regex", "[]"},
                                         {"include_stop_str_in_output", "[false]"},
                                         {"length_penalty", "[1]"},
                                         {"min_tokens", "[0]"},
                                         {"modalities", R"([["text"]])"},
                                         {"prediction", "[]"},
                                         {"prompt_logprobs", "[]"},
-                                        {"response_format", R"([{"type": "text"}])"},
                                         {"skip_special_tokens", "[true]"},
-                                        {"structured_outputs", "[]"},
                                         {"suffix", R"([""])"},
                                         {"truncate_prompt_tokens", "[]"},
                                         {"use_beam_search", "[false]"},
@@ -177,6 +172,7 @@ ApiResult<ApiRequest> read_chat(std::string_view body, const ApiLimits& limits) 
   return read_body<ApiRequest>(body, [&](ApiFields* fields, ApiRequest* out) {
     read_messages(fields, out);
     read_common(fields, limits, out);
+    read_structure(fields, body, out);
     read_effort("reasoning_effort", fields, out);
     read_tools(fields, body, ToolStyle::kChat, &out->tools);
     read_chat_logprobs(fields, limits, &out->sampling);
@@ -192,6 +188,7 @@ ApiResult<ApiRequest> read_completion(std::string_view body, const ApiLimits& li
     out->kind = ApiKind::kCompletion;
     read_prompts(fields, limits, out);
     read_common(fields, limits, out);
+    read_structure(fields, body, out);
     out->echo = fields->boolean("echo", false);
     out->sampling.logprobs = fields->integer("logprobs", 0, limits.logprobs_max);
     if (out->echo && out->sampling.logprobs)

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "grammar/grammar.h"
 #include "text/harmony.h"
 #include "text/harmony_tools.h"
 
@@ -94,8 +95,11 @@ struct ApiRequest {
   Specials specials = Specials::kAsText;  // in its texts
 
   ApiSampling sampling = {};
-  int64_t choices = 1;                 // for each prompt
-  std::vector<std::string> stop = {};  // none is empty
+  std::optional<GrammarSource> structure = {};         // what the answer matches; of a chat its final message
+  std::string structure_field = {};                    // that says it
+  std::optional<ResponseFormat> response_format = {};  // what a chat tells the model of it
+  int64_t choices = 1;                                 // for each prompt
+  std::vector<std::string> stop = {};                  // none is empty
   bool stream = false, include_usage = false;
   std::vector<std::string> ignored = {};  // fields that mean nothing here
 };

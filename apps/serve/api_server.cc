@@ -253,6 +253,7 @@ void ApiServer::begin(ServedModel::Prepared prepared, Exchange exchange, Clock::
   for (const auto& prompt : prepared.prompts)
     for (int64_t i = 0; i < request.choices; ++i) {
       sequences.push_back({next_ticket_++, {.prompt = prompt, .sampling = prepared.sampling}});
+      if (prepared.make_filter) sequences.back().request.filter = prepared.make_filter();
       sequences.back().request.sampling.seed += static_cast<uint64_t>(i);
     }
   const auto active = std::make_shared<Active>(

@@ -42,6 +42,7 @@ ServedModel::ServedModel(const Session& session, const Chat& chat, ChatOptions o
               .repetition_min = kRepetitionMin,
               .repetition_max = kRepetitionMax,
               .bias_max = kLogitBiasMax},
+      structured_(chat.harmony(), limits_.vocab),
       max_model_len_(session.engine->max_model_len()) {
   const Tokenizer& tokenizer = harmony().tokenizer();
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
@@ -84,6 +85,7 @@ ApiResult<std::vector<int32_t>> ServedModel::tokens_of(const ApiRequest& chat) c
     conversation.options.functions = std::move(section).value();
   }
   if (chat.effort) conversation.options.effort = *chat.effort;
+  conversation.options.response_format = chat.response_format;
   auto tokens = harmony().prompt(conversation);
   if (!tokens.ok())
     return ApiError{.message = std::string(field) + ": " + tokens.status().message, .param = field};
@@ -106,6 +108,14 @@ ApiResult<ServedModel::Prepared> ServedModel::finish(Prepared prepared) const {
     if (tokens.empty())
       return ApiError{.message = std::string(field) + ": wanted at least one token, found none",
                       .param = field};
+  }
+  if (request.structure) {
+    const auto what = request.kind == ApiKind::kChat ? Structured::kFinalMessage : Structured::kAnswer;
+    auto filters = structured_.filters(*request.structure, what);
+    if (!filters.ok())
+      return ApiError{.message = request.structure_field + ": " + filters.status().message,
+                      .param = request.structure_field};
+    prepared.make_filter = std::move(filters).value();
   }
   const ApiSampling& s = request.sampling;
   SamplingParams& out = prepared.sampling;

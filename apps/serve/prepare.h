@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "apps/serve/api_request.h"
+#include "apps/serve/structured.h"
 #include "serve/request.h"
 #include "text/harmony.h"
 
@@ -24,6 +25,7 @@ class ServedModel {
     std::vector<std::vector<int32_t>> prompts;  // tokens
     std::vector<int32_t> forced;                // what each of them ends with, and is said by the model
     SamplingParams sampling;                    // of the first choice; the next one's seed is one more
+    MakeFilter make_filter = {};                // none: nothing has to match
   };
   ApiResult<Prepared> chat(std::string_view body) const;
   ApiResult<Prepared> response(std::string_view body, const FindResponse& stored) const;
@@ -50,6 +52,7 @@ class ServedModel {
   ChatOptions options_;
   std::vector<std::string> names_;
   ApiLimits limits_;
+  StructuredOutput structured_;
   int64_t max_model_len_, longest_token_bytes_ = 1;
 };
 

@@ -251,7 +251,7 @@ class Api(ServerTest):
         self.refused(CHAT, {**chat, "model": "gpt-4"}, 404, "model", "gpt-4")
 
     def test_what_is_not_supported_is_refused_by_name(self):
-        for field, value, neutral in (("response_format", {"type": "json_object"}, {"type": "text"}), ("min_tokens", 5, 0)):
+        for field, value, neutral in (("best_of", 2, 1), ("min_tokens", 5, 0)):
             with self.subTest(field=field):
                 self.refused(CHAT, {"messages": QUESTION, field: value}, 400, field, "not supported")
                 self.server.chat(max_tokens=1, **{field: neutral})

@@ -1,0 +1,14 @@
+// What a client says an answer must match: response_format, and vLLM's structured_outputs and guided_*.
+#pragma once
+#include <string_view>
+
+#include "apps/serve/api_fields.h"
+#include "apps/serve/api_request.h"
+
+namespace sluice::apps {
+
+// `body` is what `fields` were read from: the order of a schema's properties stands there alone. At most one of the fields may ask
+// for something.
+void read_structure(ApiFields* fields, std::string_view body, ApiRequest* out);
+
+}  // namespace sluice::apps

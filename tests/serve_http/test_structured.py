@@ -1,0 +1,119 @@
+"""Answers that match what was asked, by a model that has never learnt to: whatever is drawn, and beside others."""
+import json
+import re
+import threading
+import unittest
+
+from server import QUESTION, ServerTest, joined
+
+CHAT = "/v1/chat/completions"
+PERSON = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0, "maximum": 150},
+                                           "kind": {"enum": ["cat", "dög"]}, "tags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2}},
+          "required": ["name", "age", "kind", "tags"], "additionalProperties": False}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "person", "description": "who it is", "strict": True, "schema": PERSON}}
+
+
+class Structured(ServerTest):
+    FLAGS = ("--max-num-seqs", "8", "-q")
+
+    def check_person(self, text):
+        person = json.loads(text)
+        self.assertEqual(list(person), ["name", "age", "kind", "tags"])
+        self.assertIsInstance(person["name"], str)
+        self.assertLessEqual(len(person["name"]), 12)
+        self.assertTrue(type(person["age"]) is int and 0 <= person["age"] <= 150)
+        self.assertIn(person["kind"], ["cat", "dög"])
+        self.assertTrue(all(type(tag) is bool for tag in person["tags"]) and len(person["tags"]) <= 2)
+
+    def choices(self, **fields):
+        """The messages of those that ended."""
+        answer = self.server.chat(**{"temperature": 1, "max_tokens": 700, "reasoning_effort": "low", **fields})
+        for choice in answer["choices"]:
+            self.assertIn(choice["finish_reason"], ["stop", "length"])
+        return [c["message"] for c in answer["choices"] if c["finish_reason"] == "stop"]
+
+    def test_schema_with_many_seeds(self):
+        ended = [m for seed in range(4) for m in self.choices(response_format=FORMAT, n=8, seed=100 * seed)]
+        self.assertGreater(len(ended), 16)
+        for message in ended:
+            self.check_person(message["content"])
+        self.assertTrue(any(m["reasoning"] for m in ended))
+
+    def test_greedy_and_with_penalties(self):
+        for sampling in ({"temperature": 0}, {"temperature": 2, "top_k": 0, "top_p": 1}, {"frequency_penalty": 1.5, "presence_penalty": 1},
+                         {"logit_bias": {"10": 100, "11": 100}, "seed": 3}):
+            for message in self.choices(response_format=FORMAT, **sampling):
+                self.check_person(message["content"])
+
+    def test_any_object(self):
+        ended = self.choices(response_format={"type": "json_object"}, n=8, seed=1)
+        for message in ended:
+            self.assertIsInstance(json.loads(message["content"]), dict)
+
+    def test_what_vllm_calls_structured_outputs(self):
+        for field in ({"guided_choice": ["yes", "no", "may\"be"]}, {"structured_outputs": {"choice": ["yes", "no", "may\"be"]}}):
+            for message in self.choices(n=4, seed=5, **field):
+                self.assertIn(message["content"], ["yes", "no", "may\"be"])
+        for message in self.choices(n=4, seed=5, guided_regex=r"[A-Z]{3}-\d{2}"):
+            self.assertRegex(message["content"], r"^[A-Z]{3}-\d{2}$")
+        for message in self.choices(n=4, seed=5, guided_grammar='root ::= "<" [a-z]+ ">"'):
+            self.assertTrue(re.fullmatch("<[a-z]+>", message["content"]))
+        for message in self.choices(n=4, seed=5, guided_json=json.dumps(PERSON)):
+            self.check_person(message["content"])
+
+    def test_completions_match_from_their_first_token(self):
+        status, _, answer = self.server.ask("/v1/completions", {"prompt": "A person:", "guided_json": PERSON, "temperature": 1, "max_tokens": 900, "n": 8, "seed": 9})
+        self.assertEqual(status, 200, answer)
+        ended = [c["text"] for c in answer["choices"] if c["finish_reason"] == "stop"]
+        self.assertTrue(ended)
+        for text in ended:
+            self.check_person(text)
+
+    def test_streams_say_the_same(self):
+        fields = {"response_format": FORMAT, "seed": 12, "temperature": 1, "max_tokens": 700}
+        whole = self.server.chat(**fields)["choices"][0]
+        events = self.server.stream(**fields)
+        self.assertEqual(joined(events, "content"), whole["message"]["content"])
+        self.assertEqual(joined(events, "reasoning"), whole["message"]["reasoning"] or "")
+
+    def test_others_are_left_alone(self):
+        plain = {"temperature": 0, "max_tokens": 120}
+        want = self.server.chat(**plain)["choices"]
+        got, threads = [], []
+        for seed in range(3):
+            threads.append(threading.Thread(target=lambda s=seed: self.choices(response_format=FORMAT, seed=s)))
+            threads.append(threading.Thread(target=lambda: got.append(self.server.chat(**plain)["choices"])))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(got, [want] * 3)
+
+    def test_model_is_told_the_schema(self):
+        tokens = self.server.chat(response_format=FORMAT, max_tokens=1)["usage"]["prompt_tokens"]
+        self.assertGreater(tokens, self.server.chat(max_tokens=1)["usage"]["prompt_tokens"] + 40)
+
+    def test_refusals_name_the_schema(self):
+        def schema(text):
+            return {"type": "json_schema", "json_schema": {"name": "x", "schema": text}}
+        for body, param in (({"response_format": schema({"type": "strin"})}, "response_format.json_schema"),
+                            ({"response_format": schema({"not": {}})}, "response_format.json_schema"),
+                            ({"response_format": schema({"type": "object", "properties": {f"p{i}": True for i in range(300)}})},
+                             "response_format.json_schema"),
+                            ({"response_format": {"type": "yaml"}}, "response_format.type"),
+                            ({"guided_regex": "(" * 400}, "guided_regex"),
+                            ({"guided_grammar": "root ::= root"}, "guided_grammar"),
+                            ({"structured_outputs": {"json": {"$ref": "#/nowhere"}}}, "structured_outputs.json")):
+            status, _, answer = self.server.ask(CHAT, {"messages": QUESTION, **body})
+            self.assertEqual((status, answer["error"]["param"]), (400, param), answer)
+            self.assertIn(param + ": ", answer["error"]["message"])
+
+    def test_cancelled(self):
+        connection, response = self.server.open_stream(response_format={"type": "json_object"}, temperature=1)
+        response.close()
+        connection.close()
+        self.server.wait_until_idle()
+
+
+if __name__ == "__main__":
+    unittest.main()
