@@ -9,6 +9,7 @@
 #include "harness/engine_runs.h"
 #include "harness/random_gpt_oss.h"
 #include "harness/recorded_logits.h"
+#include "harness/sum_filter.h"
 #include "harness/wrapped_device.h"
 #include "models/load.h"
 
@@ -155,6 +156,12 @@ TEST_F(EngineGpu, RecordedOrLaunchedAheadOrNotGivesTheSameBits) {
     ASSERT_EQ(adjusted.size(), adjusted_requests().size());
     o.recorded_sequences = 16;
     EXPECT_EQ(run(*engine(*random_, o), adjusted_requests(1000)), adjusted) << "recorded, with penalties";
+    const auto vocab = static_cast<int32_t>(random_->config().decoder.vocab);
+    const auto filtered = [&] { return filtered_requests(1000, vocab); };
+    const auto masked = run(*engine(*random_, o), filtered().requests);
+    for (const auto& [id, answer] : masked)
+      if (const int32_t modulus = filtered().moduli[static_cast<size_t>(id)])
+        expect_kept(answer.ids, modulus);
     // Steps ahead compute other rows beside each other, which only invariant kernels do not show.
     if (!o.policy.batch_invariant) continue;
     o.steps_ahead = 1;
@@ -162,6 +169,7 @@ TEST_F(EngineGpu, RecordedOrLaunchedAheadOrNotGivesTheSameBits) {
     EXPECT_EQ(run(*e, some_requests(1000)), wanted) << "recorded and ahead";
     EXPECT_GE(e->recordings(), 3);
     EXPECT_EQ(run(*engine(*random_, o), adjusted_requests(1000)), adjusted) << "ahead, with penalties";
+    EXPECT_EQ(run(*engine(*random_, o), filtered().requests), masked) << "ahead, with filters";
     o.recorded_sequences = 0;
     EXPECT_EQ(run(*engine(*random_, o), some_requests(1000)), wanted) << "ahead";
   }

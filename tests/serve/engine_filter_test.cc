@@ -8,54 +8,10 @@
 #include "harness/devices.h"
 #include "harness/engine_runs.h"
 #include "harness/far_device.h"
+#include "harness/sum_filter.h"
 
 namespace sluice::test {
 namespace {
-
-constexpr int32_t kVocab = 101;
-
-// A token may come if it and the sum of those before leave one of a few remainders: every token matters to all that follow.
-class SumFilter final : public TokenFilter {
- public:
-  explicit SumFilter(int32_t modulus) : modulus_(modulus) {}
-  bool may_come(int32_t id) const { return (sum_ + 7 * id) % modulus_ == 1; }
-  void allowed(std::span<uint32_t> bits) override {
-    EXPECT_EQ(bits.size(), 4u);
-    std::fill(bits.begin(), bits.end(), 0u);
-    for (int32_t id = 0; id < kVocab; ++id)
-      if (may_come(id)) bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
-  }
-  void accept(int32_t id) override {
-    sum_ += 3 * id + 1;
-    accepted_.push_back(id);
-  }
-  const std::vector<int32_t>& accepted() const { return accepted_; }
-
- private:
-  int32_t modulus_;
-  int64_t sum_ = 0;
-  std::vector<int32_t> accepted_;
-};
-
-void expect_kept(const std::vector<int32_t>& ids, int32_t modulus) {
-  SumFilter filter(modulus);
-  for (const int32_t id : ids) {
-    ASSERT_TRUE(filter.may_come(id));
-    filter.accept(id);
-  }
-}
-
-// Some with a filter, by modulus.
-struct Filtered {
-  std::vector<Request> requests;
-  std::vector<int32_t> moduli;  // 0: none
-};
-Filtered filtered_requests() {
-  Filtered out{.requests = adjusted_requests(), .moduli = {5, 0, 3, 9, 0}};
-  for (size_t i = 0; i < out.requests.size(); ++i)
-    if (out.moduli[i] > 0) out.requests[i].filter = std::make_shared<SumFilter>(out.moduli[i]);
-  return out;
-}
 
 EngineOptions invariant() {
   EngineOptions options = roomy();
