@@ -82,7 +82,7 @@ struct Walk {
 
   Status children(const Json& schema, const std::string& at) {
     for (const auto& [key, value] : schema.items()) {
-      const auto named = [&](const auto& names) {
+      const auto named = [&key = key](const auto& names) {
         return std::find(std::begin(names), std::end(names), key) != std::end(names);
       };
       const std::string inside = at + "." + key;

@@ -71,7 +71,6 @@ const Case kCases[] = {
      "tokens=64 heads=8 pages=64 pages_per_seq=64",
      {{"q_begin", {0, 64}}, {"kv_len", {64}}}},
     {"sample", "rows=32 vocab=5000", {}},
-    {"mask_logits", "masks=3 rows=32 vocab=5000", {}},
     {"top_logprobs", "rows=32 logit_rows=32 vocab=5000", {}},
 };
 // Tiles of AMX: kernels of their own, where the processor has them.
