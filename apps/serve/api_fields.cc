@@ -5,7 +5,16 @@
 namespace sluice::apps {
 namespace {
 
+constexpr size_t kOrderedMax = 4096;          // values
 constexpr std::string_view kBody = "body: ";  // before every place that a reader names
+
+// Values in it, itself included.
+size_t values_in(const Json& json) {
+  size_t count = 1;
+  if (json.is_structured())
+    for (const Json& inside : json) count += values_in(inside);
+  return count;
+}
 
 }  // namespace
 
@@ -105,6 +114,12 @@ std::optional<size_t> read_word(const JsonAt& at, std::initializer_list<const ch
   }
   fields->fail(at, wanted);
   return {};
+}
+
+bool fits_in_order(const JsonAt& at, ApiFields* fields) {
+  if (values_in(at.value()) <= kOrderedMax) return true;
+  fields->fail(at, "at most " + std::to_string(kOrderedMax) + " values in its schemas");
+  return false;
 }
 
 nlohmann::ordered_json in_order(std::string_view body, const std::string& member) {

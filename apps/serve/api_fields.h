@@ -66,6 +66,8 @@ std::vector<JsonAt> items_of(const JsonAt& at);
 std::optional<size_t> read_word(const JsonAt& at, std::initializer_list<const char*> words,
                                 ApiFields* fields);
 
+// Whether in_order() takes a member, which bounds its work; else an error of `fields`.
+bool fits_in_order(const JsonAt& at, ApiFields* fields);
 // A member of a body that parse_body() has read, its own members in the order of the text, which schemas are written in.
 nlohmann::ordered_json in_order(std::string_view body, const std::string& member);
 

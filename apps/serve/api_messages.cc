@@ -5,15 +5,7 @@
 namespace sluice::apps {
 namespace {
 
-constexpr size_t kToolsMax = 256, kSchemaMembersMax = 4096;
-
-// Values in it, itself included.
-size_t values_in(const Json& json) {
-  size_t count = 1;
-  if (json.is_structured())
-    for (const Json& inside : json) count += values_in(inside);
-  return count;
-}
+constexpr size_t kToolsMax = 256;
 
 void read_calls(const JsonAt& at, ApiFields* fields, ConversationReader* out) {
   if (!at.value().is_array()) return fields->fail(at, "an array of calls");
@@ -173,8 +165,7 @@ void read_tools(ApiFields* fields, std::string_view body, ToolStyle style, ApiTo
   if (const auto at = fields->take("tools")) {
     if (!at->value().is_array() || at->value().size() > kToolsMax)
       return fields->fail(*at, "an array of at most " + std::to_string(kToolsMax) + " tools");
-    if (values_in(at->value()) > kSchemaMembersMax)
-      return fields->fail(*at, "at most " + std::to_string(kSchemaMembersMax) + " values in all schemas");
+    if (!fits_in_order(*at, fields)) return;
     const auto ordered = at->value().empty() ? nlohmann::ordered_json() : in_order(body, "tools");
     const std::vector<JsonAt> tools = items_of(*at);
     for (size_t i = 0; i < tools.size(); ++i) {
@@ -191,7 +182,12 @@ void read_tools(ApiFields* fields, std::string_view body, ToolStyle style, ApiTo
         if (!status.ok()) return fields->fail(status);
       if (!is_function_name(name.value()))
         return fields->fail(function.value().at("name").value(), "1 to 64 letters, digits, \"_\" and \"-\"");
-      FunctionTool tool{.name = name.value(), .description = description.value()};
+      const auto strict = function.value().boolean("strict", false);
+      if (!strict.ok()) return fields->fail(strict.status());
+      FunctionTool tool{.name = name.value(),
+                        .description = description.value(),
+                        .parameters = {},
+                        .strict = strict.value()};
       if (function.value().has("parameters")) {
         if (const Status is_object = function.value().at("parameters").value().need_object(); !is_object.ok())
           return fields->fail(is_object);

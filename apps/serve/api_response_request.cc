@@ -3,6 +3,7 @@
 
 #include "apps/serve/api_fields.h"
 #include "apps/serve/api_messages.h"
+#include "apps/serve/api_structure.h"
 
 namespace sluice::apps {
 namespace {
@@ -107,12 +108,12 @@ void read_reasoning_options(ApiFields* fields, ApiRequest* out) {
 }
 
 // {"format": {"type": "text"}, "verbosity": "medium"}
-void read_text_options(ApiFields* fields) {
+void read_text_options(ApiFields* fields, std::string_view body, ApiRequest* out) {
   const auto at = fields->take("text");
   if (!at) return;
   std::optional<ApiError> error;
   ApiFields inside(*at, &error);
-  inside.refuse("format", R"([{"type": "text"}])");
+  if (const auto format = inside.take("format")) read_text_format(*format, &inside, body, out);
   inside.refuse("verbosity", R"(["medium"])");
   if (error) fields->fail({Code::kInvalidArgument, "body: " + error->message});
 }
@@ -168,6 +169,7 @@ ApiResult<ApiRequest> read_response(std::string_view body, const ApiLimits& limi
     read_previous(fields, stored, out);
     read_input(fields, out);
     read_common(fields, limits, out);
+    read_structure(fields, body, out);
     if (out->choices != 1)
       fields->fail({Code::kInvalidArgument,
                     "body: n: wanted 1, the answers of a response, found " + std::to_string(out->choices)});
@@ -177,7 +179,7 @@ ApiResult<ApiRequest> read_response(std::string_view body, const ApiLimits& limi
     out->response.instructions = fields->string("instructions");
     out->response.store = fields->boolean("store", true);
     read_reasoning_options(fields, out);
-    read_text_options(fields);
+    read_text_options(fields, body, out);
     read_tools(fields, body, ToolStyle::kResponse, &out->tools);
     read_include(fields, limits, &out->sampling);
     for (const auto& [field, neutral] : kUnsupported) fields->refuse(field, neutral);

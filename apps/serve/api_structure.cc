@@ -21,8 +21,10 @@ class StructureReader {
       if (const auto at = fields_->take(std::string("guided_") + kind))
         one(kind, *at, {"guided_" + std::string(kind)});
   }
+  void format_of_response(const JsonAt& at) { response_format(at, Style::kResponse); }
 
  private:
+  enum class Style : uint8_t { kChat, kResponse };
   using Path = std::vector<std::string>;
   static constexpr const char* kKinds[] = {"json", "regex", "choice", "grammar"};
 
@@ -34,24 +36,26 @@ class StructureReader {
 
   // As it stands in the body, with its keys in their order.
   std::string text_of(const Path& path) const {
-    OrderedJson value = OrderedJson::parse(body_);
-    for (const std::string& key : path) value = OrderedJson(value[key]);
+    OrderedJson value = in_order(body_, path.front());
+    for (size_t i = 1; i < path.size(); ++i) value = OrderedJson(value[path[i]]);
     return value.is_string() ? value.get<std::string>() : value.dump();
   }
 
-  void response_format(const JsonAt& at) {
+  // In a response a schema stands beside its type.
+  void response_format(const JsonAt& at, Style style = Style::kChat) {
     const auto type = at.string("type");
     if (!type.ok()) return fields_->fail(type.status());
     if (type.value() == "text") return;
     if (type.value() == "json_object") return need(at, any_json_object());
     if (type.value() != "json_schema")
       return fields_->fail(at.at("type").value(), "\"text\", \"json_object\" or \"json_schema\"");
+    if (style == Style::kResponse) return json_schema(at, {"text", "format", "schema"});
     const auto inside = at.at("json_schema");
     if (!inside.ok()) return fields_->fail(inside.status());
-    json_schema(inside.value());
+    json_schema(inside.value(), {"response_format", "json_schema", "schema"});
   }
 
-  void json_schema(const JsonAt& at) {
+  void json_schema(const JsonAt& at, const Path& path) {
     const auto name = at.string("name");
     if (!name.ok()) return fields_->fail(name.status());
     const auto fits = [](char c) {
@@ -67,9 +71,9 @@ class StructureReader {
     if (!description.ok()) return fields_->fail(description.status());
     const auto schema = at.at("schema");
     if (!schema.ok()) return fields_->fail(schema.status());
+    if (!fits_in_order(schema.value(), fields_)) return;
     if (!schema.value().value().is_object()) return fields_->fail(schema.value(), "an object");
-    GrammarSource source{.kind = GrammarKind::kJsonSchema,
-                         .text = text_of({"response_format", "json_schema", "schema"})};
+    GrammarSource source{.kind = GrammarKind::kJsonSchema, .text = text_of(path)};
     out_->response_format = {.name = name.value(), .description = description.value(), .schema = source.text};
     need(at, std::move(source));
   }
@@ -90,6 +94,7 @@ class StructureReader {
     if (kind == "choice") return choice(at);
     if (kind == "json") {
       if (!at.value().is_object() && !at.value().is_string()) return fields_->fail(at, "a JSON schema");
+      if (!fits_in_order(at, fields_)) return;
       return need(at, {.kind = GrammarKind::kJsonSchema, .text = text_of(path)});
     }
     const auto text = at.string();
@@ -115,6 +120,10 @@ class StructureReader {
 };
 
 }  // namespace
+
+void read_text_format(const JsonAt& at, ApiFields* fields, std::string_view body, ApiRequest* out) {
+  StructureReader(fields, body, out).format_of_response(at);
+}
 
 void read_structure(ApiFields* fields, std::string_view body, ApiRequest* out) {
   StructureReader(fields, body, out).all();

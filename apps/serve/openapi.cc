@@ -67,7 +67,22 @@ Json content_of(Json types) {
 Json function_fields() {
   return {{"name", {{"type", "string"}, {"pattern", "^[A-Za-z0-9_-]{1,64}$"}}},
           {"description", any_of(Json::array({type("string"), type("null")}))},
-          {"parameters", any_of(Json::array({type("object"), type("null")}))}};
+          {"parameters", any_of(Json::array({type("object"), type("null")}))},
+          {"strict", any_of(Json::array({type("boolean"), type("null")}))}};
+}
+
+// {"type": "json_schema", "json_schema": {"name", "schema"}}; in a response these two stand beside the type.
+Json format(bool of_response) {
+  const Json named = {{"name", {{"type", "string"}, {"pattern", "^[A-Za-z0-9_-]{1,64}$"}}},
+                      {"schema", type("object")}};
+  const Json kind = {{"const", "json_schema"}};
+  Json by_schema = of_response
+                       ? object({{"type", kind}, {"name", named["name"]}, {"schema", named["schema"]}},
+                                {"type", "name", "schema"})
+                       : object({{"type", kind}, {"json_schema", object(named, {"name", "schema"})}},
+                                {"type", "json_schema"});
+  return any_of(
+      Json::array({object({{"type", one_of({"text", "json_object"})}}, {"type"}), std::move(by_schema)}));
 }
 
 Json with(Json fields, const Json& more) {
@@ -104,6 +119,7 @@ Json chat_request(const ApiLimits& limits) {
                      {"include_reasoning", type("boolean")},
                      {"tools", list(tool)},
                      {"tool_choice", any_of(Json::array({one_of({"none", "auto", "required"}), named}))},
+                     {"response_format", format(false)},
                      {"logprobs", type("boolean")},
                      {"top_logprobs", integer(0, limits.logprobs_max)}}));
   fields["messages"] = list(any_of(Json::array({asked, answered, result})), 1);
@@ -151,6 +167,7 @@ Json response_request(const ApiLimits& limits) {
                       {"reasoning", object(optional({{"effort", one_of({"low", "medium", "high"})}}))},
                       {"tools", list(tool)},
                       {"tool_choice", any_of(Json::array({one_of({"none", "auto", "required"}), named}))},
+                      {"text", object(optional({{"format", format(true)}}))},
                       {"top_logprobs", integer(0, limits.logprobs_max)}}));
   fields["input"] =
       any_of(Json::array({type("string"), list(any_of(Json::array({message, call, output, reasoning})), 1)}));

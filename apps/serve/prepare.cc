@@ -109,14 +109,9 @@ ApiResult<ServedModel::Prepared> ServedModel::finish(Prepared prepared) const {
       return ApiError{.message = std::string(field) + ": wanted at least one token, found none",
                       .param = field};
   }
-  if (request.structure) {
-    const auto what = request.kind == ApiKind::kChat ? Structured::kFinalMessage : Structured::kAnswer;
-    auto filters = structured_.filters(*request.structure, what);
-    if (!filters.ok())
-      return ApiError{.message = request.structure_field + ": " + filters.status().message,
-                      .param = request.structure_field};
-    prepared.make_filter = std::move(filters).value();
-  }
+  auto filters = structured_.filters(request);
+  if (const auto* error = std::get_if<ApiError>(&filters)) return *error;
+  prepared.make_filter = std::get<MakeFilter>(std::move(filters));
   const ApiSampling& s = request.sampling;
   SamplingParams& out = prepared.sampling;
   out = chat_->sampling({.temperature = s.temperature.value_or(-1),
@@ -136,20 +131,13 @@ ApiResult<ServedModel::Prepared> ServedModel::finish(Prepared prepared) const {
   return prepared;
 }
 
-// The header that a call of this function has: what follows are its arguments.
-ApiResult<std::vector<int32_t>> ServedModel::call_header(const std::string& function) const {
-  const std::string text =
-      "<|channel|>commentary to=" + function_recipient(function) + " <|constrain|>json<|message|>";
-  return tokens_of(text, Specials::kParse);
-}
-
 ApiResult<ServedModel::Prepared> ServedModel::conversation(ApiRequest request) const {
   Prepared out{.request = std::move(request), .prompts = {}, .forced = {}, .sampling = {}};
   auto tokens = tokens_of(out.request);
   if (const auto* error = std::get_if<ApiError>(&tokens)) return *error;
   out.prompts.push_back(std::get<std::vector<int32_t>>(std::move(tokens)));
   if (const std::string& named = out.request.tools.named; !named.empty()) {
-    auto header = call_header(named);
+    auto header = tokens_of(call_header(named), Specials::kParse);
     if (const auto* error = std::get_if<ApiError>(&header)) return *error;
     out.forced = std::get<std::vector<int32_t>>(std::move(header));
     out.prompts.back().insert(out.prompts.back().end(), out.forced.begin(), out.forced.end());

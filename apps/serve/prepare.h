@@ -42,7 +42,6 @@ class ServedModel {
  private:
   ApiResult<std::vector<int32_t>> tokens_of(const ApiRequest& chat) const;
   ApiResult<std::vector<int32_t>> tokens_of(const std::string& text, Specials specials) const;
-  ApiResult<std::vector<int32_t>> call_header(const std::string& function) const;
   std::optional<ApiError> check_length(int64_t tokens, const char* field) const;
   std::optional<ApiError> check_bytes(int64_t bytes, const char* field) const;
   ApiResult<Prepared> conversation(ApiRequest request) const;

@@ -3,34 +3,37 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "apps/serve/api_request.h"
 #include "grammar/grammar.h"
 #include "serve/token_filter.h"
-#include "text/final_gate.h"
+#include "text/answer_gate.h"
 
 namespace sluice::apps {
 
-using MakeFilter = std::function<std::shared_ptr<TokenFilter>()>;  // one for each answer; from any thread
-
-// What matches.
-enum class Structured : uint8_t {
-  kFinalMessage,  // of a chat: analysis before it is free
-  kAnswer,        // from its first token on
-};
+using MakeFilter = std::function<
+    std::shared_ptr<TokenFilter>()>;  // one for each answer; from any thread; empty: none is wanted
 
 // Of one model. Any number of threads may use it.
 class StructuredOutput {
  public:
   StructuredOutput(const Harmony& harmony, int64_t vocab);
-  // As GrammarCompiler::compile(), on the thread that calls.
-  Result<MakeFilter> filters(const GrammarSource& source, Structured what) const;
+  // What the request asks for: a structure of its text, a call that must be made, arguments that must match. Compiles on the thread
+  // that calls. Errors name the field.
+  ApiResult<MakeFilter> filters(const ApiRequest& request) const;
 
  private:
+  ApiResult<MakeFilter> of_chat(const ApiRequest& request, std::optional<Grammar> text) const;
+  ApiResult<Grammar> compile(const GrammarSource& source, const std::string& field) const;
+  ApiResult<std::optional<Grammar>> arguments_of(const FunctionTool& function, size_t number) const;
+
   Harmony harmony_;
   std::unique_ptr<GrammarCompiler> compiler_;
-  std::shared_ptr<const std::vector<uint32_t>> analysis_;  // the tokens of its text, and its end
+  std::shared_ptr<const std::vector<uint32_t>> words_;  // the tokens of free text
+  int32_t end_, return_, call_;
 };
 
 }  // namespace sluice::apps

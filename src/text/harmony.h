@@ -80,7 +80,6 @@ class Harmony {
 
  private:
   friend class HarmonyParser;
-  friend class FinalMessageGate;
   explicit Harmony(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
   Tokenizer tokenizer_;
   int32_t start_ = 0, end_ = 0, message_ = 0, channel_ = 0, constrain_ = 0, return_ = 0, call_ = 0;

@@ -189,6 +189,10 @@ Result<std::string> functions_section(const std::vector<FunctionTool>& functions
 
 std::string function_recipient(const std::string& name) { return std::string(kNamespace) + name; }
 
+std::string call_header(const std::string& name) {
+  return "<|channel|>commentary to=" + function_recipient(name) + " <|constrain|>json<|message|>";
+}
+
 std::string called_function(const std::string& recipient) {
   return recipient.starts_with(kNamespace) ? recipient.substr(kNamespace.size()) : "";
 }

@@ -1,11 +1,15 @@
 """openai-python talks to `sluice serve`."""
+import os
 import re
+import typing
 
+import pydantic
 import pytest
 from conftest import ROOT, serve
 
 openai = pytest.importorskip("openai")
 
+structured = pytest.mark.skipif("SLUICE_COMMAND" not in os.environ, reason="the package's server has no structured output")
 MODEL = "sluice-16e-tiny"
 QUESTION = [{"role": "user", "content": "What is 417 + 268?"}]
 ADD = {"type": "function", "function": {"name": "add", "parameters": {
@@ -90,3 +94,44 @@ def test_models_and_errors(client):
         client.chat.completions.create(model="gpt-5", messages=QUESTION)
     with pytest.raises(openai.BadRequestError, match="top_p"):
         client.chat.completions.create(model=MODEL, messages=QUESTION, top_p=9)
+
+
+class Person(pydantic.BaseModel):
+    name: typing.Annotated[str, pydantic.Field(max_length=8)]
+    age: typing.Annotated[int, pydantic.Field(ge=0, le=150)]
+
+
+def ended(ask):
+    """The first of some answers that is whole: the model has never learnt to end a text like this."""
+    for seed in range(20):
+        try:
+            return ask(seed)
+        except openai.LengthFinishReasonError:
+            pass
+    raise AssertionError("no answer ended")
+
+
+@structured
+def test_parse(client):
+    said = ended(lambda seed: client.chat.completions.parse(model=MODEL, messages=QUESTION, response_format=Person, seed=seed, max_tokens=600))
+    assert isinstance(said.choices[0].message.parsed, Person)
+
+
+@structured
+def test_a_tool_that_is_strict(client):
+    tool = openai.pydantic_function_tool(Person)
+
+    def ask(seed):
+        return client.chat.completions.parse(model=MODEL, messages=QUESTION, tools=[tool], tool_choice="required", seed=seed, max_tokens=900)
+
+    call = ended(ask).choices[0].message.tool_calls[0]
+    assert call.function.name == "Person" and isinstance(call.function.parsed_arguments, Person)
+
+
+@structured
+def test_parse_of_a_response(client):
+    for seed in range(20):
+        said = client.responses.parse(model=MODEL, input=QUESTION[0]["content"], text_format=Person, extra_body={"seed": seed}, max_output_tokens=600)
+        if said.status == "completed":
+            break
+    assert isinstance(said.output_parsed, Person)

@@ -12,6 +12,8 @@ PERSON = {"type": "object", "properties": {"name": {"type": "string", "maxLength
           "required": ["name", "age", "kind", "tags"], "additionalProperties": False}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "person", "description": "who it is", "strict": True, "schema": PERSON}}
 
+TOOL = {"type": "function", "function": {"name": "person", "description": "Keeps one.", "strict": True, "parameters": PERSON}}
+
 
 class Structured(ServerTest):
     FLAGS = ("--max-num-seqs", "8", "-q")
@@ -29,8 +31,9 @@ class Structured(ServerTest):
         """The messages of those that ended."""
         answer = self.server.chat(**{"temperature": 1, "max_tokens": 700, "reasoning_effort": "low", **fields})
         for choice in answer["choices"]:
-            self.assertIn(choice["finish_reason"], ["stop", "length"])
-        return [c["message"] for c in answer["choices"] if c["finish_reason"] == "stop"]
+            self.assertIn(choice["finish_reason"], ["stop", "length", "tool_calls"])
+            self.assertEqual(choice["finish_reason"] == "tool_calls", "tool_calls" in choice["message"] and choice["finish_reason"] != "length")
+        return [c["message"] for c in answer["choices"] if c["finish_reason"] != "length"]
 
     def test_schema_with_many_seeds(self):
         ended = [m for seed in range(4) for m in self.choices(response_format=FORMAT, n=8, seed=100 * seed)]
@@ -49,6 +52,57 @@ class Structured(ServerTest):
         ended = self.choices(response_format={"type": "json_object"}, n=8, seed=1)
         for message in ended:
             self.assertIsInstance(json.loads(message["content"]), dict)
+
+    def calls(self, **fields):
+        """The calls of answers that ended."""
+        tools = [TOOL, {"type": "function", "function": {"name": "list", "parameters": {
+            "type": "object", "properties": {"n": {"type": "boolean"}}, "required": ["n"], "additionalProperties": False}}}]
+        messages = self.choices(tools=tools, n=8, max_tokens=900, **fields)
+        return [c["function"] for m in messages for c in m.get("tool_calls", [])], messages
+
+    def test_a_call_that_must_be_made(self):
+        calls, messages = self.calls(tool_choice="required", seed=3)
+        self.assertEqual(len(calls), len(messages))
+        self.assertEqual({c["name"] for c in calls} - {"person", "list"}, set())
+        self.assertGreater(len(calls), 2)
+        for call in calls:
+            arguments = json.loads(call["arguments"])
+            if call["name"] == "person":
+                self.check_person(call["arguments"])
+            else:
+                self.assertEqual((list(arguments), type(arguments["n"])), (["n"], bool))
+
+    def test_one_function_that_must_be_called(self):
+        calls, messages = self.calls(tool_choice={"type": "function", "function": {"name": "person"}}, seed=5)
+        self.assertEqual(len(calls), len(messages))
+        for call in calls:
+            self.assertEqual(call["name"], "person")
+            self.check_person(call["arguments"])
+
+    def test_a_call_or_an_answer_of_a_form(self):
+        calls, messages = self.calls(response_format=FORMAT, seed=9, temperature=1.5)
+        for message in messages:
+            if not message.get("tool_calls"):
+                self.check_person(message["content"])
+
+    def test_a_function_with_a_schema_that_cannot_be_kept(self):
+        tool = {"name": "f", "parameters": {"type": "object", "not": {"required": ["a"]}}}
+        choice = {"type": "function", "function": {"name": "f"}}
+        for message in self.choices(tools=[{"type": "function", "function": tool}], tool_choice=choice, n=4, seed=1):
+            self.assertIsInstance(json.loads(message["tool_calls"][0]["function"]["arguments"]), dict)
+        strict = {"messages": QUESTION, "tools": [{"type": "function", "function": {**tool, "strict": True}}]}
+        status, _, answer = self.server.ask(CHAT, strict)
+        self.assertEqual((status, answer["error"]["param"]), (400, "tools[0]"))
+
+    def test_responses(self):
+        text = {"format": {"type": "json_schema", "name": "person", "schema": PERSON}}
+        for seed in range(8):
+            status, _, answer = self.server.ask("/v1/responses", {"input": "Who?", "text": text, "seed": seed, "max_output_tokens": 700})
+            self.assertEqual((status, answer["text"]), (200, text))
+            if answer["status"] == "completed":
+                self.check_person(answer["output"][-1]["content"][0]["text"])
+        self.assertEqual(self.server.ask("/v1/responses", {"input": "Who?", "text": {"format": {"type": "json_schema", "name": "x"}}})[2]["error"]["param"],
+                         "text.format.schema")
 
     def test_what_vllm_calls_structured_outputs(self):
         for field in ({"guided_choice": ["yes", "no", "may\"be"]}, {"structured_outputs": {"choice": ["yes", "no", "may\"be"]}}):

@@ -1,0 +1,59 @@
+#include "text/answer_gate.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "text/harmony_tools.h"
+
+namespace sluice {
+
+Result<AnswerGate> AnswerGate::from(const Harmony& harmony, const AnswerEnds& ends) {
+  if (!ends.final_message && ends.functions.empty())
+    return invalid("answer: wanted a message or a call to lead to, found none");
+  std::vector<Header> headers;
+  // Function names are words of a few letters: none of them is a special token.
+  const auto add = [&](const std::string& text, Place leads_to, size_t function = 0) {
+    headers.push_back({.tokens = {}, .leads_to = leads_to, .function = function});
+    return harmony.tokenizer().encode(text, Specials::kParse, &headers.back().tokens);
+  };
+  if (ends.final_message) SLUICE_TRY(add("<|channel|>final<|message|>", Place::kFinal));
+  for (size_t f = 0; f < ends.functions.size(); ++f)
+    SLUICE_TRY(add(call_header(ends.functions[f]), Place::kCall, f));
+  AnswerGate gate;
+  std::vector<int32_t> next;
+  SLUICE_TRY(harmony.tokenizer().encode("<|start|>assistant", Specials::kParse, &next));
+  std::vector<Header> behind = headers;
+  for (Header& h : behind) h.tokens.insert(h.tokens.begin(), next.begin(), next.end());
+  SLUICE_TRY(add("<|channel|>analysis<|message|>", Place::kAnalysis));
+  gate.behind_analysis_ = std::make_shared<const std::vector<Header>>(std::move(behind));
+  gate.headers_ = std::move(headers);
+  gate.end_ = *harmony.tokenizer().id_of("<|end|>");
+  return gate;
+}
+
+std::vector<int32_t> AnswerGate::next() const {
+  std::vector<int32_t> out;
+  for (const Header& h : headers_)
+    if (std::find(out.begin(), out.end(), h.tokens[at_]) == out.end()) out.push_back(h.tokens[at_]);
+  return out;
+}
+
+void AnswerGate::arrive(const Header& header) {
+  place_ = header.leads_to;
+  function_ = header.function;
+}
+
+void AnswerGate::accept(int32_t id) {
+  if (place_ == Place::kAnalysis && id == end_) {
+    headers_ = *behind_analysis_, at_ = 0, place_ = Place::kHeader;
+  } else if (place_ == Place::kHeader) {
+    const Header last = headers_.back();
+    std::erase_if(headers_, [&](const Header& h) { return h.tokens[at_] != id; });
+    ++at_;
+    if (headers_.empty()) return arrive(last);
+    // No header begins another one: each ends with <|message|>.
+    if (headers_.front().tokens.size() == at_) arrive(headers_.front());
+  }
+}
+
+}  // namespace sluice
