@@ -17,9 +17,10 @@ import time
 
 import mutations_cuda
 from mutations_layers import LAYERS
+from mutations_server import SERVER
 from mutations_table import KERNELS
 
-MUTATIONS = KERNELS + LAYERS
+MUTATIONS = KERNELS + LAYERS + SERVER
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 COPY = ROOT / "build" / "mutations" / "src"
 BUILD = ROOT / "build" / "mutations" / "out"
@@ -50,12 +51,12 @@ def copy_tree():
             copy.write_bytes(content)
 
 
-def build():
-    return run(["cmake", "--build", BUILD, "--target", "sluice_tests"])
+def build(programs):
+    return run(["cmake", "--build", BUILD, "--target", *sorted(programs)])
 
 
-def tests(pattern):
-    return run([BUILD / "tests" / "sluice_tests", f"--gtest_filter={pattern}"])
+def tests(program, pattern):
+    return run([BUILD / "tests" / program, f"--gtest_filter={pattern}"])
 
 
 def main(words):
@@ -75,7 +76,8 @@ def main(words):
     print("building the tree as it is", flush=True)
     copy_tree()
     run(["cmake", "-S", COPY, "-B", BUILD, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DSLUICE_BENCH=OFF"], check=True)
-    first = build()
+    programs = {m.program for m in chosen}
+    first = build(programs)
     if first.returncode:
         print(first.stdout[-3000:])
         return 2
@@ -85,8 +87,8 @@ def main(words):
     chosen = [m for m in chosen if m not in skipped]
     for m in skipped:
         print(f"{m.name:32} not tried: this processor lacks {m.needs}")
-    for pattern in sorted({m.tests for m in chosen}):
-        healthy = tests(pattern)
+    for program, pattern in sorted({(m.program, m.tests) for m in chosen}):
+        healthy = tests(program, pattern)
         if healthy.returncode or "[  PASSED  ] 0 tests" in healthy.stdout:
             print(f"mutations: {pattern} names no test, or fails before anything is broken")
             return 2
@@ -95,11 +97,11 @@ def main(words):
         original = file.read_text()
         started = time.time()
         file.write_text(original.replace(m.old, m.new))
-        built = build()
+        built = build({m.program})
         if built.returncode:
             print(f"{m.name:32} does not compile:\n{built.stdout[-2000:]}")
             return 2
-        result = tests(m.tests)
+        result = tests(m.program, m.tests)
         caught = result.returncode != 0
         failed = sum(line.startswith("[  FAILED  ]") and line.endswith("ms)") for line in result.stdout.splitlines())
         survived += not caught
@@ -107,7 +109,7 @@ def main(words):
         word = f"caught by {by}" if caught else "SURVIVED"
         print(f"{m.name:32} {word:22} {m.breaks} ({time.time() - started:.0f} s)", flush=True)
         file.write_text(original)
-    build()
+    build(programs)
     print(f"{len(chosen) - survived} of {len(chosen)} mutations caught")
     return 1 if survived else 0
 

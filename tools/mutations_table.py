@@ -11,6 +11,7 @@ class Mutation(NamedTuple):
     new: str
     tests: str  # a gtest filter
     needs: str = ""  # a flag of /proc/cpuinfo, where the kernel only runs with it
+    program: str = "sluice_tests"
 
 
 CPU = "src/backends/cpu/kernels/"

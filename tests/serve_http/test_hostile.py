@@ -42,6 +42,21 @@ class Bodies(ServerTest):
         self.refused(json.dumps({"prompt": "a", "stop": "x" * 5000}), "4096")
         self.refused('{"model": "' + "\\u0000" * 100 + '", "prompt": 7}', "prompt")
 
+    def test_objects_of_many_members(self):
+        many = {f"k{i}": i for i in range(150000)}
+        schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": many}}}
+        chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+        tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+        for path, body, param in (("/v1/chat/completions", {**chat, "response_format": schema}, "response_format.json_schema.schema"),
+                                  ("/v1/chat/completions", {**chat, "guided_json": many}, "guided_json"),
+                                  ("/v1/chat/completions", {**chat, "tools": [{**tool, "x": many}]}, "tools"),
+                                  ("/v1/responses", {"input": "Hi", "text": {"format": {"type": "json_schema", **schema["json_schema"]}}},
+                                   "text.format.schema")):
+            status, _, answer = self.server.ask(path, body)
+            self.assertEqual((status, answer["error"]["param"]), (400, param), answer["error"]["message"])
+        # Beside what is kept in its order, or among what nobody reads, they cost no more than elsewhere.
+        self.assertEqual(self.server.ask("/v1/chat/completions", {**chat, "junk": many, "tools": [tool]})[0], 200)
+
     def test_text_of_every_kind_is_answered(self):
         for text in ("\0", "\u202e", "\U0010ffff", "a\u0300" * 200, "<|return|>" * 50, "\r\n\r\n", '"}]}', " " * 2000):
             status, _, answer = self.server.ask(COMPLETION, {"prompt": text, "max_tokens": 2, "echo": True})
