@@ -20,14 +20,6 @@ SERVER = [
         "StopMatcher.*",
     ),
     server(
-        "stop_in_the_reasoning",
-        "reasoning goes on to be told behind a stop string",
-        "apps/serve/answer_choice.cc",
-        "    if (stop_.found()) continue;\n",
-        "",
-        "ApiAnswer.*",
-    ),
-    server(
         "logprobs_behind_a_stop",
         "log probabilities of tokens that a stop string took away",
         "apps/serve/answer_choice.cc",
@@ -39,8 +31,8 @@ SERVER = [
         "offsets_in_bytes",
         "text_offset counts bytes",
         "apps/serve/answer_choice.cc",
-        "text_characters_ += characters_in(text);",
-        "text_characters_ += std::ssize(text);",
+        "return (c & 0xc0) != 0x80;",
+        "return c != 0;",
         "ApiAnswer.*",
     ),
     server(
@@ -56,7 +48,7 @@ SERVER = [
         "a call that the request began has no name",
         "apps/serve/api_answer.cc",
         "      choice->begin_with(forced);\n",
-        "",
+        "      (void)forced;\n",
         "ApiAnswer.*",
     ),
     server(

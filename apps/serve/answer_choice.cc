@@ -63,7 +63,6 @@ void AnswerChoice::add_text(const std::string& text) {
 void AnswerChoice::read(const std::vector<HarmonyEvent>& events) {
   for (const HarmonyEvent& e : events) {
     within_ = e.kind != HarmonyEvent::Kind::kEnd;
-    if (stop_.found()) continue;
     if (e.kind == HarmonyEvent::Kind::kHeader) {
       const std::string function = offers_tools_ ? called_function(e.message.recipient) : "";
       kind_ = !function.empty()                 ? Kind::kArguments
