@@ -96,7 +96,7 @@ SERVER = [
         "what a tool said belongs to whichever call came last",
         "apps/serve/api_messages.cc",
         "const auto found = out_->function_of.find(id);",
-        "const auto found = out_->function_of.empty() ? out_->function_of.end() : std::prev(out_->function_of.end());",
+        "(void)id;\n  const auto found = out_->function_of.empty() ? out_->function_of.end() : std::prev(out_->function_of.end());",
         "ApiRequest.*:ApiResponse.*",
     ),
     server(
@@ -112,7 +112,7 @@ SERVER = [
         "a line's end in two bytes is two ends",
         "apps/client/event_stream.cc",
         "    if (second) continue;\n",
-        "",
+        "    if (second) end_line(event);\n",
         "EventStream.*",
     ),
     client(

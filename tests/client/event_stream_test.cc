@@ -33,6 +33,7 @@ const StreamCase kStreams[] = {
     {"CR alone", "data: x\r\rdata: y\r\r", {"x", "y"}},
     {"comments and other fields", ": ping\n\nevent: e\nid: 1\ndata: x\nretry: 5\n\n", {"x"}},
     {"data of two lines", "data: x\ndata: y\n\n", {"x\ny"}},
+    {"data of two lines that end with CR LF", "data: x\r\ndata: y\r\n\r\n", {"x\ny"}},
     {"empty data is an event", "data:\n\n", {""}},
     {"bytes above 127", "data: \xc3\xa9\xe2\x80\xa8\n\n", {"\xc3\xa9\xe2\x80\xa8"}},
     {"an event without its end", "data: x\n\ndata: y\n", {"x"}},
