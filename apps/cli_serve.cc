@@ -1,5 +1,4 @@
 // The subcommand serve. Flags are spelled as vLLM spells them; limits have names of their own.
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,10 +26,11 @@ void add_server_flags(CLI::App* app, ServeOptions* o) {
       ->allow_extra_args(false)
       ->envname("SLUICE_API_KEY")
       ->group(group);
-  app->add_option("--log-format", o->api.log,
-                  "text: lines to read; json: an object a line, with request_id, counts and times")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, LogFormat>{{"text", LogFormat::kText}, {"json", LogFormat::kJson}}))
+  app->add_option_function<std::string>(
+         "--log-format",
+         [o](const std::string& word) { o->api.log = word == "json" ? LogFormat::kJson : LogFormat::kText; },
+         "text: lines to read; json: an object a line, with request_id, counts and times")
+      ->check(CLI::IsMember({"text", "json"}))
       ->default_str("text")
       ->group(group);
   app->add_option("--served-model-name,--alias", o->served_names,

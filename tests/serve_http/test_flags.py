@@ -47,6 +47,15 @@ class Flags(OwnServerTest):
             self.assertEqual(said, f"sluice: unknown flag '{wrong}'; did you mean '{near}'?\n")
 
 
+class Help(unittest.TestCase):
+    def test_it_can_be_read(self):
+        for words in (["serve"], ["run"], ["eval"], ["bench"], ["bench", "serve"], ["explain"], ["inspect"], ["moe"], ["make-checkpoint"]):
+            said = subprocess.run([COMMAND, *words, "--help"], capture_output=True, text=True, timeout=WATCHDOG)
+            self.assertEqual((said.returncode, said.stderr), (0, ""), words)
+            self.assertTrue(said.stdout.replace("\n", "").isprintable(), words)
+            self.assertNotIn("ENUM", said.stdout, words)
+
+
 class Log(OwnServerTest):
     def test_json(self):
         server = self.start("--log-format", "json")
