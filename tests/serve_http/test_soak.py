@@ -7,13 +7,20 @@ import threading
 import time
 import unittest
 
-from server import WATCHDOG, OwnServerTest, close, events_of, joined
+from server import COMMAND, WATCHDOG, OwnServerTest, close, events_of, joined
 
 SECONDS = float(os.environ.get("SLUICE_SOAK_SECONDS", "20"))
 CLIENTS = 12
 CHAT, COMPLETION, RESPONSE = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 FLAGS = ("--batch-invariant", "--max-model-len", "768", "--kv-cache-gib", "0.0012", "--max-num-seqs", "8", "--max-queue", "6", "--max-output-bytes", "100000")
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
+
+
+def keeps_freed_memory():
+    """Whether it is built with a sanitizer, which does not give back what is freed."""
+    with open(COMMAND, "rb") as f:
+        program = f.read()
+    return b"__asan_init" in program or b"__tsan_init" in program
 
 
 def requests():
@@ -57,7 +64,8 @@ class Soak(OwnServerTest):
             self.assertGreater(self.counts.get(what, 0), 0, self.counts)
         self.assertGreater(server.metric("vllm:num_preemptions_total"), 0)
         self.assertEqual(server.metric("vllm:kv_cache_usage_perc"), 0)
-        self.assertLess(self.memory(server), warm * 1.1 + (16 << 20), "bytes of memory after, and before")
+        if not keeps_freed_memory():
+            self.assertLess(self.memory(server), warm * 1.1 + (16 << 20), "bytes of memory after, and before")
         self.assertEqual([self.ask(server, *kind) for kind in self.kinds], self.alone)
         self.assertEqual(server.stop(), 0)
         print(f"{sum(self.counts.values())} requests: {self.counts}")
