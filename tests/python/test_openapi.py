@@ -8,7 +8,7 @@ from conftest import serve
 pytest.importorskip("schemathesis")
 
 
-def test_every_endpoint():
+def test_every_endpoint(tmp_path):
     # A short context: answers are as long as they are left to be.
     with serve("--max-model-len", "256") as url:
         words = ["run", url + "/openapi.json", "--phases", "examples,coverage,fuzzing", "--max-examples", "15", "--seed", "7",
@@ -16,6 +16,6 @@ def test_every_endpoint():
                  # What the document allows may still be refused: a prompt that is too long, an id that is unknown.
                  "--exclude-checks", "positive_data_acceptance"]
         run = subprocess.run([sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()", *words],
-                             capture_output=True, text=True, timeout=600)
+                             capture_output=True, text=True, timeout=600, cwd=tmp_path)  # where it keeps what it found
     assert run.returncode == 0, run.stdout[-6000:] + run.stderr
     assert "Tested: 12" in run.stdout, run.stdout[-3000:]
