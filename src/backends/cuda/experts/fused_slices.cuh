@@ -14,6 +14,7 @@
 #pragma once
 #include "backends/cuda/experts/fused_fewtokens.cuh"
 #include "backends/cuda/tile/cluster.cuh"
+#include "backends/cuda/tile/l2_policy.cuh"
 #include "backends/cuda/tile/tensor_copy.cuh"
 #include "backends/cuda/tile/tensor_map.h"
 
@@ -218,10 +219,10 @@ struct Kernel {
       if (uniform(unit.slice) >= share.slices) break;
       const int slice = uniform(share.slice(unit.slice)),
                 expert = uniform(work(fetch.team).slots.expert[unit.entry]);
-      tile::copy_box(at + S::kCodes + g * kGroupCodes, p.codes, slice % 4 * (kSlabCodes / 4), k, slice / 4,
-                     expert, counted);
-      tile::copy_box(at + S::kScales + g * kGroupScales, p.scales, slice % 4 * (kSlabScales / 4), k,
-                     slice / 4, expert, counted);
+      tile::copy_box_by(tile::read_once(), at + S::kCodes + g * kGroupCodes, p.codes,
+                        slice % 4 * (kSlabCodes / 4), k, slice / 4, expert, counted);
+      tile::copy_box_by(tile::read_once(), at + S::kScales + g * kGroupScales, p.scales,
+                        slice % 4 * (kSlabScales / 4), k, slice / 4, expert, counted);
       bytes += group_warps() * kBox * (kSlabCodes + kSlabScales);
       ++unit.entry, unit.wrap();
     }

@@ -24,6 +24,7 @@
 #include "backends/cuda/experts/stream_weights.cuh"
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/bulk_copy.cuh"
+#include "backends/cuda/tile/l2_policy.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/swizzle.cuh"
 
@@ -135,9 +136,11 @@ struct StreamFetch {
   __device__ __forceinline__ void issue(uint32_t stage, const uint8_t* codes, const uint8_t* scales,
                                         int steps) const {
     const uint32_t at = ring + stage * S::kBytes, full = tile::shared_address(&m.full[team][stage]);
-    tile::copy_bulk(at + S::kCodes, codes, static_cast<uint32_t>(steps * Weights::kCodeBytes), full);
+    tile::copy_bulk_by(tile::read_once(), at + S::kCodes, codes,
+                       static_cast<uint32_t>(steps * Weights::kCodeBytes), full);
     if constexpr (Weights::kScaled)
-      tile::copy_bulk(at + S::kScales, scales, static_cast<uint32_t>(steps * Weights::kScaleBytes), full);
+      tile::copy_bulk_by(tile::read_once(), at + S::kScales, scales,
+                         static_cast<uint32_t>(steps * Weights::kScaleBytes), full);
   }
   // Unit number `within` of `expert`, which has `all_rows` rows from row `begin` of the list.
   __device__ __forceinline__ void unit(int expert, int all_rows, int begin, int within, int what,

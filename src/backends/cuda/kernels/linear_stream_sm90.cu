@@ -73,6 +73,7 @@ extern const Candidate<Linear> linear_stream_sm90 = {
 #if defined(__CUDACC__)
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/l2_policy.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/mma.cuh"
 #include "backends/cuda/tile/operand.cuh"
@@ -114,6 +115,7 @@ __device__ __forceinline__ void prefetch_boxes(const CUtensorMap& w, const Param
 }
 
 __device__ __forceinline__ void produce(const CUtensorMap& w, const Parameters& p, uint32_t ring) {
+  const uint64_t policy = tile::read_once();
   tile::RingPlace place;
   int filled = 0;
 #pragma unroll 1
@@ -128,7 +130,7 @@ __device__ __forceinline__ void produce(const CUtensorMap& w, const Parameters& 
       const uint32_t to = ring + place.stage * kStageBytes;
 #pragma unroll 1
       for (int i = 0; i < boxes; ++i)
-        tile::copy_box(to + i * kBoxBytes, w, (first + i) * kBlock, unit * kSlab, full);
+        tile::copy_box_by(policy, to + i * kBoxBytes, w, (first + i) * kBlock, unit * kSlab, full);
       place.step(kStages);
     }
   }

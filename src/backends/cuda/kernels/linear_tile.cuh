@@ -13,6 +13,7 @@
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/l2_policy.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/registers.cuh"
 #include "backends/cuda/tile/tensor_copy.cuh"
@@ -81,6 +82,7 @@ template <class C>
 __device__ __forceinline__ void linear_produce(const CUtensorMap& w, const CUtensorMap& x,
                                                const LinearTileParameters& p, uint32_t base) {
   constexpr int kBlock = static_cast<int>(kLinearBlock);
+  const uint64_t policy = p.token_tiles == 1 ? tile::read_once() : tile::read_often();
   const LinearTileShare mine(p);
   tile::RingPlace place;
   int begun = min(p.at.stages, mine.steps);
@@ -89,7 +91,8 @@ __device__ __forceinline__ void linear_produce(const CUtensorMap& w, const CUten
 #pragma unroll 1
   for (int i = 0; i < begun; ++i) {
     tile::barrier_expect_by_warp(full(i), C::kStageBytes);
-    tile::copy_box(base + i * C::kStageBytes, w, (mine.first_step + i) * kBlock, to.feature, full(i));
+    tile::copy_box_by(policy, base + i * C::kStageBytes, w, (mine.first_step + i) * kBlock, to.feature,
+                      full(i));
   }
   tile::wait_for_previous();
 #pragma unroll 1
@@ -105,7 +108,7 @@ __device__ __forceinline__ void linear_produce(const CUtensorMap& w, const CUten
       tile::barrier_wait_by_warp(base + p.at.empty + 8 * place.stage, place.parity ^ 1);
       const uint32_t stage = base + place.stage * C::kStageBytes;
       tile::barrier_expect_by_warp(full(place.stage), C::kStageBytes);
-      tile::copy_box(stage, w, (mine.first_step + i) * kBlock, to.feature, full(place.stage));
+      tile::copy_box_by(policy, stage, w, (mine.first_step + i) * kBlock, to.feature, full(place.stage));
       tile::copy_box(stage + C::kWeightBytes, x, (mine.first_step + i) * kBlock, to.token, full(place.stage));
       place.step(static_cast<uint32_t>(p.at.stages));
     }

@@ -21,6 +21,20 @@ __device__ __forceinline__ void copy_bulk(uint32_t to_shared, const void* from, 
       : "memory");
 }
 
+// The same with a policy of l2_policy.cuh.
+__device__ __forceinline__ void copy_bulk_by(uint64_t policy, uint32_t to_shared, const void* from,
+                                             uint32_t bytes, uint32_t barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "@one cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+      "[%3], %4;\n"
+      "}" ::"r"(to_shared),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
 // Two bulk copies under one election: an election costs more than a copy.
 __device__ __forceinline__ void copy_bulk_two(uint32_t to, const void* from, uint32_t bytes, uint32_t to_too,
                                               const void* from_too, uint32_t bytes_too, uint32_t barrier) {

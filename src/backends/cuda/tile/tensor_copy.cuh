@@ -31,22 +31,35 @@ __device__ __forceinline__ void copy_box(uint32_t to_shared, const CUtensorMap& 
       "l"(&map), "r"(column), "r"(row), "r"(barrier)
       : "memory");
 }
+// The same with a policy of l2_policy.cuh.
+__device__ __forceinline__ void copy_box_by(uint64_t policy, uint32_t to_shared, const CUtensorMap& map,
+                                            int column, int row, uint32_t barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "@one cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3}], [%4], %5;\n"
+      "}" ::"r"(to_shared),
+      "l"(&map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
+      : "memory");
+}
 __device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int column, int row,
                                          uint64_t* barrier) {
   copy_box(shared_address(to), map, column, row, shared_address(barrier));
 }
 
-// copy_box of a 4-D tensor, the innermost coordinate first.
-__device__ __forceinline__ void copy_box(uint32_t to_shared, const CUtensorMap& map, int x, int y, int z,
-                                         int w, uint32_t barrier) {
+// copy_box_by of a 4-D tensor, the innermost coordinate first.
+__device__ __forceinline__ void copy_box_by(uint64_t policy, uint32_t to_shared, const CUtensorMap& map,
+                                            int x, int y, int z, int w, uint32_t barrier) {
   asm volatile(
       "{\n"
       ".reg .pred one;\n"
       "elect.sync _|one, 0xffffffff;\n"
-      "@one cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
-      "%3, %4, %5}], [%6];\n"
+      "@one cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;\n"
       "}" ::"r"(to_shared),
-      "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier)
+      "l"(&map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier), "l"(policy)
       : "memory");
 }
 
