@@ -6,8 +6,9 @@
 // which it loads once, straight into the order of its operands, and keeps over all units where the width allows. After a unit the
 // warps' sums are added up through shared memory, in their order.
 //
-// The ring is full of weights before the previous launch has ended, and two CTAs fit an SM, so that the next launch's fills its own
-// while this one works. Configuration `l2` also asks for what comes after the ring, into the L2.
+// The ring is full of weights before the previous launch has ended. It is so large that no second CTA of a dense layer fits an SM: SMs
+// that the previous launch leaves first would get two, and others none. The attention of a step that decodes fits beside it.
+// Configuration `l2` also asks for what comes after the ring, into the L2.
 //
 // Wins    one to some rows.
 // Loses   at 8 rows, and where features are many, to tiles; more rows its registers do not hold.
@@ -89,11 +90,11 @@ namespace {
 using B16 = __nv_bfloat16;
 
 constexpr int kWarps = 8, kConsumers = kWarps * 32, kThreads = kConsumers + 32;
-constexpr int kBoxBytes = kSlab * tile::kSwizzledRowBytes, kStageBytes = kWarps * kBoxBytes, kStages = 6;
+constexpr int kBoxBytes = kSlab * tile::kSwizzledRowBytes, kStageBytes = kWarps * kBoxBytes, kStages = 7;
 constexpr int kSumBytes = kWarps * 32 * 16;  // of a unit: four sums of each lane
 constexpr int kSums = kStages * kStageBytes, kFull = kSums + 2 * kSumBytes, kEmpty = kFull + 8 * kStages,
               kSharedBytes = kEmpty + 8 * kStages;
-static_assert(2 * (kSharedBytes + 1024) <= 228 << 10, "two CTAs on an SM");
+static_assert(2 * (kSharedBytes + 1024) > 228 << 10, "one CTA on an SM");
 
 struct Parameters {
   const B16* x;
