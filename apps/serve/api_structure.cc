@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "text/harmony_tools.h"
+
 namespace sluice::apps {
 namespace {
 
-constexpr size_t kNameMax = 64, kChoicesMax = 1000;
+constexpr size_t kChoicesMax = 1000;
 
 using OrderedJson = nlohmann::ordered_json;
 
@@ -58,12 +60,7 @@ class StructureReader {
   void json_schema(const JsonAt& at, const Path& path) {
     const auto name = at.string("name");
     if (!name.ok()) return fields_->fail(name.status());
-    const auto fits = [](char c) {
-      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-             c == '-';
-    };
-    if (name.value().empty() || name.value().size() > kNameMax ||
-        !std::all_of(name.value().begin(), name.value().end(), fits))
+    if (!is_function_name(name.value()))
       return fields_->fail(at.at("name").value(), "1 to 64 letters, digits, '_' and '-'");
     const auto strict = at.boolean("strict", false);  // either way an answer matches
     if (!strict.ok()) return fields_->fail(strict.status());
