@@ -20,7 +20,6 @@
 //     keep a second CTA off its SM.
 //   - CTAs with adjacent indices that read the same lines at the same time start far apart. A cluster keeps them together;
 //     without a cluster, set Launch::dependent = false.
-//     without one, Launch::dependent = false.
 #pragma once
 
 namespace sluice::cuda::tile {
