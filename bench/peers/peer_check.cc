@@ -156,10 +156,9 @@ void check_router(const std::vector<const sluice_peer*>& peers, cudaStream_t str
             if (kind == 0 && s.hidden != 2880) continue;  // gpt-oss alone has a bias
             if (dependent && tokens > 128) continue;
             const bool with_bias = kind == 0;
-            sluice_peer_router p = {tokens,   s.experts, s.hidden,
-                                    device_x, device_w,  with_bias ? device_bias : nullptr,
-                                    device_y, kind == 2, dependent,
-                                    0};
+            sluice_peer_router p = {
+                tokens,   s.experts, s.hidden,  device_x, device_w, with_bias ? device_bias : nullptr,
+                device_y, kind == 2, dependent, 0};
             if (peer->router_supports(&p) != nullptr) continue;
             void* scratch = allocate(peer->router_scratch_bytes(&p));
             must(cudaMemset(device_y, 0xff, kMost * s.experts * 4), "poison");
