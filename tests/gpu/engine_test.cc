@@ -31,11 +31,6 @@ std::unique_ptr<LoadedModel> load(Device& device, const std::string& directory, 
 }
 
 EngineOptions several() { return {.max_model_len = 1024, .max_num_seqs = 16, .max_num_batched_tokens = 256}; }
-EngineOptions invariant() {
-  EngineOptions o = several();
-  o.policy.batch_invariant = true;
-  return o;
-}
 
 class EngineGpu : public OnGpu {
  protected:
@@ -145,7 +140,7 @@ TEST_F(EngineGpu, LogitsAreAsFarFromThoseInF32AsTheCpusAre) {
 
 TEST_F(EngineGpu, RecordedOrLaunchedAheadOrNotGivesTheSameBits) {
   ASSERT_NO_FATAL_FAILURE(make_random());
-  for (EngineOptions o : {invariant(), several()}) {
+  for (EngineOptions o : {invariant(several()), several()}) {
     o.steps_ahead = 0, o.recorded_sequences = 0;
     const auto wanted = run(*engine(*random_, o), some_requests(1000));
     ASSERT_EQ(wanted.size(), some_requests().size());
@@ -177,15 +172,15 @@ TEST_F(EngineGpu, RecordedOrLaunchedAheadOrNotGivesTheSameBits) {
 
 TEST_F(EngineGpu, TogetherOrAloneInChunksOrShortOfPagesGivesTheSameBits) {
   ASSERT_NO_FATAL_FAILURE(make_random());
-  const auto together = run(*engine(*random_, invariant()), some_requests(1000));
-  const auto one = engine(*random_, invariant());
+  const auto together = run(*engine(*random_, invariant(several())), some_requests(1000));
+  const auto one = engine(*random_, invariant(several()));
   int64_t i = 0;
   for (const Request& r : some_requests(1000)) {
     EXPECT_EQ(run(*one, {r}).at(i), together.at(i)) << i;
     ++i;
   }
   // As few pages as one sequence of 64 tokens takes.
-  EngineOptions o = invariant();
+  EngineOptions o = invariant(several());
   o.max_model_len = 64;
   const EngineMemory full = engine(*random_, o)->memory();
   o.kv_cache_bytes = full.kv_cache_bytes / full.pages * 4;
@@ -208,7 +203,7 @@ TEST_F(EngineGpu, SharedPrefixesGiveTheSameBits) {
     r.sampling.max_tokens = 40;
     requests.push_back(r);
   }
-  EngineOptions o = invariant();
+  EngineOptions o = invariant(several());
   o.prefix_cache = false;
   const auto wanted = run(*engine(*random_, o), requests);
   o.prefix_cache = true;
@@ -222,9 +217,9 @@ TEST_F(EngineGpu, SharedPrefixesGiveTheSameBits) {
 
 TEST_F(EngineGpu, MemoryThatNobodyHasWrittenIsNotRead) {
   ASSERT_NO_FATAL_FAILURE(make_random());
-  const auto wanted = run(*engine(*random_, invariant()), some_requests(1000));
+  const auto wanted = run(*engine(*random_, invariant(several())), some_requests(1000));
   PoisonedDevice poisoned(gpu());
-  const auto e = engine_of(poisoned, random_->config().decoder, random_->weights(), invariant());
+  const auto e = engine_of(poisoned, random_->config().decoder, random_->weights(), invariant(several()));
   EXPECT_EQ(run(*e, some_requests(1000)), wanted);
 }
 
@@ -233,7 +228,7 @@ TEST_F(EngineGpu, MemoryThatNobodyHasWrittenIsNotRead) {
 TEST_F(EngineGpu, RequestsThatComeAndGo) {
   ASSERT_NO_FATAL_FAILURE(make_random());
   const int steps = count_from("SLUICE_ENGINE_STEPS", 500);
-  EngineOptions o = invariant();
+  EngineOptions o = invariant(several());
   o.max_model_len = 256, o.max_num_seqs = 8, o.max_num_batched_tokens = 64;
   const EngineMemory full = engine(*random_, o)->memory();
   o.kv_cache_bytes = full.kv_cache_bytes / full.pages * 24;

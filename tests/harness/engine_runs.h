@@ -109,5 +109,10 @@ inline std::vector<Request> adjusted_requests(int64_t vocab = 101) {
 inline EngineOptions roomy() {
   return {.max_model_len = 128, .max_num_seqs = 8, .max_num_batched_tokens = 64, .page_size = 4};
 }
+// An answer is the same bits whatever runs beside it.
+inline EngineOptions invariant(EngineOptions options = roomy()) {
+  options.policy.batch_invariant = true;
+  return options;
+}
 
 }  // namespace sluice::test

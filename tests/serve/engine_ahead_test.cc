@@ -4,20 +4,14 @@
 #include <algorithm>
 #include <limits>
 
-#include "harness/device_weights.h"
 #include "harness/devices.h"
 #include "harness/engine_runs.h"
-#include "harness/far_device.h"
+#include "harness/far_model.h"
 #include "harness/wrapped_device.h"
 
 namespace sluice::test {
 namespace {
 
-EngineOptions invariant() {
-  EngineOptions options = roomy();
-  options.policy.batch_invariant = true;
-  return options;
-}
 EngineOptions ahead(EngineOptions options, int64_t recorded = 0) {
   options.steps_ahead = 1;
   options.recorded_sequences = recorded;
@@ -241,19 +235,11 @@ TEST_F(EngineAhead, MemoryThatNobodyHasWrittenIsNotRead) {
 
 // All of it where the host cannot look: nothing runs before a wait, and the host touches none of the device's memory.
 TEST(EngineFar, RunsOnADeviceWithMemoryOfItsOwn) {
-  FarDevice far;
-  DecoderConfig config = small_decoder();
-  config.moe.layout = layout_for(Backend::kCuda);
-  config.moe.intermediate = 64;
-  for (AttentionConfig& kind : config.attention) kind.layout = WeightLayout::kRowMajor;
-  const DecoderModel model(config);
-  const DeviceWeights weights(far, config, model.weights);
-  EngineOptions plain = invariant();
-  plain.steps_ahead = 0, plain.recorded_sequences = 0;
-  const auto wanted = run(*engine_of(far, config, weights.get(), plain), some_requests());
+  FarModel far;
+  const auto wanted = run(*far.plain_engine(), some_requests());
   ASSERT_EQ(wanted.size(), some_requests().size());
   for (const auto& [request, answer] : wanted) EXPECT_EQ(answer.finish, FinishReason::kLength) << request;
-  const auto engine = engine_of(far, config, weights.get(), invariant());  // ahead, and recorded
+  const auto engine = far.engine(invariant());  // ahead, and recorded
   EXPECT_EQ(run(*engine, some_requests()), wanted);
   EXPECT_GT(engine->recordings(), 0);
   EXPECT_EQ(engine->logits({1, 2, 3}, {2}).value().size(), 101u);

@@ -13,8 +13,7 @@ namespace {
 using Tokens = std::vector<int32_t>;
 
 EngineOptions invariant(bool prefix_cache) {
-  EngineOptions options = roomy();
-  options.policy.batch_invariant = true;
+  EngineOptions options = test::invariant();
   options.prefix_cache = prefix_cache;
   return options;
 }

@@ -4,20 +4,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "harness/device_weights.h"
 #include "harness/devices.h"
 #include "harness/engine_runs.h"
-#include "harness/far_device.h"
+#include "harness/far_model.h"
 #include "harness/sum_filter.h"
 
 namespace sluice::test {
 namespace {
-
-EngineOptions invariant() {
-  EngineOptions options = roomy();
-  options.policy.batch_invariant = true;
-  return options;
-}
 
 class EngineFilter : public ::testing::Test {
  protected:
@@ -117,19 +110,11 @@ TEST_F(EngineFilter, HearsEachTokenOnceWhereStepsRunAhead) {
 }
 
 TEST(EngineFilterFar, RunsOnADeviceWithMemoryOfItsOwn) {
-  FarDevice far;
-  DecoderConfig config = small_decoder();
-  config.moe.layout = layout_for(Backend::kCuda);
-  config.moe.intermediate = 64;
-  for (AttentionConfig& kind : config.attention) kind.layout = WeightLayout::kRowMajor;
-  const DecoderModel model(config);
-  const DeviceWeights weights(far, config, model.weights);
-  EngineOptions plain = invariant();
-  plain.steps_ahead = 0, plain.recorded_sequences = 0;
-  const auto wanted = run(*engine_of(far, config, weights.get(), plain), filtered_requests().requests);
+  FarModel far;
+  const auto wanted = run(*far.plain_engine(), filtered_requests().requests);
   ASSERT_EQ(wanted.size(), filtered_requests().requests.size());
   const Filtered filtered = filtered_requests();
-  EXPECT_EQ(run(*engine_of(far, config, weights.get(), invariant()), filtered.requests), wanted);
+  EXPECT_EQ(run(*far.engine(invariant()), filtered.requests), wanted);
   expect_heard(filtered, wanted);
 }
 

@@ -6,22 +6,15 @@
 #include <limits>
 #include <numeric>
 
-#include "harness/device_weights.h"
 #include "harness/devices.h"
 #include "harness/engine_runs.h"
-#include "harness/far_device.h"
+#include "harness/far_model.h"
 #include "harness/wrapped_device.h"
 
 namespace sluice::test {
 namespace {
 
 constexpr int64_t kVocab = 101;
-
-EngineOptions invariant() {
-  EngineOptions options = roomy();
-  options.policy.batch_invariant = true;
-  return options;
-}
 
 class EngineSampling : public ::testing::Test {
  protected:
@@ -212,18 +205,10 @@ TEST_F(EngineSampling, GoesOnAfterAFault) {
 }
 
 TEST(EngineSamplingFar, RunsOnADeviceWithMemoryOfItsOwn) {
-  FarDevice far;
-  DecoderConfig config = small_decoder();
-  config.moe.layout = layout_for(Backend::kCuda);
-  config.moe.intermediate = 64;
-  for (AttentionConfig& kind : config.attention) kind.layout = WeightLayout::kRowMajor;
-  const DecoderModel model(config);
-  const DeviceWeights weights(far, config, model.weights);
-  EngineOptions plain = invariant();
-  plain.steps_ahead = 0, plain.recorded_sequences = 0;
-  const auto wanted = run(*engine_of(far, config, weights.get(), plain), adjusted_requests());
+  FarModel far;
+  const auto wanted = run(*far.plain_engine(), adjusted_requests());
   ASSERT_EQ(wanted.size(), adjusted_requests().size());
-  EXPECT_EQ(run(*engine_of(far, config, weights.get(), invariant()), adjusted_requests()), wanted);
+  EXPECT_EQ(run(*far.engine(invariant()), adjusted_requests()), wanted);
 }
 
 TEST_F(EngineSampling, RefusesWhatIsOutOfRange) {

@@ -16,8 +16,7 @@ namespace {
 TEST(Engine, TogetherOrAloneWholeOrInChunksGivesTheSameBits) {
   const auto device = cpu::open_device({.threads = 2}).value();
   const DecoderModel model(small_decoder());
-  EngineOptions options = roomy();
-  options.policy.batch_invariant = true;
+  EngineOptions options = invariant();
   const auto together = run(*engine_of(*device, model, options), some_requests());
   ASSERT_EQ(together.size(), some_requests().size());
   int64_t i = 0;
@@ -32,8 +31,7 @@ TEST(Engine, TogetherOrAloneWholeOrInChunksGivesTheSameBits) {
 TEST(Engine, ShortOfPagesGivesTheSameAnswers) {
   const auto device = cpu::open_device({.threads = 2}).value();
   const DecoderModel model(small_decoder());
-  EngineOptions options = roomy();
-  options.policy.batch_invariant = true;
+  EngineOptions options = invariant();
   const auto wanted = run(*engine_of(*device, model, options), some_requests());
   options.max_model_len = 64;
   // 64 positions of one sequence, and not a page more.
@@ -132,8 +130,7 @@ TEST(Engine, StepsTakeWhatTheRouterTakes) {
 TEST(Engine, LogitsAreWhatGreedyDraws) {
   const auto device = cpu::open_device({.threads = 2}).value();
   const DecoderModel model(small_decoder());
-  EngineOptions options = roomy();
-  options.policy.batch_invariant = true;
+  EngineOptions options = invariant();
   options.max_num_batched_tokens = 16;
   const auto engine = engine_of(*device, model, options);
   Request r{.prompt = {9, 8, 7, 6, 5, 4, 3, 2, 1}};
@@ -156,8 +153,7 @@ TEST(Engine, LogitsAreWhatGreedyDraws) {
 TEST(Engine, DrawsAreThoseOfTheContract) {
   const auto device = cpu::open_device({.threads = 2}).value();
   const DecoderModel model(small_decoder());
-  EngineOptions options = roomy();
-  options.policy.batch_invariant = true;
+  EngineOptions options = invariant();
   const auto engine = engine_of(*device, model, options);
   Request r{.prompt = {9, 8, 7}};
   r.sampling = {.temperature = 1.2, .top_p = 0.9, .min_p = 0.01, .top_k = 40, .seed = 77, .max_tokens = 30};

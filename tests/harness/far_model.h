@@ -1,0 +1,34 @@
+// The small decoder on a device with memory of its own: its layouts, and the weights in its memory.
+#pragma once
+#include "harness/device_weights.h"
+#include "harness/engine_runs.h"
+#include "harness/far_device.h"
+
+namespace sluice::test {
+
+class FarModel {
+ public:
+  std::unique_ptr<Engine> engine(const EngineOptions& options) {
+    return engine_of(device_, model_.config, weights_.get(), options);
+  }
+  // Each step is launched, once the tokens of the step before are known.
+  std::unique_ptr<Engine> plain_engine() {
+    EngineOptions options = invariant();
+    options.steps_ahead = 0, options.recorded_sequences = 0;
+    return engine(options);
+  }
+
+ private:
+  static DecoderConfig config() {
+    DecoderConfig c = small_decoder();
+    c.moe.layout = layout_for(Backend::kCuda);
+    c.moe.intermediate = 64;
+    for (AttentionConfig& kind : c.attention) kind.layout = WeightLayout::kRowMajor;
+    return c;
+  }
+  FarDevice device_;
+  DecoderModel model_{config()};
+  DeviceWeights weights_{device_, model_.config, model_.weights};
+};
+
+}  // namespace sluice::test
