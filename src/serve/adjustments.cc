@@ -1,7 +1,6 @@
 #include "serve/adjustments.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
 #include "nn/plan_into.h"
@@ -24,8 +23,6 @@ Result<std::unique_ptr<LogitAdjustments>> LogitAdjustments::make(Device& device,
   return out;
 }
 
-LogitAdjustments::~LogitAdjustments() { release(); }
-
 size_t LogitAdjustments::workspace_bytes() const {
   return std::max(apply_->workspace_bytes(), restore_->workspace_bytes());
 }
@@ -46,49 +43,35 @@ LogitAdjustments::Layout LogitAdjustments::layout(int64_t entries) const {
   return at;
 }
 
-void LogitAdjustments::release() {
-  if (host_) device_.release_host(host_);
-  if (block_) device_.release(block_);
-  host_ = block_ = nullptr, bytes_ = 0;
-}
-
 Status LogitAdjustments::reserve(size_t bytes) {
   if (bytes <= bytes_) return {};
   const size_t wanted = std::max(bytes, 2 * bytes_);  // lists grow by a token a step
-  release();
-  const auto failed = [&](const Status& status) {
-    return Status{status.code, "penalties and biases: " + status.message};
-  };
-  const Result<void*> host = device_.allocate_host(wanted);
-  if (!host.ok()) return failed(host.status());
-  host_ = static_cast<std::byte*>(host.value());
-  const Result<void*> block = device_.allocate(wanted);
-  if (!block.ok()) return failed(block.status());
-  block_ = static_cast<std::byte*>(block.value());
+  bytes_ = 0;
+  SLUICE_TRY(memory_.replace(wanted, wanted));
   bytes_ = wanted;
-  std::memset(host_, 0, wanted);  // what a copy takes along between two tensors has been written once
   return {};
 }
 
 void LogitAdjustments::write(const Layout& l, const std::vector<Chunk>& chunks) const {
+  std::byte* const host = memory_.host();
   // Rows without entries are not read; the copy takes their parameters along.
-  std::fill_n(at<float>(host_, l.repetition), bounds_.sequences, 1.f);
-  std::fill_n(at<float>(host_, l.frequency), bounds_.sequences, 0.f);
-  std::fill_n(at<float>(host_, l.presence), bounds_.sequences, 0.f);
+  std::fill_n(at<float>(host, l.repetition), bounds_.sequences, 1.f);
+  std::fill_n(at<float>(host, l.frequency), bounds_.sequences, 0.f);
+  std::fill_n(at<float>(host, l.presence), bounds_.sequences, 0.f);
   size_t entry = 0;
   for (const Chunk& chunk : chunks) {
     if (!chunk.adjusts()) continue;
     Sequence& s = *chunk.sequence;
     const auto row = static_cast<size_t>(*chunk.drawn);
-    at<float>(host_, l.repetition)[row] = static_cast<float>(s.sampling.repetition_penalty);
-    at<float>(host_, l.frequency)[row] = static_cast<float>(s.sampling.frequency_penalty);
-    at<float>(host_, l.presence)[row] = static_cast<float>(s.sampling.presence_penalty);
+    at<float>(host, l.repetition)[row] = static_cast<float>(s.sampling.repetition_penalty);
+    at<float>(host, l.frequency)[row] = static_cast<float>(s.sampling.frequency_penalty);
+    at<float>(host, l.presence)[row] = static_cast<float>(s.sampling.presence_penalty);
     for (const AdjustedToken& token : s.adjusted.update(s.tokens, s.prompt_tokens, s.sampling)) {
-      at<int32_t>(host_, l.row)[entry] = static_cast<int32_t>(row);
-      at<int32_t>(host_, l.id)[entry] = token.id;
-      at<int32_t>(host_, l.count)[entry] = token.count;
-      at<float>(host_, l.logit_bias)[entry] = token.bias;
-      at<uint8_t>(host_, l.in_prompt)[entry] = token.in_prompt ? 1 : 0;
+      at<int32_t>(host, l.row)[entry] = static_cast<int32_t>(row);
+      at<int32_t>(host, l.id)[entry] = token.id;
+      at<int32_t>(host, l.count)[entry] = token.count;
+      at<float>(host, l.logit_bias)[entry] = token.bias;
+      at<uint8_t>(host, l.in_prompt)[entry] = token.in_prompt ? 1 : 0;
       ++entry;
     }
   }
@@ -104,7 +87,7 @@ Status LogitAdjustments::fill(const std::vector<Chunk>& chunks) {
   const Layout l = layout(entries_);
   SLUICE_TRY(reserve(l.end));
   write(l, chunks);
-  return device_.copy(block_, host_, l.raw, device_.stream());
+  return memory_.send(l.raw);
 }
 
 Status LogitAdjustments::run(const PlanTable<AdjustLogits>& plans, const Tensor& logits, Workspace workspace,
@@ -114,10 +97,10 @@ Status LogitAdjustments::run(const PlanTable<AdjustLogits>& plans, const Tensor&
   for (int64_t first = 0; first < entries_; first += kEntriesOfLaunch) {
     const int64_t count = std::min(kEntriesOfLaunch, entries_ - first);
     const auto list = [&](size_t offset, DType type) {
-      return make_tensor(block_ + offset + bytes_of(type, first), type, {count}, stream.where);
+      return make_tensor(memory_.block() + offset + bytes_of(type, first), type, {count}, stream.where);
     };
     const auto of_rows = [&](size_t offset) {
-      return make_tensor(block_ + offset, DType::kF32, {bounds_.sequences}, stream.where);
+      return make_tensor(memory_.block() + offset, DType::kF32, {bounds_.sequences}, stream.where);
     };
     AdjustLogits::Args args{.row = list(l.row, DType::kI32),
                             .id = list(l.id, DType::kI32),

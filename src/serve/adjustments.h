@@ -7,6 +7,7 @@
 #include "dispatch/plan.h"
 #include "nn/attention.h"
 #include "serve/scheduler.h"
+#include "serve/upload_block.h"
 
 namespace sluice {
 
@@ -14,9 +15,6 @@ class LogitAdjustments {
  public:
   static Result<std::unique_ptr<LogitAdjustments>> make(Device& device, const StepBounds& bounds,
                                                         int64_t vocab, const Policy& policy);
-  ~LogitAdjustments();
-  LogitAdjustments(const LogitAdjustments&) = delete;
-  LogitAdjustments& operator=(const LogitAdjustments&) = delete;
 
   size_t workspace_bytes() const;
   // Lists the tokens of the rows that `chunks` draw and enqueues their copy. The step before must be done: this writes what it reads,
@@ -31,18 +29,17 @@ class LogitAdjustments {
   struct Layout {
     size_t repetition, frequency, presence, row, id, count, logit_bias, in_prompt, raw, end;
   };
-  LogitAdjustments(Device& device, const StepBounds& bounds) : device_(device), bounds_(bounds) {}
+  LogitAdjustments(Device& device, const StepBounds& bounds)
+      : bounds_(bounds), memory_(device, "penalties and biases") {}
   Layout layout(int64_t entries) const;
   Status reserve(size_t bytes);
-  void release();
   void write(const Layout& at, const std::vector<Chunk>& chunks) const;
   Status run(const PlanTable<AdjustLogits>& plans, const Tensor& logits, Workspace workspace,
              Stream stream) const;
 
-  Device& device_;
   StepBounds bounds_;
   std::optional<PlanTable<AdjustLogits>> apply_, restore_;
-  std::byte *host_ = nullptr, *block_ = nullptr;
+  UploadBlock memory_;
   size_t bytes_ = 0;  // of each
   int64_t entries_ = 0;
 };

@@ -1,7 +1,6 @@
 #include "serve/masks.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "nn/plan_into.h"
 #include "serve/places.h"
@@ -18,8 +17,6 @@ Result<std::unique_ptr<LogitMasks>> LogitMasks::make(Device& device, const StepB
   return out;
 }
 
-LogitMasks::~LogitMasks() { release(); }
-
 size_t LogitMasks::workspace_bytes() const {
   return std::max(apply_->workspace_bytes(), restore_->workspace_bytes());
 }
@@ -34,28 +31,13 @@ LogitMasks::Layout LogitMasks::layout(int64_t masks) const {
   return at;
 }
 
-void LogitMasks::release() {
-  if (host_) device_.release_host(host_);
-  if (block_) device_.release(block_);
-  host_ = block_ = nullptr, masks_max_ = 0;
-}
-
 Status LogitMasks::reserve(int64_t masks) {
   if (masks <= masks_max_) return {};
   const int64_t wanted = std::min(std::max(masks, 2 * masks_max_), bounds_.sequences);
   const Layout l = layout(wanted);
-  release();
-  const auto failed = [](const Status& status) {
-    return Status{status.code, "structured output: " + status.message};
-  };
-  const Result<void*> host = device_.allocate_host(l.raw);
-  if (!host.ok()) return failed(host.status());
-  host_ = static_cast<std::byte*>(host.value());
-  const Result<void*> block = device_.allocate(l.end);
-  if (!block.ok()) return failed(block.status());
-  block_ = static_cast<std::byte*>(block.value());
+  masks_max_ = 0;
+  SLUICE_TRY(memory_.replace(l.raw, l.end));
   masks_max_ = wanted;
-  std::memset(host_, 0, l.raw);  // what a copy takes along between two tensors has been written once
   return {};
 }
 
@@ -63,8 +45,8 @@ Status LogitMasks::fill(const std::vector<Chunk>& chunks) {
   masks_ = std::count_if(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.masked(); });
   SLUICE_TRY(reserve(masks_));
   const Layout l = layout(masks_);
-  auto* row = at<int32_t>(host_, l.row);
-  auto* bits = at<uint32_t>(host_, l.allowed);
+  auto* row = at<int32_t>(memory_.host(), l.row);
+  auto* bits = at<uint32_t>(memory_.host(), l.allowed);
   const auto words = static_cast<size_t>(this->words());
   for (const Chunk& chunk : chunks) {
     if (!chunk.masked()) continue;
@@ -75,14 +57,14 @@ Status LogitMasks::fill(const std::vector<Chunk>& chunks) {
     s.filter->allowed({bits, words});
     bits += words;
   }
-  return device_.copy(block_, host_, l.raw, device_.stream());
+  return memory_.send(l.raw);
 }
 
 Status LogitMasks::run(const PlanTable<MaskLogits>& plans, const Tensor& logits, Workspace workspace,
                        Stream stream) const {
   const Layout l = layout(masks_);
   const auto view = [&](size_t offset, DType type, std::initializer_list<int64_t> shape) {
-    return make_tensor(block_ + offset, type, shape, stream.where);
+    return make_tensor(memory_.block() + offset, type, shape, stream.where);
   };
   MaskLogits::Args args{.row = view(l.row, DType::kI32, {masks_}),
                         .allowed = {},

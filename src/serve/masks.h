@@ -7,6 +7,7 @@
 #include "dispatch/plan.h"
 #include "nn/attention.h"
 #include "serve/scheduler.h"
+#include "serve/upload_block.h"
 
 namespace sluice {
 
@@ -14,9 +15,6 @@ class LogitMasks {
  public:
   static Result<std::unique_ptr<LogitMasks>> make(Device& device, const StepBounds& bounds, int64_t vocab,
                                                   const Policy& policy);
-  ~LogitMasks();
-  LogitMasks(const LogitMasks&) = delete;
-  LogitMasks& operator=(const LogitMasks&) = delete;
 
   size_t workspace_bytes() const;
   // Asks the filters of the rows that `chunks` draw, and enqueues the copy of their bits. The step before must be done: this writes
@@ -32,19 +30,17 @@ class LogitMasks {
     size_t row, allowed, raw, end;
   };
   LogitMasks(Device& device, const StepBounds& bounds, int64_t vocab)
-      : device_(device), bounds_(bounds), vocab_(vocab) {}
+      : bounds_(bounds), vocab_(vocab), memory_(device, "structured output") {}
   int64_t words() const { return (vocab_ + 31) / 32; }
   Layout layout(int64_t masks) const;
   Status reserve(int64_t masks);
-  void release();
   Status run(const PlanTable<MaskLogits>& plans, const Tensor& logits, Workspace workspace,
              Stream stream) const;
 
-  Device& device_;
   StepBounds bounds_;
   int64_t vocab_;
   std::optional<PlanTable<MaskLogits>> apply_, restore_;
-  std::byte *host_ = nullptr, *block_ = nullptr;
+  UploadBlock memory_;
   int64_t masks_max_ = 0, masks_ = 0;  // that fit; of the last step
 };
 
