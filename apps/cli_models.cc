@@ -56,7 +56,7 @@ void add_model_flags(CLI::App* app, ModelFlags* flags) {
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(0, INT32_MAX));
-  app->add_option("--max-num-seqs,--max-running-requests,--parallel", flags->max_num_seqs,
+  app->add_option("--max-num-seqs,--max-running-requests,--parallel,--np", flags->max_num_seqs,
                   "sequences of one step; none: 256 on a GPU, else " + std::to_string(flags->cpu_num_seqs))
       ->group(group)
       ->check(integer_between(1, kStepTokensMax));

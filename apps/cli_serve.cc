@@ -1,4 +1,5 @@
 // The subcommand serve. Flags are spelled as vLLM spells them; limits have names of their own.
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -95,10 +96,13 @@ const std::vector<ForeignFlag>& foreign_flags() {
       {"--jinja", {}, "prompts are in the model's own format, which runs no template"},
       {"--trust-remote-code", {}, "nothing that comes with a model is run"},
       {"--tensor-parallel-size,--tp-size,--tp", {"1"}, one_device},
-      {"--pipeline-parallel-size,--pp-size", {"1"}, one_device},
-      {"--data-parallel-size,--dp-size", {"1"}, one_device},
+      {"--pipeline-parallel-size,--pp-size,--pp", {"1"}, one_device},
+      {"--data-parallel-size,--dp-size,--dp", {"1"}, one_device},
       {"--expert-parallel-size,--ep-size", {"1"}, one_device},
       {"--enable-expert-parallel", {}, one_device},
+      {"--n-gpu-layers,--gpu-layers,--ngl",
+       {"all", "auto", "99", "999"},
+       "all of a model is on one device: --device"},
       {"--quantization", {"mxfp4"}, "the checkpoint says how its experts are stored"},
       {"--kv-cache-dtype", {"auto"}, "keys and values are stored in the type of activations"},
       {"--enable-chunked-prefill", {}, "prompts are always computed in chunks: --max-num-batched-tokens"},
@@ -108,6 +112,15 @@ const std::vector<ForeignFlag>& foreign_flags() {
        "each request has a line in the log; -q leaves all out"},
       {"--metrics,--enable-metrics", {}, "/metrics is always there"}};
   return flags;
+}
+
+CLI::Validator what_it_is_here(const ForeignFlag& flag) {
+  const std::string wanted = CLI::detail::join(flag.values, ", ") + " (" + flag.meaning + ")";
+  const auto check = [values = flag.values, wanted](const std::string& word) {
+    const bool known = std::find(values.begin(), values.end(), word) != values.end();
+    return known ? std::string() : "wanted " + wanted + ", found '" + word + "'";
+  };
+  return CLI::Validator(check, "{" + CLI::detail::join(flag.values) + "}");
 }
 
 void add_foreign_flags(CLI::App* app, ServeOptions* o) {
@@ -120,7 +133,7 @@ void add_foreign_flags(CLI::App* app, ServeOptions* o) {
                   names, [o, note] { o->notes.push_back(note); }, f.meaning)
             : app->add_option_function<std::string>(
                      names, [o, note](const std::string&) { o->notes.push_back(note); }, f.meaning)
-                  ->check(CLI::IsMember(f.values));
+                  ->check(what_it_is_here(f));
     option->group("Known from other servers");
   }
 }

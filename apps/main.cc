@@ -111,6 +111,18 @@ Status unknown_command(const CLI::App& root, int argc, char** argv) {
   return unknown_name("command", argv[1], known);
 }
 
+// vLLM, SGLang and llama.cpp write some long names with one dash: their -tp 1, which CLI11 reads as -t p, is --tp 1.
+std::vector<std::string> with_two_dashes(const CLI::App& root, std::vector<std::string> words) {
+  const CLI::App* app = &root;
+  for (std::string& word : words) {
+    const auto named = app->get_subcommands([&](const CLI::App* a) { return a->get_name() == word; });
+    if (!named.empty()) app = named.front();
+    if (word.size() < 3 || word[0] != '-' || word[1] == '-') continue;
+    if (app->get_option_no_throw('-' + word.substr(0, word.find('=')))) word.insert(0, "-");
+  }
+  return words;
+}
+
 int run(int argc, char** argv) {
   CLI::App root("Sluice: the Mixture-of-Experts layer, and why it runs what it runs.", "sluice");
   root.set_version_flag("--version", std::string("sluice ") + SLUICE_VERSION);
@@ -138,7 +150,9 @@ int run(int argc, char** argv) {
     }
   }
   try {
-    root.parse(argc, argv);
+    std::vector<std::string> all = with_two_dashes(root, {argv + std::min(argc, 1), argv + argc});
+    std::reverse(all.begin(), all.end());  // as CLI11 wants them
+    root.parse(std::move(all));
   } catch (const CLI::Success& asked) {  // --help, --version
     return root.exit(asked), kExitOk;
   } catch (const CLI::ParseError& error) {

@@ -12,7 +12,9 @@ SCRIPTS = (
     "--enable-auto-tool-choice --quantization mxfp4 --kv-cache-dtype auto --no-enable-log-requests --served-model-name gpt",
     "--tp 1 --ep-size 1 --context-length 2048 --mem-fraction-static 0.9 --max-running-requests 4 --chunked-prefill-size 256 "
     "--disable-cuda-graph --disable-radix-cache --reasoning-parser gpt-oss --tool-call-parser gpt-oss --served-model-name gpt",
-    "--ctx-size 2048 --parallel 4 --batch-size 256 -t 2 --jinja --reasoning-format auto --metrics --alias gpt")
+    "--ctx-size 2048 --parallel 4 --batch-size 256 -t 2 --jinja --reasoning-format auto --metrics --alias gpt",
+    # Long names with one dash.
+    "-tp 1 -pp 1 -dp=1 -ngl 99 -np 4 --max-model-len 2048 -tool-call-parser openai --reasoning-parser openai_gptoss --served-model-name gpt")
 
 
 def refusal(*flags):
@@ -33,11 +35,20 @@ class Flags(OwnServerTest):
 
     def test_what_would_mean_something_else_is_refused(self):
         for flag, value in (("--tensor-parallel-size", "2"), ("--reasoning-parser", "deepseek_r1"), ("--reasoning-format", "none"),
-                            ("--kv-cache-dtype", "fp8"), ("--log-format", "xml")):
+                            ("--kv-cache-dtype", "fp8"), ("--log-format", "xml"), ("--n-gpu-layers", "20")):
             status, said = refusal(flag, value)
             self.assertEqual(status, 2)
             self.assertIn(flag, said)
             self.assertIn(value, said)
+
+    def test_one_dash_is_as_good_as_two(self):
+        for words, said in ((("-tp", "2"), "--tensor-parallel-size: wanted 1 (a model runs on one device), found '2'"),
+                            (("-pp=2",), "--pipeline-parallel-size: wanted 1 (a model runs on one device), found '2'"),
+                            (("-dp", "x"), "--data-parallel-size: wanted 1 (a model runs on one device), found 'x'"),
+                            (("-ngl", "0"), "--n-gpu-layers: wanted all, auto, 99, 999 (all of a model is on one device: --device), found '0'"),
+                            (("-t", "p"), "--threads: wanted an integer from 0 to 1024, found 'p'")):
+            self.assertEqual(refusal(*words), (2, f"sluice: {said} (see sluice --help)\n"))
+        self.assertEqual(refusal("-tq", "2"), (2, "sluice: --threads: wanted an integer from 0 to 1024, found 'q' (see sluice --help)\n"))
 
     def test_an_unknown_flag_names_the_nearest(self):
         for wrong, near in (("--max-model-length", "--max-model-len"), ("--ctx-sise", "--ctx-size"), ("--tool-parser", "--tool-call-parser"),
