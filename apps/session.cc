@@ -7,6 +7,7 @@
 
 #include "apps/main_device.h"
 #include "apps/progress.h"
+#include "apps/session_lines.h"
 #include "backends/backends.h"
 
 namespace sluice::apps {
@@ -18,41 +19,6 @@ constexpr const char* kShipped = "models/sluice-16e-tiny";
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-std::string kernel_line(const Engine& engine) {
-  std::string up, down;
-  for (const auto& [stage, kernel] : engine.decoder().kernels(1, 1)) {
-    if (stage == "experts") return kernel;
-    if (stage == "experts.up") up = kernel;
-    if (stage == "experts.down") down = kernel;
-  }
-  return up == down ? up : up + " and " + down;
-}
-
-// The directory as seen from the current one.
-std::string near_name(const std::string& directory) {
-  std::error_code error;
-  const std::string relative = std::filesystem::proximate(directory, error).string();
-  return error || relative.size() >= directory.size() ? directory : relative;
-}
-
-void say_what_was_loaded(const Session& s, LoadFormat format) {
-  const ModelConfig& c = s.model->config();
-  std::fprintf(
-      stderr,
-      "%s: %s, %lld layers, %lld experts (top %lld), %.2f GB%s in %.1f s\n%s: a token's experts by %s\n",
-      near_name(s.directory).c_str(), c.architecture.c_str(), static_cast<long long>(c.decoder.layers()),
-      static_cast<long long>(c.decoder.moe.experts), static_cast<long long>(c.decoder.moe.top_k),
-      1e-9 * static_cast<double>(s.model->weight_bytes()),
-      format == LoadFormat::kDummy ? " of random weights" : "", s.load_seconds,
-      text((s.experts ? s.experts : s.device)->info()).c_str(), kernel_line(*s.engine).c_str());
-}
-
-// "rows_sm90" of "cuda.rms_norm.rows_sm90"; a configuration stays.
-std::string variant_of(const std::string& kernel) {
-  const size_t op = kernel.find('.'), variant = op == std::string::npos ? op : kernel.find('.', op + 1);
-  return variant == std::string::npos ? kernel : kernel.substr(variant + 1);
 }
 
 int64_t batched_tokens(const ModelFlags& f, const Device& device) {
@@ -69,21 +35,6 @@ Status check_moe_backend(const ModelFlags& f, const std::string& directory, DTyp
   return Moe::plan(device, moe, batched_tokens(f, device), {.batch_invariant = f.batch_invariant},
                    f.moe_backend)
       .status();
-}
-
-// "65536 tokens in 3.22 GB; a token's norm by rows_sm90, attention.qkv by ..."
-void say_memory_and_kernels(const Session& s) {
-  const EngineMemory& m = s.engine->memory();
-  const StepBounds& b = s.engine->decoder().bounds();
-  std::string kernels;
-  for (const auto& [stage, kernel] : s.engine->decoder().kernels(1, 1))
-    kernels += (kernels.empty() ? "" : ", ") + stage + " " + variant_of(kernel);
-  std::fprintf(stderr,
-               "%s: cache of %lld tokens in %.2f GB, workspace %.2f GB, steps of up to %lld tokens and %lld "
-               "sequences; a token by %s\n",
-               s.device->info().name.c_str(), static_cast<long long>(m.pages * b.page_size),
-               1e-9 * static_cast<double>(m.kv_cache_bytes), 1e-9 * static_cast<double>(m.workspace_bytes),
-               static_cast<long long>(b.tokens), static_cast<long long>(b.sequences), kernels.c_str());
 }
 
 Result<std::unique_ptr<Device>> open_device_of(const ModelFlags& f) {
@@ -153,7 +104,7 @@ Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
   if (!format.ok()) return format.status();
   const Result<std::string> directory = model_directory(flags.model);
   if (!directory.ok()) return directory.status();
-  s.directory = directory.value();
+  s.directory = directory.value(), s.format = format.value();
   auto device = open_device_of(flags);
   if (!device.ok()) return device.status();
   s.device = std::move(device).value();
@@ -186,8 +137,8 @@ Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
   if (!engine.ok()) return engine.status();
   s.engine = std::move(engine).value();
   s.load_seconds = seconds_since(start);
-  if (!flags.quiet) say_what_was_loaded(s, format.value());
-  if (!flags.quiet) say_memory_and_kernels(s);
+  if (flags.quiet) return s;
+  for (const SessionLine& line : lines_about(s)) std::fprintf(stderr, "%s\n", line.text.c_str());
   return s;
 }
 

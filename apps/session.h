@@ -37,6 +37,7 @@ struct Session {
   std::unique_ptr<LoadedModel> model;
   std::unique_ptr<Engine> engine;  // refers to what stands above
   std::string directory;
+  LoadFormat format = LoadFormat::kSafetensors;
   double load_seconds = 0;
 };
 

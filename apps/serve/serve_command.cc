@@ -5,6 +5,7 @@
 
 #include "apps/commands.h"
 #include "apps/descriptors.h"
+#include "apps/session_lines.h"
 
 namespace sluice::apps {
 namespace {
@@ -28,6 +29,9 @@ int serve_model(const ServeOptions& options) {
   flags.quiet = options.api.log != LogFormat::kText;  // what it says is text
   auto session = open_session(flags);
   if (!session.ok()) return wrong_use(session.status().message);
+  if (options.api.log == LogFormat::kJson)
+    for (const SessionLine& line : lines_about(session.value()))
+      ServerLog(LogFormat::kJson).write("", line.text, line.fields);
   const auto chat = Chat::open(session.value(), harmony.value());
   if (!chat.ok()) return wrong_use(chat.status().message);
   const ServedModel model(session.value(), chat.value(), chat_flags.value(),

@@ -1,5 +1,6 @@
 """The flags of `sluice serve`, and its log."""
 import json
+import re
 import subprocess
 import unittest
 
@@ -79,12 +80,13 @@ class Log(OwnServerTest):
         connection.close()
         server.wait_until_idle()
         self.assertEqual(server.stop(), 0)
-        lines = [json.loads(line) for line in server.logged().splitlines()]
+        all_lines = [json.loads(line) for line in server.logged().splitlines()]
+        lines = all_lines[3:]
         self.assertEqual([line["message"].split()[0] for line in lines],
                          ["serving", "requests", "chat", "refused", "refused", "chat", "asked"])
-        for line in lines:
+        for line in all_lines:
             self.assertRegex(line["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
-            about_a_request = line["message"].split()[0] not in ("serving", "asked")
+            about_a_request = line in lines and line["message"].split()[0] not in ("serving", "asked")
             self.assertEqual("request_id" in line, about_a_request, line)
         _, unknown, whole, wrong, nonsense, left, _ = lines
         self.assertEqual(unknown["request_id"], whole["request_id"])
@@ -94,6 +96,25 @@ class Log(OwnServerTest):
         self.assertEqual((wrong["request_id"], wrong["status"]), ("wrong-7", 400))
         self.assertIn("refused with 400", nonsense["message"])
         self.assertEqual(left["end"], "client gone")
+
+    def test_what_was_loaded(self):
+        """The same in both formats but for the seconds; in JSON with its figures by themselves."""
+        flags = ("--max-num-seqs", "4", "--max-num-batched-tokens", "96")
+        text, as_json = self.start(*flags), self.start(*flags, "--log-format", "json")
+        said = [line for server in (text, as_json) for line in server.logged().splitlines()[:3]]
+        model, experts, memory = (json.loads(line) for line in said[3:])
+        self.assertEqual(said[1:3], [experts["message"], memory["message"]])
+        without_seconds = [re.sub(r" in \d+\.\d s$", "", line) for line in (said[0], model["message"])]
+        self.assertEqual(*without_seconds)
+        self.assertEqual([line["kind"] for line in (model, experts, memory)], ["model", "experts", "memory"])
+        self.assertEqual((model["architecture"], model["layers"], model["experts"], model["top_k"]), ("GptOssForCausalLM", 6, 16, 4))
+        self.assertIn("{model}: GptOssForCausalLM, 6 layers, 16 experts (top 4), ".format(**model), model["message"])
+        self.assertIn(f" {1e-9 * model['weight_bytes']:.2f} GB in {model['seconds']:.1f} s", model["message"])
+        self.assertEqual(experts["message"], "{device}: a token's experts by {kernel}".format(**experts))
+        self.assertEqual((memory["step_tokens"], memory["step_sequences"]), (96, 4))
+        self.assertTrue(memory["message"].startswith(
+            f"{memory['device']}: cache of {memory['cache_tokens']} tokens in {1e-9 * memory['cache_bytes']:.2f} GB, "
+            f"workspace {1e-9 * memory['workspace_bytes']:.2f} GB, steps of up to 96 tokens and 4 sequences; "), memory)
 
     def test_quiet(self):
         server = self.start("--log-format", "json", "-q", "--jinja")
