@@ -82,12 +82,15 @@ Result<std::vector<int32_t>> Chat::prompt(const Conversation& conversation) cons
   return harmony_.prompt(conversation);
 }
 
+Status check_vocabulary(const std::string& directory, const Harmony& harmony, int64_t vocab) {
+  const int64_t tokens = harmony.tokenizer().vocab_size();
+  if (tokens <= vocab) return {};
+  return {Code::kCorrupt, directory + "/tokenizer.json: wanted at most " + std::to_string(vocab) +
+                              " tokens (vocab_size of config.json), found " + std::to_string(tokens)};
+}
+
 Result<Chat> Chat::open(Session& session, const Harmony& harmony) {
-  const int64_t vocab = session.model->config().decoder.vocab, tokens = harmony.tokenizer().vocab_size();
-  if (tokens > vocab)
-    return Status{Code::kCorrupt, session.directory + "/tokenizer.json: wanted at most " +
-                                      std::to_string(vocab) + " tokens (vocab_size of config.json), found " +
-                                      std::to_string(tokens)};
+  SLUICE_TRY(check_vocabulary(session.directory, harmony, session.model->config().decoder.vocab));
   return Chat(session, harmony);
 }
 
@@ -151,15 +154,15 @@ class UntilStop {
 }  // namespace
 
 Result<Reply> Chat::ask(const Conversation& conversation, const SamplingFlags& flags, const TextSink& sink,
-                        const StopAnswer& stop) {
+                        const StopAnswer& stop, std::shared_ptr<TokenFilter> filter) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   const auto since = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   auto tokens_in = prompt(conversation);
   if (!tokens_in.ok()) return tokens_in.status();
   const auto prompt_tokens = static_cast<int64_t>(tokens_in.value().size());
-  const auto id =
-      session_->engine->add({.prompt = std::move(tokens_in).value(), .sampling = sampling(flags)});
+  const auto id = session_->engine->add(
+      {.prompt = std::move(tokens_in).value(), .sampling = sampling(flags), .filter = std::move(filter)});
   if (!id.ok()) return id.status();
   UntilStop until(flags.stop, sink);
   ReplyReader reader(harmony_, std::ref(until));

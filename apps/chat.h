@@ -1,6 +1,7 @@
 // Questions and answers over a session, in harmony.
 #pragma once
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,18 +39,21 @@ using StopAnswer = std::function<bool()>;
 // key.
 Result<Harmony> load_harmony(const std::string& model);
 
+// kCorrupt: the tokenizer has more tokens than the model in `directory`, which has `vocab`.
+Status check_vocabulary(const std::string& directory, const Harmony& harmony, int64_t vocab);
+
 class Chat {
  public:
-  // kCorrupt: the tokenizer has more tokens than the session's model.
+  // What check_vocabulary() says of the session's model.
   static Result<Chat> open(Session& session, const Harmony& harmony);
   const Harmony& harmony() const { return harmony_; }
   SamplingParams sampling(const SamplingFlags& flags) const;
   // The tokens that ask for the next message. kInvalidArgument, before any work, for a last message of more bytes than the context's
   // tokens can have.
   Result<std::vector<int32_t>> prompt(const Conversation& conversation) const;
-  // Generates one reply, alone in the engine.
+  // Generates one reply, alone in the engine. `filter` may be empty.
   Result<Reply> ask(const Conversation& conversation, const SamplingFlags& flags, const TextSink& sink,
-                    const StopAnswer& stop);
+                    const StopAnswer& stop, std::shared_ptr<TokenFilter> filter);
 
  private:
   Chat(Session& session, const Harmony& harmony);

@@ -179,6 +179,9 @@ Command add_run(CLI::App& root) {
                   "the answer ends before this text; may stand several times")
       ->allow_extra_args(false)
       ->check(some_text());
+  app->add_option("-j,--json-schema,--json-schema-file", flags->options.json_schema,
+                  "a JSON schema that the answer matches, or a file with it")
+      ->check(some_text());
   app->add_flag("--ignore-eos", flags->options.sampling.ignore_eos,
                 "goes on behind the end of the answer, up to the limit of tokens");
   app->add_flag("--show-reasoning", flags->show, "prints the analysis to standard error, terminal or not");

@@ -57,6 +57,7 @@ struct RunOptions {
   SamplingFlags sampling;
   std::optional<std::string> prompt;       // "-": all of standard input
   std::optional<std::string> prompt_file;  // likewise; neither: a conversation on standard input
+  std::optional<std::string> json_schema;  // that answers match: its text, or a file with it
   Reasoning reasoning = Reasoning::kOnTerminal;
   Format format = Format::kText;
 };

@@ -4,13 +4,12 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 
+#include "apps/answer_form.h"
 #include "apps/chat.h"
 #include "apps/commands.h"
+#include "apps/input_file.h"
 #include "apps/interrupt.h"
 #include "apps/json.h"
 #include "apps/line_input.h"
@@ -80,17 +79,17 @@ int status_of(const Reply& reply) {
   return reply.finish == FinishReason::kAbort ? kExitInterrupted : kExitOk;
 }
 
-int ask_once(Chat& chat, const RunOptions& o, const Conversation& conversation) {
+int ask_once(Chat& chat, const RunOptions& o, const AnswerForm& form, const Conversation& conversation) {
   const Interruptible interruptible(EndOn::kCtrlC);
   if (o.format == Format::kJson) {
-    const auto reply = chat.ask(conversation, o.sampling, {}, should_stop);
+    const auto reply = chat.ask(conversation, o.sampling, {}, should_stop, form.filter());
     if (!reply.ok()) return wrong_use(reply.status().message);
     const std::string json = reply_json(reply.value(), chat.harmony().tokenizer());
     std::fwrite(json.data(), 1, json.size(), stdout);
     return status_of(reply.value());
   }
   Printer printer(o.reasoning);
-  const auto reply = chat.ask(conversation, o.sampling, std::ref(printer), should_stop);
+  const auto reply = chat.ask(conversation, o.sampling, std::ref(printer), should_stop, form.filter());
   if (!reply.ok()) return wrong_use(reply.status().message);
   printer.end();
   if (!o.model.quiet) print_speed(reply.value());
@@ -117,10 +116,11 @@ constexpr const char* kHelp =
     "Ctrl-C stops an answer. The arrow keys edit a line and bring back earlier ones, Ctrl-R searches them.\n";
 
 // One question of a conversation. None: it goes on; else the exit status.
-std::optional<int> take_turn(Chat& chat, const RunOptions& o, bool terminal, Conversation* conversation) {
+std::optional<int> take_turn(Chat& chat, const RunOptions& o, const AnswerForm& form, bool terminal,
+                             Conversation* conversation) {
   Printer printer(o.reasoning);
   const Interruptible interruptible(EndOn::kCtrlC);
-  auto reply = chat.ask(*conversation, o.sampling, std::ref(printer), should_stop);
+  auto reply = chat.ask(*conversation, o.sampling, std::ref(printer), should_stop, form.filter());
   if (!reply.ok()) {
     // A conversation that no longer fits is no reason to end; one line read from a script is.
     wrong_use(reply.status().message);
@@ -136,7 +136,7 @@ std::optional<int> take_turn(Chat& chat, const RunOptions& o, bool terminal, Con
   return {};
 }
 
-int converse(Chat& chat, const RunOptions& o, Conversation conversation) {
+int converse(Chat& chat, const RunOptions& o, const AnswerForm& form, Conversation conversation) {
   LineInput input;
   if (input.terminal())
     std::fputs("Ask something; /help lists what else there is, /exit or Ctrl-D ends.\n", stderr);
@@ -153,30 +153,30 @@ int converse(Chat& chat, const RunOptions& o, Conversation conversation) {
     if (word.value() == Word::kNew) conversation.messages.clear();
     if (word.value() != Word::kNone) continue;
     conversation.messages.push_back({.role = ChatRole::kUser, .content = *line});
-    if (const auto status = take_turn(chat, o, input.terminal(), &conversation)) return *status;
+    if (const auto status = take_turn(chat, o, form, input.terminal(), &conversation)) return *status;
   }
   return kExitOk;
-}
-
-// A whole file, or standard input for "-", without the newline at its end. kIo: names it.
-Result<std::string> text_of(const std::string& path) {
-  std::ifstream file;
-  std::error_code error;
-  const bool readable = path == "-" || !std::filesystem::is_directory(path, error);
-  if (readable && path != "-") file.open(path, std::ios::binary);
-  if (!readable || !file)
-    return Status{Code::kIo, path + ": wanted a file with the question, found none that can be read"};
-  std::string text{std::istreambuf_iterator<char>(path == "-" ? std::cin : file), {}};
-  if (text.ends_with('\n')) text.pop_back();
-  return text;
 }
 
 // The question that the flags bring, if any.
 Result<std::optional<std::string>> question_of(const RunOptions& o) {
   if (!o.prompt_file && o.prompt != "-") return o.prompt;
-  auto text = text_of(o.prompt_file.value_or("-"));
+  if (!o.prompt_file || o.prompt_file == "-") return std::optional(text_of(std::cin));
+  auto text = file_text(*o.prompt_file, "the question");
   if (!text.ok()) return text.status();
   return std::optional(std::move(text).value());
+}
+
+// Of any text where no schema is wanted. Before the weights are read: a refusal is then quick.
+Result<AnswerForm> form_of(const RunOptions& o, const Harmony& harmony) {
+  if (!o.json_schema) return AnswerForm();
+  const auto directory = model_directory(o.model.model);
+  if (!directory.ok()) return directory.status();
+  const auto config = read_model_config(directory.value());
+  if (!config.ok()) return config.status();
+  const int64_t vocab = config.value().decoder.vocab;
+  SLUICE_TRY(check_vocabulary(directory.value(), harmony, vocab));
+  return answer_form(*o.json_schema, harmony, vocab);
 }
 
 }  // namespace
@@ -188,6 +188,8 @@ int run_model(const RunOptions& options) {
   if (!question.ok()) return wrong_use(question.status().message);
   const auto harmony = load_harmony(options.model.model);
   if (!harmony.ok()) return wrong_use(harmony.status().message);
+  const auto form = form_of(options, harmony.value());
+  if (!form.ok()) return wrong_use(form.status().message);
   ModelFlags flags = options.model;
   flags.max_num_seqs = 1;  // one answer at a time
   auto session = open_session(flags);
@@ -195,11 +197,12 @@ int run_model(const RunOptions& options) {
   auto chat = Chat::open(session.value(), harmony.value());
   if (!chat.ok()) return wrong_use(chat.status().message);
   Conversation conversation{.options = chat_flags.value(), .messages = {}};
+  conversation.options.response_format = form.value().told;
   if (question.value()) {
     conversation.messages.push_back({.role = ChatRole::kUser, .content = *question.value()});
-    return ask_once(chat.value(), options, conversation);
+    return ask_once(chat.value(), options, form.value(), conversation);
   }
-  return converse(chat.value(), options, std::move(conversation));
+  return converse(chat.value(), options, form.value(), std::move(conversation));
 }
 
 }  // namespace sluice::apps

@@ -18,25 +18,49 @@ void write_script(const fs::path& path, const std::string& body) {
   fs::permissions(path, fs::perms::owner_all);
 }
 
+// The script in a tree of its own, where building does nothing and the command says where it runs.
+class Dev : public ::testing::Test {
+ protected:
+  Dev() {
+    fs::remove_all(top_);
+    fs::create_directories(top_ / "elsewhere/mymodel");
+    fs::create_directories(top_ / "tree/tools");
+    fs::copy_file(fs::path(SLUICE_SOURCE_DIR) / "dev", top_ / "tree/dev");
+    write_script(top_ / "tree/build/cpu/apps/sluice", "ls -d \"$2\" && shift 2 && echo \"$@\"");
+    write_script(top_ / "bin/dpkg-query", "echo install ok installed");
+    write_script(top_ / "bin/python3", "exit 0");
+    write_script(top_ / "bin/cmake", "echo \"$@\" > \"" + configured().string() + "\"");
+  }
+  ~Dev() override { fs::remove_all(top_); }
+  Outcome run(const std::string& words) const {
+    const std::string go = "cd \"$1/elsewhere\" && CUDACXX=nvcc PATH=\"$1/bin:$PATH\" ../tree/dev ";
+    return run_process({"sh", "-c", go + words, "sh", top_.string()});
+  }
+  fs::path configured() const { return top_ / "configured"; }  // what cmake was told
+
+ private:
+  const fs::path top_ = fs::path(testing::TempDir()) / ("sluice_dev_" + std::to_string(getpid()));
+};
+
 }  // namespace
 
-// The script in a tree of its own, where building does nothing and the command says where it runs.
-TEST(Dev, PathsOfRunAndSluiceAreThoseOfTheCaller) {
-  const fs::path top = fs::path(testing::TempDir()) / ("sluice_dev_" + std::to_string(getpid()));
-  fs::remove_all(top);
-  fs::create_directories(top / "elsewhere/mymodel");
-  fs::create_directories(top / "tree/tools");
-  fs::copy_file(fs::path(SLUICE_SOURCE_DIR) / "dev", top / "tree/dev");
-  write_script(top / "tree/build/cpu/apps/sluice", "ls -d \"$2\" && shift 2 && echo \"$@\"");
-  write_script(top / "bin/dpkg-query", "echo install ok installed");
-  for (const char* tool : {"cmake", "python3"}) write_script(top / "bin" / tool, "exit 0");
-  const std::string go = "cd \"$1/elsewhere\" && CUDACXX=nvcc PATH=\"$1/bin:$PATH\" ../tree/dev ";
+TEST_F(Dev, PathsOfRunAndSluiceAreThoseOfTheCaller) {
   for (const char* words : {"run ./mymodel -q", "sluice run ./mymodel -q"}) {
-    const Outcome o = run_process({"sh", "-c", go + words, "sh", top.string()});
+    const Outcome o = run(words);
     EXPECT_EQ(o.status, 0) << words << ": " << o.err;
     EXPECT_EQ(o.out, "./mymodel\n-q\n") << words;
   }
-  fs::remove_all(top);
+}
+
+TEST_F(Dev, BuildsGrammarsForWhatWantsThem) {
+  for (const char* words : {"sluice serve ./mymodel", "run ./mymodel -j '{}'",
+                            "run ./mymodel --json-schema file", "sluice run ./mymodel --json-schema=file"}) {
+    EXPECT_EQ(run(words).status, 0) << words;
+    std::string told;
+    std::getline(std::ifstream(configured()) >> std::ws, told);
+    EXPECT_NE(told.find("-DSLUICE_XGRAMMAR=ON"), std::string::npos) << words << ": " << told;
+    fs::remove(configured());
+  }
 }
 
 }  // namespace sluice::test

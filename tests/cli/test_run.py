@@ -11,6 +11,7 @@ import time
 import unittest
 
 COMMAND = os.environ["SLUICE_COMMAND"]
+GRAMMARS = os.environ.get("SLUICE_GRAMMARS") == "ON"  # whether the command was built with xgrammar
 WATCHDOG = 10  # seconds after which something hangs; nothing here measures time
 QUESTION = "What is 417 + 268?"
 
@@ -153,6 +154,65 @@ class InScripts(unittest.TestCase):
         self.assertEqual(json.loads(again.stdout)["text"], want["text"], again.stderr)
         self.assertEqual(json.loads(again.stdout)["reasoning"], want["reasoning"])
         self.assertIn("/nonexistent/model", run("-m", "/nonexistent/model", "-p", "x").stderr)
+
+
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}, "sex": {"enum": ["f", "m"]}, "old": {"type": "boolean"}},
+          "required": ["name", "sex", "old"], "additionalProperties": False}
+
+
+class ToASchema(unittest.TestCase):
+    def check(self, text):
+        answer = json.loads(text)
+        self.assertEqual(list(answer), ["name", "sex", "old"])
+        self.assertLessEqual(len(answer["name"]), 9)
+        self.assertIn(answer["sex"], ["f", "m"])
+        self.assertIs(type(answer["old"]), bool)
+
+    @unittest.skipUnless(GRAMMARS, "built without xgrammar")
+    def test_answers_match(self):
+        schema = json.dumps(SCHEMA)
+        for words in (["--temperature", "0"], *(["--temperature", "1", "--seed", str(seed)] for seed in range(4))):
+            answer = json.loads(run("-p", "Who?", "--json", "--json-schema", schema, *words).stdout)
+            self.assertEqual((answer["finish_reason"], answer["recovered"]), ("stop", ""), answer)
+            self.check(answer["text"])
+            self.assertEqual(json.loads(run("-p", "Who?", "-j", schema, *words).stdout), json.loads(answer["text"]))
+
+    @unittest.skipUnless(GRAMMARS, "built without xgrammar")
+    def test_a_file_says_the_same(self):
+        want = run("-p", "Who?", "-j", json.dumps(SCHEMA)).stdout
+        with tempfile.NamedTemporaryFile("w") as file:
+            json.dump(SCHEMA, file, indent=2)
+            file.flush()
+            for flag in ("-j", "--json-schema", "--json-schema-file"):
+                self.assertEqual(run("-p", "Who?", flag, file.name).stdout, want)
+
+    @unittest.skipUnless(GRAMMARS, "built without xgrammar")
+    def test_each_answer_of_a_conversation_matches(self):
+        said = run("-j", json.dumps(SCHEMA), text="Who?\nAnd who else?\n/new\nWho?\n").stdout
+        answers, decoder = [], json.JSONDecoder()
+        while said:
+            answers.append(said[:decoder.raw_decode(said)[1]])
+            said = said[len(answers[-1]):].lstrip()
+        self.assertEqual(len(answers), 3)
+        for answer in answers:
+            self.check(answer)
+        self.assertEqual(answers[0], answers[2])
+
+    @unittest.skipUnless(GRAMMARS, "built without xgrammar")
+    def test_what_cannot_be_kept_is_refused(self):
+        for source, said in (("/nonexistent", "/nonexistent: wanted a file with a JSON schema, found none that can be read"),
+                             ("-", "-: wanted a file with a JSON schema, found none that can be read"),
+                             ("{", "JSON schema: wanted JSON, found an error at byte 2 of 1"),
+                             ('{"not": {}}', "JSON schema: wanted keywords that are supported, found 'not'")):
+            wrong = run("-p", "x", "--json-schema", source)
+            self.assertEqual((wrong.returncode, wrong.stdout, wrong.stderr), (2, "", f"sluice: --json-schema: {said}\n"))
+
+    @unittest.skipIf(GRAMMARS, "built with xgrammar")
+    def test_without_grammars(self):
+        wrong = run("-p", "x", "--json-schema", json.dumps(SCHEMA))
+        self.assertEqual((wrong.returncode, wrong.stdout), (2, ""))
+        self.assertEqual(wrong.stderr, "sluice: --json-schema: structured output: wanted a build with xgrammar (-DSLUICE_XGRAMMAR=ON, which "
+                                       "fetches it from PyPI), found one without\n")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import re
 import threading
 import unittest
 
-from server import QUESTION, ServerTest, joined
+from server import QUESTION, ServerTest, joined, run_json
 
 CHAT = "/v1/chat/completions"
 PERSON = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0, "maximum": 150},
@@ -47,6 +47,18 @@ class Structured(ServerTest):
                          {"logit_bias": {"10": 100, "11": 100}, "seed": 3}):
             for message in self.choices(response_format=FORMAT, **sampling):
                 self.check_person(message["content"])
+
+    def test_run_answers_alike(self):
+        """What `sluice run --json-schema` says, by the same gate and grammar: prompt, reasoning and text."""
+        named = {"type": "json_schema", "json_schema": {"name": "answer", "schema": PERSON}}
+        for sampling in ({"temperature": 0}, {"temperature": 1, "seed": 5}):
+            flags = [word for name, value in sampling.items() for word in (f"--{name}", str(value))]
+            want = run_json("-p", QUESTION[0]["content"], "--json-schema", json.dumps(PERSON), *flags)
+            got = self.server.chat(response_format=named, **sampling)
+            message = got["choices"][0]["message"]
+            self.assertEqual((message["reasoning"], message["content"]), (want["reasoning"], want["text"]))
+            self.assertEqual(got["usage"]["prompt_tokens"], want["usage"]["prompt_tokens"])
+            self.check_person(want["text"])
 
     def test_any_object(self):
         ended = self.choices(response_format={"type": "json_object"}, n=8, seed=1)

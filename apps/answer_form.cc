@@ -1,0 +1,37 @@
+#include "apps/answer_form.h"
+
+#include <utility>
+
+#include "apps/input_file.h"
+#include "apps/serve/answer_json.h"
+
+namespace sluice::apps {
+namespace {
+
+constexpr const char* kFlag = "--json-schema";
+
+Result<std::string> schema_text(const std::string& source) {
+  const size_t first = source.find_first_not_of(" \t\r\n");
+  if (first != std::string::npos && source[first] == '{') return source;
+  auto text = file_text(source, "a JSON schema");
+  if (!text.ok()) return Status{text.status().code, std::string(kFlag) + ": " + text.status().message};
+  return text;
+}
+
+}  // namespace
+
+Result<AnswerForm> answer_form(const std::string& source, const Harmony& harmony, int64_t vocab) {
+  const auto text = schema_text(source);
+  if (!text.ok()) return text.status();
+  ApiRequest request;
+  request.structure = GrammarSource{.kind = GrammarKind::kJsonSchema, .text = text.value()};
+  request.structure_field = kFlag;
+  auto filters = StructuredOutput(harmony, vocab).filters(request);
+  if (const auto* error = std::get_if<ApiError>(&filters)) return invalid(error->message);
+  // Told as the server tells of a response format: without what a file has for its readers.
+  const std::string schema = dump(OrderedJson::parse(text.value()));
+  return AnswerForm{.told = ResponseFormat{.name = "answer", .description = {}, .schema = schema},
+                    .make_filter = std::get<MakeFilter>(std::move(filters))};
+}
+
+}  // namespace sluice::apps
