@@ -9,11 +9,12 @@ import argparse
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
 import time
-from typing import Callable
+from typing import Callable, Sequence
 
 
 class Result:
@@ -23,6 +24,11 @@ class Result:
         self.name = f"{model} {backend}"
         self.path = out / f"{_file_name(model, backend)}.json"
         self.data = {"model": model, "backend": backend, "rows": [], "complete": False, **known}
+
+    def resume(self) -> None:
+        """Goes on with what a process before this one had found, if it left something."""
+        if self.path.exists():
+            self.data |= json.loads(self.path.read_text())
 
     def write(self, **more) -> None:
         self.data |= more
@@ -48,9 +54,11 @@ def load(out: pathlib.Path) -> dict[tuple[str, str], dict]:
     return {(r["model"], r["backend"]): r for r in found}
 
 
-def run_all(program: str, out: pathlib.Path, seconds: float, order: list[tuple[str, str]], least: float, caches: dict[str, str]) -> None:
+def run_all(program: str, out: pathlib.Path, seconds: float, order: list[tuple[str, str]], least: float, caches: dict[str, str],
+            flags: Sequence[str] = ()) -> None:
     """A process for each that is not complete, while there is time for one more, which takes at least `least` seconds. `caches`:
-    names of the environment, and folders of DIR, for what a process compiles and the next one finds."""
+    names of the environment, and folders of DIR, for what a process compiles and the next one finds. `flags`: more for each process."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     began, longest = time.monotonic(), least
     environment = os.environ | {name: str(out / "cache" / folder) for name, folder in caches.items()}
     for model, backend in order:
@@ -63,17 +71,21 @@ def run_all(program: str, out: pathlib.Path, seconds: float, order: list[tuple[s
         started = time.monotonic()
         path = out / f"{_file_name(model, backend)}.log"
         with open(path, "w") as log:
-            command = [sys.executable, program, "one", model, backend, "--out", str(out)]
+            command = [sys.executable, program, "one", model, backend, "--out", str(out), *flags]
+            process = subprocess.Popen(command, env=environment, stderr=log, start_new_session=True)
             try:
-                code = subprocess.run(command, env=environment, stderr=log, timeout=left).returncode
+                code = process.wait(left)
                 ended = f"ended with {code}" if code else ""
             except subprocess.TimeoutExpired:
                 ended = "out of time"
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)  # its servers too, which would keep the card
+                    process.wait()
         if ended:
             print(f"{model} {backend}: {ended}: {path.read_text()[-3000:]}", flush=True)
         longest = max(longest, time.monotonic() - started)
         print(f"{model} {backend}: {time.monotonic() - started:.0f} s in all", flush=True)
-    table(out)
 
 
 def compared(one: dict, other: dict) -> str:
@@ -126,14 +138,14 @@ def main(engine: str, program: str, doc: str, one: Callable[[str, str, pathlib.P
     parse.add_argument("--out", type=pathlib.Path, required=True)
     parse.add_argument("--seconds", type=float, default=seconds)
     parse.add_argument("--version", default="unknown")
-    given = parse.parse_args()
+    given = parse.parse_intermixed_args()
     out = given.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     if given.command == "one":
         one(*given.which, out)
     elif given.command == "all":
         run_all(program, out, given.seconds, [tuple(w.split("-", 1)) for w in given.which] or order, least, caches)
-    elif given.command == "table":
+    if given.command in ("all", "table"):
         table(out)
-    else:
+    elif given.command == "rows":
         rows(engine, out, given.version)

