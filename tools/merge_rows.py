@@ -3,7 +3,7 @@
 
 usage: merge_rows.py RECORD.csv NEW.csv...
 
-Rows that RECORD does not have yet come behind the last of the same op, model and tokens. What the card gave in a run (op read,
+What a note says behind "; " is its row's own. Rows that RECORD does not have yet come behind the last of the same op, model and tokens. What the card gave in a run (op read,
 dense_8192) stays RECORD's. Works for the files of power and clock too.
 """
 
@@ -20,7 +20,7 @@ def lines_of(path):
         lines = file.read().splitlines()
     header, *rows = csv.reader(lines)
     at = [header.index(name) for name in KEYS]
-    return lines[0], [(tuple(row[i] for i in at), line) for row, line in zip(rows, lines[1:], strict=True)]
+    return lines[0], [(tuple(row[i].split("; ")[0] for i in at), line) for row, line in zip(rows, lines[1:], strict=True)]
 
 
 def main():

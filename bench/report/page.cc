@@ -22,6 +22,11 @@ constexpr OpWords kWords[] = {
      "model, pace"},
     {"decode", "One token of each sequence: a step of the engine, over sequences", "model, pace, context"},
     {"prefill", "A prompt until its first token, over its tokens", "model, pace"},
+    {"ttft", "Time to first token", "model, tokens of a request"},
+    {"tpot", "Time per output token after the first", "model, tokens of a request"},
+    {"itl", "Between two events of an answer", "model, tokens of a request"},
+    {kOutputTokenOp, "Output tokens of the whole server", "model, tokens of a request"},
+    {"cached_prompt", "A long prompt until its first token, over its tokens", "model, what is cached"},
 };
 
 // Token counts are small up to here: a step of decoding, rather than of prompts.
@@ -108,28 +113,6 @@ std::string summary_of(const Figure& figure) {
   return rows.empty() ? "" : line_of(head) + rule_of(head.size(), 1) + rows + "\n";
 }
 
-// Under a table's heading: the commits of our rows, and which peers of the figure are not there.
-std::string caption_of(const Figure& figure, const Panel& panel) {
-  std::set<std::string> ours;
-  for (const Series& s : panel.series)
-    if (s.ours) ours.insert(s.versions.begin(), s.versions.end());
-  std::string out = ours.empty() ? "" : "Sluice at " + joined(ours, ", ") + ".";
-  const std::string missing = missing_peers(figure, panel);
-  if (!missing.empty()) out += (out.empty() ? "" : " ") + ("No rows of " + missing + " here.");
-  return out.empty() ? "" : out + "\n\n";
-}
-
-// "- flashinfer-tinygemm: flashinfer 0.6.18": each implementation with the versions that were measured.
-std::string versions_of(const std::vector<Figure>& figures) {
-  std::map<std::string, std::set<std::string>> versions;
-  for (const Figure& f : figures)
-    for (const Panel& p : f.panels)
-      for (const Series& s : p.series) versions[s.impl].insert(s.versions.begin(), s.versions.end());
-  std::string out;
-  for (const auto& [impl, of] : versions) out += "- " + impl + ": " + joined(of, ", ") + "\n";
-  return out;
-}
-
 // What the paces and routings in headings mean, of those that are there.
 std::string pace_of(const std::vector<Figure>& figures, bool whole_models) {
   std::set<std::string> paces, routings;
@@ -171,11 +154,39 @@ std::string figure_name(const Suite& suite, const Figure& figure) {
   return std::string(suite.figures) + figure.op;
 }
 
+std::string picture_of(const Suite& suite, const Figure& figure) {
+  const bool ms = figure.axes.us_per_unit == 1000;
+  return "![" + figure.op + (ms ? ": milliseconds over " : ": microseconds over ") +
+         std::string(figure.axes.x) + "](" + figure_name(suite, figure) + ".svg)\n\n";
+}
+
+std::string caption_of(const Figure& figure, const Panel& panel) {
+  std::set<std::string> ours;
+  for (const Series& s : panel.series)
+    if (s.ours) ours.insert(s.versions.begin(), s.versions.end());
+  std::string out = ours.empty() ? "" : "Sluice at " + joined(ours, ", ") + ".";
+  const std::string missing = missing_peers(figure, panel);
+  if (!missing.empty()) out += (out.empty() ? "" : " ") + ("No rows of " + missing + " here.");
+  return out.empty() ? "" : out + "\n\n";
+}
+
+std::string versions_of(const std::vector<Figure>& figures) {
+  std::map<std::string, std::set<std::string>> versions;
+  for (const Figure& f : figures)
+    for (const Panel& p : f.panels)
+      for (const Series& s : p.series) versions[s.impl].insert(s.versions.begin(), s.versions.end());
+  std::string out;
+  for (const auto& [impl, of] : versions) out += "- " + impl + ": " + joined(of, ", ") + "\n";
+  return out;
+}
+
 std::string page_of(const Suite& suite, const std::vector<Figure>& figures) {
+  if (suite.of == SuiteOf::kServers) return serving_page_of(suite, figures);
+  const bool whole_models = suite.of == SuiteOf::kWholeModels;
   const Rates rates = figures.empty() ? Rates{} : figures.front().rates;
   std::string out = "# " + std::string(suite.title) + "\n\n";
   out += "Written by `sluice bench report` from measured rows.\n\n";
-  if (suite.whole_models) {
+  if (whole_models) {
     out +=
         "- Times are medians in microseconds, weights are random (`--load-format dummy`). A step of "
         "decoding\n";
@@ -203,18 +214,17 @@ std::string page_of(const Suite& suite, const std::vector<Figure>& figures) {
     out +=
         "- Both rates are rows of the same file: a stream that is only read, in a burst; a bf16 product of\n"
         "  8192^3 by cuBLASLt, sustained.\n";
-  out += pace_of(figures, suite.whole_models);
+  out += pace_of(figures, whole_models);
   out += "Versions; those of Sluice are commits:\n\n";
   out += versions_of(figures);
   for (const Figure& figure : figures) {
     out += "\n## " + std::string(words_of_op(figure.op).title) + "\n\n";
-    const std::string name = figure_name(suite, figure);
-    out += "![" + figure.op + ": microseconds over tokens](" + name + ".svg)\n\n";
+    out += picture_of(suite, figure);
     if (peers_of(figure).empty()) out += "No peer has rows of this operation.\n\n";
     out += summary_of(figure);
     for (size_t i = 0; i < figure.panels.size(); ++i)
       out += (i ? "\n### " : "### ") + title_of(figure.panels[i]) + "\n\n" +
-             caption_of(figure, figure.panels[i]) + table_of(figure.panels[i], suite.whole_models);
+             caption_of(figure, figure.panels[i]) + table_of(figure.panels[i], whole_models);
   }
   return out;
 }

@@ -14,6 +14,14 @@ T& find_or_add(std::vector<T>& list, Same same, Make make) {
   return found != list.end() ? *found : list.emplace_back(make());
 }
 
+struct ServingOp {
+  std::string_view op;
+  Axes axes;
+};
+constexpr ServingOp kServingOps[] = {{kServingOp, kServingAxes},       {"ttft", kServingAxes},
+                                     {"tpot", kServingAxes},           {"itl", kServingAxes},
+                                     {kOutputTokenOp, kTokenRateAxes}, {"cached_prompt", kPromptAxes}};
+
 bool is_rate(const Row& r) { return r.op == "read" || r.op == "dense_8192"; }
 
 }  // namespace
@@ -37,12 +45,13 @@ std::vector<Figure> figures_of(const std::vector<Row>& rows) {
     Figure& figure = find_or_add(
         out, [&](const Figure& f) { return f.op == r.op; },
         [&] {
-          return Figure{r.op, {}, rates};
+          return Figure{r.op, {}, rates, serving_axes(r.op).value_or(Axes{})};
         });
+    const std::string_view note = compared_note(r.note);
     Panel& panel = find_or_add(
-        figure.panels, [&](const Panel& p) { return p.model == r.model && p.note == r.note; },
+        figure.panels, [&](const Panel& p) { return p.model == r.model && p.note == note; },
         [&] {
-          return Panel{r.op, r.model, r.note, {}, {}};
+          return Panel{r.op, r.model, std::string(note), {}, {}};
         });
     Series& series = find_or_add(
         panel.series, [&](const Series& s) { return s.impl == r.impl; },
@@ -50,7 +59,8 @@ std::vector<Figure> figures_of(const std::vector<Row>& rows) {
           return Series{r.impl, is_ours(r.impl)};
         });
     series.versions.insert(r.version);
-    series.at[r.tokens] = {r.median_us, r.p10_us, r.p90_us};
+    series.at[r.tokens] = {r.median_us, r.p10_us, r.p90_us, std::string(remark_of(r.note))};
+    if (serving_axes(r.op)) continue;
     panel.floor_us[r.tokens] = floor_us(r.bytes, r.flops, rates);
     if (!rates.measured) continue;
     panel.bytes_us[r.tokens] = rates.bytes_us(r.bytes);
@@ -63,8 +73,14 @@ std::vector<Figure> figures_of(const std::vector<Row>& rows) {
   return out;
 }
 
+std::optional<Axes> serving_axes(std::string_view op) {
+  for (const ServingOp& known : kServingOps)
+    if (known.op == op) return known.axes;
+  return {};
+}
+
 Conditions conditions_of(const Panel& panel) {
-  if (panel.op == kServingOp) return {.rest = panel.note};
+  if (serving_axes(panel.op)) return {.rest = panel.note};
   std::string_view note = panel.note;
   // Takes `word` off the front of the note, if it stands there.
   const auto take = [&note](std::string_view word) {

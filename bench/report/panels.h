@@ -29,6 +29,7 @@ constexpr double floor_us(double bytes, double flops, const Rates& rates = {}) {
 
 struct Time {
   double median_us = 0, p10_us = 0, p90_us = 0;
+  std::string remark = {};  // of this row alone: "p99 12.34 ms"
 };
 
 // One implementation over the token counts.
@@ -52,7 +53,12 @@ struct Axes {
   double us_per_unit = 1;
 };
 inline constexpr Axes kServingAxes = {"concurrency", "ms", "Milliseconds over requests at once", 1000};
+inline constexpr Axes kTokenRateAxes = {"concurrency", "µs", "Microseconds a token over requests at once", 1};
+inline constexpr Axes kPromptAxes = {"tokens", "ms", "Milliseconds over tokens of the prompt", 1000};
 inline constexpr std::string_view kServingOp = "serving";  // a server under load: no kernel, no floor
+inline constexpr std::string_view kOutputTokenOp = "output_token";  // of the whole server
+// None if the operation is not one of a server under load.
+std::optional<Axes> serving_axes(std::string_view op);
 
 // An operation that has rows, with its panels in the order of the rows.
 struct Figure {

@@ -9,6 +9,8 @@
 namespace sluice::bench {
 namespace {
 
+constexpr std::string_view kRemark = "; ";
+
 std::string number(double value, int decimals) {
   char text[64];
   std::snprintf(text, sizeof text, "%.*f", decimals, value);
@@ -119,13 +121,14 @@ class Parser {
 
   // Rows that are compared must mean the same work, and nobody may be there twice.
   Status fits(const Row& r) {
+    const std::string note(compared_note(r.note));
     const auto [same, first] =
-        work_.try_emplace(std::tuple(r.op, r.model, r.tokens, r.note), std::tuple(r.bytes, r.flops, line_));
+        work_.try_emplace(std::tuple(r.op, r.model, r.tokens, note), std::tuple(r.bytes, r.flops, line_));
     const auto& [bytes, flops, where] = same->second;
     const std::string as_on = " as on line " + std::to_string(where);
     if (r.bytes != bytes) return wrong("bytes " + number(bytes, 0) + as_on, fields_[9]);
     if (r.flops != flops) return wrong("flops " + number(flops, 0) + as_on, fields_[10]);
-    const auto [twin, fresh] = impls_.try_emplace(std::tuple(r.op, r.model, r.tokens, r.note, r.impl), line_);
+    const auto [twin, fresh] = impls_.try_emplace(std::tuple(r.op, r.model, r.tokens, note, r.impl), line_);
     if (!fresh)
       return wrong("one row for " + r.impl + " (there is one on line " + std::to_string(twin->second) + ")",
                    r.impl);
@@ -141,6 +144,13 @@ class Parser {
 };
 
 }  // namespace
+
+std::string_view compared_note(std::string_view note) { return note.substr(0, note.find(kRemark)); }
+
+std::string_view remark_of(std::string_view note) {
+  const size_t at = note.find(kRemark);
+  return at == std::string_view::npos ? std::string_view() : note.substr(at + kRemark.size());
+}
 
 std::string csv_word(std::string_view text) {
   std::string out(text);

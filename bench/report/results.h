@@ -18,12 +18,16 @@ struct Row {
   std::string version;                           // of ours a commit, of a peer its release
   double median_us = 0, p10_us = 0, p90_us = 0;  // of one run of the operation
   double bytes = 0, flops = 0;                   // what its contract must move and multiply
-  std::string note;                              // rows are compared if they share op, model, tokens and note
+  std::string note;  // rows are compared if they share op, model, tokens and compared_note()
   bool operator==(const Row&) const = default;
 };
 
 constexpr std::string_view kCsvHeader =
     "suite,op,model,tokens,impl,version,median_us,p10_us,p90_us,bytes,flops,note";
+
+// A note up to "; ": what stands behind it is the row's own, as a P99.
+std::string_view compared_note(std::string_view note);
+std::string_view remark_of(std::string_view note);  // what stands behind "; "; empty if nothing does
 
 // Somebody else's words as a field: what parse_csv() refuses there becomes a space or a semicolon.
 std::string csv_word(std::string_view text);

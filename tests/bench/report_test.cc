@@ -98,6 +98,9 @@ TEST(Report, WrongRowsAreRefusedWithTheirLine) {
        "router.csv:3: wanted bytes 743552 as on line 2, found '743553'"},
       {kHeader + "\n" + good + "router,router_gemm,2880x128,1,tiny,1,2.0,1.9,2.1,743552,1,\n",
        "router.csv:3: wanted flops 737280 as on line 2, found '1'"},
+      {kHeader + "\n" + good.substr(0, good.size() - 1) + "plain; p99 2.2\n" +
+           good.substr(0, good.size() - 1) + "plain; p99 2.3\n",
+       "router.csv:3: wanted one row for sluice (there is one on line 2), found 'sluice'"},
       {kHeader + "\n" + good + good,
        "router.csv:3: wanted one row for sluice (there is one on line 2), found 'sluice'"},
   };
@@ -149,6 +152,32 @@ TEST(Report, HeadingsNamePaceAndRouting) {
       {{"router_gemm", "m", "", {}, {}}, "m, short replays"},
   };
   for (const auto& [panel, title] : cases) EXPECT_EQ(title_of(panel), title);
+}
+
+// What stands behind "; " belongs to a row, and keeps nobody from being compared.
+TEST(Report, RemarksOfRowsAreNotCompared) {
+  const std::vector<Figure> figures = figures_of(rows_of(kSuites[5]));
+  ASSERT_EQ(figures.size(), 5u);
+  const Panel& panel = figures[0].panels[0];
+  EXPECT_EQ(panel.note, "1024 in 128 out");
+  EXPECT_EQ(series_named(panel, "sluice")->at.at(64).remark, "p99 800.00 ms");
+  EXPECT_DOUBLE_EQ(*ratio_at(panel, 1), 1.5);
+  EXPECT_DOUBLE_EQ(*ratio_at(panel, 64), 0.95);  // of the faster of two
+  EXPECT_EQ(remark_of("plain;p99"), "");
+  EXPECT_EQ(compared_note("plain; p99; p99.9"), "plain");
+}
+
+// A server under load has no floor, and its figures say what their axes are.
+TEST(Report, ServersHaveAxesOfTheirOwn) {
+  const std::vector<Figure> figures = figures_of(rows_of(kSuites[5]));
+  for (const Figure& figure : figures) {
+    const bool rate = figure.op == kOutputTokenOp, prompt = figure.op == "cached_prompt";
+    EXPECT_EQ(figure.axes.x, prompt ? "tokens" : "concurrency") << figure.op;
+    EXPECT_EQ(figure.axes.y, rate ? "µs" : "ms") << figure.op;
+    EXPECT_EQ(figure.axes.us_per_unit, rate ? 1 : 1000) << figure.op;
+    for (const Panel& panel : figure.panels) EXPECT_TRUE(panel.floor_us.empty()) << figure.op;
+  }
+  EXPECT_FALSE(serving_axes("decode").has_value());
 }
 
 // What all panels share stands once, below the figure's heading.

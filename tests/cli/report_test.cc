@@ -56,9 +56,11 @@ TEST(CliReport, WritesPagesAndFiguresTheSameEachTime) {
   const Outcome o = report(kData, to);
   ASSERT_EQ(o.status, 0) << o.err;
   std::string want;
-  for (const char* name : {"router_gemm.svg", "router.md", "chain.svg", "routing.md", "moe_layer.svg",
-                           "mxfp4.md", "bf16_moe_layer.svg", "bf16_draft_step.svg", "bf16.md",
-                           "engine_prefill.svg", "engine_decode.svg", "engine.md"})
+  for (const char* name :
+       {"router_gemm.svg", "router.md", "chain.svg", "routing.md", "moe_layer.svg", "mxfp4.md",
+        "bf16_moe_layer.svg", "bf16_draft_step.svg", "bf16.md", "engine_prefill.svg", "engine_decode.svg",
+        "engine.md", "serving_ttft.svg", "serving_tpot.svg", "serving_itl.svg", "serving_output_token.svg",
+        "serving_cached_prompt.svg", "serving.md"})
     want += (to / name).string() + "\n";
   EXPECT_EQ(o.out, want);
   EXPECT_EQ(text_of(to / "router.md"), text_of(kData / "router.md.txt"));
@@ -98,9 +100,10 @@ TEST(CliReport, PagesAndReadmeAreThoseOfTheRows) {
 TEST(CliReport, WrongFilesAreRefusedAndNothingIsWritten) {
   const Folder folder;
   const std::string csv = (folder.path() / "router.csv").string();
-  expect_refusal(folder.path(),
-                 "bench report: wanted router.csv, routing.csv, mxfp4.csv, bf16.csv or engine.csv in " +
-                     folder.path().string() + ", found none");
+  expect_refusal(
+      folder.path(),
+      "bench report: wanted router.csv, routing.csv, mxfp4.csv, bf16.csv, engine.csv or serving.csv in " +
+          folder.path().string() + ", found none");
   folder.write("router.csv", "");
   expect_refusal(folder.path(), csv + ":1: wanted the header suite,op,model,");
   std::string rows = text_of(kData / "router.csv");

@@ -1,0 +1,71 @@
+// The page of servers under load: what clients see, in milliseconds, over the requests at once.
+#include <algorithm>
+#include <cmath>
+
+#include "report/markdown.h"
+#include "report/page.h"
+
+namespace sluice::bench {
+namespace {
+
+constexpr double kUsPerMs = 1000, kUsPerSecond = 1e6;
+
+// "12.3, p99 45.60 ms"; of output tokens how many there are a second.
+std::string cell_of(const Panel& panel, const Time& time, bool best) {
+  const bool rate = panel.op == kOutputTokenOp;
+  const std::string value =
+      rate ? printed("%.0f", kUsPerSecond / time.median_us) : us_text(time.median_us / kUsPerMs);
+  return (best ? "**" + value + "**" : value) + (time.remark.empty() ? "" : ", " + time.remark);
+}
+
+std::set<int64_t> counts_of(const Panel& panel) {
+  std::set<int64_t> out;
+  for (const Series& s : panel.series)
+    for (const auto& [count, time] : s.at) out.insert(count);
+  return out;
+}
+
+std::string table_of(const Figure& figure, const Panel& panel) {
+  std::vector<std::string> head = {std::string(figure.axes.x)};
+  for (const Series& s : panel.series) head.push_back(s.impl);
+  head.push_back("ratio");
+  std::string out = line_of(head) + rule_of(head.size(), 0);
+  for (const int64_t count : counts_of(panel)) {
+    double least = INFINITY;
+    for (const Series& s : panel.series)
+      if (const auto at = s.at.find(count); at != s.at.end()) least = std::min(least, at->second.median_us);
+    std::vector<std::string> cells = {std::to_string(count)};
+    for (const Series& s : panel.series) {
+      const auto at = s.at.find(count);
+      cells.push_back(at == s.at.end() ? "" : cell_of(panel, at->second, at->second.median_us == least));
+    }
+    const auto ratio = ratio_at(panel, count);
+    cells.push_back(ratio ? printed("%.2f", *ratio) : "");
+    out += line_of(cells);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string serving_page_of(const Suite& suite, const std::vector<Figure>& figures) {
+  std::string out = "# " + std::string(suite.title) + "\n\n";
+  out += "Written by `sluice bench report` from measured rows.\n\n";
+  out +=
+      "- Each server was alone on the card, with random weights, and asked by `sluice bench serve` on\n"
+      "  the same machine (`bench/python/serving.py`). `vllm+sluice` is vLLM with Sluice's experts.\n"
+      "- Times are medians in milliseconds as clients see them ([how they are taken](../clients.md)),\n"
+      "  with P99 behind them. Output tokens are those of the whole server in a second. The best of each\n"
+      "  row is bold.\n"
+      "- Ratio is that of the best other server's time to that of `sluice`: above 1, Sluice is faster.\n\n";
+  out += "Versions; those of Sluice are commits:\n\n" + versions_of(figures);
+  for (const Figure& figure : figures) {
+    out += "\n## " + std::string(words_of_op(figure.op).title) + "\n\n" + picture_of(suite, figure);
+    for (size_t i = 0; i < figure.panels.size(); ++i)
+      out += (i ? "\n### " : "### ") + title_of(figure.panels[i]) + "\n\n" +
+             caption_of(figure, figure.panels[i]) + table_of(figure, figure.panels[i]);
+  }
+  return out;
+}
+
+}  // namespace sluice::bench
