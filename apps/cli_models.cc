@@ -65,6 +65,11 @@ void add_model_flags(CLI::App* app, ModelFlags* flags) {
                   "tokens of one step: longer prompts are computed in chunks; none: 8192 on a GPU, else 512")
       ->group(group)
       ->check(integer_between(1, kStepTokensMax));
+  app->add_option("--max-mixed-prefill-tokens,--long-prefill-token-threshold", flags->mixed_prefill_tokens,
+                  "tokens of prompts in a step in which sequences decode; 0: as many as the step takes")
+      ->capture_default_str()
+      ->group(group)
+      ->check(integer_between(0, kStepTokensMax));
   app->add_option("--kv-cache-gib", flags->kv_cache_gib, "GiB of the cache; 0: enough for all sequences")
       ->capture_default_str()
       ->group(group)

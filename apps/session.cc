@@ -52,6 +52,7 @@ EngineOptions engine_options(const ModelFlags& f, const ModelConfig& config, con
   o.max_num_batched_tokens = batched_tokens(f, device);
   o.max_num_seqs = f.max_num_seqs.value_or(is_gpu(device) ? std::min(kGpuNumSeqs, o.max_num_batched_tokens)
                                                           : f.cpu_num_seqs);
+  o.mixed_prefill_tokens = f.mixed_prefill_tokens;
   o.kv_cache_bytes = static_cast<int64_t>(f.kv_cache_gib * (1 << 30));
   o.memory_utilization = is_gpu(device) ? f.gpu_memory_utilization : 0;
   o.policy.batch_invariant = f.batch_invariant;

@@ -23,6 +23,7 @@ struct ModelFlags {
   int64_t max_model_len = 0;         // tokens of a sequence; 0: the model's context, at most 8192
   std::optional<int64_t> max_num_seqs, max_num_batched_tokens;  // none: 256 and 8192 on a GPU, else
   int64_t cpu_num_seqs = 8, cpu_num_batched_tokens = 512;       // these
+  int64_t mixed_prefill_tokens = 0;                             // as serve/engine.h has it
   double kv_cache_gib = 0;  // 0: enough for max_num_seqs sequences of max_model_len, on a GPU if that fits
   double gpu_memory_utilization = 0.9;
   bool enforce_eager = false;                                      // no recorded steps

@@ -1,4 +1,4 @@
-"""The mutations of tools/mutations.py in the server and in the clients that measure one."""
+"""The mutations of tools/mutations.py in the server, in what the engine does for it, and in the clients that measure one."""
 from mutations_table import Mutation
 
 
@@ -138,5 +138,29 @@ SERVER = [
         "std::min(1.0, 2 * tail)",
         "std::min(1.0, tail)",
         "*",
+    ),
+    Mutation(
+        "no_bound_beside_decodes",
+        "prompts beside decodes fill the step, whatever bound they have",
+        "src/serve/scheduler.cc",
+        "prompts = options_.mixed_prefill_tokens;",
+        "prompts = std::max(prompts, options_.mixed_prefill_tokens);",
+        "MixedPrefill.*",
+    ),
+    Mutation(
+        "bound_without_decodes",
+        "prompts are bounded in steps in which nobody decodes",
+        "src/serve/scheduler.cc",
+        "options_.mixed_prefill_tokens > 0 && !chunks.empty()",
+        "options_.mixed_prefill_tokens > 0",
+        "MixedPrefill.*",
+    ),
+    Mutation(
+        "prompts_begin_without_bound",
+        "the bound beside decodes is that of prompts that have begun, and not of those that begin",
+        "src/serve/scheduler.cc",
+        "admit({.tokens = std::min(budget, prompts),",
+        "admit({.tokens = budget,",
+        "MixedPrefill.*",
     ),
 ]

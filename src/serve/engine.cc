@@ -36,6 +36,9 @@ Result<StepBounds> bounds_of(const DecoderConfig& config, const EngineOptions& o
   SLUICE_TRY(tokens("max_num_seqs", o.max_num_seqs));
   SLUICE_TRY(tokens("max_num_batched_tokens", o.max_num_batched_tokens));
   SLUICE_TRY(positive("page_size", o.page_size));
+  if (o.mixed_prefill_tokens < 0)
+    return invalid("mixed_prefill_tokens: wanted 0 (no bound) or more, found " +
+                   std::to_string(o.mixed_prefill_tokens));
   StepBounds b{.tokens = o.max_num_batched_tokens,
                .sequences = o.max_num_seqs,
                .positions = o.max_model_len,
@@ -144,8 +147,9 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
       std::max({sample->workspace_bytes(), take ? take->workspace_bytes() : 0, top->workspace_bytes(),
                 adjustments.value()->workspace_bytes(), masks.value()->workspace_bytes()});
   SLUICE_TRY(fit_cache(device, options, step_bytes(*decoder.value(), other), decoder.value().get()));
-  std::unique_ptr<Engine> engine(
-      new Engine(device, weights, std::move(decoder).value(), {.prefix_cache = options.prefix_cache}));
+  std::unique_ptr<Engine> engine(new Engine(
+      device, weights, std::move(decoder).value(),
+      {.prefix_cache = options.prefix_cache, .mixed_prefill_tokens = options.mixed_prefill_tokens}));
   engine->sample_ = std::move(sample);
   engine->take_ = std::move(take);
   engine->top_ = std::move(top);

@@ -20,6 +20,7 @@ struct EngineOptions {
   int64_t max_model_len = 4096;          // tokens of one sequence, prompt and answer
   int64_t max_num_seqs = 8;              // sequences of one step: at most kStepTokensMax
   int64_t max_num_batched_tokens = 512;  // tokens of one step: at most kStepTokensMax
+  int64_t mixed_prefill_tokens = 0;      // SchedulerOptions
   int64_t page_size = 16;                // tokens
   // Bytes of the cache; 0: enough for max_num_seqs sequences of max_model_len. At least one such sequence must fit.
   int64_t kv_cache_bytes = 0;

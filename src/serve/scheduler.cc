@@ -116,14 +116,14 @@ int64_t left_of(const Sequence& s) { return s.length() < s.tokens_max ? s.length
 
 std::vector<Chunk> Scheduler::next() {
   std::vector<Chunk> chunks;
-  int64_t budget = bounds_.tokens;
+  int64_t budget = bounds_.tokens, prompts = budget;  // what the step still takes, and of prompts
   const int64_t preempted_before = preemptions_;
   // Older sequences may take pages from younger ones, never the other way round, so the oldest always makes progress.
-  const auto take = [&](Owned s) {
-    const int64_t count = std::min(left_of(*s), budget);
+  const auto take = [&](Owned s, int64_t most) -> int64_t {
+    const int64_t count = std::min(left_of(*s), most);
     while (!reserve(s.get(), s->computed + count)) {
       const Sequence* youngest = running_.back().get();
-      if (youngest == s.get()) return;  // it waits for a free page
+      if (youngest == s.get()) return 0;  // it waits for a free page
       std::erase_if(chunks, [&](const Chunk& c) {
         if (c.sequence.get() == youngest) budget += c.count;
         return c.sequence.get() == youngest;
@@ -133,20 +133,21 @@ std::vector<Chunk> Scheduler::next() {
     }
     chunks.push_back({s, s->computed, count});
     budget -= count;
+    return count;
   };
-  const auto pass = [&](auto wants) {
-    for (size_t i = 0; i < running_.size() && budget > 0; ++i)
-      if (wants(left_of(*running_[i]))) take(running_[i]);
-  };
-  pass([](int64_t left) { return left == 1; });
-  pass([](int64_t left) { return left > 1; });
+  for (size_t i = 0; i < running_.size() && budget > 0; ++i)
+    if (left_of(*running_[i]) == 1) take(running_[i], budget);
+  if (options_.mixed_prefill_tokens > 0 && !chunks.empty()) prompts = options_.mixed_prefill_tokens;
+  for (size_t i = 0; i < running_.size() && std::min(budget, prompts) > 0; ++i)
+    if (left_of(*running_[i]) > 1) prompts -= take(running_[i], std::min(budget, prompts));
   const auto active = std::count_if(running_.begin(), running_.end(),
                                     [](const Owned& s) { return s->length() < s->tokens_max; });
   int64_t rows = 0;
   for (Chunk& chunk : chunks) start(&chunk, &rows);
   // A sequence that has just lost its pages would take them again.
   if (preemptions_ == preempted_before)
-    admit({.tokens = budget, .sequences = bounds_.sequences - active, .rows = rows}, &chunks);
+    admit({.tokens = std::min(budget, prompts), .sequences = bounds_.sequences - active, .rows = rows},
+          &chunks);
   // Not with another's page in place of its own: this step may write both, and two would write the same one.
   for (const Chunk& chunk : chunks) publish(chunk.sequence.get(), Twin::kKeepsOwn);
   return chunks;

@@ -55,6 +55,8 @@ struct Chunk {
 
 struct SchedulerOptions {
   bool prefix_cache = true;
+  // Tokens of all prompts together in a step in which sequences decode, which last as long as the step. 0: no bound but the step's.
+  int64_t mixed_prefill_tokens = 0;
   PageHash hash = page_hash;
 };
 
@@ -64,9 +66,10 @@ struct PrefixCacheCounts {
   int64_t evictions = 0;          // pages
 };
 
-// Decodes first, then prompts in chunks, oldest first, up to bounds.tokens a step and bounds.sequences at once. When pages
-// run out, the youngest sequence loses its pages and is recomputed later from its tokens. Its samples stay the same,
-// since a sample depends on the seed and the number of the token alone.
+// Decodes first, then prompts in chunks, oldest first, up to bounds.tokens a step and bounds.sequences at once. In a step that
+// decodes, prompts may have a bound of their own (options.mixed_prefill_tokens). When pages run out, the youngest sequence loses
+// its pages and is recomputed later from its tokens, as a prompt is. Its samples stay the same, since a sample depends on the
+// seed and the number of the token alone.
 //
 // A step may be chosen before the tokens of the step before are known, of one step and no more: a sequence goes on with the
 // token that it will have drawn. If that token ends it, the row was computed for nothing, and what it draws is dropped. Steps run

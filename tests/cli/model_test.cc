@@ -381,6 +381,7 @@ TEST(ModelCommand, NumbersOfFlagsAreCheckedBeforeTheModelIsOpened) {
       {"--seed", "wanted an integer from 0 to 2^64 - 1, found '-1'"},
       {"--kv-cache-gib", "wanted a number from 0 to 1048576, found 'nan'"},
       {"--max-num-batched-tokens", "wanted an integer from 1 to 16384, found '10000000'"},
+      {"--max-mixed-prefill-tokens", "wanted an integer from 0 to 16384, found '-1'"},
       {"--max-num-seqs", "found '0'"},
       {"--threads", "found '-1'"},
   };

@@ -24,8 +24,13 @@ TEST(Engine, TogetherOrAloneWholeOrInChunksGivesTheSameBits) {
     const auto alone = run(*engine_of(*device, model, options), {r});
     EXPECT_EQ(together.at(i++), alone.at(0));
   }
-  options.max_num_batched_tokens = 8;  // prompts in pieces of 8 and fewer
+  options.mixed_prefill_tokens = 3;  // prompts beside decodes in pieces of 3 and fewer
   EXPECT_EQ(run(*engine_of(*device, model, options), some_requests()), together);
+  options.max_num_batched_tokens = 8;  // prompts in pieces of 8 and fewer
+  for (const int64_t mixed : {0, 3}) {
+    options.mixed_prefill_tokens = mixed;
+    EXPECT_EQ(run(*engine_of(*device, model, options), some_requests()), together);
+  }
 }
 
 TEST(Engine, ShortOfPagesGivesTheSameAnswers) {
@@ -219,6 +224,8 @@ TEST(Engine, RefusesWhatItCannotServe) {
     return Engine::make(*device, model.config, model.weights, o).status().message;
   };
   EXPECT_NE(made({.max_num_seqs = 0}).find("max_num_seqs: wanted 1 to 16384, found 0"), std::string::npos);
+  EXPECT_EQ(made({.mixed_prefill_tokens = -1}),
+            "mixed_prefill_tokens: wanted 0 (no bound) or more, found -1");
   EXPECT_NE(made({.max_num_seqs = 8, .max_num_batched_tokens = 4}).find("wanted at least max_num_seqs = 8"),
             std::string::npos);
   EXPECT_NE(made({.max_model_len = 1 << 20, .max_num_seqs = 1000, .max_num_batched_tokens = 1000})

@@ -1,4 +1,4 @@
-// The scheduler's prefix cache, without a model: harness/pretend_engine.h checks what every step would read.
+// The scheduler's prefix cache and its bound of prompts beside decodes, without a model: harness/pretend_engine.h checks what every step would read.
 #include "serve/scheduler.h"
 
 #include <gtest/gtest.h>
@@ -215,6 +215,58 @@ TEST_F(PrefixCache, PagesOfNoRequest) {
   EXPECT_EQ(engine_.step().at(0).cached_tokens, 60);
 }
 
+// Tokens that each chunk of the step that was chosen last computes.
+std::vector<int64_t> counts_of(const PretendEngine& engine) {
+  std::vector<int64_t> out;
+  for (const Chunk& c : engine.chunks()) out.push_back(c.count);
+  return out;
+}
+
+using Counts = std::vector<int64_t>;
+
+TEST(MixedPrefill, PromptsBesideDecodesTakeSoManyTokensTogether) {
+  PretendEngine engine(bounds_of(), {.mixed_prefill_tokens = 8}, 0);
+  const auto step = [&](Request r) {
+    EXPECT_TRUE(engine.scheduler.add(std::move(r)).ok());
+    engine.step();
+    return counts_of(engine);
+  };
+  EXPECT_EQ(step(request(count_up(0, 20), 40)), (Counts{20})) << "nobody decodes";
+  EXPECT_EQ(step(request(count_up(50, 22), 40)), (Counts{1, 8}));
+  EXPECT_EQ(step(request(count_up(90, 5), 40)), (Counts{1, 8})) << "the older prompt goes on first";
+  engine.step();
+  EXPECT_EQ(counts_of(engine), (Counts{1, 6, 2})) << "what the first leaves of the bound is the second's";
+  engine.step();
+  EXPECT_EQ(counts_of(engine), (Counts{1, 1, 3}));
+  engine.step();
+  EXPECT_EQ(counts_of(engine), (Counts{1, 1, 1}));
+}
+
+TEST(MixedPrefill, PromptsAloneTakeTheWholeStep) {
+  PretendEngine engine(bounds_of(), {.mixed_prefill_tokens = 1}, 0);
+  for (const int32_t first : {0, 50, 100})
+    ASSERT_TRUE(engine.scheduler.add(request(count_up(first, 30), 3)).ok());
+  engine.step();
+  EXPECT_EQ(counts_of(engine), (Counts{30, 30, 4}));
+  for (int i = 0; i < 2; ++i) {
+    engine.step();
+    EXPECT_EQ(counts_of(engine), (Counts{1, 1, 1}));
+  }
+  engine.step();
+  EXPECT_EQ(counts_of(engine), (Counts{24})) << "they have ended";
+}
+
+// A step ahead, the bound holds from the first token on that nobody knows yet.
+TEST(MixedPrefill, TokensInFlightCountAsDecodes) {
+  PretendEngine engine(bounds_of(), {.mixed_prefill_tokens = 4}, 1);
+  ASSERT_TRUE(engine.scheduler.add(request(count_up(0, 60), 4)).ok());
+  ASSERT_TRUE(engine.scheduler.add(request(count_up(90, 20), 4)).ok());
+  engine.step();
+  ASSERT_EQ(engine.chunks().size(), 2u);
+  EXPECT_TRUE(engine.chunks()[0].taken);
+  EXPECT_EQ(counts_of(engine), (Counts{1, 4}));
+}
+
 // All pages whose tokens begin one of `texts`.
 std::set<int32_t> found_in(const PagePool& pool, const std::vector<Tokens>& texts, int64_t page_size) {
   std::set<int32_t> found;
@@ -231,11 +283,20 @@ std::set<int32_t> found_in(const PagePool& pool, const std::vector<Tokens>& text
   return found;
 }
 
+// Beside a sequence that goes on with a token in flight, what takes more than one token does not take more than `most` together.
+void expect_bound(const std::vector<Chunk>& chunks, int64_t most) {
+  const bool decodes = std::ranges::any_of(chunks, [](const Chunk& c) { return c.taken.has_value(); });
+  int64_t prompts = 0;
+  for (const Chunk& c : chunks) prompts += c.count > 1 ? c.count : 0;
+  EXPECT_TRUE(!decodes || prompts <= most) << prompts << " tokens of prompts";
+}
+
 struct Mix {
   size_t ahead;
   int64_t pages, tokens;
   PageHash hash;
   const char* why;
+  int64_t mixed = 0;  // SchedulerOptions::mixed_prefill_tokens
 };
 void PrintTo(const Mix& mix, std::ostream* out) { *out << mix.why; }
 
@@ -246,7 +307,8 @@ class PrefixCacheMix : public ::testing::TestWithParam<Mix> {};
 TEST_P(PrefixCacheMix, ReadsAndAnswersAreThoseOfRequestsAlone) {
   StepBounds bounds = bounds_of(GetParam().pages);
   bounds.tokens = GetParam().tokens;
-  PretendEngine engine(bounds, {.hash = GetParam().hash}, GetParam().ahead);
+  PretendEngine engine(bounds, {.mixed_prefill_tokens = GetParam().mixed, .hash = GetParam().hash},
+                       GetParam().ahead);
   Scheduler& scheduler = engine.scheduler;
   Random random(17);
   std::vector<Request> requests;
@@ -284,6 +346,7 @@ TEST_P(PrefixCacheMix, ReadsAndAnswersAreThoseOfRequestsAlone) {
                                    : what == 1 ? PretendEngine::Fault::kWhenAwaited
                                                : PretendEngine::Fault::kNone);
     ASSERT_FALSE(HasFatalFailure());
+    if (GetParam().mixed > 0) expect_bound(engine.chunks(), GetParam().mixed);
     for (const GeneratedToken& t : drawn) {
       const auto at = static_cast<size_t>(t.request);
       ASSERT_FALSE(cancelled[at]);
@@ -314,6 +377,7 @@ INSTANTIATE_TEST_SUITE_P(All, PrefixCacheMix,
                          ::testing::Values(Mix{0, 24, 64, page_hash, "a step at a time"},
                                            Mix{1, 24, 64, page_hash, "a step ahead"},
                                            Mix{1, 24, 9, page_hash, "in small chunks"},
+                                           Mix{1, 24, 64, page_hash, "few tokens beside decodes", 3},
                                            Mix{1, 17, 64, page_hash, "hardly any room"},
                                            Mix{1, 24, 64, one_hash, "hashes that are all the same"}));
 

@@ -9,7 +9,7 @@ from server import COMMAND, QUESTION, WATCHDOG, OwnServerTest
 # A script for vLLM, one for SGLang and one for llama.cpp, but for the model's name.
 SCRIPTS = (
     "--tensor-parallel-size 1 --max-model-len 2048 --gpu-memory-utilization 0.9 --max-num-seqs 4 --max-num-batched-tokens 256 "
-    "--enforce-eager --trust-remote-code --async-scheduling --reasoning-parser openai_gptoss --tool-call-parser openai "
+    "--long-prefill-token-threshold 64 --enforce-eager --trust-remote-code --async-scheduling --reasoning-parser openai_gptoss --tool-call-parser openai "
     "--enable-auto-tool-choice --quantization mxfp4 --kv-cache-dtype auto --no-enable-log-requests --served-model-name gpt",
     "--tp 1 --ep-size 1 --context-length 2048 --mem-fraction-static 0.9 --max-running-requests 4 --chunked-prefill-size 256 "
     "--disable-cuda-graph --disable-radix-cache --reasoning-parser gpt-oss --tool-call-parser gpt-oss --served-model-name gpt",
