@@ -6,8 +6,9 @@
     serving.py table --out DIR                                  times of all servers side by side
     serving.py rows --out DIR --version COMMIT                  rows for bench/measured/h200/serving.csv
 
-MODEL is 20b, 120b or tiny (the shipped model, for a try on the CPU). SERVER is sluice, vllm (the experts that it chooses) or vllm+sluice
-(with Sluice's). PATH is the command `sluice`. --workloads a,b chooses some of these:
+MODEL is 20b, 120b or tiny (the shipped model, for a try on the CPU). SERVER is sluice, sluice-mixed (with --max-mixed-prefill-tokens 512,
+which changes arrivals), vllm (the experts that it chooses) or vllm+sluice (with Sluice's). PATH is the command `sluice`. --workloads a,b
+chooses some of these:
 
     latency      1024 tokens in, 128 out, 1 to 64 requests at once
     throughput   1024 in, 1024 out, 256 and 512 requests at once
@@ -37,7 +38,8 @@ import engine_runs
 import engine_vllm
 import engine_vllm_serving as vllm_serving
 
-SERVERS = {"vllm": "default", "vllm+sluice": "sluice"}  # what engine_vllm_serving.py calls them
+OURS = ("sluice", "sluice-mixed")
+VLLM_BACKENDS = {"vllm": "default", "vllm+sluice": "sluice"}  # of engine_vllm_serving.py
 ORDER = [("20b", "sluice"), ("20b", "vllm"), ("120b", "sluice"), ("120b", "vllm"), ("20b", "vllm+sluice"), ("120b", "vllm+sluice")]
 SHARED = 0.9  # of a prompt whose beginning is cached
 COLD, CACHED = 3, 5  # prompts that are timed
@@ -99,12 +101,13 @@ def prepare(model: str, out: pathlib.Path) -> pathlib.Path:
 
 
 def command_of(model: str, server: str, sluice: str, folder: pathlib.Path, port: int, limits: list[str]) -> list[str]:
-    if server == "sluice":
+    if server in OURS:
         weights = [] if model == "tiny" else ["--load-format", "dummy"]
-        return [sluice, "serve", str(folder), *weights, "--port", str(port), *limits, "-q"]
+        mixed = ["--max-mixed-prefill-tokens", "32" if model == "tiny" else "512"] if server == "sluice-mixed" else []
+        return [sluice, "serve", str(folder), *weights, "--port", str(port), *limits, *mixed, "-q"]
     graphs = ["--enforce-eager"] if model == "tiny" else ["--compilation-config", json.dumps({"cudagraph_mode": "FULL_DECODE_ONLY"})]
     more = ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
-    return vllm_serving.command_of(model, SERVERS[server], folder, port, limits + graphs + more)
+    return vllm_serving.command_of(model, VLLM_BACKENDS[server], folder, port, limits + graphs + more)
 
 
 class Run:
@@ -115,7 +118,7 @@ class Run:
         self.sizes = TINY_SIZES if model == "tiny" else SIZES
         self.folder, self.port = prepare(model, out), 0
         (out / "asked").mkdir(parents=True, exist_ok=True)
-        known = {} if server == "sluice" else {"vllm": vllm_serving.version()}
+        known = {} if server in OURS else {"vllm": vllm_serving.version()}
         self.result = engine_runs.Result(model, server, out, ready_s={}, done=[], **known)
         self.result.resume()
 
@@ -160,11 +163,11 @@ class Run:
         self.result.write()
         print(f"{self.result.name} {op} {count}: {median / 1e3:.3f} ms [{p10 / 1e3:.3f}, {p90 / 1e3:.3f}] {note}", flush=True)
 
-    def keep_metric(self, workload: str, op: str, flight: int, got: dict, note: str, tails: tuple[str, ...] = ("99",)) -> None:
+    def keep_metric(self, workload: str, op: str, flight: int, got: dict, note: str, tails: tuple[str, ...] = ("99",), more: str = "") -> None:
         """A row of what bench serve found. Its tail stands behind "; ", where rows of other servers differ."""
         tail = " ".join(f"p{p} {got[f'p{p}_{op}_ms']:.2f} ms" for p in tails)
         times = tuple(got[f"{of}_{op}_ms"] * 1e3 for of in ("median", "p10", "p90"))
-        self.keep(workload, op, flight, times, f"{note}; {tail}")
+        self.keep(workload, op, flight, times, f"{note}; {tail}{more}")
 
 
 # ---- Workloads ----
@@ -189,12 +192,13 @@ def throughput(run: Run) -> None:
 
 
 def arrivals(run: Run) -> None:
-    """The streams' times, from where all of them decode: prompts arrive until the last stream ends."""
+    """The streams' times. Prompts arrive from where all of them decode until the last one ends; how long their first tokens take on
+    average is the server's word, since their client is not waited for."""
     streams, arriving, rate = run.sizes.streams, run.sizes.arriving, run.sizes.rate
     (flight,), to = streams.requests, run.where("arrivals")
-    wanted = first_tokens(run.port) + 1 + flight  # the client's first request goes ahead of all others
+    wanted = first_tokens(run.port)[0] + 1 + flight  # the client's first request goes ahead of all others
     client = run.client(streams, flight, to, [])
-    while first_tokens(run.port) < wanted:
+    while (before := first_tokens(run.port))[0] < wanted:
         if client.poll() is not None:
             raise SystemExit("the streams ended before all of them were seen to decode")
         time.sleep(0.02)
@@ -203,12 +207,13 @@ def arrivals(run: Run) -> None:
         got = run.found(client, flight, to)
         if prompts.poll() is not None:
             raise SystemExit("the prompts ended before the streams")
+        count, seconds = (now - then for now, then in zip(first_tokens(run.port), before))
     finally:
         prompts.kill()
         prompts.wait()
     note = f"{streams.prompt} in {streams.answer} out beside {arriving.prompt} in at {rate}/s"
     for op in ("itl", "tpot"):
-        run.keep_metric("arrivals", op, flight, got, note, ("99", "99.9"))
+        run.keep_metric("arrivals", op, flight, got, note, ("99", "99.9"), f" prompts ttft {seconds / count * 1e3:.1f} ms")
 
 
 def cached(run: Run) -> None:
@@ -236,11 +241,12 @@ def keep_times(run: Run, note: str, times: list[float]) -> None:
     run.keep("cached", "cached_prompt", run.sizes.cached_prompt, of, note)
 
 
-def first_tokens(port: int) -> int:
-    """Sequences that have had their first token, since the server began."""
+def first_tokens(port: int) -> tuple[float, float]:
+    """Sequences that have had their first token since the server began, and the seconds that they waited for it in all."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
         lines = page.read().decode().splitlines()
-    return int(sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:time_to_first_token_seconds_count")))
+    return tuple(sum(float(line.split()[-1]) for line in lines if line.startswith(f"vllm:time_to_first_token_seconds_{of}"))
+                 for of in ("count", "sum"))
 
 
 def first_token(run: Run, prompt: list[int]) -> tuple[float, int]:
@@ -312,8 +318,8 @@ def table(out: pathlib.Path) -> None:
 def rows(out: pathlib.Path, version: str) -> None:
     print("suite,op,model,tokens,impl,version,median_us,p10_us,p90_us,bytes,flops,note")
     for (model, server), result in engine_runs.load(out).items():
-        vllm = f"vllm-{result['vllm']}" if "vllm" in result else ""
-        which = {"sluice": version, "vllm": vllm.removeprefix("vllm-"), "vllm+sluice": f"{version}+{vllm}"}[server]
+        vllm = result.get("vllm", "")
+        which = version if server in OURS else vllm if server == "vllm" else f"{version}+vllm-{vllm}"
         name = "sluice-16e-tiny" if model == "tiny" else f"gpt-oss-{model}"
         for row in sorted(result["rows"], key=lambda row: (row["op"], row["tokens"])):
             print(f"serving,{row['op']},{name},{row['tokens']},{server},{which},{row['median_us']:.4f},{row['p10_us']:.4f},"
