@@ -11,7 +11,7 @@ which changes arrivals), vllm (the experts that it chooses) or vllm+sluice (with
 chooses some of these:
 
     latency      1024 tokens in, 128 out, 1 to 64 requests at once
-    throughput   1024 in, 1024 out, 256 and 512 requests at once
+    throughput   1024 in, 1024 out, 256 requests at once, and as many as the cache holds
     arrivals     32 answers of 1024 tokens, while prompts of 4096 tokens arrive as a Poisson process, 2 a second
     cached       a prompt of 65536 tokens, and others that begin with nine tenths of it; a server of its own, with prefix caching
 
@@ -66,10 +66,11 @@ class Sizes:
     cached_limits: list[str]
 
 
-SIZES = Sizes(200_000, Load(1024, 128, {1: 8, 8: 48, 32: 160, 64: 256}), Load(1024, 1024, {256: 256, 512: 512}), Load(256, 1024, {32: 32}),
-              Load(4096, 1, {0: 200}), 2, 65536,
-              ["--max-num-seqs", "512", "--max-model-len", "8256", "--max-num-batched-tokens", "8192", "--gpu-memory-utilization", "0.92"],
+SIZES = Sizes(200_000, Load(1024, 128, {1: 8, 8: 48, 32: 160, 64: 256}), Load(1024, 1024, {256: 256, 1024: 1024}),
+              Load(256, 1024, {32: 32}), Load(4096, 1, {0: 200}), 2, 65536,
+              ["--max-num-seqs", "1024", "--max-model-len", "8256", "--max-num-batched-tokens", "8192", "--gpu-memory-utilization", "0.92"],
               ["--max-num-seqs", "8", "--max-model-len", "66560", "--max-num-batched-tokens", "8192", "--gpu-memory-utilization", "0.92"])
+LARGE_SIZES = dataclasses.replace(SIZES, throughput=Load(1024, 1024, {256: 256, 448: 448}))  # what the cache holds beside 120b
 TINY_SIZES = Sizes(1000, Load(32, 8, {1: 2, 4: 8}), Load(32, 32, {8: 8}), Load(16, 128, {4: 4}), Load(256, 1, {0: 200}), 4, 512,
                    ["--max-num-seqs", "8", "--max-model-len", "1024", "--max-num-batched-tokens", "1024"],
                    ["--max-num-seqs", "8", "--max-model-len", "1024", "--max-num-batched-tokens", "1024"])
@@ -115,7 +116,7 @@ class Run:
 
     def __init__(self, model: str, server: str, out: pathlib.Path, sluice: str):
         self.model, self.server, self.out, self.sluice = model, server, out, sluice
-        self.sizes = TINY_SIZES if model == "tiny" else SIZES
+        self.sizes = {"tiny": TINY_SIZES, "120b": LARGE_SIZES}.get(model, SIZES)
         self.folder, self.port = prepare(model, out), 0
         (out / "asked").mkdir(parents=True, exist_ok=True)
         known = {} if server in OURS else {"vllm": vllm_serving.version()}
