@@ -17,7 +17,7 @@ class UploadBlock {
   UploadBlock& operator=(const UploadBlock&) = delete;
 
   // In place of what there was, with zeros on the host. Nothing that is enqueued may want the old one any more. kOutOfMemory says how
-  // much; there is no memory then. `device_bytes` is at least `host_bytes`.
+  // much; nothing can be sent then. `device_bytes` is at least `host_bytes`.
   Status replace(size_t host_bytes, size_t device_bytes);
   // Enqueues the copy of the first `bytes`.
   Status send(size_t bytes) const { return device_.copy(block_, host_, bytes, device_.stream()); }
