@@ -163,4 +163,20 @@ SERVER = [
         "admit({.tokens = budget,",
         "MixedPrefill.*",
     ),
+    Mutation(
+        "replays_count_nothing",
+        "kernels of replayed steps are not counted",
+        "src/serve/engine_steps.cc",
+        "  kernel_runs_.add(known.runs);\n",
+        "",
+        "KernelRuns.*",
+    ),
+    Mutation(
+        "kinds_of_attention_count_alike",
+        "each kind of attention counts as if all layers were of it",
+        "src/nn/decoder.cc",
+        "std::ranges::count(config_.kind, static_cast<int32_t>(kind)), runs);",
+        "config_.layers(), runs);",
+        "KernelRuns.*",
+    ),
 ]

@@ -144,6 +144,7 @@ void EngineThread::note_load(bool healthy) {
   const PrefixCacheCounts prefix = engine_.scheduler().prefix_cache();
   load_.prefix_queries = prefix.queries;
   load_.prefix_hits = prefix.hits;
+  load_.kernels = engine_.kernel_runs();  // into memory that is there, unless a kernel is new
   load_.healthy = healthy;
   ++load_.steps;
 }

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "nn/kernel_runs.h"
 #include "serve/request.h"
 
 namespace sluice {
@@ -48,6 +49,7 @@ struct EngineLoad {
   int64_t pages = 0, free_pages = 0;
   int64_t preemptions = 0, steps = 0;
   int64_t prefix_queries = 0, prefix_hits = 0;  // tokens of prompts, looked for in the prefix cache and found
+  KernelRuns kernels = {};                      // of all steps
   bool healthy = true;                          // the last step that was made did not fail
 };
 

@@ -121,6 +121,9 @@ std::string metrics_text(const ServeMetrics& m, const EngineLoad& load, int64_t 
     append_requests(&page, prefix, m);
   }
   page.one("sluice:engine_steps_total", "counter", "Steps of the engine.", static_cast<double>(load.steps));
+  page.begin("sluice:kernel_runs_total", "counter", "Runs of a kernel, in replayed steps too.");
+  for (const KernelRuns::Entry& e : load.kernels.all())
+    page.sample(static_cast<double>(e.runs), "kernel=\"" + escaped(std::string(e.kernel)) + "\"");
   page.histogram("sluice:step_generated_tokens", "Tokens that a step drew.", m.step_tokens);
   page.one("sluice:connections", "gauge", "Open connections.", static_cast<double>(connections));
   page.one("sluice:clients_lost_total", "counter", "Clients that left before their answer was whole.",

@@ -149,24 +149,34 @@ Status AttentionBlock::forward(const AttentionIo& io, const AttentionWeights& w,
                                   .k_cache = io.k_cache,
                                   .v_cache = io.v_cache},
                                  scratch, stream));
-  const bool decodes = decode_ && t.rows_max == 1 && n <= decode_->tokens_max();
-  const PlanTable<Attention>& attention = decodes ? *decode_ : *attention_;
-  SLUICE_TRY(attention.run(n,
-                           {.q = heads_of(qkv, 0, c.heads, c.head_dim),
-                            .k_cache = io.k_cache,
-                            .v_cache = io.v_cache,
-                            .page_table = t.page_table,
-                            .q_begin = t.q_begin,
-                            .kv_len = t.kv_len,
-                            .sinks = w.sinks,
-                            .y = heads},
-                           scratch, stream));
+  SLUICE_TRY(attention_for(n, t.rows_max)
+                 .run(n,
+                      {.q = heads_of(qkv, 0, c.heads, c.head_dim),
+                       .k_cache = io.k_cache,
+                       .v_cache = io.v_cache,
+                       .page_table = t.page_table,
+                       .q_begin = t.q_begin,
+                       .kv_len = t.kv_len,
+                       .sinks = w.sinks,
+                       .y = heads},
+                      scratch, stream));
   const Tensor flat = make_tensor(heads.data, c.x, {n, c.heads * c.head_dim}, stream.where);
   return o_->run(n, {.x = flat, .w = w.o, .bias = w.o_bias, .residual = io.y, .y = io.y}, scratch, stream);
 }
 
+const PlanTable<Attention>& AttentionBlock::attention_for(int64_t tokens, int64_t rows_max) const {
+  return decode_ && rows_max == 1 && tokens <= decode_->tokens_max() ? *decode_ : *attention_;
+}
+
+void AttentionBlock::count_kernels(int64_t tokens, int64_t rows_max, int64_t blocks, KernelRuns* runs) const {
+  runs->add(qkv_->at(tokens).kernel(), blocks);
+  runs->add(rope_kv_write_->at(tokens).kernel(), blocks);
+  runs->add(attention_for(tokens, rows_max).at(tokens).kernel(), blocks);
+  runs->add(o_->at(tokens).kernel(), blocks);
+}
+
 std::vector<std::pair<std::string, std::string>> AttentionBlock::kernels(int64_t tokens) const {
-  const PlanTable<Attention>& attention = decode_ && tokens <= decode_->tokens_max() ? *decode_ : *attention_;
+  const PlanTable<Attention>& attention = attention_for(tokens, 1);
   return {{"attention.qkv", std::string(qkv_->at(tokens).kernel())},
           {"attention.rope_kv_write", std::string(rope_kv_write_->at(tokens).kernel())},
           {stage_name(config_), std::string(attention.at(tokens).kernel())},

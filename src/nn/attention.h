@@ -8,6 +8,7 @@
 
 #include "dispatch/any_op.h"
 #include "dispatch/plan.h"
+#include "nn/kernel_runs.h"
 
 namespace sluice {
 
@@ -73,8 +74,11 @@ class AttentionBlock {
                  Workspace workspace, Stream stream) const;
   // (stage, kernel) in the order in which they run for `tokens` tokens; problems as attention_problems() has them.
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens) const;
+  // What `blocks` calls of forward() run for `tokens` tokens, at most `rows_max` of one sequence (StepTables).
+  void count_kernels(int64_t tokens, int64_t rows_max, int64_t blocks, KernelRuns* runs) const;
 
  private:
+  const PlanTable<Attention>& attention_for(int64_t tokens, int64_t rows_max) const;
   AttentionBlock(const AttentionConfig& config, const StepBounds& bounds)
       : config_(config), bounds_(bounds) {}
 

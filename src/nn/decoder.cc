@@ -218,4 +218,18 @@ std::vector<std::pair<std::string, std::string>> Decoder::kernels(int64_t tokens
   return out;
 }
 
+void Decoder::count_kernels(const StepIn& in, KernelRuns* runs) const {
+  const int64_t tokens = in.token_ids.shape[0], rows = in.logit_rows.shape[0];
+  runs->add(embed_->at(tokens).kernel(), 1);
+  runs->add(norm_->at(tokens).kernel(), 2 * config_.layers());
+  for (size_t kind = 0; kind < attention_.size(); ++kind)
+    attention_[kind]->count_kernels(tokens, in.tables.rows_max,
+                                    std::ranges::count(config_.kind, static_cast<int32_t>(kind)), runs);
+  moe().count_kernels(tokens, config_.layers(), runs);
+  if (rows == 0) return;
+  runs->add(gather_->at(rows).kernel(), 1);
+  runs->add(final_norm_->at(rows).kernel(), 1);
+  runs->add(lm_head_->at(rows).kernel(), 1);
+}
+
 }  // namespace sluice

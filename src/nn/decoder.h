@@ -74,6 +74,8 @@ class Decoder {
                  const Tensor& logits, Workspace workspace, Stream stream) const;
   // (stage, kernel) of one layer, then of what stands around the layers, for `tokens` tokens and `rows` rows of logits.
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens, int64_t rows) const;
+  // What forward() of `in` runs, in all layers.
+  void count_kernels(const StepIn& in, KernelRuns* runs) const;
 
  private:
   Decoder(Device& device, DecoderConfig config, const StepBounds& bounds, Policy policy)

@@ -43,12 +43,20 @@ const MoePlans& serving(const std::vector<MoePlans>& phases, int64_t tokens) {
   return phases[i];
 }
 
-MoeRun run_of(const std::vector<MoePlans>& phases, const MoeConfig& config, int64_t tokens) {
+// Calls visit(stage, its plan) for each stage that runs for `tokens` tokens, in order.
+template <class Visit>
+void each_plan(const std::vector<MoePlans>& phases, const MoeConfig& config, int64_t tokens, Visit visit) {
   const MoePlans& plans = serving(phases, tokens);
-  MoeRun out{plans.at(tokens), {}};
+  const MoePath path = plans.at(tokens);
   for_each_stage([&]<class Op, size_t kAt>(const MoeStage<Op>& stage, std::integral_constant<size_t, kAt>) {
-    if (stage.runs(config, out.path))
-      out.kernels.emplace_back(stage.name, plans.table<kAt>()->at(tokens * stage.rows(config)).choice());
+    if (stage.runs(config, path)) visit(stage, plans.table<kAt>()->at(tokens * stage.rows(config)));
+  });
+}
+
+MoeRun run_of(const std::vector<MoePlans>& phases, const MoeConfig& config, int64_t tokens) {
+  MoeRun out{serving(phases, tokens).at(tokens), {}};
+  each_plan(phases, config, tokens, [&](const auto& stage, const auto& plan) {
+    out.kernels.emplace_back(stage.name, plan.choice());
   });
   return out;
 }
@@ -227,6 +235,11 @@ Result<std::vector<StageCheck>> Moe::check(const MoeIo& io, const MoeWeights& we
 
 std::vector<std::pair<std::string, std::string>> Moe::kernels(int64_t tokens) const {
   return run_of(plans_->phases, config_, tokens).kernels;
+}
+
+void Moe::count_kernels(int64_t tokens, int64_t layers, KernelRuns* runs) const {
+  each_plan(plans_->phases, config_, tokens,
+            [&](const auto&, const auto& plan) { runs->add(plan.kernel(), layers); });
 }
 
 }  // namespace sluice

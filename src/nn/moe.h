@@ -9,6 +9,7 @@
 
 #include "dispatch/any_op.h"
 #include "dispatch/plan.h"
+#include "nn/kernel_runs.h"
 
 namespace sluice {
 
@@ -242,6 +243,8 @@ class Moe {
   MoeChoice choice(int64_t tokens, Workspace workspace) const;
   // (stage, kernel) in the order in which they run for `tokens` tokens.
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens) const;
+  // What `layers` calls of forward() run for `tokens` tokens.
+  void count_kernels(int64_t tokens, int64_t layers, KernelRuns* runs) const;
 
  private:
   struct Plans;

@@ -133,4 +133,10 @@ Status LogitAdjustments::restore(const Tensor& logits, Workspace workspace, Stre
   return run(*restore_, logits, workspace, stream);
 }
 
+void LogitAdjustments::count_kernels(KernelRuns* runs) const {
+  for (const auto* plans : {&*apply_, &*restore_})
+    for (int64_t first = 0; first < entries_; first += kEntriesOfLaunch)
+      runs->add(plans->at(std::min(kEntriesOfLaunch, entries_ - first)).kernel(), 1);
+}
+
 }  // namespace sluice

@@ -23,6 +23,8 @@ class LogitAdjustments {
   // Around the draw of the step that was filled last; `logits` f32 [bounds.sequences, vocab].
   Status apply(const Tensor& logits, Workspace workspace, Stream stream) const;
   Status restore(const Tensor& logits, Workspace workspace, Stream stream) const;
+  // What both of them run for the step that was filled last.
+  void count_kernels(KernelRuns* runs) const;
 
  private:
   // Where things lie in the block; raw is the device's alone.

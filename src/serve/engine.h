@@ -47,6 +47,7 @@ struct EngineMemory {
 class LogitAdjustments;
 class LogitMasks;
 class StepStaging;
+enum class TakeIds : uint8_t;
 struct StepTensors;
 
 class Engine {
@@ -79,12 +80,18 @@ class Engine {
   const Scheduler& scheduler() const { return scheduler_; }
   const EngineMemory& memory() const { return memory_; }
   int64_t recordings() const;  // steps that have been recorded so far
+  // What the steps have run that were enqueued so far, replayed ones included.
+  const KernelRuns& kernel_runs() const { return kernel_runs_; }
 
  private:
   struct InFlight {
     std::vector<Chunk> chunks;
     int64_t number = 0, rows = 0;  // of the step, counted from 1; tokens that it draws
     size_t block = 0;              // of the staging
+  };
+  struct RecordedStep {
+    std::unique_ptr<Recording> recording;
+    KernelRuns runs;  // of a replay
   };
   Engine(Device& device, const DecoderWeights& weights, std::unique_ptr<Decoder> decoder,
          const SchedulerOptions& options);
@@ -94,7 +101,8 @@ class Engine {
   Status begin_steps();
   Status begin(std::vector<Chunk> chunks);
   Status enqueue(const InFlight& step);
-  Status draw(const InFlight& step, const StepTensors& tensors);
+  Status launch_all(const InFlight& step, const StepTensors& tensors, TakeIds ids, KernelRuns* runs);
+  Status draw(const InFlight& step, const StepTensors& tensors, KernelRuns* runs);
   Result<std::vector<GeneratedToken>> finish_oldest();
   Status check_logits(const InFlight& step, const std::vector<GeneratedToken>& drawn) const;
   void drop_ended_steps();
@@ -120,8 +128,9 @@ class Engine {
   void *cache_ = nullptr, *workspace_ = nullptr, *logits_ = nullptr, *rope_ = nullptr;
   EngineMemory memory_;
   size_t steps_ahead_ = 0;
-  std::vector<std::unique_ptr<Recording>> recordings_;  // of steps that decode 1, 2, ... sequences
-  std::deque<InFlight> in_flight_;                      // oldest first
+  std::vector<RecordedStep> recordings_;  // of steps that decode 1, 2, ... sequences
+  KernelRuns kernel_runs_;
+  std::deque<InFlight> in_flight_;  // oldest first
   int64_t steps_ = 0;
 };
 

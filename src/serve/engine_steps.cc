@@ -30,16 +30,25 @@ bool masked(const std::vector<Chunk>& chunks) {
   return std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.masked(); });
 }
 
+template <class Op>
+Status run(const PlanTable<Op>& plans, int64_t count, const typename Op::Args& args, Workspace workspace,
+           Stream stream, KernelRuns* runs) {
+  SLUICE_TRY(plans.run(count, args, workspace, stream));
+  runs->add(plans.at(count).kernel(), 1);
+  return {};
+}
+
 }  // namespace
 
 int64_t Engine::recordings() const {
-  return std::count_if(recordings_.begin(), recordings_.end(), [](const auto& r) { return r != nullptr; });
+  return std::count_if(recordings_.begin(), recordings_.end(),
+                       [](const RecordedStep& r) { return r.recording != nullptr; });
 }
 
 // A token of each drawn row. Logprobs are of the logits as the model made them, and the draw is of adjusted ones. So adjustments touch
 // the listed tokens alone, remember what stood there, and go back once the drawn token is known: then one pass gives its logprob,
 // its rank and the list. Masks do the same with whole rows. A list made before would know neither.
-Status Engine::draw(const InFlight& step, const StepTensors& t) {
+Status Engine::draw(const InFlight& step, const StepTensors& t, KernelRuns* runs) {
   if (step.rows == 0) return {};
   const Stream stream = device_.stream();
   const Tensor all =
@@ -50,13 +59,24 @@ Status Engine::draw(const InFlight& step, const StepTensors& t) {
     SLUICE_TRY(masks_->fill(step.chunks));
     SLUICE_TRY(masks_->apply(all, workspace(), stream));
   }
-  SLUICE_TRY(sample_->run(step.rows, t.sample, workspace(), stream));
+  SLUICE_TRY(run(*sample_, step.rows, t.sample, workspace(), stream, runs));
   if (masked(step.chunks)) SLUICE_TRY(masks_->restore(all, workspace(), stream));
   if (adjusts(step.chunks)) SLUICE_TRY(adjustments_->restore(all, workspace(), stream));
+  if (masked(step.chunks)) masks_->count_kernels(runs);
+  if (adjusts(step.chunks)) adjustments_->count_kernels(runs);
   if (!lists(step.chunks)) return {};
   TopLogprobs::Args top = t.top;
   top.logits = all;
-  return top_->run(top.row.shape[0], top, workspace(), stream);
+  return run(*top_, top.row.shape[0], top, workspace(), stream, runs);
+}
+
+Status Engine::launch_all(const InFlight& step, const StepTensors& t, TakeIds ids, KernelRuns* runs) {
+  const Stream stream = device_.stream();
+  if (ids == TakeIds::kFromDrawn)
+    SLUICE_TRY(run(*take_, t.take.ids.shape[0], t.take, workspace(), stream, runs));
+  SLUICE_TRY(decoder_->forward(t.in, weights_, caches_, t.sample.logits, workspace(), stream));
+  decoder_->count_kernels(t.in, runs);
+  return draw(step, t, runs);
 }
 
 // Everything of a step but its two copies: once a number of sequences is recorded, one replay. Steps with adjustments, masks or lists have
@@ -68,7 +88,8 @@ Status Engine::enqueue(const InFlight& step) {
   const bool takes =
       steps_ahead_ > 0 && (recorded || std::any_of(step.chunks.begin(), step.chunks.end(),
                                                    [](const Chunk& c) { return c.taken.has_value(); }));
-  auto filled = staging_->fill(step.block, step.chunks, takes ? TakeIds::kFromDrawn : TakeIds::kFromHost);
+  const TakeIds ids = takes ? TakeIds::kFromDrawn : TakeIds::kFromHost;
+  auto filled = staging_->fill(step.block, step.chunks, ids);
   if (!filled.ok()) return filled.status();
   if (adjusts(step.chunks)) SLUICE_TRY(adjustments_->fill(step.chunks));
   StepTensors t = std::move(filled).value();
@@ -76,19 +97,17 @@ Status Engine::enqueue(const InFlight& step) {
   const int64_t rotary = c.attention.front().rotary;
   t.in.tables.rope = make_tensor(rope_, DType::kF32, {bounds_.positions, rotary / 2, 2}, stream.where);
   t.sample.logits = make_tensor(logits_, DType::kF32, {step.rows, c.vocab}, stream.where);
-  const auto launch_all = [&]() -> Status {
-    if (takes) SLUICE_TRY(take_->run(t.take.ids.shape[0], t.take, workspace(), stream));
-    SLUICE_TRY(decoder_->forward(t.in, weights_, caches_, t.sample.logits, workspace(), stream));
-    return draw(step, t);
-  };
-  if (!recorded) return launch_all();
-  std::unique_ptr<Recording>& recording = recordings_[step.chunks.size() - 1];
-  if (!recording) {
-    auto made = device_.record(stream, launch_all);
+  if (!recorded) return launch_all(step, t, ids, &kernel_runs_);
+  RecordedStep& known = recordings_[step.chunks.size() - 1];
+  if (!known.recording) {
+    KernelRuns runs;
+    auto made = device_.record(stream, [&] { return launch_all(step, t, ids, &runs); });
     if (!made.ok()) return made.status();
-    recording = std::move(made).value();
+    known = {std::move(made).value(), std::move(runs)};
   }
-  return device_.replay(*recording, stream);
+  SLUICE_TRY(device_.replay(*known.recording, stream));
+  kernel_runs_.add(known.runs);
+  return {};
 }
 
 Status Engine::begin(std::vector<Chunk> chunks) {

@@ -82,4 +82,8 @@ Status LogitMasks::restore(const Tensor& logits, Workspace workspace, Stream str
   return run(*restore_, logits, workspace, stream);
 }
 
+void LogitMasks::count_kernels(KernelRuns* runs) const {
+  for (const auto* plans : {&*apply_, &*restore_}) runs->add(plans->at(masks_).kernel(), 1);
+}
+
 }  // namespace sluice

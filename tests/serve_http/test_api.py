@@ -358,6 +358,18 @@ class Api(ServerTest):
                 self.assertTrue({name, base} & names, line)
                 float(line.rsplit(" ", 1)[1])
 
+    def test_kernel_runs(self):
+        def runs():
+            lines = [line for line in self.server.ask("/metrics")[2].splitlines() if line.startswith("sluice:kernel_runs_total{")]
+            return {line.split('kernel="')[1].split('"')[0]: int(line.rsplit(" ", 1)[1]) for line in lines}
+
+        self.server.chat(max_tokens=2)
+        before = runs()
+        self.server.chat(max_tokens=12, ignore_eos=True)
+        more = {kernel: count - before.get(kernel, 0) for kernel, count in runs().items()}
+        self.assertTrue(all(kernel.startswith("cpu.") for kernel in more), more)
+        self.assertEqual(sum(count for kernel, count in more.items() if kernel.startswith("cpu.sample.")), 12)
+
 
 class Keys(ServerTest):
     FLAGS = ("--api-key", "first", "--api-key", "second", "--served-model-name", "a", "--served-model-name", "org/b")

@@ -1,0 +1,109 @@
+// How often kernels have run: held to what steps enqueue, and to the same steps without recordings.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "backends/cpu/device.h"
+#include "backends/cpu/queue.h"
+#include "harness/sum_filter.h"
+
+namespace sluice::test {
+namespace {
+
+std::map<std::string, int64_t> runs_of(const Engine& engine) {
+  std::map<std::string, int64_t> out;
+  for (const KernelRuns::Entry& e : engine.kernel_runs().all()) {
+    EXPECT_TRUE(out.emplace(e.kernel, e.runs).second) << e.kernel << " stands there twice";
+    EXPECT_GT(e.runs, 0) << e.kernel;
+  }
+  return out;
+}
+
+// What the CPU gets of the engine's next step, kernels and copies; nothing of it is executed.
+int64_t enqueued_by_a_step(Device& device, Engine& engine) {
+  int64_t enqueued = 0;
+  const auto recording = device.record(device.stream(), [&]() -> Status {
+    (void)engine.step();
+    enqueued = std::ssize(*cpu::queue_of(device.stream()).recording);
+    return {};
+  });
+  EXPECT_TRUE(recording.ok());
+  return enqueued;
+}
+
+// A kernel of the CPU enqueues itself once, routing in two parts twice.
+int64_t enqueued_by(const Engine& engine) {
+  int64_t out = 0;
+  for (const auto& [kernel, runs] : runs_of(engine)) out += runs * (kernel.ends_with(".in_turn") ? 2 : 1);
+  return out;
+}
+
+struct StepCase {
+  std::vector<Request> requests;
+  int64_t copies;
+  const char* why;
+};
+
+TEST(KernelRuns, AreAllThatAStepEnqueues) {
+  const auto device = cpu::open_device({.threads = 1}).value();
+  const DecoderModel model(small_decoder());
+  const std::vector<Request> filtered = filtered_requests().requests;
+  Request prompt = some_requests()[2], listed = some_requests()[1];
+  listed.sampling.logprobs = 3;
+  const StepCase cases[] = {{some_requests(), 2, "prompts, one in part"},
+                            {{prompt}, 2, "one prompt"},
+                            {{listed}, 2, "a list of log probabilities"},
+                            {adjusted_requests(), 3, "penalties and biases"},
+                            {filtered, 4, "filters beside them"}};
+  for (const StepCase& c : cases) {
+    const auto engine = engine_of(*device, model, roomy());
+    for (const Request& r : c.requests) ASSERT_TRUE(engine->add(r).ok());
+    const int64_t enqueued = enqueued_by_a_step(*device, *engine);
+    EXPECT_EQ(enqueued_by(*engine) + c.copies, enqueued) << c.why;
+  }
+}
+
+TEST(KernelRuns, OfAReplayedStepAreThoseOfOneThatIsLaunched) {
+  const auto device = cpu::open_device({.threads = 1}).value();
+  const DecoderModel model(small_decoder());
+  for (const int64_t ahead : {0, 1}) {
+    EngineOptions options = roomy();
+    options.steps_ahead = ahead, options.recorded_sequences = 0;
+    const auto launched = engine_of(*device, model, options);
+    const auto wanted = run(*launched, some_requests());
+    options.recorded_sequences = 8;
+    const auto replayed = engine_of(*device, model, options);
+    EXPECT_EQ(run(*replayed, some_requests()), wanted);
+    EXPECT_GT(replayed->recordings(), 2);
+    auto runs = runs_of(*launched), with_recordings = runs_of(*replayed);
+    // A recorded step always takes the tokens of the step before; a launched one only where it needs them.
+    const char* take = "cpu.take_tokens.copy";
+    EXPECT_EQ(with_recordings.contains(take), ahead > 0);
+    EXPECT_GE(with_recordings[take], runs[take]);
+    with_recordings.erase(take), runs.erase(take);
+    EXPECT_EQ(with_recordings, runs);
+  }
+}
+
+TEST(KernelRuns, AreOnePerLayerAndStep) {
+  const auto device = cpu::open_device({.threads = 1}).value();
+  const DecoderModel model(small_decoder());
+  const auto engine = engine_of(*device, model, roomy());
+  Request r{.prompt = {3, 1, 4, 1, 5}};
+  r.sampling.max_tokens = 7;  // of which the prompt's step draws the first
+  run(*engine, {r});
+  const auto runs = runs_of(*engine);
+  const auto kernel_of = [&](const std::string& stage) -> std::string {
+    for (const auto& [name, kernel] : engine->decoder().kernels(1, 1))
+      if (name == stage) return kernel.substr(0, kernel.find(':'));
+    return "";
+  };
+  const int64_t layers = model.config.layers(), steps = 7;
+  EXPECT_EQ(runs.at(kernel_of("embed")), 2 * steps) << "it gathers the rows of logits, too";
+  EXPECT_EQ(runs.at(kernel_of("norm")), (2 * layers + 1) * steps);
+  EXPECT_EQ(runs.at(kernel_of("attention.rope_kv_write")), layers * steps);
+  EXPECT_EQ(runs.at(kernel_of("router")), layers * steps);
+}
+
+}  // namespace
+}  // namespace sluice::test
