@@ -3,8 +3,8 @@
 
 usage: merge_rows.py RECORD.csv NEW.csv...
 
-What a note says behind "; " is its row's own. Rows that RECORD does not have yet come behind the last of the same op, model and tokens. What the card gave in a run (op read,
-dense_8192) stays RECORD's. Works for the files of power and clock too.
+What a note says behind "; " is its row's own. Rows that RECORD does not have yet come behind the last of the same op, model and
+tokens. What the card gave in a run (op read, dense_8192) stays RECORD's. Works for the files of power and clock too.
 """
 
 import csv

@@ -208,7 +208,7 @@ def arrivals(run: Run) -> None:
         got = run.found(client, flight, to)
         if prompts.poll() is not None:
             raise SystemExit("the prompts ended before the streams")
-        count, seconds = (now - then for now, then in zip(first_tokens(run.port), before))
+        count, seconds = (new - old for old, new in zip(before, first_tokens(run.port)))
     finally:
         prompts.kill()
         prompts.wait()
