@@ -249,6 +249,7 @@ __device__ __forceinline__ void consume(const Parameters& p, uint8_t* shared, in
   }
 }
 
+// Registers of half an SM, although no second one fits: attention's CTA has the other half.
 template <int kBlocks>
 __global__ void __launch_bounds__(kThreads, 2)
     linear_stream(const __grid_constant__ CUtensorMap w, const __grid_constant__ Parameters p) {

@@ -4,8 +4,8 @@
 
 namespace sluice::cuda::tile {
 
-// For weights of which one launch reads every byte once: their lines go first, so that the code of the next kernels, activations and
-// what several CTAs read stay.
+// For weights that one launch reads once, or for several rows at about the same time: their lines go first, so that the code of the next
+// kernels, activations and what several CTAs read stay.
 __device__ __forceinline__ uint64_t read_once() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
