@@ -82,6 +82,11 @@ struct Suite<Attention> {
         {tiled(210, 1, 0, 0), "a prompt at the end of its context", Fill::kSkewed},
         {tiled(210, 1, 0, 100), "the same with a window", Fill::kSkewed},
         {with_heads(tiled(150, 1, 0, 0), 4, 2, 128), "a prompt with wide heads", Fill::kSkewed},
+        {with_scale(tiled(260, 1, 0, 0, 900), 2), "scores that rise from tile to tile", Fill::kSkewed},
+        {with_scale(tiled(260, 1, 0, 300, 900), 30), "scores that rise by more than f32 holds",
+         Fill::kSkewed},
+        {with_scale(with_heads(tiled(150, 1, 0, 0, 500), 4, 2, 128), 20), "the same with wide heads",
+         Fill::kSkewed},
         {tiled(160, 5, 0, 0), "prompts and decodes"},
         {tiled(160, 5, 0, 70), "prompts and decodes with a window"},
         {tiled(90, 3, 0, 33), "NaN here and there, in bf16", Fill::kSomeNan},
@@ -163,6 +168,7 @@ struct Suite<Attention> {
     p.heads = heads, p.kv_heads = kv_heads, p.head_dim = head_dim;
     return p;
   }
+  static P with_scale(P p, double scale) { return p.scale = scale, p; }
   // kSkewed: all rows are the last of one long sequence. Otherwise sequences without rows, rows without a
   // sequence, more rows than keys and no keys at all come up by chance.
   static void fill_lengths(const P& p, Fill fill, const Attention::Args& a, Random& random) {

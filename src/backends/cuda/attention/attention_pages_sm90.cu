@@ -23,7 +23,7 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
 
 // From arithmetic, not from rows: none is recorded yet.
 double cost_us(const Attention::Problem& p) {
-  constexpr double kTileUs = 3, kLongContext = 4096, kFlopsPerUs = 350e6;
+  constexpr double kTileUs = 3, kLongContext = 4096, kFlopsPerUs = 420e6;
   const double keys =
       std::min(static_cast<double>(attention_context(p)), kLongContext) + (p.window > 0 ? 128 : 0);
   return 2 * kRampUs + kTileUs +
@@ -35,9 +35,11 @@ std::vector<Config> configs(const Attention::Problem& p, const DeviceInfo&, cons
   return {Config{.cost_us = cost_us(p), .launches = {few.launch(), KernelLaunch{}}}};
 }
 
-std::string launch_text(const Attention::Problem&, const KernelLaunch& launch) {
+std::string launch_text(const Attention::Problem& p, const KernelLaunch& launch) {
   const AttentionDecode how = AttentionDecode::of(launch);
-  if (how.groups == 0) return "128 queries a tile, sequences with more than 64 queries of a kv head";
+  if (how.groups == 0)
+    return (p.head_dim == 64 ? "192" : "128") +
+           std::string(" queries a tile, sequences with more than 64 queries of a kv head");
   return std::to_string(16 * how.groups) + " queries a tile, " + std::to_string(how.cluster) +
          " CTAs to a tile, all other sequences";
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "backends/cuda/tile/divisor.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/vector.cuh"
 
@@ -20,10 +21,12 @@ struct Step {
   const int32_t *page_table, *q_begin, *kv_len;
   const void* sinks;                                  // or null
   int64_t q_stride, y_stride, tokens, limit, window;  // limit: positions of a page table; window 0: none
-  int sequences, heads, kv_heads, group, pages, page_size, pages_per_seq;
+  int sequences, heads, pages, pages_per_seq;
+  tile::Divisor kv_heads, group, page_size;
   int settled;
-  int sinks_bf16, q_pairs, y_wide;  // rows of q in 4-byte words, of y in 8-byte words
-  float scale;                      // with log2(e)
+  int sinks_bf16;
+  int q_pairs, q_wide, y_wide;  // rows of q in words of 4 bytes, and of 16; of y in words of 8
+  float scale;                  // with log2(e)
 };
 
 __device__ __forceinline__ float exp2_of(float x) {
@@ -57,7 +60,7 @@ struct Queries {
   int count;       // queries of the whole sequence
   int begin;       // its first row of q
   int64_t kv_len;  // the position after its last row
-  __device__ __forceinline__ int rows(int group) const { return count / group; }
+  __device__ __forceinline__ int rows(const tile::Divisor& group) const { return count / group; }
   __device__ __forceinline__ Span span_of(const Step& p, int query) const {
     return span_at(p, kv_len - rows(p.group) + query / p.group);
   }

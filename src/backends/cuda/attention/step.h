@@ -29,14 +29,15 @@ inline Step step_of(const Attention::Problem& p, const Attention::Args& a) {
           .window = p.window,
           .sequences = static_cast<int>(p.sequences),
           .heads = static_cast<int>(p.heads),
-          .kv_heads = static_cast<int>(p.kv_heads),
-          .group = static_cast<int>(p.heads / p.kv_heads),
           .pages = static_cast<int>(p.pages),
-          .page_size = static_cast<int>(p.page_size),
           .pages_per_seq = static_cast<int>(p.pages_per_seq),
+          .kv_heads = tile::Divisor(static_cast<int>(p.kv_heads)),
+          .group = tile::Divisor(static_cast<int>(p.heads / p.kv_heads)),
+          .page_size = tile::Divisor(static_cast<int>(p.page_size)),
           .settled = p.settled,
           .sinks_bf16 = p.s == DType::kBF16,
           .q_pairs = rows_aligned(a.q, 4),
+          .q_wide = rows_aligned(a.q, 16),
           .y_wide = rows_aligned(a.y, 8),
           .scale = static_cast<float>(p.scale * 1.4426950408889634)};
 }

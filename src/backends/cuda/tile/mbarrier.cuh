@@ -68,6 +68,18 @@ __device__ __forceinline__ void barrier_arrive_remote(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// One arrival by one lane of a converged warp, for what all its lanes have done before. Without a branch.
+__device__ __forceinline__ void arrive_by_warp(uint32_t barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "bar.warp.sync 0xffffffff;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "@one mbarrier.arrive.shared::cta.b64 _, [%0];\n"
+      "}" ::"r"(barrier)
+      : "memory");
+}
+
 // One arrival at each of two barriers, here and in a peer CTA (barrier_arrive_remote), by one lane of a converged warp, for
 // what all its lanes have done before; none if `predicate` is 0. Predicated instead of branched: ptxas accepts no branches
 // between a wgmma and its wait.

@@ -1,0 +1,414 @@
+// A consumer warpgroup of prefill.cuh: 64 queries of a tile.
+#pragma once
+#include <cstddef>
+
+#include "backends/cuda/attention/prefill_shape.cuh"
+#include "backends/cuda/tile/warp.cuh"
+#include "backends/cuda/tile/wgmma_columns.cuh"
+
+namespace sluice::cuda::attention {
+
+template <int kDim>
+class PrefillConsumer {
+ public:
+  using Shape = PrefillShape<kDim>;
+  __device__ __forceinline__ PrefillConsumer(const PrefillCall& call, PrefillShared<Shape>& shared,
+                                             uint32_t ring)
+      : p_(call.step),
+        shared_(shared),
+        ring_(ring),
+        barriers_(tile::shared_address(&shared)),
+        group_(tile::uniform(static_cast<int>(threadIdx.x) / 128) - 1) {
+    // Kept in registers: they are computed anew at each use otherwise.
+    asm volatile("" : "+r"(ring_), "+r"(barriers_), "+r"(group_));
+  }
+
+  __device__ __forceinline__ void run() {
+    uint32_t turn = 0;  // tiles of keys so far
+    for (tile::RingPlace slot;; slot.step(Shape::kSlots)) {
+      tile::barrier_wait_by_warp(&shared_.work_full[slot.stage], slot.parity);
+      if (shared_.work[slot.stage].stop) return;
+      take(slot.stage, turn);
+    }
+  }
+
+ private:
+  static constexpr int kScores = Shape::kKeys / 2, kValues = kDim / 2;  // registers of a thread
+  // Sums of a thread's weights of a tile that need another base.
+  static constexpr float kBeyond = 65536;
+
+  // What is seen of a tile of keys.
+  enum class Seen : uint8_t { kSome, kAll };
+
+  // Where it is used, and not outside of loops: registers are scarce.
+  static __device__ __forceinline__ int thread() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread % 128;
+  }
+
+  // Queries of the warpgroup in a tile; first > last: none.
+  struct Mine {
+    int first, last, row;  // row: the first of this thread's two, eight apart
+    __device__ __forceinline__ Mine(const Queries& of, int group, int thread)
+        : first(of.first + 64 * group),
+          last(min(first + 64, of.count) - 1),
+          row(first + thread / 32 * 16 + thread % 32 / 4) {}
+  };
+
+  // Of the whole tile of queries: what some of them sees.
+  __device__ __forceinline__ Span of_cta(const Queries& of) const {
+    return SeenBy(p_, of, of.first, min(of.first + Shape::kQueries, of.count) - 1).some;
+  }
+
+  __device__ __forceinline__ void take(uint32_t slot, uint32_t& turn) {
+    slot = static_cast<uint32_t>(tile::uniform(static_cast<int>(slot)));
+    // Tiles of keys that some query of the CTA, some and every query of the warpgroup sees.
+    Span cta, some, all;
+    {
+      const Queries of = shared_.work[slot].queries;
+      const Mine mine(of, group_, thread());
+      const SeenBy seen(p_, of, min(mine.first, of.count - 1), max(mine.last, 0));
+      cta = tiles_of(of_cta(of));
+      some = mine.first > mine.last ? Span{0, 0} : tiles_of(seen.some);
+      all = {(seen.all.first + Shape::kKeys - 1) / Shape::kKeys, seen.all.end / Shape::kKeys};
+      // Rows that are not there have a base from the start.
+#pragma unroll
+      for (int r = 0; r < 2; ++r) base_[r] = mine.row + 8 * r <= mine.last ? kNothing : 0, sum_[r] = 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) value_[i] = 0;
+    waits_ = false, fresh_ = true;
+    for (int t = cta.first; t < cta.end; ++t, ++turn) {
+      if (waits_ && !fresh_ && t >= all.first) take_whole(slot, turn, t, all.end);
+      if (t >= cta.end) break;
+      turn = static_cast<uint32_t>(tile::uniform(static_cast<int>(turn)));
+      wait(keys_full(turn), turn);
+      if (!some.sees(t)) {
+        if (waits_) drain(turn - 1);
+        tile::arrive_by_warp(keys_free(turn));
+        wait(values_full(turn), turn);
+        tile::arrive_by_warp(values_free(turn));
+        continue;
+      }
+      look(slot, t * Shape::kKeys, turn);
+      bool rebases = fresh_ || !waits_;
+      if (!rebases) {
+        rebases = take_keys<Seen::kSome>(slot, turn);
+      } else if (waits_) {
+        drain(turn - 1);
+      }
+      if (rebases) rebase(slot, turn);
+      tile::arrive_by_warp(keys_free(turn));
+      if (!all.sees(t)) {
+        wait(values_full(turn), turn);
+        if (any_not_finite(slot, turn, t * Shape::kKeys)) {
+          add_one_by_one(turn);
+          tile::arrive_by_warp(values_free(turn));
+          continue;
+        }
+      }
+      keep_weights();
+      waits_ = true;
+    }
+    if (waits_) drain(turn - 1);
+    write(slot);
+    tile::arrive_by_warp(tile::shared_address(&shared_.work_free[slot]));
+  }
+  // Tiles from t on of which every query sees all, until one needs another base: then t is that one, and no values wait.
+  __device__ __forceinline__ void take_whole(uint32_t slot, uint32_t& turn, int& t, int end) {
+    for (; t < end; ++t, ++turn) {
+      turn = static_cast<uint32_t>(tile::uniform(static_cast<int>(turn)));
+      wait(keys_full(turn), turn);
+      if (take_keys<Seen::kAll>(slot, turn)) return;
+      tile::arrive_by_warp(keys_free(turn));
+      keep_weights();
+      waits_ = true;
+    }
+  }
+  static __device__ __forceinline__ Span tiles_of(const Span& s) {
+    return {s.first / Shape::kKeys, s.first < s.end ? (s.end + Shape::kKeys - 1) / Shape::kKeys : 0};
+  }
+
+  // Barriers of the stage of a turn.
+  static __device__ __forceinline__ uint32_t stage_of(uint32_t turn) { return turn % Shape::kStages; }
+  __device__ __forceinline__ uint32_t barrier_of(size_t array, uint32_t turn) const {
+    return barriers_ + static_cast<uint32_t>(array) + stage_of(turn) * sizeof(uint64_t);
+  }
+  using Shared = PrefillShared<Shape>;
+  __device__ __forceinline__ uint32_t keys_full(uint32_t turn) const {
+    return barrier_of(offsetof(Shared, keys_full), turn);
+  }
+  __device__ __forceinline__ uint32_t keys_free(uint32_t turn) const {
+    return barrier_of(offsetof(Shared, keys_free), turn);
+  }
+  __device__ __forceinline__ uint32_t values_full(uint32_t turn) const {
+    return barrier_of(offsetof(Shared, values_full), turn);
+  }
+  __device__ __forceinline__ uint32_t values_free(uint32_t turn) const {
+    return barrier_of(offsetof(Shared, values_free), turn);
+  }
+  static __device__ __forceinline__ void wait(uint32_t barrier, uint32_t turn) {
+    tile::barrier_wait_by_warp(barrier, turn / Shape::kStages % 2);
+  }
+  __device__ __forceinline__ uint32_t absent(uint32_t turn) const {
+    return tile::load_shared_word(barriers_ + static_cast<uint32_t>(offsetof(Shared, absent)) +
+                                  stage_of(turn) * sizeof(uint32_t));
+  }
+
+  // Scores of a tile of keys become weights, and the values of the turn before, which wait, are added beside. True: the weights are
+  // of no use, because another base is wanted, or pages are absent.
+  template <Seen kSeen>
+  __device__ __forceinline__ bool take_keys(uint32_t slot, uint32_t turn) {
+    wait(values_full(turn - 1), turn - 1);
+    score(slot, turn);
+    add_values(turn - 1);
+    const uint32_t gone = kSeen == Seen::kAll ? absent(turn) : 0;
+    tile::wait_groups<1>();
+    tile::hold(score_);
+    // No branches from here to the wait: ptxas accepts none between a product and its wait.
+    if constexpr (kSeen == Seen::kSome) hide();
+    float sum[2];
+    weigh(sum);
+    // The vote keeps the weights in front of the wait. ptxas moves the wait up to the first product's otherwise, and nothing runs
+    // beside the second one.
+    const bool lost = any_of_group(gone != 0 || !(sum[0] < kBeyond && sum[1] < kBeyond));
+    tile::wait_groups<0>();
+    tile::hold(value_);
+    tile::arrive_by_warp(values_free(turn - 1));
+    waits_ = false;
+    if (!lost) sum_[0] += sum[0], sum_[1] += sum[1];
+    return lost;
+  }
+
+  // Scores become weights relative to the largest one so far, and sums so far are rescaled. Nothing waits.
+  __device__ __forceinline__ void rebase(uint32_t slot, uint32_t turn) {
+    score(slot, turn);
+    tile::wait_groups<0>();
+    tile::hold(score_);
+    hide();
+    float factor[2], sum[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float most = kNothing;
+#pragma unroll
+      for (int n = 0; n < Shape::kKeys / 8; ++n)
+        most = fmaxf(most, fmaxf(score_[4 * n + 2 * r], score_[4 * n + 2 * r + 1]));
+      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+      most = fmaxf(most * p_.scale, base_[r]);
+      factor[r] = rescale(base_[r], base_of(most));
+      base_[r] = most;
+    }
+    weigh(sum);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) sum_[r] = sum_[r] * factor[r] + sum[r];
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) value_[i] *= factor[i % 4 / 2];
+    fresh_ = any_of_group(base_[0] == kNothing || base_[1] == kNothing);
+  }
+
+  __device__ __forceinline__ void drain(uint32_t turn) {
+    wait(values_full(turn), turn);
+    tile::fence_operands();
+    add_values(turn);
+    tile::wait_groups<0>();
+    tile::hold(value_);
+    tile::arrive_by_warp(values_free(turn));
+    waits_ = false;
+  }
+
+  __device__ __forceinline__ uint32_t keys_of(uint32_t turn) const {
+    return ring_ + stage_of(turn) * 2 * Shape::kKeyBytes;
+  }
+  __device__ __forceinline__ uint32_t values_of(uint32_t turn) const {
+    return keys_of(turn) + Shape::kKeyBytes;
+  }
+
+  // Starts the first product.
+  __device__ __forceinline__ void score(uint32_t slot, uint32_t turn) {
+    const uint32_t mine = ring_ + Shape::kRingBytes + slot * Shape::kQueryBytes +
+                          static_cast<uint32_t>(group_ * 64 * tile::kSwizzledRowBytes);
+    const uint64_t queries = tile::describe_tile(mine), keys = tile::describe_tile(keys_of(turn));
+    tile::fence_operands();
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k)
+      tile::multiply<Shape::kKeys>(
+          score_, queries + k / 4 * Shape::kQueryHalf / tile::kDescribed + k % 4 * tile::kNext16,
+          keys + k / 4 * Shape::kKeyHalf / tile::kDescribed + k % 4 * tile::kNext16, k > 0);
+    tile::commit_group();
+  }
+  // Starts the second one.
+  __device__ __forceinline__ void add_values(uint32_t turn) {
+    const uint64_t values = tile::describe_columns(values_of(turn), Shape::kKeyHalf);
+#pragma unroll
+    for (int k = 0; k < Shape::kKeys / 16; ++k)
+      tile::multiply_columns<kDim>(value_, weight_[k], values + k * tile::kNextRows16);
+    tile::commit_group();
+  }
+
+  // Whether `mine` is true in some thread of the warpgroup.
+  __device__ __forceinline__ bool any_of_group(bool mine) const {
+    uint32_t any;
+    asm volatile(
+        "{\n"
+        ".reg .pred mine, any;\n"
+        "setp.ne.u32 mine, %1, 0;\n"
+        "bar.red.or.pred any, %2, 128, mine;\n"
+        "selp.b32 %0, 1, 0, any;\n"
+        "}"
+        : "=r"(any)
+        : "r"(static_cast<uint32_t>(mine)), "r"(2 + group_)
+        : "memory");
+    return any != 0;
+  }
+
+  // Of a row's keys that this thread holds, numbered from 0: 8 (i / 2) + 2 (thread % 4) + i % 2, those below `key` of the tile.
+  static __device__ __forceinline__ uint32_t keys_below(int key, int thread) {
+    const int from_mine = min(max(key - 2 * (thread % 4), 0), Shape::kKeys);
+    const int count = from_mine / 8 * 2 + min(from_mine % 8, 2);
+    return count >= 32 ? ~0u : (1u << count) - 1;
+  }
+  // Which of them each of the two rows sees.
+  __device__ __forceinline__ void look(uint32_t slot, int at, uint32_t turn) {
+    const Queries of = shared_.work[slot].queries;
+    const int me = thread();
+    const Mine mine(of, group_, me);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int query = mine.row + 8 * r;
+      const Span span = query <= mine.last ? of.span_of(p_, query) : Span{0, 0};
+      seen_[r] = keys_below(span.end - at, me) & ~keys_below(span.first - at, me);
+    }
+    for (uint32_t left = absent(turn); left; left &= left - 1) {
+      const uint32_t gone = 0xfu << 4 * (__ffs(static_cast<int>(left)) - 1);
+      seen_[0] &= ~gone, seen_[1] &= ~gone;
+    }
+  }
+  // Without a branch.
+  __device__ __forceinline__ void hide() {
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      const uint32_t bit = 1u << (i / 4 * 2 + i % 2);
+      score_[i] = seen_[i % 4 / 2] & bit ? score_[i] : kNothing;
+    }
+  }
+
+  // Scores become weights relative to the base of their row. sum: of those that the thread holds.
+  __device__ __forceinline__ void weigh(float (&sum)[2]) {
+    const float base[2] = {base_of(base_[0]), base_of(base_[1])};
+    float part[2][2] = {};
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      const int r = i % 4 / 2;
+      score_[i] = exp2_of(fmaf(score_[i], p_.scale, -base[r]));
+      part[r][i % 2] += score_[i];
+    }
+    sum[0] = part[0][0] + part[0][1], sum[1] = part[1][0] + part[1][1];
+  }
+  // Weights as the first operand of the second product.
+  __device__ __forceinline__ void keep_weights() {
+#pragma unroll
+    for (int k = 0; k < Shape::kKeys / 16; ++k) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        weight_[k][i] =
+            pack(score_[8 * k + 4 * (i / 2) + 2 * (i % 2)], score_[8 * k + 4 * (i / 2) + 2 * (i % 2) + 1]);
+    }
+  }
+
+  // Whether the values of a stage have a NaN or an infinity; equal in all threads of the warpgroup. Keys that no query of the CTA
+  // sees may be anything, even what nobody has written: their values become zeros, so that they decide nothing. All warpgroups
+  // write the same zeros.
+  __device__ __forceinline__ bool any_not_finite(uint32_t slot, uint32_t turn, int at) const {
+    const uint32_t values = values_of(turn);
+    const Span span = of_cta(shared_.work[slot].queries);
+    const int mine = thread();
+    constexpr uint32_t kExponents = 0x7f807f80;
+    uint32_t found = 0;  // a half's highest bit: of its exponent every bit is set
+#pragma unroll
+    for (int i = 0; i < Shape::kKeyBytes / 16; i += 128) {
+      const int key = (i + mine) % (Shape::kKeyHalf / 16) / (tile::kSwizzledRowBytes / 16);
+      if (span.sees(at + key)) {
+        const uint4 v = tile::load_shared(values + 16 * (i + mine));
+        for (const uint32_t pair : {v.x, v.y, v.z, v.w}) found |= (pair & kExponents) + 0x00800080;
+      } else {
+        tile::store_shared(values + 16 * (i + mine), make_uint4(0, 0, 0, 0));
+      }
+    }
+    tile::fence_for_async();
+    return any_of_group((found & 0x80008000) != 0);
+  }
+
+  // The second product without tensor cores: a weight meets only values that its query sees.
+  __device__ __forceinline__ void add_one_by_one(uint32_t turn) {
+    const uint32_t values = values_of(turn);
+    const int lane = thread() % 32;
+#pragma unroll
+    for (int n = 0; n < Shape::kKeys / 8; ++n) {
+#pragma unroll 1
+      for (int i = 0; i < 8; ++i) {
+        const int key = 8 * n + i, from = lane / 4 * 4 + i / 2;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float w =
+              __shfl_sync(0xffffffffu, i % 2 ? score_[4 * n + 2 * r + 1] : score_[4 * n + 2 * r], from);
+          const bool sees = (__shfl_sync(0xffffffffu, seen_[r], from) >> (2 * n + i % 2) & 1) != 0;
+#pragma unroll
+          for (int d = 0; d < kDim / 8; ++d) {
+            const uint32_t pair =
+                tile::load_shared_word(values + d / 8 * Shape::kKeyHalf +
+                                       tile::swizzled(static_cast<uint32_t>(key),
+                                                      static_cast<uint32_t>(d % 8 * 16 + 4 * (lane % 4))));
+            if (!sees) continue;
+            value_[4 * d + 2 * r] += w * low_of(pair), value_[4 * d + 2 * r + 1] += w * high_of(pair);
+          }
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void write(uint32_t slot) {
+    const Queries of = shared_.work[slot].queries;
+    const int kv_head = shared_.work[slot].kv_head;
+    const int me = thread();
+    const Mine mine(of, group_, me);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float sum = sum_[r];
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      const int query = mine.row + 8 * r;
+      if (query > mine.last) continue;
+      const float share = share_of(p_, kv_head * p_.group + query % p_.group, base_[r], sum);
+      auto* y = static_cast<__nv_bfloat16*>(p_.y) + of.place(p_, query, kv_head, kDim, p_.y_stride);
+#pragma unroll
+      for (int d = 0; d < kDim / 8; ++d) {
+        const uint32_t pair =
+            pack(scaled(value_[4 * d + 2 * r], share), scaled(value_[4 * d + 2 * r + 1], share));
+        __nv_bfloat16* to = y + 8 * d + 2 * (me % 4);
+        if (p_.y_wide) {
+          *reinterpret_cast<uint32_t*>(to) = pair;
+        } else {
+          to[0] = __ushort_as_bfloat16(static_cast<unsigned short>(pair & 0xffffu));
+          to[1] = __ushort_as_bfloat16(static_cast<unsigned short>(pair >> 16));
+        }
+      }
+    }
+  }
+
+  const Step& p_;
+  PrefillShared<Shape>& shared_;
+  uint32_t ring_;
+  uint32_t barriers_;  // the address of `shared_`
+  int group_;
+  bool fresh_;  // some row has no base yet
+  bool waits_;  // values are still to be added, with the weights in weight_: those of the stage before
+  uint32_t weight_[Shape::kKeys / 16][4];
+  float score_[kScores], value_[kValues], sum_[2];
+  float base_
+      [2];  // what weights of the two rows are relative to, a score that is not above their largest; kNothing: none yet
+  uint32_t seen_[2];  // by the thread's two rows, of the keys that it holds
+};
+
+}  // namespace sluice::cuda::attention

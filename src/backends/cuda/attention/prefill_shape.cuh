@@ -1,0 +1,49 @@
+// What the producer and the consumers of prefill.cuh share: shapes, the call, and shared memory.
+#pragma once
+#include "backends/cuda/attention/rows.cuh"
+#include "backends/cuda/tile/swizzle.cuh"
+
+namespace sluice::cuda::attention {
+
+template <int kDim>
+struct PrefillShape {
+  static constexpr int kConsumers = kDim == 64 ? 3 : 2, kQueries = 64 * kConsumers;
+  static constexpr int kKeys = kDim == 64 ? 128 : 64;
+  static constexpr int kThreads = 128 * (1 + kConsumers), kWarps = 4 * kConsumers;  // of consumers
+  static constexpr int kHalves = kDim / 64;
+  static constexpr int kKeyHalf = kKeys * tile::kSwizzledRowBytes;  // bytes of 64 elements of a tile's keys
+  static constexpr int kQueryHalf = kQueries * tile::kSwizzledRowBytes;  // and of its queries
+  static constexpr int kKeyBytes = kHalves * kKeyHalf;                   // keys, or values
+  static constexpr int kQueryBytes = kHalves * kQueryHalf;
+  static constexpr int kStages = 4, kSlots = 2;  // of keys and values; of queries
+  static constexpr int kRingBytes = 2 * kStages * kKeyBytes;
+  static constexpr int kSharedBytes = kRingBytes + kSlots * kQueryBytes + 1024;  // aligned by hand
+  // The producer's threads that fetch queries, beside its first warp.
+  static constexpr int kFetchers = 96;
+};
+
+struct PrefillCall {
+  Step step;
+  Tiling tiling;
+  int tiles, box_keys;  // tiles of queries at most, of all kv heads; positions of a TMA box
+};
+
+// A tile of queries, as the producer hands it to the consumers.
+struct PrefillWork {
+  Queries queries;
+  int kv_head, stop;  // stop: there are no more
+};
+
+// A barrier of each stage of the ring stands in an array; kStages is a power of two.
+template <class Shape>
+struct PrefillShared {
+  uint64_t keys_full[Shape::kStages], keys_free[Shape::kStages];
+  uint64_t values_full[Shape::kStages], values_free[Shape::kStages];
+  uint64_t work_full[Shape::kSlots], work_free[Shape::kSlots];
+  PrefillWork work[Shape::kSlots];
+  uint32_t
+      absent[Shape::kStages];  // a bit for each 16 keys that some query should see and whose page is absent
+  TileSearch search;
+};
+
+}  // namespace sluice::cuda::attention
