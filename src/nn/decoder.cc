@@ -145,26 +145,25 @@ void Decoder::lay_out() {
   workspace_bytes_ = used + scratch;
 }
 
-int64_t Decoder::cache_bytes() const {
-  int64_t bytes = 0;
-  for (int32_t kind : config_.kind) bytes += 2 * attention_[static_cast<size_t>(kind)]->cache_bytes();
-  return bytes;
-}
+int64_t Decoder::cache_bytes() const { return bounds_.pages * layout_.page_bytes_of_all(); }
 
 std::vector<KvCache> Decoder::caches(void* memory) const {
+  std::vector<std::byte*> tensors;
   auto* at = static_cast<std::byte*>(memory);
+  for (const int64_t page : layout_.page_bytes) {
+    tensors.push_back(at);
+    at += 2 * bounds_.pages * page;
+  }
   std::vector<KvCache> out;
-  for (int32_t kind : config_.kind) {
-    const AttentionBlock& block = *attention_[static_cast<size_t>(kind)];
-    const AttentionConfig& c = block.config();
-    const auto next = [&] {
-      const Tensor t = make_tensor(at, c.x, {bounds_.pages, c.kv_heads, bounds_.page_size, c.head_dim},
-                                   device_.info().backend);
-      at += block.cache_bytes();
-      return t;
+  for (size_t layer = 0; layer < config_.kind.size(); ++layer) {
+    const AttentionConfig& c = config_.attention[static_cast<size_t>(config_.kind[layer])];
+    const size_t tensor = layout_.tensor[layer];
+    const auto view = [&](std::byte* data) {
+      return make_tensor(data, c.x, {bounds_.pages, c.kv_heads, bounds_.page_size, c.head_dim},
+                         device_.info().backend);
     };
-    const Tensor k = next();
-    out.push_back({k, next()});
+    out.push_back(
+        {view(tensors[tensor]), view(tensors[tensor] + bounds_.pages * layout_.page_bytes[tensor])});
   }
   return out;
 }
@@ -178,6 +177,9 @@ Status Decoder::forward(const StepIn& in, const DecoderWeights& w, const std::ve
     return invalid("decoder: wanted weights and caches of " + std::to_string(config_.layers()) +
                    " layers, found " + std::to_string(w.layers.size()) + " and " +
                    std::to_string(caches.size()));
+  if (in.tables.size() != layout_.windows.size())
+    return invalid("decoder: wanted tables of " + std::to_string(layout_.windows.size()) +
+                   " groups of layers, found " + std::to_string(in.tables.size()));
   const int64_t n = in.token_ids.shape[0], rows = in.logit_rows.shape[0], hidden = config_.hidden;
   const auto view = [&](size_t at, int64_t count) {
     return make_tensor(workspace.data + at, config_.x, {count, hidden}, stream.where);
@@ -192,8 +194,9 @@ Status Decoder::forward(const StepIn& in, const DecoderWeights& w, const std::ve
     const DecoderLayerWeights& l = w.layers[layer];
     SLUICE_TRY(norm(l.attention_norm));
     const AttentionIo io{.x = normed, .k_cache = caches[layer].k, .v_cache = caches[layer].v, .y = x};
-    SLUICE_TRY(attention_[static_cast<size_t>(config_.kind[layer])]->forward(io, l.attention, in.tables,
-                                                                             scratch, stream));
+    const auto kind = static_cast<size_t>(config_.kind[layer]);
+    const StepTables& tables = in.tables[layout_.group[kind]];
+    SLUICE_TRY(attention_[kind]->forward(io, l.attention, tables, scratch, stream));
     SLUICE_TRY(norm(l.moe_norm));
     const MoeIo moe_io{.x = normed, .residual = x, .token_ids = {}, .y = x};
     SLUICE_TRY(apart_ ? apart_->forward(moe_io, l.moe) : moe_->forward(moe_io, l.moe, scratch, stream));
@@ -223,7 +226,7 @@ void Decoder::count_kernels(const StepIn& in, KernelRuns* runs) const {
   runs->add(embed_->at(tokens).kernel(), 1);
   runs->add(norm_->at(tokens).kernel(), 2 * config_.layers());
   for (size_t kind = 0; kind < attention_.size(); ++kind)
-    attention_[kind]->count_kernels(tokens, in.tables.rows_max,
+    attention_[kind]->count_kernels(tokens, in.tables.front().rows_max,
                                     std::ranges::count(config_.kind, static_cast<int32_t>(kind)), runs);
   moe().count_kernels(tokens, config_.layers(), runs);
   if (rows == 0) return;

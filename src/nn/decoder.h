@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "nn/attention.h"
+#include "nn/cache_layout.h"
 #include "nn/moe_apart.h"
 
 namespace sluice {
@@ -41,11 +42,13 @@ struct DecoderWeights {
 // logits are wanted.
 struct StepIn {
   Tensor token_ids;  // i32[tokens]
-  StepTables tables;
+  std::vector<StepTables>
+      tables;  // of each group of layers, which differ in slot_of and page_table: CacheLayout
   Tensor logit_rows;
 };
 struct KvCache {
-  Tensor k, v;  // of one layer: [pages, kv_heads, page_size, head_dim]
+  Tensor k,
+      v;  // of one layer: [pages, kv_heads, page_size, head_dim]. Layers of different groups may have the same
 };
 
 // Every stage of one step, layer by layer ("layer 3 experts.up"): tokens rows through the layers, `rows` of them to logits, and
@@ -64,6 +67,7 @@ class Decoder {
   size_t workspace_bytes() const { return workspace_bytes_; }
   // From now on for a cache of so many pages. Before the first step.
   Status set_pages(int64_t pages);
+  const CacheLayout& cache_layout() const { return layout_; }
   int64_t cache_bytes() const;  // of all layers, keys and values
   // Views of `memory`, cache_bytes() long, one for each layer.
   std::vector<KvCache> caches(void* memory) const;
@@ -79,7 +83,11 @@ class Decoder {
 
  private:
   Decoder(Device& device, DecoderConfig config, const StepBounds& bounds, Policy policy)
-      : device_(device), config_(std::move(config)), bounds_(bounds), policy_(std::move(policy)) {}
+      : device_(device),
+        config_(std::move(config)),
+        bounds_(bounds),
+        policy_(std::move(policy)),
+        layout_(sluice::cache_layout(config_.attention, config_.kind, bounds.page_size)) {}
   Status plan_attention();
   Status plan_moe(const MoeSite& experts);
   void lay_out();
@@ -88,6 +96,7 @@ class Decoder {
   DecoderConfig config_;
   StepBounds bounds_;
   Policy policy_;
+  CacheLayout layout_;
   std::optional<PlanTable<Embedding>> embed_, gather_;
   std::optional<PlanTable<RmsNorm>> norm_, final_norm_;
   std::optional<PlanTable<Linear>> lm_head_;

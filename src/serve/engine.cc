@@ -12,13 +12,17 @@
 namespace sluice {
 namespace {
 
-int64_t page_bytes_of(const DecoderConfig& config, int64_t page_size) {
-  int64_t bytes = 0;
-  for (int32_t kind : config.kind) {
-    const AttentionConfig& a = config.attention[static_cast<size_t>(kind)];
-    bytes += 2 * bytes_of(a.x, page_size * a.kv_heads * a.head_dim);
-  }
-  return bytes;
+// Of sequences as long as they may be, in any chunks.
+int64_t pages_of_sequences(const CacheLayout& layout, const StepBounds& b, int64_t sequences) {
+  return pages_needed(layout.windows, b.page_size,
+                      {.sequences = sequences, .tokens = b.positions, .step_tokens = b.tokens});
+}
+
+// What the pages hold of such sequences while they decode, in whole pages and as parts of a sequence.
+int64_t tokens_held(const CacheLayout& layout, const StepBounds& b) {
+  const int64_t of_one = pages_needed(layout.windows, b.page_size, {.tokens = b.positions});
+  const int64_t tokens = b.pages_per_seq() * b.page_size;
+  return std::min(b.sequences * tokens, b.pages * tokens / of_one);
 }
 
 Result<StepBounds> bounds_of(const DecoderConfig& config, const EngineOptions& o) {
@@ -46,11 +50,12 @@ Result<StepBounds> bounds_of(const DecoderConfig& config, const EngineOptions& o
   if (b.tokens < b.sequences)
     return invalid("max_num_batched_tokens: wanted at least max_num_seqs = " + std::to_string(b.sequences) +
                    " (each draws a token a step), found " + std::to_string(b.tokens));
-  const int64_t page_bytes = page_bytes_of(config, b.page_size);
-  b.pages = b.sequences * b.pages_per_seq();
+  const CacheLayout layout = cache_layout(config.attention, config.kind, b.page_size);
+  const int64_t page_bytes = layout.page_bytes_of_all(), least = pages_of_sequences(layout, b, 1);
+  b.pages = pages_of_sequences(layout, b, b.sequences);
   if (o.kv_cache_bytes > 0 && page_bytes > 0) b.pages = std::min(b.pages, o.kv_cache_bytes / page_bytes);
-  if (b.pages < b.pages_per_seq())
-    return invalid("kv_cache_bytes: wanted at least " + std::to_string(b.pages_per_seq() * page_bytes) +
+  if (b.pages < least)
+    return invalid("kv_cache_bytes: wanted at least " + std::to_string(least * page_bytes) +
                    " for one sequence of max_model_len = " + std::to_string(b.positions) + ", found " +
                    std::to_string(o.kv_cache_bytes));
   return b;
@@ -83,12 +88,13 @@ StepBytes step_bytes(const Decoder& decoder, size_t other_workspace) {
 Status fit_cache(const Device& device, const EngineOptions& o, const StepBytes& beside, Decoder* decoder) {
   if (o.memory_utilization == 0 || o.kv_cache_bytes > 0) return {};
   const StepBounds& b = decoder->bounds();
-  const int64_t page = page_bytes_of(decoder->config(), b.page_size);
+  const CacheLayout& layout = decoder->cache_layout();
+  const int64_t page = layout.page_bytes_of_all(), least = pages_of_sequences(layout, b, 1);
   const double others = (1 - o.memory_utilization) * static_cast<double>(device.total_bytes());
   const int64_t left = device.free_bytes() - static_cast<int64_t>(others) - beside.sum();
   if (left >= b.pages * page) return {};
-  if (left >= b.pages_per_seq() * page) return decoder->set_pages(left / page);
-  return out_of_memory("engine: wanted " + std::to_string(b.pages_per_seq() * page) +
+  if (left >= least * page) return decoder->set_pages(left / page);
+  return out_of_memory("engine: wanted " + std::to_string(least * page) +
                        " bytes of cache for one sequence of " + std::to_string(b.positions) +
                        " tokens, found " + std::to_string(std::max<int64_t>(left, 0)) + " left of " +
                        number_text(o.memory_utilization) + " of the device's memory beside " +
@@ -147,9 +153,11 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
       std::max({sample->workspace_bytes(), take ? take->workspace_bytes() : 0, top->workspace_bytes(),
                 adjustments.value()->workspace_bytes(), masks.value()->workspace_bytes()});
   SLUICE_TRY(fit_cache(device, options, step_bytes(*decoder.value(), other), decoder.value().get()));
-  std::unique_ptr<Engine> engine(new Engine(
-      device, weights, std::move(decoder).value(),
-      {.prefix_cache = options.prefix_cache, .mixed_prefill_tokens = options.mixed_prefill_tokens}));
+  const std::vector<int64_t> windows = decoder.value()->cache_layout().windows;
+  std::unique_ptr<Engine> engine(new Engine(device, weights, std::move(decoder).value(),
+                                            {.prefix_cache = options.prefix_cache,
+                                             .mixed_prefill_tokens = options.mixed_prefill_tokens,
+                                             .windows = windows}));
   engine->sample_ = std::move(sample);
   engine->take_ = std::move(take);
   engine->top_ = std::move(top);
@@ -164,8 +172,10 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
 
 Status Engine::take_memory(size_t other_workspace) {
   const StepBytes bytes = step_bytes(*decoder_, other_workspace);
-  memory_ = {
-      .kv_cache_bytes = decoder_->cache_bytes(), .workspace_bytes = bytes.workspace, .pages = bounds_.pages};
+  memory_ = {.kv_cache_bytes = decoder_->cache_bytes(),
+             .workspace_bytes = bytes.workspace,
+             .pages = bounds_.pages,
+             .tokens = tokens_held(decoder_->cache_layout(), bounds_)};
   // Before the first page is touched: systems lend what they do not have.
   const int64_t wanted = memory_.kv_cache_bytes + memory_.workspace_bytes, free = device_.free_bytes();
   if (wanted > free)
@@ -185,7 +195,8 @@ Status Engine::take_memory(size_t other_workspace) {
   SLUICE_TRY(take(bytes.logits, &logits_));
   SLUICE_TRY(take(bytes.rope, &rope_));
   caches_ = decoder_->caches(cache_);
-  auto staging = StepStaging::make(device_, bounds_, steps_ahead_ + 1);
+  auto staging =
+      StepStaging::make(device_, bounds_, decoder_->cache_layout().windows.size(), steps_ahead_ + 1);
   if (!staging.ok()) return Status{staging.status().code, "engine: " + staging.status().message};
   staging_ = std::move(staging).value();
   return {};

@@ -42,6 +42,7 @@ struct EngineOptions {
 
 struct EngineMemory {
   int64_t kv_cache_bytes = 0, workspace_bytes = 0, pages = 0;
+  int64_t tokens = 0;  // that the cache holds of sequences of max_model_len, at most max_num_seqs of them
 };
 
 class LogitAdjustments;

@@ -95,7 +95,8 @@ Status Engine::enqueue(const InFlight& step) {
   StepTensors t = std::move(filled).value();
   const DecoderConfig& c = decoder_->config();
   const int64_t rotary = c.attention.front().rotary;
-  t.in.tables.rope = make_tensor(rope_, DType::kF32, {bounds_.positions, rotary / 2, 2}, stream.where);
+  for (StepTables& tables : t.in.tables)
+    tables.rope = make_tensor(rope_, DType::kF32, {bounds_.positions, rotary / 2, 2}, stream.where);
   t.sample.logits = make_tensor(logits_, DType::kF32, {step.rows, c.vocab}, stream.where);
   if (!recorded) return launch_all(step, t, ids, &kernel_runs_);
   RecordedStep& known = recordings_[step.chunks.size() - 1];
@@ -209,9 +210,8 @@ Result<std::vector<float>> Engine::logits(const std::vector<int32_t>& tokens,
   drop_ended_steps();
   const auto s = std::make_shared<Sequence>();
   s->tokens = tokens;
-  s->pages = scheduler_.take_pages(n);
   auto out = logits_in_pages(s, positions);
-  scheduler_.release_pages(s->pages);
+  scheduler_.release_pages(s.get());
   return out;
 }
 
@@ -229,6 +229,7 @@ Result<std::vector<float>> Engine::logits_in_pages(const std::shared_ptr<Sequenc
     // Tokens beyond a chunk stay unknown to it: each chunk ends where logits may be asked for.
     while (s->computed <= position) {
       const int64_t count = std::min(position + 1 - s->computed, bounds_.tokens);
+      scheduler_.take_pages(s.get(), s->computed + count);
       InFlight step{.chunks = {{.sequence = s, .first = s->computed, .count = count, .drawn = 0}}, .rows = 1};
       SLUICE_TRY(enqueue(step));
       SLUICE_TRY(device_.wait(device_.stream()));

@@ -1,26 +1,31 @@
 #include "serve/page_pool.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
-#include <algorithm>
+#include <utility>
 
 namespace sluice {
 
-uint64_t page_hash(int64_t parent, std::span<const int32_t> tokens) {
-  return XXH3_64bits_withSeed(tokens.data(), tokens.size_bytes(), static_cast<uint64_t>(parent));
+PagePool::PagePool(int64_t pages, PageHash hash, const std::vector<int64_t>& windows)
+    : pages_max_(pages),
+      groups_(windows.size()),
+      whole_context_(windows.front() == 0),
+      prefixes_(groups_, hash) {}
+
+// Its keys and values are found no more; one that nobody uses is free.
+void PagePool::unpublish(int32_t page) {
+  Page& p = at(page);
+  prefixes_.set_page(std::exchange(p.prefix, kNoPrefix), p.group, kNoPage);
+  --published_, ++evictions_;
+  if (p.users > 0) return;
+  unused(p.reuse).erase(p.unused);
+  free_.push_back(page);
 }
 
-PagePool::PagePool(int64_t pages, PageHash hash) : pages_max_(pages), hash_(hash) {}
-
-void PagePool::evict_oldest() {
-  const int32_t page = unused_.front();
-  const auto [begin, end] = by_hash_.equal_range(at(page).hash);
-  by_hash_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == page; }));
-  unused_.pop_front();
-  at(page).number = kNoParent;
-  free_.push_back(page);
-  ++evictions_;
+void PagePool::evict() {
+  const int32_t page = unused_[unused_[0].empty() ? 1 : 0].front();
+  const int64_t prefix = at(page).prefix;
+  for (size_t group = groups_ - 1; whole_context_ && at(page).group == 0 && group > 0; --group)
+    if (const int32_t other = prefixes_.page(prefix, group); other != kNoPage) unpublish(other);
+  unpublish(page);
 }
 
 int32_t PagePool::take() {
@@ -28,7 +33,7 @@ int32_t PagePool::take() {
     free_.push_back(static_cast<int32_t>(pages_.size()));
     pages_.emplace_back();
   } else if (free_.empty()) {
-    evict_oldest();
+    evict();
   }
   const int32_t page = free_.back();
   free_.pop_back();
@@ -38,42 +43,36 @@ int32_t PagePool::take() {
 
 void PagePool::acquire(int32_t page) {
   Page& p = at(page);
-  if (p.users++ == 0) unused_.erase(p.unused);
+  if (p.users++ == 0) unused(p.reuse).erase(p.unused);
 }
 
-void PagePool::release(int32_t page) {
+void PagePool::release(int32_t page, Reuse reuse) {
   Page& p = at(page);
   if (--p.users > 0) return;
-  if (p.number == kNoParent) {
+  if (p.prefix == kNoPrefix) {
     free_.push_back(page);
   } else {
-    p.unused = unused_.insert(unused_.end(), page);
+    p.reuse = reuse;
+    p.unused = unused(reuse).insert(unused(reuse).end(), page);
   }
 }
 
-std::optional<int32_t> PagePool::find(int64_t parent, std::span<const int32_t> tokens) const {
-  const auto [begin, end] = by_hash_.equal_range(hash_(parent, tokens));
-  for (auto entry = begin; entry != end; ++entry) {
-    const Page& p = at(entry->second);
-    if (p.parent == parent && std::ranges::equal(p.tokens, tokens)) return entry->second;
-  }
-  return {};
-}
-
-void PagePool::publish(int32_t page, int64_t parent, std::span<const int32_t> tokens) {
+void PagePool::publish(int32_t page, int64_t prefix, size_t group) {
   Page& p = at(page);
-  p.number = ++last_number_;
-  p.parent = parent;
-  p.hash = hash_(parent, tokens);
-  p.tokens.assign(tokens.begin(), tokens.end());
-  by_hash_.emplace(p.hash, page);
+  p.prefix = prefix;
+  p.group = group;
+  prefixes_.set_page(prefix, group, page);
+  ++published_;
 }
 
 void PagePool::forget_all() {
-  by_hash_.clear();
-  for (Page& p : pages_) p.number = kNoParent;
-  free_.insert(free_.end(), unused_.begin(), unused_.end());
-  unused_.clear();
+  prefixes_.clear();
+  published_ = 0;
+  for (Page& p : pages_) p.prefix = kNoPrefix;
+  for (std::list<int32_t>& pages : unused_) {
+    free_.insert(free_.end(), pages.begin(), pages.end());
+    pages.clear();
+  }
 }
 
 }  // namespace sluice

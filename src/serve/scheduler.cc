@@ -7,20 +7,34 @@
 namespace sluice {
 
 Scheduler::Scheduler(const StepBounds& bounds, const SchedulerOptions& options)
-    : bounds_(bounds), options_(options), pool_(bounds.pages, options.hash) {}
+    : bounds_(bounds),
+      options_(options),
+      pool_(bounds.pages, options.hash, options.windows),
+      room_(longest_sequence()) {}
+
+int64_t Scheduler::longest_sequence() const {
+  int64_t fits = 0;
+  for (int64_t low = 0, high = bounds_.positions; low <= high;) {
+    const int64_t tokens = (low + high) / 2;
+    const int64_t pages = pages_needed(options_.windows, bounds_.page_size,
+                                       {.tokens = tokens, .step_tokens = std::min(tokens, bounds_.tokens)});
+    if (pages <= bounds_.pages) fits = tokens;
+    (pages <= bounds_.pages ? low : high) = pages <= bounds_.pages ? tokens + 1 : tokens - 1;
+  }
+  return fits;
+}
 
 Result<int64_t> Scheduler::add(Request request) {
   const auto n = static_cast<int64_t>(request.prompt.size());
   if (n == 0) return invalid("prompt: wanted at least one token, found none");
-  const int64_t room = std::min(bounds_.positions, bounds_.pages * bounds_.page_size);
-  if (n >= room)
-    return invalid("prompt: wanted fewer than " + std::to_string(room) +
+  if (n >= room_)
+    return invalid("prompt: wanted fewer than " + std::to_string(room_) +
                    " tokens (the context, --max-model-len), found " + std::to_string(n));
   auto s = std::make_shared<Sequence>();
   s->id = next_id_++;
   s->prompt_tokens = n;
   s->tokens = std::move(request.prompt);
-  s->tokens_max = request.sampling.max_tokens > 0 ? std::min(room, n + request.sampling.max_tokens) : room;
+  s->tokens_max = request.sampling.max_tokens > 0 ? std::min(room_, n + request.sampling.max_tokens) : room_;
   s->sampling = std::move(request.sampling);
   s->filter = std::move(request.filter);
   s->filtered = n;
@@ -47,16 +61,43 @@ bool Scheduler::needs_all_tokens() const {
 }
 
 void Scheduler::drop_pages(Sequence* s) {
-  std::for_each(s->pages.rbegin(), s->pages.rend(), [&](int32_t page) { pool_.release(page); });
+  for (int64_t i = s->pages.empty() ? 0 : std::ssize(s->pages.front().page); i-- > 0;)
+    for (const GroupPages& own : s->pages)
+      if (i >= own.first) pool_.release(own.page[static_cast<size_t>(i)], Reuse::kLikely);
   s->pages.clear();
+  pool_.release_prefix(std::exchange(s->prefix, kNoPrefix));
   s->published = s->computed = 0;
+}
+
+// The first page that tokens from `first` on see, all of whose page count: those before are passed.
+int64_t Scheduler::first_page(size_t group, int64_t first) const {
+  const int64_t window = options_.windows[group], size = bounds_.page_size;
+  return window == 0 ? 0 : std::max<int64_t>(0, first / size * size - window + 1) / size;
+}
+
+Reuse Scheduler::reuse_of(const Sequence& s, size_t group, int64_t page) const {
+  for (const int64_t end : {s.known, s.prompt_tokens / bounds_.page_size})
+    if (page < end && page >= first_page(group, end * bounds_.page_size)) return Reuse::kLikely;
+  return Reuse::kUnlikely;
+}
+
+// What no token behind the computed ones sees.
+void Scheduler::release_passed(Sequence* s) {
+  for (size_t group = 0; group < s->pages.size(); ++group) {
+    GroupPages& own = s->pages[group];
+    for (const int64_t end = first_page(group, s->computed); own.first < end; ++own.first)
+      pool_.release(std::exchange(own.page[static_cast<size_t>(own.first)], kNoPage),
+                    reuse_of(*s, group, own.first));
+  }
 }
 
 // Pages for `tokens` tokens in all; false when there are not enough, and then none is taken.
 bool Scheduler::reserve(Sequence* s, int64_t tokens) {
-  const int64_t need = pages_of(tokens) - static_cast<int64_t>(s->pages.size());
-  if (need > free_pages()) return false;
-  for (int64_t i = 0; i < need; ++i) s->pages.push_back(pool_.take());
+  s->pages.resize(options_.windows.size());
+  const int64_t need = pages_of(tokens) - std::ssize(s->pages.front().page);
+  if (need * std::ssize(s->pages) > free_pages()) return false;
+  for (GroupPages& own : s->pages)
+    for (int64_t i = 0; i < need; ++i) own.page.push_back(pool_.take());
   return true;
 }
 
@@ -72,21 +113,47 @@ std::span<const int32_t> Scheduler::page_tokens(const Sequence& s, int64_t page)
   return std::span(s.tokens).subspan(static_cast<size_t>(page) * size, size);
 }
 
-// The number of the page before.
-int64_t Scheduler::parent(const Sequence& s, int64_t page) const {
-  return page == 0 ? kNoParent : pool_.number(s.pages[static_cast<size_t>(page) - 1]);
-}
-
-// The longest prefix that is published, of a sequence that has no pages and whose tokens are all known.
+// The longest prefix from which it can go on, of a sequence that has no pages and whose tokens are all known.
 void Scheduler::take_prefix(Sequence* s) {
   if (!options_.prefix_cache) return;
-  for (const int64_t most = (s->length() - 1) / bounds_.page_size; s->published < most; ++s->published) {
-    const auto page = pool_.find(parent(*s, s->published), page_tokens(*s, s->published));
-    if (!page) break;
-    pool_.acquire(*page);
-    s->pages.push_back(*page);
+  const PrefixTree& tree = pool_.prefixes();
+  const size_t groups = options_.windows.size();
+  std::vector<int64_t> chain, unbroken(groups);  // prefixes; pages of each group without a gap up to the last
+  for (const int64_t most = (s->length() - 1) / bounds_.page_size; std::ssize(chain) < most;) {
+    const auto next = tree.find(chain.empty() ? kNoPrefix : chain.back(), page_tokens(*s, std::ssize(chain)));
+    if (!next) break;
+    chain.push_back(*next);
+    const int64_t end = std::ssize(chain);
+    bool all = true;
+    for (size_t group = 0; group < groups; ++group) {
+      int64_t& pages = unbroken[group];
+      pages = tree.page(*next, group) == kNoPage ? 0 : pages + 1;
+      all = all && pages >= end - first_page(group, end * bounds_.page_size);
+    }
+    if (all) s->published = end;
   }
+  s->known = std::ssize(chain);
+  if (s->published == 0) return;
+  s->prefix = chain[static_cast<size_t>(s->published) - 1];
+  pool_.hold_prefix(s->prefix);
   s->computed = s->published * bounds_.page_size;
+  s->pages.resize(groups);
+  for (size_t group = 0; group < groups; ++group) {
+    GroupPages& own = s->pages[group];
+    own.first = first_page(group, s->computed);
+    own.page.assign(static_cast<size_t>(s->published), kNoPage);
+    for (auto i = static_cast<size_t>(own.first); i < own.page.size(); ++i)
+      pool_.acquire(own.page[i] = tree.page(chain[i], group));
+  }
+}
+
+// Whether a page is published in place of one of its own, behind those that it has published.
+bool Scheduler::has_twin(const Sequence& s) const {
+  const auto prefix = pool_.prefixes().find(s.prefix, page_tokens(s, s.published));
+  if (!prefix) return false;
+  for (size_t group = 0; group < s.pages.size(); ++group)
+    if (s.published >= s.pages[group].first && pool_.prefixes().page(*prefix, group) != kNoPage) return true;
+  return false;
 }
 
 // Its full pages whose tokens are known, one behind the other. Of two pages with the same tokens one is published.
@@ -94,15 +161,19 @@ void Scheduler::publish(Sequence* s, Twin twin) {
   if (!options_.prefix_cache) return;
   const int64_t full = std::min(s->computed, static_cast<int64_t>(s->tokens.size())) / bounds_.page_size;
   for (; s->published < full; ++s->published) {
-    int32_t& own = s->pages[static_cast<size_t>(s->published)];
-    const auto tokens = page_tokens(*s, s->published);
-    const int64_t before = parent(*s, s->published);
-    if (const auto other = pool_.find(before, tokens)) {
-      if (twin == Twin::kKeepsOwn) return;
-      pool_.acquire(*other);
-      pool_.release(std::exchange(own, *other));
-    } else {
-      pool_.publish(own, before, tokens);
+    if (twin == Twin::kKeepsOwn && has_twin(*s)) return;
+    const int64_t prefix = pool_.hold_prefix(s->prefix, page_tokens(*s, s->published));
+    pool_.release_prefix(std::exchange(s->prefix, prefix));
+    for (size_t group = 0; group < s->pages.size(); ++group) {
+      if (s->published < s->pages[group].first) continue;
+      int32_t& own = s->pages[group].page[static_cast<size_t>(s->published)];
+      const int32_t other = pool_.prefixes().page(prefix, group);
+      if (other == kNoPage) {
+        pool_.publish(own, prefix, group);
+      } else {
+        pool_.acquire(other);
+        pool_.release(std::exchange(own, other), Reuse::kLikely);
+      }
     }
   }
 }
@@ -118,6 +189,7 @@ std::vector<Chunk> Scheduler::next() {
   std::vector<Chunk> chunks;
   int64_t budget = bounds_.tokens, prompts = budget;  // what the step still takes, and of prompts
   const int64_t preempted_before = preemptions_;
+  for (const Owned& s : running_) release_passed(s.get());
   // Older sequences may take pages from younger ones, never the other way round, so the oldest always makes progress.
   const auto take = [&](Owned s, int64_t most) -> int64_t {
     const int64_t count = std::min(left_of(*s), most);
@@ -159,7 +231,8 @@ bool Scheduler::computes_next_page(const std::vector<Chunk>& chunks, const Seque
   if (!options_.prefix_cache || end >= s.tokens.size()) return false;
   return std::any_of(chunks.begin(), chunks.end(), [&](const Chunk& chunk) {
     const Sequence& other = *chunk.sequence;
-    return std::min(static_cast<size_t>(other.computed), other.tokens.size()) >= end &&
+    return static_cast<size_t>(chunk.first) < end &&
+           std::min(static_cast<size_t>(other.computed), other.tokens.size()) >= end &&
            std::equal(s.tokens.begin(), s.tokens.begin() + static_cast<ptrdiff_t>(end), other.tokens.begin());
   });
 }
@@ -238,14 +311,9 @@ void Scheduler::take_back(const std::vector<Chunk>& chunks) {
   pool_.forget_all();
 }
 
-std::vector<int32_t> Scheduler::take_pages(int64_t tokens) {
-  std::vector<int32_t> pages(static_cast<size_t>(pages_of(tokens)));
-  std::ranges::generate(pages, [&] { return pool_.take(); });
-  return pages;
-}
-
-void Scheduler::release_pages(const std::vector<int32_t>& pages) {
-  for (const int32_t page : pages) pool_.release(page);
+void Scheduler::take_pages(Sequence* s, int64_t tokens) {
+  release_passed(s);
+  (void)reserve(s, tokens);
 }
 
 PrefixCacheCounts Scheduler::prefix_cache() const {

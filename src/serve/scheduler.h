@@ -9,11 +9,18 @@
 
 #include "base/status.h"
 #include "nn/attention.h"
+#include "nn/cache_layout.h"
 #include "serve/adjusted_tokens.h"
 #include "serve/page_pool.h"
 #include "serve/request.h"
 
 namespace sluice {
+
+// The pages of a sequence for one group of layers (CacheLayout), in the order of its tokens.
+struct GroupPages {
+  std::vector<int32_t> page;  // kNoPage: released, since no later token sees it
+  int64_t first = 0;          // those before are kNoPage
+};
 
 struct Sequence {
   int64_t id = 0;
@@ -24,8 +31,10 @@ struct Sequence {
   int64_t drawn_row = 0;   // of the last of them among the tokens of its step
   int64_t computed = 0;    // tokens whose keys and values are in the cache once the steps in flight are done
   bool ended = false;      // nobody waits for what steps in flight draw for it
-  std::vector<int32_t> pages;
-  int64_t published = 0;                      // the first so many of its pages are in the prefix cache
+  std::vector<GroupPages> pages;              // of each group; equally many
+  int64_t published = 0;                      // the first so many of its pages are in the prefix cache,
+  int64_t prefix = kNoPrefix;                 // and this is what stands in them; held
+  int64_t known = 0;                          // pages of its longest prefix that was there when it began
   std::optional<int64_t> cached_tokens = {};  // of the prompt: found there when it first began
   SamplingParams sampling;
   AdjustedTokens adjusted;  // where sampling.adjusts()
@@ -58,6 +67,7 @@ struct SchedulerOptions {
   // Tokens of all prompts together in a step in which sequences decode, which last as long as the step. 0: no bound but the step's.
   int64_t mixed_prefill_tokens = 0;
   PageHash hash = page_hash;
+  std::vector<int64_t> windows = {0};  // CacheLayout
 };
 
 // In tokens, of requests that begin; not of those that come back after they have lost their pages.
@@ -75,10 +85,18 @@ struct PrefixCacheCounts {
 // token that it will have drawn. If that token ends it, the row was computed for nothing, and what it draws is dropped. Steps run
 // in the order in which they were chosen, so pages change hands as soon as a step is chosen.
 //
+// Groups of layers with a window release the pages that it has passed before the next step is chosen; a chunk needs pages for
+// the window before it and for all of itself. The page boundary before the chunk counts as its beginning, so that what a sequence
+// leaves is enough to begin at its last full page.
+//
 // Prefix cache: a full page is published once a step that computes it is chosen and its tokens are known. A sequence begins behind
-// the longest prefix that is published, but computes its last token in any case, because the logits are wanted. Pages are found
-// from the next step on, since attention may read keys and values of earlier steps before this one has written its own (settled
-// in ops/attention.h); so a sequence that could go on from pages that this step computes waits for the next one.
+// the longest prefix of which all pages are published that the windows at its end see, but computes its last token in any case,
+// because the logits are wanted. Pages are found from the next step on, since attention may read keys and values of earlier steps
+// before this one has written its own (settled in ops/attention.h); so a sequence that could go on from pages that this step
+// computes waits for the next one.
+//
+// Passed pages are evicted first, but for those of the windows at two places: the end of the prompt, since a chat goes on there
+// when reasoning is left out of it; and the end of the longest prefix that was known, where sequences have begun to differ.
 class Scheduler {
  public:
   explicit Scheduler(const StepBounds& bounds, const SchedulerOptions& options = {});
@@ -100,9 +118,10 @@ class Scheduler {
   // it: every sequence is computed again from its tokens, and the prefix cache is empty.
   void take_back(const std::vector<Chunk>& chunks);
 
-  // Pages for `tokens` tokens of no request, while the scheduler is idle; tokens <= bounds.positions.
-  std::vector<int32_t> take_pages(int64_t tokens);
-  void release_pages(const std::vector<int32_t>& pages);
+  // Pages for `tokens` tokens in all of a sequence of no request, at most bounds.tokens more than are computed, while the scheduler is
+  // idle; tokens <= bounds.positions.
+  void take_pages(Sequence* sequence, int64_t tokens);
+  void release_pages(Sequence* sequence) { drop_pages(sequence); }
 
   // Used by no sequence; some of them may be in the prefix cache.
   int64_t free_pages() const { return pool_.available(); }
@@ -119,10 +138,14 @@ class Scheduler {
     int64_t tokens = 0, sequences = 0, rows = 0;
   };
   std::span<const int32_t> page_tokens(const Sequence& sequence, int64_t page) const;
-  int64_t parent(const Sequence& sequence, int64_t page) const;
+  int64_t longest_sequence() const;
+  int64_t first_page(size_t group, int64_t first) const;
+  Reuse reuse_of(const Sequence& sequence, size_t group, int64_t page) const;
+  void release_passed(Sequence* sequence);
   int64_t pages_of(int64_t tokens) const { return (tokens + bounds_.page_size - 1) / bounds_.page_size; }
   bool reserve(Sequence* sequence, int64_t tokens);
   void take_prefix(Sequence* sequence);
+  bool has_twin(const Sequence& sequence) const;
   void publish(Sequence* sequence, Twin twin);
   void drop_pages(Sequence* sequence);
   void stop_youngest();
@@ -134,6 +157,7 @@ class Scheduler {
   StepBounds bounds_;
   SchedulerOptions options_;
   PagePool pool_;
+  int64_t room_;  // tokens of a sequence that fits into the cache alone
   std::deque<Owned> waiting_;
   std::vector<Owned> running_;  // oldest first
   int64_t next_id_ = 0, preemptions_ = 0, queries_ = 0, hits_ = 0;

@@ -6,11 +6,15 @@
 #include "serve/places.h"
 
 namespace sluice {
-StepStaging::StepStaging(Device& device, const StepBounds& bounds) : device_(device), bounds_(bounds) {
+StepStaging::StepStaging(Device& device, const StepBounds& bounds, size_t groups)
+    : device_(device), bounds_(bounds), groups_(groups) {
   Places places;
   in_at_ = answers(bounds.sequences).end;
-  places.used = ids_at_ =
-      layout({.tokens = bounds.tokens, .rows = bounds.sequences, .listed = bounds.sequences}).end;
+  places.used = ids_at_ = layout({.tokens = bounds.tokens,
+                                  .sequences = bounds.sequences,
+                                  .rows = bounds.sequences,
+                                  .listed = bounds.sequences})
+                              .end;
   places.take(DType::kI32, bounds.tokens);
   bytes_ = places.used;
 }
@@ -21,8 +25,8 @@ StepStaging::~StepStaging() {
 }
 
 Result<std::unique_ptr<StepStaging>> StepStaging::make(Device& device, const StepBounds& bounds,
-                                                       size_t blocks) {
-  std::unique_ptr<StepStaging> out(new StepStaging(device, bounds));
+                                                       size_t groups, size_t blocks) {
+  std::unique_ptr<StepStaging> out(new StepStaging(device, bounds, groups));
   const Result<void*> block = device.allocate(out->bytes_);
   if (!block.ok()) return block.status();
   out->block_ = static_cast<std::byte*>(block.value());
@@ -43,6 +47,7 @@ Result<std::unique_ptr<StepStaging>> StepStaging::make(Device& device, const Ste
 
 StepStaging::Counts StepStaging::counts(const std::vector<Chunk>& chunks) {
   Counts out{};
+  out.sequences = std::ssize(chunks);
   for (const Chunk& chunk : chunks) {
     out.tokens += chunk.count;
     out.rows += chunk.drawn ? 1 : 0;
@@ -65,12 +70,12 @@ StepStaging::Answers StepStaging::answers(int64_t listed) const {
 }
 
 StepStaging::Layout StepStaging::layout(const Counts& counts) const {
-  const auto [tokens, rows, listed] = counts;
+  const auto [tokens, sequences, rows, listed] = counts;
   Places places{in_at_};
   Layout at{};
   at.token_ids = places.take(DType::kI32, tokens);
   at.positions = places.take(DType::kI32, tokens);
-  at.slot_of = places.take(DType::kI32, tokens);
+  for (size_t group = 0; group < groups_; ++group) at.slot_of.push_back(places.take(DType::kI32, tokens));
   at.q_begin = places.take(DType::kI32, bounds_.sequences + 1);
   at.kv_len = places.take(DType::kI32, bounds_.sequences);
   at.logit_rows = places.take(DType::kI32, rows);
@@ -81,8 +86,10 @@ StepStaging::Layout StepStaging::layout(const Counts& counts) const {
   at.seed = places.take(DType::kI64, rows);
   at.step = places.take(DType::kI64, rows);
   at.listed = places.take(DType::kI32, listed);
-  // Last: rows of sequences that a step does not have are neither written nor copied.
-  at.page_table = places.take(DType::kI32, bounds_.sequences * bounds_.pages_per_seq());
+  // Rows of sequences that a step does not have are neither written nor copied: what stands in their place belongs to other
+  // tensors, and nothing reads it.
+  for (size_t group = 0; group < groups_; ++group)
+    at.page_table.push_back(places.take(DType::kI32, sequences * bounds_.pages_per_seq()));
   at.end = places.used;
   return at;
 }
@@ -92,19 +99,21 @@ Tensor StepStaging::view(size_t at, DType dtype, std::initializer_list<int64_t> 
 }
 
 StepTensors StepStaging::tensors(const Layout& at, const Counts& counts, TakeIds ids) const {
-  const auto [tokens, rows, listed] = counts;
+  const auto [tokens, sequences, rows, listed] = counts;
   const Answers to = answers(listed);
   StepTensors out;
   const Tensor drawn = view(to.token, DType::kI32, {bounds_.sequences});
   const Tensor written = view(at.token_ids, DType::kI32, {tokens});
   out.take = {.ids = written, .drawn = drawn, .y = view(ids_at_, DType::kI32, {tokens})};
   out.in.token_ids = ids == TakeIds::kFromDrawn ? out.take.y : written;
-  StepTables& tables = out.in.tables;
-  tables.positions = view(at.positions, DType::kI32, {tokens});
-  tables.slot_of = view(at.slot_of, DType::kI32, {tokens});
-  tables.q_begin = view(at.q_begin, DType::kI32, {bounds_.sequences + 1});
-  tables.kv_len = view(at.kv_len, DType::kI32, {bounds_.sequences});
-  tables.page_table = view(at.page_table, DType::kI32, {bounds_.sequences, bounds_.pages_per_seq()});
+  for (size_t group = 0; group < groups_; ++group)
+    out.in.tables.push_back(
+        {.positions = view(at.positions, DType::kI32, {tokens}),
+         .slot_of = view(at.slot_of[group], DType::kI32, {tokens}),
+         .q_begin = view(at.q_begin, DType::kI32, {bounds_.sequences + 1}),
+         .kv_len = view(at.kv_len, DType::kI32, {bounds_.sequences}),
+         .page_table = view(at.page_table[group], DType::kI32, {bounds_.sequences, bounds_.pages_per_seq()}),
+         .rope = {}});
   out.in.logit_rows = view(at.logit_rows, DType::kI32, {rows});
   out.sample = {.logits = {},
                 .temperature = view(at.temperature, DType::kF32, {rows}),
@@ -134,16 +143,12 @@ void StepStaging::write(std::byte* host, const Layout& l, const std::vector<Chun
     const Sequence& s = *chunk.sequence;
     q_begin[sequence] = static_cast<int32_t>(row);
     kv_len[sequence] = static_cast<int32_t>(chunk.first + chunk.count);
-    std::copy(s.pages.begin(), s.pages.end(),
-              at<int32_t>(host, l.page_table) + sequence * bounds_.pages_per_seq());
     const int64_t known = chunk.count - (chunk.taken ? 1 : 0);
     for (int64_t i = 0; i < chunk.count; ++i, ++row) {
-      const int64_t position = chunk.first + i, page = position / bounds_.page_size;
+      const int64_t position = chunk.first + i;
       at<int32_t>(host, l.token_ids)[row] =
           i < known ? s.tokens[static_cast<size_t>(position)] : static_cast<int32_t>(-1 - *chunk.taken);
       at<int32_t>(host, l.positions)[row] = static_cast<int32_t>(position);
-      at<int32_t>(host, l.slot_of)[row] = static_cast<int32_t>(
-          s.pages[static_cast<size_t>(page)] * bounds_.page_size + position % bounds_.page_size);
     }
     ++sequence;
     if (!chunk.drawn) continue;
@@ -163,16 +168,36 @@ void StepStaging::write(std::byte* host, const Layout& l, const std::vector<Chun
   std::fill(q_begin + sequence, q_begin + bounds_.sequences + 1, static_cast<int32_t>(row));
 }
 
+// No query sees a page that the window has passed, so that page's entry of the table may be any. It is that of a page which is
+// there: a kernel may pack the positions that are, and without others would add up in another order.
+void StepStaging::write_pages(std::byte* host, const Layout& l, const std::vector<Chunk>& chunks) const {
+  for (size_t group = 0; group < groups_; ++group) {
+    auto* slot = at<int32_t>(host, l.slot_of[group]);
+    auto* table = at<int32_t>(host, l.page_table[group]);
+    for (const Chunk& chunk : chunks) {
+      const GroupPages& own = chunk.sequence->pages[group];
+      const auto passed = static_cast<ptrdiff_t>(own.first);
+      std::fill_n(table, passed, own.page[static_cast<size_t>(own.first)]);
+      std::copy(own.page.begin() + passed, own.page.end(), table + passed);
+      table += bounds_.pages_per_seq();
+      for (int64_t position = chunk.first; position < chunk.first + chunk.count; ++position)
+        *slot++ = static_cast<int32_t>(own.page[static_cast<size_t>(position / bounds_.page_size)] *
+                                           bounds_.page_size +
+                                       position % bounds_.page_size);
+    }
+  }
+}
+
 Result<StepTensors> StepStaging::fill(size_t block, const std::vector<Chunk>& chunks, TakeIds ids) {
   const Counts n = counts(chunks);
   const Layout l = layout(n);
   std::byte* const host = blocks_[block].host;
   write(host, l, chunks);
-  const auto tables = static_cast<int64_t>(chunks.size()) * bounds_.pages_per_seq();
-  const size_t end = l.page_table + static_cast<size_t>(bytes_of(DType::kI32, tables));
-  SLUICE_TRY(device_.copy(block_ + in_at_, host + in_at_, end - in_at_, device_.stream()));
+  write_pages(host, l, chunks);
+  SLUICE_TRY(device_.copy(block_ + in_at_, host + in_at_, l.end - in_at_, device_.stream()));
   StepTensors out = tensors(l, n, ids);
-  for (const Chunk& chunk : chunks) out.in.tables.rows_max = std::max(out.in.tables.rows_max, chunk.count);
+  for (StepTables& tables : out.in.tables)
+    for (const Chunk& chunk : chunks) tables.rows_max = std::max(tables.rows_max, chunk.count);
   return out;
 }
 

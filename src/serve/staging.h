@@ -26,7 +26,9 @@ enum class TakeIds : uint8_t {
 class StepStaging {
  public:
   // `blocks`: steps that may be in flight at once; each has a block of page-locked memory.
-  static Result<std::unique_ptr<StepStaging>> make(Device& device, const StepBounds& bounds, size_t blocks);
+  // Groups of layers: CacheLayout.
+  static Result<std::unique_ptr<StepStaging>> make(Device& device, const StepBounds& bounds, size_t groups,
+                                                   size_t blocks);
   ~StepStaging();
   StepStaging(const StepStaging&) = delete;
   StepStaging& operator=(const StepStaging&) = delete;
@@ -41,30 +43,34 @@ class StepStaging {
  private:
   // Where things lie in a block: as dense as this step's counts allow, so that the copy is short.
   struct Layout {
-    size_t token_ids, positions, slot_of, q_begin, kv_len, logit_rows;
-    size_t temperature, top_k, top_p, min_p, seed, step, listed, page_table, end;
+    size_t token_ids, positions, q_begin, kv_len, logit_rows;
+    size_t temperature, top_k, top_p, min_p, seed, step, listed, end;
+    std::vector<size_t> slot_of, page_table;  // of each group
   };
   // What comes back, at the front of the block; likewise.
   struct Answers {
     size_t token, logprob, listed_logprob, rank, top_id, top_logprob, end;
   };
   struct Counts {
-    int64_t tokens, rows, listed;  // of a step; rows that it draws, and those of them that list logprobs
+    int64_t tokens, sequences;  // of a step
+    int64_t rows, listed;       // that it draws, and those of them that list logprobs
   };
   struct Block {
     std::byte* host = nullptr;
     std::unique_ptr<Mark> done;
   };
-  StepStaging(Device& device, const StepBounds& bounds);
+  StepStaging(Device& device, const StepBounds& bounds, size_t groups);
   static Counts counts(const std::vector<Chunk>& chunks);
   Layout layout(const Counts& counts) const;
   Answers answers(int64_t listed) const;
   void write(std::byte* host, const Layout& at, const std::vector<Chunk>& chunks) const;
+  void write_pages(std::byte* host, const Layout& at, const std::vector<Chunk>& chunks) const;
   StepTensors tensors(const Layout& at, const Counts& counts, TakeIds ids) const;
   Tensor view(size_t at, DType dtype, std::initializer_list<int64_t> shape) const;
 
   Device& device_;
   StepBounds bounds_;
+  size_t groups_;
   // On the device, `bytes_` long, and likewise on the host up to the ids: what comes back, what a step reads, ids with the taken ones
   // put in.
   std::byte* block_ = nullptr;

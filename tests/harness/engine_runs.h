@@ -28,6 +28,11 @@ inline DecoderConfig small_decoder() {
   return c;
 }
 
+// Bytes of a cache of so many pages.
+inline int64_t bytes_of_pages(const DecoderConfig& c, int64_t page_size, int64_t pages) {
+  return pages * cache_layout(c.attention, c.kind, page_size).page_bytes_of_all();
+}
+
 struct DecoderModel {
   explicit DecoderModel(const DecoderConfig& c) : config(c) {
     Random random(11);

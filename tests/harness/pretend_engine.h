@@ -12,6 +12,25 @@
 
 namespace sluice::test {
 
+using Tokens = std::vector<int32_t>;
+
+inline StepBounds bounds_of(int64_t pages = 32) {
+  return {.tokens = 64, .sequences = 4, .positions = 64, .page_size = 4, .pages = pages};
+}
+
+inline Request request(Tokens prompt, int64_t max_tokens = 1, uint64_t seed = 0) {
+  Request r{.prompt = std::move(prompt)};
+  r.sampling.max_tokens = max_tokens;
+  r.sampling.seed = seed;
+  return r;
+}
+
+inline Tokens count_up(int32_t first, int32_t n) {
+  Tokens out;
+  for (int32_t i = 0; i < n; ++i) out.push_back(first + i);
+  return out;
+}
+
 // The keys and values of a token, which depend on all tokens before it.
 inline uint64_t prefix_of(const std::vector<int32_t>& tokens) {
   uint64_t h = 1469598103934665603u;
@@ -42,6 +61,7 @@ class PretendEngine {
   PretendEngine(const StepBounds& bounds, const SchedulerOptions& options, size_t ahead)
       : scheduler(bounds, options),
         bounds_(bounds),
+        windows_(options.windows),
         ahead_(ahead),
         slots_(static_cast<size_t>(bounds.pages * bounds.page_size)) {}
 
@@ -91,13 +111,22 @@ class PretendEngine {
     std::vector<Chunk> chunks;
     std::vector<GeneratedToken> drawn;
   };
-  uint64_t& slot(const Sequence& s, int64_t position) {
-    const int64_t page = s.pages[static_cast<size_t>(position / bounds_.page_size)];
-    return slots_[static_cast<size_t>(page * bounds_.page_size + position % bounds_.page_size)];
+  // Groups of layers take pages of one memory, and what they store differs.
+  uint64_t& slot(const Sequence& s, size_t group, int64_t position) {
+    const int64_t page = s.pages[group].page.at(static_cast<size_t>(position / bounds_.page_size));
+    return slots_.at(static_cast<size_t>(page * bounds_.page_size + position % bounds_.page_size));
   }
-  void expect_written(const Chunk& c, const std::vector<int32_t>& tokens, int64_t at) {
-    ASSERT_EQ(slot(*c.sequence, at), prefix_of({tokens.begin(), tokens.begin() + at + 1}))
-        << "request " << c.sequence->id << " reads another token at " << at;
+  static uint64_t stored(const std::vector<int32_t>& tokens, size_t group, int64_t at) {
+    return prefix_of({tokens.begin(), tokens.begin() + at + 1}) + group;
+  }
+  // What the rows of a chunk see of positions below `end`.
+  void expect_written(const Chunk& c, const std::vector<int32_t>& tokens, int64_t end) {
+    for (size_t group = 0; group < windows_.size(); ++group) {
+      const int64_t window = windows_[group];
+      for (int64_t at = window > 0 ? std::max<int64_t>(0, c.first - window + 1) : 0; at < end; ++at)
+        ASSERT_EQ(slot(*c.sequence, group, at), stored(tokens, group, at))
+            << "request " << c.sequence->id << ", group " << group << " reads another token at " << at;
+    }
   }
   void execute(Step* step) {
     std::vector<std::vector<int32_t>> known;
@@ -110,20 +139,22 @@ class PretendEngine {
     }
     // Attention may read what is older than a chunk before the step writes anything.
     for (size_t i = 0; i < step->chunks.size(); ++i)
-      for (int64_t at = 0; at < step->chunks[i].first; ++at) expect_written(step->chunks[i], known[i], at);
+      expect_written(step->chunks[i], known[i], step->chunks[i].first);
     for (size_t i = 0; i < step->chunks.size(); ++i) {
       const Chunk& c = step->chunks[i];
-      for (int64_t at = c.first; at < c.first + c.count; ++at) {
-        uint64_t& to = slot(*c.sequence, at);
-        ASSERT_TRUE(written.insert(&to).second) << "two chunks of a step write one slot";
-        to = prefix_of({known[i].begin(), known[i].begin() + at + 1});
+      for (size_t group = 0; group < windows_.size(); ++group) {
+        for (int64_t at = c.first; at < c.first + c.count; ++at) {
+          uint64_t& to = slot(*c.sequence, group, at);
+          ASSERT_TRUE(written.insert(&to).second) << "two chunks or groups of a step write one slot";
+          to = stored(known[i], group, at);
+        }
       }
     }
-    ASSERT_LE(std::ssize(written), bounds_.tokens);
+    ASSERT_LE(std::ssize(written), bounds_.tokens * std::ssize(windows_));
     for (size_t i = 0; i < step->chunks.size(); ++i) {
       const Chunk& c = step->chunks[i];
       const auto& tokens = known[i];
-      for (int64_t at = 0; at < c.first + c.count; ++at) expect_written(c, tokens, at);
+      expect_written(c, tokens, c.first + c.count);
       if (!c.drawn) continue;
       ASSERT_EQ(*c.drawn, static_cast<int64_t>(step->drawn.size()));
       step->drawn.push_back({.id = drawn_behind(tokens, c.sequence->sampling, c.number)});
@@ -141,6 +172,7 @@ class PretendEngine {
   }
 
   StepBounds bounds_;
+  std::vector<int64_t> windows_;
   size_t ahead_;
   std::vector<uint64_t> slots_;
   std::vector<GeneratedToken> last_drawn_;

@@ -88,11 +88,12 @@ TEST_F(EngineAhead, ShortOfPagesGivesTheSameAnswers) {
   const auto wanted = answers(invariant(), some_requests());
   EngineOptions options = ahead(invariant(), 8);
   options.max_model_len = 64;
-  options.kv_cache_bytes = 64 * 3 * 2 * 2 * 16 * 2;  // one sequence, and not a page more
+  // One sequence, and not a page more.
+  options.kv_cache_bytes = bytes_of_pages(model_.config, options.page_size, 32);
   const auto engine = engine_of(*device_, model_, options);
   EXPECT_EQ(run(*engine, some_requests()), wanted);
   EXPECT_GT(engine->scheduler().preemptions(), 0);
-  EXPECT_EQ(engine->scheduler().free_pages(), 16);
+  EXPECT_EQ(engine->scheduler().free_pages(), 32);
 }
 
 // Requests come and go at random, in a cache that is too small for all: each answer is the beginning of the one that its request
@@ -119,7 +120,7 @@ TEST_F(EngineAhead, RequestsThatComeAndGo) {
   }
   EngineOptions options = ahead(invariant(), 3);
   options.max_model_len = 64, options.max_num_seqs = 4, options.max_num_batched_tokens = 16;
-  options.kv_cache_bytes = 24 * 4 * 3 * 2 * 2 * 16 * 2;  // 24 pages
+  options.kv_cache_bytes = bytes_of_pages(model_.config, options.page_size, 24);
   const auto engine = engine_of(*device_, model_, options);
   const int64_t pages = engine->scheduler().free_pages();
   std::vector<Answer> got(requests.size());
@@ -251,18 +252,18 @@ TEST_F(EngineAhead, TheCacheTakesWhatIsLeft) {
   const int64_t page = all->memory().kv_cache_bytes / all->memory().pages;
   EngineOptions options = roomy();
   options.memory_utilization = 0.75;
-  // 25% of 40 MB are others'; 40 pages beside what steps take.
+  // 25% of 40 MB are others'; 60 pages beside what steps take.
   const int64_t total = 40 << 20;
   const int64_t steps = all->memory().workspace_bytes + 8 * 101 * 4 + 128 * 16 * 4;
-  ScarceDevice scarce(*device_, total / 4 + steps + 40 * page + page / 2, total);
+  ScarceDevice scarce(*device_, total / 4 + steps + 60 * page + page / 2, total);
   const auto engine = engine_of(scarce, model_, options);
-  EXPECT_EQ(engine->memory().pages, 40);
-  EXPECT_EQ(engine->decoder().bounds().pages, 40);
+  EXPECT_EQ(engine->memory().pages, 60);
+  EXPECT_EQ(engine->decoder().bounds().pages, 60);
   EXPECT_EQ(run(*engine, some_requests()).size(), some_requests().size());
   ScarceDevice roomier(*device_, total, total);
   EXPECT_EQ(engine_of(roomier, model_, options)->memory().pages, all->memory().pages)
       << "not more than is needed";
-  ScarceDevice too_scarce(*device_, total / 4 + steps + 31 * page, total);
+  ScarceDevice too_scarce(*device_, total / 4 + steps + 49 * page, total);
   const auto none = Engine::make(too_scarce, model_.config, model_.weights, options);
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.status().code, Code::kOutOfMemory);

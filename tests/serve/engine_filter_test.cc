@@ -76,7 +76,7 @@ TEST_F(EngineFilter, OutlivesPreemption) {
   EngineOptions tight = invariant();
   tight.max_model_len = 64;
   const auto want = answers(tight);
-  tight.kv_cache_bytes = 18 * 4 * 3 * 2 * 2 * 16 * 2;  // 18 pages
+  tight.kv_cache_bytes = bytes_of_pages(model_.config, tight.page_size, 32);
   const auto engine = engine_of(*device_, model_, tight);
   EXPECT_EQ(run(*engine, filtered_requests().requests), want);
   EXPECT_GT(engine->scheduler().preemptions(), 0);

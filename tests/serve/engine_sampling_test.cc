@@ -151,7 +151,8 @@ TEST_F(EngineSampling, AheadRecordedInChunksAndShortOfPagesGivesTheSameAnswers) 
   EXPECT_EQ(answers(ahead, adjusted_requests()), wanted) << "with prompts in pieces";
   EngineOptions scarce = invariant();
   scarce.steps_ahead = 1, scarce.max_model_len = 64;
-  scarce.kv_cache_bytes = 64 * 3 * 2 * 2 * 16 * 2;  // one sequence, and not a page more
+  // One sequence, and not a page more.
+  scarce.kv_cache_bytes = bytes_of_pages(model_.config, scarce.page_size, 32);
   const auto engine = engine_of(*device_, model_, scarce);
   EXPECT_EQ(run(*engine, adjusted_requests()), wanted);
   EXPECT_GT(engine->scheduler().preemptions(), 0);

@@ -39,13 +39,13 @@ TEST(Engine, ShortOfPagesGivesTheSameAnswers) {
   EngineOptions options = invariant();
   const auto wanted = run(*engine_of(*device, model, options), some_requests());
   options.max_model_len = 64;
-  // 64 positions of one sequence, and not a page more.
-  options.kv_cache_bytes = 64 * 3 * 2 * 2 * 16 * 2;
+  // 64 positions of one sequence for both kinds of layers, and not a page more.
+  options.kv_cache_bytes = bytes_of_pages(model.config, options.page_size, 32);
   const auto engine = engine_of(*device, model, options);
-  EXPECT_EQ(engine->memory().pages, 16);
+  EXPECT_EQ(engine->memory().pages, 32);
   EXPECT_EQ(run(*engine, some_requests()), wanted);
   EXPECT_GT(engine->scheduler().preemptions(), 0);
-  EXPECT_EQ(engine->scheduler().free_pages(), 16);
+  EXPECT_EQ(engine->scheduler().free_pages(), 32);
 }
 
 TEST(Engine, EndsAtStopTokensAtMaxTokensAndAtTheContext) {

@@ -9,25 +9,6 @@
 namespace sluice::test {
 namespace {
 
-using Tokens = std::vector<int32_t>;
-
-StepBounds bounds_of(int64_t pages = 32) {
-  return {.tokens = 64, .sequences = 4, .positions = 64, .page_size = 4, .pages = pages};
-}
-
-Request request(Tokens prompt, int64_t max_tokens = 1, uint64_t seed = 0) {
-  Request r{.prompt = std::move(prompt)};
-  r.sampling.max_tokens = max_tokens;
-  r.sampling.seed = seed;
-  return r;
-}
-
-Tokens count_up(int32_t first, int32_t n) {
-  Tokens out;
-  for (int32_t i = 0; i < n; ++i) out.push_back(first + i);
-  return out;
-}
-
 class PrefixCache : public ::testing::Test {
  protected:
   int64_t add(Request r) { return engine_.scheduler.add(std::move(r)).value(); }
@@ -78,7 +59,7 @@ TEST_F(PrefixCache, RequestsThatBeginAlikeShareThePagesOfTheFirst) {
   add(request(count_up(1, 9), 2));
   EXPECT_EQ(engine_.step().size(), 2u);
   ASSERT_EQ(engine_.chunks().size(), 2u);
-  const Tokens first = engine_.chunks()[0].sequence->pages;
+  const Tokens first = engine_.chunks()[0].sequence->pages[0].page;
   EXPECT_EQ(engine_.chunks()[1].sequence->prompt_tokens, 9);
   EXPECT_EQ(engine_.chunks()[1].first, 0);
   EXPECT_EQ(scheduler().free_pages(), 32 - 3 - 3);
@@ -86,7 +67,7 @@ TEST_F(PrefixCache, RequestsThatBeginAlikeShareThePagesOfTheFirst) {
   const auto& chunks = engine_.chunks();
   ASSERT_EQ(chunks.size(), 3u);
   EXPECT_EQ(chunks[2].first, 8);
-  const auto& b = chunks[2].sequence->pages;
+  const auto& b = chunks[2].sequence->pages[0].page;
   EXPECT_TRUE(std::equal(first.begin(), first.begin() + 2, b.begin()));
   EXPECT_NE(first[2], b[2]);
 }
@@ -98,8 +79,8 @@ TEST_F(PrefixCache, PagesWithTheSameTokensBecomeOne) {
   for (int i = 0; i < 6; ++i) EXPECT_EQ(engine_.step().size(), 2u);  // 14 and 13 tokens are computed
   const auto& chunks = engine_.chunks();
   ASSERT_EQ(chunks.size(), 2u);
-  const auto& a = chunks[0].sequence->pages;
-  const auto& b = chunks[1].sequence->pages;
+  const auto& a = chunks[0].sequence->pages[0].page;
+  const auto& b = chunks[1].sequence->pages[0].page;
   EXPECT_TRUE(std::equal(a.begin(), a.begin() + 3, b.begin()));
   EXPECT_NE(a[3], b[3]) << "this one is being written";
   EXPECT_EQ(scheduler().pool().published(), 3);
@@ -206,10 +187,12 @@ TEST_F(PrefixCache, PagesOfNoRequest) {
   add(request(count_up(0, 62)));
   engine_.finish();
   EXPECT_EQ(scheduler().pool().published(), 15);
-  const auto pages = scheduler().take_pages(63);
+  Sequence other;
+  scheduler().take_pages(&other, 63);
+  const Tokens& pages = other.pages.at(0).page;
   EXPECT_EQ(std::set(pages.begin(), pages.end()).size(), 16u);
   EXPECT_EQ(scheduler().pool().published(), 15) << "others were free";
-  scheduler().release_pages(pages);
+  scheduler().release_pages(&other);
   EXPECT_EQ(scheduler().free_pages(), 32);
   add(request(count_up(0, 62)));
   EXPECT_EQ(engine_.step().at(0).cached_tokens, 60);
@@ -267,16 +250,18 @@ TEST(MixedPrefill, TokensInFlightCountAsDecodes) {
   EXPECT_EQ(counts_of(engine), (Counts{1, 4}));
 }
 
-// All pages whose tokens begin one of `texts`.
-std::set<int32_t> found_in(const PagePool& pool, const std::vector<Tokens>& texts, int64_t page_size) {
+// All pages whose tokens begin one of `texts`, where all layers can go on from them that see the whole context.
+std::set<int32_t> found_in(const PagePool& pool, const std::vector<Tokens>& texts, int64_t page_size,
+                           const std::vector<int64_t>& windows) {
   std::set<int32_t> found;
   for (const Tokens& text : texts) {
-    int64_t parent = kNoParent;
+    int64_t prefix = kNoPrefix;
     for (auto rest = std::span<const int32_t>(text); std::ssize(rest) >= page_size;) {
-      const auto page = pool.find(parent, rest.first(static_cast<size_t>(page_size)));
-      if (!page) break;
-      found.insert(*page);
-      parent = pool.number(*page);
+      const auto next = pool.prefixes().find(prefix, rest.first(static_cast<size_t>(page_size)));
+      if (!next || (windows[0] == 0 && pool.prefixes().page(*next, 0) == kNoPage)) break;
+      for (size_t group = 0; group < windows.size(); ++group)
+        if (const int32_t page = pool.prefixes().page(*next, group); page != kNoPage) found.insert(page);
+      prefix = *next;
       rest = rest.subspan(static_cast<size_t>(page_size));
     }
   }
@@ -297,6 +282,7 @@ struct Mix {
   PageHash hash;
   const char* why;
   int64_t mixed = 0;  // SchedulerOptions::mixed_prefill_tokens
+  std::vector<int64_t> windows = {0};
 };
 void PrintTo(const Mix& mix, std::ostream* out) { *out << mix.why; }
 
@@ -307,8 +293,10 @@ class PrefixCacheMix : public ::testing::TestWithParam<Mix> {};
 TEST_P(PrefixCacheMix, ReadsAndAnswersAreThoseOfRequestsAlone) {
   StepBounds bounds = bounds_of(GetParam().pages);
   bounds.tokens = GetParam().tokens;
-  PretendEngine engine(bounds, {.mixed_prefill_tokens = GetParam().mixed, .hash = GetParam().hash},
-                       GetParam().ahead);
+  PretendEngine engine(
+      bounds,
+      {.mixed_prefill_tokens = GetParam().mixed, .hash = GetParam().hash, .windows = GetParam().windows},
+      GetParam().ahead);
   Scheduler& scheduler = engine.scheduler;
   Random random(17);
   std::vector<Request> requests;
@@ -356,7 +344,7 @@ TEST_P(PrefixCacheMix, ReadsAndAnswersAreThoseOfRequestsAlone) {
     }
     // Every page that is published can be found, also between steps: no chain is broken in its middle.
     if (steps % 16 == 0) {
-      ASSERT_EQ(std::ssize(found_in(scheduler.pool(), texts, bounds.page_size)),
+      ASSERT_EQ(std::ssize(found_in(scheduler.pool(), texts, bounds.page_size, GetParam().windows)),
                 scheduler.pool().published());
     }
   }
@@ -379,7 +367,15 @@ INSTANTIATE_TEST_SUITE_P(All, PrefixCacheMix,
                                            Mix{1, 24, 9, page_hash, "in small chunks"},
                                            Mix{1, 24, 64, page_hash, "few tokens beside decodes", 3},
                                            Mix{1, 17, 64, page_hash, "hardly any room"},
-                                           Mix{1, 24, 64, one_hash, "hashes that are all the same"}));
+                                           Mix{1, 24, 64, one_hash, "hashes that are all the same"},
+                                           Mix{0, 24, 11, page_hash, "a window", 0, {0, 6}},
+                                           Mix{1, 24, 11, page_hash, "a window, ahead", 0, {0, 6}},
+                                           Mix{1, 32, 64, page_hash, "a window, large chunks", 0, {0, 6}},
+                                           Mix{1, 22, 9, page_hash, "a window, no room", 3, {0, 13}},
+                                           Mix{1, 28, 11, page_hash, "several windows", 0, {0, 1, 7}},
+                                           Mix{1, 9, 11, page_hash, "windows alone", 0, {6}},
+                                           Mix{0, 13, 11, page_hash, "two windows alone", 0, {3, 9}},
+                                           Mix{1, 24, 11, one_hash, "a window, same hashes", 0, {0, 6}}));
 
 }  // namespace
 }  // namespace sluice::test

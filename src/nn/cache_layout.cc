@@ -1,0 +1,62 @@
+#include "nn/cache_layout.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace sluice {
+namespace {
+
+int64_t page_bytes_of(const AttentionConfig& c, int64_t page_size) {
+  return bytes_of(c.x, page_size * c.kv_heads * c.head_dim);
+}
+
+}  // namespace
+
+int64_t CacheLayout::page_bytes_of_all() const {
+  return 2 * std::accumulate(page_bytes.begin(), page_bytes.end(), int64_t{0});
+}
+
+CacheLayout cache_layout(const std::vector<AttentionConfig>& kinds, const std::vector<int32_t>& kind,
+                         int64_t page_size) {
+  CacheLayout out;
+  const auto used = [&](size_t k) { return std::ranges::count(kind, static_cast<int32_t>(k)) > 0; };
+  for (size_t k = 0; k < kinds.size(); ++k)
+    if (used(k)) out.windows.push_back(kinds[k].window);
+  if (kind.empty()) out.windows.push_back(0);
+  std::ranges::sort(out.windows);
+  out.windows.erase(std::unique(out.windows.begin(), out.windows.end()), out.windows.end());
+  for (const AttentionConfig& c : kinds)
+    out.group.push_back(
+        static_cast<size_t>(std::ranges::lower_bound(out.windows, c.window) - out.windows.begin()));
+  // The first tensor whose pages have as many bytes and that no layer of the same group has.
+  std::vector<std::vector<bool>> taken;  // [tensors][groups]
+  for (const int32_t k : kind) {
+    const size_t group = out.group[static_cast<size_t>(k)];
+    const int64_t bytes = page_bytes_of(kinds[static_cast<size_t>(k)], page_size);
+    size_t at = 0;
+    while (at < taken.size() && (out.page_bytes[at] != bytes || taken[at][group])) ++at;
+    if (at == taken.size()) {
+      taken.emplace_back(out.windows.size());
+      out.page_bytes.push_back(bytes);
+    }
+    taken[at][group] = true;
+    out.tensor.push_back(at);
+  }
+  return out;
+}
+
+// A step that begins at `first` sees window - 1 positions before it, and keeps the page of `first` as a whole: so
+// pages_of(window - 1) pages stand before the one of `first`, which may be its last position.
+int64_t pages_needed(const std::vector<int64_t>& windows, int64_t page_size, const PageNeed& need) {
+  const auto pages_of = [&](int64_t tokens) { return (tokens + page_size - 1) / page_size; };
+  const int64_t all = need.sequences * pages_of(need.tokens);
+  int64_t pages = 0;
+  for (const int64_t window : windows) {
+    const int64_t begun = need.sequences * (2 * page_size - 2) + need.step_tokens;
+    const int64_t seen = need.sequences * pages_of(window - 1) + begun / page_size;
+    pages += window == 0 ? all : std::min(all, seen);
+  }
+  return pages;
+}
+
+}  // namespace sluice
