@@ -63,22 +63,23 @@ SessionLine line_of_experts(const Session& s) {
           .fields = {{"kind", "experts"}, {"device", device}, {"kernel", kernel}}};
 }
 
-// "65536 tokens in 3.22 GB; a token's norm by rows_sm90, attention.qkv by ..."
+// "cache of 65536 tokens in sequences of 4096, 3.22 GB, ...; a token by norm rows_sm90, attention.qkv ...". In shorter sequences they
+// are fewer: what a layer with a window keeps does not grow with a sequence.
 SessionLine line_of_memory(const Session& s) {
   const EngineMemory& m = s.engine->memory();
   const StepBounds& b = s.engine->decoder().bounds();
   const std::string& device = s.device->info().name;
-  const int64_t cache_tokens = m.pages * b.page_size;
   std::string kernels;
   for (const auto& [stage, kernel] : s.engine->decoder().kernels(1, 1))
     kernels += (kernels.empty() ? "" : ", ") + stage + " " + variant_of(kernel);
-  return {.text = device + ": cache of " + std::to_string(cache_tokens) + " tokens in " +
-                  gigabytes(m.kv_cache_bytes) + ", workspace " + gigabytes(m.workspace_bytes) +
-                  ", steps of up to " + std::to_string(b.tokens) + " tokens and " +
-                  std::to_string(b.sequences) + " sequences; a token by " + kernels,
+  return {.text = device + ": cache of " + std::to_string(m.tokens) + " tokens in sequences of " +
+                  std::to_string(b.positions) + ", " + gigabytes(m.kv_cache_bytes) + ", workspace " +
+                  gigabytes(m.workspace_bytes) + ", steps of up to " + std::to_string(b.tokens) +
+                  " tokens and " + std::to_string(b.sequences) + " sequences; a token by " + kernels,
           .fields = {{"kind", "memory"},
                      {"device", device},
-                     {"cache_tokens", cache_tokens},
+                     {"cache_tokens", m.tokens},
+                     {"sequence_tokens", b.positions},
                      {"cache_bytes", m.kv_cache_bytes},
                      {"workspace_bytes", m.workspace_bytes},
                      {"step_tokens", b.tokens},

@@ -113,7 +113,8 @@ class Log(OwnServerTest):
         self.assertEqual(experts["message"], "{device}: a token's experts by {kernel}".format(**experts))
         self.assertEqual((memory["step_tokens"], memory["step_sequences"]), (96, 4))
         self.assertTrue(memory["message"].startswith(
-            f"{memory['device']}: cache of {memory['cache_tokens']} tokens in {1e-9 * memory['cache_bytes']:.2f} GB, "
+            f"{memory['device']}: cache of {memory['cache_tokens']} tokens in sequences of {memory['sequence_tokens']}, "
+            f"{1e-9 * memory['cache_bytes']:.2f} GB, "
             f"workspace {1e-9 * memory['workspace_bytes']:.2f} GB, steps of up to 96 tokens and 4 sequences; "), memory)
 
     def test_quiet(self):
