@@ -16,11 +16,12 @@ import sys
 import time
 
 import mutations_cuda
+from mutations_engine import ENGINE
 from mutations_layers import LAYERS
 from mutations_server import SERVER
 from mutations_table import KERNELS
 
-MUTATIONS = KERNELS + LAYERS + SERVER
+MUTATIONS = KERNELS + LAYERS + ENGINE + SERVER
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 COPY = ROOT / "build" / "mutations" / "src"
 BUILD = ROOT / "build" / "mutations" / "out"
