@@ -23,8 +23,7 @@ std::vector<int32_t> publish_chain(PagePool& pool, const std::vector<Tokens>& pa
 }
 
 void release_all(PagePool& pool, const std::vector<int32_t>& pages) {
-  for (auto page = pages.rbegin(); page != pages.rend(); ++page)
-    pool.release(*page, Reuse::kLikely);
+  for (auto page = pages.rbegin(); page != pages.rend(); ++page) pool.release(*page, Reuse::kLikely);
 }
 
 // The pages of the longest prefix that is there.

@@ -12,7 +12,7 @@ from server import COMMAND, WATCHDOG, OwnServerTest, close, events_of, joined
 SECONDS = float(os.environ.get("SLUICE_SOAK_SECONDS", "20"))
 CLIENTS = 12
 CHAT, COMPLETION, RESPONSE = "/v1/chat/completions", "/v1/completions", "/v1/responses"
-FLAGS = ("--batch-invariant", "--max-model-len", "768", "--kv-cache-gib", "0.0012", "--max-num-seqs", "8", "--max-queue", "6", "--max-output-bytes", "100000")
+FLAGS = ("--batch-invariant", "--max-model-len", "768", "--max-num-batched-tokens", "128", "--kv-cache-gib", "0.0008", "--max-num-seqs", "8", "--max-queue", "6", "--max-output-bytes", "100000")
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
 
 
