@@ -70,7 +70,7 @@ SIZES = Sizes(200_000, Load(1024, 128, {1: 8, 8: 48, 32: 160, 64: 256}), Load(10
               Load(256, 1024, {32: 32}), Load(4096, 1, {0: 200}), 2, 65536,
               ["--max-num-seqs", "1024", "--max-model-len", "8256", "--max-num-batched-tokens", "8192", "--gpu-memory-utilization", "0.92"],
               ["--max-num-seqs", "8", "--max-model-len", "66560", "--max-num-batched-tokens", "8192", "--gpu-memory-utilization", "0.92"])
-LARGE_SIZES = dataclasses.replace(SIZES, throughput=Load(1024, 1024, {256: 256, 448: 448}))  # what the cache holds beside 120b
+LARGE_SIZES = dataclasses.replace(SIZES, throughput=Load(1024, 1024, {256: 256, 768: 768}))  # what the cache holds beside 120b
 TINY_SIZES = Sizes(1000, Load(32, 8, {1: 2, 4: 8}), Load(32, 32, {8: 8}), Load(16, 128, {4: 4}), Load(256, 1, {0: 200}), 4, 512,
                    ["--max-num-seqs", "8", "--max-model-len", "1024", "--max-num-batched-tokens", "1024"],
                    ["--max-num-seqs", "8", "--max-model-len", "1024", "--max-num-batched-tokens", "1024"])
