@@ -123,10 +123,6 @@ Result<std::unique_ptr<AttentionBlock>> AttentionBlock::plan(Device& device, con
   return block;
 }
 
-int64_t AttentionBlock::cache_bytes() const {
-  return bytes_of(config_.x, bounds_.pages * bounds_.page_size * config_.kv_heads * config_.head_dim);
-}
-
 Status AttentionBlock::forward(const AttentionIo& io, const AttentionWeights& w, const StepTables& t,
                                Workspace workspace, Stream stream) const {
   if (!workspace.data || workspace.bytes < workspace_bytes_)

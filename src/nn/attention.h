@@ -67,8 +67,6 @@ class AttentionBlock {
                                                       const StepBounds& bounds, const Policy& policy = {});
   const AttentionConfig& config() const { return config_; }
   size_t workspace_bytes() const { return workspace_bytes_; }
-  // Bytes of one layer's k_cache; v_cache is as large.
-  int64_t cache_bytes() const;
   // Enqueues y += attention(x). Recordable: no allocation, no synchronisation.
   Status forward(const AttentionIo& io, const AttentionWeights& weights, const StepTables& tables,
                  Workspace workspace, Stream stream) const;

@@ -42,13 +42,13 @@ struct DecoderWeights {
 // logits are wanted.
 struct StepIn {
   Tensor token_ids;  // i32[tokens]
-  std::vector<StepTables>
-      tables;  // of each group of layers, which differ in slot_of and page_table: CacheLayout
+  // Of each group of layers (CacheLayout); they differ in slot_of and page_table.
+  std::vector<StepTables> tables;
   Tensor logit_rows;
 };
+// Of one layer: [pages, kv_heads, page_size, head_dim]. Layers of different groups may have the same.
 struct KvCache {
-  Tensor k,
-      v;  // of one layer: [pages, kv_heads, page_size, head_dim]. Layers of different groups may have the same
+  Tensor k, v;
 };
 
 // Every stage of one step, layer by layer ("layer 3 experts.up"): tokens rows through the layers, `rows` of them to logits, and

@@ -84,32 +84,11 @@ class PrefillConsumer {
       if (t >= cta.end) break;
       turn = static_cast<uint32_t>(tile::uniform(static_cast<int>(turn)));
       wait(keys_full(turn), turn);
-      if (!some.sees(t)) {
-        if (waits_) drain(turn - 1);
-        tile::arrive_by_warp(keys_free(turn));
-        wait(values_full(turn), turn);
-        tile::arrive_by_warp(values_free(turn));
-        continue;
+      if (some.sees(t)) {
+        take_part(slot, turn, t, all.sees(t));
+      } else {
+        pass(turn);
       }
-      look(slot, t * Shape::kKeys, turn);
-      bool rebases = fresh_ || !waits_;
-      if (!rebases) {
-        rebases = take_keys<Seen::kSome>(slot, turn);
-      } else if (waits_) {
-        drain(turn - 1);
-      }
-      if (rebases) rebase(slot, turn);
-      tile::arrive_by_warp(keys_free(turn));
-      if (!all.sees(t)) {
-        wait(values_full(turn), turn);
-        if (any_not_finite(slot, turn, t * Shape::kKeys)) {
-          add_one_by_one(turn);
-          tile::arrive_by_warp(values_free(turn));
-          continue;
-        }
-      }
-      keep_weights();
-      waits_ = true;
     }
     if (waits_) drain(turn - 1);
     write(slot);
@@ -125,6 +104,35 @@ class PrefillConsumer {
       keep_weights();
       waits_ = true;
     }
+  }
+  // A tile of which some query may not see all, or whose weights need a base.
+  __device__ __forceinline__ void take_part(uint32_t slot, uint32_t turn, int t, bool whole) {
+    look(slot, t * Shape::kKeys, turn);
+    bool rebases = fresh_ || !waits_;
+    if (!rebases) {
+      rebases = take_keys<Seen::kSome>(slot, turn);
+    } else if (waits_) {
+      drain(turn - 1);
+    }
+    if (rebases) rebase(slot, turn);
+    tile::arrive_by_warp(keys_free(turn));
+    if (!whole) {
+      wait(values_full(turn), turn);
+      if (any_not_finite(slot, turn, t * Shape::kKeys)) {
+        add_one_by_one(turn);
+        tile::arrive_by_warp(values_free(turn));
+        return;
+      }
+    }
+    keep_weights();
+    waits_ = true;
+  }
+  // A tile that no query of the warpgroup sees.
+  __device__ __forceinline__ void pass(uint32_t turn) {
+    if (waits_) drain(turn - 1);
+    tile::arrive_by_warp(keys_free(turn));
+    wait(values_full(turn), turn);
+    tile::arrive_by_warp(values_free(turn));
   }
   static __device__ __forceinline__ Span tiles_of(const Span& s) {
     return {s.first / Shape::kKeys, s.first < s.end ? (s.end + Shape::kKeys - 1) / Shape::kKeys : 0};
@@ -324,20 +332,19 @@ class PrefillConsumer {
     const uint32_t values = values_of(turn);
     const Span span = of_cta(shared_.work[slot].queries);
     const int mine = thread();
-    constexpr uint32_t kExponents = 0x7f807f80;
-    uint32_t found = 0;  // a half's highest bit: of its exponent every bit is set
+    uint32_t found = 0;
 #pragma unroll
     for (int i = 0; i < Shape::kKeyBytes / 16; i += 128) {
       const int key = (i + mine) % (Shape::kKeyHalf / 16) / (tile::kSwizzledRowBytes / 16);
       if (span.sees(at + key)) {
         const uint4 v = tile::load_shared(values + 16 * (i + mine));
-        for (const uint32_t pair : {v.x, v.y, v.z, v.w}) found |= (pair & kExponents) + 0x00800080;
+        for (const uint32_t pair : {v.x, v.y, v.z, v.w}) found |= not_finite(pair);
       } else {
         tile::store_shared(values + 16 * (i + mine), make_uint4(0, 0, 0, 0));
       }
     }
     tile::fence_for_async();
-    return any_of_group((found & 0x80008000) != 0);
+    return any_of_group(found != 0);
   }
 
   // The second product without tensor cores: a weight meets only values that its query sees.
@@ -406,8 +413,8 @@ class PrefillConsumer {
   bool waits_;  // values are still to be added, with the weights in weight_: those of the stage before
   uint32_t weight_[Shape::kKeys / 16][4];
   float score_[kScores], value_[kValues], sum_[2];
-  float base_
-      [2];  // what weights of the two rows are relative to, a score that is not above their largest; kNothing: none yet
+  // What weights of the two rows are relative to: a score that is not above their largest; kNothing: none yet.
+  float base_[2];
   uint32_t seen_[2];  // by the thread's two rows, of the keys that it holds
 };
 

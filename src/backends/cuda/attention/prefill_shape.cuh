@@ -41,8 +41,8 @@ struct PrefillShared {
   uint64_t values_full[Shape::kStages], values_free[Shape::kStages];
   uint64_t work_full[Shape::kSlots], work_free[Shape::kSlots];
   PrefillWork work[Shape::kSlots];
-  uint32_t
-      absent[Shape::kStages];  // a bit for each 16 keys that some query should see and whose page is absent
+  // A bit for each 16 keys that some query should see and whose page is absent.
+  uint32_t absent[Shape::kStages];
   TileSearch search;
 };
 

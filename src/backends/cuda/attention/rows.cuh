@@ -175,9 +175,9 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
 }
 __device__ __forceinline__ float low_of(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float high_of(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
-// Whether one of two bf16 is NaN or an infinity.
-__device__ __forceinline__ bool not_finite(uint32_t pair) {
-  return (pair & 0x7f80u) == 0x7f80u || (pair & 0x7f800000u) == 0x7f800000u;
+// The highest bit of each of two bf16 that is NaN or an infinity: every bit of its exponent is set.
+__device__ __forceinline__ uint32_t not_finite(uint32_t pair) {
+  return ((pair & 0x7f807f80u) + 0x00800080u) & 0x80008000u;
 }
 
 }  // namespace sluice::cuda::attention
