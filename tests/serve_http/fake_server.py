@@ -14,7 +14,7 @@ class FakeServer:
         self.lock = threading.Lock()
         self.log = []  # of each request to /v1/*: {"path", "body", "received", "writes", "connection"}
         self.open = self.most_open = 0
-        self.barrier = threading.Barrier(1)
+        self.barrier = threading.Barrier(1)  # so many whole answers, or prompts "together", wait for each other
         self.released = threading.Event()  # ends what hangs
         self.answer = lambda body: ""  # of /v1/chat/completions without a stream
         fake = self
@@ -75,16 +75,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             fake.log.append(entry)
             fake.open += 1
             fake.most_open = max(fake.most_open, fake.open)
+        if not body.get("stream"):
+            return self.answer_whole(body)
         try:
-            if not body.get("stream"):
-                return self.answer_whole(body)
             self.behave("ok" if first else body.get("prompt"), entry, body.get("max_tokens") or body["max_completion_tokens"])
         finally:
-            with fake.lock:
-                fake.open -= 1
+            self.done()
+
+    def done(self):
+        with self.server_of.lock:
+            self.server_of.open -= 1
 
     def answer_whole(self, body):
+        self.server_of.barrier.wait()
         text = self.server_of.answer(body)
+        self.done()  # before the answer: who has read it may ask again
         if text is None:
             return self.whole({"error": {"message": "no idea"}}, 500)
         self.whole({"choices": [{"message": {"role": "assistant", "content": text}}],
