@@ -1,26 +1,24 @@
 #include "apps/json.h"
 
-#include <nlohmann/json.hpp>
+#include "base/json.h"
 
 namespace sluice::apps {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-Json value_of(const Field& field) {
+OrderedJson value_of(const Field& field) {
   if (field.kind == Field::Kind::kInt) return *field.integer;
   if (field.kind == Field::Kind::kReal) return *field.real;
   if (is_switch(field)) return *field.choice != 0;
   return field.value_text();
 }
 
-Json fields_of(AnyProblem& problem) {
-  Json out = Json::object();
+OrderedJson fields_of(AnyProblem& problem) {
+  OrderedJson out = OrderedJson::object();
   for (const Field& f : problem.fields()) out[std::string(f.name)] = value_of(f);
   return out;
 }
 
-Json device_json(const DeviceInfo& d) {
+OrderedJson device_json(const DeviceInfo& d) {
   return {{"name", d.name},
           {"backend", text(d.backend)},
           {"text", text(d)},
@@ -31,8 +29,8 @@ Json device_json(const DeviceInfo& d) {
           {"launch_us", d.launch_us}};
 }
 
-Json steps_json(const std::vector<TableStep>& steps) {
-  Json list = Json::array();
+OrderedJson steps_json(const std::vector<TableStep>& steps) {
+  OrderedJson list = OrderedJson::array();
   for (const TableStep& s : steps)
     list.push_back({{"first", s.first},
                     {"last", s.last},
@@ -45,14 +43,14 @@ Json steps_json(const std::vector<TableStep>& steps) {
 }
 
 // What is no UTF-8 (a token may end within a character) becomes U+FFFD.
-std::string finish(const Json& json) {
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+std::string finish(const OrderedJson& json) {
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
-Json timings_json(const std::vector<StepTiming>& timings) {
-  Json out = Json::array();
+OrderedJson timings_json(const std::vector<StepTiming>& timings) {
+  OrderedJson out = OrderedJson::array();
   for (const StepTiming& t : timings) {
-    Json kernels = Json::object();
+    OrderedJson kernels = OrderedJson::object();
     for (const auto& [stage, kernel] : t.kernels) kernels[stage] = kernel;
     out.push_back({{"tokens", t.tokens},
                    {"median_ms", t.median_ms},
@@ -67,16 +65,16 @@ Json timings_json(const std::vector<StepTiming>& timings) {
 }  // namespace
 
 std::string ops_json() {
-  Json out = Json::array();
+  OrderedJson out = OrderedJson::array();
   for (const std::string& name : op_names())
     out.push_back({{"op", name}, {"summary", make_problem(name).value()->summary()}});
   return finish(out);
 }
 
 std::string contract_json(AnyProblem& problem) {
-  Json fields = Json::array(), tensors = Json::array();
+  OrderedJson fields = OrderedJson::array(), tensors = OrderedJson::array();
   for (const Field& f : problem.fields()) {
-    Json field = {{"name", f.name}, {"doc", f.doc}, {"value", value_of(f)}};
+    OrderedJson field = {{"name", f.name}, {"doc", f.doc}, {"value", value_of(f)}};
     if (!f.words.empty() && !is_switch(f)) field["words"] = f.words;
     fields.push_back(std::move(field));
   }
@@ -92,11 +90,11 @@ std::string contract_json(AnyProblem& problem) {
       {{"op", problem.op()}, {"summary", problem.summary()}, {"fields", fields}, {"tensors", tensors}});
 }
 
-static Json configs_json(const Verdict& v) {
-  Json out = Json::array();
+static OrderedJson configs_json(const Verdict& v) {
+  OrderedJson out = OrderedJson::array();
   for (size_t i = 0; i < v.configs.size(); ++i) {
     const Config& config = v.configs[i];
-    Json one = {{"name", config.name}, {"accepted", config.refusal.accepted()}};
+    OrderedJson one = {{"name", config.name}, {"accepted", config.refusal.accepted()}};
     if (config.refusal.accepted()) {
       one["cost_us"] = config.cost_us;
       one["workspace_bytes"] = config.workspace_bytes;
@@ -110,9 +108,9 @@ static Json configs_json(const Verdict& v) {
 }
 
 std::string decision_json(AnyProblem& problem, const DeviceInfo& device, const Decision& decision) {
-  Json candidates = Json::array();
+  OrderedJson candidates = OrderedJson::array();
   for (const Verdict& v : decision.verdicts) {
-    Json one = {{"name", v.candidate}, {"planned", v.planned}};
+    OrderedJson one = {{"name", v.candidate}, {"planned", v.planned}};
     one["accepted"] = v.refusal.accepted() && decision.contract.accepted();
     if (one["accepted"]) {
       one["cost_us"] = v.cost_us;
@@ -123,7 +121,7 @@ std::string decision_json(AnyProblem& problem, const DeviceInfo& device, const D
     }
     candidates.push_back(std::move(one));
   }
-  Json out = {{"op", problem.op()}, {"problem", fields_of(problem)}, {"device", device_json(device)}};
+  OrderedJson out = {{"op", problem.op()}, {"problem", fields_of(problem)}, {"device", device_json(device)}};
   out["contract"] = decision.contract.reasons();
   out["chosen"] = nullptr;
   out["config"] = nullptr;
@@ -136,7 +134,7 @@ std::string decision_json(AnyProblem& problem, const DeviceInfo& device, const D
 }
 
 std::string sweep_json(AnyProblem& problem, const DeviceInfo& device, const std::vector<TableStep>& steps) {
-  const Json list = steps_json(steps);
+  const OrderedJson list = steps_json(steps);
   return finish({{"op", problem.op()},
                  {"problem", fields_of(problem)},
                  {"device", device_json(device)},
@@ -144,9 +142,9 @@ std::string sweep_json(AnyProblem& problem, const DeviceInfo& device, const std:
 }
 
 std::string model_choices_json(const ModelChoices& choices, const DeviceInfo& device) {
-  Json stages = Json::array();
+  OrderedJson stages = OrderedJson::array();
   for (const StageChoice& s : choices.stages) {
-    Json one = {{"stage", s.stage}, {"op", s.op}, {"problem", s.problem}, {"times", s.times}};
+    OrderedJson one = {{"stage", s.stage}, {"op", s.op}, {"problem", s.problem}, {"times", s.times}};
     one["kernel"] = nullptr;
     if (s.kernel.empty()) {
       one["reasons"] = s.reasons;
@@ -165,7 +163,7 @@ std::string model_choices_json(const ModelChoices& choices, const DeviceInfo& de
 }
 
 // As OpenAI's API has it: a token may be a part of a character, so its bytes say what its text cannot.
-static Json token_json(const Tokenizer& tokenizer, int32_t id, float logprob) {
+static OrderedJson token_json(const Tokenizer& tokenizer, int32_t id, float logprob) {
   const std::string_view piece = tokenizer.piece(id);
   return {{"token", piece},
           {"id", id},
@@ -173,10 +171,10 @@ static Json token_json(const Tokenizer& tokenizer, int32_t id, float logprob) {
           {"bytes", std::vector<uint8_t>(piece.begin(), piece.end())}};
 }
 
-static Json logprobs_json(const std::vector<GeneratedToken>& tokens, const Tokenizer& tokenizer) {
-  Json out = Json::array();
+static OrderedJson logprobs_json(const std::vector<GeneratedToken>& tokens, const Tokenizer& tokenizer) {
+  OrderedJson out = OrderedJson::array();
   for (const GeneratedToken& t : tokens) {
-    Json one = token_json(tokenizer, t.id, t.logprob), top = Json::array();
+    OrderedJson one = token_json(tokenizer, t.id, t.logprob), top = OrderedJson::array();
     for (const TokenLogprob& other : t.top_logprobs)
       top.push_back(token_json(tokenizer, other.id, other.logprob));
     one["rank"] = t.rank;
@@ -187,16 +185,16 @@ static Json logprobs_json(const std::vector<GeneratedToken>& tokens, const Token
 }
 
 std::string reply_json(const Reply& r, const Tokenizer& tokenizer) {
-  Json out = {{"text", r.text},
-              {"reasoning", r.reasoning},
-              {"finish_reason", text(r.finish)},
-              {"recovered", r.recovered},
-              {"usage",
-               {{"prompt_tokens", r.prompt_tokens},
-                {"prompt_tokens_details", {{"cached_tokens", r.cached_tokens}}},
-                {"completion_tokens", r.completion_tokens}}},
-              {"first_token_seconds", r.first_token_seconds},
-              {"seconds", r.seconds}};
+  OrderedJson out = {{"text", r.text},
+                     {"reasoning", r.reasoning},
+                     {"finish_reason", text(r.finish)},
+                     {"recovered", r.recovered},
+                     {"usage",
+                      {{"prompt_tokens", r.prompt_tokens},
+                       {"prompt_tokens_details", {{"cached_tokens", r.cached_tokens}}},
+                       {"completion_tokens", r.completion_tokens}}},
+                     {"first_token_seconds", r.first_token_seconds},
+                     {"seconds", r.seconds}};
   const bool asked = !r.tokens.empty() && r.tokens.front().rank > 0;
   if (asked) out["logprobs"] = logprobs_json(r.tokens, tokenizer);
   return finish(out);
@@ -206,7 +204,7 @@ std::string eval_json(const EvalReport& r) {
   const auto share = [](int64_t right, int64_t all) {
     return all ? static_cast<double>(right) / static_cast<double>(all) : 0;
   };
-  Json tasks = Json::object(), mistakes = Json::array();
+  OrderedJson tasks = OrderedJson::object(), mistakes = OrderedJson::array();
   for (const EvalTask& t : r.tasks)
     tasks[t.task] = {
         {"questions", t.questions}, {"right", t.right}, {"accuracy", share(t.right, t.questions)}};
@@ -229,7 +227,7 @@ std::string eval_json(const EvalReport& r) {
 }
 
 std::string bench_json(const BenchReport& r) {
-  Json rows = Json::array();
+  OrderedJson rows = OrderedJson::array();
   for (const BenchRow& b : r.rows) {
     rows.push_back({{"op", b.op},
                     {"pace", b.pace},
@@ -255,9 +253,10 @@ std::string bench_json(const BenchReport& r) {
 }
 
 std::string inspection_json(const Inspection& i) {
-  Json tensors = Json::array();
+  OrderedJson tensors = OrderedJson::array();
   for (const InspectedTensor& t : i.tensors) {
-    Json one = {{"name", t.name}, {"type", t.type}, {"file", t.file}, {"bytes", t.bytes}, {"use", t.use}};
+    OrderedJson one = {
+        {"name", t.name}, {"type", t.type}, {"file", t.file}, {"bytes", t.bytes}, {"use", t.use}};
     if (!t.wrong.empty()) one["wrong"] = t.wrong;
     tensors.push_back(std::move(one));
   }
@@ -270,7 +269,7 @@ std::string inspection_json(const Inspection& i) {
 }
 
 std::string moe_layer_json(const MoeLayerReport& report) {
-  Json checks = Json::array();
+  OrderedJson checks = OrderedJson::array();
   for (const StageCheck& c : report.checks)
     checks.push_back({{"stage", c.stage}, {"kernel", c.kernel}, {"share_of_bound", c.worst}});
   return finish({{"model", report.model},
@@ -295,11 +294,11 @@ std::string draft_json(const DraftReport& report) {
 std::string devices_json(std::span<const DeviceInfo> here, const std::string& no_gpu,
                          std::span<const DeviceInfo> known) {
   const auto listed = [](std::span<const DeviceInfo> devices) {
-    Json list = Json::array();
+    OrderedJson list = OrderedJson::array();
     for (const DeviceInfo& d : devices) list.push_back(device_json(d));
     return list;
   };
-  Json out = {{"here", listed(here)}, {"known", listed(known)}};
+  OrderedJson out = {{"here", listed(here)}, {"known", listed(known)}};
   if (!no_gpu.empty()) out["no_gpu"] = no_gpu;
   return finish(out);
 }

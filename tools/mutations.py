@@ -76,7 +76,7 @@ def main(words):
     chosen = [m for m in MUTATIONS if not words or m.name in words]
     print("building the tree as it is", flush=True)
     copy_tree()
-    run(["cmake", "-S", COPY, "-B", BUILD, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DSLUICE_BENCH=OFF"], check=True)
+    run(["cmake", "-S", COPY, "-B", BUILD, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DSLUICE_BENCH=OFF", "-DSLUICE_UNITY=OFF"], check=True)
     programs = {m.program for m in chosen}
     first = build(programs)
     if first.returncode:

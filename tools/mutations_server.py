@@ -87,8 +87,8 @@ SERVER = [
         "schemas_in_order_of_names",
         "members of a schema come in the order of their names",
         "apps/serve/api_fields.cc",
-        "  Ordered all = Ordered::parse(body, keep, false);",
-        "  Ordered all = Json::parse(body, nullptr, false);\n  (void)keep;",
+        "  OrderedJson all = OrderedJson::parse(body, keep, false);",
+        "  OrderedJson all = Json::parse(body, nullptr, false);\n  (void)keep;",
         "ApiRequest.*",
     ),
     server(

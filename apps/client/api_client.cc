@@ -5,8 +5,6 @@ namespace {
 
 constexpr size_t kErrorBytesMax = 300;  // of a server's own words
 
-double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
-
 // {"error": {"message"}} and {"message"}; anything else as it stands.
 std::string words_of(const std::string& body) {
   const auto json = parse_json(body, "answer");

@@ -9,8 +9,6 @@ namespace {
 
 constexpr double kArrivalMost = 1e8;  // seconds: later ones never come
 
-double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
-
 std::string date_now() {
   const std::time_t now = std::time(nullptr);
   std::tm date{};

@@ -10,8 +10,6 @@
 namespace sluice::apps {
 namespace {
 
-using OrderedJson = nlohmann::ordered_json;
-
 constexpr int64_t kResultBytesMax = int64_t{1} << 30;
 constexpr size_t kReasonsShown = 5;
 

@@ -12,6 +12,7 @@
 namespace sluice::apps {
 
 using Clock = std::chrono::steady_clock;
+inline double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
 struct ServerUrl {
   std::string host, port;

@@ -11,8 +11,6 @@
 namespace sluice::apps {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr size_t kWidth = 50;
 
 struct Metric {
@@ -58,11 +56,11 @@ std::string ms(std::string_view of, std::string_view name) {
   return std::string(of) + " " + std::string(name) + " (ms):";
 }
 
-Json each_request(const ServingRun& run) {
-  Json out = Json::object();
+OrderedJson each_request(const ServingRun& run) {
+  OrderedJson out = OrderedJson::object();
   for (const char* key : {"input_lens", "output_lens", "ttfts", "itls", "latencies", "start_times",
                           "queue_times", "generated_texts", "errors"})
-    out[key] = Json::array();
+    out[key] = OrderedJson::array();
   for (const RequestOutcome& o : run.outcomes) {
     out["input_lens"].push_back(o.prompt_tokens);
     out["output_lens"].push_back(o.ok() ? o.output_tokens : 0);
@@ -77,29 +75,30 @@ Json each_request(const ServingRun& run) {
   return out;
 }
 
-Json run_json(const ServingRun& run, Detail detail) {
+OrderedJson run_json(const ServingRun& run, Detail detail) {
   const ServingMetrics& m = run.measured;
-  Json out = {{"date", run.date},
-              {"endpoint_type", text(run.backend)},
-              {"backend", text(run.backend)},
-              {"label", nullptr},
-              {"model_id", run.model},
-              {"tokenizer_id", nullptr},
-              {"num_prompts", run.prompts},
-              {"request_rate", run.request_rate > 0 ? Json(run.request_rate) : Json("inf")},
-              {"burstiness", run.burstiness},
-              {"max_concurrency", run.max_concurrency > 0 ? Json(run.max_concurrency) : Json(nullptr)},
-              {"duration", m.seconds},
-              {"completed", m.completed},
-              {"failed", m.failed},
-              {"total_input_tokens", m.input_tokens},
-              {"total_output_tokens", m.output_tokens},
-              {"request_throughput", m.request_throughput},
-              {"request_goodput", run.goodput.asked() ? Json(m.request_goodput) : Json(nullptr)},
-              {"output_throughput", m.output_throughput},
-              {"total_token_throughput", m.total_throughput},
-              {"max_output_tokens_per_s", m.peak_output_tokens},
-              {"max_concurrent_requests", m.peak_concurrent}};
+  OrderedJson out = {
+      {"date", run.date},
+      {"endpoint_type", text(run.backend)},
+      {"backend", text(run.backend)},
+      {"label", nullptr},
+      {"model_id", run.model},
+      {"tokenizer_id", nullptr},
+      {"num_prompts", run.prompts},
+      {"request_rate", run.request_rate > 0 ? OrderedJson(run.request_rate) : OrderedJson("inf")},
+      {"burstiness", run.burstiness},
+      {"max_concurrency", run.max_concurrency > 0 ? OrderedJson(run.max_concurrency) : OrderedJson(nullptr)},
+      {"duration", m.seconds},
+      {"completed", m.completed},
+      {"failed", m.failed},
+      {"total_input_tokens", m.input_tokens},
+      {"total_output_tokens", m.output_tokens},
+      {"request_throughput", m.request_throughput},
+      {"request_goodput", run.goodput.asked() ? OrderedJson(m.request_goodput) : OrderedJson(nullptr)},
+      {"output_throughput", m.output_throughput},
+      {"total_token_throughput", m.total_throughput},
+      {"max_output_tokens_per_s", m.peak_output_tokens},
+      {"max_concurrent_requests", m.peak_concurrent}};
   for (const Metric& metric : kMetrics) {
     if (!reported(run, metric)) continue;
     const Distribution& d = m.*metric.distribution;
@@ -154,10 +153,10 @@ std::string serving_block(const ServingRun& run) {
 }
 
 std::string serving_json(const std::vector<ServingRun>& runs, Detail detail) {
-  Json all = Json::array();
+  OrderedJson all = OrderedJson::array();
   for (const ServingRun& run : runs) all.push_back(run_json(run, detail));
-  const Json& out = runs.size() == 1 ? all.front() : all;
-  return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  const OrderedJson& out = runs.size() == 1 ? all.front() : all;
+  return out.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 Result<std::string> serving_svg(const std::vector<ServingRun>& runs) {

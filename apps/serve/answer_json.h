@@ -1,14 +1,12 @@
 // What answers are written with.
 #pragma once
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "apps/serve/answer_choice.h"
+#include "base/json.h"
 
 namespace sluice::apps {
-
-using OrderedJson = nlohmann::ordered_json;
 
 std::string dump(const OrderedJson& json);
 inline std::string json_text(const std::string& text) { return dump(OrderedJson(text)); }

@@ -6,9 +6,7 @@
 namespace sluice::apps {
 namespace {
 
-using Json = OrderedJson;
-
-Json model_object(const std::string& name, int64_t created, int64_t max_model_len) {
+OrderedJson model_object(const std::string& name, int64_t created, int64_t max_model_len) {
   return {{"id", name},
           {"object", "model"},
           {"created", created},
@@ -25,7 +23,7 @@ std::string error_json(const ApiError& e) {
 }
 
 std::string models_json(const std::vector<std::string>& names, int64_t created, int64_t max_model_len) {
-  Json data = Json::array();
+  OrderedJson data = OrderedJson::array();
   for (const std::string& name : names) data.push_back(model_object(name, created, max_model_len));
   return dump({{"object", "list"}, {"data", data}});
 }

@@ -122,15 +122,14 @@ bool fits_in_order(const JsonAt& at, ApiFields* fields) {
   return false;
 }
 
-nlohmann::ordered_json in_order(std::string_view body, const std::string& member) {
-  using Ordered = nlohmann::ordered_json;
+OrderedJson in_order(std::string_view body, const std::string& member) {
   // All else is dropped while it is read: an object of this kind looks through its members for each new one.
-  const auto keep = [&](int depth, Ordered::parse_event_t event, const Ordered& value) {
-    return depth != 1 || event != Ordered::parse_event_t::key || value == member;
+  const auto keep = [&](int depth, OrderedJson::parse_event_t event, const OrderedJson& value) {
+    return depth != 1 || event != OrderedJson::parse_event_t::key || value == member;
   };
-  Ordered all = Ordered::parse(body, keep, false);
+  OrderedJson all = OrderedJson::parse(body, keep, false);
   const auto found = all.is_object() ? all.find(member) : all.end();
-  return found == all.end() ? Ordered() : std::move(*found);
+  return found == all.end() ? OrderedJson() : std::move(*found);
 }
 
 // Not by JsonAt::items(): a prompt may have a hundred thousand of them.

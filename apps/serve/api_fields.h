@@ -69,7 +69,7 @@ std::optional<size_t> read_word(const JsonAt& at, std::initializer_list<const ch
 // Whether in_order() takes a member, which bounds its work; else an error of `fields`.
 bool fits_in_order(const JsonAt& at, ApiFields* fields);
 // A member of a body that parse_body() has read, its own members in the order of the text, which schemas are written in.
-nlohmann::ordered_json in_order(std::string_view body, const std::string& member);
+OrderedJson in_order(std::string_view body, const std::string& member);
 
 // [1, 2, 3], each below `vocab`.
 std::vector<int32_t> read_tokens(const JsonAt& at, int64_t vocab, ApiFields* fields);

@@ -166,7 +166,7 @@ void read_tools(ApiFields* fields, std::string_view body, ToolStyle style, ApiTo
     if (!at->value().is_array() || at->value().size() > kToolsMax)
       return fields->fail(*at, "an array of at most " + std::to_string(kToolsMax) + " tools");
     if (!fits_in_order(*at, fields)) return;
-    const auto ordered = at->value().empty() ? nlohmann::ordered_json() : in_order(body, "tools");
+    const auto ordered = at->value().empty() ? OrderedJson() : in_order(body, "tools");
     const std::vector<JsonAt> tools = items_of(*at);
     for (size_t i = 0; i < tools.size(); ++i) {
       const auto type = tools[i].string("type");

@@ -8,16 +8,14 @@
 namespace sluice::apps {
 namespace {
 
-using Ordered = nlohmann::ordered_json;
-
-constexpr std::pair<const char*, const char*> kUnsupported[] = {{"background", "[false]"},
-                                                                {"conversation", "[]"},
-                                                                {"max_tool_calls", "[]"},
-                                                                {"prompt", "[]"},
-                                                                {"truncation", R"(["disabled"])"}};
+constexpr std::pair<const char*, const char*> kUnsupportedOfResponses[] = {{"background", "[false]"},
+                                                                           {"conversation", "[]"},
+                                                                           {"max_tool_calls", "[]"},
+                                                                           {"prompt", "[]"},
+                                                                           {"truncation", R"(["disabled"])"}};
 constexpr const char* kLogprobs = "message.output_text.logprobs";
 // Members of `include` that ask for nothing that could be missing here.
-constexpr const char* kHarmless[] = {"reasoning.encrypted_content"};
+constexpr const char* kIncluded[] = {"reasoning.encrypted_content"};
 
 Status no_call(const JsonAt& item) {
   return {Code::kInvalidArgument, item.where() + ".call_id: wanted the id of a call before it"};
@@ -125,7 +123,7 @@ void read_include(ApiFields* fields, const ApiLimits& limits, ApiSampling* out) 
     for (const JsonAt& one : items_of(*at)) {
       if (one.value() == kLogprobs)
         out->logprobs = top.value_or(0);
-      else if (std::find(std::begin(kHarmless), std::end(kHarmless), one.value()) == std::end(kHarmless))
+      else if (std::find(std::begin(kIncluded), std::end(kIncluded), one.value()) == std::end(kIncluded))
         return fields->fail(one, "\"" + std::string(kLogprobs) + "\", what is supported");
     }
   }
@@ -136,21 +134,21 @@ void read_include(ApiFields* fields, const ApiLimits& limits, ApiSampling* out) 
 
 // What the answer repeats: a field's value, or what counts where it is not said.
 std::string given_back(const Json& body) {
-  static const Ordered kDefaults = {{"instructions", nullptr},
-                                    {"max_output_tokens", nullptr},
-                                    {"metadata", Ordered::object()},
-                                    {"parallel_tool_calls", true},
-                                    {"previous_response_id", nullptr},
-                                    {"reasoning", {{"effort", nullptr}, {"summary", nullptr}}},
-                                    {"store", true},
-                                    {"temperature", nullptr},
-                                    {"text", {{"format", {{"type", "text"}}}}},
-                                    {"tool_choice", "auto"},
-                                    {"tools", Ordered::array()},
-                                    {"top_logprobs", 0},
-                                    {"top_p", nullptr},
-                                    {"truncation", "disabled"},
-                                    {"user", nullptr}};
+  static const OrderedJson kDefaults = {{"instructions", nullptr},
+                                        {"max_output_tokens", nullptr},
+                                        {"metadata", OrderedJson::object()},
+                                        {"parallel_tool_calls", true},
+                                        {"previous_response_id", nullptr},
+                                        {"reasoning", {{"effort", nullptr}, {"summary", nullptr}}},
+                                        {"store", true},
+                                        {"temperature", nullptr},
+                                        {"text", {{"format", {{"type", "text"}}}}},
+                                        {"tool_choice", "auto"},
+                                        {"tools", OrderedJson::array()},
+                                        {"top_logprobs", 0},
+                                        {"top_p", nullptr},
+                                        {"truncation", "disabled"},
+                                        {"user", nullptr}};
   std::string out;
   for (const auto& [name, value] : kDefaults.items()) {
     const auto said = body.find(name);
@@ -182,7 +180,7 @@ ApiResult<ApiRequest> read_response(std::string_view body, const ApiLimits& limi
     read_text_options(fields, body, out);
     read_tools(fields, body, ToolStyle::kResponse, &out->tools);
     read_include(fields, limits, &out->sampling);
-    for (const auto& [field, neutral] : kUnsupported) fields->refuse(field, neutral);
+    for (const auto& [field, neutral] : kUnsupportedOfResponses) fields->refuse(field, neutral);
     if (const auto most = fields->integer("max_output_tokens", 1, INT32_MAX)) out->sampling.max_tokens = most;
     out->response.given_back = given_back(fields->value());
     out->ignored = fields->unread();

@@ -9,8 +9,6 @@ namespace {
 
 constexpr size_t kChoicesMax = 1000;
 
-using OrderedJson = nlohmann::ordered_json;
-
 class StructureReader {
  public:
   StructureReader(ApiFields* fields, std::string_view body, ApiRequest* out)

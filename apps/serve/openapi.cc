@@ -5,40 +5,40 @@
 namespace sluice::apps {
 namespace {
 
-using Json = OrderedJson;
-
-Json ref(const char* name) { return {{"$ref", std::string("#/components/schemas/") + name}}; }
-Json type(const char* name) { return {{"type", name}}; }
-Json list(Json items, int64_t least = 0) {
+OrderedJson ref(const char* name) { return {{"$ref", std::string("#/components/schemas/") + name}}; }
+OrderedJson type(const char* name) { return {{"type", name}}; }
+OrderedJson list(OrderedJson items, int64_t least = 0) {
   return {{"type", "array"}, {"items", std::move(items)}, {"minItems", least}};
 }
-Json one_of(std::initializer_list<const char*> words) {
-  Json all = Json::array();
+OrderedJson one_of(std::initializer_list<const char*> words) {
+  OrderedJson all = OrderedJson::array();
   for (const char* word : words) all.push_back(word);
   return {{"enum", all}};
 }
-Json or_absent(const char* word) { return {{"enum", Json::array({word, nullptr})}}; }
-Json any_of(Json schemas) { return {{"anyOf", std::move(schemas)}}; }
-Json number(double least, double most) { return {{"type", "number"}, {"minimum", least}, {"maximum", most}}; }
-Json integer(int64_t least, int64_t most) {
+OrderedJson or_absent(const char* word) { return {{"enum", OrderedJson::array({word, nullptr})}}; }
+OrderedJson any_of(OrderedJson schemas) { return {{"anyOf", std::move(schemas)}}; }
+OrderedJson number(double least, double most) {
+  return {{"type", "number"}, {"minimum", least}, {"maximum", most}};
+}
+OrderedJson integer(int64_t least, int64_t most) {
   return {{"type", "integer"}, {"minimum", least}, {"maximum", most}};
 }
-Json object(Json properties, Json required = Json::array()) {
+OrderedJson object(OrderedJson properties, OrderedJson required = OrderedJson::array()) {
   return {{"type", "object"}, {"properties", std::move(properties)}, {"required", std::move(required)}};
 }
 
 // Every member may be null, which says what its absence says.
-Json optional(Json properties) {
+OrderedJson optional(OrderedJson properties) {
   for (auto& [name, schema] : properties.items())
-    schema = any_of(Json::array({std::move(schema), type("null")}));
+    schema = any_of(OrderedJson::array({std::move(schema), type("null")}));
   return properties;
 }
 
-Json token_id(const ApiLimits& limits) { return integer(0, limits.vocab - 1); }
+OrderedJson token_id(const ApiLimits& limits) { return integer(0, limits.vocab - 1); }
 
-Json sampling_fields(const ApiLimits& limits) {
-  const Json stop = any_of(
-      Json::array({{{"type", "string"}, {"minLength", 1}}, list({{"type", "string"}, {"minLength", 1}})}));
+OrderedJson sampling_fields(const ApiLimits& limits) {
+  const OrderedJson stop = any_of(OrderedJson::array(
+      {{{"type", "string"}, {"minLength", 1}}, list({{"type", "string"}, {"minLength", 1}})}));
   return {{"model", type("string")},
           {"temperature", number(0, limits.temperature_max)},
           {"top_p", number(0, 1)},
@@ -58,136 +58,143 @@ Json sampling_fields(const ApiLimits& limits) {
           {"stream_options", object(optional({{"include_usage", type("boolean")}}))}};
 }
 
-Json content_of(Json types) {
-  const Json part =
+OrderedJson content_of(OrderedJson types) {
+  const OrderedJson part =
       object({{"type", {{"enum", std::move(types)}}}, {"text", type("string")}}, {"type", "text"});
-  return any_of(Json::array({type("string"), list(part)}));
+  return any_of(OrderedJson::array({type("string"), list(part)}));
 }
 
-Json function_fields() {
+OrderedJson function_fields() {
   return {{"name", {{"type", "string"}, {"pattern", "^[A-Za-z0-9_-]{1,64}$"}}},
-          {"description", any_of(Json::array({type("string"), type("null")}))},
-          {"parameters", any_of(Json::array({type("object"), type("null")}))},
-          {"strict", any_of(Json::array({type("boolean"), type("null")}))}};
+          {"description", any_of(OrderedJson::array({type("string"), type("null")}))},
+          {"parameters", any_of(OrderedJson::array({type("object"), type("null")}))},
+          {"strict", any_of(OrderedJson::array({type("boolean"), type("null")}))}};
 }
 
 // {"type": "json_schema", "json_schema": {"name", "schema"}}; in a response these two stand beside the type.
-Json format(bool of_response) {
-  const Json named = {{"name", {{"type", "string"}, {"pattern", "^[A-Za-z0-9_-]{1,64}$"}}},
-                      {"schema", type("object")}};
-  const Json kind = {{"const", "json_schema"}};
-  Json by_schema = of_response
-                       ? object({{"type", kind}, {"name", named["name"]}, {"schema", named["schema"]}},
-                                {"type", "name", "schema"})
-                       : object({{"type", kind}, {"json_schema", object(named, {"name", "schema"})}},
-                                {"type", "json_schema"});
-  return any_of(
-      Json::array({object({{"type", one_of({"text", "json_object"})}}, {"type"}), std::move(by_schema)}));
+OrderedJson format(bool of_response) {
+  const OrderedJson named = {{"name", {{"type", "string"}, {"pattern", "^[A-Za-z0-9_-]{1,64}$"}}},
+                             {"schema", type("object")}};
+  const OrderedJson kind = {{"const", "json_schema"}};
+  OrderedJson by_schema = of_response
+                              ? object({{"type", kind}, {"name", named["name"]}, {"schema", named["schema"]}},
+                                       {"type", "name", "schema"})
+                              : object({{"type", kind}, {"json_schema", object(named, {"name", "schema"})}},
+                                       {"type", "json_schema"});
+  return any_of(OrderedJson::array(
+      {object({{"type", one_of({"text", "json_object"})}}, {"type"}), std::move(by_schema)}));
 }
 
-Json with(Json fields, const Json& more) {
+OrderedJson with(OrderedJson fields, const OrderedJson& more) {
   fields.update(more);
   return fields;
 }
 
-Json chat_request(const ApiLimits& limits) {
-  const Json called =
+OrderedJson chat_request(const ApiLimits& limits) {
+  const OrderedJson called =
       object({{"name", type("string")}, {"arguments", type("string")}}, {"name", "arguments"});
-  const Json call = object({{"id", type("string")}, {"type", or_absent("function")}, {"function", called}},
-                           {"id", "function"});
-  const Json text = content_of({"text"});
-  const Json asked =
+  const OrderedJson call = object(
+      {{"id", type("string")}, {"type", or_absent("function")}, {"function", called}}, {"id", "function"});
+  const OrderedJson text = content_of({"text"});
+  const OrderedJson asked =
       object({{"role", one_of({"system", "developer", "user"})}, {"content", text}}, {"role", "content"});
-  const Json answered = object({{"role", {{"const", "assistant"}}},
-                                {"content", any_of(Json::array({text, type("null")}))},
-                                {"reasoning", any_of(Json::array({type("string"), type("null")}))},
-                                {"tool_calls", list(call)}},
-                               {"role", "content"});
-  const Json result =
+  const OrderedJson answered =
+      object({{"role", {{"const", "assistant"}}},
+              {"content", any_of(OrderedJson::array({text, type("null")}))},
+              {"reasoning", any_of(OrderedJson::array({type("string"), type("null")}))},
+              {"tool_calls", list(call)}},
+             {"role", "content"});
+  const OrderedJson result =
       object({{"role", {{"const", "tool"}}}, {"tool_call_id", type("string")}, {"content", text}},
              {"role", "tool_call_id", "content"});
-  const Json function = object(function_fields(), {"name"});
-  const Json tool = object({{"type", {{"const", "function"}}}, {"function", function}}, {"type", "function"});
-  const Json named =
+  const OrderedJson function = object(function_fields(), {"name"});
+  const OrderedJson tool =
+      object({{"type", {{"const", "function"}}}, {"function", function}}, {"type", "function"});
+  const OrderedJson named =
       object({{"type", {{"const", "function"}}}, {"function", object({{"name", type("string")}}, {"name"})}},
              {"type", "function"});
-  Json fields =
-      optional(with(sampling_fields(limits),
-                    {{"max_tokens", integer(1, INT32_MAX)},
-                     {"max_completion_tokens", integer(1, INT32_MAX)},
-                     {"reasoning_effort", one_of({"low", "medium", "high"})},
-                     {"include_reasoning", type("boolean")},
-                     {"tools", list(tool)},
-                     {"tool_choice", any_of(Json::array({one_of({"none", "auto", "required"}), named}))},
-                     {"response_format", format(false)},
-                     {"logprobs", type("boolean")},
-                     {"top_logprobs", integer(0, limits.logprobs_max)}}));
-  fields["messages"] = list(any_of(Json::array({asked, answered, result})), 1);
+  OrderedJson fields = optional(
+      with(sampling_fields(limits),
+           {{"max_tokens", integer(1, INT32_MAX)},
+            {"max_completion_tokens", integer(1, INT32_MAX)},
+            {"reasoning_effort", one_of({"low", "medium", "high"})},
+            {"include_reasoning", type("boolean")},
+            {"tools", list(tool)},
+            {"tool_choice", any_of(OrderedJson::array({one_of({"none", "auto", "required"}), named}))},
+            {"response_format", format(false)},
+            {"logprobs", type("boolean")},
+            {"top_logprobs", integer(0, limits.logprobs_max)}}));
+  fields["messages"] = list(any_of(OrderedJson::array({asked, answered, result})), 1);
   return object(fields, {"messages"});
 }
 
-Json completion_request(const ApiLimits& limits) {
-  const Json ids = list(token_id(limits), 1);
-  const Json text = {{"type", "string"}, {"minLength", 1}};
-  const Json text_or_ids = any_of(Json::array({text, ids}));
-  Json fields = optional(with(sampling_fields(limits), {{"max_tokens", integer(1, INT32_MAX)},
-                                                        {"echo", type("boolean")},
-                                                        {"parse_special", type("boolean")},
-                                                        {"logprobs", integer(0, limits.logprobs_max)}}));
-  fields["prompt"] = any_of(Json::array({text, ids, list(text_or_ids, 1)}));
+OrderedJson completion_request(const ApiLimits& limits) {
+  const OrderedJson ids = list(token_id(limits), 1);
+  const OrderedJson text = {{"type", "string"}, {"minLength", 1}};
+  const OrderedJson text_or_ids = any_of(OrderedJson::array({text, ids}));
+  OrderedJson fields =
+      optional(with(sampling_fields(limits), {{"max_tokens", integer(1, INT32_MAX)},
+                                              {"echo", type("boolean")},
+                                              {"parse_special", type("boolean")},
+                                              {"logprobs", integer(0, limits.logprobs_max)}}));
+  fields["prompt"] = any_of(OrderedJson::array({text, ids, list(text_or_ids, 1)}));
   return object(fields, {"prompt"});
 }
 
-Json response_request(const ApiLimits& limits) {
-  const Json message = object({{"type", or_absent("message")},
-                               {"role", one_of({"system", "developer", "user", "assistant"})},
-                               {"content", content_of({"input_text", "output_text", "text"})}},
-                              {"role", "content"});
-  const Json call = object({{"type", {{"const", "function_call"}}},
-                            {"call_id", type("string")},
-                            {"name", type("string")},
-                            {"arguments", type("string")}},
-                           {"type", "call_id", "name", "arguments"});
-  const Json output = object({{"type", {{"const", "function_call_output"}}},
-                              {"call_id", type("string")},
-                              {"output", content_of({"input_text", "output_text", "text"})}},
-                             {"type", "call_id", "output"});
-  const Json reasoning = object(
+OrderedJson response_request(const ApiLimits& limits) {
+  const OrderedJson message = object({{"type", or_absent("message")},
+                                      {"role", one_of({"system", "developer", "user", "assistant"})},
+                                      {"content", content_of({"input_text", "output_text", "text"})}},
+                                     {"role", "content"});
+  const OrderedJson call = object({{"type", {{"const", "function_call"}}},
+                                   {"call_id", type("string")},
+                                   {"name", type("string")},
+                                   {"arguments", type("string")}},
+                                  {"type", "call_id", "name", "arguments"});
+  const OrderedJson output = object({{"type", {{"const", "function_call_output"}}},
+                                     {"call_id", type("string")},
+                                     {"output", content_of({"input_text", "output_text", "text"})}},
+                                    {"type", "call_id", "output"});
+  const OrderedJson reasoning = object(
       {{"type", {{"const", "reasoning"}}}, {"content", content_of({"reasoning_text", "summary_text"})}},
       {"type"});
-  const Json tool = object(with({{"type", {{"const", "function"}}}}, function_fields()), {"type", "name"});
-  const Json named = object({{"type", {{"const", "function"}}}, {"name", type("string")}}, {"type", "name"});
-  Json sampling = sampling_fields(limits);
+  const OrderedJson tool =
+      object(with({{"type", {{"const", "function"}}}}, function_fields()), {"type", "name"});
+  const OrderedJson named =
+      object({{"type", {{"const", "function"}}}, {"name", type("string")}}, {"type", "name"});
+  OrderedJson sampling = sampling_fields(limits);
   for (const char* absent : {"n", "stop"}) sampling.erase(absent);
-  Json fields = optional(
-      with(sampling, {{"instructions", type("string")},
-                      {"previous_response_id", type("string")},
-                      {"store", type("boolean")},
-                      {"max_output_tokens", integer(1, INT32_MAX)},
-                      {"reasoning", object(optional({{"effort", one_of({"low", "medium", "high"})}}))},
-                      {"tools", list(tool)},
-                      {"tool_choice", any_of(Json::array({one_of({"none", "auto", "required"}), named}))},
-                      {"text", object(optional({{"format", format(true)}}))},
-                      {"top_logprobs", integer(0, limits.logprobs_max)}}));
-  fields["input"] =
-      any_of(Json::array({type("string"), list(any_of(Json::array({message, call, output, reasoning})), 1)}));
+  OrderedJson fields = optional(with(
+      sampling, {{"instructions", type("string")},
+                 {"previous_response_id", type("string")},
+                 {"store", type("boolean")},
+                 {"max_output_tokens", integer(1, INT32_MAX)},
+                 {"reasoning", object(optional({{"effort", one_of({"low", "medium", "high"})}}))},
+                 {"tools", list(tool)},
+                 {"tool_choice", any_of(OrderedJson::array({one_of({"none", "auto", "required"}), named}))},
+                 {"text", object(optional({{"format", format(true)}}))},
+                 {"top_logprobs", integer(0, limits.logprobs_max)}}));
+  fields["input"] = any_of(OrderedJson::array(
+      {type("string"), list(any_of(OrderedJson::array({message, call, output, reasoning})), 1)}));
   return object(fields, {"input"});
 }
 
 // What whole answers have at least.
-Json answers() {
-  const Json error = object({{"message", type("string")},
-                             {"type", type("string")},
-                             {"param", {{"type", {"string", "null"}}}},
-                             {"code", {{"type", {"string", "null"}}}}},
-                            {"message", "type", "param", "code"});
-  const Json count = integer(0, INT64_MAX);
-  const Json usage = object({{"prompt_tokens", count}, {"completion_tokens", count}, {"total_tokens", count}},
-                            {"prompt_tokens", "completion_tokens", "total_tokens"});
-  const Json reason = one_of({"stop", "length", "tool_calls"});
-  const auto answer = [&](const char* kind, const char* said, Json schema) {
-    const Json choice = object({{"index", count}, {said, std::move(schema)}, {"finish_reason", reason}},
-                               {"index", said, "finish_reason", "logprobs"});
+OrderedJson answers() {
+  const OrderedJson error = object({{"message", type("string")},
+                                    {"type", type("string")},
+                                    {"param", {{"type", {"string", "null"}}}},
+                                    {"code", {{"type", {"string", "null"}}}}},
+                                   {"message", "type", "param", "code"});
+  const OrderedJson count = integer(0, INT64_MAX);
+  const OrderedJson usage =
+      object({{"prompt_tokens", count}, {"completion_tokens", count}, {"total_tokens", count}},
+             {"prompt_tokens", "completion_tokens", "total_tokens"});
+  const OrderedJson reason = one_of({"stop", "length", "tool_calls"});
+  const auto answer = [&](const char* kind, const char* said, OrderedJson schema) {
+    const OrderedJson choice =
+        object({{"index", count}, {said, std::move(schema)}, {"finish_reason", reason}},
+               {"index", said, "finish_reason", "logprobs"});
     return object({{"id", type("string")},
                    {"object", {{"const", kind}}},
                    {"created", count},
@@ -196,9 +203,9 @@ Json answers() {
                    {"usage", usage}},
                   {"id", "object", "created", "model", "choices", "usage"});
   };
-  const Json message = object(
+  const OrderedJson message = object(
       {{"role", {{"const", "assistant"}}}, {"content", {{"type", {"string", "null"}}}}}, {"role", "content"});
-  const Json model =
+  const OrderedJson model =
       object({{"id", type("string")}, {"object", {{"const", "model"}}}, {"max_model_len", count}},
              {"id", "object", "created", "owned_by", "max_model_len"});
   return {{"Error", object({{"error", error}}, {"error"})},
@@ -221,7 +228,9 @@ Json answers() {
           {"Version", object({{"version", type("string")}}, {"version"})}};
 }
 
-Json body_of(const char* media, Json schema) { return {{media, {{"schema", std::move(schema)}}}}; }
+OrderedJson body_of(const char* media, OrderedJson schema) {
+  return {{media, {{"schema", std::move(schema)}}}};
+}
 
 struct Operation {
   const char *path, *method, *id, *summary;
@@ -248,12 +257,12 @@ constexpr Operation kOperations[] = {
     {"/metrics", "get", "metrics", "Counters in the text format of Prometheus", nullptr, nullptr},
     {"/openapi.json", "get", "openapi", "This document", nullptr, nullptr}};
 
-Json operation_of(const Operation& o) {
-  Json content = o.answer ? body_of("application/json", ref(o.answer)) : Json::object();
-  if (o.streams) content["text/event-stream"] = {{"schema", Json::object()}};
-  Json ok = {{"description", o.summary}};
+OrderedJson operation_of(const Operation& o) {
+  OrderedJson content = o.answer ? body_of("application/json", ref(o.answer)) : OrderedJson::object();
+  if (o.streams) content["text/event-stream"] = {{"schema", OrderedJson::object()}};
+  OrderedJson ok = {{"description", o.summary}};
   if (!content.empty()) ok["content"] = content;
-  Json out = {
+  OrderedJson out = {
       {"operationId", o.id},
       {"summary", o.summary},
       {"responses",
@@ -264,24 +273,24 @@ Json operation_of(const Operation& o) {
   if (o.request)
     out["requestBody"] = {{"required", true}, {"content", body_of("application/json", ref(o.request))}};
   if (std::string_view(o.path).ends_with("{id}"))
-    out["parameters"] =
-        Json::array({{{"name", "id"}, {"in", "path"}, {"required", true}, {"schema", type("string")}}});
+    out["parameters"] = OrderedJson::array(
+        {{{"name", "id"}, {"in", "path"}, {"required", true}, {"schema", type("string")}}});
   return out;
 }
 
 }  // namespace
 
 std::string openapi_json(const ApiLimits& limits) {
-  Json schemas = answers();
+  OrderedJson schemas = answers();
   schemas["ChatRequest"] = chat_request(limits);
   schemas["CompletionRequest"] = completion_request(limits);
   schemas["ResponseRequest"] = response_request(limits);
-  const Json chat = chat_request(limits);
+  const OrderedJson chat = chat_request(limits);
   schemas["TokenizeRequest"] =
-      any_of(Json::array({object({{"prompt", type("string")}}, {"prompt"}),
-                          object({{"messages", chat["properties"]["messages"]}}, {"messages"})}));
+      any_of(OrderedJson::array({object({{"prompt", type("string")}}, {"prompt"}),
+                                 object({{"messages", chat["properties"]["messages"]}}, {"messages"})}));
   schemas["DetokenizeRequest"] = object({{"tokens", list(token_id(limits))}}, {"tokens"});
-  Json paths = Json::object();
+  OrderedJson paths = OrderedJson::object();
   for (const Operation& o : kOperations) paths[o.path][o.method] = operation_of(o);
   return dump(
       {{"openapi", "3.1.0"},
@@ -289,7 +298,7 @@ std::string openapi_json(const ApiLimits& limits) {
        {"paths", paths},
        {"components",
         {{"schemas", schemas}, {"securitySchemes", {{"key", {{"type", "http"}, {"scheme", "bearer"}}}}}}},
-       {"security", Json::array({Json::object(), {{"key", Json::array()}}})}});
+       {"security", OrderedJson::array({OrderedJson::object(), {{"key", OrderedJson::array()}}})}});
 }
 
 }  // namespace sluice::apps

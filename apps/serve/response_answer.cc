@@ -2,7 +2,6 @@
 
 namespace sluice::apps {
 
-using Json = OrderedJson;
 using Kind = AnswerPiece::Kind;
 
 ResponseAnswer::ResponseAnswer(const Harmony& harmony, const ApiRequest& request, AnswerHead head,
@@ -21,24 +20,24 @@ std::string ResponseAnswer::id_of(size_t item) const {
   return prefix + head_.unique + "_" + std::to_string(item);
 }
 
-Json ResponseAnswer::part_of(const Item& item) const {
+OrderedJson ResponseAnswer::part_of(const Item& item) const {
   if (item.kind == Kind::kReasoning) return {{"type", "reasoning_text"}, {"text", item.text}};
   return {{"type", "output_text"},
           {"text", item.text},
-          {"annotations", Json::array()},
+          {"annotations", OrderedJson::array()},
           {"logprobs", logprobs_of_chat(tokenizer_, item.tokens)}};
 }
 
-Json ResponseAnswer::object_of(size_t item) const {
+OrderedJson ResponseAnswer::object_of(size_t item) const {
   const Item& one = items_[item];
   const bool last = item + 1 == items_.size();
   const char* status = one.open ? "in_progress" : last && is_cut() ? "incomplete" : "completed";
-  Json content = Json::array();
+  OrderedJson content = OrderedJson::array();
   if (!one.open || !one.text.empty()) content.push_back(part_of(one));
   if (one.kind == Kind::kReasoning)
     return {{"id", id_of(item)},
             {"type", "reasoning"},
-            {"summary", Json::array()},
+            {"summary", OrderedJson::array()},
             {"content", content},
             {"status", status}};
   if (one.kind == Kind::kText)
@@ -51,15 +50,15 @@ Json ResponseAnswer::object_of(size_t item) const {
           {"call_id", call_id_of(item)}, {"name", one.name},        {"arguments", one.text}};
 }
 
-Json ResponseAnswer::object(const char* status) const {
-  Json out = {{"id", head_.id},      {"object", "response"}, {"created_at", head_.created},
-              {"status", status},    {"error", error_},      {"incomplete_details", nullptr},
-              {"model", head_.model}};
+OrderedJson ResponseAnswer::object(const char* status) const {
+  OrderedJson out = {{"id", head_.id},      {"object", "response"}, {"created_at", head_.created},
+                     {"status", status},    {"error", error_},      {"incomplete_details", nullptr},
+                     {"model", head_.model}};
   if (is_cut()) out["incomplete_details"] = {{"reason", "max_output_tokens"}};
-  Json output = Json::array();
+  OrderedJson output = OrderedJson::array();
   for (size_t i = 0; i < items_.size(); ++i) output.push_back(object_of(i));
   out["output"] = std::move(output);
-  out.update(Json::parse("{" + fields_.given_back + "}"));
+  out.update(OrderedJson::parse("{" + fields_.given_back + "}"));
   out["usage"] = nullptr;
   if (done())
     out["usage"] = {{"input_tokens", prompt_tokens_},
@@ -70,9 +69,9 @@ Json ResponseAnswer::object(const char* status) const {
   return out;
 }
 
-void ResponseAnswer::append_event(const char* type, Json members, std::string* out) {
+void ResponseAnswer::append_event(const char* type, OrderedJson members, std::string* out) {
   if (!stream_) return;
-  Json all = {{"type", type}, {"sequence_number", events_++}};
+  OrderedJson all = {{"type", type}, {"sequence_number", events_++}};
   all.update(members);
   *out += "event: " + std::string(type) + "\ndata: " + dump(all) + "\n\n";
 }
@@ -81,7 +80,7 @@ void ResponseAnswer::append_state(const char* type, const char* status, std::str
   append_event(type, {{"response", object(status)}}, out);
 }
 
-Json ResponseAnswer::place() const {
+OrderedJson ResponseAnswer::place() const {
   return {{"item_id", id_of(items_.size() - 1)}, {"output_index", items_.size() - 1}};
 }
 
@@ -91,7 +90,7 @@ void ResponseAnswer::begin_item(Kind kind, const std::string& name, std::string*
   const size_t item = items_.size() - 1;
   append_event("response.output_item.added", {{"output_index", item}, {"item", object_of(item)}}, out);
   if (kind == Kind::kCall) return;
-  Json members = place();
+  OrderedJson members = place();
   members.update({{"content_index", 0}, {"part", part_of(items_.back())}});
   append_event("response.content_part.added", members, out);
 }
@@ -100,7 +99,7 @@ void ResponseAnswer::go_on(const AnswerPiece& piece, std::string* out) {
   Item& item = items_.back();
   item.text += piece.text;
   item.tokens.insert(item.tokens.end(), piece.tokens.begin(), piece.tokens.end());
-  Json members = place();
+  OrderedJson members = place();
   if (item.kind != Kind::kCall) members["content_index"] = 0;
   members["delta"] = piece.text;
   if (item.kind == Kind::kText) members["logprobs"] = logprobs_of_chat(tokenizer_, piece.tokens);
@@ -114,13 +113,13 @@ void ResponseAnswer::end_item(std::string* out) {
   if (items_.empty() || !items_.back().open) return;
   Item& item = items_.back();
   item.open = false;
-  Json members = place();
+  OrderedJson members = place();
   if (item.kind == Kind::kCall) {
     members.update({{"name", item.name}, {"arguments", item.text}});
     append_event("response.function_call_arguments.done", members, out);
   } else {
     members["content_index"] = 0;
-    Json whole = members, part = members;
+    OrderedJson whole = members, part = members;
     whole["text"] = item.text;
     if (item.kind == Kind::kText) whole["logprobs"] = logprobs_of_chat(tokenizer_, item.tokens);
     part["part"] = part_of(item);

@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <ctime>
 
+#include "base/json.h"
 #include "base/printable.h"
-#include "nlohmann/json.hpp"
 
 namespace sluice::apps {
 namespace {
@@ -27,18 +27,17 @@ std::string utc_now() {
 
 std::string log_line(LogFormat format, std::string_view time, std::string_view request, std::string_view text,
                      const LogFields& fields) {
-  using Json = nlohmann::ordered_json;
   if (format == LogFormat::kNone) return "";
   if (format == LogFormat::kText) {
     const std::string about = request.empty() ? std::string() : std::string(request) + ' ';
     return std::string(time) + ' ' + printable(about + std::string(text)) + '\n';
   }
-  Json line{{"time", time}};
+  OrderedJson line{{"time", time}};
   if (!request.empty()) line["request_id"] = request;
   line["message"] = text;
   for (const auto& [name, value] : fields)
     std::visit([&, key = name](const auto& v) { line[key] = v; }, value);
-  return line.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
+  return line.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + '\n';
 }
 
 void ServerLog::write(std::string_view request, std::string_view text, const LogFields& fields) const {

@@ -44,7 +44,7 @@ class ArgumentsFilter final : public TokenFilter {
 };
 
 // What all filters of one request share.
-struct Plan {
+struct ChatPlan {
   AnswerGate gate;
   std::optional<Grammar> text;                    // of the final message; none: it is free
   std::vector<std::optional<Grammar>> arguments;  // of each function; none: they are free
@@ -55,7 +55,7 @@ struct Plan {
 // Leads through the gate to a message, and holds its content to what it must match.
 class ChatFilter final : public TokenFilter {
  public:
-  explicit ChatFilter(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)), gate_(plan_->gate) {
+  explicit ChatFilter(std::shared_ptr<const ChatPlan> plan) : plan_(std::move(plan)), gate_(plan_->gate) {
     arrive();
   }
 
@@ -85,7 +85,7 @@ class ChatFilter final : public TokenFilter {
     else if (gate_.place() == Place::kFinal && plan_->text)
       content_ = std::make_unique<TextFilter>(*plan_->text);
   }
-  std::shared_ptr<const Plan> plan_;
+  std::shared_ptr<const ChatPlan> plan_;
   AnswerGate gate_;
   std::unique_ptr<TokenFilter> content_;  // once the content has begun
 };
@@ -146,7 +146,7 @@ ApiResult<MakeFilter> StructuredOutput::of_chat(const ApiRequest& request,
     });
   auto gate = AnswerGate::from(harmony_, ends);
   if (!gate.ok()) return ApiError{.message = "tools: " + gate.status().message, .param = "tools"};
-  const auto plan = std::make_shared<const Plan>(Plan{.gate = std::move(gate).value(),
+  const auto plan = std::make_shared<const ChatPlan>(ChatPlan{.gate = std::move(gate).value(),
                                                       .text = std::move(text),
                                                       .arguments = std::move(arguments),
                                                       .words = words_,

@@ -2,7 +2,6 @@
 
 namespace sluice::apps {
 
-using Json = OrderedJson;
 using Kind = AnswerPiece::Kind;
 
 TextAnswer::TextAnswer(const Harmony& harmony, const ApiRequest& request, AnswerHead head,
@@ -24,13 +23,13 @@ std::string TextAnswer::reason_of(int64_t choice) const {
   return c.called() && c.finish() == FinishReason::kStop ? "tool_calls" : std::string(text(c.finish()));
 }
 
-Json TextAnswer::logprobs_of(const std::vector<TextToken>& tokens) const {
+OrderedJson TextAnswer::logprobs_of(const std::vector<TextToken>& tokens) const {
   if (!logprobs_) return nullptr;
   if (!chat_) return logprobs_of_completion(tokenizer_, tokens);
   return {{"content", logprobs_of_chat(tokenizer_, tokens)}, {"refusal", nullptr}};
 }
 
-Json TextAnswer::call_of(int64_t choice, int64_t call, const std::string& function) const {
+OrderedJson TextAnswer::call_of(int64_t choice, int64_t call, const std::string& function) const {
   return {{"id", "call_" + head_.unique + "_" + std::to_string(choice) + "_" + std::to_string(call)},
           {"type", "function"},
           {"function", {{"name", function}, {"arguments", ""}}}};
@@ -51,12 +50,12 @@ std::string TextAnswer::delta_of(const AnswerPiece& piece, int64_t choice) {
   if (piece.kind == Kind::kText) return "{\"content\":" + text + "}";
   if (piece.kind == Kind::kReasoning)
     return "{\"reasoning\":" + text + ",\"reasoning_content\":" + text + "}";
-  Json call = {{"index", calls}};
+  OrderedJson call = {{"index", calls}};
   if (piece.kind == Kind::kCall)
     call.update(call_of(choice, calls++, piece.text));
   else
     call = {{"index", calls - 1}, {"function", {{"arguments", piece.text}}}};
-  return dump({{"tool_calls", Json::array({call})}});
+  return dump({{"tool_calls", OrderedJson::array({call})}});
 }
 
 void TextAnswer::append(int64_t choice, const std::vector<AnswerPiece>& pieces, std::string* out) {
@@ -76,25 +75,25 @@ void TextAnswer::append(int64_t choice, const std::vector<AnswerPiece>& pieces, 
   if (last) append_event(choice, "\"delta\":{}", {}, true, out);
 }
 
-Json TextAnswer::usage() const {
-  Json out = {{"prompt_tokens", prompt_tokens_},
-              {"prompt_tokens_details", {{"cached_tokens", cached_tokens_}}},
-              {"completion_tokens", completion_tokens_}};
+OrderedJson TextAnswer::usage() const {
+  OrderedJson out = {{"prompt_tokens", prompt_tokens_},
+                     {"prompt_tokens_details", {{"cached_tokens", cached_tokens_}}},
+                     {"completion_tokens", completion_tokens_}};
   if (chat_) out["completion_tokens_details"] = {{"reasoning_tokens", reasoning_tokens()}};
   out["total_tokens"] = prompt_tokens_ + completion_tokens_;
   return out;
 }
 
-Json TextAnswer::message_of(int64_t choice) const {
+OrderedJson TextAnswer::message_of(int64_t choice) const {
   std::string content, reasoning;
-  Json calls = Json::array();
+  OrderedJson calls = OrderedJson::array();
   for (const AnswerPiece& piece : at(choice).said()) {
     if (piece.kind == Kind::kText) content += piece.text;
     if (piece.kind == Kind::kReasoning) reasoning += piece.text;
     if (piece.kind == Kind::kCall) calls.push_back(call_of(choice, std::ssize(calls), piece.text));
     if (piece.kind == Kind::kArguments) calls.back()["function"]["arguments"] = piece.text;
   }
-  Json out = {{"role", "assistant"}, {"content", content}};
+  OrderedJson out = {{"role", "assistant"}, {"content", content}};
   if (content.empty() && !calls.empty()) out["content"] = nullptr;
   out["reasoning"] = out["reasoning_content"] = or_null(reasoning);
   if (!calls.empty()) out["tool_calls"] = std::move(calls);
@@ -105,7 +104,7 @@ std::string TextAnswer::finish() {
   if (stream_)
     return (include_usage_ ? event_head_ + "],\"usage\":" + dump(usage()) + "}\n\n" : "") +
            "data: [DONE]\n\n";
-  Json list = Json::array();
+  OrderedJson list = OrderedJson::array();
   for (int64_t i = 0; i < choices(); ++i) {
     std::string text;
     std::vector<TextToken> tokens;
@@ -114,7 +113,7 @@ std::string TextAnswer::finish() {
       text += piece.text;
       tokens.insert(tokens.end(), piece.tokens.begin(), piece.tokens.end());
     }
-    Json one = {{"index", i}};
+    OrderedJson one = {{"index", i}};
     if (chat_)
       one["message"] = message_of(i);
     else

@@ -95,7 +95,7 @@ std::string tokens_text(int64_t n) {
   return n >= 1024 && n % 1024 == 0 ? std::to_string(n / 1024) + "k" : std::to_string(n);
 }
 
-std::string us_text(double value) {
+std::string tick_text(double value) {
   std::string out = std::to_string(value < 1 ? std::lround(value * 10) : std::lround(value));
   return value < 1 ? "0." + out : out;
 }
@@ -171,7 +171,7 @@ class PanelDrawing {
     for (const double us : steps_between(y_.low, y_.high)) {
       const Point ends[] = {{x_.from, y_.at(us)}, {x_.to, y_.at(us)}};
       canvas_.line(ends, kGrid, 1, Dash::kSolid);
-      canvas_.text({x_.from - 6, y_.at(us) + 4}, us_text(us), {11, Align::kRight, Weight::kNormal, kFaint});
+      canvas_.text({x_.from - 6, y_.at(us) + 4}, tick_text(us), {11, Align::kRight, Weight::kNormal, kFaint});
     }
   }
 

@@ -11,6 +11,7 @@
 namespace sluice {
 
 using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;  // members stay in the order in which they were written
 
 // kCorrupt names `what` (a file), the place and the reason: syntax, invalid UTF-8, more than 64 levels of nesting, a key
 // that stands twice in one object.

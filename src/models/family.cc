@@ -13,8 +13,6 @@ namespace sluice {
 
 namespace {
 
-constexpr int64_t kConfigBytesMax = 16 << 20;
-
 const Family* const kFamilies[] = {
 #define SLUICE_FAMILY(name) &name,
 #include "models/families.def"

@@ -144,7 +144,7 @@ struct Names {
 };
 
 // Collects the bf16 tensors of one naming, layer by layer.
-struct Lister {
+struct DenseLister {
   MoeNaming naming;
   std::vector<TensorSpec> out = {};
   int64_t layer = -1;
@@ -158,7 +158,7 @@ struct Lister {
   }
 };
 
-void list_attention(const AttentionConfig& a, Lister* l) {
+void list_attention(const AttentionConfig& a, DenseLister* l) {
   const int64_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
   l->add({"input_layernorm.weight", "attn.norm.scale"}, {a.hidden}, DecoderPart::kAttentionNorm);
   if (l->original()) {
@@ -179,7 +179,7 @@ void list_attention(const AttentionConfig& a, Lister* l) {
 
 std::vector<TensorSpec> tensors(const ModelConfig& config, MoeNaming naming) {
   const DecoderConfig& d = config.decoder;
-  Lister l{naming};
+  DenseLister l{naming};
   l.add({"model.embed_tokens.weight", "embedding.weight"}, {d.vocab, d.hidden}, DecoderPart::kEmbedding);
   for (l.layer = 0; l.layer < d.layers(); ++l.layer) {
     list_attention(d.attention.front(), &l);

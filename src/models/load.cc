@@ -61,9 +61,9 @@ Result<MoeNaming> check_file(const Checkpoint& file, const Family& family, const
   return naming;
 }
 
-class Loader {
+class ModelLoader {
  public:
-  Loader(LoadedModel::Parts* parts, Device& device, const LoadOptions& options)
+  ModelLoader(LoadedModel::Parts* parts, Device& device, const LoadOptions& options)
       : parts_(*parts), device_(device), options_(options) {}
 
   Status load(const Family& family, const std::string& directory) {
@@ -244,7 +244,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(Device& device, const std
   if (options.experts) decoder.moe.layout = layout_for(options.experts->info().backend);
   for (const Family* family : families())
     if (family->architecture == parts->config.architecture)
-      SLUICE_TRY(Loader(parts.get(), device, options).load(*family, directory));
+      SLUICE_TRY(ModelLoader(parts.get(), device, options).load(*family, directory));
   return std::unique_ptr<LoadedModel>(new LoadedModel(std::move(parts)));
 }
 

@@ -6,7 +6,7 @@ namespace {
 
 constexpr int64_t kF8Block = 128;
 
-struct Lister {
+struct MoeLister {
   const MoeConfig& c;
   const MoeNames& names;
   int64_t layer;
@@ -86,7 +86,7 @@ struct Lister {
 }  // namespace
 
 std::vector<TensorSpec> moe_tensors(const MoeConfig& config, MoeNaming naming, int64_t layer) {
-  Lister lister{config, moe_names(naming), layer};
+  MoeLister lister{config, moe_names(naming), layer};
   lister.router();
   lister.experts();
   return std::move(lister.out);

@@ -2,6 +2,7 @@
 
 #include "base/fields.h"
 #include "models/mtp.h"
+#include "models/read_config.h"
 #include "nn/dense_load.h"
 #include "nn/moe_canary.h"
 
@@ -17,8 +18,6 @@ struct LoadedMtp::Parts {
 };
 
 namespace {
-
-constexpr int64_t kConfigBytesMax = 16 << 20;
 
 // The device of the draft's MoE layer.
 Result<Device*> moe_device(Device& device, const MtpLoadOptions& o) {
@@ -47,9 +46,10 @@ Result<DType> router_dtype(const MtpLoadOptions& o) {
   return invalid("speculative_router_dtype: wanted float32 or bfloat16, found '" + name + "'");
 }
 
-class Loader {
+class MtpLoader {
  public:
-  Loader(LoadedMtp::Parts* parts, Device& device, const Checkpoint& checkpoint, const MtpLoadOptions& options)
+  MtpLoader(LoadedMtp::Parts* parts, Device& device, const Checkpoint& checkpoint,
+            const MtpLoadOptions& options)
       : parts_(*parts), device_(device), checkpoint_(checkpoint), options_(options) {}
 
   Status load() {
@@ -171,7 +171,7 @@ Result<std::unique_ptr<LoadedMtp>> LoadedMtp::load(Device& device, const std::st
   parts->config.moe.layout = layout_for(experts.value()->info().backend);
   const auto checkpoint = Checkpoint::open(directory);
   if (!checkpoint.ok()) return checkpoint.status();
-  SLUICE_TRY(Loader(parts.get(), device, *checkpoint.value(), options).load());
+  SLUICE_TRY(MtpLoader(parts.get(), device, *checkpoint.value(), options).load());
   return std::unique_ptr<LoadedMtp>(new LoadedMtp(std::move(parts)));
 }
 

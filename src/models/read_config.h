@@ -7,6 +7,8 @@
 
 namespace sluice {
 
+constexpr int64_t kConfigBytesMax = 16 << 20;
+
 // For keys of which Sluice computes one value only: the config must have that value, or lack the key.
 // kUnsupported names the key, what `models` have and what was found.
 template <class T>

@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-struct Problems {
+struct AttentionProblems {
   Linear::Problem qkv, o;
   RopeKvWrite::Problem rope;
   Attention::Problem attention;
@@ -16,8 +16,8 @@ struct Problems {
 
 int64_t qkv_width(const AttentionConfig& c) { return (c.heads + 2 * c.kv_heads) * c.head_dim; }
 
-Problems problems_of(const AttentionConfig& c, const StepBounds& b) {
-  Problems p;
+AttentionProblems problems_of(const AttentionConfig& c, const StepBounds& b) {
+  AttentionProblems p;
   p.qkv = {.tokens = 0,
            .features = qkv_width(c),
            .width = c.hidden,
@@ -78,7 +78,7 @@ Tensor heads_of(const Tensor& rows, int64_t first, int64_t count, int64_t head_d
 
 std::vector<StageProblem> attention_problems(const AttentionConfig& config, const StepBounds& bounds,
                                              int64_t tokens) {
-  const Problems p = problems_of(config, bounds);
+  const AttentionProblems p = problems_of(config, bounds);
   std::vector<StageProblem> out;
   out.push_back({"attention.qkv", any_problem<Linear>(Linear::at_tokens(p.qkv, tokens))});
   out.push_back(
@@ -95,7 +95,7 @@ Result<std::unique_ptr<AttentionBlock>> AttentionBlock::plan(Device& device, con
   if (bounds.tokens < 1)
     return invalid("attention: tokens: wanted at least 1, found " + std::to_string(bounds.tokens));
   std::unique_ptr<AttentionBlock> block(new AttentionBlock(config, bounds));
-  const Problems p = problems_of(config, bounds);
+  const AttentionProblems p = problems_of(config, bounds);
   const int64_t n = bounds.tokens;
   SLUICE_TRY(plan_into<Linear>(&block->qkv_, device, p.qkv, n, policy));
   SLUICE_TRY(plan_into<RopeKvWrite>(&block->rope_kv_write_, device, p.rope, n, policy));

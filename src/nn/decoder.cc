@@ -8,14 +8,14 @@
 namespace sluice {
 namespace {
 
-struct Problems {
+struct DecoderProblems {
   Embedding::Problem embed, gather;
   RmsNorm::Problem norm;
   Linear::Problem lm_head;
 };
 
-Problems problems_of(const DecoderConfig& c, const StepBounds& b) {
-  Problems p;
+DecoderProblems problems_of(const DecoderConfig& c, const StepBounds& b) {
+  DecoderProblems p;
   p.embed = {.tokens = 0, .vocab = c.vocab, .hidden = c.hidden, .y = c.x};
   // Rows of the residual stream whose logits are wanted: the same lookup, with the stream as the table.
   p.gather = {.tokens = 0, .vocab = b.tokens, .hidden = c.hidden, .table = c.x, .y = c.x};
@@ -56,7 +56,7 @@ DecoderConfig DecoderConfig::with_activations(DType type) const {
 
 std::vector<StageProblem> decoder_problems(const DecoderConfig& c, const StepBounds& bounds, int64_t tokens,
                                            int64_t rows, MoePath path) {
-  const Problems p = problems_of(c, bounds);
+  const DecoderProblems p = problems_of(c, bounds);
   std::vector<StageProblem> out;
   out.push_back({"embed", any_problem<Embedding>(Embedding::at_tokens(p.embed, tokens))});
   for (int64_t layer = 0; layer < c.layers(); ++layer) {
@@ -86,7 +86,7 @@ Result<std::unique_ptr<Decoder>> Decoder::plan(Device& device, const DecoderConf
   std::unique_ptr<Decoder> d(new Decoder(device, config, bounds, policy));
   SLUICE_TRY(d->plan_attention());
   SLUICE_TRY(d->plan_moe(experts));
-  const Problems p = problems_of(config, bounds);
+  const DecoderProblems p = problems_of(config, bounds);
   SLUICE_TRY(plan_into<Embedding>(&d->embed_, device, p.embed, bounds.tokens, policy));
   SLUICE_TRY(plan_into<Embedding>(&d->gather_, device, p.gather, bounds.sequences, policy));
   SLUICE_TRY(plan_into<RmsNorm>(&d->norm_, device, p.norm, bounds.tokens, policy));

@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-struct Problems {
+struct LatentProblems {
   Linear::Problem q_a, q_b, kv_a, o;
   RmsNorm::Problem q_norm, kv_norm;
   Rope::Problem q_rope, k_rope;
@@ -16,7 +16,7 @@ struct Problems {
   LatentAttention::Problem attention;
 };
 
-Problems problems_of(const LatentAttentionConfig& c, const StepBounds& b) {
+LatentProblems problems_of(const LatentAttentionConfig& c, const StepBounds& b) {
   const auto linear = [&](int64_t features, int64_t width) {
     return Linear::Problem{
         .tokens = 0, .features = features, .width = width, .x = c.x, .y = c.x, .layout = c.layout};
@@ -24,7 +24,7 @@ Problems problems_of(const LatentAttentionConfig& c, const StepBounds& b) {
   const auto norm = [&](int64_t width) {
     return RmsNorm::Problem{.tokens = 0, .hidden = width, .eps = c.eps, .x = c.x, .y = c.x};
   };
-  Problems p;
+  LatentProblems p;
   p.q_a = linear(c.q_rank, c.hidden);
   p.q_b = linear(c.heads * (c.nope + c.rope), c.q_rank);
   p.kv_a = linear(c.rank + c.rope, c.hidden);
@@ -71,7 +71,7 @@ Problems problems_of(const LatentAttentionConfig& c, const StepBounds& b) {
 
 std::vector<StageProblem> latent_attention_problems(const LatentAttentionConfig& config,
                                                     const StepBounds& bounds, int64_t tokens) {
-  const Problems p = problems_of(config, bounds);
+  const LatentProblems p = problems_of(config, bounds);
   std::vector<StageProblem> out;
   const auto add = [&]<class P>(const char* stage, const P& problem, auto op) {
     using Op = decltype(op);
@@ -97,7 +97,7 @@ Result<std::unique_ptr<LatentAttentionBlock>> LatentAttentionBlock::plan(Device&
   if (bounds.tokens < 1)
     return invalid("latent attention: tokens: wanted at least 1, found " + std::to_string(bounds.tokens));
   std::unique_ptr<LatentAttentionBlock> block(new LatentAttentionBlock(config, bounds));
-  const Problems p = problems_of(config, bounds);
+  const LatentProblems p = problems_of(config, bounds);
   const int64_t n = bounds.tokens;
   SLUICE_TRY(plan_into<Linear>(&block->q_a_, device, p.q_a, n, policy));
   SLUICE_TRY(plan_into<RmsNorm>(&block->q_norm_, device, p.q_norm, n, policy));

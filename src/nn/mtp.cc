@@ -8,14 +8,14 @@
 namespace sluice {
 namespace {
 
-struct Problems {
+struct MtpProblems {
   Embedding::Problem embed, gather;
   RmsNorm::Problem norm;
   Linear::Problem eh_proj, head;
 };
 
-Problems problems_of(const MtpConfig& c, const StepBounds& b) {
-  Problems p;
+MtpProblems problems_of(const MtpConfig& c, const StepBounds& b) {
+  MtpProblems p;
   p.embed = {.tokens = 0, .vocab = c.vocab, .hidden = c.hidden, .y = c.x};
   // Rows of the residual stream whose logits are wanted: the same lookup, with the stream as the table.
   p.gather = {.tokens = 0, .vocab = b.tokens, .hidden = c.hidden, .table = c.x, .y = c.x};
@@ -65,7 +65,7 @@ MtpConfig MtpConfig::with_activations(DType type) const {
 
 std::vector<StageProblem> mtp_problems(const MtpConfig& c, const StepBounds& bounds, int64_t tokens,
                                        int64_t rows, MoePath path) {
-  const Problems p = problems_of(c, bounds);
+  const MtpProblems p = problems_of(c, bounds);
   std::vector<StageProblem> out;
   const auto norm = [&](const char* name, int64_t n) {
     out.push_back({name, any_problem<RmsNorm>(RmsNorm::at_tokens(p.norm, n))});
@@ -95,7 +95,7 @@ Result<std::unique_ptr<Mtp>> Mtp::plan(Device& device, const MtpConfig& config, 
   if (!attention.ok()) return attention.status();
   out->attention_ = std::move(attention).value();
   SLUICE_TRY(out->plan_moe(policy, experts));
-  const Problems p = problems_of(config, bounds);
+  const MtpProblems p = problems_of(config, bounds);
   SLUICE_TRY(plan_into<Embedding>(&out->embed_, device, p.embed, bounds.tokens, policy));
   SLUICE_TRY(plan_into<Embedding>(&out->gather_, device, p.gather, bounds.sequences, policy));
   SLUICE_TRY(plan_into<RmsNorm>(&out->norm_, device, p.norm, bounds.tokens, policy));

@@ -1,13 +1,10 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "ops/attention.h"
 
 namespace sluice {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // One query: a row, a head, and the cache rows [pages * kv_heads * page_size] that it attends to.
 struct Query {

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "ops/combine.h"
 #include "ops/combine_reference.h"
@@ -33,7 +32,7 @@ Bounded element(const Combine::Problem& p, const Combine::Args& a, const GivenG&
   const double total = std::abs(p.scale) * magnitude + std::abs(shared) + std::abs(residual);
   const double terms = static_cast<double>(p.slots + 6);
   const bool overflows = std::max(largest, total) * (1 + terms * kF32Eps) > kOverflow;
-  if (overflows) return {value, std::numeric_limits<double>::infinity()};
+  if (overflows) return {value, kInfinity};
   const double bound = terms * kF32Eps * total + std::abs(p.scale) * (flushed + brought) + 4 * kFlush;
   return {value, bound + half_ulp(p.y, std::abs(value) + bound)};
 }

@@ -8,7 +8,6 @@
 namespace sluice {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kLargestF32 = std::numeric_limits<float>::max();
 
 // One row of one expert's weights, decoded once for all rows of x.

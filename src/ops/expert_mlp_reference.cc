@@ -1,5 +1,4 @@
 #include <cmath>
-#include <limits>
 
 #include "ops/combine_reference.h"
 #include "ops/expert_mlp_reference.h"
@@ -15,7 +14,7 @@ Bounded element(const Expected& of, int64_t columns, int64_t row, int64_t column
   if (std::isnan(value)) return {value, 0};
   if (std::isinf(value) && bound == 0) return {value, 0};
   if (std::isfinite(value) && std::isfinite(bound)) return {value, bound};
-  return {0, std::numeric_limits<double>::infinity()};
+  return {0, kInfinity};
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 namespace sluice {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kLargest = std::numeric_limits<float>::max();
 
 // A sum, the sum of the magnitudes of its terms, and what may be lost where a number counts as zero.

@@ -6,8 +6,6 @@
 namespace sluice {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 double weight(const Linear::Problem& p, const Linear::Args& a, int64_t n, int64_t k) {
   if (p.layout == WeightLayout::kRowMajor) return load(a.w, n * p.width + k);
   const PanelShape s = panel_shape(p.features, false, p.width);

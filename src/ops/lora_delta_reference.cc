@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "ops/lora_delta.h"
 
@@ -60,7 +59,7 @@ Expectations reference(const LoraDelta::Problem& p, const LoraDelta::Args& a) {
                            half_ulp(p.y, value);
       const bool overflows = std::max(largest, total) * (1 + terms * kF32Eps) > kOverflow;
       y.value.push_back(value);
-      y.bound.push_back(overflows ? std::numeric_limits<double>::infinity() : bound);
+      y.bound.push_back(overflows ? kInfinity : bound);
     }
   }
   return {y};

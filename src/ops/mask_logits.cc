@@ -1,7 +1,5 @@
 #include "ops/mask_logits.h"
 
-#include <limits>
-
 #include "ops/bounds.h"
 
 namespace sluice {
@@ -40,7 +38,7 @@ Expectations reference(const MaskLogits::Problem& p, const MaskLogits::Args& a) 
       const auto at = static_cast<size_t>(m * p.vocab + i);
       raw.value[at] = x, raw.untouched[at] = 0;
       const auto word = static_cast<uint32_t>(a.allowed.as<int32_t>()[m * p.words() + i / 32]);
-      if ((word >> (i % 32) & 1) == 0) x = -std::numeric_limits<double>::infinity();
+      if ((word >> (i % 32) & 1) == 0) x = -kInfinity;
     }
   }
   if (p.way == MaskWay::kRestore) return {logits};

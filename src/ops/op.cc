@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <limits>
 
 namespace sluice {
 namespace {
@@ -85,13 +84,12 @@ bool holds(const Tensor& t, int64_t index, uint8_t byte) {
 
 // Distance from the reference as a share of the bound; above 1 is wrong.
 double share_of_bound(double got, double want, double bound) {
-  constexpr double kWrong = std::numeric_limits<double>::infinity();
-  if (std::isnan(want)) return std::isnan(got) ? 0 : kWrong;
+  if (std::isnan(want)) return std::isnan(got) ? 0 : kInfinity;
   if (got == want) return 0;
   // An intermediate result is infinite, so any answer is as good as any other.
   if (!std::isfinite(bound)) return 0;
   const double error = std::abs(got - want);
-  return bound > 0 && std::isfinite(error) ? error / bound : kWrong;
+  return bound > 0 && std::isfinite(error) ? error / bound : kInfinity;
 }
 
 std::string place(const Tensor& t, int64_t flat) {
@@ -110,7 +108,7 @@ Comparison compare(const Expected& want, const Tensor& got, std::optional<uint8_
   const auto count = static_cast<int64_t>(want.value.size());
   if (count != elements_of(got))
     return {.wrong = count,
-            .worst_share = std::numeric_limits<double>::infinity(),
+            .worst_share = kInfinity,
             .text = std::string(want.slot) + ": the reference has " + std::to_string(count) +
                     " elements, the tensor is " + text(got)};
   int64_t worst = -1;
@@ -119,9 +117,9 @@ Comparison compare(const Expected& want, const Tensor& got, std::optional<uint8_
     const int64_t index = storage_index(got, i);
     double share = 0;
     if (!want.untouched.empty() && want.untouched[at]) {
-      if (poison && !holds(got, index, *poison)) share = std::numeric_limits<double>::infinity();
+      if (poison && !holds(got, index, *poison)) share = kInfinity;
     } else if (const double value = load(got, index); want.accept) {
-      share = want.accept(at, value) ? 0 : std::numeric_limits<double>::infinity();
+      share = want.accept(at, value) ? 0 : kInfinity;
     } else {
       share = share_of_bound(value, want.value[at], want.bound.empty() ? 0 : want.bound[at]);
     }
@@ -158,7 +156,7 @@ double load(const Tensor& tensor, int64_t i) {
     case DType::kU8:
       return tensor.as<uint8_t>()[i];
   }
-  return std::numeric_limits<double>::quiet_NaN();
+  return kNan;
 }
 
 double load2(const Tensor& tensor, int64_t row, int64_t column) {

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -72,6 +73,9 @@ Status check_args(const typename Op::Problem& problem, const typename Op::Args& 
   if (!status.ok()) status.message = std::string(Op::kName) + ": " + status.message;
   return status;
 }
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // What the reference says of one output tensor, in the order of its elements (contiguous, row-major).
 struct Expected {

@@ -34,7 +34,7 @@ Expectations reference(const RmsNorm::Problem& p, const RmsNorm::Args& a) {
       // What may count as zero: both addends and h, the weight, the product before the weight and after.
       const double flushed = kFlush * (3 * inverse * std::abs(w) + std::abs(v * inverse) + std::abs(w) + 1);
       y.value.push_back(out);
-      y.bound.push_back(row_overflows(squares, largest) ? std::numeric_limits<double>::infinity()
+      y.bound.push_back(row_overflows(squares, largest) ? kInfinity
                         : std::isfinite(out) ? relative * std::abs(out) + flushed + half_ulp(p.y, out)
                                              : 0);
     }

@@ -11,7 +11,6 @@ namespace {
 
 using Problem = RouteTopk::Problem;
 using Args = RouteTopk::Args;
-constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kF32Max = std::numeric_limits<float>::max();
 // score_math.h flushes results below 1.04 * 2^-126; other functions may flush below 2^-126.
 constexpr double kScoreFlush = 2 * kFlush;
@@ -117,7 +116,7 @@ Inexact ratio(Inexact a, Inexact b) {
 }
 
 std::vector<Inexact> softmax(const std::vector<double>& x) {
-  double most = -kInf;
+  double most = -kInfinity;
   for (double v : x) most = v > most ? v : most;
   std::vector<Inexact> out;
   for (double v : x) {
@@ -136,7 +135,7 @@ std::vector<Inexact> weigh_logits(const Problem& p, const Args& a, int64_t t,
   const RoutingRule rule = routing_rule(p.method);
   std::vector<double> row, chosen;
   for (int64_t e = 0; e < p.experts; ++e) row.push_back(load2(a.logits, t, e));
-  for (int64_t id : ids) chosen.push_back(id < 0 ? -kInf : row[static_cast<size_t>(id)]);
+  for (int64_t id : ids) chosen.push_back(id < 0 ? -kInfinity : row[static_cast<size_t>(id)]);
   if (rule.weigh == RoutingRule::Weigh::kSoftmaxChosen) return softmax(chosen);
   std::vector<Inexact> all, out;
   if (rule.score == RoutingRule::Score::kSoftmaxAll) all = softmax(row);
@@ -207,7 +206,7 @@ Expectations reference(const Problem& p, const Args& a) {
     ids.value.push_back(id);
     weights.value.push_back(w.value);
     const bool overflows = std::isfinite(w.value) && std::abs(w.value) + w.error > kF32Max;
-    weights.bound.push_back(overflows ? kInf : w.error);
+    weights.bound.push_back(overflows ? kInfinity : w.error);
   };
   const int64_t first_shared = p.scope == ExpertScope::kRange ? p.expert_count : p.experts;
   const double shared_weight = p.scale_here ? 1 : 1 / p.scale;

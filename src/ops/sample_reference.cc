@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "base/random.h"
@@ -9,8 +8,6 @@
 namespace sluice {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kEdge = 0x1p-20;
 
 struct Answer {
@@ -20,7 +17,7 @@ struct Answer {
 // The first is the exact one; the others are its neighbours across an edge.
 using Answers = std::vector<Answer>;
 
-struct Row {
+struct DrawRow {
   double temperature, top_p, min_p;
   int64_t top_k;
   double u;
@@ -32,7 +29,7 @@ struct Kept {
 };
 
 // `p` descends and sums to 1; `running` are its running sums.
-Kept kept_of(const Row& row, const std::vector<double>& p, const std::vector<double>& running) {
+Kept kept_of(const DrawRow& row, const std::vector<double>& p, const std::vector<double>& running) {
   const auto count = static_cast<int64_t>(p.size());
   // The shortest prefix whose sum reaches `target`, at least one.
   const auto reaches = [&](double target) {
@@ -55,7 +52,7 @@ Kept kept_of(const Row& row, const std::vector<double>& p, const std::vector<dou
 }
 
 // Positions in the order of p that may be drawn; the exact one first.
-std::vector<int64_t> drawn(const Row& row, std::vector<double> p) {
+std::vector<int64_t> drawn(const DrawRow& row, std::vector<double> p) {
   const double total = std::accumulate(p.begin(), p.end(), 0.0);
   for (double& x : p) x /= total;
   std::vector<double> running(p.size());
@@ -81,7 +78,7 @@ std::vector<int64_t> drawn(const Row& row, std::vector<double> p) {
   return out;
 }
 
-Answers answers(const Row& row, const std::vector<double>& logits) {
+Answers answers(const DrawRow& row, const std::vector<double>& logits) {
   std::vector<int64_t> order;
   for (size_t i = 0; i < logits.size(); ++i)
     if (logits[i] > -kInfinity) order.push_back(static_cast<int64_t>(i));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "ops/bounds.h"
@@ -10,17 +9,14 @@
 namespace sluice {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-struct Row {
+struct LogitsRow {
   std::vector<double> x;       // without NaN
   std::vector<int64_t> order;  // of the tokens
   double log_sum;              // NaN: no logprob means anything
 };
 
-Row row_of(const TopLogprobs::Problem& p, const Tensor& logits, int64_t row) {
-  Row out;
+LogitsRow row_of(const TopLogprobs::Problem& p, const Tensor& logits, int64_t row) {
+  LogitsRow out;
   for (int64_t i = 0; i < p.vocab; ++i) {
     const double x = load2(logits, row, i);
     out.x.push_back(std::isnan(x) ? -kInfinity : x);
@@ -64,7 +60,7 @@ Expectations reference(const TopLogprobs::Problem& p, const TopLogprobs::Args& a
   for (int64_t q = 0; q < p.rows; ++q) {
     const int64_t row = a.row.as<int32_t>()[q];
     const bool there = row >= 0 && row < p.logit_rows;
-    const Row r = there ? row_of(p, a.logits, row) : Row{};
+    const LogitsRow r = there ? row_of(p, a.logits, row) : LogitsRow{};
     const auto of = [&](int64_t id) { return r.x[static_cast<size_t>(id)] - r.log_sum; };
     const int64_t token = there ? a.token.as<int32_t>()[row] : -1;
     const bool known = token >= 0 && token < p.vocab;

@@ -7,9 +7,10 @@ namespace {
 
 constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
 constexpr std::string_view kEfforts[] = {"low", "medium", "high"};
-constexpr std::string_view kChannels =
+constexpr std::string_view kChannelsLine =
     "# Valid channels: analysis, commentary, final. Channel must be included for every message.";
-constexpr std::string_view kCalls = "Calls to these tools must go to the commentary channel: 'functions'.";
+constexpr std::string_view kCallsLine =
+    "Calls to these tools must go to the commentary channel: 'functions'.";
 
 void add_line(std::string_view line, std::string* text) {
   if (!text->empty() && !line.empty()) *text += '\n';
@@ -79,8 +80,8 @@ std::string system_text(const ChatOptions& options) {
   if (!options.knowledge_cutoff.empty()) add_line("Knowledge cutoff: " + options.knowledge_cutoff, &top);
   if (!options.current_date.empty()) add_line("Current date: " + options.current_date, &top);
   add_section("Reasoning: " + std::string(text(options.effort)), &top);
-  add_section(kChannels, &top);
-  if (!options.functions.empty()) add_line(kCalls, &top);
+  add_section(kChannelsLine, &top);
+  if (!options.functions.empty()) add_line(kCallsLine, &top);
   return top;
 }
 
