@@ -17,7 +17,7 @@ import time
 # Seconds of one core that a step takes without a compiler cache, by what it makes: averages of builds from nothing on two cores
 # of an EPYC server. The first that matches; steps of no kind (links, archives) take next to nothing.
 KINDS = [(r"Building CUDA object", 14.0), (r"Building CXX object .*\.gch", 6.0),
-         (r"Building CXX object tests/", 6.5), (r"Building CXX object .*\.cu\.o", 1.2),
+         (r"Building CXX object .*/Unity/", 7.0), (r"Building CXX object tests/", 6.5), (r"Building CXX object .*\.cu\.o", 1.2),
          (r"Building C(XX)? object", 2.7)]
 STEP = re.compile(r"^\[(\d+)/(\d+)\] (.*)")
 

@@ -170,7 +170,7 @@ class AgainstFake(Files):
             n = int(re.findall(r"Question: Q(\d+)\?", body["messages"][0]["content"])[-1])
             return None if n == 9 else f"so\n#### {n}" if n % 2 else f"It is {n}."
         self.fake.answer = answer
-        self.fake.barrier = threading.Barrier(2)  # a question is answered beside another
+        self.fake.barrier = threading.Barrier(2, timeout=20)  # a question is answered beside another
         result = self.path("eval.json")
         out, _ = sluice("eval", "--server", self.fake.url, "--task", "gsm8k", "--data", self.gsm8k(13), "--num-fewshot", 3,
                         "--output-json", result, "--max-concurrency", 2, status=1)
