@@ -1,4 +1,4 @@
-// A dense layer by tiles of 64 features x 16 to 128 rows whose sums are split over the CTAs of a cluster: linear_tile.cuh.
+// A dense layer by tiles of 64 or 128 features x 16 to 128 rows whose sums are split over the CTAs of a cluster: linear_tile.cuh.
 //
 // Wins    some dozens of rows and few features: all SMs stream weights.
 // Loses   up to 8 rows to stream_sm90; many rows to tile_sm90, which exchanges no sums.
@@ -54,7 +54,7 @@ Status Launcher::enqueue(const Linear::Problem& p, std::span<const KernelLaunch>
                          const Linear::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
   if (!aligned_rows(a.x, tile::kMapStrideBytes)) return launch_linear_fma(p, a, stream);
-  return launch_linear_narrow(linear_split_sm90.name, p, LinearTileLaunch::of(launches[0]), a, stream);
+  return launch_linear_any(linear_split_sm90.name, p, LinearTileLaunch::of(launches[0]), a, stream);
 }
 
 }  // namespace

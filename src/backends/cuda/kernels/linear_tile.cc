@@ -8,12 +8,14 @@ namespace {
 
 // Fitted to the rows of bench/measured/h200/linear_candidates.csv, all of them at once; tests/cuda/regret_test.cc holds the choices
 // to these rows. Of a multiprocessor: bytes and clocks; tensor cores run at the clock that the power limit leaves them.
-constexpr double kTensorClocksUs = 1.43e3, kClocksUs = 1.7e3, kIngestBytes = 72.6;
-constexpr double kStepClocks = 260;       // least clocks of a step, from one wait to the next
-constexpr double kL2BytesPerUs = 9.01e6;  // what all of them take from the L2
-constexpr double kFixedUs = 1.26, kRoundUs = 0.706, kLatencyUs = 1.36, kMemoryShare = 1.02, kHidden = 0.827;
+constexpr double kTensorClocksUs = 1.5e3, kClocksUs = 1.7e3, kIngestBytes = 71;
+constexpr double kStepClocks = 245;        // least clocks of a step, from one wait to the next
+constexpr double kL2BytesPerUs = 9.035e6;  // what all of them take from the L2
+constexpr double kFixedUs = 0.075, kRoundUs = 1.17, kLatencyUs = 1.13, kMemoryShare = 1.21, kHidden = 0.66;
 // Of split sums: each time, and for a row of 64 features that is sent.
-constexpr double kExchangeUs = 1.77, kExchangeRowUs = 0.0445;
+constexpr double kExchangeUs = 2.3, kExchangeRowUs = 0.0125;
+// A cluster stands on multiprocessors of one group of 16 or 18; as if of 14 it takes room.
+constexpr double kGroupCores = 16.5, kGroupRoom = 14;
 
 struct Work {
   int64_t tiles;
@@ -30,7 +32,11 @@ double tile_us(const Linear::Problem& p, const DeviceInfo& d, const LinearTileKi
   const Work work = work_of(p, kind, splits);
   const double resident = kind.narrow() ? 2 : 1;
   const double ctas = static_cast<double>(work.tiles * splits);
-  const double each_sm = std::ceil(ctas / d.cores), rounds = std::ceil(ctas / (d.cores * resident));
+  const double fit = splits == 1
+                         ? d.cores * resident
+                         : std::floor(d.cores / kGroupCores) * std::floor(kGroupRoom * resident / splits);
+  const double rounds = std::ceil(static_cast<double>(work.tiles) / fit);
+  const double each_sm = std::max(std::ceil(ctas / d.cores), kind.narrow() ? 0 : rounds);
   const double tensor_us = 2.0 * kind.groups * kind.n / kTensorClocksUs;
   const double ingest_us = kind.stage_bytes() / kIngestBytes / kClocksUs;
   const double step_us = std::max(each_sm * std::max(tensor_us, ingest_us), rounds * kStepClocks / kClocksUs);
@@ -54,10 +60,12 @@ std::string kind_name(const LinearTileKind& kind) {
 }  // namespace
 
 LinearTileShared linear_tile_shared(const LinearTileKind& kind, int splits) {
-  constexpr int kSm = 228 << 10, kSystem = 1 << 10, kStagesMost = 12, kSumBytes = 128 * 16;
+  constexpr int kSm = 228 << 10, kSystem = 1 << 10, kStagesMost = 12;
+  const int turn_bytes = kind.groups * kind.staged_rows() * 64 * 4;  // sums
   const int most = kSm / (kind.narrow() ? 2 : 1) - kSystem;
-  // Groups of 8 rows that a CTA finishes: their sums from every CTA of the cluster.
-  const int inbox = splits > 1 ? splits * static_cast<int>(linear_parts(kind.n / 8, splits)) * kSumBytes : 0;
+  // What a CTA finishes: its sums from every CTA of the cluster.
+  const int inbox =
+      splits > 1 ? splits * static_cast<int>(linear_parts(kind.turns(), splits)) * turn_bytes : 0;
   LinearTileShared s{};
   for (s.stages = kStagesMost;; --s.stages) {
     s.staging = s.stages * kind.stage_bytes();
@@ -86,8 +94,8 @@ std::vector<Config> linear_tile_configs(const Linear::Problem& p, const DeviceIn
 std::vector<Config> linear_split_configs(const Linear::Problem& p, const DeviceInfo& d, const Policy&) {
   std::vector<Config> out;
   const int64_t steps = linear_parts(p.width, kLinearBlock);
-  for (int i = kLinearWide; i < static_cast<int>(std::size(kLinearTiles)); ++i)
-    for (int splits = 2; splits <= kLinearSplitsMost; ++splits) {
+  for (int i = 0; i < static_cast<int>(std::size(kLinearTiles)); ++i)
+    for (int splits = 2; kLinearTiles[i].splits() && splits <= kLinearSplitsMost; ++splits) {
       const LinearTileKind& kind = kLinearTiles[i];
       Config c{.name = kind_name(kind) + "/" + std::to_string(splits),
                .cost_us = tile_us(p, d, kind, splits)};

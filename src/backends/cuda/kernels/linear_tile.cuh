@@ -30,9 +30,16 @@ struct LinearTileParameters {
   LinearOutput out;
 };
 using LinearTileKernel = void (*)(CUtensorMap, CUtensorMap, LinearTileParameters);
-// Launches one of kLinearTiles from kLinearWide on.
+// Launch one of kLinearTiles: below kLinearWide, and from there on.
+Status launch_linear_wide(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
+                          const Linear::Args& a, Stream stream);
 Status launch_linear_narrow(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
                             const Linear::Args& a, Stream stream);
+inline Status launch_linear_any(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
+                                const Linear::Args& a, Stream stream) {
+  return l.kind < kLinearWide ? launch_linear_wide(name, p, l, a, stream)
+                              : launch_linear_narrow(name, p, l, a, stream);
+}
 
 template <int kGroups_, int kN_>
 struct LinearTiles {
@@ -42,7 +49,7 @@ struct LinearTiles {
   static constexpr uint32_t kWeightBytes = kKind.weight_bytes(), kStageBytes = kKind.stage_bytes(),
                             kGroupBytes = kWeightBytes / kGroups;
   static constexpr int kEights = kN / 8;  // groups of eight rows of x
-  static constexpr bool kNarrow = kKind.narrow();
+  static constexpr bool kNarrow = kKind.narrow(), kSplits = kKind.splits();
   static constexpr int kThreads = kKind.threads(), kFeatures = kKind.features(),
                        kStagedEights = kKind.staged_rows() / 8, kStagingBytes = kKind.staging_bytes();
   // setmaxnreg: 168 registers a thread at launch.
@@ -146,22 +153,30 @@ __device__ __forceinline__ void linear_multiply(float (&d)[C::kN / 2], const Lin
   tile::arrive_by_lane(empty + 8 * before, one);
 }
 
-// Groups of eight rows of a tile: those of `rank`, out of `eights`.
+// Groups of eight rows of a tile that are finished by `rank`. A warpgroup finishes kStagedEights of them at once, so shares consist of so many.
+template <class C>
 struct LinearEights {
+  static constexpr int kTake = C::kStagedEights;
   int low, high;
-  __device__ __forceinline__ LinearEights(int eights, int rank, int splits)
-      : low(rank * eights / splits), high((rank + 1) * eights / splits) {}
+  __device__ __forceinline__ LinearEights(int rows, int rank, int splits) {
+    low = rank * turns(rows) / splits * kTake, high = (rank + 1) * turns(rows) / splits * kTake;
+  }
+  static __device__ __forceinline__ int turns(int rows) { return (rows + 8 * kTake - 1) / (8 * kTake); }
+  // Of any share of a tile of so many rows.
+  static __device__ __forceinline__ uint32_t most(int rows, int splits) {
+    return static_cast<uint32_t>((turns(rows) + splits - 1) / splits * kTake);
+  }
 };
 
 // Sends the other CTAs of the cluster this one's sums of their rows, 16 bytes a thread and group of eight, and adds up those of its own,
 // in the order of the parts.
 template <class C>
 __device__ __forceinline__ void linear_exchange(float (&d)[C::kN / 2], const LinearTileParameters& p,
-                                                uint32_t base, int rank, int eights) {
+                                                uint32_t base, int rank, int rows) {
   constexpr uint32_t kSumBytes = C::kConsumers * 16;
   const uint32_t inbox = base + p.at.inbox + threadIdx.x * 16, received = base + p.at.received;
-  const auto room = static_cast<uint32_t>((eights + p.splits - 1) / p.splits);  // groups of eight of one part
-  const LinearEights own(eights, rank, p.splits);
+  const uint32_t room = LinearEights<C>::most(rows, p.splits);  // groups of eight of one part
+  const LinearEights<C> own(rows, rank, p.splits);
   if (threadIdx.x == 0)
     tile::barrier_expect(reinterpret_cast<uint64_t*>(__cvta_shared_to_generic(received)),
                          static_cast<uint32_t>((own.high - own.low) * (p.splits - 1)) * kSumBytes);
@@ -169,7 +184,7 @@ __device__ __forceinline__ void linear_exchange(float (&d)[C::kN / 2], const Lin
 #pragma unroll 1
   for (int i = 1; i < p.splits; ++i) {
     const int to = rank + i < p.splits ? rank + i : rank + i - p.splits;
-    const LinearEights theirs(eights, to, p.splits);
+    const LinearEights<C> theirs(rows, to, p.splits);
     const uint32_t at = tile::remote_address(inbox, to) + rank * room * kSumBytes,
                    barrier = tile::remote_address(received, to);
 #pragma unroll
@@ -209,13 +224,13 @@ struct LinearFinish {
 
   const LinearOutput& out;
   LinearTilePlace to;
-  LinearEights own;  // groups of eight rows that this CTA finishes
+  LinearEights<C> own;  // groups of eight rows that this CTA finishes
   int barrier, row, feature;
   float* put;
   const float* get;
 
   __device__ __forceinline__ LinearFinish(const LinearOutput& its_out, float* staging,
-                                          const LinearTilePlace& its_place, const LinearEights& its_own,
+                                          const LinearTilePlace& its_place, const LinearEights<C>& its_own,
                                           int its_barrier)
       : out(its_out), to(its_place), own(its_own), barrier(its_barrier) {
     const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;
@@ -310,12 +325,12 @@ __device__ __forceinline__ void linear_consume(const LinearTileParameters& p, ui
     LinearTilePlace to = linear_tile_place<C>(p, tile);
     float d[C::kN / 2];
     linear_multiply<C>(d, p, base, group, mine.steps, place);
-    const int eights = min(C::kEights, (p.out.tokens - to.token + 7) / 8);
-    if constexpr (C::kNarrow) {
-      if (p.splits > 1) linear_exchange<C>(d, p, base, mine.rank, eights);
+    const int rows = min(C::kN, p.out.tokens - to.token);
+    if constexpr (C::kSplits) {
+      if (p.splits > 1) linear_exchange<C>(d, p, base, mine.rank, rows);
     }
     to.feature += group * 64;
-    LinearFinish<C>(p.out, staging, to, LinearEights(eights, mine.rank, p.splits), 1 + group)(d);
+    LinearFinish<C>(p.out, staging, to, LinearEights<C>(rows, mine.rank, p.splits), 1 + group)(d);
   }
 }
 
@@ -339,7 +354,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kNarrow ? 2 : 1)
   if (warp == 0) tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.received), 1);
   tile::barrier_visible();
   __syncthreads();
-  const bool clustered = C::kNarrow && p.splits > 1;
+  const bool clustered = C::kSplits && p.splits > 1;
   if (clustered) tile::cluster_arrive();
   if (warp >= kProducer) {
     if constexpr (C::kMovesRegisters) tile::keep_registers<C::kProducerRegisters>();

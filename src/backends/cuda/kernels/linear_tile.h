@@ -11,12 +11,16 @@ struct LinearTileKind {
   int groups, n;
 
   constexpr int features() const { return 64 * groups; }
-  constexpr bool narrow() const { return groups == 1; }  // two CTAs an SM; its sums may be split
+  constexpr bool narrow() const { return groups == 1; }  // two CTAs an SM
+  constexpr bool splits() const { return n <= 128; }     // its sums may be split
   constexpr int threads() const { return narrow() ? 160 : 128 * (groups + 1); }
   constexpr int weight_bytes() const { return features() * 128; }  // of a stage, 64 of k
   constexpr int stage_bytes() const { return weight_bytes() + n * 128; }
   // Rows of x that a warpgroup stages at once on their way to y, twice.
   constexpr int staged_rows() const { return narrow() ? 8 : 16; }
+  constexpr int turns() const {
+    return n / staged_rows();
+  }  // of a tile: what the CTAs of split sums share out
   static constexpr int kPitch =
       68;  // floats of a staged row: 64 features, and 4 that keep stores free of bank conflicts
   constexpr int staging_bytes() const { return 2 * staged_rows() * kPitch * 4; }  // of a warpgroup
@@ -28,7 +32,7 @@ inline constexpr LinearTileKind kLinearTiles[] = {{2, 256}, {2, 224}, {2, 192}, 
 inline constexpr int kLinearWide = 7;
 
 constexpr int64_t kLinearBlock = 64;  // k of a stage
-inline constexpr int kLinearSplitsMost = 8;
+inline constexpr int kLinearSplitsMost = 4;
 
 // A launch: which kernel, by its place in the list, and into how many parts its sums are split, each a CTA of a cluster.
 struct LinearTileLaunch {

@@ -54,13 +54,16 @@ Status Launcher::enqueue(const Linear::Problem& p, std::span<const KernelLaunch>
                          const Linear::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
   if (!aligned_rows(a.x, tile::kMapStrideBytes)) return launch_linear_fma(p, a, stream);
-  static constexpr auto kWide = kernels(std::make_index_sequence<kLinearWide>());
-  const auto l = LinearTileLaunch::of(launches[0]);
-  if (l.kind >= kLinearWide) return launch_linear_narrow(linear_tile_sm90.name, p, l, a, stream);
-  return launch_linear_tile(linear_tile_sm90.name, kWide[static_cast<size_t>(l.kind)], p, l, a, stream);
+  return launch_linear_any(linear_tile_sm90.name, p, LinearTileLaunch::of(launches[0]), a, stream);
 }
 
 }  // namespace
+
+Status launch_linear_wide(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
+                          const Linear::Args& a, Stream stream) {
+  static constexpr auto kWide = kernels(std::make_index_sequence<kLinearWide>());
+  return launch_linear_tile(name, kWide[static_cast<size_t>(l.kind)], p, l, a, stream);
+}
 
 }  // namespace sluice::cuda
 #endif
