@@ -441,4 +441,20 @@ KERNELS = [
         "if (false) turn_head<kPairs>(key",
         "RopeKvWrite/*",
     ),
+    Mutation(
+        "e4m3_ties_away",
+        "a number between two of e4m3 becomes the larger one",
+        "src/base/dtype.h",
+        "magnitude + 0x7ffffu + (magnitude >> 20 & 1u)",
+        "magnitude + 0x80000u",
+        "DType.*",
+    ),
+    Mutation(
+        "values_of_e4m3_are_keys",
+        "of caches of e4m3, attention adds up keys",
+        CPU + "attention_paged.cc",
+        "row_of(a.v_cache, wide + (kBlock + i) * p.head_dim);",
+        "row_of(narrow ? a.k_cache : a.v_cache, wide + (kBlock + i) * p.head_dim);",
+        "Attention/*",
+    ),
 ]

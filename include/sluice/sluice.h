@@ -146,7 +146,8 @@ typedef enum sluice_dtype {
   SLUICE_I32 = 4,
   SLUICE_I64 = 5,
   SLUICE_I16 = 6,
-  SLUICE_U8 = 7
+  SLUICE_U8 = 7,
+  SLUICE_E4M3 = 8 /* no infinities; 0x7f and 0xff are NaN */
 } sluice_dtype;
 
 #define SLUICE_RANK_MAX 4

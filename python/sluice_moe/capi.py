@@ -12,8 +12,8 @@ from typing import Callable, Mapping
 
 OK, INVALID_ARGUMENT, UNSUPPORTED, OUT_OF_MEMORY, IO, CORRUPT, DEVICE = range(7)
 CPU, CUDA = range(2)
-F32, BF16, E2M1, E8M0, I32, I64, I16, U8 = range(8)
-DTYPE_TEXT = ("f32", "bf16", "e2m1", "e8m0", "i32", "i64", "i16", "u8")
+F32, BF16, E2M1, E8M0, I32, I64, I16, U8, E4M3 = range(9)
+DTYPE_TEXT = ("f32", "bf16", "e2m1", "e8m0", "i32", "i64", "i16", "u8", "e4m3")
 ROLE_TEXT = ("in", "out", "in_out")
 RANK_MAX = 4
 ARGS_MAX = 32

@@ -10,9 +10,9 @@ from . import capi
 from .devices import Device
 
 DTYPES = {torch.float32: capi.F32, torch.bfloat16: capi.BF16, torch.int32: capi.I32, torch.int64: capi.I64, torch.int16: capi.I16,
-          torch.uint8: capi.U8}
+          torch.uint8: capi.U8, torch.float8_e4m3fn: capi.E4M3}
 TORCH_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "i32": torch.int32, "i64": torch.int64, "i16": torch.int16,
-                "u8": torch.uint8}
+                "u8": torch.uint8, "e4m3": torch.float8_e4m3fn}
 _NOWHERE = 256  # of tensors without elements, which have no address: aligned, and never read
 
 

@@ -12,7 +12,7 @@ struct Name {
 };
 constexpr Name kNames[] = {{DType::kF32, "f32"},   {DType::kBF16, "bf16"}, {DType::kE2M1, "e2m1"},
                            {DType::kE8M0, "e8m0"}, {DType::kI32, "i32"},   {DType::kI64, "i64"},
-                           {DType::kI16, "i16"},   {DType::kU8, "u8"}};
+                           {DType::kI16, "i16"},   {DType::kU8, "u8"},     {DType::kE4M3, "e4m3"}};
 
 }  // namespace
 

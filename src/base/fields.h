@@ -22,7 +22,8 @@ struct EnumWords<bool> {
 };
 template <>
 struct EnumWords<DType> {
-  static constexpr std::string_view words[] = {"f32", "bf16", "e2m1", "e8m0", "i32", "i64", "i16", "u8"};
+  static constexpr std::string_view words[] = {"f32", "bf16", "e2m1", "e8m0", "i32",
+                                               "i64", "i16",  "u8",   "e4m3"};
 };
 
 template <class E>

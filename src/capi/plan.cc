@@ -10,7 +10,7 @@ Status read_tensor(const char* name, const sluice_tensor& t, Tensor* to) {
   const auto bad = [&](const char* what, int64_t found) {
     return invalid(std::string(name) + ": " + what + ", found " + std::to_string(found));
   };
-  if (t.dtype < SLUICE_F32 || t.dtype > SLUICE_U8) return bad("dtype: wanted a sluice_dtype", t.dtype);
+  if (t.dtype < SLUICE_F32 || t.dtype > SLUICE_E4M3) return bad("dtype: wanted a sluice_dtype", t.dtype);
   if (t.where != SLUICE_CPU && t.where != SLUICE_CUDA) return bad("where: wanted a sluice_backend", t.where);
   if (t.rank < 0 || t.rank > SLUICE_RANK_MAX) return bad("rank: wanted 0 to 4", t.rank);
   *to = {.data = t.data,
@@ -32,7 +32,7 @@ static_assert(static_cast<int>(DType::kF32) == SLUICE_F32 && static_cast<int>(DT
               static_cast<int>(DType::kE2M1) == SLUICE_E2M1 &&
               static_cast<int>(DType::kE8M0) == SLUICE_E8M0 && static_cast<int>(DType::kI32) == SLUICE_I32 &&
               static_cast<int>(DType::kI64) == SLUICE_I64 && static_cast<int>(DType::kI16) == SLUICE_I16 &&
-              static_cast<int>(DType::kU8) == SLUICE_U8);
+              static_cast<int>(DType::kU8) == SLUICE_U8 && static_cast<int>(DType::kE4M3) == SLUICE_E4M3);
 static_assert(kMaxRank == SLUICE_RANK_MAX);
 
 }  // namespace

@@ -35,6 +35,7 @@ AttentionProblems problems_of(const AttentionConfig& c, const StepBounds& b) {
             .kv_heads = c.kv_heads,
             .pages = b.pages,
             .page_size = b.page_size,
+            .cache = c.cache,
             .settled = true};  // the tables of a step come from the host
   p.attention = {.tokens = 0,
                  .sequences = b.sequences,
@@ -47,6 +48,7 @@ AttentionProblems problems_of(const AttentionConfig& c, const StepBounds& b) {
                  .window = c.window,
                  .scale = c.scale,
                  .q = c.x,
+                 .cache = c.cache,
                  .sinks = c.sinks,
                  .settled = true};
   p.o = {.tokens = 0,

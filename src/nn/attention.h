@@ -14,13 +14,15 @@ namespace sluice {
 
 struct AttentionConfig {
   int64_t hidden = 2880, heads = 64, kv_heads = 8, head_dim = 64;
-  DType x = DType::kBF16;  // activations and caches; weights, biases and sinks are bf16
+  DType x = DType::kBF16;              // activations; weights, biases and sinks are bf16
+  CacheType cache = CacheType::kSame;  // keys and values; kSame: as activations
   WeightLayout layout = WeightLayout::kPanels16;
   bool qkv_bias = false, o_bias = false, sinks = false;
   int64_t window = 0;  // positions that a query sees; 0: all
   double scale = 0.125;
   int64_t rotary = 64;  // leading elements of a head that turn
   RopePairs pairs = RopePairs::kHalves;
+  DType cache_type() const { return cache_dtype(cache, x); }
 };
 
 // What a step may hold at most; sizes launches, caches and page tables.

@@ -7,7 +7,7 @@ namespace sluice {
 namespace {
 
 int64_t page_bytes_of(const AttentionConfig& c, int64_t page_size) {
-  return bytes_of(c.x, page_size * c.kv_heads * c.head_dim);
+  return bytes_of(c.cache_type(), page_size * c.kv_heads * c.head_dim);
 }
 
 }  // namespace

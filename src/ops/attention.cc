@@ -30,7 +30,8 @@ Refusal Attention::validate(const Problem& p) {
 double Attention::bytes(const Problem& p) {
   const int64_t context =
       p.window && p.window < p.pages_per_seq * p.page_size ? p.window : p.pages_per_seq * p.page_size;
-  return 2.0 * static_cast<double>(bytes_of(p.q, p.sequences * context * p.kv_heads * p.head_dim)) +
+  const int64_t keys = p.sequences * context * p.kv_heads * p.head_dim;
+  return 2.0 * static_cast<double>(bytes_of(cache_dtype(p.cache, p.q), keys)) +
          2.0 * static_cast<double>(bytes_of(p.q, p.tokens * p.heads * p.head_dim));
 }
 

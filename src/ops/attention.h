@@ -1,4 +1,5 @@
 #pragma once
+#include "ops/cache_type.h"
 #include "ops/op.h"
 
 namespace sluice {
@@ -26,7 +27,8 @@ namespace sluice {
 //            ascending; kv_len i32[sequences]; sinks [heads]. kv_len <= pages_per_seq * page_size; what lies
 //            beyond it counts as absent. heads a multiple of kv_heads; head_dim from 1 to 512;
 //            sequences >= 1; tokens >= 0; window >= 0; scale from 2^-100 to 2^100.
-// Types      q, caches, y alike, bf16 or f32; sinks bf16 or f32 (field s). f32 arithmetic, one rounding.
+// Types      q, y alike, bf16 or f32; caches as they are, or e4m3 (field cache); sinks bf16 or f32 (field s). f32 arithmetic,
+//            one rounding. Keys and values are what the caches hold: reading e4m3 rounds nothing.
 // NaN        in an attended key, value, query or sink spreads as the formula says; what a query does not
 //            attend to never reaches it.
 // Bytes      the attended keys and values once for each sequence, q and y once.
@@ -38,7 +40,9 @@ namespace sluice {
 //            turning to base 2 lose a few u of numbers up to 2 S. A weight is then off by e^d at most, the
 //            ratio of two sums of weights by e^(2 d), and each sum adds a rounding or two for each term.
 //            w = 2^-8 where q is bf16, else 0: a weight may be rounded to bf16 before it multiplies
-//            values. Numbers below 2^-126 may count as zero. Where d or a sum overflows f32, anything.
+//            values. Where q is bf16 and the caches are e4m3 also to a multiple of 2^-39 of the largest weight, so that half of
+//            that times sum_j |v_j| over the sum of weights is added. Numbers below 2^-126 may count as zero. Where d or a sum
+//            overflows f32, anything.
 // Source     openai/gpt-oss gpt_oss/torch/model.py, sdpa; Kwon et al., "PagedAttention" (2023).
 struct Attention {
   static constexpr std::string_view kName = "attention";
@@ -49,6 +53,7 @@ struct Attention {
     int64_t pages = 64, page_size = 16, pages_per_seq = 64, window = 0, rows_max = 0;
     double scale = 0.125;
     DType q = DType::kBF16, s = DType::kBF16;
+    CacheType cache = CacheType::kSame;
     bool sinks = false, settled = false;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
@@ -64,8 +69,9 @@ struct Attention {
       v("window", p.window, "positions that a query sees; 0: all");
       v("rows_max", p.rows_max, "rows of a sequence at most; 0: any number");
       v("scale", p.scale, "multiplies the scores");
-      v("q", p.q, "type of q, the caches and y");
+      v("q", p.q, "type of q and y");
       v("s", p.s, "type of the sinks");
+      v("cache", p.cache, "type of the caches: same (as q) or e4m3");
       v("sinks", p.sinks, "each head has a sink");
       v("settled", p.settled, "no launch writes the tables, and keys and values before the rows");
     }
@@ -76,9 +82,10 @@ struct Attention {
   template <class V>
   static void slots(const Problem& p, V v) {
     const auto strided = Rows::kMayBeStrided;
+    const DType cache = cache_dtype(p.cache, p.q);
     v(slot("q", Role::kIn, p.q, {p.tokens, p.heads, p.head_dim}, true, strided), &Args::q);
-    v(slot("k_cache", Role::kIn, p.q, {p.pages, p.kv_heads, p.page_size, p.head_dim}), &Args::k_cache);
-    v(slot("v_cache", Role::kIn, p.q, {p.pages, p.kv_heads, p.page_size, p.head_dim}), &Args::v_cache);
+    v(slot("k_cache", Role::kIn, cache, {p.pages, p.kv_heads, p.page_size, p.head_dim}), &Args::k_cache);
+    v(slot("v_cache", Role::kIn, cache, {p.pages, p.kv_heads, p.page_size, p.head_dim}), &Args::v_cache);
     v(slot("page_table", Role::kIn, DType::kI32, {p.sequences, p.pages_per_seq}), &Args::page_table);
     v(slot("q_begin", Role::kIn, DType::kI32, {p.sequences + 1}), &Args::q_begin);
     v(slot("kv_len", Role::kIn, DType::kI32, {p.sequences}), &Args::kv_len);

@@ -65,19 +65,23 @@ void attend(const Attention::Problem& p, const Attention::Args& a, const Query& 
   const double off = std::exp(2 * (static_cast<double>(p.head_dim + 16) * kF32Eps * s.magnitude + s.flushed));
   const double rounded = p.q == DType::kBF16 ? 0x1p-8 : 0;
   const double relative = off - 1 + ((2 * n + 32) * kF32Eps + rounded) * off;
+  const double stepped = p.q == DType::kBF16 && p.cache == CacheType::kE4M3 ? 0x1p-40 * off : 0;
   for (int64_t d = 0; d < p.head_dim; ++d) {
-    double sum = 0, magnitude = 0, flushed = 0;
+    double sum = 0, magnitude = 0, flushed = 0, values = 0;
     for (size_t j = 0; j < weight.size(); ++j) {
       const double v = load(a.v_cache, query.cache_rows[j] * p.head_dim + d);
       sum += weight[j] * v;
       magnitude += weight[j] * std::abs(v);
+      values += std::abs(v);
       flushed += kFlush * (std::abs(v) + 2);
     }
     const double value = sum / total;
     // An infinite value with a very small weight may be multiplied by a weight of zero.
     const bool certain = !std::isfinite(value) && std::isfinite(off) && least > 0x1p-100;
     y->value.push_back(value);
-    y->bound.push_back(certain ? 0 : relative * magnitude / total + off * flushed + half_ulp(p.q, value));
+    y->bound.push_back(certain ? 0
+                               : (relative * magnitude + stepped * values) / total + off * flushed +
+                                     half_ulp(p.q, value));
   }
 }
 

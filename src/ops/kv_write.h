@@ -1,4 +1,5 @@
 #pragma once
+#include "ops/cache_type.h"
 #include "ops/op.h"
 
 namespace sluice {
@@ -15,17 +16,20 @@ namespace sluice {
 // Shapes     k, v [tokens, kv_heads, head_dim], rows may be strided; k_cache, v_cache [pages, kv_heads,
 //            page_size, head_dim]: a page's rows of one head lie together; slot_of i32[tokens]. tokens >= 0;
 //            all else at least 1; pages * page_size < 2^31.
-// Types      all bf16 or all f32.
-// Bytes      reads k and v, writes as much.
+// Types      k and v bf16 or f32; the caches as they are, or e4m3 (field cache).
+// Bytes      reads k and v, writes as many elements.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
-// Exactness  equal.
+// Exactness  equal. In caches of e4m3 the nearest number of that type, ties to an even code; what is beyond 448, infinity
+//            too, is stored as 448, and NaN as a NaN.
 // Source     vLLM's reshape_and_cache; Kwon et al., "PagedAttention" (2023).
 struct KvWrite {
   static constexpr std::string_view kName = "kv_write";
   static constexpr std::string_view kSummary = "stores the keys and values of new tokens in the paged cache";
+  static constexpr int64_t kHeadDimMax = 1024;
   struct Problem {
     int64_t tokens = 1, kv_heads = 8, head_dim = 64, pages = 64, page_size = 16;
     DType kv = DType::kBF16;
+    CacheType cache = CacheType::kSame;
     bool values = true;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
@@ -35,7 +39,8 @@ struct KvWrite {
       v("head_dim", p.head_dim, "elements of a head");
       v("pages", p.pages, "pages of the cache");
       v("page_size", p.page_size, "tokens of a page");
-      v("kv", p.kv, "type of k, v and the cache");
+      v("kv", p.kv, "type of k and v");
+      v("cache", p.cache, "type of the caches: same (as k and v) or e4m3");
       v("values", p.values, "stores v beside k");
     }
   };
@@ -45,11 +50,12 @@ struct KvWrite {
   template <class V>
   static void slots(const Problem& p, V v) {
     const auto strided = Rows::kMayBeStrided;
+    const DType cache = cache_dtype(p.cache, p.kv);
     v(slot("k", Role::kIn, p.kv, {p.tokens, p.kv_heads, p.head_dim}, true, strided), &Args::k);
     v(slot("v", Role::kIn, p.kv, {p.tokens, p.kv_heads, p.head_dim}, p.values, strided), &Args::v);
     v(slot("slot_of", Role::kIn, DType::kI32, {p.tokens}), &Args::slot_of);
-    v(slot("k_cache", Role::kInOut, p.kv, {p.pages, p.kv_heads, p.page_size, p.head_dim}), &Args::k_cache);
-    v(slot("v_cache", Role::kInOut, p.kv, {p.pages, p.kv_heads, p.page_size, p.head_dim}, p.values),
+    v(slot("k_cache", Role::kInOut, cache, {p.pages, p.kv_heads, p.page_size, p.head_dim}), &Args::k_cache);
+    v(slot("v_cache", Role::kInOut, cache, {p.pages, p.kv_heads, p.page_size, p.head_dim}, p.values),
       &Args::v_cache);
   }
   static Refusal validate(const Problem& p);

@@ -3,6 +3,11 @@
 namespace sluice {
 namespace {
 
+// What a cache of `type` holds for an element of k or v.
+double stored(DType type, double value) {
+  return type == DType::kE4M3 ? to_float(to_e4m3(static_cast<float>(value))) : value;
+}
+
 Expected written(std::string_view slot, const KvWrite::Problem& p, const Tensor& slot_of, const Tensor& rows,
                  const Tensor& cache) {
   Expected out{.slot = slot, .value = {}, .bound = {}};
@@ -13,7 +18,8 @@ Expected written(std::string_view slot, const KvWrite::Problem& p, const Tensor&
     for (int64_t head = 0; head < p.kv_heads; ++head) {
       const int64_t row = (to / p.page_size * p.kv_heads + head) * p.page_size + to % p.page_size;
       for (int64_t i = 0; i < p.head_dim; ++i)
-        out.value[static_cast<size_t>(row * p.head_dim + i)] = load2(rows, t, head * p.head_dim + i);
+        out.value[static_cast<size_t>(row * p.head_dim + i)] =
+            stored(cache.dtype, load2(rows, t, head * p.head_dim + i));
     }
   }
   return out;

@@ -155,6 +155,8 @@ double load(const Tensor& tensor, int64_t i) {
       return tensor.as<int16_t>()[i];
     case DType::kU8:
       return tensor.as<uint8_t>()[i];
+    case DType::kE4M3:
+      return to_float(tensor.as<E4M3>()[i]);
   }
   return kNan;
 }

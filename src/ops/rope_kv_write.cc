@@ -1,6 +1,29 @@
 #include "ops/rope_kv_write.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace sluice {
+namespace {
+
+// The number of e4m3 that a key is stored as, by the rounding of a double: a key within a bound need not be a number of f32.
+double rounded(double key) {
+  const double size = std::min<double>(std::abs(key), kE4M3Max);
+  const double step = std::ldexp(1.0, size < 0x1p-6 ? -9 : std::ilogb(size) - 3);
+  return std::copysign(step * std::nearbyint(size / step), key);
+}
+
+// Keys within their bounds, rounded to e4m3: all that lies between what the ends of a bound become.
+void accept_rounded(Expected* keys) {
+  keys->accept = [value = keys->value, bound = keys->bound](size_t at, double got) {
+    const double key = value[at];
+    if (std::isnan(key)) return std::isnan(got);
+    if (!std::isfinite(bound[at])) return true;
+    return got >= rounded(key - bound[at]) && got <= rounded(key + bound[at]);
+  };
+}
+
+}  // namespace
 
 Refusal RopeKvWrite::validate(const Problem& p) {
   Refusal r = Rope::validate(p.rope);
@@ -20,7 +43,7 @@ Expectations reference(const RopeKvWrite::Problem& p, const RopeKvWrite::Args& a
   Expectations out = reference(
       write,
       KvWrite::Args{.k = a.k, .v = a.v, .slot_of = a.slot_of, .k_cache = a.k_cache, .v_cache = a.v_cache});
-  // The keys of the write are those that were turned, with their bounds.
+  // The keys of the write are those that were turned, with their bounds; a cache of e4m3 holds what these become.
   Expected& keys = out.front();
   keys.bound.assign(keys.value.size(), 0);
   for (int64_t t = 0; t < write.tokens; ++t) {
@@ -37,6 +60,7 @@ Expectations reference(const RopeKvWrite::Problem& p, const RopeKvWrite::Args& a
       }
     }
   }
+  if (p.cache == CacheType::kE4M3) accept_rounded(&keys);
   out.insert(out.begin(), std::move(q));
   return out;
 }

@@ -15,10 +15,11 @@ namespace sluice {
 //
 // Shapes     q [tokens, heads, head_dim]; k, v [tokens, kv_heads, head_dim]; rows may be strided. The rest, and every bound,
 //            as the two contracts have them.
-// Types      all bf16 or all f32, but the table: f32.
+// Types      q, k, v all bf16 or all f32; the caches as they are, or e4m3 (field cache); the table f32.
 // Bytes      reads and writes q, k, v once.
 // Errors     make_plan: kInvalidArgument if a bound of either contract is broken. run: never fails on data.
-// Exactness  q and k_cache: Rope's bound; v_cache: equal.
+// Exactness  q and k_cache: Rope's bound; v_cache: as KvWrite. In a k_cache of e4m3 what turned keys within Rope's bound become by
+//            KvWrite's rounding: where the bound holds a tie, either neighbour.
 // Source     the two contracts; vLLM and SGLang fuse them for the same reason.
 struct RopeKvWrite {
   static constexpr std::string_view kName = "rope_kv_write";
@@ -27,6 +28,7 @@ struct RopeKvWrite {
   struct Problem {
     Rope::Problem rope;  // of the queries; its tokens, head_dim and type are those of keys and values too
     int64_t kv_heads = 8, pages = 64, page_size = 16;
+    CacheType cache = CacheType::kSame;
     bool settled = false;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
@@ -35,6 +37,7 @@ struct RopeKvWrite {
       v("kv_heads", p.kv_heads, "heads of k and v");
       v("pages", p.pages, "pages of the cache");
       v("page_size", p.page_size, "tokens of a page");
+      v("cache", p.cache, "type of the caches: same (as k and v) or e4m3");
       v("settled", p.settled, "no launch writes positions, table and slot_of");
     }
   };
@@ -45,15 +48,15 @@ struct RopeKvWrite {
   static void slots(const Problem& p, V v) {
     const auto strided = Rows::kMayBeStrided;
     const int64_t tokens = p.rope.tokens, head_dim = p.rope.head_dim;
-    const DType type = p.rope.x;
+    const DType type = p.rope.x, cache = cache_dtype(p.cache, type);
     v(slot("positions", Role::kIn, DType::kI32, {tokens}), &Args::positions);
     v(slot("table", Role::kIn, DType::kF32, {p.rope.table_rows, p.rope.rotary / 2, 2}), &Args::table);
     v(slot("slot_of", Role::kIn, DType::kI32, {tokens}), &Args::slot_of);
     v(slot("q", Role::kInOut, type, {tokens, p.rope.heads, head_dim}, true, strided), &Args::q);
     v(slot("k", Role::kIn, type, {tokens, p.kv_heads, head_dim}, true, strided), &Args::k);
     v(slot("v", Role::kIn, type, {tokens, p.kv_heads, head_dim}, true, strided), &Args::v);
-    v(slot("k_cache", Role::kInOut, type, {p.pages, p.kv_heads, p.page_size, head_dim}), &Args::k_cache);
-    v(slot("v_cache", Role::kInOut, type, {p.pages, p.kv_heads, p.page_size, head_dim}), &Args::v_cache);
+    v(slot("k_cache", Role::kInOut, cache, {p.pages, p.kv_heads, p.page_size, head_dim}), &Args::k_cache);
+    v(slot("v_cache", Role::kInOut, cache, {p.pages, p.kv_heads, p.page_size, head_dim}), &Args::v_cache);
   }
   // The parts: the turn of the keys, and the write. That of the queries is Problem::rope.
   static Rope::Problem keys(const Problem& p) {
@@ -66,7 +69,8 @@ struct RopeKvWrite {
             .head_dim = p.rope.head_dim,
             .pages = p.pages,
             .page_size = p.page_size,
-            .kv = p.rope.x};
+            .kv = p.rope.x,
+            .cache = p.cache};
   }
   static Refusal validate(const Problem& p);
   static double bytes(const Problem& p);

@@ -1,9 +1,7 @@
 #include "weights/row_span.h"
 
 #include <array>
-#include <cmath>
 #include <cstring>
-#include <limits>
 
 namespace sluice {
 namespace {
@@ -12,8 +10,7 @@ constexpr int64_t kF8Block = 128;  // rows and columns that share a scale
 
 std::array<float, 256> f8_table() {
   std::array<float, 256> out{};
-  for (size_t code = 0; code < 256; ++code)
-    out[code] = static_cast<float>(f8e4m3_value(static_cast<uint8_t>(code)));
+  for (size_t code = 0; code < 256; ++code) out[code] = to_float(E4M3{static_cast<uint8_t>(code)});
   return out;
 }
 
@@ -62,14 +59,6 @@ std::string place_of_row(const RowSpan& span, const CheckpointTensor* tensor, in
   return (tensor ? place_of(*tensor) + ": " : std::string()) +
          (span.expert < 0 ? "" : "expert " + std::to_string(span.expert) + ", ") + "row " +
          std::to_string(span.first_row + row * span.row_step);
-}
-
-double f8e4m3_value(uint8_t code) {
-  const int exponent = code >> 3 & 15, mantissa = code & 7;
-  const double sign = code & 0x80 ? -1 : 1;
-  if (exponent == 15 && mantissa == 7) return std::numeric_limits<double>::quiet_NaN();
-  if (exponent == 0) return sign * std::ldexp(mantissa, -9);
-  return sign * std::ldexp(8 + mantissa, exponent - 10);
 }
 
 }  // namespace sluice

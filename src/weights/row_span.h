@@ -45,8 +45,4 @@ inline const std::byte* scales_of_row(const RowSpan& span, int64_t row) {
 // "x.safetensors: experts.w1.weight: expert 3, row 17": where a row stands.
 std::string place_of_row(const RowSpan& span, const CheckpointTensor* tensor, int64_t row);
 
-// Exact: every F8_E4M3 value (4 exponent bits, bias 7, no infinity, 0x7F and 0xFF are NaN) as a double.
-// Source: OCP 8-bit Floating Point Specification (OFP8) v1.0, section 5.2.
-double f8e4m3_value(uint8_t code);
-
 }  // namespace sluice

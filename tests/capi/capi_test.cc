@@ -209,7 +209,7 @@ TEST(Capi, OperationsFieldsAndTensorsAreListed) {
                 &fields, nullptr),
             SLUICE_OK);
   EXPECT_EQ(fields["hidden"], "2880/0");
-  EXPECT_EQ(fields["x"], "bf16/8");
+  EXPECT_EQ(fields["x"], "bf16/9");
   EXPECT_EQ(fields["bias"], "0/2");
 
   std::map<std::string, sluice_slot> slots;

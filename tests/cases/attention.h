@@ -91,8 +91,29 @@ struct Suite<Attention> {
         {tiled(160, 5, 0, 70), "prompts and decodes with a window"},
         {tiled(90, 3, 0, 33), "NaN here and there, in bf16", Fill::kSomeNan},
         {tiled(90, 3, 0, 33), "infinities here and there, in bf16", Fill::kInfinite},
+        {tiled(7, 5, 1, 0), "one row a sequence, infinities here and there, in bf16", Fill::kInfinite},
+        {tiled(9, 3, 4, 0), "a few rows a sequence, infinities here and there, in bf16", Fill::kInfinite},
         {tiled(90, 3, 0, 0), "all scores equal, in bf16", Fill::kAllEqual},
         {tiled(40, 3, 0, 0), "nothing to attend to, in bf16", Fill::kEmpty},
+        {narrow(
+             {.tokens = 3, .sequences = 3, .pages = 48, .pages_per_seq = 16, .window = 128, .sinks = true}),
+         "e4m3: gpt-oss decode, a sliding layer"},
+        {narrow(with([](P& p) { p.head_dim = 37, p.window = 70; })), "e4m3: a multiple of nothing",
+         Fill::kNormal, apart},
+        {narrow(with([](P& p) { p.sinks = true, p.q = kF; })), "e4m3 and f32, NaN here and there",
+         Fill::kSomeNan},
+        {narrow(with([](P& p) { p.head_dim = 512, p.tokens = 6, p.q = kF; })), "e4m3: the widest head"},
+        {narrow(tiled(3, 1, 0, 0, 1200)), "e4m3: one long context, three rows", Fill::kSkewed},
+        {narrow(tiled(7, 5, 1, 40)), "e4m3: a window that crosses pages", Fill::kNormal, apart},
+        {narrow(tiled(9, 3, 4, 0)), "e4m3: a few rows a sequence", Fill::kNormal, apart},
+        {narrow(with_heads(tiled(6, 3, 0, 50), 8, 2, 128)), "e4m3: a group of four, wide heads"},
+        {narrow(with_heads(tiled(3, 2, 1, 0), 80, 1, 128)), "e4m3: a group that several tiles share",
+         Fill::kSkewed},
+        {narrow(tiled(160, 5, 0, 70)), "e4m3: prompts and decodes with a window"},
+        {narrow(tiled(90, 3, 0, 33)), "e4m3: NaN here and there", Fill::kSomeNan},
+        {narrow(tiled(90, 3, 0, 33)), "e4m3: infinite queries, saturated keys and values", Fill::kInfinite},
+        {narrow(tiled(20, 3, 0, 0)), "e4m3: the largest keys and values", Fill::kHuge},
+        {narrow(tiled(20, 3, 0, 0)), "e4m3: the smallest queries, keys of zero", Fill::kTiny},
     };
   }
 
@@ -119,9 +140,10 @@ struct Suite<Attention> {
         for (const Tensor* cache : {&a.k_cache, &a.v_cache}) {
           for (int64_t head = 0; head < p.kv_heads; ++head) {
             const int64_t row = (page * p.kv_heads + head) * p.page_size + j % p.page_size;
-            void* at = cache->as<char>() + bytes_of(p.q, row * p.head_dim);
+            void* at = cache->as<char>() + bytes_of(cache->dtype, row * p.head_dim);
             const bool values = cache == &a.v_cache;
-            fill_floats(make_tensor(at, p.q, {p.head_dim}), values ? fill : of_scores(fill, head), random);
+            fill_floats(make_tensor(at, cache->dtype, {p.head_dim}), values ? fill : of_scores(fill, head),
+                        random);
           }
         }
       }
@@ -145,6 +167,7 @@ struct Suite<Attention> {
         .s = any_float(r),
         .sinks = coin(r)};
     p.settled = coin(r);
+    if (coin(r)) p.cache = CacheType::kE4M3;
     if (!coin(r)) return p;
     // What tensor cores take.
     p.q = DType::kBF16;
@@ -170,6 +193,7 @@ struct Suite<Attention> {
             .rows_max = rows_max,
             .sinks = true};
   }
+  static P narrow(P p) { return p.cache = CacheType::kE4M3, p; }
   static P with_heads(P p, int64_t heads, int64_t kv_heads, int64_t head_dim) {
     p.heads = heads, p.kv_heads = kv_heads, p.head_dim = head_dim;
     return p;

@@ -6,8 +6,19 @@
 
 namespace sluice::test {
 
+// A number halfway between two of e4m3, or its neighbour in f32.
+inline double near_tie(Random& random) {
+  const auto code = static_cast<uint8_t>(random.integer(0, 0x7d));
+  const float tie = (to_float(E4M3{code}) + to_float(E4M3{static_cast<uint8_t>(code + 1)})) / 2;
+  const float off[] = {tie, std::nextafter(tie, 0.f), std::nextafter(tie, 500.f)};
+  return std::copysign(off[random.integer(0, 2)], coin(random) ? 1 : -1);
+}
+
 inline void fill_kv_write(const KvWrite::Problem& p, Fill fill, const KvWrite::Args& args, Random& random) {
   for (const Tensor* t : {&args.k, &args.v, &args.k_cache, &args.v_cache}) fill_floats(*t, fill, random);
+  const bool ties = p.cache == CacheType::kE4M3 && fill == Fill::kZerosMixed;
+  for (const Tensor* t : {&args.k, &args.v})
+    if (ties && t->present()) set_each(*t, [&](int64_t, int64_t) { return near_tie(random); });
   std::vector<int64_t> slots(static_cast<size_t>(p.pages * p.page_size));
   std::iota(slots.begin(), slots.end(), 0);
   for (size_t i = slots.size(); i > 1; --i)
@@ -26,6 +37,7 @@ template <>
 struct Suite<KvWrite> {
   static std::vector<Case<KvWrite>> cases() {
     constexpr DType kF = DType::kF32;
+    constexpr CacheType kNarrow = CacheType::kE4M3;
     const auto apart = Spread::kStridedRows;
     return {
         {{.tokens = 3, .kv_heads = 8, .head_dim = 64, .pages = 5, .page_size = 16}, "gpt-oss decode"},
@@ -52,6 +64,45 @@ struct Suite<KvWrite> {
          Fill::kNormal,
          apart},
         {{.tokens = 0, .kv_heads = 2, .head_dim = 16, .pages = 3, .page_size = 4}, "no tokens"},
+        {{.tokens = 30, .kv_heads = 8, .head_dim = 64, .pages = 5, .page_size = 16, .cache = kNarrow},
+         "gpt-oss, e4m3"},
+        {{.tokens = 41,
+          .kv_heads = 3,
+          .head_dim = 17,
+          .pages = 7,
+          .page_size = 13,
+          .kv = kF,
+          .cache = kNarrow},
+         "e4m3 and a multiple of nothing",
+         Fill::kNormal,
+         apart},
+        {{.tokens = 9, .kv_heads = 2, .head_dim = 16, .pages = 3, .page_size = 4, .cache = kNarrow},
+         "NaN is stored in e4m3",
+         Fill::kSomeNan,
+         apart},
+        {{.tokens = 9, .kv_heads = 2, .head_dim = 16, .pages = 3, .page_size = 4, .kv = kF, .cache = kNarrow},
+         "infinity becomes the largest number of e4m3",
+         Fill::kInfinite},
+        {{.tokens = 9, .kv_heads = 2, .head_dim = 16, .pages = 3, .page_size = 4, .kv = kF, .cache = kNarrow},
+         "what is too large becomes the largest number of e4m3",
+         Fill::kHuge},
+        {{.tokens = 256,
+          .kv_heads = 2,
+          .head_dim = 256,
+          .pages = 32,
+          .page_size = 8,
+          .kv = kF,
+          .cache = kNarrow},
+         "every tie of e4m3 and its neighbours",
+         Fill::kZerosMixed},
+        {{.tokens = 11,
+          .kv_heads = 1,
+          .head_dim = 576,
+          .pages = 3,
+          .page_size = 8,
+          .cache = kNarrow,
+          .values = false},
+         "latents in e4m3"},
     };
   }
   static void fill(const KvWrite::Problem& p, Fill fill, HostArgs<KvWrite>& host, Random& random) {
@@ -64,6 +115,7 @@ struct Suite<KvWrite> {
             .pages = r.integer(1, 9),
             .page_size = r.integer(1, 20),
             .kv = any_float(r),
+            .cache = coin(r) ? CacheType::kE4M3 : CacheType::kSame,
             .values = coin(r)};
   }
 };

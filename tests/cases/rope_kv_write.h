@@ -9,6 +9,7 @@ template <>
 struct Suite<RopeKvWrite> {
   static std::vector<Case<RopeKvWrite>> cases() {
     constexpr DType kF = DType::kF32;
+    constexpr CacheType kNarrow = CacheType::kE4M3;
     const auto apart = Spread::kStridedRows;
     const auto woven = RopePairs::kInterleaved;
     return {
@@ -80,6 +81,53 @@ struct Suite<RopeKvWrite> {
           .pages = 3,
           .page_size = 4},
          "no tokens"},
+        {{.rope = {.tokens = 30}, .kv_heads = 8, .pages = 5, .page_size = 16, .cache = kNarrow},
+         "gpt-oss, e4m3",
+         Fill::kNormal,
+         apart},
+        {{.rope =
+              {.tokens = 41, .heads = 6, .head_dim = 17, .rotary = 14, .first = 2, .table_rows = 50, .x = kF},
+          .kv_heads = 3,
+          .pages = 7,
+          .page_size = 13,
+          .cache = kNarrow},
+         "e4m3 and a multiple of nothing",
+         Fill::kNormal,
+         apart},
+        {{.rope = {.tokens = 12,
+                   .heads = 4,
+                   .head_dim = 32,
+                   .rotary = 16,
+                   .first = 16,
+                   .table_rows = 20,
+                   .pairs = woven},
+          .kv_heads = 2,
+          .pages = 12,
+          .page_size = 1,
+          .cache = kNarrow},
+         "e4m3, woven, behind elements without a position"},
+        {{.rope = {.tokens = 9, .heads = 4, .head_dim = 48, .rotary = 48, .table_rows = 9, .x = kF},
+          .kv_heads = 2,
+          .pages = 3,
+          .page_size = 4,
+          .cache = kNarrow},
+         "NaN stays in its pair, in e4m3",
+         Fill::kSomeNan,
+         apart},
+        {{.rope = {.tokens = 9, .heads = 4, .head_dim = 64, .rotary = 64, .table_rows = 9},
+          .kv_heads = 2,
+          .pages = 3,
+          .page_size = 4,
+          .cache = kNarrow},
+         "infinities, in e4m3",
+         Fill::kInfinite},
+        {{.rope = {.tokens = 9, .heads = 4, .head_dim = 64, .rotary = 64, .table_rows = 9},
+          .kv_heads = 2,
+          .pages = 3,
+          .page_size = 4,
+          .cache = kNarrow},
+         "beyond the largest number of e4m3",
+         Fill::kHuge},
     };
   }
   // As the parts are filled: the queries and the positions of Rope, the rest of KvWrite.
@@ -96,6 +144,7 @@ struct Suite<RopeKvWrite> {
     p.pages = r.integer(1, 9);
     p.page_size = r.integer(1, 20);
     p.settled = coin(r);
+    if (coin(r)) p.cache = CacheType::kE4M3;
     return p;
   }
 };

@@ -51,6 +51,9 @@ void set_each(const Tensor& t, F f) {
         case DType::kBF16:
           t.as<BF16>()[i] = to_bf16(static_cast<float>(f(r, c)));
           break;
+        case DType::kE4M3:
+          t.as<E4M3>()[i] = to_e4m3(static_cast<float>(f(r, c)));
+          break;
         case DType::kI32:
           t.as<int32_t>()[i] = static_cast<int32_t>(f(r, c));
           break;

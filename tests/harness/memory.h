@@ -15,7 +15,9 @@ constexpr int kGuardPattern = 0x5C;
 
 // What an output holds before the kernel runs: NaN in floats, an absurd number in integers (-1 is a legal
 // id).
-inline int poison_of(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 ? 0xFF : 0xA7; }
+inline int poison_of(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kE4M3 ? 0xFF : 0xA7;
+}
 
 enum class Spread : uint8_t { kContiguous, kStridedRows };
 

@@ -25,6 +25,8 @@
 #include "backends/cpu/scratch.h"
 #include "backends/cpu/simd/dispatch.h"
 #include "backends/cpu/simd/dot.h"
+#include "backends/cpu/simd/e4m3.h"
+#include "backends/cpu/simd/four_sums.h"
 #include "hwy/cache_control.h"
 #include "hwy/contrib/math/math-inl.h"
 #include "ops/attention.h"
@@ -60,25 +62,6 @@ HWY_INLINE Vector load_part(const T* p, int64_t left) {
   return hn::Load(d, tail);
 }
 
-// The sums of four vectors, kBlock floats apart.
-HWY_INLINE void store_sums(Vector a, Vector b, Vector c, Vector e, float* out) {
-#if HWY_TARGET == HWY_SCALAR
-  out[0] = hn::GetLane(a), out[kBlock] = hn::GetLane(b);
-  out[2 * kBlock] = hn::GetLane(c), out[3 * kBlock] = hn::GetLane(e);
-#else
-  // Sums of neighbours, those of x before those of y: three levels deep it beats four separate reductions.
-  const F32 d;
-  const auto pairs = [&](Vector x, Vector y) {
-    return hn::Add(hn::ConcatEven(d, y, x), hn::ConcatOdd(d, y, x));
-  };
-  Vector sums = pairs(pairs(a, b), pairs(c, e));
-  for (size_t left = hn::Lanes(d) / 4; left > 1; left /= 2) sums = pairs(sums, sums);
-  HWY_ALIGN float lanes[hn::MaxLanes(d)];
-  hn::Store(sums, d, lanes);
-  for (int64_t x = 0; x < 4; ++x) out[x * kBlock] = lanes[x];
-#endif
-}
-
 // scores[x][i] = q_x . k_i for four queries and keys [first, end), two keys at a time.
 template <Tail kTail, class T>
 void score_quad(const float* q, int64_t stride, const T* const* keys, int64_t first, int64_t end, int64_t dim,
@@ -99,8 +82,8 @@ void score_quad(const float* q, int64_t stride, const T* const* keys, int64_t fi
       b0 = hn::MulAdd(v, q0, b0), b1 = hn::MulAdd(v, q1, b1);
       b2 = hn::MulAdd(v, q2, b2), b3 = hn::MulAdd(v, q3, b3);
     }
-    store_sums(a0, a1, a2, a3, scores + i);
-    if (two) store_sums(b0, b1, b2, b3, scores + i + 1);
+    store_sums(a0, a1, a2, a3, kBlock, scores + i);
+    if (two) store_sums(b0, b1, b2, b3, kBlock, scores + i + 1);
   }
 }
 
@@ -230,7 +213,8 @@ void finish(const Attention::Problem& p, const Attention::Args& a, Online total,
   }
 }
 
-// The present positions of one block of a sequence, in order.
+// The present positions of one block of a sequence, in order. Caches of e4m3 are widened into `wide`, [2, kBlock, head_dim], once for
+// all queries.
 template <class T>
 struct Block {
   int64_t begin, end, count = 0;
@@ -239,20 +223,29 @@ struct Block {
   const T* values[kBlock];
 
   Block(const Attention::Problem& p, const Attention::Args& a, int64_t sequence, int64_t kv_head,
-        int64_t from, int64_t to)
+        int64_t from, int64_t to, T* wide)
       : begin(from), end(to) {
     const int32_t* table = a.page_table.as<const int32_t>() + sequence * p.pages_per_seq;
+    const bool narrow = p.cache == CacheType::kE4M3;
+    const int64_t row_bytes = bytes_of(cache_dtype(p.cache, p.q), p.head_dim);
+    int64_t row[kBlock];
     for (int64_t j = from; j < to; ++j) {
       const int64_t page = table[j / p.page_size];
       if (page < 0 || page >= p.pages) continue;
-      const int64_t row = (page * p.kv_heads + kv_head) * p.page_size + j % p.page_size;
-      position[count] = j;
-      keys[count] = a.k_cache.as<const T>() + row * p.head_dim;
-      values[count] = a.v_cache.as<const T>() + row * p.head_dim;
+      row[count] = (page * p.kv_heads + kv_head) * p.page_size + j % p.page_size;
       // Pages lie too far apart for the hardware's prefetcher.
-      for (int64_t i = 0; i < p.head_dim; i += 64 / static_cast<int64_t>(sizeof(T)))
-        hwy::Prefetch(keys[count] + i), hwy::Prefetch(values[count] + i);
-      ++count;
+      for (const Tensor* cache : {&a.k_cache, &a.v_cache})
+        for (int64_t i = 0; i < row_bytes; i += 64)
+          hwy::Prefetch(cache->as<const std::byte>() + row[count] * row_bytes + i);
+      position[count++] = j;
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      const auto row_of = [&](const Tensor& cache, T* to_row) -> const T* {
+        if (!narrow) return cache.as<const T>() + row[i] * p.head_dim;
+        return widen_row(cache.as<const E4M3>() + row[i] * p.head_dim, p.head_dim, to_row), to_row;
+      };
+      keys[i] = row_of(a.k_cache, wide + i * p.head_dim);
+      values[i] = row_of(a.v_cache, wide + (kBlock + i) * p.head_dim);
     }
   }
   // Number of present positions below j.
@@ -271,6 +264,7 @@ struct Run {
   int64_t kv_head, head, heads;  // head: the first of `heads`
   int64_t row, rows;
   float* queries;                   // [kAttentionQueries, padded_dim]
+  T* wide;                          // [2, kBlock, head_dim], of caches of e4m3
   Online state[kAttentionQueries];  // of the current part
   RowSpan span[kAttentionQueries];  // of each query
   int64_t first = 0, end = 0;       // positions that any of them sees
@@ -326,7 +320,7 @@ struct Run {
     const bool tail = p.head_dim % static_cast<int64_t>(hn::Lanes(F32())) != 0;
     const int64_t from = std::max(begin, first / kBlock * kBlock), to = std::min(stop, end);
     for (int64_t at = from; at < to; at += kBlock) {
-      const Block<T> block(p, a, span[0].sequence, kv_head, at, std::min(at + kBlock, to));
+      const Block<T> block(p, a, span[0].sequence, kv_head, at, std::min(at + kBlock, to), wide);
       for (int64_t m = 0; m < count(); m += 4)
         tail ? take_block<Tail::kSome>(block, m) : take_block<Tail::kNone>(block, m);
     }
@@ -395,6 +389,7 @@ void item(const Attention::Problem& p, const Attention::Args& a, const Attention
                .row = row,
                .rows = next - row,
                .queries = scratch,
+               .wide = reinterpret_cast<T*>(scratch + 3 * section),
                .state = {},
                .span = {}};
     run.load(scratch + section);

@@ -20,9 +20,13 @@ struct AttentionShape {
   int64_t row_blocks = 1;
   int64_t parts = 1;       // items that a context is cut into; 1: each item walks all of its context
   int64_t padded_dim = 1;  // head_dim, rounded up to any vector's length
+  bool widens = false;     // the caches are e4m3
   int64_t items() const { return row_blocks * chunks * parts; }  // of one kv head
   int64_t partial_floats() const { return padded_dim + 2; }      // values, largest score, sum of weights
-  int64_t thread_floats() const { return 3 * kAttentionQueries * padded_dim; }
+  // Queries, two kinds of sums and, where caches are narrow, a block of keys and values.
+  int64_t thread_floats() const {
+    return (3 * kAttentionQueries + (widens ? 2 * kAttentionBlock : 0)) * padded_dim;
+  }
 };
 
 // Depends on the problem alone, never on threads: results must not.
@@ -34,6 +38,7 @@ inline AttentionShape attention_shape(const Attention::Problem& p) {
   s.rows = kAttentionQueries / s.group_heads;
   s.row_blocks = (p.tokens + s.rows - 1) / s.rows;
   s.padded_dim = (p.head_dim + 63) / 64 * 64;
+  s.widens = p.cache == CacheType::kE4M3;
   const int64_t parts = (p.pages_per_seq * p.page_size + kAttentionPart - 1) / kAttentionPart;
   const double floats = static_cast<double>(p.tokens) * static_cast<double>(p.heads * s.partial_floats()) *
                         static_cast<double>(parts);

@@ -1,12 +1,11 @@
-// KvWrite by copying: one copy a head, because a page keeps the rows of a head together.
+// KvWrite by copying: one copy a head, because a page keeps the rows of a head together. Caches of e4m3 are rounded to element by
+// element.
 //
 // Wins    always: it moves the bytes of the contract and nothing else.
 // Loses   never.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/kv_write.h.
-#include <cstring>
-
-#include "backends/cpu/card.h"
+#include "backends/cpu/cache_rows.h"
 #include "ops/kv_write.h"
 
 namespace sluice::cpu {
@@ -18,25 +17,31 @@ double cost_us(const KvWrite::Problem& p, const DeviceInfo& d) {
   return roofline_us<KvWrite>(p, d, 0.6, d.f32_flops_per_us);
 }
 
-// Row `from` of a [tokens, kv_heads, head_dim] tensor to slot `to` of a cache.
-void copy_row(const KvWrite::Problem& p, const Tensor& rows, int64_t from, const Tensor& cache, int64_t to) {
-  const int64_t head_bytes = bytes_of(p.kv, p.head_dim);
-  const auto* source = rows.as<const std::byte>() + bytes_of(rows.dtype, from * rows.stride[0]);
-  std::byte* page = cache.as<std::byte>() + to / p.page_size * p.kv_heads * p.page_size * head_bytes;
+// Row `from` of a [tokens, kv_heads, head_dim] tensor to slot `to` of a cache of elements C.
+template <class X, class C>
+void write_row(const KvWrite::Problem& p, const Tensor& rows, int64_t from, const Tensor& cache, int64_t to) {
+  const X* source = rows.row<const X>(from);
+  C* page = cache.as<C>() + to / p.page_size * p.kv_heads * p.page_size * p.head_dim;
   for (int64_t head = 0; head < p.kv_heads; ++head)
-    std::memcpy(page + (head * p.page_size + to % p.page_size) * head_bytes, source + head * head_bytes,
-                static_cast<size_t>(head_bytes));
+    write_cache(source + head * p.head_dim, p.head_dim,
+                page + (head * p.page_size + to % p.page_size) * p.head_dim);
+}
+
+template <class X, class C>
+void write_rows(const KvWrite::Problem& p, const KvWrite::Args& a, int64_t begin, int64_t end) {
+  for (int64_t t = begin; t < end; ++t) {
+    const int64_t to = a.slot_of.as<int32_t>()[t];
+    if (to < 0 || to >= p.pages * p.page_size) continue;
+    write_row<X, C>(p, a.k, t, a.k_cache, to);
+    if (p.values) write_row<X, C>(p, a.v, t, a.v_cache, to);
+  }
 }
 
 Status enqueue(const KvWrite::Problem& p, const KvWrite::Args& a, Workspace, Stream s) {
   return submit(s, [p, a](Queue& q) {
     q.pool->run(p.tokens, 8, [&](int64_t begin, int64_t end, int) {
-      for (int64_t t = begin; t < end; ++t) {
-        const int64_t to = a.slot_of.as<int32_t>()[t];
-        if (to < 0 || to >= p.pages * p.page_size) continue;
-        copy_row(p, a.k, t, a.k_cache, to);
-        if (p.values) copy_row(p, a.v, t, a.v_cache, to);
-      }
+      with_cache(p.cache, p.kv,
+                 [&]<class X, class C>(const X*, const C*) { write_rows<X, C>(p, a, begin, end); });
     });
   });
 }

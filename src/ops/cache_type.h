@@ -1,0 +1,25 @@
+// The type in which a paged cache holds keys and values.
+#pragma once
+#include <string_view>
+
+#include "base/dtype.h"
+#include "base/fields.h"
+
+namespace sluice {
+
+enum class CacheType : uint8_t {
+  kSame,  // that of the keys and values that are written, and of the queries that read
+  kE4M3,  // DType::kE4M3, without a scale
+};
+
+template <>
+struct EnumWords<CacheType> {
+  static constexpr std::string_view words[] = {"same", "e4m3"};
+};
+
+// The element type of a cache beside tensors of `type`.
+constexpr DType cache_dtype(CacheType cache, DType type) {
+  return cache == CacheType::kE4M3 ? DType::kE4M3 : type;
+}
+
+}  // namespace sluice
