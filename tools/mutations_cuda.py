@@ -18,10 +18,13 @@ import shutil
 import subprocess
 import sys
 
-from mutations_kernels import KERNELS, Mutation
+from mutations_attention import ATTENTION
+from mutations_kernels import KERNELS as OTHERS
+from mutations_kernels import Mutation
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CUDA = "src/backends/cuda/"
+KERNELS = OTHERS + ATTENTION
 TILES = ["experts/tile_call.cu"]  # what the card of a tile kernel calls
 
 CONTROLS = [

@@ -13,13 +13,18 @@
 namespace sluice::bench {
 namespace {
 
-constexpr int64_t kTableSequences = 256, kPage = 16, kHeads = 64, kKvHeads = 8, kDim = 64;
-constexpr const char* kModel = "64x8x64";  // heads, kv heads, elements of a head
+constexpr int64_t kTableSequences = 1024, kPage = 16, kHeads = 64, kKvHeads = 8, kDim = 64;
+constexpr int64_t kMostPositions = 1 << 21;              // of all sequences
+constexpr int64_t kDecodes = 32, kDecodeContext = 1024;  // beside a prompt
+constexpr const char* kModel = "64x8x64";                // heads, kv heads, elements of a head
 
-// `sequences` sequences of `rows` rows each, which end at position `context`.
+// `sequences` sequences of `rows` rows each, which end at position `context`, and behind them `decodes` of one row, at kDecodeContext.
 struct AttentionShape {
   int64_t sequences = 1, rows = 1, context = 1024, window = 0;
-  int64_t tokens() const { return sequences * rows; }
+  CacheType cache = CacheType::kSame;
+  int64_t decodes = 0;
+  int64_t all() const { return sequences + decodes; }
+  int64_t tokens() const { return sequences * rows + decodes; }
   int64_t pages() const { return (context + kPage - 1) / kPage; }  // of a sequence
   // Positions that a row sees, on average.
   double seen() const {
@@ -27,16 +32,28 @@ struct AttentionShape {
     const double causal = all - (mine - 1) / 2;
     return window > 0 ? std::min(causal, static_cast<double>(window)) : causal;
   }
+  double decode_seen() const {
+    return static_cast<double>(window > 0 ? std::min(window, kDecodeContext) : kDecodeContext);
+  }
   double cache_bytes() const {
     const double keys =
         window > 0 ? static_cast<double>(std::min(context, window + rows - 1)) : static_cast<double>(context);
-    return static_cast<double>(sequences) * keys * 4.0 * kKvHeads * kDim;
+    return (static_cast<double>(sequences) * keys + static_cast<double>(decodes) * decode_seen()) *
+           static_cast<double>(2 * bytes_of(cache_type(), kKvHeads * kDim));
   }
   double bytes() const { return cache_bytes() + 4.0 * static_cast<double>(tokens()) * kHeads * kDim; }
-  double flops() const { return 4.0 * static_cast<double>(tokens()) * kHeads * kDim * seen(); }
+  double flops() const {
+    return 4.0 * kHeads * kDim *
+           (static_cast<double>(sequences * rows) * seen() + static_cast<double>(decodes) * decode_seen());
+  }
+  DType cache_type() const { return cache_dtype(cache, DType::kBF16); }
   std::string note() const {
     return "context " + std::to_string(context) +
-           (window > 0 ? " window " + std::to_string(window) : std::string());
+           (window > 0 ? " window " + std::to_string(window) : std::string()) +
+           (cache == CacheType::kE4M3 ? " e4m3" : "") +
+           (decodes > 0
+                ? " beside " + std::to_string(decodes) + " decodes at " + std::to_string(kDecodeContext)
+                : "");
   }
 };
 
@@ -55,7 +72,8 @@ class Attend {
             .page_size = kPage,
             .pages_per_seq = shape_.pages(),
             .window = shape_.window,
-            .rows_max = shape_.rows,
+            .rows_max = shape_.decodes > 0 ? 0 : shape_.rows,  // a step that mixes them does not know it
+            .cache = shape_.cache,
             .sinks = true,
             .settled = true};  // as nn/attention.cc plans it
   }
@@ -63,12 +81,12 @@ class Attend {
 
   Status make() {
     // So many disjoint sets of pages that a set is cold when its turn comes again.
-    const int64_t of_run = shape_.sequences * shape_.pages();
+    const int64_t of_run = shape_.all() * shape_.pages();
     const int64_t sets = std::clamp<int64_t>(
         static_cast<int64_t>(static_cast<double>(cold_bytes_) / shape_.cache_bytes()) + 1, 1, 64);
     pages_ = sets * of_run;
     for (Tensor* cache : {&k_cache_, &v_cache_})
-      SLUICE_TRY(memory_.random(DType::kBF16, {pages_, kKvHeads, kPage, kDim}, 1, cache));
+      SLUICE_TRY(memory_.random(shape_.cache_type(), {pages_, kKvHeads, kPage, kDim}, 1, cache));
     SLUICE_TRY(memory_.random(DType::kBF16, {shape_.tokens(), kHeads, kDim}, 1, kTurns, &q_));
     SLUICE_TRY(memory_.several(DType::kBF16, {shape_.tokens(), kHeads, kDim}, kTurns, &y_));
     SLUICE_TRY(memory_.random(DType::kBF16, {kHeads}, 1, &sinks_));
@@ -88,9 +106,12 @@ class Attend {
     }
     std::vector<int32_t> begin, length;
     for (int64_t s = 0; s <= kTableSequences; ++s)
-      begin.push_back(static_cast<int32_t>(std::min(s, shape_.sequences) * shape_.rows));
+      begin.push_back(static_cast<int32_t>(std::min(s, shape_.sequences) * shape_.rows +
+                                           std::clamp<int64_t>(s - shape_.sequences, 0, shape_.decodes)));
     for (int64_t s = 0; s < kTableSequences; ++s)
-      length.push_back(s < shape_.sequences ? static_cast<int32_t>(shape_.context) : 0);
+      length.push_back(static_cast<int32_t>(s < shape_.sequences ? shape_.context
+                                            : s < shape_.all()   ? kDecodeContext
+                                                                 : 0));
     SLUICE_TRY(upload(begin, {kTableSequences + 1}, &q_begin_));
     return upload(length, {kTableSequences}, &kv_len_);
   }
@@ -128,7 +149,9 @@ class Attend {
   }
   Result<std::string> check_row(int64_t row) {
     constexpr int64_t kGroup = kHeads / kKvHeads;
-    const int64_t sequence = row / shape_.rows, pages = shape_.pages();
+    const int64_t of_prompts = shape_.sequences * shape_.rows, pages = shape_.pages();
+    const bool decodes = row >= of_prompts;
+    const int64_t sequence = decodes ? shape_.sequences + row - of_prompts : row / shape_.rows;
     std::string k_bytes, v_bytes;
     for (int64_t i = 0; i < pages; ++i) {
       const int64_t at = table_[static_cast<size_t>(sequence * pages + i)] * kKvHeads * kPage * kDim;
@@ -144,13 +167,14 @@ class Attend {
     std::vector<int32_t> table(static_cast<size_t>(pages));
     std::iota(table.begin(), table.end(), 0);
     int32_t begin[] = {0, 1};
-    auto length = static_cast<int32_t>(shape_.context - shape_.rows + row % shape_.rows + 1);
+    auto length =
+        static_cast<int32_t>(decodes ? kDecodeContext : shape_.context - shape_.rows + row % shape_.rows + 1);
     Attention::Problem one = problem();
     one.tokens = one.sequences = one.kv_heads = one.rows_max = 1, one.heads = kGroup, one.pages = pages;
     const Expectations wanted =
         reference(one, {.q = q.tensor,
-                        .k_cache = make_tensor(k_bytes.data(), DType::kBF16, {pages, 1, kPage, kDim}),
-                        .v_cache = make_tensor(v_bytes.data(), DType::kBF16, {pages, 1, kPage, kDim}),
+                        .k_cache = make_tensor(k_bytes.data(), shape_.cache_type(), {pages, 1, kPage, kDim}),
+                        .v_cache = make_tensor(v_bytes.data(), shape_.cache_type(), {pages, 1, kPage, kDim}),
                         .page_table = make_tensor(table.data(), DType::kI32, {1, pages}),
                         .q_begin = make_tensor(begin, DType::kI32, {2}),
                         .kv_len = make_tensor(&length, DType::kI32, {1}),
@@ -195,14 +219,21 @@ Status Bench::attention() {
   const auto counts = [&](std::vector<int64_t> usual) {
     return options_.tokens.empty() ? usual : options_.tokens;
   };
-  for (const int64_t window : {0, 128}) {
+  const auto add = [&](int64_t window, CacheType cache) {
     for (const int64_t context : {1024, 8192})
-      for (const int64_t sequences : counts({1, 8, 32, 64, 128, 256}))
-        if (sequences <= kTableSequences)
-          shapes.push_back({.sequences = sequences, .context = context, .window = window});
+      for (const int64_t sequences : counts({1, 8, 32, 64, 128, 256, 1024}))
+        if (sequences <= kTableSequences && sequences * context <= kMostPositions)
+          shapes.push_back({.sequences = sequences, .context = context, .window = window, .cache = cache});
+    for (const int64_t tokens : counts({64, 256, 1024}))
+      for (const int64_t context : {1024, 4096, 8192})
+        if (tokens >= 16 && tokens <= context)
+          shapes.push_back(
+              {.rows = tokens, .context = context, .window = window, .cache = cache, .decodes = kDecodes});
     for (const int64_t tokens : counts({1024, 4096, 8192}))
-      if (tokens > kTableSequences) shapes.push_back({.rows = tokens, .context = tokens, .window = window});
-  }
+      if (tokens >= kTableSequences)
+        shapes.push_back({.rows = tokens, .context = tokens, .window = window, .cache = cache});
+  };
+  add(0, CacheType::kSame), add(128, CacheType::kSame), add(0, CacheType::kE4M3), add(128, CacheType::kE4M3);
   auto left = static_cast<int64_t>(shapes.size());
   for (const AttentionShape& shape : shapes) {
     share(left--);
@@ -210,7 +241,9 @@ Status Bench::attention() {
     Attend attend(device_, shape, options_.cold_bytes);
     SLUICE_TRY(attend.make());
     Contest contest{.suite = "attention",
-                    .op = shape.rows == 1 ? "attention_decode" : "attention_prefill",
+                    .op = shape.decodes > 0 ? "attention_mixed"
+                          : shape.rows == 1 ? "attention_decode"
+                                            : "attention_prefill",
                     .model = kModel,
                     .note = shape.note(),
                     .tokens = shape.tokens(),

@@ -4,6 +4,7 @@
 
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/e4m3.cuh"
 #include "cuda/kernels.h"
 
 namespace sluice::bench {
@@ -21,6 +22,7 @@ __device__ uint32_t mixed(uint64_t x) {
 
 __device__ void store(float* to, float value) { *to = value; }
 __device__ void store(__nv_bfloat16* to, float value) { *to = __float2bfloat16_rn(value); }
+__device__ void store(E4M3* to, float value) { *to = cuda::tile::from_f32<E4M3>(value); }
 
 template <class T>
 __global__ void fill(T* out, int64_t count, float scale, uint64_t seed) {
@@ -92,7 +94,10 @@ Status fill_normal(const Tensor& out, double scale, uint64_t seed, Stream stream
   if (out.dtype == DType::kF32)
     return cuda::launch("bench.fill", fill<float>, how, stream, out.as<float>(), elements_of(out), factor,
                         seed);
-  return invalid(std::string("bench.fill: wanted bf16 or f32, found ") + text(out.dtype));
+  if (out.dtype == DType::kE4M3)
+    return cuda::launch("bench.fill", fill<E4M3>, how, stream, out.as<E4M3>(), elements_of(out), factor,
+                        seed);
+  return invalid(std::string("bench.fill: wanted bf16, f32 or e4m3, found ") + text(out.dtype));
 }
 
 Status fill_bytes(void* out, int64_t bytes, uint64_t seed, Stream stream) {

@@ -7,7 +7,7 @@
 
 namespace sluice::bench {
 
-// Normal numbers of mean 0 and standard deviation `scale`, from a hash of (seed, index). Types bf16 and f32.
+// Normal numbers of mean 0 and standard deviation `scale`, from a hash of (seed, index). Types bf16, f32 and e4m3.
 Status fill_normal(const Tensor& out, double scale, uint64_t seed, Stream stream);
 
 // Random bytes, and random e8m0 scales from 2^-7 to 2^-5. `bytes` is a multiple of 4.

@@ -1,9 +1,10 @@
-// Attention for sequences of few rows: a cluster owns the query heads of a kv head, its warps share the keys (decode.cuh).
+// Attention for sequences of few rows: the warps of a cluster, or some of a CTA, share the keys of the query heads of a kv head
+// (decode.cuh).
 //
 // Wins    decode: bytes of keys and values are the limit, and every warp keeps pages in flight by itself.
 // Loses   prompts: keys are read once for every 32 queries, and mma.sync is half as fast as wgmma:
 //         attention_pages_sm90.cu. What it refuses: attention_rows_sm90.cu.
-// Limits  bf16, head_dim 64 or 128, pages of a multiple of 16. The number of CTAs of a cluster decides the bits.
+// Limits  bf16, caches of bf16 or e4m3, head_dim 64 or 128, pages of a multiple of 16. How many warps share the keys decides the bits.
 // Source  original; the online softmax is Milakov and Gimelshein (2018). The contract is ops/attention.h.
 #include "backends/cuda/attention/decode_call.h"
 
@@ -16,39 +17,54 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// From arithmetic, not from rows: none is recorded yet. Contexts are as long as a page table, up to a few thousand positions.
+// Fitted to the rows of bench/measured/h200/attention_candidates.csv with one row a sequence: choices cost 0.1% more than the best ones on
+// average, and at most 3%. Prompts are from arithmetic: caches come from memory once, and flops bound them. Contexts are as long as a
+// page table, up to a few thousand positions.
 double cost_us(const Attention::Problem& p, const DeviceInfo& d, const AttentionDecode& how) {
-  constexpr double kTileUs = 1.5, kClusterUs = 0.7, kCtaBytesPerUs = 60e3, kLongContext = 4096,
-                   kFlopsPerUs = 200e6;
+  constexpr double kFixedUs = 2.85, kRoundUs = 3.67, kSharedSmUs = 1.23, kClusterUs = 0.53, kCtaUs = 0.154;
+  constexpr double kTurnUs = 0.517, kTurnE4m3Us = 0.62, kMemoryShare = 1.14, kBoth = 0.665;
+  constexpr double kLargeClusterFit = 0.95, kLongContext = 4096, kFlopsPerUs = 200e6;
   if (p.tokens == 0) return kRampUs;
   const double group = static_cast<double>(p.heads / p.kv_heads), queries = 16.0 * how.groups;
   const double rows = static_cast<double>(attention_rows(p)), tokens = static_cast<double>(p.tokens);
-  const double tiles =
-      std::ceil(rows * group / queries) * std::ceil(tokens / rows) * static_cast<double>(p.kv_heads);
+  const double units =
+      std::ceil(tokens / rows) * static_cast<double>(p.kv_heads);  // that have keys of their own
+  const double tiles = std::ceil(rows * group / queries) * units;
   const double keys = std::min(static_cast<double>(attention_context(p)), kLongContext) +
-                      (p.window > 0 ? std::min(rows, queries / group) : 0);
-  const double slots = d.cores * (p.head_dim == 64 && how.groups == 1 ? 2 : 1), ctas = tiles * how.cluster;
-  const double bytes = 4.0 * keys * static_cast<double>(p.head_dim);  // of one tile
-  const double rate = std::min(kCtaBytesPerUs, d.mem_bytes_per_us / std::min(ctas, slots));
-  const double flops = 6.0 * tiles * queries * keys * static_cast<double>(p.head_dim);
-  const double one = kTileUs + (how.cluster > 1 ? kClusterUs : 0) + bytes / how.cluster / rate;
-  return kRampUs - kTileUs + std::max(std::ceil(ctas / slots) * one, flops / kFlopsPerUs);
+                      (p.window > 0 ? std::min(rows, queries / group) - 1 : 0);
+  const double resident = p.head_dim == 64 && how.groups == 1 ? 2 : 1, ctas = tiles * how.cluster / how.heads;
+  const double rounds = std::ceil(ctas / (d.cores * resident * (how.cluster > 2 ? kLargeClusterFit : 1)));
+  const double turns = std::ceil(keys / 16 / (8.0 * how.cluster / how.heads));  // of a warp
+  const double turn_us = (p.cache == CacheType::kE4M3 ? kTurnE4m3Us : kTurnUs) * how.groups *
+                         static_cast<double>(p.head_dim) / 64;
+  const double one = turns * turn_us + (how.cluster > 1 ? kClusterUs + kCtaUs * how.cluster : 0);
+  const double chain_us =
+      rounds * one + (rounds - 1) * kRoundUs + (ctas > d.cores && resident > 1 ? kSharedSmUs : 0);
+  const auto head = static_cast<double>(bytes_of(cache_dtype(p.cache, p.q), p.head_dim));
+  const double memory_us = units * 2 * keys * head / (kMemoryShare * d.mem_bytes_per_us);
+  const double flops = rows > 1 ? 6.0 * tiles * queries * keys * static_cast<double>(p.head_dim) : 0;
+  return kFixedUs + std::max({chain_us, memory_us, flops / kFlopsPerUs}) +
+         kBoth * std::min(chain_us, memory_us);
 }
 
 std::vector<Config> configs(const Attention::Problem& p, const DeviceInfo& d, const Policy&) {
   std::vector<Config> out;
   const int64_t queries = attention_rows(p) * (p.heads / p.kv_heads);
+  const auto add = [&](const std::string& name, AttentionDecode how) {
+    how.by_row = attention_rows(p) == 1;
+    Config c{.name = std::to_string(16 * how.groups) + name,
+             .cost_us = cost_us(p, d, how),
+             .launches = {how.launch()}};
+    c.refusal.need(how.groups == 1 || p.head_dim == 64, "head_dim of 64 (registers)", "head_dim", p.head_dim);
+    c.refusal.need(how.groups == 1 || queries > 16,
+                   "more than 16 queries of a sequence (what one tile holds)", "queries", queries);
+    if (how.heads > 1) need_multiple(c.refusal, "kv_heads", p.kv_heads, how.heads, "those of a CTA");
+    out.push_back(std::move(c));
+  };
   for (const int groups : {1, 2}) {
-    for (const int cluster : {1, 2, 4, 8, 16}) {
-      const AttentionDecode how{.groups = groups, .cluster = cluster, .by_row = attention_rows(p) == 1};
-      Config c{.name = std::to_string(16 * groups) + "x" + std::to_string(cluster),
-               .cost_us = cost_us(p, d, how),
-               .launches = {how.launch()}};
-      c.refusal.need(groups == 1 || p.head_dim == 64, "head_dim of 64 (registers)", "head_dim", p.head_dim);
-      c.refusal.need(groups == 1 || queries > 16, "more than 16 queries of a sequence (what one tile holds)",
-                     "queries", queries);
-      out.push_back(std::move(c));
-    }
+    for (const int cluster : {1, 2, 4, 8, 16})
+      add("x" + std::to_string(cluster), {.groups = groups, .cluster = cluster});
+    for (const int heads : {2, 4, 8}) add("/" + std::to_string(heads), {.groups = groups, .heads = heads});
   }
   return out;
 }
@@ -56,7 +72,9 @@ std::vector<Config> configs(const Attention::Problem& p, const DeviceInfo& d, co
 std::string launch_text(const Attention::Problem&, const KernelLaunch& launch) {
   const AttentionDecode how = AttentionDecode::of(launch);
   return std::to_string(16 * how.groups) + " queries a tile, " + std::to_string(how.cluster) +
-         (how.cluster == 1 ? " CTA" : " CTAs") + " to a tile" + (how.by_row ? ", a row each" : "");
+         (how.cluster == 1 ? " CTA" : " CTAs") + " to a tile" +
+         (how.heads > 1 ? " of " + std::to_string(how.heads) + " kv heads" : "") +
+         (how.by_row ? ", a row each" : "");
 }
 
 struct Launcher {
@@ -89,47 +107,57 @@ extern const Candidate<Attention> attention_decode_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-template <int kDim, int kGroups>
+template <class Tile, int kGroups>
 Status launch_decode(std::string_view name, const Attention::Problem& p, const Attention::Args& a,
-                     const AttentionDecode& how, Stream stream) {
-  using Shape = attention::DecodeShape<kDim, kGroups>;
+                     const AttentionDecode& how, bool beside, Stream stream) {
+  using Shape = attention::DecodeShape<Tile, kGroups>;
   const int64_t group = p.heads / p.kv_heads, queries = Shape::kQueries;
   // Tiles of queries at most: those of rows, or full ones and one that is not for each sequence.
   const int64_t by_row = p.tokens * ((group + queries - 1) / queries);
   const int64_t listed = p.tokens * group / queries + std::min(p.tokens, p.sequences);
   const int64_t tiles = how.by_row ? by_row : listed;
   // A list is walked by as many clusters as fit at once, so that a launch for few sequences is short.
-  const int64_t fit = std::max<int64_t>(1, 2 * queue_of(stream).sms / (p.kv_heads * how.cluster));
+  const int64_t fit = std::max<int64_t>(1, 2 * queue_of(stream).sms * how.heads / (p.kv_heads * how.cluster));
   const int64_t clusters = how.by_row ? tiles : std::min(tiles, fit);
   attention::DecodeCall call{
       .step = attention::step_of(p, a),
       .tiling = {.tile = Shape::kQueries, .least = 1, .most = how.most, .by_row = how.by_row},
       .tiles = static_cast<int>(tiles),
-      .cluster = how.cluster};
+      .cluster = how.cluster,
+      .heads = how.heads,
+      .beside = beside};
   CUtensorMap k_map, v_map;
   SLUICE_TRY(attention::map_cache(k_map, p, a.k_cache, Shape::kKeys));
   SLUICE_TRY(attention::map_cache(v_map, p, a.v_cache, Shape::kKeys));
-  const Launch launched{
-      .grid = {static_cast<unsigned>(clusters * how.cluster), static_cast<unsigned>(p.kv_heads), 1},
-      .block = {Shape::kThreads, 1, 1},
-      .shared_bytes = Shape::kSharedBytes,
-      .cluster = {static_cast<unsigned>(how.cluster), 1, 1}};
-  return launch(name, attention::attention_decode<kDim, kGroups>, launched, stream, call, k_map, v_map);
+  const Launch launched{.grid = {static_cast<unsigned>(clusters * how.cluster),
+                                 static_cast<unsigned>(p.kv_heads / how.heads), 1},
+                        .block = {Shape::kThreads, 1, 1},
+                        .shared_bytes = Shape::kSharedBytes,
+                        .cluster = {static_cast<unsigned>(how.cluster), 1, 1}};
+  return launch(name, attention::attention_decode<Tile, kGroups>, launched, stream, call, k_map, v_map);
+}
+
+template <template <int> class Tile>
+Status launch_of(std::string_view name, const Attention::Problem& p, const Attention::Args& a,
+                 const AttentionDecode& how, bool beside, Stream stream) {
+  if (p.head_dim == 128) return launch_decode<Tile<128>, 1>(name, p, a, how, beside, stream);
+  return how.groups == 2 ? launch_decode<Tile<64>, 2>(name, p, a, how, beside, stream)
+                         : launch_decode<Tile<64>, 1>(name, p, a, how, beside, stream);
 }
 
 Status Launcher::enqueue(const Attention::Problem& p, std::span<const KernelLaunch> launches,
                          const Attention::Args& a, Workspace, Stream stream) {
-  return launch_attention_decode(attention_decode_sm90.name, p, a, AttentionDecode::of(launches[0]), stream);
+  return launch_attention_decode(attention_decode_sm90.name, p, a, AttentionDecode::of(launches[0]), false,
+                                 stream);
 }
 
 }  // namespace
 
 Status launch_attention_decode(std::string_view name, const Attention::Problem& p, const Attention::Args& a,
-                               const AttentionDecode& how, Stream stream) {
+                               const AttentionDecode& how, bool beside, Stream stream) {
   if (p.tokens == 0) return {};
-  if (p.head_dim == 128) return launch_decode<128, 1>(name, p, a, how, stream);
-  return how.groups == 2 ? launch_decode<64, 2>(name, p, a, how, stream)
-                         : launch_decode<64, 1>(name, p, a, how, stream);
+  return p.cache == CacheType::kE4M3 ? launch_of<attention::E4m3Tile>(name, p, a, how, beside, stream)
+                                     : launch_of<attention::Bf16Tile>(name, p, a, how, beside, stream);
 }
 
 }  // namespace sluice::cuda

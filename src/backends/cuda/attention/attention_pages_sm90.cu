@@ -1,5 +1,6 @@
 // Attention of steps with prompts, in two launches that share the sequences: those with more than 64 queries a kv head go to
-// wgmma (prefill.cuh), the others to the decode kernel (decode.cuh). Only the GPU knows which are which.
+// wgmma (prefill.cuh), the others to the decode kernel (decode.cuh), which runs beside it where that leaves room. Only the GPU
+// knows which are which.
 //
 // Wins    prompts, and steps that mix them with decodes.
 // Loses   steps where no sequence has many rows (attention_decode_sm90.cu): the second launch is not free.
@@ -30,18 +31,41 @@ double cost_us(const Attention::Problem& p) {
          4.0 * static_cast<double>(p.tokens) * static_cast<double>(p.heads * p.head_dim) * keys / kFlopsPerUs;
 }
 
-std::vector<Config> configs(const Attention::Problem& p, const DeviceInfo&, const Policy&) {
-  const AttentionDecode few{.groups = p.head_dim == 64 ? 2 : 1, .cluster = 4, .most = kDecodeQueries};
-  return {Config{.cost_us = cost_us(p), .launches = {few.launch(), KernelLaunch{}}}};
+// Queries of a tile of the first launch: as few as leave every tile a multiprocessor of its own.
+int tile_of(const Attention::Problem& p, const DeviceInfo& d) {
+  const int most = p.head_dim == 64 ? 192 : 128;
+  int tile = 64;
+  while (tile < most && p.tokens * p.heads > int64_t{tile} * d.cores) tile += 64;
+  return tile;
 }
 
-std::string launch_text(const Attention::Problem& p, const KernelLaunch& launch) {
+std::vector<Config> configs(const Attention::Problem& p, const DeviceInfo& d, const Policy&) {
+  // How many others there are is not known: with many, one CTA for the keys of each is best, with few that have long contexts, several.
+  constexpr int64_t kShort = 2048, kLong = 16384;
+  const int64_t context = attention_context(p);
+  const AttentionDecode few{.cluster = context <= kShort  ? 1
+                                       : context <= kLong ? 2
+                                                          : 4,
+                            .most = kDecodeQueries};
+  std::vector<Config> out;
+  for (int tile = 64; tile <= (p.head_dim == 64 ? 192 : 128); tile += 64)
+    for (const int cluster : {1, 2, 4}) {
+      AttentionDecode one = few;
+      one.cluster = cluster;
+      out.push_back({.name = std::to_string(tile) + "+16x" + std::to_string(cluster),
+                     .cost_us = cost_us(p) + (tile != tile_of(p, d)) + (cluster != few.cluster),
+                     .launches = {KernelLaunch{.value = {0, tile}}, one.launch()}});
+    }
+  return out;
+}
+
+std::string launch_text(const Attention::Problem&, const KernelLaunch& launch) {
   const AttentionDecode how = AttentionDecode::of(launch);
   if (how.groups == 0)
-    return (p.head_dim == 64 ? "192" : "128") +
-           std::string(" queries a tile, sequences with more than 64 queries of a kv head");
+    return std::to_string(launch.value[1]) +
+           " queries a tile, sequences with more than 64 queries of a kv head";
   return std::to_string(16 * how.groups) + " queries a tile, " + std::to_string(how.cluster) +
-         " CTAs to a tile, all other sequences";
+         (how.cluster == 1 ? " CTA" : " CTAs") + " to a tile, all other sequences";
 }
 
 struct Launcher {
@@ -74,18 +98,17 @@ extern const Candidate<Attention> attention_pages_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-template <int kDim>
-Status launch_prefill(const Attention::Problem& p, const Attention::Args& a, Stream stream) {
+template <int kDim, class C>
+Status launch_prefill(const Attention::Problem& p, const Attention::Args& a, int tile, Stream stream) {
   using Shape = attention::PrefillShape<kDim>;
   const int64_t group = p.heads / p.kv_heads;
   // Full tiles of queries, and one that is not for each sequence.
   const int64_t sequences = std::min(p.sequences, p.tokens * group / (kDecodeQueries + 1));
-  const int64_t tiles = (p.tokens * group / Shape::kQueries + sequences) * p.kv_heads;
-  if (tiles == 0) return {};
+  const int64_t tiles = (p.tokens * group / tile + sequences) * p.kv_heads;
   const int box_keys = static_cast<int>(std::gcd<int64_t>(p.page_size, Shape::kKeys));
   const attention::PrefillCall call{
       .step = attention::step_of(p, a),
-      .tiling = {.tile = Shape::kQueries, .least = kDecodeQueries + 1, .most = 1 << 30, .by_row = 0},
+      .tiling = {.tile = tile, .least = kDecodeQueries + 1, .most = 1 << 30, .by_row = 0},
       .tiles = static_cast<int>(tiles),
       .box_keys = box_keys};
   CUtensorMap k_map, v_map;
@@ -93,16 +116,25 @@ Status launch_prefill(const Attention::Problem& p, const Attention::Args& a, Str
   SLUICE_TRY(attention::map_cache(v_map, p, a.v_cache, box_keys));
   const Launch how{.grid = {static_cast<unsigned>(std::min<int64_t>(tiles, queue_of(stream).sms)), 1, 1},
                    .block = {Shape::kThreads, 1, 1},
-                   .shared_bytes = Shape::kSharedBytes};
-  return launch(attention_pages_sm90.name, attention::attention_prefill<kDim>, how, stream, call, k_map,
+                   .shared_bytes = attention::PrefillMemory<Shape, C>::kSharedBytes};
+  return launch(attention_pages_sm90.name, attention::attention_prefill<kDim, C>, how, stream, call, k_map,
                 v_map);
+}
+
+template <class C>
+Status launch_prefill(const Attention::Problem& p, const Attention::Args& a, int tile, Stream stream) {
+  return p.head_dim == 64 ? launch_prefill<64, C>(p, a, tile, stream)
+                          : launch_prefill<128, C>(p, a, tile, stream);
 }
 
 Status Launcher::enqueue(const Attention::Problem& p, std::span<const KernelLaunch> launches,
                          const Attention::Args& a, Workspace, Stream stream) {
-  SLUICE_TRY(
-      launch_attention_decode(attention_pages_sm90.name, p, a, AttentionDecode::of(launches[0]), stream));
-  return p.head_dim == 64 ? launch_prefill<64>(p, a, stream) : launch_prefill<128>(p, a, stream);
+  if (p.tokens == 0) return {};
+  const int tile = launches[0].value[1];
+  SLUICE_TRY(p.cache == CacheType::kE4M3 ? launch_prefill<E4M3>(p, a, tile, stream)
+                                         : launch_prefill<__nv_bfloat16>(p, a, tile, stream));
+  return launch_attention_decode(attention_pages_sm90.name, p, a, AttentionDecode::of(launches[1]), true,
+                                 stream);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Attention row by row: a warp owns one query. It scores 32 keys at a time, a lane each, then adds their values, a lane for every
 // 32nd element.
 //
-// Wins    what no other kernel takes: f32, any head_dim, pages of any size.
+// Wins    what no other kernel takes: f32, any head_dim, pages of any size; caches of e4m3 too.
 // Loses   everything else, by far: each query reads the keys for itself, without tensor cores. attention_decode_sm90.cu,
 //         attention_pages_sm90.cu.
 // Limits  none beyond the contract, but what a grid can count.
@@ -55,6 +55,7 @@ extern const Candidate<Attention> attention_rows_sm90 = {
 #include "backends/cuda/attention/step.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/e4m3.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -70,8 +71,8 @@ struct Parameters {
   int dim;
 };
 
-// kEach: elements of a lane. Grid: rows along x, heads by kWarps along y.
-template <class T, int kEach>
+// C: elements of the caches. kEach: elements of a lane. Grid: rows along x, heads by kWarps along y.
+template <class T, class C, int kEach>
 __global__ void __launch_bounds__(kThreads) attention_rows(const __grid_constant__ Parameters call) {
   __shared__ float query[kWarps][32 * kEach];
   __shared__ attention::TileSearch search;
@@ -100,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) attention_rows(const __grid_constant
               : 0;
     float score = attention::kNothing;
     if (there) {
-      const T* k = static_cast<const T*>(call.k_cache) + place;
+      const C* k = static_cast<const C*>(call.k_cache) + place;
       float dot = 0;
       for (int i = 0; i < dim; ++i) dot = fmaf(query[warp][i], tile::to_f32(k[i]), dot);
       score = dot * p.scale;
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(kThreads) attention_rows(const __grid_constant
     for (uint32_t left = __ballot_sync(0xffffffffu, there); left; left &= left - 1) {
       const int from = __ffs(static_cast<int>(left)) - 1;
       const float w = __shfl_sync(0xffffffffu, weight, from);
-      const T* v = static_cast<const T*>(call.v_cache) + __shfl_sync(0xffffffffu, place, from);
+      const C* v = static_cast<const C*>(call.v_cache) + __shfl_sync(0xffffffffu, place, from);
 #pragma unroll
       for (int i = 0; i < kEach; ++i)
         if (lane + 32 * i < dim) value[i] = fmaf(w, tile::to_f32(v[lane + 32 * i]), value[i]);
@@ -133,9 +134,15 @@ __global__ void __launch_bounds__(kThreads) attention_rows(const __grid_constant
     if (lane + 32 * i < dim) y[lane + 32 * i] = tile::from_f32<T>(attention::scaled(value[i], share));
 }
 
-template <class T>
+template <class T, class C>
 auto kernel_for(int64_t dim) {
-  return dim <= 64 ? attention_rows<T, 2> : dim <= 128 ? attention_rows<T, 4> : attention_rows<T, 16>;
+  return dim <= 64    ? attention_rows<T, C, 2>
+         : dim <= 128 ? attention_rows<T, C, 4>
+                      : attention_rows<T, C, 16>;
+}
+template <class T>
+auto kernel_for(const Attention::Problem& p) {
+  return p.cache == CacheType::kE4M3 ? kernel_for<T, E4M3>(p.head_dim) : kernel_for<T, T>(p.head_dim);
 }
 
 Status Launcher::enqueue(const Attention::Problem& p, const Attention::Args& a, Workspace, Stream stream) {
@@ -147,8 +154,7 @@ Status Launcher::enqueue(const Attention::Problem& p, const Attention::Args& a, 
   const Launch how{
       .grid = {static_cast<unsigned>(p.tokens), static_cast<unsigned>((p.heads + kWarps - 1) / kWarps), 1},
       .block = {kThreads, 1, 1}};
-  const auto kernel =
-      p.q == DType::kBF16 ? kernel_for<__nv_bfloat16>(p.head_dim) : kernel_for<float>(p.head_dim);
+  const auto kernel = p.q == DType::kBF16 ? kernel_for<__nv_bfloat16>(p) : kernel_for<float>(p);
   return launch(attention_rows_sm90.name, kernel, how, stream, parameters);
 }
 

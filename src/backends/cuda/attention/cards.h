@@ -31,16 +31,17 @@ inline void need_attention_tiles(Refusal& r, const Attention::Problem& p, const 
          p.kv_heads);
 }
 
-// How the decode kernel is launched: which sequences it takes, and the CTAs of a cluster.
+// How the decode kernel is launched: which sequences it takes, and who shares the keys of a tile of queries.
 struct AttentionDecode {
-  int groups = 1;      // of 16 queries in a tile
-  int cluster = 1;     // CTAs that share the keys of a tile of queries
+  int groups = 1;   // of 16 queries in a tile
+  int cluster = 1;  // CTAs that share the keys of a tile of queries
+  int heads = 1;  // kv heads of a CTA, each with an equal part of its warps; a cluster of 1 if there are more
   int by_row = 0;      // each row is a tile of its own
   int most = 1 << 30;  // queries of a sequence, at most; longer ones are others'
   static AttentionDecode of(const KernelLaunch& l) {
-    return {l.value[0], l.value[1], l.value[2], l.value[3]};
+    return {l.value[0], l.value[1], l.value[2], l.value[3], l.value[4]};
   }
-  KernelLaunch launch() const { return {.value = {groups, cluster, by_row, most}}; }
+  KernelLaunch launch() const { return {.value = {groups, cluster, heads, by_row, most}}; }
 };
 
 }  // namespace sluice::cuda

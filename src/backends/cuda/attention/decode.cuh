@@ -1,75 +1,77 @@
 // Attention of few queries: each warp walks keys of its own, 16 at a time, and joins the others at the end.
 //
-// A cluster owns a tile of 16 or 32 queries of one sequence and one kv head. Tile t of 16 positions belongs to warp
-// t % (8 * cluster) of it, whatever else the step holds, and partial results are joined in the order of warps and CTAs: a row's
-// bits depend on its own sequence and on the size of the cluster alone.
+// A team of warps owns a tile of 16 or 32 queries of one sequence and one kv head: those of a cluster, of a CTA, or of a part of one,
+// whose other parts have other kv heads of the same sequence. Tile t of 16 positions belongs to warp t % (warps of the team), whatever
+// else the step holds, and partial results are joined in the order of warps and CTAs: a row's bits depend on its own sequence and
+// on the size of the team alone.
 //
 // A warp has a ring of its own: one lane asks TMA for 16 keys and their values, and no warp waits for another. Queries are the
 // rows of the products (mma.cuh), so that a thread holds the weights of two queries, g and g + 8 of 16; with eight queries a
-// tile half of a product is idle, which costs nothing, because bytes are the limit. Weights go into the second product as sums
-// of two bf16 terms.
+// tile half of a product is idle, which costs nothing, because bytes are the limit. What products are made of depends on the
+// type of the caches: decode_tile.cuh.
 //
-// A key that a query does not see has weight zero, but zero times NaN is NaN. So where queries of a tile see different keys,
-// values are checked for NaN and infinities, and added one by one if there are any.
+// A key that a query does not see has weight zero, but zero times NaN is NaN, and so is the sum of an infinity's products with the two
+// terms of a weight. So a warp whose sums are not finite walks its keys again, and adds values one by one.
 #pragma once
 #include <cuda.h>
 
+#include "backends/cuda/attention/decode_join.cuh"
+#include "backends/cuda/attention/decode_tile.cuh"
 #include "backends/cuda/attention/rows.cuh"
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
-#include "backends/cuda/tile/mma.cuh"
-#include "backends/cuda/tile/swizzle.cuh"
-#include "backends/cuda/tile/tensor_copy.cuh"
 #include "backends/cuda/tile/warp.cuh"
 
 namespace sluice::cuda::attention {
 
-// kGroups: of 16 queries in a tile.
-template <int kDim, int kGroups>
+// kGroups: of 16 queries in a tile. Tile: how keys and values lie and multiply (decode_tile.cuh).
+template <class T, int kGroups>
 struct DecodeShape {
-  static constexpr int kWarps = 8, kThreads = 32 * kWarps, kKeys = 16, kStages = 3;
-  static constexpr int kHalves = kDim / 64, kHalfBytes = kKeys * tile::kSwizzledRowBytes;
-  static constexpr int kTileBytes = kHalves * kHalfBytes, kStageBytes = 2 * kTileBytes;
+  using Tile = T;
+  static constexpr int kDim = Tile::kDim;
+  static constexpr int kWarps = 8, kThreads = 32 * kWarps, kKeys = Tile::kKeys, kStages = Tile::kStages;
+  static constexpr int kTileBytes = Tile::kBytes, kStageBytes = 2 * kTileBytes;
   static constexpr int kRingBytes = kStages * kStageBytes;
   static constexpr int kQueries = 16 * kGroups, kPartialRow = kDim + 8;  // in floats; without bank conflicts
   static constexpr int kSharedBytes = kWarps * kRingBytes + 1024;        // aligned by hand
-  static constexpr int kFours = kQueries * kDim / 4 / kThreads;  // groups of 4 values of a thread, in the end
+  static constexpr int kFours = kQueries * kDim / 4;                     // groups of 4 values of a tile
   static_assert(kQueries * kPartialRow * 4 <= kRingBytes);
 };
 
 struct DecodeCall {
   Step step;
   Tiling tiling;
-  int tiles, cluster;  // tiles of queries at most; CTAs of a cluster
+  int tiles, cluster, heads;  // tiles of queries at most; as in AttentionDecode
+  int beside;                 // the launch before is prefill.cuh's, of the same step: not waited for
 };
 
-// Where the warps and CTAs of a cluster leave what they are joined from.
-template <class Shape>
-struct Partials {
-  float largest[Shape::kWarps][Shape::kQueries], sum[Shape::kWarps][Shape::kQueries];
-  float cta_largest[Shape::kQueries], cta_sum[Shape::kQueries];
-};
-
-template <int kDim, int kGroups>
+template <class Tile, int kGroups>
 class DecodeWarp {
  public:
-  using Shape = DecodeShape<kDim, kGroups>;
+  using Shape = DecodeShape<Tile, kGroups>;
+  static constexpr int kDim = Tile::kDim;
 
   __device__ __forceinline__ DecodeWarp(const Step& p, const Queries& of, int kv_head, int last_query)
       : p_(p), of_(of), kv_head_(kv_head), lane_(threadIdx.x % 32) {
     const Span low = of.span_of(p, of.first), high = of.span_of(p, last_query);
     seen_by_some_ = {low.first, high.end};
     seen_by_all_ = {high.first, low.end};
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i) largest_[i][0] = largest_[i][1] = kNothing;
   }
 
-  // All keys of warp `mine` of `warps`. `place` goes on from one call to the next. Of a settled problem, keys that are older than the
-  // sequence's rows are asked for before the previous launch has ended.
+  // All keys of warp `mine` of `warps`, from nothing. `place` goes on from one call to the next. Of a settled problem, keys that are older
+  // than the sequence's rows are asked for before the previous launch has ended.
   __device__ __forceinline__ void walk(const CUtensorMap& k_map, const CUtensorMap& v_map, int last_query,
                                        int mine, int warps, uint32_t ring, uint32_t barriers,
-                                       tile::RingPlace& place) {
+                                       tile::RingPlace& place, bool beside, bool one_by_one) {
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) largest_[i][r] = kNothing, sum_[i][r] = 0;
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n)
+        value_[i][n][0] = value_[i][n][1] = value_[i][n][2] = value_[i][n][3] = 0;
+    }
     const int first = seen_by_some_.first / Shape::kKeys,
               end = (seen_by_some_.end + Shape::kKeys - 1) / Shape::kKeys;
     first_ = first + (mine - first % warps + warps) % warps, step_ = warps;
@@ -86,27 +88,39 @@ class DecodeWarp {
                             : p_.pages * p_.kv_heads * p_.page_size;
       const uint32_t to = ring + stage * Shape::kStageBytes, barrier = barriers + 8 * stage;
       tile::barrier_expect_by_warp(barrier, Shape::kStageBytes);
-#pragma unroll
-      for (int half = 0; half < Shape::kHalves; ++half) {
-        tile::copy_box(to + half * Shape::kHalfBytes, k_map, 64 * half, row, barrier);
-        tile::copy_box(to + Shape::kTileBytes + half * Shape::kHalfBytes, v_map, 64 * half, row, barrier);
-      }
+      Tile::fetch(to, k_map, row, barrier);
+      Tile::fetch(to + Shape::kTileBytes, v_map, row, barrier);
     };
     const int64_t old = p_.settled ? of_.kv_len - of_.rows(p_.group) : 0;  // positions
     int asked = 0;
     for (; asked < Shape::kStages && asked < count && position(asked) + Shape::kKeys <= old; ++asked)
       issue(asked, (place.stage + asked) % Shape::kStages);
-    tile::wait_for_previous();
+    if (!beside) tile::wait_for_previous();
     for (; asked < Shape::kStages && asked < count; ++asked)
       issue(asked, (place.stage + asked) % Shape::kStages);
     load_queries(last_query);
     for (int i = 0; i < count; ++i) {
       tile::barrier_wait_by_warp(barriers + 8 * place.stage, place.parity);
-      take(ring + place.stage * Shape::kStageBytes, position(i), (absent >> place.stage & 1) != 0);
+      take(ring + place.stage * Shape::kStageBytes, position(i), (absent >> place.stage & 1) != 0,
+           one_by_one);
       __syncwarp();
       if (i + Shape::kStages < count) issue(i + Shape::kStages, place.stage);
       place.step(Shape::kStages);
     }
+  }
+
+  // Whether the warp has a sum of values that is NaN or an infinity.
+  __device__ __forceinline__ bool any_not_finite() const {
+    float all = 0;  // times zero, NaN and infinities are NaN
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) all = fmaf(value_[i][n][e], 0.f, all);
+      }
+    }
+    return __any_sync(0xffffffffu, all != 0.f);
   }
 
   // Leaves the sums in this warp's part of the ring, which nothing reads any more, and in `out`.
@@ -121,10 +135,7 @@ class DecodeWarp {
         all += __shfl_xor_sync(0xffffffffu, all, 2);
         const int query = 16 * i + 8 * r + g;
         if (c == 0) largest[query] = largest_[i][r], sum[query] = all;
-#pragma unroll
-        for (int n = 0; n < kDim / 8; ++n)
-          *reinterpret_cast<float2*>(values + query * Shape::kPartialRow + 8 * n + 2 * c) =
-              make_float2(value_[i][n][2 * r], value_[i][n][2 * r + 1]);
+        Tile::store_row(value_[i], r, c, values + query * Shape::kPartialRow);
       }
     }
   }
@@ -153,7 +164,7 @@ class DecodeWarp {
         for (int k = 0; k < kDim / 16; ++k) {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            const __nv_bfloat16* at = from + 16 * k + 8 * half + 2 * c;
+            const __nv_bfloat16* at = from + 16 * k + Tile::query_place(half, c);
             query_[i][k][2 * half + r] = there ? two_of(p_, at) : 0;
           }
         }
@@ -162,20 +173,11 @@ class DecodeWarp {
   }
 
   // Keys [at, at + 16).
-  __device__ __forceinline__ void take(uint32_t stage, int at, bool absent) {
+  __device__ __forceinline__ void take(uint32_t stage, int at, bool absent, bool one_by_one) {
     const bool whole = !absent && at >= seen_by_all_.first && at + Shape::kKeys <= seen_by_all_.end;
     const uint32_t values = stage + Shape::kTileBytes;
     float score[kGroups][2][4] = {};
-#pragma unroll
-    for (int k = 0; k < kDim / 16; ++k) {
-      uint32_t key[4];
-      tile::load_matrices(key, at_of(stage, lane_ / 16 * 8 + lane_ % 8, 2 * k + lane_ / 8 % 2));
-#pragma unroll
-      for (int i = 0; i < kGroups; ++i) {
-        tile::mma(score[i][0], query_[i][k], {key[0], key[1]});
-        tile::mma(score[i][1], query_[i][k], {key[2], key[3]});
-      }
-    }
+    Tile::score(score, query_, stage);
     if (!whole) hide(score, at, absent);
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) weigh(score[i], i);
@@ -187,44 +189,9 @@ class DecodeWarp {
         const int j = at + 8 * half + 2 * (lane_ % 4);
         kept[half] = (seen_by_some_.sees(j) ? 0xffffu : 0u) | (seen_by_some_.sees(j + 1) ? 0xffff0000u : 0u);
       }
-      if (seen_by_some_.first != seen_by_all_.first || seen_by_some_.end != seen_by_all_.end) {
-        if (any_not_finite(values, kept)) return add_one_by_one(score, values, at);
-      }
     }
-    uint32_t high[kGroups][4], low[kGroups][4];
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        const float a = score[i][r / 2][2 * (r % 2)], b = score[i][r / 2][2 * (r % 2) + 1];
-        high[i][r] = pack(a, b);
-        low[i][r] = pack(a - low_of(high[i][r]), b - high_of(high[i][r]));
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < kDim / 8; n += 2) {
-      uint32_t v[4];
-      load_values(v, values, n);
-#pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        const uint32_t b[2] = {v[2 * m] & kept[0], v[2 * m + 1] & kept[1]};
-#pragma unroll
-        for (int i = 0; i < kGroups; ++i) {
-          tile::mma(value_[i][n + m], high[i], b);
-          tile::mma(value_[i][n + m], low[i], b);
-        }
-      }
-    }
-  }
-
-  // The address of 16-byte chunk `chunk` of key `key`.
-  static __device__ __forceinline__ uint32_t at_of(uint32_t tile, int key, int chunk) {
-    return tile + chunk / 8 * Shape::kHalfBytes +
-           tile::swizzled(static_cast<uint32_t>(key), static_cast<uint32_t>(chunk % 8 * 16));
-  }
-  // Values of all 16 keys in columns 8 n to 8 n + 15, as two second operands.
-  __device__ __forceinline__ void load_values(uint32_t (&v)[4], uint32_t values, int n) const {
-    tile::load_matrices_transposed(v, at_of(values, lane_ / 8 % 2 * 8 + lane_ % 8, n + lane_ / 16));
+    if (one_by_one) return add_one_by_one(score, values, at);
+    Tile::add_values(value_, score, values, kept);
   }
 
   __device__ __forceinline__ void hide(float (&score)[kGroups][2][4], int at, bool absent) const {
@@ -277,18 +244,6 @@ class DecodeWarp {
     }
   }
 
-  __device__ __forceinline__ bool any_not_finite(uint32_t values, const uint32_t (&kept)[2]) const {
-    bool found = false;
-#pragma unroll
-    for (int n = 0; n < kDim / 8; n += 2) {
-      uint32_t v[4];
-      load_values(v, values, n);
-#pragma unroll
-      for (int m = 0; m < 4; ++m) found |= not_finite(v[m] & kept[m % 2]);
-    }
-    return __any_sync(0xffffffffu, found);
-  }
-
   // The second product without tensor cores: a weight meets only values that its query sees.
   __device__ __forceinline__ void add_one_by_one(const float (&weight)[kGroups][2][4], uint32_t values,
                                                  int at) {
@@ -303,13 +258,7 @@ class DecodeWarp {
                       odd = key < 8 ? weight[i][0][2 * r + 1] : weight[i][1][2 * r + 1];
           const float mine = __shfl_sync(0xffffffffu, key % 2 ? odd : even, from);
           const bool sees = span_[i][r].sees(at + key);
-#pragma unroll
-          for (int n = 0; n < kDim / 8; ++n) {
-            const uint32_t pair = tile::load_shared_word(at_of(values, key, n) + 4 * (lane_ % 4));
-            if (!sees) continue;
-            value_[i][n][2 * r] += mine * low_of(pair);
-            value_[i][n][2 * r + 1] += mine * high_of(pair);
-          }
+          Tile::add_one(value_[i], r, sees, mine, values, key, lane_ % 4);
         }
       }
     }
@@ -323,84 +272,26 @@ class DecodeWarp {
   int pages_ = -1, next_pages_ = -1;  // of tile 32 n + lane
   uint32_t query_[kGroups][kDim / 16][4];
   Span span_[kGroups][2];
-  float value_[kGroups][kDim / 8][4] = {};
-  float largest_[kGroups][2], sum_[kGroups][2] = {};
+  float value_[kGroups][kDim / 8][4];
+  float largest_[kGroups][2], sum_[kGroups][2];
 };
 
-// A sum of weighted values that is not divided yet: four elements of one query.
-struct FourSums {
-  float largest = kNothing, sum = 0;
-  float4 value = {0, 0, 0, 0};
-
-  // Adds a partial sum. Of several the largest score is taken first, so that each is multiplied once.
-  __device__ __forceinline__ void add(float4 v, float of_largest, float of_sum) {
-    const float factor = rescale(of_largest, base_of(largest));
-    sum += of_sum * factor;
-    value.x += v.x * factor, value.y += v.y * factor, value.z += v.z * factor, value.w += v.w * factor;
-  }
-};
-
-// Joins the warps of a CTA, in order: values `four` and the next three of `query`.
-template <class Shape>
-__device__ __forceinline__ FourSums join_warps(const Partials<Shape>& of, const float* ring, int query,
-                                               int four) {
-  FourSums all;
-#pragma unroll
-  for (int w = 0; w < Shape::kWarps; ++w) all.largest = fmaxf(all.largest, of.largest[w][query]);
-#pragma unroll
-  for (int w = 0; w < Shape::kWarps; ++w)
-    all.add(*reinterpret_cast<const float4*>(ring + w * (Shape::kRingBytes / 4) + query * Shape::kPartialRow +
-                                             four),
-            of.largest[w][query], of.sum[w][query]);
-  return all;
-}
-
-// The same over the CTAs of a cluster.
-template <class Shape>
-__device__ __forceinline__ FourSums join_ctas(const Partials<Shape>& of, const float* ring, int query,
-                                              int four, int ctas) {
-  const uint32_t largest = tile::shared_address(&of.cta_largest[query]),
-                 sum = tile::shared_address(&of.cta_sum[query]),
-                 values = tile::shared_address(ring + query * Shape::kPartialRow + four);
-  FourSums all;
-  for (int r = 0; r < ctas; ++r)
-    all.largest = fmaxf(all.largest, tile::load_remote(tile::remote_address(largest, r)));
-#pragma unroll 4
-  for (int r = 0; r < ctas; ++r)
-    all.add(tile::load_remote_four(tile::remote_address(values, r)),
-            tile::load_remote(tile::remote_address(largest, r)),
-            tile::load_remote(tile::remote_address(sum, r)));
-  return all;
-}
-
-template <class Shape, int kDim>
-__device__ __forceinline__ void write_four(const Step& p, const Queries& of, int kv_head, int query, int four,
-                                           const FourSums& all) {
-  if (query >= of.count) return;
-  const float share = share_of(p, kv_head * p.group + query % p.group, all.largest, all.sum);
-  const float out[4] = {scaled(all.value.x, share), scaled(all.value.y, share), scaled(all.value.z, share),
-                        scaled(all.value.w, share)};
-  auto* y = static_cast<__nv_bfloat16*>(p.y) + of.place(p, query, kv_head, kDim, p.y_stride) + four;
-  if (p.y_wide) {
-    tile::store(y, out);
-  } else {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) y[i] = tile::from_f32<__nv_bfloat16>(out[i]);
-  }
-}
-
-// Grid: clusters of tiles along x, kv heads along y.
-template <int kDim, int kGroups>
-__global__ void __launch_bounds__(DecodeShape<kDim, kGroups>::kThreads, kDim == 64 && kGroups == 1 ? 2 : 1)
+// Grid: clusters of tiles along x, kv heads along y, as many a CTA as it is told.
+template <class Tile, int kGroups>
+__global__ void __launch_bounds__(DecodeShape<Tile, kGroups>::kThreads,
+                                  Tile::kDim == 64 && kGroups == 1 ? 2 : 1)
     attention_decode(const __grid_constant__ DecodeCall call, const __grid_constant__ CUtensorMap k_map,
                      const __grid_constant__ CUtensorMap v_map) {
-  using Shape = DecodeShape<kDim, kGroups>;
+  using Shape = DecodeShape<Tile, kGroups>;
+  constexpr int kDim = Tile::kDim;
   extern __shared__ uint8_t shared[];
   __shared__ uint64_t full[Shape::kWarps][Shape::kStages];
   __shared__ TileSearch search;
   __shared__ Partials<Shape> partials;
   const Step& p = call.step;
-  const int warp = tile::uniform(static_cast<int>(threadIdx.x) / 32), kv_head = blockIdx.y;
+  const int warp = tile::uniform(static_cast<int>(threadIdx.x) / 32), warps = Shape::kWarps / call.heads;
+  const int team = warp / warps, kv_head = static_cast<int>(blockIdx.y) * call.heads + team;
+  const int thread = static_cast<int>(threadIdx.x) - team * warps * 32;  // of the team
   const int rank = static_cast<int>(blockIdx.x) % call.cluster;
   const uint32_t padding = -tile::shared_address(shared) & 1023u;
   auto* ring = reinterpret_cast<float*>(shared + padding);
@@ -411,45 +302,54 @@ __global__ void __launch_bounds__(DecodeShape<kDim, kGroups>::kThreads, kDim == 
   tile::barrier_visible();
   tile::prefetch_map(k_map);
   tile::prefetch_map(v_map);
-  if (!p.settled) tile::wait_for_previous();
+  if (!p.settled && !call.beside) tile::wait_for_previous();
   tile::RingPlace place;
   const int clusters = static_cast<int>(gridDim.x) / call.cluster;
   for (int at = static_cast<int>(blockIdx.x) / call.cluster; at < call.tiles; at += clusters) {
-    if (!find_tile<Shape::kThreads>(p, call.tiling, at, search)) {
-      if (call.tiling.by_row) continue;
-      break;
+    Queries of;
+    if (!own_row(p, call.tiling, at, of)) {
+      if (!find_tile<Shape::kThreads>(p, call.tiling, at, search)) {
+        if (call.tiling.by_row) continue;
+        break;
+      }
+      of = search.found;
     }
-    const Queries of = search.found;
     const int last_query = min(of.first + Shape::kQueries, of.count) - 1;
     {
-      DecodeWarp<kDim, kGroups> mine(p, of, kv_head, last_query);
-      mine.walk(k_map, v_map, last_query, warp * call.cluster + rank, Shape::kWarps * call.cluster, my_ring,
-                tile::shared_address(&full[warp][0]), place);
+      DecodeWarp<Tile, kGroups> mine(p, of, kv_head, last_query);
+#pragma unroll 1
+      for (int turn = 0; turn < 2; ++turn) {
+        mine.walk(k_map, v_map, last_query, (warp - team * warps) * call.cluster + rank, warps * call.cluster,
+                  my_ring, tile::shared_address(&full[warp][0]), place, call.beside != 0, turn > 0);
+        if (!mine.any_not_finite()) break;
+      }
       mine.leave(ring + warp * (Shape::kRingBytes / 4), partials.largest[warp], partials.sum[warp]);
     }
     tile::fence_for_async();  // TMA writes there again
     __syncthreads();
     constexpr int kAcross = kDim / 4;
-    FourSums sums[Shape::kFours];
-#pragma unroll
-    for (int i = 0; i < Shape::kFours; ++i) {
-      const int place_of = static_cast<int>(threadIdx.x) + i * Shape::kThreads;
-      sums[i] = join_warps(partials, ring, place_of / kAcross, place_of % kAcross * 4);
-    }
     if (call.cluster == 1) {
-#pragma unroll
-      for (int i = 0; i < Shape::kFours; ++i) {
-        const int place_of = static_cast<int>(threadIdx.x) + i * Shape::kThreads;
-        write_four<Shape, kDim>(p, of, kv_head, of.first + place_of / kAcross, place_of % kAcross * 4,
-                                sums[i]);
+#pragma unroll 1
+      for (int place_of = thread; place_of < Shape::kFours; place_of += 32 * warps) {
+        const int query = place_of / kAcross, four = place_of % kAcross * 4;
+        if (of.first + query > last_query) break;
+        write_four<Shape, kDim>(p, of, kv_head, of.first + query, four,
+                                join_warps(partials, ring, team * warps, warps, query, four));
       }
       __syncthreads();  // the ring and what find_tile() keeps are free
       continue;
     }
+    constexpr int kFours = Shape::kFours / Shape::kThreads;  // of a thread
+    FourSums sums[kFours];
+#pragma unroll
+    for (int i = 0; i < kFours; ++i) {
+      const int place_of = thread + i * Shape::kThreads;
+      sums[i] = join_warps(partials, ring, 0, Shape::kWarps, place_of / kAcross, place_of % kAcross * 4);
+    }
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < Shape::kFours; ++i) {
-      const int place_of = static_cast<int>(threadIdx.x) + i * Shape::kThreads, query = place_of / kAcross;
+    for (int i = 0; i < kFours; ++i) {
+      const int place_of = thread + i * Shape::kThreads, query = place_of / kAcross;
       *reinterpret_cast<float4*>(ring + query * Shape::kPartialRow + place_of % kAcross * 4) = sums[i].value;
       if (place_of % kAcross == 0)
         partials.cta_largest[query] = sums[i].largest, partials.cta_sum[query] = sums[i].sum;
@@ -459,16 +359,17 @@ __global__ void __launch_bounds__(DecodeShape<kDim, kGroups>::kThreads, kDim == 
     tile::cluster_wait();
     // Each CTA finishes its share of the elements.
     FourSums all;
-    const int share = Shape::kThreads * Shape::kFours / call.cluster;
-    for (int i = static_cast<int>(threadIdx.x); i < share; i += Shape::kThreads) {
+    const int share = Shape::kFours / call.cluster;
+    for (int i = thread; i < share; i += Shape::kThreads) {
       const int place_of = rank * share + i;
+      if (of.first + place_of / kAcross > last_query) break;
       all = join_ctas(partials, ring, place_of / kAcross, place_of % kAcross * 4, call.cluster);
       write_four<Shape, kDim>(p, of, kv_head, of.first + place_of / kAcross, place_of % kAcross * 4, all);
     }
     tile::cluster_publish();
     tile::cluster_wait();
   }
-  tile::wait_for_previous();  // a CTA without a tile has not waited yet
+  tile::wait_for_previous();  // a CTA without a tile, or beside the launch before, has not waited yet
 }
 
 }  // namespace sluice::cuda::attention

@@ -7,6 +7,6 @@
 namespace sluice::cuda {
 
 Status launch_attention_decode(std::string_view name, const Attention::Problem& p, const Attention::Args& a,
-                               const AttentionDecode& how, Stream stream);
+                               const AttentionDecode& how, bool beside, Stream stream);
 
 }  // namespace sluice::cuda

@@ -1,9 +1,9 @@
 // Attention of many queries: FlashAttention with wgmma over pages.
 //
 // A CTA owns 192 queries of one sequence and one kv head (24 rows of 8 heads share their keys; 128 of wide heads), 64 for each
-// consumer warpgroup. The producer's first warp copies 128 keys (64 of wide heads) and their values at a time by TMA, a box for
+// consumer warpgroup; fewer, so that some warpgroups idle, where a step has too few for all multiprocessors. The producer's first warp copies 128 keys (64 of wide heads) and their values at a time by TMA, a box for
 // each page or part of it. Its threads together find the next tile of queries, and its other warps fetch it, while consumers still
-// compute. Tiles of keys begin at multiples of their size.
+// compute; these also make bf16 of keys and values of e4m3 (prefill_staging.cuh). Tiles of keys begin at multiples of their size.
 //
 // Scores and weights stay in registers. The first product of a tile of keys runs beside the second one of the tile before, whose
 // weights are kept for that, and so do the exponentials between them. Where some query of a warpgroup does not see every key (the
@@ -20,20 +20,31 @@
 namespace sluice::cuda::attention {
 
 // A CTA for each multiprocessor, or fewer: each walks tiles of queries.
-template <int kDim>
+// C: elements of the caches.
+template <int kDim, class C>
 __global__ void __launch_bounds__(PrefillShape<kDim>::kThreads, 1)
     attention_prefill(const __grid_constant__ PrefillCall call, const __grid_constant__ CUtensorMap k_map,
                       const __grid_constant__ CUtensorMap v_map) {
   using Shape = PrefillShape<kDim>;
   extern __shared__ uint8_t dynamic[];
-  __shared__ PrefillShared<Shape> shared;
+  using Memory = PrefillMemory<Shape, C>;
+  __shared__ Memory shared;
   const uint32_t raw = tile::shared_address(dynamic), ring = raw + (-raw & 1023u);
-  tile::release_next();
   if (threadIdx.x == 0) {
     for (int s = 0; s < Shape::kStages; ++s) {
-      tile::barrier_init(&shared.keys_full[s], 1), tile::barrier_init(&shared.keys_free[s], Shape::kWarps);
-      tile::barrier_init(&shared.values_full[s], 1),
+      tile::barrier_init(&shared.keys_full[s], Memory::kFillers),
+          tile::barrier_init(&shared.keys_free[s], Shape::kWarps);
+      tile::barrier_init(&shared.values_full[s], Memory::kFillers),
           tile::barrier_init(&shared.values_free[s], Shape::kWarps);
+    }
+    if constexpr (Memory::kNarrow) {
+      auto& copies = shared.copies();
+      for (int s = 0; s < Memory::kCopyStages; ++s) {
+        tile::barrier_init(&copies.keys_full[s], 1),
+            tile::barrier_init(&copies.keys_free[s], Shape::kFetchers);
+        tile::barrier_init(&copies.values_full[s], 1),
+            tile::barrier_init(&copies.values_free[s], Shape::kFetchers);
+      }
     }
     for (int s = 0; s < Shape::kSlots; ++s)
       tile::barrier_init(&shared.work_full[s], 1 + Shape::kFetchers),
@@ -43,11 +54,13 @@ __global__ void __launch_bounds__(PrefillShape<kDim>::kThreads, 1)
   }
   __syncthreads();
   tile::wait_for_previous();
+  // The decode kernel takes the other sequences of the step beside this one (tile/dependent.cuh, rule 4).
+  tile::release_next();
   // Of 65536 registers: 512 or 384 threads.
   constexpr int kProducerRegisters = kDim == 64 ? 32 : 40, kConsumerRegisters = kDim == 64 ? 160 : 232;
   if (threadIdx.x < 128) {
     tile::keep_registers<kProducerRegisters>();
-    PrefillProducer<kDim>(call, shared, ring).run(k_map, v_map);
+    PrefillProducer<kDim, C>(call, shared, ring).run(k_map, v_map);
   } else {
     tile::take_registers<kConsumerRegisters>();
     PrefillConsumer<kDim>(call, shared, ring).run();

@@ -24,13 +24,14 @@ struct PrefillShape {
 
 struct PrefillCall {
   Step step;
-  Tiling tiling;
+  Tiling tiling;  // tiles of up to Shape::kQueries, a multiple of 64; of 64: all warpgroups have them, and share the keys
   int tiles, box_keys;  // tiles of queries at most, of all kv heads; positions of a TMA box
 };
 
 // A tile of queries, as the producer hands it to the consumers.
 struct PrefillWork {
   Queries queries;
+  int end;            // the query after its last one
   int kv_head, stop;  // stop: there are no more
 };
 

@@ -100,6 +100,16 @@ struct TileSearch {
   int hit, of_warp[32];
 };
 
+// Tile `index` of tiles of one row, where sequence i owns row i and no other, as in steps that decode alone. Every thread looks by itself:
+// find_tile() takes longer. False: it does not.
+__device__ __forceinline__ bool own_row(const Step& p, const Tiling& t, int index, Queries& found) {
+  const int tiles_of_row = (p.group + t.tile - 1) / t.tile, row = index / tiles_of_row;
+  if (!t.by_row || row >= p.sequences || row >= p.tokens) return false;
+  const int begin = p.q_begin[row], end = p.q_begin[row + 1];
+  found = {row, (index - row * tiles_of_row) * t.tile, p.group, row, p.kv_len[row]};
+  return begin == row && end == row + 1;
+}
+
 // Finds tile `index`; false: there are fewer. The first kThreads threads of a CTA call it, with named barrier 1; on return
 // search.found is visible to them. A barrier stands between its last reader and the next call.
 template <int kThreads>
@@ -109,7 +119,9 @@ __device__ __forceinline__ bool find_tile(const Step& p, const Tiling& t, int in
   if (tid == 0) search.hit = 0;
   tile::sync_threads<kThreads>(1);
   int before = 0;
-  for (int base = 0; base < p.sequences; base += kThreads) {
+  const int rows = p.q_begin[p.sequences];
+  // Behind the sequences of a step stand others without rows, up to the length of its tables.
+  for (int base = 0; base < p.sequences && (base == 0 || p.q_begin[base] < rows); base += kThreads) {
     const int s = base + tid;
     const bool there = s < p.sequences;
     const int begin = there ? p.q_begin[s] : 0, end = there ? p.q_begin[s + 1] : 0;

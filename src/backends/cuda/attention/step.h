@@ -42,10 +42,15 @@ inline Step step_of(const Attention::Problem& p, const Attention::Args& a) {
           .scale = static_cast<float>(p.scale * 1.4426950408889634)};
 }
 
-// A map of a cache as rows of one head of one position: boxes of `box_rows` positions of a page by 64 elements.
-inline Status map_cache(CUtensorMap& map, const Attention::Problem& p, const Tensor& cache, int box_rows) {
+// A map of a cache: boxes of `box_positions` of a page by 128 bytes. Of bf16 a row is a head of one position. Of e4m3 a row is 128 bytes,
+// one or two positions, as if it were 64 elements of bf16.
+inline Status map_cache(CUtensorMap& map, const Attention::Problem& p, const Tensor& cache,
+                        int box_positions) {
   const int64_t rows = p.pages * p.kv_heads * p.page_size;
-  return tile::map_rows(map, make_tensor(cache.data, p.q, {rows, p.head_dim}, cache.where), box_rows);
+  if (p.cache == CacheType::kSame)
+    return tile::map_rows(map, make_tensor(cache.data, p.q, {rows, p.head_dim}, cache.where), box_positions);
+  const Tensor pairs = make_tensor(cache.data, DType::kBF16, {rows * p.head_dim / 128, 64}, cache.where);
+  return tile::map_rows(map, pairs, box_positions * static_cast<int>(p.head_dim) / 128);
 }
 
 }  // namespace sluice::cuda::attention

@@ -1,4 +1,5 @@
-// Writes keys and values into their pages: a thread copies one word of one token, 16 bytes where everything is aligned.
+// Writes keys and values into their pages: a thread copies one word of one token, 16 bytes where everything is aligned; or reads as
+// much and rounds it to e4m3.
 //
 // Wins    always so far: it moves its bytes once.
 // Loses   to a write in the epilogue of the projection, once there is one.
@@ -38,24 +39,48 @@ extern const Candidate<KvWrite> kv_write_rows_sm90 = {
 #if defined(__CUDACC__)
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/e4m3.cuh"
 
 namespace sluice::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 
-// Sizes and strides in words.
+// What a thread takes at once: a word that is copied,
+template <class Word>
+struct Copied {
+  using From = Word;
+  using To = Word;
+  static __device__ __forceinline__ void move(const From* from, To* to) { *to = *from; }
+};
+// or N elements that are rounded to e4m3.
+template <class X, int N>
+struct Rounded {
+  struct From {
+    X element[N];
+  };
+  struct To {
+    E4M3 element[N];
+  };
+  static __device__ __forceinline__ void move(const From* from, To* to) {
+    float values[N];
+    tile::load(values, from->element);
+    tile::store(to->element, values);
+  }
+};
+
+// Sizes and strides in units of what a thread takes.
 struct Parameters {
   const void *k, *v;
   void *k_cache, *v_cache;
   const int32_t* slot_of;
   int64_t k_stride, v_stride;  // from row to row
   int64_t tokens, slots;
-  int kv_heads, page_size, head_words;
+  int kv_heads, page_size, head_units;
 };
 
 // blockIdx.y: 0 keys, 1 values. threadIdx.y: which of the CTA's tokens.
-template <class Word>
+template <class Unit>
 __global__ void __launch_bounds__(kThreads) kv_write(const __grid_constant__ Parameters p) {
   tile::release_next();
   tile::wait_for_previous();
@@ -64,14 +89,15 @@ __global__ void __launch_bounds__(kThreads) kv_write(const __grid_constant__ Par
   const int64_t slot = p.slot_of[token];
   if (slot < 0 || slot >= p.slots) return;
   const bool values = blockIdx.y == 1;
-  const Word* from =
-      static_cast<const Word*>(values ? p.v : p.k) + token * (values ? p.v_stride : p.k_stride);
+  const auto* from = static_cast<const typename Unit::From*>(values ? p.v : p.k) +
+                     token * (values ? p.v_stride : p.k_stride);
   const int64_t page = slot / p.page_size, place = slot % p.page_size;
-  Word* to = static_cast<Word*>(values ? p.v_cache : p.k_cache) +
-             (page * p.kv_heads * p.page_size + place) * p.head_words;
-  for (int i = threadIdx.x; i < p.kv_heads * p.head_words; i += blockDim.x) {
-    const int head = i / p.head_words;
-    to[static_cast<int64_t>(head) * p.page_size * p.head_words + (i - head * p.head_words)] = from[i];
+  auto* to = static_cast<typename Unit::To*>(values ? p.v_cache : p.k_cache) +
+             (page * p.kv_heads * p.page_size + place) * p.head_units;
+  for (int i = threadIdx.x; i < p.kv_heads * p.head_units; i += blockDim.x) {
+    const int head = i / p.head_units;
+    Unit::move(from + i,
+               to + static_cast<int64_t>(head) * p.page_size * p.head_units + (i - head * p.head_units));
   }
 }
 
@@ -81,30 +107,41 @@ bool aligned(const Tensor& t, int64_t bytes) {
                           bytes_of(t.dtype, t.stride[0]) % bytes == 0);
 }
 
+auto rounding_kernel(DType type, bool wide) {
+  if (type == DType::kBF16)
+    return wide ? kv_write<Rounded<__nv_bfloat16, 8>> : kv_write<Rounded<__nv_bfloat16, 1>>;
+  return wide ? kv_write<Rounded<float, 4>> : kv_write<Rounded<float, 1>>;
+}
+
 Status Launcher::enqueue(const KvWrite::Problem& p, const KvWrite::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
   constexpr int64_t kWide = 16;
   const int64_t element = bytes_of(p.kv, 1), head_bytes = p.head_dim * element;
+  const bool narrow = p.cache == CacheType::kE4M3;
   bool wide = head_bytes % kWide == 0;
-  for (const Tensor& t : {a.k, a.v, a.k_cache, a.v_cache}) wide &= aligned(t, kWide);
-  const int64_t word = wide ? kWide : element;
+  for (const Tensor& t : {a.k, a.v}) wide &= aligned(t, kWide);
+  for (const Tensor& t : {a.k_cache, a.v_cache}) wide &= aligned(t, narrow ? kWide / element : kWide);
+  const int64_t unit = wide ? kWide : element;
   const Parameters parameters{.k = a.k.data,
                               .v = a.v.data,
                               .k_cache = a.k_cache.data,
                               .v_cache = a.v_cache.data,
                               .slot_of = a.slot_of.as<const int32_t>(),
-                              .k_stride = a.k.stride[0] * element / word,
-                              .v_stride = p.values ? a.v.stride[0] * element / word : 0,
+                              .k_stride = a.k.stride[0] * element / unit,
+                              .v_stride = p.values ? a.v.stride[0] * element / unit : 0,
                               .tokens = p.tokens,
                               .slots = p.pages * p.page_size,
                               .kv_heads = static_cast<int>(p.kv_heads),
                               .page_size = static_cast<int>(p.page_size),
-                              .head_words = static_cast<int>(head_bytes / word)};
-  const int64_t words = p.kv_heads * parameters.head_words;
-  const int64_t x = std::min<int64_t>(kThreads, (words + 31) / 32 * 32), y = kThreads / x;
+                              .head_units = static_cast<int>(head_bytes / unit)};
+  const int64_t units = p.kv_heads * parameters.head_units;
+  const int64_t x = std::min<int64_t>(kThreads, (units + 31) / 32 * 32), y = kThreads / x;
   const Launch how{.grid = {static_cast<unsigned>((p.tokens + y - 1) / y), p.values ? 2u : 1u, 1},
                    .block = {static_cast<unsigned>(x), static_cast<unsigned>(y), 1}};
-  const auto kernel = wide ? kv_write<uint4> : element == 2 ? kv_write<uint16_t> : kv_write<uint32_t>;
+  const auto copying = wide           ? kv_write<Copied<uint4>>
+                       : element == 2 ? kv_write<Copied<uint16_t>>
+                                      : kv_write<Copied<uint32_t>>;
+  const auto kernel = narrow ? rounding_kernel(p.kv, wide) : copying;
   return launch(kv_write_rows_sm90.name, kernel, how, stream, parameters);
 }
 

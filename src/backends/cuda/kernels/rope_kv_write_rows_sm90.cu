@@ -1,5 +1,5 @@
 // A CTA for each token's row: turns its queries in place, turns its keys on their way into their page, copies its values. A thread
-// takes a few adjacent pairs of one head, or 16 bytes of values.
+// takes a few adjacent pairs of one head, or 16 bytes of values. Caches of e4m3 get keys and values that are rounded once.
 //
 // Wins    always: one launch in place of two, and keys are read once.
 // Loses   to an epilogue of the projection, once there is one.
@@ -42,6 +42,7 @@ extern const Candidate<RopeKvWrite> rope_kv_write_rows_sm90 = {
 
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/e4m3.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -67,10 +68,23 @@ __device__ __forceinline__ int64_t cache_row(const Parameters& p, int64_t slot, 
   return ((page * p.kv_heads + head) * p.page_size + place) * p.head_dim;
 }
 
-template <int N, class X, RopePairs kPairs>
+// N elements from one tensor to another.
+template <int N, class X, class C>
+__device__ __forceinline__ void move(const X* from, C* to) {
+  if constexpr (std::is_same_v<X, C>) {
+    using Word = std::conditional_t<(N > 1), uint4, X>;
+    *reinterpret_cast<Word*>(to) = *reinterpret_cast<const Word*>(from);
+  } else {
+    float values[N];
+    tile::load(values, from);
+    tile::store(to, values);
+  }
+}
+
+// C: elements of the caches.
+template <int N, class X, class C, RopePairs kPairs>
 __global__ void __launch_bounds__(kThreadsMost) rope_kv_write(const __grid_constant__ Parameters p) {
-  using Word = std::conditional_t<(N > 1), uint4, X>;
-  constexpr int kWord = sizeof(Word) / sizeof(X);
+  constexpr int kWord = N > 1 ? 16 / sizeof(X) : 1;
   const int64_t token = blockIdx.x;
   tile::release_next();
   if (!p.settled) tile::wait_for_previous();
@@ -80,7 +94,7 @@ __global__ void __launch_bounds__(kThreadsMost) rope_kv_write(const __grid_const
   X* const q = static_cast<X*>(p.q) + token * p.q_stride;
   const X *const k = static_cast<const X*>(p.k) + token * p.k_stride, *const v = static_cast<const X*>(p.v) +
                                                                                  token * p.v_stride;
-  X *const keys = static_cast<X*>(p.k_cache), *const values = static_cast<X*>(p.v_cache);
+  C *const keys = static_cast<C*>(p.k_cache), *const values = static_cast<C*>(p.v_cache);
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   const int of_head = p.half / N, groups = (p.heads + p.kv_heads) * of_head;
   const int head_words = p.head_dim / kWord, words = stored ? p.kv_heads * head_words : 0;
@@ -89,36 +103,44 @@ __global__ void __launch_bounds__(kThreadsMost) rope_kv_write(const __grid_const
     if (i < groups) {
       const int head = i / of_head, key = head - p.heads, pair = (i - head * of_head) * N;
       if (key < 0 ? !turns : !stored) continue;
-      X* const to = key < 0 ? q + head * p.head_dim : keys + cache_row(p, slot, key);
-      const X* const from = key < 0 ? to : k + key * p.head_dim;
+      X* const query = q + head * p.head_dim;
+      const X* const from = key < 0 ? query : k + key * p.head_dim;
       float a[N], b[N];
       Pairs<N, const X, kPairs>{from + p.first, p.half, pair}.load(a, b);
       if (turns) turn_pairs(a, b, table + 2 * pair);
-      Pairs<N, X, kPairs>{to + p.first, p.half, pair}.store(a, b);
+      if (key < 0) {
+        Pairs<N, X, kPairs>{query + p.first, p.half, pair}.store(a, b);
+      } else {
+        Pairs<N, C, kPairs>{keys + cache_row(p, slot, key) + p.first, p.half, pair}.store(a, b);
+      }
     } else {
       const int word = i - groups, head = word / head_words, at = (word - head * head_words) * kWord;
-      *reinterpret_cast<Word*>(values + cache_row(p, slot, head) + at) =
-          *reinterpret_cast<const Word*>(v + head * p.head_dim + at);
+      move<kWord>(v + head * p.head_dim + at, values + cache_row(p, slot, head) + at);
     }
   }
   // Elements of the keys that do not turn.
   const int rest = p.head_dim - 2 * p.half;
   for (int i = thread; i < (stored ? p.kv_heads * rest : 0); i += threads) {
     const int head = i / rest, of = i - head * rest, at = of < p.first ? of : of + 2 * p.half;
-    keys[cache_row(p, slot, head) + at] = k[head * p.head_dim + at];
+    move<1>(k + head * p.head_dim + at, keys + cache_row(p, slot, head) + at);
   }
 }
 
 using Kernel = void (*)(Parameters);
 
-template <int N, class X>
+template <int N, class X, class C>
 Kernel kernel_for(RopePairs pairs) {
-  return pairs == RopePairs::kHalves ? rope_kv_write<N, X, RopePairs::kHalves>
-                                     : rope_kv_write<N, X, RopePairs::kInterleaved>;
+  return pairs == RopePairs::kHalves ? rope_kv_write<N, X, C, RopePairs::kHalves>
+                                     : rope_kv_write<N, X, C, RopePairs::kInterleaved>;
+}
+template <int N, class X>
+Kernel kernel_for(const RopeKvWrite::Problem& p) {
+  return p.cache == CacheType::kE4M3 ? kernel_for<N, X, E4M3>(p.rope.pairs)
+                                     : kernel_for<N, X, X>(p.rope.pairs);
 }
 template <int N>
-Kernel kernel_for(const Rope::Problem& p) {
-  return p.x == DType::kBF16 ? kernel_for<N, __nv_bfloat16>(p.pairs) : kernel_for<N, float>(p.pairs);
+Kernel kernel_for(const RopeKvWrite::Problem& p) {
+  return p.rope.x == DType::kBF16 ? kernel_for<N, __nv_bfloat16>(p) : kernel_for<N, float>(p);
 }
 
 bool aligned(const RopeKvWrite::Args& a) {
@@ -127,6 +149,11 @@ bool aligned(const RopeKvWrite::Args& a) {
   const auto rows = [](const Tensor& t) { return bytes_of(t.dtype, t.stride[0]) % kBytes == 0; };
   return starts(a.table) && starts(a.q) && rows(a.q) && starts(a.k) && rows(a.k) && starts(a.v) &&
          rows(a.v) && starts(a.k_cache) && starts(a.v_cache);
+}
+
+// Whether a thread's 8 elements of e4m3 begin at multiples of 8 bytes; 16 bytes of f32 are only four elements.
+bool stores_fit(const RopeKvWrite::Problem& p) {
+  return p.cache == CacheType::kSame || (p.rope.head_dim % 8 == 0 && p.rope.first % 8 == 0);
 }
 
 Status Launcher::enqueue(const RopeKvWrite::Problem& p, const RopeKvWrite::Args& a, Workspace,
@@ -153,10 +180,10 @@ Status Launcher::enqueue(const RopeKvWrite::Problem& p, const RopeKvWrite::Args&
                               .half = static_cast<int>(rope.rotary / 2),
                               .first = static_cast<int>(rope.first),
                               .settled = p.settled};
-  const int each = pairs_each(rope, aligned(a));
-  const Kernel kernel = each == kPairsApart   ? kernel_for<kPairsApart>(rope)
-                        : each == kPairsWoven ? kernel_for<kPairsWoven>(rope)
-                                              : kernel_for<1>(rope);
+  const int each = pairs_each(rope, aligned(a) && stores_fit(p));
+  const Kernel kernel = each == kPairsApart   ? kernel_for<kPairsApart>(p)
+                        : each == kPairsWoven ? kernel_for<kPairsWoven>(p)
+                                              : kernel_for<1>(p);
   const int64_t word = each > 1 ? 16 / bytes_of(rope.x, 1) : 1;
   const int64_t work =
       (rope.heads + p.kv_heads) * (rope.rotary / 2) / each + p.kv_heads * rope.head_dim / word;

@@ -1,0 +1,56 @@
+// Where TMA's copies of keys and values arrive (prefill_producer.cuh): in the ring of the consumers, or, of e4m3, in a smaller one,
+// from which threads widen them.
+#pragma once
+#include "backends/cuda/attention/prefill_shape.cuh"
+#include "backends/cuda/tile/e4m3.cuh"
+
+namespace sluice::cuda::attention {
+
+// Shared memory beside dynamic one. C: elements of the caches.
+template <class Shape, class C>
+struct PrefillMemory : PrefillShared<Shape> {
+  static constexpr bool kNarrow = false;
+  // Copies of keys or values: stages, their bytes, and where they begin in dynamic memory.
+  static constexpr int kCopyStages = Shape::kStages, kCopyBytes = Shape::kKeyBytes, kCopiesAt = 0;
+  static constexpr int kSharedBytes = Shape::kSharedBytes;
+  static constexpr int kFillers = 1;  // arrivals that fill a stage of the consumers
+  __device__ __forceinline__ PrefillShared<Shape>& copies() { return *this; }
+};
+template <class Shape>
+struct PrefillMemory<Shape, E4M3> : PrefillShared<Shape> {
+  static constexpr bool kNarrow = true;
+  static constexpr int kCopyStages = 2, kCopyBytes = Shape::kKeyBytes / 2;
+  static constexpr int kCopiesAt = Shape::kRingBytes + Shape::kSlots * Shape::kQueryBytes;
+  static constexpr int kSharedBytes = Shape::kSharedBytes + kCopyStages * 2 * kCopyBytes;
+  static constexpr int kFillers = Shape::kFetchers;
+  // As those of PrefillShared.
+  struct Copies {
+    uint64_t keys_full[kCopyStages], keys_free[kCopyStages];
+    uint64_t values_full[kCopyStages], values_free[kCopyStages];
+    uint32_t absent[kCopyStages];
+  };
+  Copies narrow;
+  __device__ __forceinline__ Copies& copies() { return narrow; }
+};
+
+// Keys or values of a stage from e4m3, in rows of 128 bytes that TMA has swizzled, to bf16 as the consumers want it. By the producer's
+// threads but for its first warp. The accesses of eight lanes meet no bank twice.
+template <class Shape>
+__device__ __forceinline__ void widen_tile(uint32_t to, uint32_t from) {
+  constexpr int kRows = Shape::kKeyBytes / 2 / tile::kSwizzledRowBytes;
+  constexpr bool kWide = Shape::kHalves == 2;  // a row is a head of one position, or of two
+  const int me = static_cast<int>(threadIdx.x) - 32, chunk = me % 8;
+  const int half = kWide ? chunk / 4 : 0;
+#pragma unroll 2
+  for (int row = me / 8; row < kRows; row += Shape::kFetchers / 8) {
+    const uint4 narrow = tile::load_shared(from + tile::swizzled(row, 16 * chunk));
+    uint4 wide[2];
+    tile::bf16_of_e4m3(narrow, wide);
+    const int key = kWide ? row : 2 * row + chunk / 4;
+    const uint32_t at = to + half * Shape::kKeyHalf + tile::swizzled(key, 32 * (chunk % 4));
+    tile::store_shared(at ^ 16 * half, half ? wide[1] : wide[0]);
+    tile::store_shared(at ^ 16 * (half ^ 1), half ? wide[0] : wide[1]);
+  }
+}
+
+}  // namespace sluice::cuda::attention
