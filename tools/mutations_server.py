@@ -36,6 +36,14 @@ SERVER = [
         "ApiAnswer.*",
     ),
     server(
+        "echoed_scores_shifted",
+        "a token of the prompt has the log probability of the one behind it",
+        "apps/serve/answer_choice.cc",
+        "t.logprob = scores[i - 1].logprob",
+        "t.logprob = scores[i % scores.size()].logprob",
+        "ApiAnswer.*",
+    ),
+    server(
         "calls_nobody_offered",
         "a call of a function that the request does not know is told as one",
         "apps/serve/answer_choice.cc",

@@ -6,7 +6,7 @@ namespace sluice::apps {
 
 namespace {
 
-int64_t characters_in(const std::string& text) {
+int64_t characters_in(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
 }
 
@@ -19,6 +19,7 @@ AnswerChoice::AnswerChoice(const Harmony& harmony, const ApiRequest& request)
       show_reasoning_(request.include_reasoning),
       offers_tools_(request.tools.offered()),
       wants_logprobs_(request.sampling.logprobs.has_value()),
+      only_echoes_(request.sampling.max_tokens == 0),
       decoder_(tokenizer_),
       stop_(request.stop) {
   if (request.kind != ApiKind::kCompletion)
@@ -29,9 +30,32 @@ void AnswerChoice::begin_with(const std::vector<int32_t>& tokens) {
   for (const int32_t id : tokens) read(parser_->push(id));
 }
 
-void AnswerChoice::echo(const std::string& text) {
+void AnswerChoice::echo(const std::string& text, const std::vector<int32_t>& tokens) {
   shown_bytes_ = text_bytes_ = std::ssize(text);
+  text_characters_ = characters_in(text);
   add(Kind::kText, text);
+  if (wants_logprobs_) echoed_ = tokens;
+}
+
+// `scores` are of all tokens but the first.
+void AnswerChoice::list_echoed(const std::vector<TokenScore>& scores) {
+  int64_t bytes = 0, characters = 0;
+  for (size_t i = 0; i < echoed_.size(); ++i) {
+    const std::string_view piece = tokenizer_.piece(echoed_[i]);
+    TextToken t{.id = echoed_[i], .offset = bytes, .characters = characters};
+    if (i > 0 && i <= scores.size())
+      t.logprob = scores[i - 1].logprob, t.top_logprobs = scores[i - 1].top_logprobs;
+    new_.front().tokens.push_back(std::move(t));
+    bytes += std::ssize(piece), characters += characters_in(piece);
+  }
+}
+
+void AnswerChoice::hold(const GeneratedToken& token) {
+  held_.push_back({.id = token.id,
+                   .logprob = token.logprob,
+                   .top_logprobs = token.top_logprobs,
+                   .offset = text_bytes_,
+                   .characters = text_characters_});
 }
 
 void AnswerChoice::add(Kind kind, const std::string& text) {
@@ -80,14 +104,17 @@ void AnswerChoice::read(const std::vector<HarmonyEvent>& events) {
 }
 
 void AnswerChoice::push(const GeneratedToken& token) {
-  ++tokens_;
-  // A token that ends the answer is part of it only where it says how: not as text.
+  if (tokens_++ == 0) list_echoed(token.prompt);
+  if (only_echoes_) return end(FinishReason::kLength);
   const bool is_special = tokenizer_.is_special(token.id);
+  // Behind a prompt's tokens all are listed: who scores a continuation counts them from either end.
+  const bool lists_all = !echoed_.empty();
+  if (lists_all) hold(token);
+  // A token that ends the answer is part of it only where it says how: not as text.
   if (token.finish != FinishReason::kStop || is_special) {
     const bool is_content = !is_special && (within_ || !parser_);
     reasoning_tokens_ += is_content && kind_ == Kind::kReasoning;
-    if (wants_logprobs_ && is_content && kind_ == Kind::kText)
-      held_.push_back({token, text_bytes_, text_characters_});
+    if (wants_logprobs_ && !lists_all && is_content && kind_ == Kind::kText) hold(token);
     if (parser_)
       read(parser_->push(token.id));
     else

@@ -16,7 +16,9 @@ namespace sluice::apps {
 
 // A token of the text for the user.
 struct TextToken {
-  GeneratedToken token;
+  int32_t id = 0;
+  std::optional<float> logprob = {};  // none of the first token of a prompt
+  std::vector<TokenLogprob> top_logprobs = {};
   int64_t offset = 0, characters = 0;  // bytes and code points of the text before it
 };
 
@@ -38,7 +40,8 @@ class AnswerChoice {
   AnswerChoice(const Harmony& harmony, const ApiRequest& request);
   void begin_with(
       const std::vector<int32_t>& tokens);  // which the prompt ends with; they belong to the answer
-  void echo(const std::string& text);
+  // The prompt is the beginning of the text.
+  void echo(const std::string& text, const std::vector<int32_t>& tokens);
   void push(const GeneratedToken& token);
 
   std::vector<AnswerPiece> take();  // what is new since the last call
@@ -57,11 +60,15 @@ class AnswerChoice {
   void read(const std::vector<HarmonyEvent>& events);
   void add(AnswerPiece::Kind kind, const std::string& text);
   void add_text(const std::string& text);
+  void list_echoed(const std::vector<TokenScore>& scores);
+  void hold(const GeneratedToken& token);
   void show(const std::string& text);
   void end(FinishReason finish);
 
   Tokenizer tokenizer_;
   bool show_reasoning_, offers_tools_, wants_logprobs_;
+  bool only_echoes_;                       // nothing that is drawn belongs to the answer
+  std::vector<int32_t> echoed_;            // tokens that come before those of the answer in its lists
   std::unique_ptr<HarmonyParser> parser_;  // of a chat
   StreamDecoder decoder_;                  // of a completion
   StopMatcher stop_;

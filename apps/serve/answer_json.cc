@@ -40,8 +40,8 @@ std::string dump(const OrderedJson& json) {
 OrderedJson logprobs_of_chat(const Tokenizer& tokenizer, const std::vector<TextToken>& tokens) {
   OrderedJson out = OrderedJson::array();
   for (const TextToken& t : tokens) {
-    OrderedJson one = token_object(tokenizer, t.token.id, t.token.logprob), top = OrderedJson::array();
-    for (const TokenLogprob& likely : t.token.top_logprobs)
+    OrderedJson one = token_object(tokenizer, t.id, *t.logprob), top = OrderedJson::array();
+    for (const TokenLogprob& likely : t.top_logprobs)
       top.push_back(token_object(tokenizer, likely.id, likely.logprob));
     one["top_logprobs"] = std::move(top);
     out.push_back(std::move(one));
@@ -55,14 +55,19 @@ OrderedJson logprobs_of_completion(const Tokenizer& tokenizer, const std::vector
                      {"tokens", OrderedJson::array()},
                      {"top_logprobs", OrderedJson::array()}};
   for (const TextToken& t : tokens) {
-    const std::string name = name_of(tokenizer, t.token.id);
+    const std::string name = name_of(tokenizer, t.id);
     out["text_offset"].push_back(t.characters);
-    out["token_logprobs"].push_back(finite(t.token.logprob));
     out["tokens"].push_back(name);
+    if (!t.logprob) {
+      out["token_logprobs"].push_back(nullptr);
+      out["top_logprobs"].push_back(nullptr);
+      continue;
+    }
+    out["token_logprobs"].push_back(finite(*t.logprob));
     OrderedJson top = OrderedJson::object();
-    for (const TokenLogprob& likely : t.token.top_logprobs)
+    for (const TokenLogprob& likely : t.top_logprobs)
       top[name_of(tokenizer, likely.id)] = finite(likely.logprob);
-    top[name] = finite(t.token.logprob);
+    top[name] = finite(*t.logprob);
     out["top_logprobs"].push_back(std::move(top));
   }
   return out;

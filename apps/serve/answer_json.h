@@ -16,7 +16,8 @@ inline OrderedJson or_null(const std::string& text) {
 
 // [{"token", "logprob", "bytes", "top_logprobs"}], as chats and responses have it.
 OrderedJson logprobs_of_chat(const Tokenizer& tokenizer, const std::vector<TextToken>& tokens);
-// {"text_offset", "token_logprobs", "tokens", "top_logprobs"}, as completions have it. Offsets count code points.
+// {"text_offset", "token_logprobs", "tokens", "top_logprobs"}, as completions have it. Offsets count code points. Null stands for
+// the log probabilities of a token that has none.
 OrderedJson logprobs_of_completion(const Tokenizer& tokenizer, const std::vector<TextToken>& tokens);
 
 }  // namespace sluice::apps

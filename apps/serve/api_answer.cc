@@ -59,6 +59,7 @@ Answer::Answer(const Harmony& harmony, const ApiRequest& request, AnswerHead hea
       kind_(request.kind),
       stream_(request.stream),
       logprobs_(request.sampling.logprobs),
+      generates_(request.sampling.max_tokens != 0),
       head_(std::move(head)),
       choices_each_(request.choices) {
   for (size_t p = 0; p < prompts.size(); ++p) {
@@ -68,7 +69,7 @@ Answer::Answer(const Harmony& harmony, const ApiRequest& request, AnswerHead hea
       choice->begin_with(forced);
       if (request.echo) {
         const auto* text = std::get_if<std::string>(&request.prompts[p]);
-        choice->echo(valid_utf8(text ? *text : tokenizer_.decode(prompts[p])));
+        choice->echo(valid_utf8(text ? *text : tokenizer_.decode(prompts[p])), prompts[p]);
       }
       choices_.push_back(std::move(choice));
     }
@@ -79,7 +80,7 @@ Answer::Answer(const Harmony& harmony, const ApiRequest& request, AnswerHead hea
 void Answer::push(int64_t choice, const GeneratedToken& token, std::string* out) {
   if (done(choice)) return;
   AnswerChoice& c = *choices_[static_cast<size_t>(choice)];
-  ++completion_tokens_;
+  completion_tokens_ += generates_ ? 1 : 0;
   // A prompt counts once, however many answers it has.
   if (c.tokens() == 0 && choice % choices_each_ == 0) cached_tokens_ += token.cached_tokens;
   c.push(token);

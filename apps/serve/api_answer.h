@@ -65,6 +65,7 @@ class Answer {
   ApiKind kind_;
   bool stream_;
   std::optional<int64_t> logprobs_;
+  bool generates_;  // what is drawn belongs to the answer
   AnswerHead head_;
   int64_t prompt_tokens_ = 0, cached_tokens_ = 0, completion_tokens_ = 0;
 

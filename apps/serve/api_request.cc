@@ -101,7 +101,7 @@ void read_bias(ApiFields* fields, const ApiLimits& limits, ApiSampling* out) {
   }
 }
 
-void read_sampling(ApiFields* fields, const ApiLimits& limits, ApiSampling* out) {
+void read_sampling(ApiFields* fields, const ApiLimits& limits, int64_t tokens_least, ApiSampling* out) {
   out->temperature = fields->number("temperature", 0, limits.temperature_max);
   out->top_p = fields->number("top_p", 0, 1);
   out->min_p = fields->number("min_p", 0, 1);
@@ -109,7 +109,7 @@ void read_sampling(ApiFields* fields, const ApiLimits& limits, ApiSampling* out)
   if (const auto k = fields->integer("top_k", -1, INT32_MAX)) out->top_k = std::max<int64_t>(*k, 0);
   if (const auto seed = fields->integer("seed", INT64_MIN, INT64_MAX))
     out->seed = static_cast<uint64_t>(*seed);
-  out->max_tokens = fields->integer("max_tokens", 1, INT32_MAX);
+  out->max_tokens = fields->integer("max_tokens", tokens_least, INT32_MAX);
   out->ignore_eos = fields->boolean("ignore_eos", false);
   out->repetition_penalty =
       fields->number("repetition_penalty", limits.repetition_min, limits.repetition_max);
@@ -153,7 +153,7 @@ void read_prompts(ApiFields* fields, const ApiLimits& limits, ApiRequest* out) {
 
 void read_common(ApiFields* fields, const ApiLimits& limits, ApiRequest* out) {
   out->model = fields->string("model");
-  read_sampling(fields, limits, &out->sampling);
+  read_sampling(fields, limits, out->kind == ApiKind::kCompletion ? 0 : 1, &out->sampling);
   out->choices = fields->integer("n", 1, limits.max_choices).value_or(1);
   read_stop(fields, &out->stop);
   read_stream(fields, out);
@@ -191,9 +191,9 @@ ApiResult<ApiRequest> read_completion(std::string_view body, const ApiLimits& li
     read_structure(fields, body, out);
     out->echo = fields->boolean("echo", false);
     out->sampling.logprobs = fields->integer("logprobs", 0, limits.logprobs_max);
-    if (out->echo && out->sampling.logprobs)
-      fields->fail({Code::kInvalidArgument,
-                    "body: logprobs: wanted null where echo is true, because tokens of a prompt have none"});
+    if (out->sampling.max_tokens == 0 && !out->echo)
+      fields->fail(
+          {Code::kInvalidArgument, "body: max_tokens: wanted 1 or more where echo is not true, found 0"});
     if (fields->boolean("parse_special", false)) out->specials = Specials::kParse;
     if (!out->sampling.max_tokens) out->sampling.max_tokens = kCompletionTokens;
     if (std::ssize(out->prompts) * out->choices > limits.max_choices)

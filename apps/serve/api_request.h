@@ -41,7 +41,8 @@ using Prompt = std::variant<std::string, std::vector<int32_t>>;  // text or toke
 // What is not said is the model's or the server's to say.
 struct ApiSampling {
   std::optional<double> temperature = {}, top_p = {}, min_p = {};
-  std::optional<int64_t> top_k = {}, max_tokens = {};
+  std::optional<int64_t> top_k = {};
+  std::optional<int64_t> max_tokens = {};  // 0: the answer is the echo alone
   std::optional<uint64_t> seed = {};
   std::optional<double> repetition_penalty = {}, frequency_penalty = {}, presence_penalty = {};
   std::vector<std::pair<int32_t, float>> logit_bias = {};  // each token once

@@ -144,7 +144,7 @@ void ApiServer::on_request(HttpRequest request, Exchange exchange) {
     return respond(exchange, *error, error->status == 405 ? endpoint->methods : "");
   if (request.method != "POST") return answer_now(endpoint->route, request, exchange);
   if (drain_until_) return respond(exchange, ending());
-  if (preparing_ >= options_.max_queue) return respond(exchange, overloaded(options_.max_queue));
+  if (preparing_ >= engine_.places()) return respond(exchange, overloaded(options_.max_queue));
   answer_later(endpoint->route, std::move(request), std::move(exchange));
 }
 

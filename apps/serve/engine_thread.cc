@@ -28,8 +28,7 @@ EngineThread::~EngineThread() {
 bool EngineThread::submit(std::vector<QueuedSequence> sequences) {
   {
     const std::lock_guard lock(mutex_);
-    const int64_t places = max_queue_ + std::max<int64_t>(max_running_ - load_.running, 0);
-    if (std::ssize(waiting_) + std::ssize(sequences) > places) return false;
+    if (std::ssize(waiting_) + std::ssize(sequences) > places_while_locked()) return false;
     for (QueuedSequence& s : sequences) waiting_.push_back(std::move(s));
   }
   wake_.notify_one();
@@ -42,6 +41,15 @@ void EngineThread::cancel(const std::vector<Ticket>& tickets) {
     cancelled_.insert(cancelled_.end(), tickets.begin(), tickets.end());
   }
   wake_.notify_one();
+}
+
+int64_t EngineThread::places_while_locked() const {
+  return max_queue_ + std::max<int64_t>(max_running_ - load_.running, 0);
+}
+
+int64_t EngineThread::places() const {
+  const std::lock_guard lock(mutex_);
+  return places_while_locked();
 }
 
 EngineLoad EngineThread::load() const {
@@ -108,17 +116,18 @@ void EngineThread::admit(StepReport* report) {
 
 void EngineThread::step(StepReport* report) {
   if (engine_.idle()) return note_load(load().healthy);
-  const auto tokens = engine_.step();
+  auto tokens = engine_.step();
   report->at = std::chrono::steady_clock::now();
   if (!tokens.ok()) {
     fail_all(tokens.status(), report);
     return note_load(false);
   }
-  for (const GeneratedToken& token : tokens.value()) {
+  for (GeneratedToken& token : tokens.value()) {
     const auto found = ticket_of_.find(token.request);
     if (found == ticket_of_.end()) continue;
-    report->tokens.push_back({found->second, token});
-    if (token.finish == FinishReason::kNone) continue;
+    const bool goes_on = token.finish == FinishReason::kNone;
+    report->tokens.push_back({found->second, std::move(token)});
+    if (goes_on) continue;
     id_of_.erase(found->second);
     ticket_of_.erase(found);
   }

@@ -69,8 +69,10 @@ class EngineThread {
   bool submit(std::vector<QueuedSequence> sequences);
   void cancel(const std::vector<Ticket>& tickets);  // before the next step; of one that has ended: nothing
   EngineLoad load() const;
+  int64_t places() const;  // sequences that it takes while none waits
 
  private:
+  int64_t places_while_locked() const;
   void run();
   bool wait_for_work();  // false: the end
   void admit(StepReport* report);

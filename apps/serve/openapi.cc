@@ -133,7 +133,7 @@ OrderedJson completion_request(const ApiLimits& limits) {
   const OrderedJson text = {{"type", "string"}, {"minLength", 1}};
   const OrderedJson text_or_ids = any_of(OrderedJson::array({text, ids}));
   OrderedJson fields =
-      optional(with(sampling_fields(limits), {{"max_tokens", integer(1, INT32_MAX)},
+      optional(with(sampling_fields(limits), {{"max_tokens", integer(0, INT32_MAX)},
                                               {"echo", type("boolean")},
                                               {"parse_special", type("boolean")},
                                               {"logprobs", integer(0, limits.logprobs_max)}}));

@@ -119,12 +119,14 @@ ApiResult<ServedModel::Prepared> ServedModel::finish(Prepared prepared) const {
                          .min_p = s.min_p.value_or(-1),
                          .top_k = s.top_k.value_or(-1),
                          .seed = s.seed ? *s.seed : random_seed(),
-                         .max_tokens = s.max_tokens.value_or(0),
+                         // The engine draws in any case.
+                         .max_tokens = s.max_tokens ? std::max<int64_t>(*s.max_tokens, 1) : 0,
                          .repetition_penalty = s.repetition_penalty,
                          .frequency_penalty = s.frequency_penalty,
                          .presence_penalty = s.presence_penalty,
                          // The token's own comes always.
                          .logprobs = s.logprobs.value_or(0) > 0 ? *s.logprobs : -1});
+  if (request.echo) out.prompt_logprobs = s.logprobs.value_or(-1);
   out.logit_bias = s.logit_bias;
   if (s.ignore_eos) out.stop_token_ids.clear();
   out.stop_token_ids.insert(out.stop_token_ids.end(), s.stop_token_ids.begin(), s.stop_token_ids.end());

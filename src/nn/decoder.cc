@@ -54,6 +54,12 @@ DecoderConfig DecoderConfig::with_activations(DType type) const {
   return out;
 }
 
+DecoderConfig DecoderConfig::with_caches(CacheType cache) const {
+  DecoderConfig out = *this;
+  for (AttentionConfig& kind : out.attention) kind.cache = cache;
+  return out;
+}
+
 std::vector<StageProblem> decoder_problems(const DecoderConfig& c, const StepBounds& bounds, int64_t tokens,
                                            int64_t rows, MoePath path) {
   const DecoderProblems p = problems_of(c, bounds);
@@ -159,7 +165,7 @@ std::vector<KvCache> Decoder::caches(void* memory) const {
     const AttentionConfig& c = config_.attention[static_cast<size_t>(config_.kind[layer])];
     const size_t tensor = layout_.tensor[layer];
     const auto view = [&](std::byte* data) {
-      return make_tensor(data, c.x, {bounds_.pages, c.kv_heads, bounds_.page_size, c.head_dim},
+      return make_tensor(data, c.cache_type(), {bounds_.pages, c.kv_heads, bounds_.page_size, c.head_dim},
                          device_.info().backend);
     };
     out.push_back(
@@ -168,11 +174,15 @@ std::vector<KvCache> Decoder::caches(void* memory) const {
   return out;
 }
 
+Status Decoder::check_workspace(Workspace workspace) const {
+  if (workspace.data && workspace.bytes >= workspace_bytes_) return {};
+  return invalid("decoder: workspace: wanted " + std::to_string(workspace_bytes_) + " bytes, found " +
+                 std::to_string(workspace.data ? workspace.bytes : 0));
+}
+
 Status Decoder::forward(const StepIn& in, const DecoderWeights& w, const std::vector<KvCache>& caches,
                         const Tensor& logits, Workspace workspace, Stream stream) const {
-  if (!workspace.data || workspace.bytes < workspace_bytes_)
-    return invalid("decoder: workspace: wanted " + std::to_string(workspace_bytes_) + " bytes, found " +
-                   std::to_string(workspace.data ? workspace.bytes : 0));
+  SLUICE_TRY(check_workspace(workspace));
   if (static_cast<int64_t>(w.layers.size()) != config_.layers() || caches.size() != w.layers.size())
     return invalid("decoder: wanted weights and caches of " + std::to_string(config_.layers()) +
                    " layers, found " + std::to_string(w.layers.size()) + " and " +
@@ -180,12 +190,12 @@ Status Decoder::forward(const StepIn& in, const DecoderWeights& w, const std::ve
   if (in.tables.size() != layout_.windows.size())
     return invalid("decoder: wanted tables of " + std::to_string(layout_.windows.size()) +
                    " groups of layers, found " + std::to_string(in.tables.size()));
-  const int64_t n = in.token_ids.shape[0], rows = in.logit_rows.shape[0], hidden = config_.hidden;
-  const auto view = [&](size_t at, int64_t count) {
-    return make_tensor(workspace.data + at, config_.x, {count, hidden}, stream.where);
+  const int64_t n = in.token_ids.shape[0];
+  const auto view = [&](size_t at) {
+    return make_tensor(workspace.data + at, config_.x, {n, config_.hidden}, stream.where);
   };
   const Workspace scratch{workspace.data + scratch_at_, workspace.bytes - scratch_at_};
-  const Tensor x = view(stream_at_, n), normed = view(normed_at_, n);
+  const Tensor x = view(stream_at_), normed = view(normed_at_);
   const auto norm = [&](const Tensor& weight) {
     return norm_->run(n, {.x = x, .weight = weight, .residual = {}, .y = normed}, scratch, stream);
   };
@@ -201,10 +211,21 @@ Status Decoder::forward(const StepIn& in, const DecoderWeights& w, const std::ve
     const MoeIo moe_io{.x = normed, .residual = x, .token_ids = {}, .y = x};
     SLUICE_TRY(apart_ ? apart_->forward(moe_io, l.moe) : moe_->forward(moe_io, l.moe, scratch, stream));
   }
+  return logits_of(in.logit_rows, w, logits, workspace, stream);
+}
+
+Status Decoder::logits_of(const Tensor& logit_rows, const DecoderWeights& w, const Tensor& logits,
+                          Workspace workspace, Stream stream) const {
+  SLUICE_TRY(check_workspace(workspace));
+  const int64_t rows = logit_rows.shape[0];
   if (rows == 0) return {};
+  const auto view = [&](size_t at, int64_t count) {
+    return make_tensor(workspace.data + at, config_.x, {count, config_.hidden}, stream.where);
+  };
+  const Workspace scratch{workspace.data + scratch_at_, workspace.bytes - scratch_at_};
   // The whole stream is the table, so that a row's number does not depend on how many tokens this step has.
   const Tensor table = view(stream_at_, bounds_.tokens), wanted = view(rows_at_, rows);
-  SLUICE_TRY(gather_->run(rows, {.ids = in.logit_rows, .table = table, .y = wanted}, scratch, stream));
+  SLUICE_TRY(gather_->run(rows, {.ids = logit_rows, .table = table, .y = wanted}, scratch, stream));
   SLUICE_TRY(final_norm_->run(rows, {.x = wanted, .weight = w.final_norm, .residual = {}, .y = wanted},
                               scratch, stream));
   return lm_head_->run(rows, {.x = wanted, .w = w.lm_head, .bias = {}, .residual = {}, .y = logits}, scratch,
@@ -222,13 +243,17 @@ std::vector<std::pair<std::string, std::string>> Decoder::kernels(int64_t tokens
 }
 
 void Decoder::count_kernels(const StepIn& in, KernelRuns* runs) const {
-  const int64_t tokens = in.token_ids.shape[0], rows = in.logit_rows.shape[0];
+  const int64_t tokens = in.token_ids.shape[0];
   runs->add(embed_->at(tokens).kernel(), 1);
   runs->add(norm_->at(tokens).kernel(), 2 * config_.layers());
   for (size_t kind = 0; kind < attention_.size(); ++kind)
     attention_[kind]->count_kernels(tokens, in.tables.front().rows_max,
                                     std::ranges::count(config_.kind, static_cast<int32_t>(kind)), runs);
   moe().count_kernels(tokens, config_.layers(), runs);
+  count_logits_kernels(in.logit_rows.shape[0], runs);
+}
+
+void Decoder::count_logits_kernels(int64_t rows, KernelRuns* runs) const {
   if (rows == 0) return;
   runs->add(gather_->at(rows).kernel(), 1);
   runs->add(final_norm_->at(rows).kernel(), 1);

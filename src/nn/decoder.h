@@ -14,15 +14,17 @@ namespace sluice {
 struct DecoderConfig {
   int64_t vocab = 201088, hidden = 2880;
   double eps = 1e-5;                       // of every norm
-  DType x = DType::kBF16;                  // activations, residual stream and caches; logits are f32
+  DType x = DType::kBF16;                  // activations and residual stream; logits are f32
   std::vector<AttentionConfig> attention;  // the kinds of attention there are
   std::vector<int32_t> kind;               // of each layer: index into `attention`
   MoeConfig moe;                           // of every layer; adds the residual stream
   RopeScaling rope;
   // The same with weights as a device wants them: dense ones in DeviceInfo::layout, experts by layout_for.
   DecoderConfig with_layouts_of(const DeviceInfo& device) const;
-  // The same with activations and caches of type `x`.
+  // The same with activations of type `x`, and caches too where they are CacheType::kSame.
   DecoderConfig with_activations(DType x) const;
+  // The same with the caches of all layers in that type.
+  DecoderConfig with_caches(CacheType cache) const;
   int64_t layers() const { return static_cast<int64_t>(kind.size()); }
 };
 
@@ -76,10 +78,15 @@ class Decoder {
   // Enqueues one step: logits f32 [rows, vocab] of logit_rows. Recordable, but not with experts apart.
   Status forward(const StepIn& in, const DecoderWeights& weights, const std::vector<KvCache>& caches,
                  const Tensor& logits, Workspace workspace, Stream stream) const;
+  // The same of other tokens of the step that forward() enqueued last, logit_rows i32[0 to bounds.sequences]. Only this, and what
+  // stays behind the first workspace_bytes(), has written to the workspace since.
+  Status logits_of(const Tensor& logit_rows, const DecoderWeights& weights, const Tensor& logits,
+                   Workspace workspace, Stream stream) const;
   // (stage, kernel) of one layer, then of what stands around the layers, for `tokens` tokens and `rows` rows of logits.
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens, int64_t rows) const;
   // What forward() of `in` runs, in all layers.
   void count_kernels(const StepIn& in, KernelRuns* runs) const;
+  void count_logits_kernels(int64_t rows, KernelRuns* runs) const;  // likewise, of logits_of()
 
  private:
   Decoder(Device& device, DecoderConfig config, const StepBounds& bounds, Policy policy)
@@ -91,6 +98,7 @@ class Decoder {
   Status plan_attention();
   Status plan_moe(const MoeSite& experts);
   void lay_out();
+  Status check_workspace(Workspace workspace) const;
 
   Device& device_;
   DecoderConfig config_;

@@ -76,10 +76,12 @@ struct StepBytes {
   int64_t sum() const { return workspace + logits + rope; }
 };
 
-StepBytes step_bytes(const Decoder& decoder, size_t other_workspace) {
+StepBytes step_bytes(const Decoder& decoder, const PlanTable<TopLogprobs>& top, size_t other_workspace) {
   const DecoderConfig& c = decoder.config();
   const StepBounds& b = decoder.bounds();
-  return {.workspace = static_cast<int64_t>(std::max(decoder.workspace_bytes(), other_workspace)),
+  // Prompts are scored beside what the decoder keeps in its workspace.
+  const size_t scoring = Arena::footprint(decoder.workspace_bytes()) + top.workspace_bytes();
+  return {.workspace = static_cast<int64_t>(std::max(scoring, other_workspace)),
           .logits = bytes_of(DType::kF32, b.sequences * c.vocab),
           .rope = bytes_of(DType::kF32, b.positions * c.attention.front().rotary)};
 }
@@ -152,7 +154,7 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   const size_t other =
       std::max({sample->workspace_bytes(), take ? take->workspace_bytes() : 0, top->workspace_bytes(),
                 adjustments.value()->workspace_bytes(), masks.value()->workspace_bytes()});
-  SLUICE_TRY(fit_cache(device, options, step_bytes(*decoder.value(), other), decoder.value().get()));
+  SLUICE_TRY(fit_cache(device, options, step_bytes(*decoder.value(), *top, other), decoder.value().get()));
   const std::vector<int64_t> windows = decoder.value()->cache_layout().windows;
   std::unique_ptr<Engine> engine(new Engine(device, weights, std::move(decoder).value(),
                                             {.prefix_cache = options.prefix_cache,
@@ -171,7 +173,7 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
 }
 
 Status Engine::take_memory(size_t other_workspace) {
-  const StepBytes bytes = step_bytes(*decoder_, other_workspace);
+  const StepBytes bytes = step_bytes(*decoder_, *top_, other_workspace);
   memory_ = {.kv_cache_bytes = decoder_->cache_bytes(),
              .workspace_bytes = bytes.workspace,
              .pages = bounds_.pages,

@@ -12,9 +12,10 @@
 namespace sluice {
 
 constexpr int64_t kStepTokensMax = 16384;  // what every operation of a layer takes
-// Steps that decode at most so many sequences are recorded where nobody says otherwise: longer ones take the device far longer
-// than the host takes to launch them.
-constexpr int64_t kRecordedSequences = 32;
+// Steps that decode at most so many sequences are recorded where nobody says otherwise. Replays of 256 sequences of gpt-oss-20b take
+// 1.6% less than launches (8.33 and 8.46 ms on an H200); the first step of a count costs some milliseconds more, and longer steps
+// meet more counts.
+constexpr int64_t kRecordedSequences = 256;
 
 struct EngineOptions {
   int64_t max_model_len = 4096;          // tokens of one sequence, prompt and answer
@@ -103,9 +104,11 @@ class Engine {
   Status begin(std::vector<Chunk> chunks);
   Status enqueue(const InFlight& step);
   Status launch_all(const InFlight& step, const StepTensors& tensors, TakeIds ids, KernelRuns* runs);
+  Status forward_and_score(const StepTensors& tensors, KernelRuns* runs);
   Status draw(const InFlight& step, const StepTensors& tensors, KernelRuns* runs);
   Result<std::vector<GeneratedToken>> finish_oldest();
-  Status check_logits(const InFlight& step, const std::vector<GeneratedToken>& drawn) const;
+  Status check_logits(const InFlight& step, const std::vector<GeneratedToken>& drawn,
+                      const std::vector<TokenScore>& scores) const;
   void drop_ended_steps();
   void take_back_all();
   Result<std::vector<float>> logits_in_pages(const std::shared_ptr<Sequence>& sequence,

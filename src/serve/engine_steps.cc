@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/arena.h"
 #include "base/printable.h"
 #include "serve/adjustments.h"
 #include "serve/engine.h"
@@ -74,9 +75,36 @@ Status Engine::launch_all(const InFlight& step, const StepTensors& t, TakeIds id
   const Stream stream = device_.stream();
   if (ids == TakeIds::kFromDrawn)
     SLUICE_TRY(run(*take_, t.take.ids.shape[0], t.take, workspace(), stream, runs));
-  SLUICE_TRY(decoder_->forward(t.in, weights_, caches_, t.sample.logits, workspace(), stream));
-  decoder_->count_kernels(t.in, runs);
+  if (t.scores.empty()) {
+    SLUICE_TRY(decoder_->forward(t.in, weights_, caches_, t.sample.logits, workspace(), stream));
+    decoder_->count_kernels(t.in, runs);
+  } else {
+    SLUICE_TRY(forward_and_score(t, runs));
+  }
   return draw(step, t, runs);
+}
+
+// Scores first: a draw overwrites what the layers gave, and wants the logits of its own rows.
+Status Engine::forward_and_score(const StepTensors& t, KernelRuns* runs) {
+  const Stream stream = device_.stream();
+  const int64_t vocab = decoder_->config().vocab, drawn = t.in.logit_rows.shape[0];
+  StepIn layers = t.in;
+  layers.logit_rows.shape[0] = 0;
+  SLUICE_TRY(decoder_->forward(layers, weights_, caches_, {}, workspace(), stream));
+  decoder_->count_kernels(layers, runs);
+  const size_t behind = Arena::footprint(decoder_->workspace_bytes());
+  const Workspace top_workspace{workspace().data + behind, workspace().bytes - behind};
+  for (const StepTensors::Scores& slice : t.scores) {
+    const int64_t rows = slice.logit_rows.shape[0];
+    const Tensor logits = make_tensor(logits_, DType::kF32, {rows, vocab}, stream.where);
+    SLUICE_TRY(decoder_->logits_of(slice.logit_rows, weights_, logits, workspace(), stream));
+    decoder_->count_logits_kernels(rows, runs);
+    TopLogprobs::Args top = slice.top;
+    top.logits = make_tensor(logits_, DType::kF32, {bounds_.sequences, vocab}, stream.where);
+    SLUICE_TRY(run(*top_, rows, top, top_workspace, stream, runs));
+  }
+  SLUICE_TRY(decoder_->logits_of(t.in.logit_rows, weights_, t.sample.logits, workspace(), stream));
+  return decoder_->count_logits_kernels(drawn, runs), Status{};
 }
 
 // Everything of a step but its two copies: once a number of sequences is recorded, one replay. Steps with adjustments, masks or lists have
@@ -142,12 +170,22 @@ Status Engine::begin_steps() {
 
 // Where the host cannot read the logits, or they are a later step's already, the draw tells: a row with an infinity or without a
 // number has no logprob.
-Status Engine::check_logits(const InFlight& step, const std::vector<GeneratedToken>& drawn) const {
+Status Engine::check_logits(const InFlight& step, const std::vector<GeneratedToken>& drawn,
+                            const std::vector<TokenScore>& scores) const {
   const int64_t vocab = decoder_->config().vocab;
   const bool readable = device_.shares_host_memory() && steps_ahead_ == 0;
   const auto* logits = readable ? static_cast<const float*>(logits_) : nullptr;
+  auto score = scores.begin();
   for (const Chunk& chunk : step.chunks) {
-    if (!chunk.drawn || chunk.sequence->ended) continue;
+    const auto scored = std::exchange(score, score + chunk.scores);
+    if (chunk.sequence->ended) continue;
+    const auto unlike =
+        std::find_if(scored, score, [](const TokenScore& s) { return !std::isfinite(s.logprob); });
+    if (unlike != score)
+      return {Code::kDevice, "step " + std::to_string(step.number) + ": request " +
+                                 std::to_string(chunk.sequence->id) + ": wanted finite logits, found " +
+                                 number_text(unlike->logprob) + " as a logprob of its prompt"};
+    if (!chunk.drawn) continue;
     const int64_t row = *chunk.drawn;
     const float* begin = logits ? logits + row * vocab : &drawn[static_cast<size_t>(row)].logprob;
     const float* end = begin + (logits ? vocab : 1);
@@ -169,12 +207,14 @@ void Engine::take_back_all() {
 Result<std::vector<GeneratedToken>> Engine::finish_oldest() {
   const InFlight& step = in_flight_.front();
   const auto drawn = staging_->drawn(step.block, step.chunks);
-  const Status status = drawn.ok() ? check_logits(step, drawn.value()) : drawn.status();
+  std::vector<TokenScore> scores;
+  if (drawn.ok()) scores = staging_->scores(step.block, step.chunks);
+  const Status status = drawn.ok() ? check_logits(step, drawn.value(), scores) : drawn.status();
   if (!status.ok()) {
     take_back_all();
     return status;
   }
-  auto tokens = scheduler_.accept(step.chunks, drawn.value());
+  auto tokens = scheduler_.accept(step.chunks, drawn.value(), std::move(scores));
   in_flight_.pop_front();
   return tokens;
 }
@@ -188,7 +228,7 @@ void Engine::drop_ended_steps() {
     const auto drawn = staging_->drawn(step.block, step.chunks);
     // Others may go on from what it computed. An error that lasts is still there for the next step.
     if (!drawn.ok()) return take_back_all();
-    (void)scheduler_.accept(step.chunks, drawn.value());
+    (void)scheduler_.accept(step.chunks, drawn.value(), staging_->scores(step.block, step.chunks));
     in_flight_.pop_front();
   }
 }

@@ -43,6 +43,7 @@ Status check_sampling(const SamplingParams& s, int64_t vocab) {
   SLUICE_TRY(check_range("frequency_penalty", s.frequency_penalty, -kPenaltyMax, kPenaltyMax));
   SLUICE_TRY(check_range("presence_penalty", s.presence_penalty, -kPenaltyMax, kPenaltyMax));
   SLUICE_TRY(check_range("logprobs", static_cast<double>(s.logprobs), -1, kTopLogprobsMax));
+  SLUICE_TRY(check_range("prompt_logprobs", static_cast<double>(s.prompt_logprobs), -1, kTopLogprobsMax));
   return check_bias(s.logit_bias, vocab);
 }
 

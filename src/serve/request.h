@@ -26,6 +26,9 @@ struct SamplingParams {
   std::vector<std::pair<int32_t, float>> logit_bias =
       {};                 // token and what is added to its logit; each token once
   int64_t logprobs = -1;  // so many of the likeliest tokens come with each token; -1: none, and no rank
+  // So many come with each token of the prompt from the second on, and its own logprob; -1: neither. Every token of such a prompt is
+  // computed: it does not begin behind pages of the prefix cache.
+  int64_t prompt_logprobs = -1;
 
   // Whether a draw needs to know all tokens before it, or changes logits.
   bool adjusts() const { return penalises() || !logit_bias.empty(); }
@@ -60,6 +63,13 @@ struct TokenLogprob {
   bool operator==(const TokenLogprob&) const = default;
 };
 
+// Of a token that was not drawn: how the model saw it coming.
+struct TokenScore {
+  float logprob = 0;
+  std::vector<TokenLogprob> top_logprobs = {};
+  bool operator==(const TokenScore&) const = default;
+};
+
 struct GeneratedToken {
   int64_t request = 0;  // as add() numbered it
   int32_t id = 0;
@@ -70,6 +80,8 @@ struct GeneratedToken {
   int32_t rank = 0;
   std::vector<TokenLogprob> top_logprobs = {};
   int64_t cached_tokens = 0;  // of the request's prompt: found in the prefix cache when it began
+  // With a request's first token, where it asks for prompt_logprobs: of the prompt's tokens from the second on.
+  std::vector<TokenScore> prompt = {};
 };
 
 }  // namespace sluice

@@ -115,7 +115,7 @@ std::span<const int32_t> Scheduler::page_tokens(const Sequence& s, int64_t page)
 
 // The longest prefix from which it can go on, of a sequence that has no pages and whose tokens are all known.
 void Scheduler::take_prefix(Sequence* s) {
-  if (!options_.prefix_cache) return;
+  if (!options_.prefix_cache || s->needs_scores()) return;
   const PrefixTree& tree = pool_.prefixes();
   const size_t groups = options_.windows.size();
   std::vector<int64_t> chain, unbroken(groups);  // prefixes; pages of each group without a gap up to the last
@@ -228,7 +228,7 @@ std::vector<Chunk> Scheduler::next() {
 // Whether a chunk computes the page behind those that `s` has found.
 bool Scheduler::computes_next_page(const std::vector<Chunk>& chunks, const Sequence& s) const {
   const auto end = static_cast<size_t>((s.published + 1) * bounds_.page_size);
-  if (!options_.prefix_cache || end >= s.tokens.size()) return false;
+  if (!options_.prefix_cache || s.needs_scores() || end >= s.tokens.size()) return false;
   return std::any_of(chunks.begin(), chunks.end(), [&](const Chunk& chunk) {
     const Sequence& other = *chunk.sequence;
     return static_cast<size_t>(chunk.first) < end &&
@@ -261,6 +261,7 @@ void Scheduler::admit(Room room, std::vector<Chunk>* chunks) {
 void Scheduler::count_query(Sequence* s) {
   if (!options_.prefix_cache || s->cached_tokens) return;
   s->cached_tokens = s->computed;
+  if (s->needs_scores()) return;  // it looks for nothing
   queries_ += s->length();
   hits_ += s->computed;
 }
@@ -268,6 +269,8 @@ void Scheduler::count_query(Sequence* s) {
 // From here on the chunk is in flight, behind `rows` chunks of its step that draw.
 void Scheduler::start(Chunk* chunk, int64_t* rows) {
   Sequence& s = *chunk->sequence;
+  if (s.needs_scores())
+    chunk->scores = std::clamp<int64_t>(s.prompt_tokens - 1 - chunk->first, 0, chunk->count);
   s.computed += chunk->count;
   if (s.computed < s.length()) return;
   if (s.ahead > 0) chunk->taken = s.drawn_row;
@@ -276,11 +279,21 @@ void Scheduler::start(Chunk* chunk, int64_t* rows) {
   ++s.ahead;
 }
 
+// A sequence that lost its pages computes tokens again whose scores it has.
+void Scheduler::take_scores(const Chunk& chunk, std::span<TokenScore> scores) {
+  Sequence& s = *chunk.sequence;
+  for (int64_t i = std::max<int64_t>(0, s.scored - chunk.first); i < chunk.scores; ++i, ++s.scored)
+    s.scores.push_back(std::move(scores[static_cast<size_t>(i)]));
+}
+
 std::vector<GeneratedToken> Scheduler::accept(const std::vector<Chunk>& chunks,
-                                              const std::vector<GeneratedToken>& drawn) {
+                                              const std::vector<GeneratedToken>& drawn,
+                                              std::vector<TokenScore> scores) {
   std::vector<GeneratedToken> out;
-  size_t at = 0;
+  size_t at = 0, scores_at = 0;
   for (const Chunk& chunk : chunks) {
+    const auto count = static_cast<size_t>(chunk.scores);
+    take_scores(chunk, std::span(scores).subspan(std::exchange(scores_at, scores_at + count), count));
     if (!chunk.drawn) continue;
     Sequence& s = *chunk.sequence;
     GeneratedToken token = drawn[at++];
@@ -288,6 +301,7 @@ std::vector<GeneratedToken> Scheduler::accept(const std::vector<Chunk>& chunks,
     if (s.ended) continue;
     token.request = s.id;
     token.cached_tokens = s.cached_tokens.value_or(0);
+    token.prompt = std::exchange(s.scores, {});
     s.tokens.push_back(token.id);
     // Steps in flight have their tables, so only later ones read another's page in place of its own.
     publish(&s, Twin::kTakesOther);

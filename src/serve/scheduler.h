@@ -40,7 +40,11 @@ struct Sequence {
   AdjustedTokens adjusted;  // where sampling.adjusts()
   std::shared_ptr<TokenFilter> filter;
   int64_t filtered = 0;  // tokens, prompt and generated, behind which the filter stands
+  // With sampling.prompt_logprobs, of the prompt's tokens from the second on: so many have a score; the scores, until a token is drawn.
+  int64_t scored = 0;
+  std::vector<TokenScore> scores;
   bool needs_all_tokens() const { return sampling.adjusts() || filter; }
+  bool needs_scores() const { return sampling.prompt_logprobs >= 0 && scored < prompt_tokens - 1; }
   int64_t length() const { return static_cast<int64_t>(tokens.size()) + ahead; }
 };
 
@@ -53,6 +57,7 @@ struct Chunk {
   // Its row among the tokens that this step draws; none where later tokens of the sequence are known.
   std::optional<int64_t> drawn = {};
   int64_t number = 0;  // of the drawn token in its answer, counted from 0
+  int64_t scores = 0;  // of its first so many tokens the logits score the token of the prompt that comes next
 
   // Whether penalties or biases change the logits that it draws from.
   bool adjusts() const { return drawn && sequence->sampling.adjusts(); }
@@ -91,9 +96,9 @@ struct PrefixCacheCounts {
 //
 // Prefix cache: a full page is published once a step that computes it is chosen and its tokens are known. A sequence begins behind
 // the longest prefix of which all pages are published that the windows at its end see, but computes its last token in any case,
-// because the logits are wanted. Pages are found from the next step on, since attention may read keys and values of earlier steps
-// before this one has written its own (settled in ops/attention.h); so a sequence that could go on from pages that this step
-// computes waits for the next one.
+// because the logits are wanted; and all of its prompt, where scores of that are wanted. Pages are found from the next step on, since
+// attention may read keys and values of earlier steps before this one has written its own (settled in ops/attention.h); so a sequence
+// that could go on from pages that this step computes waits for the next one.
 //
 // Passed pages are evicted first, but for those of the windows at two places: the end of the prompt, since a chat goes on there
 // when reasoning is left out of it; and the end of the longest prefix that was known, where sequences have begun to differ.
@@ -111,9 +116,11 @@ class Scheduler {
   // The chunks of the next step; empty when there is nothing to do, or nothing before the steps in flight are accepted. Pages
   // for them are taken.
   std::vector<Chunk> next();
-  // Takes what the oldest step in flight computed: a token for each chunk that draws, in order. Finished sequences leave.
+  // Takes what the oldest step in flight computed: a token for each chunk that draws, in order, and Chunk::scores of each. Finished
+  // sequences leave.
   std::vector<GeneratedToken> accept(const std::vector<Chunk>& chunks,
-                                     const std::vector<GeneratedToken>& drawn);
+                                     const std::vector<GeneratedToken>& drawn,
+                                     std::vector<TokenScore> scores = {});
   // The youngest step in flight has failed, or never began. What it has written is unknown, and others may have found pages of
   // it: every sequence is computed again from its tokens, and the prefix cache is empty.
   void take_back(const std::vector<Chunk>& chunks);
@@ -152,6 +159,7 @@ class Scheduler {
   void admit(Room room, std::vector<Chunk>* chunks);
   bool computes_next_page(const std::vector<Chunk>& chunks, const Sequence& sequence) const;
   static void start(Chunk* chunk, int64_t* rows);
+  static void take_scores(const Chunk& chunk, std::span<TokenScore> scores);
   void count_query(Sequence* sequence);
 
   StepBounds bounds_;

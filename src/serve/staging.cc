@@ -2,19 +2,32 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "serve/places.h"
 
 namespace sluice {
+namespace {
+
+// The first `wanted` of a row of TopLogprobs.
+std::vector<TokenLogprob> likeliest(const int32_t* ids, const float* logprobs, int64_t wanted) {
+  std::vector<TokenLogprob> out;
+  for (int64_t i = 0; i < wanted && ids[i] >= 0; ++i) out.push_back({ids[i], logprobs[i]});
+  return out;
+}
+
+}  // namespace
+
 StepStaging::StepStaging(Device& device, const StepBounds& bounds, size_t groups)
     : device_(device), bounds_(bounds), groups_(groups) {
   Places places;
-  in_at_ = answers(bounds.sequences).end;
-  places.used = ids_at_ = layout({.tokens = bounds.tokens,
-                                  .sequences = bounds.sequences,
-                                  .rows = bounds.sequences,
-                                  .listed = bounds.sequences})
-                              .end;
+  const Counts most{.tokens = bounds.tokens,
+                    .sequences = bounds.sequences,
+                    .rows = bounds.sequences,
+                    .listed = bounds.sequences,
+                    .scores = bounds.tokens};
+  in_at_ = answers(most).end;
+  places.used = ids_at_ = layout(most).end;
   places.take(DType::kI32, bounds.tokens);
   bytes_ = places.used;
 }
@@ -52,11 +65,13 @@ StepStaging::Counts StepStaging::counts(const std::vector<Chunk>& chunks) {
     out.tokens += chunk.count;
     out.rows += chunk.drawn ? 1 : 0;
     out.listed += chunk.lists() ? 1 : 0;
+    out.scores += chunk.scores;
   }
   return out;
 }
 
-StepStaging::Answers StepStaging::answers(int64_t listed) const {
+StepStaging::Answers StepStaging::answers(const Counts& counts) const {
+  const int64_t listed = counts.listed, scores = counts.scores;
   Places places;
   Answers at{};
   at.token = places.take(DType::kI32, bounds_.sequences);
@@ -65,12 +80,16 @@ StepStaging::Answers StepStaging::answers(int64_t listed) const {
   at.rank = places.take(DType::kI32, listed);
   at.top_id = places.take(DType::kI32, listed * kTopLogprobsMax);
   at.top_logprob = places.take(DType::kF32, listed * kTopLogprobsMax);
+  at.score = places.take(DType::kF32, scores);
+  at.score_rank = places.take(DType::kI32, scores);
+  at.score_top_id = places.take(DType::kI32, scores * kTopLogprobsMax);
+  at.score_top_logprob = places.take(DType::kF32, scores * kTopLogprobsMax);
   at.end = places.used;
   return at;
 }
 
 StepStaging::Layout StepStaging::layout(const Counts& counts) const {
-  const auto [tokens, sequences, rows, listed] = counts;
+  const auto [tokens, sequences, rows, listed, scores] = counts;
   Places places{in_at_};
   Layout at{};
   at.token_ids = places.take(DType::kI32, tokens);
@@ -86,6 +105,10 @@ StepStaging::Layout StepStaging::layout(const Counts& counts) const {
   at.seed = places.take(DType::kI64, rows);
   at.step = places.take(DType::kI64, rows);
   at.listed = places.take(DType::kI32, listed);
+  at.score_row = places.take(DType::kI32, scores);
+  // Whole slices: TopLogprobs has a token for every row of logits.
+  at.scored_token = places.take(DType::kI32, scores > 0 ? scores + bounds_.sequences : 0);
+  at.scored_row = places.take(DType::kI32, std::min(scores, bounds_.sequences));
   // Rows of sequences that a step does not have are neither written nor copied: what stands in their place belongs to other
   // tensors, and nothing reads it.
   for (size_t group = 0; group < groups_; ++group)
@@ -99,8 +122,8 @@ Tensor StepStaging::view(size_t at, DType dtype, std::initializer_list<int64_t> 
 }
 
 StepTensors StepStaging::tensors(const Layout& at, const Counts& counts, TakeIds ids) const {
-  const auto [tokens, sequences, rows, listed] = counts;
-  const Answers to = answers(listed);
+  const auto [tokens, sequences, rows, listed, scores] = counts;
+  const Answers to = answers(counts);
   StepTensors out;
   const Tensor drawn = view(to.token, DType::kI32, {bounds_.sequences});
   const Tensor written = view(at.token_ids, DType::kI32, {tokens});
@@ -131,6 +154,29 @@ StepTensors StepStaging::tensors(const Layout& at, const Counts& counts, TakeIds
              .rank = view(to.rank, DType::kI32, {listed}),
              .top_id = view(to.top_id, DType::kI32, {listed, kTopLogprobsMax}),
              .top_logprob = view(to.top_logprob, DType::kF32, {listed, kTopLogprobsMax})};
+  out.scores = score_tensors(at, counts);
+  return out;
+}
+
+std::vector<StepTensors::Scores> StepStaging::score_tensors(const Layout& at, const Counts& counts) const {
+  const Answers to = answers(counts);
+  std::vector<StepTensors::Scores> out;
+  for (int64_t first = 0; first < counts.scores; first += bounds_.sequences) {
+    const int64_t rows = std::min(bounds_.sequences, counts.scores - first);
+    const auto words = [&](size_t begin, int64_t of_row) {
+      return begin + static_cast<size_t>(bytes_of(DType::kI32, first * of_row));
+    };
+    out.push_back({.logit_rows = view(words(at.score_row, 1), DType::kI32, {rows}),
+                   .top = {.logits = {},
+                           .token = view(words(at.scored_token, 1), DType::kI32, {bounds_.sequences}),
+                           .row = view(at.scored_row, DType::kI32, {rows}),
+                           .logprob = view(words(to.score, 1), DType::kF32, {rows}),
+                           .rank = view(words(to.score_rank, 1), DType::kI32, {rows}),
+                           .top_id = view(words(to.score_top_id, kTopLogprobsMax), DType::kI32,
+                                          {rows, kTopLogprobsMax}),
+                           .top_logprob = view(words(to.score_top_logprob, kTopLogprobsMax), DType::kF32,
+                                               {rows, kTopLogprobsMax})}});
+  }
   return out;
 }
 
@@ -168,6 +214,23 @@ void StepStaging::write(std::byte* host, const Layout& l, const std::vector<Chun
   std::fill(q_begin + sequence, q_begin + bounds_.sequences + 1, static_cast<int32_t>(row));
 }
 
+void StepStaging::write_scores(std::byte* host, const Layout& l, const std::vector<Chunk>& chunks) const {
+  int64_t row = 0, score = 0;
+  for (const Chunk& chunk : chunks) {
+    for (int64_t i = 0; i < chunk.scores; ++i, ++score) {
+      at<int32_t>(host, l.score_row)[score] = static_cast<int32_t>(row + i);
+      at<int32_t>(host, l.scored_token)[score] =
+          chunk.sequence->tokens[static_cast<size_t>(chunk.first + i + 1)];
+    }
+    row += chunk.count;
+  }
+  if (score == 0) return;
+  // A slice's logits have rows of their own; no row names a token behind the last.
+  std::iota(at<int32_t>(host, l.scored_row),
+            at<int32_t>(host, l.scored_row) + std::min(score, bounds_.sequences), 0);
+  std::fill_n(at<int32_t>(host, l.scored_token) + score, bounds_.sequences, 0);
+}
+
 // No query sees a page that the window has passed, so that page's entry of the table may be any. It is that of a page which is
 // there: a kernel may pack the positions that are, and without others would add up in another order.
 void StepStaging::write_pages(std::byte* host, const Layout& l, const std::vector<Chunk>& chunks) const {
@@ -193,6 +256,7 @@ Result<StepTensors> StepStaging::fill(size_t block, const std::vector<Chunk>& ch
   const Layout l = layout(n);
   std::byte* const host = blocks_[block].host;
   write(host, l, chunks);
+  write_scores(host, l, chunks);
   write_pages(host, l, chunks);
   SLUICE_TRY(device_.copy(block_ + in_at_, host + in_at_, l.end - in_at_, device_.stream()));
   StepTensors out = tensors(l, n, ids);
@@ -205,18 +269,18 @@ Status StepStaging::fetch(size_t block, const std::vector<Chunk>& chunks) {
   const Stream stream = device_.stream();
   const Block& to = blocks_[block];
   const Counts n = counts(chunks);
-  const Answers from = answers(n.listed);
+  const Answers from = answers(n);
   // In one copy: what lies between tensors is not much.
   const size_t end =
-      n.listed > 0 ? from.end : from.logprob + static_cast<size_t>(bytes_of(DType::kF32, n.rows));
-  if (n.rows > 0) SLUICE_TRY(device_.copy(to.host, block_, end, stream));
+      n.listed + n.scores > 0 ? from.end : from.logprob + static_cast<size_t>(bytes_of(DType::kF32, n.rows));
+  if (n.rows + n.scores > 0) SLUICE_TRY(device_.copy(to.host, block_, end, stream));
   return device_.place(*to.done, stream);
 }
 
 Result<std::vector<GeneratedToken>> StepStaging::drawn(size_t block, const std::vector<Chunk>& chunks) {
   SLUICE_TRY(device_.wait_for(*blocks_[block].done));
   std::byte* const host = blocks_[block].host;
-  const Answers from = answers(counts(chunks).listed);
+  const Answers from = answers(counts(chunks));
   std::vector<GeneratedToken> out;
   size_t listed = 0;
   for (const Chunk& chunk : chunks) {
@@ -229,11 +293,26 @@ Result<std::vector<GeneratedToken>> StepStaging::drawn(size_t block, const std::
     token.logprob = at<float>(host, from.listed_logprob)[listed];
     const int64_t wanted = chunk.sequence->sampling.logprobs;
     if (wanted >= 0) token.rank = at<int32_t>(host, from.rank)[listed];
-    const auto* const ids = at<int32_t>(host, from.top_id) + listed * kTopLogprobsMax;
-    const auto* const logprobs = at<float>(host, from.top_logprob) + listed * kTopLogprobsMax;
-    for (int64_t i = 0; i < wanted && ids[i] >= 0; ++i) token.top_logprobs.push_back({ids[i], logprobs[i]});
+    token.top_logprobs = likeliest(at<int32_t>(host, from.top_id) + listed * kTopLogprobsMax,
+                                   at<float>(host, from.top_logprob) + listed * kTopLogprobsMax, wanted);
     ++listed;
   }
+  return out;
+}
+
+std::vector<TokenScore> StepStaging::scores(size_t block, const std::vector<Chunk>& chunks) const {
+  std::byte* const host = blocks_[block].host;
+  const Answers from = answers(counts(chunks));
+  std::vector<TokenScore> out;
+  for (const Chunk& chunk : chunks)
+    for (int64_t i = 0; i < chunk.scores; ++i) {
+      const size_t row = out.size();
+      out.push_back(
+          {.logprob = at<float>(host, from.score)[row],
+           .top_logprobs = likeliest(at<int32_t>(host, from.score_top_id) + row * kTopLogprobsMax,
+                                     at<float>(host, from.score_top_logprob) + row * kTopLogprobsMax,
+                                     chunk.sequence->sampling.prompt_logprobs)});
+    }
   return out;
 }
 

@@ -15,6 +15,13 @@ struct StepTensors {
   TakeTokens::Args take;  // of a step that takes tokens of the one before it
   Sample::Args sample;    // logits are left to the caller
   TopLogprobs::Args top;  // of the rows that list them; likewise
+  // Tokens that score the next one (Chunk::scores), as many at a time as there are rows of logits: rows of the step, and what
+  // becomes of their logits, which are left to the caller.
+  struct Scores {
+    Tensor logit_rows;
+    TopLogprobs::Args top;
+  };
+  std::vector<Scores> scores;
 };
 
 // How a step gets its token ids.
@@ -39,21 +46,26 @@ class StepStaging {
   Status fetch(size_t block, const std::vector<Chunk>& chunks);
   // Waits for the step, and for nothing behind it. A token for each chunk that draws, in order.
   Result<std::vector<GeneratedToken>> drawn(size_t block, const std::vector<Chunk>& chunks);
+  // Of a step whose tokens drawn() has given: Chunk::scores of each chunk, in order.
+  std::vector<TokenScore> scores(size_t block, const std::vector<Chunk>& chunks) const;
 
  private:
   // Where things lie in a block: as dense as this step's counts allow, so that the copy is short.
   struct Layout {
     size_t token_ids, positions, q_begin, kv_len, logit_rows;
-    size_t temperature, top_k, top_p, min_p, seed, step, listed, end;
+    size_t temperature, top_k, top_p, min_p, seed, step, listed;
+    size_t score_row, scored_token, scored_row, end;
     std::vector<size_t> slot_of, page_table;  // of each group
   };
   // What comes back, at the front of the block; likewise.
   struct Answers {
-    size_t token, logprob, listed_logprob, rank, top_id, top_logprob, end;
+    size_t token, logprob, listed_logprob, rank, top_id, top_logprob;
+    size_t score, score_rank, score_top_id, score_top_logprob, end;
   };
   struct Counts {
     int64_t tokens, sequences;  // of a step
     int64_t rows, listed;       // that it draws, and those of them that list logprobs
+    int64_t scores;
   };
   struct Block {
     std::byte* host = nullptr;
@@ -62,7 +74,9 @@ class StepStaging {
   StepStaging(Device& device, const StepBounds& bounds, size_t groups);
   static Counts counts(const std::vector<Chunk>& chunks);
   Layout layout(const Counts& counts) const;
-  Answers answers(int64_t listed) const;
+  Answers answers(const Counts& counts) const;
+  void write_scores(std::byte* host, const Layout& at, const std::vector<Chunk>& chunks) const;
+  std::vector<StepTensors::Scores> score_tensors(const Layout& at, const Counts& counts) const;
   void write(std::byte* host, const Layout& at, const std::vector<Chunk>& chunks) const;
   void write_pages(std::byte* host, const Layout& at, const std::vector<Chunk>& chunks) const;
   StepTensors tensors(const Layout& at, const Counts& counts, TakeIds ids) const;

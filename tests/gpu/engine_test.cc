@@ -238,6 +238,13 @@ TEST_F(EngineGpu, RequestsThatComeAndGo) {
   Random random(8);
   std::map<int64_t, Request> requests;
   std::map<int64_t, Answer> answers;
+  // What the first penalty, list of log probabilities and recording need, before chance brings them.
+  for (int64_t n = 1; n <= o.max_num_seqs; ++n) {
+    Request r{.prompt = {1, 2, 3}, .sampling = {}};
+    r.sampling.max_tokens = 4 * n;
+    if (n == 1) r.sampling.frequency_penalty = 0.5, r.sampling.logprobs = r.sampling.prompt_logprobs = 1;
+    requests[e->add(r).value()] = r;
+  }
   int64_t held = 0;
   for (int step = 0; step < steps || !e->idle(); ++step) {
     if (step == steps / 2) held = counted.held();
@@ -250,6 +257,7 @@ TEST_F(EngineGpu, RequestsThatComeAndGo) {
       r.sampling.max_tokens = random.integer(1, 40);
       r.sampling.stop_token_ids = {static_cast<int32_t>(random.integer(0, 999))};
       if (step % 7 == 0) r.sampling.logprobs = random.integer(0, kTopLogprobsMax);
+      if (step % 9 == 0) r.sampling.prompt_logprobs = random.integer(0, kTopLogprobsMax);
       if (step % 60 == 0) r.sampling.frequency_penalty = 0.5, r.sampling.repetition_penalty = 1.1;
       requests[e->add(r).value()] = r;
     }

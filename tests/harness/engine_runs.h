@@ -47,11 +47,13 @@ struct Answer {
   std::vector<int32_t> ids, ranks;
   std::vector<float> logprobs;
   std::vector<std::vector<TokenLogprob>> tops;
+  std::vector<TokenScore> prompt;
   FinishReason finish = FinishReason::kNone;
   bool operator==(const Answer&) const = default;
   void push(const GeneratedToken& t) {
     ids.push_back(t.id), ranks.push_back(t.rank), logprobs.push_back(t.logprob),
         tops.push_back(t.top_logprobs);
+    prompt.insert(prompt.end(), t.prompt.begin(), t.prompt.end());
     finish = t.finish;
   }
 };
@@ -100,12 +102,13 @@ inline std::vector<Request> some_requests(int64_t vocab = 101) {
   return out;
 }
 
-// The same with penalties, biases and lists of logprobs on some of them, and one with none of these.
+// The same with penalties, biases and lists of logprobs on some of them, one whose prompt is scored, and one with none of these.
 inline std::vector<Request> adjusted_requests(int64_t vocab = 101) {
   std::vector<Request> out = some_requests(vocab);
   out[0].sampling.frequency_penalty = 0.7, out[0].sampling.logprobs = 4;
   out[1].sampling.logprobs = kTopLogprobsMax;
   out[2].sampling.repetition_penalty = 1.4, out[2].sampling.presence_penalty = -0.5;
+  out[2].sampling.prompt_logprobs = 3;
   out[3].sampling.logit_bias = {{7, 4.f}, {static_cast<int32_t>(vocab) - 1, -100.f}};
   out[3].sampling.logprobs = 0;
   return out;

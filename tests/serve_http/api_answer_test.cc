@@ -240,6 +240,78 @@ TEST(ApiAnswer, PartsOfCharactersHaveNamesOfTheirBytes) {
   EXPECT_EQ(choice["logprobs"]["tokens"].size(), ids.size());
 }
 
+// The prompt's tokens come first in the lists, the first of them without a log probability; then all that were drawn.
+TEST(ApiAnswer, AnEchoListsThePromptsTokens) {
+  const auto prompt = tokens_of("é<|start|>x");
+  const size_t n = prompt.size();
+  for (const bool stream : {false, true}) {
+    const ApiRequest request{.kind = ApiKind::kCompletion,
+                             .prompts = {prompt},
+                             .echo = true,
+                             .sampling = {.logprobs = 1},
+                             .stream = stream};
+    const auto answer = Answer::make(harmony(), request, {.id = "7", .model = "m"}, {prompt}, {});
+    GeneratedToken drawn{
+        .id = tokens_of("6")[0], .logprob = -9, .top_logprobs = {{.id = 5, .logprob = -0.5f}}};
+    for (size_t i = 1; i < n; ++i)
+      drawn.prompt.push_back(
+          {.logprob = -static_cast<float>(i), .top_logprobs = {{.id = prompt[0], .logprob = -0.25f}}});
+    std::string out;
+    answer->push(0, drawn, &out);
+    answer->push(0, {.id = tokens_of("<|return|>")[0], .logprob = -3, .finish = FinishReason::kStop}, &out);
+    Json choice;
+    if (stream) {
+      const auto events = events_in(out);
+      choice = events[0]["choices"][0];
+      for (size_t i = 1; i < events.size(); ++i) {
+        const Json& more = events[i]["choices"][0];
+        choice["text"] = choice["text"].get<std::string>() + more["text"].get<std::string>();
+        for (const auto& [list, values] : more["logprobs"].items())
+          choice["logprobs"][list].insert(choice["logprobs"][list].end(), values.begin(), values.end());
+      }
+    } else {
+      const Json json = Json::parse(answer->finish());
+      EXPECT_EQ(json["usage"]["completion_tokens"], 2);
+      choice = json["choices"][0];
+    }
+    EXPECT_TRUE(choice["text"].get<std::string>().starts_with("é<|start|>x6"));
+    const Json& lists = choice["logprobs"];
+    for (const char* list : {"text_offset", "token_logprobs", "tokens", "top_logprobs"})
+      ASSERT_EQ(lists[list].size(), n + 2) << list;
+    EXPECT_TRUE(lists["token_logprobs"][0].is_null());
+    EXPECT_TRUE(lists["top_logprobs"][0].is_null());
+    EXPECT_EQ(lists["tokens"][n - 2], "<|start|>");
+    EXPECT_EQ(lists["tokens"][n - 1], "x");
+    EXPECT_EQ(lists["text_offset"][n - 1], 10);
+    EXPECT_EQ(lists["token_logprobs"][n - 1], -static_cast<double>(n - 1));
+    EXPECT_EQ(lists["top_logprobs"][n - 1].size(), 2u);  // the likeliest, and the token itself
+    EXPECT_EQ(lists["tokens"][n], "6");
+    EXPECT_EQ(lists["text_offset"][n], 11);
+    EXPECT_EQ(lists["token_logprobs"][n], -9);
+    EXPECT_EQ(lists["tokens"][n + 1], "<|return|>");
+    EXPECT_EQ(lists["token_logprobs"][n + 1], -3);
+  }
+}
+
+TEST(ApiAnswer, AnEchoAlone) {
+  const auto prompt = tokens_of("ab");
+  const ApiRequest request{.kind = ApiKind::kCompletion,
+                           .prompts = {"ab"},
+                           .echo = true,
+                           .sampling = {.max_tokens = 0, .logprobs = 0}};
+  const auto answer = Answer::make(harmony(), request, {.id = "7", .model = "m"}, {prompt}, {});
+  std::string out;
+  answer->push(0, {.id = 9, .finish = FinishReason::kStop, .prompt = {prompt.size() - 1, {.logprob = -1}}},
+               &out);
+  ASSERT_TRUE(answer->done());
+  const Json json = Json::parse(answer->finish());
+  EXPECT_EQ(json["choices"][0]["text"], "ab");
+  EXPECT_EQ(json["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(json["choices"][0]["logprobs"]["tokens"].size(), prompt.size());
+  EXPECT_EQ(json["usage"]["completion_tokens"], 0);
+  EXPECT_EQ(json["usage"]["total_tokens"], prompt.size());
+}
+
 TEST(ApiAnswer, ACallOfAFunction) {
   const auto answer = answer_to(with_tool());
   push_all(answer.get(), 0, kCalls);

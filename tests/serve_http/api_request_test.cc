@@ -231,7 +231,12 @@ TEST(ApiRequest, LogprobsOfChatsAndCompletions) {
   };
   EXPECT_EQ(std::get<ApiRequest>(completion(R"("logprobs": 5)")).sampling.logprobs, 5);
   EXPECT_EQ(refusal(completion(R"("logprobs": true)")).param, "logprobs");
-  EXPECT_EQ(refusal(completion(R"("logprobs": 1, "echo": true)")).param, "logprobs");
+  const auto echoed = std::get<ApiRequest>(completion(R"("logprobs": 1, "echo": true, "max_tokens": 0)"));
+  EXPECT_EQ(echoed.sampling.logprobs, 1);
+  EXPECT_EQ(echoed.sampling.max_tokens, 0);
+  EXPECT_EQ(refusal(completion(R"("max_tokens": 0)")).param, "max_tokens");
+  EXPECT_EQ(refusal(completion(R"("max_tokens": -1, "echo": true)")).param, "max_tokens");
+  EXPECT_EQ(chat_refusal(R"("max_tokens": 0)").param, "max_tokens");
 }
 
 }  // namespace sluice::apps

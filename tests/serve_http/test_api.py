@@ -279,6 +279,43 @@ class Api(ServerTest):
             self.assertEqual(top[token], logprob)
             self.assertEqual(max(top.values()), logprob)  # greedy
 
+    def test_logprobs_of_an_echo(self):
+        def ask(**fields):
+            status, _, answer = self.server.ask(COMPLETION, {"temperature": 0, "echo": True, "logprobs": 2, **fields})
+            self.assertEqual(status, 200, answer)
+            return answer
+        text = "What is 417 + 268? It is 685, which is 600 and 85."
+        alone = ask(prompt=text, max_tokens=0)
+        choice, usage = alone["choices"][0], alone["usage"]
+        lists = choice["logprobs"]
+        self.assertEqual((choice["text"], choice["finish_reason"], usage["completion_tokens"]), (text, "length", 0))
+        self.assertEqual("".join(lists["tokens"]), text)
+        self.assertEqual({len(values) for values in lists.values()}, {usage["prompt_tokens"]})
+        self.assertEqual((lists["token_logprobs"][0], lists["top_logprobs"][0]), (None, None))
+        self.assertEqual(lists["text_offset"], [len("".join(lists["tokens"][:i])) for i in range(len(lists["tokens"]))])
+        for token, logprob, top in list(zip(lists["tokens"], lists["token_logprobs"], lists["top_logprobs"]))[1:]:
+            self.assertEqual(top[token], logprob)
+            self.assertLessEqual(logprob, max(top.values()))
+        # The prefix cache has all of it by now: the same lists, and none of it is taken from there.
+        again = ask(prompt=text, max_tokens=0)
+        self.assertEqual(again["choices"][0]["logprobs"], lists)
+        self.assertEqual(again["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+        # One more token, as evaluations ask: the answer's lists behind those.
+        more = ask(prompt=text, max_tokens=1)["choices"][0]["logprobs"]
+        self.assertEqual([values[:-1] for values in more.values()], list(lists.values()))
+        # What a model says by itself has the same log probabilities where it is a prompt.
+        said = ask(prompt="Hello", max_tokens=12)["choices"][0]
+        ids = self.server.ask("/tokenize", {"prompt": said["text"]})[2]["tokens"]
+        echoed = ask(prompt=ids, max_tokens=0)["choices"][0]["logprobs"]
+        self.assertEqual(echoed["tokens"], said["logprobs"]["tokens"])
+        for a, b in zip(echoed["token_logprobs"][1:], said["logprobs"]["token_logprobs"][1:]):
+            self.assertAlmostEqual(a, b, delta=0.05)
+        two = ask(prompt=["ab", text], max_tokens=0, n=2)["choices"]
+        self.assertEqual([c["text"] for c in two], ["ab", "ab", text, text])
+        self.assertEqual(two[3]["logprobs"]["tokens"], lists["tokens"])
+        events = self.server.stream(COMPLETION, prompt=text, temperature=0, echo=True, logprobs=2, max_tokens=0)
+        self.assertEqual(events[0]["choices"][0]["logprobs"], lists)
+
     def test_tools_reach_the_prompt(self):
         def text(**fields):
             tokens = self.server.ask("/tokenize", {"messages": QUESTION, **fields})[2]["tokens"]
@@ -409,6 +446,16 @@ class Limits(OwnServerTest):
         close(running)
         self.assertEqual(connection.getresponse().status, 200)
         connection.close()
+        self.assertEqual(server.stop(), 0)
+
+    def test_a_burst_that_the_engine_has_places_for(self):
+        server = self.start("--max-num-seqs", "64", "--max-queue", "1")
+        connections = [server.connect() for _ in range(48)]
+        for connection in connections:
+            connection.request("POST", COMPLETION, '{"prompt": "x", "max_tokens": 1}', {"Content-Type": "application/json"})
+        self.assertEqual({connection.getresponse().status for connection in connections}, {200})
+        for connection in connections:
+            connection.close()
         self.assertEqual(server.stop(), 0)
 
     def test_a_request_that_takes_too_long(self):
