@@ -212,8 +212,8 @@ Status write_csv(const BenchReport& report, const BenchOptions& o) {
   out << bench::kCsvHeader << "\n";
   for (const BenchRow& b : report.rows) {
     const bool decode = b.op == "decode";
-    const std::string note =
-        (decode ? "context " + std::to_string(b.context) : "prompt") + (b.pace.empty() ? "" : " " + b.pace);
+    const std::string note = (decode ? "context " + std::to_string(b.context) : "prompt") +
+                             report.cache_note + (b.pace.empty() ? "" : " " + b.pace);
     const auto line =
         bench::csv_line({.suite = "engine",
                          .op = b.op,
@@ -273,6 +273,8 @@ Result<BenchReport> bench_model(const BenchOptions& options) {
   report.read_bytes_per_us = info.mem_bytes_per_us;
   SLUICE_TRY(measure_all(s, o, &report.rows));
   const DecoderConfig& config = s.model->config().decoder;
+  if (const AttentionConfig& a = config.attention.front(); a.cache != CacheType::kSame)
+    report.cache_note = " " + std::string(text(a.cache_type())) + " cache";
   for (BenchRow& row : report.rows) {
     row.floor = row.op == "decode" ? decode_floor(config, row.sequences, row.context)
                                    : prefill_floor(config, row.context);

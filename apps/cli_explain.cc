@@ -67,6 +67,8 @@ int run_explain(const CLI::App& app, ExplainFlags& flags) {
   if (!o.model && !(o.moe_backend.prefill + o.moe_backend.decode).empty())
     return wrong_use(
         "--moe-backend: wanted --model with it, found none (--force names an operation's kernel)");
+  if (!o.model && o.kv_cache_dtype != "auto")
+    return wrong_use("--kv-cache-dtype: wanted --model with it, found none (--cache sets an operation's)");
   return explain(o);
 }
 
@@ -101,6 +103,9 @@ Command add_explain(CLI::App& root, const std::vector<std::string>& words) {
         ->capture_default_str()
         ->check(integer_between(0, kStepTokensMax));
     add_moe_backend(app, &flags->options.moe_backend, "With --model");
+    app->add_option("--kv-cache-dtype", flags->options.kv_cache_dtype,
+                    "with --model: type of keys and values: auto, bfloat16, fp8, fp8_e4m3")
+        ->capture_default_str();
     app->add_option("--max-model-len", flags->options.max_model_len,
                     "with --model: tokens of a sequence; 0: the model's context, at most 4096")
         ->check(integer_between(0, INT32_MAX));

@@ -51,6 +51,11 @@ void add_model_flags(CLI::App* app, ModelFlags* flags) {
   app->add_option("--dtype", flags->dtype, "of activations: auto, bfloat16, float32")
       ->capture_default_str()
       ->group(group);
+  app->add_option("--kv-cache-dtype", flags->kv_cache_dtype,
+                  "of keys and values: auto (as activations), bfloat16, fp8 or fp8_e4m3 (half the bytes, "
+                  "rounded to 3 bits)")
+      ->capture_default_str()
+      ->group(group);
   app->add_option("-c,--max-model-len,--context-length,--ctx-size", flags->max_model_len,
                   "tokens of a sequence; 0: the model's context, at most 8192")
       ->capture_default_str()

@@ -104,7 +104,6 @@ const std::vector<ForeignFlag>& foreign_flags() {
        {"all", "auto", "99", "999"},
        "all of a model is on one device: --device"},
       {"--quantization", {"mxfp4"}, "the checkpoint says how its experts are stored"},
-      {"--kv-cache-dtype", {"auto"}, "keys and values are stored in the type of activations"},
       {"--enable-chunked-prefill", {}, "prompts are always computed in chunks: --max-num-batched-tokens"},
       {"--async-scheduling", {}, "--steps-ahead says how far the host runs ahead"},
       {"--disable-log-requests,--no-enable-log-requests",

@@ -38,8 +38,9 @@ struct ExplainOptions {
   int64_t tokens = 1, max_model_len = 0;
   std::optional<std::string> device;  // a known device; none: this machine
   Policy policy;
-  MoeBackend moe_backend = {};  // of the model's experts
-  int64_t tokens_max = 1024;    // of a sweep
+  MoeBackend moe_backend = {};          // of the model's experts
+  std::string kv_cache_dtype = "auto";  // of the model's caches, as ModelFlags has it
+  int64_t tokens_max = 1024;            // of a sweep
   Show show = Show::kDecision;
   Format format = Format::kText;
 };

@@ -6,6 +6,7 @@
 #include "apps/explain_model.h"
 #include "apps/json.h"
 #include "apps/main_device.h"
+#include "apps/session.h"
 #include "backends/backends.h"
 #include "dispatch/explain.h"
 #include "nn/moe.h"
@@ -110,24 +111,38 @@ int answer(AnyProblem& problem, const ExplainOptions& options) {
   return decision.chosen >= 0 ? kExitOk : kExitNo;
 }
 
+// A column of its own where the device has floors; nothing elsewhere.
+std::string floor_column(std::optional<double> floor_us, double cost_us, bool shown) {
+  if (!shown) return "";
+  if (!floor_us) return "             -";
+  char text[32];
+  std::snprintf(text, sizeof text, "  %12.2f", *floor_us / cost_us);
+  return text;
+}
+
 void print_choices(const ModelChoices& choices, const DeviceInfo& device) {
+  const std::optional<double> total_floor_us = choices.total_floor_us();
+  const bool floors = total_floor_us.has_value();
   std::printf("model    %s\nstep     %lld tokens through %lld layers\ndevice   %s\n", choices.model.c_str(),
               static_cast<long long>(choices.tokens), static_cast<long long>(choices.layers),
               text(device).c_str());
-  std::printf("%7s  %-20s %10s %10s  %s\n", "times", "stage", "us each", "us", "kernel");
+  std::printf("%7s  %-20s %10s %10s%s  %s\n", "times", "stage", "us each", "us",
+              floors ? "  of the floor" : "", "kernel");
   for (const StageChoice& s : choices.stages) {
+    const std::string of_floor = floor_column(s.floor_us, s.cost_us, floors);
     std::printf("%7lld  %-20s ", static_cast<long long>(s.times), s.stage.c_str());
     if (s.kernel.empty()) {
-      std::printf("%10s %10s  none: %s\n", "-", "-", s.reasons.c_str());
+      std::printf("%10s %10s%s  none: %s\n", "-", "-", of_floor.c_str(), s.reasons.c_str());
       continue;
     }
-    std::printf("%10.1f %10.1f  %s%s\n", s.cost_us, s.cost_us * static_cast<double>(s.times),
-                s.kernel.c_str(), s.planned ? "  (planned: no kernel in this build)" : "");
+    std::printf("%10.1f %10.1f%s  %s%s\n", s.cost_us, s.cost_us * static_cast<double>(s.times),
+                of_floor.c_str(), s.kernel.c_str(), s.planned ? "  (planned: no kernel in this build)" : "");
     for (const TableStep& t : s.steps)
       std::printf("%41lld to %-6lld  %s\n", static_cast<long long>(t.first), static_cast<long long>(t.last),
                   t.choice().c_str());
   }
-  std::printf("%7s  %-20s %10s %10.1f  (by the cost models)\n", "", "all", "", choices.total_us());
+  std::printf("%7s  %-20s %10s %10.1f%s  (by the cost models)\n", "", "all", "", choices.total_us(),
+              floor_column(total_floor_us, choices.total_us(), floors).c_str());
   if (choices.refused() > 0)
     std::printf("%lld stages have no kernel for this device\n", static_cast<long long>(choices.refused()));
 }
@@ -135,12 +150,15 @@ void print_choices(const ModelChoices& choices, const DeviceInfo& device) {
 int explain_whole_model(const ExplainOptions& options) {
   const Result<DeviceInfo> device = device_of(options);
   if (!device.ok()) return wrong_use(device.status().message);
+  const Result<CacheType> cache = cache_type_of(options.kv_cache_dtype, DType::kBF16);
+  if (!cache.ok()) return wrong_use(cache.status().message);
   ModelQuestion question{.model = *options.model,
                          .tokens = options.tokens,
                          .max_model_len = options.max_model_len,
                          .sweep_tokens_max = {},
                          .policy = options.policy,
-                         .moe_backend = options.moe_backend};
+                         .moe_backend = options.moe_backend,
+                         .cache = cache.value()};
   if (options.show == Show::kSweep) question.sweep_tokens_max = options.tokens_max;
   const Result<ModelChoices> choices = model_choices(question, device.value());
   if (!choices.ok()) return wrong_use(choices.status().message);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "apps/model_floor.h"
 #include "backends/backends.h"
 #include "models/family.h"
 #include "nn/moe_path.h"
@@ -52,6 +53,9 @@ Result<Step> step_of(const ModelQuestion& q, const DeviceInfo& device) {
     if (!moe.ok())
       return invalid("--model: wanted a directory with config.json or one of " + known_moe_names() +
                      ", found '" + q.model + "'");
+    if (q.cache != CacheType::kSame)
+      return invalid("--kv-cache-dtype: wanted --model with a directory, found the MoE layer '" + q.model +
+                     "' alone, which has no caches");
     MoeConfig config = moe.value();
     config.layout = layout_for(device.backend);
     step.stages = moe_problems(config, q.tokens, path_of(config, q, step.phase, device));
@@ -67,7 +71,7 @@ Result<Step> step_of(const ModelQuestion& q, const DeviceInfo& device) {
   bounds.sequences = std::clamp<int64_t>(q.tokens, 1, 256);
   bounds.pages = bounds.sequences * bounds.pages_per_seq();
   step.layers = config.value().decoder.layers();
-  const DecoderConfig decoder = config.value().decoder.with_layouts_of(device);
+  const DecoderConfig decoder = config.value().decoder.with_layouts_of(device).with_caches(q.cache);
   step.stages = decoder_problems(decoder, bounds, q.tokens, std::min(q.tokens, bounds.sequences),
                                  path_of(decoder.moe, q, step.phase, device));
   add_ops_of_both_paths(decoder.moe, q.tokens, &step);
@@ -100,6 +104,7 @@ void decide_stage(const AnyProblem& problem, const ModelQuestion& q, const MoePh
   out->config = decision.config().name;
   out->planned = v.planned;
   out->cost_us = v.cost_us;
+  if (device.backend == Backend::kCuda) out->floor_us = floor_us(problem.bytes(), problem.flops(), device);
   if (!q.sweep_tokens_max) return;
   // Experts whose kernel is named for a phase are looked at there, in rows of their operation.
   const bool named =
@@ -117,6 +122,13 @@ void decide_stage(const AnyProblem& problem, const ModelQuestion& q, const MoePh
 double ModelChoices::total_us() const {
   double sum = 0;
   for (const StageChoice& s : stages) sum += static_cast<double>(s.times) * s.cost_us;
+  return sum;
+}
+
+std::optional<double> ModelChoices::total_floor_us() const {
+  std::optional<double> sum;
+  for (const StageChoice& s : stages)
+    if (s.floor_us) sum = sum.value_or(0) + static_cast<double>(s.times) * *s.floor_us;
   return sum;
 }
 

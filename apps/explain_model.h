@@ -16,7 +16,10 @@ struct StageChoice {
   std::string config;  // of the kernel; empty where it has one
   std::string kernel;  // empty: no kernel accepts it
   bool planned = false;
-  double cost_us = 0;            // of one
+  double cost_us = 0;  // of one
+  // What one must at least take on this device: its contract's bytes and flops, each once (floor_us). Not of a CPU, whose
+  // memory's rate is measured (`sluice bench`) and not known, nor where no kernel accepts it.
+  std::optional<double> floor_us;
   std::string reasons;           // where no kernel accepts it
   std::vector<TableStep> steps;  // of a sweep
 };
@@ -26,6 +29,7 @@ struct ModelChoices {
   int64_t tokens = 0, layers = 0;
   std::vector<StageChoice> stages;  // in the order in which they first run
   double total_us() const;
+  std::optional<double> total_floor_us() const;  // of the same stages
   int64_t refused() const;
 };
 
@@ -36,6 +40,7 @@ struct ModelQuestion {
   std::optional<int64_t> sweep_tokens_max;  // also lists every change of kernel up to that count
   Policy policy = {};
   MoeBackend moe_backend = {};
+  CacheType cache = CacheType::kSame;  // of keys and values; a MoE layer alone has none
 };
 
 Result<ModelChoices> model_choices(const ModelQuestion& question, const DeviceInfo& device);

@@ -150,16 +150,20 @@ std::string model_choices_json(const ModelChoices& choices, const DeviceInfo& de
       one["reasons"] = s.reasons;
     } else {
       one["kernel"] = s.kernel, one["planned"] = s.planned, one["cost_us"] = s.cost_us;
+      if (s.floor_us) one["floor_us"] = *s.floor_us, one["share_of_floor"] = *s.floor_us / s.cost_us;
     }
     if (!s.steps.empty()) one["steps"] = steps_json(s.steps);
     stages.push_back(std::move(one));
   }
-  return finish({{"model", choices.model},
-                 {"tokens", choices.tokens},
-                 {"layers", choices.layers},
-                 {"device", device_json(device)},
-                 {"total_us", choices.total_us()},
-                 {"stages", stages}});
+  OrderedJson out = {{"model", choices.model},
+                     {"tokens", choices.tokens},
+                     {"layers", choices.layers},
+                     {"device", device_json(device)},
+                     {"total_us", choices.total_us()}};
+  if (const auto floor = choices.total_floor_us())
+    out["total_floor_us"] = *floor, out["share_of_floor"] = *floor / choices.total_us();
+  out["stages"] = std::move(stages);
+  return finish(out);
 }
 
 // As OpenAI's API has it: a token may be a part of a character, so its bytes say what its text cannot.

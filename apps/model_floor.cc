@@ -44,8 +44,8 @@ Floor weights_floor(const DecoderConfig& c, int64_t tokens, int64_t rows) {
 
 }  // namespace
 
-double Floor::us(const DeviceInfo& d) const {
-  return std::max(bytes() / d.mem_bytes_per_us, flops / d.bf16_flops_per_us);
+double floor_us(double bytes, double flops, const DeviceInfo& d) {
+  return std::max(bytes / d.mem_bytes_per_us, flops / d.bf16_flops_per_us);
 }
 
 Floor decode_floor(const DecoderConfig& c, int64_t sequences, int64_t context) {
@@ -53,7 +53,7 @@ Floor decode_floor(const DecoderConfig& c, int64_t sequences, int64_t context) {
   for (const int32_t kind : c.kind) {
     const AttentionConfig& a = c.attention[static_cast<size_t>(kind)];
     const double keys = real(sequences) * attended(a, context);
-    f.kv_bytes += 2 * keys * real(a.kv_heads * a.head_dim) * real(bytes_of(a.x, 1));
+    f.kv_bytes += 2 * keys * real(a.kv_heads * a.head_dim) * real(bytes_of(a.cache_type(), 1));
     f.flops += 4 * keys * real(a.heads * a.head_dim);
   }
   return f;
@@ -66,7 +66,7 @@ Floor prefill_floor(const DecoderConfig& c, int64_t tokens) {
     const int64_t whole =
         a.window > 0 ? std::min(tokens, a.window) : tokens;  // those that see all before them
     const double keys = real(whole) * (real(whole) + 1) / 2 + real(tokens - whole) * real(a.window);
-    f.kv_bytes += 2 * real(tokens) * real(a.kv_heads * a.head_dim) * real(bytes_of(a.x, 1));
+    f.kv_bytes += 2 * real(tokens) * real(a.kv_heads * a.head_dim) * real(bytes_of(a.cache_type(), 1));
     f.flops += 4 * keys * real(a.heads * a.head_dim);
   }
   return f;

@@ -4,6 +4,9 @@
 
 namespace sluice::apps {
 
+// Moving and multiplying at once, each at what the device sustains.
+double floor_us(double bytes, double flops, const DeviceInfo& device);
+
 struct Floor {
   double dense_bytes = 0;  // attention's projections, routers, the output layer
   double expert_bytes =
@@ -11,8 +14,7 @@ struct Floor {
   double kv_bytes = 0;  // keys and values that are attended to
   double flops = 0;
   double bytes() const { return dense_bytes + expert_bytes + kv_bytes; }
-  // Reading and multiplying at once, each at what the device sustains.
-  double us(const DeviceInfo& device) const;
+  double us(const DeviceInfo& device) const { return floor_us(bytes(), flops, device); }
 };
 
 // A step in which so many sequences decode, each with `context` positions before it.

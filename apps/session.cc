@@ -71,6 +71,18 @@ Result<DType> dtype_of(const std::string& name) {
   return unknown_name("--dtype", name, known);
 }
 
+Result<CacheType> cache_type_of(const std::string& name, DType x) {
+  if (name == "auto") return CacheType::kSame;
+  if (name == "fp8" || name == "fp8_e4m3") return CacheType::kE4M3;
+  if (name == "bfloat16") {
+    if (x == DType::kBF16) return CacheType::kSame;
+    return invalid(std::string("--kv-cache-dtype bfloat16: wanted --dtype bfloat16 with it, found ") +
+                   text(x));
+  }
+  const std::string known[] = {"auto", "bfloat16", "fp8", "fp8_e4m3"};
+  return unknown_name("--kv-cache-dtype", name, known);
+}
+
 Result<LoadFormat> load_format_of(const std::string& name) {
   if (name == "auto" || name == "safetensors") return LoadFormat::kSafetensors;
   if (name == "dummy") return LoadFormat::kDummy;
@@ -101,6 +113,8 @@ Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
   Session s;
   const Result<DType> dtype = dtype_of(flags.dtype);
   if (!dtype.ok()) return dtype.status();
+  const Result<CacheType> cache = cache_type_of(flags.kv_cache_dtype, dtype.value());
+  if (!cache.ok()) return cache.status();
   const Result<LoadFormat> format = load_format_of(flags.load_format);
   if (!format.ok()) return format.status();
   const Result<std::string> directory = model_directory(flags.model);
@@ -134,7 +148,7 @@ Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
                    " (max_position_embeddings), found " + std::to_string(flags.max_model_len));
   EngineOptions step = engine_options(flags, config, *s.device);
   step.experts = {.device = s.experts.get(), .backend = flags.moe_backend};
-  auto engine = Engine::make(*s.device, config.decoder, s.model->weights(), step);
+  auto engine = Engine::make(*s.device, config.decoder.with_caches(cache.value()), s.model->weights(), step);
   if (!engine.ok()) return engine.status();
   s.engine = std::move(engine).value();
   s.load_seconds = seconds_since(start);

@@ -17,10 +17,11 @@ struct ModelFlags {
   std::string device = "auto";  // that the model runs on: auto (a Hopper GPU where there is one), cpu, cuda
   int threads = 0;              // of the CPU; 0: one for each processor
   std::string experts;  // "cuda": MoE layers run there and the rest on the CPU; empty: all on `device`
-  MoeBackend moe_backend = {};       // kernels of the experts
-  std::string load_format = "auto";  // auto, safetensors, dummy
-  std::string dtype = "auto";        // activations: auto, bfloat16, float32
-  int64_t max_model_len = 0;         // tokens of a sequence; 0: the model's context, at most 8192
+  MoeBackend moe_backend = {};          // kernels of the experts
+  std::string load_format = "auto";     // auto, safetensors, dummy
+  std::string dtype = "auto";           // activations: auto, bfloat16, float32
+  std::string kv_cache_dtype = "auto";  // keys and values: auto (as activations), bfloat16, fp8, fp8_e4m3
+  int64_t max_model_len = 0;            // tokens of a sequence; 0: the model's context, at most 8192
   std::optional<int64_t> max_num_seqs, max_num_batched_tokens;  // none: 256 and 8192 on a GPU, else
   int64_t cpu_num_seqs = 8, cpu_num_batched_tokens = 512;       // these
   int64_t mixed_prefill_tokens = 0;                             // as serve/engine.h has it
@@ -52,6 +53,8 @@ Result<Session> open_session(const ModelFlags& flags, const SuitFlags& suit = {}
 
 // --dtype: auto, bfloat16, float32.
 Result<DType> dtype_of(const std::string& name);
+// --kv-cache-dtype: auto, bfloat16, fp8, fp8_e4m3, beside activations of type `x`: bfloat16 only beside bfloat16.
+Result<CacheType> cache_type_of(const std::string& name, DType x);
 // --load-format: auto, safetensors, dummy.
 Result<LoadFormat> load_format_of(const std::string& name);
 // Where the shipped model lies: beside the program that runs, or where it was built.

@@ -69,18 +69,21 @@ SessionLine line_of_memory(const Session& s) {
   const EngineMemory& m = s.engine->memory();
   const StepBounds& b = s.engine->decoder().bounds();
   const std::string& device = s.device->info().name;
+  const std::string type = text(s.engine->decoder().config().attention.front().cache_type());
   std::string kernels;
   for (const auto& [stage, kernel] : s.engine->decoder().kernels(1, 1))
     kernels += (kernels.empty() ? "" : ", ") + stage + " " + variant_of(kernel);
-  return {.text = device + ": cache of " + std::to_string(m.tokens) + " tokens in sequences of " +
-                  std::to_string(b.positions) + ", " + gigabytes(m.kv_cache_bytes) + ", workspace " +
-                  gigabytes(m.workspace_bytes) + ", steps of up to " + std::to_string(b.tokens) +
-                  " tokens and " + std::to_string(b.sequences) + " sequences; a token by " + kernels,
+  return {.text = device + ": cache of " + std::to_string(m.tokens) + " tokens of " + type +
+                  " in sequences of " + std::to_string(b.positions) + ", " + gigabytes(m.kv_cache_bytes) +
+                  ", workspace " + gigabytes(m.workspace_bytes) + ", steps of up to " +
+                  std::to_string(b.tokens) + " tokens and " + std::to_string(b.sequences) +
+                  " sequences; a token by " + kernels,
           .fields = {{"kind", "memory"},
                      {"device", device},
                      {"cache_tokens", m.tokens},
                      {"sequence_tokens", b.positions},
                      {"cache_bytes", m.kv_cache_bytes},
+                     {"cache_type", type},
                      {"workspace_bytes", m.workspace_bytes},
                      {"step_tokens", b.tokens},
                      {"step_sequences", b.sequences}}};

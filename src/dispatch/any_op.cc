@@ -102,6 +102,8 @@ class ErasedProblem final : public AnyProblem {
     return out;
   }
   int64_t tokens() const override { return Op::tokens_of(problem_); }
+  double bytes() const override { return Op::bytes(problem_); }
+  double flops() const override { return Op::flops(problem_); }
 
   Policy policy_for(const Policy& policy, const Catalog& catalog) const override {
     return sluice::policy_for<Op>(policy, catalog.table<Op>());

@@ -67,6 +67,9 @@ class AnyProblem {
   Status parse(std::string_view line);  // parse_fields()
   virtual std::vector<SlotSpec> slots() const = 0;
   virtual int64_t tokens() const = 0;
+  // What the contract must move and multiply.
+  virtual double bytes() const = 0;
+  virtual double flops() const = 0;
 
   // The policy with the words of `force` alone that speak of this operation: for one stage of several.
   virtual Policy policy_for(const Policy& policy, const Catalog& catalog) const = 0;

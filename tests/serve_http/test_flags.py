@@ -36,7 +36,7 @@ class Flags(OwnServerTest):
 
     def test_what_would_mean_something_else_is_refused(self):
         for flag, value in (("--tensor-parallel-size", "2"), ("--reasoning-parser", "deepseek_r1"), ("--reasoning-format", "none"),
-                            ("--kv-cache-dtype", "fp8"), ("--log-format", "xml"), ("--n-gpu-layers", "20")):
+                            ("--kv-cache-dtype", "fp8_e5m2"), ("--log-format", "xml"), ("--n-gpu-layers", "20")):
             status, said = refusal(flag, value)
             self.assertEqual(status, 2)
             self.assertIn(flag, said)
@@ -113,7 +113,7 @@ class Log(OwnServerTest):
         self.assertEqual(experts["message"], "{device}: a token's experts by {kernel}".format(**experts))
         self.assertEqual((memory["step_tokens"], memory["step_sequences"]), (96, 4))
         self.assertTrue(memory["message"].startswith(
-            f"{memory['device']}: cache of {memory['cache_tokens']} tokens in sequences of {memory['sequence_tokens']}, "
+            f"{memory['device']}: cache of {memory['cache_tokens']} tokens of {memory['cache_type']} in sequences of {memory['sequence_tokens']}, "
             f"{1e-9 * memory['cache_bytes']:.2f} GB, "
             f"workspace {1e-9 * memory['workspace_bytes']:.2f} GB, steps of up to 96 tokens and 4 sequences; "), memory)
 

@@ -1,0 +1,59 @@
+// --kv-cache-dtype of the commands that run a model, and of explain.
+#include <gtest/gtest.h>
+
+#include "harness/process.h"
+
+namespace sluice::test {
+namespace {
+
+Outcome sluice(std::vector<std::string> words) {
+  words.insert(words.begin(), SLUICE_COMMAND);
+  return run_process(words);
+}
+
+// Status 2, and one line that says `part`.
+void expect_refusal(const std::vector<std::string>& words, const std::string& part) {
+  const Outcome o = sluice(words);
+  EXPECT_EQ(o.status, 2) << o.err << o.out;
+  EXPECT_EQ(o.err.find('\n'), o.err.size() - 1) << o.err;
+  EXPECT_NE(o.err.find(part), std::string::npos) << part << "\nin " << o.err;
+}
+
+}  // namespace
+
+TEST(KvCacheDtype, TheCacheIsOfThatType) {
+  const auto memory_line = [](const std::string& type) {
+    const Outcome o = sluice({"run", "-p", "What is 2 + 3?", "--max-tokens", "4", "--max-model-len", "512",
+                              "--kv-cache-dtype", type});
+    EXPECT_EQ(o.status, 0) << o.err;
+    const size_t at = o.err.find("cache of ");
+    return at == std::string::npos ? o.err : o.err.substr(at, o.err.find(", workspace", at) - at);
+  };
+  EXPECT_NE(memory_line("auto").find(" tokens of bf16 in "), std::string::npos) << memory_line("auto");
+  EXPECT_EQ(memory_line("bfloat16"), memory_line("auto"));
+  EXPECT_NE(memory_line("fp8").find(" tokens of e4m3 in "), std::string::npos) << memory_line("fp8");
+  EXPECT_EQ(memory_line("fp8_e4m3"), memory_line("fp8"));
+}
+
+TEST(KvCacheDtype, ExplainShowsKernelsThatTakeIt) {
+  const std::string model = std::string(SLUICE_SOURCE_DIR) + "/tests/data/gpt-oss-20b";
+  const auto problems = [&](const std::string& type) {
+    const Outcome o = sluice({"explain", "--model", model, "--tokens", "64", "--device", "cpu-avx512",
+                              "--json", "--kv-cache-dtype", type});
+    EXPECT_EQ(o.status, 0) << o.err << o.out;
+    return o.out;
+  };
+  EXPECT_EQ(problems("auto").find("cache=e4m3"), std::string::npos);
+  EXPECT_NE(problems("fp8").find("cache=e4m3"), std::string::npos) << problems("fp8");
+}
+
+TEST(KvCacheDtype, RefusesWhatItCannotBe) {
+  expect_refusal({"run", "-p", "x", "--kv-cache-dtype", "fp8_e5m2"}, "'fp8_e4m3'");
+  expect_refusal({"run", "-q", "-p", "x", "--kv-cache-dtype", "bfloat16", "--dtype", "float32"},
+                 "--kv-cache-dtype bfloat16: wanted --dtype bfloat16");
+  expect_refusal({"explain", "--model", "gpt-oss-20b", "--kv-cache-dtype", "fp8"},
+                 "the MoE layer 'gpt-oss-20b' alone, which has no caches");
+  expect_refusal({"explain", "--kv-cache-dtype", "fp8"}, "--kv-cache-dtype: wanted --model with it");
+}
+
+}  // namespace sluice::test
