@@ -6,9 +6,9 @@
     serving.py table --out DIR                                  times of all servers side by side
     serving.py rows --out DIR --version COMMIT                  rows for bench/measured/h200/serving.csv
 
-MODEL is 20b, 120b or tiny (the shipped model, for a try on the CPU). SERVER is sluice, sluice-mixed (with --max-mixed-prefill-tokens 512,
-which changes arrivals), vllm (the experts that it chooses) or vllm+sluice (with Sluice's). PATH is the command `sluice`. --workloads a,b
-chooses some of these:
+MODEL is 20b, 120b or tiny (the shipped model, for a try on the CPU). SERVER is sluice, sluice-fp8 (with
+--kv-cache-dtype fp8), sluice-mixed-N (with --max-mixed-prefill-tokens N, which changes arrivals), vllm (the experts that it chooses) or
+vllm+sluice (with Sluice's). PATH is the command `sluice`. --workloads a,b chooses some of these:
 
     latency      1024 tokens in, 128 out, 1 to 64 requests at once
     throughput   1024 in, 1024 out, 256 requests at once, and as many as the cache holds
@@ -38,7 +38,6 @@ import engine_runs
 import engine_vllm
 import engine_vllm_serving as vllm_serving
 
-OURS = ("sluice", "sluice-mixed")
 VLLM_BACKENDS = {"vllm": "default", "vllm+sluice": "sluice"}  # of engine_vllm_serving.py
 ORDER = [("20b", "sluice"), ("20b", "vllm"), ("120b", "sluice"), ("120b", "vllm"), ("20b", "vllm+sluice"), ("120b", "vllm+sluice")]
 SHARED = 0.9  # of a prompt whose beginning is cached
@@ -66,9 +65,9 @@ class Sizes:
     cached_limits: list[str]
 
 
-SIZES = Sizes(200_000, Load(1024, 128, {1: 8, 8: 48, 32: 160, 64: 256}), Load(1024, 1024, {256: 256, 1024: 1024}),
+SIZES = Sizes(200_000, Load(1024, 128, {1: 8, 8: 48, 32: 160, 64: 256}), Load(1024, 1024, {256: 256, 1024: 1024, 2048: 2048}),
               Load(256, 1024, {32: 32}), Load(4096, 1, {0: 200}), 2, 65536,
-              ["--max-num-seqs", "1024", "--max-model-len", "8256", "--max-num-batched-tokens", "8192", "--gpu-memory-utilization", "0.92"],
+              ["--max-num-seqs", "2048", "--max-model-len", "8256", "--max-num-batched-tokens", "8192", "--gpu-memory-utilization", "0.92"],
               ["--max-num-seqs", "8", "--max-model-len", "66560", "--max-num-batched-tokens", "8192", "--gpu-memory-utilization", "0.92"])
 LARGE_SIZES = dataclasses.replace(SIZES, throughput=Load(1024, 1024, {256: 256, 768: 768}))  # what the cache holds beside 120b
 TINY_SIZES = Sizes(1000, Load(32, 8, {1: 2, 4: 8}), Load(32, 32, {8: 8}), Load(16, 128, {4: 4}), Load(256, 1, {0: 200}), 4, 512,
@@ -101,11 +100,27 @@ def prepare(model: str, out: pathlib.Path) -> pathlib.Path:
     return folder
 
 
+def ours(server: str) -> bool:
+    return server.split("-")[0] == "sluice"
+
+
+def flags_of(server: str) -> list[str]:
+    """Those of a variant of our own server."""
+    _, *variant = server.split("-")
+    match variant:
+        case []:
+            return []
+        case ["fp8"]:
+            return ["--kv-cache-dtype", "fp8"]
+        case ["mixed", bound] if bound.isdecimal():
+            return ["--max-mixed-prefill-tokens", bound]
+    raise SystemExit(f"SERVER: wanted sluice, sluice-fp8, sluice-mixed-N, vllm or vllm+sluice, found {server}")
+
+
 def command_of(model: str, server: str, sluice: str, folder: pathlib.Path, port: int, limits: list[str]) -> list[str]:
-    if server in OURS:
+    if ours(server):
         weights = [] if model == "tiny" else ["--load-format", "dummy"]
-        mixed = ["--max-mixed-prefill-tokens", "32" if model == "tiny" else "512"] if server == "sluice-mixed" else []
-        return [sluice, "serve", str(folder), *weights, "--port", str(port), *limits, *mixed, "-q"]
+        return [sluice, "serve", str(folder), *weights, "--port", str(port), *limits, *flags_of(server), "-q"]
     graphs = ["--enforce-eager"] if model == "tiny" else ["--compilation-config", json.dumps({"cudagraph_mode": "FULL_DECODE_ONLY"})]
     more = ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
     return vllm_serving.command_of(model, VLLM_BACKENDS[server], folder, port, limits + graphs + more)
@@ -119,7 +134,7 @@ class Run:
         self.sizes = {"tiny": TINY_SIZES, "120b": LARGE_SIZES}.get(model, SIZES)
         self.folder, self.port = prepare(model, out), 0
         (out / "asked").mkdir(parents=True, exist_ok=True)
-        known = {} if server in OURS else {"vllm": vllm_serving.version()}
+        known = {} if ours(server) else {"vllm": vllm_serving.version()}
         self.result = engine_runs.Result(model, server, out, ready_s={}, done=[], **known)
         self.result.resume()
 
@@ -320,7 +335,7 @@ def rows(out: pathlib.Path, version: str) -> None:
     print("suite,op,model,tokens,impl,version,median_us,p10_us,p90_us,bytes,flops,note")
     for (model, server), result in engine_runs.load(out).items():
         vllm = result.get("vllm", "")
-        which = version if server in OURS else vllm if server == "vllm" else f"{version}+vllm-{vllm}"
+        which = version if ours(server) else vllm if server == "vllm" else f"{version}+vllm-{vllm}"
         name = "sluice-16e-tiny" if model == "tiny" else f"gpt-oss-{model}"
         for row in sorted(result["rows"], key=lambda row: (row["op"], row["tokens"])):
             print(f"serving,{row['op']},{name},{row['tokens']},{server},{which},{row['median_us']:.4f},{row['p10_us']:.4f},"
