@@ -29,6 +29,7 @@ __global__ void __launch_bounds__(PrefillShape<kDim>::kThreads, 1)
   extern __shared__ uint8_t dynamic[];
   using Memory = PrefillMemory<Shape, C>;
   __shared__ Memory shared;
+  static_assert(Memory::kSharedBytes + sizeof(Memory) <= 227 << 10, "what a CTA may have");
   const uint32_t raw = tile::shared_address(dynamic), ring = raw + (-raw & 1023u);
   if (threadIdx.x == 0) {
     for (int s = 0; s < Shape::kStages; ++s) {

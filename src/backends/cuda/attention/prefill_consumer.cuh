@@ -1,4 +1,4 @@
-// A consumer warpgroup of prefill.cuh: 64 queries of a tile, or its share of the keys of a tile of 64.
+// A consumer warpgroup of prefill.cuh: 64 queries of a tile.
 #pragma once
 #include <cstddef>
 
@@ -14,8 +14,7 @@ class PrefillConsumer {
   using Shape = PrefillShape<kDim>;
   __device__ __forceinline__ PrefillConsumer(const PrefillCall& call, PrefillShared<Shape>& shared,
                                              uint32_t ring)
-      : call_(call),
-        p_(call.step),
+      : p_(call.step),
         shared_(shared),
         ring_(ring),
         barriers_(tile::shared_address(&shared)),
@@ -41,13 +40,6 @@ class PrefillConsumer {
   // What is seen of a tile of keys.
   enum class Seen : uint8_t { kSome, kAll };
 
-  // Whether all warpgroups have the same queries: each takes every third tile of keys, or every second one.
-  __device__ __forceinline__ bool shares_keys() const { return call_.tiling.tile == 64; }
-  __device__ __forceinline__ int part() const { return shares_keys() ? 0 : group_; }
-  __device__ __forceinline__ bool takes(int t) const {
-    return !shares_keys() || t % Shape::kConsumers == group_;
-  }
-
   // Where it is used, and not outside of loops: registers are scarce.
   static __device__ __forceinline__ int thread() {
     int thread;
@@ -58,8 +50,8 @@ class PrefillConsumer {
   // Queries of the warpgroup in a tile; first > last: none.
   struct Mine {
     int first, last, row;  // row: the first of this thread's two, eight apart
-    __device__ __forceinline__ Mine(const PrefillWork& work, int part, int thread)
-        : first(work.queries.first + 64 * part),
+    __device__ __forceinline__ Mine(const PrefillWork& work, int group, int thread)
+        : first(work.queries.first + 64 * group),
           last(min(first + 64, work.end) - 1),
           row(first + thread / 32 * 16 + thread % 32 / 4) {}
   };
@@ -75,7 +67,7 @@ class PrefillConsumer {
     Span cta, some, all;
     {
       const PrefillWork work = shared_.work[slot];
-      const Mine mine(work, part(), thread());
+      const Mine mine(work, group_, thread());
       const SeenBy seen(p_, work.queries, min(mine.first, work.end - 1), max(mine.last, 0));
       cta = tiles_of(of_cta(work));
       some = mine.first > mine.last ? Span{0, 0} : tiles_of(seen.some);
@@ -88,23 +80,18 @@ class PrefillConsumer {
     for (int i = 0; i < kValues; ++i) value_[i] = 0;
     waits_ = false, fresh_ = true;
     for (int t = cta.first; t < cta.end; ++t, ++turn) {
-      if (!shares_keys() && waits_ && !fresh_ && t >= all.first) take_whole(slot, turn, t, all.end);
+      if (waits_ && !fresh_ && t >= all.first) take_whole(slot, turn, t, all.end);
       if (t >= cta.end) break;
       turn = static_cast<uint32_t>(tile::uniform(static_cast<int>(turn)));
       wait(keys_full(turn), turn);
-      if (some.sees(t) && takes(t)) {
+      if (some.sees(t)) {
         take_part(slot, turn, t, all.sees(t));
       } else {
         pass(turn);
       }
     }
     if (waits_) drain(turn - 1);
-    if (shares_keys()) {
-      join(slot);
-      if (group_ == 0) write(slot);
-    } else {
-      write(slot);
-    }
+    write(slot);
     tile::arrive_by_warp(tile::shared_address(&shared_.work_free[slot]));
   }
   // Tiles from t on of which every query sees all, until one needs another base: then t is that one, and no values wait.
@@ -172,9 +159,12 @@ class PrefillConsumer {
   static __device__ __forceinline__ void wait(uint32_t barrier, uint32_t turn) {
     tile::barrier_wait_by_warp(barrier, turn / Shape::kStages % 2);
   }
+  // Of lane 0, which also says that the stage is free (racecheck follows no other lane's reads); 0 in the others.
   __device__ __forceinline__ uint32_t absent(uint32_t turn) const {
-    return tile::load_shared_word(barriers_ + static_cast<uint32_t>(offsetof(Shared, absent)) +
-                                  stage_of(turn) * sizeof(uint32_t));
+    return thread() % 32 == 0
+               ? tile::load_shared_word(barriers_ + static_cast<uint32_t>(offsetof(Shared, absent)) +
+                                        stage_of(turn) * sizeof(uint32_t))
+               : 0;
   }
 
   // Scores of a tile of keys become weights, and the values of the turn before, which wait, are added beside. True: the weights are
@@ -249,7 +239,7 @@ class PrefillConsumer {
   // Starts the first product.
   __device__ __forceinline__ void score(uint32_t slot, uint32_t turn) {
     const uint32_t mine = ring_ + Shape::kRingBytes + slot * Shape::kQueryBytes +
-                          static_cast<uint32_t>(part() * 64 * tile::kSwizzledRowBytes);
+                          static_cast<uint32_t>(group_ * 64 * tile::kSwizzledRowBytes);
     const uint64_t queries = tile::describe_tile(mine), keys = tile::describe_tile(keys_of(turn));
     tile::fence_operands();
 #pragma unroll
@@ -294,14 +284,14 @@ class PrefillConsumer {
   __device__ __forceinline__ void look(uint32_t slot, int at, uint32_t turn) {
     const PrefillWork work = shared_.work[slot];
     const int me = thread();
-    const Mine mine(work, part(), me);
+    const Mine mine(work, group_, me);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int query = mine.row + 8 * r;
       const Span span = query <= mine.last ? work.queries.span_of(p_, query) : Span{0, 0};
       seen_[r] = keys_below(span.end - at, me) & ~keys_below(span.first - at, me);
     }
-    for (uint32_t left = absent(turn); left; left &= left - 1) {
+    for (uint32_t left = __shfl_sync(0xffffffffu, absent(turn), 0); left; left &= left - 1) {
       const uint32_t gone = 0xfu << 4 * (__ffs(static_cast<int>(left)) - 1);
       seen_[0] &= ~gone, seen_[1] &= ~gone;
     }
@@ -388,50 +378,10 @@ class PrefillConsumer {
     }
   }
 
-  // The first warpgroup gets the sums of the others, which have other keys of the same queries. They pass through the tile's queries,
-  // which nobody reads any more.
-  __device__ __forceinline__ void join(uint32_t slot) {
-    const uint32_t mine = ring_ + Shape::kRingBytes + slot * Shape::kQueryBytes + thread() * 4;
-    const auto at = [&](int i) { return mine + i * 128 * 4; };
-    static_assert((kValues + 4) * 128 * 4 <= Shape::kQueryBytes || Shape::kHalves == 2);
-    sync_consumers();
-#pragma unroll 1
-    for (int from = 1; from < Shape::kConsumers; ++from) {
-      if (group_ == from) {
-#pragma unroll
-        for (int i = 0; i < kValues; ++i) tile::store_shared_word(at(i), __float_as_uint(value_[i]));
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          shared_.joined[thread()].base[r] = base_[r];
-          shared_.joined[thread()].sum[r] = sum_[r];
-        }
-      }
-      sync_consumers();
-      if (group_ == 0) {
-        float factor[2], theirs[2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float other = shared_.joined[thread()].base[r], most = fmaxf(base_[r], other);
-          factor[r] = rescale(base_[r], base_of(most)), theirs[r] = rescale(other, base_of(most));
-          sum_[r] = sum_[r] * factor[r] + shared_.joined[thread()].sum[r] * theirs[r];
-          base_[r] = most;
-        }
-#pragma unroll
-        for (int i = 0; i < kValues; ++i)
-          value_[i] = value_[i] * factor[i % 4 / 2] +
-                      __uint_as_float(tile::load_shared_word(at(i))) * theirs[i % 4 / 2];
-      }
-      sync_consumers();
-    }
-  }
-  static __device__ __forceinline__ void sync_consumers() {
-    tile::sync_threads<32 * Shape::kWarps>(2 + Shape::kConsumers);
-  }
-
   __device__ __forceinline__ void write(uint32_t slot) {
     const PrefillWork work = shared_.work[slot];
     const int me = thread();
-    const Mine mine(work, part(), me);
+    const Mine mine(work, group_, me);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float sum = sum_[r];
@@ -457,7 +407,6 @@ class PrefillConsumer {
     }
   }
 
-  const PrefillCall& call_;
   const Step& p_;
   PrefillShared<Shape>& shared_;
   uint32_t ring_;

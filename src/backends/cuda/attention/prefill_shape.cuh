@@ -24,7 +24,7 @@ struct PrefillShape {
 
 struct PrefillCall {
   Step step;
-  Tiling tiling;  // tiles of up to Shape::kQueries, a multiple of 64; of 64: all warpgroups have them, and share the keys
+  Tiling tiling;        // tiles of up to Shape::kQueries, a multiple of 64
   int tiles, box_keys;  // tiles of queries at most, of all kv heads; positions of a TMA box
 };
 
