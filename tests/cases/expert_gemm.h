@@ -305,6 +305,7 @@ struct Suite<ExpertGemm> {
     each(with(gate_up(2, 40, 8, 32), [](P& p) { p.x = p.y = kF; }), "most experts empty");
     each(gate_up(3, 4, 20, 64), "no rows in use", Fill::kEmpty);
     each(gate_up(0, 4, 20, 64), "no tokens");
+    each(with(gate_up(2, 4, 20, 64), [](P& p) { p.slots = 1; }), "rows of no tokens");
     each({.rows = 0, .experts = 4, .features = 20, .width = 64}, "no rows");
     each({.rows = 1, .experts = 1, .features = 1, .width = 1, .w = kB}, "the smallest of each");
     each(with(rows_of(9, Activation::kIdentity), [](P& p) { p.x = p.y = kF; }), "scales from 0", Fill::kTiny);

@@ -19,7 +19,8 @@ constexpr auto kLaunchers =
 Status enqueue_tiles(std::string_view name, const ExpertGemm::Problem& p,
                      std::span<const KernelLaunch> launches, const ExpertGemm::Args& a, Workspace w,
                      Stream stream) {
-  if (p.rows == 0) return {};
+  // Rows of no tokens are nobody's, and there is no x to map.
+  if (p.rows == 0 || ExpertGemm::tokens_of(p) == 0) return {};
   ExpertGemm::Args args = a;
   for (const KernelLaunch& one : launches) {
     const TileLaunch launch = TileLaunch::of(one);
