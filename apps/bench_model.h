@@ -35,7 +35,8 @@ struct BenchReport {
   std::string model, device;
   int64_t weight_bytes = 0, active_bytes = 0;
   double load_seconds = 0, read_bytes_per_us = 0;
-  std::string cache_note = {};  // " e4m3 cache" in the rows' notes; empty: caches are of the activations' type
+  std::string cache_note =
+      {};  // " e4m3 cache" in the rows' notes; empty: caches are of the activations' type
   std::vector<BenchRow> rows;
 };
 

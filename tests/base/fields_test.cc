@@ -62,7 +62,8 @@ TEST(Fields, BadValuesSayWhatIsWanted) {
   EXPECT_EQ(message("count"), "count: wanted an integer, found ''");
   EXPECT_EQ(message("scale=fast"), "scale: wanted a number, found 'fast'");
   EXPECT_EQ(message("bias=yes"), "bias: wanted one of 0, 1, found 'yes'");
-  EXPECT_EQ(message("x=bf17"), "x: wanted one of f32, bf16, e2m1, e8m0, i32, i64, i16, u8, e4m3, found 'bf17'");
+  EXPECT_EQ(message("x=bf17"),
+            "x: wanted one of f32, bf16, e2m1, e8m0, i32, i64, i16, u8, e4m3, found 'bf17'");
 }
 
 TEST(Fields, UnknownNamesGetTheNearestOne) {

@@ -1,11 +1,11 @@
 // The choice of kernels against what kernels took: bench/measured/h200/*_candidates.csv hold each candidate's time on the
-// card, so whether dispatch takes the fastest is known without one; routing.csv, that of several ways through a layer.
+// card, so whether dispatch takes the fastest is known without one; routing.csv, that of several ways through a layer. Some were measured
+// on an H100, too: bench/measured/h100.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <functional>
 #include <map>
 #include <set>
 #include <sstream>
@@ -24,9 +24,9 @@ constexpr double kRegret = 1.05;
 
 // [problem, note and tokens][kernel] = microseconds.
 using Times = std::map<std::pair<std::string, int64_t>, std::map<std::string, double>>;
-Times measured(const std::string& name, std::string_view op) {
+Times measured(const std::string& name, std::string_view op, const std::string& device = "h200") {
   const std::string stem = name.substr(0, name.find('.')), suite = stem.substr(0, stem.find("_candidates"));
-  std::ifstream file(std::string(SLUICE_SOURCE_DIR) + "/bench/measured/h200/" + name);
+  std::ifstream file(std::string(SLUICE_SOURCE_DIR) + "/bench/measured/" + device + "/" + name);
   std::stringstream text;
   text << file.rdbuf();
   const auto rows = bench::parse_csv(text.str(), name, suite);
@@ -200,14 +200,14 @@ TEST(Regret, ExpertGemmsTakeNearlyTheFastestConfiguration) {
 // Choices of configurations: none takes more than `worst` times the best that was measured, and all of them `mean` times on average.
 // problem_of makes a problem of a row's model, note and tokens.
 template <class Op>
-void expect_fast_configs(const Times& times, double worst, double mean,
-                         const std::function<typename Op::Problem(const std::string&, int64_t)>& problem_of) {
+void expect_fast_configs(const std::string& device, const Times& times, double worst, double mean,
+                         typename Op::Problem (*problem_of)(const std::string&, int64_t)) {
   double logs = 0;
   for (const auto& [what, of_config] : times) {
-    const auto plan = make_plan<Op>(known_device("h200").value(), cuda::catalog().table<Op>(),
+    const auto plan = make_plan<Op>(known_device(device).value(), cuda::catalog().table<Op>(),
                                     problem_of(what.first, what.second));
     ASSERT_TRUE(plan.ok()) << plan.status().message;
-    const std::string where = what.first + ", " + std::to_string(what.second) + " tokens";
+    const std::string where = device + ": " + what.first + ", " + std::to_string(what.second) + " tokens";
     const auto chosen = of_config.find(plan.value().choice());
     ASSERT_NE(chosen, of_config.end()) << plan.value().choice() << " was not measured at " << where;
     double least = chosen->second;
@@ -216,15 +216,13 @@ void expect_fast_configs(const Times& times, double worst, double mean,
     logs += std::log(chosen->second / least);
   }
   const double found = std::exp(logs / static_cast<double>(times.size()));
-  EXPECT_LE(found, mean);
-  std::printf("[   note   ] %zu problems, mean regret %.4f\n", times.size(), found);
+  EXPECT_LE(found, mean) << device;
+  std::printf("[   note   ] %s: %zu problems, mean regret %.4f\n", device.c_str(), times.size(), found);
 }
 
 // Every configuration of dense layers that was near the best by the cost model of its day; what the model is fitted to.
 TEST(Regret, DenseLayersTakeNearlyTheFastestConfiguration) {
-  const Times times = measured("linear_candidates.csv", "linear");
-  EXPECT_EQ(times.size(), 2u * 19u + 5u);
-  expect_fast_configs<Linear>(times, 1.25, 1.015, [](const std::string& what, int64_t tokens) {
+  const auto problem_of = [](const std::string& what, int64_t tokens) {
     Linear::Problem p{.tokens = tokens, .layout = WeightLayout::kRowMajor};
     const std::string shape = what.substr(what.find(' ') + 1);
     EXPECT_EQ(std::sscanf(shape.c_str(), "%ldx%ld", &p.features, &p.width), 2) << shape;
@@ -232,26 +230,45 @@ TEST(Regret, DenseLayersTakeNearlyTheFastestConfiguration) {
     p.bias = shape.find("bias") != std::string::npos;
     p.residual = shape.find("residual") != std::string::npos;
     return p;
-  });
+  };
+  const Times of_h200 = measured("linear_candidates.csv", "linear"),
+              of_h100 = measured("linear_candidates.csv", "linear", "h100");
+  EXPECT_EQ(of_h200.size(), 2u * 19u + 5u);
+  EXPECT_EQ(of_h100.size(), 2u * 14u + 9u);
+  expect_fast_configs<Linear>("h200", of_h200, 1.25, 1.015, problem_of);
+  expect_fast_configs<Linear>("h100", of_h100, 1.1, 1.012, problem_of);
+}
+
+Attention::Problem attention_of(const std::string& what, int64_t tokens) {
+  Attention::Problem p{
+      .tokens = tokens, .sequences = 1024, .pages = 1 << 17, .rows_max = 1, .sinks = true, .settled = true};
+  int64_t context = 0;
+  EXPECT_EQ(std::sscanf(what.c_str(), "%ldx%ldx%ld context %ld window %ld", &p.heads, &p.kv_heads,
+                        &p.head_dim, &context, &p.window) >= 4,
+            true)
+      << what;
+  p.pages_per_seq = context / p.page_size;
+  if (what.find("e4m3") != std::string::npos) p.cache = CacheType::kE4M3;
+  if (what.find("decodes") != std::string::npos) p.rows_max = 0;
+  return p;
 }
 
 // Attention of sequences that decode, with caches as bench/cuda/attention.cc has them. One sequence at a context beyond what a table is
 // taken to hold pays most: its keys could be shared by 16 CTAs.
 TEST(Regret, DecodesTakeTheFastestConfiguration) {
-  const Times times = measured("attention_candidates.csv", "attention_decode");
-  EXPECT_EQ(times.size(), 58u);
-  expect_fast_configs<Attention>(times, 1.15, 1.01, [](const std::string& what, int64_t tokens) {
-    Attention::Problem p{
-        .tokens = tokens, .sequences = 1024, .pages = 1 << 17, .rows_max = 1, .sinks = true, .settled = true};
-    int64_t context = 0;
-    EXPECT_EQ(std::sscanf(what.c_str(), "%ldx%ldx%ld context %ld window %ld", &p.heads, &p.kv_heads,
-                          &p.head_dim, &context, &p.window) >= 4,
-              true)
-        << what;
-    p.pages_per_seq = context / p.page_size;
-    if (what.find("e4m3") != std::string::npos) p.cache = CacheType::kE4M3;
-    return p;
-  });
+  const Times of_h200 = measured("attention_candidates.csv", "attention_decode"),
+              of_h100 = measured("attention_candidates.csv", "attention_decode", "h100");
+  EXPECT_EQ(of_h200.size(), 58u);
+  EXPECT_EQ(of_h100.size(), 13u);
+  expect_fast_configs<Attention>("h200", of_h200, 1.15, 1.01, attention_of);
+  expect_fast_configs<Attention>("h100", of_h100, 1.15, 1.02, attention_of);
+}
+
+// A prompt's rows beside 32 sequences that decode: few of them are the decode kernel's, too.
+TEST(Regret, RowsOfAPromptBesideDecodesTakeNearlyTheFastestKernel) {
+  const Times times = measured("attention_candidates.csv", "attention_mixed", "h100");
+  EXPECT_EQ(times.size(), 7u);
+  expect_fast_configs<Attention>("h100", times, 1.2, 1.07, attention_of);
 }
 
 // Whole layers of experts, by each way through our kernels that is not far behind by the cost models. Alone, a GEMM does not show

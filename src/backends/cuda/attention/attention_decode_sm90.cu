@@ -23,7 +23,7 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
 double cost_us(const Attention::Problem& p, const DeviceInfo& d, const AttentionDecode& how) {
   constexpr double kFixedUs = 2.85, kRoundUs = 3.67, kSharedSmUs = 1.23, kClusterUs = 0.53, kCtaUs = 0.154;
   constexpr double kTurnUs = 0.517, kTurnE4m3Us = 0.62, kMemoryShare = 1.14, kBoth = 0.665;
-  constexpr double kLargeClusterFit = 0.95, kLongContext = 4096, kFlopsPerUs = 200e6;
+  constexpr double kLargeClusterFit = 0.95, kLongContext = 4096, kFlopsPerUs = 200e6, kSearchUs = 12;
   if (p.tokens == 0) return kRampUs;
   const double group = static_cast<double>(p.heads / p.kv_heads), queries = 16.0 * how.groups;
   const double rows = static_cast<double>(attention_rows(p)), tokens = static_cast<double>(p.tokens);
@@ -42,8 +42,11 @@ double cost_us(const Attention::Problem& p, const DeviceInfo& d, const Attention
       rounds * one + (rounds - 1) * kRoundUs + (ctas > d.cores && resident > 1 ? kSharedSmUs : 0);
   const auto head = static_cast<double>(bytes_of(cache_dtype(p.cache, p.q), p.head_dim));
   const double memory_us = units * 2 * keys * head / (kMemoryShare * d.mem_bytes_per_us);
-  const double flops = rows > 1 ? 6.0 * tiles * queries * keys * static_cast<double>(p.head_dim) : 0;
-  return kFixedUs + std::max({chain_us, memory_us, flops / kFlopsPerUs}) +
+  // A window cuts tiles of keys at both ends: 1024 rows of a window of 128 take as long as if it were 192.
+  const double met = keys + (p.window > 0 ? 64 : 0);
+  const double flops = rows > 1 ? 6.0 * tiles * queries * met * static_cast<double>(p.head_dim) : 0;
+  // Where sequences have several rows, each tile is looked up among all.
+  return kFixedUs + (rows > 1 ? kSearchUs : 0) + std::max({chain_us, memory_us, flops / kFlopsPerUs}) +
          kBoth * std::min(chain_us, memory_us);
 }
 

@@ -22,13 +22,17 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// From arithmetic, not from rows: none is recorded yet.
-double cost_us(const Attention::Problem& p) {
-  constexpr double kTileUs = 3, kLongContext = 4096, kFlopsPerUs = 420e6;
+// Of prompts from arithmetic: flops bound them. Of steps with few rows of prompts, where each multiprocessor has a tile or two and walks
+// its keys alone, from rows of 96 to 1056 rows beside decodes (bench/measured/h100/attention_candidates.csv).
+double cost_us(const Attention::Problem& p, const DeviceInfo& d, int tile) {
+  constexpr double kFixedUs = 30, kTurnUs = 0.88, kQueryUs = 0.0037, kTurnKeys = 128, kLongContext = 4096,
+                   kFlopsPerUs = 420e6;
   const double keys =
       std::min(static_cast<double>(attention_context(p)), kLongContext) + (p.window > 0 ? 128 : 0);
-  return 2 * kRampUs + kTileUs +
-         4.0 * static_cast<double>(p.tokens) * static_cast<double>(p.heads * p.head_dim) * keys / kFlopsPerUs;
+  const auto queries = static_cast<double>(p.tokens * p.heads);
+  const double rounds = std::ceil(std::ceil(queries / tile) / d.cores);
+  const double chain_us = rounds * keys / kTurnKeys * (kTurnUs + kQueryUs * tile);
+  return kFixedUs + std::max(chain_us, 4.0 * queries * static_cast<double>(p.head_dim) * keys / kFlopsPerUs);
 }
 
 // Queries of a tile of the first launch: as few as leave every tile a multiprocessor of its own.
@@ -52,9 +56,10 @@ std::vector<Config> configs(const Attention::Problem& p, const DeviceInfo& d, co
     for (const int cluster : {1, 2, 4}) {
       AttentionDecode one = few;
       one.cluster = cluster;
-      out.push_back({.name = std::to_string(tile) + "+16x" + std::to_string(cluster),
-                     .cost_us = cost_us(p) + (tile != tile_of(p, d)) + (cluster != few.cluster),
-                     .launches = {KernelLaunch{.value = {0, tile}}, one.launch()}});
+      out.push_back(
+          {.name = std::to_string(tile) + "+16x" + std::to_string(cluster),
+           .cost_us = cost_us(p, d, tile_of(p, d)) + (tile != tile_of(p, d)) + (cluster != few.cluster),
+           .launches = {KernelLaunch{.value = {0, tile}}, one.launch()}});
     }
   return out;
 }
