@@ -123,7 +123,7 @@ Status decode_on_gpu(Session& s, int64_t sequences, int64_t context, std::vector
   // As many tokens as all paces take near the floor: half of them lie before the mean context, and prompts that are read first
   // decode while others are read.
   const double floor_ms =
-      1e-3 * decode_floor(s.model->config().decoder, sequences, context).us(s.device->info());
+      1e-3 * decode_floor(s.engine->decoder().config(), sequences, context).us(s.device->info());
   const double ms = kBursts * (kBurstMs + 3 * floor_ms) + kSustainedMs;
   const auto planned = static_cast<int64_t>(std::ceil(ms / floor_ms)) + kBursts * (kBurstStepsMin + 2);
   const int64_t prompt = std::max<int64_t>(context - planned / 2, 1);
@@ -272,7 +272,7 @@ Result<BenchReport> bench_model(const BenchOptions& options) {
   report.load_seconds = s.load_seconds;
   report.read_bytes_per_us = info.mem_bytes_per_us;
   SLUICE_TRY(measure_all(s, o, &report.rows));
-  const DecoderConfig& config = s.model->config().decoder;
+  const DecoderConfig& config = s.engine->decoder().config();  // with the caches that were asked for
   if (const AttentionConfig& a = config.attention.front(); a.cache != CacheType::kSame)
     report.cache_note = " " + std::string(text(a.cache_type())) + " cache";
   for (BenchRow& row : report.rows) {

@@ -147,12 +147,12 @@ ApiResult<MakeFilter> StructuredOutput::of_chat(const ApiRequest& request,
   auto gate = AnswerGate::from(harmony_, ends);
   if (!gate.ok()) return ApiError{.message = "tools: " + gate.status().message, .param = "tools"};
   const auto plan = std::make_shared<const ChatPlan>(ChatPlan{.gate = std::move(gate).value(),
-                                                      .text = std::move(text),
-                                                      .arguments = std::move(arguments),
-                                                      .words = words_,
-                                                      .end = end_,
-                                                      .grammars_end = return_,
-                                                      .call = call_});
+                                                              .text = std::move(text),
+                                                              .arguments = std::move(arguments),
+                                                              .words = words_,
+                                                              .end = end_,
+                                                              .grammars_end = return_,
+                                                              .call = call_});
   return MakeFilter([plan] { return std::make_shared<ChatFilter>(plan); });
 }
 

@@ -9,7 +9,8 @@
 MODEL is 20b, 120b or tiny (the shipped model's shape, for a try on the CPU). BACKEND is default (what vLLM chooses), marlin or sluice;
 with +chunked (prompts in pieces of 256 tokens, asked twice with a prefix cache), +ngram (guessed tokens, verified together), +lora (an
 adapter on the routers), +prefill or +decode (a worker of one role: the first writes keys and values of prompts, the second, run after it,
-reads them) only its answers are asked for, without graphs. +tp2 and +ep2 take two GPUs; each rank draws its own shard.
+reads them), +tp2 or +ep2 (two GPUs, of which each draws its own shard) only its answers are asked for, without graphs and with a small
+cache, so that several fit a GPU.
 Needs vLLM and, for sluice, the package sluice_moe where Python finds them with their dist-info, and no network.
 
 Weights come from a seed, the same in each process, in sizes that keep activations alive and spread tokens over experts: what vLLM's own
@@ -42,7 +43,7 @@ VARIANTS = {
     "ep2": {"tensor_parallel_size": 2, "enable_expert_parallel": True},
     "lora": {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": ["router"]},
 }
-TIMED = ("", "tp2", "ep2")
+RANKS = ("+tp2", "+ep2")
 VARIANT_LENGTH = 700  # of the others' prompts: three pieces
 SEED = 20
 TINY = pathlib.Path(__file__).parents[2] / "models/sluice-16e-tiny/config.json"
@@ -136,12 +137,23 @@ def adapter_of(model: str, out: pathlib.Path):
 # ---- One process: one model, one backend ----
 
 
+def experts_of(model) -> str:
+    """The class that runs the experts of a rank. Ranks get this function by its name."""
+    for module in model.modules():
+        kernel = getattr(getattr(module, "quant_method", None), "moe_kernel", None)
+        if kernel is not None:
+            return type(kernel.fused_experts).__name__
+    return "unknown"
+
+
 class Engine:
     """vLLM in this process, with steps that are timed."""
 
     def __init__(self, model: str, backend: str, out: pathlib.Path):
         os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1",
                        "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_STREAM": "ext://sys.stderr", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
+        if backend.endswith(RANKS):  # ranks draw weights as this process says
+            os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
         folder = out / f"config-{model}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(config_of(model)))
@@ -158,7 +170,9 @@ class Engine:
                          max_num_batched_tokens=1024 if tiny else 8192, enable_prefix_caching=False, disable_log_stats=True)
         if not tiny:
             arguments["gpu_memory_utilization"] = 0.92
-        self.timed = self.variant in TIMED
+        self.timed = not self.variant
+        if not tiny and not self.timed:
+            arguments |= {"gpu_memory_utilization": 0.22, "kv_cache_memory_bytes": 2 << 30}
         if tiny or not self.timed:
             arguments |= {"enforce_eager": True}
         else:
@@ -180,17 +194,7 @@ class Engine:
 
     def experts(self) -> str:
         """The class that runs the experts, as vLLM has it."""
-        found = []
-
-        def look(model):
-            for module in model.modules():
-                kernel = getattr(getattr(module, "quant_method", None), "moe_kernel", None)
-                if kernel is not None:
-                    found.append(type(kernel.fused_experts).__name__)
-                    return
-
-        self.llm.apply_model(look)
-        return found[0] if found else "unknown"
+        return self.llm.apply_model(experts_of)[0]
 
     def prompt(self, length: int, which: int) -> dict:
         import random

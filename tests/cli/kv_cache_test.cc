@@ -1,6 +1,10 @@
 // --kv-cache-dtype of the commands that run a model, and of explain.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
 #include "harness/process.h"
 
 namespace sluice::test {
@@ -45,6 +49,31 @@ TEST(KvCacheDtype, ExplainShowsKernelsThatTakeIt) {
   };
   EXPECT_EQ(problems("auto").find("cache=e4m3"), std::string::npos);
   EXPECT_NE(problems("fp8").find("cache=e4m3"), std::string::npos) << problems("fp8");
+}
+
+// A step's floor has the bytes of the caches as they are, and its row says what they are.
+TEST(KvCacheDtype, BenchCountsItsBytes) {
+  const auto row_of = [&](const std::string& type) {
+    const std::string path = testing::TempDir() + "kv_cache_" + type + ".csv";
+    const Outcome o = sluice({"bench", "--input-len", "8", "--output-len", "2", "--max-concurrency", "1",
+                              "--csv", path, "--kv-cache-dtype", type, "-q"});
+    EXPECT_EQ(o.status, 0) << o.err;
+    std::ifstream file(path);
+    std::string row;
+    std::getline(file, row), std::getline(file, row);
+    std::filesystem::remove(path);
+    return row;
+  };
+  const auto bytes_in = [](const std::string& row) {  // column 10
+    std::stringstream words(row);
+    std::string word;
+    for (int i = 0; i < 10; ++i) std::getline(words, word, ',');
+    return std::stod(word);
+  };
+  const std::string same = row_of("auto"), narrow = row_of("fp8");
+  EXPECT_EQ(same.find("e4m3"), std::string::npos) << same;
+  EXPECT_NE(narrow.find(" e4m3 cache"), std::string::npos) << narrow;
+  EXPECT_LT(bytes_in(narrow), bytes_in(same));
 }
 
 TEST(KvCacheDtype, RefusesWhatItCannotBe) {
