@@ -58,3 +58,4 @@ target_compile_definitions(sluice_xgrammar PRIVATE XGRAMMAR_ENABLE_CPPTRACE=0 XG
 target_include_directories(sluice_xgrammar SYSTEM PUBLIC ${source}/include ${source}/3rdparty/dlpack/include
                            PRIVATE ${source}/cpp ${source}/3rdparty/picojson)
 set(SLUICE_HAS_XGRAMMAR ON)
+set(SLUICE_XGRAMMAR_SOURCE ${source})

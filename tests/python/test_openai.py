@@ -1,5 +1,4 @@
 """openai-python talks to `sluice serve`."""
-import os
 import re
 import typing
 
@@ -9,7 +8,6 @@ from conftest import ROOT, serve
 
 openai = pytest.importorskip("openai")
 
-structured = pytest.mark.skipif("SLUICE_COMMAND" not in os.environ, reason="the package's server has no structured output")
 MODEL = "sluice-16e-tiny"
 QUESTION = [{"role": "user", "content": "What is 417 + 268?"}]
 ADD = {"type": "function", "function": {"name": "add", "parameters": {
@@ -111,13 +109,11 @@ def ended(ask):
     raise AssertionError("no answer ended")
 
 
-@structured
 def test_parse(client):
     said = ended(lambda seed: client.chat.completions.parse(model=MODEL, messages=QUESTION, response_format=Person, seed=seed, max_tokens=600))
     assert isinstance(said.choices[0].message.parsed, Person)
 
 
-@structured
 def test_a_tool_that_is_strict(client):
     tool = openai.pydantic_function_tool(Person)
 
@@ -128,7 +124,6 @@ def test_a_tool_that_is_strict(client):
     assert call.function.name == "Person" and isinstance(call.function.parsed_arguments, Person)
 
 
-@structured
 def test_parse_of_a_response(client):
     for seed in range(20):
         said = client.responses.parse(model=MODEL, input=QUESTION[0]["content"], text_format=Person, extra_body={"seed": seed}, max_output_tokens=600)
