@@ -300,6 +300,7 @@ __global__ void __launch_bounds__(DecodeShape<Tile, kGroups>::kThreads,
 #pragma unroll
   for (int s = 0; s < Shape::kStages; ++s) tile::barrier_init_by_warp(&full[warp][s], 1);
   tile::barrier_visible();
+  __syncwarp();  // another lane may be the first to arrive
   tile::prefetch_map(k_map);
   tile::prefetch_map(v_map);
   if (!p.settled && !call.beside) tile::wait_for_previous();
