@@ -171,7 +171,7 @@ class Engine:
         if not tiny:
             arguments["gpu_memory_utilization"] = 0.92
         self.timed = not self.variant
-        if not tiny and not self.timed:
+        if not self.timed:
             arguments |= {"gpu_memory_utilization": 0.22, "kv_cache_memory_bytes": 2 << 30}
         if tiny or not self.timed:
             arguments |= {"enforce_eager": True}
