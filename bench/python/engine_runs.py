@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -86,6 +87,12 @@ def run_all(program: str, out: pathlib.Path, seconds: float, order: list[tuple[s
             print(f"{model} {backend}: {ended}: {path.read_text()[-3000:]}", flush=True)
         longest = max(longest, time.monotonic() - started)
         print(f"{model} {backend}: {time.monotonic() - started:.0f} s in all", flush=True)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def compared(one: dict, other: dict) -> str:

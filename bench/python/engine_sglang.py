@@ -9,7 +9,7 @@
 MODEL is 20b or 120b. BACKEND is default (what SGLang chooses), or sluice. Needs SGLang 0.5.17 and, for sluice, the package sluice_moe
 where Python finds them with their dist-info, and no network.
 
-Weights are those of engine_vllm.py. Steps are those of SGLang's own bench_one_batch: its ModelRunner and its batches, without its
+Weights are those of engine_vllm_weights.py. Steps are those of SGLang's own bench_one_batch: its ModelRunner and its batches, without its
 scheduler. A time is that of several steps that are enqueued one behind the other, divided by their number: the host works while the GPU
 does, as it does under SGLang's scheduler.
 """
@@ -22,7 +22,7 @@ import time
 from array import array
 
 import engine_runs
-from engine_vllm import SEED, config_of, fill
+from engine_vllm_weights import SEED, config_of, fill
 
 ORDER = [("20b", "sluice"), ("20b", "default"), ("120b", "sluice"), ("120b", "default")]
 SEQUENCES = (1, 64, 8, 256, 32, 128)

@@ -6,15 +6,21 @@
     engine_vllm.py table --out DIR                       ratios, and how far the answers of backends are apart
     engine_vllm.py rows --out DIR --version COMMIT       rows for bench/measured/h200/engine_vllm.csv
 
-MODEL is 20b, 120b or tiny (the shipped model's shape, for a try on the CPU). BACKEND is default (what vLLM chooses), marlin or sluice;
-with +chunked (prompts in pieces of 256 tokens, asked twice with a prefix cache), +ngram (guessed tokens, verified together), +lora (an
-adapter on the routers), +prefill or +decode (a worker of one role: the first writes keys and values of prompts, the second, run after it,
-reads them), +tp2 or +ep2 (two GPUs, of which each draws its own shard) only its answers are asked for, without graphs and with a small
-cache, so that several fit a GPU.
+MODEL is 20b, 120b, qwen3 (eight layers of Qwen3-30B-A3B, whose experts are bf16) or tiny (the shipped model's shape, for a try on the
+CPU). BACKEND is default (what vLLM chooses), marlin or sluice. With a variant only its answers are asked for, without graphs and with a
+small cache, so that several fit a GPU:
+    +chunked            prompts in pieces of 256 tokens, asked twice with a prefix cache
+    +ngram              guessed tokens, verified together
+    +lora               an adapter on the routers
+    +sleep              asked, sent to sleep (weights in host memory), woken, asked again
+    +prefill, +decode   a worker of one role: the first writes keys and values of prompts, the second, run after it, reads them
+    +tp2, +ep2          two GPUs, of which each draws its own shard; by slices of experts, or by experts
+    +dp2                two GPUs with requests of their own, which share the experts
+    +eplb               as +ep2, with four experts more, moved by load every eight steps; asked twice (qwen3 alone: gpt-oss has no such loader)
 Needs vLLM and, for sluice, the package sluice_moe where Python finds them with their dist-info, and no network.
 
-Weights come from a seed, the same in each process, in sizes that keep activations alive and spread tokens over experts: what vLLM's own
-dummy weights do not. A step is timed from one return of the engine to the next, so it has the host's part: what a user waits for.
+Weights come from a seed, the same in each process (engine_vllm_weights.py). A step is timed from one return of the engine to the next, so
+it has the host's part: what a user waits for.
 """
 from __future__ import annotations
 
@@ -22,10 +28,12 @@ import json
 import math
 import os
 import pathlib
+import subprocess
+import sys
 import time
-import zlib
 
 import engine_runs
+from engine_vllm_weights import SEED, Shard, adapter_of, config_of, fill
 
 ORDER = [("20b", "sluice"), ("20b", "default"), ("120b", "default"), ("120b", "sluice"), ("20b", "marlin"), ("120b", "marlin")]
 SEQUENCES = (1, 8, 32, 64, 128, 256)
@@ -41,97 +49,14 @@ VARIANTS = {
     "decode": {"kv_transfer_config": {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}},
     "tp2": {"tensor_parallel_size": 2},
     "ep2": {"tensor_parallel_size": 2, "enable_expert_parallel": True},
+    "sleep": {"enable_sleep_mode": True},
+    "dp2": {"enable_expert_parallel": True},
+    "eplb": {"tensor_parallel_size": 2, "enable_expert_parallel": True, "enable_eplb": True,
+             "eplb_config": {"window_size": 8, "step_interval": 8, "num_redundant_experts": 4, "log_balancedness": True}},
     "lora": {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": ["router"]},
 }
-RANKS = ("+tp2", "+ep2")
+RANKS = ("+tp2", "+ep2", "+eplb")
 VARIANT_LENGTH = 700  # of the others' prompts: three pieces
-SEED = 20
-TINY = pathlib.Path(__file__).parents[2] / "models/sluice-16e-tiny/config.json"
-
-
-# ---- The models ----
-
-
-def config_of(model: str) -> dict:
-    """config.json of gpt-oss-20b or -120b as its publisher has it, or of the shipped model."""
-    if model == "tiny":
-        return json.loads(TINY.read_text())
-    layers, experts = {"20b": (24, 32), "120b": (36, 128)}[model]
-    return {
-        "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "attention_bias": True, "attention_dropout": 0.0,
-        "eos_token_id": 200002, "pad_token_id": 199999, "experts_per_token": 4, "num_experts_per_tok": 4, "num_local_experts": experts,
-        "head_dim": 64, "num_attention_heads": 64, "num_key_value_heads": 8, "hidden_act": "silu", "hidden_size": 2880,
-        "intermediate_size": 2880, "initial_context_length": 4096, "max_position_embeddings": 131072, "initializer_range": 0.02,
-        "num_hidden_layers": layers, "layer_types": ["sliding_attention", "full_attention"] * (layers // 2), "sliding_window": 128,
-        "rms_norm_eps": 1e-5, "rope_theta": 150000, "router_aux_loss_coef": 0.9, "output_router_logits": False, "swiglu_limit": 7.0,
-        "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
-                         "original_max_position_embeddings": 4096},
-        "tie_word_embeddings": False, "use_cache": True, "vocab_size": 201088, "torch_dtype": "bfloat16",
-        "quantization_config": {"quant_method": "mxfp4",
-                                "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
-                                                           "lm_head"]},
-    }
-
-
-def fill(model, config: dict) -> None:
-    """Fills every parameter from SEED and its name. Products keep the size of what goes in, residual branches add a fifth of it.
-
-    Backends pad experts differently: what is drawn has the checkpoint's shape, and the padding is zero, as vLLM's loader leaves it. Of
-    several ranks each draws a shard of its own, the same for each backend."""
-    import torch
-    from vllm.config import get_current_vllm_config
-    from vllm.distributed import get_tensor_model_parallel_world_size
-
-    by_expert = get_current_vllm_config().parallel_config.enable_expert_parallel
-    hidden, inside = config["hidden_size"], config["intermediate_size"] // (1 if by_expert else get_tensor_model_parallel_world_size())
-    rows = {"w13": 2 * inside, "w2": hidden}
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            data = parameter.data
-            draw = torch.Generator(device=data.device)
-            draw.manual_seed(SEED * 1_000_003 + zlib.crc32(name.replace(".routed_experts", "").encode()))
-            matrix = name.split(".")[-1].split("_")[0]
-            if matrix in rows:
-                width = hidden if matrix == "w13" else inside
-                of_name = {"weight": (width // 2,), "scale": (width // 32,), "bias": ()}[name.split("_")[-1]]
-                part = torch.empty((data.shape[0], rows[matrix], *of_name), dtype=data.dtype, device=data.device)
-                if name.endswith("bias"):
-                    part.normal_(0, 0.02, generator=draw)
-                elif name.endswith("scale"):
-                    # Codes have a root mean square of 2.93: 2^(code - 127) * 2.93 * sqrt(width) is 1, or a fifth for the way back.
-                    part.fill_(127 + round(math.log2((0.2 if matrix == "w2" else 1) / (2.93 * math.sqrt(width)))))
-                else:
-                    part.random_(0, 256, generator=draw)
-                data.zero_()[tuple(slice(n) for n in part.shape)] = part
-            elif "norm" in name:
-                data.fill_(1)
-            elif name.endswith("bias") or "sinks" in name:
-                data.normal_(0, 0.02, generator=draw)
-            elif "embed" in name:
-                data.normal_(0, 1, generator=draw)
-            else:
-                small = 0.2 if "o_proj" in name else 2 if "router" in name else 1
-                data.normal_(0, small / math.sqrt(data.shape[-1]), generator=draw)
-
-
-def adapter_of(model: str, out: pathlib.Path):
-    """A LoRA request with random adapters on every router."""
-    import torch
-    from safetensors.torch import save_file
-    from vllm.lora.request import LoRARequest
-
-    config, folder = config_of(model), out / f"adapter-{model}"
-    folder.mkdir(exist_ok=True)
-    draw, rank, hidden = torch.Generator().manual_seed(SEED), 8, config["hidden_size"]
-    tensors = {}
-    for layer in range(config["num_hidden_layers"]):
-        at = f"base_model.model.model.layers.{layer}.mlp.router"
-        tensors[f"{at}.lora_A.weight"] = (torch.randn(rank, hidden, generator=draw) / math.sqrt(hidden)).bfloat16()
-        tensors[f"{at}.lora_B.weight"] = (torch.randn(config["num_local_experts"], rank, generator=draw) / 4).bfloat16()
-    save_file(tensors, folder / "adapter_model.safetensors")
-    (folder / "adapter_config.json").write_text(json.dumps(
-        {"r": rank, "lora_alpha": rank, "target_modules": ["router"], "peft_type": "LORA", "bias": "none"}))
-    return LoRARequest("routers", 1, str(folder))
 
 
 # ---- One process: one model, one backend ----
@@ -146,6 +71,20 @@ def experts_of(model) -> str:
     return "unknown"
 
 
+def fill_dummies(config: dict) -> None:
+    """Makes --load-format dummy of this process, and of its forks, draw the weights of engine_vllm_weights.py."""
+    from vllm.config import get_current_vllm_config
+    from vllm.distributed import get_ep_group, get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
+    from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
+
+    def load_weights(loader, module, model_config) -> None:
+        by_expert = get_current_vllm_config().parallel_config.enable_expert_parallel
+        fill(module, config, Shard(get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size(), by_expert,
+                                   get_ep_group().rank_in_group if by_expert else 0))
+
+    DummyModelLoader.load_weights = load_weights
+
+
 class Engine:
     """vLLM in this process, with steps that are timed."""
 
@@ -158,9 +97,8 @@ class Engine:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(config_of(model)))
         from vllm import LLM
-        from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
 
-        DummyModelLoader.load_weights = lambda self, module, model_config: fill(module, config_of(model))
+        fill_dummies(config_of(model))
         tiny = model == "tiny"
         backend, _, self.variant = backend.partition("+")
         self.adapter = adapter_of(model, out) if self.variant == "lora" else None
@@ -201,6 +139,15 @@ class Engine:
 
         draw = random.Random(SEED * 7919 + which)
         return {"prompt_token_ids": [draw.randrange(self.vocabulary // 2) for _ in range(length)]}
+
+    def nap(self) -> int:
+        """Sends the engine to sleep and wakes it. Bytes of the GPU that were free in between."""
+        import torch
+
+        self.llm.sleep(level=1)
+        free = torch.cuda.mem_get_info()[0]
+        self.llm.wake_up()
+        return free
 
     def add(self, prompts: list[dict], tokens: int, **sampling) -> list[str]:
         from vllm import SamplingParams
@@ -261,7 +208,21 @@ class Engine:
         return list(said.values())
 
 
+def join_as_rank(model: str, backend: str, out: pathlib.Path) -> subprocess.Popen | None:
+    """Makes this process the first of two data-parallel ranks and starts the other one, or makes it the other one (None)."""
+    if "VLLM_DP_RANK" in os.environ:
+        return None
+    port = engine_runs.free_port()
+    of_rank = [{"VLLM_DP_RANK": str(rank), "VLLM_DP_RANK_LOCAL": str(rank), "VLLM_DP_SIZE": "2", "VLLM_DP_MASTER_IP": "127.0.0.1",
+                "VLLM_DP_MASTER_PORT": str(port)} for rank in range(2)]
+    command = [sys.executable, __file__, "one", model, backend, "--out", str(out / "rank1")]
+    other = subprocess.Popen(command, env=os.environ | of_rank[1])
+    os.environ |= of_rank[0]
+    return other
+
+
 def one(model: str, backend: str, out: pathlib.Path) -> None:
+    other = join_as_rank(model, backend, out) if backend.endswith("+dp2") else None
     engine = Engine(model, backend, out)
     tiny = model == "tiny"
     import vllm
@@ -269,9 +230,13 @@ def one(model: str, backend: str, out: pathlib.Path) -> None:
     result = engine_runs.Result(model, backend, out, vllm=vllm.__version__, ready_s=round(engine.ready_s, 1), experts=engine.experts())
     print(f"{model} {backend}: ready after {engine.ready_s:.0f} s, experts {result.data['experts']}", flush=True)
     answers = engine.answers(CHECKED_LENGTH if engine.timed else VARIANT_LENGTH, CHECKED_TOKENS)
-    if engine.variant == "chunked":
-        answers += engine.answers(VARIANT_LENGTH, CHECKED_TOKENS)  # their prompts are in the cache now
+    if engine.variant == "sleep":
+        print(f"{model} {backend}: slept and woke, {engine.nap() / 1e9:.1f} GB were free in between", flush=True)
+    if engine.variant in ("chunked", "sleep", "eplb"):
+        answers += engine.answers(VARIANT_LENGTH, CHECKED_TOKENS)  # chunked: their prompts are in the cache now
     result.write(answers=answers)
+    if other is not None and other.wait():
+        raise SystemExit(f"the other rank ended with {other.returncode}")
     if not engine.timed:
         return result.write(complete=True)
     graphs = "eager" if tiny else "torch.compile and full graphs"

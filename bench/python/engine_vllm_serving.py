@@ -15,13 +15,13 @@ import importlib.metadata
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import time
 
 import engine_runs
-import engine_vllm
+from engine_vllm import fill_dummies
+from engine_vllm_weights import SEED, config_of
 
 ORDER = [("20b", "sluice"), ("20b", "default"), ("120b", "sluice"), ("120b", "default")]
 CONCURRENCY = {1: 8, 8: 48, 32: 160, 64: 256}  # requests in flight: requests in all
@@ -35,7 +35,7 @@ def prepare(model: str, out: pathlib.Path) -> pathlib.Path:
     """A folder with config.json and a tokenizer that has a word for every token."""
     folder = out / f"served-{model}"
     folder.mkdir(parents=True, exist_ok=True)
-    config = engine_vllm.config_of(model)
+    config = config_of(model)
     (folder / "config.json").write_text(json.dumps(config))
     words = {f"w{i}": i for i in range(config["vocab_size"])}
     (folder / "tokenizer.json").write_text(json.dumps({
@@ -61,8 +61,6 @@ def serve(model: str, backend: str, folder: pathlib.Path, port: int, limits: lis
     """The server, in this process. Its children are forks, so they draw weights as it says."""
     os.environ |= {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}
     import uvloop
-    from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
-
     try:
         from vllm.entrypoints.openai.api_server import run_server
         from vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args
@@ -73,9 +71,8 @@ def serve(model: str, backend: str, folder: pathlib.Path, port: int, limits: lis
         from vllm.utils.argparse_utils import FlexibleArgumentParser
     except ImportError:
         from vllm.utils import FlexibleArgumentParser
-    config = engine_vllm.config_of(model)
-    DummyModelLoader.load_weights = lambda self, module, model_config: engine_vllm.fill(module, config)
-    given = ["--model", str(folder), "--load-format", "dummy", "--dtype", "bfloat16", "--seed", str(engine_vllm.SEED), "--port", str(port),
+    fill_dummies(config_of(model))
+    given = ["--model", str(folder), "--load-format", "dummy", "--dtype", "bfloat16", "--seed", str(SEED), "--port", str(port),
              "--host", "127.0.0.1", *limits]
     if backend == "sluice":
         given += ["--quantization", "sluice"]
@@ -118,12 +115,6 @@ def command_of(model: str, backend: str, folder: pathlib.Path, port: int, limits
     return [sys.executable, __file__, "serve", model, backend, str(folder), str(port), *limits]
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 def end(server: subprocess.Popen) -> None:
     server.terminate()
     try:
@@ -152,7 +143,7 @@ def _installed(name: str) -> bool:
 def one(model: str, backend: str, out: pathlib.Path) -> None:
     os.environ |= ENVIRONMENT
     choose_gpu()
-    folder, port, tiny = prepare(model, out), free_port(), model == "tiny"
+    folder, port, tiny = prepare(model, out), engine_runs.free_port(), model == "tiny"
     server = subprocess.Popen(command_of(model, backend, folder, port, limits_of(model)))
     try:
         result = engine_runs.Result(model, backend, out, vllm=version(), experts="default", ready_s=round(wait_until_ready(server, port), 1))

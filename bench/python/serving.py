@@ -15,7 +15,7 @@ vllm+sluice (with Sluice's). PATH is the command `sluice`. --workloads a,b choos
     arrivals     32 answers of 1024 tokens, while prompts of 4096 tokens arrive as a Poisson process, 2 a second
     cached       a prompt of 65536 tokens, and others that begin with nine tenths of it; a server of its own, with prefix caching
 
-All servers read one config.json and have random weights: Sluice's of `--load-format dummy`, vLLM's of engine_vllm.py. Prompts are token
+All servers read one config.json and have random weights: Sluice's of `--load-format dummy`, vLLM's of engine_vllm_weights.py. Prompts are token
 ids. A workload that DIR has is not repeated. SLUICE_BENCH_GPU in the environment is the GPU's index.
 """
 from __future__ import annotations
@@ -35,8 +35,8 @@ import urllib.request
 from typing import Callable, Iterator
 
 import engine_runs
-import engine_vllm
 import engine_vllm_serving as vllm_serving
+from engine_vllm_weights import SEED, TINY, config_of
 
 VLLM_BACKENDS = {"vllm": "default", "vllm+sluice": "sluice"}  # of engine_vllm_serving.py
 ORDER = [("20b", "sluice"), ("20b", "vllm"), ("120b", "sluice"), ("120b", "vllm"), ("20b", "vllm+sluice"), ("120b", "vllm+sluice")]
@@ -81,12 +81,12 @@ TINY_SIZES = Sizes(1000, Load(32, 8, {1: 2, 4: 8}), Load(32, 32, {8: 8}), Load(1
 def prepare(model: str, out: pathlib.Path) -> pathlib.Path:
     """A folder with config.json and a tokenizer that both servers can read: words of digits around the special tokens of gpt-oss."""
     if model == "tiny":
-        return engine_vllm.TINY.parent
+        return TINY.parent
     folder = out / f"serving-{model}"
     folder.mkdir(parents=True, exist_ok=True)
-    config = engine_vllm.config_of(model)
+    config = config_of(model)
     (folder / "config.json").write_text(json.dumps(config))
-    shipped = json.loads((engine_vllm.TINY.parent / "tokenizer.json").read_text())
+    shipped = json.loads((TINY.parent / "tokenizer.json").read_text())
     names = {199998: "startoftext", 199999: "endoftext", 200002: "return", 200003: "constrain", 200005: "channel", 200006: "start",
              200007: "end", 200008: "message", 200012: "call", 200018: "endofprompt"}
     first = min(names)
@@ -140,7 +140,7 @@ class Run:
 
     @contextlib.contextmanager
     def serving(self, limits: list[str], name: str) -> Iterator[None]:
-        self.port = vllm_serving.free_port()
+        self.port = engine_runs.free_port()
         command = command_of(self.model, self.server, self.sluice, self.folder, self.port, limits)
         server = subprocess.Popen(command, stdout=sys.stderr)
         try:
@@ -233,7 +233,7 @@ def arrivals(run: Run) -> None:
 
 
 def cached(run: Run) -> None:
-    draw, length = random.Random(engine_vllm.SEED), run.sizes.cached_prompt
+    draw, length = random.Random(SEED), run.sizes.cached_prompt
 
     def tokens(count: int) -> list[int]:
         return [draw.randrange(run.sizes.vocabulary) for _ in range(count)]

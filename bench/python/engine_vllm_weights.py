@@ -1,0 +1,131 @@
+"""The models that engine_vllm.py runs, and their random weights: what vLLM's own dummy weights are not, in sizes that keep activations
+alive and spread tokens over experts.
+"""
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pathlib
+import zlib
+
+SEED = 20
+TINY = pathlib.Path(__file__).parents[2] / "models/sluice-16e-tiny/config.json"
+
+
+def config_of(model: str) -> dict:
+    """config.json of gpt-oss-20b or -120b as its publisher has it, of the shipped model, or of eight layers of Qwen3-30B-A3B."""
+    if model == "tiny":
+        return json.loads(TINY.read_text())
+    if model == "qwen3":
+        return {
+            "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "attention_bias": False, "attention_dropout": 0.0,
+            "bos_token_id": 151643, "eos_token_id": 151645, "decoder_sparse_step": 1, "head_dim": 128, "hidden_act": "silu",
+            "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 6144, "max_position_embeddings": 40960,
+            "mlp_only_layers": [], "moe_intermediate_size": 768, "norm_topk_prob": True, "num_attention_heads": 32, "num_experts": 128,
+            "num_experts_per_tok": 8, "num_hidden_layers": 8, "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+            "tie_word_embeddings": False, "use_cache": True, "vocab_size": 151936, "torch_dtype": "bfloat16",
+        }
+    layers, experts = {"20b": (24, 32), "120b": (36, 128)}[model]
+    return {
+        "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "attention_bias": True, "attention_dropout": 0.0,
+        "eos_token_id": 200002, "pad_token_id": 199999, "experts_per_token": 4, "num_experts_per_tok": 4, "num_local_experts": experts,
+        "head_dim": 64, "num_attention_heads": 64, "num_key_value_heads": 8, "hidden_act": "silu", "hidden_size": 2880,
+        "intermediate_size": 2880, "initial_context_length": 4096, "max_position_embeddings": 131072, "initializer_range": 0.02,
+        "num_hidden_layers": layers, "layer_types": ["sliding_attention", "full_attention"] * (layers // 2), "sliding_window": 128,
+        "rms_norm_eps": 1e-5, "rope_theta": 150000, "router_aux_loss_coef": 0.9, "output_router_logits": False, "swiglu_limit": 7.0,
+        "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+                         "original_max_position_embeddings": 4096},
+        "tie_word_embeddings": False, "use_cache": True, "vocab_size": 201088, "torch_dtype": "bfloat16",
+        "quantization_config": {"quant_method": "mxfp4",
+                                "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
+                                                           "lm_head"]},
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """Which part of a model this process has. Experts are shared out whole (by_expert) or in slices."""
+    rank: int = 0
+    ranks: int = 1
+    by_expert: bool = False
+    expert_rank: int = 0
+
+
+def fill(model, config: dict, shard: Shard = Shard()) -> None:
+    """Fills every parameter from SEED and its name. Products keep the size of what goes in, residual branches add a fifth of it.
+
+    Backends pad experts differently: what is drawn has the checkpoint's shape, and the padding is zero, as vLLM's loader leaves it. An
+    expert has the same weights on whichever rank it is, and however often. Of a layer that tensor-parallel ranks share each rank draws a
+    shard of its own, the same for each backend; the first one alone has the bias of the way back, as vLLM's loader leaves it."""
+    import torch
+
+    hidden, experts = config["hidden_size"], config.get("num_local_experts") or config["num_experts"]
+    inside = (config.get("moe_intermediate_size") or config["intermediate_size"]) // (1 if shard.by_expert else shard.ranks)
+    slice_rank = 0 if shard.by_expert else shard.rank
+    rows = {"w13": 2 * inside, "w2": hidden}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            data = parameter.data
+            draw = torch.Generator(device=data.device)
+            seed = SEED * 1_000_003 + zlib.crc32(name.replace(".routed_experts", "").encode())
+            matrix = name.split(".")[-1].split("_")[0]
+            if matrix in rows:
+                data.zero_()
+                first, width = shard.expert_rank * data.shape[0], hidden if matrix == "w13" else inside
+                for slot in range(data.shape[0] if not (name.endswith("w2_bias") and slice_rank) else 0):
+                    draw.manual_seed(seed * 1024 + (first + slot) % experts + slice_rank * experts)
+                    fill_expert(data[slot], name, rows[matrix], width, matrix == "w2", draw)
+                continue
+            draw.manual_seed(seed * 1024 + (0 if whole(name) else shard.rank))
+            if "norm" in name:
+                data.fill_(1)
+            elif name.endswith("bias") or "sinks" in name:
+                data.normal_(0, 0.02, generator=draw)
+            elif "embed" in name:
+                data.normal_(0, 1, generator=draw)
+            else:
+                small = 0.2 if "o_proj" in name else 2 if "router" in name or "mlp.gate." in name else 1
+                data.normal_(0, small / math.sqrt(data.shape[-1] * (shard.ranks if "o_proj" in name else 1)), generator=draw)
+
+
+def whole(name: str) -> bool:
+    """Whether every tensor-parallel rank has all of it."""
+    return any(part in name for part in ("norm", "router", "mlp.gate.", "o_proj.bias"))
+
+
+def fill_expert(part, name: str, rows: int, width: int, back: bool, draw) -> None:
+    """One expert's `rows` x `width` matrix, its scales or its bias; `back`: of the product whose sum goes to the residual stream."""
+    import torch
+
+    kept = 0.2 if back else 1
+    if name.endswith("bias"):
+        part[:rows].normal_(0, 0.02, generator=draw)
+    elif name.endswith("scale"):
+        # Codes have a root mean square of 2.93: 2^(code - 127) * 2.93 * sqrt(width) is 1, or a fifth for the way back.
+        part[:rows, :width // 32] = 127 + round(math.log2(kept / (2.93 * math.sqrt(width))))
+    elif part.dtype == torch.uint8:
+        codes = torch.empty((rows, width // 2), dtype=torch.uint8, device=part.device)
+        part[:rows, :width // 2] = codes.random_(0, 256, generator=draw)
+    else:
+        part[:rows, :width].normal_(0, kept / math.sqrt(width), generator=draw)
+
+
+def adapter_of(model: str, out: pathlib.Path):
+    """A LoRA request with random adapters on every router."""
+    import torch
+    from safetensors.torch import save_file
+    from vllm.lora.request import LoRARequest
+
+    config, folder = config_of(model), out / f"adapter-{model}"
+    folder.mkdir(exist_ok=True)
+    draw, rank, hidden = torch.Generator().manual_seed(SEED), 8, config["hidden_size"]
+    tensors = {}
+    for layer in range(config["num_hidden_layers"]):
+        at = f"base_model.model.model.layers.{layer}.mlp.router"
+        tensors[f"{at}.lora_A.weight"] = (torch.randn(rank, hidden, generator=draw) / math.sqrt(hidden)).bfloat16()
+        tensors[f"{at}.lora_B.weight"] = (torch.randn(config["num_local_experts"], rank, generator=draw) / 4).bfloat16()
+    save_file(tensors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps(
+        {"r": rank, "lora_alpha": rank, "target_modules": ["router"], "peft_type": "LORA", "bias": "none"}))
+    return LoRARequest("routers", 1, str(folder))
