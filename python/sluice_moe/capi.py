@@ -235,7 +235,30 @@ def _open_library() -> ctypes.CDLL:
     return opened
 
 
-lib = _open_library()
+class _NoLibrary:
+    """Stands where no library could be opened, and says so to the first who asks it for something. The package itself imports, so that
+    an engine's plug-in can refuse what asks for it; engines only log a plug-in that does not import."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def __getattr__(self, name: str):
+        raise ImportError(self.why)
+
+
+def _library_or_reason() -> ctypes.CDLL | _NoLibrary:
+    try:
+        return _open_library()
+    except ImportError as why:
+        return _NoLibrary(str(why))
+
+
+lib = _library_or_reason()
+
+
+def library_problem() -> str | None:
+    """Why there is no library, or None."""
+    return lib.why if isinstance(lib, _NoLibrary) else None
 
 
 def call(name: str, *arguments) -> None:

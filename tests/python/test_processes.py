@@ -96,10 +96,10 @@ def test_threads_are_torch_s(program):
 
 
 def test_another_library_is_refused(run_python, tmp_path):
-    said = run_python("import sluice_moe", fails=True, SLUICE_LIBRARY=str(tmp_path / "no.so"))
+    said = run_python("import sluice_moe; sluice_moe.version()", fails=True, SLUICE_LIBRARY=str(tmp_path / "no.so"))
     assert "sluice_moe: wanted the library" in said and "no.so" in said
     libc = next(line.split()[-1] for line in open("/proc/self/maps") if "libc.so" in line)
-    assert "wanted a library with sluice_version" in run_python("import sluice_moe", fails=True, SLUICE_LIBRARY=libc)
+    assert "wanted a library with sluice_version" in run_python("import sluice_moe; sluice_moe.version()", fails=True, SLUICE_LIBRARY=libc)
 
 
 WITHOUT_TORCH = """

@@ -24,15 +24,28 @@ def test_register_twice_and_the_name_is_known():
     assert get_quantization_config("sluice") is config.SluiceConfig
 
 
-def test_a_vllm_that_is_not_supported_is_left_alone(monkeypatch):
+@pytest.mark.parametrize("broken, found", [("installed_version", "found 0.99.0"), ("library_problem", "found: no such file")])
+def test_where_it_cannot_be_had_it_is_refused_and_all_else_left_alone(monkeypatch, broken, found):
     from vllm.model_executor.layers import quantization
 
-    said = []
-    monkeypatch.setattr(compat, "installed_version", lambda: "0.99.0")
+    said, registered = [], {}
+    if broken == "installed_version":
+        monkeypatch.setattr(compat, "installed_version", lambda: "0.99.0")
+    else:
+        monkeypatch.setattr(compat.capi, "library_problem", lambda: "wanted the library, found: no such file")
     monkeypatch.setattr(compat, "logger", lambda: types.SimpleNamespace(warning=lambda *a: said.append(a[0] % a[1:])))
-    monkeypatch.setattr(quantization, "register_quantization_config", lambda name: pytest.fail("registered"))
+    from sluice_moe.vllm import refusal
+
+    monkeypatch.setattr(refusal, "QUANTIZATION_METHODS", [])
+    monkeypatch.setattr(refusal, "register_quantization_config", lambda name: lambda made: registered.setdefault(name, made))
+    monkeypatch.setattr(quantization, "register_quantization_config", lambda name: pytest.fail("registered as if all were well"))
     sluice_moe.vllm.register()
-    assert len(said) == 1 and "found 0.99.0" in said[0] and "all else is as without it" in said[0]
+    assert len(said) == 1 and found in said[0] and "all else is as without it" in said[0]
+    made = registered["sluice"]
+    assert made.override_quantization_method({"quant_method": "mxfp4"}, "mxfp4", None) is None
+    for ask in (lambda: made.override_quantization_method({"quant_method": "mxfp4"}, "sluice", None), made, lambda: made.from_config({})):
+        with pytest.raises(ValueError, match=f"--quantization sluice: .*{found}"):
+            ask()
 
 
 @pytest.mark.parametrize("asked", [None, "mxfp4", "awq"])

@@ -9,12 +9,18 @@ NAME = "sluice"
 
 
 def register() -> None:
-    """Makes `--quantization sluice` known. A vLLM that is not supported gets one line in its log and is left alone."""
+    """Makes `--quantization sluice` known. Where it cannot be had, one line of vLLM's log says why, and so does the error for who asks for
+    it; all else is as without it."""
     from . import compat
 
     why = compat.why_not_here()
     if why:
-        compat.logger().warning("sluice: %s; --quantization sluice is not available, all else is as without it", why)
+        compat.logger().warning("sluice: %s; --quantization sluice is refused, all else is as without it", why)
+        try:
+            from . import refusal
+        except ImportError:  # a vLLM that is too different knows no such name, either
+            return
+        refusal.register(why)
         return
     from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS, register_quantization_config
 

@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from sluice_moe import capi
+
 VERSIONS = ("0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0")
 TORCH_FIRST = (2, 10)
 
@@ -108,7 +110,7 @@ def supported_text() -> str:
 
 
 def why_not_here() -> str | None:
-    """Why the installed vLLM or torch cannot take the plug-in, or None."""
+    """Why the installed vLLM or torch cannot take the plug-in, or the library does not open; or None."""
     version = installed_version()
     if version is None:
         return "wanted vLLM, found none"
@@ -117,7 +119,7 @@ def why_not_here() -> str | None:
     torch = torch_version()
     if tuple(int(n) for n in release(torch).split(".")[:2]) < TORCH_FIRST:
         return f"wanted torch {'.'.join(map(str, TORCH_FIRST))} or newer, found {torch}"
-    return None
+    return capi.library_problem()
 
 
 @functools.cache
