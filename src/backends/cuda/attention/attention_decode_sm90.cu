@@ -103,6 +103,8 @@ extern const Candidate<Attention> attention_decode_sm90 = {
 }  // namespace sluice::cuda
 
 #if defined(__CUDACC__)
+#include <bit>
+
 #include "backends/cuda/attention/decode.cuh"
 #include "backends/cuda/attention/step.h"
 #include "backends/cuda/launch.h"
@@ -128,6 +130,7 @@ Status launch_decode(std::string_view name, const Attention::Problem& p, const A
       .tiles = static_cast<int>(tiles),
       .cluster = how.cluster,
       .heads = how.heads,
+      .cluster_log = static_cast<int>(std::bit_width(static_cast<unsigned>(how.cluster))) - 1,
       .beside = beside};
   CUtensorMap k_map, v_map;
   SLUICE_TRY(attention::map_cache(k_map, p, a.k_cache, Shape::kKeys));

@@ -34,15 +34,18 @@ struct DecodeShape {
   static constexpr int kTileBytes = Tile::kBytes, kStageBytes = 2 * kTileBytes;
   static constexpr int kRingBytes = kStages * kStageBytes;
   static constexpr int kQueries = 16 * kGroups, kPartialRow = kDim + 8;  // in floats; without bank conflicts
-  static constexpr int kSharedBytes = kWarps * kRingBytes + 1024;        // aligned by hand
   static constexpr int kFours = kQueries * kDim / 4;                     // groups of 4 values of a tile
   static_assert(kQueries * kPartialRow * 4 <= kRingBytes);
+  // Rings, and what the CTAs of a cluster send each other; aligned by hand.
+  static constexpr int kJoinAt = kWarps * kRingBytes,
+                       kSharedBytes = kJoinAt + ClusterJoin<DecodeShape>::kBytes + 1024;
 };
 
 struct DecodeCall {
   Step step;
   Tiling tiling;
   int tiles, cluster, heads;  // tiles of queries at most; as in AttentionDecode
+  int cluster_log;            // of the cluster's CTAs
   int beside;                 // the launch before is prefill.cuh's, of the same step: not waited for
 };
 
@@ -285,7 +288,7 @@ __global__ void __launch_bounds__(DecodeShape<Tile, kGroups>::kThreads,
   using Shape = DecodeShape<Tile, kGroups>;
   constexpr int kDim = Tile::kDim;
   extern __shared__ uint8_t shared[];
-  __shared__ uint64_t full[Shape::kWarps][Shape::kStages];
+  __shared__ uint64_t full[Shape::kWarps][Shape::kStages], joined;
   __shared__ TileSearch search;
   __shared__ Partials<Shape> partials;
   const Step& p = call.step;
@@ -304,6 +307,16 @@ __global__ void __launch_bounds__(DecodeShape<Tile, kGroups>::kThreads,
   tile::prefetch_map(k_map);
   tile::prefetch_map(v_map);
   if (!p.settled && !call.beside) tile::wait_for_previous();
+  // A cluster's CTAs know by one round of its barrier for each tile that their peers run, and have read what came for the tile before.
+  bool peers_wait = call.cluster > 1;
+  if (peers_wait) {
+    if (thread == 0) tile::barrier_init(&joined, 1), tile::barrier_visible();
+    __syncwarp();
+    tile::cluster_arrive();
+  }
+  const ClusterJoin<Shape> join(tile::shared_address(ring) + Shape::kJoinAt, tile::shared_address(&joined),
+                                rank, call.cluster_log);
+  uint32_t parity = 0;
   tile::RingPlace place;
   const int clusters = static_cast<int>(gridDim.x) / call.cluster;
   for (int at = static_cast<int>(blockIdx.x) / call.cluster; at < call.tiles; at += clusters) {
@@ -347,29 +360,24 @@ __global__ void __launch_bounds__(DecodeShape<Tile, kGroups>::kThreads,
       const int place_of = thread + i * Shape::kThreads;
       sums[i] = join_warps(partials, ring, 0, Shape::kWarps, place_of / kAcross, place_of % kAcross * 4);
     }
-    __syncthreads();
+    if (thread == 0) tile::barrier_expect(&joined, ClusterJoin<Shape>::kBytes);
+    tile::cluster_wait();  // all run, and have read what was sent for the tile before
 #pragma unroll
-    for (int i = 0; i < kFours; ++i) {
-      const int place_of = thread + i * Shape::kThreads, query = place_of / kAcross;
-      *reinterpret_cast<float4*>(ring + query * Shape::kPartialRow + place_of % kAcross * 4) = sums[i].value;
-      if (place_of % kAcross == 0)
-        partials.cta_largest[query] = sums[i].largest, partials.cta_sum[query] = sums[i].sum;
+    for (int i = 0; i < kFours; ++i) join.send(thread + i * Shape::kThreads, sums[i]);
+    peers_wait = at + clusters < call.tiles;
+    if (thread < join.share) {
+      tile::barrier_wait(&joined, parity);
+      const int place_of = rank * join.share + thread, query = of.first + place_of / kAcross;
+      if (query <= last_query)
+        write_four<Shape, kDim>(p, of, kv_head, query, place_of % kAcross * 4, join.joined(thread));
     }
-    tile::fence_for_async();
-    tile::cluster_publish();
-    tile::cluster_wait();
-    // Each CTA finishes its share of the elements.
-    FourSums all;
-    const int share = Shape::kFours / call.cluster;
-    for (int i = thread; i < share; i += Shape::kThreads) {
-      const int place_of = rank * share + i;
-      if (of.first + place_of / kAcross > last_query) break;
-      all = join_ctas(partials, ring, place_of / kAcross, place_of % kAcross * 4, call.cluster);
-      write_four<Shape, kDim>(p, of, kv_head, of.first + place_of / kAcross, place_of % kAcross * 4, all);
+    parity ^= 1;
+    if (peers_wait) {
+      tile::cluster_publish();
+      __syncthreads();  // the ring and what find_tile() keeps are free
     }
-    tile::cluster_publish();
-    tile::cluster_wait();
   }
+  if (peers_wait) tile::cluster_wait();
   tile::wait_for_previous();  // a CTA without a tile, or beside the launch before, has not waited yet
 }
 

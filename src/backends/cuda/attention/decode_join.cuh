@@ -1,15 +1,16 @@
 // Attention of few queries: how the sums of warps and of the CTAs of a cluster become one (decode.cuh).
 #pragma once
+#include <bit>
+
 #include "backends/cuda/attention/rows.cuh"
 #include "backends/cuda/tile/cluster.cuh"
 
 namespace sluice::cuda::attention {
 
-// Where the warps and CTAs of a cluster leave what they are joined from.
+// Where the warps of a CTA leave what their sums are joined by.
 template <class Shape>
 struct Partials {
   float largest[Shape::kWarps][Shape::kQueries], sum[Shape::kWarps][Shape::kQueries];
-  float cta_largest[Shape::kQueries], cta_sum[Shape::kQueries];
 };
 
 // A sum of weighted values that is not divided yet: four elements of one query.
@@ -42,23 +43,63 @@ __device__ __forceinline__ FourSums join_warps(const Partials<Shape>& of, const 
   return all;
 }
 
-// The same over the CTAs of a cluster.
+// The CTAs of a cluster, each with sums of its own for the same tile: CTA r finishes the r-th share of the elements, and the others
+// send it theirs, 24 bytes for four elements, to memory that nothing else uses. A power of two of CTAs.
 template <class Shape>
-__device__ __forceinline__ FourSums join_ctas(const Partials<Shape>& of, const float* ring, int query,
-                                              int four, int ctas) {
-  const uint32_t largest = tile::shared_address(&of.cta_largest[query]),
-                 sum = tile::shared_address(&of.cta_sum[query]),
-                 values = tile::shared_address(ring + query * Shape::kPartialRow + four);
-  FourSums all;
-  for (int r = 0; r < ctas; ++r)
-    all.largest = fmaxf(all.largest, tile::load_remote(tile::remote_address(largest, r)));
+struct ClusterJoin {
+  static constexpr int kValueBytes = 16,
+                       kFactorBytes = 8;  // four values; their largest score and sum of weights
+  static constexpr int kBytes = Shape::kFours * (kValueBytes + kFactorBytes);
+
+  static constexpr int kLog = std::bit_width(static_cast<unsigned>(Shape::kFours)) - 1;
+
+  uint32_t values, barrier;  // in shared memory; the barrier takes one arrival and kBytes a tile
+  int rank, log, share;      // this CTA; of the CTAs' number; groups of four elements that it finishes
+
+  __device__ __forceinline__ ClusterJoin(uint32_t values, uint32_t barrier, int rank, int log)
+      : values(values), barrier(barrier), rank(rank), log(log), share(Shape::kFours >> log) {}
+
+  // Group `four` of the tile to the CTA that finishes it, which is known to run and to have read what was there.
+  __device__ __forceinline__ void send(int four, const FourSums& sums) const {
+    const auto owner = static_cast<uint32_t>(four >> (kLog - log));
+    const int at = rank * share + (four & (share - 1));
+    const uint32_t counts = tile::remote_address(barrier, owner);
+    const float4& v = sums.value;
+    tile::store_remote(
+        tile::remote_address(value_at(at), owner),
+        make_uint4(__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z), __float_as_uint(v.w)),
+        counts);
+    tile::store_remote(tile::remote_address(factor_at(at), owner), make_float2(sums.largest, sums.sum),
+                       counts);
+  }
+  // Group `mine` of this CTA's share, joined over all CTAs in their order, once all bytes are there.
+  __device__ __forceinline__ FourSums joined(int mine) const {
+    const int ctas = 1 << log;
+    FourSums all;
 #pragma unroll 4
-  for (int r = 0; r < ctas; ++r)
-    all.add(tile::load_remote_four(tile::remote_address(values, r)),
-            tile::load_remote(tile::remote_address(largest, r)),
-            tile::load_remote(tile::remote_address(sum, r)));
-  return all;
-}
+    for (int r = 0; r < ctas; ++r) all.largest = fmaxf(all.largest, factor(r * share + mine).x);
+#pragma unroll 4
+    for (int r = 0; r < ctas; ++r) {
+      const float2 of = factor(r * share + mine);
+      const uint4 v = tile::load_shared(value_at(r * share + mine));
+      all.add(
+          make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)),
+          of.x, of.y);
+    }
+    return all;
+  }
+
+ private:
+  __device__ __forceinline__ uint32_t value_at(int i) const { return values + i * kValueBytes; }
+  __device__ __forceinline__ uint32_t factor_at(int i) const {
+    return values + Shape::kFours * kValueBytes + i * kFactorBytes;
+  }
+  __device__ __forceinline__ float2 factor(int i) const {
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(factor_at(i)) : "memory");
+    return v;
+  }
+};
 
 template <class Shape, int kDim>
 __device__ __forceinline__ void write_four(const Step& p, const Queries& of, int kv_head, int query, int four,
