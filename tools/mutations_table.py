@@ -442,6 +442,14 @@ KERNELS = [
         "RopeKvWrite/*",
     ),
     Mutation(
+        "qkv_rope_kv_write_values_for_keys",
+        "the write takes values where keys are",
+        "src/ops/qkv_rope_kv_write.h",
+        ".k = heads_of(a.qkv, heads, kv_heads, head_dim),",
+        ".k = heads_of(a.qkv, heads + kv_heads, kv_heads, head_dim),",
+        "QkvRopeKvWrite/*",
+    ),
+    Mutation(
         "e4m3_ties_away",
         "a number between two of e4m3 becomes the larger one",
         "src/base/dtype.h",

@@ -44,6 +44,20 @@ struct RouterRouteParts {
 };
 
 template <const Catalog& (*kCatalog)()>
+struct QkvRopeKvWriteParts {
+  using Op = QkvRopeKvWrite;
+  using Parts = std::tuple<Linear, RopeKvWrite>;
+  static const Catalog& catalog() { return kCatalog(); }
+  static auto parts(const QkvRopeKvWrite::Problem& p) {
+    return std::tuple(PartOf<Linear>{QkvRopeKvWrite::project(p)}, PartOf<RopeKvWrite>{p.rope});
+  }
+  static size_t between_bytes(const QkvRopeKvWrite::Problem&, Backend) { return 0; }
+  static auto args(const QkvRopeKvWrite::Problem& p, const QkvRopeKvWrite::Args& a, std::byte*, Backend) {
+    return std::tuple(QkvRopeKvWrite::project(a), QkvRopeKvWrite::turn(p, a));
+  }
+};
+
+template <const Catalog& (*kCatalog)()>
 struct RouteGroupParts {
   using Op = RouteGroup;
   using Parts = std::tuple<RouteTopk, GroupRows>;

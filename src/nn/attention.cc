@@ -9,34 +9,30 @@ namespace sluice {
 namespace {
 
 struct AttentionProblems {
-  Linear::Problem qkv, o;
-  RopeKvWrite::Problem rope;
+  QkvRopeKvWrite::Problem qkv;
   Attention::Problem attention;
+  Linear::Problem o;
 };
 
 int64_t qkv_width(const AttentionConfig& c) { return (c.heads + 2 * c.kv_heads) * c.head_dim; }
 
 AttentionProblems problems_of(const AttentionConfig& c, const StepBounds& b) {
   AttentionProblems p;
-  p.qkv = {.tokens = 0,
-           .features = qkv_width(c),
+  p.qkv = {.rope = {.rope = {.tokens = 0,
+                             .heads = c.heads,
+                             .head_dim = c.head_dim,
+                             .rotary = c.rotary,
+                             .table_rows = b.positions,
+                             .pairs = c.pairs,
+                             .x = c.x},
+                    .kv_heads = c.kv_heads,
+                    .pages = b.pages,
+                    .page_size = b.page_size,
+                    .cache = c.cache,
+                    .settled = true},  // the tables of a step come from the host
            .width = c.hidden,
-           .x = c.x,
-           .y = c.x,
            .layout = c.layout,
            .bias = c.qkv_bias};
-  p.rope = {.rope = {.tokens = 0,
-                     .heads = c.heads,
-                     .head_dim = c.head_dim,
-                     .rotary = c.rotary,
-                     .table_rows = b.positions,
-                     .pairs = c.pairs,
-                     .x = c.x},
-            .kv_heads = c.kv_heads,
-            .pages = b.pages,
-            .page_size = b.page_size,
-            .cache = c.cache,
-            .settled = true};  // the tables of a step come from the host
   p.attention = {.tokens = 0,
                  .sequences = b.sequences,
                  .heads = c.heads,
@@ -66,25 +62,13 @@ const char* stage_name(const AttentionConfig& c) {
   return c.window > 0 ? "attention.sliding" : "attention.full";
 }
 
-// Heads [first, first + count) of rows that hold `width` elements each.
-Tensor heads_of(const Tensor& rows, int64_t first, int64_t count, int64_t head_dim) {
-  Tensor t = rows;
-  t.data = rows.as<std::byte>() + bytes_of(rows.dtype, first * head_dim);
-  t.rank = 3;
-  t.shape = {rows.shape[0], count, head_dim};
-  t.stride = {rows.shape[1], head_dim, 1};
-  return t;
-}
-
 }  // namespace
 
 std::vector<StageProblem> attention_problems(const AttentionConfig& config, const StepBounds& bounds,
                                              int64_t tokens) {
   const AttentionProblems p = problems_of(config, bounds);
   std::vector<StageProblem> out;
-  out.push_back({"attention.qkv", any_problem<Linear>(Linear::at_tokens(p.qkv, tokens))});
-  out.push_back(
-      {"attention.rope_kv_write", any_problem<RopeKvWrite>(RopeKvWrite::at_tokens(p.rope, tokens))});
+  out.push_back({"attention.qkv", any_problem<QkvRopeKvWrite>(QkvRopeKvWrite::at_tokens(p.qkv, tokens))});
   Attention::Problem attention = Attention::at_tokens(p.attention, tokens);
   attention.rows_max = tokens <= bounds.sequences;
   out.push_back({stage_name(config), any_problem<Attention>(attention)});
@@ -99,8 +83,7 @@ Result<std::unique_ptr<AttentionBlock>> AttentionBlock::plan(Device& device, con
   std::unique_ptr<AttentionBlock> block(new AttentionBlock(config, bounds));
   const AttentionProblems p = problems_of(config, bounds);
   const int64_t n = bounds.tokens;
-  SLUICE_TRY(plan_into<Linear>(&block->qkv_, device, p.qkv, n, policy));
-  SLUICE_TRY(plan_into<RopeKvWrite>(&block->rope_kv_write_, device, p.rope, n, policy));
+  SLUICE_TRY(plan_into<QkvRopeKvWrite>(&block->qkv_, device, p.qkv, n, policy));
   SLUICE_TRY(plan_into<Attention>(&block->attention_, device, p.attention, n, policy));
   if (!policy.batch_invariant) {
     Attention::Problem decode = p.attention;
@@ -118,9 +101,8 @@ Result<std::unique_ptr<AttentionBlock>> AttentionBlock::plan(Device& device, con
   block->heads_at_ = take(n * config.heads * config.head_dim);
   block->scratch_at_ = used;
   const size_t scratch =
-      std::max({block->qkv_->workspace_bytes(), block->rope_kv_write_->workspace_bytes(),
-                block->attention_->workspace_bytes(), block->decode_ ? block->decode_->workspace_bytes() : 0,
-                block->o_->workspace_bytes()});
+      std::max({block->qkv_->workspace_bytes(), block->attention_->workspace_bytes(),
+                block->decode_ ? block->decode_->workspace_bytes() : 0, block->o_->workspace_bytes()});
   block->workspace_bytes_ = used + scratch;
   return block;
 }
@@ -135,21 +117,20 @@ Status AttentionBlock::forward(const AttentionIo& io, const AttentionWeights& w,
   const Workspace scratch{workspace.data + scratch_at_, workspace.bytes - scratch_at_};
   const Tensor qkv = make_tensor(workspace.data + qkv_at_, c.x, {n, qkv_width(c)}, stream.where);
   const Tensor heads = make_tensor(workspace.data + heads_at_, c.x, {n, c.heads, c.head_dim}, stream.where);
-  SLUICE_TRY(
-      qkv_->run(n, {.x = io.x, .w = w.qkv, .bias = w.qkv_bias, .residual = {}, .y = qkv}, scratch, stream));
-  SLUICE_TRY(rope_kv_write_->run(n,
-                                 {.positions = t.positions,
-                                  .table = t.rope,
-                                  .slot_of = t.slot_of,
-                                  .q = heads_of(qkv, 0, c.heads, c.head_dim),
-                                  .k = heads_of(qkv, c.heads, c.kv_heads, c.head_dim),
-                                  .v = heads_of(qkv, c.heads + c.kv_heads, c.kv_heads, c.head_dim),
-                                  .k_cache = io.k_cache,
-                                  .v_cache = io.v_cache},
-                                 scratch, stream));
+  SLUICE_TRY(qkv_->run(n,
+                       {.x = io.x,
+                        .w = w.qkv,
+                        .bias = w.qkv_bias,
+                        .positions = t.positions,
+                        .table = t.rope,
+                        .slot_of = t.slot_of,
+                        .qkv = qkv,
+                        .k_cache = io.k_cache,
+                        .v_cache = io.v_cache},
+                       scratch, stream));
   SLUICE_TRY(attention_for(n, t.rows_max)
                  .run(n,
-                      {.q = heads_of(qkv, 0, c.heads, c.head_dim),
+                      {.q = QkvRopeKvWrite::heads_of(qkv, 0, c.heads, c.head_dim),
                        .k_cache = io.k_cache,
                        .v_cache = io.v_cache,
                        .page_table = t.page_table,
@@ -168,7 +149,6 @@ const PlanTable<Attention>& AttentionBlock::attention_for(int64_t tokens, int64_
 
 void AttentionBlock::count_kernels(int64_t tokens, int64_t rows_max, int64_t blocks, KernelRuns* runs) const {
   runs->add(qkv_->at(tokens).kernel(), blocks);
-  runs->add(rope_kv_write_->at(tokens).kernel(), blocks);
   runs->add(attention_for(tokens, rows_max).at(tokens).kernel(), blocks);
   runs->add(o_->at(tokens).kernel(), blocks);
 }
@@ -176,7 +156,6 @@ void AttentionBlock::count_kernels(int64_t tokens, int64_t rows_max, int64_t blo
 std::vector<std::pair<std::string, std::string>> AttentionBlock::kernels(int64_t tokens) const {
   const PlanTable<Attention>& attention = attention_for(tokens, 1);
   return {{"attention.qkv", std::string(qkv_->at(tokens).kernel())},
-          {"attention.rope_kv_write", std::string(rope_kv_write_->at(tokens).kernel())},
           {stage_name(config_), std::string(attention.at(tokens).kernel())},
           {"attention.o", std::string(o_->at(tokens).kernel())}};
 }

@@ -84,8 +84,8 @@ class AttentionBlock {
 
   AttentionConfig config_;
   StepBounds bounds_;
-  std::optional<PlanTable<Linear>> qkv_, o_;
-  std::optional<PlanTable<RopeKvWrite>> rope_kv_write_;
+  std::optional<PlanTable<QkvRopeKvWrite>> qkv_;
+  std::optional<PlanTable<Linear>> o_;
   // decode_: every sequence owns one row at most. Not under Policy::batch_invariant, where one kernel serves all steps.
   std::optional<PlanTable<Attention>> attention_, decode_;
   // Offsets of the intermediates in the workspace.

@@ -13,6 +13,7 @@
 #include "ops/lora_delta.h"
 #include "ops/mask_logits.h"
 #include "ops/pack_experts.h"
+#include "ops/qkv_rope_kv_write.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
 #include "ops/rope_kv_write.h"
@@ -29,8 +30,9 @@ namespace sluice {
 template <class... Ops>
 struct OpList {};
 
-using AllOps = OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, GroupRows, RouteGroup, PackExperts,
-                      ExpertGemm, Combine, ExpertMlp, Linear, TakeTokens, Embedding, RmsNorm, Rope, KvWrite,
-                      RopeKvWrite, Attention, LatentAttention, AdjustLogits, MaskLogits, Sample, TopLogprobs>;
+using AllOps =
+    OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, GroupRows, RouteGroup, PackExperts, ExpertGemm,
+           Combine, ExpertMlp, Linear, TakeTokens, Embedding, RmsNorm, Rope, KvWrite, RopeKvWrite,
+           QkvRopeKvWrite, Attention, LatentAttention, AdjustLogits, MaskLogits, Sample, TopLogprobs>;
 
 }  // namespace sluice

@@ -4,6 +4,22 @@
 
 namespace sluice::test {
 
+inline void fill_linear(const Linear::Problem& p, Fill fill, const Linear::Args& a, Random& random) {
+  fill_rarely(a.x, fill, random);
+  fill_floats(a.bias, Fill::kNormal, random);
+  fill_floats(a.residual, fill == Fill::kSomeNan ? Fill::kNormal : fill, random);
+  const Fill w = fill == Fill::kHuge || fill == Fill::kInfinite ? Fill::kNormal : fill;
+  if (p.layout == WeightLayout::kRowMajor) return fill_rarely(a.w, w, random, 0.05);
+  std::vector<BF16> rows(static_cast<size_t>(p.features * p.width));
+  fill_rarely(make_tensor(rows.data(), DType::kBF16, {p.features, p.width}), w, random, 0.05);
+  const PanelShape s = panel_shape(p.features, false, p.width);
+  std::memset(a.w.data, 0, static_cast<size_t>(s.code_bytes(false)));
+  for (int64_t n = 0; n < p.features; ++n)
+    for (int64_t k = 0; k < p.width; ++k)
+      a.w.as<BF16>()[panel_bf16_index(s, panel_row(false, n, false), k)] =
+          rows[static_cast<size_t>(n * p.width + k)];
+}
+
 template <>
 struct Suite<Linear> {
   static std::vector<Case<Linear>> cases() {
@@ -92,20 +108,7 @@ struct Suite<Linear> {
     };
   }
   static void fill(const Linear::Problem& p, Fill fill, HostArgs<Linear>& host, Random& random) {
-    Linear::Args& a = host.args();
-    fill_rarely(a.x, fill, random);
-    fill_floats(a.bias, Fill::kNormal, random);
-    fill_floats(a.residual, fill == Fill::kSomeNan ? Fill::kNormal : fill, random);
-    const Fill w = fill == Fill::kHuge || fill == Fill::kInfinite ? Fill::kNormal : fill;
-    if (p.layout == WeightLayout::kRowMajor) return fill_rarely(a.w, w, random, 0.05);
-    std::vector<BF16> rows(static_cast<size_t>(p.features * p.width));
-    fill_rarely(make_tensor(rows.data(), DType::kBF16, {p.features, p.width}), w, random, 0.05);
-    const PanelShape s = panel_shape(p.features, false, p.width);
-    std::memset(a.w.data, 0, static_cast<size_t>(s.code_bytes(false)));
-    for (int64_t n = 0; n < p.features; ++n)
-      for (int64_t k = 0; k < p.width; ++k)
-        a.w.as<BF16>()[panel_bf16_index(s, panel_row(false, n, false), k)] =
-            rows[static_cast<size_t>(n * p.width + k)];
+    fill_linear(p, fill, host.args(), random);
   }
   // One in two has the types, the width and the layout that tensor cores want.
   static Linear::Problem random(Random& r) {

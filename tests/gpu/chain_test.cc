@@ -15,6 +15,7 @@
 #include "cases/linear.h"
 #include "cases/lora_delta.h"
 #include "cases/mask_logits.h"
+#include "cases/qkv_rope_kv_write.h"
 #include "cases/rms_norm.h"
 #include "cases/rope.h"
 #include "cases/rope_kv_write.h"
@@ -330,6 +331,14 @@ struct Problems<RopeKvWrite> {
   }
 };
 template <>
+struct Problems<QkvRopeKvWrite> {
+  static std::vector<QkvRopeKvWrite::Problem> list() {
+    return {{.rope = {.rope = {.tokens = 1}}, .bias = true},
+            {.rope = {.rope = {.tokens = 8, .heads = 4, .head_dim = 128, .rotary = 128}, .kv_heads = 2},
+             .width = 256}};
+  }
+};
+template <>
 struct Problems<Sample> {
   static std::vector<Sample::Problem> list() {
     return {{.rows = 1, .vocab = 60000}, {.rows = 40, .vocab = 5003}};
@@ -375,8 +384,8 @@ template <class Op>
 class GpuChain : public OnGpu {};
 using Chained =
     ::testing::Types<AdjustLogits, Attention, Combine, Embedding, ExpertMlp, KvWrite, LatentAttention, Linear,
-                     RouterGemm, RouterRoute, LoraDelta, MaskLogits, RmsNorm, Rope, RopeKvWrite, RouteTopk,
-                     GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
+                     RouterGemm, RouterRoute, LoraDelta, MaskLogits, RmsNorm, Rope, RopeKvWrite,
+                     QkvRopeKvWrite, RouteTopk, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuChain, Chained, OpNames);
 
 template <class Op, class F>

@@ -19,6 +19,7 @@
 #include "cases/lora_delta.h"
 #include "cases/mask_logits.h"
 #include "cases/pack_experts.h"
+#include "cases/qkv_rope_kv_write.h"
 #include "cases/rms_norm.h"
 #include "cases/rope.h"
 #include "cases/rope_kv_write.h"
@@ -45,8 +46,8 @@ class GpuConformance : public OnGpu {};
 
 using Tested = ::testing::Types<AdjustLogits, Attention, Combine, Embedding, ExpertGemm, ExpertMlp, KvWrite,
                                 LatentAttention, Linear, LoraDelta, MaskLogits, PackExperts, RmsNorm, Rope,
-                                RopeKvWrite, RouterGemm, RouteTopk, RouterRoute, GroupRows, RouteGroup,
-                                Sample, TakeTokens, TopLogprobs>;
+                                RopeKvWrite, QkvRopeKvWrite, RouterGemm, RouteTopk, RouterRoute, GroupRows,
+                                RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuConformance, Tested, OpNames);
 
 template <class Op>

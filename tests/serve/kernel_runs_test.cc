@@ -101,7 +101,7 @@ TEST(KernelRuns, AreOnePerLayerAndStep) {
   const int64_t layers = model.config.layers(), steps = 7;
   EXPECT_EQ(runs.at(kernel_of("embed")), 2 * steps) << "it gathers the rows of logits, too";
   EXPECT_EQ(runs.at(kernel_of("norm")), (2 * layers + 1) * steps);
-  EXPECT_EQ(runs.at(kernel_of("attention.rope_kv_write")), layers * steps);
+  EXPECT_EQ(runs.at(kernel_of("attention.qkv")), layers * steps);
   EXPECT_EQ(runs.at(kernel_of("router")), layers * steps);
 }
 

@@ -7,11 +7,14 @@ namespace sluice::cuda {
 
 extern const Candidate<RouterGemm> router_gemm_fma_sm90;
 extern const Candidate<ExpertGemm> expert_gemm_fma_sm90;
+extern const Candidate<Linear> linear_fma_sm90;
 
 // Planned where their parts are: in a build without CUDA kernels.
 extern const Candidate<RouterRoute> router_route_in_turn = InTurn<RouterRouteParts<catalog>>::card(
     "cuda.router_route.in_turn", Backend::kCuda, 16, router_gemm_fma_sm90.planned);
 extern const Candidate<ExpertMlp> expert_mlp_in_turn = InTurn<ExpertMlpParts<catalog>>::card(
     "cuda.expert_mlp.in_turn", Backend::kCuda, 16, expert_gemm_fma_sm90.planned);
+extern const Candidate<QkvRopeKvWrite> qkv_rope_kv_write_in_turn = InTurn<QkvRopeKvWriteParts<catalog>>::card(
+    "cuda.qkv_rope_kv_write.in_turn", Backend::kCuda, 16, linear_fma_sm90.planned);
 
 }  // namespace sluice::cuda

@@ -63,6 +63,20 @@ __device__ __forceinline__ void copy_box_by(uint64_t policy, uint32_t to_shared,
       : "memory");
 }
 
+// copy_box_by of a map of map_halves(): k, which eight features of half a head, which head.
+__device__ __forceinline__ void copy_box_by(uint64_t policy, uint32_t to_shared, const CUtensorMap& map,
+                                            int k, int eight, int head, uint32_t barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "@one cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, 0, 0, %3, %4}], [%5], %6;\n"
+      "}" ::"r"(to_shared),
+      "l"(&map), "r"(k), "r"(eight), "r"(head), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
 // Multicast of copy_box into every CTA of the cluster whose rank has a bit in `blocks`: to the same offset in each, counted at the
 // same mbarrier in each. So all of them have the same shared memory layout, run, and have released what the box overwrites.
 __device__ __forceinline__ void copy_box_to(uint32_t blocks, uint32_t to_shared, const CUtensorMap& map,

@@ -51,6 +51,25 @@ Status map_rows(CUtensorMap& map, const Tensor& tensor, int box_rows) {
                              " rows: driver error " + std::to_string(static_cast<int>(result))};
 }
 
+Status map_halves(CUtensorMap& map, const Tensor& tensor, int64_t head_dim) {
+  SLUICE_TRY(needs_encoder());
+  constexpr cuuint32_t kColumns = 64, kEight = 8, kHalves = 2;
+  const auto unsigned_of = [](int64_t n) { return static_cast<cuuint64_t>(n); };
+  const int64_t row = bytes_of(tensor.dtype, tensor.stride[0]), half = head_dim / 2;
+  const cuuint64_t shape[5] = {unsigned_of(tensor.shape[1]), kEight, kHalves, unsigned_of(half) / kEight,
+                               unsigned_of(tensor.shape[0] / head_dim)};
+  const cuuint64_t strides[4] = {unsigned_of(row), unsigned_of(half * row), unsigned_of(row) * kEight,
+                                 unsigned_of(head_dim * row)};
+  const cuuint32_t box[5] = {kColumns, kEight, kHalves, 1, 1}, step[5] = {1, 1, 1, 1, 1};
+  const CUresult result = encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5, tensor.data, shape, strides,
+                                    box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result == CUDA_SUCCESS) return {};
+  return {Code::kDevice, "cuda: map of " + text(tensor) + " by halves of heads of " +
+                             std::to_string(head_dim) + ": driver error " +
+                             std::to_string(static_cast<int>(result))};
+}
+
 Status map_slabs(CUtensorMap& codes, CUtensorMap& scales, const Tensor& w, const Tensor& w_scale,
                  const FragmentShape& shape, int64_t experts, int box_blocks) {
   SLUICE_TRY(needs_encoder());

@@ -16,6 +16,11 @@ constexpr int64_t kMapStrideBytes = 16;
 // refuses this one; the message has the tensor and the driver's error number.
 Status map_rows(CUtensorMap& map, const Tensor& tensor, int box_rows);
 
+// A map of the bf16 weights of heads [heads * head_dim, columns] whose elements turn in halves: boxes of 16 rows by 128 bytes, eight rows
+// of the first half of a head and the eight that turn with them, swizzled as those of map_rows(). Coordinates: {column, 0, 0, which eight
+// of a half, head}. head_dim is a multiple of 16. Errors as above.
+Status map_halves(CUtensorMap& map, const Tensor& tensor, int64_t head_dim);
+
 // Maps of the e2m1 codes and the scales of `experts` matrices in the layout `fragments`, in 4-byte words: boxes of a slab of 16
 // rows in `box_blocks` k blocks, 512 and 32 bytes per k block, contiguous, zeros after the last k block. Coordinates:
 // {128 * slab (codes) or 8 * slab (scales), k block, row block, expert}. Errors as above.

@@ -1,0 +1,252 @@
+// A dense layer for up to eight rows: weights pass once, and the rows of x stay in registers.
+//
+// CTAs, one an SM, have equal shares of the features, counted in sixteens or in eights. A unit of work is a slab of 16 features, or of
+// the last eight of a share, and the whole width. A producer warp keeps a ring of stages full by TMA: 16 features
+// x 512 of k, eight boxes of 64, or eight features x 1024. Of each stage a consumer warp multiplies one box (two), the
+// weights as the 16-row operand of mma.sync and the rows of x as its 8 columns. So a warp needs every eighth box of x alone,
+// which it loads once, straight into the order of its operands, and keeps over all units where the width allows. After a unit the
+// warps' sums are added up through shared memory, in their order; thread t finishes row t % 16 of the unit for token t / 16.
+//
+// The ring is full of weights before the previous launch has ended. It is so large that no second CTA of a dense layer fits an SM: SMs
+// that the previous launch leaves first would get two, and others none. The attention of a step that decodes fits beside it.
+//
+// End says where a unit's weights are and what becomes of its sums:
+//
+//   Maps                                  tensor maps of the weights; prefetch(maps)
+//   kEights                               whether shares may end with eight features
+//   fetch(slab, policy, to, maps, k, feature, full)   a box of the unit of 16 (slab) or 8 features that begins at `feature`
+//   Out                                   a part of the launch's parameters
+//   Token(out, token)                     what a thread keeps of its token
+//   Unit(out, token, first, end)          of features [first, end), 16 at most: begins loads for which nothing waits before
+//   store(out, token, first, sum)         which all threads of the first four warps call, with the sum of their element
+#pragma once
+#include "backends/cuda/kernels/linear_stream.h"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/l2_policy.cuh"
+#include "backends/cuda/tile/mbarrier.cuh"
+#include "backends/cuda/tile/mma.cuh"
+#include "backends/cuda/tile/operand.cuh"
+#include "backends/cuda/tile/swizzle.cuh"
+#include "backends/cuda/tile/tensor_copy.cuh"
+#include "backends/cuda/tile/warp.cuh"
+
+namespace sluice::cuda::stream {
+
+using B16 = __nv_bfloat16;
+
+constexpr int kEight = kStreamEight, kSlab = kStreamSlab, kBlock = 64;  // k of a box
+constexpr int kWarps = 8, kConsumers = kWarps * 32, kThreads = kConsumers + 32;
+constexpr int kEightBytes = kEight * tile::kSwizzledRowBytes, kBoxBytes = 2 * kEightBytes;  // of a box
+constexpr int kStageBytes = kWarps * kBoxBytes, kStages = 7;
+constexpr int kSumBytes = kWarps * 32 * 16;  // of a unit: four sums of each lane
+constexpr int kSums = kStages * kStageBytes, kFull = kSums + 2 * kSumBytes, kEmpty = kFull + 8 * kStages,
+              kSharedBytes = kEmpty + 8 * kStages;
+static_assert(2 * (kSharedBytes + 1024) > 228 << 10, "one CTA on an SM");
+static_assert(kStreamRowsMost * kSlab <= kConsumers);
+
+struct Rows {
+  const B16* x;
+  int64_t x_stride;
+  int tokens, width, k_blocks,
+      chunks;        // a chunk is a box for each consumer warp: a stage of a slab, half of one of eight
+  int each, shares;  // what is shared out: so many features, so many times
+
+  // Features [first, end) of this CTA.
+  __device__ __forceinline__ int first() const { return share(static_cast<int>(blockIdx.x)); }
+  __device__ __forceinline__ int end() const { return share(static_cast<int>(blockIdx.x) + 1); }
+
+ private:
+  __device__ __forceinline__ int share(int cta) const {
+    return static_cast<int>(static_cast<int64_t>(shares) * cta / static_cast<int>(gridDim.x)) * each;
+  }
+};
+
+template <class End>
+__device__ __forceinline__ void produce(const typename End::Maps& w, const Rows& p, uint32_t ring) {
+  const uint64_t policy = tile::read_once();
+  tile::RingPlace place;
+  const int end = p.end();
+#pragma unroll 1
+  for (int feature = p.first(); feature < end; feature += kSlab) {
+    const bool slab = !End::kEights || feature + kEight < end;
+    const int boxes_most = slab ? kWarps : 2 * kWarps, bytes = slab ? kBoxBytes : kEightBytes;
+#pragma unroll 1
+    for (int first = 0; first < p.k_blocks; first += boxes_most) {
+      const uint32_t full = ring + kFull + 8 * place.stage;
+      tile::barrier_wait_by_warp(ring + kEmpty + 8 * place.stage, place.parity ^ 1);
+      const int boxes = min(boxes_most, p.k_blocks - first);
+      tile::barrier_expect_by_warp(full, static_cast<uint32_t>(boxes * bytes));
+      const uint32_t to = ring + place.stage * kStageBytes;
+#pragma unroll 1
+      for (int i = 0; i < boxes; ++i)
+        End::fetch(slab, policy, to + i * bytes, w, (first + i) * kBlock, feature, full);
+      place.step(kStages);
+    }
+  }
+}
+
+// A consumer warp's boxes of x: lane (g, c) has of row g the eight values at 8 c of each half of a box. kBlocks at once.
+template <int kBlocks>
+struct RowsOfX {
+  tile::Eight<B16> half[kBlocks][2];
+
+  __device__ __forceinline__ void load(const Rows& p, int first_chunk, int warp, int lane) {
+    const int row = lane / 4;
+    const B16* x = p.x + row * p.x_stride;
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int k = ((first_chunk + i) * kWarps + warp) * kBlock + h * 32 + lane % 4 * 8;
+        tile::load_inputs(half[i][h], x + k, row < p.tokens && k < p.width, true);
+      }
+  }
+};
+
+// Whether the operands of a sum have been loaded: always true, but evaluating it waits for them. An arrival that does not depend on
+// it may pass the loads (docs/notes/how-the-expert-gemms-work.md).
+__device__ __forceinline__ uint32_t has_loaded(float sum) {
+  constexpr uint32_t kNever = 0x7fc12345u;  // a NaN that no sum can be: theirs is 0x7fffffff
+  return __float_as_uint(sum) != kNever;
+}
+
+// The product of one box of kFeatures. Four lanes cover 32 of k in 16 bytes each, so a half of a box is two steps of mma.sync (mma.cuh).
+template <int kFeatures>
+__device__ __forceinline__ void multiply_box(float (&d)[2][4], uint32_t box, const uint32_t (&at)[2],
+                                             const tile::Eight<B16> (&x)[2]) {
+  uint4 low[2], high[2] = {};
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    low[h] = tile::load_shared(box + at[h]);
+    if constexpr (kFeatures == kSlab) high[h] = tile::load_shared(box + at[h] + kEightBytes);
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const uint4 b = x[h].word[0];
+    const uint32_t a0[4] = {low[h].x, high[h].x, low[h].y, high[h].y}, b0[2] = {b.x, b.y};
+    const uint32_t a1[4] = {low[h].z, high[h].z, low[h].w, high[h].w}, b1[2] = {b.z, b.w};
+    tile::mma(d[0], a0, b0);
+    tile::mma(d[1], a1, b1);
+  }
+}
+
+// The stages of a unit of kFeatures from chunk `first` on, as far as x is there.
+template <int kFeatures, int kBlocks>
+__device__ __forceinline__ void multiply_stages(float (&d)[2][4], const Rows& p, uint32_t ring,
+                                                tile::RingPlace& place, const uint32_t (&at)[2],
+                                                const RowsOfX<kBlocks>& x, int first, int warp) {
+  constexpr int kChunks = kSlab / kFeatures, kBytes = kBoxBytes / kChunks;  // of a stage; of a box
+  static_assert(kBlocks % kChunks == 0);
+#pragma unroll
+  for (int i = 0; i < kBlocks; i += kChunks) {
+    if (first + i >= p.chunks) break;
+    tile::barrier_wait_by_warp(ring + kFull + 8 * place.stage, place.parity);
+#pragma unroll
+    for (int m = 0; m < kChunks; ++m)
+      if ((first + i + m) * kWarps + warp < p.k_blocks)
+        multiply_box<kFeatures>(d, ring + place.stage * kStageBytes + (m * kWarps + warp) * kBytes, at,
+                                x.half[i + m]);
+    tile::arrive_by_lane(ring + kEmpty + 8 * place.stage, has_loaded(d[0][0]) & has_loaded(d[1][0]));
+    place.step(kStages);
+  }
+}
+
+// What a thread finishes of a unit.
+__device__ __forceinline__ int token_of_thread() { return static_cast<int>(threadIdx.x) / kSlab; }
+__device__ __forceinline__ int row_of_thread() { return static_cast<int>(threadIdx.x) % kSlab; }
+
+// The sum of this thread's element, of four sums of each lane of each warp, as mma() leaves them.
+__device__ __forceinline__ float sum_of_warps(const float* sums) {
+  const int token = token_of_thread(), row = row_of_thread();
+  const int lane = row % 8 * 4 + token / 2, of_lane = row / 8 * 2 + token % 2;
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < kWarps; ++i) total += sums[(i * 32 + lane) * 4 + of_lane];
+  return total;
+}
+
+// kBlocks: chunks of x that a warp holds. A wider x is loaded part by part, anew for each unit.
+template <class End, int kBlocks>
+__device__ __forceinline__ void consume(const Rows& p, const typename End::Out& out, uint8_t* shared,
+                                        int warp) {
+  const uint32_t ring = tile::shared_address(shared);
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
+  const uint32_t at[2] = {tile::swizzled(g, c * 16), tile::swizzled(g, c * 16 + 64)};
+  auto* sums = reinterpret_cast<float*>(shared + kSums);
+  tile::RingPlace place;
+  RowsOfX<kBlocks> x;
+  int turn = 0;
+  const int begin = p.first(), end = p.end();
+  const typename End::Token token(out, token_of_thread());
+  tile::wait_for_previous();
+#pragma unroll 1
+  for (int feature = begin; feature < end; feature += kSlab) {
+    float d[2][4] = {};
+    const typename End::Unit unit(out, token, feature, end);
+    const bool slab = !End::kEights || feature + kEight < end;
+#pragma unroll 1
+    for (int first = 0; first < p.chunks; first += kBlocks) {
+      if (feature == begin || p.chunks > kBlocks) x.load(p, first, warp, lane);
+      if (slab) {
+        multiply_stages<kSlab, kBlocks>(d, p, ring, place, at, x, first, warp);
+      } else {
+        multiply_stages<kEight, kBlocks>(d, p, ring, place, at, x, first, warp);
+      }
+    }
+    float* const mine = sums + turn * (kSumBytes / 4);
+    const float of_lane[4] = {d[0][0] + d[1][0], d[0][1] + d[1][1], d[0][2] + d[1][2], d[0][3] + d[1][3]};
+    tile::store(mine + (warp * 32 + lane) * 4, of_lane);
+    // All have read the unit before the previous one by now, whose place the next one's sums take.
+    tile::sync_threads<kConsumers>(1);
+    if (warp < static_cast<int>(kStreamRowsMost) * kSlab / 32)
+      unit.store(out, token, feature, sum_of_warps(mine));
+    turn ^= 1;
+  }
+}
+
+// Registers of half an SM, although no second one fits: attention's CTA has the other half.
+template <class End, int kBlocks>
+__global__ void __launch_bounds__(kThreads, 2)
+    linear_stream(const __grid_constant__ typename End::Maps w, const __grid_constant__ Rows p,
+                  const __grid_constant__ typename End::Out out) {
+  extern __shared__ __align__(1024) uint8_t shared[];
+  const int warp = tile::uniform(static_cast<int>(threadIdx.x) / 32);
+  const uint32_t ring = tile::shared_address(shared);
+  tile::release_next();
+  if (warp == kWarps) End::prefetch(w);
+  if (warp < kStages) {
+    tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + kFull) + warp, 1);
+    tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + kEmpty) + warp, kConsumers);
+    tile::barrier_visible();
+  }
+  __syncthreads();
+  if (warp == kWarps) {
+    produce<End>(w, p, ring);
+  } else {
+    consume<End, kBlocks>(p, out, shared, warp);
+  }
+}
+
+// `of`: what linear_stream_launch() made. x has 16-byte aligned rows.
+template <class End>
+Status launch_stream(std::string_view name, const Linear::Problem& p, const KernelLaunch& of, const Tensor& x,
+                     const typename End::Maps& w, const typename End::Out& out, Stream to) {
+  constexpr int kFew = 6, kMany = 8;  // chunks of x in registers: widths up to 3072 and 4096
+  const auto k_blocks = static_cast<int>(linear_parts(p.width, kBlock));
+  const Rows rows{.x = x.as<const B16>(),
+                  .x_stride = x.stride[0],
+                  .tokens = static_cast<int>(p.tokens),
+                  .width = static_cast<int>(p.width),
+                  .k_blocks = k_blocks,
+                  .chunks = (k_blocks + kWarps - 1) / kWarps,
+                  .each = of.value[1],
+                  .shares = static_cast<int>(linear_parts(p.features, of.value[1]))};
+  const Launch how{.grid = {static_cast<unsigned>(of.value[0]), 1, 1},
+                   .block = {kThreads, 1, 1},
+                   .shared_bytes = kSharedBytes};
+  return launch(name, rows.chunks <= kFew ? linear_stream<End, kFew> : linear_stream<End, kMany>, how, to, w,
+                rows, out);
+}
+
+}  // namespace sluice::cuda::stream

@@ -1,0 +1,135 @@
+#pragma once
+#include "cases/kv_write.h"
+#include "cases/linear.h"
+#include "cases/rope.h"
+#include "ops/qkv_rope_kv_write.h"
+
+namespace sluice::test {
+
+template <>
+struct Suite<QkvRopeKvWrite> {
+  static std::vector<Case<QkvRopeKvWrite>> cases() {
+    using P = QkvRopeKvWrite::Problem;
+    constexpr DType kF = DType::kF32;
+    const auto apart = Spread::kStridedRows;
+    const auto narrow = [](P p) { return p.rope.cache = CacheType::kE4M3, p; };
+    const auto of = [](P p, int64_t tokens) { return QkvRopeKvWrite::at_tokens(p, tokens); };
+    // 10 heads of 64 on 2 kv heads: gpt-oss's in few.
+    const P few{.rope = {.rope = {.tokens = 1, .heads = 10, .table_rows = 30},
+                         .kv_heads = 2,
+                         .pages = 5,
+                         .page_size = 16,
+                         .settled = true},
+                .width = 2880,
+                .bias = true};
+    const P wide{.rope = {.rope = {.tokens = 5, .heads = 4, .head_dim = 128, .rotary = 128, .table_rows = 9},
+                          .kv_heads = 1,
+                          .pages = 3,
+                          .page_size = 7},
+                 .width = 4616};
+    const P small{.rope = {.rope = {.tokens = 8, .heads = 1, .head_dim = 16, .rotary = 16, .table_rows = 12},
+                           .kv_heads = 3,
+                           .pages = 12,
+                           .page_size = 1},
+                  .width = 136,
+                  .bias = true};
+    const P odd{.rope = {.rope = {.tokens = 11,
+                                  .heads = 3,
+                                  .head_dim = 17,
+                                  .rotary = 14,
+                                  .first = 2,
+                                  .table_rows = 50,
+                                  .x = kF},
+                         .kv_heads = 2,
+                         .pages = 7,
+                         .page_size = 13},
+                .width = 77,
+                .bias = true};
+    const P woven{.rope = {.rope = {.tokens = 4,
+                                    .heads = 4,
+                                    .head_dim = 32,
+                                    .rotary = 16,
+                                    .first = 16,
+                                    .table_rows = 20,
+                                    .pairs = RopePairs::kInterleaved},
+                           .kv_heads = 2,
+                           .pages = 12,
+                           .page_size = 1},
+                  .width = 128};
+    P panels = of(few, 3);
+    panels.width = 100, panels.layout = WeightLayout::kPanels16;
+    P f32_weights = of(small, 3);
+    f32_weights.w = kF;
+    return {
+        {few, "gpt-oss's heads, one token"},
+        {of(few, 8), "eight tokens", Fill::kNormal, apart},
+        {of(few, 9), "more than eight", Fill::kNormal, apart},
+        {of(few, 70), "a prompt"},
+        {of(few, 0), "no tokens"},
+        {wide, "heads of 128; wider than what a warp holds of a row"},
+        {small, "the least heads of tensor cores; pages of one", Fill::kNormal, apart},
+        {odd, "a multiple of nothing", Fill::kNormal, apart},
+        {woven, "woven, behind elements without a position"},
+        {panels, "weights in panels"},
+        {f32_weights, "weights in f32"},
+        {of(few, 5), "every position and every slot outside", Fill::kEmpty},
+        {of(few, 7), "one position for all", Fill::kSkewed},
+        {of(few, 6), "NaN spreads along its row", Fill::kSomeNan, apart},
+        {of(few, 40), "NaN in many rows", Fill::kSomeNan},
+        {of(wide, 4), "infinities", Fill::kInfinite},
+        {of(small, 5), "below the smallest normal", Fill::kTiny},
+        {narrow(of(few, 8)), "e4m3", Fill::kNormal, apart},
+        {narrow(of(few, 20)), "e4m3, more than eight"},
+        {narrow(wide), "e4m3, heads of 128"},
+        {narrow(odd), "e4m3 and a multiple of nothing"},
+        {narrow(of(few, 3)), "NaN in e4m3", Fill::kSomeNan},
+    };
+  }
+  // As the parts are filled.
+  static void fill(const QkvRopeKvWrite::Problem& p, Fill fill, HostArgs<QkvRopeKvWrite>& host,
+                   Random& random) {
+    const QkvRopeKvWrite::Args& a = host.args();
+    // Huge sums may or may not be infinite, and turned ones then NaN.
+    if (fill == Fill::kHuge) fill = Fill::kNormal;
+    fill_linear(QkvRopeKvWrite::project(p), fill,
+                {.x = a.x, .w = a.w, .bias = a.bias, .residual = {}, .y = {}}, random);
+    fill_rope(p.rope.rope, fill, {.positions = a.positions, .table = a.table, .x = {}}, random);
+    fill_kv_write(RopeKvWrite::write(p.rope), fill,
+                  {.k = {}, .v = {}, .slot_of = a.slot_of, .k_cache = a.k_cache, .v_cache = a.v_cache},
+                  random);
+  }
+  // Two in three have what tensor cores want.
+  static QkvRopeKvWrite::Problem random(Random& r) {
+    QkvRopeKvWrite::Problem p;
+    if (r.integer(0, 2) > 0) {
+      const int64_t head_dim = 16 * r.integer(1, 8);
+      p.rope.rope = {.tokens = coin(r) ? r.integer(0, 8) : r.integer(9, 40),
+                     .heads = r.integer(1, 6),
+                     .head_dim = head_dim,
+                     .rotary = head_dim,
+                     .table_rows = r.integer(1, 40)};
+      p.width = 8 * r.integer(16, 40);
+    } else {
+      const int64_t rotary = 2 * r.integer(1, 20);
+      p.rope.rope = {.tokens = r.integer(0, 12),
+                     .heads = r.integer(1, 5),
+                     .head_dim = rotary + r.integer(0, 9),
+                     .rotary = rotary,
+                     .table_rows = r.integer(1, 40),
+                     .pairs = coin(r) ? RopePairs::kHalves : RopePairs::kInterleaved,
+                     .x = any_float(r)};
+      p.width = r.integer(1, 150);
+      p.w = any_float(r);
+      if (coin(r) && p.w == DType::kBF16) p.layout = WeightLayout::kPanels16;
+    }
+    p.rope.kv_heads = r.integer(0, 4);
+    p.rope.pages = r.integer(1, 9);
+    p.rope.page_size = r.integer(1, 20);
+    p.rope.settled = coin(r);
+    if (coin(r)) p.rope.cache = CacheType::kE4M3;
+    p.bias = coin(r);
+    return p;
+  }
+};
+
+}  // namespace sluice::test
