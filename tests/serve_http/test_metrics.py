@@ -68,9 +68,9 @@ class ExpertTokens(ServerTest):
             of_layer = [n for (at, _), n in twice.items() if (at,) == layer]
             self.assertAlmostEqual(imbalance, max(of_layer) / (sum(of_layer) / EXPERTS), places=9)
         # They come in while an answer is under way, too.
-        stream = self.server.open_stream(COMPLETION, prompt=prompt, max_tokens=3900, ignore_eos=True)
+        stream = self.server.open_stream(COMPLETION, prompt=prompt, max_tokens=3900, ignore_eos=True, n=8)
         wait_until(lambda: of_layers(series("sluice:expert_tokens_total"))[0] > of_layers(twice)[0], "counters that go on")
-        self.assertEqual(self.server.metric("vllm:num_requests_running"), 1)
+        self.assertEqual(self.server.metric("vllm:num_requests_running"), 8)
         close(stream)
         self.server.wait_until_idle()
 
