@@ -58,6 +58,7 @@ EngineOptions engine_options(const ModelFlags& f, const ModelConfig& config, con
   o.policy.batch_invariant = f.batch_invariant;
   o.prefix_cache = f.prefix_caching;
   o.steps_ahead = f.steps_ahead;
+  o.count_experts = f.count_experts;
   if (f.max_cudagraph_capture_size)
     o.recorded_sequences = std::min(*f.max_cudagraph_capture_size, o.max_num_seqs);
   if (f.enforce_eager) o.recorded_sequences = 0;

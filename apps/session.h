@@ -31,6 +31,7 @@ struct ModelFlags {
   std::optional<int64_t> max_cudagraph_capture_size, steps_ahead;  // none: as serve/engine.h has it
   bool batch_invariant = false;
   bool prefix_caching = true;  // as serve/engine.h has it
+  bool count_experts = false;  // as serve/engine.h has it
   bool quiet = false;          // no progress bar and no line about what was loaded
 };
 

@@ -378,4 +378,12 @@ LAYERS = [
         "Moe::plan(device_, config_.moe, bounds_.tokens, policy_);",
         "Engine.RunsTheExperts*:ModelCommand.KernelsOf*",
     ),
+    Mutation(
+        "captured_only_where_buffers_begin",
+        "captured ids do not come to a tensor that begins anywhere",
+        "src/nn/moe.cc",
+        "  if (bytes == 0) return {};",
+        "  if (bytes != 1) return {};",
+        "*MoeFeatures*",
+    ),
 ]

@@ -187,4 +187,12 @@ SERVER = [
         "config_.layers(), runs);",
         "KernelRuns.*",
     ),
+    server(
+        "imbalance_of_the_sum",
+        "a layer's imbalance is the busiest expert's share of all tokens",
+        "apps/serve/metrics.cc",
+        "static_cast<double>(most) * static_cast<double>(tokens.size()) /",
+        "static_cast<double>(most) /",
+        "Metrics.*",
+    ),
 ]

@@ -274,6 +274,14 @@ KERNELS = [
         "TakeTokens*",
     ),
     Mutation(
+        "count_experts_forgets",
+        "counts begin anew with every step",
+        CPU + "count_experts_scan.cc",
+        "  for (int64_t i = 0; i < p.tokens * p.top_k; ++i)",
+        "  for (int64_t e = 0; e < p.experts; ++e) counts[e] = 0;\n  for (int64_t i = 0; i < p.tokens * p.top_k; ++i)",
+        "CountExperts*",
+    ),
+    Mutation(
         "presence_of_the_prompt",
         "presence and frequency penalties fall on tokens that the answer does not have",
         CPU + "adjust_logits_entries.cc",

@@ -6,6 +6,11 @@
 #include "serve/engine.h"
 
 namespace sluice::apps {
+namespace {
+
+constexpr std::chrono::seconds kExpertCountsEvery{1};
+
+}  // namespace
 
 EngineThread::EngineThread(Engine& engine, int64_t max_queue, Deliver deliver)
     : engine_(engine),
@@ -66,6 +71,8 @@ void EngineThread::run() {
     step(&report);
     if (!report.started.empty() || !report.tokens.empty() || !report.faults.empty())
       deliver_(std::move(report));
+    // After the last tokens have gone out: the engine waits for what it has in flight.
+    if (engine_.idle()) note_expert_counts();
   }
 }
 
@@ -116,6 +123,7 @@ void EngineThread::admit(StepReport* report) {
 
 void EngineThread::step(StepReport* report) {
   if (engine_.idle()) return note_load(load().healthy);
+  ask_expert_counts_in_time();
   auto tokens = engine_.step();
   report->at = std::chrono::steady_clock::now();
   if (!tokens.ok()) {
@@ -132,6 +140,19 @@ void EngineThread::step(StepReport* report) {
     ticket_of_.erase(found);
   }
   note_load(true);
+}
+
+void EngineThread::ask_expert_counts_in_time() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - expert_counts_asked_ < kExpertCountsEvery) return;
+  expert_counts_asked_ = now;
+  (void)engine_.ask_expert_counts();  // of an engine that has work it only takes a note
+}
+
+void EngineThread::note_expert_counts() {
+  (void)engine_.ask_expert_counts();  // an error that lasts is the next step's
+  const std::lock_guard lock(mutex_);
+  load_.experts = engine_.expert_counts();
 }
 
 // The engine names one request at most, and after a fault of the device none can be trusted to go on.
@@ -154,6 +175,7 @@ void EngineThread::note_load(bool healthy) {
   load_.prefix_queries = prefix.queries;
   load_.prefix_hits = prefix.hits;
   load_.kernels = engine_.kernel_runs();  // into memory that is there, unless a kernel is new
+  load_.experts = engine_.expert_counts();
   load_.healthy = healthy;
   ++load_.steps;
 }

@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "nn/kernel_runs.h"
+#include "serve/expert_counter.h"
 #include "serve/request.h"
 
 namespace sluice {
@@ -51,6 +53,8 @@ struct EngineLoad {
   int64_t prefix_queries = 0, prefix_hits = 0;  // tokens of prompts, looked for in the prefix cache and found
   KernelRuns kernels = {};                      // of all steps
   bool healthy = true;                          // the last step that was made did not fail
+  // Little more than a second old, or as they were when the engine became idle; null: not counted.
+  std::shared_ptr<const ExpertCounts> experts = {};
 };
 
 // Tickets are unique. Every sequence that was taken ends with a last token (its `finish` says why) or with a fault, unless it is
@@ -77,6 +81,8 @@ class EngineThread {
   bool wait_for_work();  // false: the end
   void admit(StepReport* report);
   void step(StepReport* report);
+  void ask_expert_counts_in_time();
+  void note_expert_counts();
   void fail_all(const Status& status, StepReport* report);
   void note_load(bool healthy);
 
@@ -93,6 +99,7 @@ class EngineThread {
   // The thread's own: sequences in the engine, both ways.
   std::unordered_map<int64_t, Ticket> ticket_of_;
   std::unordered_map<Ticket, int64_t> id_of_;
+  std::chrono::steady_clock::time_point expert_counts_asked_ = {};
   std::thread thread_;  // last: it uses all of the above
 };
 

@@ -1,6 +1,12 @@
 #include "apps/serve/metrics.h"
 
 #include <algorithm>
+#include <charconv>
+#include <initializer_list>
+#include <numeric>
+#include <span>
+#include <string_view>
+#include <utility>
 
 #include "base/printable.h"
 
@@ -35,6 +41,18 @@ class Page {
     text_ +=
         name_ + suffix + "{" + label_ + (more.empty() ? "" : "," + more) + "} " + number_text(value) + "\n";
   }
+  // The same with labels that are numbers, of which a series may have thousands: only text_ grows.
+  void sample(std::initializer_list<std::pair<std::string_view, int64_t>> numbered, int64_t value) {
+    text_.append(name_).append("{").append(label_);
+    for (const auto& [key, number] : numbered) {
+      text_.append(",").append(key).append("=\"");
+      append(number);
+      text_ += '"';
+    }
+    text_ += "} ";
+    append(value);
+    text_ += '\n';
+  }
   void one(const std::string& name, const char* type, const char* help, double value) {
     begin(name, type, help);
     sample(value);
@@ -53,6 +71,11 @@ class Page {
   std::string text() && { return std::move(text_); }
 
  private:
+  void append(int64_t number) {
+    char digits[24];
+    text_.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
+  }
+
   std::string label_, name_, text_;
 };
 
@@ -92,6 +115,31 @@ void append_requests(Page* page, const std::string& p, const ServeMetrics& m) {
   page->histogram(p + "request_generation_tokens", "Tokens of an answer.", m.generation_lengths);
 }
 
+// The busiest expert's tokens over the mean of all; 0 before the first token.
+double imbalance(std::span<const int64_t> tokens) {
+  const int64_t all = std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
+  if (all == 0) return 0;
+  const int64_t most = *std::max_element(tokens.begin(), tokens.end());
+  return static_cast<double>(most) * static_cast<double>(tokens.size()) / static_cast<double>(all);
+}
+
+void append_experts(Page* page, const ExpertCounts& counts) {
+  const auto layer_of = [&](int64_t layer) {
+    return std::span(counts.tokens)
+        .subspan(static_cast<size_t>(layer * counts.experts), static_cast<size_t>(counts.experts));
+  };
+  page->begin("sluice:expert_tokens_total", "counter",
+              "Tokens that an expert of a layer got, those that were computed again or for nobody too.");
+  for (int64_t layer = 0; layer < counts.layers; ++layer)
+    for (int64_t expert = 0; expert < counts.experts; ++expert)
+      page->sample({{"layer", layer}, {"expert", expert}}, layer_of(layer)[static_cast<size_t>(expert)]);
+  page->begin("sluice:expert_load_imbalance", "gauge",
+              "Tokens of a layer's busiest expert over the mean of its experts, since the start; 0 before "
+              "the first token.");
+  for (int64_t layer = 0; layer < counts.layers; ++layer)
+    page->sample(imbalance(layer_of(layer)), "layer=\"" + std::to_string(layer) + "\"");
+}
+
 }  // namespace
 
 void Histogram::observe(double value) {
@@ -124,6 +172,7 @@ std::string metrics_text(const ServeMetrics& m, const EngineLoad& load, int64_t 
   page.begin("sluice:kernel_runs_total", "counter", "Runs of a kernel, in replayed steps too.");
   for (const KernelRuns::Entry& e : load.kernels.all())
     page.sample(static_cast<double>(e.runs), "kernel=\"" + escaped(std::string(e.kernel)) + "\"");
+  if (load.experts) append_experts(&page, *load.experts);
   page.histogram("sluice:step_generated_tokens", "Tokens that a step drew.", m.step_tokens);
   page.one("sluice:connections", "gauge", "Open connections.", static_cast<double>(connections));
   page.one("sluice:clients_lost_total", "counter", "Clients that left before their answer was whole.",

@@ -26,6 +26,7 @@ int serve_model(const ServeOptions& options) {
   const auto harmony = load_harmony(options.model.model);
   if (!harmony.ok()) return wrong_use(harmony.status().message);
   ModelFlags flags = options.model;
+  flags.count_experts = true;                         // for /metrics
   flags.quiet = options.api.log != LogFormat::kText;  // what it says is text
   auto session = open_session(flags);
   if (!session.ok()) return wrong_use(session.status().message);

@@ -191,6 +191,10 @@ Status Decoder::forward(const StepIn& in, const DecoderWeights& w, const std::ve
     return invalid("decoder: wanted tables of " + std::to_string(layout_.windows.size()) +
                    " groups of layers, found " + std::to_string(in.tables.size()));
   const int64_t n = in.token_ids.shape[0];
+  const MoeConfig& moe = config_.moe;
+  SLUICE_TRY(check_slot(slot("captured", Role::kOut, DType::kI32, {config_.layers(), n, moe.top_k},
+                             moe.capture, Rows::kMayBeStrided),
+                        in.captured, stream.where, 1));
   const auto view = [&](size_t at) {
     return make_tensor(workspace.data + at, config_.x, {n, config_.hidden}, stream.where);
   };
@@ -208,7 +212,10 @@ Status Decoder::forward(const StepIn& in, const DecoderWeights& w, const std::ve
     const StepTables& tables = in.tables[layout_.group[kind]];
     SLUICE_TRY(attention_[kind]->forward(io, l.attention, tables, scratch, stream));
     SLUICE_TRY(norm(l.moe_norm));
-    const MoeIo moe_io{.x = normed, .residual = x, .token_ids = {}, .y = x};
+    MoeIo moe_io{.x = normed, .residual = x, .token_ids = {}, .y = x};
+    if (moe.capture)
+      moe_io.captured = make_tensor(in.captured.row<int32_t>(static_cast<int64_t>(layer)), DType::kI32,
+                                    {n, moe.top_k}, stream.where);
     SLUICE_TRY(apart_ ? apart_->forward(moe_io, l.moe) : moe_->forward(moe_io, l.moe, scratch, stream));
   }
   return logits_of(in.logit_rows, w, logits, workspace, stream);

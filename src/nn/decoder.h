@@ -47,6 +47,8 @@ struct StepIn {
   // Of each group of layers (CacheLayout); they differ in slot_of and page_table.
   std::vector<StepTables> tables;
   Tensor logit_rows;
+  Tensor captured =
+      {};  // i32[layers, tokens, top_k], layers may lie apart; with moe.capture: gets what each token chose
 };
 // Of one layer: [pages, kv_heads, page_size, head_dim]. Layers of different groups may have the same.
 struct KvCache {

@@ -149,9 +149,10 @@ MoeChoice Moe::choice(int64_t tokens, Workspace workspace) const {
                ? Tensor{}
                : make_tensor(workspace.data + at, dtype, {tokens, columns}, device_.info().backend);
   };
-  return {.logits = view(MoeBuffer::kLogits, config_.logits, config_.experts),
-          .ids = view(MoeBuffer::kIds, DType::kI32, slots_of(config_)),
-          .weights = view(MoeBuffer::kWeights, DType::kF32, slots_of(config_))};
+  return {
+      .logits = view(MoeBuffer::kLogits, config_.logits, config_.experts),
+      .ids = chooses_in_captured(config_) ? Tensor{} : view(MoeBuffer::kIds, DType::kI32, slots_of(config_)),
+      .weights = view(MoeBuffer::kWeights, DType::kF32, slots_of(config_))};
 }
 
 Status Moe::check_call(const MoeIo& io, Workspace workspace) const {
@@ -169,6 +170,18 @@ Status Moe::check_call(const MoeIo& io, Workspace workspace) const {
                  std::to_string(workspace.data ? workspace.bytes : 0));
 }
 
+// A caller's tensor may begin where no buffer does, and a kernel may want its ids as aligned as buffers are.
+bool Moe::ids_stand_in(const Tensor& captured) const {
+  return chooses_in_captured(config_) && reinterpret_cast<uintptr_t>(captured.data) % Arena::kAlignment == 0;
+}
+
+Status Moe::copy_captured(const MoeIo& io, Workspace workspace, Stream stream) const {
+  if (!chooses_in_captured(config_) || ids_stand_in(io.captured)) return {};
+  const auto bytes = static_cast<size_t>(bytes_of(DType::kI32, io.x.shape[0] * config_.top_k));
+  if (bytes == 0) return {};
+  return device_.copy(io.captured.data, workspace.data + plans_->at[index(MoeBuffer::kIds)], bytes, stream);
+}
+
 template <class Visit>
 Status Moe::stages(const MoeIo& io, const MoeWeights& weights, std::byte* base, Visit visit) const {
   const int64_t tokens = io.x.shape[0];
@@ -178,26 +191,30 @@ Status Moe::stages(const MoeIo& io, const MoeWeights& weights, std::byte* base, 
   for (size_t i = 0; i < buffers.size(); ++i)
     if (plans_->at[i] != kNowhere) buffers[i] = base + plans_->at[i];
   buffers[index(MoeBuffer::kZeros)] = zeros_;
-  return try_each_stage(
-      [&]<class Op, size_t kAt>(const MoeStage<Op>& stage, std::integral_constant<size_t, kAt>) -> Status {
-        if (!stage.runs(config_, path)) return {};
-        const PlanTable<Op>& table = *plans.table<kAt>();
-        const int64_t rows = tokens * stage.rows(config_);
-        const typename Op::Problem problem = Op::at_tokens(table.at(rows).problem(), rows);
-        Status status = visit(stage, table, rows,
-                              args_of(stage, problem, config_, io, weights, buffers, device_.info().backend));
-        if (!status.ok()) status.message = "moe " + std::string(stage.name) + ": " + status.message;
-        return status;
-      });
+  MoeIo call = io;
+  if (ids_stand_in(io.captured)) buffers[index(MoeBuffer::kIds)] = io.captured.data;
+  if (chooses_in_captured(config_)) call.captured = {};  // no stage's own
+  return try_each_stage([&]<class Op, size_t kAt>(const MoeStage<Op>& stage,
+                                                  std::integral_constant<size_t, kAt>) -> Status {
+    if (!stage.runs(config_, path)) return {};
+    const PlanTable<Op>& table = *plans.table<kAt>();
+    const int64_t rows = tokens * stage.rows(config_);
+    const typename Op::Problem problem = Op::at_tokens(table.at(rows).problem(), rows);
+    Status status = visit(stage, table, rows,
+                          args_of(stage, problem, config_, call, weights, buffers, device_.info().backend));
+    if (!status.ok()) status.message = "moe " + std::string(stage.name) + ": " + status.message;
+    return status;
+  });
 }
 
 Status Moe::forward(const MoeIo& io, const MoeWeights& weights, Workspace workspace, Stream stream) const {
   SLUICE_TRY(check_call(io, workspace));
   const Workspace scratch{workspace.data + scratch_at_, workspace.bytes - scratch_at_};
-  return stages(
+  SLUICE_TRY(stages(
       io, weights, workspace.data,
       [&]<class Op>(const MoeStage<Op>&, const PlanTable<Op>& table, int64_t rows,
-                    const typename Op::Args& args) { return table.run(rows, args, scratch, stream); });
+                    const typename Op::Args& args) { return table.run(rows, args, scratch, stream); }));
+  return copy_captured(io, workspace, stream);
 }
 
 Result<std::vector<StageCheck>> Moe::check(const MoeIo& io, const MoeWeights& weights, Workspace workspace,
@@ -228,8 +245,8 @@ Result<std::vector<StageCheck>> Moe::check(const MoeIo& io, const MoeWeights& we
     out.push_back(std::move(result));
     return {};
   };
-  const Status status = stages(io, weights, workspace.data, hold_to_reference);
-  if (!status.ok()) return status;
+  SLUICE_TRY(stages(io, weights, workspace.data, hold_to_reference));
+  SLUICE_TRY(copy_captured(io, workspace, stream));
   return out;
 }
 

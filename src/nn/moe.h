@@ -39,7 +39,8 @@ struct MoeConfig {
   // tokens_valid[0] says how many rows are real: the others have no expert, so their y is what shared expert on a path of its
   // own and residual stream give, or zeros.
   bool padded = false;
-  bool capture = false;  // writes the experts that each token chose to MoeIo::captured
+  // Writes the experts that each token chose to MoeIo::captured. Costs nothing where chooses_in_captured().
+  bool capture = false;
   // Experts: see ops/expert_gemm.h.
   DType expert_w = DType::kE2M1;
   WeightLayout layout = WeightLayout::kPanels16;
@@ -122,6 +123,10 @@ WeightLayout layout_for(Backend backend);
 // Routed experts that have weights here.
 int64_t local_experts(const MoeConfig& config);
 
+// Whether a layer with `capture` has its choice in MoeIo::captured alone: the router's ids as they are, without foreign experts and
+// shared slots. Routing then captures nothing beside them, and kernels that cannot do that may run.
+bool chooses_in_captured(const MoeConfig& config);
+
 // Whether the shared expert can be slots: weights of the type of the routed ones, 1 to 8 times as wide.
 bool shared_fits_slots(const MoeConfig& config);
 // Slots of a token that its shared expert takes; 0 where there is none or it has a path of its own.
@@ -174,7 +179,7 @@ struct MoeIo {
 std::vector<std::pair<SlotSpec, Tensor*>> io_slots(const MoeConfig& config, int64_t tokens, MoeIo* io);
 
 // What a call chose for its tokens: logits [tokens, experts] in MoeConfig::logits, ids i32 and weights f32 [tokens, slots], those
-// of shared slots included. No logits where the caller gave the ids.
+// of shared slots included. No logits where the caller gave the ids; no ids where they are in MoeIo::captured.
 struct MoeChoice {
   Tensor logits, ids, weights;
 };
@@ -252,6 +257,8 @@ class Moe {
   Status make_zeros();
   void lay_out();
   Status check_call(const MoeIo& io, Workspace workspace) const;
+  bool ids_stand_in(const Tensor& captured) const;
+  Status copy_captured(const MoeIo& io, Workspace workspace, Stream stream) const;
   // Calls visit(stage, its plan table, tokens of its operation, args) for each stage; stops at the first error.
   template <class Visit>
   Status stages(const MoeIo& io, const MoeWeights& weights, std::byte* base, Visit visit) const;

@@ -84,7 +84,7 @@ RouteGroup::Problem route_problem(const MoeConfig& c) {
              .expert_count = c.expert_count,
              .vocab = c.hash_vocab,
              .padded = c.padded,
-             .capture = c.capture};
+             .capture = c.capture && !chooses_in_captured(c)};
   p.mapped_experts = c.scope == ExpertScope::kMap ? local_experts(c) + shared_slots(c) : 0;
   return p;
 }
@@ -205,6 +205,10 @@ bool shared_fits_slots(const MoeConfig& c) {
 
 int64_t shared_slots(const MoeConfig& c) {
   return c.shared_as_slots && c.shared_intermediate > 0 ? c.shared_intermediate / c.intermediate : 0;
+}
+
+bool chooses_in_captured(const MoeConfig& c) {
+  return c.capture && has_router(c) && c.scope == ExpertScope::kAll && shared_slots(c) == 0;
 }
 
 int64_t slots_of(const MoeConfig& c) { return c.top_k + shared_slots(c); }

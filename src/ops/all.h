@@ -3,6 +3,7 @@
 #include "ops/adjust_logits.h"
 #include "ops/attention.h"
 #include "ops/combine.h"
+#include "ops/count_experts.h"
 #include "ops/embedding.h"
 #include "ops/expert_gemm.h"
 #include "ops/expert_mlp.h"
@@ -30,9 +31,9 @@ namespace sluice {
 template <class... Ops>
 struct OpList {};
 
-using AllOps =
-    OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, GroupRows, RouteGroup, PackExperts, ExpertGemm,
-           Combine, ExpertMlp, Linear, TakeTokens, Embedding, RmsNorm, Rope, KvWrite, RopeKvWrite,
-           QkvRopeKvWrite, Attention, LatentAttention, AdjustLogits, MaskLogits, Sample, TopLogprobs>;
+using AllOps = OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, GroupRows, RouteGroup, PackExperts,
+                      ExpertGemm, Combine, ExpertMlp, CountExperts, Linear, TakeTokens, Embedding, RmsNorm,
+                      Rope, KvWrite, RopeKvWrite, QkvRopeKvWrite, Attention, LatentAttention, AdjustLogits,
+                      MaskLogits, Sample, TopLogprobs>;
 
 }  // namespace sluice

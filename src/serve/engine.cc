@@ -133,7 +133,9 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   const auto recorded = choice_of("recorded_sequences", options.recorded_sequences, kRecordedSequences,
                                   options.experts.device ? 0 : bounds.sequences, device);
   if (!recorded.ok()) return recorded.status();
-  auto decoder = Decoder::plan(device, config, bounds, options.policy, options.experts);
+  DecoderConfig planned = config;
+  planned.moe.capture = options.count_experts;
+  auto decoder = Decoder::plan(device, planned, bounds, options.policy, options.experts);
   if (!decoder.ok()) return decoder.status();
   std::optional<PlanTable<Sample>> sample;
   std::optional<PlanTable<TakeTokens>> take;
@@ -151,9 +153,15 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   if (!adjustments.ok()) return adjustments.status();
   auto masks = LogitMasks::make(device, bounds, config.vocab, options.policy);
   if (!masks.ok()) return masks.status();
-  const size_t other =
-      std::max({sample->workspace_bytes(), take ? take->workspace_bytes() : 0, top->workspace_bytes(),
-                adjustments.value()->workspace_bytes(), masks.value()->workspace_bytes()});
+  std::unique_ptr<ExpertCounter> experts;
+  if (options.count_experts) {
+    auto counter = ExpertCounter::make(device, config.moe, config.layers(), bounds.tokens, options.policy);
+    if (!counter.ok()) return counter.status();
+    experts = std::move(counter).value();
+  }
+  const size_t other = std::max({sample->workspace_bytes(), take ? take->workspace_bytes() : 0,
+                                 top->workspace_bytes(), adjustments.value()->workspace_bytes(),
+                                 masks.value()->workspace_bytes(), experts ? experts->workspace_bytes() : 0});
   SLUICE_TRY(fit_cache(device, options, step_bytes(*decoder.value(), *top, other), decoder.value().get()));
   const std::vector<int64_t> windows = decoder.value()->cache_layout().windows;
   std::unique_ptr<Engine> engine(new Engine(device, weights, std::move(decoder).value(),
@@ -165,6 +173,7 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   engine->top_ = std::move(top);
   engine->adjustments_ = std::move(adjustments).value();
   engine->masks_ = std::move(masks).value();
+  engine->experts_ = std::move(experts);
   engine->steps_ahead_ = static_cast<size_t>(ahead.value());
   engine->recordings_.resize(static_cast<size_t>(recorded.value()));
   SLUICE_TRY(engine->take_memory(other));

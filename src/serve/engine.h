@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "nn/decoder.h"
+#include "serve/expert_counter.h"
 #include "serve/scheduler.h"
 
 namespace sluice {
@@ -39,6 +40,8 @@ struct EngineOptions {
   // A step that decodes one token each of at most so many sequences is recorded when such a number first comes, and replayed from
   // then on. 0: every kernel is launched. None: kRecordedSequences on a device with memory of its own.
   std::optional<int64_t> recorded_sequences = {};
+  // Counts the tokens that each expert of each layer gets: one launch a step.
+  bool count_experts = false;
 };
 
 struct EngineMemory {
@@ -84,6 +87,14 @@ class Engine {
   int64_t recordings() const;  // steps that have been recorded so far
   // What the steps have run that were enqueued so far, replayed ones included.
   const KernelRuns& kernel_runs() const { return kernel_runs_; }
+  // With count_experts: the next step that is enqueued also brings the counts, which are there when it is finished; of an idle
+  // engine at once, after what is still in flight. Without it: nothing.
+  Status ask_expert_counts();
+  // Those that came last, zeros at first; null without count_experts. They count what was computed: a token that is computed
+  // again, after a preemption or an error, counts again, and so does one that was computed for nobody, behind a stop token.
+  std::shared_ptr<const ExpertCounts> expert_counts() const {
+    return experts_ ? experts_->counts() : nullptr;
+  }
 
  private:
   struct InFlight {
@@ -127,6 +138,7 @@ class Engine {
   std::optional<PlanTable<TopLogprobs>> top_;
   std::unique_ptr<LogitAdjustments> adjustments_;
   std::unique_ptr<LogitMasks> masks_;
+  std::unique_ptr<ExpertCounter> experts_;  // with count_experts
   std::unique_ptr<StepStaging> staging_;
   std::vector<KvCache> caches_;
   void *cache_ = nullptr, *workspace_ = nullptr, *logits_ = nullptr, *rope_ = nullptr;

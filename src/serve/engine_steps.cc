@@ -81,6 +81,11 @@ Status Engine::launch_all(const InFlight& step, const StepTensors& t, TakeIds id
   } else {
     SLUICE_TRY(forward_and_score(t, runs));
   }
+  if (experts_) {
+    const int64_t tokens = t.in.token_ids.shape[0];
+    SLUICE_TRY(experts_->count(tokens, workspace(), stream));
+    experts_->count_kernels(tokens, runs);
+  }
   return draw(step, t, runs);
 }
 
@@ -125,6 +130,7 @@ Status Engine::enqueue(const InFlight& step) {
   const int64_t rotary = c.attention.front().rotary;
   for (StepTables& tables : t.in.tables)
     tables.rope = make_tensor(rope_, DType::kF32, {bounds_.positions, rotary / 2, 2}, stream.where);
+  if (experts_) t.in.captured = experts_->captured(t.in.token_ids.shape[0]);
   t.sample.logits = make_tensor(logits_, DType::kF32, {step.rows, c.vocab}, stream.where);
   if (!recorded) return launch_all(step, t, ids, &kernel_runs_);
   RecordedStep& known = recordings_[step.chunks.size() - 1];
@@ -144,10 +150,12 @@ Status Engine::begin(std::vector<Chunk> chunks) {
   step.rows = drawn_rows(step.chunks);
   step.block = static_cast<size_t>(step.number) % (steps_ahead_ + 1);
   Status status = enqueue(step);
+  if (status.ok() && experts_) status = experts_->fetch(step.number);
   if (status.ok()) status = staging_->fetch(step.block, step.chunks);
   if (!status.ok()) {
     // What was enqueued of it still reads its block.
     (void)device_.wait(device_.stream());
+    if (experts_) experts_->take_back();
     scheduler_.take_back(step.chunks);
     --steps_;
     return status;
@@ -201,6 +209,7 @@ Status Engine::check_logits(const InFlight& step, const std::vector<GeneratedTok
 
 void Engine::take_back_all() {
   (void)device_.wait(device_.stream());  // whose error, if any, is the one that is being reported
+  if (experts_) experts_->take_back();
   for (; !in_flight_.empty(); in_flight_.pop_back()) scheduler_.take_back(in_flight_.back().chunks);
 }
 
@@ -215,6 +224,7 @@ Result<std::vector<GeneratedToken>> Engine::finish_oldest() {
     return status;
   }
   auto tokens = scheduler_.accept(step.chunks, drawn.value(), std::move(scores));
+  if (experts_) experts_->finish(step.number);
   in_flight_.pop_front();
   return tokens;
 }
@@ -229,6 +239,7 @@ void Engine::drop_ended_steps() {
     // Others may go on from what it computed. An error that lasts is still there for the next step.
     if (!drawn.ok()) return take_back_all();
     (void)scheduler_.accept(step.chunks, drawn.value(), staging_->scores(step.block, step.chunks));
+    if (experts_) experts_->finish(step.number);
     in_flight_.pop_front();
   }
 }
@@ -238,6 +249,13 @@ Result<std::vector<GeneratedToken>> Engine::step() {
   SLUICE_TRY(begin_steps());
   if (in_flight_.empty()) return std::vector<GeneratedToken>{};
   return finish_oldest();
+}
+
+Status Engine::ask_expert_counts() {
+  if (!experts_) return {};
+  if (!idle()) return experts_->ask(), Status{};
+  drop_ended_steps();
+  return experts_->read_now();
 }
 
 Result<std::vector<float>> Engine::logits(const std::vector<int32_t>& tokens,

@@ -7,6 +7,7 @@
 #include "cases/adjust_logits.h"
 #include "cases/attention.h"
 #include "cases/combine.h"
+#include "cases/count_experts.h"
 #include "cases/embedding.h"
 #include "cases/expert_mlp.h"
 #include "cases/group_rows.h"
@@ -292,6 +293,12 @@ struct Problems<TakeTokens> {
   static std::vector<TakeTokens::Problem> list() { return {{.tokens = 1}, {.tokens = 300, .rows = 256}}; }
 };
 template <>
+struct Problems<CountExperts> {
+  static std::vector<CountExperts::Problem> list() {
+    return {{.tokens = 1}, {.layers = 24, .tokens = 300, .experts = 32}};
+  }
+};
+template <>
 struct Problems<Attention> {
   static std::vector<Attention::Problem> list() {
     const Attention::Problem p{.sequences = 4, .heads = 16, .kv_heads = 2, .pages = 90, .pages_per_seq = 20};
@@ -382,10 +389,10 @@ struct Problems<LatentAttention> {
 
 template <class Op>
 class GpuChain : public OnGpu {};
-using Chained =
-    ::testing::Types<AdjustLogits, Attention, Combine, Embedding, ExpertMlp, KvWrite, LatentAttention, Linear,
-                     RouterGemm, RouterRoute, LoraDelta, MaskLogits, RmsNorm, Rope, RopeKvWrite,
-                     QkvRopeKvWrite, RouteTopk, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
+using Chained = ::testing::Types<AdjustLogits, Attention, Combine, CountExperts, Embedding, ExpertMlp,
+                                 KvWrite, LatentAttention, Linear, RouterGemm, RouterRoute, LoraDelta,
+                                 MaskLogits, RmsNorm, Rope, RopeKvWrite, QkvRopeKvWrite, RouteTopk, GroupRows,
+                                 RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuChain, Chained, OpNames);
 
 template <class Op, class F>

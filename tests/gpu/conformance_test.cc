@@ -7,6 +7,7 @@
 #include "cases/adjust_logits.h"
 #include "cases/attention.h"
 #include "cases/combine.h"
+#include "cases/count_experts.h"
 #include "cases/embedding.h"
 #include "cases/expert_gemm.h"
 #include "cases/expert_gemm_large.h"
@@ -44,10 +45,11 @@ namespace {
 template <class Op>
 class GpuConformance : public OnGpu {};
 
-using Tested = ::testing::Types<AdjustLogits, Attention, Combine, Embedding, ExpertGemm, ExpertMlp, KvWrite,
-                                LatentAttention, Linear, LoraDelta, MaskLogits, PackExperts, RmsNorm, Rope,
-                                RopeKvWrite, QkvRopeKvWrite, RouterGemm, RouteTopk, RouterRoute, GroupRows,
-                                RouteGroup, Sample, TakeTokens, TopLogprobs>;
+using Tested =
+    ::testing::Types<AdjustLogits, Attention, Combine, CountExperts, Embedding, ExpertGemm, ExpertMlp,
+                     KvWrite, LatentAttention, Linear, LoraDelta, MaskLogits, PackExperts, RmsNorm, Rope,
+                     RopeKvWrite, QkvRopeKvWrite, RouterGemm, RouteTopk, RouterRoute, GroupRows, RouteGroup,
+                     Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuConformance, Tested, OpNames);
 
 template <class Op>

@@ -1,8 +1,10 @@
 // Whole models on a GPU: against recorded logits, against the same engine on the CPU, and against themselves in other batches.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <numeric>
 
 #include "backends/cpu/device.h"
 #include "gpu/gpu.h"
@@ -167,6 +169,39 @@ TEST_F(EngineGpu, RecordedOrLaunchedAheadOrNotGivesTheSameBits) {
     EXPECT_EQ(run(*engine(*random_, o), filtered().requests), masked) << "ahead, with filters";
     o.recorded_sequences = 0;
     EXPECT_EQ(run(*engine(*random_, o), some_requests(1000)), wanted) << "ahead";
+  }
+}
+
+// Answers are those of an engine that does not count, and every token of a step has top_k experts in each layer.
+TEST_F(EngineGpu, CountsTheTokensOfExpertsWhateverWayTheStepsTake) {
+  ASSERT_NO_FATAL_FAILURE(make_random());
+  const std::vector<Request> requests = some_requests(1000);
+  int64_t computed = 0;
+  for (const Request& r : requests) computed += std::ssize(r.prompt) + r.sampling.max_tokens - 1;
+  const auto answers = run(*engine(*random_, invariant(several())), requests);
+  std::vector<int64_t> wanted;
+  for (const auto& [ahead, recorded, piece] :
+       {std::array<int64_t, 3>{0, 0, 256}, {1, 16, 256}, {1, 16, 24}}) {
+    EngineOptions o = invariant(several());
+    o.count_experts = true;
+    o.steps_ahead = ahead, o.recorded_sequences = recorded, o.max_num_batched_tokens = piece;
+    const auto e = engine(*random_, o);
+    for (const Request& r : requests) ASSERT_TRUE(e->add(r).ok());
+    std::map<int64_t, Answer> got;
+    while (!e->idle()) {
+      ASSERT_TRUE(e->ask_expert_counts().ok());
+      const auto tokens = e->step();
+      ASSERT_TRUE(tokens.ok()) << tokens.status().message;
+      for (const GeneratedToken& t : tokens.value()) got[t.request].push(t);
+    }
+    EXPECT_EQ(got, answers);
+    ASSERT_TRUE(e->ask_expert_counts().ok());
+    const auto counts = e->expert_counts();
+    const int64_t top_k = random_->config().decoder.moe.top_k;
+    for (auto layer = counts->tokens.begin(); layer != counts->tokens.end(); layer += counts->experts)
+      EXPECT_EQ(std::accumulate(layer, layer + counts->experts, int64_t{0}), computed * top_k);
+    if (wanted.empty()) wanted = counts->tokens;
+    EXPECT_EQ(counts->tokens, wanted) << "ahead " << ahead << ", pieces of " << piece;
   }
 }
 

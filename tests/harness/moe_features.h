@@ -183,11 +183,26 @@ TYPED_TEST_P(MoeFeaturesOn, GivenIdsAndWeightsHaveTheBitsOfChosenOnes) {
 TYPED_TEST_P(MoeFeaturesOn, CapturedIdsAreThoseOfTheWholeModel) {
   for (const int64_t tokens : kFeatureTokens) {
     MoeConfig config = feature_config("gpt-oss-120b");
+    FeatureLayer plain(this->target(), config, tokens);
+    const auto y = plain.run();
+    const auto ids = plain.template get<int32_t>(plain.moe().choice(tokens, plain.workspace()).ids);
     config.capture = true;
     FeatureLayer whole(this->target(), config, tokens);
-    (void)whole.run();
-    const auto ids = whole.template get<int32_t>(whole.io().captured);
-    EXPECT_EQ(ids, whole.template get<int32_t>(whole.moe().choice(tokens, whole.workspace()).ids));
+    EXPECT_EQ(whole.run(), y);
+    EXPECT_EQ(whole.template get<int32_t>(whole.io().captured), ids);
+    EXPECT_EQ(whole.moe().kernels(tokens), plain.moe().kernels(tokens)) << "it costs something";
+    EXPECT_FALSE(whole.moe().choice(tokens, whole.workspace()).ids.present());
+    whole.check();
+    // Where no buffer begins.
+    const auto memory = OwnedTensor::make(
+        this->target(), slot("", Role::kOut, DType::kI32, {tokens * config.top_k + 1}), "test");
+    whole.io().captured.data = memory.value().view().template as<int32_t>() + 1;
+    whole.set(whole.io().captured, std::vector<int32_t>(ids.size(), -7));
+    EXPECT_EQ(whole.run(), y);
+    EXPECT_EQ(whole.template get<int32_t>(whole.io().captured), ids);
+    whole.set(whole.io().captured, std::vector<int32_t>(ids.size(), -7));
+    whole.check();
+    EXPECT_EQ(whole.template get<int32_t>(whole.io().captured), ids);
     config.scope = ExpertScope::kRange, config.expert_begin = 4, config.expert_count = 5;
     FeatureLayer rank(this->target(), config, tokens);
     (void)rank.run();

@@ -56,10 +56,16 @@ TEST(KernelRuns, AreAllThatAStepEnqueues) {
                             {adjusted_requests(), 3, "penalties and biases"},
                             {filtered, 4, "filters beside them"}};
   for (const StepCase& c : cases) {
-    const auto engine = engine_of(*device, model, roomy());
-    for (const Request& r : c.requests) ASSERT_TRUE(engine->add(r).ok());
-    const int64_t enqueued = enqueued_by_a_step(*device, *engine);
-    EXPECT_EQ(enqueued_by(*engine) + c.copies, enqueued) << c.why;
+    for (const bool counts : {false, true}) {
+      EngineOptions options = roomy();
+      options.count_experts = counts;
+      const auto engine = engine_of(*device, model, options);
+      for (const Request& r : c.requests) ASSERT_TRUE(engine->add(r).ok());
+      ASSERT_TRUE(engine->ask_expert_counts().ok());
+      const int64_t enqueued = enqueued_by_a_step(*device, *engine);
+      EXPECT_EQ(enqueued_by(*engine) + c.copies + (counts ? 1 : 0), enqueued) << c.why;
+      EXPECT_EQ(runs_of(*engine).contains("cpu.count_experts.scan"), counts);
+    }
   }
 }
 

@@ -381,32 +381,6 @@ class Api(ServerTest):
         answer = self.server.ask(COMPLETION, {"prompt": [5] * 4090, "max_tokens": 100, "ignore_eos": True})[2]
         self.assertEqual((answer["usage"]["completion_tokens"], answer["choices"][0]["finish_reason"]), (6, "length"))
 
-    def test_metrics(self):
-        before = self.server.metric("vllm:generation_tokens_total")
-        usage = self.server.chat(max_tokens=12)["usage"]
-        self.assertEqual(self.server.metric("vllm:generation_tokens_total") - before, usage["completion_tokens"])
-        self.assertEqual(self.server.metric("sluice:generation_tokens_total"), self.server.metric("vllm:generation_tokens_total"))
-        text = self.server.ask("/metrics")[2]
-        names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
-        for line in text.splitlines():
-            if not line.startswith("#"):
-                name = line.split("{")[0]
-                base = name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count")
-                self.assertTrue({name, base} & names, line)
-                float(line.rsplit(" ", 1)[1])
-
-    def test_kernel_runs(self):
-        def runs():
-            lines = [line for line in self.server.ask("/metrics")[2].splitlines() if line.startswith("sluice:kernel_runs_total{")]
-            return {line.split('kernel="')[1].split('"')[0]: int(line.rsplit(" ", 1)[1]) for line in lines}
-
-        self.server.chat(max_tokens=2)
-        before = runs()
-        self.server.chat(max_tokens=12, ignore_eos=True)
-        more = {kernel: count - before.get(kernel, 0) for kernel, count in runs().items()}
-        self.assertTrue(all(kernel.startswith("cpu.") for kernel in more), more)
-        self.assertEqual(sum(count for kernel, count in more.items() if kernel.startswith("cpu.sample.")), 12)
-
 
 class Keys(ServerTest):
     FLAGS = ("--api-key", "first", "--api-key", "second", "--served-model-name", "a", "--served-model-name", "org/b")

@@ -1,0 +1,85 @@
+#include "serve/expert_counter.h"
+
+#include "base/arena.h"
+#include "nn/plan_into.h"
+#include "serve/places.h"
+
+namespace sluice {
+
+// Layers begin where buffers do, so that they can choose in place (Moe::ids_stand_in).
+ExpertCounter::ExpertCounter(Device& device, const CountExperts::Problem& most)
+    : device_(device),
+      most_(most),
+      layer_stride_(static_cast<int64_t>(
+          Arena::footprint(static_cast<size_t>(bytes_of(DType::kI32, most.tokens * most.top_k))) /
+          sizeof(int32_t))),
+      memory_(device, "counts of experts' tokens") {}
+
+Result<std::unique_ptr<ExpertCounter>> ExpertCounter::make(Device& device, const MoeConfig& moe,
+                                                           int64_t layers, int64_t tokens,
+                                                           const Policy& policy) {
+  const CountExperts::Problem most{
+      .layers = layers, .tokens = tokens, .top_k = moe.top_k, .experts = moe.experts};
+  std::unique_ptr<ExpertCounter> out(new ExpertCounter(device, most));
+  SLUICE_TRY(plan_into<CountExperts>(&out->plans_, device, CountExperts::at_tokens(most, 0), tokens, policy));
+  const auto ids = static_cast<size_t>(bytes_of(DType::kI32, layers * out->layer_stride_));
+  SLUICE_TRY(out->memory_.replace(out->count_bytes(), Arena::footprint(out->count_bytes()) + ids));
+  SLUICE_TRY(out->memory_.send(out->count_bytes()));  // zeros
+  SLUICE_TRY(device.wait(device.stream()));
+  out->read();
+  return out;
+}
+
+Tensor ExpertCounter::captured(int64_t tokens) const {
+  Tensor out = make_tensor(memory_.block() + Arena::footprint(count_bytes()), DType::kI32,
+                           {most_.layers, tokens, most_.top_k}, device_.info().backend);
+  out.stride[0] = layer_stride_;
+  return out;
+}
+
+Status ExpertCounter::count(int64_t tokens, Workspace workspace, Stream stream) const {
+  const Tensor counts =
+      make_tensor(memory_.block(), DType::kI64, {most_.layers, most_.experts}, device_.info().backend);
+  return plans_->run(tokens, {.ids = captured(tokens), .counts = counts}, workspace, stream);
+}
+
+Status ExpertCounter::enqueue_copy() const {
+  return device_.copy(memory_.host(), memory_.block(), count_bytes(), device_.stream());
+}
+
+void ExpertCounter::read() {
+  const auto* const from = at<const int64_t>(memory_.host(), 0);
+  counts_ = std::make_shared<const ExpertCounts>(
+      ExpertCounts{.layers = most_.layers,
+                   .experts = most_.experts,
+                   .tokens = std::vector<int64_t>(from, from + most_.layers * most_.experts)});
+}
+
+Status ExpertCounter::fetch(int64_t step) {
+  if (!asked_ || under_way_) return {};
+  SLUICE_TRY(enqueue_copy());
+  under_way_ = step;
+  asked_ = false;
+  return {};
+}
+
+void ExpertCounter::finish(int64_t step) {
+  if (under_way_ != step) return;
+  under_way_.reset();
+  read();
+}
+
+void ExpertCounter::take_back() {
+  asked_ |= under_way_.has_value();
+  under_way_.reset();
+}
+
+Status ExpertCounter::read_now() {
+  SLUICE_TRY(enqueue_copy());
+  SLUICE_TRY(device_.wait(device_.stream()));
+  asked_ = false;
+  under_way_.reset();
+  return read(), Status{};
+}
+
+}  // namespace sluice
