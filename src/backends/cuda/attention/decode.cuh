@@ -308,23 +308,19 @@ __global__ void __launch_bounds__(DecodeShape<Tile, kGroups>::kThreads,
   tile::prefetch_map(v_map);
   if (!p.settled && !call.beside) tile::wait_for_previous();
   // A cluster's CTAs know by one round of its barrier for each tile that their peers run, and have read what came for the tile before.
-  bool peers_wait = call.cluster > 1;
-  if (peers_wait) {
-    if (thread == 0) tile::barrier_init(&joined, 1), tile::barrier_visible();
+  if (call.cluster > 1) {
+    if (warp == 0) tile::barrier_init_by_warp(&joined, 1), tile::barrier_visible();
     __syncwarp();
     tile::cluster_arrive();
   }
-  const ClusterJoin<Shape> join(tile::shared_address(ring) + Shape::kJoinAt, tile::shared_address(&joined),
-                                rank, call.cluster_log);
-  uint32_t parity = 0;
   tile::RingPlace place;
   const int clusters = static_cast<int>(gridDim.x) / call.cluster;
   for (int at = static_cast<int>(blockIdx.x) / call.cluster; at < call.tiles; at += clusters) {
     Queries of;
     if (!own_row(p, call.tiling, at, of)) {
       if (!find_tile<Shape::kThreads>(p, call.tiling, at, search)) {
-        if (call.tiling.by_row) continue;
-        break;
+        if (call.cluster > 1) tile::cluster_wait();
+        break;  // a launch by rows has a cluster for each
       }
       of = search.found;
     }
@@ -360,24 +356,23 @@ __global__ void __launch_bounds__(DecodeShape<Tile, kGroups>::kThreads,
       const int place_of = thread + i * Shape::kThreads;
       sums[i] = join_warps(partials, ring, 0, Shape::kWarps, place_of / kAcross, place_of % kAcross * 4);
     }
-    if (thread == 0) tile::barrier_expect(&joined, ClusterJoin<Shape>::kBytes);
+    const ClusterJoin<Shape> join(tile::shared_address(ring) + Shape::kJoinAt, tile::shared_address(&joined),
+                                  rank, call.cluster_log);
+    if (warp == 0) tile::barrier_expect_by_warp(&joined, ClusterJoin<Shape>::kBytes);
     tile::cluster_wait();  // all run, and have read what was sent for the tile before
 #pragma unroll
     for (int i = 0; i < kFours; ++i) join.send(thread + i * Shape::kThreads, sums[i]);
-    peers_wait = at + clusters < call.tiles;
+    tile::barrier_wait_by_warp(&joined, static_cast<uint32_t>(at / clusters) & 1);  // one phase a tile
     if (thread < join.share) {
-      tile::barrier_wait(&joined, parity);
       const int place_of = rank * join.share + thread, query = of.first + place_of / kAcross;
       if (query <= last_query)
         write_four<Shape, kDim>(p, of, kv_head, query, place_of % kAcross * 4, join.joined(thread));
     }
-    parity ^= 1;
-    if (peers_wait) {
+    if (at + clusters < call.tiles) {
       tile::cluster_publish();
       __syncthreads();  // the ring and what find_tile() keeps are free
     }
   }
-  if (peers_wait) tile::cluster_wait();
   tile::wait_for_previous();  // a CTA without a tile, or beside the launch before, has not waited yet
 }
 

@@ -57,7 +57,10 @@ struct ClusterJoin {
   int rank, log, share;      // this CTA; of the CTAs' number; groups of four elements that it finishes
 
   __device__ __forceinline__ ClusterJoin(uint32_t values, uint32_t barrier, int rank, int log)
-      : values(values), barrier(barrier), rank(rank), log(log), share(Shape::kFours >> log) {}
+      : values(values), barrier(barrier), rank(rank), log(log), share(Shape::kFours >> log) {
+    // Anew for each tile: what the compiler computes before the walk over keys takes registers from it.
+    asm volatile("" : "+r"(this->values), "+r"(this->barrier), "+r"(this->rank), "+r"(this->log));
+  }
 
   // Group `four` of the tile to the CTA that finishes it, which is known to run and to have read what was there.
   __device__ __forceinline__ void send(int four, const FourSums& sums) const {
