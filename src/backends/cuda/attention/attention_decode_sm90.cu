@@ -17,12 +17,12 @@ Refusal supports(const Attention::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted to the rows of bench/measured/h200/attention_candidates.csv with one row a sequence: choices cost 0.1% more than the best ones on
-// average, and at most 3%. Prompts are from arithmetic: caches come from memory once, and flops bound them. Contexts are as long as a
+// Fitted to the rows of bench/measured/h200/attention_candidates.csv with one row a sequence: choices cost 0.6% more than the best ones on
+// average, and at most 11%. Prompts are from arithmetic: caches come from memory once, and flops bound them. Contexts are as long as a
 // page table, up to a few thousand positions.
 double cost_us(const Attention::Problem& p, const DeviceInfo& d, const AttentionDecode& how) {
-  constexpr double kFixedUs = 2.85, kRoundUs = 3.67, kSharedSmUs = 1.23, kClusterUs = 0.53, kCtaUs = 0.154;
-  constexpr double kTurnUs = 0.517, kTurnE4m3Us = 0.62, kMemoryShare = 1.14, kBoth = 0.665;
+  constexpr double kFixedUs = 2.73, kRoundUs = 3.70, kSharedSmUs = 1.21, kClusterUs = 0.082, kCtaUs = 0.098;
+  constexpr double kTurnUs = 0.605, kTurnE4m3Us = 0.685, kMemoryShare = 1.158, kBoth = 0.679;
   constexpr double kLargeClusterFit = 0.95, kLongContext = 4096, kFlopsPerUs = 200e6, kSearchUs = 12;
   if (p.tokens == 0) return kRampUs;
   const double group = static_cast<double>(p.heads / p.kv_heads), queries = 16.0 * how.groups;
