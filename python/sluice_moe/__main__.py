@@ -9,6 +9,10 @@ from . import capi
 
 
 def main() -> int:
+    why = capi.library_problem()
+    if why:
+        print(why, file=sys.stderr)
+        return 2
     if sys.argv[1:2] == ["doctor"]:
         from .doctor import main as doctor
 

@@ -102,6 +102,13 @@ def test_another_library_is_refused(run_python, tmp_path):
     assert "wanted a library with sluice_version" in run_python("import sluice_moe; sluice_moe.version()", fails=True, SLUICE_LIBRARY=libc)
 
 
+def test_the_command_says_in_one_line_that_it_has_no_library(run_python, tmp_path):
+    program = "import sys; sys.argv[1:] = {}; import sluice_moe.__main__ as command; sys.exit(command.main())"
+    for words in (["doctor"], ["explain", "linear"]):
+        said = run_python(program.format(words), fails=True, SLUICE_LIBRARY=str(tmp_path / "no.so"))
+        assert said.startswith("sluice_moe: wanted the library") and said.count("\n") == 1, said
+
+
 WITHOUT_TORCH = """
     import sys
     sys.modules["torch"] = None  # as if it were not there
