@@ -450,11 +450,11 @@ KERNELS = [
         "RopeKvWrite/*",
     ),
     Mutation(
-        "qkv_rope_kv_write_values_for_keys",
-        "the write takes values where keys are",
-        "src/ops/qkv_rope_kv_write.h",
-        ".k = heads_of(a.qkv, heads, kv_heads, head_dim),",
-        ".k = heads_of(a.qkv, heads + kv_heads, kv_heads, head_dim),",
+        "qkv_rope_kv_write_queries_for_keys",
+        "keys and values of a row are its first heads",
+        "src/ops/qkv_rope_kv_write.cc",
+        "bytes_of(qkv.dtype, first * head_dim);",
+        "bytes_of(qkv.dtype, 0 * first * head_dim);",
         "QkvRopeKvWrite/*",
     ),
     Mutation(

@@ -16,7 +16,7 @@
 //   kEights                               whether shares may end with eight features
 //   fetch(slab, policy, to, maps, k, feature, full)   a box of the unit of 16 (slab) or 8 features that begins at `feature`
 //   Out                                   a part of the launch's parameters
-//   Token(out, token)                     what a thread keeps of its token
+//   Token(out)                            what a thread keeps of its token
 //   Unit(out, token, first, end)          of features [first, end), 16 at most: begins loads for which nothing waits before
 //   store(out, token, first, sum)         which all threads of the first four warps call, with the sum of their element
 #pragma once
@@ -178,7 +178,7 @@ __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& 
   RowsOfX<kBlocks> x;
   int turn = 0;
   const int begin = p.first(), end = p.end();
-  const typename End::Token token(out, token_of_thread());
+  const typename End::Token token(out);
   tile::wait_for_previous();
 #pragma unroll 1
   for (int feature = begin; feature < end; feature += kSlab) {

@@ -72,7 +72,7 @@ struct PlainEnd {
     tile::copy_box_by(policy, to, slab ? w.slab : w.eight, k, feature, full);
   }
   struct Token {
-    __device__ __forceinline__ Token(const Out&, int) {}
+    __device__ __forceinline__ explicit Token(const Out&) {}
   };
   // What is added to a sum is loaded as raw bits.
   class Unit {

@@ -30,7 +30,7 @@ Refusal supports(const QkvRopeKvWrite::Problem& p, const DeviceInfo& d) {
 }
 
 std::vector<Config> configs(const QkvRopeKvWrite::Problem& p, const DeviceInfo& d, const Policy&) {
-  constexpr double kTurnUs = 0.2;
+  constexpr double kTurnUs = 0.2;  // a guess: less than a launch of its own, and not measured apart
   const Linear::Problem linear = QkvRopeKvWrite::project(p);
   return {Config{.cost_us = linear_stream_us(linear, d) + kTurnUs,
                  .launches = {linear_stream_launch(linear, d, kStreamSlab)}}};
@@ -103,7 +103,8 @@ struct TurnedEnd {
   struct Token {
     int position, slot;  // -1: none
 
-    __device__ __forceinline__ Token(const Out& out, int token) : position(-1), slot(-1) {
+    __device__ __forceinline__ explicit Token(const Out& out) : position(-1), slot(-1) {
+      const int token = stream::token_of_thread();
       if (!out.settled) tile::wait_for_previous();
       if (token >= out.tokens) return;
       const int at = out.positions[token], to = out.slot_of[token];
