@@ -96,8 +96,9 @@ struct Tiling {
 
 // What find_tile() keeps in shared memory.
 struct TileSearch {
+  alignas(16) int of_warp[32];  // read in fours, which would take a neighbour along while another thread writes it
   Queries found;
-  int hit, of_warp[32];
+  int hit;
 };
 
 // Tile `index` of tiles of one row, where sequence i owns row i and no other, as in steps that decode alone. Every thread looks by itself:
