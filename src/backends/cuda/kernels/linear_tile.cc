@@ -73,7 +73,9 @@ LinearTileShared linear_tile_shared(const LinearTileKind& kind, int splits) {
     s.full = s.inbox + inbox;
     s.empty = s.full + 8 * s.stages;
     s.received = s.empty + 8 * s.stages;
-    s.bytes = s.received + 8;
+    s.ready = s.received + 8;
+    s.staged = s.ready + 8 * kind.groups * kind.boxes();
+    s.bytes = s.staged + 8 * kind.groups * kind.boxes();
     if (s.bytes <= most || s.stages == 1) return s;
   }
 }

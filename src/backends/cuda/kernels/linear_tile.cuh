@@ -10,6 +10,7 @@
 #include "backends/cuda/kernels/linear_tile.h"
 
 #if defined(__CUDACC__)
+#include "backends/cuda/kernels/linear_boxes.cuh"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/dependent.cuh"
@@ -23,13 +24,6 @@
 
 namespace sluice::cuda {
 
-struct LinearTileParameters {
-  int steps, splits;  // k blocks; parts of a sum
-  int tiles, token_tiles, feature_tiles;
-  LinearTileShared at;
-  LinearOutput out;
-};
-using LinearTileKernel = void (*)(CUtensorMap, CUtensorMap, LinearTileParameters);
 // Launch one of kLinearTiles: below kLinearWide, and from there on.
 Status launch_linear_wide(std::string_view name, const Linear::Problem& p, const LinearTileLaunch& l,
                           const Linear::Args& a, Stream stream);
@@ -39,35 +33,6 @@ inline Status launch_linear_any(std::string_view name, const Linear::Problem& p,
                                 const Linear::Args& a, Stream stream) {
   return l.kind < kLinearWide ? launch_linear_wide(name, p, l, a, stream)
                               : launch_linear_narrow(name, p, l, a, stream);
-}
-
-template <int kGroups_, int kN_>
-struct LinearTiles {
-  static constexpr LinearTileKind kKind{kGroups_, kN_};
-  static constexpr int kGroups = kGroups_, kN = kN_;
-  static constexpr int kConsumers = 128 * kGroups;
-  static constexpr uint32_t kWeightBytes = kKind.weight_bytes(), kStageBytes = kKind.stage_bytes(),
-                            kGroupBytes = kWeightBytes / kGroups;
-  static constexpr int kEights = kN / 8;  // groups of eight rows of x
-  static constexpr bool kNarrow = kKind.narrow(), kSplits = kKind.splits();
-  static constexpr int kThreads = kKind.threads(), kFeatures = kKind.features(),
-                       kStagedEights = kKind.staged_rows() / 8, kStagingBytes = kKind.staging_bytes();
-  // setmaxnreg: 168 registers a thread at launch.
-  static constexpr bool kMovesRegisters = kGroups > 1 && kN > 128;
-  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
-};
-
-struct LinearTilePlace {
-  int token, feature;  // first ones
-};
-
-// Tile i. Tiles that run at the same time have some features and some rows in common: features in bands, row tiles of a band in turn.
-template <class C>
-__device__ __forceinline__ LinearTilePlace linear_tile_place(const LinearTileParameters& p, int i) {
-  constexpr int kBand = 16;
-  const int band = i / (kBand * p.token_tiles), rest = i - band * kBand * p.token_tiles;
-  const int width = min(kBand, p.feature_tiles - band * kBand), row = rest / width;
-  return {row * C::kN, (band * kBand + rest - row * width) * C::kFeatures};
 }
 
 // This CTA's part of k and its first tile.
@@ -319,12 +284,21 @@ __device__ __forceinline__ void linear_consume(const LinearTileParameters& p, ui
   const LinearTileShare mine(p);
   auto* const staging = reinterpret_cast<float*>(shared + p.at.staging + group * C::kStagingBytes);
   tile::RingPlace place;
+  [[maybe_unused]] tile::RingPlace box;
   tile::wait_for_previous();
 #pragma unroll 1
   for (int tile = mine.tile; tile < p.tiles; tile += mine.stride) {
     LinearTilePlace to = linear_tile_place<C>(p, tile);
     float d[C::kN / 2];
     linear_multiply<C>(d, p, base, group, mine.steps, place);
+    if constexpr (C::kBoxes) {
+      if (p.boxed) {
+        to.feature += group * 64;
+        if (to.feature < p.out.features)
+          LinearBoxes<C>(p.at, base, group).add(d, p.out, to.feature, box);
+        continue;
+      }
+    }
     const int rows = min(C::kN, p.out.tokens - to.token);
     if constexpr (C::kSplits) {
       if (p.splits > 1) linear_exchange<C>(d, p, base, mine.rank, rows);
@@ -337,6 +311,7 @@ __device__ __forceinline__ void linear_consume(const LinearTileParameters& p, ui
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kNarrow ? 2 : 1)
     linear_tile(const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap x,
+                const __grid_constant__ CUtensorMap y, const __grid_constant__ CUtensorMap residual,
                 const __grid_constant__ LinearTileParameters p) {
   extern __shared__ __align__(1024) uint8_t shared[];
   const int warp = tile::uniform(static_cast<int>(threadIdx.x) / 32);
@@ -352,6 +327,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kNarrow ? 2 : 1)
     tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.empty) + i, 4 * C::kGroups);
   }
   if (warp == 0) tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.received), 1);
+  if constexpr (C::kBoxes) LinearBoxes<C>::init(shared, p.at);
   tile::barrier_visible();
   __syncthreads();
   const bool clustered = C::kSplits && p.splits > 1;
@@ -359,6 +335,15 @@ __global__ void __launch_bounds__(C::kThreads, C::kNarrow ? 2 : 1)
   if (warp >= kProducer) {
     if constexpr (C::kMovesRegisters) tile::keep_registers<C::kProducerRegisters>();
     if (warp == kProducer) linear_produce<C>(w, x, p, tile::shared_address(shared));
+    if constexpr (C::kBoxes) {
+      const int group = warp - kProducer - 1;
+      if (p.boxed && group >= 0 && group < C::kGroups) {
+        const LinearTileShare mine(p);
+        tile::wait_for_previous();
+        LinearBoxes<C>(p.at, tile::shared_address(shared), group)
+            .serve(y, residual, p, group, mine.tile, mine.stride);
+      }
+    }
     if (clustered) tile::cluster_wait();
   } else {
     if constexpr (C::kMovesRegisters) tile::take_registers<C::kConsumerRegisters>();
@@ -371,9 +356,13 @@ inline Status launch_linear_tile(std::string_view name, LinearTileKernel kernel,
   // Beyond, CTAs that share rows start too far apart (tile/dependent.cuh).
   constexpr int64_t kDependentRows = 4096;
   const LinearTileKind& kind = kLinearTiles[l.kind];
-  CUtensorMap w, x;
+  const auto boxed = [](const Tensor& t) { return aligned_rows(t, tile::kMapStrideBytes); };
+  const bool boxes = kind.boxes() > 0 && p.y == DType::kBF16 && boxed(a.y) && (!p.residual || boxed(a.residual));
+  CUtensorMap w, x, y{}, residual{};
   SLUICE_TRY(tile::map_rows(w, a.w, kind.features()));
   SLUICE_TRY(tile::map_rows(x, a.x, kind.n));
+  if (boxes) SLUICE_TRY(tile::map_rows(y, a.y, LinearTileKind::kBoxRows));
+  if (boxes && p.residual) SLUICE_TRY(tile::map_rows(residual, a.residual, LinearTileKind::kBoxRows));
   const auto token_tiles = static_cast<int>(linear_parts(p.tokens, kind.n)),
              feature_tiles = static_cast<int>(linear_parts(p.features, kind.features()));
   const LinearTileParameters parameters{.steps = static_cast<int>(linear_parts(p.width, kLinearBlock)),
@@ -381,6 +370,7 @@ inline Status launch_linear_tile(std::string_view name, LinearTileKernel kernel,
                                         .tiles = token_tiles * feature_tiles,
                                         .token_tiles = token_tiles,
                                         .feature_tiles = feature_tiles,
+                                        .boxed = boxes,
                                         .at = linear_tile_shared(kind, l.splits),
                                         .out = linear_output(p, a)};
   const Launch how{.grid = {static_cast<unsigned>(l.grid), 1, 1},
@@ -388,7 +378,7 @@ inline Status launch_linear_tile(std::string_view name, LinearTileKernel kernel,
                    .shared_bytes = static_cast<size_t>(parameters.at.bytes),
                    .cluster = {static_cast<unsigned>(l.splits), 1, 1},
                    .dependent = p.tokens < kDependentRows};
-  return launch(name, kernel, how, stream, w, x, parameters);
+  return launch(name, kernel, how, stream, w, x, y, residual, parameters);
 }
 
 }  // namespace sluice::cuda

@@ -23,7 +23,12 @@ struct LinearTileKind {
   }  // of a tile: what the CTAs of split sums share out
   static constexpr int kPitch =
       68;  // floats of a staged row: 64 features, and 4 that keep stores free of bank conflicts
-  constexpr int staging_bytes() const { return 2 * staged_rows() * kPitch * 4; }  // of a warpgroup
+  // Boxes of results that a warpgroup has in shared memory, where they leave by TMA (linear_boxes.cuh); else 0.
+  static constexpr int kBoxRows = 32, kBoxBytes = kBoxRows * 128;
+  constexpr int boxes() const { return splits() ? 0 : n == 192 ? 3 : 4; }  // a fourth would cost a stage of the ring
+  constexpr int staging_bytes() const {                                    // of a warpgroup
+    return splits() ? 2 * staged_rows() * kPitch * 4 : boxes() * kBoxBytes;
+  }
 };
 
 // Wide ones first.
@@ -44,7 +49,7 @@ struct LinearTileLaunch {
 
 // Shared memory of a CTA: ring, staging, sums from the other CTAs of the cluster, barriers. Offsets in bytes.
 struct LinearTileShared {
-  int stages, staging, inbox, full, empty, received, bytes;
+  int stages, staging, inbox, full, empty, received, ready, staged, bytes;
 };
 LinearTileShared linear_tile_shared(const LinearTileKind& kind, int splits);
 

@@ -49,6 +49,20 @@ __device__ __forceinline__ void copy_box(void* to, const CUtensorMap& map, int c
   copy_box(shared_address(to), map, column, row, shared_address(barrier));
 }
 
+// Stores a box of a tensor from shared memory, without what is out of bounds, as a bulk group of its own (bulk_copy.cuh: stores_have_read,
+// stores_are_done). Who wrote the box has fenced (fence_for_async).
+__device__ __forceinline__ void store_box(const CUtensorMap& map, int column, int row, uint32_t from_shared) {
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "@one cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n"
+      "}" ::"l"(&map),
+      "r"(column), "r"(row), "r"(from_shared)
+      : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
 // copy_box_by of a 4-D tensor, the innermost coordinate first.
 __device__ __forceinline__ void copy_box_by(uint64_t policy, uint32_t to_shared, const CUtensorMap& map,
                                             int x, int y, int z, int w, uint32_t barrier) {

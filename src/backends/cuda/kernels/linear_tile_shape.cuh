@@ -1,0 +1,50 @@
+// What the tile kernels of dense layers are told, and where their tiles lie (linear_tile.cuh).
+#pragma once
+#include "backends/cuda/kernels/linear.h"
+#include "backends/cuda/kernels/linear_tile.h"
+
+#if defined(__CUDACC__)
+#include <cuda.h>
+
+namespace sluice::cuda {
+
+struct LinearTileParameters {
+  int steps, splits;  // k blocks; parts of a sum
+  int tiles, token_tiles, feature_tiles;
+  int boxed;  // y leaves in boxes
+  LinearTileShared at;
+  LinearOutput out;
+};
+// Maps of w, x, y and the residual.
+using LinearTileKernel = void (*)(CUtensorMap, CUtensorMap, CUtensorMap, CUtensorMap, LinearTileParameters);
+template <int kGroups_, int kN_>
+struct LinearTiles {
+  static constexpr LinearTileKind kKind{kGroups_, kN_};
+  static constexpr int kGroups = kGroups_, kN = kN_;
+  static constexpr int kConsumers = 128 * kGroups;
+  static constexpr uint32_t kWeightBytes = kKind.weight_bytes(), kStageBytes = kKind.stage_bytes(),
+                            kGroupBytes = kWeightBytes / kGroups;
+  static constexpr int kEights = kN / 8;  // groups of eight rows of x
+  static constexpr bool kNarrow = kKind.narrow(), kSplits = kKind.splits(), kBoxes = kKind.boxes() > 0;
+  static constexpr int kThreads = kKind.threads(), kFeatures = kKind.features(),
+                       kStagedEights = kKind.staged_rows() / 8, kStagingBytes = kKind.staging_bytes();
+  // setmaxnreg: 168 registers a thread at launch.
+  static constexpr bool kMovesRegisters = kGroups > 1 && kN > 128;
+  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+};
+
+struct LinearTilePlace {
+  int token, feature;  // first ones
+};
+
+// Tile i. Tiles that run at the same time have some features and some rows in common: features in bands, row tiles of a band in turn.
+template <class C>
+__device__ __forceinline__ LinearTilePlace linear_tile_place(const LinearTileParameters& p, int i) {
+  constexpr int kBand = 16;
+  const int band = i / (kBand * p.token_tiles), rest = i - band * kBand * p.token_tiles;
+  const int width = min(kBand, p.feature_tiles - band * kBand), row = rest / width;
+  return {row * C::kN, (band * kBand + rest - row * width) * C::kFeatures};
+}
+
+}  // namespace sluice::cuda
+#endif
