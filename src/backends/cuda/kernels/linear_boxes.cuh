@@ -1,4 +1,4 @@
-// How tiles of more than 128 rows of x become y where it is bf16 (linear_tile.cuh): by TMA, a box of 32 rows x 64 features at a time.
+// How tiles of 128 features become y where it is bf16 (linear_tile.cuh): by TMA, a box of 16 or 32 rows x 64 features at a time.
 //
 // Each consumer warpgroup has a few boxes in shared memory and a warp that serves them, one of the producer's neighbours. That warp
 // fills a box with the residual's elements ahead of time, also for the next tile while this one is multiplied. The consumers add
@@ -17,9 +17,9 @@ namespace sluice::cuda {
 
 template <class C>
 struct LinearBoxes {
-  static constexpr int kRows = LinearTileKind::kBoxRows, kBytes = LinearTileKind::kBoxBytes,
-                       kAtOnce = C::kKind.boxes(), kOfTile = C::kN / kRows;
-  static_assert(C::kN % kRows == 0 && kRows == 32);
+  static constexpr int kRows = C::kKind.box_rows(), kBytes = kRows * 128, kAtOnce = C::kKind.boxes(),
+                       kOfTile = C::kN / kRows, kSquares = kRows / 16;  // of 16 rows and features: what a warp adds at once
+  static_assert(C::kN % kRows == 0 && kRows % 16 == 0);
 
   uint32_t boxes, ready, staged;  // addresses: of the warpgroup's boxes, of the barriers of the first
 
@@ -33,26 +33,35 @@ struct LinearBoxes {
     tile::barrier_init(reinterpret_cast<uint64_t*>(shared + at.staged) + threadIdx.x, 4);
   }
 
-  // A consumer warp: adds biases and what the box holds to the tile's sums, and leaves the results there. The order of registers:
+  // The boxes of a tile that a CTA finishes.
+  struct Own {
+    int first, end;
+    __device__ __forceinline__ explicit Own(const LinearEights<C>& own)
+        : first(own.low * 8 / kRows), end((own.high * 8 + kRows - 1) / kRows) {}
+  };
+
+  // A consumer warp: adds biases and what the boxes hold to the tile's sums, and leaves the results there. The order of registers:
   // tile/wgmma.cuh. `place`: the next box.
   __device__ __forceinline__ void add(const float (&d)[C::kN / 2], const LinearOutput& out, int feature,
-                                      tile::RingPlace& place) const {
+                                      const LinearEights<C>& eights, tile::RingPlace& place) const {
+    const Own own(eights);
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
     const int mine = feature + warp * 16 + lane / 4;
     const float bias[2] = {out.bias_of(mine), out.bias_of(mine + 8)};
-    // Square lane / 8 of four: two of features, of eight rows and the next eight.
+    // Eighth of a square lane / 8 of four: two of features, of eight rows and the next eight.
     const uint32_t at = boxes + (lane / 16 * 8 + lane % 8) * 128 + (((2 * warp + lane / 8 % 2) ^ lane % 8) * 16);
 #pragma unroll
     for (int box = 0; box < kOfTile; ++box) {
+      if (box < own.first || box >= own.end) continue;
       tile::barrier_wait_by_warp(ready + 8 * place.stage, place.parity);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const uint32_t squares = at + place.stage * kBytes + half * 16 * 128;
+      for (int square = 0; square < kSquares; ++square) {
+        const uint32_t squares = at + place.stage * kBytes + square * 16 * 128;
         uint32_t pairs[4] = {};
         if (out.residual) tile::load_matrices_transposed(pairs, squares);
 #pragma unroll
         for (int m = 0; m < 4; ++m) {
-          const float* sums = d + 4 * (4 * box + 2 * half + m / 2) + m % 2 * 2;
+          const float* sums = d + 4 * (2 * (kSquares * box + square) + m / 2) + m % 2 * 2;
           const float first = sums[0] + bias[m % 2] + __uint_as_float(pairs[m] << 16),
                       second = sums[1] + bias[m % 2] + __uint_as_float(pairs[m] & 0xffff0000u);
           const __nv_bfloat162 both = __floats2bfloat162_rn(first, second);
@@ -66,31 +75,37 @@ struct LinearBoxes {
     }
   }
 
-  // The box `index` of a tile that a serving warp comes to; tiles whose features are beyond the last have none.
+  // The next box of a serving warp. Tiles whose features are beyond the last have none.
   struct Next {
-    int tile, box = 0;
+    int tile, box = 0, end = 0;
     LinearTilePlace to{};
 
-    __device__ __forceinline__ void find(const LinearTileParameters& p, int group, int stride) {
+    __device__ __forceinline__ Next(const LinearTileParameters& p, int group, const LinearTileShare& mine)
+        : tile(mine.tile) {
+      find(p, group, mine);
+    }
+    __device__ __forceinline__ void find(const LinearTileParameters& p, int group, const LinearTileShare& mine) {
 #pragma unroll 1
-      for (; tile < p.tiles; tile += stride) {
+      for (; tile < p.tiles; tile += mine.stride) {
         to = linear_tile_place<C>(p, tile);
         to.feature += group * 64;
-        if (to.feature < p.out.features) return;
+        const Own own(LinearEights<C>(min(C::kN, p.out.tokens - to.token), mine.rank, p.splits));
+        box = own.first, end = own.end;
+        if (to.feature < p.out.features && box < end) return;
       }
     }
-    __device__ __forceinline__ void step(const LinearTileParameters& p, int group, int stride) {
-      if (++box < kOfTile) return;
-      box = 0, tile += stride;
-      find(p, group, stride);
+    __device__ __forceinline__ void step(const LinearTileParameters& p, int group, const LinearTileShare& mine) {
+      if (++box < end) return;
+      tile += mine.stride;
+      find(p, group, mine);
     }
   };
 
   // The warp that serves the boxes of `group`.
   __device__ __forceinline__ void serve(const CUtensorMap& y, const CUtensorMap& residual,
-                                        const LinearTileParameters& p, int group, int tile, int stride) const {
-    Next full{tile}, fill{tile};
-    full.find(p, group, stride), fill.find(p, group, stride);
+                                        const LinearTileParameters& p, int group,
+                                        const LinearTileShare& mine) const {
+    Next full(p, group, mine), fill = full;
     tile::RingPlace place, filled;
     const auto fill_one = [&] {
       if (fill.tile >= p.tiles) return;
@@ -103,7 +118,7 @@ struct LinearBoxes {
         tile::arrive_by_warp(barrier);
       }
       filled.step(kAtOnce);
-      fill.step(p, group, stride);
+      fill.step(p, group, mine);
     };
 #pragma unroll 1
     for (int i = 0; i < kAtOnce; ++i) fill_one();
@@ -113,7 +128,7 @@ struct LinearBoxes {
       tile::store_box(y, full.to.feature, full.to.token + full.box * kRows, boxes + place.stage * kBytes);
       tile::stores_have_read();
       place.step(kAtOnce);
-      full.step(p, group, stride);
+      full.step(p, group, mine);
       fill_one();
     }
     tile::stores_are_done();

@@ -35,20 +35,6 @@ inline Status launch_linear_any(std::string_view name, const Linear::Problem& p,
                               : launch_linear_narrow(name, p, l, a, stream);
 }
 
-// This CTA's part of k and its first tile.
-struct LinearTileShare {
-  int rank, first_step, steps, tile, stride;
-
-  __device__ __forceinline__ explicit LinearTileShare(const LinearTileParameters& p) {
-    const int cta = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
-    tile = cta / p.splits, stride = ctas / p.splits;
-    rank = cta - tile * p.splits;
-    const int each = p.steps / p.splits, more = p.steps - each * p.splits;
-    first_step = rank * each + min(rank, more);
-    steps = each + (rank < more);
-  }
-};
-
 // The producer warp. Weights of the first stages are asked for before the previous launch has ended.
 template <class C>
 __device__ __forceinline__ void linear_produce(const CUtensorMap& w, const CUtensorMap& x,
@@ -117,21 +103,6 @@ __device__ __forceinline__ void linear_multiply(float (&d)[C::kN / 2], const Lin
   tile::hold(d);
   tile::arrive_by_lane(empty + 8 * before, one);
 }
-
-// Groups of eight rows of a tile that are finished by `rank`. A warpgroup finishes kStagedEights of them at once, so shares consist of so many.
-template <class C>
-struct LinearEights {
-  static constexpr int kTake = C::kStagedEights;
-  int low, high;
-  __device__ __forceinline__ LinearEights(int rows, int rank, int splits) {
-    low = rank * turns(rows) / splits * kTake, high = (rank + 1) * turns(rows) / splits * kTake;
-  }
-  static __device__ __forceinline__ int turns(int rows) { return (rows + 8 * kTake - 1) / (8 * kTake); }
-  // Of any share of a tile of so many rows.
-  static __device__ __forceinline__ uint32_t most(int rows, int splits) {
-    return static_cast<uint32_t>((turns(rows) + splits - 1) / splits * kTake);
-  }
-};
 
 // Sends the other CTAs of the cluster this one's sums of their rows, 16 bytes a thread and group of eight, and adds up those of its own,
 // in the order of the parts.
@@ -291,20 +262,20 @@ __device__ __forceinline__ void linear_consume(const LinearTileParameters& p, ui
     LinearTilePlace to = linear_tile_place<C>(p, tile);
     float d[C::kN / 2];
     linear_multiply<C>(d, p, base, group, mine.steps, place);
-    if constexpr (C::kBoxes) {
-      if (p.boxed) {
-        to.feature += group * 64;
-        if (to.feature < p.out.features)
-          LinearBoxes<C>(p.at, base, group).add(d, p.out, to.feature, box);
-        continue;
-      }
-    }
     const int rows = min(C::kN, p.out.tokens - to.token);
     if constexpr (C::kSplits) {
       if (p.splits > 1) linear_exchange<C>(d, p, base, mine.rank, rows);
     }
     to.feature += group * 64;
-    LinearFinish<C>(p.out, staging, to, LinearEights<C>(rows, mine.rank, p.splits), 1 + group)(d);
+    const LinearEights<C> own(rows, mine.rank, p.splits);
+    if constexpr (C::kBoxes) {
+      if (p.boxed) {
+        if (to.feature < p.out.features)
+          LinearBoxes<C>(p.at, base, group).add(d, p.out, to.feature, own, box);
+        continue;
+      }
+    }
+    LinearFinish<C>(p.out, staging, to, own, 1 + group)(d);
   }
 }
 
@@ -341,7 +312,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kNarrow ? 2 : 1)
         const LinearTileShare mine(p);
         tile::wait_for_previous();
         LinearBoxes<C>(p.at, tile::shared_address(shared), group)
-            .serve(y, residual, p, group, mine.tile, mine.stride);
+            .serve(y, residual, p, group, mine);
       }
     }
     if (clustered) tile::cluster_wait();
@@ -361,8 +332,8 @@ inline Status launch_linear_tile(std::string_view name, LinearTileKernel kernel,
   CUtensorMap w, x, y{}, residual{};
   SLUICE_TRY(tile::map_rows(w, a.w, kind.features()));
   SLUICE_TRY(tile::map_rows(x, a.x, kind.n));
-  if (boxes) SLUICE_TRY(tile::map_rows(y, a.y, LinearTileKind::kBoxRows));
-  if (boxes && p.residual) SLUICE_TRY(tile::map_rows(residual, a.residual, LinearTileKind::kBoxRows));
+  if (boxes) SLUICE_TRY(tile::map_rows(y, a.y, kind.box_rows()));
+  if (boxes && p.residual) SLUICE_TRY(tile::map_rows(residual, a.residual, kind.box_rows()));
   const auto token_tiles = static_cast<int>(linear_parts(p.tokens, kind.n)),
              feature_tiles = static_cast<int>(linear_parts(p.features, kind.features()));
   const LinearTileParameters parameters{.steps = static_cast<int>(linear_parts(p.width, kLinearBlock)),

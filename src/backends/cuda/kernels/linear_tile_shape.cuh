@@ -46,5 +46,34 @@ __device__ __forceinline__ LinearTilePlace linear_tile_place(const LinearTilePar
   return {row * C::kN, (band * kBand + rest - row * width) * C::kFeatures};
 }
 
+// This CTA's part of k and its first tile.
+struct LinearTileShare {
+  int rank, first_step, steps, tile, stride;
+
+  __device__ __forceinline__ explicit LinearTileShare(const LinearTileParameters& p) {
+    const int cta = static_cast<int>(blockIdx.x), ctas = static_cast<int>(gridDim.x);
+    tile = cta / p.splits, stride = ctas / p.splits;
+    rank = cta - tile * p.splits;
+    const int each = p.steps / p.splits, more = p.steps - each * p.splits;
+    first_step = rank * each + min(rank, more);
+    steps = each + (rank < more);
+  }
+};
+
+// Groups of eight rows of a tile that are finished by `rank`. A warpgroup finishes kStagedEights of them at once, so shares consist of so many.
+template <class C>
+struct LinearEights {
+  static constexpr int kTake = C::kStagedEights;
+  int low, high;
+  __device__ __forceinline__ LinearEights(int rows, int rank, int splits) {
+    low = rank * turns(rows) / splits * kTake, high = (rank + 1) * turns(rows) / splits * kTake;
+  }
+  static __device__ __forceinline__ int turns(int rows) { return (rows + 8 * kTake - 1) / (8 * kTake); }
+  // Of any share of a tile of so many rows.
+  static __device__ __forceinline__ uint32_t most(int rows, int splits) {
+    return static_cast<uint32_t>((turns(rows) + splits - 1) / splits * kTake);
+  }
+};
+
 }  // namespace sluice::cuda
 #endif
