@@ -18,7 +18,8 @@ namespace sluice::cuda {
 template <class C>
 struct LinearBoxes {
   static constexpr int kRows = C::kKind.box_rows(), kBytes = kRows * 128, kAtOnce = C::kKind.boxes(),
-                       kOfTile = C::kN / kRows, kSquares = kRows / 16;  // of 16 rows and features: what a warp adds at once
+                       kOfTile = C::kN / kRows,
+                       kSquares = kRows / 16;  // of 16 rows and features: what a warp adds at once
   static_assert(C::kN % kRows == 0 && kRows % 16 == 0);
 
   uint32_t boxes, ready, staged;  // addresses: of the warpgroup's boxes, of the barriers of the first
@@ -49,7 +50,8 @@ struct LinearBoxes {
     const int mine = feature + warp * 16 + lane / 4;
     const float bias[2] = {out.bias_of(mine), out.bias_of(mine + 8)};
     // Eighth of a square lane / 8 of four: two of features, of eight rows and the next eight.
-    const uint32_t at = boxes + (lane / 16 * 8 + lane % 8) * 128 + (((2 * warp + lane / 8 % 2) ^ lane % 8) * 16);
+    const uint32_t at =
+        boxes + (lane / 16 * 8 + lane % 8) * 128 + (((2 * warp + lane / 8 % 2) ^ lane % 8) * 16);
 #pragma unroll
     for (int box = 0; box < kOfTile; ++box) {
       if (box < own.first || box >= own.end) continue;
@@ -84,7 +86,8 @@ struct LinearBoxes {
         : tile(mine.tile) {
       find(p, group, mine);
     }
-    __device__ __forceinline__ void find(const LinearTileParameters& p, int group, const LinearTileShare& mine) {
+    __device__ __forceinline__ void find(const LinearTileParameters& p, int group,
+                                         const LinearTileShare& mine) {
 #pragma unroll 1
       for (; tile < p.tiles; tile += mine.stride) {
         to = linear_tile_place<C>(p, tile);
@@ -94,7 +97,8 @@ struct LinearBoxes {
         if (to.feature < p.out.features && box < end) return;
       }
     }
-    __device__ __forceinline__ void step(const LinearTileParameters& p, int group, const LinearTileShare& mine) {
+    __device__ __forceinline__ void step(const LinearTileParameters& p, int group,
+                                         const LinearTileShare& mine) {
       if (++box < end) return;
       tile += mine.stride;
       find(p, group, mine);
@@ -112,8 +116,8 @@ struct LinearBoxes {
       const uint32_t barrier = ready + 8 * filled.stage;
       if (p.out.residual) {
         tile::barrier_expect_by_warp(barrier, kBytes);
-        tile::copy_box(boxes + filled.stage * kBytes, residual, fill.to.feature, fill.to.token + fill.box * kRows,
-                       barrier);
+        tile::copy_box(boxes + filled.stage * kBytes, residual, fill.to.feature,
+                       fill.to.token + fill.box * kRows, barrier);
       } else {
         tile::arrive_by_warp(barrier);
       }

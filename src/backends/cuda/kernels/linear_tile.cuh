@@ -311,8 +311,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kNarrow ? 2 : 1)
       if (p.boxed && group >= 0 && group < C::kGroups) {
         const LinearTileShare mine(p);
         tile::wait_for_previous();
-        LinearBoxes<C>(p.at, tile::shared_address(shared), group)
-            .serve(y, residual, p, group, mine);
+        LinearBoxes<C>(p.at, tile::shared_address(shared), group).serve(y, residual, p, group, mine);
       }
     }
     if (clustered) tile::cluster_wait();
@@ -328,7 +327,8 @@ inline Status launch_linear_tile(std::string_view name, LinearTileKernel kernel,
   constexpr int64_t kDependentRows = 4096;
   const LinearTileKind& kind = kLinearTiles[l.kind];
   const auto boxed = [](const Tensor& t) { return aligned_rows(t, tile::kMapStrideBytes); };
-  const bool boxes = kind.boxes() > 0 && p.y == DType::kBF16 && boxed(a.y) && (!p.residual || boxed(a.residual));
+  const bool boxes =
+      kind.boxes() > 0 && p.y == DType::kBF16 && boxed(a.y) && (!p.residual || boxed(a.residual));
   CUtensorMap w, x, y{}, residual{};
   SLUICE_TRY(tile::map_rows(w, a.w, kind.features()));
   SLUICE_TRY(tile::map_rows(x, a.x, kind.n));

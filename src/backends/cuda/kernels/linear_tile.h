@@ -25,7 +25,9 @@ struct LinearTileKind {
       68;  // floats of a staged row: 64 features, and 4 that keep stores free of bank conflicts
   // Boxes of results that a warpgroup has in shared memory, where they leave by TMA (linear_boxes.cuh), and the rows of x of each; narrow
   // tiles have none. CTAs that split sums share out boxes.
-  constexpr int boxes() const { return narrow() ? 0 : n == 192 ? 3 : 4; }  // of 192 rows a fourth would cost a stage of the ring
+  constexpr int boxes() const {
+    return narrow() ? 0 : n == 192 ? 3 : 4;
+  }  // of 192 rows a fourth would cost a stage of the ring
   constexpr int box_rows() const { return splits() ? staged_rows() : 32; }
   constexpr int staging_bytes() const {  // of a warpgroup, rounded up to where boxes may begin
     const int sums = 2 * staged_rows() * kPitch * 4, all = boxes() * box_rows() * 128;

@@ -17,6 +17,8 @@ struct LinearTileParameters {
 };
 // Maps of w, x, y and the residual.
 using LinearTileKernel = void (*)(CUtensorMap, CUtensorMap, CUtensorMap, CUtensorMap, LinearTileParameters);
+
+// Constants of a compiled kernel.
 template <int kGroups_, int kN_>
 struct LinearTiles {
   static constexpr LinearTileKind kKind{kGroups_, kN_};
