@@ -96,8 +96,8 @@ struct Tiling {
 
 // What find_tile() keeps in shared memory.
 struct TileSearch {
-  alignas(16) int of_warp
-      [32];  // read in fours, which would take a neighbour along while another thread writes it
+  // Read in fours, which would take a neighbour along while another thread writes it.
+  alignas(16) int of_warp[32];
   Queries found;
   int hit;
 };
