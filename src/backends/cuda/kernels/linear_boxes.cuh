@@ -1,4 +1,5 @@
-// How tiles of 128 features become y where it is bf16 (linear_tile.cuh): by TMA, a box of 16 or 32 rows x 64 features at a time.
+// How tiles of 128 features x more than 64 rows become y where it is bf16 (linear_tile.cuh): by TMA, a box of 16 or 32 rows x 64 features at
+// a time.
 //
 // Each consumer warpgroup has a few boxes in shared memory and a warp that serves them, one of the producer's neighbours. That warp
 // fills a box with the residual's elements ahead of time, also for the next tile while this one is multiplied. The consumers add
@@ -11,6 +12,7 @@
 #include "backends/cuda/tile/bulk_copy.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/mma.cuh"
+#include "backends/cuda/tile/swizzle.cuh"
 #include "backends/cuda/tile/tensor_copy.cuh"
 
 namespace sluice::cuda {
@@ -49,9 +51,8 @@ struct LinearBoxes {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
     const int mine = feature + warp * 16 + lane / 4;
     const float bias[2] = {out.bias_of(mine), out.bias_of(mine + 8)};
-    // Eighth of a square lane / 8 of four: two of features, of eight rows and the next eight.
-    const uint32_t at =
-        boxes + (lane / 16 * 8 + lane % 8) * 128 + (((2 * warp + lane / 8 % 2) ^ lane % 8) * 16);
+    // The row of a quarter of a square that the lane has the address of: quarters are two of features, of eight rows and the next eight.
+    const uint32_t at = boxes + tile::swizzled(lane / 16 * 8 + lane % 8, (2 * warp + lane / 8 % 2) * 16);
 #pragma unroll
     for (int box = 0; box < kOfTile; ++box) {
       if (box < own.first || box >= own.end) continue;

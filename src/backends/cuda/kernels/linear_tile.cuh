@@ -6,6 +6,8 @@
 //
 // Split sums: the CTAs of a cluster have the same tile and each a part of k, once. Each sends every other one its sums of the rows
 // that the other finishes, and adds up its own in the order of the parts.
+//
+// From sums to y: by TMA where linear_boxes.cuh serves the tile, else by each warpgroup (LinearFinish).
 #pragma once
 #include "backends/cuda/kernels/linear_tile.h"
 
@@ -268,7 +270,7 @@ __device__ __forceinline__ void linear_consume(const LinearTileParameters& p, ui
     }
     to.feature += group * 64;
     const LinearEights<C> own(rows, mine.rank, p.splits);
-    if constexpr (C::kBoxes) {
+    if constexpr (C::kBoxed) {
       if (p.boxed) {
         if (to.feature < p.out.features)
           LinearBoxes<C>(p.at, base, group).add(d, p.out, to.feature, own, box);
@@ -298,7 +300,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kNarrow ? 2 : 1)
     tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.empty) + i, 4 * C::kGroups);
   }
   if (warp == 0) tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.received), 1);
-  if constexpr (C::kBoxes) LinearBoxes<C>::init(shared, p.at);
+  if constexpr (C::kBoxed) LinearBoxes<C>::init(shared, p.at);
   tile::barrier_visible();
   __syncthreads();
   const bool clustered = C::kSplits && p.splits > 1;
@@ -306,7 +308,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kNarrow ? 2 : 1)
   if (warp >= kProducer) {
     if constexpr (C::kMovesRegisters) tile::keep_registers<C::kProducerRegisters>();
     if (warp == kProducer) linear_produce<C>(w, x, p, tile::shared_address(shared));
-    if constexpr (C::kBoxes) {
+    if constexpr (C::kBoxed) {
       const int group = warp - kProducer - 1;
       if (p.boxed && group >= 0 && group < C::kGroups) {
         const LinearTileShare mine(p);
@@ -326,14 +328,14 @@ inline Status launch_linear_tile(std::string_view name, LinearTileKernel kernel,
   // Beyond, CTAs that share rows start too far apart (tile/dependent.cuh).
   constexpr int64_t kDependentRows = 4096;
   const LinearTileKind& kind = kLinearTiles[l.kind];
-  const auto boxed = [](const Tensor& t) { return aligned_rows(t, tile::kMapStrideBytes); };
-  const bool boxes =
-      kind.boxes() > 0 && p.y == DType::kBF16 && boxed(a.y) && (!p.residual || boxed(a.residual));
+  const auto mapped = [](const Tensor& t) { return aligned_rows(t, tile::kMapStrideBytes); };
+  const bool boxed =
+      kind.boxed() && p.y == DType::kBF16 && mapped(a.y) && (!p.residual || mapped(a.residual));
   CUtensorMap w, x, y{}, residual{};
   SLUICE_TRY(tile::map_rows(w, a.w, kind.features()));
   SLUICE_TRY(tile::map_rows(x, a.x, kind.n));
-  if (boxes) SLUICE_TRY(tile::map_rows(y, a.y, kind.box_rows()));
-  if (boxes && p.residual) SLUICE_TRY(tile::map_rows(residual, a.residual, kind.box_rows()));
+  if (boxed) SLUICE_TRY(tile::map_rows(y, a.y, kind.box_rows()));
+  if (boxed && p.residual) SLUICE_TRY(tile::map_rows(residual, a.residual, kind.box_rows()));
   const auto token_tiles = static_cast<int>(linear_parts(p.tokens, kind.n)),
              feature_tiles = static_cast<int>(linear_parts(p.features, kind.features()));
   const LinearTileParameters parameters{.steps = static_cast<int>(linear_parts(p.width, kLinearBlock)),
@@ -341,7 +343,7 @@ inline Status launch_linear_tile(std::string_view name, LinearTileKernel kernel,
                                         .tiles = token_tiles * feature_tiles,
                                         .token_tiles = token_tiles,
                                         .feature_tiles = feature_tiles,
-                                        .boxed = boxes,
+                                        .boxed = boxed,
                                         .at = linear_tile_shared(kind, l.splits),
                                         .out = linear_output(p, a)};
   const Launch how{.grid = {static_cast<unsigned>(l.grid), 1, 1},

@@ -11,7 +11,7 @@ namespace sluice::cuda {
 struct LinearTileParameters {
   int steps, splits;  // k blocks; parts of a sum
   int tiles, token_tiles, feature_tiles;
-  int boxed;  // y leaves in boxes
+  int boxed;  // y leaves in boxes (linear_boxes.cuh)
   LinearTileShared at;
   LinearOutput out;
 };
@@ -27,7 +27,7 @@ struct LinearTiles {
   static constexpr uint32_t kWeightBytes = kKind.weight_bytes(), kStageBytes = kKind.stage_bytes(),
                             kGroupBytes = kWeightBytes / kGroups;
   static constexpr int kEights = kN / 8;  // groups of eight rows of x
-  static constexpr bool kNarrow = kKind.narrow(), kSplits = kKind.splits(), kBoxes = kKind.boxes() > 0;
+  static constexpr bool kNarrow = kKind.narrow(), kSplits = kKind.splits(), kBoxed = kKind.boxed();
   static constexpr int kThreads = kKind.threads(), kFeatures = kKind.features(),
                        kStagedEights = kKind.staged_rows() / 8, kStagingBytes = kKind.staging_bytes();
   // setmaxnreg: 168 registers a thread at launch.
