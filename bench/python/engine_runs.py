@@ -95,13 +95,18 @@ def free_port() -> int:
         return free.getsockname()[1]
 
 
+def equal_tokens(one: list[int], other: list[int]) -> int:
+    """How many are the same before the first that is not."""
+    return next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), len(one))
+
+
 def compared(one: dict, other: dict) -> str:
     """Greedy tokens that are the same before the first that is not, and how far logarithms of likely tokens are apart there."""
     if "answers" not in one or "answers" not in other:
         return "no answers to compare"
     same, tokens, apart = 0, 0, []
     for a, b in zip(one["answers"], other["answers"]):
-        equal = next((i for i, (x, y) in enumerate(zip(a["tokens"], b["tokens"])) if x != y), len(a["tokens"]))
+        equal = equal_tokens(a["tokens"], b["tokens"])
         same, tokens = same + equal, tokens + len(a["tokens"])
         for i in range(min(equal + 1, len(a["top"]), len(b["top"]))):  # the first different token still has the same text before it
             apart += [abs(a["top"][i][t] - b["top"][i][t]) for t in a["top"][i].keys() & b["top"][i].keys()]

@@ -24,6 +24,8 @@ import tempfile
 import time
 import zlib
 
+import engine_runs
+
 os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
                "VLLM_DEEP_GEMM_WARMUP": "skip", "VLLM_LOGGING_STREAM": "ext://sys.stderr", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
 
@@ -251,13 +253,12 @@ def run(arguments) -> None:
 
 def spread(values: list[float]) -> str:
     values = sorted(values)
-    return f"mean {statistics.fmean(values):.3f}, 99% {values[int(0.99 * (len(values) - 1))]:.3f}, max {values[-1]:.3f} of {len(values)}"
+    return f"mean {statistics.fmean(values):.3f}, 99% {values[math.ceil(0.99 * (len(values) - 1))]:.3f}, max {values[-1]:.3f} of {len(values)}"
 
 
-def apart(one: dict, two: dict) -> tuple[int, list[float]]:
-    """Equal tokens from the first on, and the distances of the prompt's log probabilities, which no token that was drawn decides."""
-    same = next((i for i, (s, t) in enumerate(zip(one["tokens"], two["tokens"])) if s != t), len(one["tokens"]))
-    return same, [abs(s - t) for s, t in zip(one["prompt"], two["prompt"])]
+def apart(one: dict, two: dict) -> list[float]:
+    """Distances of the prompt's log probabilities, which no token that was drawn decides."""
+    return [abs(s - t) for s, t in zip(one["prompt"], two["prompt"])]
 
 
 def compare(arguments) -> None:
@@ -265,14 +266,14 @@ def compare(arguments) -> None:
     everything, sizes = [], []
     for group in ("together", "alone", "long"):
         for one, two in zip(a[group], b[group]):
-            same, differences = apart(one, two)
+            same, differences = engine_runs.equal_tokens(one["tokens"], two["tokens"]), apart(one, two)
             print(f"{a['backend']} and {b['backend']}, {group}, {one['length']} tokens: {same} of {len(one['tokens'])} tokens equal; "
                   f"prompt: {spread(differences)}")
             everything += differences
             sizes += one["prompt"]
     print(f"all prompts: {spread(everything)}; log probabilities have a standard deviation of {statistics.pstdev(sizes):.2f}")
     for backend in (a, b):
-        differences = [d for one, two in zip(backend["alone"], backend["together"]) for d in apart(one, two)[1]]
+        differences = [d for one, two in zip(backend["alone"], backend["together"]) for d in apart(one, two)]
         print(f"{backend['backend']} alone and in a batch: {spread(differences)}")
 
 
