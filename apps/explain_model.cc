@@ -23,11 +23,10 @@ void add_ops(const std::vector<StageProblem>& stages, std::vector<std::string_vi
     if (std::find(out->begin(), out->end(), s.problem->op()) == out->end()) out->push_back(s.problem->op());
 }
 
-// Which path runs is a choice, so a word for an operation of the other one is no mistake.
-void add_ops_of_both_paths(const MoeConfig& config, int64_t tokens, Step* step) {
+// Which path runs is a choice, so a word for an operation of another one is no mistake.
+void add_ops_of_all_paths(const MoeConfig& config, int64_t tokens, Step* step) {
   add_ops(step->stages, &step->ops);
-  for (const MoePath path : {MoePath::kParts, MoePath::kAsOne})
-    add_ops(moe_problems(config, tokens, path), &step->ops);
+  for (const MoePath path : kMoePaths) add_ops(moe_problems(config, tokens, path), &step->ops);
 }
 
 Result<MoePhase> phase_of(const ModelQuestion& q, const DeviceInfo& device) {
@@ -59,7 +58,7 @@ Result<Step> step_of(const ModelQuestion& q, const DeviceInfo& device) {
     MoeConfig config = moe.value();
     config.layout = layout_for(device.backend);
     step.stages = moe_problems(config, q.tokens, path_of(config, q, step.phase, device));
-    add_ops_of_both_paths(config, q.tokens, &step);
+    add_ops_of_all_paths(config, q.tokens, &step);
     return step;
   }
   const Result<ModelConfig> config = read_model_config(q.model);
@@ -74,7 +73,7 @@ Result<Step> step_of(const ModelQuestion& q, const DeviceInfo& device) {
   const DecoderConfig decoder = config.value().decoder.with_layouts_of(device).with_caches(q.cache);
   step.stages = decoder_problems(decoder, bounds, q.tokens, std::min(q.tokens, bounds.sequences),
                                  path_of(decoder.moe, q, step.phase, device));
-  add_ops_of_both_paths(decoder.moe, q.tokens, &step);
+  add_ops_of_all_paths(decoder.moe, q.tokens, &step);
   return step;
 }
 

@@ -17,7 +17,6 @@ Status Bed::make() {
     a.ids = first_rows(draws_[i].ids, tokens());
   }
   const int64_t rows = ExpertMlp::rows(problem_);
-  SLUICE_TRY(memory_.tensor(problem_.x, {rows, problem_.intermediate}, &h_));
   SLUICE_TRY(memory_.tensor(problem_.g, {rows, problem_.hidden}, &g_));
   return memory_.tensor(problem_.y, {tokens(), problem_.hidden}, &y_);
 }
@@ -40,9 +39,10 @@ ExpertMlp::Args Bed::args(int64_t i) const {
           .y = y_};
 }
 
-std::vector<std::string> Bed::ways(double ratio) {
-  const auto table = memory_.device().catalog().table<ExpertMlp>();
-  const Decision decision = decide<ExpertMlp>(problem_, memory_.device().info(), table);
+template <class Op>
+std::vector<std::string> Bed::ways_of(const typename Op::Problem& problem, double ratio) {
+  const auto table = memory_.device().catalog().table<Op>();
+  const Decision decision = decide<Op>(problem, memory_.device().info(), table);
   std::vector<std::string> out;
   if (decision.chosen < 0) return out;
   for (const Verdict& v : decision.verdicts)
@@ -51,25 +51,20 @@ std::vector<std::string> Bed::ways(double ratio) {
         out.push_back(std::string(v.candidate) + (one.name.empty() ? "" : ":" + one.name));
   return out;
 }
+std::vector<std::string> Bed::ways(double ratio) { return ways_of<ExpertMlp>(problem_, ratio); }
+std::vector<std::string> Bed::ways_of_gemms(double ratio) {
+  return ways_of<GroupedMlp>(GroupedMlp::of(problem_), ratio);
+}
 
 Result<Step> Bed::layer(const Policy& policy) {
   return make_step<ExpertMlp>(
       memory_, problem_, [this](int64_t i) { return args(i); }, policy);
 }
 
-Result<Step> Bed::gemms() {
-  auto up = make_step<ExpertGemm>(memory_, ExpertMlp::up(problem_), [this](int64_t i) {
-    return ExpertMlp::up(problem_, args(i), groups(i), h_);
-  });
-  if (!up.ok()) return up.status();
-  auto down = make_step<ExpertGemm>(memory_, ExpertMlp::down(problem_), [this](int64_t i) {
-    return ExpertMlp::down(args(i), groups(i), h_, g_);
-  });
-  if (!down.ok()) return down.status();
-  return Step([up = std::move(up).value(), down = std::move(down).value()](int64_t i) -> Status {
-    SLUICE_TRY(up(i));
-    return down(i);
-  });
+Result<Step> Bed::gemms(const Policy& policy) {
+  return make_step<GroupedMlp>(
+      memory_, GroupedMlp::of(problem_),
+      [this](int64_t i) { return GroupedMlp::of(problem_, args(i), groups(i), g_); }, policy);
 }
 
 Result<Step> Bed::group() {
@@ -83,7 +78,7 @@ Result<Step> Bed::combine() {
 }
 
 Status Bed::poison_outputs() {
-  for (const Tensor& t : {h_, g_, y_}) SLUICE_TRY(poison(t, memory_.stream()));
+  for (const Tensor& t : {g_, y_}) SLUICE_TRY(poison(t, memory_.stream()));
   Status status;
   GroupRows::slots(ExpertMlp::group(problem_), [&](const SlotSpec& spec, Tensor GroupRows::Args::*member) {
     if (groups_.empty() || !spec.used || spec.role != Role::kOut || !status.ok()) return;

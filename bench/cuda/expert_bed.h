@@ -33,8 +33,9 @@ class Bed {
   Result<Step> layer(const Policy& policy = {});  // ExpertMlp
   // What Policy::force says for each way through our kernels that costs less than `ratio` times what dispatch chooses.
   std::vector<std::string> ways(double ratio);
-  Result<Step>
-  gemms();  // its two GEMMs alone, after group() of the same run; combine() makes y from their result
+  // Its two GEMMs alone, after group() of the same run; combine() makes y from their result.
+  Result<Step> gemms(const Policy& policy = {});  // GroupedMlp
+  std::vector<std::string> ways_of_gemms(double ratio);
   Result<Step> group();
   Result<Step> combine();
   Status poison_outputs();
@@ -44,6 +45,8 @@ class Bed {
   Result<std::string> check(const Tensor& y, Who who) const;
 
  private:
+  template <class Op>
+  std::vector<std::string> ways_of(const typename Op::Problem& problem, double ratio);
   ExpertMlp::Args args(int64_t i) const;
   const GroupRows::Args& groups(int64_t i) const { return groups_[static_cast<size_t>(i) % groups_.size()]; }
 
@@ -53,7 +56,7 @@ class Bed {
   const std::vector<Tensor>& x_;
   const std::vector<Draw>& draws_;
   std::vector<GroupRows::Args> groups_;
-  Tensor h_ = {}, g_ = {}, y_ = {};
+  Tensor g_ = {}, y_ = {};
 };
 
 // A peer's layer, or its GEMMs alone, with scratch and rows by expert for every draw.

@@ -58,9 +58,9 @@ Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::
     Contest contest = bed.contest(suite_, whole ? "moe_layer" : "expert_gemms", word_of(spread));
     if (whole ? layer.ok() : has_gemms)
       contest.contenders.push_back(contender_of("sluice", whole ? layer.value() : gemms.value()));
-    if (whole && layer.ok() && options_.candidates)
-      for (const std::string& way : bed.ways(kNearWays)) {
-        Result<Step> step = bed.layer({.force = way});
+    if ((whole ? layer.ok() : has_gemms) && options_.candidates)
+      for (const std::string& way : whole ? bed.ways(kNearWays) : bed.ways_of_gemms(kNearWays)) {
+        Result<Step> step = whole ? bed.layer({.force = way}) : bed.gemms({.force = way});
         if (!step.ok()) return step.status();
         contest.contenders.push_back({Who::kCandidate, way, commit(), true, std::move(step).value()});
       }

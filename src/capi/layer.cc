@@ -142,11 +142,13 @@ Result<std::vector<MoeRun>> runs_on(const sluice_device& device, const LayerOpti
   return out;
 }
 
+constexpr std::array<std::string_view, kMoePaths.size()> kPathTexts = {
+    "the experts in parts", "both products of the experts as one operation", "the experts as one operation"};
+
 // A line for each stage, and one for its problem.
 std::string explain_at(const MoeConfig& config, int64_t tokens, const MoeRun& run) {
   std::string out = "tokens   " + std::to_string(tokens) + ", " +
-                    (run.path == MoePath::kAsOne ? "the experts as one operation" : "the experts in parts") +
-                    "\n";
+                    std::string(kPathTexts[static_cast<size_t>(run.path)]) + "\n";
   const std::vector<StageProblem> problems = moe_problems(config, tokens, run.path);
   for (const auto& [stage, kernel] : run.kernels) {
     out += "  " + stage + std::string(stage.size() < 14 ? 14 - stage.size() : 1, ' ') + kernel + "\n";

@@ -65,7 +65,8 @@ struct InTurn {
     each_part([&]<size_t kPart>() {
       using P = std::tuple_element_t<kPart, Parts>;
       const Decision d = decide<P>(std::get<kPart>(How::parts(problem)).problem, device, table<P>());
-      if (d.chosen < 0) out.need(false, "a kernel for " + std::string(P::kName), d.status().message);
+      const auto rows = own_rows<P>(d);
+      if (rows.empty()) out.need(false, "a kernel for " + std::string(P::kName), d.status().message);
     });
     return out;
   }
@@ -78,11 +79,10 @@ struct InTurn {
       const Decision d =
           decide<P>(std::get<kPart>(parts).problem, device, table<P>(), policy_for<P>(policy, table<P>()));
       std::vector<Config> more;
+      const auto rows = own_rows<P>(d);
       for (const Config& before : out)
-        for (size_t row = 0; row < d.verdicts.size(); ++row) {
-          const Verdict& v = d.verdicts[row];
-          if (v.config >= 0) more.push_back(with(before, v, kPart, static_cast<int>(row)));
-        }
+        for (const size_t row : rows)
+          more.push_back(with(before, d.verdicts[row], kPart, static_cast<int>(row)));
       if (more.empty()) {
         more = std::move(out);
         for (Config& one : more)
@@ -151,6 +151,14 @@ struct InTurn {
   template <class P>
   static std::span<const Candidate<P>* const> table() {
     return How::catalog().template table<P>();
+  }
+  // Candidates of a part that run, compositions left out: their launches have parts of their own.
+  template <class P>
+  static std::vector<size_t> own_rows(const Decision& d) {
+    std::vector<size_t> out;
+    for (size_t row = 0; row < d.verdicts.size(); ++row)
+      if (d.verdicts[row].config >= 0 && table<P>()[row]->parts.empty()) out.push_back(row);
+    return out;
   }
   template <class Visit>
   static void each_part(Visit visit) {

@@ -7,6 +7,7 @@
 #pragma once
 #include "dispatch/composition.h"
 #include "dispatch/expert_mlp_between.h"
+#include "ops/grouped_mlp.h"
 
 namespace sluice {
 
@@ -26,6 +27,48 @@ struct ExpertMlpParts {
     const ExpertMlpBetween b = ExpertMlpBetween::at(between, p, where);
     return std::tuple(ExpertMlp::group(a, b.groups), ExpertMlp::up(p, a, b.groups, b.h),
                       ExpertMlp::down(a, b.groups, b.h, b.g), ExpertMlp::combine(p, a, b.groups, b.g));
+  }
+};
+
+// The same with both products as one part.
+template <const Catalog& (*kCatalog)()>
+struct ExpertMlpGroupedParts {
+  using Op = ExpertMlp;
+  using Parts = std::tuple<GroupRows, GroupedMlp, Combine>;
+  static const Catalog& catalog() { return kCatalog(); }
+  static auto parts(const ExpertMlp::Problem& p) {
+    return std::tuple(PartOf<GroupRows>{ExpertMlp::group(p)}, PartOf<GroupedMlp>{GroupedMlp::of(p)},
+                      PartOf<Combine>{ExpertMlp::combine(p)});
+  }
+  static size_t between_bytes(const ExpertMlp::Problem& p, Backend where) {
+    return ExpertMlpBetween::at(nullptr, p, where).bytes;
+  }
+  static auto args(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, std::byte* between, Backend where) {
+    const ExpertMlpBetween b = ExpertMlpBetween::at(between, p, where);
+    return std::tuple(ExpertMlp::group(a, b.groups), GroupedMlp::of(p, a, b.groups, b.g),
+                      ExpertMlp::combine(p, a, b.groups, b.g));
+  }
+};
+
+template <const Catalog& (*kCatalog)()>
+struct GroupedMlpParts {
+  using Op = GroupedMlp;
+  using Parts = std::tuple<ExpertGemm, ExpertGemm>;
+  static const Catalog& catalog() { return kCatalog(); }
+  static auto parts(const GroupedMlp::Problem& p) {
+    return std::tuple(PartOf<ExpertGemm>{GroupedMlp::up(p)}, PartOf<ExpertGemm>{GroupedMlp::down(p)});
+  }
+  static Tensor h_of(const GroupedMlp::Problem& p, std::byte* between, Backend where) {
+    return make_tensor(between, p.mlp.x, {GroupedMlp::rows(p), p.mlp.intermediate}, where);
+  }
+  static size_t between_bytes(const GroupedMlp::Problem& p, Backend where) {
+    const Tensor h = h_of(p, nullptr, where);
+    return Arena::footprint(static_cast<size_t>(bytes_of(h.dtype, elements_of(h))));
+  }
+  static auto args(const GroupedMlp::Problem& p, const GroupedMlp::Args& a, std::byte* between,
+                   Backend where) {
+    const Tensor h = h_of(p, between, where);
+    return std::tuple(GroupedMlp::up(p, a, h), GroupedMlp::down(a, h));
   }
 };
 

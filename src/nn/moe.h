@@ -1,6 +1,7 @@
 // The Mixture-of-Experts layer: router, routing and grouping, experts, combine, each a plan made once; for counts of tokens at
 // which that is faster, router, routing, and the experts as one operation. nn/moe_stages.h lists the stages.
 #pragma once
+#include <array>
 #include <memory>
 #include <span>
 #include <string>
@@ -185,20 +186,22 @@ struct MoeChoice {
 };
 
 // Kernels of the routed experts by name, for those alone: router, routing, shared expert and combine stay free. NAME or
-// NAME:CONFIG of expert_gemm, which then computes up and down (MoePath::kParts), or of expert_mlp, which computes them as one
-// (kAsOne). The last part of a name will do ("mxfp4_tile_sm90"). Empty or "auto": the cost models choose.
+// NAME:CONFIG of expert_gemm, which then computes up and down (MoePath::kParts), of grouped_mlp, which computes both (kGrouped), or
+// of expert_mlp, which starts from ids (kAsOne). The last part of a name will do ("mxfp4_tile_sm90"). Empty or "auto": the cost models choose.
 struct MoeBackend {
   std::string decode = {}, prefill = {};
   int64_t decode_tokens = 64;  // a call of at most so many tokens is decode
 };
 
 enum class MoePath : uint8_t {
-  kParts,  // RouterGemm, RouteGroup, ExpertGemm up and down, Combine
-  kAsOne,  // RouterRoute, and ExpertMlp with a kernel of its own
+  kParts,    // RouterGemm, RouteGroup, ExpertGemm up and down, Combine
+  kGrouped,  // the same with GroupedMlp, by a kernel of its own, in place of up and down
+  kAsOne,    // RouterRoute, and ExpertMlp with a kernel of its own
 };
-// The path of `tokens` tokens: as one where ExpertMlp's plan is not kernels in turn and the cost models give it and RouterRoute less
-// time than the parts; parts where a kernel is missing. Under Policy::batch_invariant a Moe keeps one path for all of its
-// counts, so a count may have the other one there.
+inline constexpr std::array kMoePaths = {MoePath::kParts, MoePath::kGrouped, MoePath::kAsOne};
+// The path of `tokens` tokens: another than the parts where its operation's plan is not kernels in turn, and the cost models give
+// it the least time; parts where a kernel is missing. Under Policy::batch_invariant a Moe keeps one path for all of its
+// counts, so a count may have another one there.
 MoePath moe_path(const MoeConfig& config, int64_t tokens, const DeviceInfo& device, const Catalog& catalog,
                  const Policy& policy = {});
 

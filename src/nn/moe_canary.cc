@@ -114,6 +114,7 @@ class Canary {
     if (phase.path() != MoePath::kAsOne)
       SLUICE_TRY(pair("experts", p.up, p.down, loaded_.weights().experts, experts));
     if (path == MoePath::kAsOne) SLUICE_TRY(as_one(mlp_problem(c), experts));
+    if (path == MoePath::kGrouped) SLUICE_TRY(grouped(grouped_problem(c), experts));
     policy_ = options_.policy;
     if (source_.latent) {
       ExpertWeights projections;
@@ -160,44 +161,90 @@ class Canary {
     if (!plan.ok()) return plan.status();
     const std::vector<int64_t> chosen = some_of(p.experts, 3, random_);
     const auto expert_of = [&](int64_t token) { return chosen[static_cast<size_t>(token) % chosen.size()]; };
-    const ExpertWeights& w = loaded_.weights().experts;
     ExpertMlp::Args args, host;
-    args.up = w.up, args.up_scale = w.up_scale, args.up_bias = w.up_bias;
-    args.down = w.down, args.down_scale = w.down_scale, args.down_bias = w.down_bias;
     std::vector<Both> made;
-    Status status;
-    ExpertMlp::slots(p, [&](const SlotSpec& spec, Tensor ExpertMlp::Args::*member) {
-      if (!spec.used || (args.*member).present() || !status.ok()) return;
-      auto both = make_both(device_, spec);
-      if (!both.ok()) return void(status = both.status());
-      args.*member = both.value().device.view(), host.*member = both.value().host;
-      fill_normal(host.*member, random_);
+    SLUICE_TRY(run_on<ExpertMlp>(plan.value(), &args, &host, &made, [&](Tensor ExpertMlp::Args::*member) {
       for (int64_t t = 0; member == &ExpertMlp::Args::ids && t < p.tokens; ++t)
         for (int64_t k = 0; k < p.slots; ++k)
           host.ids.row<int32_t>(t)[k] = k == t % p.slots ? static_cast<int32_t>(expert_of(t)) : -1;
-      status = upload(device_, both.value());
-      made.push_back(std::move(both).value());
-    });
-    SLUICE_TRY(status);
-    SLUICE_TRY(run_plan(plan.value(), args));
-    SLUICE_TRY(download(device_, &made.back()));  // y, the last slot
+    }));
     const int64_t token = random_.integer(0, p.tokens - 1);
-    return look_at_token(p, host, token, expert_of(token), *experts[static_cast<size_t>(expert_of(token))],
-                         std::string(plan.value().kernel()));
-  }
-
-  Status look_at_token(ExpertMlp::Problem p, ExpertMlp::Args a, int64_t token, int64_t expert,
-                       const ExpertSource& source, const std::string& kernel) {
-    std::vector<int32_t> ids(static_cast<size_t>(p.slots), -1);
-    ids[static_cast<size_t>(token % p.slots)] = 0;
-    p.tokens = p.experts = 1, p.layout = WeightLayout::kRowMajor;
     for (Tensor ExpertMlp::Args::*t :
          {&ExpertMlp::Args::x, &ExpertMlp::Args::weights, &ExpertMlp::Args::shared,
-          &ExpertMlp::Args::residual, &ExpertMlp::Args::y}) {
-      if (!(a.*t).present()) continue;
-      a.*t = make_tensor((a.*t).as<std::byte>() + bytes_of((a.*t).dtype, token * (a.*t).stride[0]),
-                         (a.*t).dtype, {1, (a.*t).shape[1]});
-    }
+          &ExpertMlp::Args::residual, &ExpertMlp::Args::y})
+      host.*t = row_of(host.*t, token);
+    return look_at_token(p, host, token % p.slots, expert_of(token), std::string(plan.value().kernel()),
+                         experts);
+  }
+
+  // Both products as one operation: rows for each of a few experts, and one of them, drawn at random, against one whole expert.
+  Status grouped(const GroupedMlp::Problem& problem, const std::vector<const ExpertSource*>& experts) {
+    const GroupedMlp::Problem p = GroupedMlp::at_tokens(problem, options_.tokens);
+    const auto plan = make_plan<GroupedMlp>(device_, p, policy_of<GroupedMlp>());
+    if (!plan.ok()) return plan.status();
+    const int64_t rows = GroupedMlp::rows(p);
+    const Grouping lists = deal(rows, p.mlp.experts, some_of(p.mlp.experts, 3, random_));
+    GroupedMlp::Args args, host;
+    std::vector<Both> made;
+    SLUICE_TRY(run_on<GroupedMlp>(plan.value(), &args, &host, &made, [&](Tensor GroupedMlp::Args::*member) {
+      using A = GroupedMlp::Args;
+      for (const auto& [slot, list] :
+           {std::pair{&A::row_begin, &lists.begin}, {&A::row_count, &lists.count}, {&A::order, &lists.order}})
+        if (member == slot) std::copy(list->begin(), list->end(), (host.*member).template as<int32_t>());
+    }));
+    const int64_t row = random_.integer(0, rows - 1), flat = lists.order[static_cast<size_t>(row)],
+                  token = flat / p.mlp.slots;
+    // As what a token gives that has this expert alone, with weight 1 unless the input is weighed.
+    ExpertMlp::Problem alone = p.mlp;
+    alone.y = p.mlp.g;
+    std::vector<float> ones(static_cast<size_t>(p.mlp.slots), 1);
+    ExpertMlp::Args a;
+    a.x = row_of(host.x, token), a.y = row_of(host.g, row);
+    a.weights = p.mlp.weight_on_input ? row_of(host.weights, token)
+                                      : make_tensor(ones.data(), DType::kF32, {1, p.mlp.slots});
+    const auto after =
+        std::upper_bound(lists.begin.begin(), lists.begin.end() - 1, static_cast<int32_t>(row));
+    // Experts without rows begin where the next one does.
+    const int64_t expert = after - lists.begin.begin() - 1;
+    return look_at_token(alone, a, flat % p.mlp.slots, expert, std::string(plan.value().kernel()), experts);
+  }
+
+  static Tensor row_of(const Tensor& t, int64_t row) {
+    if (!t.present()) return {};
+    return make_tensor(t.as<std::byte>() + bytes_of(t.dtype, row * t.stride[0]), t.dtype, {1, t.shape[1]});
+  }
+
+  // Runs the plan on the layer's experts and random numbers, and what `fill` writes into host.*member; its output, the last slot,
+  // is in host.
+  template <class Op, class Fill>
+  Status run_on(const Plan<Op>& plan, typename Op::Args* args, typename Op::Args* host,
+                std::vector<Both>* made, Fill fill) {
+    const ExpertWeights& w = loaded_.weights().experts;
+    args->up = w.up, args->up_scale = w.up_scale, args->up_bias = w.up_bias;
+    args->down = w.down, args->down_scale = w.down_scale, args->down_bias = w.down_bias;
+    Status status;
+    Op::slots(plan.problem(), [&](const SlotSpec& spec, Tensor Op::Args::*member) {
+      if (!spec.used || (args->*member).present() || !status.ok()) return;
+      auto both = make_both(device_, spec);
+      if (!both.ok()) return void(status = both.status());
+      args->*member = both.value().device.view(), host->*member = both.value().host;
+      fill_normal(host->*member, random_);
+      fill(member);
+      status = upload(device_, both.value());
+      made->push_back(std::move(both).value());
+    });
+    SLUICE_TRY(status);
+    SLUICE_TRY(run_plan(plan, *args));
+    return download(device_, &made->back());
+  }
+
+  // a: x, weights, y and what is added to it, of one token whose slot `slot` alone has an expert.
+  Status look_at_token(ExpertMlp::Problem p, ExpertMlp::Args a, int64_t slot, int64_t expert,
+                       const std::string& kernel, const std::vector<const ExpertSource*>& experts) {
+    const ExpertSource& source = *experts[static_cast<size_t>(expert)];
+    std::vector<int32_t> ids(static_cast<size_t>(p.slots), -1);
+    ids[static_cast<size_t>(slot)] = 0;
+    p.tokens = p.experts = 1, p.layout = WeightLayout::kRowMajor;
     a.ids = make_tensor(ids.data(), DType::kI32, {1, p.slots});
     const auto whole = [&](const ExpertGemm::Problem& of, const MatrixSource& from,
                            const CheckpointTensor* bias) {

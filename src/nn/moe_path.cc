@@ -7,16 +7,32 @@
 namespace sluice {
 namespace {
 
-// The largest count that a kernel of ExpertMlp's own takes; -1: none.
-int64_t last_count(const DeviceInfo& device, std::span<const Candidate<ExpertMlp>* const> table,
-                   const ExpertMlp::Problem& problem, int64_t tokens_max, const Policy& policy) {
-  if (!ExpertMlp::validate(ExpertMlp::at_tokens(problem, tokens_max)).accepted()) return -1;
+// Calls visit(path, an operation, its problem) for the paths beside the parts, whose experts are an operation of their own.
+template <class Visit>
+void for_each_other_path(const MoeConfig& config, Visit visit) {
+  if (!can_be_one(config)) return;
+  visit(MoePath::kGrouped, std::type_identity<GroupedMlp>{}, grouped_problem(config));
+  visit(MoePath::kAsOne, std::type_identity<ExpertMlp>{}, mlp_problem(config));
+}
+
+// Whether a policy names a kernel of up or down, which then run.
+bool forces_products(const Policy& policy) {
+  const std::vector<ForceWord> words = force_words(policy.force);
+  return std::any_of(words.begin(), words.end(),
+                     [](const ForceWord& w) { return w.op() == ExpertGemm::kName; });
+}
+
+// The largest count that a kernel of the operation's own takes; -1: none.
+template <class Op>
+int64_t last_count(const DeviceInfo& device, std::span<const Candidate<Op>* const> table,
+                   const typename Op::Problem& problem, int64_t tokens_max, const Policy& policy) {
+  if (!Op::validate(Op::at_tokens(problem, tokens_max)).accepted()) return -1;
   int64_t last = -1;
-  for (const Candidate<ExpertMlp>* c : table) {
+  for (const Candidate<Op>* c : table) {
     if (!c->parts.empty() || c->backend != device.backend) continue;
     if (policy.batch_invariant && !c->batch_invariant) continue;
     const auto takes = [&](int64_t tokens) {
-      return c->supports(ExpertMlp::at_tokens(problem, tokens), device).accepted();
+      return c->supports(Op::at_tokens(problem, tokens), device).accepted();
     };
     int64_t begin = 0;  // of the counts that agree, up to the next change
     const auto end_at = [&](int64_t end) {
@@ -40,12 +56,14 @@ Result<std::string> kernel_named(const std::string& what, const DeviceInfo& devi
   const auto look = [&]<class Op>(std::type_identity<Op>) {
     for (const Candidate<Op>* c : catalog.table<Op>()) {
       if (c->backend != device.backend) continue;
+      if (std::is_same_v<Op, GroupedMlp> && !c->parts.empty()) continue;  // these are the parts
       known.emplace_back(c->name);
       words_for_them.insert(words_for_them.end(), {known.back(), std::string(variant_of(c->name))});
       if (c->name == words[0].name || variant_of(c->name) == words[0].name) found.emplace_back(c->name);
     }
   };
   look(std::type_identity<ExpertGemm>{});
+  look(std::type_identity<GroupedMlp>{});
   look(std::type_identity<ExpertMlp>{});
   if (found.size() == 1)
     return found[0] + (words[0].config.empty() ? "" : ":" + std::string(words[0].config));
@@ -60,7 +78,10 @@ Result<std::string> kernel_named(const std::string& what, const DeviceInfo& devi
 
 std::optional<MoePath> MoePhase::path() const {
   if (kernel.empty()) return {};
-  return force_words(kernel)[0].op() == ExpertMlp::kName ? MoePath::kAsOne : MoePath::kParts;
+  const std::string_view op = force_words(kernel)[0].op();
+  return op == ExpertMlp::kName    ? MoePath::kAsOne
+         : op == GroupedMlp::kName ? MoePath::kGrouped
+                                   : MoePath::kParts;
 }
 
 Result<std::vector<MoePhase>> phases_of(const MoeBackend& backend, const DeviceInfo& device,
@@ -99,28 +120,33 @@ Policy stage_policy(std::string_view stage, const Policy& policy, const MoePhase
 Result<MoePlans> MoePlans::make(const DeviceInfo& device, const Catalog& catalog, const MoeConfig& config,
                                 const MoePhase& phase, const Policy& policy) {
   MoePlans out(device, catalog, config, phase, policy);
-  if (phase.path() == MoePath::kAsOne && !can_be_one(config))
-    return unsupported("moe: per_expert: wanted a kernel of expert_gemm, found " + phase.kernel +
-                       ": expert_mlp has one activation for all experts");
-  if (const auto path = phase.path()) {
-    SLUICE_TRY(out.plan(*path, phase.last));
-    out.steps_ = {{phase.first, *path}};
-    return out;
-  }
-  SLUICE_TRY(out.plan(MoePath::kParts, phase.last));
-  out.steps_ = {{phase.first, MoePath::kParts}};
-  if (!can_be_one(config)) return out;
-  const int64_t last =
-      last_count(device, catalog.table<ExpertMlp>(), mlp_problem(config), phase.last, policy);
-  if (last < phase.first || (policy.batch_invariant && last < phase.last)) return out;
-  if (out.plan(MoePath::kAsOne, last).ok()) out.choose_paths(last);
-  const auto as_one = [](const Step& s) { return s.path == MoePath::kAsOne; };
-  if (std::none_of(out.steps_.begin(), out.steps_.end(), as_one)) out.forget_as_one();
+  const std::optional<MoePath> named = phase.path();
+  if (named && *named != MoePath::kParts && !can_be_one(config))
+    return unsupported("moe: per_expert: wanted a kernel of expert_gemm, found " + phase.kernel + ": " +
+                       std::string(force_words(phase.kernel)[0].op()) +
+                       " has one activation for all experts");
+  const MoePath first = named.value_or(MoePath::kParts);
+  SLUICE_TRY(out.plan(first, phase.last));
+  out.steps_ = {{phase.first, first}};
+  if (named) return out;
+  out.plan_others(policy);
+  out.choose_paths();
+  out.forget_unused();
   return out;
 }
 
+void MoePlans::plan_others(const Policy& policy) {
+  for_each_other_path(config_, [&]<class Op>(MoePath path, std::type_identity<Op>, const auto& problem) {
+    if (path == MoePath::kGrouped && forces_products(policy)) return;
+    const int64_t last = last_count<Op>(device_, catalog_->table<Op>(), problem, phase_.last, policy);
+    if (last < phase_.first || (policy.batch_invariant && last < phase_.last)) return;
+    const Status none_is_no_error = plan(path, last);
+    (void)none_is_no_error;
+  });
+}
+
 Status MoePlans::plan(MoePath path, int64_t last) {
-  return try_each_stage(
+  SLUICE_TRY(try_each_stage(
       [&]<class Op, size_t kAt>(const MoeStage<Op>& stage, std::integral_constant<size_t, kAt>) -> Status {
         auto& table = std::get<kAt>(tables_);
         if (!stage.runs(config_, path) || table) return {};
@@ -134,58 +160,76 @@ Status MoePlans::plan(MoePath path, int64_t last) {
           return {made.status().code, "moe " + std::string(stage.name) + ": " + made.status().message};
         table = std::move(made).value();
         return {};
-      });
+      }));
+  last_of_[static_cast<size_t>(path)] = last;
+  return {};
 }
 
-void MoePlans::forget_as_one() {
+void MoePlans::forget_unused() {
   for_each_stage([&]<class Op, size_t kAt>(const MoeStage<Op>& stage, std::integral_constant<size_t, kAt>) {
-    if (!stage.runs(config_, MoePath::kParts)) std::get<kAt>(tables_).reset();
+    const auto runs = [&](const Step& step) { return stage.runs(config_, step.path); };
+    if (std::none_of(steps_.begin(), steps_.end(), runs)) std::get<kAt>(tables_).reset();
   });
-  steps_ = {{phase_.first, MoePath::kParts}};
 }
 
 std::optional<double> MoePlans::cost_us(MoePath path, int64_t tokens) const {
+  if (tokens > last_of_[static_cast<size_t>(path)]) return {};
   double us = 0;
   bool in_turn = false;
   for_each_stage([&]<class Op, size_t kAt>(const MoeStage<Op>& stage, std::integral_constant<size_t, kAt>) {
     if (!stage.runs(config_, path) || !of_one_path(stage, config_)) return;
     const int64_t rows = tokens * stage.rows(config_);
     const auto& table = *std::get<kAt>(tables_);
-    if constexpr (std::is_same_v<Op, ExpertMlp>) in_turn |= table.at(rows).is_composition();
+    if constexpr (std::is_same_v<Op, ExpertMlp> || std::is_same_v<Op, GroupedMlp>)
+      in_turn |= table.at(rows).is_composition();
     us += table.cost_us(rows, device_);
   });
   return in_turn ? std::nullopt : std::optional<double>(us);
 }
 
-void MoePlans::choose_paths(int64_t last) {
+MoePath MoePlans::cheapest(int64_t tokens) const {
+  MoePath best = MoePath::kParts;
+  double least = *cost_us(best, tokens);
+  for (const MoePath path : kMoePaths)
+    if (const std::optional<double> us = cost_us(path, tokens); us && *us < least) best = path, least = *us;
+  return best;
+}
+
+MoePath MoePlans::cheapest_on_average() const {
+  MoePath best = MoePath::kParts;
+  double least = 1;  // of the parts' time
+  for (const MoePath path : kMoePaths) {
+    double shares = 0, counts = 0;
+    bool serves = true;
+    for (int64_t tokens = 1; serves; tokens = std::min(2 * tokens, phase_.last)) {
+      const std::optional<double> us = cost_us(path, tokens);
+      serves = us.has_value();
+      shares += us.value_or(0) / *cost_us(MoePath::kParts, tokens), ++counts;
+      if (tokens == phase_.last) break;
+    }
+    if (serves && shares / counts < least) best = path, least = shares / counts;
+  }
+  return best;
+}
+
+void MoePlans::choose_paths() {
   if (policy_.batch_invariant) {
-    if (one_wins_on_average()) steps_ = {{phase_.first, MoePath::kAsOne}};
+    steps_ = {{phase_.first, cheapest_on_average()}};
     return;
   }
-  const auto path_at = [&](int64_t tokens) {
-    const std::optional<double> us = tokens <= last ? cost_us(MoePath::kAsOne, tokens) : std::nullopt;
-    return us && *us < *cost_us(MoePath::kParts, tokens) ? MoePath::kAsOne : MoePath::kParts;
-  };
+  int64_t last = -1;  // count that another path than the parts serves
+  for (const MoePath path : kMoePaths)
+    if (path != MoePath::kParts) last = std::max(last, last_of_[static_cast<size_t>(path)]);
+  if (last < phase_.first) return;
   steps_.clear();
   const Status never_fails = for_each_change(
-      std::min(phase_.last, last + 1), [&](int64_t, int64_t b) { return path_at(b) == steps_.back().path; },
+      std::min(phase_.last, last + 1), [&](int64_t, int64_t b) { return cheapest(b) == steps_.back().path; },
       [&](int64_t tokens) -> Status {
-        steps_.push_back({tokens, path_at(tokens)});
+        steps_.push_back({tokens, cheapest(tokens)});
         return {};
       },
       phase_.first);
   (void)never_fails;
-}
-
-bool MoePlans::one_wins_on_average() const {
-  double shares = 0, counts = 0;
-  for (int64_t tokens = 1;; tokens = std::min(2 * tokens, phase_.last)) {
-    const std::optional<double> us = cost_us(MoePath::kAsOne, tokens);
-    if (!us) return false;
-    shares += *us / *cost_us(MoePath::kParts, tokens), ++counts;
-    if (tokens == phase_.last) break;
-  }
-  return shares < counts;
 }
 
 MoePath MoePlans::at(int64_t tokens) const {
@@ -196,11 +240,6 @@ MoePath MoePlans::at(int64_t tokens) const {
 
 MoePath moe_path(const MoeConfig& config, int64_t tokens, const DeviceInfo& device, const Catalog& catalog,
                  const Policy& policy) {
-  if (!can_be_one(config)) return MoePath::kParts;
-  const auto table = catalog.table<ExpertMlp>();
-  const Decision own = decide<ExpertMlp>(ExpertMlp::at_tokens(mlp_problem(config), tokens), device, table,
-                                         policy_for<ExpertMlp>(policy, table));
-  if (own.chosen < 0 || !chosen<ExpertMlp>(own, table)->parts.empty()) return MoePath::kParts;
   const auto cost = [&](MoePath path) {
     PartsCost out;
     for_each_stage([&]<class Op>(const MoeStage<Op>& stage, auto) {
@@ -213,9 +252,18 @@ MoePath moe_path(const MoeConfig& config, int64_t tokens, const DeviceInfo& devi
     });
     return out;
   };
-  const PartsCost as_one = cost(MoePath::kAsOne), parts = cost(MoePath::kParts);
-  const bool both = as_one.refusal.accepted() && parts.refusal.accepted();
-  return both && as_one.us < parts.us ? MoePath::kAsOne : MoePath::kParts;
+  MoePath best = MoePath::kParts;
+  PartsCost least = cost(best);
+  for_each_other_path(config, [&]<class Op>(MoePath path, std::type_identity<Op>, const auto& problem) {
+    if (!least.refusal.accepted() || (path == MoePath::kGrouped && forces_products(policy))) return;
+    const auto table = catalog.table<Op>();
+    const Decision own =
+        decide<Op>(Op::at_tokens(problem, tokens), device, table, policy_for<Op>(policy, table));
+    if (own.chosen < 0 || !chosen<Op>(own, table)->parts.empty()) return;
+    PartsCost found = cost(path);
+    if (found.refusal.accepted() && found.us < least.us) best = path, least = std::move(found);
+  });
+  return best;
 }
 
 std::vector<StageProblem> moe_problems(const MoeConfig& config, int64_t tokens, MoePath path) {

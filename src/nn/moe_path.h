@@ -51,14 +51,21 @@ class MoePlans {
   };
   MoePlans(const DeviceInfo& device, const Catalog& catalog, const MoeConfig& config, const MoePhase& phase,
            const Policy& policy)
-      : device_(device), catalog_(&catalog), config_(config), phase_(phase), policy_(policy) {}
+      : device_(device), catalog_(&catalog), config_(config), phase_(phase), policy_(policy) {
+    last_of_.fill(-1);
+  }
   // All stages of a path that have no table yet, up to `last` tokens.
   Status plan(MoePath path, int64_t last);
-  void forget_as_one();
-  // What the models say of the stages that the other path has not. No cost: kernels in turn, which are the parts.
+  // Plans the paths beside the parts that have kernels here, each up to the largest count that one takes.
+  void plan_others(const Policy& policy);
+  void forget_unused();
+  // What the models say of the stages that paths do not share. No cost: beyond the path's last count, or kernels in turn,
+  // which are the parts.
   std::optional<double> cost_us(MoePath path, int64_t tokens) const;
-  void choose_paths(int64_t last);
-  bool one_wins_on_average() const;
+  // By cost: for one count, or on average.
+  MoePath cheapest(int64_t tokens) const;
+  MoePath cheapest_on_average() const;
+  void choose_paths();
 
   DeviceInfo device_;
   const Catalog* catalog_;
@@ -67,6 +74,7 @@ class MoePlans {
   Policy policy_;
   TablesOf<std::remove_const_t<decltype(kMoeStages)>>::type tables_;
   std::vector<Step> steps_;
+  std::array<int64_t, kMoePaths.size()> last_of_;  // of each path; -1: it is not planned
 };
 
 }  // namespace sluice

@@ -151,6 +151,8 @@ ExpertMlp::Problem mlp_problem(const MoeConfig& c) {
           .x_unaligned = c.x_unaligned && c.latent == 0};
 }
 
+GroupedMlp::Problem grouped_problem(const MoeConfig& c) { return GroupedMlp::of(mlp_problem(c)); }
+
 GroupRows::Problem shared_group_problem(const MoeConfig&) { return {.tokens = 0, .slots = 1, .experts = 1}; }
 
 ExpertProblems expert_problems(const MoeConfig& c) {
@@ -215,7 +217,7 @@ int64_t slots_of(const MoeConfig& c) { return c.top_k + shared_slots(c); }
 bool shared_apart(const MoeConfig& c) { return c.shared_intermediate > 0 && !c.shared_as_slots; }
 
 bool has_router(const MoeConfig& c) { return c.input == RoutingInput::kLogits; }
-// Its contract has one activation for all experts.
+// Their contracts have one activation for all experts.
 bool can_be_one(const MoeConfig& c) { return !c.per_expert; }
 
 int64_t expert_width(const MoeConfig& c) { return c.latent > 0 ? c.latent : c.hidden; }

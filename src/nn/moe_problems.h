@@ -14,6 +14,8 @@ Combine::Problem combine_problem(const MoeConfig& config);
 Combine::Problem latent_add_problem(const MoeConfig& config);
 // Of MoePath::kAsOne: in place of the rows by expert, up, down and combine.
 ExpertMlp::Problem mlp_problem(const MoeConfig& config);
+// Of MoePath::kGrouped: in place of up and down.
+GroupedMlp::Problem grouped_problem(const MoeConfig& config);
 GroupRows::Problem shared_group_problem(const MoeConfig& config);
 
 // Calls visit(SlotSpec, Tensor MoeIo::*) for each tensor of a call: what io_slots() lists.
@@ -47,7 +49,7 @@ int64_t expert_width(const MoeConfig& config);
 bool shared_apart(const MoeConfig& config);
 // Whether the layer has a router: nothing else reads logits.
 bool has_router(const MoeConfig& config);
-// Whether ExpertMlp can be its experts.
+// Whether ExpertMlp, or GroupedMlp, can be its experts.
 bool can_be_one(const MoeConfig& config);
 
 }  // namespace sluice

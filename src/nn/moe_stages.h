@@ -1,6 +1,7 @@
 // The stages of an MoE layer, told once, in the order in which they run. Plans, workspace, forward(), check(), names of kernels and
 // explain iterate over kMoeStages and know no stage by name.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <tuple>
 #include <utility>
@@ -128,7 +129,7 @@ inline constexpr auto kMoeStages = std::tuple{
     MoeStage<RouterGemm>{
         .name = "router",
         .runs = [](const MoeConfig& c,
-                   MoePath p) { return has_router(c) && (p == MoePath::kParts || !front_is_one(c)); },
+                   MoePath p) { return has_router(c) && (p != MoePath::kAsOne || !front_is_one(c)); },
         .problem = router_problem,
         .tensors = {{{&RouterGemm::Args::x, &MoeIo::x},
                      {&RouterGemm::Args::w, &MoeWeights::router},
@@ -145,7 +146,7 @@ inline constexpr auto kMoeStages = std::tuple{
                                      {&LoraDelta::Args::y, MoeBuffer::kLogits}}}},
     MoeStage<RouteGroup>{
         .name = "route",
-        .runs = [](const MoeConfig&, MoePath p) { return p == MoePath::kParts; },
+        .runs = [](const MoeConfig&, MoePath p) { return p != MoePath::kAsOne; },
         .problem = route_problem,
         .tensors = routing_tensors<RouteGroup>({{&RouteGroup::Args::row_count, MoeBuffer::kRowCount},
                                                 {&RouteGroup::Args::row_begin, MoeBuffer::kRowBegin},
@@ -223,6 +224,22 @@ inline constexpr auto kMoeStages = std::tuple{
                                       {&ExpertGemm::Args::row_begin, MoeBuffer::kSharedBegin},
                                       {&ExpertGemm::Args::row_count, MoeBuffer::kSharedCount},
                                       {&ExpertGemm::Args::y, MoeBuffer::kSharedY}}}},
+    MoeStage<GroupedMlp>{.name = "experts",
+                         .runs = [](const MoeConfig&, MoePath p) { return p == MoePath::kGrouped; },
+                         .problem = grouped_problem,
+                         .tensors = {{{&GroupedMlp::Args::x, kExpertsX},
+                                      {&GroupedMlp::Args::up, routed(&ExpertWeights::up)},
+                                      {&GroupedMlp::Args::up_scale, routed(&ExpertWeights::up_scale)},
+                                      {&GroupedMlp::Args::up_bias, routed(&ExpertWeights::up_bias)},
+                                      {&GroupedMlp::Args::down, routed(&ExpertWeights::down)},
+                                      {&GroupedMlp::Args::down_scale, routed(&ExpertWeights::down_scale)},
+                                      {&GroupedMlp::Args::down_bias, routed(&ExpertWeights::down_bias)},
+                                      {&GroupedMlp::Args::row_begin, MoeBuffer::kRowBegin},
+                                      {&GroupedMlp::Args::row_count, MoeBuffer::kRowCount},
+                                      {&GroupedMlp::Args::order, MoeBuffer::kOrder},
+                                      {&GroupedMlp::Args::weights, MoeBuffer::kWeights},
+                                      {&GroupedMlp::Args::g, MoeBuffer::kG}}},
+                         .kernel = MoeKernel::kOfExperts},
     MoeStage<ExpertMlp>{.name = "experts",
                         .runs = [](const MoeConfig&, MoePath p) { return p == MoePath::kAsOne; },
                         .problem = mlp_problem,
@@ -240,7 +257,7 @@ inline constexpr auto kMoeStages = std::tuple{
                                      {&ExpertMlp::Args::y, kExpertsY}}},
                         .kernel = MoeKernel::kOfExperts},
     MoeStage<Combine>{.name = "combine",
-                      .runs = [](const MoeConfig&, MoePath p) { return p == MoePath::kParts; },
+                      .runs = [](const MoeConfig&, MoePath p) { return p != MoePath::kAsOne; },
                       .problem = combine_problem,
                       .tensors = {{{&Combine::Args::g, MoeBuffer::kG},
                                    {&Combine::Args::position, MoeBuffer::kPosition},
@@ -286,7 +303,8 @@ Status try_each_stage(Visit visit) {
 // Whether the paths differ in this stage.
 template <class Op>
 bool of_one_path(const MoeStage<Op>& stage, const MoeConfig& c) {
-  return stage.runs(c, MoePath::kParts) != stage.runs(c, MoePath::kAsOne);
+  return std::any_of(kMoePaths.begin(), kMoePaths.end(),
+                     [&](MoePath path) { return stage.runs(c, path) != stage.runs(c, kMoePaths[0]); });
 }
 
 template <class Op>

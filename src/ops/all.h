@@ -8,6 +8,7 @@
 #include "ops/expert_gemm.h"
 #include "ops/expert_mlp.h"
 #include "ops/group_rows.h"
+#include "ops/grouped_mlp.h"
 #include "ops/kv_write.h"
 #include "ops/latent_attention.h"
 #include "ops/linear.h"
@@ -32,8 +33,8 @@ template <class... Ops>
 struct OpList {};
 
 using AllOps = OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, GroupRows, RouteGroup, PackExperts,
-                      ExpertGemm, Combine, ExpertMlp, CountExperts, Linear, TakeTokens, Embedding, RmsNorm,
-                      Rope, KvWrite, RopeKvWrite, QkvRopeKvWrite, Attention, LatentAttention, AdjustLogits,
-                      MaskLogits, Sample, TopLogprobs>;
+                      ExpertGemm, Combine, GroupedMlp, ExpertMlp, CountExperts, Linear, TakeTokens, Embedding,
+                      RmsNorm, Rope, KvWrite, RopeKvWrite, QkvRopeKvWrite, Attention, LatentAttention,
+                      AdjustLogits, MaskLogits, Sample, TopLogprobs>;
 
 }  // namespace sluice

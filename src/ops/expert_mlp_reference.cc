@@ -2,6 +2,7 @@
 
 #include "ops/combine_reference.h"
 #include "ops/expert_mlp_reference.h"
+#include "ops/grouped_mlp.h"
 
 namespace sluice {
 namespace {
@@ -17,14 +18,34 @@ Bounded element(const Expected& of, int64_t columns, int64_t row, int64_t column
   return {0, kInfinity};
 }
 
+// Rows of g of GroupedMlp.
+Expected answers(const GroupedMlp::Problem& p, const GroupedMlp::Args& a, const Loop& loop) {
+  const ExpertGemm::Args up = GroupedMlp::up(p, a, {});
+  const Expectations h = reference_given_x(
+      GroupedMlp::up(p), up,
+      [&](int64_t row, int64_t k) {
+        return Bounded{load2(up.x, row, k), 0};
+      },
+      loop);
+  Expected g = reference_given_x(
+                   GroupedMlp::down(p), GroupedMlp::down(a, {}),
+                   [&](int64_t row, int64_t k) { return element(h[0], p.mlp.intermediate, row, k); }, loop)
+                   .front();
+  g.slot = "g";
+  return g;
+}
+
 }  // namespace
+
+Expectations reference(const GroupedMlp::Problem& p, const GroupedMlp::Args& a) {
+  return {answers(p, a, one_by_one)};
+}
 
 Expectations reference(const ExpertMlp::Problem& p, const ExpertMlp::Args& a) {
   return reference(p, a, one_by_one);
 }
 
 Expectations reference(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, const Loop& loop) {
-  const ExpertGemm::Problem up = ExpertMlp::up(p), down = ExpertMlp::down(p);
   GroupRows::Args groups;
   std::vector<std::vector<int32_t>> lists;
   for (const Expected& list : reference(ExpertMlp::group(p), ExpertMlp::group(a, {}))) {
@@ -36,18 +57,9 @@ Expectations reference(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, co
                              : make_tensor(numbers.data(), spec.dtype, {spec.shape[0]});
     });
   }
-  const ExpertGemm::Args up_args = ExpertMlp::up(p, a, groups, {});
-  const Expectations h = reference_given_x(
-      up, up_args,
-      [&](int64_t row, int64_t k) {
-        return Bounded{load2(up_args.x, row, k), 0};
-      },
-      loop);
-  const Expectations g = reference_given_x(
-      down, ExpertMlp::down(a, groups, {}, {}),
-      [&](int64_t row, int64_t k) { return element(h[0], p.intermediate, row, k); }, loop);
+  const Expected g = answers(GroupedMlp::of(p), GroupedMlp::of(p, a, groups, {}), loop);
   return reference_given_g(ExpertMlp::combine(p), ExpertMlp::combine(p, a, groups, {}),
-                           [&](int64_t row, int64_t column) { return element(g[0], p.hidden, row, column); });
+                           [&](int64_t row, int64_t column) { return element(g, p.hidden, row, column); });
 }
 
 }  // namespace sluice

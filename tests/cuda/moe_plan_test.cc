@@ -21,12 +21,13 @@ class PaperDevice final : public Device {
         if (!c->planned) built_.add(*c);
     });
   }
-  // Offers this one in place of the kernels that ExpertMlp has of its own.
+  // Offers this one in place of the kernels that ExpertMlp and GroupedMlp have of their own.
   void offer(const Candidate<ExpertMlp>& kernel) {
     Catalog all;
     for_each_op([&]<class Op>() {
       for (const Candidate<Op>* c : built_.table<Op>())
-        if (!std::is_same_v<Op, ExpertMlp> || !c->parts.empty()) all.add(*c);
+        if (!(std::is_same_v<Op, ExpertMlp> || std::is_same_v<Op, GroupedMlp>) || !c->parts.empty())
+          all.add(*c);
     });
     all.add(kernel);
     built_ = all;
@@ -192,6 +193,45 @@ TEST(MoePlanOnCuda, ExpertsAreOneOperationWhereTheCostsSaySo) {
   EXPECT_GT(more.value()->workspace_bytes(), size_t{1} << 30);
 }
 
+// With a few to some fifty rows an expert both products are one launch; with fewer the experts start from ids, with more each
+// product has kernels of its own. What is named runs at every count, and what cannot run says why.
+TEST(MoePlanOnCuda, BothProductsAreOneLaunchInBetween) {
+  MoeConfig config = known_moe("gpt-oss-20b").value();
+  config.layout = layout_for(Backend::kCuda);
+  PaperDevice device;
+  const auto moe = Moe::plan(device, config, 8192);
+  ASSERT_TRUE(moe.ok()) << moe.status().message;
+  const auto stages_at = [](const Moe& of, int64_t tokens) {
+    std::vector<std::string> out;
+    for (const auto& [stage, kernel] : of.kernels(tokens)) out.push_back(stage);
+    return out;
+  };
+  for (const auto& [tokens, path] : {std::pair{1, MoePath::kAsOne},
+                                     {64, MoePath::kGrouped},
+                                     {128, MoePath::kGrouped},
+                                     {256, MoePath::kGrouped},
+                                     {4096, MoePath::kParts}}) {
+    EXPECT_EQ(moe.value()->path(tokens), path) << tokens;
+    EXPECT_EQ(moe_path(config, tokens, device.info(), device.catalog()), path) << tokens;
+  }
+  const std::vector<std::string> grouped = {"router", "route", "experts", "combine"};
+  EXPECT_EQ(stages_at(*moe.value(), 128), grouped);
+  const auto named =
+      Moe::plan(device, config, 8192, {}, {.decode = "mxfp4_both_sm90", .prefill = "mxfp4_both_sm90"});
+  ASSERT_TRUE(named.ok()) << named.status().message;
+  for (const int64_t tokens : {1, 40, 8192}) EXPECT_EQ(stages_at(*named.value(), tokens), grouped) << tokens;
+  // One product's kernel by force: then there are two products.
+  const auto forced = Moe::plan(device, config, 256, {.force = "cuda.expert_gemm.mxfp4_tile_sm90"});
+  ASSERT_TRUE(forced.ok()) << forced.status().message;
+  EXPECT_EQ(forced.value()->path(128), MoePath::kParts);
+  config.expert_w = DType::kBF16;
+  const auto other =
+      Moe::plan(device, config, 64, {}, {.decode = "mxfp4_both_sm90", .prefill = "mxfp4_both_sm90"});
+  ASSERT_FALSE(other.ok());
+  EXPECT_NE(other.status().message.find("w in e2m1 (decoded in registers); w=bf16"), std::string::npos)
+      << other.status().message;
+}
+
 TEST(MoePlanOnCuda, KernelsInTurnAreTheParts) {
   const MoeConfig config = gpt_oss_on_cuda();
   // One of its own that costs less than the parts, and kernels in turn that cost still less: the plan is in turn.
@@ -224,7 +264,7 @@ TEST(MoePlanOnCuda, ForcingOneOperationLeavesTheOthersFree) {
   for (const auto& [stage, kernel] : forced.value()->kernels(64)) of_stage[stage] = kernel;
   EXPECT_EQ(of_stage["experts.up"], "cuda.expert_gemm.mxfp4_tile_sm90:384x16+192x112.threads");
   for (const auto& [stage, kernel] : free.value()->kernels(64)) {
-    if (stage.starts_with("experts.")) continue;
+    if (stage.starts_with("experts")) continue;
     EXPECT_EQ(of_stage[stage], kernel) << stage;
   }
 
@@ -299,7 +339,7 @@ TEST(MoePlanOnCuda, AnswersAreInBf16AtEveryCount) {
     config.layout = layout_for(Backend::kCuda);
     for (const int64_t tokens : {1, 64, 65, 1500, 6000}) {
       std::vector<std::string> seen;
-      for (const MoePath path : {MoePath::kParts, MoePath::kAsOne})
+      for (const MoePath path : kMoePaths)
         for (const StageProblem& s : moe_problems(config, tokens, path)) {
           const std::string text = s.problem->text();
           const bool down = s.stage == "experts.down";
@@ -308,7 +348,8 @@ TEST(MoePlanOnCuda, AnswersAreInBf16AtEveryCount) {
           EXPECT_NE(text.find(down ? " y=bf16" : " g=bf16"), std::string::npos) << text;
           EXPECT_GE(s.problem->decide(h200, cuda::catalog(), {}).chosen, 0) << text;
         }
-      EXPECT_EQ(seen, (std::vector<std::string>{"experts.down", "combine", "experts"})) << model;
+      EXPECT_EQ(seen, (std::vector<std::string>{"experts.down", "combine", "experts", "combine", "experts"}))
+          << model;
     }
   }
 }

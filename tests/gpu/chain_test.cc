@@ -11,6 +11,7 @@
 #include "cases/embedding.h"
 #include "cases/expert_mlp.h"
 #include "cases/group_rows.h"
+#include "cases/grouped_mlp.h"
 #include "cases/kv_write.h"
 #include "cases/latent_attention.h"
 #include "cases/linear.h"
@@ -188,6 +189,20 @@ struct Problems<Combine> {
     return {
         {.tokens = 1, .slots = 4, .rows = 4, .hidden = 2880, .experts = 128, .bias = true, .residual = true},
         {.tokens = 70, .slots = 6, .rows = 420, .hidden = 4096, .shared = true, .scale = 1.5}};
+  }
+};
+
+// Rows that are grouped: tiles of both products, of more than one round.
+template <>
+struct Problems<GroupedMlp> {
+  static std::vector<GroupedMlp::Problem> list() {
+    std::vector<GroupedMlp::Problem> out;
+    for (const auto& [tokens, experts] : {std::pair{9, 4}, {70, 16}, {60, 160}}) {
+      ExpertMlp::Problem p = Suite<ExpertMlp>::gpt_oss(tokens, experts, 416, 256);
+      p.layout = WeightLayout::kFragments;
+      out.push_back(GroupedMlp::of(p));
+    }
+    return out;
   }
 };
 
@@ -390,9 +405,9 @@ struct Problems<LatentAttention> {
 template <class Op>
 class GpuChain : public OnGpu {};
 using Chained = ::testing::Types<AdjustLogits, Attention, Combine, CountExperts, Embedding, ExpertMlp,
-                                 KvWrite, LatentAttention, Linear, RouterGemm, RouterRoute, LoraDelta,
-                                 MaskLogits, RmsNorm, Rope, RopeKvWrite, QkvRopeKvWrite, RouteTopk, GroupRows,
-                                 RouteGroup, Sample, TakeTokens, TopLogprobs>;
+                                 GroupedMlp, KvWrite, LatentAttention, Linear, RouterGemm, RouterRoute,
+                                 LoraDelta, MaskLogits, RmsNorm, Rope, RopeKvWrite, QkvRopeKvWrite, RouteTopk,
+                                 GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuChain, Chained, OpNames);
 
 template <class Op, class F>

@@ -13,6 +13,7 @@
 #include "cases/expert_gemm_large.h"
 #include "cases/expert_mlp.h"
 #include "cases/group_rows.h"
+#include "cases/grouped_mlp.h"
 #include "cases/kv_write.h"
 #include "cases/latent_attention.h"
 #include "cases/linear.h"
@@ -47,9 +48,9 @@ class GpuConformance : public OnGpu {};
 
 using Tested =
     ::testing::Types<AdjustLogits, Attention, Combine, CountExperts, Embedding, ExpertGemm, ExpertMlp,
-                     KvWrite, LatentAttention, Linear, LoraDelta, MaskLogits, PackExperts, RmsNorm, Rope,
-                     RopeKvWrite, QkvRopeKvWrite, RouterGemm, RouteTopk, RouterRoute, GroupRows, RouteGroup,
-                     Sample, TakeTokens, TopLogprobs>;
+                     GroupedMlp, KvWrite, LatentAttention, Linear, LoraDelta, MaskLogits, PackExperts,
+                     RmsNorm, Rope, RopeKvWrite, QkvRopeKvWrite, RouterGemm, RouteTopk, RouterRoute,
+                     GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuConformance, Tested, OpNames);
 
 template <class Op>

@@ -65,6 +65,7 @@ class FarDevice final : public Device {
     compose<RouterRouteParts<own>>();
     compose<RouteGroupParts<own>>();
     compose<ExpertMlpParts<own>>();
+    compose<GroupedMlpParts<own>>();
     compose<QkvRopeKvWriteParts<own>>();
   }
   const DeviceInfo& info() const override { return info_; }

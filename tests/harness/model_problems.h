@@ -70,18 +70,20 @@ inline void bound_experts(ExpertMlp::Problem* p) {
   bound_experts(p, (is_gated(p->act) ? 3 : 2) * p->hidden * p->intermediate);
 }
 
+inline void bound_experts(GroupedMlp::Problem* p) { bound_experts(&p->mlp); }
+
 // A stage of a random layer that this operation computes; nothing if no layer has such a stage.
 template <class Op>
 std::optional<typename Op::Problem> model_problem(Random& random) {
   for (int tries = 0; tries < 16; ++tries) {
     const MoeConfig c = random_known_layer(random);
-    const bool weighs =
-        std::is_same_v<Op, ExpertGemm> || std::is_same_v<Op, ExpertMlp> || std::is_same_v<Op, Linear>;
+    const bool weighs = std::is_same_v<Op, ExpertGemm> || std::is_same_v<Op, ExpertMlp> ||
+                        std::is_same_v<Op, GroupedMlp> || std::is_same_v<Op, Linear>;
     const int64_t of_token = (c.top_k + shared_slots(c)) * expert_elements(c, c.intermediate);
     const int64_t most = weighs ? std::max<int64_t>(1, kModelProducts / of_token) : 80;
     const int64_t tokens = std::min(most, one_of(random, {1, 2, 3, 4, 5, 8, 13, 16, 17, 33, 64, 80}));
     std::vector<std::string> mine;
-    for (const MoePath path : {MoePath::kParts, MoePath::kAsOne})
+    for (const MoePath path : kMoePaths)
       for (const StageProblem& s : moe_problems(c, tokens, path))
         if (s.problem->op() == Op::kName) mine.push_back(s.problem->text());
     if (mine.empty()) continue;

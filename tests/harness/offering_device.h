@@ -1,4 +1,4 @@
-// A device on which the experts of a few tokens run as one operation.
+// A device on which the experts of a few tokens run as one operation, from ids or from rows that are grouped.
 #pragma once
 #include <functional>
 #include <memory>
@@ -9,30 +9,32 @@
 
 namespace sluice::test {
 
-// A CPU whose composition of ExpertMlp stands for a kernel of its own, as if they cost next to nothing up to kOwnTokens tokens
+// A CPU whose composition of OfExperts, ExpertMlp or GroupedMlp, stands for a kernel of its own, as if they cost next to nothing up to kOwnTokens tokens
 // and more than anything beyond. `inner` must outlive it.
-class OfferingDevice final : public Device {
+template <class OfExperts>
+class Offering final : public Device {
  public:
-  using Enqueue = Status (*)(const ExpertMlp::Problem&, const ExpertMlp::Args&, Workspace, Stream);
+  using Problem = typename OfExperts::Problem;
+  using Args = typename OfExperts::Args;
+  using Enqueue = Status (*)(const Problem&, const Args&, Workspace, Stream);
   // With `enqueue` that runs in place of them.
-  explicit OfferingDevice(Device& inner, Enqueue enqueue = nullptr) : inner_(inner) {
+  explicit Offering(Device& inner, Enqueue enqueue = nullptr) : inner_(inner) {
     for_each_op([&]<class Op>() {
       for (const Candidate<Op>* c : inner.catalog().table<Op>()) {
-        if constexpr (std::is_same_v<Op, ExpertMlp>) {
+        if constexpr (std::is_same_v<Op, OfExperts>) {
           own_.push_back(std::make_unique<Candidate<Op>>(*c));
           Candidate<Op>& own = *own_.back();
           own.parts = {};
           inner_configs = own.configs;
-          own.configs = [](const ExpertMlp::Problem& p, const DeviceInfo& d, const Policy& policy) {
+          own.configs = [](const Problem& p, const DeviceInfo& d, const Policy& policy) {
             std::vector<Config> all = inner_configs(p, d, policy);
-            for (Config& one : all) one.cost_us = p.tokens <= kOwnTokens ? 1e-6 : 1e6;
+            for (Config& one : all) one.cost_us = Op::tokens_of(p) <= kOwnTokens ? 1e-6 : 1e6;
             return all;
           };
           if (enqueue) {
             in_its_place = enqueue;
-            own.enqueue_config = [](const ExpertMlp::Problem& p, std::span<const KernelLaunch>,
-                                    const ExpertMlp::Args& a, Workspace w,
-                                    Stream s) { return in_its_place(p, a, w, s); };
+            own.enqueue_config = [](const Problem& p, std::span<const KernelLaunch>, const Args& a,
+                                    Workspace w, Stream s) { return in_its_place(p, a, w, s); };
           }
           catalog_.add(*own_.back());
         } else {
@@ -42,7 +44,7 @@ class OfferingDevice final : public Device {
     });
   }
   static constexpr int64_t kOwnTokens = 5;
-  static inline decltype(Candidate<ExpertMlp>::configs) inner_configs = nullptr;
+  static inline decltype(Candidate<OfExperts>::configs) inner_configs = nullptr;
   static inline Enqueue in_its_place = nullptr;
   const DeviceInfo& info() const override { return inner_.info(); }
   const Catalog& catalog() const override { return catalog_; }
@@ -64,8 +66,9 @@ class OfferingDevice final : public Device {
 
  private:
   Device& inner_;
-  std::vector<std::unique_ptr<Candidate<ExpertMlp>>> own_;
+  std::vector<std::unique_ptr<Candidate<OfExperts>>> own_;
   Catalog catalog_;
 };
+using OfferingDevice = Offering<ExpertMlp>;
 
 }  // namespace sluice::test

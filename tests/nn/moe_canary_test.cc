@@ -49,9 +49,10 @@ TEST(Canary, FragmentsPass) {
 }
 
 // Where the experts run as one operation, its kernel is looked at, too.
-TEST(Canary, ExpertsAsOnePass) {
+template <class OfExperts>
+void expect_that_one_operation_passes(MoePath path) {
   const auto inner = cpu::open_device({.threads = 2}).value();
-  OfferingDevice device(*inner);
+  Offering<OfExperts> device(*inner);
   for (MoeNaming naming : kNamings) {
     for (const bool weight_on_input : {false, true}) {
       MoeConfig config = small_config(naming);
@@ -61,7 +62,7 @@ TEST(Canary, ExpertsAsOnePass) {
       for (const Slice& slice : {Slice{}, Slice{.tp_rank = 1, .tp_size = 2, .ep_rank = 1, .ep_size = 2}}) {
         const auto layer = loaded(*inner, file, config, naming, slice);
         for (const int64_t tokens : {1, 2, 5}) {
-          EXPECT_EQ(moe_path(layer->config(), tokens, device.info(), device.catalog()), MoePath::kAsOne);
+          EXPECT_EQ(moe_path(layer->config(), tokens, device.info(), device.catalog()), path);
           const Status status = canary(device, *layer, *file.checkpoint, {.tokens = tokens});
           EXPECT_TRUE(status.ok()) << word(naming) << ": " << status.message;
         }
@@ -69,25 +70,43 @@ TEST(Canary, ExpertsAsOnePass) {
     }
   }
 }
+TEST(Canary, ExpertsAsOnePass) { expect_that_one_operation_passes<ExpertMlp>(MoePath::kAsOne); }
+TEST(Canary, GroupedExpertsPass) { expect_that_one_operation_passes<GroupedMlp>(MoePath::kGrouped); }
 
-TEST(Canary, AWrongKernelOfAllExpertsIsCaught) {
+// change: makes another problem of the layer's, which runs in its place.
+template <class OfExperts>
+void expect_that_it_is_caught(void (*change)(ExpertMlp::Problem*), const char* kernel) {
+  static void (*changes)(ExpertMlp::Problem*);
+  changes = change;
   const auto inner = cpu::open_device({.threads = 1, .features_allowed = 0}).value();
-  OfferingDevice device(*inner,
-                        [](const ExpertMlp::Problem& p, const ExpertMlp::Args& a, Workspace w, Stream s) {
-                          ExpertMlp::Problem wrong = p;
-                          wrong.scale = 1.125;  // of what the experts say
-                          const Candidate<ExpertMlp>& c = *cpu::catalog().table<ExpertMlp>().front();
-                          const Config config = best_config(c, wrong, {.name = "any CPU"});
-                          return enqueue(c, wrong, config.launches, a, w, s);
-                        });
+  Offering<OfExperts> device(*inner, [](const typename OfExperts::Problem& p,
+                                        const typename OfExperts::Args& a, Workspace w, Stream s) {
+    typename OfExperts::Problem wrong = p;
+    if constexpr (std::is_same_v<OfExperts, ExpertMlp>) {
+      changes(&wrong);
+    } else {
+      changes(&wrong.mlp);
+    }
+    const Candidate<OfExperts>& c = *cpu::catalog().table<OfExperts>().front();
+    const Config config = best_config(c, wrong, {.name = "any CPU"});
+    return enqueue(c, wrong, config.launches, a, w, s);
+  });
   const RandomMoe moe(small_config(MoeNaming::kGptOss), 5);
   const Written file(moe.tensors(MoeNaming::kGptOss, 3));
   const auto layer = loaded(*inner, file, moe.config, MoeNaming::kGptOss);
   EXPECT_TRUE(canary(*inner, *layer, *file.checkpoint).ok());
   const Status status = canary(device, *layer, *file.checkpoint);
   EXPECT_EQ(status.code, Code::kCorrupt);
-  for (const char* words : {"layer 3: experts: expert ", "from cpu.expert_mlp.", "do not serve"})
+  for (const char* words : {"layer 3: experts: expert ", kernel, "do not serve"})
     EXPECT_NE(status.message.find(words), std::string::npos) << status.message;
+}
+TEST(Canary, AWrongKernelOfAllExpertsIsCaught) {
+  expect_that_it_is_caught<ExpertMlp>([](ExpertMlp::Problem* p) { p->scale = 1.125; },
+                                      "from cpu.expert_mlp.");
+}
+TEST(Canary, AWrongKernelOfGroupedExpertsIsCaught) {
+  expect_that_it_is_caught<GroupedMlp>([](ExpertMlp::Problem* p) { p->down_bias = false; },
+                                       "from cpu.grouped_mlp.");
 }
 
 TEST(Canary, AWeightedInputPasses) {

@@ -227,11 +227,12 @@ TEST(Moe, SharedExpertResidualAndNothingToDo) {
   EXPECT_TRUE(empty.run().ok());
 }
 
-// The same kernels run on both paths, so the layer must have the same bits: nothing is left out between routing and experts,
-// added twice, or read from where the other path would have written it.
-TEST(Moe, ExpertsAsOneHaveTheBitsOfTheParts) {
+// The same kernels run on all paths, so the layer must have the same bits: nothing is left out between routing and experts,
+// added twice, or read from where another path would have written it.
+template <class OfExperts>
+void expect_the_bits_of_the_parts(MoePath own_path) {
   const auto inner = cpu::open_device({.threads = 2, .features_allowed = 0}).value();
-  OfferingDevice device(*inner);
+  Offering<OfExperts> device(*inner);
   const auto variants = [](MoeConfig c) {
     std::vector<MoeConfig> out{c};
     c.residual = true;
@@ -251,9 +252,9 @@ TEST(Moe, ExpertsAsOneHaveTheBitsOfTheParts) {
         ASSERT_TRUE(parts.run().ok()) << model;
         const Status status = one.run();
         ASSERT_TRUE(status.ok()) << model << ": " << status.message;
-        const bool own = tokens <= OfferingDevice::kOwnTokens && tokens > 0;
+        const bool own = tokens <= Offering<OfExperts>::kOwnTokens && tokens > 0;
         EXPECT_EQ(parts.moe->path(tokens), MoePath::kParts);
-        EXPECT_TRUE(tokens == 0 || one.moe->path(tokens) == (own ? MoePath::kAsOne : MoePath::kParts))
+        EXPECT_TRUE(tokens == 0 || one.moe->path(tokens) == (own ? own_path : MoePath::kParts))
             << model << ", " << tokens << " tokens";
         EXPECT_EQ(one.image(), parts.image()) << model << ", " << tokens << " tokens";
         const auto checks = one.moe->check(one.io, one.weights, one.workspace(), device.stream());
@@ -270,6 +271,11 @@ TEST(Moe, ExpertsAsOneHaveTheBitsOfTheParts) {
       }
     }
   }
+}
+
+TEST(Moe, ExpertsAsOneHaveTheBitsOfTheParts) { expect_the_bits_of_the_parts<ExpertMlp>(MoePath::kAsOne); }
+TEST(Moe, GroupedExpertsHaveTheBitsOfTheParts) {
+  expect_the_bits_of_the_parts<GroupedMlp>(MoePath::kGrouped);
 }
 
 // What a layer is, as text: every field comes back, and the slots of a call follow it.

@@ -12,6 +12,8 @@ extern const Candidate<RouteGroup> route_group_in_turn =
     InTurn<RouteGroupParts<catalog>>::card("cpu.route_group.in_turn", Backend::kCpu, 1);
 extern const Candidate<ExpertMlp> expert_mlp_in_turn =
     InTurn<ExpertMlpParts<catalog>>::card("cpu.expert_mlp.in_turn", Backend::kCpu, 1);
+extern const Candidate<GroupedMlp> grouped_mlp_in_turn =
+    InTurn<GroupedMlpParts<catalog>>::card("cpu.grouped_mlp.in_turn", Backend::kCpu, 1);
 extern const Candidate<QkvRopeKvWrite> qkv_rope_kv_write_in_turn =
     InTurn<QkvRopeKvWriteParts<catalog>>::card("cpu.qkv_rope_kv_write.in_turn", Backend::kCpu, 1);
 

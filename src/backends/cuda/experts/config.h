@@ -115,6 +115,17 @@ struct TileLaunch {
   }
 };
 
+// One launch of both products in tiles (grouped_tiles.cuh).
+struct GroupedLaunch {
+  int kernel = 0;
+  ExpertOrder order = ExpertOrder::kGiven;
+
+  static GroupedLaunch of(const KernelLaunch& launch) {
+    return {launch.value[0], static_cast<ExpertOrder>(launch.value[1])};
+  }
+  KernelLaunch launch() const { return {.value = {kernel, static_cast<int32_t>(order)}}; }
+};
+
 // One launch of a stream kernel. mxfp4: units of 64 weight rows and the whole sum x 8 or 16 rows of x. bf16:
 // tiles of 64 (small) or 128 weight rows x 32; for short sums, units as for mxfp4, of 8 to 32 rows of x.
 struct StreamLaunch {
@@ -139,6 +150,8 @@ std::string stream_launch_text(const ExpertGemm::Problem& problem, const KernelL
 // For explain: "384x64-80, rows of x in order, experts of 1 to 80 rows".
 std::string tile_launch_text(const ExpertGemm::Problem& problem, const KernelLaunch& launch);
 
+// The order in which a launch of this kernel takes the problem's experts.
+ExpertOrder expert_order(const ExpertGemm::Problem& problem, const TileKernel& kernel);
 // All configurations of the tile kernels for a problem, each with its cost or its refusal. No policy changes them.
 std::vector<Config> tile_configs(const ExpertGemm::Problem& problem, const DeviceInfo& device, const Policy&);
 

@@ -19,8 +19,8 @@ namespace sluice::cuda {
 // of another, so only the last stage may have fewer k blocks.
 struct Mxfp4Blocks {
   template <int N, class C>
-  static __device__ __forceinline__ uint32_t multiply(float (&d)[C::kBlocks][N / 2],
-                                                      const ExpertParameters& p, TileRing<C>& ring) {
+  static __device__ __forceinline__ uint32_t multiply(float (&d)[C::kBlocks][N / 2], int k_blocks,
+                                                      TileRing<C>& ring) {
     const int tid = static_cast<int>(threadIdx.x % 128),
               group = uniform(static_cast<int>(threadIdx.x / 128)) - 1;
     const int warp = tid / 32, lane = tid % 32;
@@ -30,19 +30,19 @@ struct Mxfp4Blocks {
         C::kScales + group * C::kBlocks * C::kSteps * C::kScaleBytes + (warp * 8 + lane / 4) * 4;
     asm volatile("" : "+r"(words), "+r"(scales));  // otherwise computed again in each stage
     uint32_t previous = 0;                         // stage
-    int left = p.k_blocks;
+    int left = k_blocks;
 #pragma unroll 1
     for (; left >= C::kSteps; left -= C::kSteps) {
       const uint32_t stage = wait_full(ring);
       multiply_steps<C::kSteps, N>(d, ring, {stage + words, stage + scales, tile::describe_tile(stage)},
-                                   previous, left < p.k_blocks);
+                                   previous, left < k_blocks);
       previous = ring.place.stage;
       ring.place.step(stages);
     }
     if (left == 0) return previous;
     const uint32_t stage = wait_full(ring);
     Step step{stage + words, stage + scales, tile::describe_tile(stage)};
-    bool releases = left < p.k_blocks;
+    bool releases = left < k_blocks;
 #pragma unroll 1
     for (; left > 0; --left, releases = false) {
       multiply_steps<1, N>(d, ring, step, previous, releases);
@@ -127,14 +127,14 @@ struct Mxfp4Blocks {
 // more.
 struct Bf16Blocks {
   template <int N, class C, int kSums>
-  static __device__ __forceinline__ uint32_t multiply(float (&d)[C::kBlocks][kSums],
-                                                      const ExpertParameters& p, TileRing<C>& ring) {
+  static __device__ __forceinline__ uint32_t multiply(float (&d)[C::kBlocks][kSums], int k_blocks,
+                                                      TileRing<C>& ring) {
     const int group = uniform(static_cast<int>(threadIdx.x / 128)) - 1;
     const auto stages = static_cast<uint32_t>(ring.at.stages);
     uint32_t previous = 0;  // stage
 #pragma unroll 1
-    for (int k = 0; k < p.k_blocks; k += C::kSteps) {
-      const int steps = min(C::kSteps, p.k_blocks - k);
+    for (int k = 0; k < k_blocks; k += C::kSteps) {
+      const int steps = min(C::kSteps, k_blocks - k);
       ring.wait_full();
       if constexpr (!C::kBoxes) tile::fence_for_async();
       // Uniform, so that descriptors are computed in uniform registers.

@@ -181,6 +181,16 @@ double tile_cost_us(const TileConstants& c, const ExpertGemm::Problem& p, const 
   return c.skew == 0 ? even : (1 - c.skew) * even + c.skew * tile_us(c, p, d, zipf, launches);
 }
 
+double grouped_tiles_cost_us(const GroupedMlp::Problem& p, const DeviceInfo& d, int kernel) {
+  const TileConstants& c = tile_constants(DType::kE2M1);
+  const TileLaunch launch{.kernel = kernel};
+  const auto part = [&](const ExpertGemm::Problem& of) {
+    return tile_cost_us(c, of, d, uniform_profile(of), zipf_profile(of), {&launch, 1});
+  };
+  const ExpertGemm::Problem down = GroupedMlp::down(p);
+  return part(GroupedMlp::up(p)) + part(down) - start_us(c, down) - c.in_layer_us[1];
+}
+
 double routed_bytes(const ExpertGemm::Problem& p) {
   const double skew = tile_constants(p.w).skew;
   return (1 - skew) * bytes_of(p, uniform_profile(p), false) + skew * bytes_of(p, zipf_profile(p), false);

@@ -7,6 +7,7 @@
 #include "backends/cuda/card.h"
 #include "backends/cuda/experts/config.h"
 #include "backends/cuda/experts/profile.h"
+#include "ops/grouped_mlp.h"
 
 namespace sluice::cuda {
 
@@ -78,6 +79,9 @@ double tile_us(const TileConstants& c, const ExpertGemm::Problem& p, const Devic
 // What decide() compares: uniform routing mixed with Zipf routing.
 double tile_cost_us(const TileConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,
                     const RowProfile& uniform, const RowProfile& zipf, std::span<const TileLaunch> launches);
+
+// Both products in one launch of tiles of this kernel (grouped_tiles.cuh), in a layer.
+double grouped_tiles_cost_us(const GroupedMlp::Problem& p, const DeviceInfo& d, int kernel);
 
 // Bytes that must pass memory, under the routing of costs: uniform routing mixed with Zipf routing.
 double routed_bytes(const ExpertGemm::Problem& p);

@@ -36,28 +36,43 @@ __device__ __forceinline__ ExpertTile half_of(ExpertTile t, int rank) {
   return t;
 }
 
+// The tiles of a launch that computes one product, for the warps that fetch weights and rows.
+template <class C>
+struct OneProduct {
+  const ExpertParameters& p;
+  const TileSchedule<C>& list;
+
+  __device__ __forceinline__ int tiles() const { return list.all; }
+  __device__ __forceinline__ uint32_t* tickets() const { return p.tickets; }
+  __device__ __forceinline__ int follows() const { return p.follows; }
+  __device__ __forceinline__ ExpertTile at(int index) const {
+    ExpertTile t = list.at(p, index);
+    t.index = index;
+    return t;
+  }
+  __device__ __forceinline__ const ExpertParameters& of(const ExpertTile&) const { return p; }
+  // Waits until rows of x for the tile are written, beyond what is waited for at the start.
+  __device__ __forceinline__ void wait_for_rows(const ExpertTile&) const {}
+};
+
 // Copies the weights of all tiles of this CTA. Warp `warp` copies every C::kWeightWarps-th row block: one
 // warp alone would take as long for the copies of a tile as the tensor cores for its products. If a pair
 // shares weights, each CTA copies every second row block into both. The first warp (in a pair, of the first
 // CTA) finds the tiles and publishes them.
-template <class C>
-__device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const TileSchedule<C>& list,
-                                              TileRing<C> ring, int warp) {
+template <class C, class Work>
+__device__ __forceinline__ void fetch_weights(const Work& work, TileRing<C> ring, int warp) {
   constexpr int kCopiers = C::kSharesWeights ? 2 : C::kWeightWarps;
   constexpr int kOwnMost = (C::kRowBlocks + kCopiers - 1) / kCopiers;
   const int copier = C::kSharesWeights ? static_cast<int>(ring.rank) : warp;
   const auto stages = static_cast<uint32_t>(ring.at.stages);
-  const Tickets tickets{p.tickets, list.all};
-  // The ticket is taken a little before the tile's last stage, so that nobody waits for it.
-  const int take_at = max(0, ceil_div(p.k_blocks, C::kSteps) - 3) * C::kSteps;
+  const Tickets tickets{work.tickets(), work.tiles()};
   const bool finds = warp == 0 && ring.rank == 0;
   int count = 0, index = static_cast<int>(blockIdx.x) / C::kCtas;
 #pragma unroll 1
   while (true) {
     ExpertTile t{.end_block = 0};
     if (finds) {
-      if (index < tickets.all) t = list.at(p, index);
-      t.index = index;
+      if (index < tickets.all) t = work.at(index);
       if constexpr (C::kPair) {
         ring.publish_to_peer(count, half_of<C>(t, 1));
         t = half_of<C>(t, 0);
@@ -69,6 +84,9 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const T
     }
     if (ring.ends(t)) break;
     uint32_t ticket = 0;
+    const auto& p = work.of(t);
+    // The ticket is taken a little before the tile's last stage, so that nobody waits for it.
+    const int take_at = max(0, ceil_div(p.k_blocks, C::kSteps) - 3) * C::kSteps;
     const int blocks = t.end_block - t.first_block;
     const int own = (blocks - copier + kCopiers - 1) / kCopiers;
     const int64_t first = static_cast<int64_t>(t.first_block + copier) * p.k_blocks;
@@ -81,7 +99,7 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const T
       ring.wait_empty();
       tile::fence_for_async();  // the epilogue of an earlier tile may have written to this stage
       if (finds && k == take_at) {
-        if (!p.follows) tile::wait_for_previous();
+        if (!work.follows()) tile::wait_for_previous();
         ticket = tickets.take();
       }
       const uint32_t barrier = ring.full(ring.place.stage), code_bytes = steps * C::kBlockBytes,
@@ -113,14 +131,16 @@ __device__ __forceinline__ void fetch_weights(const ExpertParameters& p, const T
 }
 
 // Copies rows of x of all tiles of this CTA, 16 bytes a thread: kXWarps warps.
-template <class C>
-__device__ __forceinline__ void fetch_rows(const ExpertParameters& p, TileRing<C> ring) {
+template <class C, class Work>
+__device__ __forceinline__ void fetch_rows(const Work& work, TileRing<C> ring) {
   const auto stages = static_cast<uint32_t>(ring.at.stages);
   RowFetch<C::kTileN, kXWarps> rows(static_cast<int>(threadIdx.x) - 32);
 #pragma unroll 1
   for (int count = 0;; ++count) {
     const ExpertTile t = ring.wait_tile(count);
     if (ring.ends(t)) break;
+    const auto& p = work.of(t);
+    work.wait_for_rows(t);
     rows.begin(p, t);
 #pragma unroll 1
     for (int k = 0; k < p.k_blocks; k += C::kSteps) {

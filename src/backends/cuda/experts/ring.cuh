@@ -62,8 +62,8 @@ struct TileRing {
     const int blocks = uniform(static_cast<int>(t.y));
     const uint32_t rows = static_cast<uint32_t>(uniform(static_cast<int>(t.w)));
     return {uniform(static_cast<int>(t.x)), blocks % kBlocksMost,
-            uniform(static_cast<int>(t.z)), static_cast<int>(C::kGathers ? rows % kRowsLimit : rows),
-            blocks / kBlocksMost,           static_cast<int>(C::kGathers ? rows / kRowsLimit : 0)};
+            uniform(static_cast<int>(t.z)), static_cast<int>(C::kKeepsIndex ? rows % kRowsLimit : rows),
+            blocks / kBlocksMost,           static_cast<int>(C::kKeepsIndex ? rows / kRowsLimit : 0)};
   }
   __device__ __forceinline__ void wait_full() const {
     tile::barrier_wait_by_warp(full(place.stage), place.parity);
@@ -103,7 +103,7 @@ struct TileRing {
         static_cast<uint32_t>(t.expert),
         static_cast<uint32_t>(t.first_block) + static_cast<uint32_t>(t.end_block) * kBlocksMost,
         static_cast<uint32_t>(t.row),
-        static_cast<uint32_t>(t.rows) + (C::kGathers ? static_cast<uint32_t>(t.index) * kRowsLimit : 0));
+        static_cast<uint32_t>(t.rows) + (C::kKeepsIndex ? static_cast<uint32_t>(t.index) * kRowsLimit : 0));
   }
 };
 

@@ -44,11 +44,22 @@ struct TileSchedule {
   // Makes the list; all threads of the CTA call it. sums: shared memory, kExpertListScratchBytes, aligned to
   // 16.
   __device__ __forceinline__ void make(const ExpertParameters& p, int32_t* sums) {
-    const uint32_t scratch = tile::shared_address(sums);
     if (p.expert_order == ExpertOrder::kLong) {
       make_long(p, sums);
       return;
     }
+    lay(p, count(p, sums), 0, sums);
+  }
+
+  // What count() says of a thread's expert: its place in the list, and tiles of the same weights, before it, its own and
+  // of all.
+  struct Counted {
+    int at, first, own, columns;
+    bool mine;  // the launch serves it
+  };
+  // First step of make(): orders the experts.
+  __device__ __forceinline__ Counted count(const ExpertParameters& p, int32_t* sums) {
+    const uint32_t scratch = tile::shared_address(sums);
     const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
     const int rows = tid < p.experts ? p.row_count[tid] : 0;
     const bool mine = serves(p, rows);
@@ -90,13 +101,25 @@ struct TileSchedule {
       columns += static_cast<int>(all_tiles >> (16 * h) & 0xffff);
     }
     listed = uniform(listed), columns = uniform(columns);
+    if (mine) expert[at] = static_cast<uint16_t>(tid);
+    return {at, first, own, columns, mine};
+  }
+  // Second step: counts tiles of all weight rows, and cuts the tail of a launch that has `ahead` tiles before these.
+  __device__ __forceinline__ void lay(const ExpertParameters& p, const Counted& counted, int ahead,
+                                      int32_t* sums) {
+    constexpr int kWarps = C::kThreads / 32;
+    const uint32_t scratch = tile::shared_address(sums);
+    const auto [at, first, own, columns, mine] = counted;
     const int m_tiles = ceil_div(p.row_blocks, C::kTileBlocks), grid = static_cast<int>(gridDim.x) / C::kCtas;
     all = columns * m_tiles;
-    const int tail_tiles = max(0, all - __float2int_rd(__int2float_rn(all) * p.cut_for) * grid);
+    const int together = ahead + all;
+    const int tail_tiles =
+        max(0, min(all, together - __float2int_rd(__int2float_rn(together) * p.cut_for) * grid));
     if (C::kCuts > 1) {
       // At small tile_n memory is the bound: while SMs idle in the last round, weights of the next product
-      // arrive, and cut tiles that fill more than half of a round gain nothing.
-      constexpr int kOfGroup = C::kTileBlocks / C::kCuts, kTwoThirds = C::kTileN <= 32 ? 4 : 3;
+      // arrive, and cut tiles that fill more than half of a round gain nothing. Unless there is no next product.
+      constexpr int kOfGroup = C::kTileBlocks / C::kCuts,
+                    kTwoThirds = C::kTileN <= 32 && !C::kBothProducts ? 4 : 3;
       if (p.cut_for > 0 && tail_tiles > 0)
         tail_blocks = 3 * tail_tiles <= grid                ? kOfGroup
                       : kTwoThirds * tail_tiles <= 2 * grid ? 2 * kOfGroup
@@ -119,11 +142,8 @@ struct TileSchedule {
       moved = uniform(static_cast<int>(cut.z));
       all = columns * tail_m_tiles + moved;
     }
-    if (mine) {
-      before[at] = at <= cut_expert ? first * m_tiles : first * tail_m_tiles + moved;
-      expert[at] = static_cast<uint16_t>(tid);
-    }
-    if (tid == 0) before[listed] = all;
+    if (mine) before[at] = at <= cut_expert ? first * m_tiles : first * tail_m_tiles + moved;
+    if (threadIdx.x == 0) before[listed] = all;
     __syncthreads();
   }
 

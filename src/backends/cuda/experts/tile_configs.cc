@@ -272,6 +272,11 @@ std::vector<Config> tile_configs(const ExpertGemm::Problem& p, const DeviceInfo&
   return list.take();
 }
 
+ExpertOrder expert_order(const ExpertGemm::Problem& p, const TileKernel& k) {
+  const double mean = mean_rows(p);
+  return order_of(p, k, mean, tiles_of(p, k, mean));
+}
+
 std::string tile_launch_text(const ExpertGemm::Problem& p, const KernelLaunch& of) {
   const TileLaunch launch = TileLaunch::of(of);
   if (launch.kernel == TileLaunch::kOrderRows) return "rows of tokens brought into order";

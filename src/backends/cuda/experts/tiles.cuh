@@ -74,6 +74,8 @@ struct ExpertTiles {
   static constexpr int kResident = kResident_;       // CTAs on an SM
   static constexpr int kThreads = (kGroups + 1) * 128;
   static constexpr bool kGathers = kRows == XSource::kGathered;
+  static constexpr bool kKeepsIndex = kGathers;  // a tile is published with its `index`
+  static constexpr bool kBothProducts = false;   // a launch has tiles of both
   static constexpr bool kWholeBoxes =
       kRows == XSource::kInOrder || kGathers;  // one TMA box holds all rows of the tile, or half
   static constexpr bool kBoxes = kRows != XSource::kThreads;  // x arrives by TMA
@@ -132,9 +134,9 @@ struct ExpertTiles {
 
 constexpr int kTicketsApart = 32;  // in words: launches that overlap count on separate cache lines
 
-// Takes as many stages as fit.
+// Takes as many stages as fit beside `list_bytes`.
 template <class C>
-constexpr TileShared tile_shared(int experts) {
+constexpr TileShared tile_shared(int list_bytes) {
   constexpr int kStagesMost = 8,
                 kMost = (228 << 10) / C::kResident - 1024;  // the system reserves 1 KB of each CTA
   TileShared s;
@@ -148,7 +150,7 @@ constexpr TileShared tile_shared(int experts) {
     s.gather_full = s.empty + s.stages * 8;
     s.waves_begun = s.gather_full + (C::kGathers ? PairGather::kWarps * 8 : 0);
     s.before = s.waves_begun + (C::kGathers ? 8 : 0);
-    s.bytes = s.before + expert_list_bytes(experts);
+    s.bytes = s.before + list_bytes;
     if (s.bytes <= kMost || s.stages == 1) return s;
   }
 }
@@ -183,7 +185,7 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
   if constexpr (C::kMxfp4) ahead.ask(p, t.expert, first_block, tops);
   float d[C::kBlocks][N / 2];
   set_zero(d);
-  const uint32_t last = C::Weights::template multiply<N>(d, p, ring);
+  const uint32_t last = C::Weights::template multiply<N>(d, p.k_blocks, ring);
   wait_for_sums(d);
   EpilogueRows<kGated> epilogue[C::kBlocks];
   if constexpr (C::kMxfp4) {
@@ -212,7 +214,7 @@ template <int kLeast, int kMost, class C>
 __device__ __forceinline__ uint32_t multiply_columns(float (&d)[C::kBlocks][C::kTileN / 2],
                                                      const ExpertParameters& p, int rows, TileRing<C>& ring) {
   if constexpr (kLeast == kMost) {
-    const uint32_t last = C::Weights::template multiply<kMost>(d, p, ring);
+    const uint32_t last = C::Weights::template multiply<kMost>(d, p.k_blocks, ring);
     wait_for_sums(d);  // here: behind branches that join, ptxas serialises wgmma
     return last;
   } else {
@@ -328,7 +330,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   if (warp < 4) {
     if constexpr (C::kGroups > 1) tile::keep_registers<C::kProducerRegisters>();
     if (warp < C::kWeightWarps) {
-      fetch_weights(p, list, ring, warp);
+      fetch_weights(OneProduct<C>{p, list}, ring, warp);
       if (p.follows && blockIdx.x == 0) tile::wait_for_previous();
     } else {
       if (!p.follows) tile::wait_for_previous();
@@ -342,7 +344,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
       } else if constexpr (C::kRows == XSource::kRowBoxes) {
         fetch_token_boxes(p, x.of[0], ring, warp - 1);
       } else {
-        fetch_rows(p, ring);
+        fetch_rows(OneProduct<C>{p, list}, ring);
       }
     }
   } else {
@@ -386,7 +388,7 @@ Status launch_tiles(const TileCall& call) {
   if constexpr (C::kGathers)
     gather = pair_gather<C>(p, call.args, call.ordered, tiles_at_once, C::kRowsMost, C::kTileBlocks,
                             queue.grid_words);
-  const TileShared at = tile_shared<C>(static_cast<int>(p.experts));
+  const TileShared at = tile_shared<C>(expert_list_bytes(static_cast<int>(p.experts)));
   const Launch how{.grid = {static_cast<unsigned>(tiles_at_once * C::kCtas), 1, 1},
                    .block = {C::kThreads, 1, 1},
                    .shared_bytes = static_cast<size_t>(at.bytes),

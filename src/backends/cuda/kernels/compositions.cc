@@ -14,6 +14,10 @@ extern const Candidate<RouterRoute> router_route_in_turn = InTurn<RouterRoutePar
     "cuda.router_route.in_turn", Backend::kCuda, 16, router_gemm_fma_sm90.planned);
 extern const Candidate<ExpertMlp> expert_mlp_in_turn = InTurn<ExpertMlpParts<catalog>>::card(
     "cuda.expert_mlp.in_turn", Backend::kCuda, 16, expert_gemm_fma_sm90.planned);
+extern const Candidate<ExpertMlp> expert_mlp_grouped = InTurn<ExpertMlpGroupedParts<catalog>>::card(
+    "cuda.expert_mlp.grouped", Backend::kCuda, 16, expert_gemm_fma_sm90.planned);
+extern const Candidate<GroupedMlp> grouped_mlp_in_turn = InTurn<GroupedMlpParts<catalog>>::card(
+    "cuda.grouped_mlp.in_turn", Backend::kCuda, 16, expert_gemm_fma_sm90.planned);
 extern const Candidate<QkvRopeKvWrite> qkv_rope_kv_write_in_turn = InTurn<QkvRopeKvWriteParts<catalog>>::card(
     "cuda.qkv_rope_kv_write.in_turn", Backend::kCuda, 16, linear_fma_sm90.planned);
 
