@@ -11,6 +11,22 @@ LAYERS = [
         "Moe.*",
     ),
     Mutation(
+        "moe_grouped_reads_another_order",
+        "rows of both products are looked up by their places",
+        "src/nn/moe_stages.h",
+        "{&GroupedMlp::Args::order, MoeBuffer::kOrder},",
+        "{&GroupedMlp::Args::order, MoeBuffer::kPosition},",
+        "Moe.*",
+    ),
+    Mutation(
+        "moe_grouped_in_spite_of_force",
+        "a kernel of one product by force, and both run as one operation",
+        "src/nn/moe_path.cc",
+        "if (path == MoePath::kGrouped && forces_products(policy)) return;",
+        "",
+        "MoePlanOnCuda.*",
+    ),
+    Mutation(
         "moe_path_of_the_other_phase",
         "a kernel of the experts by name serves the counts of the other phase",
         "src/nn/moe.cc",
@@ -64,6 +80,14 @@ LAYERS = [
         "src/nn/moe_canary.cc",
         "if (path == MoePath::kAsOne)",
         "if (path != MoePath::kAsOne)",
+        "Canary.*",
+    ),
+    Mutation(
+        "canary_looks_past_grouped",
+        "the canary does not look at the kernel of both products",
+        "src/nn/moe_canary.cc",
+        "if (path == MoePath::kGrouped)",
+        "if (false)",
         "Canary.*",
     ),
     Mutation(

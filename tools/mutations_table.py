@@ -90,8 +90,8 @@ KERNELS = [
         "expert_mlp_g_is_exact",
         "the reference charges nothing for what the experts' answers lose",
         "src/ops/expert_mlp_reference.cc",
-        "{ return element(g[0], p.hidden, row, column); }",
-        "{ return Bounded{element(g[0], p.hidden, row, column).value, 0}; }",
+        "{ return element(g, p.hidden, row, column); }",
+        "{ return Bounded{element(g, p.hidden, row, column).value, 0}; }",
         "ExpertMlp*",
     ),
     Mutation(
@@ -101,6 +101,14 @@ KERNELS = [
         "            .weighted = !p.weight_on_input,",
         "            .weighted = true,",
         "ExpertMlp*",
+    ),
+    Mutation(
+        "grouped_mlp_h_is_exact",
+        "the reference charges nothing for what rows of h lose",
+        "src/ops/expert_mlp_reference.cc",
+        "{ return element(h[0], p.mlp.intermediate, row, k); }",
+        "{ return Bounded{element(h[0], p.mlp.intermediate, row, k).value, 0}; }",
+        "GroupedMlp*",
     ),
     Mutation(
         "group_takes_padding",

@@ -65,8 +65,8 @@ struct InTurn {
     each_part([&]<size_t kPart>() {
       using P = std::tuple_element_t<kPart, Parts>;
       const Decision d = decide<P>(std::get<kPart>(How::parts(problem)).problem, device, table<P>());
-      const auto rows = own_rows<P>(d);
-      if (rows.empty()) out.need(false, "a kernel for " + std::string(P::kName), d.status().message);
+      if (own_rows<P>(d).empty())
+        out.need(false, "a kernel for " + std::string(P::kName), why_none<P>(d, device));
     });
     return out;
   }
@@ -86,7 +86,7 @@ struct InTurn {
       if (more.empty()) {
         more = std::move(out);
         for (Config& one : more)
-          one.refusal.need(false, "a kernel for " + std::string(P::kName), d.status().message);
+          one.refusal.need(false, "a kernel for " + std::string(P::kName), why_none<P>(d, device));
       }
       out = std::move(more);
     });
@@ -158,6 +158,18 @@ struct InTurn {
     std::vector<size_t> out;
     for (size_t row = 0; row < d.verdicts.size(); ++row)
       if (d.verdicts[row].config >= 0 && table<P>()[row]->parts.empty()) out.push_back(row);
+    return out;
+  }
+  // The reasons of the device's candidates; where a composition runs, of those that are none.
+  template <class P>
+  static std::string why_none(const Decision& d, const DeviceInfo& device) {
+    if (d.chosen < 0) return d.status().message;
+    std::string out;
+    for (size_t row = 0; row < d.verdicts.size(); ++row) {
+      const Verdict& v = d.verdicts[row];
+      if (table<P>()[row]->backend != device.backend || !table<P>()[row]->parts.empty()) continue;
+      out += (out.empty() ? "" : "; ") + std::string(v.candidate) + ": " + v.refusal.line();
+    }
     return out;
   }
   template <class Visit>

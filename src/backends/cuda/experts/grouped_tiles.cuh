@@ -4,8 +4,8 @@
 //
 // A tile of down waits until all rows of h of its expert are written: consumer warpgroups count the row blocks that they have
 // written, expert by expert, and the warps that fetch rows of h wait for the count. All tiles of gate and up have earlier
-// tickets, and all CTAs are resident, so whoever waits is waited for by nobody it waits for. The last warp to leave the grid
-// zeroes the counts.
+// tickets, so CTAs that run have them, and these wait for nobody: the grid need not be resident as a whole. The last warp to
+// leave the grid zeroes the counts.
 //
 // Rows of h are fetched as those of tokens are, by threads: a stage then looks the same for both products, and so does the
 // mainloop.
@@ -51,10 +51,14 @@ template <class C>
 struct BothProducts {
   const Parameters& p;
   const TileSchedule<C>&first, &second;
+  uint32_t ticket;  // the CTA's first
 
   __device__ __forceinline__ int tiles() const { return first.all + second.all; }
   __device__ __forceinline__ uint32_t* tickets() const { return p.words + kTickets; }
   __device__ __forceinline__ int follows() const { return 0; }
+  __device__ __forceinline__ int first_tile(const Tickets<true>& tickets) const {
+    return tickets.tile_of(ticket);
+  }
   // What differs between the products, chosen without branches.
   __device__ __forceinline__ ExpertParameters of(bool down) const {
     const ExpertParameters &a = p.product[0], &b = p.product[1];
@@ -177,6 +181,10 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.published) + threadIdx.x, 1);
   if (threadIdx.x < 32) tile::barrier_visible();
   tile::wait_for_previous();
+  // Uniform: see expert_gemm_tiles.
+  const int warp = uniform(static_cast<int>(threadIdx.x / 32));
+  uint32_t ticket = 0;
+  if (warp == 0) ticket = Tickets<true>{p.words + kTickets, 0}.take();
   const int experts = p.product[0].experts;
   auto* before = reinterpret_cast<int32_t*>(base + at.before);
   auto* listed = reinterpret_cast<uint16_t*>(before + 2 * (experts + 1));
@@ -187,8 +195,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   first.lay(p.product[0], counted, 0, scratch);
   second.listed = first.listed;
   second.lay(p.product[1], counted, first.all, scratch);
-  const BothProducts<C> work{p, first, second};
-  const int warp = uniform(static_cast<int>(threadIdx.x / 32));
+  const BothProducts<C> work{p, first, second, ticket};
   if (warp < 4) {
     tile::keep_registers<C::kProducerRegisters>();
     if (warp == 0) {
@@ -228,8 +235,7 @@ Status launch_tiles(std::string_view name, const GroupedMlp::Problem& p, const G
   const TileShared at = shared_of<C>(static_cast<int>(p.mlp.experts));
   const Launch how{.grid = {static_cast<unsigned>(queue.sms), 1, 1},
                    .block = {C::kThreads, 1, 1},
-                   .shared_bytes = static_cast<size_t>(at.bytes),
-                   .cooperative = true};
+                   .shared_bytes = static_cast<size_t>(at.bytes)};
   return launch(name, grouped_mlp_tiles<C>, how, stream, q, at);
 }
 

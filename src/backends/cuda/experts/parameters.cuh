@@ -134,7 +134,8 @@ __device__ __forceinline__ void count_expert_tiles(const ExpertParameters& p, co
 
 // Hands out the tiles beyond the first of each CTA, in order: SMs differ in pace, tiles in width, and CTAs of
 // a launch that follows another start as that one leaves room. Each tile takes one ticket; whoever takes the
-// last one leaves the counter zero.
+// last one leaves the counter zero. kAll: hands out first tiles too, so that CTAs that run have the first ones.
+template <bool kAll = false>
 struct Tickets {
   uint32_t* counter;
   int all;  // tiles
@@ -166,9 +167,9 @@ struct Tickets {
         "setp.eq.s32 last, %1, %2;\n"
         "@last st.global.u32 [%0], 0;\n"
         "}" ::"l"(counter),
-        "r"(ticket), "r"(all - 1)
+        "r"(ticket), "r"(all - 1 + (kAll ? static_cast<int>(gridDim.x) : 0))
         : "memory");
-    return ticket + static_cast<int>(gridDim.x);
+    return ticket + (kAll ? 0 : static_cast<int>(gridDim.x));
   }
 };
 

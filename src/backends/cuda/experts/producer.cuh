@@ -45,6 +45,9 @@ struct OneProduct {
   __device__ __forceinline__ int tiles() const { return list.all; }
   __device__ __forceinline__ uint32_t* tickets() const { return p.tickets; }
   __device__ __forceinline__ int follows() const { return p.follows; }
+  __device__ __forceinline__ int first_tile(const Tickets<>&) const {
+    return static_cast<int>(blockIdx.x) / C::kCtas;
+  }
   __device__ __forceinline__ ExpertTile at(int index) const {
     ExpertTile t = list.at(p, index);
     t.index = index;
@@ -65,9 +68,9 @@ __device__ __forceinline__ void fetch_weights(const Work& work, TileRing<C> ring
   constexpr int kOwnMost = (C::kRowBlocks + kCopiers - 1) / kCopiers;
   const int copier = C::kSharesWeights ? static_cast<int>(ring.rank) : warp;
   const auto stages = static_cast<uint32_t>(ring.at.stages);
-  const Tickets tickets{work.tickets(), work.tiles()};
+  const Tickets<C::kBothProducts> tickets{work.tickets(), work.tiles()};
   const bool finds = warp == 0 && ring.rank == 0;
-  int count = 0, index = static_cast<int>(blockIdx.x) / C::kCtas;
+  int count = 0, index = work.first_tile(tickets);
 #pragma unroll 1
   while (true) {
     ExpertTile t{.end_block = 0};
