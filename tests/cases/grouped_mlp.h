@@ -51,13 +51,13 @@ struct Suite<GroupedMlp> {
     tiles(Mlp::gpt_oss(30, 5, 416, 224), "a tile of one row block, and one of a single warpgroup's");
     // Tiles of 384 weight rows for 132 SMs: a round and a half of each product; hardly any of one of them; a last round of less
     // than a third, of up to two thirds, and of more, whose tiles are cut.
-    tiles(Mlp::gpt_oss(60, 200, 384, 192), "a round of gate and up, and more");
-    tiles(Mlp::gpt_oss(60, 150, 64, 480), "nearly all tiles are gate and up");
+    tiles(Mlp::gpt_oss(50, 200, 384, 64), "a round of gate and up, and more");
+    tiles(Mlp::gpt_oss(50, 150, 64, 480), "nearly all tiles are gate and up");
     tiles(Mlp::gpt_oss(60, 100, 800, 32), "nearly all tiles are down, and wait for the few before");
-    tiles(Mlp::gpt_oss(100, 80, 384, 192), "a last round of less than a third");
-    tiles(Mlp::gpt_oss(100, 100, 384, 192), "a last round of half");
-    tiles(Mlp::gpt_oss(100, 125, 384, 192), "a last round that is nearly whole");
-    tiles(Mlp::gpt_oss(90, 7, 416, 352), "several tiles of the same weights");
+    tiles(Mlp::gpt_oss(60, 80, 384, 64), "a last round of less than a third");
+    tiles(Mlp::gpt_oss(60, 100, 384, 64), "a last round of half");
+    tiles(Mlp::gpt_oss(60, 125, 384, 64), "a last round that is nearly whole");
+    tiles(Mlp::gpt_oss(70, 5, 416, 224), "several tiles of the same weights");
     tiles(Mlp::gpt_oss(400, 6, 96, 64), "many tiles of the same weights", Fill::kSkewed);
     // Lists of experts.
     tiles(Mlp::deepseek(64, 256, 160, 96), "DeepSeek V4: 256 experts");
@@ -112,8 +112,8 @@ struct Suite<GroupedMlp> {
     ExpertMlp::Problem& m = p.mlp;
     if (r.integer(0, 2) == 0) return p;
     // What kernels of tiles take.
-    m.tokens = r.integer(0, 60), m.experts = r.integer(1, 20), m.experts_routed = 0;
-    m.hidden = 32 * r.integer(1, 24), m.intermediate = 32 * r.integer(1, 16);
+    m.tokens = r.integer(0, 40), m.experts = r.integer(1, 12), m.experts_routed = 0;
+    m.hidden = 32 * r.integer(1, 14), m.intermediate = 32 * r.integer(1, 8);
     m.x = m.g = kB, m.w = DType::kE2M1, m.layout = WeightLayout::kFragments;
     m.act = coin(r) ? Activation::kSwiGlu : Activation::kSwiGluClamped, m.limit = 0.5 + 7 * r.uniform();
     m.weight_on_input = m.x_unaligned = false;
