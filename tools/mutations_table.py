@@ -72,7 +72,7 @@ KERNELS = [
         "expert_mlp_g_over_h",
         "the answers are written where the rows that they are made of stand",
         "src/dispatch/expert_mlp_between.h",
-        "    out.h = take(p.x, {rows, p.intermediate});\n    out.g = take(p.g, {rows, p.hidden});",
+        "    if (!keeps_h) out.h = take(p.x, {rows, p.intermediate});\n    out.g = take(p.g, {rows, p.hidden});",
         "    const size_t start = out.bytes;\n    out.h = take(p.x, {rows, p.intermediate});\n"
         "    const size_t end = std::exchange(out.bytes, start);\n"
         "    out.g = take(p.g, {rows, p.hidden});\n    out.bytes = std::max(out.bytes, end);",

@@ -41,10 +41,10 @@ struct ExpertMlpGroupedParts {
                       PartOf<Combine>{ExpertMlp::combine(p)});
   }
   static size_t between_bytes(const ExpertMlp::Problem& p, Backend where) {
-    return ExpertMlpBetween::at(nullptr, p, where).bytes;
+    return ExpertMlpBetween::at(nullptr, p, where, true).bytes;
   }
   static auto args(const ExpertMlp::Problem& p, const ExpertMlp::Args& a, std::byte* between, Backend where) {
-    const ExpertMlpBetween b = ExpertMlpBetween::at(between, p, where);
+    const ExpertMlpBetween b = ExpertMlpBetween::at(between, p, where, true);
     return std::tuple(ExpertMlp::group(a, b.groups), GroupedMlp::of(p, a, b.groups, b.g),
                       ExpertMlp::combine(p, a, b.groups, b.g));
   }

@@ -11,8 +11,9 @@ struct ExpertMlpBetween {
   Tensor h, g;
   size_t bytes = 0;  // of all; scratch of the parts comes after them
 
-  // `base` may be null where only the size is asked for.
-  static ExpertMlpBetween at(std::byte* base, const ExpertMlp::Problem& p, Backend where) {
+  // `base` may be null where only the size is asked for. keeps_h: one of the parts has h in its own scratch.
+  static ExpertMlpBetween at(std::byte* base, const ExpertMlp::Problem& p, Backend where,
+                             bool keeps_h = false) {
     ExpertMlpBetween out;
     const int64_t rows = ExpertMlp::rows(p);
     const auto take = [&](DType dtype, std::initializer_list<int64_t> shape) {
@@ -24,7 +25,7 @@ struct ExpertMlpBetween {
     out.groups.row_begin = take(DType::kI32, {p.experts + 1});
     out.groups.order = take(DType::kI32, {rows});
     out.groups.position = take(DType::kI32, {p.tokens, p.slots});
-    out.h = take(p.x, {rows, p.intermediate});
+    if (!keeps_h) out.h = take(p.x, {rows, p.intermediate});
     out.g = take(p.g, {rows, p.hidden});
     return out;
   }

@@ -117,6 +117,7 @@ struct TileLaunch {
 
 // One launch of both products in tiles (grouped_tiles.cuh).
 struct GroupedLaunch {
+  static constexpr int kExpertsMost = 512;  // one thread of a CTA each
   int kernel = 0;
   ExpertOrder order = ExpertOrder::kGiven;
 

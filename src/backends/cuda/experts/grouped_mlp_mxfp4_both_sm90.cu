@@ -6,6 +6,7 @@
 // Loses   many rows an expert, where the kernels of one product have wider tiles, and rows of x by TMA.
 // Limits  see supports(). Sums are those of mxfp4_tile_sm90, bit by bit.
 // Source  original; the contract is ops/grouped_mlp.h, the measurements are docs/notes/cuda-grouped-tiles.md.
+#include <algorithm>
 #include <array>
 
 #include "backends/cuda/experts/cards.h"
@@ -14,25 +15,28 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int kExpertsMost = 512;  // one thread of a CTA each
-// Rows of kMxfp4Tiles.
-constexpr int kFirstRow = 11, kRowCount = 6;
-static_assert(kMxfp4Tiles[kFirstRow].x == XSource::kThreads &&
-              kMxfp4Tiles[kFirstRow + kRowCount - 1].tile_m == 384);
+// The rows of kMxfp4Tiles with 384 weight rows and rows of x by threads, which are neighbours.
+constexpr bool is_taken(const TileKernel& k) { return k.x == XSource::kThreads && k.tile_m == 384; }
+constexpr int kFirstRow =
+                  static_cast<int>(std::ranges::find_if(kMxfp4Tiles, is_taken) - std::begin(kMxfp4Tiles)),
+              kRowCount = static_cast<int>(std::ranges::count_if(kMxfp4Tiles, is_taken));
+static_assert(kRowCount > 0 &&
+              std::ranges::all_of(std::span(kMxfp4Tiles).subspan(kFirstRow, kRowCount), is_taken));
 
 Refusal supports(const GroupedMlp::Problem& p, const DeviceInfo& d) {
   Refusal r;
   const ExpertMlp::Problem& m = p.mlp;
   need_expert_blocks(r, GroupedMlp::up(p), d);
   need_type(r, "w", m.w, DType::kE2M1, "decoded in registers");
-  need_type(r, "g", m.g, DType::kBF16, "rows are written as they are read");
+  need_type(r, "g", m.g, DType::kBF16, "stored 16 bytes at a time");
   need_multiple(r, "intermediate", m.intermediate, 8, "copies of 16 bytes");
   r.need(m.act == Activation::kSwiGlu || m.act == Activation::kSwiGluClamped, "act swiglu or swiglu_clamped",
          "act=" + std::string(word(m.act)));
   r.need(!m.weight_on_input, "weight_on_input=0", "weight_on_input=1");
   r.need(!m.x_unaligned, "x_unaligned=0 (copies of 16 bytes)", "x_unaligned=1");
-  r.need(m.experts <= kExpertsMost, "experts <= " + std::to_string(kExpertsMost) + " (a thread each)",
-         "experts", m.experts);
+  r.need(m.experts <= GroupedLaunch::kExpertsMost,
+         "experts <= " + std::to_string(GroupedLaunch::kExpertsMost) + " (a thread each)", "experts",
+         m.experts);
   constexpr int64_t kTilesMost = UINT16_MAX;  // of the same weights
   r.need(GroupedMlp::rows(p) / 8 + m.experts <= kTilesMost, "at most 65535 tiles along rows of x",
          "tokens * slots", GroupedMlp::rows(p));
@@ -100,7 +104,6 @@ constexpr auto launchers(std::integer_sequence<int, kRow...>) {
 Status Launcher::enqueue(const GroupedMlp::Problem& p, std::span<const KernelLaunch> launches,
                          const GroupedMlp::Args& a, Workspace w, Stream stream) {
   if (GroupedMlp::rows(p) == 0) return {};
-  static_assert(kExpertsMost <= grouped::kExpertsMost);
   constexpr auto kLaunchers = launchers(std::make_integer_sequence<int, kRowCount>());
   const GroupedLaunch launch = GroupedLaunch::of(launches[0]);
   return kLaunchers[static_cast<size_t>(launch.kernel - kFirstRow)](grouped_mlp_mxfp4_both_sm90.name, p, a, w,

@@ -11,6 +11,7 @@
 // mainloop.
 #pragma once
 #include "backends/cuda/experts/tiles.cuh"
+#include "backends/cuda/grid_words.h"
 #include "backends/cuda/tile/grid_barrier.cuh"
 #include "ops/grouped_mlp.h"
 
@@ -20,13 +21,14 @@ namespace grouped {
 
 // Queue::grid_words: tickets, then warps that have left, then what is written of each expert.
 constexpr int kTickets = 0, kLeft = kTicketsApart, kWritten = 2 * kTicketsApart;
-constexpr int kExpertsMost = 512;  // one thread of a CTA each
+static_assert((kWritten + GroupedLaunch::kExpertsMost) * sizeof(uint32_t) <= kGridWordsBytes);
 
 template <TileKernel kOf>
 struct Tiles : ExpertTiles<Mxfp4Blocks, kOf> {
   static constexpr bool kKeepsIndex = true;  // index of a published tile: 0 gate and up, 1 down
   static constexpr bool kBothProducts = true;
-  static_assert(kOf.x == XSource::kThreads && kOf.ctas() == 1);
+  static_assert(kOf.x == XSource::kThreads && kOf.ctas() == 1 &&
+                GroupedLaunch::kExpertsMost <= ExpertTiles<Mxfp4Blocks, kOf>::kThreads);
 };
 
 struct Parameters {
@@ -116,7 +118,7 @@ __device__ __forceinline__ void multiply_tile(const Parameters& p, const ExpertT
   const int group = uniform(static_cast<int>(threadIdx.x / 128)) - 1,
             first_block = t.first_block + group * C::kBlocks;
   const bool down = t.index > 0;
-  const uint32_t values = ring.base + ring.at.epilogue + group * C::kBlocks * 512;
+  const uint32_t values = ring.base + ring.at.epilogue + group * EpilogueRowsAhead<C::kBlocks, true>::kBytes;
   const EpilogueRowsAhead<C::kBlocks, true> up_ahead(values);
   const EpilogueRowsAhead<C::kBlocks, false> down_ahead(values);
   static_assert(C::kGroups * EpilogueRowsAhead<C::kBlocks, true>::kBytes == C::kEpilogueBytes);
@@ -133,9 +135,7 @@ __device__ __forceinline__ void multiply_tile(const Parameters& p, const ExpertT
   const uint32_t last =
       C::Weights::template multiply<N>(d, pick(down, p.product[0].k_blocks, p.product[1].k_blocks), ring);
   wait_for_sums(d);
-  static_assert(C::kBlocks * C::kSteps * C::kBlockBytes >= StraightEpilogue<true>::kStagingBytes);
-  const uint32_t staging = ring.base + last * static_cast<uint32_t>(C::kStageBytes) + C::kWeights +
-                           group * C::kBlocks * C::kSteps * C::kBlockBytes;
+  const uint32_t staging = staging_in_stage<C, true>(ring, last, group);
   if (down) {
     write_rows<N, C, false>(p.product[1], t, d, down_ahead, first_block, staging, group);
     ring.release(last);
@@ -173,12 +173,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   extern __shared__ __align__(1024) uint8_t base[];
   if (tile::shared_address(base) % 1024 != 0) __trap();
   TileRing<C> ring{tile::shared_address(base), at, {}};
-  if (threadIdx.x < static_cast<unsigned>(at.stages)) {
-    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.full) + threadIdx.x, C::kFullArrivals);
-    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.empty) + threadIdx.x, C::kEmptyArrivals);
-  }
-  if (threadIdx.x < kTilesAhead)
-    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.published) + threadIdx.x, 1);
+  ring.init(base);
   if (threadIdx.x < 32) tile::barrier_visible();
   tile::wait_for_previous();
   // Uniform: see expert_gemm_tiles.

@@ -31,6 +31,15 @@ struct TileRing {
   // CTA pairs: this CTA's rank, and the base of the peer CTA.
   uint32_t rank = 0, peer = 0;
 
+  // Initialises the barriers; all threads of the CTA call it, and make them visible afterwards. shared: where `base` points.
+  __device__ __forceinline__ void init(uint8_t* shared) const {
+    if (threadIdx.x < static_cast<unsigned>(at.stages)) {
+      tile::barrier_init(reinterpret_cast<uint64_t*>(shared + at.full) + threadIdx.x, C::kFullArrivals);
+      tile::barrier_init(reinterpret_cast<uint64_t*>(shared + at.empty) + threadIdx.x, C::kEmptyArrivals);
+    }
+    if (threadIdx.x < kTilesAhead)
+      tile::barrier_init(reinterpret_cast<uint64_t*>(shared + at.published) + threadIdx.x, 1);
+  }
   __device__ __forceinline__ uint32_t stage() const {
     return base + place.stage * static_cast<uint32_t>(C::kStageBytes);
   }

@@ -171,6 +171,14 @@ __device__ __forceinline__ void wait_for_sums(float (&d)[kBlocks][kSums]) {
   for (int b = 0; b < kBlocks; ++b) tile::hold(d[b]);
 }
 
+// Where a warpgroup stages y: the weights that it had in the last stage, which nobody else reads.
+template <class C, bool kGated>
+__device__ __forceinline__ uint32_t staging_in_stage(const TileRing<C>& ring, uint32_t last, int group) {
+  static_assert(C::kBlocks * C::kSteps * C::kBlockBytes >= StraightEpilogue<kGated>::kStagingBytes);
+  return ring.base + last * static_cast<uint32_t>(C::kStageBytes) + C::kWeights +
+         group * C::kBlocks * C::kSteps * C::kBlockBytes;
+}
+
 // Multiplies one tile (N >= its rows) and writes its rows of y.
 template <int N, class C, bool kGated>
 __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const ExpertTile& t,
@@ -199,10 +207,7 @@ __device__ __forceinline__ void multiply_tile(const ExpertParameters& p, const E
     epilogue_general<N, C::kBlocks, kGated>(d, p, act, t, first_block, epilogue);
     return;
   }
-  // Stages y through the weights that this warpgroup had in the last stage; nobody else reads them.
-  static_assert(C::kBlocks * C::kSteps * C::kBlockBytes >= StraightEpilogue<kGated>::kStagingBytes);
-  const uint32_t staging = ring.base + last * static_cast<uint32_t>(C::kStageBytes) + C::kWeights +
-                           group * C::kBlocks * C::kSteps * C::kBlockBytes;
+  const uint32_t staging = staging_in_stage<C, kGated>(ring, last, group);
   epilogue_straight<N, C::kBlocks, kGated>(d, p, act, t, first_block, epilogue,
                                            StraightEpilogue<kGated>(staging, group));
   ring.release(last);
@@ -297,12 +302,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   extern __shared__ __align__(1024) uint8_t base[];
   if (tile::shared_address(base) % 1024 != 0) __trap();
   TileRing<C> ring{tile::shared_address(base), at, {}};
-  if (threadIdx.x < static_cast<unsigned>(at.stages)) {
-    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.full) + threadIdx.x, C::kFullArrivals);
-    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.empty) + threadIdx.x, C::kEmptyArrivals);
-  }
-  if (threadIdx.x < kTilesAhead)
-    tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.published) + threadIdx.x, 1);
+  ring.init(base);
   if (C::kGathers && threadIdx.x < PairGather::kWarps)
     tile::barrier_init(reinterpret_cast<uint64_t*>(base + at.gather_full) + threadIdx.x, 1);
   if (C::kGathers && threadIdx.x == 0) tile::store_shared_word(ring.base + at.waves_begun, 0);
