@@ -19,14 +19,6 @@ LAYERS = [
         "Moe.*",
     ),
     Mutation(
-        "moe_grouped_in_spite_of_force",
-        "a kernel of one product by force, and both run as one operation",
-        "src/nn/moe_path.cc",
-        "if (path == MoePath::kGrouped && forces_products(policy)) return;",
-        "",
-        "MoePlanOnCuda.*",
-    ),
-    Mutation(
         "moe_path_of_the_other_phase",
         "a kernel of the experts by name serves the counts of the other phase",
         "src/nn/moe.cc",

@@ -15,13 +15,6 @@ void for_each_other_path(const MoeConfig& config, Visit visit) {
   visit(MoePath::kAsOne, std::type_identity<ExpertMlp>{}, mlp_problem(config));
 }
 
-// Whether a policy names a kernel of up or down, which then run.
-bool forces_products(const Policy& policy) {
-  const std::vector<ForceWord> words = force_words(policy.force);
-  return std::any_of(words.begin(), words.end(),
-                     [](const ForceWord& w) { return w.op() == ExpertGemm::kName; });
-}
-
 // The largest count that a kernel of the operation's own takes; -1: none.
 template <class Op>
 int64_t last_count(const DeviceInfo& device, std::span<const Candidate<Op>* const> table,
@@ -137,7 +130,6 @@ Result<MoePlans> MoePlans::make(const DeviceInfo& device, const Catalog& catalog
 
 void MoePlans::plan_others(const Policy& policy) {
   for_each_other_path(config_, [&]<class Op>(MoePath path, std::type_identity<Op>, const auto& problem) {
-    if (path == MoePath::kGrouped && forces_products(policy)) return;
     const int64_t last = last_count<Op>(device_, catalog_->table<Op>(), problem, phase_.last, policy);
     if (last < phase_.first || (policy.batch_invariant && last < phase_.last)) return;
     const Status none_is_no_error = plan(path, last);
@@ -255,7 +247,7 @@ MoePath moe_path(const MoeConfig& config, int64_t tokens, const DeviceInfo& devi
   MoePath best = MoePath::kParts;
   PartsCost least = cost(best);
   for_each_other_path(config, [&]<class Op>(MoePath path, std::type_identity<Op>, const auto& problem) {
-    if (!least.refusal.accepted() || (path == MoePath::kGrouped && forces_products(policy))) return;
+    if (!least.refusal.accepted()) return;
     const auto table = catalog.table<Op>();
     const Decision own =
         decide<Op>(Op::at_tokens(problem, tokens), device, table, policy_for<Op>(policy, table));
