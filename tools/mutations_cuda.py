@@ -19,12 +19,13 @@ import subprocess
 import sys
 
 from mutations_attention import ATTENTION
+from mutations_dense import DENSE
 from mutations_kernels import KERNELS as OTHERS
 from mutations_kernels import Mutation
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CUDA = "src/backends/cuda/"
-KERNELS = OTHERS + ATTENTION
+KERNELS = OTHERS + ATTENTION + DENSE
 TILES = ["experts/tile_call.cu"]  # what the card of a tile kernel calls
 
 CONTROLS = [

@@ -1,4 +1,4 @@
-// A dense layer for up to eight rows: weights pass once, and the rows of x stay in registers.
+// A dense layer for up to eight rows: weights pass once, and the rows of x stay in registers, a single one in shared memory.
 //
 // CTAs, one an SM, have equal shares of the features, counted in sixteens or in eights. A unit of work is a slab of 16 features, or of
 // the last eight of a share, and the whole width. A producer warp keeps a ring of stages full by TMA: 16 features
@@ -9,6 +9,10 @@
 //
 // The ring is full of weights before the previous launch has ended. It is so large that no second CTA of a dense layer fits an SM: SMs
 // that the previous launch leaves first would get two, and others none. The attention of a step that decodes fits beside it.
+//
+// A single row stands in shared memory, in the place of the last stage. So threads have few registers, and a CTA finds room beside one of
+// attention, where it fills its ring while that runs; and one short loop goes over the stages of a unit. More rows would have to be in
+// shared memory as a whole before the first product, and would be read there again and again.
 //
 // End says where a unit's weights are and what becomes of its sums:
 //
@@ -22,6 +26,7 @@
 #pragma once
 #include "backends/cuda/kernels/linear_stream.h"
 #include "backends/cuda/launch.h"
+#include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/l2_policy.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
@@ -62,8 +67,12 @@ struct Rows {
   }
 };
 
+constexpr int kRowStages = kStages - 1, kRowAt = kRowStages * kStageBytes,
+              kRowWidthMost = kStageBytes / 2;  // of a single row
+
 template <class End>
-__device__ __forceinline__ void produce(const typename End::Maps& w, const Rows& p, uint32_t ring) {
+__device__ __forceinline__ void produce(const typename End::Maps& w, const Rows& p, uint32_t ring,
+                                        int stages) {
   const uint64_t policy = tile::read_once();
   tile::RingPlace place;
   const int end = p.end();
@@ -81,7 +90,7 @@ __device__ __forceinline__ void produce(const typename End::Maps& w, const Rows&
 #pragma unroll 1
       for (int i = 0; i < boxes; ++i)
         End::fetch(slab, policy, to + i * bytes, w, (first + i) * kBlock, feature, full);
-      place.step(kStages);
+      place.step(stages);
     }
   }
 }
@@ -111,10 +120,10 @@ __device__ __forceinline__ uint32_t has_loaded(float sum) {
   return __float_as_uint(sum) != kNever;
 }
 
-// The product of one box of kFeatures. Four lanes cover 32 of k in 16 bytes each, so a half of a box is two steps of mma.sync (mma.cuh).
-template <int kFeatures>
-__device__ __forceinline__ void multiply_box(float (&d)[2][4], uint32_t box, const uint32_t (&at)[2],
-                                             const tile::Eight<B16> (&x)[2]) {
+// The product of one box of kFeatures with what x(half) loads of x. Four lanes cover 32 of k in 16 bytes each, so a half of a box is two
+// steps of mma.sync (mma.cuh).
+template <int kFeatures, class X>
+__device__ __forceinline__ void multiply_box(float (&d)[2][4], uint32_t box, const uint32_t (&at)[2], X x) {
   uint4 low[2], high[2] = {};
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -123,7 +132,7 @@ __device__ __forceinline__ void multiply_box(float (&d)[2][4], uint32_t box, con
   }
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const uint4 b = x[h].word[0];
+    const uint4 b = x(h);
     const uint32_t a0[4] = {low[h].x, high[h].x, low[h].y, high[h].y}, b0[2] = {b.x, b.y};
     const uint32_t a1[4] = {low[h].z, high[h].z, low[h].w, high[h].w}, b1[2] = {b.z, b.w};
     tile::mma(d[0], a0, b0);
@@ -146,7 +155,7 @@ __device__ __forceinline__ void multiply_stages(float (&d)[2][4], const Rows& p,
     for (int m = 0; m < kChunks; ++m)
       if ((first + i + m) * kWarps + warp < p.k_blocks)
         multiply_box<kFeatures>(d, ring + place.stage * kStageBytes + (m * kWarps + warp) * kBytes, at,
-                                x.half[i + m]);
+                                [&](int h) { return x.half[i + m][h].word[0]; });
     tile::arrive_by_lane(ring + kEmpty + 8 * place.stage, has_loaded(d[0][0]) & has_loaded(d[1][0]));
     place.step(kStages);
   }
@@ -166,6 +175,21 @@ __device__ __forceinline__ float sum_of_warps(const float* sums) {
   return total;
 }
 
+// Adds up the warps' sums of a unit, and stores them. `turn`: which of two places in shared memory; changes.
+template <class End>
+__device__ __forceinline__ void finish_unit(const typename End::Out& out, const typename End::Token& token,
+                                            const typename End::Unit& unit, const float (&d)[2][4],
+                                            uint8_t* shared, int& turn, int feature, int warp, int lane) {
+  float* const mine = reinterpret_cast<float*>(shared + kSums) + turn * (kSumBytes / 4);
+  const float of_lane[4] = {d[0][0] + d[1][0], d[0][1] + d[1][1], d[0][2] + d[1][2], d[0][3] + d[1][3]};
+  tile::store(mine + (warp * 32 + lane) * 4, of_lane);
+  // All have read the unit before the previous one by now, whose place the next one's sums take.
+  tile::sync_threads<kConsumers>(1);
+  if (warp < static_cast<int>(kStreamRowsMost) * kSlab / 32)
+    unit.store(out, token, feature, sum_of_warps(mine));
+  turn ^= 1;
+}
+
 // kBlocks: chunks of x that a warp holds. A wider x is loaded part by part, anew for each unit.
 template <class End, int kBlocks>
 __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& out, uint8_t* shared,
@@ -173,7 +197,6 @@ __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& 
   const uint32_t ring = tile::shared_address(shared);
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
   const uint32_t at[2] = {tile::swizzled(g, c * 16), tile::swizzled(g, c * 16 + 64)};
-  auto* sums = reinterpret_cast<float*>(shared + kSums);
   tile::RingPlace place;
   RowsOfX<kBlocks> x;
   int turn = 0;
@@ -194,18 +217,68 @@ __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& 
         multiply_stages<kEight, kBlocks>(d, p, ring, place, at, x, first, warp);
       }
     }
-    float* const mine = sums + turn * (kSumBytes / 4);
-    const float of_lane[4] = {d[0][0] + d[1][0], d[0][1] + d[1][1], d[0][2] + d[1][2], d[0][3] + d[1][3]};
-    tile::store(mine + (warp * 32 + lane) * 4, of_lane);
-    // All have read the unit before the previous one by now, whose place the next one's sums take.
-    tile::sync_threads<kConsumers>(1);
-    if (warp < static_cast<int>(kStreamRowsMost) * kSlab / 32)
-      unit.store(out, token, feature, sum_of_warps(mine));
-    turn ^= 1;
+    finish_unit<End>(out, token, unit, d, shared, turn, feature, warp, lane);
   }
 }
 
-// Registers of half an SM, although no second one fits: attention's CTA has the other half.
+// The row x into shared memory, zeros behind its width: by each warp what it multiplies.
+__device__ __forceinline__ void copy_row(const Rows& p, uint32_t to, int warp, int lane) {
+  constexpr int kPieces = kBlock / 8, kAtOnce = 32 / kPieces;  // of 16 bytes, of a box; boxes
+  const int piece = lane % kPieces;
+#pragma unroll 2
+  for (int box = warp + lane / kPieces * kWarps; box < p.k_blocks; box += kAtOnce * kWarps) {
+    const int k = box * kBlock + piece * 8;
+    tile::copy_16(to + k * 2, p.x + k, k < p.width);
+  }
+  tile::end_copies();
+  tile::wait_copies<0>();
+  __syncwarp();
+}
+
+// consume() of a single row.
+template <class End>
+__device__ __forceinline__ void consume_row(const Rows& p, const typename End::Out& out, uint8_t* shared,
+                                            int warp) {
+  constexpr int kRowBoxBytes = kBlock * 2;
+  const uint32_t ring = tile::shared_address(shared);
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
+  const uint32_t at[2] = {tile::swizzled(g, c * 16), tile::swizzled(g, c * 16 + 64)};
+  const uint32_t row = ring + kRowAt;
+  tile::RingPlace place;
+  int turn = 0;
+  const int begin = p.first(), end = p.end();
+  const typename End::Token token(out);
+  tile::wait_for_previous();
+  copy_row(p, row, warp, lane);
+#pragma unroll 1
+  for (int feature = begin; feature < end; feature += kSlab) {
+    float d[2][4] = {};
+    const typename End::Unit unit(out, token, feature, end);
+    const bool slab = !End::kEights || feature + kEight < end;
+#pragma unroll 1
+    for (int first = 0; first < p.k_blocks; first += slab ? kWarps : 2 * kWarps) {
+      tile::barrier_wait_by_warp(ring + kFull + 8 * place.stage, place.parity);
+      const uint32_t stage = ring + place.stage * kStageBytes;
+      const auto x_of = [&](int box) {
+        return [x = row + (first + box) * kRowBoxBytes + c * 16](int h) {
+          return tile::load_shared(x + h * 64);
+        };
+      };
+      if (!slab) {
+#pragma unroll 1
+        for (int box = warp; box < 2 * kWarps && first + box < p.k_blocks; box += kWarps)
+          multiply_box<kEight>(d, stage + box * kEightBytes, at, x_of(box));
+      } else if (first + warp < p.k_blocks) {
+        multiply_box<kSlab>(d, stage + warp * kBoxBytes, at, x_of(warp));
+      }
+      tile::arrive_by_lane(ring + kEmpty + 8 * place.stage, has_loaded(d[0][0]) & has_loaded(d[1][0]));
+      place.step(kRowStages);
+    }
+    finish_unit<End>(out, token, unit, d, shared, turn, feature, warp, lane);
+  }
+}
+
+// Registers of half an SM, although no second one fits: attention's CTA has the other half. kBlocks = 0: a single row.
 template <class End, int kBlocks>
 __global__ void __launch_bounds__(kThreads, 2)
     linear_stream(const __grid_constant__ typename End::Maps w, const __grid_constant__ Rows p,
@@ -222,9 +295,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   __syncthreads();
   if (warp == kWarps) {
-    produce<End>(w, p, ring);
-  } else {
+    produce<End>(w, p, ring, kBlocks ? kStages : kRowStages);
+  } else if constexpr (kBlocks) {
     consume<End, kBlocks>(p, out, shared, warp);
+  } else {
+    consume_row<End>(p, out, shared, warp);
   }
 }
 
@@ -245,8 +320,10 @@ Status launch_stream(std::string_view name, const Linear::Problem& p, const Kern
   const Launch how{.grid = {static_cast<unsigned>(of.value[0]), 1, 1},
                    .block = {kThreads, 1, 1},
                    .shared_bytes = kSharedBytes};
-  return launch(name, rows.chunks <= kFew ? linear_stream<End, kFew> : linear_stream<End, kMany>, how, to, w,
-                rows, out);
+  const auto kernel = p.tokens == 1 && p.width <= kRowWidthMost ? linear_stream<End, 0>
+                      : rows.chunks <= kFew                     ? linear_stream<End, kFew>
+                                                                : linear_stream<End, kMany>;
+  return launch(name, kernel, how, to, w, rows, out);
 }
 
 }  // namespace sluice::cuda::stream

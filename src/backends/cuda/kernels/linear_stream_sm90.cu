@@ -1,4 +1,4 @@
-// A dense layer for up to eight rows: weights pass once, and the rows of x stay in registers (linear_stream.cuh).
+// A dense layer for up to eight rows: weights pass once, and the rows of x stay where they are multiplied (linear_stream.cuh).
 //
 // Wins    one to some rows.
 // Loses   where features are many, to tiles; more rows its registers do not hold.
