@@ -278,9 +278,12 @@ __device__ __forceinline__ void consume_row(const Rows& p, const typename End::O
   }
 }
 
-// Registers of half an SM, although no second one fits: attention's CTA has the other half. kBlocks = 0: a single row.
+// The fewest registers that spill nothing, or next to it: a CTA of attention then has room beside this one for longer.
+constexpr int registers_of(int blocks) { return blocks == 0 ? 64 : blocks <= 6 ? 80 : 96; }
+
+// kBlocks = 0: a single row.
 template <class End, int kBlocks>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __maxnreg__(registers_of(kBlocks))
     linear_stream(const __grid_constant__ typename End::Maps w, const __grid_constant__ Rows p,
                   const __grid_constant__ typename End::Out out) {
   extern __shared__ __align__(1024) uint8_t shared[];
