@@ -234,3 +234,10 @@ def test_reasons_are_the_stages_without_a_kernel():
     stages = "  experts.up    cuda.expert_gemm.a\n                expert_gemm rows=1\n  experts.down  none: needs x; y\n"
     assert method.refusals(stages) == ["experts.down none: needs x; y"]
     assert method.refusals("experts: wanted at most 1024, found 2000") == ["experts: wanted at most 1024, found 2000"]
+
+
+@pytest.mark.parametrize("model", ["gpt-oss-20b", "gpt-oss-120b", "deepseek-v4-flash", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("device", ["cpu", "h100", "h200"])
+def test_the_log_names_a_kernel_of_the_experts_for_every_count(model, device):
+    for tokens in (1, 8, 64, 256, 4096):
+        assert method.expert_kernels(sluice_moe.explain(model, device=device, tokens=tokens)), tokens

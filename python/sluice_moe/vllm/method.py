@@ -6,6 +6,8 @@ so that vLLM's memory profile, sleep mode and load balancing over experts see th
 """
 from __future__ import annotations
 
+import re
+
 import torch
 import vllm.envs as envs
 import vllm.model_executor.layers.fused_moe.modular_kernel as mk
@@ -225,10 +227,13 @@ def expert_method(layer: torch.nn.Module, prefix: str, kind: str) -> SluiceMetho
     return made
 
 
+OF_EXPERTS = re.compile(r"\.(expert_gemm|expert_mlp|grouped_mlp)\.")  # the operation in a kernel's name
+
+
 def expert_kernels(explained: str) -> str:
     """The kernels of the experts in what MoeLayer.explain() says of one count of tokens."""
     words = (line.split() for line in explained.splitlines())
-    return " and ".join(dict.fromkeys(w[1] for w in words if len(w) == 2 and ".expert_" in w[1]))
+    return " and ".join(dict.fromkeys(w[1] for w in words if len(w) == 2 and OF_EXPERTS.search(w[1])))
 
 
 SAID_FIELDS = ("hidden", "intermediate", "experts", "top_k", "expert_w", "gate_order", "act", "up_bias")
