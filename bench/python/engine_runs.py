@@ -115,10 +115,17 @@ def compared(one: dict, other: dict) -> str:
 
 
 def table(out: pathlib.Path) -> None:
-    """Ratios to Sluice, and how far answers are apart. A backend's variant ("marlin+lora") is held to Sluice's own."""
+    """Ratios to Sluice, and how far answers are apart. A backend's variant ("marlin+lora") is held to Sluice's own, and one whose draft
+    guesses to the same backend's "+plain", which has none."""
     found = load(out)
     for (model, backend), base in found.items():
         chosen, _, variant = backend.partition("+")
+        plain = found.get((model, f"{chosen}+plain"))
+        if "guesses" in base:
+            accepted = ", ".join(map(str, base["accepted"]))
+            print(f"{model}, {backend}: of {base['guesses']} guesses {accepted} accepted, by place; the draft: {base['draft']}")
+        if "guesses" in base and plain:
+            print(f"{model}, {backend} over {chosen}+plain: {compared(plain, base)}")
         ours = found.get((model, "sluice" + ("+" + variant if variant else "")))
         if chosen == "sluice" or ours is None:
             continue
@@ -137,8 +144,9 @@ def rows(engine: str, out: pathlib.Path, version: str) -> None:
         chosen, _, variant = backend.partition("+")
         impl = {"sluice": "sluice", "default": f"{engine}-{r['experts']}"}.get(chosen, f"{engine}-{chosen}")
         which = f"{version}+{engine}-{r[engine]}" if chosen == "sluice" else r[engine]
+        name = f"gpt-oss-{model}" if model in ("20b", "120b") else model
         for row in sorted(r["rows"], key=lambda row: (row["op"], row["tokens"])):
-            print(f"engine_{engine},{row['op']},gpt-oss-{model},{row['tokens']},{impl},{which},{row['median_us']:.4f},{row['p10_us']:.4f},"
+            print(f"engine_{engine},{row['op']},{name},{row['tokens']},{impl},{which},{row['median_us']:.4f},{row['p10_us']:.4f},"
                   f"{row['p90_us']:.4f},0,0,{row['note']}{' ' + variant if variant else ''}")
 
 

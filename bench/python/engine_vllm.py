@@ -6,9 +6,12 @@
     engine_vllm.py table --out DIR                       ratios, and how far the answers of backends are apart
     engine_vllm.py rows --out DIR --version COMMIT       rows for bench/measured/h200/engine_vllm.csv
 
-MODEL is 20b, 120b, qwen3 (eight layers of Qwen3-30B-A3B, whose experts are bf16) or tiny (the shipped model's shape, for a try on the
-CPU). BACKEND is default (what vLLM chooses), marlin or sluice. With a variant only its answers are asked for, without graphs and with a
-small cache, so that several fit a GPU:
+MODEL is 20b, 120b, qwen3 (eight layers of Qwen3-30B-A3B, whose experts are bf16), hy3 (one layer of Hunyuan 3 and its MTP layer, bf16) or
+tiny (the shipped model's shape, for a try on the CPU). BACKEND is default (what vLLM chooses), marlin or sluice. With a variant only its
+answers are asked for, without graphs and with a small cache, so that several fit a GPU:
+    +plain              nothing more: what a draft's answers are held to
+    +draft              a draft with weights of its own, which are the model's again, guesses three tokens
+    +mtp                the MTP layer guesses one token (hy3 alone, where it is the model's layer again)
     +chunked            prompts in pieces of 256 tokens, asked twice with a prefix cache
     +ngram              guessed tokens, verified together
     +lora               an adapter on the routers
@@ -43,6 +46,10 @@ STEPS = {1: 200, 8: 150, 32: 100, 64: 80, 128: 60, 256: 40}  # of decode that ar
 CHECKED_PROMPTS, CHECKED_TOKENS, CHECKED_LENGTH = 4, 16, 48
 VARIANTS = {
     "": {},
+    "plain": {},
+    "draft": {"speculative_config": {"method": "draft_model", "num_speculative_tokens": 3}, "disable_log_stats": False,
+              "disable_hybrid_kv_cache_manager": True},  # vLLM wants all layers of a draft in one group of its cache
+    "mtp": {"speculative_config": {"method": "mtp", "num_speculative_tokens": 1}, "disable_log_stats": False},
     "chunked": {"enable_prefix_caching": True, "max_num_batched_tokens": 256},
     "ngram": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 1}},
     "prefill": {"kv_transfer_config": {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}},
@@ -71,6 +78,12 @@ def experts_of(model) -> str:
     return "unknown"
 
 
+def draft_of(worker) -> str:
+    """What runs the experts of a worker's draft, and how many of its gates are Sluice's."""
+    draft = worker.model_runner.drafter.model
+    return f"{experts_of(draft)}, {sum(getattr(module, 'sluice', False) is True for module in draft.modules())} gates of Sluice"
+
+
 def fill_dummies(config: dict) -> None:
     """Makes --load-format dummy of this process, and of its forks, draw the weights of engine_vllm_weights.py."""
     from vllm.config import get_current_vllm_config
@@ -85,69 +98,17 @@ def fill_dummies(config: dict) -> None:
     DummyModelLoader.load_weights = load_weights
 
 
-class Engine:
+class Steps:
     """vLLM in this process, with steps that are timed."""
 
-    def __init__(self, model: str, backend: str, out: pathlib.Path):
-        os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1",
-                       "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_STREAM": "ext://sys.stderr", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
-        if backend.endswith(RANKS):  # ranks draw weights as this process says
-            os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
-        folder = out / f"config-{model}"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(config_of(model)))
-        from vllm import LLM
-
-        fill_dummies(config_of(model))
-        tiny = model == "tiny"
-        backend, _, self.variant = backend.partition("+")
-        self.adapter = adapter_of(model, out) if self.variant == "lora" else None
-        self.vocabulary = config_of(model)["vocab_size"]
-        arguments = dict(model=str(folder), load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", seed=SEED,
-                         max_model_len=1024 if tiny else 8192 + 64, max_num_seqs=8 if tiny else max(SEQUENCES),
-                         max_num_batched_tokens=1024 if tiny else 8192, enable_prefix_caching=False, disable_log_stats=True)
-        if not tiny:
-            arguments["gpu_memory_utilization"] = 0.92
-        self.timed = not self.variant
-        if not self.timed:
-            arguments |= {"gpu_memory_utilization": 0.22, "kv_cache_memory_bytes": 2 << 30}
-        if tiny or not self.timed:
-            arguments |= {"enforce_eager": True}
-        else:
-            arguments |= {"compilation_config": {
-                "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": list(SEQUENCES)}}
-        if backend == "sluice":
-            arguments["quantization"] = "sluice"
-        elif backend != "default":
-            arguments["moe_backend"] = backend
-        arguments |= VARIANTS[self.variant]
-        if self.variant in ("prefill", "decode"):
-            where = {"kv_connector_extra_config": {"shared_storage_path": str(out / f"keys-and-values-{model}")}}
-            arguments["kv_transfer_config"] = arguments["kv_transfer_config"] | where
-        began = time.perf_counter()
-        self.llm = LLM(**arguments)
-        self.engine = self.llm.llm_engine
-        self.ready_s = time.perf_counter() - began
-        self.number = 0
-
-    def experts(self) -> str:
-        """The class that runs the experts, as vLLM has it."""
-        return self.llm.apply_model(experts_of)[0]
+    def __init__(self, llm, vocabulary: int, adapter=None):
+        self.llm, self.engine, self.vocabulary, self.adapter, self.number = llm, llm.llm_engine, vocabulary, adapter, 0
 
     def prompt(self, length: int, which: int) -> dict:
         import random
 
         draw = random.Random(SEED * 7919 + which)
         return {"prompt_token_ids": [draw.randrange(self.vocabulary // 2) for _ in range(length)]}
-
-    def nap(self) -> int:
-        """Sends the engine to sleep and wakes it. Bytes of the GPU that were free in between."""
-        import torch
-
-        self.llm.sleep(level=1)
-        free = torch.cuda.mem_get_info()[0]
-        self.llm.wake_up()
-        return free
 
     def add(self, prompts: list[dict], tokens: int, **sampling) -> list[str]:
         from vllm import SamplingParams
@@ -196,6 +157,70 @@ class Engine:
             times.append((time.perf_counter() - began) * 1e6)
         return times[1:]
 
+
+class Engine(Steps):
+    """One of this program's models."""
+
+    def __init__(self, model: str, backend: str, out: pathlib.Path):
+        os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1",
+                       "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_STREAM": "ext://sys.stderr", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
+        if backend.endswith(RANKS):  # ranks draw weights as this process says
+            os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
+        folder = out / f"config-{model}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(config_of(model)))
+        from vllm import LLM
+
+        fill_dummies(config_of(model))
+        tiny = model == "tiny"
+        backend, _, self.variant = backend.partition("+")
+        arguments = dict(model=str(folder), load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", seed=SEED,
+                         max_model_len=1024 if tiny else 8192 + 64, max_num_seqs=8 if tiny else max(SEQUENCES),
+                         max_num_batched_tokens=1024 if tiny else 8192, enable_prefix_caching=False, disable_log_stats=True)
+        if not tiny:
+            arguments["gpu_memory_utilization"] = 0.92
+        self.timed = not self.variant
+        if not self.timed:
+            arguments |= {"gpu_memory_utilization": 0.22, "kv_cache_memory_bytes": 2 << 30}
+        if tiny or not self.timed:
+            arguments |= {"enforce_eager": True}
+        else:
+            arguments |= {"compilation_config": {
+                "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": list(SEQUENCES)}}
+        if backend == "sluice":
+            arguments["quantization"] = "sluice"
+        elif backend != "default":
+            arguments["moe_backend"] = backend
+        arguments |= VARIANTS[self.variant]
+        if self.variant in ("prefill", "decode"):
+            where = {"kv_connector_extra_config": {"shared_storage_path": str(out / f"keys-and-values-{model}")}}
+            arguments["kv_transfer_config"] = arguments["kv_transfer_config"] | where
+        if self.variant == "draft":
+            of_draft = {"model": str(folder)} | ({"quantization": "sluice"} if backend == "sluice" else {})
+            arguments["speculative_config"] = arguments["speculative_config"] | of_draft
+        began = time.perf_counter()
+        llm = LLM(**arguments)
+        self.ready_s = time.perf_counter() - began
+        super().__init__(llm, config_of(model)["vocab_size"], adapter_of(model, out) if self.variant == "lora" else None)
+
+    def experts(self) -> str:
+        """The class that runs the experts, as vLLM has it."""
+        return self.llm.apply_model(experts_of)[0]
+
+    def guessed(self) -> tuple[list[int], int]:
+        """Tokens of a draft that were accepted, as its first, second, ... guess, and how often it guessed, as vLLM counts them."""
+        found = {metric.name.removeprefix("vllm:spec_decode_num_"): metric for metric in self.llm.get_metrics()}
+        return found["accepted_tokens_per_pos"].values, found["drafts"].value
+
+    def nap(self) -> int:
+        """Sends the engine to sleep and wakes it. Bytes of the GPU that were free in between."""
+        import torch
+
+        self.llm.sleep(level=1)
+        free = torch.cuda.mem_get_info()[0]
+        self.llm.wake_up()
+        return free
+
     def answers(self, length: int, tokens: int) -> list[dict]:
         """Greedy tokens of a few prompts, with the 20 likeliest of each position and their logarithms."""
         names = self.add([self.prompt(length, 100 + i) for i in range(CHECKED_PROMPTS)], tokens, logprobs=20)
@@ -235,6 +260,9 @@ def one(model: str, backend: str, out: pathlib.Path) -> None:
     if engine.variant in ("chunked", "sleep", "eplb"):
         answers += engine.answers(VARIANT_LENGTH, CHECKED_TOKENS)  # chunked: their prompts are in the cache now
     result.write(answers=answers)
+    if engine.variant in ("draft", "mtp"):
+        accepted, guesses = engine.guessed()
+        result.write(accepted=accepted, guesses=guesses, draft=engine.llm.collective_rpc(draft_of)[0])
     if other is not None and other.wait():
         raise SystemExit(f"the other rank ended with {other.returncode}")
     if not engine.timed:

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """DeepSeek V4 Flash with few layers and random weights in vLLM 0.26.0, with and without Sluice.
 
-    engine_vllm_v4.py run BACKEND OUT.json [--layers N] [--experts N] [--graphs]
+    engine_vllm_v4.py run BACKEND OUT.json [--layers N] [--experts N] [--graphs] [--times DIR]
     engine_vllm_v4.py compare A.json B.json
+    engine_vllm.py table --out DIR; engine_vllm.py rows --out DIR --version COMMIT
 
 BACKEND: default (what vLLM chooses; Marlin on Hopper), another name of vLLM's, or sluice. A run writes greedy tokens, their log
 probabilities and those of the prompts: of prompts together, of the first of them alone, and of long ones. Weights depend on names alone: the
 same with each backend. compare prints how far two runs are apart, and how far each is from itself where a prompt ran alone: that is what
-another order of the same sums does to this model.
+another order of the same sums does to this model. --times measures steps of decode and prompts, too, as engine_vllm.py does.
 
 Needs vLLM 0.26.0 with tilelang, CuTe DSL, quack and DeepGEMM (its own packages), the package sluice_moe, nvcc, and a Hopper GPU.
 """
@@ -25,6 +26,7 @@ import time
 import zlib
 
 import engine_runs
+import engine_vllm
 
 os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
                "VLLM_DEEP_GEMM_WARMUP": "skip", "VLLM_LOGGING_STREAM": "ext://sys.stderr", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
@@ -35,6 +37,9 @@ HASH_LAYERS = 2
 LENGTHS = [3, 17, 48, 100, 129, 260, 511, 700]
 LONG = [2000, 6000]  # at 6000 tokens 1500 compressed keys are there, of which the indexer keeps 512
 TOKENS = 16
+CONTEXT = 1024
+STEPS = {1: 100, 8: 80, 32: 60, 64: 50, 128: 40}  # sequences: steps of decode that are timed
+PROMPTS, REPEATS = (1024, 4096), 7
 
 
 def config_of(layers: int, experts: int) -> dict:
@@ -171,11 +176,12 @@ def fill_dummies(config: dict) -> None:
 
 
 def arguments_of(folder: str, backend: str, graphs: bool) -> dict:
-    arguments = dict(model=folder, load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", seed=SEED, max_model_len=8192, max_num_seqs=16,
-                     max_num_batched_tokens=4096, enable_prefix_caching=False, disable_log_stats=True, kv_cache_dtype="fp8", block_size=256,
-                     gpu_memory_utilization=0.6, kernel_config={"enable_flashinfer_autotune": False})
+    arguments = dict(model=folder, load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", seed=SEED, max_model_len=8192,
+                     max_num_seqs=max(STEPS), max_num_batched_tokens=4096, enable_prefix_caching=False, disable_log_stats=True,
+                     kv_cache_dtype="fp8", block_size=256, gpu_memory_utilization=0.75,
+                     kernel_config={"enable_flashinfer_autotune": False})
     if graphs:
-        arguments["compilation_config"] = {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [1, 2, 4, 8, 16]}
+        arguments["compilation_config"] = {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": list(STEPS)}
     else:
         arguments["enforce_eager"] = True
     if backend == "sluice":
@@ -225,6 +231,19 @@ def ask(llm, lengths: list[int], vocabulary: int) -> list[dict]:
     return said
 
 
+def measure(llm, result: dict, out: pathlib.Path) -> None:
+    """Rows of decode steps and of prompts."""
+    steps = engine_vllm.Steps(llm, llm.model_config.get_vocab_size())
+    kept = engine_runs.Result(f"deepseek-v4-flash-{result['layers']}-layers", result["backend"], out, vllm=result["vllm"],
+                              ready_s=result["ready_s"], experts=result["inside"]["experts"][0], gpu=result["gpu"])
+    note = f"{result['layers']} layers" + (" full graphs" if result["graphs"] else " eager")
+    for sequences, count in STEPS.items():
+        kept.keep("decode", sequences, steps.decode(sequences, count, CONTEXT), f"context {CONTEXT} sustained {note}")
+    for length in PROMPTS:
+        kept.keep("prefill", length, steps.prefill(length, REPEATS), f"one prompt in bursts {result['layers']} layers")
+    kept.write(complete=True)
+
+
 def run(arguments) -> None:
     config = config_of(arguments.layers, arguments.experts)
     import torch
@@ -246,6 +265,10 @@ def run(arguments) -> None:
         result["alone"] = [answer for length in LENGTHS[:3] for answer in ask(llm, [length], vocabulary)]
         result["long"] = ask(llm, LONG, vocabulary)
         arguments.out.write_text(json.dumps(result))
+        print(f"{arguments.backend}: answered after {time.perf_counter() - began:.0f} s", flush=True)
+        if arguments.times:
+            arguments.times.mkdir(parents=True, exist_ok=True)
+            measure(llm, result, arguments.times)
 
 
 # ---- Comparisons ----
@@ -286,6 +309,7 @@ def main() -> None:
     one.add_argument("--layers", type=int, default=len(RATIOS))
     one.add_argument("--experts", type=int, default=256)
     one.add_argument("--graphs", action="store_true")
+    one.add_argument("--times", type=pathlib.Path, metavar="DIR")
     one.set_defaults(call=run)
     two = commands.add_parser("compare")
     two.add_argument("a", type=pathlib.Path)

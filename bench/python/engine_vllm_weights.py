@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import pathlib
+import re
 import zlib
 
 SEED = 20
@@ -14,7 +15,8 @@ TINY = pathlib.Path(__file__).parents[2] / "models/sluice-16e-tiny/config.json"
 
 
 def config_of(model: str) -> dict:
-    """config.json of gpt-oss-20b or -120b as its publisher has it, of the shipped model, or of eight layers of Qwen3-30B-A3B."""
+    """config.json of gpt-oss-20b or -120b as its publisher has it, of the shipped model, of eight layers of Qwen3-30B-A3B, or of one layer
+    of Hunyuan 3 with experts and its MTP layer."""
     if model == "tiny":
         return json.loads(TINY.read_text())
     if model == "qwen3":
@@ -25,6 +27,17 @@ def config_of(model: str) -> dict:
             "mlp_only_layers": [], "moe_intermediate_size": 768, "norm_topk_prob": True, "num_attention_heads": 32, "num_experts": 128,
             "num_experts_per_tok": 8, "num_hidden_layers": 8, "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
             "tie_word_embeddings": False, "use_cache": True, "vocab_size": 151936, "torch_dtype": "bfloat16",
+        }
+    if model == "hy3":
+        return {
+            "architectures": ["HYV3ForCausalLM"], "model_type": "hy_v3", "bos_token_id": 120000, "eos_token_id": 120025, "head_dim": 128,
+            "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.006, "intermediate_size": 13312, "expert_hidden_dim": 1536,
+            "moe_intermediate_size": 1536, "max_position_embeddings": 131072, "num_attention_heads": 64, "num_key_value_heads": 8,
+            "num_experts": 192, "num_experts_per_tok": 8, "num_shared_experts": 1, "num_hidden_layers": 1, "first_k_dense_replace": 0,
+            "num_nextn_predict_layers": 1, "moe_router_enable_expert_bias": True, "moe_router_use_sigmoid": True, "route_norm": True,
+            "router_scaling_factor": 2.826, "qk_norm": True, "rms_norm_eps": 1e-5,
+            "rope_parameters": {"rope_theta": 11158840.0, "rope_type": "default"}, "tie_word_embeddings": False, "use_cache": True,
+            "vocab_size": 120832, "torch_dtype": "bfloat16",
         }
     layers, experts = {"20b": (24, 32), "120b": (36, 128)}[model]
     return {
@@ -68,7 +81,7 @@ def fill(model, config: dict, shard: Shard = Shard()) -> None:
         for name, parameter in model.named_parameters():
             data = parameter.data
             draw = torch.Generator(device=data.device)
-            seed = SEED * 1_000_003 + zlib.crc32(name.replace(".routed_experts", "").encode())
+            seed = SEED * 1_000_003 + zlib.crc32(seed_name(name).encode())
             matrix = name.split(".")[-1].split("_")[0]
             if matrix in rows:
                 data.zero_()
@@ -80,6 +93,8 @@ def fill(model, config: dict, shard: Shard = Shard()) -> None:
             draw.manual_seed(seed * 1024 + (0 if whole(name) else shard.rank))
             if "norm" in name:
                 data.fill_(1)
+            elif "eh_proj" in name:  # of the MTP layer: the token's embedding goes in as it is, nothing of the model's hidden state
+                data.zero_()[:, :hidden].fill_diagonal_(1)
             elif name.endswith("bias") or "sinks" in name:
                 data.normal_(0, 0.02, generator=draw)
             elif "embed" in name:
@@ -87,6 +102,12 @@ def fill(model, config: dict, shard: Shard = Shard()) -> None:
             else:
                 small = 0.2 if "o_proj" in name else 2 if "router" in name or "mlp.gate." in name else 1
                 data.normal_(0, small / math.sqrt(data.shape[-1] * (shard.ranks if "o_proj" in name else 1)), generator=draw)
+
+
+def seed_name(name: str) -> str:
+    """The name that a parameter's seed depends on. The MTP layer is the first layer again, with the model's head."""
+    name = re.sub(r"layers\.\d+\.mtp_block\.", "layers.0.", name.replace(".routed_experts", ""))
+    return re.sub(r"model\.layers\.\d+\.shared_head\.head\.", "lm_head.", name)
 
 
 def whole(name: str) -> bool:

@@ -2,6 +2,7 @@
 import json
 import math
 import pathlib
+import re
 import shutil
 
 import pytest
@@ -42,6 +43,17 @@ def test_two_ranks(tmp_path, engine):
 def test_compiled(tmp_path):
     answers, _ = run(tmp_path, {"model": str(MODEL), "quantization": "sluice", "enforce_eager": False}, [ASK])
     right(answers[0])
+
+
+def test_a_draft_with_weights_of_its_own(tmp_path):
+    """The model as its own draft: both are Sluice's, as neither could run here otherwise, and nearly all guesses are right."""
+    draft = {"method": "draft_model", "model": str(MODEL), "num_speculative_tokens": 3, "quantization": "sluice"}
+    # vLLM wants all layers of a draft in one group of its cache.
+    engine = {"speculative_config": draft, "disable_hybrid_kv_cache_manager": True, "disable_log_stats": False}
+    answers, log = run(tmp_path, {"model": str(MODEL), "quantization": "sluice"} | engine, [ASK])
+    right(answers[0])
+    accepted, guessed = map(int, re.search(r"guesses: (\d+) of (\d+) accepted", log).groups())
+    assert guessed > 100 and accepted > 0.9 * guessed, (accepted, guessed)
 
 
 # ---- bf16 experts, beside vLLM's own ----

@@ -1,6 +1,7 @@
 """vllm_run.py FILE: one vLLM engine as FILE says, in a process of its own; its answers go to FILE.out, both JSON.
 
 {"engine": {arguments of vllm.LLM}, "ask": [{"prompts": [...], "sampling": {...}, "before": "reload"|"fill", "adapter": folder}, ...]}
+With a draft the log says how many of its guesses were accepted.
 """
 import json
 import sys
@@ -26,6 +27,10 @@ def main() -> None:
     llm = LLM(**given["engine"])
     with open(path + ".out", "w") as out:
         json.dump([ask(llm, question) for question in given["ask"]], out)
+    if "speculative_config" in given["engine"]:
+        accepted, guessed = (next(m.value for m in llm.get_metrics() if m.name == f"vllm:spec_decode_num_{of}_tokens")
+                             for of in ("accepted", "draft"))
+        print(f"guesses: {accepted} of {guessed} accepted")
 
 
 if __name__ == "__main__":
