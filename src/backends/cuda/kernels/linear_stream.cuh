@@ -8,7 +8,8 @@
 // warps' sums are added up through shared memory, in their order; thread t finishes row t % 16 of the unit for token t / 16.
 //
 // The ring is full of weights before the previous launch has ended. It is so large that no second CTA of a dense layer fits an SM: SMs
-// that the previous launch leaves first would get two, and others none. The attention of a step that decodes fits beside it.
+// that the previous launch leaves first would get two, and others none. The attention of a step that decodes has its shared memory
+// beside it, and its registers where this kernel has no more than 80.
 //
 // A single row stands in shared memory, in the place of the last stage. So threads have few registers, and a CTA finds room beside one of
 // attention, where it fills its ring while that runs; and one short loop goes over the stages of a unit. More rows would have to be in
