@@ -11,9 +11,9 @@
 // that the previous launch leaves first would get two, and others none. The attention of a step that decodes has its shared memory
 // beside it, and its registers where this kernel has no more than 80.
 //
-// A single row stands in shared memory, in the place of the last stage. So threads have few registers, and a CTA finds room beside one of
-// attention, where it fills its ring while that runs; and one short loop goes over the stages of a unit. More rows would have to be in
-// shared memory as a whole before the first product, and would be read there again and again.
+// A single row stands in shared memory, in the place of the last stage. So threads have few registers, and one short loop goes over the
+// stages of a unit. More rows would have to be in shared memory as a whole before the first product, and would be read there again and
+// again.
 //
 // End says where a unit's weights are and what becomes of its sums:
 //
@@ -25,6 +25,8 @@
 //   Unit(out, token, first, end)          of features [first, end), 16 at most: begins loads for which nothing waits before
 //   store(out, token, first, sum)         which all threads of the first four warps call, with the sum of their element
 #pragma once
+#include <type_traits>
+
 #include "backends/cuda/kernels/linear_stream.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/async_copy.cuh"
@@ -176,52 +178,6 @@ __device__ __forceinline__ float sum_of_warps(const float* sums) {
   return total;
 }
 
-// Adds up the warps' sums of a unit, and stores them. `turn`: which of two places in shared memory; changes.
-template <class End>
-__device__ __forceinline__ void finish_unit(const typename End::Out& out, const typename End::Token& token,
-                                            const typename End::Unit& unit, const float (&d)[2][4],
-                                            uint8_t* shared, int& turn, int feature, int warp, int lane) {
-  float* const mine = reinterpret_cast<float*>(shared + kSums) + turn * (kSumBytes / 4);
-  const float of_lane[4] = {d[0][0] + d[1][0], d[0][1] + d[1][1], d[0][2] + d[1][2], d[0][3] + d[1][3]};
-  tile::store(mine + (warp * 32 + lane) * 4, of_lane);
-  // All have read the unit before the previous one by now, whose place the next one's sums take.
-  tile::sync_threads<kConsumers>(1);
-  if (warp < static_cast<int>(kStreamRowsMost) * kSlab / 32)
-    unit.store(out, token, feature, sum_of_warps(mine));
-  turn ^= 1;
-}
-
-// kBlocks: chunks of x that a warp holds. A wider x is loaded part by part, anew for each unit.
-template <class End, int kBlocks>
-__device__ __forceinline__ void consume(const Rows& p, const typename End::Out& out, uint8_t* shared,
-                                        int warp) {
-  const uint32_t ring = tile::shared_address(shared);
-  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
-  const uint32_t at[2] = {tile::swizzled(g, c * 16), tile::swizzled(g, c * 16 + 64)};
-  tile::RingPlace place;
-  RowsOfX<kBlocks> x;
-  int turn = 0;
-  const int begin = p.first(), end = p.end();
-  const typename End::Token token(out);
-  tile::wait_for_previous();
-#pragma unroll 1
-  for (int feature = begin; feature < end; feature += kSlab) {
-    float d[2][4] = {};
-    const typename End::Unit unit(out, token, feature, end);
-    const bool slab = !End::kEights || feature + kEight < end;
-#pragma unroll 1
-    for (int first = 0; first < p.chunks; first += kBlocks) {
-      if (feature == begin || p.chunks > kBlocks) x.load(p, first, warp, lane);
-      if (slab) {
-        multiply_stages<kSlab, kBlocks>(d, p, ring, place, at, x, first, warp);
-      } else {
-        multiply_stages<kEight, kBlocks>(d, p, ring, place, at, x, first, warp);
-      }
-    }
-    finish_unit<End>(out, token, unit, d, shared, turn, feature, warp, lane);
-  }
-}
-
 // The row x into shared memory, zeros behind its width: by each warp what it multiplies.
 __device__ __forceinline__ void copy_row(const Rows& p, uint32_t to, int warp, int lane) {
   constexpr int kPieces = kBlock / 8, kAtOnce = 32 / kPieces;  // of 16 bytes, of a box; boxes
@@ -236,53 +192,79 @@ __device__ __forceinline__ void copy_row(const Rows& p, uint32_t to, int warp, i
   __syncwarp();
 }
 
-// consume() of a single row.
-template <class End>
-__device__ __forceinline__ void consume_row(const Rows& p, const typename End::Out& out, uint8_t* shared,
-                                            int warp) {
+// The stages of a unit of a single row.
+__device__ __forceinline__ void multiply_row(float (&d)[2][4], const Rows& p, uint32_t ring,
+                                             tile::RingPlace& place, const uint32_t (&at)[2], bool slab,
+                                             int warp, int c) {
   constexpr int kRowBoxBytes = kBlock * 2;
+  const uint32_t row = ring + kRowAt;
+#pragma unroll 1
+  for (int first = 0; first < p.k_blocks; first += slab ? kWarps : 2 * kWarps) {
+    tile::barrier_wait_by_warp(ring + kFull + 8 * place.stage, place.parity);
+    const uint32_t stage = ring + place.stage * kStageBytes;
+    const auto x_of = [&](int box) {
+      return
+          [x = row + (first + box) * kRowBoxBytes + c * 16](int h) { return tile::load_shared(x + h * 64); };
+    };
+    if (!slab) {
+#pragma unroll 1
+      for (int box = warp; box < 2 * kWarps && first + box < p.k_blocks; box += kWarps)
+        multiply_box<kEight>(d, stage + box * kEightBytes, at, x_of(box));
+    } else if (first + warp < p.k_blocks) {
+      multiply_box<kSlab>(d, stage + warp * kBoxBytes, at, x_of(warp));
+    }
+    tile::arrive_by_lane(ring + kEmpty + 8 * place.stage, has_loaded(d[0][0]) & has_loaded(d[1][0]));
+    place.step(kRowStages);
+  }
+}
+
+// kBlocks: chunks of x that a warp holds; 0: a single row, in shared memory. A wider x is loaded part by part, anew for each unit.
+template <class End, int kBlocks>
+__device__ __forceinline__ void consume(const Rows& p, const typename End::Out& out, uint8_t* shared,
+                                        int warp) {
+  constexpr bool kSingle = kBlocks == 0;
   const uint32_t ring = tile::shared_address(shared);
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
   const uint32_t at[2] = {tile::swizzled(g, c * 16), tile::swizzled(g, c * 16 + 64)};
-  const uint32_t row = ring + kRowAt;
   tile::RingPlace place;
+  [[maybe_unused]] std::conditional_t<kSingle, int, RowsOfX<kBlocks>> x;
   int turn = 0;
   const int begin = p.first(), end = p.end();
   const typename End::Token token(out);
   tile::wait_for_previous();
-  copy_row(p, row, warp, lane);
+  if constexpr (kSingle) copy_row(p, ring + kRowAt, warp, lane);
 #pragma unroll 1
   for (int feature = begin; feature < end; feature += kSlab) {
     float d[2][4] = {};
     const typename End::Unit unit(out, token, feature, end);
     const bool slab = !End::kEights || feature + kEight < end;
+    if constexpr (kSingle) {
+      multiply_row(d, p, ring, place, at, slab, warp, c);
+    } else {
 #pragma unroll 1
-    for (int first = 0; first < p.k_blocks; first += slab ? kWarps : 2 * kWarps) {
-      tile::barrier_wait_by_warp(ring + kFull + 8 * place.stage, place.parity);
-      const uint32_t stage = ring + place.stage * kStageBytes;
-      const auto x_of = [&](int box) {
-        return [x = row + (first + box) * kRowBoxBytes + c * 16](int h) {
-          return tile::load_shared(x + h * 64);
-        };
-      };
-      if (!slab) {
-#pragma unroll 1
-        for (int box = warp; box < 2 * kWarps && first + box < p.k_blocks; box += kWarps)
-          multiply_box<kEight>(d, stage + box * kEightBytes, at, x_of(box));
-      } else if (first + warp < p.k_blocks) {
-        multiply_box<kSlab>(d, stage + warp * kBoxBytes, at, x_of(warp));
+      for (int first = 0; first < p.chunks; first += kBlocks) {
+        if (feature == begin || p.chunks > kBlocks) x.load(p, first, warp, lane);
+        if (slab) {
+          multiply_stages<kSlab, kBlocks>(d, p, ring, place, at, x, first, warp);
+        } else {
+          multiply_stages<kEight, kBlocks>(d, p, ring, place, at, x, first, warp);
+        }
       }
-      tile::arrive_by_lane(ring + kEmpty + 8 * place.stage, has_loaded(d[0][0]) & has_loaded(d[1][0]));
-      place.step(kRowStages);
     }
-    finish_unit<End>(out, token, unit, d, shared, turn, feature, warp, lane);
+    float* const mine = reinterpret_cast<float*>(shared + kSums) + turn * (kSumBytes / 4);
+    const float of_lane[4] = {d[0][0] + d[1][0], d[0][1] + d[1][1], d[0][2] + d[1][2], d[0][3] + d[1][3]};
+    tile::store(mine + (warp * 32 + lane) * 4, of_lane);
+    // All have read the unit before the previous one by now, whose place the next one's sums take.
+    tile::sync_threads<kConsumers>(1);
+    if (warp < static_cast<int>(kStreamRowsMost) * kSlab / 32)
+      unit.store(out, token, feature, sum_of_warps(mine));
+    turn ^= 1;
   }
 }
 
 // The fewest registers that spill nothing, or next to it: a CTA of attention then has room beside this one for longer.
 constexpr int registers_of(int blocks) { return blocks == 0 ? 64 : blocks <= 6 ? 80 : 96; }
 
-// kBlocks = 0: a single row.
 template <class End, int kBlocks>
 __global__ void __maxnreg__(registers_of(kBlocks))
     linear_stream(const __grid_constant__ typename End::Maps w, const __grid_constant__ Rows p,
@@ -300,10 +282,8 @@ __global__ void __maxnreg__(registers_of(kBlocks))
   __syncthreads();
   if (warp == kWarps) {
     produce<End>(w, p, ring, kBlocks ? kStages : kRowStages);
-  } else if constexpr (kBlocks) {
-    consume<End, kBlocks>(p, out, shared, warp);
   } else {
-    consume_row<End>(p, out, shared, warp);
+    consume<End, kBlocks>(p, out, shared, warp);
   }
 }
 

@@ -4,7 +4,7 @@
 // Loses   where features are many, to tiles; more rows its registers do not hold.
 // Limits  see supports(). The order of a sum depends on the width alone, so a row's bits do not depend on the batch. Rows of x
 //         that are not 16-byte aligned go through the kernel of fma_sm90.
-// Bytes   w once; x once a CTA, and for widths beyond 4096 once a unit.
+// Bytes   w once; x once a CTA, and for widths beyond 4096 (of a single row 8192) once a unit.
 // Source  original; the contract is ops/linear.h.
 #include "backends/cuda/kernels/linear_stream.h"
 
