@@ -7,8 +7,8 @@ DENSE = [
         "the residual is not added",
         "linear_stream_sm90",
         "kernels/linear_stream_sm90.cu",
-        "sum += as_float(residual_, out.y_f32);",
-        "sum += 0.f * as_float(residual_, out.y_f32);",
+        "sum += residual_.value();",
+        "sum += 0.f * residual_.value();",
         "linear",
     ),
     Mutation(
@@ -43,8 +43,8 @@ DENSE = [
         "four features share the first one's bias",
         "linear_tile_sm90",
         "kernels/linear_tile.cuh",
-        "sum[i] += as_float(bias[i], out.bias_f32);",
-        "sum[i] += as_float(bias[0], out.bias_f32);",
+        "sum[i] += as_float(bias.of[i]);",
+        "sum[i] += as_float(bias.of[0]);",
         "linear",
     ),
     Mutation(
@@ -52,8 +52,8 @@ DENSE = [
         "rows eight apart share a bias",
         "linear_tile_sm90",
         "kernels/linear_boxes.cuh",
-        "out.bias_of(mine + 8)};",
-        "out.bias_of(mine)};",
+        "as_float(biases.of[1])};",
+        "as_float(biases.of[0])};",
         "linear",
     ),
     Mutation(
@@ -107,8 +107,8 @@ DENSE = [
         "the second half of a head turns the other way",
         "qkv_rope_kv_write_stream_sm90",
         "kernels/qkv_rope_kv_write_stream_sm90.cu",
-        "at.second ? other * s : -(other * s)",
-        "at.second ? -(other * s) : -(other * s)",
+        "at.second ? other * sin_ : -(other * sin_)",
+        "at.second ? -(other * sin_) : -(other * sin_)",
         "qkv_rope_kv_write",
     ),
     Mutation(

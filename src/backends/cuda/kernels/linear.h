@@ -29,6 +29,81 @@ namespace sluice::cuda {
 // Any linear problem by the kernel of linear_fma_sm90.cu: also what the others do with rows of x that TMA cannot read.
 Status launch_linear_fma(const Linear::Problem& p, const Linear::Args& a, Stream stream);
 
+// An element of an f32 or bf16 array as it was loaded: nothing waits for it before value(). Written out, because the compiler waits for
+// a load in a branch where the branch ends. Each load has a register of its own: two into one register wait for each other, even where
+// a predicate lets only one of them run.
+struct RawElement {
+  uint32_t half = 0, word = 0;  // one of them stays zero
+
+  __device__ __forceinline__ float value() const { return __uint_as_float(half << 16 | word); }
+};
+// Zero unless `in`.
+__device__ __forceinline__ RawElement load_raw(const void* array, int64_t at, bool f32, bool in) {
+  RawElement raw;
+  asm volatile(
+      "{\n"
+      ".reg .pred half, word;\n"
+      "setp.eq.u32 half, %3, 2;\n"
+      "setp.eq.u32 word, %3, 4;\n"
+      "@half ld.global.u16 %0, [%2];\n"
+      "@word ld.global.u32 %1, [%2];\n"
+      "}"
+      : "+r"(raw.half), "+r"(raw.word)
+      : "l"(static_cast<const char*>(array) + at * (f32 ? 4 : 2)), "r"(in ? (f32 ? 4 : 2) : 0)
+      : "memory");
+  return raw;
+}
+// The same where the type is known. A bf16 is in the low half; as_float() makes a number of it.
+__device__ __forceinline__ uint32_t load_raw(const __nv_bfloat16* array, int64_t at, bool in) {
+  uint32_t raw = 0;
+  asm volatile(
+      "{\n"
+      ".reg .pred in;\n"
+      "setp.ne.u32 in, %2, 0;\n"
+      "@in ld.global.u16 %0, [%1];\n"
+      "}"
+      : "+r"(raw)
+      : "l"(array + at), "r"(static_cast<uint32_t>(in))
+      : "memory");
+  return raw;
+}
+__device__ __forceinline__ float as_float(uint32_t raw) { return __uint_as_float(raw << 16); }
+__device__ __forceinline__ float load_raw(const float* array, int64_t at, bool in) {
+  float value = 0;
+  asm volatile(
+      "{\n"
+      ".reg .pred in;\n"
+      "setp.ne.u32 in, %2, 0;\n"
+      "@in ld.global.f32 %0, [%1];\n"
+      "}"
+      : "+f"(value)
+      : "l"(array + at), "r"(static_cast<uint32_t>(in))
+      : "memory");
+  return value;
+}
+// Four adjacent elements, one aligned vector: four words of f32, or two of bf16 pairs.
+__device__ __forceinline__ uint4 load_raw_four(const void* array, int64_t at, bool f32, bool in) {
+  uint4 v = {};
+  asm volatile(
+      "{\n"
+      ".reg .pred first, second;\n"
+      "setp.ne.u32 first, %5, 0;\n"
+      "setp.eq.u32 second, %5, 4;\n"
+      "@first ld.global.v2.u32 {%0, %1}, [%4];\n"
+      "@second ld.global.v2.u32 {%2, %3}, [%4 + 8];\n"
+      "}"
+      : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+      : "l"(static_cast<const char*>(array) + at * (f32 ? 4 : 2)), "r"(in ? (f32 ? 4 : 2) : 0)
+      : "memory");
+  return v;
+}
+__device__ __forceinline__ void add_raw_four(float (&to)[4], const uint4& raw, bool f32) {
+  to[0] += __uint_as_float(f32 ? raw.x : raw.x << 16);
+  to[1] += __uint_as_float(f32 ? raw.y : raw.x & 0xffff0000u);
+  to[2] += __uint_as_float(f32 ? raw.z : raw.y << 16);
+  to[3] += __uint_as_float(f32 ? raw.w : raw.y & 0xffff0000u);
+}
+
 // bias, residual and y: what comes after the sums.
 struct LinearOutput {
   const void *bias, *residual;  // null: none
@@ -40,6 +115,10 @@ struct LinearOutput {
   bool
       wide;  // four adjacent elements of y and of the residual, the first a multiple of four, are one aligned vector
 
+  // Kernels of tensor cores have biases in bf16, as their weights are.
+  __device__ __forceinline__ uint32_t raw_bias_of(int feature, bool in) const {
+    return load_raw(static_cast<const __nv_bfloat16*>(bias), feature, in && bias && feature < features);
+  }
   __device__ __forceinline__ float bias_of(int feature) const {
     if (!bias || feature >= features) return 0.f;
     return bias_f32 ? static_cast<const float*>(bias)[feature]
@@ -73,49 +152,6 @@ struct LinearOutput {
     for (int i = 0; i < 4; ++i) store(token, feature + i, sum[i] + residual_of(token, feature + i));
   }
 };
-
-// An element of an f32 or bf16 array as raw bits, for which nothing waits before as_float(); zero unless `in`. Written out, because
-// the compiler waits for a load in a branch where the branch ends.
-__device__ __forceinline__ uint32_t load_raw(const void* array, int64_t at, bool f32, bool in) {
-  uint32_t bits = 0;
-  asm volatile(
-      "{\n"
-      ".reg .pred half, word;\n"
-      "setp.eq.u32 half, %2, 2;\n"
-      "setp.eq.u32 word, %2, 4;\n"
-      "@half ld.global.u16 %0, [%1];\n"
-      "@word ld.global.u32 %0, [%1];\n"
-      "}"
-      : "+r"(bits)
-      : "l"(static_cast<const char*>(array) + at * (f32 ? 4 : 2)), "r"(in ? (f32 ? 4 : 2) : 0)
-      : "memory");
-  return bits;
-}
-// Four adjacent elements, one aligned vector: four words of f32, or two of bf16 pairs.
-__device__ __forceinline__ uint4 load_raw_four(const void* array, int64_t at, bool f32, bool in) {
-  uint4 v = {};
-  asm volatile(
-      "{\n"
-      ".reg .pred half, word;\n"
-      "setp.eq.u32 half, %5, 2;\n"
-      "setp.eq.u32 word, %5, 4;\n"
-      "@half ld.global.v2.u32 {%0, %1}, [%4];\n"
-      "@word ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n"
-      "}"
-      : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
-      : "l"(static_cast<const char*>(array) + at * (f32 ? 4 : 2)), "r"(in ? (f32 ? 4 : 2) : 0)
-      : "memory");
-  return v;
-}
-__device__ __forceinline__ void add_raw_four(float (&to)[4], const uint4& raw, bool f32) {
-  to[0] += __uint_as_float(f32 ? raw.x : raw.x << 16);
-  to[1] += __uint_as_float(f32 ? raw.y : raw.x & 0xffff0000u);
-  to[2] += __uint_as_float(f32 ? raw.z : raw.y << 16);
-  to[3] += __uint_as_float(f32 ? raw.w : raw.y & 0xffff0000u);
-}
-__device__ __forceinline__ float as_float(uint32_t raw, bool f32) {
-  return __uint_as_float(f32 ? raw : raw << 16);
-}
 
 inline bool aligned_rows(const Tensor& t, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(bytes) == 0 &&

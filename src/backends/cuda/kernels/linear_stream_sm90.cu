@@ -81,21 +81,22 @@ struct PlainEnd {
         : feature_(first + stream::row_of_thread()) {
       const int token = stream::token_of_thread();
       mine_ = token < out.tokens && feature_ < min(end, out.features);
-      bias_ = load_raw(out.bias, feature_, out.bias_f32, mine_ && out.bias);
+      bias_ = out.raw_bias_of(feature_, mine_);
       residual_ =
           load_raw(out.residual, token * out.residual_stride + feature_, out.y_f32, mine_ && out.residual);
     }
     __device__ __forceinline__ void store(const Out& out, const Token&, int, float sum) const {
       if (!mine_) return;
-      sum += as_float(bias_, out.bias_f32);
-      sum += as_float(residual_, out.y_f32);
+      sum += as_float(bias_);
+      sum += residual_.value();
       out.store(stream::token_of_thread(), feature_, sum);
     }
 
    private:
     int feature_;
     bool mine_;
-    uint32_t bias_, residual_;
+    uint32_t bias_;
+    RawElement residual_;
   };
 };
 

@@ -82,7 +82,7 @@ struct TurnedEnd {
   };
   static constexpr bool kEights = false;
   struct Out {
-    const void* bias;  // null: none
+    const stream::B16* bias;  // null: none
     const int32_t *positions, *slot_of;
     const float* table;
     stream::B16* qkv;
@@ -90,7 +90,7 @@ struct TurnedEnd {
     int64_t qkv_stride, table_rows, slots;
     tile::Divisor page_size, eights;
     int tokens, heads, kv_heads, half;
-    int bias_f32, settled;
+    int settled;
   };
 
   static __device__ __forceinline__ void prefetch(const Maps& w) { tile::prefetch_map(w.halves); }
@@ -135,18 +135,17 @@ struct TurnedEnd {
     __device__ __forceinline__ Unit(const Out& out, const Token& token, int first, int) {
       const Place at(out, first);
       const bool turns = at.turns(out, token);
-      bias_ = load_raw(out.bias, at.head * 2 * out.half + at.of_head(out), out.bias_f32, out.bias != nullptr);
+      bias_ = load_raw(out.bias, at.head * 2 * out.half + at.of_head(out), out.bias != nullptr);
       const int64_t angle = (static_cast<int64_t>(turns ? token.position : 0) * out.half + at.pair) * 2;
-      cos_ = load_raw(out.table, angle, true, turns);
-      sin_ = load_raw(out.table, angle + 1, true, turns);
+      cos_ = load_raw(out.table, angle, turns);
+      sin_ = load_raw(out.table, angle + 1, turns);
     }
     __device__ __forceinline__ void store(const Out& out, const Token& token, int first, float sum) const {
       const Place at(out, first);
-      sum += as_float(bias_, out.bias_f32);
+      sum += as_float(bias_);
       float value = __bfloat162float(__float2bfloat16_rn(sum));
       const float other = __shfl_xor_sync(0xffffffffu, value, stream::kEight);
-      const float c = __uint_as_float(cos_), s = __uint_as_float(sin_);
-      if (at.turns(out, token)) value = fmaf(value, c, at.second ? other * s : -(other * s));
+      if (at.turns(out, token)) value = fmaf(value, cos_, at.second ? other * sin_ : -(other * sin_));
       const int row = stream::token_of_thread();
       if (row >= out.tokens) return;
       if (at.head < out.heads) {
@@ -161,7 +160,8 @@ struct TurnedEnd {
     }
 
    private:
-    uint32_t bias_, cos_, sin_;
+    uint32_t bias_;
+    float cos_, sin_;
   };
 };
 
@@ -173,7 +173,7 @@ Status launch_turned(const QkvRopeKvWrite::Problem& p, const KernelLaunch& of, c
   const auto half = static_cast<int>(rope.head_dim / 2);
   typename End::Maps w{.halves = {}, .eights = tile::Divisor(half / stream::kEight)};
   SLUICE_TRY(tile::map_halves(w.halves, a.w, rope.head_dim));
-  const typename End::Out out{.bias = p.bias ? a.bias.data : nullptr,
+  const typename End::Out out{.bias = p.bias ? a.bias.as<const stream::B16>() : nullptr,
                               .positions = a.positions.as<const int32_t>(),
                               .slot_of = a.slot_of.as<const int32_t>(),
                               .table = a.table.as<const float>(),
@@ -189,7 +189,6 @@ Status launch_turned(const QkvRopeKvWrite::Problem& p, const KernelLaunch& of, c
                               .heads = static_cast<int>(rope.heads),
                               .kv_heads = static_cast<int>(p.rope.kv_heads),
                               .half = half,
-                              .bias_f32 = p.w == DType::kF32,
                               .settled = p.rope.settled};
   return stream::launch_stream<End>(qkv_rope_kv_write_stream_sm90.name, QkvRopeKvWrite::project(p), of, a.x,
                                     w, out, to);
