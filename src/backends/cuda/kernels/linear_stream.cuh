@@ -31,6 +31,7 @@
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/divisor.cuh"
 #include "backends/cuda/tile/l2_policy.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/mma.cuh"
@@ -47,6 +48,8 @@ constexpr int kEight = kStreamEight, kSlab = kStreamSlab, kBlock = 64;  // k of 
 constexpr int kWarps = 8, kConsumers = kWarps * 32, kThreads = kConsumers + 32;
 constexpr int kEightBytes = kEight * tile::kSwizzledRowBytes, kBoxBytes = 2 * kEightBytes;  // of a box
 constexpr int kStageBytes = kWarps * kBoxBytes, kStages = 7;
+// Stages on their way while the ring fills for the first time: with more, what others wait for stands behind them.
+constexpr int kInFlight = 3;
 constexpr int kSumBytes = kWarps * 32 * 16;  // of a unit: four sums of each lane
 constexpr int kSums = kStages * kStageBytes, kFull = kSums + 2 * kSumBytes, kEmpty = kFull + 8 * kStages,
               kSharedBytes = kEmpty + 8 * kStages;
@@ -59,15 +62,15 @@ struct Rows {
   int tokens, width, k_blocks,
       chunks;        // a chunk is a box for each consumer warp: a stage of a slab, half of one of eight
   int each, shares;  // what is shared out: so many features, so many times
+  tile::Divisor ctas;
+  uint32_t zero;  // 0, which the compiler does not know
 
   // Features [first, end) of this CTA.
   __device__ __forceinline__ int first() const { return share(static_cast<int>(blockIdx.x)); }
   __device__ __forceinline__ int end() const { return share(static_cast<int>(blockIdx.x) + 1); }
 
  private:
-  __device__ __forceinline__ int share(int cta) const {
-    return static_cast<int>(static_cast<int64_t>(shares) * cta / static_cast<int>(gridDim.x)) * each;
-  }
+  __device__ __forceinline__ int share(int cta) const { return shares * cta / ctas * each; }
 };
 
 constexpr int kRowStages = kStages - 1, kRowAt = kRowStages * kStageBytes,
@@ -86,6 +89,7 @@ __device__ __forceinline__ void produce(const typename End::Maps& w, const Rows&
 #pragma unroll 1
     for (int first = 0; first < p.k_blocks; first += boxes_most) {
       const uint32_t full = ring + kFull + 8 * place.stage;
+      if (place.parity == 0 && place.stage >= kInFlight) tile::barrier_wait_by_warp(full - 8 * kInFlight, 0);
       tile::barrier_wait_by_warp(ring + kEmpty + 8 * place.stage, place.parity ^ 1);
       const int boxes = min(boxes_most, p.k_blocks - first);
       tile::barrier_expect_by_warp(full, static_cast<uint32_t>(boxes * bytes));
@@ -123,25 +127,49 @@ __device__ __forceinline__ uint32_t has_loaded(float sum) {
   return __float_as_uint(sum) != kNever;
 }
 
-// The product of one box of kFeatures with what x(half) loads of x. Four lanes cover 32 of k in 16 bytes each, so a half of a box is two
-// steps of mma.sync (mma.cuh).
-template <int kFeatures, class X>
-__device__ __forceinline__ void multiply_box(float (&d)[2][4], uint32_t box, const uint32_t (&at)[2], X x) {
+// The same without waiting for the products: it depends on the bits that were loaded, by a mask that is zero, which the compiler does not
+// know. For a single row, whose next stage can then be loaded while this one is multiplied; more rows lack the registers (they spill, and
+// take 2% longer).
+struct Release {
+  uint32_t zero, loaded = 0;
+
+  __device__ __forceinline__ void after(const uint4& v) { loaded |= v.x; }  // one load brings all four
+  __device__ __forceinline__ void operator()(uint32_t ring, const tile::RingPlace& place) const {
+    tile::arrive_by_lane(ring + kEmpty + 8 * place.stage, (loaded & zero) == 0);
+  }
+};
+
+// A lane's weights of a box of kFeatures. Four lanes cover 32 of k in 16 bytes each, so a half of a box is two steps of mma.sync (mma.cuh).
+template <int kFeatures>
+struct Box {
   uint4 low[2], high[2] = {};
+
+  __device__ __forceinline__ Box(uint32_t box, const uint32_t (&at)[2]) {
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    low[h] = tile::load_shared(box + at[h]);
-    if constexpr (kFeatures == kSlab) high[h] = tile::load_shared(box + at[h] + kEightBytes);
+    for (int h = 0; h < 2; ++h) {
+      low[h] = tile::load_shared(box + at[h]);
+      if constexpr (kFeatures == kSlab) high[h] = tile::load_shared(box + at[h] + kEightBytes);
+    }
   }
+  __device__ __forceinline__ void before(Release& release) const {
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const uint4 b = x(h);
-    const uint32_t a0[4] = {low[h].x, high[h].x, low[h].y, high[h].y}, b0[2] = {b.x, b.y};
-    const uint32_t a1[4] = {low[h].z, high[h].z, low[h].w, high[h].w}, b1[2] = {b.z, b.w};
-    tile::mma(d[0], a0, b0);
-    tile::mma(d[1], a1, b1);
+    for (int h = 0; h < 2; ++h) {
+      release.after(low[h]);
+      if constexpr (kFeatures == kSlab) release.after(high[h]);
+    }
   }
-}
+  // The product with both halves of x.
+  __device__ __forceinline__ void multiply(float (&d)[2][4], const uint4& first, const uint4& second) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint4& b = h == 0 ? first : second;
+      const uint32_t a0[4] = {low[h].x, high[h].x, low[h].y, high[h].y}, b0[2] = {b.x, b.y};
+      const uint32_t a1[4] = {low[h].z, high[h].z, low[h].w, high[h].w}, b1[2] = {b.z, b.w};
+      tile::mma(d[0], a0, b0);
+      tile::mma(d[1], a1, b1);
+    }
+  }
+};
 
 // The stages of a unit of kFeatures from chunk `first` on, as far as x is there.
 template <int kFeatures, int kBlocks>
@@ -155,10 +183,12 @@ __device__ __forceinline__ void multiply_stages(float (&d)[2][4], const Rows& p,
     if (first + i >= p.chunks) break;
     tile::barrier_wait_by_warp(ring + kFull + 8 * place.stage, place.parity);
 #pragma unroll
-    for (int m = 0; m < kChunks; ++m)
-      if ((first + i + m) * kWarps + warp < p.k_blocks)
-        multiply_box<kFeatures>(d, ring + place.stage * kStageBytes + (m * kWarps + warp) * kBytes, at,
-                                [&](int h) { return x.half[i + m][h].word[0]; });
+    for (int m = 0; m < kChunks; ++m) {
+      if ((first + i + m) * kWarps + warp < p.k_blocks) {
+        const Box<kFeatures> box(ring + place.stage * kStageBytes + (m * kWarps + warp) * kBytes, at);
+        box.multiply(d, x.half[i + m][0].word[0], x.half[i + m][1].word[0]);
+      }
+    }
     tile::arrive_by_lane(ring + kEmpty + 8 * place.stage, has_loaded(d[0][0]) & has_loaded(d[1][0]));
     place.step(kStages);
   }
@@ -197,23 +227,31 @@ __device__ __forceinline__ void multiply_row(float (&d)[2][4], const Rows& p, ui
                                              tile::RingPlace& place, const uint32_t (&at)[2], bool slab,
                                              int warp, int c) {
   constexpr int kRowBoxBytes = kBlock * 2;
-  const uint32_t row = ring + kRowAt;
+  const uint32_t row = ring + kRowAt + c * 16;
 #pragma unroll 1
   for (int first = 0; first < p.k_blocks; first += slab ? kWarps : 2 * kWarps) {
     tile::barrier_wait_by_warp(ring + kFull + 8 * place.stage, place.parity);
     const uint32_t stage = ring + place.stage * kStageBytes;
-    const auto x_of = [&](int box) {
-      return
-          [x = row + (first + box) * kRowBoxBytes + c * 16](int h) { return tile::load_shared(x + h * 64); };
-    };
+    Release release{p.zero};
     if (!slab) {
 #pragma unroll 1
-      for (int box = warp; box < 2 * kWarps && first + box < p.k_blocks; box += kWarps)
-        multiply_box<kEight>(d, stage + box * kEightBytes, at, x_of(box));
+      for (int box = warp; box < 2 * kWarps && first + box < p.k_blocks; box += kWarps) {
+        const uint32_t x = row + (first + box) * kRowBoxBytes;
+        const Box<kEight> w(stage + box * kEightBytes, at);
+        w.before(release);
+        w.multiply(d, tile::load_shared(x), tile::load_shared(x + 64));
+      }
+      release(ring, place);
     } else if (first + warp < p.k_blocks) {
-      multiply_box<kSlab>(d, stage + warp * kBoxBytes, at, x_of(warp));
+      const uint32_t x = row + (first + warp) * kRowBoxBytes;
+      const uint4 first_half = tile::load_shared(x), second_half = tile::load_shared(x + 64);
+      const Box<kSlab> w(stage + warp * kBoxBytes, at);
+      w.before(release);
+      release(ring, place);
+      w.multiply(d, first_half, second_half);
+    } else {
+      release(ring, place);
     }
-    tile::arrive_by_lane(ring + kEmpty + 8 * place.stage, has_loaded(d[0][0]) & has_loaded(d[1][0]));
     place.step(kRowStages);
   }
 }
@@ -300,7 +338,9 @@ Status launch_stream(std::string_view name, const Linear::Problem& p, const Kern
                   .k_blocks = k_blocks,
                   .chunks = (k_blocks + kWarps - 1) / kWarps,
                   .each = of.value[1],
-                  .shares = static_cast<int>(linear_parts(p.features, of.value[1]))};
+                  .shares = static_cast<int>(linear_parts(p.features, of.value[1])),
+                  .ctas = tile::Divisor(of.value[0]),
+                  .zero = 0};
   const Launch how{.grid = {static_cast<unsigned>(of.value[0]), 1, 1},
                    .block = {kThreads, 1, 1},
                    .shared_bytes = kSharedBytes};
