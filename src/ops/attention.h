@@ -17,6 +17,7 @@ namespace sluice {
 // rows_max is a promise: no sequence owns more rows than that; 0: any number. Rows of one that does are unspecified.
 // settled is another: no launch writes page_table, q_begin and kv_len, they came with a copy before all launches; and of the caches
 // no launch behind that copy has written what belongs to positions before a sequence's first row.
+// sinks are weights: no launch writes them but one that loads a model.
 //
 // Rows of no sequence (before q_begin[0], at or beyond q_begin[sequences]) are not written. A page number
 // outside [0, pages) makes its positions absent. Where there is nothing to weigh (no position, as for a query

@@ -70,7 +70,7 @@ class CopyTraffic {
 // What kernels may read before they wait for the previous launch.
 bool is_weight(std::string_view slot) {
   for (const char* name : {"w", "weight", "bias", "gate_bias", "a", "b", "scale", "hash_table", "expert_map",
-                           "up", "up_scale", "up_bias", "down", "down_scale", "down_bias"})
+                           "up", "up_scale", "up_bias", "down", "down_scale", "down_bias", "sinks"})
     if (slot == name) return true;
   return false;
 }

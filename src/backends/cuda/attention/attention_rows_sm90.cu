@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kThreads) attention_rows(const __grid_constant
         if (lane + 32 * i < dim) value[i] = fmaf(w, tile::to_f32(v[lane + 32 * i]), value[i]);
     }
   }
-  const float share = attention::share_of(p, head, largest, sum);
+  const float share = attention::share_of(attention::sink_of(p, head), largest, sum);
   T* y = static_cast<T*>(p.y) + row * p.y_stride + static_cast<int64_t>(head) * dim;
 #pragma unroll
   for (int i = 0; i < kEach; ++i)

@@ -291,6 +291,7 @@ __global__ void __launch_bounds__(DecodeShape<Tile, kGroups>::kThreads,
   __shared__ uint64_t full[Shape::kWarps][Shape::kStages], joined;
   __shared__ TileSearch search;
   __shared__ Partials<Shape> partials;
+  __shared__ Sinks sinks;
   const Step& p = call.step;
   const int warp = tile::uniform(static_cast<int>(threadIdx.x) / 32), warps = Shape::kWarps / call.heads;
   const int team = warp / warps, kv_head = static_cast<int>(blockIdx.y) * call.heads + team;
@@ -306,6 +307,11 @@ __global__ void __launch_bounds__(DecodeShape<Tile, kGroups>::kThreads,
   __syncwarp();  // another lane may be the first to arrive
   tile::prefetch_map(k_map);
   tile::prefetch_map(v_map);
+  const int heads = call.heads * p.group, first_head = static_cast<int>(blockIdx.y) * heads;
+  sinks.copy(p, first_head, heads);
+  const auto sink = [&](int query) {
+    return sinks.of(p, first_head, heads, team * p.group + query % p.group);
+  };
   if (!p.settled && !call.beside) tile::wait_for_previous();
   // A cluster's CTAs know by one round of its barrier for each tile that their peers run, and have read what came for the tile before.
   if (call.cluster > 1) {
@@ -335,6 +341,7 @@ __global__ void __launch_bounds__(DecodeShape<Tile, kGroups>::kThreads,
       }
       mine.leave(ring + warp * (Shape::kRingBytes / 4), partials.largest[warp], partials.sum[warp]);
     }
+    tile::wait_copies<0>();   // of sinks
     tile::fence_for_async();  // TMA writes there again
     __syncthreads();
     constexpr int kAcross = kDim / 4;
@@ -344,7 +351,8 @@ __global__ void __launch_bounds__(DecodeShape<Tile, kGroups>::kThreads,
         const int query = place_of / kAcross, four = place_of % kAcross * 4;
         if (of.first + query > last_query) break;
         write_four<Shape, kDim>(p, of, kv_head, of.first + query, four,
-                                join_warps(partials, ring, team * warps, warps, query, four));
+                                join_warps(partials, ring, team * warps, warps, query, four),
+                                sink(of.first + query));
       }
       __syncthreads();  // the ring and what find_tile() keeps are free
       continue;
@@ -366,7 +374,8 @@ __global__ void __launch_bounds__(DecodeShape<Tile, kGroups>::kThreads,
     if (thread < join.share) {
       const int place_of = rank * join.share + thread, query = of.first + place_of / kAcross;
       if (query <= last_query)
-        write_four<Shape, kDim>(p, of, kv_head, query, place_of % kAcross * 4, join.joined(thread));
+        write_four<Shape, kDim>(p, of, kv_head, query, place_of % kAcross * 4, join.joined(thread),
+                                sink(query));
     }
     if (at + clusters < call.tiles) {
       tile::cluster_publish();

@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "backends/cuda/attention/rows.cuh"
+#include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/cluster.cuh"
 
 namespace sluice::cuda::attention {
@@ -104,10 +105,39 @@ struct ClusterJoin {
   }
 };
 
+// The sinks of a CTA's heads, copied to shared memory while it waits for other things. They are weights, and loads of them at the end would
+// be one more trip to memory.
+struct Sinks {
+  static constexpr int kMost = 64;  // heads; of more, each is loaded where it is used
+  uint32_t word[kMost];
+
+  __device__ __forceinline__ static int bytes(const Step& p, int heads) {
+    return heads * (p.sinks_bf16 ? 2 : 4);
+  }
+  __device__ __forceinline__ static bool are_copied(const Step& p, int heads) {
+    return p.sinks && heads <= kMost && reinterpret_cast<uintptr_t>(p.sinks) % 4 == 0 &&
+           bytes(p, heads) % 4 == 0;
+  }
+  // All threads call it, and wait_copies() before the barrier after which they call of().
+  __device__ __forceinline__ void copy(const Step& p, int first, int heads) {
+    const int at = 4 * static_cast<int>(threadIdx.x);
+    if (are_copied(p, heads) && at < bytes(p, heads))
+      tile::copy_4(tile::shared_address(word) + at,
+                   static_cast<const uint8_t*>(p.sinks) + bytes(p, first) + at, 4);
+    tile::end_copies();
+  }
+  // Of head first + i, as sink_of() has it.
+  __device__ __forceinline__ float of(const Step& p, int first, int heads, int i) const {
+    if (!are_copied(p, heads)) return sink_of(p, first + i);
+    if (!p.sinks_bf16) return kLog2E * __uint_as_float(word[i]);
+    return kLog2E * __uint_as_float(i % 2 ? word[i / 2] & 0xffff0000u : word[i / 2] << 16);
+  }
+};
+
 template <class Shape, int kDim>
 __device__ __forceinline__ void write_four(const Step& p, const Queries& of, int kv_head, int query, int four,
-                                           const FourSums& all) {
-  const float share = share_of(p, kv_head * p.group + query % p.group, all.largest, all.sum);
+                                           const FourSums& all, float sink) {
+  const float share = share_of(sink, all.largest, all.sum);
   const float out[4] = {scaled(all.value.x, share), scaled(all.value.y, share), scaled(all.value.z, share),
                         scaled(all.value.w, share)};
   auto* y = static_cast<__nv_bfloat16*>(p.y) + of.place(p, query, kv_head, kDim, p.y_stride) + four;

@@ -389,7 +389,7 @@ class PrefillConsumer {
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
       const int query = mine.row + 8 * r;
       if (query > mine.last) continue;
-      const float share = share_of(p_, work.kv_head * p_.group + query % p_.group, base_[r], sum);
+      const float share = share_of(sink_of(p_, work.kv_head * p_.group + query % p_.group), base_[r], sum);
       auto* y =
           static_cast<__nv_bfloat16*>(p_.y) + work.queries.place(p_, query, work.kv_head, kDim, p_.y_stride);
 #pragma unroll

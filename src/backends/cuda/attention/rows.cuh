@@ -163,19 +163,19 @@ __device__ __forceinline__ bool find_tile(const Step& p, const Tiling& t, int in
   return search.hit != 0;
 }
 
-// The factor that turns a sum of weighted values, relative to `largest`, into y (scaled()): it adds the sink of a head and divides.
-// kNothing where there is nothing to weigh.
-__device__ __forceinline__ float share_of(const Step& p, int head, float largest, float sum) {
-  float most = largest, sink = 0;
-  if (p.sinks) {
-    sink = kLog2E * (p.sinks_bf16 ? tile::to_f32(static_cast<const __nv_bfloat16*>(p.sinks)[head])
-                                  : static_cast<const float*>(p.sinks)[head]);
-    most = fmaxf(largest, sink);
-  }
-  if (most == kNothing && sum == 0 && (!p.sinks || sink == kNothing)) return kNothing;
+// The sink of a head; kNothing, which weighs nothing, where there are none.
+__device__ __forceinline__ float sink_of(const Step& p, int head) {
+  if (!p.sinks) return kNothing;
+  return kLog2E * (p.sinks_bf16 ? tile::to_f32(static_cast<const __nv_bfloat16*>(p.sinks)[head])
+                                : static_cast<const float*>(p.sinks)[head]);
+}
+// The factor that turns a sum of weighted values, relative to `largest`, into y (scaled()): it adds the sink and divides. kNothing where
+// there is nothing to weigh.
+__device__ __forceinline__ float share_of(float sink, float largest, float sum) {
+  const float most = fmaxf(largest, sink);
+  if (most == kNothing && sum == 0 && sink == kNothing) return kNothing;
   const float base = base_of(most), factor = rescale(largest, base);
-  const float total = sum * factor + (p.sinks ? exp2_of(sink - base) : 0.f);
-  return factor / total;
+  return factor / (sum * factor + exp2_of(sink - base));
 }
 // y is zero where there is nothing to weigh, even if a value that weighs nothing is an infinity.
 __device__ __forceinline__ float scaled(float sum, float share) {
