@@ -111,26 +111,25 @@ struct Sinks {
   static constexpr int kMost = 64;  // heads; of more, each is loaded where it is used
   uint32_t word[kMost];
 
-  __device__ __forceinline__ static int bytes(const Step& p, int heads) {
-    return heads * (p.sinks_bf16 ? 2 : 4);
-  }
-  __device__ __forceinline__ static bool are_copied(const Step& p, int heads) {
+  __device__ __forceinline__ static bool copied(const Step& p, int heads) {
+    const int each = p.sinks_bf16 ? 2 : 4;
     return p.sinks && heads <= kMost && reinterpret_cast<uintptr_t>(p.sinks) % 4 == 0 &&
-           bytes(p, heads) % 4 == 0;
+           heads * each % 4 == 0;
   }
   // All threads call it, and wait_copies() before the barrier after which they call of().
   __device__ __forceinline__ void copy(const Step& p, int first, int heads) {
-    const int at = 4 * static_cast<int>(threadIdx.x);
-    if (are_copied(p, heads) && at < bytes(p, heads))
-      tile::copy_4(tile::shared_address(word) + at,
-                   static_cast<const uint8_t*>(p.sinks) + bytes(p, first) + at, 4);
+    const int words = heads * (p.sinks_bf16 ? 2 : 4) / 4, thread = static_cast<int>(threadIdx.x);
+    const auto* from =
+        static_cast<const uint8_t*>(p.sinks) + static_cast<int64_t>(first) * (p.sinks_bf16 ? 2 : 4);
+    if (copied(p, heads) && thread < words)
+      tile::copy_4(tile::shared_address(word + thread), from + 4 * thread, 4);
     tile::end_copies();
   }
   // Of head first + i, as sink_of() has it.
   __device__ __forceinline__ float of(const Step& p, int first, int heads, int i) const {
-    if (!are_copied(p, heads)) return sink_of(p, first + i);
-    if (!p.sinks_bf16) return kLog2E * __uint_as_float(word[i]);
-    return kLog2E * __uint_as_float(i % 2 ? word[i / 2] & 0xffff0000u : word[i / 2] << 16);
+    if (!copied(p, heads)) return sink_of(p, first + i);
+    return kLog2E * (p.sinks_bf16 ? __uint_as_float(i % 2 ? word[i / 2] & 0xffff0000u : word[i / 2] << 16)
+                                  : __uint_as_float(word[i]));
   }
 };
 
