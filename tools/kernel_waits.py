@@ -106,15 +106,21 @@ SAMPLE = """.text.two_types:
                                                                             /* 0x000e68000c1e1900 */
         /*0020*/                   IADD3 R5, R4, R6, RZ ;                   /* 0x0000000604057210 */
                                                                             /* 0x003fca0007ffe0ff */
+.text.one_of_two:
+        /*0000*/                   @P0 LDG.E.U16 R4, desc[UR4][R2.64] ;     /* 0x0000000402040981 */
+                                                                            /* 0x000e28000c1e1500 */
+        /*0010*/                   @!P0 LDG.E R4, desc[UR4][R2.64] ;        /* 0x0000000402048981 */
+                                                                            /* 0x000e28000c1e1900 */
 """
 
 
 def check():
-    two, apart = kernels(SAMPLE)
+    two, apart, one_of_two = kernels(SAMPLE)
     assert (two[0], len(two[1]), apart[0], len(apart[1])) == ("two_types", 3, "apart", 3)
     assert [i.waits for i in two[1]] == [[], [0], [0]] and [i.sets for i in two[1]] == [0, 0, NONE]
     assert [(a.address, b.address) for a, b in loads_that_wait(two[1])] == [("0000", "0010")]
     assert apart[1][2].waits == [0, 1] and loads_that_wait(apart[1]) == []
+    assert loads_that_wait(one_of_two[1]) == []  # the compiler knows that they exclude each other
     assert loads_that_wait(two[1][:1] + [".L_1"] + two[1][1:]) == []
 
 

@@ -43,8 +43,8 @@ DENSE = [
         "four features share the first one's bias",
         "linear_tile_sm90",
         "kernels/linear_tile.cuh",
-        "sum[i] += as_float(bias.of[i]);",
-        "sum[i] += as_float(bias.of[0]);",
+        "sum[i] += bias.value(i);",
+        "sum[i] += bias.value(0);",
         "linear",
     ),
     Mutation(
@@ -52,8 +52,8 @@ DENSE = [
         "rows eight apart share a bias",
         "linear_tile_sm90",
         "kernels/linear_boxes.cuh",
-        "as_float(biases.of[1])};",
-        "as_float(biases.of[0])};",
+        "biases.value(1)};",
+        "biases.value(0)};",
         "linear",
     ),
     Mutation(

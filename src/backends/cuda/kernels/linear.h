@@ -22,6 +22,7 @@ inline int64_t linear_parts(int64_t size, int64_t of) { return (size + of - 1) /
 }  // namespace sluice::cuda
 
 #if defined(__CUDACC__)
+#include "backends/cuda/tile/operand.cuh"
 #include "backends/cuda/tile/vector.cuh"
 
 namespace sluice::cuda {
@@ -52,34 +53,6 @@ __device__ __forceinline__ RawElement load_raw(const void* array, int64_t at, bo
       : "l"(static_cast<const char*>(array) + at * (f32 ? 4 : 2)), "r"(in ? (f32 ? 4 : 2) : 0)
       : "memory");
   return raw;
-}
-// The same where the type is known. A bf16 is in the low half; as_float() makes a number of it.
-__device__ __forceinline__ uint32_t load_raw(const __nv_bfloat16* array, int64_t at, bool in) {
-  uint32_t raw = 0;
-  asm volatile(
-      "{\n"
-      ".reg .pred in;\n"
-      "setp.ne.u32 in, %2, 0;\n"
-      "@in ld.global.u16 %0, [%1];\n"
-      "}"
-      : "+r"(raw)
-      : "l"(array + at), "r"(static_cast<uint32_t>(in))
-      : "memory");
-  return raw;
-}
-__device__ __forceinline__ float as_float(uint32_t raw) { return __uint_as_float(raw << 16); }
-__device__ __forceinline__ float load_raw(const float* array, int64_t at, bool in) {
-  float value = 0;
-  asm volatile(
-      "{\n"
-      ".reg .pred in;\n"
-      "setp.ne.u32 in, %2, 0;\n"
-      "@in ld.global.f32 %0, [%1];\n"
-      "}"
-      : "+f"(value)
-      : "l"(array + at), "r"(static_cast<uint32_t>(in))
-      : "memory");
-  return value;
 }
 // Four adjacent elements, one aligned vector: four words of f32, or two of bf16 pairs.
 __device__ __forceinline__ uint4 load_raw_four(const void* array, int64_t at, bool f32, bool in) {
@@ -115,9 +88,10 @@ struct LinearOutput {
   bool
       wide;  // four adjacent elements of y and of the residual, the first a multiple of four, are one aligned vector
 
-  // Kernels of tensor cores have biases in bf16, as their weights are.
-  __device__ __forceinline__ uint32_t raw_bias_of(int feature, bool in) const {
-    return load_raw(static_cast<const __nv_bfloat16*>(bias), feature, in && bias && feature < features);
+  // A bias as tile::load_weight() gives it, of a kernel of tensor cores: those have biases in bf16, as their weights are.
+  __device__ __forceinline__ uint32_t raw_bias_of(int feature, bool in = true) const {
+    return tile::load_weight(static_cast<const __nv_bfloat16*>(bias) + feature,
+                             in && bias && feature < features);
   }
   __device__ __forceinline__ float bias_of(int feature) const {
     if (!bias || feature >= features) return 0.f;
@@ -151,6 +125,18 @@ struct LinearOutput {
 #pragma unroll
     for (int i = 0; i < 4; ++i) store(token, feature + i, sum[i] + residual_of(token, feature + i));
   }
+};
+
+// Biases of kCount features, kApart from one to the next, asked for before a tile is multiplied, so that nothing waits for them.
+template <int kCount, int kApart>
+struct RawBiases {
+  uint32_t of[kCount];
+
+  __device__ __forceinline__ RawBiases(const LinearOutput& out, int first) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) of[i] = out.raw_bias_of(first + i * kApart);
+  }
+  __device__ __forceinline__ float value(int i) const { return tile::weight_value<__nv_bfloat16>(of[i]); }
 };
 
 inline bool aligned_rows(const Tensor& t, int64_t bytes) {

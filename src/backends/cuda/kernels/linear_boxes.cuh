@@ -43,26 +43,20 @@ struct LinearBoxes {
         : first(own.low * 8 / kRows), end((own.high * 8 + kRows - 1) / kRows) {}
   };
 
-  // The biases of a lane's two features. Asked for before the tile is multiplied, so that nothing waits for them.
-  struct Bias {
-    uint32_t of[2];
-
-    __device__ __forceinline__ Bias(const LinearOutput& out, int feature) {
-      const int first =
-          feature + static_cast<int>(threadIdx.x) / 32 % 4 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) of[i] = out.raw_bias_of(first + 8 * i, true);
-    }
-  };
+  using Biases = RawBiases<2, 8>;
+  // The first of a lane's two features in a tile of 64 from `first` on.
+  static __device__ __forceinline__ int feature_of_lane(int first) {
+    return first + static_cast<int>(threadIdx.x) / 32 % 4 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
+  }
 
   // A consumer warp: adds biases and what the boxes hold to the tile's sums, and leaves the results there. The order of registers:
   // tile/wgmma.cuh. `place`: the next box.
   __device__ __forceinline__ void add(const float (&d)[C::kN / 2], const LinearOutput& out,
-                                      const Bias& biases, const LinearEights<C>& eights,
+                                      const Biases& biases, const LinearEights<C>& eights,
                                       tile::RingPlace& place) const {
     const Own own(eights);
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
-    const float bias[2] = {as_float(biases.of[0]), as_float(biases.of[1])};
+    const float bias[2] = {biases.value(0), biases.value(1)};
     // The row of a quarter of a square that the lane has the address of: quarters are two of features, of eight rows and the next eight.
     const uint32_t at = boxes + tile::swizzled(lane / 16 * 8 + lane % 8, (2 * warp + lane / 8 % 2) * 16);
 #pragma unroll

@@ -87,7 +87,7 @@ struct PlainEnd {
     }
     __device__ __forceinline__ void store(const Out& out, const Token&, int, float sum) const {
       if (!mine_) return;
-      sum += as_float(bias_);
+      sum += tile::weight_value<stream::B16>(bias_);
       sum += residual_.value();
       out.store(stream::token_of_thread(), feature_, sum);
     }

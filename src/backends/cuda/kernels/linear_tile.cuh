@@ -191,19 +191,14 @@ struct LinearFinish {
         put[buffer * kBuffer + (8 * q + i % 2) * kPitch + i / 2 * 8] = d[4 * (round * kTake + q) + i];
   }
 
-  // The biases of a thread's features, asked for before the tile is multiplied.
-  struct Bias {
-    uint32_t of[4];
-
-    __device__ __forceinline__ Bias(const LinearOutput& out, int feature) {
-      const int first = feature + static_cast<int>(threadIdx.x) % 16 * 4;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) of[i] = out.raw_bias_of(first + i, true);
-    }
-  };
+  using Biases = RawBiases<4, 1>;
+  // The first of a thread's four features in a tile of 64 from `first` on.
+  static __device__ __forceinline__ int feature_of_thread(int first) {
+    return first + static_cast<int>(threadIdx.x) % 16 * 4;
+  }
 
   // All 64 features are there, and vectors of four of them are aligned. Rows of the residual are asked for one round ahead.
-  __device__ __forceinline__ void vectors(const float (&d)[C::kN / 2], const Bias& bias) const {
+  __device__ __forceinline__ void vectors(const float (&d)[C::kN / 2], const Biases& bias) const {
     uint4 more[2][kTake];
     const auto ask = [&](int round) {
 #pragma unroll
@@ -225,7 +220,7 @@ struct LinearFinish {
         float sum[4];
         tile::load(sum, get + round % 2 * kBuffer + 8 * q * kPitch);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sum[i] += as_float(bias.of[i]);
+        for (int i = 0; i < 4; ++i) sum[i] += bias.value(i);
         add_raw_four(sum, more[round % 2][q], out.y_f32);
         if (token(round, q) < out.tokens) out.store_four(token(round, q), feature, sum);
       }
@@ -249,7 +244,7 @@ struct LinearFinish {
       }
     }
   }
-  __device__ __forceinline__ void operator()(const float (&d)[C::kN / 2], const Bias& bias) const {
+  __device__ __forceinline__ void operator()(const float (&d)[C::kN / 2], const Biases& bias) const {
     if (to.feature >= out.features) return;
     if (out.wide && to.feature + 64 <= out.features) {
       vectors(d, bias);
@@ -257,20 +252,6 @@ struct LinearFinish {
       elements(d);
     }
   }
-};
-
-// Of the tile that follows.
-template <class C, bool kBoxed = C::kBoxed>
-struct LinearBias {
-  typename LinearFinish<C>::Bias of_finish;
-  __device__ __forceinline__ LinearBias(const LinearTileParameters& p, int feature)
-      : of_finish(p.out, feature) {}
-};
-template <class C>
-struct LinearBias<C, true> {
-  typename LinearBoxes<C>::Bias of_boxes;
-  __device__ __forceinline__ LinearBias(const LinearTileParameters& p, int feature)
-      : of_boxes(p.out, feature) {}
 };
 
 template <class C>
@@ -285,7 +266,13 @@ __device__ __forceinline__ void linear_consume(const LinearTileParameters& p, ui
   for (int tile = mine.tile; tile < p.tiles; tile += mine.stride) {
     LinearTilePlace to = linear_tile_place<C>(p, tile);
     to.feature += group * 64;
-    const LinearBias<C> bias(p, to.feature);
+    const auto biases = [&] {
+      if constexpr (C::kBoxed) {
+        return typename LinearBoxes<C>::Biases(p.out, LinearBoxes<C>::feature_of_lane(to.feature));
+      } else {
+        return typename LinearFinish<C>::Biases(p.out, LinearFinish<C>::feature_of_thread(to.feature));
+      }
+    }();
     float d[C::kN / 2];
     linear_multiply<C>(d, p, base, group, mine.steps, place);
     const int rows = min(C::kN, p.out.tokens - to.token);
@@ -295,13 +282,13 @@ __device__ __forceinline__ void linear_consume(const LinearTileParameters& p, ui
     const LinearEights<C> own(rows, mine.rank, p.splits);
     if constexpr (C::kBoxed) {
       if (p.boxed) {
-        if (to.feature < p.out.features)
-          LinearBoxes<C>(p.at, base, group).add(d, p.out, bias.of_boxes, own, box);
+        if (to.feature < p.out.features) LinearBoxes<C>(p.at, base, group).add(d, p.out, biases, own, box);
         continue;
       }
-      LinearFinish<C>(p.out, staging, to, own, 1 + group)(d, {p.out, to.feature});
+      LinearFinish<C>(p.out, staging, to, own, 1 + group)(
+          d, {p.out, LinearFinish<C>::feature_of_thread(to.feature)});
     } else {
-      LinearFinish<C>(p.out, staging, to, own, 1 + group)(d, bias.of_finish);
+      LinearFinish<C>(p.out, staging, to, own, 1 + group)(d, biases);
     }
   }
 }

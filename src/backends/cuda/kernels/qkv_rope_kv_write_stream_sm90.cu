@@ -135,14 +135,15 @@ struct TurnedEnd {
     __device__ __forceinline__ Unit(const Out& out, const Token& token, int first, int) {
       const Place at(out, first);
       const bool turns = at.turns(out, token);
-      bias_ = load_raw(out.bias, at.head * 2 * out.half + at.of_head(out), out.bias != nullptr);
+      const int feature = at.head * 2 * out.half + at.of_head(out);
+      bias_ = tile::load_weight(out.bias + feature, out.bias != nullptr);
       const int64_t angle = (static_cast<int64_t>(turns ? token.position : 0) * out.half + at.pair) * 2;
-      cos_ = load_raw(out.table, angle, turns);
-      sin_ = load_raw(out.table, angle + 1, turns);
+      cos_ = __uint_as_float(tile::load_weight(out.table + angle, turns));
+      sin_ = __uint_as_float(tile::load_weight(out.table + angle + 1, turns));
     }
     __device__ __forceinline__ void store(const Out& out, const Token& token, int first, float sum) const {
       const Place at(out, first);
-      sum += as_float(bias_);
+      sum += tile::weight_value<stream::B16>(bias_);
       float value = __bfloat162float(__float2bfloat16_rn(sum));
       const float other = __shfl_xor_sync(0xffffffffu, value, stream::kEight);
       if (at.turns(out, token)) value = fmaf(value, cos_, at.second ? other * sin_ : -(other * sin_));
