@@ -112,8 +112,9 @@ struct LinearOutput {
     else
       static_cast<__nv_bfloat16*>(y)[at] = __float2bfloat16_rn(value);
   }
-  // Four adjacent features to y where they are one vector; the token and the features are there.
-  __device__ __forceinline__ void store_four(int64_t token, int feature, const float (&value)[4]) const {
+  // Two or four adjacent features to y where they are one vector; the token and the features are there.
+  template <int N>
+  __device__ __forceinline__ void store_together(int64_t token, int feature, const float (&value)[N]) const {
     const int64_t to = token * y_stride + feature;
     if (y_f32)
       tile::store(static_cast<float*>(y) + to, value);

@@ -222,7 +222,7 @@ struct LinearFinish {
 #pragma unroll
         for (int i = 0; i < 4; ++i) sum[i] += bias.value(i);
         add_raw_four(sum, more[round % 2][q], out.y_f32);
-        if (token(round, q) < out.tokens) out.store_four(token(round, q), feature, sum);
+        if (token(round, q) < out.tokens) out.store_together(token(round, q), feature, sum);
       }
     }
   }

@@ -43,7 +43,7 @@ __device__ __forceinline__ uint64_t describe_tile(const void* shared) {
 constexpr uint32_t kDescribed = 16;
 constexpr uint64_t kNext16 = 32 / kDescribed;
 
-// multiply<N>(d, a, b, add): add == 0 overwrites d. N: multiples of 16; from 88 on, multiples of 8.
+// multiply<N>(d, a, b, add): add == 0 overwrites d. N: multiples of 8, but not 72.
 template <int N>
 struct Multiply;
 
@@ -157,6 +157,9 @@ SLUICE_MULTIPLY(256, 16, 128, 129, 130)
                    : "l"(a), "l"(b), "r"(add));                                                      \
     }                                                                                                \
   };
+SLUICE_MULTIPLY(24, 1, 8, 9, 10, 11, 12, 13, 14)
+SLUICE_MULTIPLY(40, 2, 16, 17, 18, 19, 20, 21, 22)
+SLUICE_MULTIPLY(56, 3, 24, 25, 26, 27, 28, 29, 30)
 SLUICE_MULTIPLY(88, 5, 40, 41, 42, 43, 44, 45, 46)
 SLUICE_MULTIPLY(104, 6, 48, 49, 50, 51, 52, 53, 54)
 SLUICE_MULTIPLY(120, 7, 56, 57, 58, 59, 60, 61, 62)
