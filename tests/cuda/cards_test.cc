@@ -63,7 +63,10 @@ TEST(CudaCards, DenseLayersStreamOrShareTheirWeights) {
     }
     for (const int64_t tokens : {16, 64, 128}) {
       p.tokens = tokens;
-      EXPECT_TRUE(chosen(p) == "cuda.linear.tile_sm90" || chosen(p) == "cuda.linear.split_sm90") << chosen(p);
+      EXPECT_EQ(chosen(p), features == 5120   ? "cuda.linear.shares_sm90"
+                           : features == 2880 ? "cuda.linear.split_sm90"
+                                              : "cuda.linear.tile_sm90")
+          << fields_text(p);
     }
     p.tokens = 4096;
     EXPECT_EQ(chosen(p), "cuda.linear.tile_sm90") << fields_text(p);

@@ -72,8 +72,8 @@ Refusal supports(const Linear::Problem& p, const DeviceInfo& d) {
 
 // Fitted to measurements alone, less what steps of more than eight rows gain because weights come before x (docs/notes/cuda-engine.md).
 double share_us(const Linear::Problem& p, const DeviceInfo& d, const Share& s) {
-  constexpr double kFixedUs = 1.9, kStageUs = 0.34, kEarlyUs = 2.5, kEarlyRows = 8;
-  const double row_us = s.groups == 1 ? 0.02 : 0.024, rows = static_cast<double>(p.tokens);
+  constexpr double kFixedUs = 1.0, kStageUs = 0.34, kEarlyUs = 1.2, kEarlyRows = 8;
+  const double row_us = s.groups == 1 ? 0.02 : 0.021, rows = static_cast<double>(p.tokens);
   return kFixedUs - (rows > kEarlyRows ? kEarlyUs : 0) + row_us * rows +
          std::max(Linear::bytes(p) / d.mem_bytes_per_us, kStageUs * stages_of(p.width));
 }
