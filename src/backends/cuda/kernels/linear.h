@@ -70,6 +70,26 @@ __device__ __forceinline__ uint4 load_raw_four(const void* array, int64_t at, bo
       : "memory");
   return v;
 }
+// Two of them: two words of f32, or a pair of bf16 in the first.
+__device__ __forceinline__ uint2 load_raw_two(const void* array, int64_t at, bool f32, bool in) {
+  uint2 v = {};
+  asm volatile(
+      "{\n"
+      ".reg .pred first, second;\n"
+      "setp.ne.u32 first, %3, 0;\n"
+      "setp.eq.u32 second, %3, 4;\n"
+      "@first ld.global.u32 %0, [%2];\n"
+      "@second ld.global.u32 %1, [%2 + 4];\n"
+      "}"
+      : "+r"(v.x), "+r"(v.y)
+      : "l"(static_cast<const char*>(array) + at * (f32 ? 4 : 2)), "r"(in ? (f32 ? 4 : 2) : 0)
+      : "memory");
+  return v;
+}
+__device__ __forceinline__ void add_raw_two(float (&to)[2], const uint2& raw, bool f32) {
+  to[0] += __uint_as_float(f32 ? raw.x : raw.x << 16);
+  to[1] += __uint_as_float(f32 ? raw.y : raw.x & 0xffff0000u);
+}
 __device__ __forceinline__ void add_raw_four(float (&to)[4], const uint4& raw, bool f32) {
   to[0] += __uint_as_float(f32 ? raw.x : raw.x << 16);
   to[1] += __uint_as_float(f32 ? raw.y : raw.x & 0xffff0000u);
@@ -128,14 +148,15 @@ struct LinearOutput {
   }
 };
 
-// Biases of kCount features, kApart from one to the next, asked for before a tile is multiplied, so that nothing waits for them.
-template <int kCount, int kApart>
+// Biases of kCount features, kTogether adjacent ones and kApart from these to the next, asked for before a tile is multiplied, so that
+// nothing waits for them.
+template <int kCount, int kApart, int kTogether = 1>
 struct RawBiases {
   uint32_t of[kCount];
 
   __device__ __forceinline__ RawBiases(const LinearOutput& out, int first) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) of[i] = out.raw_bias_of(first + i * kApart);
+    for (int i = 0; i < kCount; ++i) of[i] = out.raw_bias_of(first + i / kTogether * kApart + i % kTogether);
   }
   __device__ __forceinline__ float value(int i) const { return tile::weight_value<__nv_bfloat16>(of[i]); }
 };

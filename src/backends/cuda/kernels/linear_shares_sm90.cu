@@ -70,7 +70,9 @@ Refusal supports(const Linear::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted to measurements alone, less what steps of more than eight rows gain because weights come before x (docs/notes/cuda-engine.md).
+// Not a time, but set for its place among the other kernels: what was fastest in steps of more than eight rows, where weights come before x,
+// and else alone (docs/notes/cuda-engine.md; tests/cuda/regret_test.cc). Of 5120 x 2880 it is 9 to 14% below what was measured alone, of
+// 2880 x 4096 up to 23% above.
 double share_us(const Linear::Problem& p, const DeviceInfo& d, const Share& s) {
   constexpr double kFixedUs = 1.0, kStageUs = 0.34, kEarlyUs = 1.2, kEarlyRows = 8;
   const double row_us = s.groups == 1 ? 0.02 : 0.021, rows = static_cast<double>(p.tokens);
@@ -184,23 +186,6 @@ __device__ __forceinline__ void fetch_x(const CUtensorMap& x, const Parameters& 
   }
 }
 
-// Two adjacent features of a row, as loaded: two words of f32, or a pair of bf16 in the first.
-__device__ __forceinline__ uint2 load_raw_two(const void* array, int64_t at, bool f32, bool in) {
-  uint2 v = {};
-  asm volatile(
-      "{\n"
-      ".reg .pred first, second;\n"
-      "setp.ne.u32 first, %3, 0;\n"
-      "setp.eq.u32 second, %3, 4;\n"
-      "@first ld.global.u32 %0, [%2];\n"
-      "@second ld.global.u32 %1, [%2 + 4];\n"
-      "}"
-      : "+r"(v.x), "+r"(v.y)
-      : "l"(static_cast<const char*>(array) + at * (f32 ? 4 : 2)), "r"(in ? (f32 ? 4 : 2) : 0)
-      : "memory");
-  return v;
-}
-
 template <class C>
 __device__ __forceinline__ void consume(const Parameters& p, uint32_t base, int group) {
   constexpr int kFeatures = C::kShare.features, kEights = kFeatures / 8;
@@ -208,9 +193,7 @@ __device__ __forceinline__ void consume(const Parameters& p, uint32_t base, int 
   const int lane = static_cast<int>(threadIdx.x) % 32,
             row = group * kGroupRows + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane / 4;
   const int first = static_cast<int>(blockIdx.x) * kFeatures + lane % 4 * 2;  // feature
-  uint32_t bias[2 * kEights];
-#pragma unroll
-  for (int i = 0; i < 2 * kEights; ++i) bias[i] = out.raw_bias_of(first + i / 2 * 8 + i % 2);
+  const RawBiases<2 * kEights, 8, 2> biases(out, first);
   tile::wait_for_previous();
   // The residual is asked for here, so that nothing waits for it after the products.
   uint2 more[2][kEights];
@@ -259,14 +242,10 @@ __device__ __forceinline__ void consume(const Parameters& p, uint32_t base, int 
 #pragma unroll
     for (int j = 0; j < kEights; ++j) {
       const int feature = first + 8 * j;
-      float sum[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        sum[i] = d[4 * j + 2 * half + i] + tile::weight_value<__nv_bfloat16>(bias[2 * j + i]);
+      float sum[] = {d[4 * j + 2 * half] + biases.value(2 * j),
+                     d[4 * j + 2 * half + 1] + biases.value(2 * j + 1)};
       if (out.wide && feature + 1 < out.features) {
-        const uint2 raw = more[half][j];
-        sum[0] += __uint_as_float(out.y_f32 ? raw.x : raw.x << 16);
-        sum[1] += __uint_as_float(out.y_f32 ? raw.y : raw.x & 0xffff0000u);
+        add_raw_two(sum, more[half][j], out.y_f32);
         out.store_together(token, feature, sum);
       } else {
 #pragma unroll
