@@ -232,10 +232,12 @@ TEST(Regret, DenseLayersTakeNearlyTheFastestConfiguration) {
     p.residual = shape.find("residual") != std::string::npos;
     return p;
   };
-  const Times of_h200 = measured("linear_candidates.csv", "linear"),
-              of_h100 = measured("linear_candidates.csv", "linear", "h100");
-  EXPECT_EQ(of_h200.size(), 20u + 19u + 7u);
+  Times of_h200 = measured("linear_candidates.csv", "linear"),
+        of_h100 = measured("linear_candidates.csv", "linear", "h100");
+  EXPECT_EQ(of_h200.size(), 2u * 20u + 7u);
   EXPECT_EQ(of_h100.size(), 2u * 18u + 9u);
+  // Rows from before there were shares of the features, which are chosen here and were not measured at this count.
+  EXPECT_EQ(of_h200.erase({"gpt-oss-120b-qkv 5120x2880 to bf16 with bias", 80}), 1u);
   expect_fast_configs<Linear>("h200", of_h200, 1.25, 1.015, problem_of);
   expect_fast_configs<Linear>("h100", of_h100, 1.1, 1.012, problem_of);
 }
