@@ -54,7 +54,7 @@ void check(const ApiRequest& r) {
   for (const auto& [id, bias] : s.logit_bias)
     require(id >= 0 && id < kLimits.vocab && bias >= -100 && bias <= 100);
   require(!s.presence_penalty || (*s.presence_penalty >= -2 && *s.presence_penalty <= 2));
-  require(!s.max_tokens || *s.max_tokens >= 1);
+  require(!s.max_tokens || *s.max_tokens >= (r.kind == ApiKind::kCompletion && r.echo ? 0 : 1));
   require(!s.logprobs || (*s.logprobs >= 0 && *s.logprobs <= kLimits.logprobs_max));
 }
 
