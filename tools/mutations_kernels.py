@@ -368,6 +368,15 @@ KERNELS = [
         "sample",
     ),
     Mutation(
+        "sample_min_p_short",
+        "what min_p leaves is added up no deeper than the draw needs",
+        "sample_cluster_sm90",
+        "kernels/sample_cluster_sm90.cu",
+        "min(octaves, 1 + static_cast<int>(",
+        "min(reach_of_mass(d.u * total, total, vocab, octaves), 1 + static_cast<int>(",
+        "sample",
+    ),
+    Mutation(
         "sample_zeros_differ",
         "-0 stands behind +0",
         "sample_cluster_sm90",

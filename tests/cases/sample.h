@@ -20,7 +20,9 @@ struct Suite<Sample> {
         {{.rows = 40, .vocab = 100}, "NaN is never drawn", Fill::kSomeNan},
         {{.rows = 40, .vocab = 37, .logits = kB}, "+inf is greedy, -inf is never drawn", Fill::kInfinite},
         {{.rows = 20, .vocab = 100}, "nothing to draw from", Fill::kEmpty},
-        {{.rows = 40, .vocab = 300}, "one token takes all", Fill::kSkewed},
+        {{.rows = 1000, .vocab = 300},
+         "one token takes all, or half of them are some octaves deeper",
+         Fill::kSkewed},
         {{.rows = 20, .vocab = 300}, "logits that hardly differ", Fill::kTiny},
         {{.rows = 20, .vocab = 300}, "logits that overflow", Fill::kHuge},
         {{.rows = 0, .vocab = 300}, "no rows"},
@@ -31,9 +33,9 @@ struct Suite<Sample> {
     fill_floats(a.logits, fill, random, 3);
     if (fill == Fill::kEmpty || fill == Fill::kSkewed) {
       const int64_t favourite = random.integer(0, p.vocab - 1);
-      set_each(a.logits, [&](int64_t, int64_t c) {
-        const bool nothing = fill == Fill::kEmpty;
-        return nothing && coin(random) ? std::nan("") : nothing ? -HUGE_VAL : c == favourite ? 30.0 : 0.0;
+      set_each(a.logits, [&](int64_t r, int64_t c) {
+        if (fill == Fill::kEmpty) return coin(random) ? std::nan("") : -HUGE_VAL;
+        return r % 2 == 0 ? (c == favourite ? 30.0 : 0.0) : (c % 2 == 0 ? 0.0 : -2.09);
       });
     }
     const auto pick = [&](const Tensor& t, std::initializer_list<double> values) {

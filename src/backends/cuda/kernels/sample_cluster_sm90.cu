@@ -256,8 +256,10 @@ __device__ __forceinline__ uint64_t answer(const Row& row, Desk& desk, int rank,
     reach_of_count(desk, rank, d.top_k, depth_of(t, most), octaves);
     reach = desk.reach;
   } else {
-    reach = reach_of_mass((d.top_p < 1 ? static_cast<double>(d.top_p) : d.u) * total, total, vocab, octaves);
-    if (d.min_p > 0) reach = min(reach, 1 + static_cast<int>(fminf(fmaxf(-log2f(d.min_p), 0.f), kFar)));
+    // What min_p leaves has to be added up, however early the draw ends.
+    reach = d.min_p > 0 ? min(octaves, 1 + static_cast<int>(fminf(fmaxf(-log2f(d.min_p), 0.f), kFar)))
+                        : reach_of_mass((d.top_p < 1 ? static_cast<double>(d.top_p) : d.u) * total, total,
+                                        vocab, octaves);
   }
   draw_token(row, desk, rank, t, d, total, reach);
   return desk.place[desk.chosen];
