@@ -3,15 +3,10 @@
 
 #include <sstream>
 
-#include "harness/process.h"
+#include "cli/command.h"
 
 namespace sluice::test {
 namespace {
-
-Outcome sluice(std::vector<std::string> words) {
-  words.insert(words.begin(), SLUICE_COMMAND);
-  return run_process(words);
-}
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;

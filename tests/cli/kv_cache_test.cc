@@ -5,18 +5,13 @@
 #include <fstream>
 #include <sstream>
 
-#include "harness/process.h"
+#include "cli/command.h"
 
 namespace sluice::test {
 namespace {
 
-Outcome sluice(std::vector<std::string> words) {
-  words.insert(words.begin(), SLUICE_COMMAND);
-  return run_process(words);
-}
-
 // Status 2, and one line that says `part`.
-void expect_refusal(const std::vector<std::string>& words, const std::string& part) {
+void expect_one_line(const std::vector<std::string>& words, const std::string& part) {
   const Outcome o = sluice(words);
   EXPECT_EQ(o.status, 2) << o.err << o.out;
   EXPECT_EQ(o.err.find('\n'), o.err.size() - 1) << o.err;
@@ -77,12 +72,12 @@ TEST(KvCacheDtype, BenchCountsItsBytes) {
 }
 
 TEST(KvCacheDtype, RefusesWhatItCannotBe) {
-  expect_refusal({"run", "-p", "x", "--kv-cache-dtype", "fp8_e5m2"}, "'fp8_e4m3'");
-  expect_refusal({"run", "-q", "-p", "x", "--kv-cache-dtype", "bfloat16", "--dtype", "float32"},
-                 "--kv-cache-dtype bfloat16: wanted --dtype bfloat16");
-  expect_refusal({"explain", "--model", "gpt-oss-20b", "--kv-cache-dtype", "fp8"},
-                 "the MoE layer 'gpt-oss-20b' alone, which has no caches");
-  expect_refusal({"explain", "--kv-cache-dtype", "fp8"}, "--kv-cache-dtype: wanted --model with it");
+  expect_one_line({"run", "-p", "x", "--kv-cache-dtype", "fp8_e5m2"}, "'fp8_e4m3'");
+  expect_one_line({"run", "-q", "-p", "x", "--kv-cache-dtype", "bfloat16", "--dtype", "float32"},
+                  "--kv-cache-dtype bfloat16: wanted --dtype bfloat16");
+  expect_one_line({"explain", "--model", "gpt-oss-20b", "--kv-cache-dtype", "fp8"},
+                  "the MoE layer 'gpt-oss-20b' alone, which has no caches");
+  expect_one_line({"explain", "--kv-cache-dtype", "fp8"}, "--kv-cache-dtype: wanted --model with it");
 }
 
 }  // namespace sluice::test

@@ -8,10 +8,13 @@
 #include <vector>
 
 #include "backends/cpu/device.h"
+#include "harness/test_data.h"
 #include "models/mtp.h"
 #include "weights/checkpoint.h"
 
 namespace sluice::test {
+
+inline const std::string kMtp = test_data("mtp/checkpoint");
 
 // One row for each position; every sequence of a test is the recorded one.
 struct RecordedMtp {
@@ -42,6 +45,7 @@ struct RecordedMtp {
     return r;
   }
 };
+inline RecordedMtp recorded_mtp() { return RecordedMtp::read(test_data("mtp/expected.safetensors")); }
 
 // Some tokens of one sequence.
 struct MtpChunk {

@@ -11,9 +11,6 @@
 namespace sluice::test {
 namespace {
 
-const std::string kData = std::string(SLUICE_SOURCE_DIR) + "/tests/data/mtp";
-const std::string kCheckpoint = kData + "/checkpoint";
-
 // The published config.json, as far as it says something about this layer.
 Json published() {
   return Json::parse(R"({
@@ -30,7 +27,7 @@ Json published() {
     "topk_group": 4, "topk_method": "noaux_tc", "v_head_dim": 128, "vocab_size": 129280})");
 }
 
-std::string error_of(const std::function<void(Json&)>& change) {
+std::string error_of_mtp(const std::function<void(Json&)>& change) {
   Json config = published();
   change(config);
   const auto read = read_mtp_config(JsonAt(config, "config.json"));
@@ -38,17 +35,17 @@ std::string error_of(const std::function<void(Json&)>& change) {
 }
 
 // The recorded checkpoint, changed before it is written.
-class Changed {
+class ChangedMtp {
  public:
-  explicit Changed(const std::function<void(std::vector<StoredTensor>&)>& change) {
-    const auto from = Checkpoint::open(kCheckpoint);
+  explicit ChangedMtp(const std::function<void(std::vector<StoredTensor>&)>& change) {
+    const auto from = Checkpoint::open(kMtp);
     EXPECT_TRUE(from.ok()) << from.status().message;
     std::vector<StoredTensor> tensors;
     for (const CheckpointTensor& t : from.value()->tensors())
       tensors.push_back({{t.name, t.type, t.shape}, {t.data, t.data + t.bytes}});
     change(tensors);
     write_tensors(directory_.file("model.safetensors"), tensors);
-    std::filesystem::copy_file(kCheckpoint + "/config.json", directory_.file("config.json"));
+    std::filesystem::copy_file(kMtp + "/config.json", directory_.file("config.json"));
   }
   const std::string& path() const { return directory_.path(); }
   // Behind the directory.
@@ -64,7 +61,7 @@ class Changed {
   TemporaryDirectory directory_;
 };
 
-StoredTensor& named(std::vector<StoredTensor>& tensors, const std::string& name) {
+StoredTensor& of_layer_3(std::vector<StoredTensor>& tensors, const std::string& name) {
   for (StoredTensor& t : tensors)
     if (t.what.name == "model.layers.3." + name) return t;
   ADD_FAILURE() << name;
@@ -74,7 +71,7 @@ StoredTensor& named(std::vector<StoredTensor>& tensors, const std::string& name)
 class MtpLoad : public testing::Test {
  protected:
   std::string error(const MtpLoadOptions& options) {
-    const auto made = LoadedMtp::load(*device, kCheckpoint, options);
+    const auto made = LoadedMtp::load(*device, kMtp, options);
     return made.ok() ? "" : made.status().message;
   }
   std::unique_ptr<Device> device = cpu::open_device({.threads = 2}).value();
@@ -147,42 +144,42 @@ TEST(MtpConfig, TransformersFiveWritesRopeParametersAndPlainOnesNeedNone) {
 }
 
 TEST(MtpConfig, RefusalsNameTheKeyWhatWasWantedAndWhatWasFound) {
-  EXPECT_EQ(error_of([](Json& c) { c["scoring_func"] = "softmax"; }),
+  EXPECT_EQ(error_of_mtp([](Json& c) { c["scoring_func"] = "softmax"; }),
             "config.json: scoring_func: wanted \"sigmoid\", which is all that DeepSeek V3 models have, found "
             "\"softmax\"");
-  EXPECT_EQ(error_of([](Json& c) { c["topk_method"] = "greedy"; }),
+  EXPECT_EQ(error_of_mtp([](Json& c) { c["topk_method"] = "greedy"; }),
             "config.json: topk_method: wanted \"noaux_tc\", which is all that DeepSeek V3 models have, found "
             "\"greedy\"");
   EXPECT_EQ(
-      error_of([](Json& c) { c["norm_topk_prob"] = false; }),
+      error_of_mtp([](Json& c) { c["norm_topk_prob"] = false; }),
       "config.json: norm_topk_prob: wanted true, which is all that DeepSeek V3 models have, found false");
-  EXPECT_EQ(error_of([](Json& c) { c["architectures"] = {"GptOssForCausalLM"}; }),
+  EXPECT_EQ(error_of_mtp([](Json& c) { c["architectures"] = {"GptOssForCausalLM"}; }),
             "config.json: architectures: wanted DeepseekV3ForCausalLM, found GptOssForCausalLM");
-  EXPECT_EQ(error_of([](Json& c) { c["num_nextn_predict_layers"] = 0; }),
+  EXPECT_EQ(error_of_mtp([](Json& c) { c["num_nextn_predict_layers"] = 0; }),
             "config.json: num_nextn_predict_layers: wanted an integer from 1 to 100, found 0");
-  EXPECT_EQ(error_of([](Json& c) { c["first_k_dense_replace"] = 62; }),
+  EXPECT_EQ(error_of_mtp([](Json& c) { c["first_k_dense_replace"] = 62; }),
             "config.json: first_k_dense_replace: wanted at most num_hidden_layers = 61: a draft layer has "
             "experts, found 62");
-  EXPECT_EQ(error_of([](Json& c) { c["q_lora_rank"] = nullptr; }),
+  EXPECT_EQ(error_of_mtp([](Json& c) { c["q_lora_rank"] = nullptr; }),
             "config.json: q_lora_rank: wanted an integer from 1 to 65536, found null");
-  EXPECT_EQ(error_of([](Json& c) { c["qk_rope_head_dim"] = 63; }),
+  EXPECT_EQ(error_of_mtp([](Json& c) { c["qk_rope_head_dim"] = 63; }),
             "config.json: qk_rope_head_dim: wanted an even number (pairs turn together), found 63");
-  EXPECT_EQ(error_of([](Json& c) { c["n_group"] = 7; }),
+  EXPECT_EQ(error_of_mtp([](Json& c) { c["n_group"] = 7; }),
             "config.json: n_group: wanted a divisor of n_routed_experts = 256, found 7");
-  EXPECT_EQ(error_of([](Json& c) { c["topk_group"] = 9; }),
+  EXPECT_EQ(error_of_mtp([](Json& c) { c["topk_group"] = 9; }),
             "config.json: topk_group: wanted at most n_group = 8, found 9");
   EXPECT_EQ(
-      error_of([](Json& c) { c["num_experts_per_tok"] = 129; }),
+      error_of_mtp([](Json& c) { c["num_experts_per_tok"] = 129; }),
       "config.json: num_experts_per_tok: wanted at most the 128 experts of topk_group groups, found 129");
-  EXPECT_EQ(error_of([](Json& c) { c["rope_scaling"]["type"] = "linear"; }),
+  EXPECT_EQ(error_of_mtp([](Json& c) { c["rope_scaling"]["type"] = "linear"; }),
             "config.json: rope_scaling.type: wanted \"yarn\", which is all that DeepSeek V3 models have, "
             "found \"linear\"");
-  EXPECT_EQ(error_of([](Json&) {}), "");
+  EXPECT_EQ(error_of_mtp([](Json&) {}), "");
 }
 
 TEST_F(MtpLoad, TensorsThatAreMissingOrWrongAreNamed) {
   const auto without = [&](const std::string& name) {
-    return Changed([&](auto& tensors) {
+    return ChangedMtp([&](auto& tensors) {
              std::erase_if(tensors,
                            [&](const StoredTensor& t) { return t.what.name == "model.layers.3." + name; });
            })
@@ -193,31 +190,31 @@ TEST_F(MtpLoad, TensorsThatAreMissingOrWrongAreNamed) {
         "shared_head.head.weight", "mlp.gate.weight", "mlp.gate.e_score_correction_bias",
         "mlp.experts.5.up_proj.weight", "mlp.shared_experts.down_proj.weight"})
     EXPECT_NE(without(name).find(std::string("model.layers.3.") + name), std::string::npos) << without(name);
-  EXPECT_EQ(Changed([](auto& tensors) {
-              named(tensors, "eh_proj.weight").what.shape = {128, 64};
+  EXPECT_EQ(ChangedMtp([](auto& tensors) {
+              of_layer_3(tensors, "eh_proj.weight").what.shape = {128, 64};
             }).error(*device),
             "model.safetensors: model.layers.3.eh_proj.weight: wanted BF16[64, 128], found BF16[128, 64]");
   EXPECT_EQ(
-      Changed([](auto& tensors) {
-        named(tensors, "self_attn.q_a_proj.weight").what.type = StoredType::kF16;
+      ChangedMtp([](auto& tensors) {
+        of_layer_3(tensors, "self_attn.q_a_proj.weight").what.type = StoredType::kF16;
       }).error(*device),
       "model.safetensors: model.layers.3.self_attn.q_a_proj.weight: wanted BF16[32, 64], found F16[32, 64]");
-  EXPECT_EQ(Changed([](auto&) {}).error(*device), "");
+  EXPECT_EQ(ChangedMtp([](auto&) {}).error(*device), "");
 }
 
 TEST_F(MtpLoad, ACheckpointWithoutItsOwnEmbeddingAndHeadHasTheMainModels) {
-  const Changed renamed([](auto& tensors) {
-    named(tensors, "embed_tokens.weight").what.name = "model.embed_tokens.weight";
-    named(tensors, "shared_head.head.weight").what.name = "lm_head.weight";
+  const ChangedMtp renamed([](auto& tensors) {
+    of_layer_3(tensors, "embed_tokens.weight").what.name = "model.embed_tokens.weight";
+    of_layer_3(tensors, "shared_head.head.weight").what.name = "lm_head.weight";
   });
-  const auto own = LoadedMtp::load(*device, kCheckpoint), main = LoadedMtp::load(*device, renamed.path());
+  const auto own = LoadedMtp::load(*device, kMtp), main = LoadedMtp::load(*device, renamed.path());
   ASSERT_TRUE(own.ok() && main.ok()) << main.status().message;
-  const RecordedMtp r = RecordedMtp::read(kData + "/expected.safetensors");
+  const RecordedMtp r = recorded_mtp();
   const auto want = MtpDraft(*device, *own.value()).step(r, {{0, 0, 24}});
   EXPECT_EQ(MtpDraft(*device, *main.value()).step(r, {{0, 0, 24}}).logits, want.logits);
   // And a main model in memory shares its own.
   const MtpWeights& lent = own.value()->weights();
-  const auto shared = LoadedMtp::load(*device, kCheckpoint, {.embedding = lent.embedding, .head = lent.head});
+  const auto shared = LoadedMtp::load(*device, kMtp, {.embedding = lent.embedding, .head = lent.head});
   ASSERT_TRUE(shared.ok()) << shared.status().message;
   EXPECT_EQ(shared.value()->weights().head.data, lent.head.data);
   EXPECT_EQ(MtpDraft(*device, *shared.value()).step(r, {{0, 0, 24}}).logits, want.logits);
@@ -230,7 +227,7 @@ TEST_F(MtpLoad, ACheckpointWithoutItsOwnEmbeddingAndHeadHasTheMainModels) {
 TEST_F(MtpLoad, TheDraftFollowsTheMainModelUnlessAsked) {
   FarDevice far;  // one of another backend
   const auto of = [&](const MtpLoadOptions& options) {
-    auto made = LoadedMtp::load(*device, kCheckpoint, options);
+    auto made = LoadedMtp::load(*device, kMtp, options);
     EXPECT_TRUE(made.ok()) << made.status().message;
     return std::move(made).value();
   };
@@ -246,7 +243,7 @@ TEST_F(MtpLoad, TheDraftFollowsTheMainModelUnlessAsked) {
   EXPECT_EQ(of({.router_logits = DType::kBF16, .speculative_router_dtype = "float32"})->config().moe.logits,
             DType::kF32);
   // The type is computed, not only noted: bf16 scores move the weights of experts.
-  const RecordedMtp r = RecordedMtp::read(kData + "/expected.safetensors");
+  const RecordedMtp r = recorded_mtp();
   const auto exact = of({.x = DType::kF32});
   const auto rounded = of({.x = DType::kF32, .speculative_router_dtype = "bfloat16"});
   EXPECT_NE(MtpDraft(*device, *exact).step(r, {{0, 0, 24}}).hidden,

@@ -12,13 +12,8 @@
 namespace sluice::test {
 namespace {
 
-const std::string kData = std::string(SLUICE_SOURCE_DIR) + "/tests/data/mtp";
-const std::string kCheckpoint = kData + "/checkpoint";
-
-RecordedMtp recorded() { return RecordedMtp::read(kData + "/expected.safetensors"); }
-
 std::unique_ptr<LoadedMtp> loaded(Device& device, const MtpLoadOptions& options = {}) {
-  auto made = LoadedMtp::load(device, kCheckpoint, options);
+  auto made = LoadedMtp::load(device, kMtp, options);
   EXPECT_TRUE(made.ok()) << made.status().message;
   return std::move(made).value();
 }
@@ -63,7 +58,7 @@ std::vector<float> rows_of(const std::vector<float>& all, int64_t width, int64_t
 // The bounds are those of tests/models/parity_test.cc, and so is their reason: bf16 rounds every stored value once, and our error is
 // one more draw of what the spread of the recorded runs measures.
 TEST(Mtp, HiddenStatesAndLogitsInBf16AreWithinTheNoiseOfItsRoundings) {
-  const RecordedMtp r = recorded();
+  const RecordedMtp r = recorded_mtp();
   for (const auto& device : every_level(2)) {
     SCOPED_TRACE(text(device->info()));
     const auto layer = loaded(*device);
@@ -73,7 +68,7 @@ TEST(Mtp, HiddenStatesAndLogitsInBf16AreWithinTheNoiseOfItsRoundings) {
 
 // The same roundings, 2^16 times finer, and those of sums (at most 128 terms here).
 TEST(Mtp, HiddenStatesAndLogitsInF32AreWithinTheNoiseOfItsSums) {
-  const RecordedMtp r = recorded();
+  const RecordedMtp r = recorded_mtp();
   const auto device = cpu::open_device({.threads = 2}).value();
   const auto layer = loaded(*device, {.x = DType::kF32});
   expect_within(r, MtpDraft(*device, *layer).step(r, {{0, 0, r.tokens()}}), 0, 0x1p-16, 16, 16);
@@ -82,7 +77,7 @@ TEST(Mtp, HiddenStatesAndLogitsInF32AreWithinTheNoiseOfItsSums) {
 // In chunks through the cache, beside another sequence, from permuted pages: the same bits where the same kernels serve every count
 // of tokens and none lets rows depend on each other, and within the bounds always.
 TEST(Mtp, StepsThroughTheCacheGiveWhatTheWholeGives) {
-  const RecordedMtp r = recorded();
+  const RecordedMtp r = recorded_mtp();
   const std::vector<std::vector<MtpChunk>> steps = {
       {{0, 0, 7}}, {{1, 0, 1}, {0, 7, 1}}, {{0, 8, 2}, {1, 1, 15}}, {{1, 16, 1}}, {{0, 10, 14}, {1, 17, 7}}};
   int compared = 0;
@@ -115,7 +110,7 @@ TEST(Mtp, StepsThroughTheCacheGiveWhatTheWholeGives) {
 }
 
 TEST(Mtp, NoRowSeesALaterToken) {
-  const RecordedMtp r = recorded();
+  const RecordedMtp r = recorded_mtp();
   const auto device = cpu::open_device({.threads = 2}).value();
   const auto layer = loaded(*device);
   const int64_t h = layer->config().hidden;
@@ -131,7 +126,7 @@ TEST(Mtp, NoRowSeesALaterToken) {
 }
 
 TEST(Mtp, ExpertsOnADeviceOfTheirOwnAreWithinTheSameNoise) {
-  const RecordedMtp r = recorded();
+  const RecordedMtp r = recorded_mtp();
   const auto device = cpu::open_device({.threads = 2}).value();
   FarDevice far;
   const auto layer = loaded(*device, {.experts = &far});
@@ -141,7 +136,7 @@ TEST(Mtp, ExpertsOnADeviceOfTheirOwnAreWithinTheSameNoise) {
 
 // A recorded step has the bits of an eager one, and the next step of a draft may read its hidden states from where it writes them.
 TEST(Mtp, RecordsAndWorksInPlace) {
-  const RecordedMtp r = recorded();
+  const RecordedMtp r = recorded_mtp();
   const auto device = cpu::open_device({.threads = 2}).value();
   const auto layer = loaded(*device);
   MtpDraft draft(*device, *layer);
@@ -188,7 +183,7 @@ TEST(Mtp, EveryStageIsAProblemThatAKernelHereTakes) {
 }
 
 TEST(Mtp, WrongTensorsAreRefusedByName) {
-  const RecordedMtp r = recorded();
+  const RecordedMtp r = recorded_mtp();
   const auto device = cpu::open_device({.threads = 1}).value();
   const auto layer = loaded(*device);
   MtpDraft draft(*device, *layer);

@@ -13,12 +13,12 @@
 namespace sluice::test {
 namespace {
 
-const std::string kModel = std::string(SLUICE_SOURCE_DIR) + "/models/sluice-16e-tiny";
+const std::string kShipped = std::string(SLUICE_SOURCE_DIR) + "/models/sluice-16e-tiny";
 struct Loaded {
   explicit Loaded(DType x) : Loaded(x, cpu::open_device({.threads = 2}).value()) {}
   Loaded(DType x, std::unique_ptr<Device> d, std::unique_ptr<Device> e = nullptr)
       : device(std::move(d)), experts(std::move(e)) {
-    auto loaded = LoadedModel::load(*device, kModel, {.x = x, .experts = experts.get()});
+    auto loaded = LoadedModel::load(*device, kShipped, {.x = x, .experts = experts.get()});
     EXPECT_TRUE(loaded.ok()) << loaded.status().message;
     model = std::move(loaded).value();
     // Chunks of 100 tokens: a prompt is computed in pieces, across windows.
@@ -86,7 +86,7 @@ TEST(Parity, GreedyTextIsThatOfTransformers) {
   const auto file = Checkpoint::open(recorded_file());
   ASSERT_TRUE(file.ok()) << file.status().message;
   Loaded m(DType::kBF16);
-  const Tokenizer tokenizer = Tokenizer::load(kModel + "/tokenizer.json").value();
+  const Tokenizer tokenizer = Tokenizer::load(kShipped + "/tokenizer.json").value();
   // All prompts at once: several sequences share steps.
   std::vector<std::vector<int32_t>> answers;
   for (const char* prompt : kPrompts) {

@@ -8,20 +8,20 @@
 namespace sluice::test {
 namespace {
 
-constexpr int64_t kTokens = 40;  // so many that every expert is chosen
+constexpr int64_t kManyTokens = 40;  // so many that every expert is chosen
 
-std::vector<std::byte> forward(Device& device, const MoeConfig& config, const MoeWeights& weights) {
-  const auto moe = Moe::plan(device, config, kTokens);
+std::vector<std::byte> bytes_of_y(Device& device, const MoeConfig& config, const MoeWeights& weights) {
+  const auto moe = Moe::plan(device, config, kManyTokens);
   EXPECT_TRUE(moe.ok()) << moe.status().message;
   Random random(3);
-  std::vector<uint16_t> x(static_cast<size_t>(kTokens * config.hidden)), y(x.size());
+  std::vector<uint16_t> x(static_cast<size_t>(kManyTokens * config.hidden)), y(x.size());
   for (uint16_t& v : x) v = to_bf16(static_cast<float>(random.normal())).bits;
   std::vector<std::byte> scratch(moe.value()->workspace_bytes() + 256);
   auto* aligned = scratch.data() + (256 - reinterpret_cast<uintptr_t>(scratch.data()) % 256) % 256;
-  const MoeIo io{.x = make_tensor(x.data(), DType::kBF16, {kTokens, config.hidden}),
+  const MoeIo io{.x = make_tensor(x.data(), DType::kBF16, {kManyTokens, config.hidden}),
                  .residual = {},
                  .token_ids = {},
-                 .y = make_tensor(y.data(), DType::kBF16, {kTokens, config.hidden})};
+                 .y = make_tensor(y.data(), DType::kBF16, {kManyTokens, config.hidden})};
   const Status status =
       moe.value()->forward(io, weights, {aligned, moe.value()->workspace_bytes()}, device.stream());
   EXPECT_TRUE(status.ok()) << status.message;
@@ -57,7 +57,7 @@ TEST(MoeReplace, AReplacedExpertIsAsIfFreshlyLoadedAndNoPointerMoves) {
       ASSERT_TRUE(loaded.ok() && fresh.ok()) << loaded.status().message << fresh.status().message;
       EXPECT_NE(loaded.value()->fingerprint(), fresh.value()->fingerprint());
       MoeWeights weights = loaded.value()->weights();
-      const auto old_y = forward(*device, loaded.value()->config(), weights);
+      const auto old_y = bytes_of_y(*device, loaded.value()->config(), weights);
       const Status replaced = loaded.value()->replace_expert(*update.checkpoint, 5);
       ASSERT_TRUE(replaced.ok()) << replaced.message;
       EXPECT_EQ(loaded.value()->fingerprint(), fresh.value()->fingerprint());
@@ -73,8 +73,8 @@ TEST(MoeReplace, AReplacedExpertIsAsIfFreshlyLoadedAndNoPointerMoves) {
                   0)
             << word(naming) << " " << slots[i].first.name;
       }
-      const auto new_y = forward(*device, loaded.value()->config(), now);
-      EXPECT_TRUE(new_y == forward(*device, loaded.value()->config(), want)) << word(naming);
+      const auto new_y = bytes_of_y(*device, loaded.value()->config(), now);
+      EXPECT_TRUE(new_y == bytes_of_y(*device, loaded.value()->config(), want)) << word(naming);
       EXPECT_FALSE(new_y == old_y) << word(naming) << ": some token must have met expert 5";
       EXPECT_TRUE(loaded.value()->verify().ok());
       EXPECT_TRUE(canary(*device, *loaded.value(), *whole.checkpoint).ok());
@@ -117,14 +117,14 @@ TEST(MoeReplace, FromTheCallersTensorsAllOrOneExpert) {
     const Status replaced = l.replace_expert(*few.checkpoint, 5);
     ASSERT_TRUE(replaced.ok()) << replaced.message;
     EXPECT_EQ(l.fingerprint(), want_one.value()->fingerprint());
-    EXPECT_TRUE(forward(*device, l.config(), l.weights()) ==
-                forward(*device, l.config(), want_one.value()->weights()))
+    EXPECT_TRUE(bytes_of_y(*device, l.config(), l.weights()) ==
+                bytes_of_y(*device, l.config(), want_one.value()->weights()))
         << word(naming);
     const Status whole = l.replace(*all.checkpoint);
     ASSERT_TRUE(whole.ok()) << whole.message;
     EXPECT_EQ(l.fingerprint(), want_all.value()->fingerprint());
-    EXPECT_TRUE(forward(*device, l.config(), l.weights()) ==
-                forward(*device, l.config(), want_all.value()->weights()))
+    EXPECT_TRUE(bytes_of_y(*device, l.config(), l.weights()) ==
+                bytes_of_y(*device, l.config(), want_all.value()->weights()))
         << word(naming);
     EXPECT_TRUE(l.verify().ok());
     if (!apart) continue;

@@ -11,7 +11,7 @@
 namespace sluice::test {
 namespace {
 
-constexpr int64_t kTokens = 6;
+constexpr int64_t kFewTokens = 6;
 
 MoeConfig with_slots(MoeNaming naming, int64_t slots) {
   MoeConfig c = small_config(naming);
@@ -26,13 +26,14 @@ class MoeShared : public testing::Test {
     Random random(4);
     for (float& v : values_) v = static_cast<float>(random.normal());
   }
-  Tensor x() { return make_tensor(values_.data(), DType::kF32, {kTokens, 64}); }
+  Tensor x() { return make_tensor(values_.data(), DType::kF32, {kFewTokens, 64}); }
   // Holds the slots to the path: both are within `error` of the exact layer.
   std::vector<float> expect_as_apart(MoeConfig config, MoeNaming naming,
                                      std::vector<int32_t> token_ids = {}) {
     const RandomMoe moe(config, 9);
     const Written file(moe.tensors(naming, 0));
-    const Tensor ids = token_ids.empty() ? Tensor{} : make_tensor(token_ids.data(), DType::kI32, {kTokens});
+    const Tensor ids =
+        token_ids.empty() ? Tensor{} : make_tensor(token_ids.data(), DType::kI32, {kFewTokens});
     const auto run = [&] {
       return forward(*device_, *file.checkpoint, config, {.naming = naming}, x(), ids);
     };
@@ -49,7 +50,7 @@ class MoeShared : public testing::Test {
     EXPECT_LT(loosest, largest * 1e-2) << "a bound that anything would pass proves nothing";
     return slots;
   }
-  std::vector<float> values_ = std::vector<float>(kTokens * 64);
+  std::vector<float> values_ = std::vector<float>(kFewTokens * 64);
   std::unique_ptr<Device> device_;
 };
 
@@ -91,7 +92,7 @@ TEST_F(MoeShared, ANanTokenSpoilsNoOther) {
   for (int64_t i = 0; i < 64; ++i)
     values_[static_cast<size_t>(3 * 64 + i)] = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> after = run();
-  for (int64_t t = 0; t < kTokens; ++t)
+  for (int64_t t = 0; t < kFewTokens; ++t)
     for (int64_t i = 0; i < 64; ++i) {
       const auto at = static_cast<size_t>(t * 64 + i);
       if (t == 3) {

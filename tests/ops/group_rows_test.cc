@@ -1,13 +1,12 @@
 #include "cases/group_rows.h"
 
 #include "harness/conformance.h"
+#include "harness/numbers.h"
 
 namespace sluice::test {
 namespace {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(GroupRows, Conformance, GroupRows);
-
-std::vector<int32_t> numbers(const Tensor& t) { return {t.as<int32_t>(), t.as<int32_t>() + elements_of(t)}; }
 
 TEST(GroupRowsByHand, IsStableAndAligned) {
   const GroupRows::Problem problem{.tokens = 3, .slots = 2, .experts = 3, .row_align = 2};
@@ -20,7 +19,6 @@ TEST(GroupRowsByHand, IsStableAndAligned) {
   ASSERT_TRUE(plan.ok()) << plan.status().message;
   std::vector<std::byte> scratch(plan.value().workspace_bytes());
   ASSERT_TRUE(plan.value().run(a, {scratch.data(), scratch.size()}, device->stream()).ok());
-  using Numbers = std::vector<int32_t>;
   EXPECT_EQ(numbers(a.row_count), (Numbers{1, 0, 3}));
   EXPECT_EQ(numbers(a.row_begin), (Numbers{0, 2, 2, 6}));
   EXPECT_EQ(numbers(a.order), (Numbers{1, -1, 0, 3, 4, -1, -1, -1, -1}));
@@ -38,7 +36,6 @@ TEST(GroupRowsByHand, ListsTiles) {
   ASSERT_TRUE(plan.ok()) << plan.status().message;
   std::vector<std::byte> scratch(plan.value().workspace_bytes());
   ASSERT_TRUE(plan.value().run(a, {scratch.data(), scratch.size()}, device->stream()).ok());
-  using Numbers = std::vector<int32_t>;
   EXPECT_EQ(numbers(a.tile_count), (Numbers{3}));
   EXPECT_EQ(numbers(a.tiles), (Numbers{0, 0, 0, 8, 2, 16, -1, -1}));
 }

@@ -1,13 +1,12 @@
 #include "cases/route_group.h"
 
 #include "harness/conformance.h"
+#include "harness/numbers.h"
 
 namespace sluice::test {
 namespace {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(RouteGroup, Conformance, RouteGroup);
-
-std::vector<int32_t> numbers(const Tensor& t) { return {t.as<int32_t>(), t.as<int32_t>() + elements_of(t)}; }
 
 TEST(RouteGroupByHand, GroupsWhatItChose) {
   const RouteGroup::Problem problem{
@@ -21,7 +20,6 @@ TEST(RouteGroupByHand, GroupsWhatItChose) {
   ASSERT_TRUE(plan.ok()) << plan.status().message;
   std::vector<std::byte> scratch(plan.value().workspace_bytes());
   ASSERT_TRUE(plan.value().run(a, {scratch.data(), scratch.size()}, device->stream()).ok());
-  using Numbers = std::vector<int32_t>;
   EXPECT_EQ(numbers(a.ids), (Numbers{1, 3, 4, 0, 1, 4, 1, 2, 4}));
   EXPECT_EQ(numbers(a.row_count), (Numbers{1, 3, 1, 1, 3}));
   EXPECT_EQ(numbers(a.row_begin), (Numbers{0, 2, 6, 8, 10, 14}));

@@ -12,7 +12,7 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
-EngineOptions invariant(bool prefix_cache) {
+EngineOptions with_cache(bool prefix_cache) {
   EngineOptions options = test::invariant();
   options.prefix_cache = prefix_cache;
   return options;
@@ -35,7 +35,7 @@ class EnginePrefixCache : public ::testing::Test {
 
 // Each turn's prompt is the last one's, its answer and a question more.
 TEST_F(EnginePrefixCache, AConversationReadsItsEarlierTurns) {
-  const auto with = engine(invariant(true)), without = engine(invariant(false));
+  const auto with = engine(with_cache(true)), without = engine(with_cache(false));
   Random random(8);
   Tokens prompt = random_tokens(random, 10);
   for (int turn = 0; turn < 4; ++turn) {
@@ -55,7 +55,7 @@ TEST_F(EnginePrefixCache, AConversationReadsItsEarlierTurns) {
 }
 
 TEST_F(EnginePrefixCache, EveryTokenSaysHowMuchOfThePromptWasFound) {
-  const auto e = engine(invariant(true));
+  const auto e = engine(with_cache(true));
   Random random(8);
   Request r{.prompt = random_tokens(random, 18)};
   r.sampling.max_tokens = 3;
@@ -81,8 +81,8 @@ TEST_F(EnginePrefixCache, RequestsOfOneStepGiveTheSameBits) {
     r.sampling.max_tokens = 20, r.sampling.temperature = n == 1 ? 0.8 : 0;
     requests.push_back(r);
   }
-  const auto wanted = run(*engine(invariant(false)), requests);
-  EngineOptions options = invariant(true);
+  const auto wanted = run(*engine(with_cache(false)), requests);
+  EngineOptions options = with_cache(true);
   const auto e = engine(options);
   EXPECT_EQ(run(*e, requests), wanted);
   EXPECT_EQ(e->scheduler().prefix_cache().hits, 3 * 28);
@@ -99,9 +99,9 @@ TEST_F(EnginePrefixCache, LogitsNeitherReadNorSpoilIt) {
   DecoderConfig whole = model_.config;
   for (AttentionConfig& a : whole.attention) a.window = 0;
   const auto engine = [&](const EngineOptions& o) { return engine_of(*device_, whole, model_.weights, o); };
-  const auto wanted = run(*engine(invariant(false)), {r}).at(0);
-  const auto wanted_logits = engine(invariant(false))->logits(r.prompt, positions).value();
-  EngineOptions options = invariant(true);
+  const auto wanted = run(*engine(with_cache(false)), {r}).at(0);
+  const auto wanted_logits = engine(with_cache(false))->logits(r.prompt, positions).value();
+  EngineOptions options = with_cache(true);
   options.max_num_seqs = 1;
   const auto e = engine(options);  // 32 pages: a sequence of 128 tokens
   EXPECT_EQ(run(*e, {r}).at(0), wanted);
@@ -123,8 +123,8 @@ TEST_F(EnginePrefixCache, AFaultOfWhatNobodyWaitsForLeavesNothingBehind) {
   Random random(11);
   Request r{.prompt = random_tokens(random, 20)};
   r.sampling.max_tokens = 6, r.sampling.temperature = 0;
-  const auto wanted = run(*engine(invariant(false)), {r}).at(0);
-  EngineOptions options = invariant(true);
+  const auto wanted = run(*engine(with_cache(false)), {r}).at(0);
+  EngineOptions options = with_cache(true);
   options.steps_ahead = 1;
   FailingDevice failing(*device_, 1, 1);
   const auto e = engine_of(failing, model_, options);
@@ -158,11 +158,11 @@ TEST_F(EnginePrefixCache, MixedRequestsGetTheAnswersThatTheyGetAlone) {
   }
   std::vector<Answer> alone;
   {
-    const auto e = engine(invariant(false));
+    const auto e = engine(with_cache(false));
     for (size_t i = 0; i < requests.size(); ++i)
       alone.push_back(run(*e, {requests[i]}).at(static_cast<int64_t>(i)));
   }
-  EngineOptions options = invariant(true);
+  EngineOptions options = with_cache(true);
   options.steps_ahead = 1, options.recorded_sequences = 3;
   options.max_model_len = 64, options.max_num_seqs = 4, options.max_num_batched_tokens = 24;
   options.kv_cache_bytes = bytes_of_pages(model_.config, options.page_size, 24);

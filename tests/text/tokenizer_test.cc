@@ -26,7 +26,7 @@ Json bytes_only() {
   return document;
 }
 
-Tokenizer parsed(const Json& document) {
+Tokenizer tokenizer_of(const Json& document) {
   auto tokenizer = Tokenizer::parse(document.dump(), "t.json");
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status().message;
   return std::move(tokenizer).value();
@@ -103,7 +103,7 @@ TEST(Tokenizer, StreamEqualsTheWholeWithReplacements) {
 }
 
 TEST(Tokenizer, StreamHoldsBackAnUnfinishedCharacter) {
-  const Tokenizer tokenizer = parsed(bytes_only());
+  const Tokenizer tokenizer = tokenizer_of(bytes_only());
   const auto ids = encoded(tokenizer, "\xf0\x9f\x91\x8d");
   ASSERT_EQ(ids.size(), 4u);
   StreamDecoder stream(tokenizer);
@@ -136,7 +136,7 @@ TEST(Tokenizer, PlainTextNeverBecomesASpecialTokenEvenWhenMergesAreIgnored) {
   document["model"]["vocab"]["<|"] = 300;
   document["model"]["vocab"]["ab"] = 301;
   document["added_tokens"] = {{{"content", "<|"}, {"id", 300}, {"special", true}}};
-  const Tokenizer tokenizer = parsed(document);
+  const Tokenizer tokenizer = tokenizer_of(document);
   EXPECT_EQ(encoded(tokenizer, "<|"), std::vector<int32_t>{300});
   EXPECT_EQ(encoded(tokenizer, "<|", Specials::kAsText).size(), 2u);
   EXPECT_EQ(encoded(tokenizer, "ab", Specials::kAsText), std::vector<int32_t>{301});
@@ -147,7 +147,7 @@ TEST(Tokenizer, TheLongestAddedTokenWins) {
   int64_t id = 400;
   for (const char* content : {"<a", "<a>", "<a>b", "<b>"})
     document["added_tokens"].push_back({{"content", content}, {"id", id++}, {"special", true}});
-  const Tokenizer tokenizer = parsed(document);
+  const Tokenizer tokenizer = tokenizer_of(document);
   EXPECT_EQ(encoded(tokenizer, "<a>b<a><a<b>"), (std::vector<int32_t>{402, 401, 400, 403}));
   EXPECT_EQ(encoded(tokenizer, "<<b>").size(), 2u);
 }
@@ -158,7 +158,7 @@ TEST(Tokenizer, LeavesTheIdsAloneOnError) {
   document["pre_tokenizer"] = Json::parse(R"x({"type": "Sequence", "pretokenizers": [
     {"type": "Split", "pattern": {"Regex": "(?:a|a)*[bc]"}, "behavior": "Isolated"},
     {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]})x");
-  const Tokenizer tokenizer = parsed(document);
+  const Tokenizer tokenizer = tokenizer_of(document);
   std::vector<int32_t> ids = {1, 2};
   const Status status = tokenizer.encode(std::string(60, 'a'), Specials::kParse, &ids);
   EXPECT_EQ(status.code, Code::kUnsupported);
