@@ -3,12 +3,12 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <memory>
 
 #include "backends/cuda/device.h"
 #include "backends/cuda/queue.h"
 #include "gpu/mutant.h"
+#include "harness/count_from.h"
 
 namespace sluice::test {
 
@@ -70,11 +70,5 @@ class Loan {
   void* data_;
   size_t bytes_;
 };
-
-// A count from the environment, for runs that are longer than the usual ones.
-inline int count_from(const char* variable, int usual) {
-  const char* text = std::getenv(variable);
-  return text ? std::atoi(text) : usual;
-}
 
 }  // namespace sluice::test

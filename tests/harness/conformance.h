@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "harness/count_from.h"
 #include "harness/devices.h"
 #include "harness/run_case.h"
 
@@ -59,13 +60,15 @@ TYPED_TEST_P(Conformance, EveryCandidateOnEveryCase) {
   }
 }
 
-// Whatever validate() and supports() accept must pass, on problems that no case lists.
+// Whatever validate() and supports() accept must pass, on problems that no case lists. SLUICE_FUZZ_PROBLEMS and SLUICE_FUZZ_SEED make
+// it longer and different.
 TYPED_TEST_P(Conformance, FuzzedProblems) {
   using Op = TypeParam;
   const auto devices = every_level(2);
-  Random random(20);
+  const int problems = count_from("SLUICE_FUZZ_PROBLEMS", 60);
+  Random random(static_cast<uint64_t>(count_from("SLUICE_FUZZ_SEED", 20)));
   int ran = 0;
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < problems; ++round) {
     const typename Op::Problem problem = Suite<Op>::random(random);
     if (!Op::validate(problem).accepted()) continue;
     const auto fill = static_cast<Fill>(random.integer(0, static_cast<int64_t>(Fill::kSkewed)));

@@ -1,0 +1,12 @@
+// How long a test runs, from the environment of those who want it longer.
+#pragma once
+#include <cstdlib>
+
+namespace sluice::test {
+
+inline int count_from(const char* variable, int usual) {
+  const char* text = std::getenv(variable);
+  return text ? std::atoi(text) : usual;
+}
+
+}  // namespace sluice::test
