@@ -319,16 +319,21 @@ __global__ void __launch_bounds__(C::kThreads, C::kNarrow ? 2 : 1)
   if (clustered) tile::cluster_arrive();
   if (warp >= kProducer) {
     if constexpr (C::kMovesRegisters) tile::keep_registers<C::kProducerRegisters>();
-    if (warp == kProducer) linear_produce<C>(w, x, p, tile::shared_address(shared));
-    if constexpr (C::kBoxed) {
-      const int group = warp - kProducer - 1;
-      if (p.boxed && group >= 0 && group < C::kGroups) {
-        const LinearTileShare mine(p);
-        tile::wait_for_previous();
-        LinearBoxes<C>(p.at, tile::shared_address(shared), group).serve(y, residual, p, group, mine);
+    if (warp == kProducer) {
+      linear_produce<C>(w, x, p, tile::shared_address(shared));
+      if (clustered) tile::cluster_wait();
+    } else {
+      // Now, not at its end: racecheck hangs where a warp waits for the cluster after others of its CTA have ended.
+      if (clustered) tile::cluster_wait();
+      if constexpr (C::kBoxed) {
+        const int group = warp - kProducer - 1;
+        if (p.boxed && group < C::kGroups) {
+          const LinearTileShare mine(p);
+          tile::wait_for_previous();
+          LinearBoxes<C>(p.at, tile::shared_address(shared), group).serve(y, residual, p, group, mine);
+        }
       }
     }
-    if (clustered) tile::cluster_wait();
   } else {
     if constexpr (C::kMovesRegisters) tile::take_registers<C::kConsumerRegisters>();
     linear_consume<C>(p, shared, tile::uniform(warp / 4));
