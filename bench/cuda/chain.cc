@@ -10,11 +10,11 @@
 namespace sluice::bench {
 namespace {
 
-using Step = Status (Layer::*)(Way*);
+using Enqueue = Status (Layer::*)(Way*);
 
 struct Plot {
   const char* impl;
-  std::vector<Step> steps;
+  std::vector<Enqueue> steps;
   bool dependent = true;
   int64_t tokens_most = INT64_MAX;
 };
@@ -34,7 +34,7 @@ void add_ways(Layer& layer, Contest* contest, std::vector<std::string>* complain
     if (contest->tokens > plot.tokens_most) continue;
     Way way{.impl = plot.impl};
     Status status;
-    for (const Step step : plot.steps)
+    for (const Enqueue step : plot.steps)
       if (status.ok()) status = (layer.*step)(&way);
     if (status.ok()) {
       contest->contenders.push_back(contender_of(way, plot.dependent));

@@ -17,6 +17,9 @@ enum class Who : uint8_t {
   kPeer,
 };
 
+// Times an operation's bound that a peer may be away: they accumulate in f32 as well, but some round partial sums.
+constexpr double kPeerBounds = 4;
+
 struct Contender {
   Who who = Who::kSluice;
   std::string impl, version;

@@ -67,12 +67,6 @@ class Chooser {
 
 double number_at(const HostTensor& t, size_t i) { return load(t.tensor, static_cast<int64_t>(i)); }
 
-Tensor row_of(Tensor t, int64_t row) {
-  t.data = static_cast<std::byte*>(t.data) + bytes_of(t.dtype, row * t.stride[0]);
-  t.shape[0] = 1;
-  return t;
-}
-
 }  // namespace
 
 Draw::Reach Draw::reach(int64_t pairs) const {

@@ -1,19 +1,6 @@
 #include "cuda/gate.h"
 
 namespace sluice::bench {
-namespace {
-
-// Times the contract's bound: peers accumulate in f32 as well, but some round partial sums.
-constexpr double kPeerShare = 4;
-
-Tensor row_of(Tensor t, int64_t row) {
-  t.data = static_cast<std::byte*>(t.data) + bytes_of(t.dtype, row * t.stride[0]);
-  t.shape[0] = 1;
-  return t;
-}
-
-}  // namespace
-
 Status Gate::make(int64_t tokens_max) {
   const int64_t count = (cold_bytes_ + shape_.weight_bytes() - 1) / shape_.weight_bytes();
   SLUICE_TRY(memory_.random(shape_.w, {shape_.experts, shape_.hidden}, 0.02, count, &w_));
@@ -44,7 +31,7 @@ Result<std::string> Gate::check(const Tensor& x, const Tensor& y, Who who) {
       known->second = std::move(reference(shape_.problem(1), args).front());
     }
     const Comparison c = compare(known->second, got.tensor);
-    if (c.wrong > 0 && (who != Who::kPeer || c.worst_share > kPeerShare))
+    if (c.wrong > 0 && (who != Who::kPeer || c.worst_share > kPeerBounds))
       return "logits of row " + std::to_string(row) + ": " + c.text;
   }
   return std::string();

@@ -31,9 +31,9 @@ struct DenseShape {
   }
 };
 // The output layer has a row for each sequence that draws a token.
-constexpr DenseShape kShapes[] = {{"qkv", 5120, 2880, kB, true, false, 16384},
-                                  {"o", 2880, 4096, kB, true, true, 16384},
-                                  {"head", 201088, 2880, kF, false, false, 256}};
+constexpr DenseShape kDenseShapes[] = {{"qkv", 5120, 2880, kB, true, false, 16384},
+                                       {"o", 2880, 4096, kB, true, true, 16384},
+                                       {"head", 201088, 2880, kF, false, false, 256}};
 
 // Tensors of a shape, and what some of y should be.
 class Dense {
@@ -62,7 +62,6 @@ class Dense {
   // The first and the last features of the first and the last row of run 0. Empty, or what is wrong.
   Result<std::string> check(int64_t tokens, Who who) {
     constexpr int64_t kFeatures = 256;
-    constexpr double kPeerShare = 4;  // times the contract's bound: as in gate.cc
     const Linear::Args a = args(tokens, 0);
     for (const int64_t row : {int64_t{0}, tokens - 1})
       for (const int64_t first : {int64_t{0}, shape_.features - kFeatures}) {
@@ -94,7 +93,7 @@ class Dense {
                                         .front());
         }
         const Comparison c = compare(known->second, got.tensor);
-        if (c.wrong > 0 && (who != Who::kPeer || c.worst_share > kPeerShare))
+        if (c.wrong > 0 && (who != Who::kPeer || c.worst_share > kPeerBounds))
           return "features from " + std::to_string(first) + " of row " + std::to_string(row) + ": " + c.text;
       }
     return std::string();
@@ -181,8 +180,8 @@ Status add_configs(Memory& memory, const Linear::Problem& problem, const Dense& 
 Status Bench::linear() {
   std::vector<int64_t> counts = options_.tokens;
   if (counts.empty()) counts = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
-  auto left = static_cast<int64_t>(std::size(kShapes));
-  for (const DenseShape& shape : kShapes) {
+  auto left = static_cast<int64_t>(std::size(kDenseShapes));
+  for (const DenseShape& shape : kDenseShapes) {
     share(left--);
     if (!wants(shape.model()) && !wants("gpt-oss-120b")) continue;
     int64_t most = 0;

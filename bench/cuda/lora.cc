@@ -23,7 +23,7 @@ struct LoraShape {
     return {.tokens = tokens, .features = features, .hidden = hidden, .rank = rank, .adapters = adapters};
   }
 };
-constexpr LoraShape kShapes[] = {
+constexpr LoraShape kLoraShapes[] = {
     {2880, 128, 16, 1}, {2880, 128, 16, 4}, {2880, 128, 64, 4}, {7168, 256, 16, 4}};
 
 // Tokens of one adapter after another's, as sequences of a batch have them, one in sixteen without an adapter.
@@ -89,11 +89,6 @@ class Lora {
   }
 
  private:
-  static Tensor row_of(Tensor t, int64_t row) {
-    t.data = static_cast<std::byte*>(t.data) + bytes_of(t.dtype, row * t.stride[0]);
-    return first_rows(t, 1);
-  }
-
   LoraShape shape_;
   int64_t cold_bytes_;
   Memory memory_;
@@ -105,8 +100,8 @@ class Lora {
 }  // namespace
 
 Status Bench::lora() {
-  auto left = static_cast<int64_t>(std::size(kShapes));
-  for (const LoraShape& shape : kShapes) {
+  auto left = static_cast<int64_t>(std::size(kLoraShapes));
+  for (const LoraShape& shape : kLoraShapes) {
     share(left--);
     if (!wants(shape.model())) continue;
     for (const int64_t tokens : this->tokens()) {

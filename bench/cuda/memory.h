@@ -40,6 +40,10 @@ inline const Tensor& turn(const std::vector<Tensor>& buffers, int64_t i) {
   return buffers[static_cast<size_t>(i) % buffers.size()];
 }
 inline Tensor first_rows(Tensor t, int64_t rows) { return t.shape[0] = rows, t; }
+inline Tensor row_of(Tensor t, int64_t row) {
+  t.data = static_cast<std::byte*>(t.data) + bytes_of(t.dtype, row * t.stride[0]);
+  return first_rows(t, 1);
+}
 
 // A contiguous copy of a tensor on the host. `from` is contiguous, too.
 struct HostTensor {

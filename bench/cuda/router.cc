@@ -11,7 +11,7 @@ namespace {
 
 constexpr DType kF = DType::kF32, kB = DType::kBF16;
 constexpr int64_t kSmall = 512;  // up to here, peers that write only bf16 are the fastest
-constexpr GateShape kShapes[] = {
+constexpr GateShape kGateShapes[] = {
     {2880, 32, true, kB},           {2880, 128, true, kB},          {4096, 256, false, kF},
     {7168, 256, false, kF},         {7168, 384, false, kF},         {2688, 128, false, kF},
     {4096, 512, false, kF},         {5120, 384, false, kF},         {4096, 256, false, kB, kSmall},
@@ -59,9 +59,9 @@ Status add_peers(const Peers& peers, const Gate& gate, Memory& memory, bool depe
 }  // namespace
 
 Status Bench::router() {
-  auto left = std::count_if(std::begin(kShapes), std::end(kShapes),
+  auto left = std::count_if(std::begin(kGateShapes), std::end(kGateShapes),
                             [&](const GateShape& s) { return wants(s.model()); });
-  for (const GateShape& shape : kShapes) {
+  for (const GateShape& shape : kGateShapes) {
     if (!wants(shape.model())) continue;
     constexpr int64_t kFused = 2;  // the suite that follows all of these, as a share of the time
     share(kFused + left--);

@@ -15,7 +15,7 @@ struct Shape {
   RouteTopk::Problem route;
 };
 
-const Shape kShapes[] = {
+const Shape kRoutingShapes[] = {
     {"256x8-deepseek_v3",
      {.experts = 256,
       .top_k = 8,
@@ -104,9 +104,9 @@ Status add_peers(const Peers& peers, Memory& memory, const RouteGroup::Problem& 
 
 Status Bench::routing() {
   constexpr int64_t kTileRows = 64;
-  auto left =
-      std::count_if(std::begin(kShapes), std::end(kShapes), [&](const Shape& s) { return wants(s.model); });
-  for (const Shape& shape : kShapes) {
+  auto left = std::count_if(std::begin(kRoutingShapes), std::end(kRoutingShapes),
+                            [&](const Shape& s) { return wants(s.model); });
+  for (const Shape& shape : kRoutingShapes) {
     if (!wants(shape.model)) continue;
     share(left--);
     for (const int64_t tokens : this->tokens()) {
