@@ -1,6 +1,7 @@
 #include "cuda/gate.h"
 
 namespace sluice::bench {
+
 Status Gate::make(int64_t tokens_max) {
   const int64_t count = (cold_bytes_ + shape_.weight_bytes() - 1) / shape_.weight_bytes();
   SLUICE_TRY(memory_.random(shape_.w, {shape_.experts, shape_.hidden}, 0.02, count, &w_));

@@ -20,16 +20,6 @@ std::string answer(const std::vector<std::string>& words, int status = 0) {
   return o.out;
 }
 
-// Wrong use: status 2, nothing on stdout, one line on stderr.
-std::string complaint(const std::vector<std::string>& words) {
-  const Outcome o = sluice(words);
-  EXPECT_EQ(o.status, 2) << o.err << o.out;
-  EXPECT_EQ(o.out, "");
-  EXPECT_EQ(o.err.substr(0, 8), "sluice: ") << o.err;
-  EXPECT_EQ(o.err.find('\n'), o.err.size() - 1) << o.err;
-  return o.err;
-}
-
 TEST(Cli, ExplainGivesEveryReasonAgainstEveryKernel) {
   const std::string text =
       answer({"explain", "router_gemm", "--tokens", "600", "--experts", "128", "--hidden", "2884", "--bias",

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "harness/process.h"
+#include "cli/command.h"
 
 namespace sluice::test {
 namespace {
@@ -10,15 +10,13 @@ namespace {
 const std::string kCheckpoint = std::string(SLUICE_SOURCE_DIR) + "/tests/data/mtp/checkpoint";
 
 Outcome draft(std::vector<std::string> words) {
-  words.insert(words.begin(), {SLUICE_COMMAND, "draft"});
-  return run_process(words);
+  words.insert(words.begin(), "draft");
+  return sluice(std::move(words));
 }
 
-void expect_refusal(std::vector<std::string> words, const std::string& message) {
-  const Outcome o = draft(std::move(words));
-  EXPECT_EQ(o.status, 2);
-  EXPECT_EQ(o.err, "sluice: " + message + "\n");
-  EXPECT_EQ(o.out, "");
+void expect_message(std::vector<std::string> words, const std::string& message) {
+  words.insert(words.begin(), "draft");
+  EXPECT_EQ(complaint(words), "sluice: " + message + "\n");
 }
 
 }  // namespace
@@ -54,23 +52,23 @@ TEST(DraftCommand, FollowsTheMainModelUnlessAsked) {
 }
 
 TEST(DraftCommand, RefusesWithWhatWasWantedAndFound) {
-  expect_refusal({kCheckpoint, "--speculative-moe-backend", "trtllm"},
+  expect_message({kCheckpoint, "--speculative-moe-backend", "trtllm"},
                  "speculative_moe_backend: wanted cpu or cuda, found 'trtllm'");
-  expect_refusal({kCheckpoint, "--speculative-router-dtype", "float16"},
+  expect_message({kCheckpoint, "--speculative-router-dtype", "float16"},
                  "speculative_router_dtype: wanted float32 or bfloat16, found 'float16'");
-  expect_refusal({kCheckpoint, "--router-dtype", "float16"},
+  expect_message({kCheckpoint, "--router-dtype", "float16"},
                  "unknown --router-dtype 'float16'; did you mean 'bfloat16'?");
-  expect_refusal({kCheckpoint, "--layer", "1"},
+  expect_message({kCheckpoint, "--layer", "1"},
                  "draft: wanted one of the model's num_nextn_predict_layers = 1 layers, from 0, found 1");
-  expect_refusal({kCheckpoint, "--tokens", "0"},
+  expect_message({kCheckpoint, "--tokens", "0"},
                  "--tokens: wanted an integer from 1 to 1024, found '0' (see sluice --help)");
-  expect_refusal({kCheckpoint, "--context", "-1"},
+  expect_message({kCheckpoint, "--context", "-1"},
                  "--context: wanted an integer from 0 to 1048575, found '-1' (see sluice --help)");
-  expect_refusal({kCheckpoint, "--speculative-moe-backed", "cpu"},
+  expect_message({kCheckpoint, "--speculative-moe-backed", "cpu"},
                  "unknown flag '--speculative-moe-backed'; did you mean '--speculative-moe-backend'?");
-  expect_refusal({}, "model: wanted a directory with a draft layer, found none");
+  expect_message({}, "model: wanted a directory with a draft layer, found none");
   const std::string shipped = std::string(SLUICE_SOURCE_DIR) + "/models/sluice-16e-tiny";
-  expect_refusal(
+  expect_message(
       {shipped},
       shipped + "/config.json: architectures: wanted DeepseekV3ForCausalLM, found GptOssForCausalLM");
 }

@@ -11,17 +11,6 @@
 namespace sluice::test {
 namespace {
 
-// Status 2, nothing on standard output, one line that says `parts`.
-void expect_refused(const std::vector<std::string>& words, const std::vector<std::string>& parts) {
-  const Outcome o = sluice(words);
-  EXPECT_EQ(o.status, 2) << o.err << o.out;
-  EXPECT_EQ(o.out, "");
-  EXPECT_EQ(o.err.substr(0, 8), "sluice: ") << o.err;
-  EXPECT_EQ(o.err.find('\n'), o.err.size() - 1) << o.err;
-  for (const std::string& part : parts)
-    EXPECT_NE(o.err.find(part), std::string::npos) << part << "\nin " << o.err;
-}
-
 std::vector<std::string> one_question(const std::string& model) {
   return {"run", model, "-q", "-p", "What is 1 + 1?"};
 }
@@ -78,7 +67,7 @@ TEST(ModelCommand, AnswersWithLogprobs) {
   EXPECT_NE(other.value()["text"], plain.value()["text"]);
   std::vector<std::string> people = question;
   people.insert(people.end(), {"--logprobs", "2"});
-  expect_refused(people, {"--logprobs: wanted --json with it, found none"});
+  expect_refusal(people, {"--logprobs: wanted --json with it, found none"});
 }
 
 // A later turn begins behind the pages of those before it, and says the same.
@@ -121,11 +110,11 @@ TEST(ModelCommand, InspectSaysWhatBecomesOfEachTensor) {
 TEST(ModelCommand, MakeCheckpointRunsInBenchAndRefusesToOverwrite) {
   const fs::path path = fs::path(testing::TempDir()) / ("sluice_made_" + std::to_string(getpid()));
   fs::remove_all(path);
-  expect_refused({"make-checkpoint", path.string(), "--like", "gpt-os-20b"}, {"gpt-os-20b", "gpt-oss-20b"});
+  expect_refusal({"make-checkpoint", path.string(), "--like", "gpt-os-20b"}, {"gpt-os-20b", "gpt-oss-20b"});
   EXPECT_FALSE(fs::exists(path));
   fs::create_directories(path);
   std::ofstream(path / "mine") << "x";
-  expect_refused({"make-checkpoint", path.string()}, {"wanted a new or empty directory"});
+  expect_refusal({"make-checkpoint", path.string()}, {"wanted a new or empty directory"});
   EXPECT_EQ(text_of(path / "mine"), "x");
   fs::remove_all(path);
 }
@@ -140,13 +129,13 @@ TEST(ModelCommand, RandomWeightsNeedNoFileButTheConfig) {
   EXPECT_EQ(
       sluice({"run", copy.path(), "-q", "--load-format", "dummy", "--max-tokens", "4", "-p", "Hi"}).status,
       0);
-  expect_refused({"bench", copy.path(), "--load-format", "dumy"},
+  expect_refusal({"bench", copy.path(), "--load-format", "dumy"},
                  {"unknown --load-format 'dumy'", "did you mean 'dummy'"});
   copy.remove("tokenizer.json");
-  expect_refused({"run", copy.path(), "--load-format", "dummy", "-p", "Hi"},
+  expect_refusal({"run", copy.path(), "--load-format", "dummy", "-p", "Hi"},
                  {"tokenizer.json: cannot be opened", "bench does not"});
   copy.remove("config.json");
-  expect_refused({"bench", copy.path(), "--load-format", "dummy"}, {"config.json: cannot be opened"});
+  expect_refusal({"bench", copy.path(), "--load-format", "dummy"}, {"config.json: cannot be opened"});
 }
 
 TEST(ModelCommand, MakeCheckpointWritesTheConfigAlone) {
@@ -160,7 +149,7 @@ TEST(ModelCommand, MakeCheckpointWritesTheConfigAlone) {
   EXPECT_EQ(config["num_hidden_layers"], 36);
   EXPECT_EQ(config["num_local_experts"], 128);
   fs::remove_all(path);
-  expect_refused({"make-checkpoint", path.string(), "--like", "qwen3-30b-a3b", "--config-only"},
+  expect_refusal({"make-checkpoint", path.string(), "--like", "qwen3-30b-a3b", "--config-only"},
                  {"--config-only: wanted a model that Sluice runs whole", "found --like qwen3-30b-a3b"});
   EXPECT_FALSE(fs::exists(path));
 }
@@ -173,7 +162,7 @@ TEST(ModelCommand, MakeCheckpointKnowsEveryKnownLayer) {
     if (name.ends_with(',')) name.pop_back();
     if (name.ends_with("-hash")) continue;
     ++known;
-    expect_refused({"make-checkpoint", "/dev/null/x", "--like", name}, {"/dev/null/x: cannot be created"});
+    expect_refusal({"make-checkpoint", "/dev/null/x", "--like", name}, {"/dev/null/x: cannot be created"});
   }
   EXPECT_GE(known, 19);
 }
@@ -184,9 +173,9 @@ TEST(ModelCommand, ExplainsAWholeModelOnADeviceThatIsNotHere) {
   EXPECT_EQ(o.status, 0) << o.err << o.out;
   EXPECT_NE(o.out.find("     12  attention.sliding"), std::string::npos) << o.out;
   EXPECT_NE(o.out.find("     24  experts.up"), std::string::npos);
-  expect_refused({"explain", "--model", "/nowhere"},
+  expect_refusal({"explain", "--model", "/nowhere"},
                  {"--model: wanted a directory with config.json", "'/nowhere'"});
-  expect_refused({"explain", "linear", "--model", "gpt-oss-20b"}, {"found both"});
+  expect_refusal({"explain", "linear", "--model", "gpt-oss-20b"}, {"found both"});
 }
 
 // --moe-backend of what runs a model: the line about the model names the kernel of a token's experts.
@@ -220,16 +209,16 @@ TEST(ModelCommand, RefusesKernelsOfTheExpertsBeforeWeights) {
     words.insert(words.end(), flags.begin(), flags.end());
     return words;
   };
-  expect_refused(with({"--moe-backend", "dots"}), {"moe backend: wanted auto or one of cpu.expert_gemm.",
+  expect_refusal(with({"--moe-backend", "dots"}), {"moe backend: wanted auto or one of cpu.expert_gemm.",
                                                    "found 'dots'; did you mean 'dot'?"});
-  expect_refused(with({"--moe-backend-decode", "dot"}),
+  expect_refusal(with({"--moe-backend-decode", "dot"}),
                  {"moe experts.up", "cpu.expert_gemm.dot: needs layout row_major"});
-  expect_refused(
+  expect_refusal(
       with({"--moe-backend-decode", "panels_f32", "--batch-invariant"}),
       {"moe backend: wanted one kernel for decode and prefill, as batch_invariant keeps a row's bits"});
-  expect_refused(with({"--moe-decode-tokens", "-1"}),
+  expect_refusal(with({"--moe-decode-tokens", "-1"}),
                  {"--moe-decode-tokens: wanted an integer from 0 to 16384"});
-  expect_refused(with({"--moe-backend-decod", "dot"}), {"did you mean '--moe-backend-decode'?"});
+  expect_refusal(with({"--moe-backend-decod", "dot"}), {"did you mean '--moe-backend-decode'?"});
 }
 
 TEST(ModelCommand, ExplainsAModelWithKernelsByName) {
@@ -272,26 +261,26 @@ TEST(ModelCommand, ExplainsAModelWithKernelsByName) {
   const std::string forced = answer({"--tokens", "64", "--force", tile});
   EXPECT_TRUE(has(forced, tile) && has(forced, "cuda.combine.")) << forced;
   EXPECT_FALSE(has(forced, "none:")) << forced;
-  expect_refused({"explain", "--model", "gpt-oss-120b", "--force", "cuda.linear.x"},
+  expect_refusal({"explain", "--model", "gpt-oss-120b", "--force", "cuda.linear.x"},
                  {"policy.force: wanted a kernel of one of ", "expert_gemm", "found 'cuda.linear.x'"});
-  expect_refused(
+  expect_refusal(
       {"explain", "--model", "gpt-oss-120b", "--moe-backend", "mxfp4_tile_sm9", "--device", "h200"},
       {"did you mean 'mxfp4_tile_sm90'?"});
-  expect_refused({"explain", "--moe-backend", "auto"}, {"--moe-backend: wanted --model with it, found none"});
+  expect_refusal({"explain", "--moe-backend", "auto"}, {"--moe-backend: wanted --model with it, found none"});
 }
 
 TEST(ModelCommand, RefusesFilesThatLie) {
   ModelCopy copy;
   copy.change_weights([](std::string& bytes) { bytes.resize(bytes.size() / 2); });
-  expect_refused(one_question(copy.path()), {"model.safetensors", "wanted", "found"});
+  expect_refusal(one_question(copy.path()), {"model.safetensors", "wanted", "found"});
   copy.change_weights([](std::string& bytes) { bytes.resize(4); });
-  expect_refused(one_question(copy.path()), {"model.safetensors"});
+  expect_refusal(one_question(copy.path()), {"model.safetensors"});
   copy.change_weights([](std::string& bytes) { bytes.replace(0, 8, 8, '\xff'); });
-  expect_refused(one_question(copy.path()), {"model.safetensors"});
+  expect_refusal(one_question(copy.path()), {"model.safetensors"});
   copy.change_weights([](std::string& bytes) { bytes[8] = '['; });
-  expect_refused(one_question(copy.path()), {"model.safetensors"});
+  expect_refusal(one_question(copy.path()), {"model.safetensors"});
   copy.change_weights([](std::string& bytes) { bytes.replace(bytes.find("lm_head.weight"), 7, "lm_hand"); });
-  expect_refused(one_question(copy.path()), {"lm_head.weight", "lm_hand.weight"});
+  expect_refusal(one_question(copy.path()), {"lm_head.weight", "lm_hand.weight"});
 }
 
 TEST(ModelCommand, RefusesAScaleThatIsNoNumber) {
@@ -300,7 +289,7 @@ TEST(ModelCommand, RefusesAScaleThatIsNoNumber) {
   copy.change_weights(
       [&](std::string& bytes) { bytes[offset_of(bytes, tensor) + 8 * 256 * 3 + 8 * 5 + 2] = '\xff'; });
   // [16, 256, 8]: expert 3, row 5, block 2.
-  expect_refused(one_question(copy.path()), {tensor, "expert 3", "row 5", "255"});
+  expect_refusal(one_question(copy.path()), {tensor, "expert 3", "row 5", "255"});
 }
 
 // bf16 infinity or NaN, in the tensor's element 3.
@@ -316,13 +305,13 @@ TEST(ModelCommand, RefusesWeightsThatAreNoNumbers) {
         "model.layers.1.self_attn.k_proj.weight", "model.layers.1.self_attn.o_proj.bias",
         "model.layers.4.mlp.experts.down_proj_bias", "lm_head.weight"}) {
     copy.change_weights(spoiled(tensor, 0x7fc0));
-    expect_refused(one_question(copy.path()), {tensor, "wanted finite numbers, found NaN at element 3"});
+    expect_refusal(one_question(copy.path()), {tensor, "wanted finite numbers, found NaN at element 3"});
   }
   copy.change_weights(spoiled("model.norm.weight", 0xff80));
-  expect_refused(one_question(copy.path()),
+  expect_refusal(one_question(copy.path()),
                  {"model.norm.weight: wanted finite numbers, found an infinity at element 3"});
   copy.change_weights(spoiled("model.layers.0.self_attn.sinks", 0x7fc0));
-  expect_refused(one_question(copy.path()), {"model.layers.0.self_attn.sinks: wanted numbers, found NaN"});
+  expect_refusal(one_question(copy.path()), {"model.layers.0.self_attn.sinks: wanted numbers, found NaN"});
 }
 
 TEST(ModelCommand, RefusesWhatIsNoFile) {
@@ -330,7 +319,7 @@ TEST(ModelCommand, RefusesWhatIsNoFile) {
   for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "model.safetensors"}) {
     copy.remove(name);
     ASSERT_EQ(mkfifo((copy.path() + "/" + name).c_str(), 0600), 0);
-    expect_refused(one_question(copy.path()), {name, "wanted a regular file, found something else"});
+    expect_refusal(one_question(copy.path()), {name, "wanted a regular file, found something else"});
     copy.remove(name);
     fs::create_symlink(kShipped / name, fs::path(copy.path()) / name);
   }
@@ -345,7 +334,7 @@ TEST(ModelCommand, RefusesHeadersOfTooManyTensors) {
   const uint64_t length = json.size();
   ModelCopy copy;
   copy.write("model.safetensors", std::string(reinterpret_cast<const char*>(&length), 8) + json);
-  expect_refused(one_question(copy.path()),
+  expect_refusal(one_question(copy.path()),
                  {"model.safetensors: wanted at most 262144 tensors in its header, found more"});
 }
 
@@ -382,24 +371,24 @@ TEST(ModelCommand, NumbersOfFlagsAreCheckedBeforeTheModelIsOpened) {
   };
   for (const auto& w : wrong) {
     const size_t end = w[1].rfind('\''), begin = w[1].rfind('\'', end - 1) + 1;
-    expect_refused({"run", "/nowhere", "-q", "-p", "x", w[0], w[1].substr(begin, end - begin)},
+    expect_refusal({"run", "/nowhere", "-q", "-p", "x", w[0], w[1].substr(begin, end - begin)},
                    {w[0] + ": ", w[1]});
   }
   for (const char* date : {"not a date", "2025-02-29", "2025-6-28", "2025-06-28x"})
-    expect_refused({"run", "/nowhere", "-q", "-p", "x", "--current-date", date},
+    expect_refusal({"run", "/nowhere", "-q", "-p", "x", "--current-date", date},
                    {"--current-date: wanted a date as 2025-06-28, found '", date});
-  expect_refused({"eval", "/nowhere", "--limit", "-1"},
+  expect_refusal({"eval", "/nowhere", "--limit", "-1"},
                  {"--limit: wanted an integer of at least 0, found '-1'"});
-  expect_refused({"bench", "/nowhere", "--max-concurrency", "1,0"},
+  expect_refusal({"bench", "/nowhere", "--max-concurrency", "1,0"},
                  {"--max-concurrency: wanted", "found '0'"});
-  expect_refused({"run", "--tempo", "1"}, {"unknown flag '--tempo'; did you mean '--temp'?"});
+  expect_refusal({"run", "--tempo", "1"}, {"unknown flag '--tempo'; did you mean '--temp'?"});
 }
 
 TEST(ModelCommand, NamesTheKeyOfAConfigThatIsWrong) {
   ModelCopy copy;
   const auto config = [&](const std::string& json_pointer, const Json& value, const std::string& message) {
     copy.change_config([&](Json& c) { c[Json::json_pointer(json_pointer)] = value; });
-    expect_refused(one_question(copy.path()), {"config.json: " + message});
+    expect_refusal(one_question(copy.path()), {"config.json: " + message});
   };
   config("/rms_norm_eps", 0, "rms_norm_eps: wanted a number from 1e-12 to 1, found 0");
   config("/swiglu_limit", 0, "swiglu_limit: wanted a number from 1e-06 to 1e+06, found 0");
@@ -412,7 +401,7 @@ TEST(ModelCommand, NamesTheKeyOfAConfigThatIsWrong) {
   ModelCopy defaults;
   const auto generation = [&](const std::string& json, const std::string& message) {
     defaults.write("generation_config.json", json);
-    expect_refused(one_question(defaults.path()), {"generation_config.json: " + message});
+    expect_refusal(one_question(defaults.path()), {"generation_config.json: " + message});
   };
   generation(R"({"no_repeat_ngram_size": 3})",
              "no_repeat_ngram_size: wanted 0, because Sluice samples without it");
@@ -422,48 +411,48 @@ TEST(ModelCommand, NamesTheKeyOfAConfigThatIsWrong) {
 }
 
 TEST(ModelCommand, SaysWhyAFolderCannotBeWritten) {
-  expect_refused({"make-checkpoint", "/dev/null/x"}, {"/dev/null/x: cannot be created: Not a directory"});
+  expect_refusal({"make-checkpoint", "/dev/null/x"}, {"/dev/null/x: cannot be created: Not a directory"});
   if (geteuid() == 0) return;  // whom no folder refuses
   const fs::path path = fs::path(testing::TempDir()) / ("sluice_read_only_" + std::to_string(getpid()));
   fs::create_directories(path);
   fs::permissions(path, fs::perms::owner_read | fs::perms::owner_exec);
-  expect_refused({"make-checkpoint", path.string()}, {"cannot be created: Permission denied"});
+  expect_refusal({"make-checkpoint", path.string()}, {"cannot be created: Permission denied"});
   fs::remove(path);
 }
 
 TEST(ModelCommand, RefusesConfigsThatLie) {
   ModelCopy copy;
   copy.change_config([](Json& c) { c["hidden_size"] = 288; });
-  expect_refused(one_question(copy.path()),
+  expect_refusal(one_question(copy.path()),
                  {"model.embed_tokens.weight", "wanted BF16[1024, 288]", "found BF16[1024, 256]"});
   copy.change_config([](Json& c) { c["architectures"][0] = "LlamaForCausalLM"; });
-  expect_refused(one_question(copy.path()),
+  expect_refusal(one_question(copy.path()),
                  {"config.json: architectures", "LlamaForCausalLM", "GptOssForCausalLM"});
   copy.write("config.json", "{");
-  expect_refused(one_question(copy.path()), {"config.json: wanted JSON"});
+  expect_refusal(one_question(copy.path()), {"config.json: wanted JSON"});
   copy.remove("config.json");
-  expect_refused(one_question(copy.path()), {"config.json: cannot be opened"});
-  expect_refused(one_question("/nowhere"), {"/nowhere"});
+  expect_refusal(one_question(copy.path()), {"config.json: cannot be opened"});
+  expect_refusal(one_question("/nowhere"), {"/nowhere"});
 }
 
 TEST(ModelCommand, RefusesTokenizersThatLie) {
   ModelCopy copy;
   copy.remove("tokenizer.json");
-  expect_refused(one_question(copy.path()), {"tokenizer.json: cannot be opened"});
+  expect_refusal(one_question(copy.path()), {"tokenizer.json: cannot be opened"});
   copy.write("tokenizer.json", "{\"model\": {\"type\": \"Unigram\"}}");
-  expect_refused(one_question(copy.path()), {"tokenizer.json"});
+  expect_refusal(one_question(copy.path()), {"tokenizer.json"});
   std::string text = text_of(kShipped / "tokenizer.json");
   for (size_t at; (at = text.find("<|channel|>")) != std::string::npos;) text.replace(at, 11, "<|chennel|>");
   copy.write("tokenizer.json", text);
-  expect_refused(one_question(copy.path()), {"tokenizer.json", "<|channel|>"});
+  expect_refusal(one_question(copy.path()), {"tokenizer.json", "<|channel|>"});
 }
 
 TEST(ModelCommand, RefusesWhatDoesNotFit) {
-  expect_refused({"run", "-q", "-p", "What is 1 + 1?", "--max-model-len", "16"},
+  expect_refusal({"run", "-q", "-p", "What is 1 + 1?", "--max-model-len", "16"},
                  {"prompt: wanted fewer than 16 tokens (the context, --max-model-len)"});
-  expect_refused({"run", "-q", "-p", "x", "--max-model-len", "100000"},
+  expect_refusal({"run", "-q", "-p", "x", "--max-model-len", "100000"},
                  {"--max-model-len: wanted at most 4096"});
-  expect_refused({"bench", "-q", "--max-num-seqs", "16000", "--max-num-batched-tokens", "16000",
+  expect_refusal({"bench", "-q", "--max-num-seqs", "16000", "--max-num-batched-tokens", "16000",
                   "--max-model-len", "4096"},
                  {"engine: wanted", "16000 sequences of 4096 tokens", "free; lower --max-num-seqs"});
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they map terabytes of their own
@@ -483,11 +472,11 @@ TEST(ModelCommand, RefusesWhatDoesNotFit) {
   EXPECT_EQ(crowd.status, 2);
   EXPECT_NE(crowd.err.find("cpu: wanted 64 threads, the system gave "), std::string::npos) << crowd.err;
 #endif
-  expect_refused({"run", "-q", "-p", "x", "--dtype", "float61"}, {"--dtype", "float61", "float32"});
-  expect_refused({"run", "-q", "-p", "x", "--reasoning-effort", "hi"}, {"--reasoning-effort", "high"});
-  expect_refused({"run", "--max-seqs", "5"}, {"unknown flag '--max-seqs'; did you mean '--max-num-seqs'?"});
-  expect_refused({"run", "--json"}, {"wanted a prompt"});
-  expect_refused({"eval", "-q", "--questions", "/nowhere"}, {"/nowhere: cannot be opened"});
+  expect_refusal({"run", "-q", "-p", "x", "--dtype", "float61"}, {"--dtype", "float61", "float32"});
+  expect_refusal({"run", "-q", "-p", "x", "--reasoning-effort", "hi"}, {"--reasoning-effort", "high"});
+  expect_refusal({"run", "--max-seqs", "5"}, {"unknown flag '--max-seqs'; did you mean '--max-num-seqs'?"});
+  expect_refusal({"run", "--json"}, {"wanted a prompt"});
+  expect_refusal({"eval", "-q", "--questions", "/nowhere"}, {"/nowhere: cannot be opened"});
 }
 
 }  // namespace sluice::test

@@ -11,10 +11,12 @@
 
 namespace sluice::test {
 
+constexpr int64_t kSmallVocab = 101;
+
 // gpt-oss's arithmetic at a size that takes no time.
 inline DecoderConfig small_decoder() {
   DecoderConfig c;
-  c.vocab = 101, c.hidden = 64;
+  c.vocab = kSmallVocab, c.hidden = 64;
   AttentionConfig a{.hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 16};
   a.qkv_bias = a.o_bias = a.sinks = true;
   a.rotary = 16, a.scale = 0.25;
@@ -88,7 +90,7 @@ inline std::map<int64_t, Answer> run(Engine& engine, const std::vector<Request>&
 }
 
 // Prompts of several lengths, greedy and drawn.
-inline std::vector<Request> some_requests(int64_t vocab = 101) {
+inline std::vector<Request> some_requests(int64_t vocab = kSmallVocab) {
   std::vector<Request> out;
   Random random(5);
   for (int64_t n : {1, 7, 40, 16, 23}) {
@@ -103,7 +105,7 @@ inline std::vector<Request> some_requests(int64_t vocab = 101) {
 }
 
 // The same with penalties, biases and lists of logprobs on some of them, one whose prompt is scored, and one with none of these.
-inline std::vector<Request> adjusted_requests(int64_t vocab = 101) {
+inline std::vector<Request> adjusted_requests(int64_t vocab = kSmallVocab) {
   std::vector<Request> out = some_requests(vocab);
   out[0].sampling.frequency_penalty = 0.7, out[0].sampling.logprobs = 4;
   out[1].sampling.logprobs = kTopLogprobsMax;

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "backends/cpu/device.h"
+#include "harness/model_copy.h"
 #include "serve/engine.h"
 #include "weights/checkpoint.h"
 #include "weights/files.h"
@@ -16,8 +17,6 @@
 
 namespace sluice::test {
 namespace {
-
-const std::string kModel = std::string(SLUICE_SOURCE_DIR) + "/models/sluice-16e-tiny";
 
 std::vector<std::byte> bytes_of_part(const Checkpoint& from, const std::string& name) {
   const CheckpointTensor* t = from.find(name).value();
@@ -45,8 +44,8 @@ std::vector<std::byte> as_columns(const std::vector<std::byte>& codes, const std
 
 // The shipped model under another naming, in a directory of its own.
 void write_as(MoeNaming naming, const std::string& directory) {
-  const auto from = Checkpoint::open(kModel);
-  ModelConfig config = read_model_config(kModel).value();
+  const auto from = Checkpoint::open(kShipped);
+  ModelConfig config = read_model_config(kShipped).value();
   const Family& family = *families().front();
   // Both lists go through the same parts in the same order, but for what one of them joins.
   std::map<std::pair<int64_t, DecoderPart>, std::vector<std::vector<std::byte>>> parts;
@@ -74,7 +73,7 @@ void write_as(MoeNaming naming, const std::string& directory) {
     tensors.push_back(std::move(t));
   }
   write_tensors(directory + "/model.safetensors", tensors);
-  Json json = read_json(kModel + "/config.json", 1 << 20).value();
+  Json json = read_json(kShipped / "config.json", 1 << 20).value();
   if (naming == MoeNaming::kGptOssBf16) json.erase("quantization_config");
   std::ofstream(directory + "/config.json") << json.dump();
 }
@@ -93,7 +92,7 @@ std::vector<float> logits_of(const std::string& directory, DType x) {
 TEST(LoadedModel, TheAuthorsOwnNamesGiveTheSameBits) {
   const TemporaryDirectory other;
   write_as(MoeNaming::kGptOssOriginal, other.path());
-  const auto wanted = logits_of(kModel, DType::kBF16);
+  const auto wanted = logits_of(kShipped, DType::kBF16);
   ASSERT_FALSE(wanted.empty());
   EXPECT_EQ(logits_of(other.path(), DType::kBF16), wanted);
 }
@@ -102,7 +101,7 @@ TEST(LoadedModel, TheAuthorsOwnNamesGiveTheSameBits) {
 TEST(LoadedModel, ExpertsInBf16GiveTheSameLogits) {
   const TemporaryDirectory other;
   write_as(MoeNaming::kGptOssBf16, other.path());
-  const auto wanted = logits_of(kModel, DType::kF32), got = logits_of(other.path(), DType::kF32);
+  const auto wanted = logits_of(kShipped, DType::kF32), got = logits_of(other.path(), DType::kF32);
   ASSERT_EQ(got.size(), wanted.size());
   ASSERT_FALSE(got.empty());
   double worst = 0, largest = 0;
@@ -121,7 +120,7 @@ TEST(LoadedModel, ExpertsInBf16GiveTheSameLogits) {
 TEST(LoadedModel, AConfigThatSpeaksOfOtherExpertsIsRefused) {
   const TemporaryDirectory other;
   write_as(MoeNaming::kGptOssBf16, other.path());
-  std::filesystem::copy_file(kModel + "/config.json", other.path() + "/config.json",
+  std::filesystem::copy_file(kShipped / "config.json", other.path() + "/config.json",
                              std::filesystem::copy_options::overwrite_existing);
   const auto device = cpu::open_device({.threads = 1}).value();
   const Status status = LoadedModel::load(*device, other.path()).status();
@@ -131,7 +130,7 @@ TEST(LoadedModel, AConfigThatSpeaksOfOtherExpertsIsRefused) {
 
 TEST(LoadedModel, ActiveBytesAreWhatATokenReads) {
   const auto device = cpu::open_device({.threads = 1}).value();
-  const auto model = LoadedModel::load(*device, kModel, {.canary = LoadOptions::Canary::kSkip}).value();
+  const auto model = LoadedModel::load(*device, kShipped, {.canary = LoadOptions::Canary::kSkip}).value();
   // 6 layers of qkv [384, 256] and o [256, 256], 4 of 16 experts, and the output [1024, 256]; biases and routers are small.
   const int64_t dense = 2 * (6 * (384 + 256) * 256 + 1024 * 256);
   const int64_t experts = 6 * 4 * 3 * 256 * 256 * 17 / 32;

@@ -5,6 +5,7 @@
 
 #include "harness/devices.h"
 #include "harness/far_device.h"
+#include "harness/model_copy.h"
 #include "harness/recorded_logits.h"
 #include "models/load.h"
 #include "serve/engine.h"
@@ -13,7 +14,6 @@
 namespace sluice::test {
 namespace {
 
-const std::string kShipped = std::string(SLUICE_SOURCE_DIR) + "/models/sluice-16e-tiny";
 struct Loaded {
   explicit Loaded(DType x) : Loaded(x, cpu::open_device({.threads = 2}).value()) {}
   Loaded(DType x, std::unique_ptr<Device> d, std::unique_ptr<Device> e = nullptr)
@@ -86,7 +86,7 @@ TEST(Parity, GreedyTextIsThatOfTransformers) {
   const auto file = Checkpoint::open(recorded_file());
   ASSERT_TRUE(file.ok()) << file.status().message;
   Loaded m(DType::kBF16);
-  const Tokenizer tokenizer = Tokenizer::load(kShipped + "/tokenizer.json").value();
+  const Tokenizer tokenizer = Tokenizer::load(kShipped / "tokenizer.json").value();
   // All prompts at once: several sequences share steps.
   std::vector<std::vector<int32_t>> answers;
   for (const char* prompt : kPrompts) {

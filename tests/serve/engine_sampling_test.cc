@@ -14,8 +14,6 @@
 namespace sluice::test {
 namespace {
 
-constexpr int64_t kVocab = 101;
-
 class EngineSampling : public ::testing::Test {
  protected:
   std::unique_ptr<Device> device_ = cpu::open_device({.threads = 2}).value();
@@ -31,7 +29,8 @@ class EngineSampling : public ::testing::Test {
     std::iota(positions.begin(), positions.end(), static_cast<int64_t>(r.prompt.size()) - 1);
     const auto flat = engine_of(*device_, model_, invariant())->logits(tokens, positions).value();
     std::vector<std::vector<double>> out;
-    for (auto row = flat.begin(); row != flat.end(); row += kVocab) out.emplace_back(row, row + kVocab);
+    for (auto row = flat.begin(); row != flat.end(); row += kSmallVocab)
+      out.emplace_back(row, row + kSmallVocab);
     return out;
   }
 };
@@ -51,7 +50,7 @@ void expect_logprob(double got, double want) { EXPECT_NEAR(got, want, 0x1p-18 * 
 std::vector<double> adjusted(std::vector<double> x, const SamplingParams& s,
                              const std::vector<int32_t>& prompt, const std::vector<int32_t>& answer) {
   for (const auto& [id, bias] : s.logit_bias) x[static_cast<size_t>(id)] += static_cast<double>(bias);
-  for (int32_t id = 0; id < kVocab; ++id) {
+  for (int32_t id = 0; id < kSmallVocab; ++id) {
     double& logit = x[static_cast<size_t>(id)];
     const auto count = static_cast<double>(std::count(answer.begin(), answer.end(), id));
     const bool prompted = std::count(prompt.begin(), prompt.end(), id) > 0;
@@ -108,7 +107,7 @@ TEST_F(EngineSampling, LogprobsAreThoseOfTheLogits) {
   ASSERT_EQ(answer.tops.size(), 20u);
   for (size_t i = 0; i < answer.tops.size(); ++i) {
     const std::vector<double> want = logprobs_of(logits[i]);
-    std::vector<int32_t> order(kVocab);
+    std::vector<int32_t> order(kSmallVocab);
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
       return logits[i][static_cast<size_t>(a)] > logits[i][static_cast<size_t>(b)];

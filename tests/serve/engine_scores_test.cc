@@ -14,8 +14,6 @@
 namespace sluice::test {
 namespace {
 
-constexpr int64_t kColumns = 101;
-
 using Scores = std::vector<TokenScore>;
 
 // Of each request, with its first token; faults are tried again.
@@ -64,14 +62,14 @@ TEST_F(EngineScores, AreThoseOfTheLogits) {
     std::iota(positions.begin(), positions.end(), 0);
     const auto logits = engine->logits(prompt, positions).value();
     for (size_t i = 0; i < scores.size(); ++i) {
-      const float* x = logits.data() + static_cast<int64_t>(i) * kColumns;
-      const double largest = *std::max_element(x, x + kColumns);
+      const float* x = logits.data() + static_cast<int64_t>(i) * kSmallVocab;
+      const double largest = *std::max_element(x, x + kSmallVocab);
       double sum = 0;
-      for (int64_t v = 0; v < kColumns; ++v) sum += std::exp(static_cast<double>(x[v]) - largest);
+      for (int64_t v = 0; v < kSmallVocab; ++v) sum += std::exp(static_cast<double>(x[v]) - largest);
       const auto logprob = [&](int32_t id) { return static_cast<double>(x[id]) - largest - std::log(sum); };
       const double want = logprob(prompt[i + 1]);
       EXPECT_NEAR(scores[i].logprob, want, 0x1p-18 * (1 + std::abs(want))) << r << ", token " << i + 1;
-      std::vector<int32_t> order(kColumns);
+      std::vector<int32_t> order(kSmallVocab);
       std::iota(order.begin(), order.end(), 0);
       std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return x[a] > x[b]; });
       ASSERT_EQ(scores[i].top_logprobs.size(), r % 4);
