@@ -1,6 +1,7 @@
 """What no client of good will sends: each gets a clear 4xx or a closed connection, and the server goes on."""
 import http.client
 import json
+import resource
 import socket
 import threading
 import unittest
@@ -239,6 +240,41 @@ class Many(OwnServerTest):
             t.join()
         server.wait_until_idle()
         self.assertEqual(server.metric("vllm:kv_cache_usage_perc"), 0)
+        self.assertEqual(server.stop(), 0)
+
+
+class Crowds(OwnServerTest):
+    def setUp(self):
+        wanted, (soft, most) = 10500, resource.getrlimit(resource.RLIMIT_NOFILE)
+        if most != resource.RLIM_INFINITY and most < wanted:
+            self.skipTest(f"wanted {wanted} open files for a process, found a limit of {most}")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))  # the server inherits it
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, most))
+
+    def test_ten_thousand_connections(self):
+        server = self.start()
+        held = [server.socket() for _ in range(9999)]
+        wait_until(lambda: server.metric("sluice:connections") == 10000, "9999 connections and this one")
+        self.assertEqual(server.ask(COMPLETION, {"prompt": "Hello", "max_tokens": 5})[0], 200)
+        for s in held:
+            s.close()
+        wait_until(lambda: server.metric("sluice:connections") == 1, "closed connections")
+        self.assertEqual(server.stop(), 0)
+
+    def test_a_thousand_streams(self):
+        server = self.start("--batch-invariant", "--max-num-seqs", "256")
+        prompts = [f"What is {i} + {i % 7}?" for i in range(1000)]
+        streams = [server.open_later(prompt, 12) for prompt in prompts]
+        wait_until(lambda: server.metric("sluice:connections") >= 1000, "1000 open streams")
+        for prompt, stream in zip(prompts, streams):
+            response = stream.getresponse()
+            self.assertEqual(response.status, 200)
+            events = list(events_of(response))
+            self.assertEqual(events[-1], "[DONE]")
+            said = "".join(choice["text"] for event in events[:-1] for choice in event["choices"])
+            alone = server.ask(COMPLETION, {"prompt": prompt, "max_tokens": 12, "temperature": 0})
+            self.assertEqual(said, alone[2]["choices"][0]["text"], prompt)
+            stream.close()
         self.assertEqual(server.stop(), 0)
 
 
