@@ -56,6 +56,14 @@ struct Suite<QkvRopeKvWrite> {
                            .pages = 12,
                            .page_size = 1},
                   .width = 128};
+    // Shares of five eights; the last CTA has less.
+    P whole = of(few, 65);
+    whole.rope.rope.heads = 64, whole.rope.kv_heads = 8, whole.width = 264;
+    // Of seven and of eight; heads of 96 by fives.
+    P sevens = of(whole, 9), eights = of(whole, 17), heads96 = of(whole, 20);
+    sevens.rope.rope.heads = 94, eights.rope.rope.heads = 112, sevens.width = eights.width = 136;
+    heads96.rope.rope.head_dim = heads96.rope.rope.rotary = 96, heads96.rope.rope.heads = 40;
+    heads96.rope.kv_heads = 4, heads96.width = 136;
     P panels = of(few, 3);
     panels.width = 100, panels.layout = WeightLayout::kPanels16;
     P f32_weights = of(small, 3);
@@ -66,6 +74,11 @@ struct Suite<QkvRopeKvWrite> {
         {of(few, 9), "more than eight", Fill::kNormal, apart},
         {of(few, 70), "a prompt"},
         {of(few, 0), "no tokens"},
+        {whole, "all of gpt-oss's heads", Fill::kNormal, apart},
+        {of(whole, 128), "as many rows as shares take"},
+        {sevens, "shares of seven eights", Fill::kNormal, apart},
+        {eights, "shares of eight eights"},
+        {heads96, "heads of 96"},
         {wide, "heads of 128; wider than what a warp holds of a row"},
         {small, "the least heads of tensor cores; pages of one", Fill::kNormal, apart},
         {odd, "a multiple of nothing", Fill::kNormal, apart},
@@ -102,8 +115,8 @@ struct Suite<QkvRopeKvWrite> {
   static QkvRopeKvWrite::Problem random(Random& r) {
     QkvRopeKvWrite::Problem p;
     if (r.integer(0, 2) > 0) {
-      const int64_t head_dim = 16 * r.integer(1, 8);
-      p.rope.rope = {.tokens = coin(r) ? r.integer(0, 8) : r.integer(9, 40),
+      const int64_t head_dim = 8 * r.integer(2, 16);
+      p.rope.rope = {.tokens = coin(r) ? r.integer(0, 8) : r.integer(9, 130),
                      .heads = r.integer(1, 6),
                      .head_dim = head_dim,
                      .rotary = head_dim,

@@ -77,9 +77,9 @@ __device__ __forceinline__ void copy_box_by(uint64_t policy, uint32_t to_shared,
       : "memory");
 }
 
-// copy_box_by of a map of map_halves(): k, which eight features of half a head, which head.
+// copy_box_by of a map of map_halves(): k, which box of a head, which head.
 __device__ __forceinline__ void copy_box_by(uint64_t policy, uint32_t to_shared, const CUtensorMap& map,
-                                            int k, int eight, int head, uint32_t barrier) {
+                                            int k, int box, int head, uint32_t barrier) {
   asm volatile(
       "{\n"
       ".reg .pred one;\n"
@@ -87,7 +87,21 @@ __device__ __forceinline__ void copy_box_by(uint64_t policy, uint32_t to_shared,
       "@one cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%2, 0, 0, %3, %4}], [%5], %6;\n"
       "}" ::"r"(to_shared),
-      "l"(&map), "r"(k), "r"(eight), "r"(head), "r"(barrier), "l"(policy)
+      "l"(&map), "r"(k), "r"(box), "r"(head), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
+// copy_box_by of a map of map_pairs(): k, and half of the first row.
+__device__ __forceinline__ void copy_box_of_pairs(uint64_t policy, uint32_t to_shared, const CUtensorMap& map,
+                                                  int k, int half_row, uint32_t barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "@one cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, 0, 0, 0, %3}], [%4], %5;\n"
+      "}" ::"r"(to_shared),
+      "l"(&map), "r"(k), "r"(half_row), "r"(barrier), "l"(policy)
       : "memory");
 }
 

@@ -51,16 +51,25 @@ Status map_rows(CUtensorMap& map, const Tensor& tensor, int box_rows) {
                              " rows: driver error " + std::to_string(static_cast<int>(result))};
 }
 
-Status map_halves(CUtensorMap& map, const Tensor& tensor, int64_t head_dim) {
+namespace {
+
+constexpr cuuint32_t kColumns = 64;  // of bf16, 128 bytes
+
+cuuint64_t size_of(int64_t n) { return static_cast<cuuint64_t>(n); }
+
+// A map of rows of bf16 in five dimensions; `rows`: sizes and strides of the last four, in rows.
+struct RowsOf {
+  int64_t size, stride;
+  cuuint32_t box;
+};
+Status map_rows_of_heads(CUtensorMap& map, const Tensor& tensor, int64_t head_dim, const RowsOf (&rows)[4]) {
   SLUICE_TRY(needs_encoder());
-  constexpr cuuint32_t kColumns = 64, kEight = 8, kHalves = 2;
-  const auto unsigned_of = [](int64_t n) { return static_cast<cuuint64_t>(n); };
-  const int64_t row = bytes_of(tensor.dtype, tensor.stride[0]), half = head_dim / 2;
-  const cuuint64_t shape[5] = {unsigned_of(tensor.shape[1]), kEight, kHalves, unsigned_of(half) / kEight,
-                               unsigned_of(tensor.shape[0] / head_dim)};
-  const cuuint64_t strides[4] = {unsigned_of(row), unsigned_of(half * row), unsigned_of(row) * kEight,
-                                 unsigned_of(head_dim * row)};
-  const cuuint32_t box[5] = {kColumns, kEight, kHalves, 1, 1}, step[5] = {1, 1, 1, 1, 1};
+  const int64_t row_bytes = bytes_of(tensor.dtype, tensor.stride[0]);
+  cuuint64_t shape[5] = {size_of(tensor.shape[1])}, strides[4];
+  cuuint32_t box[5] = {kColumns}, step[5] = {1, 1, 1, 1, 1};
+  for (int i = 0; i < 4; ++i)
+    shape[i + 1] = size_of(rows[i].size), strides[i] = size_of(rows[i].stride * row_bytes),
+              box[i + 1] = rows[i].box;
   const CUresult result = encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5, tensor.data, shape, strides,
                                     box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -68,6 +77,21 @@ Status map_halves(CUtensorMap& map, const Tensor& tensor, int64_t head_dim) {
   return {Code::kDevice, "cuda: map of " + text(tensor) + " by halves of heads of " +
                              std::to_string(head_dim) + ": driver error " +
                              std::to_string(static_cast<int>(result))};
+}
+
+}  // namespace
+
+Status map_halves(CUtensorMap& map, const Tensor& tensor, int64_t head_dim, int pairs) {
+  const int64_t half = head_dim / 2;
+  const auto count = static_cast<cuuint32_t>(pairs);
+  return map_rows_of_heads(
+      map, tensor, head_dim,
+      {{pairs, 1, count}, {2, half, 2}, {half / pairs, pairs, 1}, {tensor.shape[0] / head_dim, head_dim, 1}});
+}
+
+Status map_pairs(CUtensorMap& map, const Tensor& tensor, int64_t head_dim) {
+  return map_rows_of_heads(map, tensor, head_dim,
+                           {{2, 1, 2}, {2, 8, 2}, {2, head_dim / 2, 2}, {tensor.shape[0] / 2, 2, 4}});
 }
 
 Status map_slabs(CUtensorMap& codes, CUtensorMap& scales, const Tensor& w, const Tensor& w_scale,

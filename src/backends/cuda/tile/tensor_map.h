@@ -16,10 +16,15 @@ constexpr int64_t kMapStrideBytes = 16;
 // refuses this one; the message has the tensor and the driver's error number.
 Status map_rows(CUtensorMap& map, const Tensor& tensor, int box_rows);
 
-// A map of the bf16 weights of heads [heads * head_dim, columns] whose elements turn in halves: boxes of 16 rows by 128 bytes, eight rows
-// of the first half of a head and the eight that turn with them, swizzled as those of map_rows(). Coordinates: {column, 0, 0, which eight
-// of a half, head}. head_dim is a multiple of 16. Errors as above.
-Status map_halves(CUtensorMap& map, const Tensor& tensor, int64_t head_dim);
+// A map of the bf16 weights of heads [heads * head_dim, columns] whose elements turn in halves: boxes of 2 * pairs rows by 128 bytes,
+// `pairs` (4 or 8) rows of the first half of a head and those that turn with them, swizzled as those of map_rows(). Coordinates: {column,
+// 0, 0, which of the boxes of a head, head}. head_dim is a multiple of 2 * pairs. Errors as above.
+Status map_halves(CUtensorMap& map, const Tensor& tensor, int64_t head_dim, int pairs);
+
+// The same weights by sixteen pairs: boxes of 32 rows by 128 bytes, four eights of rows. Eight j has, of the half heads from row r on, rows
+// 2 j, 2 j + 1, 2 j + 8 and 2 j + 9, and those that turn with them: so a thread that has two adjacent columns of each eight has eight
+// adjacent rows. Coordinates: {column, 0, 0, 0, r / 2}, r a multiple of 16. head_dim is a multiple of 32. Errors as above.
+Status map_pairs(CUtensorMap& map, const Tensor& tensor, int64_t head_dim);
 
 // Maps of the e2m1 codes and the scales of `experts` matrices in the layout `fragments`, in 4-byte words: boxes of a slab of 16
 // rows in `box_blocks` k blocks, 512 and 32 bytes per k block, contiguous, zeros after the last k block. Coordinates:
