@@ -72,8 +72,8 @@ Result<Step> step_of(const ModelQuestion& q, const DeviceInfo& device) {
   step.layers = config.value().decoder.layers();
   const DecoderConfig decoder = config.value().decoder.with_layouts_of(device).with_caches(q.cache);
   step.stages = decoder_problems(decoder, bounds, q.tokens, std::min(q.tokens, bounds.sequences),
-                                 path_of(decoder.moe, q, step.phase, device));
-  add_ops_of_all_paths(decoder.moe, q.tokens, &step);
+                                 path_of(layer_moe(decoder), q, step.phase, device));
+  add_ops_of_all_paths(layer_moe(decoder), q.tokens, &step);
   return step;
 }
 

@@ -7,7 +7,9 @@
 #pragma once
 #include "dispatch/composition.h"
 #include "dispatch/expert_mlp_between.h"
+#include "ops/combine_norm.h"
 #include "ops/grouped_mlp.h"
+#include "ops/norm_router_route.h"
 
 namespace sluice {
 
@@ -83,6 +85,51 @@ struct RouterRouteParts {
   static size_t between_bytes(const RouterRoute::Problem&, Backend) { return 0; }
   static auto args(const RouterRoute::Problem&, const RouterRoute::Args& a, std::byte*, Backend) {
     return std::tuple(RouterRoute::gate(a), static_cast<const RouteTopk::Args&>(a));
+  }
+};
+
+template <const Catalog& (*kCatalog)()>
+struct NormRouterRouteParts {
+  using Op = NormRouterRoute;
+  using Parts = std::tuple<RmsNorm, RouterGemm, RouteTopk>;
+  static const Catalog& catalog() { return kCatalog(); }
+  static auto parts(const NormRouterRoute::Problem& p) {
+    return std::tuple(PartOf<RmsNorm>{NormRouterRoute::norm(p)},
+                      PartOf<RouterGemm>{RouterRoute::gate(p.router)}, PartOf<RouteTopk>{p.router.route});
+  }
+  static size_t between_bytes(const NormRouterRoute::Problem&, Backend) { return 0; }
+  static auto args(const NormRouterRoute::Problem&, const NormRouterRoute::Args& a, std::byte*, Backend) {
+    return std::tuple(NormRouterRoute::norm(a), RouterRoute::gate(NormRouterRoute::router(a)),
+                      static_cast<const RouteTopk::Args&>(a));
+  }
+};
+
+// The same with router and routing as one part.
+template <const Catalog& (*kCatalog)()>
+struct NormApartParts {
+  using Op = NormRouterRoute;
+  using Parts = std::tuple<RmsNorm, RouterRoute>;
+  static const Catalog& catalog() { return kCatalog(); }
+  static auto parts(const NormRouterRoute::Problem& p) {
+    return std::tuple(PartOf<RmsNorm>{NormRouterRoute::norm(p)}, PartOf<RouterRoute>{p.router});
+  }
+  static size_t between_bytes(const NormRouterRoute::Problem&, Backend) { return 0; }
+  static auto args(const NormRouterRoute::Problem&, const NormRouterRoute::Args& a, std::byte*, Backend) {
+    return std::tuple(NormRouterRoute::norm(a), NormRouterRoute::router(a));
+  }
+};
+
+template <const Catalog& (*kCatalog)()>
+struct CombineNormParts {
+  using Op = CombineNorm;
+  using Parts = std::tuple<Combine, RmsNorm>;
+  static const Catalog& catalog() { return kCatalog(); }
+  static auto parts(const CombineNorm::Problem& p) {
+    return std::tuple(PartOf<Combine>{p.combine}, PartOf<RmsNorm>{CombineNorm::norm(p)});
+  }
+  static size_t between_bytes(const CombineNorm::Problem&, Backend) { return 0; }
+  static auto args(const CombineNorm::Problem&, const CombineNorm::Args& a, std::byte*, Backend) {
+    return std::tuple(static_cast<const Combine::Args&>(a), CombineNorm::norm(a));
   }
 };
 

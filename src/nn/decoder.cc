@@ -17,7 +17,7 @@ struct DecoderProblems {
 DecoderProblems problems_of(const DecoderConfig& c, const StepBounds& b) {
   DecoderProblems p;
   p.embed = {.tokens = 0, .vocab = c.vocab, .hidden = c.hidden, .y = c.x};
-  // Rows of the residual stream whose logits are wanted: the same lookup, with the stream as the table.
+  // Rows whose logits are wanted: the same lookup, with what the last layer has normed as the table.
   p.gather = {.tokens = 0, .vocab = b.tokens, .hidden = c.hidden, .table = c.x, .y = c.x};
   p.norm = {.tokens = 0, .hidden = c.hidden, .eps = c.eps, .x = c.x, .y = c.x};
   p.lm_head = {.tokens = 0,
@@ -35,10 +35,17 @@ Status check_config(const DecoderConfig& c) {
     if (kind < 0 || kind >= static_cast<int32_t>(c.attention.size()))
       return invalid("decoder: wanted a kind of attention below " + std::to_string(c.attention.size()) +
                      ", found " + std::to_string(kind));
+  if (c.kind.empty()) return invalid("decoder: wanted at least one layer, found none");
   return {};
 }
 
 }  // namespace
+
+MoeConfig layer_moe(const DecoderConfig& c) {
+  MoeConfig moe = c.moe;
+  moe.norm_x = moe.norm_next = true, moe.norm_eps = c.eps;
+  return moe;
+}
 
 DecoderConfig DecoderConfig::with_layouts_of(const DeviceInfo& device) const {
   DecoderConfig out = *this;
@@ -73,14 +80,12 @@ std::vector<StageProblem> decoder_problems(const DecoderConfig& c, const StepBou
     const auto norm = [&](const char* name) {
       out.push_back({prefix + name, any_problem<RmsNorm>(RmsNorm::at_tokens(p.norm, tokens))});
     };
-    norm("attention.norm");
+    if (layer == 0) norm("attention.norm");
     take(attention_problems(c.attention[static_cast<size_t>(c.kind[static_cast<size_t>(layer)])], bounds,
                             tokens));
-    norm("moe.norm");
-    take(moe_problems(c.moe, tokens, path));
+    take(moe_problems(layer_moe(c), tokens, path));
   }
   out.push_back({"logits.gather", any_problem<Embedding>(Embedding::at_tokens(p.gather, rows))});
-  out.push_back({"logits.norm", any_problem<RmsNorm>(RmsNorm::at_tokens(p.norm, rows))});
   out.push_back({"logits", any_problem<Linear>(Linear::at_tokens(p.lm_head, rows))});
   return out;
 }
@@ -96,7 +101,6 @@ Result<std::unique_ptr<Decoder>> Decoder::plan(Device& device, const DecoderConf
   SLUICE_TRY(plan_into<Embedding>(&d->embed_, device, p.embed, bounds.tokens, policy));
   SLUICE_TRY(plan_into<Embedding>(&d->gather_, device, p.gather, bounds.sequences, policy));
   SLUICE_TRY(plan_into<RmsNorm>(&d->norm_, device, p.norm, bounds.tokens, policy));
-  SLUICE_TRY(plan_into<RmsNorm>(&d->final_norm_, device, p.norm, bounds.sequences, policy));
   SLUICE_TRY(plan_into<Linear>(&d->lm_head_, device, p.lm_head, bounds.sequences, policy));
   d->lay_out();
   return d;
@@ -120,14 +124,14 @@ Status Decoder::set_pages(int64_t pages) {
 
 Status Decoder::plan_moe(const MoeSite& experts) {
   if (!experts.device) {
-    auto moe = Moe::plan(device_, config_.moe, bounds_.tokens, policy_, experts.backend);
+    auto moe = Moe::plan(device_, layer_moe(config_), bounds_.tokens, policy_, experts.backend);
     if (!moe.ok()) return moe.status();
     return moe_ = std::move(moe).value(), Status{};
   }
   if (!device_.shares_host_memory())
     return unsupported("decoder: experts apart: wanted the other parts where the host can read them, found " +
                        text(device_.info()));
-  auto apart = MoeApart::plan(*experts.device, config_.moe, bounds_.tokens, policy_, experts.backend);
+  auto apart = MoeApart::plan(*experts.device, layer_moe(config_), bounds_.tokens, policy_, experts.backend);
   if (!apart.ok()) return apart.status();
   return apart_ = std::move(apart).value(), Status{};
 }
@@ -146,7 +150,7 @@ void Decoder::lay_out() {
   size_t scratch = moe_ ? moe_->workspace_bytes() : 0;
   for (const auto& block : attention_) scratch = std::max(scratch, block->workspace_bytes());
   for (size_t bytes : {embed_->workspace_bytes(), gather_->workspace_bytes(), norm_->workspace_bytes(),
-                       final_norm_->workspace_bytes(), lm_head_->workspace_bytes()})
+                       lm_head_->workspace_bytes()})
     scratch = std::max(scratch, bytes);
   workspace_bytes_ = used + scratch;
 }
@@ -204,15 +208,17 @@ Status Decoder::forward(const StepIn& in, const DecoderWeights& w, const std::ve
     return norm_->run(n, {.x = x, .weight = weight, .residual = {}, .y = normed}, scratch, stream);
   };
   SLUICE_TRY(embed_->run(n, {.ids = in.token_ids, .table = w.embedding, .y = x}, scratch, stream));
+  SLUICE_TRY(norm(w.layers.front().attention_norm));
   for (size_t layer = 0; layer < w.layers.size(); ++layer) {
     const DecoderLayerWeights& l = w.layers[layer];
-    SLUICE_TRY(norm(l.attention_norm));
     const AttentionIo io{.x = normed, .k_cache = caches[layer].k, .v_cache = caches[layer].v, .y = x};
     const auto kind = static_cast<size_t>(config_.kind[layer]);
     const StepTables& tables = in.tables[layout_.group[kind]];
     SLUICE_TRY(attention_[kind]->forward(io, l.attention, tables, scratch, stream));
-    SLUICE_TRY(norm(l.moe_norm));
-    MoeIo moe_io{.x = normed, .residual = x, .token_ids = {}, .y = x};
+    const bool last = layer + 1 == w.layers.size();
+    MoeIo moe_io{.x = x, .residual = x, .token_ids = {}, .y = x};
+    moe_io.x_norm_weight = l.moe_norm, moe_io.normed = normed;
+    moe_io.norm_weight = last ? w.final_norm : w.layers[layer + 1].attention_norm;
     if (moe.capture)
       moe_io.captured = make_tensor(in.captured.row<int32_t>(static_cast<int64_t>(layer)), DType::kI32,
                                     {n, moe.top_k}, stream.where);
@@ -230,11 +236,9 @@ Status Decoder::logits_of(const Tensor& logit_rows, const DecoderWeights& w, con
     return make_tensor(workspace.data + at, config_.x, {count, config_.hidden}, stream.where);
   };
   const Workspace scratch{workspace.data + scratch_at_, workspace.bytes - scratch_at_};
-  // The whole stream is the table, so that a row's number does not depend on how many tokens this step has.
-  const Tensor table = view(stream_at_, bounds_.tokens), wanted = view(rows_at_, rows);
+  // All rows there may be are the table, so that a row's number does not depend on how many tokens this step has.
+  const Tensor table = view(normed_at_, bounds_.tokens), wanted = view(rows_at_, rows);
   SLUICE_TRY(gather_->run(rows, {.ids = logit_rows, .table = table, .y = wanted}, scratch, stream));
-  SLUICE_TRY(final_norm_->run(rows, {.x = wanted, .weight = w.final_norm, .residual = {}, .y = wanted},
-                              scratch, stream));
   return lm_head_->run(rows, {.x = wanted, .w = w.lm_head, .bias = {}, .residual = {}, .y = logits}, scratch,
                        stream);
 }
@@ -252,7 +256,7 @@ std::vector<std::pair<std::string, std::string>> Decoder::kernels(int64_t tokens
 void Decoder::count_kernels(const StepIn& in, KernelRuns* runs) const {
   const int64_t tokens = in.token_ids.shape[0];
   runs->add(embed_->at(tokens).kernel(), 1);
-  runs->add(norm_->at(tokens).kernel(), 2 * config_.layers());
+  runs->add(norm_->at(tokens).kernel(), 1);
   for (size_t kind = 0; kind < attention_.size(); ++kind)
     attention_[kind]->count_kernels(tokens, in.tables.front().rows_max,
                                     std::ranges::count(config_.kind, static_cast<int32_t>(kind)), runs);
@@ -263,7 +267,6 @@ void Decoder::count_kernels(const StepIn& in, KernelRuns* runs) const {
 void Decoder::count_logits_kernels(int64_t rows, KernelRuns* runs) const {
   if (rows == 0) return;
   runs->add(gather_->at(rows).kernel(), 1);
-  runs->add(final_norm_->at(rows).kernel(), 1);
   runs->add(lm_head_->at(rows).kernel(), 1);
 }
 

@@ -28,6 +28,9 @@ struct DecoderConfig {
   int64_t layers() const { return static_cast<int64_t>(kind.size()); }
 };
 
+// The MoE layer as a step runs it: with the norms before and after it.
+MoeConfig layer_moe(const DecoderConfig& config);
+
 struct DecoderLayerWeights {
   Tensor attention_norm, moe_norm;  // bf16 [hidden]
   AttentionWeights attention;
@@ -108,7 +111,7 @@ class Decoder {
   Policy policy_;
   CacheLayout layout_;
   std::optional<PlanTable<Embedding>> embed_, gather_;
-  std::optional<PlanTable<RmsNorm>> norm_, final_norm_;
+  std::optional<PlanTable<RmsNorm>> norm_;
   std::optional<PlanTable<Linear>> lm_head_;
   std::vector<std::unique_ptr<AttentionBlock>> attention_;
   std::unique_ptr<Moe> moe_;         // or

@@ -97,6 +97,10 @@ RouterRoute::Problem front_problem(const MoeConfig& c) {
           .gate_bias = c.router_bias};
 }
 
+NormRouterRoute::Problem norm_front_problem(const MoeConfig& c) {
+  return {.router = front_problem(c), .eps = c.norm_eps};
+}
+
 Combine::Problem combine_problem(const MoeConfig& c) {
   return {.tokens = 0,
           .slots = slots_of(c),
@@ -109,6 +113,14 @@ Combine::Problem combine_problem(const MoeConfig& c) {
           .shared = shared_apart(c) && c.latent == 0,
           .residual = c.residual && c.latent == 0,
           .settled = true};
+}
+
+CombineNorm::Problem combine_norm_problem(const MoeConfig& c) {
+  return {.combine = combine_problem(c), .eps = c.norm_eps};
+}
+
+RmsNorm::Problem norm_problem(const MoeConfig& c) {
+  return {.tokens = 0, .hidden = c.hidden, .eps = c.norm_eps, .x = c.x, .y = c.x};
 }
 
 Combine::Problem latent_add_problem(const MoeConfig& c) {

@@ -9,7 +9,10 @@ LoraDelta::Problem lora_problem(const MoeConfig& config);
 RouteGroup::Problem route_problem(const MoeConfig& config);
 // Of MoePath::kAsOne: in place of router, and of route but for the rows by expert.
 RouterRoute::Problem front_problem(const MoeConfig& config);
+NormRouterRoute::Problem norm_front_problem(const MoeConfig& config);
 Combine::Problem combine_problem(const MoeConfig& config);
+CombineNorm::Problem combine_norm_problem(const MoeConfig& config);
+RmsNorm::Problem norm_problem(const MoeConfig& config);  // of x, and of y
 // With a latent width: adds what the last projection gives, the shared expert's answer and the residual stream.
 Combine::Problem latent_add_problem(const MoeConfig& config);
 // Of MoePath::kAsOne: in place of the rows by expert, up, down and combine.
@@ -37,7 +40,10 @@ void for_each_io(const MoeConfig& c, int64_t tokens, V visit) {
   visit(slot("weights_in", Role::kIn, DType::kF32, {tokens, c.top_k}, unpacked), &MoeIo::weights_in);
   visit(i32("packed_in", {tokens, c.top_k}, c.input == RoutingInput::kPacked), &MoeIo::packed_in);
   visit(i32("tokens_valid", {1}, c.padded), &MoeIo::tokens_valid);
+  visit(slot("x_norm_weight", Role::kIn, DType::kBF16, {c.hidden}, c.norm_x), &MoeIo::x_norm_weight);
+  visit(slot("norm_weight", Role::kIn, DType::kBF16, {c.hidden}, c.norm_next), &MoeIo::norm_weight);
   visit(slot("y", Role::kOut, c.x, {tokens, c.hidden}, true, strided), &MoeIo::y);
+  visit(slot("normed", Role::kOut, c.x, {tokens, c.hidden}, c.norm_next, strided), &MoeIo::normed);
   visit(slot("captured", Role::kOut, DType::kI32, {tokens, c.top_k}, c.capture), &MoeIo::captured);
 }
 

@@ -28,6 +28,7 @@ enum class MoeBuffer : uint8_t {
   kSharedPosition,
   kSharedH,
   kSharedY,
+  kNormedX,
   kLatentX,
   kLatentY,    // the experts' sum
   kLatentOut,  // its projection
@@ -43,17 +44,21 @@ struct MoeTensor {
   ExpertWeights MoeWeights::*experts = nullptr;
   Tensor ExpertWeights::*of_experts = nullptr;
   MoeBuffer buffer = MoeBuffer::kNone;
-  MoeBuffer latent = MoeBuffer::kNone;  // in place of it with a latent width, if there is one
+  // In place of it, if there is one: with a latent width; with a norm of x.
+  MoeBuffer latent = MoeBuffer::kNone, normed = MoeBuffer::kNone;
 
   constexpr MoeTensor() = default;
   constexpr MoeTensor(Tensor MoeIo::*t) : io(t) {}
   constexpr MoeTensor(Tensor MoeWeights::*t) : weight(t) {}
   constexpr MoeTensor(ExpertWeights MoeWeights::*e, Tensor ExpertWeights::*t) : experts(e), of_experts(t) {}
   constexpr MoeTensor(MoeBuffer b) : buffer(b) {}
-  constexpr MoeTensor(Tensor MoeIo::*t, MoeBuffer with_latent) : io(t), latent(with_latent) {}
+  constexpr MoeTensor(Tensor MoeIo::*t, MoeBuffer with_latent, MoeBuffer with_norm = MoeBuffer::kNone)
+      : io(t), latent(with_latent), normed(with_norm) {}
 
   constexpr MoeBuffer buffer_of(const MoeConfig& c) const {
-    return c.latent > 0 && latent != MoeBuffer::kNone ? latent : buffer;
+    return c.latent > 0 && latent != MoeBuffer::kNone ? latent
+           : c.norm_x && normed != MoeBuffer::kNone   ? normed
+                                                      : buffer;
   }
 };
 
@@ -62,6 +67,8 @@ struct MoeBind {
   Tensor Op::Args::*slot = nullptr;
   MoeTensor from = {};
 };
+
+constexpr size_t kBindsMost = 20;  // of a stage
 
 // Whose kernel MoeBackend names.
 enum class MoeKernel : uint8_t { kFree, kOfExperts };
@@ -72,7 +79,7 @@ struct MoeStage {
   std::string_view name;
   bool (*runs)(const MoeConfig&, MoePath);
   typename Op::Problem (*problem)(const MoeConfig&);
-  std::array<MoeBind<Op>, 16> tensors = {};
+  std::array<MoeBind<Op>, kBindsMost> tensors = {};
   int64_t (*rows)(const MoeConfig&) = [](const MoeConfig&) -> int64_t {
     return 1;
   };  // of its operation, for a token
@@ -81,20 +88,20 @@ struct MoeStage {
 
 // Bindings of routing, and what an operation around it adds.
 template <class Op>
-constexpr std::array<MoeBind<Op>, 16> routing_tensors(std::initializer_list<MoeBind<Op>> more) {
+constexpr std::array<MoeBind<Op>, kBindsMost> routing_tensors(std::initializer_list<MoeBind<Op>> more) {
   using A = RouteTopk::Args;
-  std::array<MoeBind<Op>, 16> out = {{{&A::logits, MoeBuffer::kLogits},
-                                      {&A::bias, &MoeWeights::correction_bias},
-                                      {&A::hash_table, &MoeWeights::hash_table},
-                                      {&A::token_ids, &MoeIo::token_ids},
-                                      {&A::expert_map, &MoeWeights::expert_map},
-                                      {&A::tokens_valid, &MoeIo::tokens_valid},
-                                      {&A::ids_in, &MoeIo::ids_in},
-                                      {&A::weights_in, &MoeIo::weights_in},
-                                      {&A::packed_in, &MoeIo::packed_in},
-                                      {&A::ids, MoeBuffer::kIds},
-                                      {&A::weights, MoeBuffer::kWeights},
-                                      {&A::captured, &MoeIo::captured}}};
+  std::array<MoeBind<Op>, kBindsMost> out = {{{&A::logits, MoeBuffer::kLogits},
+                                              {&A::bias, &MoeWeights::correction_bias},
+                                              {&A::hash_table, &MoeWeights::hash_table},
+                                              {&A::token_ids, &MoeIo::token_ids},
+                                              {&A::expert_map, &MoeWeights::expert_map},
+                                              {&A::tokens_valid, &MoeIo::tokens_valid},
+                                              {&A::ids_in, &MoeIo::ids_in},
+                                              {&A::weights_in, &MoeIo::weights_in},
+                                              {&A::packed_in, &MoeIo::packed_in},
+                                              {&A::ids, MoeBuffer::kIds},
+                                              {&A::weights, MoeBuffer::kWeights},
+                                              {&A::captured, &MoeIo::captured}}};
   size_t at = 12;
   for (const MoeBind<Op>& bind : more) out[at++] = bind;
   return out;
@@ -104,13 +111,23 @@ constexpr std::array<MoeBind<Op>, 16> routing_tensors(std::initializer_list<MoeB
 constexpr MoeTensor routed(Tensor ExpertWeights::*t) { return {&MoeWeights::experts, t}; }
 constexpr MoeTensor shared(Tensor ExpertWeights::*t) { return {&MoeWeights::shared, t}; }
 
-// What the experts read and write: a call's x and y, or what stands between the projections.
-inline constexpr MoeTensor kExpertsX{&MoeIo::x, MoeBuffer::kLatentX},
-    kExpertsY{&MoeIo::y, MoeBuffer::kLatentY};
+// What the layer reads: a call's x, or its norm. What the experts read and write: that and y, or what stands between the projections.
+inline constexpr MoeTensor kLayerX{&MoeIo::x, MoeBuffer::kNone, MoeBuffer::kNormedX},
+    kExpertsX{&MoeIo::x, MoeBuffer::kLatentX, MoeBuffer::kNormedX}, kExpertsY{&MoeIo::y, MoeBuffer::kLatentY};
 inline bool has_latent(const MoeConfig& c, MoePath) { return c.latent > 0; }
+
+// Whether the sum of a token's slots and the norm for the next layer are one operation: there is a sum, and nothing between them.
+inline bool sum_is_normed(const MoeConfig& c, MoePath p) {
+  return c.norm_next && p != MoePath::kAsOne && c.latent == 0;
+}
 
 // As one, the router and the routing are one operation, unless something stands between them or there is no router.
 inline bool front_is_one(const MoeConfig& c) { return has_router(c) && c.lora_rank == 0; }
+
+// Whether the norm of x, the router and the routing are one operation.
+inline bool front_norms(const MoeConfig& c, MoePath p) {
+  return c.norm_x && p == MoePath::kAsOne && front_is_one(c);
+}
 
 // All tokens as the rows of one expert: for dense layers, which the shared expert is too.
 constexpr MoeStage<GroupRows> group_of_all(std::string_view name, bool (*runs)(const MoeConfig&, MoePath)) {
@@ -126,19 +143,25 @@ constexpr MoeStage<GroupRows> group_of_all(std::string_view name, bool (*runs)(c
 }
 
 inline constexpr auto kMoeStages = std::tuple{
+    MoeStage<RmsNorm>{.name = "norm",
+                      .runs = [](const MoeConfig& c, MoePath p) { return c.norm_x && !front_norms(c, p); },
+                      .problem = norm_problem,
+                      .tensors = {{{&RmsNorm::Args::x, &MoeIo::x},
+                                   {&RmsNorm::Args::weight, &MoeIo::x_norm_weight},
+                                   {&RmsNorm::Args::y, MoeBuffer::kNormedX}}}},
     MoeStage<RouterGemm>{
         .name = "router",
         .runs = [](const MoeConfig& c,
                    MoePath p) { return has_router(c) && (p != MoePath::kAsOne || !front_is_one(c)); },
         .problem = router_problem,
-        .tensors = {{{&RouterGemm::Args::x, &MoeIo::x},
+        .tensors = {{{&RouterGemm::Args::x, kLayerX},
                      {&RouterGemm::Args::w, &MoeWeights::router},
                      {&RouterGemm::Args::bias, &MoeWeights::router_bias},
                      {&RouterGemm::Args::y, MoeBuffer::kLogits}}}},
     MoeStage<LoraDelta>{.name = "router.lora",
                         .runs = [](const MoeConfig& c, MoePath) { return c.lora_rank > 0; },
                         .problem = lora_problem,
-                        .tensors = {{{&LoraDelta::Args::x, &MoeIo::x},
+                        .tensors = {{{&LoraDelta::Args::x, kLayerX},
                                      {&LoraDelta::Args::a, &MoeWeights::lora_a},
                                      {&LoraDelta::Args::b, &MoeWeights::lora_b},
                                      {&LoraDelta::Args::scale, &MoeWeights::lora_scale},
@@ -154,11 +177,21 @@ inline constexpr auto kMoeStages = std::tuple{
                                                 {&RouteGroup::Args::position, MoeBuffer::kPosition}})},
     MoeStage<RouterRoute>{
         .name = "route",
-        .runs = [](const MoeConfig& c, MoePath p) { return p == MoePath::kAsOne && front_is_one(c); },
+        .runs = [](const MoeConfig& c,
+                   MoePath p) { return p == MoePath::kAsOne && front_is_one(c) && !front_norms(c, p); },
         .problem = front_problem,
-        .tensors = routing_tensors<RouterRoute>({{&RouterRoute::Args::x, &MoeIo::x},
+        .tensors = routing_tensors<RouterRoute>({{&RouterRoute::Args::x, kLayerX},
                                                  {&RouterRoute::Args::w, &MoeWeights::router},
                                                  {&RouterRoute::Args::gate_bias, &MoeWeights::router_bias}})},
+    MoeStage<NormRouterRoute>{.name = "route",
+                              .runs = front_norms,
+                              .problem = norm_front_problem,
+                              .tensors = routing_tensors<NormRouterRoute>(
+                                  {{&NormRouterRoute::Args::x, &MoeIo::x},
+                                   {&NormRouterRoute::Args::w, &MoeWeights::router},
+                                   {&NormRouterRoute::Args::gate_bias, &MoeWeights::router_bias},
+                                   {&NormRouterRoute::Args::norm_weight, &MoeIo::x_norm_weight},
+                                   {&NormRouterRoute::Args::normed, MoeBuffer::kNormedX}})},
     MoeStage<RouteTopk>{
         .name = "route",
         .runs = [](const MoeConfig& c, MoePath p) { return p == MoePath::kAsOne && !front_is_one(c); },
@@ -169,7 +202,7 @@ inline constexpr auto kMoeStages = std::tuple{
     MoeStage<ExpertGemm>{.name = "latent.in",
                          .runs = has_latent,
                          .problem = [](const MoeConfig& c) { return expert_problems(c).latent_in; },
-                         .tensors = {{{&ExpertGemm::Args::x, &MoeIo::x},
+                         .tensors = {{{&ExpertGemm::Args::x, kLayerX},
                                       {&ExpertGemm::Args::w, &MoeWeights::latent_in},
                                       {&ExpertGemm::Args::row_begin, MoeBuffer::kSharedBegin},
                                       {&ExpertGemm::Args::row_count, MoeBuffer::kSharedCount},
@@ -206,7 +239,7 @@ inline constexpr auto kMoeStages = std::tuple{
     MoeStage<ExpertGemm>{.name = "shared.up",
                          .runs = [](const MoeConfig& c, MoePath) { return shared_apart(c); },
                          .problem = [](const MoeConfig& c) { return expert_problems(c).shared_up; },
-                         .tensors = {{{&ExpertGemm::Args::x, &MoeIo::x},
+                         .tensors = {{{&ExpertGemm::Args::x, kLayerX},
                                       {&ExpertGemm::Args::w, shared(&ExpertWeights::up)},
                                       {&ExpertGemm::Args::w_scale, shared(&ExpertWeights::up_scale)},
                                       {&ExpertGemm::Args::bias, shared(&ExpertWeights::up_bias)},
@@ -256,15 +289,27 @@ inline constexpr auto kMoeStages = std::tuple{
                                      {&ExpertMlp::Args::residual, &MoeIo::residual},
                                      {&ExpertMlp::Args::y, kExpertsY}}},
                         .kernel = MoeKernel::kOfExperts},
-    MoeStage<Combine>{.name = "combine",
-                      .runs = [](const MoeConfig&, MoePath p) { return p != MoePath::kAsOne; },
-                      .problem = combine_problem,
-                      .tensors = {{{&Combine::Args::g, MoeBuffer::kG},
-                                   {&Combine::Args::position, MoeBuffer::kPosition},
-                                   {&Combine::Args::weights, MoeBuffer::kWeights},
-                                   {&Combine::Args::shared, MoeBuffer::kSharedY},
-                                   {&Combine::Args::residual, &MoeIo::residual},
-                                   {&Combine::Args::y, kExpertsY}}}},
+    MoeStage<Combine>{
+        .name = "combine",
+        .runs = [](const MoeConfig& c, MoePath p) { return p != MoePath::kAsOne && !sum_is_normed(c, p); },
+        .problem = combine_problem,
+        .tensors = {{{&Combine::Args::g, MoeBuffer::kG},
+                     {&Combine::Args::position, MoeBuffer::kPosition},
+                     {&Combine::Args::weights, MoeBuffer::kWeights},
+                     {&Combine::Args::shared, MoeBuffer::kSharedY},
+                     {&Combine::Args::residual, &MoeIo::residual},
+                     {&Combine::Args::y, kExpertsY}}}},
+    MoeStage<CombineNorm>{.name = "combine",
+                          .runs = sum_is_normed,
+                          .problem = combine_norm_problem,
+                          .tensors = {{{&CombineNorm::Args::g, MoeBuffer::kG},
+                                       {&CombineNorm::Args::position, MoeBuffer::kPosition},
+                                       {&CombineNorm::Args::weights, MoeBuffer::kWeights},
+                                       {&CombineNorm::Args::shared, MoeBuffer::kSharedY},
+                                       {&CombineNorm::Args::residual, &MoeIo::residual},
+                                       {&CombineNorm::Args::y, &MoeIo::y},
+                                       {&CombineNorm::Args::norm_weight, &MoeIo::norm_weight},
+                                       {&CombineNorm::Args::normed, &MoeIo::normed}}}},
     MoeStage<ExpertGemm>{.name = "latent.out",
                          .runs = has_latent,
                          .problem = [](const MoeConfig& c) { return expert_problems(c).latent_out; },
@@ -280,7 +325,14 @@ inline constexpr auto kMoeStages = std::tuple{
                                    {&Combine::Args::position, MoeBuffer::kSharedPosition},
                                    {&Combine::Args::shared, MoeBuffer::kSharedY},
                                    {&Combine::Args::residual, &MoeIo::residual},
-                                   {&Combine::Args::y, &MoeIo::y}}}}};
+                                   {&Combine::Args::y, &MoeIo::y}}}},
+    MoeStage<RmsNorm>{
+        .name = "norm.next",
+        .runs = [](const MoeConfig& c, MoePath p) { return c.norm_next && !sum_is_normed(c, p); },
+        .problem = norm_problem,
+        .tensors = {{{&RmsNorm::Args::x, &MoeIo::y},
+                     {&RmsNorm::Args::weight, &MoeIo::norm_weight},
+                     {&RmsNorm::Args::y, &MoeIo::normed}}}}};
 
 // Calls visit(stage, its place in the list as an integral_constant) for each stage.
 template <class Visit>

@@ -3,6 +3,7 @@
 #include "ops/adjust_logits.h"
 #include "ops/attention.h"
 #include "ops/combine.h"
+#include "ops/combine_norm.h"
 #include "ops/count_experts.h"
 #include "ops/embedding.h"
 #include "ops/expert_gemm.h"
@@ -14,6 +15,7 @@
 #include "ops/linear.h"
 #include "ops/lora_delta.h"
 #include "ops/mask_logits.h"
+#include "ops/norm_router_route.h"
 #include "ops/pack_experts.h"
 #include "ops/qkv_rope_kv_write.h"
 #include "ops/rms_norm.h"
@@ -32,9 +34,9 @@ namespace sluice {
 template <class... Ops>
 struct OpList {};
 
-using AllOps = OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, GroupRows, RouteGroup, PackExperts,
-                      ExpertGemm, Combine, GroupedMlp, ExpertMlp, CountExperts, Linear, TakeTokens, Embedding,
-                      RmsNorm, Rope, KvWrite, RopeKvWrite, QkvRopeKvWrite, Attention, LatentAttention,
-                      AdjustLogits, MaskLogits, Sample, TopLogprobs>;
+using AllOps = OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, NormRouterRoute, GroupRows, RouteGroup,
+                      PackExperts, ExpertGemm, Combine, CombineNorm, GroupedMlp, ExpertMlp, CountExperts,
+                      Linear, TakeTokens, Embedding, RmsNorm, Rope, KvWrite, RopeKvWrite, QkvRopeKvWrite,
+                      Attention, LatentAttention, AdjustLogits, MaskLogits, Sample, TopLogprobs>;
 
 }  // namespace sluice

@@ -6,7 +6,7 @@
 
 #include "cases/adjust_logits.h"
 #include "cases/attention.h"
-#include "cases/combine.h"
+#include "cases/combine_norm.h"
 #include "cases/count_experts.h"
 #include "cases/embedding.h"
 #include "cases/expert_mlp.h"
@@ -17,6 +17,7 @@
 #include "cases/linear.h"
 #include "cases/lora_delta.h"
 #include "cases/mask_logits.h"
+#include "cases/norm_router_route.h"
 #include "cases/qkv_rope_kv_write.h"
 #include "cases/rms_norm.h"
 #include "cases/rope.h"
@@ -69,8 +70,9 @@ class CopyTraffic {
 
 // What kernels may read before they wait for the previous launch.
 bool is_weight(std::string_view slot) {
-  for (const char* name : {"w", "weight", "bias", "gate_bias", "a", "b", "scale", "hash_table", "expert_map",
-                           "up", "up_scale", "up_bias", "down", "down_scale", "down_bias", "sinks"})
+  for (const char* name :
+       {"w", "weight", "norm_weight", "bias", "gate_bias", "a", "b", "scale", "hash_table", "expert_map",
+        "up", "up_scale", "up_bias", "down", "down_scale", "down_bias", "sinks"})
     if (slot == name) return true;
   return false;
 }
@@ -192,6 +194,15 @@ struct Problems<Combine> {
   }
 };
 
+template <>
+struct Problems<CombineNorm> {
+  static std::vector<CombineNorm::Problem> list() {
+    std::vector<CombineNorm::Problem> out;
+    for (const Combine::Problem& p : Problems<Combine>::list()) out.push_back({.combine = p});
+    return out;
+  }
+};
+
 // Rows that are grouped: tiles of both products, of more than one round.
 template <>
 struct Problems<GroupedMlp> {
@@ -295,6 +306,14 @@ struct Problems<RouterRoute> {
 template <>
 struct Problems<LoraDelta> {
   static std::vector<LoraDelta::Problem> list() { return {{.tokens = 1}, {.tokens = 70, .adapters = 3}}; }
+};
+template <>
+struct Problems<NormRouterRoute> {
+  static std::vector<NormRouterRoute::Problem> list() {
+    std::vector<NormRouterRoute::Problem> out;
+    for (const RouterRoute::Problem& p : Problems<RouterRoute>::list()) out.push_back({.router = p});
+    return out;
+  }
 };
 template <>
 struct Problems<RmsNorm> {
@@ -404,10 +423,11 @@ struct Problems<LatentAttention> {
 
 template <class Op>
 class GpuChain : public OnGpu {};
-using Chained = ::testing::Types<AdjustLogits, Attention, Combine, CountExperts, Embedding, ExpertMlp,
-                                 GroupedMlp, KvWrite, LatentAttention, Linear, RouterGemm, RouterRoute,
-                                 LoraDelta, MaskLogits, RmsNorm, Rope, RopeKvWrite, QkvRopeKvWrite, RouteTopk,
-                                 GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
+using Chained =
+    ::testing::Types<AdjustLogits, Attention, Combine, CombineNorm, CountExperts, Embedding, ExpertMlp,
+                     GroupedMlp, KvWrite, LatentAttention, Linear, RouterGemm, RouterRoute, LoraDelta,
+                     MaskLogits, NormRouterRoute, RmsNorm, Rope, RopeKvWrite, QkvRopeKvWrite, RouteTopk,
+                     GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuChain, Chained, OpNames);
 
 template <class Op, class F>

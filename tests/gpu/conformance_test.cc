@@ -6,7 +6,7 @@
 
 #include "cases/adjust_logits.h"
 #include "cases/attention.h"
-#include "cases/combine.h"
+#include "cases/combine_norm.h"
 #include "cases/count_experts.h"
 #include "cases/embedding.h"
 #include "cases/expert_gemm.h"
@@ -20,6 +20,7 @@
 #include "cases/linear_large.h"
 #include "cases/lora_delta.h"
 #include "cases/mask_logits.h"
+#include "cases/norm_router_route.h"
 #include "cases/pack_experts.h"
 #include "cases/qkv_rope_kv_write.h"
 #include "cases/rms_norm.h"
@@ -47,10 +48,10 @@ template <class Op>
 class GpuConformance : public OnGpu {};
 
 using Tested =
-    ::testing::Types<AdjustLogits, Attention, Combine, CountExperts, Embedding, ExpertGemm, ExpertMlp,
-                     GroupedMlp, KvWrite, LatentAttention, Linear, LoraDelta, MaskLogits, PackExperts,
-                     RmsNorm, Rope, RopeKvWrite, QkvRopeKvWrite, RouterGemm, RouteTopk, RouterRoute,
-                     GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
+    ::testing::Types<AdjustLogits, Attention, Combine, CombineNorm, CountExperts, Embedding, ExpertGemm,
+                     ExpertMlp, GroupedMlp, KvWrite, LatentAttention, Linear, LoraDelta, MaskLogits,
+                     NormRouterRoute, PackExperts, RmsNorm, Rope, RopeKvWrite, QkvRopeKvWrite, RouterGemm,
+                     RouteTopk, RouterRoute, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuConformance, Tested, OpNames);
 
 template <class Op>

@@ -66,6 +66,8 @@ class FarDevice final : public Device {
     compose<RouteGroupParts<own>>();
     compose<ExpertMlpParts<own>>();
     compose<GroupedMlpParts<own>>();
+    compose<NormRouterRouteParts<own>>();
+    compose<CombineNormParts<own>>();
     compose<QkvRopeKvWriteParts<own>>();
   }
   const DeviceInfo& info() const override { return info_; }

@@ -115,6 +115,21 @@ class HostArgs {
   std::vector<Entry> tensors_;
 };
 
+// The inputs of one operation to another's of the same names and shapes, whose rows may lie apart: for operations that begin with others.
+template <class From, class To>
+void copy_inputs(HostArgs<From>& from, HostArgs<To>& to) {
+  for (auto& e : from.tensors()) {
+    GuardedTensor* into = to.find(e.name);
+    if (e.memory->role() != Role::kIn || !into) continue;
+    const Tensor a = e.memory->view(), b = into->view();
+    const int64_t rows = a.rank > 0 ? a.shape[0] : 1, each = rows > 0 ? elements_of(a) / rows : 0;
+    for (int64_t r = 0; r < rows; ++r)
+      std::memcpy(static_cast<std::byte*>(b.data) + bytes_of(b.dtype, r * b.stride[0]),
+                  static_cast<const std::byte*>(a.data) + bytes_of(a.dtype, r * a.stride[0]),
+                  static_cast<size_t>(bytes_of(a.dtype, each)));
+  }
+}
+
 // The same tensors in the memory of a device, guards included.
 template <class Op>
 class DeviceArgs {

@@ -240,6 +240,69 @@ TYPED_TEST_P(MoeFeaturesOn, RowsOfPaddingHaveNoExpert) {
   }
 }
 
+// y's bits are those without the norm, in every path, also where the norm is written over x.
+TYPED_TEST_P(MoeFeaturesOn, NormsForTheNextLayer) {
+  for (const char* model : {"gpt-oss-120b", "deepseek-v3", "nemotron-3-super"}) {
+    for (const int64_t tokens : kFeatureTokens) {
+      MoeConfig config = feature_config(model);
+      config.residual = true;
+      FeatureLayer plain(this->target(), config, tokens);
+      const auto y = plain.run();
+      config.norm_next = true, config.norm_eps = 1e-6;
+      FeatureLayer layer(this->target(), config, tokens);
+      EXPECT_EQ(layer.moe().path(tokens), plain.moe().path(tokens)) << model << ", " << tokens;
+      layer.set(layer.io().residual, plain.template get<uint16_t>(plain.io().residual));
+      layer.set(layer.io().norm_weight, std::vector<uint16_t>(static_cast<size_t>(config.hidden), 0x3F80));
+      EXPECT_EQ(layer.run(), y) << model << ", " << tokens;
+      const auto normed = layer.template get<uint16_t>(layer.io().normed);
+      for (int64_t t = 0; t < tokens; ++t) {
+        double squares = 0;
+        for (int64_t i = t * config.hidden; i < (t + 1) * config.hidden; ++i)
+          squares += std::pow(static_cast<double>(to_float(BF16{normed[static_cast<size_t>(i)]})), 2);
+        EXPECT_NEAR(squares / static_cast<double>(config.hidden), 1, .01) << model << ", row " << t;
+      }
+      layer.check();
+      layer.io().normed = layer.io().x;
+      EXPECT_EQ(layer.run(), y) << model << ", " << tokens;
+      EXPECT_EQ(layer.template get<uint16_t>(layer.io().x), normed) << model << ", " << tokens;
+    }
+  }
+}
+
+// y is that of a layer whose input was normed before: bit by bit, but for a router that norms by itself.
+TYPED_TEST_P(MoeFeaturesOn, NormsWhatItReads) {
+  for (const char* model : {"gpt-oss-120b", "deepseek-v3", "nemotron-3-super"}) {
+    for (const int64_t tokens : kFeatureTokens) {
+      MoeConfig config = feature_config(model);
+      FeatureLayer plain(this->target(), config, tokens);
+      config.norm_x = true, config.norm_eps = 1e-3;
+      FeatureLayer layer(this->target(), config, tokens);
+      layer.check();
+      const auto y = layer.run();
+      const auto norm = make_plan<RmsNorm>(
+          this->target(), {.tokens = tokens, .hidden = config.hidden, .eps = config.norm_eps});
+      ASSERT_TRUE(norm.ok()) << norm.status().message;
+      ASSERT_TRUE(
+          norm.value()
+              .run({.x = layer.io().x, .weight = layer.io().x_norm_weight, .residual = {}, .y = plain.io().x},
+                   {}, this->target().stream())
+              .ok());
+      const auto wanted = plain.run();
+      if (layer.moe().path(tokens) != MoePath::kAsOne && plain.moe().path(tokens) != MoePath::kAsOne) {
+        EXPECT_EQ(y, wanted) << model << ", " << tokens;
+        continue;
+      }
+      double off = 0, all = 0;
+      for (size_t i = 0; i < y.size(); ++i) {
+        const double a = static_cast<double>(to_float(BF16{y[i]})),
+                     b = static_cast<double>(to_float(BF16{wanted[i]}));
+        off += (a - b) * (a - b), all += b * b;
+      }
+      EXPECT_LT(off, 4e-4 * all) << model << ", " << tokens;
+    }
+  }
+}
+
 TYPED_TEST_P(MoeFeaturesOn, EachExpertHasItsOwnActivation) {
   for (const char* model : {"gpt-oss-120b", "deepseek-v4-flash"}) {
     for (const int64_t tokens : kFeatureTokens) {
@@ -364,7 +427,8 @@ TYPED_TEST_P(MoeFeaturesOn, KernelsOfTheExpertsByName) {
 
 REGISTER_TYPED_TEST_SUITE_P(MoeFeaturesOn, GivenIdsAndWeightsHaveTheBitsOfChosenOnes,
                             CapturedIdsAreThoseOfTheWholeModel, RowsOfPaddingHaveNoExpert,
-                            EachExpertHasItsOwnActivation, AdaptersOnTheRouterRowByRow,
-                            AllAtOnceRecordedHasTheBitsOfACall, KernelsOfTheExpertsByName);
+                            NormsForTheNextLayer, NormsWhatItReads, EachExpertHasItsOwnActivation,
+                            AdaptersOnTheRouterRowByRow, AllAtOnceRecordedHasTheBitsOfACall,
+                            KernelsOfTheExpertsByName);
 
 }  // namespace sluice::test

@@ -106,7 +106,8 @@ TEST(KernelRuns, AreOnePerLayerAndStep) {
   };
   const int64_t layers = model.config.layers(), steps = 7;
   EXPECT_EQ(runs.at(kernel_of("embed")), 2 * steps) << "it gathers the rows of logits, too";
-  EXPECT_EQ(runs.at(kernel_of("norm")), (2 * layers + 1) * steps);
+  EXPECT_EQ(runs.at(kernel_of("norm")), (layers + 1) * steps) << "combine norms for the next layer";
+  EXPECT_EQ(runs.at(kernel_of("combine")), layers * steps);
   EXPECT_EQ(runs.at(kernel_of("attention.qkv")), layers * steps);
   EXPECT_EQ(runs.at(kernel_of("router")), layers * steps);
 }

@@ -38,92 +38,26 @@ extern const Candidate<Combine> combine_rows_sm90 = {
 
 #if defined(__CUDACC__)
 #include "backends/cuda/combine_rows.h"
-#include "backends/cuda/tile/dependent.cuh"
-#include "backends/cuda/tile/vector.cuh"
+#include "backends/cuda/kernels/combine_rows.cuh"
 
 namespace sluice::cuda {
 namespace {
 
-constexpr int kThreads = 128, kSlotsMost = 64;
+using namespace combining;
 
-struct Parameters {
-  const void *g, *bias, *shared, *residual;
-  void* y;
-  const int32_t *position, *ids;
-  const float* weights;
-  int64_t g_stride, shared_stride, residual_stride, y_stride;  // elements from row to row
-  int hidden, slots;
-  int64_t rows, experts;
-  float scale;
-  int settled, by_slot;  // by_slot: row s of g belongs to slot s, and `position` holds ids
-};
+constexpr int kThreads = 128;
 
-// A slot's row; row < 0: the slot is empty.
-struct Slot {
-  int64_t row, expert;
-  float weight;
-};
-
-// kAtOnce: slots whose loads are in flight together.
 template <int N, int kAtOnce, class G, class B, class Y>
 __global__ void __launch_bounds__(kThreads) combine(const __grid_constant__ Parameters p) {
   __shared__ Slot slots[kSlotsMost];
   const int64_t token = blockIdx.y;
   const int column = static_cast<int>(blockIdx.x * kThreads + threadIdx.x) * N;
   tile::release_next();
-  if (!p.settled) tile::wait_for_previous();
-  if (threadIdx.x < p.slots) {
-    const int64_t flat = token * p.slots + threadIdx.x;
-    const int64_t at = p.position[flat], row = !p.by_slot ? at : at >= 0 && at < p.experts ? flat : -1;
-    const int64_t expert = p.ids ? p.ids[flat] : -1;
-    slots[threadIdx.x] = {.row = row < p.rows ? row : -1,
-                          .expert = expert < p.experts ? expert : -1,
-                          .weight = p.weights ? p.weights[flat] : 1.f};
-  }
-  if (p.settled) tile::wait_for_previous();
-  __syncthreads();
+  find_slots(p, token, slots);
   if (column >= p.hidden) return;
-  float sum[N] = {};
-  for (int k = 0; k < p.slots; k += kAtOnce) {
-    float value[kAtOnce][N];
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      const int64_t row = k + j < p.slots ? slots[k + j].row : -1;
-      if (row >= 0) tile::load(value[j], static_cast<const G*>(p.g) + row * p.g_stride + column);
-    }
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      if (k + j >= p.slots) break;
-      const Slot slot = slots[k + j];
-      if (slot.row < 0) continue;
-      if (slot.expert >= 0) {
-        float bias[N];
-        tile::load(bias, static_cast<const B*>(p.bias) + slot.expert * p.hidden + column);
-#pragma unroll
-        for (int i = 0; i < N; ++i) value[j][i] += bias[i];
-      }
-#pragma unroll
-      for (int i = 0; i < N; ++i) sum[i] += slot.weight * value[j][i];
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < N; ++i) sum[i] *= p.scale;
-  const auto add = [&](const void* from, int64_t stride) {
-    if (!from) return;
-    float value[N];
-    tile::load(value, static_cast<const Y*>(from) + token * stride + column);
-#pragma unroll
-    for (int i = 0; i < N; ++i) sum[i] += value[i];
-  };
-  add(p.shared, p.shared_stride);
-  add(p.residual, p.residual_stride);
+  float sum[N];
+  sum_slots<N, kAtOnce, G, B, Y>(p, token, slots, column, sum);
   tile::store(static_cast<Y*>(p.y) + token * p.y_stride + column, sum);
-}
-
-bool wide(const Tensor& t) {
-  constexpr int64_t kBytes = 16;
-  return !t.present() || (reinterpret_cast<uintptr_t>(t.data) % kBytes == 0 &&
-                          bytes_of(t.dtype, t.rank > 1 ? t.stride[0] : 0) % kBytes == 0);
 }
 
 template <int N, int kAtOnce, class G, class B>
@@ -144,33 +78,12 @@ auto kernel_for(const Combine::Problem& p) {
 Status launch_combine(std::string_view name, const Combine::Problem& p, const Combine::Args& a, bool by_slot,
                       Stream stream) {
   if (p.tokens == 0) return {};
-  const Parameters parameters{.g = a.g.data,
-                              .bias = a.bias.data,
-                              .shared = a.shared.data,
-                              .residual = a.residual.data,
-                              .y = a.y.data,
-                              .position = a.position.as<const int32_t>(),
-                              .ids = a.ids.as<const int32_t>(),
-                              .weights = a.weights.as<const float>(),
-                              .g_stride = a.g.stride[0],
-                              .shared_stride = a.shared.stride[0],
-                              .residual_stride = a.residual.stride[0],
-                              .y_stride = a.y.stride[0],
-                              .hidden = static_cast<int>(p.hidden),
-                              .slots = static_cast<int>(p.slots),
-                              .rows = p.rows,
-                              .experts = p.experts,
-                              .scale = static_cast<float>(p.scale),
-                              .settled = p.settled,
-                              .by_slot = by_slot};
-  constexpr int kWide = 8;
-  bool all_wide = p.hidden % kWide == 0;
-  for (const Tensor& t : {a.g, a.bias, a.shared, a.residual, a.y}) all_wide &= wide(t);
+  const Parameters parameters = parameters_of(p, a, by_slot);
   // Few columns per thread, and the loads of all slots in flight at once, if there are enough threads for it: rows come from
   // L2 then, with one wait instead of one per slot. With two columns, one CTA per SM, for which a previous launch leaves room.
   constexpr int64_t kBlock = int64_t{132} * kThreads;
   const int64_t numbers = p.tokens * p.hidden;
-  const int each = !all_wide ? 1 : numbers <= 2 * kBlock ? 2 : numbers <= 8 * 4 * kBlock ? 4 : kWide;
+  const int each = !all_wide(p, a) ? 1 : numbers <= 2 * kBlock ? 2 : numbers <= 8 * 4 * kBlock ? 4 : kWide;
   const int columns = kThreads * each;
   const Launch how{
       .grid = {static_cast<unsigned>((p.hidden + columns - 1) / columns), static_cast<unsigned>(p.tokens), 1},

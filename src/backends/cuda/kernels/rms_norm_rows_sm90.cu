@@ -38,6 +38,7 @@ extern const Candidate<RmsNorm> rms_norm_rows_sm90 = {
 
 #if defined(__CUDACC__)
 #include "backends/cuda/launch.h"
+#include "backends/cuda/tile/block_sum.cuh"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/vector.cuh"
 
@@ -55,20 +56,6 @@ struct Parameters {
   int hidden;
   float eps;
 };
-
-// The sum over all threads of the CTA, bit-identical in each.
-__device__ __forceinline__ float block_sum(float value) {
-  __shared__ float of_warp[kWarp];
-  const int lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
-#pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
-  if (lane == 0) of_warp[threadIdx.x / kWarp] = value;
-  __syncthreads();
-  value = lane < warps ? of_warp[lane] : 0.f;
-#pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
-  return value;
-}
 
 // One row: loads h of the contract, stores its results.
 template <int N, class X, class W, class Y>
@@ -114,7 +101,7 @@ __global__ void __launch_bounds__(kThreadsMost) rms_norm(const __grid_constant__
                             static_cast<const W*>(p.weight), static_cast<Y*>(p.y) + token * p.y_stride};
   const int first = threadIdx.x * N, stride = blockDim.x * N;
   const auto inverse_root = [&](float sum) {
-    return 1.f / sqrtf(block_sum(sum) / static_cast<float>(p.hidden) + p.eps);
+    return 1.f / sqrtf(tile::block_sum(sum) / static_cast<float>(p.hidden) + p.eps);
   };
   tile::release_next();
   float sum = 0;

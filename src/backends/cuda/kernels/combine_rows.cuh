@@ -1,0 +1,119 @@
+// What a token's row is summed up from, for the kernels that end in it: combine_rows_sm90.cu, combine_norm_rows_sm90.cu.
+#pragma once
+#include "backends/cuda/tile/dependent.cuh"
+#include "backends/cuda/tile/vector.cuh"
+#include "ops/combine.h"
+
+namespace sluice::cuda::combining {
+
+constexpr int kWide = 8;  // columns of 16-byte accesses
+constexpr int kSlotsMost = 64;
+
+struct Parameters {
+  const void *g, *bias, *shared, *residual;
+  void* y;
+  const int32_t *position, *ids;
+  const float* weights;
+  int64_t g_stride, shared_stride, residual_stride, y_stride;  // elements from row to row
+  int hidden, slots;
+  int64_t rows, experts;
+  float scale;
+  int settled, by_slot;  // by_slot: row s of g belongs to slot s, and `position` holds ids
+};
+
+// A slot's row; row < 0: the slot is empty.
+struct Slot {
+  int64_t row, expert;
+  float weight;
+};
+
+// The slots of a token, for all threads of a CTA, and the wait for the previous launch.
+__device__ __forceinline__ void find_slots(const Parameters& p, int64_t token, Slot (&slots)[kSlotsMost]) {
+  if (!p.settled) tile::wait_for_previous();
+  if (threadIdx.x < p.slots) {
+    const int64_t flat = token * p.slots + threadIdx.x;
+    const int64_t at = p.position[flat], row = !p.by_slot ? at : at >= 0 && at < p.experts ? flat : -1;
+    const int64_t expert = p.ids ? p.ids[flat] : -1;
+    slots[threadIdx.x] = {.row = row < p.rows ? row : -1,
+                          .expert = expert < p.experts ? expert : -1,
+                          .weight = p.weights ? p.weights[flat] : 1.f};
+  }
+  if (p.settled) tile::wait_for_previous();
+  __syncthreads();
+}
+
+// y of N adjacent columns of a token. kAtOnce: slots whose loads are in flight together.
+template <int N, int kAtOnce, class G, class B, class Y>
+__device__ __forceinline__ void sum_slots(const Parameters& p, int64_t token, const Slot (&slots)[kSlotsMost],
+                                          int column, float (&sum)[N]) {
+#pragma unroll
+  for (float& s : sum) s = 0;
+  for (int k = 0; k < p.slots; k += kAtOnce) {
+    float value[kAtOnce][N];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int64_t row = k + j < p.slots ? slots[k + j].row : -1;
+      if (row >= 0) tile::load(value[j], static_cast<const G*>(p.g) + row * p.g_stride + column);
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (k + j >= p.slots) break;
+      const Slot slot = slots[k + j];
+      if (slot.row < 0) continue;
+      if (slot.expert >= 0) {
+        float bias[N];
+        tile::load(bias, static_cast<const B*>(p.bias) + slot.expert * p.hidden + column);
+#pragma unroll
+        for (int i = 0; i < N; ++i) value[j][i] += bias[i];
+      }
+#pragma unroll
+      for (int i = 0; i < N; ++i) sum[i] += slot.weight * value[j][i];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < N; ++i) sum[i] *= p.scale;
+  const auto add = [&](const void* from, int64_t stride) {
+    if (!from) return;
+    float value[N];
+    tile::load(value, static_cast<const Y*>(from) + token * stride + column);
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum[i] += value[i];
+  };
+  add(p.shared, p.shared_stride);
+  add(p.residual, p.residual_stride);
+}
+
+// Whether each row is 16-byte aligned.
+inline bool wide(const Tensor& t) {
+  constexpr int64_t kBytes = 16;
+  return !t.present() || (reinterpret_cast<uintptr_t>(t.data) % kBytes == 0 &&
+                          bytes_of(t.dtype, t.rank > 1 ? t.stride[0] : 0) % kBytes == 0);
+}
+inline bool all_wide(const Combine::Problem& p, const Combine::Args& a) {
+  return p.hidden % kWide == 0 && wide(a.g) && wide(a.bias) && wide(a.shared) && wide(a.residual) &&
+         wide(a.y);
+}
+
+inline Parameters parameters_of(const Combine::Problem& p, const Combine::Args& a, bool by_slot) {
+  return {.g = a.g.data,
+          .bias = a.bias.data,
+          .shared = a.shared.data,
+          .residual = a.residual.data,
+          .y = a.y.data,
+          .position = a.position.as<const int32_t>(),
+          .ids = a.ids.as<const int32_t>(),
+          .weights = a.weights.as<const float>(),
+          .g_stride = a.g.stride[0],
+          .shared_stride = a.shared.stride[0],
+          .residual_stride = a.residual.stride[0],
+          .y_stride = a.y.stride[0],
+          .hidden = static_cast<int>(p.hidden),
+          .slots = static_cast<int>(p.slots),
+          .rows = p.rows,
+          .experts = p.experts,
+          .scale = static_cast<float>(p.scale),
+          .settled = p.settled,
+          .by_slot = by_slot};
+}
+
+}  // namespace sluice::cuda::combining

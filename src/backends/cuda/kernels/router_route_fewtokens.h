@@ -1,0 +1,95 @@
+// Router GEMM and routing of few tokens in one launch (router_route_fewtokens.cuh): the compiled kernels, and what their cards share.
+#pragma once
+#include <iterator>
+
+#include "backends/cuda/card.h"
+#include "backends/cuda/grid_words.h"
+#include "backends/cuda/tile/team.h"
+#include "ops/router_route.h"
+
+namespace sluice::cuda::few {
+
+constexpr int kUnit = 32;  // elements of a row that four lanes load at once
+
+// k is split over `split` CTAs and their `warps` warps; each warp has `flight` units of a row in flight. A CTA's tile is
+// 8 * rows tokens and 8 * columns experts.
+struct Cut {
+  int rows, columns, split, warps, flight;
+  constexpr int64_t hidden_most() const { return int64_t{kUnit} * split * warps * flight; }
+};
+enum class Blocks { kCluster, kGrid };
+
+// The compiled kernels, and the problems that each of them accepts. Costs: H200, plain launches, weights not in L2.
+struct Instance {
+  int experts, list;
+  tile::TeamKind kind;
+  Blocks blocks;
+  Cut cut;
+  int64_t tokens;            // the most tokens
+  double first_us, more_us;  // one token; each further token
+
+  // In a grid, partial logits are words of Queue::grid_words, and so are `more` sums of each split of a token.
+  constexpr int64_t tokens_most(int more = 0) const {
+    constexpr int64_t kWords = kGridWordsBytes / sizeof(uint32_t);
+    return blocks == Blocks::kCluster ? tokens : std::min(tokens, kWords / ((experts + more) * cut.split));
+  }
+  bool serves(const RouterRoute::Problem& p, int more) const {
+    return tile::team_serves(p.route, experts, list, kind) && p.hidden <= cut.hidden_most() &&
+           p.route.tokens <= tokens_most(more);
+  }
+};
+
+constexpr int64_t kTokensMost = 64;  // of any instance
+
+// Instances of the same kind and number of experts split k in the same way, whatever their tiles, so the bits do not depend
+// on the number of tokens.
+constexpr Instance kInstances[] = {
+    {32, 4, tile::kSoftmaxOfChosen, Blocks::kCluster, {1, 4, 16, 6, 1}, kTokensMost, 2.40, 0.006},
+    {128, 4, tile::kSoftmaxOfChosen, Blocks::kGrid, {1, 1, 8, 12, 1}, 16, 2.84, 0.017},
+    {128, 4, tile::kSoftmaxOfChosen, Blocks::kGrid, {2, 2, 8, 12, 1}, kTokensMost, 2.84, 0.013},
+    {128, 8, tile::kSoftmaxRenormalized, Blocks::kGrid, {1, 1, 8, 12, 1}, 16, 2.94, 0.015},
+    {128, 8, tile::kSoftmaxRenormalized, Blocks::kGrid, {2, 2, 8, 12, 1}, kTokensMost, 3.05, 0.010},
+    {256, 8, tile::kGroupedSigmoid, Blocks::kGrid, {1, 1, 4, 14, 4}, 8, 3.95, 0.060},
+    {256, 8, tile::kGroupedSigmoid, Blocks::kGrid, {1, 2, 4, 14, 4}, 16, 4.26, 0.050},
+    {256, 8, tile::kBiasedSoftplus, Blocks::kGrid, {1, 1, 4, 16, 2}, 8, 3.65, 0.030},
+    {256, 8, tile::kBiasedSoftplus, Blocks::kGrid, {2, 2, 4, 16, 2}, 32, 3.42, 0.045},
+    {384, 8, tile::kBiasedSoftplus, Blocks::kGrid, {1, 1, 2, 16, 7}, 8, 5.04, 0.097},
+};
+
+inline const Instance* instance_for(const RouterRoute::Problem& p, int more = 0) {
+  for (const Instance& i : kInstances)
+    if (i.serves(p, more)) return &i;
+  return nullptr;
+}
+
+inline void need_few(Refusal& r, const RouterRoute::Problem& p, const DeviceInfo& d, int more = 0) {
+  need_sm90(r, d);
+  need_type(r, "x", p.x, DType::kBF16, "operand of the tensor cores");
+  need_type(r, "w", p.w, DType::kBF16, "operand of the tensor cores");
+  need_multiple(r, "hidden", p.hidden, 8, "16-byte chunks of a row");
+  r.need(p.hidden >= 128, "hidden >= 128 (shorter sums may miss their bound on tensor cores)", "hidden",
+         p.hidden);
+  int64_t tokens = 0, hidden = 0;
+  for (const Instance& i : kInstances) {
+    if (!tile::team_serves(p.route, i.experts, i.list, i.kind)) continue;
+    tokens = std::max(tokens, i.tokens_most(more));
+    hidden = i.cut.hidden_most();
+  }
+  Refusal team;
+  tile::need_team(team, p.route, tokens > 0 ? tokens : kTokensMost);
+  const bool known = tokens > 0 || !team.accepted();  // else the reason is this operation's own
+  r.append(team);
+  r.need(known, "a rule and experts that have a kernel from the gate on",
+         "method=" + std::string(word(p.route.method)) + " experts=" + std::to_string(p.route.experts));
+  if (tokens == 0) return;
+  r.need(p.hidden <= hidden, "hidden <= " + std::to_string(hidden) + " (all of a row is in flight at once)",
+         "hidden", p.hidden);
+}
+
+inline double few_us(const RouterRoute::Problem& p, int more = 0) {
+  const Instance* i = instance_for(p, more);
+  const double others = static_cast<double>(std::max<int64_t>(p.route.tokens, 1) - 1);
+  return i ? i->first_us + others * i->more_us : 1e3 * (1 + others);
+}
+
+}  // namespace sluice::cuda::few

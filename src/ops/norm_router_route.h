@@ -1,0 +1,74 @@
+#pragma once
+#include "ops/rms_norm.h"
+#include "ops/router_route.h"
+
+namespace sluice {
+
+// RmsNorm, and RouterRoute behind it, as one operation: what stands between the residual stream and the experts.
+//
+//   normed                      what ops/rms_norm.h says of x, norm_weight and eps
+//   logits, ids, weights, ...   what ops/router_route.h says of the norm; ids and weights on the logits as they are written
+//
+// Shapes     as the contracts have them; norm_weight [hidden], normed [tokens, hidden], rows may be strided.
+// Types      normed has the type of x; norm_weight bf16 or f32 (field norm_w).
+// Bytes      those of RouterRoute, and normed once.
+// Errors     make_plan: kInvalidArgument if a bound of a contract is broken. run: never fails on data.
+// Exactness  normed as RmsNorm. Logits are those of normed as it is written, or of the norm rounded elsewhere, to bf16 once: RouterGemm's
+//            bound on normed, and 2^-7 * sum |normed| |w|. Anything where a sum of squares, or of |x norm_weight w|, overflows f32.
+// Source     the contracts; the norm of a row is a factor of its logits.
+struct NormRouterRoute {
+  static constexpr std::string_view kName = "norm_router_route";
+  static constexpr std::string_view kSummary = "norms each token, scores every expert for it, and chooses";
+  struct Problem {
+    RouterRoute::Problem router;
+    double eps = 1e-5;
+    DType norm_w = DType::kBF16;
+    bool operator==(const Problem&) const = default;
+    template <class V, class P>
+    static void fields(V& v, P& p) {
+      RouterRoute::Problem::fields(v, p.router);
+      v("eps", p.eps, "added to the mean square");
+      v("norm_w", p.norm_w, "type of the norm's weight");
+    }
+  };
+  struct Args : RouterRoute::Args {
+    Tensor norm_weight, normed;
+  };
+  template <class V>
+  static void slots(const Problem& p, V v) {
+    RouterRoute::slots(p.router, [&](const SlotSpec& spec, Tensor RouterRoute::Args::*member) {
+      v(spec, static_cast<Tensor Args::*>(member));
+    });
+    v(slot("norm_weight", Role::kIn, p.norm_w, {p.router.hidden}), &Args::norm_weight);
+    v(slot("normed", Role::kOut, p.router.x, {p.router.route.tokens, p.router.hidden}, true,
+           Rows::kMayBeStrided),
+      &Args::normed);
+  }
+  // The parts: the norm, and Problem::router on what it writes.
+  static RmsNorm::Problem norm(const Problem& p) {
+    return {.tokens = p.router.route.tokens,
+            .hidden = p.router.hidden,
+            .eps = p.eps,
+            .x = p.router.x,
+            .w = p.norm_w,
+            .y = p.router.x};
+  }
+  static RmsNorm::Args norm(const Args& a) {
+    return {.x = a.x, .weight = a.norm_weight, .residual = {}, .y = a.normed};
+  }
+  static RouterRoute::Args router(const Args& a) {
+    RouterRoute::Args out = a;
+    out.x = a.normed;
+    return out;
+  }
+  static Refusal validate(const Problem& p);
+  static double bytes(const Problem& p);
+  static double flops(const Problem& p) { return RmsNorm::flops(norm(p)) + RouterRoute::flops(p.router); }
+  static Problem at_tokens(Problem p, int64_t n) { return p.router = RouterRoute::at_tokens(p.router, n), p; }
+  static int64_t tokens_of(const Problem& p) { return p.router.route.tokens; }
+};
+
+Expectations reference(const NormRouterRoute::Problem& problem, const NormRouterRoute::Args& args);
+Expectations reference_given(const NormRouterRoute::Problem& problem, const NormRouterRoute::Args& args);
+
+}  // namespace sluice
