@@ -5,6 +5,20 @@
 #include <algorithm>
 
 namespace sluice::bench {
+namespace {
+
+// Appends the peers that the function `name` lists. False: the library has no such function.
+template <class Function, class Peer>
+bool take(void* library, const char* name, std::vector<const Peer*>* out) {
+  const auto list = reinterpret_cast<Function>(dlsym(library, name));
+  if (!list) return false;
+  int count = 0;
+  const Peer* const* peers = list(&count);
+  out->insert(out->end(), peers, peers + count);
+  return true;
+}
+
+}  // namespace
 
 Result<Peers> Peers::load(const std::filesystem::path& folder) {
   Peers out;
@@ -23,20 +37,14 @@ Result<Peers> Peers::load(const std::filesystem::path& folder) {
   for (const auto& path : libraries) {
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!library) return Status{Code::kIo, std::string("peers: ") + dlerror()};
-    int count = 0;
-    const auto list = reinterpret_cast<decltype(&sluice_peers)>(dlsym(library, "sluice_peers"));
-    if (list) {
-      const sluice_peer* const* peers = list(&count);
-      out.all_.insert(out.all_.end(), peers, peers + count);
-    }
-    const auto layers = reinterpret_cast<decltype(&sluice_layer_peers)>(dlsym(library, "sluice_layer_peers"));
-    if (layers) {
-      const sluice_layer_peer* const* peers = layers(&count);
-      out.layers_.insert(out.layers_.end(), peers, peers + count);
-    }
-    if (!list && !layers)
-      return Status{Code::kIo, "peers: " + path.string() +
-                                   ": wanted a function sluice_peers or sluice_layer_peers, found none"};
+    bool any = take<decltype(&sluice_peers)>(library, "sluice_peers", &out.all_);
+    any |= take<decltype(&sluice_layer_peers)>(library, "sluice_layer_peers", &out.layers_);
+    any |= take<decltype(&sluice_attention_peers)>(library, "sluice_attention_peers", &out.attention_);
+    if (!any)
+      return Status{
+          Code::kIo,
+          "peers: " + path.string() +
+              ": wanted a function sluice_peers, sluice_layer_peers or sluice_attention_peers, found none"};
   }
   return out;
 }

@@ -11,16 +11,18 @@ namespace sluice::bench {
 
 class Peers {
  public:
-  // Loads libraries in the order of their names. kIo names a library that does not load, or that exports neither list of peers;
-  // an empty path gives no peers.
+  // Loads libraries in the order of their names. kIo names a library that does not load, or that exports no list of peers; an
+  // empty path gives no peers.
   static Result<Peers> load(const std::filesystem::path& folder);
   const std::vector<const sluice_peer*>& all() const { return all_; }
   const std::vector<const sluice_layer_peer*>& layers() const { return layers_; }
+  const std::vector<const sluice_attention_peer*>& attention() const { return attention_; }
 
  private:
   // Libraries stay loaded until the process ends.
   std::vector<const sluice_peer*> all_;
   std::vector<const sluice_layer_peer*> layers_;
+  std::vector<const sluice_attention_peer*> attention_;
 };
 
 }  // namespace sluice::bench

@@ -121,6 +121,43 @@ typedef struct sluice_layer_peer {
 
 const sluice_layer_peer* const* sluice_layer_peers(int* count);
 
+/* ---- attention over pages: libraries that have some export sluice_attention_peers() ---- */
+
+/* Causal attention with sinks and a window, as src/ops/attention.h has it. Sequence s owns the rows q_begin[s] to q_begin[s + 1),
+ * and the last of them is at position kv_len[s] - 1. Everything is contiguous. */
+typedef struct sluice_peer_attention {
+  int64_t tokens, sequences, heads, kv_heads, head_dim; /* tokens: rows of all sequences */
+  int64_t pages, page_size, pages_per_seq;
+  int64_t window; /* positions that a row sees; 0: all */
+  double scale;
+  int32_t cache_is_e4m3;     /* else bf16 */
+  int32_t dependent;         /* launch with programmatic dependent launch, if the peer can */
+  const void* q;             /* bf16 [tokens, heads, head_dim] */
+  const void* k_cache;       /* [pages, kv_heads, page_size, head_dim] */
+  const void* v_cache;       /* the same */
+  const int32_t* page_table; /* [sequences, pages_per_seq] */
+  const int32_t* q_begin;    /* [sequences + 1] */
+  const int32_t* kv_len;     /* [sequences] */
+  const void* sinks;         /* bf16 [heads], or null: none */
+  void* y;                   /* bf16 [tokens, heads, head_dim] */
+  /* The same numbers on the host: an engine plans with them. */
+  const int32_t* host_q_begin;
+  const int32_t* host_kv_len;
+} sluice_peer_attention;
+
+typedef struct sluice_attention_peer {
+  const char* name;
+  const char* version;
+  const char* (*supports)(const sluice_peer_attention*); /* null, or what it cannot do */
+  size_t (*scratch_bytes)(const sluice_peer_attention*);
+  /* Called once for each problem before any enqueue; may allocate and synchronise. Returns a handle for enqueue(), or null if it
+   * failed. enqueue() may then be given another q, y and page_table, and caches whose numbers are others. */
+  void* (*prepare)(const sluice_peer_attention*, void* scratch);
+  int (*enqueue)(const sluice_peer_attention*, void* scratch, void* prepared, void* stream);
+} sluice_attention_peer;
+
+const sluice_attention_peer* const* sluice_attention_peers(int* count);
+
 #ifdef __cplusplus
 }
 #endif
