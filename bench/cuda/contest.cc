@@ -262,6 +262,8 @@ Status measure_paced(Device& device, const Contest& contest, const Pace& pace, i
         {r.contender->who, row_of(contest, *r.contender, r.us, note_of("burst", contest)), mean});
   }
   for (size_t i = 0; pace.sustained && i < recorded.size(); ++i) {
+    // A card that has worked above its power limit lowers its clock for as long afterwards, whoever comes next then.
+    sleep_us(pace.rest_us);
     std::vector<double> us;
     Power::Mean mean;
     SLUICE_TRY(sustain(device, recorded[i], pace.sustained_us, run_us[i], power, &us, &mean));

@@ -52,11 +52,13 @@ struct Outcome {
 Status measure(Device& device, const Contest& contest, int replays, std::vector<Outcome>* outcomes,
                std::vector<std::string>* complaints);
 
-// The length of a measurement. A burst ends before the card's power limit lowers its clock. Sustained work is timed after that.
+// The length of a measurement. A burst ends before the card's power limit lowers its clock. Sustained work is timed after that; it begins
+// rested, since the limit looks back over a second or so (docs/notes/cuda-step-launches.md).
 struct Pace {
   bool burst = true, sustained = true;
   double burst_us = 5000, pause_us = 10000;  // most work in a burst, and the pause between bursts
   double sustained_us = 300000;              // the second half of it is timed
+  double rest_us = 700000;                   // before each of them
 };
 
 // measure() with as many runs per recording as fit into a burst (contest.launches is not read), in bursts and sustained. Rows

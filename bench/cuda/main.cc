@@ -19,8 +19,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kUsage = R"(usage: sluice_bench_cuda [OPTIONS]
 
-  --suite LIST      of router, fused, routing, chain, lora, linear, attention, sample, mxfp4, bf16, separated by
-                    commas; all of them if not given.
+  --suite LIST      of router, fused, routing, chain, lora, linear, attention, sample, mxfp4, bf16, gaps, separated by
+                    commas; all of them but gaps if not given. gaps: what a launch in front of each layer of experts costs
                     Rows of fused stand in router.csv, rows of chain in routing.csv
   --models LIST     only these, as rows name them: 2880x128,256x8-deepseek_v3,gpt-oss-120b
                     Shapes that nothing was fitted to are measured only here: of mxfp4 held-out-3072x1536 and
@@ -39,7 +39,7 @@ constexpr const char* kUsage = R"(usage: sluice_bench_cuda [OPTIONS]
                     ids of 8 draws, -1 for an expert that is not here
   --routing LIST    of uniform, zipf, for mxfp4 and bf16; both if not given
   --pace LIST       of burst, sustained, for mxfp4 and bf16; both if not given. Bursts: at most 5 ms of
-                    work, then 10 ms of rest. Sustained: 300 ms without rest, the second half timed
+                    work, then 10 ms of rest. Sustained: after a rest, 300 ms without one, the second half timed
   --peer-ops LIST   of moe_layer, expert_gemms, for mxfp4 and bf16: operations with peers; both if not given
 )";
 
@@ -47,17 +47,11 @@ struct Suite {
   std::string name;
   Status (Bench::*run)();
 };
-const Suite kSuites[] = {{"router", &Bench::router},
-                         {"fused", &Bench::fused},
-                         {"routing", &Bench::routing},
-                         {"chain", &Bench::chain},
-                         {"lora", &Bench::lora},
-                         {"linear", &Bench::linear},
-                         {"attention", &Bench::attention},
-                         {"sample", &Bench::sample},
-                         {"mxfp4", &Bench::mxfp4},
-                         {"bf16", &Bench::bf16},
-                         {"expert_configs", &Bench::configs}};
+const Suite kSuites[] = {
+    {"router", &Bench::router},       {"fused", &Bench::fused},   {"routing", &Bench::routing},
+    {"chain", &Bench::chain},         {"lora", &Bench::lora},     {"linear", &Bench::linear},
+    {"attention", &Bench::attention}, {"sample", &Bench::sample}, {"mxfp4", &Bench::mxfp4},
+    {"bf16", &Bench::bf16},           {"gaps", &Bench::gaps},     {"expert_configs", &Bench::configs}};
 
 struct Options {
   std::vector<const Suite*> suites;
@@ -133,7 +127,7 @@ Status parse_peer_ops(const std::string& list, std::vector<std::string>* out) {
 Result<Options> parse(int argc, char** argv) {
   Options o;
   for (const Suite& suite : kSuites)
-    if (suite.run != &Bench::configs) o.suites.push_back(&suite);
+    if (suite.run != &Bench::configs && suite.run != &Bench::gaps) o.suites.push_back(&suite);
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--regret") {
@@ -273,6 +267,8 @@ Status run(const Options& o) {
     std::printf("peer     %s (%s)\n", peer->name, peer->version);
   for (const sluice_layer_peer* peer : peers.value().layers())
     std::printf("peer     %s (%s), whole layers\n", peer->name, peer->version);
+  for (const sluice_attention_peer* peer : peers.value().attention())
+    std::printf("peer     %s (%s), attention\n", peer->name, peer->version);
   Files files(o.out);
   int64_t rows = 0;
   Bench bench(

@@ -49,6 +49,7 @@ class Bench {
   Status sample();     // embedding, rope, sample
   Status mxfp4();      // expert_gemms, moe_layer, moe_block; read, dense_8192
   Status bf16();       // the same, and draft_step
+  Status gaps();       // moe_layer_behind: layers of experts behind other launches
   Status configs();    // expert_gemm_up, expert_gemm_down: each configuration of each kernel
 
  private:
