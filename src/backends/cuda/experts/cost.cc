@@ -100,6 +100,14 @@ double start_us(const Constants& c, const ExpertGemm::Problem& p) {
   return c.start_us - (p.settled ? c.settled_us : 0) + (p.slots > 0 ? c.by_position_us : 0);
 }
 
+// Constants are those of an H200. Where memory is slower, streams come nearer to its rate than tiles of few rows do: set by hand, so that
+// steps of gpt-oss on an H100 take the fastest kernels (bench/measured/h100/step_candidates.csv; tests/cuda/regret_test.cc).
+double slow_memory(const DeviceInfo& d, double rows_each) {
+  constexpr double kFittedBytesPerUs = 4.6e6, kSlow = 0.46, kSlowRow = 0.06;
+  return 1 + std::max(0.0, 1 - d.mem_bytes_per_us / kFittedBytesPerUs) *
+                 std::max(0.0, kSlow - kSlowRow * (std::max(1.0, rows_each) - 1));
+}
+
 bool orders_rows(std::span<const TileLaunch> launches) {
   return !launches.empty() && launches[0].kernel == TileLaunch::kOrderRows;
 }
@@ -172,7 +180,8 @@ double tile_us(const TileConstants& c, const ExpertGemm::Problem& p, const Devic
         larger(products, moved / gather_item_bytes(p.w, k) * c.gather_item_us / (kGatherWarps * d.cores));
   }
   const double memory = bytes_of(p, rows, orders) * (drawn / experts) / (c.memory_share * d.mem_bytes_per_us);
-  return us + larger(products, memory, c.blend);
+  return us + larger(products, memory, c.blend) *
+                  (p.w == DType::kE2M1 ? slow_memory(d, expert_load(p).rows_each) : 1);
 }
 
 double tile_cost_us(const TileConstants& c, const ExpertGemm::Problem& p, const DeviceInfo& d,
@@ -192,8 +201,9 @@ double grouped_tiles_cost_us(const GroupedMlp::Problem& p, const DeviceInfo& d, 
   // at 4 to 1024 tokens on an H200 (bench/measured/h200/mxfp4_candidates.csv): one start and one end less, and rows of h by
   // threads where a kernel of down alone has boxes.
   constexpr double kSavedUs = 4.3, kByThreads = 0.035, kRows = 8;
-  const double products = part(up) + part(down) - start_us(c, down) - c.in_layer_us[1];
-  return products * (1 + kByThreads * std::min(1.0, expert_load(up).rows_each / kRows)) - kSavedUs;
+  const double products = part(up) + part(down) - start_us(c, down) - c.in_layer_us[1],
+               rows = expert_load(up).rows_each;
+  return products * (1 + kByThreads * std::min(1.0, rows / kRows)) - kSavedUs;
 }
 
 double routed_bytes(const ExpertGemm::Problem& p) {
