@@ -139,7 +139,7 @@ DENSE = [
         "qkv_rope_kv_write",
     ),
     Mutation(
-        "qkv_rope_kv_write_shares_angle_of_neighbour",
+        "qkv_rope_kv_write_shares_one_angle",
         "the second feature of two turns by the angle of the first",
         "qkv_rope_kv_write_shares_sm90",
         "kernels/qkv_rope_kv_write_shares_sm90.cu",

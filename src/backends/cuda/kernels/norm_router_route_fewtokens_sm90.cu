@@ -25,7 +25,7 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// The norm within costs less than a launch; fitted to steps of one sequence (docs/notes/cuda-engine.md).
+// The norm within costs less than a launch; set by hand by steps of one sequence (docs/notes/cuda-step-launches.md).
 double cost_us(const Problem& p, const DeviceInfo&) {
   constexpr double kNormUs = 0.4;
   return few::few_us(p.router, kMoreWords) + kNormUs;
