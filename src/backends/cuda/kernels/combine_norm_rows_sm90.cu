@@ -125,7 +125,7 @@ Status Launcher::enqueue(const CombineNorm::Problem& p, const CombineNorm::Args&
                          Stream stream) {
   const Combine::Problem& sum = p.combine;
   if (sum.tokens == 0) return {};
-  if (!combining::all_wide(sum, a) || !combining::wide(a.norm_weight) || !combining::wide(a.normed)) {
+  if (!combining::all_wide(sum, a) || !wide_rows(a.norm_weight) || !wide_rows(a.normed)) {
     SLUICE_TRY(combine_rows_sm90.enqueue(sum, a, {}, stream));
     return rms_norm_rows_sm90.enqueue(CombineNorm::norm(p), CombineNorm::norm(a), {}, stream);
   }

@@ -2,6 +2,7 @@
 #pragma once
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/vector.cuh"
+#include "backends/cuda/wide_rows.h"
 #include "ops/combine.h"
 
 namespace sluice::cuda::combining {
@@ -83,15 +84,9 @@ __device__ __forceinline__ void sum_slots(const Parameters& p, int64_t token, co
   add(p.residual, p.residual_stride);
 }
 
-// Whether each row is 16-byte aligned.
-inline bool wide(const Tensor& t) {
-  constexpr int64_t kBytes = 16;
-  return !t.present() || (reinterpret_cast<uintptr_t>(t.data) % kBytes == 0 &&
-                          bytes_of(t.dtype, t.rank > 1 ? t.stride[0] : 0) % kBytes == 0);
-}
 inline bool all_wide(const Combine::Problem& p, const Combine::Args& a) {
-  return p.hidden % kWide == 0 && wide(a.g) && wide(a.bias) && wide(a.shared) && wide(a.residual) &&
-         wide(a.y);
+  return p.hidden % kWide == 0 && wide_rows(a.g) && wide_rows(a.bias) && wide_rows(a.shared) &&
+         wide_rows(a.residual) && wide_rows(a.y);
 }
 
 inline Parameters parameters_of(const Combine::Problem& p, const Combine::Args& a, bool by_slot) {

@@ -56,6 +56,7 @@ extern const Candidate<NormRouterRoute> norm_router_route_fewtokens_sm90 = {
 #include <utility>
 
 #include "backends/cuda/kernels/router_route_fewtokens.cuh"
+#include "backends/cuda/wide_rows.h"
 
 namespace sluice::cuda {
 
@@ -81,14 +82,8 @@ constexpr std::array<Kernel, sizeof...(kIndex)> kernels(std::index_sequence<kInd
 }
 constexpr auto kKernels = kernels(std::make_index_sequence<std::size(few::kInstances)>());
 
-bool wide(const Tensor& rows) {
-  constexpr int64_t kBytes = 16;
-  return reinterpret_cast<uintptr_t>(rows.data) % kBytes == 0 &&
-         bytes_of(rows.dtype, rows.stride[0]) % kBytes == 0;
-}
-
 Status Launcher::enqueue(const Problem& p, const NormRouterRoute::Args& a, Workspace, Stream stream) {
-  if (!wide(a.x) || !wide(a.normed)) {
+  if (!wide_rows(a.x) || !wide_rows(a.normed)) {
     SLUICE_TRY(rms_norm_rows_sm90.enqueue(NormRouterRoute::norm(p), NormRouterRoute::norm(a), {}, stream));
     return router_route_fewtokens_sm90.enqueue(p.router, NormRouterRoute::router(a), {}, stream);
   }

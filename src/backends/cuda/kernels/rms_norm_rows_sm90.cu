@@ -41,6 +41,7 @@ extern const Candidate<RmsNorm> rms_norm_rows_sm90 = {
 #include "backends/cuda/tile/block_sum.cuh"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/vector.cuh"
+#include "backends/cuda/wide_rows.h"
 
 namespace sluice::cuda {
 namespace {
@@ -154,13 +155,6 @@ Kernel kernel_for(const RmsNorm::Problem& p) {
                              : kernel_for<N, kHeld, float>(p.w, p.y);
 }
 
-// Whether each row is 16-byte aligned.
-bool wide(const Tensor& t) {
-  constexpr int64_t kBytes = 16;
-  return !t.present() || (reinterpret_cast<uintptr_t>(t.data) % kBytes == 0 &&
-                          bytes_of(t.dtype, t.rank > 1 ? t.stride[0] : 0) % kBytes == 0);
-}
-
 Status Launcher::enqueue(const RmsNorm::Problem& p, const RmsNorm::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
   const Parameters parameters{.x = a.x.data,
@@ -173,7 +167,7 @@ Status Launcher::enqueue(const RmsNorm::Problem& p, const RmsNorm::Args& a, Work
                               .hidden = static_cast<int>(p.hidden),
                               .eps = static_cast<float>(p.eps)};
   bool all_wide = p.hidden % kWide == 0;
-  for (const Tensor& t : {a.x, a.weight, a.residual, a.y}) all_wide &= wide(t);
+  for (const Tensor& t : {a.x, a.weight, a.residual, a.y}) all_wide &= wide_rows(t);
   constexpr int kFew = 4;  // column groups of a row that a thread can hold
   const int64_t groups = all_wide ? p.hidden / kWide : p.hidden;
   const bool once = groups <= kThreadsMost, few = groups <= kFew * kThreadsMost;
