@@ -58,12 +58,12 @@ struct Suite<QkvRopeKvWrite> {
                   .width = 128};
     // Shares of five eights; the last CTA has less.
     P whole = of(few, 65);
-    whole.rope.rope.heads = 64, whole.rope.kv_heads = 8, whole.width = 264;
+    whole.rope.rope.heads = 64, whole.rope.kv_heads = 8, whole.width = 136;
     // Of seven and of eight; heads of 96 by fives.
     P sevens = of(whole, 9), eights = of(whole, 17), heads96 = of(whole, 20);
-    sevens.rope.rope.heads = 94, eights.rope.rope.heads = 112, sevens.width = eights.width = 136;
+    sevens.rope.rope.heads = 94, eights.rope.rope.heads = 112;
     heads96.rope.rope.head_dim = heads96.rope.rope.rotary = 96, heads96.rope.rope.heads = 40;
-    heads96.rope.kv_heads = 4, heads96.width = 136;
+    heads96.rope.kv_heads = 4;
     P panels = of(few, 3);
     panels.width = 100, panels.layout = WeightLayout::kPanels16;
     P f32_weights = of(small, 3);
