@@ -178,7 +178,7 @@ struct MoeIo {
   // id << 16 | bits of the weight in bf16.
   Tensor ids_in = {}, weights_in = {}, packed_in = {};
   Tensor tokens_valid = {};   // i32[1], with padded
-  Tensor y;                   // [tokens, hidden]; may be residual
+  Tensor y;                   // [tokens, hidden]; may be residual, and with norm_x also x
   Tensor x_norm_weight = {};  // bf16 [hidden], with norm_x
   // With norm_next: bf16 [hidden], and [tokens, hidden], which may be x.
   Tensor norm_weight = {}, normed = {};

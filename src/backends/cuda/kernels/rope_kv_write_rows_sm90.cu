@@ -2,7 +2,7 @@
 // takes a few adjacent pairs of one head, or 16 bytes of values. Caches of e4m3 get keys and values that are rounded once.
 //
 // Wins    always: one launch in place of two, and keys are read once.
-// Loses   to an epilogue of the projection, once there is one.
+// Loses   to the epilogues of qkv_rope_kv_write, up to 128 rows.
 // Limits  none beyond the contract; 16-byte accesses where sizes, row strides and addresses allow them.
 // Source  original; the contract is ops/rope_kv_write.h.
 #include "backends/cuda/card.h"
