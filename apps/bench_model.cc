@@ -95,13 +95,6 @@ class Decoding {
   void end() {
     for (const int64_t id : ids_) s_.engine->cancel(id);
   }
-  Status too_many() const {
-    const std::string sequences = std::to_string(row_.sequences), context = std::to_string(row_.context);
-    return {Code::kOutOfMemory,
-            "bench: wanted a cache that holds " + sequences + " sequences of " + context +
-                " tokens and their answers, found one of " + std::to_string(s_.engine->memory().tokens) +
-                " tokens; lower --max-concurrency or --input-len, or take --kv-cache-dtype fp8"};
-  }
   BenchRow row(const std::string& pace, const std::vector<double>& times) const {
     BenchRow row = row_;
     row.pace = pace;
@@ -113,6 +106,14 @@ class Decoding {
   }
 
  private:
+  Status too_many() const {
+    const std::string sequences = std::to_string(row_.sequences), context = std::to_string(row_.context);
+    return {Code::kOutOfMemory,
+            "bench: wanted a cache that holds " + sequences + " sequences of " + context +
+                " tokens and their answers, found one of " + std::to_string(s_.engine->memory().tokens) +
+                " tokens; lower --max-concurrency or --input-len, or take --kv-cache-dtype fp8"};
+  }
+
   Session& s_;
   BenchRow row_;
   std::vector<int64_t> ids_;

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "attention_sinks.h"
 #include "peer.h"
 
 namespace flashinfer {
@@ -60,15 +61,6 @@ const char* supports(const sluice_peer_attention* p) {
 }
 
 size_t scratch_bytes(const sluice_peer_attention* p) { return kSinksBytes + plan_bytes(p); }
-
-bool copy_sinks(const sluice_peer_attention* p, void* to) {
-  std::vector<__nv_bfloat16> given(p->heads);
-  if (cudaMemcpy(given.data(), p->sinks, given.size() * sizeof given[0], cudaMemcpyDeviceToHost) !=
-      cudaSuccess)
-    return false;
-  const std::vector<float> wanted(given.begin(), given.end());
-  return cudaMemcpy(to, wanted.data(), wanted.size() * sizeof(float), cudaMemcpyHostToDevice) == cudaSuccess;
-}
 
 // What does not change from run to run. The page table itself is the list of pages, and a sequence's part of it is a row.
 bool fill(const sluice_peer_attention* p, void* scratch, Prepared* out) {

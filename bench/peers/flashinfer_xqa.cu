@@ -5,10 +5,7 @@
 #define cuGetErrorName(error, text) (*(text) = "an error of the driver", CUDA_SUCCESS)
 #include "tensorMap.cpp"
 
-#include <cuda_bf16.h>
-
-#include <vector>
-
+#include "attention_sinks.h"
 #include "flashinfer_xqa.h"
 
 namespace {
@@ -43,14 +40,8 @@ void* prepare(const sluice_peer_attention* p, void* scratch) {
   problem.semaphores = reinterpret_cast<uint32_t*>(at + kSinksBytes);
   problem.scratch = at + kSinksBytes + kSemaphoreBytes;
   if (p->sinks != nullptr) {
-    std::vector<__nv_bfloat16> given(p->heads);
-    if (cudaMemcpy(given.data(), p->sinks, given.size() * sizeof given[0], cudaMemcpyDeviceToHost) !=
-        cudaSuccess)
-      return nullptr;
-    const std::vector<float> wanted(given.begin(), given.end());
     problem.sinks = reinterpret_cast<float*>(at);
-    if (cudaMemcpy(at, wanted.data(), wanted.size() * sizeof(float), cudaMemcpyHostToDevice) != cudaSuccess)
-      return nullptr;
+    if (!copy_sinks(p, at)) return nullptr;
   }
   if (cudaDeviceSynchronize() != cudaSuccess) return nullptr;
   return new XqaProblem(problem);
