@@ -1,19 +1,16 @@
 // cuBLASLt, the fastest of up to 32 algorithms that its heuristics offer, timed on the problem itself with cold weights.
-// The library is opened at run time, so that this adapter is built without it: libcublasLt.so.13 from the loader's
-// path (LD_LIBRARY_PATH), or the file that the variable SLUICE_PEER_CUBLASLT names.
+// cublaslt_library.h says where the library is found.
 //
 // f32 weights are multiplied by x in f32, in f32 arithmetic, as engines do it. They convert x first; here prepare() has converted
 // it, so that the conversion is not in the time. Results are those of the x that prepare() saw.
-#include <cublasLt.h>
 #include <cuda_runtime.h>
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <utility>
 #include <vector>
 
+#include "cublaslt_library.h"
 #include "peer.h"
 
 namespace {
@@ -24,48 +21,16 @@ constexpr size_t kColdBytes = size_t{128}
                               << 20;  // of weights to rotate over while timing: twice the L2 of Hopper
 // All algorithms are timed briefly, and the fastest of them once more with every copy of the weights.
 constexpr int kFewestLaunches = 32, kBriefLaunches = 24, kBest = 4;
-constexpr int kReplays = 3;
 
-struct Library {
-  bool open = false;
-  cublasLtHandle_t handle = nullptr;
-  char version[48] = "libcublasLt.so.13 not found";
-  decltype(&cublasLtCreate) create;
-  decltype(&cublasLtGetVersion) get_version;
-  decltype(&cublasLtMatmul) matmul;
-  decltype(&cublasLtMatmulDescCreate) desc_create;
-  decltype(&cublasLtMatmulDescSetAttribute) desc_set;
-  decltype(&cublasLtMatrixLayoutCreate) layout_create;
-  decltype(&cublasLtMatmulPreferenceCreate) preference_create;
-  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
-  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy;
-  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
-
-  Library() {
-    const char* named = std::getenv("SLUICE_PEER_CUBLASLT");
-    void* file = dlopen(named != nullptr ? named : "libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL);
-    if (file == nullptr) return;
-    const auto find = [&](auto& function, const char* name) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(file, name));
-      return function != nullptr;
-    };
-    open = find(create, "cublasLtCreate") && find(get_version, "cublasLtGetVersion") &&
-           find(matmul, "cublasLtMatmul") && find(desc_create, "cublasLtMatmulDescCreate") &&
-           find(desc_set, "cublasLtMatmulDescSetAttribute") &&
-           find(layout_create, "cublasLtMatrixLayoutCreate") &&
-           find(preference_create, "cublasLtMatmulPreferenceCreate") &&
-           find(preference_set, "cublasLtMatmulPreferenceSetAttribute") &&
-           find(preference_destroy, "cublasLtMatmulPreferenceDestroy") &&
-           find(heuristic, "cublasLtMatmulAlgoGetHeuristic");
-    if (!open) return;
-    const size_t number = get_version();  // 130101: 13.1.1
-    std::snprintf(version, sizeof version, "cublasLt %zu.%zu.%zu, best of %d", number / 10000,
-                  number / 100 % 100, number % 100, kAlgorithms);
+struct Named : CublasLt {
+  char name[48] = "libcublasLt.so.13 not found";  // with its version
+  Named() {
+    if (open) std::snprintf(name, sizeof name, "%s, best of %d", version, kAlgorithms);
   }
 };
 
-Library& library() {
-  static Library it;
+Named& library() {
+  static Named it;
   return it;
 }
 
@@ -117,41 +82,15 @@ cublasStatus_t multiply(const Prepared& a, const cublasLtMatmulAlgo_t& algorithm
 float time_algorithm(const Prepared& a, const cublasLtMatmulAlgo_t& algorithm, const sluice_peer_router* p,
                      const char* copies, size_t weight_bytes, size_t copy_count, int launches, void* scratch,
                      cudaStream_t stream) {
-  if (multiply(a, algorithm, p, p->w, scratch, stream) != CUBLAS_STATUS_SUCCESS) return -1;
-  if (cudaStreamSynchronize(stream) != cudaSuccess) return -1;
-  cudaGraph_t graph;
-  cudaGraphExec_t exec;
-  if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed) != cudaSuccess) return -1;
-  bool ok = true;
-  for (int i = 0; i < launches; ++i)
-    ok = ok && multiply(a, algorithm, p, copies + i % copy_count * weight_bytes, scratch, stream) ==
-                   CUBLAS_STATUS_SUCCESS;
-  if (cudaStreamEndCapture(stream, &graph) != cudaSuccess || !ok) return -1;
-  if (cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess) return -1;
-  cudaEvent_t from, to;
-  cudaEventCreate(&from);
-  cudaEventCreate(&to);
-  std::vector<float> times;
-  for (int i = 0; i < kReplays + 1; ++i) {
-    cudaEventRecord(from, stream);
-    cudaGraphLaunch(exec, stream);
-    cudaEventRecord(to, stream);
-    cudaEventSynchronize(to);
-    float milliseconds = 0;
-    cudaEventElapsedTime(&milliseconds, from, to);
-    if (i > 0) times.push_back(milliseconds * 1000 / launches);  // the first replay uploads the graph
-  }
-  cudaEventDestroy(from);
-  cudaEventDestroy(to);
-  cudaGraphExecDestroy(exec);
-  cudaGraphDestroy(graph);
-  std::sort(times.begin(), times.end());
-  return times[kReplays / 2];
+  return recorded_us(stream, launches, [&](int i) {
+    return multiply(a, algorithm, p, copies + i % copy_count * weight_bytes, scratch, stream) ==
+           CUBLAS_STATUS_SUCCESS;
+  });
 }
 
 // Column-major: y^T[experts, tokens] = w[hidden, experts]^T x[hidden, tokens].
 bool describe(const sluice_peer_router* p, Prepared& a) {
-  Library& lt = library();
+  CublasLt& lt = library();
   const cublasOperation_t transpose = CUBLAS_OP_T;
   if (lt.desc_create(&a.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) != CUBLAS_STATUS_SUCCESS) return false;
   lt.desc_set(a.desc, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose);
@@ -170,7 +109,7 @@ bool describe(const sluice_peer_router* p, Prepared& a) {
 
 // The fastest algorithm for p, or null. The descriptors live as long as the library.
 void* prepare(const sluice_peer_router* p, void* scratch) {
-  Library& lt = library();
+  CublasLt& lt = library();
   if (!lt.open || (lt.handle == nullptr && lt.create(&lt.handle) != CUBLAS_STATUS_SUCCESS)) return nullptr;
   if (p->w_is_f32 && !convert_x(p, scratch)) return nullptr;
   Prepared a{};
@@ -225,8 +164,8 @@ int enqueue(const sluice_peer_router* p, void* scratch, void* prepared, void* st
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const sluice_peer* const* sluice_peers(int* count) {
-  static const sluice_peer peer = {"cublaslt", library().version, supports, scratch_bytes, prepare,
-                                   enqueue,    nullptr,           nullptr,  nullptr};
+  static const sluice_peer peer = {"cublaslt", library().name, supports, scratch_bytes, prepare,
+                                   enqueue,    nullptr,        nullptr,  nullptr};
   static const sluice_peer* const peers[] = {&peer};
   *count = 1;
   return peers;
