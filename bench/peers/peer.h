@@ -158,6 +158,46 @@ typedef struct sluice_attention_peer {
 
 const sluice_attention_peer* const* sluice_attention_peers(int* count);
 
+/* ---- latent attention over pages: libraries that have some export sluice_latent_peers() ---- */
+
+/* Latent attention, as src/ops/latent_attention.h has it. Rows and sequences are those of sluice_peer_attention. Everything is
+ * contiguous. */
+typedef struct sluice_peer_latent {
+  int64_t tokens, sequences, heads, rank, nope, rope, v_dim;
+  int64_t pages, page_size, pages_per_seq;
+  double scale;
+  const void* q;             /* bf16 [tokens, heads, nope + rope] */
+  const void* kv_b;          /* bf16 [heads, nope + v_dim, rank] */
+  const void* cache;         /* bf16 [pages, page_size, rank + rope] */
+  const int32_t* page_table; /* [sequences, pages_per_seq] */
+  const int32_t* q_begin;    /* [sequences + 1] */
+  const int32_t* kv_len;     /* [sequences] */
+  void* y;                   /* bf16 [tokens, heads, v_dim] */
+  /* The same numbers on the host: an engine plans with them. */
+  const int32_t* host_q_begin;
+  const int32_t* host_kv_len;
+} sluice_peer_latent;
+
+/* Parts, in their order, of which enqueue() runs any set. What passes from one to the next stays in scratch. */
+enum sluice_peer_latent_parts {
+  SLUICE_PEER_LATENT_ABSORB = 1,  /* q, multiplied by the key matrices */
+  SLUICE_PEER_LATENT_ATTEND = 2,  /* from there to a latent for each row and head */
+  SLUICE_PEER_LATENT_PROJECT = 4, /* those, multiplied by the value matrices, to y */
+  SLUICE_PEER_LATENT_ALL = 7
+};
+
+typedef struct sluice_latent_peer {
+  const char* name;
+  const char* version;
+  const char* (*supports)(const sluice_peer_latent*); /* null, or what it cannot do */
+  size_t (*scratch_bytes)(const sluice_peer_latent*);
+  /* As that of sluice_attention_peer. enqueue() may be given another kv_b, too. */
+  void* (*prepare)(const sluice_peer_latent*, void* scratch);
+  int (*enqueue)(const sluice_peer_latent*, int32_t parts, void* scratch, void* prepared, void* stream);
+} sluice_latent_peer;
+
+const sluice_latent_peer* const* sluice_latent_peers(int* count);
+
 #ifdef __cplusplus
 }
 #endif
