@@ -10,8 +10,6 @@
 namespace sluice::bench {
 namespace {
 
-constexpr DType kF = DType::kF32, kB = DType::kBF16;
-
 struct DenseShape {
   const char* name;
   int64_t features, width;

@@ -19,17 +19,17 @@ namespace fs = std::filesystem;
 
 constexpr const char* kUsage = R"(usage: sluice_bench_cuda [OPTIONS]
 
-  --suite LIST      of router, fused, routing, chain, lora, linear, attention, sample, mxfp4, bf16, gaps, separated by
-                    commas; all of them but gaps if not given. gaps: what a launch in front of each layer of experts costs
+  --suite LIST      of router, fused, routing, chain, lora, linear, attention, latent, sample, mxfp4, bf16, gaps, separated
+                    by commas; all of them but gaps if not given. gaps: what a launch in front of each layer of experts costs
                     Rows of fused stand in router.csv, rows of chain in routing.csv
   --models LIST     only these, as rows name them: 2880x128,256x8-deepseek_v3,gpt-oss-120b
                     Shapes that nothing was fitted to are measured only here: of mxfp4 held-out-3072x1536 and
                     held-out-5120x1024, of bf16 held-out-3584x1280 and held-out-5120x640
   --tokens LIST     counts from 1 to 16384; if not given, powers of two, and a few more in some suites
   --peers DIR       a folder of peer_*.so: see bench/peers/peer.h
-  --out DIR         receives router.csv, routing.csv, lora.csv, linear.csv, attention.csv, sample.csv, mxfp4.csv, bf16.csv;
-                    router, routing, lora, linear, attention, sample also with _candidates (each of Sluice's
-                    kernels, forced), mxfp4 and bf16 with _power: power and clock for their rows
+  --out DIR         receives router.csv, routing.csv, lora.csv, linear.csv, attention.csv, latent.csv, sample.csv, mxfp4.csv,
+                    bf16.csv; router, routing, lora, linear, attention, latent, sample also with _candidates (each of
+                    Sluice's kernels, forced), mxfp4 and bf16 with _power: power and clock for their rows
   --regret          every configuration of the expert GEMMs at every count: expert_configs.csv, which cost models are fitted
                     to (sluice_fit_costs) and tests check choices against (tests/cuda/regret_test.cc)
   --quick           11 replays instead of 21, weights of twice the L2 cache instead of three times, no candidates
@@ -48,10 +48,11 @@ struct Suite {
   Status (Bench::*run)();
 };
 const Suite kSuites[] = {
-    {"router", &Bench::router},       {"fused", &Bench::fused},   {"routing", &Bench::routing},
-    {"chain", &Bench::chain},         {"lora", &Bench::lora},     {"linear", &Bench::linear},
-    {"attention", &Bench::attention}, {"sample", &Bench::sample}, {"mxfp4", &Bench::mxfp4},
-    {"bf16", &Bench::bf16},           {"gaps", &Bench::gaps},     {"expert_configs", &Bench::configs}};
+    {"router", &Bench::router},         {"fused", &Bench::fused},   {"routing", &Bench::routing},
+    {"chain", &Bench::chain},           {"lora", &Bench::lora},     {"linear", &Bench::linear},
+    {"attention", &Bench::attention},   {"latent", &Bench::latent}, {"sample", &Bench::sample},
+    {"mxfp4", &Bench::mxfp4},           {"bf16", &Bench::bf16},     {"gaps", &Bench::gaps},
+    {"expert_configs", &Bench::configs}};
 
 struct Options {
   std::vector<const Suite*> suites;
@@ -269,6 +270,8 @@ Status run(const Options& o) {
     std::printf("peer     %s (%s), whole layers\n", peer->name, peer->version);
   for (const sluice_attention_peer* peer : peers.value().attention())
     std::printf("peer     %s (%s), attention\n", peer->name, peer->version);
+  for (const sluice_latent_peer* peer : peers.value().latent())
+    std::printf("peer     %s (%s), latent attention\n", peer->name, peer->version);
   Files files(o.out);
   int64_t rows = 0;
   Bench bench(

@@ -8,6 +8,8 @@
 
 namespace sluice::bench {
 
+constexpr DType kF = DType::kF32, kB = DType::kBF16;
+
 class Memory {
  public:
   explicit Memory(Device& device) : device_(device) {}

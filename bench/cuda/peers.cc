@@ -40,11 +40,11 @@ Result<Peers> Peers::load(const std::filesystem::path& folder) {
     bool any = take<decltype(&sluice_peers)>(library, "sluice_peers", &out.all_);
     any |= take<decltype(&sluice_layer_peers)>(library, "sluice_layer_peers", &out.layers_);
     any |= take<decltype(&sluice_attention_peers)>(library, "sluice_attention_peers", &out.attention_);
+    any |= take<decltype(&sluice_latent_peers)>(library, "sluice_latent_peers", &out.latent_);
     if (!any)
-      return Status{
-          Code::kIo,
-          "peers: " + path.string() +
-              ": wanted a function sluice_peers, sluice_layer_peers or sluice_attention_peers, found none"};
+      return Status{Code::kIo, "peers: " + path.string() +
+                                   ": wanted a function sluice_peers, sluice_layer_peers, "
+                                   "sluice_attention_peers or sluice_latent_peers, found none"};
   }
   return out;
 }

@@ -17,12 +17,14 @@ class Peers {
   const std::vector<const sluice_peer*>& all() const { return all_; }
   const std::vector<const sluice_layer_peer*>& layers() const { return layers_; }
   const std::vector<const sluice_attention_peer*>& attention() const { return attention_; }
+  const std::vector<const sluice_latent_peer*>& latent() const { return latent_; }
 
  private:
   // Libraries stay loaded until the process ends.
   std::vector<const sluice_peer*> all_;
   std::vector<const sluice_layer_peer*> layers_;
   std::vector<const sluice_attention_peer*> attention_;
+  std::vector<const sluice_latent_peer*> latent_;
 };
 
 }  // namespace sluice::bench

@@ -9,7 +9,6 @@
 namespace sluice::bench {
 namespace {
 
-constexpr DType kF = DType::kF32, kB = DType::kBF16;
 constexpr int64_t kSmall = 512;  // up to here, peers that write only bf16 are the fastest
 constexpr GateShape kGateShapes[] = {
     {2880, 32, true, kB},           {2880, 128, true, kB},          {4096, 256, false, kF},

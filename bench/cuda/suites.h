@@ -46,6 +46,7 @@ class Bench {
   Status lora();       // lora_delta
   Status linear();     // linear
   Status attention();  // attention_decode, attention_prefill
+  Status latent();     // latent_attention, latent_attend
   Status sample();     // embedding, rope, sample
   Status mxfp4();      // expert_gemms, moe_layer, moe_block; read, dense_8192
   Status bf16();       // the same, and draft_step

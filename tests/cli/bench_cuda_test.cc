@@ -16,7 +16,8 @@ TEST(CliBenchCuda, WrongWordsAreNamed) {
        "--pace, "
        "--routing, --draws, --peer-ops, found '--suit'"},
       {{"--suite", "router,gate"},
-       "--suite: wanted router, fused, routing, chain, lora, linear, attention, sample, mxfp4, bf16, gaps or "
+       "--suite: wanted router, fused, routing, chain, lora, linear, attention, latent, sample, mxfp4, bf16, "
+       "gaps or "
        "expert_configs, found "
        "'gate'"},
       {{"--suite", ""}, "--suite: wanted a suite, found none"},

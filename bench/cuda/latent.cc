@@ -1,0 +1,323 @@
+// Latent attention over pages: decode of many sequences with DeepSeek V3's heads, one or two rows each.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "backends/cuda/queue.h"
+#include "base/random.h"
+#include "cuda/ours.h"
+#include "cuda/suites.h"
+#include "ops/latent_attention.h"
+
+namespace sluice::bench {
+namespace {
+
+constexpr int64_t kLatentSequences = 256, kLatentPage = 64;  // peers want pages of 64
+constexpr int64_t kMostLatents = 1 << 21;                    // of all sequences
+constexpr int64_t kLatentHeads = 128, kRank = 512, kNope = 128, kRope = 64, kValue = 128;
+constexpr int64_t kQueryHead = kNope + kRope, kLatentRow = kRank + kRope;
+constexpr const char* kLatentModel = "deepseek-v3";
+// The operation's bound is for the worst signs, and random numbers stay far below it: zeros would pass. So errors are also held
+// against the size of y, both as root mean squares. Our one rounding to bf16 leaves 2^-9 or so; a peer rounds queries, weights,
+// latents and y.
+constexpr double kOurShareOfY = 0x1p-7, kPeerShareOfY = 0x1p-6;
+
+// `sequences` sequences of `rows` rows each, which end at position `context`.
+struct LatentShape {
+  int64_t sequences = 1, rows = 1, context = 1024;
+  int64_t tokens() const { return sequences * rows; }
+  int64_t pages() const { return (context + kLatentPage - 1) / kLatentPage; }  // of a sequence
+  static int64_t weight_bytes() { return bytes_of(DType::kBF16, kLatentHeads * (kNope + kValue) * kRank); }
+  double cache_bytes() const { return 2.0 * static_cast<double>(sequences * context * kLatentRow); }
+  double queries() const { return static_cast<double>(tokens() * kLatentHeads); }
+  double bytes() const {
+    return cache_bytes() + static_cast<double>(weight_bytes()) + 2 * queries() * (kQueryHead + kValue);
+  }
+  double flops() const { return attend_flops() + 2 * queries() * (kNope + kValue) * kRank; }
+  // Of attention alone, from queries times the key matrices to latents.
+  double attend_bytes() const { return cache_bytes() + 2 * queries() * (kLatentRow + kRank); }
+  double attend_flops() const {
+    const double seen = static_cast<double>(context) - static_cast<double>(rows - 1) / 2;  // on average
+    return 2 * queries() * seen * (kLatentRow + kRank);
+  }
+  std::string note() const {
+    return "context " + std::to_string(context) +
+           (rows > 1 ? " " + std::to_string(rows) + " rows a sequence" : "");
+  }
+};
+
+class Latents {
+ public:
+  Latents(Device& device, const LatentShape& shape, int64_t cold_bytes)
+      : shape_(shape), cold_bytes_(cold_bytes), memory_(device) {}
+
+  LatentAttention::Problem problem() const {
+    return {.tokens = shape_.tokens(),
+            .sequences = kLatentSequences,
+            .heads = kLatentHeads,
+            .rank = kRank,
+            .nope = kNope,
+            .rope = kRope,
+            .v_dim = kValue,
+            .pages = pages_,
+            .page_size = kLatentPage,
+            .pages_per_seq = shape_.pages()};
+  }
+  Memory& memory() { return memory_; }
+
+  Status make() {
+    // So many sets of pages and weights that a set is cold when its turn comes again.
+    const int64_t of_run = shape_.sequences * shape_.pages();
+    const auto sets_of = [&](double bytes) {
+      return std::clamp<int64_t>(static_cast<int64_t>(static_cast<double>(cold_bytes_) / bytes) + 1, 1, 64);
+    };
+    const int64_t sets = sets_of(shape_.cache_bytes());
+    pages_ = sets * of_run;
+    SLUICE_TRY(memory_.random(DType::kBF16, {pages_, 1, kLatentPage, kLatentRow}, 1, &cache_));
+    SLUICE_TRY(memory_.random(DType::kBF16, {kLatentHeads, kNope + kValue, kRank},
+                              1 / std::sqrt(double{kRank}),
+                              sets_of(static_cast<double>(LatentShape::weight_bytes())), &kv_b_));
+    SLUICE_TRY(memory_.random(DType::kBF16, {shape_.tokens(), kLatentHeads, kQueryHead}, 1, kTurns, &q_));
+    SLUICE_TRY(memory_.several(DType::kBF16, {shape_.tokens(), kLatentHeads, kValue}, kTurns, &y_));
+    // Pages of a sequence lie apart, as after some hours of serving.
+    std::vector<int32_t> order(static_cast<size_t>(pages_));
+    std::iota(order.begin(), order.end(), 0);
+    Random random(3);
+    for (size_t i = order.size(); i > 1; --i)
+      std::swap(order[i - 1], order[static_cast<size_t>(random.integer(0, static_cast<int64_t>(i) - 1))]);
+    for (int64_t set = 0; set < sets; ++set) {
+      std::vector<int32_t> table(static_cast<size_t>(kLatentSequences * shape_.pages()), -1);
+      std::copy_n(order.begin() + set * of_run, of_run, table.begin());
+      SLUICE_TRY(upload(table, {kLatentSequences, shape_.pages()}, &tables_.emplace_back()));
+      if (set == 0) table_ = table;
+    }
+    for (int64_t s = 0; s <= kLatentSequences; ++s)
+      host_q_begin_.push_back(static_cast<int32_t>(std::min(s, shape_.sequences) * shape_.rows));
+    for (int64_t s = 0; s < kLatentSequences; ++s)
+      host_kv_len_.push_back(static_cast<int32_t>(s < shape_.sequences ? shape_.context : 0));
+    SLUICE_TRY(upload(host_q_begin_, {kLatentSequences + 1}, &q_begin_));
+    return upload(host_kv_len_, {kLatentSequences}, &kv_len_);
+  }
+  LatentAttention::Args args(int64_t i) const {
+    return {.q = turn(q_, i),
+            .kv_b = turn(kv_b_, i),
+            .cache = cache_,
+            .page_table = turn(tables_, i),
+            .q_begin = q_begin_,
+            .kv_len = kv_len_,
+            .y = turn(y_, i)};
+  }
+  sluice_peer_latent peer_args(int64_t i) const {
+    const LatentAttention::Args a = args(i);
+    return {.tokens = shape_.tokens(),
+            .sequences = shape_.sequences,
+            .heads = kLatentHeads,
+            .rank = kRank,
+            .nope = kNope,
+            .rope = kRope,
+            .v_dim = kValue,
+            .pages = pages_,
+            .page_size = kLatentPage,
+            .pages_per_seq = shape_.pages(),
+            .scale = problem().scale,
+            .q = a.q.data,
+            .kv_b = a.kv_b.data,
+            .cache = a.cache.data,
+            .page_table = static_cast<const int32_t*>(a.page_table.data),
+            .q_begin = static_cast<const int32_t*>(a.q_begin.data),
+            .kv_len = static_cast<const int32_t*>(a.kv_len.data),
+            .y = a.y.data,
+            .host_q_begin = host_q_begin_.data(),
+            .host_kv_len = host_kv_len_.data()};
+  }
+  Status poison() { return bench::poison(y_[0], memory_.stream()); }
+
+  // Checks the first and the last head of some rows of run 0.
+  Result<std::string> check(Who who) {
+    const double bounds = who == Who::kPeer ? kPeerBounds : 1;
+    const double share = who == Who::kPeer ? kPeerShareOfY : kOurShareOfY;
+    double off = 0, all = 0;
+    for (const int64_t row : {int64_t{0}, shape_.tokens() / 2, shape_.tokens() - 1})
+      for (const int64_t head : {int64_t{0}, kLatentHeads - 1}) {
+        HostTensor got;
+        SLUICE_TRY(to_host(memory_.device(),
+                           part(y_[0], (row * kLatentHeads + head) * kValue, {1, 1, kValue}), &got));
+        const auto [known, fresh] = expected_.try_emplace({row, head});
+        if (fresh) SLUICE_TRY(expect(row, head, got.tensor, &known->second));
+        const Comparison c = compare(known->second, got.tensor);
+        if (c.wrong > 0 && (bounds <= 1 || c.worst_share > bounds))
+          return "head " + std::to_string(head) + " of row " + std::to_string(row) + ": " + c.text;
+        for (int64_t i = 0; i < kValue; ++i) {
+          const double want = known->second.value[static_cast<size_t>(i)], error = load(got.tensor, i) - want;
+          off += error * error, all += want * want;
+        }
+      }
+    if (std::sqrt(off) <= share * std::sqrt(all)) return std::string();  // NaN is wrong, too
+    return "off by " + std::to_string(std::sqrt(off / all)) + " of its size, wanted at most " +
+           std::to_string(share);
+  }
+
+ private:
+  Status upload(const std::vector<int32_t>& values, std::initializer_list<int64_t> shape, Tensor* out) {
+    SLUICE_TRY(memory_.tensor(DType::kI32, shape, out));
+    return cuda::check(
+        cudaMemcpy(out->data, values.data(), values.size() * sizeof(int32_t), cudaMemcpyHostToDevice),
+        "tables of a step");
+  }
+  // A view of some contiguous elements.
+  static Tensor part(const Tensor& t, int64_t first, std::initializer_list<int64_t> shape) {
+    return make_tensor(static_cast<std::byte*>(t.data) + bytes_of(t.dtype, first), t.dtype, shape, t.where);
+  }
+  // The reference for one head of one row.
+  Status expect(int64_t row, int64_t head, const Tensor& y, Expected* out) {
+    const int64_t pages = shape_.pages(), sequence = row / shape_.rows;
+    std::string rows;
+    for (int64_t i = 0; i < pages; ++i) {
+      const int64_t at = table_[static_cast<size_t>(sequence * pages + i)] * kLatentPage * kLatentRow;
+      HostTensor page;
+      SLUICE_TRY(to_host(memory_.device(), part(cache_, at, {kLatentPage, kLatentRow}), &page));
+      rows += page.bytes;
+    }
+    HostTensor q, kv_b;
+    SLUICE_TRY(to_host(memory_.device(),
+                       part(q_[0], (row * kLatentHeads + head) * kQueryHead, {1, 1, kQueryHead}), &q));
+    SLUICE_TRY(to_host(memory_.device(),
+                       part(kv_b_[0], head * (kNope + kValue) * kRank, {1, kNope + kValue, kRank}), &kv_b));
+    std::vector<int32_t> table(static_cast<size_t>(pages));
+    std::iota(table.begin(), table.end(), 0);
+    int32_t begin[] = {0, 1};
+    auto length = static_cast<int32_t>(shape_.context - shape_.rows + row % shape_.rows + 1);
+    LatentAttention::Problem one = problem();
+    one.tokens = one.sequences = one.heads = 1, one.pages = pages;
+    *out = std::move(
+        reference(one, {.q = q.tensor,
+                        .kv_b = kv_b.tensor,
+                        .cache = make_tensor(rows.data(), DType::kBF16, {pages, 1, kLatentPage, kLatentRow}),
+                        .page_table = make_tensor(table.data(), DType::kI32, {1, pages}),
+                        .q_begin = make_tensor(begin, DType::kI32, {2}),
+                        .kv_len = make_tensor(&length, DType::kI32, {1}),
+                        .y = y})
+            .front());
+    return {};
+  }
+
+  LatentShape shape_;
+  int64_t cold_bytes_, pages_ = 0;
+  Memory memory_;
+  Tensor cache_ = {}, q_begin_ = {}, kv_len_ = {};
+  std::vector<Tensor> kv_b_, q_, y_, tables_;
+  std::vector<int32_t> table_, host_q_begin_, host_kv_len_;
+  std::map<std::pair<int64_t, int64_t>, Expected> expected_;  // by row and head: references are slow
+};
+
+// A peer that is ready for a shape.
+struct LatentPeer {
+  const sluice_latent_peer* peer;
+  void* scratch;
+  void* prepared;
+  Latents* latents;
+
+  Status enqueue(int64_t i, int32_t parts) const {
+    const sluice_peer_latent a = latents->peer_args(i);
+    const int error =
+        peer->enqueue(&a, parts, scratch, prepared, cuda::queue_of(latents->memory().stream()).stream);
+    return error == 0 ? Status{} : unsupported(std::string(peer->name) + ": error " + std::to_string(error));
+  }
+  Contender contender(int32_t parts) const {
+    return {Who::kPeer, csv_word(peer->name), csv_word(peer->version), true,
+            [*this, parts](int64_t i) { return enqueue(i, parts); }};
+  }
+};
+
+Result<std::vector<LatentPeer>> ready_peers(const Peers& peers, Latents& latents,
+                                            std::vector<std::string>* complaints) {
+  std::vector<LatentPeer> out;
+  const sluice_peer_latent first = latents.peer_args(0);
+  for (const sluice_latent_peer* peer : peers.latent()) {
+    if (const char* refusal = peer->supports(&first)) {
+      complaints->push_back(std::string(peer->name) + " left out: " + refusal);
+      continue;
+    }
+    void* scratch = nullptr;
+    const size_t bytes = peer->scratch_bytes(&first);
+    if (bytes > 0) SLUICE_TRY(latents.memory().bytes(bytes, &scratch));
+    // Inputs are filled on the device's stream, and a peer may have its own.
+    SLUICE_TRY(latents.memory().device().wait(latents.memory().stream()));
+    out.push_back({peer, scratch, peer->prepare(&first, scratch), &latents});
+  }
+  return out;
+}
+
+// Attention of a peer alone, without both products with kv_b.
+Contest attend_contest(const LatentShape& shape, Latents& latents, const LatentPeer& peer) {
+  Contest contest{.suite = "latent",
+                  .op = "latent_attend",
+                  .model = kLatentModel,
+                  .note = shape.note(),
+                  .tokens = shape.tokens(),
+                  .bytes = shape.attend_bytes(),
+                  .flops = shape.attend_flops()};
+  contest.contenders.push_back(peer.contender(SLUICE_PEER_LATENT_ATTEND));
+  // Latents are the peer's, so those of another run overwrite them.
+  contest.poison = [&latents, peer]() -> Status {
+    SLUICE_TRY(peer.enqueue(1, SLUICE_PEER_LATENT_ABSORB | SLUICE_PEER_LATENT_ATTEND));
+    SLUICE_TRY(peer.enqueue(0, SLUICE_PEER_LATENT_ABSORB));
+    return latents.poison();
+  };
+  contest.verify = [&latents, peer](Who who) -> Result<std::string> {
+    SLUICE_TRY(peer.enqueue(0, SLUICE_PEER_LATENT_PROJECT));
+    SLUICE_TRY(latents.memory().device().wait(latents.memory().stream()));
+    return latents.check(who);
+  };
+  return contest;
+}
+
+}  // namespace
+
+Status Bench::latent() {
+  std::vector<LatentShape> shapes;
+  const std::vector<int64_t> usual = {1, 8, 32, 64, 128};
+  for (const int64_t rows : {1, 2})
+    for (const int64_t context : {1024, 4096, 8192})
+      for (const int64_t sequences : options_.tokens.empty() ? usual : options_.tokens)
+        if (sequences <= kLatentSequences && sequences * context <= kMostLatents)
+          shapes.push_back({.sequences = sequences, .rows = rows, .context = context});
+  auto left = static_cast<int64_t>(shapes.size());
+  for (const LatentShape& shape : shapes) {
+    share(left--);
+    if (!wants(kLatentModel) || over(kLatentModel, shape.tokens())) continue;
+    Latents latents(device_, shape, options_.cold_bytes);
+    SLUICE_TRY(latents.make());
+    Contest contest{.suite = "latent",
+                    .op = "latent_attention",
+                    .model = kLatentModel,
+                    .note = shape.note(),
+                    .tokens = shape.tokens(),
+                    .bytes = shape.bytes(),
+                    .flops = shape.flops()};
+    contest.launches = launches_for(LatentShape::weight_bytes(), contest.bytes, contest.flops);
+    contest.poison = [&] { return latents.poison(); };
+    contest.verify = [&](Who who) { return latents.check(who); };
+    std::vector<std::string> complaints;
+    SLUICE_TRY(add_ours<LatentAttention>(
+        latents.memory(), latents.problem(), [&latents](int64_t i) { return latents.args(i); }, true,
+        &contest, &complaints));
+    const Result<std::vector<LatentPeer>> peers = ready_peers(peers_, latents, &complaints);
+    if (!peers.ok()) return peers.status();
+    for (const LatentPeer& peer : peers.value())
+      contest.contenders.push_back(peer.contender(SLUICE_PEER_LATENT_ALL));
+    SLUICE_TRY(hold(std::move(contest), std::move(complaints)));
+    for (const LatentPeer& peer : peers.value()) {
+      if (!peer.prepared) continue;
+      Contest alone = attend_contest(shape, latents, peer);
+      alone.launches = launches_for(0, alone.bytes, alone.flops);
+      SLUICE_TRY(hold(std::move(alone), {}));
+    }
+  }
+  return {};
+}
+
+}  // namespace sluice::bench
