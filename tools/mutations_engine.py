@@ -19,6 +19,22 @@ ENGINE = [
         "Engine.LogitsThat*:EngineAhead.LogitsThat*",
     ),
     Mutation(
+        "drawn_rows_count_as_greedy",
+        "a step whose last request is greedy has no logits",
+        "src/serve/engine_steps.cc",
+        "std::all_of(chunks.begin(), chunks.end(),\n                     [](const Chunk& c) { return !c.drawn",
+        "std::any_of(chunks.begin(), chunks.end(),\n                     [](const Chunk& c) { return !c.drawn",
+        "EngineAhead.*:KernelRuns.*",
+    ),
+    Mutation(
+        "greedy_though_listed",
+        "a step has no logits though a request lists logprobs",
+        "src/serve/engine_steps.cc",
+        "all_greedy(step.chunks) && !lists(step.chunks) &&",
+        "all_greedy(step.chunks) &&",
+        "KernelRuns.*",
+    ),
+    Mutation(
         "preempted_pages_kept",
         "a sequence that gives way keeps its pages",
         "src/serve/scheduler.cc",

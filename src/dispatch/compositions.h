@@ -9,6 +9,7 @@
 #include "dispatch/expert_mlp_between.h"
 #include "ops/combine_norm.h"
 #include "ops/grouped_mlp.h"
+#include "ops/linear_argmax.h"
 #include "ops/norm_router_route.h"
 
 namespace sluice {
@@ -144,6 +145,28 @@ struct QkvRopeKvWriteParts {
   static size_t between_bytes(const QkvRopeKvWrite::Problem&, Backend) { return 0; }
   static auto args(const QkvRopeKvWrite::Problem& p, const QkvRopeKvWrite::Args& a, std::byte*, Backend) {
     return std::tuple(QkvRopeKvWrite::project(a), QkvRopeKvWrite::turn(p, a));
+  }
+};
+
+template <const Catalog& (*kCatalog)()>
+struct LinearArgmaxParts {
+  using Op = LinearArgmax;
+  using Parts = std::tuple<Linear, Sample>;
+  static const Catalog& catalog() { return kCatalog(); }
+  static auto parts(const LinearArgmax::Problem& p) {
+    return std::tuple(PartOf<Linear>{LinearArgmax::linear(p)}, PartOf<Sample>{LinearArgmax::sample(p)});
+  }
+  static Tensor logits_of(const LinearArgmax::Problem& p, std::byte* between, Backend where) {
+    return make_tensor(between, DType::kF32, {p.tokens, p.features}, where);
+  }
+  static size_t between_bytes(const LinearArgmax::Problem& p, Backend where) {
+    return Arena::footprint(
+        static_cast<size_t>(bytes_of(DType::kF32, elements_of(logits_of(p, nullptr, where)))));
+  }
+  static auto args(const LinearArgmax::Problem& p, const LinearArgmax::Args& a, std::byte* between,
+                   Backend where) {
+    const Tensor logits = logits_of(p, between, where);
+    return std::tuple(LinearArgmax::linear(a, logits), LinearArgmax::sample(a, logits));
   }
 };
 

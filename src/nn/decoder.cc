@@ -12,6 +12,7 @@ struct DecoderProblems {
   Embedding::Problem embed, gather;
   RmsNorm::Problem norm;
   Linear::Problem lm_head;
+  LinearArgmax::Problem greedy;
 };
 
 DecoderProblems problems_of(const DecoderConfig& c, const StepBounds& b) {
@@ -26,6 +27,12 @@ DecoderProblems problems_of(const DecoderConfig& c, const StepBounds& b) {
                .x = c.x,
                .y = DType::kF32,
                .layout = c.attention.front().layout};
+  p.greedy = {.tokens = 0,
+              .features = p.lm_head.features,
+              .width = p.lm_head.width,
+              .x = p.lm_head.x,
+              .w = p.lm_head.w,
+              .layout = p.lm_head.layout};
   return p;
 }
 
@@ -86,7 +93,7 @@ std::vector<StageProblem> decoder_problems(const DecoderConfig& c, const StepBou
     take(moe_problems(layer_moe(c), tokens, path));
   }
   out.push_back({"logits.gather", any_problem<Embedding>(Embedding::at_tokens(p.gather, rows))});
-  out.push_back({"logits", any_problem<Linear>(Linear::at_tokens(p.lm_head, rows))});
+  out.push_back({"logits.greedy", any_problem<LinearArgmax>(LinearArgmax::at_tokens(p.greedy, rows))});
   return out;
 }
 
@@ -102,6 +109,7 @@ Result<std::unique_ptr<Decoder>> Decoder::plan(Device& device, const DecoderConf
   SLUICE_TRY(plan_into<Embedding>(&d->gather_, device, p.gather, bounds.sequences, policy));
   SLUICE_TRY(plan_into<RmsNorm>(&d->norm_, device, p.norm, bounds.tokens, policy));
   SLUICE_TRY(plan_into<Linear>(&d->lm_head_, device, p.lm_head, bounds.sequences, policy));
+  SLUICE_TRY(plan_into<LinearArgmax>(&d->greedy_, device, p.greedy, bounds.sequences, policy));
   d->lay_out();
   return d;
 }
@@ -229,9 +237,29 @@ Status Decoder::forward(const StepIn& in, const DecoderWeights& w, const std::ve
 
 Status Decoder::logits_of(const Tensor& logit_rows, const DecoderWeights& w, const Tensor& logits,
                           Workspace workspace, Stream stream) const {
+  const int64_t rows = logit_rows.shape[0];
+  if (rows == 0) return check_workspace(workspace);
+  const Result<Tensor> wanted = wanted_rows(logit_rows, workspace, stream);
+  if (!wanted.ok()) return wanted.status();
+  const Workspace scratch{workspace.data + scratch_at_, workspace.bytes - scratch_at_};
+  return lm_head_->run(rows, {.x = wanted.value(), .w = w.lm_head, .bias = {}, .residual = {}, .y = logits},
+                       scratch, stream);
+}
+
+Status Decoder::draw_greedy(const Tensor& logit_rows, const DecoderWeights& w, const Tensor& token,
+                            const Tensor& logprob, Workspace scratch, Workspace workspace,
+                            Stream stream) const {
+  const Result<Tensor> wanted = wanted_rows(logit_rows, workspace, stream);
+  if (!wanted.ok()) return wanted.status();
+  return greedy_->run(logit_rows.shape[0],
+                      {.x = wanted.value(), .w = w.lm_head, .token = token, .logprob = logprob}, scratch,
+                      stream);
+}
+
+// What the last layer left of the tokens whose logits are wanted, packed.
+Result<Tensor> Decoder::wanted_rows(const Tensor& logit_rows, Workspace workspace, Stream stream) const {
   SLUICE_TRY(check_workspace(workspace));
   const int64_t rows = logit_rows.shape[0];
-  if (rows == 0) return {};
   const auto view = [&](size_t at, int64_t count) {
     return make_tensor(workspace.data + at, config_.x, {count, config_.hidden}, stream.where);
   };
@@ -239,8 +267,7 @@ Status Decoder::logits_of(const Tensor& logit_rows, const DecoderWeights& w, con
   // All rows there may be are the table, so that a row's number does not depend on how many tokens this step has.
   const Tensor table = view(normed_at_, bounds_.tokens), wanted = view(rows_at_, rows);
   SLUICE_TRY(gather_->run(rows, {.ids = logit_rows, .table = table, .y = wanted}, scratch, stream));
-  return lm_head_->run(rows, {.x = wanted, .w = w.lm_head, .bias = {}, .residual = {}, .y = logits}, scratch,
-                       stream);
+  return wanted;
 }
 
 std::vector<std::pair<std::string, std::string>> Decoder::kernels(int64_t tokens, int64_t rows) const {
@@ -250,6 +277,7 @@ std::vector<std::pair<std::string, std::string>> Decoder::kernels(int64_t tokens
   for (auto& stage : moe().kernels(tokens)) out.push_back(std::move(stage));
   out.emplace_back("embed", std::string(embed_->at(tokens).kernel()));
   out.emplace_back("logits", std::string(lm_head_->at(rows).kernel()));
+  out.emplace_back("logits.greedy", std::string(greedy_->at(rows).kernel()));
   return out;
 }
 
@@ -268,6 +296,11 @@ void Decoder::count_logits_kernels(int64_t rows, KernelRuns* runs) const {
   if (rows == 0) return;
   runs->add(gather_->at(rows).kernel(), 1);
   runs->add(lm_head_->at(rows).kernel(), 1);
+}
+
+void Decoder::count_greedy_kernels(int64_t rows, KernelRuns* runs) const {
+  runs->add(gather_->at(rows).kernel(), 1);
+  runs->add(greedy_->at(rows).kernel(), 1);
 }
 
 }  // namespace sluice

@@ -8,6 +8,7 @@
 #include "nn/attention.h"
 #include "nn/cache_layout.h"
 #include "nn/moe_apart.h"
+#include "ops/linear_argmax.h"
 
 namespace sluice {
 
@@ -87,11 +88,17 @@ class Decoder {
   // stays behind the first workspace_bytes(), has written to the workspace since.
   Status logits_of(const Tensor& logit_rows, const DecoderWeights& weights, const Tensor& logits,
                    Workspace workspace, Stream stream) const;
+  // In place of logits_of(): token i32[rows] and logprob f32[rows] of the largest logits, which are then seen by nobody
+  // (ops/linear_argmax.h). `scratch`: greedy_workspace_bytes(), beside the workspace.
+  Status draw_greedy(const Tensor& logit_rows, const DecoderWeights& weights, const Tensor& token,
+                     const Tensor& logprob, Workspace scratch, Workspace workspace, Stream stream) const;
+  size_t greedy_workspace_bytes() const { return greedy_->workspace_bytes(); }
   // (stage, kernel) of one layer, then of what stands around the layers, for `tokens` tokens and `rows` rows of logits.
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens, int64_t rows) const;
   // What forward() of `in` runs, in all layers.
   void count_kernels(const StepIn& in, KernelRuns* runs) const;
   void count_logits_kernels(int64_t rows, KernelRuns* runs) const;  // likewise, of logits_of()
+  void count_greedy_kernels(int64_t rows, KernelRuns* runs) const;  // likewise, of draw_greedy()
 
  private:
   Decoder(Device& device, DecoderConfig config, const StepBounds& bounds, Policy policy)
@@ -103,6 +110,7 @@ class Decoder {
   Status plan_attention();
   Status plan_moe(const MoeSite& experts);
   void lay_out();
+  Result<Tensor> wanted_rows(const Tensor& logit_rows, Workspace workspace, Stream stream) const;
   Status check_workspace(Workspace workspace) const;
 
   Device& device_;
@@ -113,6 +121,7 @@ class Decoder {
   std::optional<PlanTable<Embedding>> embed_, gather_;
   std::optional<PlanTable<RmsNorm>> norm_;
   std::optional<PlanTable<Linear>> lm_head_;
+  std::optional<PlanTable<LinearArgmax>> greedy_;
   std::vector<std::unique_ptr<AttentionBlock>> attention_;
   std::unique_ptr<Moe> moe_;         // or
   std::unique_ptr<MoeApart> apart_;  // on another device

@@ -13,6 +13,7 @@
 #include "ops/kv_write.h"
 #include "ops/latent_attention.h"
 #include "ops/linear.h"
+#include "ops/linear_argmax.h"
 #include "ops/lora_delta.h"
 #include "ops/mask_logits.h"
 #include "ops/norm_router_route.h"
@@ -34,9 +35,10 @@ namespace sluice {
 template <class... Ops>
 struct OpList {};
 
-using AllOps = OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, NormRouterRoute, GroupRows, RouteGroup,
-                      PackExperts, ExpertGemm, Combine, CombineNorm, GroupedMlp, ExpertMlp, CountExperts,
-                      Linear, TakeTokens, Embedding, RmsNorm, Rope, KvWrite, RopeKvWrite, QkvRopeKvWrite,
-                      Attention, LatentAttention, AdjustLogits, MaskLogits, Sample, TopLogprobs>;
+using AllOps =
+    OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, NormRouterRoute, GroupRows, RouteGroup, PackExperts,
+           ExpertGemm, Combine, CombineNorm, GroupedMlp, ExpertMlp, CountExperts, Linear, TakeTokens,
+           Embedding, RmsNorm, Rope, KvWrite, RopeKvWrite, QkvRopeKvWrite, Attention, LatentAttention,
+           AdjustLogits, MaskLogits, Sample, LinearArgmax, TopLogprobs>;
 
 }  // namespace sluice

@@ -5,7 +5,7 @@ namespace sluice {
 
 // Draws one token for each row of logits. NaN logits count as -inf throughout.
 //
-// Greedy (temperature[r] not above 0): the largest logit, ties (-0 equals +0) to the lower id.
+// Greedy (temperature[r] not above 0, or the problem says it of all rows): the largest logit, ties (-0 equals +0) to the lower id.
 // Otherwise, in this order: p = softmax(logits / temperature); order by logit descending, ties by lower id;
 //   top_k[r] > 0: the first top_k stay;
 //   top_p[r] < 1: of those, renormalised, the shortest prefix whose sum reaches top_p stays, at least one;
@@ -15,7 +15,8 @@ namespace sluice {
 // token 0 and logprob NaN. A row with +inf is greedy, and its logprob is NaN.
 //
 // Shapes     logits [rows, vocab], rows may be strided; temperature, top_p, min_p f32[rows]; top_k i32[rows];
-//            seed and step i64[rows]; token i32[rows], logprob f32[rows]. rows >= 0, vocab from 1 to 2^24.
+//            seed and step i64[rows], all of them absent if every row is greedy; token i32[rows], logprob f32[rows]. rows >= 0,
+//            vocab from 1 to 2^24.
 // Types      logits f32 or bf16.
 // Bytes      reads the logits.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data. A parameter that is
@@ -31,12 +32,14 @@ struct Sample {
   struct Problem {
     int64_t rows = 1, vocab = 201088;
     DType logits = DType::kF32;
+    bool greedy = false;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {
       v("rows", p.rows, "sequences to draw for");
       v("vocab", p.vocab, "columns of logits");
       v("logits", p.logits, "type of the logits");
+      v("greedy", p.greedy, "every row is greedy");
     }
   };
   struct Args {
@@ -44,13 +47,14 @@ struct Sample {
   };
   template <class V>
   static void slots(const Problem& p, V v) {
+    const bool draws = !p.greedy;
     v(slot("logits", Role::kIn, p.logits, {p.rows, p.vocab}, true, Rows::kMayBeStrided), &Args::logits);
-    v(slot("temperature", Role::kIn, DType::kF32, {p.rows}), &Args::temperature);
-    v(slot("top_k", Role::kIn, DType::kI32, {p.rows}), &Args::top_k);
-    v(slot("top_p", Role::kIn, DType::kF32, {p.rows}), &Args::top_p);
-    v(slot("min_p", Role::kIn, DType::kF32, {p.rows}), &Args::min_p);
-    v(slot("seed", Role::kIn, DType::kI64, {p.rows}), &Args::seed);
-    v(slot("step", Role::kIn, DType::kI64, {p.rows}), &Args::step);
+    v(slot("temperature", Role::kIn, DType::kF32, {p.rows}, draws), &Args::temperature);
+    v(slot("top_k", Role::kIn, DType::kI32, {p.rows}, draws), &Args::top_k);
+    v(slot("top_p", Role::kIn, DType::kF32, {p.rows}, draws), &Args::top_p);
+    v(slot("min_p", Role::kIn, DType::kF32, {p.rows}, draws), &Args::min_p);
+    v(slot("seed", Role::kIn, DType::kI64, {p.rows}, draws), &Args::seed);
+    v(slot("step", Role::kIn, DType::kI64, {p.rows}, draws), &Args::step);
     v(slot("token", Role::kOut, DType::kI32, {p.rows}), &Args::token);
     v(slot("logprob", Role::kOut, DType::kF32, {p.rows}), &Args::logprob);
   }

@@ -18,9 +18,9 @@ struct Answer {
 using Answers = std::vector<Answer>;
 
 struct DrawRow {
-  double temperature, top_p, min_p;
-  int64_t top_k;
-  double u;
+  double temperature = 0, top_p = 1, min_p = 0;
+  int64_t top_k = 0;
+  double u = 0;
 };
 
 // How many tokens may stay, from the fewest to the most, and exactly.
@@ -107,6 +107,10 @@ Expectations reference(const Sample::Problem& p, const Sample::Args& a) {
   for (int64_t r = 0; r < p.rows; ++r) {
     std::vector<double> logits;
     for (int64_t i = 0; i < p.vocab; ++i) logits.push_back(load2(a.logits, r, i));
+    if (p.greedy) {
+      rows.push_back(answers({}, logits));
+      continue;
+    }
     const auto seed = static_cast<uint64_t>(a.seed.as<int64_t>()[r]);
     const auto step = static_cast<uint64_t>(a.step.as<int64_t>()[r]);
     rows.push_back(answers({.temperature = load(a.temperature, r),

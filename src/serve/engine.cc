@@ -82,7 +82,9 @@ StepBytes step_bytes(const Decoder& decoder, const PlanTable<TopLogprobs>& top, 
   // Prompts are scored beside what the decoder keeps in its workspace.
   const size_t scoring = Arena::footprint(decoder.workspace_bytes()) + top.workspace_bytes();
   return {.workspace = static_cast<int64_t>(std::max(scoring, other_workspace)),
-          .logits = bytes_of(DType::kF32, b.sequences * c.vocab),
+          // A greedy step has no logits, and other use for the memory.
+          .logits = std::max(bytes_of(DType::kF32, b.sequences * c.vocab),
+                             static_cast<int64_t>(decoder.greedy_workspace_bytes())),
           .rope = bytes_of(DType::kF32, b.positions * c.attention.front().rotary)};
 }
 
@@ -204,6 +206,7 @@ Status Engine::take_memory(size_t other_workspace) {
   SLUICE_TRY(take(memory_.kv_cache_bytes, &cache_));
   SLUICE_TRY(take(bytes.workspace, &workspace_));
   SLUICE_TRY(take(bytes.logits, &logits_));
+  logits_bytes_ = static_cast<size_t>(bytes.logits);
   SLUICE_TRY(take(bytes.rope, &rope_));
   caches_ = decoder_->caches(cache_);
   auto staging =

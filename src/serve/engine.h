@@ -100,11 +100,15 @@ class Engine {
   struct InFlight {
     std::vector<Chunk> chunks;
     int64_t number = 0, rows = 0;  // of the step, counted from 1; tokens that it draws
+    bool greedy = false;           // nobody sees their logits: each is the largest one's
     size_t block = 0;              // of the staging
   };
   struct RecordedStep {
     std::unique_ptr<Recording> recording;
     KernelRuns runs;  // of a replay
+  };
+  struct RecordedSteps {
+    RecordedStep greedy, drawn;
   };
   Engine(Device& device, const DecoderWeights& weights, std::unique_ptr<Decoder> decoder,
          const SchedulerOptions& options);
@@ -116,6 +120,7 @@ class Engine {
   Status enqueue(const InFlight& step);
   Status launch_all(const InFlight& step, const StepTensors& tensors, TakeIds ids, KernelRuns* runs);
   Status forward_and_score(const StepTensors& tensors, KernelRuns* runs);
+  bool logits_are_readable() const { return device_.shares_host_memory() && steps_ahead_ == 0; }
   Status draw(const InFlight& step, const StepTensors& tensors, KernelRuns* runs);
   Result<std::vector<GeneratedToken>> finish_oldest();
   Status check_logits(const InFlight& step, const std::vector<GeneratedToken>& drawn,
@@ -143,8 +148,9 @@ class Engine {
   std::vector<KvCache> caches_;
   void *cache_ = nullptr, *workspace_ = nullptr, *logits_ = nullptr, *rope_ = nullptr;
   EngineMemory memory_;
+  size_t logits_bytes_ = 0;
   size_t steps_ahead_ = 0;
-  std::vector<RecordedStep> recordings_;  // of steps that decode 1, 2, ... sequences
+  std::vector<RecordedSteps> recordings_;  // of steps that decode 1, 2, ... sequences
   KernelRuns kernel_runs_;
   std::deque<InFlight> in_flight_;  // oldest first
   int64_t steps_ = 0;

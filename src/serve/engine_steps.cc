@@ -31,6 +31,14 @@ bool masked(const std::vector<Chunk>& chunks) {
   return std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.masked(); });
 }
 
+bool all_greedy(const std::vector<Chunk>& chunks) {
+  return std::all_of(chunks.begin(), chunks.end(),
+                     [](const Chunk& c) { return !c.drawn || !(c.sequence->sampling.temperature > 0); });
+}
+bool scores(const std::vector<Chunk>& chunks) {
+  return std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.scores > 0; });
+}
+
 template <class Op>
 Status run(const PlanTable<Op>& plans, int64_t count, const typename Op::Args& args, Workspace workspace,
            Stream stream, KernelRuns* runs) {
@@ -42,15 +50,17 @@ Status run(const PlanTable<Op>& plans, int64_t count, const typename Op::Args& a
 }  // namespace
 
 int64_t Engine::recordings() const {
-  return std::count_if(recordings_.begin(), recordings_.end(),
-                       [](const RecordedStep& r) { return r.recording != nullptr; });
+  int64_t count = 0;
+  for (const RecordedSteps& r : recordings_)
+    count += (r.greedy.recording != nullptr) + (r.drawn.recording != nullptr);
+  return count;
 }
 
 // A token of each drawn row. Logprobs are of the logits as the model made them, and the draw is of adjusted ones. So adjustments touch
 // the listed tokens alone, remember what stood there, and go back once the drawn token is known: then one pass gives its logprob,
 // its rank and the list. Masks do the same with whole rows. A list made before would know neither.
 Status Engine::draw(const InFlight& step, const StepTensors& t, KernelRuns* runs) {
-  if (step.rows == 0) return {};
+  if (step.rows == 0 || step.greedy) return {};
   const Stream stream = device_.stream();
   const Tensor all =
       make_tensor(logits_, DType::kF32, {bounds_.sequences, decoder_->config().vocab}, stream.where);
@@ -75,7 +85,15 @@ Status Engine::launch_all(const InFlight& step, const StepTensors& t, TakeIds id
   const Stream stream = device_.stream();
   if (ids == TakeIds::kFromDrawn)
     SLUICE_TRY(run(*take_, t.take.ids.shape[0], t.take, workspace(), stream, runs));
-  if (t.scores.empty()) {
+  if (step.greedy) {
+    StepIn layers = t.in;
+    layers.logit_rows.shape[0] = 0;
+    SLUICE_TRY(decoder_->forward(layers, weights_, caches_, {}, workspace(), stream));
+    decoder_->count_kernels(layers, runs);
+    SLUICE_TRY(decoder_->draw_greedy(t.in.logit_rows, weights_, t.sample.token, t.sample.logprob,
+                                     {static_cast<std::byte*>(logits_), logits_bytes_}, workspace(), stream));
+    decoder_->count_greedy_kernels(step.rows, runs);
+  } else if (t.scores.empty()) {
     SLUICE_TRY(decoder_->forward(t.in, weights_, caches_, t.sample.logits, workspace(), stream));
     decoder_->count_kernels(t.in, runs);
   } else {
@@ -133,7 +151,8 @@ Status Engine::enqueue(const InFlight& step) {
   if (experts_) t.in.captured = experts_->captured(t.in.token_ids.shape[0]);
   t.sample.logits = make_tensor(logits_, DType::kF32, {step.rows, c.vocab}, stream.where);
   if (!recorded) return launch_all(step, t, ids, &kernel_runs_);
-  RecordedStep& known = recordings_[step.chunks.size() - 1];
+  RecordedSteps& both = recordings_[step.chunks.size() - 1];
+  RecordedStep& known = step.greedy ? both.greedy : both.drawn;
   if (!known.recording) {
     KernelRuns runs;
     auto made = device_.record(stream, [&] { return launch_all(step, t, ids, &runs); });
@@ -148,6 +167,9 @@ Status Engine::enqueue(const InFlight& step) {
 Status Engine::begin(std::vector<Chunk> chunks) {
   InFlight step{.chunks = std::move(chunks), .number = ++steps_};
   step.rows = drawn_rows(step.chunks);
+  // Where the host can read the logits it looks at all of them, so they are written.
+  step.greedy = step.rows > 0 && all_greedy(step.chunks) && !lists(step.chunks) && !scores(step.chunks) &&
+                !logits_are_readable();
   step.block = static_cast<size_t>(step.number) % (steps_ahead_ + 1);
   Status status = enqueue(step);
   if (status.ok() && experts_) status = experts_->fetch(step.number);
@@ -181,8 +203,7 @@ Status Engine::begin_steps() {
 Status Engine::check_logits(const InFlight& step, const std::vector<GeneratedToken>& drawn,
                             const std::vector<TokenScore>& scores) const {
   const int64_t vocab = decoder_->config().vocab;
-  const bool readable = device_.shares_host_memory() && steps_ahead_ == 0;
-  const auto* logits = readable ? static_cast<const float*>(logits_) : nullptr;
+  const auto* logits = logits_are_readable() ? static_cast<const float*>(logits_) : nullptr;
   auto score = scores.begin();
   for (const Chunk& chunk : step.chunks) {
     const auto scored = std::exchange(score, score + chunk.scores);

@@ -26,6 +26,8 @@ struct Suite<Sample> {
         {{.rows = 20, .vocab = 300}, "logits that hardly differ", Fill::kTiny},
         {{.rows = 20, .vocab = 300}, "logits that overflow", Fill::kHuge},
         {{.rows = 0, .vocab = 300}, "no rows"},
+        {{.rows = 20, .vocab = 3000, .greedy = true}, "every row is greedy"},
+        {{.rows = 20, .vocab = 300, .logits = kB, .greedy = true}, "greedy, NaN", Fill::kSomeNan},
     };
   }
   static void fill(const Sample::Problem& p, Fill fill, HostArgs<Sample>& host, Random& random) {
@@ -43,6 +45,7 @@ struct Suite<Sample> {
         return one_of(random, std::span<const double>(values.begin(), values.size()));
       });
     };
+    if (p.greedy) return;
     const auto vocab = static_cast<double>(p.vocab);
     pick(a.temperature, {1, 1, 1, 0.7, 0.7, 2.5, 0, -1, 1e-6, HUGE_VAL, std::nan("")});
     pick(a.top_k, {0, 0, 0, 1, 3, 40, vocab, vocab + 5, -2});
@@ -54,7 +57,8 @@ struct Suite<Sample> {
   static Sample::Problem random(Random& r) {
     return {.rows = r.integer(0, 20),
             .vocab = coin(r) ? r.integer(0, 100) : r.integer(1, 3000),
-            .logits = any_float(r)};
+            .logits = any_float(r),
+            .greedy = r.integer(0, 4) == 0};
   }
 };
 

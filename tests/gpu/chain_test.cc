@@ -15,6 +15,7 @@
 #include "cases/kv_write.h"
 #include "cases/latent_attention.h"
 #include "cases/linear.h"
+#include "cases/linear_argmax.h"
 #include "cases/lora_delta.h"
 #include "cases/mask_logits.h"
 #include "cases/norm_router_route.h"
@@ -286,6 +287,12 @@ struct Problems<Linear> {
   }
 };
 template <>
+struct Problems<LinearArgmax> {
+  static std::vector<LinearArgmax::Problem> list() {
+    return {{.tokens = 1, .features = 20000}, {.tokens = 40, .features = 5003, .width = 256}};
+  }
+};
+template <>
 struct Problems<RouterRoute> {
   static std::vector<RouterRoute::Problem> list() {
     std::vector<RouterRoute::Problem> out;
@@ -425,9 +432,9 @@ template <class Op>
 class GpuChain : public OnGpu {};
 using Chained =
     ::testing::Types<AdjustLogits, Attention, Combine, CombineNorm, CountExperts, Embedding, ExpertMlp,
-                     GroupedMlp, KvWrite, LatentAttention, Linear, RouterGemm, RouterRoute, LoraDelta,
-                     MaskLogits, NormRouterRoute, RmsNorm, Rope, RopeKvWrite, QkvRopeKvWrite, RouteTopk,
-                     GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
+                     GroupedMlp, KvWrite, LatentAttention, Linear, LinearArgmax, RouterGemm, RouterRoute,
+                     LoraDelta, MaskLogits, NormRouterRoute, RmsNorm, Rope, RopeKvWrite, QkvRopeKvWrite,
+                     RouteTopk, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuChain, Chained, OpNames);
 
 template <class Op, class F>

@@ -17,6 +17,7 @@
 #include "cases/kv_write.h"
 #include "cases/latent_attention.h"
 #include "cases/linear.h"
+#include "cases/linear_argmax.h"
 #include "cases/linear_large.h"
 #include "cases/lora_delta.h"
 #include "cases/mask_logits.h"
@@ -47,11 +48,11 @@ namespace {
 template <class Op>
 class GpuConformance : public OnGpu {};
 
-using Tested =
-    ::testing::Types<AdjustLogits, Attention, Combine, CombineNorm, CountExperts, Embedding, ExpertGemm,
-                     ExpertMlp, GroupedMlp, KvWrite, LatentAttention, Linear, LoraDelta, MaskLogits,
-                     NormRouterRoute, PackExperts, RmsNorm, Rope, RopeKvWrite, QkvRopeKvWrite, RouterGemm,
-                     RouteTopk, RouterRoute, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
+using Tested = ::testing::Types<AdjustLogits, Attention, Combine, CombineNorm, CountExperts, Embedding,
+                                ExpertGemm, ExpertMlp, GroupedMlp, KvWrite, LatentAttention, Linear,
+                                LinearArgmax, LoraDelta, MaskLogits, NormRouterRoute, PackExperts, RmsNorm,
+                                Rope, RopeKvWrite, QkvRopeKvWrite, RouterGemm, RouteTopk, RouterRoute,
+                                GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuConformance, Tested, OpNames);
 
 template <class Op>

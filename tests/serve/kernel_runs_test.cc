@@ -91,6 +91,39 @@ TEST(KernelRuns, OfAReplayedStepAreThoseOfOneThatIsLaunched) {
   }
 }
 
+// Where the host does not read the logits, nobody does in a step of greedy requests that list none.
+TEST(KernelRuns, OfGreedyStepsHaveNoLogits) {
+  const auto device = cpu::open_device({.threads = 1}).value();
+  const DecoderModel model(small_decoder());
+  Request greedy{.prompt = {3, 1, 4, 1, 5}};
+  greedy.sampling.temperature = 0, greedy.sampling.max_tokens = 5;
+  Request other = greedy;
+  other.prompt = {2, 7, 1};
+  Request drawn = other, listed = other, biased = other;
+  drawn.sampling.temperature = 1;
+  listed.sampling.logprobs = 2;
+  biased.sampling.logit_bias = {{3, 1.f}};
+  constexpr const char *kGreedy = "cpu.linear_argmax.in_turn", *kSample = "cpu.sample.scan";
+  for (const int64_t recorded : {0, 8}) {
+    const auto answers = [&](const Request& beside, int64_t ahead, std::map<std::string, int64_t>* runs) {
+      EngineOptions options = roomy();
+      options.steps_ahead = ahead, options.recorded_sequences = recorded;
+      const auto engine = engine_of(*device, model, options);
+      auto out = run(*engine, {greedy, beside});
+      *runs = runs_of(*engine);
+      return out;
+    };
+    for (const auto& [beside, alike] : std::vector<std::pair<Request, bool>>{
+             {other, true}, {drawn, false}, {listed, false}, {biased, false}}) {
+      std::map<std::string, int64_t> runs, plain;
+      EXPECT_EQ(answers(beside, 1, &runs), answers(beside, 0, &plain));
+      EXPECT_EQ(plain[kGreedy], 0);
+      EXPECT_EQ(runs[kGreedy], alike ? 5 : 0);
+      EXPECT_EQ(runs[kSample], alike ? 0 : 5);
+    }
+  }
+}
+
 TEST(KernelRuns, AreOnePerLayerAndStep) {
   const auto device = cpu::open_device({.threads = 1}).value();
   const DecoderModel model(small_decoder());

@@ -21,4 +21,7 @@ extern const Candidate<CombineNorm> combine_norm_in_turn =
 extern const Candidate<QkvRopeKvWrite> qkv_rope_kv_write_in_turn =
     InTurn<QkvRopeKvWriteParts<catalog>>::card("cpu.qkv_rope_kv_write.in_turn", Backend::kCpu, 1);
 
+extern const Candidate<LinearArgmax> linear_argmax_in_turn =
+    InTurn<LinearArgmaxParts<catalog>>::card("cpu.linear_argmax.in_turn", Backend::kCpu, 1);
+
 }  // namespace sluice::cpu

@@ -38,6 +38,9 @@ struct DrawParams {
   double u;
 };
 
+inline float temperature_of(const Sample::Problem& p, const Sample::Args& a, int64_t row) {
+  return p.greedy ? 0.f : a.temperature.as<const float>()[row];
+}
 inline DrawParams draw_params(const Sample::Args& a, int64_t row) {
   const auto seed = static_cast<uint64_t>(a.seed.as<const int64_t>()[row]);
   const auto step = static_cast<uint64_t>(a.step.as<const int64_t>()[row]);

@@ -34,7 +34,7 @@ void sample_largest(const Sample::Problem& p, const Sample::Args& a, int64_t row
 void sample_sums(const Sample::Problem& p, const Sample::Args& a, int64_t row, int64_t chunk, float base,
                  Chunk* out) {
   const int64_t begin = chunk * kLogitChunk, n = std::min(kLogitChunk, p.vocab - begin);
-  const float temperature = a.temperature.as<const float>()[row];
+  const float temperature = temperature_of(p, a, row);
   with_float(p.logits, [&]<class T>(const T*) {
     const T* x = a.logits.row<const T>(row) + begin;
     out->plain = sum_of_weights(x, n, base, 1);
@@ -76,7 +76,7 @@ constexpr int64_t kFirstGather = 512;  // enough for nearly every draw of a trai
 
 int64_t chunks_of(const Sample::Problem& p) { return (p.vocab + kLogitChunk - 1) / kLogitChunk; }
 
-// Rows are drawn for by at most this many threads at a time, each with room for one row.
+// Rows are drawn for by at most this many threads at a time, each with room for one row, which greedy ones do not fill.
 int64_t rooms_of(const Sample::Problem& p, int64_t threads) { return std::min(p.rows, threads); }
 
 float largest_of(const Chunk* chunks, int64_t count) {
@@ -109,7 +109,7 @@ void sample_row(Queue& q, const Sample::Problem& p, const Sample::Args& a, int64
   token = 0;
   logprob = std::numeric_limits<float>::quiet_NaN();
   if (sums.largest == -std::numeric_limits<float>::infinity()) return;
-  const bool greedy = !(a.temperature.as<const float>()[row] > 0) || std::isinf(sums.largest);
+  const bool greedy = !(temperature_of(p, a, row) > 0) || std::isinf(sums.largest);
   const int64_t id =
       greedy ? SLUICE_SIMD(q, sample_first)(p, a, row, sums.largest_chunk * kLogitChunk, sums.largest)
              : draw_row(q, p, a, row, sums, entries);
@@ -125,9 +125,11 @@ double cost_us(const Sample::Problem& p, const DeviceInfo& d) {
   return roofline_us<Sample>(p, d, 0.3, d.f32_flops_per_us) + 50 * exponentials / d.f32_flops_per_us;
 }
 
+int64_t entries_of(const Sample::Problem& p) { return p.greedy ? 1 : p.vocab; }
+
 size_t workspace_bytes(const Sample::Problem& p, const DeviceInfo& d) {
   return static_cast<size_t>(p.rows * chunks_of(p)) * sizeof(Chunk) +
-         static_cast<size_t>(rooms_of(p, d.cores) * p.vocab) * sizeof(Entry);
+         static_cast<size_t>(rooms_of(p, d.cores) * entries_of(p)) * sizeof(Entry);
 }
 
 Status enqueue(const Sample::Problem& p, const Sample::Args& a, Workspace workspace, Stream stream) {
@@ -135,7 +137,7 @@ Status enqueue(const Sample::Problem& p, const Sample::Args& a, Workspace worksp
   return submit(stream, [p, a, workspace](Queue& q) {
     const int64_t per_row = chunks_of(p);
     const size_t chunk_bytes = static_cast<size_t>(p.rows * per_row) * sizeof(Chunk),
-                 room_bytes = static_cast<size_t>(p.vocab) * sizeof(Entry);
+                 room_bytes = static_cast<size_t>(entries_of(p)) * sizeof(Entry);
     const int64_t rooms = rooms_of(p, slots_in(workspace.bytes - chunk_bytes, room_bytes, *q.pool));
     auto* chunks = reinterpret_cast<Chunk*>(workspace.data);
     auto* entries = reinterpret_cast<Entry*>(chunks + p.rows * per_row);
@@ -152,7 +154,7 @@ Status enqueue(const Sample::Problem& p, const Sample::Args& a, Workspace worksp
     });
     run_in_slots(*q.pool, rooms, p.rows, 1, [&](int64_t begin, int64_t end, int thread) {
       for (int64_t row = begin; row < end; ++row) {
-        sample_row(q, p, a, row, chunks + row * per_row, entries + thread * p.vocab);
+        sample_row(q, p, a, row, chunks + row * per_row, entries + thread * entries_of(p));
       }
     });
   });

@@ -29,4 +29,7 @@ extern const Candidate<CombineNorm> combine_norm_in_turn = InTurn<CombineNormPar
 extern const Candidate<QkvRopeKvWrite> qkv_rope_kv_write_in_turn = InTurn<QkvRopeKvWriteParts<catalog>>::card(
     "cuda.qkv_rope_kv_write.in_turn", Backend::kCuda, 16, linear_fma_sm90.planned);
 
+extern const Candidate<LinearArgmax> linear_argmax_in_turn = InTurn<LinearArgmaxParts<catalog>>::card(
+    "cuda.linear_argmax.in_turn", Backend::kCuda, 16, linear_fma_sm90.planned);
+
 }  // namespace sluice::cuda

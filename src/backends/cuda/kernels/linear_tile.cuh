@@ -37,6 +37,15 @@ inline Status launch_linear_any(std::string_view name, const Linear::Problem& p,
                               : launch_linear_narrow(name, p, l, a, stream);
 }
 
+template <class C>
+__device__ __forceinline__ void linear_init_ring(const LinearTileParameters& p, uint8_t* shared, int warp) {
+#pragma unroll 1
+  for (int i = warp; i < p.at.stages; i += C::kThreads / 32) {
+    tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.full) + i, 1);
+    tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.empty) + i, 4 * C::kGroups);
+  }
+}
+
 // The producer warp. Weights of the first stages are asked for before the previous launch has ended.
 template <class C>
 __device__ __forceinline__ void linear_produce(const CUtensorMap& w, const CUtensorMap& x,
@@ -306,11 +315,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kNarrow ? 2 : 1)
     tile::prefetch_map(w);
     tile::prefetch_map(x);
   }
-#pragma unroll 1
-  for (int i = warp; i < p.at.stages; i += C::kThreads / 32) {
-    tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.full) + i, 1);
-    tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.empty) + i, 4 * C::kGroups);
-  }
+  linear_init_ring<C>(p, shared, warp);
   if (warp == 0) tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + p.at.received), 1);
   if constexpr (C::kBoxed) LinearBoxes<C>::init(shared, p.at);
   tile::barrier_visible();
@@ -340,35 +345,43 @@ __global__ void __launch_bounds__(C::kThreads, C::kNarrow ? 2 : 1)
   }
 }
 
+inline LinearTileParameters linear_tile_parameters(const Linear::Problem& p, const LinearTileLaunch& l,
+                                                   const LinearOutput& out) {
+  const LinearTileKind& kind = kLinearTiles[l.kind];
+  const auto token_tiles = static_cast<int>(linear_parts(p.tokens, kind.n)),
+             feature_tiles = static_cast<int>(linear_parts(p.features, kind.features()));
+  return {.steps = static_cast<int>(linear_parts(p.width, kLinearBlock)),
+          .splits = l.splits,
+          .tiles = token_tiles * feature_tiles,
+          .token_tiles = token_tiles,
+          .feature_tiles = feature_tiles,
+          .boxed = false,
+          .at = linear_tile_shared(kind, l.splits),
+          .out = out};
+}
+inline Launch linear_tile_how(const LinearTileLaunch& l, const LinearTileParameters& p) {
+  // Beyond, CTAs that share rows start too far apart (tile/dependent.cuh).
+  constexpr int kDependentRows = 4096;
+  return {.grid = {static_cast<unsigned>(l.grid), 1, 1},
+          .block = {static_cast<unsigned>(kLinearTiles[l.kind].threads()), 1, 1},
+          .shared_bytes = static_cast<size_t>(p.at.bytes),
+          .cluster = {static_cast<unsigned>(l.splits), 1, 1},
+          .dependent = p.out.tokens < kDependentRows};
+}
+
 inline Status launch_linear_tile(std::string_view name, LinearTileKernel kernel, const Linear::Problem& p,
                                  const LinearTileLaunch& l, const Linear::Args& a, Stream stream) {
-  // Beyond, CTAs that share rows start too far apart (tile/dependent.cuh).
-  constexpr int64_t kDependentRows = 4096;
   const LinearTileKind& kind = kLinearTiles[l.kind];
   const auto mapped = [](const Tensor& t) { return aligned_rows(t, tile::kMapStrideBytes); };
-  const bool boxed =
+  LinearTileParameters parameters = linear_tile_parameters(p, l, linear_output(p, a));
+  parameters.boxed =
       kind.boxed() && p.y == DType::kBF16 && mapped(a.y) && (!p.residual || mapped(a.residual));
   CUtensorMap w, x, y{}, residual{};
   SLUICE_TRY(tile::map_rows(w, a.w, kind.features()));
   SLUICE_TRY(tile::map_rows(x, a.x, kind.n));
-  if (boxed) SLUICE_TRY(tile::map_rows(y, a.y, kind.box_rows()));
-  if (boxed && p.residual) SLUICE_TRY(tile::map_rows(residual, a.residual, kind.box_rows()));
-  const auto token_tiles = static_cast<int>(linear_parts(p.tokens, kind.n)),
-             feature_tiles = static_cast<int>(linear_parts(p.features, kind.features()));
-  const LinearTileParameters parameters{.steps = static_cast<int>(linear_parts(p.width, kLinearBlock)),
-                                        .splits = l.splits,
-                                        .tiles = token_tiles * feature_tiles,
-                                        .token_tiles = token_tiles,
-                                        .feature_tiles = feature_tiles,
-                                        .boxed = boxed,
-                                        .at = linear_tile_shared(kind, l.splits),
-                                        .out = linear_output(p, a)};
-  const Launch how{.grid = {static_cast<unsigned>(l.grid), 1, 1},
-                   .block = {static_cast<unsigned>(kind.threads()), 1, 1},
-                   .shared_bytes = static_cast<size_t>(parameters.at.bytes),
-                   .cluster = {static_cast<unsigned>(l.splits), 1, 1},
-                   .dependent = p.tokens < kDependentRows};
-  return launch(name, kernel, how, stream, w, x, y, residual, parameters);
+  if (parameters.boxed) SLUICE_TRY(tile::map_rows(y, a.y, kind.box_rows()));
+  if (parameters.boxed && p.residual) SLUICE_TRY(tile::map_rows(residual, a.residual, kind.box_rows()));
+  return launch(name, kernel, linear_tile_how(l, parameters), stream, w, x, y, residual, parameters);
 }
 
 }  // namespace sluice::cuda

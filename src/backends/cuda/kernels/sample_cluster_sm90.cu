@@ -61,8 +61,8 @@ using namespace draw;
 
 struct Parameters {
   const void* logits;
-  int64_t stride;  // elements from row to row
-  const float *temperature, *top_p, *min_p;
+  int64_t stride;                            // elements from row to row
+  const float *temperature, *top_p, *min_p;  // null, and so the others: every row is greedy
   const int32_t* top_k;
   const int64_t *seed, *step;
   int32_t* token;
@@ -79,6 +79,7 @@ struct Given {
   int64_t seed, step;
 };
 __device__ __forceinline__ Given given_to(const Parameters& p, int64_t row) {
+  if (!p.temperature) return {.temperature = 0, .top_p = 1, .min_p = 0, .top_k = 0, .seed = 0, .step = 0};
   return {p.temperature[row], p.top_p[row], p.min_p[row], p.top_k[row], p.seed[row], p.step[row]};
 }
 

@@ -1,0 +1,88 @@
+#pragma once
+#include "ops/linear.h"
+#include "ops/sample.h"
+
+namespace sluice {
+
+// The output layer of greedy decoding: a dense layer of which nothing is wanted but each row's largest result. Linear and a greedy
+// Sample as one operation, whose logits nobody sees.
+//
+//   logits[t, n] = sum_k x[t, k] * w[n, k]       in f32
+//   token[t]     what ops/sample.h says of a greedy row: the largest logit, ties to the lower id, NaN as -inf
+//   logprob[t]   likewise: ln softmax(logits)[token]
+//
+// Shapes     x [tokens, width], packed; w as Linear has it; token i32[tokens], logprob f32[tokens]. tokens, features and width as
+//            Linear has them, features at most 2^20.
+// Types      x bf16 or f32, w bf16 or f32.
+// Bytes      w and x once; 2 * tokens * features * width flops.
+// Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
+// Exactness  token: a largest one, if each logit may be off by Linear's bound b. logprob: of the token that was drawn, within
+//            2^-18 * (1 + |ref|) + b[token] + max b. Anything where a logit may overflow f32.
+// Source     the contracts; vLLM and FlashInfer run both in turn.
+struct LinearArgmax {
+  static constexpr std::string_view kName = "linear_argmax";
+  static constexpr std::string_view kSummary = "a dense layer's largest result in each row, and its logprob";
+  struct Problem {
+    int64_t tokens = 1, features = 201088, width = 2880;
+    DType x = DType::kBF16, w = DType::kBF16;
+    WeightLayout layout = WeightLayout::kRowMajor;
+    bool operator==(const Problem&) const = default;
+    template <class V, class P>
+    static void fields(V& v, P& p) {
+      v("tokens", p.tokens, "rows of x");
+      v("features", p.features, "rows of w");
+      v("width", p.width, "length of the sums");
+      v("x", p.x, "type of the activations");
+      v("w", p.w, "type of the weights");
+      v("layout", p.layout, "how the weights lie");
+    }
+  };
+  struct Args {
+    Tensor x, w, token, logprob;
+  };
+  template <class V>
+  static void slots(const Problem& p, V v) {
+    v(slot("x", Role::kIn, p.x, {p.tokens, p.width}), &Args::x);
+    Linear::slots(linear(p), [&](const SlotSpec& spec, Tensor Linear::Args::*member) {
+      if (member == &Linear::Args::w) v(spec, &Args::w);
+    });
+    v(slot("token", Role::kOut, DType::kI32, {p.tokens}), &Args::token);
+    v(slot("logprob", Role::kOut, DType::kF32, {p.tokens}), &Args::logprob);
+  }
+  // The parts.
+  static Linear::Problem linear(const Problem& p) {
+    return {.tokens = p.tokens,
+            .features = p.features,
+            .width = p.width,
+            .x = p.x,
+            .w = p.w,
+            .y = DType::kF32,
+            .layout = p.layout};
+  }
+  static Linear::Args linear(const Args& a, const Tensor& logits) {
+    return {.x = a.x, .w = a.w, .bias = {}, .residual = {}, .y = logits};
+  }
+  static Sample::Problem sample(const Problem& p) {
+    return {.rows = p.tokens, .vocab = p.features, .greedy = true};
+  }
+  static Sample::Args sample(const Args& a, const Tensor& logits) {
+    return {.logits = logits,
+            .temperature = {},
+            .top_k = {},
+            .top_p = {},
+            .min_p = {},
+            .seed = {},
+            .step = {},
+            .token = a.token,
+            .logprob = a.logprob};
+  }
+  static Refusal validate(const Problem& p);
+  static double bytes(const Problem& p);
+  static double flops(const Problem& p) { return Linear::flops(linear(p)); }
+  static Problem at_tokens(Problem p, int64_t n) { return p.tokens = n, p; }
+  static int64_t tokens_of(const Problem& p) { return p.tokens; }
+};
+
+Expectations reference(const LinearArgmax::Problem& problem, const LinearArgmax::Args& args);
+
+}  // namespace sluice
