@@ -92,7 +92,8 @@ std::vector<StageProblem> decoder_problems(const DecoderConfig& c, const StepBou
                             tokens));
     take(moe_problems(layer_moe(c), tokens, path));
   }
-  out.push_back({"logits.gather", any_problem<Embedding>(Embedding::at_tokens(p.gather, rows))});
+  if (rows != tokens)
+    out.push_back({"logits.gather", any_problem<Embedding>(Embedding::at_tokens(p.gather, rows))});
   out.push_back({"logits.greedy", any_problem<LinearArgmax>(LinearArgmax::at_tokens(p.greedy, rows))});
   return out;
 }
@@ -232,37 +233,44 @@ Status Decoder::forward(const StepIn& in, const DecoderWeights& w, const std::ve
                                     {n, moe.top_k}, stream.where);
     SLUICE_TRY(apart_ ? apart_->forward(moe_io, l.moe) : moe_->forward(moe_io, l.moe, scratch, stream));
   }
-  return logits_of(in.logit_rows, w, logits, workspace, stream);
+  return logits_of(in.logit_rows, in.every_row, w, logits, workspace, stream);
 }
 
 Status Decoder::logits_of(const Tensor& logit_rows, const DecoderWeights& w, const Tensor& logits,
                           Workspace workspace, Stream stream) const {
+  return logits_of(logit_rows, false, w, logits, workspace, stream);
+}
+
+Status Decoder::logits_of(const Tensor& logit_rows, bool every, const DecoderWeights& w, const Tensor& logits,
+                          Workspace workspace, Stream stream) const {
   const int64_t rows = logit_rows.shape[0];
   if (rows == 0) return check_workspace(workspace);
-  const Result<Tensor> wanted = wanted_rows(logit_rows, workspace, stream);
+  const Result<Tensor> wanted = wanted_rows(logit_rows, every, workspace, stream);
   if (!wanted.ok()) return wanted.status();
   const Workspace scratch{workspace.data + scratch_at_, workspace.bytes - scratch_at_};
   return lm_head_->run(rows, {.x = wanted.value(), .w = w.lm_head, .bias = {}, .residual = {}, .y = logits},
                        scratch, stream);
 }
 
-Status Decoder::draw_greedy(const Tensor& logit_rows, const DecoderWeights& w, const Tensor& token,
+Status Decoder::draw_greedy(const StepIn& in, const DecoderWeights& w, const Tensor& token,
                             const Tensor& logprob, Workspace scratch, Workspace workspace,
                             Stream stream) const {
-  const Result<Tensor> wanted = wanted_rows(logit_rows, workspace, stream);
+  const Result<Tensor> wanted = wanted_rows(in.logit_rows, in.every_row, workspace, stream);
   if (!wanted.ok()) return wanted.status();
-  return greedy_->run(logit_rows.shape[0],
+  return greedy_->run(in.logit_rows.shape[0],
                       {.x = wanted.value(), .w = w.lm_head, .token = token, .logprob = logprob}, scratch,
                       stream);
 }
 
 // What the last layer left of the tokens whose logits are wanted, packed.
-Result<Tensor> Decoder::wanted_rows(const Tensor& logit_rows, Workspace workspace, Stream stream) const {
+Result<Tensor> Decoder::wanted_rows(const Tensor& logit_rows, bool every, Workspace workspace,
+                                    Stream stream) const {
   SLUICE_TRY(check_workspace(workspace));
   const int64_t rows = logit_rows.shape[0];
   const auto view = [&](size_t at, int64_t count) {
     return make_tensor(workspace.data + at, config_.x, {count, config_.hidden}, stream.where);
   };
+  if (every) return view(normed_at_, rows);
   const Workspace scratch{workspace.data + scratch_at_, workspace.bytes - scratch_at_};
   // All rows there may be are the table, so that a row's number does not depend on how many tokens this step has.
   const Tensor table = view(normed_at_, bounds_.tokens), wanted = view(rows_at_, rows);
@@ -289,7 +297,12 @@ void Decoder::count_kernels(const StepIn& in, KernelRuns* runs) const {
     attention_[kind]->count_kernels(tokens, in.tables.front().rows_max,
                                     std::ranges::count(config_.kind, static_cast<int32_t>(kind)), runs);
   moe().count_kernels(tokens, config_.layers(), runs);
-  count_logits_kernels(in.logit_rows.shape[0], runs);
+  const int64_t rows = in.logit_rows.shape[0];
+  if (rows > 0 && in.every_row) {
+    runs->add(lm_head_->at(rows).kernel(), 1);
+  } else {
+    count_logits_kernels(rows, runs);
+  }
 }
 
 void Decoder::count_logits_kernels(int64_t rows, KernelRuns* runs) const {
@@ -298,8 +311,9 @@ void Decoder::count_logits_kernels(int64_t rows, KernelRuns* runs) const {
   runs->add(lm_head_->at(rows).kernel(), 1);
 }
 
-void Decoder::count_greedy_kernels(int64_t rows, KernelRuns* runs) const {
-  runs->add(gather_->at(rows).kernel(), 1);
+void Decoder::count_greedy_kernels(const StepIn& in, KernelRuns* runs) const {
+  const int64_t rows = in.logit_rows.shape[0];
+  if (!in.every_row) runs->add(gather_->at(rows).kernel(), 1);
   runs->add(greedy_->at(rows).kernel(), 1);
 }
 

@@ -51,6 +51,7 @@ struct StepIn {
   // Of each group of layers (CacheLayout); they differ in slot_of and page_table.
   std::vector<StepTables> tables;
   Tensor logit_rows;
+  bool every_row = false;  // logit_rows are all tokens, in order; nothing reads them then
   Tensor captured =
       {};  // i32[layers, tokens, top_k], layers may lie apart; with moe.capture: gets what each token chose
 };
@@ -88,17 +89,17 @@ class Decoder {
   // stays behind the first workspace_bytes(), has written to the workspace since.
   Status logits_of(const Tensor& logit_rows, const DecoderWeights& weights, const Tensor& logits,
                    Workspace workspace, Stream stream) const;
-  // In place of logits_of(): token i32[rows] and logprob f32[rows] of the largest logits, which are then seen by nobody
-  // (ops/linear_argmax.h). `scratch`: greedy_workspace_bytes(), beside the workspace.
-  Status draw_greedy(const Tensor& logit_rows, const DecoderWeights& weights, const Tensor& token,
+  // In place of the logits of a step: forward() had `in` without logit_rows, and token i32[rows] and logprob f32[rows] are those of
+  // the largest logits, which nobody sees (ops/linear_argmax.h). `scratch`: greedy_workspace_bytes(), beside the workspace.
+  Status draw_greedy(const StepIn& in, const DecoderWeights& weights, const Tensor& token,
                      const Tensor& logprob, Workspace scratch, Workspace workspace, Stream stream) const;
   size_t greedy_workspace_bytes() const { return greedy_->workspace_bytes(); }
   // (stage, kernel) of one layer, then of what stands around the layers, for `tokens` tokens and `rows` rows of logits.
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens, int64_t rows) const;
   // What forward() of `in` runs, in all layers.
   void count_kernels(const StepIn& in, KernelRuns* runs) const;
-  void count_logits_kernels(int64_t rows, KernelRuns* runs) const;  // likewise, of logits_of()
-  void count_greedy_kernels(int64_t rows, KernelRuns* runs) const;  // likewise, of draw_greedy()
+  void count_logits_kernels(int64_t rows, KernelRuns* runs) const;      // likewise, of logits_of()
+  void count_greedy_kernels(const StepIn& in, KernelRuns* runs) const;  // likewise, of draw_greedy()
 
  private:
   Decoder(Device& device, DecoderConfig config, const StepBounds& bounds, Policy policy)
@@ -110,7 +111,9 @@ class Decoder {
   Status plan_attention();
   Status plan_moe(const MoeSite& experts);
   void lay_out();
-  Result<Tensor> wanted_rows(const Tensor& logit_rows, Workspace workspace, Stream stream) const;
+  Result<Tensor> wanted_rows(const Tensor& logit_rows, bool every, Workspace workspace, Stream stream) const;
+  Status logits_of(const Tensor& logit_rows, bool every, const DecoderWeights& weights, const Tensor& logits,
+                   Workspace workspace, Stream stream) const;
   Status check_workspace(Workspace workspace) const;
 
   Device& device_;

@@ -90,9 +90,9 @@ Status Engine::launch_all(const InFlight& step, const StepTensors& t, TakeIds id
     layers.logit_rows.shape[0] = 0;
     SLUICE_TRY(decoder_->forward(layers, weights_, caches_, {}, workspace(), stream));
     decoder_->count_kernels(layers, runs);
-    SLUICE_TRY(decoder_->draw_greedy(t.in.logit_rows, weights_, t.sample.token, t.sample.logprob,
+    SLUICE_TRY(decoder_->draw_greedy(t.in, weights_, t.sample.token, t.sample.logprob,
                                      {static_cast<std::byte*>(logits_), logits_bytes_}, workspace(), stream));
-    decoder_->count_greedy_kernels(step.rows, runs);
+    decoder_->count_greedy_kernels(t.in, runs);
   } else if (t.scores.empty()) {
     SLUICE_TRY(decoder_->forward(t.in, weights_, caches_, t.sample.logits, workspace(), stream));
     decoder_->count_kernels(t.in, runs);
@@ -148,6 +148,7 @@ Status Engine::enqueue(const InFlight& step) {
   const int64_t rotary = c.attention.front().rotary;
   for (StepTables& tables : t.in.tables)
     tables.rope = make_tensor(rope_, DType::kF32, {bounds_.positions, rotary / 2, 2}, stream.where);
+  t.in.every_row = step.rows == t.in.token_ids.shape[0];  // each chunk is one token, and draws
   if (experts_) t.in.captured = experts_->captured(t.in.token_ids.shape[0]);
   t.sample.logits = make_tensor(logits_, DType::kF32, {step.rows, c.vocab}, stream.where);
   if (!recorded) return launch_all(step, t, ids, &kernel_runs_);

@@ -138,7 +138,7 @@ TEST(KernelRuns, AreOnePerLayerAndStep) {
     return "";
   };
   const int64_t layers = model.config.layers(), steps = 7;
-  EXPECT_EQ(runs.at(kernel_of("embed")), 2 * steps) << "it gathers the rows of logits, too";
+  EXPECT_EQ(runs.at(kernel_of("embed")), steps + 1) << "it gathers the prompt's row of logits, too";
   EXPECT_EQ(runs.at(kernel_of("norm")), (layers + 1) * steps) << "combine norms for the next layer";
   EXPECT_EQ(runs.at(kernel_of("combine")), layers * steps);
   EXPECT_EQ(runs.at(kernel_of("attention.qkv")), layers * steps);
