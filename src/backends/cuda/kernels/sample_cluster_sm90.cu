@@ -4,7 +4,7 @@
 // weights over depth (sample_find.cuh) down to where nothing matters any more, and once for each cut: top_k, top_p, the draw.
 //
 // Wins    always so far.
-// Loses   greedy rows, to partial results of the product that makes the logits, once there are any.
+// Loses   steps whose rows are all greedy, to linear_argmax_tile_sm90.
 // Limits  rows beyond what eight CTAs hold (some 420000 logits in f32) are read once for each pass.
 // Source  original; the contract is ops/sample.h.
 #include "backends/cuda/card.h"
