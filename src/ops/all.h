@@ -16,6 +16,7 @@
 #include "ops/linear_argmax.h"
 #include "ops/lora_delta.h"
 #include "ops/mask_logits.h"
+#include "ops/norm_qkv_rope_kv_write.h"
 #include "ops/norm_router_route.h"
 #include "ops/pack_experts.h"
 #include "ops/qkv_rope_kv_write.h"
@@ -38,7 +39,7 @@ struct OpList {};
 using AllOps =
     OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, NormRouterRoute, GroupRows, RouteGroup, PackExperts,
            ExpertGemm, Combine, CombineNorm, GroupedMlp, ExpertMlp, CountExperts, Linear, TakeTokens,
-           Embedding, RmsNorm, Rope, KvWrite, RopeKvWrite, QkvRopeKvWrite, Attention, LatentAttention,
-           AdjustLogits, MaskLogits, Sample, LinearArgmax, TopLogprobs>;
+           Embedding, RmsNorm, Rope, KvWrite, RopeKvWrite, QkvRopeKvWrite, NormQkvRopeKvWrite, Attention,
+           LatentAttention, AdjustLogits, MaskLogits, Sample, LinearArgmax, TopLogprobs>;
 
 }  // namespace sluice

@@ -1,25 +1,22 @@
+#include "ops/linear_reference.h"
+
 #include <cmath>
 #include <limits>
 
-#include "ops/linear.h"
-
 namespace sluice {
-namespace {
 
-double weight(const Linear::Problem& p, const Linear::Args& a, int64_t n, int64_t k) {
+double weight_of(const Linear::Problem& p, const Linear::Args& a, int64_t n, int64_t k) {
   if (p.layout == WeightLayout::kRowMajor) return load(a.w, n * p.width + k);
   const PanelShape s = panel_shape(p.features, false, p.width);
   return to_float(a.w.as<const BF16>()[panel_bf16_index(s, panel_row(false, n, false), k)]);
 }
-
-}  // namespace
 
 Expectations reference(const Linear::Problem& p, const Linear::Args& a) {
   const auto size = static_cast<size_t>(p.tokens * p.features);
   Expected y{.slot = "y", .value = std::vector<double>(size), .bound = std::vector<double>(size)};
   std::vector<double> w(static_cast<size_t>(p.width));
   for (int64_t n = 0; n < p.features; ++n) {
-    for (int64_t k = 0; k < p.width; ++k) w[static_cast<size_t>(k)] = weight(p, a, n, k);
+    for (int64_t k = 0; k < p.width; ++k) w[static_cast<size_t>(k)] = weight_of(p, a, n, k);
     const double bias = p.bias ? load(a.bias, n) : 0;
     for (int64_t t = 0; t < p.tokens; ++t) {
       const double residual = p.residual ? load2(a.residual, t, n) : 0;

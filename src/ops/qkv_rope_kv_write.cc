@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ops/kv_write_reference.h"
+#include "ops/qkv_rope_kv_write_reference.h"
 #include "ops/rope_reference.h"
 
 namespace sluice {
@@ -45,11 +46,15 @@ double QkvRopeKvWrite::bytes(const Problem& p) {
 }
 
 Expectations reference(const QkvRopeKvWrite::Problem& p, const QkvRopeKvWrite::Args& a) {
+  return turned_and_written(p, a, reference(QkvRopeKvWrite::project(p), QkvRopeKvWrite::project(a)).front());
+}
+
+Expectations turned_and_written(const QkvRopeKvWrite::Problem& p, const QkvRopeKvWrite::Args& a,
+                                const Expected& rows) {
   const Linear::Problem linear = QkvRopeKvWrite::project(p);
   const Rope::Problem& turned = p.rope.rope;
   const int64_t tokens = linear.tokens, width = linear.features, of_queries = turned.heads * turned.head_dim,
                 of_keys = p.rope.kv_heads * turned.head_dim;
-  const Expected rows = reference(linear, QkvRopeKvWrite::project(a)).front();
   const auto part = [&](int64_t first, int64_t count) { return columns(rows, tokens, width, first, count); };
   const Rope::Args tables{.positions = a.positions, .table = a.table, .x = {}};
   Expected queries = part(0, of_queries), keys = part(of_queries, of_keys);

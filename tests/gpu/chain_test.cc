@@ -18,6 +18,7 @@
 #include "cases/linear_argmax.h"
 #include "cases/lora_delta.h"
 #include "cases/mask_logits.h"
+#include "cases/norm_qkv_rope_kv_write.h"
 #include "cases/norm_router_route.h"
 #include "cases/qkv_rope_kv_write.h"
 #include "cases/rms_norm.h"
@@ -186,6 +187,15 @@ class Chain {
 
 template <class Op>
 struct Problems;
+// Of an operation that is another one and a norm.
+template <class Op, class Part>
+struct ProblemsAround {
+  static std::vector<typename Op::Problem> list() {
+    std::vector<typename Op::Problem> out;
+    for (const typename Part::Problem& p : Problems<Part>::list()) out.push_back({p});
+    return out;
+  }
+};
 template <>
 struct Problems<Combine> {
   static std::vector<Combine::Problem> list() {
@@ -196,13 +206,7 @@ struct Problems<Combine> {
 };
 
 template <>
-struct Problems<CombineNorm> {
-  static std::vector<CombineNorm::Problem> list() {
-    std::vector<CombineNorm::Problem> out;
-    for (const Combine::Problem& p : Problems<Combine>::list()) out.push_back({.combine = p});
-    return out;
-  }
-};
+struct Problems<CombineNorm> : ProblemsAround<CombineNorm, Combine> {};
 
 // Rows that are grouped: tiles of both products, of more than one round.
 template <>
@@ -315,13 +319,7 @@ struct Problems<LoraDelta> {
   static std::vector<LoraDelta::Problem> list() { return {{.tokens = 1}, {.tokens = 70, .adapters = 3}}; }
 };
 template <>
-struct Problems<NormRouterRoute> {
-  static std::vector<NormRouterRoute::Problem> list() {
-    std::vector<NormRouterRoute::Problem> out;
-    for (const RouterRoute::Problem& p : Problems<RouterRoute>::list()) out.push_back({.router = p});
-    return out;
-  }
-};
+struct Problems<NormRouterRoute> : ProblemsAround<NormRouterRoute, RouterRoute> {};
 template <>
 struct Problems<RmsNorm> {
   static std::vector<RmsNorm::Problem> list() {
@@ -387,6 +385,8 @@ struct Problems<QkvRopeKvWrite> {
   }
 };
 template <>
+struct Problems<NormQkvRopeKvWrite> : ProblemsAround<NormQkvRopeKvWrite, QkvRopeKvWrite> {};
+template <>
 struct Problems<Sample> {
   static std::vector<Sample::Problem> list() {
     return {{.rows = 1, .vocab = 60000}, {.rows = 40, .vocab = 5003}};
@@ -433,8 +433,8 @@ class GpuChain : public OnGpu {};
 using Chained =
     ::testing::Types<AdjustLogits, Attention, Combine, CombineNorm, CountExperts, Embedding, ExpertMlp,
                      GroupedMlp, KvWrite, LatentAttention, Linear, LinearArgmax, RouterGemm, RouterRoute,
-                     LoraDelta, MaskLogits, NormRouterRoute, RmsNorm, Rope, RopeKvWrite, QkvRopeKvWrite,
-                     RouteTopk, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
+                     LoraDelta, MaskLogits, NormQkvRopeKvWrite, NormRouterRoute, RmsNorm, Rope, RopeKvWrite,
+                     QkvRopeKvWrite, RouteTopk, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuChain, Chained, OpNames);
 
 template <class Op, class F>

@@ -69,6 +69,7 @@ class FarDevice final : public Device {
     compose<NormRouterRouteParts<own>>();
     compose<CombineNormParts<own>>();
     compose<QkvRopeKvWriteParts<own>>();
+    compose<NormQkvRopeKvWriteParts<own>>();
     compose<LinearArgmaxParts<own>>();
   }
   const DeviceInfo& info() const override { return info_; }

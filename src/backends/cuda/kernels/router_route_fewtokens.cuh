@@ -72,21 +72,6 @@ __device__ __forceinline__ uint32_t load_word(const uint32_t* word) {
   return bits;
 }
 
-// x times the norm's weight, each product rounded to bf16; the sum of the squares of x.
-__device__ __forceinline__ float scale_by(tile::Eight<Bf16>& x, const tile::Eight<Bf16>& scale) {
-  uint32_t words[4] = {x.word[0].x, x.word[0].y, x.word[0].z, x.word[0].w};
-  const uint32_t by[4] = {scale.word[0].x, scale.word[0].y, scale.word[0].z, scale.word[0].w};
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 v = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&words[i]));
-    sum = fmaf(v.x, v.x, fmaf(v.y, v.y, sum));
-    asm("mul.rn.bf16x2 %0, %0, %1;" : "+r"(words[i]) : "r"(by[i]));
-  }
-  x.word[0] = make_uint4(words[0], words[1], words[2], words[3]);
-  return sum;
-}
-
 // Computes one CTA's partial logits of a tile. Calls send(token of the tile, expert of the tile, partial logits of two adjacent
 // experts), and with a norm send_squares(token of the tile, partial sum of squares); all threads call sync() before. All loads are in flight at once, weights first and before the wait for the previous
 // launch.
@@ -138,7 +123,7 @@ __device__ __forceinline__ void add_up(const Few& few, int split, int first_toke
     for (int m = 0; m < C::kRows; ++m) {
       float sum = 0;
 #pragma unroll
-      for (int i = 0; i < C::kFlight; ++i) sum += scale_by(x[i][m], scale[i]);
+      for (int i = 0; i < C::kFlight; ++i) sum += tile::scale_by(x[i][m], scale[i]);
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
       if (c == 0) squares[warp][8 * m + g] = sum;

@@ -111,6 +111,21 @@ __device__ __forceinline__ void to_floats(float (&out)[8], const Eight<float>& i
   }
 }
 
+// Multiplies x by `scale`, each product rounded to bf16; answers the sum of the squares of x before.
+__device__ __forceinline__ float scale_by(Eight<__nv_bfloat16>& x, const Eight<__nv_bfloat16>& scale) {
+  uint32_t words[4] = {x.word[0].x, x.word[0].y, x.word[0].z, x.word[0].w};
+  const uint32_t by[4] = {scale.word[0].x, scale.word[0].y, scale.word[0].z, scale.word[0].w};
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 v = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&words[i]));
+    sum = fmaf(v.x, v.x, fmaf(v.y, v.y, sum));
+    asm("mul.rn.bf16x2 %0, %0, %1;" : "+r"(words[i]) : "r"(by[i]));
+  }
+  x.word[0] = make_uint4(words[0], words[1], words[2], words[3]);
+  return sum;
+}
+
 // Eight values as sums of bf16 terms, the largest first: one term for bf16; three for f32, which are exact (8 of its 24
 // bits in each) down to the smallest normal. Two adjacent values share a word, the first in its low half.
 template <class T>
