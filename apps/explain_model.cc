@@ -71,8 +71,15 @@ Result<Step> step_of(const ModelQuestion& q, const DeviceInfo& device) {
   bounds.pages = bounds.sequences * bounds.pages_per_seq();
   step.layers = config.value().decoder.layers();
   const DecoderConfig decoder = config.value().decoder.with_layouts_of(device).with_caches(q.cache);
-  step.stages = decoder_problems(decoder, bounds, q.tokens, std::min(q.tokens, bounds.sequences),
-                                 path_of(layer_moe(decoder), q, step.phase, device));
+  const MoePath path = path_of(layer_moe(decoder), q, step.phase, device);
+  const StreamNorm norm = stream_norm(decoder, bounds, q.tokens, path, device, all_candidates(), q.policy);
+  const auto problems = [&](StreamNorm by) {
+    return decoder_problems(decoder, bounds, q.tokens, std::min(q.tokens, bounds.sequences), path, by);
+  };
+  step.stages = problems(norm);
+  // Who norms is a choice, too.
+  for (const StreamNorm by : {StreamNorm::kByLaunches, StreamNorm::kByProjections})
+    add_ops(problems(by), &step.ops);
   add_ops_of_all_paths(layer_moe(decoder), q.tokens, &step);
   return step;
 }

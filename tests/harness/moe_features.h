@@ -68,9 +68,10 @@ class FeatureLayer {
     EXPECT_TRUE(device_.wait(device_.stream()).ok());
     return out;
   }
+  Status status() const { return moe_->forward(io_, weights_, workspace(), device_.stream()); }
   std::vector<uint16_t> run() {
-    const Status status = moe_->forward(io_, weights_, workspace(), device_.stream());
-    EXPECT_TRUE(status.ok()) << status.message;
+    const Status done = status();
+    EXPECT_TRUE(done.ok()) << done.message;
     return get<uint16_t>(io_.y);
   }
   // Every stage against its reference.
@@ -262,6 +263,14 @@ TYPED_TEST_P(MoeFeaturesOn, NormsForTheNextLayer) {
         EXPECT_NEAR(squares / static_cast<double>(config.hidden), 1, .01) << model << ", row " << t;
       }
       layer.check();
+      const MoeIo whole = layer.io();
+      layer.io().leaves_norm = true, layer.io().norm_weight = layer.io().normed = {};
+      if (norm_is_a_launch(config, layer.moe().path(tokens))) {
+        EXPECT_EQ(layer.run(), y) << model << ", " << tokens << ": the norm is left to the next layer";
+      } else {
+        EXPECT_NE(layer.status().message.find("leaves_norm"), std::string::npos) << model << ", " << tokens;
+      }
+      layer.io() = whole;
       layer.io().normed = layer.io().x;
       EXPECT_EQ(layer.run(), y) << model << ", " << tokens;
       EXPECT_EQ(layer.template get<uint16_t>(layer.io().x), normed) << model << ", " << tokens;
