@@ -27,18 +27,23 @@ namespace sluice {
 //            page_size; what lies beyond it counts as absent. heads from 1 to 4096; rank, nope, rope, v_dim
 //            from 1 to 1024, and rank + rope up to 1024; sequences >= 1; tokens >= 0; scale from 2^-100 to
 //            2^100.
-// Types      q, cache, y alike, bf16 or f32; kv_b bf16 or f32. f32 arithmetic, one rounding.
+// Types      q, cache, y alike, bf16 or f32; kv_b bf16 or f32. f32 arithmetic, one rounding, and those that Exactness allows.
 // NaN        in an attended row, a query or the head's weights spreads as the formula says; what a query does
 //            not attend to never reaches it. An infinity in any of them: that head of that row is unspecified.
 // Bytes      the attended rows once for each sequence, kv_b, q and y once.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  per element, with n attended positions and u = 2^-24:
-//              (e^(2 d) - 1 + (3 n + rank + 40) u e^(2 d)) * sum_k |V_dk| sum_j p_j |c_jk| + half an ulp
-//              d = (nope + rank + rope + 24) u S,   S = max_j scale (sum_i sum_k |a_i||K_ik||c_jk| + sum |b||r_j|)
+//              (e^(2 d) - 1 + ((3 n + rank + 40) u + w) e^(2 d)) * sum_k |V_dk| sum_j p_j |c_jk| + half an ulp
+//              d = (nope + rank + rope + 24) u S + e,
+//              S = max_j scale (sum_i sum_k |a_i||K_ik||c_jk| + sum |b||r_j|)
 //            A score is a sum of nope products in each of the sums of rank, then rope more; what else d holds is
 //            derived in ops/attention.h. Weighing n rows and adding the weights loses a rounding for each term,
-//            and another one wherever a larger score appears; V adds rank. Numbers below 2^-126 may count as
-//            zero. Where a sum of magnitudes (a' too) passes the largest f32, anything.
+//            and another one wherever a larger score appears; V adds rank.
+//            e and w are 0 unless q is bf16. Then a' may be rounded to bf16 once, which moves a score by at most
+//            e = 2^-9 max_j scale sum_k |a'_k||c_jk|. So may each weight, after it was added to the sum of weights, and
+//            sums of weighed rows, over all positions or some: w = (1 + 2^-9)^2 - 1, because y is linear in both.
+//            Numbers below 2^-126 may count as zero. Where a sum of magnitudes (a' too) passes the largest number of
+//            the type of q, anything.
 // Source     DeepSeek-AI, "DeepSeek-V2" (2024), section 2.1 and appendix C; deepseek-ai/DeepSeek-V3
 //            inference/model.py, MLA.
 struct LatentAttention {

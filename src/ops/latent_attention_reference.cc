@@ -7,11 +7,12 @@
 namespace sluice {
 namespace {
 
-constexpr double kLargest = std::numeric_limits<float>::max();
+constexpr double kLargestF32 = std::numeric_limits<float>::max(), kLargestBF16 = 0x1.fep127;
+constexpr double kBF16Eps = 0x1p-9;  // unit roundoff
 
-// A sum, the sum of the magnitudes of its terms, and what may be lost where a number counts as zero.
+// A sum, the sum of the magnitudes of its terms, what may be lost where a number counts as zero, and where one is rounded to bf16.
 struct Sum {
-  double value = 0, magnitude = 0, flushed = 0;
+  double value = 0, magnitude = 0, flushed = 0, rounded = 0;
 };
 
 // One query: a row, a head, and the rows [pages * page_size] of the cache that it attends to.
@@ -29,20 +30,22 @@ class Head {
   void attend(Expected* y) {
     if (query_.cache_rows.empty()) return append(y, std::vector<Sum>(static_cast<size_t>(p_.v_dim)), 0);
     const std::vector<Sum> query = absorbed();
-    double largest = -kInfinity, most = 0, flushed = 0;
+    double largest = -kInfinity, most = 0, flushed = 0, rounded = 0;
     std::vector<double> score;
     for (const int64_t row : query_.cache_rows) {
       const Sum s = score_of(query, row);
       score.push_back(s.value);
       largest = std::fmax(largest, s.value);
       most = std::max(most, s.magnitude), flushed = std::max(flushed, s.flushed);
+      rounded = std::max(rounded, s.rounded);
     }
     double total = 0;
     for (double& s : score) total += s = std::exp(s - largest);
     const auto terms = static_cast<double>(p_.nope + p_.rank + p_.rope + 24);
-    const double off = std::exp(2 * (terms * kF32Eps * most + flushed));
-    const double relative =
-        off - 1 + (3 * static_cast<double>(score.size()) + static_cast<double>(p_.rank) + 40) * kF32Eps * off;
+    const double off = std::exp(2 * (terms * kF32Eps * most + flushed + rounded));
+    const double added =
+        (3 * static_cast<double>(score.size()) + static_cast<double>(p_.rank) + 40) * kF32Eps;
+    const double relative = off - 1 + (added + (1 + eps_) * (1 + eps_) - 1) * off;
     std::vector<Sum> out = weighed(score, total);
     for (Sum& s : out) s.magnitude = relative * s.magnitude + off * s.flushed;
     append(y, out, unspecified_ ? kInfinity : 1);
@@ -53,7 +56,9 @@ class Head {
     unspecified_ |= std::isinf(value);
     return value;
   }
-  void limit(double magnitude) { unspecified_ |= magnitude > kLargest; }
+  void limit(double magnitude) {
+    unspecified_ |= magnitude > (p_.q == DType::kBF16 ? kLargestBF16 : kLargestF32);
+  }
   double weight(int64_t row, int64_t k) {
     const int64_t rows = p_.nope + p_.v_dim;
     return number(load(a_.kv_b, (query_.head * rows + row) * p_.rank + k));
@@ -72,11 +77,12 @@ class Head {
         s.flushed += kFlush * (std::abs(a) + std::abs(w) + 1);
       }
       limit(s.magnitude);
+      s.rounded = eps_ * std::abs(s.value);
       out.push_back(s);
     }
     for (int64_t i = 0; i < p_.rope; ++i) {
       const double b = asked(p_.nope + i);
-      out.push_back({b, std::abs(b), kFlush});
+      out.push_back({b, std::abs(b), kFlush, 0});
     }
     return out;
   }
@@ -88,9 +94,10 @@ class Head {
       s.value += query[k].value * c;
       s.magnitude += query[k].magnitude * std::abs(c);
       s.flushed += query[k].flushed * std::abs(c) + kFlush * (query[k].magnitude + 1);
+      s.rounded += query[k].rounded * std::abs(c);
     }
     limit(s.magnitude), limit(p_.scale * s.magnitude);
-    return {p_.scale * s.value, p_.scale * s.magnitude, p_.scale * s.flushed + kFlush};
+    return {p_.scale * s.value, p_.scale * s.magnitude, p_.scale * s.flushed + kFlush, p_.scale * s.rounded};
   }
 
   // V_h times the mean of the latents.
@@ -104,7 +111,7 @@ class Head {
         s.flushed += kFlush * (std::abs(c) + 2);
       }
       limit(s.magnitude);
-      mean.push_back({s.value / total, s.magnitude / total, s.flushed});
+      mean.push_back({s.value / total, s.magnitude / total, s.flushed, 0});
     }
     std::vector<Sum> out;
     for (int64_t d = 0; d < p_.v_dim; ++d) {
@@ -134,6 +141,8 @@ class Head {
   const LatentAttention::Problem& p_;
   const LatentAttention::Args& a_;
   const Query& query_;
+  // What a rounding of a', a weight or a latent may lose.
+  const double eps_ = p_.q == DType::kBF16 ? kBF16Eps : 0;
   bool unspecified_ = false;
 };
 
