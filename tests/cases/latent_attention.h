@@ -30,6 +30,23 @@ struct Suite<LatentAttention> {
       change(p);
       return p;
     };
+    // What tensor cores take: sizes are multiples of tiles.
+    const P tiled{.tokens = 11,
+                  .sequences = 3,
+                  .heads = 3,
+                  .rank = 128,
+                  .nope = 16,
+                  .rope = 8,
+                  .v_dim = 13,
+                  .pages = 20,
+                  .page_size = 16,
+                  .pages_per_seq = 6,
+                  .scale = 0.2};
+    const auto with_tiles = [&](auto change) {
+      P p = tiled;
+      change(p);
+      return p;
+    };
     return {
         {{.tokens = 2, .sequences = 2, .heads = 2, .pages = 8, .page_size = 16, .pages_per_seq = 5},
          "DeepSeek V3 decode, two of its heads"},
@@ -52,6 +69,36 @@ struct Suite<LatentAttention> {
         {with([](P& p) { p.q = kF; }), "below the smallest normal", Fill::kTiny},
         {with([](P& p) { p.q = kF; }), "scores that overflow", Fill::kHuge},
         {with([](P& p) { p.scale = 40, p.q = kF; }), "a few weights take all"},
+        {{.tokens = 1, .sequences = 1, .pages = 5, .page_size = 64, .pages_per_seq = 5},
+         "DeepSeek V3 decode, all heads, two splits",
+         Fill::kSkewed},
+        {{.tokens = 2, .sequences = 2, .heads = 128, .pages = 9, .page_size = 16, .pages_per_seq = 4},
+         "DeepSeek V3 decode, all heads of two sequences"},
+        {{.tokens = 5, .sequences = 2, .heads = 6, .pages = 9, .page_size = 64, .pages_per_seq = 5},
+         "DeepSeek V3, several rows a sequence",
+         Fill::kNormal,
+         apart},
+        {with_tiles([](P& p) { p.tokens = 5, p.heads = 70; }), "tiles, a group of heads that is not full"},
+        {tiled, "tiles, absent pages", Fill::kNormal, apart},
+        {with_tiles([](P& p) { p.page_size = 7, p.pages_per_seq = 40, p.pages = 99; }),
+         "tiles across pages that divide nothing"},
+        {with_tiles([](P& p) { p.tokens = 2, p.sequences = 1, p.pages = 310, p.pages_per_seq = 310; }),
+         "tiles, as many splits as a row may have", Fill::kSkewed},
+        {with_tiles([](P& p) { p.pages = 310, p.pages_per_seq = 310; }), "tiles, splits without keys"},
+        {with_tiles([](P& p) { p.rank = 256, p.nope = 48, p.rope = 40, p.v_dim = 200, p.tokens = 30; }),
+         "tiles, values of more than one pass", Fill::kNormal, apart},
+        {with_tiles([](P& p) { p.nope = 256, p.rope = 64, p.tokens = 4; }), "tiles, the widest heads"},
+        {with_tiles([](P& p) { p.tokens = 75, p.heads = 2; }), "tiles, prefill", Fill::kNormal, apart},
+        {with_tiles([](P& p) { p.tokens = 30, p.heads = 1024, p.pages_per_seq = 256; }),
+         "tiles, more rows than the workspace holds", Fill::kEmpty},
+        {with_tiles([](P& p) { p.tokens = 0; }), "tiles, no tokens"},
+        {tiled, "tiles, nothing to attend to", Fill::kEmpty},
+        {tiled, "tiles, all scores equal", Fill::kAllEqual},
+        {with_tiles([](P& p) { p.pages_per_seq = 2; }), "tiles, NaN here and there", Fill::kSomeNan},
+        {tiled, "tiles, infinities here and there", Fill::kInfinite},
+        {tiled, "tiles, below the smallest normal", Fill::kTiny},
+        {tiled, "tiles, scores that overflow", Fill::kHuge},
+        {with_tiles([](P& p) { p.scale = 40; }), "tiles, a few weights take all"},
     };
   }
 
@@ -79,6 +126,17 @@ struct Suite<LatentAttention> {
   }
 
   static P random(Random& r) {
+    P p = any_problem(r);
+    if (coin(r)) return p;
+    // What tensor cores take, mostly.
+    p.rank = one_of(r, {64, 128, 256});
+    p.nope = 16 * r.integer(1, 4), p.rope = 8 * r.integer(1, 9);
+    p.q = p.w = DType::kBF16;
+    return p;
+  }
+
+ private:
+  static P any_problem(Random& r) {
     return {.tokens = r.integer(0, 12),
             .sequences = r.integer(1, 4),
             .heads = r.integer(0, 4),
@@ -94,7 +152,6 @@ struct Suite<LatentAttention> {
             .w = any_float(r)};
   }
 
- private:
   // Sequences without rows, rows without a sequence, more rows than keys and no keys at all come up by chance.
   // kSkewed: all rows are the last of the last sequence, and its context is long.
   static void fill_lengths(const P& p, Fill fill, const LatentAttention::Args& a, Random& random) {

@@ -417,6 +417,7 @@ template <>
 struct Problems<LatentAttention> {
   static std::vector<LatentAttention::Problem> list() {
     return {{.tokens = 2, .sequences = 2, .heads = 17, .pages = 64, .pages_per_seq = 32},
+            {.tokens = 9, .heads = 70, .rank = 128, .nope = 32, .rope = 16, .v_dim = 40, .pages_per_seq = 40},
             {.tokens = 20,
              .heads = 3,
              .rank = 36,

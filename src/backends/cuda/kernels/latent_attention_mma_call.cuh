@@ -1,0 +1,63 @@
+// What the three launches of latent_attention_mma_sm90.cu share: the call, the workspace, and how the keys of a row are split.
+#pragma once
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "backends/cuda/tile/divisor.cuh"
+
+namespace sluice::cuda::latent_mma {
+
+using Bf16 = __nv_bfloat16;
+
+constexpr int kWarp = 32;
+constexpr uint32_t kAllLanes = 0xffffffffu;
+constexpr int kPanel = 64;       // columns of a row of 128 bytes in shared memory
+constexpr int kHeads = 64;       // of a CTA that attends
+constexpr int kTileKeys = 64;    // keys of a tile
+constexpr int kMostSplits = 16;  // of a row
+constexpr int kFewestTiles = 4;  // of a split, unless the row has fewer
+constexpr int kMostRope =
+    kPanel;  // a row of the workspace has this many columns behind the rank; zeros behind `rope`
+
+// One split of one head of one row, beside its latent, which is not written unless state is kSomeKeys.
+struct alignas(16) Part {
+  float largest, sum;  // the largest score, in base 2, and the sum of weights relative to it
+  int state, unused;
+};
+constexpr int kNobody = -1, kNoKeys = 0, kSomeKeys = 1;
+
+// Row strides are in elements.
+struct Parameters {
+  const Bf16 *q, *kv_b, *cache;
+  const int32_t *page_table, *q_begin, *kv_len;
+  Bf16* y;
+  int64_t q_stride, y_stride;
+  int64_t first, rows;  // of this call
+  int64_t sequences, pages, pages_per_seq;
+  tile::Divisor page_size;
+  int heads, nope, rope, v_dim, splits;
+  float scale;    // with log2(e)
+  Bf16* queries;  // [rows, heads, rank + kMostRope]
+  Bf16* latents;  // [rows, heads, splits, rank], columns in the order of stored_column()
+  Part* parts;    // [rows, heads, splits]
+};
+
+// Partial latents lie so that a thread stores 16 bytes of its accumulators: of 32 columns, chunk c holds columns 8 j + 2 c and the next,
+// for j from 0 to 3. The column of the first element of pair j of a chunk:
+__device__ __forceinline__ int stored_column(int chunk, int j) {
+  return chunk / 4 * 32 + 8 * j + chunk % 4 * 2;
+}
+
+// The keys of a split. They depend on the row's own position and on nothing else of the step.
+struct Span {
+  int begin, end;
+};
+__device__ __forceinline__ Span keys_of_split(int keys, int split) {
+  const int tiles = (keys + kTileKeys - 1) / kTileKeys;
+  const int each = max((tiles + kMostSplits - 1) / kMostSplits, kFewestTiles) * kTileKeys;
+  const int begin = min(split * each, keys);
+  return {begin, min(begin + each, keys)};
+}
+
+}  // namespace sluice::cuda::latent_mma
