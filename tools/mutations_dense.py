@@ -139,7 +139,7 @@ DENSE = [
         "qkv_rope_kv_write",
     ),
     Mutation(
-        "norm_qkv_rope_kv_write_squares_of_a_warp_missing",
+        "norm_qkv_squares_of_a_warp_missing",
         "a row's sum of squares leaves out what the last warp has",
         "norm_qkv_rope_kv_write_stream_sm90",
         "kernels/linear_stream.cuh",
@@ -148,7 +148,7 @@ DENSE = [
         "norm_qkv_rope_kv_write",
     ),
     Mutation(
-        "norm_qkv_rope_kv_write_root_of_neighbour",
+        "norm_qkv_root_of_neighbour",
         "a token's sums are multiplied by the inverse root of the next one",
         "norm_qkv_rope_kv_write_stream_sm90",
         "kernels/linear_stream.cuh",
@@ -157,7 +157,7 @@ DENSE = [
         "norm_qkv_rope_kv_write",
     ),
     Mutation(
-        "norm_qkv_rope_kv_write_weights_of_the_first_boxes",
+        "norm_qkv_weights_of_the_first_boxes",
         "boxes behind a warp's first four are scaled by the weights of those",
         "norm_qkv_rope_kv_write_stream_sm90",
         "kernels/linear_stream.cuh",
@@ -166,7 +166,7 @@ DENSE = [
         "norm_qkv_rope_kv_write",
     ),
     Mutation(
-        "norm_qkv_rope_kv_write_row_half_a_sum_of_squares",
+        "norm_qkv_row_half_a_sum_of_squares",
         "of a single row, a sum of squares leaves out the second half of each box",
         "norm_qkv_rope_kv_write_stream_sm90",
         "kernels/linear_stream.cuh",
@@ -198,7 +198,7 @@ DENSE = [
         "linear_argmax_tile_sm90",
         "kernels/linear_argmax_tile_sm90.cu",
         "fmaf(of_least, beside(least, largest), of_largest)",
-        "of_largest",
+        "fmaf(of_least, 0 * beside(least, largest), of_largest)",
         "linear_argmax",
     ),
     Mutation(
