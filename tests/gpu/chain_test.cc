@@ -74,7 +74,7 @@ class CopyTraffic {
 bool is_weight(std::string_view slot) {
   for (const char* name :
        {"w", "weight", "norm_weight", "bias", "gate_bias", "a", "b", "scale", "hash_table", "expert_map",
-        "up", "up_scale", "up_bias", "down", "down_scale", "down_bias", "sinks"})
+        "up", "up_scale", "up_bias", "down", "down_scale", "down_bias", "sinks", "kv_b"})
     if (slot == name) return true;
   return false;
 }

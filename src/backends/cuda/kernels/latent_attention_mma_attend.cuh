@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(kAttendThreads, 1) attend(const __grid_constan
   if (s >= 0) {
     const int64_t behind = p.q_begin[s + 1] - (p.first + row);  // rows up to the sequence's last
     const int64_t count = min(p.kv_len[s] - behind + 1, p.pages_per_seq * p.page_size);
-    keys = keys_of_split(static_cast<int>(max(count, int64_t{0})), split);
+    keys = keys_of_split(static_cast<int>(max(count, int64_t{0})), split, p.fewest_tiles);
   }
   if (keys.begin >= keys.end) {
     if (own < heads)

@@ -16,7 +16,6 @@ constexpr int kPanel = 64;       // columns of a row of 128 bytes in shared memo
 constexpr int kHeads = 64;       // of a CTA that attends
 constexpr int kTileKeys = 64;    // keys of a tile
 constexpr int kMostSplits = 16;  // of a row
-constexpr int kFewestTiles = 4;  // of a split, unless the row has fewer
 constexpr int kMostRope =
     kPanel;  // a row of the workspace has this many columns behind the rank; zeros behind `rope`
 
@@ -37,10 +36,11 @@ struct Parameters {
   int64_t sequences, pages, pages_per_seq;
   tile::Divisor page_size;
   int heads, nope, rope, v_dim, splits;
-  float scale;    // with log2(e)
-  Bf16* queries;  // [rows, heads, rank + kMostRope]
-  Bf16* latents;  // [rows, heads, splits, rank], columns in the order of stored_column()
-  Part* parts;    // [rows, heads, splits]
+  int fewest_tiles;  // of a split, unless the row has fewer
+  float scale;       // with log2(e)
+  Bf16* queries;     // [rows, heads, rank + kMostRope]
+  Bf16* latents;     // [rows, heads, splits, rank], columns in the order of stored_column()
+  Part* parts;       // [rows, heads, splits]
 };
 
 // Partial latents lie so that a thread stores 16 bytes of its accumulators: of 32 columns, chunk c holds columns 8 j + 2 c and the next,
@@ -49,13 +49,13 @@ __device__ __forceinline__ int stored_column(int chunk, int j) {
   return chunk / 4 * 32 + 8 * j + chunk % 4 * 2;
 }
 
-// The keys of a split. They depend on the row's own position and on nothing else of the step.
+// The keys of a split. They depend on the row's own position and on the configuration, and on nothing else of the step.
 struct Span {
   int begin, end;
 };
-__device__ __forceinline__ Span keys_of_split(int keys, int split) {
+__device__ __forceinline__ Span keys_of_split(int keys, int split, int fewest_tiles) {
   const int tiles = (keys + kTileKeys - 1) / kTileKeys;
-  const int each = max((tiles + kMostSplits - 1) / kMostSplits, kFewestTiles) * kTileKeys;
+  const int each = max((tiles + kMostSplits - 1) / kMostSplits, fewest_tiles) * kTileKeys;
   const int begin = min(split * each, keys);
   return {begin, min(begin + each, keys)};
 }

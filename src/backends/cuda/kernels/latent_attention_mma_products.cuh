@@ -224,7 +224,8 @@ __global__ void __launch_bounds__(kProjectThreads, 1) project(const __grid_const
       const int slot = i / kValueRows, d = i % kValueRows;
       if (!desk.owned[slot] || begin + d >= p.v_dim) continue;
       p.y[(p.first + first + slot) * p.y_stride + static_cast<int64_t>(head) * p.v_dim + begin + d] =
-          __float2bfloat16_rn(desk.sum[0][slot][d] + desk.sum[1][slot][d]);
+          // Zero times an infinite weight is none.
+          __float2bfloat16_rn(desk.some[slot] ? desk.sum[0][slot][d] + desk.sum[1][slot][d] : 0.f);
     }
     __syncthreads();  // sums are free
   }

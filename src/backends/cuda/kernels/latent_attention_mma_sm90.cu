@@ -7,7 +7,7 @@
 // Loses   fewer than 64 heads: the products are as long; prompts, whose rows share no tile. What it refuses:
 //         latent_attention_splits_sm90.cu.
 // Limits  bf16; a rank of 128, 256 or 512, rope up to 64, nope up to 256. The workspace holds 96 MiB of rows at a time, so many rows are
-//         several calls. A row's own position decides how its keys are split: neither the batch nor the page table changes its bits.
+//         several calls. The configuration and a row's own position decide how its keys are split, not the batch or the page table.
 //         a', weights and partial latents are rounded to bf16 once each; weights are summed before that.
 //         At a rank of 512: attend has 231056 bytes of shared memory and 191 registers, so 256 threads an SM; project 26624 bytes and
 //         128 registers, 512 threads an SM; absorb 37120 bytes (of a nope of 128) and 56 registers. Nothing spills.
@@ -21,17 +21,20 @@ namespace {
 using Problem = LatentAttention::Problem;
 
 // What the card knows of the kernels; checked against them below.
-constexpr int64_t kSplitsMost = 16, kSplitKeys = 256, kRopeMost = 64, kNopeMost = 256, kPartBytes = 16;
+constexpr int64_t kSplitsMost = 16, kTile = 64, kGroupHeads = 64, kRopeMost = 64, kNopeMost = 256,
+                  kPartBytes = 16;
+// Configurations: the fewest tiles of keys of a split.
+constexpr int kFewestTiles[] = {4, 16, 64};
 
 struct Layout {
   int64_t splits;           // of a row, at most
   int64_t row_bytes, rows;  // workspace of a row, and rows of a call
 };
-Layout layout_of(const Problem& p) {
+Layout layout_of(const Problem& p, int fewest_tiles) {
   constexpr int64_t kBytes = int64_t{96} << 20, kBf16 = 2, kGridRows = 65535;
   const int64_t room = p.pages_per_seq * p.page_size;
-  Layout out{
-      .splits = std::min((room + kSplitKeys - 1) / kSplitKeys, kSplitsMost), .row_bytes = 0, .rows = 0};
+  const int64_t keys = fewest_tiles * kTile;
+  Layout out{.splits = std::min((room + keys - 1) / keys, kSplitsMost), .row_bytes = 0, .rows = 0};
   out.row_bytes = p.heads * (kBf16 * (p.rank + kRopeMost) + out.splits * (kBf16 * p.rank + kPartBytes));
   out.rows = std::clamp<int64_t>(kBytes / out.row_bytes, 1, std::clamp<int64_t>(p.tokens, 1, kGridRows));
   return out;
@@ -54,23 +57,41 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// A model, not fitted: wgmma at a good half of its rate, and partial results written and read once.
-double cost_us(const Problem& p, const DeviceInfo& d) {
-  constexpr double kShare = 0.55;
-  const Layout l = layout_of(p);
-  const double calls = std::ceil(static_cast<double>(p.tokens) / static_cast<double>(l.rows));
-  const double moved = LatentAttention::bytes(p) + 2.0 * static_cast<double>(p.tokens * l.row_bytes);
-  return calls * 3 * kRampUs + moved / d.mem_bytes_per_us +
-         LatentAttention::flops(p) / (kShare * d.bf16_flops_per_us);
+// A model, not fitted: rounds of splits, whose tiles take some 2.5 us, and partial results written and read once. All of a sequence's
+// room counts as keys.
+double cost_us(const Problem& p, const DeviceInfo& d, const Layout& l, int fewest_tiles) {
+  constexpr double kTileUs = 2.5;
+  const auto parts = [](int64_t size, int64_t of) { return (size + of - 1) / of; };
+  const int64_t tiles = parts(p.pages_per_seq * p.page_size, kTile),
+                each = std::max<int64_t>(parts(tiles, kSplitsMost), std::min<int64_t>(fewest_tiles, tiles)),
+                ctas = p.tokens * parts(p.heads, kGroupHeads) * parts(tiles, each);
+  const double rounds = static_cast<double>(parts(ctas, d.cores)),
+               calls = static_cast<double>(parts(p.tokens, l.rows));
+  const double moved = static_cast<double>(bytes_of(p.w, p.heads * (p.nope + p.v_dim) * p.rank)) +
+                       2.0 * static_cast<double>(p.tokens * l.row_bytes);
+  return calls * 3 * kRampUs + rounds * static_cast<double>(each) * kTileUs + moved / d.mem_bytes_per_us;
 }
 
-size_t workspace_bytes(const Problem& p, const DeviceInfo&) {
-  const Layout l = layout_of(p);
-  return static_cast<size_t>(l.rows * l.row_bytes);
+std::vector<Config> configs(const Problem& p, const DeviceInfo& d, const Policy&) {
+  std::vector<Config> out;
+  for (const int fewest : kFewestTiles) {
+    const Layout l = layout_of(p, fewest);
+    out.push_back({.name = std::to_string(fewest * kTile),
+                   .cost_us = cost_us(p, d, l, fewest),
+                   .workspace_bytes = static_cast<size_t>(l.rows * l.row_bytes),
+                   .launches = {KernelLaunch{.value = {fewest}}}});
+  }
+  return out;
+}
+
+std::string launch_text(const Problem& p, const KernelLaunch& l) {
+  return std::to_string(layout_of(p, l.value[0]).splits) + " splits at most, of " +
+         std::to_string(l.value[0] * kTile) + " keys or more";
 }
 
 struct Launcher {
-  static Status enqueue(const Problem&, const LatentAttention::Args&, Workspace, Stream);
+  static Status enqueue(const Problem&, std::span<const KernelLaunch>, const LatentAttention::Args&,
+                        Workspace, Stream);
 };
 
 }  // namespace
@@ -79,10 +100,11 @@ extern const Candidate<LatentAttention> latent_attention_mma_sm90 = {
     .name = "cuda.latent_attention.mma_sm90",
     .backend = Backend::kCuda,
     .supports = supports,
-    .cost_us = cost_us,
-    .workspace_bytes = workspace_bytes,
-    .enqueue = enqueue_of<LatentAttention, Launcher>(),
+    .configs = configs,
+    .enqueue_config = enqueue_config_of<LatentAttention, Launcher>(),
+    .launch_text = launch_text,
     .batch_invariant = true,
+    .config_decides_bits = true,
     .alignment_bytes = 16,
     .planned = !kHasKernels,
 };
@@ -99,7 +121,7 @@ namespace {
 
 using namespace latent_mma;
 
-static_assert(kSplitsMost == kMostSplits && kSplitKeys == kFewestTiles * kTileKeys);
+static_assert(kSplitsMost == kMostSplits && kTile == kTileKeys && kGroupHeads == kHeads);
 // Shared memory that leaves no room for a second CTA on the SM (tile/dependent.cuh).
 constexpr size_t kAloneBytes = size_t{116} << 10;
 
@@ -129,9 +151,11 @@ Status launch_rows(const Problem& p, const Parameters& parameters, Stream stream
   return launch(kName, project<kPanels>, third, stream, parameters);
 }
 
-Status Launcher::enqueue(const Problem& p, const LatentAttention::Args& a, Workspace w, Stream stream) {
+Status Launcher::enqueue(const Problem& p, std::span<const KernelLaunch> launches,
+                         const LatentAttention::Args& a, Workspace w, Stream stream) {
   if (p.tokens == 0) return {};
-  const Layout l = layout_of(p);
+  const int fewest_tiles = launches[0].value[0];
+  const Layout l = layout_of(p, fewest_tiles);
   auto* const queries = reinterpret_cast<Bf16*>(w.data);
   Bf16* const latents = queries + l.rows * p.heads * (p.rank + kMostRope);
   Parameters parameters{.q = static_cast<const Bf16*>(a.q.data),
@@ -154,6 +178,7 @@ Status Launcher::enqueue(const Problem& p, const LatentAttention::Args& a, Works
                         .rope = static_cast<int>(p.rope),
                         .v_dim = static_cast<int>(p.v_dim),
                         .splits = static_cast<int>(l.splits),
+                        .fewest_tiles = fewest_tiles,
                         .scale = static_cast<float>(p.scale * static_cast<double>(attention::kLog2E)),
                         .queries = queries,
                         .latents = latents,
