@@ -1,8 +1,8 @@
 // The norm, and queries, keys and values of up to eight rows, by the kernel whose weights stream past (linear_stream.cuh,
 // qkv_rope_kv_write_stream_sm90.cu).
 //
-// Wins    one to some rows: the norm is no launch of its own.
-// Loses   two rows, and more than its registers hold, to the parts.
+// Wins    one row, seven and eight: the norm is no launch of its own.
+// Loses   two to six rows, and more than its registers hold, to the parts.
 // Limits  those of the projection; rows of at most 4096. Rows of x that are not 16-byte aligned go through the parts. A row's bits do
 //         not depend on the batch.
 // Bytes   w once, x and the norm's weight once a CTA.
@@ -29,10 +29,11 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// The norm within costs less than a launch, but for two rows: they wait for x where the launch of a norm fills the time. Set by hand by
-// steps of gpt-oss models on an H100 (docs/notes/cuda-step-launches.md).
+// The norm within costs less than a launch for one row, and for seven and eight. Fewer rows wait for x where a launch of the norm fills
+// the time. Set by hand by steps of gpt-oss models (docs/notes/cuda-step-launches.md).
 std::vector<Config> configs(const Problem& p, const DeviceInfo& d, const Policy&) {
-  const double norm_us = p.qkv.rope.rope.tokens == 2 ? 2.8 : 0.5;
+  const int64_t rows = p.qkv.rope.rope.tokens;
+  const double norm_us = rows == 1 || rows > 6 ? 0.5 : 2.8;
   const Linear::Problem linear = QkvRopeKvWrite::project(p.qkv);
   return {Config{.cost_us = linear_stream_us(linear, d) + kTurnUs + norm_us,
                  .workspace_bytes = static_cast<size_t>(bytes_of(linear.x, linear.tokens * linear.width)),
