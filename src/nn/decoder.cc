@@ -330,7 +330,9 @@ std::vector<std::pair<std::string, std::string>> Decoder::kernels(int64_t tokens
     out.push_back(std::move(stage));
   out.emplace_back("embed", std::string(embed_->at(tokens).kernel()));
   out.emplace_back("logits", std::string(lm_head_->at(rows).kernel()));
-  out.emplace_back("logits.greedy", std::string(greedy_->at(rows).kernel()));
+  // Where the host reads logits, an engine draws from them.
+  if (!device_.shares_host_memory())
+    out.emplace_back("logits.greedy", std::string(greedy_->at(rows).kernel()));
   return out;
 }
 
