@@ -1,11 +1,8 @@
 // Attention over pages: decode of many sequences, and prompts.
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <numeric>
 
 #include "backends/cuda/queue.h"
-#include "base/random.h"
 #include "cuda/ours.h"
 #include "cuda/suites.h"
 #include "ops/attention.h"
@@ -82,30 +79,14 @@ class Attend {
   Memory& memory() { return memory_; }
 
   Status make() {
-    // So many disjoint sets of pages that a set is cold when its turn comes again.
-    const int64_t of_run = shape_.all() * shape_.pages();
-    const int64_t sets = std::clamp<int64_t>(
-        static_cast<int64_t>(static_cast<double>(cold_bytes_) / shape_.cache_bytes()) + 1, 1, 64);
+    const int64_t of_run = shape_.all() * shape_.pages(), sets = cold_sets(cold_bytes_, shape_.cache_bytes());
     pages_ = sets * of_run;
     for (Tensor* cache : {&k_cache_, &v_cache_})
       SLUICE_TRY(memory_.random(shape_.cache_type(), {pages_, kKvHeads, kPage, kDim}, 1, cache));
     SLUICE_TRY(memory_.random(DType::kBF16, {shape_.tokens(), kHeads, kDim}, 1, kTurns, &q_));
     SLUICE_TRY(memory_.several(DType::kBF16, {shape_.tokens(), kHeads, kDim}, kTurns, &y_));
     SLUICE_TRY(memory_.random(DType::kBF16, {kHeads}, 1, &sinks_));
-    // Pages of a sequence lie apart, as after some hours of serving.
-    std::vector<int32_t> order(static_cast<size_t>(pages_));
-    std::iota(order.begin(), order.end(), 0);
-    Random random(3);
-    for (size_t i = order.size(); i > 1; --i)
-      std::swap(order[i - 1], order[static_cast<size_t>(random.integer(0, static_cast<int64_t>(i) - 1))]);
-    for (int64_t set = 0; set < sets; ++set) {
-      std::vector<int32_t> table(static_cast<size_t>(kTableSequences * shape_.pages()), -1);
-      std::copy_n(order.begin() + set * of_run, of_run, table.begin());
-      Tensor on_device;
-      SLUICE_TRY(upload(table, {kTableSequences, shape_.pages()}, &on_device));
-      tables_.push_back(on_device);
-      if (set == 0) table_ = table;
-    }
+    SLUICE_TRY(page_tables(memory_, sets, of_run, kTableSequences, shape_.pages(), &tables_, &table_));
     for (int64_t s = 0; s <= kTableSequences; ++s)
       host_q_begin_.push_back(
           static_cast<int32_t>(std::min(s, shape_.sequences) * shape_.rows +
@@ -114,8 +95,8 @@ class Attend {
       host_kv_len_.push_back(static_cast<int32_t>(s < shape_.sequences ? shape_.context
                                                   : s < shape_.all()   ? kDecodeContext
                                                                        : 0));
-    SLUICE_TRY(upload(host_q_begin_, {kTableSequences + 1}, &q_begin_));
-    return upload(host_kv_len_, {kTableSequences}, &kv_len_);
+    SLUICE_TRY(memory_.upload(host_q_begin_, {kTableSequences + 1}, &q_begin_));
+    return memory_.upload(host_kv_len_, {kTableSequences}, &kv_len_);
   }
   Attention::Args args(int64_t i) const {
     return {.q = turn(q_, i),
@@ -167,12 +148,6 @@ class Attend {
   }
 
  private:
-  Status upload(const std::vector<int32_t>& values, std::initializer_list<int64_t> shape, Tensor* out) {
-    SLUICE_TRY(memory_.tensor(DType::kI32, shape, out));
-    return cuda::check(
-        cudaMemcpy(out->data, values.data(), values.size() * sizeof(int32_t), cudaMemcpyHostToDevice),
-        "tables of a step");
-  }
   // A view of some contiguous elements.
   static Tensor part(const Tensor& t, int64_t first, std::initializer_list<int64_t> shape) {
     return make_tensor(static_cast<std::byte*>(t.data) + bytes_of(t.dtype, first), t.dtype, shape, t.where);

@@ -1,13 +1,10 @@
 // Latent attention over pages: decode of many sequences with DeepSeek V3's heads, one or two rows each.
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <numeric>
 
 #include "backends/cuda/queue.h"
-#include "base/random.h"
 #include "cuda/ours.h"
 #include "cuda/suites.h"
 #include "ops/latent_attention.h"
@@ -69,37 +66,22 @@ class Latents {
   Memory& memory() { return memory_; }
 
   Status make() {
-    // So many sets of pages and weights that a set is cold when its turn comes again.
-    const int64_t of_run = shape_.sequences * shape_.pages();
-    const auto sets_of = [&](double bytes) {
-      return std::clamp<int64_t>(static_cast<int64_t>(static_cast<double>(cold_bytes_) / bytes) + 1, 1, 64);
-    };
-    const int64_t sets = sets_of(shape_.cache_bytes());
+    const int64_t of_run = shape_.sequences * shape_.pages(),
+                  sets = cold_sets(cold_bytes_, shape_.cache_bytes());
     pages_ = sets * of_run;
     SLUICE_TRY(memory_.random(DType::kBF16, {pages_, 1, kLatentPage, kLatentRow}, 1, &cache_));
-    SLUICE_TRY(memory_.random(DType::kBF16, {kLatentHeads, kNope + kValue, kRank},
-                              1 / std::sqrt(double{kRank}),
-                              sets_of(static_cast<double>(LatentShape::weight_bytes())), &kv_b_));
+    SLUICE_TRY(
+        memory_.random(DType::kBF16, {kLatentHeads, kNope + kValue, kRank}, 1 / std::sqrt(double{kRank}),
+                       cold_sets(cold_bytes_, static_cast<double>(LatentShape::weight_bytes())), &kv_b_));
     SLUICE_TRY(memory_.random(DType::kBF16, {shape_.tokens(), kLatentHeads, kQueryHead}, 1, kTurns, &q_));
     SLUICE_TRY(memory_.several(DType::kBF16, {shape_.tokens(), kLatentHeads, kValue}, kTurns, &y_));
-    // Pages of a sequence lie apart, as after some hours of serving.
-    std::vector<int32_t> order(static_cast<size_t>(pages_));
-    std::iota(order.begin(), order.end(), 0);
-    Random random(3);
-    for (size_t i = order.size(); i > 1; --i)
-      std::swap(order[i - 1], order[static_cast<size_t>(random.integer(0, static_cast<int64_t>(i) - 1))]);
-    for (int64_t set = 0; set < sets; ++set) {
-      std::vector<int32_t> table(static_cast<size_t>(kLatentSequences * shape_.pages()), -1);
-      std::copy_n(order.begin() + set * of_run, of_run, table.begin());
-      SLUICE_TRY(upload(table, {kLatentSequences, shape_.pages()}, &tables_.emplace_back()));
-      if (set == 0) table_ = table;
-    }
+    SLUICE_TRY(page_tables(memory_, sets, of_run, kLatentSequences, shape_.pages(), &tables_, &table_));
     for (int64_t s = 0; s <= kLatentSequences; ++s)
       host_q_begin_.push_back(static_cast<int32_t>(std::min(s, shape_.sequences) * shape_.rows));
     for (int64_t s = 0; s < kLatentSequences; ++s)
       host_kv_len_.push_back(static_cast<int32_t>(s < shape_.sequences ? shape_.context : 0));
-    SLUICE_TRY(upload(host_q_begin_, {kLatentSequences + 1}, &q_begin_));
-    return upload(host_kv_len_, {kLatentSequences}, &kv_len_);
+    SLUICE_TRY(memory_.upload(host_q_begin_, {kLatentSequences + 1}, &q_begin_));
+    return memory_.upload(host_kv_len_, {kLatentSequences}, &kv_len_);
   }
   LatentAttention::Args args(int64_t i) const {
     return {.q = turn(q_, i),
@@ -161,12 +143,6 @@ class Latents {
   }
 
  private:
-  Status upload(const std::vector<int32_t>& values, std::initializer_list<int64_t> shape, Tensor* out) {
-    SLUICE_TRY(memory_.tensor(DType::kI32, shape, out));
-    return cuda::check(
-        cudaMemcpy(out->data, values.data(), values.size() * sizeof(int32_t), cudaMemcpyHostToDevice),
-        "tables of a step");
-  }
   // A view of some contiguous elements.
   static Tensor part(const Tensor& t, int64_t first, std::initializer_list<int64_t> shape) {
     return make_tensor(static_cast<std::byte*>(t.data) + bytes_of(t.dtype, first), t.dtype, shape, t.where);

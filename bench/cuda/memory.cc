@@ -1,6 +1,12 @@
 #include "cuda/memory.h"
 
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <numeric>
+
 #include "backends/cuda/queue.h"
+#include "base/random.h"
 #include "cuda/kernels.h"
 
 namespace sluice::bench {
@@ -71,6 +77,33 @@ Status Memory::several(DType type, std::initializer_list<int64_t> shape, int64_t
   for (int64_t i = 0; i < count; ++i) {
     one.data = static_cast<std::byte*>(block) + i * step;
     out->push_back(one);
+  }
+  return {};
+}
+
+Status Memory::upload(const std::vector<int32_t>& values, std::initializer_list<int64_t> shape, Tensor* out) {
+  SLUICE_TRY(tensor(DType::kI32, shape, out));
+  return cuda::check(
+      cudaMemcpy(out->data, values.data(), values.size() * sizeof(int32_t), cudaMemcpyHostToDevice),
+      "tables of a step");
+}
+
+int64_t cold_sets(int64_t cold_bytes, double bytes_of_run) {
+  return std::clamp<int64_t>(static_cast<int64_t>(static_cast<double>(cold_bytes) / bytes_of_run) + 1, 1, 64);
+}
+
+Status page_tables(Memory& memory, int64_t sets, int64_t count, int64_t rows, int64_t columns,
+                   std::vector<Tensor>* out, std::vector<int32_t>* first) {
+  std::vector<int32_t> order(static_cast<size_t>(sets * count));
+  std::iota(order.begin(), order.end(), 0);
+  Random random(3);
+  for (size_t i = order.size(); i > 1; --i)
+    std::swap(order[i - 1], order[static_cast<size_t>(random.integer(0, static_cast<int64_t>(i) - 1))]);
+  for (int64_t set = 0; set < sets; ++set) {
+    std::vector<int32_t> table(static_cast<size_t>(rows * columns), -1);
+    std::copy_n(order.begin() + set * count, count, table.begin());
+    SLUICE_TRY(memory.upload(table, {rows, columns}, &out->emplace_back()));
+    if (set == 0) *first = std::move(table);
   }
   return {};
 }

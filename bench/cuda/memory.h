@@ -30,6 +30,8 @@ class Memory {
   Status random(DType type, std::initializer_list<int64_t> shape, double scale, int64_t count,
                 std::vector<Tensor>* out);
   Status several(DType type, std::initializer_list<int64_t> shape, int64_t count, std::vector<Tensor>* out);
+  // Makes a tensor of these numbers.
+  Status upload(const std::vector<int32_t>& values, std::initializer_list<int64_t> shape, Tensor* out);
 
  private:
   Device& device_;
@@ -53,6 +55,14 @@ struct HostTensor {
   Tensor tensor;
 };
 Status to_host(Device& device, const Tensor& from, HostTensor* out);
+
+// How many copies of what a run reads must take turns, so that each is cold when its turn comes again: 1 to 64.
+int64_t cold_sets(int64_t cold_bytes, double bytes_of_run);
+
+// Page tables i32[rows, columns] of `sets` disjoint sets of pages, each of `count` pages, which stand in front, and -1. Pages of a
+// sequence lie apart, as after some hours of serving. `first`: the numbers of the first table.
+Status page_tables(Memory& memory, int64_t sets, int64_t count, int64_t rows, int64_t columns,
+                   std::vector<Tensor>* out, std::vector<int32_t>* first);
 
 // All bytes 0xff: NaN in floating types, -1 in integers.
 Status poison(const Tensor& tensor, Stream stream);

@@ -275,19 +275,14 @@ Status Decoder::forward(const StepIn& in, const DecoderWeights& w, const std::ve
                                     {n, moe.top_k}, stream.where);
     SLUICE_TRY(apart_ ? apart_->forward(moe_io, l.moe) : moe_->forward(moe_io, l.moe, scratch, stream));
   }
-  return logits_of(in.logit_rows, in.every_row, w, logits, workspace, stream);
+  return logits_of(in.logit_rows, w, logits, workspace, stream, in.every_row);
 }
 
 Status Decoder::logits_of(const Tensor& logit_rows, const DecoderWeights& w, const Tensor& logits,
-                          Workspace workspace, Stream stream) const {
-  return logits_of(logit_rows, false, w, logits, workspace, stream);
-}
-
-Status Decoder::logits_of(const Tensor& logit_rows, bool every, const DecoderWeights& w, const Tensor& logits,
-                          Workspace workspace, Stream stream) const {
+                          Workspace workspace, Stream stream, bool every_row) const {
   const int64_t rows = logit_rows.shape[0];
   if (rows == 0) return check_workspace(workspace);
-  const Result<Tensor> wanted = wanted_rows(logit_rows, every, workspace, stream);
+  const Result<Tensor> wanted = wanted_rows(logit_rows, every_row, workspace, stream);
   if (!wanted.ok()) return wanted.status();
   const Workspace scratch{workspace.data + scratch_at_, workspace.bytes - scratch_at_};
   return lm_head_->run(rows, {.x = wanted.value(), .w = w.lm_head, .bias = {}, .residual = {}, .y = logits},
@@ -305,14 +300,14 @@ Status Decoder::draw_greedy(const StepIn& in, const DecoderWeights& w, const Ten
 }
 
 // What the last layer left of the tokens whose logits are wanted, packed.
-Result<Tensor> Decoder::wanted_rows(const Tensor& logit_rows, bool every, Workspace workspace,
+Result<Tensor> Decoder::wanted_rows(const Tensor& logit_rows, bool every_row, Workspace workspace,
                                     Stream stream) const {
   SLUICE_TRY(check_workspace(workspace));
   const int64_t rows = logit_rows.shape[0];
   const auto view = [&](size_t at, int64_t count) {
     return make_tensor(workspace.data + at, config_.x, {count, config_.hidden}, stream.where);
   };
-  if (every) return view(normed_at_, rows);
+  if (every_row) return view(normed_at_, rows);
   const Workspace scratch{workspace.data + scratch_at_, workspace.bytes - scratch_at_};
   // All rows there may be are the table, so that a row's number does not depend on how many tokens this step has.
   const Tensor table = view(normed_at_, bounds_.tokens), wanted = view(rows_at_, rows);
@@ -348,17 +343,12 @@ void Decoder::count_kernels(const StepIn& in, KernelRuns* runs) const {
   const int64_t leave_norm = projections ? config_.layers() - 1 : 0;
   if (leave_norm > 0) moe().count_kernels(tokens, leave_norm, runs, true);
   moe().count_kernels(tokens, config_.layers() - leave_norm, runs);
-  const int64_t rows = in.logit_rows.shape[0];
-  if (rows > 0 && in.every_row) {
-    runs->add(lm_head_->at(rows).kernel(), 1);
-  } else {
-    count_logits_kernels(rows, runs);
-  }
+  count_logits_kernels(in.logit_rows.shape[0], runs, in.every_row);
 }
 
-void Decoder::count_logits_kernels(int64_t rows, KernelRuns* runs) const {
+void Decoder::count_logits_kernels(int64_t rows, KernelRuns* runs, bool every_row) const {
   if (rows == 0) return;
-  runs->add(gather_->at(rows).kernel(), 1);
+  if (!every_row) runs->add(gather_->at(rows).kernel(), 1);
   runs->add(lm_head_->at(rows).kernel(), 1);
 }
 

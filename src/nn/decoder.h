@@ -97,9 +97,9 @@ class Decoder {
   Status forward(const StepIn& in, const DecoderWeights& weights, const std::vector<KvCache>& caches,
                  const Tensor& logits, Workspace workspace, Stream stream) const;
   // The same of other tokens of the step that forward() enqueued last, logit_rows i32[0 to bounds.sequences]. Only this, and what
-  // stays behind the first workspace_bytes(), has written to the workspace since.
+  // stays behind the first workspace_bytes(), has written to the workspace since. every_row: as in StepIn.
   Status logits_of(const Tensor& logit_rows, const DecoderWeights& weights, const Tensor& logits,
-                   Workspace workspace, Stream stream) const;
+                   Workspace workspace, Stream stream, bool every_row = false) const;
   // In place of the logits of a step: forward() had `in` without logit_rows, and token i32[rows] and logprob f32[rows] are those of
   // the largest logits, which nobody sees (ops/linear_argmax.h). `scratch`: greedy_workspace_bytes(), beside the workspace.
   Status draw_greedy(const StepIn& in, const DecoderWeights& weights, const Tensor& token,
@@ -109,8 +109,9 @@ class Decoder {
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens, int64_t rows) const;
   // What forward() of `in` runs, in all layers.
   void count_kernels(const StepIn& in, KernelRuns* runs) const;
-  void count_logits_kernels(int64_t rows, KernelRuns* runs) const;      // likewise, of logits_of()
-  void count_greedy_kernels(const StepIn& in, KernelRuns* runs) const;  // likewise, of draw_greedy()
+  // Likewise, of logits_of() and of draw_greedy().
+  void count_logits_kernels(int64_t rows, KernelRuns* runs, bool every_row = false) const;
+  void count_greedy_kernels(const StepIn& in, KernelRuns* runs) const;
 
  private:
   Decoder(Device& device, DecoderConfig config, const StepBounds& bounds, Policy policy)
@@ -124,9 +125,8 @@ class Decoder {
   void choose_norms();
   bool projections_norm(int64_t tokens) const;
   void lay_out();
-  Result<Tensor> wanted_rows(const Tensor& logit_rows, bool every, Workspace workspace, Stream stream) const;
-  Status logits_of(const Tensor& logit_rows, bool every, const DecoderWeights& weights, const Tensor& logits,
-                   Workspace workspace, Stream stream) const;
+  Result<Tensor> wanted_rows(const Tensor& logit_rows, bool every_row, Workspace workspace,
+                             Stream stream) const;
   Status check_workspace(Workspace workspace) const;
 
   Device& device_;

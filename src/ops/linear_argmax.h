@@ -11,8 +11,8 @@ namespace sluice {
 //   token[t]     what ops/sample.h says of a greedy row: the largest logit, ties to the lower id, NaN as -inf
 //   logprob[t]   likewise: ln softmax(logits)[token]
 //
-// Shapes     x [tokens, width], packed; w as Linear has it; token i32[tokens], logprob f32[tokens]. tokens, features and width as
-//            Linear has them, features at most 2^20.
+// Shapes     x [tokens, width], packed; w as Linear has it; token i32[tokens], logprob f32[tokens]. Bounds of
+//            tokens, features and width as Linear has them.
 // Types      x bf16 or f32, w bf16 or f32.
 // Bytes      w and x once; 2 * tokens * features * width flops.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.

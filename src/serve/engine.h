@@ -100,7 +100,7 @@ class Engine {
   struct InFlight {
     std::vector<Chunk> chunks;
     int64_t number = 0, rows = 0;  // of the step, counted from 1; tokens that it draws
-    bool greedy = false;           // nobody sees their logits: each is the largest one's
+    bool greedy = false;           // its rows draw their largest logits, and nothing else is wanted of these
     size_t block = 0;              // of the staging
   };
   struct RecordedStep {

@@ -2,8 +2,8 @@
 // their sum times the value matrices. A CTA of the second takes 64 heads of one row and a split of its keys
 // (latent_attention_mma_attend.cuh); the products with weights are those of latent_attention_mma_products.cuh.
 //
-// Wins    all that it serves: a latent comes once from memory for 64 heads, as key and as value, and wgmma multiplies it. Modelled,
-//         not measured: a tile of 64 keys takes some 3500 clocks, 1700 of them for scores, where 64 x 32 products wait for operands.
+// Wins    all that it serves: a latent comes once from memory for 64 heads, as key and as value, and wgmma multiplies it. By
+//         arithmetic a tile of 64 keys takes some 3500 clocks, 1700 of them for scores, where 64 x 32 products wait for operands.
 // Loses   fewer than 64 heads: the products are as long; prompts, whose rows share no tile. What it refuses:
 //         latent_attention_splits_sm90.cu.
 // Limits  bf16; a rank of 128, 256 or 512, rope up to 64, nope up to 256. The workspace holds 96 MiB of rows at a time, so many rows are
