@@ -39,6 +39,18 @@ ATTENTION = [
         "attention",
     ),
     Mutation(
+        "decode_narrow_second_half_not_weighed",
+        "of eight queries a tile, weights of the second eight keys are not exponentials",
+        "attention_decode_sm90",
+        "attention/decode.cuh",
+        """        for (int e = 2 * r; e < 2 * r + 2; ++e) {
+          score[n][e] = exp2_of(score[n][e] - base);""",
+        """        for (int e = 2 * r; e < 2 * r + 2; ++e) {
+          if (kRows == 1 && n == 1) continue;
+          score[n][e] = exp2_of(score[n][e] - base);""",
+        "attention",
+    ),
+    Mutation(
         "decode_one_head_a_cta",
         "all kv heads of a CTA are the first of them",
         "attention_decode_sm90",

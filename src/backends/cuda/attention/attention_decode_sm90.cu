@@ -24,8 +24,11 @@ double cost_us(const Attention::Problem& p, const DeviceInfo& d, const Attention
   constexpr double kFixedUs = 2.73, kRoundUs = 3.70, kSharedSmUs = 1.21, kClusterUs = 0.082, kCtaUs = 0.098;
   constexpr double kTurnUs = 0.605, kTurnE4m3Us = 0.685, kMemoryShare = 1.158, kBoth = 0.679;
   constexpr double kLargeClusterFit = 0.95, kLongContext = 4096, kFlopsPerUs = 200e6, kSearchUs = 12;
+  // Narrow tiles, set by hand by steps of one sequence: what the dense layer behind them gains, and what fewer stages cost where CTAs
+  // share multiprocessors.
+  constexpr double kRoomUs = 0.2, kFewStagesUs = 0.5;
   if (p.tokens == 0) return kRampUs;
-  const double group = static_cast<double>(p.heads / p.kv_heads), queries = 16.0 * how.groups;
+  const double group = static_cast<double>(p.heads / p.kv_heads), queries = how.queries();
   const double rows = static_cast<double>(attention_rows(p)), tokens = static_cast<double>(p.tokens);
   const double units =
       std::ceil(tokens / rows) * static_cast<double>(p.kv_heads);  // that have keys of their own
@@ -46,8 +49,9 @@ double cost_us(const Attention::Problem& p, const DeviceInfo& d, const Attention
   const double met = keys + (p.window > 0 ? 64 : 0);
   const double flops = rows > 1 ? 6.0 * tiles * queries * met * static_cast<double>(p.head_dim) : 0;
   // Where sequences have several rows, each tile is looked up among all.
-  return kFixedUs + (rows > 1 ? kSearchUs : 0) + std::max({chain_us, memory_us, flops / kFlopsPerUs}) +
-         kBoth * std::min(chain_us, memory_us);
+  const double narrow_us = !how.narrow ? 0 : ctas <= d.cores ? -kRoomUs : kFewStagesUs;
+  return kFixedUs + narrow_us + (rows > 1 ? kSearchUs : 0) +
+         std::max({chain_us, memory_us, flops / kFlopsPerUs}) + kBoth * std::min(chain_us, memory_us);
 }
 
 std::vector<Config> configs(const Attention::Problem& p, const DeviceInfo& d, const Policy&) {
@@ -55,26 +59,30 @@ std::vector<Config> configs(const Attention::Problem& p, const DeviceInfo& d, co
   const int64_t queries = attention_rows(p) * (p.heads / p.kv_heads);
   const auto add = [&](const std::string& name, AttentionDecode how) {
     how.by_row = attention_rows(p) == 1;
-    Config c{.name = std::to_string(16 * how.groups) + name,
+    Config c{.name = std::to_string(how.queries()) + name,
              .cost_us = cost_us(p, d, how),
              .launches = {how.launch()}};
     c.refusal.need(how.groups == 1 || p.head_dim == 64, "head_dim of 64 (registers)", "head_dim", p.head_dim);
     c.refusal.need(how.groups == 1 || queries > 16,
                    "more than 16 queries of a sequence (what one tile holds)", "queries", queries);
+    c.refusal.need(!how.narrow || (p.head_dim == 64 && queries <= 8),
+                   "head_dim of 64 and at most 8 queries of a sequence (narrow tiles)", "queries", queries);
     if (how.heads > 1) need_multiple(c.refusal, "kv_heads", p.kv_heads, how.heads, "those of a CTA");
     out.push_back(std::move(c));
   };
-  for (const int groups : {1, 2}) {
-    for (const int cluster : {1, 2, 4, 8, 16})
-      add("x" + std::to_string(cluster), {.groups = groups, .cluster = cluster});
-    for (const int heads : {2, 4, 8}) add("/" + std::to_string(heads), {.groups = groups, .heads = heads});
+  for (const AttentionDecode& tile :
+       {AttentionDecode{}, AttentionDecode{.groups = 2}, AttentionDecode{.narrow = 1}}) {
+    AttentionDecode how = tile;
+    for (const int cluster : {1, 2, 4, 8, 16}) how.cluster = cluster, add("x" + std::to_string(cluster), how);
+    how.cluster = 1;
+    for (const int heads : {2, 4, 8}) how.heads = heads, add("/" + std::to_string(heads), how);
   }
   return out;
 }
 
 std::string launch_text(const Attention::Problem&, const KernelLaunch& launch) {
   const AttentionDecode how = AttentionDecode::of(launch);
-  return std::to_string(16 * how.groups) + " queries a tile, " + std::to_string(how.cluster) +
+  return std::to_string(how.queries()) + " queries a tile, " + std::to_string(how.cluster) +
          (how.cluster == 1 ? " CTA" : " CTAs") + " to a tile" +
          (how.heads > 1 ? " of " + std::to_string(how.heads) + " kv heads" : "") +
          (how.by_row ? ", a row each" : "");
@@ -112,10 +120,9 @@ extern const Candidate<Attention> attention_decode_sm90 = {
 namespace sluice::cuda {
 namespace {
 
-template <class Tile, int kGroups>
+template <class Shape>
 Status launch_decode(std::string_view name, const Attention::Problem& p, const Attention::Args& a,
                      const AttentionDecode& how, bool beside, Stream stream) {
-  using Shape = attention::DecodeShape<Tile, kGroups>;
   const int64_t group = p.heads / p.kv_heads, queries = Shape::kQueries;
   // Tiles of queries at most: those of rows, or full ones and one that is not for each sequence.
   const int64_t by_row = p.tokens * ((group + queries - 1) / queries);
@@ -140,15 +147,18 @@ Status launch_decode(std::string_view name, const Attention::Problem& p, const A
                         .block = {Shape::kThreads, 1, 1},
                         .shared_bytes = Shape::kSharedBytes,
                         .cluster = {static_cast<unsigned>(how.cluster), 1, 1}};
-  return launch(name, attention::attention_decode<Tile, kGroups>, launched, stream, call, k_map, v_map);
+  return launch(name, attention::attention_decode<Shape>, launched, stream, call, k_map, v_map);
 }
 
 template <template <int> class Tile>
 Status launch_of(std::string_view name, const Attention::Problem& p, const Attention::Args& a,
                  const AttentionDecode& how, bool beside, Stream stream) {
-  if (p.head_dim == 128) return launch_decode<Tile<128>, 1>(name, p, a, how, beside, stream);
-  return how.groups == 2 ? launch_decode<Tile<64>, 2>(name, p, a, how, beside, stream)
-                         : launch_decode<Tile<64>, 1>(name, p, a, how, beside, stream);
+  using attention::DecodeShape;
+  if (p.head_dim == 128)
+    return launch_decode<DecodeShape<Tile<128>, 1, false>>(name, p, a, how, beside, stream);
+  return how.narrow        ? launch_decode<DecodeShape<Tile<64>, 1, true>>(name, p, a, how, beside, stream)
+         : how.groups == 2 ? launch_decode<DecodeShape<Tile<64>, 2, false>>(name, p, a, how, beside, stream)
+                           : launch_decode<DecodeShape<Tile<64>, 1, false>>(name, p, a, how, beside, stream);
 }
 
 Status Launcher::enqueue(const Attention::Problem& p, std::span<const KernelLaunch> launches,

@@ -25,16 +25,21 @@
 
 namespace sluice::cuda::attention {
 
-// kGroups: of 16 queries in a tile. Tile: how keys and values lie and multiply (decode_tile.cuh).
-template <class T, int kGroups>
+// kGroups: of 16 queries in a tile. Tile: how keys and values lie and multiply (decode_tile.cuh). Narrow tiles have eight queries, and
+// fewer stages: the CTA of the dense layer that follows has the rest of the shared memory, and fills it with weights.
+template <class T, int kOfGroups, bool kNarrow>
 struct DecodeShape {
   using Tile = T;
-  static constexpr int kDim = Tile::kDim;
-  static constexpr int kWarps = 8, kThreads = 32 * kWarps, kKeys = Tile::kKeys, kStages = Tile::kStages;
+  static constexpr int kDim = Tile::kDim, kGroups = kOfGroups;
+  static constexpr int kWarps = 8, kThreads = 32 * kWarps, kKeys = Tile::kKeys,
+                       kStages = kNarrow ? Tile::kFewStages : Tile::kStages;
   static constexpr int kTileBytes = Tile::kBytes, kStageBytes = 2 * kTileBytes;
   static constexpr int kRingBytes = kStages * kStageBytes;
-  static constexpr int kQueries = 16 * kGroups, kPartialRow = kDim + 8;  // in floats; without bank conflicts
-  static constexpr int kFours = kQueries * kDim / 4;                     // groups of 4 values of a tile
+  // Rows of a group that each lane has; the others of the tensor cores' 16 are zeros.
+  static constexpr int kRows = kNarrow ? 1 : 2;
+  static constexpr int kQueries = 8 * kRows * kGroups,
+                       kPartialRow = kDim + 8;        // in floats; without bank conflicts
+  static constexpr int kFours = kQueries * kDim / 4;  // groups of 4 values of a tile
   static_assert(kQueries * kPartialRow * 4 <= kRingBytes);
   // Rings, and what the CTAs of a cluster send each other; aligned by hand.
   static constexpr int kJoinAt = kWarps * kRingBytes,
@@ -49,11 +54,11 @@ struct DecodeCall {
   int beside;                 // the launch before is prefill.cuh's, of the same step: not waited for
 };
 
-template <class Tile, int kGroups>
+template <class Shape>
 class DecodeWarp {
  public:
-  using Shape = DecodeShape<Tile, kGroups>;
-  static constexpr int kDim = Tile::kDim;
+  using Tile = typename Shape::Tile;
+  static constexpr int kDim = Tile::kDim, kGroups = Shape::kGroups, kRows = Shape::kRows;
 
   __device__ __forceinline__ DecodeWarp(const Step& p, const Queries& of, int kv_head, int last_query)
       : p_(p), of_(of), kv_head_(kv_head), lane_(threadIdx.x % 32) {
@@ -70,7 +75,7 @@ class DecodeWarp {
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) largest_[i][r] = kNothing, sum_[i][r] = 0;
+      for (int r = 0; r < kRows; ++r) largest_[i][r] = kNothing, sum_[i][r] = 0;
 #pragma unroll
       for (int n = 0; n < kDim / 8; ++n)
         value_[i][n][0] = value_[i][n][1] = value_[i][n][2] = value_[i][n][3] = 0;
@@ -132,7 +137,7 @@ class DecodeWarp {
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
+      for (int r = 0; r < kRows; ++r) {
         float all = sum_[i][r];
         all += __shfl_xor_sync(0xffffffffu, all, 1);
         all += __shfl_xor_sync(0xffffffffu, all, 2);
@@ -160,7 +165,7 @@ class DecodeWarp {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int query = of_.first + 16 * i + 8 * r + g;
-        const bool there = query <= last_query;
+        const bool there = r < kRows && query <= last_query;
         span_[i][r] = there ? of_.span_of(p_, query) : Span{0, 0};
         const __nv_bfloat16* from = q + (there ? of_.place(p_, query, kv_head_, kDim, p_.q_stride) : 0);
 #pragma unroll
@@ -211,10 +216,11 @@ class DecodeWarp {
     }
   }
 
-  // Scores of 16 queries become weights; what was summed before is made relative to the new largest score.
+  // Scores of a group of queries become weights; what was summed before is made relative to the new largest score.
   __device__ __forceinline__ void weigh(float (&score)[2][4], int i) {
+    if constexpr (kRows == 1) score[0][2] = score[0][3] = score[1][2] = score[1][3] = 0;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    for (int r = 0; r < kRows; ++r) {
       float most = kNothing;
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
@@ -256,7 +262,7 @@ class DecodeWarp {
 #pragma unroll
       for (int i = 0; i < kGroups; ++i) {
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
+        for (int r = 0; r < kRows; ++r) {
           const float even = key < 8 ? weight[i][0][2 * r] : weight[i][1][2 * r],
                       odd = key < 8 ? weight[i][0][2 * r + 1] : weight[i][1][2 * r + 1];
           const float mine = __shfl_sync(0xffffffffu, key % 2 ? odd : even, from);
@@ -280,13 +286,11 @@ class DecodeWarp {
 };
 
 // Grid: clusters of tiles along x, kv heads along y, as many a CTA as it is told.
-template <class Tile, int kGroups>
-__global__ void __launch_bounds__(DecodeShape<Tile, kGroups>::kThreads,
-                                  Tile::kDim == 64 && kGroups == 1 ? 2 : 1)
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kDim == 64 && Shape::kGroups == 1 ? 2 : 1)
     attention_decode(const __grid_constant__ DecodeCall call, const __grid_constant__ CUtensorMap k_map,
                      const __grid_constant__ CUtensorMap v_map) {
-  using Shape = DecodeShape<Tile, kGroups>;
-  constexpr int kDim = Tile::kDim;
+  constexpr int kDim = Shape::kDim;
   extern __shared__ uint8_t shared[];
   __shared__ uint64_t full[Shape::kWarps][Shape::kStages], joined;
   __shared__ TileSearch search;
@@ -332,7 +336,7 @@ __global__ void __launch_bounds__(DecodeShape<Tile, kGroups>::kThreads,
     }
     const int last_query = min(of.first + Shape::kQueries, of.count) - 1;
     {
-      DecodeWarp<Tile, kGroups> mine(p, of, kv_head, last_query);
+      DecodeWarp<Shape> mine(p, of, kv_head, last_query);
 #pragma unroll 1
       for (int turn = 0; turn < 2; ++turn) {
         mine.walk(k_map, v_map, last_query, (warp - team * warps) * call.cluster + rank, warps * call.cluster,
@@ -357,19 +361,23 @@ __global__ void __launch_bounds__(DecodeShape<Tile, kGroups>::kThreads,
       __syncthreads();  // the ring and what find_tile() keeps are free
       continue;
     }
-    constexpr int kFours = Shape::kFours / Shape::kThreads;  // of a thread
+    constexpr int kFours = (Shape::kFours + Shape::kThreads - 1) / Shape::kThreads;  // of a thread
+    const bool joins = Shape::kFours >= Shape::kThreads || thread < Shape::kFours;
+    static_assert(Shape::kFours % Shape::kThreads == 0 || (kFours == 1 && Shape::kFours % 32 == 0));
     FourSums sums[kFours];
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
       const int place_of = thread + i * Shape::kThreads;
-      sums[i] = join_warps(partials, ring, 0, Shape::kWarps, place_of / kAcross, place_of % kAcross * 4);
+      if (joins)
+        sums[i] = join_warps(partials, ring, 0, Shape::kWarps, place_of / kAcross, place_of % kAcross * 4);
     }
     const ClusterJoin<Shape> join(tile::shared_address(ring) + Shape::kJoinAt, tile::shared_address(&joined),
                                   rank, call.cluster_log);
     if (warp == 0) tile::barrier_expect_by_warp(&joined, ClusterJoin<Shape>::kBytes);
     tile::cluster_wait();  // all run, and have read what was sent for the tile before
 #pragma unroll
-    for (int i = 0; i < kFours; ++i) join.send(thread + i * Shape::kThreads, sums[i]);
+    for (int i = 0; i < kFours; ++i)
+      if (joins) join.send(thread + i * Shape::kThreads, sums[i]);
     tile::barrier_wait_by_warp(&joined, static_cast<uint32_t>(at / clusters) & 1);  // one phase a tile
     if (thread < join.share) {
       const int place_of = rank * join.share + thread, query = of.first + place_of / kAcross;

@@ -24,7 +24,7 @@ constexpr int kTileKeys = 16;
 
 template <int D>
 struct Bf16Tile {
-  static constexpr int kDim = D, kKeys = kTileKeys, kStages = 3;
+  static constexpr int kDim = D, kKeys = kTileKeys, kStages = 3, kFewStages = 2;
   static constexpr int kHalves = kDim / 64, kHalfBytes = kKeys * tile::kSwizzledRowBytes;
   static constexpr int kBytes = kHalves * kHalfBytes;
 
@@ -118,7 +118,7 @@ struct Bf16Tile {
 
 template <int D>
 struct E4m3Tile {
-  static constexpr int kDim = D, kKeys = kTileKeys, kStages = 6;
+  static constexpr int kDim = D, kKeys = kTileKeys, kStages = 6, kFewStages = 4;
   static constexpr int kBytes = kKeys * kDim;
   static constexpr int kKeysARow = tile::kSwizzledRowBytes / kDim;  // of 128 bytes
   static constexpr float kWeightUnit = 0x1p15f;

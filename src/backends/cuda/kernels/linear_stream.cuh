@@ -9,11 +9,12 @@
 //
 // The ring is full of weights before the previous launch has ended. It is so large that no second CTA of a dense layer fits an SM: SMs
 // that the previous launch leaves first would get two, and others none. The attention of a step that decodes has its shared memory
-// beside it, and its registers where this kernel has no more than 80.
+// beside it, and its registers where this kernel has no more than 80: beside narrow tiles of attention nine stages, which are most of a
+// CTA's share of gpt-oss's projection back.
 //
-// A single row stands in shared memory, in the place of the last stage. So threads have few registers, and one short loop goes over the
-// stages of a unit. More rows would have to be in shared memory as a whole before the first product, and would be read there again and
-// again.
+// A single row stands in shared memory, behind the ring or in the place of the last stage. So threads have few registers, and one short
+// loop goes over the stages of a unit. More rows would have to be in shared memory as a whole before the first product, and would be
+// read there again and again.
 //
 // With a norm of x before it, products take x times the norm's weight, and the inverse root of a row is a factor of its sums. Each warp
 // scales the boxes that it multiplies, and adds up their squares; the warps' squares are added in their order, as the sums are.
@@ -31,11 +32,10 @@
 #pragma once
 #include <type_traits>
 
-#include "backends/cuda/kernels/linear_stream.h"
+#include "backends/cuda/kernels/linear_stream_layout.cuh"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/async_copy.cuh"
 #include "backends/cuda/tile/dependent.cuh"
-#include "backends/cuda/tile/divisor.cuh"
 #include "backends/cuda/tile/l2_policy.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/mma.cuh"
@@ -46,53 +46,8 @@
 
 namespace sluice::cuda::stream {
 
-using B16 = __nv_bfloat16;
-
-constexpr int kEight = kStreamEight, kSlab = kStreamSlab, kBlock = 64;  // k of a box
-constexpr int kWarps = 8, kConsumers = kWarps * 32, kThreads = kConsumers + 32;
-constexpr int kEightBytes = kEight * tile::kSwizzledRowBytes, kBoxBytes = 2 * kEightBytes;  // of a box
-constexpr int kStageBytes = kWarps * kBoxBytes, kStages = 7;
-// Stages on their way while the ring fills for the first time: with more, what others wait for stands behind them.
-constexpr int kInFlight = 3;
-constexpr int kSumBytes = kWarps * 32 * 16;  // of a unit: four sums of each lane
-constexpr int kSums = kStages * kStageBytes, kFull = kSums + 2 * kSumBytes, kEmpty = kFull + 8 * kStages,
-              kSharedBytes = kEmpty + 8 * kStages;
-static_assert(2 * (kSharedBytes + 1024) > 228 << 10, "one CTA on an SM");
-static_assert(kStreamRowsMost * kSlab <= kConsumers);
-
-// A norm of x, of at most kStreamNormWidthMost columns.
-struct Norm {
-  const B16* weight;
-  float eps;
-};
-constexpr int kRowsMost = static_cast<int>(kStreamRowsMost), kSquares = kSharedBytes,
-              kSquareBytes = kWarps * kRowsMost * 4;
-template <class End>
-constexpr int kSharedBytesOf = kSharedBytes + (End::kNorms ? kSquareBytes : 0);
-
-struct Rows {
-  const B16* x;
-  int64_t x_stride;
-  int tokens, width, k_blocks,
-      chunks;        // a chunk is a box for each consumer warp: a stage of a slab, half of one of eight
-  int each, shares;  // what is shared out: so many features, so many times
-  tile::Divisor ctas;
-  uint32_t zero;  // 0, which the compiler does not know
-
-  // Features [first, end) of this CTA.
-  __device__ __forceinline__ int first() const { return share(static_cast<int>(blockIdx.x)); }
-  __device__ __forceinline__ int end() const { return share(static_cast<int>(blockIdx.x) + 1); }
-
- private:
-  __device__ __forceinline__ int share(int cta) const { return shares * cta / ctas * each; }
-};
-
-constexpr int kRowStages = kStages - 1, kRowAt = kRowStages * kStageBytes,
-              kRowWidthMost = kStageBytes / 2;  // of a single row
-
-template <class End>
-__device__ __forceinline__ void produce(const typename End::Maps& w, const Rows& p, uint32_t ring,
-                                        int stages) {
+template <class Place, class End>
+__device__ __forceinline__ void produce(const typename End::Maps& w, const Rows& p, uint32_t ring) {
   const uint64_t policy = tile::read_once();
   tile::RingPlace place;
   const int end = p.end();
@@ -102,16 +57,16 @@ __device__ __forceinline__ void produce(const typename End::Maps& w, const Rows&
     const int boxes_most = slab ? kWarps : 2 * kWarps, bytes = slab ? kBoxBytes : kEightBytes;
 #pragma unroll 1
     for (int first = 0; first < p.k_blocks; first += boxes_most) {
-      const uint32_t full = ring + kFull + 8 * place.stage;
+      const uint32_t full = ring + Place::kFull + 8 * place.stage;
       if (place.parity == 0 && place.stage >= kInFlight) tile::barrier_wait_by_warp(full - 8 * kInFlight, 0);
-      tile::barrier_wait_by_warp(ring + kEmpty + 8 * place.stage, place.parity ^ 1);
+      tile::barrier_wait_by_warp(ring + Place::kEmpty + 8 * place.stage, place.parity ^ 1);
       const int boxes = min(boxes_most, p.k_blocks - first);
       tile::barrier_expect_by_warp(full, static_cast<uint32_t>(boxes * bytes));
       const uint32_t to = ring + place.stage * kStageBytes;
 #pragma unroll 1
       for (int i = 0; i < boxes; ++i)
         End::fetch(slab, policy, to + i * bytes, w, (first + i) * kBlock, feature, full);
-      place.step(stages);
+      place.step(p.stages);
     }
   }
 }
@@ -136,19 +91,20 @@ struct RowsOfX {
 
 // The norm's weights of a warp's boxes, where the warp's sums of two units will be: no warp writes there but this one. They are asked for
 // before the wait for the previous launch. Scales x by them, and adds up squares of x: in the same order for a single row and for more.
+template <class Place>
 class WarpNorm {
  public:
   static constexpr int kAtOnce = 4;  // boxes of 16-byte pieces, one a lane
   static_assert(kWarps * 2 * kAtOnce * kBlock == kStreamNormWidthMost &&
-                kSumBytes == kWarps * kAtOnce * kBlock * 2);
+                Place::kSumBytes == kWarps * kAtOnce * kBlock * 2);
 
   template <class Out>
   __device__ __forceinline__ WarpNorm(const Out& out, const Rows& p, uint32_t ring, int warp, int lane)
-      : at_(ring + kSums + warp * (kAtOnce * kBlock * 2)), lane_(lane) {
+      : at_(ring + Place::kSums + warp * (kAtOnce * kBlock * 2)), lane_(lane) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int k = first_of(i, warp);
-      tile::copy_16(at_ + i * kSumBytes + lane * 16, out.norm.weight + k, k < p.width);
+      tile::copy_16(at_ + i * Place::kSumBytes + lane * 16, out.norm.weight + k, k < p.width);
     }
     tile::end_copies();
   }
@@ -160,7 +116,7 @@ class WarpNorm {
     for (int i = 0; i < 2; ++i)
       tile::load_inputs(x[i], p.x + first_of(i, warp), first_of(i, warp) < p.width, true);
     wait();
-    float sum = scale(x[0], lane_ * 16) + scale(x[1], kSumBytes + lane_ * 16);
+    float sum = scale(x[0], lane_ * 16) + scale(x[1], Place::kSumBytes + lane_ * 16);
 #pragma unroll
     for (int i = 0; i < 2; ++i)
       if (first_of(i, warp) < p.k_blocks * kBlock)
@@ -188,7 +144,8 @@ class WarpNorm {
       for (int h = 0; h < 2; ++h) {
         const uint32_t from = i * kBlock * 2 + h * 64 + lane_ % 4 * 16;
         half[h] = scale(x.half[i][h], from);
-        if (i + kAtOnce < kBlocks) half[h] += scale(x.half[(i + kAtOnce) % kBlocks][h], kSumBytes + from);
+        if (i + kAtOnce < kBlocks)
+          half[h] += scale(x.half[(i + kAtOnce) % kBlocks][h], Place::kSumBytes + from);
       }
       of[i] = half[0] + half[1];
     }
@@ -222,8 +179,8 @@ struct NoNorm {
   template <class Out>
   __device__ __forceinline__ NoNorm(const Out&, const Rows&, uint32_t, int, int) {}
 };
-template <class End>
-using NormOf = std::conditional_t<End::kNorms, WarpNorm, NoNorm>;
+template <class Place, class End>
+using NormOf = std::conditional_t<End::kNorms, WarpNorm<Place>, NoNorm>;
 
 // Whether the operands of a sum have been loaded: always true, but evaluating it waits for them. An arrival that does not depend on
 // it may pass the loads (docs/notes/how-the-expert-gemms-work.md).
@@ -239,8 +196,8 @@ struct Release {
   uint32_t zero, loaded = 0;
 
   __device__ __forceinline__ void after(const uint4& v) { loaded |= v.x; }  // one load brings all four
-  __device__ __forceinline__ void operator()(uint32_t ring, const tile::RingPlace& place) const {
-    tile::arrive_by_lane(ring + kEmpty + 8 * place.stage, (loaded & zero) == 0);
+  __device__ __forceinline__ void operator()(uint32_t barrier) const {
+    tile::arrive_by_lane(barrier, (loaded & zero) == 0);
   }
 };
 
@@ -277,7 +234,7 @@ struct Box {
 };
 
 // The stages of a unit of kFeatures from chunk `first` on, as far as x is there.
-template <int kFeatures, int kBlocks>
+template <class Place, int kFeatures, int kBlocks>
 __device__ __forceinline__ void multiply_stages(float (&d)[2][4], const Rows& p, uint32_t ring,
                                                 tile::RingPlace& place, const uint32_t (&at)[2],
                                                 const RowsOfX<kBlocks>& x, int first, int warp) {
@@ -286,7 +243,7 @@ __device__ __forceinline__ void multiply_stages(float (&d)[2][4], const Rows& p,
 #pragma unroll
   for (int i = 0; i < kBlocks; i += kChunks) {
     if (first + i >= p.chunks) break;
-    tile::barrier_wait_by_warp(ring + kFull + 8 * place.stage, place.parity);
+    tile::barrier_wait_by_warp(ring + Place::kFull + 8 * place.stage, place.parity);
 #pragma unroll
     for (int m = 0; m < kChunks; ++m) {
       if ((first + i + m) * kWarps + warp < p.k_blocks) {
@@ -294,8 +251,8 @@ __device__ __forceinline__ void multiply_stages(float (&d)[2][4], const Rows& p,
         box.multiply(d, x.half[i + m][0].word[0], x.half[i + m][1].word[0]);
       }
     }
-    tile::arrive_by_lane(ring + kEmpty + 8 * place.stage, has_loaded(d[0][0]) & has_loaded(d[1][0]));
-    place.step(kStages);
+    tile::arrive_by_lane(ring + Place::kEmpty + 8 * place.stage, has_loaded(d[0][0]) & has_loaded(d[1][0]));
+    place.step(Place::kStages);
   }
 }
 
@@ -303,13 +260,26 @@ __device__ __forceinline__ void multiply_stages(float (&d)[2][4], const Rows& p,
 __device__ __forceinline__ int token_of_thread() { return static_cast<int>(threadIdx.x) / kSlab; }
 __device__ __forceinline__ int row_of_thread() { return static_cast<int>(threadIdx.x) % kSlab; }
 
-// The sum of this thread's element, of four sums of each lane of each warp, as mma() leaves them.
+// A warp's sums of a unit, as mma() leaves them: four of each lane. Of a single row those of its column alone, which the threads of other
+// tokens then take for theirs; nobody stores what they have.
+template <class Place>
+__device__ __forceinline__ void leave_sums(float* sums, int warp, int lane, const float (&of_lane)[4]) {
+  if constexpr (!Place::kRowBehind) {
+    tile::store(sums + (warp * 32 + lane) * 4, of_lane);
+  } else if (lane % 4 == 0) {
+    sums[warp * kSlab + lane / 4] = of_lane[0];
+    sums[warp * kSlab + 8 + lane / 4] = of_lane[2];
+  }
+}
+// The sum of this thread's element over the warps.
+template <class Place>
 __device__ __forceinline__ float sum_of_warps(const float* sums) {
   const int token = token_of_thread(), row = row_of_thread();
   const int lane = row % 8 * 4 + token / 2, of_lane = row / 8 * 2 + token % 2;
   float total = 0;
 #pragma unroll
-  for (int i = 0; i < kWarps; ++i) total += sums[(i * 32 + lane) * 4 + of_lane];
+  for (int i = 0; i < kWarps; ++i)
+    total += sums[Place::kRowBehind ? i * kSlab + row : (i * 32 + lane) * 4 + of_lane];
   return total;
 }
 
@@ -336,14 +306,16 @@ __device__ __forceinline__ void copy_row(const Rows& p, uint32_t to, int warp, i
 }
 
 // The stages of a unit of a single row.
+template <class Place>
 __device__ __forceinline__ void multiply_row(float (&d)[2][4], const Rows& p, uint32_t ring,
                                              tile::RingPlace& place, const uint32_t (&at)[2], bool slab,
                                              int warp, int c) {
   constexpr int kRowBoxBytes = kBlock * 2;
-  const uint32_t row = ring + kRowAt + c * 16;
+  const uint32_t row = ring + p.row_at + c * 16;
 #pragma unroll 1
   for (int first = 0; first < p.k_blocks; first += slab ? kWarps : 2 * kWarps) {
-    tile::barrier_wait_by_warp(ring + kFull + 8 * place.stage, place.parity);
+    tile::barrier_wait_by_warp(ring + Place::kFull + 8 * place.stage, place.parity);
+    const uint32_t empty = ring + Place::kEmpty + 8 * place.stage;
     const uint32_t stage = ring + place.stage * kStageBytes;
     Release release{p.zero};
     if (!slab) {
@@ -354,23 +326,23 @@ __device__ __forceinline__ void multiply_row(float (&d)[2][4], const Rows& p, ui
         w.before(release);
         w.multiply(d, tile::load_shared(x), tile::load_shared(x + 64));
       }
-      release(ring, place);
+      release(empty);
     } else if (first + warp < p.k_blocks) {
       const uint32_t x = row + (first + warp) * kRowBoxBytes;
       const uint4 first_half = tile::load_shared(x), second_half = tile::load_shared(x + 64);
       const Box<kSlab> w(stage + warp * kBoxBytes, at);
       w.before(release);
-      release(ring, place);
+      release(empty);
       w.multiply(d, first_half, second_half);
     } else {
-      release(ring, place);
+      release(empty);
     }
-    place.step(kRowStages);
+    place.step(p.stages);
   }
 }
 
 // kBlocks: chunks of x that a warp holds; 0: a single row, in shared memory. A wider x is loaded part by part, anew for each unit.
-template <class End, int kBlocks>
+template <class End, int kBlocks, class Place>
 __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& out, uint8_t* shared,
                                         int warp) {
   constexpr bool kSingle = kBlocks == 0, kNorms = End::kNorms;
@@ -381,15 +353,16 @@ __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& 
   [[maybe_unused]] std::conditional_t<kSingle, int, RowsOfX<kBlocks>> x;
   int turn = 0;
   const int begin = p.first(), end = p.end();
-  const NormOf<End> norm(out, p, ring, warp, lane);
-  [[maybe_unused]] float* const squares = reinterpret_cast<float*>(shared + kSquares);  // [warps][rows]
+  const NormOf<Place, End> norm(out, p, ring, warp, lane);
+  [[maybe_unused]] float* const squares =
+      reinterpret_cast<float*>(shared + Place::kSquares);  // [warps][rows]
   const typename End::Token token(out);
   tile::wait_for_previous();
   [[maybe_unused]] float lane_squares = 0;  // of a single row
   if constexpr (kSingle && kNorms) {
-    lane_squares = norm.scale_row(p, ring + kRowAt, warp);
+    lane_squares = norm.scale_row(p, ring + p.row_at, warp);
   } else if constexpr (kSingle) {
-    copy_row(p, ring + kRowAt, warp, lane);
+    copy_row(p, ring + p.row_at, warp, lane);
   }
 #pragma unroll 1
   for (int feature = begin; feature < end; feature += kSlab) {
@@ -397,7 +370,7 @@ __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& 
     const typename End::Unit unit(out, token, feature, end);
     const bool slab = !End::kEights || feature + kEight < end;
     if constexpr (kSingle) {
-      multiply_row(d, p, ring, place, at, slab, warp, c);
+      multiply_row<Place>(d, p, ring, place, at, slab, warp, c);
       if constexpr (kNorms) {
         if (feature == begin) {
           const float sum = norm.sum_of_lanes(lane_squares);
@@ -415,19 +388,19 @@ __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& 
           }
         }
         if (slab) {
-          multiply_stages<kSlab, kBlocks>(d, p, ring, place, at, x, first, warp);
+          multiply_stages<Place, kSlab, kBlocks>(d, p, ring, place, at, x, first, warp);
         } else {
-          multiply_stages<kEight, kBlocks>(d, p, ring, place, at, x, first, warp);
+          multiply_stages<Place, kEight, kBlocks>(d, p, ring, place, at, x, first, warp);
         }
       }
     }
-    float* const mine = reinterpret_cast<float*>(shared + kSums) + turn * (kSumBytes / 4);
+    float* const mine = reinterpret_cast<float*>(shared + Place::kSums) + turn * (Place::kSumBytes / 4);
     const float of_lane[4] = {d[0][0] + d[1][0], d[0][1] + d[1][1], d[0][2] + d[1][2], d[0][3] + d[1][3]};
-    tile::store(mine + (warp * 32 + lane) * 4, of_lane);
+    leave_sums<Place>(mine, warp, lane, of_lane);
     // All have read the unit before the previous one by now, whose place the next one's sums take.
     tile::sync_threads<kConsumers>(1);
     if (warp < static_cast<int>(kStreamRowsMost) * kSlab / 32) {
-      float sum = sum_of_warps(mine);
+      float sum = sum_of_warps<Place>(mine);
       if constexpr (kNorms) sum *= inverse_root(squares, p.width, out.norm.eps);
       unit.store(out, token, feature, sum);
     }
@@ -442,21 +415,22 @@ template <class End, int kBlocks>
 __global__ void __maxnreg__(registers_of(kBlocks))
     linear_stream(const __grid_constant__ typename End::Maps w, const __grid_constant__ Rows p,
                   const __grid_constant__ typename End::Out out) {
+  using Place = Layout<kBlocks == 0, End::kNorms>;
   extern __shared__ __align__(1024) uint8_t shared[];
   const int warp = tile::uniform(static_cast<int>(threadIdx.x) / 32);
   const uint32_t ring = tile::shared_address(shared);
   tile::release_next();
   if (warp == kWarps) End::prefetch(w);
-  if (warp < kStages) {
-    tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + kFull) + warp, 1);
-    tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + kEmpty) + warp, kConsumers);
+  if (warp < Place::kStages) {
+    tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + Place::kFull) + warp, 1);
+    tile::barrier_init_by_warp(reinterpret_cast<uint64_t*>(shared + Place::kEmpty) + warp, kConsumers);
     tile::barrier_visible();
   }
   __syncthreads();
   if (warp == kWarps) {
-    produce<End>(w, p, ring, kBlocks ? kStages : kRowStages);
+    produce<Place, End>(w, p, ring);
   } else {
-    consume<End, kBlocks>(p, out, shared, warp);
+    consume<End, kBlocks, Place>(p, out, shared, warp);
   }
 }
 
@@ -465,7 +439,14 @@ template <class End>
 Status launch_stream(std::string_view name, const Linear::Problem& p, const KernelLaunch& of, const Tensor& x,
                      const typename End::Maps& w, const typename End::Out& out, Stream to) {
   constexpr int kFew = 6, kMany = 8;  // chunks of x in registers: widths up to 3072 and 4096
+  using Single = Layout<true, End::kNorms>;
+  using More = Layout<false, End::kNorms>;
   const auto k_blocks = static_cast<int>(linear_parts(p.width, kBlock));
+  const bool single = p.tokens == 1 && p.width <= kRowWidthMost;
+  // A row that does not fit behind the ring has the last stage's place.
+  const int stages = !single                                      ? More::kStages
+                     : k_blocks * kBlock * 2 <= Single::kRowBytes ? Single::kStages
+                                                                  : Single::kStages - 1;
   const Rows rows{.x = x.as<const B16>(),
                   .x_stride = x.stride[0],
                   .tokens = static_cast<int>(p.tokens),
@@ -474,14 +455,16 @@ Status launch_stream(std::string_view name, const Linear::Problem& p, const Kern
                   .chunks = (k_blocks + kWarps - 1) / kWarps,
                   .each = of.value[1],
                   .shares = static_cast<int>(linear_parts(p.features, of.value[1])),
+                  .stages = stages,
+                  .row_at = stages * kStageBytes,
                   .ctas = tile::Divisor(of.value[0]),
                   .zero = 0};
   const Launch how{.grid = {static_cast<unsigned>(of.value[0]), 1, 1},
                    .block = {kThreads, 1, 1},
-                   .shared_bytes = kSharedBytesOf<End>};
-  const auto kernel = p.tokens == 1 && p.width <= kRowWidthMost ? linear_stream<End, 0>
-                      : rows.chunks <= kFew                     ? linear_stream<End, kFew>
-                                                                : linear_stream<End, kMany>;
+                   .shared_bytes = static_cast<size_t>(single ? Single::kBytes : More::kBytes)};
+  const auto kernel = single                ? linear_stream<End, 0>
+                      : rows.chunks <= kFew ? linear_stream<End, kFew>
+                                            : linear_stream<End, kMany>;
   return launch(name, kernel, how, to, w, rows, out);
 }
 
