@@ -24,9 +24,9 @@ double cost_us(const Attention::Problem& p, const DeviceInfo& d, const Attention
   constexpr double kFixedUs = 2.73, kRoundUs = 3.70, kSharedSmUs = 1.21, kClusterUs = 0.082, kCtaUs = 0.098;
   constexpr double kTurnUs = 0.605, kTurnE4m3Us = 0.685, kMemoryShare = 1.158, kBoth = 0.679;
   constexpr double kLargeClusterFit = 0.95, kLongContext = 4096, kFlopsPerUs = 200e6, kSearchUs = 12;
-  // Narrow tiles, set by hand by steps of one sequence: what the dense layer behind them gains, and what fewer stages cost where CTAs
-  // share multiprocessors.
-  constexpr double kRoomUs = 0.2, kFewStagesUs = 0.5;
+  // Narrow tiles, of bench/measured/h100/attention_candidates.csv: half the exponentials and sums to join, and what fewer stages cost
+  // where memory is the limit and no dense layer is small enough to use the room.
+  constexpr double kNarrowTurn = 0.875, kNarrowUs = -0.3, kNarrowSharedSmUs = 0.6, kFewStagesUs = 0.9;
   if (p.tokens == 0) return kRampUs;
   const double group = static_cast<double>(p.heads / p.kv_heads), queries = how.queries();
   const double rows = static_cast<double>(attention_rows(p)), tokens = static_cast<double>(p.tokens);
@@ -39,17 +39,19 @@ double cost_us(const Attention::Problem& p, const DeviceInfo& d, const Attention
   const double rounds = std::ceil(ctas / (d.cores * resident * (how.cluster > 2 ? kLargeClusterFit : 1)));
   const double turns = std::ceil(keys / 16 / (8.0 * how.cluster / how.heads));  // of a warp
   const double turn_us = (p.cache == CacheType::kE4M3 ? kTurnE4m3Us : kTurnUs) * how.groups *
-                         static_cast<double>(p.head_dim) / 64;
+                         (how.narrow ? kNarrowTurn : 1) * static_cast<double>(p.head_dim) / 64;
   const double one = turns * turn_us + (how.cluster > 1 ? kClusterUs + kCtaUs * how.cluster : 0);
   const double chain_us =
-      rounds * one + (rounds - 1) * kRoundUs + (ctas > d.cores && resident > 1 ? kSharedSmUs : 0);
+      rounds * one + (rounds - 1) * kRoundUs +
+      (ctas > d.cores && resident > 1 ? (how.narrow ? kNarrowSharedSmUs : kSharedSmUs) : 0);
   const auto head = static_cast<double>(bytes_of(cache_dtype(p.cache, p.q), p.head_dim));
   const double memory_us = units * 2 * keys * head / (kMemoryShare * d.mem_bytes_per_us);
   // A window cuts tiles of keys at both ends: 1024 rows of a window of 128 take as long as if it were 192.
   const double met = keys + (p.window > 0 ? 64 : 0);
   const double flops = rows > 1 ? 6.0 * tiles * queries * met * static_cast<double>(p.head_dim) : 0;
   // Where sequences have several rows, each tile is looked up among all.
-  const double narrow_us = !how.narrow ? 0 : ctas <= d.cores ? -kRoomUs : kFewStagesUs;
+  const double narrow_us =
+      !how.narrow ? 0 : kNarrowUs + (memory_us > chain_us && ctas > d.cores ? kFewStagesUs : 0);
   return kFixedUs + narrow_us + (rows > 1 ? kSearchUs : 0) +
          std::max({chain_us, memory_us, flops / kFlopsPerUs}) + kBoth * std::min(chain_us, memory_us);
 }
