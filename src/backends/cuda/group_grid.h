@@ -8,6 +8,7 @@ namespace sluice::cuda {
 
 struct GroupGrid {
   int cluster = 1, clusters = 1;  // CTAs per cluster; clusters in the grid
+  int clusters_most = 1;          // in the grid of this many tokens or fewer
   int tokens_per_block = 1;
   int bits_per_token = 1;      // 1 if all slots of a token name different experts, else slots
   int words = 1;               // 32-bit mask words per expert
@@ -52,6 +53,10 @@ inline GroupGrid group_grid(const GroupRows::Problem& p, bool slots_differ,
       g.cluster = std::min(g.cluster, 8);
       g.clusters = static_cast<int>(over(p.tokens, each * g.cluster));
     }
+    // CTAs of more tokens than these may make fewer clusters than kBlocks CTAs of so many, in clusters of 8.
+    g.clusters_most = each > std::min(preferred.several, fits)
+                          ? std::max(g.clusters, static_cast<int>(kBlocks / 8))
+                          : g.clusters;
   }
   g.tokens_per_block = static_cast<int>(std::max<int64_t>(each, 1));
   g.words = static_cast<int>(over(int64_t{g.tokens_per_block} * g.bits_per_token, 32));
@@ -59,11 +64,11 @@ inline GroupGrid group_grid(const GroupRows::Problem& p, bool slots_differ,
   return g;
 }
 
-// Workspace for the counts of each cluster; 0 if there is one cluster.
+// Workspace for the counts of each cluster; 0 if there is one cluster. Never less than for fewer tokens.
 inline size_t cluster_count_bytes(const GroupRows::Problem& p, const GroupGrid& g) {
   return g.clusters == 1
              ? 0
-             : static_cast<size_t>(g.clusters) * static_cast<size_t>(p.experts) * sizeof(uint32_t);
+             : static_cast<size_t>(g.clusters_most) * static_cast<size_t>(p.experts) * sizeof(uint32_t);
 }
 
 // Parts into which the second launch splits each cluster's slots, so that its CTAs fill the device.
