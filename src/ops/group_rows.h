@@ -3,6 +3,11 @@
 
 namespace sluice {
 
+// What GroupRows writes.
+struct GroupTensors {
+  Tensor row_count, row_begin, order, position, tile_count, tiles;
+};
+
 // Sorts the (token, slot) pairs by expert, so that each expert's rows lie together. Stable: within an expert,
 // by token, then by slot. A flat slot is f = t * slots + k; ids outside [0, experts) are empty slots.
 //
@@ -43,8 +48,8 @@ struct GroupRows {
       v("tile_rows", p.tile_rows, "rows of a tile in the list of tiles; 0: no list");
     }
   };
-  struct Args {
-    Tensor ids, row_count, row_begin, order, position, tile_count, tiles;
+  struct Args : GroupTensors {
+    Tensor ids;
   };
   static int64_t rows(const Problem& p) { return p.tokens * p.slots + p.experts * (p.row_align - 1); }
   // One for each expert that can have a row, and one for each tile_rows slots that are left.
@@ -62,6 +67,13 @@ struct GroupRows {
     v(slot("position", Role::kOut, DType::kI32, {p.tokens, p.slots}), &Args::position);
     v(slot("tile_count", Role::kOut, DType::kI32, {1}, p.tile_rows > 0), &Args::tile_count);
     v(slot("tiles", Role::kOut, DType::kI32, {tiles_max(p), 2}, p.tile_rows > 0), &Args::tiles);
+  }
+  // The same without ids: for operations that make these themselves.
+  template <class V>
+  static void slots_written(const Problem& p, V v) {
+    slots(p, [&](const SlotSpec& spec, Tensor Args::*member) {
+      if (member != &Args::ids) v(spec, static_cast<Tensor GroupTensors::*>(member));
+    });
   }
   static Refusal validate(const Problem& p);
   static double bytes(const Problem& p);

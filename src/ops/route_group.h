@@ -1,6 +1,4 @@
 #pragma once
-#include <utility>
-
 #include "ops/group_rows.h"
 #include "ops/route_topk.h"
 
@@ -35,9 +33,7 @@ struct RouteGroup {
       v("mapped_experts", p.mapped_experts, "scope=map: experts to group by");
     }
   };
-  struct Args : RouteTopk::Args {
-    Tensor row_count, row_begin, order, position, tile_count, tiles;
-  };
+  struct Args : RouteTopk::Args, GroupTensors {};
   static int64_t experts(const Problem& p) {
     if (p.route.scope == ExpertScope::kMap) return p.mapped_experts;
     const bool part = p.route.scope == ExpertScope::kRange;
@@ -51,33 +47,17 @@ struct RouteGroup {
             .row_align = p.row_align,
             .tile_rows = p.tile_rows};
   }
-  static GroupRows::Args group(const Args& a) {
-    GroupRows::Args out;
-    out.ids = a.ids;
-    for (const Shared& s : kShared) out.*s.first = a.*s.second;
-    return out;
-  }
+  static GroupRows::Args group(const Args& a) { return {a, a.ids}; }
   template <class V>
   static void slots(const Problem& p, V v) {
     RouteTopk::slots(p.route, v);
-    GroupRows::slots(group(p), [&](const SlotSpec& spec, Tensor GroupRows::Args::*member) {
-      for (const Shared& s : kShared)
-        if (s.first == member) v(spec, s.second);
-    });
+    GroupRows::slots_written(group(p), v);
   }
   static Refusal validate(const Problem& p);
   static double bytes(const Problem& p);
   static double flops(const Problem&) { return 0; }
   static Problem at_tokens(Problem p, int64_t n) { return p.route.tokens = n, p; }
   static int64_t tokens_of(const Problem& p) { return p.route.tokens; }
-
- private:
-  // A tensor of GroupRows, and the same one here.
-  using Shared = std::pair<Tensor GroupRows::Args::*, Tensor Args::*>;
-  static constexpr Shared kShared[] = {
-      {&GroupRows::Args::row_count, &Args::row_count},   {&GroupRows::Args::row_begin, &Args::row_begin},
-      {&GroupRows::Args::order, &Args::order},           {&GroupRows::Args::position, &Args::position},
-      {&GroupRows::Args::tile_count, &Args::tile_count}, {&GroupRows::Args::tiles, &Args::tiles}};
 };
 
 Expectations reference(const RouteGroup::Problem& problem, const RouteGroup::Args& args);

@@ -19,6 +19,7 @@
 #include "cases/lora_delta.h"
 #include "cases/mask_logits.h"
 #include "cases/norm_qkv_rope_kv_write.h"
+#include "cases/norm_router_group.h"
 #include "cases/norm_router_route.h"
 #include "cases/qkv_rope_kv_write.h"
 #include "cases/rms_norm.h"
@@ -321,6 +322,8 @@ struct Problems<LoraDelta> {
 template <>
 struct Problems<NormRouterRoute> : ProblemsAround<NormRouterRoute, RouterRoute> {};
 template <>
+struct Problems<NormRouterGroup> : ProblemsAround<NormRouterGroup, NormRouterRoute> {};
+template <>
 struct Problems<RmsNorm> {
   static std::vector<RmsNorm::Problem> list() {
     return {{.tokens = 1}, {.tokens = 64, .hidden = 7168, .residual = true}, {.tokens = 300, .hidden = 4096}};
@@ -431,11 +434,11 @@ struct Problems<LatentAttention> {
 
 template <class Op>
 class GpuChain : public OnGpu {};
-using Chained =
-    ::testing::Types<AdjustLogits, Attention, Combine, CombineNorm, CountExperts, Embedding, ExpertMlp,
-                     GroupedMlp, KvWrite, LatentAttention, Linear, LinearArgmax, RouterGemm, RouterRoute,
-                     LoraDelta, MaskLogits, NormQkvRopeKvWrite, NormRouterRoute, RmsNorm, Rope, RopeKvWrite,
-                     QkvRopeKvWrite, RouteTopk, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
+using Chained = ::testing::Types<AdjustLogits, Attention, Combine, CombineNorm, CountExperts, Embedding,
+                                 ExpertMlp, GroupedMlp, KvWrite, LatentAttention, Linear, LinearArgmax,
+                                 RouterGemm, RouterRoute, LoraDelta, MaskLogits, NormQkvRopeKvWrite,
+                                 NormRouterGroup, NormRouterRoute, RmsNorm, Rope, RopeKvWrite, QkvRopeKvWrite,
+                                 RouteTopk, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuChain, Chained, OpNames);
 
 template <class Op, class F>

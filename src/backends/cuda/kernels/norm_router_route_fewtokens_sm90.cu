@@ -13,13 +13,12 @@ namespace sluice::cuda {
 namespace {
 
 using Problem = NormRouterRoute::Problem;
-constexpr int kMoreWords = 2;  // of each split of a token: its sum of squares, twice
 
 Refusal supports(const Problem& p, const DeviceInfo& d) {
   Refusal r;
-  few::need_few(r, p.router, d, kMoreWords);
+  few::need_few(r, p.router, d);
   need_type(r, "norm_w", p.norm_w, DType::kBF16, "multiplies operands of the tensor cores");
-  const few::Instance* i = few::instance_for(p.router, kMoreWords);
+  const few::Instance* i = few::instance_for(p.router);
   r.need(!i || i->kind == tile::kSoftmaxOfChosen, "a softmax over the chosen",
          "method=" + std::string(word(p.router.route.method)));
   return r;
@@ -28,7 +27,7 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
 // The norm within costs less than a launch; set by hand by steps of one sequence (docs/notes/cuda-step-launches.md).
 double cost_us(const Problem& p, const DeviceInfo&) {
   constexpr double kNormUs = 0.4;
-  return few::few_us(p.router, kMoreWords) + kNormUs;
+  return few::few_us(p.router) + kNormUs;
 }
 
 struct Launcher {
@@ -65,8 +64,6 @@ extern const Candidate<RouterRoute> router_route_fewtokens_sm90;
 
 namespace {
 
-static_assert(kMoreWords == few::kSquareWords);
-
 using Kernel = void (*)(few::Few);
 template <size_t kIndex>
 constexpr Kernel kernel_at() {
@@ -87,7 +84,7 @@ Status Launcher::enqueue(const Problem& p, const NormRouterRoute::Args& a, Works
     SLUICE_TRY(rms_norm_rows_sm90.enqueue(NormRouterRoute::norm(p), NormRouterRoute::norm(a), {}, stream));
     return router_route_fewtokens_sm90.enqueue(p.router, NormRouterRoute::router(a), {}, stream);
   }
-  const few::Instance& i = *few::instance_for(p.router, kMoreWords);
+  const few::Instance& i = *few::instance_for(p.router);
   few::Few few = few::few_of(p.router, a, i, stream);
   few.norm = {.weight = a.norm_weight.as<const few::Bf16>(),
               .normed = a.normed.as<few::Bf16>(),

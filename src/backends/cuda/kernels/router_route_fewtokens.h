@@ -1,5 +1,6 @@
 // Router GEMM and routing of few tokens in one launch (router_route_fewtokens.cuh): the compiled kernels, and what their cards share.
 #pragma once
+#include <algorithm>
 #include <iterator>
 
 #include "backends/cuda/card.h"
@@ -19,6 +20,12 @@ struct Cut {
 };
 enum class Blocks { kCluster, kGrid };
 
+constexpr int64_t kTokensMost = 64;         // of any instance
+constexpr int64_t kTokensInClusters = 128;  // the most that a caller may have them take (norm_router_group)
+// Words in Queue::grid_words beside partial logits: of each split of a token its sum of squares, for those that choose and for those that
+// norm; of a token its ids.
+constexpr int kSquareWords = 2, kIdWords = 2;
+
 // The compiled kernels, and the problems that each of them accepts. Costs: H200, plain launches, weights not in L2.
 struct Instance {
   int experts, list;
@@ -28,18 +35,19 @@ struct Instance {
   int64_t tokens;            // the most tokens
   double first_us, more_us;  // one token; each further token
 
-  // In a grid, partial logits are words of Queue::grid_words, and so are `more` sums of each split of a token.
-  constexpr int64_t tokens_most(int more = 0) const {
-    constexpr int64_t kWords = kGridWordsBytes / sizeof(uint32_t);
-    return blocks == Blocks::kCluster ? tokens : std::min(tokens, kWords / ((experts + more) * cut.split));
+  // Clusters take as many as the caller wants; a grid has a CTA for each token that waits for others.
+  constexpr int64_t tokens_most(int64_t in_clusters) const {
+    return blocks == Blocks::kCluster ? in_clusters : tokens;
   }
-  bool serves(const RouterRoute::Problem& p, int more) const {
+  bool serves(const RouterRoute::Problem& p, int64_t in_clusters) const {
     return tile::team_serves(p.route, experts, list, kind) && p.hidden <= cut.hidden_most() &&
-           p.route.tokens <= tokens_most(more);
+           p.route.tokens <= tokens_most(in_clusters);
+  }
+  // Words behind kGridWordsBytes of Queue::grid_words.
+  constexpr int64_t words() const {
+    return tokens_most(kTokensInClusters) * (int64_t{cut.split} * (experts + kSquareWords) + kIdWords);
   }
 };
-
-constexpr int64_t kTokensMost = 64;  // of any instance
 
 // Instances of the same kind and number of experts split k in the same way, whatever their tiles, so the bits do not depend
 // on the number of tokens.
@@ -56,13 +64,18 @@ constexpr Instance kInstances[] = {
     {384, 8, tile::kBiasedSoftplus, Blocks::kGrid, {1, 1, 2, 16, 7}, 8, 5.04, 0.097},
 };
 
-inline const Instance* instance_for(const RouterRoute::Problem& p, int more = 0) {
+static_assert(std::ranges::all_of(kInstances, [](const Instance& i) {
+  return i.words() * int64_t{sizeof(uint32_t)} <= int64_t{kGridSumBytes};
+}));
+
+inline const Instance* instance_for(const RouterRoute::Problem& p, int64_t in_clusters = kTokensMost) {
   for (const Instance& i : kInstances)
-    if (i.serves(p, more)) return &i;
+    if (i.serves(p, in_clusters)) return &i;
   return nullptr;
 }
 
-inline void need_few(Refusal& r, const RouterRoute::Problem& p, const DeviceInfo& d, int more = 0) {
+inline void need_few(Refusal& r, const RouterRoute::Problem& p, const DeviceInfo& d,
+                     int64_t in_clusters = kTokensMost) {
   need_sm90(r, d);
   need_type(r, "x", p.x, DType::kBF16, "operand of the tensor cores");
   need_type(r, "w", p.w, DType::kBF16, "operand of the tensor cores");
@@ -72,7 +85,7 @@ inline void need_few(Refusal& r, const RouterRoute::Problem& p, const DeviceInfo
   int64_t tokens = 0, hidden = 0;
   for (const Instance& i : kInstances) {
     if (!tile::team_serves(p.route, i.experts, i.list, i.kind)) continue;
-    tokens = std::max(tokens, i.tokens_most(more));
+    tokens = std::max(tokens, i.tokens_most(in_clusters));
     hidden = i.cut.hidden_most();
   }
   Refusal team;
@@ -86,8 +99,8 @@ inline void need_few(Refusal& r, const RouterRoute::Problem& p, const DeviceInfo
          "hidden", p.hidden);
 }
 
-inline double few_us(const RouterRoute::Problem& p, int more = 0) {
-  const Instance* i = instance_for(p, more);
+inline double few_us(const RouterRoute::Problem& p, int64_t in_clusters = kTokensMost) {
+  const Instance* i = instance_for(p, in_clusters);
   const double others = static_cast<double>(std::max<int64_t>(p.route.tokens, 1) - 1);
   return i ? i->first_us + others * i->more_us : 1e3 * (1 + others);
 }
