@@ -175,21 +175,33 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   TileRing<C> ring{tile::shared_address(base), at, {}};
   ring.init(base);
   if (threadIdx.x < 32) tile::barrier_visible();
-  tile::wait_for_previous();
   // Uniform: see expert_gemm_tiles.
-  const int warp = uniform(static_cast<int>(threadIdx.x / 32));
-  uint32_t ticket = 0;
-  if (warp == 0) ticket = Tickets<true>{p.words + kTickets, 0}.take();
-  const int experts = p.product[0].experts;
+  const int warp = uniform(static_cast<int>(threadIdx.x / 32)), experts = p.product[0].experts;
   auto* before = reinterpret_cast<int32_t*>(base + at.before);
   auto* listed = reinterpret_cast<uint16_t*>(before + 2 * (experts + 1));
-  TileSchedule<C> first{before, listed}, second{before + experts + 1, listed};
   static_assert(C::kStageBytes - C::kWeights >= kExpertListScratchBytes<C::kThreads>);
   auto* scratch = reinterpret_cast<int32_t*>(base + C::kWeights);
-  const typename TileSchedule<C>::Counted counted = first.count(p.product[0], scratch);
-  first.lay(p.product[0], counted, 0, scratch);
-  second.listed = first.listed;
-  second.lay(p.product[1], counted, first.all, scratch);
+  TileSchedule<C> first, second;
+  uint32_t ticket = 0;
+  // The list is made twice: before the wait of one row an expert, because some 500 instructions that run for the first time come from
+  // memory.
+#pragma unroll 1
+  for (int round = 0; round < 2; ++round) {
+    const int e = static_cast<int>(threadIdx.x);
+    int rows = e < experts ? 1 : 0;
+    if (round > 0) {
+      tile::wait_for_previous();
+      if (warp == 0) ticket = Tickets<true>{p.words + kTickets, 0}.take();
+      if (e < experts) rows = p.product[0].row_count[e];
+    }
+    first = TileSchedule<C>{before, listed};
+    second = TileSchedule<C>{before + experts + 1, listed};
+    const typename TileSchedule<C>::Counted counted = first.count(p.product[0], rows, scratch);
+    first.lay(p.product[0], counted, 0, scratch);  // it cuts nothing
+    second.listed = first.listed;
+    second.lay(p.product[1], counted, first.all, scratch);
+    __syncthreads();
+  }
   const BothProducts<C> work{p, first, second, ticket};
   if (warp < 4) {
     tile::keep_registers<C::kProducerRegisters>();

@@ -48,7 +48,9 @@ struct TileSchedule {
       make_long(p, sums);
       return;
     }
-    lay(p, count(p, sums), 0, sums);
+    const int e = static_cast<int>(threadIdx.x);
+    lay(p, count(p, e < p.experts ? p.row_count[e] : 0, sums), 0, sums);
+    __syncthreads();
   }
 
   // What count() says of a thread's expert: its place in the list, and tiles of the same weights, before it, its own and
@@ -57,11 +59,10 @@ struct TileSchedule {
     int at, first, own, columns;
     bool mine;  // the launch serves it
   };
-  // First step of make(): orders the experts.
-  __device__ __forceinline__ Counted count(const ExpertParameters& p, int32_t* sums) {
+  // First step of make(): orders the experts. rows: of the expert with the thread's number; 0 beyond the last one.
+  __device__ __forceinline__ Counted count(const ExpertParameters& p, int rows, int32_t* sums) {
     const uint32_t scratch = tile::shared_address(sums);
     const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
-    const int rows = tid < p.experts ? p.row_count[tid] : 0;
     const bool mine = serves(p, rows);
     const int own = mine ? tiles_of(rows) : 0;
     const int height = !mine ? 4 : p.expert_order == ExpertOrder::kByWidth ? height_class(rows) : 0;
@@ -104,7 +105,8 @@ struct TileSchedule {
     if (mine) expert[at] = static_cast<uint16_t>(tid);
     return {at, first, own, columns, mine};
   }
-  // Second step: counts tiles of all weight rows, and cuts the tail of a launch that has `ahead` tiles before these.
+  // Second step: counts tiles of all weight rows, and cuts the tail of a launch that has `ahead` tiles before these. A CTA barrier
+  // follows, before the list is read and before another one that cuts.
   __device__ __forceinline__ void lay(const ExpertParameters& p, const Counted& counted, int ahead,
                                       int32_t* sums) {
     constexpr int kWarps = C::kThreads / 32;
@@ -144,7 +146,6 @@ struct TileSchedule {
     }
     if (mine) before[at] = at <= cut_expert ? first * m_tiles : first * tail_m_tiles + moved;
     if (threadIdx.x == 0) before[listed] = all;
-    __syncthreads();
   }
 
   // The tile `index` < all, whole or cut. Whole warps call it. Copies wait while a warp finds a tile, so this
