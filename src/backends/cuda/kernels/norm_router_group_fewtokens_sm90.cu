@@ -28,7 +28,8 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-// Not measured: norm_router_route_fewtokens_sm90, and behind it one trip of the ids through memory, masks and a scan.
+// By arithmetic: norm_router_route_fewtokens_sm90, and behind it one trip of the ids through memory, masks and a scan. Steps of 16 to 128
+// sequences say that it is not slower than the parts (docs/notes/cuda-step-launches.md).
 double cost_us(const Problem& p, const DeviceInfo&) {
   constexpr double kNormUs = 0.4, kGroupUs = 0.9;
   return few::few_us(p.front.router, few::kTokensInClusters) + kNormUs + kGroupUs;
