@@ -125,8 +125,9 @@ Differences differences(const std::vector<float>& a, const std::vector<float>& b
   return out;
 }
 
-// How far bf16 moves the CPU's logits from those in f32 is what roundings do; the GPU rounds as often, at other places. Of 200 positions the
-// worst, where a rounding has changed a token's experts, and the largest error may be twice the CPU's, as in tests/models/parity_test.cc.
+// How far bf16 moves the CPU's logits from those in f32 is what roundings do; the GPU rounds as often, at other places. The
+// largest error may be twice the CPU's, as in tests/models/parity_test.cc, and so may the worst of 200 positions, where a rounding has
+// changed a token's experts.
 // SLUICE_ENGINE_MODEL is a folder with config.json, of which random weights are made; a small model otherwise.
 TEST_F(EngineGpu, LogitsAreAsFarFromThoseInF32AsTheCpusAre) {
   const char* const given = std::getenv("SLUICE_ENGINE_MODEL");

@@ -24,8 +24,8 @@ double cost_us(const Attention::Problem& p, const DeviceInfo& d, const Attention
   constexpr double kFixedUs = 2.73, kRoundUs = 3.70, kSharedSmUs = 1.21, kClusterUs = 0.082, kCtaUs = 0.098;
   constexpr double kTurnUs = 0.605, kTurnE4m3Us = 0.685, kMemoryShare = 1.158, kBoth = 0.679;
   constexpr double kLargeClusterFit = 0.95, kLongContext = 4096, kFlopsPerUs = 200e6, kSearchUs = 12;
-  // Narrow tiles, of bench/measured/h100/attention_candidates.csv: half the exponentials and sums to join, and what fewer stages cost
-  // where memory is the limit and no dense layer is small enough to use the room.
+  // Narrow tiles, of bench/measured/h100/attention_candidates.csv: half the exponentials and sums to join; what fewer stages cost
+  // where memory is the limit.
   constexpr double kNarrowTurn = 0.875, kNarrowUs = -0.3, kNarrowSharedSmUs = 0.6, kFewStagesUs = 0.9;
   if (p.tokens == 0) return kRampUs;
   const double group = static_cast<double>(p.heads / p.kv_heads), queries = how.queries();

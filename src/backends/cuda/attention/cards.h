@@ -38,8 +38,8 @@ struct AttentionDecode {
   int heads = 1;  // kv heads of a CTA, each with an equal part of its warps; a cluster of 1 if there are more
   int by_row = 0;      // each row is a tile of its own
   int most = 1 << 30;  // queries of a sequence, at most; longer ones are others'
-  int narrow =
-      0;  // tiles of eight queries, and less shared memory: the next layer's weights have it meanwhile
+  // Tiles of eight queries, and fewer stages: the weights of the dense layer behind have the rest of the shared memory.
+  int narrow = 0;
   static AttentionDecode of(const KernelLaunch& l) {
     return {l.value[0], l.value[1], l.value[2], l.value[3], l.value[4], l.value[5]};
   }
