@@ -70,6 +70,8 @@ struct Suite<Linear> {
         {{.tokens = 6, .features = 20, .width = 30, .y = kF, .residual = true}, "huge", Fill::kHuge},
         {{.tokens = 1, .features = 300, .width = 2880, .bias = true, .residual = true},
          "one row on tensor cores"},
+        {{.tokens = 1, .features = 2117, .width = 136, .bias = true},
+         "one row, more slabs of 16 features than a grid"},
         {{.tokens = 7, .features = 2117, .width = 136, .y = kF},
          "more slabs of 16 features than a grid, and a tail of each operand"},
         {{.tokens = 5, .features = 4300, .width = 136, .residual = true},
