@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cases/adjust_logits.h"
-#include "cases/attention.h"
+#include "cases/attention_large.h"
 #include "cases/combine_norm.h"
 #include "cases/count_experts.h"
 #include "cases/embedding.h"

@@ -1,0 +1,33 @@
+// Cases of Attention that take a reference long, for kernels of a GPU alone (expert_gemm_large.h): grids whose CTAs have several tiles
+// of queries each.
+#pragma once
+#include "cases/attention.h"
+#include "cases/expert_gemm_large.h"
+
+namespace sluice::test {
+
+template <>
+inline std::vector<Case<Attention>> large_cases<Attention>() {
+  using P = Attention::Problem;
+  const P prompt{.tokens = 430,
+                 .sequences = 1,
+                 .heads = 64,
+                 .kv_heads = 8,
+                 .pages = 60,
+                 .pages_per_seq = 50,
+                 .window = 40,
+                 .sinks = true};
+  P narrow = prompt, wide = prompt, prompts = prompt, decodes = prompt;
+  narrow.cache = CacheType::kE4M3;
+  wide.tokens = 150, wide.heads = 128, wide.head_dim = 128, wide.window = 24;
+  prompts.tokens = 700, prompts.sequences = 7, prompts.pages_per_seq = 4, prompts.window = 0;
+  decodes.tokens = 600, decodes.sequences = 300, decodes.rows_max = 4, decodes.heads = 16,
+  decodes.kv_heads = 2, decodes.pages_per_seq = 4, decodes.window = 0;
+  return {{prompt, "more tiles of a prompt than SMs", Fill::kSkewed},
+          {narrow, "e4m3: more tiles of a prompt than SMs", Fill::kSkewed},
+          {wide, "more tiles of wide heads than SMs", Fill::kSkewed},
+          {prompts, "more tiles of several prompts than SMs"},
+          {decodes, "more tiles of few rows than clusters that fit at once"}};
+}
+
+}  // namespace sluice::test
