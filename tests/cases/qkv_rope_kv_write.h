@@ -74,6 +74,8 @@ struct Suite<QkvRopeKvWrite> {
         {of(few, 9), "more than eight", Fill::kNormal, apart},
         {of(few, 70), "a prompt"},
         {of(few, 0), "no tokens"},
+        {of(whole, 1), "all of gpt-oss's heads, one token"},
+        {of(whole, 6), "all of gpt-oss's heads, six tokens", Fill::kNormal, apart},
         {whole, "all of gpt-oss's heads", Fill::kNormal, apart},
         {of(whole, 128), "as many rows as shares take"},
         {sevens, "shares of seven eights", Fill::kNormal, apart},
