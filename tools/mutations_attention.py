@@ -177,6 +177,15 @@ ATTENTION = [
         "attention",
     ),
     Mutation(
+        "prefill_tiles_stay_taken",
+        "whoever leaves last does not put the count of taken tiles back",
+        "attention_pages_sm90",
+        "attention/prefill_producer.cuh",
+        "call_.words[0] = 0;",
+        "call_.words[0] += 0;",
+        "attention",
+    ),
+    Mutation(
         "prefill_widens_the_next_position",
         "of e4m3, keys of two positions change places",
         "attention_pages_sm90",

@@ -115,7 +115,8 @@ Status launch_prefill(const Attention::Problem& p, const Attention::Args& a, int
       .step = attention::step_of(p, a),
       .tiling = {.tile = tile, .least = kDecodeQueries + 1, .most = 1 << 30, .by_row = 0},
       .tiles = static_cast<int>(tiles),
-      .box_keys = box_keys};
+      .box_keys = box_keys,
+      .words = queue_of(stream).grid_words};
   CUtensorMap k_map, v_map;
   SLUICE_TRY(attention::map_cache(k_map, p, a.k_cache, box_keys));
   SLUICE_TRY(attention::map_cache(v_map, p, a.v_cache, box_keys));

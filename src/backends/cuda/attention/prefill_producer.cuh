@@ -23,11 +23,9 @@ class PrefillProducer {
   __device__ __forceinline__ void run(const CUtensorMap& k_map, const CUtensorMap& v_map) {
     const Step& p = call_.step;
     const int warp = tile::uniform(static_cast<int>(threadIdx.x) / 32);
-    const int ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
     tile::RingPlace place, wide, slot;
-    for (int round = 0;; ++round) {
-      // Tiles become smaller from round to round, and within one: who had the largest has the smallest next.
-      const int at = round * ctas + (round % 2 ? ctas - 1 - cta : cta);
+    // The largest tiles come first, and whoever is done takes the next.
+    for (int at = static_cast<int>(blockIdx.x);; at = next()) {
       const int kv_head = at % p.kv_heads;
       const bool found = at < call_.tiles && find_tile<128>(p, call_.tiling, at / p.kv_heads, shared_.search);
       Queries of = shared_.search.found;
@@ -41,6 +39,7 @@ class PrefillProducer {
       if (warp > 0 && found) fetch_queries(of, end, kv_head, slot.stage);
       if (threadIdx.x == 0 || warp > 0) tile::barrier_arrive(&shared_.work_full[slot.stage]);
       __syncwarp();
+      if (threadIdx.x == kTaker) found ? take() : leave();
       if (!found) return;
       slot.step(Shape::kSlots);
       if (warp == 0) {
@@ -52,6 +51,21 @@ class PrefillProducer {
   }
 
  private:
+  // Not of the warp that asks for keys.
+  static constexpr unsigned kTaker = 32;
+  __device__ __forceinline__ void take() const {
+    shared_.next = static_cast<int>(gridDim.x + atomicAdd(call_.words, 1));
+  }
+  // What take() has got, after the tile's keys have been asked for.
+  __device__ __forceinline__ int next() const {
+    tile::sync_threads<128>(1);
+    return shared_.next;
+  }
+  // By then this CTA has got all that it took.
+  __device__ __forceinline__ void leave() const {
+    if (atomicInc(call_.words + 1, gridDim.x - 1) == gridDim.x - 1) call_.words[0] = 0;
+  }
+
   // The tile's queries as rows of kDim elements, zeros beyond the last one of a warpgroup. By all warps but the first.
   __device__ __forceinline__ void fetch_queries(const Queries& of, int end, int kv_head, uint32_t slot) {
     const Step& p = call_.step;

@@ -30,6 +30,8 @@ struct PrefillCall {
   Step step;
   Tiling tiling;        // tiles of up to Shape::kQueries, a multiple of 64
   int tiles, box_keys;  // tiles of queries at most, of all kv heads; positions of a TMA box
+  // Of Queue::grid_words: tiles that were taken beyond the first of each CTA, and CTAs that have left. Zero, left zero.
+  uint32_t* words;
 };
 
 // A tile of queries, as the producer hands it to the consumers.
@@ -49,6 +51,7 @@ struct PrefillShared {
   // A bit for each 16 keys that some query should see and whose page is absent.
   uint32_t absent[Shape::kStages];
   TileSearch search;
+  int next;  // the tile after this one
 };
 
 }  // namespace sluice::cuda::attention
