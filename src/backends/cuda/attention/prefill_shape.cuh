@@ -8,7 +8,7 @@ namespace sluice::cuda::attention {
 template <int kDim>
 struct PrefillShape {
   static constexpr int kConsumers = kDim == 64 ? 3 : 2, kQueries = 64 * kConsumers;
-  static constexpr int kKeys = kDim == 64 ? 128 : 64;
+  static constexpr int kKeys = kDim == 64 ? 96 : 64;
   static constexpr int kThreads = 128 * (1 + kConsumers), kWarps = 4 * kConsumers;  // of consumers
   static constexpr int kHalves = kDim / 64;
   static constexpr int kKeyHalf = kKeys * tile::kSwizzledRowBytes;  // bytes of 64 elements of a tile's keys
