@@ -40,10 +40,10 @@ namespace sluice {
 //            d is what an exponent may be off by: head_dim + 4 roundings make a score, and subtracting m and
 //            turning to base 2 lose a few u of numbers up to 2 S. A weight is then off by e^d at most, the
 //            ratio of two sums of weights by e^(2 d), and each sum adds a rounding or two for each term.
-//            w = 2^-8 where q is bf16, else 0: a weight may be rounded to bf16 before it multiplies
-//            values. Where q is bf16 and the caches are e4m3 also to a multiple of 2^-39 of the largest weight, so that half of
-//            that times sum_j |v_j| over the sum of weights is added. Numbers below 2^-126 may count as zero. Where d or a sum
-//            overflows f32, anything.
+//            w = 2^-8 where q is bf16, else 0: a weight may be rounded to bf16 in both sums, which is off by 2^-9 / (1 + 2^-9)
+//            at most. Where q is bf16 weights below 2^-100 of the largest may count as zero, and where the caches are e4m3 too a weight
+//            may be rounded to a multiple of 2^-39 of the largest; so 2^-100, or 2^-40, times sum_j |v_j| over the sum of weights
+//            is added. Numbers below 2^-126 may count as zero. Where d or a sum overflows f32, anything.
 // Source     openai/gpt-oss gpt_oss/torch/model.py, sdpa; Kwon et al., "PagedAttention" (2023).
 struct Attention {
   static constexpr std::string_view kName = "attention";

@@ -65,7 +65,8 @@ void attend(const Attention::Problem& p, const Attention::Args& a, const Query& 
   const double off = std::exp(2 * (static_cast<double>(p.head_dim + 16) * kF32Eps * s.magnitude + s.flushed));
   const double rounded = p.q == DType::kBF16 ? 0x1p-8 : 0;
   const double relative = off - 1 + ((2 * n + 32) * kF32Eps + rounded) * off;
-  const double stepped = p.q == DType::kBF16 && p.cache == CacheType::kE4M3 ? 0x1p-40 * off : 0;
+  const double least_step = p.cache == CacheType::kE4M3 ? 0x1p-40 : 0x1p-100;
+  const double stepped = p.q == DType::kBF16 ? least_step * off : 0;
   for (int64_t d = 0; d < p.head_dim; ++d) {
     double sum = 0, magnitude = 0, flushed = 0, values = 0;
     for (size_t j = 0; j < weight.size(); ++j) {

@@ -1,14 +1,15 @@
 // Attention of many queries: FlashAttention with wgmma over pages.
 //
 // A CTA owns 192 queries of one sequence and one kv head (24 rows of 8 heads share their keys; 128 of wide heads), 64 for each
-// consumer warpgroup; fewer, so that some warpgroups idle, where a step has too few for all multiprocessors. The producer's first warp copies 128 keys (64 of wide heads) and their values at a time by TMA, a box for
-// each page or part of it. Its threads together find the next tile of queries, and its other warps fetch it, while consumers still
-// compute; these also make bf16 of keys and values of e4m3 (prefill_staging.cuh). Tiles of keys begin at multiples of their size.
+// consumer warpgroup; fewer, so that some warpgroups idle, where a step has too few for all multiprocessors. The producer's first warp
+// copies 96 keys (64 of wide heads; a thread has too few registers for 128) and their values at a time by TMA, a box for each page or
+// part of it. Its threads together find the next tile of queries, and its other warps fetch it, while consumers still compute; these
+// also make bf16 of keys and values of e4m3 (prefill_staging.cuh). Tiles of keys begin at multiples of their size.
 //
-// Scores and weights stay in registers. The first product of a tile of keys runs beside the second one of the tile before, whose
-// weights are kept for that, and so do the exponentials between them. Where some query of a warpgroup does not see every key (the
-// diagonal, the edge of a window, absent pages), values are checked: zero times NaN is NaN, so a tile with NaN or infinities among
-// what some query sees is added one by one.
+// Scores and weights stay in registers; sums of weights are a column of the second product, whose values are ones. The first product of
+// a tile of keys runs beside the second one of the tile before, whose weights are kept for that, and so do the exponentials between
+// them. Where some query of a warpgroup does not see every key (the diagonal, the edge of a window, absent pages), values are checked:
+// zero times NaN is NaN, so a tile with NaN or infinities among what some query sees is added one by one.
 #pragma once
 #include <cuda.h>
 
@@ -52,6 +53,12 @@ __global__ void __launch_bounds__(PrefillShape<kDim>::kThreads, 1)
           tile::barrier_init(&shared.work_free[s], Shape::kWarps);
     tile::barrier_visible();
     tile::prefetch_map(k_map), tile::prefetch_map(v_map);
+  }
+  if constexpr (Shape::kSumsByProduct) {
+    constexpr uint32_t kOnes = 0x3f803f80;
+    for (int at = static_cast<int>(threadIdx.x) * 16; at < Shape::kOnesBytes; at += Shape::kThreads * 16)
+      tile::store_shared(ring + Shape::kOnesAt + at, make_uint4(kOnes, kOnes, kOnes, kOnes));
+    tile::fence_for_async();
   }
   __syncthreads();
   tile::wait_for_previous();

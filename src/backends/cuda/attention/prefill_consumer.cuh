@@ -33,9 +33,12 @@ class PrefillConsumer {
   }
 
  private:
-  static constexpr int kScores = Shape::kKeys / 2, kValues = kDim / 2;  // registers of a thread
-  // Sums of a thread's weights of a tile that need another base.
-  static constexpr float kBeyond = 65536;
+  static constexpr bool kSumsByProduct = Shape::kSumsByProduct;
+  static constexpr int kScores = Shape::kKeys / 2;  // registers of a thread
+  static constexpr int kSum = kDim / 2, kValues = kSum + (kSumsByProduct ? 4 : 0);
+  // A base is so far above the largest score of its tile, in powers of two. A weight of 2 needs another base then, and is one bit of
+  // the union of all weights. Else sums of a thread's weights that need another base.
+  static constexpr float kAbove = kSumsByProduct ? 16 : 0, kBeyond = 65536;
 
   // What is seen of a tile of keys.
   enum class Seen : uint8_t { kSome, kAll };
@@ -96,25 +99,37 @@ class PrefillConsumer {
   }
   // Tiles from t on of which every query sees all, until one needs another base: then t is that one, and no values wait.
   __device__ __forceinline__ void take_whole(uint32_t slot, uint32_t& turn, int& t, int end) {
-    for (; t < end; ++t, ++turn) {
-      turn = static_cast<uint32_t>(tile::uniform(static_cast<int>(turn)));
-      wait(keys_full(turn), turn);
-      if (take_keys<Seen::kAll>(slot, turn)) return;
-      tile::arrive_by_warp(keys_free(turn));
-      keep_weights();
-      waits_ = true;
+    // Two at a time: weights of a set that waits do not move then.
+    while (t + 1 < end) {
+      if (!take_next<0>(slot, turn, t)) return;
+      if (!take_next<1>(slot, turn, t)) return;
     }
+    if (t < end && take_next<0>(slot, turn, t)) keep_weights();
+  }
+  // One of them, whose weights become the other set than those that wait. False: it needs another base.
+  template <int kSet>
+  __device__ __forceinline__ bool take_next(uint32_t slot, uint32_t& turn, int& t) {
+    turn = static_cast<uint32_t>(tile::uniform(static_cast<int>(turn)));
+    wait(keys_full(turn), turn);
+    if (take_keys<Seen::kAll, kSet>(slot, turn)) return false;
+    tile::arrive_by_warp(keys_free(turn));
+    waits_ = true, ++t, ++turn;
+    return true;
   }
   // A tile of which some query may not see all, or whose weights need a base.
   __device__ __forceinline__ void take_part(uint32_t slot, uint32_t turn, int t, bool whole) {
     look(slot, t * Shape::kKeys, turn);
     bool rebases = fresh_ || !waits_;
     if (!rebases) {
-      rebases = take_keys<Seen::kSome>(slot, turn);
+      rebases = take_keys<Seen::kSome, 0>(slot, turn);
     } else if (waits_) {
       drain(turn - 1);
     }
-    if (rebases) rebase(slot, turn);
+    if (rebases) {
+      rebase(slot, turn);
+    } else {
+      keep_weights();
+    }
     tile::arrive_by_warp(keys_free(turn));
     if (!whole) {
       wait(values_full(turn), turn);
@@ -124,7 +139,6 @@ class PrefillConsumer {
         return;
       }
     }
-    keep_weights();
     waits_ = true;
   }
   // A tile that no query of the warpgroup sees.
@@ -167,23 +181,23 @@ class PrefillConsumer {
                : 0;
   }
 
-  // Scores of a tile of keys become weights, and the values of the turn before, which wait, are added beside. True: the weights are
-  // of no use, because another base is wanted, or pages are absent.
-  template <Seen kSeen>
+  // Scores of a tile of keys become weights, and the values of the turn before, which wait, are added beside; kSet: whose weights
+  // are in this set. True: the new weights are of no use, because another base is wanted, or pages are absent.
+  template <Seen kSeen, int kSet>
   __device__ __forceinline__ bool take_keys(uint32_t slot, uint32_t turn) {
     wait(values_full(turn - 1), turn - 1);
     score(slot, turn);
-    add_values(turn - 1);
+    add_values<kSet>(turn - 1);
     const uint32_t gone = kSeen == Seen::kAll ? absent(turn) : 0;
     tile::wait_groups<1>();
     tile::hold(score_);
     // No branches from here to the wait: ptxas accepts none between a product and its wait.
     if constexpr (kSeen == Seen::kSome) hide();
     float sum[2];
-    weigh(sum);
+    const bool beyond = weigh<1 - kSet>(sum);
     // The vote keeps the weights in front of the wait. ptxas moves the wait up to the first product's otherwise, and nothing runs
     // beside the second one.
-    const bool lost = any_of_group(gone != 0 || !(sum[0] < kBeyond && sum[1] < kBeyond));
+    const bool lost = any_of_group(gone != 0 || beyond);
     tile::wait_groups<0>();
     tile::hold(value_);
     tile::arrive_by_warp(values_free(turn - 1));
@@ -192,7 +206,7 @@ class PrefillConsumer {
     return lost;
   }
 
-  // Scores become weights relative to the largest one so far, and sums so far are rescaled. Nothing waits.
+  // Scores become weights relative to a base by the largest one so far, and sums so far are rescaled. Nothing waits.
   __device__ __forceinline__ void rebase(uint32_t slot, uint32_t turn) {
     score(slot, turn);
     tile::wait_groups<0>();
@@ -207,11 +221,11 @@ class PrefillConsumer {
         most = fmaxf(most, fmaxf(score_[4 * n + 2 * r], score_[4 * n + 2 * r + 1]));
       most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
       most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-      most = fmaxf(most * p_.scale, base_[r]);
+      most = fmaxf(fmaf(most, p_.scale, kAbove), base_[r]);
       factor[r] = rescale(base_[r], base_of(most));
       base_[r] = most;
     }
-    weigh(sum);
+    weigh<0>(sum);
 #pragma unroll
     for (int r = 0; r < 2; ++r) sum_[r] = sum_[r] * factor[r] + sum[r];
 #pragma unroll
@@ -222,7 +236,7 @@ class PrefillConsumer {
   __device__ __forceinline__ void drain(uint32_t turn) {
     wait(values_full(turn), turn);
     tile::fence_operands();
-    add_values(turn);
+    add_values<0>(turn);
     tile::wait_groups<0>();
     tile::hold(value_);
     tile::arrive_by_warp(values_free(turn));
@@ -250,11 +264,14 @@ class PrefillConsumer {
     tile::commit_group();
   }
   // Starts the second one.
+  template <int kSet>
   __device__ __forceinline__ void add_values(uint32_t turn) {
-    const uint64_t values = tile::describe_columns(values_of(turn), Shape::kKeyHalf);
+    const uint32_t at = values_of(turn);
+    const uint64_t values =
+        tile::describe_columns(at, kSumsByProduct ? ring_ + Shape::kOnesAt - at : Shape::kKeyHalf);
 #pragma unroll
     for (int k = 0; k < Shape::kKeys / 16; ++k)
-      tile::multiply_columns<kDim>(value_, weight_[k], values + k * tile::kNextRows16);
+      tile::multiply_columns<2 * kValues>(value_, weight_[kSet][k], values + k * tile::kNextRows16);
     tile::commit_group();
   }
 
@@ -305,26 +322,38 @@ class PrefillConsumer {
     }
   }
 
-  // Scores become weights relative to the base of their row. sum: of those that the thread holds.
-  __device__ __forceinline__ void weigh(float (&sum)[2]) {
+  // Scores become weights relative to the base of their row, as the first operand of the second product: this set. sum: of those that
+  // the thread holds; zero where the second product sums them. True: some are so large that they need another base.
+  template <int kSet>
+  __device__ __forceinline__ bool weigh(float (&sum)[2]) {
     const float base[2] = {base_of(base_[0]), base_of(base_[1])};
     float part[2][2] = {};
+    uint32_t all = 0;
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      const int r = i % 4 / 2;
-      score_[i] = exp2_of(fmaf(score_[i], p_.scale, -base[r]));
-      part[r][i % 2] += score_[i];
+    for (int k = 0; k < Shape::kKeys / 16; ++k) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int r = i % 2;
+        float weight[2];
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          weight[j] = exp2_of(fmaf(score_[8 * k + 4 * (i / 2) + 2 * r + j], p_.scale, -base[r]));
+          if constexpr (!kSumsByProduct) part[r][j] += weight[j];
+        }
+        weight_[kSet][k][i] = pack(weight[0], weight[1]);
+        all |= weight_[kSet][k][i];
+      }
     }
     sum[0] = part[0][0] + part[0][1], sum[1] = part[1][0] + part[1][1];
+    constexpr uint32_t kTwo = 0x40004000;  // set in weights of 2 and more, infinities and NaN
+    return kSumsByProduct ? (all & kTwo) != 0 : !(sum[0] < kBeyond && sum[1] < kBeyond);
   }
-  // Weights as the first operand of the second product.
+  // Weights of the second set wait where those of the first did.
   __device__ __forceinline__ void keep_weights() {
 #pragma unroll
     for (int k = 0; k < Shape::kKeys / 16; ++k) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        weight_[k][i] =
-            pack(score_[8 * k + 4 * (i / 2) + 2 * (i % 2)], score_[8 * k + 4 * (i / 2) + 2 * (i % 2) + 1]);
+      for (int i = 0; i < 4; ++i) weight_[0][k][i] = weight_[1][k][i];
     }
   }
 
@@ -361,9 +390,10 @@ class PrefillConsumer {
         const int key = 8 * n + i, from = lane / 4 * 4 + i / 2;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const float w =
-              __shfl_sync(0xffffffffu, i % 2 ? score_[4 * n + 2 * r + 1] : score_[4 * n + 2 * r], from);
+          const uint32_t two = __shfl_sync(0xffffffffu, weight_[0][n / 2][n % 2 * 2 + r], from);
+          const float w = i % 2 ? high_of(two) : low_of(two);
           const bool sees = (__shfl_sync(0xffffffffu, seen_[r], from) >> (2 * n + i % 2) & 1) != 0;
+          if constexpr (kSumsByProduct) value_[kSum + 2 * r] += w;
 #pragma unroll
           for (int d = 0; d < kDim / 8; ++d) {
             const uint32_t pair =
@@ -385,8 +415,12 @@ class PrefillConsumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float sum = sum_[r];
-      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      if constexpr (kSumsByProduct) {
+        sum = value_[kSum + 2 * r];
+      } else {
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      }
       const int query = mine.row + 8 * r;
       if (query > mine.last) continue;
       const float share = share_of(sink_of(p_, work.kv_head * p_.group + query % p_.group), base_[r], sum);
@@ -413,10 +447,11 @@ class PrefillConsumer {
   uint32_t barriers_;  // the address of `shared_`
   int group_;
   bool fresh_;  // some row has no base yet
-  bool waits_;  // values are still to be added, with the weights in weight_: those of the stage before
-  uint32_t weight_[Shape::kKeys / 16][4];
-  float score_[kScores], value_[kValues], sum_[2];
-  // What weights of the two rows are relative to: a score that is not above their largest; kNothing: none yet.
+  bool waits_;  // values are still to be added, with the weights in weight_[0]: those of the stage before
+  uint32_t weight_[2][Shape::kKeys / 16][4];  // the second set: of a tile whose turn it is
+  float score_[kScores];
+  float value_[kValues], sum_[2];  // sums of weights: value_[kSum + 2 * row], or sum_
+  // What weights of the two rows are relative to: kAbove more than a score that is not above their largest; kNothing: none yet.
   float base_[2];
   uint32_t seen_[2];  // by the thread's two rows, of the keys that it holds
 };

@@ -17,7 +17,11 @@ struct PrefillShape {
   static constexpr int kQueryBytes = kHalves * kQueryHalf;
   static constexpr int kStages = 4, kSlots = 2;  // of keys and values; of queries
   static constexpr int kRingBytes = 2 * kStages * kKeyBytes;
-  static constexpr int kSharedBytes = kRingBytes + kSlots * kQueryBytes + 1024;  // aligned by hand
+  // Weights are summed by the second product, as its 65th column, whose values are ones. Heads of 128 leave no room for these.
+  static constexpr bool kSumsByProduct = kDim == 64;
+  static constexpr int kOnesAt = kRingBytes + kSlots * kQueryBytes,
+                       kOnesBytes = kSumsByProduct ? kKeyHalf : 0;
+  static constexpr int kSharedBytes = kOnesAt + kOnesBytes + 1024;  // aligned by hand
   // The producer's threads that fetch queries, beside its first warp.
   static constexpr int kFetchers = 96;
 };

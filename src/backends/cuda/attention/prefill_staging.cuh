@@ -20,7 +20,7 @@ template <class Shape>
 struct PrefillMemory<Shape, E4M3> : PrefillShared<Shape> {
   static constexpr bool kNarrow = true;
   static constexpr int kCopyStages = 2, kCopyBytes = Shape::kKeyBytes / 2;
-  static constexpr int kCopiesAt = Shape::kRingBytes + Shape::kSlots * Shape::kQueryBytes;
+  static constexpr int kCopiesAt = Shape::kOnesAt + Shape::kOnesBytes;
   static constexpr int kSharedBytes = Shape::kSharedBytes + kCopyStages * 2 * kCopyBytes;
   static constexpr int kFillers = Shape::kFetchers;
   // As those of PrefillShared.
