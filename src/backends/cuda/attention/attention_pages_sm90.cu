@@ -111,11 +111,14 @@ Status launch_prefill(const Attention::Problem& p, const Attention::Args& a, int
   const int64_t sequences = std::min(p.sequences, p.tokens * group / (kDecodeQueries + 1));
   const int64_t tiles = (p.tokens * group / tile + sequences) * p.kv_heads;
   const int box_keys = static_cast<int>(std::gcd<int64_t>(p.page_size, Shape::kKeys));
+  uint32_t box_starts = 0;
+  for (int at = 0; at < Shape::kKeys; at += box_keys) box_starts |= 1u << at / 16;
   const attention::PrefillCall call{
       .step = attention::step_of(p, a),
       .tiling = {.tile = tile, .least = kDecodeQueries + 1, .most = 1 << 30, .by_row = 0},
       .tiles = static_cast<int>(tiles),
-      .box_keys = box_keys};
+      .box_keys = box_keys,
+      .box_starts = box_starts};
   CUtensorMap k_map, v_map;
   SLUICE_TRY(attention::map_cache(k_map, p, a.k_cache, box_keys));
   SLUICE_TRY(attention::map_cache(v_map, p, a.v_cache, box_keys));

@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads) attention_rows(const __grid_constant
   const T* q = static_cast<const T*>(p.q) + row * p.q_stride + static_cast<int64_t>(head) * dim;
   for (int i = lane; i < dim; i += 32) query[warp][i] = tile::to_f32(q[i]);
   __syncwarp();
-  const Span span = attention::span_at(p, search.found.kv_len - 1);
+  const Span span = search.found.span_of(p, 0);
   const int32_t* pages = p.page_table + static_cast<int64_t>(search.found.sequence) * p.pages_per_seq;
   float value[kEach] = {}, largest = attention::kNothing, sum = 0;
   for (int at = span.first; at < span.end; at += kKeys) {

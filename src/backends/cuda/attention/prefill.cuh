@@ -4,7 +4,8 @@
 // consumer warpgroup; fewer, so that some warpgroups idle, where a step has too few for all multiprocessors. The producer's first warp
 // copies 96 keys (64 of wide heads; a thread has too few registers for 128) and their values at a time by TMA, a box for each page or
 // part of it. Its threads together find the next tile of queries, and its other warps fetch it, while consumers still compute; these
-// also make bf16 of keys and values of e4m3 (prefill_staging.cuh). Tiles of keys begin at multiples of their size.
+// also make bf16 of keys and values of e4m3 (prefill_staging.cuh). Tiles of keys begin where the first query sees the first one, but for
+// the page (a box of TMA).
 //
 // Scores and weights stay in registers; sums of weights are a column of the second product, whose values are ones. The first product of
 // a tile of keys runs beside the second one of the tile before, whose weights are kept for that, and so do the exponentials between
@@ -33,6 +34,7 @@ __global__ void __launch_bounds__(PrefillShape<kDim>::kThreads, 1)
   static_assert(Memory::kSharedBytes + sizeof(Memory) <= 227 << 10, "what a CTA may have");
   const uint32_t raw = tile::shared_address(dynamic), ring = raw + (-raw & 1023u);
   if (threadIdx.x == 0) {
+    shared.search.tiles = {0, 0};
     for (int s = 0; s < Shape::kStages; ++s) {
       tile::barrier_init(&shared.keys_full[s], Memory::kFillers),
           tile::barrier_init(&shared.keys_free[s], Shape::kWarps);

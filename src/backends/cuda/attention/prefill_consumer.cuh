@@ -59,32 +59,36 @@ class PrefillConsumer {
           row(first + thread / 32 * 16 + thread % 32 / 4) {}
   };
 
-  // Of the whole tile of queries: what some of them sees.
-  __device__ __forceinline__ Span of_cta(const PrefillWork& work) const {
-    return SeenBy(p_, work.queries, work.queries.first, work.end - 1).some;
-  }
-
   __device__ __forceinline__ void take(uint32_t slot, uint32_t& turn) {
     slot = static_cast<uint32_t>(tile::uniform(static_cast<int>(slot)));
     // Tiles of keys that some query of the CTA, some and every query of the warpgroup sees.
-    Span cta, some, all;
+    int tiles;
+    Span some, all;
     {
       const PrefillWork work = shared_.work[slot];
       const Mine mine(work, group_, thread());
       const SeenBy seen(p_, work.queries, min(mine.first, work.end - 1), max(mine.last, 0));
-      cta = tiles_of(of_cta(work));
-      some = mine.first > mine.last ? Span{0, 0} : tiles_of(seen.some);
-      all = {(seen.all.first + Shape::kKeys - 1) / Shape::kKeys, seen.all.end / Shape::kKeys};
-      // Rows that are not there have a base from the start.
+      const auto from_origin = [&](int key) { return (key - work.origin + Shape::kKeys - 1) / Shape::kKeys; };
+      tiles = from_origin(work.keys.end);
+      some = mine.first > mine.last || seen.some.first >= seen.some.end
+                 ? Span{0, 0}
+                 : Span{(seen.some.first - work.origin) / Shape::kKeys, from_origin(seen.some.end)};
+      all = {from_origin(seen.all.first), (seen.all.end - work.origin) / Shape::kKeys};
 #pragma unroll
-      for (int r = 0; r < 2; ++r) base_[r] = mine.row + 8 * r <= mine.last ? kNothing : 0, sum_[r] = 0;
+      for (int r = 0; r < 2; ++r) {
+        const int query = mine.row + 8 * r;
+        const bool there = query <= mine.last;
+        at_[r] = there ? work.queries.position_of(p_, query) : -1;
+        // Rows that are not there have a base from the start.
+        base_[r] = there ? kNothing : 0, sum_[r] = 0;
+      }
     }
 #pragma unroll
     for (int i = 0; i < kValues; ++i) value_[i] = 0;
     waits_ = false, fresh_ = true;
-    for (int t = cta.first; t < cta.end; ++t, ++turn) {
+    for (int t = 0; t < tiles; ++t, ++turn) {
       if (waits_ && !fresh_ && t >= all.first) take_whole(slot, turn, t, all.end);
-      if (t >= cta.end) break;
+      if (t >= tiles) break;
       turn = static_cast<uint32_t>(tile::uniform(static_cast<int>(turn)));
       wait(keys_full(turn), turn);
       if (some.sees(t)) {
@@ -118,7 +122,7 @@ class PrefillConsumer {
   }
   // A tile of which some query may not see all, or whose weights need a base.
   __device__ __forceinline__ void take_part(uint32_t slot, uint32_t turn, int t, bool whole) {
-    look(slot, t * Shape::kKeys, turn);
+    look(slot, t, turn);
     bool rebases = fresh_ || !waits_;
     if (!rebases) {
       rebases = take_keys<Seen::kSome, 0>(slot, turn);
@@ -133,7 +137,7 @@ class PrefillConsumer {
     tile::arrive_by_warp(keys_free(turn));
     if (!whole) {
       wait(values_full(turn), turn);
-      if (any_not_finite(slot, turn, t * Shape::kKeys)) {
+      if (any_not_finite(turn) && any_not_finite_seen(slot, turn, t)) {
         add_one_by_one(turn);
         tile::arrive_by_warp(values_free(turn));
         return;
@@ -147,9 +151,6 @@ class PrefillConsumer {
     tile::arrive_by_warp(keys_free(turn));
     wait(values_full(turn), turn);
     tile::arrive_by_warp(values_free(turn));
-  }
-  static __device__ __forceinline__ Span tiles_of(const Span& s) {
-    return {s.first / Shape::kKeys, s.first < s.end ? (s.end + Shape::kKeys - 1) / Shape::kKeys : 0};
   }
 
   // Barriers of the stage of a turn.
@@ -298,14 +299,11 @@ class PrefillConsumer {
     return count >= 32 ? ~0u : (1u << count) - 1;
   }
   // Which of them each of the two rows sees.
-  __device__ __forceinline__ void look(uint32_t slot, int at, uint32_t turn) {
-    const PrefillWork work = shared_.work[slot];
-    const int me = thread();
-    const Mine mine(work, group_, me);
+  __device__ __forceinline__ void look(uint32_t slot, int t, uint32_t turn) {
+    const int at = shared_.work[slot].origin + t * Shape::kKeys, me = thread();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int query = mine.row + 8 * r;
-      const Span span = query <= mine.last ? work.queries.span_of(p_, query) : Span{0, 0};
+      const Span span = span_at(p_, at_[r]);
       seen_[r] = keys_below(span.end - at, me) & ~keys_below(span.first - at, me);
     }
     for (uint32_t left = __shfl_sync(0xffffffffu, absent(turn), 0); left; left &= left - 1) {
@@ -357,13 +355,26 @@ class PrefillConsumer {
     }
   }
 
-  // Whether the values of a stage have a NaN or an infinity; equal in all threads of the warpgroup. Keys that no query of the CTA
-  // sees may be anything, even what nobody has written: their values become zeros, so that they decide nothing. All warpgroups
-  // write the same zeros.
-  __device__ __forceinline__ bool any_not_finite(uint32_t slot, uint32_t turn, int at) const {
+  // Whether the values of a stage have a NaN or an infinity; equal in all threads of the warpgroup.
+  __device__ __forceinline__ bool any_not_finite(uint32_t turn) const {
+    const uint32_t values = values_of(turn) + 16 * thread();
+    uint32_t none[4] = {};
+#pragma unroll
+    for (int i = 0; i < Shape::kKeyBytes / 16; i += 128) {
+      const uint4 v = tile::load_shared(values + 16 * i);
+      none[0] = add_none_of(v.x, none[0]), none[1] = add_none_of(v.y, none[1]);
+      none[2] = add_none_of(v.z, none[2]), none[3] = add_none_of(v.w, none[3]);
+    }
+    uint32_t found = 0;
+    for (const uint32_t pair : none) found |= not_finite(pair);
+    return any_of_group(found != 0);
+  }
+  // Whether such a value is of a key that some query of the CTA sees. Other keys may be anything, even what nobody has written: their
+  // values become zeros, so that they decide nothing. All warpgroups write the same zeros.
+  __device__ __forceinline__ bool any_not_finite_seen(uint32_t slot, uint32_t turn, int t) const {
     const uint32_t values = values_of(turn);
-    const Span span = of_cta(shared_.work[slot]);
-    const int mine = thread();
+    const Span span = shared_.work[slot].keys;
+    const int at = shared_.work[slot].origin + t * Shape::kKeys, mine = thread();
     uint32_t found = 0;
 #pragma unroll
     for (int i = 0; i < Shape::kKeyBytes / 16; i += 128) {
@@ -408,10 +419,12 @@ class PrefillConsumer {
     }
   }
 
+  // Each warp turns its 16 rows of sums into y where its queries were, which nobody reads any more, and then writes whole rows.
   __device__ __forceinline__ void write(uint32_t slot) {
     const PrefillWork work = shared_.work[slot];
-    const int me = thread();
+    const int me = thread(), lane = me % 32;
     const Mine mine(work, group_, me);
+    float share[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float sum = sum_[r];
@@ -421,22 +434,40 @@ class PrefillConsumer {
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
       }
-      const int query = mine.row + 8 * r;
-      if (query > mine.last) continue;
-      const float share = share_of(sink_of(p_, work.kv_head * p_.group + query % p_.group), base_[r], sum);
-      auto* y =
-          static_cast<__nv_bfloat16*>(p_.y) + work.queries.place(p_, query, work.kv_head, kDim, p_.y_stride);
+      const int head = work.kv_head * p_.group + (mine.row + 8 * r) % p_.group;
+      share[r] = share_of(sink_of(p_, head), base_[r], sum);
+    }
+    const uint32_t rows = ring_ + Shape::kRingBytes + slot * Shape::kQueryBytes;
+    const int first = 64 * group_ + me / 32 * 16;  // the warp's, in the tile
+    // Chunks of 16 bytes of a row.
+    const auto place = [&](int row, int chunk) {
+      return rows + chunk / 8 * Shape::kQueryHalf +
+             tile::swizzled(static_cast<uint32_t>(first + row), static_cast<uint32_t>(chunk % 8 * 16));
+    };
 #pragma unroll
-      for (int d = 0; d < kDim / 8; ++d) {
-        const uint32_t pair =
-            pack(scaled(value_[4 * d + 2 * r], share), scaled(value_[4 * d + 2 * r + 1], share));
-        __nv_bfloat16* to = y + 8 * d + 2 * (me % 4);
-        if (p_.y_wide) {
-          *reinterpret_cast<uint32_t*>(to) = pair;
-        } else {
-          to[0] = __ushort_as_bfloat16(static_cast<unsigned short>(pair & 0xffffu));
-          to[1] = __ushort_as_bfloat16(static_cast<unsigned short>(pair >> 16));
-        }
+    for (int d = 0; d < kDim / 8; d += 2) {
+      uint32_t pairs[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* two = value_ + 4 * (d + i / 2) + 2 * (i % 2);
+        pairs[i] = share[i % 2] == kNothing ? 0 : pack(two[0] * share[i % 2], two[1] * share[i % 2]);
+      }
+      tile::store_squares(place(lane % 16, d + lane / 16), pairs);
+    }
+    __syncwarp();
+    constexpr int kChunks = kDim / 8, kRows = 32 / kChunks;  // kRows at a time
+    auto* y = static_cast<__nv_bfloat16*>(p_.y);
+#pragma unroll
+    for (int i = 0; i < 16; i += kRows) {
+      const int row = i + lane / kChunks, chunk = lane % kChunks;
+      const int query = work.queries.first + first + row;
+      const uint4 eight = tile::load_shared(place(row, chunk));
+      if (query > mine.last) continue;
+      __nv_bfloat16* to = y + work.queries.place(p_, query, work.kv_head, kDim, p_.y_stride) + 8 * chunk;
+      if (p_.y_widest) {
+        *reinterpret_cast<uint4*>(to) = eight;
+      } else {
+        store_one_by_one(to, eight);
       }
     }
   }
@@ -453,7 +484,8 @@ class PrefillConsumer {
   float value_[kValues], sum_[2];  // sums of weights: value_[kSum + 2 * row], or sum_
   // What weights of the two rows are relative to: kAbove more than a score that is not above their largest; kNothing: none yet.
   float base_[2];
-  uint32_t seen_[2];  // by the thread's two rows, of the keys that it holds
+  int at_[2];         // positions of the thread's two rows
+  uint32_t seen_[2];  // by them, of the keys that it holds
 };
 
 }  // namespace sluice::cuda::attention

@@ -28,41 +28,59 @@ class PrefillProducer {
     for (int round = 0;; ++round) {
       // Tiles become smaller from round to round, and within one: who had the largest has the smallest next.
       const int at = round * ctas + (round % 2 ? ctas - 1 - cta : cta);
-      const int kv_head = at % p.kv_heads;
-      const bool found = at < call_.tiles && find_tile<128>(p, call_.tiling, at / p.kv_heads, shared_.search);
-      Queries of = shared_.search.found;
-      // The last tile of a sequence sees most: it goes first.
-      const int tile = call_.tiling.tile;
-      of.first = (of.count - 1) / tile * tile - of.first;
-      const int end = min(of.first + tile, of.count);
-      tile::sync_threads<128>(1);
+      PrefillWork work = {};
+      work.kv_head = at % p.kv_heads;
+      const bool found = at < call_.tiles && find(at / p.kv_heads, work);
+      work.stop = found ? 0 : 1;
       tile::barrier_wait_by_warp(&shared_.work_free[slot.stage], slot.parity ^ 1);
-      if (threadIdx.x == 0) shared_.work[slot.stage] = {of, end, kv_head, found ? 0 : 1};
-      if (warp > 0 && found) fetch_queries(of, end, kv_head, slot.stage);
+      if (threadIdx.x == 0) shared_.work[slot.stage] = work;
+      if (warp > 0 && found) fetch_queries(work, slot.stage);
       if (threadIdx.x == 0 || warp > 0) tile::barrier_arrive(&shared_.work_full[slot.stage]);
       __syncwarp();
       if (!found) return;
       slot.step(Shape::kSlots);
       if (warp == 0) {
-        load(k_map, v_map, of, end, kv_head, place);
+        load(k_map, v_map, work, place);
       } else if constexpr (Memory::kNarrow) {
-        widen(of, end, place, wide);
+        widen(work, place, wide);
       }
     }
   }
 
  private:
-  // The tile's queries as rows of kDim elements, zeros beyond the last one of a warpgroup. By all warps but the first.
-  __device__ __forceinline__ void fetch_queries(const Queries& of, int end, int kv_head, uint32_t slot) {
+  // The tile of queries of this number, among those of one kv head. False: there are fewer.
+  __device__ __forceinline__ bool find(int index, PrefillWork& work) {
     const Step& p = call_.step;
+    const int tile = call_.tiling.tile;
+    // Mostly it is of the sequence that was found last.
+    if (!shared_.search.tiles.sees(index)) {
+      const bool found = find_tile<128>(p, call_.tiling, index, shared_.search);
+      tile::sync_threads<128>(1);
+      if (!found) return false;
+    }
+    Queries& of = work.queries;
+    of = shared_.search.found;
+    // The last tile of a sequence sees most: it goes first.
+    of.first = ((of.count - 1) / tile - (index - shared_.search.tiles.first)) * tile;
+    work.end = min(of.first + tile, of.count);
+    work.keys = SeenBy(p, of, of.first, work.end - 1).some;
+    work.origin = work.keys.first / call_.box_keys * call_.box_keys;
+    return true;
+  }
+
+  // The tile's queries as rows of kDim elements, zeros beyond the last one of a warpgroup. By all warps but the first.
+  __device__ __forceinline__ void fetch_queries(const PrefillWork& work, uint32_t slot) {
+    const Step& p = call_.step;
+    const Queries& of = work.queries;
     constexpr int kChunks = kDim / 8;  // of 16 bytes, in a row
     const auto* q = static_cast<const __nv_bfloat16*>(p.q);
     const uint32_t to = ring_ + Shape::kRingBytes + slot * Shape::kQueryBytes;
-    const int rows = (end - of.first + 63) / 64 * 64;
+    const int rows = (work.end - of.first + 63) / 64 * 64;
     for (int i = static_cast<int>(threadIdx.x) - 32; i < rows * kChunks; i += Shape::kFetchers) {
       const int row = i / kChunks, chunk = i % kChunks, query = of.first + row;
-      const bool there = query < end;
-      const __nv_bfloat16* from = q + (there ? of.place(p, query, kv_head, kDim, p.q_stride) + 8 * chunk : 0);
+      const bool there = query < work.end;
+      const __nv_bfloat16* from =
+          q + (there ? of.place(p, query, work.kv_head, kDim, p.q_stride) + 8 * chunk : 0);
       const uint32_t place = to + chunk / 8 * Shape::kQueryHalf + tile::swizzled(row, chunk % 8 * 16);
       if (p.q_wide) {
         tile::copy_16(place, from, there);
@@ -78,66 +96,77 @@ class PrefillProducer {
   }
 
   // All keys that some query of the tile sees.
-  __device__ __forceinline__ void load(const CUtensorMap& k_map, const CUtensorMap& v_map, const Queries& of,
-                                       int end_query, int kv_head, tile::RingPlace& place) {
+  __device__ __forceinline__ void load(const CUtensorMap& k_map, const CUtensorMap& v_map,
+                                       const PrefillWork& work, tile::RingPlace& place) {
     const Step& p = call_.step;
     // A lane for each 16 positions of the tile, which lie in one page; a box is some of them.
     const int lane = static_cast<int>(threadIdx.x) % 32, box = call_.box_keys;
-    const SeenBy seen(p, of, of.first, end_query - 1);
-    const int first = seen.some.first / Shape::kKeys, end = (seen.some.end + Shape::kKeys - 1) / Shape::kKeys;
-    const int64_t table = static_cast<int64_t>(of.sequence) * p.pages_per_seq;
-    const auto wanted = [&](int t) {
-      const int j = t * Shape::kKeys + lane * 16 / box * box;
-      return t < end && lane < Shape::kKeys / 16 && j < seen.some.end && j + box > seen.some.first;
+    const int origin = tile::uniform(work.origin), end = tile::uniform(work.keys.end);
+    const int64_t table = static_cast<int64_t>(work.queries.sequence) * p.pages_per_seq;
+    // at: where a tile of keys begins.
+    const auto wanted = [&](int at) {
+      const int j = at + lane * 16 / box * box;
+      return lane < Shape::kKeys / 16 && j < end;
     };
-    const auto page_of = [&](int t) {
-      return wanted(t) ? p.page_table[table + (t * Shape::kKeys + lane * 16) / p.page_size] : -1;
+    const auto page_of = [&](int at) {
+      return wanted(at) ? p.page_table[table + (at + lane * 16) / p.page_size] : -1;
     };
-    int page = page_of(first);
+    int page = page_of(origin);
     auto& copies = shared_.copies();
-    for (int t = first; t < end; ++t) {
-      const int next = page_of(t + 1);
+    for (int at = origin; at < end; at += Shape::kKeys) {
+      const int next = page_of(at + Shape::kKeys);
       const bool there = page >= 0 && page < p.pages;
-      const uint32_t absent = __ballot_sync(0xffffffffu, wanted(t) && !there);
+      const uint32_t absent = __ballot_sync(0xffffffffu, wanted(at) && !there);
       // Rows beyond the cache arrive as zeros.
-      const int row =
-          there ? (page * p.kv_heads + kv_head) * p.page_size + (t * Shape::kKeys + lane * 16) % p.page_size
-                : p.pages * p.kv_heads * p.page_size;
-      const uint32_t s = place.stage, keys = ring_ + Memory::kCopiesAt + s * 2 * Memory::kCopyBytes;
+      const int row = there
+                          ? (page * p.kv_heads + work.kv_head) * p.page_size + (at + lane * 16) % p.page_size
+                          : p.pages * p.kv_heads * p.page_size;
+      const auto s = static_cast<uint32_t>(tile::uniform(static_cast<int>(place.stage)));
+      const uint32_t keys = ring_ + Memory::kCopiesAt + s * 2 * Memory::kCopyBytes;
+      int rows[Shape::kKeys / 16];
+#pragma unroll
+      for (int i = 0; i < Shape::kKeys / 16; ++i) rows[i] = __shfl_sync(0xffffffffu, row, i);
       tile::barrier_wait_by_warp(&copies.keys_free[s], place.parity ^ 1);
       if (lane == 0) copies.absent[s] = absent;
       __syncwarp();
-      copy(k_map, keys, row, tile::shared_address(&copies.keys_full[s]));
+      copy(k_map, keys, rows, tile::shared_address(&copies.keys_full[s]));
       tile::barrier_wait_by_warp(&copies.values_free[s], place.parity ^ 1);
-      copy(v_map, keys + Memory::kCopyBytes, row, tile::shared_address(&copies.values_full[s]));
+      copy(v_map, keys + Memory::kCopyBytes, rows, tile::shared_address(&copies.values_full[s]));
       place.step(Memory::kCopyStages);
       page = next;
     }
   }
-  __device__ __forceinline__ void copy(const CUtensorMap& map, uint32_t to, int row_of_lane,
-                                       uint32_t barrier) {
+  // rows: of each 16 positions. Boxes of 16 follow each other without a branch: with one a box takes 160 clocks, and consumers wait.
+  __device__ __forceinline__ void copy(const CUtensorMap& map, uint32_t to,
+                                       const int (&rows)[Shape::kKeys / 16], uint32_t barrier) {
     tile::barrier_expect_by_warp(barrier, Memory::kCopyBytes);
-    for (int j = 0; j < Shape::kKeys; j += call_.box_keys) {
-      const int row = __shfl_sync(0xffffffffu, row_of_lane, j / 16);
-      if constexpr (Memory::kNarrow) {
-        constexpr int kPositionsARow = tile::kSwizzledRowBytes / kDim;
-        tile::copy_box(to + j * kDim, map, 0, row / kPositionsARow, barrier);
-      } else {
+    if (call_.box_keys == 16) {
 #pragma unroll
-        for (int half = 0; half < Shape::kHalves; ++half)
-          tile::copy_box(to + half * Shape::kKeyHalf + j * tile::kSwizzledRowBytes, map, 64 * half, row,
-                         barrier);
-      }
+      for (int i = 0; i < Shape::kKeys / 16; ++i) copy_box(map, to, 16 * i, rows[i], barrier);
+    } else {
+#pragma unroll
+      for (int i = 0; i < Shape::kKeys / 16; ++i)
+        if (call_.box_starts >> i & 1) copy_box(map, to, 16 * i, rows[i], barrier);
+    }
+  }
+  // at: of the tile's positions.
+  static __device__ __forceinline__ void copy_box(const CUtensorMap& map, uint32_t to, int at, int row,
+                                                  uint32_t barrier) {
+    if constexpr (Memory::kNarrow) {
+      constexpr int kPositionsARow = tile::kSwizzledRowBytes / kDim;
+      tile::copy_box(to + at * kDim, map, 0, row / kPositionsARow, barrier);
+    } else {
+#pragma unroll
+      for (int half = 0; half < Shape::kHalves; ++half)
+        tile::copy_box(to + half * Shape::kKeyHalf + at * tile::kSwizzledRowBytes, map, 64 * half, row,
+                       barrier);
     }
   }
 
   // What load() asks for becomes bf16, by all warps but the first. from, to: its stages, and those of the consumers.
-  __device__ __forceinline__ void widen(const Queries& of, int end_query, tile::RingPlace& from,
-                                        tile::RingPlace& to) {
-    const Span seen = SeenBy(call_.step, of, of.first, end_query - 1).some;
-    const int first = seen.first / Shape::kKeys, end = (seen.end + Shape::kKeys - 1) / Shape::kKeys;
+  __device__ __forceinline__ void widen(const PrefillWork& work, tile::RingPlace& from, tile::RingPlace& to) {
     auto& copies = shared_.copies();
-    for (int t = first; t < end; ++t) {
+    for (int at = work.origin; at < work.keys.end; at += Shape::kKeys) {
       const uint32_t narrow = ring_ + Memory::kCopiesAt + from.stage * 2 * Memory::kCopyBytes,
                      keys = ring_ + to.stage * 2 * Shape::kKeyBytes;
       tile::barrier_wait_by_warp(&copies.keys_full[from.stage], from.parity);

@@ -29,7 +29,9 @@ struct PrefillShape {
 struct PrefillCall {
   Step step;
   Tiling tiling;        // tiles of up to Shape::kQueries, a multiple of 64
-  int tiles, box_keys;  // tiles of queries at most, of all kv heads; positions of a TMA box
+  int tiles;            // of queries at most, of all kv heads
+  int box_keys;         // positions of a TMA box
+  uint32_t box_starts;  // a bit for each 16 positions of a tile of keys where one begins
 };
 
 // A tile of queries, as the producer hands it to the consumers.
@@ -37,6 +39,8 @@ struct PrefillWork {
   Queries queries;
   int end;            // the query after its last one
   int kv_head, stop;  // stop: there are no more
+  Span keys;          // that some of them sees
+  int origin;         // where tiles of keys begin
 };
 
 // A barrier of each stage of the ring stands in an array; kStages is a power of two.

@@ -19,14 +19,16 @@ struct Step {
   const void* q;
   void* y;
   const int32_t *page_table, *q_begin, *kv_len;
-  const void* sinks;                                  // or null
-  int64_t q_stride, y_stride, tokens, limit, window;  // limit: positions of a page table; window 0: none
+  const void* sinks;  // or null
+  int64_t q_stride, y_stride, tokens;
+  int limit, window;  // positions of a page table; of a window, 0: none
   int sequences, heads, pages, pages_per_seq;
   tile::Divisor kv_heads, group, page_size;
   int settled;
   int sinks_bf16;
-  int q_pairs, q_wide, y_wide;  // rows of q in words of 4 bytes, and of 16; of y in words of 8
-  float scale;                  // with log2(e)
+  int q_pairs, q_wide;   // rows of q in words of 4 bytes, and of 16
+  int y_wide, y_widest;  // of y in words of 8, and of 16
+  float scale;           // with log2(e)
 };
 
 __device__ __forceinline__ float exp2_of(float x) {
@@ -46,11 +48,11 @@ struct Span {
   int first, end;
   __device__ __forceinline__ bool sees(int j) const { return j >= first && j < end; }
 };
-// Of a token at `position`, which may be below zero.
-__device__ __forceinline__ Span span_at(const Step& p, int64_t position) {
-  const int64_t end = min(max(position + 1, int64_t{0}), p.limit);
-  const int64_t first = p.window > 0 ? max(position - p.window + 1, int64_t{0}) : 0;
-  return {static_cast<int>(min(first, end)), static_cast<int>(end)};
+// Of a token at `position`, -1 or more: below 0 it sees nothing.
+__device__ __forceinline__ Span span_at(const Step& p, int position) {
+  const int end = min(position + 1, p.limit);
+  const int first = p.window > 0 ? max(position - p.window + 1, 0) : 0;
+  return {min(first, end), end};
 }
 
 // The queries of one kv head and one sequence as one list: query i is head i % group of row i / group.
@@ -61,8 +63,11 @@ struct Queries {
   int begin;       // its first row of q
   int64_t kv_len;  // the position after its last row
   __device__ __forceinline__ int rows(const tile::Divisor& group) const { return count / group; }
+  __device__ __forceinline__ int position_of(const Step& p, int query) const {
+    return static_cast<int>(max(kv_len - rows(p.group) + query / p.group, int64_t{-1}));
+  }
   __device__ __forceinline__ Span span_of(const Step& p, int query) const {
-    return span_at(p, kv_len - rows(p.group) + query / p.group);
+    return span_at(p, position_of(p, query));
   }
   // Where head_dim elements of a query begin in q or y.
   __device__ __forceinline__ int64_t place(const Step& p, int query, int kv_head, int dim,
@@ -96,6 +101,7 @@ struct Tiling {
 
 // What find_tile() keeps in shared memory.
 struct TileSearch {
+  Span tiles;  // of the sequence that was found
   // Read in fours, which would take a neighbour along while another thread writes it.
   alignas(16) int of_warp[32];
   Queries found;
@@ -152,7 +158,8 @@ __device__ __forceinline__ bool find_tile(const Step& p, const Tiling& t, int in
       all += search.of_warp[w];
     }
     if (index >= before + upto - tiles && index < before + upto) {
-      search.found = {s, (index - before - upto + tiles) * t.tile, count, begin, kv_len};
+      search.tiles = {before + upto - tiles, before + upto};
+      search.found = {s, (index - search.tiles.first) * t.tile, count, begin, kv_len};
       search.hit = 1;
     }
     before += all;
@@ -189,6 +196,21 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
 }
 __device__ __forceinline__ float low_of(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float high_of(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
+// Eight bf16 to a place of any alignment.
+__device__ __forceinline__ void store_one_by_one(__nv_bfloat16* to, uint4 eight) {
+  const uint32_t pairs[] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    to[2 * i] = __ushort_as_bfloat16(static_cast<unsigned short>(pairs[i] & 0xffffu));
+    to[2 * i + 1] = __ushort_as_bfloat16(static_cast<unsigned short>(pairs[i] >> 16));
+  }
+}
+// Two bf16 times zero are added to two zeros: NaN from then on where one is NaN or an infinity.
+__device__ __forceinline__ uint32_t add_none_of(uint32_t pair, uint32_t zeros) {
+  uint32_t out;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(pair), "r"(0), "r"(zeros));
+  return out;
+}
 // The highest bit of each of two bf16 that is NaN or an infinity: every bit of its exponent is set.
 __device__ __forceinline__ uint32_t not_finite(uint32_t pair) {
   return ((pair & 0x7f807f80u) + 0x00800080u) & 0x80008000u;

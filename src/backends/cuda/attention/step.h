@@ -2,6 +2,8 @@
 #pragma once
 #include <cuda.h>
 
+#include <algorithm>
+
 #include "backends/cuda/attention/rows.cuh"
 #include "backends/cuda/tile/tensor_map.h"
 #include "ops/attention.h"
@@ -15,7 +17,7 @@ inline bool rows_aligned(const Tensor& t, int64_t bytes) {
 }
 
 inline Step step_of(const Attention::Problem& p, const Attention::Args& a) {
-  const int64_t limit = p.pages_per_seq * p.page_size;
+  const auto positions = [](int64_t n) { return static_cast<int>(std::min<int64_t>(n, INT32_MAX)); };
   return {.q = a.q.data,
           .y = a.y.data,
           .page_table = a.page_table.as<const int32_t>(),
@@ -25,8 +27,8 @@ inline Step step_of(const Attention::Problem& p, const Attention::Args& a) {
           .q_stride = a.q.stride[0],
           .y_stride = a.y.stride[0],
           .tokens = p.tokens,
-          .limit = limit,
-          .window = p.window,
+          .limit = positions(p.pages_per_seq * p.page_size),
+          .window = positions(p.window),
           .sequences = static_cast<int>(p.sequences),
           .heads = static_cast<int>(p.heads),
           .pages = static_cast<int>(p.pages),
@@ -39,6 +41,7 @@ inline Step step_of(const Attention::Problem& p, const Attention::Args& a) {
           .q_pairs = rows_aligned(a.q, 4),
           .q_wide = rows_aligned(a.q, 16),
           .y_wide = rows_aligned(a.y, 8),
+          .y_widest = rows_aligned(a.y, 16),
           .scale = static_cast<float>(p.scale * 1.4426950408889634)};
 }
 

@@ -46,6 +46,13 @@ __device__ __forceinline__ uint32_t load_shared_byte(uint32_t address) {
   return v;
 }
 
+// stmatrix: four 8 x 8 squares of bf16, by a whole warp. In pairs[m] lane l holds elements (l / 4, 2 * (l % 4)) and the next of square m.
+// Lane 8 m + r passes the address of the square's row r, 16 bytes.
+__device__ __forceinline__ void store_squares(uint32_t address, const uint32_t (&pairs)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
+               : "memory");
+}
 // stmatrix.trans: four 8 x 8 squares of bf16, transposed, by a whole warp. In pairs[m] lane l holds elements
 // (l / 4, 2 * (l % 4)) and the next of square m. Lane 8 m + r passes the address of the square's column r, 16 bytes.
 __device__ __forceinline__ void store_squares_transposed(uint32_t address, const uint32_t (&pairs)[4]) {
