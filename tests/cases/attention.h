@@ -93,6 +93,8 @@ struct Suite<Attention> {
         {tiled(90, 3, 0, 33), "infinities here and there, in bf16", Fill::kInfinite},
         {tiled(7, 5, 1, 0), "one row a sequence, infinities here and there, in bf16", Fill::kInfinite},
         {tiled(9, 3, 4, 0), "a few rows a sequence, infinities here and there, in bf16", Fill::kInfinite},
+        {with_heads(tiled(210, 1, 0, 100), 32, 16, 64), "a NaN in every other tile of values",
+         Fill::kRareNan},
         {tiled(90, 3, 0, 0), "all scores equal, in bf16", Fill::kAllEqual},
         {tiled(40, 3, 0, 0), "nothing to attend to, in bf16", Fill::kEmpty},
         {narrow(
@@ -201,10 +203,11 @@ struct Suite<Attention> {
   static P with_scale(P p, double scale) { return p.scale = scale, p; }
   // The first kv head has NaN and infinities in values alone: elsewhere they are in nearly every score, and hide what values do.
   static Fill of_scores(Fill fill, int64_t kv_head) {
+    if (fill == Fill::kRareNan) return Fill::kNormal;
     const bool values_alone = fill == Fill::kSomeNan || fill == Fill::kInfinite;
     return values_alone && kv_head == 0 ? Fill::kNormal : fill;
   }
-  // kSkewed: all rows are the last of one long sequence. Otherwise sequences without rows, rows without a
+  // kSkewed, kRareNan: all rows are the last of one long sequence. Otherwise sequences without rows, rows without a
   // sequence, more rows than keys and no keys at all come up by chance.
   static void fill_lengths(const P& p, Fill fill, const Attention::Args& a, Random& random) {
     std::vector<int64_t> cuts;
@@ -216,7 +219,7 @@ struct Suite<Attention> {
       for (size_t s = 1; s < cuts.size(); ++s) cuts[s] = std::min(cuts[s], cuts[s - 1] + p.rows_max);
     const int64_t room = p.pages_per_seq * p.page_size;
     for (int64_t s = 0; s <= p.sequences; ++s) {
-      const bool skewed = fill == Fill::kSkewed;
+      const bool skewed = fill == Fill::kSkewed || fill == Fill::kRareNan;
       const int64_t cut = !skewed           ? cuts[static_cast<size_t>(s)]
                           : s < p.sequences ? 0
                           : p.rows_max > 0  ? std::min(p.tokens, p.rows_max)

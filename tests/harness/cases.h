@@ -15,6 +15,7 @@ enum class Fill : uint8_t {
   kAllEqual,    // every float the same: ties everywhere
   kZerosMixed,  // -0 and +0
   kSomeNan,     // a few NaN among the numbers
+  kRareNan,     // one among some thousand numbers
   kInfinite,    // a few infinities
   kTiny,        // numbers around and below the smallest normal
   kHuge,        // numbers near the largest
@@ -85,6 +86,8 @@ inline void fill_floats(const Tensor& t, Fill fill, Random& random, double scale
         return random.integer(0, 1) ? 0.0 : -0.0;
       case Fill::kSomeNan:
         return rare ? std::numeric_limits<double>::quiet_NaN() : x;
+      case Fill::kRareNan:
+        return random.integer(0, 8191) == 0 ? std::numeric_limits<double>::quiet_NaN() : x;
       case Fill::kInfinite:
         return rare ? std::copysign(std::numeric_limits<double>::infinity(), x) : x;
       case Fill::kTiny:
