@@ -35,15 +35,16 @@ namespace sluice {
 // Bytes      the attended keys and values once for each sequence, q and y once.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  per element, with n attended positions, p the weights and u = 2^-24:
-//              (e^(2 d) - 1 + ((2 n + 32) u + w) e^(2 d)) * sum_j p_j |v_j| + half an ulp
+//              (e^(2 d) - 1 + (2 n + 32) u e^(2 d)) * sum_j p_j |v_j| + w e^(2 d) * sum_j p_j (|v_j| + |y|) + half an ulp
 //              d = (head_dim + 16) u S,   S = the larger of max_j scale sum |q||k_j| and |sink|
 //            d is what an exponent may be off by: head_dim + 4 roundings make a score, and subtracting m and
 //            turning to base 2 lose a few u of numbers up to 2 S. A weight is then off by e^d at most, the
 //            ratio of two sums of weights by e^(2 d), and each sum adds a rounding or two for each term.
-//            w = 2^-8 where q is bf16, else 0: a weight may be rounded to bf16 in both sums, which is off by 2^-9 / (1 + 2^-9)
-//            at most. Where q is bf16 weights below 2^-100 of the largest may count as zero, and where the caches are e4m3 too a weight
-//            may be rounded to a multiple of 2^-39 of the largest; so 2^-100, or 2^-40, times sum_j |v_j| over the sum of weights
-//            is added. Numbers below 2^-126 may count as zero. Where d or a sum overflows f32, anything.
+//            w = 2^-8 where q is bf16, else 0: a weight may be rounded to bf16, which is off by 2^-8 / (1 + 2^-8) at most, where it
+//            multiplies a value, or there and in the sum of weights. Where q is bf16 weights below 2^-100 of the largest may count as
+//            zero, and where the caches are e4m3 too a weight may be rounded to a multiple of 2^-39 of the largest; so 2^-100, or
+//            2^-40, times sum_j |v_j| over the sum of weights is added. Numbers below 2^-126 may count as zero. Where d or a sum
+//            overflows f32, anything.
 // Source     openai/gpt-oss gpt_oss/torch/model.py, sdpa; Kwon et al., "PagedAttention" (2023).
 struct Attention {
   static constexpr std::string_view kName = "attention";

@@ -55,16 +55,18 @@ void attend(const Attention::Problem& p, const Attention::Args& a, const Query& 
     return;
   }
   std::vector<double> weight;
-  double total = p.sinks ? std::exp(load(a.sinks, query.head) - s.largest) : 0, least = 1;
+  const double sink = p.sinks ? std::exp(load(a.sinks, query.head) - s.largest) : 0;
+  double weights = 0, least = 1;
   for (const double score : s.score) {
     weight.push_back(std::exp(score - s.largest));
-    total += weight.back();
+    weights += weight.back();
     if (weight.back() > 0) least = std::min(least, weight.back());
   }
+  const double total = weights + sink;
   const auto n = static_cast<double>(weight.size());
   const double off = std::exp(2 * (static_cast<double>(p.head_dim + 16) * kF32Eps * s.magnitude + s.flushed));
-  const double rounded = p.q == DType::kBF16 ? 0x1p-8 : 0;
-  const double relative = off - 1 + ((2 * n + 32) * kF32Eps + rounded) * off;
+  const double rounded = p.q == DType::kBF16 ? 0x1p-8 * off : 0;
+  const double relative = off - 1 + (2 * n + 32) * kF32Eps * off + rounded;
   const double least_step = p.cache == CacheType::kE4M3 ? 0x1p-40 : 0x1p-100;
   const double stepped = p.q == DType::kBF16 ? least_step * off : 0;
   for (int64_t d = 0; d < p.head_dim; ++d) {
@@ -80,9 +82,10 @@ void attend(const Attention::Problem& p, const Attention::Args& a, const Query& 
     // An infinite value with a very small weight may be multiplied by a weight of zero.
     const bool certain = !std::isfinite(value) && std::isfinite(off) && least > 0x1p-100;
     y->value.push_back(value);
-    y->bound.push_back(certain ? 0
-                               : (relative * magnitude + stepped * values) / total + off * flushed +
-                                     half_ulp(p.q, value));
+    y->bound.push_back(
+        certain ? 0
+                : (relative * magnitude + rounded * std::abs(value) * weights + stepped * values) / total +
+                      off * flushed + half_ulp(p.q, value));
   }
 }
 
