@@ -4,8 +4,8 @@
 // consumer warpgroup; fewer, so that some warpgroups idle, where a step has too few for all multiprocessors. The producer's first warp
 // copies 96 keys (64 of wide heads; a thread has too few registers for 128) and their values at a time by TMA, a box for each page or
 // part of it. Its threads together find the next tile of queries, and its other warps fetch it, while consumers still compute; these
-// also make bf16 of keys and values of e4m3 (prefill_staging.cuh). The first tile of keys begins with the box
-// that has the first key which some query sees.
+// also make bf16 of keys and values of e4m3 (prefill_staging.cuh). Tiles of keys are counted from the box with the first key that some
+// query sees.
 //
 // Scores and weights stay in registers; sums of weights are a column of the second product, whose values are ones. The first product of
 // a tile of keys runs beside the second one of the tile before, whose weights are kept for that, and so do the exponentials between

@@ -450,6 +450,7 @@ class PrefillConsumer {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float* two = value_ + 4 * (d + i / 2) + 2 * (i % 2);
+        // As scaled(), both at once.
         pairs[i] = share[i % 2] == kNothing ? 0 : pack(two[0] * share[i % 2], two[1] * share[i % 2]);
       }
       tile::store_squares(place(lane % 16, d + lane / 16), pairs);

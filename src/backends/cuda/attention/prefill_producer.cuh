@@ -52,7 +52,7 @@ class PrefillProducer {
   __device__ __forceinline__ bool find(int index, PrefillWork& work) {
     const Step& p = call_.step;
     const int tile = call_.tiling.tile;
-    // Mostly it is of the sequence that was found last.
+    // Mostly it is of the sequence that was found last, and nobody has to search.
     if (!shared_.search.tiles.sees(index)) {
       const bool found = find_tile<128>(p, call_.tiling, index, shared_.search);
       tile::sync_threads<128>(1);
@@ -121,6 +121,7 @@ class PrefillProducer {
       const int row = there
                           ? (page * p.kv_heads + work.kv_head) * p.page_size + (at + lane * 16) % p.page_size
                           : p.pages * p.kv_heads * p.page_size;
+      // Uniform for the compiler, too: a box takes a dozen moves more otherwise.
       const auto s = static_cast<uint32_t>(tile::uniform(static_cast<int>(place.stage)));
       const uint32_t keys = ring_ + Memory::kCopiesAt + s * 2 * Memory::kCopyBytes;
       int rows[Shape::kKeys / 16];
@@ -136,7 +137,8 @@ class PrefillProducer {
       page = next;
     }
   }
-  // rows: of each 16 positions. Boxes of 16 follow each other without a branch: with one a box takes 160 clocks, and consumers wait.
+  // rows: of each 16 positions. Boxes of 16 leave without a branch: a loop with a branch and an exchange between lanes for each took
+  // 160 clocks a box, and consumers waited.
   __device__ __forceinline__ void copy(const CUtensorMap& map, uint32_t to,
                                        const int (&rows)[Shape::kKeys / 16], uint32_t barrier) {
     tile::barrier_expect_by_warp(barrier, Memory::kCopyBytes);

@@ -40,7 +40,7 @@ struct PrefillWork {
   int end;            // the query after its last one
   int kv_head, stop;  // stop: there are no more
   Span keys;          // that some of them sees
-  int origin;         // where tiles of keys begin
+  int origin;         // where the first tile of keys begins: a multiple of box_keys
 };
 
 // A barrier of each stage of the ring stands in an array; kStages is a power of two.

@@ -101,7 +101,7 @@ struct Tiling {
 
 // What find_tile() keeps in shared memory.
 struct TileSearch {
-  Span tiles;  // of the sequence that was found
+  Span tiles;  // numbers of those of the sequence that was found, but for tiles of one row
   // Read in fours, which would take a neighbour along while another thread writes it.
   alignas(16) int of_warp[32];
   Queries found;
