@@ -179,6 +179,7 @@ Result<Reply> Chat::ask(const Conversation& conversation, const SamplingFlags& f
       session_->engine->cancel(id.value());  // the next question starts anew
       return tokens.status();
     }
+    if (const auto failed = session_->engine->take_failed(); !failed.empty()) return failed.front().status;
     for (const GeneratedToken& token : tokens.value()) {
       if (first == 0) first = since();
       reader.push(token);

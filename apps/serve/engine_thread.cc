@@ -126,6 +126,7 @@ void EngineThread::step(StepReport* report) {
   ask_expert_counts_in_time();
   auto tokens = engine_.step();
   report->at = std::chrono::steady_clock::now();
+  fail_some(report);
   if (!tokens.ok()) {
     fail_all(tokens.status(), report);
     return note_load(false);
@@ -155,6 +156,17 @@ void EngineThread::note_expert_counts() {
   load_.experts = engine_.expert_counts();
 }
 
+// Those whose filter has failed.
+void EngineThread::fail_some(StepReport* report) {
+  for (FailedRequest& failed : engine_.take_failed()) {
+    const auto found = ticket_of_.find(failed.request);
+    if (found == ticket_of_.end()) continue;
+    report->faults.push_back({found->second, std::move(failed.status)});
+    id_of_.erase(found->second);
+    ticket_of_.erase(found);
+  }
+}
+
 // The engine names one request at most, and after a fault of the device none can be trusted to go on.
 void EngineThread::fail_all(const Status& status, StepReport* report) {
   for (const auto& [id, ticket] : ticket_of_) {
@@ -174,10 +186,11 @@ void EngineThread::note_load(bool healthy) {
   const PrefixCacheCounts prefix = engine_.scheduler().prefix_cache();
   load_.prefix_queries = prefix.queries;
   load_.prefix_hits = prefix.hits;
+  load_.masks = engine_.mask_counts();
+  load_.steps = engine_.steps();
   load_.kernels = engine_.kernel_runs();  // into memory that is there, unless a kernel is new
   load_.experts = engine_.expert_counts();
   load_.healthy = healthy;
-  ++load_.steps;
 }
 
 }  // namespace sluice::apps

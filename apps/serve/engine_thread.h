@@ -13,6 +13,7 @@
 
 #include "nn/kernel_runs.h"
 #include "serve/expert_counter.h"
+#include "serve/mask_workers.h"
 #include "serve/request.h"
 
 namespace sluice {
@@ -52,7 +53,8 @@ struct EngineLoad {
   int64_t preemptions = 0, steps = 0;
   int64_t prefix_queries = 0, prefix_hits = 0;  // tokens of prompts, looked for in the prefix cache and found
   KernelRuns kernels = {};                      // of all steps
-  bool healthy = true;                          // the last step that was made did not fail
+  MaskCounts masks = {};
+  bool healthy = true;  // the last step that was made did not fail
   // Little more than a second old, or as they were when the engine became idle; null: not counted.
   std::shared_ptr<const ExpertCounts> experts = {};
 };
@@ -83,6 +85,7 @@ class EngineThread {
   void step(StepReport* report);
   void ask_expert_counts_in_time();
   void note_expert_counts();
+  void fail_some(StepReport* report);
   void fail_all(const Status& status, StepReport* report);
   void note_load(bool healthy);
 

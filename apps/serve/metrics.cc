@@ -58,14 +58,19 @@ class Page {
     sample(value);
   }
   void histogram(const std::string& name, const char* help, const Histogram& h) {
+    histogram(name, help, h.bounds(), h.counts(), h.sum());
+  }
+  // counts: one more than bounds.
+  void histogram(const std::string& name, const char* help, std::span<const double> bounds,
+                 std::span<const int64_t> counts, double sum) {
     begin(name, "histogram", help);
     int64_t below = 0;
-    for (size_t i = 0; i < h.counts().size(); ++i) {
-      below += h.counts()[i];
-      const std::string bound = i < h.bounds().size() ? number_text(h.bounds()[i]) : "+Inf";
+    for (size_t i = 0; i < counts.size(); ++i) {
+      below += counts[i];
+      const std::string bound = i < bounds.size() ? number_text(bounds[i]) : "+Inf";
       sample(static_cast<double>(below), "le=\"" + bound + "\"", "_bucket");
     }
-    sample(h.sum(), "", "_sum");
+    sample(sum, "", "_sum");
     sample(static_cast<double>(below), "", "_count");
   }
   std::string text() && { return std::move(text_); }
@@ -169,6 +174,13 @@ std::string metrics_text(const ServeMetrics& m, const EngineLoad& load, int64_t 
     append_requests(&page, prefix, m);
   }
   page.one("sluice:engine_steps_total", "counter", "Steps of the engine.", static_cast<double>(load.steps));
+  const MaskTimes& masks = load.masks.times;
+  page.histogram("sluice:structured_mask_seconds",
+                 "Time on a worker for the tokens that may come next in a structured answer.",
+                 MaskTimes::kBounds, masks.counts, masks.seconds);
+  page.one("sluice:structured_steps_sat_out_total", "counter",
+           "Steps without a sequence whose tokens that may come next were not known in time.",
+           static_cast<double>(load.masks.steps_sat_out));
   page.begin("sluice:kernel_runs_total", "counter", "Runs of a kernel, in replayed steps too.");
   for (const KernelRuns::Entry& e : load.kernels.all())
     page.sample(static_cast<double>(e.runs), "kernel=\"" + escaped(std::string(e.kernel)) + "\"");

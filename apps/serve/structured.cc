@@ -20,8 +20,14 @@ bool take_out(std::span<uint32_t> bits, int32_t id) {
 class TextFilter final : public TokenFilter {
  public:
   explicit TextFilter(const Grammar& grammar) : matcher_(grammar) {}
-  void allowed(std::span<uint32_t> bits) override { matcher_.allowed(bits); }
-  void accept(int32_t id) override { (void)matcher_.accept(id); }  // of a wrong one: the answer ends
+  Status allowed(std::span<uint32_t> bits, const std::stop_token&) override {
+    matcher_.allowed(bits);
+    return {};
+  }
+  Status accept(int32_t id, const std::stop_token&) override {
+    (void)matcher_.accept(id);  // of a wrong one: the answer ends
+    return {};
+  }
 
  private:
   GrammarMatcher matcher_;
@@ -32,11 +38,14 @@ class ArgumentsFilter final : public TokenFilter {
  public:
   ArgumentsFilter(const Grammar& grammar, int32_t grammars_end, int32_t call)
       : text_(grammar), grammars_end_(grammars_end), call_(call) {}
-  void allowed(std::span<uint32_t> bits) override {
-    text_.allowed(bits);
+  Status allowed(std::span<uint32_t> bits, const std::stop_token& stop) override {
+    SLUICE_TRY(text_.allowed(bits, stop));
     if (take_out(bits, grammars_end_)) set(bits, call_);
+    return {};
   }
-  void accept(int32_t id) override { text_.accept(id == call_ ? grammars_end_ : id); }
+  Status accept(int32_t id, const std::stop_token& stop) override {
+    return text_.accept(id == call_ ? grammars_end_ : id, stop);
+  }
 
  private:
   TextFilter text_;
@@ -59,22 +68,24 @@ class ChatFilter final : public TokenFilter {
     arrive();
   }
 
-  void allowed(std::span<uint32_t> bits) override {
-    if (content_) return content_->allowed(bits);
+  Status allowed(std::span<uint32_t> bits, const std::stop_token& stop) override {
+    if (content_) return content_->allowed(bits, stop);
     if (gate_.place() == Place::kHeader) {
       std::fill(bits.begin(), bits.end(), 0u);
       for (const int32_t id : gate_.next()) set(bits, id);
-      return;
+      return {};
     }
     std::copy(plan_->words->begin(), plan_->words->end(), bits.begin());
     set(bits, gate_.place() == Place::kAnalysis ? plan_->end
               : gate_.place() == Place::kCall   ? plan_->call
                                                 : plan_->grammars_end);
+    return {};
   }
-  void accept(int32_t id) override {
-    if (content_) return content_->accept(id);
+  Status accept(int32_t id, const std::stop_token& stop) override {
+    if (content_) return content_->accept(id, stop);
     gate_.accept(id);
     arrive();
+    return {};
   }
 
  private:

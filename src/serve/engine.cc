@@ -115,7 +115,8 @@ Engine::Engine(Device& device, const DecoderWeights& weights, std::unique_ptr<De
       weights_(weights),
       decoder_(std::move(decoder)),
       bounds_(decoder_->bounds()),
-      scheduler_(bounds_, options) {}
+      scheduler_(bounds_, options),
+      mask_workers_(decoder_->config().vocab) {}
 
 Engine::~Engine() {
   if (!in_flight_.empty()) (void)device_.wait(device_.stream());
@@ -232,6 +233,7 @@ Result<int64_t> Engine::add(Request request) {
       return invalid("prompt: wanted tokens from 0 to " + std::to_string(vocab - 1) +
                      " (the vocabulary), found " + std::to_string(id));
   SLUICE_TRY(check_sampling(request.sampling, vocab));
+  if (request.filter) SLUICE_TRY(mask_workers_.open());
   return scheduler_.add(std::move(request));
 }
 

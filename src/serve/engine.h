@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nn/decoder.h"
@@ -69,11 +70,15 @@ class Engine {
   Result<int64_t> add(Request request);
   void cancel(int64_t request) { scheduler_.cancel(request); }
   bool idle() const { return scheduler_.idle(); }
-  // Enqueues as many steps as the options allow and waits for the oldest. The tokens that it drew, at most one a request. kDevice
+  // Enqueues as many steps as the options allow and waits for the oldest. The tokens that it drew, at most one a request. The masks of
+  // filters are made on other threads: a step waits for its own no longer than kMaskWait, and goes on without the sequences whose mask
+  // is late. Where there is no other work it waits as long for one of them, and gives no token. kDevice
   // names the step and the request whose logits are no finite numbers: weights or a kernel are broken, and no token would mean
   // anything. After an error the steps in flight count as never made, and no keys and values are trusted: every request goes on from
   // its tokens with the next call.
   Result<std::vector<GeneratedToken>> step();
+  // Requests that the steps since the last call have ended, since their filter failed or left no token.
+  std::vector<FailedRequest> take_failed() { return std::exchange(failed_, {}); }
 
   // The logits of `tokens` at some of its positions (ascending), f32 [positions, vocab], computed as one request would be,
   // in chunks that end there. Neither reads nor fills the prefix cache, which may lose pages to it. The engine must be idle.
@@ -84,6 +89,8 @@ class Engine {
   const Decoder& decoder() const { return *decoder_; }
   const Scheduler& scheduler() const { return scheduler_; }
   const EngineMemory& memory() const { return memory_; }
+  int64_t steps() const { return steps_; }  // that have been enqueued so far
+  MaskCounts mask_counts() const { return {.steps_sat_out = steps_sat_out_, .times = mask_workers_.times()}; }
   int64_t recordings() const;  // steps that have been recorded so far
   // What the steps have run that were enqueued so far, replayed ones included.
   const KernelRuns& kernel_runs() const { return kernel_runs_; }
@@ -117,11 +124,11 @@ class Engine {
   // engine_steps.cc
   Status begin_steps();
   Status begin(std::vector<Chunk> chunks);
-  Status enqueue(const InFlight& step);
-  Status launch_all(const InFlight& step, const StepTensors& tensors, TakeIds ids, KernelRuns* runs);
+  Status enqueue(InFlight* step);
+  Status launch_all(InFlight* step, const StepTensors& tensors, TakeIds ids, KernelRuns* runs);
   Status forward_and_score(const StepTensors& tensors, KernelRuns* runs);
   bool logits_are_readable() const { return device_.shares_host_memory() && steps_ahead_ == 0; }
-  Status draw(const InFlight& step, const StepTensors& tensors, KernelRuns* runs);
+  Status draw(InFlight* step, const StepTensors& tensors, KernelRuns* runs);
   Result<std::vector<GeneratedToken>> finish_oldest();
   Status check_logits(const InFlight& step, const std::vector<GeneratedToken>& drawn,
                       const std::vector<TokenScore>& scores) const;
@@ -129,6 +136,12 @@ class Engine {
   void take_back_all();
   Result<std::vector<float>> logits_in_pages(const std::shared_ptr<Sequence>& sequence,
                                              const std::vector<int64_t>& positions);
+  // engine_masks.cc
+  void begin_masks();
+  void await_masks(InFlight* step);
+  void await_any_mask();
+  void count_sitting_out();
+
   Workspace workspace() const {
     return {static_cast<std::byte*>(workspace_), static_cast<size_t>(memory_.workspace_bytes)};
   }
@@ -153,7 +166,9 @@ class Engine {
   std::vector<RecordedSteps> recordings_;  // of steps that decode 1, 2, ... sequences
   KernelRuns kernel_runs_;
   std::deque<InFlight> in_flight_;  // oldest first
-  int64_t steps_ = 0;
+  int64_t steps_ = 0, steps_sat_out_ = 0;
+  std::vector<FailedRequest> failed_;
+  MaskWorkers mask_workers_;  // last: it waits for filters that are being asked
 };
 
 }  // namespace sluice

@@ -59,33 +59,34 @@ int64_t Engine::recordings() const {
 // A token of each drawn row. Logprobs are of the logits as the model made them, and the draw is of adjusted ones. So adjustments touch
 // the listed tokens alone, remember what stood there, and go back once the drawn token is known: then one pass gives its logprob,
 // its rank and the list. Masks do the same with whole rows. A list made before would know neither.
-Status Engine::draw(const InFlight& step, const StepTensors& t, KernelRuns* runs) {
-  if (step.rows == 0 || step.greedy) return {};
+Status Engine::draw(InFlight* step, const StepTensors& t, KernelRuns* runs) {
+  if (step->rows == 0 || step->greedy) return {};
   const Stream stream = device_.stream();
   const Tensor all =
       make_tensor(logits_, DType::kF32, {bounds_.sequences, decoder_->config().vocab}, stream.where);
-  if (adjusts(step.chunks)) SLUICE_TRY(adjustments_->apply(all, workspace(), stream));
-  // Filters are asked only now, while the device computes the logits.
-  if (masked(step.chunks)) {
-    SLUICE_TRY(masks_->fill(step.chunks));
+  if (adjusts(step->chunks)) SLUICE_TRY(adjustments_->apply(all, workspace(), stream));
+  // Only now, while the device computes the logits.
+  await_masks(step);
+  if (masked(step->chunks)) {
+    SLUICE_TRY(masks_->fill(step->chunks));
     SLUICE_TRY(masks_->apply(all, workspace(), stream));
   }
-  SLUICE_TRY(run(*sample_, step.rows, t.sample, workspace(), stream, runs));
-  if (masked(step.chunks)) SLUICE_TRY(masks_->restore(all, workspace(), stream));
-  if (adjusts(step.chunks)) SLUICE_TRY(adjustments_->restore(all, workspace(), stream));
-  if (masked(step.chunks)) masks_->count_kernels(runs);
-  if (adjusts(step.chunks)) adjustments_->count_kernels(runs);
-  if (!lists(step.chunks)) return {};
+  SLUICE_TRY(run(*sample_, step->rows, t.sample, workspace(), stream, runs));
+  if (masked(step->chunks)) SLUICE_TRY(masks_->restore(all, workspace(), stream));
+  if (adjusts(step->chunks)) SLUICE_TRY(adjustments_->restore(all, workspace(), stream));
+  if (masked(step->chunks)) masks_->count_kernels(runs);
+  if (adjusts(step->chunks)) adjustments_->count_kernels(runs);
+  if (!lists(step->chunks)) return {};
   TopLogprobs::Args top = t.top;
   top.logits = all;
   return run(*top_, top.row.shape[0], top, workspace(), stream, runs);
 }
 
-Status Engine::launch_all(const InFlight& step, const StepTensors& t, TakeIds ids, KernelRuns* runs) {
+Status Engine::launch_all(InFlight* step, const StepTensors& t, TakeIds ids, KernelRuns* runs) {
   const Stream stream = device_.stream();
   if (ids == TakeIds::kFromDrawn)
     SLUICE_TRY(run(*take_, t.take.ids.shape[0], t.take, workspace(), stream, runs));
-  if (step.greedy) {
+  if (step->greedy) {
     StepIn layers = t.in;
     layers.logit_rows.shape[0] = 0;
     SLUICE_TRY(decoder_->forward(layers, weights_, caches_, {}, workspace(), stream));
@@ -132,28 +133,28 @@ Status Engine::forward_and_score(const StepTensors& t, KernelRuns* runs) {
 
 // Everything of a step but its two copies: once a number of sequences is recorded, one replay. Steps with adjustments, masks or lists have
 // launches of their own, whose sizes differ from step to step, so they are not.
-Status Engine::enqueue(const InFlight& step) {
+Status Engine::enqueue(InFlight* step) {
   const Stream stream = device_.stream();
   const bool recorded =
-      decodes(step.chunks) && step.chunks.size() <= recordings_.size() && !lists(step.chunks);
+      decodes(step->chunks) && step->chunks.size() <= recordings_.size() && !lists(step->chunks);
   const bool takes =
-      steps_ahead_ > 0 && (recorded || std::any_of(step.chunks.begin(), step.chunks.end(),
+      steps_ahead_ > 0 && (recorded || std::any_of(step->chunks.begin(), step->chunks.end(),
                                                    [](const Chunk& c) { return c.taken.has_value(); }));
   const TakeIds ids = takes ? TakeIds::kFromDrawn : TakeIds::kFromHost;
-  auto filled = staging_->fill(step.block, step.chunks, ids);
+  auto filled = staging_->fill(step->block, step->chunks, ids);
   if (!filled.ok()) return filled.status();
-  if (adjusts(step.chunks)) SLUICE_TRY(adjustments_->fill(step.chunks));
+  if (adjusts(step->chunks)) SLUICE_TRY(adjustments_->fill(step->chunks));
   StepTensors t = std::move(filled).value();
   const DecoderConfig& c = decoder_->config();
   const int64_t rotary = c.attention.front().rotary;
   for (StepTables& tables : t.in.tables)
     tables.rope = make_tensor(rope_, DType::kF32, {bounds_.positions, rotary / 2, 2}, stream.where);
-  t.in.every_row = step.rows == t.in.token_ids.shape[0];  // each chunk is one token, and draws
+  t.in.every_row = step->rows == t.in.token_ids.shape[0];  // each chunk is one token, and draws
   if (experts_) t.in.captured = experts_->captured(t.in.token_ids.shape[0]);
-  t.sample.logits = make_tensor(logits_, DType::kF32, {step.rows, c.vocab}, stream.where);
+  t.sample.logits = make_tensor(logits_, DType::kF32, {step->rows, c.vocab}, stream.where);
   if (!recorded) return launch_all(step, t, ids, &kernel_runs_);
-  RecordedSteps& both = recordings_[step.chunks.size() - 1];
-  RecordedStep& known = step.greedy ? both.greedy : both.drawn;
+  RecordedSteps& both = recordings_[step->chunks.size() - 1];
+  RecordedStep& known = step->greedy ? both.greedy : both.drawn;
   if (!known.recording) {
     KernelRuns runs;
     auto made = device_.record(stream, [&] { return launch_all(step, t, ids, &runs); });
@@ -172,7 +173,7 @@ Status Engine::begin(std::vector<Chunk> chunks) {
   step.greedy = step.rows > 0 && all_greedy(step.chunks) && !lists(step.chunks) && !scores(step.chunks) &&
                 !logits_are_readable();
   step.block = static_cast<size_t>(step.number) % (steps_ahead_ + 1);
-  Status status = enqueue(step);
+  Status status = enqueue(&step);
   if (status.ok() && experts_) status = experts_->fetch(step.number);
   if (status.ok()) status = staging_->fetch(step.block, step.chunks);
   if (!status.ok()) {
@@ -268,9 +269,18 @@ void Engine::drop_ended_steps() {
 
 Result<std::vector<GeneratedToken>> Engine::step() {
   drop_ended_steps();
+  begin_masks();
   SLUICE_TRY(begin_steps());
-  if (in_flight_.empty()) return std::vector<GeneratedToken>{};
-  return finish_oldest();
+  if (in_flight_.empty()) {
+    await_any_mask();
+    return std::vector<GeneratedToken>{};
+  }
+  auto tokens = finish_oldest();
+  if (tokens.ok()) {
+    count_sitting_out();
+    begin_masks();
+  }
+  return tokens;
 }
 
 Status Engine::ask_expert_counts() {
@@ -311,7 +321,7 @@ Result<std::vector<float>> Engine::logits_in_pages(const std::shared_ptr<Sequenc
       const int64_t count = std::min(position + 1 - s->computed, bounds_.tokens);
       scheduler_.take_pages(s.get(), s->computed + count);
       InFlight step{.chunks = {{.sequence = s, .first = s->computed, .count = count, .drawn = 0}}, .rows = 1};
-      SLUICE_TRY(enqueue(step));
+      SLUICE_TRY(enqueue(&step));
       SLUICE_TRY(device_.wait(device_.stream()));
       s->computed += count;
     }

@@ -47,15 +47,10 @@ Status LogitMasks::fill(const std::vector<Chunk>& chunks) {
   const Layout l = layout(masks_);
   auto* row = at<int32_t>(memory_.host(), l.row);
   auto* bits = at<uint32_t>(memory_.host(), l.allowed);
-  const auto words = static_cast<size_t>(this->words());
   for (const Chunk& chunk : chunks) {
     if (!chunk.masked()) continue;
-    Sequence& s = *chunk.sequence;
-    for (; s.filtered < std::ssize(s.tokens); ++s.filtered)
-      s.filter->accept(s.tokens[static_cast<size_t>(s.filtered)]);
     *row++ = static_cast<int32_t>(*chunk.drawn);
-    s.filter->allowed({bits, words});
-    bits += words;
+    bits = std::ranges::copy(chunk.sequence->mask->bits(), bits).out;
   }
   return memory_.send(l.raw);
 }

@@ -17,7 +17,7 @@ class LogitMasks {
                                                   const Policy& policy);
 
   size_t workspace_bytes() const;
-  // Asks the filters of the rows that `chunks` draw, and enqueues the copy of their bits. The step before must be done: this writes
+  // Enqueues the copy of the bits of the rows that `chunks` draw, whose masks are made. The step before must be done: this writes
   // what it reads, and takes more memory for more masks than ever, of which each keeps a row of logits. kOutOfMemory says how much.
   Status fill(const std::vector<Chunk>& chunks);
   // Around the draw of the step that was filled last; `logits` f32 [bounds.sequences, vocab].

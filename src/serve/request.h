@@ -46,6 +46,12 @@ struct Request {
   std::shared_ptr<TokenFilter> filter = {};  // of this request alone; none: every token may come
 };
 
+// A request that has ended with an error of its own: no token says so.
+struct FailedRequest {
+  int64_t request = 0;  // as add() numbered it
+  Status status;
+};
+
 enum class FinishReason : uint8_t {
   kNone,    // more will come
   kStop,    // the token is one of stop_token_ids

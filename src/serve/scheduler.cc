@@ -1,6 +1,7 @@
 #include "serve/scheduler.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -36,8 +37,7 @@ Result<int64_t> Scheduler::add(Request request) {
   s->tokens = std::move(request.prompt);
   s->tokens_max = request.sampling.max_tokens > 0 ? std::min(room_, n + request.sampling.max_tokens) : room_;
   s->sampling = std::move(request.sampling);
-  s->filter = std::move(request.filter);
-  s->filtered = n;
+  if (request.filter) s->mask = std::make_shared<TokenMask>(std::move(request.filter), n);
   const int64_t id = s->id;
   waiting_.push_back(std::move(s));
   return id;
@@ -47,6 +47,7 @@ void Scheduler::cancel(int64_t id) {
   const auto leaves = [&](const Owned& s) {
     if (s->id != id) return false;
     s->ended = true;
+    if (s->mask) s->mask->stop();
     drop_pages(s.get());
     return true;
   };
@@ -58,6 +59,14 @@ bool Scheduler::needs_all_tokens() const {
   const auto needs = [](const Owned& s) { return s->needs_all_tokens(); };
   return std::any_of(running_.begin(), running_.end(), needs) ||
          std::any_of(waiting_.begin(), waiting_.end(), needs);
+}
+
+std::vector<std::shared_ptr<Sequence>> Scheduler::filtered() const {
+  std::vector<Owned> out;
+  const auto has_filter = [](const Owned& s) { return s->mask != nullptr; };
+  std::copy_if(running_.begin(), running_.end(), std::back_inserter(out), has_filter);
+  std::copy_if(waiting_.begin(), waiting_.end(), std::back_inserter(out), has_filter);
+  return out;
 }
 
 void Scheduler::drop_pages(Sequence* s) {
@@ -159,7 +168,9 @@ bool Scheduler::has_twin(const Sequence& s) const {
 // Its full pages whose tokens are known, one behind the other. Of two pages with the same tokens one is published.
 void Scheduler::publish(Sequence* s, Twin twin) {
   if (!options_.prefix_cache) return;
-  const int64_t full = std::min(s->computed, static_cast<int64_t>(s->tokens.size())) / bounds_.page_size;
+  // Of a sequence with a filter the last token may have to be computed once more.
+  const int64_t settled = std::ssize(s->tokens) - (s->mask ? 1 : 0);
+  const int64_t full = std::min(s->computed, settled) / bounds_.page_size;
   for (; s->published < full; ++s->published) {
     if (twin == Twin::kKeepsOwn && has_twin(*s)) return;
     const int64_t prefix = pool_.hold_prefix(s->prefix, page_tokens(*s, s->published));
@@ -208,7 +219,7 @@ std::vector<Chunk> Scheduler::next() {
     return count;
   };
   for (size_t i = 0; i < running_.size() && budget > 0; ++i)
-    if (left_of(*running_[i]) == 1) take(running_[i], budget);
+    if (left_of(*running_[i]) == 1 && !running_[i]->sits_out) take(running_[i], budget);
   if (options_.mixed_prefill_tokens > 0 && !chunks.empty()) prompts = options_.mixed_prefill_tokens;
   for (size_t i = 0; i < running_.size() && std::min(budget, prompts) > 0; ++i)
     if (left_of(*running_[i]) > 1) prompts -= take(running_[i], std::min(budget, prompts));
@@ -299,6 +310,11 @@ std::vector<GeneratedToken> Scheduler::accept(const std::vector<Chunk>& chunks,
     GeneratedToken token = drawn[at++];
     --s.ahead;
     if (s.ended) continue;
+    s.sits_out = chunk.dropped;
+    if (chunk.dropped) {
+      --s.computed;
+      continue;
+    }
     token.request = s.id;
     token.cached_tokens = s.cached_tokens.value_or(0);
     token.prompt = std::exchange(s.scores, {});

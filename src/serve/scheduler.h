@@ -11,6 +11,7 @@
 #include "nn/attention.h"
 #include "nn/cache_layout.h"
 #include "serve/adjusted_tokens.h"
+#include "serve/mask_workers.h"
 #include "serve/page_pool.h"
 #include "serve/request.h"
 
@@ -37,13 +38,13 @@ struct Sequence {
   int64_t known = 0;                          // pages of its longest prefix that was there when it began
   std::optional<int64_t> cached_tokens = {};  // of the prompt: found there when it first began
   SamplingParams sampling;
-  AdjustedTokens adjusted;  // where sampling.adjusts()
-  std::shared_ptr<TokenFilter> filter;
-  int64_t filtered = 0;  // tokens, prompt and generated, behind which the filter stands
+  AdjustedTokens adjusted;          // where sampling.adjusts()
+  std::shared_ptr<TokenMask> mask;  // where the request has a filter
+  bool sits_out = false;            // its mask was late: it decodes in no step before the mask is made
   // With sampling.prompt_logprobs, of the prompt's tokens from the second on: so many have a score; the scores, until a token is drawn.
   int64_t scored = 0;
   std::vector<TokenScore> scores;
-  bool needs_all_tokens() const { return sampling.adjusts() || filter; }
+  bool needs_all_tokens() const { return sampling.adjusts() || mask; }
   bool needs_scores() const { return sampling.prompt_logprobs >= 0 && scored < prompt_tokens - 1; }
   int64_t length() const { return static_cast<int64_t>(tokens.size()) + ahead; }
 };
@@ -58,11 +59,13 @@ struct Chunk {
   std::optional<int64_t> drawn = {};
   int64_t number = 0;  // of the drawn token in its answer, counted from 0
   int64_t scores = 0;  // of its first so many tokens the logits score the token of the prompt that comes next
+  // What it draws is nobody's: the mask was late, or could not be made. Its last token is computed once more.
+  bool dropped = false;
 
   // Whether penalties or biases change the logits that it draws from.
   bool adjusts() const { return drawn && sequence->sampling.adjusts(); }
   // Whether a filter takes tokens out of them.
-  bool masked() const { return drawn && sequence->filter; }
+  bool masked() const { return drawn && !dropped && sequence->mask; }
   // Whether TopLogprobs looks at them: for the request; and where they change, since Sample then knows the changed ones alone.
   bool lists() const { return drawn && (sequence->sampling.logprobs >= 0 || sequence->needs_all_tokens()); }
 };
@@ -100,6 +103,10 @@ struct PrefixCacheCounts {
 // attention may read keys and values of earlier steps before this one has written its own (settled in ops/attention.h); so a sequence
 // that could go on from pages that this step computes waits for the next one.
 //
+// A sequence whose mask is late goes back by the token that it would have drawn behind, sits out steps until its owner says that the
+// mask is made (Sequence::sits_out), and computes that token's keys and values once more. So the page in which they lie is not
+// published before a token behind them is known: others may read published pages at any time.
+//
 // Passed pages are evicted first, but for those of the windows at two places: the end of the prompt, since a chat goes on there
 // when reasoning is left out of it; and the end of the longest prefix that was known, where sequences have begun to differ.
 class Scheduler {
@@ -112,6 +119,8 @@ class Scheduler {
   bool idle() const { return waiting_.empty() && running_.empty(); }
   // Whether a request draws by all tokens before the drawn one: no step may be chosen before those are accepted.
   bool needs_all_tokens() const;
+  // Those that have a filter.
+  std::vector<std::shared_ptr<Sequence>> filtered() const;
 
   // The chunks of the next step; empty when there is nothing to do, or nothing before the steps in flight are accepted. Pages
   // for them are taken.

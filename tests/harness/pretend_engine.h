@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <map>
 #include <set>
 #include <vector>
@@ -70,6 +71,7 @@ class PretendEngine {
   std::vector<GeneratedToken> step(Fault fault = Fault::kNone) {
     drop_ended();
     while (in_flight_.size() <= ahead_) {
+      if (!in_flight_.empty() && scheduler.needs_all_tokens()) break;
       Step step{scheduler.next(), {}};
       if (step.chunks.empty()) break;
       chunks_ = step.chunks;
@@ -80,6 +82,7 @@ class PretendEngine {
         scheduler.take_back(step.chunks);
         break;
       }
+      for (Chunk& c : step.chunks) c.dropped = c.masked() && is_late && is_late();
       in_flight_.push_back(std::move(step));
     }
     if (in_flight_.empty()) return {};
@@ -105,6 +108,7 @@ class PretendEngine {
   }
 
   Scheduler scheduler;
+  std::function<bool()> is_late;  // whether a mask that a step wants is late; empty: none is
 
  private:
   struct Step {

@@ -1,9 +1,11 @@
-// A filter whose every token matters to all that follow, and requests that have one.
+// Filters whose every token matters to all that follow, and requests that have them.
 #pragma once
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "harness/engine_runs.h"
@@ -12,19 +14,21 @@
 namespace sluice::test {
 
 // A token may come if it and the sum of those before leave one of a few remainders: every token matters to all that follow.
-class SumFilter final : public TokenFilter {
+class SumFilter : public TokenFilter {
  public:
   explicit SumFilter(int32_t modulus, int32_t vocab = 101) : modulus_(modulus), vocab_(vocab) {}
   bool may_come(int32_t id) const { return (sum_ + 7 * id) % modulus_ == 1; }
-  void allowed(std::span<uint32_t> bits) override {
+  Status allowed(std::span<uint32_t> bits, const std::stop_token&) override {
     EXPECT_EQ(std::ssize(bits), (vocab_ + 31) / 32);
     std::fill(bits.begin(), bits.end(), 0u);
     for (int32_t id = 0; id < vocab_; ++id)
       if (may_come(id)) bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+    return {};
   }
-  void accept(int32_t id) override {
+  Status accept(int32_t id, const std::stop_token&) override {
     sum_ += 3 * id + 1;
     accepted_.push_back(id);
+    return {};
   }
   const std::vector<int32_t>& accepted() const { return accepted_; }
 
@@ -34,11 +38,25 @@ class SumFilter final : public TokenFilter {
   std::vector<int32_t> accepted_;
 };
 
+// The same, beside something else: `does` is called before each answer with the number of tokens so far, and may change the bits.
+class DoingFilter final : public SumFilter {
+ public:
+  using Does = std::function<Status(int64_t tokens, std::span<uint32_t> bits, const std::stop_token& stop)>;
+  DoingFilter(int32_t modulus, Does does) : SumFilter(modulus), does_(std::move(does)) {}
+  Status allowed(std::span<uint32_t> bits, const std::stop_token& stop) override {
+    SLUICE_TRY(SumFilter::allowed(bits, stop));
+    return does_(std::ssize(accepted()), bits, stop);
+  }
+
+ private:
+  Does does_;
+};
+
 inline void expect_kept(const std::vector<int32_t>& ids, int32_t modulus) {
   SumFilter filter(modulus);
   for (const int32_t id : ids) {
     ASSERT_TRUE(filter.may_come(id));
-    filter.accept(id);
+    EXPECT_TRUE(filter.accept(id, {}).ok());
   }
 }
 

@@ -250,6 +250,41 @@ TEST(MixedPrefill, TokensInFlightCountAsDecodes) {
   EXPECT_EQ(counts_of(engine), (Counts{1, 4}));
 }
 
+// Nobody asks it: whose mask is late is the test's to say.
+class NoFilter final : public TokenFilter {
+ public:
+  Status allowed(std::span<uint32_t>, const std::stop_token&) override { return {}; }
+  Status accept(int32_t, const std::stop_token&) override { return {}; }
+};
+
+TEST(LateMask, SitsOutAndThenComputesItsLastTokenOnceMore) {
+  PretendEngine engine(bounds_of(), {}, 0);
+  bool late = true;
+  engine.is_late = [&] { return late; };
+  Request filtered = request(count_up(0, 8), 3);
+  filtered.filter = std::make_shared<NoFilter>();
+  const Request plain = request(count_up(50, 5), 6);
+  ASSERT_EQ(engine.scheduler.add(filtered).value(), 0);
+  ASSERT_EQ(engine.scheduler.add(plain).value(), 1);
+  std::map<int64_t, Tokens> answers;
+  const auto step = [&] {
+    for (const GeneratedToken& t : engine.step()) answers[t.request].push_back(t.id);
+    return counts_of(engine);
+  };
+  EXPECT_EQ(step(), (Counts{8, 5}));
+  EXPECT_EQ(engine.scheduler.pool().published(), 1 + 1) << "the filtered one's last page is not final yet";
+  EXPECT_EQ(step(), (Counts{1}));
+  EXPECT_EQ(answers[0].size(), 0u);
+  EXPECT_EQ(answers[1].size(), 2u);
+  late = false;
+  engine.scheduler.filtered().at(0)->sits_out = false;
+  EXPECT_EQ(step(), (Counts{1, 1}));
+  EXPECT_EQ(engine.scheduler.pool().published(), 2 + 1);
+  while (!engine.scheduler.idle()) step();
+  EXPECT_EQ(answers[0], answer_alone(filtered, 64));
+  EXPECT_EQ(answers[1], answer_alone(plain, 64));
+}
+
 // All pages whose tokens begin one of `texts`, where all layers can go on from them that see the whole context.
 std::set<int32_t> found_in(const PagePool& pool, const std::vector<Tokens>& texts, int64_t page_size,
                            const std::vector<int64_t>& windows) {
@@ -283,6 +318,7 @@ struct Mix {
   const char* why;
   int64_t mixed = 0;  // SchedulerOptions::mixed_prefill_tokens
   std::vector<int64_t> windows = {0};
+  int64_t filtered = 0;  // one request in so many has a filter, and masks are often late; 0: none has
 };
 void PrintTo(const Mix& mix, std::ostream* out) { *out << mix.why; }
 
@@ -316,12 +352,16 @@ TEST_P(PrefixCacheMix, ReadsAndAnswersAreThoseOfRequestsAlone) {
     r.sampling.max_tokens = random.integer(1, 20);
     r.sampling.seed = static_cast<uint64_t>(random.integer(0, 1));
     if (random.integer(0, 3) == 0) r.sampling.stop_token_ids = {2};
+    if (GetParam().filtered > 0 && random.integer(1, GetParam().filtered) == 1)
+      r.filter = std::make_shared<NoFilter>();
     ASSERT_EQ(scheduler.add(r).value(), std::ssize(requests));
     requests.push_back(r), answers.emplace_back(), cancelled.push_back(false);
     texts.push_back(r.prompt);
   };
+  if (GetParam().filtered > 0) engine.is_late = [&] { return random.integer(0, 2) == 0; };
   for (int steps = 0; steps < 3000 || !scheduler.idle(); ++steps) {
     ASSERT_LT(steps, 10000);
+    for (const auto& s : scheduler.filtered()) s->sits_out = s->sits_out && random.integer(0, 3) > 0;
     if (steps < 3000 && random.integer(0, 3) == 0) add();
     if (!requests.empty() && random.integer(0, 9) == 0) {
       const auto who =
@@ -375,7 +415,10 @@ INSTANTIATE_TEST_SUITE_P(All, PrefixCacheMix,
                                            Mix{1, 28, 11, page_hash, "several windows", 0, {0, 1, 7}},
                                            Mix{1, 9, 11, page_hash, "windows alone", 0, {6}},
                                            Mix{0, 13, 11, page_hash, "two windows alone", 0, {3, 9}},
-                                           Mix{1, 24, 11, one_hash, "a window, same hashes", 0, {0, 6}}));
+                                           Mix{1, 24, 11, one_hash, "a window, same hashes", 0, {0, 6}},
+                                           Mix{0, 24, 64, page_hash, "late masks", 0, {0}, 2},
+                                           Mix{1, 24, 64, page_hash, "late masks, ahead", 0, {0}, 9},
+                                           Mix{1, 22, 9, page_hash, "late masks, a window", 3, {0, 6}, 3}));
 
 }  // namespace
 }  // namespace sluice::test
