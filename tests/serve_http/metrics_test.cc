@@ -19,6 +19,8 @@ TEST(Metrics, ThePageSaysThem) {
   EngineLoad load{.running = 3, .waiting = 4, .pages = 8, .free_pages = 2};
   load.kernels.add("cpu.sample.serial", 2);
   load.kernels.add("cpu.sample.serial", 5);
+  load.masks = {.steps_sat_out = 9, .times = {.seconds = 0.75}};
+  load.masks.times.counts[0] = 2, load.masks.times.counts[4] = 1, load.masks.times.counts.back() = 1;
   load.experts = std::make_shared<const ExpertCounts>(
       ExpertCounts{.layers = 2, .experts = 4, .tokens = {3, int64_t{1} << 40, 0, 5, 0, 0, 0, 0}});
   const std::string page = metrics_text(m, load, 6, "a\"b");
@@ -36,7 +38,15 @@ TEST(Metrics, ThePageSaysThem) {
         "sluice:expert_tokens_total{model_name=\"a\\\"b\",layer=\"0\",expert=\"1\"} 1099511627776\n",
         "sluice:expert_tokens_total{model_name=\"a\\\"b\",layer=\"1\",expert=\"3\"} 0\n",
         "sluice:expert_load_imbalance{model_name=\"a\\\"b\",layer=\"1\"} 0\n",
-        "# TYPE sluice:expert_tokens_total counter\n", "# TYPE sluice:expert_load_imbalance gauge\n",
+        "# TYPE sluice:expert_tokens_total counter\n",
+        "# TYPE sluice:expert_load_imbalance gauge\n",
+        "# TYPE sluice:structured_mask_seconds histogram\n",
+        "sluice:structured_mask_seconds_bucket{model_name=\"a\\\"b\",le=\"0.0001\"} 2\n",
+        "sluice:structured_mask_seconds_bucket{model_name=\"a\\\"b\",le=\"0.002\"} 3\n",
+        "sluice:structured_mask_seconds_bucket{model_name=\"a\\\"b\",le=\"0.5\"} 3\n",
+        "sluice:structured_mask_seconds_bucket{model_name=\"a\\\"b\",le=\"+Inf\"} 4\n",
+        "sluice:structured_mask_seconds_sum{model_name=\"a\\\"b\"} 0.75\n",
+        "sluice:structured_steps_sat_out_total{model_name=\"a\\\"b\"} 9\n",
         "sluice:connections{model_name=\"a\\\"b\"} 6\n"})
     EXPECT_NE(page.find(line), std::string::npos) << line << "is not in\n" << page;
 }
