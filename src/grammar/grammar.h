@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <stop_token>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "text/tokenizer.h"
@@ -11,22 +13,23 @@
 namespace sluice {
 
 enum class GrammarKind : uint8_t {
-  kJsonSchema,  // properties in the order of the schema, and no others where it does not ask for them; grammar/schema_limits.h
-  kRegex,       // that the whole text matches; ECMAScript's syntax, without assertions and back references
-  kEbnf,        // GBNF, as llama.cpp has it; the rule "root" is the whole text
+  kJsonSchema,  // members in the order of the schema, others only where it asks for them
+  kRegex,  // that the whole text matches; ECMAScript's syntax, without back references, look-behinds and word boundaries
+  kEbnf,    // GBNF, as llama.cpp has it; the rule "root" is the whole text
+  kChoice,  // one of `choices`
 };
 
 struct GrammarSource {
   GrammarKind kind = GrammarKind::kJsonSchema;
   std::string text = {};
+  std::vector<std::string> choices = {};  // of kChoice: not empty, and none of them is
   bool operator==(const GrammarSource&) const = default;
 };
 GrammarSource any_json_object();
-// One of these strings. Not empty, and none of them is.
 GrammarSource one_of_strings(std::span<const std::string> strings);
 
-// Bytes of a text, so that no text takes long to compile, or long at each token.
-constexpr int64_t kSchemaBytesMax = 64 << 10, kPatternBytesMax = 512, kEbnfBytesMax = 8 << 10;
+// Bytes of a text that is compiled.
+constexpr int64_t kSchemaBytesMax = 512 << 10, kPatternBytesMax = 16 << 10, kEbnfBytesMax = 64 << 10;
 
 // A grammar over one vocabulary. Immutable and cheap to copy.
 class Grammar {
@@ -40,8 +43,8 @@ class Grammar {
   std::shared_ptr<const Compiled> compiled_;
 };
 
-// Compiles against the bytes of a tokenizer's tokens. Any number of threads may use it. It keeps what was compiled lately, up to
-// 256 MB, and finds it by its text.
+// Compiles against the bytes of a tokenizer's tokens. Any number of threads may use it. It keeps what was compiled lately and finds it
+// by its text.
 class GrammarCompiler {
  public:
   // `vocab` logits a row, at least as many as the tokenizer has ids; `end` is the token that ends a text. Takes no time: the first
@@ -51,8 +54,9 @@ class GrammarCompiler {
   GrammarCompiler(const GrammarCompiler&) = delete;
   GrammarCompiler& operator=(const GrammarCompiler&) = delete;
 
-  // kInvalidArgument: what is wrong with the text, or a grammar that nothing matches. kUnsupported: this build has no grammars.
-  Result<Grammar> compile(const GrammarSource& source);
+  // Takes a bounded number of steps, about a second at most, and ends soon after `stop`. kInvalidArgument: what is wrong with the
+  // text, what of it cannot be kept, that nothing matches it, or that it takes too long.
+  Result<Grammar> compile(const GrammarSource& source, std::stop_token stop = {});
 
  private:
   struct State;
@@ -68,11 +72,12 @@ class GrammarMatcher {
   GrammarMatcher& operator=(GrammarMatcher&&) noexcept;
 
   // Bit id % 32 of word id / 32 says whether token `id` may come next; (vocab + 31) / 32 words. The end may where the text matches.
-  // Special tokens never may. Where nothing leads on any more, and behind the end, the end alone may.
-  void allowed(std::span<uint32_t> bits);
-  // A token that may come next; of another one it says false, and from then on the end alone may come.
-  bool accept(int32_t id);
-  bool done() const;  // the end was accepted, or nothing leads on
+  // Other special tokens never may. kInvalidArgument: no token may come, or finding out takes more steps than are allowed; so does
+  // every call after that. Takes at most some tens of milliseconds, and ends soon after `stop`.
+  Status allowed(std::span<uint32_t> bits, std::stop_token stop = {});
+  // kInvalidArgument: a token that may not come here. Then and behind the end no other may.
+  Status accept(int32_t id, std::stop_token stop = {});
+  bool done() const;  // the end was accepted
 
  private:
   struct State;

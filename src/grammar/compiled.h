@@ -1,0 +1,12 @@
+// What is behind a Grammar.
+#pragma once
+#include "grammar/grammar.h"
+#include "grammar/parse.h"
+
+namespace sluice {
+
+struct Grammar::Compiled {
+  CompiledGrammar grammar;
+};
+
+}  // namespace sluice

@@ -1,0 +1,77 @@
+// Formats of JSON Schema as regular expressions, each a part of what its specification allows that every checker takes.
+#include <map>
+#include <mutex>
+#include <string_view>
+
+#include "grammar/leaf.h"
+#include "grammar/regex.h"
+
+namespace sluice {
+namespace {
+
+// February has 28 days here: 29 would need to know the year.
+#define SLUICE_DATE \
+  R"((\d{3}[1-9]|\d{2}[1-9]0|\d[1-9]00|[1-9]000)-((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8])))"
+#define SLUICE_TIME R"(([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d))"
+#define SLUICE_LABEL R"([A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?)"
+#define SLUICE_HOST SLUICE_LABEL R"((\.)" SLUICE_LABEL R"(){0,3})"
+#define SLUICE_BYTE R"((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d))"
+#define SLUICE_IPV4 SLUICE_BYTE R"((\.)" SLUICE_BYTE R"(){3})"
+#define SLUICE_H16 R"([0-9A-Fa-f]{1,4})"
+#define SLUICE_URL_CHARS R"(([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2}))"
+#define SLUICE_PATH "(/" SLUICE_URL_CHARS "*)*"
+#define SLUICE_TAIL R"((\?()" SLUICE_URL_CHARS R"(|[/?])*)?(#()" SLUICE_URL_CHARS R"(|[/?])*)?)"
+#define SLUICE_URI                                                                            \
+  "[A-Za-z][A-Za-z0-9+.-]*:(//" SLUICE_HOST R"((:\d{1,4})?)" SLUICE_PATH "|" SLUICE_URL_CHARS \
+  "+(/" SLUICE_URL_CHARS "*)*)" SLUICE_TAIL
+#define SLUICE_REFERENCE "(" SLUICE_URI "|/?[A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]*)*" SLUICE_TAIL ")"
+
+struct Format {
+  std::string_view name, pattern;
+};
+constexpr Format kFormats[] = {
+    {"date", SLUICE_DATE},
+    {"time", SLUICE_TIME},
+    {"date-time", SLUICE_DATE "T" SLUICE_TIME},
+    {"duration",
+     R"(P(\d{1,5}W|\d{1,5}D(T\d{1,5}H)?|\d{1,5}Y(\d{1,5}M(\d{1,5}D)?)?|\d{1,5}M(\d{1,5}D)?|T(\d{1,5}H(\d{1,5}M(\d{1,5}S)?)?|\d{1,5}M(\d{1,5}S)?|\d{1,5}S)))"},
+    {"email", R"([A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@)" SLUICE_HOST},
+    {"idn-email", R"([A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@)" SLUICE_HOST},
+    {"hostname", SLUICE_HOST},
+    {"idn-hostname",
+     "[A-Za-z0-9]{1,30}"
+     R"((\.[A-Za-z0-9]{1,30}){0,3})"},
+    {"ipv4", SLUICE_IPV4},
+    {"ipv6", "(" SLUICE_H16 ":){7}" SLUICE_H16 "|(" SLUICE_H16 ":){1,6}:|:(:" SLUICE_H16 "){1,7}|(" SLUICE_H16
+             ":){1,3}(:" SLUICE_H16 "){1,3}|::"},
+    {"uuid", "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"},
+    {"uri", SLUICE_URI},
+    {"iri", SLUICE_URI},
+    {"uri-reference", SLUICE_REFERENCE},
+    {"iri-reference", SLUICE_REFERENCE},
+    {"json-pointer", R"((/([ !-.0-}]|~[01])*)*)"},
+    {"relative-json-pointer", R"((0|[1-9]\d{0,5})(#|(/([ !-.0-}]|~[01])*)*))"},
+    {"regex", R"(\^?([A-Za-z0-9 _:;,/"'@=-]|\\[dws.])+\$?)"},
+    {"uri-template", R"(([A-Za-z0-9._~:/?#@!$&()*+,;=-]|\{[A-Za-z0-9_]+\})*)"},
+};
+
+}  // namespace
+
+const Dfa* format_values(const std::string& format) {
+  static std::mutex mutex;
+  static std::map<std::string, Dfa, std::less<>> known;
+  const std::lock_guard lock(mutex);
+  if (const auto found = known.find(format); found != known.end()) return &found->second;
+  for (const Format& f : kFormats) {
+    if (f.name != format) continue;
+    Work plenty(int64_t{1} << 28);
+    auto regex = Regex::parse(f.pattern);
+    if (!regex.ok()) return nullptr;
+    auto dfa = regex.value().dfa(RegexMatch::kWhole, Bound::kInner, &plenty);
+    if (!dfa.ok()) return nullptr;
+    return &known.emplace(format, std::move(dfa).value()).first->second;
+  }
+  return nullptr;
+}
+
+}  // namespace sluice

@@ -1,0 +1,343 @@
+// Automata of JSON's numbers: between two bounds, and multiples.
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <tuple>
+
+#include "base/printable.h"
+#include "grammar/leaf.h"
+
+namespace sluice {
+namespace {
+
+// Digits of what is written without an exponent. More say nothing to anybody and invite a model to go on for ever.
+constexpr size_t kWholeDigits = 16, kFractionDigits = 16;
+constexpr int64_t kMultipleMax = 20000, kListedMax = 5000;
+
+// How the digits so far compare with those of a bound at the same places.
+enum class Order : uint8_t { kBelow, kEqual, kAbove };
+
+Order order_of(Order before, char digit, char of_bound) {
+  if (before != Order::kEqual) return before;
+  return digit < of_bound ? Order::kBelow : digit == of_bound ? Order::kEqual : Order::kAbove;
+}
+
+enum class Part : uint8_t { kBegin, kZero, kWhole, kPoint, kFraction };
+
+// Where a number without its sign is: its part, digits of this part, and its order to both bounds. As a whole: the order of the parts
+// read so far.
+struct Place {
+  Part part = Part::kBegin;
+  size_t digits = 0;
+  Order least = Order::kEqual, most = Order::kEqual;
+  auto operator<=>(const Place&) const = default;
+};
+
+// Magnitudes between two of them.
+struct Range {
+  std::optional<Decimal> least, most;
+  bool least_excluded = false, most_excluded = false;
+};
+
+class RangeBuilder {
+ public:
+  RangeBuilder(DfaBuilder* builder, const Range& range, bool integer)
+      : builder_(builder), range_(range), integer_(integer) {
+    for (const auto* bound : {&range.least, &range.most}) {
+      if (!*bound) continue;
+      whole_max_ = std::max(whole_max_, (*bound)->whole.size() + 1);
+      fraction_max_ = std::max(fraction_max_, (*bound)->fraction.size() + 2);
+    }
+  }
+
+  void from(int32_t start) {
+    numbers_[Place{}] = start;
+    todo_.push_back(Place{});
+    while (!todo_.empty()) {
+      const Place at = todo_.back();
+      todo_.pop_back();
+      const int32_t state = numbers_.at(at);
+      for (char digit = '0'; digit <= '9'; ++digit)
+        if (const auto to = read(at, digit)) set(state, digit, *to);
+      if (!integer_ && (at.part == Part::kZero || at.part == Part::kWhole)) set(state, '.', point(at));
+    }
+  }
+
+ private:
+  void set(int32_t from, char byte, const Place& to) {
+    const auto [found, is_new] = numbers_.try_emplace(to, 0);
+    if (is_new) {
+      found->second = builder_->add_state(accepts(to));
+      todo_.push_back(to);
+    }
+    builder_->set(from, static_cast<uint8_t>(byte), static_cast<uint8_t>(byte), found->second);
+  }
+
+  static Order whole_order(Order so_far, const Decimal& bound, char digit, size_t place) {
+    return place < bound.whole.size() ? order_of(so_far, digit, bound.whole[place]) : so_far;
+  }
+  static Order fraction_order(Order so_far, const Decimal& bound, char digit, size_t place) {
+    return order_of(so_far, digit, place < bound.fraction.size() ? bound.fraction[place] : '0');
+  }
+
+  std::optional<Place> read(const Place& at, char digit) const {
+    Place to = at;
+    const bool whole = at.part == Part::kBegin || at.part == Part::kWhole;
+    if (at.part == Part::kZero) return {};
+    if (at.part == Part::kBegin) to.part = digit == '0' ? Part::kZero : Part::kWhole;
+    if (at.part == Part::kPoint) to.part = Part::kFraction;
+    if (at.digits >= (whole ? whole_max_ : fraction_max_)) return {};
+    if (range_.least)
+      to.least = whole ? whole_order(at.least, *range_.least, digit, at.digits)
+                       : fraction_order(at.least, *range_.least, digit, at.digits);
+    if (range_.most)
+      to.most = whole ? whole_order(at.most, *range_.most, digit, at.digits)
+                      : fraction_order(at.most, *range_.most, digit, at.digits);
+    ++to.digits;
+    return to;
+  }
+
+  // A number of fewer digits is below one of more.
+  static Order after_whole(Order so_far, const Decimal& bound, size_t digits) {
+    if (digits != bound.whole.size()) return digits < bound.whole.size() ? Order::kBelow : Order::kAbove;
+    return so_far;
+  }
+  Place point(const Place& at) const {
+    Place to{.part = Part::kPoint};
+    if (range_.least) to.least = after_whole(at.least, *range_.least, at.digits);
+    if (range_.most) to.most = after_whole(at.most, *range_.most, at.digits);
+    return to;
+  }
+
+  static Order order_at_end(const Place& at, Order so_far, const Decimal& bound) {
+    const bool whole = at.part == Part::kZero || at.part == Part::kWhole;
+    const Order order = whole ? after_whole(so_far, bound, at.digits) : so_far;
+    if (order != Order::kEqual) return order;
+    return (whole ? 0 : at.digits) < bound.fraction.size() ? Order::kBelow : Order::kEqual;
+  }
+  bool accepts(const Place& at) const {
+    if (at.part == Part::kBegin || at.part == Part::kPoint) return false;
+    if (range_.least) {
+      const Order order = order_at_end(at, at.least, *range_.least);
+      if (order == Order::kBelow || (order == Order::kEqual && range_.least_excluded)) return false;
+    }
+    if (range_.most) {
+      const Order order = order_at_end(at, at.most, *range_.most);
+      if (order == Order::kAbove || (order == Order::kEqual && range_.most_excluded)) return false;
+    }
+    return true;
+  }
+
+  DfaBuilder* builder_;
+  Range range_;
+  bool integer_;
+  size_t whole_max_ = kWholeDigits, fraction_max_ = kFractionDigits;
+  std::map<Place, int32_t> numbers_;
+  std::vector<Place> todo_;
+};
+
+Dfa in_range(const NumberBounds& b, Work* work) {
+  DfaBuilder builder;
+  const int32_t start = builder.add_state(false);
+  if (!b.most || !b.most->negative) {
+    Range range;
+    range.most = b.most, range.most_excluded = b.most_excluded;
+    if (b.least && !b.least->negative) range.least = b.least, range.least_excluded = b.least_excluded;
+    RangeBuilder(&builder, range, b.integer).from(start);
+  }
+  // "-0" is 0, which belongs to the others.
+  const bool below = !b.least || b.least->negative;
+  if (below) {
+    Range range;
+    range.least = Decimal{}, range.least_excluded = true;
+    if (b.least) range.most = -*b.least, range.most_excluded = b.least_excluded;
+    if (b.most && b.most->negative) range.least = -*b.most, range.least_excluded = b.most_excluded;
+    const int32_t minus = builder.add_state(false);
+    builder.set(start, '-', '-', minus);
+    RangeBuilder(&builder, range, b.integer).from(minus);
+  }
+  return builder.done(work);
+}
+
+Dfa any_number(Work* work) {
+  Nfa nfa;
+  const auto digits = [&](int32_t from, int most, int32_t* last) {
+    for (int i = 0; i < most; ++i) {
+      const int32_t to = nfa.add_state();
+      nfa.add_edge(from, '0', '9', to);
+      nfa.add_empty(to, *last);
+      from = to;
+    }
+  };
+  nfa.begin = nfa.add_state();
+  nfa.end = nfa.add_state();
+  const int32_t sign = nfa.add_state(), whole = nfa.add_state(), point = nfa.add_state(),
+                fraction = nfa.add_state();
+  nfa.add_empty(nfa.begin, sign);
+  nfa.add_edge(nfa.begin, '-', '-', sign);
+  nfa.add_edge(sign, '0', '0', whole);
+  const int32_t first = nfa.add_state();
+  nfa.add_edge(sign, '1', '9', first);
+  nfa.add_empty(first, whole);
+  int32_t to = whole;
+  digits(first, static_cast<int>(kWholeDigits) - 1, &to);
+  nfa.add_edge(whole, '.', '.', point);
+  to = fraction;
+  digits(point, static_cast<int>(kFractionDigits), &to);
+  nfa.add_empty(whole, fraction);
+  nfa.add_empty(fraction, nfa.end);
+  const int32_t e = nfa.add_state(), power = nfa.add_state();
+  for (const uint8_t letter : {'e', 'E'}) nfa.add_edge(fraction, letter, letter, e);
+  for (const uint8_t s : {'+', '-'}) nfa.add_edge(e, s, s, power);
+  nfa.add_empty(e, power);
+  to = nfa.end;
+  digits(power, 2, &to);
+  Work plenty(int64_t{1} << 24);
+  (void)work;
+  return *determinize(nfa, &plenty);
+}
+
+std::string text_of(const Decimal& d) {
+  return (d.negative ? "-" : "") + d.whole + (d.fraction.empty() ? "" : "." + d.fraction);
+}
+
+// `multiple` as an integer over a power of ten.
+struct Scaled {
+  int64_t value = 0;
+  size_t places = 0;
+};
+std::optional<Scaled> scaled(const Decimal& d) {
+  const std::string digits = d.whole + d.fraction;
+  if (digits.size() > 18) return {};
+  return Scaled{std::stoll(digits), d.fraction.size()};
+}
+
+// Numbers that are a multiple of `m`, by the remainder of the digits so far.
+std::optional<Dfa> multiples_of(const Scaled& m, bool integer) {
+  if (m.value <= 0 || m.value > kMultipleMax || m.places > 15) return {};
+  if (m.value * static_cast<int64_t>(m.places + 2) > 4 * kMultipleMax) return {};
+  DfaBuilder builder;
+  // The remainder of what is written, as if it had all `places` behind the point.
+  std::map<std::tuple<int, size_t, int64_t>, int32_t> number;
+  std::vector<std::tuple<int, size_t, int64_t>> todo;
+  enum { kSign, kFirst, kZero, kWhole, kPoint, kFraction };
+  const auto ends_well = [&](int part, size_t digits, int64_t remainder) {
+    if (part < kZero || part == kPoint) return false;
+    for (size_t i = digits; i < m.places; ++i) remainder = remainder * 10 % m.value;
+    return remainder == 0;
+  };
+  const auto add = [&](int part, size_t digits, int64_t remainder) {
+    const auto [found, is_new] = number.try_emplace({part, digits, remainder}, builder.states());
+    if (is_new) {
+      builder.add_state(ends_well(part, digits, remainder));
+      todo.push_back(found->first);
+    }
+    return found->second;
+  };
+  add(kSign, 0, 0);
+  for (size_t i = 0; i < todo.size(); ++i) {
+    const auto [part, digits, remainder] = todo[i];
+    const auto from = static_cast<int32_t>(i);
+    if (part == kSign) builder.set(from, '-', '-', add(kFirst, 0, 0));
+    if (!integer && (part == kZero || part == kWhole)) builder.set(from, '.', '.', add(kPoint, 0, remainder));
+    for (uint8_t byte = '0'; byte <= '9'; ++byte) {
+      const int64_t next = (remainder * 10 + (byte - '0')) % m.value;
+      int32_t to = Dfa::kDead;
+      if (part == kSign || part == kFirst)
+        to = add(byte == '0' ? kZero : kWhole, 0, next);
+      else if (part == kWhole)
+        to = add(kWhole, 0, next);
+      else if (part == kPoint || part == kFraction)
+        to = digits < m.places ? add(kFraction, digits + 1, next)
+             : byte == '0'     ? add(kFraction, digits, remainder)
+                               : Dfa::kDead;
+      builder.set(from, byte, byte, to);
+    }
+  }
+  Work plenty(int64_t{1} << 24);
+  return builder.done(&plenty);
+}
+
+// All integers between two bounds that are multiples of one, if they are few.
+std::optional<Dfa> listed(const NumberBounds& b) {
+  if (!b.integer || !b.least || !b.most || b.multiples.size() != 1) return {};
+  const auto whole = [](const Decimal& d) -> std::optional<int64_t> {
+    if (d.whole.size() > 17) return {};
+    return std::stoll(d.whole) * (d.negative ? -1 : 1);
+  };
+  const auto least = whole(*b.least), most = whole(*b.most), step = whole(b.multiples[0]);
+  if (!least || !most || !step || *step <= 0 || !b.multiples[0].fraction.empty()) return {};
+  if ((*most - *least) / *step > kListedMax) return {};
+  std::vector<std::string> texts;
+  for (int64_t i = *least / *step - 1; i <= *most / *step + 1; ++i) {
+    const auto d = Decimal::of(Json(i * *step));
+    const int low = compare(*d, *b.least), high = compare(*d, *b.most);
+    if (low < 0 || (low == 0 && b.least_excluded) || high > 0 || (high == 0 && b.most_excluded)) continue;
+    texts.push_back(std::to_string(i * *step));
+  }
+  return Dfa::of_texts(texts);
+}
+
+}  // namespace
+
+std::optional<Decimal> Decimal::of(const Json& number) {
+  if (!number.is_number()) return {};
+  std::string text = number.is_number_float() ? number_text(number.get<double>()) : number.dump();
+  Decimal out;
+  if (text[0] == '-') out.negative = true, text.erase(0, 1);
+  int64_t power = 0;
+  if (const size_t e = text.find_first_of("eE"); e != std::string::npos) {
+    power = std::stoll(text.substr(e + 1));
+    text.resize(e);
+  }
+  const size_t point = text.find('.');
+  std::string whole = text.substr(0, point),
+              fraction = point == std::string::npos ? "" : text.substr(point + 1);
+  if (whole.find_first_not_of("0123456789") != std::string::npos ||
+      fraction.find_first_not_of("0123456789") != std::string::npos)
+    return {};  // inf, nan
+  for (; power > 0; --power) {
+    whole += fraction.empty() ? '0' : fraction[0];
+    if (!fraction.empty()) fraction.erase(0, 1);
+  }
+  for (; power < 0; ++power) {
+    fraction.insert(fraction.begin(), whole.empty() ? '0' : whole.back());
+    if (!whole.empty()) whole.pop_back();
+  }
+  whole.erase(0, std::min(whole.find_first_not_of('0'), whole.size()));
+  while (!fraction.empty() && fraction.back() == '0') fraction.pop_back();
+  out.whole = whole.empty() ? "0" : whole;
+  out.fraction = fraction;
+  if (out.is_zero()) out.negative = false;
+  return out;
+}
+
+int compare(const Decimal& a, const Decimal& b) {
+  if (a.negative != b.negative) return a.negative ? -1 : 1;
+  const int sign = a.negative ? -1 : 1;
+  if (a.whole.size() != b.whole.size()) return a.whole.size() < b.whole.size() ? -sign : sign;
+  if (const int c = a.whole.compare(b.whole); c != 0) return c < 0 ? -sign : sign;
+  const int c = a.fraction.compare(b.fraction);  // without zeros at their ends, so a prefix is less
+  return c == 0 ? 0 : c < 0 ? -sign : sign;
+}
+
+Result<Dfa> json_numbers(const NumberBounds& bounds, Work* work) {
+  const bool free = !bounds.least && !bounds.most && bounds.multiples.empty();
+  if (free && !bounds.integer) return any_number(work);
+  if (auto few = listed(bounds)) return std::move(*few);
+  std::optional<Dfa> out;
+  if (!free && (bounds.least || bounds.most || bounds.multiples.empty())) out = in_range(bounds, work);
+  if (free) out = in_range(bounds, work);
+  for (const Decimal& multiple : bounds.multiples) {
+    const auto m = scaled(multiple);
+    auto one = m ? multiples_of(*m, bounds.integer) : std::nullopt;
+    if (one && out) one = combine(*out, *one, SetOp::kBoth, work);
+    if (!one)
+      return invalid("multipleOf " + text_of(multiple) + ", which is too large or too fine to be kept here");
+    out = std::move(one);
+  }
+  if (!out || work->over()) return invalid("bounds of a number that take too long to compile");
+  return std::move(*out);
+}
+
+}  // namespace sluice

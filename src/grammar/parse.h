@@ -1,0 +1,134 @@
+// An Earley parser over bytes: all readings of the text so far at once.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "grammar/leaf_masks.h"
+#include "grammar/program.h"
+#include "grammar/token_trie.h"
+#include "grammar/work.h"
+
+namespace sluice {
+
+struct CompiledGrammar {
+  Program program;
+  std::vector<std::shared_ptr<LeafMasks>> masks;  // of each leaf
+  std::shared_ptr<const Vocabulary> vocabulary;
+};
+
+class Parse {
+ public:
+  // At the start. The grammar must outlive it.
+  explicit Parse(const CompiledGrammar& grammar);
+  bool begin(Work* work);  // first of all
+
+  // Each false: the budget is spent, or more readings than are kept. Then nothing else may be asked.
+  bool accept(std::string_view bytes, Work* work);     // of a token; dead() tells whether the grammar has it
+  bool allowed(std::span<uint32_t> bits, Work* work);  // sets the bits of tokens that may come, leaves others
+  bool dead() const { return dead_; }
+  bool complete() const { return sets_.back().complete; }  // the text so far is one of the grammar's
+
+ private:
+  // What the counted calls of one rule were so far. At or below 0: only their number, negative. Else the place of a Trace.
+  using TraceId = int32_t;
+  static constexpr TraceId kNoTrace = std::numeric_limits<int32_t>::max();
+  struct Trace {
+    int32_t count;
+    TraceId before;
+    bool distinct;
+    uint64_t value;  // hash of the JSON value, of a call whose texts must differ
+  };
+  // A rule at one of its states, begun in the set `origin`.
+  struct RuleItem {
+    int32_t state, origin;
+    TraceId trace;
+    bool operator==(const RuleItem&) const = default;
+  };
+  struct LeafItem {
+    int32_t leaf;  // of the program; from its number of leaves on, one of `extra_`
+    int32_t origin;
+    Leaf::Place place;
+    bool operator==(const LeafItem& o) const {
+      return leaf == o.leaf && origin == o.origin && place.state == o.place.state &&
+             place.count == o.place.count;
+    }
+  };
+  // Where a text may go on after so many bytes. Its items follow those of the set before.
+  struct Set {
+    size_t rules, leaves;  // the first of its items
+    size_t text;           // bytes before it
+    bool complete = false;
+    std::array<uint64_t, 4> next = {};  // bytes that some leaf takes
+  };
+  // Finds an item of the last set.
+  class Slots {
+   public:
+    void clear();
+    // The place for an item with this hash: of one that is_same says yes to, or a free one.
+    template <class IsSame>
+    int32_t* find(uint64_t hash, const IsSame& is_same);
+
+   private:
+    void grow();
+    std::vector<std::pair<uint64_t, int32_t>> table_ = std::vector<std::pair<uint64_t, int32_t>>(64, {0, -1});
+    std::vector<size_t> used_;
+  };
+
+  const Program::State& state(int32_t s) const { return grammar_.program.states[static_cast<size_t>(s)]; }
+  const Leaf& leaf(int32_t index) const;
+  size_t rules_end(size_t set) const { return set + 1 < sets_.size() ? sets_[set + 1].rules : rules_.size(); }
+  size_t leaves_end(size_t set) const {
+    return set + 1 < sets_.size() ? sets_[set + 1].leaves : leaves_.size();
+  }
+
+  void begin_set(size_t text);
+  bool close_set();
+  bool scan(uint8_t byte);
+  void pop_to(size_t sets);
+  bool is_empty() const {
+    return leaves_end(sets_.size() - 1) == sets_.back().leaves && !sets_.back().complete;
+  }
+  bool has_leaves() const { return leaves_.size() > sets_.back().leaves; }
+  bool fits(int32_t to, int64_t count) const;
+  void add_rule(int32_t to, int32_t origin, TraceId trace);
+  void add_leaf(const LeafItem& item);
+  void advance(const RuleItem& item, const Program::Call& call, size_t since);
+  void complete(Callee callee, int32_t origin);
+  void complete_leaf(const LeafItem& item);
+  void predict(const RuleItem& item, const Program::Call& call);
+  void end_rule(const RuleItem& item);
+  int32_t count_of(TraceId trace) const {
+    return trace <= 0 ? -trace : traces_[static_cast<size_t>(trace)].count;
+  }
+  bool has_value(TraceId trace, uint64_t value) const;
+  TraceId counted(TraceId trace, const Program::Call& call, size_t since);
+  std::optional<int32_t> leaf_without(int32_t leaf, TraceId trace);
+  std::shared_ptr<const LeafMask> mask_of(const LeafItem& item);
+  bool exits(const LeafMask& mask, const LeafItem& item, std::span<uint32_t> bits);
+  bool walk(const TokenTrie& trie, int32_t from, std::span<uint32_t> bits);
+  void drop_unneeded();
+
+  const CompiledGrammar& grammar_;
+  Work* work_ = nullptr;
+  std::vector<RuleItem> rules_;
+  std::vector<LeafItem> leaves_;
+  std::vector<Set> sets_;
+  std::vector<Trace> traces_{{0, 0, false, 0}};
+  std::string text_;
+  bool dead_ = false, overflow_ = false;
+  bool looked_at_text_ = false;  // while the last set was closed
+  // Leaves of few texts without those that came before, and of which leaf and trace.
+  std::vector<LeafPointer> extra_;
+  std::vector<std::pair<int32_t, TraceId>> extra_of_;
+  Slots rule_slots_, leaf_slots_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,184 @@
+#include "grammar/program.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sluice {
+
+int32_t Program::add_rule() {
+  const auto rule = static_cast<int32_t>(rules.size());
+  rules.push_back({.start = 0});
+  const int32_t start = add_state(rule);
+  rules.back().start = start;
+  return rule;
+}
+int32_t Program::add_state(int32_t rule) {
+  states.push_back({.rule = rule});
+  return static_cast<int32_t>(states.size()) - 1;
+}
+Callee Program::add_leaf(LeafPointer leaf) {
+  leaves.push_back(std::move(leaf));
+  return -static_cast<Callee>(leaves.size());
+}
+void Program::add_call(int32_t from, Callee callee, int32_t to, bool counted, bool distinct) {
+  states[static_cast<size_t>(from)].calls.push_back({callee, to, counted, distinct});
+}
+void Program::add_empty(int32_t from, int32_t to) { states[static_cast<size_t>(from)].empties.push_back(to); }
+
+size_t Program::bytes() const {
+  size_t out = states.size() * sizeof(State) + rules.size() * sizeof(Rule);
+  for (const State& s : states) out += s.calls.size() * sizeof(Call) + s.empties.size() * sizeof(int32_t);
+  for (const LeafPointer& leaf : leaves) out += leaf->dfa.bytes() + 5 * leaf->counts.size();
+  return out;
+}
+
+namespace {
+
+// The states from which `is_end` can be reached by steps that `may` allows, over reversed arrows. `weight` of a call: counted or not.
+struct Arrow {
+  int32_t from, weight;
+};
+using Arrows = std::vector<std::vector<Arrow>>;
+
+Arrows reversed(const std::vector<Program::State>& states, const auto& may) {
+  Arrows out(states.size());
+  for (size_t s = 0; s < states.size(); ++s) {
+    for (const Program::Call& call : states[s].calls)
+      if (may(call))
+        out[static_cast<size_t>(call.to)].push_back({static_cast<int32_t>(s), call.counted ? 1 : 0});
+    for (const int32_t to : states[s].empties)
+      out[static_cast<size_t>(to)].push_back({static_cast<int32_t>(s), 0});
+  }
+  return out;
+}
+
+// The fewest counted calls from each state to a final one; kNoBound: there is no way.
+std::vector<int32_t> fewest(const std::vector<Program::State>& states, const Arrows& into) {
+  std::vector<int32_t> out(states.size(), Program::kNoBound), near, far;
+  for (size_t s = 0; s < states.size(); ++s)
+    if (states[s].final) out[s] = 0, near.push_back(static_cast<int32_t>(s));
+  for (int32_t distance = 0; !near.empty(); ++distance) {
+    while (!near.empty()) {
+      const int32_t t = near.back();
+      near.pop_back();
+      if (out[static_cast<size_t>(t)] != distance) continue;
+      for (const Arrow& a : into[static_cast<size_t>(t)]) {
+        int32_t& known = out[static_cast<size_t>(a.from)];
+        if (known <= distance + a.weight) continue;
+        known = distance + a.weight;
+        (a.weight == 0 ? near : far).push_back(a.from);
+      }
+    }
+    near.swap(far);
+  }
+  return out;
+}
+
+}  // namespace
+
+// A rule is productive if a way from its start to a final state has productive rules and leaves alone, and enough of them are counted.
+std::vector<uint8_t> Program::productive_rules() const {
+  std::vector<uint8_t> known(rules.size());
+  while (true) {
+    const auto may = [&](const Call& call) {
+      return is_leaf(call.callee) ? !leaves[static_cast<size_t>(leaf_index(call.callee))]->dfa.empty()
+                                  : known[static_cast<size_t>(call.callee)] != 0;
+    };
+    const auto needs = fewest(states, reversed(states, may));
+    bool more = false;
+    for (size_t r = 0; r < rules.size(); ++r) {
+      const bool can = needs[static_cast<size_t>(rules[r].start)] <= rules[r].most &&
+                       needs[static_cast<size_t>(rules[r].start)] != kNoBound;
+      if (can && known[r] == 0) known[r] = 1, more = true;
+    }
+    if (!more) return known;
+  }
+}
+
+void Program::set_nullable() {
+  for (bool more = true; more;) {
+    more = false;
+    std::vector<uint8_t> reached(states.size());
+    for (size_t r = 0; r < rules.size(); ++r) {
+      if (rules[r].nullable || rules[r].least > 0) continue;
+      std::vector<int32_t> todo{rules[r].start};
+      while (!todo.empty() && !rules[r].nullable) {
+        const State& s = states[static_cast<size_t>(todo.back())];
+        todo.pop_back();
+        if (s.final) rules[r].nullable = more = true;
+        const auto go = [&](int32_t to) {
+          if (!std::exchange(reached[static_cast<size_t>(to)], uint8_t{1})) todo.push_back(to);
+        };
+        for (const int32_t to : s.empties) go(to);
+        for (const Call& c : s.calls)
+          if (!is_leaf(c.callee) && rules[static_cast<size_t>(c.callee)].nullable) go(c.to);
+      }
+    }
+  }
+}
+
+// Of states in rules that count. Where a way comes back to a state over a counted call there is no most.
+void Program::set_counts() {
+  const auto all = [](const Call&) { return true; };
+  const auto needs = fewest(states, reversed(states, all));
+  for (size_t s = 0; s < states.size(); ++s) states[s].needs = needs[s];
+  std::vector<std::vector<int32_t>> states_of(rules.size());
+  for (size_t s = 0; s < states.size(); ++s)
+    states_of[static_cast<size_t>(states[s].rule)].push_back(static_cast<int32_t>(s));
+  // A way without a loop has at most as many counted calls as there are states; an offer that grows beyond that has a loop behind it.
+  for (size_t r = 0; r < rules.size(); ++r) {
+    if (!rules[r].counted()) continue;
+    const std::vector<int32_t>& own = states_of[r];
+    const auto relax = [&](int32_t cap) {
+      bool more = false;
+      for (auto it = own.rbegin(); it != own.rend(); ++it) {
+        State& s = states[static_cast<size_t>(*it)];
+        const auto raise = [&](int32_t to, int32_t weight) {
+          const int32_t behind = states[static_cast<size_t>(to)].offers;
+          const int32_t value = behind == kNoBound ? kNoBound : behind + weight;
+          if (value > s.offers) s.offers = value > cap ? kNoBound : value, more = true;
+        };
+        for (const int32_t to : s.empties) raise(to, 0);
+        for (const Call& c : s.calls) raise(c.to, c.counted ? 1 : 0);
+      }
+      return more;
+    };
+    while (relax(static_cast<int32_t>(own.size()))) {
+    }
+  }
+}
+
+bool Program::finish() {
+  while (true) {
+    const auto productive = productive_rules();
+    if (!productive[static_cast<size_t>(root)]) return false;
+    bool changed = false;
+    for (State& s : states)
+      changed |= std::erase_if(s.calls, [&](const Call& c) {
+                   return is_leaf(c.callee) ? leaves[static_cast<size_t>(leaf_index(c.callee))]->dfa.empty()
+                                            : productive[static_cast<size_t>(c.callee)] == 0;
+                 }) > 0;
+    const auto needs = fewest(states, reversed(states, [](const Call&) { return true; }));
+    const auto dead = [&](int32_t s) { return needs[static_cast<size_t>(s)] == kNoBound; };
+    for (State& s : states) {
+      changed |= std::erase_if(s.calls, [&](const Call& c) { return dead(c.to); }) > 0;
+      changed |= std::erase_if(s.empties, dead) > 0;
+    }
+    set_counts();
+    // A rule that needs more than it can have matches nothing: its final states go, and all is looked at again.
+    for (const Rule& rule : rules)
+      if (rule.counted() && states[static_cast<size_t>(rule.start)].offers < rule.least) {
+        const auto r = static_cast<int32_t>(&rule - rules.data());
+        for (State& s : states)
+          if (s.rule == r && s.final) s.final = false, changed = true;
+      }
+    if (changed) {
+      for (State& s : states) s.offers = 0;
+      continue;
+    }
+    set_nullable();
+    return true;
+  }
+}
+
+}  // namespace sluice

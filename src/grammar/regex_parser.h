@@ -1,0 +1,27 @@
+// The tree of a regular expression.
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "grammar/regex.h"
+
+namespace sluice {
+
+struct Regex::Node {
+  enum class Kind : uint8_t { kChars, kSequence, kChoice, kRepeat, kBegin, kEnd, kLookAhead, kReference };
+  using Pointer = std::shared_ptr<const Node>;
+  Kind kind = Kind::kSequence;
+  // Of kChars: by Bound.
+  CharSet chars[2] = {};
+  std::vector<Pointer> parts = {};  // of kSequence and kChoice; one of kRepeat and kLookAhead
+  int64_t least = 0, most = -1;     // of kRepeat; most < 0: no bound
+  bool negative = false;            // of kLookAhead
+  std::string name = {};            // of kReference: a rule of a grammar
+};
+
+Result<Regex::Node::Pointer> parse_regex(std::string_view pattern);
+
+}  // namespace sluice

@@ -1,0 +1,208 @@
+#include "grammar/schema_document.h"
+
+#include <utility>
+
+#include "base/printable.h"
+#include "grammar/regex.h"
+#include "text/utf8.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kShownMax = 120;
+
+std::string shown(const std::string& text) {
+  const std::string clean = printable(valid_utf8(text.substr(0, kShownMax)));
+  return "'" + clean + (text.size() > kShownMax ? "...'" : "'");
+}
+
+// Follows a reader of JSON through the value that it has read, and notes the order of members.
+class OrderReader final : public nlohmann::json_sax<Json> {
+ public:
+  OrderReader(const Json& root, std::unordered_map<const Json*, std::vector<std::string>>* order)
+      : order_(order) {
+    next_ = &root;
+  }
+  bool null() override { return value(); }
+  bool boolean(bool) override { return value(); }
+  bool number_integer(number_integer_t) override { return value(); }
+  bool number_unsigned(number_unsigned_t) override { return value(); }
+  bool number_float(number_float_t, const string_t&) override { return value(); }
+  bool string(string_t&) override { return value(); }
+  bool binary(binary_t&) override { return value(); }
+  bool start_object(size_t) override { return open(); }
+  bool key(string_t& name) override {
+    next_ = &open_.back().first->at(name);
+    (*order_)[open_.back().first].push_back(name);
+    return true;
+  }
+  bool end_object() override { return close(); }
+  bool start_array(size_t) override { return open(); }
+  bool end_array() override { return close(); }
+  bool parse_error(size_t, const std::string&, const Json::exception&) override { return false; }
+
+ private:
+  const Json* here() {
+    if (open_.empty() || !open_.back().first->is_array()) return next_;
+    return &(*open_.back().first)[open_.back().second++];
+  }
+  bool value() {
+    (void)here();
+    return true;
+  }
+  bool open() {
+    open_.emplace_back(here(), 0);
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+  std::unordered_map<const Json*, std::vector<std::string>>* order_;
+  std::vector<std::pair<const Json*, size_t>> open_;
+  const Json* next_ = nullptr;
+};
+
+const std::string* string_at(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get_ptr<const std::string*>() : nullptr;
+}
+
+std::string percent_decoded(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto hex = [&](size_t at) {
+      return at < text.size() && std::isxdigit(static_cast<unsigned char>(text[at])) != 0;
+    };
+    if (text[i] == '%' && hex(i + 1) && hex(i + 2)) {
+      out += static_cast<char>(std::stoi(text.substr(i + 1, 2), nullptr, 16));
+      i += 2;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+const Json* by_pointer(const Json* at, const std::string& pointer) {
+  for (size_t from = 0; from < pointer.size();) {
+    const size_t end = std::min(pointer.find('/', from + 1), pointer.size());
+    std::string name;
+    for (size_t i = from + 1; i < end; ++i) {
+      const bool escaped = pointer[i] == '~' && i + 1 < end;
+      name += !escaped ? pointer[i] : pointer[++i] == '0' ? '~' : '/';
+    }
+    from = end;
+    if (at->is_object()) {
+      const auto found = at->find(name);
+      if (found == at->end()) return nullptr;
+      at = &*found;
+    } else if (at->is_array()) {
+      if (name.empty() || name.size() > 6 || name.find_first_not_of("0123456789") != std::string::npos)
+        return nullptr;
+      const auto index = static_cast<size_t>(std::stoul(name));
+      if (index >= at->size()) return nullptr;
+      at = &(*at)[index];
+    } else {
+      return nullptr;
+    }
+  }
+  return at;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<SchemaDocument>> SchemaDocument::parse(const std::string& text) {
+  auto json = parse_json(text, "JSON schema");
+  if (!json.ok()) return invalid(json.status().message);
+  if (!json.value().is_object() && !json.value().is_boolean())
+    return invalid("JSON schema: wanted an object, true or false, found " +
+                   std::string(json.value().type_name()));
+  auto out = std::make_shared<SchemaDocument>();
+  out->root_ = std::move(json).value();
+  OrderReader reader(out->root_, &out->order_);
+  (void)Json::sax_parse(text, &reader);
+  out->note_resources(out->root_, &out->root_);
+  return out;
+}
+
+void SchemaDocument::note_resources(const Json& at, const Json* resource) {
+  if (at.is_array())
+    for (const Json& inside : at) note_resources(inside, resource);
+  if (!at.is_object()) return;
+  for (const char* key : {"$id", "id"}) {
+    const std::string* id = string_at(at, key);
+    if (id == nullptr || id->empty()) continue;
+    const size_t hash = id->find('#');
+    if (hash == 0) {
+      anchors_[{resource, id->substr(1)}] = &at;
+    } else {
+      if (&at != &root_) resource = &at;
+      named_[id->substr(0, hash)] = &at;
+    }
+  }
+  for (const char* key : {"$anchor", "$dynamicAnchor"})
+    if (const std::string* name = string_at(at, key)) anchors_[{resource, *name}] = &at;
+  if (resource != &root_) resource_of_[&at] = resource;
+  for (const auto& [key, value] : at.items())
+    if (key != "enum" && key != "const" && key != "default" && key != "examples" && key != "example")
+      note_resources(value, resource);
+}
+
+std::vector<std::string> SchemaDocument::keys(const Json& object) const {
+  if (const auto found = order_.find(&object); found != order_.end()) return found->second;
+  std::vector<std::string> out;
+  for (const auto& [key, value] : object.items()) out.push_back(key);
+  return out;
+}
+
+Result<const Json*> SchemaDocument::target(const Json& schema, const std::string& reference) const {
+  const auto own = resource_of_.find(&schema);
+  const Json* resource = own != resource_of_.end() ? own->second : &root_;
+  const size_t hash = std::min(reference.find('#'), reference.size());
+  const std::string document = reference.substr(0, hash);
+  const std::string fragment = hash < reference.size() ? percent_decoded(reference.substr(hash + 1)) : "";
+  if (!document.empty()) {
+    auto found = named_.find(document);
+    // Relative to an "$id": the last parts are compared.
+    for (auto it = named_.begin(); found == named_.end() && it != named_.end(); ++it)
+      if (it->first.size() > document.size() && it->first.ends_with(document) &&
+          document.find(':') == std::string::npos && it->first[it->first.size() - document.size() - 1] == '/')
+        found = it;
+    if (found == named_.end())
+      return invalid("$ref " + shown(reference) +
+                     ": wanted one into the same schema, found a URI of another document");
+    resource = found->second;
+  }
+  const Json* at = resource;
+  if (!fragment.empty() && fragment[0] != '/') {
+    const auto found = anchors_.find({resource, fragment});
+    at = found != anchors_.end() ? found->second : nullptr;
+  } else {
+    at = by_pointer(resource, fragment);
+  }
+  if (at == nullptr) return invalid("$ref " + shown(reference) + ": nothing is there");
+  if (!at->is_object() && !at->is_boolean())
+    return invalid("$ref " + shown(reference) + ": no schema is there");
+  return at;
+}
+
+const Json* SchemaDocument::keep(Json schema) { return &kept_.emplace_back(std::move(schema)); }
+
+Result<const Dfa*> SchemaDocument::pattern(const std::string& pattern, Bound bound, Work* work) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = patterns_.find({pattern, bound}); found != patterns_.end()) return &found->second;
+  const auto regex = Regex::parse(pattern);
+  if (!regex.ok()) return invalid("pattern " + shown(pattern) + ": " + regex.status().message);
+  auto dfa = regex.value().dfa(RegexMatch::kSearch, bound, work);
+  if (!dfa.ok()) return invalid("pattern " + shown(pattern) + ": " + dfa.status().message);
+  return &patterns_.emplace(std::pair{pattern, bound}, std::move(dfa).value()).first->second;
+}
+
+const Dfa* SchemaDocument::known_pattern(const std::string& pattern, Bound bound) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = patterns_.find({pattern, bound});
+  return found != patterns_.end() ? &found->second : nullptr;
+}
+
+}  // namespace sluice

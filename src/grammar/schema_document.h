@@ -1,0 +1,52 @@
+// A JSON schema as it was written: the order of members, and what references name.
+#pragma once
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/json.h"
+#include "grammar/automaton.h"
+#include "grammar/char_set.h"
+
+namespace sluice {
+
+class SchemaDocument {
+ public:
+  static Result<std::shared_ptr<SchemaDocument>> parse(const std::string& text);
+
+  const Json& root() const { return root_; }
+  // The members of an object in the order of the text; of one that was made here in that of its keys.
+  std::vector<std::string> keys(const Json& object) const;
+  // What "$ref" (or "$dynamicRef", "$recursiveRef") of `schema` names. kInvalidArgument: another document, or nothing.
+  Result<const Json*> target(const Json& schema, const std::string& reference) const;
+  // Keeps a schema that was made here.
+  const Json* keep(Json schema);
+  // Whether a text matches a pattern; patterns are compiled once. kInvalidArgument: the pattern cannot be had.
+  Result<const Dfa*> pattern(const std::string& pattern, Bound bound, Work* work);
+  // One that pattern() has compiled; null: none.
+  const Dfa* known_pattern(const std::string& pattern, Bound bound) const;
+
+ private:
+  void note_resources(const Json& at, const Json* resource);
+  Json root_;
+  std::unordered_map<const Json*, std::vector<std::string>> order_;
+  std::unordered_map<const Json*, const Json*>
+      resource_of_;                           // of schemas with references that are not the root's
+  std::map<std::string, const Json*> named_;  // by "$id", without a fragment
+  std::map<std::pair<const Json*, std::string>, const Json*> anchors_;  // by resource and name
+  std::deque<Json> kept_;
+  mutable std::mutex mutex_;
+  std::map<std::pair<std::string, Bound>, Dfa> patterns_;
+};
+
+// Whether `value` is valid by `schema`. kInner: for every checker; kOuter: for some checker. Patterns were compiled before.
+bool is_valid(const SchemaDocument& document, const Json& value, const Json& schema, Bound bound,
+              int depth = 0);
+// Compiles all patterns below `schema`, and names what is_valid() could not judge.
+Status prepare_validation(SchemaDocument& document, const Json& schema, Work* work);
+
+}  // namespace sluice

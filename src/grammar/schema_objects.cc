@@ -1,0 +1,265 @@
+#include <algorithm>
+#include <set>
+
+#include "base/printable.h"
+#include "grammar/schema_rules.h"
+#include "grammar/schema_values.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kNamesListedMax = 256, kKindsMax = 32;
+
+const Json* get(const Json& schema, const char* key) {
+  const auto found = schema.find(key);
+  return found != schema.end() ? &*found : nullptr;
+}
+
+}  // namespace
+
+// What the schemas say of the member `name`. `known`: some schema names it, or has a pattern that it matches.
+Result<Schemas> ObjectRules::of_name(const Merged& m, const std::string& name, bool* known) {
+  Schemas out;
+  *known = false;
+  const Json* unevaluated = nullptr;
+  bool others_say = false;
+  for (const Json* schema : m.objects) {
+    bool here = false;
+    if (const Json* properties = get(*schema, "properties");
+        properties != nullptr && properties->contains(name)) {
+      out.push_back(&properties->at(name));
+      here = true;
+    }
+    if (const Json* patterns = get(*schema, "patternProperties"))
+      for (const auto& [pattern, inside] : patterns->items()) {
+        const auto low = c_.document_->pattern(pattern, Bound::kInner, c_.work_);
+        const auto high = c_.document_->pattern(pattern, Bound::kOuter, c_.work_);
+        if (!low.ok() || !high.ok())
+          return Status{Code::kInvalidArgument, "JSON schema: " + (low.ok() ? high : low).status().message};
+        if (high.value()->matches(name)) out.push_back(&inside);
+        here |= low.value()->matches(name);
+      }
+    *known |= here;
+    const Json* others = get(*schema, "additionalProperties");
+    if (!here && others != nullptr) out.push_back(others), others_say = true;
+    if (const Json* u = get(*schema, "unevaluatedProperties")) unevaluated = u;
+  }
+  if (!*known && !others_say && unevaluated != nullptr) out.push_back(unevaluated);
+  return out;
+}
+
+Result<bool> ObjectRules::is_named_well(const Merged& m, const std::string& name) {
+  for (const Json* schema : m.objects)
+    if (const Json* names = get(*schema, "propertyNames")) {
+      SLUICE_TRY(prepare_validation(*c_.document_, *names, c_.work_));
+      if (!is_valid(*c_.document_, Json(name), *names, Bound::kInner)) return false;
+    }
+  return true;
+}
+
+Status ObjectRules::add_member(const Merged& m, const std::string& name, bool required) {
+  const auto well = is_named_well(m, name);
+  if (!well.ok()) return well.status();
+  bool known = false;
+  auto schemas = of_name(m, name, &known);
+  if (!schemas.ok()) return schemas.status();
+  const bool closed = std::any_of(schemas.value().begin(), schemas.value().end(),
+                                  [](const Json* s) { return *s == Json(false); });
+  if (!well.value() || closed) {
+    never_ |= required;
+    return {};
+  }
+  const auto value = c_.callee(schemas.value());
+  if (!value.ok()) return value.status();
+  members_.push_back({name, value.value(), required});
+  return {};
+}
+
+Status ObjectRules::list_members(const Merged& m) {
+  std::set<std::string> listed;
+  const auto is_required = [&](const std::string& name) {
+    return std::find(m.required.begin(), m.required.end(), name) != m.required.end();
+  };
+  for (const Json* schema : m.objects)
+    if (const Json* properties = get(*schema, "properties"))
+      for (const std::string& name : c_.document_->keys(*properties))
+        if (listed.insert(name).second) SLUICE_TRY(add_member(m, name, is_required(name)));
+  for (const std::string& name : m.required)
+    if (listed.insert(name).second) SLUICE_TRY(add_member(m, name, true));
+  return {};
+}
+
+// The names that "propertyNames" allows, as strings.
+Status ObjectRules::add_names(const Json& names, Dfa* all) {
+  std::vector<Merged> ways;
+  SLUICE_TRY(c_.merger_.ways({&names}, &ways));
+  MaybeDfa allowed = Dfa();
+  for (const Merged& way : ways) {
+    if ((way.types & kString) == 0) continue;
+    if (!way.checks.empty())
+      return invalid(
+          "JSON schema: propertyNames: wanted keywords of strings, found a combination that is not "
+          "supported");
+    MaybeDfa one;
+    if (!way.values.empty()) {
+      std::vector<std::string> texts;
+      SLUICE_TRY(prepare_validation(*c_.document_, names, c_.work_));
+      for (const Json& value : listed_values(way, {&names}, *c_.document_))
+        if (value.is_string()) texts.push_back(value.get<std::string>());
+      one = Dfa::of_texts(texts);
+    } else {
+      auto values = string_values(way, c_.document_.get(), c_.work_);
+      if (!values.ok()) return values.status();
+      one = std::move(values).value();
+      if (way.least_length > 0 || way.most_length >= 0)
+        one = with_length(*one, way.least_length, way.most_length, c_.work_);
+    }
+    allowed = one && allowed ? combine(*allowed, *one, SetOp::kEither, c_.work_) : std::nullopt;
+    if (!allowed) return SchemaCompiler::too_long();
+  }
+  allowed = combine(*all, *allowed, SetOp::kBoth, c_.work_);
+  if (!allowed) return SchemaCompiler::too_long();
+  *all = std::move(*allowed);
+  return {};
+}
+
+Status ObjectRules::list_others(const Merged& m) {
+  bool declares = false, asks = m.objects.empty();
+  for (const Json* schema : m.objects) {
+    if (const Json* properties = get(*schema, "properties"))
+      declares |=
+          std::any_of(properties->begin(), properties->end(), [](const Json& p) { return p != Json(false); });
+    asks |= schema->contains("patternProperties") || schema->contains("additionalProperties") ||
+            schema->contains("propertyNames") ||
+            (schema->contains("unevaluatedProperties") && schema->at("unevaluatedProperties") != Json(false));
+  }
+  if ((declares && !asks) || m.most_members == 0) {
+    if (m.least_members <= std::ssize(members_)) return {};
+  }
+  // Names that are not listed, split by the patterns that they match.
+  std::vector<std::string> listed;
+  for (const Json* schema : m.objects)
+    if (const Json* properties = get(*schema, "properties"))
+      for (const auto& [name, value] : properties->items()) listed.push_back(name);
+  listed.insert(listed.end(), m.required.begin(), m.required.end());
+  auto free = combine(Dfa::any_text(), Dfa::of_texts(listed), SetOp::kFirstOnly, c_.work_);
+  if (!free) return SchemaCompiler::too_long();
+  for (const Json* schema : m.objects)
+    if (const Json* names = get(*schema, "propertyNames")) SLUICE_TRY(add_names(*names, &*free));
+  struct Kind {
+    Dfa names;
+    Schemas schemas;
+    std::set<const Json*> matched;  // schemas with a pattern that these names match
+  };
+  std::vector<Kind> kinds{{std::move(*free), {}, {}}};
+  for (const Json* schema : m.objects) {
+    const Json* patterns = get(*schema, "patternProperties");
+    if (patterns == nullptr) continue;
+    for (const auto& [pattern, inside] : patterns->items()) {
+      const auto low = c_.document_->pattern(pattern, Bound::kInner, c_.work_);
+      const auto high = c_.document_->pattern(pattern, Bound::kOuter, c_.work_);
+      if (!low.ok() || !high.ok())
+        return Status{Code::kInvalidArgument, "JSON schema: " + (low.ok() ? high : low).status().message};
+      std::vector<Kind> next;
+      for (Kind& kind : kinds) {
+        auto in = combine(kind.names, *low.value(), SetOp::kBoth, c_.work_);
+        auto out = combine(kind.names, *high.value(), SetOp::kFirstOnly, c_.work_);
+        if (!in || !out) return SchemaCompiler::too_long();
+        if (!in->empty()) {
+          next.push_back({std::move(*in), kind.schemas, kind.matched});
+          next.back().schemas.push_back(&inside);
+          next.back().matched.insert(schema);
+        }
+        if (!out->empty()) next.push_back({std::move(*out), kind.schemas, kind.matched});
+      }
+      kinds = std::move(next);
+      if (kinds.size() > kKindsMax)
+        return invalid("JSON schema: patternProperties: wanted at most " + std::to_string(kKindsMax) +
+                       " kinds of names, found more");
+    }
+  }
+  for (Kind& kind : kinds) {
+    bool asked = !kind.matched.empty() || !declares, closed = false;
+    for (const Json* schema : m.objects) {
+      if (kind.matched.contains(schema)) continue;
+      const Json* others = get(*schema, "additionalProperties");
+      const Json* unevaluated = kind.matched.empty() ? get(*schema, "unevaluatedProperties") : nullptr;
+      for (const Json* one : {others, unevaluated}) {
+        if (one == nullptr) continue;
+        asked = true;
+        closed |= *one == Json(false);
+        kind.schemas.push_back(one);
+      }
+      // Patterns without a word on the others: an object of those that match.
+      if (others == nullptr && kind.matched.empty() && schema->contains("patternProperties")) closed = true;
+    }
+    asked |= m.least_members > std::ssize(members_);
+    if (closed || !asked || kind.names.empty()) continue;
+    // A few names are members that need not be there.
+    if (const auto names = kind.names.texts(kNamesListedMax)) {
+      for (const std::string& name : *names) SLUICE_TRY(add_member(m, name, false));
+      continue;
+    }
+    const auto value = c_.callee(kind.schemas);
+    if (!value.ok()) return value.status();
+    others_.push_back({std::move(kind.names), value.value()});
+  }
+  return {};
+}
+
+Result<Callee> ObjectRules::rule(const Merged& m) {
+  SLUICE_TRY(list_members(m));
+  if (never_) return c_.never();
+  SLUICE_TRY(list_others(m));
+  return build(m);
+}
+
+Result<Callee> ObjectRules::build(const Merged& m) {
+  const CommonLeaves& leaves = CommonLeaves::get();
+  const int32_t rule = program_.add_rule();
+  {
+    Program::Rule& r = program_.rules[static_cast<size_t>(rule)];
+    r.least = static_cast<int32_t>(m.least_members);
+    if (m.most_members >= 0) r.most = static_cast<int32_t>(m.most_members);
+  }
+  const int32_t end = program_.add_state(rule), opened = program_.add_state(rule);
+  program_.states[static_cast<size_t>(end)].final = true;
+  program_.add_call(program_.start(rule), c_.common(leaves.open_object), opened);
+  // names[i]: where the name of member i or of a later one must come; after[i]: behind a member, before i.
+  std::vector<int32_t> names, after;
+  for (size_t i = 0; i <= members_.size(); ++i) {
+    names.push_back(program_.add_state(rule));
+    after.push_back(program_.add_state(rule));
+  }
+  size_t last_required = 0;  // members before it must come
+  for (size_t i = 0; i < members_.size(); ++i)
+    if (members_[i].required) last_required = i + 1;
+  program_.add_call(opened, c_.common(leaves.blanks), names[0]);
+  program_.add_empty(opened, names[0]);
+  if (last_required == 0) program_.add_call(opened, c_.common(leaves.close_object), end);
+  for (size_t i = 0; i <= members_.size(); ++i) {
+    program_.add_call(after[i], c_.common(leaves.comma), names[i]);
+    if (i >= last_required) program_.add_call(after[i], c_.common(leaves.close_object), end);
+  }
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const int32_t value = program_.add_state(rule);
+    const Callee name =
+        program_.add_leaf(std::make_shared<const Leaf>(mark_and_blanks(json_text(members_[i].name) + ":")));
+    program_.add_call(names[i], name, value);
+    program_.add_call(value, members_[i].value, after[i + 1], true);
+    if (!members_[i].required) program_.add_empty(names[i], names[i + 1]);
+  }
+  for (const Others& others : others_) {
+    const int32_t colon = program_.add_state(rule), value = program_.add_state(rule);
+    auto leaf = json_strings(others.names, 0, -1, c_.work_);
+    if (!leaf) return SchemaCompiler::too_long();
+    // No name comes twice.
+    program_.add_call(names.back(), program_.add_leaf(std::make_shared<const Leaf>(std::move(*leaf))), colon,
+                      false, true);
+    program_.add_call(colon, c_.common(leaves.colon), value);
+    program_.add_call(value, others.value, after.back(), true);
+  }
+  return rule;
+}
+
+}  // namespace sluice

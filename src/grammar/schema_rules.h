@@ -1,0 +1,88 @@
+// The rules of a schema's values, arrays and objects.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "grammar/program.h"
+#include "grammar/schema_compiler.h"
+#include "grammar/schema_merge.h"
+
+namespace sluice {
+
+class SchemaCompiler {
+ public:
+  SchemaCompiler(std::shared_ptr<SchemaDocument> document, Work* work);
+  Result<Program> whole();
+
+ private:
+  friend class ArrayRules;
+  friend class ObjectRules;
+  static Status too_long() { return invalid("JSON schema: takes too long to compile"); }
+  Callee common(const LeafPointer& leaf);
+  Callee never();
+  // A rule or leaf whose value is asked in the end.
+  Callee checked(Callee value, Schemas checks);
+  Result<Callee> callee(Schemas schemas);
+  static void infer_types(Merged* m);
+  Status rule_of(const Schemas& schemas, int32_t rule);
+  Status way(const Merged& m, const Schemas& schemas, int32_t from, int32_t to);
+  Result<std::vector<LeafPointer>> scalars(const Merged& m, const Schemas& schemas);
+
+  std::shared_ptr<SchemaDocument> document_;
+  Work* work_;
+  SchemaMerger merger_;
+  Program program_;
+  std::map<const Leaf*, Callee> common_;
+  std::vector<LeafPointer> kept_leaves_;  // so that addresses stay theirs
+  std::map<Schemas, Callee> rules_;
+  std::map<int32_t, std::vector<Merged>> ways_;  // of rules that are still to be made
+  std::vector<std::pair<Schemas, int32_t>> todo_;
+};
+
+class ArrayRules {
+ public:
+  explicit ArrayRules(SchemaCompiler* compiler) : c_(*compiler), program_(compiler->program_) {}
+  Result<Callee> rule(const Merged& m);
+
+ private:
+  // The schemas of the element at `index`; `index` at or beyond all prefixes: of all the others.
+  Schemas element(const Merged& m, size_t index) const;
+  SchemaCompiler& c_;
+  Program& program_;
+};
+
+class ObjectRules {
+ public:
+  explicit ObjectRules(SchemaCompiler* compiler) : c_(*compiler), program_(compiler->program_) {}
+  Result<Callee> rule(const Merged& m);
+
+ private:
+  struct Member {
+    std::string name;
+    Callee value;
+    bool required;
+  };
+  // Members whose names are not listed: names of one kind have values of one kind.
+  struct Others {
+    Dfa names;
+    Callee value;
+  };
+  Status list_members(const Merged& m);
+  Status add_member(const Merged& m, const std::string& name, bool required);
+  Result<Schemas> of_name(const Merged& m, const std::string& name, bool* known);
+  Status list_others(const Merged& m);
+  Result<bool> is_named_well(const Merged& m, const std::string& name);
+  Status add_names(const Json& names, Dfa* all);
+  Result<Callee> build(const Merged& m);
+
+  SchemaCompiler& c_;
+  Program& program_;
+  std::vector<Member> members_;
+  std::vector<Others> others_;
+  bool never_ = false;
+};
+
+}  // namespace sluice

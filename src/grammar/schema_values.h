@@ -1,0 +1,21 @@
+// Leaves of the values that have no parts: strings, numbers, booleans, null, and values that are listed.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "grammar/leaf.h"
+#include "grammar/schema_compiler.h"
+#include "grammar/schema_merge.h"
+
+namespace sluice {
+
+// The strings that `m` allows. An empty leaf: none.
+Result<LeafPointer> string_leaf(const Merged& m, SchemaDocument* document, Work* work);
+// The values of strings that `m` allows, without their lengths.
+Result<Dfa> string_values(const Merged& m, SchemaDocument* document, Work* work);
+Result<LeafPointer> number_leaf(const Merged& m, Work* work);
+// Of "enum" and "const": those that are valid by all of `schemas`.
+std::vector<Json> listed_values(const Merged& m, const Schemas& schemas, const SchemaDocument& document);
+std::string json_text(const Json& value);
+
+}  // namespace sluice

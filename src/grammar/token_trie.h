@@ -1,0 +1,59 @@
+// The tokens of a vocabulary by their bytes: a prefix tree in depth-first order.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "text/tokenizer.h"
+
+namespace sluice {
+
+using TokenBits = std::vector<uint32_t>;  // bit id % 32 of word id / 32
+
+class TokenTrie {
+ public:
+  struct Node {
+    uint8_t byte;
+    uint16_t depth;   // of a child of the root: 1
+    int32_t token;    // whose bytes end here; the next one with the same bytes is next_same(); -1: none
+    int32_t end;      // the first node behind this subtree
+    int32_t example;  // a token that begins with the bytes that lead here
+  };
+
+  // Special tokens and those without bytes are left out.
+  explicit TokenTrie(const Tokenizer& tokenizer) : TokenTrie(tokenizer, all_tokens(tokenizer)) {}
+  TokenTrie(const Tokenizer& tokenizer, std::vector<int32_t> tokens);
+  static std::vector<int32_t> all_tokens(const Tokenizer& tokenizer);
+
+  std::span<const Node> nodes() const { return nodes_; }
+  int64_t bytes_max() const { return bytes_max_; }
+  void set_tokens(const Node& node, std::span<uint32_t> bits) const {
+    for (int32_t id = node.token; id >= 0; id = next_same_[static_cast<size_t>(id)])
+      bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+  }
+
+ private:
+  std::vector<Node> nodes_;
+  std::vector<int32_t> next_same_;
+  int64_t bytes_max_ = 0;
+};
+
+// A vocabulary as masks need it.
+struct Vocabulary {
+  explicit Vocabulary(const Tokenizer& tokenizer, int64_t vocab, int32_t end);
+  Tokenizer tokenizer;
+  int64_t words;  // of a mask
+  int32_t end;    // the token that ends a text
+  TokenTrie all;
+  // Plain tokens are whole characters that JSON writes as themselves: most of a vocabulary. The others, as a tree.
+  TokenTrie not_plain;
+  // Plain tokens of at most so many characters, by that number; the last: all of them.
+  std::vector<TokenBits> plain;
+
+ private:
+  Vocabulary(const Tokenizer& tokenizer, int64_t vocab, int32_t end, std::vector<int32_t> others);
+  static std::vector<int32_t> not_plain_tokens(const Tokenizer& tokenizer);
+};
+
+}  // namespace sluice
