@@ -14,8 +14,3 @@ target_link_options(sluice_python PRIVATE -static-libstdc++ -Wl,--gc-sections
 set_target_properties(sluice_python PROPERTIES OUTPUT_NAME sluice LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/python
                       LINKER_LANGUAGE CXX LINK_DEPENDS ${CMAKE_SOURCE_DIR}/src/capi/sluice.map)
 install(TARGETS sluice_python LIBRARY DESTINATION _lib COMPONENT python EXCLUDE_FROM_ALL)
-# Its server has structured output, or there is no package.
-if(NOT SLUICE_HAS_XGRAMMAR)
-  message(FATAL_ERROR "the Python package: wanted xgrammar (SLUICE_XGRAMMAR=ON and a way to PyPI, or its archive in build/xgrammar), found none")
-endif()
-install(FILES ${SLUICE_XGRAMMAR_SOURCE}/LICENSE ${SLUICE_XGRAMMAR_SOURCE}/NOTICE DESTINATION _lib/xgrammar COMPONENT python EXCLUDE_FROM_ALL)

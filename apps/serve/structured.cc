@@ -20,14 +20,8 @@ bool take_out(std::span<uint32_t> bits, int32_t id) {
 class TextFilter final : public TokenFilter {
  public:
   explicit TextFilter(const Grammar& grammar) : matcher_(grammar) {}
-  Status allowed(std::span<uint32_t> bits, const std::stop_token&) override {
-    matcher_.allowed(bits);
-    return {};
-  }
-  Status accept(int32_t id, const std::stop_token&) override {
-    (void)matcher_.accept(id);  // of a wrong one: the answer ends
-    return {};
-  }
+  Status allowed(std::span<uint32_t> bits, const std::stop_token& stop) override { return matcher_.allowed(bits, stop); }
+  Status accept(int32_t id, const std::stop_token& stop) override { return matcher_.accept(id, stop); }
 
  private:
   GrammarMatcher matcher_;

@@ -182,6 +182,7 @@ std::vector<int32_t> equal_states(const std::vector<int32_t>& next, size_t class
 Dfa DfaBuilder::done(Work* work, const std::vector<uint8_t>* labels, std::vector<int32_t>* order) const {
   Dfa out;
   if (order != nullptr) order->clear();
+  (void)work->spend(16 * int64_t{states()});  // some 256 looks at each
   const auto useful = useful_states(next_, accepts_);
   if (useful.empty() || !useful[0]) return out;
   // Breadth first, so that numbers are those of reading and the start is 0.
@@ -312,12 +313,15 @@ Dfa Dfa::of_texts(std::span<const std::string> texts) {
   return builder.done(&plenty);
 }
 
-Dfa Dfa::any_text() {
-  Nfa nfa;
-  nfa.begin = nfa.end = nfa.add_state();
-  nfa.add_chars(nfa.begin, CharSet::all(), nfa.begin);
-  Work plenty(int64_t{1} << 24);
-  return *determinize(nfa, &plenty);
+const Dfa& Dfa::any_text() {
+  static const Dfa any = [] {
+    Nfa nfa;
+    nfa.begin = nfa.end = nfa.add_state();
+    nfa.add_chars(nfa.begin, CharSet::all(), nfa.begin);
+    Work plenty(int64_t{1} << 24);
+    return *determinize(nfa, &plenty);
+  }();
+  return any;
 }
 
 namespace {
@@ -401,103 +405,6 @@ MaybeDfa determinize(const Nfa& nfa, Work* work) {
   }
   if (work->over()) return {};
   return builder.done(work);
-}
-
-MaybeDfa combine(const Dfa& a, const Dfa& b, SetOp op, Work* work) {
-  DfaBuilder builder;
-  std::map<std::pair<int32_t, int32_t>, int32_t> number;
-  std::vector<std::pair<int32_t, int32_t>> pairs;
-  const auto accepts = [](const Dfa& dfa, int32_t s) { return s != Dfa::kDead && dfa.accepts(s); };
-  const auto add = [&](int32_t s, int32_t t) {
-    const bool lost = op == SetOp::kBoth        ? s == Dfa::kDead || t == Dfa::kDead
-                      : op == SetOp::kFirstOnly ? s == Dfa::kDead
-                                                : s == Dfa::kDead && t == Dfa::kDead;
-    if (lost) return Dfa::kDead;
-    const auto [found, is_new] = number.try_emplace({s, t}, builder.states());
-    if (is_new) {
-      const bool in_a = accepts(a, s), in_b = accepts(b, t);
-      builder.add_state(op == SetOp::kBoth        ? in_a && in_b
-                        : op == SetOp::kFirstOnly ? in_a && !in_b
-                                                  : in_a || in_b);
-      pairs.emplace_back(s, t);
-    }
-    return found->second;
-  };
-  const auto step = [](const Dfa& dfa, int32_t s, int byte) {
-    return s == Dfa::kDead ? Dfa::kDead : dfa.step(s, static_cast<uint8_t>(byte));
-  };
-  add(a.empty() ? Dfa::kDead : 0, b.empty() ? Dfa::kDead : 0);
-  for (size_t i = 0; i < pairs.size(); ++i) {
-    if (builder.states() > kDfaStatesMax || !work->spend(64)) return {};
-    std::array<int32_t, 256> row;
-    for (int byte = 0; byte < 256; ++byte)
-      row[static_cast<size_t>(byte)] = add(step(a, pairs[i].first, byte), step(b, pairs[i].second, byte));
-    builder.set_next(static_cast<int32_t>(i), row);
-  }
-  return builder.done(work);
-}
-
-MaybeDfa complement(const Dfa& a, Work* work) {
-  static const Dfa any = Dfa::any_text();
-  return combine(any, a, SetOp::kFirstOnly, work);
-}
-
-MaybeDfa with_length(const Dfa& a, int64_t least, int64_t most, Work* work) {
-  if (a.empty()) return Dfa();
-  DfaBuilder builder;
-  std::map<std::pair<int32_t, int64_t>, int32_t> number;
-  std::vector<std::pair<int32_t, int64_t>> pairs;
-  const bool bounded = most >= 0;
-  const auto add = [&](int32_t s, int64_t count) {
-    if (!bounded) count = std::min(count, least);  // beyond it they need not be told apart
-    const auto [found, is_new] = number.try_emplace({s, count}, builder.states());
-    if (is_new) {
-      builder.add_state(a.accepts(s) && count >= least);
-      pairs.emplace_back(s, count);
-    }
-    return found->second;
-  };
-  add(0, 0);
-  for (size_t i = 0; i < pairs.size(); ++i) {
-    if (builder.states() > kDfaStatesMax || !work->spend(64)) return {};
-    const auto [s, count] = pairs[i];
-    std::array<int32_t, 256> row;
-    for (int byte = 0; byte < 256; ++byte) {
-      const int32_t t = a.step(s, static_cast<uint8_t>(byte));
-      const bool begins = (byte & 0xc0) != 0x80;
-      const bool fits = t != Dfa::kDead && (!begins || !bounded || count < most);
-      row[static_cast<size_t>(byte)] = fits ? add(t, count + (begins ? 1 : 0)) : Dfa::kDead;
-    }
-    builder.set_next(static_cast<int32_t>(i), row);
-  }
-  return builder.done(work);
-}
-
-MaybeDfa concatenate(const Dfa& a, const Dfa& b, Work* work) {
-  if (a.empty() || b.empty()) return Dfa();
-  Nfa nfa;
-  const auto copy = [&](const Dfa& dfa) {
-    const auto base = static_cast<int32_t>(nfa.states.size());
-    for (int32_t s = 0; s < dfa.states(); ++s) nfa.add_state();
-    for (int32_t s = 0; s < dfa.states(); ++s)
-      for (int from = 0; from < 256;) {
-        const int32_t t = dfa.step(s, static_cast<uint8_t>(from));
-        int to = from;
-        while (to < 255 && dfa.step(s, static_cast<uint8_t>(to + 1)) == t) ++to;
-        if (t != Dfa::kDead)
-          nfa.add_edge(base + s, static_cast<uint8_t>(from), static_cast<uint8_t>(to), base + t);
-        from = to + 1;
-      }
-    return base;
-  };
-  const int32_t first = copy(a), second = copy(b);
-  nfa.begin = first;
-  nfa.end = nfa.add_state();
-  for (int32_t s = 0; s < a.states(); ++s)
-    if (a.accepts(s)) nfa.add_empty(first + s, second);
-  for (int32_t s = 0; s < b.states(); ++s)
-    if (b.accepts(s)) nfa.add_empty(second + s, nfa.end);
-  return determinize(nfa, work);
 }
 
 }  // namespace sluice

@@ -45,7 +45,7 @@ class Dfa {
   static constexpr int32_t kDead = -1;
   // A word of `texts`: a trie. Not minimal.
   static Dfa of_texts(std::span<const std::string> texts);
-  static Dfa any_text();
+  static const Dfa& any_text();
 
   int32_t states() const { return static_cast<int32_t>(accepts_.size()); }
   bool empty() const { return accepts_.empty(); }

@@ -167,7 +167,8 @@ bool Program::finish() {
     set_counts();
     // A rule that needs more than it can have matches nothing: its final states go, and all is looked at again.
     for (const Rule& rule : rules)
-      if (rule.counted() && states[static_cast<size_t>(rule.start)].offers < rule.least) {
+      if (rule.counted() &&
+          (rule.most < rule.least || states[static_cast<size_t>(rule.start)].offers < rule.least)) {
         const auto r = static_cast<int32_t>(&rule - rules.data());
         for (State& s : states)
           if (s.rule == r && s.final) s.final = false, changed = true;

@@ -217,9 +217,9 @@ Result<std::vector<LeafPointer>> SchemaCompiler::scalars(const Merged& m, const 
     parts.push_back(std::move(number).value());
   }
   if ((m.types & kString) != 0) {
-    auto string = string_leaf(m, document_.get(), work_);
-    if (!string.ok()) return string.status();
-    parts.push_back(std::move(string).value());
+    auto text = string(m);
+    if (!text.ok()) return text.status();
+    parts.push_back(std::move(text).value());
   }
   std::vector<LeafPointer> out;
   LeafPointer joined;
@@ -235,6 +235,48 @@ Result<std::vector<LeafPointer>> SchemaCompiler::scalars(const Merged& m, const 
     }
   }
   if (joined != nullptr) out.push_back(joined);
+  return out;
+}
+
+Result<LeafPointer> SchemaCompiler::string(const Merged& m) {
+  Json key = {m.patterns, m.formats, m.least_length, m.most_length};
+  for (const Json* excluded : m.excluded) key.push_back(*excluded);
+  const std::string text = json_text(key);
+  if (const auto found = strings_.find(text); found != strings_.end()) return found->second;
+  auto leaf = string_leaf(m, document_.get(), work_);
+  if (leaf.ok()) strings_[text] = leaf.value();
+  return leaf;
+}
+
+Callee SchemaCompiler::name(const std::string& name) {
+  const auto [found, is_new] = names_.try_emplace(name, 0);
+  if (is_new)
+    found->second = program_.add_leaf(std::make_shared<const Leaf>(texts_leaf({json_text(name) + ":"})));
+  (void)work_->spend(1000);
+  return found->second;
+}
+
+const std::set<const Json*>& SchemaCompiler::parts_of(const Json* schema) {
+  const auto [found, is_new] = parts_.try_emplace(schema);
+  if (!is_new) return found->second;
+  std::set<const Json*>& out = found->second;
+  Schemas todo{schema};
+  while (!todo.empty() && work_->spend(8)) {
+    const Json* at = todo.back();
+    todo.pop_back();
+    if (!at->is_object() || !out.insert(at).second) continue;
+    for (const auto& [key, value] : at->items()) {
+      if (key == "allOf" || key == "anyOf" || key == "oneOf" || key == "dependentSchemas" ||
+          key == "dependencies") {
+        for (const Json& one : value) todo.push_back(&one);
+      } else if (key == "if" || key == "then" || key == "else") {
+        todo.push_back(&value);
+      } else if ((key == "$ref" || key == "$dynamicRef" || key == "$recursiveRef") && value.is_string()) {
+        if (const auto target = document_->target(*at, value.get<std::string>()); target.ok())
+          todo.push_back(target.value());
+      }
+    }
+  }
   return out;
 }
 

@@ -23,6 +23,8 @@ enum JsonTypes : uint8_t {
   kAnyType = 63
 };
 
+uint8_t json_type(const std::string& name);  // "integer" is kNumber; 0: no type
+
 using Schemas = std::vector<const Json*>;  // all of them hold
 
 // One choice among alternatives: "anyOf", "oneOf", "if", a negation or a dependency of one schema.

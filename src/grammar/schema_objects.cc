@@ -17,12 +17,27 @@ const Json* get(const Json& schema, const char* key) {
 
 }  // namespace
 
-// What the schemas say of the member `name`. `known`: some schema names it, or has a pattern that it matches.
-Result<Schemas> ObjectRules::of_name(const Merged& m, const std::string& name, bool* known) {
+// The schemas in "unevaluatedProperties" that a member must hold, which was evaluated by `evaluated`: of each schema that has the
+// keyword and no part that says something about this member.
+Schemas ObjectRules::unevaluated_by(const Merged& m, const std::set<const Json*>& evaluated) {
   Schemas out;
-  *known = false;
-  const Json* unevaluated = nullptr;
-  bool others_say = false;
+  for (const Json* schema : m.objects) {
+    const Json* unevaluated = get(*schema, "unevaluatedProperties");
+    if (unevaluated == nullptr) continue;
+    const auto& parts = c_.parts_of(schema);
+    const auto says = [&](const Json* other) {
+      return parts.contains(other) &&
+             (evaluated.contains(other) || (other != schema && other->contains("unevaluatedProperties")));
+    };
+    if (std::none_of(m.objects.begin(), m.objects.end(), says)) out.push_back(unevaluated);
+  }
+  return out;
+}
+
+// What the schemas say of the member `name`.
+Result<Schemas> ObjectRules::of_name(const Merged& m, const std::string& name) {
+  Schemas out;
+  std::set<const Json*> evaluated;  // schemas by which the member is
   for (const Json* schema : m.objects) {
     bool here = false;
     if (const Json* properties = get(*schema, "properties");
@@ -39,12 +54,11 @@ Result<Schemas> ObjectRules::of_name(const Merged& m, const std::string& name, b
         if (high.value()->matches(name)) out.push_back(&inside);
         here |= low.value()->matches(name);
       }
-    *known |= here;
+    if (here || schema->contains("additionalProperties")) evaluated.insert(schema);
     const Json* others = get(*schema, "additionalProperties");
-    if (!here && others != nullptr) out.push_back(others), others_say = true;
-    if (const Json* u = get(*schema, "unevaluatedProperties")) unevaluated = u;
+    if (!here && others != nullptr) out.push_back(others);
   }
-  if (!*known && !others_say && unevaluated != nullptr) out.push_back(unevaluated);
+  for (const Json* schema : unevaluated_by(m, evaluated)) out.push_back(schema);
   return out;
 }
 
@@ -60,8 +74,7 @@ Result<bool> ObjectRules::is_named_well(const Merged& m, const std::string& name
 Status ObjectRules::add_member(const Merged& m, const std::string& name, bool required) {
   const auto well = is_named_well(m, name);
   if (!well.ok()) return well.status();
-  bool known = false;
-  auto schemas = of_name(m, name, &known);
+  auto schemas = of_name(m, name);
   if (!schemas.ok()) return schemas.status();
   const bool closed = std::any_of(schemas.value().begin(), schemas.value().end(),
                                   [](const Json* s) { return *s == Json(false); });
@@ -180,18 +193,23 @@ Status ObjectRules::list_others(const Merged& m) {
   }
   for (Kind& kind : kinds) {
     bool asked = !kind.matched.empty() || !declares, closed = false;
+    std::set<const Json*> evaluated = kind.matched;
     for (const Json* schema : m.objects) {
       if (kind.matched.contains(schema)) continue;
       const Json* others = get(*schema, "additionalProperties");
-      const Json* unevaluated = kind.matched.empty() ? get(*schema, "unevaluatedProperties") : nullptr;
-      for (const Json* one : {others, unevaluated}) {
-        if (one == nullptr) continue;
+      if (others != nullptr) {
         asked = true;
-        closed |= *one == Json(false);
-        kind.schemas.push_back(one);
+        closed |= *others == Json(false);
+        kind.schemas.push_back(others);
+        evaluated.insert(schema);
       }
       // Patterns without a word on the others: an object of those that match.
       if (others == nullptr && kind.matched.empty() && schema->contains("patternProperties")) closed = true;
+    }
+    for (const Json* unevaluated : unevaluated_by(m, evaluated)) {
+      asked |= *unevaluated != Json(false);
+      closed |= *unevaluated == Json(false);
+      kind.schemas.push_back(unevaluated);
     }
     asked |= m.least_members > std::ssize(members_);
     if (closed || !asked || kind.names.empty()) continue;

@@ -2,6 +2,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,7 +36,15 @@ class SchemaCompiler {
   Work* work_;
   SchemaMerger merger_;
   Program program_;
+  Result<LeafPointer> string(const Merged& m);
+  Callee name(const std::string& name);  // of a member, and its colon
+
   std::map<const Leaf*, Callee> common_;
+  std::map<std::string, LeafPointer> strings_;  // by all that was said of them
+  std::map<std::string, Callee> names_;
+  std::map<const Json*, std::set<const Json*>> parts_;
+  // The schemas that say something about the same value as `schema` on its behalf, itself too: through allOf, $ref and their kin.
+  const std::set<const Json*>& parts_of(const Json* schema);
   std::vector<LeafPointer> kept_leaves_;  // so that addresses stay theirs
   std::map<Schemas, Callee> rules_;
   std::map<int32_t, std::vector<Merged>> ways_;  // of rules that are still to be made
@@ -72,7 +81,8 @@ class ObjectRules {
   };
   Status list_members(const Merged& m);
   Status add_member(const Merged& m, const std::string& name, bool required);
-  Result<Schemas> of_name(const Merged& m, const std::string& name, bool* known);
+  Result<Schemas> of_name(const Merged& m, const std::string& name);
+  Schemas unevaluated_by(const Merged& m, const std::set<const Json*>& evaluated);
   Status list_others(const Merged& m);
   Result<bool> is_named_well(const Merged& m, const std::string& name);
   Status add_names(const Json& names, Dfa* all);

@@ -27,7 +27,7 @@ struct EnumWords<MaskWay> {
 // Bytes      12 (apply) or 8 (restore) a logit of a masked row, and the bits.
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
 // Exactness  equal to the reference.
-// Source     original; bits as in xgrammar's token bitmask.
+// Source     original; bits as in the token bitmasks of vLLM and SGLang.
 struct MaskLogits {
   static constexpr std::string_view kName = "mask_logits";
   static constexpr std::string_view kSummary = "tokens that may not be drawn, out of a few rows of logits";

@@ -52,15 +52,4 @@ TEST_F(Dev, PathsOfRunAndSluiceAreThoseOfTheCaller) {
   }
 }
 
-TEST_F(Dev, BuildsGrammarsForWhatWantsThem) {
-  for (const char* words : {"sluice serve ./mymodel", "run ./mymodel -j '{}'",
-                            "run ./mymodel --json-schema file", "sluice run ./mymodel --json-schema=file"}) {
-    EXPECT_EQ(run(words).status, 0) << words;
-    std::string told;
-    std::getline(std::ifstream(configured()) >> std::ws, told);
-    EXPECT_NE(told.find("-DSLUICE_XGRAMMAR=ON"), std::string::npos) << words << ": " << told;
-    fs::remove(configured());
-  }
-}
-
 }  // namespace sluice::test

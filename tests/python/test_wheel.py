@@ -40,10 +40,9 @@ def test_entry_points(installed):
 
 def test_files(installed):
     files = {str(f) for f in installed.files if ".dist-info/" not in str(f) and "__pycache__" not in str(f)}
-    of_xgrammar = {"sluice_moe/_lib/xgrammar/LICENSE", "sluice_moe/_lib/xgrammar/NOTICE"}  # which is inside the library
-    assert {"sluice_moe/py.typed", "sluice_moe/_lib/libsluice.so", "sluice_moe/__main__.py"} | of_xgrammar <= files
-    strange = {f for f in files - of_xgrammar if not re.fullmatch(r"sluice_moe/[\w/]+\.py|sluice_moe/py\.typed|sluice_moe/_lib/libsluice\.so"
-                                                    r"|sluice_moe\.libs/lib(hwy|pcre2)[\w.-]+", f)}
+    assert {"sluice_moe/py.typed", "sluice_moe/_lib/libsluice.so", "sluice_moe/__main__.py"} <= files
+    strange = {f for f in files if not re.fullmatch(r"sluice_moe/[\w/]+\.py|sluice_moe/py\.typed|sluice_moe/_lib/libsluice\.so"
+                                      r"|sluice_moe\.libs/lib(hwy|pcre2)[\w.-]+", f)}
     assert not strange
 
 
