@@ -260,10 +260,10 @@ Result<Callee> ObjectRules::build(const Merged& m) {
     if (i >= last_required) program_.add_call(after[i], c_.common(leaves.close_object), end);
   }
   for (size_t i = 0; i < members_.size(); ++i) {
-    const int32_t value = program_.add_state(rule);
-    const Callee name =
-        program_.add_leaf(std::make_shared<const Leaf>(mark_and_blanks(json_text(members_[i].name) + ":")));
-    program_.add_call(names[i], name, value);
+    const int32_t colon = program_.add_state(rule), value = program_.add_state(rule);
+    program_.add_call(names[i], c_.name(members_[i].name), colon);
+    program_.add_call(colon, c_.common(leaves.blanks), value);
+    program_.add_empty(colon, value);
     program_.add_call(value, members_[i].value, after[i + 1], true);
     if (!members_[i].required) program_.add_empty(names[i], names[i + 1]);
   }
