@@ -159,41 +159,51 @@ Dfa in_range(const NumberBounds& b, Work* work) {
   return builder.done(work);
 }
 
-Dfa any_number(Work* work) {
+// A zero has no exponent: with one it would be the same number again, in ever more spellings.
+Dfa any_number() {
   Nfa nfa;
-  const auto digits = [&](int32_t from, int most, int32_t* last) {
-    for (int i = 0; i < most; ++i) {
-      const int32_t to = nfa.add_state();
-      nfa.add_edge(from, '0', '9', to);
-      nfa.add_empty(to, *last);
-      from = to;
-    }
-  };
   nfa.begin = nfa.add_state();
   nfa.end = nfa.add_state();
-  const int32_t sign = nfa.add_state(), whole = nfa.add_state(), point = nfa.add_state(),
-                fraction = nfa.add_state();
+  const int32_t sign = nfa.add_state(), zero = nfa.add_state(), mantissa = nfa.add_state();
   nfa.add_empty(nfa.begin, sign);
   nfa.add_edge(nfa.begin, '-', '-', sign);
-  nfa.add_edge(sign, '0', '0', whole);
-  const int32_t first = nfa.add_state();
-  nfa.add_edge(sign, '1', '9', first);
-  nfa.add_empty(first, whole);
-  int32_t to = whole;
-  digits(first, static_cast<int>(kWholeDigits) - 1, &to);
-  nfa.add_edge(whole, '.', '.', point);
-  to = fraction;
-  digits(point, static_cast<int>(kFractionDigits), &to);
-  nfa.add_empty(whole, fraction);
-  nfa.add_empty(fraction, nfa.end);
-  const int32_t e = nfa.add_state(), power = nfa.add_state();
-  for (const uint8_t letter : {'e', 'E'}) nfa.add_edge(fraction, letter, letter, e);
+  nfa.add_edge(sign, '0', '0', zero);
+  nfa.add_empty(zero, nfa.end);
+  int32_t from = nfa.add_state();
+  nfa.add_edge(sign, '1', '9', from);
+  const int32_t whole = nfa.add_state();
+  nfa.add_empty(from, whole);
+  for (size_t i = 1; i < kWholeDigits; ++i) {
+    const int32_t to = nfa.add_state();
+    nfa.add_edge(from, '0', '9', to);
+    nfa.add_empty(to, whole);
+    from = to;
+  }
+  nfa.add_empty(whole, mantissa);
+  // Behind the point: zeros so far, behind a zero, or anything else.
+  int32_t zeros = nfa.add_state(), others = nfa.add_state();
+  nfa.add_edge(zero, '.', '.', zeros);
+  nfa.add_edge(whole, '.', '.', others);
+  for (size_t i = 0; i < kFractionDigits; ++i) {
+    const int32_t next_zeros = nfa.add_state(), next_others = nfa.add_state();
+    nfa.add_edge(zeros, '0', '0', next_zeros);
+    nfa.add_edge(zeros, '1', '9', next_others);
+    nfa.add_edge(others, '0', '9', next_others);
+    nfa.add_empty(next_zeros, nfa.end);
+    nfa.add_empty(next_others, mantissa);
+    zeros = next_zeros, others = next_others;
+  }
+  nfa.add_empty(mantissa, nfa.end);
+  const int32_t e = nfa.add_state(), power = nfa.add_state(), first = nfa.add_state(),
+                second = nfa.add_state();
+  for (const uint8_t letter : {'e', 'E'}) nfa.add_edge(mantissa, letter, letter, e);
   for (const uint8_t s : {'+', '-'}) nfa.add_edge(e, s, s, power);
   nfa.add_empty(e, power);
-  to = nfa.end;
-  digits(power, 2, &to);
+  nfa.add_edge(power, '0', '9', first);
+  nfa.add_edge(first, '0', '9', second);
+  nfa.add_empty(first, nfa.end);
+  nfa.add_empty(second, nfa.end);
   Work plenty(int64_t{1} << 24);
-  (void)work;
   return *determinize(nfa, &plenty);
 }
 
@@ -323,7 +333,7 @@ int compare(const Decimal& a, const Decimal& b) {
 
 Result<Dfa> json_numbers(const NumberBounds& bounds, Work* work) {
   const bool free = !bounds.least && !bounds.most && bounds.multiples.empty();
-  if (free && !bounds.integer) return any_number(work);
+  if (free && !bounds.integer) return any_number();
   if (auto few = listed(bounds)) return std::move(*few);
   std::optional<Dfa> out;
   if (!free && (bounds.least || bounds.most || bounds.multiples.empty())) out = in_range(bounds, work);

@@ -24,6 +24,11 @@ Elements elements_of(const Json& schema) {
   return out;
 }
 
+Result<std::vector<Callee>> one_of(Result<Callee> value) {
+  if (!value.ok()) return value.status();
+  return std::vector<Callee>{value.value()};
+}
+
 }  // namespace
 
 Schemas ArrayRules::element(const Merged& m, size_t index) const {
@@ -82,22 +87,24 @@ Result<Callee> ArrayRules::rule(const Merged& m) {
     Schemas wanted = element(m, i < prefix ? i : std::max(i, prefix));
     if (prefix == 0 && static_cast<int64_t>(i) < containing)
       wanted.insert(wanted.end(), contained.begin(), contained.end());
-    const auto value = c_.callee(wanted);
-    if (!value.ok()) return value;
-    if (m.distinct && single == 0 && is_leaf(value.value())) {
-      const auto& texts = program_.leaves[static_cast<size_t>(leaf_index(value.value()))]->texts;
+    auto values = m.distinct ? c_.callees(wanted) : one_of(c_.callee(wanted));
+    if (!values.ok()) return values.status();
+    const auto& callees = values.value();
+    if (m.distinct && single == 0 && callees.size() == 1 && is_leaf(callees[0])) {
+      const auto& texts = program_.leaves[static_cast<size_t>(leaf_index(callees[0]))]->texts;
       auto& most = program_.rules[static_cast<size_t>(rule)].most;
       if (!texts.empty()) most = std::min(most, static_cast<int32_t>(texts.size()));
     }
     const int32_t behind = program_.add_state(rule);
-    program_.add_call(at, value.value(), behind, true, m.distinct);
+    for (const Callee value : callees) program_.add_call(at, value, behind, true, m.distinct);
     if (static_cast<int64_t>(i) + 1 >= containing || prefix > 0)
       program_.add_call(behind, c_.common(leaves.close_array), end);
     const int32_t next = i == single ? at : program_.add_state(rule);
     if (i == single) {
       // Back to where the next element begins, behind a comma.
       const int32_t again = single == 0 ? program_.add_state(rule) : at;
-      if (single == 0) program_.add_call(again, value.value(), behind, true, m.distinct);
+      for (const Callee value : callees)
+        if (single == 0) program_.add_call(again, value, behind, true, m.distinct);
       program_.add_call(behind, c_.common(leaves.comma), again);
     } else {
       program_.add_call(behind, c_.common(leaves.comma), next);

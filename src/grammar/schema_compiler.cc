@@ -129,6 +129,39 @@ Result<Callee> SchemaCompiler::callee(Schemas schemas) {
   return rule;
 }
 
+Result<std::vector<Callee>> SchemaCompiler::callees(const Schemas& schemas) {
+  const auto whole = callee(schemas);
+  if (!whole.ok()) return whole.status();
+  if (is_leaf(whole.value())) return std::vector<Callee>{whole.value()};
+  if (const auto found = kinds_.find(schemas); found != kinds_.end()) return found->second;
+  std::vector<Merged> ways;
+  SLUICE_TRY(merger_.ways(schemas, &ways));
+  const bool simple = std::all_of(ways.begin(), ways.end(),
+                                  [](const Merged& m) { return m.checks.empty() && m.excluded.empty(); });
+  if (!simple) return kinds_[schemas] = {whole.value()};
+  std::vector<Callee> out;
+  for (Merged& m : ways) {
+    infer_types(&m);
+    if (!m.values.empty()) m.types = kNull;  // all of them in one leaf
+    for (const uint8_t type : {kNull, kBoolean, kNumber, kString, kArray, kObject}) {
+      if ((m.types & type) == 0) continue;
+      Merged one = m;
+      one.types = m.values.empty() ? type : uint8_t{kAnyType};
+      if (type == kArray || type == kObject) {
+        const int32_t rule = program_.add_rule();
+        ways_[rule].push_back(std::move(one));
+        todo_.emplace_back(schemas, rule);
+        out.push_back(rule);
+        continue;
+      }
+      const auto leaves = scalars(one, schemas);
+      if (!leaves.ok()) return leaves.status();
+      for (const LeafPointer& leaf : leaves.value()) out.push_back(common(leaf));
+    }
+  }
+  return kinds_[schemas] = std::move(out);
+}
+
 // A schema that says no type is about those types that its keywords are about.
 void SchemaCompiler::infer_types(Merged* m) {
   if (!m->typed && m->about != 0 && m->values.empty()) m->types &= m->about;

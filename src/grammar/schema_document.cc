@@ -187,6 +187,19 @@ Result<const Json*> SchemaDocument::target(const Json& schema, const std::string
   return at;
 }
 
+const Json* SchemaDocument::only(const Json& schema, const std::vector<std::string>& keywords) {
+  // References of a copy are the root's.
+  if (resource_of_.contains(&schema)) return &schema;
+  const auto [found, is_new] = parts_.try_emplace({&schema, keywords.front()}, nullptr);
+  if (is_new) {
+    Json part = Json::object();
+    for (const std::string& keyword : keywords)
+      if (const auto value = schema.find(keyword); value != schema.end()) part[keyword] = *value;
+    found->second = keep(std::move(part));
+  }
+  return found->second;
+}
+
 const Json* SchemaDocument::keep(Json schema) { return &kept_.emplace_back(std::move(schema)); }
 
 Result<const Dfa*> SchemaDocument::pattern(const std::string& pattern, Bound bound, Work* work) {

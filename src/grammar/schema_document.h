@@ -25,6 +25,8 @@ class SchemaDocument {
   Result<const Json*> target(const Json& schema, const std::string& reference) const;
   // Keeps a schema that was made here.
   const Json* keep(Json schema);
+  // A schema that says what `schema` says by these keywords alone; made once.
+  const Json* only(const Json& schema, const std::vector<std::string>& keywords);
   // Whether a text matches a pattern; patterns are compiled once. kInvalidArgument: the pattern cannot be had.
   Result<const Dfa*> pattern(const std::string& pattern, Bound bound, Work* work);
   // One that pattern() has compiled; null: none.
@@ -39,6 +41,7 @@ class SchemaDocument {
   std::map<std::string, const Json*> named_;  // by "$id", without a fragment
   std::map<std::pair<const Json*, std::string>, const Json*> anchors_;  // by resource and name
   std::deque<Json> kept_;
+  std::map<std::pair<const Json*, std::string>, const Json*> parts_;
   mutable std::mutex mutex_;
   std::map<std::pair<std::string, Bound>, Dfa> patterns_;
 };

@@ -89,6 +89,7 @@ Result<Merged> SchemaMerger::merge(const Schemas& schemas, const Decisions& deci
   Merged m;
   Schemas todo(schemas.rbegin(), schemas.rend());
   std::set<const Json*> seen;
+  std::map<const Json*, const Json*> parent;  // the schema that led to it
   while (!todo.empty() && !m.never) {
     const Json* schema = todo.back();
     todo.pop_back();
@@ -101,16 +102,14 @@ Result<Merged> SchemaMerger::merge(const Schemas& schemas, const Decisions& deci
     if (!schema->is_object())
       return invalid("JSON schema: wanted an object, true or false as a schema, found " +
                      shown(schema->dump(-1, ' ', false, Json::error_handler_t::replace)));
+    const size_t known = todo.size();
     SLUICE_TRY(add(*schema, &m, &todo, decisions, depth));
-  }
-  if (m.effective.empty() && m.checks.empty() && !m.pending && !m.never && seen.size() > 0) {
-    // A schema that is nothing but a reference to itself says nothing that could be kept.
-    for (const Json* schema : seen)
-      if (schema->is_object() && schema->contains("$ref")) {
-        const auto target = document_->target(*schema, schema->at("$ref").get<std::string>());
-        if (target.ok() && target.value() == schema)
-          return invalid("JSON schema: $ref: one that names itself, which nothing matches");
-      }
+    for (size_t i = known; i < todo.size(); ++i) {
+      // A way that leads back to where it came from, without a value in between, never ends.
+      for (const Json* at = schema; at != nullptr; at = parent.contains(at) ? parent.at(at) : nullptr)
+        m.never |= at == todo[i];
+      parent.try_emplace(todo[i], schema);
+    }
   }
   std::sort(m.effective.begin(), m.effective.end());
   return m;
@@ -296,7 +295,7 @@ Status SchemaMerger::add_one_of(const Json& s, Merged* m, Schemas* todo, const D
       bool apart = list.size() <= kComparedMax && depth <= kImpossibleDepthMax;
       for (size_t i = 0; apart && i < list.size(); ++i)
         apart = &list[i] == &one || impossible({base, &one, &list[i]}, depth + 1);
-      alternatives.push_back({{&one}, apart ? Schemas{} : Schemas{&s}});
+      alternatives.push_back({{&one}, apart ? Schemas{} : Schemas{document_->only(s, {"oneOf"})}});
     }
     found = one_ofs_.emplace(&s, std::move(alternatives)).first;
   }
@@ -322,7 +321,7 @@ Status SchemaMerger::add_not(const Json& s, Merged* m, Schemas* todo, const Deci
     found = negations_.emplace(&never, std::move(alternatives)).first;
   }
   if (found->second) return choose({&s, "not"}, *found->second, m, todo, decisions);
-  return check(s, m);
+  return check(*document_->only(s, {"not"}), m);
 }
 
 Status SchemaMerger::add_condition(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions) {
@@ -338,7 +337,7 @@ Status SchemaMerger::add_condition(const Json& s, Merged* m, Schemas* todo, cons
         if (otherwise != nullptr) alternatives.back().schemas.push_back(otherwise);
       }
     } else {
-      alternatives.push_back({.schemas = {}, .checks = {&s}});
+      alternatives.push_back({.schemas = {}, .checks = {document_->only(s, {"if", "then", "else"})}});
       if (otherwise != nullptr) alternatives.back().schemas.push_back(otherwise);
     }
     found = negations_.emplace(&condition, std::move(alternatives)).first;

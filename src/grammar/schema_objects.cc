@@ -271,9 +271,10 @@ Result<Callee> ObjectRules::build(const Merged& m) {
     const int32_t colon = program_.add_state(rule), value = program_.add_state(rule);
     auto leaf = json_strings(others.names, 0, -1, c_.work_);
     if (!leaf) return SchemaCompiler::too_long();
+    Callee name = program_.add_leaf(std::make_shared<const Leaf>(std::move(*leaf)));
+    if (!name_checks_.empty()) name = c_.checked(name, name_checks_);
     // No name comes twice.
-    program_.add_call(names.back(), program_.add_leaf(std::make_shared<const Leaf>(std::move(*leaf))), colon,
-                      false, true);
+    program_.add_call(names.back(), name, colon, false, true);
     program_.add_call(colon, c_.common(leaves.colon), value);
     program_.add_call(value, others.value, after.back(), true);
   }

@@ -27,6 +27,8 @@ class SchemaCompiler {
   // A rule or leaf whose value is asked in the end.
   Callee checked(Callee value, Schemas checks);
   Result<Callee> callee(Schemas schemas);
+  // The same as several: each kind of value by itself, so that where values must differ the few that a kind has can be left out.
+  Result<std::vector<Callee>> callees(const Schemas& schemas);
   static void infer_types(Merged* m);
   Status rule_of(const Schemas& schemas, int32_t rule);
   Status way(const Merged& m, const Schemas& schemas, int32_t from, int32_t to);
@@ -47,6 +49,7 @@ class SchemaCompiler {
   const std::set<const Json*>& parts_of(const Json* schema);
   std::vector<LeafPointer> kept_leaves_;  // so that addresses stay theirs
   std::map<Schemas, Callee> rules_;
+  std::map<Schemas, std::vector<Callee>> kinds_;
   std::map<int32_t, std::vector<Merged>> ways_;  // of rules that are still to be made
   std::vector<std::pair<Schemas, int32_t>> todo_;
 };
@@ -92,6 +95,7 @@ class ObjectRules {
   Program& program_;
   std::vector<Member> members_;
   std::vector<Others> others_;
+  Schemas name_checks_;
   bool never_ = false;
 };
 

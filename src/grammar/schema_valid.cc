@@ -11,6 +11,7 @@ namespace sluice {
 namespace {
 
 constexpr int kDepthMax = 64;
+constexpr int64_t kLooksMax = 100000;  // at a schema, for one value
 
 int64_t characters(const std::string& text) {
   return std::count_if(text.begin(), text.end(),
@@ -59,11 +60,14 @@ bool is_multiple(const Decimal& value, const Decimal& of) {
 
 class Validator {
  public:
-  Validator(const SchemaDocument& document, Bound bound) : document_(document), bound_(bound) {}
+  Validator(const SchemaDocument& document, Bound bound, int64_t* left)
+      : document_(document), bound_(bound), left_(left) {}
 
   bool operator()(const Json& value, const Json& schema, int depth) const {
     if (schema.is_boolean()) return schema.get<bool>();
-    if (!schema.is_object() || depth > kDepthMax) return false;
+    // Schemas that lead back to themselves have no answer: not valid for sure, and perhaps.
+    if (depth > kDepthMax || --*left_ < 0) return bound_ == Bound::kOuter;
+    if (!schema.is_object()) return false;
     return whole(value, schema, depth) && (!value.is_number() || number(value, schema)) &&
            (!value.is_string() || string(value.get_ref<const std::string&>(), schema)) &&
            (!value.is_array() || array(value, schema, depth)) &&
@@ -76,10 +80,10 @@ class Validator {
     return found != schema.end() ? &*found : nullptr;
   }
   bool surely(const Json& value, const Json& schema, int depth) const {
-    return Validator(document_, Bound::kInner)(value, schema, depth + 1);
+    return Validator(document_, Bound::kInner, left_)(value, schema, depth + 1);
   }
   bool perhaps(const Json& value, const Json& schema, int depth) const {
-    return Validator(document_, Bound::kOuter)(value, schema, depth + 1);
+    return Validator(document_, Bound::kOuter, left_)(value, schema, depth + 1);
   }
   bool inside(const Json& value, const Json& schema, int depth) const {
     return (*this)(value, schema, depth + 1);
@@ -181,7 +185,8 @@ class Validator {
         if (name.is_string() && !value.contains(name.get<std::string>())) return false;
     const Json *names = get(schema, "propertyNames"), *properties = get(schema, "properties");
     const Json *patterns = get(schema, "patternProperties"), *others = get(schema, "additionalProperties");
-    if (others == nullptr) others = get(schema, "unevaluatedProperties");
+    // What other schemas evaluate is not known here.
+    if (others == nullptr && bound_ == Bound::kInner) others = get(schema, "unevaluatedProperties");
     for (const auto& [key, member] : value.items()) {
       if (names != nullptr && !inside(Json(key), *names, depth)) return false;
       bool known = false;
@@ -250,12 +255,14 @@ class Validator {
 
   const SchemaDocument& document_;
   Bound bound_;
+  int64_t* left_;  // schemas that may still be looked at
 };
 
 }  // namespace
 
-bool is_valid(const SchemaDocument& document, const Json& value, const Json& schema, Bound bound, int depth) {
-  return Validator(document, bound)(value, schema, depth);
+bool is_valid(const SchemaDocument& document, const Json& value, const Json& schema, Bound bound) {
+  int64_t left = kLooksMax;
+  return Validator(document, bound, &left)(value, schema, 0);
 }
 
 namespace {
