@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "apps/serve/stop_matcher.h"
+#include "apps/stand_in_tokenizer.h"
 
 namespace sluice::apps {
 namespace {
@@ -49,17 +50,33 @@ Result<ChatOptions> chat_options(const ChatFlags& flags) {
   return out;
 }
 
-Result<Harmony> load_harmony(const std::string& model) {
-  const auto directory = model_directory(model);
-  if (!directory.ok()) return directory.status();
-  const std::string path = directory.value() + "/tokenizer.json";
+namespace {
+
+Result<Tokenizer> tokenizer_of(const ModelFlags& model, const std::string& directory) {
+  const std::string path = directory + "/tokenizer.json";
   std::error_code error;
-  if (!std::filesystem::exists(path, error))
+  if (std::filesystem::exists(path, error)) return Tokenizer::load(path);
+  const auto format = load_format_of(model.load_format);
+  if (!format.ok()) return format.status();
+  if (format.value() != LoadFormat::kDummy)
     return Status{Code::kIo,
                   path +
                       ": cannot be opened: no such file; run and eval need the model's tokenizer, bench "
                       "does not"};
-  const auto tokenizer = Tokenizer::load(path);
+  const auto config = read_model_config(directory);
+  if (!config.ok()) return config.status();
+  const auto made = stand_in_tokenizer(config.value().decoder.vocab);
+  if (!made.ok()) return made.status();
+  return Tokenizer::parse(made.value().dump(), "stand-in tokenizer");
+}
+
+}  // namespace
+
+Result<Harmony> load_harmony(const ModelFlags& model) {
+  const auto directory = model_directory(model.model);
+  if (!directory.ok()) return directory.status();
+  const std::string path = directory.value() + "/tokenizer.json";
+  const auto tokenizer = tokenizer_of(model, directory.value());
   if (!tokenizer.ok()) return tokenizer.status();
   auto harmony = Harmony::from(tokenizer.value());
   if (!harmony.ok()) return Status{harmony.status().code, path + ": " + harmony.status().message};
@@ -102,7 +119,7 @@ SamplingParams Chat::sampling(const SamplingFlags& f) const {
                      .min_p = f.min_p < 0 ? d.min_p : f.min_p,
                      .top_k = f.top_k < 0 ? d.top_k : f.top_k,
                      .seed = f.seed,
-                     .max_tokens = f.max_tokens,
+                     .max_tokens = f.max_tokens ? f.max_tokens : d.max_new_tokens,
                      .stop_token_ids = config.stop_tokens,
                      .repetition_penalty = f.repetition_penalty.value_or(d.repetition_penalty),
                      .frequency_penalty = f.frequency_penalty.value_or(d.frequency_penalty),

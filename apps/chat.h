@@ -35,9 +35,9 @@ struct SamplingFlags {
 // Asked after each step: whether the answer should end there.
 using StopAnswer = std::function<bool()>;
 
-// The tokenizer of a model; read before its weights, because a refusal is then quick. kIo, kCorrupt, kUnsupported: names file and
+// The tokenizer of a model, or beside random weights without one a stand-in; read before the weights, because a refusal is then quick. kIo, kCorrupt, kUnsupported: names file and
 // key.
-Result<Harmony> load_harmony(const std::string& model);
+Result<Harmony> load_harmony(const ModelFlags& model);
 
 // kCorrupt: the tokenizer has more tokens than the model in `directory`, which has `vocab`.
 Status check_vocabulary(const std::string& directory, const Harmony& harmony, int64_t vocab);

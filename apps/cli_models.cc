@@ -41,9 +41,12 @@ constexpr double kKvCacheGibMax = 1 << 20;  // a PiB
 
 void add_model_flags(CLI::App* app, ModelFlags* flags) {
   const char* group = "Model";
-  app->add_option("model,-m,--model,--model-path", flags->model,
-                  "a Hugging Face model directory; none: the model that ships with Sluice")
-      ->group(group);
+  app->add_option(
+         "model,-m,--model,--model-path", flags->model,
+         "a Hugging Face model directory, or the name of a model in the Hugging Face cache; none: the model "
+         "that ships with Sluice")
+      ->group(group)
+      ->check(some_text());
   app->add_option("--load-format", flags->load_format,
                   "auto and safetensors: the files; dummy: random weights of config.json's shapes")
       ->capture_default_str()
@@ -256,11 +259,13 @@ Command add_bench(CLI::App& root) {
                   "tokens of a prompt, on a GPU those before the steps that are timed: counts, separated by "
                   "commas; none: 1024 on a GPU, else 128")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(integer_between(1, INT32_MAX));
   app->add_option(
          "--prefill-len", flags->options.prefill_len,
          "tokens of prompts that are timed alone, likewise; none: 4096,8192 on a GPU, else no such prompts")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(integer_between(1, INT32_MAX));
   app->add_option("--csv", flags->options.csv, "a file that gets the rows in the columns of bench/measured");
   app->add_option("--csv-version", flags->options.csv_version, "the version that those rows name: a commit")
@@ -271,6 +276,7 @@ Command add_bench(CLI::App& root) {
   app->add_option("--max-concurrency", flags->options.concurrency,
                   "sequences at once, likewise; none: 1,8,32,64,128,256 on a GPU, else 1,4")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(integer_between(1, kStepTokensMax));
   app->add_flag("--json", flags->json, "the answer as JSON");
   app->allow_extras();
@@ -297,7 +303,8 @@ Command add_inspect(CLI::App& root) {
   CLI::App* app = root.add_subcommand("inspect", "a checkpoint's tensors, and what Sluice will do with each");
   const auto model = std::make_shared<std::string>();
   const auto json = std::make_shared<bool>(false);
-  app->add_option("model,--model", *model, "a directory or a .safetensors file; none: the model that ships");
+  app->add_option("model,--model", *model, "a directory or a .safetensors file; none: the model that ships")
+      ->check(some_text());
   app->add_flag("--json", *json, "the answer as JSON");
   app->allow_extras();
   return {app, [app, model, json] {
@@ -318,6 +325,7 @@ Command add_draft(CLI::App& root) {
   app->add_option("--tokens", o->tokens,
                   "sequences of a step to time, one token each: counts, separated by commas")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->capture_default_str()
       ->check(integer_between(1, 1024));
   app->add_option("--context", o->context, "positions before each token")

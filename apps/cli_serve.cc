@@ -1,6 +1,8 @@
 // The subcommand serve. Flags are spelled as vLLM spells them; limits have names of their own.
 #include <algorithm>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,9 +36,41 @@ void add_server_flags(CLI::App* app, ServeOptions* o) {
       ->check(CLI::IsMember({"text", "json"}))
       ->default_str("text")
       ->group(group);
-  app->add_option("--served-model-name,--alias", o->served_names,
-                  "names of the model; none: that of its directory, and as it was typed")
-      ->group(group);
+}
+
+// Names of the model. A list of them at the end of a command line takes the directory behind it, too.
+struct ServedNames {
+  std::optional<size_t> last_of_list;  // of ServeOptions::served_names
+};
+
+void add_served_names(CLI::App* app, ServeOptions* o, ServedNames* names) {
+  app->add_option_function<std::vector<std::string>>(
+         "--served-model-name,--alias",
+         [o, names](const std::vector<std::string>& words) {
+           o->served_names.insert(o->served_names.end(), words.begin(), words.end());
+           if (words.size() > 1) names->last_of_list = o->served_names.size() - 1;
+         },
+         "names of the model; none: that of its directory, and as it was typed. The last of several is the "
+         "model where none is named")
+      ->trigger_on_parse()
+      ->group("Server")
+      ->check(some_text());
+}
+
+Status take_model(const ServedNames& names, ServeOptions* o) {
+  if (!o->model.model.empty()) return {};
+  if (names.last_of_list) {
+    const auto at = o->served_names.begin() + static_cast<std::ptrdiff_t>(*names.last_of_list);
+    o->model.model = *at;
+    o->served_names.erase(at);
+    return {};
+  }
+  std::error_code error;
+  for (const std::string& name : o->served_names)
+    if (std::filesystem::exists(std::filesystem::path(name) / "config.json", error))
+      return invalid("--served-model-name: wanted a name, found the model's directory '" + name +
+                     "'; say serve DIR --served-model-name NAME");
+  return {};
 }
 
 void add_limit_flags(CLI::App* app, ServeOptions* o) {
@@ -145,11 +179,15 @@ Command add_serve(CLI::App& root) {
   add_model_flags(app, &options->model);
   add_chat_flags(app, &options->chat);
   add_server_flags(app, options.get());
+  const auto names = std::make_shared<ServedNames>();
+  add_served_names(app, options.get(), names.get());
   add_limit_flags(app, options.get());
   add_foreign_flags(app, options.get());
   app->allow_extras();
-  return {app, [app, options] {
+  return {app, [app, options, names] {
             if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);
+            if (const Status status = take_model(*names, options.get()); !status.ok())
+              return wrong_use(status.message);
             if (options->model.quiet) options->api.log = LogFormat::kNone;
             return serve_model(*options);
           }};

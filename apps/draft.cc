@@ -170,6 +170,8 @@ void print(std::ostream* words, const char* format, ...) {
 Result<DraftReport> run_draft(const DraftOptions& o, std::ostream* words) {
   SLUICE_TRY(check_counts(o));
   if (o.model.empty()) return invalid("model: wanted a directory with a draft layer, found none");
+  const auto directory = model_directory(o.model);
+  if (!directory.ok()) return directory.status();
   const auto dtype = dtype_of(o.dtype);
   if (!dtype.ok()) return dtype.status();
   const auto router = router_dtype_of(o.router_dtype);
@@ -183,7 +185,7 @@ Result<DraftReport> run_draft(const DraftOptions& o, std::ostream* words) {
     gpu = std::move(opened).value();
   }
   const auto begin = Clock::now();
-  auto loaded = LoadedMtp::load(*device.value(), o.model,
+  auto loaded = LoadedMtp::load(*device.value(), directory.value(),
                                 {.draft = o.layer,
                                  .x = dtype.value(),
                                  .experts = o.experts.empty() ? nullptr : gpu.get(),

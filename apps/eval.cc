@@ -94,7 +94,7 @@ Result<EvalReport> evaluate(const EvalOptions& options,
   const std::string path = options.questions.empty() ? directory.value() + "/eval.jsonl" : options.questions;
   const auto questions = read_questions(path, options.limit);
   if (!questions.ok()) return questions.status();
-  const auto harmony = load_harmony(options.model.model);
+  const auto harmony = load_harmony(options.model);
   if (!harmony.ok()) return harmony.status();
   auto session = open_session(options.model);
   if (!session.ok()) return session.status();

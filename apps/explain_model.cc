@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "apps/model_directory.h"
 #include "apps/model_floor.h"
 #include "backends/backends.h"
 #include "models/family.h"
@@ -47,8 +48,13 @@ Result<Step> step_of(const ModelQuestion& q, const DeviceInfo& device) {
   const Result<MoePhase> phase = phase_of(q, device);
   if (!phase.ok()) return phase.status();
   step.phase = phase.value();
-  if (!std::filesystem::is_directory(q.model)) {
-    const Result<MoeConfig> moe = known_moe(q.model);
+  // A known layer's name stands over a model's in a cache.
+  const Result<MoeConfig> moe = known_moe(q.model);
+  const bool layer = moe.ok() && !std::filesystem::is_directory(q.model);
+  const auto directory =
+      layer || q.model.empty() ? Result<std::string>(invalid("")) : model_directory(q.model);
+  if (!directory.ok()) {
+    if (!moe.ok() && std::filesystem::exists(q.model)) return directory.status();
     if (!moe.ok())
       return invalid("--model: wanted a directory with config.json or one of " + known_moe_names() +
                      ", found '" + q.model + "'");
@@ -61,8 +67,11 @@ Result<Step> step_of(const ModelQuestion& q, const DeviceInfo& device) {
     add_ops_of_all_paths(config, q.tokens, &step);
     return step;
   }
-  const Result<ModelConfig> config = read_model_config(q.model);
+  Result<ModelConfig> config = read_model_config(directory.value());
   if (!config.ok()) return config.status();
+  // The files need not be there.
+  if (const auto files = Checkpoint::open(directory.value()); files.ok())
+    SLUICE_TRY(fit_to_files(*files.value(), &config.value()));
   StepBounds bounds;
   bounds.positions = q.max_model_len > 0 ? q.max_model_len : std::min<int64_t>(config.value().context, 4096);
   bounds.tokens = std::max<int64_t>({q.tokens, 1, q.sweep_tokens_max.value_or(0)});

@@ -7,6 +7,7 @@
 #include "dispatch/explain.h"
 #include "models/family.h"
 #include "weights/checkpoint.h"
+#include "weights/numbers.h"
 
 namespace sluice::apps {
 namespace {
@@ -26,7 +27,7 @@ std::vector<TensorSpec> wanted_of(const Family& family, const ModelConfig& confi
   return best;
 }
 
-void use_specs(const std::vector<TensorSpec>& specs, Inspection* out) {
+void use_specs(const std::vector<TensorSpec>& specs, const Checkpoint& checkpoint, Inspection* out) {
   std::map<std::string, const TensorSpec*> by_name;
   for (const TensorSpec& s : specs) by_name[s.name] = &s;
   for (InspectedTensor& t : out->tensors) {
@@ -34,8 +35,11 @@ void use_specs(const std::vector<TensorSpec>& specs, Inspection* out) {
     if (found == by_name.end()) continue;
     const TensorSpec& spec = *found->second;
     t.use = use_of(spec, WeightLayout::kPanels16);
-    if (t.type != stored_text(spec.type, spec.shape))
+    const CheckpointTensor& stored = *checkpoint.find(t.name).value();
+    if (!checkpoint.holds(stored, spec.type) || stored.shape != spec.shape)
       t.wrong = "wanted " + stored_text(spec.type, spec.shape);
+    else if (is_number(spec.type) && stored.type != spec.type)
+      t.use += std::string(", rounded to ") + text(spec.type);
     by_name.erase(found);
   }
   for (const TensorSpec& s : specs)
@@ -89,15 +93,16 @@ Result<Inspection> inspect(const std::string& path) {
                            {}});
   const std::string directory =
       std::filesystem::is_directory(path) ? path : std::filesystem::path(path).parent_path().string();
-  const Result<ModelConfig> config = read_model_config(directory);
-  if (!config.ok()) {
-    out.note = config.status().message;
+  Result<ModelConfig> config = read_model_config(directory);
+  const Status fits = config.ok() ? fit_to_files(c, &config.value()) : config.status();
+  if (!fits.ok()) {
+    out.note = fits.message;
     if (const auto naming = detect(c); naming.ok()) use_moe_names(c, naming.value(), &out);
     return out;
   }
   out.architecture = config.value().architecture;
   for (const Family* family : families())
-    if (family->architecture == out.architecture) use_specs(wanted_of(*family, config.value(), c), &out);
+    if (family->architecture == out.architecture) use_specs(wanted_of(*family, config.value(), c), c, &out);
   return out;
 }
 

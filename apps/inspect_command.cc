@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 #include "apps/commands.h"
 #include "apps/inspect.h"
@@ -39,10 +40,11 @@ void print_inspection(Inspection i) {
 
 int inspect_command(const std::string& model, Format format) {
   std::string path = model;
-  if (path.empty()) {
-    const auto shipped = shipped_model();
-    if (!shipped.ok()) return wrong_use(shipped.status().message);
-    path = shipped.value();
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    const auto directory = model_directory(model);
+    if (!directory.ok()) return wrong_use(directory.status().message);
+    path = directory.value();
   }
   const auto inspection = inspect(path);
   if (!inspection.ok()) return wrong_use(inspection.status().message);

@@ -58,6 +58,7 @@ Command add_moe(CLI::App& root) {
   add_moe_backend(app, &options->experts);
   app->add_option("--tokens", options->tokens, "token counts to time, separated by commas")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->capture_default_str()
       ->check(integer_between(1, kStepTokensMax));
   app->add_option("--threads", options->threads, "threads of the CPU; 0: one for each processor")

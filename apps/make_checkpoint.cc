@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "apps/stand_in_tokenizer.h"
 #include "models/random_weights.h"
 #include "weights/safetensors_writer.h"
 
@@ -145,9 +146,15 @@ Status write_all(const MakeOptions& o, const Like& like, const fs::path& directo
     SLUICE_TRY(write_text(directory / "config.json", {{"architectures", {like.architecture}}}));
     return write_tensors(weights, moe_layers_of(like, layers), o.seed, progress);
   }
-  SLUICE_TRY(write_text(directory / "config.json", gpt_oss_config(like, layers)));
+  const Json made = gpt_oss_config(like, layers);
+  SLUICE_TRY(write_text(directory / "config.json", made));
   SLUICE_TRY(write_text(directory / "generation_config.json",
                         {{"do_sample", true}, {"eos_token_id", {200002, 199999, 200012}}}));
+  const auto tokenizer = stand_in_tokenizer(made["vocab_size"].get<int64_t>());
+  if (!tokenizer.ok()) return tokenizer.status();
+  SLUICE_TRY(write_text(directory / "tokenizer.json", tokenizer.value()));
+  SLUICE_TRY(write_text(directory / "tokenizer_config.json",
+                        stand_in_tokenizer_config(made["max_position_embeddings"].get<int64_t>())));
   if (o.weights == MakeOptions::Weights::kLeaveOut) return {};
   // The list of tensors is the one that the loader uses: it comes from the config that was just written.
   const auto config = read_model_config(directory.string());
@@ -188,7 +195,8 @@ Status make_empty(const fs::path& directory) {
 
 // The weights first: who finds a config finds all.
 Status move_all(const fs::path& from, const fs::path& to) {
-  for (const char* name : {"model.safetensors", "generation_config.json", "config.json"}) {
+  for (const char* name : {"model.safetensors", "tokenizer.json", "tokenizer_config.json",
+                           "generation_config.json", "config.json"}) {
     std::error_code error;
     if (!fs::exists(from / name, error)) continue;
     fs::rename(from / name, to / name, error);

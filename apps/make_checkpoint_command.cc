@@ -19,9 +19,10 @@ int make_checkpoint_command(const MakeOptions& options) {
   if (asked_to_end() && !status.ok()) return wrong_use(status.message), kExitInterrupted;
   if (!status.ok()) return wrong_use(status.message);
   const bool weights = options.weights == MakeOptions::Weights::kWrite;
-  std::printf("%s: %s %s\n", options.directory.c_str(),
-              weights ? "random weights, in the layout of" : "config.json, for --load-format dummy, of",
-              made_text(options).c_str());
+  std::printf(
+      "%s: %s %s\n", options.directory.c_str(),
+      weights ? "random weights, in the layout of" : "configs and a tokenizer, for --load-format dummy, of",
+      made_text(options).c_str());
   return kExitOk;
 }
 

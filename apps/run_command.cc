@@ -186,7 +186,7 @@ int run_model(const RunOptions& options) {
   if (!chat_flags.ok()) return wrong_use(chat_flags.status().message);
   const auto question = question_of(options);
   if (!question.ok()) return wrong_use(question.status().message);
-  const auto harmony = load_harmony(options.model.model);
+  const auto harmony = load_harmony(options.model);
   if (!harmony.ok()) return wrong_use(harmony.status().message);
   const auto form = form_of(options, harmony.value());
   if (!form.ok()) return wrong_use(form.status().message);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 
 #include "apps/main_device.h"
 #include "apps/progress.h"
@@ -15,7 +14,6 @@ namespace {
 
 constexpr int64_t kDefaultContextMax = 8192;
 constexpr int64_t kGpuNumSeqs = 256, kGpuNumBatchedTokens = 8192;
-constexpr const char* kShipped = "models/sluice-16e-tiny";
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -26,10 +24,15 @@ int64_t batched_tokens(const ModelFlags& f, const Device& device) {
 }
 
 // Plans a layer as the engine will, so that kernels that cannot run are refused before gigabytes are read.
-Status check_moe_backend(const ModelFlags& f, const std::string& directory, DType x, Device& device) {
+Status check_moe_backend(const ModelFlags& f, const Session& s, DType x, Device& device) {
+  const std::string& directory = s.directory;
+  const LoadFormat format = s.format;
   if (f.moe_backend.prefill.empty() && f.moe_backend.decode.empty()) return {};
-  const Result<ModelConfig> config = read_model_config(directory);
+  Result<ModelConfig> config = read_model_config(directory);
   if (!config.ok()) return config.status();
+  const auto files = Checkpoint::open(directory);
+  if (format == LoadFormat::kSafetensors && !files.ok()) return files.status();
+  if (format == LoadFormat::kSafetensors) SLUICE_TRY(fit_to_files(*files.value(), &config.value()));
   MoeConfig moe = config.value().decoder.with_activations(x).moe;
   moe.layout = layout_for(device.info().backend);
   return Moe::plan(device, moe, batched_tokens(f, device), {.batch_invariant = f.batch_invariant},
@@ -49,6 +52,8 @@ Result<std::unique_ptr<Device>> open_device_of(const ModelFlags& f) {
 EngineOptions engine_options(const ModelFlags& f, const ModelConfig& config, const Device& device) {
   EngineOptions o;
   o.max_model_len = f.max_model_len ? f.max_model_len : std::min(config.context, kDefaultContextMax);
+  if (!f.max_model_len && config.generation.max_length)
+    o.max_model_len = std::min(o.max_model_len, config.generation.max_length);
   o.max_num_batched_tokens = batched_tokens(f, device);
   o.max_num_seqs = f.max_num_seqs.value_or(is_gpu(device) ? std::min(kGpuNumSeqs, o.max_num_batched_tokens)
                                                           : f.cpu_num_seqs);
@@ -91,23 +96,6 @@ Result<LoadFormat> load_format_of(const std::string& name) {
   return unknown_name("--load-format", name, known);
 }
 
-Result<std::string> shipped_model() {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  // <root>/build/<preset>/apps/sluice, or installed as <prefix>/bin/sluice with <prefix>/share/sluice.
-  const fs::path self = fs::read_symlink("/proc/self/exe", error);
-  for (const fs::path& root : {self.parent_path() / "../../..", self.parent_path() / "../share/sluice"}) {
-    const fs::path at = root / kShipped;
-    if (fs::is_directory(at, error)) return fs::weakly_canonical(at, error).string();
-  }
-  return invalid(std::string("no model named, and the one that ships with Sluice (") + kShipped +
-                 ") is not beside this program");
-}
-
-Result<std::string> model_directory(const std::string& named) {
-  return named.empty() ? shipped_model() : Result<std::string>(named);
-}
-
 Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
   ModelFlags flags = asked;
   const auto start = std::chrono::steady_clock::now();
@@ -130,7 +118,7 @@ Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
     if (!experts.ok()) return experts.status();
     s.experts = std::move(experts).value();
   }
-  SLUICE_TRY(check_moe_backend(flags, s.directory, dtype.value(), s.experts ? *s.experts : *s.device));
+  SLUICE_TRY(check_moe_backend(flags, s, dtype.value(), s.experts ? *s.experts : *s.device));
   LoadOptions options{.x = dtype.value(),
                       .experts = s.experts.get(),
                       .policy = {.batch_invariant = flags.batch_invariant},

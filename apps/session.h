@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "apps/model_directory.h"
 #include "models/load.h"
 #include "serve/engine.h"
 
@@ -13,7 +14,7 @@ namespace sluice::apps {
 
 // Names and meanings are vLLM's where vLLM has them.
 struct ModelFlags {
-  std::string model;            // a directory; empty: the model that ships with Sluice
+  std::string model;            // as model_directory() takes it
   std::string device = "auto";  // that the model runs on: auto (a Hopper GPU where there is one), cpu, cuda
   int threads = 0;              // of the CPU; 0: one for each processor
   std::string experts;  // "cuda": MoE layers run there and the rest on the CPU; empty: all on `device`
@@ -58,9 +59,4 @@ Result<DType> dtype_of(const std::string& name);
 Result<CacheType> cache_type_of(const std::string& name, DType x);
 // --load-format: auto, safetensors, dummy.
 Result<LoadFormat> load_format_of(const std::string& name);
-// Where the shipped model lies: beside the program that runs, or where it was built.
-Result<std::string> shipped_model();
-// The one that is named, or that one.
-Result<std::string> model_directory(const std::string& named);
-
 }  // namespace sluice::apps

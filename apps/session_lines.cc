@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "base/printable.h"
+
 namespace sluice::apps {
 namespace {
 
@@ -92,7 +94,22 @@ SessionLine line_of_memory(const Session& s) {
 }  // namespace
 
 std::vector<SessionLine> lines_about(const Session& session) {
-  return {line_of_model(session), line_of_experts(session), line_of_memory(session)};
+  std::vector<SessionLine> out{line_of_model(session), line_of_experts(session), line_of_memory(session)};
+  const LoadNotes& notes = session.model->notes();
+  const auto note = [&](const std::vector<std::string>& tensors, const std::string& what) {
+    if (tensors.empty()) return;
+    const std::string name = near_name(session.directory), count = std::to_string(tensors.size());
+    out.push_back({.text = name + ": " + what + ": " + count + " (" + printable(tensors.front()) +
+                           (tensors.size() > 1 ? ", ..." : "") + ")",
+                   .fields = {{"kind", "note"},
+                              {"model", name},
+                              {"note", what},
+                              {"tensors", std::ssize(tensors)},
+                              {"first", tensors.front()}}});
+  };
+  note(notes.converted, "tensors of F32 or F16, rounded to bf16");
+  note(notes.unused, "tensors that the model has no place for, not used");
+  return out;
 }
 
 }  // namespace sluice::apps

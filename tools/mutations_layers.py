@@ -223,15 +223,15 @@ LAYERS = [
         "matrices that are stacked on a device all begin where the first does",
         "src/nn/dense_load.cc",
         "        at += bytes;",
-        "        at += begin + bytes < t->bytes ? bytes : copies.to - at;",
+        "        at += first + count < all ? bytes : copies.to - at;",
         "DenseLoadFar*:RandomModel*",
     ),
     Mutation(
         "pieces_name_their_own_elements",
         "a number that is none is named by its place in a piece, and not in its tensor",
         "src/nn/dense_load.cc",
-        "part.begin / kSize + i",
-        "0 * part.begin / kSize + i",
+        "part.first + i)};",
+        "0 * part.first + i)};",
         "DenseLoadFar*",
     ),
     Mutation(

@@ -1,7 +1,6 @@
 #include "apps/serve/serve_command.h"
 
 #include <cstdio>
-#include <filesystem>
 
 #include "apps/commands.h"
 #include "apps/descriptors.h"
@@ -12,7 +11,7 @@ namespace {
 
 std::vector<std::string> names_of(const ServeOptions& options, const std::string& directory) {
   if (!options.served_names.empty()) return options.served_names;
-  std::vector<std::string> names{std::filesystem::weakly_canonical(directory).filename().string()};
+  std::vector<std::string> names{model_name(directory)};
   if (!options.model.model.empty() && options.model.model != names.front())
     names.push_back(options.model.model);
   return names;
@@ -23,7 +22,7 @@ std::vector<std::string> names_of(const ServeOptions& options, const std::string
 int serve_model(const ServeOptions& options) {
   const auto chat_flags = chat_options(options.chat);
   if (!chat_flags.ok()) return wrong_use(chat_flags.status().message);
-  const auto harmony = load_harmony(options.model.model);
+  const auto harmony = load_harmony(options.model);
   if (!harmony.ok()) return wrong_use(harmony.status().message);
   ModelFlags flags = options.model;
   flags.count_experts = true;                         // for /metrics

@@ -17,13 +17,14 @@ constexpr double kTemperatureMax =
 // Penalties and biases as OpenAI's API bounds them; repetition penalties beyond these leave nothing of a logit, or nothing else.
 constexpr double kPenaltyMax = 2, kLogitBiasMax = 100, kRepetitionMin = 0.01, kRepetitionMax = 100;
 
-// The sampling parameters that the model's authors recommend: generation_config.json. ops/adjust_logits.h and ops/sample.h explain
+// What the model's authors recommend where nobody says otherwise: generation_config.json. ops/adjust_logits.h and ops/sample.h explain
 // each.
 struct GenerationDefaults {
   double temperature = 1;  // 0 where do_sample is false
   double top_p = 1, min_p = 0;
   int64_t top_k = 0;
   double repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
+  int64_t max_new_tokens = 0, max_length = 0;  // of an answer, of it and its prompt; 0: none said
 };
 
 struct ModelConfig {
@@ -32,6 +33,7 @@ struct ModelConfig {
   int64_t context = 0;               // positions that the model knows
   std::vector<int32_t> stop_tokens;  // each of them ends an answer
   GenerationDefaults generation;
+  enum class Head : uint8_t { kOwn, kTied } head = Head::kOwn;  // kTied: the output layer is the embedding
 };
 
 // Where a tensor of a checkpoint belongs in a decoder.
@@ -72,19 +74,25 @@ std::string use_of(const TensorSpec& spec, WeightLayout layout);
 std::vector<TensorSpec> moe_tensors(const MoeConfig& config, MoeNaming naming, int64_t layer);
 
 struct Family {
-  std::string_view architecture;
+  std::string_view architecture, model_type;
   // kUnsupported or kCorrupt names the key of config.json, what was wanted and what was found.
   Result<ModelConfig> (*read)(const JsonAt& config);
   std::vector<TensorSpec> (*tensors)(const ModelConfig& config, MoeNaming naming);
   // The namings that a checkpoint of `config` may follow, the most common first.
   std::vector<MoeNaming> (*namings)(const ModelConfig& config);
+  // fit_to_files().
+  Status (*fit)(const Checkpoint& files, ModelConfig* config);
 };
 
 std::span<const Family* const> families();
 // The family that config.json names; kUnsupported lists the known ones.
 Result<const Family*> family_of(const JsonAt& config);
 
-// <directory>/config.json, and generation_config.json if there is one: more tokens that end an answer, and defaults.
+// <directory>/config.json, and generation_config.json if there is one, whose tokens that end an answer and defaults then count.
 Result<ModelConfig> read_model_config(const std::string& directory);
+
+// What tools leave in a config.json and the files bear out otherwise: bf16 experts beside MXFP4's quantization_config, an output layer of
+// its own where the config ties it to the embedding. kCorrupt: MXFP4 experts of which the config says nothing.
+Status fit_to_files(const Checkpoint& files, ModelConfig* config);
 
 }  // namespace sluice

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <set>
 #include <tuple>
 
 #include "models/random_weights.h"
 #include "nn/dense_load.h"
 #include "nn/moe_canary.h"
+#include "weights/numbers.h"
 
 namespace sluice {
 
@@ -16,6 +18,7 @@ struct LoadedModel::Parts {
   std::vector<OwnedTensor> dense;
   std::vector<std::unique_ptr<LoadedMoe>> moe;
   int64_t weight_bytes = 0, active_bytes = 0;
+  LoadNotes notes;
 };
 
 namespace {
@@ -35,7 +38,6 @@ struct TensorSource {
   std::unique_ptr<RandomWeights> random;
 
   const std::string& place() const { return file ? file->path() : random->place(); }
-  int64_t bytes() const { return file ? file->bytes() : random->bytes(); }
   // What holds these tensors, until the next call.
   Result<const Checkpoint*> hold(std::span<const TensorSpec> specs) {
     if (file) return file.get();
@@ -59,6 +61,29 @@ Result<MoeNaming> check_file(const Checkpoint& file, const Family& family, const
     if (const auto found = file.find(spec.name, spec.type, spec.shape); !found.ok()) return found.status();
   }
   return naming;
+}
+
+// A training that was saved beside its model, and not merged into it, would be left out of every answer.
+Status check_merged(const Checkpoint& file) {
+  for (const CheckpointTensor& t : file.tensors())
+    if (t.name.find("lora_") != std::string::npos)
+      return unsupported(place_of(t) +
+                         ": wanted a checkpoint whose adapters are merged into its weights (PEFT: "
+                         "merge_and_unload), found an adapter's tensor");
+  return {};
+}
+
+LoadNotes notes_about(const Checkpoint& file, const std::vector<TensorSpec>& specs) {
+  LoadNotes out;
+  std::set<std::string_view> used;
+  for (const TensorSpec& spec : specs) {
+    const CheckpointTensor* t = file.find_if_there(spec.name);
+    if (!t || !used.insert(t->name).second) continue;  // a tied output layer is the embedding again
+    if (t->type != spec.type && is_number(t->type)) out.converted.push_back(t->name);
+  }
+  for (const CheckpointTensor& t : file.tensors())
+    if (!used.contains(t.name)) out.unused.push_back(t.name);
+  return out;
 }
 
 class ModelLoader {
@@ -90,6 +115,8 @@ class ModelLoader {
       auto file = Checkpoint::open(directory);
       if (!file.ok()) return file.status();
       source_.file = std::move(file).value();
+      SLUICE_TRY(check_merged(*source_.file));
+      SLUICE_TRY(family.fit(*source_.file, &parts_.config));
       const auto naming = check_file(*source_.file, family, parts_.config);
       if (!naming.ok()) return naming.status();
       naming_ = naming.value();
@@ -97,6 +124,7 @@ class ModelLoader {
     const std::vector<TensorSpec> all = family.tensors(parts_.config, naming_);
     if (options_.format == LoadFormat::kDummy)
       source_.random = std::make_unique<RandomWeights>(all, options_.seed, host_threads(device_));
+    if (source_.file) parts_.notes = notes_about(*source_.file, all);
     experts_.resize(static_cast<size_t>(parts_.config.decoder.layers()));
     for (const TensorSpec& spec : all)
       (is_of_experts(spec) ? experts_[static_cast<size_t>(spec.layer)] : dense_).push_back(spec);
@@ -109,15 +137,15 @@ class ModelLoader {
 
   // Linux overcommits memory and may kill the process later, so ask first.
   Status check_memory() {
-    total_ = source_.bytes();
     const auto bytes = [](const TensorSpec& spec) { return *stored_bytes(spec.type, spec.shape); };
     int64_t dense = 0, largest = 0;  // in all, and made at once
     for (const TensorSpec& spec : dense_) dense += bytes(spec), largest = std::max(largest, bytes(spec));
     for (const std::vector<TensorSpec>& layer : experts_) {
       int64_t sum = 0;
       for (const TensorSpec& spec : layer) sum += bytes(spec);
-      largest = std::max(largest, sum);
+      largest = std::max(largest, sum), total_ += sum;
     }
+    total_ += dense;
     const int64_t beside = source_.random && device_.shares_host_memory() ? largest : 0;
     const auto ask = [&](const Device& device, int64_t wanted) -> Status {
       const int64_t free = device.free_bytes();
@@ -221,7 +249,7 @@ class ModelLoader {
   TensorSource source_;
   std::vector<TensorSpec> dense_;                 // in the order of loading
   std::vector<std::vector<TensorSpec>> experts_;  // of each layer
-  int64_t done_ = 0, total_ = 0;                  // bytes of the checkpoint
+  int64_t done_ = 0, total_ = 0;                  // bytes of the weights, in the types that they are kept in
 };
 
 }  // namespace
@@ -232,6 +260,7 @@ const ModelConfig& LoadedModel::config() const { return parts_->config; }
 const DecoderWeights& LoadedModel::weights() const { return parts_->weights; }
 int64_t LoadedModel::weight_bytes() const { return parts_->weight_bytes; }
 int64_t LoadedModel::active_bytes() const { return parts_->active_bytes; }
+const LoadNotes& LoadedModel::notes() const { return parts_->notes; }
 
 Result<std::unique_ptr<LoadedModel>> LoadedModel::load(Device& device, const std::string& directory,
                                                        const LoadOptions& options) {

@@ -3,13 +3,20 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "models/family.h"
 
 namespace sluice {
 
 struct LoadProgress {
-  int64_t bytes_done = 0, bytes_total = 0;  // of the checkpoint
+  int64_t bytes_done = 0, bytes_total = 0;  // of the weights
+};
+
+// What a reader of the checkpoint should know: names of its tensors.
+struct LoadNotes {
+  std::vector<std::string> converted;  // of F32 or F16, rounded to bf16
+  std::vector<std::string> unused;     // that the model has no place for
 };
 
 // Where weights come from. Names as vLLM's --load-format.
@@ -49,6 +56,8 @@ class LoadedModel {
   int64_t weight_bytes() const;  // in memory
   // What one token reads at least: everything but the embedding, of which it reads a row, and experts that are not chosen.
   int64_t active_bytes() const;
+
+  const LoadNotes& notes() const;  // none of random weights
 
   struct Parts;
 

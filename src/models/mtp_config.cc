@@ -31,6 +31,10 @@ Status read_rope(const JsonAt& config, MtpConfig* c) {
   if (!member.ok()) return member.status();
   const JsonAt& scaling = member.value();
   SLUICE_TRY(scaling.need_object());
+  for (const auto& [key, value] : scaling.value().items())
+    if (value.is_structured())
+      return unsupported(
+          scaling.at(key).value().wrong("a number or a word: layers of DeepSeek V3 rotate alike").message);
   if (joined) {
     ConfigReader theta{scaling};
     theta.number("rope_theta", 1.0001, 1e12, 10000, &rope.theta);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "nn/upload_ring.h"
+#include "weights/numbers.h"
 #include "weights/packed.h"
 
 namespace sluice {
@@ -23,32 +24,36 @@ StoredType stored_as(DType dtype) {
   return StoredType::kBool;  // no tensor of ours
 }
 
-bool widens(StoredType from, DType to) { return from == StoredType::kBF16 && to == DType::kF32; }
+// Whether a tensor can become `dtype`: as it is, converted (Checkpoint::holds), or bf16 of a caller widened to f32, which loses nothing.
+bool becomes(const Checkpoint& checkpoint, const CheckpointTensor& t, DType dtype) {
+  return checkpoint.holds(t, stored_as(dtype)) || (t.type == StoredType::kBF16 && dtype == DType::kF32);
+}
 
 Result<const CheckpointTensor*> find_dense(const Checkpoint& checkpoint, const std::string& name,
                                            const std::vector<int64_t>& shape, DType dtype) {
   const auto found = checkpoint.find(name);
   if (!found.ok()) return found.status();
   const CheckpointTensor& t = *found.value();
-  const bool known = t.type == stored_as(dtype) || widens(t.type, dtype);
+  const bool known = becomes(checkpoint, t, dtype);
   if (known && t.shape == shape) return &t;
   return Status{known ? Code::kCorrupt : Code::kUnsupported, place_of(t) + ": wanted " +
                                                                  stored_text(stored_as(dtype), shape) +
                                                                  ", found " + stored_text(t.type, t.shape)};
 }
 
-// Bytes that are widened at once.
+// Bytes that are converted at once.
 constexpr int64_t kStage = int64_t{4} << 20;
 
 }  // namespace
 
 namespace {
 
-// Bytes begin .. begin + bytes - 1 of a tensor, or a copy of them.
+// Elements first .. first + count - 1 of a tensor, or a copy of them, which may have another type.
 struct PartOfTensor {
   const CheckpointTensor* tensor;
-  int64_t begin, bytes;
+  int64_t first, count;
   const std::byte* data;
+  StoredType type;
 };
 
 // Values of type T whose exponent is all ones: of those, a fraction of 0 is an infinity.
@@ -56,7 +61,7 @@ template <class T>
 Status check_bits(const PartOfTensor& part, T exponent, T fraction, Numbers allowed) {
   constexpr int64_t kBlock = 4096;  // a block without one is a loop without branches
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));
-  const int64_t count = part.bytes / kSize;
+  const int64_t count = part.count;
   const auto at = [&](int64_t i) {
     T bits;
     std::memcpy(&bits, part.data + i * kSize, sizeof bits);
@@ -73,28 +78,29 @@ Status check_bits(const PartOfTensor& part, T exponent, T fraction, Numbers allo
       return Status{Code::kCorrupt, place_of(*part.tensor) + ": wanted " +
                                         (allowed == Numbers::kFinite ? "finite numbers" : "numbers") +
                                         ", found " + (nan ? "NaN" : "an infinity") + " at element " +
-                                        std::to_string(part.begin / kSize + i)};
+                                        std::to_string(part.first + i)};
     }
   }
   return {};
 }
 
 Status check_part(const PartOfTensor& part, Numbers allowed) {
-  const StoredType type = part.tensor->type;
+  const StoredType type = part.type;
   if (type == StoredType::kBF16) return check_bits<uint16_t>(part, 0x7f80, 0x007f, allowed);
   if (type == StoredType::kF16) return check_bits<uint16_t>(part, 0x7c00, 0x03ff, allowed);
   if (type == StoredType::kF32) return check_bits<uint32_t>(part, 0x7f800000, 0x007fffff, allowed);
   return {};
 }
 
-// Tensors one behind the other in a device's memory, as they are.
+// Tensors one behind the other in a device's memory, as `dtype`.
 struct Copies {
   std::vector<const CheckpointTensor*> tensors;
   Numbers allowed = Numbers::kFinite;
+  DType dtype = DType::kBF16;
   std::byte* to = nullptr;
 };
 
-// What one thread copies at once: a multiple of every element.
+// What one thread copies at once, before or after it is converted: a multiple of every element.
 constexpr int64_t kPiece = int64_t{1} << 20;
 // Less than so much is not worth threads and a ring.
 constexpr int64_t kLarge = int64_t{4} << 20;
@@ -105,21 +111,32 @@ struct PiecesOf {
   std::vector<std::byte*> to;
   explicit PiecesOf(const Copies& copies) {
     std::byte* at = copies.to;
-    for (const CheckpointTensor* t : copies.tensors)
-      for (int64_t begin = 0; begin < t->bytes; begin += kPiece) {
-        const int64_t bytes = std::min(kPiece, t->bytes - begin);
-        from.push_back({t, begin, bytes, t->data + begin});
+    const int64_t size = number_bytes(stored_as(copies.dtype), 1);
+    for (const CheckpointTensor* t : copies.tensors) {
+      const int64_t stored = number_bytes(t->type, 1), all = t->bytes / stored,
+                    most = kPiece / std::max(stored, size);
+      for (int64_t first = 0; first < all; first += most) {
+        const int64_t count = std::min(most, all - first), bytes = count * size;
+        from.push_back({t, first, count, t->data + first * stored, t->type});
         to.push_back(at);
         at += bytes;
       }
+    }
+  }
+  int64_t bytes_of(size_t i, const Copies& copies) const {
+    return from[i].count * number_bytes(stored_as(copies.dtype), 1);
   }
 };
 
 // Copies a piece, and looks at it while it is in the cache.
-Status copy_piece(PartOfTensor piece, Numbers allowed, std::byte* to) {
-  std::memcpy(to, piece.data, static_cast<size_t>(piece.bytes));
-  piece.data = to;
-  return check_part(piece, allowed);
+Status copy_piece(PartOfTensor piece, const Copies& copies, std::byte* to) {
+  const StoredType wanted = stored_as(copies.dtype);
+  if (piece.type == wanted)
+    std::memcpy(to, piece.data, static_cast<size_t>(piece.count * number_bytes(wanted, 1)));
+  else
+    convert_numbers(piece.type, piece.data, piece.count, copies.dtype, to);
+  piece.data = to, piece.type = wanted;
+  return check_part(piece, copies.allowed);
 }
 
 Status copy_here(const Copies& copies, int threads) {
@@ -127,7 +144,7 @@ Status copy_here(const Copies& copies, int threads) {
   std::vector<Status> status(pieces.from.size());
   parallel_for(threads, std::ssize(status), [&](int64_t i) {
     const auto at = static_cast<size_t>(i);
-    status[at] = copy_piece(pieces.from[at], copies.allowed, pieces.to[at]);
+    status[at] = copy_piece(pieces.from[at], copies, pieces.to[at]);
   });
   for (Status& s : status) SLUICE_TRY(std::move(s));
   return {};
@@ -139,14 +156,12 @@ Status copy_through_ring(Device& device, const Copies& copies, int threads) {
   if (!ring.ok()) return ring.status();
   return ring.value()->run(
       std::ssize(pieces.from),
-      {.read =
-           [&](int64_t i, std::byte* slot) {
-             return copy_piece(pieces.from[static_cast<size_t>(i)], copies.allowed, slot);
-           },
+      {.read = [&](int64_t i,
+                   std::byte* slot) { return copy_piece(pieces.from[static_cast<size_t>(i)], copies, slot); },
        .send =
            [&](int64_t i, std::byte* slot) {
              const auto at = static_cast<size_t>(i);
-             return device.copy(pieces.to[at], slot, static_cast<size_t>(pieces.from[at].bytes),
+             return device.copy(pieces.to[at], slot, static_cast<size_t>(pieces.bytes_of(at, copies)),
                                 device.stream());
            }});
 }
@@ -158,36 +173,37 @@ Status copy_all(Device& device, const Copies& copies, int threads) {
   if (bytes < kLarge) threads = 1;
   if (device.shares_host_memory()) return copy_here(copies, threads);
   if (bytes >= kLarge) return copy_through_ring(device, copies, threads);
-  std::byte* to = copies.to;
-  for (const CheckpointTensor* t : copies.tensors) {
-    SLUICE_TRY(check_numbers(*t, copies.allowed));
-    SLUICE_TRY(device.copy(to, t->data, static_cast<size_t>(t->bytes), device.stream()));
-    to += t->bytes;
-  }
+  int64_t wanted = 0;
+  for (const CheckpointTensor* t : copies.tensors)
+    wanted += t->bytes / number_bytes(t->type, 1) * number_bytes(stored_as(copies.dtype), 1);
+  std::vector<std::byte> near(static_cast<size_t>(wanted));
+  Copies here = copies;
+  here.to = near.data();
+  SLUICE_TRY(copy_here(here, threads));
+  SLUICE_TRY(device.copy(copies.to, near.data(), near.size(), device.stream()));
   return device.wait(device.stream());
 }
 
 }  // namespace
 
 Status check_numbers(const CheckpointTensor& tensor, Numbers allowed) {
-  return check_part({&tensor, 0, tensor.bytes, tensor.data}, allowed);
+  return check_part({&tensor, 0, tensor.bytes / number_bytes(tensor.type, 1), tensor.data, tensor.type},
+                    allowed);
 }
 
 Status copy_converted(Device& device, const CheckpointTensor& from, const Tensor& to) {
   const Stream stream = device.stream();
-  if (!widens(from.type, to.dtype)) {
+  if (from.type == stored_as(to.dtype)) {
     SLUICE_TRY(device.copy(to.data, from.data, static_cast<size_t>(from.bytes), stream));
     return device.wait(stream);
   }
-  std::vector<float> stage(static_cast<size_t>(std::min(from.bytes / 2, kStage / 4)));
-  for (int64_t at = 0; at < from.bytes / 2;) {
-    const int64_t count = std::min<int64_t>(from.bytes / 2 - at, kStage / 4);
-    for (int64_t i = 0; i < count; ++i) {
-      BF16 value;
-      std::memcpy(&value, from.data + 2 * (at + i), sizeof value);
-      stage[static_cast<size_t>(i)] = to_float(value);
-    }
-    SLUICE_TRY(device.copy(to.as<float>() + at, stage.data(), static_cast<size_t>(count * 4), stream));
+  const int64_t stored = number_bytes(from.type, 1), size = bytes_of(to.dtype, 1), all = from.bytes / stored;
+  std::vector<std::byte> stage(static_cast<size_t>(std::min(all, kStage / 4) * size));
+  for (int64_t at = 0; at < all;) {
+    const int64_t count = std::min<int64_t>(all - at, kStage / 4);
+    convert_numbers(from.type, from.data + at * stored, count, to.dtype, stage.data());
+    SLUICE_TRY(
+        device.copy(to.as<std::byte>() + at * size, stage.data(), static_cast<size_t>(count * size), stream));
     SLUICE_TRY(device.wait(stream));
     at += count;
   }
@@ -204,13 +220,8 @@ Result<OwnedTensor> load_dense(Device& device, const Checkpoint& checkpoint, con
   std::copy(wanted.shape.begin(), wanted.shape.end(), spec.shape.begin());
   auto out = OwnedTensor::make(device, spec, place_of(t));
   if (!out.ok()) return out;
-  const Tensor& to = out.value().view();
-  if (widens(t.type, wanted.dtype)) {
-    SLUICE_TRY(check_numbers(t, wanted.allowed));
-    SLUICE_TRY(copy_converted(device, t, to));
-  } else {
-    SLUICE_TRY(copy_all(device, {{&t}, wanted.allowed, to.as<std::byte>()}, threads));
-  }
+  SLUICE_TRY(
+      copy_all(device, {{&t}, wanted.allowed, wanted.dtype, out.value().view().as<std::byte>()}, threads));
   checkpoint.release(t);
   return out;
 }
@@ -222,20 +233,13 @@ Result<OwnedTensor> load_stacked(Device& device, const Checkpoint& checkpoint,
   for (const DensePart& part : parts) {
     const auto tensor = find_dense(checkpoint, part.name, {part.features}, dtype);
     if (!tensor.ok()) return tensor.status();
-    SLUICE_TRY(check_numbers(*tensor.value(), Numbers::kFinite));
     found.push_back(tensor.value());
     features += part.features;
   }
   if (features == 0) return invalid("load_stacked: wanted at least one feature, found none");
   auto out = OwnedTensor::make(device, slot("", Role::kIn, dtype, {features}), parts[0].name);
   if (!out.ok()) return out;
-  int64_t at = 0;
-  for (size_t i = 0; i < found.size(); ++i) {
-    std::byte* to = out.value().view().as<std::byte>() + bytes_of(dtype, at);
-    SLUICE_TRY(copy_converted(device, *found[i],
-                              make_tensor(to, dtype, {parts[i].features}, out.value().view().where)));
-    at += parts[i].features;
-  }
+  SLUICE_TRY(copy_all(device, {found, Numbers::kFinite, dtype, out.value().view().as<std::byte>()}, 1));
   return out;
 }
 
@@ -250,7 +254,11 @@ Result<OwnedTensor> pack_panels(Device& device, const Stacked& stacked, int thre
   const PackedMatrix matrix{.features = stacked.features, .width = stacked.width, .w = DType::kBF16};
   MatrixSource source;
   for (const CheckpointTensor* t : stacked.tensors)
-    source.rows.push_back({.rows = t->shape[0], .w = t->data, .stride = 2 * stacked.width, .tensor = t});
+    source.rows.push_back({.type = t->type,
+                           .rows = t->shape[0],
+                           .w = t->data,
+                           .stride = number_bytes(t->type, 1) * stacked.width,
+                           .tensor = t});
   const int64_t bytes = panel_shape(matrix.features, false, matrix.width).code_bytes(false);
   const std::string& name = stacked.tensors[0]->name;
   auto out = OwnedTensor::make(device, slot("", Role::kIn, DType::kU8, {bytes}), name);
@@ -265,8 +273,9 @@ Result<OwnedTensor> stack_rows(Device& device, const Stacked& stacked, int threa
   auto out = OwnedTensor::make(device, slot("", Role::kIn, DType::kBF16, {stacked.features, stacked.width}),
                                stacked.tensors[0]->name);
   if (!out.ok()) return out;
-  SLUICE_TRY(
-      copy_all(device, {stacked.tensors, Numbers::kFinite, out.value().view().as<std::byte>()}, threads));
+  SLUICE_TRY(copy_all(device,
+                      {stacked.tensors, Numbers::kFinite, DType::kBF16, out.value().view().as<std::byte>()},
+                      threads));
   return out;
 }
 

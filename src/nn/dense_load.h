@@ -27,8 +27,9 @@ struct DenseTensor {
   DType dtype = DType::kBF16;
   Numbers allowed = Numbers::kFinite;
 };
-// A tensor of this shape as `dtype`: copied, or widened from BF16 to f32, on `threads` threads (0: one for each processor). Types that
-// would lose something are kUnsupported; a missing tensor, another shape and numbers that are not allowed are kCorrupt. Messages
+// A tensor of this shape as `dtype`: copied, or converted from another type of numbers (weights/numbers.h), on `threads` threads (0: one
+// for each processor). Of a caller's tensors BF16 is widened to f32, and types that would lose something are kUnsupported; so are all
+// other types. A missing tensor, another shape and numbers that are not allowed are kCorrupt. Messages
 // name file and tensor, what was wanted and what was found. To a device with memory of its own, large tensors go through page-locked
 // memory (nn/upload_ring.h). After an error of kCorrupt nothing is kept.
 Result<OwnedTensor> load_dense(Device& device, const Checkpoint& checkpoint, const DenseTensor& wanted,
@@ -42,7 +43,7 @@ struct DensePart {
 // The sum of their features, as one bias [features] of `dtype`.
 Result<OwnedTensor> load_stacked(Device& device, const Checkpoint& checkpoint,
                                  std::span<const DensePart> parts, DType dtype);
-// BF16 [features, width] each, as one matrix that ops/linear.h wants as `w` of that many features in all, in the layout of the device's
+// Numbers [features, width] each, as one bf16 matrix that ops/linear.h wants as `w` of that many features in all, in the layout of the device's
 // dense kernels (DeviceInfo::layout): {q, k, v} becomes one qkv projection; one part is a matrix as it stands. In panels16,
 // u8[bytes], packed straight from the mapped file; row-major, bf16 [features, width], copied as load_dense does. kUnsupported: a
 // layout that only the device itself could pack.
@@ -52,7 +53,7 @@ Result<OwnedTensor> pack_dense(Device& device, const Checkpoint& checkpoint, std
 // kCorrupt names file, tensor and element of a bf16, f16 or f32 tensor that holds another one; other types hold any.
 Status check_numbers(const CheckpointTensor& tensor, Numbers allowed);
 
-// Fills `to` from a tensor with as many elements, of its type or BF16 for f32. Waits for the copy.
+// Fills `to` from a tensor with as many elements, of its type or another type of numbers. Waits for the copy.
 Status copy_converted(Device& device, const CheckpointTensor& from, const Tensor& to);
 
 }  // namespace sluice

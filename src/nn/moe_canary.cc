@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "nn/moe_path.h"
 #include "ops/expert_mlp_reference.h"
+#include "weights/numbers.h"
 
 namespace sluice {
 namespace {
@@ -379,8 +380,7 @@ class Canary {
           if (fp4)
             std::memcpy(out.scales.data() + to * blocks, scales_of_row(span, feature),
                         static_cast<size_t>(blocks));
-          if (p.bias)
-            std::memcpy(&out.bias[static_cast<size_t>(to)], bias_at(s, rows.experts[e], feature, up), 2);
+          if (p.bias) out.bias[static_cast<size_t>(to)] = bias_at(s, rows.experts[e], feature, up);
         }
       }
     }
@@ -388,14 +388,18 @@ class Canary {
   }
 
   // The checkpoint's bias of a local expert's feature.
-  const std::byte* bias_at(const Stage& s, int64_t expert, int64_t feature, bool up) const {
+  uint16_t bias_at(const Stage& s, int64_t expert, int64_t feature, bool up) const {
     const CheckpointTensor& t = *s.source_bias;
     int64_t row = feature;
     if (s.source_bias == source_.up_bias) {
       row += source_.width.begin;
       if (is_gated(s.problem.act)) row = gated_row(s.problem.gate_order, source_.whole.intermediate, row, up);
     }
-    return t.data + ((source_.experts.begin + expert) * t.shape[1] + row) * 2;
+    const int64_t at = (source_.experts.begin + expert) * t.shape[1] + row;
+    BF16 value;
+    convert_numbers(t.type, t.data + number_bytes(t.type, at), 1, DType::kBF16,
+                    reinterpret_cast<std::byte*>(&value));
+    return value.bits;
   }
 
   // Holds y against the reference on x, feature by feature.

@@ -7,6 +7,7 @@
 #include "nn/expert_upload.h"
 #include "nn/host_view.h"
 #include "nn/moe_problems.h"
+#include "weights/numbers.h"
 
 namespace sluice {
 namespace {
@@ -35,21 +36,19 @@ Result<std::vector<int32_t>> hash_table(const CheckpointTensor& t, int64_t exper
 
 enum class Bias : uint8_t { kUp, kDown };
 
-// This rank's rows of one expert's bias, in the order of the whole one.
+// This rank's rows of one expert's bias, in the order of the whole one, as bf16.
 void cut_bias(const MoeSource& s, const CheckpointTensor& t, Bias of, int64_t expert, std::byte* to) {
   const int64_t rows = t.shape[1];
-  const std::byte* from = t.data + s.row_of_expert(t, expert) * rows * 2;
-  if (of == Bias::kDown || s.width.count == s.whole.intermediate) {
-    std::memcpy(to, from, static_cast<size_t>(rows * 2));
-    return;
-  }
+  const std::byte* from = t.data + number_bytes(t.type, s.row_of_expert(t, expert) * rows);
+  if (of == Bias::kDown || s.width.count == s.whole.intermediate)
+    return convert_numbers(t.type, from, rows, DType::kBF16, to);
   const bool gated = is_gated(s.whole.act);
   for (int64_t i = 0; i < s.width.count; ++i) {
     for (int is_up = 0; is_up <= (gated ? 1 : 0); ++is_up) {
       const int64_t in = gated ? gated_row(s.whole.gate_order, s.whole.intermediate, s.width.begin + i, is_up)
                                : s.width.begin + i;
       const int64_t out = gated ? gated_row(s.whole.gate_order, s.width.count, i, is_up) : i;
-      std::memcpy(to + 2 * out, from + 2 * in, 2);
+      convert_numbers(t.type, from + number_bytes(t.type, in), 1, DType::kBF16, to + 2 * out);
     }
   }
 }

@@ -1,6 +1,7 @@
 #include "nn/moe_source.h"
 
 #include "nn/moe_problems.h"
+#include "weights/numbers.h"
 
 namespace sluice {
 namespace {
@@ -157,7 +158,7 @@ class Finder {
     if (!found.ok()) return {found.status().code, out_.place() + ": " + found.status().message};
     const CheckpointTensor& t = *found.value();
     bool known = false;
-    for (StoredType type : types) known |= t.type == type;
+    for (StoredType type : types) known |= out_.checkpoint->holds(t, type);
     if (!known || t.shape != shape)
       return wrong(t, stored_text(*types.begin(), shape), known ? Code::kCorrupt : Code::kUnsupported);
     *to = &t;
@@ -171,10 +172,13 @@ class Finder {
             expert = -1;
   };
   RowSpan span(const CheckpointTensor& t, const CheckpointTensor* scales, DType w, const Cut& c) const {
-    const int64_t row_bytes = bytes_of(w, c.width);
-    RowSpan s{.rows = c.count,
-              .w = t.data + c.at + c.first * row_bytes + bytes_of(w, c.column),
-              .stride = c.step * row_bytes,
+    const auto bytes = [&](int64_t n) {
+      return w == DType::kE2M1 ? bytes_of(w, n) : number_bytes(t.type, n);
+    };
+    RowSpan s{.type = w == DType::kE2M1 ? StoredType::kBF16 : t.type,
+              .rows = c.count,
+              .w = t.data + c.at + c.first * bytes(c.width) + bytes(c.column),
+              .stride = c.step * bytes(c.width),
               .first_row = c.first,
               .row_step = c.step,
               .expert = c.expert,
@@ -227,13 +231,14 @@ class Finder {
     return {};
   }
 
-  // The same of a transposed matrix, [width, rows] bf16.
+  // The same of a transposed matrix of numbers, [width, rows].
   static RowSpan columns(const CheckpointTensor& t, const Cut& c) {
     return {.form = RowForm::kColumns,
+            .type = t.type,
             .rows = c.count,
-            .w = t.data + c.at + c.column * c.rows * 2 + c.first * 2,
-            .stride = c.step * 2,
-            .step = c.rows * 2,
+            .w = t.data + c.at + number_bytes(t.type, c.column * c.rows + c.first),
+            .stride = number_bytes(t.type, c.step),
+            .step = number_bytes(t.type, c.rows),
             .first_row = c.first,
             .row_step = c.step,
             .expert = c.expert,
@@ -405,10 +410,6 @@ class Finder {
   GateOrder gate_order_;
 };
 
-}  // namespace
-
-namespace {
-
 Result<MoeSource> find_some(const Checkpoint& checkpoint, const MoeConfig& whole, const MoePlace& place,
                             std::optional<int64_t> only) {
   const auto& [naming, layer, slice] = place;
@@ -468,9 +469,10 @@ int64_t weight_bytes(const PackedMatrix& m) {
 void for_each_extent(const PackedMatrix& m, const MatrixSource& source, const ExtentVisitor& visit) {
   const auto extents = [&](const RowSpan& s) {
     if (s.rows == 0 || !s.tensor) return;
-    const int64_t row = s.form == RowForm::kColumns    ? (m.width - 1) * s.step + 2
+    const int64_t row = s.form == RowForm::kColumns    ? (m.width - 1) * s.step + number_bytes(s.type, 1)
                         : s.form == RowForm::kF8Blocks ? m.width
-                                                       : bytes_of(m.w, m.width);
+                        : m.w == DType::kE2M1          ? bytes_of(m.w, m.width)
+                                                       : number_bytes(s.type, m.width);
     visit(*s.tensor, s.w - s.tensor->data, (s.rows - 1) * s.stride + row);
     if (m.w == DType::kE2M1)
       visit(*s.scale_tensor, s.scales - s.scale_tensor->data,

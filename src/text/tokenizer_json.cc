@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <initializer_list>
+#include <unordered_set>
 
 #include "base/json.h"
 #include "text/tokenizer_data.h"
@@ -84,8 +85,8 @@ class Reader {
   Result<std::shared_ptr<const Data>> read() {
     SLUICE_TRY(only_keys(root_, {"version", "truncation", "padding", "added_tokens", "normalizer",
                                  "pre_tokenizer", "post_processor", "decoder", "model"}));
-    for (const char* key : {"truncation", "padding", "normalizer"})
-      SLUICE_TRY(only_neutral(root_, key, nullptr));
+    SLUICE_TRY(only_neutral(root_, "normalizer", nullptr));
+    SLUICE_TRY(read_batching());
     const auto model = root_.at("model");
     if (!model.ok()) return model.status();
     SLUICE_TRY(read_model(model.value()));
@@ -101,6 +102,16 @@ class Reader {
   }
 
  private:
+  // How a training cut and padded its batches. Nothing here is cut or padded, as transformers switches both off where nobody asks.
+  Status read_batching() {
+    const auto known = [&](const char* section, std::initializer_list<std::string_view> keys) -> Status {
+      return root_.has(section) ? only_keys(root_.at(section).value(), keys) : Status{};
+    };
+    SLUICE_TRY(known("truncation", {"direction", "max_length", "strategy", "stride"}));
+    return known("padding",
+                 {"strategy", "direction", "pad_to_multiple_of", "pad_id", "pad_type_id", "pad_token"});
+  }
+
   Status read_model(const JsonAt& model) {
     SLUICE_TRY(
         only_keys(model, {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
@@ -166,8 +177,31 @@ class Reader {
       if (added[i - 1].content == added[i].content)
         return corrupt(root_.where() + ": added_tokens: wanted each content once, found '" +
                        added[i].content + "' twice");
+    SLUICE_TRY(check_apart());
     for (const auto& a : added) data_->starts_added[static_cast<uint8_t>(a.content[0])] = true;
     return {};
+  }
+
+  // The library looks for normalized tokens only in what the others leave, and Sluice for all at once: the same where none of the former
+  // can lie across one of the latter.
+  Status check_apart() const {
+    for (const auto& normal : data_->added) {
+      if (!normalized_.contains(normal.id)) continue;
+      for (const auto& other : data_->added)
+        if (!normalized_.contains(other.id) && may_touch(normal.content, other.content))
+          return unsupported(root_.where() +
+                             ": added_tokens: wanted normalized tokens apart from the others, found '" +
+                             normal.content + "', which can overlap '" + other.content + "'");
+    }
+    return {};
+  }
+
+  // Whether two different texts can share a byte of one.
+  static bool may_touch(std::string_view a, std::string_view b) {
+    if (a.find(b) != a.npos || b.find(a) != b.npos) return true;
+    for (size_t n = 1; n < std::min(a.size(), b.size()); ++n)
+      if (a.ends_with(b.substr(0, n)) || b.ends_with(a.substr(0, n))) return true;
+    return false;
   }
 
   Status read_one_added(const JsonAt& token) {
@@ -180,8 +214,10 @@ class Reader {
     const size_t size = content.value().size();
     if (size == 0 || size > kAddedBytesMax)
       return not_supported(token.at("content").value(), "1 to " + std::to_string(kAddedBytesMax) + " bytes");
-    for (const char* key : {"single_word", "lstrip", "rstrip", "normalized"})
-      SLUICE_TRY(only_neutral(token, key, false));
+    for (const char* key : {"single_word", "lstrip", "rstrip"}) SLUICE_TRY(only_neutral(token, key, false));
+    const auto normalized = token.boolean("normalized", false);
+    if (!normalized.ok()) return normalized.status();
+    if (normalized.value()) normalized_.insert(static_cast<int32_t>(id.value()));
     const auto special = token.boolean("special", false);
     if (!special.ok()) return special.status();
     const Kind kind = special.value() ? Kind::kSpecial : Kind::kAdded;
@@ -358,6 +394,8 @@ class Reader {
   ByteLetters letters_;
   bool ignore_merges_ = false;
   std::unordered_map<std::string_view, int32_t> ids_;  // of model.vocab; views into the document
+  std::unordered_set<int32_t>
+      normalized_;  // added tokens that are looked for in normalized text, which here is the text
   std::vector<int32_t> spelled_;  // words whose letters all stand for bytes; for ignore_merges
 };
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/fields.h"
+#include "weights/numbers.h"
 
 namespace sluice {
 namespace {
@@ -207,6 +208,10 @@ Status Checkpoint::check_whole() const {
   return {};
 }
 
+bool Checkpoint::holds(const CheckpointTensor& tensor, StoredType wanted) const {
+  return tensor.type == wanted || (!maps_.empty() && is_number(tensor.type) && is_number(wanted));
+}
+
 const CheckpointTensor* Checkpoint::find_if_there(std::string_view name) const {
   const auto at = by_name_.find(name);
   return at == by_name_.end() ? nullptr : &tensors_[at->second];
@@ -227,7 +232,7 @@ Result<const CheckpointTensor*> Checkpoint::find(std::string_view name, StoredTy
   const auto found = find(name);
   if (!found.ok()) return found.status();
   const CheckpointTensor& t = *found.value();
-  if (t.type == type && t.shape == shape) return &t;
+  if (holds(t, type) && t.shape == shape) return &t;
   return corrupt(place_of(t) + ": wanted " + stored_text(type, shape) + ", found " +
                  stored_text(t.type, t.shape));
 }

@@ -52,6 +52,9 @@ class Checkpoint {
 
   const std::string& path() const { return path_; }
   const std::vector<std::string>& files() const { return files_; }
+  // Whether a tensor has this type, or one that stands for it: numbers of a file are converted as they are loaded
+  // (weights/numbers.h). A caller's tensors are taken as they are.
+  bool holds(const CheckpointTensor& tensor, StoredType wanted) const;
   // All tensors, by name.
   const std::vector<CheckpointTensor>& tensors() const { return tensors_; }
   int64_t bytes() const;  // of all tensors
@@ -61,7 +64,7 @@ class Checkpoint {
   const CheckpointTensor* find_if_there(std::string_view name) const;
   // kCorrupt says that the checkpoint has no such tensor, and the nearest name that it has.
   Result<const CheckpointTensor*> find(std::string_view name) const;
-  // The same, of this type and shape; kCorrupt names file and tensor, what was wanted and what was found.
+  // The same, of this type (holds()) and shape; kCorrupt names file and tensor, what was wanted and what was found.
   Result<const CheckpointTensor*> find(std::string_view name, StoredType type,
                                        const std::vector<int64_t>& shape) const;
 

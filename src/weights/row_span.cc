@@ -3,6 +3,8 @@
 #include <array>
 #include <cstring>
 
+#include "weights/numbers.h"
+
 namespace sluice {
 namespace {
 
@@ -38,15 +40,26 @@ void read_f8(const RowSpan& span, int64_t row, int64_t width, std::byte* stage) 
   }
 }
 
+void read_column(const RowSpan& span, const std::byte* first, int64_t width, std::byte* stage) {
+  if (span.type == StoredType::kBF16) {
+    for (int64_t k = 0; k < width; ++k) std::memcpy(stage + 2 * k, first + k * span.step, 2);
+    return;
+  }
+  for (int64_t k = 0; k < width; ++k)
+    convert_numbers(span.type, first + k * span.step, 1, DType::kBF16, stage + 2 * k);
+}
+
 }  // namespace
 
 const std::byte* read_row(const RowSpan& span, int64_t row, int64_t width, std::byte* stage) {
   const std::byte* first = span.w + row * span.stride;
   switch (span.form) {
     case RowForm::kRows:
-      return first;
+      if (span.type == StoredType::kBF16) return first;
+      convert_numbers(span.type, first, width, DType::kBF16, stage);
+      return stage;
     case RowForm::kColumns:
-      for (int64_t k = 0; k < width; ++k) std::memcpy(stage + 2 * k, first + k * span.step, 2);
+      read_column(span, first, width, stage);
       return stage;
     case RowForm::kF8Blocks:
       read_f8(span, row, width, stage);

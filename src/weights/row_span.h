@@ -11,8 +11,8 @@
 namespace sluice {
 
 enum class RowForm : uint8_t {
-  kRows,      // a row's elements are contiguous: bf16, or e2m1 with e8m0 scales
-  kColumns,   // bf16, transposed: a row's elements lie `step` bytes apart
+  kRows,      // a row's elements are contiguous: numbers, or e2m1 with e8m0 scales
+  kColumns,   // numbers, transposed: a row's elements lie `step` bytes apart
   kF8Blocks,  // F8_E4M3 rows with one scale for each 128 x 128 elements; read as bf16
 };
 
@@ -20,6 +20,7 @@ enum class RowForm : uint8_t {
 // no alignment.
 struct RowSpan {
   RowForm form = RowForm::kRows;
+  StoredType type = StoredType::kBF16;  // of numbers (weights/numbers.h): kF32 and kF16 are read as bf16
   int64_t rows = 0;
   const std::byte* w = nullptr;  // element 0 of row 0
   int64_t stride = 0;            // bytes from a row to the next
@@ -35,8 +36,8 @@ struct RowSpan {
   const CheckpointTensor* scale_tensor = nullptr;
 };
 
-// Row `row` of a span of `width` elements of type w (bf16 or e2m1), contiguous: in place, or gathered into `stage`, which
-// holds 2 * width bytes.
+// Row `row` of a span of `width` elements as bf16 or e2m1, contiguous: in place, or gathered into `stage`, which holds 2 * width
+// bytes.
 const std::byte* read_row(const RowSpan& span, int64_t row, int64_t width, std::byte* stage);
 // Its e8m0 scales, width / 32 bytes (e2m1).
 inline const std::byte* scales_of_row(const RowSpan& span, int64_t row) {

@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <tuple>
 
 #include "models/family.h"
 
@@ -89,7 +91,37 @@ TEST(GptOss, TransformersFiveWritesRopeParameters) {
   EXPECT_DOUBLE_EQ(read.value().decoder.rope.factor, 32);
 }
 
-TEST(GptOss, GenerationConfigAddsStopTokensAndDefaults) {
+// As transformers: the published model's where nothing is said, nothing where that is said, and what is inside over what is beside.
+TEST(GptOss, RopeThatIsLeftOutOrHalfSaid) {
+  const auto rope = [](const std::function<void(Json&)>& change) {
+    const auto read = Changed(change).read();
+    EXPECT_TRUE(read.ok()) << read.status().message;
+    return read.ok() ? read.value().decoder.rope : RopeScaling{};
+  };
+  const RopeScaling absent = rope([](Json& c) { c.erase("rope_scaling"), c.erase("rope_theta"); });
+  EXPECT_EQ(std::tuple(absent.theta, absent.factor, absent.original_context), std::tuple(150000, 32, 4096));
+  EXPECT_DOUBLE_EQ(rope([](Json& c) { c["rope_scaling"] = {{"rope_type", "default"}}; }).factor, 1);
+  const RopeScaling inside = rope([](Json& c) {
+    c["rope_scaling"]["rope_theta"] = 5000, c["rope_scaling"]["factor"] = nullptr;
+    c["rope_scaling"].erase("original_max_position_embeddings"), c["original_max_position_embeddings"] = 1024;
+    c["rope_parameters"] = {{"rope_type", "default"}};
+  });
+  EXPECT_EQ(std::tuple(inside.theta, inside.factor, inside.original_context), std::tuple(5000, 1, 1024));
+  const RopeScaling weighed =
+      rope([](Json& c) { c["rope_scaling"]["mscale"] = 2, c["rope_scaling"]["mscale_all_dim"] = 1; });
+  const double ln = std::log(32);
+  EXPECT_DOUBLE_EQ(weighed.attention_factor, (0.2 * ln + 1) / (0.1 * ln + 1));
+}
+
+TEST(GptOss, AnOutputLayerCanBeTheEmbedding) {
+  const auto read = Changed([](Json& c) { c["tie_word_embeddings"] = true; }).read();
+  ASSERT_TRUE(read.ok()) << read.status().message;
+  const auto tensors = families().front()->tensors(read.value(), MoeNaming::kGptOss);
+  EXPECT_EQ(tensors.back().part, DecoderPart::kLmHead);
+  EXPECT_EQ(tensors.back().name, "model.embed_tokens.weight");
+}
+
+TEST(GptOss, GenerationConfigStandsOverTheConfig) {
   Changed with([](Json&) {});
   EXPECT_DOUBLE_EQ(with.read().value().generation.temperature, 1);
   with.add("generation_config.json", R"({"do_sample": false, "temperature": 0.7})");
@@ -104,6 +136,12 @@ TEST(GptOss, GenerationConfigAddsStopTokensAndDefaults) {
   EXPECT_NE(
       with.read().status().message.find("eos_token_id[0]: wanted an integer from 0 to 201087, found 201088"),
       std::string::npos);
+  with.add("generation_config.json", R"({"eos_token_id": 199999})");
+  EXPECT_EQ(with.read().value().stop_tokens, std::vector<int32_t>{199999});
+  with.add("generation_config.json", R"({"eos_token_id": null, "max_new_tokens": 7, "max_length": 900})");
+  EXPECT_EQ(with.read().value().stop_tokens, std::vector<int32_t>{200002});
+  EXPECT_EQ(with.read().value().generation.max_new_tokens, 7);
+  EXPECT_EQ(with.read().value().generation.max_length, 900);
   with.add("generation_config.json", "{");
   EXPECT_NE(with.read().status().message.find("generation_config.json: wanted JSON"), std::string::npos);
 }
@@ -121,9 +159,6 @@ TEST(GptOss, RefusesByKey) {
             "config.json: layer_types[3]: wanted sliding_attention or full_attention, found \"linear\"");
   EXPECT_EQ(error_of([](Json& c) { c["num_experts_per_tok"] = 33; }),
             "config.json: num_experts_per_tok: wanted at most num_local_experts = 32, found 33");
-  EXPECT_EQ(
-      error_of([](Json& c) { c["tie_word_embeddings"] = true; }),
-      "config.json: tie_word_embeddings: wanted false, which is all that gpt-oss models have, found true");
   EXPECT_EQ(error_of([](Json& c) { c["rope_scaling"]["rope_type"] = "linear"; }),
             "config.json: rope_scaling.rope_type: wanted \"yarn\", which is all that gpt-oss models have, "
             "found \"linear\"");

@@ -117,15 +117,26 @@ TEST(LoadedModel, ExpertsInBf16GiveTheSameLogits) {
   EXPECT_GT(model->weight_bytes(), 40'000'000);  // four times as many a weight
 }
 
-TEST(LoadedModel, AConfigThatSpeaksOfOtherExpertsIsRefused) {
-  const TemporaryDirectory other;
-  write_as(MoeNaming::kGptOssBf16, other.path());
-  std::filesystem::copy_file(kShipped / "config.json", other.path() + "/config.json",
+// Merged fine-tunes keep the quantization_config of the model that they come from.
+TEST(LoadedModel, ExpertsInBf16CountMoreThanAConfigOfMxfp4) {
+  const TemporaryDirectory plain, left_in;
+  write_as(MoeNaming::kGptOssBf16, plain.path());
+  write_as(MoeNaming::kGptOssBf16, left_in.path());
+  std::filesystem::copy_file(kShipped / "config.json", left_in.path() + "/config.json",
                              std::filesystem::copy_options::overwrite_existing);
+  const auto wanted = logits_of(plain.path(), DType::kF32);
+  ASSERT_FALSE(wanted.empty());
+  EXPECT_EQ(logits_of(left_in.path(), DType::kF32), wanted);
+}
+
+TEST(LoadedModel, Mxfp4WithoutItsConfigIsRefused) {
+  ModelCopy copy;
+  copy.change_config([](Json& c) { c.erase("quantization_config"); });
   const auto device = cpu::open_device({.threads = 1}).value();
-  const Status status = LoadedModel::load(*device, other.path()).status();
+  const Status status = LoadedModel::load(*device, copy.path()).status();
   EXPECT_EQ(status.code, Code::kCorrupt);
-  EXPECT_NE(status.message.find("experts.gate_up_proj_blocks"), std::string::npos) << status.message;
+  EXPECT_NE(status.message.find("config.json: quantization_config: wanted {"), std::string::npos)
+      << status.message;
 }
 
 TEST(LoadedModel, ActiveBytesAreWhatATokenReads) {

@@ -196,9 +196,9 @@ TEST_F(MtpLoad, TensorsThatAreMissingOrWrongAreNamed) {
             "model.safetensors: model.layers.3.eh_proj.weight: wanted BF16[64, 128], found BF16[128, 64]");
   EXPECT_EQ(
       ChangedMtp([](auto& tensors) {
-        of_layer_3(tensors, "self_attn.q_a_proj.weight").what.type = StoredType::kF16;
+        of_layer_3(tensors, "self_attn.q_a_proj.weight").what.type = StoredType::kI16;
       }).error(*device),
-      "model.safetensors: model.layers.3.self_attn.q_a_proj.weight: wanted BF16[32, 64], found F16[32, 64]");
+      "model.safetensors: model.layers.3.self_attn.q_a_proj.weight: wanted BF16[32, 64], found I16[32, 64]");
   EXPECT_EQ(ChangedMtp([](auto&) {}).error(*device), "");
 }
 

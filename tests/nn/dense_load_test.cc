@@ -90,7 +90,8 @@ TEST_F(DenseLoad, WhatWouldLoseSomethingIsRefusedByName) {
   };
   refused(load_dense(*device, *file.checkpoint, {"f8", {4}, DType::kBF16}, 2).status(), Code::kUnsupported,
           "f8: wanted BF16[4], found F8_E4M3[4]");
-  refused(load_dense(*device, *file.checkpoint, {"f32", {4}, DType::kBF16}, 2).status(), Code::kUnsupported,
+  const auto callers = Checkpoint::of_memory("caller", {*file.checkpoint->find("f32").value()});
+  refused(load_dense(*device, *callers.value(), {"f32", {4}, DType::kBF16}, 2).status(), Code::kUnsupported,
           "f32: wanted BF16[4], found F32[4]");
   refused(load_dense(*device, *file.checkpoint, {"norm", {3, 11}, DType::kBF16}, 2).status(), Code::kCorrupt,
           "norm: wanted BF16[3, 11], found BF16[33]");
@@ -101,6 +102,38 @@ TEST_F(DenseLoad, WhatWouldLoseSomethingIsRefusedByName) {
           "k: wanted BF16[8, 33], found BF16[7, 33]");
   refused(pack_dense(*device, *file.checkpoint, {}, 33, 1).status(), Code::kInvalidArgument,
           "at least one feature");
+}
+
+// Fine-tuning tools save some tensors of a bf16 model in F32 or F16.
+TEST_F(DenseLoad, NumbersOfAFileAreRounded) {
+  const float f32[] = {1, -2.5f, 1.00390625f, 1.01171875f, 3.0e38f, 1e-40f};  // two ties, to even
+  const uint16_t f16[] = {0x3c00, 0xc100, 0x0001, 0x03ff, 0x7bff, 0x8000};
+  const uint16_t want32[] = {0x3f80, 0xc020, 0x3f80, 0x3f82, 0x7f62, 0x0001};
+  const uint16_t want16[] = {0x3f80, 0xc020, 0x3380, 0x3880, 0x4780, 0x8000};
+  const auto stored = [](const char* name, StoredType type, const auto& values) {
+    StoredTensor t{{name, type, {6}}, std::vector<std::byte>(sizeof values)};
+    std::memcpy(t.bytes.data(), values, sizeof values);
+    return t;
+  };
+  const Written other({stored("f16", StoredType::kF16, f16), stored("f32", StoredType::kF32, f32)});
+  const DensePart parts[] = {{"f32", 6}, {"f16", 6}};
+  const auto biases = load_stacked(*device, *other.checkpoint, parts, DType::kBF16);
+  ASSERT_TRUE(biases.ok()) << biases.status().message;
+  const auto* got = biases.value().view().as<uint16_t>();
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(got[i], want32[i]) << i;
+    EXPECT_EQ(got[6 + i], want16[i]) << i;
+  }
+  const auto wide = load_dense(*device, *other.checkpoint, {"f16", {6}, DType::kF32}, 1);
+  ASSERT_TRUE(wide.ok()) << wide.status().message;
+  EXPECT_EQ(wide.value().view().as<float>()[2], 0x1p-24f);
+  EXPECT_EQ(wide.value().view().as<float>()[4], 65504);
+  const float huge[] = {3.4e38f, 0, 0, 0, 0, 0};  // beyond the largest bf16
+  const Written beyond({stored("huge", StoredType::kF32, huge)});
+  EXPECT_NE(load_dense(*device, *beyond.checkpoint, {"huge", {6}, DType::kBF16}, 1)
+                .status()
+                .message.find("huge: wanted finite numbers, found an infinity at element 0"),
+            std::string::npos);
 }
 
 // Tensors that go through a ring of page-locked memory, and ones that are too small for it.

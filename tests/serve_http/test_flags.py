@@ -1,11 +1,13 @@
 """The flags of `sluice serve`, and its log."""
 import json
+import pathlib
 import re
 import subprocess
 import unittest
 
 from server import COMMAND, QUESTION, WATCHDOG, OwnServerTest
 
+MODEL = str(pathlib.Path(__file__).resolve().parents[2] / "models" / "sluice-16e-tiny")
 # A script for vLLM, one for SGLang and one for llama.cpp, but for the model's name.
 SCRIPTS = (
     "--tensor-parallel-size 1 --max-model-len 2048 --gpu-memory-utilization 0.9 --max-num-seqs 4 --max-num-batched-tokens 256 "
@@ -50,6 +52,20 @@ class Flags(OwnServerTest):
                             (("-t", "p"), "--threads: wanted an integer from 0 to 1024, found 'p'")):
             self.assertEqual(refusal(*words), (2, f"sluice: {said} (see sluice --help)\n"))
         self.assertEqual(refusal("-tq", "2"), (2, "sluice: --threads: wanted an integer from 0 to 1024, found 'q' (see sluice --help)\n"))
+
+    def test_a_list_of_names_and_a_directory(self):
+        for words, names in ((("--served-model-name", "gpt", MODEL), ["gpt"]), (("--alias", "gpt", "org/b", MODEL), ["gpt", "org/b"]),
+                             ((MODEL, "--served-model-name", "gpt", "org/b"), ["gpt", "org/b"]),
+                             (("--served-model-name", "gpt", "--max-num-seqs", "2", MODEL), ["gpt"])):
+            server = self.start(*words)
+            self.assertEqual([m["id"] for m in server.ask("/v1/models")[2]["data"]], names)
+            self.assertEqual(server.stop(), 0)
+        for words, said in ((("gpt", "/nowhere/model"), "/nowhere/model: wanted a model's directory, found nothing there"),
+                            ((MODEL,), f"--served-model-name: wanted a name, found the model's directory '{MODEL}'"),
+                            (("gpt", ""), "--served-model-name: wanted some text, found none")):
+            status, err = refusal("--served-model-name", *words)
+            self.assertEqual(status, 2)
+            self.assertIn(said, err)
 
     def test_an_unknown_flag_names_the_nearest(self):
         for wrong, near in (("--max-model-length", "--max-model-len"), ("--ctx-sise", "--ctx-size"), ("--tool-parser", "--tool-call-parser"),

@@ -42,6 +42,15 @@ TEST(TokenizerJson, AcceptsWhatHasNoSay) {
   document["model"]["dropout"] = nullptr;
   document["post_processor"] = Json::parse(R"({"type": "TemplateProcessing", "single": [], "pair": []})");
   EXPECT_TRUE(parsed(document).ok()) << parsed(document).status().message;
+  // How a training cut and padded its batches.
+  document["truncation"] =
+      Json::parse(R"({"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0})");
+  document["padding"] = Json::parse(
+      R"({"strategy": {"Fixed": 9}, "direction": "Left", "pad_to_multiple_of": 8, "pad_id": 1, "pad_type_id": 0, "pad_token": "x"})");
+  document["added_tokens"][0]["normalized"] = true;  // there is no normalizer
+  ASSERT_TRUE(parsed(document).ok()) << parsed(document).status().message;
+  EXPECT_EQ(ids_of(parsed(document).value(), "as many as ever"),
+            ids_of(parsed(recorded()).value(), "as many as ever"));
   document.erase("post_processor");
   document.erase("normalizer");
   EXPECT_TRUE(parsed(document).ok());
@@ -71,7 +80,9 @@ TEST(TokenizerJson, RefusesTheRestByName) {
       {"/model/merges/3", "[\"a\", \"%%%\"]", "model.merges[3]: wanted words of model.vocab"},
       {"/model/merges", "{}", "model.merges: wanted an array"},
       {"/normalizer", "{\"type\": \"NFC\"}", "t.json: normalizer: wanted null"},
-      {"/truncation", "{\"max_length\": 5}", "t.json: truncation: wanted null"},
+      {"/truncation", "5", "t.json: truncation: wanted an object, found 5"},
+      {"/truncation", "{\"max_words\": 5}", "t.json: truncation: wanted known keys only, found 'max_words'"},
+      {"/padding", "[]", "t.json: padding: wanted an object, found an array of 0"},
       {"/surprise", "1", "found 'surprise'"},
       {"/pre_tokenizer", "null", "wanted an object"},
       {"/pre_tokenizer/type", "\"Whitespace\"", "pre_tokenizer.type: wanted \"ByteLevel\" or \"Sequence\""},
@@ -88,7 +99,7 @@ TEST(TokenizerJson, RefusesTheRestByName) {
       {"/decoder/type", "\"Metaspace\"", "decoder.type: wanted \"ByteLevel\""},
       {"/post_processor", "{\"type\": \"BertProcessing\"}", "post_processor.type: wanted"},
       {"/added_tokens/0/lstrip", "true", "added_tokens[0].lstrip: wanted false or null, found true"},
-      {"/added_tokens/0/normalized", "true", "added_tokens[0].normalized: wanted false"},
+      {"/added_tokens/0/normalized", "1", "added_tokens[0].normalized: wanted true or false, found 1"},
       {"/added_tokens/0/content", "\"\"", "added_tokens[0].content: wanted 1 to 1024 bytes"},
       {"/added_tokens/0/content", "\"<|end|>\"", "wanted each content once, found '<|end|>' twice"},
       {"/added_tokens/0/id", "7", "added_tokens[0].id: wanted an id of its own, found 7"},
@@ -101,6 +112,21 @@ TEST(TokenizerJson, RefusesTheRestByName) {
     ASSERT_FALSE(tokenizer.ok()) << c.place << " = " << c.value;
     EXPECT_NE(tokenizer.status().message.find(c.message), std::string::npos) << tokenizer.status().message;
     EXPECT_TRUE(tokenizer.status().message.starts_with("t.json")) << tokenizer.status().message;
+  }
+}
+
+// The library looks for normalized tokens in what the others leave, so they must not overlap.
+TEST(TokenizerJson, RefusesNormalizedTokensThatOthersMayCut) {
+  for (const char* content : {"<|end|> of it", "<|en", "it is the <|"}) {
+    Json document = recorded();
+    Json& last = document["added_tokens"].emplace_back(document["added_tokens"][0]);
+    last["content"] = content, last["normalized"] = true, last["id"] = 4000;
+    const auto tokenizer = parsed(document);
+    ASSERT_FALSE(tokenizer.ok()) << content;
+    EXPECT_NE(tokenizer.status().message.find("wanted normalized tokens apart from the others, found '" +
+                                              std::string(content)),
+              std::string::npos)
+        << tokenizer.status().message;
   }
 }
 
