@@ -18,11 +18,11 @@ constexpr const char* kShipped = "models/sluice-16e-tiny";
 constexpr std::string_view kFolder = "models--";  // of a model in a cache: models--openai--gpt-oss-20b
 constexpr int64_t kSmallFile = 1 << 20;
 
-bool is_directory(const fs::path& path) {
+bool is_folder(const fs::path& path) {
   std::error_code error;
   return fs::is_directory(path, error);
 }
-bool exists(const fs::path& path) {
+bool is_there(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error);
 }
@@ -31,7 +31,7 @@ std::vector<fs::path> sorted_directories(const fs::path& of) {
   std::vector<fs::path> out;
   std::error_code error;
   for (fs::directory_iterator it(of, error), end; !error && it != end; it.increment(error))
-    if (is_directory(it->path())) out.push_back(it->path());
+    if (is_folder(it->path())) out.push_back(it->path());
   std::sort(out.begin(), out.end());
   return out;
 }
@@ -64,7 +64,7 @@ Result<std::string> snapshot_of(const fs::path& folder) {
   const std::vector<fs::path> all = sorted_directories(folder / "snapshots");
   if (auto main = read_file((folder / "refs" / "main").string(), kSmallFile); main.ok()) {
     std::string commit = main.value().substr(0, main.value().find_first_of("\r\n "));
-    if (!commit.empty() && is_directory(folder / "snapshots" / commit))
+    if (!commit.empty() && is_folder(folder / "snapshots" / commit))
       return (folder / "snapshots" / commit).string();
   }
   if (all.size() == 1) return all.front().string();
@@ -103,8 +103,8 @@ Status adapter(const std::string& named) {
 
 // A directory without a config.json, which may lead to one that has it.
 Result<std::string> directory_behind(const std::string& named) {
-  if (exists(fs::path(named) / "adapter_config.json")) return adapter(named);
-  if (is_directory(fs::path(named) / "snapshots")) return snapshot_of(named);
+  if (is_there(fs::path(named) / "adapter_config.json")) return adapter(named);
+  if (is_folder(fs::path(named) / "snapshots")) return snapshot_of(named);
   for (const fs::path& cache : {fs::path(named), fs::path(named) / "hub"})
     if (const auto folders = folders_in(cache); !folders.empty()) return whole_cache(named, folders);
   return named;  // whoever reads it says what is missing
@@ -122,7 +122,7 @@ bool is_name(const std::string& named) {
 Result<std::string> snapshot_named(const std::string& named) {
   const fs::path cache = cache_directory();
   const fs::path folder = cache / (std::string(kFolder) + replaced(named, "/", "--"));
-  if (is_directory(folder / "snapshots")) return snapshot_of(folder);
+  if (is_folder(folder / "snapshots")) return snapshot_of(folder);
   return invalid(
       named +
       ": wanted a model's directory, found none of this name, nor a model in the Hugging Face cache " +
@@ -145,9 +145,9 @@ Result<std::string> shipped_model() {
 
 Result<std::string> model_directory(const std::string& named) {
   if (named.empty()) return shipped_model();
-  if (is_directory(named))
-    return exists(fs::path(named) / "config.json") ? Result<std::string>(named) : directory_behind(named);
-  if (exists(named)) {
+  if (is_folder(named))
+    return is_there(fs::path(named) / "config.json") ? Result<std::string>(named) : directory_behind(named);
+  if (is_there(named)) {
     const std::string around = fs::path(named).parent_path().string();
     return invalid(
         named +

@@ -31,9 +31,6 @@ Result<std::string> rope_type(const JsonAt& scaling) {
   return type;
 }
 
-// What YaRN multiplies cos and sin with, for a weight of it.
-double stretch(double factor, double mscale) { return factor > 1 ? 0.1 * mscale * std::log(factor) + 1 : 1; }
-
 Status read_yarn(const JsonAt& scaling, double context, RopeScaling* rope) {
   double mscale = 0, all_dim = 0;
   ConfigReader r{scaling};
@@ -46,8 +43,8 @@ Status read_yarn(const JsonAt& scaling, double context, RopeScaling* rope) {
   r.number("mscale", 0, 1e3, 0, &mscale);
   r.number("mscale_all_dim", 0, 1e3, 0, &all_dim);
   const double stretched = mscale > 0 && all_dim > 0
-                               ? stretch(rope->factor, mscale) / stretch(rope->factor, all_dim)
-                               : stretch(rope->factor, 1);
+                               ? yarn_stretch(rope->factor, mscale) / yarn_stretch(rope->factor, all_dim)
+                               : yarn_stretch(rope->factor, 1);
   r.number("attention_factor", 1e-3, 1e3, stretched, &rope->attention_factor);
   SLUICE_TRY(r.status);
   // null says no here, a missing key yes.
@@ -151,7 +148,7 @@ Status refused(const JsonAt& config, const std::string& key, const std::string& 
 }
 
 // Heads of every kind of layer. null means what it means to transformers; a missing key would mean the published model's number.
-Status read_attention(const JsonAt& config, AttentionConfig* a) {
+Status read_heads(const JsonAt& config, AttentionConfig* a) {
   ConfigReader r{config};
   r.integer("num_attention_heads", 1, 1024, &a->heads);
   a->kv_heads = a->heads;
@@ -171,7 +168,7 @@ Status read_attention(const JsonAt& config, AttentionConfig* a) {
   return {};
 }
 
-Status read_moe(const JsonAt& config, MoeConfig* moe) {
+Status read_experts(const JsonAt& config, MoeConfig* moe) {
   const int64_t hidden = moe->hidden;
   *moe = known_moe("gpt-oss-20b").value();  // its arithmetic; the shape is the checkpoint's
   moe->hidden = hidden;
@@ -219,14 +216,14 @@ Result<ModelConfig> read(const JsonAt& config) {
   SLUICE_TRY(r.status);
   if (d.hidden % kMxBlock) return refused(config, "hidden_size", "a multiple of 32 (MXFP4 blocks)");
   AttentionConfig attention{.hidden = d.hidden, .qkv_bias = true, .o_bias = true, .sinks = true};
-  SLUICE_TRY(read_attention(config, &attention));
+  SLUICE_TRY(read_heads(config, &attention));
   SLUICE_TRY(read_rope(config, &d.rope));
   SLUICE_TRY(read_layers(config, layers, &d.kind));
   AttentionConfig sliding = attention;
   sliding.window = window;
   d.attention = {sliding, attention};
   d.moe.hidden = d.hidden;
-  SLUICE_TRY(read_moe(config, &d.moe));
+  SLUICE_TRY(read_experts(config, &d.moe));
   const auto tied = config.boolean("tie_word_embeddings", false);
   if (!tied.ok()) return tied.status();
   if (tied.value()) out.head = ModelConfig::Head::kTied;

@@ -12,9 +12,6 @@ namespace {
 
 const std::string kModels = "DeepSeek V3";
 
-// What YaRN multiplies attention with, for one of its two weights of it.
-double stretch(double factor, double mscale) { return factor > 1 ? 0.1 * mscale * std::log(factor) + 1 : 1; }
-
 // Hugging Face writes rope_scaling and rope_theta; transformers 5 writes both into rope_parameters. Fills the scale of the scores
 // too: YaRN stretches cos and sin by the share of mscale in mscale_all_dim, and the scores by mscale_all_dim, twice.
 Status read_rope(const JsonAt& config, MtpConfig* c) {
@@ -55,9 +52,9 @@ Status read_rope(const JsonAt& config, MtpConfig* c) {
   SLUICE_TRY(r.status);
   rope.truncate = RopeScaling::Truncate::kYes;
   rope.attention_factor = mscale > 0 && all_dim > 0
-                              ? stretch(rope.factor, mscale) / stretch(rope.factor, all_dim)
-                              : stretch(rope.factor, 1);
-  if (all_dim > 0) scale *= stretch(rope.factor, all_dim) * stretch(rope.factor, all_dim);
+                              ? yarn_stretch(rope.factor, mscale) / yarn_stretch(rope.factor, all_dim)
+                              : yarn_stretch(rope.factor, 1);
+  if (all_dim > 0) scale *= yarn_stretch(rope.factor, all_dim) * yarn_stretch(rope.factor, all_dim);
   return {};
 }
 

@@ -1,5 +1,6 @@
 // What the families' readers of config.json have in common.
 #pragma once
+#include <cmath>
 #include <string>
 
 #include "base/json.h"
@@ -22,6 +23,11 @@ Status must_be(const JsonAt& config, const std::string& key, const T& wanted, co
   Status status = member.value().wrong(want.dump() + ", which is all that " + models + " models have");
   status.code = Code::kUnsupported;
   return status;
+}
+
+// What YaRN multiplies attention with, for one of its two weights of it.
+inline double yarn_stretch(double factor, double mscale) {
+  return factor > 1 ? 0.1 * mscale * std::log(factor) + 1 : 1;
 }
 
 // Reads numbers into fields; the first error stays.

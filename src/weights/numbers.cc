@@ -8,14 +8,14 @@ namespace {
 
 // Element i of bytes without alignment.
 template <class T>
-T at(const std::byte* from, int64_t i) {
+T number_at(const std::byte* from, int64_t i) {
   T value;
   std::memcpy(&value, from + i * static_cast<int64_t>(sizeof value), sizeof value);
   return value;
 }
 
 template <class Read>
-void convert(int64_t count, DType dtype, std::byte* to, Read read) {
+void convert_each(int64_t count, DType dtype, std::byte* to, Read read) {
   if (dtype == DType::kF32) {
     for (int64_t i = 0; i < count; ++i) {
       const float value = read(i);
@@ -45,15 +45,16 @@ void convert_numbers(StoredType stored, const std::byte* from, int64_t count, DT
       if (dtype == DType::kF32)
         std::memcpy(to, from, static_cast<size_t>(4 * count));
       else
-        convert(count, dtype, to, [&](int64_t i) { return at<float>(from, i); });
+        convert_each(count, dtype, to, [&](int64_t i) { return number_at<float>(from, i); });
       return;
     case StoredType::kF16:
-      return convert(count, dtype, to, [&](int64_t i) { return half_to_float(at<uint16_t>(from, i)); });
+      return convert_each(count, dtype, to,
+                          [&](int64_t i) { return half_to_float(number_at<uint16_t>(from, i)); });
     default:
       if (dtype == DType::kBF16)
         std::memcpy(to, from, static_cast<size_t>(2 * count));
       else
-        convert(count, dtype, to, [&](int64_t i) { return to_float(at<BF16>(from, i)); });
+        convert_each(count, dtype, to, [&](int64_t i) { return to_float(number_at<BF16>(from, i)); });
   }
 }
 
