@@ -302,8 +302,8 @@ LAYERS = [
         "mtp_scores_stretched_once",
         "YaRN's factor of the scores counts once",
         "src/models/mtp_config.cc",
-        "scale *= yarn_stretch(rope.factor, all_dim) * stretch",
-        "scale *= 1 + 0 * yarn_stretch(rope.factor, all_dim) * stretch",
+        "scale *= yarn_stretch(rope.factor, all_dim) * yarn_stretch",
+        "scale *= 1 + 0 * yarn_stretch(rope.factor, all_dim) * yarn_stretch",
         "Mtp*",
     ),
     Mutation(

@@ -56,7 +56,6 @@ CASES = {
     "YaRN truncate null": (TENSORS, {"config": yarn(truncate=None, factor=None, attention_factor=None)}),
     "YaRN mscale": (TENSORS, {"config": yarn(mscale=1.5, mscale_all_dim=0.5, factor=8.0)}),
     "both rope keys": (TENSORS, {"config": lambda c: c.update(rope_parameters={"rope_type": "yarn", "factor": 32.0})}),
-    "head_dim null": (TENSORS, {"config": lambda c: c.update(head_dim=None)}),
     "swiglu_alpha": (TENSORS, {"config": lambda c: c.update(swiglu_alpha=1.2)}),
     "eos in config": (TENSORS, {"config": lambda c: c.update(eos_token_id=1012)}),
     "one eos": (TENSORS, {"generation_config": lambda g: g.update(eos_token_id=1007)}),
