@@ -53,7 +53,7 @@ struct Words {
     std::vector<std::string> out;
     const auto one = [&](size_t i, size_t j) {
       if (i >= firsts.size() || j >= seconds.size() || full()) return;
-      merges.push_back({firsts[i], seconds[j]});
+      merges.push_back(Json::array({firsts[i], seconds[j]}));
       add(out.emplace_back(firsts[i] + seconds[j]));
     };
     for (size_t shell = 0; shell < std::max(firsts.size(), seconds.size()) && !full(); ++shell) {
