@@ -4,6 +4,7 @@
 
 #include "harness/devices.h"
 #include "harness/moe_files.h"
+#include "nn/moe_canary.h"
 
 namespace sluice::test {
 namespace {
@@ -114,6 +115,53 @@ TEST_P(MoeLoadIn, EveryNamingIsDetectedAndLoadedByteForByte) {
     same(w.experts.up_bias, moe.up_bias), same(w.experts.down_bias, moe.down_bias);
     EXPECT_TRUE(loaded.value()->verify().ok());
     EXPECT_TRUE(Moe::plan(*d, loaded.value()->config(), 4).ok());
+  }
+}
+
+// Fine-tuning tools save bf16 weights in F32.
+TEST_P(MoeLoadIn, NumbersInF32GiveTheSameBytes) {
+  const auto d = device();
+  const auto packed = [&](const RandomMoe& moe, const MoeLoadOptions& options,
+                          const std::vector<StoredTensor>& tensors) {
+    const Written file(tensors);
+    std::vector<std::byte> out;
+    const auto loaded = load_moe(*d, *file.checkpoint, moe.config, options);
+    EXPECT_TRUE(loaded.ok()) << word(options.naming) << ": " << loaded.status().message;
+    if (!loaded.ok()) return out;
+    const auto append = [&](std::span<const std::byte> bytes) -> Status {
+      out.insert(out.end(), bytes.begin(), bytes.end());
+      return {};
+    };
+    EXPECT_TRUE(loaded.value()->write_packed(append).ok());
+    if (moe.config.layout == WeightLayout::kPanels16) {  // the host's kernels read no other
+      const Status looked = canary(*d, *loaded.value(), *file.checkpoint);
+      EXPECT_TRUE(looked.ok()) << word(options.naming) << ": " << looked.message;
+    }
+    return out;
+  };
+  for (MoeNaming naming : kNamings) {
+    MoeConfig config = small_config(naming);
+    config.layout = GetParam();
+    const RandomMoe moe(config, 5);
+    const int64_t layer = naming == MoeNaming::kPlain ? 0 : kLayer;
+    const std::vector<StoredTensor> as_is = moe.tensors(naming, layer);
+    std::vector<StoredTensor> wide = as_is;
+    for (StoredTensor& t : wide) {
+      if (t.what.type != StoredType::kBF16) continue;
+      std::vector<std::byte> bytes(2 * t.bytes.size());
+      for (size_t i = 0; i < t.bytes.size(); i += 2)
+        std::memcpy(bytes.data() + 2 * i + 2, t.bytes.data() + i, 2);
+      t.what.type = StoredType::kF32, t.bytes = std::move(bytes);
+    }
+    std::vector<Slice> slices{{}};
+    if (config.expert_w == DType::kBF16 && !config.shared_as_slots)
+      slices.push_back({.tp_rank = 1, .tp_size = 2});  // a bias is cut, too
+    for (const Slice& slice : slices) {
+      const MoeLoadOptions options{.naming = naming, .layer = layer, .slice = slice, .threads = 2};
+      const std::vector<std::byte> wanted = packed(moe, options, as_is);
+      ASSERT_FALSE(wanted.empty());
+      EXPECT_EQ(packed(moe, options, wide), wanted) << word(naming);
+    }
   }
 }
 
