@@ -97,13 +97,16 @@ Status adapter(const std::string& named) {
   if (config.ok() && config.value().is_object())
     if (const auto name = JsonAt(config.value(), named).string("base_model_name_or_path"); name.ok())
       base = name.value();
-  return invalid(named + ": wanted a model's directory, found an adapter of " + base +
-                 " (adapter_config.json); merge it into the model (PEFT: merge_and_unload) and save that");
+  return invalid(
+      named + ": wanted a model's directory, found an adapter of " + base +
+      " in it (adapter_config.json); merge it into the model (PEFT: merge_and_unload) and save that");
 }
 
-// A directory without a config.json, which may lead to one that has it.
+// A directory, or the one with a config.json that it leads to.
 Result<std::string> directory_behind(const std::string& named) {
+  // transformers would load it over whatever stands beside it.
   if (is_there(fs::path(named) / "adapter_config.json")) return adapter(named);
+  if (is_there(fs::path(named) / "config.json")) return named;
   if (is_folder(fs::path(named) / "snapshots")) return snapshot_of(named);
   for (const fs::path& cache : {fs::path(named), fs::path(named) / "hub"})
     if (const auto folders = folders_in(cache); !folders.empty()) return whole_cache(named, folders);
@@ -145,8 +148,7 @@ Result<std::string> shipped_model() {
 
 Result<std::string> model_directory(const std::string& named) {
   if (named.empty()) return shipped_model();
-  if (is_folder(named))
-    return is_there(fs::path(named) / "config.json") ? Result<std::string>(named) : directory_behind(named);
+  if (is_folder(named)) return directory_behind(named);
   if (is_there(named)) {
     const std::string around = fs::path(named).parent_path().string();
     return invalid(

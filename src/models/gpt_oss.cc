@@ -108,11 +108,12 @@ Status read_rope(const JsonAt& config, RopeScaling* rope) {
   return top.status;
 }
 
-Status must_be_also(const JsonAt& config, const std::string& key, int64_t top_k) {
+// A second name of a number.
+Status must_be_also(const JsonAt& config, const std::string& key, const std::string& first, int64_t value) {
   const auto same = config.integer(key, 1, 1024);
   if (!same.ok()) return same.status();
-  if (same.value() == top_k) return {};
-  return config.at(key).value().wrong("num_experts_per_tok = " + std::to_string(top_k));
+  if (same.value() == value) return {};
+  return config.at(key).value().wrong(first + " = " + std::to_string(value));
 }
 
 // layer_types, or where it is missing every second layer with a window, the first one included.
@@ -178,7 +179,8 @@ Status read_experts(const JsonAt& config, MoeConfig* moe) {
   moe->logits = DType::kF32;
   ConfigReader r{config};
   r.integer("intermediate_size", kMxBlock, 65536, &moe->intermediate);
-  r.integer("num_local_experts", 1, 1024, &moe->experts);
+  const std::string experts = config.has("num_local_experts") ? "num_local_experts" : "num_experts";
+  r.integer(config.has(experts) ? experts : "num_local_experts", 1, 1024, &moe->experts);
   r.integer("num_experts_per_tok", 1, 1024, &moe->top_k);
   r.number("swiglu_limit", 1e-6, 1e6, 7, &moe->limit);
   r.number("swiglu_alpha", 1e-6, 1e6, 1.702, &moe->alpha);
@@ -186,7 +188,11 @@ Status read_experts(const JsonAt& config, MoeConfig* moe) {
   if (moe->intermediate % kMxBlock)
     return refused(config, "intermediate_size", "a multiple of 32 (MXFP4 blocks)");
   // The same count under OpenAI's own name, in the published configs beside the other.
-  if (config.has("experts_per_token")) SLUICE_TRY(must_be_also(config, "experts_per_token", moe->top_k));
+  if (config.has("experts_per_token"))
+    SLUICE_TRY(must_be_also(config, "experts_per_token", "num_experts_per_tok", moe->top_k));
+  // And transformers' other name of the experts' number.
+  if (config.has("num_experts"))
+    SLUICE_TRY(must_be_also(config, "num_experts", "num_local_experts", moe->experts));
   if (moe->top_k > moe->experts)
     return refused(config, "num_experts_per_tok",
                    "at most num_local_experts = " + std::to_string(moe->experts));

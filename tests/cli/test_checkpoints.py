@@ -1,6 +1,7 @@
 """Checkpoints as other tools save them: each answers as the shipped one does, or is refused by what is wrong with it."""
 import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -149,12 +150,13 @@ class Weights(Checkpoints):
         name = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
         self.refused(f"{name}: wanted a checkpoint whose adapters are merged", {**TENSORS, name: ("BF16", [8, 256], bytes(4096))})
         directory = variants.save(self.path())
-        os.remove(os.path.join(directory, "config.json"))
         with open(os.path.join(directory, "adapter_config.json"), "w", encoding="utf-8") as file:
             json.dump({"base_model_name_or_path": "openai/gpt-oss-20b"}, file)
-        done = self.run_command("run", directory, "-p", QUESTION)
-        self.assertEqual(done.returncode, 2)
-        self.assertIn("found an adapter of openai/gpt-oss-20b", done.stderr)
+        for _ in ("beside a model", "alone"):
+            done = self.run_command("run", directory, "-p", QUESTION)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("found an adapter of openai/gpt-oss-20b in it", done.stderr)
+            pathlib.Path(directory, "config.json").unlink(missing_ok=True)
 
     def test_tensors_without_a_place(self):
         directory = variants.save(self.path(), {**TENSORS, "model.rotary_emb.inv_freq": ("F32", [16], bytes(64))})
@@ -203,6 +205,12 @@ class Config(Checkpoints):
         self.same(config=setting(architectures=None))
         self.refused("architectures", config=lambda c: c.pop("architectures") and c.update(model_type="llama"))
         self.refused("architectures: wanted one architecture", config=setting(architectures=[]))
+
+    def test_numbers_by_another_name(self):
+        self.same(config=lambda c: c.update(num_experts=c.pop("num_local_experts")))
+        self.same(config=setting(num_experts=16))
+        self.refused("config.json: num_experts: wanted num_local_experts = 16, found 8", config=setting(num_experts=8))
+        self.refused("config.json: num_local_experts: wanted a value", config=without("num_local_experts"))
 
     def test_numbers_in_the_other_spelling(self):
         self.same(config=lambda c: c.update(rope_theta=150000.0, swiglu_limit=7) or c["rope_scaling"].update(factor=4, beta_fast=32, beta_slow=1))
