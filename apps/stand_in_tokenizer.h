@@ -1,4 +1,5 @@
-// A tokenizer for weights that nobody trained: text becomes about as many tokens as with a real one, and every token is some text.
+// A tokenizer for weights that nobody trained: every text becomes tokens, of English about one for two letters, and every token is some
+// text.
 #pragma once
 #include <cstdint>
 
