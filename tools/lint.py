@@ -37,6 +37,7 @@ FORBIDDEN_ANYWHERE = [
     (re.compile(r"#\s*include\s+\"\.\.?/"), "includes by a relative path"),
     (re.compile(r"\b(_v2|legacy_)\w*"), "keeps an old version beside a new one"),
 ]
+BARE_THREAD = re.compile(r"\bstd::(jthread|async|thread(?!::))\b")
 PATH_IN_DOCS = re.compile(r"`((?:src|include|apps|tests|bench|docs|tools|examples|models|plugins)/[\w./*-]*|dev|\.ci/run)`")
 
 
@@ -66,6 +67,8 @@ def lint_code(path, text):
         for pattern, why in rules:
             if pattern.search(line if (pattern, why) in FORBIDDEN_ANYWHERE else code):
                 yield f"{relative}:{number}: {why}: {line.strip()}"
+        if relative.parts[0] in {"src", "apps", "bench"} and relative.stem != "worker_thread" and BARE_THREAD.search(code):
+            yield f"{relative}:{number}: starts a thread that takes signals (base/worker_thread.h): {line.strip()}"
         include = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
         if in_src and include:
             folder = folder_of(path)

@@ -18,7 +18,7 @@ EngineThread::EngineThread(Engine& engine, int64_t max_queue, Deliver deliver)
       max_running_(engine.decoder().bounds().sequences),
       deliver_(std::move(deliver)) {
   note_load(true);
-  thread_ = std::thread([this] { run(); });
+  thread_ = WorkerThread([this] { run(); });
 }
 
 EngineThread::~EngineThread() {

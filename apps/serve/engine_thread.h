@@ -7,10 +7,10 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "base/worker_thread.h"
 #include "nn/kernel_runs.h"
 #include "serve/expert_counter.h"
 #include "serve/mask_workers.h"
@@ -103,7 +103,7 @@ class EngineThread {
   std::unordered_map<int64_t, Ticket> ticket_of_;
   std::unordered_map<Ticket, int64_t> id_of_;
   std::chrono::steady_clock::time_point expert_counts_asked_ = {};
-  std::thread thread_;  // last: it uses all of the above
+  WorkerThread thread_;  // last: it uses all of the above
 };
 
 }  // namespace sluice::apps

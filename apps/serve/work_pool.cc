@@ -14,7 +14,7 @@ WorkPool::~WorkPool() {
     end_ = true;
   }
   wake_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  for (WorkerThread& thread : threads_) thread.join();
 }
 
 void WorkPool::submit(std::function<void()> work) {

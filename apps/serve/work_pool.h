@@ -5,8 +5,9 @@
 #include <deque>
 #include <functional>
 #include <mutex>
-#include <thread>
 #include <vector>
+
+#include "base/worker_thread.h"
 
 namespace sluice::apps {
 
@@ -24,7 +25,7 @@ class WorkPool {
   std::condition_variable wake_;
   std::deque<std::function<void()>> work_;
   bool end_ = false;
-  std::vector<std::thread> threads_;
+  std::vector<WorkerThread> threads_;
 };
 
 }  // namespace sluice::apps

@@ -26,7 +26,7 @@ Status Copies::start() {
   std::memset(host_, 0x5a, kBytes);
   int gpu = 0;
   SLUICE_TRY(cuda::check(cudaGetDevice(&gpu), "copies"));
-  thread_ = std::thread([this, gpu] {
+  thread_ = WorkerThread([this, gpu] {
     cudaSetDevice(gpu);
     work();
   });

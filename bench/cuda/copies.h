@@ -3,9 +3,9 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
-#include <thread>
 
 #include "base/status.h"
+#include "base/worker_thread.h"
 
 namespace sluice::bench {
 
@@ -27,7 +27,7 @@ class Copies {
   cudaEvent_t done_[2] = {};
   std::atomic<bool> stop_ = false;
   std::atomic<int64_t> copied_ = 0;
-  std::thread thread_;
+  WorkerThread thread_;
 };
 
 }  // namespace sluice::bench

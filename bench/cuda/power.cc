@@ -76,7 +76,7 @@ struct Power::Library {
 
 Power::Power() : library_(new Library) {
   problem_ = library_->open();
-  if (problem_.empty()) thread_ = std::thread([this] { work(); });
+  if (problem_.empty()) thread_ = WorkerThread([this] { work(); });
 }
 
 Power::~Power() {

@@ -4,8 +4,9 @@
 #include <chrono>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
+
+#include "base/worker_thread.h"
 
 namespace sluice::bench {
 
@@ -40,7 +41,7 @@ class Power {
   std::atomic<bool> stop_ = false;
   std::mutex mutex_;
   std::vector<Sample> samples_;
-  std::thread thread_;
+  WorkerThread thread_;
 };
 
 }  // namespace sluice::bench

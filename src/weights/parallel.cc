@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <system_error>
+#include <thread>
 
 namespace sluice {
 
@@ -30,7 +31,7 @@ Workers::~Workers() {
     stop_ = true;
   }
   start_.notify_all();
-  for (std::thread& t : helpers_) t.join();
+  for (WorkerThread& t : helpers_) t.join();
 }
 
 void Workers::run(int64_t count, const std::function<void(int64_t)>& f) {

@@ -4,8 +4,9 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <thread>
 #include <vector>
+
+#include "base/worker_thread.h"
 
 namespace sluice {
 
@@ -35,7 +36,7 @@ class Workers {
   Loop* loop_ = nullptr;  // under way, or null
   int64_t loops_ = 0;     // begun so far
   bool stop_ = false;
-  std::vector<std::thread> helpers_;
+  std::vector<WorkerThread> helpers_;
 };
 
 }  // namespace sluice

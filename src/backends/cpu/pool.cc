@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <system_error>
+#include <thread>
 
 namespace sluice::cpu {
 namespace {
@@ -30,7 +31,7 @@ ThreadPool::~ThreadPool() {
   stop_.store(true, std::memory_order_relaxed);
   loop_.fetch_add(1, std::memory_order_release);
   loop_.notify_all();
-  for (std::thread& worker : workers_) worker.join();
+  for (WorkerThread& worker : workers_) worker.join();
 }
 
 void ThreadPool::take_chunks(int thread) {

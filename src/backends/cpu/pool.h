@@ -4,9 +4,10 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <type_traits>
 #include <vector>
+
+#include "base/worker_thread.h"
 
 namespace sluice::cpu {
 
@@ -55,7 +56,7 @@ class ThreadPool {
   alignas(64) std::atomic<int64_t> done_{0};   // chunks of the current loop that are finished
   alignas(64) std::atomic<uint32_t> loop_{0};  // what workers sleep on: a new value is a new loop
   std::atomic<bool> stop_{false};
-  std::vector<std::thread> workers_;
+  std::vector<WorkerThread> workers_;
 };
 
 }  // namespace sluice::cpu
