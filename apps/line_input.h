@@ -4,22 +4,22 @@
 #include <optional>
 #include <string>
 
+#include "apps/line_editor.h"
+#include "base/status.h"
+
 namespace sluice::apps {
 
 // On a terminal a prompt, editing and the history of this run; ~/.editrc may set keys. From anywhere else the lines as they come.
 class LineInput {
  public:
   LineInput();
-  ~LineInput();
-  LineInput(const LineInput&) = delete;
-  LineInput& operator=(const LineInput&) = delete;
   bool terminal() const { return terminal_; }
-  std::optional<std::string> next();  // without its newline; none: there are no more
+  // Without its newline; none: there are no more. kIo, kCorrupt: standard input cannot be read, or has a line without an end.
+  Result<std::optional<std::string>> next();
 
  private:
-  struct Editor;
   bool terminal_;
-  std::unique_ptr<Editor> editor_;  // none: nothing to edit with
+  std::unique_ptr<LineEditor> editor_;  // null: nothing to edit with
 };
 
 }  // namespace sluice::apps

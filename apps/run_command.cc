@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
-#include <iostream>
 
 #include "apps/answer_form.h"
 #include "apps/chat.h"
@@ -102,11 +101,12 @@ enum class Word : uint8_t { kNone, kNew, kHelp, kExit };
 Result<Word> word_of(const std::string& line) {
   const std::vector<std::string> known{"/new", "/help", "/exit"};
   const auto in_word = [](unsigned char c) { return std::isalpha(c) != 0; };
-  if (line.size() < 2 || line[0] != '/' || !std::all_of(line.begin() + 1, line.end(), in_word))
+  const std::string word = line.substr(0, line.find_last_not_of(" \t\r") + 1);
+  if (word.size() < 2 || word[0] != '/' || !std::all_of(word.begin() + 1, word.end(), in_word))
     return Word::kNone;
   for (size_t i = 0; i < known.size(); ++i)
-    if (line == known[i]) return static_cast<Word>(i + 1);
-  return unknown_name("command", line, known);
+    if (word == known[i]) return static_cast<Word>(i + 1);
+  return unknown_name("command", word, known);
 }
 
 constexpr const char* kHelp =
@@ -140,7 +140,11 @@ int converse(Chat& chat, const RunOptions& o, const AnswerForm& form, Conversati
   LineInput input;
   if (input.terminal())
     std::fputs("Ask something; /help lists what else there is, /exit or Ctrl-D ends.\n", stderr);
-  while (const auto line = input.next()) {
+  while (true) {
+    const auto read = input.next();
+    if (!read.ok()) return wrong_use(read.status().message);
+    const std::optional<std::string>& line = read.value();
+    if (!line) break;
     if (line->empty()) continue;
     const auto word = word_of(*line);
     if (!word.ok()) {
@@ -161,8 +165,8 @@ int converse(Chat& chat, const RunOptions& o, const AnswerForm& form, Conversati
 // The question that the flags bring, if any.
 Result<std::optional<std::string>> question_of(const RunOptions& o) {
   if (!o.prompt_file && o.prompt != "-") return o.prompt;
-  if (!o.prompt_file || o.prompt_file == "-") return std::optional(text_of(std::cin));
-  auto text = file_text(*o.prompt_file, "the question");
+  const bool standard = !o.prompt_file || o.prompt_file == "-";
+  auto text = standard ? text_of(stdin, kStandardInput) : file_text(*o.prompt_file, "the question");
   if (!text.ok()) return text.status();
   return std::optional(std::move(text).value());
 }

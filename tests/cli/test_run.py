@@ -1,12 +1,15 @@
 """`sluice run` as people and scripts use it: a terminal with its keys, files, pipes, stop strings."""
+import fcntl
 import json
 import os
 import pty
 import re
 import select
 import signal
+import struct
 import subprocess
 import tempfile
+import termios
 import time
 import unittest
 
@@ -20,15 +23,22 @@ def run(*words, text=""):
 
 
 class Terminal:
-    """A conversation on a terminal of its own."""
+    """A conversation on a terminal of its own; or a shell there."""
 
-    def __init__(self, *words, **environment):
+    def __init__(self, *words, shell=None, **environment):
         self.shown = b""
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.environ.update({"TERM": "xterm", "HOME": "/nonexistent", **environment})
-            os.execv(COMMAND, [COMMAND, "run", "-q", "--hide-reasoning", *words])
+            command = shell or [COMMAND, "run", "-q", "--hide-reasoning", *words]
+            os.execvp(command[0], command)
         self.expect("> ")
+
+    def resize(self, rows, columns):
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def modes(self):
+        return subprocess.run(["stty", "-a"], stdin=self.fd, capture_output=True, text=True, check=True).stdout
 
     def send(self, keys):
         os.write(self.fd, keys.encode())
@@ -60,6 +70,20 @@ class Terminal:
             pass
         os.close(self.fd)
         return os.waitpid(self.pid, 0)[1]
+
+
+def taken_by_workers(process, least):
+    """(thread, signal) of each of the program's worker threads, of which there are `least` or more."""
+    threads = [int(name) for name in os.listdir(f"/proc/{process}/task") if int(name) != process]
+    if len(threads) < least:
+        raise AssertionError(f"wanted {least} workers, found {len(threads)}")
+    out = []
+    for thread in threads:
+        with open(f"/proc/{process}/task/{thread}/status") as status:
+            blocked = int(re.search(r"SigBlk:\s*([0-9a-f]+)", status.read())[1], 16)
+        asked = (signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+        out += [(thread, one.name) for one in asked if not blocked >> (one - 1) & 1]
+    return out
 
 
 class OnATerminal(unittest.TestCase):
@@ -99,17 +123,142 @@ class OnATerminal(unittest.TestCase):
         t.expect(r"\n> ")
         t.send("What is 1")
         t.expect("What is 1")
-        before = subprocess.run(["stty", "-a"], stdin=t.fd, capture_output=True, text=True, check=True).stdout
-        self.assertIn("-icanon", before)
-        # libedit's own handler puts the terminal back, and then the program ends as any does.
+        self.assertIn("-icanon", t.modes())
+        # The terminal is put back, and then the program ends as any does.
         os.kill(t.pid, signal.SIGINT)
         self.assertEqual(os.WTERMSIG(os.waitpid(t.pid, 0)[1]), signal.SIGINT)
-        after = subprocess.run(["stty", "-a"], stdin=t.fd, capture_output=True, text=True, check=True).stdout
-        self.assertIn(" icanon", after)
+        self.assertIn(" icanon", t.modes())
         os.close(t.fd)
+
+    def ends_well(self, t):
+        """Whatever stands in the line: it is dropped, a question is answered, and the program ends when asked."""
+        t.send("\x07\x1b[4~\x15")
+        t.shown = b""
+        t.ask("\x15What is 2 + 2?\r", "4")
+        t.send("/exit\r")
+        self.assertEqual(t.status(), 0)
+
+    def test_workers_take_no_signals(self):
+        t = Terminal("--threads", "3")
+        self.assertEqual(taken_by_workers(t.pid, least=2), [])
+        t.send("/exit\r")
+        self.assertEqual(t.status(), 0)
+
+    def test_a_window_that_is_resized(self):
+        t = Terminal("--threads", "3")
+        t.send("What is this line of some words that goes on " * 3)
+        end, count = time.monotonic() + 3, 0
+        while time.monotonic() < end:
+            t.resize(24 + count % 17, 5 + 7 * count % 115)
+            count += 1
+            if count % 100 == 0:
+                t.send("x\x7f")
+            while select.select([t.fd], [], [], 0)[0]:
+                self.assertNotEqual(t.read(), b"", f"ended after {count} resizes")
+        self.assertGreater(count, 1000)
+        t.resize(24, 80)
+        self.ends_well(t)
+
+    def test_a_window_that_is_resized_during_an_answer(self):
+        t = Terminal("--ignore-eos", "-n", "60")
+        t.send("Reverse the word pot.\r")
+        for columns in (30, 120, 40):
+            t.resize(24, columns)
+        t.expect("\n> ")
+        t.send("a" * 100 + "\x15/exit\r")
+        self.assertEqual(t.status(), 0)
+
+    def test_stopped_and_brought_back(self):
+        t = Terminal(shell=["bash", "--norc", "--noediting", "-i"], PS1="shell> ")
+        t.send(f"{COMMAND} run -q --hide-reasoning --threads 3\r")
+        t.expect(r"\n> ")
+        for _ in range(8):
+            t.send("What is 1")
+            t.expect("What is 1")
+            t.send("\x1a")
+            t.expect("Stopped.*shell> ")
+            self.assertIn(" icanon", t.modes())
+            t.send("fg\r")
+            t.expect("> What is 1")
+            self.assertIn("-icanon", t.modes())
+            t.ask(" + 1?\r", "2")
+        t.send("/exit\r")
+        t.expect("shell> ")
+        t.send("echo status $?\r")
+        t.expect("status 0")
+        t.send("exit\r")
+        t.status()
+
+    def test_stopped_from_outside(self):
+        t = Terminal("--threads", "3")
+        for _ in range(20):
+            t.send("What")
+            os.kill(t.pid, signal.SIGSTOP)
+            os.waitpid(t.pid, os.WUNTRACED)
+            mode = termios.tcgetattr(t.fd)
+            mode[3] |= termios.ICANON | termios.ECHO  # as a shell leaves it
+            termios.tcsetattr(t.fd, termios.TCSANOW, mode)
+            os.kill(t.pid, signal.SIGCONT)
+            t.expect("> ")
+        self.ends_well(t)
+
+    def test_keys_that_would_read_editor_commands(self):
+        for keys in ('\x1bx"\r', "\x1bx'\r", "\x1bxbind \"\r", "\x1bx\\\r", "\x1bx\x7f\r", "\x1bxhistory\r", "\x1bxedit off\r", "\x1b\x1bx\"\r",
+                     "abc\x1bx\x15\r", "\x1bx\xff\r"):
+            with self.subTest(keys=keys):
+                t = Terminal()
+                t.send(keys.replace("\r", ""))
+                self.ends_well(t)
+
+    def test_an_editrc(self):
+        with tempfile.TemporaryDirectory() as home:
+            def start(text):
+                with open(os.path.join(home, ".editrc"), "w") as file:
+                    file.write(text)
+                return Terminal(HOME=home)
+            t = start('# mine\n\n  sluice:bind "^T" ed-move-to-beg\nmysql:bind "^T" ed-command\nbind "^G" ed-delete-prev-char\n')
+            t.ask("hat is 2 + 2?\x14W\r", "4")
+            t.send("/exit\r")
+            self.assertEqual(t.status(), 0)
+            for line, said in (('bind "^T ed-move-to-beg', "line 1: wanted every quote closed, found one that is open"),
+                               ('bind "^T" ed-command', "line 1: wanted another command, found ed-command, which is not offered here"),
+                               ("bend ^T", "line 1: wanted a command of libedit, found 'bend'")):
+                with open(os.path.join(home, ".editrc"), "w") as file:
+                    file.write(line + "\n")
+                pid, fd = pty.fork()
+                if pid == 0:
+                    os.environ.update({"TERM": "xterm", "HOME": home})
+                    os.execv(COMMAND, [COMMAND, "run", "-q"])
+                t.pid, t.fd, t.shown = pid, fd, b""
+                t.expect(re.escape(f".editrc {said}") + ".*> ")
+                t.send('\x14"\r' if "command" in line else "\r")
+                self.ends_well(t)
+            t = start("bind -v\n")
+            t.send('What\x1b:"')
+            t.send('\x1b:bind "')
+            t.send("\x1bddi")
+            t.ask("What is 2 + 2?\r", "4")
+            t.send("/exit\r")
+            self.assertEqual(t.status(), 0)
+
+    def test_letters_whose_second_half_was_a_key(self):
+        t = Terminal()
+        t.send("\xf8\xf8")  # whose code is that of Meta-x
+        t.expect("\xf8\xf8")
+        self.ends_well(t)
 
 
 class InScripts(unittest.TestCase):
+    def test_workers_of_the_server_take_no_signals(self):
+        server = subprocess.Popen([COMMAND, "serve", "-q", "--port", "0", "--threads", "3"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        try:
+            self.assertTrue(server.stdout.readline())  # it listens
+            self.assertEqual(taken_by_workers(server.pid, least=4), [])
+        finally:
+            server.terminate()
+            self.assertEqual(server.wait(WATCHDOG), 0)
+            server.stdout.close()
+
     def test_questions_from_files_and_pipes(self):
         want = run("-p", QUESTION).stdout
         self.assertEqual(want, "685\n")
@@ -122,10 +271,41 @@ class InScripts(unittest.TestCase):
         self.assertEqual(run("-p", "-", text=QUESTION + "\n").stdout, want)
         lines = "Sort these numbers:\n5, 2, 9"  # one question, though it has two lines
         self.assertEqual(run("-p", "-", text=lines).stdout, run("-p", lines).stdout)
-        for path in ("/nonexistent/question", "/"):
+        for path, why in (("/nonexistent/question", "No such file or directory"), ("/", "Is a directory")):
             wrong = run("-f", path)
             self.assertEqual(wrong.returncode, 2)
-            self.assertIn(path + ": wanted a file", wrong.stderr)
+            self.assertEqual(wrong.stderr, f"sluice: {path}: wanted a file with the question, found none that can be read ({why})\n")
+
+    def test_what_has_no_end_is_refused(self):
+        most = "wanted at most 16777216 bytes, found more\n"
+        for words in (("-f", "/dev/zero"), ("-j", "/dev/zero", "-p", "x")):
+            wrong = run(*words)
+            self.assertEqual((wrong.returncode, wrong.stdout), (2, ""))
+            self.assertIn("/dev/zero: " + most, wrong.stderr)
+        for words in ((), ("-p", "-"), ("-f", "-")):
+            with open("/dev/zero", "rb") as zeros:
+                wrong = subprocess.run([COMMAND, "run", "-q", *words], stdin=zeros, capture_output=True, text=True, timeout=WATCHDOG)
+            self.assertEqual((wrong.returncode, wrong.stdout, wrong.stderr), (2, "", "sluice: standard input: " + most))
+
+    def test_files_that_are_none(self):
+        for words in ((), ("-p", "-"), ("-f", "-")):
+            folder = os.open("/", os.O_RDONLY)
+            wrong = subprocess.run([COMMAND, "run", "-q", *words], stdin=folder, capture_output=True, text=True, timeout=WATCHDOG)
+            os.close(folder)
+            self.assertEqual((wrong.returncode, wrong.stdout), (2, ""))
+            self.assertEqual(wrong.stderr, "sluice: standard input: cannot be read: Is a directory\n")
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkfifo(pipe := os.path.join(folder, "pipe"))
+            for flag, file in (("--questions", pipe), ("--questions", "/dev/zero"), ("--questions", "/"), ("-m", pipe), ("-m", "/dev/zero")):
+                wrong = subprocess.run([COMMAND, "eval", "-q", flag, file], capture_output=True, text=True, timeout=WATCHDOG)
+                self.assertEqual((wrong.returncode, wrong.stdout), (2, ""), (flag, file))
+                self.assertIn(file, wrong.stderr)
+                self.assertEqual(wrong.stderr.count("\n"), 1, wrong.stderr)
+
+    def test_lines_of_another_system(self):
+        self.assertEqual(run(text="What is 1 + 1?\r\n\r\n/new\r\nWhat is 2 + 2?\r\n/exit\r\nWhat is 3 + 3?\r\n").stdout, "2\n4\n")
+        self.assertEqual(run(text="/exit \t\nWhat is 3 + 3?\n").stdout, "")
+        self.assertEqual(run("-p", "-", text="What is 1 + 1?\r\n").stdout, run("-p", "What is 1 + 1?").stdout)
 
     def test_conversation(self):
         self.assertEqual(run(text="What is 1 + 1?\n\n/new\nWhat is 2 + 2?\n/exit\nWhat is 3 + 3?\n").stdout, "2\n4\n")
@@ -195,8 +375,8 @@ class ToASchema(unittest.TestCase):
         self.assertEqual(answers[0], answers[2])
 
     def test_what_cannot_be_kept_is_refused(self):
-        for source, said in (("/nonexistent", "/nonexistent: wanted a file with a JSON schema, found none that can be read"),
-                             ("-", "-: wanted a file with a JSON schema, found none that can be read"),
+        for source, said in (("/nonexistent", "/nonexistent: wanted a file with a JSON schema, found none that can be read (No such file or directory)"),
+                             ("-", "-: wanted a file with a JSON schema, found none that can be read (No such file or directory)"),
                              ("{", "JSON schema: wanted JSON, found an error at byte 2 of 1"),
                              ('{"not": {}}', "JSON schema: wanted one that some value is valid by, found one that nothing matches")):
             wrong = run("-p", "x", "--json-schema", source)
