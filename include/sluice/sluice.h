@@ -351,7 +351,8 @@ SLUICE_API sluice_status sluice_layer_load(sluice_layer* layer, const sluice_wei
 SLUICE_API sluice_status sluice_layer_replace_expert(sluice_layer* layer, int64_t expert,
                                                      const sluice_weights* weights, sluice_text* error);
 
-/* Takes the next `count` bytes; what is not SLUICE_OK ends the writing. */
+/* Takes the next `count` bytes; what is not SLUICE_OK ends the writing, and is its status. A number that is no sluice_status is
+ * SLUICE_INVALID_ARGUMENT. */
 typedef sluice_status (*sluice_sink)(void* context, const void* bytes, size_t count);
 /* The packed weights, as a safetensors file that says what they are: its bytes, and those in order, in pieces of at most 8 MiB. */
 SLUICE_API sluice_status sluice_layer_packed_bytes(const sluice_layer* layer, size_t* out,
@@ -377,7 +378,8 @@ SLUICE_API sluice_status sluice_layer_explain(const sluice_layer* layer, const i
 
 typedef struct sluice_recording sluice_recording;
 
-/* Enqueues the step on the recorded stream; what is not SLUICE_OK ends the recording. */
+/* Enqueues the step on the recorded stream; what is not SLUICE_OK ends the recording, and is its status. A number that is no
+ * sluice_status is SLUICE_INVALID_ARGUMENT. */
 typedef sluice_status (*sluice_enqueue)(void* context);
 
 /* Calls enqueue(context) once, without running what it enqueues on `stream`, and keeps that. Tensors and
@@ -443,7 +445,8 @@ typedef struct sluice_slot {
   int64_t shape[SLUICE_RANK_MAX];
 } sluice_slot;
 typedef void (*sluice_slot_visitor)(void* context, const sluice_slot* slot);
-/* Calls visit for each tensor of the operation, as this problem wants it. */
+/* Calls visit for each tensor of the operation, as this problem wants it. SLUICE_INVALID_ARGUMENT: a problem outside of the contract,
+ * with every reason. */
 SLUICE_API sluice_status sluice_op_tensors(const char* op, const char* problem, sluice_slot_visitor visit,
                                            void* context, sluice_text* error);
 /* The same for a layer: its fields as a known model has them (NULL: their defaults), and the tensors of a run of so many tokens. */

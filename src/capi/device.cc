@@ -27,10 +27,7 @@ sluice_stream to_c(Stream stream) {
 // The caller's callback, whose exceptions must not pass through a device that is recording.
 Status call(sluice_enqueue enqueue, void* context) {
   try {
-    const sluice_status status = enqueue(context);
-    if (status == SLUICE_OK) return {};
-    return {static_cast<Code>(status),
-            std::string("record: the callback returned '") + sluice_status_text(status) + "'"};
+    return callback_status("record", static_cast<int32_t>(enqueue(context)));
   } catch (const std::bad_alloc&) {
     return out_of_memory("record: the callback ran out of memory");
   } catch (const std::exception& other) {

@@ -130,6 +130,9 @@ Status read_tensor(const char* name, const sluice_tensor& from, Tensor* to);
 void visit_field(const Field& field, sluice_field_visitor visit, void* context);
 void visit_slot(const SlotSpec& spec, sluice_slot_visitor visit, void* context);
 
+// What a callback of the caller's returned, all of its bits: a number that is no sluice_status is a failure, too.
+Status callback_status(const char* what, int32_t returned);
+
 // The device that a question is about: an open one, or one that is known by name.
 Result<DeviceInfo> asked_device(const sluice_device* device, const char* device_name);
 

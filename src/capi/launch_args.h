@@ -17,6 +17,10 @@ class LaunchArgs {
                      std::to_string(launch->arg_count));
     if (launch->arg_count > 0) SLUICE_TRY(need_pointer(launch->args, "args"));
     for (; count_ < launch->arg_count; ++count_) SLUICE_TRY(read_one(launch->args[count_]));
+    const auto beyond = reinterpret_cast<uintptr_t>(launch->workspace) % kWorkspaceAlignment;
+    if (launch->workspace_bytes > 0 && beyond != 0)
+      return invalid("workspace: wanted memory aligned to " + std::to_string(kWorkspaceAlignment) +
+                     " bytes, found a pointer " + std::to_string(beyond) + " beyond that");
     workspace_ = {static_cast<std::byte*>(launch->workspace), launch->workspace_bytes};
     return read_stream(launch->stream, &stream_);
   }
@@ -25,6 +29,7 @@ class LaunchArgs {
   Stream stream() const { return stream_; }
 
  private:
+  static constexpr uintptr_t kWorkspaceAlignment = 256;  // as sluice.h says of sluice_launch
   Status read_one(const sluice_arg& from) {
     if (!from.name) return invalid("args[" + std::to_string(count_) + "].name: wanted a name, found null");
     NamedTensor& to = args_[count_];

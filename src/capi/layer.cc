@@ -268,10 +268,7 @@ sluice_status sluice_layer_write_packed(const sluice_layer* layer, sluice_sink s
     SLUICE_TRY(need_pointer(reinterpret_cast<const void*>(sink), "sink"));
     SLUICE_TRY(need_weights(*layer));
     return layer->weights->write_packed([&](std::span<const std::byte> piece) -> Status {
-      const sluice_status status = sink(context, piece.data(), piece.size());
-      if (status == SLUICE_OK) return {};
-      return {status > SLUICE_OK && status <= SLUICE_DEVICE ? static_cast<Code>(status) : Code::kIo,
-              std::string("sink: the callback returned '") + sluice_status_text(status) + "'"};
+      return callback_status("sink", static_cast<int32_t>(sink(context, piece.data(), piece.size())));
     });
   });
 }

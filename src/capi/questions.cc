@@ -49,6 +49,14 @@ void visit_slot(const SlotSpec& spec, sluice_slot_visitor visit, void* context) 
   visit(context, &slot);
 }
 
+Status callback_status(const char* what, int32_t returned) {
+  if (returned == SLUICE_OK) return {};
+  const std::string said = std::string(what) + ": the callback returned ";
+  if (returned < SLUICE_OK || returned > SLUICE_DEVICE)
+    return invalid(said + std::to_string(returned) + ", which is no sluice_status");
+  return {static_cast<Code>(returned), said + "'" + sluice_status_text(returned) + "'"};
+}
+
 Result<DeviceInfo> asked_device(const sluice_device* device, const char* device_name) {
   if ((device == nullptr) == (device_name == nullptr))
     return invalid(std::string("question: wanted either device or device_name, found ") +
@@ -115,6 +123,8 @@ sluice_status sluice_op_tensors(const char* op, const char* problem, sluice_slot
     SLUICE_TRY(need_pointer(reinterpret_cast<const void*>(visit), "visit"));
     const auto parsed = problem_of(op, problem);
     if (!parsed.ok()) return parsed.status();
+    if (const Refusal against = parsed.value()->validate(); !against.accepted())
+      return invalid(std::string(op) + ": " + against.line());
     for (const SlotSpec& spec : parsed.value()->slots()) visit_slot(spec, visit, context);
     return {};
   });

@@ -96,6 +96,7 @@ class ErasedProblem final : public AnyProblem {
     for_each_field(problem_, [&](const Field& f) { out.push_back(f); });
     return out;
   }
+  Refusal validate() const override { return Op::validate(problem_); }
   std::vector<SlotSpec> slots() const override {
     std::vector<SlotSpec> out;
     Op::slots(problem_, [&](const SlotSpec& spec, Tensor Op::Args::*) { out.push_back(spec); });

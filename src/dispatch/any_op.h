@@ -64,7 +64,8 @@ class AnyProblem {
   // Fields refer into this problem.
   virtual std::vector<Field> fields() = 0;
   Status set(std::string_view name, std::string_view value);
-  Status parse(std::string_view line);  // parse_fields()
+  Status parse(std::string_view line);   // parse_fields()
+  virtual Refusal validate() const = 0;  // what the contract has against it
   virtual std::vector<SlotSpec> slots() const = 0;
   virtual int64_t tokens() const = 0;
   // What the contract must move and multiply.

@@ -249,7 +249,7 @@ Status check_shared(const MoeConfig& c) {
 }
 
 Status check_moe(const MoeConfig& c) {
-  if (c.latent < 0) return invalid("latent: wanted 0 (none) or a width, found " + std::to_string(c.latent));
+  SLUICE_TRY(check_ranges(c));
   SLUICE_TRY(check_shared(c));
   if (c.lora_rank > 0 && !has_router(c))
     return invalid("lora_rank: wanted 0 where the caller gives ids and weights (no router), found " +

@@ -56,6 +56,8 @@ int64_t expert_width(const MoeConfig& config);
 bool shared_apart(const MoeConfig& config);
 // Whether the layer has a router: nothing else reads logits.
 bool has_router(const MoeConfig& config);
+// kInvalidArgument names the first field that can be so in no layer, what was wanted and what was found.
+Status check_ranges(const MoeConfig& config);
 // Whether ExpertMlp, or GroupedMlp, can be its experts.
 bool can_be_one(const MoeConfig& config);
 

@@ -3,10 +3,17 @@
 #include <algorithm>
 #include <string>
 
+#include "nn/moe_problems.h"
+
 namespace sluice {
 namespace {
 
+constexpr int64_t kSizeMax = 1 << 16;  // more ranks than any layer has blocks or experts
+
 Status check_rank(const char* what, int64_t rank, int64_t size) {
+  if (size > kSizeMax)
+    return invalid(std::string("slice: ") + what + ": wanted a size from 1 to " + std::to_string(kSizeMax) +
+                   ", found " + std::to_string(size));
   if (size >= 1 && rank >= 0 && rank < size) return {};
   return invalid(std::string("slice: ") + what + ": wanted a rank from 0 to size - 1, found rank " +
                  std::to_string(rank) + " of size " + std::to_string(size));
@@ -35,6 +42,7 @@ Result<MoeConfig> sliced(const MoeConfig& whole, const Slice& s) {
   SLUICE_TRY(check_rank("ep", s.ep_rank, s.ep_size));
   if (whole.scope != ExpertScope::kAll && s.ep_size > 1)
     return invalid("slice: scope: wanted all (a whole layer), found " + std::string(word(whole.scope)));
+  SLUICE_TRY(check_ranges(whole));
   SLUICE_TRY(check_shared(whole));
   MoeConfig out = whole;
   const Part width = part_of_width(whole.intermediate, s);

@@ -26,6 +26,11 @@ inline void need_real(Refusal& r, std::string_view name, std::string_view what, 
   r.need(false, std::string(name) + " " + std::string(what), std::string(name) + "=" + std::to_string(value));
 }
 
+// A factor or summand of a formula in f32.
+inline void need_moderate(Refusal& r, std::string_view name, double value) {
+  need_real(r, name, "a finite number", value > -1e30 && value < 1e30, value);
+}
+
 constexpr int64_t kRowsMax = std::numeric_limits<int32_t>::max();  // row numbers are i32 in every contract
 constexpr int64_t kWidthMax = 65536;
 

@@ -14,7 +14,7 @@ Refusal Combine::validate(const Problem& p) {
   need_float(r, "g", p.g);
   need_float(r, "b", p.b);
   need_float(r, "y", p.y);
-  need_real(r, "scale", "a finite number", p.scale > -1e30 && p.scale < 1e30, p.scale);
+  need_moderate(r, "scale", p.scale);
   return r;
 }
 

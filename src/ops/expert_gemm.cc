@@ -24,6 +24,8 @@ Refusal ExpertGemm::validate(const Problem& p) {
   if (p.w == DType::kE2M1)
     r.need(p.width % kMxBlock == 0, "width % 32 == 0 (one scale for 32 codes)", "width", p.width);
   r.need(!p.weighted || p.slots > 0, "slots > 0 (router weights belong to slots)", "slots", p.slots);
+  need_moderate(r, "alpha", p.alpha);
+  need_moderate(r, "beta", p.beta);
   const bool has_limit = p.act == Activation::kSwiGluClamped || p.act == Activation::kSwiGluStep;
   if (has_limit && !p.per_expert)
     need_real(r, "limit", "above 0 (infinity is no limit)", p.limit > 0, p.limit);

@@ -75,7 +75,9 @@ Refusal ExpertMlp::validate(const Problem& p) {
   r.need(p.w == DType::kBF16 || p.w == DType::kE2M1, "w in bf16 or e2m1", std::string("w=") + text(p.w));
   if (p.act == Activation::kSwiGluClamped || p.act == Activation::kSwiGluStep)
     need_real(r, "limit", "above 0 (infinity is no limit)", p.limit > 0, p.limit);
-  need_real(r, "scale", "a finite number", p.scale > -1e30 && p.scale < 1e30, p.scale);
+  need_moderate(r, "scale", p.scale);
+  need_moderate(r, "alpha", p.alpha);
+  need_moderate(r, "beta", p.beta);
   return r;
 }
 

@@ -1,4 +1,6 @@
 // Every wrong use gets its code and a message that names the thing.
+#include <climits>
+#include <cstdint>
 #include <cstring>
 #include <new>
 #include <stdexcept>
@@ -263,6 +265,21 @@ TEST_F(CapiErrors, ExceptionsOfCallbacksStopAtTheBorder) {
   expect(sluice_op_fields(
              "router_gemm", [](void*, const sluice_field*) { throw 7; }, nullptr, error_),
          SLUICE_DEVICE, "unknown type");
+}
+
+// Callbacks come from languages whose integers are wider than an enum's eight bits.
+TEST_F(CapiErrors, CallbacksThatReturnNoStatusFail) {
+  static int32_t returned;
+  int32_t (*const enqueue)(void*) = [](void*) { return returned; };
+  sluice_recording* recording = nullptr;
+  for (const int32_t number : {256, 65536, 7, -1, INT32_MIN, INT32_MAX}) {
+    returned = number;
+    expect(sluice_record(device_.device, device_.stream(), reinterpret_cast<sluice_enqueue>(enqueue), nullptr,
+                         &recording, error_),
+           SLUICE_INVALID_ARGUMENT,
+           "record: the callback returned " + std::to_string(number) + ", which is no sluice_status");
+    EXPECT_EQ(recording, nullptr);
+  }
 }
 
 TEST_F(CapiErrors, ReleasingNothingDoesNothing) {

@@ -1,4 +1,5 @@
 // Calls that are wrong in ways a C program gets wrong.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -21,7 +22,7 @@ class AnyCall {
         << error.str();
     EXPECT_EQ(sluice_op_tensors(op, problem, add, this, error), SLUICE_OK) << error.str();
     for (const std::string& name : names_) args_.push_back({name.c_str(), tensors_.at(name)});
-    workspace_.assign(sluice_plan_workspace_bytes(plan_) + kGuard, '\x5a');
+    workspace_.assign(sluice_plan_workspace_bytes(plan_) + kGuard + 256, '\x5a');
   }
   ~AnyCall() {
     sluice_plan_destroy(plan_);
@@ -31,14 +32,14 @@ class AnyCall {
     std::memcpy(tensors_.at(tensor).data, values.data(), values.size() * sizeof(int32_t));
   }
   sluice_status run(sluice_stream stream, sluice_text* error) const {
-    const sluice_launch launch{args_.data(), args_.size(), workspace_.data(), workspace_.size() - kGuard,
-                               stream};
+    const sluice_launch launch{args_.data(), args_.size(), aligned(workspace_.data()),
+                               sluice_plan_workspace_bytes(plan_), stream};
     return sluice_plan_run(plan_, &launch, error);
   }
   bool guard_intact() const {
-    for (size_t i = workspace_.size() - kGuard; i < workspace_.size(); ++i)
-      if (workspace_[i] != '\x5a') return false;
-    return true;
+    const char* end = workspace_.data() + workspace_.size();
+    const char* guard = aligned(workspace_.data()) + sluice_plan_workspace_bytes(plan_);
+    return std::all_of(guard, end, [](char byte) { return byte == '\x5a'; });
   }
 
  private:
@@ -214,6 +215,49 @@ TEST(CapiHostile, FieldsThatCannotBe) {
   for (const char* field : {"topk_groups", "expert_begin", "expert_count", "vocab"})
     EXPECT_NE(refused("route_topk", (std::string(field) + "=-5").c_str()).find(std::string(field) + "=-5"),
               std::string::npos);
+}
+
+// Every integer of every operation by itself: what the contract lets through has tensors of sizes that can be.
+TEST(CapiHostile, NoTensorHasANegativeSize) {
+  const auto visit = [](void* context, const sluice_slot* slot) {
+    for (int32_t i = 0; i < slot->rank; ++i)
+      *static_cast<bool*>(context) &= !slot->used || slot->shape[i] >= 0;
+  };
+  int refused = 0;
+  for (size_t i = 0; i < sluice_op_count(); ++i) {
+    const std::string op = sluice_op_name(i);
+    std::vector<std::string> integers;
+    const auto add = [](void* context, const sluice_field* field) {
+      if (field->word_count == 0) static_cast<std::vector<std::string>*>(context)->emplace_back(field->name);
+    };
+    ASSERT_EQ(sluice_op_fields(op.c_str(), add, &integers, nullptr), SLUICE_OK);
+    for (const std::string& field : integers)
+      for (const char* value : {"-1", "-9223372036854775808", "9223372036854775807"}) {
+        Message error;
+        bool sound = true;
+        const std::string problem = field + "=" + value;
+        refused += sluice_op_tensors(op.c_str(), problem.c_str(), visit, &sound, error) != SLUICE_OK;
+        EXPECT_TRUE(sound) << op << " " << problem;
+      }
+  }
+  EXPECT_GT(refused, 200);
+  Message error;
+  bool sound = true;
+  EXPECT_EQ(sluice_op_tensors("router_gemm", "tokens=-3", visit, &sound, error), SLUICE_INVALID_ARGUMENT);
+  EXPECT_EQ(error.str(), "router_gemm: needs tokens from 0 to 2147483647; tokens=-3");
+}
+
+TEST(CapiHostile, NumbersThatNoFormulaTakes) {
+  const CapiDevice device;
+  for (const char* op : {"expert_gemm", "expert_mlp", "grouped_mlp"})
+    for (const char* problem : {"alpha=nan", "alpha=inf", "beta=inf", "beta=-inf", "alpha=1e999"}) {
+      Message error;
+      sluice_plan* plan = nullptr;
+      EXPECT_EQ(sluice_plan_create(device.device, op, problem, nullptr, &plan, error),
+                SLUICE_INVALID_ARGUMENT);
+      EXPECT_NE(error.str().find("a finite number; "), std::string::npos) << op << ": " << error.str();
+      sluice_plan_destroy(plan);
+    }
 }
 
 TEST(CapiHostile, MessagesHoldNothingThatATerminalObeys) {

@@ -69,6 +69,10 @@ TEST_F(CapiLayerErrors, OptionsThatCannotBe) {
   no_layer(kBad, "slice: tp: wanted a rank from 0 to size - 1, found rank 2 of size 2",
            [](auto& o) { o.tp_rank = 2, o.tp_size = 2; });
   no_layer(kBad, "slice: ep", [](auto& o) { o.ep_size = -1; });
+  no_layer(kBad, "slice: tp: wanted a size from 1 to 65536, found 9223372036854775807",
+           [](auto& o) { o.tp_size = INT64_MAX; });
+  no_layer(kBad, "slice: ep: wanted a size from 1 to 65536, found 9223372036854775807",
+           [](auto& o) { o.ep_rank = 1, o.ep_size = INT64_MAX; });
   no_layer(kBad, "ep rank", [](auto& o) { o.ep_rank = 0, o.ep_size = 9; });
   no_layer(kBad, "threads: wanted 0 (all) to 1024, found -3", [](auto& o) { o.threads = -3; });
   no_layer(kBad, "options.size", [](auto& o) { o.size = 8; });
@@ -91,6 +95,53 @@ TEST_F(CapiLayerErrors, OptionsThatCannotBe) {
     EXPECT_NE(sluice_layer_create(device_.device, &options, &layer, error_), SLUICE_OK) << huge;
     EXPECT_EQ(layer, nullptr);
   }
+}
+
+// Each field by itself, named, with what it may be.
+TEST_F(CapiLayerErrors, FieldsOutsideTheirRange) {
+  const std::pair<const char*, const char*> kIntegers[] = {{"hidden", "1 to 65536"},
+                                                           {"intermediate", "1 to 65536"},
+                                                           {"experts", "1 to 1024"},
+                                                           {"top_k", "1 to 32"},
+                                                           {"lora_rank", "0 to 1024"},
+                                                           {"lora_adapters", "0 to 1024"},
+                                                           {"groups", "1 to 1024"},
+                                                           {"topk_groups", "0 to 1024"},
+                                                           {"hash_vocab", "0 to 2147483647"},
+                                                           {"expert_begin", "0 to 1024"},
+                                                           {"expert_count", "0 to 1024"},
+                                                           {"latent", "0 to 65536"},
+                                                           {"shared_intermediate", "0 to 65536"}};
+  const std::pair<const char*, const char*> kReals[] = {{"scale", "above 0 and below 1e30"},
+                                                        {"alpha", "between -1e30 and 1e30"},
+                                                        {"beta", "between -1e30 and 1e30"},
+                                                        {"limit", "0 or more (infinity is no limit)"},
+                                                        {"norm_eps", "2^-100 to 1"}};
+  const auto refused = [&](const char* field, const std::string& wanted, const std::string& value,
+                           const std::string& found) {
+    const std::string fields = std::string(field) + "=" + value;
+    no_layer(kBad, std::string(field) + ": wanted " + wanted + ", found " + found,
+             [&](auto& o) { o.fields = fields.c_str(); });
+  };
+  for (const auto& [field, wanted] : kIntegers)
+    for (const char* value : {"-1", "-9223372036854775808", "9223372036854775807", "4294967296"})
+      refused(field, wanted, value, value);
+  for (const auto& [field, wanted] : kReals)
+    for (const auto& [value, found] :
+         {std::pair{"nan", "nan"}, std::pair{"-inf", "-inf"}, std::pair{"-1e300", "-1e+300"}})
+      refused(field, "a number " + std::string(wanted), value, found);
+  for (const char* field : {"alpha", "beta", "scale", "norm_eps"}) {
+    const std::string infinite = std::string(field) + "=1e999";
+    no_layer(kBad, std::string(field) + ": wanted a number", [&](auto& o) { o.fields = infinite.c_str(); });
+  }
+  no_layer(kBad, "top_k: wanted 1 to 3 (experts), found 4", [](auto& o) { o.fields = "experts=3 top_k=4"; });
+  // No number is missing above.
+  size_t numbers = 0;
+  const auto count = [](void* context, const sluice_field* f) {
+    *static_cast<size_t*>(context) += f->word_count == 0;
+  };
+  ASSERT_EQ(sluice_layer_fields(nullptr, count, &numbers, error_), SLUICE_OK);
+  EXPECT_EQ(numbers, std::size(kIntegers) + std::size(kReals));
 }
 
 TEST_F(CapiLayerErrors, ALayerWithoutWeights) {
@@ -194,6 +245,8 @@ TEST_F(CapiLayerErrors, RunsThatDoNotFit) {
          [](CapiLayer& l, auto&) { l.args[1].tensor.where = SLUICE_CUDA; });
   no_run("workspace: wanted", [](auto&, sluice_launch& l) { l.workspace = nullptr; });
   no_run("workspace: wanted", [](auto&, sluice_launch& l) { --l.workspace_bytes; });
+  no_run("workspace: wanted memory aligned to 256 bytes, found a pointer 8 beyond that",
+         [](auto&, sluice_launch& l) { l.workspace = static_cast<char*>(l.workspace) + 8; });
   no_run("stream", [](auto&, sluice_launch& l) { l.stream.native = nullptr; });
   no_run("stream", [](auto&, sluice_launch& l) { l.stream.backend = SLUICE_CUDA; });
   no_run("arg_count: wanted at most 32", [](auto&, sluice_launch& l) { l.arg_count = 1000; });

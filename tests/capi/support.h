@@ -2,6 +2,7 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,11 @@ struct CapiDevice {
   sluice_device* device = nullptr;
 };
 
+// The first byte from `memory` on where a workspace may begin.
+inline char* aligned(char* memory) {
+  return memory + (256 - reinterpret_cast<uintptr_t>(memory) % 256) % 256;
+}
+
 // A small gate: three tokens, five experts, with a bias.
 struct CapiGate {
   static constexpr const char* kProblem = "tokens=3 experts=5 hidden=7 x=f32 w=f32 y=f32 bias=1";
@@ -59,8 +65,8 @@ struct CapiGate {
     return args.front().tensor;
   }
   sluice_launch launch(const CapiDevice& device, size_t workspace_bytes) {
-    scratch.resize(workspace_bytes + 1);
-    return {args.data(), args.size(), scratch.data(), workspace_bytes, device.stream()};
+    scratch.resize(workspace_bytes + 256);
+    return {args.data(), args.size(), aligned(scratch.data()), workspace_bytes, device.stream()};
   }
 };
 

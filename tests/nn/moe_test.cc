@@ -323,7 +323,7 @@ TEST(Moe, ALatentLayerIsItsProjectionsAndItsExperts) {
                 .message.find("shared_as_slots: wanted a shared expert on a path of its own"),
             std::string::npos);
   config.shared_as_slots = false, config.latent = -1;
-  EXPECT_EQ(Moe::plan(*device, config, 4).status().message, "latent: wanted 0 (none) or a width, found -1");
+  EXPECT_EQ(Moe::plan(*device, config, 4).status().message, "latent: wanted 0 to 65536, found -1");
 }
 
 TEST(Moe, RefusesByName) {

@@ -117,3 +117,36 @@ def test_why_not():
     assert sluice_moe.why_not("gpt-oss-120b", tp=(0, 8), tokens_max=64) is None
     assert "tp" in sluice_moe.why_not("gpt-oss-120b", tp=(5, 3), tokens_max=64)
     assert "act" in sluice_moe.why_not("gpt-oss-120b", act="no_such")
+
+
+@pytest.mark.parametrize("fields, said", [
+    (dict(alpha="nan"), "alpha: wanted a number between -1e30 and 1e30, found nan"), (dict(beta="inf"), "beta: wanted a number"),
+    (dict(shared_intermediate=-1), "shared_intermediate: wanted 0 to 65536, found -1"),
+    (dict(intermediate=2**62), f"intermediate: wanted 1 to 65536, found {2**62}"), (dict(norm_eps="1e999"), "norm_eps: wanted a number 2^-100 to 1")])
+def test_a_layer_s_fields_have_ranges(fields, said):
+    assert said in sluice_moe.why_not("gpt-oss-20b", tokens_max=4, **fields)
+
+
+def test_tensors_of_a_problem_that_cannot_be():
+    for op, problem, said in (("router_gemm", b"tokens=-1", "needs tokens from 0"), ("expert_gemm", b"experts=-4", "needs experts from 1"),
+                              ("router_gemm", b"hidden=9223372036854775807", "needs hidden from 1")):
+        with pytest.raises(sluice_moe.InvalidArgument, match=said):
+            capi.op_tensors(op, problem)
+
+
+def test_what_a_callback_returns_counts_with_all_its_bits():
+    device = ctypes.c_void_p()
+    capi.call("sluice_open", None, device)
+    enqueue_type = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+    record = capi.lib.sluice_record
+    record.restype = ctypes.c_int32
+    try:
+        stream = capi.lib.sluice_device_stream(device)
+        for returned in (256, 65536, -1, 7):
+            recording, error = ctypes.c_void_p(), capi.Message()
+            callback = enqueue_type(lambda _: returned)
+            status = record(device, stream, callback, None, ctypes.byref(recording), ctypes.byref(error))
+            assert (status, recording.value) == (capi.INVALID_ARGUMENT, None)
+            assert f"the callback returned {returned}," in error.read()
+    finally:
+        capi.lib.sluice_close(device)
