@@ -24,6 +24,15 @@ Status set_server(const std::string& url, const char* flag, ServerUrl* out) {
   return {};
 }
 
+Status set_extra_body(const std::string& text, Json* out) {
+  if (text.empty()) return {};
+  auto json = parse_json(text, "--extra-body");
+  if (!json.ok()) return json.status();
+  SLUICE_TRY(JsonAt(json.value(), "--extra-body").need_object());
+  *out = std::move(json).value();
+  return {};
+}
+
 // What goes into the head of a request as it stands.
 CLI::Validator word_of_head(const std::string& wanted, const std::string& begin) {
   const auto check = [=](const std::string& word) -> std::string {
@@ -58,7 +67,8 @@ struct BenchFlags {
   int port = 8000;
   double request_rate = std::numeric_limits<double>::infinity();
   std::vector<int64_t> concurrency;
-  std::vector<std::string> goodput;
+  std::vector<std::string> goodput, metadata;
+  std::string extra_body;
   uint64_t seed = 0;
   bool detailed = false;
 };
@@ -88,6 +98,8 @@ void add_server_flags(CLI::App* app, BenchFlags* f) {
       ->capture_default_str()
       ->group(group)
       ->check(number_between(0.1, kSecondsMax));
+  app->add_option("--extra-body", f->extra_body, "a JSON object of more fields for each request")
+      ->group(group);
 }
 
 void add_dataset_flags(CLI::App* app, BenchFlags* f) {
@@ -106,14 +118,17 @@ void add_dataset_flags(CLI::App* app, BenchFlags* f) {
   };
   count("--num-prompts", &f->options.num_prompts, 1, "requests of a run");
   count("--random-input-len", &d.random_input_len, 1, "tokens of a random prompt");
+  count("--random-prefix-len", &d.random_prefix_len, 0, "tokens before it that all random prompts share");
   count("--random-output-len", &d.random_output_len, 1, "tokens of its answer");
   app->add_option("--random-range-ratio", d.random_range_ratio,
                   "both lengths are drawn from 1 - this to 1 + this of them")
       ->capture_default_str()
       ->group(group)
       ->check(number_between(0, 1));
-  count("--vocab-size", &d.vocab_size, 0,
-        "random token ids are below it; 0: ids of plain words, which the server's /tokenize knows");
+  count("--vocab-size", &d.vocab_size, 0, "random token ids are below it; 0: ids of plain words");
+  app->add_option("--tokenizer", f->options.tokenizer,
+                  "the model's directory: its tokenizer.json counts and makes tokens in place of the server")
+      ->group(group);
   count("--sharegpt-output-len", &d.sharegpt_output_len, 0,
         "tokens of an answer; 0: those of the conversation's");
   count("--custom-output-len", &d.custom_output_len, 0, "tokens of an answer; 0: the line's output_tokens");
@@ -165,6 +180,7 @@ void add_result_flags(CLI::App* app, BenchFlags* f) {
   app->add_option("--goodput", f->goodput,
                   "bounds in ms that a good request keeps: ttft:200 tpot:50 e2el:5000")
       ->group(group);
+  app->add_option("--metadata", f->metadata, "KEY=VALUE pairs that the result has, too")->group(group);
   app->add_option("--output-json", f->files.output_json, "gets the result; of several runs an array")
       ->group(group);
   app->add_option("--svg", f->files.svg, "gets TTFT, TPOT and ITL over --max-concurrency")->group(group);
@@ -187,6 +203,10 @@ int run_bench(BenchFlags* f) {
   auto goodput = parse_goodput(f->goodput);
   if (!goodput.ok()) return wrong_use(goodput.status().message);
   o.goodput = goodput.value();
+  auto metadata = parse_metadata(f->metadata);
+  if (!metadata.ok()) return wrong_use(metadata.status().message);
+  o.metadata = std::move(metadata).value();
+  if (const Status s = set_extra_body(f->extra_body, &o.extra_body); !s.ok()) return wrong_use(s.message);
   o.arrivals.request_rate = std::isinf(f->request_rate) ? 0 : f->request_rate;
   o.arrivals.seed = o.dataset.seed = f->seed;
   if (!f->concurrency.empty()) o.max_concurrency = f->concurrency;

@@ -30,19 +30,25 @@ std::string string_at(const Json& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-int64_t count_at(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
-}
-
 }  // namespace
+
+Result<TokenUsage> usage_of(const JsonAt& usage) {
+  const auto prompt = usage.integer("prompt_tokens", 0, INT32_MAX, 0);
+  if (!prompt.ok()) return prompt.status();
+  const auto output = usage.integer("completion_tokens", 0, INT32_MAX, 0);
+  if (!output.ok()) return output.status();
+  return TokenUsage{prompt.value(), output.value()};
+}
 
 void StreamedAnswer::on_body(std::string_view bytes, Clock::time_point arrived) {
   if (status_ != 200) {
-    refusal_ += bytes;
+    if (refusal_.size() < kRefusalBytesMax) refusal_ += bytes;
     return;
   }
   events_.push(bytes, [&](const std::string& data) { take(data, arrived); });
+  if (events_.too_long())
+    event_error_ = "wanted events of at most " + std::to_string(EventStream::kEventBytesMax) +
+                   " bytes, found a longer one";
 }
 
 void StreamedAnswer::take(const std::string& data, Clock::time_point arrived) {
@@ -61,10 +67,15 @@ void StreamedAnswer::take(const std::string& data, Clock::time_point arrived) {
   if (choices != event.end() && choices->is_array() && !choices->empty() && choices->front().is_object())
     take_choice(choices->front(), arrived);
   const auto usage = event.find("usage");
-  if (usage != event.end() && usage->is_object()) {
-    out_.prompt_tokens = count_at(*usage, "prompt_tokens");
-    out_.output_tokens = count_at(*usage, "completion_tokens");
+  if (usage == event.end() || !usage->is_object()) return;
+  const auto counted = usage_of(JsonAt(*usage, "usage"));
+  if (!counted.ok()) {
+    event_error_ = counted.status().message;
+    return;
   }
+  out_.usage = true;
+  out_.prompt_tokens = counted.value().prompt_tokens;
+  out_.output_tokens = counted.value().output_tokens;
 }
 
 void StreamedAnswer::take_choice(const Json& choice, Clock::time_point arrived) {

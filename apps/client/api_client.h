@@ -22,6 +22,14 @@ constexpr const char* endpoint_of(ApiBackend backend) {
   return backend == ApiBackend::kOpenai ? "/v1/completions" : "/v1/chat/completions";
 }
 
+constexpr size_t kRefusalBytesMax = 64 << 10;  // that are kept of an answer with another status than 200
+
+// The tokens that a server says it counted. kCorrupt: a count that is no integer, is negative, or is more than any context holds.
+struct TokenUsage {
+  int64_t prompt_tokens = 0, output_tokens = 0;
+};
+Result<TokenUsage> usage_of(const JsonAt& usage);
+
 // What became of one request. Times are seconds on the client's clock.
 struct RequestOutcome {
   std::string error = "no answer";  // empty: a whole answer with at least one piece
@@ -32,6 +40,7 @@ struct RequestOutcome {
   std::vector<double> itl = {};     // between pieces, one less than there are
   int64_t prompt_tokens = 0,
           output_tokens = 0;  // as the server's usage says; without it the pieces are counted
+  bool usage = false;         // the server said how many tokens there were
   std::string text = {};
   bool ok() const { return error.empty(); }
 };
@@ -65,7 +74,9 @@ class WholeAnswer final : public AnswerReader {
   using Done = std::function<void(Result<Json>)>;
   explicit WholeAnswer(Done done) : done_(std::move(done)) {}
   void on_head(int status) override { status_ = status; }
-  void on_body(std::string_view bytes, Clock::time_point) override { body_ += bytes; }
+  void on_body(std::string_view bytes, Clock::time_point) override {
+    if (status_ == 200 || body_.size() < kRefusalBytesMax) body_ += bytes;
+  }
   void on_end(const Status& status) override;
 
  private:

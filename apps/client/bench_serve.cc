@@ -18,7 +18,7 @@ std::string date_now() {
   return out;
 }
 
-std::string body_of(const LoadPrompt& prompt, const ServeBenchOptions& o, const std::string& model) {
+Json own_body(const LoadPrompt& prompt, const ServeBenchOptions& o, const std::string& model) {
   Json body = {{"model", model}, {"stream", true}, {"stream_options", {{"include_usage", true}}}};
   if (o.backend == ApiBackend::kOpenai) {
     body["prompt"] = prompt.prompt;
@@ -29,7 +29,29 @@ std::string body_of(const LoadPrompt& prompt, const ServeBenchOptions& o, const 
   }
   if (o.ignore_eos) body["ignore_eos"] = true;
   if (o.temperature >= 0) body["temperature"] = o.temperature;
-  return body.dump();
+  return body;
+}
+
+Json body_of(const LoadPrompt& prompt, const ServeBenchOptions& o, const std::string& model) {
+  Json body = own_body(prompt, o, model);
+  body.update(o.extra_body);
+  return body;
+}
+
+ServingRun empty_run(const ServeBenchOptions& o, const std::string& model, int64_t concurrency) {
+  return {.date = date_now(),
+          .backend = o.backend,
+          .model = model,
+          .tokenizer = o.tokenizer,
+          .prompts = o.num_prompts,
+          .request_rate = o.arrivals.request_rate,
+          .burstiness = o.arrivals.burstiness,
+          .max_concurrency = concurrency,
+          .goodput = o.goodput,
+          .metrics = o.metrics,
+          .measured = {},
+          .outcomes = {},
+          .metadata = o.metadata};
 }
 
 // One load: requests arrive when they are due, and wait in a queue while max_concurrency are under way.
@@ -114,22 +136,31 @@ void Load::send(const Due& due) {
 // What all loads of one benchmark share.
 class ServeBench {
  public:
-  ServeBench(const ServeBenchOptions& options, HttpClient& client, const std::string& model)
-      : options_(options), target_{client, options.backend, model, options.api_key} {}
+  ServeBench(const ServeBenchOptions& options, LoadTarget target)
+      : options_(options), target_(std::move(target)) {}
 
   Result<std::vector<ServingRun>> run(const std::function<void(int64_t, int64_t)>& progress) {
     auto dataset = Dataset::open(options_.dataset, target_);
     if (!dataset.ok()) return dataset.status();
-    const auto first = outcomes(dataset.value(), 1, 1);
-    if (!first.ok()) return first.status();
-    if (!first.value().front().ok())
-      return Status{Code::kIo,
-                    "the first request failed, nothing was measured: " + first.value().front().error};
+    // All prompts are there before the first run: where one cannot be made, no result is lost.
+    const auto probe = prompts(dataset.value(), 1);
+    if (!probe.ok()) return probe.status();
+    std::vector<Prompts> warmups, measured;
+    for (size_t i = 0; i < options_.max_concurrency.size(); ++i) {
+      for (const auto& [count, to] :
+           {std::pair{options_.num_warmups, &warmups}, std::pair{options_.num_prompts, &measured}}) {
+        auto drawn = prompts(dataset.value(), count);
+        if (!drawn.ok()) return drawn.status();
+        to->push_back(std::move(drawn).value());
+      }
+    }
+    const auto first = outcomes(probe.value(), 1);
+    if (!first.front().ok())
+      return Status{Code::kIo, "the first request failed, nothing was measured: " + first.front().error};
     std::vector<ServingRun> out;
-    for (const int64_t concurrency : options_.max_concurrency) {
-      const auto warm = outcomes(dataset.value(), options_.num_warmups, concurrency);
-      if (!warm.ok()) return warm.status();
-      auto run = one(dataset.value(), concurrency, progress);
+    for (size_t i = 0; i < options_.max_concurrency.size(); ++i) {
+      outcomes(warmups[i], options_.max_concurrency[i]);
+      auto run = one(measured[i], options_.max_concurrency[i], progress);
       if (!run.ok()) return run.status();
       out.push_back(std::move(run).value());
     }
@@ -137,51 +168,82 @@ class ServeBench {
   }
 
  private:
-  Result<std::vector<std::string>> bodies(Dataset& dataset, int64_t count) {
-    const auto prompts = dataset.draw(count, target_);
-    if (!prompts.ok()) return prompts.status();
-    std::vector<std::string> out;
-    for (const LoadPrompt& p : prompts.value()) out.push_back(body_of(p, options_, target_.model));
+  struct Prompts {
+    std::vector<LoadPrompt> all;
+    std::vector<std::string> bodies;
+  };
+  Result<Prompts> prompts(Dataset& dataset, int64_t count) {
+    auto drawn = dataset.draw(count, target_);
+    if (!drawn.ok()) return drawn.status();
+    Prompts out{.all = std::move(drawn).value(), .bodies = {}};
+    for (const LoadPrompt& p : out.all) out.bodies.push_back(body_of(p, options_, target_.model).dump());
+    if (!target_.tokenizer) out.all = {};  // nobody counts their tokens
     return out;
   }
 
   // Of requests that all arrive at once and are not measured.
-  Result<std::vector<RequestOutcome>> outcomes(Dataset& dataset, int64_t count, int64_t concurrency) {
-    const auto all = bodies(dataset, count);
-    if (!all.ok()) return all.status();
-    return Load(options_, target_.client, concurrency).run(all.value(), arrival_times(count, {}), nullptr);
+  std::vector<RequestOutcome> outcomes(const Prompts& prompts, int64_t concurrency) {
+    return Load(options_, target_.client, concurrency)
+        .run(prompts.bodies, arrival_times(std::ssize(prompts.bodies), {}), nullptr);
   }
 
-  Result<ServingRun> one(Dataset& dataset, int64_t concurrency,
+  Result<ServingRun> one(const Prompts& prompts, int64_t concurrency,
                          const std::function<void(int64_t, int64_t)>& progress) {
-    const auto all = bodies(dataset, options_.num_prompts);
-    if (!all.ok()) return all.status();
-    ServingRun out{.date = date_now(),
-                   .backend = options_.backend,
-                   .model = target_.model,
-                   .prompts = options_.num_prompts,
-                   .request_rate = options_.arrivals.request_rate,
-                   .burstiness = options_.arrivals.burstiness,
-                   .max_concurrency = concurrency,
-                   .goodput = options_.goodput,
-                   .metrics = options_.metrics,
-                   .measured = {},
-                   .outcomes = {}};
+    ServingRun out = empty_run(options_, target_.model, concurrency);
     Load load(options_, target_.client, concurrency);
-    out.outcomes = load.run(all.value(), arrival_times(options_.num_prompts, options_.arrivals), progress);
+    out.outcomes = load.run(prompts.bodies, arrival_times(options_.num_prompts, options_.arrivals), progress);
+    if (target_.tokenizer) SLUICE_TRY(count_what_was_not(prompts.all, &out.outcomes));
     out.measured = metrics_of(out.outcomes, load.duration(), options_.percents, options_.goodput);
     return out;
+  }
+
+  // After the run, whose clock it must not hold up.
+  Status count_what_was_not(const std::vector<LoadPrompt>& prompts, std::vector<RequestOutcome>* outcomes) {
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      RequestOutcome& o = (*outcomes)[i];
+      if (!o.ok() || o.usage) continue;
+      const Json& prompt = prompts[i].prompt;
+      const auto in = prompt.is_array() ? Result<int64_t>(static_cast<int64_t>(prompt.size()))
+                                        : count_tokens(prompt.get<std::string>(), target_);
+      const auto out = count_tokens(o.text, target_);
+      if (!in.ok()) return in.status();
+      if (!out.ok()) return out.status();
+      o.prompt_tokens = in.value(), o.output_tokens = out.value();
+    }
+    return {};
   }
 
   const ServeBenchOptions& options_;
   LoadTarget target_;
 };
 
+Result<std::optional<Tokenizer>> tokenizer_of(const std::string& directory) {
+  if (directory.empty()) return std::optional<Tokenizer>();
+  auto tokenizer = Tokenizer::load(directory + "/tokenizer.json");
+  if (!tokenizer.ok()) return Status{tokenizer.status().code, "--tokenizer: " + tokenizer.status().message};
+  return std::optional(std::move(tokenizer).value());
+}
+
+// What can be found wrong before anybody is asked.
+Status check_options(const ServeBenchOptions& o) {
+  for (const std::string& metric : o.metrics) SLUICE_TRY(check_metric(metric));
+  ServingRun run = empty_run(o, "", o.max_concurrency.empty() ? 0 : o.max_concurrency.front());
+  run.measured = metrics_of({}, 1, o.percents, o.goodput);
+  SLUICE_TRY(check_metadata(run));
+  const Json own = own_body({.prompt = "", .output_len = 1}, o, "");
+  for (const auto& [name, value] : o.extra_body.items())
+    if (own.contains(name))
+      return invalid("--extra-body: wanted fields that no flag sets, found '" + name + "'");
+  return {};
+}
+
 }  // namespace
 
 Result<std::vector<ServingRun>> bench_serve(const ServeBenchOptions& options,
                                             const std::function<void(int64_t, int64_t)>& progress) {
-  for (const std::string& metric : options.metrics) SLUICE_TRY(check_metric(metric));
+  SLUICE_TRY(check_options(options));
+  auto tokenizer = tokenizer_of(options.tokenizer);
+  if (!tokenizer.ok()) return tokenizer.status();
   auto client = HttpClient::open({.server = options.server, .timeout = options.timeout});
   if (!client.ok()) return client.status();
   std::string model = options.model;
@@ -190,7 +252,8 @@ Result<std::vector<ServingRun>> bench_serve(const ServeBenchOptions& options,
     if (!first.ok()) return first.status();
     model = first.value();
   }
-  return ServeBench(options, *client.value(), model).run(progress);
+  LoadTarget target{*client.value(), options.backend, model, options.api_key, std::move(tokenizer).value()};
+  return ServeBench(options, std::move(target)).run(progress);
 }
 
 }  // namespace sluice::apps

@@ -17,8 +17,11 @@ struct ServeBenchOptions {
   ApiBackend backend = ApiBackend::kOpenai;
   std::string model;  // empty: the server's first
   std::string api_key;
-  double timeout = 6 * 60 * 60;  // seconds of a request
-  DatasetOptions dataset;        // its seed is that of the arrivals too
+  std::string tokenizer;  // a directory with the model's tokenizer.json; empty: the server's is asked
+  Json extra_body = Json::object();  // more fields of each request
+  std::vector<Metadata> metadata;    // of the results
+  double timeout = 6 * 60 * 60;      // seconds of a request
+  DatasetOptions dataset;            // its seed is that of the arrivals too
   int64_t num_prompts = 1000, num_warmups = 0;
   ArrivalOptions arrivals;
   std::vector<int64_t> max_concurrency = {0};  // each is a run of its own; 0: no bound

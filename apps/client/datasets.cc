@@ -20,7 +20,17 @@ std::string plain_words() {
   return out;
 }
 
+Result<std::vector<int32_t>> local_tokens(const std::string& text, const LoadTarget& target) {
+  std::vector<int32_t> ids;
+  SLUICE_TRY(target.tokenizer->encode(text, Specials::kAsText, &ids));
+  return ids;
+}
+
 Result<Json> tokens_of(const std::string& text, const LoadTarget& target) {
+  if (target.tokenizer) {
+    const auto ids = local_tokens(text, target);
+    return ids.ok() ? Result<Json>(Json(ids.value())) : Result<Json>(ids.status());
+  }
   const Json body = {{"model", target.model}, {"prompt", text}};
   const auto answer =
       ask(target.client, {.path = "/tokenize", .body = body.dump(), .api_key = target.api_key});
@@ -32,6 +42,7 @@ Result<Json> tokens_of(const std::string& text, const LoadTarget& target) {
 }
 
 Result<std::string> text_of(const Json& ids, const LoadTarget& target) {
+  if (target.tokenizer) return valid_utf8(target.tokenizer->decode(ids.get<std::vector<int32_t>>()));
   const Json body = {{"model", target.model}, {"tokens", ids}};
   const auto answer =
       ask(target.client, {.path = "/detokenize", .body = body.dump(), .api_key = target.api_key});
@@ -41,6 +52,11 @@ Result<std::string> text_of(const Json& ids, const LoadTarget& target) {
 
 }  // namespace
 
+Result<int64_t> count_tokens(const std::string& text, const LoadTarget& target) {
+  const auto ids = local_tokens(text, target);
+  return ids.ok() ? Result<int64_t>(std::ssize(ids.value())) : Result<int64_t>(ids.status());
+}
+
 Result<Dataset> Dataset::open(const DatasetOptions& options, const LoadTarget& target) {
   Dataset out(options);
   if (options.kind != DatasetKind::kRandom && options.path.empty())
@@ -49,14 +65,17 @@ Result<Dataset> Dataset::open(const DatasetOptions& options, const LoadTarget& t
   if (options.kind == DatasetKind::kShareGpt) SLUICE_TRY(out.read_sharegpt());
   if (options.kind == DatasetKind::kCustom) SLUICE_TRY(out.read_custom());
   out.shuffle();
+  if (options.kind == DatasetKind::kRandom)
+    for (int64_t i = 0; i < options.random_prefix_len; ++i) out.prefix_.push_back(out.draw_id());
   return out;
 }
 
 Status Dataset::find_ids(const LoadTarget& target) {
   const auto tokens = tokens_of(plain_words(), target);
   if (!tokens.ok())
-    return {tokens.status().code, "--vocab-size: wanted a number, or a server that has /tokenize; found " +
-                                      tokens.status().message};
+    return {tokens.status().code,
+            "--vocab-size: wanted a number, a --tokenizer, or a server that has /tokenize; found " +
+                tokens.status().message};
   std::set<int32_t> ids;
   for (const Json& id : tokens.value())
     if (id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() <= INT32_MAX)
@@ -117,6 +136,12 @@ void Dataset::shuffle() {
     std::swap(rows_[i - 1], rows_[static_cast<size_t>(random_.integer(0, static_cast<int64_t>(i) - 1))]);
 }
 
+int64_t Dataset::draw_id() {
+  const int64_t all = ids_.empty() ? options_.vocab_size : std::ssize(ids_);
+  const int64_t drawn = random_.integer(0, all - 1);
+  return ids_.empty() ? drawn : ids_[static_cast<size_t>(drawn)];
+}
+
 Result<LoadPrompt> Dataset::draw_random(const LoadTarget& target) {
   const auto length = [this](int64_t mean) {
     const double low = static_cast<double>(mean) * (1 - options_.random_range_ratio);
@@ -125,12 +150,8 @@ Result<LoadPrompt> Dataset::draw_random(const LoadTarget& target) {
         1, random_.integer(static_cast<int64_t>(std::floor(low)), static_cast<int64_t>(std::ceil(high))));
   };
   const int64_t tokens = length(options_.random_input_len);
-  LoadPrompt out{.prompt = Json::array(), .output_len = length(options_.random_output_len)};
-  for (int64_t i = 0; i < tokens; ++i) {
-    const int64_t all = ids_.empty() ? options_.vocab_size : std::ssize(ids_);
-    const int64_t drawn = random_.integer(0, all - 1);
-    out.prompt.push_back(ids_.empty() ? drawn : ids_[static_cast<size_t>(drawn)]);
-  }
+  LoadPrompt out{.prompt = prefix_, .output_len = length(options_.random_output_len)};
+  for (int64_t i = 0; i < tokens; ++i) out.prompt.push_back(draw_id());
   if (target.backend == ApiBackend::kOpenai) return out;
   const auto text = text_of(out.prompt, target);
   if (!text.ok()) return text.status();

@@ -1,11 +1,13 @@
 // The prompts of a load: random tokens, conversations of ShareGPT's form, or a file of prompts.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "apps/client/api_client.h"
 #include "base/random.h"
+#include "text/tokenizer.h"
 
 namespace sluice::apps {
 
@@ -16,9 +18,10 @@ struct DatasetOptions {
   std::string path =
       {};  // kShareGpt: JSON, [{"conversations": [{"value"}, {"value"}]}]; kCustom: lines {"prompt", "output_tokens"}
   int64_t random_input_len = 1024, random_output_len = 128;
-  double random_range_ratio = 0;  // lengths are drawn from (1 - ratio) to (1 + ratio) of these
-  int64_t vocab_size =
-      0;  // random ids are below it; 0: ids that the server's /tokenize gives for plain words
+  int64_t random_prefix_len =
+      0;  // random tokens that all prompts begin with, before random_input_len of their own
+  double random_range_ratio = 0;    // lengths are drawn from (1 - ratio) to (1 + ratio) of these
+  int64_t vocab_size = 0;           // random ids are below it; 0: ids of plain words
   int64_t sharegpt_output_len = 0;  // 0: as many tokens as the conversation's answer
   int64_t custom_output_len = 0;    // 0: output_tokens of the line
   uint64_t seed = 0;
@@ -34,11 +37,15 @@ struct LoadTarget {
   HttpClient& client;
   ApiBackend backend;
   std::string model, api_key;
+  // Of the model; none: the server's /tokenize and /detokenize are asked.
+  std::optional<Tokenizer> tokenizer = {};
 };
+// How many tokens a text is for the target's own tokenizer, which is there.
+Result<int64_t> count_tokens(const std::string& text, const LoadTarget& target);
 
 class Dataset {
  public:
-  // Reads the file; asks /tokenize where tokens must be known. kInvalidArgument, kIo or kCorrupt says what is missing, and where.
+  // Reads the file; finds out tokens where they must be known. kInvalidArgument, kIo or kCorrupt says what is missing, and where.
   static Result<Dataset> open(const DatasetOptions& options, const LoadTarget& target);
   // The next prompts; a file that has too few begins again. Random ones never repeat.
   Result<std::vector<LoadPrompt>> draw(int64_t count, const LoadTarget& target);
@@ -53,10 +60,12 @@ class Dataset {
   Status read_sharegpt();
   Status read_custom();
   void shuffle();
+  int64_t draw_id();
   Result<LoadPrompt> draw_random(const LoadTarget& target);
   Result<LoadPrompt> draw_row(const LoadTarget& target);
   DatasetOptions options_;
   Random random_;
+  std::vector<int64_t> prefix_;
   std::vector<int32_t> ids_;  // random tokens are of these; empty: of all below vocab_size
   std::vector<Row> rows_;
   size_t next_ = 0;

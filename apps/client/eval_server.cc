@@ -83,16 +83,18 @@ class Asking {
       ++out_->failed;
       return;
     }
+    const JsonAt at(answer.value(), "answer");
+    const auto usage = at.has("usage") ? usage_of(at.at("usage").value()) : Result<TokenUsage>(TokenUsage{});
+    if (!usage.ok()) {
+      a.error = usage.status().message;
+      ++out_->failed;
+      return;
+    }
     a.error.clear();
     a.text = std::move(text).value();
     a.grade = set_.grade(prompts_[i], a.text);
-    const JsonAt at(answer.value(), "answer");
-    if (!at.has("usage")) return;
-    const JsonAt usage = at.at("usage").value();
-    const auto prompt = usage.integer("prompt_tokens", 0, INT32_MAX, 0);
-    const auto completion = usage.integer("completion_tokens", 0, INT32_MAX, 0);
-    out_->prompt_tokens += prompt.ok() ? prompt.value() : 0;
-    out_->completion_tokens += completion.ok() ? completion.value() : 0;
+    out_->prompt_tokens += usage.value().prompt_tokens;
+    out_->completion_tokens += usage.value().output_tokens;
   }
 
   const ServerEvalOptions& options_;

@@ -4,6 +4,8 @@ namespace sluice::apps {
 
 void EventStream::push(std::string_view bytes, const std::function<void(const std::string&)>& event) {
   for (const char c : bytes) {
+    if (line_.size() + data_.size() > kEventBytesMax) too_long_ = true;
+    if (too_long_) break;
     const bool second = c == '\n' && after_cr_;
     after_cr_ = c == '\r';
     if (second) continue;
@@ -13,6 +15,7 @@ void EventStream::push(std::string_view bytes, const std::function<void(const st
       line_ += c;
     }
   }
+  if (too_long_) line_ = data_ = std::string();
 }
 
 void EventStream::end_line(const std::function<void(const std::string&)>& event) {

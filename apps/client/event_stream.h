@@ -10,13 +10,15 @@ namespace sluice::apps {
 // are joined by LF. Comments and the other fields say nothing here.
 class EventStream {
  public:
-  // Calls `event` with the data of each event that these bytes complete.
+  static constexpr size_t kEventBytesMax = 16 << 20;
+  // Calls `event` with the data of each event that these bytes complete. After an event beyond the bound there are no others.
   void push(std::string_view bytes, const std::function<void(const std::string& data)>& event);
+  bool too_long() const { return too_long_; }  // there was an event beyond the bound
 
  private:
   void end_line(const std::function<void(const std::string&)>& event);
   std::string line_, data_;
-  bool has_data_ = false, after_cr_ = false;
+  bool has_data_ = false, after_cr_ = false, too_long_ = false;
 };
 
 }  // namespace sluice::apps

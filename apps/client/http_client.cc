@@ -11,8 +11,9 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
+#include <boost/beast/core/buffer_traits.hpp>
+#include <boost/beast/core/buffers_range.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <vector>
 
 #include "base/printable.h"
@@ -28,8 +29,35 @@ using boost::system::error_code;
 constexpr size_t kReadBytes = 64 << 10;
 constexpr uint32_t kHeadBytesMax = 64 << 10;
 constexpr uint64_t kBodyBytesMax = uint64_t{256} << 20;
+constexpr int kInterimMax = 100;
 
 Status io_error(std::string message) { return {Code::kIo, std::move(message)}; }
+
+Status too_long() {
+  return io_error("wanted an answer of at most " + std::to_string(kBodyBytesMax) + " bytes, found more");
+}
+
+// The bytes of a body as they come. Unlike http::string_body it takes no memory on the word of a Content-Length.
+struct PieceBody {
+  using value_type = std::string;
+  class reader {
+   public:
+    template <bool kRequest, class Fields>
+    reader(http::header<kRequest, Fields>&, std::string& body) : body_(body) {}
+    void init(const boost::optional<uint64_t>&, error_code& error) { error = {}; }
+    template <class Buffers>
+    size_t put(const Buffers& buffers, error_code& error) {
+      error = {};
+      for (const asio::const_buffer piece : boost::beast::buffers_range_ref(buffers))
+        body_.append(static_cast<const char*>(piece.data()), piece.size());
+      return boost::beast::buffer_bytes(buffers);
+    }
+    void finish(error_code& error) { error = {}; }
+
+   private:
+    std::string& body_;
+  };
+};
 
 class Connection {
  public:
@@ -55,52 +83,77 @@ class Connection {
   bool again() const { return again_; }
 
  private:
-  using Parser = http::response_parser<http::string_body>;
+  using Parser = http::response_parser<PieceBody>;
+  // Asked to switch to no protocol, a server that says so (101) has not answered.
+  static bool is_interim(const Parser& parser) {
+    return parser.is_header_done() && parser.get().result_int() / 100 == 1 &&
+           parser.get().result() != http::status::switching_protocols;
+  }
   asio::awaitable<Status> read(AnswerReader& reader);
+  asio::awaitable<Status> read_one(Parser* parser, AnswerReader& reader);
   Status take(Parser* parser, AnswerReader& reader, Clock::time_point arrived);
   tcp::socket socket_;
   asio::steady_timer timer_;
   std::vector<char> chunk_;
   std::string input_;
+  uint64_t body_bytes_ = 0;
   bool head_ = false, answered_ = false, again_ = false, timed_out_ = false;
 };
 
 asio::awaitable<Status> Connection::exchange(const std::string& request, AnswerReader& reader) {
   head_ = answered_ = again_ = false;
+  body_bytes_ = 0;
   input_.clear();
-  error_code error;
-  co_await asio::async_write(socket_, asio::buffer(request),
-                             asio::redirect_error(asio::use_awaitable, error));
-  // A server may answer and close before it has read everything: what it said counts.
-  Status status = co_await read(reader);
-  if (!status.ok() && !answered_ && error) status = io_error("cannot send the request: " + error.message());
-  co_return status;
+  // What an answer costs is the server's choice: where it is too much, this request failed and no other.
+  try {
+    error_code error;
+    co_await asio::async_write(socket_, asio::buffer(request),
+                               asio::redirect_error(asio::use_awaitable, error));
+    // A server may answer and close before it has read everything: what it said counts.
+    Status status = co_await read(reader);
+    if (!status.ok() && !answered_ && error) status = io_error("cannot send the request: " + error.message());
+    co_return status;
+  } catch (const std::exception& e) {
+    again_ = false;
+    co_return io_error(std::string("cannot take the answer: ") + e.what());
+  }
 }
 
+// Interim answers (1xx) come before the one that counts (RFC 9110, 15.2).
 asio::awaitable<Status> Connection::read(AnswerReader& reader) {
-  Parser parser;
-  parser.eager(true);
-  parser.header_limit(kHeadBytesMax);
-  parser.body_limit(kBodyBytesMax);
-  while (!parser.is_done()) {
+  for (int interim = 0; interim <= kInterimMax; ++interim) {
+    Parser parser;
+    parser.eager(true);
+    parser.header_limit(kHeadBytesMax);
+    parser.body_limit(kBodyBytesMax);
+    const Status status = co_await read_one(&parser, reader);
+    if (!status.ok()) co_return status;
+    if (is_interim(parser)) continue;
+    again_ = parser.keep_alive() && input_.empty();
+    co_return Status{};
+  }
+  co_return io_error("wanted at most " + std::to_string(kInterimMax) + " interim answers, found more");
+}
+
+asio::awaitable<Status> Connection::read_one(Parser* parser, AnswerReader& reader) {
+  auto arrived = Clock::now();
+  while (true) {
+    const Status status = take(parser, reader, arrived);
+    if (!status.ok() || parser->is_done()) co_return status;
     error_code error;
     const size_t bytes = co_await socket_.async_read_some(asio::buffer(chunk_),
                                                           asio::redirect_error(asio::use_awaitable, error));
-    const auto arrived = Clock::now();
+    arrived = Clock::now();
     if (error == asio::error::eof && answered_) {
-      parser.put_eof(error);
-      if (error) co_return io_error("the server closed the connection within its answer");
-      break;
+      if (parser->is_header_done()) parser->put_eof(error);
+      if (!error) co_return Status{};
+      co_return io_error("the server closed the connection within its answer");
     }
     if (error == asio::error::eof) co_return io_error("the server closed the connection without an answer");
     if (error) co_return io_error("cannot read the answer: " + error.message());
     answered_ = true;
     input_.append(chunk_.data(), bytes);
-    const Status status = take(&parser, reader, arrived);
-    if (!status.ok()) co_return status;
   }
-  again_ = parser.get().keep_alive() && input_.empty();
-  co_return Status{};
 }
 
 Status Connection::take(Parser* parser, AnswerReader& reader, Clock::time_point arrived) {
@@ -108,10 +161,17 @@ Status Connection::take(Parser* parser, AnswerReader& reader, Clock::time_point 
     error_code error;
     const size_t used = parser->put(asio::buffer(input_), error);
     input_.erase(0, used);
+    if (error == http::error::body_limit) return too_long();
     if (error && error != http::error::need_more)
       return io_error("wanted an HTTP answer, found an error: " + error.message());
     if (used == 0) break;
   }
+  if (input_.size() > kHeadBytesMax && !parser->is_done())
+    return io_error("wanted at most " + std::to_string(kHeadBytesMax) + " bytes of a head, found more");
+  if (is_interim(*parser)) return {};
+  // Beast looks at what was promised only where no byte of it came with the head.
+  body_bytes_ += parser->get().body().size();
+  if (body_bytes_ > kBodyBytesMax || parser->content_length().value_or(0) > kBodyBytesMax) return too_long();
   if (!head_ && parser->is_header_done()) {
     head_ = true;
     reader.on_head(static_cast<int>(parser->get().result_int()));

@@ -83,7 +83,7 @@ OrderedJson run_json(const ServingRun& run, Detail detail) {
       {"backend", text(run.backend)},
       {"label", nullptr},
       {"model_id", run.model},
-      {"tokenizer_id", nullptr},
+      {"tokenizer_id", run.tokenizer.empty() ? OrderedJson(nullptr) : OrderedJson(run.tokenizer)},
       {"num_prompts", run.prompts},
       {"request_rate", run.request_rate > 0 ? OrderedJson(run.request_rate) : OrderedJson("inf")},
       {"burstiness", run.burstiness},
@@ -114,6 +114,27 @@ OrderedJson run_json(const ServingRun& run, Detail detail) {
 }
 
 }  // namespace
+
+Result<std::vector<Metadata>> parse_metadata(std::span<const std::string> words) {
+  std::vector<Metadata> out;
+  for (const std::string& word : words) {
+    const size_t equals = word.find('=');
+    if (equals == std::string::npos || equals == 0)
+      return invalid("--metadata: wanted KEY=VALUE, found '" + word + "'");
+    out.push_back({word.substr(0, equals), word.substr(equals + 1)});
+  }
+  return out;
+}
+
+Status check_metadata(const ServingRun& run) {
+  OrderedJson keys = run_json(run, Detail::kEachRequest);
+  for (const Metadata& m : run.metadata) {
+    if (keys.contains(m.key))
+      return invalid("--metadata: wanted a key that no result has, and each once, found '" + m.key + "'");
+    keys[m.key] = m.value;
+  }
+  return {};
+}
 
 Status check_metric(const std::string& name) {
   std::string known;
@@ -154,7 +175,10 @@ std::string serving_block(const ServingRun& run) {
 
 std::string serving_json(const std::vector<ServingRun>& runs, Detail detail) {
   OrderedJson all = OrderedJson::array();
-  for (const ServingRun& run : runs) all.push_back(run_json(run, detail));
+  for (const ServingRun& run : runs) {
+    all.push_back(run_json(run, detail));
+    for (const Metadata& m : run.metadata) all.back()[m.key] = m.value;
+  }
   const OrderedJson& out = runs.size() == 1 ? all.front() : all;
   return out.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }

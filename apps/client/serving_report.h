@@ -1,5 +1,6 @@
 // A serving benchmark as people and programs read it: vLLM's block of text and its JSON, and a figure over the load.
 #pragma once
+#include <span>
 #include <string>
 #include <vector>
 
@@ -7,11 +8,18 @@
 
 namespace sluice::apps {
 
+// What the caller says of a run, as it stands in the result.
+struct Metadata {
+  std::string key, value;
+};
+// kInvalidArgument: what is no KEY=VALUE.
+Result<std::vector<Metadata>> parse_metadata(std::span<const std::string> words);
+
 // One load and what came of it.
 struct ServingRun {
   std::string date;  // "20260102-030405"
   ApiBackend backend = ApiBackend::kOpenai;
-  std::string model;
+  std::string model, tokenizer = {};
   int64_t prompts = 0;
   double request_rate = 0;  // 0: no bound
   double burstiness = 1;
@@ -21,7 +29,10 @@ struct ServingRun {
   std::vector<std::string> metrics = {"ttft", "tpot", "itl"};
   ServingMetrics measured = {};
   std::vector<RequestOutcome> outcomes = {};
+  std::vector<Metadata> metadata = {};
 };
+// kInvalidArgument names a key of the metadata that the result of such a run has already, or that comes twice.
+Status check_metadata(const ServingRun& run);
 // kInvalidArgument names the metric that nobody knows.
 Status check_metric(const std::string& name);
 

@@ -51,6 +51,23 @@ TEST(EventStream, CutAtEveryByte) {
   }
 }
 
+TEST(EventStream, AnEventBeyondTheBoundIsTheLast) {
+  const std::string most(EventStream::kEventBytesMax - 6, 'x');
+  EXPECT_EQ(events_of({"data: " + most + "\n\ndata: y\n\n"}), (Strings{most, "y"}));
+  EventStream stream;
+  int64_t events = 0;
+  const auto count = [&](const std::string&) { ++events; };
+  stream.push("data: a\n\ndata: " + most, count);
+  EXPECT_FALSE(stream.too_long());
+  stream.push("xx\n\ndata: b\n\n", count);
+  EXPECT_TRUE(stream.too_long());
+  stream.push("data: c\n\n", count);
+  EXPECT_EQ(events, 1);
+  EventStream lines;  // of one event
+  while (!lines.too_long()) lines.push("data: " + std::string(1 << 20, 'x') + "\n", count);
+  EXPECT_EQ(events, 1);
+}
+
 constexpr auto kMs = std::chrono::milliseconds(1);
 
 struct Piece {
@@ -117,6 +134,27 @@ TEST(StreamedAnswer, Failures) {
   EXPECT_EQ(outcome_of({}, 503).error, "HTTP 503");
   EXPECT_EQ(outcome_of({{10, std::string(1000, 'x')}}, 500).error,
             "HTTP 500: " + std::string(300, 'x') + "...");
+}
+
+TEST(StreamedAnswer, CountsThatNoContextHolds) {
+  const auto with = [](const std::string& usage) {
+    return outcome_of(
+        {{10, text_event("a")}, {15, event(R"({"choices":[],"usage":)" + usage + "}")}, {20, kDone}});
+  };
+  for (const char* wrong :
+       {"-1", "-9223372036854775808", "2147483648", "18446744073709551615", "1e300", "1.5", "\"7\"", "[]"})
+    for (const char* key : {"prompt_tokens", "completion_tokens"}) {
+      const RequestOutcome o = with(std::string("{\"") + key + "\":" + wrong + "}");
+      EXPECT_TRUE(
+          o.error.starts_with(std::string("usage: ") + key + ": wanted an integer from 0 to 2147483647"))
+          << o.error;
+      EXPECT_FALSE(o.usage);
+      EXPECT_GE(o.output_tokens, 0);
+    }
+  const RequestOutcome most = with(R"({"prompt_tokens":2147483647,"completion_tokens":null})");
+  EXPECT_EQ(most.error, "");
+  EXPECT_EQ(most.prompt_tokens, 2147483647);
+  EXPECT_EQ(most.output_tokens, 1) << "counted by pieces";
 }
 
 TEST(WholeAnswer, JsonOrWhyNot) {

@@ -7,6 +7,25 @@ import time
 FIRST, GAP = 0.3, 0.1  # seconds until the first piece, and between pieces
 
 
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+# Answers that no client may trust, by a name; then the connection is closed.
+RAW = {
+    **{f"length {n}": HEAD + b"Content-Length: %d\r\n\r\ndata: " % n for n in (2**64 - 1, 2**63 - 1, 10**30, 200 * 10**9, 200 * 10**6)},
+    "length -1": HEAD + b"Content-Length: -1\r\n\r\n",
+    "chunk zz": HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nx\r\n",
+    "chunk huge": HEAD + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\nx",
+    "chunk cut": HEAD + b"Transfer-Encoding: chunked\r\n\r\nff\r\ndata: {",
+    "chunk of words": HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;" + b"x" * (1 << 20),
+    "head": HEAD + b"X-Word: " + b"x" * (1 << 20),
+    "heads": HEAD + b"X-Word: x\r\n" * 100000,
+    "interims": b"HTTP/1.1 103 Early Hints\r\n\r\n" * 101,
+    "interim and no more": b"HTTP/1.1 100 Continue\r\n\r\n",
+    "switch": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
+    "mail": b"220 mail.example.com ESMTP\r\n",
+    "event": HEAD + b"Content-Length: %d\r\n\r\ndata: " % (18 << 20) + b"x" * (18 << 20),
+}
+
+
 class FakeServer:
     """A prompt of /v1/completions names what happens to it; but the first request of the log is answered. See _Handler.behave."""
 
@@ -17,6 +36,10 @@ class FakeServer:
         self.barrier = threading.Barrier(1)  # so many whole answers, or prompts "together", wait for each other
         self.released = threading.Event()  # ends what hangs
         self.answer = lambda body: ""  # of /v1/chat/completions without a stream
+        self.refusal = "out of order"  # of a prompt "500 long"
+        self.asked_tokens = []  # bodies of /tokenize and /detokenize
+        self.raw = lambda body: None  # its name in RAW
+        self.usage = lambda body: {"prompt_tokens": 3, "completion_tokens": 2}
         fake = self
 
         class Handler(_Handler):
@@ -64,6 +87,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         fake = self.server_of
+        if self.path in ("/tokenize", "/detokenize"):
+            fake.asked_tokens.append(body)
         if self.path == "/tokenize":  # a word is a token
             return self.whole({"tokens": list(range(10, 10 + len(body["prompt"].split())))})
         if self.path == "/detokenize":
@@ -78,7 +103,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if not body.get("stream"):
             return self.answer_whole(body)
         try:
-            self.behave("ok" if first else body.get("prompt"), entry, body.get("max_tokens") or body["max_completion_tokens"])
+            self.behave("ok" if first or not isinstance(body.get("prompt"), str) else body["prompt"], entry, body.get("max_tokens") or body["max_completion_tokens"])
+        except OSError:  # the client had enough
+            self.hang_up()
         finally:
             self.done()
 
@@ -90,19 +117,38 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.server_of.barrier.wait()
         text = self.server_of.answer(body)
         self.done()  # before the answer: who has read it may ask again
+        if name := self.server_of.raw(body):
+            return self.answer_raw(name)
         if text is None:
             return self.whole({"error": {"message": "no idea"}}, 500)
         self.whole({"choices": [{"message": {"role": "assistant", "content": text}}],
-                    "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
+                    "usage": self.server_of.usage(body)})
+
+    def answer_raw(self, name):
+        try:
+            self.wfile.write(RAW[name])
+        except OSError:  # the client had enough
+            pass
+        self.hang_up()
 
     def behave(self, how, entry, tokens):
         if how == "500":
             return self.whole({"error": {"message": "out of order"}}, 500)
+        if how == "500 long":
+            return self.whole({"error": {"message": self.server_of.refusal}}, 500)
         if how == "close":
             return self.hang_up()
         if how == "hang":
             self.server_of.released.wait()
             return self.hang_up()
+        if how in RAW:
+            return self.answer_raw(how)
+        if how == "long together":  # promises 200 MB, and waits until so many have done so
+            self.wfile.write(RAW[f"length {200 * 10**6}"] + b"data: ")
+            self.server_of.barrier.wait()
+            return self.hang_up()
+        if how == "interim":  # before the answer that counts
+            self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n")
         if how == "together":  # answers once so many requests are there
             self.server_of.barrier.wait()
         self.send_response(200)
@@ -117,7 +163,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 return self.hang_up()
         if how == "error event":
             self.event({"error": {"message": "lost the thread"}})
-        if how != "no usage":
+        if how.startswith("usage "):
+            self.event({"choices": [], "usage": json.loads(how[len("usage "):])})
+        elif how != "no usage":
             self.event({"choices": [], "usage": {"prompt_tokens": 11, "completion_tokens": tokens}})
         if how != "no end":
             self.chunk(b"data: [DONE]\n\n")

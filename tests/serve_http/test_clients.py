@@ -3,18 +3,24 @@ import collections
 import json
 import os
 import re
+import resource
 import statistics
 import subprocess
 import tempfile
 import threading
 import unittest
 
-from fake_server import FIRST, GAP, FakeServer
+from fake_server import FIRST, GAP, RAW, FakeServer
 from server import COMMAND, WATCHDOG, ServerTest
 
+MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../models/sluice-16e-tiny")
 
-def sluice(*words, status=0):
-    out = subprocess.run([COMMAND, *map(str, words)], capture_output=True, timeout=WATCHDOG)
+
+def sluice(*words, status=0, memory=None):
+    def bound():
+        if memory:
+            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    out = subprocess.run([COMMAND, *map(str, words)], capture_output=True, timeout=WATCHDOG, preexec_fn=bound)
     if out.returncode != status:
         raise AssertionError(f"{words}: {out.returncode}, {out.stdout.decode()}{out.stderr.decode()}")
     return out.stdout.decode(), out.stderr.decode()
@@ -117,6 +123,130 @@ class AgainstFake(Files):
         for reason in bad.values():
             self.assertIn("2 failed: " + reason + "\n", err)
         self.assertIn(f"{'Failed requests:':<40} {12:<10}\n", out)
+
+    REASONS = {
+        f"length {2**64 - 1}": "wanted an answer of at most 268435456 bytes, found more",
+        f"length {2**63 - 1}": "wanted an answer of at most 268435456 bytes, found more",
+        f"length {200 * 10**9}": "wanted an answer of at most 268435456 bytes, found more",
+        f"length {200 * 10**6}": "the server closed the connection within its answer",
+        f"length {10**30}": "wanted an HTTP answer, found an error: bad Content-Length",
+        "length -1": "wanted an HTTP answer, found an error: bad Content-Length",
+        "chunk zz": "wanted an HTTP answer, found an error: bad chunk",
+        "chunk huge": "wanted an HTTP answer, found an error: bad chunk",
+        "chunk cut": "the server closed the connection within its answer",
+        "chunk of words": "wanted ", "head": "wanted ", "heads": "wanted ",
+        "interims": "wanted at most 100 interim answers, found more",
+        "interim and no more": "the server closed the connection within its answer",
+        "switch": "HTTP 101", "mail": "wanted an HTTP answer, found an error: bad version",
+        "event": "wanted events of at most 16777216 bytes, found a longer one",
+        'usage {"prompt_tokens": -5}': "usage: prompt_tokens: wanted an integer from 0 to 2147483647, found -5",
+        'usage {"completion_tokens": 1e300}': "usage: completion_tokens: wanted an integer from 0 to 2147483647, found 1e+300",
+        'usage {"completion_tokens": 18446744073709551615}': "usage: completion_tokens: wanted an integer from 0 to 2147483647, found 184467",
+        'usage {"prompt_tokens": "many"}': "usage: prompt_tokens: wanted an integer from 0 to 2147483647, found \"many\"",
+    }
+
+    def test_one_absurd_answer_is_one_failed_request(self):
+        self.assertLessEqual(set(RAW), set(self.REASONS))
+        rows = ["ok", *self.REASONS, "interim", "ok"]
+        _, _, result = self.bench(self.fake.url, *self.custom(rows, 2), "--max-concurrency", "1,4")
+        for run in result:
+            self.assertEqual((run["completed"], run["failed"], run["total_output_tokens"]), (3, len(self.REASONS), 6), run["errors"])
+            failed = [e for e in run["errors"] if e]
+            for reason in self.REASONS.values():
+                self.assertTrue(any(e.startswith(reason) for e in failed), f"wanted {reason} in {failed}")
+
+    def test_memory_is_taken_for_what_came_and_not_for_what_was_promised(self):
+        self.fake.barrier = threading.Barrier(12, timeout=WATCHDOG)
+        result = self.path("result.json")
+        sluice("bench", "serve", "--base-url", self.fake.url, *self.custom(["ok", *["long together"] * 12], 1), "--output-json", result,
+               memory=1 << 30)
+        told = self.read("result.json")
+        self.assertEqual((told["completed"], told["failed"]), (1, 12))
+
+    def test_one_absurd_answer_is_one_wrong_question(self):
+        reasons = {name: reason for name, reason in self.REASONS.items() if name in RAW and name != "event"}
+        names = list(reasons)
+
+        def question(body):
+            return int(re.findall(r"Question: Q(\d+)\?", body["messages"][0]["content"])[-1])
+        self.fake.answer = lambda body: f"so\n#### {question(body)}"
+        self.fake.raw = lambda body: names[question(body)] if question(body) < len(names) else None
+        self.fake.usage = lambda body: {"prompt_tokens": -1 if question(body) == len(names) else 3, "completion_tokens": 2}
+        result = self.path("eval.json")
+        sluice("eval", "--server", self.fake.url, "--task", "gsm8k", "--data", self.gsm8k(len(names) + 5), "--num-fewshot", 0,
+               "--output-json", result, "--max-concurrency", 3, status=1)
+        told = self.read("eval.json")
+        self.assertEqual((told["strict"]["right"], told["failed"], told["prompt_tokens"]), (4, len(names) + 1, 12))
+        errors = {a["question"]: a["error"] for a in told["answers"]}
+        for i, name in enumerate(names):
+            self.assertTrue(errors[i].startswith(reasons[name]), f"wanted {reasons[name]}, found {errors[i]}")
+        self.assertIn("usage.prompt_tokens: wanted an integer from 0 to 2147483647, found -1", errors[len(names)])
+
+    def test_words_of_a_refusal_are_bounded(self):
+        self.fake.refusal = "x" * (1 << 20)
+        _, _, result = self.bench(self.fake.url, *self.custom(["ok", "500 long"], 1))
+        self.assertEqual(sorted(map(len, result["errors"]))[0], 0)
+        self.assertLess(max(map(len, result["errors"])), 400)
+
+    def test_metadata(self):
+        words = self.custom(["ok"] * 2, 1)
+        _, _, result = self.bench(self.fake.url, *words, "--metadata", "gpu=H200", "note=a = b", "empty=", "--max-concurrency", "1,2")
+        for run in result:
+            self.assertEqual((run["gpu"], run["note"], run["empty"], run["completed"]), ("H200", "a = b", "", 2))
+        self.fake.log.clear()
+        for bad, said in (("gpu", "wanted KEY=VALUE, found 'gpu'"), ("=x", "wanted KEY=VALUE, found '=x'"),
+                          ("completed=9", "wanted a key that no result has, and each once, found 'completed'"),
+                          ("p99_ttft_ms=9", "found 'p99_ttft_ms'"), ("errors=9", "found 'errors'")):
+            self.assertIn("--metadata: " + said if "wanted" in said else said,
+                          sluice("bench", "serve", "--base-url", self.fake.url, *words, "--metadata", bad, status=2)[1])
+        self.assertIn("found 'a'", sluice("bench", "serve", "--base-url", self.fake.url, *words, "--metadata", "a=1", "a=2", status=2)[1])
+        self.assertEqual(self.fake.log, [], "found before anybody is asked")
+
+    def test_extra_body(self):
+        words = self.custom(["ok"] * 2, 1)
+        extra = {"top_k": 5, "chat_template_kwargs": {"enable_thinking": False}, "ignore_eos": True}
+        self.bench(self.fake.url, *words, "--extra-body", json.dumps(extra))
+        for asked in self.fake.asked("/v1/completions"):
+            self.assertEqual({k: asked["body"][k] for k in extra}, extra)
+            self.assertEqual(asked["body"]["max_tokens"], 1)
+        self.fake.log.clear()
+        for bad, said in (("[1]", "--extra-body: wanted an object, found "), ("{", "--extra-body: wanted JSON"),
+                          ('{"stream": false}', "--extra-body: wanted fields that no flag sets, found 'stream'"),
+                          ('{"max_tokens": 3}', "found 'max_tokens'"), ('{"prompt": 3}', "found 'prompt'")):
+            self.assertIn(said, sluice("bench", "serve", "--base-url", self.fake.url, *words, "--extra-body", bad, status=2)[1])
+        self.assertIn("found 'ignore_eos'", sluice("bench", "serve", "--base-url", self.fake.url, *words, "--ignore-eos", "--extra-body",
+                                                   json.dumps(extra), status=2)[1])
+        self.assertEqual(self.fake.log, [], "found before anybody is asked")
+
+    def test_a_prefix_that_all_random_prompts_share(self):
+        self.bench(self.fake.url, "--num-prompts", 5, "--num-warmups", 2, "--random-prefix-len", 30, "--random-input-len", 10,
+                   "--random-output-len", 1, "--vocab-size", 5000)
+        prompts = [r["body"]["prompt"] for r in self.fake.asked("/v1/completions")]
+        self.assertEqual((len(prompts), {len(p) for p in prompts}), (8, {40}))
+        self.assertEqual(len({tuple(p[:30]) for p in prompts}), 1)
+        self.assertEqual(len({tuple(p[30:]) for p in prompts}), 8)
+
+    def test_a_tokenizer_here_counts_and_makes_tokens(self):
+        asked = []
+        self.fake.asked_tokens = asked
+        _, _, result = self.bench(self.fake.url, "--num-prompts", 3, "--random-input-len", 12, "--random-output-len", 2, "--tokenizer", MODEL)
+        self.assertEqual(result["tokenizer_id"], MODEL)
+        self.assertEqual({len(r["body"]["prompt"]) for r in self.fake.asked("/v1/completions")}, {12})
+        self.fake.log.clear()
+        self.bench(self.fake.url, "--num-prompts", 3, "--random-input-len", 12, "--random-output-len", 2, "--tokenizer", MODEL,
+                   "--backend", "openai-chat")
+        for r in self.fake.asked("/v1/chat/completions"):
+            self.assertRegex(r["body"]["messages"][0]["content"], r"^( [a-z0-9]+|[a-z0-9]+)+$")
+        talk = self.write("talk.json", json.dumps([{"conversations": [{"value": "How many are there?"}, {"value": "There are five of them."}]}]))
+        self.bench(self.fake.url, "--num-prompts", 1, "--dataset-name", "sharegpt", "--dataset-path", talk, "--tokenizer", MODEL)
+        self.assertEqual(asked, [], "the server counts nothing")
+        # Without usage the answer's text is counted: pieces are "x", whose five are fewer tokens than pieces or as many.
+        _, _, result = self.bench(self.fake.url, *self.custom(["no usage"], 5), "--tokenizer", MODEL)
+        prompt, output = (int(t) for t in (result["total_input_tokens"], result["total_output_tokens"]))
+        self.assertGreater(prompt, 0)
+        self.assertTrue(1 <= output <= 5, output)
+        self.assertIn("--tokenizer: /nowhere/tokenizer.json: cannot be opened", sluice(
+            "bench", "serve", "--base-url", self.fake.url, "--tokenizer", "/nowhere", status=2)[1])
 
     def test_nothing_is_measured_of_a_server_that_fails(self):
         result = self.path("none.json")
