@@ -61,8 +61,8 @@ def test_a_draft_with_weights_of_its_own(tmp_path):
 WORDS, SIZE = 512, 256
 
 
-def qwen3(tmp_path) -> pathlib.Path:
-    """A small Qwen3-MoE checkpoint of random weights that keep the size of what goes through them."""
+def qwen3(tmp_path, dense: tuple[int, ...] = ()) -> pathlib.Path:
+    """A small Qwen3-MoE checkpoint of random weights that keep the size of what goes through them; layers `dense` have no experts."""
     folder = tmp_path / "qwen3"
     folder.mkdir()
     experts, inside, heads, layers = 8, 128, 4, 2
@@ -71,7 +71,7 @@ def qwen3(tmp_path) -> pathlib.Path:
         "moe_intermediate_size": inside, "num_experts": experts, "num_experts_per_tok": 2, "norm_topk_prob": True,
         "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": WORDS,
         "hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 512, "rope_theta": 10000.0, "tie_word_embeddings": False,
-        "decoder_sparse_step": 1, "mlp_only_layers": [], "attention_bias": False, "torch_dtype": "bfloat16", "eos_token_id": 0}))
+        "decoder_sparse_step": 1, "mlp_only_layers": list(dense), "attention_bias": False, "torch_dtype": "bfloat16", "eos_token_id": 0}))
     draw = torch.Generator().manual_seed(5)
 
     def matrix(rows, width):
@@ -85,6 +85,10 @@ def qwen3(tmp_path) -> pathlib.Path:
             ("input_layernorm", SIZE), ("post_attention_layernorm", SIZE), ("self_attn.q_norm", 64), ("self_attn.k_norm", 64))}
         tensors |= {f"{at}.self_attn.{n}_proj.weight": matrix(64 * h, SIZE) for n, h in (("q", heads), ("k", 2), ("v", 2))}
         tensors[f"{at}.self_attn.o_proj.weight"] = matrix(SIZE, 64 * heads)
+        if i in dense:
+            tensors |= {f"{at}.mlp.{n}.weight": matrix(2 * inside, SIZE) for n in ("gate_proj", "up_proj")}
+            tensors[f"{at}.mlp.down_proj.weight"] = matrix(SIZE, 2 * inside)
+            continue
         tensors[f"{at}.mlp.gate.weight"] = matrix(experts, SIZE)
         for e in range(experts):
             tensors |= {f"{at}.mlp.experts.{e}.{n}.weight": matrix(inside, SIZE) for n in ("gate_proj", "up_proj")}
@@ -118,50 +122,75 @@ def test_bf16_experts_say_what_vllms_own_say(tmp_path):
     assert compared > 100
 
 
-# ---- LoRA on the router ----
+# ---- LoRA on what is not an expert ----
+
+RANK, SCALE = 4, 2.0
 
 
-def test_lora_on_the_router_is_kept(tmp_path):
-    """An adapter of the routers gives what the same checkpoint with the adapter added to its routers gives."""
-    rank, scale = 4, 2.0
-    tensors = load_file(MODEL / "model.safetensors")
+def write_adapter(tmp_path, model: pathlib.Path, ends: tuple[str, ...], modules: list[str]) -> tuple[pathlib.Path, pathlib.Path]:
+    """(an adapter on the weights of a checkpoint whose names end so, the checkpoint with the adapter added to them)."""
+    tensors = load_file(model / "model.safetensors")
     draw = torch.Generator().manual_seed(3)
     adapter, merged = {}, dict(tensors)
-    for name in [n for n in tensors if n.endswith("router.weight")]:
-        experts, hidden = tensors[name].shape
-        a = (torch.randn(rank, hidden, generator=draw) / math.sqrt(hidden)).bfloat16()
-        b = (torch.randn(experts, rank, generator=draw) * 0.1).bfloat16()
+    for name in [n for n in tensors if n.endswith(ends)]:
+        rows, width = tensors[name].shape
+        a = (torch.randn(RANK, width, generator=draw) / math.sqrt(width)).bfloat16()
+        b = (torch.randn(rows, RANK, generator=draw) * 0.1).bfloat16()
         at = "base_model.model." + name.removesuffix(".weight")
         adapter |= {f"{at}.lora_A.weight": a, f"{at}.lora_B.weight": b}
-        merged[name] = (tensors[name].float() + scale * b.float() @ a.float()).bfloat16()
-    folder = tmp_path / "adapter"
+        merged[name] = (tensors[name].float() + SCALE * b.float() @ a.float()).bfloat16()
+    folder, other = tmp_path / "adapter", tmp_path / "merged"
     folder.mkdir()
-    save_file(adapter, folder / "adapter_model.safetensors")
-    (folder / "adapter_config.json").write_text(json.dumps({"r": rank, "lora_alpha": int(rank * scale), "target_modules": ["router"],
-                                                            "peft_type": "LORA", "bias": "none"}))
-    other = tmp_path / "merged"
     other.mkdir()
-    for file in MODEL.iterdir():
+    save_file(adapter, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps({"r": RANK, "lora_alpha": int(RANK * SCALE), "target_modules": modules,
+                                                            "peft_type": "LORA", "bias": "none"}))
+    for file in model.iterdir():
         if file.suffix == ".json":
             shutil.copy(file, other)
     save_file(merged, other / "model.safetensors")
-    ask = {"prompts": ASK["prompts"], "sampling": {"max_tokens": 1, "logprobs": 20}}
-    lora = {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": ["router"]}
-    answers, _ = run(tmp_path, {"model": str(MODEL), "quantization": "sluice"} | lora, [ask, ask | {"adapter": str(folder)}])
-    added, _ = run(tmp_path, {"model": str(other), "quantization": "sluice"}, [ask])
+    return folder, other
+
+
+def apart(one: list[dict], two: list[dict]) -> float:
+    every = [abs(a[t] - b[t]) for a, b in zip(one, two) for t in a.keys() & b.keys()]
+    return sum(every) / len(every)
+
+
+def adapter_is_kept(tmp_path, engine: dict, ask: dict, folder: pathlib.Path, other: pathlib.Path, targets: list[str]) -> str:
+    """An adapter gives what the same checkpoint with the adapter added to its weights gives. Returns the log."""
+    lora = {"enable_lora": True, "max_lora_rank": 8, "lora_target_modules": targets}
+    answers, log = run(tmp_path, engine | lora, [ask, ask | {"adapter": str(folder)}])
+    added, _ = run(tmp_path, engine | {"model": str(other)}, [ask])
     plain, through, wanted = ([said["top"][0] for said in part] for part in (answers[0], answers[1], added[0]))
-
-    def apart(one, two):
-        every = [abs(a[t] - b[t]) for a, b in zip(one, two) for t in a.keys() & b.keys()]
-        return sum(every) / len(every)
-
     assert apart(through, wanted) < apart(plain, wanted) / 4, (apart(through, wanted), apart(plain, wanted))
+    return log
+
+
+def test_lora_on_the_router_is_kept(tmp_path):
+    folder, other = write_adapter(tmp_path, MODEL, ("router.weight",), ["router"])
+    ask = {"prompts": ASK["prompts"], "sampling": {"max_tokens": 1, "logprobs": 20}}
+    log = adapter_is_kept(tmp_path, {"model": str(MODEL), "quantization": "sluice"}, ask, folder, other, ["router"])
+    assert any("LoRA on router: vLLM leaves out what else an adapter has" in line for line in sluice_lines(log))
+
+
+def test_lora_on_a_dense_layer_with_the_names_of_experts_is_kept(tmp_path):
+    model = qwen3(tmp_path, dense=(0,))
+    folder, other = write_adapter(tmp_path, model, ("0.mlp.gate_proj.weight", "0.mlp.up_proj.weight", "0.mlp.down_proj.weight"),
+                                  ["gate_proj", "up_proj", "down_proj"])
+    engine = {"model": str(model), "skip_tokenizer_init": True, "quantization": "sluice"}
+    log = adapter_is_kept(tmp_path, engine, tokens_of(1), folder, other, ["gate_up_proj", "down_proj"])
+    assert any("experts bf16 hidden=256 intermediate=128 experts=8 top_k=2" in line for line in sluice_lines(log))
 
 
 # ---- What cannot be done ----
 
 
-def test_a_start_that_cannot_be_ends_with_the_reason(tmp_path):
+@pytest.mark.parametrize("lora, reason", [
+    ({}, "wanted --lora-target-modules beside --enable-lora, found none: vLLM then makes room for adapters in every module"),
+    ({"lora_target_modules": ["router", "experts"]}, "wanted --lora-target-modules without experts, which take no adapters, found experts")],
+    ids=["all", "experts"])
+def test_lora_on_experts_ends_the_start_with_the_reason(tmp_path, lora, reason):
     with pytest.raises(Failed) as why:
-        run(tmp_path, {"model": str(MODEL), "quantization": "sluice", "enable_lora": True}, [ASK])
-    assert "wanted LoRA on other modules than experts, found every module (no --lora-target-modules)" in str(why.value)
+        run(tmp_path, {"model": str(MODEL), "quantization": "sluice", "enable_lora": True} | lora, [ASK])
+    assert reason in str(why.value)

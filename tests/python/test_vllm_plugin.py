@@ -74,15 +74,37 @@ def test_deepseek_v4_keeps_vllms_config_but_for_the_experts():
     assert type(made) is SluiceDeepseekV4Config and made.get_name() == "deepseek_v4_fp8" and made.sluice
 
 
-@pytest.mark.parametrize("targets, wanted", [
-    (None, "every module (no --lora-target-modules)"), (["router", "qkv_proj"], None), (["router", "mlp.experts"], "mlp.experts"),
-    (["gate_up_proj", "down_proj", "o_proj"], "gate_up_proj, down_proj")])
-def test_lora_on_experts(monkeypatch, targets, wanted):
-    lora = types.SimpleNamespace(target_modules=targets)
-    monkeypatch.setattr(method, "get_current_vllm_config", lambda: types.SimpleNamespace(lora_config=lora))
-    assert method.lora_on_experts() == wanted
+@pytest.mark.parametrize("targets, found", [
+    (None, "found none: vLLM then makes room for adapters in every module"), (["router", "mlp.experts"], "found mlp.experts"),
+    (["experts", "o_proj"], "found experts"), (["model.layers.3.mlp.experts"], "found model.layers.3.mlp.experts"),
+    (["experts.0.gate_proj", "experts.w1"], "found experts.0.gate_proj, experts.w1"), (["text_experts"], "found text_experts")])
+def test_lora_on_experts_is_refused(monkeypatch, targets, found):
+    monkeypatch.setattr(method, "get_current_vllm_config", lambda: types.SimpleNamespace(lora_config=types.SimpleNamespace(target_modules=targets)))
+    monkeypatch.setattr(method, "say_once", lambda *a, **k: pytest.fail("said that it is accepted"))
+    why = method.why_not_lora("model.layers.0.mlp.text_experts" if targets == ["text_experts"] else "model.layers.0.mlp.experts")
+    assert why.startswith("wanted --lora-target-modules ") and found in why
+
+
+@pytest.mark.parametrize("targets", [["router", "qkv_proj"], ["gate_up_proj", "down_proj", "o_proj"], ["gate_proj", "up_proj", "w1", "w13"],
+                                     ["shared_experts.down_proj"], ["model.layers.0.mlp.gate"]])
+def test_lora_on_other_modules_is_accepted_with_a_line(monkeypatch, targets):
+    """Dense layers and shared experts have the names of the matrices of experts, which are one module to vLLM."""
+    from vllm.lora.utils import is_in_target_modules
+
+    packed = {"gate_up_proj": ["gate_proj", "up_proj"], "experts": [f"experts.{e}.{n}_proj" for e in (0, 1) for n in ("gate", "up", "down")]}
+    assert not is_in_target_modules("model.layers.3.mlp.experts", targets, packed)
+    said = []
+    monkeypatch.setattr(method, "say_once", lambda line, warning=False: said.append((line, warning)))
+    monkeypatch.setattr(method, "get_current_vllm_config", lambda: types.SimpleNamespace(lora_config=types.SimpleNamespace(target_modules=targets)))
+    assert method.why_not_lora("model.layers.3.mlp.experts") is None
+    assert said == [(f"LoRA on {', '.join(targets)}: vLLM leaves out what else an adapter has, weights of experts too, and says nothing "
+                     "about it", True)]
+
+
+def test_without_lora_nothing_is_said(monkeypatch):
+    monkeypatch.setattr(method, "say_once", lambda *a, **k: pytest.fail("said something"))
     monkeypatch.setattr(method, "get_current_vllm_config", lambda: types.SimpleNamespace(lora_config=None))
-    assert method.lora_on_experts() is None
+    assert method.why_not_lora("model.layers.3.mlp.experts") is None
 
 
 # ---- Ids and maps of experts ----

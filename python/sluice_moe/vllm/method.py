@@ -71,27 +71,33 @@ def layer_fields(layer: torch.nn.Module, kind: str) -> dict[str, object]:
     return fields
 
 
-def lora_on_experts() -> str | None:
-    """The adapters' targets where they may be on experts, or None."""
+def why_not_lora(prefix: str) -> str | None:
+    """Why vLLM would put adapters on these experts, which take none, or None. vLLM knows a layer's experts as one module, by the name
+    "experts" in nearly all models; gate_up_proj, down_proj and the like are dense layers and shared experts to it."""
     lora = get_current_vllm_config().lora_config
     if lora is None:
         return None
-    if not lora.target_modules:
-        return "every module (no --lora-target-modules)"
-    of_experts = [t for t in lora.target_modules if t.split(".")[-1] in ("experts", "gate_up_proj", "down_proj", "gate_proj", "up_proj",
-                                                                        "w1", "w2", "w3", "w13")]
-    return ", ".join(of_experts) or None
+    if lora.target_modules is None:
+        return ("wanted --lora-target-modules beside --enable-lora, found none: vLLM then makes room for adapters in every module, and "
+                "experts of Sluice take none; name the modules of the adapters, without experts")
+    names = {"experts", prefix.rsplit(".", 1)[-1]}
+    of_experts = [target for target in lora.target_modules if names & set(target.split("."))]
+    if of_experts:
+        return f"wanted --lora-target-modules without experts, which take no adapters, found {', '.join(of_experts)}"
+    say_once(f"LoRA on {', '.join(lora.target_modules)}: vLLM leaves out what else an adapter has, weights of experts too, and says "
+             "nothing about it", warning=True)
+    return None
 
 
-def why_not(layer: torch.nn.Module, kind: str, tokens_max: int, device: torch.device) -> list[str]:
+def why_not(layer: torch.nn.Module, prefix: str, kind: str, tokens_max: int, device: torch.device) -> list[str]:
     """Every reason why Sluice cannot be these experts."""
     moe = layer.moe_config
     reasons = []
     if moe.in_dtype != torch.bfloat16:
         reasons.append(f"wanted activations in bf16 (--dtype bfloat16), found {moe.in_dtype}")
-    lora = lora_on_experts()
+    lora = why_not_lora(prefix)
     if lora:
-        reasons.append(f"wanted LoRA on other modules than experts, found {lora}")
+        reasons.append(lora)
     parallel = moe.moe_parallel_config
     if parallel.use_batched_activation_format:
         reasons.append("wanted an --all2all-backend that hands over tokens in rows (allgather_reducescatter, "
@@ -221,7 +227,7 @@ class SluiceBf16Method(SluiceMethod):
 def expert_method(layer: torch.nn.Module, prefix: str, kind: str) -> SluiceMethod:
     """The method of a layer of experts, before it has parameters. ValueError: it cannot be done, with every reason."""
     made = {"gpt_oss": SluiceGptOssMethod, "mxfp4": SluiceMxfp4Method, "bf16": SluiceBf16Method}[kind](layer, prefix)
-    why = why_not(layer, kind, made.tokens_max, torch.device(layer.moe_config.device))
+    why = why_not(layer, prefix, kind, made.tokens_max, torch.device(layer.moe_config.device))
     if why:
         raise ValueError(f"--quantization {NAME}: {prefix}: {'; '.join(why)}")
     return made
