@@ -81,8 +81,9 @@ def test_older_versions_stop_as_well(older: dict[str, dict]) -> None:
 
 
 @pytest.mark.parametrize("version", sglang_engine.VERSIONS)
-def test_layers(version: str) -> None:
-    """All of sglang_layers.py."""
-    done = run_beside(version, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "sglang_layers.py"))
+@pytest.mark.parametrize("file", ["sglang_layers.py", "sglang_lora.py"])
+def test_in_a_process_of_a_version(version: str, file: str) -> None:
+    """All tests of a file."""
+    done = run_beside(version, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / file))
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert " passed" in done.stdout and "skipped" not in done.stdout

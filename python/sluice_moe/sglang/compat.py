@@ -14,6 +14,7 @@ BACKEND = "sluice"
 SWITCH = "SLUICE_SGLANG"  # of versions whose backends are a closed enum
 
 FUSED_MOE = "sglang.srt.layers.moe.fused_moe_triton.layer.FusedMoE"
+LORA_MANAGER = "sglang.srt.lora.lora_manager.LoRAManager"
 # The names of FusedMoE.__init__ that say which layer is wanted.
 _FUSED_MOE = ("num_experts", "hidden_size", "intermediate_size", "layer_id", "top_k", "quant_config", "prefix", "activation",
               "apply_router_weight_on_input", "no_combine", "routed_scaling_factor", "gemm1_alpha", "gemm1_clamp_limit", "swiglu_limit",
@@ -40,6 +41,11 @@ class Seams:
         return BACKEND if self.names else "triton"
 
     @property
+    def asked_by(self) -> str:
+        """What a user says to get Sluice."""
+        return f"--moe-runner-backend {BACKEND}" if self.names else f"{SWITCH}=1"
+
+    @property
     def publish(self) -> Target:
         """The first call in each process that knows what was asked for."""
         return Target("sglang.srt.runtime_context.publish", ("server_args", "role"))
@@ -53,6 +59,9 @@ class Seams:
             Target("sglang.srt.layers.quantization.fp8.Fp8Config.get_quant_method", ("layer", "prefix")),
             Target("sglang.srt.models.gpt_oss.TinyGemmLinear.forward", ("x",)),
             Target("sglang.srt.models.deepseek_v2.MoEGate.forward", ("hidden_states",)),
+            Target(f"{LORA_MANAGER}.set_lora_module", ("module_name", "module")),
+            Target(f"{LORA_MANAGER}.load_lora_weights", ("lora_ref",)),
+            Target(f"{LORA_MANAGER}.load_lora_weights_from_tensors", ("lora_ref",)),
         )
 
 
@@ -60,7 +69,8 @@ _CLOSED = Seams(names=False, choices="sglang.srt.server_args", method_argument=F
 _NAMED_FIRST = Seams(names=True, choices="sglang.srt.server_args", method_argument=True)
 _NAMED = Seams(names=True, choices="sglang.srt.arg_groups.choices", method_argument=True)
 
-# Versions that were read and run against, and no others: SGLang moves its MoE layers often.
+# Versions whose layers ran with Sluice, and no others: SGLang moves its MoE layers often. In tests 0.5.17 and 0.5.23, by hand the rest;
+# an engine ran with 0.5.17.
 VERSIONS = {"0.5.17": _CLOSED, "0.5.18": _CLOSED, "0.5.19": _NAMED_FIRST, "0.5.20": _NAMED, "0.5.21": _NAMED, "0.5.22": _NAMED,
             "0.5.23": _NAMED}
 

@@ -279,9 +279,6 @@ class SluiceExperts(FusedMoEMethodBase):
             self.layer(x[part], ids=ids[part], weights=weights[part], out=out[part])
         return out
 
-    def get_triton_quant_info(self, layer: FusedMoE) -> Any:
-        raise refused(self.prefix, "wanted no LoRA on the experts, found one that asks for their weights")
-
 
 class Bf16Experts(SluiceExperts):
     """w13 [experts, rows, hidden] and w2 [experts, hidden, intermediate] in bf16, biases in f32."""

@@ -29,12 +29,28 @@ def around_deepseek(original: Callable, self: torch.nn.Module, hidden_states: to
     return _scores(self, hidden_states, None)
 
 
+def runs(module: torch.nn.Module) -> bool:
+    """Whether a module of a model whose weights are there is a gate that Sluice runs."""
+    from sglang.srt.models.deepseek_v2 import MoEGate
+    from sglang.srt.models.gpt_oss import TinyGemmLinear
+
+    forward = type(module).forward
+    if forward is TinyGemmLinear.forward:
+        return not module.skip_bias_add and _settled(module, module.bias)
+    return forward is MoEGate.forward and _settled(module, None)
+
+
 def _takes(gate: torch.nn.Module, x: torch.Tensor, bias: Optional[torch.Tensor]) -> bool:
-    """Whether this gate is Sluice's. Settled once for each gate, when it is first called; only x may differ later."""
+    """Whether this call of a gate is Sluice's: only x differs from call to call."""
+    return _settled(gate, bias) and x.dim() == 2 and x.dtype is torch.bfloat16
+
+
+def _settled(gate: torch.nn.Module, bias: Optional[torch.Tensor]) -> bool:
+    """Whether this gate is Sluice's, decided once for each."""
     settled = gate.__dict__.get("_sluice_gate")
     if settled is None:
         settled = gate.__dict__["_sluice_gate"] = _settle(gate, bias)
-    return settled and x.dim() == 2 and x.dtype is torch.bfloat16
+    return settled
 
 
 def _settle(gate: torch.nn.Module, bias: Optional[torch.Tensor]) -> bool:

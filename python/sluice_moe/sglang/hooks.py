@@ -27,6 +27,11 @@ def takes_method() -> bool:
     return _seams.method_argument
 
 
+def asked_by() -> str:
+    """What a user said to get Sluice."""
+    return _seams.asked_by
+
+
 class NotInstalled(RuntimeError):
     """Sluice was asked for and cannot run; the message says what was wanted and what was found."""
 
@@ -113,7 +118,7 @@ def install() -> None:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    hooks = {target.path: (target, *hook) for target, hook in zip(_seams.targets, _layer_hooks())}
+    hooks = {target.path: (target, *hook) for target, hook in zip(_seams.targets, _layer_hooks(), strict=True)}
     for target, hook, kind in hooks.values():
         _check(target)
         _hook(target, hook, kind)
@@ -130,10 +135,11 @@ def install() -> None:
 
 
 def _layer_hooks() -> tuple[tuple[Callable, str], ...]:
-    from . import experts, gates
+    from . import experts, gates, lora
 
     return ((experts.around_fused_moe, "AROUND"), (experts.around_mxfp4, "AROUND"), (experts.around_fp8, "AROUND"),
-            (gates.around_gpt_oss, "AROUND"), (gates.around_deepseek, "AROUND"))
+            (gates.around_gpt_oss, "AROUND"), (gates.around_deepseek, "AROUND"), (lora.around_set_module, "AROUND"),
+            (lora.around_load, "AROUND"), (lora.around_load, "AROUND"))
 
 
 def _hook(target: compat.Target, hook: Callable, kind: str) -> None:

@@ -1,0 +1,185 @@
+"""Adapters beside Sluice in SGLang's own LoRAManager: on experts and gates that Sluice runs they are refused, when the manager is made and
+when an adapter is loaded later; on other modules they are SGLang's. test_sglang.py runs this file in a process for each version."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import pathlib
+
+import pytest
+import torch
+
+import sglang_engine
+from sglang_layers import EXPERTS, HIDDEN, WIDTH, GptOss, random
+
+RANK = 4
+EXPERT = "model.layers.0.mlp.experts.3.gate_proj"
+ROUTER = "model.layers.0.mlp.router"
+ATTENTION = "model.layers.0.self_attn.o_proj"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def settings():
+    """A scheduler process with --moe-runner-backend sluice and LoRA."""
+    sglang_engine.prepare()
+    made = sglang_engine.start(*sglang_engine.asked_for_sluice(), "--enable-lora", "--lora-target-modules", "o_proj", "--max-lora-rank",
+                               str(RANK), "--lora-backend", "torch_native")
+    sglang_engine.groups()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    yield made
+    torch.set_default_dtype(before)
+
+
+@pytest.fixture(scope="module")
+def weights() -> GptOss:
+    return GptOss()
+
+
+class Model(torch.nn.Module):
+    """What of gpt-oss an adapter can be on: a projection of its attention, its router, its experts; and a dense layer before them."""
+
+    def __init__(self, given: GptOss, gate: str = "router") -> None:
+        from sglang.srt.layers.linear import ReplicatedLinear
+        from sglang.srt.models.deepseek_v2 import MoEGate
+        from transformers import DeepseekV3Config
+
+        super().__init__()
+        self.config = copy.deepcopy(given.config)
+        self.config.num_hidden_layers = 2
+        layers = torch.nn.ModuleList([torch.nn.Module(), torch.nn.Module()])
+        for layer in layers:
+            layer.self_attn, layer.mlp = torch.nn.Module(), torch.nn.Module()
+            layer.self_attn.o_proj = ReplicatedLinear(HIDDEN, HIDDEN, bias=False)
+        layers[0].mlp = given.block()
+        if gate == "gate":
+            config = DeepseekV3Config(hidden_size=HIDDEN, n_routed_experts=EXPERTS)
+            config.topk_method = "noaux_tc"
+            layers[0].mlp.gate = MoEGate(config, None)
+        layers[1].mlp.down_proj = ReplicatedLinear(WIDTH, HIDDEN, bias=False)
+        layers[1].mlp.gate = ReplicatedLinear(HIDDEN, EXPERTS, bias=False)  # SGLang's own, as Qwen3 has it
+        self.model = torch.nn.Module()
+        self.model.layers = layers
+
+    def get_hidden_dim(self, name: str, layer: int) -> tuple[int, int]:
+        return {"o_proj": (HIDDEN, HIDDEN), "down_proj": (WIDTH, HIDDEN), "down_proj_moe": (WIDTH, HIDDEN), "gate": (HIDDEN, EXPERTS)}[name]
+
+
+def adapter(folder: pathlib.Path, modules: dict[str, tuple[int, int]], targets: list[str]) -> str:
+    """The path of an adapter with weights for modules {name: (outputs, inputs)}."""
+    from safetensors.torch import save_file
+
+    tensors = {}
+    for i, (name, (rows, width)) in enumerate(modules.items()):
+        tensors[f"base_model.model.{name}.lora_A.weight"] = random(RANK, width, seed=i)
+        tensors[f"base_model.model.{name}.lora_B.weight"] = random(rows, RANK, seed=i + 100)
+    folder.mkdir()
+    save_file(tensors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps({"r": RANK, "lora_alpha": 2 * RANK, "target_modules": targets, "peft_type": "LORA",
+                                                            "bias": "none"}))
+    return str(folder)
+
+
+def reference(path: str, name: str = "one") -> object:
+    from sglang.srt.lora.lora_registry import LoRARef
+
+    return LoRARef(lora_name=name, lora_path=path, pinned=False)
+
+
+def manager(settings: object, weights: GptOss, *paths: str, targets: set[str] | None = None, gate: str = "router") -> object:
+    """SGLang's manager, as its ModelRunner makes it once the weights of the model are there."""
+    from sglang.srt.configs.load_config import LoadConfig
+    from sglang.srt.lora.lora_manager import LoRAManager
+
+    ranks = {"tp_size": 1, "tp_rank": 0} if "tp_size" in inspect.signature(LoRAManager).parameters else {}
+    model = Model(weights, gate)
+    return LoRAManager(base_model=model, base_hf_config=model.config, max_loras_per_batch=2, load_config=LoadConfig(), dtype=torch.bfloat16,
+                       server_args=settings, lora_backend="torch_native", max_lora_rank=RANK, target_modules=targets,
+                       lora_paths=[reference(path) for path in paths], **ranks)
+
+
+SHAPES = {EXPERT: (WIDTH, HIDDEN), ROUTER: (EXPERTS, HIDDEN), ATTENTION: (HIDDEN, HIDDEN), "model.layers.1.mlp.down_proj": (HIDDEN, WIDTH),
+          "model.layers.1.mlp.gate": (EXPERTS, HIDDEN), "model.layers.0.mlp.gate": (EXPERTS, HIDDEN)}
+
+
+def of(*names: str) -> dict[str, tuple[int, int]]:
+    return {name: SHAPES[name] for name in names}
+
+
+# ---- At the start ----
+
+
+@pytest.mark.parametrize("targets, gate, line", [
+    ({"gate_up_proj", "down_proj", "o_proj"}, "router",
+     "model.layers.0.mlp.experts: wanted LoRA target modules without experts that Sluice runs, found down_proj, gate_up_proj: "),
+    ({"all"}, "router", "model.layers.0.mlp.experts: wanted LoRA target modules without experts that Sluice runs, found down_proj, gate_up_proj: "),
+    ({"experts"}, "router", "model.layers.0.mlp.experts: wanted LoRA target modules without experts that Sluice runs, found experts: "),
+    ({"router", "o_proj"}, "router", "model.layers.0.mlp.router: wanted LoRA target modules without gates that Sluice runs, found router: "),
+    ({"gate"}, "gate", "model.layers.0.mlp.gate: wanted LoRA target modules without gates that Sluice runs, found gate: "),
+], ids=lambda value: "+".join(sorted(value)) if isinstance(value, set) else "")
+def test_target_modules_that_sluice_runs_end_the_start(settings: object, weights: GptOss, targets: set[str], gate: str, line: str) -> None:
+    with pytest.raises(RuntimeError) as why:
+        manager(settings, weights, targets=targets, gate=gate)
+    assert str(why.value).startswith(f"sluice: {line}")
+    assert str(why.value).endswith(f"or serve without {asked_by()}")
+
+
+def asked_by() -> str:
+    return "SLUICE_SGLANG=1" if sglang_engine.VERSION == "0.5.17" else "--moe-runner-backend sluice"
+
+
+@pytest.mark.parametrize("names, targets, found", [
+    ((ROUTER,), ["router"], f"base_model.model.{ROUTER}.lora_A.weight and 1 more"),
+    ((EXPERT,), ["gate_proj"], "base_model.model.model.layers.0.mlp.experts.3."),
+    # As PEFT saves what its target_parameters name, which target_modules do not show.
+    ((ATTENTION, EXPERT), ["o_proj"], "base_model.model.model.layers.0.mlp.experts.3."),
+    ((ATTENTION, "model.layers.0.mlp.gate"), ["o_proj"], "base_model.model.model.layers.0.mlp.gate.lora_A.weight and 1 more"),
+], ids=["router", "experts", "experts without a target", "gate without a target"])
+def test_an_adapter_with_weights_for_sluice_ends_the_start(settings: object, weights: GptOss, tmp_path: pathlib.Path, names: tuple[str, ...],
+                                                           targets: list[str], found: str) -> None:
+    path = adapter(tmp_path / "adapter", of(*names), targets)
+    with pytest.raises(RuntimeError) as why:
+        manager(settings, weights, path, gate="gate")
+    assert "sluice: LoRA adapter one: wanted no weights for experts or gates that Sluice runs, found " + found in str(why.value)
+    assert str(why.value).endswith(f"or serve without {asked_by()}")
+
+
+@pytest.mark.parametrize("names, targets", [
+    ((ATTENTION,), ["o_proj"]), (("model.layers.1.mlp.down_proj",), ["down_proj"]),
+    (("model.layers.1.mlp.gate",), ["gate"])], ids=["attention", "dense", "another gate"])
+def test_an_adapter_on_other_modules_is_sglangs(settings: object, weights: GptOss, tmp_path: pathlib.Path, names: tuple[str, ...],
+                                                targets: list[str]) -> None:
+    made = manager(settings, weights, adapter(tmp_path / "adapter", of(*names), targets))
+    wrapped = {name for layer in made.lora_modules for name in layer}
+    assert set(names) <= wrapped
+    assert type(made.base_model.model.layers[0].mlp.experts.quant_method).__name__ == "Mxfp4Experts"
+
+
+# ---- While the server runs ----
+
+
+def loaded(made: object, path: str, how: str, name: str) -> object:
+    ref = reference(path, name)
+    if how == "file":
+        return made.load_lora_adapter(ref)
+    from safetensors.torch import load_file
+
+    folder = pathlib.Path(path)
+    return made.load_lora_adapter_from_tensors(ref, load_file(folder / "adapter_model.safetensors"),
+                                               json.loads((folder / "adapter_config.json").read_text()))
+
+
+@pytest.mark.parametrize("how", ["file", "tensors"])
+@pytest.mark.parametrize("name", [EXPERT, ROUTER])
+def test_an_adapter_that_is_loaded_later_is_refused_alone(settings: object, weights: GptOss, tmp_path: pathlib.Path, name: str, how: str) -> None:
+    made = manager(settings, weights, targets={"o_proj"})
+    bad = adapter(tmp_path / "bad", of(ATTENTION, name), ["o_proj"])
+    good = adapter(tmp_path / "good", of(ATTENTION), ["o_proj"])
+    refused = loaded(made, bad, how, "bad")
+    assert not refused.success
+    assert refused.error_message.startswith("sluice: LoRA adapter bad: wanted no weights for experts or gates that Sluice runs, found "
+                                            f"base_model.model.{name.rsplit('.', 1)[0]}.")
+    assert not made.loras and not made.configs and not made.lora_refs, "wanted nothing kept of a refused adapter"
+    assert loaded(made, good, how, "good").success and len(made.loras) == 1
