@@ -49,6 +49,7 @@ class Model(torch.nn.Module):
         super().__init__()
         self.config = copy.deepcopy(given.config)
         self.config.num_hidden_layers = 2
+        self.config.n_shared_experts = 1  # without them SGLang has no room for adapters on dense layers of such a model
         layers = torch.nn.ModuleList([torch.nn.Module(), torch.nn.Module()])
         for layer in layers:
             layer.self_attn, layer.mlp = torch.nn.Module(), torch.nn.Module()
