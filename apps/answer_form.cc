@@ -29,9 +29,11 @@ Result<AnswerForm> answer_form(const std::string& source, const Harmony& harmony
   auto filters = StructuredOutput(harmony, vocab).filters(request);
   if (const auto* error = std::get_if<ApiError>(&filters)) return invalid(error->message);
   // Told as the server tells of a response format: without what a file has for its readers.
-  const std::string schema = dump(OrderedJson::parse(text.value()));
-  return AnswerForm{.told = ResponseFormat{.name = "answer", .description = {}, .schema = schema},
-                    .make_filter = std::get<MakeFilter>(std::move(filters))};
+  const auto schema = parse_ordered_json(text.value(), kFlag);
+  if (!schema.ok()) return invalid(schema.status().message);
+  return AnswerForm{
+      .told = ResponseFormat{.name = "answer", .description = {}, .schema = dump(schema.value())},
+      .make_filter = std::get<MakeFilter>(std::move(filters))};
 }
 
 }  // namespace sluice::apps

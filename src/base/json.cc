@@ -4,11 +4,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 namespace sluice {
@@ -18,23 +20,51 @@ constexpr size_t kDepthMax = 64;
 
 Status corrupt(std::string message) { return {Code::kCorrupt, std::move(message)}; }
 
+constexpr size_t kShownMax = 60;  // bytes of a value in an error
+
 // A value as an error shows it: short, whatever it holds.
 std::string shown(const Json& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return "an array of " + std::to_string(value.size());
-  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  const bool is_long = value.is_string() && value.get_ref<const std::string&>().size() > kShownMax;
+  const Json head = is_long ? Json(value.get_ref<const std::string&>().substr(0, kShownMax)) : Json();
+  std::string text = (is_long ? head : value).dump(-1, ' ', true, Json::error_handler_t::replace);
+  if (is_long || text.size() > kShownMax) text = text.substr(0, kShownMax - 3) + "...";
   return text;
 }
 
 constexpr int kNumberTooLarge = 406;  // the library's id of that error
 
-// Builds the document from the library's events. Its own builder looks at every earlier member of an array after each
-// object in it, which is quadratic; and neither nesting without end nor a key that stands twice troubles it.
-class Builder final : public nlohmann::json_sax<Json> {
+std::string syntax_error(size_t byte, size_t text_bytes) {
+  if (text_bytes == 0) return "wanted JSON, found an empty text";
+  // The library counts the end as a byte.
+  if (byte > text_bytes)
+    return "wanted JSON, found that it ends too early, after " + std::to_string(text_bytes) +
+           (text_bytes == 1 ? " byte" : " bytes");
+  return "wanted JSON, found an error at byte " + std::to_string(byte) + " of " + std::to_string(text_bytes);
+}
+
+// Members whose keys come in any order: null, or one that stands twice.
+const std::string* twice_in(const OrderedJson::object_t& object) {
+  std::vector<const std::string*> keys;
+  keys.reserve(object.size());
+  for (const auto& member : object) keys.push_back(&member.first);
+  const auto less = [](const std::string* a, const std::string* b) { return *a < *b; };
+  const auto same = [](const std::string* a, const std::string* b) { return *a == *b; };
+  std::sort(keys.begin(), keys.end(), less);
+  const auto twice = std::adjacent_find(keys.begin(), keys.end(), same);
+  return twice == keys.end() ? nullptr : *twice;
+}
+
+// Builds the document from the library's events. Its own builders look at every earlier member of an array after each
+// object in it, or at every earlier key of an ordered object, which is quadratic; and neither nesting without end nor a
+// key that stands twice troubles them.
+template <class AnyJson>
+class Builder final : public nlohmann::json_sax<AnyJson> {
  public:
-  explicit Builder(size_t text_bytes) : text_bytes_(text_bytes) {}
-  Json root;
+  explicit Builder(size_t text_bytes, std::optional<std::string_view> only = {})
+      : text_bytes_(text_bytes), only_(only) {}
+  AnyJson root;
   std::string trouble;
 
   bool null() override { return add(nullptr) != nullptr; }
@@ -43,62 +73,104 @@ class Builder final : public nlohmann::json_sax<Json> {
   bool number_unsigned(uint64_t value) override { return add(value) != nullptr; }
   bool number_float(double value, const std::string&) override { return add(value) != nullptr; }
   bool string(std::string& value) override { return add(std::move(value)) != nullptr; }
-  bool binary(Json::binary_t&) override { return false; }  // JSON has none
-  bool start_object(size_t) override { return open(Json::object()); }
-  bool start_array(size_t) override { return open(Json::array()); }
+  bool binary(typename AnyJson::binary_t&) override { return false; }  // JSON has none
+  bool start_object(size_t) override { return open(AnyJson::object()); }
+  bool start_array(size_t) override { return open(AnyJson::array()); }
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(std::string& name) override {
-    const auto [member, is_new] = open_.back()->get_ref<Json::object_t&>().try_emplace(std::move(name));
-    slot_ = &member->second;
-    if (!is_new)
-      trouble = "wanted each key once, found " + shown(Json(member->first)) + " twice in one object";
-    return is_new;
+    if (skipped_ > 0) return true;
+    skips_ = only_ && open_.size() == 1 && name != *only_;
+    return skips_ || add_key(std::move(name));
   }
   bool parse_error(size_t byte, const std::string&, const Json::exception& e) override {
     trouble = e.id == kNumberTooLarge ? "wanted JSON, found a number that no double can hold"
-                                      : "wanted JSON, found an error at byte " + std::to_string(byte) +
-                                            " of " + std::to_string(text_bytes_);
+                                      : syntax_error(byte, text_bytes_);
     return false;
   }
 
  private:
-  // A container is the last member of the one around it for as long as it is open, so its address stays.
-  Json* add(Json value) {
-    if (open_.empty()) return &(root = std::move(value));
-    Json& parent = *open_.back();
-    if (parent.is_object()) return &(*slot_ = std::move(value));
-    return &parent.get_ref<Json::array_t&>().emplace_back(std::move(value));
+  static constexpr bool kOrdered = std::is_same_v<AnyJson, OrderedJson>;
+
+  bool add_key(std::string name) {
+    auto& object = open_.back()->template get_ref<typename AnyJson::object_t&>();
+    if constexpr (kOrdered) {  // appended without a look at the others, which close() compares
+      using Members = typename AnyJson::object_t::Container;
+      slot_ = &static_cast<Members&>(object).emplace_back(std::move(name), nullptr).second;
+      return true;
+    } else {
+      const auto [member, is_new] = object.try_emplace(std::move(name));
+      slot_ = &member->second;
+      return is_new || says_twice(member->first);
+    }
   }
-  bool open(Json empty) {
-    if (open_.size() == kDepthMax) {
+  bool says_twice(const std::string& name) {
+    trouble = "wanted each key once, found " + shown(Json(name)) + " twice in one object";
+    return false;
+  }
+  // A container is the last member of the one around it for as long as it is open, so its address stays.
+  AnyJson* add(AnyJson value) {
+    if (skips_) return &skipped_value_;
+    if (open_.empty()) return &(root = std::move(value));
+    AnyJson& parent = *open_.back();
+    if (parent.is_object()) return &(*slot_ = std::move(value));
+    return &parent.template get_ref<typename AnyJson::array_t&>().emplace_back(std::move(value));
+  }
+  bool open(AnyJson empty) {
+    if (open_.size() + skipped_ == kDepthMax) {
       trouble = "wanted at most " + std::to_string(kDepthMax) + " levels of nesting, found more";
       return false;
     }
-    open_.push_back(add(std::move(empty)));
+    if (skips_)
+      ++skipped_;
+    else
+      open_.push_back(add(std::move(empty)));
     return true;
   }
   bool close() {
+    if (skipped_ > 0) return --skipped_, true;
+    const AnyJson& closed = *open_.back();
     open_.pop_back();
+    skips_ = false;
+    if constexpr (kOrdered)
+      if (closed.is_object())
+        if (const auto* name = twice_in(closed.template get_ref<const OrderedJson::object_t&>()))
+          return says_twice(*name);
     return true;
   }
 
   size_t text_bytes_;
-  std::vector<Json*> open_;
-  Json* slot_ = nullptr;  // of the key read last
+  std::optional<std::string_view> only_;
+  std::vector<AnyJson*> open_;
+  AnyJson* slot_ = nullptr;  // of the key read last
+  bool skips_ = false;       // within a member of the outermost object that is not wanted
+  size_t skipped_ = 0;       // containers of it that are open
+  AnyJson skipped_value_;
 };
 
-}  // namespace
-
-Result<Json> parse_json(std::string_view text, std::string_view what) {
+template <class AnyJson>
+Result<AnyJson> parse(std::string_view text, std::string_view what, Builder<AnyJson> builder) {
   try {
-    Builder builder(text.size());
-    if (Json::sax_parse(text.begin(), text.end(), &builder)) return std::move(builder.root);
+    if (AnyJson::sax_parse(text.begin(), text.end(), &builder)) return std::move(builder.root);
     return corrupt(std::string(what) + ": " + builder.trouble);
   } catch (const std::bad_alloc&) {
     return out_of_memory(std::string(what) + ": no memory for " + std::to_string(text.size()) +
                          " bytes of JSON");
   }
+}
+
+}  // namespace
+
+Result<Json> parse_json(std::string_view text, std::string_view what) {
+  return parse(text, what, Builder<Json>(text.size()));
+}
+
+Result<OrderedJson> parse_ordered_json(std::string_view text, std::string_view what,
+                                       std::optional<std::string_view> only) {
+  auto whole = parse(text, what, Builder<OrderedJson>(text.size(), only));
+  if (!whole.ok() || !only) return whole;
+  OrderedJson& object = whole.value();
+  return object.is_object() && !object.empty() ? std::move(object.begin().value()) : OrderedJson();
 }
 
 Result<std::string> read_file(const std::string& path, int64_t bytes_max) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,10 @@ using OrderedJson = nlohmann::ordered_json;  // members stay in the order in whi
 // kCorrupt names `what` (a file), the place and the reason: syntax, invalid UTF-8, more than 64 levels of nesting, a key
 // that stands twice in one object.
 Result<Json> parse_json(std::string_view text, std::string_view what);
+// The same, with the members of every object in the order of the text. `only`: of the outermost object this member alone, or null.
+// The library's own parser of OrderedJson compares each key with all before it; text from outside comes through here.
+Result<OrderedJson> parse_ordered_json(std::string_view text, std::string_view what,
+                                       std::optional<std::string_view> only = {});
 // kIo if the file cannot be read, kCorrupt if it is larger than `bytes_max` or parse_json refuses it.
 Result<Json> read_json(const std::string& path, int64_t bytes_max);
 // The whole of a file, at most bytes_max; errors as above.

@@ -38,6 +38,14 @@ std::string printable(std::string_view text, Lines lines) {
   return out;
 }
 
+std::string shortened(std::string_view text, size_t bytes) {
+  if (text.size() <= bytes) return std::string(text);
+  constexpr std::string_view kDots = "...";
+  size_t end = bytes - kDots.size();
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  return std::string(text.substr(0, end)).append(kDots);
+}
+
 std::string number_text(double value) {
   char buffer[32];
   const auto [end, error] = std::to_chars(buffer, buffer + sizeof buffer, value);

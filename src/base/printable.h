@@ -15,6 +15,10 @@ enum class Lines : uint8_t {
 // they are, valid UTF-8 or not.
 std::string printable(std::string_view text, Lines lines = Lines::kOne);
 
+// `text`, of which as much as fits into `bytes` stands before "..." where it is longer: foreign names in errors and logs. UTF-8 is cut
+// between characters.
+std::string shortened(std::string_view text, size_t bytes = 80);
+
 // The shortest text that reads back as this number: "1e-12".
 std::string number_text(double value);
 
