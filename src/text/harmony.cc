@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/printable.h"
+
 namespace sluice {
 namespace {
 
@@ -26,12 +28,13 @@ Status check_field(std::string_view name, std::string_view value) {
   for (const char c : value)
     if (static_cast<uint8_t>(c) <= ' ' || c == 0x7f)
       return invalid(std::string(name) + ": wanted no white space and no control characters, found '" +
-                     valid_utf8(value) + "'");
+                     shortened(valid_utf8(value)) + "'");
   // A recipient in the place of another field is read as a recipient.
   if (value.starts_with("to="))
-    return invalid(std::string(name) + ": wanted it without 'to=', found '" + valid_utf8(value) + "'");
+    return invalid(std::string(name) + ": wanted it without 'to=', found '" + shortened(valid_utf8(value)) +
+                   "'");
   if (valid_utf8(value) != value)
-    return invalid(std::string(name) + ": wanted UTF-8, found '" + valid_utf8(value) + "'");
+    return invalid(std::string(name) + ": wanted UTF-8, found '" + shortened(valid_utf8(value)) + "'");
   return {};
 }
 
@@ -45,7 +48,7 @@ Status check_header(const Message& message) {
   if (std::find(std::begin(kRoles), std::end(kRoles), message.name) != std::end(kRoles))
     return invalid("name: wanted the name of a tool, found the role '" + message.name + "'");
   if (message.role != ChatRole::kTool && !message.name.empty())
-    return invalid("name: wanted none except for a tool, found '" + message.name + "' with role " +
+    return invalid("name: wanted none except for a tool, found '" + shortened(message.name) + "' with role " +
                    std::string(text(message.role)));
   return {};
 }
@@ -152,6 +155,11 @@ Result<std::vector<int32_t>> Harmony::prompt(const Conversation& conversation) c
       return status;
     }
   }
+  if (conversation.end == PromptEnd::kOpenMessage) {
+    if (messages.empty()) return invalid("wanted a message that can go on, found instructions alone");
+    ids.pop_back();
+  }
+  if (conversation.end != PromptEnd::kNextMessage) return ids;
   ids.push_back(start_);
   SLUICE_TRY(tokenizer_.encode(text(ChatRole::kAssistant), Specials::kAsText, &ids));
   return ids;

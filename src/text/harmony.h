@@ -45,9 +45,17 @@ struct ChatOptions {
   std::optional<ResponseFormat> response_format = {};
 };
 
+// How the prompt of a conversation ends.
+enum class PromptEnd : uint8_t {
+  kNextMessage,  // "<|start|>assistant": the assistant is asked for the next message
+  kLastMessage,  // with the last message
+  kOpenMessage,  // within the last message: its end is left out
+};
+
 struct Conversation {
   ChatOptions options;
   std::vector<Message> messages;
+  PromptEnd end = PromptEnd::kNextMessage;
 };
 
 // The text of the system message, without its frame.
@@ -66,10 +74,10 @@ class Harmony {
   static Result<Harmony> from(const Tokenizer& tokenizer);
 
   // The prompt for the next message of the assistant: the system message, the developer message if there are instructions,
-  // the messages, "<|start|>assistant". All content is plain text: no content makes a special token. Analysis before the
+  // the messages, and the end that the conversation asks for. All content is plain text: no content makes a special token. Analysis before the
   // last final message of the assistant is left out, because the model was trained not to see it again.
   // kInvalidArgument names the message and the field: a header that could not be read back, a tool without a
-  // name; and what Tokenizer::encode() says.
+  // name; kOpenMessage without a message; and what Tokenizer::encode() says.
   Result<std::vector<int32_t>> prompt(const Conversation& conversation) const;
   // Appends one message with its frame.
   Status append(const Message& message, std::vector<int32_t>* ids) const;

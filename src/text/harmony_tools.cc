@@ -1,14 +1,16 @@
 #include "text/harmony_tools.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <set>
 
+#include "base/json.h"
+#include "base/printable.h"
 #include "text/utf8.h"
 
 namespace sluice {
 namespace {
 
-using Schema = nlohmann::ordered_json;
+using Schema = OrderedJson;
 constexpr std::string_view kNamespace = "functions.";
 constexpr size_t kNameMax = 64;
 constexpr std::string_view kDeeper = "    ", kVariant = "   ";
@@ -121,14 +123,14 @@ std::string object_of(const Schema& schema, const std::string& indent) {
   std::string out;
   if (const std::string* about = words(schema, "description")) add_comment(*about, indent, &out);
   out += "{\n";
-  const Schema* required = list(schema, "required");
+  std::set<std::string_view> required;
+  if (const Schema* names = list(schema, "required"))
+    for (const Schema& name : *names)
+      if (name.is_string()) required.insert(name.get_ref<const std::string&>());
   const Schema* properties = member(schema, "properties");
   if (properties && properties->is_object())
-    for (const auto& [key, property] : properties->items()) {
-      const bool wanted =
-          required && std::find(required->begin(), required->end(), Schema(key)) != required->end();
-      add_property(key, property, wanted, indent, &out);
-    }
+    for (const auto& [key, property] : properties->items())
+      add_property(key, property, required.contains(key), indent, &out);
   return out + indent + "}";
 }
 
@@ -172,13 +174,15 @@ Result<std::string> functions_section(const std::vector<FunctionTool>& functions
   for (const FunctionTool& f : functions) {
     if (!is_function_name(f.name))
       return invalid("function: wanted a name of 1 to " + std::to_string(kNameMax) +
-                     " letters, digits, '_' and '-', found '" + valid_utf8(f.name) + "'");
+                     " letters, digits, '_' and '-', found '" + shortened(valid_utf8(f.name)) + "'");
     add_comments(f.description, &out);
     if (f.parameters.empty()) {
       out += "type " + f.name + " = () => any;\n\n";
       continue;
     }
-    const Schema schema = Schema::parse(f.parameters, nullptr, false);
+    const auto parsed = parse_ordered_json(f.parameters, "parameters");
+    if (!parsed.ok()) return invalid("function " + f.name + ": " + parsed.status().message);
+    const Schema& schema = parsed.value();
     if (!schema.is_object())
       return invalid("function " + f.name + ": wanted parameters that are a JSON object, found '" +
                      valid_utf8(f.parameters.substr(0, 40)) + "'");

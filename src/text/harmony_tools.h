@@ -14,6 +14,8 @@ struct FunctionTool {
   std::string description = {};
   // A JSON schema, its members in the order in which they are to be shown. Empty: no parameters.
   std::string parameters = {};
+  // The schema that arguments are held to: the parameters, and an object. Empty: any object.
+  std::string arguments = {};
   bool strict = false;  // arguments must match the schema
 };
 
