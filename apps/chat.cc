@@ -136,7 +136,8 @@ namespace {
 // The text for the user up to the first stop string, of an answer that is being read.
 class UntilStop {
  public:
-  UntilStop(const std::vector<std::string>& stops, const TextSink& sink) : matcher_(stops), sink_(sink) {}
+  UntilStop(const std::vector<std::string>& stops, const TextSink& sink)
+      : matcher_(StopStrings(stops)), sink_(sink) {}
   void operator()(Channel channel, const std::string& text) {
     if (channel == Channel::kFinal) return say(matcher_.push(text));
     if (sink_ && !found()) sink_(channel, text);

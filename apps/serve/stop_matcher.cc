@@ -4,50 +4,72 @@
 #include <utility>
 
 namespace sluice::apps {
-namespace {
 
-// Bytes at the end of `text` that a longer text could make `stop` of.
-size_t begun(std::string_view text, std::string_view stop) {
-  size_t bytes = std::min(text.size(), stop.size() - 1);
-  while (bytes > 0 && text.substr(text.size() - bytes) != stop.substr(0, bytes)) --bytes;
-  return bytes;
-}
-
-// The one of `stops` that begins first in `text`, and where.
-std::pair<size_t, const std::string*> first_of(std::string_view text, const std::vector<std::string>& stops) {
-  std::pair<size_t, const std::string*> first{text.size(), nullptr};
-  for (const std::string& stop : stops) {
-    const size_t at = text.find(stop);
-    if (at == std::string::npos) continue;
-    const bool shorter = first.second && at == first.first && stop.size() < first.second->size();
-    if (at < first.first || shorter) first = {at, &stop};
+StopStrings::StopStrings(std::vector<std::string> strings) {
+  if (strings.empty()) return;
+  Shared out{.strings = std::move(strings), .shorter = {}};
+  for (const std::string& text : out.strings) {
+    std::vector<uint32_t>& shorter = out.shorter.emplace_back(text.size());
+    uint32_t matched = 0;
+    for (size_t i = 1; i < text.size(); ++i) {
+      while (matched > 0 && text[i] != text[matched]) matched = shorter[matched - 1];
+      matched += text[i] == text[matched];
+      shorter[i] = matched;
+    }
   }
-  return first;
+  shared_ = std::make_shared<const Shared>(std::move(out));
 }
 
-}  // namespace
+uint32_t StopStrings::next(size_t i, uint32_t matched, char byte) const {
+  const std::string& text = shared_->strings[i];
+  const std::vector<uint32_t>& shorter = shared_->shorter[i];
+  while (matched > 0 && (matched == text.size() || text[matched] != byte)) matched = shorter[matched - 1];
+  return matched + (text[matched] == byte);
+}
 
-std::string StopMatcher::take(size_t bytes, const std::string* stop) {
+StopMatcher::StopMatcher(StopStrings stops) : stops_(std::move(stops)), matched_(stops_.size()) {}
+
+void StopMatcher::look_at(char byte) {
+  ++bytes_;
+  for (size_t i = 0; i < matched_.size(); ++i) {
+    matched_[i] = stops_.next(i, matched_[i], byte);
+    const size_t whole = stops_[i].size();
+    if (matched_[i] < whole) continue;
+    const uint64_t begin = bytes_ - whole;
+    const bool shorter = first_ && begin == first_->begin && whole < stops_[first_->stop].size();
+    if (!first_ || begin < first_->begin || shorter) first_ = Whole{begin, i};
+  }
+}
+
+std::string StopMatcher::take(size_t bytes) {
   std::string out = held_.substr(0, bytes);
-  held_.erase(0, stop ? held_.size() : bytes);
-  if (stop) found_ = *stop;
+  held_.erase(0, bytes);
+  held_from_ += bytes;
+  return out;
+}
+
+std::string StopMatcher::end_at_first() {
+  found_ = stops_[first_->stop];
+  std::string out = take(static_cast<size_t>(first_->begin - held_from_));
+  held_.clear();
   return out;
 }
 
 std::string StopMatcher::push(std::string_view text) {
   if (found_) return {};
+  if (stops_.empty()) return std::string(text);
   held_ += text;
-  size_t kept = 0;
-  for (const std::string& stop : stops_) kept = std::max(kept, begun(held_, stop));
-  const auto [at, stop] = first_of(held_, stops_);
-  const size_t open = held_.size() - kept;
-  // One that has begun earlier may still become whole.
-  return stop && at <= open ? take(at, stop) : take(std::min(at, open), nullptr);
+  for (const char byte : text) look_at(byte);
+  uint64_t open = bytes_;  // where the earliest begins that may still become whole
+  for (size_t i = 0; i < matched_.size(); ++i)
+    if (matched_[i] < stops_[i].size()) open = std::min(open, bytes_ - matched_[i]);
+  if (first_ && first_->begin <= open) return end_at_first();
+  return take(static_cast<size_t>(std::min(open, first_ ? first_->begin : bytes_) - held_from_));
 }
 
 std::string StopMatcher::flush() {
-  const auto [at, stop] = first_of(held_, stops_);
-  return take(at, stop);
+  if (found_ || !first_) return take(held_.size());
+  return end_at_first();
 }
 
 }  // namespace sluice::apps

@@ -47,6 +47,21 @@ TEST(StopMatcher, EndsAtTheSamePlaceHoweverTheTextIsCut) {
       EXPECT_EQ(in_pieces(c.stops, c.text, piece), c.want) << c.text << " by " << piece;
 }
 
+// Comparing every end of the text with every beginning of a string takes minutes.
+TEST(StopMatcher, TakesLinearTime) {
+  std::vector<std::string> stops;
+  for (int i = 0; i < 64; ++i) stops.push_back(std::string(4000 + i, 'a') + "!");
+  const StopStrings shared(stops);
+  for (int answer = 0; answer < 50; ++answer) {
+    StopMatcher matcher(shared);
+    std::string out;
+    for (int i = 0; i < 4; ++i) out += matcher.push(std::string(3999, 'a') + "b");
+    EXPECT_EQ(out.size(), 16000u);
+    EXPECT_EQ(matcher.push(std::string(4005, 'a') + "!"), "");
+    EXPECT_EQ(matcher.found(), stops[5]);
+  }
+}
+
 TEST(StopMatcher, HoldsBackOnlyWhatMayBecomeAStop) {
   StopMatcher matcher({"</end>"});
   EXPECT_EQ(matcher.push("one <"), "one ");
