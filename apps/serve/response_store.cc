@@ -3,14 +3,27 @@
 namespace sluice::apps {
 namespace {
 
-int64_t bytes_of(const StoredResponse& r) {
-  int64_t bytes = std::ssize(r.json) + std::ssize(r.conversation.instructions) +
-                  std::ssize(r.conversation.messages) * 256;
-  for (const Message& m : r.conversation.messages) bytes += std::ssize(m.content);
+constexpr int64_t kNodeBytes = 64;  // of a container's node, and of what the allocator keeps beside it
+
+// What a text has outside of itself.
+int64_t bytes_of(const std::string& text) { return text.capacity() > 15 ? std::ssize(text) + kNodeBytes : 0; }
+
+int64_t bytes_of(const Message& m) {
+  int64_t bytes = sizeof(Message);
+  for (const std::string* text : {&m.name, &m.channel, &m.recipient, &m.content_type, &m.content})
+    bytes += bytes_of(*text);
   return bytes;
 }
 
 }  // namespace
+
+int64_t bytes_of(const StoredResponse& r) {
+  int64_t bytes = sizeof(StoredResponse) + bytes_of(r.json) + bytes_of(r.conversation.instructions);
+  for (const Message& m : r.conversation.messages) bytes += bytes_of(m);
+  for (const auto& [id, function] : r.conversation.function_of)
+    bytes += 2 * int64_t{sizeof(std::string)} + kNodeBytes + bytes_of(id) + bytes_of(function);
+  return bytes;
+}
 
 std::shared_ptr<const StoredResponse> ResponseStore::find(const std::string& id) {
   const std::lock_guard lock(mutex_);
@@ -20,16 +33,17 @@ std::shared_ptr<const StoredResponse> ResponseStore::find(const std::string& id)
   return found->second->response;
 }
 
-void ResponseStore::put(const std::string& id, std::shared_ptr<const StoredResponse> response) {
-  const int64_t bytes = bytes_of(*response);
+bool ResponseStore::put(const std::string& id, std::shared_ptr<const StoredResponse> response) {
+  // The id stands in the list and in the map.
+  const int64_t bytes = bytes_of(*response) + int64_t{sizeof(Entry)} + 3 * kNodeBytes + 2 * bytes_of(id);
   const std::lock_guard lock(mutex_);
   if (const auto same = by_id_.find(id); same != by_id_.end()) drop(same->second);
+  if (bytes > most_bytes_) return false;
   entries_.push_front({id, std::move(response), bytes});
   by_id_[id] = entries_.begin();
   bytes_ += bytes;
-  // The newest stays, however large it is.
-  while (entries_.size() > 1 && (std::ssize(entries_) > most_ || bytes_ > most_bytes_))
-    drop(std::prev(entries_.end()));
+  while (std::ssize(entries_) > most_ || bytes_ > most_bytes_) drop(std::prev(entries_.end()));
+  return true;
 }
 
 bool ResponseStore::erase(const std::string& id) {

@@ -11,12 +11,16 @@
 
 namespace sluice::apps {
 
+// Bytes of memory that it holds, all of it.
+int64_t bytes_of(const StoredResponse& response);
+
 // Those used least recently go first. Any number of threads may use it.
 class ResponseStore {
  public:
   ResponseStore(int64_t most, int64_t most_bytes) : most_(most), most_bytes_(most_bytes) {}
   std::shared_ptr<const StoredResponse> find(const std::string& id);  // null: none has this id
-  void put(const std::string& id, std::shared_ptr<const StoredResponse> response);
+  // False: it is larger than all that may be kept, and is not.
+  bool put(const std::string& id, std::shared_ptr<const StoredResponse> response);
   bool erase(const std::string& id);
 
  private:
