@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/printable.h"
 #include "text/utf8.h"
 
 namespace sluice::apps {
@@ -25,10 +26,17 @@ std::string name_of(const Tokenizer& tokenizer, int32_t id) {
   return out;
 }
 
-OrderedJson token_object(const Tokenizer& tokenizer, int32_t id, float logprob) {
-  OrderedJson bytes = OrderedJson::array();
-  for (const char c : tokenizer.piece(id)) bytes.push_back(static_cast<unsigned char>(c));
-  return {{"token", name_of(tokenizer, id)}, {"logprob", finite(logprob)}, {"bytes", bytes}};
+void end_list(std::string* out) {
+  if (out->back() == ',') out->pop_back();
+  *out += ']';
+}
+
+// {"token": "a", "logprob": -0.5, "bytes": [97], without its end.
+void append_token(const Tokenizer& tokenizer, int32_t id, float logprob, std::string* out) {
+  *out += "{\"token\":" + json_text(name_of(tokenizer, id)) + ",\"logprob\":" + number_text(finite(logprob)) +
+          ",\"bytes\":[";
+  for (const char c : tokenizer.piece(id)) *out += std::to_string(static_cast<unsigned char>(c)) + ',';
+  end_list(out);
 }
 
 }  // namespace
@@ -37,40 +45,53 @@ std::string dump(const OrderedJson& json) {
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
-OrderedJson logprobs_of_chat(const Tokenizer& tokenizer, const std::vector<TextToken>& tokens) {
-  OrderedJson out = OrderedJson::array();
+std::string with_member(std::string object, const char* key, const std::string& json) {
+  object.pop_back();
+  object += object == "{" ? "\"" : ",\"";
+  object += key;
+  object += "\":";
+  object += json;
+  object += '}';
+  return object;
+}
+
+// As text, not as values: an answer may have a hundred million of them.
+std::string logprobs_of_chat(const Tokenizer& tokenizer, const std::vector<TextToken>& tokens) {
+  std::string out = "[";
   for (const TextToken& t : tokens) {
-    OrderedJson one = token_object(tokenizer, t.id, *t.logprob), top = OrderedJson::array();
-    for (const TokenLogprob& likely : t.top_logprobs)
-      top.push_back(token_object(tokenizer, likely.id, likely.logprob));
-    one["top_logprobs"] = std::move(top);
-    out.push_back(std::move(one));
+    append_token(tokenizer, t.id, *t.logprob, &out);
+    out += ",\"top_logprobs\":[";
+    for (const TokenLogprob& likely : t.top_logprobs) {
+      append_token(tokenizer, likely.id, likely.logprob, &out);
+      out += "},";
+    }
+    end_list(&out);
+    out += "},";
   }
+  end_list(&out);
   return out;
 }
 
-OrderedJson logprobs_of_completion(const Tokenizer& tokenizer, const std::vector<TextToken>& tokens) {
-  OrderedJson out = {{"text_offset", OrderedJson::array()},
-                     {"token_logprobs", OrderedJson::array()},
-                     {"tokens", OrderedJson::array()},
-                     {"top_logprobs", OrderedJson::array()}};
+std::string logprobs_of_completion(const Tokenizer& tokenizer, const std::vector<TextToken>& tokens) {
+  std::string offsets = "[", logprobs = "[", names = "[", tops = "[";
   for (const TextToken& t : tokens) {
     const std::string name = name_of(tokenizer, t.id);
-    out["text_offset"].push_back(t.characters);
-    out["tokens"].push_back(name);
+    offsets += std::to_string(t.characters) + ',';
+    names += json_text(name) + ',';
+    logprobs += (t.logprob ? number_text(finite(*t.logprob)) : "null") + ',';
     if (!t.logprob) {
-      out["token_logprobs"].push_back(nullptr);
-      out["top_logprobs"].push_back(nullptr);
+      tops += "null,";
       continue;
     }
-    out["token_logprobs"].push_back(finite(*t.logprob));
     OrderedJson top = OrderedJson::object();
     for (const TokenLogprob& likely : t.top_logprobs)
       top[name_of(tokenizer, likely.id)] = finite(likely.logprob);
     top[name] = finite(*t.logprob);
-    out["top_logprobs"].push_back(std::move(top));
+    tops += dump(top) + ',';
   }
-  return out;
+  for (std::string* list : {&offsets, &logprobs, &names, &tops}) end_list(list);
+  return "{\"text_offset\":" + offsets + ",\"token_logprobs\":" + logprobs + ",\"tokens\":" + names +
+         ",\"top_logprobs\":" + tops + "}";
 }
 
 }  // namespace sluice::apps

@@ -14,10 +14,13 @@ inline OrderedJson or_null(const std::string& text) {
   return text.empty() ? OrderedJson(nullptr) : OrderedJson(text);
 }
 
+// An object with one member more, which is JSON already.
+std::string with_member(std::string object, const char* key, const std::string& json);
+
 // [{"token", "logprob", "bytes", "top_logprobs"}], as chats and responses have it.
-OrderedJson logprobs_of_chat(const Tokenizer& tokenizer, const std::vector<TextToken>& tokens);
+std::string logprobs_of_chat(const Tokenizer& tokenizer, const std::vector<TextToken>& tokens);
 // {"text_offset", "token_logprobs", "tokens", "top_logprobs"}, as completions have it. Offsets count code points. Null stands for
 // the log probabilities of a token that has none.
-OrderedJson logprobs_of_completion(const Tokenizer& tokenizer, const std::vector<TextToken>& tokens);
+std::string logprobs_of_completion(const Tokenizer& tokenizer, const std::vector<TextToken>& tokens);
 
 }  // namespace sluice::apps

@@ -26,16 +26,20 @@ class ResponseAnswer final : public Answer {
   void begin_item(AnswerPiece::Kind kind, const std::string& name, std::string* out);
   void go_on(const AnswerPiece& piece, std::string* out);
   void end_item(std::string* out);
-  void append_event(const char* type, OrderedJson members, std::string* out);
+  // `json` is the member `key` beside the others.
+  void append_event(const char* type, OrderedJson members, std::string* out, const char* key = nullptr,
+                    const std::string& json = {});
   void append_state(const char* type, const char* status, std::string* out);
 
   // Members that every event of an item has.
   OrderedJson place() const;
   std::string id_of(size_t item) const;
   std::string call_id_of(size_t item) const { return "call_" + head_.unique + "_" + std::to_string(item); }
-  OrderedJson part_of(const Item& item) const;
-  OrderedJson object_of(size_t item) const;
-  OrderedJson object(const char* status) const;
+  // As JSON. A list of log probabilities is many times as long as the text.
+  enum class Logprobs : uint8_t { kNone, kListed };
+  std::string part_of(const Item& item, Logprobs logprobs) const;
+  std::string object_of(size_t item, Logprobs logprobs) const;
+  std::string object(const char* status) const;
   bool is_cut() const { return done() && at(0).finish() == FinishReason::kLength; }
   void store();
 

@@ -9,6 +9,7 @@ TextAnswer::TextAnswer(const Harmony& harmony, const ApiRequest& request, Answer
     : Answer(harmony, request, std::move(head), prompts, forced),
       chat_(request.kind == ApiKind::kChat),
       include_usage_(request.include_usage),
+      usage_in_each_event_(request.usage_in_each_event),
       calls_(static_cast<size_t>(choices())),
       begun_(static_cast<size_t>(choices())) {
   head_.id = (chat_ ? "chatcmpl-" : "cmpl-") + head_.id;
@@ -23,10 +24,10 @@ std::string TextAnswer::reason_of(int64_t choice) const {
   return c.called() && c.finish() == FinishReason::kStop ? "tool_calls" : std::string(text(c.finish()));
 }
 
-OrderedJson TextAnswer::logprobs_of(const std::vector<TextToken>& tokens) const {
-  if (!logprobs_) return nullptr;
+std::string TextAnswer::logprobs_of(const std::vector<TextToken>& tokens) const {
+  if (!logprobs_) return "null";
   if (!chat_) return logprobs_of_completion(tokenizer_, tokens);
-  return {{"content", logprobs_of_chat(tokenizer_, tokens)}, {"refusal", nullptr}};
+  return "{\"content\":" + logprobs_of_chat(tokenizer_, tokens) + ",\"refusal\":null}";
 }
 
 OrderedJson TextAnswer::call_of(int64_t choice, int64_t call, const std::string& function) const {
@@ -38,10 +39,12 @@ OrderedJson TextAnswer::call_of(int64_t choice, int64_t call, const std::string&
 void TextAnswer::append_event(int64_t choice, const std::string& member, const std::vector<TextToken>& tokens,
                               bool last, std::string* out) const {
   *out += event_head_ + "{\"index\":" + std::to_string(choice) + "," + member +
-          ",\"logprobs\":" + (tokens.empty() ? "null" : dump(logprobs_of(tokens))) +
+          ",\"logprobs\":" + (tokens.empty() ? "null" : logprobs_of(tokens)) +
           ",\"finish_reason\":" + (last ? json_text(reason_of(choice)) : "null");
   if (last) *out += ",\"stop_reason\":" + dump(or_null(at(choice).stop().value_or("")));
-  *out += include_usage_ ? "}],\"usage\":null}\n\n" : "}]}\n\n";
+  *out += "}]";
+  if (include_usage_) *out += ",\"usage\":" + (usage_in_each_event_ ? dump(usage()) : "null");
+  *out += "}\n\n";
 }
 
 std::string TextAnswer::delta_of(const AnswerPiece& piece, int64_t choice) {
@@ -104,7 +107,7 @@ std::string TextAnswer::finish() {
   if (stream_)
     return (include_usage_ ? event_head_ + "],\"usage\":" + dump(usage()) + "}\n\n" : "") +
            "data: [DONE]\n\n";
-  OrderedJson list = OrderedJson::array();
+  std::string list = "[";
   for (int64_t i = 0; i < choices(); ++i) {
     std::string text;
     std::vector<TextToken> tokens;
@@ -118,17 +121,16 @@ std::string TextAnswer::finish() {
       one["message"] = message_of(i);
     else
       one["text"] = text;
-    one["logprobs"] = logprobs_of(tokens);
     one["finish_reason"] = reason_of(i);
     one["stop_reason"] = or_null(at(i).stop().value_or(""));
-    list.push_back(std::move(one));
+    list += (i > 0 ? "," : "") + with_member(dump(one), "logprobs", logprobs_of(tokens));
   }
-  return dump({{"id", head_.id},
-               {"object", chat_ ? "chat.completion" : "text_completion"},
-               {"created", head_.created},
-               {"model", head_.model},
-               {"choices", list},
-               {"usage", usage()}});
+  const OrderedJson head = {{"id", head_.id},
+                            {"object", chat_ ? "chat.completion" : "text_completion"},
+                            {"created", head_.created},
+                            {"model", head_.model},
+                            {"usage", usage()}};
+  return with_member(dump(head), "choices", list + "]");
 }
 
 std::string TextAnswer::fail(const ApiError& error) {

@@ -18,12 +18,12 @@ class TextAnswer final : public Answer {
                     bool last, std::string* out) const;
   std::string delta_of(const AnswerPiece& piece, int64_t choice);
   OrderedJson message_of(int64_t choice) const;
-  OrderedJson logprobs_of(const std::vector<TextToken>& tokens) const;
+  std::string logprobs_of(const std::vector<TextToken>& tokens) const;
   OrderedJson usage() const;
   std::string reason_of(int64_t choice) const;
   OrderedJson call_of(int64_t choice, int64_t call, const std::string& function) const;
 
-  bool chat_, include_usage_;
+  bool chat_, include_usage_, usage_in_each_event_;
   std::string event_head_;      // what every event begins with
   std::vector<int64_t> calls_;  // of each choice, told so far
   std::vector<bool> begun_;     // an event has told of the choice
