@@ -15,8 +15,8 @@ SERVER = [
         "stop_string_in_two_pieces",
         "a stop string that two tokens share is not found",
         "apps/serve/stop_matcher.cc",
-        "const size_t open = held_.size() - kept;",
-        "const size_t open = held_.size();",
+        "open = std::min(open, bytes_ - matched_[i]);",
+        "open = bytes_;",
         "StopMatcher.*",
     ),
     server(
@@ -95,8 +95,8 @@ SERVER = [
         "schemas_in_order_of_names",
         "members of a schema come in the order of their names",
         "apps/serve/api_fields.cc",
-        "  OrderedJson all = OrderedJson::parse(body, keep, false);",
-        "  OrderedJson all = Json::parse(body, nullptr, false);\n  (void)keep;",
+        "  auto value = parse_ordered_json(body, \"body\", member);",
+        "  Result<OrderedJson> value = OrderedJson(Json::parse(body)[member]);",
         "ApiRequest.*",
     ),
     server(

@@ -5,16 +5,9 @@
 namespace sluice::apps {
 namespace {
 
-constexpr size_t kOrderedMax = 4096;          // values
-constexpr std::string_view kBody = "body: ";  // before every place that a reader names
-
-// Values in it, itself included.
-size_t values_in(const Json& json) {
-  size_t count = 1;
-  if (json.is_structured())
-    for (const Json& inside : json) count += values_in(inside);
-  return count;
-}
+constexpr std::string_view kBody = "body: ";           // before every place that a reader names
+constexpr size_t kParamMax = 200, kMessageMax = 2000;  // bytes; what clients name may be as long as a body
+constexpr size_t kUnreadMax = 32;                      // names of unknown fields that anybody is told of
 
 }  // namespace
 
@@ -25,10 +18,13 @@ ApiFields::ApiFields(JsonAt at, std::optional<ApiError>* error) : at_(std::move(
 void ApiFields::fail(const Status& status) {
   if (failed()) return;
   ApiError error{.message = status.message};
-  if (error.message.starts_with(kBody)) {
+  const size_t end = error.message.find(": wanted");
+  // Of the body itself it stays: "body: wanted an object".
+  if (error.message.starts_with(kBody) && end != std::string::npos && end >= kBody.size()) {
+    error.param = shortened(error.message.substr(kBody.size(), end - kBody.size()), kParamMax);
     error.message.erase(0, kBody.size());
-    error.param = error.message.substr(0, error.message.find(": wanted"));
   }
+  error.message = shortened(error.message, kMessageMax);
   *error_ = std::move(error);
 }
 
@@ -85,12 +81,20 @@ void ApiFields::refuse(const std::string& name, const char* neutral) {
   fail(*at, allowed + ", because it is not supported");
 }
 
-std::vector<std::string> ApiFields::unread() const {
+std::vector<std::string> ApiFields::unread(const std::string& prefix) const {
   std::vector<std::string> out;
   if (!at_.value().is_object()) return out;
   for (const auto& [name, value] : at_.value().items())
-    if (!known_.contains(name)) out.push_back(name);
+    if (!known_.contains(name) && !value.is_null() && out.size() < kUnreadMax)
+      out.push_back(prefix + shortened(name));
   return out;
+}
+
+void ApiFields::inside(const JsonAt& at, const std::function<void(ApiFields*)>& read) {
+  std::optional<ApiError> error;
+  ApiFields fields(at, &error);
+  if (!error) read(&fields);
+  if (error) fail({Code::kInvalidArgument, std::string(kBody) + error->message});
 }
 
 std::optional<Json> parse_body(std::string_view body, std::optional<ApiError>* error) {
@@ -98,11 +102,6 @@ std::optional<Json> parse_body(std::string_view body, std::optional<ApiError>* e
   if (json.ok()) return std::move(json).value();
   *error = ApiError{.message = json.status().message};
   return {};
-}
-
-std::vector<JsonAt> items_of(const JsonAt& at) {
-  auto items = at.items();
-  return std::move(items).value();
 }
 
 std::optional<size_t> read_word(const JsonAt& at, std::initializer_list<const char*> words,
@@ -116,20 +115,9 @@ std::optional<size_t> read_word(const JsonAt& at, std::initializer_list<const ch
   return {};
 }
 
-bool fits_in_order(const JsonAt& at, ApiFields* fields) {
-  if (values_in(at.value()) <= kOrderedMax) return true;
-  fields->fail(at, "at most " + std::to_string(kOrderedMax) + " values in its schemas");
-  return false;
-}
-
 OrderedJson in_order(std::string_view body, const std::string& member) {
-  // All else is dropped while it is read: an object of this kind looks through its members for each new one.
-  const auto keep = [&](int depth, OrderedJson::parse_event_t event, const OrderedJson& value) {
-    return depth != 1 || event != OrderedJson::parse_event_t::key || value == member;
-  };
-  OrderedJson all = OrderedJson::parse(body, keep, false);
-  const auto found = all.is_object() ? all.find(member) : all.end();
-  return found == all.end() ? OrderedJson() : std::move(*found);
+  auto value = parse_ordered_json(body, "body", member);
+  return value.ok() ? std::move(value).value() : OrderedJson();
 }
 
 // Not by JsonAt::items(): a prompt may have a hundred thousand of them.

@@ -1,5 +1,6 @@
 // The fields of one JSON object from a client: each is read once by its name, the first error stays, and what nobody read is known.
 #pragma once
+#include <functional>
 #include <initializer_list>
 #include <optional>
 #include <set>
@@ -26,7 +27,10 @@ class ApiFields {
   // Fields whose value must be null or one of `neutral`, a JSON array.
   void refuse(const std::string& name, const char* neutral);
   void skip(const std::string& name) { known_.insert(name); }
-  std::vector<std::string> unread() const;
+  // Fields that nobody has read and that are not null, with `prefix` before their names; a few of them, and long names cut.
+  std::vector<std::string> unread(const std::string& prefix = "") const;
+  // Reads the fields of an object in this one. The first error of theirs is one of these.
+  void inside(const JsonAt& at, const std::function<void(ApiFields*)>& read);
   const Json& value() const { return at_.value(); }
 
   void fail(const Status& status);  // of a JsonAt
@@ -57,17 +61,39 @@ ApiResult<T> read_body(std::string_view body, const Read& read) {
 
 // What requests for text have in common: the model, sampling, n, stop strings, the stream, and what is not supported.
 void read_common(ApiFields* fields, const ApiLimits& limits, ApiRequest* out);
+// "low", "medium" or "high". Of two fields that ask for another one the second is an error.
 void read_effort(const char* name, ApiFields* fields, ApiRequest* out);
+// chat_template_kwargs: what the chat format's template takes. Of names that it does not know a template takes no notice.
+void read_template_kwargs(ApiFields* fields, ApiRequest* out);
+void note_unread(const ApiFields& fields, const std::string& prefix, ApiRequest* out);  // in `out->ignored`
 
-// The elements of what is known to be an array.
-std::vector<JsonAt> items_of(const JsonAt& at);
+// The elements of what is known to be an array, one at a time: a body may have millions of them.
+class ItemsOf {
+ public:
+  explicit ItemsOf(JsonAt array) : array_(std::move(array)) {}
+  size_t size() const { return array_.value().size(); }
+  JsonAt operator[](size_t i) const {
+    return {array_.value()[i], array_.where() + "[" + std::to_string(i) + "]"};
+  }
+  struct Iterator {
+    const ItemsOf* items;
+    size_t i;
+    JsonAt operator*() const { return (*items)[i]; }
+    Iterator& operator++() { return ++i, *this; }
+    bool operator==(const Iterator&) const = default;
+  };
+  Iterator begin() const { return {this, 0}; }
+  Iterator end() const { return {this, size()}; }
+
+ private:
+  JsonAt array_;
+};
+inline ItemsOf items_of(const JsonAt& at) { return ItemsOf(at); }
 
 // One of these words, as its place in them; an error of `fields` and none for anything else.
 std::optional<size_t> read_word(const JsonAt& at, std::initializer_list<const char*> words,
                                 ApiFields* fields);
 
-// Whether in_order() takes a member, which bounds its work; else an error of `fields`.
-bool fits_in_order(const JsonAt& at, ApiFields* fields);
 // A member of a body that parse_body() has read, its own members in the order of the text, which schemas are written in.
 OrderedJson in_order(std::string_view body, const std::string& member);
 

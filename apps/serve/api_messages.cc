@@ -6,6 +6,39 @@ namespace sluice::apps {
 namespace {
 
 constexpr size_t kToolsMax = 256;
+constexpr size_t kToolValuesMax = 1 << 16,
+                 kToolBytesMax = 1 << 20;  // values and bytes of all of them together
+constexpr size_t kCallNameMax = 256;       // bytes; of calls that others have made
+// Of /v1/responses: tools that OpenAI's server runs, or whose calls have a form that is no JSON.
+constexpr std::string_view kHosted[] = {"apply_patch",
+                                        "code_interpreter",
+                                        "computer",
+                                        "computer_use_preview",
+                                        "custom",
+                                        "file_search",
+                                        "image_generation",
+                                        "local_shell",
+                                        "mcp",
+                                        "namespace",
+                                        "shell",
+                                        "tool_search",
+                                        "web_search",
+                                        "web_search_preview"};
+
+bool is_hosted(const std::string& type) {
+  // "web_search_preview_2025_03_11": a version is a date behind the name.
+  const size_t digits = type.find("_20");
+  const std::string_view name = std::string_view(type).substr(0, digits);
+  return std::find(std::begin(kHosted), std::end(kHosted), name) != std::end(kHosted);
+}
+
+// Values in it, itself included.
+size_t values_in(const Json& json) {
+  size_t count = 1;
+  if (json.is_structured())
+    for (const Json& inside : json) count += values_in(inside);
+  return count;
+}
 
 void read_calls(const JsonAt& at, ApiFields* fields, ConversationReader* out) {
   if (!at.value().is_array()) return fields->fail(at, "an array of calls");
@@ -18,6 +51,7 @@ void read_calls(const JsonAt& at, ApiFields* fields, ConversationReader* out) {
     const auto name = function.value().string("name"), arguments = function.value().string("arguments");
     for (const Status& status : {name.status(), arguments.status()})
       if (!status.ok()) return fields->fail(status);
+    if (!fits_call(call, "id", function.value(), fields)) return;
     out->call(id.value(), name.value(), arguments.value());
   }
 }
@@ -85,10 +119,18 @@ void read_choice(ApiFields* fields, ToolStyle style, ApiTools* out) {
   if (!word) return;
   out->choice = static_cast<ApiTools::Choice>(*word);
   if (out->choice == ApiTools::Choice::kRequired && out->functions.empty())
-    fields->fail(*at, "\"auto\" or \"none\" where there are no tools");
+    fields->fail(*at, "\"auto\" or \"none\" where there are no functions among the tools");
 }
 
 }  // namespace
+
+bool fits_call(const JsonAt& call, const char* id, const JsonAt& function, ApiFields* fields) {
+  if (call.string(id).value().size() > kCallIdMax)
+    fields->fail(call.at(id).value(), "an id of at most " + std::to_string(kCallIdMax) + " bytes");
+  else if (function.string("name").value().size() > kCallNameMax)
+    fields->fail(function.at("name").value(), "a name of at most " + std::to_string(kCallNameMax) + " bytes");
+  return !fields->failed();
+}
 
 std::string read_content(const JsonAt& at, std::initializer_list<const char*> types, ApiFields* fields) {
   if (at.value().is_string()) return at.value().get<std::string>();
@@ -161,44 +203,85 @@ void read_messages(ApiFields* fields, ApiRequest* out) {
   }
 }
 
+namespace {
+
+// Held to an object, whatever else the schema says: {} would take any value. None: an error of `fields`.
+std::optional<std::string> arguments_schema(const JsonAt& parameters, const OrderedJson& ordered,
+                                            ApiFields* fields) {
+  if (!parameters.has("type")) {
+    OrderedJson rest = ordered;
+    rest.erase("type");
+    return R"({"type":"object")" + (rest.empty() ? "}" : "," + rest.dump().substr(1));
+  }
+  const JsonAt type = parameters.at("type").value();
+  if (type.value() == "object") return ordered.dump();
+  const bool may_be = type.value().is_array() && std::find(type.value().begin(), type.value().end(),
+                                                           Json("object")) != type.value().end();
+  if (!may_be) return fields->fail(type, "\"object\", what arguments are"), std::nullopt;
+  OrderedJson schema = ordered;
+  schema["type"] = "object";
+  return schema.dump();
+}
+
+// One function; `at` is what has its name.
+void read_function(const JsonAt& at, const OrderedJson& ordered, ApiFields* fields, ApiTools* out) {
+  const auto name = at.string("name"), description = at.string("description", "");
+  const auto strict = at.boolean("strict", false);
+  for (const Status& status : {name.status(), description.status(), strict.status()})
+    if (!status.ok()) return fields->fail(status);
+  if (!is_function_name(name.value()))
+    return fields->fail(at.at("name").value(), "1 to 64 letters, digits, \"_\" and \"-\"");
+  const auto same = [&](const FunctionTool& f) { return f.name == name.value(); };
+  if (std::any_of(out->functions.begin(), out->functions.end(), same))
+    return fields->fail(at.at("name").value(), "each name once");
+  FunctionTool tool{.name = name.value(), .description = description.value(), .strict = strict.value()};
+  if (at.has("parameters")) {
+    const JsonAt parameters = at.at("parameters").value();
+    if (const Status is_object = parameters.need_object(); !is_object.ok()) return fields->fail(is_object);
+    auto arguments = arguments_schema(parameters, ordered.at("parameters"), fields);
+    if (!arguments) return;
+    tool.parameters = ordered.at("parameters").dump();
+    tool.arguments = std::move(*arguments);
+  }
+  out->functions.push_back(std::move(tool));
+}
+
+size_t bytes_of(const std::vector<FunctionTool>& functions) {
+  size_t bytes = 0;
+  for (const FunctionTool& f : functions) bytes += f.description.size() + f.parameters.size();
+  return bytes;
+}
+
+}  // namespace
+
 void read_tools(ApiFields* fields, std::string_view body, ToolStyle style, ApiTools* out) {
   if (const auto at = fields->take("tools")) {
     if (!at->value().is_array() || at->value().size() > kToolsMax)
       return fields->fail(*at, "an array of at most " + std::to_string(kToolsMax) + " tools");
-    if (!fits_in_order(*at, fields)) return;
+    if (values_in(at->value()) > kToolValuesMax)
+      return fields->fail(*at, "at most " + std::to_string(kToolValuesMax) + " values in its schemas");
     const auto ordered = at->value().empty() ? OrderedJson() : in_order(body, "tools");
-    const std::vector<JsonAt> tools = items_of(*at);
-    for (size_t i = 0; i < tools.size(); ++i) {
-      const auto type = tools[i].string("type");
+    const ItemsOf tools = items_of(*at);
+    for (size_t i = 0; i < tools.size() && !fields->failed(); ++i) {
+      const JsonAt tool = tools[i];
+      const auto type = tool.string("type");
       if (!type.ok()) return fields->fail(type.status());
-      if (type.value() != "function")
-        return fields->fail(tools[i].at("type").value(),
-                            "\"function\", the one kind of tool that is supported");
-      const auto function = style == ToolStyle::kChat ? tools[i].at("function") : Result<JsonAt>(tools[i]);
-      if (!function.ok()) return fields->fail(function.status());
-      const auto name = function.value().string("name"),
-                 description = function.value().string("description", "");
-      for (const Status& status : {name.status(), description.status()})
-        if (!status.ok()) return fields->fail(status);
-      if (!is_function_name(name.value()))
-        return fields->fail(function.value().at("name").value(), "1 to 64 letters, digits, \"_\" and \"-\"");
-      const auto strict = function.value().boolean("strict", false);
-      if (!strict.ok()) return fields->fail(strict.status());
-      FunctionTool tool{.name = name.value(),
-                        .description = description.value(),
-                        .parameters = {},
-                        .strict = strict.value()};
-      if (function.value().has("parameters")) {
-        if (const Status is_object = function.value().at("parameters").value().need_object(); !is_object.ok())
-          return fields->fail(is_object);
-        tool.parameters =
-            (style == ToolStyle::kChat ? ordered[i]["function"] : ordered[i])["parameters"].dump();
+      if (style == ToolStyle::kResponse && is_hosted(type.value())) {
+        out->left_out.push_back(type.value());
+        continue;
       }
-      const auto same = [&](const FunctionTool& f) { return f.name == tool.name; };
-      if (std::any_of(out->functions.begin(), out->functions.end(), same))
-        return fields->fail(function.value().at("name").value(), "each name once");
-      out->functions.push_back(std::move(tool));
+      if (type.value() != "function")
+        return fields->fail(tool.at("type").value(), "\"function\", the one kind of tool that is supported");
+      const auto function = style == ToolStyle::kChat ? tool.at("function") : Result<JsonAt>(tool);
+      if (!function.ok()) return fields->fail(function.status());
+      if (const Status is_object = function.value().need_object(); !is_object.ok())
+        return fields->fail(is_object);
+      read_function(function.value(), style == ToolStyle::kChat ? ordered[i].at("function") : ordered[i],
+                    fields, out);
     }
+    if (bytes_of(out->functions) > kToolBytesMax)
+      return fields->fail(*at,
+                          "at most " + std::to_string(kToolBytesMax) + " bytes of descriptions and schemas");
   }
   read_choice(fields, style, out);
 }

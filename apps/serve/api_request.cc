@@ -15,6 +15,8 @@ namespace {
 
 constexpr int64_t kCompletionTokens = 16;  // of the OpenAI API where max_tokens is not said
 constexpr size_t kStopsMax = 64, kStopBytesMax = 4096;
+constexpr size_t kStopTokensMax = 4096;  // different ones
+constexpr int64_t kBiasesMax = 1 << 20;  // of all answers together: each has its own list
 
 // What asks for something that Sluice cannot do yet, and the values that do not ask for it.
 struct Unsupported {
@@ -27,7 +29,6 @@ constexpr Unsupported kUnsupported[] = {{"add_generation_prompt", "[true]"},
                                         {"bad_words", "[[]]"},
                                         {"best_of", "[1]"},
                                         {"chat_template", "[]"},
-                                        {"chat_template_kwargs", "[{}]"},
                                         {"continue_final_message", "[false]"},
                                         {"documents", "[[]]"},
                                         {"function_call", R"(["none", "auto"])"},
@@ -49,7 +50,7 @@ constexpr const char* kHarmless[] = {
     "metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store",
     "user"};
 
-void read_stop(ApiFields* fields, std::vector<std::string>* out) {
+void read_stop(ApiFields* fields, StopStrings* out) {
   const auto at = fields->take("stop");
   if (!at) return;
   std::vector<JsonAt> each{*at};
@@ -57,15 +58,18 @@ void read_stop(ApiFields* fields, std::vector<std::string>* out) {
     if (!at->value().is_array()) return fields->fail(*at, "a string or an array of strings");
     if (at->value().size() > kStopsMax)
       return fields->fail(*at, "at most " + std::to_string(kStopsMax) + " strings");
-    each = items_of(*at);
+    each.clear();
+    for (const JsonAt& one : items_of(*at)) each.push_back(one);
   }
+  std::vector<std::string> stops;
   for (const JsonAt& one : each) {
     auto text = one.string();
     if (!text.ok()) return fields->fail(text.status());
     if (text.value().empty() || text.value().size() > kStopBytesMax)
       return fields->fail(one, "1 to " + std::to_string(kStopBytesMax) + " bytes");
-    out->push_back(std::move(text).value());
+    stops.push_back(std::move(text).value());
   }
+  *out = StopStrings(std::move(stops));
 }
 
 void read_stream(ApiFields* fields, ApiRequest* out) {
@@ -73,11 +77,10 @@ void read_stream(ApiFields* fields, ApiRequest* out) {
   const auto options = fields->take("stream_options");
   if (!options) return;
   if (!out->stream) return fields->fail(*options, "null where stream is not true");
-  std::optional<ApiError> error;
-  ApiFields inside(*options, &error);
-  out->include_usage = inside.boolean("include_usage", false);
-  inside.refuse("continuous_usage_stats", "[false]");
-  if (error) fields->fail({Code::kInvalidArgument, "body: " + error->message});
+  fields->inside(*options, [&](ApiFields* inside) {
+    out->include_usage = inside->boolean("include_usage", false);
+    out->usage_in_each_event = inside->boolean("continuous_usage_stats", false);
+  });
 }
 
 // {"50256": -100}
@@ -90,7 +93,7 @@ void read_bias(ApiFields* fields, const ApiLimits& limits, ApiSampling* out) {
     int32_t id = -1;
     const char* end = key.data() + key.size();
     const bool is_id = std::from_chars(key.data(), end, id).ptr == end && id >= 0 && id < limits.vocab;
-    const JsonAt bias(value, at->where() + "." + valid_utf8(key));
+    const JsonAt bias(value, at->where() + "." + shortened(key));
     const auto number = bias.number();
     if (!is_id || !seen.insert(id).second)
       return fields->fail(bias, "each token id from 0 to " + std::to_string(limits.vocab - 1) + " once");
@@ -116,8 +119,15 @@ void read_sampling(ApiFields* fields, const ApiLimits& limits, int64_t tokens_le
   out->frequency_penalty = fields->number("frequency_penalty", -limits.penalty_max, limits.penalty_max);
   out->presence_penalty = fields->number("presence_penalty", -limits.penalty_max, limits.penalty_max);
   read_bias(fields, limits, out);
-  if (const auto ids = fields->take("stop_token_ids"))
+  if (const auto ids = fields->take("stop_token_ids")) {
     out->stop_token_ids = read_tokens(*ids, limits.vocab, fields);
+    std::sort(out->stop_token_ids.begin(), out->stop_token_ids.end());
+    const auto end = std::unique(out->stop_token_ids.begin(), out->stop_token_ids.end());
+    out->stop_token_ids.erase(end, out->stop_token_ids.end());
+    if (out->stop_token_ids.size() > kStopTokensMax)
+      fields->fail(*ids, "at most " + std::to_string(kStopTokensMax) + " different tokens");
+    out->stop_token_ids.shrink_to_fit();
+  }
 }
 
 // {"logprobs": true, "top_logprobs": 5}
@@ -155,6 +165,12 @@ void read_common(ApiFields* fields, const ApiLimits& limits, ApiRequest* out) {
   out->model = fields->string("model");
   read_sampling(fields, limits, out->kind == ApiKind::kCompletion ? 0 : 1, &out->sampling);
   out->choices = fields->integer("n", 1, limits.max_choices).value_or(1);
+  const int64_t answers = out->choices * std::max<int64_t>(std::ssize(out->prompts), 1);
+  const int64_t biases_max = kBiasesMax / std::max<int64_t>(answers, 1);
+  if (std::ssize(out->sampling.logit_bias) > biases_max)
+    fields->fail({Code::kInvalidArgument, "body: logit_bias: wanted at most " + std::to_string(biases_max) +
+                                              " tokens for " + std::to_string(answers) + " answers, found " +
+                                              std::to_string(out->sampling.logit_bias.size())});
   read_stop(fields, &out->stop);
   read_stream(fields, out);
   for (const auto& [field, neutral] : kUnsupported) fields->refuse(field, neutral);
@@ -164,28 +180,73 @@ void read_common(ApiFields* fields, const ApiLimits& limits, ApiRequest* out) {
 void read_effort(const char* name, ApiFields* fields, ApiRequest* out) {
   const auto at = fields->take(name);
   if (!at) return;
-  if (const auto word = read_word(*at, {"low", "medium", "high"}, fields))
-    out->effort = static_cast<ReasoningEffort>(*word);
+  const auto word = read_word(*at, {"low", "medium", "high"}, fields);
+  if (!word) return;
+  const auto effort = static_cast<ReasoningEffort>(*word);
+  if (out->effort && *out->effort != effort)
+    return fields->fail(*at, "\"" + std::string(text(*out->effort)) + "\", which another field asks for");
+  out->effort = effort;
+}
+
+namespace {
+
+// {"effort": "low", "summary": "auto"}, as in a response.
+void read_reasoning(ApiFields* fields, ApiRequest* out) {
+  const auto at = fields->take("reasoning");
+  if (!at) return;
+  fields->inside(*at, [&](ApiFields* inside) {
+    read_effort("effort", inside, out);
+    inside->skip("summary");
+    note_unread(*inside, "reasoning.", out);
+  });
+}
+
+}  // namespace
+
+void read_template_kwargs(ApiFields* fields, ApiRequest* out) {
+  const auto at = fields->take("chat_template_kwargs");
+  if (!at) return;
+  fields->inside(*at, [&](ApiFields* inside) {
+    read_effort("reasoning_effort", inside, out);
+    inside->refuse("builtin_tools", "[[]]");
+    note_unread(*inside, "chat_template_kwargs.", out);
+  });
+}
+
+namespace {
+
+// All that the prompt of a chat is made of.
+void read_prompt_of_chat(ApiFields* fields, std::string_view body, ApiRequest* out) {
+  read_messages(fields, out);
+  read_structure(fields, body, out);
+  read_effort("reasoning_effort", fields, out);
+  read_reasoning(fields, out);
+  read_template_kwargs(fields, out);
+  read_tools(fields, body, ToolStyle::kChat, &out->tools);
+}
+
+}  // namespace
+
+void note_unread(const ApiFields& fields, const std::string& prefix, ApiRequest* out) {
+  for (std::string& name : fields.unread(prefix)) out->ignored.push_back(std::move(name));
 }
 
 ApiResult<ApiRequest> read_chat(std::string_view body, const ApiLimits& limits) {
   return read_body<ApiRequest>(body, [&](ApiFields* fields, ApiRequest* out) {
-    read_messages(fields, out);
+    read_prompt_of_chat(fields, body, out);
     read_common(fields, limits, out);
-    read_structure(fields, body, out);
-    read_effort("reasoning_effort", fields, out);
-    read_tools(fields, body, ToolStyle::kChat, &out->tools);
     read_chat_logprobs(fields, limits, &out->sampling);
     out->include_reasoning = fields->boolean("include_reasoning", true);
     if (const auto most = fields->integer("max_completion_tokens", 1, INT32_MAX))
       out->sampling.max_tokens = most;
-    out->ignored = fields->unread();
+    note_unread(*fields, "", out);
   });
 }
 
 ApiResult<ApiRequest> read_completion(std::string_view body, const ApiLimits& limits) {
   return read_body<ApiRequest>(body, [&](ApiFields* fields, ApiRequest* out) {
     out->kind = ApiKind::kCompletion;
+    fields->refuse("chat_template_kwargs", "[{}]");
     read_prompts(fields, limits, out);
     read_common(fields, limits, out);
     read_structure(fields, body, out);
@@ -200,22 +261,35 @@ ApiResult<ApiRequest> read_completion(std::string_view body, const ApiLimits& li
       fields->fail({Code::kInvalidArgument, "body: n: wanted at most " + std::to_string(limits.max_choices) +
                                                 " answers, found " +
                                                 std::to_string(std::ssize(out->prompts) * out->choices)});
-    out->ignored = fields->unread();
+    note_unread(*fields, "", out);
   });
 }
+
+namespace {
+
+void read_prompt_end(ApiFields* fields, PromptEnd* out) {
+  const auto next_at = fields->take("add_generation_prompt");
+  const bool open = fields->boolean("continue_final_message", false);
+  const bool next = fields->boolean("add_generation_prompt", !open);
+  if (open && next) return fields->fail(*next_at, "false or null where continue_final_message is true");
+  *out = open ? PromptEnd::kOpenMessage : next ? PromptEnd::kNextMessage : PromptEnd::kLastMessage;
+}
+
+}  // namespace
 
 ApiResult<TokenizeRequest> read_tokenize(std::string_view body, const ApiLimits&) {
   return read_body<TokenizeRequest>(body, [&](ApiFields* fields, TokenizeRequest* out) {
     out->chat.model = fields->string("model");
+    fields->skip("add_special_tokens");  // harmony has none that a text by itself begins or ends with
+    fields->refuse("return_token_strs", "[false]");
     if (fields->boolean("parse_special", false)) out->specials = Specials::kParse;
     if (const auto at = fields->take("prompt")) {
       auto text = at->string();
       if (!text.ok()) return fields->fail(text.status());
       out->text = std::move(text).value();
     } else {
-      read_messages(fields, &out->chat);
-      read_effort("reasoning_effort", fields, &out->chat);
-      read_tools(fields, body, ToolStyle::kChat, &out->chat.tools);
+      read_prompt_of_chat(fields, body, &out->chat);
+      read_prompt_end(fields, &out->end);
     }
   });
 }

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "apps/serve/stop_matcher.h"
 #include "grammar/grammar.h"
 #include "text/harmony.h"
 #include "text/harmony_tools.h"
@@ -55,6 +56,7 @@ struct ApiSampling {
 // What the model may call.
 struct ApiTools {
   std::vector<FunctionTool> functions = {};
+  std::vector<std::string> left_out = {};  // kinds of tools that a server would have to run by itself
   enum class Choice : uint8_t { kAuto, kNone, kRequired, kNamed };
   Choice choice = Choice::kAuto;
   std::string named = {};  // one of the functions
@@ -100,8 +102,9 @@ struct ApiRequest {
   std::string structure_field = {};                    // that says it
   std::optional<ResponseFormat> response_format = {};  // what a chat tells the model of it
   int64_t choices = 1;                                 // for each prompt
-  std::vector<std::string> stop = {};                  // none is empty
+  StopStrings stop = {};
   bool stream = false, include_usage = false;
+  bool usage_in_each_event = false;       // beside include_usage
   std::vector<std::string> ignored = {};  // fields that mean nothing here
 };
 
@@ -109,6 +112,7 @@ struct TokenizeRequest {
   std::optional<std::string> text;  // none: the chat
   Specials specials = Specials::kAsText;
   ApiRequest chat;
+  PromptEnd end = PromptEnd::kNextMessage;  // of the chat
 };
 
 template <class T>

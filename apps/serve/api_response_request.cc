@@ -4,6 +4,7 @@
 #include "apps/serve/api_fields.h"
 #include "apps/serve/api_messages.h"
 #include "apps/serve/api_structure.h"
+#include "base/printable.h"
 
 namespace sluice::apps {
 namespace {
@@ -13,9 +14,15 @@ constexpr std::pair<const char*, const char*> kUnsupportedOfResponses[] = {{"bac
                                                                            {"max_tool_calls", "[]"},
                                                                            {"prompt", "[]"},
                                                                            {"truncation", R"(["disabled"])"}};
+constexpr size_t kMetadataMax = 16, kMetadataKeyMax = 64, kMetadataValueMax = 512;
 constexpr const char* kLogprobs = "message.output_text.logprobs";
 // Members of `include` that ask for nothing that could be missing here.
 constexpr const char* kIncluded[] = {"reasoning.encrypted_content"};
+
+size_t characters_in(const std::string& text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
 
 Status no_call(const JsonAt& item) {
   return {Code::kInvalidArgument, item.where() + ".call_id: wanted the id of a call before it"};
@@ -67,6 +74,7 @@ void read_item(const JsonAt& item, ApiFields* fields, ConversationReader* out) {
   const auto name = item.string("name"), arguments = item.string("arguments");
   for (const Status& status : {name.status(), arguments.status()})
     if (!status.ok()) return fields->fail(status);
+  if (!fits_call(item, "call_id", item, fields)) return;
   out->call(id.value(), name.value(), arguments.value());
 }
 
@@ -99,21 +107,37 @@ void read_previous(ApiFields* fields, const FindResponse& stored, ApiRequest* ou
 void read_reasoning_options(ApiFields* fields, ApiRequest* out) {
   const auto at = fields->take("reasoning");
   if (!at) return;
-  std::optional<ApiError> error;
-  ApiFields inside(*at, &error);
-  read_effort("effort", &inside, out);
-  if (error) fields->fail({Code::kInvalidArgument, "body: " + error->message});
+  fields->inside(*at, [&](ApiFields* inside) {
+    read_effort("effort", inside, out);
+    for (const char* harmless : {"summary", "generate_summary"}) inside->skip(harmless);
+    note_unread(*inside, "reasoning.", out);
+  });
 }
 
 // {"format": {"type": "text"}, "verbosity": "medium"}
 void read_text_options(ApiFields* fields, std::string_view body, ApiRequest* out) {
   const auto at = fields->take("text");
   if (!at) return;
-  std::optional<ApiError> error;
-  ApiFields inside(*at, &error);
-  if (const auto format = inside.take("format")) read_text_format(*format, &inside, body, out);
-  inside.refuse("verbosity", R"(["medium"])");
-  if (error) fields->fail({Code::kInvalidArgument, "body: " + error->message});
+  fields->inside(*at, [&](ApiFields* inside) {
+    if (const auto format = inside->take("format")) read_text_format(*format, inside, body, out);
+    inside->refuse("verbosity", R"(["medium"])");
+    note_unread(*inside, "text.", out);
+  });
+}
+
+// What an answer repeats is bounded, as OpenAI bounds it.
+void read_metadata(ApiFields* fields) {
+  const auto at = fields->take("metadata");
+  if (!at) return;
+  if (!at->value().is_object() || at->value().size() > kMetadataMax)
+    return fields->fail(*at, "an object of at most " + std::to_string(kMetadataMax) + " members");
+  for (const auto& [key, value] : at->value().items()) {
+    const JsonAt member(value, at->where() + "." + shortened(key));
+    if (characters_in(key) > kMetadataKeyMax)
+      return fields->fail(member, "a key of at most " + std::to_string(kMetadataKeyMax) + " characters");
+    if (!value.is_string() || characters_in(value.get_ref<const std::string&>()) > kMetadataValueMax)
+      return fields->fail(member, "a string of at most " + std::to_string(kMetadataValueMax) + " characters");
+  }
 }
 
 void read_include(ApiFields* fields, const ApiLimits& limits, ApiSampling* out) {
@@ -132,7 +156,23 @@ void read_include(ApiFields* fields, const ApiLimits& limits, ApiSampling* out) 
                                               std::string(kLogprobs) + "\""});
 }
 
-// What the answer repeats: a field's value, or what counts where it is not said.
+// The members of an object that are among `keys`.
+Json members_of(const Json& object, std::initializer_list<const char*> keys) {
+  Json out = Json::object();
+  for (const char* key : keys)
+    if (const auto found = object.find(key); found != object.end()) out[key] = *found;
+  return out;
+}
+
+Json tools_given_back(const Json& tools) {
+  Json out = Json::array();
+  for (const Json& tool : tools)
+    if (tool["type"] == "function")
+      out.push_back(members_of(tool, {"type", "name", "description", "parameters", "strict"}));
+  return out;
+}
+
+// What the answer repeats: a field's value, or what counts where it is not said. What nobody read is not repeated.
 std::string given_back(const Json& body) {
   static const OrderedJson kDefaults = {{"instructions", nullptr},
                                         {"max_output_tokens", nullptr},
@@ -149,11 +189,21 @@ std::string given_back(const Json& body) {
                                         {"top_p", nullptr},
                                         {"truncation", "disabled"},
                                         {"user", nullptr}};
+  const auto said = [](const std::string& name, const Json& value) {
+    if (name == "tools") return tools_given_back(value);
+    if (name == "reasoning") return members_of(value, {"effort", "summary"});
+    if (name == "tool_choice" && value.is_object()) return members_of(value, {"type", "name"});
+    if (name != "text") return value;
+    Json text = members_of(value, {"format", "verbosity"});
+    if (text.contains("format") && text["format"].is_object())
+      text["format"] = members_of(text["format"], {"type", "name", "description", "schema", "strict"});
+    return text;
+  };
   std::string out;
   for (const auto& [name, value] : kDefaults.items()) {
-    const auto said = body.find(name);
-    const bool is_said = said != body.end() && !said->is_null();
-    out += (out.empty() ? "\"" : ",\"") + name + "\":" + (is_said ? said->dump() : value.dump());
+    const auto found = body.find(name);
+    const bool is_said = found != body.end() && !found->is_null();
+    out += (out.empty() ? "\"" : ",\"") + name + "\":" + (is_said ? said(name, *found).dump() : value.dump());
   }
   return out;
 }
@@ -177,13 +227,15 @@ ApiResult<ApiRequest> read_response(std::string_view body, const ApiLimits& limi
     out->response.instructions = fields->string("instructions");
     out->response.store = fields->boolean("store", true);
     read_reasoning_options(fields, out);
+    read_template_kwargs(fields, out);
     read_text_options(fields, body, out);
     read_tools(fields, body, ToolStyle::kResponse, &out->tools);
     read_include(fields, limits, &out->sampling);
+    read_metadata(fields);
     for (const auto& [field, neutral] : kUnsupportedOfResponses) fields->refuse(field, neutral);
     if (const auto most = fields->integer("max_output_tokens", 1, INT32_MAX)) out->sampling.max_tokens = most;
-    out->response.given_back = given_back(fields->value());
-    out->ignored = fields->unread();
+    note_unread(*fields, "", out);
+    if (!fields->failed()) out->response.given_back = given_back(fields->value());
   });
 }
 

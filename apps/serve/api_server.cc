@@ -28,6 +28,15 @@ ApiError overloaded(int64_t most) {
           .code = "queue_full"};
 }
 
+// No waiting helps.
+ApiError too_many(int64_t found, int64_t most) {
+  return {
+      .message = "n: wanted at most " + std::to_string(most) +
+                 " answers to all prompts, what the engine and its queue have places for (--max-num-seqs, " +
+                 "--max-queue), found " + std::to_string(found),
+      .param = "n"};
+}
+
 ApiError ending() {
   return {.status = 503, .message = "the server is ending", .type = "server_error", .code = "shutting_down"};
 }
@@ -123,18 +132,19 @@ std::optional<ApiError> ApiServer::check(const HttpRequest& request, const Endpo
         .code = "invalid_api_key"};
   if (!known)
     return ApiError{.status = 404,
-                    .message = "path: wanted one of the API, found " + request.path,
+                    .message = "path: wanted one of the API, found " + shortened(request.path),
                     .code = "unknown_url"};
   if (!lists((*endpoint)->methods, request.method))
-    return ApiError{
-        .status = 405,
-        .message = request.path + ": wanted " + (*endpoint)->methods + ", found " + request.method,
-        .code = "method_not_allowed"};
+    return ApiError{.status = 405,
+                    .message = shortened(request.path) + ": wanted " + (*endpoint)->methods + ", found " +
+                               shortened(request.method),
+                    .code = "method_not_allowed"};
   const bool is_json = lower(request.content_type).starts_with("application/json");
   if (request.method == "POST" && !is_json)
-    return ApiError{.status = 415,
-                    .message = "Content-Type: wanted application/json, found '" + request.content_type + "'",
-                    .code = "unsupported_media_type"};
+    return ApiError{
+        .status = 415,
+        .message = "Content-Type: wanted application/json, found '" + shortened(request.content_type) + "'",
+        .code = "unsupported_media_type"};
   return {};
 }
 
@@ -186,7 +196,7 @@ void ApiServer::answer_now(Route route, const HttpRequest& request, const Exchan
 
 static ApiError unknown_model(const std::string& name) {
   return {.status = 404,
-          .message = "model: wanted one that /v1/models lists, found '" + name + "'",
+          .message = "model: wanted one that /v1/models lists, found '" + shortened(name) + "'",
           .param = "model",
           .code = "model_not_found"};
 }
@@ -200,11 +210,11 @@ void ApiServer::answer_stored(const HttpRequest& request, const Exchange& exchan
   const std::string id = name_in(request.path, "/v1/responses/");
   const auto found = responses_.find(id);
   if (!found)
-    return respond(
-        exchange,
-        ApiError{.status = 404,
-                 .message = "response: wanted the id of one that is stored here, found '" + id + "'",
-                 .code = "response_not_found"});
+    return respond(exchange,
+                   ApiError{.status = 404,
+                            .message = "response: wanted the id of one that is stored here, found '" +
+                                       shortened(id) + "'",
+                            .code = "response_not_found"});
   if (request.method == "GET") return respond(exchange, HttpResponse{.body = found->json});
   responses_.erase(id);
   respond(exchange, HttpResponse{.body = deleted_json(id)});
@@ -236,10 +246,15 @@ void ApiServer::answer_later(Route route, HttpRequest request, Exchange exchange
   });
 }
 
-void ApiServer::note_ignored(const std::string& request, const std::vector<std::string>& fields) {
-  for (const std::string& field : fields)
-    if (ignored_.size() < kIgnoredMax && ignored_.insert(field).second)
-      log(request, "requests name the field '" + field + "', which is unknown and ignored");
+void ApiServer::note_ignored(const std::string& id, const ApiRequest& request) {
+  const auto is_new = [&](const std::string& name) {
+    return ignored_.size() < kIgnoredMax && ignored_.insert(name).second;
+  };
+  for (const std::string& field : request.ignored)
+    if (is_new(field)) log(id, "requests name the field '" + field + "', which is unknown and ignored");
+  for (const std::string& type : request.tools.left_out)
+    if (is_new("tools: " + type))
+      log(id, "requests offer the tool '" + shortened(type) + "', which no server here runs: it is left out");
 }
 
 void ApiServer::begin(ServedModel::Prepared prepared, Exchange exchange, Clock::time_point arrived) {
@@ -247,7 +262,9 @@ void ApiServer::begin(ServedModel::Prepared prepared, Exchange exchange, Clock::
   if (drain_until_) return respond(exchange, ending());
   const ApiRequest& request = prepared.request;
   if (!model_.serves(request.model)) return respond(exchange, unknown_model(request.model));
-  note_ignored(exchange->id(), request.ignored);
+  note_ignored(exchange->id(), request);
+  const int64_t count = std::ssize(prepared.prompts) * request.choices;
+  if (count > engine_.capacity()) return respond(exchange, too_many(count, engine_.capacity()));
   std::vector<QueuedSequence> sequences;
   const Ticket first = next_ticket_;
   for (const auto& prompt : prepared.prompts)
@@ -347,7 +364,8 @@ void ApiServer::send(Active* active, const std::string& events) {
 
 void ApiServer::complete(const std::shared_ptr<Active>& active) {
   const std::string rest = active->answer->finish();
-  if (auto response = active->answer->stored()) responses_.put(active->answer->id(), std::move(response));
+  if (auto response = active->answer->stored(); response && !responses_.put(active->answer->id(), response))
+    log(active->exchange->id(), "the response is larger than all that may be stored, and is not");
   active->exchange->on_loss = {};
   if (active->request.stream) {
     active->exchange->write(rest);

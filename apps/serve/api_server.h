@@ -76,7 +76,7 @@ class ApiServer final : public HttpService {
   void respond(const Exchange& exchange, const ApiError& error, const std::string& allowed = "");
 
   void begin(ServedModel::Prepared prepared, Exchange exchange, Clock::time_point arrived);
-  void note_ignored(const std::string& request, const std::vector<std::string>& fields);
+  void note_ignored(const std::string& id, const ApiRequest& request);
   void take(const StepReport& report);
   void take_token(const TicketToken& token, Clock::time_point at);
   void send(Active* active, const std::string& events);

@@ -1,4 +1,4 @@
-// What a client says an answer must match: response_format, and vLLM's structured_outputs and guided_*.
+// What a client says an answer must match: response_format, and the fields of vLLM, llama.cpp and SGLang that ask for the same.
 #pragma once
 #include <string_view>
 

@@ -75,7 +75,8 @@ class EngineThread {
   bool submit(std::vector<QueuedSequence> sequences);
   void cancel(const std::vector<Ticket>& tickets);  // before the next step; of one that has ended: nothing
   EngineLoad load() const;
-  int64_t places() const;  // sequences that it takes while none waits
+  int64_t places() const;                                         // sequences that it takes while none waits
+  int64_t capacity() const { return max_queue_ + max_running_; }  // sequences that it takes while it has none
 
  private:
   int64_t places_while_locked() const;

@@ -39,23 +39,54 @@ OrderedJson token_id(const ApiLimits& limits) { return integer(0, limits.vocab -
 OrderedJson sampling_fields(const ApiLimits& limits) {
   const OrderedJson stop = any_of(OrderedJson::array(
       {{{"type", "string"}, {"minLength", 1}}, list({{"type", "string"}, {"minLength", 1}})}));
-  return {{"model", type("string")},
-          {"temperature", number(0, limits.temperature_max)},
-          {"top_p", number(0, 1)},
-          {"min_p", number(0, 1)},
-          {"top_k", integer(-1, INT32_MAX)},
-          {"seed", integer(INT64_MIN, INT64_MAX)},
-          {"frequency_penalty", number(-limits.penalty_max, limits.penalty_max)},
-          {"presence_penalty", number(-limits.penalty_max, limits.penalty_max)},
-          {"repetition_penalty", number(limits.repetition_min, limits.repetition_max)},
-          {"logit_bias",
-           {{"type", "object"}, {"additionalProperties", number(-limits.bias_max, limits.bias_max)}}},
-          {"stop", stop},
-          {"stop_token_ids", list(token_id(limits))},
-          {"ignore_eos", type("boolean")},
-          {"n", integer(1, limits.max_choices)},
-          {"stream", type("boolean")},
-          {"stream_options", object(optional({{"include_usage", type("boolean")}}))}};
+  return {
+      {"model", type("string")},
+      {"temperature", number(0, limits.temperature_max)},
+      {"top_p", number(0, 1)},
+      {"min_p", number(0, 1)},
+      {"top_k", integer(-1, INT32_MAX)},
+      {"seed", integer(INT64_MIN, INT64_MAX)},
+      {"frequency_penalty", number(-limits.penalty_max, limits.penalty_max)},
+      {"presence_penalty", number(-limits.penalty_max, limits.penalty_max)},
+      {"repetition_penalty", number(limits.repetition_min, limits.repetition_max)},
+      {"logit_bias",
+       {{"type", "object"}, {"additionalProperties", number(-limits.bias_max, limits.bias_max)}}},
+      {"stop", stop},
+      {"stop_token_ids", list(token_id(limits))},
+      {"ignore_eos", type("boolean")},
+      {"n", integer(1, limits.max_choices)},
+      {"stream", type("boolean")},
+      {"stream_options",
+       object(optional({{"include_usage", type("boolean")}, {"continuous_usage_stats", type("boolean")}}))}};
+}
+
+OrderedJson effort() { return one_of({"low", "medium", "high"}); }
+OrderedJson text_of_at_most(int64_t characters) { return {{"type", "string"}, {"maxLength", characters}}; }
+
+// What an answer must match, beside response_format: at most one of them may be there.
+OrderedJson structure_fields() {
+  const OrderedJson schema = any_of(OrderedJson::array({type("object"), type("string")}));
+  const OrderedJson choices = list({{"type", "string"}, {"minLength", 1}}, 1);
+  const OrderedJson group = object(optional({{"json", schema},
+                                             {"regex", type("string")},
+                                             {"choice", choices},
+                                             {"grammar", type("string")},
+                                             {"json_object", type("boolean")}}));
+  return {{"structured_outputs", group},
+          {"guided_json", schema},
+          {"guided_regex", type("string")},
+          {"guided_choice", choices},
+          {"guided_grammar", type("string")},
+          {"json_schema", schema},
+          {"grammar", type("string")},
+          {"regex", type("string")},
+          {"ebnf", type("string")}};
+}
+
+// The fields of a chat's and a response's prompt that are alike.
+OrderedJson prompt_fields() {
+  return {{"reasoning", object(optional({{"effort", effort()}}))},
+          {"chat_template_kwargs", object(optional({{"reasoning_effort", effort()}}))}};
 }
 
 OrderedJson content_of(OrderedJson types) {
@@ -71,7 +102,8 @@ OrderedJson function_fields() {
           {"strict", any_of(OrderedJson::array({type("boolean"), type("null")}))}};
 }
 
-// {"type": "json_schema", "json_schema": {"name", "schema"}}; in a response these two stand beside the type.
+// {"type": "json_schema", "json_schema": {"name", "schema"}}; in a response these two stand beside the type. In a chat a schema may stand
+// beside the type by itself.
 OrderedJson format(bool of_response) {
   const OrderedJson named = {{"name", {{"type", "string"}, {"pattern", "^[A-Za-z0-9_-]{1,64}$"}}},
                              {"schema", type("object")}};
@@ -81,8 +113,14 @@ OrderedJson format(bool of_response) {
                                        {"type", "name", "schema"})
                               : object({{"type", kind}, {"json_schema", object(named, {"name", "schema"})}},
                                        {"type", "json_schema"});
-  return any_of(OrderedJson::array(
-      {object({{"type", one_of({"text", "json_object"})}}, {"type"}), std::move(by_schema)}));
+  OrderedJson forms =
+      OrderedJson::array({object({{"type", {{"const", "text"}}}}, {"type"}),
+                          object({{"type", {{"const", "json_object"}}},
+                                  {"schema", any_of(OrderedJson::array({type("object"), type("null")}))}},
+                                 {"type"}),
+                          std::move(by_schema)});
+  if (!of_response) forms.push_back(object({{"type", kind}, {"schema", type("object")}}, {"type", "schema"}));
+  return any_of(std::move(forms));
 }
 
 OrderedJson with(OrderedJson fields, const OrderedJson& more) {
@@ -92,9 +130,10 @@ OrderedJson with(OrderedJson fields, const OrderedJson& more) {
 
 OrderedJson chat_request(const ApiLimits& limits) {
   const OrderedJson called =
-      object({{"name", type("string")}, {"arguments", type("string")}}, {"name", "arguments"});
-  const OrderedJson call = object(
-      {{"id", type("string")}, {"type", or_absent("function")}, {"function", called}}, {"id", "function"});
+      object({{"name", text_of_at_most(256)}, {"arguments", type("string")}}, {"name", "arguments"});
+  const OrderedJson call =
+      object({{"id", text_of_at_most(1024)}, {"type", or_absent("function")}, {"function", called}},
+             {"id", "function"});
   const OrderedJson text = content_of({"text"});
   const OrderedJson asked =
       object({{"role", one_of({"system", "developer", "user"})}, {"content", text}}, {"role", "content"});
@@ -114,10 +153,10 @@ OrderedJson chat_request(const ApiLimits& limits) {
       object({{"type", {{"const", "function"}}}, {"function", object({{"name", type("string")}}, {"name"})}},
              {"type", "function"});
   OrderedJson fields = optional(
-      with(sampling_fields(limits),
+      with(with(with(sampling_fields(limits), structure_fields()), prompt_fields()),
            {{"max_tokens", integer(1, INT32_MAX)},
             {"max_completion_tokens", integer(1, INT32_MAX)},
-            {"reasoning_effort", one_of({"low", "medium", "high"})},
+            {"reasoning_effort", effort()},
             {"include_reasoning", type("boolean")},
             {"tools", list(tool)},
             {"tool_choice", any_of(OrderedJson::array({one_of({"none", "auto", "required"}), named}))},
@@ -132,11 +171,11 @@ OrderedJson completion_request(const ApiLimits& limits) {
   const OrderedJson ids = list(token_id(limits), 1);
   const OrderedJson text = {{"type", "string"}, {"minLength", 1}};
   const OrderedJson text_or_ids = any_of(OrderedJson::array({text, ids}));
-  OrderedJson fields =
-      optional(with(sampling_fields(limits), {{"max_tokens", integer(0, INT32_MAX)},
-                                              {"echo", type("boolean")},
-                                              {"parse_special", type("boolean")},
-                                              {"logprobs", integer(0, limits.logprobs_max)}}));
+  OrderedJson fields = optional(with(with(sampling_fields(limits), structure_fields()),
+                                     {{"max_tokens", integer(0, INT32_MAX)},
+                                      {"echo", type("boolean")},
+                                      {"parse_special", type("boolean")},
+                                      {"logprobs", integer(0, limits.logprobs_max)}}));
   fields["prompt"] = any_of(OrderedJson::array({text, ids, list(text_or_ids, 1)}));
   return object(fields, {"prompt"});
 }
@@ -147,8 +186,8 @@ OrderedJson response_request(const ApiLimits& limits) {
                                       {"content", content_of({"input_text", "output_text", "text"})}},
                                      {"role", "content"});
   const OrderedJson call = object({{"type", {{"const", "function_call"}}},
-                                   {"call_id", type("string")},
-                                   {"name", type("string")},
+                                   {"call_id", text_of_at_most(1024)},
+                                   {"name", text_of_at_most(256)},
                                    {"arguments", type("string")}},
                                   {"type", "call_id", "name", "arguments"});
   const OrderedJson output = object({{"type", {{"const", "function_call_output"}}},
@@ -158,22 +197,33 @@ OrderedJson response_request(const ApiLimits& limits) {
   const OrderedJson reasoning = object(
       {{"type", {{"const", "reasoning"}}}, {"content", content_of({"reasoning_text", "summary_text"})}},
       {"type"});
-  const OrderedJson tool =
+  const OrderedJson function =
       object(with({{"type", {{"const", "function"}}}}, function_fields()), {"type", "name"});
+  const OrderedJson hosted =
+      object({{"type", one_of({"web_search", "web_search_preview", "file_search", "code_interpreter",
+                               "image_generation", "mcp", "custom", "local_shell", "shell", "apply_patch",
+                               "computer", "computer_use_preview", "tool_search", "namespace"})}},
+             {"type"});
+  const OrderedJson tool = any_of(OrderedJson::array({function, hosted}));
+  const OrderedJson metadata = {{"type", "object"},
+                                {"maxProperties", 16},
+                                {"propertyNames", {{"maxLength", 64}}},
+                                {"additionalProperties", text_of_at_most(512)}};
   const OrderedJson named =
       object({{"type", {{"const", "function"}}}, {"name", type("string")}}, {"type", "name"});
   OrderedJson sampling = sampling_fields(limits);
   for (const char* absent : {"n", "stop"}) sampling.erase(absent);
-  OrderedJson fields = optional(with(
-      sampling, {{"instructions", type("string")},
-                 {"previous_response_id", type("string")},
-                 {"store", type("boolean")},
-                 {"max_output_tokens", integer(1, INT32_MAX)},
-                 {"reasoning", object(optional({{"effort", one_of({"low", "medium", "high"})}}))},
-                 {"tools", list(tool)},
-                 {"tool_choice", any_of(OrderedJson::array({one_of({"none", "auto", "required"}), named}))},
-                 {"text", object(optional({{"format", format(true)}}))},
-                 {"top_logprobs", integer(0, limits.logprobs_max)}}));
+  OrderedJson fields = optional(
+      with(with(with(sampling, structure_fields()), prompt_fields()),
+           {{"instructions", type("string")},
+            {"previous_response_id", type("string")},
+            {"store", type("boolean")},
+            {"max_output_tokens", integer(1, INT32_MAX)},
+            {"metadata", metadata},
+            {"tools", list(tool)},
+            {"tool_choice", any_of(OrderedJson::array({one_of({"none", "auto", "required"}), named}))},
+            {"text", object(optional({{"format", format(true)}}))},
+            {"top_logprobs", integer(0, limits.logprobs_max)}}));
   fields["input"] = any_of(OrderedJson::array(
       {type("string"), list(any_of(OrderedJson::array({message, call, output, reasoning})), 1)}));
   return object(fields, {"input"});
@@ -286,9 +336,13 @@ std::string openapi_json(const ApiLimits& limits) {
   schemas["CompletionRequest"] = completion_request(limits);
   schemas["ResponseRequest"] = response_request(limits);
   const OrderedJson chat = chat_request(limits);
-  schemas["TokenizeRequest"] =
-      any_of(OrderedJson::array({object({{"prompt", type("string")}}, {"prompt"}),
-                                 object({{"messages", chat["properties"]["messages"]}}, {"messages"})}));
+  OrderedJson counted =
+      optional({{"add_generation_prompt", type("boolean")}, {"continue_final_message", type("boolean")}});
+  for (const char* same : {"messages", "tools", "tool_choice", "response_format", "reasoning_effort",
+                           "reasoning", "chat_template_kwargs"})
+    counted[same] = chat["properties"][same];
+  schemas["TokenizeRequest"] = any_of(OrderedJson::array(
+      {object({{"prompt", type("string")}}, {"prompt"}), object(std::move(counted), {"messages"})}));
   schemas["DetokenizeRequest"] = object({{"tokens", list(token_id(limits))}}, {"tokens"});
   OrderedJson paths = OrderedJson::object();
   for (const Operation& o : kOperations) paths[o.path][o.method] = operation_of(o);

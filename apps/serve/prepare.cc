@@ -24,6 +24,18 @@ const char* field_of(const ApiRequest& request) {
                                               : "prompt";
 }
 
+// Analysis that no prompt shows any more (text/harmony.h): what is kept of a conversation is what its prompt has.
+void forget_old_reasoning(std::vector<Message>* messages) {
+  const auto is_final = [](const Message& m) {
+    return m.role == ChatRole::kAssistant && m.channel == "final";
+  };
+  const auto last_final = std::find_if(messages->rbegin(), messages->rend(), is_final).base();
+  const auto is_old = [](const Message& m) {
+    return m.role == ChatRole::kAssistant && m.channel == "analysis";
+  };
+  messages->erase(std::remove_if(messages->begin(), last_final, is_old), last_final);
+}
+
 uint64_t random_seed() {
   static thread_local std::mt19937_64 generator{std::random_device{}()};
   return generator();
@@ -68,20 +80,22 @@ std::optional<ApiError> ServedModel::check_bytes(int64_t bytes, const char* fiel
                   std::to_string(bytes) + " bytes, which are at least " + std::to_string(fewest), field);
 }
 
-ApiResult<std::vector<int32_t>> ServedModel::tokens_of(const ApiRequest& chat) const {
+ApiResult<std::vector<int32_t>> ServedModel::tokens_of(const ApiRequest& chat, PromptEnd end) const {
   std::string instructions = chat.response.instructions;
   const std::string& more = chat.conversation.instructions;
   if (!more.empty()) instructions += (instructions.empty() ? "" : "\n\n") + more;
   int64_t bytes = std::ssize(instructions);
   for (const Message& m : chat.conversation.messages)
-    bytes += m.channel == "analysis" ? 0 : std::ssize(m.content);
+    bytes += std::ssize(m.content) + std::ssize(m.recipient);
+  if (chat.response_format) bytes += std::ssize(chat.response_format->schema);
   const char* field = field_of(chat);
   if (const auto error = check_bytes(bytes, field)) return *error;
-  Conversation conversation{.options = options_, .messages = chat.conversation.messages};
+  Conversation conversation{.options = options_, .messages = chat.conversation.messages, .end = end};
   if (!instructions.empty()) conversation.options.developer_instructions = instructions;
   if (chat.tools.offered()) {
     auto section = functions_section(chat.tools.functions);
     if (!section.ok()) return ApiError{.message = "tools: " + section.status().message, .param = "tools"};
+    if (const auto error = check_bytes(std::ssize(section.value()), "tools")) return *error;
     conversation.options.functions = std::move(section).value();
   }
   if (chat.effort) conversation.options.effort = *chat.effort;
@@ -133,17 +147,25 @@ ApiResult<ServedModel::Prepared> ServedModel::finish(Prepared prepared) const {
   return prepared;
 }
 
+std::optional<ApiError> ServedModel::make_prompt(Prepared* out, PromptEnd end) const {
+  forget_old_reasoning(&out->request.conversation.messages);
+  auto tokens = tokens_of(out->request, end);
+  if (const auto* error = std::get_if<ApiError>(&tokens)) return *error;
+  out->prompts.push_back(std::get<std::vector<int32_t>>(std::move(tokens)));
+  const std::string& named = out->request.tools.named;
+  if (named.empty() || end != PromptEnd::kNextMessage) return {};
+  auto header = tokens_of(call_header(named), Specials::kParse);
+  if (const auto* error = std::get_if<ApiError>(&header)) return *error;
+  out->forced = std::get<std::vector<int32_t>>(std::move(header));
+  out->prompts.back().insert(out->prompts.back().end(), out->forced.begin(), out->forced.end());
+  return {};
+}
+
 ApiResult<ServedModel::Prepared> ServedModel::conversation(ApiRequest request) const {
   Prepared out{.request = std::move(request), .prompts = {}, .forced = {}, .sampling = {}};
-  auto tokens = tokens_of(out.request);
-  if (const auto* error = std::get_if<ApiError>(&tokens)) return *error;
-  out.prompts.push_back(std::get<std::vector<int32_t>>(std::move(tokens)));
-  if (const std::string& named = out.request.tools.named; !named.empty()) {
-    auto header = tokens_of(call_header(named), Specials::kParse);
-    if (const auto* error = std::get_if<ApiError>(&header)) return *error;
-    out.forced = std::get<std::vector<int32_t>>(std::move(header));
-    out.prompts.back().insert(out.prompts.back().end(), out.forced.begin(), out.forced.end());
-  }
+  if (const auto error = make_prompt(&out, PromptEnd::kNextMessage)) return *error;
+  // What it has said is in the prompt now; a response that is stored goes on with it.
+  if (out.request.kind == ApiKind::kChat || !out.request.response.store) out.request.conversation = {};
   return finish(std::move(out));
 }
 
@@ -177,12 +199,17 @@ ApiResult<ServedModel::Prepared> ServedModel::completion(std::string_view body) 
 }
 
 ApiResult<std::string> ServedModel::tokenize(std::string_view body) const {
-  const auto read = read_tokenize(body, limits_);
+  auto read = read_tokenize(body, limits_);
   if (const auto* error = std::get_if<ApiError>(&read)) return *error;
-  const auto& request = std::get<TokenizeRequest>(read);
-  const auto tokens = request.text ? tokens_of(*request.text, request.specials) : tokens_of(request.chat);
-  if (const auto* error = std::get_if<ApiError>(&tokens)) return *error;
-  return tokenize_json(std::get<std::vector<int32_t>>(tokens), max_model_len_);
+  auto& request = std::get<TokenizeRequest>(read);
+  if (request.text) {
+    const auto tokens = tokens_of(*request.text, request.specials);
+    if (const auto* error = std::get_if<ApiError>(&tokens)) return *error;
+    return tokenize_json(std::get<std::vector<int32_t>>(tokens), max_model_len_);
+  }
+  Prepared chat{.request = std::move(request.chat), .prompts = {}, .forced = {}, .sampling = {}};
+  if (const auto error = make_prompt(&chat, request.end)) return *error;
+  return tokenize_json(chat.prompts.front(), max_model_len_);
 }
 
 ApiResult<std::string> ServedModel::detokenize(std::string_view body) const {

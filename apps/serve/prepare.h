@@ -40,10 +40,11 @@ class ServedModel {
   int64_t max_model_len() const { return max_model_len_; }
 
  private:
-  ApiResult<std::vector<int32_t>> tokens_of(const ApiRequest& chat) const;
+  ApiResult<std::vector<int32_t>> tokens_of(const ApiRequest& chat, PromptEnd end) const;
   ApiResult<std::vector<int32_t>> tokens_of(const std::string& text, Specials specials) const;
   std::optional<ApiError> check_length(int64_t tokens, const char* field) const;
   std::optional<ApiError> check_bytes(int64_t bytes, const char* field) const;
+  std::optional<ApiError> make_prompt(Prepared* chat, PromptEnd end) const;
   ApiResult<Prepared> conversation(ApiRequest request) const;
   ApiResult<Prepared> finish(Prepared prepared) const;
 

@@ -120,8 +120,8 @@ ApiResult<Grammar> StructuredOutput::compile(const GrammarSource& source, const 
 ApiResult<std::optional<Grammar>> StructuredOutput::arguments_of(const FunctionTool& function,
                                                                  size_t number) const {
   std::vector<GrammarSource> sources;
-  if (!function.parameters.empty())
-    sources.push_back({.kind = GrammarKind::kJsonSchema, .text = function.parameters});
+  if (!function.arguments.empty())
+    sources.push_back({.kind = GrammarKind::kJsonSchema, .text = function.arguments});
   if (sources.empty() || !function.strict) sources.push_back(any_json_object());
   for (const GrammarSource& source : sources) {
     auto grammar = compile(source, "tools[" + std::to_string(number) + "]");

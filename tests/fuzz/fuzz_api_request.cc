@@ -43,7 +43,7 @@ void check(const ApiRequest& r) {
           !r.conversation.instructions.empty());
   for (const FunctionTool& f : r.tools.functions) require(functions_section({f}).ok());
   require(r.tools.choice != ApiTools::Choice::kRequired || r.tools.offered());
-  for (const std::string& stop : r.stop) require(!stop.empty());
+  for (size_t i = 0; i < r.stop.size(); ++i) require(!r.stop[i].empty());
   for (const Prompt& prompt : r.prompts)
     if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt))
       for (const int32_t id : *ids) require(id >= 0 && id < kLimits.vocab);

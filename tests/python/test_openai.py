@@ -86,6 +86,41 @@ def test_events_of_a_response(client):
     assert final.output[0].type == "reasoning" and final.output[0].content[0].text
 
 
+def test_log_probabilities_of_a_streamed_response(client):
+    with client.responses.stream(model=MODEL, input=QUESTION[0]["content"], temperature=0, top_logprobs=20,
+                                 include=["message.output_text.logprobs"]) as stream:
+        deltas = [t for e in stream if e.type == "response.output_text.delta" for t in e.logprobs]
+        final = stream.get_final_response()
+    whole = final.output[-1].content[0].logprobs
+    assert final.output_text == "".join(t.token for t in whole) == "685"
+    assert [(t.token, t.logprob) for t in whole] == [(t.token, t.logprob) for t in deltas]
+    assert all(len(t.top_logprobs) == 20 for t in whole)
+
+
+def test_tools_that_a_server_runs_are_left_out(client):
+    add = {"type": "function", "name": "add", "parameters": ADD["function"]["parameters"], "strict": False}
+    said = client.responses.create(model=MODEL, input=QUESTION[0]["content"], temperature=0, tools=[add, {"type": "web_search"}],
+                                   reasoning={"effort": "low", "summary": "auto"}, store=False)
+    assert said.status == "completed" and [t.type for t in said.tools] == ["function"]
+
+
+def test_usage_in_every_event(client):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    events = list(client.chat.completions.create(model=MODEL, messages=QUESTION, temperature=0, stream=True, stream_options=options))
+    counts = [e.usage.completion_tokens for e in events]
+    assert counts == sorted(counts) and counts[0] < counts[-1]
+
+
+def test_fields_of_other_servers(client):
+    def tokens(**extra):
+        return client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=1, extra_body=extra).usage.prompt_tokens
+    assert tokens(chat_template_kwargs={"reasoning_effort": "high"}) == tokens(reasoning={"effort": "high"})
+    with pytest.raises(openai.BadRequestError, match="reasoning_effort"):
+        tokens(chat_template_kwargs={"reasoning_effort": "most"})
+    said = client.chat.completions.create(model=MODEL, messages=QUESTION, extra_body={"grammar": 'root ::= "yes"'}, temperature=0)
+    assert said.choices[0].message.content == "yes"
+
+
 def test_models_and_errors(client):
     assert MODEL in [m.id for m in client.models.list()]
     with pytest.raises(openai.NotFoundError, match="gpt-5"):

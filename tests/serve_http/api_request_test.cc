@@ -54,7 +54,8 @@ TEST(ApiRequest, EveryFieldArrives) {
   EXPECT_EQ(r.sampling.seed, UINT64_MAX);
   EXPECT_EQ(r.sampling.max_tokens, 5);
   EXPECT_EQ(r.choices, 3);
-  EXPECT_EQ(r.stop, (std::vector<std::string>{"a", "b"}));
+  ASSERT_EQ(r.stop.size(), 2u);
+  EXPECT_EQ(r.stop[0] + r.stop[1], "ab");
   EXPECT_TRUE(r.stream && r.include_usage && r.sampling.ignore_eos);
   EXPECT_EQ(r.effort, ReasoningEffort::kLow);
   EXPECT_FALSE(r.include_reasoning);
@@ -149,9 +150,106 @@ TEST(ApiRequest, ToolsKeepTheOrderOfTheirSchemas) {
   EXPECT_EQ(r.tools.functions[0].name, "weather");
   EXPECT_EQ(r.tools.functions[0].description, "d");
   EXPECT_EQ(r.tools.functions[0].parameters, R"({"z":1,"a":{"y":2,"b":3}})");
-  EXPECT_EQ(r.tools.functions[1].parameters, "");
+  EXPECT_EQ(r.tools.functions[0].arguments, R"({"type":"object","z":1,"a":{"y":2,"b":3}})");
+  EXPECT_EQ(r.tools.functions[1].parameters + r.tools.functions[1].arguments, "");
   EXPECT_TRUE(r.tools.offered());
   EXPECT_EQ(r.tools.choice, ApiTools::Choice::kAuto);
+}
+
+TEST(ApiRequest, ArgumentsAreAnObject) {
+  const auto arguments = [](const std::string& parameters) {
+    return chat(R"("tools": [{"type": "function", "function": {"name": "f", "parameters": )" + parameters +
+                "}}]")
+        .tools.functions[0]
+        .arguments;
+  };
+  EXPECT_EQ(arguments("{}"), R"({"type":"object"})");
+  EXPECT_EQ(arguments(R"({"type": null})"), R"({"type":"object"})");
+  EXPECT_EQ(arguments(R"({"$ref": "#/$defs/a"})"), R"({"type":"object","$ref":"#/$defs/a"})");
+  EXPECT_EQ(arguments(R"({"z": 1, "type": "object"})"), R"({"z":1,"type":"object"})");
+  EXPECT_EQ(arguments(R"({"type": ["null", "object"]})"), R"({"type":"object"})");
+  const ApiError e = chat_refusal(
+      R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}])");
+  EXPECT_EQ(e.param, "tools[0].function.parameters.type");
+}
+
+TEST(ApiRequest, WhatIsKeptIsBounded) {
+  const ApiRequest ids = chat(R"("stop_token_ids": [9, 9, 3, 9, 3])");
+  EXPECT_EQ(ids.sampling.stop_token_ids, (std::vector<int32_t>{3, 9}));
+  std::string list = "1";
+  for (int i = 2; i <= 5000; ++i) list += "," + std::to_string(i);
+  EXPECT_EQ(
+      refusal(read_completion(R"({"prompt": "a", "stop_token_ids": [)" + list + "]}", {.vocab = 9999})).param,
+      "stop_token_ids");
+  std::string biases = R"("1":1)";
+  for (int i = 2; i <= 10000; ++i) biases += ",\"" + std::to_string(i) + "\":1";
+  const auto biased = [&](int n) {
+    return read_completion(
+        R"({"prompt": "a", "n": )" + std::to_string(n) + R"(, "logit_bias": {)" + biases + "}}",
+        {.vocab = 99999, .max_choices = 128});
+  };
+  EXPECT_TRUE(std::holds_alternative<ApiRequest>(biased(100)));
+  EXPECT_EQ(refusal(biased(128)).param, "logit_bias");
+  const std::string name(1000000, 'x');
+  const auto call = [](const std::string& id, const std::string& function) {
+    return R"({"messages": [{"role": "assistant", "tool_calls": [{"id": ")" + id +
+           R"(", "function": {"name": ")" + function + R"(", "arguments": ""}}]}]})";
+  };
+  EXPECT_EQ(refusal(read_chat(call(name, "f"), kLimits)).param, "messages[0].tool_calls[0].id");
+  EXPECT_EQ(refusal(read_chat(call("1", name), kLimits)).param, "messages[0].tool_calls[0].function.name");
+  const ApiRequest unknown = chat("\"" + name + "\": 1");
+  EXPECT_LT(unknown.ignored[0].size(), 100u);
+  const ApiError bias = chat_refusal(R"("logit_bias": {")" + name + R"(": 1})");
+  EXPECT_LT(bias.message.size() + bias.param.size(), 500u);
+}
+
+TEST(ApiRequest, EffortByEveryName) {
+  for (const char* fields :
+       {R"("reasoning_effort": "high")", R"("reasoning": {"effort": "high"})",
+        R"("chat_template_kwargs": {"reasoning_effort": "high"})",
+        R"("reasoning_effort": "high", "reasoning": {"effort": "high", "summary": "auto"})"}) {
+    const ApiRequest r = chat(fields);
+    EXPECT_EQ(r.effort, ReasoningEffort::kHigh) << fields;
+    EXPECT_TRUE(r.ignored.empty());
+  }
+  EXPECT_EQ(chat_refusal(R"("reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"})")
+                .param,
+            "chat_template_kwargs.reasoning_effort");
+  EXPECT_EQ(chat_refusal(R"("chat_template_kwargs": {"builtin_tools": ["python"]})").param,
+            "chat_template_kwargs.builtin_tools");
+  EXPECT_EQ(chat_refusal(R"("chat_template_kwargs": [])").param, "chat_template_kwargs");
+  EXPECT_EQ(chat(R"("chat_template_kwargs": {"enable_thinking": false})").ignored,
+            std::vector<std::string>{"chat_template_kwargs.enable_thinking"});
+}
+
+TEST(ApiRequest, HowAPromptToBeCountedEnds) {
+  const auto end = [](const std::string& fields) {
+    const auto read =
+        read_tokenize(R"({"messages": [{"role": "user", "content": "q"}])" + fields + "}", kLimits);
+    EXPECT_TRUE(std::holds_alternative<TokenizeRequest>(read));
+    return std::get<TokenizeRequest>(read).end;
+  };
+  EXPECT_EQ(end(""), PromptEnd::kNextMessage);
+  EXPECT_EQ(end(R"(, "add_generation_prompt": false)"), PromptEnd::kLastMessage);
+  EXPECT_EQ(end(R"(, "continue_final_message": true)"), PromptEnd::kOpenMessage);
+  EXPECT_EQ(end(R"(, "continue_final_message": true, "add_generation_prompt": false)"),
+            PromptEnd::kOpenMessage);
+  const auto both = read_tokenize(
+      R"({"messages": [{"role": "user", "content": "q"}], "continue_final_message": true, "add_generation_prompt": true})",
+      kLimits);
+  EXPECT_EQ(std::get<ApiError>(both).param, "add_generation_prompt");
+}
+
+TEST(ApiRequest, ABodyThatIsNoObject) {
+  for (const auto& [body, message] : std::vector<std::pair<const char*, const char*>>{
+           {"[]", "body: wanted an object, found an array of 0"},
+           {"7", "body: wanted an object, found 7"},
+           {"{", "body: wanted JSON, found that it ends too early, after 1 byte"},
+           {"", "body: wanted JSON, found an empty text"}}) {
+    const ApiError e = refusal(read_chat(body, kLimits));
+    EXPECT_EQ(e.message, message);
+    EXPECT_EQ(e.param, "");
+  }
 }
 
 TEST(ApiRequest, ChoicesOfTools) {

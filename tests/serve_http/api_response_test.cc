@@ -125,11 +125,50 @@ TEST(ApiResponse, RefusesByName) {
       {R"("input": "q", "include": ["file_search_call.results"])", "include[0]"},
       {R"("input": "q", "text": {"verbosity": "low"})", "text.verbosity"},
       {R"("input": "q", "reasoning": {"effort": "most"})", "reasoning.effort"},
-      {R"("input": "q", "tools": [{"type": "web_search"}])", "tools[0].type"}};
+      {R"("input": "q", "tools": [{"type": "web_serch"}])", "tools[0].type"},
+      {R"("input": "q", "tools": [{"type": "web_search"}], "tool_choice": "required")", "tool_choice"},
+      {R"("input": "q", "tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"})",
+       "tool_choice.type"},
+      {R"("input": "q", "metadata": [])", "metadata"},
+      {R"("input": "q", "metadata": {"a": 1})", "metadata.a"}};
   for (const auto& [fields, param] : cases) {
     const ApiError e = refusal(fields);
     EXPECT_EQ(e.param, param) << e.message;
   }
+}
+
+TEST(ApiResponse, ToolsThatAServerRunsAreLeftOut) {
+  const ApiRequest r = request(
+      R"("input": "q", "tools": [{"type": "web_search", "external_web_access": false}, {"type": "function", "name": "f"},
+         {"type": "local_shell"}, {"type": "web_search_preview_2025_03_11"}])");
+  ASSERT_EQ(r.tools.functions.size(), 1u);
+  EXPECT_EQ(r.tools.left_out,
+            (std::vector<std::string>{"web_search", "local_shell", "web_search_preview_2025_03_11"}));
+  EXPECT_NE(r.response.given_back.find(R"("tools":[{"name":"f","type":"function"}])"), std::string::npos);
+  EXPECT_FALSE(
+      request(R"("input": "q", "tools": [{"type": "web_search"}], "tool_choice": "auto")").tools.offered());
+}
+
+TEST(ApiResponse, MetadataIsBounded) {
+  const auto metadata = [](int members, int key, int value) {
+    std::string out = R"("input": "q", "metadata": {)";
+    for (int i = 0; i < members; ++i)
+      out += (i ? ",\"" : "\"") + std::string(1, static_cast<char>('a' + i)) + std::string(key - 1, 'k') +
+             "\":\"" + std::string(value, 'v') + "\"";
+    return out + "}";
+  };
+  (void)request(metadata(16, 64, 512));
+  EXPECT_EQ(refusal(metadata(17, 1, 1)).param, "metadata");
+  EXPECT_TRUE(refusal(metadata(1, 65, 1)).param.starts_with("metadata.ak"));
+  EXPECT_EQ(refusal(metadata(1, 1, 513)).param, "metadata.a");
+}
+
+TEST(ApiResponse, WhatNobodyReadsIsNotRepeated) {
+  const ApiRequest r = request(
+      R"("input": "q", "text": {"format": {"type": "text", "x": 1}, "y": 2}, "reasoning": {"effort": "low", "z": 3}, "junk": 4)");
+  EXPECT_NE(r.response.given_back.find(R"("text":{"format":{"type":"text"}})"), std::string::npos);
+  EXPECT_NE(r.response.given_back.find(R"("reasoning":{"effort":"low"})"), std::string::npos);
+  EXPECT_EQ(r.ignored, (std::vector<std::string>{"reasoning.z", "text.y", "junk"}));
 }
 
 TEST(ApiResponse, AWholeAnswer) {
@@ -178,6 +217,26 @@ TEST(ApiResponse, EventsTellTheSame) {
   EXPECT_EQ(events.back()["response"], Json::parse(whole->finish()));
 }
 
+// Each comes with the delta of its token, and once with the whole.
+TEST(ApiResponse, LogProbabilitiesAreNotRepeatedByEveryEnd) {
+  const auto answer = answer_to(request(
+      R"("input": "q", "stream": true, "include": ["message.output_text.logprobs"], "top_logprobs": 20)"));
+  std::string text = push_all(answer.get(), kSaid);
+  text += answer->finish();
+  size_t of_deltas = 0;
+  for (const Json& e : events_in(text)) {
+    if (e["type"] == "response.output_text.delta") of_deltas += e["logprobs"].size();
+    if (e["type"] == "response.output_text.done") EXPECT_TRUE(e["logprobs"].empty());
+    if (e["type"] == "response.content_part.done" && e["part"]["type"] == "output_text")
+      EXPECT_TRUE(e["part"]["logprobs"].empty());
+    if (e["type"] == "response.output_item.done" && e["item"]["type"] == "message")
+      EXPECT_TRUE(e["item"]["content"][0]["logprobs"].empty());
+    if (e["type"] == "response.completed")
+      EXPECT_EQ(e["response"]["output"][1]["content"][0]["logprobs"].size(), of_deltas);
+  }
+  EXPECT_EQ(of_deltas, 3u);
+}
+
 TEST(ApiResponse, ACallWaitsForItsOutput) {
   const auto answer = answer_to(request(kTools + R"(, "input": "q")"));
   push_all(answer.get(), kCalls);
@@ -217,20 +276,38 @@ TEST(ResponseStore, TheLeastRecentlyUsedGoFirst) {
     return std::make_shared<StoredResponse>(
         StoredResponse{.conversation = {}, .json = std::string(bytes, 'x')});
   };
-  ResponseStore store(3, 1000);
+  ResponseStore store(3, 10000);
   for (const char* id : {"a", "b", "c"}) store.put(id, response(10));
   EXPECT_TRUE(store.find("a"));
   store.put("d", response(10));
   EXPECT_FALSE(store.find("b"));
   EXPECT_TRUE(store.find("a") && store.find("c") && store.find("d"));
-  store.put("e", response(5000));  // larger than all that may be kept: it alone stays
-  EXPECT_TRUE(store.find("e"));
-  EXPECT_FALSE(store.find("a") || store.find("c") || store.find("d"));
-  EXPECT_TRUE(store.erase("e"));
-  EXPECT_FALSE(store.erase("e") || store.find("e"));
+  EXPECT_FALSE(store.put("e", response(50000)));  // larger than all that may be kept
+  EXPECT_FALSE(store.find("e"));
+  EXPECT_TRUE(store.find("a") && store.find("c") && store.find("d"));
+  EXPECT_TRUE(store.erase("d"));
+  EXPECT_FALSE(store.erase("d") || store.find("d"));
   store.put("f", response(10));
   store.put("f", response(20));
   EXPECT_EQ(store.find("f")->json.size(), 20u);
+}
+
+TEST(ResponseStore, EverythingCounts) {
+  const std::string text(5000, 'x');
+  StoredResponse all;
+  all.json = all.conversation.instructions = text;
+  all.conversation.messages.push_back(
+      {.name = text, .channel = text, .recipient = text, .content_type = text, .content = text});
+  all.conversation.function_of[text] = text;
+  EXPECT_GT(bytes_of(all), 9 * 5000);
+  EXPECT_LT(bytes_of(all), 9 * 5000 + 2000);
+  ResponseStore store(1000, 100000);
+  for (const char* id : {"a", "b", "c"}) store.put(id, std::make_shared<StoredResponse>(all));
+  EXPECT_FALSE(store.find("a"));
+  EXPECT_TRUE(store.find("b") && store.find("c"));
+  StoredResponse many;  // of a few bytes each
+  for (int i = 0; i < 1000; ++i) many.conversation.function_of[std::to_string(i)] = "f";
+  EXPECT_GT(bytes_of(many), 1000 * 64);
 }
 
 }  // namespace sluice::apps

@@ -38,9 +38,57 @@ TEST(ApiStructure, ReadsEachWayToAskForIt) {
   EXPECT_EQ(taken(R"("guided_regex": "a+")").structure, (GrammarSource{GrammarKind::kRegex, "a+"}));
   EXPECT_EQ(taken(R"("guided_grammar": "root ::= x")").structure,
             (GrammarSource{GrammarKind::kEbnf, "root ::= x"}));
-  EXPECT_EQ(taken(R"("guided_choice": ["a", "b\"c"])").structure,
-            (GrammarSource{GrammarKind::kEbnf, R"(root ::= "a" | "b\"c")"}));
+  const std::vector<std::string> strings{"a", "b\"c"};
+  EXPECT_EQ(taken(R"("guided_choice": ["a", "b\"c"])").structure, one_of_strings(strings));
   EXPECT_FALSE(taken(R"("guided_choice": ["a"])").response_format);
+}
+
+TEST(ApiStructure, ReadsTheFieldsOfOtherServers) {
+  const std::string json = R"({"z": 1, "a": {"y": 2, "b": 3}})";
+  const GrammarSource schema{.kind = GrammarKind::kJsonSchema, .text = R"({"z":1,"a":{"y":2,"b":3}})"};
+  for (const std::string type : {"json_object", "json_schema"}) {
+    const ApiRequest r = taken(R"("response_format": {"type": ")" + type + R"(", "schema": )" + json + "}");
+    EXPECT_EQ(r.structure, schema);
+    EXPECT_EQ(r.response_format->name, "answer");
+    EXPECT_EQ(r.response_format->schema, schema.text);
+  }
+  EXPECT_EQ(taken(R"("json_schema": )" + json).structure, schema);
+  EXPECT_EQ(taken(R"("json_schema": "{\"z\":1,\"a\":{\"y\":2,\"b\":3}}")").structure, schema);
+  EXPECT_EQ(taken(R"("grammar": "root ::= x")").structure, (GrammarSource{GrammarKind::kEbnf, "root ::= x"}));
+  EXPECT_EQ(taken(R"("ebnf": "root ::= x")").structure, (GrammarSource{GrammarKind::kEbnf, "root ::= x"}));
+  EXPECT_EQ(taken(R"("regex": "a+")").structure, (GrammarSource{GrammarKind::kRegex, "a+"}));
+  EXPECT_FALSE(taken(R"("grammar": "", "regex": null)").structure);
+  const ApiRequest unknown = taken(R"("structured_outputs": {"regex": "a", "flux": 1}, "grammar": null)");
+  EXPECT_EQ(unknown.ignored, std::vector<std::string>{"structured_outputs.flux"});
+}
+
+TEST(ApiStructure, OneFieldSaysWhatAnAnswerMatches) {
+  const std::string fields[] = {R"("response_format": {"type": "json_object"})",
+                                R"("structured_outputs": {"json_object": true})",
+                                R"("guided_json": {})",
+                                R"("guided_regex": "a")",
+                                R"("guided_choice": ["a"])",
+                                R"("guided_grammar": "root ::= x")",
+                                R"("json_schema": {})",
+                                R"("grammar": "root ::= x")",
+                                R"("regex": "a")",
+                                R"("ebnf": "root ::= x")"};
+  for (const std::string& one : fields)
+    for (const std::string& other : fields)
+      if (&one != &other)
+        EXPECT_NE(refused(one + ", " + other).find("null beside "), std::string::npos) << one << other;
+  EXPECT_TRUE(refused(R"("response_format": {"type": "text", "schema": {}})")
+                  .starts_with("response_format.schema, "));
+  EXPECT_TRUE(refused(R"("response_format": {"type": "json_object", "json_schema": {}})")
+                  .starts_with("response_format.json_schema, "));
+  EXPECT_TRUE(refused(R"("response_format": {"type": "json_schema", "schema": {}, "json_schema": {}})")
+                  .starts_with("response_format.json_schema, "));
+  EXPECT_TRUE(
+      refused(R"("response_format": {"type": "structural_tag"})").starts_with("response_format.type, "));
+  EXPECT_TRUE(refused(R"("structural_tag": "{}")").starts_with("structural_tag, "));
+  EXPECT_TRUE(refused(R"("guided_whitespace_pattern": " ")").starts_with("guided_whitespace_pattern, "));
+  EXPECT_TRUE(refused(R"("structured_outputs": {"regex": "a", "whitespace_pattern": " "})")
+                  .starts_with("structured_outputs.whitespace_pattern, "));
 }
 
 TEST(ApiStructure, RefusesTheRestAndNamesIt) {

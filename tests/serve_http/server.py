@@ -51,6 +51,14 @@ class Server:
         self.signal(signal.SIGTERM)
         return self.exit_status()
 
+    def memory(self, kind="VmRSS"):
+        """Megabytes that the process has."""
+        with open(f"/proc/{self.process.pid}/status") as lines:
+            return next(int(line.split()[1]) for line in lines if line.startswith(kind)) // 1024
+
+    def peak_memory(self):
+        return self.memory("VmHWM")
+
     def connect(self):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=WATCHDOG)
 

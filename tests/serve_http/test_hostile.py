@@ -48,11 +48,11 @@ class Bodies(ServerTest):
         schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": many}}}
         chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
         tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-        for path, body, param in (("/v1/chat/completions", {**chat, "response_format": schema}, "response_format.json_schema.schema"),
+        for path, body, param in (("/v1/chat/completions", {**chat, "response_format": schema}, "response_format.json_schema"),
                                   ("/v1/chat/completions", {**chat, "guided_json": many}, "guided_json"),
                                   ("/v1/chat/completions", {**chat, "tools": [{**tool, "x": many}]}, "tools"),
                                   ("/v1/responses", {"input": "Hi", "text": {"format": {"type": "json_schema", **schema["json_schema"]}}},
-                                   "text.format.schema")):
+                                   "text.format")):
             status, _, answer = self.server.ask(path, body)
             self.assertEqual((status, answer["error"]["param"]), (400, param), answer["error"]["message"])
         # Beside what is kept in its order, or among what nobody reads, they cost no more than elsewhere.

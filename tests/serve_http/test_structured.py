@@ -128,6 +128,33 @@ class Structured(ServerTest):
         for message in self.choices(n=4, seed=5, guided_json=json.dumps(PERSON)):
             self.check_person(message["content"])
 
+    def test_fields_of_other_servers(self):
+        schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+        for fields in ({"response_format": {"type": "json_object", "schema": schema}}, {"response_format": {"type": "json_schema", "schema": schema}},
+                       {"json_schema": schema}, {"json_schema": json.dumps(schema)}):
+            for message in self.choices(n=4, seed=5, **fields):
+                self.assertIn(json.loads(message["content"]), [{"a": True}, {"a": False}])
+        for fields in ({"grammar": 'root ::= "yes"'}, {"ebnf": 'root ::= "yes"'}, {"regex": "yes"}):
+            ended = self.choices(n=2, seed=5, **fields)
+            self.assertEqual({m["content"] for m in ended}, {"yes"})
+            status, _, answer = self.server.ask(CHAT, {"messages": QUESTION, "guided_regex": "a", **fields})
+            self.assertEqual(status, 400, answer)
+        for fields, param in (({"response_format": {"type": "structural_tag"}}, "response_format.type"), ({"structural_tag": "{}"}, "structural_tag")):
+            status, _, answer = self.server.ask(CHAT, {"messages": QUESTION, **fields})
+            self.assertEqual((status, answer["error"]["param"]), (400, param))
+
+    def test_arguments_are_an_object(self):
+        for parameters in ({}, {"properties": {}}, {"description": "nothing"}, {"type": ["null", "object"]}):
+            tool = {"type": "function", "function": {"name": "now", "parameters": parameters}}
+            for choice in ("required", {"type": "function", "function": {"name": "now"}}):
+                ended = self.choices(tools=[tool], tool_choice=choice, n=4, seed=1)
+                self.assertTrue(ended)
+                for message in ended:
+                    self.assertIsInstance(json.loads(message["tool_calls"][0]["function"]["arguments"]), dict)
+        status, _, answer = self.server.ask(CHAT, {"messages": QUESTION, "tools": [
+            {"type": "function", "function": {"name": "now", "parameters": {"type": "string"}}}]})
+        self.assertEqual((status, answer["error"]["param"]), (400, "tools[0].function.parameters.type"))
+
     def test_completions_match_from_their_first_token(self):
         status, _, answer = self.server.ask("/v1/completions", {"prompt": "A person:", "guided_json": PERSON, "temperature": 1, "max_tokens": 900, "n": 8, "seed": 9})
         self.assertEqual(status, 200, answer)
