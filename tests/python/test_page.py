@@ -281,6 +281,28 @@ def test_markdown(page):
         "https://example.org/a_bnoopener noreferrer", "https://example.org/cnoopener noreferrer"]
 
 
+# A pattern that looks for its end from every place again takes minutes with these.
+LONG_TEXTS = {
+    "runs of backticks": "a".join("`" * n for n in range(1, 630)),
+    "emphasis without an end": "**a " * 50000,
+    "brackets": "[" * 200000,
+    "links without an end": "[a](http://x" * 16000,
+    "a heading of signs": "# " + "#" * 200000 + "a",
+    "a fence that is none": "```" + "a" * 200000 + "`",
+    "a divider that is none": "a|b\n" + "-" * 200000 + "x",
+    "quotes": "> \n" * 66000,
+    "items": "- a\n" * 10000,
+    "rows": "|a|\n|-|\n" + "|a|\n" * 10000,
+    "lines": "a\n" * 20000,
+}
+
+
+@pytest.mark.parametrize("what", LONG_TEXTS)
+def test_markdown_takes_no_longer_than_its_text(page, what):
+    answer_with(page, LONG_TEXTS[what])  # or the page does not come up within the watchdog's seconds
+    assert page.js("document.querySelector('.md').childNodes.length") > 0
+
+
 def test_narrow(open_page):
     page = open_page(width=320, height=600)
     answer_with(page, "w" * 300 + "\n\n```\n" + "c" * 300 + "\n```\n\n|" + "column|" * 20 + "\n|" + "-|" * 20)

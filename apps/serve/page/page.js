@@ -4,10 +4,15 @@
 const $ = (id) => document.getElementById(id);
 const log = $("log"), scroll = $("scroll"), question = $("question"), panel = $("panel"), fields = panel.querySelector("form").elements;
 
+// One call for each child: a call with all of a long answer's would take more arguments than there may be.
+function fill(element, children) {
+  for (const child of children) element.append(child);
+  return element;
+}
+
+// Children may also come in arrays.
 function el(tag, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(tag), properties);
-  made.append(...children);
-  return made;
+  return fill(Object.assign(document.createElement(tag), properties), children.flat());
 }
 const button = (text, onclick) => el("button", { type: "button", className: "quiet", onclick }, text);
 
@@ -21,32 +26,89 @@ function kept(store, name, value) {
   }
 }
 
-// Markdown
+// Markdown. The time that it takes grows with the length of the text, whatever the text: nothing is looked for again where it was not found.
 
-const kInline = new RegExp([
-  /(?<ticks>`+)(?<code>[^`]|[^`].*?[^`])\k<ticks>(?!`)/,
-  /\*\*(?=\S)(?<strong>.*?\S)\*\*/,
-  /(?<![\w*])\*(?=\S)(?<em>[^*]*?[^\s*])\*(?![\w*])/,
-  /\[(?<label>[^\]]+)\]\((?<href>https?:\/\/[^\s)]+)\)/,
-  /(?<bare>https?:\/\/[^\s<>()"'`*]*[^\s<>()"'`*.,;:!?])/,
-].map((part) => part.source).join("|"), "gs");
+const kMark = /[`*[]|https?:\/\//g;
+const isSpace = (c) => !c || /\s/.test(c);
+const isWord = (c) => Boolean(c) && /[\w*]/.test(c);
+
+// Gives where `pattern` (of a single place) is next found, from positions that only grow.
+function finder(text, pattern) {
+  const found = new RegExp(pattern, "g");
+  let from = 0, at = -1;
+  return (position) => {
+    if (at < position && at !== Infinity || position < from) {
+      found.lastIndex = from = position;
+      at = found.exec(text)?.index ?? Infinity;
+    }
+    return at;
+  };
+}
 
 function link(href, ...label) {
   return el("a", { href, target: "_blank", rel: "noopener noreferrer" }, ...label);
 }
 
+// What may begin at a mark: gives the element and its end, or nothing. Called with positions that only grow.
+function inlineParts(text, depth) {
+  const strongEnd = finder(text, /(?<=\S)\*\*/), bracket = finder(text, /\]/), hrefEnd = finder(text, /[\s)]/);
+  const sameTicks = new Map();  // by where a run of them begins: where the next one of that length does
+  const last = new Map();
+  for (const run of [...text.matchAll(/`+/g)].reverse()) {
+    sameTicks.set(run.index, last.get(run[0].length));
+    last.set(run[0].length, run.index);
+  }
+  function code(at) {
+    const end = sameTicks.get(at);
+    if (end === undefined) return null;
+    const ticks = /`+/y;
+    ticks.lastIndex = at;
+    const { length } = ticks.exec(text)[0];
+    return [el("code", {}, text.slice(at + length, end)), end + length];
+  }
+  function strong(at) {
+    if (text[at + 1] !== "*" || isSpace(text[at + 2])) return null;
+    const end = strongEnd(at + 3);
+    return end === Infinity ? null : [el("strong", {}, inline(text.slice(at + 2, end), depth + 1)), end + 2];
+  }
+  function em(at) {
+    if (isWord(text[at - 1]) || isSpace(text[at + 1])) return null;
+    const end = text.indexOf("*", at + 1);
+    if (end < at + 2 || isSpace(text[end - 1]) || isWord(text[end + 1])) return null;
+    return [el("em", {}, inline(text.slice(at + 1, end), depth + 1)), end + 1];
+  }
+  function labelled(at) {
+    const close = bracket(at + 1);
+    if (close === Infinity || close === at + 1 || text[close + 1] !== "(") return null;
+    const scheme = ["http://", "https://"].find((s) => text.startsWith(s, close + 2));
+    if (!scheme) return null;
+    const from = close + 2, end = hrefEnd(from);
+    if (text[end] !== ")" || end === from + scheme.length) return null;
+    return [link(text.slice(from, end), text.slice(at + 1, close)), end + 1];
+  }
+  function bare(at, scheme) {
+    const rest = /[^\s<>()"'`*]*/y;
+    rest.lastIndex = at + scheme.length;
+    const { length } = rest.exec(text)[0];
+    let end = at + scheme.length + length;
+    while (".,;:!?".includes(text[end - 1])) end--;
+    return end <= at + scheme.length ? null : [link(text.slice(at, end), text.slice(at, end)), end];
+  }
+  return (at, mark) => (mark === "`" ? code(at) : mark === "*" ? strong(at) ?? em(at) : mark === "[" ? labelled(at) : bare(at, mark));
+}
+
 function inline(text, depth = 0) {
-  const out = [];
+  if (depth >= 4) return [text];
+  const out = [], marks = new RegExp(kMark), part = inlineParts(text, depth);
   let at = 0;
-  for (const match of depth < 4 ? text.matchAll(kInline) : []) {
-    out.push(text.slice(at, match.index));
-    at = match.index + match[0].length;
-    const { code, strong, em, label, href, bare } = match.groups;
-    if (code !== undefined) out.push(el("code", {}, code));
-    else if (strong !== undefined) out.push(el("strong", {}, ...inline(strong, depth + 1)));
-    else if (em !== undefined) out.push(el("em", {}, ...inline(em, depth + 1)));
-    else if (href !== undefined) out.push(link(href, ...inline(label, 4)));
-    else out.push(link(bare, bare));
+  for (let mark; (mark = marks.exec(text));) {
+    const found = part(mark.index, mark[0]);
+    if (!found) {
+      if (mark[0] === "`") while (text[marks.lastIndex] === "`") marks.lastIndex++;
+      continue;
+    }
+    out.push(text.slice(at, mark.index), found[0]);
+    at = marks.lastIndex = found[1];
   }
   out.push(text.slice(at));
   return out;
@@ -76,10 +138,14 @@ function codeBlock(language, code) {
 
 const kItem = /^( *)([-*+]|\d{1,9}[.)])( +|$)/;
 const kRule = /^ {0,3}([-*_])( *\1){2,} *$/;
-const kFence = /^ {0,3}(`{3,}|~{3,}) *([\w+#.-]*)[^`]*$/;
-const kDivider = /^[ |:-]*-[ |:-]*$/;
+const kFence = /^ {0,3}(`{3,}|~{3,}) *([\w+#.-]*)/;
+const fenceOf = (line) => {
+  const found = kFence.exec(line);
+  return found && !line.includes("`", found[0].length) ? found : null;
+};
+const isDivider = (line) => /^[ |:-]+$/.test(line) && line.includes("-");
 const cells = (row) => row.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
-const startsBlock = (line) => /^(#{1,6} |>)/.test(line) || kItem.test(line) || kRule.test(line) || kFence.test(line);
+const startsBlock = (line) => /^(#{1,6} |>)/.test(line) || kItem.test(line) || kRule.test(line) || fenceOf(line) !== null;
 
 // Lines from `at` on while they satisfy `more`, and where they end.
 function gather(lines, at, more) {
@@ -97,10 +163,9 @@ function list(lines, at, depth) {
     if (!item || item[1].length > margin.length + 1 || item[1].length < margin.length || /\d/.test(item[2]) !== ordered) break;
     const within = (line) => /^\s*$/.test(line) || line.search(/\S/) > margin.length;
     const [rest, end] = gather(lines, at + 1, (line, i) => within(line) && !(line.trim() === "" && !within(lines[i + 1] ?? "x")));
-    const indent = Math.min(...rest.filter((line) => line.trim()).map((line) => line.search(/\S/)), item[0].length);
+    const indent = rest.reduce((least, line) => (line.trim() ? Math.min(least, line.search(/\S/)) : least), item[0].length);
     const parts = blocks([lines[at].slice(item[0].length), ...rest.map((line) => line.slice(indent))], depth + 1);
-    if (parts[0]?.tagName === "P") parts.splice(0, 1, ...parts[0].childNodes);
-    made.append(el("li", {}, ...parts));
+    made.append(el("li", {}, parts[0]?.tagName === "P" ? [...parts[0].childNodes, ...parts.slice(1)] : parts));
     at = gather(lines, end, (line) => !line.trim())[1];
   }
   return [made, at];
@@ -108,31 +173,35 @@ function list(lines, at, depth) {
 
 function table(lines, at) {
   const [rows, end] = gather(lines, at + 2, (line) => line.includes("|"));
-  const row = (tag) => (line) => el("tr", {}, ...cells(line).map((cell) => el(tag, {}, ...inline(cell))));
-  const body = el("tbody", {}, ...rows.map(row("td")));
+  const row = (tag) => (line) => el("tr", {}, cells(line).map((cell) => el(tag, {}, inline(cell))));
+  const body = el("tbody", {}, rows.map(row("td")));
   return [el("div", { className: "table" }, el("table", {}, el("thead", {}, row("th")(lines[at])), body)), end];
 }
 
 // The block that begins at a line which is not empty, and where the next one may begin.
 function block(lines, at, depth) {
   const line = lines[at];
-  const fence = kFence.exec(line);
+  const fence = fenceOf(line);
   if (fence) {
     const [code, end] = gather(lines, at + 1, (l) => !(l.trim().startsWith(fence[1]) && !l.trim().replaceAll(fence[1][0], "")));
     return [codeBlock(fence[2], code.join("\n")), end + 1];
   }
-  const heading = /^(#{1,6}) +(.*?)#*$/.exec(line);
-  if (heading) return [el("h" + Math.min(heading[1].length + 1, 4), {}, ...inline(heading[2])), at + 1];
+  const heading = /^(#{1,6}) +/.exec(line);
+  if (heading) {
+    let end = line.length;
+    while (end > heading[0].length && line[end - 1] === "#") end--;
+    return [el("h" + Math.min(heading[1].length + 1, 4), {}, inline(line.slice(heading[0].length, end))), at + 1];
+  }
   if (kRule.test(line)) return [el("hr"), at + 1];
   if (line.startsWith(">") && depth < 8) {
     const [quoted, end] = gather(lines, at, (l) => l.startsWith(">"));
-    return [el("blockquote", {}, ...blocks(quoted.map((l) => l.replace(/^> ?/, "")), depth + 1)), end];
+    return [el("blockquote", {}, blocks(quoted.map((l) => l.replace(/^> ?/, "")), depth + 1)), end];
   }
   if (kItem.test(line) && depth < 8) return list(lines, at, depth);
-  if (line.includes("|") && kDivider.test(lines[at + 1] ?? "")) return table(lines, at);
+  if (line.includes("|") && isDivider(lines[at + 1] ?? "")) return table(lines, at);
   const [text, end] = gather(lines, at, (l, i) => i === at || (l.trim() && !startsBlock(l)));
   const paragraph = el("p");
-  text.forEach((l, i) => paragraph.append(...(i ? [el("br")] : []), ...inline(l.trim())));
+  text.forEach((l, i) => fill(paragraph, [...(i ? [el("br")] : []), ...inline(l.trim())]));
   return [paragraph, end];
 }
 
@@ -301,7 +370,8 @@ function update(turn) {
   const seconds = turn.thought === undefined ? "" : ` · ${turn.thought.toFixed(1)} s`;
   thoughts.firstChild.textContent = busy && !turn.content ? "Reasoning …" : "Reasoning" + seconds;
   thoughts.lastChild.textContent = turn.reasoning.trim();
-  text.replaceChildren(...blocks(turn.content.split("\n")));
+  text.replaceChildren();
+  fill(text, blocks(turn.content.split("\n")));
   error.textContent = turn.error;
   error.hidden = !turn.error;
   const [state, take, retry] = tools.children;
