@@ -15,20 +15,56 @@ namespace {
 
 constexpr double kSecondsMax = 1e6;
 
+// Which it is stays untold.
+CLI::Validator usable_key() {
+  const auto check = [](const std::string& word) -> std::string {
+    const auto plain = [](char c) { return c > ' ' && c < 127; };
+    if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return "";
+    return word.empty() ? "wanted a key, found none"
+                        : "wanted printable ASCII without blanks, found another character in a key";
+  };
+  return CLI::Validator(check, "");
+}
+
+void add_name_list(CLI::App* app, const char* flag, std::vector<std::string>* names, const char* what) {
+  const auto check = [](const std::string& word) {
+    const auto read = read_names(word);
+    return read.ok() ? std::string() : read.status().message;
+  };
+  const auto add = [names](const std::vector<std::string>& words) {
+    for (const std::string& word : words) {
+      const auto read = read_names(word);  // checked
+      names->insert(names->end(), read.value().begin(), read.value().end());
+    }
+  };
+  app->add_option_function<std::vector<std::string>>(flag, add, what)
+      ->allow_extra_args(false)
+      ->group("Server")
+      ->check(CLI::Validator(check, ""));
+}
+
 void add_server_flags(CLI::App* app, ServeOptions* o) {
   const char* group = "Server";
   app->add_option("--host", o->http.host, "the address to listen on; 0.0.0.0: every one of IPv4")
       ->capture_default_str()
-      ->group(group);
+      ->group(group)
+      ->check(some_text());
   app->add_option("--port", o->http.port, "0: any that is free")
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(0, 65535));
-  app->add_option("--api-key", o->api.api_keys,
+  app->add_option("--api-key", o->api.access.api_keys,
                   "wanted of every client; may stand several times, or in SLUICE_API_KEY")
       ->allow_extra_args(false)
       ->envname("SLUICE_API_KEY")
-      ->group(group);
+      ->group(group)
+      ->check(usable_key());
+  add_name_list(
+      app, "--allowed-hosts", &o->api.access.allowed_hosts,
+      "names that clients without a key may know the server by, beside addresses and names without a dot; "
+      "*: any");
+  add_name_list(app, "--allowed-origins", &o->api.access.allowed_origins,
+                "of pages that may ask (CORS), as https://chat.example; *: any; none: the server's own page");
   app->add_option_function<std::string>(
          "--log-format",
          [o](const std::string& word) { o->api.log = word == "json" ? LogFormat::kJson : LogFormat::kText; },
@@ -83,8 +119,14 @@ void add_limit_flags(CLI::App* app, ServeOptions* o) {
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(1, int64_t{1} << 32));
-  app->add_option("--max-output-bytes", o->http.max_output_bytes,
-                  "of a stream that its client leaves unread; more close it")
+  app->add_option("--max-pending-bytes", o->http.max_pending_bytes,
+                  "of all requests that are being read; more get 503")
+      ->capture_default_str()
+      ->group(group)
+      ->check(integer_between(1024, int64_t{1} << 40));
+  app->add_option(
+         "--max-output-bytes", o->http.max_output_bytes,
+         "of a stream that its client leaves unread for a second, beside those of one step; more close it")
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(1024, int64_t{1} << 32));
@@ -189,6 +231,7 @@ Command add_serve(CLI::App& root) {
             if (const Status status = take_model(*names, options.get()); !status.ok())
               return wrong_use(status.message);
             if (options->model.quiet) options->api.log = LogFormat::kNone;
+            options->api.access.host = options->http.host;
             return serve_model(*options);
           }};
 }

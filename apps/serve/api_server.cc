@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <thread>
+#include <utility>
+#include <variant>
 
-#include "apps/serve/openapi.h"
-#include "apps/serve/page.h"
+#include "apps/serve/api_errors.h"
+#include "apps/serve/memory.h"
 #include "apps/serve/server_text.h"
-#include "base/printable.h"
 
 namespace sluice::apps {
 namespace {
@@ -15,17 +17,17 @@ namespace {
 constexpr int kWorkers = 2;
 constexpr int64_t kStoredBytes = 64 << 20;  // of answers that are kept
 constexpr size_t kIgnoredMax = 256;         // names of fields that are remembered
+constexpr int64_t kSmallBody = 64 << 10;    // bytes that are read in a millisecond or so
+constexpr std::chrono::milliseconds kRetry{10};
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-ApiError overloaded(int64_t most) {
-  return {.status = 429,
-          .message = "queue: wanted at most " + std::to_string(most) +
-                     " waiting sequences (--max-queue), found it full; try again later",
-          .type = "rate_limit_error",
-          .code = "queue_full"};
+// For what must not be lost, and wants little memory: waits until there is some.
+template <class F>
+void surely(F&& f) noexcept {
+  while (!has_memory_for(f)) std::this_thread::sleep_for(kRetry);
 }
 
 // No waiting helps.
@@ -37,8 +39,18 @@ ApiError too_many(int64_t found, int64_t most) {
       .param = "n"};
 }
 
-ApiError ending() {
-  return {.status = 503, .message = "the server is ending", .type = "server_error", .code = "shutting_down"};
+void post(HttpServer& http, const std::function<void()>& work) noexcept {
+  surely([&] { http.post(work); });
+}
+
+ApiError error_of(const Status& fault) {
+  if (fault.code == Code::kOutOfMemory && fault.message.empty()) return no_memory();
+  const bool wrong_use = fault.code == Code::kInvalidArgument;
+  return {.status = wrong_use                          ? 400
+                    : fault.code == Code::kOutOfMemory ? 503
+                                                       : 500,
+          .message = fault.message,
+          .type = wrong_use ? "invalid_request_error" : "server_error"};
 }
 
 }  // namespace
@@ -59,37 +71,73 @@ struct ApiServer::Active {
   };
   std::vector<Sequence> sequences;  // by choice
   std::vector<int64_t> prompt_lengths;
+  std::string events;    // of a stream, that one step gives
+  bool touched = false;  // by the step that is being taken
   Clock::time_point arrived;
   bool started = false;    // at least one sequence has entered the engine
   bool streaming = false;  // the head of the stream is written
 };
 
-const ApiServer::Endpoint ApiServer::kEndpoints[] = {
-    {"/v1/chat/completions", "POST", Route::kChat},
-    {"/v1/completions", "POST", Route::kCompletion},
-    {"/v1/responses", "POST", Route::kResponse},
-    {"/v1/responses/", "GET, DELETE", Route::kStoredResponse},
-    {"/v1/models", "GET", Route::kModels},
-    {"/v1/models/", "GET", Route::kModel},
-    {"/tokenize", "POST", Route::kTokenize},
-    {"/detokenize", "POST", Route::kDetokenize},
-    {"/health", "GET", Route::kHealth},
-    {"/version", "GET", Route::kVersion},
-    {"/metrics", "GET", Route::kMetrics},
-    {"/openapi.json", "GET", Route::kOpenApi},
-    {"/", "GET", Route::kPage},
-    {"/page.css", "GET", Route::kPage},
-    {"/page.js", "GET", Route::kPage}};
+struct ApiServer::Job {
+  Job(Route r, HttpRequest asked, Exchange e) : route(r), request(std::move(asked)), exchange(std::move(e)) {}
+  void read(const ServedModel& model, ResponseStore& responses);
+  template <class F>
+  void attempt(F&& f) noexcept;
+  const Route route;
+  HttpRequest request;
+  const Exchange exchange;
+  std::stop_source stop;
+  // What it wants is wrong; the answer; what the engine is to do; none: there was no memory, or nobody wants it any more.
+  std::variant<std::monostate, ApiError, std::string, ServedModel::Prepared> outcome;
+};
 
-ApiServer::ApiServer(Engine& engine, const ServedModel& model, const ApiOptions& options)
+// A fault of one request is that request's alone.
+template <class F>
+void ApiServer::Job::attempt(F&& f) noexcept {
+  const auto try_it = [&] {
+    try {
+      f();
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& fault) {
+      outcome = ApiError{.status = 500, .message = fault.what(), .type = "server_error"};
+    }
+  };
+  if (!has_memory_for(try_it)) outcome = std::monostate();
+}
+
+void ApiServer::Job::read(const ServedModel& model, ResponseStore& responses) {
+  const auto take = [this](auto result) {
+    std::visit([this](auto& it) { outcome = std::move(it); }, result);
+  };
+  switch (route) {
+    case Route::kTokenize:
+      return take(model.tokenize(request.body));
+    case Route::kDetokenize:
+      return take(model.detokenize(request.body));
+    case Route::kChat:
+      return take(model.chat(request.body));
+    case Route::kResponse:
+      return take(model.response(request.body, [&](const std::string& id) { return responses.find(id); }));
+    default:
+      return take(model.completion(request.body));
+  }
+}
+
+ApiServer::ApiServer(Engine& engine, const ServedModel& model, const ApiOptions& options, ServerLog& log)
     : model_(model),
       options_(options),
       created_(std::time(nullptr)),
-      log_(options.log),
+      log_(log),
+      access_(options.access),
       responses_(options.max_stored, kStoredBytes),
-      engine_(
-          engine, options.max_queue,
-          [this](StepReport report) { http_->post([this, report = std::move(report)] { take(report); }); }),
+      engine_(engine, options.max_queue,
+              [this](StepReport report) {
+                std::shared_ptr<StepReport> shared;
+                surely([&] { shared = std::make_shared<StepReport>(std::move(report)); });
+                post(*http_, [this, shared] { take(*shared); });
+              }),
+      slow_workers_(kWorkers),
       workers_(kWorkers) {}
 
 ApiServer::~ApiServer() = default;
@@ -103,147 +151,66 @@ std::string ApiServer::error_body(int status, const std::string& message) {
 
 void ApiServer::log(std::string_view request, const std::string& text) { log_.write(request, text); }
 
-bool ApiServer::authorized(const HttpRequest& request) const {
-  if (options_.api_keys.empty()) return true;
-  constexpr std::string_view kScheme = "bearer ";
-  const std::string& header = request.authorization;
-  if (header.size() < kScheme.size() || lower(header.substr(0, kScheme.size())) != kScheme) return false;
-  bool known = false;  // all are compared, whichever it is
-  for (const std::string& key : options_.api_keys)
-    known |= same_secret(key, std::string_view(header).substr(kScheme.size()));
-  return known;
-}
-
-std::optional<ApiError> ApiServer::check(const HttpRequest& request, const Endpoint** endpoint) const {
-  const auto named = [&](const Endpoint& e) {
-    const std::string_view path = e.path;
-    return path.ends_with('/') && path != "/" ? request.path.starts_with(path) : request.path == path;
+void ApiServer::answer_later(Route route, HttpRequest request, const Exchange& exchange) {
+  const auto job = std::make_shared<Job>(route, std::move(request), exchange);
+  exchange->on_loss = [stop = job->stop](ClientLoss) mutable { stop.request_stop(); };
+  WorkPool& pool = std::ssize(job->request.body) > kSmallBody ? slow_workers_ : workers_;
+  jobs_.insert(job);
+  const auto submit = [&] {
+    pool.submit(job->stop, [this, job](std::stop_token stop) { prepare(job, std::move(stop)); });
   };
-  *endpoint = std::find_if(std::begin(kEndpoints), std::end(kEndpoints), named);
-  const bool known = *endpoint != std::end(kEndpoints);
-  constexpr Route kOpen[] = {Route::kHealth, Route::kVersion, Route::kPage};
-  const bool open =
-      known && std::find(std::begin(kOpen), std::end(kOpen), (*endpoint)->route) != std::end(kOpen);
-  if (!open && !authorized(request))
-    return ApiError{
-        .status = 401,
-        .message = "Authorization: wanted 'Bearer' and one of the keys of --api-key, found none of them",
-        .type = "authentication_error",
-        .code = "invalid_api_key"};
-  if (!known)
-    return ApiError{.status = 404,
-                    .message = "path: wanted one of the API, found " + shortened(request.path),
-                    .code = "unknown_url"};
-  if (!lists((*endpoint)->methods, request.method))
-    return ApiError{.status = 405,
-                    .message = shortened(request.path) + ": wanted " + (*endpoint)->methods + ", found " +
-                               shortened(request.method),
-                    .code = "method_not_allowed"};
-  const bool is_json = lower(request.content_type).starts_with("application/json");
-  if (request.method == "POST" && !is_json)
-    return ApiError{
-        .status = 415,
-        .message = "Content-Type: wanted application/json, found '" + shortened(request.content_type) + "'",
-        .code = "unsupported_media_type"};
-  return {};
+  if (!has_memory_for(submit)) end_job(job, no_memory());
 }
 
-void ApiServer::on_request(HttpRequest request, Exchange exchange) {
-  const Endpoint* endpoint = nullptr;
-  if (const auto error = check(request, &endpoint))
-    return respond(exchange, *error, error->status == 405 ? endpoint->methods : "");
-  if (request.method != "POST") return answer_now(endpoint->route, request, exchange);
-  if (drain_until_) return respond(exchange, ending());
-  if (preparing_ >= engine_.places()) return respond(exchange, overloaded(options_.max_queue));
-  answer_later(endpoint->route, std::move(request), std::move(exchange));
-}
-
-void ApiServer::respond(const Exchange& exchange, HttpResponse response) {
-  ++metrics_.answers[response.status];
-  exchange->respond(response);
-}
-
-void ApiServer::respond(const Exchange& exchange, const ApiError& error, const std::string& allowed) {
-  log_.write(exchange->id(), "refused with " + std::to_string(error.status) + ": " + error.message,
-             {{"status", int64_t{error.status}}});
-  HttpResponse response{.status = error.status, .body = error_json(error)};
-  if (error.status == 429) response.headers.emplace_back("Retry-After", "1");
-  if (!allowed.empty()) response.headers.emplace_back("Allow", allowed);
-  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
-  respond(exchange, std::move(response));
-}
-
-void ApiServer::answer_now(Route route, const HttpRequest& request, const Exchange& exchange) {
-  if (route == Route::kPage) return respond(exchange, page_response(request.path));
-  if (route == Route::kVersion) return respond(exchange, HttpResponse{.body = version_json()});
-  if (route == Route::kStoredResponse) return answer_stored(request, exchange);
-  if (route == Route::kModel) return answer_model(name_in(request.path, "/v1/models/"), exchange);
-  if (route == Route::kModels)
-    return respond(exchange,
-                   HttpResponse{.body = models_json(model_.names(), created_, model_.max_model_len())});
-  if (route == Route::kOpenApi) return respond(exchange, HttpResponse{.body = openapi_json(model_.limits())});
-  const EngineLoad load = engine_.load();
-  if (route == Route::kMetrics)
-    return respond(exchange, HttpResponse{.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                                          .body = metrics_text(metrics_, load, http_->connections(),
-                                                               model_.names().front())});
-  if (drain_until_ || !load.healthy)
-    return respond(
-        exchange,
-        HttpResponse{.status = 503, .body = status_json(drain_until_ ? "ending" : "the last step failed")});
-  respond(exchange, HttpResponse{.body = status_json("ok")});
-}
-
-static ApiError unknown_model(const std::string& name) {
-  return {.status = 404,
-          .message = "model: wanted one that /v1/models lists, found '" + shortened(name) + "'",
-          .param = "model",
-          .code = "model_not_found"};
-}
-
-void ApiServer::answer_model(const std::string& name, const Exchange& exchange) {
-  if (name.empty() || !model_.serves(name)) return respond(exchange, unknown_model(name));
-  respond(exchange, HttpResponse{.body = model_json(name, created_, model_.max_model_len())});
-}
-
-void ApiServer::answer_stored(const HttpRequest& request, const Exchange& exchange) {
-  const std::string id = name_in(request.path, "/v1/responses/");
-  const auto found = responses_.find(id);
-  if (!found)
-    return respond(exchange,
-                   ApiError{.status = 404,
-                            .message = "response: wanted the id of one that is stored here, found '" +
-                                       shortened(id) + "'",
-                            .code = "response_not_found"});
-  if (request.method == "GET") return respond(exchange, HttpResponse{.body = found->json});
-  responses_.erase(id);
-  respond(exchange, HttpResponse{.body = deleted_json(id)});
-}
-
-// Reads the body elsewhere and comes back.
-void ApiServer::answer_later(Route route, HttpRequest request, Exchange exchange) {
-  ++preparing_;
-  workers_.submit([this, route, request = std::move(request), exchange = std::move(exchange)] {
-    if (route == Route::kTokenize || route == Route::kDetokenize) {
-      auto answer =
-          route == Route::kTokenize ? model_.tokenize(request.body) : model_.detokenize(request.body);
-      http_->post([this, exchange, answer = std::move(answer)] {
-        --preparing_;
-        if (const auto* error = std::get_if<ApiError>(&answer)) return respond(exchange, *error);
-        respond(exchange, HttpResponse{.body = std::get<std::string>(answer)});
-      });
-      return;
-    }
-    const auto stored = [this](const std::string& id) { return responses_.find(id); };
-    auto prepared = route == Route::kChat       ? model_.chat(request.body)
-                    : route == Route::kResponse ? model_.response(request.body, stored)
-                                                : model_.completion(request.body);
-    http_->post([this, exchange, prepared = std::move(prepared), arrived = request.arrived]() mutable {
-      --preparing_;
-      if (const auto* error = std::get_if<ApiError>(&prepared)) return respond(exchange, *error);
-      begin(std::get<ServedModel::Prepared>(std::move(prepared)), exchange, arrived);
-    });
+void ApiServer::prepare(const std::shared_ptr<Job>& job, std::stop_token stop) noexcept {
+  const bool small = std::ssize(job->request.body) <= kSmallBody;
+  if (!stop.stop_requested()) job->attempt([&] { job->read(model_, responses_); });
+  std::string().swap(job->request.body);
+  job->request.counted.reset();
+  const auto* prepared = std::get_if<ServedModel::Prepared>(&job->outcome);
+  if (!prepared) return come_back(job);
+  if (!small || !ServedModel::compiles(prepared->request)) return constrain(job, std::move(stop));
+  const bool submitted = has_memory_for([&] {
+    slow_workers_.submit(job->stop, [this, job](std::stop_token s) { constrain(job, std::move(s)); });
   });
+  if (submitted) return;
+  job->outcome = std::monostate();
+  come_back(job);
+}
+
+void ApiServer::constrain(const std::shared_ptr<Job>& job, std::stop_token stop) noexcept {
+  job->attempt([&] {
+    auto error = model_.constrain(&std::get<ServedModel::Prepared>(job->outcome), stop);
+    if (error) job->outcome = std::move(*error);
+  });
+  come_back(job);
+}
+
+void ApiServer::come_back(const std::shared_ptr<Job>& job) noexcept {
+  post(*http_, [this, job] { take_back(job); });
+}
+
+void ApiServer::take_back(const std::shared_ptr<Job>& job) {
+  if (jobs_.erase(job) == 0) return;  // has ended
+  const Exchange& exchange = job->exchange;
+  exchange->on_loss = {};
+  const auto go_on = [&] {
+    if (!exchange->waits()) return log(exchange->id(), "left before it began");
+    if (const auto* error = std::get_if<ApiError>(&job->outcome)) return respond(exchange, *error);
+    if (auto* answer = std::get_if<std::string>(&job->outcome))
+      return respond(exchange, HttpResponse{.body = std::move(*answer)});
+    if (auto* prepared = std::get_if<ServedModel::Prepared>(&job->outcome))
+      return begin(job, std::move(*prepared));
+    respond(exchange, no_memory());
+  };
+  if (!has_memory_for(go_on)) refuse_for_memory(exchange);
+}
+
+void ApiServer::end_job(const std::shared_ptr<Job>& job, const ApiError& error) {
+  job->stop.request_stop();
+  job->exchange->on_loss = {};
+  jobs_.erase(job);
+  if (!has_memory_for([&] { respond(job->exchange, error); })) job->exchange->drop();
 }
 
 void ApiServer::note_ignored(const std::string& id, const ApiRequest& request) {
@@ -257,9 +224,9 @@ void ApiServer::note_ignored(const std::string& id, const ApiRequest& request) {
       log(id, "requests offer the tool '" + shortened(type) + "', which no server here runs: it is left out");
 }
 
-void ApiServer::begin(ServedModel::Prepared prepared, Exchange exchange, Clock::time_point arrived) {
-  if (!exchange->waits()) return log(exchange->id(), "left before it began");
-  if (drain_until_) return respond(exchange, ending());
+void ApiServer::begin(const std::shared_ptr<Job>& job, ServedModel::Prepared prepared) {
+  const Exchange& exchange = job->exchange;
+  if (is_ending()) return respond(exchange, ending());
   const ApiRequest& request = prepared.request;
   if (!model_.serves(request.model)) return respond(exchange, unknown_model(request.model));
   note_ignored(exchange->id(), request);
@@ -279,16 +246,23 @@ void ApiServer::begin(ServedModel::Prepared prepared, Exchange exchange, Clock::
                  .created = std::time(nullptr),
                  .model = request.model.empty() ? model_.names().front() : request.model,
                  .unique = random_name()});
-  active->arrived = arrived;
+  active->arrived = job->request.arrived;
   active->first_ticket = first;
   active->sequences.resize(sequences.size());
   for (const QueuedSequence& s : sequences) active->prompt_lengths.push_back(std::ssize(s.request.prompt));
-  if (!engine_.submit(std::move(sequences))) return respond(exchange, overloaded(options_.max_queue));
-  for (Ticket t = first; t < next_ticket_; ++t) by_ticket_[t] = active;
+  if (!has_memory_for([&] { enter(active, std::move(sequences)); })) fail_for_memory(active);
+}
+
+void ApiServer::enter(const std::shared_ptr<Active>& active, std::vector<QueuedSequence> sequences) {
   active_.insert(active);
-  exchange->on_loss = [this, weak = std::weak_ptr<Active>(active)](ClientLoss how) {
-    if (const auto lost = weak.lock())
-      abandon(lost, how == ClientLoss::kTooSlow ? "client too slow" : "client gone");
+  touched_.reserve(active_.size());  // take() must not want memory for it
+  for (const QueuedSequence& s : sequences) by_ticket_[s.ticket] = active;
+  if (!engine_.submit(std::move(sequences))) {
+    forget(active);
+    return respond(active->exchange, overloaded(options_.max_queue));
+  }
+  active->exchange->on_loss = [this, weak = std::weak_ptr<Active>(active)](ClientLoss how) {
+    if (const auto lost = weak.lock()) abandon(lost, how);
   };
 }
 
@@ -303,22 +277,30 @@ void ApiServer::take(const StepReport& report) {
     metrics_.queue.observe(seconds_between(a.arrived, report.at));
   }
   if (!report.tokens.empty()) metrics_.step_tokens.observe(static_cast<double>(report.tokens.size()));
-  for (const TicketToken& token : report.tokens) take_token(token, report.at);
+  for (const TicketToken& token : report.tokens) {
+    const auto found = by_ticket_.find(token.ticket);
+    if (found == by_ticket_.end()) continue;
+    const std::shared_ptr<Active> active = found->second;
+    if (!active->touched) touched_.push_back(active);
+    active->touched = true;
+    if (!has_memory_for([&] { take_token(active, token, report.at); })) fail_for_memory(active);
+  }
+  // What a step gives is written as one: see HttpExchange::write().
+  for (const auto& active : touched_) {
+    active->touched = false;
+    if (active_.contains(active) && !has_memory_for([&] { send(active.get()); })) fail_for_memory(active);
+  }
+  touched_.clear();
   for (const TicketFault& fault : report.faults) {
     const auto found = by_ticket_.find(fault.ticket);
     if (found == by_ticket_.end()) continue;
     const std::shared_ptr<Active> active = found->second;
-    const bool wrong_use = fault.status.code == Code::kInvalidArgument;
-    fail(active, {.status = wrong_use ? 400 : 500,
-                  .message = fault.status.message,
-                  .type = wrong_use ? "invalid_request_error" : "server_error"});
+    if (!has_memory_for([&] { fail(active, error_of(fault.status)); })) fail_for_memory(active);
   }
 }
 
-void ApiServer::take_token(const TicketToken& t, Clock::time_point at) {
-  const auto found = by_ticket_.find(t.ticket);
-  if (found == by_ticket_.end()) return;
-  const std::shared_ptr<Active> active = found->second;
+void ApiServer::take_token(const std::shared_ptr<Active>& active, const TicketToken& t,
+                           Clock::time_point at) {
   const auto choice = static_cast<int64_t>(t.ticket - active->first_ticket);
   auto& s = active->sequences[static_cast<size_t>(choice)];
   if (s.tokens++ == 0) {
@@ -331,8 +313,7 @@ void ApiServer::take_token(const TicketToken& t, Clock::time_point at) {
   }
   s.last_token = at;
   ++metrics_.generation_tokens;
-  std::string events;
-  active->answer->push(choice, t.token, &events);
+  active->answer->push(choice, t.token, &active->events);
   if (active->answer->done(choice)) {
     s.ended = true;
     by_ticket_.erase(t.ticket);
@@ -345,33 +326,34 @@ void ApiServer::take_token(const TicketToken& t, Clock::time_point at) {
     metrics_.prompt_lengths.observe(static_cast<double>(active->prompt_lengths[static_cast<size_t>(choice)]));
     if (s.tokens > 1) metrics_.per_output_token.observe(seconds_between(s.first_token, at) / (length - 1));
   }
-  send(active.get(), events);
   if (active->answer->done() && active_.contains(active)) complete(active);
 }
 
-void ApiServer::send(Active* active, const std::string& events) {
+void ApiServer::send(Active* active) {
   if (!active->request.stream) return;
   if (!active->streaming) {
-    active->streaming = true;
-    ++metrics_.answers[200];
     active->exchange->begin_stream(
         {.content_type = "text/event-stream; charset=utf-8",
          .headers = {{"Cache-Control", "no-cache"},
                      {"X-Accel-Buffering", "no"}}});  // events pass proxies at once
+    active->streaming = true;
+    ++metrics_.answers[200];
   }
-  active->exchange->write(events);
+  active->exchange->write(active->events);
+  active->events.clear();
 }
 
 void ApiServer::complete(const std::shared_ptr<Active>& active) {
-  const std::string rest = active->answer->finish();
+  std::string rest = active->answer->finish();
   if (auto response = active->answer->stored(); response && !responses_.put(active->answer->id(), response))
     log(active->exchange->id(), "the response is larger than all that may be stored, and is not");
   active->exchange->on_loss = {};
   if (active->request.stream) {
-    active->exchange->write(rest);
+    active->events += rest;
+    send(active.get());
     active->exchange->end();
   } else {
-    respond(active->exchange, HttpResponse{.body = rest});
+    respond(active->exchange, HttpResponse{.body = std::move(rest)});
   }
   log_end(*active, std::string(text(active->answer->finish_reason(0))));
   forget(active);
@@ -380,7 +362,7 @@ void ApiServer::complete(const std::shared_ptr<Active>& active) {
 void ApiServer::fail(const std::shared_ptr<Active>& active, const ApiError& error) {
   active->exchange->on_loss = {};
   if (active->streaming) {
-    active->exchange->write(active->answer->fail(error));
+    active->exchange->write(active->events + active->answer->fail(error));
     active->exchange->end();
   } else {
     respond(active->exchange, error);
@@ -390,11 +372,26 @@ void ApiServer::fail(const std::shared_ptr<Active>& active, const ApiError& erro
   forget(active);
 }
 
-void ApiServer::abandon(const std::shared_ptr<Active>& active, const std::string& why) {
+void ApiServer::fail_for_memory(const std::shared_ptr<Active>& active) noexcept {
+  if (has_memory_for([&] { fail(active, no_memory()); })) return;
+  active->exchange->on_loss = {};
+  active->exchange->drop();
+  forget_surely(active);
+}
+
+void ApiServer::abandon(const std::shared_ptr<Active>& active, ClientLoss how) noexcept {
   ++metrics_.clients_lost;
-  for (const auto& s : active->sequences) metrics_.finished["abort"] += s.ended ? 0 : 1;
-  log_end(*active, why);
-  forget(active);
+  const bool told = has_memory_for([&] {
+    for (const auto& s : active->sequences) metrics_.finished["abort"] += s.ended ? 0 : 1;
+    log_end(*active, text(how));
+    forget(active);
+  });
+  if (!told) forget_surely(active);
+}
+
+// The engine computes for nobody until it knows, so it is told as soon as there is memory to.
+void ApiServer::forget_surely(const std::shared_ptr<Active>& active) noexcept {
+  surely([&] { forget(active); });
 }
 
 void ApiServer::forget(const std::shared_ptr<Active>& active) {
@@ -428,30 +425,39 @@ void ApiServer::log_end(const Active& a, const std::string& how) {
 }
 
 void ApiServer::on_tick() {
+  (void)has_memory_for([&] { check_time(); });
+}
+
+void ApiServer::check_time() {
   const auto now = Clock::now();
   const auto all = active_;
   for (const auto& active : all)
     if (options_.request_timeout > 0 && seconds_between(active->arrived, now) > options_.request_timeout)
-      fail(active, {.status = 504,
-                    .message = "request: wanted an answer within " + number_text(options_.request_timeout) +
-                               " seconds (--request-timeout), found none",
-                    .type = "server_error",
-                    .code = "timeout"});
+      fail(active, timed_out(options_.request_timeout));
+  const auto jobs = jobs_;
+  for (const auto& job : jobs)
+    if (options_.request_timeout > 0 && seconds_between(job->request.arrived, now) > options_.request_timeout)
+      end_job(job, timed_out(options_.request_timeout));
   if (!drain_until_) return;
   if (now >= *drain_until_)
     for (const auto& active : all)
       if (active_.contains(active)) fail(active, ending());
-  if (active_.empty() && preparing_ == 0) http_->stop();
+  if (active_.empty()) http_->stop();
 }
 
+// What has not begun to run does not begin any more.
 void ApiServer::on_signal() {
   if (drain_until_) return;
-  log("", "asked to end: " + std::to_string(active_.size()) + " requests are open");
   drain_until_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                     std::chrono::duration<double>(options_.drain_seconds));
-  const auto all = active_;
-  for (const auto& active : all)
-    if (!active->started) fail(active, ending());
+  (void)has_memory_for([&] {
+    log("", "asked to end: " + std::to_string(active_.size() + jobs_.size()) + " requests are open");
+    const auto jobs = jobs_;
+    for (const auto& job : jobs) end_job(job, ending());
+    const auto all = active_;
+    for (const auto& active : all)
+      if (!active->started) fail(active, ending());
+  });
 }
 
 }  // namespace sluice::apps

@@ -3,11 +3,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "apps/serve/api_access.h"
 #include "apps/serve/api_answer.h"
 #include "apps/serve/engine_thread.h"
 #include "apps/serve/http.h"
@@ -20,8 +22,7 @@
 namespace sluice::apps {
 
 struct ApiOptions {
-  std::vector<std::string> api_keys =
-      {};  // one of them is wanted, except for /health, /version and the page; none: none is
+  AccessOptions access = {};   // keys are not wanted for /health, /version and the page
   int64_t max_queue = 1024;    // sequences that wait for the engine
   int64_t max_stored = 1024;   // answers of /v1/responses
   double request_timeout = 0;  // seconds from a request to the end of its answer; 0: no bound
@@ -32,7 +33,8 @@ struct ApiOptions {
 // All on the loop's thread, but for the constructor.
 class ApiServer final : public HttpService {
  public:
-  ApiServer(Engine& engine, const ServedModel& model, const ApiOptions& options);
+  // Throws std::system_error where the system has no more threads. `log` must outlive it.
+  ApiServer(Engine& engine, const ServedModel& model, const ApiOptions& options, ServerLog& log);
   ~ApiServer() override;
   void attach(HttpServer& http);  // before anything arrives
 
@@ -44,6 +46,7 @@ class ApiServer final : public HttpService {
 
  private:
   struct Active;  // a request in the queue or in the engine
+  struct Job;     // one that workers prepare for it
   using Exchange = std::shared_ptr<HttpExchange>;
   enum class Route : uint8_t {
     kChat,
@@ -66,40 +69,59 @@ class ApiServer final : public HttpService {
   };
   static const Endpoint kEndpoints[];
 
+  // api_routes.cc
+  void route(HttpRequest request, const Exchange& exchange);
   std::optional<ApiError> check(const HttpRequest& request, const Endpoint** endpoint) const;
-  bool authorized(const HttpRequest& request) const;
   void answer_now(Route route, const HttpRequest& request, const Exchange& exchange);
   void answer_model(const std::string& name, const Exchange& exchange);
   void answer_stored(const HttpRequest& request, const Exchange& exchange);
-  void answer_later(Route route, HttpRequest request, Exchange exchange);
+  void answer_metrics(const Exchange& exchange);
   void respond(const Exchange& exchange, HttpResponse response);
   void respond(const Exchange& exchange, const ApiError& error, const std::string& allowed = "");
+  void refuse_for_memory(const Exchange& exchange) noexcept;
 
-  void begin(ServedModel::Prepared prepared, Exchange exchange, Clock::time_point arrived);
+  // Reads the body elsewhere, in up to two steps, and comes back.
+  void answer_later(Route route, HttpRequest request, const Exchange& exchange);
+  void prepare(const std::shared_ptr<Job>& job, std::stop_token stop) noexcept;    // on a worker
+  void constrain(const std::shared_ptr<Job>& job, std::stop_token stop) noexcept;  // likewise
+  void come_back(const std::shared_ptr<Job>& job) noexcept;                        // likewise
+  void take_back(const std::shared_ptr<Job>& job);
+  void end_job(const std::shared_ptr<Job>& job, const ApiError& error);
+  bool is_ending() const { return drain_until_.has_value(); }
+
+  void begin(const std::shared_ptr<Job>& job, ServedModel::Prepared prepared);
+  void enter(const std::shared_ptr<Active>& active, std::vector<QueuedSequence> sequences);
   void note_ignored(const std::string& id, const ApiRequest& request);
   void take(const StepReport& report);
-  void take_token(const TicketToken& token, Clock::time_point at);
-  void send(Active* active, const std::string& events);
+  void take_token(const std::shared_ptr<Active>& active, const TicketToken& token, Clock::time_point at);
+  void send(Active* active);
   void complete(const std::shared_ptr<Active>& active);
   void fail(const std::shared_ptr<Active>& active, const ApiError& error);
-  void abandon(const std::shared_ptr<Active>& active, const std::string& why);
+  void fail_for_memory(const std::shared_ptr<Active>& active) noexcept;
+  void abandon(const std::shared_ptr<Active>& active, ClientLoss how) noexcept;
+  void check_time();
   void forget(const std::shared_ptr<Active>& active);  // and cancels what is left of it
+  void forget_surely(const std::shared_ptr<Active>& active) noexcept;
   void log_end(const Active& active, const std::string& how);
 
   const ServedModel& model_;
   ApiOptions options_;
   int64_t created_;  // seconds since 1970
-  ServerLog log_;
+  ServerLog& log_;
+  const Access access_;
   HttpServer* http_ = nullptr;
   ServeMetrics metrics_;
   Ticket next_ticket_ = 1;
-  int64_t preparing_ = 0;
+  std::unordered_set<std::shared_ptr<Job>> jobs_;
   std::optional<Clock::time_point> drain_until_;
   ResponseStore responses_;
   std::unordered_set<std::string> ignored_;  // fields of which the log has told
   std::unordered_map<Ticket, std::shared_ptr<Active>> by_ticket_;
   std::unordered_set<std::shared_ptr<Active>> active_;
-  EngineThread engine_;  // these two end first: what they do comes back to the above
+  std::vector<std::shared_ptr<Active>> touched_;  // by the step that is being taken
+  // These end first, the last one before the others: what they do comes back to what stands above.
+  EngineThread engine_;
+  WorkPool slow_workers_;  // large bodies, and grammars: what is small does not wait behind them
   WorkPool workers_;
 };
 

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "apps/serve/memory.h"
 #include "serve/engine.h"
 
 namespace sluice::apps {
 namespace {
 
 constexpr std::chrono::seconds kExpertCountsEvery{1};
+constexpr std::chrono::milliseconds kPatience{1000}, kRetry{10};
 
 }  // namespace
 
@@ -31,10 +33,12 @@ EngineThread::~EngineThread() {
 }
 
 bool EngineThread::submit(std::vector<QueuedSequence> sequences) {
+  std::list<QueuedSequence> all;
+  for (QueuedSequence& s : sequences) all.push_back(std::move(s));
   {
     const std::lock_guard lock(mutex_);
-    if (std::ssize(waiting_) + std::ssize(sequences) > places_while_locked()) return false;
-    for (QueuedSequence& s : sequences) waiting_.push_back(std::move(s));
+    if (std::ssize(waiting_) + std::ssize(all) > places_while_locked()) return false;
+    waiting_.splice(waiting_.end(), all);
   }
   wake_.notify_one();
   return true;
@@ -65,14 +69,21 @@ EngineLoad EngineThread::load() const {
 }
 
 void EngineThread::run() {
+  be_patient_for_memory(kPatience);
+  const auto note = [&] {
+    if (engine_.idle()) note_expert_counts();
+  };
   while (wait_for_work()) {
     StepReport report;
-    admit(&report);
-    step(&report);
+    const auto make_step = [&] {
+      admit(&report);
+      step(&report);
+    };
+    if (!has_memory_for(make_step)) fail_all_for_memory(&report);
     if (!report.started.empty() || !report.tokens.empty() || !report.faults.empty())
       deliver_(std::move(report));
     // After the last tokens have gone out: the engine waits for what it has in flight.
-    if (engine_.idle()) note_expert_counts();
+    (void)has_memory_for(note);  // else they stay as they were
   }
 }
 
@@ -85,7 +96,6 @@ bool EngineThread::wait_for_work() {
 // Cancels first: their places are free then.
 void EngineThread::admit(StepReport* report) {
   std::vector<Ticket> cancelled;
-  std::vector<QueuedSequence> admitted;
   {
     const std::lock_guard lock(mutex_);
     cancelled.swap(cancelled_);
@@ -103,13 +113,12 @@ void EngineThread::admit(StepReport* report) {
   }
   {
     const std::lock_guard lock(mutex_);
-    while (!waiting_.empty() && std::ssize(id_of_) + std::ssize(admitted) < max_running_) {
-      admitted.push_back(std::move(waiting_.front()));
-      waiting_.pop_front();
-    }
-    load_.running = std::ssize(id_of_) + std::ssize(admitted);
+    while (!waiting_.empty() && std::ssize(id_of_) + std::ssize(admitted_) < max_running_)
+      admitted_.splice(admitted_.end(), waiting_, waiting_.begin());
+    load_.running = std::ssize(id_of_) + std::ssize(admitted_);
   }
-  for (QueuedSequence& s : admitted) {
+  for (; !admitted_.empty(); admitted_.pop_front()) {
+    QueuedSequence& s = admitted_.front();
     const auto id = engine_.add(std::move(s.request));
     if (!id.ok()) {
       report->faults.push_back({s.ticket, id.status()});
@@ -131,6 +140,7 @@ void EngineThread::step(StepReport* report) {
     fail_all(tokens.status(), report);
     return note_load(false);
   }
+  report->tokens.reserve(tokens.value().size());  // a request that has ended must not lose its last one
   for (GeneratedToken& token : tokens.value()) {
     const auto found = ticket_of_.find(token.request);
     if (found == ticket_of_.end()) continue;
@@ -177,6 +187,24 @@ void EngineThread::fail_all(const Status& status, StepReport* report) {
   id_of_.clear();
 }
 
+// The step is lost, and nobody knows how far it was.
+void EngineThread::fail_all_for_memory(StepReport* report) {
+  const auto fail = [&] {
+    StepReport failed{.at = std::chrono::steady_clock::now()};
+    const Status status{Code::kOutOfMemory, {}};
+    for (const auto& s : admitted_) failed.faults.push_back({s.ticket, status});
+    for (const auto& [id, ticket] : ticket_of_) failed.faults.push_back({ticket, status});
+    for (const TicketFault& fault : report->faults) failed.faults.push_back(fault);
+    *report = std::move(failed);
+  };
+  while (!has_memory_for(fail)) std::this_thread::sleep_for(kRetry);
+  for (const auto& [id, ticket] : ticket_of_) engine_.cancel(id);
+  admitted_.clear();
+  ticket_of_.clear();
+  id_of_.clear();
+  note_load(true);
+}
+
 void EngineThread::note_load(bool healthy) {
   const std::lock_guard lock(mutex_);
   load_.running = std::ssize(id_of_);
@@ -188,7 +216,8 @@ void EngineThread::note_load(bool healthy) {
   load_.prefix_hits = prefix.hits;
   load_.masks = engine_.mask_counts();
   load_.steps = engine_.steps();
-  load_.kernels = engine_.kernel_runs();  // into memory that is there, unless a kernel is new
+  // Into memory that is there, unless a kernel is new.
+  (void)has_memory_for([&] { load_.kernels = engine_.kernel_runs(); });
   load_.experts = engine_.expert_counts();
   load_.healthy = healthy;
 }

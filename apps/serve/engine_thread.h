@@ -3,8 +3,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -63,7 +63,8 @@ struct EngineLoad {
 // cancelled: then nothing more comes of it but what was under way.
 class EngineThread {
  public:
-  using Deliver = std::function<void(StepReport)>;  // called on the engine's thread; it must not wait
+  using Deliver =
+      std::function<void(StepReport)>;  // called on the engine's thread; it must not wait, nor throw
 
   // `engine` must outlive it, and nobody else may use it meanwhile.
   EngineThread(Engine& engine, int64_t max_queue, Deliver deliver);
@@ -71,7 +72,7 @@ class EngineThread {
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
 
-  // From any thread. Takes all of them, or none where they do not fit: false.
+  // From any thread. Takes all of them, or none where they do not fit (false) or there is no memory (std::bad_alloc).
   bool submit(std::vector<QueuedSequence> sequences);
   void cancel(const std::vector<Ticket>& tickets);  // before the next step; of one that has ended: nothing
   EngineLoad load() const;
@@ -88,6 +89,7 @@ class EngineThread {
   void note_expert_counts();
   void fail_some(StepReport* report);
   void fail_all(const Status& status, StepReport* report);
+  void fail_all_for_memory(StepReport* report);
   void note_load(bool healthy);
 
   Engine& engine_;
@@ -96,11 +98,12 @@ class EngineThread {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   // Guarded by the mutex.
-  std::deque<QueuedSequence> waiting_;
+  std::list<QueuedSequence> waiting_;  // which go from list to list without memory for it
   std::vector<Ticket> cancelled_;
   EngineLoad load_;
   bool end_ = false;
-  // The thread's own: sequences in the engine, both ways.
+  // The thread's own: sequences that are about to enter the engine; those in it, both ways.
+  std::list<QueuedSequence> admitted_;
   std::unordered_map<int64_t, Ticket> ticket_of_;
   std::unordered_map<Ticket, int64_t> id_of_;
   std::chrono::steady_clock::time_point expert_counts_asked_ = {};

@@ -17,29 +17,38 @@ using Clock = std::chrono::steady_clock;
 
 struct HttpRequest {
   std::string method, path;  // the path without its query
-  std::string content_type, authorization;
+  std::string host;  // as the client names this server, with a port if it says one; empty: it does not
+  std::string origin, asked_method, asked_headers;  // of a page from elsewhere: what it asks before it sends
+  std::string content_type, content_encoding, authorization;
   std::string id;  // the client's x-request-id where it sent a usable one, else a new one
   std::string body;
+  std::shared_ptr<const void>
+      counted;                // as long as it lives, the body counts to HttpOptions::max_pending_bytes
   Clock::time_point arrived;  // when its last byte was there
 };
+
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";
   std::string body = {};
-  std::vector<std::pair<std::string, std::string>> headers = {};
+  HttpHeaders headers = {};
 };
 
 // Why nobody waits for an answer any more.
 enum class ClientLoss : uint8_t {
-  kClosed,   // the client closed the connection
-  kTooSlow,  // it left more unread than HttpOptions::max_output_bytes
+  kClosed,    // the client closed the connection
+  kTooSlow,   // it read less of a stream than it must, or nothing for HttpOptions::write_timeout
+  kNoMemory,  // the system had none for the answer
 };
+
+const char* text(ClientLoss how);  // for the log
 
 class HttpConnection;
 
 // One request's answer: respond(); or begin_stream(), write() and end(). Once the client is lost they do nothing. All on the loop's
-// thread.
+// thread. Where the system has no memory for them they throw std::bad_alloc, and then drop() is left.
 class HttpExchange {
  public:
   HttpExchange(std::weak_ptr<HttpConnection> connection, std::string id)
@@ -48,10 +57,13 @@ class HttpExchange {
   bool waits() const { return connection() != nullptr; }  // the client is there, and the answer not whole
   void respond(const HttpResponse& response);
   void begin_stream(const HttpResponse& head);  // whose body is empty
+  // All that one step gives: a client may be slow with it, as long as it is not slow with much more.
   void write(std::string_view bytes);
   void end();
-  // Called once, if the client is lost before the end.
+  void drop() noexcept;  // closes the connection, without a word
+  // Called once, if the client is lost before the end. It must not throw.
   std::function<void(ClientLoss)> on_loss = {};
+  HttpHeaders headers = {};  // that the answer has in any case
 
  private:
   std::shared_ptr<HttpConnection> connection() const;
@@ -59,7 +71,7 @@ class HttpExchange {
   std::string id_;
 };
 
-// What a server is for. All on the loop's thread, none of them may wait.
+// What a server is for. All on the loop's thread, none of them may wait. Only on_request() and error_body() may throw, std::bad_alloc.
 class HttpService {
  public:
   virtual ~HttpService() = default;
@@ -76,7 +88,9 @@ struct HttpOptions {
   int port = 8000;  // 0: any
   int64_t max_body_bytes = 8 << 20;
   int64_t max_header_bytes = 16 << 10;
-  int64_t max_output_bytes = 1 << 20;  // of a stream that its reader leaves unread
+  int64_t max_pending_bytes = int64_t{1} << 30;  // of all bodies together, until they are read and understood
+  int64_t max_output_bytes =
+      1 << 20;  // of a stream that its reader leaves unread for a second, beside one step's
   int64_t max_connections = 10000;
   double read_timeout = 30;   // seconds for a whole request
   double write_timeout = 60;  // seconds in which a reader takes nothing

@@ -189,6 +189,8 @@ std::string metrics_text(const ServeMetrics& m, const EngineLoad& load, int64_t 
   page.one("sluice:connections", "gauge", "Open connections.", static_cast<double>(connections));
   page.one("sluice:clients_lost_total", "counter", "Clients that left before their answer was whole.",
            static_cast<double>(m.clients_lost));
+  page.one("sluice:log_lines_dropped_total", "counter", "Lines of the log that could not be written.",
+           static_cast<double>(m.log_lines_dropped));
   page.begin("sluice:http_answers_total", "counter", "Answers by HTTP status.");
   for (const auto& [status, count] : m.answers)
     page.sample(static_cast<double>(count), "status=\"" + std::to_string(status) + "\"");

@@ -28,7 +28,7 @@ struct ServeMetrics {
   int64_t prompt_tokens = 0, generation_tokens = 0;
   std::map<std::string, int64_t> finished;  // sequences by finish reason
   std::map<int, int64_t> answers;           // of HTTP, by status
-  int64_t clients_lost = 0;
+  int64_t clients_lost = 0, log_lines_dropped = 0;
   Histogram first_token, between_tokens, per_output_token, whole, queue, prefill, decode;  // seconds
   Histogram prompt_lengths, generation_lengths, step_tokens;                               // tokens
 };

@@ -123,9 +123,6 @@ ApiResult<ServedModel::Prepared> ServedModel::finish(Prepared prepared) const {
       return ApiError{.message = std::string(field) + ": wanted at least one token, found none",
                       .param = field};
   }
-  auto filters = structured_.filters(request);
-  if (const auto* error = std::get_if<ApiError>(&filters)) return *error;
-  prepared.make_filter = std::get<MakeFilter>(std::move(filters));
   const ApiSampling& s = request.sampling;
   SamplingParams& out = prepared.sampling;
   out = chat_->sampling({.temperature = s.temperature.value_or(-1),
@@ -158,6 +155,21 @@ std::optional<ApiError> ServedModel::make_prompt(Prepared* out, PromptEnd end) c
   if (const auto* error = std::get_if<ApiError>(&header)) return *error;
   out->forced = std::get<std::vector<int32_t>>(std::move(header));
   out->prompts.back().insert(out->prompts.back().end(), out->forced.begin(), out->forced.end());
+  return {};
+}
+
+bool ServedModel::compiles(const ApiRequest& request) {
+  const ApiTools& tools = request.tools;
+  const auto strict = [](const FunctionTool& f) { return f.strict; };
+  return request.structure || tools.choice == ApiTools::Choice::kRequired || !tools.named.empty() ||
+         (tools.offered() && std::any_of(tools.functions.begin(), tools.functions.end(), strict));
+}
+
+std::optional<ApiError> ServedModel::constrain(Prepared* prepared, const std::stop_token& stop) const {
+  if (stop.stop_requested()) return ApiError{.status = 499, .message = "nobody waits for it"};
+  auto filters = structured_.filters(prepared->request, stop);
+  if (auto* error = std::get_if<ApiError>(&filters)) return std::move(*error);
+  prepared->make_filter = std::get<MakeFilter>(std::move(filters));
   return {};
 }
 

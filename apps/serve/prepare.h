@@ -1,6 +1,8 @@
 // From what a client asks to what the engine computes: tokens, and parameters with the model's defaults.
 #pragma once
 #include <cstdint>
+#include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -27,9 +29,14 @@ class ServedModel {
     SamplingParams sampling;                    // of the first choice; the next one's seed is one more
     MakeFilter make_filter = {};                // none: nothing has to match
   };
+  // These have no filter yet: constrain() makes it.
   ApiResult<Prepared> chat(std::string_view body) const;
   ApiResult<Prepared> response(std::string_view body, const FindResponse& stored) const;
   ApiResult<Prepared> completion(std::string_view body) const;
+  // Whether constrain() compiles something for it.
+  static bool compiles(const ApiRequest& request);
+  // What the answer must match. Gives up, with an error that nobody reads, once it is asked to stop.
+  std::optional<ApiError> constrain(Prepared* prepared, const std::stop_token& stop) const;
   ApiResult<std::string> tokenize(std::string_view body) const;    // the answer's JSON
   ApiResult<std::string> detokenize(std::string_view body) const;  // likewise
 

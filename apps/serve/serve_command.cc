@@ -1,6 +1,8 @@
 #include "apps/serve/serve_command.h"
 
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 #include "apps/commands.h"
 #include "apps/descriptors.h"
@@ -19,7 +21,7 @@ std::vector<std::string> names_of(const ServeOptions& options, const std::string
 
 }  // namespace
 
-int serve_model(const ServeOptions& options) {
+static int serve(const ServeOptions& options, ServerLog& log) {
   const auto chat_flags = chat_options(options.chat);
   if (!chat_flags.ok()) return wrong_use(chat_flags.status().message);
   const auto harmony = load_harmony(options.model);
@@ -30,25 +32,35 @@ int serve_model(const ServeOptions& options) {
   auto session = open_session(flags);
   if (!session.ok()) return wrong_use(session.status().message);
   if (options.api.log == LogFormat::kJson)
-    for (const SessionLine& line : lines_about(session.value()))
-      ServerLog(LogFormat::kJson).write("", line.text, line.fields);
+    for (const SessionLine& line : lines_about(session.value())) log.write("", line.text, line.fields);
+  log.flush();  // before what may go wrong is told
   const auto chat = Chat::open(session.value(), harmony.value());
   if (!chat.ok()) return wrong_use(chat.status().message);
   const ServedModel model(session.value(), chat.value(), chat_flags.value(),
                           names_of(options, session.value().directory));
   allow_many_descriptors();
   std::unique_ptr<HttpServer> http;  // outlives the threads that post to it
-  ApiServer server(*session.value().engine, model, options.api);
+  ApiServer server(*session.value().engine, model, options.api, log);
   auto listening = HttpServer::listen(options.http, server);
   if (!listening.ok()) return wrong_use(listening.status().message);
   http = std::move(listening).value();
   server.attach(*http);
   for (const std::string& note : options.notes) server.log("", note);
   server.log("", "serving " + model.names().front() + " at " + http->url());
+  log.flush();
   std::printf("%s\n", http->url().c_str());
   std::fflush(stdout);
   http->run();
   return kExitOk;
+}
+
+int serve_model(const ServeOptions& options) {
+  try {
+    ServerLog log(options.api.log);
+    return serve(options, log);
+  } catch (const std::system_error& error) {
+    return wrong_use("cannot start the server's threads: " + error.code().message());
+  }
 }
 
 }  // namespace sluice::apps

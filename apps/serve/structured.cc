@@ -20,7 +20,9 @@ bool take_out(std::span<uint32_t> bits, int32_t id) {
 class TextFilter final : public TokenFilter {
  public:
   explicit TextFilter(const Grammar& grammar) : matcher_(grammar) {}
-  Status allowed(std::span<uint32_t> bits, const std::stop_token& stop) override { return matcher_.allowed(bits, stop); }
+  Status allowed(std::span<uint32_t> bits, const std::stop_token& stop) override {
+    return matcher_.allowed(bits, stop);
+  }
   Status accept(int32_t id, const std::stop_token& stop) override { return matcher_.accept(id, stop); }
 
  private:
@@ -110,36 +112,37 @@ StructuredOutput::StructuredOutput(const Harmony& harmony, int64_t vocab)
   words_ = std::make_shared<const Bits>(std::move(words));
 }
 
-ApiResult<Grammar> StructuredOutput::compile(const GrammarSource& source, const std::string& field) const {
-  auto grammar = compiler_->compile(source);
+ApiResult<Grammar> StructuredOutput::compile(const GrammarSource& source, const std::string& field,
+                                             const std::stop_token& stop) const {
+  auto grammar = compiler_->compile(source, stop);
   if (!grammar.ok()) return ApiError{.message = field + ": " + grammar.status().message, .param = field};
   return std::move(grammar).value();
 }
 
 // Of a function that is not strict they match its schema if that can be kept, or are an object, or free where no grammar can be had.
-ApiResult<std::optional<Grammar>> StructuredOutput::arguments_of(const FunctionTool& function,
-                                                                 size_t number) const {
+ApiResult<std::optional<Grammar>> StructuredOutput::arguments_of(const FunctionTool& function, size_t number,
+                                                                 const std::stop_token& stop) const {
   std::vector<GrammarSource> sources;
   if (!function.arguments.empty())
     sources.push_back({.kind = GrammarKind::kJsonSchema, .text = function.arguments});
   if (sources.empty() || !function.strict) sources.push_back(any_json_object());
   for (const GrammarSource& source : sources) {
-    auto grammar = compile(source, "tools[" + std::to_string(number) + "]");
+    auto grammar = compile(source, "tools[" + std::to_string(number) + "]", stop);
     if (auto* good = std::get_if<Grammar>(&grammar)) return std::optional<Grammar>(std::move(*good));
     if (function.strict) return std::get<ApiError>(std::move(grammar));
   }
   return std::optional<Grammar>();
 }
 
-ApiResult<MakeFilter> StructuredOutput::of_chat(const ApiRequest& request,
-                                                std::optional<Grammar> text) const {
+ApiResult<MakeFilter> StructuredOutput::of_chat(const ApiRequest& request, std::optional<Grammar> text,
+                                                const std::stop_token& stop) const {
   const ApiTools& tools = request.tools;
   std::vector<std::optional<Grammar>> arguments;
   AnswerEnds ends{.final_message = tools.choice != ApiTools::Choice::kRequired, .functions = {}};
   for (size_t i = 0; tools.offered() && i < tools.functions.size(); ++i) {
     const FunctionTool& f = tools.functions[i];
     if (!tools.named.empty() && f.name != tools.named) continue;
-    auto grammar = arguments_of(f, i);
+    auto grammar = arguments_of(f, i, stop);
     if (const auto* error = std::get_if<ApiError>(&grammar)) return *error;
     arguments.push_back(std::get<std::optional<Grammar>>(std::move(grammar)));
     ends.functions.push_back(f.name);
@@ -161,10 +164,11 @@ ApiResult<MakeFilter> StructuredOutput::of_chat(const ApiRequest& request,
   return MakeFilter([plan] { return std::make_shared<ChatFilter>(plan); });
 }
 
-ApiResult<MakeFilter> StructuredOutput::filters(const ApiRequest& request) const {
+ApiResult<MakeFilter> StructuredOutput::filters(const ApiRequest& request,
+                                                const std::stop_token& stop) const {
   std::optional<Grammar> text;
   if (request.structure) {
-    auto grammar = compile(*request.structure, request.structure_field);
+    auto grammar = compile(*request.structure, request.structure_field, stop);
     if (const auto* error = std::get_if<ApiError>(&grammar)) return *error;
     text = std::get<Grammar>(std::move(grammar));
   }
@@ -173,7 +177,7 @@ ApiResult<MakeFilter> StructuredOutput::filters(const ApiRequest& request) const
                                                      [](const FunctionTool& f) { return f.strict; });
   const bool must_call = tools.choice == ApiTools::Choice::kRequired || !tools.named.empty();
   if (!text && !strict && !must_call) return MakeFilter();
-  if (request.kind != ApiKind::kCompletion) return of_chat(request, std::move(text));
+  if (request.kind != ApiKind::kCompletion) return of_chat(request, std::move(text), stop);
   return MakeFilter([grammar = *text] { return std::make_shared<TextFilter>(grammar); });
 }
 

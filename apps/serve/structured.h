@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -22,13 +23,16 @@ class StructuredOutput {
  public:
   StructuredOutput(const Harmony& harmony, int64_t vocab);
   // What the request asks for: a structure of its text, a call that must be made, arguments that must match. Compiles on the thread
-  // that calls. Errors name the field.
-  ApiResult<MakeFilter> filters(const ApiRequest& request) const;
+  // that calls, and gives up once it is asked to stop. Errors name the field.
+  ApiResult<MakeFilter> filters(const ApiRequest& request, const std::stop_token& stop = {}) const;
 
  private:
-  ApiResult<MakeFilter> of_chat(const ApiRequest& request, std::optional<Grammar> text) const;
-  ApiResult<Grammar> compile(const GrammarSource& source, const std::string& field) const;
-  ApiResult<std::optional<Grammar>> arguments_of(const FunctionTool& function, size_t number) const;
+  ApiResult<MakeFilter> of_chat(const ApiRequest& request, std::optional<Grammar> text,
+                                const std::stop_token& stop) const;
+  ApiResult<Grammar> compile(const GrammarSource& source, const std::string& field,
+                             const std::stop_token& stop) const;
+  ApiResult<std::optional<Grammar>> arguments_of(const FunctionTool& function, size_t number,
+                                                 const std::stop_token& stop) const;
 
   Harmony harmony_;
   std::unique_ptr<GrammarCompiler> compiler_;

@@ -1,6 +1,7 @@
 // What Engine does with steps; engine.cc makes an engine.
 #include <algorithm>
 #include <cmath>
+#include <new>
 
 #include "base/arena.h"
 #include "base/printable.h"
@@ -173,9 +174,14 @@ Status Engine::begin(std::vector<Chunk> chunks) {
   step.greedy = step.rows > 0 && all_greedy(step.chunks) && !lists(step.chunks) && !scores(step.chunks) &&
                 !logits_are_readable();
   step.block = static_cast<size_t>(step.number) % (steps_ahead_ + 1);
-  Status status = enqueue(&step);
-  if (status.ok() && experts_) status = experts_->fetch(step.number);
-  if (status.ok()) status = staging_->fetch(step.block, step.chunks);
+  Status status;
+  try {
+    status = enqueue(&step);
+    if (status.ok() && experts_) status = experts_->fetch(step.number);
+    if (status.ok()) status = staging_->fetch(step.block, step.chunks);
+  } catch (const std::bad_alloc&) {
+    status = {Code::kOutOfMemory, {}};  // no memory for words either
+  }
   if (!status.ok()) {
     // What was enqueued of it still reads its block.
     (void)device_.wait(device_.stream());

@@ -1,0 +1,16 @@
+// Refusals that are not about what a request says.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "apps/serve/api_request.h"
+
+namespace sluice::apps {
+
+ApiError overloaded(int64_t max_queue);
+ApiError ending();
+ApiError no_memory();
+ApiError unknown_model(const std::string& name);
+ApiError timed_out(double seconds);
+
+}  // namespace sluice::apps

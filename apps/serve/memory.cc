@@ -1,0 +1,30 @@
+#include "apps/serve/memory.h"
+
+#include <thread>
+
+namespace sluice::apps {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kPause{1};
+thread_local SteadyClock::duration patience{0};
+thread_local SteadyClock::time_point refused_first, refused_last;
+
+// operator new calls it until there is memory, or it throws.
+void wait_for_memory() {
+  const auto now = SteadyClock::now();
+  if (now - refused_last > 50 * kPause) refused_first = now;  // another allocation
+  refused_last = now;
+  if (now - refused_first >= patience) throw std::bad_alloc();
+  std::this_thread::sleep_for(kPause);
+}
+
+}  // namespace
+
+void be_patient_for_memory(std::chrono::milliseconds most) {
+  patience = most;
+  std::set_new_handler(wait_for_memory);
+}
+
+}  // namespace sluice::apps

@@ -1,0 +1,24 @@
+// What happens where the system refuses memory: a bound as `ulimit -v` or a container's. One request fails, and nobody else.
+#pragma once
+#include <chrono>
+#include <new>
+#include <utility>
+
+namespace sluice::apps {
+
+// Whether `f` found the memory that it wanted. At the edges of threads; what `f` had begun it must have left in order.
+template <class F>
+bool has_memory_for(F&& f) {
+  try {
+    std::forward<F>(f)();
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+// From now on this thread waits up to `most` for memory that is refused, before it counts as refused: a request that wants too much
+// fails at once on a thread without patience, and gives back what it took.
+void be_patient_for_memory(std::chrono::milliseconds most);
+
+}  // namespace sluice::apps
