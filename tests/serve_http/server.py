@@ -2,6 +2,7 @@
 import http.client
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -22,10 +23,23 @@ def wait_until(condition, what):
         time.sleep(0.01)
 
 
+def is_sanitized():
+    """Whether it is built with a sanitizer, which takes all addresses and does not give back what is freed."""
+    with open(COMMAND, "rb") as f:
+        program = f.read()
+    return b"__asan_init" in program or b"__tsan_init" in program
+
+
 class Server:
-    def __init__(self, *flags):
+    def __init__(self, *flags, log=None, limits=()):
+        """`log`: where its standard error goes, in place of logged(). `limits`: (resource, bytes) that bound the process."""
+        def bound():
+            for what, most in limits:
+                resource.setrlimit(what, (most, most))
+
         self.log = tempfile.TemporaryFile()
-        self.process = subprocess.Popen([COMMAND, "serve", "--port", "0", *flags], stdout=subprocess.PIPE, stderr=self.log)
+        self.process = subprocess.Popen([COMMAND, "serve", "--port", "0", *flags], stdout=subprocess.PIPE, stderr=self.log if log is None else log,
+                                        preexec_fn=bound if limits else None)
         self.url = self.process.stdout.readline().decode().strip()
         if not self.url.startswith("http://127.0.0.1:"):
             raise AssertionError(f"no server: {self.url!r}, {self.logged()}")
@@ -198,7 +212,7 @@ class ServerTest(unittest.TestCase):
 
 
 class OwnServerTest(unittest.TestCase):
-    def start(self, *flags):
-        server = Server(*flags)
+    def start(self, *flags, **how):
+        server = Server(*flags, **how)
         self.addCleanup(server.close)
         return server

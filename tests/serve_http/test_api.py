@@ -372,6 +372,7 @@ class Api(ServerTest):
     def test_unknown_fields_are_logged_once(self):
         for _ in range(2):
             self.server.chat(max_tokens=1, flux=3)
+        wait_until(lambda: "'flux'" in self.server.logged(), "a line of the log")
         self.assertEqual(self.server.logged().count("'flux'"), 1)
 
     def test_beyond_the_context(self):

@@ -20,7 +20,7 @@ class Cancellation(OwnServerTest):
         wait_until(lambda: server.finished("abort") == 4, "four that were cancelled")
         self.assertEqual(server.finished("length"), 0)
         self.assertEqual(server.metric("vllm:kv_cache_usage_perc"), 0)
-        self.assertIn("client gone", server.logged())
+        wait_until(lambda: "client gone" in server.logged(), "a line of the log")
         self.assertEqual(server.stop(), 0)
 
     def test_a_client_that_leaves_before_any_answer(self):

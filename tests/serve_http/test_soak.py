@@ -1,5 +1,5 @@
-"""Requests of every kind at once, from clients of which many leave, in a cache that is too small for all of them: each that is
-accepted is answered as it is alone, or fails by name; nothing is left behind. SLUICE_SOAK_SECONDS is how long (20)."""
+"""Requests of every kind at once, from clients of which many leave, in a cache that is too small for all of them, and beside hostile
+ones: each that is accepted is answered as it is alone, or fails by name; nothing is left behind. SLUICE_SOAK_SECONDS is how long (20)."""
 import json
 import os
 import random
@@ -7,20 +7,16 @@ import threading
 import time
 import unittest
 
-from server import COMMAND, WATCHDOG, OwnServerTest, close, events_of, joined
+import hostile
+from clock import HealthClock
+from server import WATCHDOG, OwnServerTest, close, events_of, is_sanitized, joined
 
 SECONDS = float(os.environ.get("SLUICE_SOAK_SECONDS", "20"))
-CLIENTS = 12
+CLIENTS, HOSTILE_CLIENTS = 12, 3
+SLOWEST = 2  # seconds in which /health must answer beside all of it; 0.1 is the aim where the machine is idle
 CHAT, COMPLETION, RESPONSE = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 FLAGS = ("--batch-invariant", "--max-model-len", "768", "--max-num-batched-tokens", "128", "--kv-cache-gib", "0.0008", "--max-num-seqs", "8", "--max-queue", "6", "--max-output-bytes", "100000")
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
-
-
-def keeps_freed_memory():
-    """Whether it is built with a sanitizer, which does not give back what is freed."""
-    with open(COMMAND, "rb") as f:
-        program = f.read()
-    return b"__asan_init" in program or b"__tsan_init" in program
 
 
 def requests():
@@ -57,18 +53,22 @@ class Soak(OwnServerTest):
         self.counts, self.wrong, self.lock = {}, [], threading.Lock()
         self.work(server, min(SECONDS, 10))  # every buffer has its size after this
         warm = self.memory(server)
-        self.work(server, SECONDS)
+        with HealthClock(server) as clock:
+            self.work(server, SECONDS)
         server.wait_until_idle()
         self.assertEqual(self.wrong, [])
-        for what in ("whole", "stream", "left", "never read", "refused"):
+        self.assertLess(clock.worst, SLOWEST)
+        for what in ("whole", "stream", "left", "never read", "refused", "hostile"):
             self.assertGreater(self.counts.get(what, 0), 0, self.counts)
         self.assertGreater(server.metric("vllm:num_preemptions_total"), 0)
         self.assertEqual(server.metric("vllm:kv_cache_usage_perc"), 0)
-        if not keeps_freed_memory():
+        if not is_sanitized():
             self.assertLess(self.memory(server), warm * 1.1 + (16 << 20), "bytes of memory after, and before")
         self.assertEqual([self.ask(server, *kind) for kind in self.kinds], self.alone)
         self.assertEqual(server.stop(), 0)
-        print(f"{sum(self.counts.values())} requests: {self.counts}")
+        health = sorted(clock.seconds)
+        print(f"{sum(self.counts.values())} requests: {self.counts}; {len(health)} of /health took {1e3 * health[len(health) // 2]:.1f} ms, "
+              f"one in a hundred {1e3 * health[len(health) * 99 // 100]:.1f} ms, the longest {1e3 * health[-1]:.1f} ms")
 
     def memory(self, server):
         with open(f"/proc/{server.process.pid}/statm") as f:
@@ -82,6 +82,7 @@ class Soak(OwnServerTest):
     def work(self, server, seconds):
         end = time.monotonic() + seconds
         clients = [threading.Thread(target=self.client, args=(server, random.Random(i), end)) for i in range(CLIENTS)]
+        clients += [threading.Thread(target=self.hostile_client, args=(server, random.Random(-1 - i), end)) for i in range(HOSTILE_CLIENTS)]
         for c in clients:
             c.start()
         for c in clients:
@@ -101,6 +102,16 @@ class Soak(OwnServerTest):
                 self.counts[what] = self.counts.get(what, 0) + 1
             if what == "refused":
                 time.sleep(0.05)
+
+    def hostile_client(self, server, chance, end):
+        while time.monotonic() < end and len(self.wrong) < 3:
+            try:
+                hostile.one(server, chance)
+            except Exception as fault:  # any at all: the test says so
+                with self.lock:
+                    self.wrong.append(("hostile", repr(fault)))
+            with self.lock:
+                self.counts["hostile"] = self.counts.get("hostile", 0) + 1
 
     def whole(self, server, which, chance):
         path, body = self.kinds[which]

@@ -1,0 +1,216 @@
+"""What is bounded: memory, threads, a log that nobody reads, and what a client leaves unread. None of it is felt by anybody else."""
+import fcntl
+import json
+import os
+import resource
+import socket
+import subprocess
+import threading
+import time
+import unittest
+
+from clock import HealthClock
+from server import COMMAND, WATCHDOG, OwnServerTest, events_of, is_sanitized, wait_until
+
+COMPLETION, RESPONSE = "/v1/completions", "/v1/responses"
+SLOWEST = 5  # seconds in which /health must answer; on an idle machine it takes a millisecond
+
+
+class Memory(OwnServerTest):
+    def setUp(self):
+        if is_sanitized():
+            self.skipTest("a sanitizer takes all addresses that there are")
+
+    def address_space(self, what):
+        """Bytes of a server that has answered."""
+        server = self.start("-q")
+        server.chat(max_tokens=2)
+        with open(f"/proc/{server.process.pid}/status") as f:
+            found = next(int(line.split()[1]) << 10 for line in f if line.startswith(what))
+        self.assertEqual(server.stop(), 0)
+        return found
+
+    def test_one_request_that_wants_too_much(self):
+        """It is refused; an answer under way beside it stays whole."""
+        server = self.start("-q", limits=[(resource.RLIMIT_AS, self.address_space("VmPeak") + (100 << 20))])
+        body = '{"messages":[{"role":"user","content":"hi"}],"max_tokens":2,"x":[' + ",".join(["[]"] * 2500000) + "]}"
+        ids = '{"messages":[{"role":"user","content":"hi"}],"max_tokens":2,"n":8,"stop_token_ids":[' + ",".join(["1"] * 3000000) + "]}"
+        for asked in (body, ids, body):
+            connection, response = server.open_stream(ignore_eos=True, max_tokens=400, temperature=0)
+            statuses = []
+            clients = [threading.Thread(target=lambda: statuses.append(server.ask("/v1/chat/completions", asked)[0])) for _ in range(3)]
+            for c in clients:
+                c.start()
+            with HealthClock(server) as clock:
+                events = list(events_of(response))
+                for c in clients:
+                    c.join()
+            connection.close()
+            self.assertLess(clock.worst, SLOWEST)
+            self.assertEqual(events[-1], "[DONE]")
+            self.assertEqual([c["finish_reason"] for e in events[:-1] for c in e["choices"] if c["finish_reason"]], ["length"])
+            self.assertLessEqual(set(statuses), {200, 400, 413, 503})
+            self.assertEqual(server.chat(temperature=0)["choices"][0]["message"]["content"], "685")
+        wait_until(lambda: server.metric("sluice:connections") == 1, "closed connections")
+        self.assertEqual(server.stop(), 0)
+
+    def test_bodies_of_many_clients(self):
+        """All that are being read count together: 64 that send 8 MB each and wait with the last byte are not 512 MB."""
+        server = self.start("--max-pending-bytes", str(32 << 20), "--max-body-bytes", str(8 << 20))
+        whole = b'{"prompt": "x", "max_tokens": 1, "user": "' + b"a" * (7 << 20) + b'"}'
+        head = b"POST /v1/completions HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(whole)
+        held, refused = [], 0
+        for _ in range(12):
+            s = server.socket()
+            self.addCleanup(s.close)
+            try:
+                s.sendall(head + whole[:-1])
+            except OSError:
+                pass  # refused before all of it was sent
+            held.append(s)
+        for s in held:
+            s.settimeout(1)
+            try:
+                answer = s.recv(65536)
+            except TimeoutError:
+                continue
+            except ConnectionResetError:
+                answer = b""
+            refused += 1
+            if answer:
+                self.assertTrue(answer.startswith(b"HTTP/1.1 503 "), answer)
+                self.assertIn(b"--max-pending-bytes", answer)
+        self.assertGreaterEqual(refused, 12 - 5)
+        self.assertLess(refused, 12)
+        for s in held:
+            s.close()
+        wait_until(lambda: server.metric("sluice:connections") == 1, "closed connections")
+        self.assertEqual(server.ask(COMPLETION, whole)[0], 200)  # as ever
+        self.assertEqual(server.stop(), 0)
+
+    def test_threads_that_cannot_be_made(self):
+        """Whichever it is: it serves, or says so in a line."""
+        stack, served, refused = 256 << 20, 0, 0
+        least = self.address_space("VmPeak")
+        for more in range(0, 16):
+            limits = [(resource.RLIMIT_STACK, stack), (resource.RLIMIT_AS, least + more * (stack // 2))]
+
+            def bound():
+                for what, most in limits:
+                    resource.setrlimit(what, (most, most))
+            process = subprocess.Popen([COMMAND, "serve", "--port", "0", "--threads", "1", "-q"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=bound)
+            if process.stdout.readline():
+                served += 1
+                process.terminate()
+                _, said = process.communicate(timeout=WATCHDOG)
+                self.assertEqual((process.returncode, said), (0, b""))
+                continue
+            _, said = process.communicate(timeout=WATCHDOG)
+            self.assertEqual(process.returncode, 2, said)
+            self.assertRegex(said.decode(), r"\Asluice: [^\n]*(thread|memory)[^\n]*\n\Z")
+            refused += b"threads" in said
+        self.assertGreater(refused, 0)
+        self.assertGreater(served, 0)
+
+
+class Log(OwnServerTest):
+    """Of a server whose standard error is a pipe."""
+
+    def start_with_pipe(self, *flags):
+        reader, writer = os.pipe()
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+        self.reader = os.fdopen(reader, "rb")
+        self.addCleanup(self.reader.close)
+        server = self.start("--log-format", "json", *flags, log=writer)
+        os.close(writer)
+        return server
+
+    def ask_all(self, server, count):
+        """Requests that each give a line of some kilobytes, and a chat."""
+        with HealthClock(server) as clock:
+            for _ in range(count):
+                self.assertEqual(server.ask("/" + "a" * 4000)[0], 404)
+            self.assertEqual(server.chat(temperature=0)["choices"][0]["message"]["content"], "685")
+        self.assertLess(clock.worst, SLOWEST)
+
+    def test_nobody_reads(self):
+        server = self.start_with_pipe()
+        self.ask_all(server, 400)
+        dropped = server.metric("sluice:log_lines_dropped_total")
+        self.assertGreater(dropped, 0)
+        lines = []
+        reading = threading.Thread(target=lambda: lines.extend(self.reader))
+        reading.start()
+        wait_until(lambda: any(b"are missing here" in line for line in list(lines)), "a line that says so")
+        self.assertEqual(server.stop(), 0)
+        reading.join()
+        read = [json.loads(line) for line in lines]  # each is whole
+        missing = [line["lines"] for line in read if "lines of the log are missing here" in line["message"]]
+        self.assertEqual(sum(missing), dropped)
+        self.assertIn(sum(line.get("status") == 404 for line in read) + dropped, (400, 401))  # that of the chat is shorter, and may have found room
+        self.assertIn("asked to end", read[-1]["message"])
+
+    def test_nobody_reads_to_the_end(self):
+        server = self.start_with_pipe()
+        self.ask_all(server, 20)
+        self.assertEqual(server.stop(), 0)
+
+    def test_the_reader_leaves(self):
+        server = self.start_with_pipe()
+        self.reader.readline()
+        self.reader.close()
+        self.ask_all(server, 20)
+        self.assertGreaterEqual(server.metric("sluice:log_lines_dropped_total"), 20)
+        self.assertEqual(server.stop(), 0)
+
+
+class Streams(OwnServerTest):
+    """The bound is on what a client leaves unread, and not on what one event weighs."""
+
+    def whole_stream(self, server, path, body):
+        events = server.stream(path, **body)
+        if path == RESPONSE:
+            self.assertIn(events[-1]["type"], ("response.completed", "response.incomplete"))
+            return events[-1]["response"]
+        self.assertEqual(events[-1], "[DONE]")
+        return [c for e in events[:-1] for c in e["choices"]]
+
+    def test_first_events_that_are_large(self):
+        server = self.start()
+        choices = self.whole_stream(server, COMPLETION, {"prompt": [5] * 4000, "echo": True, "logprobs": 20, "max_tokens": 1})
+        self.assertEqual(sum(len(c["logprobs"]["tokens"]) for c in choices if c["logprobs"]), 4001)
+        self.whole_stream(server, RESPONSE, {"input": "hi", "max_output_tokens": 2, "user": "a" * 600000})
+        self.assertEqual(server.stop(), 0)
+        self.assertNotIn("client", server.logged())
+
+    def test_last_events_that_are_large(self):
+        server = self.start()
+        for tokens in (200, 1200):
+            # No token that ends the analysis or the message.
+            body = {"input": "Count.", "max_output_tokens": tokens, "ignore_eos": True, "top_logprobs": 20, "include": ["message.output_text.logprobs"],
+                    "temperature": 0, "logit_bias": {str(1000 + i): -100 for i in (3, 4, 5, 6, 7, 8, 9, 16, 17)}}
+            response = self.whole_stream(server, RESPONSE, body)
+            self.assertEqual(response["usage"]["output_tokens"], tokens)
+        self.assertEqual(server.stop(), 0)
+        self.assertNotIn("client", server.logged())
+
+    def test_a_client_that_is_slow_with_one_large_event(self):
+        server = self.start()
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            s.settimeout(WATCHDOG)
+            s.connect(("127.0.0.1", server.port))
+            body = json.dumps({"prompt": [5] * 3000, "echo": True, "logprobs": 20, "max_tokens": 100, "ignore_eos": True, "stream": True}).encode()
+            s.sendall(b"POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            out = b""
+            while chunk := s.recv(1 << 20 if len(out) > 1 << 20 else 65536):
+                out += chunk
+                if len(out) < 1 << 20:
+                    time.sleep(0.2)  # some 3 s until there is 1 MB of it
+        self.assertTrue(out.endswith(b"data: [DONE]\n\n"), out[-100:])
+        self.assertEqual(server.stop(), 0)
+        self.assertNotIn("client", server.logged())
+
+
+if __name__ == "__main__":
+    unittest.main()
