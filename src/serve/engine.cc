@@ -137,7 +137,7 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
                                   options.experts.device ? 0 : bounds.sequences, device);
   if (!recorded.ok()) return recorded.status();
   DecoderConfig planned = config;
-  planned.moe.capture = options.count_experts;
+  planned.moe.capture = options.count_experts || options.keep_chosen_experts;
   auto decoder = Decoder::plan(device, planned, bounds, options.policy, options.experts);
   if (!decoder.ok()) return decoder.status();
   std::optional<PlanTable<Sample>> sample;
@@ -157,7 +157,7 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   auto masks = LogitMasks::make(device, bounds, config.vocab, options.policy);
   if (!masks.ok()) return masks.status();
   std::unique_ptr<ExpertCounter> experts;
-  if (options.count_experts) {
+  if (planned.moe.capture) {
     auto counter = ExpertCounter::make(device, config.moe, config.layers(), bounds.tokens, options.policy);
     if (!counter.ok()) return counter.status();
     experts = std::move(counter).value();
@@ -177,6 +177,7 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   engine->adjustments_ = std::move(adjustments).value();
   engine->masks_ = std::move(masks).value();
   engine->experts_ = std::move(experts);
+  engine->counts_experts_ = options.count_experts;
   engine->steps_ahead_ = static_cast<size_t>(ahead.value());
   engine->recordings_.resize(static_cast<size_t>(recorded.value()));
   SLUICE_TRY(engine->take_memory(other));

@@ -43,6 +43,8 @@ struct EngineOptions {
   std::optional<int64_t> recorded_sequences = {};
   // Counts the tokens that each expert of each layer gets: one launch a step.
   bool count_experts = false;
+  // Keeps the experts that the tokens of the last step chose, for chosen_experts(). Costs no launch.
+  bool keep_chosen_experts = false;
 };
 
 struct EngineMemory {
@@ -100,8 +102,11 @@ class Engine {
   // Those that came last, zeros at first; null without count_experts. They count what was computed: a token that is computed
   // again, after a preemption or an error, counts again, and so does one that was computed for nobody, behind a stop token.
   std::shared_ptr<const ExpertCounts> expert_counts() const {
-    return experts_ ? experts_->counts() : nullptr;
+    return counts_experts_ ? experts_->counts() : nullptr;
   }
+  // With keep_chosen_experts or count_experts: waits for all that is enqueued and returns the experts that the tokens of the
+  // step enqueued last chose; no tokens before the first step. Empty without either option.
+  Result<ChosenExperts> chosen_experts();
 
  private:
   struct InFlight {
@@ -156,7 +161,9 @@ class Engine {
   std::optional<PlanTable<TopLogprobs>> top_;
   std::unique_ptr<LogitAdjustments> adjustments_;
   std::unique_ptr<LogitMasks> masks_;
-  std::unique_ptr<ExpertCounter> experts_;  // with count_experts
+  std::unique_ptr<ExpertCounter> experts_;  // with count_experts or keep_chosen_experts
+  bool counts_experts_ = false;
+  int64_t chosen_tokens_ = 0;  // of the step that was enqueued last
   std::unique_ptr<StepStaging> staging_;
   std::vector<KvCache> caches_;
   void *cache_ = nullptr, *workspace_ = nullptr, *logits_ = nullptr, *rope_ = nullptr;

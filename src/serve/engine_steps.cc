@@ -101,7 +101,7 @@ Status Engine::launch_all(InFlight* step, const StepTensors& t, TakeIds ids, Ker
   } else {
     SLUICE_TRY(forward_and_score(t, runs));
   }
-  if (experts_) {
+  if (counts_experts_) {
     const int64_t tokens = t.in.token_ids.shape[0];
     SLUICE_TRY(experts_->count(tokens, workspace(), stream));
     experts_->count_kernels(tokens, runs);
@@ -151,7 +151,8 @@ Status Engine::enqueue(InFlight* step) {
   for (StepTables& tables : t.in.tables)
     tables.rope = make_tensor(rope_, DType::kF32, {bounds_.positions, rotary / 2, 2}, stream.where);
   t.in.every_row = step->rows == t.in.token_ids.shape[0];  // each chunk is one token, and draws
-  if (experts_) t.in.captured = experts_->captured(t.in.token_ids.shape[0]);
+  chosen_tokens_ = t.in.token_ids.shape[0];
+  if (experts_) t.in.captured = experts_->captured(chosen_tokens_);
   t.sample.logits = make_tensor(logits_, DType::kF32, {step->rows, c.vocab}, stream.where);
   if (!recorded) return launch_all(step, t, ids, &kernel_runs_);
   RecordedSteps& both = recordings_[step->chunks.size() - 1];
@@ -290,10 +291,15 @@ Result<std::vector<GeneratedToken>> Engine::step() {
 }
 
 Status Engine::ask_expert_counts() {
-  if (!experts_) return {};
+  if (!counts_experts_) return {};
   if (!idle()) return experts_->ask(), Status{};
   drop_ended_steps();
   return experts_->read_now();
+}
+
+Result<ChosenExperts> Engine::chosen_experts() {
+  if (!experts_) return ChosenExperts{};
+  return experts_->chosen(chosen_tokens_);
 }
 
 Result<std::vector<float>> Engine::logits(const std::vector<int32_t>& tokens,

@@ -1,5 +1,7 @@
 #include "serve/expert_counter.h"
 
+#include <unordered_set>
+
 #include "base/arena.h"
 #include "nn/plan_into.h"
 #include "serve/places.h"
@@ -34,6 +36,25 @@ Tensor ExpertCounter::captured(int64_t tokens) const {
   Tensor out = make_tensor(memory_.block() + Arena::footprint(count_bytes()), DType::kI32,
                            {most_.layers, tokens, most_.top_k}, device_.info().backend);
   out.stride[0] = layer_stride_;
+  return out;
+}
+
+int64_t ChosenExperts::distinct(int64_t layer) const {
+  const auto begin = ids.begin() + layer * tokens * top_k;
+  std::unordered_set<int32_t> there(begin, begin + tokens * top_k);
+  there.erase(-1);  // no expert
+  return std::ssize(there);
+}
+
+Result<ChosenExperts> ExpertCounter::chosen(int64_t tokens) const {
+  ChosenExperts out{.layers = most_.layers, .tokens = tokens, .top_k = most_.top_k};
+  const int64_t of_layer = tokens * most_.top_k;
+  out.ids.resize(static_cast<size_t>(most_.layers * of_layer));
+  const Tensor from = captured(tokens);
+  for (int64_t layer = 0; layer < most_.layers; ++layer)
+    SLUICE_TRY(device_.copy(out.ids.data() + layer * of_layer, from.row<int32_t>(layer),
+                            static_cast<size_t>(bytes_of(DType::kI32, of_layer)), device_.stream()));
+  SLUICE_TRY(device_.wait(device_.stream()));
   return out;
 }
 

@@ -15,6 +15,14 @@ struct ExpertCounts {
   std::vector<int64_t> tokens = {};  // [layers, experts]
 };
 
+// The experts that the tokens of one step chose.
+struct ChosenExperts {
+  int64_t layers = 0, tokens = 0, top_k = 0;
+  std::vector<int32_t> ids = {};  // [layers, tokens, top_k]
+  // How many different ones a layer's tokens chose.
+  int64_t distinct(int64_t layer) const;
+};
+
 class ExpertCounter {
  public:
   // Of steps of at most `tokens` tokens. Takes memory on `device`, with counts of zero.
@@ -24,6 +32,8 @@ class ExpertCounter {
   size_t workspace_bytes() const { return plans_->workspace_bytes(); }
   // Where the layers of a step put the experts that its tokens choose (StepIn::captured); at one place for all steps.
   Tensor captured(int64_t tokens) const;
+  // What a step of so many tokens left there, once all that is enqueued is done.
+  Result<ChosenExperts> chosen(int64_t tokens) const;
   // Counts them. Recordable.
   Status count(int64_t tokens, Workspace workspace, Stream stream) const;
   void count_kernels(int64_t tokens, KernelRuns* runs) const { runs->add(plans_->at(tokens).kernel(), 1); }

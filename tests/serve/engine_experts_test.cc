@@ -73,6 +73,39 @@ TEST_F(EngineExperts, AreTheSameWhateverWayTheStepsTake) {
   EXPECT_EQ(counted(recorded, requests), wanted) << "recorded, and none ahead";
 }
 
+// Of one step they are what it counted; kept alone, nothing is counted.
+TEST_F(EngineExperts, ChosenOnesAreThoseOfTheLastStep) {
+  Request request = some_requests().front();
+  request.sampling.max_tokens = 1;
+  const auto tokens = std::ssize(request.prompt);
+  EngineOptions keeping = invariant();
+  keeping.keep_chosen_experts = true;
+  for (const EngineOptions& options : {counting(), keeping}) {
+    const auto engine = engine_of(*device_, model_, options);
+    EXPECT_EQ(engine->chosen_experts().value().tokens, 0);
+    (void)run(*engine, {request});
+    const ChosenExperts chosen = engine->chosen_experts().value();
+    EXPECT_EQ(chosen.tokens, tokens);
+    EXPECT_EQ(chosen.layers, model_.config.layers());
+    ASSERT_EQ(std::ssize(chosen.ids), chosen.layers * tokens * chosen.top_k);
+    EXPECT_EQ(engine->expert_counts() != nullptr, options.count_experts);
+    if (!options.count_experts) continue;
+    const std::vector<int64_t> counts = counted(*engine);
+    const int64_t experts = model_.config.moe.experts;
+    std::vector<int64_t> chosen_counts(counts.size());
+    for (int64_t i = 0; i < std::ssize(chosen.ids); ++i)
+      ++chosen_counts[static_cast<size_t>(i / (tokens * chosen.top_k) * experts +
+                                          chosen.ids[static_cast<size_t>(i)])];
+    EXPECT_EQ(chosen_counts, counts);
+    for (int64_t layer = 0; layer < chosen.layers; ++layer)
+      EXPECT_EQ(chosen.distinct(layer),
+                std::count_if(counts.begin() + layer * experts, counts.begin() + (layer + 1) * experts,
+                              [](int64_t n) { return n > 0; }));
+  }
+  const auto neither = engine_of(*device_, model_, invariant());
+  EXPECT_TRUE(neither->chosen_experts().value().ids.empty());
+}
+
 TEST_F(EngineExperts, AreTheSameOfStepsThatScorePrompts) {
   std::vector<Request> requests = some_requests();
   EngineOptions options = counting();
