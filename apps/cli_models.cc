@@ -1,4 +1,5 @@
 // Subcommands that open a model. Flags are spelled as vLLM spells them.
+#include <functional>
 #include <memory>
 
 #include "apps/cli.h"
@@ -37,7 +38,23 @@ void add_moe_backend(CLI::App* app, MoeBackend* backend, const std::string& grou
   for (CLI::Option* option : options) option->group(group);
 }
 
+namespace {
+
+// Of random weights.
+CLI::Option* add_routing(CLI::App* app, const std::function<void(Routing)>& take) {
+  return app
+      ->add_option_function<std::string>(
+          "--routing",
+          [take](const std::string& word) { take(word == "zipf" ? Routing::kZipf : Routing::kUniform); },
+          "of random weights: uniform, every expert is as likely as any other; zipf, an expert's chance "
+          "falls "
+          "with the inverse of its rank; none: uniform")
+      ->check(CLI::IsMember({"uniform", "zipf"}));
+}
+
 constexpr double kKvCacheGibMax = 1 << 20;  // a PiB
+
+}  // namespace
 
 void add_model_flags(CLI::App* app, ModelFlags* flags) {
   const char* group = "Model";
@@ -51,6 +68,7 @@ void add_model_flags(CLI::App* app, ModelFlags* flags) {
                   "auto and safetensors: the files; dummy: random weights of config.json's shapes")
       ->capture_default_str()
       ->group(group);
+  add_routing(app, [flags](Routing routing) { flags->routing = routing; })->group(group);
   app->add_option("--dtype", flags->dtype, "of activations: auto, bfloat16, float32")
       ->capture_default_str()
       ->group(group);
@@ -367,12 +385,17 @@ Command add_make_checkpoint(CLI::App& root) {
       ->capture_default_str()
       ->check(integer_between(0, 1000));
   app->add_option("--seed", options->seed, "of the weights")->capture_default_str()->check(seed_number());
+  add_routing(app, [options](Routing routing) { options->routing = routing; });
+  app->add_option(
+         "--only", options->only,
+         "only the tensors whose names contain this, with the bytes that they have in the whole checkpoint")
+      ->check(some_text());
   app->add_flag(
       "--config-only",
       [options](int64_t count) {
         if (count > 0) options->weights = MakeOptions::Weights::kLeaveOut;
       },
-      "no weights: `--load-format dummy` makes those of seed 0 of it");
+      "no weights: `--load-format dummy` makes those of seed 0 of it, with its own --routing");
   app->allow_extras();
   return {app, [app, options] {
             if (const Status status = unknown_flag(*app); !status.ok()) return wrong_use(status.message);

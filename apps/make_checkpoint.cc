@@ -105,13 +105,20 @@ Status write_text(const fs::path& path, const Json& json) {
   return io(path, std::string("cannot be written: ") + std::strerror(errno));
 }
 
-Status write_tensors(const fs::path& path, const std::vector<TensorSpec>& specs, uint64_t seed,
-                     const MakeProgress& progress) {
+Status write_tensors(const fs::path& path, const std::vector<TensorSpec>& all, const RandomOptions& options,
+                     const std::string& only, const MakeProgress& progress) {
+  std::vector<TensorSpec> specs;
   std::vector<TensorToWrite> tensors;
-  for (const TensorSpec& s : specs) tensors.push_back({s.name, s.type, s.shape});
+  for (const TensorSpec& s : all) {
+    if (s.name.find(only) == std::string::npos) continue;
+    specs.push_back(s);
+    tensors.push_back({s.name, s.type, s.shape});
+  }
+  if (specs.empty())
+    return invalid("--only: wanted a part of a tensor's name, as " + all.front().name + ", found " + only);
   auto writer = SafetensorsWriter::create(path.string(), tensors, {{"format", "pt"}});
   if (!writer.ok()) return writer.status();
-  RandomWeights random(specs, seed, 0);
+  RandomWeights random(all, options, 0);
   std::vector<std::byte> piece(static_cast<size_t>(kPiece));
   for (size_t i = 0; i < specs.size(); ++i) {
     const int64_t bytes = *stored_bytes(tensors[i].type, tensors[i].shape);
@@ -144,7 +151,7 @@ Status write_all(const MakeOptions& o, const Like& like, const fs::path& directo
   const int64_t layers = o.layers ? o.layers : like.layers;
   if (!is_whole(like)) {
     SLUICE_TRY(write_text(directory / "config.json", {{"architectures", {like.architecture}}}));
-    return write_tensors(weights, moe_layers_of(like, layers), o.seed, progress);
+    return write_tensors(weights, moe_layers_of(like, layers), {.seed = o.seed}, o.only, progress);
   }
   const Json made = gpt_oss_config(like, layers);
   SLUICE_TRY(write_text(directory / "config.json", made));
@@ -161,7 +168,9 @@ Status write_all(const MakeOptions& o, const Like& like, const fs::path& directo
   if (!config.ok()) return config.status();
   for (const Family* family : families())
     if (family->architecture == like.architecture)
-      return write_tensors(weights, family->tensors(config.value(), like.naming), o.seed, progress);
+      return write_tensors(weights, family->tensors(config.value(), like.naming),
+                           {.seed = o.seed, .routing = o.routing, .top_k = config.value().decoder.moe.top_k},
+                           o.only, progress);
   return unsupported("no family for " + std::string(like.architecture));
 }
 
@@ -235,6 +244,13 @@ Status make_checkpoint(const MakeOptions& o, const MakeProgress& progress) {
   if (o.weights == MakeOptions::Weights::kLeaveOut && !is_whole(*like))
     return invalid(
         "--config-only: wanted a model that Sluice runs whole (gpt-oss-20b, gpt-oss-120b), found --like " +
+        o.like);
+  if (o.weights == MakeOptions::Weights::kLeaveOut && !o.only.empty())
+    return invalid("--only: wanted no --config-only with it, found both");
+  if (o.routing != Routing::kUniform && !is_whole(*like))
+    return invalid(
+        "--routing zipf: wanted a model whose routers have biases (gpt-oss-20b, gpt-oss-120b), found "
+        "--like " +
         o.like);
   if (o.layers < 0 || o.layers > 1000)
     return invalid("--layers: wanted 0 to 1000, found " + std::to_string(o.layers));

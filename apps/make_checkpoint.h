@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "base/status.h"
+#include "models/random_weights.h"
 
 namespace sluice::apps {
 
@@ -13,6 +13,8 @@ struct MakeOptions {
   std::string like = "gpt-oss-20b";
   int64_t layers = 0;  // 0: as many as the model has
   uint64_t seed = 0;
+  Routing routing = Routing::kUniform;
+  std::string only;  // tensors whose names contain it are written, and no others; empty: all
   enum class Weights : uint8_t { kWrite, kLeaveOut } weights = Weights::kWrite;
 };
 

@@ -64,6 +64,7 @@ EngineOptions engine_options(const ModelFlags& f, const ModelConfig& config, con
   o.prefix_cache = f.prefix_caching;
   o.steps_ahead = f.steps_ahead;
   o.count_experts = f.count_experts;
+  o.keep_chosen_experts = f.keep_chosen_experts;
   if (f.max_cudagraph_capture_size)
     o.recorded_sequences = std::min(*f.max_cudagraph_capture_size, o.max_num_seqs);
   if (f.enforce_eager) o.recorded_sequences = 0;
@@ -106,6 +107,8 @@ Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
   if (!cache.ok()) return cache.status();
   const Result<LoadFormat> format = load_format_of(flags.load_format);
   if (!format.ok()) return format.status();
+  if (flags.routing && format.value() != LoadFormat::kDummy)
+    return invalid("--routing: wanted --load-format dummy with it, found " + flags.load_format);
   const Result<std::string> directory = model_directory(flags.model);
   if (!directory.ok()) return directory.status();
   s.directory = directory.value(), s.format = format.value();
@@ -123,7 +126,8 @@ Result<Session> open_session(const ModelFlags& asked, const SuitFlags& suit) {
                       .experts = s.experts.get(),
                       .policy = {.batch_invariant = flags.batch_invariant},
                       .backend = flags.moe_backend,
-                      .format = format.value()};
+                      .format = format.value(),
+                      .routing = flags.routing.value_or(Routing::kUniform)};
   const bool dummy = options.format == LoadFormat::kDummy;
   if (!flags.quiet && people_are_watching())
     options.progress = [bar = ProgressBar(dummy ? "Making random weights" : "Loading safetensors")](

@@ -20,6 +20,7 @@ struct ModelFlags {
   std::string experts;  // "cuda": MoE layers run there and the rest on the CPU; empty: all on `device`
   MoeBackend moe_backend = {};          // kernels of the experts
   std::string load_format = "auto";     // auto, safetensors, dummy
+  std::optional<Routing> routing;       // of dummy; none: uniform
   std::string dtype = "auto";           // activations: auto, bfloat16, float32
   std::string kv_cache_dtype = "auto";  // keys and values: auto (as activations), bfloat16, fp8, fp8_e4m3
   int64_t max_model_len = 0;            // tokens of a sequence; 0: the model's context, at most 8192
@@ -31,9 +32,9 @@ struct ModelFlags {
   bool enforce_eager = false;                                      // no recorded steps
   std::optional<int64_t> max_cudagraph_capture_size, steps_ahead;  // none: as serve/engine.h has it
   bool batch_invariant = false;
-  bool prefix_caching = true;  // as serve/engine.h has it
-  bool count_experts = false;  // as serve/engine.h has it
-  bool quiet = false;          // no progress bar and no line about what was loaded
+  bool prefix_caching = true;                               // as serve/engine.h has it
+  bool count_experts = false, keep_chosen_experts = false;  // as serve/engine.h has them
+  bool quiet = false;  // no progress bar and no line about what was loaded
 };
 
 struct Session {

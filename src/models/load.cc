@@ -123,7 +123,11 @@ class ModelLoader {
     }
     const std::vector<TensorSpec> all = family.tensors(parts_.config, naming_);
     if (options_.format == LoadFormat::kDummy)
-      source_.random = std::make_unique<RandomWeights>(all, options_.seed, host_threads(device_));
+      source_.random = std::make_unique<RandomWeights>(
+          all,
+          RandomOptions{
+              .seed = options_.seed, .routing = options_.routing, .top_k = parts_.config.decoder.moe.top_k},
+          host_threads(device_));
     if (source_.file) parts_.notes = notes_about(*source_.file, all);
     experts_.resize(static_cast<size_t>(parts_.config.decoder.layers()));
     for (const TensorSpec& spec : all)

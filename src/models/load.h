@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "models/family.h"
+#include "models/random_weights.h"
 
 namespace sluice {
 
@@ -36,7 +37,8 @@ struct LoadOptions {
   // Checks a few rows of every layer against the references before anything is served. Skip it only to measure loading.
   enum class Canary : uint8_t { kRun, kSkip } canary = Canary::kRun;
   LoadFormat format = LoadFormat::kSafetensors;
-  uint64_t seed = 0;  // of kDummy
+  uint64_t seed = 0;  // of kDummy, as the next
+  Routing routing = Routing::kUniform;
 };
 
 class LoadedModel {

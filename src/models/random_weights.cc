@@ -1,20 +1,36 @@
 #include "models/random_weights.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <new>
+
+#include "base/random.h"
 
 namespace sluice {
 namespace {
 
 constexpr int64_t kAlignment = 64;  // of tensors in memory
 
+// Where `rising` takes the value `wanted`, from `low` to `high`.
+template <class F>
+double root_of_rising(double low, double high, double wanted, F rising) {
+  for (int i = 0; i < 100; ++i) {
+    const double middle = (low + high) / 2;
+    (rising(middle) < wanted ? low : high) = middle;
+  }
+  return (low + high) / 2;
+}
+
 int64_t bytes_of_spec(const TensorSpec& spec) { return stored_bytes(spec.type, spec.shape).value_or(0); }
 
 }  // namespace
 
-RandomContents random_contents(const TensorSpec& spec) {
+RandomContents random_contents(const TensorSpec& spec, int64_t layers) {
   const int64_t last = spec.shape.back();
   switch (spec.part) {
     case DecoderPart::kEmbedding:
+      return {Fill::kEmbedding, 2 * std::max<int64_t>(layers, 1)};
     case DecoderPart::kSinks:
       return {Fill::kUnit, 1};
     case DecoderPart::kFinalNorm:
@@ -28,7 +44,7 @@ RandomContents random_contents(const TensorSpec& spec) {
     case DecoderPart::kHashTable:
       return {Fill::kExpertIds, 1};
     case DecoderPart::kCorrectionBias:
-      return {Fill::kSmallF32, 1};
+      return {Fill::kTinyF32, 1};
     case DecoderPart::kExperts:
     case DecoderPart::kShared:
     case DecoderPart::kRouter:
@@ -43,19 +59,57 @@ RandomContents random_contents(const TensorSpec& spec) {
   }
 }
 
-RandomWeights::RandomWeights(const std::vector<TensorSpec>& specs, uint64_t seed, int threads)
-    : place_("random weights of seed " + std::to_string(seed)), random_(seed), workers_(threads) {
+std::vector<float> zipf_bias(int64_t experts, int64_t top_k) {
+  const auto n = static_cast<size_t>(experts);
+  std::vector<double> share(n);
+  double sum = 0;
+  for (size_t r = 0; r < n; ++r) sum += share[r] = 1 / static_cast<double>(r + 1);
+  // An expert is among top_k different ones with the chance 1 - (1 - share)^draws, where `draws` makes the sum of chances top_k.
+  const auto chance = [&](size_t r, double draws) { return 1 - std::pow(1 - share[r] / sum, draws); };
+  const double draws = root_of_rising(1, 1e6, static_cast<double>(top_k), [&](double d) {
+    double chances = 0;
+    for (size_t r = 0; r < n; ++r) chances += chance(r, d);
+    return chances;
+  });
+  std::vector<float> bias(n);
+  for (size_t r = 0; r < n; ++r) {
+    const double wanted = std::clamp(chance(r, draws), 1e-6, 1 - 1e-6);
+    bias[r] = static_cast<float>(
+        root_of_rising(-8, 8, wanted, [](double z) { return 0.5 * std::erfc(-z / std::sqrt(2.0)); }));
+  }
+  return bias;
+}
+
+RandomWeights::RandomWeights(const std::vector<TensorSpec>& specs, const RandomOptions& options, int threads)
+    : options_(options),
+      place_("random weights of seed " + std::to_string(options.seed)),
+      random_(options.seed),
+      workers_(threads) {
   uint64_t word = 0;
   for (const TensorSpec& spec : specs) {
     first_word_.emplace(spec.name, word);
     word += RandomFill::words(bytes_of_spec(spec));
     bytes_ += bytes_of_spec(spec);
+    layers_ = std::max(layers_, spec.layer + 1);
   }
 }
 
 void RandomWeights::fill(const TensorSpec& spec, int64_t begin, std::span<std::byte> out) {
   const uint64_t first = first_word_.at(spec.name) + static_cast<uint64_t>(begin / 8);
-  random_.fill(random_contents(spec), first, out, workers_);
+  if (options_.routing == Routing::kZipf && spec.part == DecoderPart::kRouterBias)
+    return fill_zipf(spec, first_word_.at(spec.name), begin, out);
+  random_.fill(random_contents(spec, layers_), first, out, workers_);
+}
+
+void RandomWeights::fill_zipf(const TensorSpec& spec, uint64_t first_word, int64_t begin,
+                              std::span<std::byte> out) const {
+  const std::vector<float> of_rank = zipf_bias(spec.shape.back(), options_.top_k);
+  std::vector<BF16> bias(of_rank.size());
+  for (size_t i = 0; i < bias.size(); ++i) bias[i] = to_bf16(of_rank[i]);
+  Random random(options_.seed ^ first_word);
+  for (size_t i = bias.size(); i > 1; --i)
+    std::swap(bias[i - 1], bias[static_cast<size_t>(random.integer(0, static_cast<int64_t>(i) - 1))]);
+  std::memcpy(out.data(), reinterpret_cast<const std::byte*>(bias.data()) + begin, out.size());
 }
 
 Result<const Checkpoint*> RandomWeights::make(std::span<const TensorSpec> specs) {

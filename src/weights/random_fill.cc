@@ -49,7 +49,9 @@ Normal normal_of(const RandomContents& c) {
     case Fill::kWeight:
       return {0, static_cast<float>(1 / root_of(c.width))};
     case Fill::kBias:
-      return {0, 0.125f};
+      return {0, 1.0f / 32};
+    case Fill::kEmbedding:
+      return {0, static_cast<float>(root_of(c.width))};
     case Fill::kNorm:
       return {1, 0.1f};
     default:
@@ -57,7 +59,16 @@ Normal normal_of(const RandomContents& c) {
   }
 }
 bool is_normal(Fill fill) {
-  return fill == Fill::kWeight || fill == Fill::kBias || fill == Fill::kNorm || fill == Fill::kUnit;
+  switch (fill) {
+    case Fill::kWeight:
+    case Fill::kBias:
+    case Fill::kEmbedding:
+    case Fill::kNorm:
+    case Fill::kUnit:
+      return true;
+    default:
+      return false;
+  }
 }
 
 }  // namespace
@@ -113,13 +124,16 @@ void RandomFill::fill_part(const RandomContents& c, const uint16_t* table, uint6
     case Fill::kExpertIds:
       return each_word(state_, first, out, [](uint64_t bits) { return bits & 15; });
     case Fill::kSmallF32:
-      return each_word(state_, first, out, [this](uint64_t bits) {
-        const float pair[2] = {0.125f * normals_[bits & (kTable - 1)],
-                               0.125f * normals_[(bits >> 16) & (kTable - 1)]};
+    case Fill::kTinyF32: {
+      const float size = c.fill == Fill::kSmallF32 ? 0.125f : 1.0f / 256;
+      return each_word(state_, first, out, [this, size](uint64_t bits) {
+        const float pair[2] = {size * normals_[bits & (kTable - 1)],
+                               size * normals_[(bits >> 16) & (kTable - 1)]};
         uint64_t packed;
         std::memcpy(&packed, pair, 8);
         return packed;
       });
+    }
     default:  // kMxfp4Codes
       return each_word(state_, first, out, [](uint64_t bits) { return bits; });
   }

@@ -16,10 +16,12 @@ enum class Fill : uint8_t {
   kMxfp4Codes,   // all sixteen equally likely
   kMxfp4Scales,  // around the scale at which sums over `width` weights have size one
   kWeight,       // bf16, variance 1 / width
-  kBias,         // bf16, variance 1/64
+  kBias,         // bf16, variance 1/1024
+  kEmbedding,    // bf16, variance `width`
   kNorm,         // bf16, about 1
   kUnit,         // bf16, variance 1
   kSmallF32,     // f32, variance 1/64
+  kTinyF32,      // f32, variance 1/65536
   kF8Codes,      // e4m3, below 2 in magnitude
   kF8Scales,     // e8m0, the scale at which sums over `width` such codes have size one
   kExpertIds,    // i64 from 0 to 15

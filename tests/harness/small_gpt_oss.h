@@ -36,7 +36,7 @@ inline void write_small_weights(const std::string& directory, const std::vector<
   for (const TensorSpec& s : specs) what.push_back({s.name, s.type, s.shape});
   auto writer = SafetensorsWriter::create(directory + "/model.safetensors", what);
   ASSERT_TRUE(writer.ok()) << writer.status().message;
-  RandomWeights random(specs, seed, 0);
+  RandomWeights random(specs, {.seed = seed}, 0);
   std::vector<std::byte> piece(static_cast<size_t>(piece_bytes));
   for (const TensorSpec& s : specs) {
     const int64_t bytes = stored_bytes(s.type, s.shape).value();

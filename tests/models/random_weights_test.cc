@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
+#include <set>
 
 #include "backends/cpu/device.h"
 #include "base/random.h"
@@ -94,7 +96,7 @@ TEST_F(RandomModel, SpreadsTokensOverExperts) {
   ASSERT_NE(router, specs_.end());
   TensorSpec of_120b = *router;  // 128 experts, of tokens of 2880 numbers
   of_120b.shape = {128, 2880};
-  RandomWeights random({of_120b}, 0, 2);
+  RandomWeights random({of_120b}, {}, 2);
   const auto made = random.make({&of_120b, 1});
   ASSERT_TRUE(made.ok()) << made.status().message;
   const auto* w = reinterpret_cast<const BF16*>(made.value()->find(of_120b.name).value()->data);
@@ -118,8 +120,99 @@ TEST_F(RandomModel, SpreadsTokensOverExperts) {
   EXPECT_LE(*most, 40);
 }
 
+// As deep as gpt-oss-120b, with as many experts, and thin.
+constexpr const char* kDeepConfig = R"({
+  "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "attention_bias": true, "hidden_act": "silu",
+  "tie_word_embeddings": false, "vocab_size": 8192, "hidden_size": 256, "intermediate_size": 32,
+  "num_hidden_layers": 36, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+  "num_local_experts": 128, "num_experts_per_tok": 4, "sliding_window": 16, "max_position_embeddings": 4096,
+  "rms_norm_eps": 1e-05, "swiglu_limit": 7.0, "rope_theta": 150000, "eos_token_id": 999,
+  "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024,
+                   "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false},
+  "quantization_config": {"quant_method": "mxfp4"}})";
+constexpr int64_t kDeepLayers = 36, kDeepSequences = 32, kDeepPrompt = 32, kDeepSteps = 4;
+
+// Different experts of each layer that 32 sequences choose, as they decode behind random prompts; the mean of some steps.
+std::vector<double> experts_read(Routing routing) {
+  const auto device = cpu::open_device({.threads = 2}).value();
+  const TemporaryDirectory directory;
+  std::ofstream(directory.path() + "/config.json") << kDeepConfig;
+  const auto model =
+      LoadedModel::load(*device, directory.path(), {.format = LoadFormat::kDummy, .routing = routing});
+  EXPECT_TRUE(model.ok()) << model.status().message;
+  const auto engine = Engine::make(*device, model.value()->config().decoder, model.value()->weights(),
+                                   {.max_model_len = 64,
+                                    .max_num_seqs = kDeepSequences,
+                                    .max_num_batched_tokens = kDeepSequences * kDeepPrompt,
+                                    .keep_chosen_experts = true});
+  EXPECT_TRUE(engine.ok()) << engine.status().message;
+  Random random(3);
+  for (int64_t s = 0; s < kDeepSequences; ++s) {
+    Request r;
+    for (int64_t t = 0; t < kDeepPrompt; ++t)
+      r.prompt.push_back(static_cast<int32_t>(random.integer(0, 8191)));
+    r.sampling.temperature = 0, r.sampling.max_tokens = kDeepSteps + 2;
+    EXPECT_TRUE(engine.value()->add(r).ok());
+  }
+  EXPECT_EQ(engine.value()->step().value().size(), kDeepSequences);  // the prompts
+  std::vector<double> read(kDeepLayers);
+  for (int64_t step = 0; step < kDeepSteps; ++step) {
+    EXPECT_EQ(engine.value()->step().value().size(), kDeepSequences);
+    const ChosenExperts chosen = engine.value()->chosen_experts().value();
+    EXPECT_EQ(chosen.tokens, kDeepSequences);
+    for (int64_t layer = 0; layer < kDeepLayers; ++layer)
+      read[static_cast<size_t>(layer)] += static_cast<double>(chosen.distinct(layer)) / kDeepSteps;
+  }
+  return read;
+}
+
+double mean(std::span<const double> values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+// A benchmark of random weights reads as many experts as one of a trained model, whose routers choose nearly evenly.
+TEST(RandomRouting, UniformIsEvenUpToTheLastLayer) {
+  const double uniform = 128 * (1 - std::pow(1 - 4.0 / 128, kDeepSequences));  // 81.7
+  const std::vector<double> read = experts_read(Routing::kUniform);
+  EXPECT_NEAR(mean(read) / uniform, 1, 0.03);
+  EXPECT_NEAR(mean(std::span(read).last(4)) / uniform, 1, 0.05);
+}
+
+TEST(RandomRouting, ZipfReadsAsFewExpertsAsItsLawSays) {
+  // Of experts that are chosen with these chances, without repetition: 1 - (1 - share)^draws of a token.
+  const std::vector<float> bias = zipf_bias(128, 4);
+  double chances = 0, law = 0;
+  for (const float b : bias) {
+    const double chance = 0.5 * std::erfc(-b / std::sqrt(2.0));
+    chances += chance;
+    law += 1 - std::pow(1 - chance, kDeepSequences);
+  }
+  EXPECT_NEAR(chances, 4, 0.01);
+  EXPECT_GT(bias.front(), bias.back() + 2);
+  EXPECT_LT(law, 70);
+  EXPECT_NEAR(mean(experts_read(Routing::kZipf)) / law, 1, 0.06);
+}
+
+// Only the routers' biases differ, and ranks differ from layer to layer.
+TEST_F(RandomModel, RoutingChangesTheBiasesOfRoutersAlone) {
+  RandomWeights uniform(specs_, {}, 2), zipf(specs_, {.routing = Routing::kZipf, .top_k = 3}, 2);
+  std::set<std::vector<std::byte>> biases;
+  for (const TensorSpec& spec : specs_) {
+    std::vector<std::byte> one(static_cast<size_t>(stored_bytes(spec.type, spec.shape).value())),
+        other(one.size());
+    uniform.fill(spec, 0, one), zipf.fill(spec, 0, other);
+    EXPECT_EQ(one == other, spec.part != DecoderPart::kRouterBias) << spec.name;
+    if (spec.part != DecoderPart::kRouterBias) continue;
+    biases.insert(other);
+    std::vector<std::byte> rest(other.size() - 8);  // a part of it, as a file is written
+    zipf.fill(spec, 8, rest);
+    EXPECT_TRUE(std::equal(rest.begin(), rest.end(), other.begin() + 8)) << spec.name;
+  }
+  EXPECT_EQ(biases.size(), 3u);
+}
+
 TEST_F(RandomModel, HoldsOneCallAtATime) {
-  RandomWeights random(specs_, 1, 2);
+  RandomWeights random(specs_, {.seed = 1}, 2);
   std::vector<TensorSpec> large, small;
   int64_t all = 0;
   for (const TensorSpec& s : specs_) {

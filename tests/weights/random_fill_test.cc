@@ -12,8 +12,8 @@ namespace sluice::test {
 namespace {
 
 constexpr Fill kAll[] = {Fill::kMxfp4Codes, Fill::kMxfp4Scales, Fill::kWeight,   Fill::kBias,
-                         Fill::kNorm,       Fill::kUnit,        Fill::kSmallF32, Fill::kF8Codes,
-                         Fill::kF8Scales,   Fill::kExpertIds};
+                         Fill::kNorm,       Fill::kUnit,        Fill::kSmallF32, Fill::kTinyF32,
+                         Fill::kEmbedding,  Fill::kF8Codes,     Fill::kF8Scales, Fill::kExpertIds};
 
 std::vector<std::byte> filled(uint64_t seed, RandomContents contents, uint64_t first, size_t bytes,
                               int threads = 1) {
@@ -86,7 +86,9 @@ TEST(RandomFill, SumsOfWeightsHaveSizeOne) {
     EXPECT_NEAR(experts.deviation * std::sqrt(static_cast<double>(width)), 1, 0.15) << width;
   }
   EXPECT_NEAR(moments(numbers(filled(3, {Fill::kNorm, 1}, 0, 1 << 16))).mean, 1, 0.01);
-  EXPECT_NEAR(moments(numbers(filled(3, {Fill::kBias, 1}, 0, 1 << 16))).deviation, 0.125, 0.005);
+  EXPECT_NEAR(moments(numbers(filled(3, {Fill::kBias, 1}, 0, 1 << 16))).deviation, 1.0 / 32, 0.001);
+  EXPECT_NEAR(moments(numbers(filled(3, {Fill::kEmbedding, 72}, 0, 1 << 16))).deviation, std::sqrt(72.0),
+              0.2);
 }
 
 }  // namespace sluice::test
