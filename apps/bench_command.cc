@@ -13,15 +13,17 @@ void print_report(const BenchReport& r) {
               r.load_seconds);
   std::printf("memory   reads %.1f GB/s, which allows at most %.1f tokens/s\n\n", 1e-3 * r.read_bytes_per_us,
               1e6 * r.read_bytes_per_us / static_cast<double>(r.active_bytes));
-  // GB are those that a step must read; of the floor: what reading and multiplying alone would take, over what it took.
-  std::printf("%-8s %9s %8s %10s %14s %12s %10s %10s %10s %12s %8s %12s\n", "", "sequences", "context",
-              "pace", "first token ms", "prompt tok/s", "step ms", "p10", "p90", "tokens/s", "GB",
+  // Experts: different ones that the tokens of a step chose, the mean of its layers. GB are those that a step must read, of
+  // experts the chosen ones; of the floor: what reading and multiplying alone would take, over what it took.
+  std::printf("%-8s %9s %8s %10s %14s %12s %10s %10s %10s %12s %8s %8s %12s\n", "", "sequences", "context",
+              "pace", "first token ms", "prompt tok/s", "step ms", "p10", "p90", "tokens/s", "experts", "GB",
               "of the floor");
   for (const BenchRow& b : r.rows)
-    std::printf("%-8s %9lld %8lld %10s %14.1f %12.1f %10.3f %10.3f %10.3f %12.1f %8.2f %12.2f\n",
+    std::printf("%-8s %9lld %8lld %10s %14.1f %12.1f %10.3f %10.3f %10.3f %12.1f %8.1f %8.2f %12.2f\n",
                 b.op.c_str(), static_cast<long long>(b.sequences), static_cast<long long>(b.context),
                 b.pace.empty() ? "-" : b.pace.c_str(), b.first_token_ms, b.prompt_tokens_per_s, b.step_ms,
-                b.step_ms_p10, b.step_ms_p90, b.tokens_per_s, 1e-9 * b.floor.bytes(), b.share_of_floor);
+                b.step_ms_p10, b.step_ms_p90, b.tokens_per_s, b.experts, 1e-9 * b.floor.bytes(),
+                b.share_of_floor);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -24,6 +25,7 @@ constexpr double kBurstMs = 20, kPauseMs = 100, kSustainedMs = 600;  // of the l
 constexpr int64_t kBurstStepsMin = 3;
 constexpr int kPrompts = 5;                // of each length
 constexpr int64_t kStepsWithoutAll = 200;  // of a GPU, until some sequences count as not held
+constexpr int kCountedSteps = 8;           // whose experts are counted, after those that are timed
 
 double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
@@ -33,6 +35,16 @@ double quantile(std::vector<double> values, double q) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
   return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+// Different experts that the tokens of the last step chose, the mean of its layers.
+Result<double> experts_of_last_step(Engine& engine) {
+  const auto chosen = engine.chosen_experts();
+  if (!chosen.ok()) return chosen.status();
+  double sum = 0;
+  for (int64_t layer = 0; layer < chosen.value().layers; ++layer)
+    sum += static_cast<double>(chosen.value().distinct(layer));
+  return sum / static_cast<double>(chosen.value().layers);
 }
 
 Request random_request(const Session& s, int64_t prompt, int64_t output, Random& random) {
@@ -89,6 +101,16 @@ class Decoding {
       if (one.value() < 0) continue;
       sum += one.value();
       times->push_back(one.value());
+      if (s_.device->shares_host_memory()) SLUICE_TRY(count_experts_of_last_step());
+    }
+    return {};
+  }
+  // Of some steps that follow those that were timed: what a device with memory of its own chose is not read in between.
+  Status count_experts() {
+    for (int i = 0; i < kCountedSteps && !s_.engine->idle(); ++i) {
+      const auto one = step();
+      if (!one.ok()) return one.status();
+      if (one.value() >= 0) SLUICE_TRY(count_experts_of_last_step());
     }
     return {};
   }
@@ -102,10 +124,18 @@ class Decoding {
     row.step_ms_p10 = quantile(times, 0.1);
     row.step_ms_p90 = quantile(times, 0.9);
     if (row.step_ms > 0) row.tokens_per_s = 1e3 * static_cast<double>(row.sequences) / row.step_ms;
+    if (counted_ > 0) row.experts = experts_ / static_cast<double>(counted_);
     return row;
   }
 
  private:
+  Status count_experts_of_last_step() {
+    const auto experts = experts_of_last_step(*s_.engine);
+    if (!experts.ok()) return experts.status();
+    experts_ += experts.value();
+    ++counted_;
+    return {};
+  }
   Status too_many() const {
     const std::string sequences = std::to_string(row_.sequences), context = std::to_string(row_.context);
     return {Code::kOutOfMemory,
@@ -116,6 +146,8 @@ class Decoding {
 
   Session& s_;
   BenchRow row_;
+  double experts_ = 0;  // of the steps that were counted
+  int64_t counted_ = 0;
   std::vector<int64_t> ids_;
 };
 
@@ -134,10 +166,12 @@ Status decode_on_cpu(Session& s, int64_t sequences, int64_t context, int64_t out
 Status decode_on_gpu(Session& s, int64_t sequences, int64_t context, std::vector<BenchRow>* rows) {
   // As many tokens as all paces take near the floor: half of them lie before the mean context, and prompts that are read first
   // decode while others are read.
-  const double floor_ms =
-      1e-3 * decode_floor(s.engine->decoder().config(), sequences, context).us(s.device->info());
+  const DecoderConfig& config = s.engine->decoder().config();
+  const double experts = expected_experts(config.moe, sequences);
+  const double floor_ms = 1e-3 * decode_floor(config, sequences, context, experts).us(s.device->info());
   const double ms = kBursts * (kBurstMs + 3 * floor_ms) + kSustainedMs;
-  const auto planned = static_cast<int64_t>(std::ceil(ms / floor_ms)) + kBursts * (kBurstStepsMin + 2);
+  const auto planned =
+      static_cast<int64_t>(std::ceil(ms / floor_ms)) + kBursts * (kBurstStepsMin + 2) + kCountedSteps;
   const int64_t prompt = std::max<int64_t>(context - planned / 2, 1);
   const int64_t most = s.engine->max_model_len() - prompt - 1;
   Decoding d(s, sequences, context);
@@ -151,6 +185,7 @@ Status decode_on_gpu(Session& s, int64_t sequences, int64_t context, std::vector
   }
   SLUICE_TRY(d.steps(kSustainedMs / 2, 1, &dropped));
   SLUICE_TRY(d.steps(kSustainedMs / 2, kBurstStepsMin, &sustained));
+  SLUICE_TRY(d.count_experts());
   d.end();
   rows->push_back(d.row("burst", burst));
   rows->push_back(d.row("sustained", sustained));
@@ -176,6 +211,9 @@ Status prefill(Session& s, int64_t tokens, const std::string& pace, std::vector<
   }
   if (sustained) times.erase(times.begin(), times.begin() + std::ssize(times) / 2);
   BenchRow row{.op = "prefill", .pace = pace, .sequences = 1, .context = tokens};
+  const auto experts = experts_of_last_step(*s.engine);
+  if (!experts.ok()) return experts.status();
+  row.experts = experts.value();
   row.step_ms = row.first_token_ms = quantile(times, 0.5);
   row.step_ms_p10 = quantile(times, 0.1);
   row.step_ms_p90 = quantile(times, 0.9);
@@ -208,6 +246,7 @@ void use_defaults(const Device& device, BenchOptions* o) {
 // Room for all that will be measured.
 void suit_model_flags(const Device& device, const BenchOptions& o, ModelFlags* f) {
   const int64_t most = std::ranges::max(o.concurrency);
+  f->keep_chosen_experts = true;
   f->max_num_seqs = std::max(f->max_num_seqs.value_or(is_gpu(device) ? 1 : f->cpu_num_seqs), most);
   if (!is_gpu(device) || f->max_num_batched_tokens)
     f->max_num_batched_tokens =
@@ -219,13 +258,21 @@ void suit_model_flags(const Device& device, const BenchOptions& o, ModelFlags* f
   for (const int64_t n : o.prefill_len) f->max_model_len = std::max(f->max_model_len, n + 2);
 }
 
+// Behind "; ": it is the row's own.
+std::string experts_remark(double experts, int64_t of) {
+  char text[64];
+  std::snprintf(text, sizeof text, "; %.1f of %lld experts", experts, static_cast<long long>(of));
+  return text;
+}
+
 Status write_csv(const BenchReport& report, const BenchOptions& o) {
   std::ofstream out(o.csv, std::ios::binary);
   out << bench::kCsvHeader << "\n";
   for (const BenchRow& b : report.rows) {
     const bool decode = b.op == "decode";
     const std::string note = (decode ? "context " + std::to_string(b.context) : "prompt") +
-                             report.cache_note + (b.pace.empty() ? "" : " " + b.pace);
+                             report.cache_note + report.routing_note + (b.pace.empty() ? "" : " " + b.pace) +
+                             experts_remark(b.experts, report.experts);
     const auto line =
         bench::csv_line({.suite = "engine",
                          .op = b.op,
@@ -282,14 +329,16 @@ Result<BenchReport> bench_model(const BenchOptions& options) {
   report.weight_bytes = s.model->weight_bytes();
   report.active_bytes = s.model->active_bytes();
   report.load_seconds = s.load_seconds;
+  report.experts = s.model->config().decoder.moe.experts;
+  if (o.model.routing == Routing::kZipf) report.routing_note = " zipf";
   report.read_bytes_per_us = info.mem_bytes_per_us;
   SLUICE_TRY(measure_all(s, o, &report.rows));
   const DecoderConfig& config = s.engine->decoder().config();  // with the caches that were asked for
   if (const AttentionConfig& a = config.attention.front(); a.cache != CacheType::kSame)
     report.cache_note = " " + std::string(text(a.cache_type())) + " cache";
   for (BenchRow& row : report.rows) {
-    row.floor = row.op == "decode" ? decode_floor(config, row.sequences, row.context)
-                                   : prefill_floor(config, row.context);
+    row.floor = row.op == "decode" ? decode_floor(config, row.sequences, row.context, row.experts)
+                                   : prefill_floor(config, row.context, row.experts);
     if (row.step_ms > 0) row.share_of_floor = row.floor.us(info) / (1e3 * row.step_ms);
   }
   if (!o.csv.empty()) SLUICE_TRY(write_csv(report, o));

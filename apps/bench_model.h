@@ -27,6 +27,7 @@ struct BenchRow {
   double prompt_tokens_per_s = 0;
   double step_ms = 0, step_ms_p10 = 0, step_ms_p90 = 0;  // of a prefill: the whole prompt
   double tokens_per_s = 0;                               // by the median
+  double experts = 0;  // different ones that a layer's tokens chose, the mean of all layers of some steps
   Floor floor = {};
   double share_of_floor = 0;
 };
@@ -34,9 +35,11 @@ struct BenchRow {
 struct BenchReport {
   std::string model, device;
   int64_t weight_bytes = 0, active_bytes = 0;
+  int64_t experts = 0;  // of a layer
   double load_seconds = 0, read_bytes_per_us = 0;
   std::string cache_note =
       {};  // " e4m3 cache" in the rows' notes; empty: caches are of the activations' type
+  std::string routing_note = {};  // " zipf"; empty: --routing uniform, or as the checkpoint's routers choose
   std::vector<BenchRow> rows;
 };
 

@@ -243,6 +243,7 @@ std::string bench_json(const BenchReport& r) {
                     {"step_ms_p10", b.step_ms_p10},
                     {"step_ms_p90", b.step_ms_p90},
                     {"tokens_per_s", b.tokens_per_s},
+                    {"experts", b.experts},
                     {"floor_bytes", b.floor.bytes()},
                     {"floor_flops", b.floor.flops},
                     {"share_of_floor", b.share_of_floor}});
@@ -251,6 +252,7 @@ std::string bench_json(const BenchReport& r) {
                  {"device", r.device},
                  {"weight_bytes", r.weight_bytes},
                  {"active_bytes", r.active_bytes},
+                 {"experts", r.experts},
                  {"load_seconds", r.load_seconds},
                  {"read_bytes_per_us", r.read_bytes_per_us},
                  {"rows", rows}});

@@ -26,14 +26,12 @@ double attended(const AttentionConfig& a, int64_t last) {
   return real(a.window > 0 ? std::min(last + 1, a.window) : last + 1);
 }
 
-Floor weights_floor(const DecoderConfig& c, int64_t tokens, int64_t rows) {
+Floor weights_floor(const DecoderConfig& c, int64_t tokens, int64_t rows, double experts) {
   Floor f;
-  const double chosen = real(c.moe.top_k) / real(c.moe.experts);
-  const double distinct = real(c.moe.experts) * (1 - std::pow(1 - chosen, real(tokens)));
   for (const int32_t kind : c.kind) {
     const double dense = dense_elements(c, c.attention[static_cast<size_t>(kind)]);
     f.dense_bytes += 2 * dense;
-    f.expert_bytes += distinct * bytes_of_expert(c.moe);
+    f.expert_bytes += experts * bytes_of_expert(c.moe);
     f.flops += 2 * real(tokens) * (dense + real(c.moe.top_k) * elements_of_expert(c.moe));
   }
   const double head = real(c.vocab) * real(c.hidden);
@@ -48,8 +46,13 @@ double floor_us(double bytes, double flops, const DeviceInfo& d) {
   return std::max(bytes / d.mem_bytes_per_us, flops / d.bf16_flops_per_us);
 }
 
-Floor decode_floor(const DecoderConfig& c, int64_t sequences, int64_t context) {
-  Floor f = weights_floor(c, sequences, sequences);
+double expected_experts(const MoeConfig& m, int64_t tokens) {
+  const double chosen = real(m.top_k) / real(m.experts);
+  return real(m.experts) * (1 - std::pow(1 - chosen, real(tokens)));
+}
+
+Floor decode_floor(const DecoderConfig& c, int64_t sequences, int64_t context, double experts) {
+  Floor f = weights_floor(c, sequences, sequences, experts);
   for (const int32_t kind : c.kind) {
     const AttentionConfig& a = c.attention[static_cast<size_t>(kind)];
     const double keys = real(sequences) * attended(a, context);
@@ -59,8 +62,8 @@ Floor decode_floor(const DecoderConfig& c, int64_t sequences, int64_t context) {
   return f;
 }
 
-Floor prefill_floor(const DecoderConfig& c, int64_t tokens) {
-  Floor f = weights_floor(c, tokens, 1);
+Floor prefill_floor(const DecoderConfig& c, int64_t tokens, double experts) {
+  Floor f = weights_floor(c, tokens, 1, experts);
   for (const int32_t kind : c.kind) {
     const AttentionConfig& a = c.attention[static_cast<size_t>(kind)];
     const int64_t whole =

@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "harness/model_copy.h"
 #include "nn/moe.h"
+#include "weights/checkpoint.h"
 
 namespace sluice::test {
 namespace {
@@ -126,9 +127,15 @@ TEST(ModelCommand, RandomWeightsNeedNoFileButTheConfig) {
                             "--output-len", "2", "--max-concurrency", "1", "--json"});
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_NE(o.err.find("GB of random weights in "), std::string::npos) << o.err;
+  const Json report = parse_json(o.out, "bench").value();
+  EXPECT_EQ(report["experts"], 16);
+  EXPECT_GE(report["rows"][0]["experts"], 4);  // of one token: those that it chose
+  EXPECT_LE(report["rows"][0]["experts"], 4);
   EXPECT_EQ(
       sluice({"run", copy.path(), "-q", "--load-format", "dummy", "--max-tokens", "4", "-p", "Hi"}).status,
       0);
+  expect_refusal({"bench", copy.path(), "--routing", "zipf"},
+                 {"--routing: wanted --load-format dummy with it, found auto"});
   expect_refusal({"bench", copy.path(), "--load-format", "dumy"},
                  {"unknown --load-format 'dumy'", "did you mean 'dummy'"});
   copy.remove("tokenizer.json");
@@ -155,6 +162,27 @@ TEST(ModelCommand, MakeCheckpointWritesTheConfigAlone) {
   fs::remove_all(path);
   expect_refusal({"make-checkpoint", path.string(), "--like", "qwen3-30b-a3b", "--config-only"},
                  {"--config-only: wanted a model that Sluice runs whole", "found --like qwen3-30b-a3b"});
+  EXPECT_FALSE(fs::exists(path));
+}
+
+// Biases by Zipf's law are what another engine needs beside a uniform checkpoint of the same seed.
+TEST(ModelCommand, MakeCheckpointWritesSomeTensorsAlone) {
+  const fs::path path = fs::path(testing::TempDir()) / ("sluice_only_" + std::to_string(getpid()));
+  fs::remove_all(path);
+  const Outcome o = sluice({"make-checkpoint", path.string(), "--like", "gpt-oss-120b", "--routing", "zipf",
+                            "--only", "mlp.router.bias"});
+  EXPECT_EQ(o.status, 0) << o.err;
+  const auto written = Checkpoint::open(path.string());
+  ASSERT_TRUE(written.ok()) << written.status().message;
+  EXPECT_EQ(written.value()->tensors().size(), 36u);
+  EXPECT_EQ(written.value()->bytes(), 36 * 128 * 2);
+  fs::remove_all(path);
+  expect_refusal({"make-checkpoint", path.string(), "--only", "gate"},
+                 {"--only: wanted a part of a tensor's name"});
+  expect_refusal({"make-checkpoint", path.string(), "--config-only", "--only", "gate"},
+                 {"--only: wanted no --config-only"});
+  expect_refusal({"make-checkpoint", path.string(), "--like", "kimi-k2", "--routing", "zipf"},
+                 {"--routing zipf: wanted a model whose routers have biases", "found --like kimi-k2"});
   EXPECT_FALSE(fs::exists(path));
 }
 
