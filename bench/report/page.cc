@@ -45,8 +45,31 @@ std::vector<std::string> rate_cells(const Panel& panel, int64_t tokens, double f
   return {printed("%.0f", 1e6 * static_cast<double>(tokens) / us), printed("%.2f", floor / us)};
 }
 
+// How many experts of a layer each implementation read, where its rows say so: "110.9", "vllm 111.2" beside it where that
+// differs.
+std::string experts_cell(const Panel& panel, int64_t tokens) {
+  std::string out;
+  for (const Series& s : panel.series) {
+    const auto at = s.at.find(tokens);
+    if (at == s.at.end()) continue;
+    const std::string& remark = at->second.remark;
+    if (!remark.ends_with(" experts")) continue;
+    const std::string read = remark.substr(0, remark.find(' '));
+    if (out.find(read) != std::string::npos) continue;
+    out += (out.empty() ? "" : ", ") + (s.ours ? "" : s.impl + " ") + read;
+  }
+  return out;
+}
+
+bool says_experts(const Panel& panel) {
+  return std::any_of(panel.floor_us.begin(), panel.floor_us.end(),
+                     [&](const auto& at) { return !experts_cell(panel, at.first).empty(); });
+}
+
 std::string table_of(const Panel& panel, bool rates) {
   std::vector<std::string> head = {panel.op == "decode" ? "sequences" : "tokens", "floor"};
+  const bool experts = rates && says_experts(panel);
+  if (experts) head.insert(head.begin() + 1, "experts");
   for (const Series& s : panel.series) head.push_back(s.impl);
   const bool ratio = has_ratio(panel);
   if (ratio) head.push_back("ratio");
@@ -54,6 +77,7 @@ std::string table_of(const Panel& panel, bool rates) {
   std::string out = line_of(head) + rule_of(head.size(), 0);
   for (const auto& [tokens, floor] : panel.floor_us) {
     std::vector<std::string> cells = {std::to_string(tokens), us_text(floor)};
+    if (experts) cells.insert(cells.begin() + 1, experts_cell(panel, tokens));
     double least = INFINITY;
     for (const Series& s : panel.series)
       if (const auto at = s.at.find(tokens); at != s.at.end()) least = std::min(least, at->second.median_us);
@@ -194,9 +218,14 @@ std::string page_of(const Suite& suite, const std::vector<Figure>& figures) {
         "  has one token of each sequence, from its ids to the ids that it draws. The fastest of each row is "
         "bold.\n";
     out +=
-        "- Of the floor: the floor over the time of `sluice`. A step reads as many experts as are expected "
-        "if all\n";
-    out += "  are chosen alike.\n";
+        "- Experts: how many different ones the tokens of a step chose, the mean of its layers, counted in "
+        "steps "
+        "behind\n";
+    out +=
+        "  those that were timed. The floor reads these and no others. A peer's are named where they differ. "
+        "Rows without\n";
+    out += "  a count are older: their floor reads as many as are expected if all are equally likely.\n";
+    out += "- Of the floor: the floor over the time of `sluice`.\n";
   } else {
     out +=
         "- Times are medians in microseconds of one run of the operation. A graph of runs over rotating "

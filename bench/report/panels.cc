@@ -100,7 +100,7 @@ Conditions conditions_of(const Panel& panel) {
   for (const char* pace : {"burst", "sustained"})
     if (take(pace) || take_last(pace)) out.pace = pace;
   for (const char* routing : {"uniform", "zipf", "by router"})
-    if (take(routing)) out.routing = routing;
+    if (take(routing) || take_last(routing)) out.routing = routing;
   out.rest = note;
   return out;
 }
