@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <optional>
 
 #include "report/markdown.h"
 
@@ -45,18 +47,19 @@ std::vector<std::string> rate_cells(const Panel& panel, int64_t tokens, double f
   return {printed("%.0f", 1e6 * static_cast<double>(tokens) / us), printed("%.2f", floor / us)};
 }
 
-// How many experts of a layer each implementation read, where its rows say so: "110.9", "vllm 111.2" beside it where that
-// differs.
+// How many experts of a layer the rows say that a step read: ours, and others' that are further away than chance puts them
+// ("110.9, vllm 85.2").
 std::string experts_cell(const Panel& panel, int64_t tokens) {
+  constexpr double kAlike = 0.02;
   std::string out;
+  std::optional<double> first;
   for (const Series& s : panel.series) {
     const auto at = s.at.find(tokens);
-    if (at == s.at.end()) continue;
-    const std::string& remark = at->second.remark;
-    if (!remark.ends_with(" experts")) continue;
-    const std::string read = remark.substr(0, remark.find(' '));
-    if (out.find(read) != std::string::npos) continue;
-    out += (out.empty() ? "" : ", ") + (s.ours ? "" : s.impl + " ") + read;
+    if (at == s.at.end() || !at->second.remark.ends_with(" experts")) continue;
+    const double read = std::strtod(at->second.remark.c_str(), nullptr);
+    if (first && std::abs(read / *first - 1) <= kAlike) continue;
+    out += (first ? ", " : "") + (s.ours ? "" : s.impl + " ") + printed("%.1f", read);
+    if (!first) first = read;
   }
   return out;
 }
@@ -160,7 +163,11 @@ std::string pace_of(const std::vector<Figure>& figures, bool whole_models) {
       "short replays: a graph of at least 10 runs and 0.4 ms, one implementation after the other.");
   say(routings, "uniform", "routing uniform: each expert is as likely as any other.");
   say(routings, "zipf",
-      "routing zipf: an expert's chance falls with the inverse of its rank; ranks differ from draw to draw.");
+      whole_models
+          ? "routing zipf: an expert's chance falls with the inverse of its rank; ranks differ from layer to "
+            "layer. Otherwise uniform."
+          : "routing zipf: an expert's chance falls with the inverse of its rank; ranks differ from draw to "
+            "draw.");
   say(routings, "by router", "routing by router: the router chooses, from random activations and weights.");
   say(routings, "by random logits", "routing by random logits: the choice is made of random logits.");
   return out + "\n";
@@ -222,9 +229,13 @@ std::string page_of(const Suite& suite, const std::vector<Figure>& figures) {
         "steps "
         "behind\n";
     out +=
-        "  those that were timed. The floor reads these and no others. A peer's are named where they differ. "
-        "Rows without\n";
-    out += "  a count are older: their floor reads as many as are expected if all are equally likely.\n";
+        "  those that were timed. The floor reads these and no others. A peer's count is named where it is "
+        "more than 2% away.\n";
+    out +=
+        "- Peers had the same checkpoint (`make-checkpoint --like MODEL`, and for zipf its routers' biases) "
+        "and "
+        "the same paces\n";
+    out += "  (`bench/python/engine_beside.py`); their prompts are other random tokens.\n";
     out += "- Of the floor: the floor over the time of `sluice`.\n";
   } else {
     out +=

@@ -99,8 +99,9 @@ Conditions conditions_of(const Panel& panel) {
   };
   for (const char* pace : {"burst", "sustained"})
     if (take(pace) || take_last(pace)) out.pace = pace;
+  const bool of_engine = panel.op == "decode" || panel.op == "prefill";  // "context 1024 zipf burst"
   for (const char* routing : {"uniform", "zipf", "by router"})
-    if (take(routing) || take_last(routing)) out.routing = routing;
+    if (take(routing) || (of_engine && take_last(routing))) out.routing = routing;
   out.rest = note;
   return out;
 }

@@ -57,6 +57,11 @@ std::string serving_page_of(const Suite& suite, const std::vector<Figure>& figur
       "- Times are medians in milliseconds as clients see them ([how they are taken](../clients.md)),\n"
       "  with P99 behind them. Output tokens are those of the whole server in a second. The best of each\n"
       "  row is bold.\n"
+      "- Random weights are those of the versions below: since d7f6296 Sluice's route tokens evenly over "
+      "the\n"
+      "  experts up to the last layer, as vLLM's do here; of 120b, older ones read a quarter fewer experts "
+      "at 64\n"
+      "  requests.\n"
       "- Ratio is that of the best other server's time to that of `sluice`: above 1, Sluice is faster.\n\n";
   out += "Versions; those of Sluice are commits:\n\n" + versions_of(figures);
   for (const Figure& figure : figures) {

@@ -148,6 +148,7 @@ TEST(Report, HeadingsNamePaceAndRouting) {
       {{"chain", "m", "with copies", {}, {}}, "m, short replays, routing by router, with copies"},
       {{"route_group", "m", "plain", {}, {}}, "m, short replays, routing by random logits, plain"},
       {{"decode", "m", "context 1024 sustained", {}, {}}, "m, sustained, context 1024"},
+      {{"decode", "m", "context 1024 zipf burst", {}, {}}, "m, burst, routing zipf, context 1024"},
       {{"prefill", "m", "prompt unsustained", {}, {}}, "m, short replays, prompt unsustained"},
       {{"router_gemm", "m", "", {}, {}}, "m, short replays"},
   };
