@@ -243,6 +243,14 @@ LAYERS = [
         "RandomModel*",
     ),
     Mutation(
+        "random_tokens_alike",
+        "embeddings of random weights are as small as what one layer adds, so that tokens become alike and choose the same experts",
+        "src/models/random_weights.cc",
+        "2 * std::max<int64_t>(layers, 1)",
+        "1",
+        "RandomRouting*",
+    ),
+    Mutation(
         "random_parts_alike",
         "threads that fill parts of a tensor all begin with its first word",
         "src/weights/random_fill.cc",

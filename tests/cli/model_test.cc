@@ -2,12 +2,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <sstream>
-
 #include "cli/command.h"
 #include "harness/model_copy.h"
-#include "nn/moe.h"
-#include "weights/checkpoint.h"
 
 namespace sluice::test {
 namespace {
@@ -108,18 +104,6 @@ TEST(ModelCommand, InspectSaysWhatBecomesOfEachTensor) {
   EXPECT_NE(o.out.find("GptOssForCausalLM, 0 wrong, 0 missing"), std::string::npos);
 }
 
-TEST(ModelCommand, MakeCheckpointRunsInBenchAndRefusesToOverwrite) {
-  const fs::path path = fs::path(testing::TempDir()) / ("sluice_made_" + std::to_string(getpid()));
-  fs::remove_all(path);
-  expect_refusal({"make-checkpoint", path.string(), "--like", "gpt-os-20b"}, {"gpt-os-20b", "gpt-oss-20b"});
-  EXPECT_FALSE(fs::exists(path));
-  fs::create_directories(path);
-  std::ofstream(path / "mine") << "x";
-  expect_refusal({"make-checkpoint", path.string()}, {"wanted a new or empty directory"});
-  EXPECT_EQ(text_of(path / "mine"), "x");
-  fs::remove_all(path);
-}
-
 TEST(ModelCommand, RandomWeightsNeedNoFileButTheConfig) {
   ModelCopy copy;
   copy.remove("model.safetensors");
@@ -145,58 +129,6 @@ TEST(ModelCommand, RandomWeightsNeedNoFileButTheConfig) {
   expect_refusal({"run", copy.path(), "-p", "Hi"}, {"tokenizer.json: cannot be opened", "bench does not"});
   copy.remove("config.json");
   expect_refusal({"bench", copy.path(), "--load-format", "dummy"}, {"config.json: cannot be opened"});
-}
-
-TEST(ModelCommand, MakeCheckpointWritesTheConfigAlone) {
-  const fs::path path = fs::path(testing::TempDir()) / ("sluice_config_" + std::to_string(getpid()));
-  fs::remove_all(path);
-  const Outcome o = sluice({"make-checkpoint", path.string(), "--like", "gpt-oss-120b", "--config-only"});
-  EXPECT_EQ(o.status, 0) << o.err;
-  EXPECT_NE(o.out.find("configs and a tokenizer, for --load-format dummy, of gpt-oss-120b"),
-            std::string::npos)
-      << o.out;
-  EXPECT_FALSE(fs::exists(path / "model.safetensors"));
-  const Json config = parse_json(text_of(path / "config.json"), "config").value();
-  EXPECT_EQ(config["num_hidden_layers"], 36);
-  EXPECT_EQ(config["num_local_experts"], 128);
-  fs::remove_all(path);
-  expect_refusal({"make-checkpoint", path.string(), "--like", "qwen3-30b-a3b", "--config-only"},
-                 {"--config-only: wanted a model that Sluice runs whole", "found --like qwen3-30b-a3b"});
-  EXPECT_FALSE(fs::exists(path));
-}
-
-// Biases by Zipf's law are what another engine needs beside a uniform checkpoint of the same seed.
-TEST(ModelCommand, MakeCheckpointWritesSomeTensorsAlone) {
-  const fs::path path = fs::path(testing::TempDir()) / ("sluice_only_" + std::to_string(getpid()));
-  fs::remove_all(path);
-  const Outcome o = sluice({"make-checkpoint", path.string(), "--like", "gpt-oss-120b", "--routing", "zipf",
-                            "--only", "mlp.router.bias"});
-  EXPECT_EQ(o.status, 0) << o.err;
-  const auto written = Checkpoint::open(path.string());
-  ASSERT_TRUE(written.ok()) << written.status().message;
-  EXPECT_EQ(written.value()->tensors().size(), 36u);
-  EXPECT_EQ(written.value()->bytes(), 36 * 128 * 2);
-  fs::remove_all(path);
-  expect_refusal({"make-checkpoint", path.string(), "--only", "gate"},
-                 {"--only: wanted a part of a tensor's name"});
-  expect_refusal({"make-checkpoint", path.string(), "--config-only", "--only", "gate"},
-                 {"--only: wanted no --config-only"});
-  expect_refusal({"make-checkpoint", path.string(), "--like", "kimi-k2", "--routing", "zipf"},
-                 {"--routing zipf: wanted a model whose routers have biases", "found --like kimi-k2"});
-  EXPECT_FALSE(fs::exists(path));
-}
-
-// Every known layer; DeepSeek V4's that choose by token are layers of the model without -hash.
-TEST(ModelCommand, MakeCheckpointKnowsEveryKnownLayer) {
-  std::istringstream names(known_moe_names());
-  int known = 0;
-  for (std::string name; names >> name;) {
-    if (name.ends_with(',')) name.pop_back();
-    if (name.ends_with("-hash")) continue;
-    ++known;
-    expect_refusal({"make-checkpoint", "/dev/null/x", "--like", name}, {"/dev/null/x: cannot be created"});
-  }
-  EXPECT_GE(known, 19);
 }
 
 TEST(ModelCommand, ExplainsAWholeModelOnADeviceThatIsNotHere) {

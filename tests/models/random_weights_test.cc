@@ -130,7 +130,7 @@ constexpr const char* kDeepConfig = R"({
   "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024,
                    "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false},
   "quantization_config": {"quant_method": "mxfp4"}})";
-constexpr int64_t kDeepLayers = 36, kDeepSequences = 32, kDeepPrompt = 32, kDeepSteps = 4;
+constexpr int64_t kDeepLayers = 36, kDeepSequences = 32, kDeepPrompt = 128, kDeepSteps = 4;
 
 // Different experts of each layer that 32 sequences choose, as they decode behind random prompts; the mean of some steps.
 std::vector<double> experts_read(Routing routing) {
@@ -141,7 +141,7 @@ std::vector<double> experts_read(Routing routing) {
       LoadedModel::load(*device, directory.path(), {.format = LoadFormat::kDummy, .routing = routing});
   EXPECT_TRUE(model.ok()) << model.status().message;
   const auto engine = Engine::make(*device, model.value()->config().decoder, model.value()->weights(),
-                                   {.max_model_len = 64,
+                                   {.max_model_len = 256,
                                     .max_num_seqs = kDeepSequences,
                                     .max_num_batched_tokens = kDeepSequences * kDeepPrompt,
                                     .keep_chosen_experts = true});
@@ -154,10 +154,10 @@ std::vector<double> experts_read(Routing routing) {
     r.sampling.temperature = 0, r.sampling.max_tokens = kDeepSteps + 2;
     EXPECT_TRUE(engine.value()->add(r).ok());
   }
-  EXPECT_EQ(engine.value()->step().value().size(), kDeepSequences);  // the prompts
+  EXPECT_EQ(std::ssize(engine.value()->step().value()), kDeepSequences);  // the prompts
   std::vector<double> read(kDeepLayers);
   for (int64_t step = 0; step < kDeepSteps; ++step) {
-    EXPECT_EQ(engine.value()->step().value().size(), kDeepSequences);
+    EXPECT_EQ(std::ssize(engine.value()->step().value()), kDeepSequences);
     const ChosenExperts chosen = engine.value()->chosen_experts().value();
     EXPECT_EQ(chosen.tokens, kDeepSequences);
     for (int64_t layer = 0; layer < kDeepLayers; ++layer)
@@ -170,12 +170,13 @@ double mean(std::span<const double> values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-// A benchmark of random weights reads as many experts as one of a trained model, whose routers choose nearly evenly.
+// A benchmark of random weights reads as many experts as one of a trained model, whose routers choose nearly evenly. It is 0.99 and
+// 1.00; 0.76 and 0.71 with embeddings of variance 1 and biases of 1/64, 0.95 and 0.94 where only one of them is as small or large.
 TEST(RandomRouting, UniformIsEvenUpToTheLastLayer) {
   const double uniform = 128 * (1 - std::pow(1 - 4.0 / 128, kDeepSequences));  // 81.7
   const std::vector<double> read = experts_read(Routing::kUniform);
-  EXPECT_NEAR(mean(read) / uniform, 1, 0.03);
-  EXPECT_NEAR(mean(std::span(read).last(4)) / uniform, 1, 0.05);
+  EXPECT_NEAR(mean(read) / uniform, 1, 0.02);
+  EXPECT_NEAR(mean(std::span(read).last(4)) / uniform, 1, 0.04);
 }
 
 TEST(RandomRouting, ZipfReadsAsFewExpertsAsItsLawSays) {
@@ -190,7 +191,7 @@ TEST(RandomRouting, ZipfReadsAsFewExpertsAsItsLawSays) {
   EXPECT_NEAR(chances, 4, 0.01);
   EXPECT_GT(bias.front(), bias.back() + 2);
   EXPECT_LT(law, 70);
-  EXPECT_NEAR(mean(experts_read(Routing::kZipf)) / law, 1, 0.06);
+  EXPECT_NEAR(mean(experts_read(Routing::kZipf)) / law, 1, 0.04);
 }
 
 // Only the routers' biases differ, and ranks differ from layer to layer.
