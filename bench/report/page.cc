@@ -235,7 +235,11 @@ std::string page_of(const Suite& suite, const std::vector<Figure>& figures) {
         "- Peers had the same checkpoint (`make-checkpoint --like MODEL`, and for zipf its routers' biases) "
         "and "
         "the same paces\n";
-    out += "  (`bench/python/engine_beside.py`); their prompts are other random tokens.\n";
+    out +=
+        "  (`bench/python/engine_beside.py`); their prompts are other random tokens. vLLM launches prompts "
+        "kernel "
+        "by kernel, so\n";
+    out += "  its host decides up to some 4096 tokens: those times differ by a quarter from run to run.\n";
     out += "- Of the floor: the floor over the time of `sluice`.\n";
   } else {
     out +=
