@@ -226,19 +226,16 @@ std::string page_of(const Suite& suite, const std::vector<Figure>& figures) {
         "bold.\n";
     out +=
         "- Experts: how many different ones the tokens of a step chose, the mean of its layers, counted in "
-        "steps "
-        "behind\n";
+        "steps behind\n";
     out +=
         "  those that were timed. The floor reads these and no others. A peer's count is named where it is "
         "more than 2% away.\n";
     out +=
         "- Peers had the same checkpoint (`make-checkpoint --like MODEL`, and for zipf its routers' biases) "
-        "and "
-        "the same paces\n";
+        "and the same paces\n";
     out +=
         "  (`bench/python/engine_beside.py`); their prompts are other random tokens. vLLM launches prompts "
-        "kernel "
-        "by kernel, so\n";
+        "kernel by kernel, so\n";
     out += "  its host decides up to some 4096 tokens: those times differ by a quarter from run to run.\n";
     out += "- Of the floor: the floor over the time of `sluice`.\n";
   } else {
