@@ -1,4 +1,4 @@
-"""Schemas of generated combinations of keywords: for each type its keywords alone, in pairs and, drawn by a seed, in threes."""
+"""Schemas of generated combinations of keywords: for each type its keywords alone, in pairs and, drawn by a seed, in threes; and formats."""
 from __future__ import annotations
 
 import itertools
@@ -8,6 +8,8 @@ import jsonschema_rs
 
 SOURCE = "generated"
 SHARED = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+FORMATS = ("date", "time", "date-time", "duration", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6", "uuid", "uri",
+           "uri-reference", "uri-template", "iri", "iri-reference", "json-pointer", "relative-json-pointer", "regex")
 # Values that leave something in most combinations; where nothing is left the server says so.
 KEYWORDS = {
     "string": {
@@ -66,4 +68,7 @@ def lines(seed: str, threes: int = 40) -> list[dict]:
             schema = one(kind, names, draws)
             jsonschema_rs.meta.validate(schema)
             out.append({"id": f"{SOURCE}:{kind}:{'+'.join(names)}", "source": SOURCE, "schema": schema})
+    for name in FORMATS:
+        schema = {"type": "array", "items": {"type": "string", "format": name}, "minItems": 3, "maxItems": 3}
+        out.append({"id": f"{SOURCE}:format:{name}", "source": SOURCE, "schema": schema})
     return out

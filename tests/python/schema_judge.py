@@ -32,8 +32,6 @@ import jsonschema_rs
 import schema_combinations
 import schema_corpus
 
-# Formats to which docs/serving.md says that answers are held.
-FORMATS = ("date", "date-time", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")
 PROMPT_BYTES_MAX = 1024  # a chat tells the model of its schema: a larger one would be a long prompt, or beyond the model's context
 SECONDS_MAX = 60  # of one request; more counts as a fault
 
@@ -71,9 +69,9 @@ def judges(text: str):
     """What finds faults in a value, by name: each gives the first fault or None."""
     schema = json.loads(text)
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    other = jsonschema_rs.validator_for(schema, validate_formats=False, retriever=schema_corpus.refuse)
+    other = jsonschema_rs.validator_for(schema, validate_formats=True, retriever=schema_corpus.refuse)
     checker = jsonschema.FormatChecker(formats=())
-    checker.checkers = {name: made for name, made in kind.FORMAT_CHECKER.checkers.items() if name in FORMATS}
+    checker.checkers = {name: made for name, made in kind.FORMAT_CHECKER.checkers.items() if name in schema_combinations.FORMATS}
     with_formats = kind(schema, format_checker=checker)
 
     def of_jsonschema(value):
@@ -81,6 +79,8 @@ def judges(text: str):
             return next((error.message for error in with_formats.iter_errors(value)), None)
         except re.error:  # a pattern that ECMA 262 has and Python has not; the other one judges it
             return None
+        except RecursionError:  # a schema that leads back to itself at the same place should have been refused
+            return "the schema refers to itself without end"
 
     def of_jsonschema_rs(value):
         return next((error.message for error in other.iter_errors(value)), None)
