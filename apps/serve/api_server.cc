@@ -10,6 +10,7 @@
 #include "apps/serve/api_errors.h"
 #include "apps/serve/memory.h"
 #include "apps/serve/server_text.h"
+#include "base/printable.h"
 
 namespace sluice::apps {
 namespace {

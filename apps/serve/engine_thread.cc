@@ -190,7 +190,8 @@ void EngineThread::fail_all(const Status& status, StepReport* report) {
 // The step is lost, and nobody knows how far it was.
 void EngineThread::fail_all_for_memory(StepReport* report) {
   const auto fail = [&] {
-    StepReport failed{.at = std::chrono::steady_clock::now()};
+    StepReport failed;
+    failed.at = std::chrono::steady_clock::now();
     const Status status{Code::kOutOfMemory, {}};
     for (const auto& s : admitted_) failed.faults.push_back({s.ticket, status});
     for (const auto& [id, ticket] : ticket_of_) failed.faults.push_back({ticket, status});

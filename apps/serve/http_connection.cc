@@ -1,6 +1,8 @@
 // A connection is two coroutines on the loop's thread: one reads, also while an answer is under way, so that a client that goes away is
 // seen at once; one writes.
 #include <algorithm>
+#include <array>
+#include <utility>  // which awaitable.hpp needs and does not include
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -181,7 +183,7 @@ std::string HttpConnection::head_of(const HttpResponse& r, std::optional<size_t>
   std::string out = "HTTP/1.1 " + std::to_string(r.status) + ' ' + reason_phrase(r.status) +
                     "\r\nDate: " + http_date() + "\r\nContent-Type: " + r.content_type +
                     "\r\nx-request-id: " + exchange_->id() + "\r\n";
-  for (const HttpHeaders* headers : {&exchange_->headers, &r.headers})
+  for (const HttpHeaders* headers : std::array<const HttpHeaders*, 2>{&exchange_->headers, &r.headers})
     for (const auto& [name, value] : *headers) out += name + ": " + value + "\r\n";
   if (body_bytes) out += "Content-Length: " + std::to_string(*body_bytes) + "\r\n";
   if (!body_bytes && chunked_) out += "Transfer-Encoding: chunked\r\n";

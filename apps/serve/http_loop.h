@@ -1,6 +1,7 @@
 // What http.cc and http_connection.cc share, the files of the server that know Boost's sockets.
 #pragma once
 #include <atomic>
+#include <utility>  // first: awaitable.hpp uses it and does not include it
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -13,7 +14,6 @@
 #include <string>
 #include <string_view>
 #include <unordered_set>
-#include <utility>
 
 #include "apps/serve/http.h"
 #include "apps/serve/http_reader.h"

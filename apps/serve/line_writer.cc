@@ -56,7 +56,7 @@ struct LineWriter::Queue {
 
 LineWriter::LineWriter(int descriptor, int64_t max_bytes, NoteDropped note)
     : queue_(std::make_shared<Queue>(descriptor, max_bytes, std::move(note))) {
-  thread_ = std::thread([queue = queue_] { write_all(queue); });
+  thread_ = WorkerThread([queue = queue_] { write_all(queue); });
 }
 
 LineWriter::~LineWriter() {

@@ -5,7 +5,8 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
+
+#include "base/worker_thread.h"
 
 namespace sluice::apps {
 
@@ -32,7 +33,7 @@ class LineWriter {
   static void write_all(const std::shared_ptr<Queue>& queue);
   std::shared_ptr<Queue>
       queue_;  // the thread's too: it may have to be left behind in a write that does not return
-  std::thread thread_;
+  WorkerThread thread_;
 };
 
 }  // namespace sluice::apps

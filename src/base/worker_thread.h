@@ -31,6 +31,7 @@ class WorkerThread {
     thread_ = std::thread(std::move(work));
   }
   void join() { thread_.join(); }
+  void detach() { thread_.detach(); }
   bool joinable() const { return thread_.joinable(); }
 
  private:

@@ -35,8 +35,8 @@ constexpr Format kFormats[] = {
     {"date-time", SLUICE_DATE "T" SLUICE_TIME},
     {"duration",
      R"(P(\d{1,5}W|\d{1,5}D(T\d{1,5}H)?|\d{1,5}Y(\d{1,5}M(\d{1,5}D)?)?|\d{1,5}M(\d{1,5}D)?|T(\d{1,5}H(\d{1,5}M(\d{1,5}S)?)?|\d{1,5}M(\d{1,5}S)?|\d{1,5}S)))"},
-    {"email", R"([A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@)" SLUICE_HOST},
-    {"idn-email", R"([A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@)" SLUICE_HOST},
+    {"email", R"([A-Za-z0-9_+-]{1,20}(\.[A-Za-z0-9_+-]{1,20}){0,2}@)" SLUICE_HOST},
+    {"idn-email", R"([A-Za-z0-9_+-]{1,20}(\.[A-Za-z0-9_+-]{1,20}){0,2}@)" SLUICE_HOST},
     {"hostname", SLUICE_HOST},
     {"idn-hostname",
      "[A-Za-z0-9]{1,30}"

@@ -11,7 +11,7 @@ namespace sluice {
 namespace {
 
 // Digits of what is written without an exponent. More say nothing to anybody and invite a model to go on for ever.
-constexpr size_t kWholeDigits = 16, kFractionDigits = 16;
+constexpr size_t kWholeDigits = 15, kFractionDigits = 15;
 constexpr int64_t kMultipleMax = 20000, kListedMax = 5000;
 
 // How the digits so far compare with those of a bound at the same places.
@@ -288,6 +288,17 @@ std::optional<Dfa> listed(const NumberBounds& b) {
   return Dfa::of_texts(texts);
 }
 
+// Of a large multiple the thousand nearest to 0, where there is no bound: an automaton of all of them would be large.
+NumberBounds near(NumberBounds b) {
+  constexpr int64_t kLarge = 1000, kTimes = 1000;
+  const auto m = b.multiples.size() == 1 ? scaled(b.multiples[0]) : std::nullopt;
+  if (!m || m->places > 0 || m->value < kLarge || m->value > int64_t{1'000'000'000'000}) return b;
+  b.integer = true;
+  if (!b.least) b.least = Decimal::of(Json(-kTimes * m->value));
+  if (!b.most) b.most = Decimal::of(Json(kTimes * m->value));
+  return b;
+}
+
 }  // namespace
 
 std::optional<Decimal> Decimal::of(const Json& number) {
@@ -334,20 +345,18 @@ int compare(const Decimal& a, const Decimal& b) {
 Result<Dfa> json_numbers(const NumberBounds& bounds, Work* work) {
   const bool free = !bounds.least && !bounds.most && bounds.multiples.empty();
   if (free && !bounds.integer) return any_number();
-  if (auto few = listed(bounds)) return std::move(*few);
-  std::optional<Dfa> out;
-  if (!free && (bounds.least || bounds.most || bounds.multiples.empty())) out = in_range(bounds, work);
-  if (free) out = in_range(bounds, work);
+  if (auto few = listed(near(bounds))) return std::move(*few);
+  Dfa out = in_range(bounds, work);
   for (const Decimal& multiple : bounds.multiples) {
     const auto m = scaled(multiple);
     auto one = m ? multiples_of(*m, bounds.integer) : std::nullopt;
-    if (one && out) one = combine(*out, *one, SetOp::kBoth, work);
+    if (one) one = combine(out, *one, SetOp::kBoth, work);
     if (!one)
       return invalid("multipleOf " + text_of(multiple) + ", which is too large or too fine to be kept here");
-    out = std::move(one);
+    out = std::move(*one);
   }
-  if (!out || work->over()) return invalid("bounds of a number that take too long to compile");
-  return std::move(*out);
+  if (work->over()) return invalid("bounds of a number that take too long to compile");
+  return out;
 }
 
 }  // namespace sluice

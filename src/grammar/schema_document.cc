@@ -1,5 +1,6 @@
 #include "grammar/schema_document.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/printable.h"
@@ -198,6 +199,11 @@ const Json* SchemaDocument::only(const Json& schema, const std::vector<std::stri
     found->second = keep(std::move(part));
   }
   return found->second;
+}
+
+int64_t SchemaDocument::anchors(const std::string& name) const {
+  return std::count_if(anchors_.begin(), anchors_.end(),
+                       [&](const auto& one) { return one.first.second == name; });
 }
 
 const Json* SchemaDocument::keep(Json schema) { return &kept_.emplace_back(std::move(schema)); }

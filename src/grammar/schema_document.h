@@ -23,6 +23,8 @@ class SchemaDocument {
   std::vector<std::string> keys(const Json& object) const;
   // What "$ref" (or "$dynamicRef", "$recursiveRef") of `schema` names. kInvalidArgument: another document, or nothing.
   Result<const Json*> target(const Json& schema, const std::string& reference) const;
+  // How many "$dynamicAnchor"s have this name.
+  int64_t anchors(const std::string& name) const;
   // Keeps a schema that was made here.
   const Json* keep(Json schema);
   // A schema that says what `schema` says by these keywords alone; made once.
@@ -47,8 +49,7 @@ class SchemaDocument {
 };
 
 // Whether `value` is valid by `schema`. kInner: for every checker; kOuter: for some checker. Patterns were compiled before.
-bool is_valid(const SchemaDocument& document, const Json& value, const Json& schema, Bound bound,
-              int depth = 0);
+bool is_valid(const SchemaDocument& document, const Json& value, const Json& schema, Bound bound);
 // Compiles all patterns below `schema`, and names what is_valid() could not judge.
 Status prepare_validation(SchemaDocument& document, const Json& schema, Work* work);
 

@@ -227,6 +227,12 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
   for (const char* key : {"$ref", "$dynamicRef", "$recursiveRef"})
     if (const Json* reference = get(s, key)) {
       if (!reference->is_string()) return wrong(key, "a string", *reference);
+      const auto name = reference->get<std::string>();
+      if (std::string_view(key) == "$dynamicRef" && name.starts_with('#') &&
+          document_->anchors(name.substr(1)) > 1)
+        return invalid(
+            "JSON schema: $dynamicRef: wanted one $dynamicAnchor of that name, found several, which is not "
+            "supported");
       const auto target = document_->target(s, reference->get<std::string>());
       if (!target.ok()) return {target.status().code, "JSON schema: " + target.status().message};
       todo->push_back(target.value());

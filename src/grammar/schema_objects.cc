@@ -109,10 +109,10 @@ Status ObjectRules::add_names(const Json& names, Dfa* all) {
   MaybeDfa allowed = Dfa();
   for (const Merged& way : ways) {
     if ((way.types & kString) == 0) continue;
-    if (!way.checks.empty())
-      return invalid(
-          "JSON schema: propertyNames: wanted keywords of strings, found a combination that is not "
-          "supported");
+    if (!way.checks.empty()) {
+      SLUICE_TRY(prepare_validation(*c_.document_, names, c_.work_));
+      name_checks_.push_back(&names);
+    }
     MaybeDfa one;
     if (!way.values.empty()) {
       std::vector<std::string> texts;

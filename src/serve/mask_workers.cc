@@ -1,11 +1,9 @@
 #include "serve/mask_workers.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <csignal>
 #include <new>
 #include <system_error>
+#include <thread>
 
 namespace sluice {
 namespace {
@@ -16,22 +14,6 @@ using Clock = std::chrono::steady_clock;
 int threads_wanted() {
   return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 2u, 16u));
 }
-
-// Threads that begin meanwhile take no signals: those are the caller's to handle.
-class WithoutSignals {
- public:
-  WithoutSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~WithoutSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  WithoutSignals(const WithoutSignals&) = delete;
-  WithoutSignals& operator=(const WithoutSignals&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 bool any_token(std::span<const uint32_t> bits, int64_t vocab) {
   const auto whole = static_cast<ptrdiff_t>(vocab / 32);
@@ -78,14 +60,13 @@ MaskWorkers::~MaskWorkers() {
       if (mask) mask->stop();
   }
   wake_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  for (WorkerThread& thread : threads_) thread.join();
 }
 
 Status MaskWorkers::open() {
   if (!threads_.empty()) return {};
   const int wanted = threads_wanted();
   under_way_.resize(static_cast<size_t>(wanted));
-  const WithoutSignals without;
   try {
     // The first ones take all, so that any number of threads does all there is to do.
     for (int i = 0; i < wanted; ++i)

@@ -9,9 +9,9 @@
 #include <memory>
 #include <mutex>
 #include <span>
-#include <thread>
 #include <vector>
 
+#include "base/worker_thread.h"
 #include "serve/token_filter.h"
 
 namespace sluice {
@@ -106,7 +106,7 @@ class MaskWorkers {
   bool awaits_any_ = false, end_ = false;
   int64_t started_ = 0;
   MaskTimes times_;
-  std::vector<std::thread> threads_;  // the caller's
+  std::vector<WorkerThread> threads_;  // the caller's
 };
 
 }  // namespace sluice
