@@ -226,13 +226,18 @@ TEST(ApiResponse, LogProbabilitiesAreNotRepeatedByEveryEnd) {
   size_t of_deltas = 0;
   for (const Json& e : events_in(text)) {
     if (e["type"] == "response.output_text.delta") of_deltas += e["logprobs"].size();
-    if (e["type"] == "response.output_text.done") EXPECT_TRUE(e["logprobs"].empty());
-    if (e["type"] == "response.content_part.done" && e["part"]["type"] == "output_text")
+    if (e["type"] == "response.output_text.done") {
+      EXPECT_TRUE(e["logprobs"].empty());
+    }
+    if (e["type"] == "response.content_part.done" && e["part"]["type"] == "output_text") {
       EXPECT_TRUE(e["part"]["logprobs"].empty());
-    if (e["type"] == "response.output_item.done" && e["item"]["type"] == "message")
+    }
+    if (e["type"] == "response.output_item.done" && e["item"]["type"] == "message") {
       EXPECT_TRUE(e["item"]["content"][0]["logprobs"].empty());
-    if (e["type"] == "response.completed")
+    }
+    if (e["type"] == "response.completed") {
       EXPECT_EQ(e["response"]["output"][1]["content"][0]["logprobs"].size(), of_deltas);
+    }
   }
   EXPECT_EQ(of_deltas, 3u);
 }

@@ -75,8 +75,9 @@ TEST(ApiStructure, OneFieldSaysWhatAnAnswerMatches) {
                                 R"("ebnf": "root ::= x")"};
   for (const std::string& one : fields)
     for (const std::string& other : fields)
-      if (&one != &other)
+      if (&one != &other) {
         EXPECT_NE(refused(one + ", " + other).find("null beside "), std::string::npos) << one << other;
+      }
   EXPECT_TRUE(refused(R"("response_format": {"type": "text", "schema": {}})")
                   .starts_with("response_format.schema, "));
   EXPECT_TRUE(refused(R"("response_format": {"type": "json_object", "json_schema": {}})")

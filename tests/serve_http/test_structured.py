@@ -99,7 +99,7 @@ class Structured(ServerTest):
                 self.check_person(message["content"])
 
     def test_a_function_with_a_schema_that_cannot_be_kept(self):
-        tool = {"name": "f", "parameters": {"type": "object", "not": {"required": ["a"]}}}
+        tool = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"pattern": r"\bx"}}, "required": ["a"]}}
         choice = {"type": "function", "function": {"name": "f"}}
         for message in self.choices(tools=[{"type": "function", "function": tool}], tool_choice=choice, n=4, seed=1):
             self.assertIsInstance(json.loads(message["tool_calls"][0]["function"]["arguments"]), dict)
@@ -144,13 +144,14 @@ class Structured(ServerTest):
             self.assertEqual((status, answer["error"]["param"]), (400, param))
 
     def test_arguments_are_an_object(self):
+        ended = []
         for parameters in ({}, {"properties": {}}, {"description": "nothing"}, {"type": ["null", "object"]}):
             tool = {"type": "function", "function": {"name": "now", "parameters": parameters}}
             for choice in ("required", {"type": "function", "function": {"name": "now"}}):
-                ended = self.choices(tools=[tool], tool_choice=choice, n=4, seed=1)
-                self.assertTrue(ended)
-                for message in ended:
-                    self.assertIsInstance(json.loads(message["tool_calls"][0]["function"]["arguments"]), dict)
+                ended += self.choices(tools=[tool], tool_choice=choice, n=4, seed=1)
+        self.assertTrue(ended)
+        for message in ended:
+            self.assertIsInstance(json.loads(message["tool_calls"][0]["function"]["arguments"]), dict)
         status, _, answer = self.server.ask(CHAT, {"messages": QUESTION, "tools": [
             {"type": "function", "function": {"name": "now", "parameters": {"type": "string"}}}]})
         self.assertEqual((status, answer["error"]["param"]), (400, "tools[0].function.parameters.type"))
@@ -192,8 +193,7 @@ class Structured(ServerTest):
             return {"type": "json_schema", "json_schema": {"name": "x", "schema": text}}
         for body, param in (({"response_format": schema({"type": "strin"})}, "response_format.json_schema"),
                             ({"response_format": schema({"not": {}})}, "response_format.json_schema"),
-                            ({"response_format": schema({"type": "object", "properties": {f"p{i}": True for i in range(300)}})},
-                             "response_format.json_schema"),
+                            ({"response_format": schema({"type": "string", "pattern": r"\bx"})}, "response_format.json_schema"),
                             ({"response_format": {"type": "yaml"}}, "response_format.type"),
                             ({"guided_regex": "(" * 400}, "guided_regex"),
                             ({"guided_grammar": "root ::= root"}, "guided_grammar"),
