@@ -165,7 +165,11 @@ void ApiServer::answer_later(Route route, HttpRequest request, const Exchange& e
 
 void ApiServer::prepare(const std::shared_ptr<Job>& job, std::stop_token stop) noexcept {
   const bool small = std::ssize(job->request.body) <= kSmallBody;
-  if (!stop.stop_requested()) job->attempt([&] { job->read(model_, responses_); });
+  if (!stop.stop_requested())
+    job->attempt([&] {
+      if (!small) need_memory_for_json(job->request.body);
+      job->read(model_, responses_);
+    });
   std::string().swap(job->request.body);
   job->request.counted.reset();
   const auto* prepared = std::get_if<ServedModel::Prepared>(&job->outcome);

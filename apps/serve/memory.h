@@ -2,6 +2,7 @@
 #pragma once
 #include <chrono>
 #include <new>
+#include <string_view>
 #include <utility>
 
 namespace sluice::apps {
@@ -20,5 +21,9 @@ bool has_memory_for(F&& f) {
 // From now on this thread waits up to `most` for memory that is refused, before it counts as refused: a request that wants too much
 // fails at once on a thread without patience, and gives back what it took.
 void be_patient_for_memory(std::chrono::milliseconds most);
+
+// Throws std::bad_alloc where there is no memory for the values of a JSON text. Values that are being destroyed want memory, too, and
+// must get it: so a text is read only where there is room to spare.
+void need_memory_for_json(std::string_view text);
 
 }  // namespace sluice::apps
