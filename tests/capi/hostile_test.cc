@@ -244,7 +244,7 @@ TEST(CapiHostile, NoTensorHasANegativeSize) {
   Message error;
   bool sound = true;
   EXPECT_EQ(sluice_op_tensors("router_gemm", "tokens=-3", visit, &sound, error), SLUICE_INVALID_ARGUMENT);
-  EXPECT_EQ(error.str(), "router_gemm: needs tokens from 0 to 2147483647; tokens=-3");
+  EXPECT_EQ(error.str(), "router_gemm: needs tokens from 0 to 16384; tokens=-3");
 }
 
 TEST(CapiHostile, NumbersThatNoFormulaTakes) {

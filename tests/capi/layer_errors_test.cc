@@ -291,7 +291,7 @@ TEST_F(CapiLayerErrors, NullsAndBuffersThatAreTooShort) {
   expect(sluice_layer_write_packed(
              layer_.layer, [](void*, const void*, size_t) { return static_cast<sluice_status>(99); }, nullptr,
              error_),
-         SLUICE_IO, "sink");
+         SLUICE_INVALID_ARGUMENT, "sink: the callback returned 99");
   sluice_layer_destroy(nullptr);
   EXPECT_STREQ(sluice_layer_text(nullptr), "");
   EXPECT_EQ(sluice_layer_workspace_bytes(nullptr), 0u);

@@ -337,7 +337,7 @@ TEST(Moe, RefusesByName) {
             std::string::npos);
   MoeConfig config = small("gpt-oss-20b");
   config.top_k = 99;
-  EXPECT_NE(Moe::plan(*device, config, 4).status().message.find("top_k from 1 to"), std::string::npos);
+  EXPECT_NE(Moe::plan(*device, config, 4).status().message.find("top_k: wanted 1 to "), std::string::npos);
   SmallLayer layer(*device, small("gpt-oss-20b"), 2, 1);
   ASSERT_TRUE(layer.run().ok());
   MoeWeights wrong = layer.weights;

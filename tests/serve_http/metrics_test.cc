@@ -41,7 +41,7 @@ TEST(Metrics, ThePageSaysThem) {
         "# TYPE sluice:expert_tokens_total counter\n",
         "# TYPE sluice:expert_load_imbalance gauge\n",
         "# TYPE sluice:structured_mask_seconds histogram\n",
-        "sluice:structured_mask_seconds_bucket{model_name=\"a\\\"b\",le=\"0.0001\"} 2\n",
+        "sluice:structured_mask_seconds_bucket{model_name=\"a\\\"b\",le=\"1e-04\"} 2\n",
         "sluice:structured_mask_seconds_bucket{model_name=\"a\\\"b\",le=\"0.002\"} 3\n",
         "sluice:structured_mask_seconds_bucket{model_name=\"a\\\"b\",le=\"0.5\"} 3\n",
         "sluice:structured_mask_seconds_bucket{model_name=\"a\\\"b\",le=\"+Inf\"} 4\n",
