@@ -1,8 +1,9 @@
 // A connection is two coroutines on the loop's thread: one reads, also while an answer is under way, so that a client that goes away is
 // seen at once; one writes.
+#include <utility>  // before awaitable.hpp, which uses it and does not include it
+
 #include <algorithm>
 #include <array>
-#include <utility>  // which awaitable.hpp needs and does not include
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>

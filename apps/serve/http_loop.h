@@ -1,7 +1,8 @@
 // What http.cc and http_connection.cc share, the files of the server that know Boost's sockets.
 #pragma once
+#include <utility>  // before awaitable.hpp, which uses it and does not include it
+
 #include <atomic>
-#include <utility>  // first: awaitable.hpp uses it and does not include it
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
