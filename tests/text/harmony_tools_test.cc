@@ -107,7 +107,8 @@ TEST(HarmonyTools, RefusesWhatCannotBeCalled) {
       {{.name = std::string(65, 'x')}, "wanted a name of 1 to 64 letters"},
       {{.name = "f", .parameters = "[1]"},
        "function f: wanted parameters that are a JSON object, found '[1]'"},
-      {{.name = "f", .parameters = "{"}, "function f: parameters: wanted JSON, found that it ends too early"}};
+      {{.name = "f", .parameters = "{"},
+       "function f: parameters: wanted JSON, found that it ends too early"}};
   for (const auto& [tool, text] : cases) {
     const auto section = functions_section({tool});
     ASSERT_FALSE(section.ok());
