@@ -123,7 +123,7 @@ class Parse {
   std::vector<Set> sets_;
   std::vector<Trace> traces_{{0, 0, false, 0}};
   std::string text_;
-  bool dead_ = false, overflow_ = false;
+  bool dead_ = false;
   bool looked_at_text_ = false;  // while the last set was closed
   // Leaves of few texts without those that came before, and of which leaf and trace.
   std::vector<LeafPointer> extra_;

@@ -10,7 +10,6 @@
 namespace sluice {
 namespace {
 
-constexpr int kDepthMax = 48;
 constexpr int64_t kWaysMax = 512;  // of one place of a schema
 constexpr int kImpossibleDepthMax = 3;
 
