@@ -18,10 +18,12 @@ constexpr double kSecondsMax = 1e6;
 // Which it is stays untold.
 CLI::Validator usable_key() {
   const auto check = [](const std::string& word) -> std::string {
-    const auto plain = [](char c) { return c > ' ' && c < 127; };
-    if (!word.empty() && std::all_of(word.begin(), word.end(), plain)) return "";
-    return word.empty() ? "wanted a key, found none"
-                        : "wanted printable ASCII without blanks, found another character in a key";
+    const auto plain = [](char c) { return c >= ' ' && c < 127; };
+    if (word.empty()) return "wanted a key, found none";
+    // A header's value loses the blanks around it.
+    const bool fits =
+        std::all_of(word.begin(), word.end(), plain) && word.front() != ' ' && word.back() != ' ';
+    return fits ? "" : "wanted printable ASCII without blanks around it, found another character in a key";
   };
   return CLI::Validator(check, "");
 }

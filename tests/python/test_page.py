@@ -103,7 +103,7 @@ def test_files(server):
         assert (response.status, response.headers["Content-Type"]) == (200, kind + "; charset=utf-8")
         policy = response.headers["Content-Security-Policy"]
         assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
-    assert size < 30000
+    assert size < 36000
 
 
 def test_a_conversation(page):
