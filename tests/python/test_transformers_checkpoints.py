@@ -21,20 +21,8 @@ BF16 = variants.dequantised(TENSORS)
 MERGED = lambda name: "self_attn" in name and name.endswith("proj.weight")
 
 
-def tied(tensors):
-    return {name: t for name, t in tensors.items() if name != "lm_head.weight"}
-
-
 def joined_rope(config):
     config["rope_parameters"] = dict(config.pop("rope_scaling"), rope_theta=config.pop("rope_theta"))
-
-
-def yarn_by_default(config):
-    del config["rope_scaling"]
-
-
-def yarn(**values):
-    return lambda config: config["rope_scaling"].update(values)
 
 
 CASES = {
@@ -47,19 +35,8 @@ CASES = {
     "rest in f16": (variants.convert(TENSORS, variants.as_f16), {}),
     "norms in f32": (variants.convert(TENSORS, variants.as_f32, lambda name: "norm" in name), {}),
     "attention in f16": (variants.convert(TENSORS, variants.as_f16, MERGED), {}),
-    "tied": (tied(TENSORS), {"config": lambda c: c.update(tie_word_embeddings=True)}),
     "tied beside one of its own": (TENSORS, {"config": lambda c: c.update(tie_word_embeddings=True)}),
     "rope_parameters": (TENSORS, {"config": joined_rope}),
-    "no rope_scaling": (TENSORS, {"config": yarn_by_default}),
-    "rope_scaling null": (TENSORS, {"config": lambda c: c.update(rope_scaling=None)}),
-    "rope_type default": (TENSORS, {"config": lambda c: c.update(rope_scaling={"rope_type": "default"})}),
-    "YaRN truncate null": (TENSORS, {"config": yarn(truncate=None, factor=None, attention_factor=None)}),
-    "YaRN mscale": (TENSORS, {"config": yarn(mscale=1.5, mscale_all_dim=0.5, factor=8.0)}),
-    "both rope keys": (TENSORS, {"config": lambda c: c.update(rope_parameters={"rope_type": "yarn", "factor": 32.0})}),
-    "swiglu_alpha": (TENSORS, {"config": lambda c: c.update(swiglu_alpha=1.2)}),
-    "eos in config": (TENSORS, {"config": lambda c: c.update(eos_token_id=1012)}),
-    "one eos": (TENSORS, {"generation_config": lambda g: g.update(eos_token_id=1007)}),
-    "truncation": (TENSORS, {"tokenizer": lambda t: t.update(truncation={"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0})}),
 }
 
 
