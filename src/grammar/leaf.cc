@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "grammar/distances.h"
+
 namespace sluice {
 namespace {
 
@@ -27,15 +29,11 @@ bool between_chars(const Dfa& value, int32_t state) {
   return true;
 }
 
-// The fewest counted steps to acceptance, by state, and labels: 0 is not counted, 1 is.
+// The fewest counted characters to acceptance, by state.
 std::vector<int32_t> least_to_end(const Dfa& dfa, const std::vector<uint8_t>& counts) {
-  constexpr int32_t kFar = std::numeric_limits<int32_t>::max() / 2;
   const auto n = static_cast<size_t>(dfa.states());
-  std::vector<int32_t> out(n, kFar);
-  struct Arrow {
-    int32_t from, weight;
-  };
-  std::vector<std::vector<Arrow>> into(n);
+  std::vector<std::vector<ArrowInto>> into(n);
+  std::vector<int32_t> ends;
   for (size_t s = 0; s < n; ++s) {
     int32_t last = Dfa::kDead, last_weight = -1;
     for (int byte = 0; byte < 256; ++byte) {
@@ -46,25 +44,9 @@ std::vector<int32_t> least_to_end(const Dfa& dfa, const std::vector<uint8_t>& co
       last = t, last_weight = weight;
     }
   }
-  // Buckets by distance: steps weigh 0 or 1.
-  std::vector<int32_t> near, far;
-  for (size_t s = 0; s < n; ++s)
-    if (dfa.accepts(static_cast<int32_t>(s))) out[s] = 0, near.push_back(static_cast<int32_t>(s));
-  for (int32_t distance = 0; !near.empty(); ++distance) {
-    while (!near.empty()) {
-      const int32_t t = near.back();
-      near.pop_back();
-      if (out[static_cast<size_t>(t)] != distance) continue;
-      for (const Arrow& a : into[static_cast<size_t>(t)]) {
-        int32_t& known = out[static_cast<size_t>(a.from)];
-        if (known <= distance + a.weight) continue;
-        known = distance + a.weight;
-        (a.weight == 0 ? near : far).push_back(a.from);
-      }
-    }
-    near.swap(far);
-  }
-  return out;
+  for (int32_t state = 0; state < dfa.states(); ++state)
+    if (dfa.accepts(state)) ends.push_back(state);
+  return least_weights(into, std::move(ends));
 }
 
 void set_counts(Leaf* leaf, int64_t least, int64_t most, const std::vector<uint8_t>& labels,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "grammar/distances.h"
+
 namespace sluice {
 
 int32_t Program::add_rule() {
@@ -34,12 +36,9 @@ size_t Program::bytes() const {
 
 namespace {
 
-// The states from which `is_end` can be reached by steps that `may` allows, over reversed arrows. `weight` of a call: counted or not.
-struct Arrow {
-  int32_t from, weight;
-};
-using Arrows = std::vector<std::vector<Arrow>>;
+using Arrows = std::vector<std::vector<ArrowInto>>;
 
+// The steps between states, calls that `may` allows, at the states where they end. Counted calls weigh 1.
 Arrows reversed(const std::vector<Program::State>& states, const auto& may) {
   Arrows out(states.size());
   for (size_t s = 0; s < states.size(); ++s) {
@@ -54,24 +53,11 @@ Arrows reversed(const std::vector<Program::State>& states, const auto& may) {
 
 // The fewest counted calls from each state to a final one; kNoBound: there is no way.
 std::vector<int32_t> fewest(const std::vector<Program::State>& states, const Arrows& into) {
-  std::vector<int32_t> out(states.size(), Program::kNoBound), near, far;
+  static_assert(kNoWay == Program::kNoBound);
+  std::vector<int32_t> finals;
   for (size_t s = 0; s < states.size(); ++s)
-    if (states[s].final) out[s] = 0, near.push_back(static_cast<int32_t>(s));
-  for (int32_t distance = 0; !near.empty(); ++distance) {
-    while (!near.empty()) {
-      const int32_t t = near.back();
-      near.pop_back();
-      if (out[static_cast<size_t>(t)] != distance) continue;
-      for (const Arrow& a : into[static_cast<size_t>(t)]) {
-        int32_t& known = out[static_cast<size_t>(a.from)];
-        if (known <= distance + a.weight) continue;
-        known = distance + a.weight;
-        (a.weight == 0 ? near : far).push_back(a.from);
-      }
-    }
-    near.swap(far);
-  }
-  return out;
+    if (states[s].final) finals.push_back(static_cast<int32_t>(s));
+  return least_weights(into, std::move(finals));
 }
 
 }  // namespace

@@ -331,7 +331,7 @@ class Parser {
         out.add(from);
         continue;
       }
-      const size_t dash = at_++;
+      ++at_;
       bool single_end = true;
       const Class to = member(&single_end);
       if (!error_.empty()) break;
@@ -342,7 +342,6 @@ class Parser {
         continue;
       }
       const char32_t first = single_char_, last = last_single_;
-      (void)dash;
       if (first > last) {
         fail("a range whose ends are in the wrong order");
         break;
