@@ -10,9 +10,8 @@ import time
 class HealthClock:
     """with HealthClock(server) as clock: ...; then clock.seconds has the time of each, and clock.worst the longest."""
 
-    def __init__(self, server, may_be_reset=False):
-        """may_be_reset: a server that has no memory left for a connection may close it."""
-        self.process = subprocess.Popen([sys.executable, "-B", __file__, str(server.port)] + ["may_be_reset"] * may_be_reset, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def __init__(self, server):
+        self.process = subprocess.Popen([sys.executable, "-B", __file__, str(server.port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def __enter__(self):
         self.process.stdout.readline()  # it has begun
@@ -26,7 +25,7 @@ class HealthClock:
             raise AssertionError("/health: " + said["fault"])
 
 
-def main(port, may_be_reset=False):
+def main(port):
     ended, seconds, fault = threading.Event(), [], None
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     print("begun", flush=True)
@@ -39,11 +38,11 @@ def main(port, may_be_reset=False):
             connection.close()
             fault = None if status == 200 else f"status {status}"
         except (OSError, http.client.HTTPException) as error:
-            fault = None if may_be_reset and isinstance(error, (ConnectionError, http.client.RemoteDisconnected)) else repr(error)
+            fault = repr(error)
         seconds.append(time.monotonic() - start)
         time.sleep(0.01)
     print(json.dumps({"seconds": seconds, "fault": fault}))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), "may_be_reset" in sys.argv)
+    main(int(sys.argv[1]))
