@@ -59,6 +59,7 @@ struct Decimal {
   std::string whole = "0", fraction = "";  // digits, without zeros that say nothing
   static std::optional<Decimal> of(const Json& number);
   bool is_zero() const { return whole == "0" && fraction.empty(); }
+  bool is_double() const;  // a double has this value, for example 0.25, but not 0.1
   Decimal operator-() const { return {is_zero() ? false : !negative, whole, fraction}; }
 };
 int compare(const Decimal& a, const Decimal& b);  // below, at or above 0
@@ -66,7 +67,7 @@ int compare(const Decimal& a, const Decimal& b);  // below, at or above 0
 struct NumberBounds {
   std::optional<Decimal> least = {}, most = {};
   bool least_excluded = false, most_excluded = false;
-  bool integer = false;
+  bool integer = false, fraction = false;  // an integer; no integer
   std::vector<Decimal> multiples = {};
 };
 // Numbers; without an exponent if they are bounded at all. kInvalidArgument: multiples that cannot be kept, or no budget left.

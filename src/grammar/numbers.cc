@@ -3,6 +3,7 @@
 #include <map>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "base/printable.h"
 #include "grammar/leaf.h"
@@ -10,7 +11,8 @@
 namespace sluice {
 namespace {
 
-// Digits of what is written without an exponent. More say nothing to anybody and invite a model to go on for ever.
+// Digits of what is written without an exponent. More say nothing to anybody and invite a model to go on for ever. Of a number that has
+// bounds both parts together have at most 15: a double tells those from the bound, while 99.999999999999999 reads as 100.
 constexpr size_t kWholeDigits = 15, kFractionDigits = 15;
 constexpr int64_t kMultipleMax = 20000, kListedMax = 5000;
 
@@ -24,11 +26,11 @@ Order order_of(Order before, char digit, char of_bound) {
 
 enum class Part : uint8_t { kBegin, kZero, kWhole, kPoint, kFraction };
 
-// Where a number without its sign is: its part, digits of this part, and its order to both bounds. As a whole: the order of the parts
-// read so far.
+// Where a number without its sign is: its part, digits of this part and how many it may have, and its order to both bounds. As a whole:
+// the order of the parts read so far.
 struct Place {
   Part part = Part::kBegin;
-  size_t digits = 0;
+  size_t digits = 0, most_digits = 0;
   Order least = Order::kEqual, most = Order::kEqual;
   auto operator<=>(const Place&) const = default;
 };
@@ -46,13 +48,13 @@ class RangeBuilder {
     for (const auto* bound : {&range.least, &range.most}) {
       if (!*bound) continue;
       whole_max_ = std::max(whole_max_, (*bound)->whole.size() + 1);
-      fraction_max_ = std::max(fraction_max_, (*bound)->fraction.size() + 2);
     }
   }
 
   void from(int32_t start) {
-    numbers_[Place{}] = start;
-    todo_.push_back(Place{});
+    const Place begin{.most_digits = whole_max_};
+    numbers_[begin] = start;
+    todo_.push_back(begin);
     while (!todo_.empty()) {
       const Place at = todo_.back();
       todo_.pop_back();
@@ -86,7 +88,7 @@ class RangeBuilder {
     if (at.part == Part::kZero) return {};
     if (at.part == Part::kBegin) to.part = digit == '0' ? Part::kZero : Part::kWhole;
     if (at.part == Part::kPoint) to.part = Part::kFraction;
-    if (at.digits >= (whole ? whole_max_ : fraction_max_)) return {};
+    if (at.digits >= at.most_digits) return {};
     if (range_.least)
       to.least = whole ? whole_order(at.least, *range_.least, digit, at.digits)
                        : fraction_order(at.least, *range_.least, digit, at.digits);
@@ -94,6 +96,10 @@ class RangeBuilder {
       to.most = whole ? whole_order(at.most, *range_.most, digit, at.digits)
                       : fraction_order(at.most, *range_.most, digit, at.digits);
     ++to.digits;
+    // Behind the point places only matter while a bound is still to be compared: fewer states.
+    const bool open =
+        (range_.least && to.least == Order::kEqual) || (range_.most && to.most == Order::kEqual);
+    if (to.part == Part::kFraction && !open) to.most_digits -= std::exchange(to.digits, 0);
     return to;
   }
 
@@ -103,7 +109,8 @@ class RangeBuilder {
     return so_far;
   }
   Place point(const Place& at) const {
-    Place to{.part = Part::kPoint};
+    const size_t whole = at.part == Part::kZero ? 0 : at.digits;
+    Place to{.part = Part::kPoint, .most_digits = kFractionDigits - std::min(whole, kFractionDigits)};
     if (range_.least) to.least = after_whole(at.least, *range_.least, at.digits);
     if (range_.most) to.most = after_whole(at.most, *range_.most, at.digits);
     return to;
@@ -131,7 +138,7 @@ class RangeBuilder {
   DfaBuilder* builder_;
   Range range_;
   bool integer_;
-  size_t whole_max_ = kWholeDigits, fraction_max_ = kFractionDigits;
+  size_t whole_max_ = kWholeDigits;
   std::map<Place, int32_t> numbers_;
   std::vector<Place> todo_;
 };
@@ -258,14 +265,30 @@ std::optional<Dfa> multiples_of(const Scaled& m, bool integer) {
       else if (part == kWhole)
         to = add(kWhole, 0, next);
       else if (part == kPoint || part == kFraction)
-        to = digits < m.places ? add(kFraction, digits + 1, next)
-             : byte == '0'     ? add(kFraction, digits, remainder)
-                               : Dfa::kDead;
+        to = digits < m.places            ? add(kFraction, digits + 1, next)
+             : digits == 0 && byte == '0' ? add(kFraction, 1, remainder)
+                                          : Dfa::kDead;
       builder.set(from, byte, byte, to);
     }
   }
   Work plenty(int64_t{1} << 24);
   return builder.done(&plenty);
+}
+
+// Numbers that are no integers, without an exponent.
+std::optional<Dfa> with_fraction(Work* work) {
+  Nfa nfa;
+  nfa.begin = nfa.add_state();
+  nfa.end = nfa.add_state();
+  const int32_t whole = nfa.add_state(), fraction = nfa.add_state();
+  nfa.add_edge(nfa.begin, '-', '-', whole);
+  nfa.add_empty(nfa.begin, whole);
+  nfa.add_edge(whole, '0', '9', whole);
+  nfa.add_edge(whole, '.', '.', fraction);
+  nfa.add_edge(fraction, '0', '9', fraction);
+  nfa.add_edge(fraction, '1', '9', nfa.end);
+  nfa.add_edge(nfa.end, '0', '0', nfa.end);
+  return determinize(nfa, work);
 }
 
 // All integers between two bounds that are multiples of one, if they are few.
@@ -333,6 +356,15 @@ std::optional<Decimal> Decimal::of(const Json& number) {
   return out;
 }
 
+// A fraction of p digits is one of 2^p if 5^p divides its digits.
+bool Decimal::is_double() const {
+  if (whole.size() + fraction.size() > 15) return false;
+  int64_t digits = fraction.empty() ? 0 : std::stoll(fraction);
+  for (size_t i = 0; i < fraction.size(); ++i, digits /= 5)
+    if (digits % 5 != 0) return false;
+  return true;
+}
+
 int compare(const Decimal& a, const Decimal& b) {
   if (a.negative != b.negative) return a.negative ? -1 : 1;
   const int sign = a.negative ? -1 : 1;
@@ -343,7 +375,7 @@ int compare(const Decimal& a, const Decimal& b) {
 }
 
 Result<Dfa> json_numbers(const NumberBounds& bounds, Work* work) {
-  const bool free = !bounds.least && !bounds.most && bounds.multiples.empty();
+  const bool free = !bounds.least && !bounds.most && bounds.multiples.empty() && !bounds.fraction;
   if (free && !bounds.integer) return any_number();
   if (auto few = listed(near(bounds))) return std::move(*few);
   Dfa out = in_range(bounds, work);
@@ -354,6 +386,12 @@ Result<Dfa> json_numbers(const NumberBounds& bounds, Work* work) {
     if (!one)
       return invalid("multipleOf " + text_of(multiple) + ", which is too large or too fine to be kept here");
     out = std::move(*one);
+  }
+  if (bounds.fraction) {
+    const auto broken = with_fraction(work);
+    auto both = broken ? combine(out, *broken, SetOp::kBoth, work) : std::nullopt;
+    if (!both) return invalid("bounds of a number that take too long to compile");
+    out = std::move(*both);
   }
   if (work->over()) return invalid("bounds of a number that take too long to compile");
   return out;
