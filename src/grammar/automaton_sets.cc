@@ -12,11 +12,14 @@ MaybeDfa combine(const Dfa& a, const Dfa& b, SetOp op, Work* work) {
   std::map<std::pair<int32_t, int32_t>, int32_t> number;
   std::vector<std::pair<int32_t, int32_t>> pairs;
   const auto accepts = [](const Dfa& dfa, int32_t s) { return s != Dfa::kDead && dfa.accepts(s); };
+  int32_t last_s = -2, last_t = -2, last = Dfa::kDead;  // mostly the next byte's, too
   const auto add = [&](int32_t s, int32_t t) {
+    if (s == last_s && t == last_t) return last;
+    last_s = s, last_t = t, last = Dfa::kDead;
     const bool lost = op == SetOp::kBoth        ? s == Dfa::kDead || t == Dfa::kDead
                       : op == SetOp::kFirstOnly ? s == Dfa::kDead
                                                 : s == Dfa::kDead && t == Dfa::kDead;
-    if (lost) return Dfa::kDead;
+    if (lost) return last;
     const auto [found, is_new] = number.try_emplace({s, t}, builder.states());
     if (is_new) {
       const bool in_a = accepts(a, s), in_b = accepts(b, t);
@@ -25,7 +28,7 @@ MaybeDfa combine(const Dfa& a, const Dfa& b, SetOp op, Work* work) {
                                                   : in_a || in_b);
       pairs.emplace_back(s, t);
     }
-    return found->second;
+    return last = found->second;
   };
   const auto step = [](const Dfa& dfa, int32_t s, int byte) {
     return s == Dfa::kDead ? Dfa::kDead : dfa.step(s, static_cast<uint8_t>(byte));

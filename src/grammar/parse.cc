@@ -221,7 +221,7 @@ void Parse::end_rule(const RuleItem& item) {
     const std::string text = text_.substr(sets_[static_cast<size_t>(item.origin)].text);
     looked_at_text_ = true;
     (void)work_->spend(static_cast<int64_t>(text.size()) + 64);
-    if (!rule.check->holds(text)) return;
+    if (!rule.check->holds(text, work_)) return;
   }
   if (index == grammar_.program.root && item.origin == 0) sets_.back().complete = true;
   complete(index, item.origin);

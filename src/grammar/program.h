@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "grammar/leaf.h"
+#include "grammar/work.h"
 
 namespace sluice {
 
@@ -15,7 +16,7 @@ namespace sluice {
 class ValueCheck {
  public:
   virtual ~ValueCheck() = default;
-  virtual bool holds(const std::string& text) const = 0;
+  virtual bool holds(const std::string& text, Work* work) const = 0;  // false, too, without work left
 };
 
 // Names a rule (from 0 on) or a leaf (below 0).

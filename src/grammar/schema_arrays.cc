@@ -15,12 +15,14 @@ const Json* get(const Json& schema, const char* key) {
 // The elements that a schema lists one by one, and the schema of all others; null: it says nothing.
 struct Elements {
   const Json *prefix = nullptr, *rest = nullptr;
+  const Json* at(size_t index) const {
+    return prefix != nullptr && index < prefix->size() ? &(*prefix)[index] : rest;
+  }
 };
 Elements elements_of(const Json& schema) {
   Elements out{get(schema, "prefixItems"), get(schema, "items")};
   if (out.rest != nullptr && out.rest->is_array()) out = {out.rest, get(schema, "additionalItems")};
   if (out.prefix != nullptr && !out.prefix->is_array()) out.prefix = nullptr;
-  if (out.rest == nullptr) out.rest = get(schema, "unevaluatedItems");
   return out;
 }
 
@@ -31,12 +33,64 @@ Result<std::vector<Callee>> one_of(Result<Callee> value) {
 
 }  // namespace
 
-Schemas ArrayRules::element(const Merged& m, size_t index) const {
+Schemas ArrayRules::element(const Merged& m, size_t index) {
   Schemas out;
   for (const Json* schema : m.arrays) {
     const Elements e = elements_of(*schema);
-    const Json* one = e.prefix != nullptr && index < e.prefix->size() ? &(*e.prefix)[index] : e.rest;
-    if (one != nullptr) out.push_back(one);
+    if (const Json* one = e.at(index)) out.push_back(one);
+    // To a draft without "prefixItems", "items" is about all elements.
+    if (e.rest != nullptr && e.at(index) != e.rest && schema->contains("prefixItems") &&
+        c_.document_->draft() < 2020)
+      out.push_back(e.rest);
+  }
+  for (const Json* schema : m.arrays)
+    if (const Json* unevaluated = unevaluated_by(m, *schema, index)) out.push_back(unevaluated);
+  return out;
+}
+
+// What "unevaluatedItems" of `schema` asks of the element at `index`; null: nothing, since a part of the schema says something of it.
+const Json* ArrayRules::unevaluated_by(const Merged& m, const Json& schema, size_t index) {
+  const Json* unevaluated = get(schema, "unevaluatedItems");
+  if (unevaluated == nullptr) return nullptr;
+  const auto& parts = c_.parts_of(&schema);
+  Schemas contained;
+  for (const Json* other : m.arrays) {
+    if (!parts.contains(other)) continue;
+    if (elements_of(*other).at(index) != nullptr) return nullptr;
+    if (other != &schema && other->contains("unevaluatedItems")) return nullptr;
+    if (const Json* contains = get(*other, "contains")) contained.push_back(contains);
+  }
+  // Elements that "contains" is about are evaluated, from 2020-12 on.
+  if (contained.empty() || c_.document_->draft() < 2020) return unevaluated;
+  if (contained.size() == 1 && *unevaluated == Json(false)) return contained[0];
+  Json either = {{"anyOf", Json::array({*unevaluated})}};
+  for (const Json* one : contained) either["anyOf"].push_back(*one);
+  return c_.document_->keep(std::move(either), schema);
+}
+
+// How many elements "contains" asks for: of one schema in the automaton, of all others as a check.
+Result<ArrayRules::Contained> ArrayRules::contained(const Merged& m, size_t prefix, Schemas* checks) {
+  Contained out;
+  for (const Json* schema : m.arrays) {
+    const Json* contains = get(*schema, "contains");
+    if (contains == nullptr) continue;
+    const auto bound = [&](const char* key, int64_t otherwise) {
+      const Json* value = get(*schema, key);
+      if (value == nullptr || !value->is_number()) return otherwise;
+      return static_cast<int64_t>(std::clamp(value->get<double>(), 0.0, 1e6));
+    };
+    Contained one{contains, c_.document_->keep({{"not", *contains}}, *schema), bound("minContains", 1),
+                  bound("maxContains", -1)};
+    if (c_.document_->draft() < 2019) one.least = std::max<int64_t>(one.least, 1);  // has no "minContains"
+    const auto layers = static_cast<size_t>(std::max(one.least, one.most) + 1);
+    const bool fits = layers * (prefix + 1) <= kPrefixMax;
+    if (out.schema == nullptr && fits) {
+      out = one;
+      continue;
+    }
+    const Json* check = c_.document_->only(*schema, {"contains", "minContains", "maxContains"});
+    SLUICE_TRY(prepare_validation(*c_.document_, *check, c_.work_));
+    checks->push_back(check);
   }
   return out;
 }
@@ -44,27 +98,22 @@ Schemas ArrayRules::element(const Merged& m, size_t index) const {
 Result<Callee> ArrayRules::rule(const Merged& m) {
   size_t prefix = 0;
   bool open = false;
-  Schemas checks, contained;
-  int64_t containing = 0;
   for (const Json* schema : m.arrays) {
     const Elements e = elements_of(*schema);
     if (e.prefix != nullptr) prefix = std::max(prefix, e.prefix->size());
-    open |= e.rest != nullptr;
-    const Json *contains = get(*schema, "contains"), *least = get(*schema, "minContains");
-    if (contains == nullptr) continue;
-    const int64_t wanted =
-        least != nullptr && least->is_number() ? static_cast<int64_t>(least->get<double>()) : 1;
-    if (wanted > 0 && contained.empty()) {
-      contained.push_back(contains);
-      containing = wanted;
-    }
-    checks.push_back(schema);
+    open |= e.rest != nullptr || schema->contains("unevaluatedItems");
   }
-  if (prefix > kPrefixMax || containing > static_cast<int64_t>(kPrefixMax))
+  if (prefix > kPrefixMax)
     return invalid("JSON schema: wanted at most " + std::to_string(kPrefixMax) +
                    " elements that are listed one by one, found more");
+  Schemas checks;
+  const auto contained = this->contained(m, prefix, &checks);
+  if (!contained.ok()) return contained.status();
+  const Contained& contains = contained.value();
+  alike_ = prefix == 0 && contains.schema == nullptr;
   // After elements that are listed one by one there are others only where the schema asks for them.
-  const bool loops = prefix == 0 || open || m.least_items > static_cast<int64_t>(prefix);
+  const bool loops =
+      prefix == 0 || open || m.least_items > static_cast<int64_t>(prefix) || contains.schema != nullptr;
   const int32_t rule = program_.add_rule();
   {
     Program::Rule& r = program_.rules[static_cast<size_t>(rule)];
@@ -72,49 +121,53 @@ Result<Callee> ArrayRules::rule(const Merged& m) {
     if (m.most_items >= 0) r.most = static_cast<int32_t>(std::min<int64_t>(m.most_items, Program::kNoBound));
   }
   const CommonLeaves& leaves = CommonLeaves::get();
-  const int32_t end = program_.add_state(rule), opened = program_.add_state(rule),
-                first = program_.add_state(rule);
-  program_.states[static_cast<size_t>(end)].final = true;
+  const int32_t opened = program_.add_state(rule);
+  end_ = program_.add_state(rule);
+  program_.states[static_cast<size_t>(end_)].final = true;
   program_.add_call(program_.start(rule), c_.common(leaves.open_array), opened);
-  program_.add_call(opened, c_.common(leaves.blanks), first);
-  program_.add_empty(opened, first);
-  if (containing == 0) program_.add_call(opened, c_.common(leaves.close_array), end);
-  // One element behind the other: those of the prefix, those that must contain something, and then any number of others.
-  const size_t single = std::max(prefix, static_cast<size_t>(prefix == 0 ? containing : 0));
-  int32_t at = first;
-  for (size_t i = 0; i <= single; ++i) {
-    if (i == single && !loops) break;
-    Schemas wanted = element(m, i < prefix ? i : std::max(i, prefix));
-    if (prefix == 0 && static_cast<int64_t>(i) < containing)
-      wanted.insert(wanted.end(), contained.begin(), contained.end());
-    auto values = m.distinct ? c_.callees(wanted) : one_of(c_.callee(wanted));
-    if (!values.ok()) return values.status();
-    const auto& callees = values.value();
-    if (m.distinct && single == 0 && callees.size() == 1 && is_leaf(callees[0])) {
-      const auto& texts = program_.leaves[static_cast<size_t>(leaf_index(callees[0]))]->texts;
-      auto& most = program_.rules[static_cast<size_t>(rule)].most;
-      if (!texts.empty()) most = std::min(most, static_cast<int32_t>(texts.size()));
+  // at[i][c]: where element i begins and `c` of those before it are contained; the last i: any element behind the prefix.
+  std::vector<std::vector<int32_t>> at(prefix + 1);
+  for (auto& of_element : at)
+    for (int64_t c = 0; c <= contains.last(); ++c) of_element.push_back(program_.add_state(rule));
+  program_.add_call(opened, c_.common(leaves.blanks), at[0][0]);
+  program_.add_empty(opened, at[0][0]);
+  if (contains.least == 0) program_.add_call(opened, c_.common(leaves.close_array), end_);
+  for (size_t i = 0; i < prefix + (loops ? 1 : 0); ++i)
+    for (int64_t c = 0; c <= contains.last(); ++c) {
+      const auto here = static_cast<size_t>(c);
+      const auto& next = at[std::min(i + 1, prefix)];
+      const Schemas any = element(m, i);
+      const auto add = [&](const Json* also, int64_t count) -> Status {
+        Schemas wanted = any;
+        if (also != nullptr) wanted.push_back(also);
+        return add_element(m, wanted, at[i][here], next[static_cast<size_t>(count)], count >= contains.least);
+      };
+      // Behind the prefix those that must be contained come first, so that an array ends.
+      const bool may_stay = i < prefix || c >= contains.least;
+      if (may_stay) SLUICE_TRY(add(contains.most >= 0 ? contains.negated : nullptr, c));
+      if (c < contains.last()) SLUICE_TRY(add(contains.schema, c + 1));
     }
-    const int32_t behind = program_.add_state(rule);
-    for (const Callee value : callees) program_.add_call(at, value, behind, true, m.distinct);
-    if (static_cast<int64_t>(i) + 1 >= containing || prefix > 0)
-      program_.add_call(behind, c_.common(leaves.close_array), end);
-    const int32_t next = i == single ? at : program_.add_state(rule);
-    if (i == single) {
-      // Back to where the next element begins, behind a comma.
-      const int32_t again = single == 0 ? program_.add_state(rule) : at;
-      for (const Callee value : callees)
-        if (single == 0) program_.add_call(again, value, behind, true, m.distinct);
-      program_.add_call(behind, c_.common(leaves.comma), again);
-    } else {
-      program_.add_call(behind, c_.common(leaves.comma), next);
-      at = next;
-    }
+  return checks.empty() ? Result<Callee>(rule) : c_.checked(rule, checks);
+}
+
+// An element between two states; behind it the array ends, or a comma leads to `to`.
+Status ArrayRules::add_element(const Merged& m, const Schemas& wanted, int32_t from, int32_t to,
+                               bool may_end) {
+  const auto values = m.distinct ? c_.callees(wanted) : one_of(c_.callee(wanted));
+  if (!values.ok()) return values.status();
+  const auto& callees = values.value();
+  const int32_t rule = program_.states[static_cast<size_t>(from)].rule;
+  if (m.distinct && alike_ && callees.size() == 1 && is_leaf(callees[0])) {
+    const auto& texts = program_.leaves[static_cast<size_t>(leaf_index(callees[0]))]->texts;
+    auto& most = program_.rules[static_cast<size_t>(rule)].most;
+    if (!texts.empty()) most = std::min(most, static_cast<int32_t>(texts.size()));
   }
-  if (checks.empty() || (prefix == 0 && checks.size() == 1 && get(*checks[0], "maxContains") == nullptr))
-    return rule;
-  for (const Json* schema : checks) SLUICE_TRY(prepare_validation(*c_.document_, *schema, c_.work_));
-  return c_.checked(rule, checks);
+  const CommonLeaves& leaves = CommonLeaves::get();
+  const int32_t behind = program_.add_state(rule);
+  for (const Callee value : callees) program_.add_call(from, value, behind, true, m.distinct);
+  if (may_end) program_.add_call(behind, c_.common(leaves.close_array), end_);
+  program_.add_call(behind, c_.common(leaves.comma), to);
+  return {};
 }
 
 }  // namespace sluice

@@ -17,10 +17,10 @@ class SchemaCheck final : public ValueCheck {
  public:
   SchemaCheck(std::shared_ptr<const SchemaDocument> document, Schemas schemas)
       : document_(std::move(document)), schemas_(std::move(schemas)) {}
-  bool holds(const std::string& text) const override {
+  bool holds(const std::string& text, Work* work) const override {
     const Json value = Json::parse(text, nullptr, false);
     return !value.is_discarded() && std::all_of(schemas_.begin(), schemas_.end(), [&](const Json* schema) {
-      return is_valid(*document_, value, *schema, Bound::kInner);
+      return is_valid(*document_, value, *schema, Bound::kInner, work);
     });
   }
 
@@ -28,6 +28,15 @@ class SchemaCheck final : public ValueCheck {
   std::shared_ptr<const SchemaDocument> document_;
   Schemas schemas_;
 };
+
+// Whether "not" has this value in a "const" or "enum".
+bool excludes(const Merged& m, const Json& value) {
+  return std::any_of(m.excluded.begin(), m.excluded.end(), [&](const Json* excluded) {
+    const auto one = excluded->find("const"), list = excluded->find("enum");
+    return (one != excluded->end() && *one == value) ||
+           (list != excluded->end() && std::find(list->begin(), list->end(), value) != list->end());
+  });
+}
 
 Leaf either(const Leaf& a, const Leaf& b) {
   Work plenty(int64_t{1} << 26);
@@ -118,8 +127,8 @@ Result<Callee> SchemaCompiler::callee(Schemas schemas) {
     if (!m.values.empty() || (m.types & (kArray | kObject)) == 0) {
       const auto leaves = scalars(m, schemas);
       if (!leaves.ok()) return leaves.status();
-      const bool excludes = m.values.empty() && !m.excluded.empty();
-      if (leaves.value().size() == 1 && !excludes) return rules_[schemas] = common(leaves.value()[0]);
+      const bool has_excluded = m.values.empty() && !m.excluded.empty();
+      if (leaves.value().size() == 1 && !has_excluded) return rules_[schemas] = common(leaves.value()[0]);
     }
   }
   const int32_t rule = program_.add_rule();
@@ -185,7 +194,7 @@ Status SchemaCompiler::way(const Merged& m, const Schemas& schemas, int32_t from
   Schemas checks = m.checks;
   // Numbers, arrays and objects that are excluded are not taken out of their automata.
   for (const Json* excluded : m.excluded) {
-    const auto has_other = [](const Json& v) { return !v.is_string(); };
+    const auto has_other = [](const Json& v) { return v.is_number() || v.is_structured(); };
     const bool other = (excluded->contains("const") && has_other(excluded->at("const"))) ||
                        (excluded->contains("enum") &&
                         std::any_of(excluded->at("enum").begin(), excluded->at("enum").end(), has_other));
@@ -222,7 +231,7 @@ Result<std::vector<LeafPointer>> SchemaCompiler::scalars(const Merged& m, const 
   if (!m.values.empty()) {
     for (const Json* s : schemas) SLUICE_TRY(prepare_validation(*document_, *s, work_));
     std::vector<std::string> texts;
-    for (const Json& value : listed_values(m, schemas, *document_)) {
+    for (const Json& value : listed_values(m, schemas, *document_, work_)) {
       const uint8_t type = value.is_number()    ? kNumber
                            : value.is_string()  ? kString
                            : value.is_boolean() ? kBoolean
@@ -237,13 +246,17 @@ Result<std::vector<LeafPointer>> SchemaCompiler::scalars(const Merged& m, const 
   std::vector<LeafPointer> parts;
   const bool plain_string = m.patterns.empty() && m.formats.empty() && m.excluded.empty() &&
                             m.least_length == 0 && m.most_length < 0;
-  const bool plain_number =
-      !m.number.least && !m.number.most && m.number.multiples.empty() && !m.number.integer;
+  const bool plain_number = !m.number.least && !m.number.most && m.number.multiples.empty() &&
+                            !m.number.integer && !m.number.fraction;
   constexpr uint8_t kScalars = kNull | kBoolean | kNumber | kString;
   if ((m.types & kScalars) == kScalars && plain_string && plain_number)
     return std::vector<LeafPointer>{leaves.any_scalar};
-  if ((m.types & kNull) != 0) parts.push_back(leaves.null);
-  if ((m.types & kBoolean) != 0) parts.push_back(leaves.boolean);
+  if ((m.types & kNull) != 0 && !excludes(m, Json())) parts.push_back(leaves.null);
+  if ((m.types & kBoolean) != 0) {
+    const bool no = !excludes(m, false), yes = !excludes(m, true);
+    if (no && yes) parts.push_back(leaves.boolean);
+    if (no != yes) parts.push_back(std::make_shared<const Leaf>(texts_leaf({yes ? "true" : "false"})));
+  }
   if ((m.types & kNumber) != 0) {
     auto number = number_leaf(m, work_);
     if (!number.ok()) return number.status();
@@ -316,6 +329,7 @@ const std::set<const Json*>& SchemaCompiler::parts_of(const Json* schema) {
 Result<Program> compile_schema(const std::string& text, Work* work) {
   auto document = SchemaDocument::parse(text);
   if (!document.ok()) return document.status();
+  SLUICE_TRY(refuse_endless(*document.value(), work));
   return SchemaCompiler(document.value(), work).whole();
 }
 

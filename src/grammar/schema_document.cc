@@ -65,6 +65,7 @@ class OrderReader final : public nlohmann::json_sax<Json> {
 };
 
 const std::string* string_at(const Json& object, const char* key) {
+  if (!object.is_object()) return nullptr;
   const auto found = object.find(key);
   return found != object.end() && found->is_string() ? found->get_ptr<const std::string*>() : nullptr;
 }
@@ -124,6 +125,10 @@ Result<std::shared_ptr<SchemaDocument>> SchemaDocument::parse(const std::string&
   OrderReader reader(out->root_, &out->order_);
   (void)Json::sax_parse(text, &reader);
   out->note_resources(out->root_, &out->root_);
+  if (const std::string* dialect = string_at(out->root_, "$schema")) {
+    if (dialect->find("json-schema.org/draft-0") != std::string::npos) out->draft_ = 7;
+    if (dialect->find("json-schema.org/draft/2019-09") != std::string::npos) out->draft_ = 2019;
+  }
   return out;
 }
 
@@ -207,6 +212,21 @@ int64_t SchemaDocument::anchors(const std::string& name) const {
 }
 
 const Json* SchemaDocument::keep(Json schema) { return &kept_.emplace_back(std::move(schema)); }
+
+const Json* SchemaDocument::keep(Json schema, const Json& like) {
+  const Json* out = keep(std::move(schema));
+  if (const auto own = resource_of_.find(&like); own != resource_of_.end()) note_copy(*out, own->second);
+  return out;
+}
+
+void SchemaDocument::note_copy(const Json& at, const Json* resource) {
+  if (const std::string* id = string_at(at, "$id"))
+    if (const auto own = named_.find(id->substr(0, id->find('#'))); own != named_.end())
+      resource = own->second;
+  if (at.is_object()) resource_of_[&at] = resource;
+  if (at.is_structured())
+    for (const auto& inside : at) note_copy(inside, resource);
+}
 
 Result<const Dfa*> SchemaDocument::pattern(const std::string& pattern, Bound bound, Work* work) {
   const std::lock_guard lock(mutex_);

@@ -25,8 +25,11 @@ class SchemaDocument {
   Result<const Json*> target(const Json& schema, const std::string& reference) const;
   // How many "$dynamicAnchor"s have this name.
   int64_t anchors(const std::string& name) const;
-  // Keeps a schema that was made here.
+  // Keeps a schema that was made here; its references are those of `like`.
   const Json* keep(Json schema);
+  const Json* keep(Json schema, const Json& like);
+  // Of "$schema": 7 (or an older one), 2019 or 2020. To draft 7 what stands beside a "$ref" says nothing.
+  int draft() const { return draft_; }
   // A schema that says what `schema` says by these keywords alone; made once.
   const Json* only(const Json& schema, const std::vector<std::string>& keywords);
   // Whether a text matches a pattern; patterns are compiled once. kInvalidArgument: the pattern cannot be had.
@@ -36,7 +39,9 @@ class SchemaDocument {
 
  private:
   void note_resources(const Json& at, const Json* resource);
+  void note_copy(const Json& at, const Json* resource);
   Json root_;
+  int draft_ = 2020;
   std::unordered_map<const Json*, std::vector<std::string>> order_;
   std::unordered_map<const Json*, const Json*>
       resource_of_;                           // of schemas with references that are not the root's
@@ -48,9 +53,13 @@ class SchemaDocument {
   std::map<std::pair<std::string, Bound>, Dfa> patterns_;
 };
 
-// Whether `value` is valid by `schema`. kInner: for every checker; kOuter: for some checker. Patterns were compiled before.
-bool is_valid(const SchemaDocument& document, const Json& value, const Json& schema, Bound bound);
+// Whether `value` is valid by `schema`. kInner: for every checker; kOuter: for some checker. Patterns were compiled before. Without work
+// left it is neither surely valid nor surely not.
+bool is_valid(const SchemaDocument& document, const Json& value, const Json& schema, Bound bound, Work* work);
 // Compiles all patterns below `schema`, and names what is_valid() could not judge.
 Status prepare_validation(SchemaDocument& document, const Json& schema, Work* work);
+
+// kInvalidArgument: a schema leads back to itself without a step into the value.
+Status refuse_endless(const SchemaDocument& document, Work* work);
 
 }  // namespace sluice

@@ -33,12 +33,12 @@ uint8_t json_type(const std::string& name) {
   return 0;
 }
 
-namespace {
-
-Status wrong(const char* key, const char* wanted, const Json& found) {
+Status wrong_keyword(const char* key, const char* wanted, const Json& found) {
   std::string text = found.dump(-1, ' ', false, Json::error_handler_t::replace);
   return invalid("JSON schema: " + std::string(key) + ": wanted " + wanted + ", found " + shown(text));
 }
+
+namespace {
 
 // A size, at least 0; absent: `otherwise`.
 Result<int64_t> size_at(const Json& schema, const char* key, int64_t otherwise) {
@@ -46,7 +46,7 @@ Result<int64_t> size_at(const Json& schema, const char* key, int64_t otherwise) 
   if (value == nullptr) return otherwise;
   if (!value->is_number() || value->get<double>() < 0 ||
       value->get<double>() != std::floor(value->get<double>()))
-    return wrong(key, "a whole number", *value);
+    return wrong_keyword(key, "a whole number", *value);
   return static_cast<int64_t>(std::min(value->get<double>(), 2e9));
 }
 
@@ -110,6 +110,7 @@ Result<Merged> SchemaMerger::merge(const Schemas& schemas, const Decisions& deci
       parent.try_emplace(todo[i], schema);
     }
   }
+  if (m.number.integer && m.number.fraction) m.types &= static_cast<uint8_t>(~kNumber);
   std::sort(m.effective.begin(), m.effective.end());
   return m;
 }
@@ -131,7 +132,7 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
     bool whole = false, fraction = false;
     const auto one = [&](const Json& name) -> Status {
       if (!name.is_string() || json_type(name.get<std::string>()) == 0)
-        return wrong("type", "null, boolean, integer, number, string, array or object", name);
+        return wrong_keyword("type", "null, boolean, integer, number, string, array or object", name);
       types |= json_type(name.get<std::string>());
       whole |= name == Json("integer");
       fraction |= name == Json("number");
@@ -145,7 +146,7 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
     m->number.integer |= whole && !fraction;
   }
   if (const Json* list = get(s, "enum")) {
-    if (!list->is_array()) return wrong("enum", "an array", *list);
+    if (!list->is_array()) return wrong_keyword("enum", "an array", *list);
     says = true;
     m->values.emplace_back(list->begin(), list->end());
   }
@@ -156,7 +157,7 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
                *strict_key = low ? "exclusiveMinimum" : "exclusiveMaximum";
     const auto bound = [&](const Json& value, bool excluded, const char* name) -> Status {
       const auto d = Decimal::of(value);
-      if (!d) return wrong(name, "a number", value);
+      if (!d) return wrong_keyword(name, "a number", value);
       auto& known = low ? m->number.least : m->number.most;
       bool& known_excluded = low ? m->number.least_excluded : m->number.most_excluded;
       const int order = known ? compare(*d, *known) : low ? 1 : -1;
@@ -171,8 +172,10 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
   }
   if (const Json* multiple = about("multipleOf", kNumber)) {
     const auto d = Decimal::of(*multiple);
-    if (!d || d->negative || d->is_zero()) return wrong("multipleOf", "a number above 0", *multiple);
+    if (!d || d->negative || d->is_zero()) return wrong_keyword("multipleOf", "a number above 0", *multiple);
     m->number.multiples.push_back(*d);
+    // Many checkers divide doubles, which finds that 4.6 is no multiple of 0.01.
+    if (!d->is_double()) SLUICE_TRY(check(*document_->only(s, {"multipleOf"}), m));
   }
   // Strings.
   const auto sizes = [&](const char* low, const char* high, uint8_t type, int64_t* least,
@@ -188,7 +191,7 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
   };
   SLUICE_TRY(sizes("minLength", "maxLength", kString, &m->least_length, &m->most_length));
   if (const Json* pattern = about("pattern", kString)) {
-    if (!pattern->is_string()) return wrong("pattern", "a string", *pattern);
+    if (!pattern->is_string()) return wrong_keyword("pattern", "a string", *pattern);
     m->patterns.push_back(pattern->get<std::string>());
   }
   if (const Json* format = get(s, "format");
@@ -211,12 +214,12 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
     const Json* value = about(key, kObject);
     members |= value != nullptr;
     const bool map = std::string_view(key) == "properties" || std::string_view(key) == "patternProperties";
-    if (value != nullptr && map && !value->is_object()) return wrong(key, "an object", *value);
+    if (value != nullptr && map && !value->is_object()) return wrong_keyword(key, "an object", *value);
   }
   if (const Json* required = about("required", kObject)) {
-    if (!required->is_array()) return wrong("required", "an array of names", *required);
+    if (!required->is_array()) return wrong_keyword("required", "an array of names", *required);
     for (const Json& name : *required) {
-      if (!name.is_string()) return wrong("required", "an array of names", name);
+      if (!name.is_string()) return wrong_keyword("required", "an array of names", name);
       const auto text = name.get<std::string>();
       if (std::find(m->required.begin(), m->required.end(), text) == m->required.end())
         m->required.push_back(text);
@@ -225,10 +228,10 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
   if (members) m->objects.push_back(&s);
   for (const char* key : {"$ref", "$dynamicRef", "$recursiveRef"})
     if (const Json* reference = get(s, key)) {
-      if (!reference->is_string()) return wrong(key, "a string", *reference);
+      if (!reference->is_string()) return wrong_keyword(key, "a string", *reference);
       const auto name = reference->get<std::string>();
-      if (std::string_view(key) == "$dynamicRef" && name.starts_with('#') &&
-          document_->anchors(name.substr(1)) > 1)
+      if (std::string_view(key) == "$dynamicRef" && name.find('#') != std::string::npos &&
+          document_->anchors(name.substr(name.find('#') + 1)) > 1)
         return invalid(
             "JSON schema: $dynamicRef: wanted one $dynamicAnchor of that name, found several, which is not "
             "supported");
@@ -238,144 +241,6 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
     }
   if (says) m->effective.push_back(&s);
   return add_choices(s, m, todo, decisions, depth);
-}
-
-Status SchemaMerger::choose(const ChoiceKey& key, std::vector<Alternative> alternatives, Merged* m,
-                            Schemas* todo, const Decisions& decisions) {
-  if (const auto made = decisions.find(key); made != decisions.end()) {
-    todo->insert(todo->end(), made->second.schemas.rbegin(), made->second.schemas.rend());
-    for (const Json* schema : made->second.checks) SLUICE_TRY(check(*schema, m));
-    return {};
-  }
-  if (alternatives.empty()) m->never = true;
-  if (alternatives.size() == 1) {
-    todo->insert(todo->end(), alternatives[0].schemas.rbegin(), alternatives[0].schemas.rend());
-    for (const Json* schema : alternatives[0].checks) SLUICE_TRY(check(*schema, m));
-    return {};
-  }
-  if (!m->pending) m->pending.emplace(key, std::move(alternatives));
-  return {};
-}
-
-Status SchemaMerger::check(const Json& schema, Merged* m) {
-  SLUICE_TRY(prepare_validation(*document_, schema, work_));
-  if (std::find(m->checks.begin(), m->checks.end(), &schema) == m->checks.end()) m->checks.push_back(&schema);
-  return {};
-}
-
-Status SchemaMerger::add_choices(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions,
-                                 int depth) {
-  if (const Json* all = get(s, "allOf")) {
-    if (!all->is_array()) return wrong("allOf", "an array of schemas", *all);
-    for (auto it = all->rbegin(); it != all->rend(); ++it) todo->push_back(&*it);
-  }
-  if (const Json* any = get(s, "anyOf")) {
-    if (!any->is_array()) return wrong("anyOf", "an array of schemas", *any);
-    std::vector<Alternative> alternatives;
-    for (const Json& one : *any) alternatives.push_back({{&one}});
-    SLUICE_TRY(choose({&s, "anyOf"}, std::move(alternatives), m, todo, decisions));
-  }
-  if (s.contains("oneOf")) SLUICE_TRY(add_one_of(s, m, todo, decisions, depth));
-  if (s.contains("not")) SLUICE_TRY(add_not(s, m, todo, decisions));
-  if (s.contains("if") && (s.contains("then") || s.contains("else")))
-    SLUICE_TRY(add_condition(s, m, todo, decisions));
-  return add_dependencies(s, m, todo, decisions);
-}
-
-// Where two alternatives may hold at once, the value is asked in the end.
-Status SchemaMerger::add_one_of(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions,
-                                int depth) {
-  const Json& list = s.at("oneOf");
-  if (!list.is_array()) return wrong("oneOf", "an array of schemas", list);
-  auto found = one_ofs_.find(&s);
-  if (found == one_ofs_.end()) {
-    std::vector<Alternative> alternatives;
-    constexpr size_t kComparedMax = 40;
-    // What stands beside may tell alternatives apart, for example where it says the type.
-    Json beside = Json::object();
-    for (const char* key : {"type", "required", "properties"})
-      if (const Json* value = get(s, key)) beside[key] = *value;
-    const Json* base = document_->keep(std::move(beside));
-    for (const Json& one : list) {
-      bool apart = list.size() <= kComparedMax && depth <= kImpossibleDepthMax;
-      for (size_t i = 0; apart && i < list.size(); ++i)
-        apart = &list[i] == &one || impossible({base, &one, &list[i]}, depth + 1);
-      alternatives.push_back({{&one}, apart ? Schemas{} : Schemas{document_->only(s, {"oneOf"})}});
-    }
-    found = one_ofs_.emplace(&s, std::move(alternatives)).first;
-  }
-  return choose({&s, "oneOf"}, found->second, m, todo, decisions);
-}
-
-Status SchemaMerger::add_not(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions) {
-  const Json& never = s.at("not");
-  if (never.is_object() && never.size() == 1 &&
-      (never.contains("enum") || never.contains("const") || never.contains("pattern"))) {
-    if (never.contains("pattern")) SLUICE_TRY(prepare_validation(*document_, never, work_));
-    m->excluded.push_back(&never);
-    m->effective.push_back(&s);
-    return {};
-  }
-  auto found = negations_.find(&never);
-  if (found == negations_.end()) {
-    std::optional<std::vector<Alternative>> alternatives;
-    if (auto schemas = negated(never, 0)) {
-      alternatives.emplace();
-      for (Json& one : *schemas) alternatives->push_back({{document_->keep(std::move(one))}});
-    }
-    found = negations_.emplace(&never, std::move(alternatives)).first;
-  }
-  if (found->second) return choose({&s, "not"}, *found->second, m, todo, decisions);
-  return check(*document_->only(s, {"not"}), m);
-}
-
-Status SchemaMerger::add_condition(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions) {
-  const Json& condition = s.at("if");
-  const Json *then = get(s, "then"), *otherwise = get(s, "else");
-  auto found = negations_.find(&condition);
-  if (found == negations_.end()) {
-    std::vector<Alternative> alternatives{{{&condition}}};
-    if (then != nullptr) alternatives[0].schemas.push_back(then);
-    if (auto schemas = negated(condition, 0)) {
-      for (Json& one : *schemas) {
-        alternatives.push_back({{document_->keep(std::move(one))}});
-        if (otherwise != nullptr) alternatives.back().schemas.push_back(otherwise);
-      }
-    } else {
-      alternatives.push_back({.schemas = {}, .checks = {document_->only(s, {"if", "then", "else"})}});
-      if (otherwise != nullptr) alternatives.back().schemas.push_back(otherwise);
-    }
-    found = negations_.emplace(&condition, std::move(alternatives)).first;
-  }
-  return choose({&s, "if"}, *found->second, m, todo, decisions);
-}
-
-// Of each name either it is absent, or what depends on it holds.
-Status SchemaMerger::add_dependencies(const Json& s, Merged* m, Schemas* todo, const Decisions& decisions) {
-  for (const char* keyword : {"dependentRequired", "dependencies", "dependentSchemas"}) {
-    const Json* all = get(s, keyword);
-    if (all == nullptr) continue;
-    if (!all->is_object()) return wrong(keyword, "an object", *all);
-    m->about |= kObject;
-    if (all->size() > 6) {
-      SLUICE_TRY(check(s, m));
-      continue;
-    }
-    for (const auto& [name, wanted] : all->items()) {
-      auto found = one_ofs_.find(&wanted);
-      if (found == one_ofs_.end()) {
-        const Json* absent = document_->keep(Json{{"properties", Json{{name, false}}}});
-        const Json* present = document_->keep(Json{{"required", Json::array({name})}});
-        const Json* holds =
-            wanted.is_array() || wanted.is_string()
-                ? document_->keep(Json{{"required", wanted.is_array() ? wanted : Json::array({wanted})}})
-                : &wanted;
-        found = one_ofs_.emplace(&wanted, std::vector<Alternative>{{{present, holds}}, {{absent}}}).first;
-      }
-      SLUICE_TRY(choose({&s, std::string(keyword) + "/" + name}, found->second, m, todo, decisions));
-    }
-  }
-  return {};
 }
 
 // That nothing satisfies `m`, as far as a quick look tells.

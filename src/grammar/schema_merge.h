@@ -1,6 +1,8 @@
 // What a value must be by several schemas at once, keyword by keyword.
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -61,6 +63,9 @@ struct Merged {
   std::optional<std::pair<ChoiceKey, std::vector<Alternative>>> pending = {};
 };
 
+// kInvalidArgument: a keyword's value is none that the keyword takes.
+Status wrong_keyword(const char* key, const char* wanted, const Json& found);
+
 class SchemaMerger {
  public:
   SchemaMerger(SchemaDocument* document, Work* work) : document_(document), work_(work) {}
@@ -76,21 +81,47 @@ class SchemaMerger {
   Result<Merged> merge(const Schemas& schemas, const Decisions& decisions, int depth);
   Status add(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions, int depth);
   Status add_choices(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions, int depth);
-  Status add_not(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions);
+  Status add_not(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions, int depth);
   Status add_one_of(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions, int depth);
-  Status add_condition(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions);
+  void add_alternatives(const Json& schema, size_t index, std::vector<Alternative>* out);
+  Status add_condition(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions, int depth);
   Status add_dependencies(const Json& schema, Merged* m, Schemas* todo, const Decisions& decisions);
   Status choose(const ChoiceKey& key, std::vector<Alternative> alternatives, Merged* m, Schemas* todo,
                 const Decisions& decisions);
   Status check(const Json& schema, Merged* m);
   bool contradicts(const Merged& m, int depth);
-  std::optional<std::vector<Json>> negated(const Json& schema, int depth);
+  using List = std::vector<Json>;
+  // Schemas of which each implies that another one does not hold. `complete`: whenever it does not hold, one of them does.
+  struct Negation {
+    List schemas = {};
+    bool complete = true;
+    void add(Negation other) {
+      std::move(other.schemas.begin(), other.schemas.end(), std::back_inserter(schemas));
+      complete &= other.complete;
+    }
+  };
+  Negation negated(const Json& schema, int depth);
+  void negate_keyword(const Json& schema, const std::string& key, const Json& value, int depth,
+                      Negation* out);
+  void negate_any(const Json& any, int depth, Negation* out);
+  static void negate_type(const Json& value, Negation* out);
+  struct Nots {
+    Schemas schemas = {};
+    bool complete = true;
+  };
+  const Nots& nots_of(const Json& schema);
+  // Those of them that are not seen to be impossible with `beside`. No value: whether `schema` fails can only be asked of a value.
+  std::optional<Schemas> ways_not(const Json& schema, const Schemas& beside);
+  // What stands beside the choices of a schema and may tell them apart.
+  const Json* beside(const Json& schema);
 
   SchemaDocument* document_;
   Work* work_;
   int64_t ways_ = 0;
   std::map<const Json*, std::optional<std::vector<Alternative>>> negations_;
   std::map<const Json*, std::vector<Alternative>> one_ofs_;
+  std::map<const Json*, const Json*> besides_;
+  std::map<const Json*, Nots> nots_;
 };
 
 }  // namespace sluice

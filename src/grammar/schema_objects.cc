@@ -66,7 +66,7 @@ Result<bool> ObjectRules::is_named_well(const Merged& m, const std::string& name
   for (const Json* schema : m.objects)
     if (const Json* names = get(*schema, "propertyNames")) {
       SLUICE_TRY(prepare_validation(*c_.document_, *names, c_.work_));
-      if (!is_valid(*c_.document_, Json(name), *names, Bound::kInner)) return false;
+      if (!is_valid(*c_.document_, Json(name), *names, Bound::kInner, c_.work_)) return false;
     }
   return true;
 }
@@ -103,7 +103,7 @@ Status ObjectRules::list_members(const Merged& m) {
 }
 
 // The names that "propertyNames" allows, as strings.
-Status ObjectRules::add_names(const Json& names, Dfa* all) {
+Status ObjectRules::add_names(const Json& names, Dfa* all, Schemas* checks) {
   std::vector<Merged> ways;
   SLUICE_TRY(c_.merger_.ways({&names}, &ways));
   MaybeDfa allowed = Dfa();
@@ -111,13 +111,13 @@ Status ObjectRules::add_names(const Json& names, Dfa* all) {
     if ((way.types & kString) == 0) continue;
     if (!way.checks.empty()) {
       SLUICE_TRY(prepare_validation(*c_.document_, names, c_.work_));
-      name_checks_.push_back(&names);
+      checks->push_back(&names);
     }
     MaybeDfa one;
     if (!way.values.empty()) {
       std::vector<std::string> texts;
       SLUICE_TRY(prepare_validation(*c_.document_, names, c_.work_));
-      for (const Json& value : listed_values(way, {&names}, *c_.document_))
+      for (const Json& value : listed_values(way, {&names}, *c_.document_, c_.work_))
         if (value.is_string()) texts.push_back(value.get<std::string>());
       one = Dfa::of_texts(texts);
     } else {
@@ -136,6 +136,66 @@ Status ObjectRules::add_names(const Json& names, Dfa* all) {
   return {};
 }
 
+// Names that are not listed, split by the patterns that they match. Kept: an object's alternatives differ in other things.
+Result<const OtherNames*> ObjectRules::other_names(const Merged& m, const std::set<std::string>& listed) {
+  Schemas about_names;
+  for (const Json* schema : m.objects)
+    if (schema->contains("patternProperties") || schema->contains("propertyNames"))
+      about_names.push_back(schema);
+  const auto key = std::pair(listed, about_names);
+  if (const auto known = c_.other_names_.find(key); known != c_.other_names_.end()) return &known->second;
+  OtherNames out;
+  const std::vector<std::string> texts(listed.begin(), listed.end());
+  auto free = combine(Dfa::any_text(), Dfa::of_texts(texts), SetOp::kFirstOnly, c_.work_);
+  if (!free) return SchemaCompiler::too_long();
+  for (const Json* schema : about_names)
+    if (const Json* names = get(*schema, "propertyNames")) SLUICE_TRY(add_names(*names, &*free, &out.checks));
+  struct Split {
+    Dfa names;
+    OtherNames::Kind kind;
+  };
+  std::vector<Split> splits;
+  splits.push_back({std::move(*free), {}});
+  for (const Json* schema : about_names) {
+    const Json* patterns = get(*schema, "patternProperties");
+    if (patterns == nullptr) continue;
+    for (const auto& [pattern, inside] : patterns->items()) {
+      const auto low = c_.document_->pattern(pattern, Bound::kInner, c_.work_);
+      const auto high = c_.document_->pattern(pattern, Bound::kOuter, c_.work_);
+      if (!low.ok() || !high.ok())
+        return Status{Code::kInvalidArgument, "JSON schema: " + (low.ok() ? high : low).status().message};
+      std::vector<Split> next;
+      for (Split& split : splits) {
+        auto in = combine(split.names, *low.value(), SetOp::kBoth, c_.work_);
+        auto out_of = combine(split.names, *high.value(), SetOp::kFirstOnly, c_.work_);
+        if (!in || !out_of) return SchemaCompiler::too_long();
+        if (!in->empty()) {
+          next.push_back({std::move(*in), split.kind});
+          next.back().kind.schemas.push_back(&inside);
+          next.back().kind.matched.insert(schema);
+        }
+        if (!out_of->empty()) next.push_back({std::move(*out_of), split.kind});
+      }
+      splits = std::move(next);
+      if (splits.size() > kKindsMax)
+        return invalid("JSON schema: patternProperties: wanted at most " + std::to_string(kKindsMax) +
+                       " kinds of names, found more");
+    }
+  }
+  for (Split& split : splits) {
+    if (auto few = split.names.texts(kNamesListedMax)) {
+      split.kind.few = std::move(*few);
+    } else {
+      auto leaf = json_strings(split.names, 0, -1, c_.work_);
+      if (!leaf) return SchemaCompiler::too_long();
+      split.kind.leaf = std::make_shared<const Leaf>(std::move(*leaf));
+      c_.kept_leaves_.push_back(split.kind.leaf);
+    }
+    out.kinds.push_back(std::move(split.kind));
+  }
+  return &c_.other_names_.emplace(key, std::move(out)).first->second;
+}
+
 Status ObjectRules::list_others(const Merged& m) {
   bool declares = false, asks = m.objects.empty();
   for (const Json* schema : m.objects) {
@@ -149,49 +209,15 @@ Status ObjectRules::list_others(const Merged& m) {
   if ((declares && !asks) || m.most_members == 0) {
     if (m.least_members <= std::ssize(members_)) return {};
   }
-  // Names that are not listed, split by the patterns that they match.
-  std::vector<std::string> listed;
+  std::set<std::string> listed(m.required.begin(), m.required.end());
   for (const Json* schema : m.objects)
     if (const Json* properties = get(*schema, "properties"))
-      for (const auto& [name, value] : properties->items()) listed.push_back(name);
-  listed.insert(listed.end(), m.required.begin(), m.required.end());
-  auto free = combine(Dfa::any_text(), Dfa::of_texts(listed), SetOp::kFirstOnly, c_.work_);
-  if (!free) return SchemaCompiler::too_long();
-  for (const Json* schema : m.objects)
-    if (const Json* names = get(*schema, "propertyNames")) SLUICE_TRY(add_names(*names, &*free));
-  struct Kind {
-    Dfa names;
-    Schemas schemas;
-    std::set<const Json*> matched;  // schemas with a pattern that these names match
-  };
-  std::vector<Kind> kinds{{std::move(*free), {}, {}}};
-  for (const Json* schema : m.objects) {
-    const Json* patterns = get(*schema, "patternProperties");
-    if (patterns == nullptr) continue;
-    for (const auto& [pattern, inside] : patterns->items()) {
-      const auto low = c_.document_->pattern(pattern, Bound::kInner, c_.work_);
-      const auto high = c_.document_->pattern(pattern, Bound::kOuter, c_.work_);
-      if (!low.ok() || !high.ok())
-        return Status{Code::kInvalidArgument, "JSON schema: " + (low.ok() ? high : low).status().message};
-      std::vector<Kind> next;
-      for (Kind& kind : kinds) {
-        auto in = combine(kind.names, *low.value(), SetOp::kBoth, c_.work_);
-        auto out = combine(kind.names, *high.value(), SetOp::kFirstOnly, c_.work_);
-        if (!in || !out) return SchemaCompiler::too_long();
-        if (!in->empty()) {
-          next.push_back({std::move(*in), kind.schemas, kind.matched});
-          next.back().schemas.push_back(&inside);
-          next.back().matched.insert(schema);
-        }
-        if (!out->empty()) next.push_back({std::move(*out), kind.schemas, kind.matched});
-      }
-      kinds = std::move(next);
-      if (kinds.size() > kKindsMax)
-        return invalid("JSON schema: patternProperties: wanted at most " + std::to_string(kKindsMax) +
-                       " kinds of names, found more");
-    }
-  }
-  for (Kind& kind : kinds) {
+      for (const auto& [name, value] : properties->items()) listed.insert(name);
+  const auto all = other_names(m, listed);
+  if (!all.ok()) return all.status();
+  name_checks_ = all.value()->checks;
+  for (const OtherNames::Kind& kind : all.value()->kinds) {
+    Schemas schemas = kind.schemas;
     bool asked = !kind.matched.empty() || !declares, closed = false;
     std::set<const Json*> evaluated = kind.matched;
     for (const Json* schema : m.objects) {
@@ -200,7 +226,7 @@ Status ObjectRules::list_others(const Merged& m) {
       if (others != nullptr) {
         asked = true;
         closed |= *others == Json(false);
-        kind.schemas.push_back(others);
+        schemas.push_back(others);
         evaluated.insert(schema);
       }
       // Patterns without a word on the others: an object of those that match.
@@ -209,18 +235,16 @@ Status ObjectRules::list_others(const Merged& m) {
     for (const Json* unevaluated : unevaluated_by(m, evaluated)) {
       asked |= *unevaluated != Json(false);
       closed |= *unevaluated == Json(false);
-      kind.schemas.push_back(unevaluated);
+      schemas.push_back(unevaluated);
     }
     asked |= m.least_members > std::ssize(members_);
-    if (closed || !asked || kind.names.empty()) continue;
+    if (closed || !asked) continue;
     // A few names are members that need not be there.
-    if (const auto names = kind.names.texts(kNamesListedMax)) {
-      for (const std::string& name : *names) SLUICE_TRY(add_member(m, name, false));
-      continue;
-    }
-    const auto value = c_.callee(kind.schemas);
+    for (const std::string& name : kind.few) SLUICE_TRY(add_member(m, name, false));
+    if (kind.leaf == nullptr) continue;
+    const auto value = c_.callee(schemas);
     if (!value.ok()) return value.status();
-    others_.push_back({std::move(kind.names), value.value()});
+    others_.push_back({kind.leaf, value.value()});
   }
   return {};
 }
@@ -269,9 +293,7 @@ Result<Callee> ObjectRules::build(const Merged& m) {
   }
   for (const Others& others : others_) {
     const int32_t colon = program_.add_state(rule), value = program_.add_state(rule);
-    auto leaf = json_strings(others.names, 0, -1, c_.work_);
-    if (!leaf) return SchemaCompiler::too_long();
-    Callee name = program_.add_leaf(std::make_shared<const Leaf>(std::move(*leaf)));
+    Callee name = c_.common(others.name);
     if (!name_checks_.empty()) name = c_.checked(name, name_checks_);
     // No name comes twice.
     program_.add_call(names.back(), name, colon, false, true);

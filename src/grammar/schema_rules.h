@@ -13,6 +13,18 @@
 
 namespace sluice {
 
+// Names of an object's members that are not listed one by one, in kinds by the patterns that they match.
+struct OtherNames {
+  struct Kind {
+    std::vector<std::string> few = {};  // all of them, or
+    LeafPointer leaf = {};
+    Schemas schemas = {};                // of the patterns that match
+    std::set<const Json*> matched = {};  // those that have these patterns
+  };
+  std::vector<Kind> kinds = {};
+  Schemas checks = {};  // "propertyNames" that are asked about a whole name
+};
+
 class SchemaCompiler {
  public:
   SchemaCompiler(std::shared_ptr<SchemaDocument> document, Work* work);
@@ -44,6 +56,8 @@ class SchemaCompiler {
   std::map<const Leaf*, Callee> common_;
   std::map<std::string, LeafPointer> strings_;  // by all that was said of them
   std::map<std::string, Callee> names_;
+  // By the names that are listed, and schemas with "patternProperties" or "propertyNames".
+  std::map<std::pair<std::set<std::string>, Schemas>, OtherNames> other_names_;
   std::map<const Json*, std::set<const Json*>> parts_;
   // The schemas that say something about the same value as `schema` on its behalf, itself too: through allOf, $ref and their kin.
   const std::set<const Json*>& parts_of(const Json* schema);
@@ -60,10 +74,23 @@ class ArrayRules {
   Result<Callee> rule(const Merged& m);
 
  private:
+  // "contains" of one schema, from `least` to `most` times; most < 0: no bound.
+  struct Contained {
+    const Json *schema = nullptr, *negated = nullptr;
+    int64_t least = 0, most = -1;
+    int64_t last() const {
+      return most >= 0 ? most : least;
+    }  // beyond that many they are not counted, or there are none
+  };
+  Result<Contained> contained(const Merged& m, size_t prefix, Schemas* checks);
   // The schemas of the element at `index`; `index` at or beyond all prefixes: of all the others.
-  Schemas element(const Merged& m, size_t index) const;
+  Schemas element(const Merged& m, size_t index);
+  const Json* unevaluated_by(const Merged& m, const Json& schema, size_t index);
+  Status add_element(const Merged& m, const Schemas& wanted, int32_t from, int32_t to, bool may_end);
   SchemaCompiler& c_;
   Program& program_;
+  int32_t end_ = -1;    // of the array
+  bool alike_ = false;  // one and the same is asked of all elements
 };
 
 class ObjectRules {
@@ -79,7 +106,7 @@ class ObjectRules {
   };
   // Members whose names are not listed: names of one kind have values of one kind.
   struct Others {
-    Dfa names;
+    LeafPointer name;
     Callee value;
   };
   Status list_members(const Merged& m);
@@ -88,7 +115,8 @@ class ObjectRules {
   Schemas unevaluated_by(const Merged& m, const std::set<const Json*>& evaluated);
   Status list_others(const Merged& m);
   Result<bool> is_named_well(const Merged& m, const std::string& name);
-  Status add_names(const Json& names, Dfa* all);
+  Status add_names(const Json& names, Dfa* all, Schemas* checks);
+  Result<const OtherNames*> other_names(const Merged& m, const std::set<std::string>& listed);
   Result<Callee> build(const Merged& m);
 
   SchemaCompiler& c_;

@@ -1,5 +1,6 @@
 // Whether a value is valid by a schema: for what a grammar cannot say beforehand.
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <set>
 
@@ -11,7 +12,7 @@ namespace sluice {
 namespace {
 
 constexpr int kDepthMax = 64;
-constexpr int64_t kLooksMax = 100000;  // at a schema, for one value
+constexpr int64_t kLookSteps = 8;  // of one look at a schema
 
 int64_t characters(const std::string& text) {
   return std::count_if(text.begin(), text.end(),
@@ -58,16 +59,29 @@ bool is_multiple(const Decimal& value, const Decimal& of) {
   return remainder == 0;
 }
 
+// The day before, where a text begins with a leap day: automata of dates have none.
+std::string without_leap_day(std::string text) {
+  const auto digit = [&](size_t i) { return std::isdigit(static_cast<unsigned char>(text[i])) != 0; };
+  if (text.size() < 10 || text.compare(4, 6, "-02-29") != 0 || !digit(0) || !digit(1) || !digit(2) ||
+      !digit(3))
+    return text;
+  const int year = std::stoi(text.substr(0, 4));
+  if (year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)) text[9] = '8';
+  return text;
+}
+
 class Validator {
  public:
-  Validator(const SchemaDocument& document, Bound bound, int64_t* left)
-      : document_(document), bound_(bound), left_(left) {}
+  Validator(const SchemaDocument& document, Bound bound, Work* work)
+      : document_(document), bound_(bound), work_(work) {}
 
   bool operator()(const Json& value, const Json& schema, int depth) const {
     if (schema.is_boolean()) return schema.get<bool>();
-    // Schemas that lead back to themselves have no answer: not valid for sure, and perhaps.
-    if (depth > kDepthMax || --*left_ < 0) return bound_ == Bound::kOuter;
+    // Neither valid for sure nor invalid.
+    if (depth > kDepthMax || !work_->spend(kLookSteps)) return bound_ == Bound::kOuter;
     if (!schema.is_object()) return false;
+    if (bound_ == Bound::kOuter && document_.draft() < 2019 && schema.contains("$ref"))
+      return reference(value, schema, depth);
     return whole(value, schema, depth) && (!value.is_number() || number(value, schema)) &&
            (!value.is_string() || string(value.get_ref<const std::string&>(), schema)) &&
            (!value.is_array() || array(value, schema, depth)) &&
@@ -80,10 +94,10 @@ class Validator {
     return found != schema.end() ? &*found : nullptr;
   }
   bool surely(const Json& value, const Json& schema, int depth) const {
-    return Validator(document_, Bound::kInner, left_)(value, schema, depth + 1);
+    return Validator(document_, Bound::kInner, work_)(value, schema, depth + 1);
   }
   bool perhaps(const Json& value, const Json& schema, int depth) const {
-    return Validator(document_, Bound::kOuter, left_)(value, schema, depth + 1);
+    return Validator(document_, Bound::kOuter, work_)(value, schema, depth + 1);
   }
   bool inside(const Json& value, const Json& schema, int depth) const {
     return (*this)(value, schema, depth + 1);
@@ -105,15 +119,19 @@ class Validator {
     if (const Json* list = get(schema, "enum"))
       if (std::none_of(list->begin(), list->end(), [&](const Json& one) { return same(one, value); }))
         return false;
+    return reference(value, schema, depth);
+  }
+
+  bool reference(const Json& value, const Json& schema, int depth) const {
     for (const char* key : {"$ref", "$dynamicRef", "$recursiveRef"})
-      if (const Json* reference = get(schema, key)) {
-        const auto target = document_.target(schema, reference->get<std::string>());
+      if (const Json* name = get(schema, key)) {
+        const auto target = document_.target(schema, name->get<std::string>());
         if (!target.ok() || !inside(value, *target.value(), depth)) return false;
       }
     return true;
   }
 
-  static bool number(const Json& value, const Json& schema) {
+  bool number(const Json& value, const Json& schema) const {
     const auto v = Decimal::of(value);
     if (!v) return false;
     const auto order = [&](const char* key) -> std::optional<int> {
@@ -132,7 +150,11 @@ class Validator {
     if (const auto o = order("exclusiveMaximum"); o && *o >= 0) return false;
     const Json* multiple = get(schema, "multipleOf");
     const auto m = multiple != nullptr ? Decimal::of(*multiple) : std::nullopt;
-    return !m || is_multiple(*v, *m);
+    if (!m) return true;
+    // Some checkers divide doubles.
+    const double quotient = value.get<double>() / multiple->get<double>();
+    const bool by_doubles = quotient == std::floor(quotient), exact = is_multiple(*v, *m);
+    return bound_ == Bound::kInner ? exact && by_doubles : exact || by_doubles;
   }
 
   static bool in_bounds(int64_t size, const Json& schema, const char* least, const char* most) {
@@ -149,7 +171,7 @@ class Validator {
     const Json* format = get(schema, "format");
     if (format == nullptr || !format->is_string() || bound_ == Bound::kOuter) return true;
     const Dfa* values = format_values(format->get<std::string>());
-    return values == nullptr || values->matches(value);
+    return values == nullptr || values->matches(value) || values->matches(without_leap_day(value));
   }
 
   bool array(const Json& value, const Json& schema, int depth) const {
@@ -158,7 +180,12 @@ class Validator {
     if (items != nullptr && items->is_array()) prefix = items, rest = get(schema, "additionalItems");
     for (size_t i = 0; i < value.size(); ++i) {
       const Json* one = prefix != nullptr && i < prefix->size() ? &(*prefix)[i] : rest;
+      // What other schemas evaluate is not known here.
+      if (one == nullptr && bound_ == Bound::kInner) one = get(schema, "unevaluatedItems");
       if (one != nullptr && !inside(value[i], *one, depth)) return false;
+      // To a draft without "prefixItems", "items" is about all elements.
+      const bool all = bound_ == Bound::kInner && document_.draft() < 2020 && one != rest && rest == items;
+      if (all && rest != nullptr && !inside(value[i], *rest, depth)) return false;
     }
     if (const Json* contains = get(schema, "contains")) {
       const Json *least = get(schema, "minContains"), *most = get(schema, "maxContains");
@@ -174,7 +201,7 @@ class Validator {
     if (const Json* unique = get(schema, "uniqueItems"); unique != nullptr && *unique == Json(true))
       for (size_t i = 0; i < value.size(); ++i)
         for (size_t j = 0; j < i; ++j)
-          if (same(value[i], value[j])) return false;
+          if (!work_->spend(kLookSteps) || same(value[i], value[j])) return false;
     return true;
   }
 
@@ -255,14 +282,14 @@ class Validator {
 
   const SchemaDocument& document_;
   Bound bound_;
-  int64_t* left_;  // schemas that may still be looked at
+  Work* work_;
 };
 
 }  // namespace
 
-bool is_valid(const SchemaDocument& document, const Json& value, const Json& schema, Bound bound) {
-  int64_t left = kLooksMax;
-  return Validator(document, bound, &left)(value, schema, 0);
+bool is_valid(const SchemaDocument& document, const Json& value, const Json& schema, Bound bound,
+              Work* work) {
+  return Validator(document, bound, work)(value, schema, 0);
 }
 
 namespace {

@@ -111,7 +111,7 @@ Result<LeafPointer> string_leaf(const Merged& m, SchemaDocument* document, Work*
 
 Result<LeafPointer> number_leaf(const Merged& m, Work* work) {
   const NumberBounds& b = m.number;
-  if (!b.least && !b.most && b.multiples.empty())
+  if (!b.least && !b.most && b.multiples.empty() && !b.fraction)
     return b.integer ? CommonLeaves::get().integer : CommonLeaves::get().number;
   auto dfa = json_numbers(b, work);
   if (!dfa.ok()) return Status{dfa.status().code, "JSON schema: " + dfa.status().message};
@@ -120,11 +120,12 @@ Result<LeafPointer> number_leaf(const Merged& m, Work* work) {
   return std::make_shared<const Leaf>(std::move(leaf));
 }
 
-std::vector<Json> listed_values(const Merged& m, const Schemas& schemas, const SchemaDocument& document) {
+std::vector<Json> listed_values(const Merged& m, const Schemas& schemas, const SchemaDocument& document,
+                                Work* work) {
   std::vector<Json> out;
   for (const Json& value : m.values[0]) {
     const bool valid = std::all_of(schemas.begin(), schemas.end(), [&](const Json* s) {
-      return is_valid(document, value, *s, Bound::kInner);
+      return is_valid(document, value, *s, Bound::kInner, work);
     });
     if (valid && std::find(out.begin(), out.end(), value) == out.end()) out.push_back(value);
   }

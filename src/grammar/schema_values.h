@@ -15,7 +15,8 @@ Result<LeafPointer> string_leaf(const Merged& m, SchemaDocument* document, Work*
 Result<Dfa> string_values(const Merged& m, SchemaDocument* document, Work* work);
 Result<LeafPointer> number_leaf(const Merged& m, Work* work);
 // Of "enum" and "const": those that are valid by all of `schemas`.
-std::vector<Json> listed_values(const Merged& m, const Schemas& schemas, const SchemaDocument& document);
+std::vector<Json> listed_values(const Merged& m, const Schemas& schemas, const SchemaDocument& document,
+                                Work* work);
 std::string json_text(const Json& value);
 
 }  // namespace sluice

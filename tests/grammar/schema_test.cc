@@ -1,0 +1,262 @@
+// Answers to a JSON schema: what its keywords say together.
+#include "grammar_fixture.h"
+
+namespace sluice {
+namespace {
+
+class SchemaTest : public GrammarTest {
+ protected:
+  // What each schema's answers must be, and texts that are none of them.
+  struct Case {
+    const char* schema;
+    std::vector<const char*> right, wrong;
+  };
+  void check(const std::vector<Case>& cases) {
+    for (const Case& c : cases) {
+      const Grammar compiled = grammar(kSchema, c.schema);
+      for (const char* text : c.right) EXPECT_TRUE(matches(compiled, text)) << c.schema << ": " << text;
+      for (const char* text : c.wrong) EXPECT_FALSE(matches(compiled, text)) << c.schema << ": " << text;
+    }
+  }
+  // Draws that came to where no token is left.
+  int dead_ends(const char* schema, int draws) {
+    const Grammar compiled = grammar(kSchema, schema);
+    int out = 0;
+    for (int seed = 0; seed < draws; ++seed) {
+      GrammarMatcher matcher(compiled);
+      Random random(static_cast<uint64_t>(seed));
+      std::vector<uint32_t> bits(static_cast<size_t>((vocab_ + 31) / 32));
+      for (int i = 0; i < 60 && !matcher.done(); ++i) {
+        if (!matcher.allowed(bits).ok()) {
+          ++out;
+          break;
+        }
+        std::vector<int32_t> ids;
+        for (int32_t id = 0; id < static_cast<int32_t>(vocab_); ++id)
+          if (bits[static_cast<size_t>(id) / 32] >> (id % 32) & 1) ids.push_back(id);
+        EXPECT_TRUE(matcher.accept(ids[static_cast<size_t>(random.integer(0, std::ssize(ids) - 1))]).ok());
+      }
+    }
+    return out;
+  }
+};
+
+TEST_F(SchemaTest, KeywordsHoldBesideEachOther) {
+  check({
+      {R"({"const": "née"})", {R"("née")"}, {R"("nຟe")", R"("ne")"}},
+      {R"({"type": "object", "properties": {"größe": {"const": "Bébé"}}, "required": ["größe"]})",
+       {R"({"größe": "Bébé"})"},
+       {R"({"größe": "Bebe"})", "{}"}},
+      {R"({"type": "string", "pattern": "^\"[ab]\"$"})", {R"("\"a\"")"}, {R"("a")", "\"\"a\"\""}},
+      {R"({"type": "string", "pattern": "^a\\nb$"})", {R"("a\nb")"}, {"\"a\nb\"", R"("anb")"}},
+      {R"({"type": "string", "pattern": "b"})", {R"("abc")", R"("b")"}, {R"("ac")"}},
+      {R"({"type": "string", "pattern": "^(?!ab)[a-c]{1,3}$"})", {R"("acb")"}, {R"("abc")", R"("")"}},
+      {R"({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a", "b"]})",
+       {R"({"a": true, "b": [1]})"},
+       {R"({"a": true})", R"({"b": 1})"}},
+      {R"({"type": "object", "required": ["a"]})",
+       {R"({"a": null})", R"({"a": 1, "z": 2})"},
+       {"{}", R"({"z": 2})"}},
+      {R"({"minimum": 3, "maximum": 5})", {"3", "4.25", "5"}, {"2", "5.1", "6", "2.9"}},
+      {R"({"type": "string", "format": "date", "pattern": "^2025-"})",
+       {R"("2025-02-28")"},
+       {R"("2024-02-28")", R"("2025-02-30")"}},
+      {R"({"enum": ["ab", "cd"], "pattern": "^c"})", {R"("cd")"}, {R"("ab")"}},
+      {R"({"enum": [1, "x", null], "type": ["integer", "null"]})", {"1", "null"}, {R"("x")"}},
+      {R"({"type": "integer", "minimum": -3, "exclusiveMaximum": 12})",
+       {"-3", "0", "11"},
+       {"-4", "12", "1.0", "-0"}},
+      {R"({"type": "integer", "multipleOf": 7})", {"0", "14", "-21"}, {"15", "1"}},
+      {R"({"type": "number", "multipleOf": 0.25})", {"0.25", "-1.5", "3"}, {"0.3", "0.26"}},
+      {R"({"type": "number", "exclusiveMinimum": 0.5, "maximum": 1})",
+       {"0.51", "1", "1.0"},
+       {"0.5", "0.50", "1.01"}},
+      {R"({"type": "string", "minLength": 2, "maxLength": 3})",
+       {R"("äöü")", R"("\n🦆")"},
+       {R"("a")", R"("abcd")"}},
+      {R"({"type": "string", "pattern": "^[a-z]{2,4000}$"})", {R"("ab")"}, {R"("a")", R"("aB")"}},
+      {R"({"type": "array", "items": {"enum": ["a", "b", "c"]}, "uniqueItems": true, "minItems": 3})",
+       {R"(["c", "a", "b"])"},
+       {R"(["a", "b", "a"])", R"(["a", "b"])", R"(["a", "b", "c", "a"])"}},
+      {R"({"type": "array", "uniqueItems": true})",
+       {R"([1, "1", [1]])"},
+       {"[1, 1.0]", R"([{"a": 1, "b": 2}, {"b": 2, "a": 1}])"}},
+      {R"({"type": "array", "minItems": 1})", {"[1]", R"(["a", {}])"}, {"[]"}},
+      {R"({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "null"}], "items": false})",
+       {"[1, null]", "[]"},
+       {"[null]", "[1, null, 2]"}},
+      {R"({"type": "array", "contains": {"const": 5}, "items": {"type": "integer"}})",
+       {"[5, 1]"},
+       {"[]", "[1, 2]"}},
+      {R"({"oneOf": [{"type": "integer"}, {"type": "number", "minimum": 2}]})", {"1", "2.5"}, {"3", "1.5"}},
+      {R"({"anyOf": [{"type": "string"}], "maxLength": 2})", {R"("ab")"}, {R"("abc")", "1"}},
+      {R"({"allOf": [{"type": "string"}, {"minLength": 2}, {"pattern": "^a"}]})",
+       {R"("ab")"},
+       {R"("a")", R"("ba")"}},
+      {R"({"$ref": "#/$defs/a", "maximum": 3, "$defs": {"a": {"type": "integer", "minimum": 2}}})",
+       {"2", "3"},
+       {"1", "4"}},
+      {R"({"not": {"type": "string"}})", {"1", "null", "{}"}, {R"("a")"}},
+      {R"({"type": "string", "not": {"enum": ["a", "b"]}})", {R"("c")", R"("ab")"}, {R"("a")"}},
+      {R"({"type": "object", "properties": {"k": {"enum": ["a", "b"]}, "x": {"type": "integer"}}, "required": ["k"],
+           "if": {"properties": {"k": {"const": "a"}}}, "then": {"required": ["x"]}})",
+       {R"({"k": "b"})", R"({"k": "a", "x": 1})"},
+       {R"({"k": "a"})"}},
+      {R"({"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}, "dependentRequired": {"a": ["b"]}})",
+       {"{}", R"({"b": null})", R"({"a": null, "b": null})"},
+       {R"({"a": null})"}},
+      {R"({"type": "object", "patternProperties": {"^x": {"type": "integer"}}, "additionalProperties": false})",
+       {R"({"x1": 1, "x2": 2})", "{}"},
+       {R"({"y": 1})", R"({"x": "a"})", R"({"x": 1, "x": 2})"}},
+      {R"({"type": "object", "additionalProperties": {"type": "boolean"}, "minProperties": 2})",
+       {R"({"a": true, "b": false})"},
+       {R"({"a": true})", R"({"a": true, "a": false})"}},
+      {R"({"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": true})",
+       {R"({"b": 1})"},
+       {R"({"c": 1})"}},
+  });
+}
+
+TEST_F(SchemaTest, DiscriminatedUnionsAndTheRestOfOneOf) {
+  const Grammar united = grammar(kSchema, R"({"$defs": {
+      "A": {"type": "object", "properties": {"k": {"const": "a", "type": "string"}, "n": {"type": "integer"}}, "required": ["k", "n"]},
+      "B": {"type": "object", "properties": {"k": {"const": "b", "type": "string"}}, "required": ["k"]}},
+      "discriminator": {"mapping": {"a": "#/$defs/A", "b": "#/$defs/B"}, "propertyName": "k"},
+      "oneOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}]})");
+  EXPECT_TRUE(matches(united, R"({"k": "a", "n": 1})"));
+  EXPECT_TRUE(matches(united, R"({"k": "b"})"));
+  EXPECT_FALSE(matches(united, R"({"k": "a"})"));
+}
+
+TEST_F(SchemaTest, WhatIsUnevaluated) {
+  check({
+      {R"({"enum": [[1, 2], []], "unevaluatedItems": false})", {"[]"}, {"[1,2]"}},
+      {R"({"type": "array", "allOf": [{"prefixItems": [{"type": "integer"}]}], "unevaluatedItems": false})",
+       {"[1]", "[]"},
+       {"[1, 2]", R"(["a"])"}},
+      {R"({"type": "array", "allOf": [{"items": {"type": "integer"}}], "unevaluatedItems": {"type": "null"}})",
+       {"[1, 2]"},
+       {"[null]"}},
+      {R"({"type": "array", "contains": {"type": "string"}, "unevaluatedItems": false})",
+       {R"(["a"])", R"(["a", "b"])"},
+       {"[]", R"(["a", 1])"}},
+      {R"({"type": "array", "contains": {"type": "string"}, "unevaluatedItems": {"type": "null"}})",
+       {R"(["a", null])"},
+       {"[null]", R"(["a", 1])"}},
+      {R"({"$schema": "https://json-schema.org/draft/2020-12/schema", "prefixItems": [{"const": "foo"}],
+           "oneOf": [{"prefixItems": [true, {"const": "bar"}]}, {"prefixItems": [true, {"const": "baz"}]}],
+           "unevaluatedItems": false, "minItems": 2})",
+       {R"(["foo", "bar"])", R"(["foo", "baz"])"},
+       {R"(["foo", "quux"])", R"(["foo", "bar", 1])"}},
+      {R"({"$schema": "http://json-schema.org/draft-07/schema#", "type": "array", "prefixItems": [{"type": "string"}],
+           "items": {"maxLength": 2}, "minItems": 1})",
+       {R"(["ab"])"},
+       {R"(["abc"])", "[1]"}},
+  });
+}
+
+TEST_F(SchemaTest, ElementsThatMustBeContained) {
+  check({
+      {R"({"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}], "contains": {"type": "integer"}})",
+       {R"(["a", 1])", R"(["a", 1, 2])"},
+       {"[]", R"(["a"])"}},
+      {R"({"type": "array", "prefixItems": [{"type": "string"}], "contains": {"const": "b"}})",
+       {R"(["b"])", R"(["a", "b"])"},
+       {R"(["a"])"}},
+      {R"({"type": "array", "items": {"enum": [1, 2]}, "contains": {"const": 1}, "minContains": 1, "maxContains": 2})",
+       {"[1]", "[1, 2, 1]", "[1, 2, 2]"},
+       {"[2]", "[1, 1, 1]"}},
+      {R"({"type": "array", "items": {"enum": [1, 2]}, "contains": {"const": 1}, "maxContains": 0, "minContains": 0})",
+       {"[]", "[2, 2]"},
+       {"[1]", "[2, 1]"}},
+      {R"({"$schema": "http://json-schema.org/draft-07/schema#", "type": "array", "contains": {"const": 1}, "minContains": 0})",
+       {"[1]"},
+       {"[]"}},
+  });
+  EXPECT_EQ(
+      dead_ends(
+          R"({"type": "array", "items": {"type": "boolean"}, "contains": {"const": true}, "maxContains": 1})",
+          50),
+      0);
+  EXPECT_EQ(
+      dead_ends(R"({"type": "array", "prefixItems": [{"type": "boolean"}], "contains": {"type": "null"}})",
+                50),
+      0);
+  EXPECT_NE(
+      refusal(kSchema, R"({"type": "array", "contains": {"const": 1}, "minContains": 3, "maxContains": 1})")
+          .find("nothing matches"),
+      std::string::npos);
+}
+
+TEST_F(SchemaTest, WhatMustNotHold) {
+  check({
+      {R"({"not": {"pattern": "b"}})", {R"("a")"}, {R"("b")", "1", "[]"}},
+      {R"({"not": {"type": "integer"}, "type": "number"})", {"1.5", "-0.25"}, {"1", "1.0"}},
+      {R"({"oneOf": [{"type": "integer"}, {"type": "number"}]})", {"1.5"}, {"1", "2.0"}},
+      {R"({"oneOf": [true, {"type": "string"}]})", {"1", "null"}, {R"("a")"}},
+      {R"({"type": "string", "oneOf": [{"minLength": 3}, {"maxLength": 5}]})",
+       {R"("ab")", R"("abcdef")"},
+       {R"("abcd")"}},
+      {R"({"type": "object", "not": {"unknown": 1, "required": ["a"]}, "additionalProperties": true})",
+       {R"({"b": 1})"},
+       {R"({"a": 1})"}},
+      // Beside a reference nothing is said in this draft: to fail "maxLength" is not to fail the schema.
+      {R"({"$schema": "http://json-schema.org/draft-07/schema#", "type": "string", "definitions": {"x": {"pattern": "^x"}},
+           "not": {"$ref": "#/definitions/x", "maxLength": 2}})",
+       {R"("a")"},
+       {R"("xyz")"}},
+  });
+  for (const char* none : {R"({"oneOf": [true, {}]})", R"({"not": {"title": "all"}})",
+                           R"({"oneOf": [{"type": "string"}, {"type": "string"}]})",
+                           R"({"type": "integer", "not": {"pattern": "a"}})"})
+    EXPECT_NE(refusal(kSchema, none).find("nothing matches"), std::string::npos) << none;
+  for (const char* schema : {R"({"oneOf": [{"type": "integer"}, {"type": "number"}]})",
+                             R"({"type": "string", "oneOf": [{"minLength": 3}, {"maxLength": 5}]})"})
+    EXPECT_EQ(dead_ends(schema, 50), 0) << schema;
+}
+
+// As double-precision checkers read numbers.
+TEST_F(SchemaTest, NumbersHoldAsDoubles) {
+  check({
+      {R"({"type": "number", "exclusiveMaximum": 100})", {"99.9999999999999"}, {"99.999999999999999", "100"}},
+      {R"({"type": "number", "minimum": 7, "maximum": 123456789})",
+       {"7.00000000000001"},
+       {"123456789.0000001"}},
+      {R"({"type": "number", "multipleOf": 0.01})",
+       {"4.59", "1", "-0.25"},
+       {"4.6", "4.60", "0.001", "4.590"}},
+      {R"({"type": "number", "multipleOf": 0.25})", {"4.75", "4"}, {"4.6"}},
+      {R"({"type": "number", "multipleOf": 3})", {"6", "6.0"}, {"6.00", "7"}},
+  });
+  EXPECT_EQ(dead_ends(R"({"type": "number", "multipleOf": 0.01, "minimum": 0, "maximum": 10})", 200), 0);
+}
+
+TEST_F(SchemaTest, LeapDaysThatAreListed) {
+  check({{R"({"type": "string", "format": "date", "enum": ["2024-02-29", "2023-02-29", "1900-02-29"]})",
+          {R"("2024-02-29")"},
+          {R"("2023-02-29")", R"("1900-02-29")"}}});
+}
+
+TEST_F(SchemaTest, SchemasThatNeverEndAreRefused) {
+  for (const char* schema :
+       {R"({"$ref": "#"})", R"({"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}})",
+        R"({"$defs": {"a": {"oneOf": [{"type": "integer"}, {"$ref": "#/$defs/b"}]},
+                      "b": {"oneOf": [{"type": "string"}, {"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"})",
+        R"({"dependentSchemas": {"a": {"$ref": "#"}}})", R"({"not": {"anyOf": [{"$ref": "#"}]}})"})
+    EXPECT_NE(refusal(kSchema, schema).find("leads back to itself"), std::string::npos) << schema;
+  // With a step into the value it ends.
+  check({{R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "additionalProperties": false})",
+          {"{}", R"({"a": {"a": {}}})"},
+          {R"({"a": 1})"}}});
+}
+
+TEST_F(SchemaTest, AnchorsOfSeveralScopesAreRefused) {
+  EXPECT_NE(refusal(kSchema, R"({"$id": "https://example.org/main", "$ref": "start", "$defs": {
+      "a": {"$id": "start", "$dynamicRef": "inner#thing", "$defs": {"x": {"$dynamicAnchor": "thing", "type": "null"}}},
+      "b": {"$id": "inner", "$dynamicAnchor": "thing", "type": "string"}}})")
+                .find("$dynamicAnchor"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice
