@@ -38,10 +38,6 @@ Schemas ArrayRules::element(const Merged& m, size_t index) {
   for (const Json* schema : m.arrays) {
     const Elements e = elements_of(*schema);
     if (const Json* one = e.at(index)) out.push_back(one);
-    // To a draft without "prefixItems", "items" is about all elements.
-    if (e.rest != nullptr && e.at(index) != e.rest && schema->contains("prefixItems") &&
-        c_.document_->draft() < 2020)
-      out.push_back(e.rest);
   }
   for (const Json* schema : m.arrays)
     if (const Json* unevaluated = unevaluated_by(m, *schema, index)) out.push_back(unevaluated);
@@ -79,9 +75,8 @@ Result<ArrayRules::Contained> ArrayRules::contained(const Merged& m, size_t pref
       if (value == nullptr || !value->is_number()) return otherwise;
       return static_cast<int64_t>(std::clamp(value->get<double>(), 0.0, 1e6));
     };
-    Contained one{contains, c_.document_->keep({{"not", *contains}}, *schema), bound("minContains", 1),
-                  bound("maxContains", -1)};
-    if (c_.document_->draft() < 2019) one.least = std::max<int64_t>(one.least, 1);  // has no "minContains"
+    const Contained one{contains, c_.document_->keep({{"not", *contains}}, *schema), bound("minContains", 1),
+                        bound("maxContains", -1)};
     const auto layers = static_cast<size_t>(std::max(one.least, one.most) + 1);
     const bool fits = layers * (prefix + 1) <= kPrefixMax;
     if (out.schema == nullptr && fits) {

@@ -329,7 +329,7 @@ const std::set<const Json*>& SchemaCompiler::parts_of(const Json* schema) {
 Result<Program> compile_schema(const std::string& text, Work* work) {
   auto document = SchemaDocument::parse(text);
   if (!document.ok()) return document.status();
-  SLUICE_TRY(refuse_endless(*document.value(), work));
+  SLUICE_TRY(settle(document.value().get(), work));
   return SchemaCompiler(document.value(), work).whole();
 }
 

@@ -126,8 +126,10 @@ Result<std::shared_ptr<SchemaDocument>> SchemaDocument::parse(const std::string&
   (void)Json::sax_parse(text, &reader);
   out->note_resources(out->root_, &out->root_);
   if (const std::string* dialect = string_at(out->root_, "$schema")) {
-    if (dialect->find("json-schema.org/draft-0") != std::string::npos) out->draft_ = 7;
-    if (dialect->find("json-schema.org/draft/2019-09") != std::string::npos) out->draft_ = 2019;
+    constexpr std::pair<const char*, int> kDrafts[] = {
+        {"draft-03", 4}, {"draft-04", 4}, {"draft-06", 6}, {"draft-07", 7}, {"draft/2019-09", 2019}};
+    for (const auto& [name, draft] : kDrafts)
+      if (dialect->find("json-schema.org/" + std::string(name)) != std::string::npos) out->draft_ = draft;
   }
   return out;
 }

@@ -28,8 +28,10 @@ class SchemaDocument {
   // Keeps a schema that was made here; its references are those of `like`.
   const Json* keep(Json schema);
   const Json* keep(Json schema, const Json& like);
-  // Of "$schema": 7 (or an older one), 2019 or 2020. To draft 7 what stands beside a "$ref" says nothing.
+  // Of "$schema": 4, 6, 7, 2019 or 2020, which is the one without it.
   int draft() const { return draft_; }
+  // Renames keywords of a schema that the draft does not have, so that they say nothing, as checkers of that draft have it.
+  void drop_unknown(const Json& schema);
   // A schema that says what `schema` says by these keywords alone; made once.
   const Json* only(const Json& schema, const std::vector<std::string>& keywords);
   // Whether a text matches a pattern; patterns are compiled once. kInvalidArgument: the pattern cannot be had.
@@ -59,7 +61,8 @@ bool is_valid(const SchemaDocument& document, const Json& value, const Json& sch
 // Compiles all patterns below `schema`, and names what is_valid() could not judge.
 Status prepare_validation(SchemaDocument& document, const Json& schema, Work* work);
 
-// kInvalidArgument: a schema leads back to itself without a step into the value.
-Status refuse_endless(const SchemaDocument& document, Work* work);
+// Drops what the draft does not know from all schemas that the root leads to. kInvalidArgument: one of them leads back to itself without
+// a step into the value.
+Status settle(SchemaDocument* document, Work* work);
 
 }  // namespace sluice

@@ -151,7 +151,8 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
     m->values.emplace_back(list->begin(), list->end());
   }
   if (const Json* value = get(s, "const")) says = true, m->values.push_back({*value});
-  // Numbers.
+  // Numbers. In draft 4 a number as "exclusiveMinimum" is a mistake, which checkers take for true.
+  const bool draft4 = document_->draft() == 4;
   for (const bool low : {true, false}) {
     const char *key = low ? "minimum" : "maximum",
                *strict_key = low ? "exclusiveMinimum" : "exclusiveMaximum";
@@ -168,7 +169,8 @@ Status SchemaMerger::add(const Json& s, Merged* m, Schemas* todo, const Decision
     const Json* strict = about(strict_key, kNumber);
     if (strict != nullptr && !strict->is_boolean()) SLUICE_TRY(bound(*strict, true, strict_key));
     if (const Json* value = about(key, kNumber))
-      SLUICE_TRY(bound(*value, strict != nullptr && *strict == Json(true), key));
+      SLUICE_TRY(bound(*value,
+                       strict != nullptr && (*strict == Json(true) || (draft4 && strict->is_number())), key));
   }
   if (const Json* multiple = about("multipleOf", kNumber)) {
     const auto d = Decimal::of(*multiple);

@@ -45,9 +45,7 @@ SchemaMerger::Negation SchemaMerger::negated(const Json& schema, int depth) {
   if (schema.is_boolean()) return {.schemas = schema.get<bool>() ? List{} : List{Json::object()}};
   if (!schema.is_object() || depth > 8 || !work_->spend(32)) return {.complete = false};
   Negation out;
-  const bool reference_alone = schema.contains("$ref") && document_->draft() < 2019;
-  for (const auto& [key, value] : schema.items())
-    if (!reference_alone || key == "$ref") negate_keyword(schema, key, value, depth, &out);
+  for (const auto& [key, value] : schema.items()) negate_keyword(schema, key, value, depth, &out);
   if (out.schemas.size() > kNegationsMax) out.schemas.resize(kNegationsMax), out.complete = false;
   return out;
 }

@@ -80,8 +80,6 @@ class Validator {
     // Neither valid for sure nor invalid.
     if (depth > kDepthMax || !work_->spend(kLookSteps)) return bound_ == Bound::kOuter;
     if (!schema.is_object()) return false;
-    if (bound_ == Bound::kOuter && document_.draft() < 2019 && schema.contains("$ref"))
-      return reference(value, schema, depth);
     return whole(value, schema, depth) && (!value.is_number() || number(value, schema)) &&
            (!value.is_string() || string(value.get_ref<const std::string&>(), schema)) &&
            (!value.is_array() || array(value, schema, depth)) &&
@@ -110,7 +108,10 @@ class Validator {
   bool whole(const Json& value, const Json& schema, int depth) const {
     if (const Json* type = get(schema, "type")) {
       const auto fits = [&](const Json& one) {
-        return one.is_string() && has_type(value, one.get<std::string>());
+        // To draft 4, 1.0 is no integer.
+        const bool written = document_.draft() > 4 || bound_ == Bound::kOuter || !value.is_number_float();
+        return one.is_string() && has_type(value, one.get<std::string>()) &&
+               (written || one != Json("integer"));
       };
       if (type->is_array() ? std::none_of(type->begin(), type->end(), fits) : !fits(*type)) return false;
     }
@@ -119,10 +120,6 @@ class Validator {
     if (const Json* list = get(schema, "enum"))
       if (std::none_of(list->begin(), list->end(), [&](const Json& one) { return same(one, value); }))
         return false;
-    return reference(value, schema, depth);
-  }
-
-  bool reference(const Json& value, const Json& schema, int depth) const {
     for (const char* key : {"$ref", "$dynamicRef", "$recursiveRef"})
       if (const Json* name = get(schema, key)) {
         const auto target = document_.target(schema, name->get<std::string>());
@@ -183,9 +180,6 @@ class Validator {
       // What other schemas evaluate is not known here.
       if (one == nullptr && bound_ == Bound::kInner) one = get(schema, "unevaluatedItems");
       if (one != nullptr && !inside(value[i], *one, depth)) return false;
-      // To a draft without "prefixItems", "items" is about all elements.
-      const bool all = bound_ == Bound::kInner && document_.draft() < 2020 && one != rest && rest == items;
-      if (all && rest != nullptr && !inside(value[i], *rest, depth)) return false;
     }
     if (const Json* contains = get(schema, "contains")) {
       const Json *least = get(schema, "minContains"), *most = get(schema, "maxContains");

@@ -231,6 +231,33 @@ TEST_F(SchemaTest, NumbersHoldAsDoubles) {
   EXPECT_EQ(dead_ends(R"({"type": "number", "multipleOf": 0.01, "minimum": 0, "maximum": 10})", 200), 0);
 }
 
+// What the draft of "$schema" does not have says nothing, to checkers of that draft.
+TEST_F(SchemaTest, KeywordsOfLaterDraftsSayNothing) {
+  check({
+      {R"({"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer", "const": 1})",
+       {"1", "2"},
+       {}},
+      {R"({"$schema": "http://json-schema.org/draft-06/schema#", "type": "integer", "const": 1})",
+       {"1"},
+       {"2"}},
+      {R"({"$schema": "http://json-schema.org/draft-07/schema#", "enum": [1, 2],
+           "oneOf": [{"const": 1}, {"$ref": "#/definitions/any", "const": 3}], "definitions": {"any": {"minimum": 2}}})",
+       {"2", "1"},
+       {}},
+      {R"({"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "properties": {"const": {"type": "integer"}},
+           "required": ["const"], "dependentRequired": {"const": ["b"]}})",
+       {R"({"const": 1})"},
+       {R"({"const": "a"})"}},
+      {R"({"$schema": "https://json-schema.org/draft/2019-09/schema", "type": "object", "properties": {"const": {"type": "integer"}},
+           "required": ["const"], "dependentRequired": {"const": ["b"]}})",
+       {R"({"const": 1, "b": 1})"},
+       {R"({"const": 1})"}},
+  });
+  EXPECT_NE(refusal(kSchema, R"({"$schema": "http://json-schema.org/draft-04/schema#", "not": {"const": 1}})")
+                .find("nothing matches"),
+            std::string::npos);
+}
+
 TEST_F(SchemaTest, LeapDaysThatAreListed) {
   check({{R"({"type": "string", "format": "date", "enum": ["2024-02-29", "2023-02-29", "1900-02-29"]})",
           {R"("2024-02-29")"},
