@@ -105,6 +105,14 @@ Result<Callee> ArrayRules::rule(const Merged& m) {
   const auto contained = this->contained(m, prefix, &checks);
   if (!contained.ok()) return contained.status();
   const Contained& contains = contained.value();
+  if (m.distinct && contains.least > 1) {
+    const auto one = c_.callee({contains.schema});
+    if (!one.ok()) return one.status();
+    if (is_leaf(one.value())) {
+      const auto& texts = program_.leaves[static_cast<size_t>(leaf_index(one.value()))]->texts;
+      if (!texts.empty() && std::ssize(texts) < contains.least) return c_.never();
+    }
+  }
   alike_ = prefix == 0 && contains.schema == nullptr;
   // After elements that are listed one by one there are others only where the schema asks for them.
   const bool loops =
