@@ -5,7 +5,7 @@ Wants the Python package tokenizers (0.23.3 wrote the files in the tree).
 
   tools/record_tokenizer.py train     trains the small tokenizers tests/data/tokenizer/pattern_*.json, then records
   tools/record_tokenizer.py record FILE.json OUT.jsonl
-                                      records one tokenizer: a line is {"text": ..., "parse": ids, "as_text": ids}
+                                      records one tokenizer: a line is {"text": ..., "parse": ids, "as_text": ids, "decoded": text}
   tools/record_tokenizer.py categories
                                       prints the general category of every code point, for src/text/unicode_stand_in.cc
 """
@@ -14,7 +14,7 @@ import pathlib
 import random
 import sys
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data" / "tokenizer"
@@ -29,6 +29,18 @@ O200K = "|".join([
     r"\s+(?!\S)",
     r"\s+",
 ])
+# Qwen2 and Qwen3, beside form C. Source: Qwen/Qwen3-30B-A3B, tokenizer.json.
+QWEN = "|".join([
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+    r"[^\r\n\p{L}\p{N}]?\p{L}+",
+    r"\p{N}",
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+    r"\s*[\r\n]+",
+    r"\s+(?!\S)",
+    r"\s+",
+])
+QWEN_SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+QWEN_ADDED = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>"]
 HARMONY = ["<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>",
            "<|message|>", "<|call|>"]
 
@@ -84,6 +96,14 @@ def texts():
     return SAMPLES + [random_text(rng) for _ in range(420)]
 
 
+def qwen_texts():
+    """The same with Qwen's tokens in the place of harmony's."""
+    for text in texts():
+        for theirs, ours in zip(HARMONY[-4:] + ["<|start|>", "<tool>"], ["<|endoftext|>", "<|im_end|>", "<think>", "</think>", "<|im_start|>", "<tool_call>"]):
+            text = text.replace(theirs, ours)
+        yield text
+
+
 def corpus():
     rng = random.Random(20)
     words = [w for s in SAMPLES for w in s.split(" ") if w]
@@ -92,22 +112,23 @@ def corpus():
         yield " ".join(rng.choice(words) for _ in range(rng.randint(2, 12)))
 
 
-def train(name, pre_tokenizer, ignore_merges):
+def train(name, pre_tokenizer, ignore_merges, specials=HARMONY, added=("<tool>", "<|end|>ing"), normalizer=None, texts=texts):
     tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
+    if normalizer:
+        tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=1000, special_tokens=[], show_progress=False,
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     tokenizer.train_from_iterator(corpus(), trainer)
-    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in HARMONY])
-    tokenizer.add_tokens([AddedToken("<tool>", special=False, normalized=False),
-                          AddedToken("<|end|>ing", special=False, normalized=False)])
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in specials])
+    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in added])
     path = DATA / f"{name}.json"
     tokenizer.save(str(path), pretty=False)
-    record(path, DATA / f"{name}.jsonl")
+    record(path, DATA / f"{name}.jsonl", texts)
 
 
-def record(path, out):
+def record(path, out, texts=texts):
     tokenizer = Tokenizer.from_file(str(path))
     with open(out, "w", encoding="utf-8") as lines:
         for text in texts():
@@ -117,6 +138,9 @@ def record(path, out):
                 line[key] = tokenizer.encode(text, add_special_tokens=False).ids
             if line["as_text"] == line["parse"]:
                 del line["as_text"]
+            decoded = tokenizer.decode(line["parse"], skip_special_tokens=False)
+            if decoded != text:
+                line["decoded"] = decoded  # which a normalizer has changed
             lines.write(json.dumps(line, separators=(",", ":")) + "\n")
 
 
@@ -143,6 +167,9 @@ def main(words):
         split = pre_tokenizers.Split(Regex(O200K), "isolated")
         train("pattern_o200k", pre_tokenizers.Sequence([split, byte_level]), ignore_merges=False)
         train("pattern_gpt2", pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True), ignore_merges=True)
+        split = pre_tokenizers.Split(Regex(QWEN), "isolated")
+        train("pattern_qwen", pre_tokenizers.Sequence([split, byte_level]), ignore_merges=False, specials=QWEN_SPECIALS,
+              added=QWEN_ADDED, normalizer=normalizers.NFC(), texts=qwen_texts)
     elif len(words) == 3 and words[0] == "record":
         record(words[1], words[2])
     elif words == ["categories"]:

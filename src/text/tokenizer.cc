@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "text/nfc.h"
 #include "text/tokenizer_data.h"
 
 namespace sluice {
@@ -36,6 +37,8 @@ struct Encoder {
   // Text without added tokens.
   Status plain(std::string_view text) {
     if (text.empty()) return {};
+    const std::optional<std::string> normal = data.nfc ? nfc(text) : std::nullopt;
+    if (normal) text = *normal;
     ends.assign(1, static_cast<int64_t>(text.size()));
     for (const SplitPattern& pattern : data.patterns) SLUICE_TRY(pattern.cut(text, &ends));
     int64_t begin = 0;
@@ -99,12 +102,16 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, SpecialOutput specia
   return out;
 }
 
-std::optional<int32_t> Tokenizer::id_of(std::string_view special) const {
-  const auto found = std::lower_bound(data_->added.begin(), data_->added.end(), special,
+std::optional<int32_t> Tokenizer::id_of_added(std::string_view added) const {
+  const auto found = std::lower_bound(data_->added.begin(), data_->added.end(), added,
                                       [](const Data::Added& a, std::string_view s) { return a.content < s; });
-  if (found == data_->added.end() || found->content != special || found->kind != Data::Kind::kSpecial)
-    return {};
+  if (found == data_->added.end() || found->content != added) return {};
   return found->id;
+}
+
+std::optional<int32_t> Tokenizer::id_of(std::string_view special) const {
+  const auto found = id_of_added(special);
+  return found && is_special(*found) ? found : std::nullopt;
 }
 
 bool Tokenizer::is_special(int32_t id) const { return data_->kind(id) == Data::Kind::kSpecial; }

@@ -24,14 +24,15 @@ enum class SpecialOutput : uint8_t { kShow, kSkip };
 
 // Ids are those of Hugging Face tokenizers 0.23 with add_special_tokens=False (and encode_special_tokens=True for kAsText),
 // with these differences, each on purpose:
-//   - Bytes that are not UTF-8 lose nothing: they are encoded byte by byte, so decode(encode(x)) == x for every x.
+//   - Bytes that are not UTF-8 lose nothing: they are encoded byte by byte, so decode(encode(x)) == x for every x
+//     (with a normalizer: the normalized x).
 //   - Under kAsText a special token is never among the ids, even if ignore_merges would find it as a whole word.
 //   - A token that was added decodes to its own text, even if its letters are among those that stand for bytes.
 // Immutable and cheap to copy; any number of threads may use it.
 class Tokenizer {
  public:
   // Reads a file of at most 256 MiB. kIo, kCorrupt or kUnsupported names the file, the key, what was wanted and what was
-  // found. Supported: model BPE (merges as "a b" or ["a", "b"], ignore_merges); no normalizer; pre_tokenizer ByteLevel, or a
+  // found. Supported: model BPE (merges as "a b" or ["a", "b"], ignore_merges); normalizer NFC or none; pre_tokenizer ByteLevel, or a
   // Sequence of Split{Regex, Isolated} and a last ByteLevel, without prefix space; decoder ByteLevel; post_processor none,
   // ByteLevel or TemplateProcessing, neither of which has an effect without add_special_tokens; added tokens without lstrip,
   // rstrip, single_word and normalized. A key that is not known is refused, because it could mean anything.
@@ -49,6 +50,8 @@ class Tokenizer {
 
   // The id of a special token by its text, for example "<|start|>".
   std::optional<int32_t> id_of(std::string_view special) const;
+  // The same of any token that was added to the vocabulary, special or not.
+  std::optional<int32_t> id_of_added(std::string_view added) const;
   bool is_special(int32_t id) const;
   // One more than the largest id.
   int64_t vocab_size() const;

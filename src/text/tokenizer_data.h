@@ -29,6 +29,7 @@ struct Tokenizer::Data {
   std::vector<Piece> pieces;  // [vocab_size], by id
   std::array<int32_t, 256> byte_ids{};
   Merges merges;
+  bool nfc = false;                    // text becomes that form before it is cut
   std::vector<SplitPattern> patterns;  // applied one after the other; none: a text is one piece
   std::vector<Added> added;            // sorted by content, which is what longest_added() searches
   std::array<bool, 256> starts_added{};

