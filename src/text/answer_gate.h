@@ -5,15 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "text/chat_gate.h"
 #include "text/harmony.h"
 
 namespace sluice {
-
-// Where an answer may lead to.
-struct AnswerEnds {
-  bool final_message = true;
-  std::vector<std::string> functions = {};  // that may be called
-};
 
 // At most one message of analysis, then a final message or a call. No other channel, recipient or type of content: what is held to
 // something would be somewhere else then. Reads the tokens behind a prompt that ended with "<|start|>assistant".

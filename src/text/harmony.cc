@@ -7,10 +7,9 @@
 namespace sluice {
 namespace {
 
-constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
-constexpr std::string_view kEfforts[] = {"low", "medium", "high"};
 constexpr std::string_view kChannelsLine =
     "# Valid channels: analysis, commentary, final. Channel must be included for every message.";
+constexpr std::string_view kInstructions = "# Instructions\n\n";
 constexpr std::string_view kCallsLine =
     "Calls to these tools must go to the commentary channel: 'functions'.";
 
@@ -45,7 +44,7 @@ Status check_header(const Message& message) {
   SLUICE_TRY(check_field("content_type", message.content_type));
   if (message.role == ChatRole::kTool && message.name.empty())
     return invalid("name: wanted the name of the tool, found none");
-  if (std::find(std::begin(kRoles), std::end(kRoles), message.name) != std::end(kRoles))
+  if (parse_role(message.name))
     return invalid("name: wanted the name of a tool, found the role '" + message.name + "'");
   if (message.role != ChatRole::kTool && !message.name.empty())
     return invalid("name: wanted none except for a tool, found '" + shortened(message.name) + "' with role " +
@@ -56,7 +55,7 @@ Status check_header(const Message& message) {
 std::string developer_text(const ChatOptions& options) {
   std::string out;
   if (!options.developer_instructions.empty())
-    add_section("# Instructions\n\n" + options.developer_instructions, &out);
+    add_section(std::string(kInstructions) + options.developer_instructions, &out);
   add_section(options.functions, &out);
   if (const auto& format = options.response_format) {
     std::string section = "# Response Formats\n\n## " + format->name + "\n\n";
@@ -67,16 +66,6 @@ std::string developer_text(const ChatOptions& options) {
 }
 
 }  // namespace
-
-std::string_view text(ChatRole role) { return kRoles[static_cast<size_t>(role)]; }
-
-std::optional<ChatRole> parse_role(std::string_view word) {
-  const auto found = std::find(std::begin(kRoles), std::end(kRoles), word);
-  if (found == std::end(kRoles)) return {};
-  return static_cast<ChatRole>(found - std::begin(kRoles));
-}
-
-std::string_view text(ReasoningEffort effort) { return kEfforts[static_cast<size_t>(effort)]; }
 
 std::string system_text(const ChatOptions& options) {
   std::string top = options.model_identity;
@@ -143,13 +132,12 @@ Result<std::vector<int32_t>> Harmony::prompt(const Conversation& conversation) c
   if (const std::string content = developer_text(options); !content.empty())
     SLUICE_TRY(append({.role = ChatRole::kDeveloper, .content = content}, &ids));
   const auto& messages = conversation.messages;
-  const auto is_final = [](const Message& m) {
-    return m.role == ChatRole::kAssistant && m.channel == "final";
-  };
-  const auto last_final = std::find_if(messages.rbegin(), messages.rend(), is_final).base();
+  const auto last_final = std::find_if(messages.rbegin(), messages.rend(), is_final_text).base();
   for (auto m = messages.begin(); m != messages.end(); ++m) {
-    if (m < last_final && m->role == ChatRole::kAssistant && m->channel == "analysis") continue;
-    Status status = append(*m, &ids);
+    if (m < last_final && m->role == ChatRole::kAssistant && is_reasoning(*m)) continue;
+    Status status = m->role == ChatRole::kDeveloper
+                        ? append({.role = m->role, .content = std::string(kInstructions) + m->content}, &ids)
+                        : append(*m, &ids);
     if (!status.ok()) {
       status.message = "message " + std::to_string(m - messages.begin()) + ": " + status.message;
       return status;

@@ -9,36 +9,11 @@
 
 namespace sluice {
 
-// What ended a message. kNothing: the next message began, or the tokens ended.
-enum class HarmonyEnd : uint8_t { kEnd, kCall, kReturn, kNothing };
+using HarmonyEnd = MessageEnd;
+using HarmonyEvent = AnswerEvent;
+using ParsedHarmony = ParsedAnswer;
 
-struct HarmonyEvent {
-  enum class Kind : uint8_t {
-    kHeader,  // a message begins: `message` has its header, its content is empty
-    kText,    // `text` continues its content; valid UTF-8
-    kEnd,     // it is complete; `end` says by what
-  };
-  Kind kind = Kind::kText;
-  Message message;
-  std::string text;
-  HarmonyEnd end = HarmonyEnd::kNothing;
-};
-
-struct ParsedMessage {
-  Message message;
-  HarmonyEnd end = HarmonyEnd::kNothing;
-  std::string recovered;  // what was wrong with it, for a log; empty if nothing was
-};
-
-struct ParsedHarmony {
-  std::vector<ParsedMessage> messages;
-  std::vector<HarmonyEvent>
-      events;             // those of the end: text that was held back, the end of an unfinished message
-  std::string recovered;  // what was wrong between the messages
-};
-
-// Reads harmony and recovers from everything that is not. No plain text is lost: it is in a field of a message, or in a
-// `recovered` note. Never fails. What it makes of mistakes:
+// What it makes of mistakes:
 //   - no <|message|>: what is understood of the header is the header, all text after it is content. So is a header longer
 //     than kHeaderBytesMax, at once, so that text is not held back for ever.
 //   - <|start|> or <|channel|> within content: the message ends there. <|channel|> alone begins one of the assistant.
@@ -46,8 +21,7 @@ struct ParsedHarmony {
 //   - a header that another <|start|> follows, without text: dropped, with a note.
 //   - words of a header that fit nowhere: a note. A channel that is unknown: kept, with a note.
 //   - a special token that has no meaning at its place: a note, and nothing else.
-// Not thread-safe; one parser a sequence.
-class HarmonyParser {
+class HarmonyParser final : public AnswerParser {
  public:
   static constexpr int64_t kHeaderBytesMax = 1024;
   enum class Begin : uint8_t {
@@ -56,10 +30,10 @@ class HarmonyParser {
   };
   HarmonyParser(const Harmony& harmony, Begin begin);
 
-  std::vector<HarmonyEvent> push(int32_t id);
+  std::vector<HarmonyEvent> push(int32_t id) override;
   // The end of the tokens. The parser has nothing left afterwards, and can be used for what continues a prompt or not, as at
   // its construction.
-  ParsedHarmony finish();
+  ParsedHarmony finish() override;
 
  private:
   enum class Phase : uint8_t { kBetween, kAuthor, kChannel, kConstrain, kContent };

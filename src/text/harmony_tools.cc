@@ -11,8 +11,6 @@ namespace sluice {
 namespace {
 
 using Schema = OrderedJson;
-constexpr std::string_view kNamespace = "functions.";
-constexpr size_t kNameMax = 64;
 constexpr std::string_view kDeeper = "    ", kVariant = "   ";
 
 std::string dump(const Schema& value) { return value.dump(-1, ' ', false, Schema::error_handler_t::replace); }
@@ -163,17 +161,11 @@ std::string type_of(const Schema& schema, const std::string& indent) {
 
 }  // namespace
 
-bool is_function_name(const std::string& name) {
-  return !name.empty() && name.size() <= kNameMax && std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
-  });
-}
-
 Result<std::string> functions_section(const std::vector<FunctionTool>& functions) {
   std::string out = "# Tools\n\n## functions\n\nnamespace functions {\n\n";
   for (const FunctionTool& f : functions) {
     if (!is_function_name(f.name))
-      return invalid("function: wanted a name of 1 to " + std::to_string(kNameMax) +
+      return invalid("function: wanted a name of 1 to " + std::to_string(kFunctionNameMax) +
                      " letters, digits, '_' and '-', found '" + shortened(valid_utf8(f.name)) + "'");
     add_comments(f.description, &out);
     if (f.parameters.empty()) {
@@ -191,14 +183,8 @@ Result<std::string> functions_section(const std::vector<FunctionTool>& functions
   return out + "} // namespace functions";
 }
 
-std::string function_recipient(const std::string& name) { return std::string(kNamespace) + name; }
-
 std::string call_header(const std::string& name) {
   return "<|channel|>commentary to=" + function_recipient(name) + " <|constrain|>json<|message|>";
-}
-
-std::string called_function(const std::string& recipient) {
-  return recipient.starts_with(kNamespace) ? recipient.substr(kNamespace.size()) : "";
 }
 
 }  // namespace sluice

@@ -1,0 +1,10 @@
+// The formats that chat_formats.cc lists.
+#pragma once
+#include "text/chat_format.h"
+
+namespace sluice {
+
+extern const ChatFormatEntry kHarmonyFormat;
+extern const ChatFormatEntry kQwen3Format, kQwen3ThinkingFormat, kQwen3InstructFormat;
+
+}  // namespace sluice

@@ -1,0 +1,249 @@
+// Conversations in ChatML, as Qwen3's templates write them.
+#include <algorithm>
+
+#include "base/printable.h"
+#include "text/chatml.h"
+#include "text/python_json.h"
+#include "text/utf8.h"
+
+namespace sluice {
+namespace {
+
+// One message of a template.
+struct Turn {
+  ChatRole role = ChatRole::kUser;
+  std::string reasoning, text;
+  std::vector<const Message*> calls;
+  enum class Part : uint8_t { kNone, kReasoning, kText, kFinalText, kCalls };
+  Part last = Part::kNone;  // of the assistant's
+};
+
+Turn::Part part_of(const Message& m) {
+  if (!called_function(m.recipient).empty()) return Turn::Part::kCalls;
+  if (is_reasoning(m)) return Turn::Part::kReasoning;
+  return is_final_text(m) ? Turn::Part::kFinalText : Turn::Part::kText;
+}
+
+// Messages of the assistant go on a turn in their order: reasoning, text, calls. Final text ends one, since text before a call says so.
+bool goes_on(const Turn& turn, Turn::Part part) {
+  if (turn.role != ChatRole::kAssistant || turn.last == Turn::Part::kFinalText) return false;
+  if (part == Turn::Part::kCalls) return true;
+  return turn.last == Turn::Part::kReasoning && part != Turn::Part::kReasoning;
+}
+
+std::vector<Turn> turns_of(const std::vector<Message>& messages) {
+  std::vector<Turn> turns;
+  for (const Message& m : messages) {
+    if (m.role != ChatRole::kAssistant) {
+      turns.push_back({.role = m.role, .reasoning = {}, .text = m.content, .calls = {}});
+      continue;
+    }
+    const Turn::Part part = part_of(m);
+    if (turns.empty() || !goes_on(turns.back(), part))
+      turns.push_back({.role = ChatRole::kAssistant, .reasoning = {}, .text = {}, .calls = {}});
+    Turn& turn = turns.back();
+    turn.last = part;
+    if (part == Turn::Part::kCalls)
+      turn.calls.push_back(&m);
+    else
+      (part == Turn::Part::kReasoning ? turn.reasoning : turn.text) = m.content;
+  }
+  return turns;
+}
+
+std::string_view without_newlines_before(std::string_view text) {
+  return text.substr(std::min(text.find_first_not_of('\n'), text.size()));
+}
+std::string_view without_newlines(std::string_view text) {
+  text = text.substr(0, text.find_last_not_of('\n') + 1);
+  return without_newlines_before(text);
+}
+
+// Reasoning that stands in the text, as clients send it that take no answers apart.
+void split_reasoning(Turn* turn) {
+  const std::string all = turn->text;
+  const size_t first = all.find("</think>"), last = all.rfind("</think>");
+  if (!turn->reasoning.empty() || first == all.npos) return;
+  std::string_view before = std::string_view(all).substr(0, first);
+  before = before.substr(0, before.find_last_not_of('\n') + 1);
+  if (const size_t open = before.rfind("<think>"); open != before.npos) before.remove_prefix(open + 7);
+  turn->reasoning = without_newlines_before(before);
+  turn->text = without_newlines_before(std::string_view(all).substr(last + 8));
+}
+
+bool is_query(ChatRole role, std::string_view text) {
+  return role == ChatRole::kUser &&
+         !(text.starts_with("<tool_response>") && text.ends_with("</tool_response>"));
+}
+
+// Text between tokens of the frame is one text, whoever wrote it, as the tokenizer sees it in a rendered template.
+class PromptWriter {
+ public:
+  enum class Thinks : uint8_t { kShown, kLeftOut };
+  explicit PromptWriter(const ChatMl& format) : format_(format) {}
+  void system(const ChatOptions& options);
+  void turn(const Turn& turn, Thinks thinks, PromptEnd prompt_end);
+  void result(const std::vector<Turn>& turns, size_t i, PromptEnd prompt_end);
+  void next_turn(ChatMlThinking thinking, const ChatOptions& options);
+  Result<std::vector<int32_t>> finish() {
+    flush();
+    if (!status_.ok()) return status_;
+    return std::move(ids_);
+  }
+
+ private:
+  void calls(const Turn& turn);
+  void start(std::string_view role) {
+    token(format_.tokens().start);
+    said(role);
+    said("\n");
+  }
+  void end() {
+    token(format_.tokens().end);
+    said("\n");
+  }
+  void token(int32_t id) {
+    flush();
+    ids_.push_back(id);
+  }
+  void said(std::string_view text) { pending_ += text; }
+  void flush() {
+    if (status_.ok()) status_ = format_.tokenizer().encode(pending_, Specials::kAsText, &ids_);
+    pending_.clear();
+  }
+  const ChatMl& format_;
+  std::string pending_;
+  std::vector<int32_t> ids_;
+  Status status_;
+};
+
+void PromptWriter::calls(const Turn& turn) {
+  for (size_t i = 0; i < turn.calls.size(); ++i) {
+    if (i > 0 || !turn.text.empty()) said("\n");
+    token(format_.tokens().call);
+    said(hermes_call_head(called_function(turn.calls[i]->recipient)));
+    said(turn.calls[i]->content.empty() ? "{}" : turn.calls[i]->content);
+    said("}\n");
+    token(format_.tokens().end_call);
+  }
+}
+
+void PromptWriter::system(const ChatOptions& options) {
+  const bool instructed = options.has_instructions || !options.developer_instructions.empty();
+  if (!instructed && options.functions.empty()) return;
+  start("system");
+  said(options.developer_instructions);
+  if (instructed && !options.functions.empty()) said("\n\n");
+  said(options.functions);
+  end();
+}
+
+void PromptWriter::turn(const Turn& turn, Thinks thinks, PromptEnd prompt_end) {
+  const bool is_assistant = turn.role == ChatRole::kAssistant;
+  start(is_assistant ? "assistant" : turn.role == ChatRole::kUser ? "user" : "system");
+  if (thinks == Thinks::kShown) {
+    token(format_.tokens().think);
+    said("\n");
+    said(without_newlines(turn.reasoning));
+    said("\n");
+    token(format_.tokens().end_think);
+    said("\n\n");
+  }
+  said(thinks == Thinks::kShown ? without_newlines_before(turn.text) : std::string_view(turn.text));
+  calls(turn);
+  if (prompt_end != PromptEnd::kOpenMessage) end();
+}
+
+void PromptWriter::result(const std::vector<Turn>& turns, size_t i, PromptEnd prompt_end) {
+  const auto is_result = [&](size_t at) { return at < turns.size() && turns[at].role == ChatRole::kTool; };
+  if (i == 0 || !is_result(i - 1)) {
+    token(format_.tokens().start);
+    said("user");
+  }
+  said("\n<tool_response>\n");
+  said(turns[i].text);
+  if (prompt_end == PromptEnd::kOpenMessage) return;
+  said("\n</tool_response>");
+  if (!is_result(i + 1)) end();
+}
+
+void PromptWriter::next_turn(ChatMlThinking thinking, const ChatOptions& options) {
+  start("assistant");
+  const bool empty_block = thinking == ChatMlThinking::kSwitch && options.thinking == false;
+  if (!empty_block && thinking != ChatMlThinking::kAlways) return;
+  token(format_.tokens().think);
+  said("\n");
+  if (!empty_block) return;
+  said("\n");
+  token(format_.tokens().end_think);
+  said("\n\n");
+}
+
+}  // namespace
+
+std::string hermes_call_head(const std::string& function) {
+  return "\n{\"name\": \"" + function + "\", \"arguments\": ";
+}
+
+Result<std::string> ChatMl::functions_text(const std::vector<FunctionTool>& functions) const {
+  std::string out =
+      "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with "
+      "function signatures within <tools></tools> XML tags:\n<tools>";
+  for (const FunctionTool& f : functions) {
+    OrderedJson function = {{"name", f.name}};
+    if (!f.description.empty()) function["description"] = f.description;
+    if (!f.parameters.empty()) {
+      auto parameters = parse_ordered_json(f.parameters, "parameters");
+      if (!parameters.ok()) return invalid("function " + f.name + ": " + parameters.status().message);
+      if (!parameters.value().is_object())
+        return invalid("function " + f.name + ": wanted parameters that are a JSON object, found '" +
+                       shortened(valid_utf8(f.parameters)) + "'");
+      function["parameters"] = std::move(parameters).value();
+    }
+    out += "\n" + python_json({{"type", "function"}, {"function", std::move(function)}});
+  }
+  return out +
+         "\n</tools>\n\nFor each function call, return a json object with function name and arguments within "
+         "<tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": "
+         "<args-json-object>}\n</tool_call>";
+}
+
+Result<std::vector<int32_t>> ChatMl::prompt(const Conversation& conversation) const {
+  std::vector<Turn> turns = turns_of(conversation.messages);
+  if (conversation.end == PromptEnd::kOpenMessage && turns.empty())
+    return invalid("wanted a message that can go on, found instructions alone");
+  PromptWriter out(*this);
+  out.system(conversation.options);
+  size_t last_query = turns.size();
+  for (size_t i = 0; i < turns.size(); ++i)
+    if (is_query(turns[i].role, turns[i].text)) last_query = i;
+  for (size_t i = 0; i < turns.size(); ++i) {
+    Turn& turn = turns[i];
+    const bool is_last = i + 1 == turns.size();
+    const PromptEnd end = is_last ? conversation.end : PromptEnd::kLastMessage;
+    if (turn.role == ChatRole::kTool) {
+      out.result(turns, i, end);
+      continue;
+    }
+    const bool may_think = turn.role == ChatRole::kAssistant && thinking_ != ChatMlThinking::kNever;
+    if (may_think) split_reasoning(&turn);
+    // Reasoning is shown again from the last question on: between calls, and in an answer that is continued.
+    const bool thinks = may_think && i > last_query && (is_last || !turn.reasoning.empty());
+    out.turn(turn, thinks ? PromptWriter::Thinks::kShown : PromptWriter::Thinks::kLeftOut, end);
+  }
+  if (conversation.end == PromptEnd::kNextMessage) out.next_turn(thinking_, conversation.options);
+  return out.finish();
+}
+
+void ChatMl::forget_old_reasoning(std::vector<Message>* messages) const {
+  auto shown_from = messages->end();
+  if (thinking_ != ChatMlThinking::kNever) {
+    const auto last_query = std::find_if(messages->rbegin(), messages->rend(),
+                                         [](const Message& m) { return is_query(m.role, m.content); });
+    if (last_query != messages->rend()) shown_from = last_query.base();
+  }
+  const auto is_old = [](const Message& m) { return m.role == ChatRole::kAssistant && is_reasoning(m); };
+  messages->erase(std::remove_if(messages->begin(), shown_from, is_old), shown_from);
+}
+
+}  // namespace sluice

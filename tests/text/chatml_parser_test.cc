@@ -1,0 +1,182 @@
+#include "text/chatml_parser.h"
+
+#include <algorithm>
+
+#include "base/random.h"
+#include "harness/chatml.h"
+
+namespace sluice {
+namespace {
+
+using Begin = ChatMlParser::Begin;
+using Calls = ChatMlParser::Calls;
+using Kind = AnswerEvent::Kind;
+
+// Parses, and checks on the way what holds for every stream: events tell what the messages say.
+ParsedAnswer parse(const std::vector<int32_t>& ids, Begin begin, Calls calls) {
+  ChatMlParser parser(chatml(), begin, calls);
+  std::vector<AnswerEvent> events;
+  for (const int32_t id : ids)
+    for (AnswerEvent& event : parser.push(id)) events.push_back(std::move(event));
+  ParsedAnswer parsed = parser.finish();
+  events.insert(events.end(), parsed.events.begin(), parsed.events.end());
+  size_t at = 0;
+  std::string content;
+  bool open = false;
+  for (const AnswerEvent& event : events) {
+    EXPECT_LT(at, parsed.messages.size());
+    if (at >= parsed.messages.size()) break;
+    const ParsedMessage& m = parsed.messages[at];
+    if (event.kind == Kind::kHeader) {
+      EXPECT_FALSE(open);
+      open = true;
+      EXPECT_EQ(event.message.content, "");
+      EXPECT_EQ(event.message.recipient, m.message.recipient);
+      EXPECT_EQ(is_reasoning(event.message), is_reasoning(m.message));
+    } else if (event.kind == Kind::kText) {
+      EXPECT_TRUE(open);
+      EXPECT_EQ(event.text, valid_utf8(event.text));
+      EXPECT_NE(event.text, "");
+      content += event.text;
+    } else {
+      EXPECT_EQ(event.end, m.end);
+      EXPECT_EQ(content, m.message.content);
+      content.clear();
+      open = false;
+      ++at;
+    }
+  }
+  EXPECT_FALSE(open);
+  EXPECT_EQ(at, parsed.messages.size());
+  EXPECT_TRUE(parser.finish().messages.empty());
+  return parsed;
+}
+
+// "reasoning(...)", "text(...)", "f(...)" and notes.
+std::string shown(const ParsedAnswer& parsed) {
+  std::string out;
+  const auto note = [&](const std::string& text) {
+    if (!text.empty()) out += "[" + text + "]";
+  };
+  for (const ParsedMessage& m : parsed.messages) {
+    const std::string function = called_function(m.message.recipient);
+    out += function.empty() ? is_reasoning(m.message)    ? "reasoning"
+                              : is_final_text(m.message) ? "final"
+                                                         : "text"
+                            : function;
+    out += "(" + m.message.content + ")";
+    note(m.recovered);
+  }
+  note(parsed.recovered);
+  return out;
+}
+std::string parsed(std::string_view text, Begin begin = Begin::kAnswer, Calls calls = Calls::kRead) {
+  return shown(parse(qwen_ids(text), begin, calls));
+}
+
+const std::string kCall = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, \"}\"]}}\n</tool_call>";
+
+TEST(ChatMlParser, ReadsAnswers) {
+  EXPECT_EQ(parsed("4 \xf0\x9f\x91\x8d<|im_end|>"), "final(4 \xf0\x9f\x91\x8d)");
+  EXPECT_EQ(parsed("<think>\nHm.\n\nYes.\n</think>\n\n4\n\n<|im_end|>"),
+            "reasoning(Hm.\n\nYes.)final(4\n\n)");
+  EXPECT_EQ(parsed("Hm.\n</think>\n\n4<|im_end|>", Begin::kReasoning), "reasoning(Hm.)final(4)");
+  EXPECT_EQ(parsed("<think>\n\n</think>\n\n4<|im_end|>"), "final(4)");
+  EXPECT_EQ(parsed("<think>\nHm.\n</think>\n\n" + kCall + "<|im_end|>"),
+            "reasoning(Hm.)f({\"a\": [1, \"}\"]})");
+  EXPECT_EQ(parsed("Wait.\n" + kCall + "\n" + kCall + "<|im_end|>"),
+            "text(Wait.)f({\"a\": [1, \"}\"]})f({\"a\": [1, \"}\"]})");
+  EXPECT_EQ(parsed(""), "");
+  EXPECT_EQ(parsed("<|im_end|>"), "");
+  EXPECT_EQ(parsed(" \n<|im_end|>"), "final( \n)");
+}
+
+TEST(ChatMlParser, EndsSayWhatEndedAMessage) {
+  const auto answer = parse(qwen_ids("<think>\na\n</think>\n\nb\n" + kCall + kCall + "<|im_end|>"),
+                            Begin::kAnswer, Calls::kRead);
+  ASSERT_EQ(answer.messages.size(), 4u);
+  EXPECT_EQ(answer.messages[0].end, MessageEnd::kEnd);
+  EXPECT_EQ(answer.messages[1].end, MessageEnd::kEnd);
+  EXPECT_EQ(answer.messages[3].end, MessageEnd::kCall);
+  EXPECT_EQ(parse(qwen_ids("b<|im_end|>"), Begin::kAnswer, Calls::kRead).messages[0].end,
+            MessageEnd::kReturn);
+  EXPECT_EQ(parse(qwen_ids("b"), Begin::kAnswer, Calls::kRead).messages[0].end, MessageEnd::kNothing);
+}
+
+TEST(ChatMlParser, CallsAreTextWhereNoneAreOffered) {
+  EXPECT_EQ(parsed(kCall + "<|im_end|>", Begin::kAnswer, Calls::kText), "final(" + kCall + ")");
+}
+
+TEST(ChatMlParser, ReadsCallsOfOtherForms) {
+  const auto call = [](const std::string& body) {
+    return parsed("<tool_call>" + body + "</tool_call><|im_end|>");
+  };
+  EXPECT_EQ(call(R"({"arguments": {"a":1}, "name": "f"})"), R"(f({"a":1}))");
+  EXPECT_EQ(call(R"({"name":"f"})"), "f({})");
+  EXPECT_EQ(call(R"({"name":"f","parameters":{}})"), "f({})");
+  EXPECT_EQ(call(R"({"name":"f","arguments":""})"), "f({})");
+  EXPECT_EQ(call(R"({"name":"f","arguments":"{\"a\": \"ä\"}"})"), R"(f({"a": "ä"}))");
+  EXPECT_EQ(call(R"({"name":"f","arguments": null })"), "f(null)");
+  EXPECT_EQ(call(R"({"name":"f","arguments":{},"id":"7"})"), "f({})[what is of no call: '\"id\": \"7\"']");
+  EXPECT_EQ(call(R"({"name":"f","arguments":{}} and)"), "f({})[what is of no call: 'and']");
+  EXPECT_EQ(call(R"({"name":"\u0066","arguments":{"<think>":1}})"), R"(f({"<think>":1}))");
+}
+
+TEST(ChatMlParser, RecoversFromMistakes) {
+  EXPECT_EQ(parsed("<think>\nHm.\n<|im_end|>"), "reasoning(Hm.)[no </think>]");
+  EXPECT_EQ(parsed("Hm.", Begin::kReasoning), "reasoning(Hm.)[no </think>]");
+  EXPECT_EQ(parsed("a</think>b<|im_end|>"), "final(ab)[</think> without <think>]");
+  EXPECT_EQ(parsed("a<think>b</think>c<|im_end|>"), "final(a)[<think> behind text]reasoning(b)final(c)");
+  EXPECT_EQ(parsed("<think>a <tool_call> <think> b</think>c<|im_end|>"),
+            "reasoning(a <tool_call> <think> b)final(c)");
+  EXPECT_EQ(parsed("<tool_call>\nf(1)\n</tool_call><|im_end|>"), "final(\nf(1)\n)[a call without a name]");
+  EXPECT_EQ(parsed("<tool_call>{\"arguments\": {}}</tool_call>"),
+            "final({\"arguments\": {}})[a call without a name]");
+  EXPECT_EQ(parsed("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1"),
+            "f({\"a\": 1)[a call that is cut]");
+  EXPECT_EQ(parsed("<tool_call>{\"name\": \"f\", \"argu"),
+            "f()[a call that is cut; what is of no call: '\"argu']");
+  EXPECT_EQ(parsed("<tool_call>{\"name\": \"f\"}" + kCall + "<|im_end|>"),
+            "f({})[no </tool_call>]f({\"a\": [1, \"}\"]})");
+  EXPECT_EQ(parsed("<tool_call>{\"name\": \"f\"}<|im_end|>"), "f({})[no </tool_call>]");
+  EXPECT_EQ(parsed(kCall + "\nDone.<|im_end|>"), "f({\"a\": [1, \"}\"]})final(Done.)[text behind a call]");
+  EXPECT_EQ(parsed("a<|im_start|>b<|im_end|>"), "final(ab)[<|im_start|> has no meaning here]");
+  EXPECT_EQ(parsed("a</tool_call>b"), "final(a</tool_call>b)");
+}
+
+// Bytes one by one: characters are cut, and so are the words of a call.
+TEST(ChatMlParser, DoesNotDependOnWhereTokensEnd) {
+  const std::string text = "<think>\n\nÄ👍\n\nx\n</think>\n\n\nJä 👍\n" + kCall +
+                           "\n<tool_call>{\"name\": \"gä\", "
+                           "\"arguments\": {\"x\": \"Ö👍\\\"\"}}</tool_call><|im_end|>";
+  const std::string want = parsed(text);
+  EXPECT_EQ(want, "reasoning(Ä👍\n\nx)text(Jä 👍)f({\"a\": [1, \"}\"]})gä({\"x\": \"Ö👍\\\"\"})");
+  std::vector<int32_t> bytes;
+  for (size_t at = 0; at < text.size();) {
+    size_t size = 1;
+    for (const char* token : {"<think>", "</think>", "<tool_call>", "</tool_call>", "<|im_end|>"})
+      if (text.compare(at, std::string_view(token).size(), token) == 0) size = std::string_view(token).size();
+    for (const int32_t id : qwen_ids(text.substr(at, size))) bytes.push_back(id);
+    at += size;
+  }
+  EXPECT_EQ(shown(parse(bytes, Begin::kAnswer, Calls::kRead)), want);
+  // Cut anywhere, nothing is lost that has been said, and nothing goes wrong.
+  for (size_t n = 0; n < bytes.size(); ++n)
+    parse({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n)}, Begin::kAnswer, Calls::kRead);
+}
+
+TEST(ChatMlParser, AnyTokens) {
+  Random random(7);
+  const auto below = [&](int64_t n) { return static_cast<int32_t>(random.integer(0, n - 1)); };
+  const ChatMl::Tokens t = chatml().tokens();
+  const int32_t frame[] = {t.start, t.end, t.think, t.end_think, t.call, t.end_call};
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<int32_t> ids;
+    for (int n = below(40); n > 0; --n)
+      ids.push_back(below(3) ? below(qwen_tokenizer().vocab_size() + 2) : frame[below(6)]);
+    parse(ids, below(2) ? Begin::kAnswer : Begin::kReasoning, below(4) ? Calls::kRead : Calls::kText);
+  }
+}
+
+}  // namespace
+}  // namespace sluice
