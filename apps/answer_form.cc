@@ -20,13 +20,15 @@ Result<std::string> schema_text(const std::string& source) {
 
 }  // namespace
 
-Result<AnswerForm> answer_form(const std::string& source, const Harmony& harmony, int64_t vocab) {
+Result<AnswerForm> answer_form(const std::string& source, const ChatFormat& format,
+                               std::optional<bool> thinking, int64_t vocab) {
   const auto text = schema_text(source);
   if (!text.ok()) return text.status();
   ApiRequest request;
   request.structure = GrammarSource{.kind = GrammarKind::kJsonSchema, .text = text.value()};
   request.structure_field = kFlag;
-  auto filters = StructuredOutput(harmony, vocab).filters(request);
+  request.thinking = thinking;
+  auto filters = StructuredOutput(format, vocab).filters(request);
   if (const auto* error = std::get_if<ApiError>(&filters)) return invalid(error->message);
   // Told as the server tells of a response format: without what a file has for its readers.
   const auto schema = parse_ordered_json(text.value(), kFlag);

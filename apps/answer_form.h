@@ -17,6 +17,7 @@ struct AnswerForm {
 
 // `source`: a JSON schema, which begins with '{', or the name of a file that has one. `vocab`: logits of the model, as many as it has
 // tokens or more. Compiles, which takes seconds where there are many tokens. kInvalidArgument, kIo: begins with --json-schema.
-Result<AnswerForm> answer_form(const std::string& source, const Harmony& harmony, int64_t vocab);
+Result<AnswerForm> answer_form(const std::string& source, const ChatFormat& format,
+                               std::optional<bool> thinking, int64_t vocab);
 
 }  // namespace sluice::apps

@@ -47,6 +47,7 @@ Result<ChatOptions> chat_options(const ChatFlags& flags) {
     return invalid("--current-date: wanted a date as 2025-06-28, found '" + flags.current_date + "'");
   out.current_date = flags.current_date.empty() ? today() : flags.current_date;
   out.developer_instructions = flags.system_prompt;
+  out.thinking = flags.thinking;
   return out;
 }
 
@@ -72,19 +73,79 @@ Result<Tokenizer> tokenizer_of(const ModelFlags& model, const std::string& direc
 
 }  // namespace
 
-Result<Harmony> load_harmony(const ModelFlags& model) {
-  const auto directory = model_directory(model.model);
-  if (!directory.ok()) return directory.status();
-  const std::string path = directory.value() + "/tokenizer.json";
-  const auto tokenizer = tokenizer_of(model, directory.value());
-  if (!tokenizer.ok()) return tokenizer.status();
-  auto harmony = Harmony::from(tokenizer.value());
-  if (!harmony.ok()) return Status{harmony.status().code, path + ": " + harmony.status().message};
-  return harmony;
+// transformers takes chat_template.jinja over tokenizer_config.json, where a list has the template by the name "default".
+static Result<std::optional<std::string>> chat_template_of(const std::string& directory) {
+  constexpr int64_t kTemplateBytesMax = 1 << 20, kConfigBytesMax = 16 << 20;
+  using Found = std::optional<std::string>;
+  std::error_code error;
+  if (const std::string path = directory + "/chat_template.jinja"; std::filesystem::exists(path, error)) {
+    auto text = read_file(path, kTemplateBytesMax);
+    if (!text.ok()) return text.status();
+    return Found(std::move(text).value());
+  }
+  const std::string path = directory + "/tokenizer_config.json";
+  if (!std::filesystem::exists(path, error)) return Found();
+  const auto document = read_json(path, kConfigBytesMax);
+  if (!document.ok()) return document.status();
+  const JsonAt config(document.value(), path);
+  SLUICE_TRY(config.need_object());
+  if (!config.has("chat_template")) return Found();
+  const JsonAt at = config.at("chat_template").value();
+  if (!at.value().is_array()) {
+    auto text = at.string();
+    if (!text.ok()) return text.status();
+    return Found(std::move(text).value());
+  }
+  const auto named = at.items();
+  if (!named.ok()) return named.status();
+  for (const JsonAt& one : named.value()) {
+    const auto name = one.string("name"), text = one.string("template");
+    for (const Status& status : {name.status(), text.status()})
+      if (!status.ok()) return status;
+    if (name.value() == "default") return Found(text.value());
+  }
+  return Found();
 }
 
-Chat::Chat(Session& session, const Harmony& harmony) : session_(&session), harmony_(harmony) {
-  const Tokenizer& tokenizer = harmony_.tokenizer();
+Result<ChatFormatPointer> load_chat_format(const ModelFlags& model, const std::string& format) {
+  const auto directory = model_directory(model.model);
+  if (!directory.ok()) return directory.status();
+  const auto tokenizer = tokenizer_of(model, directory.value());
+  if (!tokenizer.ok()) return tokenizer.status();
+  auto chat_template = chat_template_of(directory.value());
+  if (!chat_template.ok()) return chat_template.status();
+  const auto config = read_model_config(directory.value());
+  if (!config.ok()) return config.status();
+  auto opened = open_chat_format(format, {.tokenizer = tokenizer.value(),
+                                          .chat_template = std::move(chat_template).value(),
+                                          .stop_tokens = config.value().stop_tokens});
+  if (opened.ok() || opened.status().code == Code::kInvalidArgument) return opened;
+  return Status{opened.status().code, directory.value() + ": " + opened.status().message};
+}
+
+Result<ChatFormatPointer> load_chat_format(const ModelFlags& model, const ChatFlags& flags) {
+  auto format = load_chat_format(model, flags.format);
+  if (!format.ok()) return format;
+  if (const Status usable = format.value()->usable(); !usable.ok()) return usable;
+  SLUICE_TRY(check_chat_flags(*format.value(), flags));
+  return format;
+}
+
+Status check_chat_flags(const ChatFormat& format, const ChatFlags& flags) {
+  const ChatAbilities can = format.abilities();
+  const std::string has_none =
+      ", since the chat format " + std::string(format.name()) + " has no place for it, found ";
+  if (!can.efforts && flags.reasoning_effort != "medium")
+    return invalid("--reasoning-effort: wanted none" + has_none + flags.reasoning_effort);
+  if (!can.thinking_switch && flags.thinking)
+    return invalid("--thinking: wanted none" + has_none + (*flags.thinking ? "--thinking" : "--no-thinking"));
+  if (!can.system_message && !flags.current_date.empty())
+    return invalid("--current-date: wanted none" + has_none + flags.current_date);
+  return {};
+}
+
+Chat::Chat(Session& session, ChatFormatPointer format) : session_(&session), format_(std::move(format)) {
+  const Tokenizer& tokenizer = format_->tokenizer();
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
     longest_token_bytes_ = std::max(longest_token_bytes_, std::ssize(tokenizer.piece(id)));
 }
@@ -96,19 +157,19 @@ Result<std::vector<int32_t>> Chat::prompt(const Conversation& conversation) cons
     return invalid("prompt: wanted fewer than " + std::to_string(most) +
                    " tokens (the context, --max-model-len), found " + std::to_string(bytes) +
                    " bytes, which are at least " + std::to_string(fewest));
-  return harmony_.prompt(conversation);
+  return format_->prompt(conversation);
 }
 
-Status check_vocabulary(const std::string& directory, const Harmony& harmony, int64_t vocab) {
-  const int64_t tokens = harmony.tokenizer().vocab_size();
+Status check_vocabulary(const std::string& directory, const Tokenizer& tokenizer, int64_t vocab) {
+  const int64_t tokens = tokenizer.vocab_size();
   if (tokens <= vocab) return {};
   return {Code::kCorrupt, directory + "/tokenizer.json: wanted at most " + std::to_string(vocab) +
                               " tokens (vocab_size of config.json), found " + std::to_string(tokens)};
 }
 
-Result<Chat> Chat::open(Session& session, const Harmony& harmony) {
-  SLUICE_TRY(check_vocabulary(session.directory, harmony, session.model->config().decoder.vocab));
-  return Chat(session, harmony);
+Result<Chat> Chat::open(Session& session, ChatFormatPointer format) {
+  SLUICE_TRY(check_vocabulary(session.directory, format->tokenizer(), session.model->config().decoder.vocab));
+  return Chat(session, std::move(format));
 }
 
 SamplingParams Chat::sampling(const SamplingFlags& f) const {
@@ -125,8 +186,7 @@ SamplingParams Chat::sampling(const SamplingFlags& f) const {
                      .frequency_penalty = f.frequency_penalty.value_or(d.frequency_penalty),
                      .presence_penalty = f.presence_penalty.value_or(d.presence_penalty),
                      .logprobs = f.logprobs};
-  for (const char* name : {"<|return|>", "<|call|>"})
-    if (const auto id = harmony_.tokenizer().id_of(name)) out.stop_token_ids.push_back(*id);
+  for (const int32_t id : format_->stop_tokens()) out.stop_token_ids.push_back(id);
   if (f.ignore_eos) out.stop_token_ids.clear();
   return out;
 }
@@ -151,7 +211,7 @@ class UntilStop {
     reply->recovered.clear();  // of a format that was cut on purpose
     size_t cut = reply->text.size() - text_.size();
     for (auto m = reply->messages.rbegin(); m != reply->messages.rend() && cut > 0; ++m) {
-      if (m->channel == "analysis") continue;
+      if (is_reasoning(*m)) continue;
       const size_t bytes = std::min(cut, m->content.size());
       m->content.resize(m->content.size() - bytes);
       cut -= bytes;
@@ -183,7 +243,7 @@ Result<Reply> Chat::ask(const Conversation& conversation, const SamplingFlags& f
       {.prompt = std::move(tokens_in).value(), .sampling = sampling(flags), .filter = std::move(filter)});
   if (!id.ok()) return id.status();
   UntilStop until(flags.stop, sink);
-  ReplyReader reader(harmony_, std::ref(until));
+  ReplyReader reader(*format_, conversation.options, std::ref(until));
   double first = 0;
   bool stopped = false;
   while (!session_->engine->idle()) {

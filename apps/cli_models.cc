@@ -144,6 +144,15 @@ void add_model_flags(CLI::App* app, ModelFlags* flags) {
 
 void add_chat_flags(CLI::App* app, ChatFlags* flags) {
   const char* group = "Chat";
+  std::string formats;
+  for (const std::string& name : chat_format_names()) formats += (formats.empty() ? "" : ", ") + name;
+  app->add_option("--chat-format", flags->format,
+                  "how the model reads and writes a conversation: " + formats + "; auto: as its files say")
+      ->capture_default_str()
+      ->group(group);
+  app->add_flag("--thinking,!--no-thinking", flags->thinking,
+                "whether a model that can do either reasons before it answers; none: as its chat format does")
+      ->group(group);
   app->add_option("--reasoning-effort", flags->reasoning_effort, "low, medium, high")
       ->capture_default_str()
       ->group(group);

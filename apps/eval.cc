@@ -22,14 +22,14 @@ class Run {
 
   Status add(const std::vector<EvalQuestion>& questions) {
     for (const EvalQuestion& q : questions) {
-      Conversation c{.options = system_, .messages = {{.role = ChatRole::kUser, .content = q.question}}};
+      Conversation c{.options = system_, .messages = {user_message(q.question)}};
       auto prompt = chat_.prompt(c);
       if (!prompt.ok()) return prompt.status();
       const int64_t prompt_tokens = std::ssize(prompt.value());
       const auto id = session_.engine->add(
           {.prompt = std::move(prompt).value(), .sampling = chat_.sampling(options_.sampling)});
       if (!id.ok()) return id.status();
-      open_.emplace(id.value(), Open{&q, ReplyReader(chat_.harmony(), {}), prompt_tokens});
+      open_.emplace(id.value(), Open{&q, ReplyReader(chat_.format(), system_, {}), prompt_tokens});
     }
     return {};
   }
@@ -94,12 +94,12 @@ Result<EvalReport> evaluate(const EvalOptions& options,
   const std::string path = options.questions.empty() ? directory.value() + "/eval.jsonl" : options.questions;
   const auto questions = read_questions(path, options.limit);
   if (!questions.ok()) return questions.status();
-  const auto harmony = load_harmony(options.model);
-  if (!harmony.ok()) return harmony.status();
+  const auto format = load_chat_format(options.model, options.chat);
+  if (!format.ok()) return format.status();
   auto session = open_session(options.model);
   if (!session.ok()) return session.status();
   Session& s = session.value();
-  auto chat = Chat::open(s, harmony.value());
+  auto chat = Chat::open(s, format.value());
   if (!chat.ok()) return chat.status();
   EvalReport report{.model = s.directory, .device = text(s.device->info()), .tasks = {}, .mistakes = {}};
   for (const EvalQuestion& q : questions.value()) ++task_of(&report, q.task).questions;

@@ -1,16 +1,11 @@
 #include "apps/reply.h"
 
 namespace sluice::apps {
-namespace {
 
-bool is_reasoning(const Message& m) { return m.channel == "analysis"; }
-
-}  // namespace
-
-void ReplyReader::take(const std::vector<HarmonyEvent>& events) {
-  for (const HarmonyEvent& e : events) {
-    if (e.kind == HarmonyEvent::Kind::kHeader) current_ = e.message;
-    if (e.kind != HarmonyEvent::Kind::kText) continue;
+void ReplyReader::take(const std::vector<AnswerEvent>& events) {
+  for (const AnswerEvent& e : events) {
+    if (e.kind == AnswerEvent::Kind::kHeader) current_ = e.message;
+    if (e.kind != AnswerEvent::Kind::kText) continue;
     const Channel channel = is_reasoning(current_) ? Channel::kReasoning : Channel::kFinal;
     (channel == Channel::kReasoning ? reply_.reasoning : reply_.text) += e.text;
     if (sink_) sink_(channel, e.text);
@@ -22,11 +17,11 @@ void ReplyReader::push(const GeneratedToken& token) {
   reply_.finish = token.finish;
   reply_.cached_tokens = token.cached_tokens;
   reply_.tokens.push_back(token);
-  take(parser_.push(token.id));
+  take(parser_->push(token.id));
 }
 
 Reply ReplyReader::finish() {
-  ParsedHarmony parsed = parser_.finish();
+  ParsedAnswer parsed = parser_->finish();
   take(parsed.events);
   reply_.recovered = parsed.recovered;
   for (ParsedMessage& m : parsed.messages) {

@@ -1,18 +1,19 @@
-// What a model says in harmony as an answer: the text for the user, and the reasoning apart.
+// What a model says in its chat format as an answer: the text for the user, and the reasoning apart.
 #pragma once
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "serve/request.h"
-#include "text/harmony_parser.h"
+#include "text/chat_format.h"
 
 namespace sluice::apps {
 
 // One answer.
 struct Reply {
   std::string text;               // the text for the user
-  std::string reasoning;          // the analysis channel
+  std::string reasoning;          // before it
   std::string recovered;          // what was wrong with the format, for a log; empty if nothing was
   std::vector<Message> messages;  // for the next turn
   FinishReason finish = FinishReason::kNone;  // kAbort: `stop` ended it
@@ -28,14 +29,15 @@ using TextSink = std::function<void(Channel, const std::string&)>;
 // Turns the tokens of one answer into a Reply, streaming its text.
 class ReplyReader {
  public:
-  ReplyReader(const Harmony& harmony, TextSink sink)
-      : parser_(harmony, HarmonyParser::Begin::kAssistant), sink_(std::move(sink)) {}
+  // Of an answer to a prompt of these options, which offers no functions.
+  ReplyReader(const ChatFormat& format, const ChatOptions& options, TextSink sink)
+      : parser_(format.parser({.thinking = options.thinking})), sink_(std::move(sink)) {}
   void push(const GeneratedToken& token);
   Reply finish();
 
  private:
-  void take(const std::vector<HarmonyEvent>& events);
-  HarmonyParser parser_;
+  void take(const std::vector<AnswerEvent>& events);
+  std::unique_ptr<AnswerParser> parser_;
   TextSink sink_;
   Message current_;
   Reply reply_;

@@ -83,7 +83,7 @@ int ask_once(Chat& chat, const RunOptions& o, const AnswerForm& form, const Conv
   if (o.format == Format::kJson) {
     const auto reply = chat.ask(conversation, o.sampling, {}, should_stop, form.filter());
     if (!reply.ok()) return wrong_use(reply.status().message);
-    const std::string json = reply_json(reply.value(), chat.harmony().tokenizer());
+    const std::string json = reply_json(reply.value(), chat.format().tokenizer());
     std::fwrite(json.data(), 1, json.size(), stdout);
     return status_of(reply.value());
   }
@@ -156,7 +156,7 @@ int converse(Chat& chat, const RunOptions& o, const AnswerForm& form, Conversati
     if (word.value() == Word::kHelp) std::fputs(kHelp, stderr);
     if (word.value() == Word::kNew) conversation.messages.clear();
     if (word.value() != Word::kNone) continue;
-    conversation.messages.push_back({.role = ChatRole::kUser, .content = *line});
+    conversation.messages.push_back(user_message(*line));
     if (const auto status = take_turn(chat, o, form, input.terminal(), &conversation)) return *status;
   }
   return kExitOk;
@@ -172,15 +172,15 @@ Result<std::optional<std::string>> question_of(const RunOptions& o) {
 }
 
 // Of any text where no schema is wanted. Before the weights are read: a refusal is then quick.
-Result<AnswerForm> form_of(const RunOptions& o, const Harmony& harmony) {
+Result<AnswerForm> form_of(const RunOptions& o, const ChatFormat& format) {
   if (!o.json_schema) return AnswerForm();
   const auto directory = model_directory(o.model.model);
   if (!directory.ok()) return directory.status();
   const auto config = read_model_config(directory.value());
   if (!config.ok()) return config.status();
   const int64_t vocab = config.value().decoder.vocab;
-  SLUICE_TRY(check_vocabulary(directory.value(), harmony, vocab));
-  return answer_form(*o.json_schema, harmony, vocab);
+  SLUICE_TRY(check_vocabulary(directory.value(), format.tokenizer(), vocab));
+  return answer_form(*o.json_schema, format, o.chat.thinking, vocab);
 }
 
 }  // namespace
@@ -190,20 +190,20 @@ int run_model(const RunOptions& options) {
   if (!chat_flags.ok()) return wrong_use(chat_flags.status().message);
   const auto question = question_of(options);
   if (!question.ok()) return wrong_use(question.status().message);
-  const auto harmony = load_harmony(options.model);
-  if (!harmony.ok()) return wrong_use(harmony.status().message);
-  const auto form = form_of(options, harmony.value());
+  const auto format = load_chat_format(options.model, options.chat);
+  if (!format.ok()) return wrong_use(format.status().message);
+  const auto form = form_of(options, *format.value());
   if (!form.ok()) return wrong_use(form.status().message);
   ModelFlags flags = options.model;
   flags.max_num_seqs = 1;  // one answer at a time
   auto session = open_session(flags);
   if (!session.ok()) return wrong_use(session.status().message);
-  auto chat = Chat::open(session.value(), harmony.value());
+  auto chat = Chat::open(session.value(), format.value());
   if (!chat.ok()) return wrong_use(chat.status().message);
   Conversation conversation{.options = chat_flags.value(), .messages = {}};
   conversation.options.response_format = form.value().told;
   if (question.value()) {
-    conversation.messages.push_back({.role = ChatRole::kUser, .content = *question.value()});
+    conversation.messages.push_back(user_message(*question.value()));
     return ask_once(chat.value(), options, form.value(), conversation);
   }
   return converse(chat.value(), options, form.value(), std::move(conversation));

@@ -14,8 +14,9 @@ int64_t characters_in(std::string_view text) {
 
 using Kind = AnswerPiece::Kind;
 
-AnswerChoice::AnswerChoice(const Harmony& harmony, const ApiRequest& request)
-    : tokenizer_(harmony.tokenizer()),
+AnswerChoice::AnswerChoice(const ChatFormat& format, const ApiRequest& request)
+    : format_(format),
+      tokenizer_(format.tokenizer()),
       show_reasoning_(request.include_reasoning),
       offers_tools_(request.tools.offered()),
       wants_logprobs_(request.sampling.logprobs.has_value()),
@@ -23,7 +24,7 @@ AnswerChoice::AnswerChoice(const Harmony& harmony, const ApiRequest& request)
       decoder_(tokenizer_),
       stop_(request.stop) {
   if (request.kind != ApiKind::kCompletion)
-    parser_ = std::make_unique<HarmonyParser>(harmony, HarmonyParser::Begin::kAssistant);
+    parser_ = format.parser({.thinking = request.thinking, .calls = request.tools.offered()});
 }
 
 void AnswerChoice::begin_with(const std::vector<int32_t>& tokens) {
@@ -84,18 +85,19 @@ void AnswerChoice::add_text(const std::string& text) {
   show(stop_.push(text));
 }
 
-void AnswerChoice::read(const std::vector<HarmonyEvent>& events) {
-  for (const HarmonyEvent& e : events) {
-    within_ = e.kind != HarmonyEvent::Kind::kEnd;
-    if (e.kind == HarmonyEvent::Kind::kHeader) {
+void AnswerChoice::read(const std::vector<AnswerEvent>& events, const GeneratedToken* word) {
+  for (const AnswerEvent& e : events) {
+    within_ = e.kind != AnswerEvent::Kind::kEnd;
+    if (e.kind == AnswerEvent::Kind::kHeader) {
       const std::string function = offers_tools_ ? called_function(e.message.recipient) : "";
-      kind_ = !function.empty()                 ? Kind::kArguments
-              : e.message.channel == "analysis" ? Kind::kReasoning
-                                                : Kind::kText;
+      kind_ = !function.empty() ? Kind::kArguments : is_reasoning(e.message) ? Kind::kReasoning : Kind::kText;
       if (!function.empty()) add(Kind::kCall, function);
       called_ = called_ || !function.empty();
+      if (word && kind_ == Kind::kText && wants_logprobs_) hold(*word);
+      if (word && kind_ == Kind::kReasoning) ++reasoning_tokens_;
+      word = nullptr;
     }
-    if (e.kind != HarmonyEvent::Kind::kText) continue;
+    if (e.kind != AnswerEvent::Kind::kText) continue;
     if (kind_ == Kind::kText)
       add_text(e.text);
     else if (kind_ != Kind::kReasoning || show_reasoning_)
@@ -106,7 +108,7 @@ void AnswerChoice::read(const std::vector<HarmonyEvent>& events) {
 void AnswerChoice::push(const GeneratedToken& token) {
   if (tokens_++ == 0) list_echoed(token.prompt);
   if (only_echoes_) return end(FinishReason::kLength);
-  const bool is_special = tokenizer_.is_special(token.id);
+  const bool is_special = parser_ ? format_.is_frame(token.id) : tokenizer_.is_special(token.id);
   // Behind a prompt's tokens all are listed: who scores a continuation counts them from either end.
   const bool lists_all = !echoed_.empty();
   if (lists_all) hold(token);
@@ -116,7 +118,7 @@ void AnswerChoice::push(const GeneratedToken& token) {
     reasoning_tokens_ += is_content && kind_ == Kind::kReasoning;
     if (wants_logprobs_ && !lists_all && is_content && kind_ == Kind::kText) hold(token);
     if (parser_)
-      read(parser_->push(token.id));
+      read(parser_->push(token.id), is_special || is_content ? nullptr : &token);
     else
       add_text(decoder_.push(token.id));
   }
@@ -127,7 +129,7 @@ void AnswerChoice::end(FinishReason finish) {
   done_ = true;
   finish_ = stop_.found() ? FinishReason::kStop : finish;
   if (parser_) {
-    ParsedHarmony rest = parser_->finish();
+    ParsedAnswer rest = parser_->finish();
     read(rest.events);
     messages_ = std::move(rest.messages);
   } else if (!stop_.found()) {

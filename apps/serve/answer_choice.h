@@ -10,7 +10,7 @@
 #include "apps/serve/api_request.h"
 #include "apps/serve/stop_matcher.h"
 #include "serve/request.h"
-#include "text/harmony_parser.h"
+#include "text/chat_format.h"
 
 namespace sluice::apps {
 
@@ -37,7 +37,8 @@ struct AnswerPiece {
 // A stop string is looked for in the text for the user alone.
 class AnswerChoice {
  public:
-  AnswerChoice(const Harmony& harmony, const ApiRequest& request);
+  // `format` outlives it.
+  AnswerChoice(const ChatFormat& format, const ApiRequest& request);
   void begin_with(
       const std::vector<int32_t>& tokens);  // which the prompt ends with; they belong to the answer
   // The prompt is the beginning of the text.
@@ -57,7 +58,8 @@ class AnswerChoice {
   int64_t reasoning_tokens() const { return reasoning_tokens_; }
 
  private:
-  void read(const std::vector<HarmonyEvent>& events);
+  // `word` gave the events, and is content if a message begins among them, as in a format without headers; null: it is not in any case.
+  void read(const std::vector<AnswerEvent>& events, const GeneratedToken* word = nullptr);
   void add(AnswerPiece::Kind kind, const std::string& text);
   void add_text(const std::string& text);
   void list_echoed(const std::vector<TokenScore>& scores);
@@ -65,12 +67,13 @@ class AnswerChoice {
   void show(const std::string& text);
   void end(FinishReason finish);
 
+  const ChatFormat& format_;
   Tokenizer tokenizer_;
   bool show_reasoning_, offers_tools_, wants_logprobs_;
-  bool only_echoes_;                       // nothing that is drawn belongs to the answer
-  std::vector<int32_t> echoed_;            // tokens that come before those of the answer in its lists
-  std::unique_ptr<HarmonyParser> parser_;  // of a chat
-  StreamDecoder decoder_;                  // of a completion
+  bool only_echoes_;                      // nothing that is drawn belongs to the answer
+  std::vector<int32_t> echoed_;           // tokens that come before those of the answer in its lists
+  std::unique_ptr<AnswerParser> parser_;  // of a chat
+  StreamDecoder decoder_;                 // of a completion
   StopMatcher stop_;
   AnswerPiece::Kind kind_ = AnswerPiece::Kind::kText;  // of what is being said
   bool within_ = false;                                // the content of a message is being said

@@ -43,19 +43,19 @@ std::string deleted_json(const std::string& id) {
 std::string version_json() { return dump({{"version", SLUICE_VERSION}}); }
 std::string status_json(const std::string& status) { return dump({{"status", status}}); }
 
-std::unique_ptr<Answer> Answer::make(const Harmony& harmony, const ApiRequest& request, AnswerHead head,
+std::unique_ptr<Answer> Answer::make(const ChatFormat& format, const ApiRequest& request, AnswerHead head,
                                      const std::vector<std::vector<int32_t>>& prompts,
                                      const std::vector<int32_t>& forced) {
   if (request.kind == ApiKind::kResponse)
-    return std::make_unique<ResponseAnswer>(harmony, request, std::move(head), prompts, forced);
-  return std::make_unique<TextAnswer>(harmony, request, std::move(head), prompts, forced);
+    return std::make_unique<ResponseAnswer>(format, request, std::move(head), prompts, forced);
+  return std::make_unique<TextAnswer>(format, request, std::move(head), prompts, forced);
 }
 
 Answer::~Answer() = default;
 
-Answer::Answer(const Harmony& harmony, const ApiRequest& request, AnswerHead head,
+Answer::Answer(const ChatFormat& format, const ApiRequest& request, AnswerHead head,
                const std::vector<std::vector<int32_t>>& prompts, const std::vector<int32_t>& forced)
-    : tokenizer_(harmony.tokenizer()),
+    : tokenizer_(format.tokenizer()),
       kind_(request.kind),
       stream_(request.stream),
       logprobs_(request.sampling.logprobs),
@@ -65,7 +65,7 @@ Answer::Answer(const Harmony& harmony, const ApiRequest& request, AnswerHead hea
   for (size_t p = 0; p < prompts.size(); ++p) {
     prompt_tokens_ += std::ssize(prompts[p]);
     for (int64_t i = 0; i < request.choices; ++i) {
-      auto choice = std::make_unique<AnswerChoice>(harmony, request);
+      auto choice = std::make_unique<AnswerChoice>(format, request);
       choice->begin_with(forced);
       if (request.echo) {
         const auto* text = std::get_if<std::string>(&request.prompts[p]);

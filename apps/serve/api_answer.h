@@ -31,7 +31,7 @@ struct AnswerHead {
 class Answer {
  public:
   // `prompts` are the tokens of each prompt, `forced` those that each of them ends with and that belong to the answer.
-  static std::unique_ptr<Answer> make(const Harmony& harmony, const ApiRequest& request, AnswerHead head,
+  static std::unique_ptr<Answer> make(const ChatFormat& format, const ApiRequest& request, AnswerHead head,
                                       const std::vector<std::vector<int32_t>>& prompts,
                                       const std::vector<int32_t>& forced);
   virtual ~Answer();
@@ -55,7 +55,7 @@ class Answer {
   FinishReason finish_reason(int64_t choice) const { return at(choice).finish(); }
 
  protected:
-  Answer(const Harmony& harmony, const ApiRequest& request, AnswerHead head,
+  Answer(const ChatFormat& format, const ApiRequest& request, AnswerHead head,
          const std::vector<std::vector<int32_t>>& prompts, const std::vector<int32_t>& forced);
   virtual void append(int64_t choice, const std::vector<AnswerPiece>& pieces, std::string* out) = 0;
   const AnswerChoice& at(int64_t choice) const { return *choices_[static_cast<size_t>(choice)]; }

@@ -63,7 +63,6 @@ void read_assistant(ApiFields* fields, const std::string& content, ConversationR
   const bool has_calls = calls && !(calls->value().is_array() && calls->value().empty());
   if (reasoning.empty()) reasoning = older;
   if (!reasoning.empty()) out->reason(reasoning);
-  using Said = ConversationReader::Said;
   if (!has_calls) return out->answer(content, Said::kFinal);
   if (!content.empty()) out->answer(content, Said::kBeforeCall);
   read_calls(*calls, fields, out);
@@ -150,44 +149,31 @@ std::string read_content(const JsonAt& at, std::initializer_list<const char*> ty
 }
 
 void ConversationReader::instruct(const std::string& content) {
-  if (out_->messages.empty())
-    out_->instructions += (out_->instructions.empty() ? "" : "\n\n") + content;
-  else
-    out_->messages.push_back({.role = ChatRole::kDeveloper, .content = "# Instructions\n\n" + content});
+  if (!out_->messages.empty()) return out_->messages.push_back(instruction_message(content));
+  out_->instructions += (out_->instructions.empty() ? "" : "\n\n") + content;
+  out_->has_instructions = true;
 }
 
-void ConversationReader::ask(const std::string& content) {
-  out_->messages.push_back({.role = ChatRole::kUser, .content = content});
-}
+void ConversationReader::ask(const std::string& content) { out_->messages.push_back(user_message(content)); }
 
 void ConversationReader::reason(const std::string& content) {
-  out_->messages.push_back({.role = ChatRole::kAssistant, .channel = "analysis", .content = content});
+  out_->messages.push_back(reasoning_message(content));
 }
 
 void ConversationReader::answer(const std::string& content, Said said) {
-  out_->messages.push_back({.role = ChatRole::kAssistant,
-                            .channel = said == Said::kFinal ? "final" : "commentary",
-                            .content = content});
+  out_->messages.push_back(text_message(content, said));
 }
 
 void ConversationReader::call(const std::string& id, const std::string& function,
                               const std::string& arguments) {
   out_->function_of[id] = function;
-  out_->messages.push_back({.role = ChatRole::kAssistant,
-                            .channel = "commentary",
-                            .recipient = function_recipient(function),
-                            .content_type = "json",
-                            .content = arguments});
+  out_->messages.push_back(call_message(function, arguments));
 }
 
 bool ConversationReader::call_output(const std::string& id, const std::string& content) {
   const auto found = out_->function_of.find(id);
   if (found == out_->function_of.end()) return false;
-  out_->messages.push_back({.role = ChatRole::kTool,
-                            .name = function_recipient(found->second),
-                            .channel = "commentary",
-                            .recipient = "assistant",
-                            .content = content});
+  out_->messages.push_back(result_message(found->second, content));
   return true;
 }
 
@@ -284,6 +270,7 @@ void read_tools(ApiFields* fields, std::string_view body, ToolStyle style, ApiTo
                           "at most " + std::to_string(kToolBytesMax) + " bytes of descriptions and schemas");
   }
   read_choice(fields, style, out);
+  out->parallel = fields->boolean("parallel_tool_calls", true);
 }
 
 }  // namespace sluice::apps

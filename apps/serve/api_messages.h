@@ -23,7 +23,6 @@ class ConversationReader {
   void instruct(const std::string& content);
   void ask(const std::string& content);
   void reason(const std::string& content);
-  enum class Said : uint8_t { kFinal, kBeforeCall };
   void answer(const std::string& content, Said said);
   void call(const std::string& id, const std::string& function, const std::string& arguments);
   // False: no call had this id.

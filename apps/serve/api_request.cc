@@ -203,11 +203,18 @@ void read_reasoning(ApiFields* fields, ApiRequest* out) {
 
 }  // namespace
 
+constexpr const char* kThinking = "enable_thinking";
+
 void read_template_kwargs(ApiFields* fields, ApiRequest* out) {
   const auto at = fields->take("chat_template_kwargs");
   if (!at) return;
   fields->inside(*at, [&](ApiFields* inside) {
     read_effort("reasoning_effort", inside, out);
+    // Of no meaning until a format takes it, which this does not know.
+    if (inside->take(kThinking)) {
+      out->thinking = inside->boolean(kThinking, true);
+      out->ignored.push_back(kThinkingField);
+    }
     inside->refuse("builtin_tools", "[[]]");
     note_unread(*inside, "chat_template_kwargs.", out);
   });

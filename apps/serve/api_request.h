@@ -13,8 +13,8 @@
 
 #include "apps/serve/stop_matcher.h"
 #include "grammar/grammar.h"
-#include "text/harmony.h"
-#include "text/harmony_tools.h"
+#include "text/chat_message.h"
+#include "text/tokenizer.h"
 
 namespace sluice::apps {
 
@@ -60,11 +60,13 @@ struct ApiTools {
   enum class Choice : uint8_t { kAuto, kNone, kRequired, kNamed };
   Choice choice = Choice::kAuto;
   std::string named = {};  // one of the functions
+  bool parallel = true;    // calls may follow each other
   bool offered() const { return choice != Choice::kNone && !functions.empty(); }
 };
 
 struct ApiConversation {
   std::string instructions = {};  // of the system or developer messages before all others
+  bool has_instructions = false;  // even if they are empty
   std::vector<Message> messages = {};
   std::map<std::string, std::string> function_of = {};  // by the id of its call
 };
@@ -89,6 +91,7 @@ struct ApiRequest {
   // Of a chat or a response.
   ApiConversation conversation = {};
   std::optional<ReasoningEffort> effort = {};
+  std::optional<bool> thinking = {};
   bool include_reasoning = true;
   ApiTools tools = {};
   ApiResponseFields response = {};
@@ -107,6 +110,9 @@ struct ApiRequest {
   bool usage_in_each_event = false;       // beside include_usage
   std::vector<std::string> ignored = {};  // fields that mean nothing here
 };
+
+// Ignored by formats that do not take it.
+constexpr const char* kThinkingField = "chat_template_kwargs.enable_thinking";
 
 struct TokenizeRequest {
   std::optional<std::string> text;  // none: the chat

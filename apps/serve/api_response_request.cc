@@ -46,7 +46,7 @@ void read_said(const JsonAt& item, ApiFields* fields, ConversationReader* out) {
   if (parsed == ChatRole::kSystem || parsed == ChatRole::kDeveloper)
     out->instruct(content);
   else if (parsed == ChatRole::kAssistant)
-    out->answer(content, ConversationReader::Said::kFinal);
+    out->answer(content, Said::kFinal);
   else if (parsed == ChatRole::kUser)
     out->ask(content);
   else

@@ -57,10 +57,10 @@ ApiError error_of(const Status& fault) {
 }  // namespace
 
 struct ApiServer::Active {
-  Active(const Harmony& harmony, ServedModel::Prepared p, Exchange e, AnswerHead head)
+  Active(const ChatFormat& format, ServedModel::Prepared p, Exchange e, AnswerHead head)
       : exchange(std::move(e)),
         request(std::move(p.request)),
-        answer(Answer::make(harmony, request, std::move(head), p.prompts, p.forced)) {}
+        answer(Answer::make(format, request, std::move(head), p.prompts, p.forced)) {}
   Exchange exchange;
   ApiRequest request;
   std::unique_ptr<Answer> answer;
@@ -246,7 +246,7 @@ void ApiServer::begin(const std::shared_ptr<Job>& job, ServedModel::Prepared pre
       sequences.back().request.sampling.seed += static_cast<uint64_t>(i);
     }
   const auto active = std::make_shared<Active>(
-      model_.harmony(), std::move(prepared), exchange,
+      model_.format(), std::move(prepared), exchange,
       AnswerHead{.id = exchange->id(),
                  .created = std::time(nullptr),
                  .model = request.model.empty() ? model_.names().front() : request.model,

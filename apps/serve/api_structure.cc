@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "text/harmony_tools.h"
-
 namespace sluice::apps {
 namespace {
 

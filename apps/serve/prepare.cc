@@ -24,18 +24,6 @@ const char* field_of(const ApiRequest& request) {
                                               : "prompt";
 }
 
-// Analysis that no prompt shows any more (text/harmony.h): what is kept of a conversation is what its prompt has.
-void forget_old_reasoning(std::vector<Message>* messages) {
-  const auto is_final = [](const Message& m) {
-    return m.role == ChatRole::kAssistant && m.channel == "final";
-  };
-  const auto last_final = std::find_if(messages->rbegin(), messages->rend(), is_final).base();
-  const auto is_old = [](const Message& m) {
-    return m.role == ChatRole::kAssistant && m.channel == "analysis";
-  };
-  messages->erase(std::remove_if(messages->begin(), last_final, is_old), last_final);
-}
-
 uint64_t random_seed() {
   static thread_local std::mt19937_64 generator{std::random_device{}()};
   return generator();
@@ -54,14 +42,14 @@ ServedModel::ServedModel(const Session& session, const Chat& chat, ChatOptions o
               .repetition_min = kRepetitionMin,
               .repetition_max = kRepetitionMax,
               .bias_max = kLogitBiasMax},
-      structured_(chat.harmony(), limits_.vocab),
+      structured_(chat.format(), limits_.vocab),
       max_model_len_(session.engine->max_model_len()) {
-  const Tokenizer& tokenizer = harmony().tokenizer();
+  const Tokenizer& tokenizer = format().tokenizer();
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
     longest_token_bytes_ = std::max(longest_token_bytes_, std::ssize(tokenizer.piece(id)));
 }
 
-const Harmony& ServedModel::harmony() const { return chat_->harmony(); }
+const ChatFormat& ServedModel::format() const { return chat_->format(); }
 
 bool ServedModel::serves(const std::string& name) const {
   return name.empty() || std::find(names_.begin(), names_.end(), name) != names_.end();
@@ -91,16 +79,19 @@ ApiResult<std::vector<int32_t>> ServedModel::tokens_of(const ApiRequest& chat, P
   const char* field = field_of(chat);
   if (const auto error = check_bytes(bytes, field)) return *error;
   Conversation conversation{.options = options_, .messages = chat.conversation.messages, .end = end};
+  // An empty system message is one where the server has none.
   if (!instructions.empty()) conversation.options.developer_instructions = instructions;
+  conversation.options.has_instructions = chat.conversation.has_instructions;
+  conversation.options.thinking = chat.thinking;
   if (chat.tools.offered()) {
-    auto section = functions_section(chat.tools.functions);
+    auto section = format().functions_text(chat.tools.functions);
     if (!section.ok()) return ApiError{.message = "tools: " + section.status().message, .param = "tools"};
     if (const auto error = check_bytes(std::ssize(section.value()), "tools")) return *error;
     conversation.options.functions = std::move(section).value();
   }
   if (chat.effort) conversation.options.effort = *chat.effort;
   conversation.options.response_format = chat.response_format;
-  auto tokens = harmony().prompt(conversation);
+  auto tokens = format().prompt(conversation);
   if (!tokens.ok())
     return ApiError{.message = std::string(field) + ": " + tokens.status().message, .param = field};
   return std::move(tokens).value();
@@ -109,7 +100,7 @@ ApiResult<std::vector<int32_t>> ServedModel::tokens_of(const ApiRequest& chat, P
 ApiResult<std::vector<int32_t>> ServedModel::tokens_of(const std::string& text, Specials specials) const {
   if (const auto error = check_bytes(std::ssize(text), "prompt")) return *error;
   std::vector<int32_t> tokens;
-  const Status status = harmony().tokenizer().encode(text, specials, &tokens);
+  const Status status = format().tokenizer().encode(text, specials, &tokens);
   if (!status.ok()) return ApiError{.message = "prompt: " + status.message, .param = "prompt"};
   return tokens;
 }
@@ -144,26 +135,40 @@ ApiResult<ServedModel::Prepared> ServedModel::finish(Prepared prepared) const {
   return prepared;
 }
 
+std::optional<ApiError> ServedModel::check_chat(ApiRequest* chat) const {
+  const char* field = field_of(*chat);
+  if (const Status usable = format().usable(); !usable.ok())
+    return ApiError{.message = std::string(field) + ": " + usable.message, .param = field};
+  const ChatAbilities can = format().abilities();
+  if (!can.efforts && chat->effort && *chat->effort != ReasoningEffort::kMedium)
+    return ApiError{.message = "reasoning_effort: wanted none, since the chat format " +
+                               std::string(format().name()) + " has no place for it, found \"" +
+                               std::string(text(*chat->effort)) + "\"",
+                    .param = "reasoning_effort"};
+  if (!can.thinking_switch) chat->thinking.reset();
+  if (can.thinking_switch) std::erase(chat->ignored, kThinkingField);
+  if (!chat->thinking) chat->thinking = options_.thinking;
+  if (!can.many_calls) chat->tools.parallel = true;  // there is one in any case
+  return {};
+}
+
 std::optional<ApiError> ServedModel::make_prompt(Prepared* out, PromptEnd end) const {
-  forget_old_reasoning(&out->request.conversation.messages);
+  if (auto error = check_chat(&out->request)) return error;
+  format().forget_old_reasoning(&out->request.conversation.messages);
   auto tokens = tokens_of(out->request, end);
   if (const auto* error = std::get_if<ApiError>(&tokens)) return *error;
   out->prompts.push_back(std::get<std::vector<int32_t>>(std::move(tokens)));
   const std::string& named = out->request.tools.named;
   if (named.empty() || end != PromptEnd::kNextMessage) return {};
-  auto header = tokens_of(call_header(named), Specials::kParse);
-  if (const auto* error = std::get_if<ApiError>(&header)) return *error;
-  out->forced = std::get<std::vector<int32_t>>(std::move(header));
+  auto start = format().call_start(named, out->request.thinking);
+  if (!start.ok())
+    return ApiError{.message = "tool_choice: " + start.status().message, .param = "tool_choice"};
+  out->forced = std::move(start).value();
   out->prompts.back().insert(out->prompts.back().end(), out->forced.begin(), out->forced.end());
   return {};
 }
 
-bool ServedModel::compiles(const ApiRequest& request) {
-  const ApiTools& tools = request.tools;
-  const auto strict = [](const FunctionTool& f) { return f.strict; };
-  return request.structure || tools.choice == ApiTools::Choice::kRequired || !tools.named.empty() ||
-         (tools.offered() && std::any_of(tools.functions.begin(), tools.functions.end(), strict));
-}
+bool ServedModel::compiles(const ApiRequest& request) { return StructuredOutput::filters_of(request); }
 
 std::optional<ApiError> ServedModel::constrain(Prepared* prepared, const std::stop_token& stop) const {
   if (stop.stop_requested()) return ApiError{.status = 499, .message = "nobody waits for it"};
@@ -227,7 +232,7 @@ ApiResult<std::string> ServedModel::tokenize(std::string_view body) const {
 ApiResult<std::string> ServedModel::detokenize(std::string_view body) const {
   const auto read = read_detokenize(body, limits_);
   if (const auto* error = std::get_if<ApiError>(&read)) return *error;
-  return detokenize_json(valid_utf8(harmony().tokenizer().decode(std::get<std::vector<int32_t>>(read))));
+  return detokenize_json(valid_utf8(format().tokenizer().decode(std::get<std::vector<int32_t>>(read))));
 }
 
 }  // namespace sluice::apps

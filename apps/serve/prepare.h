@@ -9,7 +9,7 @@
 #include "apps/serve/api_request.h"
 #include "apps/serve/structured.h"
 #include "serve/request.h"
-#include "text/harmony.h"
+#include "text/chat_format.h"
 
 namespace sluice::apps {
 
@@ -40,7 +40,7 @@ class ServedModel {
   ApiResult<std::string> tokenize(std::string_view body) const;    // the answer's JSON
   ApiResult<std::string> detokenize(std::string_view body) const;  // likewise
 
-  const Harmony& harmony() const;
+  const ChatFormat& format() const;
   const ApiLimits& limits() const { return limits_; }
   const std::vector<std::string>& names() const { return names_; }
   bool serves(const std::string& name) const;
@@ -51,6 +51,8 @@ class ServedModel {
   ApiResult<std::vector<int32_t>> tokens_of(const std::string& text, Specials specials) const;
   std::optional<ApiError> check_length(int64_t tokens, const char* field) const;
   std::optional<ApiError> check_bytes(int64_t bytes, const char* field) const;
+  // Whether the model's format has a place for what a chat asks; what it takes is no longer ignored.
+  std::optional<ApiError> check_chat(ApiRequest* chat) const;
   std::optional<ApiError> make_prompt(Prepared* chat, PromptEnd end) const;
   ApiResult<Prepared> conversation(ApiRequest request) const;
   ApiResult<Prepared> finish(Prepared prepared) const;

@@ -4,10 +4,10 @@ namespace sluice::apps {
 
 using Kind = AnswerPiece::Kind;
 
-ResponseAnswer::ResponseAnswer(const Harmony& harmony, const ApiRequest& request, AnswerHead head,
+ResponseAnswer::ResponseAnswer(const ChatFormat& format, const ApiRequest& request, AnswerHead head,
                                const std::vector<std::vector<int32_t>>& prompts,
                                const std::vector<int32_t>& forced)
-    : Answer(harmony, request, std::move(head), prompts, forced),
+    : Answer(format, request, std::move(head), prompts, forced),
       fields_(request.response),
       conversation_(request.response.store ? request.conversation : ApiConversation()) {
   head_.id = "resp_" + head_.unique;

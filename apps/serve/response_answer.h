@@ -7,7 +7,7 @@ namespace sluice::apps {
 
 class ResponseAnswer final : public Answer {
  public:
-  ResponseAnswer(const Harmony& harmony, const ApiRequest& request, AnswerHead head,
+  ResponseAnswer(const ChatFormat& format, const ApiRequest& request, AnswerHead head,
                  const std::vector<std::vector<int32_t>>& prompts, const std::vector<int32_t>& forced);
   std::string finish() override;
   std::string fail(const ApiError& error) override;

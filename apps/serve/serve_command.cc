@@ -24,8 +24,12 @@ std::vector<std::string> names_of(const ServeOptions& options, const std::string
 static int serve(const ServeOptions& options, ServerLog& log) {
   const auto chat_flags = chat_options(options.chat);
   if (!chat_flags.ok()) return wrong_use(chat_flags.status().message);
-  const auto harmony = load_harmony(options.model);
-  if (!harmony.ok()) return wrong_use(harmony.status().message);
+  const auto format = load_chat_format(options.model, options.chat.format);
+  if (!format.ok()) return wrong_use(format.status().message);
+  const Status chats = format.value()->usable();
+  if (chats.ok())
+    if (const Status said = check_chat_flags(*format.value(), options.chat); !said.ok())
+      return wrong_use(said.message);
   ModelFlags flags = options.model;
   flags.count_experts = true;                         // for /metrics
   flags.quiet = options.api.log != LogFormat::kText;  // what it says is text
@@ -34,7 +38,7 @@ static int serve(const ServeOptions& options, ServerLog& log) {
   if (options.api.log == LogFormat::kJson)
     for (const SessionLine& line : lines_about(session.value())) log.write("", line.text, line.fields);
   log.flush();  // before what may go wrong is told
-  const auto chat = Chat::open(session.value(), harmony.value());
+  const auto chat = Chat::open(session.value(), format.value());
   if (!chat.ok()) return wrong_use(chat.status().message);
   const ServedModel model(session.value(), chat.value(), chat_flags.value(),
                           names_of(options, session.value().directory));
@@ -46,6 +50,7 @@ static int serve(const ServeOptions& options, ServerLog& log) {
   http = std::move(listening).value();
   server.attach(*http);
   for (const std::string& note : options.notes) server.log("", note);
+  if (!chats.ok()) server.log("", "no chats, completions alone: " + chats.message);
   server.log("", "serving " + model.names().front() + " at " + http->url());
   log.flush();
   std::printf("%s\n", http->url().c_str());

@@ -7,7 +7,7 @@ namespace sluice::apps {
 namespace {
 
 using Bits = std::vector<uint32_t>;
-using Place = AnswerGate::Place;
+using Content = ChatGate::Content;
 
 void set(std::span<uint32_t> bits, int32_t id) { bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32); }
 // Whether it was there.
@@ -29,87 +29,104 @@ class TextFilter final : public TokenFilter {
   GrammarMatcher matcher_;
 };
 
-// Arguments end with <|call|>, for which grammars have <|return|>.
-class ArgumentsFilter final : public TokenFilter {
- public:
-  ArgumentsFilter(const Grammar& grammar, int32_t grammars_end, int32_t call)
-      : text_(grammar), grammars_end_(grammars_end), call_(call) {}
-  Status allowed(std::span<uint32_t> bits, const std::stop_token& stop) override {
-    SLUICE_TRY(text_.allowed(bits, stop));
-    if (take_out(bits, grammars_end_)) set(bits, call_);
-    return {};
-  }
-  Status accept(int32_t id, const std::stop_token& stop) override {
-    return text_.accept(id == call_ ? grammars_end_ : id, stop);
-  }
-
- private:
-  TextFilter text_;
-  int32_t grammars_end_, call_;
-};
-
 // What all filters of one request share.
 struct ChatPlan {
-  AnswerGate gate;
+  std::unique_ptr<const ChatGate> gate;
   std::optional<Grammar> text;                    // of the final message; none: it is free
   std::vector<std::optional<Grammar>> arguments;  // of each function; none: they are free
-  std::shared_ptr<const Bits> words;
-  int32_t end, grammars_end, call;
+  std::shared_ptr<const Bits> words;              // of free text
+  std::shared_ptr<const Bits> frame;              // tokens that no content has
+  int32_t end;                                    // of a text, for grammars
+  bool is_frame(int32_t id) const { return ((*frame)[static_cast<size_t>(id) / 32] >> (id % 32) & 1u) != 0; }
 };
 
-// Leads through the gate to a message, and holds its content to what it must match.
+bool has(const std::vector<int32_t>& ids, int32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+// Leads through the gate, and holds content to what it must match.
 class ChatFilter final : public TokenFilter {
  public:
-  explicit ChatFilter(std::shared_ptr<const ChatPlan> plan) : plan_(std::move(plan)), gate_(plan_->gate) {
+  explicit ChatFilter(std::shared_ptr<const ChatPlan> plan)
+      : plan_(std::move(plan)), gate_(plan_->gate->copy()) {
     arrive();
   }
 
   Status allowed(std::span<uint32_t> bits, const std::stop_token& stop) override {
-    if (content_) return content_->allowed(bits, stop);
-    if (gate_.place() == Place::kHeader) {
-      std::fill(bits.begin(), bits.end(), 0u);
-      for (const int32_t id : gate_.next()) set(bits, id);
-      return {};
-    }
-    std::copy(plan_->words->begin(), plan_->words->end(), bits.begin());
-    set(bits, gate_.place() == Place::kAnalysis ? plan_->end
-              : gate_.place() == Place::kCall   ? plan_->call
-                                                : plan_->grammars_end);
+    SLUICE_TRY(allowed_content(bits, stop));
+    for (const int32_t id : gate_->step().frame) set(bits, id);
     return {};
   }
+
   Status accept(int32_t id, const std::stop_token& stop) override {
-    if (content_) return content_->accept(id, stop);
-    gate_.accept(id);
+    if (!has(gate_->step().frame, id)) {
+      bool ends = has(gate_->step().ends, id);
+      // Text of the frame may begin with a token that content has, too.
+      if (ends && content_ && !plan_->is_frame(id)) SLUICE_TRY(is_complete(stop, &ends));
+      if (content_) SLUICE_TRY(content_->accept(ends ? plan_->end : id, stop));
+      if (!ends) return gate_->accept_content(), Status{};
+    }
+    gate_->accept(id);
     arrive();
     return {};
   }
 
  private:
+  Status allowed_content(std::span<uint32_t> bits, const std::stop_token& stop) {
+    const ChatGate::Step& step = gate_->step();
+    bool ends = true;
+    if (step.content == Content::kNone) {
+      std::fill(bits.begin(), bits.end(), 0u);
+      ends = false;
+    } else if (content_) {
+      SLUICE_TRY(content_->allowed(bits, stop));
+      ends = take_out(bits, plan_->end);
+      for (size_t i = 0; i < bits.size(); ++i) bits[i] &= ~(*plan_->frame)[i];
+    } else {
+      std::copy(plan_->words->begin(), plan_->words->end(), bits.begin());
+    }
+    if (ends)
+      for (const int32_t id : step.ends) set(bits, id);
+    return {};
+  }
+  Status is_complete(const std::stop_token& stop, bool* complete) {
+    Bits bits(plan_->words->size());
+    SLUICE_TRY(content_->allowed(bits, stop));
+    *complete = take_out(bits, plan_->end);
+    return {};
+  }
   void arrive() {
-    if (gate_.place() == Place::kCall && plan_->arguments[gate_.function()])
-      content_ = std::make_unique<ArgumentsFilter>(*plan_->arguments[gate_.function()], plan_->grammars_end,
-                                                   plan_->call);
-    else if (gate_.place() == Place::kFinal && plan_->text)
-      content_ = std::make_unique<TextFilter>(*plan_->text);
+    const ChatGate::Step& step = gate_->step();
+    if (step.content == at_ && step.function == function_) return;
+    at_ = step.content;
+    function_ = step.function;
+    content_.reset();
+    const std::optional<Grammar>* grammar = at_ == Content::kArguments ? &plan_->arguments[function_]
+                                            : at_ == Content::kText    ? &plan_->text
+                                                                       : nullptr;
+    if (grammar && *grammar) content_ = std::make_unique<TextFilter>(**grammar);
   }
   std::shared_ptr<const ChatPlan> plan_;
-  AnswerGate gate_;
-  std::unique_ptr<TokenFilter> content_;  // once the content has begun
+  std::unique_ptr<ChatGate> gate_;
+  Content at_ = Content::kNone;
+  size_t function_ = 0;
+  std::unique_ptr<TokenFilter> content_;  // that is held to something
 };
 
 }  // namespace
 
-StructuredOutput::StructuredOutput(const Harmony& harmony, int64_t vocab)
-    : harmony_(harmony),
-      end_(*harmony.tokenizer().id_of("<|end|>")),
-      return_(*harmony.tokenizer().id_of("<|return|>")),
-      call_(*harmony.tokenizer().id_of("<|call|>")) {
-  const Tokenizer& tokenizer = harmony.tokenizer();
-  compiler_ = std::make_unique<GrammarCompiler>(tokenizer, vocab, return_);
-  Bits words(static_cast<size_t>((vocab + 31) / 32));
-  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
-    if (!tokenizer.is_special(id) && !tokenizer.piece(id).empty()) set(words, id);
+StructuredOutput::StructuredOutput(const ChatFormat& format, int64_t vocab) : format_(format) {
+  const Tokenizer& tokenizer = format.tokenizer();
+  compiler_ = std::make_unique<GrammarCompiler>(tokenizer, vocab, format.end_token());
+  Bits words(static_cast<size_t>((vocab + 31) / 32)), frame(words.size());
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    if (format.is_frame(id))
+      set(frame, id);
+    else if (!tokenizer.piece(id).empty())
+      set(words, id);
+  }
   words_ = std::make_shared<const Bits>(std::move(words));
+  frame_ = std::make_shared<const Bits>(std::move(frame));
 }
 
 ApiResult<Grammar> StructuredOutput::compile(const GrammarSource& source, const std::string& field,
@@ -138,7 +155,10 @@ ApiResult<MakeFilter> StructuredOutput::of_chat(const ApiRequest& request, std::
                                                 const std::stop_token& stop) const {
   const ApiTools& tools = request.tools;
   std::vector<std::optional<Grammar>> arguments;
-  AnswerEnds ends{.final_message = tools.choice != ApiTools::Choice::kRequired, .functions = {}};
+  AnswerEnds ends{.final_message = tools.choice != ApiTools::Choice::kRequired,
+                  .held_text = text.has_value(),
+                  .many_calls = tools.parallel,
+                  .begun = !tools.named.empty()};
   for (size_t i = 0; tools.offered() && i < tools.functions.size(); ++i) {
     const FunctionTool& f = tools.functions[i];
     if (!tools.named.empty() && f.name != tools.named) continue;
@@ -146,22 +166,26 @@ ApiResult<MakeFilter> StructuredOutput::of_chat(const ApiRequest& request, std::
     if (const auto* error = std::get_if<ApiError>(&grammar)) return *error;
     arguments.push_back(std::get<std::optional<Grammar>>(std::move(grammar)));
     ends.functions.push_back(f.name);
+    ends.free_arguments.push_back(!arguments.back());
   }
-  if (!tools.named.empty() && !arguments.front()) return MakeFilter();
-  if (!tools.named.empty())  // the prompt ends with its header
-    return MakeFilter([grammar = *arguments.front(), end = return_, call = call_] {
-      return std::make_shared<ArgumentsFilter>(grammar, end, call);
-    });
-  auto gate = AnswerGate::from(harmony_, ends);
+  if (ends.begun && !arguments.front()) return MakeFilter();
+  auto gate = format_.gate(ends, request.thinking);
   if (!gate.ok()) return ApiError{.message = "tools: " + gate.status().message, .param = "tools"};
   const auto plan = std::make_shared<const ChatPlan>(ChatPlan{.gate = std::move(gate).value(),
                                                               .text = std::move(text),
                                                               .arguments = std::move(arguments),
                                                               .words = words_,
-                                                              .end = end_,
-                                                              .grammars_end = return_,
-                                                              .call = call_});
+                                                              .frame = frame_,
+                                                              .end = format_.end_token()});
   return MakeFilter([plan] { return std::make_shared<ChatFilter>(plan); });
+}
+
+bool StructuredOutput::filters_of(const ApiRequest& request) {
+  const ApiTools& tools = request.tools;
+  const auto strict = [](const FunctionTool& f) { return f.strict; };
+  return request.structure || tools.choice == ApiTools::Choice::kRequired || !tools.named.empty() ||
+         (tools.offered() &&
+          (!tools.parallel || std::any_of(tools.functions.begin(), tools.functions.end(), strict)));
 }
 
 ApiResult<MakeFilter> StructuredOutput::filters(const ApiRequest& request,
@@ -172,11 +196,7 @@ ApiResult<MakeFilter> StructuredOutput::filters(const ApiRequest& request,
     if (const auto* error = std::get_if<ApiError>(&grammar)) return *error;
     text = std::get<Grammar>(std::move(grammar));
   }
-  const ApiTools& tools = request.tools;
-  const bool strict = tools.offered() && std::any_of(tools.functions.begin(), tools.functions.end(),
-                                                     [](const FunctionTool& f) { return f.strict; });
-  const bool must_call = tools.choice == ApiTools::Choice::kRequired || !tools.named.empty();
-  if (!text && !strict && !must_call) return MakeFilter();
+  if (!filters_of(request)) return MakeFilter();
   if (request.kind != ApiKind::kCompletion) return of_chat(request, std::move(text), stop);
   return MakeFilter([grammar = *text] { return std::make_shared<TextFilter>(grammar); });
 }

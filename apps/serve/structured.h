@@ -11,7 +11,7 @@
 #include "apps/serve/api_request.h"
 #include "grammar/grammar.h"
 #include "serve/token_filter.h"
-#include "text/answer_gate.h"
+#include "text/chat_format.h"
 
 namespace sluice::apps {
 
@@ -21,7 +21,10 @@ using MakeFilter = std::function<
 // Of one model. Any number of threads may use it.
 class StructuredOutput {
  public:
-  StructuredOutput(const Harmony& harmony, int64_t vocab);
+  // `format` outlives it.
+  StructuredOutput(const ChatFormat& format, int64_t vocab);
+  // Whether filters() compiles something for it.
+  static bool filters_of(const ApiRequest& request);
   // What the request asks for: a structure of its text, a call that must be made, arguments that must match. Compiles on the thread
   // that calls, and gives up once it is asked to stop. Errors name the field.
   ApiResult<MakeFilter> filters(const ApiRequest& request, const std::stop_token& stop = {}) const;
@@ -34,10 +37,10 @@ class StructuredOutput {
   ApiResult<std::optional<Grammar>> arguments_of(const FunctionTool& function, size_t number,
                                                  const std::stop_token& stop) const;
 
-  Harmony harmony_;
+  const ChatFormat& format_;
   std::unique_ptr<GrammarCompiler> compiler_;
-  std::shared_ptr<const std::vector<uint32_t>> words_;  // the tokens of free text
-  int32_t end_, return_, call_;
+  std::shared_ptr<const std::vector<uint32_t>> words_,
+      frame_;  // the tokens of free text, and those that no text has
 };
 
 }  // namespace sluice::apps

@@ -4,9 +4,9 @@ namespace sluice::apps {
 
 using Kind = AnswerPiece::Kind;
 
-TextAnswer::TextAnswer(const Harmony& harmony, const ApiRequest& request, AnswerHead head,
+TextAnswer::TextAnswer(const ChatFormat& format, const ApiRequest& request, AnswerHead head,
                        const std::vector<std::vector<int32_t>>& prompts, const std::vector<int32_t>& forced)
-    : Answer(harmony, request, std::move(head), prompts, forced),
+    : Answer(format, request, std::move(head), prompts, forced),
       chat_(request.kind == ApiKind::kChat),
       include_usage_(request.include_usage),
       usage_in_each_event_(request.usage_in_each_event),

@@ -76,7 +76,7 @@ TEST(ApiRequest, MessagesBecomeThoseOfTheChatFormat) {
   const std::vector<Message> want{{.role = ChatRole::kUser, .content = "q"},
                                   {.role = ChatRole::kAssistant, .channel = "analysis", .content = "r"},
                                   {.role = ChatRole::kAssistant, .channel = "final", .content = "a"},
-                                  {.role = ChatRole::kDeveloper, .content = "# Instructions\n\nC"},
+                                  {.role = ChatRole::kDeveloper, .content = "C"},
                                   {.role = ChatRole::kUser, .content = ""}};
   EXPECT_EQ(r.conversation.messages, want);
 }
