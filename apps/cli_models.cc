@@ -150,8 +150,9 @@ void add_chat_flags(CLI::App* app, ChatFlags* flags) {
                   "how the model reads and writes a conversation: " + formats + "; auto: as its files say")
       ->capture_default_str()
       ->group(group);
-  app->add_flag("--thinking,!--no-thinking", flags->thinking,
-                "whether a model that can do either reasons before it answers; none: as its chat format does")
+  app->add_flag_function(
+         "--thinking,!--no-thinking", [flags](int64_t count) { flags->thinking = count > 0; },
+         "whether a model that can do either reasons before it answers; none: as its chat format does")
       ->group(group);
   app->add_option("--reasoning-effort", flags->reasoning_effort, "low, medium, high")
       ->capture_default_str()

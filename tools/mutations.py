@@ -20,8 +20,9 @@ from mutations_engine import ENGINE
 from mutations_layers import LAYERS
 from mutations_server import SERVER
 from mutations_table import KERNELS
+from mutations_text import TEXT
 
-MUTATIONS = KERNELS + LAYERS + ENGINE + SERVER
+MUTATIONS = KERNELS + TEXT + LAYERS + ENGINE + SERVER
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 COPY = ROOT / "build" / "mutations" / "src"
 BUILD = ROOT / "build" / "mutations" / "out"

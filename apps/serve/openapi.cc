@@ -86,7 +86,9 @@ OrderedJson structure_fields() {
 // The fields of a chat's and a response's prompt that are alike.
 OrderedJson prompt_fields() {
   return {{"reasoning", object(optional({{"effort", effort()}}))},
-          {"chat_template_kwargs", object(optional({{"reasoning_effort", effort()}}))}};
+          {"chat_template_kwargs",
+           object(optional({{"reasoning_effort", effort()}, {"enable_thinking", type("boolean")}}))},
+          {"parallel_tool_calls", type("boolean")}};
 }
 
 OrderedJson content_of(OrderedJson types) {

@@ -79,7 +79,7 @@ ApiResult<std::vector<int32_t>> ServedModel::tokens_of(const ApiRequest& chat, P
   const char* field = field_of(chat);
   if (const auto error = check_bytes(bytes, field)) return *error;
   Conversation conversation{.options = options_, .messages = chat.conversation.messages, .end = end};
-  // An empty system message is one where the server has none.
+  // An empty system message leaves the server's own instructions in place; without any it is empty in the prompt, too.
   if (!instructions.empty()) conversation.options.developer_instructions = instructions;
   conversation.options.has_instructions = chat.conversation.has_instructions;
   conversation.options.thinking = chat.thinking;
@@ -140,11 +140,12 @@ std::optional<ApiError> ServedModel::check_chat(ApiRequest* chat) const {
   if (const Status usable = format().usable(); !usable.ok())
     return ApiError{.message = std::string(field) + ": " + usable.message, .param = field};
   const ChatAbilities can = format().abilities();
+  const std::string effort = chat->kind == ApiKind::kResponse ? "reasoning.effort" : "reasoning_effort";
   if (!can.efforts && chat->effort && *chat->effort != ReasoningEffort::kMedium)
-    return ApiError{.message = "reasoning_effort: wanted none, since the chat format " +
+    return ApiError{.message = effort + ": wanted none, since the chat format " +
                                std::string(format().name()) + " has no place for it, found \"" +
                                std::string(text(*chat->effort)) + "\"",
-                    .param = "reasoning_effort"};
+                    .param = effort};
   if (!can.thinking_switch) chat->thinking.reset();
   if (can.thinking_switch) std::erase(chat->ignored, kThinkingField);
   if (!chat->thinking) chat->thinking = options_.thinking;

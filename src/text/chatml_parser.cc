@@ -95,7 +95,7 @@ void ChatMlParser::take(const std::string& text) {
   held_ += text;
   const bool drops = phase_ == Phase::kReasoning || behind_reasoning_;
   if (drops) held_.erase(0, std::min(held_.find_first_not_of('\n'), held_.size()));
-  const bool is_blank = std::all_of(held_.begin(), held_.end(), is_space);
+  const bool is_blank = std::all_of(text.begin(), text.end(), is_space);  // as what was held before is
   if (held_.empty() || (is_blank && phase_ == Phase::kBefore)) return;
   if (behind_call_) {
     note("text behind a call");

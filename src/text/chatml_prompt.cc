@@ -1,5 +1,6 @@
 // Conversations in ChatML, as Qwen3's templates write them.
 #include <algorithm>
+#include <utility>
 
 #include "base/printable.h"
 #include "text/chatml.h"
@@ -8,6 +9,8 @@
 
 namespace sluice {
 namespace {
+
+constexpr std::string_view kThink = "<think>", kEndThink = "</think>";
 
 // One message of a template.
 struct Turn {
@@ -62,13 +65,14 @@ std::string_view without_newlines(std::string_view text) {
 // Reasoning that stands in the text, as clients send it that take no answers apart.
 void split_reasoning(Turn* turn) {
   const std::string all = turn->text;
-  const size_t first = all.find("</think>"), last = all.rfind("</think>");
+  const size_t first = all.find(kEndThink), last = all.rfind(kEndThink);
   if (!turn->reasoning.empty() || first == all.npos) return;
   std::string_view before = std::string_view(all).substr(0, first);
   before = before.substr(0, before.find_last_not_of('\n') + 1);
-  if (const size_t open = before.rfind("<think>"); open != before.npos) before.remove_prefix(open + 7);
+  if (const size_t open = before.rfind(kThink); open != before.npos)
+    before.remove_prefix(open + kThink.size());
   turn->reasoning = without_newlines_before(before);
-  turn->text = without_newlines_before(std::string_view(all).substr(last + 8));
+  turn->text = without_newlines_before(std::string_view(all).substr(last + kEndThink.size()));
 }
 
 bool is_query(ChatRole role, std::string_view text) {
@@ -242,8 +246,19 @@ void ChatMl::forget_old_reasoning(std::vector<Message>* messages) const {
                                          [](const Message& m) { return is_query(m.role, m.content); });
     if (last_query != messages->rend()) shown_from = last_query.base();
   }
-  const auto is_old = [](const Message& m) { return m.role == ChatRole::kAssistant && is_reasoning(m); };
-  messages->erase(std::remove_if(messages->begin(), shown_from, is_old), shown_from);
+  const auto splits = [&](const Message& m) {
+    return thinking_ != ChatMlThinking::kNever && m.role == ChatRole::kAssistant && !is_reasoning(m) &&
+           m.content.find(kEndThink) != m.content.npos;
+  };
+  auto kept = messages->begin();
+  for (auto m = messages->begin(); m != shown_from; ++m) {
+    // Without it reasoning would be looked for in the text that follows.
+    const bool is_needed = m + 1 != messages->end() && splits(m[1]);
+    if (m->role == ChatRole::kAssistant && is_reasoning(*m) && !is_needed) continue;
+    if (kept != m) *kept = std::move(*m);
+    ++kept;
+  }
+  messages->erase(kept, shown_from);
 }
 
 }  // namespace sluice

@@ -34,10 +34,10 @@ def run_python():
 
 
 @contextlib.contextmanager
-def serve(*flags: str):
-    """The address of `sluice serve` with the shipped model, which must end well: the command SLUICE_COMMAND, else the package's."""
+def serve(*flags: str, model: pathlib.Path = ROOT / "models" / "sluice-16e-tiny"):
+    """The address of `sluice serve` with a model, which must end well: the command SLUICE_COMMAND, else the package's."""
     command = os.environ.get("SLUICE_COMMAND")
-    words = [*([command] if command else [sys.executable, "-m", "sluice_moe"]), "serve", str(ROOT / "models" / "sluice-16e-tiny"), "--port", "0", "-q", *flags]
+    words = [*([command] if command else [sys.executable, "-m", "sluice_moe"]), "serve", str(model), "--port", "0", "-q", *flags]
     server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd="/")
     try:
         yield server.stdout.readline().strip()

@@ -87,6 +87,12 @@ TEST(ChatMl, ReasoningBeforeTheLastQuestionIsLeftOut) {
   expect_prompt(chatml(), c, text);
   chatml(Thinking::kNever).forget_old_reasoning(&c.messages);
   EXPECT_EQ(c.messages.size(), 5u);
+  // Text that would be split without it.
+  c.messages = {reasoning_message("r"), text_message("a</think>b", Said::kFinal), user_message("q")};
+  chatml().forget_old_reasoning(&c.messages);
+  EXPECT_EQ(c.messages.size(), 3u);
+  chatml(Thinking::kNever).forget_old_reasoning(&c.messages);
+  EXPECT_EQ(c.messages.size(), 2u);
 }
 
 TEST(ChatMl, ReasoningWithinTextIsTakenApart) {

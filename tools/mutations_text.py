@@ -1,0 +1,77 @@
+"""The mutations of tokenizers and chat formats: see mutations_table.py."""
+from mutations_table import Mutation
+
+TEXT = [
+    Mutation(
+        "bpe_takes_the_rightmost",
+        "of two merges with one rank, the right one is done first",
+        "src/text/bpe.cc",
+        "return std::tie(a.rank, a.place) > std::tie(b.rank, b.place);",
+        "return std::tie(a.rank, b.place) > std::tie(b.rank, a.place);",
+        "*RecordedTokenizer*",
+    ),
+    Mutation(
+        "user_text_forges_frames",
+        "plain text becomes special tokens",
+        "src/text/tokenizer.cc",
+        "if (specials == Specials::kParse || found->kind != Data::Kind::kSpecial) {",
+        "if (specials == Specials::kParse || found->kind == Data::Kind::kSpecial) {",
+        "*RecordedTokenizer*:Harmony.*",
+    ),
+    Mutation(
+        "unicode_of_the_library",
+        "text is cut by the Unicode version of PCRE2",
+        "src/text/split_pattern.cc",
+        "const char32_t stand_in = unicode_stand_in(step.code_point);",
+        "const char32_t stand_in = step.code_point + 0 * unicode_stand_in(step.code_point);",
+        "*RecordedTokenizer*:SplitPattern.*",
+    ),
+    Mutation(
+        "harmony_stray_text_lost",
+        "text of a header without <|message|> is dropped",
+        "src/text/harmony_parser.cc",
+        "add_content(content_.push(stray));",
+        "add_content(content_.push(stray.substr(stray.size())));",
+        "HarmonyParser.RecoversFromMistakes",
+    ),
+    Mutation(
+        "chatml_old_reasoning_shown",
+        "a prompt shows reasoning from before the last question",
+        "src/text/chatml_prompt.cc",
+        "const bool thinks = may_think && i > last_query && (is_last || !turn.reasoning.empty());",
+        "const bool thinks = may_think && i + turns.size() > last_query && (is_last || !turn.reasoning.empty());",
+        "ChatMl.*",
+    ),
+    Mutation(
+        "chatml_reasoning_calls",
+        "a call that reasoning speaks of is made",
+        "src/text/chatml_parser.cc",
+        "else if (id == t.call && !in_reasoning && calls_ == Calls::kRead)",
+        "else if (id == t.call && calls_ == Calls::kRead)",
+        "ChatMlParser.*",
+    ),
+    Mutation(
+        "chatml_held_text_called",
+        "a call may follow text that is held to something",
+        "src/text/chatml_gate.cc",
+        "if (!s.ends.functions.empty() && !s.ends.held_text) step_.frame.push_back(s.tokens.call);",
+        "if (!s.ends.functions.empty()) step_.frame.push_back(s.tokens.call);",
+        "ChatMlGate.*",
+    ),
+    Mutation(
+        "chat_template_by_strings_alone",
+        "a template that writes other words is taken for Qwen3's",
+        "src/text/chatml.cc",
+        "if (!words || words->has_text) return {};",
+        "if (!words) return {};",
+        "ChatFormats.*",
+    ),
+    Mutation(
+        "nfc_marks_unordered",
+        "marks stay in the order of the text",
+        "src/text/nfc.cc",
+        "std::stable_sort(begin, end, [](const Mark& a, const Mark& b) { return a.order < b.order; });",
+        "std::stable_sort(begin, end, [](const Mark& a, const Mark& b) { return a.order / 256 < b.order / 256; });",
+        "Nfc.*:*RecordedTokenizer*",
+    ),
+]
