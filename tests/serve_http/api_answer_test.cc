@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
+#include "text/harmony.h"
 
 namespace sluice::apps {
 namespace {

@@ -3,6 +3,7 @@
 #include "apps/serve/api_answer.h"
 #include "apps/serve/response_store.h"
 #include "base/json.h"
+#include "text/harmony.h"
 
 namespace sluice::apps {
 namespace {

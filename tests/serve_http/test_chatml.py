@@ -43,7 +43,7 @@ class ChatMlTest(ServerTest):
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
         cls.model = made_model(cls.folder.name, cls.TEMPLATE)
-        cls.FLAGS = ("--model", cls.model, "--max-num-seqs", "8", "--batch-invariant", "-q")
+        cls.FLAGS = ("--model", cls.model, "--max-num-seqs", "8", "--batch-invariant")
         super().setUpClass()
 
     def choices(self, **fields):
