@@ -81,14 +81,7 @@ Result<Step> step_of(const ModelQuestion& q, const DeviceInfo& device) {
   step.layers = config.value().decoder.layers();
   const DecoderConfig decoder = config.value().decoder.with_layouts_of(device).with_caches(q.cache);
   const MoePath path = path_of(layer_moe(decoder), q, step.phase, device);
-  const StreamNorm norm = stream_norm(decoder, bounds, q.tokens, path, device, all_candidates(), q.policy);
-  const auto problems = [&](StreamNorm by) {
-    return decoder_problems(decoder, bounds, q.tokens, std::min(q.tokens, bounds.sequences), path, by);
-  };
-  step.stages = problems(norm);
-  // Who norms is a choice, too.
-  for (const StreamNorm by : {StreamNorm::kByLaunches, StreamNorm::kByProjections})
-    add_ops(problems(by), &step.ops);
+  step.stages = decoder_problems(decoder, bounds, q.tokens, std::min(q.tokens, bounds.sequences), path);
   add_ops_of_all_paths(layer_moe(decoder), q.tokens, &step);
   return step;
 }

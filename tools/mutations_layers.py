@@ -142,8 +142,8 @@ LAYERS = [
         "norm_after_rounding",
         "the second norm of a layer reads the first one's weight",
         "src/nn/decoder.cc",
-        "moe_io.x_norm_weight = l.moe_norm,",
-        "moe_io.x_norm_weight = l.attention_norm,",
+        "moe_io.x_norm_weight = l.moe_norm;",
+        "moe_io.x_norm_weight = l.attention_norm;",
         "Parity*",
     ),
     Mutation(

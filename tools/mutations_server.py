@@ -183,8 +183,8 @@ SERVER = [
         "kinds_of_attention_count_alike",
         "each kind of attention counts as if all layers were of it",
         "src/nn/decoder.cc",
-        "std::ranges::count(config_.kind, static_cast<int32_t>(kind)), runs,",
-        "config_.layers(), runs,",
+        "std::ranges::count(config_.kind, static_cast<int32_t>(kind)), runs);",
+        "config_.layers(), runs);",
         "KernelRuns.*",
     ),
     server(

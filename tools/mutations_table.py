@@ -434,14 +434,6 @@ KERNELS = [
         "QkvRopeKvWrite/*",
     ),
     Mutation(
-        "norm_qkv_rope_kv_write_projects_x",
-        "the projection reads x in place of its norm",
-        "src/ops/norm_qkv_rope_kv_write.h",
-        "out.x = normed;",
-        "out.x = a.x.present() ? a.x : normed;",
-        "NormQkvRopeKvWrite*",
-    ),
-    Mutation(
         "e4m3_ties_away",
         "a number between two of e4m3 becomes the larger one",
         "src/base/dtype.h",

@@ -10,7 +10,6 @@
 #include "ops/combine_norm.h"
 #include "ops/grouped_mlp.h"
 #include "ops/linear_argmax.h"
-#include "ops/norm_qkv_rope_kv_write.h"
 #include "ops/norm_router_group.h"
 
 namespace sluice {
@@ -181,47 +180,6 @@ struct QkvRopeKvWriteParts {
   static size_t between_bytes(const QkvRopeKvWrite::Problem&, Backend) { return 0; }
   static auto args(const QkvRopeKvWrite::Problem& p, const QkvRopeKvWrite::Args& a, std::byte*, Backend) {
     return std::tuple(QkvRopeKvWrite::project(a), QkvRopeKvWrite::turn(p, a));
-  }
-};
-
-// What stands between the norm of an operation and its projection.
-inline Tensor normed_rows(const RmsNorm::Problem& norm, std::byte* between, Backend where) {
-  return make_tensor(between, norm.y, {norm.tokens, norm.hidden}, where);
-}
-inline size_t normed_rows_bytes(const RmsNorm::Problem& norm) {
-  return Arena::footprint(static_cast<size_t>(bytes_of(norm.y, norm.tokens * norm.hidden)));
-}
-
-template <const Catalog& (*kCatalog)()>
-struct NormQkvRopeKvWriteParts {
-  using Op = NormQkvRopeKvWrite;
-  using Parts = std::tuple<RmsNorm, Linear, RopeKvWrite>;
-  static const Catalog& catalog() { return kCatalog(); }
-  static auto parts(const Op::Problem& p) {
-    return std::tuple(PartOf<RmsNorm>{Op::norm(p)}, PartOf<Linear>{QkvRopeKvWrite::project(p.qkv)},
-                      PartOf<RopeKvWrite>{p.qkv.rope});
-  }
-  static size_t between_bytes(const Op::Problem& p, Backend) { return normed_rows_bytes(Op::norm(p)); }
-  static auto args(const Op::Problem& p, const Op::Args& a, std::byte* between, Backend where) {
-    const Tensor normed = normed_rows(Op::norm(p), between, where);
-    return std::tuple(Op::norm(a, normed), QkvRopeKvWrite::project(Op::qkv(a, normed)),
-                      QkvRopeKvWrite::turn(p.qkv, a));
-  }
-};
-
-// The same with the projection, the turn and the write as one part.
-template <const Catalog& (*kCatalog)()>
-struct NormQkvApartParts {
-  using Op = NormQkvRopeKvWrite;
-  using Parts = std::tuple<RmsNorm, QkvRopeKvWrite>;
-  static const Catalog& catalog() { return kCatalog(); }
-  static auto parts(const Op::Problem& p) {
-    return std::tuple(PartOf<RmsNorm>{Op::norm(p)}, PartOf<QkvRopeKvWrite>{p.qkv});
-  }
-  static size_t between_bytes(const Op::Problem& p, Backend) { return normed_rows_bytes(Op::norm(p)); }
-  static auto args(const Op::Problem& p, const Op::Args& a, std::byte* between, Backend where) {
-    const Tensor normed = normed_rows(Op::norm(p), between, where);
-    return std::tuple(Op::norm(a, normed), Op::qkv(a, normed));
   }
 };
 

@@ -10,7 +10,6 @@ namespace {
 
 struct AttentionProblems {
   QkvRopeKvWrite::Problem qkv;
-  NormQkvRopeKvWrite::Problem norm_qkv;
   Attention::Problem attention;
   Linear::Problem o;
 };
@@ -34,7 +33,6 @@ AttentionProblems problems_of(const AttentionConfig& c, const StepBounds& b) {
            .width = c.hidden,
            .layout = c.layout,
            .bias = c.qkv_bias};
-  p.norm_qkv = {.qkv = p.qkv, .eps = c.norm_eps};
   p.attention = {.tokens = 0,
                  .sequences = b.sequences,
                  .heads = c.heads,
@@ -67,27 +65,15 @@ const char* stage_name(const AttentionConfig& c) {
 }  // namespace
 
 std::vector<StageProblem> attention_problems(const AttentionConfig& config, const StepBounds& bounds,
-                                             int64_t tokens, bool norms) {
+                                             int64_t tokens) {
   const AttentionProblems p = problems_of(config, bounds);
   std::vector<StageProblem> out;
-  out.push_back({"attention.qkv",
-                 norms ? any_problem<NormQkvRopeKvWrite>(NormQkvRopeKvWrite::at_tokens(p.norm_qkv, tokens))
-                       : any_problem<QkvRopeKvWrite>(QkvRopeKvWrite::at_tokens(p.qkv, tokens))});
+  out.push_back({"attention.qkv", any_problem<QkvRopeKvWrite>(QkvRopeKvWrite::at_tokens(p.qkv, tokens))});
   Attention::Problem attention = Attention::at_tokens(p.attention, tokens);
   attention.rows_max = tokens <= bounds.sequences;
   out.push_back({stage_name(config), any_problem<Attention>(attention)});
   out.push_back({"attention.o", any_problem<Linear>(Linear::at_tokens(p.o, tokens))});
   return out;
-}
-
-bool norm_is_in_projection(const AttentionConfig& config, const StepBounds& bounds, int64_t tokens,
-                           const DeviceInfo& device, const Catalog& catalog, const Policy& policy) {
-  if (policy.batch_invariant || tokens > kNormedTokensMost) return false;
-  using Op = NormQkvRopeKvWrite;
-  const auto table = catalog.table<Op>();
-  const Decision decision = decide<Op>(Op::at_tokens(problems_of(config, bounds).norm_qkv, tokens), device,
-                                       table, policy_for<Op>(policy, table));
-  return decision.chosen >= 0 && chosen<Op>(decision, table)->parts.empty();
 }
 
 Result<std::unique_ptr<AttentionBlock>> AttentionBlock::plan(Device& device, const AttentionConfig& config,
@@ -103,8 +89,6 @@ Result<std::unique_ptr<AttentionBlock>> AttentionBlock::plan(Device& device, con
     Attention::Problem decode = p.attention;
     decode.rows_max = 1;
     SLUICE_TRY(plan_into<Attention>(&block->decode_, device, decode, std::min(n, bounds.sequences), policy));
-    SLUICE_TRY(plan_into<NormQkvRopeKvWrite>(&block->norm_qkv_, device, p.norm_qkv,
-                                             std::min(n, kNormedTokensMost), policy));
   }
   SLUICE_TRY(plan_into<Linear>(&block->o_, device, p.o, n, policy));
   size_t used = 0;
@@ -117,9 +101,8 @@ Result<std::unique_ptr<AttentionBlock>> AttentionBlock::plan(Device& device, con
   block->heads_at_ = take(n * config.heads * config.head_dim);
   block->scratch_at_ = used;
   const size_t scratch =
-      std::max({block->qkv_->workspace_bytes(), block->norm_qkv_ ? block->norm_qkv_->workspace_bytes() : 0,
-                block->attention_->workspace_bytes(), block->decode_ ? block->decode_->workspace_bytes() : 0,
-                block->o_->workspace_bytes()});
+      std::max({block->qkv_->workspace_bytes(), block->attention_->workspace_bytes(),
+                block->decode_ ? block->decode_->workspace_bytes() : 0, block->o_->workspace_bytes()});
   block->workspace_bytes_ = used + scratch;
   return block;
 }
@@ -134,7 +117,17 @@ Status AttentionBlock::forward(const AttentionIo& io, const AttentionWeights& w,
   const Workspace scratch{workspace.data + scratch_at_, workspace.bytes - scratch_at_};
   const Tensor qkv = make_tensor(workspace.data + qkv_at_, c.x, {n, qkv_width(c)}, stream.where);
   const Tensor heads = make_tensor(workspace.data + heads_at_, c.x, {n, c.heads, c.head_dim}, stream.where);
-  SLUICE_TRY(project(io, w, t, qkv, scratch, stream));
+  SLUICE_TRY(qkv_->run(n,
+                       {.x = io.x,
+                        .w = w.qkv,
+                        .bias = w.qkv_bias,
+                        .positions = t.positions,
+                        .table = t.rope,
+                        .slot_of = t.slot_of,
+                        .qkv = qkv,
+                        .k_cache = io.k_cache,
+                        .v_cache = io.v_cache},
+                       scratch, stream));
   SLUICE_TRY(attention_for(n, t.rows_max)
                  .run(n,
                       {.q = QkvRopeKvWrite::heads_of(qkv, 0, c.heads, c.head_dim),
@@ -150,37 +143,19 @@ Status AttentionBlock::forward(const AttentionIo& io, const AttentionWeights& w,
   return o_->run(n, {.x = flat, .w = w.o, .bias = w.o_bias, .residual = io.y, .y = io.y}, scratch, stream);
 }
 
-Status AttentionBlock::project(const AttentionIo& io, const AttentionWeights& w, const StepTables& t,
-                               const Tensor& qkv, Workspace scratch, Stream stream) const {
-  NormQkvRopeKvWrite::Args args;
-  args.x = io.x, args.w = w.qkv, args.bias = w.qkv_bias;
-  args.positions = t.positions, args.table = t.rope, args.slot_of = t.slot_of;
-  args.qkv = qkv, args.k_cache = io.k_cache, args.v_cache = io.v_cache;
-  args.norm_weight = io.norm_weight;
-  const int64_t n = io.x.shape[0];
-  if (!io.norm_weight.present()) return qkv_->run(n, args, scratch, stream);
-  if (norm_qkv_) return norm_qkv_->run(n, args, scratch, stream);
-  return invalid("attention: norm_weight: wanted none under batch_invariant, found " + text(io.norm_weight));
-}
-
 const PlanTable<Attention>& AttentionBlock::attention_for(int64_t tokens, int64_t rows_max) const {
   return decode_ && rows_max == 1 && tokens <= decode_->tokens_max() ? *decode_ : *attention_;
 }
 
-std::string_view AttentionBlock::projection_kernel(int64_t tokens, bool norms) const {
-  return norms ? norm_qkv_->at(tokens).kernel() : qkv_->at(tokens).kernel();
-}
-
-void AttentionBlock::count_kernels(int64_t tokens, int64_t rows_max, int64_t blocks, KernelRuns* runs,
-                                   bool norms) const {
-  runs->add(projection_kernel(tokens, norms), blocks);
+void AttentionBlock::count_kernels(int64_t tokens, int64_t rows_max, int64_t blocks, KernelRuns* runs) const {
+  runs->add(qkv_->at(tokens).kernel(), blocks);
   runs->add(attention_for(tokens, rows_max).at(tokens).kernel(), blocks);
   runs->add(o_->at(tokens).kernel(), blocks);
 }
 
-std::vector<std::pair<std::string, std::string>> AttentionBlock::kernels(int64_t tokens, bool norms) const {
+std::vector<std::pair<std::string, std::string>> AttentionBlock::kernels(int64_t tokens) const {
   const PlanTable<Attention>& attention = attention_for(tokens, 1);
-  return {{"attention.qkv", std::string(projection_kernel(tokens, norms))},
+  return {{"attention.qkv", std::string(qkv_->at(tokens).kernel())},
           {stage_name(config_), std::string(attention.at(tokens).kernel())},
           {"attention.o", std::string(o_->at(tokens).kernel())}};
 }

@@ -22,7 +22,6 @@ struct AttentionConfig {
   double scale = 0.125;
   int64_t rotary = 64;  // leading elements of a head that turn
   RopePairs pairs = RopePairs::kHalves;
-  double norm_eps = 1e-5;  // of the norm of x, where the block does it
   DType cache_type() const { return cache_dtype(cache, x); }
 };
 
@@ -57,19 +56,12 @@ struct AttentionIo {
   Tensor x;                 // [tokens, hidden]
   Tensor k_cache, v_cache;  // [pages, kv_heads, page_size, head_dim]
   Tensor y;                 // [tokens, hidden]: the residual stream; the block adds to it
-  // bf16 [hidden]: the block norms x first, of at most kNormedTokensMost tokens; absent: x is normed. x may then be y.
-  Tensor norm_weight = {};
 };
-constexpr int64_t kNormedTokensMost = 8;
 
 // The problems of the block's stages for `tokens` tokens, in the order in which they run: of a step that decodes, where there
-// are no more tokens than sequences. `norms`: with AttentionIo::norm_weight.
+// are no more tokens than sequences.
 std::vector<StageProblem> attention_problems(const AttentionConfig& config, const StepBounds& bounds,
-                                             int64_t tokens, bool norms = false);
-// Whether one kernel norms x and projects it: a block that norms `tokens` tokens then launches no more than one that does not.
-// Never under Policy::batch_invariant, where one kernel serves all counts.
-bool norm_is_in_projection(const AttentionConfig& config, const StepBounds& bounds, int64_t tokens,
-                           const DeviceInfo& device, const Catalog& catalog, const Policy& policy = {});
+                                             int64_t tokens);
 
 class AttentionBlock {
  public:
@@ -81,23 +73,18 @@ class AttentionBlock {
   Status forward(const AttentionIo& io, const AttentionWeights& weights, const StepTables& tables,
                  Workspace workspace, Stream stream) const;
   // (stage, kernel) in the order in which they run for `tokens` tokens; problems as attention_problems() has them.
-  std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens, bool norms = false) const;
+  std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens) const;
   // What `blocks` calls of forward() run for `tokens` tokens, at most `rows_max` of one sequence (StepTables).
-  void count_kernels(int64_t tokens, int64_t rows_max, int64_t blocks, KernelRuns* runs,
-                     bool norms = false) const;
+  void count_kernels(int64_t tokens, int64_t rows_max, int64_t blocks, KernelRuns* runs) const;
 
  private:
   const PlanTable<Attention>& attention_for(int64_t tokens, int64_t rows_max) const;
-  std::string_view projection_kernel(int64_t tokens, bool norms) const;
-  Status project(const AttentionIo& io, const AttentionWeights& weights, const StepTables& tables,
-                 const Tensor& qkv, Workspace scratch, Stream stream) const;
   AttentionBlock(const AttentionConfig& config, const StepBounds& bounds)
       : config_(config), bounds_(bounds) {}
 
   AttentionConfig config_;
   StepBounds bounds_;
   std::optional<PlanTable<QkvRopeKvWrite>> qkv_;
-  std::optional<PlanTable<NormQkvRopeKvWrite>> norm_qkv_;  // not under Policy::batch_invariant
   std::optional<PlanTable<Linear>> o_;
   // decode_: every sequence owns one row at most. Not under Policy::batch_invariant, where one kernel serves all steps.
   std::optional<PlanTable<Attention>> attention_, decode_;

@@ -54,21 +54,6 @@ MoeConfig layer_moe(const DecoderConfig& c) {
   return moe;
 }
 
-AttentionConfig layer_attention(const DecoderConfig& c, size_t kind) {
-  AttentionConfig attention = c.attention[kind];
-  attention.norm_eps = c.eps;
-  return attention;
-}
-
-StreamNorm stream_norm(const DecoderConfig& c, const StepBounds& bounds, int64_t tokens, MoePath path,
-                       const DeviceInfo& device, const Catalog& catalog, const Policy& policy) {
-  if (!norm_is_a_launch(layer_moe(c), path)) return StreamNorm::kByLaunches;
-  for (size_t kind = 0; kind < c.attention.size(); ++kind)
-    if (!norm_is_in_projection(layer_attention(c, kind), bounds, tokens, device, catalog, policy))
-      return StreamNorm::kByLaunches;
-  return StreamNorm::kByProjections;
-}
-
 DecoderConfig DecoderConfig::with_layouts_of(const DeviceInfo& device) const {
   DecoderConfig out = *this;
   for (AttentionConfig& kind : out.attention) kind.layout = device.layout;
@@ -90,9 +75,8 @@ DecoderConfig DecoderConfig::with_caches(CacheType cache) const {
 }
 
 std::vector<StageProblem> decoder_problems(const DecoderConfig& c, const StepBounds& bounds, int64_t tokens,
-                                           int64_t rows, MoePath path, StreamNorm by) {
+                                           int64_t rows, MoePath path) {
   const DecoderProblems p = problems_of(c, bounds);
-  const bool projections = by == StreamNorm::kByProjections;
   std::vector<StageProblem> out;
   out.push_back({"embed", any_problem<Embedding>(Embedding::at_tokens(p.embed, tokens))});
   for (int64_t layer = 0; layer < c.layers(); ++layer) {
@@ -100,15 +84,11 @@ std::vector<StageProblem> decoder_problems(const DecoderConfig& c, const StepBou
     const auto take = [&](std::vector<StageProblem> stages) {
       for (StageProblem& s : stages) out.push_back({prefix + s.stage, std::move(s.problem)});
     };
-    const auto norm = [&](const char* name) {
-      out.push_back({prefix + name, any_problem<RmsNorm>(RmsNorm::at_tokens(p.norm, tokens))});
-    };
-    if (layer == 0 && !projections) norm("attention.norm");
+    if (layer == 0)
+      out.push_back({prefix + "attention.norm", any_problem<RmsNorm>(RmsNorm::at_tokens(p.norm, tokens))});
     const auto kind = static_cast<size_t>(c.kind[static_cast<size_t>(layer)]);
-    take(attention_problems(layer_attention(c, kind), bounds, tokens, projections));
-    MoeConfig moe = layer_moe(c);
-    if (projections && layer + 1 < c.layers()) moe.norm_next = false;
-    take(moe_problems(moe, tokens, path));
+    take(attention_problems(c.attention[kind], bounds, tokens));
+    take(moe_problems(layer_moe(c), tokens, path));
   }
   if (rows != tokens)
     out.push_back({"logits.gather", any_problem<Embedding>(Embedding::at_tokens(p.gather, rows))});
@@ -123,7 +103,6 @@ Result<std::unique_ptr<Decoder>> Decoder::plan(Device& device, const DecoderConf
   std::unique_ptr<Decoder> d(new Decoder(device, config, bounds, policy));
   SLUICE_TRY(d->plan_attention());
   SLUICE_TRY(d->plan_moe(experts));
-  d->choose_norms();
   const DecoderProblems p = problems_of(config, bounds);
   SLUICE_TRY(plan_into<Embedding>(&d->embed_, device, p.embed, bounds.tokens, policy));
   SLUICE_TRY(plan_into<Embedding>(&d->gather_, device, p.gather, bounds.sequences, policy));
@@ -137,7 +116,7 @@ Result<std::unique_ptr<Decoder>> Decoder::plan(Device& device, const DecoderConf
 Status Decoder::plan_attention() {
   attention_.clear();
   for (size_t kind = 0; kind < config_.attention.size(); ++kind) {
-    auto block = AttentionBlock::plan(device_, layer_attention(config_, kind), bounds_, policy_);
+    auto block = AttentionBlock::plan(device_, config_.attention[kind], bounds_, policy_);
     if (!block.ok()) return block.status();
     attention_.push_back(std::move(block).value());
   }
@@ -147,7 +126,6 @@ Status Decoder::plan_attention() {
 Status Decoder::set_pages(int64_t pages) {
   bounds_.pages = pages;
   SLUICE_TRY(plan_attention());
-  choose_norms();
   return lay_out(), Status{};
 }
 
@@ -163,20 +141,6 @@ Status Decoder::plan_moe(const MoeSite& experts) {
   auto apart = MoeApart::plan(*experts.device, layer_moe(config_), bounds_.tokens, policy_, experts.backend);
   if (!apart.ok()) return apart.status();
   return apart_ = std::move(apart).value(), Status{};
-}
-
-// Experts apart norm for the next layer on a device of their own, which costs this one no launch.
-void Decoder::choose_norms() {
-  norm_of_.fill(StreamNorm::kByLaunches);
-  if (!moe_) return;
-  const int64_t most = std::min(kNormedTokensMost, bounds_.tokens);
-  for (int64_t tokens = 1; tokens <= most; ++tokens)
-    norm_of_[static_cast<size_t>(tokens)] =
-        stream_norm(config_, bounds_, tokens, moe_->path(tokens), device_.info(), device_.catalog(), policy_);
-}
-
-bool Decoder::projections_norm(int64_t tokens) const {
-  return tokens <= kNormedTokensMost && norm_of_[static_cast<size_t>(tokens)] == StreamNorm::kByProjections;
 }
 
 void Decoder::lay_out() {
@@ -247,29 +211,20 @@ Status Decoder::forward(const StepIn& in, const DecoderWeights& w, const std::ve
   };
   const Workspace scratch{workspace.data + scratch_at_, workspace.bytes - scratch_at_};
   const Tensor x = view(stream_at_), normed = view(normed_at_);
-  const auto norm = [&](const Tensor& weight) {
-    return norm_->run(n, {.x = x, .weight = weight, .residual = {}, .y = normed}, scratch, stream);
-  };
   SLUICE_TRY(embed_->run(n, {.ids = in.token_ids, .table = w.embedding, .y = x}, scratch, stream));
-  const bool projections = projections_norm(n);
-  if (!projections) SLUICE_TRY(norm(w.layers.front().attention_norm));
+  SLUICE_TRY(norm_->run(n, {.x = x, .weight = w.layers.front().attention_norm, .residual = {}, .y = normed},
+                        scratch, stream));
   for (size_t layer = 0; layer < w.layers.size(); ++layer) {
     const DecoderLayerWeights& l = w.layers[layer];
-    const AttentionIo io{.x = projections ? x : normed,
-                         .k_cache = caches[layer].k,
-                         .v_cache = caches[layer].v,
-                         .y = x,
-                         .norm_weight = projections ? l.attention_norm : Tensor{}};
+    const AttentionIo io{.x = normed, .k_cache = caches[layer].k, .v_cache = caches[layer].v, .y = x};
     const auto kind = static_cast<size_t>(config_.kind[layer]);
     const StepTables& tables = in.tables[layout_.group[kind]];
     SLUICE_TRY(attention_[kind]->forward(io, l.attention, tables, scratch, stream));
     const bool last = layer + 1 == w.layers.size();
     MoeIo moe_io{.x = x, .residual = x, .token_ids = {}, .y = x};
-    moe_io.x_norm_weight = l.moe_norm, moe_io.leaves_norm = projections && !last;
-    if (!moe_io.leaves_norm) {
-      moe_io.norm_weight = last ? w.final_norm : w.layers[layer + 1].attention_norm;
-      moe_io.normed = normed;
-    }
+    moe_io.x_norm_weight = l.moe_norm;
+    moe_io.norm_weight = last ? w.final_norm : w.layers[layer + 1].attention_norm;
+    moe_io.normed = normed;
     if (moe.capture)
       moe_io.captured = make_tensor(in.captured.row<int32_t>(static_cast<int64_t>(layer)), DType::kI32,
                                     {n, moe.top_k}, stream.where);
@@ -317,12 +272,9 @@ Result<Tensor> Decoder::wanted_rows(const Tensor& logit_rows, bool every_row, Wo
 
 std::vector<std::pair<std::string, std::string>> Decoder::kernels(int64_t tokens, int64_t rows) const {
   std::vector<std::pair<std::string, std::string>> out;
-  const bool projections = projections_norm(tokens);
-  // Before the first layer or behind the last one.
-  if (!projections || config_.layers() > 1) out.emplace_back("norm", std::string(norm_->at(tokens).kernel()));
-  for (auto& stage : attention_.front()->kernels(tokens, projections)) out.push_back(std::move(stage));
-  for (auto& stage : moe().kernels(tokens, projections && config_.layers() > 1))
-    out.push_back(std::move(stage));
+  out.emplace_back("norm", std::string(norm_->at(tokens).kernel()));  // before the first layer
+  for (auto& stage : attention_.front()->kernels(tokens)) out.push_back(std::move(stage));
+  for (auto& stage : moe().kernels(tokens)) out.push_back(std::move(stage));
   out.emplace_back("embed", std::string(embed_->at(tokens).kernel()));
   out.emplace_back("logits", std::string(lm_head_->at(rows).kernel()));
   // Where the host reads logits, an engine draws from them.
@@ -333,16 +285,12 @@ std::vector<std::pair<std::string, std::string>> Decoder::kernels(int64_t tokens
 
 void Decoder::count_kernels(const StepIn& in, KernelRuns* runs) const {
   const int64_t tokens = in.token_ids.shape[0];
-  const bool projections = projections_norm(tokens);
   runs->add(embed_->at(tokens).kernel(), 1);
-  if (!projections) runs->add(norm_->at(tokens).kernel(), 1);
+  runs->add(norm_->at(tokens).kernel(), 1);
   for (size_t kind = 0; kind < attention_.size(); ++kind)
     attention_[kind]->count_kernels(tokens, in.tables.front().rows_max,
-                                    std::ranges::count(config_.kind, static_cast<int32_t>(kind)), runs,
-                                    projections);
-  const int64_t leave_norm = projections ? config_.layers() - 1 : 0;
-  if (leave_norm > 0) moe().count_kernels(tokens, leave_norm, runs, true);
-  moe().count_kernels(tokens, config_.layers() - leave_norm, runs);
+                                    std::ranges::count(config_.kind, static_cast<int32_t>(kind)), runs);
+  moe().count_kernels(tokens, config_.layers(), runs);
   count_logits_kernels(in.logit_rows.shape[0], runs, in.every_row);
 }
 

@@ -1,6 +1,5 @@
 // A decoder-only language model of attention and MoE layers, from token ids to logits.
 #pragma once
-#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -61,20 +60,10 @@ struct KvCache {
   Tensor k, v;
 };
 
-// The attention of a layer of this kind as a step runs it: with the model's eps.
-AttentionConfig layer_attention(const DecoderConfig& config, size_t kind);
-
-// Who norms what a layer's attention reads: launches before it, or its projection.
-enum class StreamNorm : uint8_t { kByLaunches, kByProjections };
-// By projections where that saves the launch between the experts of a layer and the next layer: the norm is none of the experts' on
-// `path`, and every kind of attention has a kernel that norms and projects.
-StreamNorm stream_norm(const DecoderConfig& config, const StepBounds& bounds, int64_t tokens, MoePath path,
-                       const DeviceInfo& device, const Catalog& catalog, const Policy& policy = {});
-
 // Every stage of one step, layer by layer ("layer 3 experts.up"): tokens rows through the layers, `rows` of them to logits, and
 // the experts as `path` says.
 std::vector<StageProblem> decoder_problems(const DecoderConfig& config, const StepBounds& bounds,
-                                           int64_t tokens, int64_t rows, MoePath path, StreamNorm norm);
+                                           int64_t tokens, int64_t rows, MoePath path);
 
 class Decoder {
  public:
@@ -122,8 +111,6 @@ class Decoder {
         layout_(sluice::cache_layout(config_.attention, config_.kind, bounds.page_size)) {}
   Status plan_attention();
   Status plan_moe(const MoeSite& experts);
-  void choose_norms();
-  bool projections_norm(int64_t tokens) const;
   void lay_out();
   Result<Tensor> wanted_rows(const Tensor& logit_rows, bool every_row, Workspace workspace,
                              Stream stream) const;
@@ -139,9 +126,8 @@ class Decoder {
   std::optional<PlanTable<Linear>> lm_head_;
   std::optional<PlanTable<LinearArgmax>> greedy_;
   std::vector<std::unique_ptr<AttentionBlock>> attention_;
-  std::unique_ptr<Moe> moe_;                                    // or
-  std::unique_ptr<MoeApart> apart_;                             // on another device
-  std::array<StreamNorm, kNormedTokensMost + 1> norm_of_ = {};  // of a step of so many tokens
+  std::unique_ptr<Moe> moe_;         // or
+  std::unique_ptr<MoeApart> apart_;  // on another device
   // Offsets of the intermediates in the workspace.
   size_t stream_at_ = 0, normed_at_ = 0, rows_at_ = 0, scratch_at_ = 0, workspace_bytes_ = 0;
 };

@@ -37,13 +37,6 @@ Result<std::vector<MoePlans>> make_plans(const DeviceInfo& device, const Catalog
   return out;
 }
 
-// The layer as a call runs it.
-MoeConfig config_of_call(const MoeConfig& config, bool leaves_norm) {
-  MoeConfig out = config;
-  out.norm_next &= !leaves_norm;
-  return out;
-}
-
 const MoePlans& serving(const std::vector<MoePlans>& phases, int64_t tokens) {
   size_t i = 0;
   while (i + 1 < phases.size() && phases[i].last() < tokens) ++i;
@@ -165,17 +158,13 @@ MoeChoice Moe::choice(int64_t tokens, Workspace workspace) const {
 Status Moe::check_call(const MoeIo& io, Workspace workspace) const {
   const int64_t tokens = io.x.shape[0];
   Status status;
-  for_each_io(config_of_call(config_, io.leaves_norm), tokens,
-              [&](const SlotSpec& spec, Tensor MoeIo::*member) {
-                if (status.ok()) status = check_slot(spec, io.*member, device_.info().backend, 1);
-              });
+  for_each_io(config_, tokens, [&](const SlotSpec& spec, Tensor MoeIo::*member) {
+    if (status.ok()) status = check_slot(spec, io.*member, device_.info().backend, 1);
+  });
   if (!status.ok()) return status.message = "moe: " + status.message, status;
   if (tokens < 0 || tokens > tokens_max_)
     return invalid("moe: wanted 0 to " + std::to_string(tokens_max_) + " tokens (the plan's bound), found " +
                    std::to_string(tokens));
-  if (io.leaves_norm && !norm_is_a_launch(config_, path(tokens)))
-    return invalid("moe: leaves_norm: wanted a norm that is a launch of its own, found none for " +
-                   std::to_string(tokens) + " tokens");
   if (workspace.data && workspace.bytes >= workspace_bytes_) return {};
   return invalid("moe: workspace: wanted " + std::to_string(workspace_bytes_) + " bytes, found " +
                  std::to_string(workspace.data ? workspace.bytes : 0));
@@ -198,7 +187,6 @@ Status Moe::stages(const MoeIo& io, const MoeWeights& weights, std::byte* base, 
   const int64_t tokens = io.x.shape[0];
   const MoePlans& plans = plans_->serving(tokens);
   const MoePath path = plans.at(tokens);
-  const MoeConfig config = config_of_call(config_, io.leaves_norm);
   MoeBuffers buffers = {};
   for (size_t i = 0; i < buffers.size(); ++i)
     if (plans_->at[i] != kNowhere) buffers[i] = base + plans_->at[i];
@@ -208,12 +196,12 @@ Status Moe::stages(const MoeIo& io, const MoeWeights& weights, std::byte* base, 
   if (chooses_in_captured(config_)) call.captured = {};  // no stage's own
   return try_each_stage([&]<class Op, size_t kAt>(const MoeStage<Op>& stage,
                                                   std::integral_constant<size_t, kAt>) -> Status {
-    if (!stage.runs(config, path)) return {};
+    if (!stage.runs(config_, path)) return {};
     const PlanTable<Op>& table = *plans.table<kAt>();
-    const int64_t rows = tokens * stage.rows(config);
+    const int64_t rows = tokens * stage.rows(config_);
     const typename Op::Problem problem = Op::at_tokens(table.at(rows).problem(), rows);
     Status status = visit(stage, table, rows,
-                          args_of(stage, problem, config, call, weights, buffers, device_.info().backend));
+                          args_of(stage, problem, config_, call, weights, buffers, device_.info().backend));
     if (!status.ok()) status.message = "moe " + std::string(stage.name) + ": " + status.message;
     return status;
   });
@@ -262,12 +250,12 @@ Result<std::vector<StageCheck>> Moe::check(const MoeIo& io, const MoeWeights& we
   return out;
 }
 
-std::vector<std::pair<std::string, std::string>> Moe::kernels(int64_t tokens, bool leaves_norm) const {
-  return run_of(plans_->phases, config_of_call(config_, leaves_norm), tokens).kernels;
+std::vector<std::pair<std::string, std::string>> Moe::kernels(int64_t tokens) const {
+  return run_of(plans_->phases, config_, tokens).kernels;
 }
 
-void Moe::count_kernels(int64_t tokens, int64_t layers, KernelRuns* runs, bool leaves_norm) const {
-  each_plan(plans_->phases, config_of_call(config_, leaves_norm), tokens,
+void Moe::count_kernels(int64_t tokens, int64_t layers, KernelRuns* runs) const {
+  each_plan(plans_->phases, config_, tokens,
             [&](const auto&, const auto& plan) { runs->add(plan.kernel(), layers); });
 }
 

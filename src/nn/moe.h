@@ -180,12 +180,10 @@ struct MoeIo {
   Tensor tokens_valid = {};   // i32[1], with padded
   Tensor y;                   // [tokens, hidden]; may be residual, and with norm_x also x
   Tensor x_norm_weight = {};  // bf16 [hidden], with norm_x
-  // With norm_next: bf16 [hidden], and [tokens, hidden], which may be x. Neither with leaves_norm.
+  // With norm_next: bf16 [hidden], and [tokens, hidden], which may be x.
   Tensor norm_weight = {}, normed = {};
   Tensor captured =
       {};  // i32[tokens, top_k], with capture: the chosen experts by their numbers in the whole model
-  // This call is one of a layer without norm_next: the next layer norms y itself. Where norm_is_a_launch() alone.
-  bool leaves_norm = false;
 };
 // What a call of `tokens` tokens takes and gives, by name ("token_ids"), as weight_slots() says it of weights: forward() checks its
 // tensors against this list.
@@ -216,9 +214,6 @@ inline constexpr std::array kMoePaths = {MoePath::kParts, MoePath::kGrouped, Moe
 // counts, so a count may have another one there.
 MoePath moe_path(const MoeConfig& config, int64_t tokens, const DeviceInfo& device, const Catalog& catalog,
                  const Policy& policy = {});
-
-// Whether norm_next is a launch of its own on this path, which a call may leave to the next layer (MoeIo::leaves_norm).
-bool norm_is_a_launch(const MoeConfig& config, MoePath path);
 
 // The problems that a layer's stages are for `tokens` tokens, in the order in which they run: what a Moe plans, as data, for
 // any device.
@@ -265,9 +260,9 @@ class Moe {
   // Where a call of `tokens` tokens leaves its choice in its workspace: valid until the next call there.
   MoeChoice choice(int64_t tokens, Workspace workspace) const;
   // (stage, kernel) in the order in which they run for `tokens` tokens.
-  std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens, bool leaves_norm = false) const;
+  std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens) const;
   // What `layers` calls of forward() run for `tokens` tokens.
-  void count_kernels(int64_t tokens, int64_t layers, KernelRuns* runs, bool leaves_norm = false) const;
+  void count_kernels(int64_t tokens, int64_t layers, KernelRuns* runs) const;
 
  private:
   struct Plans;

@@ -258,10 +258,6 @@ MoePath moe_path(const MoeConfig& config, int64_t tokens, const DeviceInfo& devi
   return best;
 }
 
-bool norm_is_a_launch(const MoeConfig& config, MoePath path) {
-  return config.norm_next && !sum_is_normed(config, path);
-}
-
 std::vector<StageProblem> moe_problems(const MoeConfig& config, int64_t tokens, MoePath path) {
   std::vector<StageProblem> out;
   for_each_stage([&]<class Op>(const MoeStage<Op>& stage, auto) {

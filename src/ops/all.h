@@ -16,7 +16,6 @@
 #include "ops/linear_argmax.h"
 #include "ops/lora_delta.h"
 #include "ops/mask_logits.h"
-#include "ops/norm_qkv_rope_kv_write.h"
 #include "ops/norm_router_group.h"
 #include "ops/norm_router_route.h"
 #include "ops/pack_experts.h"
@@ -37,10 +36,10 @@ namespace sluice {
 template <class... Ops>
 struct OpList {};
 
-using AllOps = OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, NormRouterRoute, GroupRows, RouteGroup,
-                      NormRouterGroup, PackExperts, ExpertGemm, Combine, CombineNorm, GroupedMlp, ExpertMlp,
-                      CountExperts, Linear, TakeTokens, Embedding, RmsNorm, Rope, KvWrite, RopeKvWrite,
-                      QkvRopeKvWrite, NormQkvRopeKvWrite, Attention, LatentAttention, AdjustLogits,
-                      MaskLogits, Sample, LinearArgmax, TopLogprobs>;
+using AllOps =
+    OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, NormRouterRoute, GroupRows, RouteGroup,
+           NormRouterGroup, PackExperts, ExpertGemm, Combine, CombineNorm, GroupedMlp, ExpertMlp,
+           CountExperts, Linear, TakeTokens, Embedding, RmsNorm, Rope, KvWrite, RopeKvWrite, QkvRopeKvWrite,
+           Attention, LatentAttention, AdjustLogits, MaskLogits, Sample, LinearArgmax, TopLogprobs>;
 
 }  // namespace sluice

@@ -86,17 +86,6 @@ TEST(ExplainModel, TheTableHasTheShares) {
   }
 }
 
-// At few tokens the projection of a layer norms what it reads; a word for a kernel of the norm wants that one, and so launches.
-TEST(ExplainModel, ProjectionsNormWhereThatSavesALaunch) {
-  const Json few = choices(kModel, "1", "h200"), many = choices(kModel, "64", "h200");
-  EXPECT_EQ(stage(few, "attention.qkv")["op"], "norm_qkv_rope_kv_write");
-  EXPECT_EQ(stage(few, "norm.next")["times"], 1);
-  EXPECT_EQ(stage(many, "attention.qkv")["op"], "qkv_rope_kv_write");
-  const std::string forced = explain(kModel, "1", "h200", {"--force", "cuda.rms_norm.rows_sm90"});
-  EXPECT_NE(forced.find("cuda.qkv_rope_kv_write.stream_sm90"), std::string::npos) << forced;
-  EXPECT_EQ(forced.find("cuda.norm_qkv_rope_kv_write"), std::string::npos) << forced;
-}
-
 TEST(ExplainModel, ACpuHasNoFloor) {
   EXPECT_EQ(explain("gpt-oss-120b", "64", "cpu-amx").find("floor"), std::string::npos);
   EXPECT_EQ(explain("gpt-oss-120b", "64", "cpu-amx", {"--json"}).find("floor"), std::string::npos);

@@ -18,7 +18,6 @@
 #include "cases/linear_argmax.h"
 #include "cases/lora_delta.h"
 #include "cases/mask_logits.h"
-#include "cases/norm_qkv_rope_kv_write.h"
 #include "cases/norm_router_group.h"
 #include "cases/norm_router_route.h"
 #include "cases/qkv_rope_kv_write.h"
@@ -388,8 +387,6 @@ struct Problems<QkvRopeKvWrite> {
   }
 };
 template <>
-struct Problems<NormQkvRopeKvWrite> : ProblemsAround<NormQkvRopeKvWrite, QkvRopeKvWrite> {};
-template <>
 struct Problems<Sample> {
   static std::vector<Sample::Problem> list() {
     return {{.rows = 1, .vocab = 60000}, {.rows = 40, .vocab = 5003}};
@@ -434,11 +431,11 @@ struct Problems<LatentAttention> {
 
 template <class Op>
 class GpuChain : public OnGpu {};
-using Chained = ::testing::Types<AdjustLogits, Attention, Combine, CombineNorm, CountExperts, Embedding,
-                                 ExpertMlp, GroupedMlp, KvWrite, LatentAttention, Linear, LinearArgmax,
-                                 RouterGemm, RouterRoute, LoraDelta, MaskLogits, NormQkvRopeKvWrite,
-                                 NormRouterGroup, NormRouterRoute, RmsNorm, Rope, RopeKvWrite, QkvRopeKvWrite,
-                                 RouteTopk, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
+using Chained =
+    ::testing::Types<AdjustLogits, Attention, Combine, CombineNorm, CountExperts, Embedding, ExpertMlp,
+                     GroupedMlp, KvWrite, LatentAttention, Linear, LinearArgmax, RouterGemm, RouterRoute,
+                     LoraDelta, MaskLogits, NormRouterGroup, NormRouterRoute, RmsNorm, Rope, RopeKvWrite,
+                     QkvRopeKvWrite, RouteTopk, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuChain, Chained, OpNames);
 
 template <class Op, class F>

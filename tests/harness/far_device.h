@@ -70,7 +70,6 @@ class FarDevice final : public Device {
     compose<NormRouterRouteGroupParts<own>>();
     compose<CombineNormParts<own>>();
     compose<QkvRopeKvWriteParts<own>>();
-    compose<NormQkvRopeKvWriteParts<own>>();
     compose<LinearArgmaxParts<own>>();
   }
   const DeviceInfo& info() const override { return info_; }

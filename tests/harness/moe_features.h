@@ -263,14 +263,6 @@ TYPED_TEST_P(MoeFeaturesOn, NormsForTheNextLayer) {
         EXPECT_NEAR(squares / static_cast<double>(config.hidden), 1, .01) << model << ", row " << t;
       }
       layer.check();
-      const MoeIo whole = layer.io();
-      layer.io().leaves_norm = true, layer.io().norm_weight = layer.io().normed = {};
-      if (norm_is_a_launch(config, layer.moe().path(tokens))) {
-        EXPECT_EQ(layer.run(), y) << model << ", " << tokens << ": the norm is left to the next layer";
-      } else {
-        EXPECT_NE(layer.status().message.find("leaves_norm"), std::string::npos) << model << ", " << tokens;
-      }
-      layer.io() = whole;
       layer.io().normed = layer.io().x;
       EXPECT_EQ(layer.run(), y) << model << ", " << tokens;
       EXPECT_EQ(layer.template get<uint16_t>(layer.io().x), normed) << model << ", " << tokens;

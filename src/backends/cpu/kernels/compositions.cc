@@ -22,8 +22,6 @@ extern const Candidate<CombineNorm> combine_norm_in_turn =
     InTurn<CombineNormParts<catalog>>::card("cpu.combine_norm.in_turn", Backend::kCpu, 1);
 extern const Candidate<QkvRopeKvWrite> qkv_rope_kv_write_in_turn =
     InTurn<QkvRopeKvWriteParts<catalog>>::card("cpu.qkv_rope_kv_write.in_turn", Backend::kCpu, 1);
-extern const Candidate<NormQkvRopeKvWrite> norm_qkv_rope_kv_write_in_turn =
-    InTurn<NormQkvRopeKvWriteParts<catalog>>::card("cpu.norm_qkv_rope_kv_write.in_turn", Backend::kCpu, 1);
 
 extern const Candidate<LinearArgmax> linear_argmax_in_turn =
     InTurn<LinearArgmaxParts<catalog>>::card("cpu.linear_argmax.in_turn", Backend::kCpu, 1);

@@ -31,12 +31,6 @@ extern const Candidate<CombineNorm> combine_norm_in_turn = InTurn<CombineNormPar
     "cuda.combine_norm.in_turn", Backend::kCuda, 1, combine_rows_sm90.planned);
 extern const Candidate<QkvRopeKvWrite> qkv_rope_kv_write_in_turn = InTurn<QkvRopeKvWriteParts<catalog>>::card(
     "cuda.qkv_rope_kv_write.in_turn", Backend::kCuda, 16, linear_fma_sm90.planned);
-extern const Candidate<NormQkvRopeKvWrite> norm_qkv_rope_kv_write_in_turn =
-    InTurn<NormQkvRopeKvWriteParts<catalog>>::card("cuda.norm_qkv_rope_kv_write.in_turn", Backend::kCuda, 16,
-                                                   linear_fma_sm90.planned);
-extern const Candidate<NormQkvRopeKvWrite> norm_qkv_rope_kv_write_apart =
-    InTurn<NormQkvApartParts<catalog>>::card("cuda.norm_qkv_rope_kv_write.apart", Backend::kCuda, 16,
-                                             linear_fma_sm90.planned);
 
 extern const Candidate<LinearArgmax> linear_argmax_in_turn = InTurn<LinearArgmaxParts<catalog>>::card(
     "cuda.linear_argmax.in_turn", Backend::kCuda, 16, linear_fma_sm90.planned);

@@ -16,14 +16,10 @@
 // loop goes over the stages of a unit. More rows would have to be in shared memory as a whole before the first product, and would be
 // read there again and again.
 //
-// With a norm of x before it, products take x times the norm's weight, and the inverse root of a row is a factor of its sums. Each warp
-// scales the boxes that it multiplies, and adds up their squares; the warps' squares are added in their order, as the sums are.
-//
 // End says where a unit's weights are and what becomes of its sums:
 //
 //   Maps                                  tensor maps of the weights; prefetch(maps)
 //   kEights                               whether shares may end with eight features
-//   kNorms                                whether x is normed; Out then has a Norm, `norm`
 //   fetch(slab, policy, to, maps, k, feature, full)   a box of the unit of 16 (slab) or 8 features that begins at `feature`
 //   Out                                   a part of the launch's parameters
 //   Token(out)                            what a thread keeps of its token
@@ -88,99 +84,6 @@ struct RowsOfX {
       }
   }
 };
-
-// The norm's weights of a warp's boxes, where the warp's sums of two units will be: no warp writes there but this one. They are asked for
-// before the wait for the previous launch. Scales x by them, and adds up squares of x: in the same order for a single row and for more.
-template <class Place>
-class WarpNorm {
- public:
-  static constexpr int kAtOnce = 4;  // boxes of 16-byte pieces, one a lane
-  static_assert(kWarps * 2 * kAtOnce * kBlock == kStreamNormWidthMost &&
-                Place::kSumBytes == kWarps * kAtOnce * kBlock * 2);
-
-  template <class Out>
-  __device__ __forceinline__ WarpNorm(const Out& out, const Rows& p, uint32_t ring, int warp, int lane)
-      : at_(ring + Place::kSums + warp * (kAtOnce * kBlock * 2)), lane_(lane) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int k = first_of(i, warp);
-      tile::copy_16(at_ + i * Place::kSumBytes + lane * 16, out.norm.weight + k, k < p.width);
-    }
-    tile::end_copies();
-  }
-  // A single row to `to`, as copy_row() leaves it, but scaled. The sum of the squares of what this lane loads: to add up the lanes' here
-  // would keep the first products waiting.
-  __device__ __forceinline__ float scale_row(const Rows& p, uint32_t to, int warp) const {
-    tile::Eight<B16> x[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      tile::load_inputs(x[i], p.x + first_of(i, warp), first_of(i, warp) < p.width, true);
-    wait();
-    float sum = scale(x[0], lane_ * 16) + scale(x[1], Place::kSumBytes + lane_ * 16);
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      if (first_of(i, warp) < p.k_blocks * kBlock)
-        tile::store_shared(to + first_of(i, warp) * 2, x[i].word[0]);
-    __syncwarp();
-    return sum;
-  }
-  // Of the warp's boxes, from what scale_row() gave its lanes.
-  static __device__ __forceinline__ float sum_of_lanes(float sum) {
-    sum += __shfl_xor_sync(0xffffffffu, sum, 4);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 8);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 16);
-    return sum_of_four(sum);
-  }
-  // The row of this lane's group, whose boxes are in registers. The sum of the squares of the warp's boxes.
-  template <int kBlocks>
-  __device__ __forceinline__ float scale_rows(RowsOfX<kBlocks>& x) const {
-    static_assert(kBlocks > kAtOnce && kBlocks <= 2 * kAtOnce);
-    wait();
-    float of[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      float half[2];
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const uint32_t from = i * kBlock * 2 + h * 64 + lane_ % 4 * 16;
-        half[h] = scale(x.half[i][h], from);
-        if (i + kAtOnce < kBlocks)
-          half[h] += scale(x.half[(i + kAtOnce) % kBlocks][h], Place::kSumBytes + from);
-      }
-      of[i] = half[0] + half[1];
-    }
-    __syncwarp();
-    return sum_of_four((of[0] + of[1]) + (of[2] + of[3]));
-  }
-
- private:
-  // Of piece `lane` of the boxes that are loaded at once.
-  __device__ __forceinline__ int first_of(int i, int warp) const {
-    constexpr int kPieces = kBlock / 8;
-    return ((i * kAtOnce + lane_ / kPieces) * kWarps + warp) * kBlock + lane_ % kPieces * 8;
-  }
-  static __device__ __forceinline__ void wait() {
-    tile::wait_copies<0>();
-    __syncwarp();
-  }
-  __device__ __forceinline__ float scale(tile::Eight<B16>& x, uint32_t weights) const {
-    return tile::scale_by(x, {tile::load_shared(at_ + weights)});
-  }
-  static __device__ __forceinline__ float sum_of_four(float sum) {
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
-  }
-
-  uint32_t at_;
-  int lane_;
-};
-
-struct NoNorm {
-  template <class Out>
-  __device__ __forceinline__ NoNorm(const Out&, const Rows&, uint32_t, int, int) {}
-};
-template <class Place, class End>
-using NormOf = std::conditional_t<End::kNorms, WarpNorm<Place>, NoNorm>;
 
 // Whether the operands of a sum have been loaded: always true, but evaluating it waits for them. An arrival that does not depend on
 // it may pass the loads (docs/notes/how-the-expert-gemms-work.md).
@@ -264,7 +167,7 @@ __device__ __forceinline__ int row_of_thread() { return static_cast<int>(threadI
 // tokens then take for theirs; nobody stores what they have.
 template <class Place>
 __device__ __forceinline__ void leave_sums(float* sums, int warp, int lane, const float (&of_lane)[4]) {
-  if constexpr (!Place::kRowBehind) {
+  if constexpr (!Place::kSingle) {
     tile::store(sums + (warp * 32 + lane) * 4, of_lane);
   } else if (lane % 4 == 0) {
     sums[warp * kSlab + lane / 4] = of_lane[0];
@@ -279,16 +182,8 @@ __device__ __forceinline__ float sum_of_warps(const float* sums) {
   float total = 0;
 #pragma unroll
   for (int i = 0; i < kWarps; ++i)
-    total += sums[Place::kRowBehind ? i * kSlab + row : (i * 32 + lane) * 4 + of_lane];
+    total += sums[Place::kSingle ? i * kSlab + row : (i * 32 + lane) * 4 + of_lane];
   return total;
-}
-
-// The inverse root of the mean square of this thread's token, from squares[warps][rows].
-__device__ __forceinline__ float inverse_root(const float* squares, int width, float eps) {
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < kWarps; ++i) sum += squares[i * kRowsMost + token_of_thread()];
-  return 1.f / sqrtf(sum / static_cast<float>(width) + eps);
 }
 
 // The row x into shared memory, zeros behind its width: by each warp what it multiplies.
@@ -345,7 +240,7 @@ __device__ __forceinline__ void multiply_row(float (&d)[2][4], const Rows& p, ui
 template <class End, int kBlocks, class Place>
 __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& out, uint8_t* shared,
                                         int warp) {
-  constexpr bool kSingle = kBlocks == 0, kNorms = End::kNorms;
+  constexpr bool kSingle = kBlocks == 0;
   const uint32_t ring = tile::shared_address(shared);
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, c = lane % 4;
   const uint32_t at[2] = {tile::swizzled(g, c * 16), tile::swizzled(g, c * 16 + 64)};
@@ -353,17 +248,9 @@ __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& 
   [[maybe_unused]] std::conditional_t<kSingle, int, RowsOfX<kBlocks>> x;
   int turn = 0;
   const int begin = p.first(), end = p.end();
-  const NormOf<Place, End> norm(out, p, ring, warp, lane);
-  [[maybe_unused]] float* const squares =
-      reinterpret_cast<float*>(shared + Place::kSquares);  // [warps][rows]
   const typename End::Token token(out);
   tile::wait_for_previous();
-  [[maybe_unused]] float lane_squares = 0;  // of a single row
-  if constexpr (kSingle && kNorms) {
-    lane_squares = norm.scale_row(p, ring + p.row_at, warp);
-  } else if constexpr (kSingle) {
-    copy_row(p, ring + p.row_at, warp, lane);
-  }
+  if constexpr (kSingle) copy_row(p, ring + p.row_at, warp, lane);
 #pragma unroll 1
   for (int feature = begin; feature < end; feature += kSlab) {
     float d[2][4] = {};
@@ -371,22 +258,10 @@ __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& 
     const bool slab = !End::kEights || feature + kEight < end;
     if constexpr (kSingle) {
       multiply_row<Place>(d, p, ring, place, at, slab, warp, c);
-      if constexpr (kNorms) {
-        if (feature == begin) {
-          const float sum = norm.sum_of_lanes(lane_squares);
-          if (lane == 0) squares[warp * kRowsMost] = sum;
-        }
-      }
     } else {
 #pragma unroll 1
       for (int first = 0; first < p.chunks; first += kBlocks) {
         if (feature == begin || p.chunks > kBlocks) x.load(p, first, warp, lane);
-        if constexpr (kNorms) {
-          if (feature == begin) {
-            const float sum = norm.scale_rows(x);
-            if (c == 0) squares[warp * kRowsMost + g] = sum;
-          }
-        }
         if (slab) {
           multiply_stages<Place, kSlab, kBlocks>(d, p, ring, place, at, x, first, warp);
         } else {
@@ -399,11 +274,8 @@ __device__ __forceinline__ void consume(const Rows& p, const typename End::Out& 
     leave_sums<Place>(mine, warp, lane, of_lane);
     // All have read the unit before the previous one by now, whose place the next one's sums take.
     tile::sync_threads<kConsumers>(1);
-    if (warp < static_cast<int>(kStreamRowsMost) * kSlab / 32) {
-      float sum = sum_of_warps<Place>(mine);
-      if constexpr (kNorms) sum *= inverse_root(squares, p.width, out.norm.eps);
-      unit.store(out, token, feature, sum);
-    }
+    if (warp < static_cast<int>(kStreamRowsMost) * kSlab / 32)
+      unit.store(out, token, feature, sum_of_warps<Place>(mine));
     turn ^= 1;
   }
 }
@@ -415,7 +287,7 @@ template <class End, int kBlocks>
 __global__ void __maxnreg__(registers_of(kBlocks))
     linear_stream(const __grid_constant__ typename End::Maps w, const __grid_constant__ Rows p,
                   const __grid_constant__ typename End::Out out) {
-  using Place = Layout<kBlocks == 0, End::kNorms>;
+  using Place = Layout<kBlocks == 0>;
   extern __shared__ __align__(1024) uint8_t shared[];
   const int warp = tile::uniform(static_cast<int>(threadIdx.x) / 32);
   const uint32_t ring = tile::shared_address(shared);
@@ -439,8 +311,8 @@ template <class End>
 Status launch_stream(std::string_view name, const Linear::Problem& p, const KernelLaunch& of, const Tensor& x,
                      const typename End::Maps& w, const typename End::Out& out, Stream to) {
   constexpr int kFew = 6, kMany = 8;  // chunks of x in registers: widths up to 3072 and 4096
-  using Single = Layout<true, End::kNorms>;
-  using More = Layout<false, End::kNorms>;
+  using Single = Layout<true>;
+  using More = Layout<false>;
   const auto k_blocks = static_cast<int>(linear_parts(p.width, kBlock));
   const bool single = p.tokens == 1 && p.width <= kRowWidthMost;
   // A row that does not fit behind the ring has the last stage's place.

@@ -6,7 +6,6 @@ namespace sluice::cuda {
 
 constexpr int kStreamEight = 8, kStreamSlab = 16;  // features that CTAs share out, and of a unit of work
 constexpr int64_t kStreamRowsMost = 8;
-constexpr int64_t kStreamNormWidthMost = 4096;  // of rows that are normed first
 
 inline void need_stream_rows(Refusal& r, int64_t tokens) {
   r.need(tokens <= kStreamRowsMost, "tokens <= 8 (columns of mma.sync)", "tokens", tokens);

@@ -19,24 +19,16 @@ constexpr int kStageBytes = kWarps * kBoxBytes;
 constexpr int kInFlight = 3;
 static_assert(kStreamRowsMost * kSlab <= kConsumers);
 
-// A norm of x, of at most kStreamNormWidthMost columns.
-struct Norm {
-  const B16* weight;
-  float eps;
-};
-constexpr int kRowsMost = static_cast<int>(kStreamRowsMost);
-
-// Shared memory of a CTA. Without a norm it has as many stages as fit beside narrow tiles of attention; a single row stands behind them, and
-// has sums of its own column alone. With a norm a single row has the last stage's place, and the sums' place first holds the norm's weights.
-template <bool kSingle, bool kNorms>
+// Shared memory of a CTA. It has as many stages as fit beside narrow tiles of attention; a single row stands behind them, and has sums of
+// its own column alone.
+template <bool kOneRow>
 struct Layout {
-  static constexpr bool kRowBehind = kSingle && !kNorms;
-  static constexpr int kStages = kNorms ? 7 : 9, kRowBytes = kRowBehind ? kStageBytes / 2 : 0;
+  static constexpr bool kSingle = kOneRow;
+  static constexpr int kStages = 9, kRowBytes = kSingle ? kStageBytes / 2 : 0;
   static constexpr int kSumBytes =
-      kWarps * (kRowBehind ? kSlab * 4 : 32 * 16);  // of a unit; else four sums of each lane
+      kWarps * (kSingle ? kSlab * 4 : 32 * 16);  // of a unit; else four sums of each lane
   static constexpr int kSums = kStages * kStageBytes + kRowBytes, kFull = kSums + 2 * kSumBytes,
-                       kEmpty = kFull + 8 * kStages, kSquares = kEmpty + 8 * kStages,
-                       kBytes = kSquares + (kNorms ? kWarps * kRowsMost * 4 : 0);
+                       kEmpty = kFull + 8 * kStages, kBytes = kEmpty + 8 * kStages;
   static_assert(2 * (kBytes + 1024) > 228 << 10, "one CTA on an SM");
   static_assert(kStages <= kWarps + 1, "a warp makes a stage's barriers");
 };

@@ -61,7 +61,7 @@ struct PlainEnd {
   struct Maps {
     CUtensorMap slab, eight;  // boxes of 16 and of 8 features
   };
-  static constexpr bool kEights = true, kNorms = false;
+  static constexpr bool kEights = true;
   using Out = LinearOutput;
 
   static __device__ __forceinline__ void prefetch(const Maps& w) {

@@ -1,7 +1,7 @@
 // RMS norm: a CTA owns one row and keeps it in registers between the sum and the scaling.
 //
 // Wins    always so far: it moves its bytes once.
-// Loses   to combine_norm, norm_router_route and norm_qkv_rope_kv_write, where a sum stands before it, or a router or a projection behind.
+// Loses   to combine_norm and norm_router_route, where a sum stands before it or a router behind.
 // Limits  none beyond the contract. Rows past 32768 columns, and rows that are not 16-byte aligned, are read twice, the
 //         second time from L2.
 // Source  original; the contract is ops/rms_norm.h.
