@@ -163,14 +163,6 @@ LAYERS = [
         "*NormsWhatItReads*",
     ),
     Mutation(
-        "normed_front_leaves_positions_for_order",
-        "norm, router and groups as one operation write positions where the experts look for their rows",
-        "src/nn/moe_stages.h",
-        "{&NormRouterGroup::Args::order, MoeBuffer::kOrder},",
-        "{&NormRouterGroup::Args::order, MoeBuffer::kPosition},",
-        "*NormsWhatItReads*",
-    ),
-    Mutation(
         "latent_layer_norms_the_experts_sum",
         "a layer with a latent width norms what its experts give, in the stage that sums it",
         "src/nn/moe_stages.h",

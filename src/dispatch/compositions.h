@@ -10,7 +10,7 @@
 #include "ops/combine_norm.h"
 #include "ops/grouped_mlp.h"
 #include "ops/linear_argmax.h"
-#include "ops/norm_router_group.h"
+#include "ops/norm_router_route.h"
 
 namespace sluice {
 
@@ -117,41 +117,6 @@ struct NormApartParts {
   static size_t between_bytes(const NormRouterRoute::Problem&, Backend) { return 0; }
   static auto args(const NormRouterRoute::Problem&, const NormRouterRoute::Args& a, std::byte*, Backend) {
     return std::tuple(NormRouterRoute::norm(a), NormRouterRoute::router(a));
-  }
-};
-
-// Where choice and groups have kernels that do both.
-template <const Catalog& (*kCatalog)()>
-struct NormRouterGroupParts {
-  using Op = NormRouterGroup;
-  using Parts = std::tuple<RmsNorm, RouterGemm, RouteGroup>;
-  static const Catalog& catalog() { return kCatalog(); }
-  static auto parts(const Op::Problem& p) {
-    return std::tuple(PartOf<RmsNorm>{NormRouterRoute::norm(p.front)},
-                      PartOf<RouterGemm>{RouterRoute::gate(p.front.router)},
-                      PartOf<RouteGroup>{Op::route(p)});
-  }
-  static size_t between_bytes(const Op::Problem&, Backend) { return 0; }
-  static auto args(const Op::Problem&, const Op::Args& a, std::byte*, Backend) {
-    return std::tuple(NormRouterRoute::norm(a), RouterRoute::gate(NormRouterRoute::router(a)), Op::route(a));
-  }
-};
-
-// Where they have not.
-template <const Catalog& (*kCatalog)()>
-struct NormRouterRouteGroupParts {
-  using Op = NormRouterGroup;
-  using Parts = std::tuple<RmsNorm, RouterGemm, RouteTopk, GroupRows>;
-  static const Catalog& catalog() { return kCatalog(); }
-  static auto parts(const Op::Problem& p) {
-    return std::tuple(PartOf<RmsNorm>{NormRouterRoute::norm(p.front)},
-                      PartOf<RouterGemm>{RouterRoute::gate(p.front.router)},
-                      PartOf<RouteTopk>{p.front.router.route}, PartOf<GroupRows>{Op::group(p)});
-  }
-  static size_t between_bytes(const Op::Problem&, Backend) { return 0; }
-  static auto args(const Op::Problem&, const Op::Args& a, std::byte*, Backend) {
-    return std::tuple(NormRouterRoute::norm(a), RouterRoute::gate(NormRouterRoute::router(a)),
-                      static_cast<const RouteTopk::Args&>(a), Op::group(a));
   }
 };
 

@@ -204,7 +204,7 @@ struct MoeBackend {
 };
 
 enum class MoePath : uint8_t {
-  kParts,    // RouterGemm, RouteGroup, ExpertGemm up and down, Combine; with norm_x NormRouterGroup first
+  kParts,    // RouterGemm, RouteGroup, ExpertGemm up and down, Combine; with norm_x RmsNorm first
   kGrouped,  // the same with GroupedMlp, by a kernel of its own, in place of up and down
   kAsOne,    // RouterRoute, and ExpertMlp with a kernel of its own
 };

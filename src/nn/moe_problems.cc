@@ -101,10 +101,6 @@ NormRouterRoute::Problem norm_front_problem(const MoeConfig& c) {
   return {.router = front_problem(c), .eps = c.norm_eps};
 }
 
-NormRouterGroup::Problem norm_group_problem(const MoeConfig& c) {
-  return {.front = norm_front_problem(c), .mapped_experts = route_problem(c).mapped_experts};
-}
-
 Combine::Problem combine_problem(const MoeConfig& c) {
   return {.tokens = 0,
           .slots = slots_of(c),

@@ -10,7 +10,6 @@ RouteGroup::Problem route_problem(const MoeConfig& config);
 // Of MoePath::kAsOne: in place of router, and of route but for the rows by expert.
 RouterRoute::Problem front_problem(const MoeConfig& config);
 NormRouterRoute::Problem norm_front_problem(const MoeConfig& config);
-NormRouterGroup::Problem norm_group_problem(const MoeConfig& config);  // of the other paths
 Combine::Problem combine_problem(const MoeConfig& config);
 CombineNorm::Problem combine_norm_problem(const MoeConfig& config);
 RmsNorm::Problem norm_problem(const MoeConfig& config);  // of x, and of y

@@ -121,19 +121,10 @@ inline bool sum_is_normed(const MoeConfig& c, MoePath p) {
   return c.norm_next && p != MoePath::kAsOne && c.latent == 0;
 }
 
-// Whether the router and the routing can be one operation: nothing stands between them, and there is a router. They are one as one,
-// and behind a norm of x, which it includes.
-inline bool front_is_one(const MoeConfig& c) { return has_router(c) && c.lora_rank == 0; }
-inline bool front_in_parts(const MoeConfig& c, MoePath p) {
-  return !front_is_one(c) || (p != MoePath::kAsOne && !c.norm_x);
-}
-
-// Whether that operation has a norm and no groups; or both.
-inline bool front_norms(const MoeConfig& c, MoePath p) {
-  return c.norm_x && p == MoePath::kAsOne && front_is_one(c);
-}
-inline bool front_norms_and_groups(const MoeConfig& c, MoePath p) {
-  return c.norm_x && p != MoePath::kAsOne && front_is_one(c);
+// Whether router and routing are one operation: as one, where there is a router and nothing stands between them. A norm of x is then part
+// of it.
+inline bool front_is_one(const MoeConfig& c, MoePath p) {
+  return p == MoePath::kAsOne && has_router(c) && c.lora_rank == 0;
 }
 
 // All tokens as the rows of one expert: for dense layers, which the shared expert is too.
@@ -151,14 +142,14 @@ constexpr MoeStage<GroupRows> group_of_all(std::string_view name, bool (*runs)(c
 
 inline constexpr auto kMoeStages = std::tuple{
     MoeStage<RmsNorm>{.name = "norm",
-                      .runs = [](const MoeConfig& c, MoePath) { return c.norm_x && !front_is_one(c); },
+                      .runs = [](const MoeConfig& c, MoePath p) { return c.norm_x && !front_is_one(c, p); },
                       .problem = norm_problem,
                       .tensors = {{{&RmsNorm::Args::x, &MoeIo::x},
                                    {&RmsNorm::Args::weight, &MoeIo::x_norm_weight},
                                    {&RmsNorm::Args::y, MoeBuffer::kNormedX}}}},
     MoeStage<RouterGemm>{
         .name = "router",
-        .runs = [](const MoeConfig& c, MoePath p) { return has_router(c) && front_in_parts(c, p); },
+        .runs = [](const MoeConfig& c, MoePath p) { return has_router(c) && !front_is_one(c, p); },
         .problem = router_problem,
         .tensors = {{{&RouterGemm::Args::x, kLayerX},
                      {&RouterGemm::Args::w, &MoeWeights::router},
@@ -175,45 +166,32 @@ inline constexpr auto kMoeStages = std::tuple{
                                      {&LoraDelta::Args::y, MoeBuffer::kLogits}}}},
     MoeStage<RouteGroup>{
         .name = "route",
-        .runs = [](const MoeConfig& c, MoePath p) { return p != MoePath::kAsOne && front_in_parts(c, p); },
+        .runs = [](const MoeConfig&, MoePath p) { return p != MoePath::kAsOne; },
         .problem = route_problem,
         .tensors = routing_tensors<RouteGroup>({{&RouteGroup::Args::row_count, MoeBuffer::kRowCount},
                                                 {&RouteGroup::Args::row_begin, MoeBuffer::kRowBegin},
                                                 {&RouteGroup::Args::order, MoeBuffer::kOrder},
                                                 {&RouteGroup::Args::position, MoeBuffer::kPosition}})},
-    MoeStage<NormRouterGroup>{.name = "route",
-                              .runs = front_norms_and_groups,
-                              .problem = norm_group_problem,
-                              .tensors = routing_tensors<NormRouterGroup>(
-                                  {{&NormRouterGroup::Args::x, &MoeIo::x},
-                                   {&NormRouterGroup::Args::w, &MoeWeights::router},
-                                   {&NormRouterGroup::Args::gate_bias, &MoeWeights::router_bias},
-                                   {&NormRouterGroup::Args::norm_weight, &MoeIo::x_norm_weight},
-                                   {&NormRouterGroup::Args::normed, MoeBuffer::kNormedX},
-                                   {&NormRouterGroup::Args::row_count, MoeBuffer::kRowCount},
-                                   {&NormRouterGroup::Args::row_begin, MoeBuffer::kRowBegin},
-                                   {&NormRouterGroup::Args::order, MoeBuffer::kOrder},
-                                   {&NormRouterGroup::Args::position, MoeBuffer::kPosition}})},
     MoeStage<RouterRoute>{
         .name = "route",
-        .runs = [](const MoeConfig& c,
-                   MoePath p) { return p == MoePath::kAsOne && front_is_one(c) && !front_norms(c, p); },
+        .runs = [](const MoeConfig& c, MoePath p) { return !c.norm_x && front_is_one(c, p); },
         .problem = front_problem,
         .tensors = routing_tensors<RouterRoute>({{&RouterRoute::Args::x, kLayerX},
                                                  {&RouterRoute::Args::w, &MoeWeights::router},
                                                  {&RouterRoute::Args::gate_bias, &MoeWeights::router_bias}})},
-    MoeStage<NormRouterRoute>{.name = "route",
-                              .runs = front_norms,
-                              .problem = norm_front_problem,
-                              .tensors = routing_tensors<NormRouterRoute>(
-                                  {{&NormRouterRoute::Args::x, &MoeIo::x},
-                                   {&NormRouterRoute::Args::w, &MoeWeights::router},
-                                   {&NormRouterRoute::Args::gate_bias, &MoeWeights::router_bias},
-                                   {&NormRouterRoute::Args::norm_weight, &MoeIo::x_norm_weight},
-                                   {&NormRouterRoute::Args::normed, MoeBuffer::kNormedX}})},
+    MoeStage<NormRouterRoute>{
+        .name = "route",
+        .runs = [](const MoeConfig& c, MoePath p) { return c.norm_x && front_is_one(c, p); },
+        .problem = norm_front_problem,
+        .tensors =
+            routing_tensors<NormRouterRoute>({{&NormRouterRoute::Args::x, &MoeIo::x},
+                                              {&NormRouterRoute::Args::w, &MoeWeights::router},
+                                              {&NormRouterRoute::Args::gate_bias, &MoeWeights::router_bias},
+                                              {&NormRouterRoute::Args::norm_weight, &MoeIo::x_norm_weight},
+                                              {&NormRouterRoute::Args::normed, MoeBuffer::kNormedX}})},
     MoeStage<RouteTopk>{
         .name = "route",
-        .runs = [](const MoeConfig& c, MoePath p) { return p == MoePath::kAsOne && !front_is_one(c); },
+        .runs = [](const MoeConfig& c, MoePath p) { return p == MoePath::kAsOne && !front_is_one(c, p); },
         .problem = [](const MoeConfig& c) { return route_problem(c).route; },
         .tensors = routing_tensors<RouteTopk>({})},
     // Dense layers are experts that every token chooses, as the shared one is.

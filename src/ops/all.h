@@ -16,7 +16,6 @@
 #include "ops/linear_argmax.h"
 #include "ops/lora_delta.h"
 #include "ops/mask_logits.h"
-#include "ops/norm_router_group.h"
 #include "ops/norm_router_route.h"
 #include "ops/pack_experts.h"
 #include "ops/qkv_rope_kv_write.h"
@@ -37,9 +36,9 @@ template <class... Ops>
 struct OpList {};
 
 using AllOps =
-    OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, NormRouterRoute, GroupRows, RouteGroup,
-           NormRouterGroup, PackExperts, ExpertGemm, Combine, CombineNorm, GroupedMlp, ExpertMlp,
-           CountExperts, Linear, TakeTokens, Embedding, RmsNorm, Rope, KvWrite, RopeKvWrite, QkvRopeKvWrite,
-           Attention, LatentAttention, AdjustLogits, MaskLogits, Sample, LinearArgmax, TopLogprobs>;
+    OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, NormRouterRoute, GroupRows, RouteGroup, PackExperts,
+           ExpertGemm, Combine, CombineNorm, GroupedMlp, ExpertMlp, CountExperts, Linear, TakeTokens,
+           Embedding, RmsNorm, Rope, KvWrite, RopeKvWrite, QkvRopeKvWrite, Attention, LatentAttention,
+           AdjustLogits, MaskLogits, Sample, LinearArgmax, TopLogprobs>;
 
 }  // namespace sluice

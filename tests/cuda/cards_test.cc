@@ -215,31 +215,6 @@ TEST(CudaCards, RouterRouteIsOneKernelOrTheBestPair) {
   }
 }
 
-// Few tokens are normed, scored, chosen for and grouped in one launch: up to 128 where clusters choose, else up to 64.
-TEST(CudaCards, NormRouterGroupIsOneKernelForFewTokens) {
-  const std::string_view few = "cuda.norm_router_group.fewtokens_sm90";
-  for (const DeviceInfo& device : {h200(), known_device("h100").value()}) {
-    for (const auto& [experts, last] : {std::pair<int64_t, int64_t>{32, 128}, {128, 64}}) {
-      NormRouterGroup::Problem p;
-      p.front.router.route = {.experts = experts, .top_k = 4, .logits = DType::kF32};
-      p.front.router.gate_bias = true;
-      for (const int64_t tokens : {int64_t{1}, int64_t{9}, last, last + 1, int64_t{4096}}) {
-        const Decision d = decide<NormRouterGroup>(NormRouterGroup::at_tokens(p, tokens), device,
-                                                   cuda::catalog().table<NormRouterGroup>());
-        ASSERT_GE(d.chosen, 0) << d.status().message;
-        EXPECT_EQ(d.choice().candidate == few, tokens <= last)
-            << experts << " experts, " << tokens << " tokens";
-      }
-    }
-  }
-  NormRouterGroup::Problem p;
-  p.front.router.route = {.tokens = 9, .experts = 32, .top_k = 4, .shared_slots = 1};
-  p.row_align = 8, p.tile_rows = 16;
-  const std::string why = refusal<NormRouterGroup>(few, p);
-  for (const char* reason : {"shared_slots=1", "row_align=8", "tile_rows=16"})
-    EXPECT_NE(why.find(reason), std::string::npos) << why;
-}
-
 // Experts in turn: what their parts cost, each by the kernel that costs least.
 TEST(CudaCards, ExpertMlpInTurnTakesTheBestKernelOfEachPart) {
   const auto& in_turn = card<ExpertMlp>("cuda.expert_mlp.in_turn");

@@ -18,7 +18,6 @@
 #include "cases/linear_argmax.h"
 #include "cases/lora_delta.h"
 #include "cases/mask_logits.h"
-#include "cases/norm_router_group.h"
 #include "cases/norm_router_route.h"
 #include "cases/qkv_rope_kv_write.h"
 #include "cases/rms_norm.h"
@@ -321,8 +320,6 @@ struct Problems<LoraDelta> {
 template <>
 struct Problems<NormRouterRoute> : ProblemsAround<NormRouterRoute, RouterRoute> {};
 template <>
-struct Problems<NormRouterGroup> : ProblemsAround<NormRouterGroup, NormRouterRoute> {};
-template <>
 struct Problems<RmsNorm> {
   static std::vector<RmsNorm::Problem> list() {
     return {{.tokens = 1}, {.tokens = 64, .hidden = 7168, .residual = true}, {.tokens = 300, .hidden = 4096}};
@@ -434,8 +431,8 @@ class GpuChain : public OnGpu {};
 using Chained =
     ::testing::Types<AdjustLogits, Attention, Combine, CombineNorm, CountExperts, Embedding, ExpertMlp,
                      GroupedMlp, KvWrite, LatentAttention, Linear, LinearArgmax, RouterGemm, RouterRoute,
-                     LoraDelta, MaskLogits, NormRouterGroup, NormRouterRoute, RmsNorm, Rope, RopeKvWrite,
-                     QkvRopeKvWrite, RouteTopk, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
+                     LoraDelta, MaskLogits, NormRouterRoute, RmsNorm, Rope, RopeKvWrite, QkvRopeKvWrite,
+                     RouteTopk, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuChain, Chained, OpNames);
 
 template <class Op, class F>

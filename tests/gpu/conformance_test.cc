@@ -21,7 +21,6 @@
 #include "cases/linear_large.h"
 #include "cases/lora_delta.h"
 #include "cases/mask_logits.h"
-#include "cases/norm_router_group.h"
 #include "cases/norm_router_route.h"
 #include "cases/pack_experts.h"
 #include "cases/qkv_rope_kv_write.h"
@@ -49,12 +48,11 @@ namespace {
 template <class Op>
 class GpuConformance : public OnGpu {};
 
-using Tested =
-    ::testing::Types<AdjustLogits, Attention, Combine, CombineNorm, CountExperts, Embedding, ExpertGemm,
-                     ExpertMlp, GroupedMlp, KvWrite, LatentAttention, Linear, LinearArgmax, LoraDelta,
-                     MaskLogits, NormRouterGroup, NormRouterRoute, PackExperts, RmsNorm, Rope, RopeKvWrite,
-                     QkvRopeKvWrite, RouterGemm, RouteTopk, RouterRoute, GroupRows, RouteGroup, Sample,
-                     TakeTokens, TopLogprobs>;
+using Tested = ::testing::Types<AdjustLogits, Attention, Combine, CombineNorm, CountExperts, Embedding,
+                                ExpertGemm, ExpertMlp, GroupedMlp, KvWrite, LatentAttention, Linear,
+                                LinearArgmax, LoraDelta, MaskLogits, NormRouterRoute, PackExperts, RmsNorm,
+                                Rope, RopeKvWrite, QkvRopeKvWrite, RouterGemm, RouteTopk, RouterRoute,
+                                GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuConformance, Tested, OpNames);
 
 template <class Op>

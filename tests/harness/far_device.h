@@ -67,7 +67,6 @@ class FarDevice final : public Device {
     compose<ExpertMlpParts<own>>();
     compose<GroupedMlpParts<own>>();
     compose<NormRouterRouteParts<own>>();
-    compose<NormRouterRouteGroupParts<own>>();
     compose<CombineNormParts<own>>();
     compose<QkvRopeKvWriteParts<own>>();
     compose<LinearArgmaxParts<own>>();

@@ -12,8 +12,6 @@ extern const Candidate<NormRouterRoute> norm_router_route_in_turn =
     InTurn<NormRouterRouteParts<catalog>>::card("cpu.norm_router_route.in_turn", Backend::kCpu, 1);
 extern const Candidate<RouteGroup> route_group_in_turn =
     InTurn<RouteGroupParts<catalog>>::card("cpu.route_group.in_turn", Backend::kCpu, 1);
-extern const Candidate<NormRouterGroup> norm_router_group_in_turn =
-    InTurn<NormRouterRouteGroupParts<catalog>>::card("cpu.norm_router_group.in_turn", Backend::kCpu, 1);
 extern const Candidate<ExpertMlp> expert_mlp_in_turn =
     InTurn<ExpertMlpParts<catalog>>::card("cpu.expert_mlp.in_turn", Backend::kCpu, 1);
 extern const Candidate<GroupedMlp> grouped_mlp_in_turn =

@@ -18,9 +18,6 @@ extern const Candidate<NormRouterRoute> norm_router_route_in_turn =
                                                 router_gemm_fma_sm90.planned);
 extern const Candidate<NormRouterRoute> norm_router_route_apart = InTurn<NormApartParts<catalog>>::card(
     "cuda.norm_router_route.apart", Backend::kCuda, 16, router_gemm_fma_sm90.planned);
-extern const Candidate<NormRouterGroup> norm_router_group_in_turn =
-    InTurn<NormRouterGroupParts<catalog>>::card("cuda.norm_router_group.in_turn", Backend::kCuda, 16,
-                                                router_gemm_fma_sm90.planned);
 extern const Candidate<ExpertMlp> expert_mlp_in_turn = InTurn<ExpertMlpParts<catalog>>::card(
     "cuda.expert_mlp.in_turn", Backend::kCuda, 16, expert_gemm_fma_sm90.planned);
 extern const Candidate<ExpertMlp> expert_mlp_grouped = InTurn<ExpertMlpGroupedParts<catalog>>::card(

@@ -4,7 +4,7 @@
 // A partial logit is a word of Queue::grid_words, where zero means not yet published. The choosing CTA polls words, not
 // counters, so the path from the sums to the choice is one store and one load. Partial logits are added in the order of k, and
 // the words are reset to zero. CTAs that wait must not keep out the CTAs they wait for: they are the last of the grid, at most
-// 65, and less than one per SM. Up to 32 experts a cluster does the same in shared memory.
+// 64, and less than one per SM. Up to 32 experts a cluster does the same in shared memory.
 //
 // A norm in front costs no launch: the inverse root of a row is a factor of its logits, so that its sum of squares travels with the partial
 // logits, and the threads of the choosing CTA that have no expert write the normed row.
@@ -14,7 +14,6 @@
 #include "backends/cuda/router.h"
 #include "backends/cuda/tile/cluster.cuh"
 #include "backends/cuda/tile/dependent.cuh"
-#include "backends/cuda/tile/few_groups.cuh"
 #include "backends/cuda/tile/few_tokens.cuh"
 #include "backends/cuda/tile/mbarrier.cuh"
 #include "backends/cuda/tile/mma.cuh"
@@ -27,8 +26,6 @@ using Bf16 = __nv_bfloat16;
 
 // With a norm, rows of x count as normed: products take x times the norm's weight, and a row's inverse root comes last.
 enum class Input : uint8_t { kAnyRows, kWideRows, kNormed };
-// Groups: one CTA takes the ids of all tokens and groups them (tile/few_groups.cuh).
-enum class Output : uint8_t { kChoice, kGroups };
 
 struct Norm {
   const Bf16* weight;
@@ -49,7 +46,6 @@ struct Few {
   int32_t* ids;
   float* weights;
   Norm norm;
-  tile::FewGroups groups;
 };
 
 // A Cut as a compile-time value.
@@ -217,7 +213,7 @@ __device__ __forceinline__ float logit_of(const Biases& bias, const float (&part
 }
 
 // Thread e of a team has its expert's logit. The team chooses and stores the result. Called after clear_team().
-template <int kExperts, int kList, tile::TeamKind kKind, Output kOutput>
+template <int kExperts, int kList, tile::TeamKind kKind>
 __device__ __forceinline__ void choose(const Few& p, tile::TeamMemory<kExperts, kList>& m, int token,
                                        uint32_t e, float sum, float bias) {
   const auto sync = [] {
@@ -231,8 +227,6 @@ __device__ __forceinline__ void choose(const Few& p, tile::TeamMemory<kExperts, 
   const tile::TeamChoice chosen = tile::choose_by_team<kExperts, kList, kKind>(m, logit, bias, e, sync);
   if (chosen.slot < p.top_k) tile::leave_choice(m, chosen, e);
   sync();
-  if constexpr (kOutput == Output::kGroups)
-    if (e == 0) tile::publish_ids(p.groups, static_cast<uint32_t>(token), m.id);
   store_logit(p.gate, token, static_cast<int>(e), sum);
   if (e >= 32) return;
   const tile::Chosen of_slot = tile::weigh_by_team<kExperts, kList, kKind>(m, p.top_k, chosen.row.most, e);
@@ -305,8 +299,8 @@ __device__ __forceinline__ void forget_words(uint32_t* words, int apart) {
   for (int j = 0; j < kSplit; ++j) words[j * apart] = 0;
 }
 
-// Grid: kSplit CTAs for each tile of experts, for each tile of tokens; then one CTA per token; then the one that groups.
-template <int kExperts, int kList, tile::TeamKind kKind, class C, Input kInput, Output kOutput>
+// Grid: kSplit CTAs for each tile of experts, for each tile of tokens; then one CTA per token.
+template <int kExperts, int kList, tile::TeamKind kKind, class C, Input kInput>
 __global__ void __launch_bounds__(C::kThreads) spread(const __grid_constant__ Few p) {
   static_assert(kExperts <= C::kThreads);
   constexpr bool kNormed = kInput == Input::kNormed;
@@ -329,14 +323,6 @@ __global__ void __launch_bounds__(C::kThreads) spread(const __grid_constant__ Fe
     return;
   }
   tile::release_next();
-  if constexpr (kOutput == Output::kGroups) {
-    static_assert(kList == tile::kGroupedSlotsMost && kTokensMost <= C::kThreads);
-    if (token == p.gate.tokens) {
-      tile::wait_for_previous();
-      tile::group_few<kExperts, kTokensMost>(p.groups, static_cast<uint32_t>(p.gate.tokens), p.top_k);
-      return;
-    }
-  }
   __shared__ tile::TeamMemory<kExperts, kList> m;
   const uint32_t e = threadIdx.x;
   uint32_t* const of_row = squares + token * C::kSplit * kSquareWords;
@@ -364,14 +350,14 @@ __global__ void __launch_bounds__(C::kThreads) spread(const __grid_constant__ Fe
     wait_for_words(of_squares, of_row, kSquareWords);
     inverse = inverse_of(p, of_squares);
   }
-  choose<kExperts, kList, kKind, kOutput>(p, m, token, e, logit_of<kInput>(bias, part, inverse), bias.choice);
+  choose<kExperts, kList, kKind>(p, m, token, e, logit_of<kInput>(bias, part, inverse), bias.choice);
   forget_words<C::kSplit>(words, kExperts);
   if (kNormed && e == 0) forget_words<C::kSplit>(of_row, kSquareWords);  // choose() has brought all together
 }
 
 // One cluster for all experts and each tile of tokens: CTA r computes split r of all sums, and chooses for token r of the
-// tile. Grid: kSplit, tiles of tokens. A CTA that chooses for nobody groups.
-template <int kExperts, int kList, tile::TeamKind kKind, class C, Input kInput, Output kOutput>
+// tile. Grid: kSplit, tiles of tokens.
+template <int kExperts, int kList, tile::TeamKind kKind, class C, Input kInput>
 __global__ void __launch_bounds__(C::kThreads) gathered(const __grid_constant__ Few p) {
   static_assert(kExperts == 8 * C::kColumns && kExperts <= C::kThreads && 8 * C::kRows <= C::kSplit);
   constexpr bool kNormed = kInput == Input::kNormed;
@@ -404,14 +390,6 @@ __global__ void __launch_bounds__(C::kThreads) gathered(const __grid_constant__ 
       [&](int t, float part) {
         tile::store_remote(tile::remote_address(my_squares, t), part, tile::remote_address(counter, t));
       });
-  if constexpr (kOutput == Output::kGroups) {
-    static_assert(8 * C::kRows < C::kSplit && kList == tile::kGroupedSlotsMost &&
-                  kTokensInClusters <= C::kThreads);
-    if (rank == C::kSplit - 1 && first_token == 0) {
-      tile::group_few<kExperts, kTokensInClusters>(p.groups, static_cast<uint32_t>(p.gate.tokens), p.top_k);
-      return;
-    }
-  }
   if (!receives) return;
   if (e >= kExperts) {
     if constexpr (kNormed) {
@@ -427,18 +405,18 @@ __global__ void __launch_bounds__(C::kThreads) gathered(const __grid_constant__ 
 #pragma unroll
   for (int j = 0; j < C::kSplit; ++j) part[j] = received[j][e];
   const float inverse = kNormed ? inverse_of(p, squares) : 1.f;
-  choose<kExperts, kList, kKind, kOutput>(p, m, token, e, logit_of<kInput>(bias, part, inverse), bias.choice);
+  choose<kExperts, kList, kKind>(p, m, token, e, logit_of<kInput>(bias, part, inverse), bias.choice);
 }
 
 // Of kInstances[kIndex].
-template <size_t kIndex, Input kInput, Output kOutput = Output::kChoice>
+template <size_t kIndex, Input kInput>
 constexpr auto kernel_of() {
   constexpr Instance i = kInstances[kIndex];
   using C = KnownCut<i.cut.rows, i.cut.columns, i.cut.split, i.cut.warps, i.cut.flight>;
   if constexpr (i.blocks == Blocks::kCluster) {
-    return gathered<i.experts, i.list, i.kind, C, kInput, kOutput>;
+    return gathered<i.experts, i.list, i.kind, C, kInput>;
   } else {
-    return spread<i.experts, i.list, i.kind, C, kInput, kOutput>;
+    return spread<i.experts, i.list, i.kind, C, kInput>;
   }
 }
 
@@ -457,13 +435,11 @@ inline Few few_of(const RouterRoute::Problem& p, const RouterRoute::Args& a, con
           .scale = p.route.scale_here ? static_cast<float>(p.route.scale) : 1.f,
           .ids = a.ids.as<int32_t>(),
           .weights = a.weights.as<float>(),
-          .norm = {},
-          .groups = {}};
+          .norm = {}};
 }
 inline Launch launch_of(const Few& few, const Instance& i) {
   const int tile_tokens = 8 * i.cut.rows, tiles = (few.gate.tokens + tile_tokens - 1) / tile_tokens;
-  const int grouping = few.groups.words ? 1 : 0;
-  Launch how{.grid = {static_cast<unsigned>(few.adders + few.gate.tokens + grouping), 1, 1},
+  Launch how{.grid = {static_cast<unsigned>(few.adders + few.gate.tokens), 1, 1},
              .block = {static_cast<unsigned>(32 * i.cut.warps), 1, 1}};
   if (i.blocks == Blocks::kCluster) {
     const auto split = static_cast<unsigned>(i.cut.split);

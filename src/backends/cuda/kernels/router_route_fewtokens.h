@@ -20,11 +20,10 @@ struct Cut {
 };
 enum class Blocks { kCluster, kGrid };
 
-constexpr int64_t kTokensMost = 64;         // of any instance
-constexpr int64_t kTokensInClusters = 128;  // the most that a caller may have them take (norm_router_group)
+constexpr int64_t kTokensMost = 64;  // of any instance
 // Words in Queue::grid_words beside partial logits: of each split of a token its sum of squares, for those that choose and for those that
-// norm; of a token its ids.
-constexpr int kSquareWords = 2, kIdWords = 2;
+// norm.
+constexpr int kSquareWords = 2;
 
 // The compiled kernels, and the problems that each of them accepts. Costs: H200, plain launches, weights not in L2.
 struct Instance {
@@ -35,18 +34,12 @@ struct Instance {
   int64_t tokens;            // the most tokens
   double first_us, more_us;  // one token; each further token
 
-  // Clusters take as many as the caller wants; a grid has a CTA for each token that waits for others.
-  constexpr int64_t tokens_most(int64_t in_clusters) const {
-    return blocks == Blocks::kCluster ? in_clusters : tokens;
-  }
-  bool serves(const RouterRoute::Problem& p, int64_t in_clusters) const {
+  bool serves(const RouterRoute::Problem& p) const {
     return tile::team_serves(p.route, experts, list, kind) && p.hidden <= cut.hidden_most() &&
-           p.route.tokens <= tokens_most(in_clusters);
+           p.route.tokens <= tokens;
   }
   // Words behind kGridWordsBytes of Queue::grid_words.
-  constexpr int64_t words() const {
-    return tokens_most(kTokensInClusters) * (int64_t{cut.split} * (experts + kSquareWords) + kIdWords);
-  }
+  constexpr int64_t words() const { return tokens * int64_t{cut.split} * (experts + kSquareWords); }
 };
 
 // Instances of the same kind and number of experts split k in the same way, whatever their tiles, so the bits do not depend
@@ -68,14 +61,13 @@ static_assert(std::ranges::all_of(kInstances, [](const Instance& i) {
   return i.words() * int64_t{sizeof(uint32_t)} <= int64_t{kGridSumBytes};
 }));
 
-inline const Instance* instance_for(const RouterRoute::Problem& p, int64_t in_clusters = kTokensMost) {
+inline const Instance* instance_for(const RouterRoute::Problem& p) {
   for (const Instance& i : kInstances)
-    if (i.serves(p, in_clusters)) return &i;
+    if (i.serves(p)) return &i;
   return nullptr;
 }
 
-inline void need_few(Refusal& r, const RouterRoute::Problem& p, const DeviceInfo& d,
-                     int64_t in_clusters = kTokensMost) {
+inline void need_few(Refusal& r, const RouterRoute::Problem& p, const DeviceInfo& d) {
   need_sm90(r, d);
   need_type(r, "x", p.x, DType::kBF16, "operand of the tensor cores");
   need_type(r, "w", p.w, DType::kBF16, "operand of the tensor cores");
@@ -85,7 +77,7 @@ inline void need_few(Refusal& r, const RouterRoute::Problem& p, const DeviceInfo
   int64_t tokens = 0, hidden = 0;
   for (const Instance& i : kInstances) {
     if (!tile::team_serves(p.route, i.experts, i.list, i.kind)) continue;
-    tokens = std::max(tokens, i.tokens_most(in_clusters));
+    tokens = std::max(tokens, i.tokens);
     hidden = i.cut.hidden_most();
   }
   Refusal team;
@@ -99,8 +91,8 @@ inline void need_few(Refusal& r, const RouterRoute::Problem& p, const DeviceInfo
          "hidden", p.hidden);
 }
 
-inline double few_us(const RouterRoute::Problem& p, int64_t in_clusters = kTokensMost) {
-  const Instance* i = instance_for(p, in_clusters);
+inline double few_us(const RouterRoute::Problem& p) {
+  const Instance* i = instance_for(p);
   const double others = static_cast<double>(std::max<int64_t>(p.route.tokens, 1) - 1);
   return i ? i->first_us + others * i->more_us : 1e3 * (1 + others);
 }
