@@ -123,13 +123,13 @@ KERNELS = [
         "route_topk",
     ),
     Mutation(
-        "group_renormalised_by_one_more",
-        "chosen weights are divided by their sum and one, where the rows are grouped next",
-        "route_group_cluster_sm90",
+        "topk_renormalised_by_one_more",
+        "chosen weights are divided by their sum and one, where a warp chooses for a token",
+        "route_topk_warp_sm90",
         "tile/topk.cuh",
         "score::reciprocal(sum_of_lanes(w, r.top_k) + 1e-20f)",
         "score::reciprocal(sum_of_lanes(w, r.top_k) + 1.f)",
-        "route_group",
+        "route_topk",
     ),
     Mutation(
         "renormalised_by_one_more",

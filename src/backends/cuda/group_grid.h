@@ -10,22 +10,17 @@ struct GroupGrid {
   int cluster = 1, clusters = 1;  // CTAs per cluster; clusters in the grid
   int clusters_most = 1;          // in the grid of this many tokens or fewer
   int tokens_per_block = 1;
-  int bits_per_token = 1;      // 1 if all slots of a token name different experts, else slots
-  int words = 1;               // 32-bit mask words per expert
-  bool second_launch = false;  // a second launch turns ranks into rows; else the last cluster does
-};
+  int words = 1;  // 32-bit mask words per expert
 
-// A kernel's preferences. Tokens per CTA: the least and the most in a grid of one cluster, and in a grid of several clusters.
-// one_launch: up to this many tokens, one launch is faster than two.
-struct GroupPreferences {
-  int64_t least = 4, most = 16, several = 8, one_launch = 1024;
+  // A second launch turns ranks within clusters into rows.
+  bool second_launch() const { return clusters > 1; }
 };
 
 // Experts rounded up, so that 16-bit counts are copied in 16-byte chunks.
 constexpr int64_t padded_experts(int64_t experts) { return (experts + 7) / 8 * 8; }
 
-inline GroupGrid group_grid(const GroupRows::Problem& p, bool slots_differ,
-                            const GroupPreferences& preferred) {
+inline GroupGrid group_grid(const GroupRows::Problem& p) {
+  constexpr int64_t kSlots = 512;                           // of a CTA: one for each of its threads
   constexpr int64_t kMaskWords = 8 << 10, kWordsMost = 16;  // a CTA's mask: 32 KiB, and 16 words per expert
   constexpr int64_t kManyExperts = 1024;  // above this, the counts of 16 CTAs do not fit in shared memory
   constexpr int64_t kBlocks = 256;        // two CTAs per SM
@@ -33,33 +28,27 @@ inline GroupGrid group_grid(const GroupRows::Problem& p, bool slots_differ,
   constexpr int64_t kManyTokens = 32;     // per CTA: above this, more CTAs are faster than larger ones
   const auto over = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   GroupGrid g;
-  g.bits_per_token = slots_differ ? 1 : static_cast<int>(p.slots);
   const int64_t words = std::min(kWordsMost, kMaskWords / padded_experts(p.experts));
-  const int64_t fits = std::max<int64_t>(32 * words / g.bits_per_token, 1);
+  const int64_t fits = std::max<int64_t>(32 * words / p.slots, 1);
   const int64_t cluster_most = p.experts > kManyExperts ? 8 : 16;
-  const int64_t most = std::min(preferred.most, fits), least = std::min(preferred.least, most);
-  int64_t each = 1;
-  if (p.tokens <= cluster_most * most) {
-    while (g.cluster < cluster_most && g.cluster * least < p.tokens) g.cluster *= 2;
+  const int64_t wanted = std::min(std::max<int64_t>(kSlots / p.slots, 1), fits);  // tokens of a CTA
+  int64_t each = wanted;
+  if (p.tokens <= cluster_most * wanted) {
+    while (g.cluster < cluster_most && g.cluster * wanted < p.tokens) g.cluster *= 2;
     each = over(p.tokens, g.cluster);
   } else {
-    g.second_launch = p.tokens > preferred.one_launch;
     g.cluster = static_cast<int>(cluster_most);
-    each = std::min(preferred.several, fits);
-    if (g.second_launch)
-      each = std::min(fits, std::clamp(over(p.tokens, kBlocks), each, std::max(each, kManyTokens)));
+    each = std::min(fits, std::clamp(over(p.tokens, kBlocks), wanted, std::max(wanted, kManyTokens)));
     g.clusters = static_cast<int>(over(p.tokens, each * g.cluster));
     if (g.clusters > kClustersOf16) {
       g.cluster = std::min(g.cluster, 8);
       g.clusters = static_cast<int>(over(p.tokens, each * g.cluster));
     }
     // CTAs of more tokens than these may make fewer clusters than kBlocks CTAs of so many, in clusters of 8.
-    g.clusters_most = each > std::min(preferred.several, fits)
-                          ? std::max(g.clusters, static_cast<int>(kBlocks / 8))
-                          : g.clusters;
+    g.clusters_most = each > wanted ? std::max(g.clusters, static_cast<int>(kBlocks / 8)) : g.clusters;
   }
   g.tokens_per_block = static_cast<int>(std::max<int64_t>(each, 1));
-  g.words = static_cast<int>(over(int64_t{g.tokens_per_block} * g.bits_per_token, 32));
+  g.words = static_cast<int>(over(int64_t{g.tokens_per_block} * p.slots, 32));
   if (g.words > 1) g.words |= 1;  // odd, so that the words of adjacent experts lie in different banks
   return g;
 }

@@ -6,6 +6,7 @@
 namespace sluice::cuda {
 
 extern const Candidate<RouterGemm> router_gemm_fma_sm90;
+extern const Candidate<RouteTopk> route_topk_warp_sm90;
 extern const Candidate<ExpertGemm> expert_gemm_fma_sm90;
 extern const Candidate<Linear> linear_fma_sm90;
 extern const Candidate<Combine> combine_rows_sm90;
@@ -18,6 +19,8 @@ extern const Candidate<NormRouterRoute> norm_router_route_in_turn =
                                                 router_gemm_fma_sm90.planned);
 extern const Candidate<NormRouterRoute> norm_router_route_apart = InTurn<NormApartParts<catalog>>::card(
     "cuda.norm_router_route.apart", Backend::kCuda, 16, router_gemm_fma_sm90.planned);
+extern const Candidate<RouteGroup> route_group_in_turn = InTurn<RouteGroupParts<catalog>>::card(
+    "cuda.route_group.in_turn", Backend::kCuda, 1, route_topk_warp_sm90.planned);
 extern const Candidate<ExpertMlp> expert_mlp_in_turn = InTurn<ExpertMlpParts<catalog>>::card(
     "cuda.expert_mlp.in_turn", Backend::kCuda, 16, expert_gemm_fma_sm90.planned);
 extern const Candidate<ExpertMlp> expert_mlp_grouped = InTurn<ExpertMlpGroupedParts<catalog>>::card(

@@ -1,7 +1,7 @@
 // Groups rows by expert: CTAs of a cluster count and place (tile/grouping.cuh). One launch up to 8192 slots, two above.
 //
 // Wins    always so far.
-// Loses   to route_group, which has the ids before they are written.
+// Loses   to kernels of route_group, which have the ids before they are written.
 // Limits  none beyond the contract.
 // Source  original; the contract is ops/group_rows.h.
 #include "backends/cuda/card.h"
@@ -13,11 +13,6 @@ namespace {
 
 using Problem = GroupRows::Problem;
 constexpr int kThreads = 512;
-
-GroupGrid grid_of(const Problem& p) {
-  const int64_t tokens = std::max<int64_t>(kThreads / p.slots, 1);
-  return group_grid(p, false, {.least = tokens, .most = tokens, .several = tokens, .one_launch = 0});
-}
 
 Refusal supports(const Problem&, const DeviceInfo& d) {
   Refusal r;
@@ -32,7 +27,7 @@ double cost_us(const Problem& p, const DeviceInfo&) {
   return slots <= 16 * kThreads ? 3.9 + 8e-5 * slots : 6.5 + 1.2e-5 * slots;
 }
 
-size_t workspace_bytes(const Problem& p, const DeviceInfo&) { return cluster_count_bytes(p, grid_of(p)); }
+size_t workspace_bytes(const Problem& p, const DeviceInfo&) { return cluster_count_bytes(p, group_grid(p)); }
 
 struct Launcher {
   static Status enqueue(const Problem&, const GroupRows::Args&, Workspace, Stream);
@@ -69,10 +64,10 @@ __global__ void __launch_bounds__(kThreads, 1) group_rows(const __grid_constant_
   const int count = tile::tokens_here(g) * g.slots;
   __syncthreads();
   const int32_t* ids = g.ids + static_cast<int64_t>(tile::first_token(g)) * g.slots;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) tile::place(g, m, 0, i, ids[i]);
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) tile::place(g, m, i, ids[i]);
   // Not at the start: CTAs of the next launch would crowd the SMs that become free first.
   tile::release_next();
-  tile::end_groups(g, m, [] {});
+  tile::end_groups(g, m);
 }
 
 __global__ void __launch_bounds__(kThreads, 1) finish(const __grid_constant__ tile::Grouping g, int split) {
@@ -84,17 +79,16 @@ __global__ void __launch_bounds__(kThreads, 1) finish(const __grid_constant__ ti
 }
 
 Status Launcher::enqueue(const Problem& p, const GroupRows::Args& a, Workspace w, Stream stream) {
-  const GroupGrid grid = grid_of(p);
+  const GroupGrid grid = group_grid(p);
   tile::Grouping g = tile::grouping(p, a, grid);
   g.cluster_count = reinterpret_cast<uint32_t*>(w.data);
-  g.grid_words = queue_of(stream).grid_words;
   const auto cluster = static_cast<unsigned>(grid.cluster), clusters = static_cast<unsigned>(grid.clusters);
   Launch how{.grid = {cluster * clusters, 1, 1},
              .block = {kThreads, 1, 1},
              .shared_bytes = tile::group_shared_bytes(g),
              .cluster = {cluster, 1, 1}};
   SLUICE_TRY(launch(group_rows_cluster_sm90.name, group_rows, how, stream, g));
-  if (!grid.second_launch) return {};
+  if (!grid.second_launch()) return {};
   const int split = second_split(grid);
   how.grid = {clusters * static_cast<unsigned>(split), 1, 1};
   how.cluster = {1, 1, 1};

@@ -3,8 +3,8 @@
 //
 // A mask in shared memory has a bit for each (expert, slot). The number of an expert's bits before a slot is the slot's rank in
 // that expert, so nothing is sorted and the order is stable. CTAs of a cluster send each other their counts. A grid of one
-// cluster then has all it needs. In a larger grid each cluster writes its counts and its local ranks to global memory, and the
-// last cluster to arrive, or a second launch, turns them into rows.
+// cluster then has all it needs. In a larger grid each cluster writes its counts and its local ranks to global memory, and a
+// second launch turns them into rows.
 //
 // A kernel calls, in this order: begin_groups, wait_for_previous, place() for each slot, end_groups.
 #pragma once
@@ -27,7 +27,6 @@ struct Grouping {
   int32_t *row_count = nullptr, *row_begin = nullptr, *order = nullptr, *position = nullptr;
   int32_t *tile_count = nullptr, *tiles = nullptr;
   uint32_t* cluster_count = nullptr;  // [clusters, experts]; null if there is one cluster
-  uint32_t* grid_words = nullptr;     // a zero word, left zero
 };
 
 inline int log2_of(int64_t power) {
@@ -64,17 +63,15 @@ struct GroupMemory {
   int32_t* begin;       // [experts] first row
   int32_t* total;       // [experts]
   int32_t* tile_begin;  // [experts] first tile
-  int32_t* slot;        // [tokens per CTA, slots] expert | bit << 16, or -1
+  int32_t* slot;        // [tokens per CTA, slots] expert, or -1
   int32_t* warp_sum;    // [2, 32]
-  uint32_t* last;       // whether this is the last cluster
   uint32_t* end;
 };
 inline __host__ __device__ GroupMemory group_memory(const Grouping& g, void* shared) {
   const int e = g.padded;
   GroupMemory m{};
   m.arrived = static_cast<uint64_t*>(shared);
-  m.last = reinterpret_cast<uint32_t*>(m.arrived + 1);
-  m.mask = m.last + 2;
+  m.mask = reinterpret_cast<uint32_t*>(m.arrived + 2);
   m.count = reinterpret_cast<uint16_t*>(m.mask + e * g.grid.words);
   m.first = reinterpret_cast<int32_t*>(m.count + e * (g.grid.cluster > 1 ? g.grid.cluster : 0));
   m.begin = m.first + e;
@@ -113,12 +110,11 @@ __device__ __forceinline__ void begin_groups(const Grouping& g, const GroupMemor
   }
 }
 
-// Places slot `slot` of the CTA's token `token` with expert `id`, or nowhere if `id` is no expert.
-__device__ __forceinline__ void place(const Grouping& g, const GroupMemory& m, int token, int slot, int id) {
-  const int at = token * g.slots + slot, bit = g.grid.bits_per_token == g.slots ? at : token;
+// Places the CTA's slot `slot` with expert `id`, or nowhere if `id` is no expert.
+__device__ __forceinline__ void place(const Grouping& g, const GroupMemory& m, int slot, int id) {
   const bool grouped = id >= 0 && id < g.experts;
-  m.slot[at] = grouped ? id | bit << 16 : -1;
-  if (grouped) atomicOr(m.mask + id * g.grid.words + bit / 32, 1u << bit % 32);
+  m.slot[slot] = grouped ? id : -1;
+  if (grouped) atomicOr(m.mask + id * g.grid.words + slot / 32, 1u << slot % 32);
 }
 
 __device__ __forceinline__ int rank_in_block(const Grouping& g, const GroupMemory& m, int id, int bit) {
@@ -286,14 +282,11 @@ __device__ __forceinline__ void finish_groups(const Grouping& g, const GroupMemo
   }
 }
 
-// After all place(): gives the CTA's slots their rows. meanwhile() is independent work that overlaps the exchange of counts
-// between CTAs.
-template <class Meanwhile>
-__device__ __forceinline__ void end_groups(const Grouping& g, const GroupMemory& m, Meanwhile meanwhile) {
+// After all place(): gives the CTA's slots their rows, or in a grid of several clusters their ranks.
+__device__ __forceinline__ void end_groups(const Grouping& g, const GroupMemory& m) {
   const int blocks = g.grid.cluster, me = blocks > 1 ? static_cast<int>(cluster_rank()) : 0;
   __syncthreads();
   if (blocks > 1) send_counts(g, m);
-  meanwhile();
   if (blocks > 1) barrier_wait(m.arrived, 0);
   const auto rows_of = [&](int e) {
     ExpertRows r{0, 0};
@@ -311,9 +304,8 @@ __device__ __forceinline__ void end_groups(const Grouping& g, const GroupMemory&
   };
   const int first = first_token(g) * g.slots, count = tokens_here(g) * g.slots;
   const auto slot_at = [&](int i) {
-    const int slot = m.slot[i];
-    return slot < 0 ? SlotRank{-1, 0}
-                    : SlotRank{slot & 0xffff, rank_in_block(g, m, slot & 0xffff, slot >> 16)};
+    const int id = m.slot[i];
+    return id < 0 ? SlotRank{-1, 0} : SlotRank{id, rank_in_block(g, m, id, i)};
   };
   if (g.grid.clusters == 1) return assign_rows(g, m, me, blocks, rows_of, first, count, slot_at);
   const int cluster = static_cast<int>(blockIdx.x) >> (31 - __clz(blocks));  // a power of two
@@ -330,24 +322,6 @@ __device__ __forceinline__ void end_groups(const Grouping& g, const GroupMemory&
     const SlotRank s = slot_at(i);
     g.position[first + i] = s.id < 0 ? -1 : m.first[s.id] + s.rank;
   }
-  if (g.grid.second_launch) return;
-  // Everything the cluster wrote comes before its arrival, and its arrival before the rows that the last cluster writes.
-  cluster_publish();
-  cluster_wait();
-  if (me == 0 && threadIdx.x < static_cast<unsigned>(blocks)) {
-    uint32_t last = 0;
-    if (threadIdx.x == 0) {
-      __threadfence();
-      last = atomicAdd(g.grid_words, 1) + 1 == static_cast<uint32_t>(g.grid.clusters);
-      if (last) *g.grid_words = 0;
-      __threadfence();
-    }
-    last = __shfl_sync((1u << blocks) - 1, last, 0);
-    store_remote(remote_address(shared_address(m.last), threadIdx.x), last);
-  }
-  cluster_publish();
-  cluster_wait();
-  if (*m.last) finish_groups(g, m, me, blocks, max(blocks / g.grid.clusters, 1));
 }
 
 }  // namespace sluice::cuda::tile
