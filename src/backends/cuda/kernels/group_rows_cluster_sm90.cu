@@ -20,11 +20,13 @@ Refusal supports(const Problem&, const DeviceInfo& d) {
   return r;
 }
 
-// Fitted to 128 experts, 4 slots and tiles of 64 on an H200, 1 to 16384 tokens: docs/notes/cuda-routing.md.
+// Fitted to 128 experts, 4 slots and tiles of 64 on an H200, 1 to 16384 tokens; what more experts cost, to chains of 256 and 384 at one
+// token: docs/notes/cuda-routing.md.
 double cost_us(const Problem& p, const DeviceInfo&) {
   const double slots = static_cast<double>(p.tokens * p.slots);
-  if (slots <= kThreads) return 2.1 + 1.6e-3 * slots;
-  return slots <= 16 * kThreads ? 3.9 + 8e-5 * slots : 6.5 + 1.2e-5 * slots;
+  const double experts = 3.7e-3 * static_cast<double>(std::max<int64_t>(p.experts - 128, 0));
+  if (slots <= kThreads) return 2.1 + 1.6e-3 * slots + experts;
+  return (slots <= 16 * kThreads ? 3.9 + 8e-5 * slots : 6.5 + 1.2e-5 * slots) + experts;
 }
 
 size_t workspace_bytes(const Problem& p, const DeviceInfo&) { return cluster_count_bytes(p, group_grid(p)); }
