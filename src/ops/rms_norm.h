@@ -9,11 +9,14 @@ namespace sluice {
 //   y[t, i] = h[t, i] / sqrt(mean_i h^2 + eps) * weight[i]
 //   with a residual, h is the sum before that rounding
 //
-// Shapes     x, residual, y [tokens, hidden], rows may be strided; weight [hidden]. tokens >= 0, hidden from
-//            1 to 65536, eps from 2^-100 to 1 (so that it and its inverse root are normal in f32). y may be
-//            x itself.
+// With `heads`, a row is so many of these side by side, each with a mean of its own and all with one weight: queries
+// or keys of attention, as a projection leaves them.
+//
+// Shapes     x, residual, y [tokens, heads * hidden], rows may be strided; weight [hidden]. tokens >= 0; heads and
+//            hidden at least 1, heads * hidden at most 65536; eps from 2^-100 to 1 (so that it and its inverse root
+//            are normal in f32). y may be x itself.
 // Types      x and residual alike, bf16 or f32; weight bf16 or f32; y bf16 or f32. f32 arithmetic.
-// NaN        in a row makes that row of y NaN. A row whose sum of squares overflows f32 while every h is
+// NaN        in a head makes that head of y NaN. A head whose sum of squares overflows f32 while every h is
 //            finite may hold anything.
 // Bytes      reads x (and residual), writes y (and residual).
 // Errors     make_plan: kInvalidArgument if a bound is broken. run: never fails on data.
@@ -30,16 +33,18 @@ struct RmsNorm {
     double eps = 1e-5;
     DType x = DType::kBF16, w = DType::kBF16, y = DType::kBF16;
     bool residual = false;
+    int64_t heads = 1;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {
       v("tokens", p.tokens, "rows of x");
-      v("hidden", p.hidden, "columns of x");
+      v("hidden", p.hidden, "elements of a head, which is a row where there is one head");
       v("eps", p.eps, "added to the mean square");
       v("x", p.x, "type of x and the residual");
       v("w", p.w, "type of the weight");
       v("y", p.y, "type of y");
       v("residual", p.residual, "adds x to the residual stream first");
+      v("heads", p.heads, "parts of a row that are scaled each on its own");
     }
   };
   struct Args {
@@ -48,14 +53,15 @@ struct RmsNorm {
   template <class V>
   static void slots(const Problem& p, V v) {
     const auto strided = Rows::kMayBeStrided;
-    v(slot("x", Role::kIn, p.x, {p.tokens, p.hidden}, true, strided), &Args::x);
+    const int64_t width = p.heads * p.hidden;
+    v(slot("x", Role::kIn, p.x, {p.tokens, width}, true, strided), &Args::x);
     v(slot("weight", Role::kIn, p.w, {p.hidden}), &Args::weight);
-    v(slot("residual", Role::kInOut, p.x, {p.tokens, p.hidden}, p.residual, strided), &Args::residual);
-    v(slot("y", Role::kOut, p.y, {p.tokens, p.hidden}, true, strided), &Args::y);
+    v(slot("residual", Role::kInOut, p.x, {p.tokens, width}, p.residual, strided), &Args::residual);
+    v(slot("y", Role::kOut, p.y, {p.tokens, width}, true, strided), &Args::y);
   }
   static Refusal validate(const Problem& p);
   static double bytes(const Problem& p);
-  static double flops(const Problem& p) { return 4.0 * p.tokens * p.hidden; }
+  static double flops(const Problem& p) { return 4.0 * p.tokens * p.heads * p.hidden; }
   static Problem at_tokens(Problem p, int64_t n) { return p.tokens = n, p; }
   static int64_t tokens_of(const Problem& p) { return p.tokens; }
 };

@@ -17,11 +17,12 @@ Expectations reference(const RmsNorm::Problem& p, const RmsNorm::Args& a) {
   Expected residual{.slot = "residual", .value = {}, .bound = {}};
   const double relative = (0.5 * static_cast<double>(p.hidden) + 12) * kF32Eps;
   std::vector<double> h(static_cast<size_t>(p.hidden));
-  for (int64_t t = 0; t < p.tokens; ++t) {
+  for (int64_t head = 0; head < p.tokens * p.heads; ++head) {
+    const int64_t t = head / p.heads, first = head % p.heads * p.hidden;
     double squares = 0, largest = 0;
     for (int64_t i = 0; i < p.hidden; ++i) {
       double& v = h[static_cast<size_t>(i)];
-      v = load2(a.x, t, i) + (p.residual ? load2(a.residual, t, i) : 0);
+      v = load2(a.x, t, first + i) + (p.residual ? load2(a.residual, t, first + i) : 0);
       squares += v * v;
       largest = std::fmax(largest, std::abs(v));
       if (!p.residual) continue;

@@ -13,7 +13,25 @@ struct Suite<RmsNorm> {
         {{.tokens = 1, .hidden = 2880}, "gpt-oss decode"},
         {{.tokens = 9, .hidden = 2880, .residual = true}, "joins the residual stream"},
         {{.tokens = 4, .hidden = 2048, .x = kF, .w = kF, .y = kF, .residual = true}, "all in f32"},
-        {{.tokens = 3, .hidden = 64, .eps = 1e-6, .w = kF}, "a head, as for norms of q and k"},
+        {{.tokens = 3, .hidden = 128, .eps = 1e-6, .heads = 32},
+         "queries of Qwen3-MoE, beside keys and values",
+         Fill::kNormal,
+         apart},
+        {{.tokens = 1, .hidden = 128, .eps = 1e-6, .heads = 4}, "keys of one token"},
+        {{.tokens = 5, .hidden = 64, .x = kF, .w = kF, .y = kF, .heads = 3},
+         "heads in f32",
+         Fill::kNormal,
+         apart},
+        {{.tokens = 4, .hidden = 21, .y = kF, .residual = true, .heads = 11},
+         "heads of odd width, joined to the stream",
+         Fill::kNormal,
+         apart},
+        {{.tokens = 6, .hidden = 40, .heads = 5}, "NaN stays in its head", Fill::kSomeNan},
+        {{.tokens = 6, .hidden = 40, .x = kF, .y = kF, .heads = 5}, "an infinity in a head", Fill::kInfinite},
+        {{.tokens = 2, .hidden = 520, .heads = 9}, "heads wider than a warp holds"},
+        {{.tokens = 2, .hidden = 1, .heads = 70}, "heads of one element"},
+        {{.tokens = 0, .hidden = 50, .heads = 3}, "heads of no tokens"},
+        {{.tokens = 1, .hidden = 4096, .heads = 16}, "the widest row of heads"},
         {{.tokens = 67, .hidden = 137, .y = kF, .residual = true},
          "a multiple of nothing",
          Fill::kNormal,
@@ -46,7 +64,8 @@ struct Suite<RmsNorm> {
             .x = any_float(r),
             .w = any_float(r),
             .y = any_float(r),
-            .residual = coin(r)};
+            .residual = coin(r),
+            .heads = coin(r) ? 1 : r.integer(0, 12)};
   }
 };
 

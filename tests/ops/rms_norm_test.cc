@@ -8,8 +8,9 @@ INSTANTIATE_TYPED_TEST_SUITE_P(RmsNorm, Conformance, RmsNorm);
 
 // The contract lets y be x; the bits are those of a y apart.
 TEST(RmsNormTest, WritesOverItsInput) {
-  for (const bool residual : {false, true}) {
-    const RmsNorm::Problem problem{.tokens = 5, .hidden = 203, .residual = residual};
+  for (const RmsNorm::Problem& problem : {RmsNorm::Problem{.tokens = 5, .hidden = 203},
+                                          RmsNorm::Problem{.tokens = 5, .hidden = 203, .residual = true},
+                                          RmsNorm::Problem{.tokens = 5, .hidden = 24, .heads = 6}}) {
     for (const auto& device : every_level(2)) {
       HostArgs<RmsNorm> apart(problem, Spread::kContiguous), over(problem, Spread::kContiguous);
       Random first(3), second(3);
@@ -21,7 +22,8 @@ TEST(RmsNormTest, WritesOverItsInput) {
       ASSERT_TRUE(plan.ok()) << plan.status().message;
       ASSERT_TRUE(plan.value().run(apart.args(), {}, device->stream()).ok());
       ASSERT_TRUE(plan.value().run(alias, {}, device->stream()).ok());
-      const auto bytes = static_cast<size_t>(bytes_of(problem.y, problem.tokens * problem.hidden));
+      const auto bytes =
+          static_cast<size_t>(bytes_of(problem.y, problem.tokens * problem.heads * problem.hidden));
       EXPECT_EQ(std::memcmp(apart.args().y.data, alias.y.data, bytes), 0) << text(device->info());
     }
   }

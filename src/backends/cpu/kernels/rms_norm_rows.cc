@@ -1,4 +1,4 @@
-// RMS norm, one row at a time: one pass for the mean square, one that scales.
+// RMS norm, one head of a row at a time: one pass for the mean square, one that scales.
 //
 // Wins    always on a CPU: the second pass finds its row in the nearest cache.
 // Loses   one very long row on many threads, which stays on one of them.
@@ -71,17 +71,19 @@ void scale_row(const Joined<X>& h, X* residual, const W* w, Y* y, int64_t n, flo
 
 template <class X, class W, class Y>
 void rows(const RmsNorm::Problem& p, const RmsNorm::Args& a, int64_t begin, int64_t end) {
-  for (int64_t t = begin; t < end; ++t) {
-    X* residual = p.residual ? a.residual.row<X>(t) : nullptr;
-    const Joined<X> h{a.x.row<const X>(t), residual};
+  for (int64_t head = begin; head < end; ++head) {
+    const int64_t t = head / p.heads, first = head % p.heads * p.hidden;
+    X* residual = p.residual ? a.residual.row<X>(t) + first : nullptr;
+    const Joined<X> h{a.x.row<const X>(t) + first, residual};
     const float mean = sum_of_squares(h, p.hidden) / static_cast<float>(p.hidden);
     const float inverse = 1.f / std::sqrt(mean + static_cast<float>(p.eps));
-    scale_row(h, residual, a.weight.as<const W>(), a.y.row<Y>(t), p.hidden, inverse);
+    scale_row(h, residual, a.weight.as<const W>(), a.y.row<Y>(t) + first, p.hidden, inverse);
   }
 }
 
 }  // namespace
 
+// Heads [begin, end) of all rows.
 void rms_norm_rows_simd(const RmsNorm::Problem& p, const RmsNorm::Args& a, int64_t begin, int64_t end) {
   with_float(p.x, [&]<class X>(const X*) {
     with_float(p.w, [&]<class W>(const W*) {
@@ -107,7 +109,7 @@ double cost_us(const RmsNorm::Problem& p, const DeviceInfo& d) {
 
 Status enqueue(const RmsNorm::Problem& p, const RmsNorm::Args& a, Workspace, Stream s) {
   return submit(s, [p, a](Queue& q) {
-    q.pool->run(p.tokens, 2, [&](int64_t begin, int64_t end, int) {
+    q.pool->run(p.tokens * p.heads, 2, [&](int64_t begin, int64_t end, int) {
       SLUICE_SIMD(q, rms_norm_rows_simd)(p, a, begin, end);
     });
   });
