@@ -1,6 +1,7 @@
 #pragma once
 #include "ops/combine.h"
 #include "ops/rms_norm.h"
+#include "ops/row_align.h"
 
 namespace sluice {
 
@@ -24,12 +25,15 @@ struct CombineNorm {
     Combine::Problem combine;
     double eps = 1e-5;
     DType norm_w = DType::kBF16;
+    bool x_unaligned = false;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {
       Combine::Problem::fields(v, p.combine);
       v("eps", p.eps, "added to the mean square");
       v("norm_w", p.norm_w, "type of the norm's weight");
+      v("x_unaligned", p.x_unaligned,
+        "rows of g, shared, residual, y and normed may begin anywhere, not only at multiples of 16 bytes");
     }
   };
   struct Args : Combine::Args {
@@ -37,13 +41,16 @@ struct CombineNorm {
   };
   template <class V>
   static void slots(const Problem& p, V v) {
-    Combine::slots(p.combine, [&](const SlotSpec& spec, Tensor Combine::Args::*member) {
+    Combine::slots(p.combine, [&](SlotSpec spec, Tensor Combine::Args::*member) {
+      if (spec.rows == Rows::kMayBeStrided)
+        spec.row_align = row_align(spec.dtype, p.combine.hidden, p.x_unaligned);
       v(spec, static_cast<Tensor Args::*>(member));
     });
     v(slot("norm_weight", Role::kIn, p.norm_w, {p.combine.hidden}), &Args::norm_weight);
-    v(slot("normed", Role::kOut, p.combine.y, {p.combine.tokens, p.combine.hidden}, true,
-           Rows::kMayBeStrided),
-      &Args::normed);
+    SlotSpec normed = slot("normed", Role::kOut, p.combine.y, {p.combine.tokens, p.combine.hidden}, true,
+                           Rows::kMayBeStrided);
+    normed.row_align = row_align(p.combine.y, p.combine.hidden, p.x_unaligned);
+    v(normed, &Args::normed);
   }
   // The second half; the first is Problem::combine, and Args is the first half's Args.
   static RmsNorm::Problem norm(const Problem& p) {

@@ -2,6 +2,7 @@
 #include "ops/activation.h"
 #include "ops/fragment_layout.h"
 #include "ops/op.h"
+#include "ops/row_align.h"
 #include "ops/weight_layout.h"
 
 namespace sluice {
@@ -92,11 +93,6 @@ struct ExpertGemm {
   struct Args {
     Tensor x, w, w_scale, bias, act_params, row_begin, row_count, order, weights, y;
   };
-  // Bytes that rows of x begin at multiples of.
-  static int row_align(DType x, int64_t width, bool unaligned) {
-    constexpr int kAligned = 16;
-    return unaligned || bytes_of(x, width) % kAligned != 0 ? 1 : kAligned;
-  }
   // Rows of one expert's weights.
   static int64_t weight_rows(const Problem& p) { return is_gated(p.act) ? 2 * p.features : p.features; }
   static PanelShape panels(const Problem& p) { return panel_shape(p.features, is_gated(p.act), p.width); }

@@ -148,7 +148,7 @@ struct ExpertMlp {
   static void slots(const Problem& p, V v) {
     const auto strided = Rows::kMayBeStrided;
     SlotSpec x = slot("x", Role::kIn, p.x, {p.tokens, p.hidden}, true, strided);
-    x.row_align = ExpertGemm::row_align(p.x, p.hidden, p.x_unaligned);
+    x.row_align = row_align(p.x, p.hidden, p.x_unaligned);
     v(x, &Args::x);
     const auto weights = [&](const ExpertGemm::Problem& gemm, std::array<std::string_view, 3> names,
                              std::array<Tensor Args::*, 3> members) {

@@ -1,5 +1,6 @@
 #pragma once
 #include "ops/op.h"
+#include "ops/row_align.h"
 #include "ops/weight_layout.h"
 
 namespace sluice {
@@ -11,7 +12,7 @@ namespace sluice {
 // Shapes     x [tokens, width], w [features, width] row-major, or u8[bytes] in panels16 (bf16 only, sizes by
 //            panel_shape without a gate), bias [features], residual and y [tokens, features]; rows of x,
 //            residual and y may be strided. 0 <= tokens < 2^31; features, width from 1 to 2^20. y may be
-//            residual itself.
+//            residual itself. Rows of x begin at multiples of 16 bytes where they are as long (field x_unaligned: anywhere).
 // Types      x bf16 or f32; w and bias alike, bf16 or f32; y and residual bf16 or f32. Sums in f32.
 // NaN        as the formula says.
 // Bytes      w, x, y once; 2 * tokens * features * width flops.
@@ -28,6 +29,7 @@ struct Linear {
     DType x = DType::kBF16, w = DType::kBF16, y = DType::kBF16;
     WeightLayout layout = WeightLayout::kRowMajor;
     bool bias = false, residual = false;
+    bool x_unaligned = false;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {
@@ -40,6 +42,7 @@ struct Linear {
       v("layout", p.layout, "how the weights lie");
       v("bias", p.bias, "adds bias[features]");
       v("residual", p.residual, "adds the residual stream");
+      v("x_unaligned", p.x_unaligned, "rows of x may begin anywhere, not only at multiples of 16 bytes");
     }
   };
   struct Args {
@@ -48,7 +51,9 @@ struct Linear {
   template <class V>
   static void slots(const Problem& p, V v) {
     const auto strided = Rows::kMayBeStrided;
-    v(slot("x", Role::kIn, p.x, {p.tokens, p.width}, true, strided), &Args::x);
+    SlotSpec x = slot("x", Role::kIn, p.x, {p.tokens, p.width}, true, strided);
+    x.row_align = row_align(p.x, p.width, p.x_unaligned);
+    v(x, &Args::x);
     v(p.layout == WeightLayout::kPanels16
           ? slot("w", Role::kIn, DType::kU8, {panel_shape(p.features, false, p.width).code_bytes(false)})
           : slot("w", Role::kIn, p.w, {p.features, p.width}),

@@ -1,6 +1,7 @@
 #pragma once
 #include "ops/rms_norm.h"
 #include "ops/router_route.h"
+#include "ops/row_align.h"
 
 namespace sluice {
 
@@ -23,12 +24,15 @@ struct NormRouterRoute {
     RouterRoute::Problem router;
     double eps = 1e-5;
     DType norm_w = DType::kBF16;
+    bool x_unaligned = false;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {
       RouterRoute::Problem::fields(v, p.router);
       v("eps", p.eps, "added to the mean square");
       v("norm_w", p.norm_w, "type of the norm's weight");
+      v("x_unaligned", p.x_unaligned,
+        "rows of x and normed may begin anywhere, not only at multiples of 16 bytes");
     }
   };
   struct Args : RouterRoute::Args {
@@ -36,13 +40,16 @@ struct NormRouterRoute {
   };
   template <class V>
   static void slots(const Problem& p, V v) {
-    RouterRoute::slots(p.router, [&](const SlotSpec& spec, Tensor RouterRoute::Args::*member) {
+    const int align = row_align(p.router.x, p.router.hidden, p.x_unaligned);
+    RouterRoute::slots(p.router, [&](SlotSpec spec, Tensor RouterRoute::Args::*member) {
+      if (member == &RouterRoute::Args::x) spec.row_align = align;
       v(spec, static_cast<Tensor Args::*>(member));
     });
     v(slot("norm_weight", Role::kIn, p.norm_w, {p.router.hidden}), &Args::norm_weight);
-    v(slot("normed", Role::kOut, p.router.x, {p.router.route.tokens, p.router.hidden}, true,
-           Rows::kMayBeStrided),
-      &Args::normed);
+    SlotSpec normed = slot("normed", Role::kOut, p.router.x, {p.router.route.tokens, p.router.hidden}, true,
+                           Rows::kMayBeStrided);
+    normed.row_align = align;
+    v(normed, &Args::normed);
   }
   // The parts: the norm, and Problem::router on what it writes.
   static RmsNorm::Problem norm(const Problem& p) {

@@ -63,7 +63,7 @@ Status check_slot(const SlotSpec& spec, const Tensor& tensor, Backend where, int
        apart % spec.row_align != 0))
     return invalid(std::string(spec.name) + ": wanted rows that begin at multiples of " +
                    std::to_string(spec.row_align) + " bytes, found rows " + std::to_string(apart) +
-                   " bytes apart (" + std::string(spec.name) + "_unaligned allows that)");
+                   " bytes apart (x_unaligned allows that)");
   return {};
 }
 

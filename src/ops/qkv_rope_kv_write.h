@@ -30,7 +30,7 @@ struct QkvRopeKvWrite {
     int64_t width = 2880;
     DType w = DType::kBF16;
     WeightLayout layout = WeightLayout::kRowMajor;
-    bool bias = false;
+    bool bias = false, x_unaligned = false;
     bool operator==(const Problem&) const = default;
     template <class V, class P>
     static void fields(V& v, P& p) {
@@ -39,6 +39,8 @@ struct QkvRopeKvWrite {
       v("w", p.w, "type of the weights and the bias");
       v("layout", p.layout, "how the weights lie");
       v("bias", p.bias, "adds bias[features]");
+      v("x_unaligned", p.x_unaligned,
+        "rows of x and qkv may begin anywhere, not only at multiples of 16 bytes");
     }
   };
   struct Args {
@@ -57,8 +59,10 @@ struct QkvRopeKvWrite {
       if (member == &RopeKvWrite::Args::table) v(spec, &Args::table);
       if (member == &RopeKvWrite::Args::slot_of) v(spec, &Args::slot_of);
     });
-    v(slot("qkv", Role::kOut, linear.y, {linear.tokens, linear.features}, true, Rows::kMayBeStrided),
-      &Args::qkv);
+    SlotSpec qkv =
+        slot("qkv", Role::kOut, linear.y, {linear.tokens, linear.features}, true, Rows::kMayBeStrided);
+    qkv.row_align = row_align(linear.y, linear.features, p.x_unaligned);
+    v(qkv, &Args::qkv);
     RopeKvWrite::slots(p.rope, [&](SlotSpec spec, Tensor RopeKvWrite::Args::*member) {
       if (member == &RopeKvWrite::Args::k_cache) v(spec, &Args::k_cache);
       if (member == &RopeKvWrite::Args::v_cache) v(spec, &Args::v_cache);
@@ -74,7 +78,8 @@ struct QkvRopeKvWrite {
             .w = p.w,
             .y = rope.x,
             .layout = p.layout,
-            .bias = p.bias};
+            .bias = p.bias,
+            .x_unaligned = p.x_unaligned};
   }
   static Linear::Args project(const Args& a) {
     return {.x = a.x, .w = a.w, .bias = a.bias, .residual = {}, .y = a.qkv};

@@ -48,6 +48,7 @@ struct Suite<CombineNorm> {
                                Fill::kTiny,  Fill::kHuge,   Fill::kZerosMixed};
     for (Fill fill : kFills)
       for (const auto& p : {full, f32}) out.push_back({p, "awkward numbers", fill});
+    add_unaligned(&out);
     return out;
   }
   static void fill(const CombineNorm::Problem& p, Fill fill, HostArgs<CombineNorm>& host, Random& random) {
@@ -63,6 +64,7 @@ struct Suite<CombineNorm> {
     if (coin(r)) p.combine.hidden = 8 * r.integer(1, 90);
     p.eps = coin(r) ? 1e-5 : std::ldexp(1.0, static_cast<int>(r.integer(-101, 0)));
     p.norm_w = any_float(r);
+    p.x_unaligned = coin(r);
     return p;
   }
 };

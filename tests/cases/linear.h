@@ -25,7 +25,7 @@ struct Suite<Linear> {
   static std::vector<Case<Linear>> cases() {
     constexpr DType kF = DType::kF32, kB = DType::kBF16;
     constexpr auto kPanels = WeightLayout::kPanels16;
-    return {
+    std::vector<Case<Linear>> out = {
         {{.tokens = 1, .features = 512, .width = 2880, .layout = kPanels, .bias = true},
          "gpt-oss: a part of qkv"},
         {{.tokens = 2, .features = 180, .width = 4096, .bias = true, .residual = true},
@@ -111,6 +111,8 @@ struct Suite<Linear> {
          "f32 w, bf16 x"},
         {{.tokens = 0, .features = 128, .width = 288, .x = kF}, "no tokens, f32"},
     };
+    add_unaligned(&out);
+    return out;
   }
   static void fill(const Linear::Problem& p, Fill fill, HostArgs<Linear>& host, Random& random) {
     fill_linear(p, fill, host.args(), random);
@@ -123,7 +125,8 @@ struct Suite<Linear> {
               .width = 8 * r.integer(16, 48),
               .y = any_float(r),
               .bias = coin(r),
-              .residual = coin(r)};
+              .residual = coin(r),
+              .x_unaligned = r.integer(0, 3) == 0};
     return {.tokens = r.integer(0, 20),
             .features = r.integer(1, 70),
             .width = r.integer(1, 150),
@@ -132,7 +135,8 @@ struct Suite<Linear> {
             .y = any_float(r),
             .layout = coin(r) ? WeightLayout::kPanels16 : WeightLayout::kRowMajor,
             .bias = coin(r),
-            .residual = coin(r)};
+            .residual = coin(r),
+            .x_unaligned = coin(r)};
   }
 };
 

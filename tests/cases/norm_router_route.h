@@ -35,6 +35,7 @@ struct Suite<NormRouterRoute> {
       out.push_back({gpt(9, experts), "an infinity", Fill::kInfinite});
       out.push_back({gpt(3, experts), "below the smallest normal", Fill::kTiny});
     }
+    add_unaligned(&out);
     return out;
   }
   static void fill(const Problem& p, Fill fill, HostArgs<NormRouterRoute>& host, Random& random) {
@@ -56,6 +57,7 @@ struct Suite<NormRouterRoute> {
     }
     p.eps = coin(r) ? 1e-5 : std::ldexp(1.0, static_cast<int>(r.integer(-101, 0)));
     p.norm_w = r.integer(0, 3) ? DType::kBF16 : DType::kF32;
+    p.x_unaligned = coin(r);
     return p;
   }
 };

@@ -68,7 +68,7 @@ struct Suite<QkvRopeKvWrite> {
     panels.width = 100, panels.layout = WeightLayout::kPanels16;
     P f32_weights = of(small, 3);
     f32_weights.w = kF;
-    return {
+    std::vector<Case<QkvRopeKvWrite>> out = {
         {few, "gpt-oss's heads, one token"},
         {of(few, 8), "eight tokens", Fill::kNormal, apart},
         {of(few, 9), "more than eight", Fill::kNormal, apart},
@@ -99,6 +99,8 @@ struct Suite<QkvRopeKvWrite> {
         {narrow(odd), "e4m3 and a multiple of nothing"},
         {narrow(of(few, 3)), "NaN in e4m3", Fill::kSomeNan},
     };
+    add_unaligned(&out);
+    return out;
   }
   // As the parts are filled.
   static void fill(const QkvRopeKvWrite::Problem& p, Fill fill, HostArgs<QkvRopeKvWrite>& host,
@@ -143,6 +145,7 @@ struct Suite<QkvRopeKvWrite> {
     p.rope.settled = coin(r);
     if (coin(r)) p.rope.cache = CacheType::kE4M3;
     p.bias = coin(r);
+    p.x_unaligned = coin(r);
     return p;
   }
 };

@@ -45,8 +45,33 @@
 namespace sluice::test {
 namespace {
 
+// The queue keeps the names of its last launches.
+class QueueWatch final : public LaunchWatch {
+ public:
+  void begin(Stream stream) override { from_ = cuda::queue_of(stream).enqueued; }
+  std::vector<std::string_view> end(Stream stream) override {
+    const cuda::Queue& queue = cuda::queue_of(stream);
+    std::vector<std::string_view> out;
+    for (auto i = from_; i < queue.enqueued; ++i) out.push_back(queue.names[i % cuda::Queue::kNames]);
+    return out;
+  }
+
+ private:
+  decltype(cuda::Queue::enqueued) from_ = 0;
+};
+
 template <class Op>
-class GpuConformance : public OnGpu {};
+class GpuConformance : public OnGpu {
+ protected:
+  void SetUp() override {
+    OnGpu::SetUp();
+    launch_watch = &watch_;
+  }
+  void TearDown() override { launch_watch = nullptr; }
+
+ private:
+  QueueWatch watch_;
+};
 
 using Tested = ::testing::Types<AdjustLogits, Attention, Combine, CombineNorm, CountExperts, Embedding,
                                 ExpertGemm, ExpertMlp, GroupedMlp, KvWrite, LatentAttention, Linear,

@@ -110,4 +110,15 @@ inline int64_t one_of(Random& random, std::initializer_list<int64_t> values) {
   return one_of(random, std::span<const int64_t>(values.begin(), values.size()));
 }
 
+// The cases whose rows lie apart once more, with rows that begin anywhere.
+template <class Op>
+void add_unaligned(std::vector<Case<Op>>* cases) {
+  const size_t count = cases->size();
+  for (size_t i = 0; i < count; ++i) {
+    if ((*cases)[i].spread != Spread::kStridedRows) continue;
+    cases->push_back((*cases)[i]);
+    cases->back().problem.x_unaligned = true;
+  }
+}
+
 }  // namespace sluice::test

@@ -18,6 +18,16 @@ inline void expect_within(const Expected& want, const GuardedTensor& memory, con
   EXPECT_EQ(c.wrong, 0) << where << ": " << c.text;
 }
 
+// Looks at what a device launches, where a test can see that.
+class LaunchWatch {
+ public:
+  virtual ~LaunchWatch() = default;
+  virtual void begin(Stream stream) = 0;
+  // The kernels that were launched since, in order.
+  virtual std::vector<std::string_view> end(Stream stream) = 0;
+};
+inline LaunchWatch* launch_watch = nullptr;
+
 // Runs one configuration of a candidate three times (eager, then a recording replayed twice) on fresh poison; the
 // bits must agree. `image`: gets the bytes of all tensors after it, if it is there.
 template <class Op>
@@ -47,9 +57,16 @@ void run_config(const Candidate<Op>& candidate, const Config& config, Device& de
   std::vector<std::vector<std::byte>> first;
   for (int attempt = 0; attempt < 3; ++attempt) {
     restore();
+    if (attempt == 0 && launch_watch) launch_watch->begin(stream);
     const Status status = attempt == 0 ? plan.run(on_device.args(), workspace, stream)
                                        : device.replay(*recording.value(), stream);
     ASSERT_TRUE(status.ok()) << where << ": " << status.message;
+    // What is listed is what runs. Those that run kernels of other operations in turn say so.
+    if (attempt == 0 && launch_watch && candidate.parts.empty()) {
+      for (const std::string_view name : launch_watch->end(stream)) {
+        EXPECT_EQ(name, candidate.name) << where << ": launched another kernel";
+      }
+    }
     ASSERT_TRUE(on_device.download(stream).ok());
     for (size_t i = 0; i < host.tensors().size(); ++i) {
       auto& e = host.tensors()[i];

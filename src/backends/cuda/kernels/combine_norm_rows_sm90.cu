@@ -3,7 +3,7 @@
 //
 // Wins    always where it can run: one launch in place of two, and y is not read again.
 // Loses   one token or two, whose columns Combine shares out to many CTAs.
-// Limits  see supports(). Rows that are not 16-byte aligned go through the parts.
+// Limits  see supports().
 // Source  original; the contract, order of the sum included, is ops/combine_norm.h.
 #include "backends/cuda/card.h"
 #include "ops/combine_norm.h"
@@ -17,6 +17,7 @@ Refusal supports(const CombineNorm::Problem& p, const DeviceInfo& d) {
   Refusal r;
   need_sm90(r, d);
   need_multiple(r, "hidden", p.combine.hidden, kColumns, "16-byte accesses");
+  r.need(!p.x_unaligned, "rows at multiples of 16 bytes", "x_unaligned=1");
   r.need(p.combine.hidden <= kColumns * kThreadsMost, "hidden <= 8192 (a row in the registers of a CTA)",
          "hidden", p.combine.hidden);
   return r;
@@ -36,6 +37,7 @@ extern const Candidate<CombineNorm> combine_norm_rows_sm90 = {
     .workspace_bytes = no_workspace<CombineNorm>,
     .enqueue = enqueue_of<CombineNorm, Launcher>(),
     .batch_invariant = true,
+    .alignment_bytes = 16,
     .planned = !kHasKernels,
 };
 
@@ -47,9 +49,6 @@ extern const Candidate<CombineNorm> combine_norm_rows_sm90 = {
 #include "backends/cuda/tile/block_sum.cuh"
 
 namespace sluice::cuda {
-
-extern const Candidate<Combine> combine_rows_sm90;
-extern const Candidate<RmsNorm> rms_norm_rows_sm90;
 
 namespace {
 
@@ -125,10 +124,6 @@ Status Launcher::enqueue(const CombineNorm::Problem& p, const CombineNorm::Args&
                          Stream stream) {
   const Combine::Problem& sum = p.combine;
   if (sum.tokens == 0) return {};
-  if (!combining::all_wide(sum, a) || !wide_rows(a.norm_weight) || !wide_rows(a.normed)) {
-    SLUICE_TRY(combine_rows_sm90.enqueue(sum, a, {}, stream));
-    return rms_norm_rows_sm90.enqueue(CombineNorm::norm(p), CombineNorm::norm(a), {}, stream);
-  }
   const Parameters parameters{.sum = combining::parameters_of(sum, a, false),
                               .weight = a.norm_weight.data,
                               .normed = a.normed.data,

@@ -13,6 +13,7 @@ inline void need_linear_operands(Refusal& r, const Linear::Problem& p, const Dev
   r.need(p.layout == WeightLayout::kRowMajor, "layout row_major (TMA boxes of rows)",
          "layout=" + std::string(word(p.layout)));
   need_multiple(r, "width", p.width, 8, "16-byte rows for TMA");
+  r.need(!p.x_unaligned, "rows of x at multiples of 16 bytes (TMA)", "x_unaligned=1");
   r.need(p.width >= 128, "width >= 128 (shorter sums may miss their bound on tensor cores)", "width",
          p.width);
 }
@@ -26,9 +27,6 @@ inline int64_t linear_parts(int64_t size, int64_t of) { return (size + of - 1) /
 #include "backends/cuda/tile/vector.cuh"
 
 namespace sluice::cuda {
-
-// Any linear problem by the kernel of linear_fma_sm90.cu: also what the others do with rows of x that TMA cannot read.
-Status launch_linear_fma(const Linear::Problem& p, const Linear::Args& a, Stream stream);
 
 // An element of an f32 or bf16 array as it was loaded: nothing waits for it before value(). Written out, because the compiler waits for
 // a load in a branch where the branch ends. Each load has a register of its own: two into one register wait for each other, even where

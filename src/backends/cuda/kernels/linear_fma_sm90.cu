@@ -176,12 +176,6 @@ Kernel kernel_for(const Linear::Problem& p) {
 }
 
 Status Launcher::enqueue(const Linear::Problem& p, const Linear::Args& a, Workspace, Stream stream) {
-  return launch_linear_fma(p, a, stream);
-}
-
-}  // namespace
-
-Status launch_linear_fma(const Linear::Problem& p, const Linear::Args& a, Stream stream) {
   if (p.tokens == 0) return {};
   constexpr int64_t kGridMost = 132 * 8;
   const int64_t feature_tiles = linear_parts(p.features, kTile);
@@ -199,5 +193,6 @@ Status launch_linear_fma(const Linear::Problem& p, const Linear::Args& a, Stream
                 parameters);
 }
 
+}  // namespace
 }  // namespace sluice::cuda
 #endif

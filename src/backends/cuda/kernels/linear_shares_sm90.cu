@@ -2,8 +2,7 @@
 //
 // Wins    9 to 128 rows of some thousand features.
 // Loses   up to 8 rows to stream_sm90; long sums of few features to split_sm90, since each multiprocessor reads all of x.
-// Limits  see supports(). A sum runs from the first k to the last, so a row's bits do not depend on the batch. Rows of x that are
-//         not 16-byte aligned go through the kernel of fma_sm90.
+// Limits  see supports(). A sum runs from the first k to the last, so a row's bits do not depend on the batch.
 // Bytes   w once, x once a multiprocessor from the L2.
 // Source  original; the contract is ops/linear.h.
 #include "backends/cuda/kernels/linear_shares.h"
@@ -118,7 +117,6 @@ struct PlainEnd {
 Status Launcher::enqueue(const Linear::Problem& p, std::span<const KernelLaunch> launches,
                          const Linear::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
-  if (!aligned_rows(a.x, tile::kMapStrideBytes)) return launch_linear_fma(p, a, stream);
   PlainEnd::Maps w;
   SLUICE_TRY(tile::map_rows(w.rows, a.w, shares::Share::of(launches[0]).features));
   return shares::launch_shares<PlainEnd>(linear_shares_sm90.name, p, launches[0], a.x, w, linear_output(p, a),

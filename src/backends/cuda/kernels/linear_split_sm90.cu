@@ -2,8 +2,7 @@
 //
 // Wins    some dozens of rows and few features: all SMs stream weights.
 // Loses   up to 8 rows to stream_sm90; many rows to tile_sm90, which exchanges no sums.
-// Limits  see supports(). A row's bits depend on the number of parts, which is in the configuration's name, and not on the batch. Rows of x that
-//         are not 16-byte aligned go through the kernel of fma_sm90.
+// Limits  see supports(). A row's bits depend on the number of parts, which is in the configuration's name, and not on the batch.
 // Source  original; the contract is ops/linear.h.
 #include "backends/cuda/kernels/linear_tile.cuh"
 
@@ -53,7 +52,6 @@ constexpr std::array<LinearTileKernel, sizeof...(kIndex)> kernels(std::index_seq
 Status Launcher::enqueue(const Linear::Problem& p, std::span<const KernelLaunch> launches,
                          const Linear::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
-  if (!aligned_rows(a.x, tile::kMapStrideBytes)) return launch_linear_fma(p, a, stream);
   return launch_linear_any(linear_split_sm90.name, p, LinearTileLaunch::of(launches[0]), a, stream);
 }
 

@@ -2,8 +2,7 @@
 //
 // Wins    one to some rows.
 // Loses   where features are many, to tiles; more rows its registers do not hold.
-// Limits  see supports(). The order of a sum depends on the width alone, so a row's bits do not depend on the batch. Rows of x
-//         that are not 16-byte aligned go through the kernel of fma_sm90.
+// Limits  see supports(). The order of a sum depends on the width alone, so a row's bits do not depend on the batch.
 // Bytes   w once; x once a CTA, and for widths beyond 4096 (of a single row 8192) once a unit.
 // Source  original; the contract is ops/linear.h.
 #include "backends/cuda/kernels/linear_stream.h"
@@ -103,7 +102,6 @@ struct PlainEnd {
 Status Launcher::enqueue(const Linear::Problem& p, std::span<const KernelLaunch> launches,
                          const Linear::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
-  if (!aligned_rows(a.x, tile::kMapStrideBytes)) return launch_linear_fma(p, a, stream);
   PlainEnd::Maps w;
   SLUICE_TRY(tile::map_rows(w.slab, a.w, stream::kSlab));
   SLUICE_TRY(tile::map_rows(w.eight, a.w, stream::kEight));

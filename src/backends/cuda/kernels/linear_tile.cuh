@@ -374,8 +374,9 @@ inline Status launch_linear_tile(std::string_view name, LinearTileKernel kernel,
   const LinearTileKind& kind = kLinearTiles[l.kind];
   const auto mapped = [](const Tensor& t) { return aligned_rows(t, tile::kMapStrideBytes); };
   LinearTileParameters parameters = linear_tile_parameters(p, l, linear_output(p, a));
-  parameters.boxed =
-      kind.boxed() && p.y == DType::kBF16 && mapped(a.y) && (!p.residual || mapped(a.residual));
+  // Boxes end at whole 16 bytes: what a row has beyond its features, the next row of a wider matrix, is not ours.
+  parameters.boxed = kind.boxed() && p.y == DType::kBF16 && p.features % 8 == 0 && mapped(a.y) &&
+                     (!p.residual || mapped(a.residual));
   CUtensorMap w, x, y{}, residual{};
   SLUICE_TRY(tile::map_rows(w, a.w, kind.features()));
   SLUICE_TRY(tile::map_rows(x, a.x, kind.n));

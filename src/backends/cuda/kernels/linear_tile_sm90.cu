@@ -2,8 +2,7 @@
 //
 // Wins    more than some hundred rows.
 // Loses   up to 8 rows to stream_sm90, which starts faster; few rows and few features to split_sm90: most SMs would idle.
-// Limits  see supports(). A sum runs from the first k to the last whatever the tile, so a row's bits do not depend on the batch. Rows of x
-//         that are not 16-byte aligned go through the kernel of fma_sm90.
+// Limits  see supports(). A sum runs from the first k to the last whatever the tile, so a row's bits do not depend on the batch.
 // Bytes   w once for each tile of rows, x once for each tile of features, from L2 except the first time.
 // Source  original; the contract is ops/linear.h.
 #include "backends/cuda/kernels/linear_tile.cuh"
@@ -53,7 +52,6 @@ constexpr std::array<LinearTileKernel, sizeof...(kIndex)> kernels(std::index_seq
 Status Launcher::enqueue(const Linear::Problem& p, std::span<const KernelLaunch> launches,
                          const Linear::Args& a, Workspace, Stream stream) {
   if (p.tokens == 0) return {};
-  if (!aligned_rows(a.x, tile::kMapStrideBytes)) return launch_linear_fma(p, a, stream);
   return launch_linear_any(linear_tile_sm90.name, p, LinearTileLaunch::of(launches[0]), a, stream);
 }
 

@@ -2,8 +2,7 @@
 //
 // Wins    1 to 64 tokens of gpt-oss's layers: the norm is no launch of its own.
 // Loses   more tokens, to the parts.
-// Limits  as router_route_fewtokens_sm90, for a softmax over the chosen. Rows of x or normed that are not 16-byte aligned go through the
-//         parts. A row's bits do not depend on the batch.
+// Limits  as router_route_fewtokens_sm90, for a softmax over the chosen. A row's bits do not depend on the batch.
 // Source  original; the contract is ops/norm_router_route.h.
 #include "ops/norm_router_route.h"
 
@@ -18,6 +17,7 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   Refusal r;
   few::need_few(r, p.router, d);
   need_type(r, "norm_w", p.norm_w, DType::kBF16, "multiplies operands of the tensor cores");
+  r.need(!p.x_unaligned, "rows of x and normed at multiples of 16 bytes", "x_unaligned=1");
   const few::Instance* i = few::instance_for(p.router);
   r.need(!i || i->kind == tile::kSoftmaxOfChosen, "a softmax over the chosen",
          "method=" + std::string(word(p.router.route.method)));
@@ -55,12 +55,8 @@ extern const Candidate<NormRouterRoute> norm_router_route_fewtokens_sm90 = {
 #include <utility>
 
 #include "backends/cuda/kernels/router_route_fewtokens.cuh"
-#include "backends/cuda/wide_rows.h"
 
 namespace sluice::cuda {
-
-extern const Candidate<RmsNorm> rms_norm_rows_sm90;
-extern const Candidate<RouterRoute> router_route_fewtokens_sm90;
 
 namespace {
 
@@ -80,10 +76,6 @@ constexpr std::array<Kernel, sizeof...(kIndex)> kernels(std::index_sequence<kInd
 constexpr auto kKernels = kernels(std::make_index_sequence<std::size(few::kInstances)>());
 
 Status Launcher::enqueue(const Problem& p, const NormRouterRoute::Args& a, Workspace, Stream stream) {
-  if (!wide_rows(a.x) || !wide_rows(a.normed)) {
-    SLUICE_TRY(rms_norm_rows_sm90.enqueue(NormRouterRoute::norm(p), NormRouterRoute::norm(a), {}, stream));
-    return router_route_fewtokens_sm90.enqueue(p.router, NormRouterRoute::router(a), {}, stream);
-  }
   const few::Instance& i = *few::instance_for(p.router);
   few::Few few = few::few_of(p.router, a, i, stream);
   few.norm = {.weight = a.norm_weight.as<const few::Bf16>(),

@@ -9,8 +9,6 @@
 
 namespace sluice::cuda {
 
-extern const Candidate<RopeKvWrite> rope_kv_write_rows_sm90;
-
 // C: elements of the caches. Heads turn as a whole, in halves.
 template <class C>
 struct TurnedOut {
@@ -91,13 +89,6 @@ TurnedOut<C> turned_out(const QkvRopeKvWrite::Problem& p, const QkvRopeKvWrite::
           .kv_heads = static_cast<int>(p.rope.kv_heads),
           .half = static_cast<int>(rope.head_dim / 2),
           .settled = p.rope.settled};
-}
-
-// Rows of x that TMA cannot read: the parts in turn.
-inline Status launch_qkv_in_turn(const QkvRopeKvWrite::Problem& p, const QkvRopeKvWrite::Args& a,
-                                 Stream stream) {
-  SLUICE_TRY(launch_linear_fma(QkvRopeKvWrite::project(p), QkvRopeKvWrite::project(a), stream));
-  return rope_kv_write_rows_sm90.enqueue(p.rope, QkvRopeKvWrite::turn(p, a), {}, stream);
 }
 
 }  // namespace sluice::cuda

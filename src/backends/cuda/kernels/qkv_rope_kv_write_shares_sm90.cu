@@ -4,7 +4,7 @@
 //
 // Wins    9 to 128 rows: no launch between the projection and attention.
 // Loses   up to 8 rows to stream_sm90, more than it takes to the parts in turn.
-// Limits  bf16, heads that turn as a whole, in halves. Rows of x and of qkv that are not 16-byte aligned go through the parts.
+// Limits  bf16, heads that turn as a whole, in halves.
 // Bytes   w once, x once a multiprocessor from the L2.
 // Source  original; the contract is ops/qkv_rope_kv_write.h.
 #include "backends/cuda/kernels/linear_shares.h"
@@ -211,8 +211,6 @@ Status launch_turned(const QkvRopeKvWrite::Problem& p, const KernelLaunch& of, c
 Status Launcher::enqueue(const QkvRopeKvWrite::Problem& p, std::span<const KernelLaunch> launches,
                          const QkvRopeKvWrite::Args& a, Workspace, Stream stream) {
   if (p.rope.rope.tokens == 0) return {};
-  if (!aligned_rows(a.x, tile::kMapStrideBytes) || !aligned_rows(a.qkv, tile::kMapStrideBytes))
-    return launch_qkv_in_turn(p, a, stream);
   return p.rope.cache == CacheType::kE4M3 ? launch_turned<E4M3>(p, launches[0], a, stream)
                                           : launch_turned<__nv_bfloat16>(p, launches[0], a, stream);
 }

@@ -4,7 +4,7 @@
 //
 // Wins    one to some rows: no launch between the projection and attention, which is a microsecond or two of a layer's fifty.
 // Loses   more rows than its registers hold: the parts in turn.
-// Limits  bf16, heads that turn as a whole, in halves. Rows of x that are not 16-byte aligned go through the parts.
+// Limits  bf16, heads that turn as a whole, in halves.
 // Bytes   w once, x once a CTA.
 // Source  original; the contract is ops/qkv_rope_kv_write.h.
 #include "backends/cuda/kernels/qkv_rope_kv_write.h"
@@ -143,7 +143,6 @@ Status launch_turned(const QkvRopeKvWrite::Problem& p, const KernelLaunch& of, c
 Status Launcher::enqueue(const QkvRopeKvWrite::Problem& p, std::span<const KernelLaunch> launches,
                          const QkvRopeKvWrite::Args& a, Workspace, Stream stream) {
   if (p.rope.rope.tokens == 0) return {};
-  if (!aligned_rows(a.x, tile::kMapStrideBytes)) return launch_qkv_in_turn(p, a, stream);
   return p.rope.cache == CacheType::kE4M3 ? launch_turned<E4M3>(p, launches[0], a, stream)
                                           : launch_turned<stream::B16>(p, launches[0], a, stream);
 }
