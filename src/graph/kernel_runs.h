@@ -1,0 +1,30 @@
+// How often kernels have run, by the names that explain has.
+#pragma once
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace sluice {
+
+class KernelRuns {
+ public:
+  struct Entry {
+    std::string_view kernel;
+    int64_t runs = 0;
+  };
+  // `kernel` is a candidate's name, which lives as long as the process. Allocates when a name first comes.
+  void add(std::string_view kernel, int64_t runs) {
+    for (Entry& e : all_)
+      if (e.kernel == kernel) return void(e.runs += runs);
+    all_.push_back({kernel, runs});
+  }
+  void add(const KernelRuns& others) {
+    for (const Entry& e : others.all_) add(e.kernel, e.runs);
+  }
+  const std::vector<Entry>& all() const { return all_; }  // in the order in which they first came
+
+ private:
+  std::vector<Entry> all_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,161 @@
+// Pieces of a known operation: one of a stage, or one of several (graph/runs.h).
+#pragma once
+#include <algorithm>
+#include <array>
+
+#include "dispatch/plan.h"
+#include "graph/host_copy.h"
+#include "graph/piece.h"
+#include "graph/runs.h"
+
+namespace sluice {
+
+// The counts of tokens that pieces are planned for, and what names their kernels.
+struct PieceBounds {
+  int64_t first = 0, last = 0;
+  int32_t phase = -1;
+  bool required = false;
+};
+
+// A stage's tensors.
+template <class Op>
+typename Op::Args stage_args(const Stage& stage, const Placed& placed) {
+  typename Op::Args out;
+  size_t k = 0;
+  Op::slots(static_cast<const StageOf<Op>&>(*stage.op).at(placed.tokens),
+            [&](const SlotSpec& spec, Tensor Op::Args::*member) {
+              out.*member = placed.tensor(stage.slots[k++], spec);
+            });
+  return out;
+}
+
+// Those of an operation: of one stage, or of several.
+template <class Op>
+struct ArgsOf {
+  static typename Op::Args make(const typename Op::Problem&, std::span<const Stage> stages,
+                                const Placed& placed) {
+    return stage_args<Op>(stages[0], placed);
+  }
+};
+template <class Op>
+requires requires { typename RunOf<Op>::Ops; }
+struct ArgsOf<Op> {
+  static typename Op::Args make(const typename Op::Problem& p, std::span<const Stage> stages,
+                                const Placed& placed) {
+    return [&]<class... Ops, size_t... k>(OpList<Ops...>, std::index_sequence<k...>) {
+      return RunOf<Op>::args(p, stage_args<Ops>(stages[k], placed)...);
+    }(typename RunOf<Op>::Ops{}, std::make_index_sequence<kRunStages<Op>>{});
+  }
+};
+
+template <class Op>
+class PieceOf final : public PieceKind {
+ public:
+  // `rows`: of the operation, for each token.
+  PieceOf(const typename Op::Problem& problem, int64_t rows, size_t stages, const DeviceInfo& device,
+          std::vector<const Candidate<Op>*> candidates, const Policy& policy, const PieceBounds& bounds)
+      : problem_(problem), rows_(rows), device_(device), candidates_(std::move(candidates)), policy_(policy) {
+    stages_ = stages, phase_ = bounds.phase, required_ = bounds.required;
+    plan(bounds);
+  }
+  bool is(const typename Op::Problem& problem, int64_t rows, int32_t phase) const {
+    return problem_ == problem && rows_ == rows && phase_ == phase;
+  }
+
+  std::string_view op() const override { return Op::kName; }
+  double cost_us(int64_t tokens) const override { return table_->cost_us(tokens * rows_, device_); }
+  std::string_view kernel(int64_t tokens) const override { return table_->at(tokens * rows_).kernel(); }
+  std::string choice(int64_t tokens) const override { return table_->at(tokens * rows_).choice(); }
+  bool planned(int64_t tokens) const override {
+    return std::any_of(candidates_.begin(), candidates_.end(),
+                       [&](const Candidate<Op>* c) { return c->name == kernel(tokens) && c->planned; });
+  }
+  size_t workspace_bytes() const override { return table_ ? table_->workspace_bytes() : 0; }
+  std::unique_ptr<AnyProblem> problem(int64_t tokens) const override { return any_problem<Op>(at(tokens)); }
+  const Policy& policy() const override { return policy_; }
+  Status run(std::span<const Stage> stages, const Placed& placed, Workspace scratch,
+             Stream stream) const override {
+    return table_->run(placed.tokens * rows_, ArgsOf<Op>::make(at(placed.tokens), stages, placed), scratch,
+                       stream);
+  }
+  Result<StageCheck> check(std::span<const Stage> stages, const Placed& placed, Workspace scratch,
+                           Device& device, Stream stream) const override;
+
+ private:
+  typename Op::Problem at(int64_t tokens) const { return Op::at_tokens(problem_, tokens * rows_); }
+
+  // For all counts; or for those up to the largest that any kernel takes.
+  void plan(const PieceBounds& bounds) {
+    const auto make = [&](int64_t first, int64_t last) {
+      auto made = PlanTable<Op>::make(device_, candidates_, problem_, last * rows_, policy_, first * rows_);
+      refusal_ = made.status();
+      if (!made.ok()) return false;
+      table_ = std::move(made).value();
+      first_ = first, last_ = last;
+      return true;
+    };
+    if (make(bounds.first, bounds.last)) return;
+    const Status of_all = refusal_;
+    if (policy_.batch_invariant) return;
+    // The reason stays: it is what counts beyond are told.
+    if (const auto [first, last] = counts_taken(bounds); last >= first) (void)make(first, last);
+    refusal_ = of_all;
+  }
+
+  // The first and the last count that a candidate takes.
+  std::pair<int64_t, int64_t> counts_taken(const PieceBounds& bounds) const {
+    std::pair<int64_t, int64_t> out{0, -1};
+    for (const Candidate<Op>* c : candidates_) {
+      if (c->backend != device_.backend) continue;
+      const auto takes = [&](int64_t tokens) {
+        return Op::validate(at(tokens)).accepted() && c->supports(at(tokens), device_).accepted();
+      };
+      int64_t begin = bounds.first;  // of the counts that agree, up to the next change
+      const auto end_at = [&](int64_t end) {
+        if (end <= begin || !takes(begin)) return;
+        out.first = out.second < 0 ? begin : std::min(out.first, begin);
+        out.second = std::max(out.second, end - 1);
+      };
+      const Status never_fails = for_each_change(
+          bounds.last, [&](int64_t a, int64_t b) { return takes(a) == takes(b); },
+          [&](int64_t tokens) -> Status { return end_at(tokens), begin = tokens, Status{}; }, bounds.first);
+      (void)never_fails;
+      end_at(bounds.last + 1);
+    }
+    return out;
+  }
+
+  typename Op::Problem problem_;
+  int64_t rows_;
+  DeviceInfo device_;
+  std::vector<const Candidate<Op>*> candidates_;
+  Policy policy_;
+  std::optional<PlanTable<Op>> table_;
+};
+
+template <class Op>
+Result<StageCheck> PieceOf<Op>::check(std::span<const Stage> stages, const Placed& placed, Workspace scratch,
+                                      Device& device, Stream stream) const {
+  // Before the run: an output may be one of the inputs.
+  const typename Op::Problem problem = at(placed.tokens);
+  const typename Op::Args args = ArgsOf<Op>::make(problem, stages, placed);
+  Result<HostCopy<Op>> host = HostCopy<Op>::make(device, problem, args, stream);
+  if (!host.ok()) return host.status();
+  Expectations wanted = reference(problem, host.value().args());
+  if (Status status = table_->run(placed.tokens * rows_, args, scratch, stream); !status.ok()) return status;
+  if (Status status = host.value().fetch(stream); !status.ok()) return status;
+  for (Expected& given : expected_given(problem, host.value().args())) wanted.push_back(std::move(given));
+  StageCheck result{.stage = {}, .kernel = std::string(kernel(placed.tokens))};
+  Op::slots(problem, [&](const SlotSpec& spec, Tensor Op::Args::*member) {
+    for (const Expected& want : wanted) {
+      if (want.slot != spec.name) continue;
+      const Comparison c = compare(want, host.value().args().*member);
+      if (c.worst_share <= result.worst) continue;
+      result.worst = c.worst_share;
+      result.detail = c.text;
+    }
+  });
+  return result;
+}
+
+}  // namespace sluice

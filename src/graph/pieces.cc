@@ -1,0 +1,155 @@
+#include "graph/pieces.h"
+
+#include <algorithm>
+
+#include "graph/piece_of.h"
+
+namespace sluice {
+namespace {
+
+template <class Op>
+concept IsRun = requires {
+  typename RunOf<Op>::Ops;
+};
+
+// The policy with the words of `kernel` too.
+Policy with_kernel(Policy policy, const std::string& kernel) {
+  if (!kernel.empty()) policy.force += (policy.force.empty() ? "" : ",") + kernel;
+  return policy;
+}
+
+bool speaks_of(const Policy& policy, std::string_view op) {
+  const auto words = force_words(policy.force);
+  return std::any_of(words.begin(), words.end(), [&](const ForceWord& w) { return w.op() == op; });
+}
+
+}  // namespace
+
+std::vector<std::string_view> ops_of(const Graph& graph) {
+  std::vector<std::string_view> out;
+  const auto add = [&](std::string_view op) {
+    if (std::find(out.begin(), out.end(), op) == out.end()) out.push_back(op);
+  };
+  for (size_t i = 0; i < graph.stages().size(); ++i) {
+    add(graph.stages()[i].op->op());
+    for_each_run([&]<class Op>() {
+      if (run_at<Op>(graph, i)) add(Op::kName);
+    });
+  }
+  return out;
+}
+
+Policy policy_of(const Policy& policy, const Graph& graph) {
+  Policy out = policy;
+  out.force.clear();
+  const std::vector<std::string_view> ops = ops_of(graph);
+  for (const ForceWord& word : force_words(policy.force)) {
+    if (std::find(ops.begin(), ops.end(), word.op()) == ops.end()) continue;
+    out.force += (out.force.empty() ? "" : ",") + std::string(word.name);
+    if (!word.config.empty()) out.force += ":" + std::string(word.config);
+  }
+  return out;
+}
+
+template <class Op>
+const PieceKind* Pieces::kind_of(const typename Op::Problem& problem, int64_t rows, size_t stages,
+                                 size_t phase, bool experts) {
+  const StepPhase& of = (*phases_)[phase];
+  // Only what may be named for a phase is planned for each apart.
+  PieceBounds bounds{.first = 0, .last = phases_->back().last, .phase = -1};
+  if (experts && phases_->size() > 1)
+    bounds = {.first = of.first, .last = of.last, .phase = static_cast<int32_t>(phase)};
+  for (const auto& kind : kinds_)
+    if (const auto* same = dynamic_cast<const PieceOf<Op>*>(kind.get());
+        same && same->is(problem, rows, bounds.phase))
+      return kind.get();
+  std::vector<const Candidate<Op>*> candidates;
+  for (const Candidate<Op>* c : catalog_->table<Op>())
+    if (!IsRun<Op> || c->parts.empty()) candidates.push_back(c);
+  Policy policy = experts ? with_kernel(policy_, of.kernel) : policy_;
+  bounds.required = speaks_of(policy, Op::kName);
+  policy = policy_for<Op>(policy, std::span<const Candidate<Op>* const>(candidates));
+  kinds_.push_back(
+      std::make_unique<PieceOf<Op>>(problem, rows, stages, *device_, std::move(candidates), policy, bounds));
+  return kinds_.back().get();
+}
+
+template <class Op>
+void Pieces::add_stage(size_t stage, size_t phase) {
+  const Stage& s = graph_->stages()[stage];
+  const auto* op = dynamic_cast<const StageOf<Op>*>(s.op.get());
+  if (!op) return;
+  at_[phase * stages_ + stage].push_back(kind_of<Op>(op->problem(), op->rows(), 1, phase, s.experts));
+}
+
+template <class Op>
+void Pieces::add_run(size_t stage, size_t phase) {
+  const auto problem = run_at<Op>(*graph_, stage);
+  if (!problem) return;
+  constexpr size_t kCount = kRunStages<Op>;
+  bool experts = false;
+  for (size_t k = 0; k < kCount; ++k) experts |= graph_->stages()[stage + k].experts;
+  const PieceKind* kind = kind_of<Op>(*problem, 1, kCount, phase, experts);
+  at_[phase * stages_ + stage].push_back(kind);
+  for (size_t k = stage; k < stage + kCount; ++k) {
+    reach_[k].first = std::min(reach_[k].first, stage);
+    reach_[k].second = std::max(reach_[k].second, stage + kCount);
+  }
+}
+
+Status Pieces::check_words() const {
+  const std::vector<std::string_view> ops = ops_of(*graph_);
+  SLUICE_TRY(check_force(policy_, ops));
+  for (const StepPhase& phase : *phases_) SLUICE_TRY(check_force({.force = phase.kernel}, ops));
+  return {};
+}
+
+// A kernel that is named serves some count; one that is named for a phase, all of its counts.
+Status Pieces::check_named() const {
+  for (size_t phase = 0; phase < phases_->size(); ++phase) {
+    const StepPhase& of = (*phases_)[phase];
+    const auto words = force_words(of.kernel);
+    for (size_t stage = 0; stage < stages_; ++stage)
+      for (const PieceKind* kind : at(stage, phase)) {
+        if (!kind->required()) continue;
+        const bool for_phase = !words.empty() && words[0].op() == kind->op();
+        if (for_phase ? kind->serves_all(of.first, of.last) : kind->first() <= kind->last()) continue;
+        Status status = kind->refusal();
+        if (status.ok())
+          status = unsupported("wanted a kernel for " + std::to_string(of.first) + " to " +
+                               std::to_string(of.last) + " tokens, found " + kind->policy().force + " for " +
+                               std::to_string(kind->first()) + " to " + std::to_string(kind->last()));
+        return {status.code, joined_name(*graph_, stage, kind->stages()) + ": " + status.message};
+      }
+  }
+  return {};
+}
+
+Result<Pieces> Pieces::make(const DeviceInfo& device, const Catalog& catalog, const Graph& graph,
+                            const std::vector<StepPhase>& phases, const Policy& policy) {
+  Pieces out;
+  out.device_ = &device, out.catalog_ = &catalog, out.graph_ = &graph, out.phases_ = &phases;
+  out.policy_ = policy;
+  out.stages_ = graph.stages().size();
+  out.at_.resize(out.stages_ * phases.size());
+  out.named_.resize(out.at_.size());
+  for (size_t i = 0; i < out.stages_; ++i) out.reach_.emplace_back(i, i + 1);
+  for (size_t phase = 0; phase < phases.size(); ++phase)
+    for (size_t stage = 0; stage < out.stages_; ++stage) {
+      for_each_op([&]<class Op>() {
+        if constexpr (!IsRun<Op>) out.add_stage<Op>(stage, phase);
+      });
+      for_each_run([&]<class Op>() { out.add_run<Op>(stage, phase); });
+      for (const PieceKind* kind : out.at(stage, phase))
+        for (size_t k = stage; kind->required() && k < stage + kind->stages(); ++k) {
+          Named& named = out.named_[phase * out.stages_ + k];
+          if (kind->stages() > 1) named.runs.push_back(kind);
+          named.stage |= kind->stages() == 1;
+        }
+    }
+  if (Status status = out.check_words(); !status.ok()) return status;
+  if (Status status = out.check_named(); !status.ok()) return status;
+  return out;
+}
+
+}  // namespace sluice
