@@ -126,11 +126,14 @@ void print_choices(const ModelChoices& choices, const DeviceInfo& device) {
   std::printf("model    %s\nstep     %lld tokens through %lld layers\ndevice   %s\n", choices.model.c_str(),
               static_cast<long long>(choices.tokens), static_cast<long long>(choices.layers),
               text(device).c_str());
-  std::printf("%7s  %-20s %10s %10s%s  %s\n", "times", "stage", "us each", "us",
+  size_t longest = 20;
+  for (const StageChoice& c : choices.stages) longest = std::max(longest, c.stage.size());
+  const int width = static_cast<int>(longest);
+  std::printf("%7s  %-*s %10s %10s%s  %s\n", "times", width, "stage", "us each", "us",
               floors ? "  of the floor" : "", "kernel");
   for (const StageChoice& s : choices.stages) {
     const std::string of_floor = floor_column(s.floor_us, s.cost_us, floors);
-    std::printf("%7lld  %-20s ", static_cast<long long>(s.times), s.stage.c_str());
+    std::printf("%7lld  %-*s ", static_cast<long long>(s.times), width, s.stage.c_str());
     if (s.kernel.empty()) {
       std::printf("%10s %10s%s  none: %s\n", "-", "-", of_floor.c_str(), s.reasons.c_str());
       continue;
@@ -141,7 +144,7 @@ void print_choices(const ModelChoices& choices, const DeviceInfo& device) {
       std::printf("%41lld to %-6lld  %s\n", static_cast<long long>(t.first), static_cast<long long>(t.last),
                   t.choice().c_str());
   }
-  std::printf("%7s  %-20s %10s %10.1f%s  (by the cost models)\n", "", "all", "", choices.total_us(),
+  std::printf("%7s  %-*s %10s %10.1f%s  (by the cost models)\n", "", width, "all", "", choices.total_us(),
               floor_column(total_floor_us, choices.total_us(), floors).c_str());
   if (choices.refused() > 0)
     std::printf("%lld stages have no kernel for this device\n", static_cast<long long>(choices.refused()));

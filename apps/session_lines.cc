@@ -20,7 +20,7 @@ std::string gigabytes(int64_t bytes) { return fixed(1e-9 * static_cast<double>(b
 std::string experts_kernel(const Engine& engine) {
   std::string up, down;
   for (const auto& [stage, kernel] : engine.decoder().kernels(1, 1)) {
-    if (stage == "experts") return kernel;
+    if (stage.find("experts.up+") != std::string::npos) return kernel;
     if (stage == "experts.up") up = kernel;
     if (stage == "experts.down") down = kernel;
   }

@@ -41,7 +41,7 @@ class Block {
     const MoeChoice choice = moe_->choice(tokens_, workspace());
     const Result<std::string> logits = gate_.check(x(0), choice.logits, Who::kSluice);
     if (!logits.ok() || !logits.value().empty()) return logits;
-    const RouteTopk::Problem route = RouteTopk::at_tokens(route_problem(config_).route, tokens_);
+    const RouteTopk::Problem route = RouteTopk::at_tokens(route_problem(config_), tokens_);
     RouteTopk::Args args;
     args.logits = choice.logits, args.ids = choice.ids, args.weights = choice.weights;
     args.bias = correction_bias_;

@@ -1,6 +1,7 @@
 // The experts' shapes and the sizes of their products, by model.
 #include "cuda/experts.h"
-#include "nn/moe_problems.h"
+#include "graph/runs.h"
+#include "nn/moe_graph.h"
 
 namespace sluice::bench {
 namespace {
@@ -145,7 +146,7 @@ MoeConfig ExpertShape::moe() const {
 }
 
 ExpertMlp::Problem ExpertShape::mlp(int64_t tokens) const {
-  return ExpertMlp::at_tokens(mlp_problem(moe()), tokens);
+  return ExpertMlp::at_tokens(*first_run<ExpertMlp>(moe_graph(moe()).graph), tokens);
 }
 
 sluice_peer_layer ExpertShape::peer_problem(int64_t tokens) const {

@@ -131,30 +131,16 @@ Result<std::shared_ptr<const Moe>> planned_for(const sluice_device& device, cons
   return device.moes.get(*device.device, o.local, o.tokens_max, o.policy, o.backend);
 }
 
-MoeRun run_at(const Moe& moe, int64_t tokens) { return {moe.path(tokens), moe.kernels(tokens)}; }
-
-Result<std::vector<MoeRun>> runs_on(const sluice_device& device, const LayerOptions& options,
-                                    std::span<const int64_t> tokens) {
-  const auto moe = planned_for(device, options);
-  if (!moe.ok()) return moe.status();
-  std::vector<MoeRun> out;
-  for (const int64_t count : tokens) out.push_back(run_at(*moe.value(), count));
-  return out;
-}
-
-constexpr std::array<std::string_view, kMoePaths.size()> kPathTexts = {
-    "the experts in parts", "both products of the experts as one operation", "the experts as one operation"};
-
-// A line for each stage, and one for its problem.
-std::string explain_at(const MoeConfig& config, int64_t tokens, const MoeRun& run) {
-  std::string out = "tokens   " + std::to_string(tokens) + ", " +
-                    std::string(kPathTexts[static_cast<size_t>(run.path)]) + "\n";
-  const std::vector<StageProblem> problems = moe_problems(config, tokens, run.path);
-  for (const auto& [stage, kernel] : run.kernels) {
-    out += "  " + stage + std::string(stage.size() < 14 ? 14 - stage.size() : 1, ' ') + kernel + "\n";
-    for (const StageProblem& p : problems)
-      if (p.stage == stage)
-        out += std::string(16, ' ') + std::string(p.problem->op()) + " " + p.problem->text() + "\n";
+// A line for each stage, and one for its problem; of stages that one kernel computes "router+route".
+std::string explain_at(int64_t tokens, const Step& step) {
+  std::string out = "tokens   " + std::to_string(tokens) + "\n";
+  const std::vector<StageKernel> kernels = step.kernels(tokens);
+  const std::vector<PieceProblem> problems = step.problems(tokens);
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    const std::string& stage = kernels[i].stage;
+    out += "  " + stage + std::string(stage.size() < 14 ? 14 - stage.size() : 1, ' ') + kernels[i].kernel +
+           "\n" + std::string(16, ' ') + std::string(problems[i].problem->op()) + " " +
+           problems[i].problem->text() + "\n";
   }
   return out;
 }
@@ -305,8 +291,7 @@ sluice_status sluice_layer_explain(const sluice_layer* layer, const int64_t* tok
     SLUICE_TRY(need_pointer(out, "out"));
     SLUICE_TRY(check_tokens(tokens, count, layer->tokens_max));
     std::string all = explain_head(layer->text, layer->device->info());
-    for (size_t i = 0; i < count; ++i)
-      all += explain_at(layer->moe->config(), tokens[i], run_at(*layer->moe, tokens[i]));
+    for (size_t i = 0; i < count; ++i) all += explain_at(tokens[i], layer->moe->step());
     return write_whole(all, out);
   });
 }
@@ -322,13 +307,20 @@ sluice_status sluice_layer_describe(const sluice_layer_question* question, const
     if (!read.ok()) return read.status();
     const LayerOptions& wanted = read.value();
     SLUICE_TRY(check_tokens(tokens, count, wanted.tokens_max));
-    const auto runs = question->device
-                          ? runs_on(*question->device, wanted, {tokens, count})
-                          : moe_runs(device.value(), all_candidates(), wanted.local, wanted.tokens_max,
-                                     {tokens, count}, wanted.policy, wanted.backend);
-    if (!runs.ok()) return runs.status();
     std::string all = explain_head(fields_text(wanted.local), device.value());
-    for (size_t i = 0; i < count; ++i) all += explain_at(wanted.local, tokens[i], runs.value()[i]);
+    const auto add = [&](const Step& step) {
+      for (size_t i = 0; i < count; ++i) all += explain_at(tokens[i], step);
+    };
+    if (question->device) {
+      const auto moe = planned_for(*question->device, wanted);
+      if (!moe.ok()) return moe.status();
+      add(moe.value()->step());
+    } else {
+      const auto step = plan_moe(device.value(), all_candidates(), wanted.local, wanted.tokens_max,
+                                 wanted.policy, wanted.backend);
+      if (!step.ok()) return step.status();
+      add(step.value());
+    }
     return write_whole(all, out);
   });
 }

@@ -1,14 +1,7 @@
-// The attention of a decoder layer: projection, rotary embedding, paged cache, attention, projection back, each a plan made once.
+// The attention of a decoder layer: projection, norm of queries and keys, rotary embedding, paged cache, attention, projection back.
 #pragma once
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "dispatch/any_op.h"
-#include "dispatch/plan.h"
-#include "nn/kernel_runs.h"
+#include "nn/named_values.h"
+#include "ops/all.h"
 
 namespace sluice {
 
@@ -18,6 +11,9 @@ struct AttentionConfig {
   CacheType cache = CacheType::kSame;  // keys and values; kSame: as activations
   WeightLayout layout = WeightLayout::kPanels16;
   bool qkv_bias = false, o_bias = false, sinks = false;
+  // RMS norm of each head of the queries and of the keys, before the rotary embedding (Qwen3).
+  bool qk_norm = false;
+  double qk_norm_eps = 1e-6;
   int64_t window = 0;  // positions that a query sees; 0: all
   double scale = 0.125;
   int64_t rotary = 64;  // leading elements of a head that turn
@@ -41,6 +37,7 @@ struct AttentionWeights {
   Tensor o;         // bf16 [hidden, heads * head_dim], in config.layout
   Tensor o_bias;    // bf16 [hidden]
   Tensor sinks;     // bf16 [heads]
+  Tensor q_norm, k_norm;  // bf16 [head_dim], with qk_norm
 };
 
 // What a step's sequences are; one for all layers. Shapes and meaning: ops/attention.h, ops/kv_write.h, ops/rope.h.
@@ -52,44 +49,10 @@ struct StepTables {
   int64_t rows_max = 0;  // rows of one sequence at most; 0: unknown. 1 where every sequence decodes
 };
 
-struct AttentionIo {
-  Tensor x;                 // [tokens, hidden]
-  Tensor k_cache, v_cache;  // [pages, kv_heads, page_size, head_dim]
-  Tensor y;                 // [tokens, hidden]: the residual stream; the block adds to it
-};
-
-// The problems of the block's stages for `tokens` tokens, in the order in which they run: of a step that decodes, where there
-// are no more tokens than sequences.
-std::vector<StageProblem> attention_problems(const AttentionConfig& config, const StepBounds& bounds,
-                                             int64_t tokens);
-
-class AttentionBlock {
- public:
-  static Result<std::unique_ptr<AttentionBlock>> plan(Device& device, const AttentionConfig& config,
-                                                      const StepBounds& bounds, const Policy& policy = {});
-  const AttentionConfig& config() const { return config_; }
-  size_t workspace_bytes() const { return workspace_bytes_; }
-  // Enqueues y += attention(x). Recordable: no allocation, no synchronisation.
-  Status forward(const AttentionIo& io, const AttentionWeights& weights, const StepTables& tables,
-                 Workspace workspace, Stream stream) const;
-  // (stage, kernel) in the order in which they run for `tokens` tokens; problems as attention_problems() has them.
-  std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens) const;
-  // What `blocks` calls of forward() run for `tokens` tokens, at most `rows_max` of one sequence (StepTables).
-  void count_kernels(int64_t tokens, int64_t rows_max, int64_t blocks, KernelRuns* runs) const;
-
- private:
-  const PlanTable<Attention>& attention_for(int64_t tokens, int64_t rows_max) const;
-  AttentionBlock(const AttentionConfig& config, const StepBounds& bounds)
-      : config_(config), bounds_(bounds) {}
-
-  AttentionConfig config_;
-  StepBounds bounds_;
-  std::optional<PlanTable<QkvRopeKvWrite>> qkv_;
-  std::optional<PlanTable<Linear>> o_;
-  // decode_: every sequence owns one row at most. Not under Policy::batch_invariant, where one kernel serves all steps.
-  std::optional<PlanTable<Attention>> attention_, decode_;
-  // Offsets of the intermediates in the workspace.
-  size_t qkv_at_ = 0, heads_at_ = 0, scratch_at_ = 0, workspace_bytes_ = 0;
-};
+// Appends y += attention(x) to a graph. `values`: "x" [tokens, hidden], "stream" [tokens, hidden], which is y, "k_cache" and "v_cache"
+// [pages, kv_heads, page_size, head_dim], the weights and the tables by their names above. `decodes`: every sequence owns one row at
+// most.
+void append_attention(Graph* graph, const AttentionConfig& config, const StepBounds& bounds,
+                      const NamedValues& values, bool decodes);
 
 }  // namespace sluice

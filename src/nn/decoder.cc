@@ -3,38 +3,15 @@
 #include <algorithm>
 
 #include "base/arena.h"
-#include "nn/plan_into.h"
+#include "nn/decoder_graph.h"
+#include "nn/moe_problems.h"
+#include "nn/zeros.h"
 
 namespace sluice {
 namespace {
 
-struct DecoderProblems {
-  Embedding::Problem embed, gather;
-  RmsNorm::Problem norm;
-  Linear::Problem lm_head;
-  LinearArgmax::Problem greedy;
-};
-
-DecoderProblems problems_of(const DecoderConfig& c, const StepBounds& b) {
-  DecoderProblems p;
-  p.embed = {.tokens = 0, .vocab = c.vocab, .hidden = c.hidden, .y = c.x};
-  // Rows whose logits are wanted: the same lookup, with what the last layer has normed as the table.
-  p.gather = {.tokens = 0, .vocab = b.tokens, .hidden = c.hidden, .table = c.x, .y = c.x};
-  p.norm = {.tokens = 0, .hidden = c.hidden, .eps = c.eps, .x = c.x, .y = c.x};
-  p.lm_head = {.tokens = 0,
-               .features = c.vocab,
-               .width = c.hidden,
-               .x = c.x,
-               .y = DType::kF32,
-               .layout = c.attention.front().layout};
-  p.greedy = {.tokens = 0,
-              .features = p.lm_head.features,
-              .width = p.lm_head.width,
-              .x = p.lm_head.x,
-              .w = p.lm_head.w,
-              .layout = p.lm_head.layout};
-  return p;
-}
+// Of a call: token ids, six tables of each group of layers, the chosen experts, zeros.
+constexpr size_t kTablesOfGroup = 6, kGroupsMost = 4;
 
 Status check_config(const DecoderConfig& c) {
   if (c.attention.empty()) return invalid("decoder: wanted at least one kind of attention, found none");
@@ -46,11 +23,26 @@ Status check_config(const DecoderConfig& c) {
   return {};
 }
 
+Status plan_into(std::optional<Step>* out, Result<Step> made) {
+  if (!made.ok()) return made.status();
+  *out = std::move(made).value();
+  return {};
+}
+
+// kInvalidArgument: a word of the policy that speaks of no operation of any graph here.
+Status check_words(const DecoderConfig& c, const StepBounds& bounds, const Policy& policy) {
+  if (policy.force.empty()) return {};
+  std::vector<std::string_view> ops = ops_of(layers_graph(c, bounds, false, false).graph);
+  for (const bool greedy : {false, true})
+    for (const std::string_view op : ops_of(head_graph(c, bounds, false, greedy))) ops.push_back(op);
+  return check_force(policy, ops);
+}
+
 }  // namespace
 
 MoeConfig layer_moe(const DecoderConfig& c) {
   MoeConfig moe = c.moe;
-  moe.norm_x = moe.norm_next = true, moe.norm_eps = c.eps;
+  moe.norm_x = true, moe.norm_eps = c.eps;
   return moe;
 }
 
@@ -74,25 +66,36 @@ DecoderConfig DecoderConfig::with_caches(CacheType cache) const {
   return out;
 }
 
-std::vector<StageProblem> decoder_problems(const DecoderConfig& c, const StepBounds& bounds, int64_t tokens,
-                                           int64_t rows, MoePath path) {
-  const DecoderProblems p = problems_of(c, bounds);
-  std::vector<StageProblem> out;
-  out.push_back({"embed", any_problem<Embedding>(Embedding::at_tokens(p.embed, tokens))});
-  for (int64_t layer = 0; layer < c.layers(); ++layer) {
-    const std::string prefix = "layer " + std::to_string(layer) + " ";
-    const auto take = [&](std::vector<StageProblem> stages) {
-      for (StageProblem& s : stages) out.push_back({prefix + s.stage, std::move(s.problem)});
-    };
-    if (layer == 0)
-      out.push_back({prefix + "attention.norm", any_problem<RmsNorm>(RmsNorm::at_tokens(p.norm, tokens))});
-    const auto kind = static_cast<size_t>(c.kind[static_cast<size_t>(layer)]);
-    take(attention_problems(c.attention[kind], bounds, tokens));
-    take(moe_problems(layer_moe(c), tokens, path));
-  }
-  if (rows != tokens)
-    out.push_back({"logits.gather", any_problem<Embedding>(Embedding::at_tokens(p.gather, rows))});
-  out.push_back({"logits.greedy", any_problem<LinearArgmax>(LinearArgmax::at_tokens(p.greedy, rows))});
+Result<DecoderSteps> plan_decoder(const DeviceInfo& device, const Catalog& catalog, const DecoderConfig& c,
+                                  const StepBounds& bounds, const Policy& policy, const MoeBackend& backend,
+                                  bool experts_apart, Gaps gaps) {
+  if (Status status = check_config(c); !status.ok()) return status;
+  if (bounds.tokens < 1)
+    return invalid("decoder: tokens: wanted at least 1, found " + std::to_string(bounds.tokens));
+  if (Status status = check_words(c, bounds, policy); !status.ok()) return status;
+  DecoderSteps out;
+  const auto layers = [&](std::optional<Step>* to, int64_t tokens, bool decodes) -> Status {
+    const auto phases = phases_of(experts_apart ? MoeBackend{} : backend, device, catalog, tokens, policy);
+    if (!phases.ok()) return phases.status();
+    Graph graph = layers_graph(c, bounds, decodes, experts_apart).graph;
+    const StepPolicy own{.policy = policy_of(policy, graph), .phases = phases.value()};
+    return plan_into(to, Step::plan("decoder", device, catalog, std::move(graph), tokens, own, gaps));
+  };
+  if (Status status = layers(&out.any, bounds.tokens, false); !status.ok()) return status;
+  // Under Policy::batch_invariant one kernel serves all steps.
+  if (!policy.batch_invariant)
+    if (Status status = layers(&out.decode, std::min(bounds.tokens, bounds.sequences), true); !status.ok())
+      return status;
+  for (const bool every_row : {false, true})
+    for (const bool greedy : {false, true}) {
+      std::optional<Step>* to =
+          greedy ? (every_row ? &out.all_greedy : &out.greedy) : (every_row ? &out.all_logits : &out.logits);
+      Graph graph = head_graph(c, bounds, every_row, greedy);
+      const StepPolicy own{.policy = policy_of(policy, graph)};
+      Status status = plan_into(
+          to, Step::plan("decoder", device, catalog, std::move(graph), bounds.sequences, own, gaps));
+      if (!status.ok()) return status;
+    }
   return out;
 }
 
@@ -100,66 +103,51 @@ Result<std::unique_ptr<Decoder>> Decoder::plan(Device& device, const DecoderConf
                                                const StepBounds& bounds, const Policy& policy,
                                                const MoeSite& experts) {
   SLUICE_TRY(check_config(config));
-  std::unique_ptr<Decoder> d(new Decoder(device, config, bounds, policy));
-  SLUICE_TRY(d->plan_attention());
-  SLUICE_TRY(d->plan_moe(experts));
-  const DecoderProblems p = problems_of(config, bounds);
-  SLUICE_TRY(plan_into<Embedding>(&d->embed_, device, p.embed, bounds.tokens, policy));
-  SLUICE_TRY(plan_into<Embedding>(&d->gather_, device, p.gather, bounds.sequences, policy));
-  SLUICE_TRY(plan_into<RmsNorm>(&d->norm_, device, p.norm, bounds.tokens, policy));
-  SLUICE_TRY(plan_into<Linear>(&d->lm_head_, device, p.lm_head, bounds.sequences, policy));
-  SLUICE_TRY(plan_into<LinearArgmax>(&d->greedy_, device, p.greedy, bounds.sequences, policy));
-  d->lay_out();
+  std::unique_ptr<Decoder> d(new Decoder(device, config, bounds, policy, experts));
+  if (d->layout_.windows.size() > kGroupsMost)
+    return unsupported("decoder: wanted at most " + std::to_string(kGroupsMost) +
+                       " windows of attention, found " + std::to_string(d->layout_.windows.size()));
+  if (has_dense_layers(config.moe)) {
+    auto zeros = make_zeros(device, bounds.tokens);
+    if (!zeros.ok()) return zeros.status();
+    d->zeros_ = std::move(zeros).value();
+  }
+  if (experts.device) SLUICE_TRY(d->plan_apart());
+  SLUICE_TRY(d->plan_steps());
   return d;
 }
 
-Status Decoder::plan_attention() {
-  attention_.clear();
-  for (size_t kind = 0; kind < config_.attention.size(); ++kind) {
-    auto block = AttentionBlock::plan(device_, config_.attention[kind], bounds_, policy_);
-    if (!block.ok()) return block.status();
-    attention_.push_back(std::move(block).value());
-  }
+Status Decoder::plan_steps() {
+  auto steps = plan_decoder(device_.info(), device_.catalog(), config_, bounds_, policy_, experts_.backend,
+                            apart_ != nullptr);
+  if (!steps.ok()) return steps.status();
+  steps_ = std::move(steps).value();
+  size_t layers = steps_.any->workspace_bytes(), head = 0;
+  if (steps_.decode) layers = std::max(layers, steps_.decode->workspace_bytes());
+  for (const auto* step : {&steps_.logits, &steps_.all_logits})
+    head = std::max(head, (*step)->workspace_bytes());
+  // Behind what the layers leave.
+  head_at_ = Arena::footprint(static_cast<size_t>(bytes_of(config_.x, bounds_.tokens * config_.hidden)));
+  workspace_bytes_ = std::max(layers, head_at_ + head);
   return {};
 }
 
 Status Decoder::set_pages(int64_t pages) {
   bounds_.pages = pages;
-  SLUICE_TRY(plan_attention());
-  return lay_out(), Status{};
+  return plan_steps();
 }
 
-Status Decoder::plan_moe(const MoeSite& experts) {
-  if (!experts.device) {
-    auto moe = Moe::plan(device_, layer_moe(config_), bounds_.tokens, policy_, experts.backend);
-    if (!moe.ok()) return moe.status();
-    return moe_ = std::move(moe).value(), Status{};
-  }
+Status Decoder::plan_apart() {
   if (!device_.shares_host_memory())
     return unsupported("decoder: experts apart: wanted the other parts where the host can read them, found " +
                        text(device_.info()));
-  auto apart = MoeApart::plan(*experts.device, layer_moe(config_), bounds_.tokens, policy_, experts.backend);
+  MoeConfig moe = layer_moe(config_);
+  moe.norm_next = true;
+  auto apart = MoeApart::plan(*experts_.device, moe, bounds_.tokens, policy_, experts_.backend);
   if (!apart.ok()) return apart.status();
+  const LayersGraph values = layers_graph(config_, bounds_, false, true);
+  apart_stream_ = values.stream, apart_normed_ = values.normed;
   return apart_ = std::move(apart).value(), Status{};
-}
-
-void Decoder::lay_out() {
-  size_t used = 0;
-  const auto take = [&](int64_t rows) {
-    const size_t at = used;
-    used += Arena::footprint(static_cast<size_t>(bytes_of(config_.x, rows * config_.hidden)));
-    return at;
-  };
-  stream_at_ = take(bounds_.tokens);
-  normed_at_ = take(bounds_.tokens);
-  rows_at_ = take(bounds_.sequences);
-  scratch_at_ = used;
-  size_t scratch = moe_ ? moe_->workspace_bytes() : 0;
-  for (const auto& block : attention_) scratch = std::max(scratch, block->workspace_bytes());
-  for (size_t bytes : {embed_->workspace_bytes(), gather_->workspace_bytes(), norm_->workspace_bytes(),
-                       lm_head_->workspace_bytes()})
-    scratch = std::max(scratch, bytes);
-  workspace_bytes_ = used + scratch;
 }
 
 int64_t Decoder::cache_bytes() const { return bounds_.pages * layout_.page_bytes_of_all(); }
@@ -185,125 +173,129 @@ std::vector<KvCache> Decoder::caches(void* memory) const {
   return out;
 }
 
-Status Decoder::check_workspace(Workspace workspace) const {
-  if (workspace.data && workspace.bytes >= workspace_bytes_) return {};
-  return invalid("decoder: workspace: wanted " + std::to_string(workspace_bytes_) + " bytes, found " +
-                 std::to_string(workspace.data ? workspace.bytes : 0));
-}
-
-Status Decoder::forward(const StepIn& in, const DecoderWeights& w, const std::vector<KvCache>& caches,
-                        const Tensor& logits, Workspace workspace, Stream stream) const {
-  SLUICE_TRY(check_workspace(workspace));
+Result<std::vector<Tensor>> Decoder::bind(const DecoderWeights& w, const std::vector<KvCache>& caches) const {
   if (static_cast<int64_t>(w.layers.size()) != config_.layers() || caches.size() != w.layers.size())
     return invalid("decoder: wanted weights and caches of " + std::to_string(config_.layers()) +
                    " layers, found " + std::to_string(w.layers.size()) + " and " +
                    std::to_string(caches.size()));
+  std::vector<Tensor> out;
+  for_each_held(config_, &w, &caches,
+                [&](int32_t, std::string_view, const Tensor* tensor) { out.push_back(*tensor); });
+  return out;
+}
+
+Status Decoder::check_call(const StepIn& in, std::span<const Tensor> held, Workspace workspace) const {
+  if (!workspace.data || workspace.bytes < workspace_bytes_)
+    return invalid("decoder: workspace: wanted " + std::to_string(workspace_bytes_) + " bytes, found " +
+                   std::to_string(workspace.data ? workspace.bytes : 0));
+  if (static_cast<int32_t>(held.size()) != steps_.any->graph().held_count())
+    return invalid("decoder: held: wanted " + std::to_string(steps_.any->graph().held_count()) +
+                   " tensors, as bind() gives them, found " + std::to_string(held.size()));
   if (in.tables.size() != layout_.windows.size())
     return invalid("decoder: wanted tables of " + std::to_string(layout_.windows.size()) +
                    " groups of layers, found " + std::to_string(in.tables.size()));
+  return check_slot(
+      slot("captured", Role::kOut, DType::kI32, {config_.layers(), in.token_ids.shape[0], config_.moe.top_k},
+           config_.moe.capture, Rows::kMayBeStrided),
+      in.captured, device_.info().backend, 1);
+}
+
+Status Decoder::forward(const StepIn& in, std::span<const Tensor> held, const Tensor& logits,
+                        Workspace workspace, Stream stream, KernelRuns* runs) const {
+  SLUICE_TRY(check_call(in, held, workspace));
+  std::array<Tensor, 3 + kTablesOfGroup * kGroupsMost> call;
+  size_t count = 0;
+  call[count++] = in.token_ids;
+  for (const StepTables& t : in.tables)
+    for (const Tensor& table : {t.positions, t.slot_of, t.q_begin, t.kv_len, t.page_table, t.rope})
+      call[count++] = table;
+  call[count++] = in.captured;
+  call[count++] = first_rows(zeros_.view(), in.token_ids.shape[0]);
+  const Given given{.call = std::span(call).first(count), .held = held};
   const int64_t n = in.token_ids.shape[0];
-  const MoeConfig& moe = config_.moe;
-  SLUICE_TRY(check_slot(slot("captured", Role::kOut, DType::kI32, {config_.layers(), n, moe.top_k},
-                             moe.capture, Rows::kMayBeStrided),
-                        in.captured, stream.where, 1));
-  const auto view = [&](size_t at) {
-    return make_tensor(workspace.data + at, config_.x, {n, config_.hidden}, stream.where);
-  };
-  const Workspace scratch{workspace.data + scratch_at_, workspace.bytes - scratch_at_};
-  const Tensor x = view(stream_at_), normed = view(normed_at_);
-  SLUICE_TRY(embed_->run(n, {.ids = in.token_ids, .table = w.embedding, .y = x}, scratch, stream));
-  SLUICE_TRY(norm_->run(n, {.x = x, .weight = w.layers.front().attention_norm, .residual = {}, .y = normed},
-                        scratch, stream));
-  for (size_t layer = 0; layer < w.layers.size(); ++layer) {
-    const DecoderLayerWeights& l = w.layers[layer];
-    const AttentionIo io{.x = normed, .k_cache = caches[layer].k, .v_cache = caches[layer].v, .y = x};
-    const auto kind = static_cast<size_t>(config_.kind[layer]);
-    const StepTables& tables = in.tables[layout_.group[kind]];
-    SLUICE_TRY(attention_[kind]->forward(io, l.attention, tables, scratch, stream));
-    const bool last = layer + 1 == w.layers.size();
-    MoeIo moe_io{.x = x, .residual = x, .token_ids = {}, .y = x};
-    moe_io.x_norm_weight = l.moe_norm;
-    moe_io.norm_weight = last ? w.final_norm : w.layers[layer + 1].attention_norm;
-    moe_io.normed = normed;
-    if (moe.capture)
-      moe_io.captured = make_tensor(in.captured.row<int32_t>(static_cast<int64_t>(layer)), DType::kI32,
-                                    {n, moe.top_k}, stream.where);
-    SLUICE_TRY(apart_ ? apart_->forward(moe_io, l.moe) : moe_->forward(moe_io, l.moe, scratch, stream));
+  const Step& step = steps_.layers(n, in.tables.front().rows_max);
+  SLUICE_TRY(apart_ ? run_apart(step, in, given, held, workspace, stream, runs)
+                    : step.run(n, given, workspace, stream, runs));
+  return logits_of(in.logit_rows, held, logits, workspace, stream, in.every_row, runs);
+}
+
+Tensor Decoder::last_normed(Workspace workspace, int64_t rows) const {
+  return make_tensor(workspace.data, config_.x, {rows, config_.hidden}, device_.info().backend);
+}
+
+Status Decoder::logits_of(const Tensor& logit_rows, std::span<const Tensor> held, const Tensor& logits,
+                          Workspace workspace, Stream stream, bool every_row, KernelRuns* runs) const {
+  const int64_t rows = logit_rows.shape[0];
+  if (rows == 0) return {};
+  const Workspace head{workspace.data + head_at_, workspace.bytes - head_at_};
+  if (every_row) {
+    const std::array call = {last_normed(workspace, rows), logits};
+    return steps_.all_logits->run(rows, {.call = call, .held = held.first(1)}, head, stream, runs);
   }
-  return logits_of(in.logit_rows, w, logits, workspace, stream, in.every_row);
-}
-
-Status Decoder::logits_of(const Tensor& logit_rows, const DecoderWeights& w, const Tensor& logits,
-                          Workspace workspace, Stream stream, bool every_row) const {
-  const int64_t rows = logit_rows.shape[0];
-  if (rows == 0) return check_workspace(workspace);
-  const Result<Tensor> wanted = wanted_rows(logit_rows, every_row, workspace, stream);
-  if (!wanted.ok()) return wanted.status();
-  const Workspace scratch{workspace.data + scratch_at_, workspace.bytes - scratch_at_};
-  return lm_head_->run(rows, {.x = wanted.value(), .w = w.lm_head, .bias = {}, .residual = {}, .y = logits},
-                       scratch, stream);
-}
-
-Status Decoder::draw_greedy(const StepIn& in, const DecoderWeights& w, const Tensor& token,
-                            const Tensor& logprob, Workspace scratch, Workspace workspace,
-                            Stream stream) const {
-  const Result<Tensor> wanted = wanted_rows(in.logit_rows, in.every_row, workspace, stream);
-  if (!wanted.ok()) return wanted.status();
-  return greedy_->run(in.logit_rows.shape[0],
-                      {.x = wanted.value(), .w = w.lm_head, .token = token, .logprob = logprob}, scratch,
-                      stream);
-}
-
-// What the last layer left of the tokens whose logits are wanted, packed.
-Result<Tensor> Decoder::wanted_rows(const Tensor& logit_rows, bool every_row, Workspace workspace,
-                                    Stream stream) const {
-  SLUICE_TRY(check_workspace(workspace));
-  const int64_t rows = logit_rows.shape[0];
-  const auto view = [&](size_t at, int64_t count) {
-    return make_tensor(workspace.data + at, config_.x, {count, config_.hidden}, stream.where);
-  };
-  if (every_row) return view(normed_at_, rows);
-  const Workspace scratch{workspace.data + scratch_at_, workspace.bytes - scratch_at_};
   // All rows there may be are the table, so that a row's number does not depend on how many tokens this step has.
-  const Tensor table = view(normed_at_, bounds_.tokens), wanted = view(rows_at_, rows);
-  SLUICE_TRY(gather_->run(rows, {.ids = logit_rows, .table = table, .y = wanted}, scratch, stream));
-  return wanted;
+  const std::array call = {logit_rows, last_normed(workspace, bounds_.tokens), logits};
+  return steps_.logits->run(rows, {.call = call, .held = held.first(1)}, head, stream, runs);
+}
+
+size_t Decoder::greedy_workspace_bytes() const {
+  return std::max(steps_.greedy->workspace_bytes(), steps_.all_greedy->workspace_bytes());
+}
+
+Status Decoder::draw_greedy(const StepIn& in, std::span<const Tensor> held, const Tensor& token,
+                            const Tensor& logprob, Workspace scratch, Workspace workspace, Stream stream,
+                            KernelRuns* runs) const {
+  const int64_t rows = in.logit_rows.shape[0];
+  if (in.every_row) {
+    const std::array call = {last_normed(workspace, rows), token, logprob};
+    return steps_.all_greedy->run(rows, {.call = call, .held = held.first(1)}, scratch, stream, runs);
+  }
+  const std::array call = {in.logit_rows, last_normed(workspace, bounds_.tokens), token, logprob};
+  return steps_.greedy->run(rows, {.call = call, .held = held.first(1)}, scratch, stream, runs);
+}
+
+// Layer by layer: attention here, experts there, with the norms around them. `held` as for_each_held() orders it.
+Status Decoder::run_apart(const Step& step, const StepIn& in, const Given& given,
+                          std::span<const Tensor> held, Workspace workspace, Stream stream,
+                          KernelRuns* runs) const {
+  const int64_t n = in.token_ids.shape[0];
+  const auto view = [&](ValueId value) {
+    return step.between(value, config_.x, {n, config_.hidden}, workspace);
+  };
+  MoeWeights weights;
+  const auto slots = weight_slots(layer_moe(config_), &weights);
+  const size_t layers = config_.kind.size(), of_layer = kHeldOfLayer + slots.size();
+  for (size_t layer = 0; layer < layers; ++layer) {
+    const std::span<const Tensor> own = held.subspan(kHeldAround + layer * of_layer);
+    SLUICE_TRY(step.run_part(static_cast<int32_t>(layer), n, given, workspace, stream, runs));
+    for (size_t i = 0; i < slots.size(); ++i) *slots[i].second = own[kHeldOfLayer + i];
+    MoeIo io{
+        .x = view(apart_stream_), .residual = view(apart_stream_), .token_ids = {}, .y = view(apart_stream_)};
+    io.x_norm_weight = own[1];
+    io.norm_weight = layer + 1 < layers ? own[of_layer] : held[2];
+    io.normed = view(apart_normed_);
+    if (config_.moe.capture)
+      io.captured = make_tensor(in.captured.row<int32_t>(static_cast<int64_t>(layer)), DType::kI32,
+                                {n, config_.moe.top_k}, stream.where);
+    SLUICE_TRY(apart_->forward(io, weights, runs));
+  }
+  return {};
 }
 
 std::vector<std::pair<std::string, std::string>> Decoder::kernels(int64_t tokens, int64_t rows) const {
   std::vector<std::pair<std::string, std::string>> out;
-  out.emplace_back("norm", std::string(norm_->at(tokens).kernel()));  // before the first layer
-  for (auto& stage : attention_.front()->kernels(tokens)) out.push_back(std::move(stage));
-  for (auto& stage : moe().kernels(tokens)) out.push_back(std::move(stage));
-  out.emplace_back("embed", std::string(embed_->at(tokens).kernel()));
-  out.emplace_back("logits", std::string(lm_head_->at(rows).kernel()));
+  const auto add = [&](std::string stage, std::string kernel) {
+    const std::pair<std::string, std::string> one{std::move(stage), std::move(kernel)};
+    if (std::find(out.begin(), out.end(), one) == out.end()) out.push_back(one);
+  };
+  for (StageKernel& s : steps_.layers(tokens, 1).kernels(tokens))
+    add(std::move(s.stage), std::move(s.kernel));
+  if (apart_)
+    for (auto& [stage, kernel] : apart_->moe().kernels(tokens)) add(std::move(stage), std::move(kernel));
+  for (StageKernel& s : steps_.all_logits->kernels(rows)) add(std::move(s.stage), std::move(s.kernel));
   // Where the host reads logits, an engine draws from them.
   if (!device_.shares_host_memory())
-    out.emplace_back("logits.greedy", std::string(greedy_->at(rows).kernel()));
+    for (StageKernel& s : steps_.all_greedy->kernels(rows)) add(std::move(s.stage), std::move(s.kernel));
   return out;
-}
-
-void Decoder::count_kernels(const StepIn& in, KernelRuns* runs) const {
-  const int64_t tokens = in.token_ids.shape[0];
-  runs->add(embed_->at(tokens).kernel(), 1);
-  runs->add(norm_->at(tokens).kernel(), 1);
-  for (size_t kind = 0; kind < attention_.size(); ++kind)
-    attention_[kind]->count_kernels(tokens, in.tables.front().rows_max,
-                                    std::ranges::count(config_.kind, static_cast<int32_t>(kind)), runs);
-  moe().count_kernels(tokens, config_.layers(), runs);
-  count_logits_kernels(in.logit_rows.shape[0], runs, in.every_row);
-}
-
-void Decoder::count_logits_kernels(int64_t rows, KernelRuns* runs, bool every_row) const {
-  if (rows == 0) return;
-  if (!every_row) runs->add(gather_->at(rows).kernel(), 1);
-  runs->add(lm_head_->at(rows).kernel(), 1);
-}
-
-void Decoder::count_greedy_kernels(const StepIn& in, KernelRuns* runs) const {
-  const int64_t rows = in.logit_rows.shape[0];
-  if (!in.every_row) runs->add(gather_->at(rows).kernel(), 1);
-  runs->add(greedy_->at(rows).kernel(), 1);
 }
 
 }  // namespace sluice

@@ -2,13 +2,13 @@
 #pragma once
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "nn/attention.h"
 #include "nn/cache_layout.h"
 #include "nn/moe_apart.h"
-#include "ops/linear_argmax.h"
 
 namespace sluice {
 
@@ -29,7 +29,7 @@ struct DecoderConfig {
   int64_t layers() const { return static_cast<int64_t>(kind.size()); }
 };
 
-// The MoE layer as a step runs it: with the norms before and after it.
+// The MoE layer as a step runs it: with the norm before it.
 MoeConfig layer_moe(const DecoderConfig& config);
 
 struct DecoderLayerWeights {
@@ -60,10 +60,21 @@ struct KvCache {
   Tensor k, v;
 };
 
-// Every stage of one step, layer by layer ("layer 3 experts.up"): tokens rows through the layers, `rows` of them to logits, and
-// the experts as `path` says.
-std::vector<StageProblem> decoder_problems(const DecoderConfig& config, const StepBounds& bounds,
-                                           int64_t tokens, int64_t rows, MoePath path);
+// What a Decoder runs: data alone, for a device that need not be here.
+struct DecoderSteps {
+  // Of any tokens, up to bounds.tokens; and of one token of each sequence, where that has steps of its own.
+  std::optional<Step> any, decode;
+  // From the last norm to logits, or to the token of the largest one: of rows by number, and of all tokens in order.
+  std::optional<Step> logits, all_logits, greedy, all_greedy;
+  const Step& layers(int64_t tokens, int64_t rows_max) const {
+    return decode && rows_max == 1 && tokens <= decode->tokens_max() ? *decode : *any;
+  }
+};
+// experts_apart: MoE layers run elsewhere, behind the cuts of the graph.
+Result<DecoderSteps> plan_decoder(const DeviceInfo& device, const Catalog& catalog,
+                                  const DecoderConfig& config, const StepBounds& bounds,
+                                  const Policy& policy = {}, const MoeBackend& backend = {},
+                                  bool experts_apart = false, Gaps gaps = Gaps::kRefused);
 
 class Decoder {
  public:
@@ -80,56 +91,55 @@ class Decoder {
   int64_t cache_bytes() const;  // of all layers, keys and values
   // Views of `memory`, cache_bytes() long, one for each layer.
   std::vector<KvCache> caches(void* memory) const;
-  const Moe& moe() const { return apart_ ? apart_->moe() : *moe_; }
+  // Weights and caches in the order in which steps read them; made once. kInvalidArgument: of another number of layers.
+  Result<std::vector<Tensor>> bind(const DecoderWeights& weights, const std::vector<KvCache>& caches) const;
 
-  // Enqueues one step: logits f32 [rows, vocab] of logit_rows. Recordable, but not with experts apart.
-  Status forward(const StepIn& in, const DecoderWeights& weights, const std::vector<KvCache>& caches,
-                 const Tensor& logits, Workspace workspace, Stream stream) const;
+  // Enqueues one step: logits f32 [rows, vocab] of logit_rows. `held` is what bind() gave. Recordable, but not with experts apart. These
+  // three count what runs, if anybody counts.
+  Status forward(const StepIn& in, std::span<const Tensor> held, const Tensor& logits, Workspace workspace,
+                 Stream stream, KernelRuns* runs = nullptr) const;
   // The same of other tokens of the step that forward() enqueued last, logit_rows i32[0 to bounds.sequences]. Only this, and what
   // stays behind the first workspace_bytes(), has written to the workspace since. every_row: as in StepIn.
-  Status logits_of(const Tensor& logit_rows, const DecoderWeights& weights, const Tensor& logits,
-                   Workspace workspace, Stream stream, bool every_row = false) const;
+  Status logits_of(const Tensor& logit_rows, std::span<const Tensor> held, const Tensor& logits,
+                   Workspace workspace, Stream stream, bool every_row = false,
+                   KernelRuns* runs = nullptr) const;
   // In place of the logits of a step: forward() had `in` without logit_rows, and token i32[rows] and logprob f32[rows] are those of
   // the largest logits, which nobody sees (ops/linear_argmax.h). `scratch`: greedy_workspace_bytes(), beside the workspace.
-  Status draw_greedy(const StepIn& in, const DecoderWeights& weights, const Tensor& token,
-                     const Tensor& logprob, Workspace scratch, Workspace workspace, Stream stream) const;
-  size_t greedy_workspace_bytes() const { return greedy_->workspace_bytes(); }
-  // (stage, kernel) of one layer, then of what stands around the layers, for `tokens` tokens and `rows` rows of logits.
+  Status draw_greedy(const StepIn& in, std::span<const Tensor> held, const Tensor& token,
+                     const Tensor& logprob, Workspace scratch, Workspace workspace, Stream stream,
+                     KernelRuns* runs = nullptr) const;
+  size_t greedy_workspace_bytes() const;
+  // (stage, kernel) of one layer of each kind, and of what stands around the layers, for `tokens` tokens that decode and `rows` rows of
+  // logits.
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens, int64_t rows) const;
-  // What forward() of `in` runs, in all layers.
-  void count_kernels(const StepIn& in, KernelRuns* runs) const;
-  // Likewise, of logits_of() and of draw_greedy().
-  void count_logits_kernels(int64_t rows, KernelRuns* runs, bool every_row = false) const;
-  void count_greedy_kernels(const StepIn& in, KernelRuns* runs) const;
+  const DecoderSteps& steps() const { return steps_; }
 
  private:
-  Decoder(Device& device, DecoderConfig config, const StepBounds& bounds, Policy policy)
+  Decoder(Device& device, DecoderConfig config, const StepBounds& bounds, Policy policy, MoeSite experts)
       : device_(device),
         config_(std::move(config)),
         bounds_(bounds),
         policy_(std::move(policy)),
+        experts_(std::move(experts)),
         layout_(sluice::cache_layout(config_.attention, config_.kind, bounds.page_size)) {}
-  Status plan_attention();
-  Status plan_moe(const MoeSite& experts);
-  void lay_out();
-  Result<Tensor> wanted_rows(const Tensor& logit_rows, bool every_row, Workspace workspace,
-                             Stream stream) const;
-  Status check_workspace(Workspace workspace) const;
+  Status plan_steps();
+  Status plan_apart();
+  Status run_apart(const Step& step, const StepIn& in, const Given& given, std::span<const Tensor> held,
+                   Workspace workspace, Stream stream, KernelRuns* runs) const;
+  Tensor last_normed(Workspace workspace, int64_t rows) const;
+  Status check_call(const StepIn& in, std::span<const Tensor> held, Workspace workspace) const;
 
   Device& device_;
   DecoderConfig config_;
   StepBounds bounds_;
   Policy policy_;
+  MoeSite experts_;
   CacheLayout layout_;
-  std::optional<PlanTable<Embedding>> embed_, gather_;
-  std::optional<PlanTable<RmsNorm>> norm_;
-  std::optional<PlanTable<Linear>> lm_head_;
-  std::optional<PlanTable<LinearArgmax>> greedy_;
-  std::vector<std::unique_ptr<AttentionBlock>> attention_;
-  std::unique_ptr<Moe> moe_;         // or
-  std::unique_ptr<MoeApart> apart_;  // on another device
-  // Offsets of the intermediates in the workspace.
-  size_t stream_at_ = 0, normed_at_ = 0, rows_at_ = 0, scratch_at_ = 0, workspace_bytes_ = 0;
+  DecoderSteps steps_;
+  std::unique_ptr<MoeApart> apart_;  // with experts on another device
+  ValueId apart_stream_ = kNoValue, apart_normed_ = kNoValue;
+  OwnedTensor zeros_;  // i32[bounds.tokens, 1], where dense layers are experts
+  size_t head_at_ = 0, workspace_bytes_ = 0;
 };
 
 }  // namespace sluice

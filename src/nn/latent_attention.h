@@ -1,12 +1,6 @@
 // The attention of a DeepSeek V3 layer: low-rank queries, one latent for keys and values, rotary embedding, paged cache, latent
-// attention, projection back, each a plan made once.
+// attention, projection back.
 #pragma once
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "nn/attention.h"
 
 namespace sluice {
@@ -31,46 +25,9 @@ struct LatentAttentionWeights {
   Tensor o;        // bf16 [hidden, heads * v_dim], in config.layout
 };
 
-struct LatentAttentionIo {
-  Tensor x;      // [tokens, hidden]
-  Tensor cache;  // [pages, 1, page_size, rank + rope]
-  Tensor y;      // [tokens, hidden]: the residual stream; the block adds to it
-};
-
-// The problems of the block's stages for `tokens` tokens, in the order in which they run.
-std::vector<StageProblem> latent_attention_problems(const LatentAttentionConfig& config,
-                                                    const StepBounds& bounds, int64_t tokens);
-
-class LatentAttentionBlock {
- public:
-  static Result<std::unique_ptr<LatentAttentionBlock>> plan(Device& device,
-                                                            const LatentAttentionConfig& config,
-                                                            const StepBounds& bounds,
-                                                            const Policy& policy = {});
-  const LatentAttentionConfig& config() const { return config_; }
-  size_t workspace_bytes() const { return workspace_bytes_; }
-  // Bytes of one layer's cache.
-  int64_t cache_bytes() const;
-  // Enqueues y += attention(x); tables.rope is [positions, rope / 2, 2]. Recordable: no allocation, no synchronisation.
-  Status forward(const LatentAttentionIo& io, const LatentAttentionWeights& weights, const StepTables& tables,
-                 Workspace workspace, Stream stream) const;
-  // (stage, kernel) in the order in which they run for `tokens` tokens.
-  std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens) const;
-
- private:
-  LatentAttentionBlock(const LatentAttentionConfig& config, const StepBounds& bounds)
-      : config_(config), bounds_(bounds) {}
-  void lay_out();
-
-  LatentAttentionConfig config_;
-  StepBounds bounds_;
-  std::optional<PlanTable<Linear>> q_a_, q_b_, kv_a_, o_;
-  std::optional<PlanTable<RmsNorm>> q_norm_, kv_norm_;
-  std::optional<PlanTable<Rope>> q_rope_, k_rope_;
-  std::optional<PlanTable<KvWrite>> kv_write_;
-  std::optional<PlanTable<LatentAttention>> attention_;
-  // Offsets of the intermediates in the workspace.
-  size_t q_latent_at_ = 0, q_at_ = 0, latent_at_ = 0, heads_at_ = 0, scratch_at_ = 0, workspace_bytes_ = 0;
-};
+// Appends y += attention(x) to a graph. `values`: "x" [tokens, hidden], "stream" [tokens, hidden], which is y, "cache" [pages, 1, page_size,
+// rank + rope], the weights and the tables by their names; the rotary table is [positions, rope / 2, 2].
+void append_latent_attention(Graph* graph, const LatentAttentionConfig& config, const StepBounds& bounds,
+                             const NamedValues& values);
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
-// The Mixture-of-Experts layer: router, routing and grouping, experts, combine, each a plan made once; for counts of tokens at
-// which that is faster, router, routing, and the experts as one operation. nn/moe_stages.h lists the stages.
+// The Mixture-of-Experts layer: router, routing and grouping, experts, combine: stages of a graph (nn/moe_graph.h), which each count
+// of tokens covers with the kernels that cost least.
 #pragma once
 #include <array>
 #include <memory>
@@ -8,9 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "dispatch/any_op.h"
-#include "dispatch/plan.h"
-#include "nn/kernel_runs.h"
+#include "graph/step.h"
+#include "nn/owned_tensor.h"
 
 namespace sluice {
 
@@ -67,7 +66,7 @@ struct MoeConfig {
   bool norm_x = false, norm_next = false;
   double norm_eps = 1e-5;
   bool x_unaligned =
-      false;  // rows of x may begin anywhere, not only at multiples of 16 bytes; slower with many tokens
+      false;  // rows of x, residual, y and normed may begin anywhere, not only at multiples of 16 bytes; slower with many tokens
 
   bool operator==(const MoeConfig&) const = default;
   template <class V, class C>
@@ -196,45 +195,25 @@ struct MoeChoice {
 };
 
 // Kernels of the routed experts by name, for those alone: router, routing, shared expert and combine stay free. NAME or
-// NAME:CONFIG of expert_gemm, which then computes up and down (MoePath::kParts), of grouped_mlp, which computes both (kGrouped), or
-// of expert_mlp, which starts from ids (kAsOne). The last part of a name will do ("mxfp4_tile_sm90"). Empty or "auto": the cost models choose.
+// NAME:CONFIG of expert_gemm, which then computes each product, of grouped_mlp, which computes both, or of expert_mlp, which starts
+// from ids and ends with the sum. The last part of a name will do ("mxfp4_tile_sm90"). Empty or "auto": the cost models choose.
 struct MoeBackend {
   std::string decode = {}, prefill = {};
   int64_t decode_tokens = 64;  // a call of at most so many tokens is decode
 };
+// One phase, or two where decode and prefill differ. kInvalidArgument names the word, and the kernels of experts that this device
+// has; also where `policy` wants one kernel for all counts and the phases would have two.
+Result<std::vector<StepPhase>> phases_of(const MoeBackend& backend, const DeviceInfo& device,
+                                         const Catalog& catalog, int64_t tokens_max, const Policy& policy);
 
-enum class MoePath : uint8_t {
-  kParts,    // RouterGemm, RouteGroup, ExpertGemm up and down, Combine; with norm_x RmsNorm first
-  kGrouped,  // the same with GroupedMlp, by a kernel of its own, in place of up and down
-  kAsOne,    // RouterRoute, and ExpertMlp with a kernel of its own
-};
-inline constexpr std::array kMoePaths = {MoePath::kParts, MoePath::kGrouped, MoePath::kAsOne};
-// The path of `tokens` tokens: another than the parts where its operation's plan is not kernels in turn, and the cost models give
-// it the least time; parts where a kernel is missing. Under Policy::batch_invariant a Moe keeps one path for all of its
-// counts, so a count may have another one there.
-MoePath moe_path(const MoeConfig& config, int64_t tokens, const DeviceInfo& device, const Catalog& catalog,
-                 const Policy& policy = {});
+// A layer planned for a device that need not be here.
+Result<Step> plan_moe(const DeviceInfo& device, const Catalog& catalog, const MoeConfig& config,
+                      int64_t tokens_max, const Policy& policy = {}, const MoeBackend& backend = {},
+                      Gaps gaps = Gaps::kRefused);
 
-// The problems that a layer's stages are for `tokens` tokens, in the order in which they run: what a Moe plans, as data, for
-// any device.
-std::vector<StageProblem> moe_problems(const MoeConfig& config, int64_t tokens, MoePath path);
-
-// What a Moe runs at one count of tokens: (stage, kernel) in order.
-struct MoeRun {
-  MoePath path;
-  std::vector<std::pair<std::string, std::string>> kernels;
-};
-// What Moe::plan() would choose on a device that need not be here, at each of these counts from 0 to tokens_max. Errors as there.
-Result<std::vector<MoeRun>> moe_runs(const DeviceInfo& device, const Catalog& catalog,
-                                     const MoeConfig& config, int64_t tokens_max,
-                                     std::span<const int64_t> tokens, const Policy& policy = {},
-                                     const MoeBackend& backend = {});
-
-// How far one stage of a layer was from its reference, as a share of its bound.
-struct StageCheck {
-  std::string stage, kernel;
-  double worst = 0;  // 1 is the bound; above it the stage is wrong
-  std::string detail = {};
+// Values that a call leaves in its workspace.
+struct MoeBetween {
+  ValueId logits = kNoValue, ids = kNoValue, weights = kNoValue;
 };
 
 class Moe {
@@ -248,40 +227,37 @@ class Moe {
 
   const MoeConfig& config() const { return config_; }
   int64_t tokens_max() const { return tokens_max_; }
-  size_t workspace_bytes() const { return workspace_bytes_; }
+  size_t workspace_bytes() const { return step_->workspace_bytes(); }
   // Enqueues the layer. Recordable: no allocation, no synchronisation. Tensors of the wrong shape are refused
   // by name.
-  Status forward(const MoeIo& io, const MoeWeights& weights, Workspace workspace, Stream stream) const;
+  Status forward(const MoeIo& io, const MoeWeights& weights, Workspace workspace, Stream stream,
+                 KernelRuns* runs = nullptr) const;
   // Runs the layer stage by stage and holds each one to its double-precision reference on the inputs that it
   // really got, which it copies to the host first. Slow: meant for a few tokens, at load time and in tests.
   Result<std::vector<StageCheck>> check(const MoeIo& io, const MoeWeights& weights, Workspace workspace,
                                         Stream stream) const;
-  MoePath path(int64_t tokens) const;
+  // What runs at each count of tokens.
+  const Step& step() const { return *step_; }
   // Where a call of `tokens` tokens leaves its choice in its workspace: valid until the next call there.
   MoeChoice choice(int64_t tokens, Workspace workspace) const;
-  // (stage, kernel) in the order in which they run for `tokens` tokens.
+  // (stage, kernel) in the order in which they run for `tokens` tokens; of stages that one kernel computes "router+route".
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens) const;
-  // What `layers` calls of forward() run for `tokens` tokens.
-  void count_kernels(int64_t tokens, int64_t layers, KernelRuns* runs) const;
 
  private:
-  struct Plans;
+  struct Bound;
   Moe(Device& device, const MoeConfig& config, int64_t tokens_max);
-  Status make_zeros();
-  void lay_out();
-  Status check_call(const MoeIo& io, Workspace workspace) const;
+  Status check_call(const MoeIo& io) const;
   bool ids_stand_in(const Tensor& captured) const;
   Status copy_captured(const MoeIo& io, Workspace workspace, Stream stream) const;
-  // Calls visit(stage, its plan table, tokens of its operation, args) for each stage; stops at the first error.
-  template <class Visit>
-  Status stages(const MoeIo& io, const MoeWeights& weights, std::byte* base, Visit visit) const;
+  void bind(const MoeIo& io, const MoeWeights& weights, Bound* out) const;
 
   Device& device_;
   MoeConfig config_;
   int64_t tokens_max_;
-  std::unique_ptr<Plans> plans_;
-  size_t scratch_at_ = 0, workspace_bytes_ = 0;
-  void* zeros_ = nullptr;  // i32[tokens_max]: the shared expert is expert 0 of every token
+  std::unique_ptr<const Step> step_;
+  MoeBetween between_;
+  std::vector<size_t> weights_at_;  // of each weight's tensor in MoeWeights, in bytes
+  OwnedTensor zeros_;               // i32[tokens_max, 1]: the shared expert is expert 0 of every token
 };
 
 }  // namespace sluice

@@ -23,7 +23,7 @@ Result<std::unique_ptr<MoeApart>> MoeApart::plan(Device& device, const MoeConfig
   return out;
 }
 
-Status MoeApart::forward(const MoeIo& io, const MoeWeights& weights) {
+Status MoeApart::forward(const MoeIo& io, const MoeWeights& weights, KernelRuns* runs) {
   const Stream stream = device_.stream();
   const int64_t tokens = io.x.shape[0];
   if (tokens > moe_->tokens_max())
@@ -46,8 +46,8 @@ Status MoeApart::forward(const MoeIo& io, const MoeWeights& weights) {
     to->shape[0] = spec.shape[0];
     if (spec.role == Role::kIn) SLUICE_TRY(device_.copy(to->data, given[i].second->data, bytes(*to), stream));
   }
-  SLUICE_TRY(
-      moe_->forward(there, weights, {scratch_.view().as<std::byte>(), moe_->workspace_bytes()}, stream));
+  SLUICE_TRY(moe_->forward(there, weights, {scratch_.view().as<std::byte>(), moe_->workspace_bytes()}, stream,
+                           runs));
   for (size_t i = 0; i < lent.size(); ++i) {
     const auto& [spec, from] = lent[i];
     if (spec.used && spec.role == Role::kOut)

@@ -22,7 +22,7 @@ class MoeApart {
   const Moe& moe() const { return *moe_; }
   // Moe::forward with io in host memory, its rows contiguous, and weights on the device: copies io there and y (and captured)
   // back, and waits for it. So it can be part of no recording, and of one call at a time.
-  Status forward(const MoeIo& io, const MoeWeights& weights);
+  Status forward(const MoeIo& io, const MoeWeights& weights, KernelRuns* runs = nullptr);
 
  private:
   explicit MoeApart(Device& device) : device_(device) {}

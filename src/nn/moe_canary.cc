@@ -7,7 +7,9 @@
 #include <set>
 
 #include "base/random.h"
-#include "nn/moe_path.h"
+#include "dispatch/plan.h"
+#include "graph/runs.h"
+#include "nn/moe_graph.h"
 #include "ops/expert_mlp_reference.h"
 #include "weights/numbers.h"
 
@@ -103,19 +105,27 @@ class Canary {
   Status run() {
     const MoeConfig& c = loaded_.config();
     const ExpertProblems p = expert_problems(c);
+    const auto step =
+        plan_moe(device_.info(), device_.catalog(), c, options_.tokens, options_.policy, options_.backend);
+    if (!step.ok()) return step.status();
     const auto phases =
         phases_of(options_.backend, device_.info(), device_.catalog(), options_.tokens, options_.policy);
     if (!phases.ok()) return phases.status();
-    const MoePhase& phase = phases.value().back();  // the one of the last count, which is ours
+    const std::string& named = phases.value().back().kernel;  // of the last count, which is ours
+    policy_ = options_.policy;
+    if (!named.empty()) policy_.force += (policy_.force.empty() ? "" : ",") + named;
     std::vector<const ExpertSource*> experts;
     for (const ExpertSource& e : source_.of_expert) experts.push_back(&e);
-    policy_ = experts_policy(options_.policy, phase);
-    const MoePath path = phase.path().value_or(
-        moe_path(c, options_.tokens, device_.info(), device_.catalog(), options_.policy));
-    if (phase.path() != MoePath::kAsOne)
+    if (named.empty() || force_words(named)[0].op() != ExpertMlp::kName)
       SLUICE_TRY(pair("experts", p.up, p.down, loaded_.weights().experts, experts));
-    if (path == MoePath::kAsOne) SLUICE_TRY(as_one(mlp_problem(c), experts));
-    if (path == MoePath::kGrouped) SLUICE_TRY(grouped(grouped_problem(c), experts));
+    for (const PieceProblem& piece : step.value().problems(options_.tokens)) {
+      if (!piece.experts) continue;
+      const RunView view(step.value().graph(), piece.first);
+      if (piece.problem->op() == ExpertMlp::kName)
+        SLUICE_TRY(as_one(*RunOf<ExpertMlp>::problem(view), experts));
+      if (piece.problem->op() == GroupedMlp::kName)
+        SLUICE_TRY(grouped(*RunOf<GroupedMlp>::problem(view), experts));
+    }
     policy_ = options_.policy;
     if (source_.latent) {
       ExpertWeights projections;

@@ -18,7 +18,7 @@ struct CanaryOptions {
 // through the shared expert; holds a few features of each against a double-precision reference (ops/expert_gemm.h) of the
 // weights as the checkpoint has them, within the contract's bound. What packing, slicing, the layout and the kernels must agree on
 // is wrong otherwise, so kCorrupt then says: do not serve. It names layer, stage, kernel, expert and feature, what was wanted and
-// what was found. Where the experts of so many tokens run as one operation (MoePath::kAsOne, kGrouped), one token or row of that is
+// what was found. Where the experts of so many tokens run as one operation, one token or row of that is
 // held against a whole expert, too: a fraction of a second. Reads a few of the packed experts once: milliseconds.
 Status canary(Device& device, const LoadedMoe& loaded, const Checkpoint& checkpoint,
               const CanaryOptions& options = {});

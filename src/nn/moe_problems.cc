@@ -65,40 +65,29 @@ LoraDelta::Problem lora_problem(const MoeConfig& c) {
           .y = c.logits};
 }
 
-RouteGroup::Problem route_problem(const MoeConfig& c) {
+RouteTopk::Problem route_problem(const MoeConfig& c) {
   const bool chooses = has_router(c);
-  RouteGroup::Problem p;
-  p.route = {.tokens = 0,
-             .experts = c.experts,
-             .top_k = c.top_k,
-             .method = c.method,
-             .input = c.input,
-             .logits = c.logits,
-             .bias = chooses && c.correction_bias,
-             .groups = chooses ? c.groups : 1,
-             .topk_groups = chooses ? c.topk_groups : 1,
-             .scale = c.scale,
-             .shared_slots = shared_slots(c),
-             .scope = c.scope,
-             .expert_begin = c.expert_begin,
-             .expert_count = c.expert_count,
-             .vocab = c.hash_vocab,
-             .padded = c.padded,
-             .capture = c.capture && !chooses_in_captured(c)};
-  p.mapped_experts = c.scope == ExpertScope::kMap ? local_experts(c) + shared_slots(c) : 0;
-  return p;
+  return {.tokens = 0,
+          .experts = c.experts,
+          .top_k = c.top_k,
+          .method = c.method,
+          .input = c.input,
+          .logits = c.logits,
+          .bias = chooses && c.correction_bias,
+          .groups = chooses ? c.groups : 1,
+          .topk_groups = chooses ? c.topk_groups : 1,
+          .scale = c.scale,
+          .shared_slots = shared_slots(c),
+          .scope = c.scope,
+          .expert_begin = c.expert_begin,
+          .expert_count = c.expert_count,
+          .vocab = c.hash_vocab,
+          .padded = c.padded,
+          .capture = c.capture && !chooses_in_captured(c)};
 }
 
-RouterRoute::Problem front_problem(const MoeConfig& c) {
-  return {.route = route_problem(c).route,
-          .hidden = c.hidden,
-          .x = c.x,
-          .w = c.router_w,
-          .gate_bias = c.router_bias};
-}
-
-NormRouterRoute::Problem norm_front_problem(const MoeConfig& c) {
-  return {.router = front_problem(c), .eps = c.norm_eps};
+GroupRows::Problem group_problem(const MoeConfig& c) {
+  return {.tokens = 0, .slots = slots_of(c), .experts = local_experts(c) + shared_slots(c)};
 }
 
 Combine::Problem combine_problem(const MoeConfig& c) {
@@ -113,10 +102,6 @@ Combine::Problem combine_problem(const MoeConfig& c) {
           .shared = shared_apart(c) && c.latent == 0,
           .residual = c.residual && c.latent == 0,
           .settled = true};
-}
-
-CombineNorm::Problem combine_norm_problem(const MoeConfig& c) {
-  return {.combine = combine_problem(c), .eps = c.norm_eps};
 }
 
 RmsNorm::Problem norm_problem(const MoeConfig& c) {
@@ -136,34 +121,6 @@ Combine::Problem latent_add_problem(const MoeConfig& c) {
           .residual = c.residual,
           .settled = true};
 }
-
-ExpertMlp::Problem mlp_problem(const MoeConfig& c) {
-  const ExpertGemm::Problem up = expert_problems(c).up;
-  return {.tokens = 0,
-          .slots = slots_of(c),
-          .experts = up.experts,
-          .experts_routed = up.experts_routed,
-          .hidden = expert_width(c),
-          .intermediate = c.intermediate,
-          .x = c.x,
-          .w = c.expert_w,
-          .g = c.g,
-          .y = c.x,
-          .layout = c.layout,
-          .gate_order = c.gate_order,
-          .act = c.act,
-          .alpha = c.alpha,
-          .beta = c.beta,
-          .limit = c.limit,
-          .up_bias = c.up_bias,
-          .down_bias = c.down_bias,
-          .weight_on_input = c.weight_on_input,
-          .shared = shared_apart(c) && c.latent == 0,
-          .residual = c.residual && c.latent == 0,
-          .x_unaligned = c.x_unaligned && c.latent == 0};
-}
-
-GroupedMlp::Problem grouped_problem(const MoeConfig& c) { return GroupedMlp::of(mlp_problem(c)); }
 
 GroupRows::Problem shared_group_problem(const MoeConfig&) { return {.tokens = 0, .slots = 1, .experts = 1}; }
 
@@ -229,8 +186,6 @@ int64_t slots_of(const MoeConfig& c) { return c.top_k + shared_slots(c); }
 bool shared_apart(const MoeConfig& c) { return c.shared_intermediate > 0 && !c.shared_as_slots; }
 
 bool has_router(const MoeConfig& c) { return c.input == RoutingInput::kLogits; }
-// Their contracts have one activation for all experts.
-bool can_be_one(const MoeConfig& c) { return !c.per_expert; }
 
 int64_t expert_width(const MoeConfig& c) { return c.latent > 0 ? c.latent : c.hidden; }
 

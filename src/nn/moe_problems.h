@@ -6,19 +6,12 @@ namespace sluice {
 
 RouterGemm::Problem router_problem(const MoeConfig& config);
 LoraDelta::Problem lora_problem(const MoeConfig& config);
-RouteGroup::Problem route_problem(const MoeConfig& config);
-// Of MoePath::kAsOne: in place of router, and of route but for the rows by expert.
-RouterRoute::Problem front_problem(const MoeConfig& config);
-NormRouterRoute::Problem norm_front_problem(const MoeConfig& config);
+RouteTopk::Problem route_problem(const MoeConfig& config);
+GroupRows::Problem group_problem(const MoeConfig& config);  // of the rows by expert
 Combine::Problem combine_problem(const MoeConfig& config);
-CombineNorm::Problem combine_norm_problem(const MoeConfig& config);
 RmsNorm::Problem norm_problem(const MoeConfig& config);  // of x, and of y
 // With a latent width: adds what the last projection gives, the shared expert's answer and the residual stream.
 Combine::Problem latent_add_problem(const MoeConfig& config);
-// Of MoePath::kAsOne: in place of the rows by expert, up, down and combine.
-ExpertMlp::Problem mlp_problem(const MoeConfig& config);
-// Of MoePath::kGrouped: in place of up and down.
-GroupedMlp::Problem grouped_problem(const MoeConfig& config);
 GroupRows::Problem shared_group_problem(const MoeConfig& config);
 
 // Calls visit(SlotSpec, Tensor MoeIo::*) for each tensor of a call: what io_slots() lists.
@@ -30,9 +23,14 @@ void for_each_io(const MoeConfig& c, int64_t tokens, V visit) {
     return slot(name, Role::kIn, DType::kI32, shape, used);
   };
   SlotSpec x = slot("x", Role::kIn, c.x, {tokens, c.hidden}, true, strided);
-  x.row_align = ExpertGemm::row_align(c.x, c.hidden, c.x_unaligned);
+  x.row_align = row_align(c.x, c.hidden, c.x_unaligned);
   visit(x, &MoeIo::x);
-  visit(slot("residual", Role::kIn, c.x, {tokens, c.hidden}, c.residual, strided), &MoeIo::residual);
+  // With a norm for the next layer one kernel may add, sum up and norm.
+  const auto row = [&](SlotSpec spec) {
+    if (c.norm_next) spec.row_align = x.row_align;
+    return spec;
+  };
+  visit(row(slot("residual", Role::kIn, c.x, {tokens, c.hidden}, c.residual, strided)), &MoeIo::residual);
   visit(i32("token_ids", {tokens}, logits && c.method == RoutingMethod::kHash), &MoeIo::token_ids);
   visit(i32("adapter", {tokens}, c.lora_rank > 0), &MoeIo::adapter);
   const bool unpacked = c.input == RoutingInput::kPrecomputed;
@@ -42,8 +40,8 @@ void for_each_io(const MoeConfig& c, int64_t tokens, V visit) {
   visit(i32("tokens_valid", {1}, c.padded), &MoeIo::tokens_valid);
   visit(slot("x_norm_weight", Role::kIn, DType::kBF16, {c.hidden}, c.norm_x), &MoeIo::x_norm_weight);
   visit(slot("norm_weight", Role::kIn, DType::kBF16, {c.hidden}, c.norm_next), &MoeIo::norm_weight);
-  visit(slot("y", Role::kOut, c.x, {tokens, c.hidden}, true, strided), &MoeIo::y);
-  visit(slot("normed", Role::kOut, c.x, {tokens, c.hidden}, c.norm_next, strided), &MoeIo::normed);
+  visit(row(slot("y", Role::kOut, c.x, {tokens, c.hidden}, true, strided)), &MoeIo::y);
+  visit(row(slot("normed", Role::kOut, c.x, {tokens, c.hidden}, c.norm_next, strided)), &MoeIo::normed);
   visit(slot("captured", Role::kOut, DType::kI32, {tokens, c.top_k}, c.capture), &MoeIo::captured);
 }
 
@@ -53,11 +51,11 @@ int64_t slots_of(const MoeConfig& config);
 int64_t expert_width(const MoeConfig& config);
 // Whether the shared expert has a path of its own.
 bool shared_apart(const MoeConfig& config);
+// Whether some of its stages are dense layers, whose ids are zeros.
+inline bool has_dense_layers(const MoeConfig& c) { return shared_apart(c) || c.latent > 0; }
 // Whether the layer has a router: nothing else reads logits.
 bool has_router(const MoeConfig& config);
 // kInvalidArgument names the first field that can be so in no layer, what was wanted and what was found.
 Status check_ranges(const MoeConfig& config);
-// Whether ExpertMlp, or GroupedMlp, can be its experts.
-bool can_be_one(const MoeConfig& config);
 
 }  // namespace sluice

@@ -3,37 +3,11 @@
 #include <algorithm>
 
 #include "base/arena.h"
-#include "nn/plan_into.h"
+#include "nn/moe_graph.h"
+#include "nn/zeros.h"
 
 namespace sluice {
 namespace {
-
-struct MtpProblems {
-  Embedding::Problem embed, gather;
-  RmsNorm::Problem norm;
-  Linear::Problem eh_proj, head;
-};
-
-MtpProblems problems_of(const MtpConfig& c, const StepBounds& b) {
-  MtpProblems p;
-  p.embed = {.tokens = 0, .vocab = c.vocab, .hidden = c.hidden, .y = c.x};
-  // Rows of the residual stream whose logits are wanted: the same lookup, with the stream as the table.
-  p.gather = {.tokens = 0, .vocab = b.tokens, .hidden = c.hidden, .table = c.x, .y = c.x};
-  p.norm = {.tokens = 0, .hidden = c.hidden, .eps = c.eps, .x = c.x, .y = c.x};
-  p.eh_proj = {.tokens = 0,
-               .features = c.hidden,
-               .width = 2 * c.hidden,
-               .x = c.x,
-               .y = c.x,
-               .layout = c.attention.layout};
-  p.head = {.tokens = 0,
-            .features = c.vocab,
-            .width = c.hidden,
-            .x = c.x,
-            .y = DType::kF32,
-            .layout = c.attention.layout};
-  return p;
-}
 
 Status check_config(const MtpConfig& c) {
   const auto same = [](const char* what, int64_t found, int64_t wanted) {
@@ -46,6 +20,101 @@ Status check_config(const MtpConfig& c) {
   return c.moe.residual
              ? Status{}
              : invalid("mtp: moe.residual: wanted a layer that adds the stream, found one without");
+}
+
+RmsNorm::Problem norm_problem_of(const MtpConfig& c) {
+  return {.tokens = 0, .hidden = c.hidden, .eps = c.eps, .x = c.x, .y = c.x};
+}
+
+// Calls visit(name, tensor) for what a step holds around the experts, in order; the head's stand first.
+constexpr size_t kHeldOfHead = 2;
+template <class Visit>
+void for_each_held_tensor(const MtpWeights& w, const Tensor& cache, Visit visit) {
+  const LatentAttentionWeights& a = w.attention;
+  visit("head_norm", w.head_norm), visit("head", w.head);
+  visit("embedding", w.embedding), visit("enorm", w.enorm), visit("hnorm", w.hnorm);
+  visit("eh_proj", w.eh_proj), visit("attention_norm", w.attention_norm), visit("moe_norm", w.moe_norm);
+  visit("q_a", a.q_a), visit("q_norm", a.q_norm), visit("q_b", a.q_b), visit("kv_a", a.kv_a);
+  visit("kv_norm", a.kv_norm), visit("kv_b", a.kv_b), visit("o", a.o), visit("cache", cache);
+}
+
+// More than a step holds.
+constexpr size_t kHeldMost = 64;
+
+struct MtpLayer {
+  Graph graph;
+  ValueId normed = kNoValue;  // what the experts read
+};
+
+// Of a call: token_ids, hidden, positions, slot_of, q_begin, kv_len, page_table, rope, the stream, zeros.
+MtpLayer mtp_layer(const MtpConfig& c, const StepBounds& bounds, bool experts_apart) {
+  MtpLayer out;
+  Graph& g = out.graph;
+  NamedValues v;
+  const ValueId token_ids = g.call("token_ids"), hidden = g.call("hidden");
+  for (const char* name : {"positions", "slot_of", "q_begin", "kv_len", "page_table", "rope"})
+    v.set(name, g.call(name));
+  const ValueId stream = g.call("stream", c.hidden), zeros = g.call("zeros");
+  MtpWeights none;
+  for_each_held_tensor(none, {}, [&](const char* name, const Tensor&) { v.set(name, g.held(name)); });
+  for (const auto& [spec, tensor] : weight_slots(c.moe, &none.moe))
+    v.set(spec.name, g.held(std::string(spec.name)));
+  const auto norm = [&](const char* name, const Bind& x, const char* weight, const Bind& y) {
+    using A = RmsNorm::Args;
+    g.add<RmsNorm>(name, norm_problem_of(c), {{&A::x, x}, {&A::weight, v(weight)}, {&A::y, y}});
+  };
+  // Both halves of the projection's input are written where they belong.
+  const ValueId pair = g.between("pair", 2 * c.hidden);
+  using E = Embedding::Args;
+  g.add<Embedding>("embed", {.tokens = 0, .vocab = c.vocab, .hidden = c.hidden, .y = c.x},
+                   {{&E::ids, token_ids}, {&E::table, v("embedding")}, {&E::y, pair}});
+  norm("enorm", pair, "enorm", pair);
+  norm("hnorm", hidden, "hnorm", Bind(pair, c.hidden));
+  using L = Linear::Args;
+  g.add<Linear>("eh_proj",
+                {.tokens = 0,
+                 .features = c.hidden,
+                 .width = 2 * c.hidden,
+                 .x = c.x,
+                 .y = c.x,
+                 .layout = c.attention.layout},
+                {{&L::x, pair}, {&L::w, v("eh_proj")}, {&L::y, stream}});
+  const ValueId normed = g.between("attention.normed");
+  norm("attention.norm", stream, "attention_norm", normed);
+  v.set("x", normed), v.set("stream", stream);
+  append_latent_attention(&g, c.attention, bounds, v);
+  out.normed = g.between("moe.normed");
+  norm("moe.norm", stream, "moe_norm", out.normed);
+  if (experts_apart) {
+    g.keep(out.normed);
+    return out;
+  }
+  v.set("x", out.normed), v.set("residual", stream), v.set("y", stream), v.set("zeros", zeros);
+  append_moe(&g, c.moe, v);
+  return out;
+}
+
+// Of a call: logit_rows, the stream, logits. Held: head_norm, head.
+Graph mtp_head(const MtpConfig& c, const StepBounds& bounds) {
+  Graph g;
+  const ValueId logit_rows = g.call("logit_rows"), stream = g.call("stream"), logits = g.call("logits");
+  const ValueId head_norm = g.held("head_norm"), head = g.held("head"), x = g.between("rows");
+  using E = Embedding::Args;
+  g.add<Embedding>("logits.gather",
+                   {.tokens = 0, .vocab = bounds.tokens, .hidden = c.hidden, .table = c.x, .y = c.x},
+                   {{&E::ids, logit_rows}, {&E::table, stream}, {&E::y, x}});
+  using N = RmsNorm::Args;
+  g.add<RmsNorm>("logits.norm", norm_problem_of(c), {{&N::x, x}, {&N::weight, head_norm}, {&N::y, x}});
+  using L = Linear::Args;
+  g.add<Linear>("logits",
+                {.tokens = 0,
+                 .features = c.vocab,
+                 .width = c.hidden,
+                 .x = c.x,
+                 .y = DType::kF32,
+                 .layout = c.attention.layout},
+                {{&L::x, x}, {&L::w, head}, {&L::y, logits}});
+  return g;
 }
 
 }  // namespace
@@ -63,27 +132,21 @@ MtpConfig MtpConfig::with_activations(DType type) const {
   return out;
 }
 
-std::vector<StageProblem> mtp_problems(const MtpConfig& c, const StepBounds& bounds, int64_t tokens,
-                                       int64_t rows, MoePath path) {
-  const MtpProblems p = problems_of(c, bounds);
-  std::vector<StageProblem> out;
-  const auto norm = [&](const char* name, int64_t n) {
-    out.push_back({name, any_problem<RmsNorm>(RmsNorm::at_tokens(p.norm, n))});
+Result<MtpSteps> plan_mtp(const DeviceInfo& device, const Catalog& catalog, const MtpConfig& c,
+                          const StepBounds& bounds, const Policy& policy, bool experts_apart) {
+  if (Status status = check_config(c); !status.ok()) return status;
+  MtpSteps out;
+  const auto plan = [&](std::optional<Step>* to, Graph graph, int64_t tokens) -> Status {
+    StepPolicy own{.policy = policy_of(policy, graph)};
+    auto made = Step::plan("mtp", device, catalog, std::move(graph), tokens, own);
+    if (!made.ok()) return made.status();
+    *to = std::move(made).value();
+    return {};
   };
-  const auto take = [&](std::vector<StageProblem> stages) {
-    for (StageProblem& s : stages) out.push_back(std::move(s));
-  };
-  out.push_back({"embed", any_problem<Embedding>(Embedding::at_tokens(p.embed, tokens))});
-  norm("enorm", tokens);
-  norm("hnorm", tokens);
-  out.push_back({"eh_proj", any_problem<Linear>(Linear::at_tokens(p.eh_proj, tokens))});
-  norm("attention.norm", tokens);
-  take(latent_attention_problems(c.attention, bounds, tokens));
-  norm("moe.norm", tokens);
-  take(moe_problems(c.moe, tokens, path));
-  out.push_back({"logits.gather", any_problem<Embedding>(Embedding::at_tokens(p.gather, rows))});
-  norm("logits.norm", rows);
-  out.push_back({"logits", any_problem<Linear>(Linear::at_tokens(p.head, rows))});
+  if (Status status = plan(&out.layer, mtp_layer(c, bounds, experts_apart).graph, bounds.tokens);
+      !status.ok())
+    return status;
+  if (Status status = plan(&out.head, mtp_head(c, bounds), bounds.sequences); !status.ok()) return status;
   return out;
 }
 
@@ -91,50 +154,31 @@ Result<std::unique_ptr<Mtp>> Mtp::plan(Device& device, const MtpConfig& config, 
                                        const Policy& policy, Device* experts) {
   SLUICE_TRY(check_config(config));
   std::unique_ptr<Mtp> out(new Mtp(device, config, bounds));
-  auto attention = LatentAttentionBlock::plan(device, config.attention, bounds, policy);
-  if (!attention.ok()) return attention.status();
-  out->attention_ = std::move(attention).value();
-  SLUICE_TRY(out->plan_moe(policy, experts));
-  const MtpProblems p = problems_of(config, bounds);
-  SLUICE_TRY(plan_into<Embedding>(&out->embed_, device, p.embed, bounds.tokens, policy));
-  SLUICE_TRY(plan_into<Embedding>(&out->gather_, device, p.gather, bounds.sequences, policy));
-  SLUICE_TRY(plan_into<RmsNorm>(&out->norm_, device, p.norm, bounds.tokens, policy));
-  SLUICE_TRY(plan_into<RmsNorm>(&out->head_norm_, device, p.norm, bounds.sequences, policy));
-  SLUICE_TRY(plan_into<Linear>(&out->eh_proj_, device, p.eh_proj, bounds.tokens, policy));
-  SLUICE_TRY(plan_into<Linear>(&out->head_, device, p.head, bounds.sequences, policy));
-  out->lay_out();
+  if (experts) SLUICE_TRY(out->plan_apart(policy, *experts));
+  auto steps = plan_mtp(device.info(), device.catalog(), config, bounds, policy, experts != nullptr);
+  if (!steps.ok()) return steps.status();
+  out->steps_ = std::move(steps).value();
+  auto zeros = make_zeros(device, bounds.tokens);
+  if (!zeros.ok()) return zeros.status();
+  out->zeros_ = std::move(zeros).value();
+  out->weights_at_ = weights_at(config.moe);
+  out->workspace_bytes_ = std::max(out->steps_.layer->workspace_bytes(), out->steps_.head->workspace_bytes());
   return out;
 }
 
-Status Mtp::plan_moe(const Policy& policy, Device* experts) {
-  if (!experts) {
-    auto moe = Moe::plan(device_, config_.moe, bounds_.tokens, policy);
-    if (!moe.ok()) return moe.status();
-    return moe_ = std::move(moe).value(), Status{};
-  }
+Status Mtp::plan_apart(const Policy& policy, Device& experts) {
   if (!device_.shares_host_memory())
     return unsupported("mtp: experts apart: wanted the other parts where the host can read them, found " +
                        text(device_.info()));
-  auto apart = MoeApart::plan(*experts, config_.moe, bounds_.tokens, policy);
+  auto apart = MoeApart::plan(experts, config_.moe, bounds_.tokens, policy);
   if (!apart.ok()) return apart.status();
+  normed_ = mtp_layer(config_, bounds_, true).normed;
   return apart_ = std::move(apart).value(), Status{};
 }
 
-void Mtp::lay_out() {
-  size_t used = 0;
-  const auto take = [&](int64_t elements) {
-    const size_t at = used;
-    used += Arena::footprint(static_cast<size_t>(bytes_of(config_.x, elements)));
-    return at;
-  };
-  pair_at_ = take(bounds_.tokens * 2 * config_.hidden);
-  normed_at_ = take(bounds_.tokens * config_.hidden);
-  rows_at_ = take(bounds_.sequences * config_.hidden);
-  scratch_at_ = used;
-  workspace_bytes_ =
-      used + std::max({embed_->workspace_bytes(), gather_->workspace_bytes(), norm_->workspace_bytes(),
-                       head_norm_->workspace_bytes(), eh_proj_->workspace_bytes(), head_->workspace_bytes(),
-                       attention_->workspace_bytes(), moe_ ? moe_->workspace_bytes() : 0});
+int64_t Mtp::cache_bytes() const {
+  return bytes_of(config_.x,
+                  bounds_.pages * bounds_.page_size * (config_.attention.rank + config_.attention.rope));
 }
 
 Tensor Mtp::cache(void* memory) const {
@@ -148,56 +192,37 @@ Status Mtp::forward(const MtpIn& in, const MtpWeights& w, const Tensor& cache, c
   if (!workspace.data || workspace.bytes < workspace_bytes_)
     return invalid("mtp: workspace: wanted " + std::to_string(workspace_bytes_) + " bytes, found " +
                    std::to_string(workspace.data ? workspace.bytes : 0));
-  const int64_t n = in.token_ids.shape[0], rows = in.logit_rows.shape[0], hidden = config_.hidden;
-  const SlotSpec wanted_hidden = slot("hidden", Role::kOut, config_.x, {bounds_.tokens, hidden});
+  const int64_t n = in.token_ids.shape[0], rows = in.logit_rows.shape[0];
+  const SlotSpec wanted_hidden = slot("hidden", Role::kOut, config_.x, {bounds_.tokens, config_.hidden});
   if (const Status status = check_slot(wanted_hidden, out.hidden, stream.where, 1); !status.ok())
     return Status{status.code, "mtp: " + status.message};
-  const auto view = [&](size_t at, std::initializer_list<int64_t> shape) {
-    return make_tensor(workspace.data + at, config_.x, shape, stream.where);
-  };
-  const Workspace scratch{workspace.data + scratch_at_, workspace.bytes - scratch_at_};
-  // Both halves of the projection's input are written where they belong.
-  const Tensor pair = view(pair_at_, {n, 2 * hidden});
-  const auto half = [&](int64_t which) {
-    Tensor t = pair;
-    t.data = pair.as<std::byte>() + bytes_of(config_.x, which * hidden);
-    t.shape[1] = hidden;
-    return t;
-  };
-  Tensor x = out.hidden;
-  x.shape[0] = n;
-  const Tensor normed = view(normed_at_, {n, hidden});
-  const auto norm = [&](const Tensor& from, const Tensor& weight, const Tensor& to) {
-    return norm_->run(n, {.x = from, .weight = weight, .residual = {}, .y = to}, scratch, stream);
-  };
-  SLUICE_TRY(embed_->run(n, {.ids = in.token_ids, .table = w.embedding, .y = half(0)}, scratch, stream));
-  SLUICE_TRY(norm(half(0), w.enorm, half(0)));
-  SLUICE_TRY(norm(in.hidden, w.hnorm, half(1)));
-  SLUICE_TRY(
-      eh_proj_->run(n, {.x = pair, .w = w.eh_proj, .bias = {}, .residual = {}, .y = x}, scratch, stream));
-  SLUICE_TRY(norm(x, w.attention_norm, normed));
-  SLUICE_TRY(
-      attention_->forward({.x = normed, .cache = cache, .y = x}, w.attention, in.tables, scratch, stream));
-  SLUICE_TRY(norm(x, w.moe_norm, normed));
-  const MoeIo moe_io{.x = normed, .residual = x, .token_ids = {}, .y = x};
-  SLUICE_TRY(apart_ ? apart_->forward(moe_io, w.moe) : moe_->forward(moe_io, w.moe, scratch, stream));
+  std::array<Tensor, kHeldMost> held;
+  size_t count = 0;
+  for_each_held_tensor(w, cache, [&](const char*, const Tensor& t) { held[count++] = t; });
+  for (const size_t at : weights_at_) held[count++] = weight_at(w.moe, at);
+  const StepTables& t = in.tables;
+  const std::array call = {in.token_ids, in.hidden,    t.positions, t.slot_of,  t.q_begin,
+                           t.kv_len,     t.page_table, t.rope,      out.hidden, first_rows(zeros_.view(), n)};
+  const Given given{.call = call, .held = std::span(held).first(count)};
+  SLUICE_TRY(steps_.layer->run(n, given, workspace, stream));
+  if (apart_) {
+    const Tensor normed = steps_.layer->between(normed_, config_.x, {n, config_.hidden}, workspace);
+    const Tensor x = first_rows(out.hidden, n);
+    SLUICE_TRY(apart_->forward({.x = normed, .residual = x, .token_ids = {}, .y = x}, w.moe));
+  }
   if (rows == 0) return {};
-  const Tensor wanted = view(rows_at_, {rows, hidden});
-  SLUICE_TRY(gather_->run(rows, {.ids = in.logit_rows, .table = out.hidden, .y = wanted}, scratch, stream));
-  SLUICE_TRY(head_norm_->run(rows, {.x = wanted, .weight = w.head_norm, .residual = {}, .y = wanted}, scratch,
-                             stream));
-  return head_->run(rows, {.x = wanted, .w = w.head, .bias = {}, .residual = {}, .y = out.logits}, scratch,
-                    stream);
+  const std::array of_head = {in.logit_rows, out.hidden, out.logits};
+  return steps_.head->run(rows, {.call = of_head, .held = std::span(held).first(kHeldOfHead)}, workspace,
+                          stream);
 }
 
 std::vector<std::pair<std::string, std::string>> Mtp::kernels(int64_t tokens, int64_t rows) const {
   std::vector<std::pair<std::string, std::string>> out;
-  out.emplace_back("embed", std::string(embed_->at(tokens).kernel()));
-  out.emplace_back("norm", std::string(norm_->at(tokens).kernel()));
-  out.emplace_back("eh_proj", std::string(eh_proj_->at(tokens).kernel()));
-  for (auto& stage : attention_->kernels(tokens)) out.push_back(std::move(stage));
-  for (auto& stage : moe().kernels(tokens)) out.push_back(std::move(stage));
-  out.emplace_back("logits", std::string(head_->at(rows).kernel()));
+  for (StageKernel& s : steps_.layer->kernels(tokens))
+    out.emplace_back(std::move(s.stage), std::move(s.kernel));
+  if (apart_)
+    for (auto& stage : apart_->moe().kernels(tokens)) out.push_back(std::move(stage));
+  for (StageKernel& s : steps_.head->kernels(rows)) out.emplace_back(std::move(s.stage), std::move(s.kernel));
   return out;
 }
 

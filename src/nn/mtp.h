@@ -57,9 +57,12 @@ struct MtpOut {
   Tensor logits;  // f32[rows, vocab]
 };
 
-// Every stage of one step, in order: tokens rows through the layer, `rows` of them to logits, and the experts as `path` says.
-std::vector<StageProblem> mtp_problems(const MtpConfig& config, const StepBounds& bounds, int64_t tokens,
-                                       int64_t rows, MoePath path);
+// What an Mtp runs, for a device that need not be here.
+struct MtpSteps {
+  std::optional<Step> layer, head;  // `tokens` rows through the layer; rows of it to logits
+};
+Result<MtpSteps> plan_mtp(const DeviceInfo& device, const Catalog& catalog, const MtpConfig& config,
+                          const StepBounds& bounds, const Policy& policy = {}, bool experts_apart = false);
 
 class Mtp {
  public:
@@ -70,10 +73,10 @@ class Mtp {
   const MtpConfig& config() const { return config_; }
   const StepBounds& bounds() const { return bounds_; }
   size_t workspace_bytes() const { return workspace_bytes_; }
-  int64_t cache_bytes() const { return attention_->cache_bytes(); }
+  int64_t cache_bytes() const;
   // A view of `memory`, cache_bytes() long.
   Tensor cache(void* memory) const;
-  const Moe& moe() const { return apart_ ? apart_->moe() : *moe_; }
+  const MtpSteps& steps() const { return steps_; }
 
   // Enqueues one step. Recordable, but not with experts apart.
   Status forward(const MtpIn& in, const MtpWeights& weights, const Tensor& cache, const MtpOut& out,
@@ -84,20 +87,17 @@ class Mtp {
  private:
   Mtp(Device& device, MtpConfig config, const StepBounds& bounds)
       : device_(device), config_(std::move(config)), bounds_(bounds) {}
-  Status plan_moe(const Policy& policy, Device* experts);
-  void lay_out();
+  Status plan_apart(const Policy& policy, Device& experts);
 
   Device& device_;
   MtpConfig config_;
   StepBounds bounds_;
-  std::optional<PlanTable<Embedding>> embed_, gather_;
-  std::optional<PlanTable<RmsNorm>> norm_, head_norm_;
-  std::optional<PlanTable<Linear>> eh_proj_, head_;
-  std::unique_ptr<LatentAttentionBlock> attention_;
-  std::unique_ptr<Moe> moe_;         // or
-  std::unique_ptr<MoeApart> apart_;  // on another device
-  // Offsets of the intermediates in the workspace.
-  size_t pair_at_ = 0, normed_at_ = 0, rows_at_ = 0, scratch_at_ = 0, workspace_bytes_ = 0;
+  MtpSteps steps_;
+  std::unique_ptr<MoeApart> apart_;  // with experts on another device
+  ValueId normed_ = kNoValue;        // what they read
+  OwnedTensor zeros_;                // i32[bounds.tokens, 1]
+  std::vector<size_t> weights_at_;   // weights_at() of the MoE layer
+  size_t workspace_bytes_ = 0;
 };
 
 }  // namespace sluice

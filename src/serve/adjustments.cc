@@ -1,5 +1,7 @@
 #include "serve/adjustments.h"
 
+#include "graph/run_and_count.h"
+
 #include <algorithm>
 #include <string>
 
@@ -91,7 +93,7 @@ Status LogitAdjustments::fill(const std::vector<Chunk>& chunks) {
 }
 
 Status LogitAdjustments::run(const PlanTable<AdjustLogits>& plans, const Tensor& logits, Workspace workspace,
-                             Stream stream) const {
+                             Stream stream, KernelRuns* runs) const {
   const Layout l = layout(entries_);
   const bool apply = &plans == &*apply_;
   for (int64_t first = 0; first < entries_; first += kEntriesOfLaunch) {
@@ -120,23 +122,19 @@ Status LogitAdjustments::run(const PlanTable<AdjustLogits>& plans, const Tensor&
       args.frequency = of_rows(l.frequency);
       args.presence = of_rows(l.presence);
     }
-    SLUICE_TRY(plans.run(count, args, workspace, stream));
+    SLUICE_TRY(run_and_count(plans, count, args, workspace, stream, runs));
   }
   return {};
 }
 
-Status LogitAdjustments::apply(const Tensor& logits, Workspace workspace, Stream stream) const {
-  return run(*apply_, logits, workspace, stream);
+Status LogitAdjustments::apply(const Tensor& logits, Workspace workspace, Stream stream,
+                               KernelRuns* runs) const {
+  return run(*apply_, logits, workspace, stream, runs);
 }
 
-Status LogitAdjustments::restore(const Tensor& logits, Workspace workspace, Stream stream) const {
-  return run(*restore_, logits, workspace, stream);
-}
-
-void LogitAdjustments::count_kernels(KernelRuns* runs) const {
-  for (const auto* plans : {&*apply_, &*restore_})
-    for (int64_t first = 0; first < entries_; first += kEntriesOfLaunch)
-      runs->add(plans->at(std::min(kEntriesOfLaunch, entries_ - first)).kernel(), 1);
+Status LogitAdjustments::restore(const Tensor& logits, Workspace workspace, Stream stream,
+                                 KernelRuns* runs) const {
+  return run(*restore_, logits, workspace, stream, runs);
 }
 
 }  // namespace sluice

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "dispatch/plan.h"
+#include "graph/kernel_runs.h"
 #include "nn/attention.h"
 #include "serve/scheduler.h"
 #include "serve/upload_block.h"
@@ -21,10 +22,8 @@ class LogitAdjustments {
   // and takes more memory where a list has outgrown it. kOutOfMemory says how much.
   Status fill(const std::vector<Chunk>& chunks);
   // Around the draw of the step that was filled last; `logits` f32 [bounds.sequences, vocab].
-  Status apply(const Tensor& logits, Workspace workspace, Stream stream) const;
-  Status restore(const Tensor& logits, Workspace workspace, Stream stream) const;
-  // What both of them run for the step that was filled last.
-  void count_kernels(KernelRuns* runs) const;
+  Status apply(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
+  Status restore(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
 
  private:
   // Where things lie in the block; raw is the device's alone.
@@ -36,8 +35,8 @@ class LogitAdjustments {
   Layout layout(int64_t entries) const;
   Status reserve(size_t bytes);
   void write(const Layout& at, const std::vector<Chunk>& chunks) const;
-  Status run(const PlanTable<AdjustLogits>& plans, const Tensor& logits, Workspace workspace,
-             Stream stream) const;
+  Status run(const PlanTable<AdjustLogits>& plans, const Tensor& logits, Workspace workspace, Stream stream,
+             KernelRuns* runs) const;
 
   StepBounds bounds_;
   std::optional<PlanTable<AdjustLogits>> apply_, restore_;

@@ -210,7 +210,9 @@ Status Engine::take_memory(size_t other_workspace) {
   SLUICE_TRY(take(bytes.logits, &logits_));
   logits_bytes_ = static_cast<size_t>(bytes.logits);
   SLUICE_TRY(take(bytes.rope, &rope_));
-  caches_ = decoder_->caches(cache_);
+  auto held = decoder_->bind(weights_, decoder_->caches(cache_));
+  if (!held.ok()) return held.status();
+  held_ = std::move(held).value();
   auto staging =
       StepStaging::make(device_, bounds_, decoder_->cache_layout().windows.size(), steps_ahead_ + 1);
   if (!staging.ok()) return Status{staging.status().code, "engine: " + staging.status().message};

@@ -165,7 +165,7 @@ class Engine {
   bool counts_experts_ = false;
   int64_t chosen_tokens_ = 0;  // of the step that was enqueued last
   std::unique_ptr<StepStaging> staging_;
-  std::vector<KvCache> caches_;
+  std::vector<Tensor> held_;  // weights and caches, as the decoder's steps read them
   void *cache_ = nullptr, *workspace_ = nullptr, *logits_ = nullptr, *rope_ = nullptr;
   EngineMemory memory_;
   size_t logits_bytes_ = 0;

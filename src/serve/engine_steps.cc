@@ -5,6 +5,7 @@
 
 #include "base/arena.h"
 #include "base/printable.h"
+#include "graph/run_and_count.h"
 #include "serve/adjustments.h"
 #include "serve/engine.h"
 #include "serve/masks.h"
@@ -40,14 +41,6 @@ bool scores(const std::vector<Chunk>& chunks) {
   return std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.scores > 0; });
 }
 
-template <class Op>
-Status run(const PlanTable<Op>& plans, int64_t count, const typename Op::Args& args, Workspace workspace,
-           Stream stream, KernelRuns* runs) {
-  SLUICE_TRY(plans.run(count, args, workspace, stream));
-  runs->add(plans.at(count).kernel(), 1);
-  return {};
-}
-
 }  // namespace
 
 int64_t Engine::recordings() const {
@@ -65,46 +58,41 @@ Status Engine::draw(InFlight* step, const StepTensors& t, KernelRuns* runs) {
   const Stream stream = device_.stream();
   const Tensor all =
       make_tensor(logits_, DType::kF32, {bounds_.sequences, decoder_->config().vocab}, stream.where);
-  if (adjusts(step->chunks)) SLUICE_TRY(adjustments_->apply(all, workspace(), stream));
+  if (adjusts(step->chunks)) SLUICE_TRY(adjustments_->apply(all, workspace(), stream, runs));
   // Only now, while the device computes the logits.
   await_masks(step);
   if (masked(step->chunks)) {
     SLUICE_TRY(masks_->fill(step->chunks));
-    SLUICE_TRY(masks_->apply(all, workspace(), stream));
+    SLUICE_TRY(masks_->apply(all, workspace(), stream, runs));
   }
-  SLUICE_TRY(run(*sample_, step->rows, t.sample, workspace(), stream, runs));
-  if (masked(step->chunks)) SLUICE_TRY(masks_->restore(all, workspace(), stream));
-  if (adjusts(step->chunks)) SLUICE_TRY(adjustments_->restore(all, workspace(), stream));
-  if (masked(step->chunks)) masks_->count_kernels(runs);
-  if (adjusts(step->chunks)) adjustments_->count_kernels(runs);
+  SLUICE_TRY(run_and_count(*sample_, step->rows, t.sample, workspace(), stream, runs));
+  if (masked(step->chunks)) SLUICE_TRY(masks_->restore(all, workspace(), stream, runs));
+  if (adjusts(step->chunks)) SLUICE_TRY(adjustments_->restore(all, workspace(), stream, runs));
   if (!lists(step->chunks)) return {};
   TopLogprobs::Args top = t.top;
   top.logits = all;
-  return run(*top_, top.row.shape[0], top, workspace(), stream, runs);
+  return run_and_count(*top_, top.row.shape[0], top, workspace(), stream, runs);
 }
 
 Status Engine::launch_all(InFlight* step, const StepTensors& t, TakeIds ids, KernelRuns* runs) {
   const Stream stream = device_.stream();
   if (ids == TakeIds::kFromDrawn)
-    SLUICE_TRY(run(*take_, t.take.ids.shape[0], t.take, workspace(), stream, runs));
+    SLUICE_TRY(run_and_count(*take_, t.take.ids.shape[0], t.take, workspace(), stream, runs));
   if (step->greedy) {
     StepIn layers = t.in;
     layers.logit_rows.shape[0] = 0;
-    SLUICE_TRY(decoder_->forward(layers, weights_, caches_, {}, workspace(), stream));
-    decoder_->count_kernels(layers, runs);
-    SLUICE_TRY(decoder_->draw_greedy(t.in, weights_, t.sample.token, t.sample.logprob,
-                                     {static_cast<std::byte*>(logits_), logits_bytes_}, workspace(), stream));
-    decoder_->count_greedy_kernels(t.in, runs);
+    SLUICE_TRY(decoder_->forward(layers, held_, {}, workspace(), stream, runs));
+    SLUICE_TRY(decoder_->draw_greedy(t.in, held_, t.sample.token, t.sample.logprob,
+                                     {static_cast<std::byte*>(logits_), logits_bytes_}, workspace(), stream,
+                                     runs));
   } else if (t.scores.empty()) {
-    SLUICE_TRY(decoder_->forward(t.in, weights_, caches_, t.sample.logits, workspace(), stream));
-    decoder_->count_kernels(t.in, runs);
+    SLUICE_TRY(decoder_->forward(t.in, held_, t.sample.logits, workspace(), stream, runs));
   } else {
     SLUICE_TRY(forward_and_score(t, runs));
   }
   if (counts_experts_) {
     const int64_t tokens = t.in.token_ids.shape[0];
-    SLUICE_TRY(experts_->count(tokens, workspace(), stream));
-    experts_->count_kernels(tokens, runs);
+    SLUICE_TRY(experts_->count(tokens, workspace(), stream, runs));
   }
   return draw(step, t, runs);
 }
@@ -112,24 +100,21 @@ Status Engine::launch_all(InFlight* step, const StepTensors& t, TakeIds ids, Ker
 // Scores first: a draw overwrites what the layers gave, and wants the logits of its own rows.
 Status Engine::forward_and_score(const StepTensors& t, KernelRuns* runs) {
   const Stream stream = device_.stream();
-  const int64_t vocab = decoder_->config().vocab, drawn = t.in.logit_rows.shape[0];
+  const int64_t vocab = decoder_->config().vocab;
   StepIn layers = t.in;
   layers.logit_rows.shape[0] = 0;
-  SLUICE_TRY(decoder_->forward(layers, weights_, caches_, {}, workspace(), stream));
-  decoder_->count_kernels(layers, runs);
+  SLUICE_TRY(decoder_->forward(layers, held_, {}, workspace(), stream, runs));
   const size_t behind = Arena::footprint(decoder_->workspace_bytes());
   const Workspace top_workspace{workspace().data + behind, workspace().bytes - behind};
   for (const StepTensors::Scores& slice : t.scores) {
     const int64_t rows = slice.logit_rows.shape[0];
     const Tensor logits = make_tensor(logits_, DType::kF32, {rows, vocab}, stream.where);
-    SLUICE_TRY(decoder_->logits_of(slice.logit_rows, weights_, logits, workspace(), stream));
-    decoder_->count_logits_kernels(rows, runs);
+    SLUICE_TRY(decoder_->logits_of(slice.logit_rows, held_, logits, workspace(), stream, false, runs));
     TopLogprobs::Args top = slice.top;
     top.logits = make_tensor(logits_, DType::kF32, {bounds_.sequences, vocab}, stream.where);
-    SLUICE_TRY(run(*top_, rows, top, top_workspace, stream, runs));
+    SLUICE_TRY(run_and_count(*top_, rows, top, top_workspace, stream, runs));
   }
-  SLUICE_TRY(decoder_->logits_of(t.in.logit_rows, weights_, t.sample.logits, workspace(), stream));
-  return decoder_->count_logits_kernels(drawn, runs), Status{};
+  return decoder_->logits_of(t.in.logit_rows, held_, t.sample.logits, workspace(), stream, false, runs);
 }
 
 // Everything of a step but its two copies: once a number of sequences is recorded, one replay. Steps with adjustments, masks or lists have

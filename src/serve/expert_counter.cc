@@ -1,5 +1,7 @@
 #include "serve/expert_counter.h"
 
+#include "graph/run_and_count.h"
+
 #include <unordered_set>
 
 #include "base/arena.h"
@@ -58,10 +60,10 @@ Result<ChosenExperts> ExpertCounter::chosen(int64_t tokens) const {
   return out;
 }
 
-Status ExpertCounter::count(int64_t tokens, Workspace workspace, Stream stream) const {
+Status ExpertCounter::count(int64_t tokens, Workspace workspace, Stream stream, KernelRuns* runs) const {
   const Tensor counts =
       make_tensor(memory_.block(), DType::kI64, {most_.layers, most_.experts}, device_.info().backend);
-  return plans_->run(tokens, {.ids = captured(tokens), .counts = counts}, workspace, stream);
+  return run_and_count(*plans_, tokens, {.ids = captured(tokens), .counts = counts}, workspace, stream, runs);
 }
 
 Status ExpertCounter::enqueue_copy() const {

@@ -35,8 +35,7 @@ class ExpertCounter {
   // What a step of so many tokens left there, once all that is enqueued is done.
   Result<ChosenExperts> chosen(int64_t tokens) const;
   // Counts them. Recordable.
-  Status count(int64_t tokens, Workspace workspace, Stream stream) const;
-  void count_kernels(int64_t tokens, KernelRuns* runs) const { runs->add(plans_->at(tokens).kernel(), 1); }
+  Status count(int64_t tokens, Workspace workspace, Stream stream, KernelRuns* runs) const;
 
   // The next fetch() shall bring the counts, once those that are under way have come.
   void ask() { asked_ = true; }

@@ -1,5 +1,7 @@
 #include "serve/masks.h"
 
+#include "graph/run_and_count.h"
+
 #include <algorithm>
 
 #include "nn/plan_into.h"
@@ -56,7 +58,7 @@ Status LogitMasks::fill(const std::vector<Chunk>& chunks) {
 }
 
 Status LogitMasks::run(const PlanTable<MaskLogits>& plans, const Tensor& logits, Workspace workspace,
-                       Stream stream) const {
+                       Stream stream, KernelRuns* runs) const {
   const Layout l = layout(masks_);
   const auto view = [&](size_t offset, DType type, std::initializer_list<int64_t> shape) {
     return make_tensor(memory_.block() + offset, type, shape, stream.where);
@@ -66,19 +68,15 @@ Status LogitMasks::run(const PlanTable<MaskLogits>& plans, const Tensor& logits,
                         .raw = view(l.raw, DType::kF32, {masks_, vocab_}),
                         .logits = logits};
   if (&plans == &*apply_) args.allowed = view(l.allowed, DType::kI32, {masks_, words()});
-  return plans.run(masks_, args, workspace, stream);
+  return run_and_count(plans, masks_, args, workspace, stream, runs);
 }
 
-Status LogitMasks::apply(const Tensor& logits, Workspace workspace, Stream stream) const {
-  return run(*apply_, logits, workspace, stream);
+Status LogitMasks::apply(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const {
+  return run(*apply_, logits, workspace, stream, runs);
 }
 
-Status LogitMasks::restore(const Tensor& logits, Workspace workspace, Stream stream) const {
-  return run(*restore_, logits, workspace, stream);
-}
-
-void LogitMasks::count_kernels(KernelRuns* runs) const {
-  for (const auto* plans : {&*apply_, &*restore_}) runs->add(plans->at(masks_).kernel(), 1);
+Status LogitMasks::restore(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const {
+  return run(*restore_, logits, workspace, stream, runs);
 }
 
 }  // namespace sluice

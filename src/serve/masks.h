@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "dispatch/plan.h"
+#include "graph/kernel_runs.h"
 #include "nn/attention.h"
 #include "serve/scheduler.h"
 #include "serve/upload_block.h"
@@ -21,10 +22,8 @@ class LogitMasks {
   // what it reads, and takes more memory for more masks than ever, of which each keeps a row of logits. kOutOfMemory says how much.
   Status fill(const std::vector<Chunk>& chunks);
   // Around the draw of the step that was filled last; `logits` f32 [bounds.sequences, vocab].
-  Status apply(const Tensor& logits, Workspace workspace, Stream stream) const;
-  Status restore(const Tensor& logits, Workspace workspace, Stream stream) const;
-  // What both of them run for the step that was filled last.
-  void count_kernels(KernelRuns* runs) const;
+  Status apply(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
+  Status restore(const Tensor& logits, Workspace workspace, Stream stream, KernelRuns* runs) const;
 
  private:
   // Where things lie in the block; raw is the device's alone.
@@ -36,8 +35,8 @@ class LogitMasks {
   int64_t words() const { return (vocab_ + 31) / 32; }
   Layout layout(int64_t masks) const;
   Status reserve(int64_t masks);
-  Status run(const PlanTable<MaskLogits>& plans, const Tensor& logits, Workspace workspace,
-             Stream stream) const;
+  Status run(const PlanTable<MaskLogits>& plans, const Tensor& logits, Workspace workspace, Stream stream,
+             KernelRuns* runs) const;
 
   StepBounds bounds_;
   int64_t vocab_;

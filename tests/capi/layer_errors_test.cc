@@ -304,7 +304,7 @@ TEST_F(CapiLayerErrors, QuestionsAreAnswered) {
   const int64_t tokens[] = {0, 1, 5};
   ASSERT_EQ(sluice_layer_explain(layer_.layer, tokens, 3, &text, error_), SLUICE_OK) << error_.str();
   const std::string said = room.data();
-  for (const char* part : {"hidden=96", "tokens   1, ", "tokens   5, ", "experts", "cpu.", "route"})
+  for (const char* part : {"hidden=96", "tokens   1\n", "tokens   5\n", "experts", "cpu.", "route"})
     EXPECT_NE(said.find(part), std::string::npos) << part << " in " << said;
   EXPECT_NE(std::string(sluice_layer_text(layer_.layer)).find("experts=8"), std::string::npos);
   EXPECT_GT(sluice_layer_weight_bytes(layer_.layer), 100000u);

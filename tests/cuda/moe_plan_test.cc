@@ -1,12 +1,16 @@
 // Which MoE layers the kernels that are built can run on an H200; no GPU is asked.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <set>
 
 #include "backends/cpu/device.h"
 #include "backends/cuda/device.h"
 #include "dispatch/explain.h"
-#include "nn/moe_path.h"
+#include "graph/runs.h"
+#include "nn/moe_graph.h"
+#include "nn/moe_problems.h"
 
 namespace sluice::test {
 namespace {
@@ -135,62 +139,80 @@ MoeConfig gpt_oss_on_cuda() {
   return config;
 }
 
-// What the cost models say of a layer's parts, and of what runs before the experts where they are one operation.
+// What the cost models say of a layer without the kernel, and of its router and routing alone.
 struct Costs {
-  double parts = 0, route = 0;
+  double all = 0, front = 0;
 };
-Costs costs_of(const Device& device, const MoeConfig& config, int64_t tokens) {
+Costs costs_of(const Moe& moe, int64_t tokens) {
   Costs out;
-  const auto us = [&](const AnyProblem& problem) {
-    const Decision d = problem.decide(device.info(), device.catalog(), {});
-    EXPECT_GE(d.chosen, 0) << problem.text();
-    return d.verdicts[static_cast<size_t>(std::max(d.chosen, 0))].cost_us;
-  };
-  for (const StageProblem& s : moe_problems(config, tokens, MoePath::kParts)) out.parts += us(*s.problem);
-  for (const StageProblem& s : moe_problems(config, tokens, MoePath::kAsOne))
-    if (s.stage == "route") out.route += us(*s.problem);
+  for (const PieceProblem& piece : moe.step().problems(tokens)) {
+    const Decision d = piece.problem->decide(known_device("h200").value(), cuda::catalog(), piece.policy);
+    EXPECT_GE(d.chosen, 0) << piece.problem->text();
+    const double us = d.verdicts[static_cast<size_t>(std::max(d.chosen, 0))].cost_us;
+    out.all += us;
+    if (piece.stage.starts_with("router")) out.front += us;
+  }
   return out;
 }
 
 TEST(MoePlanOnCuda, ExpertsAreOneOperationWhereTheCostsSaySo) {
   const MoeConfig config = gpt_oss_on_cuda();
   PaperDevice bare;
-  const Costs at_8 = costs_of(bare, config, 8), at_9 = costs_of(bare, config, 9);
-  const double us = at_8.parts - 0.5 * at_8.route;
-  ASSERT_LT(us + at_9.route, at_9.parts);
-  // With its routing more expensive than the parts up to 8 tokens, cheaper from there on, and none beyond 40.
-  const MadeUp kernel(40, us);
+  const auto without = Moe::plan(bare, config, 300);
+  ASSERT_TRUE(without.ok()) << without.status().message;
+  // Up to 40 tokens, at next to no cost; then at more than anything.
+  for (const bool cheap : {true, false}) {
+    const MadeUp kernel(40, cheap ? 1e-3 : 1e6);
+    PaperDevice device;
+    device.offer(kernel.card());
+    const auto moe = Moe::plan(device, config, 300);
+    ASSERT_TRUE(moe.ok()) << moe.status().message;
+    for (const int64_t tokens : {1, 8, 9, 40, 41, 300}) {
+      const bool as_one = cheap && tokens <= 40;
+      std::vector<std::string> of_kernel;
+      for (const auto& [stage, chosen] : moe.value()->kernels(tokens))
+        if (chosen == "cuda.expert_mlp.made_up") of_kernel.push_back(stage);
+      EXPECT_EQ(of_kernel, as_one ? std::vector<std::string>{"group+experts.up+experts.down+combine"}
+                                  : std::vector<std::string>{})
+          << tokens;
+      if (as_one) {
+        EXPECT_LT(moe.value()->step().cost_us(tokens), without.value()->step().cost_us(tokens)) << tokens;
+      }
+      const Costs costs = costs_of(*without.value(), tokens);
+      EXPECT_NEAR(costs.all, without.value()->step().cost_us(tokens), 1e-6 * costs.all) << tokens;
+    }
+  }
+  const MadeUp kernel(40, 1e-3);
   PaperDevice device;
   device.offer(kernel.card());
-  const auto moe = Moe::plan(device, config, 300);
-  ASSERT_TRUE(moe.ok()) << moe.status().message;
-  for (const int64_t tokens : {0, 1, 8, 9, 40, 41, 300}) {
-    const bool as_one = tokens > 8 && tokens <= 40;
-    std::vector<std::string> stages;
-    for (const auto& [stage, chosen] : moe.value()->kernels(tokens)) {
-      stages.push_back(stage);
-      EXPECT_EQ(chosen == "cuda.expert_mlp.made_up", stage == "experts") << tokens << " " << stage;
-    }
-    EXPECT_EQ(stages,
-              as_one ? (std::vector<std::string>{"route", "experts"})
-                     : (std::vector<std::string>{"router", "route", "experts.up", "experts.down", "combine"}))
-        << tokens;
-    const MoePath path = moe_path(config, tokens, device.info(), device.catalog());
-    EXPECT_EQ(path, as_one ? MoePath::kAsOne : MoePath::kParts) << tokens;
-    EXPECT_EQ(path, moe.value()->path(tokens)) << tokens;
-    std::vector<std::string> explained;
-    for (const StageProblem& s : moe_problems(config, tokens, path)) explained.push_back(s.stage);
-    EXPECT_EQ(explained, stages) << tokens;
-  }
-  // Kernels in turn beyond the counts that it takes would have asked for h and g of 300 tokens.
-  const auto without = Moe::plan(bare, config, 300);
-  ASSERT_TRUE(without.ok());
-  EXPECT_LT(moe.value()->workspace_bytes(), without.value()->workspace_bytes() + (size_t{1} << 20));
   MadeUp::ask_for(size_t{1} << 30);
   const auto more = Moe::plan(device, config, 300);
   MadeUp::ask_for(1024);
   ASSERT_TRUE(more.ok());
   EXPECT_GT(more.value()->workspace_bytes(), size_t{1} << 30);
+}
+
+// The cover is the least of all that there are: no choice of pieces by hand is below it.
+TEST(MoePlanOnCuda, NoCoverCostsLess) {
+  PaperDevice device;
+  for (const char* model : {"gpt-oss-20b", "gpt-oss-120b", "deepseek-v3", "nemotron-3-super"}) {
+    MoeConfig config = known_moe(model).value();
+    config.layout = layout_for(Backend::kCuda);
+    config.residual = config.norm_x = config.norm_next = true;
+    const auto moe = Moe::plan(device, config, 512);
+    ASSERT_TRUE(moe.ok()) << moe.status().message;
+    const Step& step = moe.value()->step();
+    for (const int64_t tokens : {1, 3, 8, 20, 64, 200, 512}) {
+      const size_t stages = step.graph().stages().size();
+      std::vector<double> least(stages + 1, kInfinity);
+      least[0] = 0;
+      for (size_t i = 0; i < stages; ++i)
+        for (const PieceKind* kind : step.pieces().at(i, 0))
+          if (kind->serves(tokens))
+            least[i + kind->stages()] = std::min(least[i + kind->stages()], least[i] + kind->cost_us(tokens));
+      EXPECT_NEAR(step.cost_us(tokens), least[stages], 1e-9 * least[stages]) << model << ", " << tokens;
+    }
+  }
 }
 
 // With a few to some fifty rows an expert both products are one launch; with fewer the experts start from ids, with more each
@@ -206,24 +228,27 @@ TEST(MoePlanOnCuda, BothProductsAreOneLaunchInBetween) {
     for (const auto& [stage, kernel] : of.kernels(tokens)) out.push_back(stage);
     return out;
   };
-  for (const auto& [tokens, path] : {std::pair{1, MoePath::kAsOne},
-                                     {64, MoePath::kGrouped},
-                                     {128, MoePath::kGrouped},
-                                     {256, MoePath::kGrouped},
-                                     {4096, MoePath::kParts}}) {
-    EXPECT_EQ(moe.value()->path(tokens), path) << tokens;
-    EXPECT_EQ(moe_path(config, tokens, device.info(), device.catalog()), path) << tokens;
+  const std::string as_one = "group+experts.up+experts.down+combine", both = "experts.up+experts.down";
+  for (const auto& [tokens, piece] :
+       {std::pair{1, as_one}, {64, both}, {128, both}, {256, both}, {4096, std::string("experts.up")}}) {
+    const std::vector<std::string> stages = stages_at(*moe.value(), tokens);
+    EXPECT_EQ(std::count(stages.begin(), stages.end(), piece), 1) << tokens;
   }
-  const std::vector<std::string> grouped = {"router", "route", "experts", "combine"};
+  const std::vector<std::string> grouped = {"router", "route+group", both, "combine"};
   EXPECT_EQ(stages_at(*moe.value(), 128), grouped);
   const auto named =
       Moe::plan(device, config, 8192, {}, {.decode = "mxfp4_both_sm90", .prefill = "mxfp4_both_sm90"});
   ASSERT_TRUE(named.ok()) << named.status().message;
-  for (const int64_t tokens : {1, 40, 8192}) EXPECT_EQ(stages_at(*named.value(), tokens), grouped) << tokens;
+  for (const int64_t tokens : {1, 40, 8192}) {
+    const std::vector<std::string> stages = stages_at(*named.value(), tokens);
+    EXPECT_EQ(std::count(stages.begin(), stages.end(), both), 1) << tokens;
+  }
   // One product's kernel by force: then there are two products.
   const auto forced = Moe::plan(device, config, 256, {.force = "cuda.expert_gemm.mxfp4_tile_sm90"});
   ASSERT_TRUE(forced.ok()) << forced.status().message;
-  EXPECT_EQ(forced.value()->path(128), MoePath::kParts);
+  const std::vector<std::string> by_force = stages_at(*forced.value(), 128);
+  EXPECT_EQ(std::count(by_force.begin(), by_force.end(), both), 0);
+  EXPECT_EQ(std::count(by_force.begin(), by_force.end(), "experts.up"), 1);
   config.expert_w = DType::kBF16;
   const auto other =
       Moe::plan(device, config, 64, {}, {.decode = "mxfp4_both_sm90", .prefill = "mxfp4_both_sm90"});
@@ -232,24 +257,27 @@ TEST(MoePlanOnCuda, BothProductsAreOneLaunchInBetween) {
       << other.status().message;
 }
 
-TEST(MoePlanOnCuda, KernelsInTurnAreTheParts) {
+// A kernel of several stages that the policy names runs at all counts that it takes.
+TEST(MoePlanOnCuda, ANamedKernelOfSeveralStagesRunsWhereItCan) {
   const MoeConfig config = gpt_oss_on_cuda();
-  // One of its own that costs less than the parts, and kernels in turn that cost still less: the plan is in turn.
-  const MadeUp own(300, 1);
-  constexpr std::string_view kParts[] = {GroupRows::kName, ExpertGemm::kName, Combine::kName};
-  Candidate<ExpertMlp> in_turn = own.card();
-  in_turn.parts = kParts;
-  in_turn.cost_us = [](const ExpertMlp::Problem&, const DeviceInfo&) { return 1e-3; };
+  const MadeUp kernel(40, 1e6);
   PaperDevice device;
-  device.offer(own.card());
-  EXPECT_EQ(moe_path(config, 1, device.info(), device.catalog()), MoePath::kAsOne);
-  device.offer_also(in_turn);
-  const auto moe = Moe::plan(device, config, 20);
+  device.offer(kernel.card());
+  const auto moe = Moe::plan(device, config, 64, {.force = "cuda.expert_mlp.made_up"});
   ASSERT_TRUE(moe.ok()) << moe.status().message;
-  for (int64_t tokens = 0; tokens <= 20; ++tokens) {
-    EXPECT_EQ(moe.value()->path(tokens), MoePath::kParts) << tokens;
-    EXPECT_EQ(moe_path(config, tokens, device.info(), device.catalog()), MoePath::kParts) << tokens;
+  for (const int64_t tokens : {1, 40, 41, 64}) {
+    bool runs = false;
+    for (const auto& [stage, chosen] : moe.value()->kernels(tokens))
+      runs |= chosen == "cuda.expert_mlp.made_up";
+    EXPECT_EQ(runs, tokens <= 40) << tokens;
   }
+  // For a phase it has to take all of its counts.
+  const auto all = Moe::plan(device, config, 64, {}, {.decode = "made_up", .prefill = "made_up"});
+  ASSERT_FALSE(all.ok());
+  EXPECT_EQ(all.status().code, Code::kUnsupported);
+  EXPECT_NE(all.status().message.find("cuda.expert_mlp.made_up"), std::string::npos) << all.status().message;
+  const auto phase = Moe::plan(device, config, 64, {}, {.decode = "made_up", .decode_tokens = 40});
+  EXPECT_TRUE(phase.ok()) << phase.status().message;
 }
 
 // A word of Policy::force speaks of one operation; the others of a layer choose freely.
@@ -281,13 +309,13 @@ TEST(MoePlanOnCuda, BatchInvariantLayersKeepOnePath) {
     int64_t most;
     double us;
     bool invariant;
-    MoePath path;
+    bool as_one;
     const char* why;
   } cases[] = {
-      {64, 1e-3, true, MoePath::kAsOne, "takes every count and costs nothing"},
-      {63, 1e-3, true, MoePath::kParts, "does not take the largest count"},
-      {64, 1e-3, false, MoePath::kParts, "its rows depend on each other"},
-      {64, 1e6, true, MoePath::kParts, "costs more than the parts"},
+      {64, 1e-3, true, true, "takes every count and costs nothing"},
+      {63, 1e-3, true, false, "does not take the largest count"},
+      {64, 1e-3, false, false, "its rows depend on each other"},
+      {64, 1e6, true, false, "costs more than the parts"},
   };
   for (const auto& c : cases) {
     const MadeUp kernel(c.most, c.us, c.invariant);
@@ -303,7 +331,9 @@ TEST(MoePlanOnCuda, BatchInvariantLayersKeepOnePath) {
     };
     const auto first = kernels(1);
     for (int64_t tokens = 0; tokens <= 64; ++tokens) {
-      EXPECT_EQ(moe.value()->path(tokens), c.path) << c.why << ", " << tokens << " tokens";
+      bool as_one = false;
+      for (const auto& [stage, kernel] : kernels(tokens)) as_one |= kernel == "cuda.expert_mlp.made_up";
+      EXPECT_EQ(as_one, c.as_one) << c.why << ", " << tokens << " tokens";
       EXPECT_EQ(kernels(std::max<int64_t>(1, tokens)), first) << c.why << ", " << tokens << " tokens";
     }
   }
@@ -317,15 +347,14 @@ TEST(MoePlanOnCuda, ThePartsOfOneOperationAreTheLayersParts) {
       c.scope = scope, c.expert_count = scope == ExpertScope::kRange ? 4 : 0;
       c.residual = true;
       const ExpertProblems p = expert_problems(c);
-      const ExpertMlp::Problem one = ExpertMlp::at_tokens(mlp_problem(c), 7);
+      const ExpertMlp::Problem one = ExpertMlp::at_tokens(*first_run<ExpertMlp>(moe_graph(c).graph), 7);
       const ExpertGemm::Problem up = ExpertGemm::at_tokens(p.up, 7),
                                 down = ExpertGemm::at_tokens(p.down, 7 * slots_of(c));
       EXPECT_EQ(fields_text(ExpertMlp::up(one)), fields_text(up)) << model;
       EXPECT_EQ(fields_text(ExpertMlp::down(one)), fields_text(down)) << model;
       EXPECT_EQ(fields_text(ExpertMlp::combine(one)), fields_text(Combine::at_tokens(combine_problem(c), 7)))
           << model;
-      EXPECT_EQ(fields_text(ExpertMlp::group(one)),
-                fields_text(RouteGroup::group(RouteGroup::at_tokens(route_problem(c), 7))))
+      EXPECT_EQ(fields_text(ExpertMlp::group(one)), fields_text(GroupRows::at_tokens(group_problem(c), 7)))
           << model;
     }
   }
@@ -337,20 +366,23 @@ TEST(MoePlanOnCuda, AnswersAreInBf16AtEveryCount) {
   for (const char* model : {"gpt-oss-120b", "deepseek-v4-flash", "deepseek-v3", "glm-4.5-air"}) {
     MoeConfig config = known_moe(model).value();
     config.layout = layout_for(Backend::kCuda);
-    for (const int64_t tokens : {1, 64, 65, 1500, 6000}) {
-      std::vector<std::string> seen;
-      for (const MoePath path : kMoePaths)
-        for (const StageProblem& s : moe_problems(config, tokens, path)) {
-          const std::string text = s.problem->text();
-          const bool down = s.stage == "experts.down";
-          if (!down && s.stage != "combine" && s.stage != "experts") continue;
-          seen.push_back(s.stage);
-          EXPECT_NE(text.find(down ? " y=bf16" : " g=bf16"), std::string::npos) << text;
-          EXPECT_GE(s.problem->decide(h200, cuda::catalog(), {}).chosen, 0) << text;
+    const auto step = plan_moe(h200, cuda::catalog(), config, 6000);
+    ASSERT_TRUE(step.ok()) << step.status().message;
+    std::set<std::string_view> seen;
+    for (const auto& kind : step.value().pieces().kinds())
+      for (const int64_t tokens : {1, 64, 65, 1500, 6000}) {
+        const std::unique_ptr<AnyProblem> problem = kind->problem(tokens);
+        const std::string text = problem->text();
+        if (problem->op() == ExpertGemm::kName) {
+          if (text.find(" slots=0") != std::string::npos) {
+            EXPECT_NE(text.find(" y=bf16"), std::string::npos) << text;
+          }
+        } else if (text.find(" g=") != std::string::npos) {
+          seen.insert(problem->op());
+          EXPECT_NE(text.find(" g=bf16"), std::string::npos) << text;
         }
-      EXPECT_EQ(seen, (std::vector<std::string>{"experts.down", "combine", "experts", "combine", "experts"}))
-          << model;
-    }
+      }
+    EXPECT_EQ(seen, (std::set<std::string_view>{"combine", "expert_mlp", "grouped_mlp"})) << model;
   }
 }
 

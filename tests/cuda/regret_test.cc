@@ -14,8 +14,9 @@
 #include "backends/cuda/experts/cost.h"
 #include "dispatch/composition.h"
 #include "dispatch/explain.h"
+#include "graph/runs.h"
 #include "nn/decoder.h"
-#include "nn/moe_problems.h"
+#include "nn/moe_graph.h"
 #include "report/expert_shape.h"
 #include "report/results.h"
 
@@ -304,8 +305,9 @@ TEST(Regret, ExpertLayersTakeNearlyTheFastestKernels) {
       ASSERT_TRUE(config.ok()) << config.status().message;
       config.value().layout = layout_for(Backend::kCuda);
       if (what != by_steps)
-        expect_fast<ExpertMlp>(ExpertMlp::at_tokens(mlp_problem(config.value()), what.second), of_way,
-                               what.first + ", " + std::to_string(what.second) + " tokens", kWorst);
+        expect_fast<ExpertMlp>(
+            ExpertMlp::at_tokens(*first_run<ExpertMlp>(moe_graph(config.value()).graph), what.second), of_way,
+            what.first + ", " + std::to_string(what.second) + " tokens", kWorst);
     }
   }
 }
@@ -328,14 +330,12 @@ TEST_P(StepRegret, StepsTakeTheFastestExperts) {
     DecoderConfig decoder;
     decoder.moe = known_moe(what.first).value();
     decoder.moe.residual = true, decoder.moe.layout = layout_for(Backend::kCuda);
-    const int64_t tokens[] = {what.second};
-    const auto runs =
-        moe_runs(known_device(device).value(), cuda::catalog(), layer_moe(decoder), 256, tokens);
-    ASSERT_TRUE(runs.ok()) << runs.status().message;
+    const auto step = plan_moe(known_device(device).value(), cuda::catalog(), layer_moe(decoder), 256);
+    ASSERT_TRUE(step.ok()) << step.status().message;
     double least = of_kernel.begin()->second;
     for (const auto& [kernel, us] : of_kernel) least = std::min(least, us);
-    for (const auto& [stage, choice] : runs.value()[0].kernels) {
-      if (!stage.starts_with("experts")) continue;
+    for (const auto& [stage, layer, choice] : step.value().kernels(what.second)) {
+      if (stage.find("experts") == std::string::npos) continue;
       const std::string kernel(variant_of(std::string_view(choice).substr(0, choice.find(':'))));
       ASSERT_EQ(of_kernel.count(kernel), 1u) << choice << " was not measured";
       EXPECT_LE(of_kernel.at(kernel), worst * least)
@@ -350,9 +350,13 @@ INSTANTIATE_TEST_SUITE_P(Cards, StepRegret,
 // The way to its experts that a layer takes in parts, as bench/cuda/chain.cc calls it.
 std::string way_of_a_layer() {
   std::string ops;
-  for (const StageProblem& s : moe_problems({}, 1, MoePath::kParts)) {
-    if (s.problem->op() == ExpertGemm::kName) break;
-    ops += (ops.empty() ? "" : " ") + std::string(s.problem->op());
+  MoeConfig config;
+  config.layout = layout_for(Backend::kCuda);
+  const auto step = plan_moe(known_device("h200").value(), cuda::catalog(), config, 512);
+  EXPECT_TRUE(step.ok()) << step.status().message;
+  for (const PieceProblem& piece : step.value().problems(512)) {
+    if (piece.stage.find("experts") != std::string::npos) break;
+    ops += (ops.empty() ? "" : " ") + std::string(piece.problem->op());
   }
   const std::map<std::string, std::string> ways = {{"router_gemm route_group", "sluice"},
                                                    {"router_gemm route_topk group_rows", "sluice-separate"},

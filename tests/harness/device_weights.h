@@ -16,7 +16,8 @@ class DeviceWeights {
     for (Tensor* t : {&w.embedding, &w.final_norm, &w.lm_head}) move(t);
     for (DecoderLayerWeights& l : w.layers) {
       AttentionWeights& a = l.attention;
-      for (Tensor* t : {&l.attention_norm, &l.moe_norm, &a.qkv, &a.qkv_bias, &a.o, &a.o_bias, &a.sinks})
+      for (Tensor* t : {&l.attention_norm, &l.moe_norm, &a.qkv, &a.qkv_bias, &a.o, &a.o_bias, &a.sinks,
+                        &a.q_norm, &a.k_norm})
         move(t);
       for (auto& [spec, tensor] : weight_slots(config.moe, &l.moe))
         if (spec.used) move(tensor);

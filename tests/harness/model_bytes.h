@@ -55,6 +55,12 @@ inline void expect_dense_bytes(Device& device, const LoadedModel& model, const C
       case DecoderPart::kSinks:
         at = layer.attention.sinks;
         break;
+      case DecoderPart::kQNorm:
+        at = layer.attention.q_norm;
+        break;
+      case DecoderPart::kKNorm:
+        at = layer.attention.k_norm;
+        break;
       case DecoderPart::kRouter:
         at = layer.moe.router;
         break;

@@ -9,8 +9,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "graph/runs.h"
 #include "harness/cases.h"
-#include "nn/moe.h"
+#include "nn/moe_graph.h"
 #include "nn/moe_slice.h"
 #include "ops/all.h"
 
@@ -83,9 +84,14 @@ std::optional<typename Op::Problem> model_problem(Random& random) {
     const int64_t most = weighs ? std::max<int64_t>(1, kModelProducts / of_token) : 80;
     const int64_t tokens = std::min(most, one_of(random, {1, 2, 3, 4, 5, 8, 13, 16, 17, 33, 64, 80}));
     std::vector<std::string> mine;
-    for (const MoePath path : kMoePaths)
-      for (const StageProblem& s : moe_problems(c, tokens, path))
-        if (s.problem->op() == Op::kName) mine.push_back(s.problem->text());
+    const Graph graph = std::move(moe_graph(c).graph);
+    for (size_t i = 0; i < graph.stages().size(); ++i) {
+      if constexpr (requires { typename RunOf<Op>::Ops; }) {
+        if (const auto run = run_at<Op>(graph, i)) mine.push_back(fields_text(Op::at_tokens(*run, tokens)));
+      } else if (const auto* stage = dynamic_cast<const StageOf<Op>*>(graph.stages()[i].op.get())) {
+        mine.push_back(fields_text(stage->at(tokens)));
+      }
+    }
     if (mine.empty()) continue;
     typename Op::Problem p;
     const Status read = parse_fields(one_of<std::string>(random, mine), &p);

@@ -99,6 +99,7 @@ inline void add_decoder_weights(const DecoderConfig& c, Random& random, TensorSt
     l.attention.o = packed(c.hidden, q);
     if (a.o_bias) l.attention.o_bias = bf16({c.hidden}, -1);
     if (a.sinks) l.attention.sinks = bf16({a.heads}, 0);
+    if (a.qk_norm) l.attention.q_norm = bf16({a.head_dim}, 0), l.attention.k_norm = bf16({a.head_dim}, 0);
     add_moe_weights(c.moe, random, store, &l.moe);
   }
 }

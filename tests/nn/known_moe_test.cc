@@ -79,8 +79,10 @@ TEST(KnownMoe, AnH200HasKernelsForEveryStage) {
   for (const std::string& name : names()) {
     MoeConfig config = known_moe(name).value();
     config.layout = layout_for(Backend::kCuda);
+    const auto step = plan_moe(h200, catalog, config, 3000);
+    ASSERT_TRUE(step.ok()) << name << ": " << step.status().message;
     for (const int64_t tokens : {1, 64, 3000}) {
-      for (const StageProblem& s : moe_problems(config, tokens, MoePath::kParts)) {
+      for (const PieceProblem& s : step.value().problems(tokens)) {
         const Decision d = s.problem->decide(h200, catalog, {});
         ASSERT_GE(d.chosen, 0) << name << ", " << s.stage << ": " << s.problem->text();
         EXPECT_FALSE(d.choice().planned) << name << ", " << s.stage;

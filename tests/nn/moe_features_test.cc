@@ -2,6 +2,7 @@
 #include "harness/moe_features.h"
 
 #include "harness/far_device.h"
+#include "harness/offering_device.h"
 
 namespace sluice::test {
 
@@ -31,13 +32,19 @@ TEST(MoeFeatures, WhatContradictsIsRefusedByName) {
     EXPECT_TRUE(parse_fields(fields, &config).ok());
     return Moe::plan(*device, config, 100, policy, backend).status().message;
   };
+  const auto of_one = [&](const char* fields) {
+    OfferingDevice offering(*device);
+    MoeConfig config = feature_config("gpt-oss-120b");
+    EXPECT_TRUE(parse_fields(fields, &config).ok());
+    return Moe::plan(offering, config, 100, {}, {.decode = "in_turn", .prefill = "in_turn"}).status().message;
+  };
   EXPECT_EQ(message("input=packed lora_rank=4 lora_adapters=1"),
             "lora_rank: wanted 0 where the caller gives ids and weights (no router), found 4");
   EXPECT_EQ(message("lora_rank=4"),
             "lora_rank and lora_adapters: wanted both above 0 or neither, found 4 and 0");
   EXPECT_NE(message("per_expert=1 act=swiglu").find("an activation with parameters for per_expert"),
             std::string::npos);
-  EXPECT_NE(message("per_expert=1", {.decode = "cpu.expert_mlp.in_turn", .prefill = "cpu.expert_mlp.in_turn"})
+  EXPECT_NE(of_one("per_expert=1")
                 .find("moe: per_expert: wanted a kernel of expert_gemm, found cpu.expert_mlp.in_turn"),
             std::string::npos);
   EXPECT_NE(message("", {.decode = "dot"}, {.batch_invariant = true}).find("batch_invariant"),

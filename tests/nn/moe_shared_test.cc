@@ -148,15 +148,16 @@ TEST_F(MoeShared, TheSlotsNeedNoLaunchOfTheirOwn) {
     EXPECT_TRUE(moe.ok()) << moe.status().message;
     for (const auto& [stage, kernel] : moe.value()->kernels(2)) out.push_back(stage);
     std::vector<std::string> planned;
-    for (const StageProblem& p : moe_problems(config, 2, moe.value()->path(2))) planned.push_back(p.stage);
+    for (const PieceProblem& p : moe.value()->step().problems(2)) planned.push_back(p.stage);
     EXPECT_EQ(planned, out);
     return out;
   };
-  EXPECT_EQ(stages(), (std::vector<std::string>{"router", "route", "experts.up", "experts.down", "combine"}));
+  EXPECT_EQ(stages(),
+            (std::vector<std::string>{"router", "route", "group", "experts.up", "experts.down", "combine"}));
   config.shared_as_slots = false;
-  EXPECT_EQ(stages().size(), 8u);
+  EXPECT_EQ(stages().size(), 9u);
   config.shared_as_slots = true, config.shared_intermediate = 0;
-  EXPECT_EQ(stages().size(), 5u);
+  EXPECT_EQ(stages().size(), 6u);
 }
 
 TEST_F(MoeShared, WhatFitsNoSlotIsRefusedByName) {

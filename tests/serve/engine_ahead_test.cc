@@ -254,7 +254,8 @@ TEST_F(EngineAhead, TheCacheTakesWhatIsLeft) {
   options.memory_utilization = 0.75;
   // 25% of 40 MB are others'; 60 pages beside what steps take.
   const int64_t total = 40 << 20;
-  const int64_t steps = all->memory().workspace_bytes + 8 * 101 * 4 + 128 * 16 * 4;
+  const int64_t logits = std::max<int64_t>(8 * 101 * 4, all->decoder().greedy_workspace_bytes());
+  const int64_t steps = all->memory().workspace_bytes + logits + 128 * 16 * 4;
   ScarceDevice scarce(*device_, total / 4 + steps + 60 * page + page / 2, total);
   const auto engine = engine_of(scarce, model_, options);
   EXPECT_EQ(engine->memory().pages, 60);

@@ -144,10 +144,9 @@ TEST(KernelRuns, AreOnePerLayerAndStep) {
   };
   const int64_t layers = model.config.layers(), steps = 7;
   EXPECT_EQ(runs.at(kernel_of("embed")), steps + 1) << "it gathers the prompt's row of logits, too";
-  EXPECT_EQ(runs.at(kernel_of("norm")), steps)
-      << "what stands before experts and combine norm for themselves";
+  EXPECT_EQ(runs.at(kernel_of("norm")), (2 * layers + 1) * steps) << "all norms have one kernel here";
   EXPECT_EQ(runs.at(kernel_of("combine")), layers * steps);
-  EXPECT_EQ(runs.at(kernel_of("attention.qkv")), layers * steps);
+  EXPECT_EQ(runs.at(kernel_of("attention.rope+attention.kv_write")), layers * steps);
   EXPECT_EQ(runs.at(kernel_of("route")), layers * steps);
 }
 

@@ -1,0 +1,115 @@
+#include "nn/decoder_graph.h"
+
+#include "nn/moe_graph.h"
+
+namespace sluice {
+namespace {
+
+RmsNorm::Problem norm_problem_of(const DecoderConfig& c) {
+  return {.tokens = 0, .hidden = c.hidden, .eps = c.eps, .x = c.x, .y = c.x};
+}
+
+void add_norm(Graph* graph, const std::string& name, const DecoderConfig& c, ValueId x, Bind weight,
+              ValueId y) {
+  using A = RmsNorm::Args;
+  graph->add<RmsNorm>(name, norm_problem_of(c), {{&A::x, x}, {&A::weight, weight}, {&A::y, y}});
+}
+
+// The tables of a group of layers.
+void set_tables(NamedValues* values, Graph* graph, const std::string& group) {
+  for (const char* name : {"positions", "slot_of", "q_begin", "kv_len", "page_table", "rope"})
+    values->set(name, graph->call(group + name));
+}
+
+}  // namespace
+
+LayersGraph layers_graph(const DecoderConfig& c, const StepBounds& bounds, bool decodes, bool experts_apart) {
+  LayersGraph out;
+  Graph& g = out.graph;
+  const ValueId token_ids = g.call("token_ids");
+  const CacheLayout layout = cache_layout(c.attention, c.kind, bounds.page_size);
+  std::vector<NamedValues> tables(layout.windows.size());
+  for (size_t group = 0; group < tables.size(); ++group)
+    set_tables(&tables[group], &g, "group " + std::to_string(group) + " ");
+  const ValueId captured = g.call("captured"), zeros = g.call("zeros");
+  NamedValues around;
+  std::vector<NamedValues> layers(static_cast<size_t>(c.layers()));
+  for_each_held(c, nullptr, nullptr, [&](int32_t layer, std::string_view name, const Tensor*) {
+    (layer < 0 ? around : layers[static_cast<size_t>(layer)]).set(name, g.held(std::string(name)));
+  });
+
+  // What is kept and made first stands first, whatever else a step keeps.
+  ValueId normed = experts_apart ? g.between("normed") : kNoValue;
+  out.stream = g.between("stream", c.hidden);
+  using E = Embedding::Args;
+  g.add<Embedding>("embed", {.tokens = 0, .vocab = c.vocab, .hidden = c.hidden, .y = c.x},
+                   {{&E::ids, token_ids}, {&E::table, around("embedding")}, {&E::y, out.stream}});
+  const MoeConfig moe = layer_moe(c);
+  const auto norm = [&](const char* name, const Bind& weight) {
+    if (!experts_apart) normed = g.between("normed");
+    add_norm(&g, name, c, out.stream, weight, normed);
+  };
+  for (int32_t layer = 0; layer < static_cast<int32_t>(c.layers()); ++layer) {
+    NamedValues values = layers[static_cast<size_t>(layer)];
+    const auto kind = static_cast<size_t>(c.kind[static_cast<size_t>(layer)]);
+    const NamedValues& of_group = tables[layout.group[kind]];
+    for (const char* name : {"positions", "slot_of", "q_begin", "kv_len", "page_table", "rope"})
+      values.set(name, of_group(name));
+    g.begin_layer(layer);
+    // Experts apart norm what follows them, into the same place each time.
+    if (layer == 0 || !experts_apart) norm("attention.norm", values("attention_norm"));
+    values.set("x", normed);
+    values.set("stream", out.stream);
+    append_attention(&g, c.attention[kind], bounds, values, decodes);
+    if (experts_apart) {
+      g.cut();
+      continue;
+    }
+    values.set("x", out.stream);
+    values.set("x_norm_weight", values("moe_norm"));
+    values.set("residual", out.stream);
+    values.set("y", out.stream);
+    values.set("zeros", zeros);
+    if (c.moe.capture) values.set(chooses_in_captured(moe) ? "ids" : "captured", slice_of(captured, layer));
+    append_moe(&g, moe, values);
+  }
+  g.begin_layer(-1);
+  if (!experts_apart) norm("final_norm", around("final_norm"));
+  out.normed = normed;
+  g.keep(normed);
+  if (experts_apart) g.keep(out.stream);
+  return out;
+}
+
+Graph head_graph(const DecoderConfig& c, const StepBounds& bounds, bool every_row, bool greedy) {
+  Graph g;
+  const ValueId logit_rows = every_row ? kNoValue : g.call("logit_rows");
+  const ValueId table = g.call("normed"), lm_head = g.held("lm_head");
+  const WeightLayout layout = c.attention.front().layout;
+  ValueId x = table;
+  if (!every_row) {
+    // The same lookup as the embedding's, with what the last layer has normed as the table.
+    x = g.between("rows");
+    using E = Embedding::Args;
+    g.add<Embedding>("logits.gather",
+                     {.tokens = 0, .vocab = bounds.tokens, .hidden = c.hidden, .table = c.x, .y = c.x},
+                     {{&E::ids, logit_rows}, {&E::table, table}, {&E::y, x}});
+  }
+  if (greedy) {
+    using A = LinearArgmax::Args;
+    const ValueId token = g.call("token"), logprob = g.call("logprob");
+    g.add<LinearArgmax>("logits.greedy",
+                        {.tokens = 0, .features = c.vocab, .width = c.hidden, .x = c.x, .layout = layout},
+                        {{&A::x, x}, {&A::w, lm_head}, {&A::token, token}, {&A::logprob, logprob}});
+    return g;
+  }
+  using L = Linear::Args;
+  const ValueId logits = g.call("logits");
+  g.add<Linear>(
+      "logits",
+      {.tokens = 0, .features = c.vocab, .width = c.hidden, .x = c.x, .y = DType::kF32, .layout = layout},
+      {{&L::x, x}, {&L::w, lm_head}, {&L::y, logits}});
+  return g;
+}
+
+}  // namespace sluice
