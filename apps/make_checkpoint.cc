@@ -22,8 +22,8 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kPiece = 8 << 20;  // bytes written at a time; a multiple of 8
 
-// What can be made. gpt-oss models are whole; of the others, which no family runs, the MoE layers, in bf16 where they are
-// published in FP8.
+// What can be made. Models of a family that Sluice runs are whole; of the others the MoE layers, in bf16 where they are published in
+// FP8.
 struct Like {
   std::string_view name, architecture;
   MoeNaming naming;
@@ -54,7 +54,18 @@ constexpr Like kLike[] = {
 };
 constexpr int64_t kHashLayers = 3;  // of DeepSeek V4: the first ones look experts up by token
 
-bool is_whole(const Like& like) { return like.naming == MoeNaming::kGptOss; }
+bool has_router_bias(const Like& like) { return like.naming == MoeNaming::kGptOss; }
+bool is_whole(const Like& like) {
+  return like.naming == MoeNaming::kGptOss || like.naming == MoeNaming::kQwen3Moe;
+}
+
+// "gpt-oss-20b, gpt-oss-120b"
+std::string names_of(bool (*wanted)(const Like&)) {
+  std::string out;
+  for (const Like& like : kLike)
+    if (wanted(like)) out += (out.empty() ? "" : ", ") + std::string(like.name);
+  return out;
+}
 
 Json gpt_oss_config(const Like& like, int64_t layers) {
   const MoeConfig moe = known_moe(like.name).value();
@@ -93,6 +104,53 @@ Json gpt_oss_config(const Like& like, int64_t layers) {
           {"swiglu_limit", 7.0},
           {"tie_word_embeddings", false},
           {"vocab_size", 201088}};
+}
+
+Json qwen3_moe_config(const Like& like, int64_t layers) {
+  const MoeConfig moe = known_moe(like.name).value();
+  return {{"architectures", {"Qwen3MoeForCausalLM"}},
+          {"attention_bias", false},
+          {"attention_dropout", 0.0},
+          {"bos_token_id", 151643},
+          {"decoder_sparse_step", 1},
+          {"eos_token_id", 151645},
+          {"head_dim", 128},
+          {"hidden_act", "silu"},
+          {"hidden_size", moe.hidden},
+          {"intermediate_size", 3 * moe.hidden},
+          {"max_position_embeddings", 40960},
+          {"max_window_layers", layers},
+          {"mlp_only_layers", Json::array()},
+          {"model_type", "qwen3_moe"},
+          {"moe_intermediate_size", moe.intermediate},
+          {"norm_topk_prob", true},
+          {"num_attention_heads", moe.hidden / 64},  // twice as wide together as the hidden state
+          {"num_experts", moe.experts},
+          {"num_experts_per_tok", moe.top_k},
+          {"num_hidden_layers", layers},
+          {"num_key_value_heads", 4},
+          {"rms_norm_eps", 1e-6},
+          {"rope_scaling", nullptr},
+          {"rope_theta", 1e6},
+          {"sliding_window", nullptr},
+          {"tie_word_embeddings", false},
+          {"torch_dtype", "bfloat16"},
+          {"use_sliding_window", false},
+          {"vocab_size", 151936}};
+}
+
+// Of a model that is whole.
+Json config_of(const Like& like, int64_t layers) {
+  return like.naming == MoeNaming::kQwen3Moe ? qwen3_moe_config(like, layers) : gpt_oss_config(like, layers);
+}
+Json generation_config_of(const Like& like) {
+  if (like.naming == MoeNaming::kGptOss)
+    return {{"do_sample", true}, {"eos_token_id", {200002, 199999, 200012}}};
+  return {{"do_sample", true},
+          {"eos_token_id", {151645, 151643}},
+          {"temperature", 0.6},
+          {"top_k", 20},
+          {"top_p", 0.95}};
 }
 
 Status io(const fs::path& path, const std::string& what) { return {Code::kIo, path.string() + ": " + what}; }
@@ -153,10 +211,9 @@ Status write_all(const MakeOptions& o, const Like& like, const fs::path& directo
     SLUICE_TRY(write_text(directory / "config.json", {{"architectures", {like.architecture}}}));
     return write_tensors(weights, moe_layers_of(like, layers), {.seed = o.seed}, o.only, progress);
   }
-  const Json made = gpt_oss_config(like, layers);
+  const Json made = config_of(like, layers);
   SLUICE_TRY(write_text(directory / "config.json", made));
-  SLUICE_TRY(write_text(directory / "generation_config.json",
-                        {{"do_sample", true}, {"eos_token_id", {200002, 199999, 200012}}}));
+  SLUICE_TRY(write_text(directory / "generation_config.json", generation_config_of(like)));
   const auto tokenizer = stand_in_tokenizer(made["vocab_size"].get<int64_t>());
   if (!tokenizer.ok()) return tokenizer.status();
   SLUICE_TRY(write_text(directory / "tokenizer.json", tokenizer.value()));
@@ -242,16 +299,13 @@ Status make_checkpoint(const MakeOptions& o, const MakeProgress& progress) {
     return unknown_name("--like", o.like, known);
   }
   if (o.weights == MakeOptions::Weights::kLeaveOut && !is_whole(*like))
-    return invalid(
-        "--config-only: wanted a model that Sluice runs whole (gpt-oss-20b, gpt-oss-120b), found --like " +
-        o.like);
+    return invalid("--config-only: wanted a model that Sluice runs whole (" + names_of(is_whole) +
+                   "), found --like " + o.like);
   if (o.weights == MakeOptions::Weights::kLeaveOut && !o.only.empty())
     return invalid("--only: wanted no --config-only with it, found both");
-  if (o.routing != Routing::kUniform && !is_whole(*like))
-    return invalid(
-        "--routing zipf: wanted a model whose routers have biases (gpt-oss-20b, gpt-oss-120b), found "
-        "--like " +
-        o.like);
+  if (o.routing != Routing::kUniform && !has_router_bias(*like))
+    return invalid("--routing zipf: wanted a model whose routers have biases (" + names_of(has_router_bias) +
+                   "), found --like " + o.like);
   if (o.layers < 0 || o.layers > 1000)
     return invalid("--layers: wanted 0 to 1000, found " + std::to_string(o.layers));
   std::error_code error;

@@ -21,8 +21,8 @@ struct MakeOptions {
 // Called with bytes as they are written: a Status that is not ok ends the work and is the answer.
 using MakeProgress = std::function<Status(int64_t done, int64_t all)>;
 
-// Writes config.json and model.safetensors: of gpt-oss models everything, with a stand-in tokenizer, of others the MoE layers. Without weights,
-// the configs and the tokenizer of a gpt-oss model alone: `--load-format dummy` makes the same weights of them. Tensors are
+// Writes config.json and model.safetensors: of a model that Sluice runs everything, with a stand-in tokenizer, of others the MoE layers. Without
+// weights, the configs and the tokenizer of a model that it runs alone: `--load-format dummy` makes the same weights of them. Tensors are
 // written in chunks, so no model is too large for memory. Everything lies in a folder .partial-PID of the directory until it is
 // whole. A failure leaves nothing behind; what a killed process left is removed by the next one. kInvalidArgument names the option;
 // kIo the file and, on a full disk, the bytes wanted.

@@ -26,25 +26,13 @@ struct PartText {
 
 // Indexed by DecoderPart.
 constexpr PartText kParts[] = {
-    {"embedding", false},
-    {"logits.norm", false},
-    {"logits", true},
-    {"attention.norm", false},
-    {"attention.qkv", true},
-    {"attention.qkv bias", false},
-    {"attention.o", true},
-    {"attention.o bias", false},
-    {"attention sinks", false},
-    {"moe.norm", false},
-    {"router", false},
-    {"router bias", false},
-    {"correction bias", false},
-    {"hash table", false},
-    {"experts", true},
-    {"experts scales", true},
-    {"experts bias", false},
-    {"shared expert", true},
-    {"shared expert scales", true},
+    {"embedding", false},        {"logits.norm", false},      {"logits", true},
+    {"attention.norm", false},   {"attention.qkv", true},     {"attention.qkv bias", false},
+    {"attention.o", true},       {"attention.o bias", false}, {"attention sinks", false},
+    {"attention.q_norm", false}, {"attention.k_norm", false}, {"moe.norm", false},
+    {"router", false},           {"router bias", false},      {"correction bias", false},
+    {"hash table", false},       {"experts", true},           {"experts scales", true},
+    {"experts bias", false},     {"shared expert", true},     {"shared expert scales", true},
 };
 
 }  // namespace

@@ -47,6 +47,8 @@ enum class DecoderPart : uint8_t {
   kO,
   kOBias,
   kSinks,
+  kQNorm,  // of each head
+  kKNorm,
   kMoeNorm,
   kRouter,
   kRouterBias,

@@ -6,115 +6,10 @@
 
 #include "models/family.h"
 #include "models/read_config.h"
+#include "models/read_decoder.h"
 
 namespace sluice {
 namespace {
-
-constexpr double kThetaMin = 1.0001, kThetaMax = 1e12;
-
-// "yarn" or "default"; kUnsupported names others, and members that neither has.
-Result<std::string> rope_type(const JsonAt& scaling) {
-  const auto type = scaling.string(scaling.has("rope_type") ? "rope_type" : "type", "default");
-  if (!type.ok()) return type;
-  if (type.value() != "default")
-    SLUICE_TRY(must_be(scaling, scaling.has("rope_type") ? "rope_type" : "type", "yarn", "gpt-oss"));
-  for (const auto& [key, value] : scaling.value().items()) {
-    const bool of_both =
-        key == "rope_type" || key == "type" || key == "rope_theta" || key == "partial_rotary_factor";
-    const bool of_yarn = key == "factor" || key == "original_max_position_embeddings" || key == "beta_fast" ||
-                         key == "beta_slow" || key == "attention_factor" || key == "mscale" ||
-                         key == "mscale_all_dim" || key == "truncate";
-    if (value.is_null() || of_both || (of_yarn && type.value() == "yarn")) continue;
-    return unsupported(scaling.at(key).value().wrong("no such key for rope_type " + type.value()).message);
-  }
-  SLUICE_TRY(must_be(scaling, "partial_rotary_factor", 1, "gpt-oss"));
-  return type;
-}
-
-Status read_yarn(const JsonAt& scaling, double context, RopeScaling* rope) {
-  double mscale = 0, all_dim = 0;
-  ConfigReader r{scaling};
-  r.number("original_max_position_embeddings", 1, 1e9, context, &rope->original_context);
-  SLUICE_TRY(r.status);
-  if (!scaling.value().contains("factor")) return scaling.number("factor").status();
-  r.number("factor", 1, 1e6, context / rope->original_context, &rope->factor);
-  r.number("beta_fast", 1e-3, 1e6, 32, &rope->beta_fast);
-  r.number("beta_slow", 1e-3, 1e6, 1, &rope->beta_slow);
-  r.number("mscale", 0, 1e3, 0, &mscale);
-  r.number("mscale_all_dim", 0, 1e3, 0, &all_dim);
-  const double stretched = mscale > 0 && all_dim > 0
-                               ? yarn_stretch(rope->factor, mscale) / yarn_stretch(rope->factor, all_dim)
-                               : yarn_stretch(rope->factor, 1);
-  r.number("attention_factor", 1e-3, 1e3, stretched, &rope->attention_factor);
-  SLUICE_TRY(r.status);
-  // null says no here, a missing key yes.
-  const auto truncate = scaling.boolean("truncate", !scaling.value().contains("truncate"));
-  if (!truncate.ok()) return truncate.status();
-  rope->truncate = truncate.value() ? RopeScaling::Truncate::kYes : RopeScaling::Truncate::kNo;
-  return {};
-}
-
-// Parameters of each kind of layer: the decoder rotates all alike.
-Result<JsonAt> rope_of_kinds(const JsonAt& parameters) {
-  std::vector<JsonAt> kinds;
-  for (const auto& [key, value] : parameters.value().items()) {
-    const JsonAt member = parameters.at(key).value();
-    if (value.is_null()) continue;
-    if (key != "full_attention" && key != "sliding_attention")
-      return unsupported(member.wrong("full_attention and sliding_attention alone").message);
-    SLUICE_TRY(member.need_object());
-    kinds.push_back(member);
-  }
-  for (const char* key : {"full_attention", "sliding_attention"})
-    if (!parameters.has(key))
-      return unsupported(parameters.where() + ": wanted full_attention and sliding_attention, found no " +
-                         key);
-  if (kinds[0].value() != kinds[1].value())
-    return unsupported(
-        kinds[1].wrong("what full_attention has: layers of gpt-oss models rotate alike").message);
-  return kinds[0];
-}
-
-// Hugging Face writes rope_scaling and rope_theta; transformers 5 writes both into rope_parameters, which other tools nest by kind of
-// layer. With neither, transformers takes the published model's. A rope_scaling stands over rope_parameters, and what is inside over what
-// is beside.
-Status read_rope(const JsonAt& config, RopeScaling* rope) {
-  double context = 0;
-  ConfigReader top{config};
-  top.number("rope_theta", kThetaMin, kThetaMax, 150000, &rope->theta);
-  top.number("max_position_embeddings", 1, 1e12, 131072, &context);
-  SLUICE_TRY(top.status);
-  SLUICE_TRY(must_be(config, "partial_rotary_factor", 1, "gpt-oss"));
-  const bool scaled = config.has("rope_scaling");
-  if (!scaled && !config.has("rope_parameters")) {
-    rope->factor = 32, rope->original_context = 4096, rope->truncate = RopeScaling::Truncate::kNo;
-    return {};
-  }
-  auto scaling = config.at(scaled ? "rope_scaling" : "rope_parameters");
-  if (!scaling.ok()) return scaling.status();
-  SLUICE_TRY(scaling.value().need_object());
-  if (scaling.value().has("full_attention") || scaling.value().has("sliding_attention"))
-    scaling = rope_of_kinds(scaling.value());
-  if (!scaling.ok()) return scaling.status();
-  const auto type = rope_type(scaling.value());
-  if (!type.ok()) return type.status();
-  ConfigReader r{scaling.value()};
-  r.number("rope_theta", kThetaMin, kThetaMax, rope->theta, &rope->theta);
-  SLUICE_TRY(r.status);
-  if (type.value() == "default") return rope->factor = 1, Status{};
-  SLUICE_TRY(read_yarn(scaling.value(), context, rope));
-  if (!config.has("original_max_position_embeddings")) return {};
-  top.number("original_max_position_embeddings", 1, 1e9, 0, &rope->original_context);
-  return top.status;
-}
-
-// A second name of a number.
-Status must_be_also(const JsonAt& config, const std::string& key, const std::string& first, int64_t value) {
-  const auto same = config.integer(key, 1, 1024);
-  if (!same.ok()) return same.status();
-  if (same.value() == value) return {};
-  return config.at(key).value().wrong(first + " = " + std::to_string(value));
-}
 
 // layer_types, or where it is missing every second layer with a window, the first one included.
 Status read_layers(const JsonAt& config, int64_t layers, std::vector<int32_t>* kind) {
@@ -136,36 +31,6 @@ Status read_layers(const JsonAt& config, int64_t layers, std::vector<int32_t>* k
       return item.wrong("sliding_attention or full_attention");
     kind->push_back(name.value() == "sliding_attention" ? 0 : 1);
   }
-  return {};
-}
-
-bool is_null(const JsonAt& config, const std::string& key) {
-  return config.value().contains(key) && config.value()[key].is_null();
-}
-
-Status refused(const JsonAt& config, const std::string& key, const std::string& wanted) {
-  const auto member = config.at(key);
-  return member.ok() ? member.value().wrong(wanted) : member.status();
-}
-
-// Heads of every kind of layer. null means what it means to transformers; a missing key would mean the published model's number.
-Status read_heads(const JsonAt& config, AttentionConfig* a) {
-  ConfigReader r{config};
-  r.integer("num_attention_heads", 1, 1024, &a->heads);
-  a->kv_heads = a->heads;
-  if (!is_null(config, "num_key_value_heads")) r.integer("num_key_value_heads", 1, 1024, &a->kv_heads);
-  SLUICE_TRY(r.status);
-  a->head_dim = a->hidden / a->heads;
-  if (!is_null(config, "head_dim")) r.integer("head_dim", 2, 512, &a->head_dim);
-  SLUICE_TRY(r.status);
-  if (a->heads % a->kv_heads)
-    return refused(config, "num_attention_heads",
-                   "a multiple of num_key_value_heads = " + std::to_string(a->kv_heads));
-  if (a->head_dim < 2 || a->head_dim > 512)
-    return refused(config, "head_dim", "a number, as hidden_size / num_attention_heads is not 2 to 512");
-  if (a->head_dim % 2) return refused(config, "head_dim", "an even number (pairs turn together)");
-  a->rotary = a->head_dim;
-  a->scale = 1 / std::sqrt(static_cast<double>(a->head_dim));
   return {};
 }
 
@@ -205,6 +70,13 @@ Status read_experts(const JsonAt& config, MoeConfig* moe) {
   return must_be(quantization.value(), "quant_method", "mxfp4", "gpt-oss");
 }
 
+// Where a config says nothing, transformers takes the published model's.
+RopeFamily rope_family() {
+  return {.models = "gpt-oss",
+          .unsaid = {.theta = 150000, .factor = 32, .original_context = 4096},
+          .context = 131072};
+}
+
 Result<ModelConfig> read(const JsonAt& config) {
   SLUICE_TRY(must_be(config, "attention_bias", true, "gpt-oss"));
   SLUICE_TRY(must_be(config, "hidden_act", "silu", "gpt-oss"));
@@ -222,8 +94,8 @@ Result<ModelConfig> read(const JsonAt& config) {
   SLUICE_TRY(r.status);
   if (d.hidden % kMxBlock) return refused(config, "hidden_size", "a multiple of 32 (MXFP4 blocks)");
   AttentionConfig attention{.hidden = d.hidden, .qkv_bias = true, .o_bias = true, .sinks = true};
-  SLUICE_TRY(read_heads(config, &attention));
-  SLUICE_TRY(read_rope(config, &d.rope));
+  SLUICE_TRY(read_heads(config, HeadDim::kSaid, &attention));
+  SLUICE_TRY(read_rope(config, rope_family(), &d.rope));
   SLUICE_TRY(read_layers(config, layers, &d.kind));
   AttentionConfig sliding = attention;
   sliding.window = window;

@@ -122,11 +122,13 @@ class ModelLoader {
       naming_ = naming.value();
     }
     const std::vector<TensorSpec> all = family.tensors(parts_.config, naming_);
+    const MoeConfig& moe = parts_.config.decoder.moe;
+    if (options_.format == LoadFormat::kDummy && options_.routing != Routing::kUniform && !moe.router_bias)
+      return unsupported("routing zipf: wanted a model whose routers have biases, found " +
+                         parts_.config.architecture);
     if (options_.format == LoadFormat::kDummy)
       source_.random = std::make_unique<RandomWeights>(
-          all,
-          RandomOptions{
-              .seed = options_.seed, .routing = options_.routing, .top_k = parts_.config.decoder.moe.top_k},
+          all, RandomOptions{.seed = options_.seed, .routing = options_.routing, .top_k = moe.top_k},
           host_threads(device_));
     if (source_.file) parts_.notes = notes_about(*source_.file, all);
     experts_.resize(static_cast<size_t>(parts_.config.decoder.layers()));
@@ -209,6 +211,10 @@ class ModelLoader {
         return copy(from, spec, &l.moe_norm);
       case DecoderPart::kSinks:
         return copy(from, spec, &l.attention.sinks);
+      case DecoderPart::kQNorm:
+        return copy(from, spec, &l.attention.q_norm);
+      case DecoderPart::kKNorm:
+        return copy(from, spec, &l.attention.k_norm);
       case DecoderPart::kQkv:
         return stack(from, specs, &l.attention.qkv);
       case DecoderPart::kQkvBias:

@@ -36,6 +36,8 @@ RandomContents random_contents(const TensorSpec& spec, int64_t layers) {
     case DecoderPart::kFinalNorm:
     case DecoderPart::kAttentionNorm:
     case DecoderPart::kMoeNorm:
+    case DecoderPart::kQNorm:
+    case DecoderPart::kKNorm:
       return {Fill::kNorm, 1};
     case DecoderPart::kExpertsScale:
       return {Fill::kMxfp4Scales, last * kMxBlock};

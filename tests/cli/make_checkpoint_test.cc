@@ -8,6 +8,7 @@
 
 #include "cli/command.h"
 #include "harness/model_copy.h"
+#include "models/family.h"
 #include "nn/moe.h"
 #include "weights/checkpoint.h"
 
@@ -39,9 +40,31 @@ TEST(MakeCheckpointCommand, WritesTheConfigAlone) {
   EXPECT_EQ(config["num_hidden_layers"], 36);
   EXPECT_EQ(config["num_local_experts"], 128);
   fs::remove_all(path);
-  expect_refusal({"make-checkpoint", path.string(), "--like", "qwen3-30b-a3b", "--config-only"},
-                 {"--config-only: wanted a model that Sluice runs whole", "found --like qwen3-30b-a3b"});
+  expect_refusal({"make-checkpoint", path.string(), "--like", "kimi-k2", "--config-only"},
+                 {"--config-only: wanted a model that Sluice runs whole (gpt-oss-20b, gpt-oss-120b, "
+                  "qwen3-30b-a3b, qwen3-235b-a22b)",
+                  "found --like kimi-k2"});
   EXPECT_FALSE(fs::exists(path));
+}
+
+// Read back, it is the published model.
+TEST(MakeCheckpointCommand, WritesTheConfigsOfQwen3Moe) {
+  const fs::path path = fs::path(testing::TempDir()) / ("sluice_qwen3_config_" + std::to_string(getpid()));
+  for (const std::string name : {"qwen3-30b-a3b", "qwen3-235b-a22b"}) {
+    fs::remove_all(path);
+    const Outcome o = sluice({"make-checkpoint", path.string(), "--like", name, "--config-only"});
+    EXPECT_EQ(o.status, 0) << o.err;
+    const Json made = parse_json(text_of(path / "config.json"), "config").value();
+    const Json published =
+        parse_json(text_of(fs::path(SLUICE_SOURCE_DIR) / "tests" / "data" / name / "config.json"), "config")
+            .value();
+    for (const auto& [key, value] : made.items()) EXPECT_EQ(published.value(key, Json()), value) << key;
+    const auto read = read_model_config(path.string());
+    ASSERT_TRUE(read.ok()) << read.status().message;
+    EXPECT_EQ(read.value().stop_tokens, (std::vector<int32_t>{151645, 151643}));
+    EXPECT_EQ(read.value().generation.top_k, 20);
+  }
+  fs::remove_all(path);
 }
 
 // Biases by Zipf's law are what another engine needs beside a uniform checkpoint of the same seed.
@@ -62,6 +85,8 @@ TEST(MakeCheckpointCommand, WritesSomeTensorsAlone) {
                  {"--only: wanted no --config-only"});
   expect_refusal({"make-checkpoint", path.string(), "--like", "kimi-k2", "--routing", "zipf"},
                  {"--routing zipf: wanted a model whose routers have biases", "found --like kimi-k2"});
+  expect_refusal({"make-checkpoint", path.string(), "--like", "qwen3-30b-a3b", "--routing", "zipf"},
+                 {"--routing zipf: wanted a model whose routers have biases (gpt-oss-20b, gpt-oss-120b)"});
   EXPECT_FALSE(fs::exists(path));
 }
 

@@ -171,11 +171,14 @@ TEST(Mtp, EveryStageIsAProblemThatAKernelHereTakes) {
   const auto device = cpu::open_device({.threads = 1}).value();
   const auto layer = loaded(*device);
   std::set<std::string> stages;
-  for (const StageProblem& s : mtp_problems(layer->config(), MtpDraft::kBounds, 5, 2, MoePath::kParts)) {
-    const auto plan = s.problem->plan(*device, {});
-    EXPECT_TRUE(plan.ok()) << s.stage << ": " << plan.status().message;
-    EXPECT_TRUE(stages.insert(s.stage).second) << s.stage << " comes twice";
-  }
+  const auto steps = plan_mtp(device->info(), device->catalog(), layer->config(), MtpDraft::kBounds);
+  ASSERT_TRUE(steps.ok()) << steps.status().message;
+  for (const auto& [step, count] : {std::pair{&*steps.value().layer, 5}, {&*steps.value().head, 2}})
+    for (const PieceProblem& s : step->problems(count)) {
+      const auto plan = s.problem->plan(*device, {});
+      EXPECT_TRUE(plan.ok()) << s.stage << ": " << plan.status().message;
+      EXPECT_TRUE(stages.insert(s.stage).second) << s.stage << " comes twice";
+    }
   for (const char* stage : {"eh_proj", "attention.latent", "attention.kv_write", "router", "logits"})
     EXPECT_TRUE(stages.count(stage)) << stage;
   for (const auto& [stage, kernel] : MtpDraft(*device, *layer).mtp().kernels(5, 2))
@@ -196,7 +199,7 @@ TEST(Mtp, WrongTensorsAreRefusedByName) {
     return draft.mtp().forward(in, layer->weights(), draft.cache(), out, workspace, device->stream()).message;
   };
   EXPECT_EQ(error([](auto& in, auto&, auto&) { in.hidden.shape[1] = 63; }),
-            "rms_norm: x: shape: wanted bf16[3, 64], found bf16[3, 63] strides [64, 1]");
+            "mtp hnorm: rms_norm: x: shape: wanted bf16[3, 64], found bf16[3, 63] strides [64, 1]");
   EXPECT_EQ(error([](auto&, auto& out, auto&) { out.hidden.shape[0] = 3; }),
             "mtp: hidden: shape: wanted bf16[24, 64], found bf16[3, 64]");
   EXPECT_EQ(error([](auto&, auto&, auto& workspace) { workspace.bytes = 8; }),

@@ -1,0 +1,289 @@
+// Qwen3-MoE: its config.json, its tensors, and logits within the noise of the runs that tools/parity/record_qwen3_moe.py recorded.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <tuple>
+
+#include "harness/devices.h"
+#include "harness/far_device.h"
+#include "harness/recorded_logits.h"
+#include "models/load.h"
+#include "serve/engine.h"
+
+namespace sluice::test {
+namespace {
+
+constexpr const char* kVariants[] = {"renormalized", "tied", "yarn"};
+
+// Published values: Qwen/Qwen3-30B-A3B and Qwen/Qwen3-235B-A22B, config.json of 2025-04.
+Result<ModelConfig> published(const std::string& name) { return read_model_config(test_data(name)); }
+
+// What a reader makes of the real config.json, changed in one place.
+Result<ModelConfig> changed(const std::function<void(Json&)>& change) {
+  Json config = read_json(test_data("qwen3-30b-a3b/config.json"), 1 << 20).value();
+  change(config);
+  const auto path =
+      std::filesystem::path(testing::TempDir()) / ("sluice_qwen3_config_" + std::to_string(getpid()));
+  std::filesystem::create_directories(path);
+  std::ofstream(path / "config.json") << config.dump();
+  auto out = read_model_config(path.string());
+  std::filesystem::remove_all(path);
+  return out;
+}
+
+std::string error_of(const std::function<void(Json&)>& change) {
+  const auto read = changed(change);
+  EXPECT_FALSE(read.ok());
+  const std::string& message = read.status().message;
+  const size_t at = message.find("config.json: ");
+  return at == std::string::npos ? message : message.substr(at);
+}
+
+const Family& family() {
+  const auto all = families();
+  return **std::find_if(all.begin(), all.end(),
+                        [](const Family* f) { return f->architecture == "Qwen3MoeForCausalLM"; });
+}
+
+struct LoadedQwen {
+  LoadedQwen(const std::string& variant, DType x, std::unique_ptr<Device> d, const Policy& policy = {},
+             std::unique_ptr<Device> e = nullptr)
+      : device(std::move(d)), experts(std::move(e)) {
+    auto loaded =
+        LoadedModel::load(*device, test_data("qwen3_moe/" + variant), {.x = x, .experts = experts.get()});
+    EXPECT_TRUE(loaded.ok()) << loaded.status().message;
+    if (!loaded.ok()) return;
+    model = std::move(loaded).value();
+    // Chunks of 9 tokens: a prompt is computed in pieces, across pages.
+    auto made = Engine::make(*device, model->config().decoder, model->weights(),
+                             {.max_model_len = 64,
+                              .max_num_seqs = 4,
+                              .max_num_batched_tokens = 9,
+                              .page_size = 4,
+                              .policy = policy,
+                              .experts = {experts.get()}});
+    EXPECT_TRUE(made.ok()) << made.status().message;
+    if (made.ok()) engine = std::move(made).value();
+  }
+  std::unique_ptr<Device> device, experts;
+  std::unique_ptr<LoadedModel> model;
+  std::unique_ptr<Engine> engine;
+};
+
+Recorded recorded_of(const std::string& variant) {
+  const auto file = Checkpoint::open(test_data("qwen3_moe/" + variant + ".safetensors"));
+  EXPECT_TRUE(file.ok()) << file.status().message;
+  if (!file.ok()) return {};
+  const auto positions = values<int32_t>(*file.value(), "all.positions");
+  return {.ids = values<int32_t>(*file.value(), "all.ids"),
+          .greedy = {},
+          .positions = {positions.begin(), positions.end()},
+          .logits = values<float>(*file.value(), "all.logits"),
+          .noise = values<float>(*file.value(), "all.noise"),
+          .noise_most = values<float>(*file.value(), "all.noise_most"),
+          .gap = {}};
+}
+
+void expect_within(const LoadedQwen& m, const std::string& variant, double noise_scale, double rms_allowed,
+                   double most_allowed) {
+  const Recorded r = recorded_of(variant);
+  ASSERT_TRUE(m.engine);
+  const auto got = m.engine->logits(r.ids, r.positions);
+  ASSERT_TRUE(got.ok()) << got.status().message;
+  ASSERT_EQ(got.value().size(), r.logits.size());
+  ASSERT_EQ(r.positions.size(), 40u);
+  Distance worst;
+  for (size_t row = 0; row < r.positions.size(); ++row) {
+    const Distance d = distance(r, got.value(), row, noise_scale);
+    worst = {std::max(worst.rms, d.rms), std::max(worst.most, d.most)};
+  }
+  EXPECT_LE(worst.rms, rms_allowed) << variant;
+  EXPECT_LE(worst.most, most_allowed) << variant;
+  testing::Test::RecordProperty(variant + "_rms", std::to_string(worst.rms));
+  testing::Test::RecordProperty(variant + "_most", std::to_string(worst.most));
+}
+
+}  // namespace
+
+TEST(Qwen3Moe, ReadsThePublishedConfigs) {
+  for (const auto& [name, layers, hidden, heads, intermediate] :
+       {std::tuple{"qwen3-30b-a3b", 48, 2048, 32, 768}, std::tuple{"qwen3-235b-a22b", 94, 4096, 64, 1536}}) {
+    SCOPED_TRACE(name);
+    const auto read = published(name);
+    ASSERT_TRUE(read.ok()) << read.status().message;
+    const ModelConfig& c = read.value();
+    const DecoderConfig& d = c.decoder;
+    EXPECT_EQ(c.architecture, "Qwen3MoeForCausalLM");
+    EXPECT_EQ(c.context, 40960);
+    EXPECT_EQ(c.stop_tokens, std::vector<int32_t>{151645});
+    EXPECT_EQ(c.head, ModelConfig::Head::kOwn);
+    EXPECT_EQ(std::tuple(d.vocab, d.layers(), d.hidden), std::tuple(151936, layers, hidden));
+    EXPECT_DOUBLE_EQ(d.eps, 1e-6);
+    EXPECT_EQ(std::tuple(d.rope.theta, d.rope.factor), std::tuple(1e6, 1));
+    ASSERT_EQ(d.attention.size(), 1u);
+    const AttentionConfig& a = d.attention.front();
+    EXPECT_EQ(std::tuple(a.heads, a.kv_heads, a.head_dim, a.rotary), std::tuple(heads, 4, 128, 128));
+    EXPECT_TRUE(a.qk_norm && !a.qkv_bias && !a.o_bias && !a.sinks && a.window == 0);
+    EXPECT_DOUBLE_EQ(a.qk_norm_eps, 1e-6);
+    EXPECT_EQ(std::tuple(d.moe.experts, d.moe.top_k, d.moe.intermediate, d.moe.hidden),
+              std::tuple(128, 8, intermediate, hidden));
+    EXPECT_EQ(d.moe.method, RoutingMethod::kRenormalizeNaive);
+    EXPECT_EQ(d.moe.expert_w, DType::kBF16);
+    EXPECT_TRUE(d.moe.residual && !d.moe.router_bias && !d.moe.up_bias && !d.moe.down_bias);
+  }
+}
+
+TEST(Qwen3Moe, ListsEveryTensor) {
+  const ModelConfig config = published("qwen3-30b-a3b").value();
+  const std::vector<TensorSpec> all = family().tensors(config, MoeNaming::kQwen3Moe);
+  // Per layer: two norms, four projections, norms of queries and keys, the router, three of each expert.
+  EXPECT_EQ(all.size(), 3u + 48 * (2 + 4 + 2 + 1 + 3 * 128));
+  int64_t bytes = 0;
+  for (const TensorSpec& t : all) bytes += *stored_bytes(t.type, t.shape);
+  EXPECT_EQ(bytes, 61064245248);  // metadata.total_size of the published index: 30,532,122,624 parameters
+}
+
+TEST(Qwen3Moe, WhatAConfigLeavesOutIsWhatTransformersTakes) {
+  const ModelConfig plain =
+      changed([](Json& c) {
+        for (const char* key : {"norm_topk_prob", "rope_theta", "head_dim", "use_sliding_window",
+                                "mlp_only_layers", "decoder_sparse_step"})
+          c.erase(key);
+      }).value();
+  EXPECT_EQ(plain.decoder.moe.method, RoutingMethod::kDefault);
+  EXPECT_DOUBLE_EQ(plain.decoder.rope.theta, 10000);
+  EXPECT_EQ(plain.decoder.attention.front().head_dim, 64);
+  const ModelConfig five = changed([](Json& c) {
+                             c["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 5e6}};
+                             c["num_local_experts"] = c["num_experts"];
+                             c["layer_types"] = Json(48, "full_attention");
+                             c.erase("rope_theta"), c.erase("num_experts");
+                           }).value();
+  EXPECT_DOUBLE_EQ(five.decoder.rope.theta, 5e6);
+  EXPECT_EQ(five.decoder.moe.experts, 128);
+  EXPECT_TRUE(changed([](Json& c) { c["attention_bias"] = true; }).value().decoder.attention.front().o_bias);
+}
+
+// As the model's page has it.
+TEST(Qwen3Moe, YarnExtendsTheContext) {
+  const ModelConfig c =
+      changed([](Json& config) {
+        config["rope_scaling"] = {
+            {"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}};
+      }).value();
+  EXPECT_EQ(c.context, 131072);
+  EXPECT_EQ(std::tuple(c.decoder.rope.factor, c.decoder.rope.original_context), std::tuple(4, 32768));
+  EXPECT_EQ(c.decoder.rope.truncate, RopeScaling::Truncate::kYes);
+}
+
+TEST(Qwen3Moe, RefusesByKey) {
+  const auto only = [](const std::string& key, const std::string& wanted, const std::string& found) {
+    return "config.json: " + key + ": wanted " + wanted +
+           ", which is all that Qwen3-MoE models have, found " + found;
+  };
+  EXPECT_EQ(error_of([](Json& c) { c["use_sliding_window"] = true; }),
+            only("use_sliding_window", "false", "true"));
+  EXPECT_EQ(error_of([](Json& c) { c["decoder_sparse_step"] = 2; }), only("decoder_sparse_step", "1", "2"));
+  EXPECT_EQ(error_of([](Json& c) { c["mlp_only_layers"] = {3}; }),
+            only("mlp_only_layers", "[]", "an array of 1"));
+  EXPECT_EQ(error_of([](Json& c) { c["hidden_act"] = "gelu"; }), only("hidden_act", "\"silu\"", "\"gelu\""));
+  EXPECT_EQ(error_of([](Json& c) {
+              c["rope_scaling"] = {{"type", "linear"}, {"factor", 2}};
+            }),
+            only("rope_scaling.type", "\"yarn\"", "\"linear\""));
+  EXPECT_EQ(error_of([](Json& c) { c["num_experts_per_tok"] = 129; }),
+            "config.json: num_experts_per_tok: wanted at most num_experts = 128, found 129");
+  EXPECT_EQ(error_of([](Json& c) { c["num_local_experts"] = 64; }),
+            "config.json: num_local_experts: wanted num_experts = 128, found 64");
+  EXPECT_EQ(error_of([](Json& c) { c["num_key_value_heads"] = 5; }),
+            "config.json: num_attention_heads: wanted a multiple of num_key_value_heads = 5, found 32");
+  EXPECT_EQ(error_of([](Json& c) { c.erase("moe_intermediate_size"); }),
+            "config.json: moe_intermediate_size: wanted a value, found no such key");
+  EXPECT_EQ(
+      error_of([](Json& c) { c["layer_types"] = {"sliding_attention"}; }),
+      "config.json: layer_types[0]: wanted full_attention, which is all that Qwen3-MoE layers have, found "
+      "\"sliding_attention\"");
+  for (const char* key : {"quantization_config", "dual_chunk_attention_config"}) {
+    const auto read = changed([&](Json& c) { c[key] = {{"quant_method", "fp8"}}; });
+    EXPECT_EQ(read.status().code, Code::kUnsupported);
+    EXPECT_NE(read.status().message.find(std::string(key) + ": wanted no such key"), std::string::npos)
+        << read.status().message;
+  }
+}
+
+// The bounds are those of tests/models/parity_test.cc, and so is their reason.
+TEST(Qwen3Moe, LogitsInBf16AreWithinTheNoiseOfItsRoundings) {
+  for (const char* variant : kVariants)
+    for (auto& device : every_level(2)) {
+      SCOPED_TRACE(text(device->info()));
+      expect_within(LoadedQwen(variant, DType::kBF16, std::move(device)), variant, 1, 4, 2);
+    }
+}
+
+TEST(Qwen3Moe, LogitsInF32AreWithinTheNoiseOfItsSums) {
+  for (const char* variant : kVariants)
+    expect_within(LoadedQwen(variant, DType::kF32, cpu::open_device({.threads = 2}).value()), variant,
+                  0x1p-16, 16, 16);
+}
+
+TEST(Qwen3Moe, ExpertsOnADeviceOfTheirOwnAreWithinTheSameNoise) {
+  for (const char* variant : kVariants)
+    expect_within(LoadedQwen(variant, DType::kBF16, cpu::open_device({.threads = 2}).value(), {},
+                             std::make_unique<FarDevice>()),
+                  variant, 1, 4, 2);
+}
+
+// Four prompts at once and each alone: with one kernel for all counts of tokens, the same answers.
+TEST(Qwen3Moe, BatchedIsAlone) {
+  for (const char* variant : kVariants) {
+    const Recorded r = recorded_of(variant);
+    LoadedQwen m(variant, DType::kBF16, cpu::open_device({.threads = 2}).value(), {.batch_invariant = true});
+    ASSERT_TRUE(m.engine);
+    const auto answers = [&](const std::vector<std::vector<int32_t>>& prompts) {
+      std::vector<std::vector<int32_t>> out(prompts.size());
+      std::vector<int64_t> of;
+      for (const auto& prompt : prompts) {
+        Request request{.prompt = prompt};
+        request.sampling.temperature = 0;
+        request.sampling.max_tokens = 12;
+        const auto added = m.engine->add(request);
+        EXPECT_TRUE(added.ok()) << added.status().message;
+        if (added.ok()) of.push_back(added.value());
+      }
+      while (!m.engine->idle()) {
+        const auto tokens = m.engine->step();
+        EXPECT_TRUE(tokens.ok()) << tokens.status().message;
+        if (!tokens.ok()) return out;
+        for (const GeneratedToken& t : tokens.value())
+          out[static_cast<size_t>(std::find(of.begin(), of.end(), t.request) - of.begin())].push_back(t.id);
+      }
+      return out;
+    };
+    std::vector<std::vector<int32_t>> prompts;
+    for (const int64_t length : {1, 7, 20, 33}) prompts.emplace_back(r.ids.end() - length, r.ids.end());
+    const auto batched = answers(prompts);
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      EXPECT_EQ(answers({prompts[i]}).front(), batched[i]) << variant << " prompt " << i;
+      EXPECT_EQ(batched[i].size(), 12u);
+    }
+  }
+}
+
+// Routers of this family have no bias that could make them choose by Zipf's law.
+TEST(Qwen3Moe, RandomWeightsAreThoseOfTheConfigAlone) {
+  const auto device = cpu::open_device({.threads = 2}).value();
+  const std::string directory = test_data("qwen3_moe/renormalized");
+  const auto model = LoadedModel::load(*device, directory, {.format = LoadFormat::kDummy});
+  ASSERT_TRUE(model.ok()) << model.status().message;
+  EXPECT_TRUE(model.value()->weights().layers[0].attention.q_norm.present());
+  const auto zipf =
+      LoadedModel::load(*device, directory, {.format = LoadFormat::kDummy, .routing = Routing::kZipf});
+  EXPECT_EQ(zipf.status().message,
+            "routing zipf: wanted a model whose routers have biases, found Qwen3MoeForCausalLM");
+}
+
+}  // namespace sluice::test

@@ -1,0 +1,89 @@
+// Whole steps of models on an H200, as they are planned: which kernel computes which stages, and how often.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "backends/cuda/device.h"
+#include "dispatch/explain.h"
+#include "models/family.h"
+#include "nn/decoder.h"
+
+namespace sluice::test {
+namespace {
+
+// "  24 x route+group                 cuda.route_group.fewtokens_sm90", in the order in which kernels first run.
+void list(const Step& step, int64_t tokens, std::ostream& out) {
+  std::vector<std::pair<std::string, int>> lines;
+  for (const StageKernel& s : step.kernels(tokens)) {
+    std::string stage = s.stage;
+    stage.resize(std::max<size_t>(stage.size() + 1, 52), ' ');
+    const std::string line = stage + s.kernel;
+    auto same = std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == line; });
+    if (same == lines.end()) same = lines.insert(lines.end(), {line, 0});
+    ++same->second;
+  }
+  for (const auto& [line, times] : lines) {
+    std::string count = std::to_string(times);
+    count.insert(0, count.size() < 4 ? 4 - count.size() : 0, ' ');
+    out << count << " x " << line << "\n";
+  }
+}
+
+std::string steps_of(const DecoderConfig& model) {
+  const DeviceInfo h200 = known_device("h200").value();
+  std::ostringstream out;
+  for (const int64_t tokens : {1, 8, 64, 1024}) {
+    const StepBounds bounds{.tokens = 1024, .sequences = std::min<int64_t>(tokens, 256), .pages = 4096};
+    const auto steps = plan_decoder(h200, cuda::catalog(), model.with_layouts_of(h200), bounds);
+    EXPECT_TRUE(steps.ok()) << steps.status().message;
+    if (!steps.ok()) return {};
+    out << tokens << " tokens\n";
+    list(steps.value().layers(tokens, 1), tokens, out);
+    list(tokens > 256 ? *steps.value().greedy : *steps.value().all_greedy, bounds.sequences, out);
+  }
+  return out.str();
+}
+
+void expect_golden(const std::string& name, const std::string& found) {
+  const std::string path = std::string(SLUICE_SOURCE_DIR) + "/tests/golden/steps/" + name + ".txt";
+  if (std::getenv("SLUICE_UPDATE_GOLDENS")) {
+    std::ofstream(path) << found;
+    return;
+  }
+  std::ifstream file(path);
+  std::ostringstream wanted;
+  wanted << file.rdbuf();
+  EXPECT_EQ(found, wanted.str()) << path << " (./dev goldens writes it anew)";
+}
+
+DecoderConfig published_decoder(const std::string& name) {
+  const auto read = read_model_config(std::string(SLUICE_SOURCE_DIR) + "/tests/data/" + name);
+  EXPECT_TRUE(read.ok()) << read.status().message;
+  return read.value().decoder;
+}
+DecoderConfig gpt_oss_20b() { return published_decoder("gpt-oss-20b"); }
+
+}  // namespace
+
+TEST(StepGolden, GptOss20b) { expect_golden("gpt_oss_20b", steps_of(gpt_oss_20b())); }
+
+// The same with four times as many experts and half as many layers more.
+TEST(StepGolden, GptOss120b) {
+  DecoderConfig model = gpt_oss_20b();
+  model.moe.experts = 128;
+  while (model.layers() < 36) model.kind.push_back(model.kind[model.kind.size() - 2]);
+  expect_golden("gpt_oss_120b", steps_of(model));
+}
+
+TEST(StepGolden, Qwen3Moe30bA3b) {
+  expect_golden("qwen3_30b_a3b", steps_of(published_decoder("qwen3-30b-a3b")));
+}
+TEST(StepGolden, Qwen3Moe235bA22b) {
+  expect_golden("qwen3_235b_a22b", steps_of(published_decoder("qwen3-235b-a22b")));
+}
+
+}  // namespace sluice::test
