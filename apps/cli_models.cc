@@ -388,7 +388,8 @@ Command add_make_checkpoint(CLI::App& root) {
   const auto options = std::make_shared<MakeOptions>();
   app->add_option("directory", options->directory, "where to write: a new or empty directory");
   app->add_option("--like", options->like,
-                  "the model: gpt-oss whole, of the others the MoE layers alone, in bf16 where they ship in "
+                  "the model: gpt-oss and Qwen3-MoE whole, of the others the MoE layers alone, in bf16 where "
+                  "they ship in "
                   "FP8 or NVFP4")
       ->capture_default_str();
   app->add_option("--layers", options->layers, "0: as many as the model has")

@@ -55,7 +55,7 @@ constexpr Example kExamples[] = {
     {"make-checkpoint", "build/random-120b --like gpt-oss-120b --config-only",
      "what `bench --load-format dummy` wants of it: no weights"},
     {"make-checkpoint", "build/random-qwen --like qwen3-30b-a3b --layers 1",
-     "one MoE layer of another model"},
+     "one layer of another model: 2 GB"},
     {"moe", "", "a layer of gpt-oss-20b with random weights, checked and timed"},
     {"moe", "qwen3-30b-a3b --tokens 1,8,64", "of another model, at these counts of tokens"},
     {"moe", "qwen3-30b-a3b --tokens 16 --json", "the same as JSON"},

@@ -229,9 +229,9 @@ ENGINE = [
     Mutation(
         "experts_of_one_layer",
         "every layer captures its experts at the place of the first",
-        "src/nn/decoder.cc",
-        "in.captured.row<int32_t>(static_cast<int64_t>(layer))",
-        "in.captured.row<int32_t>(0)",
+        "src/nn/decoder_graph.cc",
+        "slice_of(captured, layer)",
+        "slice_of(captured, 0)",
         "EngineExperts.*",
     ),
     Mutation(

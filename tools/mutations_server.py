@@ -180,12 +180,12 @@ SERVER = [
         "KernelRuns.*",
     ),
     Mutation(
-        "kinds_of_attention_count_alike",
-        "each kind of attention counts as if all layers were of it",
-        "src/nn/decoder.cc",
-        "std::ranges::count(config_.kind, static_cast<int32_t>(kind)), runs);",
-        "config_.layers(), runs);",
-        "KernelRuns.*",
+        "kernels_count_once",
+        "a kernel counts once a step, however many layers run it",
+        "src/graph/step.cc",
+        "if (runs) runs->add(",
+        "if (runs && stages[0].layer < 1) runs->add(",
+        "KernelRuns.*:Graph.*",
     ),
     server(
         "imbalance_of_the_sum",

@@ -258,6 +258,22 @@ KERNELS = [
         "RmsNorm*",
     ),
     Mutation(
+        "norm_of_one_head",
+        "every head of a row is read and written where the first one is",
+        CPU + "rms_norm_rows.cc",
+        "first = head % p.heads * p.hidden;",
+        "first = 0 * (head % p.heads) * p.hidden;",
+        "RmsNorm*",
+    ),
+    Mutation(
+        "weights_of_experts_as_they_are",
+        "norm_topk_prob is read the other way round",
+        "src/models/qwen3_moe.cc",
+        "renormalized.value() ? RoutingMethod::kRenormalizeNaive : RoutingMethod::kDefault",
+        "renormalized.value() ? RoutingMethod::kDefault : RoutingMethod::kRenormalizeNaive",
+        "Qwen3Moe.*",
+    ),
+    Mutation(
         "rope_turns_backwards",
         "pairs turn the other way",
         SIMD + "turn.h",

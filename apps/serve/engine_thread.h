@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/worker_thread.h"
-#include "nn/kernel_runs.h"
+#include "graph/kernel_runs.h"
 #include "serve/expert_counter.h"
 #include "serve/mask_workers.h"
 #include "serve/request.h"

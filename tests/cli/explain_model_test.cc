@@ -45,7 +45,7 @@ TEST(ExplainModel, AStageThatMovesBytesHasThatFloor) {
   const Json at = choices("gpt-oss-120b", "64", "h200");
   // Experts that 64 * 4 rows are expected to reach, 4.25 bits a weight, rows of bf16 in and out.
   const double experts = 128 * (1 - std::pow(127.0 / 128, 256)), rows = 64 * 4;
-  expect_floor(stage(at, "experts"),
+  expect_floor(stage(at, "experts.up+experts.down"),
                (experts * (5760 + 2880) * 2880 * 4.25 / 8 + rows * 2 * (2880 + 2880)) / kBytesPerUs);
   expect_floor(stage(at, "router"), (64 * 2880 * 2 + 128 * 2881 * 2 + 64 * 128 * 2) / kBytesPerUs);
 }

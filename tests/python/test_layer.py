@@ -217,7 +217,7 @@ def test_explain_and_text():
     layer = Made().layer()
     assert "hidden=64" in layer.text and layer.fields["experts"] == "8" and layer.dtype is torch.bfloat16
     said = layer.explain([1, 17])
-    assert "tokens   1," in said and "tokens   17," in said and "cpu.router_gemm" in said
+    assert "tokens   1\n" in said and "tokens   17\n" in said and "cpu.router_gemm" in said
     assert "hidden=64" in repr(layer) and "loaded=True" in repr(layer)
     with pytest.raises(sluice_moe.InvalidArgument, match="wanted 0 to 64"):
         layer.explain(65)
