@@ -121,7 +121,7 @@ TEST_F(CapiLayerMemory, ALayerIsDescribedWithoutADevice) {
   options.model = "gpt-oss-120b", options.tokens_max = 64;
   const Answer h200 = describe({&options, "h200", nullptr}, {1, 64}, error_);
   ASSERT_EQ(h200.status, SLUICE_OK) << error_.str();
-  for (const char* part : {"experts=128", "tokens   1, ", "tokens   64, ", "cuda.", "_sm90"})
+  for (const char* part : {"experts=128", "tokens   1\n", "tokens   64\n", "cuda.", "_sm90"})
     EXPECT_NE(h200.said.find(part), std::string::npos) << part << " in " << h200.said;
   EXPECT_EQ(h200.said.find("none: "), std::string::npos) << h200.said;
   EXPECT_EQ(describe({&options, "h200", nullptr}, {65}, error_).status, SLUICE_INVALID_ARGUMENT);
