@@ -3,7 +3,7 @@
 
 #include "apps/cli.h"
 #include "apps/commands.h"
-#include "dispatch/any_op.h"
+#include "graph/any_op.h"
 
 namespace sluice::apps {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "apps/commands.h"
 #include "backends/backends.h"
-#include "dispatch/any_op.h"
+#include "graph/any_op.h"
 #include "dispatch/explain.h"
 
 namespace sluice::apps {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "dispatch/any_op.h"
+#include "graph/any_op.h"
 #include "nn/moe.h"
 
 namespace sluice::apps {

@@ -9,7 +9,7 @@
 #include "apps/explain_model.h"
 #include "apps/inspect.h"
 #include "apps/moe_layer.h"
-#include "dispatch/any_op.h"
+#include "graph/any_op.h"
 
 namespace sluice::apps {
 

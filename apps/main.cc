@@ -9,7 +9,7 @@
 #include "apps/examples.h"
 #include "apps/output.h"
 #include "base/printable.h"
-#include "dispatch/any_op.h"
+#include "graph/any_op.h"
 
 namespace sluice::apps {
 

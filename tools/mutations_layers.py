@@ -3,20 +3,20 @@ from mutations_table import Mutation
 
 LAYERS = [
     Mutation(
-        "moe_as_one_forgets_shared",
-        "experts as one operation lose the answer of the shared expert",
+        "runs_find_another_tensor",
+        "a fused operation finds a tensor where another stage has it",
         "src/graph/runs.cc",
-        ".shared = combine.shared,",
-        ".shared = combine.residual,",
-        "Moe.*",
+        "slots[i].column == bind.column)",
+        "slots[i].column + 0 * bind.column == 0)",
+        "QkvRopeKvWrite/*:RopeKvWrite/*:Engine.*",
     ),
     Mutation(
-        "moe_grouped_reads_another_order",
-        "rows of both products begin where they are counted",
+        "runs_look_past_links",
+        "stages that do not read each other are a run",
         "src/graph/runs.cc",
-        ".row_begin = up.row_begin,",
-        ".row_begin = up.row_count,",
-        "Moe.*",
+        "return known.value == bind.value &&",
+        "return (known.value == bind.value || true) &&",
+        "GraphRuns.*",
     ),
     Mutation(
         "step_of_the_other_phase",

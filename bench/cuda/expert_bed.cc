@@ -39,21 +39,11 @@ ExpertMlp::Args Bed::args(int64_t i) const {
           .y = y_};
 }
 
-template <class Op>
-std::vector<std::string> Bed::ways_of(const typename Op::Problem& problem, double ratio) {
-  const auto table = memory_.device().catalog().table<Op>();
-  const Decision decision = decide<Op>(problem, memory_.device().info(), table);
-  std::vector<std::string> out;
-  if (decision.chosen < 0) return out;
-  for (const Verdict& v : decision.verdicts)
-    for (const Config& one : v.configs)
-      if (one.refusal.accepted() && one.cost_us <= ratio * decision.choice().cost_us)
-        out.push_back(std::string(v.candidate) + (one.name.empty() ? "" : ":" + one.name));
-  return out;
+std::vector<ForcedWay> Bed::ways(double ratio) {
+  return ways_near<ExpertMlp>(memory_.device(), problem_, ratio, true);
 }
-std::vector<std::string> Bed::ways(double ratio) { return ways_of<ExpertMlp>(problem_, ratio); }
-std::vector<std::string> Bed::ways_of_gemms(double ratio) {
-  return ways_of<GroupedMlp>(GroupedMlp::of(problem_), ratio);
+std::vector<ForcedWay> Bed::ways_of_gemms(double ratio) {
+  return ways_near<GroupedMlp>(memory_.device(), GroupedMlp::of(problem_), ratio, true);
 }
 
 Result<Step> Bed::layer(const Policy& policy) {

@@ -31,11 +31,11 @@ class Bed {
   const Tensor& y() const { return y_; }
   const Draw& draw(int64_t i) const { return draws_[static_cast<size_t>(i) % draws_.size()]; }
   Result<Step> layer(const Policy& policy = {});  // ExpertMlp
-  // What Policy::force says for each way through our kernels that costs less than `ratio` times what dispatch chooses.
-  std::vector<std::string> ways(double ratio);
+  // The ways through our kernels that cost less than `ratio` times what dispatch chooses.
+  std::vector<ForcedWay> ways(double ratio);
   // Its two GEMMs alone, after group() of the same run; combine() makes y from their result.
   Result<Step> gemms(const Policy& policy = {});  // GroupedMlp
-  std::vector<std::string> ways_of_gemms(double ratio);
+  std::vector<ForcedWay> ways_of_gemms(double ratio);
   Result<Step> group();
   Result<Step> combine();
   Status poison_outputs();
@@ -45,8 +45,6 @@ class Bed {
   Result<std::string> check(const Tensor& y, Who who) const;
 
  private:
-  template <class Op>
-  std::vector<std::string> ways_of(const typename Op::Problem& problem, double ratio);
   ExpertMlp::Args args(int64_t i) const;
   const GroupRows::Args& groups(int64_t i) const { return groups_[static_cast<size_t>(i) % groups_.size()]; }
 

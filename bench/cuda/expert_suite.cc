@@ -59,10 +59,10 @@ Status Bench::layers(Experts& experts, const std::vector<Tensor>& x, const std::
     if (whole ? layer.ok() : has_gemms)
       contest.contenders.push_back(contender_of("sluice", whole ? layer.value() : gemms.value()));
     if ((whole ? layer.ok() : has_gemms) && options_.candidates)
-      for (const std::string& way : whole ? bed.ways(kNearWays) : bed.ways_of_gemms(kNearWays)) {
-        Result<Step> step = whole ? bed.layer({.force = way}) : bed.gemms({.force = way});
+      for (const ForcedWay& way : whole ? bed.ways(kNearWays) : bed.ways_of_gemms(kNearWays)) {
+        Result<Step> step = whole ? bed.layer(way.policy) : bed.gemms(way.policy);
         if (!step.ok()) return step.status();
-        contest.contenders.push_back({Who::kCandidate, way, commit(), true, std::move(step).value()});
+        contest.contenders.push_back({Who::kCandidate, way.name, commit(), true, std::move(step).value()});
       }
     const PeerRun* ran = nullptr;
     const auto& with_peers = options_.peer_ops;

@@ -1,26 +1,30 @@
 // Sluice's kernels as contenders: what dispatch chooses, and each candidate by its name.
 #pragma once
+#include <algorithm>
 #include <memory>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "cuda/commit.h"
 #include "cuda/contest.h"
 #include "cuda/memory.h"
-#include "dispatch/plan.h"
+#include "graph/run_plan.h"
 
 namespace sluice::bench {
 
 // A plan with its own workspace.
 template <class Op>
 struct Ready {
-  Plan<Op> plan;
+  OpPlan<Op> plan;
   Workspace workspace;
 };
 
 template <class Op>
 Result<std::shared_ptr<const Ready<Op>>> make_ready(Memory& memory, const typename Op::Problem& problem,
                                                     const Policy& policy = {}) {
-  auto plan = make_plan<Op>(memory.device(), problem, policy);
+  auto plan = plan_op<Op>(memory.device(), problem, policy);
   if (!plan.ok()) return plan.status();
   void* data = nullptr;
   const size_t bytes = plan.value().workspace_bytes();
@@ -51,8 +55,68 @@ inline Contender contender_of(std::string impl, Step step) {
 // A kernel whose predicted cost is this many times the best one is not measured: its runs would take most of a suite.
 constexpr double kFarSlower = 3;
 
-// "sluice", and one contender for each kernel that accepts the problem and is not far slower. None, with a complaint, if no
-// kernel accepts it. `args(i)` are the tensors of run i.
+// A way through Sluice's kernels: its name in rows, and the policy that leaves no other.
+struct ForcedWay {
+  std::string name;
+  Policy policy;
+};
+
+// The words that force a fused operation's stages: each choice of a kernel for each operation among them, and each kernel of some of
+// the stages.
+template <class Op>
+std::vector<std::string> words_of_stages(const Catalog& catalog, const typename Op::Problem& problem) {
+  std::vector<std::string> out = {""};
+  const Graph graph = run_graph<Op>(problem).graph;
+  const std::vector<std::string_view> ops = ops_of(graph);
+  std::vector<std::string> of_some;
+  for_each_op([&]<class Part>() {
+    if constexpr (!std::is_same_v<Part, Op>) {
+      if (std::find(ops.begin(), ops.end(), Part::kName) == ops.end()) return;
+      std::vector<std::string> more;
+      for (const Candidate<Part>* c : catalog.table<Part>()) {
+        if (kIsRun<Part>) of_some.emplace_back(c->name);
+        for (const std::string& before : out)
+          if (!kIsRun<Part>) more.push_back((before.empty() ? "" : before + ",") + std::string(c->name));
+      }
+      if (!kIsRun<Part>) out = std::move(more);
+    }
+  });
+  out.insert(out.end(), of_some.begin(), of_some.end());
+  return out;
+}
+
+// The ways that cost at most `ratio` times what dispatch chooses. by_config: each configuration of a kernel is one.
+template <class Op>
+std::vector<ForcedWay> ways_near(const Device& device, const typename Op::Problem& problem, double ratio,
+                                 bool by_config) {
+  std::vector<ForcedWay> out;
+  const auto best = plan_op<Op>(device, problem);
+  if (!best.ok()) return out;
+  const double most_us = ratio * best.value().cost_us();
+  const Decision whole = decide<Op>(problem, device.info(), device.catalog().table<Op>());
+  for (const Verdict& v : whole.verdicts) {
+    const std::string name(v.candidate);
+    if (!by_config && v.config >= 0 && v.cost_us <= most_us) out.push_back({name, {.force = name}});
+    for (const Config& one : v.configs) {
+      if (!by_config || !one.refusal.accepted() || one.cost_us > most_us) continue;
+      const std::string word = name + (one.name.empty() ? "" : ":" + one.name);
+      out.push_back({word, {.force = word}});
+    }
+  }
+  if constexpr (kHasStages<Op>) {
+    std::set<std::string> names;
+    for (const std::string& words : words_of_stages<Op>(device.catalog(), problem)) {
+      const auto plan = plan_op<Op>(device, problem, {.force = words});
+      if (plan.ok() && plan.value().by_stages() && plan.value().cost_us() <= most_us &&
+          names.insert(plan.value().kernel()).second)
+        out.push_back({plan.value().kernel(), {.force = words}});
+    }
+  }
+  return out;
+}
+
+// "sluice", and one contender for each way that is not far slower. None, with a complaint, if no kernel accepts the problem.
+// `args(i)` are the tensors of run i.
 template <class Op, class MakeArgs>
 Status add_ours(Memory& memory, const typename Op::Problem& problem, MakeArgs args, bool dependent,
                 Contest* contest, std::vector<std::string>* complaints) {
@@ -66,27 +130,14 @@ Status add_ours(Memory& memory, const typename Op::Problem& problem, MakeArgs ar
          }});
     return {};
   };
-  const Device& device = memory.device();
-  const auto table = device.catalog().table<Op>();
-  const Decision decision = decide<Op>(problem, device.info(), table);
-  if (decision.chosen < 0) {
+  if (const auto plan = plan_op<Op>(memory.device(), problem); !plan.ok()) {
     complaints->push_back(std::string(Op::kName) + " (" + fields_text(problem) +
-                          ") left out, no kernel of ours: " + decision.status().message);
+                          ") left out, no kernel of ours: " + plan.status().message);
     return {};
   }
   SLUICE_TRY(add(Who::kSluice, "sluice", {}));
-  const double far_us = kFarSlower * decision.verdicts[static_cast<size_t>(decision.chosen)].cost_us;
-  for (size_t row = 0; row < decision.verdicts.size(); ++row) {
-    const Verdict& v = decision.verdicts[row];
-    const std::string name(v.candidate);
-    if (table[row]->parts.empty()) {
-      if (v.config >= 0 && v.cost_us <= far_us) SLUICE_TRY(add(Who::kCandidate, name, {.force = name}));
-      continue;
-    }
-    for (const Config& one : v.configs)  // of a composition: each choice of kernels for its parts
-      if (one.refusal.accepted() && one.cost_us <= far_us)
-        SLUICE_TRY(add(Who::kCandidate, name + ":" + one.name, {.force = name + ":" + one.name}));
-  }
+  for (const ForcedWay& way : ways_near<Op>(memory.device(), problem, kFarSlower, false))
+    SLUICE_TRY(add(Who::kCandidate, way.name, way.policy));
   return {};
 }
 

@@ -10,7 +10,7 @@
 
 #include "base/printable.h"
 #include "capi/shared_moes.h"
-#include "dispatch/any_op.h"
+#include "graph/any_op.h"
 #include "nn/moe_load.h"
 #include "sluice/sluice.h"
 

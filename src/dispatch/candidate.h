@@ -44,16 +44,13 @@ std::string text(const DeviceInfo& device);
 
 struct Policy {
   // The only kernels allowed: NAME or NAME:CONFIG, several parted by commas, at most one for each operation. A name belongs to
-  // the operation in its middle (cuda.expert_gemm.mxfp4_tile_sm90), also where that is a part of a composition
-  // (dispatch/composition.h). What is refused is an error, never a fallback.
+  // the operation in its middle (cuda.expert_gemm.mxfp4_tile_sm90). What is refused is an error, never a fallback.
   std::string force = {};
   bool batch_invariant = false;  // only kernels whose rows do not depend on each other
 };
 
 // One launch of a plan, in plain numbers that only the candidate that listed them reads.
 struct KernelLaunch {
-  // In a composition: which part it belongs to, and the row of that part's candidate in its operation's table.
-  int32_t part = 0, candidate = -1;
   std::array<int32_t, 6> value{};
   bool operator==(const KernelLaunch&) const = default;
 };
@@ -83,9 +80,8 @@ struct Candidate {
   Status (*enqueue)(const typename Op::Problem&, const typename Op::Args&, Workspace, Stream) = nullptr;
 
   // Of a candidate with several, in place of those: all configurations of a problem that supports() accepts, in a fixed order,
-  // each with its cost or its refusal; and what enqueues the launches of one of them, and chooses nothing. The policy is for
-  // compositions, which decide on their parts.
-  std::vector<Config> (*configs)(const typename Op::Problem&, const DeviceInfo&, const Policy&) = nullptr;
+  // each with its cost or its refusal; and what enqueues the launches of one of them, and chooses nothing.
+  std::vector<Config> (*configs)(const typename Op::Problem&, const DeviceInfo&) = nullptr;
   Status (*enqueue_config)(const typename Op::Problem&, std::span<const KernelLaunch>,
                            const typename Op::Args&, Workspace, Stream) = nullptr;
   // One launch in words, for explain.
@@ -96,15 +92,18 @@ struct Candidate {
   bool config_decides_bits = false;
   int alignment_bytes = 1;  // of every tensor's first element, beyond its own type's
   bool planned = false;     // a card without a kernel: explain shows it and says so, nothing runs it
-  // Of a composition: the operations whose kernels it runs in turn. A caller that runs these itself gains nothing here.
-  std::span<const std::string_view> parts = {};
 };
+
+// The variant of "cuda.router_gemm.splitk_sm90": splitk_sm90.
+inline std::string_view variant_of(std::string_view candidate) {
+  return candidate.substr(candidate.rfind('.') + 1);
+}
 
 // The configurations of any candidate: at least one.
 template <class Op>
 std::vector<Config> configs_of(const Candidate<Op>& c, const typename Op::Problem& problem,
-                               const DeviceInfo& device, const Policy& policy = {}) {
-  if (c.configs) return c.configs(problem, device, policy);
+                               const DeviceInfo& device) {
+  if (c.configs) return c.configs(problem, device);
   return {
       Config{.cost_us = c.cost_us(problem, device), .workspace_bytes = c.workspace_bytes(problem, device)}};
 }

@@ -51,10 +51,10 @@ Decision decide(const typename Op::Problem& problem, const DeviceInfo& device,
     }
     v.refusal.need(!policy.batch_invariant || c->batch_invariant, "policy.batch_invariant",
                    "this kernel is not");
-    const bool excluded = (force.own && force.own->name != c->name) || (force.parts && c->parts.empty());
-    if (excluded) v.refusal.need(false, "policy.force to allow it", "policy.force=" + policy.force);
+    if (force.own && force.own->name != c->name)
+      v.refusal.need(false, "policy.force to allow it", "policy.force=" + policy.force);
     if (v.refusal.accepted() && out.contract.accepted()) {
-      v.configs = configs_of(*c, problem, device, policy);
+      v.configs = configs_of(*c, problem, device);
       if (force.own && !force.own->config.empty()) {
         std::erase_if(v.configs, [&](const Config& one) { return one.name != force.own->config; });
         v.refusal.need(!v.configs.empty(), "policy.force to name a configuration of it here", policy.force);

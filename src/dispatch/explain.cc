@@ -44,8 +44,11 @@ namespace {
 
 // The configurations of a candidate, the cheapest marked, with its launches; each with its cost or why not.
 std::string configs_text(const Verdict& v) {
-  if (v.configs.size() == 1 && v.configs[0].name.empty()) return {};
   std::string out;
+  if (v.configs.size() == 1 && v.configs[0].name.empty()) {
+    for (const std::string& text : v.texts) out += "                " + text + "\n";
+    return out;
+  }
   for (size_t i = 0; i < v.configs.size(); ++i) {
     const Config& one = v.configs[i];
     char line[200];

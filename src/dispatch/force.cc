@@ -23,31 +23,16 @@ std::vector<ForceWord> force_words(std::string_view force) {
   return out;
 }
 
-Force force_of(std::string_view force, std::string_view op, const std::vector<std::string_view>& names,
-               const std::vector<std::string_view>& parts) {
+Force force_of(std::string_view force, const std::vector<std::string_view>& names) {
   Force out;
   const std::vector<ForceWord> words = force_words(force);
   out.refusal.need(force.empty() || !words.empty(), "policy.force to name a candidate", force);
   for (const ForceWord& word : words) {
-    const bool part = word.op() != op && std::find(parts.begin(), parts.end(), word.op()) != parts.end();
     const bool own = std::find(names.begin(), names.end(), word.name) != names.end();
-    out.refusal.need(own || part, "policy.force to name a candidate of this operation",
+    out.refusal.need(own, "policy.force to name a candidate of this operation",
                      word.name.empty() ? force : word.name);
     out.refusal.need(!own || !out.own, "policy.force to name one candidate of an operation", force);
     if (own) out.own = word;
-    out.parts |= part;
-  }
-  return out;
-}
-
-Policy policy_for(const Policy& policy, std::string_view op, const std::vector<std::string_view>& parts) {
-  Policy out = policy;
-  out.force.clear();
-  for (const ForceWord& word : force_words(policy.force)) {
-    if (word.op() != op && std::find(parts.begin(), parts.end(), word.op()) == parts.end()) continue;
-    if (!out.force.empty()) out.force += ',';
-    out.force += word.name;
-    if (!word.config.empty()) out.force += ':' + std::string(word.config);
   }
   return out;
 }

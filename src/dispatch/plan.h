@@ -24,7 +24,6 @@ class Plan {
   std::string choice() const {
     return std::string(kernel_->name) + (config_.name.empty() ? "" : ":" + config_.name);
   }
-  bool is_composition() const { return !kernel_->parts.empty(); }
   double cost_us() const { return config_.cost_us; }
   const typename Op::Problem& problem() const { return problem_; }
 
@@ -127,12 +126,8 @@ Result<Policy> invariant_policy(const DeviceInfo& device, std::span<const Candid
     return unsupported(std::string(Op::kName) + " (" + fields_text(problem) +
                        "): batch_invariant: wanted one kernel for 1 to " + std::to_string(tokens_max) +
                        " tokens, found none that takes them all");
-  // Words for the parts of a composition stay.
   Policy one = policy;
   one.force = best->force;
-  for (const ForceWord& word : force_words(policy.force))
-    if (word.op() != Op::kName)
-      one.force += "," + std::string(word.name) + (word.config.empty() ? "" : ":" + std::string(word.config));
   return one;
 }
 
@@ -163,6 +158,16 @@ Status for_each_change(int64_t tokens_max, Same same, Change change, int64_t fir
 
 // The largest bound of a table: what a kernel asks for is looked at for each count.
 constexpr int64_t kTableTokensMax = int64_t{1} << 24;
+
+inline Status check_bounds(std::string_view op, int64_t tokens_min, int64_t tokens_max) {
+  if (tokens_max < 0 || tokens_max > kTableTokensMax)
+    return invalid(std::string(op) + ": tokens_max: wanted 0 to " + std::to_string(kTableTokensMax) +
+                   ", found " + std::to_string(tokens_max));
+  if (tokens_min < 0 || tokens_min > tokens_max)
+    return invalid(std::string(op) + ": tokens_min: wanted 0 to " + std::to_string(tokens_max) +
+                   ", found " + std::to_string(tokens_min));
+  return {};
+}
 
 // decide() at the counts from 0, or tokens_min, to a maximum (for_each_change), kept as the breakpoints of that step function (one step under
 // Policy::batch_invariant where a kernel has one list of launches, and one for no tokens where its kernel takes none). What
@@ -204,7 +209,7 @@ class PlanTable {
   double cost_us(int64_t tokens, const DeviceInfo& device) const {
     const Plan<Op>& plan = at(tokens);
     const std::vector<Config> configs =
-        configs_of(*plan.kernel_, Op::at_tokens(plan.problem(), tokens), device, policy_);
+        configs_of(*plan.kernel_, Op::at_tokens(plan.problem(), tokens), device);
     for (const Config& one : configs)
       if (one.name == plan.config_.name) return one.cost_us;
     return plan.cost_us();
@@ -221,7 +226,6 @@ class PlanTable {
  private:
   std::vector<Step> steps_;
   int64_t tokens_max_ = 0;
-  Policy policy_;
 };
 
 template <class Op>
@@ -229,12 +233,7 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
                                           std::span<const Candidate<Op>* const> table,
                                           const typename Op::Problem& problem, int64_t tokens_max,
                                           const Policy& policy, int64_t tokens_min) {
-  if (tokens_max < 0 || tokens_max > kTableTokensMax)
-    return invalid(std::string(Op::kName) + ": tokens_max: wanted 0 to " + std::to_string(kTableTokensMax) +
-                   ", found " + std::to_string(tokens_max));
-  if (tokens_min < 0 || tokens_min > tokens_max)
-    return invalid(std::string(Op::kName) + ": tokens_min: wanted 0 to " + std::to_string(tokens_max) +
-                   ", found " + std::to_string(tokens_min));
+  SLUICE_TRY(check_bounds(Op::kName, tokens_min, tokens_max));
   // A bound beyond the contract's is refused before the counts up to it are looked at.
   const typename Op::Problem most = Op::at_tokens(problem, tokens_max);
   if (const Refusal contract = Op::validate(most); !contract.accepted())
@@ -243,7 +242,6 @@ Result<PlanTable<Op>> PlanTable<Op>::make(const DeviceInfo& device,
   out.tokens_max_ = tokens_max;
   const Result<Policy> for_all = invariant_policy<Op>(device, table, problem, tokens_max, policy);
   if (!for_all.ok()) return for_all.status();
-  out.policy_ = for_all.value();
   const auto plan_at = [&](int64_t tokens) {
     const typename Op::Problem at = Op::at_tokens(problem, tokens);
     Result<Plan<Op>> made = make_plan<Op>(device, table, at, for_all.value());

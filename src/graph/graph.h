@@ -26,10 +26,12 @@ struct Value {
   std::string name;
   Place place = Place::kBetween;
   int32_t given = -1;  // its index in the caller's list of such values
-  // Elements from one row to the next, where stages see columns of it alone; 0: rows are as the slots say, packed.
+  // Elements from one row to the next, where stages see columns of it alone (the caller's own tensor says it better); 0: rows are
+  // as the slots say, packed.
   int64_t row = 0;
   bool kept = false;       // who calls reads it after the step
   bool unaligned = false;  // of the caller: rows may begin anywhere, not only at multiples of 16 bytes
+  bool fresh = false;      // of the caller: the launch before a step may still write it
 };
 
 // The tensor of a slot: a value, or columns of its rows from `column` on. What a slot's spec says is the shape.
@@ -115,26 +117,37 @@ class Graph {
   ValueId between(std::string name, int64_t row = 0) {
     return add_value(std::move(name), Place::kBetween, -1, row);
   }
+  // Stages see columns of its rows, `elements` apart.
+  void in_rows(ValueId value, int64_t elements) {
+    if (value != kNoValue) values_[static_cast<size_t>(value)].row = elements;
+  }
   void may_be_unaligned(ValueId value) { values_[static_cast<size_t>(value)].unaligned = true; }
+  void may_be_fresh(ValueId value) { values_[static_cast<size_t>(value)].fresh = true; }
   void keep(ValueId value) { values_[static_cast<size_t>(value)].kept = true; }
 
   // The next stage. Slots that are not named are absent.
   template <class Op>
   void add(std::string name, const typename Op::Problem& problem, std::initializer_list<SlotBind<Op>> slots,
            StageOptions options = {}) {
-    Stage stage{.name = std::move(name),
-                .layer = layer_,
-                .experts = options.experts,
-                .part = part_,
-                .op = std::make_unique<StageOf<Op>>(problem, options.rows),
-                .slots = {}};
+    std::vector<Bind> binds;
     Op::slots(problem, [&](const SlotSpec&, Tensor Op::Args::*member) {
       Bind from;
       for (const SlotBind<Op>& s : slots)
         if (s.slot == member) from = s.from;
-      stage.slots.push_back(from);
+      binds.push_back(from);
     });
-    stages_.push_back(std::move(stage));
+    add_bound<Op>(std::move(name), problem, std::move(binds), options);
+  }
+  // The same with all slots, in the order of the operation's.
+  template <class Op>
+  void add_bound(std::string name, const typename Op::Problem& problem, std::vector<Bind> slots,
+                 StageOptions options = {}) {
+    stages_.push_back({.name = std::move(name),
+                       .layer = layer_,
+                       .experts = options.experts,
+                       .part = part_,
+                       .op = std::make_unique<StageOf<Op>>(problem, options.rows),
+                       .slots = std::move(slots)});
   }
   // Stages that follow are of this layer.
   void begin_layer(int32_t layer) { layer_ = layer; }

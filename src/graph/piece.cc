@@ -27,8 +27,11 @@ Tensor Placed::tensor(const Bind& bind, const SlotSpec& spec) const {
     }
     if (value.row == 0) return out;  // as it is, so that the operation checks it
   } else {
-    out.data = base + at[static_cast<size_t>(bind.value)];
+    const size_t place = at[static_cast<size_t>(bind.value)];
+    if (place == kNowhere) return {};
+    out.data = base + place;
   }
+  const int64_t row = out.present() && out.rank > 1 ? out.stride[0] : value.row;
   out.data = static_cast<std::byte*>(out.data) + bytes_of(spec.dtype, bind.column);
   out.dtype = spec.dtype, out.where = where, out.rank = static_cast<int8_t>(spec.rank),
   out.shape = spec.shape;
@@ -37,7 +40,7 @@ Tensor Placed::tensor(const Bind& bind, const SlotSpec& spec) const {
     out.stride[static_cast<size_t>(i)] = stride;
     stride *= spec.shape[static_cast<size_t>(i)];
   }
-  if (value.row > 0) out.stride[0] = value.row;
+  if (value.row > 0 && spec.rank > 1) out.stride[0] = row;
   return out;
 }
 

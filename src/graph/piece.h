@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "dispatch/any_op.h"
+#include "graph/any_op.h"
 #include "graph/graph.h"
 
 namespace sluice {
@@ -18,6 +18,9 @@ struct Given {
   ValueId instead = kNoValue;
   Tensor stand_in = {};
 };
+
+// The place of a value that no kernel of a plan writes.
+inline constexpr size_t kNowhere = ~size_t{0};
 
 // Where the values of a step are, in a call of so many tokens.
 struct Placed {

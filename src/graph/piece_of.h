@@ -17,44 +17,19 @@ struct PieceBounds {
   bool required = false;
 };
 
-// A stage's tensors.
-template <class Op>
-typename Op::Args stage_args(const Stage& stage, const Placed& placed) {
-  typename Op::Args out;
-  size_t k = 0;
-  Op::slots(static_cast<const StageOf<Op>&>(*stage.op).at(placed.tokens),
-            [&](const SlotSpec& spec, Tensor Op::Args::*member) {
-              out.*member = placed.tensor(stage.slots[k++], spec);
-            });
-  return out;
-}
-
-// Those of an operation: of one stage, or of several.
-template <class Op>
-struct ArgsOf {
-  static typename Op::Args make(const typename Op::Problem&, std::span<const Stage> stages,
-                                const Placed& placed) {
-    return stage_args<Op>(stages[0], placed);
-  }
-};
-template <class Op>
-requires requires { typename RunOf<Op>::Ops; }
-struct ArgsOf<Op> {
-  static typename Op::Args make(const typename Op::Problem& p, std::span<const Stage> stages,
-                                const Placed& placed) {
-    return [&]<class... Ops, size_t... k>(OpList<Ops...>, std::index_sequence<k...>) {
-      return RunOf<Op>::args(p, stage_args<Ops>(stages[k], placed)...);
-    }(typename RunOf<Op>::Ops{}, std::make_index_sequence<kRunStages<Op>>{});
-  }
-};
-
 template <class Op>
 class PieceOf final : public PieceKind {
  public:
-  // `rows`: of the operation, for each token.
+  // `rows`: of the operation, for each token. sources: of its slots, if several stages are its.
   PieceOf(const typename Op::Problem& problem, int64_t rows, size_t stages, const DeviceInfo& device,
-          std::vector<const Candidate<Op>*> candidates, const Policy& policy, const PieceBounds& bounds)
-      : problem_(problem), rows_(rows), device_(device), candidates_(std::move(candidates)), policy_(policy) {
+          std::span<const Candidate<Op>* const> candidates, const Policy& policy, const PieceBounds& bounds,
+          std::vector<StageSlot> sources = {})
+      : problem_(problem),
+        rows_(rows),
+        device_(device),
+        candidates_(candidates),
+        policy_(policy),
+        sources_(std::move(sources)) {
     stages_ = stages, phase_ = bounds.phase, required_ = bounds.required;
     plan(bounds);
   }
@@ -75,14 +50,25 @@ class PieceOf final : public PieceKind {
   const Policy& policy() const override { return policy_; }
   Status run(std::span<const Stage> stages, const Placed& placed, Workspace scratch,
              Stream stream) const override {
-    return table_->run(placed.tokens * rows_, ArgsOf<Op>::make(at(placed.tokens), stages, placed), scratch,
-                       stream);
+    return table_->run(placed.tokens * rows_, args(stages, placed), scratch, stream);
   }
   Result<StageCheck> check(std::span<const Stage> stages, const Placed& placed, Workspace scratch,
                            Device& device, Stream stream) const override;
 
  private:
   typename Op::Problem at(int64_t tokens) const { return Op::at_tokens(problem_, tokens * rows_); }
+
+  typename Op::Args args(std::span<const Stage> stages, const Placed& placed) const {
+    typename Op::Args out;
+    size_t i = 0;
+    Op::slots(at(placed.tokens), [&](const SlotSpec& spec, Tensor Op::Args::*member) {
+      const StageSlot from = sources_.empty() ? StageSlot{0, static_cast<uint8_t>(i)} : sources_[i];
+      ++i;
+      if (sources_.empty() || spec.used)
+        out.*member = placed.tensor(stages[from.stage].slots[from.slot], spec);
+    });
+    return out;
+  }
 
   // For all counts; or for those up to the largest that any kernel takes.
   void plan(const PieceBounds& bounds) {
@@ -128,8 +114,9 @@ class PieceOf final : public PieceKind {
   typename Op::Problem problem_;
   int64_t rows_;
   DeviceInfo device_;
-  std::vector<const Candidate<Op>*> candidates_;
+  std::span<const Candidate<Op>* const> candidates_;  // of a catalog that outlives the step
   Policy policy_;
+  std::vector<StageSlot> sources_;
   std::optional<PlanTable<Op>> table_;
 };
 
@@ -138,11 +125,11 @@ Result<StageCheck> PieceOf<Op>::check(std::span<const Stage> stages, const Place
                                       Device& device, Stream stream) const {
   // Before the run: an output may be one of the inputs.
   const typename Op::Problem problem = at(placed.tokens);
-  const typename Op::Args args = ArgsOf<Op>::make(problem, stages, placed);
-  Result<HostCopy<Op>> host = HostCopy<Op>::make(device, problem, args, stream);
+  const typename Op::Args tensors = args(stages, placed);
+  Result<HostCopy<Op>> host = HostCopy<Op>::make(device, problem, tensors, stream);
   if (!host.ok()) return host.status();
   Expectations wanted = reference(problem, host.value().args());
-  if (Status status = table_->run(placed.tokens * rows_, args, scratch, stream); !status.ok()) return status;
+  if (Status status = table_->run(placed.tokens * rows_, tensors, scratch, stream); !status.ok()) return status;
   if (Status status = host.value().fetch(stream); !status.ok()) return status;
   for (Expected& given : expected_given(problem, host.value().args())) wanted.push_back(std::move(given));
   StageCheck result{.stage = {}, .kernel = std::string(kernel(placed.tokens))};

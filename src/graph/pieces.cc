@@ -7,11 +7,6 @@
 namespace sluice {
 namespace {
 
-template <class Op>
-concept IsRun = requires {
-  typename RunOf<Op>::Ops;
-};
-
 // The policy with the words of `kernel` too.
 Policy with_kernel(Policy policy, const std::string& kernel) {
   if (!kernel.empty()) policy.force += (policy.force.empty() ? "" : ",") + kernel;
@@ -40,37 +35,28 @@ std::vector<std::string_view> ops_of(const Graph& graph) {
 }
 
 Policy policy_of(const Policy& policy, const Graph& graph) {
-  Policy out = policy;
-  out.force.clear();
   const std::vector<std::string_view> ops = ops_of(graph);
-  for (const ForceWord& word : force_words(policy.force)) {
-    if (std::find(ops.begin(), ops.end(), word.op()) == ops.end()) continue;
-    out.force += (out.force.empty() ? "" : ",") + std::string(word.name);
-    if (!word.config.empty()) out.force += ":" + std::string(word.config);
-  }
-  return out;
+  return with_words(policy, [&](const ForceWord& word) {
+    return std::find(ops.begin(), ops.end(), word.op()) != ops.end();
+  });
 }
 
 template <class Op>
 const PieceKind* Pieces::kind_of(const typename Op::Problem& problem, int64_t rows, size_t stages,
-                                 size_t phase, bool experts) {
+                                 size_t phase, bool experts, std::vector<StageSlot> sources) {
   const StepPhase& of = (*phases_)[phase];
   // Only what may be named for a phase is planned for each apart.
-  PieceBounds bounds{.first = 0, .last = phases_->back().last, .phase = -1};
+  PieceBounds bounds{.first = phases_->front().first, .last = phases_->back().last, .phase = -1};
   if (experts && phases_->size() > 1)
     bounds = {.first = of.first, .last = of.last, .phase = static_cast<int32_t>(phase)};
   for (const auto& kind : kinds_)
     if (const auto* same = dynamic_cast<const PieceOf<Op>*>(kind.get());
         same && same->is(problem, rows, bounds.phase))
       return kind.get();
-  std::vector<const Candidate<Op>*> candidates;
-  for (const Candidate<Op>* c : catalog_->table<Op>())
-    if (!IsRun<Op> || c->parts.empty()) candidates.push_back(c);
   Policy policy = experts ? with_kernel(policy_, of.kernel) : policy_;
   bounds.required = speaks_of(policy, Op::kName);
-  policy = policy_for<Op>(policy, std::span<const Candidate<Op>* const>(candidates));
-  kinds_.push_back(
-      std::make_unique<PieceOf<Op>>(problem, rows, stages, *device_, std::move(candidates), policy, bounds));
+  kinds_.push_back(std::make_unique<PieceOf<Op>>(problem, rows, stages, *device_, catalog_->table<Op>(),
+                                                 policy_for(policy, Op::kName), bounds, std::move(sources)));
   return kinds_.back().get();
 }
 
@@ -79,18 +65,20 @@ void Pieces::add_stage(size_t stage, size_t phase) {
   const Stage& s = graph_->stages()[stage];
   const auto* op = dynamic_cast<const StageOf<Op>*>(s.op.get());
   if (!op) return;
-  at_[phase * stages_ + stage].push_back(kind_of<Op>(op->problem(), op->rows(), 1, phase, s.experts));
+  at_[phase * stages_ + stage].push_back(kind_of<Op>(op->problem(), op->rows(), 1, phase, s.experts, {}));
 }
 
 template <class Op>
 void Pieces::add_run(size_t stage, size_t phase) {
-  const auto problem = run_at<Op>(*graph_, stage);
-  if (!problem) return;
+  if (Op::kName == without_) return;
+  auto run = find_run<Op>(*graph_, stage);
+  if (!run) return;
   constexpr size_t kCount = kRunStages<Op>;
   bool experts = false;
   for (size_t k = 0; k < kCount; ++k) experts |= graph_->stages()[stage + k].experts;
-  const PieceKind* kind = kind_of<Op>(*problem, 1, kCount, phase, experts);
+  const PieceKind* kind = kind_of<Op>(run->problem, 1, kCount, phase, experts, std::move(run->sources));
   at_[phase * stages_ + stage].push_back(kind);
+  hidden_[{stage, kind}] = std::move(run->hidden);
   for (size_t k = stage; k < stage + kCount; ++k) {
     reach_[k].first = std::min(reach_[k].first, stage);
     reach_[k].second = std::max(reach_[k].second, stage + kCount);
@@ -126,10 +114,11 @@ Status Pieces::check_named() const {
 }
 
 Result<Pieces> Pieces::make(const DeviceInfo& device, const Catalog& catalog, const Graph& graph,
-                            const std::vector<StepPhase>& phases, const Policy& policy) {
+                            const std::vector<StepPhase>& phases, const Policy& policy,
+                            std::string_view without) {
   Pieces out;
   out.device_ = &device, out.catalog_ = &catalog, out.graph_ = &graph, out.phases_ = &phases;
-  out.policy_ = policy;
+  out.policy_ = policy, out.without_ = without;
   out.stages_ = graph.stages().size();
   out.at_.resize(out.stages_ * phases.size());
   out.named_.resize(out.at_.size());
@@ -137,7 +126,7 @@ Result<Pieces> Pieces::make(const DeviceInfo& device, const Catalog& catalog, co
   for (size_t phase = 0; phase < phases.size(); ++phase)
     for (size_t stage = 0; stage < out.stages_; ++stage) {
       for_each_op([&]<class Op>() {
-        if constexpr (!IsRun<Op>) out.add_stage<Op>(stage, phase);
+        if constexpr (!kIsRun<Op>) out.add_stage<Op>(stage, phase);
       });
       for_each_run([&]<class Op>() { out.add_run<Op>(stage, phase); });
       for (const PieceKind* kind : out.at(stage, phase))

@@ -1,10 +1,14 @@
 // Every piece that a graph's stages may be computed by.
 #pragma once
+#include <algorithm>
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "dispatch/catalog.h"
 #include "graph/piece.h"
+#include "graph/runs.h"
 
 namespace sluice {
 
@@ -17,6 +21,7 @@ struct StepPhase {
 struct StepPolicy {
   Policy policy = {};
   std::vector<StepPhase> phases = {};  // none: one, without a name
+  std::string_view without = {};       // a fused operation of which no kernel is taken
 };
 
 // A piece at one place of the graph.
@@ -36,7 +41,8 @@ class Pieces {
  public:
   // kInvalidArgument: a word of the policy that speaks of no operation here.
   static Result<Pieces> make(const DeviceInfo& device, const Catalog& catalog, const Graph& graph,
-                             const std::vector<StepPhase>& phases, const Policy& policy);
+                             const std::vector<StepPhase>& phases, const Policy& policy,
+                             std::string_view without);
   // Those that begin at a stage, in a phase; of equal cost the first counts.
   const std::vector<const PieceKind*>& at(size_t stage, size_t phase) const {
     return at_[phase * stages_ + stage];
@@ -44,6 +50,12 @@ class Pieces {
   const std::vector<std::unique_ptr<PieceKind>>& kinds() const { return kinds_; }
   // From the first to past the last stage that some piece computes together with this one.
   std::pair<size_t, size_t> reach(size_t stage) const { return reach_[stage]; }
+  // Values that the piece does not write.
+  bool hides(const PlacedPiece& piece, ValueId value) const {
+    const auto found = hidden_.find({piece.first, piece.kind});
+    return found != hidden_.end() &&
+           std::find(found->second.begin(), found->second.end(), value) != found->second.end();
+  }
   // Whether the policy lets the piece compute its stages. A kernel of several stages that it names runs wherever `serves` says that it
   // can; a stage whose own kernel it names is no other kernel's.
   template <class Serves>
@@ -63,7 +75,7 @@ class Pieces {
  private:
   template <class Op>
   const PieceKind* kind_of(const typename Op::Problem& problem, int64_t rows, size_t stages, size_t phase,
-                           bool experts);
+                           bool experts, std::vector<StageSlot> sources);
   template <class Op>
   void add_stage(size_t stage, size_t phase);
   template <class Op>
@@ -76,10 +88,12 @@ class Pieces {
   const Graph* graph_ = nullptr;
   const std::vector<StepPhase>* phases_ = nullptr;
   Policy policy_;
+  std::string_view without_;
   size_t stages_ = 0;
   std::vector<std::unique_ptr<PieceKind>> kinds_;
   std::vector<std::vector<const PieceKind*>> at_;
   std::vector<std::pair<size_t, size_t>> reach_;
+  std::map<std::pair<size_t, const PieceKind*>, std::vector<ValueId>> hidden_;
   // What the policy names for a stage: its own operation, or runs that compute it.
   struct Named {
     bool stage = false;

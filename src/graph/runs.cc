@@ -1,80 +1,37 @@
 #include "graph/runs.h"
 
+#include <algorithm>
+
 namespace sluice {
+namespace detail {
 namespace {
 
-bool same(const Bind& a, const Bind& b) {
-  return a.value == b.value && a.column == b.column && a.slice == b.slice;
-}
-bool linked(const Bind& out, const Bind& in) { return out.value != kNoValue && same(out, in); }
-
-// [rows * columns] as [rows, columns].
-Tensor as_rows(Tensor t, int64_t columns) {
-  if (!t.present() || t.rank == 2) return t;
-  t.rank = 2, t.shape[0] /= columns, t.shape[1] = columns;
-  t.stride = {columns, 1};
-  return t;
-}
-
-// The stages of both products: the second reads what the first writes, in the same groups.
-bool chained(const RunView& v, size_t up, size_t down) {
-  using A = ExpertGemm::Args;
-  const auto at = [&](size_t k, Tensor A::*slot) { return v.bind<ExpertGemm>(k, slot); };
-  return linked(at(up, &A::y), at(down, &A::x)) && linked(at(up, &A::row_begin), at(down, &A::row_begin)) &&
-         linked(at(up, &A::row_count), at(down, &A::row_count));
-}
-
-// What both products are of; none where their contracts hold more than it says.
-std::optional<ExpertMlp::Problem> mlp_of(const ExpertGemm::Problem& up, const ExpertGemm::Problem& down) {
-  ExpertMlp::Problem p{.tokens = 0,
-                       .slots = up.slots,
-                       .experts = up.experts,
-                       .experts_routed = up.experts_routed,
-                       .hidden = up.width,
-                       .intermediate = up.features,
-                       .x = up.x,
-                       .w = up.w,
-                       .b = up.b,
-                       .g = down.y,
-                       .layout = up.layout,
-                       .gate_order = up.gate_order,
-                       .act = up.act,
-                       .alpha = up.alpha,
-                       .beta = up.beta,
-                       .limit = up.limit,
-                       .up_bias = up.bias,
-                       .down_bias = down.bias,
-                       .weight_on_input = up.weighted,
-                       .x_unaligned = up.x_unaligned};
-  if (ExpertMlp::up(p) == up && ExpertMlp::down(p) == down) return p;
-  return {};
-}
-
-RopeKvWrite::Problem turn_of(const RunView& v, size_t rope, size_t write) {
-  const KvWrite::Problem& w = v.of<KvWrite>(write).problem();
-  RopeKvWrite::Problem p{.rope = v.of<Rope>(rope).problem(),
-                         .kv_heads = w.kv_heads,
-                         .pages = w.pages,
-                         .page_size = w.page_size,
-                         .cache = w.cache};
-  p.rope.heads -= w.kv_heads;
-  p.settled = v.given(v.bind<Rope>(rope, &Rope::Args::positions)) &&
-              v.given(v.bind<Rope>(rope, &Rope::Args::table)) &&
-              v.given(v.bind<KvWrite>(write, &KvWrite::Args::slot_of));
-  return p;
-}
-
-// Keys stand behind the queries and values behind the keys, in the rows that turn.
-bool turns_and_writes(const RunView& v, size_t rope, size_t write, const RopeKvWrite::Problem& p) {
-  const Bind x = v.bind<Rope>(rope, &Rope::Args::x), keys = v.bind<KvWrite>(write, &KvWrite::Args::k),
-             values = v.bind<KvWrite>(write, &KvWrite::Args::v);
-  const int64_t head = p.rope.head_dim;
-  return p.rope.heads > 0 && RopeKvWrite::write(p) == v.of<KvWrite>(write).problem() &&
-         x.value == keys.value && x.value == values.value && keys.column == x.column + p.rope.heads * head &&
-         values.column == keys.column + p.kv_heads * head;
+// Whether `bind` has in `graph` the place of `in_pattern`, as far as one of the values' places is known.
+bool stands_for(const Bind& in_pattern, const Bind& bind, std::vector<Bind>* values) {
+  if (in_pattern.value == kNoValue || bind.value == kNoValue) return in_pattern.value == bind.value;
+  Bind& known = (*values)[static_cast<size_t>(in_pattern.value)];
+  if (known.value == kNoValue) {
+    known = bind;
+    known.column -= in_pattern.column;
+    return known.column >= 0;
+  }
+  return known.value == bind.value && known.slice == bind.slice &&
+         known.column + in_pattern.column == bind.column;
 }
 
 }  // namespace
+
+std::vector<Bind> match(const Graph& pattern, const Graph& graph, size_t first) {
+  std::vector<Bind> values(pattern.values().size());
+  for (size_t k = 0; k < pattern.stages().size(); ++k) {
+    const Stage &wanted = pattern.stages()[k], &found = graph.stages()[first + k];
+    if (!wanted.op->equals(*found.op)) return {};
+    const std::vector<SlotSpec> slots = wanted.op->slots(0);
+    for (size_t i = 0; i < slots.size(); ++i)
+      if (slots[i].used && !stands_for(wanted.slots[i], found.slots[i], &values)) return {};
+  }
+  return values;
+}
 
 bool unseen(const Graph& graph, size_t first, size_t end, ValueId value) {
   const Value& v = graph.values()[static_cast<size_t>(value)];
@@ -87,214 +44,277 @@ bool unseen(const Graph& graph, size_t first, size_t end, ValueId value) {
   return true;
 }
 
-std::optional<RouterRoute::Problem> RunOf<RouterRoute>::problem(const RunView& v) {
-  const RouterGemm::Problem& gate = v.of<RouterGemm>(0).problem();
-  const RouterRoute::Problem p{.route = v.of<RouteTopk>(1).problem(),
-                               .hidden = gate.hidden,
-                               .x = gate.x,
-                               .w = gate.w,
-                               .gate_bias = gate.bias};
-  if (!linked(v.bind<RouterGemm>(0, &RouterGemm::Args::y), v.bind<RouteTopk>(1, &RouteTopk::Args::logits)) ||
-      p.route.input != RoutingInput::kLogits || RouterRoute::gate(p) != gate)
-    return {};
-  return p;
+StageSlot source_of(const Graph& pattern, const Bind& bind) {
+  for (size_t k = 0; bind.value != kNoValue && k < pattern.stages().size(); ++k) {
+    const std::vector<Bind>& slots = pattern.stages()[k].slots;
+    for (size_t i = 0; i < slots.size(); ++i)
+      if (slots[i].value == bind.value && slots[i].column == bind.column)
+        return {static_cast<uint8_t>(k), static_cast<uint8_t>(i)};
+  }
+  return {};  // a slot that the problem does not use
 }
 
-RouterRoute::Args RunOf<RouterRoute>::args(const RouterRoute::Problem&, const RouterGemm::Args& gate,
-                                           const RouteTopk::Args& route) {
-  RouterRoute::Args out;
-  static_cast<RouteTopk::Args&>(out) = route;
-  out.x = gate.x, out.w = gate.w, out.gate_bias = gate.bias;
-  return out;
-}
+}  // namespace detail
 
-std::optional<NormRouterRoute::Problem> RunOf<NormRouterRoute>::problem(const RunView& v) {
-  const RmsNorm::Problem& norm = v.of<RmsNorm>(0).problem();
-  const auto router = RunOf<RouterRoute>::problem(RunView(v.graph(), v.first() + 1));
-  if (!router) return {};
-  const NormRouterRoute::Problem p{.router = *router,
-                                   .eps = norm.eps,
-                                   .norm_w = norm.w,
-                                   .x_unaligned = v.unaligned({v.bind<RmsNorm>(0, &RmsNorm::Args::x),
-                                                               v.bind<RmsNorm>(0, &RmsNorm::Args::y)})};
-  if (!linked(v.bind<RmsNorm>(0, &RmsNorm::Args::y), v.bind<RouterGemm>(1, &RouterGemm::Args::x)) ||
-      NormRouterRoute::norm(p) != norm)
-    return {};
-  return p;
-}
+namespace {
 
-NormRouterRoute::Args RunOf<NormRouterRoute>::args(const NormRouterRoute::Problem& p,
-                                                   const RmsNorm::Args& norm, const RouterGemm::Args& gate,
-                                                   const RouteTopk::Args& route) {
-  NormRouterRoute::Args out;
-  static_cast<RouterRoute::Args&>(out) = RunOf<RouterRoute>::args(p.router, gate, route);
-  out.x = norm.x, out.norm_weight = norm.weight, out.normed = norm.y;
-  return out;
-}
-
-std::optional<RouteGroup::Problem> RunOf<RouteGroup>::problem(const RunView& v) {
-  const GroupRows::Problem& group = v.of<GroupRows>(1).problem();
-  RouteGroup::Problem p{
-      .route = v.of<RouteTopk>(0).problem(), .row_align = group.row_align, .tile_rows = group.tile_rows};
-  if (p.route.scope == ExpertScope::kMap) p.mapped_experts = group.experts;
-  if (!linked(v.bind<RouteTopk>(0, &RouteTopk::Args::ids), v.bind<GroupRows>(1, &GroupRows::Args::ids)) ||
-      RouteGroup::group(p) != group)
-    return {};
-  return p;
-}
-
-RouteGroup::Args RunOf<RouteGroup>::args(const RouteGroup::Problem&, const RouteTopk::Args& route,
-                                         const GroupRows::Args& group) {
-  RouteGroup::Args out;
-  static_cast<RouteTopk::Args&>(out) = route;
-  static_cast<GroupTensors&>(out) = group;
-  return out;
-}
-
-std::optional<GroupedMlp::Problem> RunOf<GroupedMlp>::problem(const RunView& v) {
-  if (!chained(v, 0, 1)) return {};
-  const auto mlp = mlp_of(v.of<ExpertGemm>(0).problem(), v.of<ExpertGemm>(1).problem());
-  if (!mlp) return {};
-  return GroupedMlp::of(*mlp);
-}
-
-std::vector<ValueId> RunOf<GroupedMlp>::hidden(const RunView& v) {
-  return {v.bind<ExpertGemm>(0, &ExpertGemm::Args::y).value};
-}
-
-GroupedMlp::Args RunOf<GroupedMlp>::args(const GroupedMlp::Problem& p, const ExpertGemm::Args& up,
-                                         const ExpertGemm::Args& down) {
-  return {.x = up.x,
-          .up = up.w,
-          .up_scale = up.w_scale,
+// What both products are of.
+ExpertMlp::Problem mlp_of(const ExpertGemm::Problem& up, const ExpertGemm::Problem& down) {
+  return {.tokens = 0,
+          .slots = up.slots,
+          .experts = up.experts,
+          .experts_routed = up.experts_routed,
+          .hidden = up.width,
+          .intermediate = up.features,
+          .x = up.x,
+          .w = up.w,
+          .b = up.b,
+          .g = down.y,
+          .layout = up.layout,
+          .gate_order = up.gate_order,
+          .act = up.act,
+          .alpha = up.alpha,
+          .beta = up.beta,
+          .limit = up.limit,
           .up_bias = up.bias,
-          .down = down.w,
-          .down_scale = down.w_scale,
           .down_bias = down.bias,
-          .row_begin = up.row_begin,
-          .row_count = up.row_count,
-          .order = up.order,
-          .weights = as_rows(up.weights, p.mlp.slots),
-          .g = down.y};
+          .weight_on_input = up.weighted,
+          .x_unaligned = up.x_unaligned};
 }
 
-std::optional<ExpertMlp::Problem> RunOf<ExpertMlp>::problem(const RunView& v) {
-  using G = GroupRows::Args;
+// The gate and the choice, behind what makes their x.
+template <class Op>
+void add_router(RunGraph<Op>* g, const RouterRoute::Problem& p, const Bind& x) {
+  using A = RouterRoute::Args;
+  using G = RouterGemm::Args;
+  g->graph.template add<RouterGemm>(
+      "router", RouterRoute::gate(p),
+      {{&G::x, x}, {&G::w, (*g)(&A::w)}, {&G::bias, (*g)(&A::gate_bias)}, {&G::y, (*g)(&A::logits)}});
+  g->template add_own<RouteTopk>("route", p.route);
+}
+
+// Both products of rows in groups.
+struct Groups {
+  Bind begin, count, order;
+};
+template <class Op>
+void add_products(RunGraph<Op>* run, const ExpertMlp::Problem& p, const Groups& groups, const Bind& out) {
+  using A = typename Op::Args;
   using E = ExpertGemm::Args;
-  const Combine::Problem& sum = v.of<Combine>(3).problem();
-  const auto group = [&](Tensor G::*slot) { return v.bind<GroupRows>(0, slot); };
-  const auto up = [&](Tensor E::*slot) { return v.bind<ExpertGemm>(1, slot); };
-  const auto combine = [&](Tensor Combine::Args::*slot) { return v.bind<Combine>(3, slot); };
-  if (!chained(v, 1, 2) || !linked(group(&G::row_begin), up(&E::row_begin)) ||
-      !linked(group(&G::row_count), up(&E::row_count)) || !linked(group(&G::order), up(&E::order)) ||
-      !linked(group(&G::position), combine(&Combine::Args::position)) ||
-      !linked(v.bind<ExpertGemm>(2, &E::y), combine(&Combine::Args::g)))
-    return {};
-  auto p = mlp_of(v.of<ExpertGemm>(1).problem(), v.of<ExpertGemm>(2).problem());
-  if (!p) return {};
-  p->y = sum.y, p->shared = sum.shared, p->residual = sum.residual, p->scale = sum.scale;
-  Combine::Problem wanted = ExpertMlp::combine(*p);
-  wanted.experts = sum.experts;  // of a bias, which there is none of
-  if (ExpertMlp::group(*p) != v.of<GroupRows>(0).problem() || wanted != sum) return {};
+  Graph& g = run->graph;
+  const ValueId h = g.between("h");
+  g.template add<ExpertGemm>("up", ExpertMlp::up(p),
+                             {{&E::x, (*run)(&A::x)},
+                              {&E::w, (*run)(&A::up)},
+                              {&E::w_scale, (*run)(&A::up_scale)},
+                              {&E::bias, (*run)(&A::up_bias)},
+                              {&E::row_begin, groups.begin},
+                              {&E::row_count, groups.count},
+                              {&E::order, groups.order},
+                              {&E::weights, p.weight_on_input ? (*run)(&A::weights) : Bind()},
+                              {&E::y, h}});
+  g.template add<ExpertGemm>("down", ExpertMlp::down(p),
+                             {{&E::x, h},
+                              {&E::w, (*run)(&A::down)},
+                              {&E::w_scale, (*run)(&A::down_scale)},
+                              {&E::bias, (*run)(&A::down_bias)},
+                              {&E::row_begin, groups.begin},
+                              {&E::row_count, groups.count},
+                              {&E::y, out}},
+                             {.rows = p.slots});
+}
+
+RopeKvWrite::Problem rotation_of(Rope::Problem rope, const KvWrite::Problem& w) {
+  rope.heads -= w.kv_heads;
+  return {.rope = rope,
+          .kv_heads = w.kv_heads,
+          .pages = w.pages,
+          .page_size = w.page_size,
+          .cache = w.cache};
+}
+
+// Both, in rows that have keys behind the queries, and values behind the keys.
+template <class Op>
+void add_rotation(RunGraph<Op>* g, const RopeKvWrite::Problem& p, const Bind& qkv) {
+  using A = typename Op::Args;
+  using R = Rope::Args;
+  using W = KvWrite::Args;
+  Rope::Problem rope = p.rope;
+  const int64_t keys = rope.heads * rope.head_dim, values = keys + p.kv_heads * rope.head_dim;
+  rope.heads += p.kv_heads;
+  g->graph.template add<Rope>(
+      "rope", rope, {{&R::positions, (*g)(&A::positions)}, {&R::table, (*g)(&A::table)}, {&R::x, qkv}});
+  g->graph.template add<KvWrite>("kv_write", RopeKvWrite::write(p),
+                                 {{&W::k, Bind(qkv.value, keys)},
+                                  {&W::v, Bind(qkv.value, values)},
+                                  {&W::slot_of, (*g)(&A::slot_of)},
+                                  {&W::k_cache, (*g)(&A::k_cache)},
+                                  {&W::v_cache, (*g)(&A::v_cache)}});
+}
+
+}  // namespace
+
+std::optional<RouterRoute::Problem> RunOf<RouterRoute>::of(const RouterGemm::Problem& gate,
+                                                           const RouteTopk::Problem& route) {
+  if (route.input != RoutingInput::kLogits) return {};
+  return RouterRoute::Problem{
+      .route = route, .hidden = gate.hidden, .x = gate.x, .w = gate.w, .gate_bias = gate.bias};
+}
+
+void RunOf<RouterRoute>::stages(const RouterRoute::Problem& p, RunGraph<RouterRoute>* g) {
+  add_router(g, p, (*g)(&RouterRoute::Args::x));
+}
+
+std::optional<NormRouterRoute::Problem> RunOf<NormRouterRoute>::of(const RmsNorm::Problem& norm,
+                                                                   const RouterGemm::Problem& gate,
+                                                                   const RouteTopk::Problem& route) {
+  const auto router = RunOf<RouterRoute>::of(gate, route);
+  if (!router) return {};
+  return NormRouterRoute::Problem{.router = *router, .eps = norm.eps, .norm_w = norm.w};
+}
+
+void RunOf<NormRouterRoute>::stages(const NormRouterRoute::Problem& p, RunGraph<NormRouterRoute>* g) {
+  using A = NormRouterRoute::Args;
+  using N = RmsNorm::Args;
+  g->graph.add<RmsNorm>(
+      "norm", NormRouterRoute::norm(p),
+      {{&N::x, (*g)(&A::x)}, {&N::weight, (*g)(&A::norm_weight)}, {&N::y, (*g)(&A::normed)}});
+  add_router(g, p.router, (*g)(&A::normed));
+}
+
+std::optional<RouteGroup::Problem> RunOf<RouteGroup>::of(const RouteTopk::Problem& route,
+                                                         const GroupRows::Problem& group) {
+  return RouteGroup::Problem{.route = route,
+                             .row_align = group.row_align,
+                             .tile_rows = group.tile_rows,
+                             .mapped_experts = route.scope == ExpertScope::kMap ? group.experts : 0};
+}
+
+void RunOf<RouteGroup>::stages(const RouteGroup::Problem& p, RunGraph<RouteGroup>* g) {
+  using A = RouteGroup::Args;
+  g->add_own<RouteTopk>("route", p.route);
+  std::vector<Bind> binds = {(*g)(&A::ids)};
+  GroupRows::slots_written(RouteGroup::group(p), [&](const SlotSpec&, Tensor GroupTensors::*member) {
+    binds.push_back((*g)(static_cast<SlotOf<RouteGroup>>(member)));
+  });
+  g->graph.add_bound<GroupRows>("group", RouteGroup::group(p), std::move(binds));
+}
+
+std::optional<GroupedMlp::Problem> RunOf<GroupedMlp>::of(const ExpertGemm::Problem& up,
+                                                         const ExpertGemm::Problem& down) {
+  return GroupedMlp::of(mlp_of(up, down));
+}
+
+void RunOf<GroupedMlp>::stages(const GroupedMlp::Problem& p, RunGraph<GroupedMlp>* g) {
+  using A = GroupedMlp::Args;
+  g->in_rows(&A::weights, p.mlp.slots);
+  add_products(g, p.mlp, {(*g)(&A::row_begin), (*g)(&A::row_count), (*g)(&A::order)}, (*g)(&A::g));
+}
+
+std::optional<ExpertMlp::Problem> RunOf<ExpertMlp>::of(const GroupRows::Problem&,
+                                                       const ExpertGemm::Problem& up,
+                                                       const ExpertGemm::Problem& down,
+                                                       const Combine::Problem& sum) {
+  ExpertMlp::Problem p = mlp_of(up, down);
+  p.y = sum.y, p.shared = sum.shared, p.residual = sum.residual, p.scale = sum.scale;
   return p;
 }
 
-std::vector<ValueId> RunOf<ExpertMlp>::hidden(const RunView& v) {
-  using G = GroupRows::Args;
-  std::vector<ValueId> out;
-  for (Tensor G::*slot : {static_cast<Tensor G::*>(&G::row_count), static_cast<Tensor G::*>(&G::row_begin),
-                          static_cast<Tensor G::*>(&G::order), static_cast<Tensor G::*>(&G::position)})
-    out.push_back(v.bind<GroupRows>(0, slot).value);
-  for (const size_t k : {size_t{1}, size_t{2}})
-    out.push_back(v.bind<ExpertGemm>(k, &ExpertGemm::Args::y).value);
-  return out;
-}
-
-ExpertMlp::Args RunOf<ExpertMlp>::args(const ExpertMlp::Problem& p, const GroupRows::Args& group,
-                                       const ExpertGemm::Args& up, const ExpertGemm::Args& down,
-                                       const Combine::Args& combine) {
-  return {.x = up.x,
-          .up = up.w,
-          .up_scale = up.w_scale,
-          .up_bias = up.bias,
-          .down = down.w,
-          .down_scale = down.w_scale,
-          .down_bias = down.bias,
-          .ids = group.ids,
-          .weights = p.weight_on_input ? as_rows(up.weights, p.slots) : combine.weights,
-          .shared = combine.shared,
-          .residual = combine.residual,
-          .y = combine.y};
-}
-
-std::optional<CombineNorm::Problem> RunOf<CombineNorm>::problem(const RunView& v) {
-  const RmsNorm::Problem& norm = v.of<RmsNorm>(1).problem();
+void RunOf<ExpertMlp>::stages(const ExpertMlp::Problem& p, RunGraph<ExpertMlp>* run) {
+  using A = ExpertMlp::Args;
+  using R = GroupRows::Args;
   using C = Combine::Args;
-  const CombineNorm::Problem p{
-      .combine = v.of<Combine>(0).problem(),
-      .eps = norm.eps,
-      .norm_w = norm.w,
-      .x_unaligned = v.unaligned({v.bind<Combine>(0, &C::shared), v.bind<Combine>(0, &C::residual),
-                                  v.bind<Combine>(0, &C::y), v.bind<RmsNorm>(1, &RmsNorm::Args::y)})};
-  if (!linked(v.bind<Combine>(0, &Combine::Args::y), v.bind<RmsNorm>(1, &RmsNorm::Args::x)) ||
-      CombineNorm::norm(p) != norm)
-    return {};
-  return p;
+  Graph& g = run->graph;
+  const Bind weights = run->in_rows(&A::weights, p.slots);
+  const ValueId count = g.between("row_count"), begin = g.between("row_begin"), order = g.between("order"),
+                position = g.between("position"), out = g.between("g");
+  g.add<GroupRows>("group", ExpertMlp::group(p),
+                   {{&R::ids, (*run)(&A::ids)},
+                    {&R::row_count, count},
+                    {&R::row_begin, begin},
+                    {&R::order, order},
+                    {&R::position, position}});
+  add_products(run, p, {begin, count, order}, out);
+  g.add<Combine>("combine", ExpertMlp::combine(p),
+                 {{&C::g, out},
+                  {&C::position, position},
+                  {&C::weights, p.weight_on_input ? Bind() : weights},
+                  {&C::shared, (*run)(&A::shared)},
+                  {&C::residual, (*run)(&A::residual)},
+                  {&C::y, (*run)(&A::y)}});
 }
 
-CombineNorm::Args RunOf<CombineNorm>::args(const CombineNorm::Problem&, const Combine::Args& combine,
-                                           const RmsNorm::Args& norm) {
-  CombineNorm::Args out;
-  static_cast<Combine::Args&>(out) = combine;
-  out.norm_weight = norm.weight, out.normed = norm.y;
-  return out;
+std::optional<CombineNorm::Problem> RunOf<CombineNorm>::of(const Combine::Problem& combine,
+                                                           const RmsNorm::Problem& norm) {
+  return CombineNorm::Problem{.combine = combine, .eps = norm.eps, .norm_w = norm.w};
 }
 
-std::optional<RopeKvWrite::Problem> RunOf<RopeKvWrite>::problem(const RunView& v) {
-  RopeKvWrite::Problem p = turn_of(v, 0, 1);
-  if (!turns_and_writes(v, 0, 1, p)) return {};
-  return p;
+void RunOf<CombineNorm>::stages(const CombineNorm::Problem& p, RunGraph<CombineNorm>* g) {
+  using A = CombineNorm::Args;
+  using N = RmsNorm::Args;
+  g->add_own<Combine>("combine", p.combine);
+  g->graph.add<RmsNorm>(
+      "norm", CombineNorm::norm(p),
+      {{&N::x, (*g)(&A::y)}, {&N::weight, (*g)(&A::norm_weight)}, {&N::y, (*g)(&A::normed)}});
 }
 
-RopeKvWrite::Args RunOf<RopeKvWrite>::args(const RopeKvWrite::Problem& p, const Rope::Args& rope,
-                                           const KvWrite::Args& write) {
-  Tensor queries = rope.x;
-  queries.shape[1] = p.rope.heads;
-  return {.positions = rope.positions,
-          .table = rope.table,
-          .slot_of = write.slot_of,
-          .q = queries,
-          .k = write.k,
-          .v = write.v,
-          .k_cache = write.k_cache,
-          .v_cache = write.v_cache};
+std::optional<RopeKvWrite::Problem> RunOf<RopeKvWrite>::of(const Rope::Problem& rope,
+                                                           const KvWrite::Problem& write) {
+  if (rope.heads <= write.kv_heads) return {};
+  return rotation_of(rope, write);
 }
 
-std::optional<QkvRopeKvWrite::Problem> RunOf<QkvRopeKvWrite>::problem(const RunView& v) {
-  const Linear::Problem& linear = v.of<Linear>(0).problem();
-  const QkvRopeKvWrite::Problem p{.rope = turn_of(v, 1, 2),
-                                  .width = linear.width,
-                                  .w = linear.w,
-                                  .layout = linear.layout,
-                                  .bias = linear.bias,
-                                  .x_unaligned = linear.x_unaligned};
-  if (!turns_and_writes(v, 1, 2, p.rope) || QkvRopeKvWrite::project(p) != linear ||
-      !linked(v.bind<Linear>(0, &Linear::Args::y), v.bind<Rope>(1, &Rope::Args::x)))
-    return {};
-  return p;
+void RunOf<RopeKvWrite>::stages(const RopeKvWrite::Problem& p, RunGraph<RopeKvWrite>* g) {
+  using A = RopeKvWrite::Args;
+  const int64_t keys = p.rope.heads * p.rope.head_dim, values = keys + p.kv_heads * p.rope.head_dim;
+  const ValueId qkv = g->graph.call("qkv");
+  g->is_part(&A::q, Bind(qkv)), g->is_part(&A::k, Bind(qkv, keys)), g->is_part(&A::v, Bind(qkv, values));
+  add_rotation(g, p, Bind(qkv));
 }
 
-QkvRopeKvWrite::Args RunOf<QkvRopeKvWrite>::args(const QkvRopeKvWrite::Problem&, const Linear::Args& project,
-                                                 const Rope::Args& rope, const KvWrite::Args& write) {
-  return {.x = project.x,
-          .w = project.w,
-          .bias = project.bias,
-          .positions = rope.positions,
-          .table = rope.table,
-          .slot_of = write.slot_of,
-          .qkv = project.y,
-          .k_cache = write.k_cache,
-          .v_cache = write.v_cache};
+std::optional<QkvRopeKvWrite::Problem> RunOf<QkvRopeKvWrite>::of(const Linear::Problem& linear,
+                                                                 const Rope::Problem& rope,
+                                                                 const KvWrite::Problem& write) {
+  if (rope.heads <= write.kv_heads) return {};
+  return QkvRopeKvWrite::Problem{.rope = rotation_of(rope, write),
+                                 .width = linear.width,
+                                 .w = linear.w,
+                                 .layout = linear.layout,
+                                 .bias = linear.bias,
+                                 .x_unaligned = linear.x_unaligned};
+}
+
+void RunOf<QkvRopeKvWrite>::stages(const QkvRopeKvWrite::Problem& p, RunGraph<QkvRopeKvWrite>* g) {
+  using A = QkvRopeKvWrite::Args;
+  using L = Linear::Args;
+  const Linear::Problem linear = QkvRopeKvWrite::project(p);
+  const Bind qkv = g->in_rows(&A::qkv, linear.features);
+  g->graph.add<Linear>(
+      "qkv", linear,
+      {{&L::x, (*g)(&A::x)}, {&L::w, (*g)(&A::w)}, {&L::bias, (*g)(&A::bias)}, {&L::y, qkv}});
+  add_rotation(g, p.rope, qkv);
+}
+
+std::optional<LinearArgmax::Problem> RunOf<LinearArgmax>::of(const Linear::Problem& linear,
+                                                             const Sample::Problem&) {
+  return LinearArgmax::Problem{.tokens = linear.tokens,
+                               .features = linear.features,
+                               .width = linear.width,
+                               .x = linear.x,
+                               .w = linear.w,
+                               .layout = linear.layout};
+}
+
+void RunOf<LinearArgmax>::stages(const LinearArgmax::Problem& p, RunGraph<LinearArgmax>* g) {
+  using A = LinearArgmax::Args;
+  using L = Linear::Args;
+  using S = Sample::Args;
+  const ValueId logits = g->graph.between("logits");
+  g->graph.add<Linear>("logits", LinearArgmax::linear(p),
+                       {{&L::x, (*g)(&A::x)}, {&L::w, (*g)(&A::w)}, {&L::y, logits}});
+  g->graph.add<Sample>(
+      "greedy", LinearArgmax::sample(p),
+      {{&S::logits, logits}, {&S::token, (*g)(&A::token)}, {&S::logprob, (*g)(&A::logprob)}});
 }
 
 }  // namespace sluice

@@ -1,63 +1,36 @@
-// Which runs of stages an operation of several covers: what it takes from them, and what it leaves unwritten.
+// Which runs of stages a fused operation covers. Nothing but the stages themselves says it: their operations, their problems, and
+// which tensors they share.
 #pragma once
-#include <algorithm>
 #include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
-#include "graph/graph.h"
+#include "graph/run_graph.h"
 #include "ops/all.h"
 
 namespace sluice {
 
-// Consecutive stages of a graph, as an operation of several looks at them.
-class RunView {
- public:
-  RunView(const Graph& graph, size_t first) : graph_(graph), first_(first) {}
-  const Stage& stage(size_t k) const { return graph_.stages()[first_ + k]; }
-  size_t first() const { return first_; }
-  const Graph& graph() const { return graph_; }
-  // Of the stage `k`, whose operation is Op.
-  template <class Op>
-  const StageOf<Op>& of(size_t k) const {
-    return static_cast<const StageOf<Op>&>(*stage(k).op);
-  }
-  template <class Op>
-  Bind bind(size_t k, std::type_identity_t<Tensor Op::Args::*> slot) const {
-    Bind out;
-    size_t i = 0;
-    Op::slots(of<Op>(k).problem(), [&](const SlotSpec&, Tensor Op::Args::*member) {
-      if (member == slot) out = stage(k).slots[i];
-      ++i;
-    });
-    return out;
-  }
-  bool unaligned(std::initializer_list<Bind> binds) const {
-    return std::any_of(binds.begin(), binds.end(), [&](const Bind& b) {
-      return b.value != kNoValue && graph_.values()[static_cast<size_t>(b.value)].unaligned;
-    });
-  }
-  // Whether the caller has the tensor: no stage writes it.
-  bool given(const Bind& b) const {
-    return b.value != kNoValue && graph_.values()[static_cast<size_t>(b.value)].place != Place::kBetween;
-  }
-
- private:
-  const Graph& graph_;
-  size_t first_;
-};
-
-// Of each operation of several:
+// Of each fused operation:
 //
-//   Ops                 the operations of the stages that it covers, one after the other
-//   problem(view)       what these stages ask of it, for no tokens; none where it does not compute them
-//   hidden(view)        values between them that it does not write
-//   args(p, args...)    its tensors, from those of the stages
+//   Ops               the operations of its stages, one after the other
+//   of(problems...)   the problem whose stages have these problems, without regard to x_unaligned and settled; none where it cannot say
+//                     what they do. What it leaves out is found when its own stages are compared with these.
+//   stages(p, g)      adds its stages to `g`. Values between them are those that its kernels need not write.
+//   kUnaligned        slots whose rows begin at multiples of 16 bytes unless the problem's x_unaligned says otherwise; may be absent
+//   kSettled          slots that no launch writes if the problem says that they are settled (settled(p)); may be absent
+//   kKernelsOnly      true where its own slots are columns of its stages' tensors, so that a caller's cannot be theirs; may be absent
 template <class Op>
 struct RunOf;
+template <class Op>
+concept kIsRun = requires {
+  typename RunOf<Op>::Ops;
+};
 
 // In the order that breaks ties of cost.
 using AllRuns = OpList<RouterRoute, NormRouterRoute, RouteGroup, GroupedMlp, ExpertMlp, CombineNorm,
-                       RopeKvWrite, QkvRopeKvWrite>;
+                       RopeKvWrite, QkvRopeKvWrite, LinearArgmax>;
 
 template <class Visit>
 void for_each_run(Visit visit) {
@@ -67,75 +40,86 @@ void for_each_run(Visit visit) {
 template <>
 struct RunOf<RouterRoute> {
   using Ops = OpList<RouterGemm, RouteTopk>;
-  static std::optional<RouterRoute::Problem> problem(const RunView& v);
-  static std::vector<ValueId> hidden(const RunView&) { return {}; }
-  static RouterRoute::Args args(const RouterRoute::Problem&, const RouterGemm::Args& gate,
-                                const RouteTopk::Args& route);
+  static std::optional<RouterRoute::Problem> of(const RouterGemm::Problem& gate,
+                                                const RouteTopk::Problem& route);
+  static void stages(const RouterRoute::Problem& p, RunGraph<RouterRoute>* g);
 };
 
 template <>
 struct RunOf<NormRouterRoute> {
   using Ops = OpList<RmsNorm, RouterGemm, RouteTopk>;
-  static std::optional<NormRouterRoute::Problem> problem(const RunView& v);
-  static std::vector<ValueId> hidden(const RunView&) { return {}; }
-  static NormRouterRoute::Args args(const NormRouterRoute::Problem&, const RmsNorm::Args& norm,
-                                    const RouterGemm::Args& gate, const RouteTopk::Args& route);
+  static std::optional<NormRouterRoute::Problem> of(const RmsNorm::Problem& norm,
+                                                    const RouterGemm::Problem& gate,
+                                                    const RouteTopk::Problem& route);
+  static void stages(const NormRouterRoute::Problem& p, RunGraph<NormRouterRoute>* g);
+  static constexpr SlotOf<NormRouterRoute> kUnaligned[] = {&NormRouterRoute::Args::x,
+                                                           &NormRouterRoute::Args::normed};
 };
 
 template <>
 struct RunOf<RouteGroup> {
   using Ops = OpList<RouteTopk, GroupRows>;
-  static std::optional<RouteGroup::Problem> problem(const RunView& v);
-  static std::vector<ValueId> hidden(const RunView&) { return {}; }
-  static RouteGroup::Args args(const RouteGroup::Problem&, const RouteTopk::Args& route,
-                               const GroupRows::Args& group);
+  static std::optional<RouteGroup::Problem> of(const RouteTopk::Problem& route,
+                                               const GroupRows::Problem& group);
+  static void stages(const RouteGroup::Problem& p, RunGraph<RouteGroup>* g);
 };
 
 template <>
 struct RunOf<GroupedMlp> {
   using Ops = OpList<ExpertGemm, ExpertGemm>;
-  static std::optional<GroupedMlp::Problem> problem(const RunView& v);
-  static std::vector<ValueId> hidden(const RunView& v);
-  static GroupedMlp::Args args(const GroupedMlp::Problem& p, const ExpertGemm::Args& up,
-                               const ExpertGemm::Args& down);
+  static std::optional<GroupedMlp::Problem> of(const ExpertGemm::Problem& up, const ExpertGemm::Problem& down);
+  static void stages(const GroupedMlp::Problem& p, RunGraph<GroupedMlp>* g);
 };
 
 template <>
 struct RunOf<ExpertMlp> {
   using Ops = OpList<GroupRows, ExpertGemm, ExpertGemm, Combine>;
-  static std::optional<ExpertMlp::Problem> problem(const RunView& v);
-  static std::vector<ValueId> hidden(const RunView& v);
-  static ExpertMlp::Args args(const ExpertMlp::Problem& p, const GroupRows::Args& group,
-                              const ExpertGemm::Args& up, const ExpertGemm::Args& down,
-                              const Combine::Args& combine);
+  static std::optional<ExpertMlp::Problem> of(const GroupRows::Problem&, const ExpertGemm::Problem& up,
+                                              const ExpertGemm::Problem& down, const Combine::Problem& sum);
+  static void stages(const ExpertMlp::Problem& p, RunGraph<ExpertMlp>* g);
 };
 
 template <>
 struct RunOf<CombineNorm> {
   using Ops = OpList<Combine, RmsNorm>;
-  static std::optional<CombineNorm::Problem> problem(const RunView& v);
-  static std::vector<ValueId> hidden(const RunView&) { return {}; }
-  static CombineNorm::Args args(const CombineNorm::Problem&, const Combine::Args& combine,
-                                const RmsNorm::Args& norm);
+  static std::optional<CombineNorm::Problem> of(const Combine::Problem& combine,
+                                                const RmsNorm::Problem& norm);
+  static void stages(const CombineNorm::Problem& p, RunGraph<CombineNorm>* g);
+  static constexpr SlotOf<CombineNorm> kUnaligned[] = {
+      &CombineNorm::Args::shared, &CombineNorm::Args::residual, &CombineNorm::Args::y,
+      &CombineNorm::Args::normed};
 };
 
-// Queries and keys turn in one stage: the heads of both lie side by side.
+// Queries and keys rotate in one stage: the heads of both lie side by side.
 template <>
 struct RunOf<RopeKvWrite> {
   using Ops = OpList<Rope, KvWrite>;
-  static std::optional<RopeKvWrite::Problem> problem(const RunView& v);
-  static std::vector<ValueId> hidden(const RunView&) { return {}; }
-  static RopeKvWrite::Args args(const RopeKvWrite::Problem& p, const Rope::Args& rope,
-                                const KvWrite::Args& write);
+  static std::optional<RopeKvWrite::Problem> of(const Rope::Problem& rope, const KvWrite::Problem& write);
+  static void stages(const RopeKvWrite::Problem& p, RunGraph<RopeKvWrite>* g);
+  static constexpr SlotOf<RopeKvWrite> kSettled[] = {
+      &RopeKvWrite::Args::positions, &RopeKvWrite::Args::table, &RopeKvWrite::Args::slot_of};
+  static bool& settled(RopeKvWrite::Problem& p) { return p.settled; }
+  static constexpr bool kKernelsOnly = true;
 };
 
 template <>
 struct RunOf<QkvRopeKvWrite> {
   using Ops = OpList<Linear, Rope, KvWrite>;
-  static std::optional<QkvRopeKvWrite::Problem> problem(const RunView& v);
-  static std::vector<ValueId> hidden(const RunView&) { return {}; }
-  static QkvRopeKvWrite::Args args(const QkvRopeKvWrite::Problem&, const Linear::Args& project,
-                                   const Rope::Args& rope, const KvWrite::Args& write);
+  static std::optional<QkvRopeKvWrite::Problem> of(const Linear::Problem& linear, const Rope::Problem& rope,
+                                                   const KvWrite::Problem& write);
+  static void stages(const QkvRopeKvWrite::Problem& p, RunGraph<QkvRopeKvWrite>* g);
+  static constexpr SlotOf<QkvRopeKvWrite> kSettled[] = {
+      &QkvRopeKvWrite::Args::positions, &QkvRopeKvWrite::Args::table, &QkvRopeKvWrite::Args::slot_of};
+  static bool& settled(QkvRopeKvWrite::Problem& p) { return p.rope.settled; }
+};
+
+// Greedy decoding.
+template <>
+struct RunOf<LinearArgmax> {
+  using Ops = OpList<Linear, Sample>;
+  static std::optional<LinearArgmax::Problem> of(const Linear::Problem& linear,
+                                                 const Sample::Problem& sample);
+  static void stages(const LinearArgmax::Problem& p, RunGraph<LinearArgmax>* g);
 };
 
 template <class... Ops>
@@ -145,32 +129,97 @@ constexpr size_t count_of(OpList<Ops...>) {
 template <class Op>
 constexpr size_t kRunStages = count_of(typename RunOf<Op>::Ops{});
 
-// Whether the stages from `first` on have these operations, and no cut stands between them.
-template <class... Ops>
-bool has_ops(const Graph& graph, size_t first, OpList<Ops...>) {
-  if (first + sizeof...(Ops) > graph.stages().size()) return false;
-  size_t k = first;
-  const auto next = [&]() -> const Stage& { return graph.stages()[k++]; };
-  const auto fits = [&]<class Op>(std::type_identity<Op>) {
-    const Stage& s = next();
-    return dynamic_cast<const StageOf<Op>*>(s.op.get()) != nullptr && s.part == graph.stages()[first].part;
-  };
-  return (fits(std::type_identity<Ops>{}) && ...);
+// Where an operation of several finds its tensors: a slot of a stage, for each slot of its own.
+struct StageSlot {
+  uint8_t stage = 0, slot = 0;
+};
+
+// A run of stages that an operation covers.
+template <class Op>
+struct FoundRun {
+  typename Op::Problem problem;    // for no tokens
+  std::vector<ValueId> hidden;     // that its kernels need not write
+  std::vector<StageSlot> sources;  // of its slots
+};
+
+namespace detail {
+
+// For each value of `pattern` the value and column that stand in its place where the stages of `graph` from `first` on are those of
+// the pattern; empty where they are not.
+std::vector<Bind> match(const Graph& pattern, const Graph& graph, size_t first);
+// Whether nobody but the stages [first, end) reads the value.
+bool unseen(const Graph& graph, size_t first, size_t end, ValueId value);
+// Where a pattern's stages first have this.
+StageSlot source_of(const Graph& pattern, const Bind& bind);
+
+// The stages from `first` on, if they are of these operations and no cut stands between them.
+template <class... Ops, size_t... k>
+std::optional<std::tuple<const StageOf<Ops>*...>> stages_at(const Graph& graph, size_t first, OpList<Ops...>,
+                                                            std::index_sequence<k...>) {
+  const auto& stages = graph.stages();
+  if (first + sizeof...(Ops) > stages.size()) return {};
+  if (stages[first].part != stages[first + sizeof...(Ops) - 1].part) return {};
+  const std::tuple out{dynamic_cast<const StageOf<Ops>*>(stages[first + k].op.get())...};
+  if ((std::get<k>(out) && ...)) return out;
+  return {};
 }
 
-// Whether a value that the stages [first, end) may leave unwritten is read by nobody else.
-bool unseen(const Graph& graph, size_t first, size_t end, ValueId value);
+}  // namespace detail
+
+// The graph of a problem's stages, for no tokens.
+template <class Op>
+RunGraph<Op> run_graph(const typename Op::Problem& problem) {
+  typename Op::Problem p = Op::at_tokens(problem, 0);
+  RunGraph<Op> out(p);
+  RunOf<Op>::stages(p, &out);
+  if constexpr (requires { RunOf<Op>::kUnaligned; })
+    for (const auto slot : RunOf<Op>::kUnaligned)
+      if (p.x_unaligned && out(slot).value != kNoValue) out.graph.may_be_unaligned(out(slot).value);
+  if constexpr (requires { RunOf<Op>::kSettled; })
+    for (const auto slot : RunOf<Op>::kSettled)
+      if (!RunOf<Op>::settled(p)) out.graph.may_be_fresh(out(slot).value);
+  return out;
+}
 
 // What an operation of several would compute from a stage on; none where it cannot.
 template <class Op>
-std::optional<typename Op::Problem> run_at(const Graph& graph, size_t stage) {
-  if (!has_ops(graph, stage, typename RunOf<Op>::Ops{})) return {};
-  const RunView view(graph, stage);
-  auto problem = RunOf<Op>::problem(view);
+std::optional<FoundRun<Op>> find_run(const Graph& graph, size_t first) {
+  const auto found = detail::stages_at(graph, first, typename RunOf<Op>::Ops{},
+                                       std::make_index_sequence<kRunStages<Op>>{});
+  if (!found) return {};
+  auto problem = std::apply([](const auto*... stage) { return RunOf<Op>::of(stage->problem()...); }, *found);
   if (!problem) return {};
-  for (const ValueId value : RunOf<Op>::hidden(view))
-    if (!unseen(graph, stage, stage + kRunStages<Op>, value)) return {};
-  return problem;
+  const RunGraph<Op> pattern = run_graph<Op>(*problem);
+  const std::vector<Bind> values = detail::match(pattern.graph, graph, first);
+  if (values.empty()) return {};
+  FoundRun<Op> out{.problem = *problem, .hidden = {}, .sources = {}};
+  for (size_t v = 0; v < values.size(); ++v) {
+    if (pattern.graph.values()[v].place != Place::kBetween) continue;
+    out.hidden.push_back(values[v].value);
+    if (!detail::unseen(graph, first, first + kRunStages<Op>, values[v].value)) return {};
+  }
+  for (const auto& [slot, bind] : pattern.slots()) out.sources.push_back(detail::source_of(pattern.graph, bind));
+  const auto value_of = [&](SlotOf<Op> slot) -> const Value* {
+    const ValueId in_pattern = pattern(slot).value;
+    if (in_pattern == kNoValue) return nullptr;
+    return &graph.values()[static_cast<size_t>(values[static_cast<size_t>(in_pattern)].value)];
+  };
+  if constexpr (requires { RunOf<Op>::kUnaligned; })
+    for (const SlotOf<Op> slot : RunOf<Op>::kUnaligned)
+      if (const Value* v = value_of(slot); v && v->unaligned) out.problem.x_unaligned = true;
+  if constexpr (requires { RunOf<Op>::kSettled; }) {
+    bool all = true;
+    for (const SlotOf<Op> slot : RunOf<Op>::kSettled)
+      if (const Value* v = value_of(slot)) all &= v->place != Place::kBetween && !v->fresh;
+    RunOf<Op>::settled(out.problem) = all;
+  }
+  return out;
+}
+template <class Op>
+std::optional<typename Op::Problem> run_at(const Graph& graph, size_t stage) {
+  auto found = find_run<Op>(graph, stage);
+  if (!found) return {};
+  return found->problem;
 }
 // The first of a graph.
 template <class Op>

@@ -10,7 +10,6 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kNowhere = ~size_t{0};
 constexpr double kGapUs = 1e12;  // of a stage that has no kernel: more than any other way
 
 }  // namespace
@@ -29,7 +28,8 @@ Result<Step> Step::plan(std::string name, const DeviceInfo& device, const Catalo
   out.phases_ = policy.phases;
   if (out.phases_.empty()) out.phases_.push_back({});
   out.phases_.back().last = tokens_max;
-  Result<Pieces> pieces = Pieces::make(device, catalog, *out.graph_, out.phases_, policy.policy);
+  Result<Pieces> pieces = 
+      Pieces::make(device, catalog, *out.graph_, out.phases_, policy.policy, policy.without);
   if (!pieces.ok()) {
     const Status& status = pieces.status();
     return Status{status.code,
@@ -146,6 +146,22 @@ Status Step::plan_covers(bool batch_invariant) {
   return {};
 }
 
+// Of each value the largest count at which a kernel writes or reads it; -1: kernels of several stages keep it to themselves.
+std::vector<int64_t> Step::placed_up_to() const {
+  std::vector<int64_t> out(graph_->values().size(), -1);
+  for (size_t c = 0; c < covers_.size(); ++c) {
+    const int64_t last = c + 1 < covers_.size() ? covers_[c + 1].first - 1 : tokens_max_;
+    for (const PlacedPiece& piece : covers_[c].pieces)
+      for (size_t k = piece.first; k < piece.end(); ++k)
+        for (const Bind& b : graph_->stages()[k].slots)
+          if (b.value != kNoValue && !pieces_.hides(piece, b.value)) {
+            int64_t& most = out[static_cast<size_t>(b.value)];
+            most = std::max(most, last);
+          }
+  }
+  return out;
+}
+
 // Each value stands where nothing else is from the first stage that writes it to the last one that reads it, and as long as any
 // piece takes that computes these stages with others.
 void Step::lay_out() {
@@ -154,22 +170,25 @@ void Step::lay_out() {
     int64_t bytes = 0;
   };
   std::vector<Life> lives(graph_->values().size());
+  const std::vector<int64_t> placed_to = placed_up_to();
   const std::vector<Stage>& stages = graph_->stages();
   for (size_t i = 0; i < stages.size(); ++i) {
-    const std::vector<SlotSpec> specs = stages[i].op->slots(tokens_max_);
-    for (size_t k = 0; k < specs.size(); ++k) {
+    const std::vector<SlotSpec> at_most = stages[i].op->slots(tokens_max_);
+    for (size_t k = 0; k < at_most.size(); ++k) {
       const Bind& bind = stages[i].slots[k];
-      if (bind.value == kNoValue || !specs[k].used) continue;
+      if (bind.value == kNoValue || !at_most[k].used) continue;
       const Value& value = graph_->values()[static_cast<size_t>(bind.value)];
-      if (value.place != Place::kBetween) continue;
+      const int64_t most = value.kept ? tokens_max_ : placed_to[static_cast<size_t>(bind.value)];
+      if (value.place != Place::kBetween || most < 0) continue;
+      const SlotSpec spec = most == tokens_max_ ? at_most[k] : stages[i].op->slots(most)[k];
       Life& life = lives[static_cast<size_t>(bind.value)];
       const auto [from, to] = pieces_.reach(i);
       life.first = value.kept ? 0 : std::min(life.first, from);
       life.last = value.kept ? stages.size() : std::max(life.last, to - 1);
       int64_t elements = 1;
-      for (int d = 0; d < specs[k].rank; ++d) elements *= specs[k].shape[static_cast<size_t>(d)];
-      if (value.row > 0) elements = specs[k].shape[0] * value.row;
-      life.bytes = std::max(life.bytes, bytes_of(specs[k].dtype, elements));
+      for (int d = 0; d < spec.rank; ++d) elements *= spec.shape[static_cast<size_t>(d)];
+      if (value.row > 0) elements = spec.shape[0] * value.row;
+      life.bytes = std::max(life.bytes, bytes_of(spec.dtype, elements));
     }
   }
   at_.assign(lives.size(), kNowhere);
@@ -333,7 +352,7 @@ std::vector<TableStep> Step::ranges(size_t stage, int64_t tokens) const {
     const size_t colon = std::min(one.find(':'), one.size());
     out.push_back({.first = begin,
                    .last = end - 1,
-                   .kernel = kind->kernel(begin),
+                   .kernel = std::string(kind->kernel(begin)),
                    .config = one.substr(std::min(colon + 1, one.size())),
                    .workspace_bytes = kind->workspace_bytes(),
                    .first_us = kind->cost_us(begin),

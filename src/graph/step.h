@@ -87,6 +87,7 @@ class Step {
   std::vector<PlacedPiece> cheapest_at(int64_t tokens) const;
   std::vector<PlacedPiece> cheapest_on_average(const StepPhase& phase) const;
   Status plan_covers(bool batch_invariant);
+  std::vector<int64_t> placed_up_to() const;
   void lay_out();
   const Cover& at(int64_t tokens) const;
   std::string name_of(const PlacedPiece& piece) const;

@@ -142,7 +142,7 @@ Status Decoder::plan_apart() {
     return unsupported("decoder: experts apart: wanted the other parts where the host can read them, found " +
                        text(device_.info()));
   MoeConfig moe = layer_moe(config_);
-  moe.norm_next = true;
+  moe.norm_y = true;
   auto apart = MoeApart::plan(*experts_.device, moe, bounds_.tokens, policy_, experts_.backend);
   if (!apart.ok()) return apart.status();
   const LayersGraph values = layers_graph(config_, bounds_, false, true);

@@ -95,20 +95,20 @@ Graph head_graph(const DecoderConfig& c, const StepBounds& bounds, bool every_ro
                      {.tokens = 0, .vocab = bounds.tokens, .hidden = c.hidden, .table = c.x, .y = c.x},
                      {{&E::ids, logit_rows}, {&E::table, table}, {&E::y, x}});
   }
+  ValueId token = kNoValue, logprob = kNoValue;
   if (greedy) {
-    using A = LinearArgmax::Args;
-    const ValueId token = g.call("token"), logprob = g.call("logprob");
-    g.add<LinearArgmax>("logits.greedy",
-                        {.tokens = 0, .features = c.vocab, .width = c.hidden, .x = c.x, .layout = layout},
-                        {{&A::x, x}, {&A::w, lm_head}, {&A::token, token}, {&A::logprob, logprob}});
-    return g;
+    token = g.call("token"), logprob = g.call("logprob");
   }
   using L = Linear::Args;
-  const ValueId logits = g.call("logits");
+  const ValueId logits = greedy ? g.between("logits") : g.call("logits");
   g.add<Linear>(
       "logits",
       {.tokens = 0, .features = c.vocab, .width = c.hidden, .x = c.x, .y = DType::kF32, .layout = layout},
       {{&L::x, x}, {&L::w, lm_head}, {&L::y, logits}});
+  using S = Sample::Args;
+  if (greedy)
+    g.add<Sample>("greedy", {.rows = 0, .vocab = c.vocab, .greedy = true},
+                  {{&S::logits, logits}, {&S::token, token}, {&S::logprob, logprob}});
   return g;
 }
 

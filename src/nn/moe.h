@@ -62,8 +62,8 @@ struct MoeConfig {
   int64_t latent = 0;
   bool residual = false;  // adds the residual stream to the output
   // Norms around the layer (ops/rms_norm.h), by kernels of it where they cost no launch. norm_x: the layer reads the norm of MoeIo::x, with
-  // MoeIo::x_norm_weight. norm_next: it writes MoeIo::normed too, the norm of y with MoeIo::norm_weight, for the layer that follows.
-  bool norm_x = false, norm_next = false;
+  // MoeIo::x_norm_weight. norm_y: it writes MoeIo::normed too, the norm of y with MoeIo::norm_weight, for the layer that follows.
+  bool norm_x = false, norm_y = false;
   double norm_eps = 1e-5;
   bool x_unaligned =
       false;  // rows of x, residual, y and normed may begin anywhere, not only at multiples of 16 bytes; slower with many tokens
@@ -113,7 +113,7 @@ struct MoeConfig {
     v("latent", c.latent, "columns that the experts read and write, between two projections; 0: hidden");
     v("residual", c.residual, "adds the residual stream");
     v("norm_x", c.norm_x, "norms x first");
-    v("norm_next", c.norm_next, "writes y's RMS norm too, for the layer that follows");
+    v("norm_y", c.norm_y, "writes y's RMS norm too, for the layer that follows");
     v("norm_eps", c.norm_eps, "of these norms: added to the mean square");
     v("x_unaligned", c.x_unaligned, "rows of x may begin anywhere, not only at multiples of 16 bytes");
   }
@@ -179,7 +179,7 @@ struct MoeIo {
   Tensor tokens_valid = {};   // i32[1], with padded
   Tensor y;                   // [tokens, hidden]; may be residual, and with norm_x also x
   Tensor x_norm_weight = {};  // bf16 [hidden], with norm_x
-  // With norm_next: bf16 [hidden], and [tokens, hidden], which may be x.
+  // With norm_y: bf16 [hidden], and [tokens, hidden], which may be x.
   Tensor norm_weight = {}, normed = {};
   Tensor captured =
       {};  // i32[tokens, top_k], with capture: the chosen experts by their numbers in the whole model

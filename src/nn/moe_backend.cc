@@ -6,10 +6,7 @@
 namespace sluice {
 namespace {
 
-// The variant of "cuda.router_gemm.splitk_sm90": splitk_sm90.
-std::string_view last_part(std::string_view candidate) { return candidate.substr(candidate.rfind('.') + 1); }
-
-// A kernel of the experts by its name or the last part of it, as a word of Policy::force.
+// A kernel of the experts by its name or its variant, as a word of Policy::force.
 Result<std::string> kernel_named(const std::string& what, const DeviceInfo& device, const Catalog& catalog) {
   if (what.empty() || what == "auto") return std::string();
   const std::vector<ForceWord> words = force_words(what);
@@ -17,10 +14,10 @@ Result<std::string> kernel_named(const std::string& what, const DeviceInfo& devi
   std::vector<std::string> known, found, words_for_them;
   const auto look = [&]<class Op>(std::type_identity<Op>) {
     for (const Candidate<Op>* c : catalog.table<Op>()) {
-      if (c->backend != device.backend || !c->parts.empty()) continue;
+      if (c->backend != device.backend) continue;
       known.emplace_back(c->name);
-      words_for_them.insert(words_for_them.end(), {known.back(), std::string(last_part(c->name))});
-      if (c->name == words[0].name || last_part(c->name) == words[0].name) found.emplace_back(c->name);
+      words_for_them.insert(words_for_them.end(), {known.back(), std::string(variant_of(c->name))});
+      if (c->name == words[0].name || variant_of(c->name) == words[0].name) found.emplace_back(c->name);
     }
   };
   look(std::type_identity<ExpertGemm>{});

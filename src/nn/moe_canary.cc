@@ -120,11 +120,10 @@ class Canary {
       SLUICE_TRY(pair("experts", p.up, p.down, loaded_.weights().experts, experts));
     for (const PieceProblem& piece : step.value().problems(options_.tokens)) {
       if (!piece.experts) continue;
-      const RunView view(step.value().graph(), piece.first);
       if (piece.problem->op() == ExpertMlp::kName)
-        SLUICE_TRY(as_one(*RunOf<ExpertMlp>::problem(view), experts));
+        SLUICE_TRY(as_one(*run_at<ExpertMlp>(step.value().graph(), piece.first), experts));
       if (piece.problem->op() == GroupedMlp::kName)
-        SLUICE_TRY(grouped(*RunOf<GroupedMlp>::problem(view), experts));
+        SLUICE_TRY(grouped(*run_at<GroupedMlp>(step.value().graph(), piece.first), experts));
     }
     policy_ = options_.policy;
     if (source_.latent) {
@@ -309,7 +308,7 @@ class Canary {
   // The words of the policy that speak of this operation.
   template <class Op>
   Policy policy_of() const {
-    return policy_for<Op>(policy_, device_.catalog().table<Op>());
+    return policy_for(policy_, Op::kName);
   }
 
   // Enqueues, with scratch memory of its own, and waits.

@@ -32,7 +32,7 @@ class Layer {
     combine("combine", combine_problem(c_), answers, groups, c_.weight_on_input ? kNoValue : out_.weights,
             c_.latent > 0 ? kNoValue : shared, sum);
     if (c_.latent > 0) latent_out(sum, shared);
-    if (c_.norm_next) norm("norm.next", v_("y"), v_("norm_weight"), v_("normed"));
+    if (c_.norm_y) norm("norm.next", v_("y"), v_("norm_weight"), v_("normed"));
     return out_;
   }
 

@@ -27,7 +27,7 @@ void for_each_io(const MoeConfig& c, int64_t tokens, V visit) {
   visit(x, &MoeIo::x);
   // With a norm for the next layer one kernel may add, sum up and norm.
   const auto row = [&](SlotSpec spec) {
-    if (c.norm_next) spec.row_align = x.row_align;
+    if (c.norm_y) spec.row_align = x.row_align;
     return spec;
   };
   visit(row(slot("residual", Role::kIn, c.x, {tokens, c.hidden}, c.residual, strided)), &MoeIo::residual);
@@ -39,9 +39,9 @@ void for_each_io(const MoeConfig& c, int64_t tokens, V visit) {
   visit(i32("packed_in", {tokens, c.top_k}, c.input == RoutingInput::kPacked), &MoeIo::packed_in);
   visit(i32("tokens_valid", {1}, c.padded), &MoeIo::tokens_valid);
   visit(slot("x_norm_weight", Role::kIn, DType::kBF16, {c.hidden}, c.norm_x), &MoeIo::x_norm_weight);
-  visit(slot("norm_weight", Role::kIn, DType::kBF16, {c.hidden}, c.norm_next), &MoeIo::norm_weight);
+  visit(slot("norm_weight", Role::kIn, DType::kBF16, {c.hidden}, c.norm_y), &MoeIo::norm_weight);
   visit(row(slot("y", Role::kOut, c.x, {tokens, c.hidden}, true, strided)), &MoeIo::y);
-  visit(row(slot("normed", Role::kOut, c.x, {tokens, c.hidden}, c.norm_next, strided)), &MoeIo::normed);
+  visit(row(slot("normed", Role::kOut, c.x, {tokens, c.hidden}, c.norm_y, strided)), &MoeIo::normed);
   visit(slot("captured", Role::kOut, DType::kI32, {tokens, c.top_k}, c.capture), &MoeIo::captured);
 }
 

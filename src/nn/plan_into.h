@@ -12,7 +12,7 @@ Status plan_into(std::optional<PlanTable<Op>>* out, Device& device, const typena
                  int64_t tokens_max, const Policy& policy) {
   const auto table = device.catalog().table<Op>();
   Result<PlanTable<Op>> made =
-      PlanTable<Op>::make(device.info(), table, problem, tokens_max, policy_for<Op>(policy, table));
+      PlanTable<Op>::make(device.info(), table, problem, tokens_max, policy_for(policy, Op::kName));
   if (!made.ok()) return made.status();
   *out = std::move(made).value();
   return {};

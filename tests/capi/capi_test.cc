@@ -3,7 +3,7 @@
 
 #include "backends/cpu/device.h"
 #include "capi/support.h"
-#include "dispatch/any_op.h"
+#include "graph/any_op.h"
 #include "dispatch/explain.h"
 #include "harness/allocations.h"
 #include "ops/router_gemm.h"

@@ -218,7 +218,7 @@ inline void all_agree(Backend backend) {
     return agrees(backend, c, MoeNaming::kGptOss);
   };
   with([](MoeConfig& c) { c.residual = c.capture = true; });
-  with([](MoeConfig& c) { c.residual = c.norm_x = c.norm_next = true; });
+  with([](MoeConfig& c) { c.residual = c.norm_x = c.norm_y = true; });
   with([](MoeConfig& c) { c.padded = true; });
   with([](MoeConfig& c) { c.lora_rank = 4, c.lora_adapters = 2; });
   with([](MoeConfig& c) { c.per_expert = true; });

@@ -12,7 +12,7 @@
 #include "backends/cuda/experts/config.h"
 #include "dispatch/decide.h"
 #include "dispatch/explain.h"
-#include "dispatch/plan.h"
+#include "graph/run_plan.h"
 
 namespace sluice::test {
 namespace {
@@ -111,7 +111,7 @@ TEST(CudaCards, ManyTokensOfLanesWantAnSmForEachBlock) {
   EXPECT_EQ(refusal<RouteGroup>(kLanes, p), "");
   EXPECT_NE(refusal<RouteGroup>(kLanes, p, small).find("SMs=114"), std::string::npos)
       << refusal<RouteGroup>(kLanes, p, small);
-  EXPECT_GE(decide<RouteGroup>(p, small, cuda::catalog().table<RouteGroup>(), {}).chosen, 0);
+  EXPECT_TRUE(decide_run<RouteGroup>(p, small, cuda::catalog()).by_stages());
 }
 
 TEST(CudaDevice, SaysWhatIsMissing) {
@@ -126,10 +126,7 @@ TEST(CudaCards, CostsArePositiveAndMoreTokensCostMore) {
     for (const Candidate<Op>* c : cuda::catalog().table<Op>()) {
       const auto cost = [&](int64_t tokens) {
         const auto problem = Op::at_tokens({}, tokens);
-        // What a composition costs is known where its parts take the problem.
-        return c->parts.empty() || c->supports(problem, h200()).accepted()
-                   ? best_config(*c, problem, h200()).cost_us
-                   : 1.0 + static_cast<double>(tokens);
+        return best_config(*c, problem, h200()).cost_us;
       };
       for (int64_t tokens : {0, 1, 2, 7, 64, 1000, 16384})
         EXPECT_TRUE(std::isfinite(cost(tokens)) && cost(tokens) > 0)
@@ -181,13 +178,26 @@ TEST(CudaCards, LoraDeltaTakesTensorCoresBeyond64Tokens) {
             std::string::npos);
 }
 
+// What the stages of an operation cost, each by the kernel that costs least.
+template <class... Ops>
+double least_us(const typename Ops::Problem&... problems) {
+  double sum = 0;
+  const auto add = [&]<class Op>(std::type_identity<Op>, const typename Op::Problem& p) {
+    const Decision d = decide<Op>(p, h200(), cuda::catalog().table<Op>());
+    EXPECT_GE(d.chosen, 0) << d.status().message;
+    sum += d.chosen < 0 ? 0 : d.choice().cost_us;
+  };
+  (add(std::type_identity<Ops>{}, problems), ...);
+  return sum;
+}
+
 // One kernel does both for few tokens of what has one; else a pair, the one whose halves cost least.
 TEST(CudaCards, RouterRouteIsOneKernelOrTheBestPair) {
   const std::string_view few = "cuda.router_route.fewtokens_sm90";
   RouterRoute::Problem p{.route = {.tokens = 1, .experts = 128, .top_k = 4, .logits = DType::kBF16},
                          .gate_bias = true};
   const auto chosen = [&] {
-    const Decision d = decide<RouterRoute>(p, h200(), cuda::catalog().table<RouterRoute>());
+    const Decision d = decide_run<RouterRoute>(p, h200(), cuda::catalog()).decision;
     EXPECT_GE(d.chosen, 0) << d.status().message;
     return d.verdicts[static_cast<size_t>(std::max(d.chosen, 0))];
   };
@@ -205,46 +215,40 @@ TEST(CudaCards, RouterRouteIsOneKernelOrTheBestPair) {
       << refusal<RouterRoute>(few, p);
   for (const int64_t tokens : {0, 100, 1000, 16384}) {
     p.route.tokens = tokens, p.route.experts = 128;
-    const auto least = [&]<class Op>(const typename Op::Problem& half) {
-      const Decision d = decide<Op>(half, h200(), cuda::catalog().table<Op>());
-      return d.verdicts[static_cast<size_t>(d.chosen)].cost_us;
-    };
-    EXPECT_DOUBLE_EQ(chosen().cost_us, least.operator()<RouterGemm>(RouterRoute::gate(p)) +
-                                           least.operator()<RouteTopk>(p.route))
-        << tokens;
+    EXPECT_EQ(chosen().candidate, kStageByStage);
+    EXPECT_DOUBLE_EQ(chosen().cost_us, (least_us<RouterGemm, RouteTopk>(RouterRoute::gate(p), p.route))) << tokens;
   }
 }
 
-// Experts in turn: what their parts cost, each by the kernel that costs least.
-TEST(CudaCards, ExpertMlpInTurnTakesTheBestKernelOfEachPart) {
-  const auto& in_turn = card<ExpertMlp>("cuda.expert_mlp.in_turn");
+// Two products are one kernel, or one each; a kernel that is named for a stage leaves the stages alone.
+TEST(CudaCards, ExpertsStageByStageCostWhatTheirKernelsDo) {
   for (const DType w : {DType::kE2M1, DType::kBF16}) {
     for (const int64_t tokens : {1, 4, 64, 1000, 8192}) {
       const ExpertMlp::Problem p{
           .tokens = tokens, .experts = 128, .w = w, .layout = WeightLayout::kFragments};
-      double parts = 0;
-      std::string names;
-      const auto add = [&]<class Op>(const typename Op::Problem& part) {
-        const Decision d = decide<Op>(part, h200(), cuda::catalog().table<Op>());
-        ASSERT_GE(d.chosen, 0) << d.status().message;
-        parts += d.choice().cost_us;
-        const std::string_view name = d.choice().candidate;
-        names += (names.empty() ? "" : "+") + std::string(name.substr(name.rfind('.') + 1));
-      };
-      add.operator()<GroupRows>(ExpertMlp::group(p));
-      add.operator()<ExpertGemm>(ExpertMlp::up(p));
-      add.operator()<ExpertGemm>(ExpertMlp::down(p));
-      add.operator()<Combine>(ExpertMlp::combine(p));
-      const Config best = best_config(in_turn, p, h200());
-      EXPECT_DOUBLE_EQ(best.cost_us, parts) << tokens << " tokens, " << text(w);
-      EXPECT_EQ(best.name, names);
-      EXPECT_EQ(best.launches.front().part, 0);
-      EXPECT_EQ(best.launches.back().part, 3);
+      const RunDecision made =
+          decide_run<ExpertMlp>(p, h200(), cuda::catalog(), {.force = "cuda.group_rows.cluster_sm90"});
+      ASSERT_TRUE(made.by_stages()) << made.decision.status().message;
+      const auto outer = least_us<GroupRows, Combine>(ExpertMlp::group(p), ExpertMlp::combine(p)),
+                 products = least_us<ExpertGemm, ExpertGemm>(ExpertMlp::up(p), ExpertMlp::down(p));
+      const Decision both =
+          decide<GroupedMlp>(GroupedMlp::of(p), h200(), cuda::catalog().table<GroupedMlp>());
+      EXPECT_NEAR(made.decision.choice().cost_us,
+                  outer + std::min(products, both.chosen < 0 ? products : both.choice().cost_us), 1e-9)
+          << tokens << " tokens, " << text(w);
+      for (size_t i = 0; i + 1 < made.decision.verdicts.size(); ++i)
+        EXPECT_NE(made.decision.verdicts[i].refusal.line().find("policy.force"), std::string::npos);
     }
+  }
+  const ExpertMlp::Problem p{.experts = 128, .layout = WeightLayout::kFragments};
+  for (const char* word : {"cuda.expert_mlp.no_such", "cuda.linear.tile_sm90", "nonsense"}) {
+    const Status status = decide_run<ExpertMlp>(p, h200(), cuda::catalog(), {.force = word}).decision.status();
+    EXPECT_EQ(status.code, Code::kInvalidArgument) << word;
+    EXPECT_NE(status.message.find(word), std::string::npos) << status.message;
   }
 }
 
-// One launch as long as its sums fit beside the weights, then two, then parts in turn.
+// One launch as long as its sums fit beside the weights, then two, then its stages.
 TEST(CudaCards, ExpertMlpOfVeryFewTokensIsOneLaunch) {
   const std::string_view slices = "cuda.expert_mlp.mxfp4_slices_sm90",
                          two = "cuda.expert_mlp.mxfp4_fewtokens_sm90";
@@ -255,7 +259,7 @@ TEST(CudaCards, ExpertMlpOfVeryFewTokensIsOneLaunch) {
                        .up_bias = true,
                        .down_bias = true};
   const auto chosen = [&] {
-    const Decision d = decide<ExpertMlp>(p, h200(), cuda::catalog().table<ExpertMlp>());
+    const Decision d = decide_run<ExpertMlp>(p, h200(), cuda::catalog()).decision;
     EXPECT_GE(d.chosen, 0) << d.status().message;
     return d.verdicts[static_cast<size_t>(std::max(d.chosen, 0))].candidate;
   };
@@ -336,7 +340,7 @@ TEST(CudaCards, EachExpertIsServedByOneLaunch) {
         ExpertGemm::Problem p{.rows = 4 * tokens, .experts = 128, .w = w, .layout = WeightLayout::kFragments};
         if (slots > 0) p.tokens = tokens, p.slots = slots;
         int accepted = 0;
-        for (const Config& config : cuda::tile_configs(p, h200(), {})) {
+        for (const Config& config : cuda::tile_configs(p, h200())) {
           const std::string where = config.name + ", " + fields_text(p);
           if (!config.refusal.accepted()) continue;
           ++accepted;
@@ -379,7 +383,7 @@ TEST(CudaCards, EveryTileKernelIsReachedAndEveryConfigurationHasItsName) {
         ExpertGemm::Problem p{.rows = 4 * tokens, .experts = 32, .w = w, .layout = WeightLayout::kFragments};
         if (slots > 0) p.tokens = tokens, p.slots = slots;
         std::set<std::string> names;
-        for (const Config& config : cuda::tile_configs(p, h200(), {})) {
+        for (const Config& config : cuda::tile_configs(p, h200())) {
           EXPECT_TRUE(names.insert(config.name).second) << config.name << " comes twice, " << fields_text(p);
           for (const KernelLaunch& one : config.launches) reached.insert(cuda::TileLaunch::of(one).kernel);
         }
@@ -399,13 +403,13 @@ TEST(CudaCards, UnalignedRowsComeByThreadsOrBehindALaunchThatOrdersThem) {
                           .w = w,
                           .layout = WeightLayout::kFragments,
                           .x_unaligned = true};
-    for (const Config& config : cuda::tile_configs(p, h200(), {})) {
+    for (const Config& config : cuda::tile_configs(p, h200())) {
       const bool any = config.name.ends_with(".threads") || config.name.ends_with(".ordered");
       EXPECT_EQ(config.refusal.accepted(), any) << config.name;
       EXPECT_TRUE(any || config.refusal.line().find("x_unaligned=1") != std::string::npos) << config.name;
     }
     p.tokens = p.slots = 0;
-    for (const Config& config : cuda::tile_configs(p, h200(), {}))
+    for (const Config& config : cuda::tile_configs(p, h200()))
       EXPECT_EQ(config.refusal.accepted(), config.name.ends_with(".threads")) << config.name;
   }
 }

@@ -30,8 +30,7 @@ class PaperDevice final : public Device {
     Catalog all;
     for_each_op([&]<class Op>() {
       for (const Candidate<Op>* c : built_.table<Op>())
-        if (!(std::is_same_v<Op, ExpertMlp> || std::is_same_v<Op, GroupedMlp>) || !c->parts.empty())
-          all.add(*c);
+        if (!(std::is_same_v<Op, ExpertMlp> || std::is_same_v<Op, GroupedMlp>)) all.add(*c);
     });
     all.add(kernel);
     built_ = all;
@@ -198,7 +197,7 @@ TEST(MoePlanOnCuda, NoCoverCostsLess) {
   for (const char* model : {"gpt-oss-20b", "gpt-oss-120b", "deepseek-v3", "nemotron-3-super"}) {
     MoeConfig config = known_moe(model).value();
     config.layout = layout_for(Backend::kCuda);
-    config.residual = config.norm_x = config.norm_next = true;
+    config.residual = config.norm_x = config.norm_y = true;
     const auto moe = Moe::plan(device, config, 512);
     ASSERT_TRUE(moe.ok()) << moe.status().message;
     const Step& step = moe.value()->step();

@@ -12,7 +12,7 @@
 
 #include "backends/cuda/device.h"
 #include "backends/cuda/experts/cost.h"
-#include "dispatch/composition.h"
+#include "graph/run_plan.h"
 #include "dispatch/explain.h"
 #include "graph/runs.h"
 #include "nn/decoder.h"
@@ -45,11 +45,9 @@ Times measured(const std::string& name, std::string_view op, const std::string& 
 template <class Op>
 void expect_fast(const typename Op::Problem& problem, const std::map<std::string, double>& of_kernel,
                  const std::string& where, double regret = kRegret) {
-  const auto plan = make_plan<Op>(known_device("h200").value(), cuda::catalog().table<Op>(), problem);
+  const auto plan = plan_op<Op>(known_device("h200").value(), cuda::catalog(), problem);
   ASSERT_TRUE(plan.ok()) << where << ": " << plan.status().message;
-  // Compositions were measured part by part; of other kernels, the configuration that dispatch takes.
-  const std::string chosen =
-      plan.value().is_composition() ? plan.value().choice() : std::string(plan.value().kernel());
+  const std::string chosen(plan.value().kernel());
   ASSERT_EQ(of_kernel.count(chosen), 1u) << chosen << " was not measured at " << where;
   double least = of_kernel.at(chosen);
   for (const auto& [kernel, us] : of_kernel) least = std::min(least, us);
@@ -128,24 +126,6 @@ TEST(Regret, GateAndRoutingAreTheFastestThatWereMeasured) {
                              what.first + ", " + std::to_string(what.second) + " tokens",
                              plain ? kRegret : kChainRegret);
   }
-}
-
-template <class Op>
-double least_us(const typename Op::Problem& problem) {
-  const auto decision = decide<Op>(problem, known_device("h200").value(), cuda::catalog().table<Op>(), {});
-  EXPECT_GE(decision.chosen, 0) << fields_text(problem);
-  return decision.chosen < 0 ? 0 : decision.verdicts[static_cast<size_t>(decision.chosen)].cost_us;
-}
-
-// Each pair of kernels that can be the best one has a candidate.
-TEST(Regret, GateAndRoutingCostNoMoreThanTheTwoInTurn) {
-  for (const char* name : {"2880x32", "2880x128", "4096x256", "7168x256", "7168x384"})
-    for (int64_t tokens = 1; tokens <= 16384; tokens += std::max<int64_t>(tokens / 4, 1)) {
-      const RouterRoute::Problem p = gate_and_routing(name, tokens);
-      EXPECT_LE(least_us<RouterRoute>(p),
-                least_us<RouterGemm>(RouterRoute::gate(p)) + least_us<RouteTopk>(p.route))
-          << name << ", " << tokens << " tokens";
-    }
 }
 
 // Every configuration of the expert GEMMs that is near the best by the cost models, as measured. The constants were fitted to

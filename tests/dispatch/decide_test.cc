@@ -61,18 +61,17 @@ TEST(Decide, ForceExcludesTheOthersAndNeverFallsBack) {
             std::string::npos);
 }
 
-// A composition without a kernel for a part has one configuration, which has no name.
 TEST(Decide, ReasonsOfAllConfigurationsAreSaidOnce) {
   Config one, other;
-  one.refusal.need(false, "a kernel for the part", "none");
-  EXPECT_EQ(refusal_of({one}).line(), "needs a kernel for the part; none");
+  one.refusal.need(false, "whole rows", "none");
+  EXPECT_EQ(refusal_of({one}).line(), "needs whole rows; none");
   other = one;
   one.name = "n8", other.name = "n16";
-  EXPECT_EQ(refusal_of({one, other}).line(), "needs a kernel for the part; none");
+  EXPECT_EQ(refusal_of({one, other}).line(), "needs whole rows; none");
   other.refusal.need(false, "tokens <= 4", "tokens=9");
   EXPECT_EQ(refusal_of({one, other}).line(),
-            "needs n8 to accept it; needs a kernel for the part; none; and needs n16 to accept it; "
-            "needs a kernel for the part; none; and needs tokens <= 4; tokens=9");
+            "needs n8 to accept it; needs whole rows; none; and needs n16 to accept it; "
+            "needs whole rows; none; and needs tokens <= 4; tokens=9");
 }
 
 TEST(Decide, AForceWithoutANameIsAnError) {
@@ -136,7 +135,7 @@ TEST(Explain, MarksTheChosenThePlannedAndTheRefused) {
 }
 
 // A candidate with two configurations: one of few tokens, one of any number.
-std::vector<Config> two_configs(const Gemm::Problem& p, const DeviceInfo&, const Policy&) {
+std::vector<Config> two_configs(const Gemm::Problem& p, const DeviceInfo&) {
   std::vector<Config> out = {
       {.name = "few", .cost_us = 3, .workspace_bytes = 8, .launches = {{.value = {1}}}},
       {.name = "any", .cost_us = 7, .workspace_bytes = 16, .launches = {{.value = {2}}, {.value = {3}}}}};
@@ -196,19 +195,6 @@ TEST(Decide, ThePlanKeepsTheLaunchesOfItsConfiguration) {
   // Candidates whose table has changed names cannot change what was decided: enqueue gets what the plan holds.
   EXPECT_EQ(enqueue(c, plan.value().problem(), plan.value().config().launches, {}, {}, {}).message,
             "2 launches, the first of 2");
-}
-
-TEST(Decide, AWordForAPartAllowsCompositionsAlone) {
-  Candidate<Gemm> own = fake("cpu.router_gemm.own"), composed = fake("cpu.router_gemm.in_turn");
-  constexpr std::string_view kParts[] = {"route_topk"};
-  composed.parts = kParts;
-  const Decision d = ask({&own, &composed}, {}, {.force = "cpu.route_topk.tournament"});
-  EXPECT_EQ(d.chosen, 1);
-  EXPECT_NE(d.verdicts[0].refusal.line().find("policy.force"), std::string::npos);
-  EXPECT_EQ(ask({&own}, {}, {.force = "cpu.route_topk.tournament"}).status().code, Code::kInvalidArgument);
-  EXPECT_EQ(
-      ask({&own, &composed}, {}, {.force = "cpu.router_gemm.own,cpu.router_gemm.in_turn"}).status().code,
-      Code::kInvalidArgument);
 }
 
 TEST(Explain, PrintsTheConfigurationsAndTheLaunchesOfTheChosenOne) {

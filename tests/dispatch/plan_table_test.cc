@@ -93,7 +93,7 @@ TEST(PlanTable, BatchInvarianceBeginsAtOneToken) {
 TEST(PlanTable, StepsAreWhereLaunchesChange) {
   Candidate<Gemm> c = fake("c");
   c.cost_us = nullptr, c.workspace_bytes = nullptr;
-  c.configs = [](const Gemm::Problem& p, const DeviceInfo&, const Policy&) {
+  c.configs = [](const Gemm::Problem& p, const DeviceInfo&) {
     const int width = p.tokens < 1000 ? 1 : p.tokens < 5003 ? 2 : 3;
     return std::vector<Config>{{.name = "one",
                                 .cost_us = 1,
@@ -117,7 +117,7 @@ TEST(PlanTable, BatchInvarianceIsOneConfigurationWhereItDecidesTheBits) {
   Candidate<Gemm> c = fake("c");
   c.batch_invariant = true;
   c.cost_us = nullptr, c.workspace_bytes = nullptr;
-  c.configs = [](const Gemm::Problem& p, const DeviceInfo&, const Policy&) {
+  c.configs = [](const Gemm::Problem& p, const DeviceInfo&) {
     std::vector<Config> out = {{.name = "small", .cost_us = steep(p, {})}, {.name = "large", .cost_us = 10}};
     return out;
   };

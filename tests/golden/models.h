@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "dispatch/any_op.h"
+#include "graph/any_op.h"
 
 namespace sluice::test {
 

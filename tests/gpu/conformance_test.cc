@@ -114,6 +114,8 @@ TYPED_TEST(GpuConformance, EveryCandidateOnEveryCase) {
       run_case(*c, device, test.problem, host, wanted, describe(*c, test.why, test.problem));
       if (this->HasFatalFailure()) return;
     }
+    accepted |= run_by_stages<Op>(device, test.problem, host, wanted, test.why);
+    if (this->HasFatalFailure()) return;
     EXPECT_TRUE(accepted) << test.why << " (" << fields_text(test.problem) << "): nobody accepts it";
   }
   for (const std::string_view name : idle) ADD_FAILURE() << name << " accepted no case";
@@ -145,6 +147,8 @@ TYPED_TEST(GpuConformance, FuzzedProblems) {
                    problem));
       if (this->HasFatalFailure()) return;
     }
+    accepted |= run_by_stages<Op>(device, problem, host, wanted, fields_text(problem));
+    if (this->HasFatalFailure()) return;
     EXPECT_TRUE(accepted) << fields_text(problem) << ": nobody accepts it";
   }
   EXPECT_EQ(legal, problems) << "the fuzzer draws too many problems that are not legal";
@@ -182,6 +186,8 @@ TYPED_TEST(GpuConformance, FuzzedStagesOfKnownLayers) {
         if (this->HasFatalFailure()) return;
       }
     }
+    accepted |= run_by_stages<Op>(device, *problem, host, wanted, fields_text(*problem));
+    if (this->HasFatalFailure()) return;
     EXPECT_TRUE(accepted) << fields_text(*problem) << ": nobody accepts it";
   }
   std::printf("[   note   ] %d problems, %d runs of candidates\n", problems, ran);
@@ -193,7 +199,7 @@ TYPED_TEST(GpuConformance, BadTensorsAreRefusedByName) {
   using Args = typename Op::Args;
   Device& device = this->gpu();
   for (const Case<Op>& test : Suite<Op>::cases()) {
-    const auto plan = make_plan<Op>(device, test.problem);
+    const auto plan = plan_op<Op>(device, test.problem);
     ASSERT_TRUE(plan.ok()) << plan.status().message;
     HostArgs<Op> host(test.problem, Spread::kContiguous);
     DeviceArgs<Op> on_device(device, host);

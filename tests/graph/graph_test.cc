@@ -171,7 +171,7 @@ TEST(GraphRuns, CoverWhatNobodyElseSees) {
   config.per_expert = true;
   EXPECT_FALSE(first_run<ExpertMlp>(moe_graph(config).graph).has_value()) << "one activation for all";
   config.per_expert = false;
-  config.norm_x = config.norm_next = true;
+  config.norm_x = config.norm_y = true;
   EXPECT_TRUE(first_run<NormRouterRoute>(moe_graph(config).graph).has_value());
   ASSERT_TRUE(first_run<CombineNorm>(moe_graph(config).graph).has_value());
   EXPECT_FALSE(first_run<CombineNorm>(moe_graph(config).graph)->x_unaligned);

@@ -46,6 +46,8 @@ TYPED_TEST_P(Conformance, EveryCandidateOnEveryCase) {
                  std::string(c->name) + " on " + text(device->info()) + ", " + name);
         if (this->HasFatalFailure()) return;
       }
+      accepted |= run_by_stages<Op>(*device, test.problem, host, wanted, name);
+      if (this->HasFatalFailure()) return;
       EXPECT_TRUE(accepted) << name << ": nobody accepts it on " << text(device->info());
     }
   }
@@ -85,6 +87,8 @@ TYPED_TEST_P(Conformance, FuzzedProblems) {
                  std::string(c->name) + " on " + text(device->info()) + ", " + name);
         if (this->HasFatalFailure()) return;
       }
+      ran += run_by_stages<Op>(*device, problem, host, wanted, name);
+      if (this->HasFatalFailure()) return;
     }
   }
   EXPECT_GT(ran, 20) << "the fuzzer draws problems that nobody accepts";
@@ -100,7 +104,7 @@ TYPED_TEST_P(Conformance, SameBitsOnAnyNumberOfThreads) {
       HostArgs<Op> host(test.problem, Spread::kContiguous);
       Random random(7);
       Suite<Op>::fill(test.problem, test.fill, host, random);
-      const auto plan = make_plan<Op>(*device, test.problem);
+      const auto plan = plan_op<Op>(*device, test.problem);
       ASSERT_TRUE(plan.ok()) << plan.status().message;
       void* scratch = device->allocate(plan.value().workspace_bytes()).value();
       const Workspace workspace{static_cast<std::byte*>(scratch), plan.value().workspace_bytes()};
@@ -121,7 +125,7 @@ TYPED_TEST_P(Conformance, BadTensorsAreRefusedByName) {
   using Args = typename Op::Args;
   const auto device = cpu::open_device({.threads = 1}).value();
   for (const Case<Op>& test : Suite<Op>::cases()) {
-    const auto plan = make_plan<Op>(*device, test.problem);
+    const auto plan = plan_op<Op>(*device, test.problem);
     ASSERT_TRUE(plan.ok()) << plan.status().message;
     HostArgs<Op> host(test.problem, Spread::kContiguous);
     std::vector<std::byte> scratch(plan.value().workspace_bytes() + 1);

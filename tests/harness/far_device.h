@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "backends/cpu/device.h"
-#include "dispatch/compositions.h"
 #include "nn/moe.h"
 
 namespace sluice::test {
@@ -62,14 +61,6 @@ class FarDevice final : public Device {
       : inner_(cpu::open_device({.threads = 2}).value()), info_(inner_->info()) {
     info_.name = "far", info_.backend = Backend::kCuda, info_.layout = dense;
     for_each_op([&]<class Op>() { adopt<Op>(); });
-    compose<RouterRouteParts<own>>();
-    compose<RouteGroupParts<own>>();
-    compose<ExpertMlpParts<own>>();
-    compose<GroupedMlpParts<own>>();
-    compose<NormRouterRouteParts<own>>();
-    compose<CombineNormParts<own>>();
-    compose<QkvRopeKvWriteParts<own>>();
-    compose<LinearArgmaxParts<own>>();
   }
   const DeviceInfo& info() const override { return info_; }
   const Catalog& catalog() const override { return catalog_; }
@@ -122,22 +113,11 @@ class FarDevice final : public Device {
     return pending_.push_back(std::move(work)), Status{};
   }
 
-  // Of its own kernels: a composition decides on its parts by the device's info.
-  static inline FarDevice* composed = nullptr;
-  static const Catalog& own() { return composed->catalog_; }
-  template <class How>
-  void compose() {
-    composed = this;
-    static const std::string name = "cuda." + std::string(How::Op::kName) + ".far_in_turn";
-    static const Candidate<typename How::Op> card = InTurn<How>::card(name, Backend::kCuda, 1);
-    catalog_.template add<typename How::Op>(card);
-  }
-
   template <class Op>
   void adopt() {
     using Here = Adopted<Op>;
     const auto table = inner_->catalog().template table<Op>();
-    if (table.empty() || !table.back()->parts.empty()) return;
+    if (table.empty()) return;
     Here::of = table.back();  // portable ones come after those for some machines
     Here::device = this;
     Here::card = *Here::of;

@@ -7,7 +7,6 @@
 #include <memory>
 #include <vector>
 
-#include "dispatch/composition.h"
 #include "dispatch/plan.h"
 #include "harness/random_weights.h"
 #include "nn/owned_tensor.h"
@@ -250,7 +249,7 @@ TYPED_TEST_P(MoeFeaturesOn, NormsForTheNextLayer) {
       config.residual = true;
       FeatureLayer plain(this->target(), config, tokens);
       const auto y = plain.run();
-      config.norm_next = true, config.norm_eps = 1e-6;
+      config.norm_y = true, config.norm_eps = 1e-6;
       FeatureLayer layer(this->target(), config, tokens);
       layer.set(layer.io().residual, plain.template get<uint16_t>(plain.io().residual));
       layer.set(layer.io().norm_weight, std::vector<uint16_t>(static_cast<size_t>(config.hidden), 0x3F80));
@@ -419,7 +418,7 @@ TYPED_TEST_P(MoeFeaturesOn, KernelsOfTheExpertsByName) {
   for (const Candidate<ExpertGemm>* c : device.catalog().template table<ExpertGemm>())
     force(std::string(c->name), std::string(variant_of(c->name)));
   for (const Candidate<ExpertMlp>* c : device.catalog().template table<ExpertMlp>())
-    if (c->parts.empty()) force(std::string(c->name), std::string(c->name));
+    force(std::string(c->name), std::string(c->name));
   EXPECT_GE(taken, 1);
   const auto unknown = Moe::plan(device, config, 4, {}, {.decode = "no_such_kernel"});
   EXPECT_EQ(unknown.status().code, Code::kInvalidArgument);
@@ -428,7 +427,7 @@ TYPED_TEST_P(MoeFeaturesOn, KernelsOfTheExpertsByName) {
   // Where there is one that starts from ids, that; else one of each product.
   std::string named = accepted;
   for (const Candidate<ExpertMlp>* c : device.catalog().template table<ExpertMlp>())
-    if (c->parts.empty() && c->name.find("mxfp4_fewtokens") != std::string_view::npos) named = c->name;
+    if (c->name.find("mxfp4_fewtokens") != std::string_view::npos) named = c->name;
   FeatureLayer phases(device, config, 70, {.decode = named, .prefill = "auto", .decode_tokens = 5});
   for (const std::string& kernel : kernels_of(phases, 5, "experts"))
     EXPECT_TRUE(kernel.starts_with(named)) << kernel;

@@ -1,51 +1,45 @@
-// A device on which the experts of a few tokens run as one operation, from ids or from rows that are grouped.
+// A device on which a fused operation of a few tokens has a kernel of its own.
 #pragma once
 #include <functional>
 #include <memory>
-#include <type_traits>
-#include <vector>
+#include <string>
 
 #include "dispatch/device.h"
+#include "graph/run_plan.h"
 
 namespace sluice::test {
 
-// A CPU whose composition of OfExperts, ExpertMlp or GroupedMlp, stands for a kernel of its own, as if they cost next to nothing up to kOwnTokens tokens
-// and more than anything beyond. `inner` must outlive it.
-template <class OfExperts>
+// A CPU with a kernel of its own of Fused, an operation of several stages: these, as if all of them cost next to nothing up to
+// kOwnTokens tokens and more than anything beyond. `inner` must outlive it.
+template <class Fused>
 class Offering final : public Device {
  public:
-  using Problem = typename OfExperts::Problem;
-  using Args = typename OfExperts::Args;
+  using Problem = typename Fused::Problem;
+  using Args = typename Fused::Args;
   using Enqueue = Status (*)(const Problem&, const Args&, Workspace, Stream);
   // With `enqueue` that runs in place of them.
-  explicit Offering(Device& inner, Enqueue enqueue = nullptr) : inner_(inner) {
+  explicit Offering(Device& inner, Enqueue enqueue = stage_by_stage) : inner_(inner) {
+    parts_of = &inner;
+    own_ = {.name = kName,
+            .backend = Backend::kCpu,
+            .supports = [](const Problem& p, const DeviceInfo&) { return stages(p).refusal; },
+            .cost_us = [](const Problem& p, const DeviceInfo&) {
+              return Fused::tokens_of(p) <= kOwnTokens ? 1e-6 : 1e6;
+            },
+            .workspace_bytes = [](const Problem& p, const DeviceInfo&) { return stages(p).workspace_bytes; },
+            .enqueue = enqueue,
+            .batch_invariant = true};
     for_each_op([&]<class Op>() {
-      for (const Candidate<Op>* c : inner.catalog().table<Op>()) {
-        if constexpr (std::is_same_v<Op, OfExperts>) {
-          own_.push_back(std::make_unique<Candidate<Op>>(*c));
-          Candidate<Op>& own = *own_.back();
-          own.parts = {};
-          inner_configs = own.configs;
-          own.configs = [](const Problem& p, const DeviceInfo& d, const Policy& policy) {
-            std::vector<Config> all = inner_configs(p, d, policy);
-            for (Config& one : all) one.cost_us = Op::tokens_of(p) <= kOwnTokens ? 1e-6 : 1e6;
-            return all;
-          };
-          if (enqueue) {
-            in_its_place = enqueue;
-            own.enqueue_config = [](const Problem& p, std::span<const KernelLaunch>, const Args& a,
-                                    Workspace w, Stream s) { return in_its_place(p, a, w, s); };
-          }
-          catalog_.add(*own_.back());
-        } else {
-          catalog_.add(*c);
-        }
-      }
+      for (const Candidate<Op>* c : inner.catalog().table<Op>()) catalog_.add(*c);
     });
+    catalog_.add(own_);
   }
+  static inline const std::string kName = "cpu." + std::string(Fused::kName) + ".own";
   static constexpr int64_t kOwnTokens = 5;
-  static inline decltype(Candidate<OfExperts>::configs) inner_configs = nullptr;
-  static inline Enqueue in_its_place = nullptr;
+  static Status stage_by_stage(const Problem& p, const Args& a, Workspace w, Stream s) {
+    const auto plan = RunPlan<Fused>::stage_by_stage(parts_of->info(), parts_of->catalog(), p);
+    return plan.ok() ? plan.value().run(a, w, s) : plan.status();
+  }
   const DeviceInfo& info() const override { return inner_.info(); }
   const Catalog& catalog() const override { return catalog_; }
   Result<void*> allocate(size_t bytes) override { return inner_.allocate(bytes); }
@@ -65,8 +59,18 @@ class Offering final : public Device {
   Status replay(const Recording& recording, Stream s) override { return inner_.replay(recording, s); }
 
  private:
+  // Candidates are plain functions: the device whose kernels compute the stages.
+  static inline Device* parts_of = nullptr;
+  static RunDecision decision(const Problem& p) {
+    return decide_run<Fused>(p, parts_of->info(), parts_of->catalog());
+  }
+  static Verdict stages(const Problem& p) {
+    const Decision d = decision(p).decision;
+    return d.verdicts.empty() ? Verdict{.candidate = kName, .refusal = d.contract} : d.verdicts.back();
+  }
+
   Device& inner_;
-  std::vector<std::unique_ptr<Candidate<OfExperts>>> own_;
+  Candidate<Fused> own_;
   Catalog catalog_;
 };
 using OfferingDevice = Offering<ExpertMlp>;

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "dispatch/plan.h"
+#include "graph/run_plan.h"
 #include "harness/cases.h"
 
 namespace sluice::test {
@@ -28,13 +29,12 @@ class LaunchWatch {
 };
 inline LaunchWatch* launch_watch = nullptr;
 
-// Runs one configuration of a candidate three times (eager, then a recording replayed twice) on fresh poison; the
-// bits must agree. `image`: gets the bytes of all tensors after it, if it is there.
-template <class Op>
-void run_config(const Candidate<Op>& candidate, const Config& config, Device& device,
-                const typename Op::Problem& problem, HostArgs<Op>& host, const Expectations& wanted,
-                const std::string& where, std::vector<std::vector<std::byte>>* image) {
-  Plan<Op> plan(&candidate, problem, config);
+// Runs a plan three times (eager, then a recording replayed twice) on fresh poison; the bits must agree. `image`: gets the bytes of
+// all tensors after it, if it is there. kernel: the name of every launch; empty: several kernels run.
+template <class Op, class AnyPlan>
+void run_plan(const AnyPlan& plan, std::string_view kernel, Device& device,
+              const typename Op::Problem& problem, HostArgs<Op>& host, const Expectations& wanted,
+              const std::string& where, std::vector<std::vector<std::byte>>* image) {
   const Stream stream = device.stream();
   DeviceArgs<Op> on_device(device, host);
   const size_t padded = plan.workspace_bytes() + 2 * kGuardBytes;
@@ -61,10 +61,10 @@ void run_config(const Candidate<Op>& candidate, const Config& config, Device& de
     const Status status = attempt == 0 ? plan.run(on_device.args(), workspace, stream)
                                        : device.replay(*recording.value(), stream);
     ASSERT_TRUE(status.ok()) << where << ": " << status.message;
-    // What is listed is what runs. Those that run kernels of other operations in turn say so.
-    if (attempt == 0 && launch_watch && candidate.parts.empty()) {
+    // What is listed is what runs.
+    if (attempt == 0 && launch_watch && !kernel.empty()) {
       for (const std::string_view name : launch_watch->end(stream)) {
-        EXPECT_EQ(name, candidate.name) << where << ": launched another kernel";
+        EXPECT_EQ(name, kernel) << where << ": launched another kernel";
       }
     }
     ASSERT_TRUE(on_device.download(stream).ok());
@@ -96,6 +96,33 @@ void run_config(const Candidate<Op>& candidate, const Config& config, Device& de
     std::memcpy(host.tensors()[i].memory->start(), fresh[i].data(), fresh[i].size());
   device.release(block);
   if (image) *image = std::move(first);
+}
+
+// One configuration of a candidate.
+template <class Op>
+void run_config(const Candidate<Op>& candidate, const Config& config, Device& device,
+                const typename Op::Problem& problem, HostArgs<Op>& host, const Expectations& wanted,
+                const std::string& where, std::vector<std::vector<std::byte>>* image) {
+  run_plan<Op>(Plan<Op>(&candidate, problem, config), candidate.name, device, problem, host, wanted, where,
+               image);
+}
+
+// A fused operation stage by stage: whether its stages are known. What it gives is held to the same reference.
+template <class Op>
+bool run_by_stages(Device& device, const typename Op::Problem& problem, HostArgs<Op>& host,
+                   const Expectations& wanted, const std::string& where) {
+  if constexpr (kHasStages<Op>) {
+    const Graph graph = run_graph<Op>(problem).graph;
+    const auto whole = run_at<Op>(graph, 0);
+    EXPECT_TRUE(whole && *whole == Op::at_tokens(problem, 0)) << where << ": its stages ask for something else";
+    const auto plan = RunPlan<Op>::stage_by_stage(device.info(), device.catalog(), problem);
+    EXPECT_TRUE(plan.ok()) << where << ": " << plan.status().message;
+    if (plan.ok())
+      run_plan<Op>(plan.value(), "", device, problem, host, wanted, where + ", stage by stage", nullptr);
+    return plan.ok();
+  } else {
+    return false;
+  }
 }
 
 // SLUICE_WITHOUT_CONFIGS: names of configurations, a space between them, that a tool cannot follow.

@@ -92,9 +92,7 @@ void expect_that_it_is_caught(void (*change)(ExpertMlp::Problem*), const char* k
     } else {
       changes(&wrong.mlp);
     }
-    const Candidate<OfExperts>& c = *cpu::catalog().table<OfExperts>().front();
-    const Config config = best_config(c, wrong, {.name = "any CPU"});
-    return enqueue(c, wrong, config.launches, a, w, s);
+    return Offering<OfExperts>::stage_by_stage(wrong, a, w, s);
   });
   const RandomMoe moe(small_config(MoeNaming::kGptOss), 5);
   const Written file(moe.tensors(MoeNaming::kGptOss, 3));
@@ -110,7 +108,7 @@ TEST(Canary, AWrongKernelOfAllExpertsIsCaught) {
                                       "from cpu.expert_mlp.");
 }
 TEST(Canary, AWrongKernelOfGroupedExpertsIsCaught) {
-  expect_that_it_is_caught<GroupedMlp>([](ExpertMlp::Problem* p) { p->down_bias = false; },
+  expect_that_it_is_caught<GroupedMlp>([](ExpertMlp::Problem* p) { p->alpha = 1.5; },
                                        "from cpu.grouped_mlp.");
 }
 

@@ -36,7 +36,7 @@ TEST(MoeFeatures, WhatContradictsIsRefusedByName) {
     OfferingDevice offering(*device);
     MoeConfig config = feature_config("gpt-oss-120b");
     EXPECT_TRUE(parse_fields(fields, &config).ok());
-    return Moe::plan(offering, config, 100, {}, {.decode = "in_turn", .prefill = "in_turn"}).status().message;
+    return Moe::plan(offering, config, 100, {}, {.decode = "own", .prefill = "own"}).status().message;
   };
   EXPECT_EQ(message("input=packed lora_rank=4 lora_adapters=1"),
             "lora_rank: wanted 0 where the caller gives ids and weights (no router), found 4");
@@ -45,7 +45,7 @@ TEST(MoeFeatures, WhatContradictsIsRefusedByName) {
   EXPECT_NE(message("per_expert=1 act=swiglu").find("an activation with parameters for per_expert"),
             std::string::npos);
   EXPECT_NE(of_one("per_expert=1")
-                .find("moe: per_expert: wanted a kernel of expert_gemm, found cpu.expert_mlp.in_turn"),
+                .find("moe: per_expert: wanted a kernel of expert_gemm, found cpu.expert_mlp.own"),
             std::string::npos);
   EXPECT_NE(message("", {.decode = "dot"}, {.batch_invariant = true}).find("batch_invariant"),
             std::string::npos);

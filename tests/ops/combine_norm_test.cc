@@ -22,7 +22,7 @@ TEST(CombineNormByHand, NormsTheSumThatItWrites) {
   args.y = args.residual;
   for (const auto& device : every_level(2)) {
     set_each(args.residual, [](int64_t, int64_t h) { return h % 2 ? 0 : 1; });
-    const auto plan = make_plan<CombineNorm>(*device, p);
+    const auto plan = plan_op<CombineNorm>(*device, p);
     ASSERT_TRUE(plan.ok()) << plan.status().message;
     ASSERT_TRUE(plan.value().run(args, {}, device->stream()).ok());
     for (int64_t t = 0; t < p.combine.tokens; ++t)

@@ -76,7 +76,7 @@ TEST(ExpertMlpContract, ByHand) {
   };
   put(a.ids, {1, 0, 2});  // the last one is not here, and its weight means nothing
   const auto device = cpu::open_device({.threads = 1}).value();
-  const auto plan = make_plan<ExpertMlp>(*device, p);
+  const auto plan = plan_op<ExpertMlp>(*device, p);
   ASSERT_TRUE(plan.ok()) << plan.status().message;
   std::vector<std::byte> scratch(plan.value().workspace_bytes());
   ASSERT_TRUE(plan.value().run(a, {scratch.data(), scratch.size()}, device->stream()).ok());

@@ -50,7 +50,7 @@ TEST(GroupedMlpContract, ByHand) {
   put(a.row_begin, {0, 0, 1}), put(a.row_count, {0, 1}), put(a.order, {1, -1});
   set_each(a.g, [](int64_t, int64_t) { return -4; });
   const auto device = cpu::open_device({.threads = 1}).value();
-  const auto plan = make_plan<GroupedMlp>(*device, p);
+  const auto plan = plan_op<GroupedMlp>(*device, p);
   ASSERT_TRUE(plan.ok()) << plan.status().message;
   std::vector<std::byte> scratch(plan.value().workspace_bytes());
   ASSERT_TRUE(plan.value().run(a, {scratch.data(), scratch.size()}, device->stream()).ok());

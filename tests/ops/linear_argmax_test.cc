@@ -16,7 +16,7 @@ TEST(LinearArgmaxByHand, TheFirstOfTheLargest) {
   set_each(a.x, [](int64_t t, int64_t) { return t == 0 ? 0.5 : -0.5; });
   set_each(a.w, [&](int64_t n, int64_t k) { return k < 2 ? kLogits[n] : 0; });
   for (const auto& device : every_level(2)) {
-    const auto plan = make_plan<LinearArgmax>(*device, p);
+    const auto plan = plan_op<LinearArgmax>(*device, p);
     ASSERT_TRUE(plan.ok()) << plan.status().message;
     std::vector<std::byte> scratch(plan.value().workspace_bytes());
     ASSERT_TRUE(plan.value().run(a, {scratch.data(), scratch.size()}, device->stream()).ok());

@@ -21,7 +21,7 @@ TEST(NormRouterRouteByHand, ChoosesByTheNorm) {
   set_each(a.w, [](int64_t e, int64_t h) { return e == h ? 1 : 0; });
   for (int64_t h = 0; h < 4; ++h) a.norm_weight.as<BF16>()[h] = to_bf16(h == 1 ? 2.f : 1.f);
   const auto device = cpu::open_device({.threads = 1}).value();
-  const auto plan = make_plan<NormRouterRoute>(*device, p);
+  const auto plan = plan_op<NormRouterRoute>(*device, p);
   ASSERT_TRUE(plan.ok()) << plan.status().message;
   ASSERT_TRUE(plan.value().run(a, {}, device->stream()).ok());
   const double inverse = 1 / std::sqrt(12.5);

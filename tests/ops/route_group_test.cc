@@ -16,7 +16,7 @@ TEST(RouteGroupByHand, GroupsWhatItChose) {
   const float logits[] = {0, 9, 0, 5, 7, 6, 0, 0, 0, 3, 2, 0};
   std::copy(std::begin(logits), std::end(logits), a.logits.as<float>());
   const auto device = cpu::open_device({.threads = 1}).value();
-  const auto plan = make_plan<RouteGroup>(*device, problem);
+  const auto plan = plan_op<RouteGroup>(*device, problem);
   ASSERT_TRUE(plan.ok()) << plan.status().message;
   std::vector<std::byte> scratch(plan.value().workspace_bytes());
   ASSERT_TRUE(plan.value().run(a, {scratch.data(), scratch.size()}, device->stream()).ok());

@@ -49,7 +49,7 @@ TEST(RouterRouteContract, ByHand) {
   set_each(a.w, [](int64_t e, int64_t h) { return e == h ? 1 : 0; });
   set_each(a.gate_bias, [](int64_t e, int64_t) { return e == 2 ? 1 + std::log(3.0) : 0; });
   const auto device = cpu::open_device({.threads = 1}).value();
-  const auto plan = make_plan<RouterRoute>(*device, p);
+  const auto plan = plan_op<RouterRoute>(*device, p);
   ASSERT_TRUE(plan.ok()) << plan.status().message;
   ASSERT_TRUE(plan.value().run(a, {}, device->stream()).ok());
   EXPECT_FLOAT_EQ(a.logits.as<float>()[0], 1);

@@ -83,7 +83,7 @@ TEST(Engine, RunsTheExpertsKernelsThatAreNamed) {
   Device* const device = &with_one;
   const DecoderModel model(small_decoder());
   EngineOptions options = roomy();
-  options.experts.backend = {.decode = "in_turn", .prefill = "panels_f32", .decode_tokens = 8};
+  options.experts.backend = {.decode = "own", .prefill = "panels_f32", .decode_tokens = 8};
   const auto engine = engine_of(*device, model, options);
   const auto kernels = [&](int64_t tokens) {
     std::string out;
@@ -91,7 +91,7 @@ TEST(Engine, RunsTheExpertsKernelsThatAreNamed) {
       if (stage.find("experts") != std::string::npos) out += stage + "=" + kernel + " ";
     return out;
   };
-  EXPECT_TRUE(kernels(8).starts_with("group+experts.up+experts.down+combine=cpu.expert_mlp.in_turn:"))
+  EXPECT_TRUE(kernels(8).starts_with("group+experts.up+experts.down+combine=cpu.expert_mlp.own"))
       << kernels(8);
   EXPECT_EQ(kernels(9), "experts.up=cpu.expert_gemm.panels_f32 experts.down=cpu.expert_gemm.panels_f32 ");
   for (const auto& [request, answer] : run(*engine, some_requests()))

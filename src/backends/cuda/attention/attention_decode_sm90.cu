@@ -56,7 +56,7 @@ double cost_us(const Attention::Problem& p, const DeviceInfo& d, const Attention
          std::max({chain_us, memory_us, flops / kFlopsPerUs}) + kBoth * std::min(chain_us, memory_us);
 }
 
-std::vector<Config> configs(const Attention::Problem& p, const DeviceInfo& d, const Policy&) {
+std::vector<Config> configs(const Attention::Problem& p, const DeviceInfo& d) {
   std::vector<Config> out;
   const int64_t queries = attention_rows(p) * (p.heads / p.kv_heads);
   const auto add = [&](const std::string& name, AttentionDecode how) {

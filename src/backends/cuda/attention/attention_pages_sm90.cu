@@ -43,7 +43,7 @@ int tile_of(const Attention::Problem& p, const DeviceInfo& d) {
   return tile;
 }
 
-std::vector<Config> configs(const Attention::Problem& p, const DeviceInfo& d, const Policy&) {
+std::vector<Config> configs(const Attention::Problem& p, const DeviceInfo& d) {
   // How many others there are is not known: with many, one CTA for the keys of each is best, with few that have long contexts, several.
   constexpr int64_t kShort = 2048, kLong = 16384;
   const int64_t context = attention_context(p);

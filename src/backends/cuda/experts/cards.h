@@ -3,7 +3,7 @@
 #include "backends/cuda/card.h"
 #include "backends/cuda/experts/cost.h"
 #include "backends/cuda/grid_words.h"
-#include "dispatch/expert_mlp_between.h"
+#include "backends/cuda/experts/between.h"
 #include "ops/expert_mlp.h"
 #include "ops/fragment_layout.h"
 

@@ -154,7 +154,7 @@ std::string tile_launch_text(const ExpertGemm::Problem& problem, const KernelLau
 // The order in which a launch of this kernel takes the problem's experts.
 ExpertOrder expert_order(const ExpertGemm::Problem& problem, const TileKernel& kernel);
 // All configurations of the tile kernels for a problem, each with its cost or its refusal. No policy changes them.
-std::vector<Config> tile_configs(const ExpertGemm::Problem& problem, const DeviceInfo& device, const Policy&);
+std::vector<Config> tile_configs(const ExpertGemm::Problem& problem, const DeviceInfo& device);
 
 // Size of the rows of tokens in order, bf16[rows, width].
 size_t ordered_bytes(const ExpertGemm::Problem& problem);

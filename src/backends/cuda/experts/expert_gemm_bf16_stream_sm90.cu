@@ -37,7 +37,7 @@ bool has_short_sums(const ExpertGemm::Problem& p) {
 }
 
 // For short sums one configuration for each number of columns (rows of x of a unit); otherwise one for each CTA size.
-std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d, const Policy&) {
+std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   std::vector<Config> out;
   const auto add = [&](StreamLaunch launch) {
     const int64_t threads = launch.small ? 256 : 384;

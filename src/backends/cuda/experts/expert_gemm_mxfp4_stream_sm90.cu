@@ -40,7 +40,7 @@ bool has_short_sums(const ExpertGemm::Problem& p, int columns) {
 }
 
 // One configuration for each number of columns: with a few rows per expert on average, hardly any expert has more than 8.
-std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d, const Policy&) {
+std::vector<Config> configs(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   std::vector<Config> out;
   for (const int columns : kColumns) {
     const StreamLaunch launch{.columns = columns, .short_sums = has_short_sums(p, columns)};

@@ -1,7 +1,7 @@
 // The experts of few tokens, bf16 weights: both products in one launch (fused_fewtokens.cuh).
 //
 // Wins    few rows and small experts: one ramp in place of two, no launch that groups rows.
-// Loses   more rows than one warp can group by expert: a composition with expert_gemm_bf16_stream_sm90.
+// Loses   to its stages where a warp cannot group the rows by expert: expert_gemm_bf16_stream_sm90.
 // Limits  32 slots; see supports(). Sums are cut in the same places for any batch, so a row's bits do not depend on it.
 // Source  original; the contract is ops/expert_mlp.h.
 #include "backends/cuda/experts/cards.h"

@@ -7,7 +7,7 @@
 //         on it.
 // Source  original; the contract is ops/expert_mlp.h.
 #include "backends/cuda/experts/cards.h"
-#include "dispatch/expert_mlp_between.h"
+#include "backends/cuda/experts/between.h"
 
 namespace sluice::cuda {
 namespace {

@@ -13,7 +13,7 @@
 #include "backends/cuda/experts/cost.h"
 #include "backends/cuda/experts/fused_fewtokens_short.cuh"
 #include "backends/cuda/launch.h"
-#include "dispatch/expert_mlp_between.h"
+#include "backends/cuda/experts/between.h"
 
 namespace sluice::cuda {
 

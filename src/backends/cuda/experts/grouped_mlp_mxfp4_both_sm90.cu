@@ -43,7 +43,7 @@ Refusal supports(const GroupedMlp::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-std::vector<Config> configs(const GroupedMlp::Problem& p, const DeviceInfo& d, const Policy&) {
+std::vector<Config> configs(const GroupedMlp::Problem& p, const DeviceInfo& d) {
   std::vector<Config> out;
   const ExpertGemm::Problem up = GroupedMlp::up(p);
   for (int row = kFirstRow; row < kFirstRow + kRowCount; ++row) {

@@ -237,7 +237,7 @@ class Lister {
 
 }  // namespace
 
-std::vector<Config> tile_configs(const ExpertGemm::Problem& p, const DeviceInfo& d, const Policy&) {
+std::vector<Config> tile_configs(const ExpertGemm::Problem& p, const DeviceInfo& d) {
   Lister list(p, d);
   if (p.w == DType::kE2M1) {
     for (const Rows rows : {Rows::kAsTheyAre, Rows::kOrdered, Rows::kThreads})

@@ -72,7 +72,7 @@ double cost_us(const Problem& p, const DeviceInfo& d, const Layout& l, int fewes
   return calls * 3 * kRampUs + rounds * static_cast<double>(each) * kTileUs + moved / d.mem_bytes_per_us;
 }
 
-std::vector<Config> configs(const Problem& p, const DeviceInfo& d, const Policy&) {
+std::vector<Config> configs(const Problem& p, const DeviceInfo& d) {
   std::vector<Config> out;
   for (const int fewest : kFewestTiles) {
     const Layout l = layout_of(p, fewest);

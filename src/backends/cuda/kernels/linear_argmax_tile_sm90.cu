@@ -37,11 +37,11 @@ Refusal supports(const Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-std::vector<Config> configs(const Problem& p, const DeviceInfo& d, const Policy& policy) {
+std::vector<Config> configs(const Problem& p, const DeviceInfo& d) {
   // Not fitted: the second launch, and its peaks.
   const double answer_us = 1.5 + 2.0 * static_cast<double>(peaks_bytes(p)) / d.mem_bytes_per_us;
   std::vector<Config> out;
-  for (Config& c : linear_tile_configs(LinearArgmax::linear(p), d, policy)) {
+  for (Config& c : linear_tile_configs(LinearArgmax::linear(p), d)) {
     const auto tile = LinearTileLaunch::of(c.launches[0]);
     if (place_of_tile(kLinearTiles[tile.kind]) < 0) continue;
     c.cost_us += answer_us;

@@ -16,7 +16,7 @@ Refusal supports(const Linear::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-std::vector<Config> configs(const Linear::Problem& p, const DeviceInfo& d, const Policy&) {
+std::vector<Config> configs(const Linear::Problem& p, const DeviceInfo& d) {
   return shares::configs_of(p, d, 0);
 }
 

@@ -17,7 +17,7 @@ Refusal supports(const Linear::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-std::vector<Config> configs(const Linear::Problem& p, const DeviceInfo& d, const Policy&) {
+std::vector<Config> configs(const Linear::Problem& p, const DeviceInfo& d) {
   // Shares of eights make the largest one smaller, but boxes of eight features are slower to fetch. On an H100 that pays where it is a
   // quarter smaller (2880 x 4096: 8.87 to 8.27 us), and not where it is a sixth (5120 x 2880: 9.89 to 10.54 us).
   const auto largest = [&](int64_t of) { return of * linear_parts(linear_parts(p.features, of), d.cores); };

@@ -80,7 +80,7 @@ LinearTileShared linear_tile_shared(const LinearTileKind& kind, int splits) {
   }
 }
 
-std::vector<Config> linear_tile_configs(const Linear::Problem& p, const DeviceInfo& d, const Policy&) {
+std::vector<Config> linear_tile_configs(const Linear::Problem& p, const DeviceInfo& d) {
   std::vector<Config> out;
   for (int i = 0; i < static_cast<int>(std::size(kLinearTiles)); ++i) {
     const LinearTileKind& kind = kLinearTiles[i];
@@ -93,7 +93,7 @@ std::vector<Config> linear_tile_configs(const Linear::Problem& p, const DeviceIn
   return out;
 }
 
-std::vector<Config> linear_split_configs(const Linear::Problem& p, const DeviceInfo& d, const Policy&) {
+std::vector<Config> linear_split_configs(const Linear::Problem& p, const DeviceInfo& d) {
   std::vector<Config> out;
   const int64_t steps = linear_parts(p.width, kLinearBlock);
   for (int i = 0; i < static_cast<int>(std::size(kLinearTiles)); ++i)

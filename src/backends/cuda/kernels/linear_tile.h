@@ -59,8 +59,8 @@ struct LinearTileShared {
 LinearTileShared linear_tile_shared(const LinearTileKind& kind, int splits);
 
 // The configurations of linear_tile_sm90, whose sums are whole, and of linear_split_sm90.
-std::vector<Config> linear_tile_configs(const Linear::Problem& p, const DeviceInfo& d, const Policy&);
-std::vector<Config> linear_split_configs(const Linear::Problem& p, const DeviceInfo& d, const Policy&);
+std::vector<Config> linear_tile_configs(const Linear::Problem& p, const DeviceInfo& d);
+std::vector<Config> linear_split_configs(const Linear::Problem& p, const DeviceInfo& d);
 std::string linear_tile_text(const Linear::Problem& p, const KernelLaunch& launch);
 
 // Tiles are counted in 32 bits.

@@ -83,7 +83,7 @@ double tile_us(const LoraDelta::Problem& p, const DeviceInfo& d, const Tile& t) 
          std::max({alone, together, memory});
 }
 
-std::vector<Config> configs(const LoraDelta::Problem& p, const DeviceInfo& d, const Policy&) {
+std::vector<Config> configs(const LoraDelta::Problem& p, const DeviceInfo& d) {
   std::vector<Config> out;
   for (const Tile& t : kTiles) {
     Config config{.name = std::to_string(t.tokens) + "x" + std::to_string(t.blocks),

@@ -23,7 +23,7 @@ Refusal supports(const QkvRopeKvWrite::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-std::vector<Config> configs(const QkvRopeKvWrite::Problem& p, const DeviceInfo& d, const Policy&) {
+std::vector<Config> configs(const QkvRopeKvWrite::Problem& p, const DeviceInfo& d) {
   return shares::configs_of(QkvRopeKvWrite::project(p), d, kTurnUs);
 }
 

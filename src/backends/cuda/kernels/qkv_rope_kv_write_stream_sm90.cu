@@ -23,7 +23,7 @@ Refusal supports(const QkvRopeKvWrite::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-std::vector<Config> configs(const QkvRopeKvWrite::Problem& p, const DeviceInfo& d, const Policy&) {
+std::vector<Config> configs(const QkvRopeKvWrite::Problem& p, const DeviceInfo& d) {
   const Linear::Problem linear = QkvRopeKvWrite::project(p);
   return {Config{.cost_us = linear_stream_us(linear, d) + kTurnUs,
                  .launches = {linear_stream_launch(linear, d, kStreamSlab)}}};

@@ -29,7 +29,7 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-std::vector<Config> configs(const RouterGemm::Problem& p, const DeviceInfo& d, const Policy&) {
+std::vector<Config> configs(const RouterGemm::Problem& p, const DeviceInfo& d) {
   return router_terms_configs(p, d);
 }
 

@@ -32,7 +32,7 @@ Refusal supports(const RouterGemm::Problem& p, const DeviceInfo& d) {
   return r;
 }
 
-std::vector<Config> configs(const RouterGemm::Problem& p, const DeviceInfo& d, const Policy&) {
+std::vector<Config> configs(const RouterGemm::Problem& p, const DeviceInfo& d) {
   return router_tile_configs(p, measured_us("cuda.router_gemm.tile_sm90", p, d));
 }
 

@@ -19,7 +19,7 @@ struct NamedTensor {
   Tensor tensor;
 };
 
-// A Plan of some operation.
+// A Plan of some operation, or a RunPlan.
 class AnyPlan {
  public:
   virtual ~AnyPlan() = default;
@@ -33,16 +33,16 @@ class AnyPlan {
 // One step of a table: the tokens from first to last run the same launches.
 struct TableStep {
   int64_t first = 0, last = 0;
-  std::string_view kernel;
+  std::string kernel;       // those of a fused operation's stages are joined by "+", with their configurations
   std::string config = {};  // empty where the kernel has one configuration
   size_t workspace_bytes = 0;
   double first_us = 0, last_us = 0;  // the cost model's answer at both ends
   bool planned = false;
   // "NAME" or "NAME:CONFIG".
-  std::string choice() const { return std::string(kernel) + (config.empty() ? "" : ":" + config); }
+  std::string choice() const { return kernel + (config.empty() ? "" : ":" + config); }
 };
 
-// A PlanTable of some operation.
+// A PlanTable of some operation, or a Step of a fused one's stages.
 class AnyTable {
  public:
   virtual ~AnyTable() = default;
@@ -72,8 +72,6 @@ class AnyProblem {
   virtual double bytes() const = 0;
   virtual double flops() const = 0;
 
-  // The policy with the words of `force` alone that speak of this operation: for one stage of several.
-  virtual Policy policy_for(const Policy& policy, const Catalog& catalog) const = 0;
   virtual Decision decide(const DeviceInfo& device, const Catalog& catalog, const Policy& policy) const = 0;
   virtual Result<std::unique_ptr<AnyPlan>> plan(const Device& device, const Policy& policy) const = 0;
   virtual Result<std::unique_ptr<AnyTable>> table(const DeviceInfo& device, const Catalog& catalog,

@@ -1,8 +1,9 @@
-#include "dispatch/any_op.h"
+#include "graph/any_op.h"
 
 #include <algorithm>
 
 #include "dispatch/plan.h"
+#include "graph/run_plan.h"
 
 namespace sluice {
 namespace {
@@ -51,7 +52,7 @@ Status args_by_name(const typename Op::Problem& problem, std::span<const NamedTe
 template <class Op>
 class ErasedPlan final : public AnyPlan {
  public:
-  explicit ErasedPlan(Plan<Op> plan) : plan_(std::move(plan)) {}
+  explicit ErasedPlan(OpPlan<Op> plan) : plan_(std::move(plan)) {}
   std::string_view kernel() const override { return plan_.kernel(); }
   size_t workspace_bytes() const override { return plan_.workspace_bytes(); }
   Status run(std::span<const NamedTensor> given, Workspace workspace, Stream stream) const override {
@@ -61,7 +62,7 @@ class ErasedPlan final : public AnyPlan {
   }
 
  private:
-  Plan<Op> plan_;
+  OpPlan<Op> plan_;
 };
 
 template <class Op>
@@ -82,6 +83,57 @@ class ErasedTable final : public AnyTable {
 
  private:
   PlanTable<Op> table_;
+  std::vector<TableStep> steps_;
+};
+
+// A fused operation at all counts: by kernels of its own, or stage by stage.
+template <class Op>
+class ErasedRunTable final : public AnyTable {
+ public:
+  ErasedRunTable(const typename Op::Problem& problem, Step step, Backend backend, int64_t tokens_min)
+      : problem_(problem), step_(std::move(step)), backend_(backend), tokens_min_(tokens_min) {
+    const auto choice = [&](int64_t tokens) { return joined_kernels(step_, tokens, true); };
+    const Status never_fails = for_each_change(
+        tokens_max(), [&](int64_t a, int64_t b) { return choice(a) == choice(b); },
+        [&](int64_t tokens) -> Status { return add(tokens, choice(tokens)), Status{}; }, tokens_min);
+    (void)never_fails;
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      steps_[i].last = i + 1 < steps_.size() ? steps_[i + 1].first - 1 : tokens_max();
+      steps_[i].last_us = step_.cost_us(steps_[i].last);
+    }
+  }
+  int64_t tokens_max() const override { return step_.tokens_max(); }
+  size_t workspace_bytes() const override { return step_.workspace_bytes(); }
+  const std::vector<TableStep>& steps() const override { return steps_; }
+  Status run(int64_t tokens, std::span<const NamedTensor> given, Workspace workspace,
+             Stream stream) const override {
+    if (tokens < tokens_min_ || tokens > tokens_max())
+      return invalid(op_message(Op::kName, "wanted " + std::to_string(tokens_min_) + " to " +
+                                               std::to_string(tokens_max()) +
+                                               " tokens (the plan's bound), found " + std::to_string(tokens)));
+    const typename Op::Problem problem = Op::at_tokens(problem_, tokens);
+    typename Op::Args args;
+    SLUICE_TRY(args_by_name<Op>(problem, given, &args));
+    SLUICE_TRY(check_args<Op>(problem, args, backend_));
+    const RunArgs<Op> list(problem, args);
+    return step_.run(tokens, {.call = list.list(), .held = {}}, workspace, stream);
+  }
+
+ private:
+  void add(int64_t tokens, const std::string& choice) {
+    TableStep step{.first = tokens, .kernel = choice};
+    step.workspace_bytes = step_.workspace_bytes(), step.first_us = step_.cost_us(tokens);
+    if (const size_t colon = choice.find(':');
+        choice.find('+') == std::string::npos && colon != std::string::npos)
+      step.kernel = choice.substr(0, colon), step.config = choice.substr(colon + 1);
+    for (const PieceProblem& piece : step_.problems(tokens)) step.planned |= piece.planned;
+    steps_.push_back(std::move(step));
+  }
+
+  typename Op::Problem problem_;
+  Step step_;
+  Backend backend_;
+  int64_t tokens_min_;
   std::vector<TableStep> steps_;
 };
 
@@ -106,20 +158,32 @@ class ErasedProblem final : public AnyProblem {
   double bytes() const override { return Op::bytes(problem_); }
   double flops() const override { return Op::flops(problem_); }
 
-  Policy policy_for(const Policy& policy, const Catalog& catalog) const override {
-    return sluice::policy_for<Op>(policy, catalog.table<Op>());
-  }
   Decision decide(const DeviceInfo& device, const Catalog& catalog, const Policy& policy) const override {
-    return decide_in_words<Op>(problem_, device, catalog.table<Op>(), policy);
+    if constexpr (kHasStages<Op>) {
+      return decide_run<Op>(problem_, device, catalog, policy).decision;
+    } else {
+      return decide_in_words<Op>(problem_, device, catalog.table<Op>(), policy);
+    }
   }
   Result<std::unique_ptr<AnyPlan>> plan(const Device& device, const Policy& policy) const override {
-    Result<Plan<Op>> made = make_plan<Op>(device, problem_, policy);
+    Result<OpPlan<Op>> made = plan_op<Op>(device, problem_, policy);
     if (!made.ok()) return made.status();
     return std::unique_ptr<AnyPlan>(std::make_unique<ErasedPlan<Op>>(std::move(made).value()));
   }
   Result<std::unique_ptr<AnyTable>> table(const DeviceInfo& device, const Catalog& catalog,
                                           int64_t tokens_max, const Policy& policy,
                                           int64_t tokens_min) const override {
+    if constexpr (kHasStages<Op>) {
+      return run_table(device, catalog, tokens_max, policy, tokens_min);
+    } else {
+      return plan_table(device, catalog, tokens_max, policy, tokens_min);
+    }
+  }
+
+ private:
+  Result<std::unique_ptr<AnyTable>> plan_table(const DeviceInfo& device, const Catalog& catalog,
+                                               int64_t tokens_max, const Policy& policy,
+                                               int64_t tokens_min) const {
     const auto candidates = catalog.table<Op>();
     Result<PlanTable<Op>> made =
         PlanTable<Op>::make(device, candidates, problem_, tokens_max, policy, tokens_min);
@@ -128,7 +192,7 @@ class ErasedProblem final : public AnyProblem {
     std::vector<TableStep> steps;
     for (size_t i = 0; i < plans.size(); ++i) {
       TableStep step{
-          .first = plans[i].first, .kernel = plans[i].plan.kernel(), .config = plans[i].plan.config().name};
+          .first = plans[i].first, .kernel = std::string(plans[i].plan.kernel()), .config = plans[i].plan.config().name};
       step.last = i + 1 < plans.size() ? plans[i + 1].first - 1 : tokens_max;
       step.workspace_bytes = plans[i].plan.workspace_bytes();
       const auto cost_at = [&](int64_t tokens) { return made.value().cost_us(tokens, device); };
@@ -142,7 +206,21 @@ class ErasedProblem final : public AnyProblem {
         std::make_unique<ErasedTable<Op>>(std::move(made).value(), std::move(steps)));
   }
 
- private:
+  Result<std::unique_ptr<AnyTable>> run_table(const DeviceInfo& device, const Catalog& catalog,
+                                              int64_t tokens_max, const Policy& policy,
+                                              int64_t tokens_min) const {
+    SLUICE_TRY(check_bounds(Op::kName, tokens_min, tokens_max));
+    const typename Op::Problem most = Op::at_tokens(problem_, tokens_max);
+    if (const Refusal contract = Op::validate(most); !contract.accepted())
+      return invalid(std::string(Op::kName) + " (" + fields_text(most) + "): " + contract.line());
+    auto step = Step::plan(std::string(Op::kName), device, catalog, run_graph<Op>(problem_).graph,
+                           std::max<int64_t>(tokens_max, 1),
+                           {.policy = policy, .phases = {{.first = tokens_min, .last = tokens_max}}});
+    if (!step.ok()) return step.status();
+    return std::unique_ptr<AnyTable>(std::make_unique<ErasedRunTable<Op>>(
+        problem_, std::move(step).value(), device.backend, tokens_min));
+  }
+
   typename Op::Problem problem_;
 };
 

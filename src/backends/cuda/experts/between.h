@@ -1,19 +1,18 @@
-// The tensors between the parts of ExpertMlp, in the workspace of kernels that run the parts one after the other.
+// The tensors between the stages of ExpertMlp, in the workspace of kernels that compute all of them.
 #pragma once
 #include "base/arena.h"
 #include "ops/expert_mlp.h"
 
-namespace sluice {
+namespace sluice::cuda {
 
 // Consecutive tensors, laid out as an Arena would.
 struct ExpertMlpBetween {
   GroupRows::Args groups;
   Tensor h, g;
-  size_t bytes = 0;  // of all; scratch of the parts comes after them
+  size_t bytes = 0;  // of all; the kernel's own scratch comes after them
 
-  // `base` may be null where only the size is asked for. keeps_h: one of the parts has h in its own scratch.
-  static ExpertMlpBetween at(std::byte* base, const ExpertMlp::Problem& p, Backend where,
-                             bool keeps_h = false) {
+  // `base` may be null where only the size is asked for.
+  static ExpertMlpBetween at(std::byte* base, const ExpertMlp::Problem& p, Backend where) {
     ExpertMlpBetween out;
     const int64_t rows = ExpertMlp::rows(p);
     const auto take = [&](DType dtype, std::initializer_list<int64_t> shape) {
@@ -25,10 +24,10 @@ struct ExpertMlpBetween {
     out.groups.row_begin = take(DType::kI32, {p.experts + 1});
     out.groups.order = take(DType::kI32, {rows});
     out.groups.position = take(DType::kI32, {p.tokens, p.slots});
-    if (!keeps_h) out.h = take(p.x, {rows, p.intermediate});
+    out.h = take(p.x, {rows, p.intermediate});
     out.g = take(p.g, {rows, p.hidden});
     return out;
   }
 };
 
-}  // namespace sluice
+}  // namespace sluice::cuda

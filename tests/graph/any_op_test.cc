@@ -1,4 +1,4 @@
-#include "dispatch/any_op.h"
+#include "graph/any_op.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,61 @@
+// The stages of a fused operation as a graph of their own: the pattern of the runs that it covers in other graphs, and the way to
+// compute it where it has no kernel of its own.
+#pragma once
+#include <initializer_list>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace sluice {
+
+template <class Op>
+class RunGraph {
+ public:
+  using Slot = Tensor Op::Args::*;
+
+  // The caller gives the operation's tensors in the order of its slots.
+  explicit RunGraph(const typename Op::Problem& problem) {
+    Op::slots(problem, [&](const SlotSpec& spec, Slot member) {
+      const ValueId value = graph.call(std::string(spec.name));
+      slots_.push_back({member, spec.used ? Bind(value) : Bind()});
+    });
+  }
+  // Nothing where the problem does not use the slot.
+  Bind operator()(Slot slot) const {
+    for (const auto& [member, bind] : slots_)
+      if (member == slot) return bind;
+    return {};
+  }
+  // Stages see columns of its rows, `elements` long.
+  Bind in_rows(Slot slot, int64_t elements) {
+    const Bind bind = (*this)(slot);
+    graph.in_rows(bind.value, elements);
+    return bind;
+  }
+  // The slot is columns of another value.
+  void is_part(Slot slot, const Bind& of) {
+    for (auto& [member, bind] : slots_)
+      if (member == slot) bind = of;
+  }
+  // A stage whose tensors are the operation's own.
+  template <class Part>
+  void add_own(std::string name, const typename Part::Problem& problem) {
+    static_assert(std::is_base_of_v<typename Part::Args, typename Op::Args>);
+    std::vector<Bind> binds;
+    Part::slots(problem, [&](const SlotSpec&, Tensor Part::Args::*member) {
+      binds.push_back((*this)(static_cast<Slot>(member)));
+    });
+    graph.template add_bound<Part>(std::move(name), problem, std::move(binds));
+  }
+  const std::vector<std::pair<Slot, Bind>>& slots() const { return slots_; }
+
+  Graph graph;
+
+ private:
+  std::vector<std::pair<Slot, Bind>> slots_;
+};
+
+}  // namespace sluice

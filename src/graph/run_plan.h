@@ -1,0 +1,152 @@
+// A fused operation that somebody asks for by itself: computed by one kernel, or stage by stage, whichever costs least.
+#pragma once
+#include <array>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "dispatch/plan.h"
+#include "graph/runs.h"
+#include "graph/step.h"
+
+namespace sluice {
+
+// What a Decision calls the second way.
+inline constexpr std::string_view kStageByStage = "stage by stage";
+
+// Whether its stages are known, so that the second way is there.
+template <class Op>
+concept kHasStages = kIsRun<Op> && !requires { RunOf<Op>::kKernelsOnly; };
+
+// "A+B": the kernels of a step's pieces, or with their configurations.
+std::string joined_kernels(const Step& step, int64_t tokens, bool with_configs);
+
+// The kernels of the whole operation as decide() has them, and behind them its stages by kernels of their own, with the least that
+// they cost together. Words of Policy::force that name a kernel of the operation leave no other way; words that name one of its
+// stages' leave this one.
+struct RunDecision {
+  Decision decision;
+  std::shared_ptr<const Step> stages = {};  // where they have kernels
+  // Whether the last verdict, stage by stage, is chosen.
+  bool by_stages() const {
+    return decision.chosen >= 0 && decision.chosen + 1 == std::ssize(decision.verdicts);
+  }
+};
+// `whole` is the decision on kernels of the whole operation under their own words.
+RunDecision with_stages(Decision whole, std::string_view op, Graph graph, int64_t tokens,
+                        const DeviceInfo& device, const Catalog& catalog, const Policy& policy);
+
+template <class Op>
+RunDecision decide_run(const typename Op::Problem& problem, const DeviceInfo& device, const Catalog& catalog,
+                       const Policy& policy = {}) {
+  Decision whole =
+      decide_in_words<Op>(problem, device, catalog.table<Op>(), policy_for(policy, Op::kName));
+  if (!whole.contract.accepted()) return {std::move(whole)};
+  return with_stages(std::move(whole), Op::kName, run_graph<Op>(problem).graph, Op::tokens_of(problem), device,
+                     catalog, policy);
+}
+
+// The tensors of a run's stages, in the order of its slots.
+template <class Op>
+class RunArgs {
+ public:
+  RunArgs(const typename Op::Problem& problem, const typename Op::Args& args) {
+    Op::slots(problem, [&](const SlotSpec&, Tensor Op::Args::*member) { list_[count_++] = args.*member; });
+  }
+  std::span<const Tensor> list() const { return std::span(list_).first(count_); }
+
+ private:
+  static constexpr size_t kSlotsMost = 32;
+  std::array<Tensor, kSlotsMost> list_;
+  size_t count_ = 0;
+};
+
+// Immutable, as a Plan.
+template <class Op>
+class RunPlan {
+ public:
+  static Result<RunPlan> make(const DeviceInfo& device, const Catalog& catalog,
+                              const typename Op::Problem& problem, const Policy& policy = {}) {
+    RunDecision made = decide_run<Op>(problem, device, catalog, policy);
+    if (Status status = made.decision.status(); !status.ok()) {
+      status.message = std::string(Op::kName) + " (" + fields_text(problem) + "): " + status.message;
+      return status;
+    }
+    RunPlan out(problem, device.backend);
+    if (made.by_stages()) {
+      out.take(std::move(made.stages));
+    } else {
+      out.whole_.emplace(chosen<Op>(made.decision, catalog.table<Op>()), problem, made.decision.config(),
+                         device.index);
+      out.kernel_ = out.whole_->kernel();
+    }
+    return out;
+  }
+  static Result<RunPlan> make(const Device& device, const typename Op::Problem& problem,
+                              const Policy& policy = {}) {
+    return make(device.info(), device.catalog(), problem, policy);
+  }
+  // Also where a kernel of the whole operation costs less.
+  static Result<RunPlan> stage_by_stage(const DeviceInfo& device, const Catalog& catalog,
+                                        const typename Op::Problem& problem) {
+    RunDecision made = decide_run<Op>(problem, device, catalog);
+    if (!made.stages)
+      return unsupported(std::string(Op::kName) + " (" + fields_text(problem) + "): " +
+                         (made.decision.contract.accepted() ? made.decision.verdicts.back().refusal.line()
+                                                            : made.decision.contract.line()));
+    RunPlan out(problem, device.backend);
+    out.take(std::move(made.stages));
+    return out;
+  }
+
+  const typename Op::Problem& problem() const { return problem_; }
+  // "NAME", or those of the pieces that its stages are computed in, "A+B".
+  const std::string& kernel() const { return kernel_; }
+  bool by_stages() const { return !whole_; }
+  double cost_us() const {
+    return whole_ ? whole_->cost_us() : stages_->cost_us(Op::tokens_of(problem_));
+  }
+  size_t workspace_bytes() const { return whole_ ? whole_->workspace_bytes() : stages_->workspace_bytes(); }
+  // As Plan::run.
+  Status run(const typename Op::Args& args, Workspace workspace, Stream stream) const {
+    if (whole_) return whole_->run(args, workspace, stream);
+    SLUICE_TRY(check_args<Op>(problem_, args, backend_));
+    const RunArgs<Op> list(problem_, args);
+    return stages_->run(Op::tokens_of(problem_), {.call = list.list(), .held = {}}, workspace, stream);
+  }
+
+ private:
+  RunPlan(const typename Op::Problem& problem, Backend backend) : problem_(problem), backend_(backend) {}
+  void take(std::shared_ptr<const Step> stages) {
+    stages_ = std::move(stages);
+    kernel_ = joined_kernels(*stages_, Op::tokens_of(problem_), false);
+  }
+
+  typename Op::Problem problem_;
+  Backend backend_;
+  std::string kernel_;
+  std::optional<Plan<Op>> whole_;
+  std::shared_ptr<const Step> stages_;
+};
+
+// Of any operation.
+template <class Op>
+auto plan_op(const DeviceInfo& device, const Catalog& catalog, const typename Op::Problem& problem,
+             const Policy& policy = {}) {
+  if constexpr (kHasStages<Op>) {
+    return RunPlan<Op>::make(device, catalog, problem, policy);
+  } else {
+    return make_plan<Op>(device, catalog.table<Op>(), problem, policy);
+  }
+}
+template <class Op>
+auto plan_op(const Device& device, const typename Op::Problem& problem, const Policy& policy = {}) {
+  return plan_op<Op>(device.info(), device.catalog(), problem, policy);
+}
+template <class Op>
+using OpPlan = std::conditional_t<kHasStages<Op>, RunPlan<Op>, Plan<Op>>;
+
+}  // namespace sluice
