@@ -7,8 +7,8 @@
 
 #include "apps/commands.h"
 #include "backends/backends.h"
-#include "graph/any_op.h"
 #include "dispatch/explain.h"
+#include "graph/any_op.h"
 
 namespace sluice::apps {
 namespace {

@@ -164,8 +164,8 @@ inline Status check_bounds(std::string_view op, int64_t tokens_min, int64_t toke
     return invalid(std::string(op) + ": tokens_max: wanted 0 to " + std::to_string(kTableTokensMax) +
                    ", found " + std::to_string(tokens_max));
   if (tokens_min < 0 || tokens_min > tokens_max)
-    return invalid(std::string(op) + ": tokens_min: wanted 0 to " + std::to_string(tokens_max) +
-                   ", found " + std::to_string(tokens_min));
+    return invalid(std::string(op) + ": tokens_min: wanted 0 to " + std::to_string(tokens_max) + ", found " +
+                   std::to_string(tokens_min));
   return {};
 }
 

@@ -108,9 +108,9 @@ class ErasedRunTable final : public AnyTable {
   Status run(int64_t tokens, std::span<const NamedTensor> given, Workspace workspace,
              Stream stream) const override {
     if (tokens < tokens_min_ || tokens > tokens_max())
-      return invalid(op_message(Op::kName, "wanted " + std::to_string(tokens_min_) + " to " +
-                                               std::to_string(tokens_max()) +
-                                               " tokens (the plan's bound), found " + std::to_string(tokens)));
+      return invalid(op_message(
+          Op::kName, "wanted " + std::to_string(tokens_min_) + " to " + std::to_string(tokens_max()) +
+                         " tokens (the plan's bound), found " + std::to_string(tokens)));
     const typename Op::Problem problem = Op::at_tokens(problem_, tokens);
     typename Op::Args args;
     SLUICE_TRY(args_by_name<Op>(problem, given, &args));
@@ -191,8 +191,9 @@ class ErasedProblem final : public AnyProblem {
     const auto& plans = made.value().steps();
     std::vector<TableStep> steps;
     for (size_t i = 0; i < plans.size(); ++i) {
-      TableStep step{
-          .first = plans[i].first, .kernel = std::string(plans[i].plan.kernel()), .config = plans[i].plan.config().name};
+      TableStep step{.first = plans[i].first,
+                     .kernel = std::string(plans[i].plan.kernel()),
+                     .config = plans[i].plan.config().name};
       step.last = i + 1 < plans.size() ? plans[i + 1].first - 1 : tokens_max;
       step.workspace_bytes = plans[i].plan.workspace_bytes();
       const auto cost_at = [&](int64_t tokens) { return made.value().cost_us(tokens, device); };
@@ -217,8 +218,8 @@ class ErasedProblem final : public AnyProblem {
                            std::max<int64_t>(tokens_max, 1),
                            {.policy = policy, .phases = {{.first = tokens_min, .last = tokens_max}}});
     if (!step.ok()) return step.status();
-    return std::unique_ptr<AnyTable>(std::make_unique<ErasedRunTable<Op>>(
-        problem_, std::move(step).value(), device.backend, tokens_min));
+    return std::unique_ptr<AnyTable>(
+        std::make_unique<ErasedRunTable<Op>>(problem_, std::move(step).value(), device.backend, tokens_min));
   }
 
   typename Op::Problem problem_;

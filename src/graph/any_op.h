@@ -33,7 +33,7 @@ class AnyPlan {
 // One step of a table: the tokens from first to last run the same launches.
 struct TableStep {
   int64_t first = 0, last = 0;
-  std::string kernel;       // those of a fused operation's stages are joined by "+", with their configurations
+  std::string kernel;  // those of a fused operation's stages are joined by "+", with their configurations
   std::string config = {};  // empty where the kernel has one configuration
   size_t workspace_bytes = 0;
   double first_us = 0, last_us = 0;  // the cost model's answer at both ends

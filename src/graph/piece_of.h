@@ -129,7 +129,8 @@ Result<StageCheck> PieceOf<Op>::check(std::span<const Stage> stages, const Place
   Result<HostCopy<Op>> host = HostCopy<Op>::make(device, problem, tensors, stream);
   if (!host.ok()) return host.status();
   Expectations wanted = reference(problem, host.value().args());
-  if (Status status = table_->run(placed.tokens * rows_, tensors, scratch, stream); !status.ok()) return status;
+  if (Status status = table_->run(placed.tokens * rows_, tensors, scratch, stream); !status.ok())
+    return status;
   if (Status status = host.value().fetch(stream); !status.ok()) return status;
   for (Expected& given : expected_given(problem, host.value().args())) wanted.push_back(std::move(given));
   StageCheck result{.stage = {}, .kernel = std::string(kernel(placed.tokens))};

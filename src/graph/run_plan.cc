@@ -7,7 +7,8 @@ namespace sluice {
 std::string joined_kernels(const Step& step, int64_t tokens, bool with_configs) {
   std::string out;
   for (const StageKernel& piece : step.kernels(tokens)) {
-    const size_t name = with_configs ? piece.kernel.size() : std::min(piece.kernel.find(':'), piece.kernel.size());
+    const size_t name =
+        with_configs ? piece.kernel.size() : std::min(piece.kernel.find(':'), piece.kernel.size());
     out += (out.empty() ? "" : "+") + piece.kernel.substr(0, name);
   }
   return out;
@@ -18,7 +19,7 @@ RunDecision with_stages(Decision whole, std::string_view op, Graph graph, int64_
   RunDecision out{std::move(whole)};
   Decision& d = out.decision;
   const Policy own = policy_for(policy, op),
-               of_stages = with_words(policy, [&](const ForceWord& word) { return word.op() != op; });
+               of_stages = with_words(policy, [&](const ForceWord&word) { return word.op() != op; });
   if (const Status words = check_force(of_stages, ops_of(graph)); !words.ok()) {
     d.contract.need(false, "policy.force to name a kernel of this operation or of its stages", policy.force);
     d.chosen = -1;
@@ -48,7 +49,8 @@ RunDecision with_stages(Decision whole, std::string_view op, Graph graph, int64_
       }
     } else {
       const std::string& said = step.status().message;
-      v.refusal.need(false, "a kernel for each stage", said.substr(std::min(said.find_first_not_of(' '), said.size())));
+      v.refusal.need(false, "a kernel for each stage",
+                     said.substr(std::min(said.find_first_not_of(' '), said.size())));
     }
   }
   if (v.config >= 0 && (d.chosen < 0 || v.cost_us < d.choice().cost_us))

@@ -19,7 +19,9 @@ inline constexpr std::string_view kStageByStage = "stage by stage";
 
 // Whether its stages are known, so that the second way is there.
 template <class Op>
-concept kHasStages = kIsRun<Op> && !requires { RunOf<Op>::kKernelsOnly; };
+concept kHasStages = kIsRun<Op> && !requires {
+  RunOf<Op>::kKernelsOnly;
+};
 
 // "A+B": the kernels of a step's pieces, or with their configurations.
 std::string joined_kernels(const Step& step, int64_t tokens, bool with_configs);
@@ -42,11 +44,10 @@ RunDecision with_stages(Decision whole, std::string_view op, Graph graph, int64_
 template <class Op>
 RunDecision decide_run(const typename Op::Problem& problem, const DeviceInfo& device, const Catalog& catalog,
                        const Policy& policy = {}) {
-  Decision whole =
-      decide_in_words<Op>(problem, device, catalog.table<Op>(), policy_for(policy, Op::kName));
+  Decision whole = decide_in_words<Op>(problem, device, catalog.table<Op>(), policy_for(policy, Op::kName));
   if (!whole.contract.accepted()) return {std::move(whole)};
-  return with_stages(std::move(whole), Op::kName, run_graph<Op>(problem).graph, Op::tokens_of(problem), device,
-                     catalog, policy);
+  return with_stages(std::move(whole), Op::kName, run_graph<Op>(problem).graph, Op::tokens_of(problem),
+                     device, catalog, policy);
 }
 
 // The tensors of a run's stages, in the order of its slots.
@@ -106,9 +107,7 @@ class RunPlan {
   // "NAME", or those of the pieces that its stages are computed in, "A+B".
   const std::string& kernel() const { return kernel_; }
   bool by_stages() const { return !whole_; }
-  double cost_us() const {
-    return whole_ ? whole_->cost_us() : stages_->cost_us(Op::tokens_of(problem_));
-  }
+  double cost_us() const { return whole_ ? whole_->cost_us() : stages_->cost_us(Op::tokens_of(problem_)); }
   size_t workspace_bytes() const { return whole_ ? whole_->workspace_bytes() : stages_->workspace_bytes(); }
   // As Plan::run.
   Status run(const typename Op::Args& args, Workspace workspace, Stream stream) const {

@@ -126,11 +126,7 @@ void add_products(RunGraph<Op>* run, const ExpertMlp::Problem& p, const Groups& 
 
 RopeKvWrite::Problem rotation_of(Rope::Problem rope, const KvWrite::Problem& w) {
   rope.heads -= w.kv_heads;
-  return {.rope = rope,
-          .kv_heads = w.kv_heads,
-          .pages = w.pages,
-          .page_size = w.page_size,
-          .cache = w.cache};
+  return {.rope = rope, .kv_heads = w.kv_heads, .pages = w.pages, .page_size = w.page_size, .cache = w.cache};
 }
 
 // Both, in rows that have keys behind the queries, and values behind the keys.
@@ -290,8 +286,7 @@ void RunOf<QkvRopeKvWrite>::stages(const QkvRopeKvWrite::Problem& p, RunGraph<Qk
   const Linear::Problem linear = QkvRopeKvWrite::project(p);
   const Bind qkv = g->in_rows(&A::qkv, linear.features);
   g->graph.add<Linear>(
-      "qkv", linear,
-      {{&L::x, (*g)(&A::x)}, {&L::w, (*g)(&A::w)}, {&L::bias, (*g)(&A::bias)}, {&L::y, qkv}});
+      "qkv", linear, {{&L::x, (*g)(&A::x)}, {&L::w, (*g)(&A::w)}, {&L::bias, (*g)(&A::bias)}, {&L::y, qkv}});
   add_rotation(g, p.rope, qkv);
 }
 

@@ -67,7 +67,8 @@ struct RunOf<RouteGroup> {
 template <>
 struct RunOf<GroupedMlp> {
   using Ops = OpList<ExpertGemm, ExpertGemm>;
-  static std::optional<GroupedMlp::Problem> of(const ExpertGemm::Problem& up, const ExpertGemm::Problem& down);
+  static std::optional<GroupedMlp::Problem> of(const ExpertGemm::Problem& up,
+                                               const ExpertGemm::Problem& down);
   static void stages(const GroupedMlp::Problem& p, RunGraph<GroupedMlp>* g);
 };
 
@@ -85,9 +86,9 @@ struct RunOf<CombineNorm> {
   static std::optional<CombineNorm::Problem> of(const Combine::Problem& combine,
                                                 const RmsNorm::Problem& norm);
   static void stages(const CombineNorm::Problem& p, RunGraph<CombineNorm>* g);
-  static constexpr SlotOf<CombineNorm> kUnaligned[] = {
-      &CombineNorm::Args::shared, &CombineNorm::Args::residual, &CombineNorm::Args::y,
-      &CombineNorm::Args::normed};
+  static constexpr SlotOf<CombineNorm> kUnaligned[] = {&CombineNorm::Args::shared,
+                                                       &CombineNorm::Args::residual, &CombineNorm::Args::y,
+                                                       &CombineNorm::Args::normed};
 };
 
 // Queries and keys rotate in one stage: the heads of both lie side by side.
@@ -96,8 +97,8 @@ struct RunOf<RopeKvWrite> {
   using Ops = OpList<Rope, KvWrite>;
   static std::optional<RopeKvWrite::Problem> of(const Rope::Problem& rope, const KvWrite::Problem& write);
   static void stages(const RopeKvWrite::Problem& p, RunGraph<RopeKvWrite>* g);
-  static constexpr SlotOf<RopeKvWrite> kSettled[] = {
-      &RopeKvWrite::Args::positions, &RopeKvWrite::Args::table, &RopeKvWrite::Args::slot_of};
+  static constexpr SlotOf<RopeKvWrite> kSettled[] = {&RopeKvWrite::Args::positions, &RopeKvWrite::Args::table,
+                                                     &RopeKvWrite::Args::slot_of};
   static bool& settled(RopeKvWrite::Problem& p) { return p.settled; }
   static constexpr bool kKernelsOnly = true;
 };
@@ -184,8 +185,8 @@ RunGraph<Op> run_graph(const typename Op::Problem& problem) {
 // What an operation of several would compute from a stage on; none where it cannot.
 template <class Op>
 std::optional<FoundRun<Op>> find_run(const Graph& graph, size_t first) {
-  const auto found = detail::stages_at(graph, first, typename RunOf<Op>::Ops{},
-                                       std::make_index_sequence<kRunStages<Op>>{});
+  const auto found =
+      detail::stages_at(graph, first, typename RunOf<Op>::Ops{}, std::make_index_sequence<kRunStages<Op>>{});
   if (!found) return {};
   auto problem = std::apply([](const auto*... stage) { return RunOf<Op>::of(stage->problem()...); }, *found);
   if (!problem) return {};
@@ -198,7 +199,8 @@ std::optional<FoundRun<Op>> find_run(const Graph& graph, size_t first) {
     out.hidden.push_back(values[v].value);
     if (!detail::unseen(graph, first, first + kRunStages<Op>, values[v].value)) return {};
   }
-  for (const auto& [slot, bind] : pattern.slots()) out.sources.push_back(detail::source_of(pattern.graph, bind));
+  for (const auto& [slot, bind] : pattern.slots())
+    out.sources.push_back(detail::source_of(pattern.graph, bind));
   const auto value_of = [&](SlotOf<Op> slot) -> const Value* {
     const ValueId in_pattern = pattern(slot).value;
     if (in_pattern == kNoValue) return nullptr;

@@ -28,7 +28,7 @@ Result<Step> Step::plan(std::string name, const DeviceInfo& device, const Catalo
   out.phases_ = policy.phases;
   if (out.phases_.empty()) out.phases_.push_back({});
   out.phases_.back().last = tokens_max;
-  Result<Pieces> pieces = 
+  Result<Pieces> pieces =
       Pieces::make(device, catalog, *out.graph_, out.phases_, policy.policy, policy.without);
   if (!pieces.ok()) {
     const Status& status = pieces.status();

@@ -3,8 +3,8 @@
 
 #include "backends/cpu/device.h"
 #include "capi/support.h"
-#include "graph/any_op.h"
 #include "dispatch/explain.h"
+#include "graph/any_op.h"
 #include "harness/allocations.h"
 #include "ops/router_gemm.h"
 

@@ -216,7 +216,8 @@ TEST(CudaCards, RouterRouteIsOneKernelOrTheBestPair) {
   for (const int64_t tokens : {0, 100, 1000, 16384}) {
     p.route.tokens = tokens, p.route.experts = 128;
     EXPECT_EQ(chosen().candidate, kStageByStage);
-    EXPECT_DOUBLE_EQ(chosen().cost_us, (least_us<RouterGemm, RouteTopk>(RouterRoute::gate(p), p.route))) << tokens;
+    EXPECT_DOUBLE_EQ(chosen().cost_us, (least_us<RouterGemm, RouteTopk>(RouterRoute::gate(p), p.route)))
+        << tokens;
   }
 }
 
@@ -242,7 +243,8 @@ TEST(CudaCards, ExpertsStageByStageCostWhatTheirKernelsDo) {
   }
   const ExpertMlp::Problem p{.experts = 128, .layout = WeightLayout::kFragments};
   for (const char* word : {"cuda.expert_mlp.no_such", "cuda.linear.tile_sm90", "nonsense"}) {
-    const Status status = decide_run<ExpertMlp>(p, h200(), cuda::catalog(), {.force = word}).decision.status();
+    const Status status =
+        decide_run<ExpertMlp>(p, h200(), cuda::catalog(), {.force = word}).decision.status();
     EXPECT_EQ(status.code, Code::kInvalidArgument) << word;
     EXPECT_NE(status.message.find(word), std::string::npos) << status.message;
   }

@@ -12,8 +12,8 @@
 
 #include "backends/cuda/device.h"
 #include "backends/cuda/experts/cost.h"
-#include "graph/run_plan.h"
 #include "dispatch/explain.h"
+#include "graph/run_plan.h"
 #include "graph/runs.h"
 #include "nn/decoder.h"
 #include "nn/moe_graph.h"

@@ -10,6 +10,7 @@
 #include "backends/backends.h"
 #include "dispatch/explain.h"
 #include "golden/models.h"
+#include "graph/run_plan.h"
 
 namespace sluice::test {
 namespace {
@@ -41,7 +42,8 @@ std::string choices(const AnyProblem& problem, const DeviceInfo& device) {
   const bool built = has_kernels(device.backend);
   for (size_t i = 0; i < d.verdicts.size(); ++i) {
     const Verdict& v = d.verdicts[i];
-    if (v.candidate.substr(0, v.candidate.find('.')) != text(device.backend)) continue;
+    if (v.candidate != kStageByStage && v.candidate.substr(0, v.candidate.find('.')) != text(device.backend))
+      continue;
     const bool accepted = v.refusal.accepted();
     char line[128];
     std::snprintf(line, sizeof line, "    %s %8s %s  ", static_cast<int>(i) == d.chosen ? "->" : "  ",

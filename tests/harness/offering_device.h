@@ -23,9 +23,8 @@ class Offering final : public Device {
     own_ = {.name = kName,
             .backend = Backend::kCpu,
             .supports = [](const Problem& p, const DeviceInfo&) { return stages(p).refusal; },
-            .cost_us = [](const Problem& p, const DeviceInfo&) {
-              return Fused::tokens_of(p) <= kOwnTokens ? 1e-6 : 1e6;
-            },
+            .cost_us = [](const Problem& p,
+                          const DeviceInfo&) { return Fused::tokens_of(p) <= kOwnTokens ? 1e-6 : 1e6; },
             .workspace_bytes = [](const Problem& p, const DeviceInfo&) { return stages(p).workspace_bytes; },
             .enqueue = enqueue,
             .batch_invariant = true};

@@ -114,7 +114,8 @@ bool run_by_stages(Device& device, const typename Op::Problem& problem, HostArgs
   if constexpr (kHasStages<Op>) {
     const Graph graph = run_graph<Op>(problem).graph;
     const auto whole = run_at<Op>(graph, 0);
-    EXPECT_TRUE(whole && *whole == Op::at_tokens(problem, 0)) << where << ": its stages ask for something else";
+    EXPECT_TRUE(whole && *whole == Op::at_tokens(problem, 0))
+        << where << ": its stages ask for something else";
     const auto plan = RunPlan<Op>::stage_by_stage(device.info(), device.catalog(), problem);
     EXPECT_TRUE(plan.ok()) << where << ": " << plan.status().message;
     if (plan.ok())

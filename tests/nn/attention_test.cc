@@ -38,7 +38,9 @@ TEST(Attention, QueriesAndKeysAreNormedBetweenProjectionAndRotation) {
       (std::vector<std::string>{"attention.qkv", "attention.q_norm", "attention.k_norm", "attention.rope",
                                 "attention.kv_write", "attention.full", "attention.o"}));
   const Graph graph = attention_graph(true);
-  const auto norm = [&](size_t stage) { return dynamic_cast<const StageOf<RmsNorm>&>(*graph.stages()[stage].op).problem(); };
+  const auto norm = [&](size_t stage) {
+    return dynamic_cast<const StageOf<RmsNorm>&>(*graph.stages()[stage].op).problem();
+  };
   EXPECT_EQ(std::pair(norm(1).heads, norm(2).heads), std::pair(int64_t{8}, int64_t{2}));
   EXPECT_EQ(norm(2).hidden, 32);
   EXPECT_EQ(graph.stages()[1].slots[0].column, 0);

@@ -1,9 +1,9 @@
 // The constants and shapes of the expert kernels that their cards need. Plain C++.
 #pragma once
 #include "backends/cuda/card.h"
+#include "backends/cuda/experts/between.h"
 #include "backends/cuda/experts/cost.h"
 #include "backends/cuda/grid_words.h"
-#include "backends/cuda/experts/between.h"
 #include "ops/expert_mlp.h"
 #include "ops/fragment_layout.h"
 

@@ -10,10 +10,10 @@
 #pragma once
 #include "backends/cuda/card.h"
 #include "backends/cuda/combine_rows.h"
+#include "backends/cuda/experts/between.h"
 #include "backends/cuda/experts/cost.h"
 #include "backends/cuda/experts/fused_fewtokens_short.cuh"
 #include "backends/cuda/launch.h"
-#include "backends/cuda/experts/between.h"
 
 namespace sluice::cuda {
 
