@@ -6,7 +6,6 @@ and SGLang's dispatcher has turned their numbers into local ones, -1 where an ex
 from __future__ import annotations
 
 import inspect
-import logging
 import threading
 from typing import Any, Callable, Mapping, Optional
 
@@ -22,10 +21,9 @@ from sglang.srt.utils import set_weight_attrs
 import sluice_moe
 from sluice_moe import MoeLayer
 
-from . import hooks
+from . import state
 from .gates import deterministic
-
-logger = logging.getLogger("sluice_moe.sglang")
+from .state import logger
 
 TOKENS_MAX = 8192  # of one call; more run in pieces
 MX_BLOCK = 32
@@ -39,7 +37,7 @@ _said: set[tuple] = set()
 
 def around_fused_moe(original: Callable, self: FusedMoE, *args: Any, **kwargs: Any) -> None:
     """FusedMoE.__init__: a layer without a quantization gets Sluice's bf16 experts; any layer that did not become Sluice's is an error."""
-    if not hooks.chosen():
+    if not state.chosen():
         return original(self, *args, **kwargs)
     said = inspect.signature(original).bind(self, *args, **kwargs).arguments
     prefix = said.get("prefix", "")
@@ -48,7 +46,7 @@ def around_fused_moe(original: Callable, self: FusedMoE, *args: Any, **kwargs: A
                               "given by the model")
     stands_in = None
     if said.get("quant_config") is None:
-        if hooks.takes_method():
+        if state.takes_method():
             kwargs["quant_method"] = Bf16Experts(prefix)
         else:
             stands_in = said["quant_config"] = _NoQuantization()
@@ -73,7 +71,7 @@ class _NoQuantization:
 
 def around_mxfp4(original: Callable, self: Any, layer: torch.nn.Module, prefix: str) -> Any:
     """Mxfp4Config.get_quant_method."""
-    if not isinstance(layer, FusedMoE) or not hooks.chosen():
+    if not isinstance(layer, FusedMoE) or not state.chosen():
         return original(self, layer, prefix)
     if not self.is_checkpoint_mxfp4_serialized:
         raise refused(prefix, "wanted a checkpoint in MXFP4, found one to be quantized while it is loaded")
@@ -82,7 +80,7 @@ def around_mxfp4(original: Callable, self: Any, layer: torch.nn.Module, prefix: 
 
 def around_fp8(original: Callable, self: Fp8Config, layer: torch.nn.Module, prefix: str) -> Any:
     """Fp8Config.get_quant_method: DeepSeek V4 has FP8 weights and MXFP4 experts; a skipped layer is bf16."""
-    if not isinstance(layer, FusedMoE) or not hooks.chosen():
+    if not isinstance(layer, FusedMoE) or not state.chosen():
         return original(self, layer, prefix)
     method = original(self, layer, prefix)
     if isinstance(method, UnquantizedFusedMoEMethod):
@@ -92,9 +90,8 @@ def around_fp8(original: Callable, self: Fp8Config, layer: torch.nn.Module, pref
     return method  # FusedMoE.__init__ says why not
 
 
-def refused(prefix: str, reason: str) -> hooks.NotInstalled:
-    logger.error("sluice: %s: %s", prefix or "experts", reason)
-    return hooks.NotInstalled(f"sluice: {prefix or 'experts'}: {reason}")
+def refused(prefix: str, reason: str) -> state.NotInstalled:
+    return state.refused(reason, prefix or "experts")
 
 
 # ---- What a layer computes ----

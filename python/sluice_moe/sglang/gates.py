@@ -1,16 +1,14 @@
 """The routers of gpt-oss and of the DeepSeek family on Sluice's router_gemm: scores in float32."""
 from __future__ import annotations
 
-import logging
 from typing import Any, Callable, Optional
 
 import torch
 
 import sluice_moe.ops  # noqa: F401  declares torch.ops.sluice
 
-from . import hooks
-
-logger = logging.getLogger("sluice_moe.sglang")
+from . import state
+from .state import logger
 
 _said: set[str] = set()
 
@@ -54,7 +52,7 @@ def _settled(gate: torch.nn.Module, bias: Optional[torch.Tensor]) -> bool:
 
 
 def _settle(gate: torch.nn.Module, bias: Optional[torch.Tensor]) -> bool:
-    if not hooks.chosen():
+    if not state.chosen():
         return False
     weight = gate.weight
     why = None

@@ -7,38 +7,20 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import logging
 import pkgutil
 from typing import Any, Callable
 
-from . import compat
-
-logger = logging.getLogger("sluice_moe.sglang")
+from . import compat, state
+from .state import NotInstalled, logger, refused
 
 # Processes that build no model.
 _NO_MODEL = ("tokenizer", "detokenizer", "dp_controller", "encoder", "expert_backup", "launcher")
 
-_seams: compat.Seams | None = None
 _installed = False
-
-
-def takes_method() -> bool:
-    """Whether FusedMoE takes a quant_method."""
-    return _seams.method_argument
-
-
-def asked_by() -> str:
-    """What a user said to get Sluice."""
-    return _seams.asked_by
-
-
-class NotInstalled(RuntimeError):
-    """Sluice was asked for and cannot run; the message says what was wanted and what was found."""
 
 
 def register() -> None:
     """Makes `--moe-runner-backend sluice` known and waits for a process that is asked for it."""
-    global _seams
     version = compat.found_version()
     switched = compat.switched_on()
     known = compat.seams(version)
@@ -51,7 +33,7 @@ def register() -> None:
     if switched and known.names:
         raise SystemExit(f"sluice: {compat.SWITCH}=1: wanted SGLang before 0.5.19, found {version}: "
                          f"say --moe-runner-backend {compat.BACKEND} instead")
-    if _seams is not None:
+    if state.seams() is not None:
         return
     try:
         _check(known.publish)
@@ -59,17 +41,10 @@ def register() -> None:
         if switched:  # nothing later would stop the start: its backend is one of SGLang's own
             raise SystemExit(str(why)) from why
         raise
-    _seams = known
+    state.use(known)
     _hook(known.publish, _after_publish, "AFTER")
     if known.names:
         importlib.import_module(known.choices).add_moe_runner_backend_choices([compat.BACKEND])
-
-
-def chosen() -> bool:
-    """Whether the layers being built or run now are Sluice's: a draft may have another backend than its target."""
-    from sglang.srt.layers.moe.utils import get_moe_runner_backend
-
-    return get_moe_runner_backend().value == _seams.backend
 
 
 # ---- Asked for? ----
@@ -88,24 +63,20 @@ def _asked_for(server_args: Any) -> bool:
     flags = {"--moe-runner-backend": (server_args.moe_runner_backend, get_exec().moe.moe_runner_backend),
              "--speculative-moe-runner-backend": (server_args.speculative_moe_runner_backend,
                                                   get_spec().speculative_moe_runner_backend)}
-    wanted = _seams.backend
-    if not _seams.names:
+    seams = state.seams()
+    wanted = seams.backend
+    if not seams.names:
         if not compat.switched_on():
             return False
         if not any(settled == wanted for _, settled in flags.values()):
-            raise _refused(f"{compat.SWITCH}=1: wanted --moe-runner-backend {wanted}, which Sluice stands in for, found "
+            raise refused(f"{compat.SWITCH}=1: wanted --moe-runner-backend {wanted}, which Sluice stands in for, found "
                            + " and ".join(f"{flag} {settled}" for flag, (_, settled) in flags.items()))
         return True
     for flag, (said, settled) in flags.items():
         if said == wanted and settled != wanted:
-            raise _refused(f"wanted {flag} {wanted}, found that SGLang made it {settled!r}: this model or its quantization does not "
+            raise refused(f"wanted {flag} {wanted}, found that SGLang made it {settled!r}: this model or its quantization does not "
                            "leave the choice to the flag")
     return any(settled == wanted for _, settled in flags.values())
-
-
-def _refused(reason: str) -> NotInstalled:
-    logger.error("sluice: %s", reason)
-    return NotInstalled(f"sluice: {reason}")
 
 
 # ---- Installing ----
@@ -118,16 +89,16 @@ def install() -> None:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    hooks = {target.path: (target, *hook) for target, hook in zip(_seams.targets, _layer_hooks(), strict=True)}
+    hooks = {target.path: (target, *hook) for target, hook in zip(state.seams().targets, _layer_hooks(), strict=True)}
     for target, hook, kind in hooks.values():
         _check(target)
         _hook(target, hook, kind)
     HookRegistry.apply_hooks()
     missing = [path for path, (_, hook, _) in hooks.items() if not applied(path, hook)]
     if missing:
-        raise _refused(f"wanted hooks on {', '.join(hooks)}, found none of Sluice's on {', '.join(missing)}: another plug-in's are there, "
+        raise refused(f"wanted hooks on {', '.join(hooks)}, found none of Sluice's on {', '.join(missing)}: another plug-in's are there, "
                        "or SGLang's log says why")
-    if _seams.names:
+    if state.seams().names:
         from sglang.srt.layers.moe.utils import register_moe_runner_backend_name
 
         register_moe_runner_backend_name(compat.BACKEND)
@@ -154,11 +125,11 @@ def _check(target: compat.Target) -> None:
     try:
         found = pkgutil.resolve_name(target.path)
     except (ImportError, AttributeError) as why:
-        raise _refused(f"wanted {target.path} of SGLang {compat.found_version()}, found {type(why).__name__}: {why}") from why
+        raise refused(f"wanted {target.path} of SGLang {compat.found_version()}, found {type(why).__name__}: {why}") from why
     parameters = inspect.signature(found).parameters
     missing = [name for name in target.parameters if name not in parameters]
     if missing:
-        raise _refused(f"wanted {target.path} of SGLang {compat.found_version()} with {', '.join(missing)}, found only "
+        raise refused(f"wanted {target.path} of SGLang {compat.found_version()} with {', '.join(missing)}, found only "
                        f"{', '.join(parameters)}")
 
 

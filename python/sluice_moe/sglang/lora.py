@@ -12,7 +12,7 @@ from typing import Any, Callable
 import torch
 from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
 
-from . import experts, gates, hooks
+from . import experts, gates, state
 
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 # By these target modules SGLang means a layer's experts, which are one module.
@@ -26,7 +26,7 @@ def around_set_module(original: Callable, self: Any, module_name: str, module: t
         names = {module_name.rsplit(".", 1)[-1], *(_OF_EXPERTS if kind == "experts" else ())}
         targets = ", ".join(sorted(names & set(self.target_modules)))
         raise experts.refused(module_name, f"wanted LoRA target modules without {kind} that Sluice runs, found {targets}: name other modules "
-                                           f"in --lora-target-modules, or serve without {hooks.asked_by()}")
+                                           f"in --lora-target-modules, or serve without {state.asked_by()}")
     return original(self, module_name, module, *args, **kwargs)
 
 
@@ -40,7 +40,7 @@ def around_load(original: Callable, self: Any, lora_ref: Any, *args: Any, **kwar
     self.configs.pop(lora_ref.lora_id)
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
     raise experts.refused(f"LoRA adapter {lora_ref.lora_name}", f"wanted no weights for experts or gates that Sluice runs, found {found[0]}{more}: "
-                          f"train it on other modules, or serve without {hooks.asked_by()}")
+                          f"train it on other modules, or serve without {state.asked_by()}")
 
 
 def _kind(module: torch.nn.Module) -> str | None:

@@ -5,7 +5,7 @@ gates and experts come in when a model asks for them.
 """
 from __future__ import annotations
 
-NAME = "sluice"
+from .compat import NAME
 
 
 def register() -> None:

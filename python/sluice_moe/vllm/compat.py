@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sluice_moe import capi
 
+NAME = "sluice"  # the word of --quantization
 RUN = ("0.26.0", "0.32.0")  # whose engine ran with the plug-in: on GPUs, and in the tests on the CPU
 NAMES_CHECKED = ("0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.33.0")  # whose wheels have SEAMS; no engine of theirs ran
 VERSIONS = tuple(sorted(RUN + NAMES_CHECKED))

@@ -6,8 +6,9 @@ from vllm.model_executor.layers.fused_moe import RoutedExperts
 from vllm.model_executor.layers.quantization import get_quantization_config
 from vllm.model_executor.layers.quantization.utils.quant_utils import is_layer_skipped
 
-from . import NAME, compat
-from .config import install_gates, quant_method
+from . import compat
+from .compat import NAME
+from .quant_method import install_gates, quant_method
 
 
 class SluiceDeepseekV4Config(get_quantization_config("deepseek_v4_fp8")):

@@ -9,6 +9,11 @@ from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import TopKWeig
 
 import sluice_moe
 
+# vLLM's word for the activation -> Sluice's. A clamp makes swiglu swiglu_clamped.
+ACTIVATIONS = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "swigluoai": "swiglu_clamped",
+               "swigluoai_uninterleave": "swiglu_clamped", "silu_no_mul": "silu", "gelu_no_mul": "gelu", "gelu_tanh_no_mul": "gelu_tanh",
+               "relu2_no_mul": "relu2"}
+
 
 def equal_ranges(expert_map: list[int]) -> tuple[int, int] | None:
     """(rank, size) if a map from global experts to local slots, -1 elsewhere, gives each rank a range of equal length; else None."""
@@ -58,8 +63,6 @@ class SluiceExperts(mk.FusedMoEExpertsModular):
 
     @staticmethod
     def _supports_activation(activation) -> bool:
-        from .method import ACTIVATIONS
-
         return activation.value in ACTIVATIONS
 
     @staticmethod

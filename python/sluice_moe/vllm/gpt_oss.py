@@ -4,12 +4,13 @@ from __future__ import annotations
 import torch
 from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4Config
 
-from .config import SluiceConfig, install_gates, quant_method
+from .base_config import SluiceBaseConfig
+from .quant_method import install_gates, quant_method
 
 
-class SluiceGptOssConfig(SluiceConfig, GptOssMxfp4Config):
+class SluiceGptOssConfig(SluiceBaseConfig, GptOssMxfp4Config):
     def __init__(self) -> None:
-        SluiceConfig.__init__(self)
+        SluiceBaseConfig.__init__(self)
         self.ignored_layers = None
 
     @classmethod

@@ -22,16 +22,12 @@ from vllm.model_executor.utils import replace_parameter
 import sluice_moe
 from sluice_moe.packed import packed_views
 
-from . import NAME, dummy
-from .experts import SluiceExperts, equal_ranges
+from . import dummy
+from .compat import NAME
+from .experts import ACTIVATIONS, SluiceExperts, equal_ranges
 from .report import say_once
 
 BLOCK = 32  # values that share a scale in MXFP4
-
-# vLLM's word for the activation -> Sluice's. A clamp makes swiglu swiglu_clamped.
-ACTIVATIONS = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "swigluoai": "swiglu_clamped",
-               "swigluoai_uninterleave": "swiglu_clamped", "silu_no_mul": "silu", "gelu_no_mul": "gelu", "gelu_tanh_no_mul": "gelu_tanh",
-               "relu2_no_mul": "relu2"}
 
 
 def whole_blocks(width: int, kind: str) -> int:

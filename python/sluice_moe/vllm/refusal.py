@@ -8,7 +8,7 @@ from typing import Any
 from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS, register_quantization_config
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 
-from . import NAME
+from .compat import NAME
 
 
 def register(why: str) -> None:
