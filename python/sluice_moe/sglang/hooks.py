@@ -1,7 +1,7 @@
-"""Sluice's hooks in SGLang: registered when its loader runs, installed when a process learns that Sluice was asked for.
+"""Registers the plug-in when SGLang's loader runs, and installs the hooks on layers once a process knows that its flags select Sluice.
 
-SGLang only logs a plug-in or a hook that fails. So the hooks check themselves: install() ends the start unless each of them is where
-it belongs. A process that was not asked for Sluice imports nothing more than this module.
+SGLang only logs a plug-in or a hook that fails. So install() checks every hook and stops the start if one is missing. A process whose
+flags do not select Sluice imports no more than this module.
 """
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import inspect
 import pkgutil
 from typing import Any, Callable
 
+from sluice_moe.errors import IncompatibleEngine
+
 from . import compat, state
-from .state import NotInstalled, logger, refused
+from .state import logger, refused
 
 # Processes that build no model.
 _NO_MODEL = ("tokenizer", "detokenizer", "dp_controller", "encoder", "expert_backup", "launcher")
@@ -20,7 +22,7 @@ _installed = False
 
 
 def register() -> None:
-    """Makes `--moe-runner-backend sluice` known and waits for a process that is asked for it."""
+    """Registers `--moe-runner-backend sluice`, and a hook that installs the others once the flags are known."""
     version = compat.found_version()
     switched = compat.switched_on()
     known = compat.seams(version)
@@ -32,13 +34,13 @@ def register() -> None:
         return
     if switched and known.names:
         raise SystemExit(f"sluice: {compat.SWITCH}=1: wanted SGLang before 0.5.19, found {version}: "
-                         f"say --moe-runner-backend {compat.BACKEND} instead")
+                         f"use --moe-runner-backend {compat.BACKEND} instead")
     if state.seams() is not None:
         return
     try:
         _check(known.publish)
-    except NotInstalled as why:
-        if switched:  # nothing later would stop the start: its backend is one of SGLang's own
+    except IncompatibleEngine as why:
+        if switched:  # the flag names SGLang's own backend, so nothing later would stop the start
             raise SystemExit(str(why)) from why
         raise
     state.use(known)
@@ -47,17 +49,18 @@ def register() -> None:
         importlib.import_module(known.choices).add_moe_runner_backend_choices([compat.BACKEND])
 
 
-# ---- Asked for? ----
+# ---- The flags ----
 
 
 def _after_publish(result: Any, server_args: Any, *args: Any, role: str = "", **kwargs: Any) -> None:
-    """After SGLang's settings are settled in a process."""
+    """Runs after SGLang has published the settings of a process."""
     if role in _NO_MODEL or not _asked_for(server_args):
         return
     install()
 
 
 def _asked_for(server_args: Any) -> bool:
+    """Whether the settings of this process select Sluice. Raises where a flag does and SGLang made another choice."""
     from sglang.srt.runtime_context import get_exec, get_spec
 
     flags = {"--moe-runner-backend": (server_args.moe_runner_backend, get_exec().moe.moe_runner_backend),
@@ -68,22 +71,21 @@ def _asked_for(server_args: Any) -> bool:
     if not seams.names:
         if not compat.switched_on():
             return False
-        if not any(settled == wanted for _, settled in flags.values()):
-            raise refused(f"{compat.SWITCH}=1: wanted --moe-runner-backend {wanted}, which Sluice stands in for, found "
-                           + " and ".join(f"{flag} {settled}" for flag, (_, settled) in flags.items()))
+        if not any(effective == wanted for _, effective in flags.values()):
+            raise refused(f"{compat.SWITCH}=1: wanted --moe-runner-backend {wanted}, which Sluice replaces, found "
+                           + " and ".join(f"{flag} {effective}" for flag, (_, effective) in flags.items()))
         return True
-    for flag, (said, settled) in flags.items():
-        if said == wanted and settled != wanted:
-            raise refused(f"wanted {flag} {wanted}, found that SGLang made it {settled!r}: this model or its quantization does not "
-                           "leave the choice to the flag")
-    return any(settled == wanted for _, settled in flags.values())
+    for flag, (given, effective) in flags.items():
+        if given == wanted and effective != wanted:
+            raise refused(f"wanted {flag} {wanted}, found {effective!r}: SGLang overrides the flag for this model or its quantization")
+    return any(effective == wanted for _, effective in flags.values())
 
 
 # ---- Installing ----
 
 
 def install() -> None:
-    """Puts the hooks of the layers in place and checks each one. Raises NotInstalled, and then none of the layers is Sluice's."""
+    """Installs the hooks on layers and checks each one; IncompatibleEngine if one is missing."""
     global _installed
     if _installed:
         return
@@ -96,8 +98,8 @@ def install() -> None:
     HookRegistry.apply_hooks()
     missing = [path for path, (_, hook, _) in hooks.items() if not applied(path, hook)]
     if missing:
-        raise refused(f"wanted hooks on {', '.join(hooks)}, found none of Sluice's on {', '.join(missing)}: another plug-in's are there, "
-                       "or SGLang's log says why")
+        raise refused(f"wanted hooks on {', '.join(hooks)}, found none of Sluice's on {', '.join(missing)}: another plug-in has hooks "
+                      "there, or SGLang's log has the reason")
     if state.seams().names:
         from sglang.srt.layers.moe.utils import register_moe_runner_backend_name
 
@@ -121,7 +123,7 @@ def _hook(target: compat.Target, hook: Callable, kind: str) -> None:
 
 
 def _check(target: compat.Target) -> None:
-    """The target exists and has the parameters that its hook reads."""
+    """Raises unless the target exists and has the parameters that its hook reads."""
     try:
         found = pkgutil.resolve_name(target.path)
     except (ImportError, AttributeError) as why:
@@ -134,7 +136,7 @@ def _check(target: compat.Target) -> None:
 
 
 def applied(path: str, hook: Callable) -> bool:
-    """Whether calling `path` calls the hook."""
+    """Whether a call of `path` runs the hook: each wrapper of SGLang keeps its hook in a closure."""
     found = pkgutil.resolve_name(path)
     while found is not None:
         if any(cell.cell_contents is hook for cell in getattr(found, "__closure__", None) or ()):

@@ -1,6 +1,6 @@
-"""`--quantization sluice`: which config each checkpoint gets.
+"""The config of `--quantization sluice`, by the checkpoint:
 
-    mxfp4 (gpt-oss)               MXFP4 experts, all else as vLLM has it
+    mxfp4 (gpt-oss)               MXFP4 experts; the rest is vLLM's
     fp8 with fp4 experts (V4)     vLLM's own config of the checkpoint, MXFP4 experts
     no quantization_config        bf16 experts
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SluiceConfig(SluiceBaseConfig):
-    """The config of a checkpoint without quantization_config; from_config() makes those of the others."""
+    """The config of checkpoints without quantization_config. from_config() returns the config of a quantised one."""
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> QuantizationConfig:

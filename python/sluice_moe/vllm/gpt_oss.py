@@ -1,4 +1,5 @@
-"""gpt-oss's checkpoints. In a module of its own, as processes hand configs to each other by name, and what it imports is heavy."""
+"""The config of gpt-oss's checkpoints. It has a module of its own because it imports vLLM's MXFP4 layers, and because vLLM's processes
+pickle configs by the name of their class."""
 from __future__ import annotations
 
 import torch
@@ -15,7 +16,7 @@ class SluiceGptOssConfig(SluiceBaseConfig, GptOssMxfp4Config):
 
     @classmethod
     def get_name(cls) -> str:
-        return "gpt_oss_mxfp4"  # vLLM's loader of gpt-oss looks at it
+        return "gpt_oss_mxfp4"  # vLLM's loader of gpt-oss reads it
 
     def get_quant_method(self, layer: torch.nn.Module, prefix: str):
         install_gates()

@@ -1,4 +1,4 @@
-"""What a config gives each layer: Sluice's method for experts, and the gates."""
+"""The method that a config returns for a layer, and the gates. Imports vLLM's layers only when a layer asks."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -8,15 +8,15 @@ if TYPE_CHECKING:
 
 
 def install_gates() -> None:
-    """Called for every layer that asks for its method, which comes before the first gate: a process that got its config by pickle never
-    ran the constructor."""
+    """Puts Sluice's gates into vLLM's registry. Called from every get_quant_method(), which runs before the first gate is built: a config
+    that arrived by pickle never ran its constructor."""
     from .gate import install
 
     install()
 
 
 def quant_method(layer: torch.nn.Module, prefix: str, kind: str):
-    """Sluice's method for experts, vLLM's unquantised one for linear layers, None for all else."""
+    """Sluice's method for experts, vLLM's unquantised one for linear layers, None for other layers."""
     from vllm.model_executor.layers.fused_moe import RoutedExperts
     from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
 
