@@ -73,7 +73,7 @@ def _asked_for(server_args: Any) -> bool:
             return False
         if not any(effective == wanted for _, effective in flags.values()):
             raise refused(f"{compat.SWITCH}=1: wanted --moe-runner-backend {wanted}, which Sluice replaces, found "
-                           + " and ".join(f"{flag} {effective}" for flag, (_, effective) in flags.items()))
+                          + " and ".join(f"{flag} {effective}" for flag, (_, effective) in flags.items()))
         return True
     for flag, (given, effective) in flags.items():
         if given == wanted and effective != wanted:
@@ -132,7 +132,7 @@ def _check(target: compat.Target) -> None:
     missing = [name for name in target.parameters if name not in parameters]
     if missing:
         raise refused(f"wanted {target.path} of SGLang {compat.found_version()} with {', '.join(missing)}, found only "
-                       f"{', '.join(parameters)}")
+                      f"{', '.join(parameters)}")
 
 
 def applied(path: str, hook: Callable) -> bool:
