@@ -62,7 +62,7 @@ def test_a_child_of_one_that_had_a_gpu_is_refused_one(program):
             os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
     """)
-    assert "found a fork of one in which Sluice had opened a GPU" in said
+    assert "found a fork of a process in which Sluice had opened a GPU" in said
 
 
 def test_layers_travel_to_spawned_processes(program, tmp_path):
