@@ -375,5 +375,5 @@ def test_other_quantizations_are_refused() -> None:
 
 def test_one_line_for_each_kind_of_layer(gpt_oss: GptOss, engine: list[str]) -> None:
     gpt_oss.block(), gpt_oss.block()
-    lines = [line for line in engine if "MXFP4 experts" in line and "like: 8 experts, top 3, 64 x 96" in line]
+    lines = [line for line in engine if "MXFP4 experts" in line and "equal layers: 8 experts, top 3, 64 x 96" in line]
     assert len(lines) == 1 and "cpu.expert_gemm." in lines[0]
