@@ -178,8 +178,8 @@ def test_lora_on_the_router_is_kept(tmp_path):
 
 
 @pytest.mark.parametrize("lora, reason", [
-    ({}, "wanted --lora-target-modules beside --enable-lora, found none: vLLM then makes room for adapters in every module"),
-    ({"lora_target_modules": ["router", "experts"]}, "wanted --lora-target-modules without experts, which take no adapters, found experts")],
+    ({}, "wanted --lora-target-modules with --enable-lora, found none: vLLM then puts adapters on every module"),
+    ({"lora_target_modules": ["router", "experts"]}, "wanted --lora-target-modules without experts, which have no LoRA, found experts")],
     ids=["all", "experts"])
 def test_lora_on_experts_ends_the_start_with_the_reason(tmp_path, lora, reason):
     with pytest.raises(Failed) as why:
