@@ -1,10 +1,10 @@
-/* What Debian 12's libstdc++.a wants of a C library newer than the oldest one that the Python package runs on. */
+/* Functions that Debian 12's libstdc++.a calls, and that the oldest glibc of the Python package does not have. */
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/random.h>
 
-/* glibc 2.36 has it; std::random_device calls it. */
+/* In glibc 2.36 and newer. std::random_device calls it. */
 uint32_t arc4random(void);
 uint32_t arc4random(void) {
   uint32_t out;
@@ -13,7 +13,7 @@ uint32_t arc4random(void) {
     if (got > 0) {
       have += (size_t)got;
     } else if (errno != EINTR) {
-      abort(); /* as glibc's own does where the system has no random numbers */
+      abort(); /* like glibc's, if the system has no random numbers */
     }
   }
   return out;

@@ -1,21 +1,24 @@
-"""Sluice, the Mixture-of-Experts layer, for PyTorch and the engines over it.
+"""Sluice, the Mixture-of-Experts layer, for PyTorch and for inference engines.
 
     layer = sluice_moe.MoeLayer("gpt-oss-20b", tokens_max=64, device="cpu")
-    layer.load(tensors)           # as a checkpoint has them
+    layer.load(tensors)           # the tensors of a checkpoint, by name
     y = layer(x)                  # [tokens, hidden]
 
-What needs no torch works without it: explain(), why_not(), version(), `python -m sluice_moe doctor`. The rest imports it when it is
-asked for.
+explain(), why_not(), version() and `python -m sluice_moe doctor` need no torch. MoeLayer, ops and devices import it at their first use.
+All errors are a sluice_moe.Error; sluice_moe.errors lists its subclasses.
 """
 from __future__ import annotations
 
 import importlib
 
-from .capi import CorruptData, DeviceFault, InvalidArgument, IoError_, OutOfMemory, SluiceError, Unsupported, version
+from .capi import version
+from .errors import (CorruptData, DeviceFault, Error, IncompatibleEngine, InvalidArgument, IoError_, IoFailure, LibraryError, NoGradient,
+                     OutOfMemory, SluiceError, Unsupported, UnsupportedLayer, UnsupportedModel)
 from .explain import explain, why_not
 
-__all__ = ["CorruptData", "DeviceFault", "InvalidArgument", "IoError_", "MoeLayer", "OutOfMemory", "SluiceError", "Unsupported",
-           "explain", "ops", "version", "why_not"]
+__all__ = ["CorruptData", "DeviceFault", "Error", "IncompatibleEngine", "InvalidArgument", "IoError_", "IoFailure", "LibraryError",
+           "MoeLayer", "NoGradient", "OutOfMemory", "SluiceError", "Unsupported", "UnsupportedLayer", "UnsupportedModel", "explain", "ops",
+           "version", "why_not"]
 __version__ = "0.1.0"
 
 _NEED_TORCH = {"MoeLayer": ".layer", "ops": ".ops", "layer": ".layer", "devices": ".devices"}
@@ -29,7 +32,7 @@ def __getattr__(name: str):
     except ModuleNotFoundError as why:
         if why.name != "torch":
             raise
-        raise ModuleNotFoundError(f"sluice_moe.{name}: wanted torch, found none: install it as pytorch.org says", name="torch") from why
+        raise ModuleNotFoundError(f"sluice_moe.{name} needs torch, which is not installed: see pytorch.org", name="torch") from why
     return module.MoeLayer if name == "MoeLayer" else module
 
 

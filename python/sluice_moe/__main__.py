@@ -1,4 +1,4 @@
-"""python -m sluice_moe: the sluice command, and doctor, which says what runs here."""
+"""python -m sluice_moe: the sluice command, and `doctor`, which reports what runs on this machine."""
 from __future__ import annotations
 
 import ctypes
@@ -20,11 +20,11 @@ def main() -> int:
     try:
         command = capi.lib.sluice_command
     except AttributeError:
-        print(f"sluice_moe: wanted a library with the command inside, as the wheel has it, found {capi.library_path()} without it",
+        print(f"sluice_moe: {capi.library_path()} does not contain the sluice command; the library of the wheel does",
               file=sys.stderr)
         return 2
     command.restype, command.argtypes = ctypes.c_int, [ctypes.c_int, ctypes.c_void_p]
-    # By this name its help shows what can be pasted.
+    # The command's help shows this name, so its examples can be pasted.
     words = [b"python -m sluice_moe", *map(os.fsencode, sys.argv[1:])]
     return command(len(words), (ctypes.c_char_p * (len(words) + 1))(*words, None))
 

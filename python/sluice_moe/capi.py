@@ -1,6 +1,6 @@
-"""The C ABI of Sluice (include/sluice/sluice.h) through ctypes: its structs, its functions, its errors. Needs no torch.
+"""The C ABI of Sluice (include/sluice/sluice.h) through ctypes: structs, functions, statuses. Needs no torch.
 
-The library is the one inside the package; the environment's SLUICE_LIBRARY names another one.
+The library is the one inside the package, or the file that the environment variable SLUICE_LIBRARY names.
 """
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pathlib
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int32, c_int64, c_size_t, c_void_p
 from typing import Callable, Mapping
 
-OK, INVALID_ARGUMENT, UNSUPPORTED, OUT_OF_MEMORY, IO, CORRUPT, DEVICE = range(7)
+from .errors import CORRUPT, DEVICE, INVALID_ARGUMENT, IO, OK, OUT_OF_MEMORY, UNSUPPORTED  # noqa: F401  the statuses belong to the C ABI
+from .errors import InvalidArgument, LibraryError, error_of
+
 CPU, CUDA = range(2)
 F32, BF16, E2M1, E8M0, I32, I64, I16, U8, E4M3 = range(9)
 DTYPE_TEXT = ("f32", "bf16", "e2m1", "e8m0", "i32", "i64", "i16", "u8", "e4m3")
@@ -18,64 +20,6 @@ ROLE_TEXT = ("in", "out", "in_out")
 RANK_MAX = 4
 ARGS_MAX = 32
 MESSAGE_BYTES = 1 << 16
-
-
-# ---- Errors ----
-
-
-class SluiceError(RuntimeError):
-    """What a call into Sluice came back with. `status` is the number of the C ABI (sluice_status)."""
-
-    status = -1
-
-    def __init__(self, message: str, status: int | None = None):
-        super().__init__(message)
-        if status is not None:
-            self.status = status
-
-
-class InvalidArgument(SluiceError, ValueError):
-    """The caller broke a contract: shape, type, stride, bound, name."""
-
-    status = INVALID_ARGUMENT
-
-
-class Unsupported(SluiceError):
-    """The request is legal, but nothing here can do it."""
-
-    status = UNSUPPORTED
-
-
-class OutOfMemory(SluiceError):
-    """More memory was wanted than there is."""
-
-    status = OUT_OF_MEMORY
-
-
-class IoError_(SluiceError):
-    """A file or a callback failed."""
-
-    status = IO
-
-
-class CorruptData(SluiceError):
-    """Data from outside lies about itself."""
-
-    status = CORRUPT
-
-
-class DeviceFault(SluiceError):
-    """A fault that a device reported."""
-
-    status = DEVICE
-
-
-_ERRORS = {cls.status: cls for cls in (InvalidArgument, Unsupported, OutOfMemory, IoError_, CorruptData, DeviceFault)}
-
-
-def error_of(status: int, message: str) -> SluiceError:
-    """The exception that belongs to a status."""
-    return _ERRORS.get(status, SluiceError)(message or f"status {status}", status)
 
 
 # ---- Structs ----
@@ -86,7 +30,7 @@ class Text(ctypes.Structure):
 
 
 class Message(Text):
-    """A sluice_text with memory of its own."""
+    """A sluice_text that owns its memory."""
 
     def __init__(self, capacity: int = MESSAGE_BYTES):
         self.buffer = ctypes.create_string_buffer(capacity)
@@ -171,7 +115,7 @@ SLOT_VISITOR = CFUNCTYPE(None, c_void_p, POINTER(Slot))
 # ---- The library ----
 
 _TEXT = POINTER(Text)
-# Name: what it returns, what it takes. Handles are void pointers.
+# Name: (result, arguments). Handles are void pointers.
 _FUNCTIONS = {
     "sluice_version": (c_char_p, []),
     "sluice_status_text": (c_char_p, [c_int32]),
@@ -208,14 +152,14 @@ _FUNCTIONS = {
     "sluice_op_tensors": (c_int32, [c_char_p, c_char_p, SLOT_VISITOR, c_void_p, _TEXT]),
     "sluice_layer_fields": (c_int32, [c_char_p, FIELD_VISITOR, c_void_p, _TEXT]),
     "sluice_layer_tensors": (c_int32, [c_void_p, c_int64, SLOT_VISITOR, c_void_p, _TEXT]),
-    # Launches take addresses as plain integers: nothing is converted on their way.
+    # Launches take addresses as plain integers, which ctypes does not convert.
     "sluice_table_run": (c_int32, [c_void_p, c_int64, c_void_p, c_void_p]),
     "sluice_layer_run": (c_int32, [c_void_p, c_void_p, c_void_p]),
 }
 
 
 def library_path() -> pathlib.Path:
-    """The shared library that this package uses."""
+    """The path of the shared library that this package opens."""
     named = os.environ.get("SLUICE_LIBRARY")
     return pathlib.Path(named) if named else pathlib.Path(__file__).parent / "_lib" / "libsluice.so"
 
@@ -225,31 +169,31 @@ def _open_library() -> ctypes.CDLL:
     try:
         opened = ctypes.CDLL(str(path))
     except OSError as why:
-        raise ImportError(f"sluice_moe: wanted the library {path}, found: {why}") from why
+        raise LibraryError(f"sluice_moe: the library {path} does not open: {why}") from why
     for name, (result, arguments) in _FUNCTIONS.items():
         try:
             function = getattr(opened, name)
         except AttributeError:
-            raise ImportError(f"sluice_moe: wanted a library with {name}, found {path} without it: it is of another version") from None
+            raise LibraryError(f"sluice_moe: {path} has no function {name}: it belongs to another version of sluice_moe") from None
         function.restype, function.argtypes = result, arguments
     return opened
 
 
 class _NoLibrary:
-    """Stands where no library could be opened, and says so to the first who asks it for something. The package itself imports, so that
-    an engine's plug-in can refuse what asks for it; engines only log a plug-in that does not import."""
+    """Takes the place of a library that does not open, and raises at its first use. The package still imports, so that a plug-in can refuse
+    the flag that selects Sluice: engines only log a plug-in that does not import."""
 
     def __init__(self, why: str) -> None:
         self.why = why
 
     def __getattr__(self, name: str):
-        raise ImportError(self.why)
+        raise LibraryError(self.why)
 
 
 def _library_or_reason() -> ctypes.CDLL | _NoLibrary:
     try:
         return _open_library()
-    except ImportError as why:
+    except LibraryError as why:
         return _NoLibrary(str(why))
 
 
@@ -257,12 +201,12 @@ lib = _library_or_reason()
 
 
 def library_problem() -> str | None:
-    """Why there is no library, or None."""
+    """Why the library does not open, or None."""
     return lib.why if isinstance(lib, _NoLibrary) else None
 
 
 def call(name: str, *arguments) -> None:
-    """Calls a function that takes a message last; anything but SLUICE_OK is raised with that message."""
+    """Calls a function whose last argument is the message; a status other than SLUICE_OK is raised with the message."""
     message = Message()
     status = getattr(lib, name)(*arguments, message)
     if status != OK:
@@ -270,7 +214,7 @@ def call(name: str, *arguments) -> None:
 
 
 def version() -> str:
-    """The version of the library that runs."""
+    """The version of the library."""
     return lib.sluice_version().decode()
 
 
@@ -278,7 +222,7 @@ def version() -> str:
 
 
 def words(fields: Mapping[str, object]) -> bytes:
-    """{"hidden": 2880, "bias": True} as the C ABI wants it: b"hidden=2880 bias=1"."""
+    """Fields as the C ABI takes them: {"hidden": 2880, "bias": True} is b"hidden=2880 bias=1"."""
     out = []
     for name, value in fields.items():
         if isinstance(value, bool):
@@ -287,7 +231,7 @@ def words(fields: Mapping[str, object]) -> bytes:
             value = _TORCH_WORDS.get(str(value), str(value).removeprefix("torch."))
         text = repr(value) if isinstance(value, float) else str(value)
         if not text or any(c.isspace() for c in text):
-            raise InvalidArgument(f"{name}: wanted one word or number, found {text!r}")
+            raise InvalidArgument(f"{name}: wanted a word without spaces or a number, found {text!r}")
         out.append(f"{name}={text}")
     return " ".join(out).encode()
 
@@ -300,7 +244,7 @@ def encoded(value: str | None) -> bytes | None:
 
 
 def op_names() -> list[str]:
-    """Names of the operations."""
+    """The names of the operations."""
     return [lib.sluice_op_name(i).decode() for i in range(lib.sluice_op_count())]
 
 
@@ -322,27 +266,22 @@ def _read_slot(slot: Slot) -> dict:
 
 
 def op_fields(op: str) -> list[dict]:
-    """Fields of an operation: name, doc, value (its default), words (what it accepts, None for numbers)."""
+    """The fields of an operation: name, doc, value (the default), words (the values allowed; None for a number)."""
     return _visited("sluice_op_fields", FIELD_VISITOR, _read_field, op.encode())
 
 
 def op_tensors(op: str, problem: bytes = b"") -> list[dict]:
-    """Tensors of an operation, as this problem wants them: name, role, used, rows_may_be_strided, dtype, shape."""
+    """The tensors of an operation for this problem: name, role, used, rows_may_be_strided, dtype, shape."""
     return _visited("sluice_op_tensors", SLOT_VISITOR, _read_slot, op.encode(), problem)
 
 
 def layer_fields(model: str | None = None) -> list[dict]:
-    """Fields of a layer, as a known model has them."""
+    """The fields of a layer, with the values of a known model."""
     return _visited("sluice_layer_fields", FIELD_VISITOR, _read_field, encoded(model))
 
 
-def layer_tensors(layer: int, tokens: int) -> list[dict]:
-    """Tensors of a run of so many tokens of the layer with this handle."""
-    return _visited("sluice_layer_tensors", SLOT_VISITOR, _read_slot, layer, tokens)
-
-
 def written(name: str, *arguments) -> tuple[int, str, str]:
-    """(status, text, message) of a function that writes a text before its message: with as much memory as the text takes."""
+    """(status, text, message) of a function that writes a text before its message. Called again if the text needs more memory."""
     text = Message()
     while True:
         message = Message()
@@ -353,7 +292,7 @@ def written(name: str, *arguments) -> tuple[int, str, str]:
 
 
 def whole_text(name: str, *arguments) -> str:
-    """The text of such a function; anything but SLUICE_OK is raised with its message."""
+    """The text of such a function; a status other than SLUICE_OK is raised with its message."""
     status, text, message = written(name, *arguments)
     if status != OK:
         raise error_of(status, message)

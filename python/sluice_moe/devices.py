@@ -1,7 +1,7 @@
-"""Sluice's devices, one for each torch.device of a process, and its streams.
+"""The devices of a process, one for each torch.device, and their streams.
 
-The CPU has as many threads as torch has when it is opened. A GPU is opened once for each index; its streams are torch's: a stream of
-torch's that Sluice sees for the first time gets one of a few wrappings made ahead, so that this is possible inside a captured region.
+The CPU device uses as many threads as torch has when the device is opened. On a GPU, launches run on torch's streams. A new torch stream
+gets one of a few wrappers that were allocated in advance: inside a captured region no memory can be allocated.
 """
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typing import Callable
 import torch
 
 from . import capi
+from .errors import Unsupported
 
-# Wrappings made when a GPU is opened, and whenever they have run out: each takes a little more than 2 MiB of its memory.
+# Stream wrappers allocated when a GPU is opened, and when all are used. Each takes a little more than 2 MiB of GPU memory.
 STREAMS_AHEAD = 4
 
 _HUGE_PAGE, _MADV_HUGEPAGE = 2 << 20, 14
@@ -32,11 +33,11 @@ class Device:
     def __init__(self, device: torch.device):
         self.torch_device = device
         self.where = capi.CUDA if device.type == "cuda" else capi.CPU
-        self.index = device.index if self.where == capi.CUDA else -1  # what Tensor.get_device() says
-        # The CPU's one stream belongs to one thread at a time; so does a wrapped one, and two threads may share torch's stream.
+        self.index = device.index if self.where == capi.CUDA else -1  # as Tensor.get_device() returns it
+        # A Sluice stream takes one thread at a time, but two threads may share a torch stream, and the CPU has a single stream.
         self.lock = threading.Lock()
-        self.forked = False  # this process is a child of the one that opened it
-        self._streams: dict[int, int] = {}  # torch's, as a cudaStream_t, and the wrapping's own word for it
+        self.forked = False  # a parent process opened it
+        self._streams: dict[int, int] = {}  # cudaStream_t of torch -> native of its wrapper
         self._spare_streams: list[capi.Stream] = []
         self._spare_memory: list[torch.Tensor] = []
         self._retired: list[tuple[Callable[[int], None], int]] = []
@@ -55,29 +56,31 @@ class Device:
 
     @property
     def text(self) -> str:
-        """"cpu (8 threads; avx2 avx512)"."""
+        """A description, for example "cpu (8 threads; avx2 avx512)"."""
         return capi.lib.sluice_device_text(self.handle).decode()
 
     # ---- Streams ----
 
     def stream(self) -> int:
-        """Torch's current stream on this device, as `native` of a sluice_stream. Takes no memory when one of those made ahead is left."""
+        """The `native` of torch's current stream on this device. Allocates nothing while a spare wrapper is left."""
         if self.where == capi.CPU:
             return self._own_stream
         raw = torch._C._cuda_getCurrentRawStream(self.index)
         known = self._streams.get(raw)
-        return known if known is not None else self._first_sight(raw)
+        return known if known is not None else self._wrapped(raw)
 
-    def _first_sight(self, raw: int) -> int:
+    def _wrapped(self, raw: int) -> int:
+        """Gives a spare wrapper to a new torch stream."""
         with self.lock:
             known = self._streams.get(raw)
             if known is not None:
                 return known
             if not self._spare_streams:
                 if is_capturing():
-                    raise capi.Unsupported(
-                        f"stream: wanted one that Sluice has run on before, or one of the first {len(self._streams)} on {self.torch_device}, "
-                        "found a new one inside a captured region, where no memory can be taken: run once on this stream before")
+                    raise Unsupported(
+                        f"stream: wanted one that Sluice has run on before, or one of the first {len(self._streams)} on "
+                        f"{self.torch_device}, found a new one inside a captured region, where no memory can be allocated: "
+                        "run once on this stream before the capture")
                 self._add_streams()
             stream = self._spare_streams[-1]
             capi.call("sluice_stream_retarget", self.handle, stream, raw or None)
@@ -93,8 +96,8 @@ class Device:
     # ---- Memory ----
 
     def borrow(self, count: int) -> torch.Tensor:
-        """Memory for one launch, u8 [at least count]. give_back() ends the loan."""
-        if self.where == capi.CUDA:  # of torch's allocator, on the current stream: inside a capture from the graph's own pool
+        """The workspace of one launch, u8 [at least count]. Return it with give_back()."""
+        if self.where == capi.CUDA:  # from torch's allocator, on the current stream; inside a capture from the pool of the graph
             return torch.empty(count, dtype=torch.uint8, device=self.torch_device)
         try:
             memory = self._spare_memory.pop()
@@ -103,13 +106,13 @@ class Device:
         return memory if memory.numel() >= count else aligned_bytes(count, self.torch_device)
 
     def give_back(self, memory: torch.Tensor) -> None:
-        if self.where == capi.CPU:  # its work has run when a launch returns; torch would give large blocks back to the system
+        if self.where == capi.CPU:  # a launch on the CPU is complete when it returns; torch would unmap large blocks
             self._spare_memory.append(memory)
 
     def retire(self, destroy: Callable[[int], None], handle: int) -> None:
-        """Destroys a handle, or keeps it until the next time where that would end a capture."""
+        """Destroys a handle; during a capture, which that would invalidate, at the next call."""
         if self.forked:
-            return  # the parent's
+            return  # the handle is the parent's
         if self.where == capi.CUDA and is_capturing():
             self._retired.append((destroy, handle))
             return
@@ -125,45 +128,45 @@ def is_capturing() -> bool:
 
 
 def aligned_bytes(count: int, device: torch.device) -> torch.Tensor:
-    """u8 [count] on a device, aligned to 256 bytes; on the CPU much of it lies in huge pages, where the system has them: weights are read
-    once a call and in order, and with small pages address translation would stop that every 4 KiB."""
+    """u8 [count] on a device, aligned to 256 bytes. Large CPU buffers ask for huge pages: weights are streamed once per call, and 4 KiB
+    pages would interrupt the stream with address translations."""
     huge = device.type == "cpu" and count >= 2 * _HUGE_PAGE
     alignment = _HUGE_PAGE if huge else 256
     memory = torch.empty(count + alignment, dtype=torch.uint8, device=device)
     skip = -memory.data_ptr() % alignment
     memory = memory[skip : skip + count]
     if huge:
-        _madvise(memory.data_ptr(), count // _HUGE_PAGE * _HUGE_PAGE, _MADV_HUGEPAGE)  # a hint: refusal is no error
+        _madvise(memory.data_ptr(), count // _HUGE_PAGE * _HUGE_PAGE, _MADV_HUGEPAGE)  # only a hint, so an error is ignored
     return memory
 
 
 def wanted_device(device: torch.device | str | int | None) -> torch.device:
-    """A device as torch names it, with its index if it is a GPU. None: torch's default device."""
+    """The torch.device, with an index if it is a GPU. None: torch's default device."""
     device = torch.get_default_device() if device is None else torch.device(device)
     if device.type == "cpu":
         return torch.device("cpu")
     if device.type != "cuda":
-        raise capi.Unsupported(f"device: wanted cpu or cuda, found {device}")
-    if _forked_after_cuda:  # before torch is asked, whose own error does not know of the parent
-        raise capi.Unsupported(f"device: wanted a process that opens {device} by itself, found a fork of one in which Sluice had opened a "
-                               "GPU: start processes by spawn, or fork before")
+        raise Unsupported(f"device: wanted cpu or cuda, found {device}")
+    if _forked_after_cuda:  # checked before torch, whose error would not mention the parent process
+        raise Unsupported(f"device: wanted a process that opens {device} itself, found a fork of a process in which Sluice had "
+                          "opened a GPU: start processes with spawn, or fork before the GPU is opened")
     if device.index is not None:
         return device
     if not torch.cuda.is_available():
-        raise capi.Unsupported("device: wanted cuda, found that torch sees no GPU (torch.cuda.is_available() is False)")
+        raise Unsupported("device: wanted cuda, found no GPU (torch.cuda.is_available() is False)")
     return torch.device("cuda", torch.cuda.current_device())
 
 
 def open_device(device: torch.device | str | int | None = None) -> Device:
-    """The opened device that belongs to a torch.device. A GPU is opened outside of captured regions."""
+    """The open device of a torch.device, opened at its first use. A GPU cannot be opened inside a captured region."""
     device = wanted_device(device)
     known = _opened.get(device)
     if known is not None:
         return known
     if device.type == "cuda":
         if is_capturing():
-            raise capi.Unsupported(f"device: wanted {device} opened before a capture begins, found the first use inside one: call "
-                                   f"sluice_moe.devices.open_device('{device}') before")
+            raise Unsupported(f"device: wanted {device} to be open before a capture, found its first use inside one: call "
+                              f"sluice_moe.devices.open_device('{device}') before the capture")
         torch.cuda.init()
     with _opening:
         if device not in _opened:
@@ -172,7 +175,7 @@ def open_device(device: torch.device | str | int | None = None) -> Device:
 
 
 def _after_fork() -> None:
-    # Threads of the CPU's device and all of CUDA are the parent's: nothing of them may be touched here, not even to end it.
+    # The threads of the CPU device and all CUDA objects are the parent's. The child must not even destroy them.
     global _opening, _forked_after_cuda
     for device in _opened.values():
         device.forked = True

@@ -1,4 +1,4 @@
-"""What a launch hands to the C ABI, kept between calls: only what changed is written again."""
+"""The arguments of a launch in the C ABI, reused between calls: only what changed is written again."""
 from __future__ import annotations
 
 import ctypes
@@ -8,16 +8,17 @@ import torch
 
 from . import capi
 from .devices import Device
+from .errors import InvalidArgument, error_of
 
 DTYPES = {torch.float32: capi.F32, torch.bfloat16: capi.BF16, torch.int32: capi.I32, torch.int64: capi.I64, torch.int16: capi.I16,
           torch.uint8: capi.U8, torch.float8_e4m3fn: capi.E4M3}
 TORCH_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "i32": torch.int32, "i64": torch.int64, "i16": torch.int16,
                 "u8": torch.uint8, "e4m3": torch.float8_e4m3fn}
-_NOWHERE = 256  # of tensors without elements, which have no address: aligned, and never read
+_NOWHERE = 256  # the address of tensors without elements: aligned, never read
 
 
 class _Slot:
-    """One tensor of a launch. Its type and shape are written when they differ from those of the last call."""
+    """One tensor of a launch. Its type and shape are written only when they differ from the last call."""
 
     __slots__ = ("name", "view", "data", "dtype", "shape", "stride")
 
@@ -28,20 +29,20 @@ class _Slot:
 
     def describe(self, tensor: torch.Tensor, device: Device) -> None:
         if tensor.device != device.torch_device:
-            raise capi.InvalidArgument(f"{self.name}: wanted a tensor on {device.torch_device}, found one on {tensor.device}")
+            raise InvalidArgument(f"{self.name}: wanted a tensor on {device.torch_device}, found one on {tensor.device}")
         number = DTYPES.get(tensor.dtype)
         if number is None:
-            raise capi.InvalidArgument(
+            raise InvalidArgument(
                 f"{self.name}: type: wanted one of {', '.join(TORCH_DTYPES)}, found {str(tensor.dtype).removeprefix('torch.')}")
         shape, stride = tuple(tensor.shape), list(tensor.stride())
         if len(shape) > capi.RANK_MAX:
-            raise capi.InvalidArgument(f"{self.name}: wanted at most {capi.RANK_MAX} dimensions, found {list(shape)}")
-        # Where there is one element, or none, torch's stride may be anything.
-        apart = 1
+            raise InvalidArgument(f"{self.name}: wanted at most {capi.RANK_MAX} dimensions, found {list(shape)}")
+        # The stride of a dimension with at most one element is arbitrary in torch; the C ABI wants the contiguous one.
+        contiguous = 1
         for at in reversed(range(len(shape))):
             if shape[at] <= 1:
-                stride[at] = apart
-            apart = stride[at] * max(shape[at], 1)
+                stride[at] = contiguous
+            contiguous = stride[at] * max(shape[at], 1)
         self.view.dtype, self.view.rank = number, len(shape)
         self.view.shape[: len(shape)] = shape
         self.view.stride[: len(shape)] = stride
@@ -49,7 +50,7 @@ class _Slot:
 
 
 class Launch:
-    """A sluice_launch with these tensors, by their names in the C ABI. One thread uses it at a time."""
+    """A sluice_launch with these tensors, by their names in the C ABI. One thread may use it at a time."""
 
     def __init__(self, device: Device, names: tuple[str, ...]):
         self.device = device
@@ -57,7 +58,7 @@ class Launch:
         self._launch = capi.Launch(self._args, len(names))
         self._launch.stream.backend = device.where
         self._message = capi.Message()
-        # Addresses are written into the structs as words, at a third of what an attribute of a struct takes.
+        # Addresses are written into the structs as machine words, in a third of the time of a ctypes attribute.
         self._arg_words, self._words = _words(self._args), _words(self._launch)
         self._slots = []
         for at, (arg, name) in enumerate(zip(self._args, names)):
@@ -67,6 +68,7 @@ class Launch:
         self.message_address = ctypes.addressof(self._message)
 
     def fill(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Writes the tensors, in the order of `names`."""
         device = self.device
         index, words = device.index, self._arg_words
         for slot, tensor in zip(self._slots, tensors):
@@ -77,7 +79,7 @@ class Launch:
             words[slot.data] = address or _NOWHERE
 
     def run(self, function, handle: int, workspace_bytes: int, *arguments: int) -> None:
-        """Calls a launching function of the C ABI with (handle, *arguments, launch, message) on the current stream."""
+        """Calls a launch function of the C ABI, function(handle, *arguments, launch, message), on torch's current stream."""
         device, words = self.device, self._words
         words[_STREAM_WORD] = device.stream()
         if workspace_bytes:
@@ -89,7 +91,7 @@ class Launch:
         if workspace_bytes:
             device.give_back(memory)
         if status:
-            raise capi.error_of(status, self._message.read())
+            raise error_of(status, self._message.read())
 
 
 def _words(struct) -> memoryview:
@@ -103,7 +105,7 @@ _STREAM_WORD = (capi.Launch.stream.offset + capi.Stream.native.offset) // 8
 
 
 class Launches:
-    """Launches of one handle that no thread is using, by the names of their tensors."""
+    """The launches of one handle that no thread is using, by the names of their tensors."""
 
     def __init__(self, device: Device):
         self.device = device
@@ -119,4 +121,4 @@ class Launches:
             launch = Launch(self.device, names)
         launch.fill(tensors)
         launch.run(function, handle, workspace_bytes, *arguments)
-        free.append(launch)  # not after a failure: what it holds then is of no use
+        free.append(launch)  # after an exception it is dropped: it may be half written

@@ -1,4 +1,4 @@
-"""MoeLayer: a Mixture-of-Experts layer, router, experts and all between them, as a torch module."""
+"""MoeLayer: a Mixture-of-Experts layer, from the router to the weighted sum of the experts, as a torch module."""
 from __future__ import annotations
 
 import ctypes
@@ -10,6 +10,7 @@ import torch
 
 from . import capi, ops
 from .devices import aligned_bytes, open_device, wanted_device
+from .errors import InvalidArgument, NoGradient, Unsupported
 from .explain import LayerOptions
 from .launch import TORCH_DTYPES, Launches
 from .weights import CallersWeights, packed_bytes_of
@@ -21,19 +22,19 @@ _moe_layer, _moe_layer_out = torch.ops.sluice.moe_layer.default, torch.ops.sluic
 class MoeLayer(torch.nn.Module):
     """A Mixture-of-Experts layer: y = sum over the chosen experts of weight * expert(x) (+ shared expert, + residual).
 
-    model       a known layer ("gpt-oss-120b"), or None: the fields alone
-    tokens_max  the most tokens of one call
-    device      cpu or cuda, where the weights are packed and where it runs; None: torch's default device
-    tp, ep      (rank, size): this rank's part. Tensor-parallel ranks share the width inside the experts, expert-parallel ranks the
-                experts. The answers of all ranks add up to the layer's
+    model       a known layer ("gpt-oss-120b"); None: the layer is given by its fields alone
+    tokens_max  the largest number of tokens of one call
+    device      cpu or cuda, where the weights are packed and the layer runs; None: torch's default device
+    tp, ep      (rank, size) of tensor and expert parallelism. Tensor-parallel ranks split the width inside the experts, expert-parallel
+                ranks split the experts. The outputs of all ranks add up to the output of the layer
     kernel      the only kernel allowed, "NAME" or "NAME:CONFIG"; None: the fastest
-    batch_invariant  a row's answer does not depend on the other rows
-    threads     that pack weights on the CPU; 0: one for each processor
-    **fields    over the model's: hidden, intermediate, experts, top_k, expert_w="e2m1"|"bf16", gate_order, act, input="logits"|
+    batch_invariant  the output of a row does not depend on the other rows
+    threads     threads that pack weights on the CPU; 0: one per processor
+    **fields    override the model's: hidden, intermediate, experts, top_k, expert_w="e2m1"|"bf16", gate_order, act, input="logits"|
                 "precomputed"|"packed", ...: `sluice_moe.capi.layer_fields()` lists them
 
-    Weights come with load(). They lie packed for this device's kernels in one buffer, `packed` (u8 [weight_bytes]), which state_dict()
-    carries with hashes as extra state. There is no gradient.
+    load() sets the weights. They are packed for the kernels of this device in one buffer, `packed` (u8 [weight_bytes]). state_dict() has
+    them, with hashes, as extra state. There is no backward pass.
     """
 
     def __init__(self, model: Optional[str] = None, *, tokens_max: int = 8192, device: torch.device | str | int | None = None,
@@ -53,7 +54,7 @@ class MoeLayer(torch.nn.Module):
         self.register_buffer("packed", aligned_bytes(self.weight_bytes, self._opened.torch_device), persistent=False)
         self.is_loaded = False
         self._create()
-        # The number by which operations find the layer again: a graph can hold a number, but no object.
+        # Operations find the layer by this number: a graph can hold a number, but no object.
         self.handle: int = next(_numbers)
         ops.register_layer(self.handle, self)
 
@@ -79,39 +80,39 @@ class MoeLayer(torch.nn.Module):
     # ---- Weights ----
 
     def load(self, tensors: Mapping[str, torch.Tensor], *, naming: Optional[str] = None, layer: int = -1) -> None:
-        """Packs weights as a checkpoint has them, for the first time or over older ones, in place: graphs stay valid.
+        """Packs the weights of a checkpoint, in place if the layer has weights already, so captured graphs stay valid.
 
-        tensors  by name, of the whole layer (the rank's slice is cut from them) or, where all experts are in one tensor, of this rank's
-                 experts alone; on the CPU or on the layer's device; tensors of other layers may be among them
+        tensors  by name, of the whole layer (the slice of the rank is cut from them); where one tensor has all experts it may have only
+                 those of this rank. On the CPU or on the layer's device. Tensors of other layers are ignored
         naming   gpt_oss, gpt_oss_original, gpt_oss_bf16, deepseek_v4, deepseek_v3, qwen3_moe, nemotron3, minimax_m2, llama4, minimax_m3,
-                 mistral_large_3 or plain; None: found by the names. plain: router [experts, hidden], router_bias [experts],
+                 mistral_large_3 or plain; None: recognised from the names. plain: router [experts, hidden], router_bias [experts],
                  experts.up [experts, rows, width], experts.up_scale [experts, rows, width / 32], experts.up_bias [experts, rows],
                  experts.down...
-        layer    the number in the names; -1: the only one
+        layer    the layer's number in the names; -1: the only one
 
-        Nothing of the layer may run meanwhile. A layer that had weights keeps them when this raises.
+        The layer must not run meanwhile. If this raises, the layer keeps its old weights.
         """
-        self._need_this_process()
+        self._reopen_after_fork()
         given = CallersWeights(self._opened, tensors, naming, layer)
         capi.call("sluice_layer_load", self._native, given.struct)
         self.is_loaded = True
 
     def replace_expert(self, expert: int, tensors: Mapping[str, torch.Tensor], *, naming: Optional[str] = None, layer: int = -1) -> None:
-        """Overwrites one expert (its number in the whole layer) and its biases in place. A tensor of all experts may hold this one
-        alone ([1, ...])."""
-        self._need_this_process()
+        """Overwrites one expert, numbered in the whole layer, and its biases in place. A tensor of all experts may have this one alone
+        ([1, ...])."""
+        self._reopen_after_fork()
         given = CallersWeights(self._opened, tensors, naming, layer)
         capi.call("sluice_layer_replace_expert", self._native, expert, given.struct)
 
     def packed_bytes(self) -> torch.Tensor:
-        """The packed weights as a safetensors file that says what they are, with hashes: u8 [bytes] on the CPU."""
+        """The packed weights as a safetensors file, with the layer's fields and hashes: u8 [bytes] on the CPU."""
         return packed_bytes_of(self._native)
 
     def load_packed(self, packed: torch.Tensor) -> None:
-        """The inverse of packed_bytes(): u8 [bytes] of a layer with the same fields, slice and kind of device."""
+        """The inverse of packed_bytes(): u8 [bytes] of a layer with the same fields, slice and device type."""
         if packed.dtype is not torch.uint8 or packed.dim() != 1:
-            raise capi.InvalidArgument(f"packed: wanted uint8 [bytes], found {packed.dtype} {list(packed.shape)}")
-        self._need_this_process()
+            raise InvalidArgument(f"packed: wanted uint8 [bytes], found {packed.dtype} {list(packed.shape)}")
+        self._reopen_after_fork()
         packed = packed.cpu().contiguous()
         CallersWeights.wait(self._opened)
         capi.call("sluice_layer_read_packed", self._native, packed.data_ptr(), packed.numel())
@@ -132,18 +133,18 @@ class MoeLayer(torch.nn.Module):
                 out: Optional[torch.Tensor] = None, captured: Optional[torch.Tensor] = None) -> torch.Tensor:
         """Runs the layer on torch's current stream.
 
-        x             [..., hidden]; rows may lie apart. Leading dimensions are taken as one, tokens, here and below
-        residual      [..., hidden], with the field residual: added to the answer
+        x             [..., hidden]; rows may be strided. The leading dimensions, here and below, are flattened to tokens
+        residual      [..., hidden], with the field residual: added to the output
         token_ids     i32 [tokens], with method="hash"
-        adapter       i32 [tokens], with lora_rank: which adapter of the router; -1: none
-        ids, weights  i32 or i64, and f32 [tokens, top_k], with input="precomputed": experts and their weights; an id below 0 is an
+        adapter       i32 [tokens], with lora_rank: the router's adapter of each token; -1: none
+        ids, weights  i32 or i64, and f32 [tokens, top_k], with input="precomputed": the experts and their weights; a negative id is an
                       empty slot
         packed        i32 [tokens, top_k], with input="packed": id << 16 | bits of the weight in bf16
-        tokens_valid  i32 [1], with the field padded: rows that are real
-        out           [..., hidden]: where to write the answer; None: a new tensor. May be residual
-        captured      i32 [tokens, top_k], with the field capture: where to write the chosen experts
+        tokens_valid  i32 [1], with the field padded: the number of valid rows
+        out           [..., hidden]: the output tensor; None: a new one. May be residual
+        captured      i32 [tokens, top_k], with the field capture: receives the chosen experts
 
-        Returns the answer, shaped like x.
+        Returns the output, in the shape of x.
         """
         shape = x.shape
         if x.dim() != 2:
@@ -166,18 +167,18 @@ class MoeLayer(torch.nn.Module):
 
     def _run(self, names: tuple[str, ...], tensors: list[torch.Tensor]) -> None:
         if self._opened.forked:
-            self._need_this_process()
+            self._reopen_after_fork()
         self._launches.run(names, tensors, capi.lib.sluice_layer_run, self._native, self.workspace_bytes)
 
     def explain(self, tokens: int | Sequence[int] = 1) -> str:
-        """What runs for so many tokens, or for each of several counts, and why."""
+        """The kernels that run for a number of tokens, or for each of several numbers, and why."""
         counts = [tokens] if isinstance(tokens, int) else list(tokens)
         return capi.whole_text("sluice_layer_explain", self._native, (ctypes.c_int64 * len(counts))(*counts), len(counts))
 
-    # ---- Being a module ----
+    # ---- torch.nn.Module ----
 
-    def _need_this_process(self) -> None:
-        """In a forked child the CPU's device is opened again, over the same weights; a GPU's cannot be."""
+    def _reopen_after_fork(self) -> None:
+        """In a forked child opens the CPU device again, with the same weights. A GPU cannot be opened again."""
         if not self._opened.forked:
             return
         packed = self.packed_bytes() if self._opened.where == capi.CPU and self.is_loaded else None
@@ -187,15 +188,16 @@ class MoeLayer(torch.nn.Module):
             self.load_packed(packed)
 
     def _apply(self, fn, recurse=True):
-        # The buffer's address is in the layer and in graphs, and what is packed for one device is of no use on another.
+        # The layer and captured graphs hold the address of the buffer, and each type of device has its own packed layout.
         moved = fn(self.packed)
         if moved.device != self.packed.device or moved.data_ptr() != self.packed.data_ptr():
-            raise capi.Unsupported(f"MoeLayer: wanted to stay on {self.device}, where its weights are packed, found a move to {moved.device}: "
-                                   "make it there (device=...) and load() its weights")
+            raise Unsupported(f"MoeLayer: cannot move from {self.device}, for which its weights are packed, to {moved.device}: make a "
+                              "layer there (device=...) and load() its weights")
         return self
 
     def share_memory(self):
-        raise capi.Unsupported("MoeLayer: wanted weights that stay where they are, found share_memory(): make one layer in each process")
+        raise Unsupported("MoeLayer: share_memory() is not supported, because captured graphs hold the address of the weights: make one "
+                          "layer in each process")
 
     def __reduce__(self):
         return _remade, (str(self.device), self._made_with, self.get_extra_state(), self.training)
@@ -208,14 +210,14 @@ class MoeLayer(torch.nn.Module):
 
 
 def _no_gradient(_gradient=None):
-    raise NotImplementedError("MoeLayer: wanted inference, found a gradient asked for: it has none; torch.no_grad() or x.detach() ends that")
+    raise NoGradient("MoeLayer has no backward pass; call it under torch.no_grad(), or with x.detach()")
 
 
 def _flat(tensor: Optional[torch.Tensor], width: int) -> Optional[torch.Tensor]:
     if tensor is None:
         return None
     if tensor.dim() == 0 or tensor.shape[-1] != width:
-        raise capi.InvalidArgument(f"wanted a last dimension of {width}, found a tensor of shape {list(tensor.shape)}")
+        raise InvalidArgument(f"wanted a last dimension of {width}, found a tensor of shape {list(tensor.shape)}")
     return tensor.view(-1, width) if tensor.is_contiguous() else tensor.reshape(-1, width)
 
 

@@ -1,7 +1,7 @@
-"""torch.ops.sluice: Sluice's operations on torch's current stream.
+"""torch.ops.sluice: operations on torch's current stream.
 
     router_gemm(x, w, bias=None, out_dtype=None, *, batch_invariant=False) -> logits
-        x [tokens, hidden], w [experts, hidden], bias [experts], logits [tokens, experts] (f32 unless out_dtype says bf16)
+        x [tokens, hidden], w [experts, hidden], bias [experts], logits [tokens, experts] (f32 unless out_dtype is bf16)
     route_topk(logits, top_k, *, method="renormalize", correction_bias=None, groups=1, topk_groups=1, scale=1.0) -> (weights, ids)
         logits [tokens, experts], weights f32 [tokens, top_k], ids i32 [tokens, top_k]
     moe_layer(x, packed, handle, *, residual=None, token_ids=None, adapter=None, ids=None, weights=None, packed_in=None,
@@ -9,10 +9,10 @@
     moe_layer_out(..., *, out, captured=None) -> nothing
         a MoeLayer; x, y, out [tokens, hidden]: what MoeLayer.forward() calls
     expert_mlp(x, ids, weights, packed, handle) -> y
-        the experts of a MoeLayer with input="precomputed": ids i32 or i64 [tokens, top_k], -1 an empty slot
+        the experts of a MoeLayer with input="precomputed": ids i32 or i64 [tokens, top_k], -1 is an empty slot
 
-Each has an implementation on the CPU and on CUDA, and one for tensors without data (torch.compile, torch.export). None has a gradient.
-`handle` stands for a MoeLayer of this process: MoeLayer.handle.
+Each operation has an implementation for the CPU and for CUDA, and a fake one for torch.compile and torch.export. None has a backward
+pass. `handle` is MoeLayer.handle, the number of a MoeLayer of this process.
 """
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ import torch
 
 from . import capi
 from .devices import Device, open_device
+from .errors import IncompatibleEngine, InvalidArgument
 from .launch import Launches
 
-TOKENS_MAX = 16384  # of router_gemm and route_topk; more run in pieces
+TOKENS_MAX = 16384  # of one launch of router_gemm and route_topk; more tokens take several
 
-if "_layers" not in globals():  # a module that is reloaded keeps what it knows and what it has declared
-    _layers: dict[int, weakref.ref] = {}  # MoeLayers by their handles
+if "_layers" not in globals():  # importlib.reload() keeps the layers and the registered operations
+    _layers: dict[int, weakref.ref] = {}  # handle -> MoeLayer
 
 
-# ---- Operations without weights of their own: one table for each problem, made at first sight ----
+# ---- Operations without a layer: one table for each problem, made at its first call ----
 
 
 class _Table:
-    """An operation's kernels for any count of tokens on one device. Making one asks the host alone, so it may happen in a capture."""
+    """The kernels of an operation on one device, for any number of tokens. Making it runs on the host alone, so a capture allows it."""
 
     def __init__(self, device: Device, op: str, fields: dict, batch_invariant: bool):
         handle = ctypes.c_void_p()
@@ -52,7 +53,7 @@ class _Table:
         self.launches.run(names, tensors, capi.lib.sluice_table_run, self.handle, self.workspace_bytes, tokens)
 
 
-# By device and problem; devices of a parent process are not found again in a child, because it opens others.
+# By device and problem. A forked child opens its own devices, so it never finds the tables of its parent.
 _tables: dict[tuple, _Table] = {}
 _making = threading.Lock()
 
@@ -71,11 +72,11 @@ def _table(op: str, device: torch.device, key: tuple, fields, batch_invariant: b
 
 def _need_rank(name: str, tensor: torch.Tensor, rank: int, shape: str) -> None:
     if tensor.dim() != rank:
-        raise capi.InvalidArgument(f"{name}: wanted {shape}, found {list(tensor.shape)}")
+        raise InvalidArgument(f"{name}: wanted {shape}, found {list(tensor.shape)}")
 
 
 def _pieces(tokens: int):
-    """[begin, end) of as many tokens as a table takes; one empty piece where there are none."""
+    """[begin, end) of each launch; one empty piece for zero tokens."""
     return [(begin, min(begin + TOKENS_MAX, tokens)) for begin in range(0, max(tokens, 1), TOKENS_MAX)]
 
 
@@ -110,7 +111,7 @@ def _choice_like(logits: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.
 
 def _route_topk(logits, top_k, *, method="renormalize", correction_bias=None, groups=1, topk_groups=1, scale=1.0):
     if top_k < 1:
-        raise capi.InvalidArgument(f"top_k: wanted at least 1, found {top_k}")
+        raise InvalidArgument(f"top_k: wanted at least 1, found {top_k}")
     weights, ids = _choice_like(logits, top_k)
     experts = logits.shape[1]
     table = _table("route_topk", logits.device,
@@ -128,11 +129,11 @@ def _route_topk_fake(logits, top_k, *, method="renormalize", correction_bias=Non
     return _choice_like(logits, top_k)
 
 
-# ---- Layers ----
+# ---- Operations of a layer ----
 
 
 def register_layer(handle: int, layer) -> None:
-    """From now on operations find the layer by this number, as long as it lives."""
+    """Operations find the layer by this number as long as it exists."""
     _layers[handle] = weakref.ref(layer, lambda _: _layers.pop(handle, None))
 
 
@@ -140,17 +141,18 @@ def _layer_of(handle: int, packed: torch.Tensor):
     found = _layers.get(handle)
     layer = found and found()
     if layer is None:
-        raise capi.InvalidArgument(f"handle: wanted that of a MoeLayer of this process that lives, found {handle}")
-    # What runs reads the layer's own memory. A copy of it, as tracers make them, is as good as the tensor itself.
+        raise InvalidArgument(f"handle: wanted the number of a MoeLayer that exists in this process, found {handle}")
+    # Kernels read the layer's own memory, so a copy of `packed`, as tracers make them, is accepted.
     if packed.numel() != layer.weight_bytes:
-        raise capi.InvalidArgument(f"packed: wanted the weights of the layer {handle}, {layer.weight_bytes} bytes (MoeLayer.packed), found "
+        raise InvalidArgument(f"packed: wanted the weights of the layer {handle}, {layer.weight_bytes} bytes (MoeLayer.packed), found "
                                    f"{packed.numel()}")
     return layer
 
 
-# Names in the C ABI of what may be left out, in the order of moe_layer_out's arguments; and of all tensors, by which of those are there.
+# Names in the C ABI of the optional tensors, in the order of moe_layer_out's arguments; and the names of all tensors of a launch, by which
+# optional ones are given.
 _OPTIONAL = ("residual", "token_ids", "adapter", "ids_in", "weights_in", "packed_in", "tokens_valid", "captured")
-_NAMES = {there: ("x", "y", *itertools.compress(_OPTIONAL, there)) for there in itertools.product((False, True), repeat=len(_OPTIONAL))}
+_NAMES = {given: ("x", "y", *itertools.compress(_OPTIONAL, given)) for given in itertools.product((False, True), repeat=len(_OPTIONAL))}
 
 
 def _moe_layer_out(x, packed, handle, *, residual=None, token_ids=None, adapter=None, ids=None, weights=None, packed_in=None,
@@ -185,7 +187,7 @@ def _expert_mlp_fake(x, ids, weights, packed, handle):
     return x.new_empty(x.shape)
 
 
-# ---- Their declaration ----
+# ---- Registration ----
 
 _INPUTS = ("Tensor x, Tensor packed, int handle, *, Tensor? residual=None, Tensor? token_ids=None, Tensor? adapter=None, "
            "Tensor? ids=None, Tensor? weights=None, Tensor? packed_in=None, Tensor? tokens_valid=None")
@@ -201,12 +203,12 @@ DECLARED = {
 
 
 def _declare() -> torch.library.Library:
-    # Strides are part of the contract: a compiler that likes other ones better must not choose them.
+    # Strides are part of the contract, so a compiler must not change them.
     tags = [torch.Tag.pt2_compliant_tag, getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)]
     library = torch.library.Library("sluice", "FRAGMENT")
     for name, (schema, run, fake) in DECLARED.items():
         if hasattr(torch.ops.sluice, name):
-            raise ImportError(f"sluice_moe: wanted torch.ops.sluice.{name} for itself, found it declared by another module of this process")
+            raise IncompatibleEngine(f"sluice_moe: torch.ops.sluice.{name} is already registered by another module of this process")
         library.define(name + schema, tags=tags)
         for key in ("CPU", "CUDA"):
             library.impl(name, run, key)

@@ -1,17 +1,17 @@
-"""Sluice as the experts of transformers' models (5.17 and newer).
+"""Runs the experts of transformers' models on Sluice (transformers 5.17 and newer).
 
     import sluice_moe.transformers
 
     model = AutoModelForCausalLM.from_pretrained(DIR, dtype=torch.bfloat16, device_map="cuda", experts_implementation="sluice")
 
-Importing it registers the experts' implementation "sluice" and keeps the experts of MXFP4 checkpoints packed for models that ask for
-it. Nothing changes for other models, and nothing is replaced for what cannot run: that is an error with its reasons.
+The import registers the experts implementation "sluice" and a loader that keeps the experts of MXFP4 checkpoints packed. Models with
+another implementation are not affected. Experts that cannot run on Sluice raise UnsupportedLayer with the reasons; there is no fallback.
 
-Weights    There is one copy: packing a module's experts, at its first call or by pack(model), takes the place of its Parameters. A
-           state_dict has them all the same, unpacked bit by bit, on the host. Loading one, moving the model to another device or dtype,
-           or choosing another implementation brings the Parameters back first; the next call packs them again. Reading a packed
-           Parameter is an error, so that nobody changes weights that are not used.
-Gradients  There are none: a call that would need them is an error.
+Weights    There is one copy. Packing the experts of a module, at its first call or by pack(model), replaces its Parameters. state_dict()
+           still has them, unpacked bit by bit on the CPU. Loading a state_dict, moving the model to another device or dtype, or selecting
+           another implementation first restores the Parameters; the next call packs them again. Reading a packed Parameter is an error,
+           because a change to it would have no effect.
+Gradients  There is no backward pass: a call that needs a gradient raises NoGradient.
 """
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from transformers.quantizers import auto as quantizers
 from transformers.quantizers.quantizer_mxfp4 import Mxfp4HfQuantizer
 
-from . import capi
-from .experts_of_modules import Experts, activation_of, local, read_experts, top_k_of
+from . import activations
+from .errors import CorruptData, IncompatibleEngine, InvalidArgument, NoGradient, UnsupportedLayer, UnsupportedModel
 from .layer import MoeLayer
+from .module_experts import Experts, local, read_experts, top_k_of
 from .unpack import unpacked
 
 __all__ = ["NAME", "Mxfp4Experts", "SluiceMxfp4Quantizer", "is_packed", "pack", "unpack"]
 
 NAME = "sluice"
-TOKENS_MAX = 8192  # of one run of a layer; more tokens are several runs
+TOKENS_MAX = 8192  # of one call of a layer; more tokens take several calls
 _VERSION = tuple(int(part) for part in transformers.__version__.split(".")[:2])
-_OLDEST, _OLDEST_OF_RANKS = (5, 17), (5, 23)
+_OLDEST, _OLDEST_WITH_RANKS = (5, 17), (5, 23)
 _log = logging.getLogger(__name__)
 _DTYPES = {torch.bfloat16: "bf16", torch.float32: "f32"}
 
@@ -42,31 +43,31 @@ _DTYPES = {torch.bfloat16: "bf16", torch.float32: "f32"}
 
 
 class _Packing:
-    """The layer of a packed module, and what it takes to bring its Parameters back."""
+    """The MoeLayer of a packed module, and what is needed to restore its Parameters."""
 
     def __init__(self, module: torch.nn.Module, experts: Experts, dtype: torch.dtype, top_k: int, options: dict):
         self.experts, self.dtype, self.top_k, self.options = experts, dtype, top_k, options
         weights = {plain: module._parameters[name] for plain, name in experts.names.items()}
         self.trained = {name: module._parameters[name].requires_grad for name in experts.names.values()}
         self.whole = _is_whole(module, weights.values())
-        if not self.whole and _VERSION < _OLDEST_OF_RANKS:
-            # Older ones look at the Parameters, which go, to see whether the ranks' answers are to be added up.
-            raise capi.Unsupported(f"sluice_moe.transformers: {type(module).__name__}: wanted transformers 5.23 or newer for experts that "
+        if not self.whole and _VERSION < _OLDEST_WITH_RANKS:
+            # Older versions look for distributed Parameters, which packing removes, to decide whether to sum over ranks.
+            raise UnsupportedLayer(f"sluice_moe.transformers: {type(module).__name__}: wanted transformers 5.23 or newer for experts that "
                                    f"several ranks share, found {transformers.__version__}")
         self.types = {name: module._parameters[name].dtype for name in experts.names.values()}
         self.device = local(weights["experts.down"]).device
         self.tokens_max = options.get("tokens_max", TOKENS_MAX)
         if dtype not in _DTYPES:
-            raise capi.Unsupported(f"sluice_moe.transformers: {type(module).__name__}: wanted hidden states in torch.bfloat16 or "
+            raise UnsupportedLayer(f"sluice_moe.transformers: {type(module).__name__}: wanted hidden states in torch.bfloat16 or "
                                    f"torch.float32, found {dtype}")
         fields = {**experts.fields, "x": _DTYPES[dtype], "g": _DTYPES[dtype], "input": "precomputed", "top_k": top_k}
         self.layer = MoeLayer(device=self.device, **{"tokens_max": TOKENS_MAX, **options}, **fields)
         self.layer.load({plain: _rows_of(plain, local(w), experts) for plain, w in weights.items()}, naming="plain")
-        # Weights stay where they are: a CUDA graph of a compiled model need not copy them as it does inputs.
+        # The address of the weights is fixed, so a CUDA graph of a compiled model need not copy them like inputs.
         torch._dynamo.mark_static_address(self.layer.packed)
 
     def run(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """x [tokens, hidden], ids [tokens, top_k], weights [tokens, top_k] -> [tokens, hidden]. Ids of no expert here are empty slots."""
+        """x [tokens, hidden], ids and weights [tokens, top_k] -> [tokens, hidden]. Ids of other ranks' experts are empty slots."""
         weights = weights.to(torch.float32)
         if x.shape[0] <= self.tokens_max:
             return self.layer(x, ids=ids, weights=weights)
@@ -74,16 +75,16 @@ class _Packing:
         return torch.cat([self.layer(x, ids=ids, weights=weights) for x, ids, weights in parts])
 
     def parameters(self) -> dict[str, torch.Tensor]:
-        """The module's weights as they were, on the host."""
+        """The Parameters of the module, unpacked on the CPU."""
         if not self.whole:
-            raise capi.Unsupported("sluice_moe.transformers: unpacking: wanted a whole module, found one rank's part of it")
+            raise UnsupportedLayer("sluice_moe.transformers: cannot unpack one rank's part of a module, only a whole module")
         plain = unpacked(self.layer.packed_bytes())
         return {name: _parameter_of(key, plain[key], self.experts).to(self.types[name]) for key, name in self.experts.names.items()}
 
 
 def _is_whole(module: torch.nn.Module, weights) -> bool:
-    """Whether these are all of a module's weights. What a rank of several holds is its own part, which nobody here can turn into the
-    distributed tensor that it was. Inside a call that part looks like any Parameter; the call is one that transformers has wrapped."""
+    """Whether these are all weights of a module, and not one rank's part, which cannot be made a distributed tensor again. During a call
+    the part looks like a plain Parameter, but then transformers has wrapped the module's forward()."""
     if any(hasattr(w, "to_local") or not isinstance(w, torch.nn.Parameter) for w in weights):
         return False
     ranks = torch.distributed.get_world_size() if torch.distributed.is_available() and torch.distributed.is_initialized() else 1
@@ -91,11 +92,11 @@ def _is_whole(module: torch.nn.Module, weights) -> bool:
 
 
 def _rows_of(plain: str, weight: torch.Tensor, experts: Experts) -> torch.Tensor:
-    """A Parameter as the plain naming wants it: [experts, rows, width]. Biases are bf16 in a checkpoint, whatever the model computes in."""
+    """A Parameter in the plain layout, [experts, rows, width]. Checkpoints have biases in bf16, whatever the dtype of the model."""
     if plain.endswith("bias"):
         rounded = weight.to(torch.bfloat16)
         if not torch.equal(rounded.to(weight.dtype), weight):
-            raise capi.Unsupported(f"sluice_moe.transformers: {plain}: wanted biases that bf16 holds, found {weight.dtype} that it rounds")
+            raise UnsupportedLayer(f"sluice_moe.transformers: {plain}: wanted biases that bf16 represents exactly, found {weight.dtype}")
         return rounded.contiguous()
     if experts.fields["expert_w"] == "e2m1" and not plain.endswith("scale"):
         return weight.reshape(*weight.shape[:2], -1)  # [experts, rows, blocks, 16] of bytes
@@ -103,6 +104,7 @@ def _rows_of(plain: str, weight: torch.Tensor, experts: Experts) -> torch.Tensor
 
 
 def _parameter_of(plain: str, rows: torch.Tensor, experts: Experts) -> torch.Tensor:
+    """The inverse of _rows_of()."""
     if plain.endswith("bias"):
         return rows
     if experts.fields["expert_w"] == "e2m1" and not plain.endswith("scale"):
@@ -114,7 +116,7 @@ _PACKED_CLASSES: dict[type, type] = {}
 
 
 def _packed_class(cls: type) -> type:
-    """The class of packed modules of a class: the same forward(), and Parameters that are not there."""
+    """The class of packed modules of type cls: a subclass whose Parameters are gone and are restored where torch needs them."""
     if cls in _PACKED_CLASSES:
         return _PACKED_CLASSES[cls]
 
@@ -125,13 +127,13 @@ def _packed_class(cls: type) -> type:
 
     def __getattr__(self, name):
         if name in self.sluice.experts.names.values():
-            raise AttributeError(f"{cls.__name__}.{name} is packed by Sluice, and there is no other copy of it: "
-                                 "sluice_moe.transformers.unpack(model) brings it back, state_dict() has it")
+            raise AttributeError(f"{cls.__name__}.{name} is packed by Sluice, which keeps no other copy: "
+                                 "sluice_moe.transformers.unpack(model) restores it, state_dict() has it")
         return super(packed, self).__getattr__(name)
 
     def register_parameter(self, name, value):
         if is_packed(self) and name in self.sluice.experts.names.values():
-            _restore(self)  # one weight is replaced: all of them are packed again
+            _restore(self)  # one weight is replaced; the next call packs all again
         cls.register_parameter(self, name, value)
 
     def _apply(self, fn, recurse=True):
@@ -169,19 +171,19 @@ def _rebuild(cls: type, state: dict) -> torch.nn.Module:
 
 
 def is_packed(module: torch.nn.Module) -> bool:
-    """Whether these are a module's experts, packed."""
+    """Whether a module's experts are packed."""
     return "sluice" in module.__dict__
 
 
 def _take(module: torch.nn.Module, experts: Experts, dtype: torch.dtype, top_k: int, options: dict) -> None:
-    """Packs a module's Parameters and lets them go."""
+    """Packs a module's Parameters and frees them."""
     packing = _Packing(module, experts, dtype, top_k, options)
     for name in experts.names.values():
-        # Not deleted: expert parallelism puts its tensors back behind a call, unless they are None.
+        # None, not deleted: expert parallelism restores its tensors after a call, except those that are None.
         module._parameters[name] = None
-    module.__dict__["sluice"] = packing  # no submodule: its state is the module's own
+    module.__dict__["sluice"] = packing  # bypasses register_module: the state belongs to this module
     module.__class__ = _packed_class(type(module))
-    _log.info("%s: %s on %s by Sluice", type(module).__name__, experts.text, packing.device)
+    _log.info("%s: %s, packed by Sluice on %s", type(module).__name__, experts.text, packing.device)
 
 
 def _restored(packing: _Packing) -> dict[str, torch.nn.Parameter]:
@@ -189,9 +191,9 @@ def _restored(packing: _Packing) -> dict[str, torch.nn.Parameter]:
             for name, value in packing.parameters().items()}
 
 
-@torch.compiler.disable(reason="unpacking experts is no part of a graph: call sluice_moe.transformers.unpack(model) before")
+@torch.compiler.disable(reason="unpacking experts cannot be compiled: call sluice_moe.transformers.unpack(model) first")
 def _restore(module: torch.nn.Module) -> None:
-    """Brings a packed module's Parameters back; no-op for others."""
+    """Restores a packed module's Parameters; does nothing for others."""
     if not is_packed(module):
         return
     parameters = _restored(module.sluice)
@@ -200,7 +202,7 @@ def _restore(module: torch.nn.Module) -> None:
     module._parameters.update(parameters)
 
 
-@torch.compiler.disable(reason="packing experts is no part of a graph: call sluice_moe.transformers.pack(model) before the compiled model")
+@torch.compiler.disable(reason="packing experts cannot be compiled: call sluice_moe.transformers.pack(model) before the compiled model")
 def _pack_at_call(module: torch.nn.Module, dtype: torch.dtype, top_k: int) -> None:
     options = {}
     if is_packed(module):
@@ -218,7 +220,7 @@ def _experts_of(module: torch.nn.Module) -> Experts:
 
 def experts_forward(self: torch.nn.Module, hidden_states: torch.Tensor, top_k_index: torch.Tensor,
                     top_k_weights: torch.Tensor) -> torch.Tensor:
-    """What ALL_EXPERTS_FUNCTIONS calls: hidden_states [tokens, hidden], top_k_index and top_k_weights [tokens, top_k]."""
+    """The function in ALL_EXPERTS_FUNCTIONS: hidden_states [tokens, hidden], top_k_index and top_k_weights [tokens, top_k]."""
     if torch.is_grad_enabled():
         _refuse_gradients(self, hidden_states, top_k_weights)
     dtype, top_k = hidden_states.dtype, top_k_index.shape[-1]
@@ -226,8 +228,8 @@ def experts_forward(self: torch.nn.Module, hidden_states: torch.Tensor, top_k_in
         _pack_at_call(self, dtype, top_k)
     packing = self.sluice
     if hidden_states.device != packing.device:
-        raise capi.InvalidArgument(f"sluice_moe.transformers: {type(self).__name__}: wanted hidden states on {packing.device}, where its "
-                                   f"experts are packed, found them on {hidden_states.device}")
+        raise InvalidArgument(f"sluice_moe.transformers: {type(self).__name__}: wanted hidden states on {packing.device}, where its "
+                              f"experts are packed, found them on {hidden_states.device}")
     x = hidden_states.reshape(-1, hidden_states.shape[-1])
     y = packing.run(x, top_k_index.reshape(-1, top_k), top_k_weights.reshape(-1, top_k))
     return y.reshape(hidden_states.shape)
@@ -236,8 +238,8 @@ def experts_forward(self: torch.nn.Module, hidden_states: torch.Tensor, top_k_in
 def _refuse_gradients(module: torch.nn.Module, *inputs: torch.Tensor) -> None:
     trained = any(module.sluice.trained.values()) if is_packed(module) else any(p.requires_grad for p in module.parameters())
     if trained or any(t.requires_grad for t in inputs):
-        raise capi.Unsupported(f"sluice_moe.transformers: {type(module).__name__}: Sluice has no gradients, and this call would need them: "
-                               "call the model under torch.no_grad(), or train with another experts_implementation")
+        raise NoGradient(f"sluice_moe.transformers: {type(module).__name__}: Sluice has no backward pass, and this call needs a gradient: "
+                         "call the model under torch.no_grad(), or train with another experts_implementation")
 
 
 def _expert_modules(model: torch.nn.Module):
@@ -247,30 +249,31 @@ def _expert_modules(model: torch.nn.Module):
 
 
 def pack(model: torch.nn.Module, *, tokens_max: int = TOKENS_MAX, kernel: str | None = None, batch_invariant: bool = False) -> int:
-    """Packs the experts of all modules of a model that asks for "sluice", which their first call would do; returns how many there are.
+    """Packs the experts of all modules of a model with experts_implementation "sluice"; returns the number of modules.
 
-    Wanted before torch.compile(fullgraph=True), and to choose: `kernel` and `batch_invariant` as MoeLayer has them, `tokens_max` tokens
-    of one run (more are several runs; fewer take less scratch memory).
+    The first call of a module packs it too. pack() is needed before torch.compile(fullgraph=True), and to set options: `kernel` and
+    `batch_invariant` of MoeLayer, and `tokens_max` of one call of a layer (more tokens take several calls; a smaller number takes less
+    workspace).
     """
     options, count = {"tokens_max": tokens_max, "kernel": kernel, "batch_invariant": batch_invariant}, 0
     for name, module in _expert_modules(model):
         if (found := module.config._experts_implementation) != NAME:
-            raise capi.InvalidArgument(f"sluice_moe.transformers: {name}: wanted experts_implementation={NAME!r}, found {found!r}")
+            raise InvalidArgument(f"sluice_moe.transformers: {name}: wanted experts_implementation={NAME!r}, found {found!r}")
         dtype, top_k = getattr(module.config, "dtype", None) or torch.bfloat16, top_k_of(module)
         if top_k is None:
-            raise capi.Unsupported(f"sluice_moe.transformers: {name}: wanted a config that says how many experts a token has; its first "
-                                   "call can pack it")
+            raise UnsupportedLayer(f"sluice_moe.transformers: {name}: its config does not have the number of experts per token; the "
+                                   "first call can pack it")
         _restore(module)
         _take(module, _experts_of(module), dtype, top_k, options)
         count += 1
     if count == 0:
-        raise capi.InvalidArgument(f"sluice_moe.transformers: wanted a model with experts that transformers can dispatch, found none in "
-                                   f"{type(model).__name__}")
+        raise InvalidArgument(f"sluice_moe.transformers: wanted a model with experts that transformers dispatches, found none in "
+                              f"{type(model).__name__}")
     return count
 
 
 def unpack(model: torch.nn.Module) -> int:
-    """Brings the Parameters of all packed experts back and returns how many modules had been packed; the next call packs them again."""
+    """Restores the Parameters of all packed experts; returns the number of modules. Their next call packs them again."""
     packed = [module for module in model.modules() if is_packed(module)]
     for module in packed:
         _restore(module)
@@ -281,7 +284,7 @@ def unpack(model: torch.nn.Module) -> int:
 
 
 class Mxfp4Experts(torch.nn.Module):
-    """gpt-oss's experts with Parameters as its checkpoints name them: two e2m1 codes to a byte, an e8m0 scale for each 32."""
+    """gpt-oss's experts with the Parameters of its MXFP4 checkpoints: two e2m1 codes to a byte, an e8m0 scale for each 32 values."""
 
     def __init__(self, config, activation: dict, dtype: torch.dtype):
         super().__init__()
@@ -289,7 +292,7 @@ class Mxfp4Experts(torch.nn.Module):
         self.num_experts, hidden, inner = config.num_local_experts, config.hidden_size, config.intermediate_size
         for name, rows, width in (("gate_up_proj", 2 * inner, hidden), ("down_proj", hidden, inner)):
             if width % 32 != 0:
-                raise capi.Unsupported(f"sluice_moe.transformers: {name}: wanted a multiple of 32 columns, found {width}")
+                raise UnsupportedLayer(f"sluice_moe.transformers: {name}: wanted a multiple of 32 columns, found {width}")
             for suffix, shape, kind in (("_blocks", (rows, width // 32, 16), torch.uint8), ("_scales", (rows, width // 32), torch.uint8),
                                         ("_bias", (rows,), dtype)):
                 value = torch.empty(self.num_experts, *shape, dtype=kind)
@@ -306,20 +309,20 @@ class Mxfp4Experts(torch.nn.Module):
 
     def forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> torch.Tensor:
         if (found := self.config._experts_implementation) != NAME:
-            raise capi.Unsupported(f"sluice_moe.transformers: experts_implementation: wanted {NAME!r}, found {found!r}: these experts were "
-                                   f"loaded as MXFP4 for {NAME!r} alone; load the model again for another one")
+            raise UnsupportedLayer(f"sluice_moe.transformers: experts_implementation: wanted {NAME!r}, found {found!r}: these experts "
+                                   f"are in MXFP4, which only {NAME!r} runs; load the model again for another implementation")
         return experts_forward(self, hidden_states, top_k_index, top_k_weights)
 
 
 class SluiceMxfp4Quantizer(Mxfp4HfQuantizer):
-    """transformers' loader of MXFP4 checkpoints. A model that asks for "sluice" keeps its experts as they are stored; for all others this
-    is the loader that it replaces."""
+    """transformers' loader of MXFP4 checkpoints. A model with experts_implementation "sluice" keeps its experts as they are stored; other
+    models are loaded by the base class."""
 
     packs = False
     _environment: tuple = ((), {})
 
     def validate_environment(self, *args, **kwargs):
-        self._environment = (args, kwargs)  # checked once it is known who will run the experts
+        self._environment = (args, kwargs)  # checked later, if Sluice does not run the experts
 
     def _process_model_before_weight_loading(self, model, **kwargs):
         asked = getattr(model.config.get_text_config(), "_experts_implementation", None) == NAME
@@ -327,19 +330,20 @@ class SluiceMxfp4Quantizer(Mxfp4HfQuantizer):
             super().validate_environment(*self._environment[0], **self._environment[1])
             return super()._process_model_before_weight_loading(model, **kwargs)
         if not self.pre_quantized:
-            raise capi.Unsupported("sluice_moe.transformers: wanted a checkpoint whose experts are MXFP4 already, found one to be quantised "
-                                   "while it is loaded")
+            raise UnsupportedModel("sluice_moe.transformers: wanted a checkpoint with MXFP4 experts, found one to quantise while loading")
         self.packs = True
         skipped = self.get_modules_to_not_convert(model, self.quantization_config.modules_to_not_convert, model._keep_in_fp32_modules)
         found = [name for name, module in model.named_modules() if type(module).__name__ == "GptOssExperts"]
         if not found:
-            raise capi.Unsupported(f"sluice_moe.transformers: wanted gpt-oss's experts in an MXFP4 checkpoint, found {type(model).__name__}")
+            raise UnsupportedModel("sluice_moe.transformers: wanted gpt-oss's experts in an MXFP4 checkpoint, found "
+                                   f"{type(model).__name__}")
         for name in found:
-            if _stays(name, skipped):
+            if _is_skipped(name, skipped):
                 continue
             module, (parent, _, last) = model.get_submodule(name), name.rpartition(".")
-            if (activation := activation_of(module, torch.device("cpu"))) is None:
-                raise capi.Unsupported(f"sluice_moe.transformers: {name}: wanted an activation that Sluice has, found one of other values")
+            if (activation := activations.of_module(module, torch.device("cpu"))) is None:
+                raise UnsupportedLayer(f"sluice_moe.transformers: {name}: its activation computes none of Sluice's: "
+                                       + ", ".join(activations.names(gated=True)))
             with torch.device("meta"):
                 packed = Mxfp4Experts(module.config, activation, kwargs.get("dtype") or model.dtype)
             setattr(model.get_submodule(parent), last, packed)
@@ -352,10 +356,10 @@ class SluiceMxfp4Quantizer(Mxfp4HfQuantizer):
             if isinstance(module, Mxfp4Experts):
                 missing = [n for n, p in module.named_parameters() if not getattr(p, "_is_hf_initialized", False)]
                 if missing:
-                    raise capi.CorruptData(f"sluice_moe.transformers: {name}: wanted every tensor in the checkpoint, missing: "
-                                           + ", ".join(missing))
+                    raise CorruptData(f"sluice_moe.transformers: {name}: the checkpoint does not have "
+                                      + ", ".join(missing))
         if pack(model) and torch.cuda.is_available():
-            torch.cuda.empty_cache()  # what the blocks were in
+            torch.cuda.empty_cache()  # frees the memory of the unpacked blocks
         return None
 
     def param_needs_quantization(self, model, param_name, **kwargs):
@@ -375,8 +379,8 @@ class SluiceMxfp4Quantizer(Mxfp4HfQuantizer):
         return True if self.packs else super().is_compileable
 
 
-def _stays(name: str, skipped: list[str]) -> bool:
-    """Whether a checkpoint keeps this module as it is."""
+def _is_skipped(name: str, skipped: list[str]) -> bool:
+    """Whether the checkpoint's quantization_config excludes this module."""
     from transformers.quantizers.quantizers_utils import should_convert_module
 
     return not should_convert_module(name, skipped)
@@ -384,11 +388,12 @@ def _stays(name: str, skipped: list[str]) -> bool:
 
 def _register() -> None:
     if _VERSION < _OLDEST:
-        raise ImportError(f"sluice_moe.transformers: wanted transformers 5.17 or newer, found {transformers.__version__}")
+        raise IncompatibleEngine(f"sluice_moe.transformers: wanted transformers 5.17 or newer, found {transformers.__version__}")
     ALL_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
     current = quantizers.AUTO_QUANTIZER_MAPPING["mxfp4"]
     if current is not Mxfp4HfQuantizer and current.__name__ != SluiceMxfp4Quantizer.__name__:
-        raise ImportError(f"sluice_moe.transformers: wanted transformers' own loader of MXFP4 checkpoints, found {current.__name__}")
+        raise IncompatibleEngine("sluice_moe.transformers: wanted transformers' own loader of MXFP4 checkpoints, found another plug-in's: "
+                                 f"{current.__name__}")
     quantizers.AUTO_QUANTIZER_MAPPING["mxfp4"] = SluiceMxfp4Quantizer
 
 

@@ -1,7 +1,7 @@
-"""Packed weights back into the rows of a checkpoint, bit by bit: what a state_dict of packed experts is made of.
+"""Unpacks packed weights into the rows of a checkpoint, bit by bit. The state_dict of packed experts is made of these.
 
-Reads what sluice_layer_write_packed writes: a safetensors file whose metadata has the layer's fields. The layouts are undone by the
-library's own inverses (sluice_unpack_panels, and the operation pack_experts for fragments), on the CPU, whatever device packed them.
+The input is the file of sluice_layer_write_packed: a safetensors file with the layer's fields in its metadata. The library inverts its own
+layouts (sluice_unpack_panels; the operation pack_experts for fragments) on the CPU, whatever device packed the weights.
 """
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ctypes import POINTER, byref, c_int32, c_int64, c_void_p
 import torch
 
 from . import capi
+from .activations import ACTIVATIONS, GATE_ORDERS
+from .errors import CorruptData, InvalidArgument, Unsupported, error_of
+from .packed import DTYPES
 
-_TYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "I32": torch.int32, "U8": torch.uint8}
-_ORDERS = ("interleaved", "gate_first", "up_first")
-_GATED = ("swiglu", "swiglu_clamped", "swiglu_step", "geglu", "geglu_tanh")
 
 
 class _PanelMatrix(ctypes.Structure):
@@ -27,35 +27,35 @@ class _PanelViews(ctypes.Structure):
 
 
 def read_packed(file: torch.Tensor) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
-    """The layer's fields and the tensors of packed bytes u8[bytes], which they stay views of."""
+    """The fields and the tensors of a packed file, u8 [bytes]. The tensors are views of it."""
     header_bytes = int.from_bytes(bytes(file[:8].tolist()), "little")
     begin = 8 + header_bytes
     if not 0 < header_bytes <= file.numel() - 8:
-        raise capi.CorruptData(f"packed layer: wanted a header within {file.numel()} bytes, found one of {header_bytes}")
+        raise CorruptData(f"packed layer: wanted a header within {file.numel()} bytes, found one of {header_bytes}")
     header = json.loads(file[8:begin].numpy().tobytes())
     config = header.pop("__metadata__", {}).get("sluice.config")
     if config is None:
-        raise capi.CorruptData("packed layer: wanted sluice.config in its metadata, found none")
+        raise CorruptData("packed layer: wanted sluice.config in its metadata, found none")
     fields = dict(word.split("=", 1) for word in config.split())
     tensors = {}
-    for name, about in header.items():
-        if about["dtype"] in _TYPES:
-            first, last = (begin + at for at in about["data_offsets"])
-            tensors[name] = file[first:last].view(_TYPES[about["dtype"]]).reshape(about["shape"])
+    for name, entry in header.items():
+        if entry["dtype"] in DTYPES:
+            first, last = (begin + at for at in entry["data_offsets"])
+            tensors[name] = file[first:last].view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
     return fields, tensors
 
 
 def unpacked(file: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The experts in packed bytes u8[bytes] of the host, under plain names and in the layer's gate_order.
+    """The experts of a packed file, u8 [bytes] on the CPU, by plain names and in the layer's gate_order.
 
     experts.up, experts.down    bf16 [experts, rows, width], or u8 [experts, rows, width / 2] with two e2m1 codes to a byte and
                                 experts.up_scale, experts.down_scale u8 [experts, rows, width / 32]
-    experts.up_bias, experts.down_bias [experts, rows] where the layer has them
+    experts.up_bias, experts.down_bias [experts, rows] if the layer has them
     """
     fields, tensors = read_packed(file)
     hidden, intermediate = int(fields["hidden"]), int(fields["intermediate"])
     columns = int(fields["latent"]) or hidden
-    gated = fields["act"] in _GATED
+    gated = ACTIVATIONS[fields["act"]].gated
     out = {name: tensors[name].clone() for name in ("experts.up_bias", "experts.down_bias") if name in tensors}
     for name, features, width, is_gated in (("experts.up", intermediate, columns, gated), ("experts.down", columns, intermediate, False)):
         matrix = {"features": features, "width": width, "gated": is_gated, "gate_order": fields["gate_order"], "w": fields["expert_w"]}
@@ -67,10 +67,10 @@ def unpacked(file: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def _rows(layout: str, matrix: dict, packed: torch.Tensor, packed_scales: torch.Tensor | None):
-    """Rows and their scales (or None) of all experts in one packed tensor [experts, bytes]."""
+    """The rows and the scales (None for bf16) of all experts in a packed tensor [experts, bytes]."""
     experts, rows, width = packed.shape[0], matrix["features"] * (2 if matrix["gated"] else 1), matrix["width"]
     if matrix["w"] not in ("bf16", "e2m1"):
-        raise capi.Unsupported(f"unpacking: wanted experts in bf16 or e2m1, found {matrix['w']}")
+        raise Unsupported(f"unpacking: wanted experts in bf16 or e2m1, found {matrix['w']}")
     fp4 = matrix["w"] == "e2m1"
     out = torch.empty(experts, rows, width // 2 if fp4 else 2 * width, dtype=torch.uint8)
     scales = torch.empty(experts, rows, width // 32, dtype=torch.uint8) if fp4 else None
@@ -80,18 +80,18 @@ def _rows(layout: str, matrix: dict, packed: torch.Tensor, packed_scales: torch.
     elif layout == "fragments":
         _unpack_fragments(matrix, out, scales, packed, packed_scales)
     else:
-        raise capi.Unsupported(f"unpacking: wanted layout panels16 or fragments, found {layout}")
+        raise Unsupported(f"unpacking: wanted layout panels16 or fragments, found {layout}")
     return (out if fp4 else out.view(torch.bfloat16)), scales
 
 
 def _view(data: torch.Tensor | None, dtype: int, *shape: int) -> capi.Tensor:
-    """Contiguous memory of a tensor on the host, as the C ABI describes it."""
+    """A contiguous tensor on the CPU as the C ABI describes it; without data one of rank 0."""
     view = capi.Tensor(dtype=dtype, where=capi.CPU, rank=len(shape))
     if data is None:
         view.rank = 0
         return view
     if not data.is_contiguous():
-        raise capi.InvalidArgument("unpacking: wanted contiguous tensors")
+        raise InvalidArgument("unpacking: wanted contiguous tensors")
     view.data = data.data_ptr()
     stride = 1
     for i in reversed(range(len(shape))):
@@ -103,7 +103,8 @@ def _view(data: torch.Tensor | None, dtype: int, *shape: int) -> capi.Tensor:
 def _unpack_panels(matrix: dict, rows: torch.Tensor, scales, packed: torch.Tensor, packed_scales) -> None:
     fp4 = matrix["w"] == "e2m1"
     count, width = rows.shape[0], matrix["width"]
-    shape = _PanelMatrix(matrix["features"], width, matrix["gated"], _ORDERS.index(matrix["gate_order"]), capi.E2M1 if fp4 else capi.BF16)
+    order = GATE_ORDERS.index(matrix["gate_order"])
+    shape = _PanelMatrix(matrix["features"], width, matrix["gated"], order, capi.E2M1 if fp4 else capi.BF16)
     views = _PanelViews(_view(rows, shape.dtype, count, width), _view(scales, capi.U8, count, width // 32),
                         _view(packed, capi.U8, packed.numel()), _view(packed_scales, capi.U8, packed_scales.numel() if fp4 else 0))
     function = capi.lib.sluice_unpack_panels
@@ -126,7 +127,7 @@ def _unpack_fragments(matrix: dict, rows: torch.Tensor, scales, packed: torch.Te
         message = capi.Message()
         status = capi.lib.sluice_table_run(table, rows.shape[0], ctypes.addressof(launch), ctypes.addressof(message))
         if status != capi.OK:
-            raise capi.error_of(status, message.read())
+            raise error_of(status, message.read())
         capi.call("sluice_wait", device, stream)
     finally:
         capi.lib.sluice_table_destroy(table)

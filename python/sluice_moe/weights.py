@@ -1,4 +1,4 @@
-"""Weights on their way into a layer, and out of it."""
+"""Tensors of a checkpoint as the C ABI takes them, and packed weights as it writes them."""
 from __future__ import annotations
 
 import ctypes
@@ -8,8 +8,9 @@ import torch
 
 from . import capi
 from .devices import Device, is_capturing
+from .errors import InvalidArgument, Unsupported
 
-# Torch's types as safetensors files call them.
+# torch's types by their names in safetensors files.
 _STORED = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64", torch.int32: "I32",
     torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL", torch.float8_e4m3fn: "F8_E4M3",
@@ -22,7 +23,7 @@ for _name, _stored in (("float8_e8m0fnu", "F8_E8M0"), ("uint16", "U16"), ("uint3
 
 
 class CallersWeights:
-    """A sluice_weights over torch tensors, which stay alive as long as it does."""
+    """A sluice_weights of torch tensors. It keeps the tensors alive."""
 
     def __init__(self, device: Device, tensors: Mapping[str, torch.Tensor], naming: Optional[str], layer: int):
         self._kept = []
@@ -34,27 +35,27 @@ class CallersWeights:
 
     @staticmethod
     def wait(device: Device) -> None:
-        """Until nothing on a GPU writes the tensors or runs the layer any more."""
+        """Waits until the GPU neither writes the tensors nor runs the layer."""
         if device.where != capi.CUDA:
             return
         if is_capturing():
-            raise capi.InvalidArgument("weights: wanted to be loaded outside of a captured region, found one")
+            raise InvalidArgument("weights: cannot be loaded inside a captured region; load them before the capture")
         torch.cuda.synchronize(device.torch_device)
 
     def _write(self, weight: capi.Weight, name: str, tensor: torch.Tensor) -> None:
         if not isinstance(tensor, torch.Tensor):
-            raise capi.InvalidArgument(f"weights: {name}: wanted a torch.Tensor, found {type(tensor).__name__}")
+            raise InvalidArgument(f"weights: {name}: wanted a torch.Tensor, found {type(tensor).__name__}")
         stored = _STORED.get(tensor.dtype)
         if stored is None:
-            raise capi.Unsupported(f"weights: {name}: wanted a type that safetensors files have, found {tensor.dtype}")
+            raise Unsupported(f"weights: {name}: wanted a type of safetensors files, found {tensor.dtype}")
         if tensor.device.type not in ("cpu", "cuda"):
-            raise capi.InvalidArgument(f"weights: {name}: wanted a tensor on cpu or cuda, found one on {tensor.device}")
+            raise InvalidArgument(f"weights: {name}: wanted a tensor on cpu or cuda, found one on {tensor.device}")
         tensor = tensor.detach()
         if not tensor.is_contiguous():
             tensor = tensor.contiguous()
         sizes = list(tensor.shape)
         if stored == "F4" and sizes:
-            sizes[-1] *= 2  # torch counts pairs
+            sizes[-1] *= 2  # torch counts pairs of values
         shape = (ctypes.c_int64 * max(len(sizes), 1))(*sizes)
         self._kept += [tensor, shape]
         weight.name, weight.type = name.encode(), stored.encode()
@@ -64,7 +65,7 @@ class CallersWeights:
 
 
 def packed_bytes_of(layer: int) -> torch.Tensor:
-    """What sluice_layer_write_packed writes of the layer with this handle: u8 [bytes] on the CPU."""
+    """The file that sluice_layer_write_packed writes for a layer: u8 [bytes] on the CPU."""
     wanted = ctypes.c_size_t()
     capi.call("sluice_layer_packed_bytes", layer, wanted)
     out = torch.empty(wanted.value, dtype=torch.uint8)

@@ -356,7 +356,7 @@ def test_more_tokens_than_one_call_takes(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("more, reason", [
     (dict(activation="situ"), "wanted silu, gelu or gelu_tanh with gates, found situ"),
     (dict(no_combine=True), "wanted a sum over the experts of a token, found no_combine"),
-    (dict(apply_router_weight_on_input=True), "wanted router weights after the experts, found before them"),
+    (dict(apply_router_weight_on_input=True), "wanted router weights on the output of experts, found on their input"),
     (dict(params_dtype=torch.float16), "wanted bfloat16"),
     (dict(top_k=None), "wanted a top_k, found none"),
 ])
@@ -375,5 +375,5 @@ def test_other_quantizations_are_refused() -> None:
 
 def test_one_line_for_each_kind_of_layer(gpt_oss: GptOss, engine: list[str]) -> None:
     gpt_oss.block(), gpt_oss.block()
-    lines = [line for line in engine if "MXFP4 experts" in line and "like: 8 experts, top 3, 64 x 96" in line]
+    lines = [line for line in engine if "MXFP4 experts" in line and "equal layers: 8 experts, top 3, 64 x 96" in line]
     assert len(lines) == 1 and "cpu.expert_gemm." in lines[0]

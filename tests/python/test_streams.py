@@ -67,7 +67,7 @@ def test_a_stream_that_is_refused_stays_in_the_pool(pretended, monkeypatch):
 
     def refuse(name, *arguments):
         if name == "sluice_stream_retarget":
-            raise capi.DeviceFault("no")
+            raise sluice_moe.DeviceFault("no")
         call(name, *arguments)
 
     with monkeypatch.context() as patch:

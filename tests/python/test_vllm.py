@@ -171,15 +171,15 @@ def test_lora_on_the_router_is_kept(tmp_path):
     folder, other = write_adapter(tmp_path, MODEL, ("router.weight",), ["router"])
     ask = {"prompts": ASK["prompts"], "sampling": {"max_tokens": 1, "logprobs": 20}}
     log = adapter_is_kept(tmp_path, {"model": str(MODEL), "quantization": "sluice"}, ask, folder, other, ["router"])
-    assert any("LoRA on router: vLLM leaves out what else an adapter has" in line for line in sluice_lines(log))
+    assert any("LoRA on router: vLLM ignores the other weights of an adapter" in line for line in sluice_lines(log))
 
 
 # ---- What cannot be done ----
 
 
 @pytest.mark.parametrize("lora, reason", [
-    ({}, "wanted --lora-target-modules beside --enable-lora, found none: vLLM then makes room for adapters in every module"),
-    ({"lora_target_modules": ["router", "experts"]}, "wanted --lora-target-modules without experts, which take no adapters, found experts")],
+    ({}, "wanted --lora-target-modules with --enable-lora, found none: vLLM then puts adapters on every module"),
+    ({"lora_target_modules": ["router", "experts"]}, "wanted --lora-target-modules without experts, which have no LoRA, found experts")],
     ids=["all", "experts"])
 def test_lora_on_experts_ends_the_start_with_the_reason(tmp_path, lora, reason):
     with pytest.raises(Failed) as why:

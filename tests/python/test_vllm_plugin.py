@@ -8,6 +8,7 @@ pytest.importorskip("vllm", reason="these tests want vLLM (./dev test-python)")
 
 import sluice_moe  # noqa: E402
 import sluice_moe.vllm  # noqa: E402
+from sluice_moe import activations  # noqa: E402
 from sluice_moe.packed import packed_views  # noqa: E402
 from sluice_moe.vllm import compat, config, dummy, experts, method  # noqa: E402
 
@@ -40,7 +41,7 @@ def test_where_it_cannot_be_had_it_is_refused_and_all_else_left_alone(monkeypatc
     monkeypatch.setattr(refusal, "register_quantization_config", lambda name: lambda made: registered.setdefault(name, made))
     monkeypatch.setattr(quantization, "register_quantization_config", lambda name: pytest.fail("registered as if all were well"))
     sluice_moe.vllm.register()
-    assert len(said) == 1 and found in said[0] and "all else is as without it" in said[0]
+    assert len(said) == 1 and found in said[0] and "vLLM is otherwise unaffected" in said[0]
     made = registered["sluice"]
     assert made.override_quantization_method({"quant_method": "mxfp4"}, "mxfp4", None) is None
     for ask in (lambda: made.override_quantization_method({"quant_method": "mxfp4"}, "sluice", None), made, lambda: made.from_config({})):
@@ -75,12 +76,12 @@ def test_deepseek_v4_keeps_vllms_config_but_for_the_experts():
 
 
 @pytest.mark.parametrize("targets, found", [
-    (None, "found none: vLLM then makes room for adapters in every module"), (["router", "mlp.experts"], "found mlp.experts"),
+    (None, "found none: vLLM then puts adapters on every module"), (["router", "mlp.experts"], "found mlp.experts"),
     (["experts", "o_proj"], "found experts"), (["model.layers.3.mlp.experts"], "found model.layers.3.mlp.experts"),
     (["experts.0.gate_proj", "experts.w1"], "found experts.0.gate_proj, experts.w1"), (["text_experts"], "found text_experts")])
 def test_lora_on_experts_is_refused(monkeypatch, targets, found):
     monkeypatch.setattr(method, "get_current_vllm_config", lambda: types.SimpleNamespace(lora_config=types.SimpleNamespace(target_modules=targets)))
-    monkeypatch.setattr(method, "say_once", lambda *a, **k: pytest.fail("said that it is accepted"))
+    monkeypatch.setattr(method, "log_once", lambda *a, **k: pytest.fail("said that it is accepted"))
     why = method.why_not_lora("model.layers.0.mlp.text_experts" if targets == ["text_experts"] else "model.layers.0.mlp.experts")
     assert why.startswith("wanted --lora-target-modules ") and found in why
 
@@ -94,15 +95,15 @@ def test_lora_on_other_modules_is_accepted_with_a_line(monkeypatch, targets):
     packed = {"gate_up_proj": ["gate_proj", "up_proj"], "experts": [f"experts.{e}.{n}_proj" for e in (0, 1) for n in ("gate", "up", "down")]}
     assert not is_in_target_modules("model.layers.3.mlp.experts", targets, packed)
     said = []
-    monkeypatch.setattr(method, "say_once", lambda line, warning=False: said.append((line, warning)))
+    monkeypatch.setattr(method, "log_once", lambda line, warning=False: said.append((line, warning)))
     monkeypatch.setattr(method, "get_current_vllm_config", lambda: types.SimpleNamespace(lora_config=types.SimpleNamespace(target_modules=targets)))
     assert method.why_not_lora("model.layers.3.mlp.experts") is None
-    assert said == [(f"LoRA on {', '.join(targets)}: vLLM leaves out what else an adapter has, weights of experts too, and says nothing "
-                     "about it", True)]
+    assert said == [(f"LoRA on {', '.join(targets)}: vLLM ignores the other weights of an adapter, those of experts too, without an "
+                     "error", True)]
 
 
 def test_without_lora_nothing_is_said(monkeypatch):
-    monkeypatch.setattr(method, "say_once", lambda *a, **k: pytest.fail("said something"))
+    monkeypatch.setattr(method, "log_once", lambda *a, **k: pytest.fail("said something"))
     monkeypatch.setattr(method, "get_current_vllm_config", lambda: types.SimpleNamespace(lora_config=None))
     assert method.why_not_lora("model.layers.3.mlp.experts") is None
 
@@ -143,7 +144,7 @@ def vllm_layer(activation: str, **more):
     ("relu2_no_mul", {}, {"act": "relu2", "gate_order": "gate_first"}),
     ("gelu_tanh", {}, {"act": "geglu_tanh", "gate_order": "gate_first"})])
 def test_activations(activation, more, wanted):
-    assert method.activation_fields(vllm_layer(activation, **more)) == wanted
+    assert activations.of_vllm(vllm_layer(activation, **more)) == wanted
 
 
 @pytest.mark.parametrize("activation, more", [("silu", {}), ("silu", {"swiglu_limit": 1.5}), ("gelu", {}), ("gelu_tanh", {}),
@@ -151,7 +152,7 @@ def test_activations(activation, more, wanted):
                                               ("relu2_no_mul", {}), ("silu_no_mul", {})])
 def test_activations_mean_what_vllm_means(activation, more):
     """One expert of each against vLLM's formula of the activation, in float64."""
-    fields = method.activation_fields(vllm_layer(activation, **more))
+    fields = activations.of_vllm(vllm_layer(activation, **more))
     gated = not activation.endswith("_no_mul")
     draw = torch.Generator().manual_seed(2)
     up = (torch.randn(1, 64 if gated else 32, 32, generator=draw) / 3).bfloat16()

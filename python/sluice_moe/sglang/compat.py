@@ -1,7 +1,7 @@
-"""What Sluice holds on to in SGLang, version by version. Nothing of SGLang is imported here.
+"""The supported versions of SGLang, and the functions of each that Sluice hooks into. Imports nothing of SGLang.
 
-A hook's target is a path, with the names of the parameters and of the attributes that its hook reads: checked before a hook is
-installed, and in tests against the wheels.
+A target is the path of a function, with the parameters that its hook reads. Targets are checked before a hook is installed, and in tests
+against the wheels.
 """
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import os
 from typing import Optional
 
 BACKEND = "sluice"
-SWITCH = "SLUICE_SGLANG"  # of versions whose backends are a closed enum
+SWITCH = "SLUICE_SGLANG"  # for versions whose list of backends is closed
 
 FUSED_MOE = "sglang.srt.layers.moe.fused_moe_triton.layer.FusedMoE"
 LORA_MANAGER = "sglang.srt.lora.lora_manager.LoRAManager"
-# The names of FusedMoE.__init__ that say which layer is wanted.
+# The parameters of FusedMoE.__init__ that describe the layer.
 _FUSED_MOE = ("num_experts", "hidden_size", "intermediate_size", "layer_id", "top_k", "quant_config", "prefix", "activation",
               "apply_router_weight_on_input", "no_combine", "routed_scaling_factor", "gemm1_alpha", "gemm1_clamp_limit", "swiglu_limit",
               "with_bias", "is_gated", "gate_up_interleaved")
@@ -29,30 +29,30 @@ class Target:
 
 @dataclasses.dataclass(frozen=True)
 class Seams:
-    """A version of SGLang as this package holds on to it."""
+    """What the plug-in depends on in one version of SGLang."""
 
-    names: bool  # backends may be registered by name; else one of its own is named, and SLUICE_SGLANG says that it is ours
-    choices: str  # module with the flag's choices
+    names: bool  # a backend may be registered by name; else Sluice takes the place of triton if SLUICE_SGLANG=1
+    choices: str  # the module with the choices of --moe-runner-backend
     method_argument: bool  # FusedMoE takes a quant_method
 
     @property
     def backend(self) -> str:
-        """What get_moe_runner_backend().value is where Sluice is asked for."""
+        """The value of get_moe_runner_backend() that selects Sluice."""
         return BACKEND if self.names else "triton"
 
     @property
     def asked_by(self) -> str:
-        """What a user says to get Sluice."""
+        """The flag or the environment variable that selects Sluice."""
         return f"--moe-runner-backend {BACKEND}" if self.names else f"{SWITCH}=1"
 
     @property
     def publish(self) -> Target:
-        """The first call in each process that knows what was asked for."""
+        """The first call in each process after SGLang knows its flags."""
         return Target("sglang.srt.runtime_context.publish", ("server_args", "role"))
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """Where the hooks of the layers go."""
+        """The targets of the hooks on layers, in the order of hooks._layer_hooks()."""
         return (
             Target(f"{FUSED_MOE}.__init__", _FUSED_MOE + (("quant_method",) if self.method_argument else ())),
             Target("sglang.srt.layers.quantization.mxfp4.Mxfp4Config.get_quant_method", ("layer", "prefix")),
@@ -69,18 +69,18 @@ _CLOSED = Seams(names=False, choices="sglang.srt.server_args", method_argument=F
 _NAMED_FIRST = Seams(names=True, choices="sglang.srt.server_args", method_argument=True)
 _NAMED = Seams(names=True, choices="sglang.srt.arg_groups.choices", method_argument=True)
 
-# Versions whose layers ran with Sluice, and no others: SGLang moves its MoE layers often. In tests 0.5.17 and 0.5.23, by hand the rest;
-# an engine ran with 0.5.17.
+# Only versions whose layers ran with Sluice: SGLang often moves its MoE layers. The tests run 0.5.17 and 0.5.23, the others were run by
+# hand; a whole engine ran with 0.5.17.
 VERSIONS = {"0.5.17": _CLOSED, "0.5.18": _CLOSED, "0.5.19": _NAMED_FIRST, "0.5.20": _NAMED, "0.5.21": _NAMED, "0.5.22": _NAMED,
             "0.5.23": _NAMED}
 
 
 def found_version() -> str:
-    """SGLang's version without importing it."""
+    """The version of the installed SGLang, without importing it."""
     try:
         return importlib.metadata.version("sglang")
     except importlib.metadata.PackageNotFoundError:
-        return "of no version (its package says none)"
+        return "a package without a version"
 
 
 def seams(version: str) -> Optional[Seams]:
@@ -92,7 +92,7 @@ def wanted_versions() -> str:
 
 
 def switched_on() -> bool:
-    """SLUICE_SGLANG=1; any word but 0 and 1 is an error."""
+    """Whether SLUICE_SGLANG is 1. A value other than 0 and 1 ends the process: SGLang only logs an exception of a plug-in."""
     word = os.environ.get(SWITCH, "0")
     if word not in ("0", "1"):
         raise SystemExit(f"sluice: {SWITCH}: wanted 0 or 1, found {word!r}")

@@ -1,13 +1,11 @@
-"""SGLang's experts on Sluice: MXFP4 (gpt-oss, DeepSeek V4) and bf16, each as the quant method of a FusedMoE.
+"""SGLang's experts on Sluice, as quant methods of FusedMoE: MXFP4 (gpt-oss, DeepSeek V4) and bf16.
 
-SGLang's own parameters take the checkpoint as its loaders cut it for this rank, so a layer here is whole: its experts are this rank's,
-and SGLang's dispatcher has turned their numbers into local ones, -1 where an expert is another rank's.
+SGLang's loaders cut the checkpoint for this rank, so the MoeLayer here holds only this rank's experts. SGLang's dispatcher maps ids to
+local ones, -1 for experts of other ranks.
 """
 from __future__ import annotations
 
 import inspect
-import logging
-import threading
 from typing import Any, Callable, Mapping, Optional
 
 import torch
@@ -19,50 +17,50 @@ from sglang.srt.layers.quantization.fp8 import Fp8Config
 from sglang.srt.layers.quantization.unquant import UnquantizedFusedMoEMethod
 from sglang.srt.utils import set_weight_attrs
 
-import sluice_moe
-from sluice_moe import MoeLayer
+from sluice_moe import MoeLayer, activations
+from sluice_moe.errors import Error, UnsupportedLayer
 
-from . import hooks
+from . import state
 from .gates import deterministic
+from .loads import Loads
+from .state import logger, refused_layer
 
-logger = logging.getLogger("sluice_moe.sglang")
-
-TOKENS_MAX = 8192  # of one call; more run in pieces
-MX_BLOCK = 32
+TOKENS_MAX = 8192  # of one call; more tokens run in several
+MX_BLOCK = 32  # MXFP4 values per scale
 ONE = 127  # 2^0 in e8m0
 
-_said: set[tuple] = set()
+_logged: set[tuple] = set()
 
 
 # ---- Which layers ----
 
 
 def around_fused_moe(original: Callable, self: FusedMoE, *args: Any, **kwargs: Any) -> None:
-    """FusedMoE.__init__: a layer without a quantization gets Sluice's bf16 experts; any layer that did not become Sluice's is an error."""
-    if not hooks.chosen():
+    """Around FusedMoE.__init__. A layer without quantization gets Bf16Experts. A layer that does not run on Sluice is an error."""
+    if not state.chosen():
         return original(self, *args, **kwargs)
-    said = inspect.signature(original).bind(self, *args, **kwargs).arguments
-    prefix = said.get("prefix", "")
-    if said.get("quant_method") is not None:
-        raise refused(prefix, f"wanted a layer whose method is chosen by its quantization, found {type(said['quant_method']).__name__} "
-                              "given by the model")
-    stands_in = None
-    if said.get("quant_config") is None:
-        if hooks.takes_method():
+    given = inspect.signature(original).bind(self, *args, **kwargs).arguments
+    prefix = given.get("prefix", "")
+    if given.get("quant_method") is not None:
+        raise refused_layer(prefix, f"wanted a layer whose method is chosen by its quantization, found "
+                                    f"{type(given['quant_method']).__name__} from the model")
+    placeholder = None
+    if given.get("quant_config") is None:
+        if state.takes_method():
             kwargs["quant_method"] = Bf16Experts(prefix)
         else:
-            stands_in = said["quant_config"] = _NoQuantization()
-            args, kwargs = (), {name: value for name, value in said.items() if name != "self"}
+            placeholder = given["quant_config"] = _NoQuantization()
+            args, kwargs = (), {name: value for name, value in given.items() if name != "self"}
     original(self, *args, **kwargs)
-    if stands_in is not None:
+    if placeholder is not None:
         self.quant_config = None
     if not isinstance(self.quant_method, SluiceExperts):
-        raise refused(prefix, "wanted MXFP4 experts (quantization mxfp4, or fp8 with fp4 experts) or bf16 experts without a quantization, "
-                              f"found {type(self.quant_method).__name__} of {type(self.quant_config).__name__}")
+        raise refused_layer(prefix, "wanted MXFP4 experts (quantization mxfp4, or fp8 with fp4 experts) or bf16 experts without a "
+                                    f"quantization, found {type(self.quant_method).__name__} of {type(self.quant_config).__name__}")
 
 
 class _NoQuantization:
-    """In place of no quant_config at all, where FusedMoE takes no quant_method."""
+    """The quant_config of a layer without one, for versions whose FusedMoE takes no quant_method."""
 
     def get_name(self) -> str:
         return "none"
@@ -72,64 +70,31 @@ class _NoQuantization:
 
 
 def around_mxfp4(original: Callable, self: Any, layer: torch.nn.Module, prefix: str) -> Any:
-    """Mxfp4Config.get_quant_method."""
-    if not isinstance(layer, FusedMoE) or not hooks.chosen():
+    """Around Mxfp4Config.get_quant_method."""
+    if not isinstance(layer, FusedMoE) or not state.chosen():
         return original(self, layer, prefix)
     if not self.is_checkpoint_mxfp4_serialized:
-        raise refused(prefix, "wanted a checkpoint in MXFP4, found one to be quantized while it is loaded")
+        raise refused_layer(prefix, "wanted a checkpoint in MXFP4, found one to be quantized while it is loaded")
     return Mxfp4Experts(prefix)
 
 
 def around_fp8(original: Callable, self: Fp8Config, layer: torch.nn.Module, prefix: str) -> Any:
-    """Fp8Config.get_quant_method: DeepSeek V4 has FP8 weights and MXFP4 experts; a skipped layer is bf16."""
-    if not isinstance(layer, FusedMoE) or not hooks.chosen():
+    """Around Fp8Config.get_quant_method. DeepSeek V4 has FP8 weights with MXFP4 experts; a layer that FP8 skips is bf16."""
+    if not isinstance(layer, FusedMoE) or not state.chosen():
         return original(self, layer, prefix)
     method = original(self, layer, prefix)
     if isinstance(method, UnquantizedFusedMoEMethod):
         return Bf16Experts(prefix)
     if self.is_fp4_experts and not self.dequant_fp4_to_fp8:
         return Fp4Experts(prefix)
-    return method  # FusedMoE.__init__ says why not
+    return method  # around_fused_moe refuses it
 
 
-def refused(prefix: str, reason: str) -> hooks.NotInstalled:
-    logger.error("sluice: %s: %s", prefix or "experts", reason)
-    return hooks.NotInstalled(f"sluice: {prefix or 'experts'}: {reason}")
-
-
-# ---- What a layer computes ----
-
-
-def activation_fields(config: MoeRunnerConfig) -> dict[str, object]:
-    """The activation of a layer and the order of gate and up, as fields of a MoeLayer. Raises ValueError for others."""
-    name, gated = config.activation, config.is_gated
-    alpha, limit, clamp = config.gemm1_alpha, config.gemm1_clamp_limit, config.swiglu_limit
-    if not gated:
-        act = {"silu": "silu", "gelu": "gelu", "relu2": "relu2"}.get(name)
-        if act is None or alpha is not None or limit is not None or clamp is not None:
-            raise ValueError(f"wanted silu, gelu or relu2 without gates and limits, found {name} with alpha {alpha}, limit {limit or clamp}")
-        return {"act": act}
-    out: dict[str, object] = {"gate_order": "gate_first"}
-    if name in ("gelu", "gelu_tanh") and alpha is limit is clamp is None:
-        return out | {"act": "geglu" if name == "gelu" else "geglu_tanh"}
-    if name != "silu":
-        raise ValueError(f"wanted silu, gelu or gelu_tanh with gates, found {name} with alpha {alpha}, limit {limit or clamp}")
-    if alpha is not None:  # gpt-oss
-        if limit is None:
-            raise ValueError(f"wanted gemm1_clamp_limit beside gemm1_alpha {alpha}, found none")
-        beta = getattr(config, "gemm1_beta", None)
-        order = "interleaved" if config.gate_up_interleaved else "gate_first"
-        return {"act": "swiglu_clamped", "alpha": float(alpha), "beta": 1.0 if beta is None else float(beta), "limit": float(limit),
-                "gate_order": order}
-    if limit is not None:
-        return out | {"act": "swiglu_step", "limit": float(limit)}
-    if clamp is not None:  # DeepSeek V4
-        return out | {"act": "swiglu_clamped", "alpha": 1.0, "beta": 0.0, "limit": float(clamp)}
-    return out | {"act": "swiglu"}
+# ---- The methods ----
 
 
 class SluiceExperts(FusedMoEMethodBase):
-    """A FusedMoE's experts as one MoeLayer. runner is None: a kernel of its own on standard top-k with local numbers of experts."""
+    """The experts of a FusedMoE as one MoeLayer. runner = None tells SGLang that this method runs its own kernels on standard top-k."""
 
     runner = None
     expert_w: str  # of the MoeLayer
@@ -145,12 +110,12 @@ class SluiceExperts(FusedMoEMethodBase):
 
     def create_weights(self, layer: FusedMoE, num_experts: int, hidden_size: int, intermediate_size_per_partition: int,
                        params_dtype: torch.dtype, with_bias: bool = False, **extra_weight_attrs: Any) -> None:
-        """Registers what SGLang's loaders fill, as the checkpoint has it: this rank's experts and its part of their width."""
+        """Registers the parameters that SGLang's loaders fill, in the checkpoint's format: this rank's experts, its slice of the width."""
         self.experts, self.hidden = num_experts, hidden_size
         self.intermediate = self.padded(intermediate_size_per_partition)
         self.with_bias = with_bias
         if params_dtype is not torch.bfloat16:
-            raise refused(self.prefix, f"wanted bfloat16 (--dtype bfloat16), found {params_dtype}")
+            raise refused_layer(self.prefix, f"wanted bfloat16 (--dtype bfloat16), found {params_dtype}")
         self.weight_loader = extra_weight_attrs["weight_loader"]
         rows = self.intermediate * (2 if layer.moe_runner_config.is_gated else 1)
         attributes = {**extra_weight_attrs, "weight_loader": self._load}
@@ -161,20 +126,21 @@ class SluiceExperts(FusedMoEMethodBase):
         self._loads.parameters = {name: parameter for name, parameter in layer.named_parameters(recurse=False)}
 
     def padded(self, intermediate: int) -> int:
+        """The intermediate size of this rank as the parameters store it."""
         return intermediate
 
     def parameters(self, rows: int) -> list[tuple[str, torch.Tensor, Mapping[str, object]]]:
-        """(name, tensor, attributes) for `rows` rows of gate and up."""
+        """(name, tensor, attributes) of each parameter; `rows` counts gate and up together."""
         raise NotImplementedError
 
     def tensors(self, layer: FusedMoE) -> dict[str, torch.Tensor]:
-        """The parameters under the plain names of a MoeLayer."""
+        """The parameters by the plain names of MoeLayer.load()."""
         raise NotImplementedError
 
     def _load(self, parameter: torch.nn.Parameter, loaded: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        """SGLang's loader; after packing it fills fresh parameters, and the last of them packs again in place."""
+        """SGLang's loader. After packing it fills newly allocated parameters, and the last piece of an update packs again in place."""
         with self._loads.lock:
-            self._loads.begin(parameter)
+            self._loads.begin()
         self.weight_loader(parameter, loaded, *args, **kwargs)
         with self._loads.lock:
             if self._loads.end(parameter, args, kwargs) and self.layer is not None:
@@ -186,31 +152,31 @@ class SluiceExperts(FusedMoEMethodBase):
         self.moe_runner_config = config = moe_runner_config
         self.owner = layer
         try:
-            self._refuse(layer, config)
-            self.made_with = self.fields(config)
-        except ValueError as why:
-            raise refused(self.prefix, str(why)) from None
+            self._check(layer, config)
+            self.layer_fields = self.fields(config)
+        except UnsupportedLayer as why:
+            raise refused_layer(self.prefix, str(why)) from None
 
-    def _refuse(self, layer: FusedMoE, config: MoeRunnerConfig) -> None:
+    def _check(self, layer: FusedMoE, config: MoeRunnerConfig) -> None:
         from sglang.srt.runtime_context import get_exec
 
         moe = get_exec().moe
         a2a = get_moe_a2a_backend().value
         for wanted, found in (("--moe-a2a-backend none", a2a != "none" and a2a),
-                              ("experts that stay where they are", moe.enable_eplb and "--enable-eplb"),
-                              ("experts once each", moe.ep_num_redundant_experts and f"{moe.ep_num_redundant_experts} redundant ones"),
-                              ("router weights after the experts", config.apply_router_weight_on_input and "before them"),
+                              ("experts with a fixed placement", moe.enable_eplb and "--enable-eplb"),
+                              ("no redundant experts", moe.ep_num_redundant_experts or False),
+                              ("router weights on the output of experts", config.apply_router_weight_on_input and "on their input"),
                               ("a sum over the experts of a token", config.no_combine and "no_combine"),
                               ("a top_k", not config.top_k and "none")):
             if found:
-                raise ValueError(f"wanted {wanted}, found {found}")
+                raise UnsupportedLayer(f"wanted {wanted}, found {found}")
 
     def fields(self, config: MoeRunnerConfig) -> dict[str, object]:
-        """What the MoeLayer is made with."""
+        """The fields of the MoeLayer."""
         out: dict[str, object] = {"hidden": self.hidden, "intermediate": self.intermediate, "experts": self.experts, "top_k": config.top_k,
                                   "expert_w": self.expert_w, "input": "precomputed", "up_bias": self.with_bias,
-                                  "down_bias": self.with_bias, **activation_fields(config)}
-        if self.experts < config.top_k:  # one of many ranks: the first of as many as it takes for a router to choose top_k
+                                  "down_bias": self.with_bias, **activations.of_sglang(config)}
+        if self.experts < config.top_k:  # a MoeLayer needs top_k experts: this rank is the first of enough ranks
             ranks = -(-config.top_k // self.experts)
             out |= {"experts": self.experts * ranks, "ep": (0, ranks)}
         return out
@@ -220,46 +186,46 @@ class SluiceExperts(FusedMoEMethodBase):
             if self.layer is None:
                 self._make(layer)
             elif self._loads.half_done():
-                raise refused(self.prefix, f"wanted all weights of the layer again, found {self._loads.progress()}")
+                raise refused_layer(self.prefix, f"wanted all weights of the layer again, found {self._loads.progress()}")
             elif self._loads.storage:
                 self._pack()
 
     def _make(self, layer: FusedMoE) -> None:
         device = layer.w13_weight.device
         try:
-            self.layer = MoeLayer(tokens_max=TOKENS_MAX, device=device, batch_invariant=deterministic(), **self.made_with)
+            self.layer = MoeLayer(tokens_max=TOKENS_MAX, device=device, batch_invariant=deterministic(), **self.layer_fields)
             self._pack()
-        except sluice_moe.SluiceError as why:
-            raise refused(self.prefix, str(why)) from why
-        self._say(layer)
+        except Error as why:
+            raise refused_layer(self.prefix, str(why)) from why
+        self._log(layer)
 
     def _pack(self) -> None:
         self.layer.load(self.tensors(self.owner), naming="plain")
         self._loads.packed()
 
-    def _say(self, layer: FusedMoE) -> None:
-        """One line for each kind of layer: what runs, for a token and for many."""
-        kind = (self.kind, *self.made_with.items())
-        if kind in _said:
+    def _log(self, layer: FusedMoE) -> None:
+        """Logs the sizes and kernels of a layer, once for all layers with the same fields."""
+        kind = (self.kind, *self.layer_fields.items())
+        if kind in _logged:
             return
-        _said.add(kind)
+        _logged.add(kind)
         local = f"{self.experts} of {layer.num_experts} experts" if self.experts != layer.num_experts else f"{self.experts} experts"
         runs = "; ".join(f"{tokens} tokens: {', '.join(self.kernels(tokens))}" for tokens in (1, 64, TOKENS_MAX))
-        logger.info("sluice: %s experts of %s and its like: %s, top %d, %d x %d, %s, on %s: %s", self.kind, self.prefix or "a layer", local,
-                    self.made_with["top_k"], self.hidden, self.intermediate, self.made_with["act"], self.layer.device, runs)
+        logger.info("sluice: %s experts of %s and equal layers: %s, top %d, %d x %d, %s, on %s: %s", self.kind, self.prefix or "a layer",
+                    local, self.layer_fields["top_k"], self.hidden, self.intermediate, self.layer_fields["act"], self.layer.device, runs)
 
     def kernels(self, tokens: int) -> list[str]:
-        """Names of the kernels that run for so many tokens, in order."""
+        """The kernels that run for a number of tokens, in order."""
         words = (line.split() for line in self.layer.explain(tokens).splitlines())
         return [line[-1] for line in words if len(line) == 2 and "." in line[-1]]
 
     # ---- Running ----
 
     def apply(self, layer: FusedMoE, dispatch_output: Any) -> StandardCombineInput:
-        """dispatch_output: hidden_states [tokens, hidden], topk_ids and topk_weights [tokens, top_k] -> the sum over each token's experts."""
+        """hidden_states [tokens, hidden], topk_ids and topk_weights [tokens, top_k] -> the weighted sum over each token's experts."""
         topk = dispatch_output.topk_output
         if not hasattr(topk, "topk_ids") or getattr(dispatch_output, "hidden_states_scale", None) is not None:
-            raise refused(self.prefix, "wanted standard top-k and hidden states in bf16, found "
+            raise refused_layer(self.prefix, "wanted standard top-k and hidden states in bf16, found "
                                        f"{type(topk).__name__} in {type(dispatch_output).__name__}")
         return StandardCombineInput(hidden_states=self.run(dispatch_output.hidden_states, topk.topk_ids, topk.topk_weights))
 
@@ -269,7 +235,7 @@ class SluiceExperts(FusedMoEMethodBase):
             weights = weights.float()
         scale = self.moe_runner_config.routed_scaling_factor
         if x.is_cuda and scale not in (None, 1.0):
-            weights = weights * scale  # as SGLang's runners on a GPU do; on the CPU its models multiply afterwards
+            weights = weights * scale  # SGLang expects it of a runner on a GPU; on the CPU its models multiply the output
         tokens = x.shape[0]
         if tokens <= TOKENS_MAX:
             return self.layer(x, ids=ids, weights=weights)
@@ -301,30 +267,31 @@ class Bf16Experts(SluiceExperts):
 
 
 class Mxfp4Experts(SluiceExperts):
-    """gpt-oss: codes u8, two to a byte, scales e8m0 as u8, biases bf16; rows of gate and up in turn."""
+    """gpt-oss: codes in u8, two to a byte, scales e8m0 in u8, biases bf16; rows of gate and up interleaved."""
 
     expert_w, kind = "e2m1", "MXFP4"
     code, scale = torch.uint8, torch.uint8
     scale_suffix = "weight_scale"
 
     def padded(self, intermediate: int) -> int:
-        # As the loader cuts the width: whole blocks, the last rank's missing columns are zeros.
+        # The loader cuts the width in whole blocks; the last rank is padded with zeros.
         return -(-intermediate // MX_BLOCK) * MX_BLOCK
 
     def parameters(self, rows: int) -> list[tuple[str, torch.Tensor, Mapping[str, object]]]:
         if self.hidden % MX_BLOCK:
-            raise refused(self.prefix, f"wanted a hidden size in blocks of {MX_BLOCK}, found {self.hidden}")
+            raise refused_layer(self.prefix, f"wanted a hidden size in blocks of {MX_BLOCK}, found {self.hidden}")
         out = []
         for name, shape in (("w13", (self.experts, rows, self.hidden)), ("w2", (self.experts, self.hidden, self.intermediate))):
             codes = torch.zeros(*shape[:2], shape[2] // 2, dtype=self.code)
             scales = torch.full((*shape[:2], shape[2] // MX_BLOCK), ONE, dtype=torch.uint8)
-            out += [(f"{name}_weight", codes, {}), (f"{name}_{self.scale_suffix}", scales.view(self.scale), {"quant_method": self.blocks()})]
+            out += [(f"{name}_weight", codes, {}),
+                    (f"{name}_{self.scale_suffix}", scales.view(self.scale), {"quant_method": self.blocks()})]
             if self.with_bias:
                 out.append((f"{name}_weight_bias", torch.zeros(shape[:2], dtype=torch.bfloat16), {}))
         return out
 
     def blocks(self) -> str:
-        """How FusedMoE's loader calls scales of blocks."""
+        """The name of block scales in FusedMoE's loader."""
         return "group"
 
     def tensors(self, layer: FusedMoE) -> dict[str, torch.Tensor]:
@@ -338,7 +305,7 @@ class Mxfp4Experts(SluiceExperts):
 
 
 class Fp4Experts(Mxfp4Experts):
-    """DeepSeek V4: codes int8, scales e8m0, [gate; up], limits in the activation."""
+    """DeepSeek V4: codes in int8, scales e8m0, [gate; up], a clamp in the activation."""
 
     kind = "MXFP4 (fp8 checkpoint)"
     code = torch.int8
@@ -347,51 +314,3 @@ class Fp4Experts(Mxfp4Experts):
 
     def blocks(self) -> str:
         return "block"
-
-
-class Loads:
-    """Which pieces of a layer's weights have come: a layer that is packed takes them all again or none.
-
-    After packing the parameters have no storage. A later load gets them storage again, and its last piece ends it.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()  # SGLang loads with several threads
-        self.parameters: dict[str, torch.nn.Parameter] = {}
-        self.storage = True
-        self._shapes: dict[int, torch.Size] = {}
-        self._pieces: set[tuple] = set()  # of the first load
-        self._again: set[tuple] = set()
-
-    def begin(self, parameter: torch.nn.Parameter) -> None:
-        if self.storage:
-            return
-        for known in self.parameters.values():
-            known.data = torch.zeros(self._shapes[id(known)], dtype=torch.uint8, device=known.device).view(known.dtype) \
-                if known.element_size() == 1 else torch.zeros(self._shapes[id(known)], dtype=known.dtype, device=known.device)
-        self.storage = True
-
-    def end(self, parameter: torch.nn.Parameter, args: tuple, kwargs: dict) -> bool:
-        """Notes a piece; True if it was the last one of another load."""
-        words = tuple(a for a in args if isinstance(a, (str, int))) + tuple(sorted((k, v) for k, v in kwargs.items() if v is not None))
-        piece = (id(parameter), words)
-        if not self._shapes:
-            self._pieces.add(piece)
-            return False
-        self._again.add(piece)
-        return self._again >= self._pieces > set()
-
-    def packed(self) -> None:
-        """The layer has the weights: their parameters give their memory back."""
-        for parameter in self.parameters.values():
-            if parameter.numel():
-                self._shapes[id(parameter)] = parameter.shape
-                parameter.data = parameter.data.new_empty((0,) * parameter.dim())
-        self.storage = False
-        self._again.clear()
-
-    def half_done(self) -> bool:
-        return bool(self._again) and not self._again >= self._pieces
-
-    def progress(self) -> str:
-        return f"{len(self._again & self._pieces)} of {len(self._pieces)} pieces"

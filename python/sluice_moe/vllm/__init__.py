@@ -1,24 +1,24 @@
-"""Sluice inside vLLM: `--quantization sluice`, and nothing without it.
+"""The vLLM plug-in: `--quantization sluice` runs experts and gates on Sluice. Without the flag vLLM is not affected.
 
-vLLM calls register() in each of its processes (entry point vllm.general_plugins). It makes the name known and imports nothing heavy;
-gates and experts come in when a model asks for them.
+vLLM calls register() in each of its processes (entry point vllm.general_plugins). register() only makes the name known; the modules of
+gates and experts are imported when a model asks for them.
 """
 from __future__ import annotations
 
-NAME = "sluice"
+from .compat import NAME
 
 
 def register() -> None:
-    """Makes `--quantization sluice` known. Where it cannot be had, one line of vLLM's log says why, and so does the error for who asks for
-    it; all else is as without it."""
+    """Registers `--quantization sluice`. Where the plug-in cannot run, vLLM logs the reason in one line, and the flag is an error with the
+    same reason; vLLM is otherwise unaffected."""
     from . import compat
 
     why = compat.why_not_here()
     if why:
-        compat.logger().warning("sluice: %s; --quantization sluice is refused, all else is as without it", why)
+        compat.logger().warning("sluice: %s; --quantization sluice is refused, vLLM is otherwise unaffected", why)
         try:
             from . import refusal
-        except ImportError:  # a vLLM that is too different knows no such name, either
+        except ImportError:  # this vLLM has other names, so it will not know "sluice" either
             return
         refusal.register(why)
         return

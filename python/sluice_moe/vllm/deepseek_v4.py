@@ -1,4 +1,4 @@
-"""DeepSeek V4's checkpoints: vLLM's own config of them, but for the experts."""
+"""The config of DeepSeek V4's checkpoints: vLLM's own, except for the experts."""
 from __future__ import annotations
 
 import torch
@@ -6,8 +6,11 @@ from vllm.model_executor.layers.fused_moe import RoutedExperts
 from vllm.model_executor.layers.quantization import get_quantization_config
 from vllm.model_executor.layers.quantization.utils.quant_utils import is_layer_skipped
 
-from . import NAME, compat
-from .config import install_gates, quant_method
+from sluice_moe.errors import UnsupportedLayer
+
+from . import compat
+from .compat import NAME
+from .quant_method import install_gates, quant_method
 
 
 class SluiceDeepseekV4Config(get_quantization_config("deepseek_v4_fp8")):
@@ -24,5 +27,6 @@ class SluiceDeepseekV4Config(get_quantization_config("deepseek_v4_fp8")):
         if is_layer_skipped(prefix=prefix, ignored_layers=self.ignored_layers, fused_mapping=self.packed_modules_mapping):
             return quant_method(layer, prefix, "bf16")
         if self.expert_dtype != "fp4":
-            raise ValueError(f"--quantization {NAME}: {prefix}: wanted experts in MXFP4 (expert_dtype fp4), found {self.expert_dtype}")
+            raise UnsupportedLayer(f"--quantization {NAME}: {prefix}: wanted experts in MXFP4 (expert_dtype fp4), found "
+                                   f"{self.expert_dtype}")
         return quant_method(layer, prefix, "mxfp4")

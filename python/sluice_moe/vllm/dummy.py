@@ -1,5 +1,4 @@
-"""Weights for --load-format dummy, from a seed and in a scale that keeps activations alive: older vLLM leaves MXFP4 zero, and a
-model of zeros sends every token to the same experts.
+"""Random MXFP4 weights for --load-format dummy. Older vLLM leaves them zero, and a model of zeros routes every token to the same experts.
 """
 from __future__ import annotations
 
@@ -8,22 +7,22 @@ import zlib
 
 import torch
 
-_E2M1_RMS = math.sqrt(sum(v * v for v in (0, 0.5, 1, 1.5, 2, 3, 4, 6)) / 8)  # of codes drawn evenly
+_E2M1_RMS = math.sqrt(sum(v * v for v in (0, 0.5, 1, 1.5, 2, 3, 4, 6)) / 8)  # of uniformly random codes
 _E8M0_BIAS = 127
 
 
 def scale_code(width: int) -> int:
-    """The e8m0 scale at which a product of `width` such weights keeps the size of its input: one power of two for all."""
+    """The e8m0 scale, one for all blocks, at which a dot product of `width` random weights keeps the magnitude of its input."""
     return _E8M0_BIAS + round(math.log2(1 / (_E2M1_RMS * math.sqrt(width))))
 
 
 def fill_zeros(layer: torch.nn.Module, names: list[str], seed: int, prefix: str) -> None:
-    """Fills packed codes and their scales that are all zero. The same seed and prefix give the same bytes on one kind of device."""
+    """Fills codes that are all zero, and their scales. The same seed and prefix give the same bytes on one type of device."""
     for name in ("w13_weight", "w2_weight"):
         codes = getattr(layer, name).data
         if codes.dtype != torch.uint8 or f"{name}_scale" not in names or bool(codes.any()):
             continue
-        draw = torch.Generator(device=codes.device)
-        draw.manual_seed(seed * 1_000_003 + zlib.crc32(f"{prefix}.{name}".encode()))
-        codes.random_(0, 256, generator=draw)
+        generator = torch.Generator(device=codes.device)
+        generator.manual_seed(seed * 1_000_003 + zlib.crc32(f"{prefix}.{name}".encode()))
+        codes.random_(0, 256, generator=generator)
         getattr(layer, f"{name}_scale").data.fill_(scale_code(codes.shape[-1] * 2))

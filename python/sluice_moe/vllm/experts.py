@@ -1,5 +1,5 @@
-"""The experts of a layer inside vLLM's modular kernel: what its prepare step gathered goes in, what its finalize step sums up comes
-out, and the weights of a token's experts are applied here.
+"""The experts of a layer as a FusedMoEExpertsModular of vLLM. The input is what vLLM's prepare step gathered, the output is what its
+finalize step reduces; the router weights are applied here.
 """
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import vllm.model_executor.layers.fused_moe.modular_kernel as mk
 from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import TopKWeightAndReduceNoOP
 
 import sluice_moe
+from sluice_moe import activations
 
 
 def equal_ranges(expert_map: list[int]) -> tuple[int, int] | None:
-    """(rank, size) if a map from global experts to local slots, -1 elsewhere, gives each rank a range of equal length; else None."""
+    """(rank, size) if this rank holds one of `size` equal ranges of experts, in order; else None. The map gives the local slot of each
+    global expert, -1 for experts of other ranks."""
     here = [expert for expert, to in enumerate(expert_map) if to >= 0]
     count = len(here)
     if not count or len(expert_map) % count or here[0] % count or here != list(range(here[0], here[0] + count)):
@@ -22,13 +24,13 @@ def equal_ranges(expert_map: list[int]) -> tuple[int, int] | None:
 
 
 def local_ids(ids: torch.Tensor, expert_map: torch.Tensor) -> torch.Tensor:
-    """Global ids [tokens, top_k] as local slots; -1 for experts of other ranks and for slots that were empty before."""
+    """The local slots of global ids [tokens, top_k]; -1 for experts of other ranks and for empty slots."""
     mapped = expert_map[ids.clamp(min=0).long()]
     return torch.where(ids < 0, -1, mapped)
 
 
 class SluiceExperts(mk.FusedMoEExpertsModular):
-    """One rank's experts. `layer` holds the packed weights; `maps_ids` says that ids are global and it knows none but its own slots."""
+    """One rank's experts. `layer` holds the packed weights. maps_ids: the layer takes local slots, so global ids are mapped to them."""
 
     def __init__(self, moe_config, quant_config, layer: sluice_moe.MoeLayer, maps_ids: bool) -> None:
         super().__init__(moe_config=moe_config, quant_config=quant_config)
@@ -43,7 +45,7 @@ class SluiceExperts(mk.FusedMoEExpertsModular):
     def expects_unquantized_inputs(self) -> bool:
         return True
 
-    # What runs was decided with reasons before this class is made (method.py): vLLM's own questions get the same answer.
+    # method.py has already refused, with reasons, what cannot run. So vLLM's questions are answered with yes.
     @staticmethod
     def _supports_current_device() -> bool:
         return True
@@ -58,9 +60,7 @@ class SluiceExperts(mk.FusedMoEExpertsModular):
 
     @staticmethod
     def _supports_activation(activation) -> bool:
-        from .method import ACTIVATIONS
-
-        return activation.value in ACTIVATIONS
+        return activation.value in activations.VLLM
 
     @staticmethod
     def _supports_parallel_config(moe_parallel_config) -> bool:
@@ -74,11 +74,11 @@ class SluiceExperts(mk.FusedMoEExpertsModular):
         return TopKWeightAndReduceNoOP()
 
     def moe_problem_size(self, a1: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, topk_ids: torch.Tensor):
-        """(experts, tokens, rows, hidden, top_k): packed weights [experts, bytes] no longer say rows."""
+        """(experts, tokens, rows, hidden, top_k): the shape of packed weights, [experts, bytes], does not have the rows."""
         return w1.shape[0], a1.shape[0], self.moe_config.intermediate_size_per_partition, a1.shape[-1], topk_ids.shape[1]
 
     def workspace_shapes(self, M, N, K, topk, global_num_experts, local_num_experts, expert_tokens_meta, activation):
-        return (0,), (0,), (M, K)  # the operation takes its scratch from torch, inside the graph's pool while one is captured
+        return (0,), (0,), (M, K)  # the operation allocates its workspace with torch: inside a capture in the graph's pool
 
     def apply(self, output, hidden_states, w1, w2, topk_weights, topk_ids, activation, global_num_experts, expert_map, a1q_scale,
               a2_scale, workspace13, workspace2, expert_tokens_meta, apply_router_weight_on_input) -> None:

@@ -1,7 +1,7 @@
-"""Gates: vLLM's GateLinear, and the plain linear layer that was gpt-oss's router before it, with router_gemm inside.
+"""Gates with router_gemm: vLLM's GateLinear, and the ReplicatedLinear that is gpt-oss's router in older versions.
 
-Both go in through vLLM's registry of out-of-tree layers, which is one for the process: a layer acts only where the model being built
-asked for Sluice, and is vLLM's own everywhere else.
+Both replace vLLM's class in its registry of out-of-tree layers. The registry is global to the process, so each layer checks whether its
+model asked for Sluice, and otherwise behaves as vLLM's own.
 """
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import sluice_moe
 import sluice_moe.ops  # noqa: F401  registers torch.ops.sluice
 
 from . import compat
-from .report import say_once
+from .report import log_once
 
 _TYPES = {torch.bfloat16: "bf16", torch.float32: "f32"}
 
 
 class _KeptWeight(UnquantizedLinearMethod):
-    """Leaves the weight as it was loaded: on the CPU vLLM's method packs it for its own product and drops it."""
+    """Keeps the weight as loaded. On the CPU vLLM's method would pack it for its own GEMM and free it."""
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         pass
@@ -34,7 +34,7 @@ def _asked_for() -> bool:
 
 
 def _why_not(layer: torch.nn.Module, out_dtype: torch.dtype | None) -> str | None:
-    """Why router_gemm cannot be this gate, or None."""
+    """Why router_gemm cannot run this gate, or None."""
     if not isinstance(layer.quant_method, UnquantizedLinearMethod):
         return f"wanted weights that are not quantised, found {type(layer.quant_method).__name__}"
     weight, y = layer.weight, out_dtype or layer.params_dtype
@@ -43,14 +43,15 @@ def _why_not(layer: torch.nn.Module, out_dtype: torch.dtype | None) -> str | Non
             return f"wanted {what} in bf16 or f32, found {dtype}"
     experts, hidden = weight.shape
     fields = {"hidden": hidden, "experts": experts, "x": "bf16", "w": _TYPES[weight.dtype], "y": _TYPES[y], "bias": layer.bias is not None}
-    said = sluice_moe.explain("router_gemm", device=weight.device, tokens=1, **fields)
-    return None if "\n->" in said else said
+    text = sluice_moe.explain("router_gemm", device=weight.device, tokens=1, **fields)
+    return None if "\n->" in text else text
 
 
 class _Gate:
-    """What both layers share: the decision at the start, and the product."""
+    """What both layers share."""
 
     def _decide(self, kind: str) -> None:
+        """Decides once, when the layer is built, whether it runs router_gemm, and logs it."""
         self.sluice = False
         if not _asked_for():
             return
@@ -59,15 +60,15 @@ class _Gate:
         y = out_dtype or self.weight.dtype
         shape = f"gate {kind} {tuple(self.weight.shape)} {_TYPES.get(self.weight.dtype, self.weight.dtype)}"
         if why:
-            say_once(f"{shape}: stays vLLM's: {why}", warning=True)
+            log_once(f"{shape}: runs on vLLM: {why}", warning=True)
             return
         self.sluice = True
         self.batch_invariant = bool(envs.VLLM_BATCH_INVARIANT)
         self.quant_method = _KeptWeight()
-        say_once(f"{shape}: torch.ops.sluice.router_gemm" + (" with bias" if self.bias is not None else "") + f", logits {_TYPES[y]}")
+        log_once(f"{shape}: torch.ops.sluice.router_gemm" + (" with bias" if self.bias is not None else "") + f", logits {_TYPES[y]}")
 
     def _product(self, x: torch.Tensor):
-        """x [tokens, hidden] -> logits [tokens, experts], with vLLM's conventions about biases."""
+        """x [tokens, hidden] -> logits [tokens, experts], and the bias where vLLM's caller adds it."""
         bias = None if self.skip_bias_add else self.bias
         out = torch.ops.sluice.router_gemm(x, self.weight, bias, getattr(self, "out_dtype", None) or x.dtype,
                                            batch_invariant=self.batch_invariant)
@@ -86,7 +87,7 @@ class SluiceGateLinear(_Gate, GateLinear):
 
 
 class SluiceRouter(_Gate, ReplicatedLinear):
-    """gpt-oss's router up to the version that made it a GateLinear. Other replicated layers stay what they are."""
+    """gpt-oss's router in versions where it is no GateLinear. Other ReplicatedLinear layers are unchanged."""
 
     def __init__(self, *args, **kwargs) -> None:
         ReplicatedLinear.__init__(self, *args, **kwargs)
@@ -99,19 +100,19 @@ class SluiceRouter(_Gate, ReplicatedLinear):
 
 
 def install() -> None:
-    """Puts both in, once for the process."""
-    _stand_in("GateLinear", GateLinear, SluiceGateLinear)
-    # Only for gpt-oss on a vLLM whose router is a ReplicatedLinear: vLLM's LoRA looks for layers of the class that stands in for that
-    # one, and a GateLinear of another model is none of ours.
+    """Registers both, once per process."""
+    _replace("GateLinear", GateLinear, SluiceGateLinear)
+    # ReplicatedLinear is replaced only for gpt-oss, and only where its router is one: vLLM's LoRA looks for instances of the
+    # replacement, so it would miss the GateLinear layers of other models, which are not.
     config = get_current_vllm_config_or_none()
     model = config.model_config.hf_config.model_type if config is not None and config.model_config is not None else None
     if model == "gpt_oss" and compat.gpt_oss_router_is_replicated():
-        _stand_in("ReplicatedLinear", ReplicatedLinear, SluiceRouter)
+        _replace("ReplicatedLinear", ReplicatedLinear, SluiceRouter)
 
 
-def _stand_in(name: str, theirs: type, ours: type) -> None:
+def _replace(name: str, original: type, replacement: type) -> None:
     known = op_registry_oot.get(name)
     if known is None:
-        theirs.register_oot(ours)
-    elif known is not ours:
-        say_once(f"gates: {name} stays that of another plug-in: {known.__module__}.{known.__qualname__}", warning=True)
+        original.register_oot(replacement)
+    elif known is not replacement:
+        log_once(f"gates: {name} is already replaced by another plug-in: {known.__module__}.{known.__qualname__}", warning=True)

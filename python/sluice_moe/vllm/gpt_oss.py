@@ -1,20 +1,22 @@
-"""gpt-oss's checkpoints. In a module of its own, as processes hand configs to each other by name, and what it imports is heavy."""
+"""The config of gpt-oss's checkpoints. It has a module of its own because it imports vLLM's MXFP4 layers, and because vLLM's processes
+pickle configs by the name of their class."""
 from __future__ import annotations
 
 import torch
 from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4Config
 
-from .config import SluiceConfig, install_gates, quant_method
+from .base_config import SluiceBaseConfig
+from .quant_method import install_gates, quant_method
 
 
-class SluiceGptOssConfig(SluiceConfig, GptOssMxfp4Config):
+class SluiceGptOssConfig(SluiceBaseConfig, GptOssMxfp4Config):
     def __init__(self) -> None:
-        SluiceConfig.__init__(self)
+        SluiceBaseConfig.__init__(self)
         self.ignored_layers = None
 
     @classmethod
     def get_name(cls) -> str:
-        return "gpt_oss_mxfp4"  # vLLM's loader of gpt-oss looks at it
+        return "gpt_oss_mxfp4"  # vLLM's loader of gpt-oss reads it
 
     def get_quant_method(self, layer: torch.nn.Module, prefix: str):
         install_gates()

@@ -1,8 +1,9 @@
-"""What vLLM calls a quantisation method: makes the parameters that vLLM's loaders fill, packs them, and frees them layer by layer.
+"""The quantisation methods of vLLM for experts: they create the parameters that vLLM's loaders fill, pack them, and free the originals
+layer by layer.
 
-Three kinds: gpt-oss's MXFP4 (gate and up interleaved, biases), MXFP4 as DeepSeek V4 has it ([gate; up], a clamp), and bf16. The
-parameters are vLLM's own until the weights are there. Afterwards the same names hold views of one packed buffer, [experts, bytes] each,
-so that vLLM's memory profile, sleep mode and load balancing over experts see the weights where they are.
+There are three kinds: MXFP4 of gpt-oss (gate and up interleaved, biases), MXFP4 of DeepSeek V4 ([gate; up], a clamp), and bf16. Until the
+weights are loaded the parameters are vLLM's own. Then the same names hold views, [experts, bytes], of one packed buffer, so vLLM's memory
+profile, sleep mode and expert load balancing work on the packed weights.
 """
 from __future__ import annotations
 
@@ -20,77 +21,57 @@ from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4MoEMethod, 
 from vllm.model_executor.utils import replace_parameter
 
 import sluice_moe
+from sluice_moe import activations
+from sluice_moe.errors import UnsupportedLayer
 from sluice_moe.packed import packed_views
 
-from . import NAME, dummy
+from . import dummy
+from .compat import NAME
 from .experts import SluiceExperts, equal_ranges
-from .report import say_once
+from .report import log_once
 
-BLOCK = 32  # values that share a scale in MXFP4
-
-# vLLM's word for the activation -> Sluice's. A clamp makes swiglu swiglu_clamped.
-ACTIVATIONS = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "swigluoai": "swiglu_clamped",
-               "swigluoai_uninterleave": "swiglu_clamped", "silu_no_mul": "silu", "gelu_no_mul": "gelu", "gelu_tanh_no_mul": "gelu_tanh",
-               "relu2_no_mul": "relu2"}
+BLOCK = 32  # MXFP4 values per scale
 
 
 def whole_blocks(width: int, kind: str) -> int:
-    """The width inside of experts, where a rank's slice of MXFP4 is as many whole blocks as it needs."""
+    """The intermediate size of a rank, rounded up to whole MXFP4 blocks."""
     return width if kind == "bf16" else -(-width // BLOCK) * BLOCK
 
 
-def activation_fields(layer: torch.nn.Module) -> dict[str, object]:
-    """act, alpha, beta, limit and gate_order of vLLM's layer, as fields of a Sluice layer."""
-    word = layer.activation.value
-    fields: dict[str, object] = {"act": ACTIVATIONS[word], "gate_order": "interleaved" if word == "swigluoai" else "gate_first"}
-    alpha, beta, limit = (getattr(layer, f"swiglu_{n}", None) for n in ("alpha", "beta", "limit"))
-    if word == "swigluoai":
-        alpha, beta, limit = alpha or 1.702, 1.0 if beta is None else beta, limit or 7.0
-    if word == "silu" and limit:
-        fields["act"] = "swiglu_clamped"
-    if fields["act"] == "swiglu_clamped":
-        if not limit:
-            fields["act"] = "swiglu"
-        else:
-            fields["limit"] = limit
-        fields |= {"alpha": 1.0 if alpha is None else alpha, "beta": 0.0 if beta is None else beta}
-    return fields
-
-
 def layer_fields(layer: torch.nn.Module, kind: str) -> dict[str, object]:
-    """Arguments of the MoeLayer that is this rank's part of vLLM's. Tensor-parallel slices are cut by vLLM's loaders; of expert-parallel
-    ones the layer knows global ids where they are ranges of equal length. Where they are not, ids are mapped before they come in."""
+    """Arguments of the MoeLayer for this rank's part of vLLM's layer. vLLM's loaders cut tensor-parallel slices. With expert parallelism
+    the MoeLayer takes global ids if ranks hold equal ranges of experts; otherwise SluiceExperts maps ids to local slots first."""
     moe = layer.moe_config
     fields = {"hidden": moe.hidden_dim, "intermediate": whole_blocks(moe.intermediate_size_per_partition, kind), "experts": moe.num_experts,
               "top_k": moe.experts_per_token, "input": "precomputed", "expert_w": "bf16" if kind == "bf16" else "e2m1",
               "up_bias": moe.has_bias, "down_bias": moe.has_bias, "weight_on_input": layer.apply_router_weight_on_input}
-    fields |= activation_fields(layer)
-    if layer._expert_map is not None:  # layer.expert_map asks the method, which is not there yet
+    fields |= activations.of_vllm(layer)
+    if layer._expert_map is not None:  # layer.expert_map would ask the method, which is being built
         slices = equal_ranges(layer._expert_map.tolist())
         fields |= {"ep": slices} if slices else {"experts": layer.local_num_experts}
     return fields
 
 
 def why_not_lora(prefix: str) -> str | None:
-    """Why vLLM would put adapters on these experts, which take none, or None. vLLM knows a layer's experts as one module, by the name
-    "experts" in nearly all models; gate_up_proj, down_proj and the like are dense layers and shared experts to it."""
+    """Why vLLM would put LoRA adapters on these experts, or None. To vLLM the routed experts of a layer are one module, named "experts" in
+    nearly all models; gate_up_proj, down_proj and the like are dense layers and shared experts."""
     lora = get_current_vllm_config().lora_config
     if lora is None:
         return None
     if lora.target_modules is None:
-        return ("wanted --lora-target-modules beside --enable-lora, found none: vLLM then makes room for adapters in every module, and "
-                "experts of Sluice take none; name the modules of the adapters, without experts")
+        return ("wanted --lora-target-modules with --enable-lora, found none: vLLM then puts adapters on every module, and "
+                "experts on Sluice have no LoRA; name the modules of the adapters, without experts")
     names = {"experts", prefix.rsplit(".", 1)[-1]}
     of_experts = [target for target in lora.target_modules if names & set(target.split("."))]
     if of_experts:
-        return f"wanted --lora-target-modules without experts, which take no adapters, found {', '.join(of_experts)}"
-    say_once(f"LoRA on {', '.join(lora.target_modules)}: vLLM leaves out what else an adapter has, weights of experts too, and says "
-             "nothing about it", warning=True)
+        return f"wanted --lora-target-modules without experts, which have no LoRA, found {', '.join(of_experts)}"
+    log_once(f"LoRA on {', '.join(lora.target_modules)}: vLLM ignores the other weights of an adapter, those of experts "
+             "too, without an error", warning=True)
     return None
 
 
 def why_not(layer: torch.nn.Module, prefix: str, kind: str, tokens_max: int, device: torch.device) -> list[str]:
-    """Every reason why Sluice cannot be these experts."""
+    """Every reason why Sluice cannot run these experts."""
     moe = layer.moe_config
     reasons = []
     if moe.in_dtype != torch.bfloat16:
@@ -100,10 +81,10 @@ def why_not(layer: torch.nn.Module, prefix: str, kind: str, tokens_max: int, dev
         reasons.append(lora)
     parallel = moe.moe_parallel_config
     if parallel.use_batched_activation_format:
-        reasons.append("wanted an --all2all-backend that hands over tokens in rows (allgather_reducescatter, "
-                       f"deepep_high_throughput), found {parallel.all2all_backend}")
-    if layer.activation.value not in ACTIVATIONS:
-        reasons.append(f"wanted an activation of {', '.join(ACTIVATIONS)}, found {layer.activation.value}")
+        reasons.append("wanted an --all2all-backend with standard activations (allgather_reducescatter, deepep_high_throughput), "
+                       f"found {parallel.all2all_backend}, which makes a batch per expert")
+    if layer.activation.value not in activations.VLLM:
+        reasons.append(f"wanted an activation of {', '.join(activations.VLLM)}, found {layer.activation.value}")
     else:
         fields = layer_fields(layer, kind)
         library = sluice_moe.why_not(device=device, tokens_max=tokens_max, batch_invariant=bool(envs.VLLM_BATCH_INVARIANT), **fields)
@@ -113,21 +94,21 @@ def why_not(layer: torch.nn.Module, prefix: str, kind: str, tokens_max: int, dev
 
 
 def refusals(text: str) -> list[str]:
-    """The reasons in what sluice_moe.why_not() says: lines of stages that have no kernel; or all of it."""
+    """The reasons in the text of sluice_moe.why_not(): the lines of stages without a kernel, or the whole text if there are none."""
     stages = [" ".join(line.split()) for line in text.splitlines() if " none: " in line]
     return stages or [text]
 
 
 class SluiceMethod(FusedMoEMethodBase):
-    """What the kinds share. `kind` and create_weights are theirs."""
+    """What the kinds share. A subclass has `kind` and create_weights."""
 
     kind = ""
     experts_cls = SluiceExperts
-    supports_pre_processed_weights = False  # a layer does not take bytes for packed weights that it cannot verify
+    supports_pre_processed_weights = False  # a layer cannot verify bytes that claim to be packed weights
 
     def __init__(self, layer: torch.nn.Module, prefix: str) -> None:
         moe = layer.moe_config
-        FusedMoEMethodBase.__init__(self, moe)  # the kinds' vLLM classes would choose a backend of their own here
+        FusedMoEMethodBase.__init__(self, moe)  # the constructors of vLLM's methods would select a backend
         self.prefix = prefix
         self.sluice_layer: sluice_moe.MoeLayer | None = None
         self.maps_ids = False
@@ -135,12 +116,12 @@ class SluiceMethod(FusedMoEMethodBase):
         self.fill_dummies = config.load_config.load_format == "dummy"
         self.seed = config.model_config.seed or 0
         self.max_capture_size = moe.max_capture_size
-        # An all-to-all may bring the tokens of every rank that shares the experts.
+        # An all-to-all may deliver the tokens of all data-parallel ranks.
         self.tokens_max = moe.max_num_tokens * (moe.dp_size if moe.dp_size > 1 else 1)
 
     @property
     def supports_eplb(self) -> bool:
-        return self.kind != "gpt_oss"  # whose loader knows no experts that are there twice
+        return self.kind != "gpt_oss"  # gpt-oss's loader knows no redundant experts
 
     @property
     def skip_forward_padding(self) -> bool:
@@ -151,7 +132,7 @@ class SluiceMethod(FusedMoEMethodBase):
         return False
 
     def maybe_roundup_sizes(self, hidden_size, intermediate_size_per_partition, act_dtype, moe_parallel_config):
-        """Hidden as vLLM's all-to-all wants it; the width inside of MXFP4 experts in whole blocks, which is how loaders cut it."""
+        """The hidden size rounded as vLLM's all-to-all needs it; the intermediate size of MXFP4 in whole blocks, as loaders cut it."""
         hidden, inside = FusedMoEMethodBase.maybe_roundup_sizes(self, hidden_size, intermediate_size_per_partition, act_dtype,
                                                                moe_parallel_config)
         return hidden, whole_blocks(inside, self.kind)
@@ -163,7 +144,7 @@ class SluiceMethod(FusedMoEMethodBase):
         return mxfp4_w4a16_moe_quant_config(layer.w13_weight_scale, layer.w2_weight_scale, *biases)
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
-        """Packs, or packs anew into the same memory: graphs that were captured hold its addresses."""
+        """Packs the weights; after a reload into the same memory, because captured graphs hold its addresses."""
         self._pack(layer)
         self._make_kernel(layer)
 
@@ -184,15 +165,15 @@ class SluiceMethod(FusedMoEMethodBase):
         for name in names:
             replace_parameter(layer, name, views[PACKED_NAMES[name]].view(layer.local_num_experts, -1))
         if device.type == "cuda":
-            torch.cuda.empty_cache()  # the next layer's packed buffer is larger than any one tensor that was freed here
-        say_once(describe(self.sluice_layer, self.kind))
+            torch.cuda.empty_cache()  # the packed buffer of the next layer is larger than any tensor freed here
+        log_once(describe(self.sluice_layer, self.kind))
 
     def _make_kernel(self, layer: torch.nn.Module) -> None:
         self.moe_quant_config = self.get_fused_moe_quant_config(layer)
         prepare_finalize = maybe_make_prepare_finalize(moe=self.moe, quant_config=self.moe_quant_config,
                                                        routing_tables=layer._expert_routing_tables(), allow_new_interface=True)
         if prepare_finalize is None:
-            raise RuntimeError(f"{NAME}: {self.prefix}: wanted a prepare and finalize step of vLLM, found none")
+            raise UnsupportedLayer(f"{NAME}: {self.prefix}: wanted a prepare and finalize step from vLLM, found none")
         experts = SluiceExperts(self.moe, self.moe_quant_config, self.sluice_layer, self.maps_ids)
         self.moe_kernel = mk.FusedMoEKernel(prepare_finalize, experts)
 
@@ -211,7 +192,7 @@ PACKED_NAMES = {"w13_weight": "experts.up", "w13_weight_scale": "experts.up_scal
 
 class SluiceGptOssMethod(SluiceMethod, GptOssMxfp4MoEMethod):
     kind = "gpt_oss"
-    weight_dtype = "gpt_oss_mxfp4"  # gpt-oss's loader looks at it
+    weight_dtype = "gpt_oss_mxfp4"  # gpt-oss's loader reads it
 
 
 class SluiceMxfp4Method(SluiceMethod, Mxfp4MoEMethod):
@@ -221,33 +202,33 @@ class SluiceMxfp4Method(SluiceMethod, Mxfp4MoEMethod):
 
 class SluiceBf16Method(SluiceMethod):
     kind = "bf16"
-    create_weights = UnquantizedFusedMoEMethod.create_weights  # vLLM's, which is a module that we are not
+    create_weights = UnquantizedFusedMoEMethod.create_weights  # vLLM's function; its class is not a base of this one
 
 
 def expert_method(layer: torch.nn.Module, prefix: str, kind: str) -> SluiceMethod:
-    """The method of a layer of experts, before it has parameters. ValueError: it cannot be done, with every reason."""
+    """The method of a layer of experts, before it has parameters; UnsupportedLayer with every reason if Sluice cannot run it."""
     made = {"gpt_oss": SluiceGptOssMethod, "mxfp4": SluiceMxfp4Method, "bf16": SluiceBf16Method}[kind](layer, prefix)
     why = why_not(layer, prefix, kind, made.tokens_max, torch.device(layer.moe_config.device))
     if why:
-        raise ValueError(f"--quantization {NAME}: {prefix}: {'; '.join(why)}")
+        raise UnsupportedLayer(f"--quantization {NAME}: {prefix}: {'; '.join(why)}")
     return made
 
 
-OF_EXPERTS = re.compile(r"\.(expert_gemm|expert_mlp|grouped_mlp)\.")  # the operation in a kernel's name
+EXPERT_KERNEL = re.compile(r"\.(expert_gemm|expert_mlp|grouped_mlp)\.")  # the operation in a kernel's name
 
 
 def expert_kernels(explained: str) -> str:
-    """The kernels of the experts in what MoeLayer.explain() says of one count of tokens."""
+    """The expert kernels in the text of MoeLayer.explain() for one token count."""
     words = (line.split() for line in explained.splitlines())
-    return " and ".join(dict.fromkeys(w[1] for w in words if len(w) == 2 and OF_EXPERTS.search(w[1])))
+    return " and ".join(dict.fromkeys(w[1] for w in words if len(w) == 2 and EXPERT_KERNEL.search(w[1])))
 
 
-SAID_FIELDS = ("hidden", "intermediate", "experts", "top_k", "expert_w", "gate_order", "act", "up_bias")
+LOGGED_FIELDS = ("hidden", "intermediate", "experts", "top_k", "expert_w", "gate_order", "act", "up_bias")
 
 
 def describe(layer: sluice_moe.MoeLayer, kind: str) -> str:
-    """One line of the log about a kind of layer: its sizes, and the kernels for few and many tokens."""
+    """One log line about a layer: its sizes, and its kernels for few and many tokens."""
     counts = sorted({1, min(64, layer.tokens_max), layer.tokens_max})
     runs = "; ".join(f"{n} tokens: {expert_kernels(layer.explain(n))}" for n in counts)
-    sizes = " ".join(f"{name}={layer.fields[name]}" for name in SAID_FIELDS)
-    return f"experts {kind} {sizes}: {layer.weight_bytes / 1e6:.0f} MB packed, {layer.workspace_bytes / 1e6:.0f} MB scratch; {runs}"
+    sizes = " ".join(f"{name}={layer.fields[name]}" for name in LOGGED_FIELDS)
+    return f"experts {kind} {sizes}: {layer.weight_bytes / 1e6:.0f} MB packed, {layer.workspace_bytes / 1e6:.0f} MB workspace; {runs}"

@@ -1,5 +1,5 @@
-"""`--quantization sluice` where it cannot be had: known to vLLM, and refused with the reason. A name that vLLM does not know would be
-an error for most models, but gpt-oss's checkpoints choose their own method then, and nobody would be told.
+"""`--quantization sluice` where the plug-in cannot run: vLLM knows the name and raises the reason. If the name were unknown, vLLM would
+stop for most models, but gpt-oss's checkpoints select their own method and would silently run without Sluice.
 """
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS, register_quantization_config
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 
-from . import NAME
+from sluice_moe.errors import IncompatibleEngine
+
+from .compat import NAME
 
 
 def register(why: str) -> None:
@@ -23,8 +25,8 @@ class SluiceRefusal(QuantizationConfig):
         raise self.error()
 
     @classmethod
-    def error(cls) -> ValueError:
-        return ValueError(f"--quantization {NAME}: {cls.why}")
+    def error(cls) -> IncompatibleEngine:
+        return IncompatibleEngine(f"--quantization {NAME}: {cls.why}")
 
     @classmethod
     def get_name(cls) -> str:

@@ -1,16 +1,16 @@
-"""Lines of the log: one for each kind of layer, however many of them a model has."""
+"""Lines in vLLM's log, each printed once: a model has many layers of one kind."""
 from __future__ import annotations
 
 import sluice_moe
 
 from . import compat
 
-_said: set[str] = set()
+_logged: set[str] = set()
 
 
-def say_once(line: str, *, warning: bool = False) -> None:
-    if line in _said:
+def log_once(line: str, *, warning: bool = False) -> None:
+    if line in _logged:
         return
-    _said.add(line)
+    _logged.add(line)
     log = compat.logger()
     (log.warning if warning else log.info)("sluice %s: %s", sluice_moe.version(), line)

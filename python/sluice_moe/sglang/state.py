@@ -1,0 +1,57 @@
+"""The state that the hooks of a process share: the version of SGLang, the logger, and the errors for what was requested and cannot run.
+
+hooks.py sets the version once. The modules of the layers only read it, so they do not import the module that installs them.
+"""
+from __future__ import annotations
+
+import logging
+from typing import Optional
+
+from sluice_moe.errors import IncompatibleEngine, UnsupportedLayer
+
+from . import compat
+
+logger = logging.getLogger("sluice_moe.sglang")
+
+_seams: Optional[compat.Seams] = None
+
+
+def use(seams: compat.Seams) -> None:
+    """Sets the version of this process."""
+    global _seams
+    _seams = seams
+
+
+def seams() -> Optional[compat.Seams]:
+    """The version of this process; None before register()."""
+    return _seams
+
+
+def takes_method() -> bool:
+    """Whether FusedMoE takes a quant_method."""
+    return _seams.method_argument
+
+
+def asked_by() -> str:
+    """The flag or the environment variable that selects Sluice."""
+    return _seams.asked_by
+
+
+def chosen() -> bool:
+    """Whether Sluice runs the layers that are built or called now. A draft model may have another backend than its target."""
+    from sglang.srt.layers.moe.utils import get_moe_runner_backend
+
+    return get_moe_runner_backend().value == _seams.backend
+
+
+def refused(reason: str) -> IncompatibleEngine:
+    """The error for a process that cannot use Sluice. It is logged too: SGLang does not print every exception."""
+    logger.error("sluice: %s", reason)
+    return IncompatibleEngine(f"sluice: {reason}")
+
+
+def refused_layer(prefix: str, reason: str) -> UnsupportedLayer:
+    """The error for a module that Sluice cannot run, logged like refused()."""
+    line = f"{prefix or 'experts'}: {reason}"
+    logger.error("sluice: %s", line)
+    return UnsupportedLayer(f"sluice: {line}")
