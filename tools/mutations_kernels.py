@@ -189,9 +189,9 @@ KERNELS = [
         "norm_without_eps",
         "eps is not added",
         "rms_norm_rows_sm90",
-        "kernels/rms_norm_rows_sm90.cu",
-        "static_cast<float>(p.hidden) + p.eps",
-        "static_cast<float>(p.hidden) + 0.f * p.eps",
+        "kernels/row_norm.cuh",
+        "static_cast<float>(hidden) + eps",
+        "static_cast<float>(hidden) + 0.f * eps",
         "rms_norm",
     ),
     Mutation(
