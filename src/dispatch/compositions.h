@@ -11,6 +11,7 @@
 #include "ops/grouped_mlp.h"
 #include "ops/linear_argmax.h"
 #include "ops/norm_router_route.h"
+#include "ops/qk_norm_rope_kv_write.h"
 
 namespace sluice {
 
@@ -145,6 +146,21 @@ struct QkvRopeKvWriteParts {
   static size_t between_bytes(const QkvRopeKvWrite::Problem&, Backend) { return 0; }
   static auto args(const QkvRopeKvWrite::Problem& p, const QkvRopeKvWrite::Args& a, std::byte*, Backend) {
     return std::tuple(QkvRopeKvWrite::project(a), QkvRopeKvWrite::turn(p, a));
+  }
+};
+
+template <const Catalog& (*kCatalog)()>
+struct QkNormRopeKvWriteParts {
+  using Op = QkNormRopeKvWrite;
+  using Parts = std::tuple<RmsNorm, RmsNorm, RopeKvWrite>;
+  static const Catalog& catalog() { return kCatalog(); }
+  static auto parts(const Op::Problem& p) {
+    return std::tuple(PartOf<RmsNorm>{Op::queries(p)}, PartOf<RmsNorm>{Op::keys(p)},
+                      PartOf<RopeKvWrite>{p.turn});
+  }
+  static size_t between_bytes(const Op::Problem&, Backend) { return 0; }
+  static auto args(const Op::Problem&, const Op::Args& a, std::byte*, Backend) {
+    return std::tuple(Op::queries(a), Op::keys(a), static_cast<const RopeKvWrite::Args&>(a));
   }
 };
 

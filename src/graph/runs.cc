@@ -64,14 +64,32 @@ RopeKvWrite::Problem turn_of(const RunView& v, size_t rope, size_t write) {
   return p;
 }
 
-// Keys stand behind the queries and values behind the keys, in the rows that turn.
+// Whether no stage from `end` on reads any of `count` columns of a value, which a run leaves other than its stages do.
+bool unread(const Graph& graph, size_t end, const Bind& columns, int64_t count) {
+  const Value& v = graph.values()[static_cast<size_t>(columns.value)];
+  if (v.place != Place::kBetween || v.kept) return false;
+  for (size_t i = end; i < graph.stages().size(); ++i) {
+    const std::vector<Bind>& binds = graph.stages()[i].slots;
+    for (size_t k = 0; k < binds.size(); ++k) {
+      if (binds[k].value != columns.value) continue;
+      const SlotSpec spec = graph.stages()[i].op->slots(1)[k];
+      int64_t width = 1;
+      for (int d = 1; d < spec.rank; ++d) width *= spec.shape[static_cast<size_t>(d)];
+      if (binds[k].column < columns.column + count && columns.column < binds[k].column + width) return false;
+    }
+  }
+  return true;
+}
+
+// Keys stand behind the queries and values behind the keys, in the rows that turn; the turned keys are read in the cache alone.
 bool turns_and_writes(const RunView& v, size_t rope, size_t write, const RopeKvWrite::Problem& p) {
   const Bind x = v.bind<Rope>(rope, &Rope::Args::x), keys = v.bind<KvWrite>(write, &KvWrite::Args::k),
              values = v.bind<KvWrite>(write, &KvWrite::Args::v);
   const int64_t head = p.rope.head_dim;
   return p.rope.heads > 0 && RopeKvWrite::write(p) == v.of<KvWrite>(write).problem() &&
          x.value == keys.value && x.value == values.value && keys.column == x.column + p.rope.heads * head &&
-         values.column == keys.column + p.kv_heads * head;
+         values.column == keys.column + p.kv_heads * head &&
+         unread(v.graph(), v.first() + write + 1, keys, p.kv_heads * head);
 }
 
 }  // namespace
@@ -270,6 +288,32 @@ RopeKvWrite::Args RunOf<RopeKvWrite>::args(const RopeKvWrite::Problem& p, const 
           .v_cache = write.v_cache};
 }
 
+std::optional<QkNormRopeKvWrite::Problem> RunOf<QkNormRopeKvWrite>::problem(const RunView& v) {
+  using N = RmsNorm::Args;
+  const RmsNorm::Problem& queries = v.of<RmsNorm>(0).problem();
+  const Bind of_queries = v.bind<RmsNorm>(0, &N::y), of_keys = v.bind<RmsNorm>(1, &N::y);
+  const QkNormRopeKvWrite::Problem p{.turn = turn_of(v, 2, 3),
+                                     .eps = queries.eps,
+                                     .norm_w = queries.w,
+                                     .x_unaligned = v.unaligned({of_queries})};
+  if (!turns_and_writes(v, 2, 3, p.turn) || !linked(of_queries, v.bind<RmsNorm>(0, &N::x)) ||
+      !linked(of_keys, v.bind<RmsNorm>(1, &N::x)) || !linked(of_queries, v.bind<Rope>(2, &Rope::Args::x)) ||
+      !linked(of_keys, v.bind<KvWrite>(3, &KvWrite::Args::k)) || QkNormRopeKvWrite::queries(p) != queries ||
+      QkNormRopeKvWrite::keys(p) != v.of<RmsNorm>(1).problem())
+    return {};
+  return p;
+}
+
+QkNormRopeKvWrite::Args RunOf<QkNormRopeKvWrite>::args(const QkNormRopeKvWrite::Problem& p,
+                                                       const RmsNorm::Args& queries,
+                                                       const RmsNorm::Args& keys, const Rope::Args& rope,
+                                                       const KvWrite::Args& write) {
+  QkNormRopeKvWrite::Args out;
+  static_cast<RopeKvWrite::Args&>(out) = RunOf<RopeKvWrite>::args(p.turn, rope, write);
+  out.q_norm = queries.weight, out.k_norm = keys.weight;
+  return out;
+}
+
 std::optional<QkvRopeKvWrite::Problem> RunOf<QkvRopeKvWrite>::problem(const RunView& v) {
   const Linear::Problem& linear = v.of<Linear>(0).problem();
   const QkvRopeKvWrite::Problem p{.rope = turn_of(v, 1, 2),
@@ -278,8 +322,10 @@ std::optional<QkvRopeKvWrite::Problem> RunOf<QkvRopeKvWrite>::problem(const RunV
                                   .layout = linear.layout,
                                   .bias = linear.bias,
                                   .x_unaligned = linear.x_unaligned};
+  const Bind values = v.bind<KvWrite>(2, &KvWrite::Args::v);
   if (!turns_and_writes(v, 1, 2, p.rope) || QkvRopeKvWrite::project(p) != linear ||
-      !linked(v.bind<Linear>(0, &Linear::Args::y), v.bind<Rope>(1, &Rope::Args::x)))
+      !linked(v.bind<Linear>(0, &Linear::Args::y), v.bind<Rope>(1, &Rope::Args::x)) ||
+      !unread(v.graph(), v.first() + 3, values, p.rope.kv_heads * p.rope.rope.head_dim))
     return {};
   return p;
 }

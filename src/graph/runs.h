@@ -57,7 +57,7 @@ struct RunOf;
 
 // In the order that breaks ties of cost.
 using AllRuns = OpList<RouterRoute, NormRouterRoute, RouteGroup, GroupedMlp, ExpertMlp, CombineNorm,
-                       RopeKvWrite, QkvRopeKvWrite>;
+                       RopeKvWrite, QkNormRopeKvWrite, QkvRopeKvWrite>;
 
 template <class Visit>
 void for_each_run(Visit visit) {
@@ -127,6 +127,16 @@ struct RunOf<RopeKvWrite> {
   static std::vector<ValueId> hidden(const RunView&) { return {}; }
   static RopeKvWrite::Args args(const RopeKvWrite::Problem& p, const Rope::Args& rope,
                                 const KvWrite::Args& write);
+};
+
+template <>
+struct RunOf<QkNormRopeKvWrite> {
+  using Ops = OpList<RmsNorm, RmsNorm, Rope, KvWrite>;
+  static std::optional<QkNormRopeKvWrite::Problem> problem(const RunView& v);
+  static std::vector<ValueId> hidden(const RunView&) { return {}; }
+  static QkNormRopeKvWrite::Args args(const QkNormRopeKvWrite::Problem& p, const RmsNorm::Args& queries,
+                                      const RmsNorm::Args& keys, const Rope::Args& rope,
+                                      const KvWrite::Args& write);
 };
 
 template <>

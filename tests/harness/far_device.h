@@ -68,6 +68,7 @@ class FarDevice final : public Device {
     compose<GroupedMlpParts<own>>();
     compose<NormRouterRouteParts<own>>();
     compose<CombineNormParts<own>>();
+    compose<QkNormRopeKvWriteParts<own>>();
     compose<QkvRopeKvWriteParts<own>>();
     compose<LinearArgmaxParts<own>>();
   }

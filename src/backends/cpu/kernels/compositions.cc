@@ -18,6 +18,8 @@ extern const Candidate<GroupedMlp> grouped_mlp_in_turn =
     InTurn<GroupedMlpParts<catalog>>::card("cpu.grouped_mlp.in_turn", Backend::kCpu, 1);
 extern const Candidate<CombineNorm> combine_norm_in_turn =
     InTurn<CombineNormParts<catalog>>::card("cpu.combine_norm.in_turn", Backend::kCpu, 1);
+extern const Candidate<QkNormRopeKvWrite> qk_norm_rope_kv_write_in_turn =
+    InTurn<QkNormRopeKvWriteParts<catalog>>::card("cpu.qk_norm_rope_kv_write.in_turn", Backend::kCpu, 1);
 extern const Candidate<QkvRopeKvWrite> qkv_rope_kv_write_in_turn =
     InTurn<QkvRopeKvWriteParts<catalog>>::card("cpu.qkv_rope_kv_write.in_turn", Backend::kCpu, 1);
 

@@ -10,6 +10,7 @@ extern const Candidate<RouteTopk> route_topk_warp_sm90;
 extern const Candidate<ExpertGemm> expert_gemm_fma_sm90;
 extern const Candidate<Linear> linear_fma_sm90;
 extern const Candidate<Combine> combine_rows_sm90;
+extern const Candidate<RmsNorm> rms_norm_rows_sm90;
 
 // Planned where their parts are: in a build without CUDA kernels.
 extern const Candidate<RouterRoute> router_route_in_turn = InTurn<RouterRouteParts<catalog>>::card(
@@ -29,6 +30,9 @@ extern const Candidate<GroupedMlp> grouped_mlp_in_turn = InTurn<GroupedMlpParts<
     "cuda.grouped_mlp.in_turn", Backend::kCuda, 16, expert_gemm_fma_sm90.planned);
 extern const Candidate<CombineNorm> combine_norm_in_turn = InTurn<CombineNormParts<catalog>>::card(
     "cuda.combine_norm.in_turn", Backend::kCuda, 1, combine_rows_sm90.planned);
+extern const Candidate<QkNormRopeKvWrite> qk_norm_rope_kv_write_in_turn =
+    InTurn<QkNormRopeKvWriteParts<catalog>>::card("cuda.qk_norm_rope_kv_write.in_turn", Backend::kCuda, 1,
+                                                  rms_norm_rows_sm90.planned);
 extern const Candidate<QkvRopeKvWrite> qkv_rope_kv_write_in_turn = InTurn<QkvRopeKvWriteParts<catalog>>::card(
     "cuda.qkv_rope_kv_write.in_turn", Backend::kCuda, 16, linear_fma_sm90.planned);
 
