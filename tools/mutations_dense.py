@@ -124,7 +124,7 @@ DENSE = [
         "qkv_rope_kv_write_turns_back",
         "the second half of a head turns the other way",
         "qkv_rope_kv_write_stream_sm90",
-        "kernels/qkv_rope_kv_write.cuh",
+        "kernels/rope_pairs.cuh",
         "second ? other * sin : -(other * sin)",
         "second ? -(other * sin) : -(other * sin)",
         "qkv_rope_kv_write",

@@ -432,6 +432,22 @@ KERNELS = [
         "RopeKvWrite/*",
     ),
     Mutation(
+        "qk_norm_run_of_other_keys",
+        "the norm of keys may be of any columns",
+        "src/graph/runs.cc",
+        "known.column + in_pattern.column == bind.column;",
+        "(known.column + in_pattern.column == bind.column || true);",
+        "GraphRuns.*",
+    ),
+    Mutation(
+        "turned_keys_may_be_read",
+        "a stage that reads the keys of a projection's rows does not keep them",
+        "src/graph/runs.cc",
+        " && columns.column < binds[k].column + width) return false;",
+        " && columns.column < binds[k].column + width) continue;",
+        "GraphRuns.*",
+    ),
+    Mutation(
         "qkv_rope_kv_write_queries_for_keys",
         "keys and values of a row are its first heads",
         "src/ops/qkv_rope_kv_write.cc",

@@ -66,7 +66,7 @@ struct ForcedWay {
 template <class Op>
 std::vector<std::string> words_of_stages(const Catalog& catalog, const typename Op::Problem& problem) {
   std::vector<std::string> out = {""};
-  const Graph graph = run_graph<Op>(problem).graph;
+  const Graph graph = op_graph<Op>(problem);
   const std::vector<std::string_view> ops = ops_of(graph);
   std::vector<std::string> of_some;
   for_each_op([&]<class Part>() {

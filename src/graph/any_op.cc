@@ -214,7 +214,7 @@ class ErasedProblem final : public AnyProblem {
     const typename Op::Problem most = Op::at_tokens(problem_, tokens_max);
     if (const Refusal contract = Op::validate(most); !contract.accepted())
       return invalid(std::string(Op::kName) + " (" + fields_text(most) + "): " + contract.line());
-    auto step = Step::plan(std::string(Op::kName), device, catalog, run_graph<Op>(problem_).graph,
+    auto step = Step::plan(std::string(Op::kName), device, catalog, op_graph<Op>(problem_),
                            std::max<int64_t>(tokens_max, 1),
                            {.policy = policy, .phases = {{.first = tokens_min, .last = tokens_max}}});
     if (!step.ok()) return step.status();

@@ -40,6 +40,8 @@ class RunGraph {
     for (auto& [member, bind] : slots_)
       if (member == slot) bind = of;
   }
+  // The operation's kernels leave something else in `count` columns of a value than its stages do.
+  void leaves(const Bind& columns, int64_t count) { scratch_.push_back({columns, count}); }
   // A stage whose tensors are the operation's own.
   template <class Part>
   void add_own(std::string name, const typename Part::Problem& problem) {
@@ -51,11 +53,13 @@ class RunGraph {
     graph.template add_bound<Part>(std::move(name), problem, std::move(binds));
   }
   const std::vector<std::pair<Slot, Bind>>& slots() const { return slots_; }
+  const std::vector<std::pair<Bind, int64_t>>& scratch() const { return scratch_; }
 
   Graph graph;
 
  private:
   std::vector<std::pair<Slot, Bind>> slots_;
+  std::vector<std::pair<Bind, int64_t>> scratch_;
 };
 
 }  // namespace sluice

@@ -46,7 +46,7 @@ RunDecision decide_run(const typename Op::Problem& problem, const DeviceInfo& de
                        const Policy& policy = {}) {
   Decision whole = decide_in_words<Op>(problem, device, catalog.table<Op>(), policy_for(policy, Op::kName));
   if (!whole.contract.accepted()) return {std::move(whole)};
-  return with_stages(std::move(whole), Op::kName, run_graph<Op>(problem).graph, Op::tokens_of(problem),
+  return with_stages(std::move(whole), Op::kName, op_graph<Op>(problem), Op::tokens_of(problem),
                      device, catalog, policy);
 }
 

@@ -44,6 +44,22 @@ bool unseen(const Graph& graph, size_t first, size_t end, ValueId value) {
   return true;
 }
 
+bool unread(const Graph& graph, size_t end, const Bind& columns, int64_t count) {
+  const Value& v = graph.values()[static_cast<size_t>(columns.value)];
+  if (v.kept) return false;
+  for (size_t i = end; i < graph.stages().size(); ++i) {
+    const std::vector<Bind>& binds = graph.stages()[i].slots;
+    for (size_t k = 0; k < binds.size(); ++k) {
+      if (binds[k].value != columns.value) continue;
+      const SlotSpec spec = graph.stages()[i].op->slots(1)[k];
+      int64_t width = 1;
+      for (int d = 1; d < spec.rank; ++d) width *= spec.shape[static_cast<size_t>(d)];
+      if (binds[k].column < columns.column + count && columns.column < binds[k].column + width) return false;
+    }
+  }
+  return true;
+}
+
 StageSlot source_of(const Graph& pattern, const Bind& bind) {
   for (size_t k = 0; bind.value != kNoValue && k < pattern.stages().size(); ++k) {
     const std::vector<Bind>& slots = pattern.stages()[k].slots;
@@ -146,6 +162,17 @@ void add_rotation(RunGraph<Op>* g, const RopeKvWrite::Problem& p, const Bind& qk
                                   {&W::slot_of, (*g)(&A::slot_of)},
                                   {&W::k_cache, (*g)(&A::k_cache)},
                                   {&W::v_cache, (*g)(&A::v_cache)}});
+}
+
+// Queries, keys and values as columns of one value.
+template <class Op>
+ValueId add_rows_of_heads(RunGraph<Op>* g, const RopeKvWrite::Problem& p) {
+  using A = typename Op::Args;
+  const int64_t keys = p.rope.heads * p.rope.head_dim, values = keys + p.kv_heads * p.rope.head_dim;
+  const ValueId qkv = g->graph.call("qkv");
+  g->is_part(&A::q, Bind(qkv)), g->is_part(&A::k, Bind(qkv, keys)), g->is_part(&A::v, Bind(qkv, values));
+  g->leaves(Bind(qkv, keys), p.kv_heads * p.rope.head_dim);
+  return qkv;
 }
 
 }  // namespace
@@ -261,11 +288,51 @@ std::optional<RopeKvWrite::Problem> RunOf<RopeKvWrite>::of(const Rope::Problem& 
 }
 
 void RunOf<RopeKvWrite>::stages(const RopeKvWrite::Problem& p, RunGraph<RopeKvWrite>* g) {
-  using A = RopeKvWrite::Args;
-  const int64_t keys = p.rope.heads * p.rope.head_dim, values = keys + p.kv_heads * p.rope.head_dim;
-  const ValueId qkv = g->graph.call("qkv");
-  g->is_part(&A::q, Bind(qkv)), g->is_part(&A::k, Bind(qkv, keys)), g->is_part(&A::v, Bind(qkv, values));
-  add_rotation(g, p, Bind(qkv));
+  add_rotation(g, p, add_rows_of_heads(g, p));
+}
+
+std::optional<QkNormRopeKvWrite::Problem> RunOf<QkNormRopeKvWrite>::of(const RmsNorm::Problem& queries,
+                                                                       const RmsNorm::Problem&,
+                                                                       const Rope::Problem& rope,
+                                                                       const KvWrite::Problem& write) {
+  if (rope.heads <= write.kv_heads) return {};
+  return QkNormRopeKvWrite::Problem{
+      .turn = rotation_of(rope, write), .eps = queries.eps, .norm_w = queries.w};
+}
+
+void RunOf<QkNormRopeKvWrite>::stages(const QkNormRopeKvWrite::Problem& p, RunGraph<QkNormRopeKvWrite>* g) {
+  using N = RmsNorm::Args;
+  const Bind queries(add_rows_of_heads(g, p.turn)), keys = (*g)(&A::k);
+  g->graph.add<RmsNorm>("q_norm", QkNormRopeKvWrite::queries(p),
+                        {{&N::x, queries}, {&N::weight, (*g)(&A::q_norm)}, {&N::y, queries}});
+  g->graph.add<RmsNorm>("k_norm", QkNormRopeKvWrite::keys(p),
+                        {{&N::x, keys}, {&N::weight, (*g)(&A::k_norm)}, {&N::y, keys}});
+  add_rotation(g, p.turn, queries);
+}
+
+void RunOf<QkNormRopeKvWrite>::alone(const QkNormRopeKvWrite::Problem& p, RunGraph<QkNormRopeKvWrite>* g) {
+  using N = RmsNorm::Args;
+  using R = Rope::Args;
+  using W = KvWrite::Args;
+  const Rope::Problem queries = p.turn.rope, keys = RopeKvWrite::keys(p.turn);
+  const Bind q = g->in_rows(&A::q, queries.heads * queries.head_dim),
+             k = g->in_rows(&A::k, keys.heads * keys.head_dim);
+  const auto rotate = [&](const char* name, const Rope::Problem& rope, const Bind& x) {
+    g->graph.add<Rope>(name, rope,
+                       {{&R::positions, (*g)(&A::positions)}, {&R::table, (*g)(&A::table)}, {&R::x, x}});
+  };
+  g->graph.add<RmsNorm>("q_norm", QkNormRopeKvWrite::queries(p),
+                        {{&N::x, q}, {&N::weight, (*g)(&A::q_norm)}, {&N::y, q}});
+  g->graph.add<RmsNorm>("k_norm", QkNormRopeKvWrite::keys(p),
+                        {{&N::x, k}, {&N::weight, (*g)(&A::k_norm)}, {&N::y, k}});
+  rotate("q_rope", queries, q);
+  rotate("k_rope", keys, k);
+  g->graph.add<KvWrite>("kv_write", RopeKvWrite::write(p.turn),
+                        {{&W::k, k},
+                         {&W::v, (*g)(&A::v)},
+                         {&W::slot_of, (*g)(&A::slot_of)},
+                         {&W::k_cache, (*g)(&A::k_cache)},
+                         {&W::v_cache, (*g)(&A::v_cache)}});
 }
 
 std::optional<QkvRopeKvWrite::Problem> RunOf<QkvRopeKvWrite>::of(const Linear::Problem& linear,
@@ -285,6 +352,8 @@ void RunOf<QkvRopeKvWrite>::stages(const QkvRopeKvWrite::Problem& p, RunGraph<Qk
   using L = Linear::Args;
   const Linear::Problem linear = QkvRopeKvWrite::project(p);
   const Bind qkv = g->in_rows(&A::qkv, linear.features);
+  const int64_t queries = p.rope.rope.heads * p.rope.rope.head_dim;
+  g->leaves(Bind(qkv.value, queries), linear.features - queries);
   g->graph.add<Linear>(
       "qkv", linear, {{&L::x, (*g)(&A::x)}, {&L::w, (*g)(&A::w)}, {&L::bias, (*g)(&A::bias)}, {&L::y, qkv}});
   add_rotation(g, p.rope, qkv);

@@ -17,10 +17,12 @@ namespace sluice {
 //   Ops               the operations of its stages, one after the other
 //   of(problems...)   the problem whose stages have these problems, without regard to x_unaligned and settled; none where it cannot say
 //                     what they do. What it leaves out is found when its own stages are compared with these.
-//   stages(p, g)      adds its stages to `g`. Values between them are those that its kernels need not write.
+//   stages(p, g)      adds its stages to `g`, and what its kernels leave otherwise (RunGraph::leaves). Values between the stages are
+//                     those that its kernels need not write.
 //   kUnaligned        slots whose rows begin at multiples of 16 bytes unless the problem's x_unaligned says otherwise; may be absent
 //   kSettled          slots that no launch writes if the problem says that they are settled (settled(p)); may be absent
-//   kKernelsOnly      true where its own slots are columns of its stages' tensors, so that a caller's cannot be theirs; may be absent
+//   alone(p, g)       the stages that compute it for a caller whose tensors are not columns of one, as stages() has them; may be absent
+//   kKernelsOnly      true where no stages compute it for such a caller; may be absent
 template <class Op>
 struct RunOf;
 template <class Op>
@@ -30,7 +32,7 @@ concept kIsRun = requires {
 
 // In the order that breaks ties of cost.
 using AllRuns = OpList<RouterRoute, NormRouterRoute, RouteGroup, GroupedMlp, ExpertMlp, CombineNorm,
-                       RopeKvWrite, QkvRopeKvWrite, LinearArgmax>;
+                       RopeKvWrite, QkNormRopeKvWrite, QkvRopeKvWrite, LinearArgmax>;
 
 template <class Visit>
 void for_each_run(Visit visit) {
@@ -114,6 +116,21 @@ struct RunOf<QkvRopeKvWrite> {
   static bool& settled(QkvRopeKvWrite::Problem& p) { return p.rope.settled; }
 };
 
+template <>
+struct RunOf<QkNormRopeKvWrite> {
+  using A = QkNormRopeKvWrite::Args;
+  using Ops = OpList<RmsNorm, RmsNorm, Rope, KvWrite>;
+  static std::optional<QkNormRopeKvWrite::Problem> of(const RmsNorm::Problem& queries,
+                                                      const RmsNorm::Problem& keys,
+                                                      const Rope::Problem& rope,
+                                                      const KvWrite::Problem& write);
+  static void stages(const QkNormRopeKvWrite::Problem& p, RunGraph<QkNormRopeKvWrite>* g);
+  static constexpr SlotOf<QkNormRopeKvWrite> kUnaligned[] = {&A::q, &A::k, &A::v};
+  static constexpr SlotOf<QkNormRopeKvWrite> kSettled[] = {&A::positions, &A::table, &A::slot_of};
+  static bool& settled(QkNormRopeKvWrite::Problem& p) { return p.turn.settled; }
+  static void alone(const QkNormRopeKvWrite::Problem& p, RunGraph<QkNormRopeKvWrite>* g);
+};
+
 // Greedy decoding.
 template <>
 struct RunOf<LinearArgmax> {
@@ -150,6 +167,8 @@ namespace detail {
 std::vector<Bind> match(const Graph& pattern, const Graph& graph, size_t first);
 // Whether nobody but the stages [first, end) reads the value.
 bool unseen(const Graph& graph, size_t first, size_t end, ValueId value);
+// Whether no stage from `end` on reads any of `count` columns of a value.
+bool unread(const Graph& graph, size_t end, const Bind& columns, int64_t count);
 // Where a pattern's stages first have this.
 StageSlot source_of(const Graph& pattern, const Bind& bind);
 
@@ -182,6 +201,18 @@ RunGraph<Op> run_graph(const typename Op::Problem& problem) {
   return out;
 }
 
+// The same for a caller who has the tensors.
+template <class Op>
+Graph op_graph(const typename Op::Problem& problem) {
+  if constexpr (requires(RunGraph<Op> * g) { RunOf<Op>::alone(problem, g); }) {
+    RunGraph<Op> out(Op::at_tokens(problem, 0));
+    RunOf<Op>::alone(Op::at_tokens(problem, 0), &out);
+    return std::move(out.graph);
+  } else {
+    return run_graph<Op>(problem).graph;
+  }
+}
+
 // What an operation of several would compute from a stage on; none where it cannot.
 template <class Op>
 std::optional<FoundRun<Op>> find_run(const Graph& graph, size_t first) {
@@ -198,6 +229,11 @@ std::optional<FoundRun<Op>> find_run(const Graph& graph, size_t first) {
     if (pattern.graph.values()[v].place != Place::kBetween) continue;
     out.hidden.push_back(values[v].value);
     if (!detail::unseen(graph, first, first + kRunStages<Op>, values[v].value)) return {};
+  }
+  for (const auto& [columns, count] : pattern.scratch()) {
+    Bind there = values[static_cast<size_t>(columns.value)];
+    there.column += columns.column;
+    if (!detail::unread(graph, first + kRunStages<Op>, there, count)) return {};
   }
   for (const auto& [slot, bind] : pattern.slots())
     out.sources.push_back(detail::source_of(pattern.graph, bind));

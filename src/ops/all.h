@@ -18,6 +18,7 @@
 #include "ops/mask_logits.h"
 #include "ops/norm_router_route.h"
 #include "ops/pack_experts.h"
+#include "ops/qk_norm_rope_kv_write.h"
 #include "ops/qkv_rope_kv_write.h"
 #include "ops/rms_norm.h"
 #include "ops/rope.h"
@@ -38,7 +39,7 @@ struct OpList {};
 using AllOps =
     OpList<RouterGemm, LoraDelta, RouteTopk, RouterRoute, NormRouterRoute, GroupRows, RouteGroup, PackExperts,
            ExpertGemm, Combine, CombineNorm, GroupedMlp, ExpertMlp, CountExperts, Linear, TakeTokens,
-           Embedding, RmsNorm, Rope, KvWrite, RopeKvWrite, QkvRopeKvWrite, Attention, LatentAttention,
-           AdjustLogits, MaskLogits, Sample, LinearArgmax, TopLogprobs>;
+           Embedding, RmsNorm, Rope, KvWrite, RopeKvWrite, QkNormRopeKvWrite, QkvRopeKvWrite, Attention,
+           LatentAttention, AdjustLogits, MaskLogits, Sample, LinearArgmax, TopLogprobs>;
 
 }  // namespace sluice

@@ -19,6 +19,7 @@
 #include "cases/lora_delta.h"
 #include "cases/mask_logits.h"
 #include "cases/norm_router_route.h"
+#include "cases/qk_norm_rope_kv_write.h"
 #include "cases/qkv_rope_kv_write.h"
 #include "cases/rms_norm.h"
 #include "cases/rope.h"
@@ -72,8 +73,9 @@ class CopyTraffic {
 // What kernels may read before they wait for the previous launch.
 bool is_weight(std::string_view slot) {
   for (const char* name :
-       {"w", "weight", "norm_weight", "bias", "gate_bias", "a", "b", "scale", "hash_table", "expert_map",
-        "up", "up_scale", "up_bias", "down", "down_scale", "down_bias", "sinks", "kv_b"})
+       {"w",       "weight", "norm_weight", "q_norm",     "k_norm",     "bias", "gate_bias",
+        "a",       "b",      "scale",       "hash_table", "expert_map", "up",   "up_scale",
+        "up_bias", "down",   "down_scale",  "down_bias",  "sinks",      "kv_b"})
     if (slot == name) return true;
   return false;
 }
@@ -186,7 +188,7 @@ class Chain {
 
 template <class Op>
 struct Problems;
-// Of an operation that is another one and a norm.
+// Of an operation that is another one and norms.
 template <class Op, class Part>
 struct ProblemsAround {
   static std::vector<typename Op::Problem> list() {
@@ -371,10 +373,13 @@ struct Problems<RopeKvWrite> {
   static std::vector<RopeKvWrite::Problem> list() {
     return {
         {.rope = {.tokens = 1}},
+        {.rope = {.tokens = 40, .heads = 32, .head_dim = 128, .rotary = 128}, .cache = CacheType::kE4M3},
         {.rope = {.tokens = 40, .heads = 9, .head_dim = 17, .rotary = 14, .table_rows = 50, .x = DType::kF32},
          .kv_heads = 3}};
   }
 };
+template <>
+struct Problems<QkNormRopeKvWrite> : ProblemsAround<QkNormRopeKvWrite, RopeKvWrite> {};
 template <>
 struct Problems<QkvRopeKvWrite> {
   static std::vector<QkvRopeKvWrite::Problem> list() {
@@ -431,8 +436,8 @@ class GpuChain : public OnGpu {};
 using Chained =
     ::testing::Types<AdjustLogits, Attention, Combine, CombineNorm, CountExperts, Embedding, ExpertMlp,
                      GroupedMlp, KvWrite, LatentAttention, Linear, LinearArgmax, RouterGemm, RouterRoute,
-                     LoraDelta, MaskLogits, NormRouterRoute, RmsNorm, Rope, RopeKvWrite, QkvRopeKvWrite,
-                     RouteTopk, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
+                     LoraDelta, MaskLogits, NormRouterRoute, RmsNorm, Rope, RopeKvWrite, QkNormRopeKvWrite,
+                     QkvRopeKvWrite, RouteTopk, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuChain, Chained, OpNames);
 
 template <class Op, class F>

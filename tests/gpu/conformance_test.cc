@@ -23,6 +23,7 @@
 #include "cases/mask_logits.h"
 #include "cases/norm_router_route.h"
 #include "cases/pack_experts.h"
+#include "cases/qk_norm_rope_kv_write.h"
 #include "cases/qkv_rope_kv_write.h"
 #include "cases/rms_norm.h"
 #include "cases/rope.h"
@@ -76,8 +77,8 @@ class GpuConformance : public OnGpu {
 using Tested = ::testing::Types<AdjustLogits, Attention, Combine, CombineNorm, CountExperts, Embedding,
                                 ExpertGemm, ExpertMlp, GroupedMlp, KvWrite, LatentAttention, Linear,
                                 LinearArgmax, LoraDelta, MaskLogits, NormRouterRoute, PackExperts, RmsNorm,
-                                Rope, RopeKvWrite, QkvRopeKvWrite, RouterGemm, RouteTopk, RouterRoute,
-                                GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
+                                Rope, RopeKvWrite, QkNormRopeKvWrite, QkvRopeKvWrite, RouterGemm, RouteTopk,
+                                RouterRoute, GroupRows, RouteGroup, Sample, TakeTokens, TopLogprobs>;
 TYPED_TEST_SUITE(GpuConformance, Tested, OpNames);
 
 template <class Op>

@@ -8,6 +8,8 @@
 #include "dispatch/plan.h"
 #include "graph/runs.h"
 #include "graph/step.h"
+#include "models/family.h"
+#include "nn/decoder_graph.h"
 #include "nn/moe_graph.h"
 
 namespace sluice::test {
@@ -31,6 +33,57 @@ Graph chain_of_norms(int count) {
     g.add<RmsNorm>("norm", norm_problem(), {{&A::x, from}, {&A::weight, weight}, {&A::y, to}});
     from = to;
   }
+  return g;
+}
+
+// Attention from its projection, or from the norms of its heads, to the cache: two heads of queries and one each of keys and values,
+// eight elements wide, in rows of 32.
+struct ToTheCache {
+  bool projected = false, normed = true;
+  enum class Between : uint8_t {
+    kNothing,
+    kStage,
+    kCut
+  } between = Between::kNothing;  // behind the norm of queries
+  double eps_of_keys = 1e-6;
+  int64_t normed_keys = 16, stored_keys = 16;  // columns
+  int64_t read = -1;                           // a head that a later stage reads, by its column; -1: none
+  bool kept = false;
+};
+Graph to_the_cache(const ToTheCache& how) {
+  constexpr int64_t kHead = 8;
+  constexpr DType kF = DType::kF32;
+  Graph g;
+  const ValueId x = g.call("x"), weight = g.held("weight"), qkv = g.between("qkv"),
+                other = g.between("other");
+  if (how.kept) g.keep(qkv);
+  using L = Linear::Args;
+  if (how.projected)
+    g.add<Linear>("qkv", {.tokens = 0, .features = 32, .width = 16, .x = kF, .y = kF},
+                  {{&L::x, x}, {&L::w, weight}, {&L::y, qkv}});
+  using N = RmsNorm::Args;
+  const auto norm = [&](const char* name, int64_t heads, double eps, const Bind& from, const Bind& to) {
+    g.add<RmsNorm>(name, {.tokens = 0, .hidden = kHead, .eps = eps, .x = kF, .y = kF, .heads = heads},
+                   {{&N::x, from}, {&N::weight, weight}, {&N::y, to}});
+  };
+  if (how.normed) {
+    const Bind keys(qkv, how.normed_keys);
+    norm("q_norm", 2, 1e-6, qkv, qkv);
+    if (how.between == ToTheCache::Between::kStage) norm("between", 1, 1e-6, other, other);
+    if (how.between == ToTheCache::Between::kCut) g.cut();
+    norm("k_norm", 1, how.eps_of_keys, keys, keys);
+  }
+  using R = Rope::Args;
+  g.add<Rope>("rope", {.tokens = 0, .heads = 3, .head_dim = kHead, .rotary = kHead, .x = kF},
+              {{&R::positions, g.call("positions")}, {&R::table, g.held("table")}, {&R::x, qkv}});
+  using W = KvWrite::Args;
+  g.add<KvWrite>("kv_write", {.tokens = 0, .kv_heads = 1, .head_dim = kHead, .kv = kF},
+                 {{&W::k, Bind(qkv, how.stored_keys)},
+                  {&W::v, Bind(qkv, 24)},
+                  {&W::slot_of, g.call("slot_of")},
+                  {&W::k_cache, g.held("k_cache")},
+                  {&W::v_cache, g.held("v_cache")}});
+  if (how.read >= 0) norm("reader", 1, 1e-6, Bind(qkv, how.read), other);
   return g;
 }
 
@@ -178,6 +231,60 @@ TEST(GraphRuns, CoverWhatNobodyElseSees) {
   config.x_unaligned = true;
   EXPECT_TRUE(first_run<CombineNorm>(moe_graph(config).graph)->x_unaligned);
   EXPECT_TRUE(first_run<NormRouterRoute>(moe_graph(config).graph)->x_unaligned);
+}
+
+// Of whole models: who norms queries and keys has the run, in every layer.
+TEST(GraphRuns, HeadsAreNormedTurnedAndStoredWhereTheModelNormsThem) {
+  const auto run_of = [](const std::string& name) {
+    const auto model = read_model_config(std::string(SLUICE_SOURCE_DIR) + "/tests/data/" + name);
+    EXPECT_TRUE(model.ok()) << model.status().message;
+    const LayersGraph layers = layers_graph(model.value().decoder, {}, true, false);
+    int64_t runs = 0;
+    for (size_t i = 0; i < layers.graph.stages().size(); ++i)
+      runs += run_at<QkNormRopeKvWrite>(layers.graph, i).has_value();
+    EXPECT_EQ(runs, name == "gpt-oss-20b" ? 0 : model.value().decoder.layers()) << name;
+    return first_run<QkNormRopeKvWrite>(layers.graph);
+  };
+  EXPECT_FALSE(run_of("gpt-oss-20b").has_value());
+  EXPECT_TRUE(run_of("qwen3-235b-a22b").has_value());
+  const auto found = run_of("qwen3-30b-a3b");
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(std::pair(found->turn.rope.heads, found->turn.kv_heads), std::pair(int64_t{32}, int64_t{4}));
+  EXPECT_EQ(found->turn.rope.head_dim, 128);
+  EXPECT_EQ(found->eps, 1e-6);
+  EXPECT_TRUE(found->turn.settled);
+  EXPECT_FALSE(found->x_unaligned);
+}
+
+// The norms are of the heads that turn, alike, and nothing stands between; what a kernel leaves of keys and values nobody reads.
+TEST(GraphRuns, HeadsOnTheirWayToTheCacheAreReadNowhereElse) {
+  using Between = ToTheCache::Between;
+  const auto normed = [](const ToTheCache& how) {
+    return first_run<QkNormRopeKvWrite>(to_the_cache(how)).has_value();
+  };
+  const auto turned = [](const ToTheCache& how) {
+    return first_run<RopeKvWrite>(to_the_cache(how)).has_value();
+  };
+  const auto projected = [](ToTheCache how) {
+    how.projected = true, how.normed = false;
+    return first_run<QkvRopeKvWrite>(to_the_cache(how)).has_value();
+  };
+  EXPECT_TRUE(normed({}));
+  EXPECT_FALSE(normed({.normed = false}));
+  EXPECT_FALSE(normed({.between = Between::kStage}));
+  EXPECT_FALSE(normed({.between = Between::kCut}));
+  EXPECT_FALSE(normed({.eps_of_keys = 1e-5})) << "one eps for both norms";
+  EXPECT_FALSE(normed({.normed_keys = 24})) << "values are normed";
+  EXPECT_FALSE(normed({.normed_keys = 24, .stored_keys = 24}));
+  EXPECT_TRUE(turned({.normed_keys = 24}));
+  EXPECT_TRUE(projected({}));
+  // Queries, keys and values once more, and all of them.
+  for (const int64_t read : {0, 8, 16, 24}) {
+    EXPECT_EQ(normed({.read = read}), read != 16) << read;
+    EXPECT_EQ(turned({.read = read}), read != 16) << read;
+    EXPECT_EQ(projected({.read = read}), read < 16) << read;
+  }
+  EXPECT_FALSE(normed({.kept = true}) || turned({.kept = true}) || projected({.kept = true}));
 }
 
 }  // namespace sluice::test

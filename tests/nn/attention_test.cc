@@ -53,6 +53,8 @@ TEST(Attention, NormsOfHeadsBreakTheRunFromProjectionToCache) {
   EXPECT_FALSE(first_run<QkvRopeKvWrite>(attention_graph(true)).has_value());
   for (const bool qk_norm : {false, true})
     EXPECT_TRUE(first_run<RopeKvWrite>(attention_graph(qk_norm)).has_value()) << qk_norm;
+  for (const bool qk_norm : {false, true})
+    EXPECT_EQ(first_run<QkNormRopeKvWrite>(attention_graph(qk_norm)).has_value(), qk_norm);
 }
 
 }  // namespace sluice::test

@@ -2,6 +2,7 @@
 // where elements of its heads go.
 #pragma once
 #include "backends/cuda/kernels/linear.h"
+#include "backends/cuda/kernels/rope_pairs.cuh"
 #include "backends/cuda/tile/dependent.cuh"
 #include "backends/cuda/tile/divisor.cuh"
 #include "backends/cuda/tile/e4m3.cuh"
@@ -45,11 +46,6 @@ struct TurnedOut {
   // (cos, sin) of a pair, in floats of the table; of position 0 if the head does not turn.
   __device__ __forceinline__ int64_t angle(const Token& token, int head, int pair) const {
     return (static_cast<int64_t>(turns(token, head) ? token.position : 0) * half + pair) * 2;
-  }
-  // One half of a turned pair: `value` is its element before the turn, `other` that of the other half.
-  static __device__ __forceinline__ float turned(float value, float other, bool second, float cos,
-                                                 float sin) {
-    return fmaf(value, cos, second ? other * sin : -(other * sin));
   }
 
   // N adjacent elements of a head of one token: queries to qkv, keys and values to their slot, if there is one.

@@ -142,7 +142,7 @@ struct TurnedEnd {
         value[i] =
             __bfloat162float(__float2bfloat16_rn(sums[i] + tile::weight_value<__nv_bfloat16>(bias[i])));
         const float other = __shfl_xor_sync(0xffffffffu, value[i], 2);
-        if (out.turns(token, head)) value[i] = Out::turned(value[i], other, second(), cos, sin);
+        if (out.turns(token, head)) value[i] = turned(value[i], other, second(), cos, sin);
       }
       if (there(out)) out.store(row, token, head, of_head(out), value);
     }

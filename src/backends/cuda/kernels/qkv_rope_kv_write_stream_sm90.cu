@@ -115,7 +115,7 @@ struct TurnedEnd {
       sum += tile::weight_value<stream::B16>(bias_);
       float value[] = {__bfloat162float(__float2bfloat16_rn(sum))};
       const float other = __shfl_xor_sync(0xffffffffu, value[0], stream::kEight);
-      if (out.turns(token, at.head)) value[0] = Out::turned(value[0], other, at.second, cos_, sin_);
+      if (out.turns(token, at.head)) value[0] = turned(value[0], other, at.second, cos_, sin_);
       out.store(stream::token_of_thread(), token, at.head, at.of_head(out), value);
     }
 

@@ -37,6 +37,7 @@ extern const Candidate<RmsNorm> rms_norm_rows_sm90 = {
 }  // namespace sluice::cuda
 
 #if defined(__CUDACC__)
+#include "backends/cuda/kernels/row_norm.cuh"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/block_sum.cuh"
 #include "backends/cuda/tile/dependent.cuh"
@@ -47,8 +48,6 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kWide = 8, kWarp = 32, kThreadsMost = 1024, kHeadsOfCta = 8;
-// From this many rows on, a dependent launch costs a chain more than the microsecond that it hides: docs/notes/cuda-routing.md.
-constexpr int64_t kManyRows = 4096;
 
 struct Parameters {
   const void *x, *weight;
@@ -78,24 +77,10 @@ struct Row {
                                         float inverse) const {
     if (residual) tile::store(residual + column, h);
     float out[N];
-#pragma unroll
-    for (int i = 0; i < N; ++i) out[i] = h[i] * inverse * w[i];
+    scale(out, h, inverse, w);
     tile::store(y + column, out);
   }
 };
-
-template <int N>
-__device__ __forceinline__ float squares(const float (&h)[N]) {
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < N; ++i) sum = fmaf(h[i], h[i], sum);
-  return sum;
-}
-
-// Of the sum of a row's squares.
-__device__ __forceinline__ float inverse_root(float sum, const Parameters& p) {
-  return 1.f / sqrtf(sum / static_cast<float>(p.hidden) + p.eps);
-}
 
 // A thread holds kHeld groups of N adjacent columns in registers. kHeld = 0: any number of groups, read twice. y may be x: a
 // thread reads an element before it writes it, and no other thread does either.
@@ -115,7 +100,7 @@ __global__ void __launch_bounds__(kThreadsMost) rms_norm(const __grid_constant__
       row.load(h, column);
       sum += squares(h);
     }
-    const float inverse = inverse_root(tile::block_sum(sum), p);
+    const float inverse = inverse_root(tile::block_sum(sum), p.hidden, p.eps);
     for (int column = first; column < p.hidden; column += stride) {
       row.load(h, column);
       tile::load(w, row.weight + column);
@@ -133,7 +118,7 @@ __global__ void __launch_bounds__(kThreadsMost) rms_norm(const __grid_constant__
     tile::wait_for_previous();
     for_mine([&](int i, int column) { row.load(h[i], column); });
     for_mine([&](int i, int) { sum += squares(h[i]); });
-    const float inverse = inverse_root(tile::block_sum(sum), p);
+    const float inverse = inverse_root(tile::block_sum(sum), p.hidden, p.eps);
     for_mine([&](int i, int column) {
       if constexpr (kHeld > 1) tile::load(w[i], row.weight + column);
       row.store(h[i], w[i], column, inverse);
@@ -163,7 +148,7 @@ __global__ void __launch_bounds__(kWarp* kHeadsOfCta) rms_norm_heads(const __gri
   }
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-  const float inverse = inverse_root(sum, p);
+  const float inverse = inverse_root(sum, p.hidden, p.eps);
   for (int column = first; column < p.hidden; column += kStride) {
     row.load(h, column);
     tile::load(w, row.weight + column);

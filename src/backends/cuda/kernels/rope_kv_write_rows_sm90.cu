@@ -38,11 +38,9 @@ extern const Candidate<RopeKvWrite> rope_kv_write_rows_sm90 = {
 }  // namespace sluice::cuda
 
 #if defined(__CUDACC__)
-#include <type_traits>
-
+#include "backends/cuda/kernels/cache_rows.cuh"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tile/dependent.cuh"
-#include "backends/cuda/tile/e4m3.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -61,25 +59,6 @@ struct Parameters {
   int heads, kv_heads, head_dim, page_size, half, first;
   int settled;
 };
-
-// Where a token's row of one head lies in a cache, in elements.
-__device__ __forceinline__ int64_t cache_row(const Parameters& p, int64_t slot, int head) {
-  const int64_t page = slot / p.page_size, place = slot - page * p.page_size;
-  return ((page * p.kv_heads + head) * p.page_size + place) * p.head_dim;
-}
-
-// N elements from one tensor to another.
-template <int N, class X, class C>
-__device__ __forceinline__ void move(const X* from, C* to) {
-  if constexpr (std::is_same_v<X, C>) {
-    using Word = std::conditional_t<(N > 1), uint4, X>;
-    *reinterpret_cast<Word*>(to) = *reinterpret_cast<const Word*>(from);
-  } else {
-    float values[N];
-    tile::load(values, from);
-    tile::store(to, values);
-  }
-}
 
 // C: elements of the caches.
 template <int N, class X, class C, RopePairs kPairs>

@@ -62,6 +62,11 @@ __device__ __forceinline__ void turn_pairs(float (&a)[N], float (&b)[N], const f
   }
 }
 
+// One element of a turned pair: `value` is it before the turn, `other` the pair's other one.
+__device__ __forceinline__ float turned(float value, float other, bool second, float cos, float sin) {
+  return fmaf(value, cos, second ? other * sin : -(other * sin));
+}
+
 // How many pairs 16 bytes hold: eight elements of bf16 are as many pairs where their halves lie apart, half as many where they are
 // woven.
 inline constexpr int kPairsApart = 8, kPairsWoven = 4;

@@ -1,0 +1,87 @@
+#pragma once
+#include "ops/rms_norm.h"
+#include "ops/rope_kv_write.h"
+#include "ops/row_align.h"
+
+namespace sluice {
+
+// RmsNorm of the heads of queries and of keys, and RopeKvWrite behind both, as one operation: what stands between the projection of a
+// layer's attention and its scores where a model norms queries and keys.
+//
+//   q                = what ops/rms_norm.h says of q, q_norm and eps, turned as ops/rope.h says
+//   k_cache, v_cache = what ops/kv_write.h says of v, and of what ops/rms_norm.h says of k, k_norm and eps, turned as well
+//   k                is scratch from then on and may be anything
+//
+// A token without a position is normed all the same. settled is a promise: no launch writes positions, table and slot_of, they came with
+// a copy before all launches.
+//
+// Shapes     as the contracts have them; q_norm and k_norm [head_dim]; rows of q, k and v may be strided.
+// Types      q, k, v all bf16 or all f32; q_norm and k_norm both bf16 or both f32 (field norm_w); the caches as q, or e4m3 (field
+//            cache); the table f32.
+// Bytes      those of RopeKvWrite.
+// Errors     make_plan: kInvalidArgument if a bound of a contract is broken. run: never fails on data.
+// Exactness  RmsNorm's bound of a norm that is rounded to the type of q, carried through the turn: |c| bound(a) + |s| bound(b), and
+//            Rope's own. In a k_cache of e4m3 what numbers within that bound become by KvWrite's rounding. v_cache: as KvWrite.
+// Source     the contracts; Qwen3's attention. TensorRT-LLM, SGLang and vLLM fuse norm and turn, for the same reason.
+struct QkNormRopeKvWrite {
+  static constexpr std::string_view kName = "qk_norm_rope_kv_write";
+  static constexpr std::string_view kSummary =
+      "norms and turns queries and keys, and stores new keys and values in the paged cache";
+  struct Problem {
+    RopeKvWrite::Problem turn;
+    double eps = 1e-6;
+    DType norm_w = DType::kBF16;
+    bool x_unaligned = false;
+    bool operator==(const Problem&) const = default;
+    template <class V, class P>
+    static void fields(V& v, P& p) {
+      RopeKvWrite::Problem::fields(v, p.turn);
+      v("eps", p.eps, "added to the mean square of a head");
+      v("norm_w", p.norm_w, "type of the norms' weights");
+      v("x_unaligned", p.x_unaligned,
+        "rows of q, k and v may begin anywhere, not only at multiples of 16 bytes");
+    }
+  };
+  struct Args : RopeKvWrite::Args {
+    Tensor q_norm, k_norm;
+  };
+  template <class V>
+  static void slots(const Problem& p, V v) {
+    RopeKvWrite::slots(p.turn, [&](SlotSpec spec, Tensor RopeKvWrite::Args::*member) {
+      if (spec.rows == Rows::kMayBeStrided)
+        spec.row_align = row_align(spec.dtype, p.turn.rope.head_dim, p.x_unaligned);
+      if (member == &RopeKvWrite::Args::k) spec.role = Role::kInOut;
+      v(spec, static_cast<Tensor Args::*>(member));
+    });
+    v(slot("q_norm", Role::kIn, p.norm_w, {p.turn.rope.head_dim}), &Args::q_norm);
+    v(slot("k_norm", Role::kIn, p.norm_w, {p.turn.rope.head_dim}), &Args::k_norm);
+  }
+  // The parts: both norms, in place, and Problem::turn, whose Args is that of this one.
+  static RmsNorm::Problem norm(const Problem& p, int64_t heads) {
+    const Rope::Problem& rope = p.turn.rope;
+    return {.tokens = rope.tokens,
+            .hidden = rope.head_dim,
+            .eps = p.eps,
+            .x = rope.x,
+            .w = p.norm_w,
+            .y = rope.x,
+            .heads = heads};
+  }
+  static RmsNorm::Problem queries(const Problem& p) { return norm(p, p.turn.rope.heads); }
+  static RmsNorm::Problem keys(const Problem& p) { return norm(p, p.turn.kv_heads); }
+  static RmsNorm::Args queries(const Args& a) { return in_place(a.q, a.q_norm); }
+  static RmsNorm::Args keys(const Args& a) { return in_place(a.k, a.k_norm); }
+  // Heads as RmsNorm has them: side by side in their row.
+  static RmsNorm::Args in_place(const Tensor& heads, const Tensor& weight);
+  static Refusal validate(const Problem& p);
+  static double bytes(const Problem& p) { return RopeKvWrite::bytes(p.turn); }
+  static double flops(const Problem& p) {
+    return RmsNorm::flops(queries(p)) + RmsNorm::flops(keys(p)) + RopeKvWrite::flops(p.turn);
+  }
+  static Problem at_tokens(Problem p, int64_t n) { return p.turn.rope.tokens = n, p; }
+  static int64_t tokens_of(const Problem& p) { return p.turn.rope.tokens; }
+};
+
+Expectations reference(const QkNormRopeKvWrite::Problem& problem, const QkNormRopeKvWrite::Args& args);
+
+}  // namespace sluice
