@@ -74,7 +74,7 @@ TEST(QkNormRopeKvWriteContract, BoundsAreRefusedByName) {
   QkNormRopeKvWrite::Problem p;
   EXPECT_TRUE(QkNormRopeKvWrite::validate(p).accepted()) << QkNormRopeKvWrite::validate(p).line();
   p.turn.kv_heads = 2000;
-  EXPECT_EQ(QkNormRopeKvWrite::validate(p).line(), "kv_heads from 1 to 1024 (kv_heads=2000)");
+  EXPECT_EQ(QkNormRopeKvWrite::validate(p).line(), "needs kv_heads from 1 to 1024; kv_heads=2000");
   p.turn.kv_heads = 1, p.eps = 0;
   EXPECT_NE(QkNormRopeKvWrite::validate(p).line().find("eps"), std::string::npos);
   p.eps = 1e-6, p.norm_w = DType::kI32;
