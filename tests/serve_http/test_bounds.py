@@ -1,10 +1,11 @@
-"""What is bounded: memory, threads, a log that nobody reads, and what a client leaves unread. None of it is felt by anybody else."""
+"""What is bounded: memory, threads, a log that nobody reads, what a client leaves unread. None of it is felt by anybody else."""
 import fcntl
 import json
 import os
 import resource
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 import unittest
@@ -165,6 +166,14 @@ class Log(OwnServerTest):
         self.ask_all(server, 20)
         self.assertGreaterEqual(server.metric("sluice:log_lines_dropped_total"), 20)
         self.assertEqual(server.stop(), 0)
+
+    def test_a_file_that_may_not_grow(self):
+        """As a full disk: lines are lost, and nothing else."""
+        with tempfile.TemporaryFile() as file:
+            server = self.start(log=file, limits=[(resource.RLIMIT_FSIZE, 10)])
+            self.ask_all(server, 20)
+            self.assertGreaterEqual(server.metric("sluice:log_lines_dropped_total"), 20)
+            self.assertEqual(server.stop(), 0)
 
 
 class Streams(OwnServerTest):
