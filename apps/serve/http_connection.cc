@@ -140,7 +140,10 @@ void HttpConnection::read_requests() {
       queue("HTTP/1.1 100 Continue\r\n\r\n", "", "");
       output_ready_.cancel();
     }
-    if (input_.size() == before) return;
+    if (input_.size() == before && input_.size() < kInputMax) return;
+    if (input_.size() == before)
+      return refuse(431, "request: wanted lines that end within " + std::to_string(kInputMax) +
+                             " bytes, found a longer extension of a chunk, or longer trailers");
   }
 }
 
