@@ -81,7 +81,11 @@ HttpReader::State HttpReader::check_head() {
 }
 
 HttpReader::State HttpReader::read(std::string* input) {
-  while (!input->empty()) {
+  // Empty lines before a request are no part of it (RFC 9112, 2.2).
+  size_t blank = 0;
+  while (!parser_ && std::string_view(*input).substr(blank).starts_with("\r\n")) blank += 2;
+  input->erase(0, blank);
+  while (!input->empty() && (parser_ || *input != "\r")) {
     if (!parser_) {
       parser_ = std::make_unique<Parser>();
       parser_->header_limit(static_cast<uint32_t>(options_.max_header_bytes));

@@ -4,6 +4,7 @@ import json
 import resource
 import socket
 import threading
+import time
 import unittest
 
 from server import WATCHDOG, OwnServerTest, ServerTest, close, events_of, read_all, wait_until
@@ -109,6 +110,21 @@ class Protocol(ServerTest):
             answer = self.server.raw(head + json_type + b"\r\n" + body + trailer + b"\r\n")
             self.assertTrue(answer.startswith("HTTP/1.1 200 "), answer)
             self.assertNotIn("late", answer)
+
+    def test_empty_lines_before_a_request(self):
+        """RFC 9112, 2.2: some clients send one behind a body."""
+        last = b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n"
+        body = b'{"prompt":"x","max_tokens":1}'
+        first = b"POST " + COMPLETION.encode() + b" HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+        self.assertEqual(self.server.raw(first + body + b"\r\n" + last).count("HTTP/1.1 200 "), 2)
+        self.assertEqual(self.server.raw(b"\r\n" * 50000 + last).count("HTTP/1.1 200 "), 1)
+        with self.server.socket() as s:
+            for part in (b"\r", b"\n", b"\r", b"\n" + last[:1], last[1:]):
+                s.sendall(part)
+                time.sleep(0.05)
+            self.assertTrue(read_all(s).startswith(b"HTTP/1.1 200 "))
+        for wrong in (b"\n", b"\r\r\n", b" \r\n"):
+            self.assertIn(" 400 ", self.first_line(wrong + last))
 
     def test_lines_without_end_behind_the_head(self):
         head = b"POST " + COMPLETION.encode() + b" HTTP/1.1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
