@@ -9,6 +9,7 @@
 
 #include "apps/serve/api_errors.h"
 #include "apps/serve/memory.h"
+#include "apps/serve/openapi.h"
 #include "apps/serve/server_text.h"
 #include "base/printable.h"
 
@@ -131,6 +132,7 @@ ApiServer::ApiServer(Engine& engine, const ServedModel& model, const ApiOptions&
       created_(std::time(nullptr)),
       log_(log),
       access_(options.access),
+      openapi_(std::make_shared<const std::string>(openapi_json(model.limits()))),
       responses_(options.max_stored, kStoredBytes),
       engine_(engine, options.max_queue,
               [this](StepReport report) {

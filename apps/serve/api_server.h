@@ -109,6 +109,7 @@ class ApiServer final : public HttpService {
   int64_t created_;  // seconds since 1970
   ServerLog& log_;
   const Access access_;
+  const std::shared_ptr<const std::string> openapi_;
   HttpServer* http_ = nullptr;
   ServeMetrics metrics_;
   Ticket next_ticket_ = 1;

@@ -1,4 +1,5 @@
-"""What is bounded: memory, threads, a log that nobody reads, what a client leaves unread. None of it is felt by anybody else."""
+"""What is bounded: memory, threads, a log that nobody reads, what a client leaves unread. None of it is felt by
+anybody else."""
 import fcntl
 import json
 import os
@@ -93,7 +94,7 @@ class Memory(OwnServerTest):
         """Whichever it is: it serves, or says so in a line."""
         stack, served, refused = 256 << 20, 0, 0
         least = self.address_space("VmPeak")
-        for more in range(0, 16):
+        for more in range(0, 20):
             limits = [(resource.RLIMIT_STACK, stack), (resource.RLIMIT_AS, least + more * (stack // 2))]
 
             def bound():
@@ -222,6 +223,62 @@ class Streams(OwnServerTest):
         self.assertTrue(out.endswith(b"data: [DONE]\n\n"), out[-100:])
         self.assertEqual(server.stop(), 0)
         self.assertNotIn("client", server.logged())
+
+
+BLOCKED = 0.15  # seconds that the server itself may hold /health up, where it did so for 0.4 to 2 s
+
+
+class LargeAnswers(OwnServerTest):
+    """Of which a client may leave any part unread."""
+
+    def open_unread(self, server, request):
+        s = socket.socket()
+        self.addCleanup(s.close)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.settimeout(WATCHDOG)
+        s.connect(("127.0.0.1", server.port))
+        s.sendall(request)
+        return s
+
+    def test_answers_that_nobody_reads(self):
+        """Those that are the same for all are there once."""
+        server = self.start()
+        status, _, answer = server.ask(RESPONSE, {"input": "hi", "max_output_tokens": 2, "user": "u" * 7000000})
+        self.assertEqual(status, 200)
+        before = server.memory()
+        with HealthClock(server) as clock:
+            stored = f"GET /v1/responses/{answer['id']} HTTP/1.1\r\n\r\n".encode()
+            held = [self.open_unread(server, stored) for _ in range(50)]
+            held += [self.open_unread(server, b"GET /openapi.json HTTP/1.1\r\n\r\n") for _ in range(300)]
+            time.sleep(1)
+            after = server.memory()
+        for s in held:
+            s.close()
+        if not is_sanitized():
+            self.assertLess(after - before, 100, "MB")
+            self.assertLess(clock.most_blocked, BLOCKED * 3)  # 350 clients at once
+        self.assertEqual(server.ask(f"/v1/responses/{answer['id']}")[2], answer)
+        self.assertEqual(server.stop(), 0)
+
+    def test_answers_that_nobody_reads_and_that_differ(self):
+        """Beyond --max-pending-bytes the connection ends that has most of them; a small one stays."""
+        server = self.start("--max-pending-bytes", str(12 << 20))
+        small = self.open_unread(server, b"GET /openapi.json HTTP/1.1\r\nConnection: close\r\n\r\n")
+        text = json.dumps({"prompt": "x", "max_tokens": 1, "stream": False, "user": "u"})
+        self.assertEqual(server.ask(COMPLETION, text)[0], 200)
+        body = json.dumps({"input": "hi", "max_output_tokens": 2, "store": False, "user": "u" * 7000000}).encode()
+        request = b"POST /v1/responses HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        held = []
+        while "--max-pending-bytes" not in server.logged():
+            held.append(self.open_unread(server, request))
+            self.assertLess(len(held), 20)
+            self.assertEqual(held[-1].recv(1), b"H")  # it is answered
+            time.sleep(0.3)
+        whole = b""
+        while chunk := small.recv(65536):
+            whole += chunk
+        self.assertIn(b"openapi", whole)
+        self.assertEqual(server.stop(), 0)
 
 
 if __name__ == "__main__":
