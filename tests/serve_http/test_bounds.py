@@ -1,4 +1,4 @@
-"""What is bounded: memory, threads, a log that nobody reads, what a client leaves unread. None of it is felt by
+"""What is bounded: memory, threads, a log that nobody reads, what a client leaves unread, and the work of one answer. None of it is felt by
 anybody else."""
 import fcntl
 import json
@@ -229,7 +229,63 @@ BLOCKED = 0.15  # seconds that the server itself may hold /health up, where it d
 
 
 class LargeAnswers(OwnServerTest):
-    """Of which a client may leave any part unread."""
+    """Of which some parts are made by workers."""
+    ECHO = {"prompt": [5] * 1500, "echo": True, "logprobs": 20, "n": 4, "max_tokens": 2, "temperature": 0}
+
+    def test_log_probabilities_hold_up_nobody(self):
+        server = self.start("--batch-invariant")
+        small = {"prompt": "Hello", "max_tokens": 20, "logprobs": 2, "temperature": 0}
+        alone = server.ask(COMPLETION, small)[2]["choices"]
+        with HealthClock(server) as clock:
+            status, _, whole = server.ask(COMPLETION, {**self.ECHO, "n": 16})
+            self.assertEqual(status, 200, whole)
+            for _ in range(3):
+                self.assertEqual(server.ask(COMPLETION, small)[2]["choices"], alone)
+        if not is_sanitized():
+            self.assertLess(clock.most_blocked, BLOCKED)
+        first = whole["choices"][0]["logprobs"]
+        self.assertEqual({len(values) for values in first.values()}, {1502})
+        for i, choice in enumerate(whole["choices"]):
+            self.assertEqual((choice["index"], choice["logprobs"]), (i, first))
+        lists = {}
+        for event in server.stream(COMPLETION, **self.ECHO)[:-1]:
+            for choice in event["choices"]:
+                for key, values in (choice["logprobs"] or {}).items():
+                    lists.setdefault((choice["index"], key), []).extend(values)
+        self.assertEqual(lists, {(i, key): values for i in range(4) for key, values in first.items()})
+        self.assertEqual(server.stop(), 0)
+
+    def test_clients_that_leave_meanwhile(self):
+        server = self.start()
+        data = json.dumps({**self.ECHO, "prompt": [5] * 700}).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(data)
+        for i in range(12):
+            with server.socket() as s:
+                s.sendall(head + data)
+                time.sleep(0.1 * i)
+        server.wait_until_idle()
+        wait_until(lambda: server.metric("sluice:connections") == 1, "closed connections")
+        self.assertEqual(server.chat(temperature=0)["choices"][0]["message"]["content"], "685")
+        self.assertEqual(server.stop(), 0)
+
+    def test_too_many_log_probabilities(self):
+        server = self.start()
+        for path, body, param in ((COMPLETION, {"prompt": [5] * 3500, "echo": True, "logprobs": 20, "n": 128}, "logprobs"),
+                                  ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "logprobs": True, "top_logprobs": 20,
+                                                            "n": 128, "max_tokens": 4000}, "top_logprobs")):
+            status, _, answer = server.ask(path, body)
+            self.assertEqual((status, answer["error"]["param"]), (400, param), answer)
+            self.assertIn("wanted at most 8388608 log probabilities", answer["error"]["message"])
+        self.assertEqual(server.stop(), 0)
+
+    def test_answers_together(self):
+        """What is kept of all of them is bounded, and the largest fails."""
+        server = self.start("--max-pending-bytes", str(1 << 20))
+        status, _, answer = server.ask(COMPLETION, {**self.ECHO, "n": 2})
+        self.assertEqual((status, answer["error"]["code"]), (503, "out_of_memory"), answer)
+        self.assertIn("--max-pending-bytes", answer["error"]["message"])
+        self.assertEqual(server.chat(temperature=0)["choices"][0]["message"]["content"], "685")
+        self.assertEqual(server.stop(), 0)
 
     def open_unread(self, server, request):
         s = socket.socket()
