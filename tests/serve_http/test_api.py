@@ -251,11 +251,14 @@ class Api(ServerTest):
         self.refused(CHAT, {**chat, "model": "gpt-4"}, 404, "model", "gpt-4")
 
     def test_what_is_not_supported_is_refused_by_name(self):
-        for field, value, neutral in (("best_of", 2, 1), ("min_tokens", 5, 0)):
+        for field, value, neutral in (("best_of", 2, 1), ("min_tokens", 5, 0), ("return_token_ids", True, False), ("stop_regex", ["a+"], []),
+                                      ("return_tokens_as_token_ids", True, False), ("logits_processors", ["x.Y"], []), ("no_stop_trim", True, False)):
             with self.subTest(field=field):
                 self.refused(CHAT, {"messages": QUESTION, field: value}, 400, field, "not supported")
                 self.server.chat(max_tokens=1, **{field: neutral})
                 self.server.chat(max_tokens=1, **{field: None})
+        for field in ("custom_logit_processor", "lora_path", "prompt_embeds", "session_params"):
+            self.refused(COMPLETION, {"prompt": "a", field: "x"}, 400, field, "not supported")
 
     def test_logprobs_are_those_of_run(self):
         want = run_json("-p", QUESTION[0]["content"], "--temperature", "0", "--logprobs", "3")
