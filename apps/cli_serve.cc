@@ -122,7 +122,8 @@ void add_limit_flags(CLI::App* app, ServeOptions* o) {
       ->group(group)
       ->check(integer_between(1, int64_t{1} << 32));
   app->add_option("--max-pending-bytes", o->http.max_pending_bytes,
-                  "of all requests that are being read; more get 503")
+                  "of all bodies that are being read, more get 503; of log probabilities kept for answers; "
+                  "of unread answers")
       ->capture_default_str()
       ->group(group)
       ->check(integer_between(1024, int64_t{1} << 40));

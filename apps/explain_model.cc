@@ -63,11 +63,12 @@ Status choose(const ModelQuestion& q, const DeviceInfo& device, ModelChoices* ou
   const int64_t tokens_max = std::max(q.tokens, q.sweep_tokens_max.value_or(0));
   // A known layer's name stands over a model's in a cache.
   const Result<MoeConfig> moe = known_moe(q.model);
-  const bool layer = moe.ok() && !std::filesystem::is_directory(q.model);
+  std::error_code unknown;  // what cannot be looked at is not there
+  const bool layer = moe.ok() && !std::filesystem::is_directory(q.model, unknown);
   const auto directory =
       layer || q.model.empty() ? Result<std::string>(invalid("")) : model_directory(q.model);
   if (!directory.ok()) {
-    if (!moe.ok() && std::filesystem::exists(q.model)) return directory.status();
+    if (!moe.ok() && std::filesystem::exists(q.model, unknown)) return directory.status();
     if (!moe.ok())
       return invalid("--model: wanted a directory with config.json or one of " + known_moe_names() +
                      ", found '" + q.model + "'");

@@ -91,8 +91,9 @@ Result<Inspection> inspect(const std::string& path) {
                            t.bytes,
                            "not used",
                            {}});
+  std::error_code error;
   const std::string directory =
-      std::filesystem::is_directory(path) ? path : std::filesystem::path(path).parent_path().string();
+      std::filesystem::is_directory(path, error) ? path : std::filesystem::path(path).parent_path().string();
   Result<ModelConfig> config = read_model_config(directory);
   const Status fits = config.ok() ? fit_to_files(c, &config.value()) : config.status();
   if (!fits.ok()) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -18,8 +19,10 @@ void open_standard_streams() {
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
     if (fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
     // The lowest free descriptor is this one.
-    if (open("/dev/null", kOppositeModes[stream]) != stream) return;
+    if (open("/dev/null", kOppositeModes[stream]) != stream) break;
   }
+  // A file that may not grow (ulimit -f) is an error of the write, as a full disk is, and no reason to end the process.
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 bool output_arrives() { return std::fflush(stdout) == 0 && !std::ferror(stdout); }

@@ -30,7 +30,9 @@ std::string experts_kernel(const Engine& engine) {
 // The directory as seen from the current one.
 std::string near_name(const std::string& directory) {
   std::error_code error;
-  const std::string relative = std::filesystem::proximate(directory, error).string();
+  const auto here = std::filesystem::current_path(error);  // proximate() throws where it is gone
+  if (error) return directory;
+  const std::string relative = std::filesystem::proximate(directory, here, error).string();
   return error || relative.size() >= directory.size() ? directory : relative;
 }
 

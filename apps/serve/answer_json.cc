@@ -39,6 +39,13 @@ void append_token(const Tokenizer& tokenizer, int32_t id, float logprob, std::st
   end_list(out);
 }
 
+void append_score(const std::string& name, float logprob, std::string* out) {
+  *out += name;
+  *out += ':';
+  *out += number_text(finite(logprob));
+  *out += ',';
+}
+
 }  // namespace
 
 std::string dump(const OrderedJson& json) {
@@ -83,11 +90,15 @@ std::string logprobs_of_completion(const Tokenizer& tokenizer, const std::vector
       tops += "null,";
       continue;
     }
-    OrderedJson top = OrderedJson::object();
-    for (const TokenLogprob& likely : t.top_logprobs)
-      top[name_of(tokenizer, likely.id)] = finite(likely.logprob);
-    top[name] = finite(*t.logprob);
-    tops += dump(top) + ',';
+    tops += '{';
+    bool listed = false;
+    for (const TokenLogprob& likely : t.top_logprobs) {
+      listed = listed || likely.id == t.id;
+      append_score(json_text(name_of(tokenizer, likely.id)), likely.logprob, &tops);
+    }
+    if (!listed) append_score(json_text(name), *t.logprob, &tops);
+    tops.back() = '}';
+    tops += ',';
   }
   for (std::string* list : {&offsets, &logprobs, &names, &tops}) end_list(list);
   return "{\"text_offset\":" + offsets + ",\"token_logprobs\":" + logprobs + ",\"tokens\":" + names +

@@ -26,6 +26,16 @@ ApiError no_memory() {
           .code = "out_of_memory"};
 }
 
+ApiError too_much_kept(int64_t most) {
+  return {.status = 503,
+          .message =
+              "logprobs: wanted at most " + std::to_string(most) +
+              " bytes of all answers under way (--max-pending-bytes), found more, and the most in this one",
+          .type = "server_error",
+          .param = "logprobs",
+          .code = "out_of_memory"};
+}
+
 ApiError unknown_model(const std::string& name) {
   return {.status = 404,
           .message = "model: wanted one that /v1/models lists, found '" + shortened(name) + "'",

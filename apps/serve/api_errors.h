@@ -10,6 +10,7 @@ namespace sluice::apps {
 ApiError overloaded(int64_t max_queue);
 ApiError ending();
 ApiError no_memory();
+ApiError too_much_kept(int64_t most);
 ApiError unknown_model(const std::string& name);
 ApiError timed_out(double seconds);
 

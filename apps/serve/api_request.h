@@ -34,6 +34,7 @@ struct ApiLimits {
   double repetition_min = 0.01, repetition_max = 100;
   double bias_max = 100;  // either sign
   int64_t logprobs_max = 20;
+  int64_t scores_max = 1 << 23;  // log probabilities of an answer
 };
 
 enum class ApiKind : uint8_t { kChat, kCompletion, kResponse };

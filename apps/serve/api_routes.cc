@@ -5,7 +5,6 @@
 #include "apps/serve/api_errors.h"
 #include "apps/serve/api_server.h"
 #include "apps/serve/memory.h"
-#include "apps/serve/openapi.h"
 #include "apps/serve/page.h"
 #include "apps/serve/server_text.h"
 #include "base/printable.h"
@@ -88,7 +87,7 @@ std::optional<ApiError> ApiServer::check(const HttpRequest& request, const Endpo
 
 void ApiServer::respond(const Exchange& exchange, HttpResponse response) {
   ++metrics_.answers[response.status];
-  exchange->respond(response);
+  exchange->respond(std::move(response));
 }
 
 void ApiServer::respond(const Exchange& exchange, const ApiError& error, const std::string& allowed) {
@@ -114,7 +113,7 @@ void ApiServer::answer_now(Route route, const HttpRequest& request, const Exchan
   if (route == Route::kModels)
     return respond(exchange,
                    HttpResponse{.body = models_json(model_.names(), created_, model_.max_model_len())});
-  if (route == Route::kOpenApi) return respond(exchange, HttpResponse{.body = openapi_json(model_.limits())});
+  if (route == Route::kOpenApi) return respond(exchange, HttpResponse{.shared = openapi_});
   if (route == Route::kMetrics) return answer_metrics(exchange);
   const bool healthy = engine_.load().healthy;
   if (is_ending() || !healthy)
@@ -145,7 +144,7 @@ void ApiServer::answer_stored(const HttpRequest& request, const Exchange& exchan
                             .message = "response: wanted the id of one that is stored here, found '" +
                                        shortened(id) + "'",
                             .code = "response_not_found"});
-  if (request.method == "GET") return respond(exchange, HttpResponse{.body = found->json});
+  if (request.method == "GET") return respond(exchange, HttpResponse{.shared = {found, &found->json}});
   responses_.erase(id);
   respond(exchange, HttpResponse{.body = deleted_json(id)});
 }

@@ -1,6 +1,7 @@
 // The endpoints: which request goes where, and what becomes of it until its answer is written.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -13,6 +14,7 @@
 #include "apps/serve/api_answer.h"
 #include "apps/serve/engine_thread.h"
 #include "apps/serve/http.h"
+#include "apps/serve/memory.h"
 #include "apps/serve/metrics.h"
 #include "apps/serve/prepare.h"
 #include "apps/serve/response_store.h"
@@ -27,6 +29,7 @@ struct ApiOptions {
   int64_t max_stored = 1024;   // answers of /v1/responses
   double request_timeout = 0;  // seconds from a request to the end of its answer; 0: no bound
   double drain_seconds = 30;   // for what runs when the server is asked to end
+  int64_t max_answer_bytes = int64_t{1} << 30;  // of log probabilities that all answers together keep
   LogFormat log = LogFormat::kText;
 };
 
@@ -89,26 +92,46 @@ class ApiServer final : public HttpService {
   void end_job(const std::shared_ptr<Job>& job, const ApiError& error);
   bool is_ending() const { return drain_until_.has_value(); }
 
-  void begin(const std::shared_ptr<Job>& job, ServedModel::Prepared prepared);
+  // api_active.cc
+  void begin(const Exchange& exchange, Clock::time_point arrived, ServedModel::Prepared prepared);
   void enter(const std::shared_ptr<Active>& active, std::vector<QueuedSequence> sequences);
   void note_ignored(const std::string& id, const ApiRequest& request);
-  void take(const StepReport& report);
-  void take_token(const std::shared_ptr<Active>& active, const TicketToken& token, Clock::time_point at);
+  void take(StepReport* report);
+  void take_token(const std::shared_ptr<Active>& active, TicketToken token, Clock::time_point at);
+  void push_token(const std::shared_ptr<Active>& active, TicketToken token, Clock::time_point at);
+  bool is_small(int64_t work);  // enough for the loop, which then counts it as done
+  void note_token(Active* active, size_t choice, Clock::time_point at);
+  void note_end(Active* active, size_t choice, const GeneratedToken& token, Clock::time_point at);
+  void token_taken(const std::shared_ptr<Active>& active, const TicketToken& token, Clock::time_point at);
   void send(Active* active);
   void complete(const std::shared_ptr<Active>& active);
+  void finish(const std::shared_ptr<Active>& active, std::string rest);
   void fail(const std::shared_ptr<Active>& active, const ApiError& error);
   void fail_for_memory(const std::shared_ptr<Active>& active) noexcept;
   void abandon(const std::shared_ptr<Active>& active, ClientLoss how) noexcept;
   void check_time();
+  void bound_answers();
   void forget(const std::shared_ptr<Active>& active);  // and cancels what is left of it
   void forget_surely(const std::shared_ptr<Active>& active) noexcept;
+  void destroy(Active* active) noexcept;
   void log_end(const Active& active, const std::string& how);
+  // `work` on a worker, with the answer, which is away for so long; then `then` on the loop.
+  void send_away(const std::shared_ptr<Active>& active, std::function<void()> work,
+                 std::function<void()> then);
+  void take_home(const std::shared_ptr<Active>& active, bool done,
+                 const std::function<void()>& then) noexcept;
+  void go_on(const std::shared_ptr<Active>& active);  // with what came while it was away
+  template <class Work>
+  void post(const Work& work) noexcept {  // to the loop; copying `work` must not throw
+    surely([&] { http_->post(work); });
+  }
 
   const ServedModel& model_;
   ApiOptions options_;
   int64_t created_;  // seconds since 1970
   ServerLog& log_;
   const Access access_;
+  const std::shared_ptr<const std::string> openapi_;
   HttpServer* http_ = nullptr;
   ServeMetrics metrics_;
   Ticket next_ticket_ = 1;
@@ -119,9 +142,11 @@ class ApiServer final : public HttpService {
   std::unordered_map<Ticket, std::shared_ptr<Active>> by_ticket_;
   std::unordered_set<std::shared_ptr<Active>> active_;
   std::vector<std::shared_ptr<Active>> touched_;  // by the step that is being taken
+  int64_t work_ = 0;  // that the loop has done on answers since it last looked for other things
   // These end first, the last one before the others: what they do comes back to what stands above.
   EngineThread engine_;
-  WorkPool slow_workers_;  // large bodies, and grammars: what is small does not wait behind them
+  WorkPool answer_workers_;  // parts of answers that are large
+  WorkPool slow_workers_;    // large bodies, and grammars: what is small does not wait behind them
   WorkPool workers_;
 };
 

@@ -130,6 +130,22 @@ void HttpLoop::tick() {
   const std::vector<std::shared_ptr<HttpConnection>> all(connections_.begin(), connections_.end());
   for (const auto& connection : all)
     if (!has_memory_for([&] { connection->check_deadline(now); })) connection->lose(ClientLoss::kNoMemory);
+  bound_output();
+}
+
+// The connection that has most of it pays.
+void HttpLoop::bound_output() {
+  while (true) {
+    int64_t all = 0, most = 0;
+    std::shared_ptr<HttpConnection> largest;
+    for (const auto& connection : connections_) {
+      const int64_t bytes = connection->unsent_bytes();
+      all += bytes;
+      if (bytes > most) most = bytes, largest = connection;
+    }
+    if (all <= options_.max_pending_bytes || !largest) return;
+    largest->lose(ClientLoss::kTooLarge);
+  }
 }
 
 void HttpLoop::stop() {

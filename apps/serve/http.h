@@ -34,12 +34,15 @@ struct HttpResponse {
   std::string content_type = "application/json";
   std::string body = {};
   HttpHeaders headers = {};
+  std::shared_ptr<const std::string> shared = {};  // the body, where it is: no answer has a copy of its own
+  std::string_view text() const { return shared ? *shared : body; }
 };
 
 // Why nobody waits for an answer any more.
 enum class ClientLoss : uint8_t {
   kClosed,    // the client closed the connection
   kTooSlow,   // it read less of a stream than it must, or nothing for HttpOptions::write_timeout
+  kTooLarge,  // it left the most of more than HttpOptions::max_pending_bytes
   kNoMemory,  // the system had none for the answer
 };
 
@@ -55,10 +58,10 @@ class HttpExchange {
       : connection_(std::move(connection)), id_(std::move(id)) {}
   const std::string& id() const { return id_; }
   bool waits() const { return connection() != nullptr; }  // the client is there, and the answer not whole
-  void respond(const HttpResponse& response);
+  void respond(HttpResponse response);
   void begin_stream(const HttpResponse& head);  // whose body is empty
   // All that one step gives: a client may be slow with it, as long as it is not slow with much more.
-  void write(std::string_view bytes);
+  void write(std::string bytes);
   void end();
   void drop() noexcept;  // closes the connection, without a word
   // Called once, if the client is lost before the end. It must not throw.
@@ -88,7 +91,8 @@ struct HttpOptions {
   int port = 8000;  // 0: any
   int64_t max_body_bytes = 8 << 20;
   int64_t max_header_bytes = 16 << 10;
-  int64_t max_pending_bytes = int64_t{1} << 30;  // of all bodies together, until they are read and understood
+  // Of all bodies together, until they are read and understood; and of all answers together, until they are sent.
+  int64_t max_pending_bytes = int64_t{1} << 30;
   int64_t max_output_bytes =
       1 << 20;  // of a stream that its reader leaves unread for a second, beside one step's
   int64_t max_connections = 10000;

@@ -22,6 +22,7 @@ using boost::system::error_code;
 constexpr size_t kReadBytes = 16 << 10;
 constexpr size_t kInputMax = 64 << 10;     // of requests behind one that is under way
 constexpr size_t kOutputPause = 64 << 10;  // unread answers above this hold back the next request
+constexpr size_t kWriteBytes = 256 << 10;  // at once: what the system takes, it copies while everybody waits
 constexpr double kLingerSeconds =
     2;  // in which a client may read the answer that refuses the rest of its request
 constexpr auto kReadsWithin = std::chrono::seconds(1);
@@ -91,18 +92,19 @@ asio::awaitable<void> HttpConnection::write_all() {
     if (!open_) co_return;
     if (output_.empty()) break;
     sending_.swap(output_);
-    for (size_t sent = 0; sent < sending_.size();) {
-      write_deadline_ = after(loop_.options().write_timeout);
-      const size_t taken =
-          co_await socket_.async_write_some(asio::buffer(sending_.data() + sent, sending_.size() - sent),
-                                            asio::redirect_error(asio::use_awaitable, error));
-      if (!open_) co_return;
-      if (error) co_return lose(ClientLoss::kClosed);
-      sent += taken;
-      sent_ += static_cast<int64_t>(taken);
+    for (const Part& part : sending_) {
+      std::string_view rest = part.text();
+      while (!rest.empty()) {
+        write_deadline_ = after(loop_.options().write_timeout);
+        const size_t taken = co_await socket_.async_write_some(
+            asio::buffer(rest.substr(0, kWriteBytes)), asio::redirect_error(asio::use_awaitable, error));
+        if (!open_) co_return;
+        if (error) co_return lose(ClientLoss::kClosed);
+        rest.remove_prefix(taken);
+        sent_ += static_cast<int64_t>(taken);
+      }
     }
     sending_.clear();
-    if (sending_.capacity() > kOutputPause) sending_.shrink_to_fit();
     if (unread() == 0) largest_ = 0;
     write_deadline_ = Clock::time_point::max();
     consume();
@@ -137,10 +139,13 @@ void HttpConnection::read_requests() {
       continue;
     }
     if (reader_.expects_continue()) {
-      queue("HTTP/1.1 100 Continue\r\n\r\n", "", "");
+      queue("HTTP/1.1 100 Continue\r\n\r\n", {}, "");
       output_ready_.cancel();
     }
-    if (input_.size() == before) return;
+    if (input_.size() == before && input_.size() < kInputMax) return;
+    if (input_.size() == before)
+      return refuse(431, "request: wanted lines that end within " + std::to_string(kInputMax) +
+                             " bytes, found a longer extension of a chunk, or longer trailers");
   }
 }
 
@@ -191,34 +196,60 @@ std::string HttpConnection::head_of(const HttpResponse& r, std::optional<size_t>
   return out + (keep_alive_ ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n");
 }
 
-// All of it, or nothing where there is no memory.
-void HttpConnection::queue(std::string_view head, std::string_view body, std::string_view tail) {
-  output_.reserve(output_.size() + head.size() + body.size() + tail.size());
-  for (const std::string_view part : {head, body, tail}) output_ += part;
-  queued_ += std::ssize(head) + std::ssize(body) + std::ssize(tail);
+// All of it, or nothing where there is no memory. A large body is not copied.
+void HttpConnection::queue(std::string_view head, Part body, std::string_view tail) {
+  const std::string_view text = body.text();
+  const int64_t bytes = std::ssize(head) + std::ssize(text) + std::ssize(tail);
+  if (output_.empty() || output_.back().shared || output_.back().own.size() > kOutputPause)
+    output_.emplace_back();
+  output_.reserve(output_.size() + 2);
+  std::string& last = output_.back().own;
+  if (text.size() <= kOutputPause) {
+    last.reserve(last.size() + static_cast<size_t>(bytes));
+    for (const std::string_view part : {head, text, tail}) last += part;
+  } else {
+    Part end{.own = std::string(tail)};
+    last.reserve(last.size() + head.size());
+    last += head;
+    output_.push_back(std::move(body));
+    output_.push_back(std::move(end));
+  }
+  queued_ += bytes;
 }
 
-void HttpConnection::respond(const HttpResponse& response) {
-  queue(head_of(response, response.body.size()), head_only_ ? std::string_view() : response.body, "");
+int64_t HttpConnection::unsent_bytes() const {
+  int64_t sum = 0;
+  for (const auto* parts : {&output_, &sending_})
+    for (const Part& part : *parts)
+      sum += part.shared ? std::ssize(*part.shared) / std::max(part.shared.use_count(), 1L)
+                         : std::ssize(part.own);
+  return sum;
+}
+
+void HttpConnection::respond(HttpResponse response) {
+  const std::string head = head_of(response, response.text().size());
+  Part body{.own = std::move(response.body), .shared = std::move(response.shared)};
+  queue(head, head_only_ ? Part() : std::move(body), "");
   end_exchange();
 }
 
 void HttpConnection::begin_stream(const HttpResponse& head) {
-  queue(head_of(head, std::nullopt), "", "");
+  queue(head_of(head, std::nullopt), {}, "");
   output_ready_.cancel();
 }
 
-void HttpConnection::write(std::string_view bytes) {
+void HttpConnection::write(std::string bytes) {
   if (bytes.empty()) return;
   char size[24] = "";
   if (chunked_) std::snprintf(size, sizeof size, "%zx\r\n", bytes.size());
-  queue(size, bytes, chunked_ ? "\r\n" : "");
-  largest_ = std::max(largest_, std::ssize(bytes));
+  const int64_t whole = std::ssize(bytes);
+  queue(size, {.own = std::move(bytes)}, chunked_ ? "\r\n" : "");
+  largest_ = std::max(largest_, whole);
   output_ready_.cancel();
 }
 
 void HttpConnection::end() {
-  if (chunked_) queue("0\r\n\r\n", "", "");
+  if (chunked_) queue("0\r\n\r\n", {}, "");
   end_exchange();
 }
 
@@ -261,7 +292,9 @@ void HttpConnection::lose(ClientLoss how) noexcept {
 }
 
 const char* text(ClientLoss how) {
-  constexpr const char* kWords[] = {"client gone", "client too slow", "no memory for the answer"};
+  constexpr const char* kWords[] = {"client gone", "client too slow",
+                                    "the client left the most of more answers than --max-pending-bytes holds",
+                                    "no memory for the answer"};
   return kWords[static_cast<size_t>(how)];
 }
 
@@ -298,14 +331,14 @@ std::shared_ptr<HttpConnection> HttpExchange::connection() const {
   auto connection = connection_.lock();
   return connection && connection->serves(this) ? connection : nullptr;
 }
-void HttpExchange::respond(const HttpResponse& response) {
-  if (const auto c = connection()) c->respond(response);
+void HttpExchange::respond(HttpResponse response) {
+  if (const auto c = connection()) c->respond(std::move(response));
 }
 void HttpExchange::begin_stream(const HttpResponse& head) {
   if (const auto c = connection()) c->begin_stream(head);
 }
-void HttpExchange::write(std::string_view bytes) {
-  if (const auto c = connection()) c->write(bytes);
+void HttpExchange::write(std::string bytes) {
+  if (const auto c = connection()) c->write(std::move(bytes));
 }
 void HttpExchange::end() {
   if (const auto c = connection()) c->end();

@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <vector>
 
 #include "apps/serve/http.h"
 #include "apps/serve/http_reader.h"
@@ -50,13 +51,20 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void check_deadline(Clock::time_point now);
   void finish_output();  // nothing more will be asked: closes when all is written
   bool serves(const HttpExchange* exchange) const { return open_ && exchange_.get() == exchange; }
-  void respond(const HttpResponse& response);
+  void respond(HttpResponse response);
   void begin_stream(const HttpResponse& head);
-  void write(std::string_view bytes);
+  void write(std::string bytes);
   void end();
   void lose(ClientLoss how) noexcept;
+  int64_t unsent_bytes() const;  // and its part of what it shares with others
 
  private:
+  // Of what is written: a part that it shares with others, or its own.
+  struct Part {
+    std::string own;
+    std::shared_ptr<const std::string> shared = {};
+    std::string_view text() const { return shared ? *shared : own; }
+  };
   asio::awaitable<void> read_all();
   asio::awaitable<void> write_all();
   asio::awaitable<void> wait(asio::steady_timer& signal);
@@ -68,7 +76,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void peer_ended();
   void end_exchange();
   void close();
-  void queue(std::string_view head, std::string_view body, std::string_view tail);
+  void queue(std::string_view head, Part body, std::string_view tail);
   std::string head_of(const HttpResponse& response, std::optional<size_t> body_bytes);
   void check_reader(Clock::time_point now);
   int64_t unread() const { return queued_ - sent_; }
@@ -77,7 +85,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   tcp::socket socket_;
   // They never expire: cancelling one wakes who waits for it.
   asio::steady_timer input_wanted_, output_ready_;
-  std::string input_, output_, sending_;
+  std::string input_;
+  std::vector<Part> output_, sending_;
   HttpReader reader_;
   int64_t counted_ = 0;  // bytes of the body that is being read, of those that are pending
   std::shared_ptr<HttpExchange> exchange_;
@@ -117,6 +126,7 @@ class HttpLoop final : public HttpServer {
   void take_in(tcp::socket socket);
   asio::awaitable<void> tick_always();
   void tick();
+  void bound_output();
   void start(bool* runs, asio::awaitable<void> (HttpLoop::*coroutine)());
   void wait_for_signal();
   HttpOptions options_;

@@ -48,6 +48,8 @@ const char* reason_phrase(int status) {
 
 struct HttpReader::Parser : http::request_parser<http::string_body> {
   bool head_checked = false, continue_said = false;
+  // As its head says: trailers come behind it, and mean nothing here (RFC 9110, 6.5.1).
+  HttpReader::Message message;
 };
 
 HttpReader::HttpReader(const HttpOptions& options) : options_(options) {}
@@ -79,10 +81,13 @@ HttpReader::State HttpReader::check_head() {
 }
 
 HttpReader::State HttpReader::read(std::string* input) {
-  while (!input->empty()) {
+  // Empty lines before a request are no part of it (RFC 9112, 2.2).
+  size_t blank = 0;
+  while (!parser_ && std::string_view(*input).substr(blank).starts_with("\r\n")) blank += 2;
+  input->erase(0, blank);
+  while (!input->empty() && (parser_ || *input != "\r")) {
     if (!parser_) {
       parser_ = std::make_unique<Parser>();
-      parser_->eager(true);
       parser_->header_limit(static_cast<uint32_t>(options_.max_header_bytes));
       parser_->body_limit(static_cast<uint64_t>(options_.max_body_bytes));
     }
@@ -97,8 +102,11 @@ HttpReader::State HttpReader::read(std::string* input) {
           431, "headers: wanted at most " + std::to_string(options_.max_header_bytes) + " bytes, found more");
     if (error && error != http::error::need_more)
       return refuse(400, "wanted HTTP/1.1, found an error: " + error.message());
-    if (parser_->is_header_done() && !parser_->head_checked && check_head() == State::kRefused)
-      return State::kRefused;
+    if (parser_->is_header_done() && !parser_->head_checked) {
+      if (check_head() == State::kRefused) return State::kRefused;
+      take_head();
+      parser_->eager(true);  // till here it stops behind the head
+    }
     if (parser_->is_done()) return State::kRequest;
     if (used == 0) break;
   }
@@ -113,28 +121,32 @@ bool HttpReader::expects_continue() {
   return boost::beast::iequals(parser_->get()[http::field::expect], "100-continue");
 }
 
-HttpReader::Message HttpReader::take() {
-  auto message = parser_->release();
-  parser_.reset();
-  Message out;
+void HttpReader::take_head() {
+  const auto& head = parser_->get();
+  Message& out = parser_->message;
   HttpRequest& request = out.request;
-  request.arrived = Clock::now();
-  request.method = to_string(message.method_string());
-  request.host = to_string(message[http::field::host]);
-  split_target(to_string(message.target()), &request);
-  request.origin = to_string(message[http::field::origin]);
-  request.asked_method = to_string(message[http::field::access_control_request_method]);
-  request.asked_headers = to_string(message[http::field::access_control_request_headers]);
-  request.content_type = to_string(message[http::field::content_type]);
-  request.content_encoding = to_string(message[http::field::content_encoding]);
-  request.authorization = to_string(message[http::field::authorization]);
-  request.id = to_string(message["x-request-id"]);
+  request.method = to_string(head.method_string());
+  request.host = to_string(head[http::field::host]);
+  split_target(to_string(head.target()), &request);
+  request.origin = to_string(head[http::field::origin]);
+  request.asked_method = to_string(head[http::field::access_control_request_method]);
+  request.asked_headers = to_string(head[http::field::access_control_request_headers]);
+  request.content_type = to_string(head[http::field::content_type]);
+  request.content_encoding = to_string(head[http::field::content_encoding]);
+  request.authorization = to_string(head[http::field::authorization]);
+  request.id = to_string(head["x-request-id"]);
   if (!usable_id(request.id)) request.id.clear();
-  request.body = std::move(message.body());
-  out.keep_alive = message.keep_alive();
-  out.chunks = message.version() >= 11;
+  out.keep_alive = head.keep_alive();
+  out.chunks = head.version() >= 11;
   out.head_only = request.method == "HEAD";
   if (out.head_only) request.method = "GET";
+}
+
+HttpReader::Message HttpReader::take() {
+  Message out = std::move(parser_->message);
+  out.request.body = std::move(parser_->get().body());
+  out.request.arrived = Clock::now();
+  parser_.reset();
   return out;
 }
 

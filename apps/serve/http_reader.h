@@ -44,6 +44,7 @@ class HttpReader {
   struct Parser;
   State refuse(int status, std::string message);
   State check_head();
+  void take_head();
   const HttpOptions& options_;
   std::unique_ptr<Parser> parser_;  // of a request that has begun
   int status_ = 0;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <new>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 namespace sluice::apps {
@@ -16,6 +17,12 @@ bool has_memory_for(F&& f) {
   } catch (const std::bad_alloc&) {
     return false;
   }
+}
+
+// For what must not be lost, and wants little memory: waits until there is some.
+template <class F>
+void surely(F&& f) noexcept {
+  while (!has_memory_for(f)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
 }
 
 // From now on this thread waits up to `most` for memory that is refused, before it counts as refused: a request that wants too much

@@ -68,6 +68,26 @@ std::optional<ApiError> ServedModel::check_bytes(int64_t bytes, const char* fiel
                   std::to_string(bytes) + " bytes, which are at least " + std::to_string(fewest), field);
 }
 
+// What is asked for. How long an answer becomes that has no bound of its own nobody knows.
+std::optional<ApiError> ServedModel::check_scores(const Prepared& prepared) const {
+  const ApiRequest& request = prepared.request;
+  const ApiSampling& s = request.sampling;
+  if (!s.logprobs) return {};
+  int64_t tokens = 0;
+  for (const auto& prompt : prepared.prompts) {
+    const int64_t length = std::ssize(prompt), room = max_model_len_ - length;
+    tokens += (request.echo ? length : 0) + std::min(s.max_tokens.value_or(0), room);
+  }
+  const int64_t scores = tokens * request.choices * (1 + *s.logprobs);
+  if (scores <= limits_.scores_max) return {};
+  const char* field = request.kind == ApiKind::kCompletion ? "logprobs" : "top_logprobs";
+  return ApiError{.message = std::string(field) + ": wanted at most " + std::to_string(limits_.scores_max) +
+                             " log probabilities in an answer, found " + std::to_string(scores) +
+                             " where each of its tokens has " + std::to_string(1 + *s.logprobs) +
+                             "; ask for fewer, for fewer answers, or for a smaller max_tokens",
+                  .param = field};
+}
+
 ApiResult<std::vector<int32_t>> ServedModel::tokens_of(const ApiRequest& chat, PromptEnd end) const {
   std::string instructions = chat.response.instructions;
   const std::string& more = chat.conversation.instructions;
@@ -114,6 +134,7 @@ ApiResult<ServedModel::Prepared> ServedModel::finish(Prepared prepared) const {
       return ApiError{.message = std::string(field) + ": wanted at least one token, found none",
                       .param = field};
   }
+  if (auto error = check_scores(prepared)) return *error;
   const ApiSampling& s = request.sampling;
   SamplingParams& out = prepared.sampling;
   out = chat_->sampling({.temperature = s.temperature.value_or(-1),

@@ -50,6 +50,7 @@ class ServedModel {
   ApiResult<std::vector<int32_t>> tokens_of(const ApiRequest& chat, PromptEnd end) const;
   ApiResult<std::vector<int32_t>> tokens_of(const std::string& text, Specials specials) const;
   std::optional<ApiError> check_length(int64_t tokens, const char* field) const;
+  std::optional<ApiError> check_scores(const Prepared& prepared) const;
   std::optional<ApiError> check_bytes(int64_t bytes, const char* field) const;
   // Whether the model's format has a place for what a chat asks; what it takes is no longer ignored.
   std::optional<ApiError> check_chat(ApiRequest* chat) const;

@@ -44,7 +44,9 @@ static int serve(const ServeOptions& options, ServerLog& log) {
                           names_of(options, session.value().directory));
   allow_many_descriptors();
   std::unique_ptr<HttpServer> http;  // outlives the threads that post to it
-  ApiServer server(*session.value().engine, model, options.api, log);
+  ApiOptions api = options.api;
+  api.max_answer_bytes = options.http.max_pending_bytes;
+  ApiServer server(*session.value().engine, model, api, log);
   auto listening = HttpServer::listen(options.http, server);
   if (!listening.ok()) return wrong_use(listening.status().message);
   http = std::move(listening).value();

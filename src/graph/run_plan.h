@@ -46,8 +46,8 @@ RunDecision decide_run(const typename Op::Problem& problem, const DeviceInfo& de
                        const Policy& policy = {}) {
   Decision whole = decide_in_words<Op>(problem, device, catalog.table<Op>(), policy_for(policy, Op::kName));
   if (!whole.contract.accepted()) return {std::move(whole)};
-  return with_stages(std::move(whole), Op::kName, op_graph<Op>(problem), Op::tokens_of(problem),
-                     device, catalog, policy);
+  return with_stages(std::move(whole), Op::kName, op_graph<Op>(problem), Op::tokens_of(problem), device,
+                     catalog, policy);
 }
 
 // The tensors of a run's stages, in the order of its slots.

@@ -121,8 +121,7 @@ struct RunOf<QkNormRopeKvWrite> {
   using A = QkNormRopeKvWrite::Args;
   using Ops = OpList<RmsNorm, RmsNorm, Rope, KvWrite>;
   static std::optional<QkNormRopeKvWrite::Problem> of(const RmsNorm::Problem& queries,
-                                                      const RmsNorm::Problem& keys,
-                                                      const Rope::Problem& rope,
+                                                      const RmsNorm::Problem& keys, const Rope::Problem& rope,
                                                       const KvWrite::Problem& write);
   static void stages(const QkNormRopeKvWrite::Problem& p, RunGraph<QkNormRopeKvWrite>* g);
   static constexpr SlotOf<QkNormRopeKvWrite> kUnaligned[] = {&A::q, &A::k, &A::v};

@@ -25,6 +25,8 @@ std::string_view first_word(std::string_view text, std::string_view* after) {
   return text.substr(0, size);
 }
 
+std::string_view last_word(std::string_view text) { return text.substr(text.find_last_of(kBlanks) + 1); }
+
 bool is_known_channel(std::string_view word) {
   return std::find(std::begin(kChannels), std::end(kChannels), word) != std::end(kChannels);
 }
@@ -81,6 +83,7 @@ ParsedHarmony HarmonyParser::finish() {
     end_message(HarmonyEnd::kNothing);
   } else if (phase_ != Phase::kBetween && !parts_.blank()) {
     note("the tokens ended within its header");
+    drop_cut_word();
     end_header(Header::kWithoutMessage);
     end_message(HarmonyEnd::kNothing);
   } else if (phase_ != Phase::kBetween) {
@@ -176,6 +179,35 @@ void HarmonyParser::drop_header() {
   const std::string notes = std::exchange(current_, {}).recovered;
   if (!notes.empty()) note(notes);
   if (!verbatim.empty()) note_text("a header without a message", trimmed(verbatim));
+}
+
+// Where the tokens end within a header, its last word may be cut. What is the beginning of a word that a header can have at this place is
+// no text of an answer, and no name of a tool.
+void HarmonyParser::drop_cut_word() {
+  std::string& part = phase_ == Phase::kAuthor    ? parts_.author
+                      : phase_ == Phase::kChannel ? parts_.channel
+                                                  : parts_.constrain;
+  const size_t at = part.find_last_of(kBlanks) + 1;
+  const std::string_view word = std::string_view(part).substr(at);
+  const std::string_view before = trimmed(std::string_view(part).substr(0, at));
+  const auto begins = [&](std::string_view whole) { return whole.starts_with(word); };
+  bool cut = false;
+  bool recipient = false;  // may stand here
+  if (phase_ == Phase::kAuthor) {
+    cut = before.empty() && !parts_.implied && begins("assistant");
+    recipient = parts_.implied ? before.empty() : parse_role(before).has_value();
+  } else if (phase_ == Phase::kChannel) {
+    cut = before.empty()
+              ? std::any_of(std::begin(kChannels), std::end(kChannels), begins) && !is_known_channel(word)
+              : last_word(before).starts_with("to=") && is_type(word);
+    recipient = is_known_channel(before);
+  } else {
+    recipient = is_type(before);
+  }
+  cut = cut || (recipient && (word.starts_with("to=") || (!before.empty() && begins("to="))));
+  if (!cut || word.empty()) return;
+  note_text("a word that is cut", word);
+  part.resize(at);
 }
 
 void HarmonyParser::take_recipient(std::string_view* rest) {

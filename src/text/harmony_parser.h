@@ -16,6 +16,7 @@ using ParsedHarmony = ParsedAnswer;
 // What it makes of mistakes:
 //   - no <|message|>: what is understood of the header is the header, all text after it is content. So is a header longer
 //     than kHeaderBytesMax, at once, so that text is not held back for ever.
+//   - the end of the tokens within a header: as without <|message|>, but for a last word that begins one of a header, which is noted.
 //   - <|start|> or <|channel|> within content: the message ends there. <|channel|> alone begins one of the assistant.
 //   - no <|start|>: text, <|channel|> or <|message|> between messages begin a message of the assistant.
 //   - a header that another <|start|> follows, without text: dropped, with a note.
@@ -63,6 +64,7 @@ class HarmonyParser final : public AnswerParser {
   void open_content(Header how, const std::string& stray);
   HarmonyEvent& add_event(HarmonyEvent::Kind kind);
   void drop_header();
+  void drop_cut_word();
   void read_author(Header how, std::string* stray);
   void read_channel(Header how, std::string* stray);
   void read_constrain(Header how, std::string* stray);

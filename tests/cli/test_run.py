@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import resource
 import select
 import signal
 import struct
@@ -14,6 +15,7 @@ import time
 import unittest
 
 COMMAND = os.environ["SLUICE_COMMAND"]
+MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "models", "sluice-16e-tiny")
 WATCHDOG = 120  # seconds after which something hangs; nothing here measures time
 QUESTION = "What is 417 + 268?"
 
@@ -301,6 +303,32 @@ class InScripts(unittest.TestCase):
                 self.assertEqual((wrong.returncode, wrong.stdout), (2, ""), (flag, file))
                 self.assertIn(file, wrong.stderr)
                 self.assertEqual(wrong.stderr.count("\n"), 1, wrong.stderr)
+
+    def test_a_working_directory_that_is_gone(self):
+        with tempfile.TemporaryDirectory() as parent:
+            gone = os.path.join(parent, "gone")
+            script = 'cd "$1" && rmdir "$1" && shift && exec "$@"'
+            for words in (["run", "-p", QUESTION, "--hide-reasoning"], ["inspect", MODEL]):
+                os.mkdir(gone)
+                out = subprocess.run(["sh", "-c", script, "sh", gone, os.path.abspath(COMMAND), *words], capture_output=True, text=True, timeout=WATCHDOG)
+                self.assertEqual(out.returncode, 0, out.stderr)
+
+    def test_a_name_that_no_file_can_have(self):
+        for words in (["inspect", "x/" * 5000], ["explain", "--model", "x" * 5000], ["run", "-m", "x/" * 5000, "-p", "hi"]):
+            out = subprocess.run([COMMAND, *words], capture_output=True, text=True, timeout=WATCHDOG)
+            self.assertEqual(out.returncode, 2, out.stderr[-500:])
+            self.assertNotIn("filesystem error", out.stderr)
+            self.assertEqual(out.stderr.count("\n"), 1, out.stderr[-500:])
+
+    def test_files_that_may_not_grow(self):
+        """A bound (ulimit -f) is an error like a full disk, and ends no process by a signal."""
+        with tempfile.TemporaryDirectory() as directory:
+            name = os.path.join(directory, "out")
+            with open(name, "wb") as file:
+                out = subprocess.run([COMMAND, "inspect", MODEL], stdout=file, stderr=subprocess.PIPE, text=True, timeout=WATCHDOG,
+                                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
+            self.assertEqual(out.returncode, 2, out.stderr)
+            self.assertIn("standard output: cannot be written: File too large", out.stderr)
 
     def test_lines_of_another_system(self):
         self.assertEqual(run(text="What is 1 + 1?\r\n\r\n/new\r\nWhat is 2 + 2?\r\n/exit\r\nWhat is 3 + 3?\r\n").stdout, "2\n4\n")

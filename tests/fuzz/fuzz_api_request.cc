@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "apps/serve/api_request.h"
+#include "text/harmony_tools.h"
 #include "text/utf8.h"
 
 namespace {

@@ -87,10 +87,8 @@ constexpr long long kLagClocks = 6000;  // about 3 us, longer than most kernels 
 template <class Op>
 class Chain {
  public:
-  Chain(Device& device, const Candidate<Op>& candidate, const typename Op::Problem& problem, Fill fill)
-      : device_(device),
-        plan_(&candidate, problem, best_config(candidate, problem, device.info())),
-        scratch_(device, plan_.workspace_bytes() + 1) {
+  Chain(Device& device, const Runnable<Op>& plan, const typename Op::Problem& problem, Fill fill)
+      : device_(device), plan_(plan), scratch_(device, plan_.workspace_bytes + 1) {
     for (int set = 0; set < kSets; ++set) {
       hosts_.push_back(std::make_unique<HostArgs<Op>>(problem, Spread::kContiguous));
       Random random(static_cast<uint64_t>(set) + 1);
@@ -170,7 +168,7 @@ class Chain {
       if (is_weight(hosts_[0]->tensors()[i].name)) continue;  // outputs are poisoned through the chain, too
       SLUICE_TRY(move(live(i), from_[index(set, i)]->data(), from_[index(set, i)]->bytes()));
     }
-    SLUICE_TRY(plan_.run(live_->args(), {scratch_.data(), plan_.workspace_bytes()}, device_.stream()));
+    SLUICE_TRY(plan_.run(live_->args(), {scratch_.data(), plan_.workspace_bytes}, device_.stream()));
     for (size_t i = 0; i < hosts_[0]->tensors().size(); ++i) {
       if (memory(set, i).role() == Role::kIn) continue;
       SLUICE_TRY(move(to_[index(set, i)]->data(), live(i), to_[index(set, i)]->bytes()));
@@ -179,7 +177,7 @@ class Chain {
   }
 
   Device& device_;
-  Plan<Op> plan_;
+  Runnable<Op> plan_;
   Loan scratch_;
   std::vector<std::unique_ptr<HostArgs<Op>>> hosts_;
   std::unique_ptr<DeviceArgs<Op>> live_;
@@ -441,15 +439,11 @@ using Chained =
 TYPED_TEST_SUITE(GpuChain, Chained, OpNames);
 
 template <class Op, class F>
-void for_each_candidate(Device& device, F f) {
+void for_each_way(Device& device, F f) {
   for (const auto& problem : Problems<Op>::list()) {
-    int accepted = 0;
-    for (const Candidate<Op>* c : device.catalog().table<Op>()) {
-      if (!c->supports(problem, device.info()).accepted()) continue;
-      ++accepted;
-      f(*c, problem, std::string(c->name) + " (" + fields_text(problem) + ")");
-    }
-    EXPECT_GT(accepted, 0) << fields_text(problem);
+    const std::vector<Runnable<Op>> ways = all_ways<Op>(device, problem);
+    for (const Runnable<Op>& way : ways) f(way, problem, way.name + " (" + fields_text(problem) + ")");
+    EXPECT_FALSE(ways.empty()) << fields_text(problem);
   }
 }
 
@@ -457,9 +451,9 @@ TYPED_TEST(GpuChain, LaggingNeighboursAndReusedBuffers) {
   using Op = TypeParam;
   Device& device = this->gpu();
   const CopyTraffic traffic;
-  for_each_candidate<Op>(
-      device, [&](const Candidate<Op>& c, const typename Op::Problem& problem, const std::string& where) {
-        Chain<Op> chain(device, c, problem, Fill::kNormal);
+  for_each_way<Op>(
+      device, [&](const Runnable<Op>& way, const typename Op::Problem& problem, const std::string& where) {
+        Chain<Op> chain(device, way, problem, Fill::kNormal);
         const auto wanted = chain.alone();
         auto recording = device.record(device.stream(), [&] { return chain.enqueue(false); });
         ASSERT_TRUE(recording.ok()) << where << ": " << recording.status().message;
@@ -478,9 +472,9 @@ TYPED_TEST(GpuChain, LaggingNeighboursAndReusedBuffers) {
 TYPED_TEST(GpuChain, MixedDependentAndPlainLaunches) {
   using Op = TypeParam;
   Device& device = this->gpu();
-  for_each_candidate<Op>(
-      device, [&](const Candidate<Op>& c, const typename Op::Problem& problem, const std::string& where) {
-        Chain<Op> chain(device, c, problem, Fill::kNormal);
+  for_each_way<Op>(
+      device, [&](const Runnable<Op>& way, const typename Op::Problem& problem, const std::string& where) {
+        Chain<Op> chain(device, way, problem, Fill::kNormal);
         const auto wanted = chain.alone();
         auto recording = device.record(device.stream(), [&] { return chain.enqueue(true); });
         ASSERT_TRUE(recording.ok()) << where << ": " << recording.status().message;

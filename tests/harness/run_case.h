@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "dispatch/plan.h"
 #include "graph/run_plan.h"
@@ -96,6 +100,34 @@ void run_plan(const AnyPlan& plan, std::string_view kernel, Device& device,
     std::memcpy(host.tensors()[i].memory->start(), fresh[i].data(), fresh[i].size());
   device.release(block);
   if (image) *image = std::move(first);
+}
+
+// A plan of an operation, of whatever kind.
+template <class Op>
+struct Runnable {
+  std::string name;
+  size_t workspace_bytes = 0;
+  std::function<Status(const typename Op::Args&, Workspace, Stream)> run;
+  template <class OnePlan>
+  Runnable(std::string called, OnePlan plan)
+      : name(std::move(called)), workspace_bytes(plan.workspace_bytes()) {
+    run = [kept = std::make_shared<const OnePlan>(std::move(plan))](const typename Op::Args& a, Workspace w,
+                                                                    Stream s) { return kept->run(a, w, s); };
+  }
+};
+// The best configuration of each candidate that takes the problem, and its stages where these are known.
+template <class Op>
+std::vector<Runnable<Op>> all_ways(const Device& device, const typename Op::Problem& problem) {
+  std::vector<Runnable<Op>> out;
+  for (const Candidate<Op>* c : device.catalog().template table<Op>())
+    if (c->supports(problem, device.info()).accepted())
+      out.push_back({std::string(c->name), Plan<Op>(c, problem, best_config(*c, problem, device.info()))});
+  if constexpr (kHasStages<Op>) {
+    auto plan = RunPlan<Op>::stage_by_stage(device.info(), device.catalog(), problem);
+    EXPECT_TRUE(plan.ok()) << plan.status().message;
+    if (plan.ok()) out.push_back({plan.value().kernel(), std::move(plan).value()});
+  }
+  return out;
 }
 
 // One configuration of a candidate.

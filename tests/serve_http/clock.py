@@ -8,10 +8,13 @@ import time
 
 
 class HealthClock:
-    """with HealthClock(server) as clock: ...; then clock.seconds has the time of each, and clock.worst the longest."""
+    """with HealthClock(server) as clock: ...; then clock.seconds has the time of each, and clock.worst the longest. clock.blocked has the
+    same without the time in which the server's loop or the asking thread was ready to run and the system ran something else: what is left
+    is the server's own doing, on a busy machine too. clock.most_blocked is the longest of these."""
 
     def __init__(self, server):
-        self.process = subprocess.Popen([sys.executable, "-B", __file__, str(server.port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = subprocess.Popen([sys.executable, "-B", __file__, str(server.port), str(server.process.pid)],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def __enter__(self):
         self.process.stdout.readline()  # it has begun
@@ -21,15 +24,33 @@ class HealthClock:
         out, _ = self.process.communicate()
         said = json.loads(out)
         self.seconds, self.worst = said["seconds"], max(said["seconds"])
+        self.blocked, self.most_blocked = said["blocked"], max(said["blocked"])
         if said["fault"] and fault[0] is None:
             raise AssertionError("/health: " + said["fault"])
 
+    def summary(self):
+        ordered = sorted(self.seconds)
+        p50, p99 = (1e3 * ordered[len(ordered) * share // 100] for share in (50, 99))
+        return (f"{len(ordered)} of /health: p50 {p50:.1f} ms, p99 {p99:.1f} ms, longest {1e3 * ordered[-1]:.1f} ms, "
+                f"of which the server's own at most {1e3 * self.most_blocked:.1f} ms")
 
-def main(port):
-    ended, seconds, fault = threading.Event(), [], None
+
+def starved_of(path):
+    """Seconds in which a thread was ready to run, and did not."""
+    try:
+        with open(path) as f:
+            return int(f.read().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0  # a system that does not count it
+
+
+def main(port, pid):
+    ended, seconds, blocked, fault = threading.Event(), [], [], None
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    threads = (f"/proc/{pid}/task/{pid}/schedstat", "/proc/thread-self/schedstat")  # the loop is the server's first thread
     print("begun", flush=True)
     while fault is None and (not ended.is_set() or not seconds):
+        starved = [starved_of(t) for t in threads]
         start = time.monotonic()
         try:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
@@ -40,9 +61,10 @@ def main(port):
         except (OSError, http.client.HTTPException) as error:
             fault = repr(error)
         seconds.append(time.monotonic() - start)
+        blocked.append(max(seconds[-1] - sum(starved_of(t) - before for t, before in zip(threads, starved)), 0))
         time.sleep(0.01)
-    print(json.dumps({"seconds": seconds, "fault": fault}))
+    print(json.dumps({"seconds": seconds, "blocked": blocked, "fault": fault}))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -16,6 +16,22 @@ def posted(path, body, more=""):
     return HEAD.format(path=path).encode() + f"{more}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
+def in_chunks(body, extension=b"", trailers=b""):
+    chunks = b"".join(b"%x%s\r\n%c\r\n" % (1, extension, byte) for byte in body)
+    return HEAD.format(path=COMPLETION).encode() + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n" + trailers + b"\r\n"
+
+
+def chat(**fields):
+    return posted(CHAT, json.dumps({"messages": QUESTION, "max_tokens": 3, **fields}))
+
+
+def of_properties(count, schema):
+    return {"type": "object", "properties": {f"k{i}": schema for i in range(count)}, "required": [f"k{i}" for i in range(count)]}
+
+
+MANY = {f"k{i}": i for i in range(150000)}
+SMALL = b'{"prompt":"x","max_tokens":1}'
+
 # Answered or refused at once, as bytes.
 RAW = [
     b"\0" * 4000,
@@ -38,6 +54,39 @@ RAW = [
     posted(CHAT, "{}", "Content-Encoding: gzip\r\n"),
     posted(CHAT, "{}", "Host: evil.example\r\n"),
     b"GET /v1/models HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n",
+    # Schemas and grammars that take long to compile, or whose masks do.
+    chat(guided_json=of_properties(100, {"type": "string", "pattern": "([a-z]{1,99}[0-9]{1,99}){1,99}"})),
+    chat(guided_json={"type": "object", "properties": {f"k{i}": {"type": "string", "maxLength": 1000 + i} for i in range(200)}}),
+    chat(guided_json={"anyOf": [of_properties(20, {"type": "integer", "minimum": i}) for i in range(200)]}),
+    chat(guided_json={"$defs": {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(60)} | {"d60": {"type": "null"}}, "$ref": "#/$defs/d0"}),
+    chat(guided_grammar="root ::= s\ns ::= s s s | s s | [a-zA-Z0-9 \\n.,]"),
+    chat(guided_grammar="root ::= " + "(" * 2000 + '"a"' + ")" * 2000),
+    chat(guided_regex="(" + ".*" * 250 + ")*x"),
+    chat(guided_regex="((.?){2,})*", max_tokens=30),
+    chat(guided_choice=["x" * 4000 + str(i) for i in range(500)]),
+    # Objects of many members, where they are kept in their order.
+    chat(metadata=MANY),
+    chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": MANY}}),
+    posted(RESPONSE, json.dumps({"input": "hi", "max_output_tokens": 2, "text": MANY})),
+    posted(RESPONSE, json.dumps({"input": "hi", "max_output_tokens": 2, "user": "u" * 4000000, "stream": True})),
+    posted(RESPONSE, json.dumps({"max_output_tokens": 2, "input": [{"type": "message", "role": "user", "content": "hi"}] +
+                                 [{"type": "function_call", "call_id": f"{i}" * 2000, "name": "f", "arguments": "{}"} for i in range(20)]})),
+    # What is asked for more than once.
+    chat(n=128, stop_token_ids=list(range(1000)), logit_bias={str(i): -1 for i in range(1000)}),
+    chat(n=128, stop=["a" * 4000, "b" * 4000, "ab" * 2000, "c"]),
+    posted(COMPLETION, json.dumps({"prompt": [[5] * 700] * 4, "n": 2, "echo": True, "logprobs": 20, "max_tokens": 1})),
+    posted(COMPLETION, json.dumps({"prompt": [5] * 700, "n": 3, "echo": True, "logprobs": 20, "max_tokens": 1, "stream": True})),
+    posted(COMPLETION, json.dumps({"prompt": ["x"] * 128, "max_tokens": 1, "logprobs": 20})),
+    # Where one request ends and another begins.
+    HEAD.format(path=COMPLETION).encode() + b"Transfer-Encoding: gzip, chunked\r\n\r\n1d\r\n" + SMALL + b"\r\n0\r\n\r\n",
+    HEAD.format(path=COMPLETION).encode() + b"Transfer-Encoding: xchunked\r\n\r\nGET /metrics HTTP/1.1\r\n\r\n",
+    in_chunks(SMALL, b";a=" + b"x" * 1000),
+    in_chunks(SMALL, b";a=" + b"x" * 100000),
+    in_chunks(SMALL, trailers=b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\nHost: evil.example\r\n"),
+    in_chunks(SMALL, trailers=b"".join(b"X-%d: y\r\n" % i for i in range(20000))),
+    posted(COMPLETION, SMALL).replace(b"HTTP/1.1", b"HTTP/1.0"),
+    posted(COMPLETION, SMALL, "Expect: 100-continue\r\n").replace(b"HTTP/1.1", b"HTTP/1.0"),
+    b"GET /openapi.json HTTP/1.1\r\n\r\n" * 100 + b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n",
     b"GET /metrics HTTP/1.1\r\n\r\n" * 200 + b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n",
 ]
 
@@ -51,6 +100,14 @@ def send(server, data):
         answer = read_all(s)
     if answer and not answer.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 4", b"HTTP/1.1 503 ")):
         raise AssertionError(answer[:200])
+
+
+def send_all(server):
+    for data in RAW:
+        try:
+            send(server, data)
+        except (ConnectionResetError, BrokenPipeError, TimeoutError):
+            pass  # closed, as it may be
 
 
 def reset(s):
@@ -92,6 +149,35 @@ def send_bytes_alone(server, chance):
             time.sleep(0.01)
 
 
+def leave_answers_unread(server, chance):
+    held = []
+    for _ in range(30):
+        s = socket.socket()
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.settimeout(5)
+        s.connect(("127.0.0.1", server.port))
+        s.sendall(b"GET " + chance.choice((b"/openapi.json", b"/metrics", b"/")) + b" HTTP/1.1\r\n\r\n")
+        held.append(s)
+    time.sleep(chance.random() / 4)
+    for s in held:
+        s.close()
+
+
+def close_one_half(server, chance):
+    with server.socket() as s:
+        s.sendall(posted(COMPLETION, json.dumps({"prompt": "x", "ignore_eos": True, "max_tokens": 500})))
+        s.shutdown(socket.SHUT_WR)
+        s.recv(1000)
+
+
+def ask_without_patience(server, chance):
+    """Leaves while workers have it."""
+    s = server.socket()
+    s.sendall(chance.choice(RAW))
+    time.sleep(chance.random() / 5)
+    reset(s)
+
+
 def hold_connections(server, chance):
     held = [server.socket() for _ in range(50)]
     time.sleep(chance.random() / 4)
@@ -101,7 +187,8 @@ def hold_connections(server, chance):
 
 def one(server, chance):
     """A hostile request by chance."""
-    how = chance.choice((None, None, None, leave_in_the_middle, leave_behind_input, read_slowly, send_bytes_alone, hold_connections))
+    how = chance.choice((None, None, None, leave_in_the_middle, leave_behind_input, read_slowly, send_bytes_alone, hold_connections,
+                         leave_answers_unread, close_one_half, ask_without_patience))
     try:
         return how(server, chance) if how else send(server, chance.choice(RAW))
     except (ConnectionResetError, BrokenPipeError, TimeoutError):

@@ -52,6 +52,9 @@ class Server:
     def signal(self, number):
         self.process.send_signal(number)
 
+    def has_ended(self):
+        return self.process.poll() is not None
+
     def exit_status(self):
         return self.process.wait(WATCHDOG)
 

@@ -251,11 +251,14 @@ class Api(ServerTest):
         self.refused(CHAT, {**chat, "model": "gpt-4"}, 404, "model", "gpt-4")
 
     def test_what_is_not_supported_is_refused_by_name(self):
-        for field, value, neutral in (("best_of", 2, 1), ("min_tokens", 5, 0)):
+        for field, value, neutral in (("best_of", 2, 1), ("min_tokens", 5, 0), ("return_token_ids", True, False), ("stop_regex", ["a+"], []),
+                                      ("return_tokens_as_token_ids", True, False), ("logits_processors", ["x.Y"], []), ("no_stop_trim", True, False)):
             with self.subTest(field=field):
                 self.refused(CHAT, {"messages": QUESTION, field: value}, 400, field, "not supported")
                 self.server.chat(max_tokens=1, **{field: neutral})
                 self.server.chat(max_tokens=1, **{field: None})
+        for field in ("custom_logit_processor", "lora_path", "prompt_embeds", "session_params"):
+            self.refused(COMPLETION, {"prompt": "a", field: "x"}, 400, field, "not supported")
 
     def test_logprobs_are_those_of_run(self):
         want = run_json("-p", QUESTION[0]["content"], "--temperature", "0", "--logprobs", "3")
@@ -338,6 +341,24 @@ class Api(ServerTest):
         pieces = [c for e in events for c in e["choices"][0]["delta"].get("tool_calls", [])]
         self.assertEqual(pieces[0]["function"]["name"], "add")
         self.assertEqual("".join(p["function"]["arguments"] for p in pieces), whole["tool_calls"][0]["function"]["arguments"])
+
+    def test_answers_that_end_within_a_header(self):
+        """No part of a header is content, and no part of a name is a tool's."""
+        tool = {"type": "function", "function": {**ADD["function"], "name": "get_current_weather"}}
+        fields = {"messages": [{"role": "user", "content": "What is 1 + 1?"}], "tools": [tool], "tool_choice": "required", "temperature": 0}
+        whole = self.server.chat(**fields, max_tokens=100)
+        behind_reasoning = range(36, 66)  # tokens: the headers of this call
+        for n in behind_reasoning:
+            with self.subTest(max_tokens=n):
+                message = self.server.chat(**fields, max_tokens=n)["choices"][0]["message"]
+                self.assertEqual(message["reasoning"], whole["choices"][0]["message"]["reasoning"])
+                self.assertIn(message["content"], ("", None))
+                names = [call["function"]["name"] for call in message.get("tool_calls", [])]
+                self.assertIn(names, ([], ["get_current_weather"]))
+                self.assertTrue(names or n < 65)
+                deltas = [e["choices"][0]["delta"] for e in self.server.stream(**fields, max_tokens=n) if e != "[DONE]"]
+                self.assertEqual("".join(d.get("content") or "" for d in deltas), "")
+                self.assertEqual([c["function"]["name"] for d in deltas for c in d.get("tool_calls", []) if c["function"].get("name")], names)
 
     def test_responses(self):
         ask = {"input": QUESTION[0]["content"], "temperature": 0}

@@ -1,10 +1,12 @@
-"""What is bounded: memory, threads, a log that nobody reads, and what a client leaves unread. None of it is felt by anybody else."""
+"""What is bounded: memory, threads, a log that nobody reads, what a client leaves unread, and the work of one answer. None of it is felt by
+anybody else."""
 import fcntl
 import json
 import os
 import resource
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 import unittest
@@ -92,7 +94,7 @@ class Memory(OwnServerTest):
         """Whichever it is: it serves, or says so in a line."""
         stack, served, refused = 256 << 20, 0, 0
         least = self.address_space("VmPeak")
-        for more in range(0, 16):
+        for more in range(0, 20):
             limits = [(resource.RLIMIT_STACK, stack), (resource.RLIMIT_AS, least + more * (stack // 2))]
 
             def bound():
@@ -166,6 +168,14 @@ class Log(OwnServerTest):
         self.assertGreaterEqual(server.metric("sluice:log_lines_dropped_total"), 20)
         self.assertEqual(server.stop(), 0)
 
+    def test_a_file_that_may_not_grow(self):
+        """As a full disk: lines are lost, and nothing else."""
+        with tempfile.TemporaryFile() as file:
+            server = self.start(log=file, limits=[(resource.RLIMIT_FSIZE, 10)])
+            self.ask_all(server, 20)
+            self.assertGreaterEqual(server.metric("sluice:log_lines_dropped_total"), 20)
+            self.assertEqual(server.stop(), 0)
+
 
 class Streams(OwnServerTest):
     """The bound is on what a client leaves unread, and not on what one event weighs."""
@@ -213,6 +223,118 @@ class Streams(OwnServerTest):
         self.assertTrue(out.endswith(b"data: [DONE]\n\n"), out[-100:])
         self.assertEqual(server.stop(), 0)
         self.assertNotIn("client", server.logged())
+
+
+BLOCKED = 0.15  # seconds that the server itself may hold /health up, where it did so for 0.4 to 2 s
+
+
+class LargeAnswers(OwnServerTest):
+    """Of which some parts are made by workers."""
+    ECHO = {"prompt": [5] * 1500, "echo": True, "logprobs": 20, "n": 4, "max_tokens": 2, "temperature": 0}
+
+    def test_log_probabilities_hold_up_nobody(self):
+        server = self.start("--batch-invariant")
+        small = {"prompt": "Hello", "max_tokens": 20, "logprobs": 2, "temperature": 0}
+        alone = server.ask(COMPLETION, small)[2]["choices"]
+        with HealthClock(server) as clock:
+            status, _, whole = server.ask(COMPLETION, {**self.ECHO, "n": 16})
+            self.assertEqual(status, 200, whole)
+            for _ in range(3):
+                self.assertEqual(server.ask(COMPLETION, small)[2]["choices"], alone)
+        if not is_sanitized():
+            self.assertLess(clock.most_blocked, BLOCKED)
+        first = whole["choices"][0]["logprobs"]
+        self.assertEqual({len(values) for values in first.values()}, {1502})
+        for i, choice in enumerate(whole["choices"]):
+            self.assertEqual((choice["index"], choice["logprobs"]), (i, first))
+        lists = {}
+        for event in server.stream(COMPLETION, **self.ECHO)[:-1]:
+            for choice in event["choices"]:
+                for key, values in (choice["logprobs"] or {}).items():
+                    lists.setdefault((choice["index"], key), []).extend(values)
+        self.assertEqual(lists, {(i, key): values for i in range(4) for key, values in first.items()})
+        self.assertEqual(server.stop(), 0)
+
+    def test_clients_that_leave_meanwhile(self):
+        server = self.start()
+        data = json.dumps({**self.ECHO, "prompt": [5] * 700}).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(data)
+        for i in range(12):
+            with server.socket() as s:
+                s.sendall(head + data)
+                time.sleep(0.1 * i)
+        server.wait_until_idle()
+        wait_until(lambda: server.metric("sluice:connections") == 1, "closed connections")
+        self.assertEqual(server.chat(temperature=0)["choices"][0]["message"]["content"], "685")
+        self.assertEqual(server.stop(), 0)
+
+    def test_too_many_log_probabilities(self):
+        server = self.start()
+        for path, body, param in ((COMPLETION, {"prompt": [5] * 3500, "echo": True, "logprobs": 20, "n": 128}, "logprobs"),
+                                  ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "logprobs": True, "top_logprobs": 20,
+                                                            "n": 128, "max_tokens": 4000}, "top_logprobs")):
+            status, _, answer = server.ask(path, body)
+            self.assertEqual((status, answer["error"]["param"]), (400, param), answer)
+            self.assertIn("wanted at most 8388608 log probabilities", answer["error"]["message"])
+        self.assertEqual(server.stop(), 0)
+
+    def test_answers_together(self):
+        """What is kept of all of them is bounded, and the largest fails."""
+        server = self.start("--max-pending-bytes", str(1 << 20))
+        status, _, answer = server.ask(COMPLETION, {**self.ECHO, "n": 2})
+        self.assertEqual((status, answer["error"]["code"]), (503, "out_of_memory"), answer)
+        self.assertIn("--max-pending-bytes", answer["error"]["message"])
+        self.assertEqual(server.chat(temperature=0)["choices"][0]["message"]["content"], "685")
+        self.assertEqual(server.stop(), 0)
+
+    def open_unread(self, server, request):
+        s = socket.socket()
+        self.addCleanup(s.close)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        s.settimeout(WATCHDOG)
+        s.connect(("127.0.0.1", server.port))
+        s.sendall(request)
+        return s
+
+    def test_answers_that_nobody_reads(self):
+        """Those that are the same for all are there once."""
+        server = self.start()
+        status, _, answer = server.ask(RESPONSE, {"input": "hi", "max_output_tokens": 2, "user": "u" * 7000000})
+        self.assertEqual(status, 200)
+        before = server.memory()
+        with HealthClock(server) as clock:
+            stored = f"GET /v1/responses/{answer['id']} HTTP/1.1\r\n\r\n".encode()
+            held = [self.open_unread(server, stored) for _ in range(50)]
+            held += [self.open_unread(server, b"GET /openapi.json HTTP/1.1\r\n\r\n") for _ in range(300)]
+            time.sleep(1)
+            after = server.memory()
+        for s in held:
+            s.close()
+        if not is_sanitized():
+            self.assertLess(after - before, 100, "MB")
+            self.assertLess(clock.most_blocked, BLOCKED * 3)  # 350 clients at once
+        self.assertEqual(server.ask(f"/v1/responses/{answer['id']}")[2], answer)
+        self.assertEqual(server.stop(), 0)
+
+    def test_answers_that_nobody_reads_and_that_differ(self):
+        """Beyond --max-pending-bytes the connection ends that has most of them; a small one stays."""
+        server = self.start("--max-pending-bytes", str(12 << 20))
+        small = self.open_unread(server, b"GET /openapi.json HTTP/1.1\r\nConnection: close\r\n\r\n")
+        text = json.dumps({"prompt": "x", "max_tokens": 1, "stream": False, "user": "u"})
+        self.assertEqual(server.ask(COMPLETION, text)[0], 200)
+        body = json.dumps({"input": "hi", "max_output_tokens": 2, "store": False, "user": "u" * 7000000}).encode()
+        request = b"POST /v1/responses HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        held = []
+        while "--max-pending-bytes" not in server.logged():
+            held.append(self.open_unread(server, request))
+            self.assertLess(len(held), 20)
+            self.assertEqual(held[-1].recv(1), b"H")  # it is answered
+            time.sleep(0.3)
+        whole = b""
+        while chunk := small.recv(65536):
+            whole += chunk
+        self.assertIn(b"openapi", whole)
+        self.assertEqual(server.stop(), 0)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import json
 import resource
 import socket
 import threading
+import time
 import unittest
 
 from server import WATCHDOG, OwnServerTest, ServerTest, close, events_of, read_all, wait_until
@@ -97,6 +98,38 @@ class Protocol(ServerTest):
         self.assertTrue(self.server.raw(head + pieces + b"0\r\n\r\n").startswith("HTTP/1.1 200 "))
         for bad in (b"zz\r\n", b"-1\r\nx\r\n0\r\n\r\n", b"3\r\nabcd\r\n0\r\n\r\n", b"ffffffffffffffffff\r\n", b"1\nx\n0\n\n"):
             self.assertRegex(self.server.raw(head + bad), r"^HTTP/1.1 4\d\d ", bad)
+
+    def test_trailers_are_no_headers(self):
+        """RFC 9110, 6.5.1: what comes behind the body changes nothing of what came before."""
+        body = b'1d\r\n{"prompt":"x","max_tokens":1}\r\n0\r\n'
+        head = b"POST " + COMPLETION.encode() + b" HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n"
+        json_type = b"Content-Type: application/json\r\n"
+        for trailer, status in ((json_type, 415), (b"", 415)):
+            self.assertIn(f" {status} ", self.first_line(head + b"\r\n" + body + trailer + b"\r\n"))
+        for trailer in (b"Content-Encoding: gzip\r\n", b"Host: evil.example\r\n", b"x-request-id: late\r\n", b"Origin: https://evil.example\r\n"):
+            answer = self.server.raw(head + json_type + b"\r\n" + body + trailer + b"\r\n")
+            self.assertTrue(answer.startswith("HTTP/1.1 200 "), answer)
+            self.assertNotIn("late", answer)
+
+    def test_empty_lines_before_a_request(self):
+        """RFC 9112, 2.2: some clients send one behind a body."""
+        last = b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n"
+        body = b'{"prompt":"x","max_tokens":1}'
+        first = b"POST " + COMPLETION.encode() + b" HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+        self.assertEqual(self.server.raw(first + body + b"\r\n" + last).count("HTTP/1.1 200 "), 2)
+        self.assertEqual(self.server.raw(b"\r\n" * 50000 + last).count("HTTP/1.1 200 "), 1)
+        with self.server.socket() as s:
+            for part in (b"\r", b"\n", b"\r", b"\n" + last[:1], last[1:]):
+                s.sendall(part)
+                time.sleep(0.05)
+            self.assertTrue(read_all(s).startswith(b"HTTP/1.1 200 "))
+        for wrong in (b"\n", b"\r\r\n", b" \r\n"):
+            self.assertIn(" 400 ", self.first_line(wrong + last))
+
+    def test_lines_without_end_behind_the_head(self):
+        head = b"POST " + COMPLETION.encode() + b" HTTP/1.1\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        for rest in (b"1;a=" + b"x" * 200000, b"1\r\n{\r\n0\r\n" + b"a: b\r\n" * 50000):
+            self.assertRegex(self.first_line(head + rest), " (400|431) ")
 
     def test_headers_without_end(self):
         flood = b"GET / HTTP/1.1\r\n" + b"".join(b"X-%d: y\r\n" % i for i in range(5000)) + b"\r\n"
