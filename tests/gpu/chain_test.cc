@@ -33,6 +33,7 @@
 #include "dispatch/plan.h"
 #include "gpu/gpu.h"
 #include "gpu/neighbours.h"
+#include "harness/run_case.h"
 
 namespace sluice::test {
 namespace {
