@@ -169,6 +169,13 @@ inline Status check_bounds(std::string_view op, int64_t tokens_min, int64_t toke
   return {};
 }
 
+// kInvalidArgument: a count that a plan from `first` to `last` tokens does not serve.
+inline Status check_count(std::string_view op, int64_t tokens, int64_t first, int64_t last) {
+  if (tokens >= first && tokens <= last) return {};
+  return invalid(std::string(op) + ": wanted " + std::to_string(first) + " to " + std::to_string(last) +
+                 " tokens (the plan's bound), found " + std::to_string(tokens));
+}
+
 // decide() at the counts from 0, or tokens_min, to a maximum (for_each_change), kept as the breakpoints of that step function (one step under
 // Policy::batch_invariant where a kernel has one list of launches, and one for no tokens where its kernel takes none). What
 // takes two counts takes all between them, and of several configurations none asks for less workspace at more tokens: candidates
@@ -215,10 +222,7 @@ class PlanTable {
     return plan.cost_us();
   }
   Status run(int64_t tokens, const typename Op::Args& args, Workspace workspace, Stream stream) const {
-    if (tokens < steps_.front().first || tokens > tokens_max_)
-      return invalid(std::string(Op::kName) + ": wanted " + std::to_string(steps_.front().first) + " to " +
-                     std::to_string(tokens_max_) + " tokens (the plan's bound), found " +
-                     std::to_string(tokens));
+    SLUICE_TRY(check_count(Op::kName, tokens, steps_.front().first, tokens_max_));
     const Plan<Op>& plan = at(tokens);
     return plan.run_as(Op::at_tokens(plan.problem(), tokens), args, workspace, stream);
   }

@@ -90,33 +90,33 @@ class ErasedTable final : public AnyTable {
 template <class Op>
 class ErasedRunTable final : public AnyTable {
  public:
-  ErasedRunTable(const typename Op::Problem& problem, Step step, Backend backend, int64_t tokens_min)
-      : problem_(problem), step_(std::move(step)), backend_(backend), tokens_min_(tokens_min) {
+  ErasedRunTable(const typename Op::Problem& problem, Step step, Backend backend, int64_t tokens_min,
+                 int64_t tokens_max)
+      : problem_(problem),
+        step_(std::move(step)),
+        backend_(backend),
+        tokens_min_(tokens_min),
+        tokens_max_(tokens_max) {
     const auto choice = [&](int64_t tokens) { return joined_kernels(step_, tokens, true); };
     const Status never_fails = for_each_change(
-        tokens_max(), [&](int64_t a, int64_t b) { return choice(a) == choice(b); },
+        tokens_max_, [&](int64_t a, int64_t b) { return choice(a) == choice(b); },
         [&](int64_t tokens) -> Status { return add(tokens, choice(tokens)), Status{}; }, tokens_min);
     (void)never_fails;
     for (size_t i = 0; i < steps_.size(); ++i) {
-      steps_[i].last = i + 1 < steps_.size() ? steps_[i + 1].first - 1 : tokens_max();
+      steps_[i].last = i + 1 < steps_.size() ? steps_[i + 1].first - 1 : tokens_max_;
       steps_[i].last_us = step_.cost_us(steps_[i].last);
     }
   }
-  int64_t tokens_max() const override { return step_.tokens_max(); }
+  int64_t tokens_max() const override { return tokens_max_; }
   size_t workspace_bytes() const override { return step_.workspace_bytes(); }
   const std::vector<TableStep>& steps() const override { return steps_; }
   Status run(int64_t tokens, std::span<const NamedTensor> given, Workspace workspace,
              Stream stream) const override {
-    if (tokens < tokens_min_ || tokens > tokens_max())
-      return invalid(op_message(
-          Op::kName, "wanted " + std::to_string(tokens_min_) + " to " + std::to_string(tokens_max()) +
-                         " tokens (the plan's bound), found " + std::to_string(tokens)));
+    SLUICE_TRY(check_count(Op::kName, tokens, tokens_min_, tokens_max_));
     const typename Op::Problem problem = Op::at_tokens(problem_, tokens);
     typename Op::Args args;
     SLUICE_TRY(args_by_name<Op>(problem, given, &args));
-    SLUICE_TRY(check_args<Op>(problem, args, backend_));
-    const RunArgs<Op> list(problem, args);
-    return step_.run(tokens, {.call = list.list(), .held = {}}, workspace, stream);
+    return run_stages<Op>(step_, problem, args, backend_, workspace, stream);
   }
 
  private:
@@ -133,7 +133,7 @@ class ErasedRunTable final : public AnyTable {
   typename Op::Problem problem_;
   Step step_;
   Backend backend_;
-  int64_t tokens_min_;
+  int64_t tokens_min_, tokens_max_;
   std::vector<TableStep> steps_;
 };
 
@@ -218,8 +218,8 @@ class ErasedProblem final : public AnyProblem {
                            std::max<int64_t>(tokens_max, 1),
                            {.policy = policy, .phases = {{.first = tokens_min, .last = tokens_max}}});
     if (!step.ok()) return step.status();
-    return std::unique_ptr<AnyTable>(
-        std::make_unique<ErasedRunTable<Op>>(problem_, std::move(step).value(), device.backend, tokens_min));
+    return std::unique_ptr<AnyTable>(std::make_unique<ErasedRunTable<Op>>(
+        problem_, std::move(step).value(), device.backend, tokens_min, tokens_max));
   }
 
   typename Op::Problem problem_;

@@ -36,7 +36,7 @@ RunDecision with_stages(Decision whole, std::string_view op, Graph graph, int64_
   v.refusal.need(own.force.empty(), "policy.force to allow it", "policy.force=" + policy.force);
   if (v.refusal.accepted()) {
     const int64_t most = std::max<int64_t>(tokens, 1);
-    auto step = Step::plan("", device, catalog, std::move(graph), most,
+    auto step = Step::plan(std::string(op), device, catalog, std::move(graph), most,
                            {.policy = of_stages, .phases = {{.first = tokens, .last = most}}, .without = op});
     if (step.ok()) {
       out.stages = std::make_shared<const Step>(std::move(step).value());
@@ -48,9 +48,7 @@ RunDecision with_stages(Decision whole, std::string_view op, Graph graph, int64_
         v.texts.push_back(piece.stage + ": " + piece.choice);
       }
     } else {
-      const std::string& said = step.status().message;
-      v.refusal.need(false, "a kernel for each stage",
-                     said.substr(std::min(said.find_first_not_of(' '), said.size())));
+      v.refusal.need(false, "a kernel for each stage", step.status().message);
     }
   }
   if (v.config >= 0 && (d.chosen < 0 || v.cost_us < d.choice().cost_us))

@@ -50,20 +50,18 @@ RunDecision decide_run(const typename Op::Problem& problem, const DeviceInfo& de
                      catalog, policy);
 }
 
-// The tensors of a run's stages, in the order of its slots.
+// Enqueues the stages of op_graph(), planned as `stages`, for the operation's own tensors. As Plan::run.
 template <class Op>
-class RunArgs {
- public:
-  RunArgs(const typename Op::Problem& problem, const typename Op::Args& args) {
-    Op::slots(problem, [&](const SlotSpec&, Tensor Op::Args::*member) { list_[count_++] = args.*member; });
-  }
-  std::span<const Tensor> list() const { return std::span(list_).first(count_); }
-
- private:
-  static constexpr size_t kSlotsMost = 32;
-  std::array<Tensor, kSlotsMost> list_;
-  size_t count_ = 0;
-};
+Status run_stages(const Step& stages, const typename Op::Problem& problem, const typename Op::Args& args,
+                  Backend where, Workspace workspace, Stream stream) {
+  constexpr size_t kSlotsMost = 32;
+  SLUICE_TRY(check_args<Op>(problem, args, where));
+  std::array<Tensor, kSlotsMost> list;
+  size_t count = 0;
+  Op::slots(problem, [&](const SlotSpec&, Tensor Op::Args::*member) { list[count++] = args.*member; });
+  return stages.run(Op::tokens_of(problem), {.call = std::span(list).first(count), .held = {}}, workspace,
+                    stream);
+}
 
 // Immutable, as a Plan.
 template <class Op>
@@ -112,9 +110,7 @@ class RunPlan {
   // As Plan::run.
   Status run(const typename Op::Args& args, Workspace workspace, Stream stream) const {
     if (whole_) return whole_->run(args, workspace, stream);
-    SLUICE_TRY(check_args<Op>(problem_, args, backend_));
-    const RunArgs<Op> list(problem_, args);
-    return stages_->run(Op::tokens_of(problem_), {.call = list.list(), .held = {}}, workspace, stream);
+    return run_stages<Op>(*stages_, problem_, args, backend_, workspace, stream);
   }
 
  private:

@@ -234,9 +234,7 @@ std::string Step::name_of(const PlacedPiece& piece) const {
 }
 
 Status Step::check_call(int64_t tokens, Workspace workspace) const {
-  if (tokens < 0 || tokens > tokens_max_)
-    return invalid(name_ + ": wanted 0 to " + std::to_string(tokens_max_) +
-                   " tokens (the plan's bound), found " + std::to_string(tokens));
+  SLUICE_TRY(check_count(name_, tokens, 0, tokens_max_));
   if (workspace_bytes_ == 0 || (workspace.data && workspace.bytes >= workspace_bytes_)) return {};
   return invalid(name_ + ": workspace: wanted " + std::to_string(workspace_bytes_) + " bytes, found " +
                  std::to_string(workspace.data ? workspace.bytes : 0));

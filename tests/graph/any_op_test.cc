@@ -56,5 +56,32 @@ TEST(AnyOp, TablesTellWhatTheyCostAtBothEnds) {
   EXPECT_EQ(next, 4097);
 }
 
+// The bound is the caller's, also where it is no token at all.
+TEST(AnyOp, TablesOfFusedOperationsAreOneKernelOrTheirStages) {
+  const auto problem = make_problem("router_route");
+  const DeviceInfo h200 = known_device("h200").value();
+  const auto table = problem.value()->table(h200, all_candidates(), 4096, {});
+  ASSERT_TRUE(table.ok()) << table.status().message;
+  int64_t next = 0;
+  for (const TableStep& s : table.value()->steps()) {
+    EXPECT_EQ(s.first, next);
+    EXPECT_GT(s.first_us, 0);
+    next = s.last + 1;
+    const bool stages = s.kernel.find("+cuda.route_topk.") != std::string::npos;
+    EXPECT_EQ(stages, s.first == 0 || s.first > 64) << s.first << ": " << s.kernel;
+    EXPECT_EQ(stages, !s.kernel.starts_with("cuda.router_route.")) << s.kernel;
+  }
+  EXPECT_EQ(next, 4097);
+  for (const int64_t most : {0, 3}) {
+    const auto bounded = problem.value()->table(h200, all_candidates(), most, {});
+    ASSERT_TRUE(bounded.ok()) << bounded.status().message;
+    EXPECT_EQ(bounded.value()->tokens_max(), most);
+    EXPECT_EQ(bounded.value()->steps().back().last, most);
+    EXPECT_EQ(bounded.value()->run(most + 1, {}, {}, {}).message,
+              "router_route: wanted 0 to " + std::to_string(most) + " tokens (the plan's bound), found " +
+                  std::to_string(most + 1));
+  }
+}
+
 }  // namespace
 }  // namespace sluice::test
