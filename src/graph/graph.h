@@ -32,6 +32,7 @@ struct Value {
   bool kept = false;       // who calls reads it after the step
   bool unaligned = false;  // of the caller: rows may begin anywhere, not only at multiples of 16 bytes
   bool fresh = false;      // of the caller: the launch before a step may still write it
+  bool scratch = false;  // of the caller, to whom columns that a fused kernel leaves unfinished do not matter
 };
 
 // The tensor of a slot: a value, or columns of its rows from `column` on. What a slot's spec says is the shape.
@@ -123,6 +124,7 @@ class Graph {
   }
   void may_be_unaligned(ValueId value) { values_[static_cast<size_t>(value)].unaligned = true; }
   void may_be_fresh(ValueId value) { values_[static_cast<size_t>(value)].fresh = true; }
+  void may_be_scratch(ValueId value) { values_[static_cast<size_t>(value)].scratch = true; }
   void keep(ValueId value) { values_[static_cast<size_t>(value)].kept = true; }
 
   // The next stage. Slots that are not named are absent.

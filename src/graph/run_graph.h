@@ -41,7 +41,10 @@ class RunGraph {
       if (member == slot) bind = of;
   }
   // The operation's kernels leave something else in `count` columns of a value than its stages do.
-  void leaves(const Bind& columns, int64_t count) { scratch_.push_back({columns, count}); }
+  void leaves(const Bind& columns, int64_t count) {
+    graph.may_be_scratch(columns.value);
+    scratch_.push_back({columns, count});
+  }
   // A stage whose tensors are the operation's own.
   template <class Part>
   void add_own(std::string name, const typename Part::Problem& problem) {

@@ -46,7 +46,7 @@ bool unseen(const Graph& graph, size_t first, size_t end, ValueId value) {
 
 bool unread(const Graph& graph, size_t end, const Bind& columns, int64_t count) {
   const Value& v = graph.values()[static_cast<size_t>(columns.value)];
-  if (v.kept) return false;
+  if (v.kept || (v.place != Place::kBetween && !v.scratch)) return false;
   for (size_t i = end; i < graph.stages().size(); ++i) {
     const std::vector<Bind>& binds = graph.stages()[i].slots;
     for (size_t k = 0; k < binds.size(); ++k) {
@@ -145,20 +145,27 @@ RopeKvWrite::Problem rotation_of(Rope::Problem rope, const KvWrite::Problem& w) 
   return {.rope = rope, .kv_heads = w.kv_heads, .pages = w.pages, .page_size = w.page_size, .cache = w.cache};
 }
 
-// Both, in rows that have keys behind the queries, and values behind the keys.
+// Where keys and values begin in a row of queries, keys and values.
+struct HeadColumns {
+  explicit HeadColumns(const RopeKvWrite::Problem& p)
+      : keys(p.rope.heads * p.rope.head_dim), values(keys + p.kv_heads * p.rope.head_dim) {}
+  int64_t keys, values;
+};
+
+// Both, in such rows.
 template <class Op>
 void add_rotation(RunGraph<Op>* g, const RopeKvWrite::Problem& p, const Bind& qkv) {
   using A = typename Op::Args;
   using R = Rope::Args;
   using W = KvWrite::Args;
+  const HeadColumns at(p);
   Rope::Problem rope = p.rope;
-  const int64_t keys = rope.heads * rope.head_dim, values = keys + p.kv_heads * rope.head_dim;
   rope.heads += p.kv_heads;
   g->graph.template add<Rope>(
       "rope", rope, {{&R::positions, (*g)(&A::positions)}, {&R::table, (*g)(&A::table)}, {&R::x, qkv}});
   g->graph.template add<KvWrite>("kv_write", RopeKvWrite::write(p),
-                                 {{&W::k, Bind(qkv.value, keys)},
-                                  {&W::v, Bind(qkv.value, values)},
+                                 {{&W::k, Bind(qkv.value, at.keys)},
+                                  {&W::v, Bind(qkv.value, at.values)},
                                   {&W::slot_of, (*g)(&A::slot_of)},
                                   {&W::k_cache, (*g)(&A::k_cache)},
                                   {&W::v_cache, (*g)(&A::v_cache)}});
@@ -168,10 +175,11 @@ void add_rotation(RunGraph<Op>* g, const RopeKvWrite::Problem& p, const Bind& qk
 template <class Op>
 ValueId add_rows_of_heads(RunGraph<Op>* g, const RopeKvWrite::Problem& p) {
   using A = typename Op::Args;
-  const int64_t keys = p.rope.heads * p.rope.head_dim, values = keys + p.kv_heads * p.rope.head_dim;
+  const HeadColumns at(p);
   const ValueId qkv = g->graph.call("qkv");
-  g->is_part(&A::q, Bind(qkv)), g->is_part(&A::k, Bind(qkv, keys)), g->is_part(&A::v, Bind(qkv, values));
-  g->leaves(Bind(qkv, keys), p.kv_heads * p.rope.head_dim);
+  g->is_part(&A::q, Bind(qkv)), g->is_part(&A::k, Bind(qkv, at.keys)),
+      g->is_part(&A::v, Bind(qkv, at.values));
+  g->leaves(Bind(qkv, at.keys), at.values - at.keys);
   return qkv;
 }
 
@@ -352,8 +360,8 @@ void RunOf<QkvRopeKvWrite>::stages(const QkvRopeKvWrite::Problem& p, RunGraph<Qk
   using L = Linear::Args;
   const Linear::Problem linear = QkvRopeKvWrite::project(p);
   const Bind qkv = g->in_rows(&A::qkv, linear.features);
-  const int64_t queries = p.rope.rope.heads * p.rope.rope.head_dim;
-  g->leaves(Bind(qkv.value, queries), linear.features - queries);
+  const HeadColumns at(p.rope);
+  g->leaves(Bind(qkv.value, at.keys), linear.features - at.keys);
   g->graph.add<Linear>(
       "qkv", linear, {{&L::x, (*g)(&A::x)}, {&L::w, (*g)(&A::w)}, {&L::bias, (*g)(&A::bias)}, {&L::y, qkv}});
   add_rotation(g, p.rope, qkv);

@@ -48,14 +48,14 @@ struct ToTheCache {
   double eps_of_keys = 1e-6;
   int64_t normed_keys = 16, stored_keys = 16;  // columns
   int64_t read = -1;                           // a head that a later stage reads, by its column; -1: none
-  bool kept = false;
+  bool kept = false, callers = false;          // the rows: after the step, or all the time
 };
 Graph to_the_cache(const ToTheCache& how) {
   constexpr int64_t kHead = 8;
   constexpr DType kF = DType::kF32;
   Graph g;
-  const ValueId x = g.call("x"), weight = g.held("weight"), qkv = g.between("qkv"),
-                other = g.between("other");
+  const ValueId x = g.call("x"), weight = g.held("weight"),
+                qkv = how.callers ? g.call("qkv", 32) : g.between("qkv"), other = g.between("other");
   if (how.kept) g.keep(qkv);
   using L = Linear::Args;
   if (how.projected)
@@ -284,6 +284,8 @@ TEST(GraphRuns, HeadsOnTheirWayToTheCacheAreReadNowhereElse) {
     EXPECT_EQ(turned({.read = read}), read != 16) << read;
     EXPECT_EQ(projected({.read = read}), read < 16) << read;
   }
+  EXPECT_FALSE(normed({.callers = true}) || turned({.callers = true}) || projected({.callers = true}))
+      << "the caller may read what its stages leave";
   EXPECT_FALSE(normed({.kept = true}) || turned({.kept = true}) || projected({.kept = true}));
 }
 
