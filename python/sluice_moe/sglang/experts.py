@@ -44,15 +44,15 @@ def around_fused_moe(original: Callable, self: FusedMoE, *args: Any, **kwargs: A
     if given.get("quant_method") is not None:
         raise refused_layer(prefix, f"wanted a layer whose method is chosen by its quantization, found "
                                     f"{type(given['quant_method']).__name__} from the model")
-    placeholder = None
+    stands_in = False
     if given.get("quant_config") is None:
         if state.takes_method():
             kwargs["quant_method"] = Bf16Experts(prefix)
         else:
-            placeholder = given["quant_config"] = _NoQuantization()
+            stands_in, given["quant_config"] = True, _NoQuantization()
             args, kwargs = (), {name: value for name, value in given.items() if name != "self"}
     original(self, *args, **kwargs)
-    if placeholder is not None:
+    if stands_in:
         self.quant_config = None
     if not isinstance(self.quant_method, SluiceExperts):
         raise refused_layer(prefix, "wanted MXFP4 experts (quantization mxfp4, or fp8 with fp4 experts) or bf16 experts without a "
