@@ -8,12 +8,12 @@
 namespace sluice {
 namespace {
 
-using Begin = ChatMlParser::Begin;
+using ChatMlBegin = ChatMlParser::Begin;
 using Calls = ChatMlParser::Calls;
 using Kind = AnswerEvent::Kind;
 
 // Parses, and checks on the way what holds for every stream: events tell what the messages say.
-ParsedAnswer parse(const std::vector<int32_t>& ids, Begin begin, Calls calls) {
+ParsedAnswer parse(const std::vector<int32_t>& ids, ChatMlBegin begin, Calls calls) {
   ChatMlParser parser(chatml(), begin, calls);
   std::vector<AnswerEvent> events;
   for (const int32_t id : ids)
@@ -70,7 +70,8 @@ std::string shown(const ParsedAnswer& parsed) {
   note(parsed.recovered);
   return out;
 }
-std::string parsed(std::string_view text, Begin begin = Begin::kAnswer, Calls calls = Calls::kRead) {
+std::string parsed(std::string_view text, ChatMlBegin begin = ChatMlBegin::kAnswer,
+                   Calls calls = Calls::kRead) {
   return shown(parse(qwen_ids(text), begin, calls));
 }
 
@@ -80,7 +81,7 @@ TEST(ChatMlParser, ReadsAnswers) {
   EXPECT_EQ(parsed("4 \xf0\x9f\x91\x8d<|im_end|>"), "final(4 \xf0\x9f\x91\x8d)");
   EXPECT_EQ(parsed("<think>\nHm.\n\nYes.\n</think>\n\n4\n\n<|im_end|>"),
             "reasoning(Hm.\n\nYes.)final(4\n\n)");
-  EXPECT_EQ(parsed("Hm.\n</think>\n\n4<|im_end|>", Begin::kReasoning), "reasoning(Hm.)final(4)");
+  EXPECT_EQ(parsed("Hm.\n</think>\n\n4<|im_end|>", ChatMlBegin::kReasoning), "reasoning(Hm.)final(4)");
   EXPECT_EQ(parsed("<think>\n\n</think>\n\n4<|im_end|>"), "final(4)");
   EXPECT_EQ(parsed("<think>\nHm.\n</think>\n\n" + kCall + "<|im_end|>"),
             "reasoning(Hm.)f({\"a\": [1, \"}\"]})");
@@ -93,18 +94,18 @@ TEST(ChatMlParser, ReadsAnswers) {
 
 TEST(ChatMlParser, EndsSayWhatEndedAMessage) {
   const auto answer = parse(qwen_ids("<think>\na\n</think>\n\nb\n" + kCall + kCall + "<|im_end|>"),
-                            Begin::kAnswer, Calls::kRead);
+                            ChatMlBegin::kAnswer, Calls::kRead);
   ASSERT_EQ(answer.messages.size(), 4u);
   EXPECT_EQ(answer.messages[0].end, MessageEnd::kEnd);
   EXPECT_EQ(answer.messages[1].end, MessageEnd::kEnd);
   EXPECT_EQ(answer.messages[3].end, MessageEnd::kCall);
-  EXPECT_EQ(parse(qwen_ids("b<|im_end|>"), Begin::kAnswer, Calls::kRead).messages[0].end,
+  EXPECT_EQ(parse(qwen_ids("b<|im_end|>"), ChatMlBegin::kAnswer, Calls::kRead).messages[0].end,
             MessageEnd::kReturn);
-  EXPECT_EQ(parse(qwen_ids("b"), Begin::kAnswer, Calls::kRead).messages[0].end, MessageEnd::kNothing);
+  EXPECT_EQ(parse(qwen_ids("b"), ChatMlBegin::kAnswer, Calls::kRead).messages[0].end, MessageEnd::kNothing);
 }
 
 TEST(ChatMlParser, CallsAreTextWhereNoneAreOffered) {
-  EXPECT_EQ(parsed(kCall + "<|im_end|>", Begin::kAnswer, Calls::kText), "final(" + kCall + ")");
+  EXPECT_EQ(parsed(kCall + "<|im_end|>", ChatMlBegin::kAnswer, Calls::kText), "final(" + kCall + ")");
 }
 
 TEST(ChatMlParser, ReadsCallsOfOtherForms) {
@@ -124,7 +125,7 @@ TEST(ChatMlParser, ReadsCallsOfOtherForms) {
 
 TEST(ChatMlParser, RecoversFromMistakes) {
   EXPECT_EQ(parsed("<think>\nHm.\n<|im_end|>"), "reasoning(Hm.)[no </think>]");
-  EXPECT_EQ(parsed("Hm.", Begin::kReasoning), "reasoning(Hm.)[no </think>]");
+  EXPECT_EQ(parsed("Hm.", ChatMlBegin::kReasoning), "reasoning(Hm.)[no </think>]");
   EXPECT_EQ(parsed("a</think>b<|im_end|>"), "final(ab)[</think> without <think>]");
   EXPECT_EQ(parsed("a<think>b</think>c<|im_end|>"), "final(a)[<think> behind text]reasoning(b)final(c)");
   EXPECT_EQ(parsed("<think>a <tool_call> <think> b</think>c<|im_end|>"),
@@ -159,10 +160,11 @@ TEST(ChatMlParser, DoesNotDependOnWhereTokensEnd) {
     for (const int32_t id : qwen_ids(text.substr(at, size))) bytes.push_back(id);
     at += size;
   }
-  EXPECT_EQ(shown(parse(bytes, Begin::kAnswer, Calls::kRead)), want);
+  EXPECT_EQ(shown(parse(bytes, ChatMlBegin::kAnswer, Calls::kRead)), want);
   // Cut anywhere, nothing is lost that has been said, and nothing goes wrong.
   for (size_t n = 0; n < bytes.size(); ++n)
-    parse({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n)}, Begin::kAnswer, Calls::kRead);
+    parse({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n)}, ChatMlBegin::kAnswer,
+          Calls::kRead);
 }
 
 TEST(ChatMlParser, AnyTokens) {
@@ -174,7 +176,8 @@ TEST(ChatMlParser, AnyTokens) {
     std::vector<int32_t> ids;
     for (int n = below(40); n > 0; --n)
       ids.push_back(below(3) ? below(qwen_tokenizer().vocab_size() + 2) : frame[below(6)]);
-    parse(ids, below(2) ? Begin::kAnswer : Begin::kReasoning, below(4) ? Calls::kRead : Calls::kText);
+    parse(ids, below(2) ? ChatMlBegin::kAnswer : ChatMlBegin::kReasoning,
+          below(4) ? Calls::kRead : Calls::kText);
   }
 }
 
