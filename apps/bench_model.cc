@@ -167,7 +167,7 @@ Status decode_on_gpu(Session& s, int64_t sequences, int64_t context, std::vector
   // As many tokens as all paces take near the floor: half of them lie before the mean context, and prompts that are read first
   // decode while others are read.
   const DecoderConfig& config = s.engine->decoder().config();
-  const double experts = expected_experts(config.moe, sequences);
+  const double experts = expected_experts(config.moe(), sequences);
   const double floor_ms = 1e-3 * decode_floor(config, sequences, context, experts).us(s.device->info());
   const double ms = kBursts * (kBurstMs + 3 * floor_ms) + kSustainedMs;
   const auto planned =
@@ -329,12 +329,12 @@ Result<BenchReport> bench_model(const BenchOptions& options) {
   report.weight_bytes = s.model->weight_bytes();
   report.active_bytes = s.model->active_bytes();
   report.load_seconds = s.load_seconds;
-  report.experts = s.model->config().decoder.moe.experts;
+  report.experts = s.model->config().decoder.moe().experts;
   if (o.model.routing == Routing::kZipf) report.routing_note = " zipf";
   report.read_bytes_per_us = info.mem_bytes_per_us;
   SLUICE_TRY(measure_all(s, o, &report.rows));
   const DecoderConfig& config = s.engine->decoder().config();  // with the caches that were asked for
-  if (const AttentionConfig& a = config.attention.front(); a.cache != CacheType::kSame)
+  if (const AttentionConfig& a = config.layers.front().attention; a.cache != CacheType::kSame)
     report.cache_note = " " + std::string(text(a.cache_type())) + " cache";
   for (BenchRow& row : report.rows) {
     row.floor = row.op == "decode" ? decode_floor(config, row.sequences, row.context, row.experts)

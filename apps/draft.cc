@@ -117,7 +117,11 @@ class Steps {
       }
     };
     normal(main_.view());
-    normal(mtp_->cache(cache_.view().data));
+    const Tensor cache = mtp_->cache(cache_.view().data);
+    normal(cache);
+    auto held = mtp_->bind(layer_.weights(), cache);
+    if (!held.ok()) return held.status();
+    held_ = std::move(held).value();
     return rope_table(c.rope, b.positions, c.attention.rope, rope_.view().as<float>());
   }
 
@@ -141,8 +145,7 @@ class Steps {
                               .page_table = pages_.view(),
                               .rope = rope_.view()},
                    .logit_rows = first(rows_)};
-    SLUICE_TRY(mtp_->forward(in, layer_.weights(), mtp_->cache(cache_.view().data),
-                             {.hidden = hidden_.view(), .logits = first(logits_)},
+    SLUICE_TRY(mtp_->forward(in, held_, {.hidden = hidden_.view(), .logits = first(logits_)},
                              {workspace_.view().as<std::byte>(), mtp_->workspace_bytes()}, device_.stream()));
     return device_.wait(device_.stream());
   }
@@ -150,6 +153,7 @@ class Steps {
   Device& device_;
   const LoadedMtp& layer_;
   std::unique_ptr<Mtp> mtp_;
+  MtpHeld held_;
   OwnedTensor ids_, positions_, slots_, rows_, begins_, lengths_, pages_, rope_, main_, hidden_, logits_,
       cache_, workspace_;
 };

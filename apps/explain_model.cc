@@ -93,7 +93,7 @@ Status choose(const ModelQuestion& q, const DeviceInfo& device, ModelChoices* ou
   // A step that decodes draws a token for each sequence; more tokens than that are prompts.
   bounds.sequences = std::clamp<int64_t>(q.tokens, 1, 256);
   bounds.pages = bounds.sequences * bounds.pages_per_seq();
-  out->layers = config.value().decoder.layers();
+  out->layers = std::ssize(config.value().decoder.layers);
   const DecoderConfig decoder = config.value().decoder.with_layouts_of(device).with_caches(q.cache);
   const auto steps =
       plan_decoder(device, all_candidates(), decoder, bounds, q.policy, q.moe_backend, false, Gaps::kShown);

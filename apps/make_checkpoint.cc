@@ -225,9 +225,10 @@ Status write_all(const MakeOptions& o, const Like& like, const fs::path& directo
   if (!config.ok()) return config.status();
   for (const Family* family : families())
     if (family->architecture == like.architecture)
-      return write_tensors(weights, family->tensors(config.value(), like.naming),
-                           {.seed = o.seed, .routing = o.routing, .top_k = config.value().decoder.moe.top_k},
-                           o.only, progress);
+      return write_tensors(
+          weights, family->tensors(config.value(), like.naming),
+          {.seed = o.seed, .routing = o.routing, .top_k = config.value().decoder.moe().top_k}, o.only,
+          progress);
   return unsupported("no family for " + std::string(like.architecture));
 }
 

@@ -8,10 +8,10 @@ namespace {
 
 double real(int64_t value) { return static_cast<double>(value); }
 
-// Elements of the dense matrices of one layer.
-double dense_elements(const DecoderConfig& c, const AttentionConfig& a) {
+// Of attention's projections in one layer.
+double projection_elements(const AttentionConfig& a) {
   const int64_t qkv = (a.heads + 2 * a.kv_heads) * a.head_dim, o = a.heads * a.head_dim;
-  return real(c.hidden) * real(qkv + o + c.moe.experts);
+  return real(a.hidden) * real(qkv + o);
 }
 
 double elements_of_expert(const MoeConfig& m) { return 3 * real(m.hidden) * real(m.intermediate); }
@@ -28,11 +28,13 @@ double attended(const AttentionConfig& a, int64_t last) {
 
 Floor weights_floor(const DecoderConfig& c, int64_t tokens, int64_t rows, double experts) {
   Floor f;
-  for (const int32_t kind : c.kind) {
-    const double dense = dense_elements(c, c.attention[static_cast<size_t>(kind)]);
-    f.dense_bytes += 2 * dense;
-    f.expert_bytes += experts * bytes_of_expert(c.moe);
-    f.flops += 2 * real(tokens) * (dense + real(c.moe.top_k) * elements_of_expert(c.moe));
+  for (const LayerConfig& layer : c.layers) {
+    const MoeConfig& m = layer.mlp;
+    const double router = m.dense ? 0 : real(c.hidden) * real(m.experts);
+    const double dense = projection_elements(layer.attention) + router;
+    f.dense_bytes += 2 * dense + (m.dense ? bytes_of_expert(m) : 0);
+    f.expert_bytes += m.dense ? 0 : experts * bytes_of_expert(m);
+    f.flops += 2 * real(tokens) * (dense + real(m.top_k) * elements_of_expert(m));
   }
   const double head = real(c.vocab) * real(c.hidden);
   f.dense_bytes += 2 * head;
@@ -53,8 +55,8 @@ double expected_experts(const MoeConfig& m, int64_t tokens) {
 
 Floor decode_floor(const DecoderConfig& c, int64_t sequences, int64_t context, double experts) {
   Floor f = weights_floor(c, sequences, sequences, experts);
-  for (const int32_t kind : c.kind) {
-    const AttentionConfig& a = c.attention[static_cast<size_t>(kind)];
+  for (const LayerConfig& layer : c.layers) {
+    const AttentionConfig& a = layer.attention;
     const double keys = real(sequences) * attended(a, context);
     f.kv_bytes += 2 * keys * real(a.kv_heads * a.head_dim) * real(bytes_of(a.cache_type(), 1));
     f.flops += 4 * keys * real(a.heads * a.head_dim);
@@ -64,8 +66,8 @@ Floor decode_floor(const DecoderConfig& c, int64_t sequences, int64_t context, d
 
 Floor prefill_floor(const DecoderConfig& c, int64_t tokens, double experts) {
   Floor f = weights_floor(c, tokens, 1, experts);
-  for (const int32_t kind : c.kind) {
-    const AttentionConfig& a = c.attention[static_cast<size_t>(kind)];
+  for (const LayerConfig& layer : c.layers) {
+    const AttentionConfig& a = layer.attention;
     const int64_t whole =
         a.window > 0 ? std::min(tokens, a.window) : tokens;  // those that see all before them
     const double keys = real(whole) * (real(whole) + 1) / 2 + real(tokens - whole) * real(a.window);

@@ -8,7 +8,7 @@ namespace sluice::apps {
 double floor_us(double bytes, double flops, const DeviceInfo& device);
 
 struct Floor {
-  double dense_bytes = 0;   // attention's projections, routers, the output layer
+  double dense_bytes = 0;   // attention's projections, routers, dense MLPs, the output layer
   double expert_bytes = 0;  // of the experts that some token chose
   double kv_bytes = 0;      // keys and values that are attended to
   double flops = 0;

@@ -33,7 +33,7 @@ Status check_moe_backend(const ModelFlags& f, const Session& s, DType x, Device&
   const auto files = Checkpoint::open(directory);
   if (format == LoadFormat::kSafetensors && !files.ok()) return files.status();
   if (format == LoadFormat::kSafetensors) SLUICE_TRY(fit_to_files(*files.value(), &config.value()));
-  MoeConfig moe = config.value().decoder.with_activations(x).moe;
+  MoeConfig moe = config.value().decoder.with_activations(x).moe();
   moe.layout = layout_for(device.info().backend);
   return Moe::plan(device, moe, batched_tokens(f, device), {.batch_invariant = f.batch_invariant},
                    f.moe_backend)

@@ -45,17 +45,17 @@ std::string variant_of(const std::string& kernel) {
 SessionLine line_of_model(const Session& s) {
   const ModelConfig& c = s.model->config();
   const std::string name = near_name(s.directory);
-  return {.text = name + ": " + c.architecture + ", " + std::to_string(c.decoder.layers()) + " layers, " +
-                  std::to_string(c.decoder.moe.experts) + " experts (top " +
-                  std::to_string(c.decoder.moe.top_k) + "), " + gigabytes(s.model->weight_bytes()) +
+  return {.text = name + ": " + c.architecture + ", " + std::to_string(c.decoder.layers.size()) +
+                  " layers, " + std::to_string(c.decoder.moe().experts) + " experts (top " +
+                  std::to_string(c.decoder.moe().top_k) + "), " + gigabytes(s.model->weight_bytes()) +
                   (s.format == LoadFormat::kDummy ? " of random weights" : "") + " in " +
                   fixed(s.load_seconds, 1) + " s",
           .fields = {{"kind", "model"},
                      {"model", name},
                      {"architecture", c.architecture},
-                     {"layers", c.decoder.layers()},
-                     {"experts", c.decoder.moe.experts},
-                     {"top_k", c.decoder.moe.top_k},
+                     {"layers", std::ssize(c.decoder.layers)},
+                     {"experts", c.decoder.moe().experts},
+                     {"top_k", c.decoder.moe().top_k},
                      {"weight_bytes", s.model->weight_bytes()},
                      {"seconds", s.load_seconds}}};
 }
@@ -73,7 +73,7 @@ SessionLine line_of_memory(const Session& s) {
   const EngineMemory& m = s.engine->memory();
   const StepBounds& b = s.engine->decoder().bounds();
   const std::string& device = s.device->info().name;
-  const std::string type = text(s.engine->decoder().config().attention.front().cache_type());
+  const std::string type = text(s.engine->decoder().config().layers.front().attention.cache_type());
   std::string kernels;
   for (const auto& [stage, kernel] : s.engine->decoder().kernels(1, 1))
     kernels += (kernels.empty() ? "" : ", ") + stage + " " + variant_of(kernel);

@@ -230,8 +230,16 @@ ENGINE = [
         "experts_of_one_layer",
         "every layer captures its experts at the place of the first",
         "src/nn/decoder_graph.cc",
-        "slice_of(captured, layer)",
+        "slice_of(captured, with_experts)",
         "slice_of(captured, 0)",
+        "EngineExperts.*",
+    ),
+    Mutation(
+        "experts_at_the_layers_number",
+        "layers capture their experts as if dense layers had some, too",
+        "src/nn/decoder_graph.cc",
+        "if (!mlp.dense) ++with_experts;",
+        "++with_experts;",
         "EngineExperts.*",
     ),
     Mutation(

@@ -129,20 +129,19 @@ double imbalance(std::span<const int64_t> tokens) {
 }
 
 void append_experts(Page* page, const ExpertCounts& counts) {
-  const auto layer_of = [&](int64_t layer) {
-    return std::span(counts.tokens)
-        .subspan(static_cast<size_t>(layer * counts.experts), static_cast<size_t>(counts.experts));
-  };
+  const auto experts = static_cast<size_t>(counts.experts);
+  const auto of_layer = [&](size_t i) { return std::span(counts.tokens).subspan(i * experts, experts); };
   page->begin("sluice:expert_tokens_total", "counter",
               "Tokens that an expert of a layer got, those that were computed again or for nobody too.");
-  for (int64_t layer = 0; layer < counts.layers; ++layer)
+  for (size_t i = 0; i < counts.layers.size(); ++i)
     for (int64_t expert = 0; expert < counts.experts; ++expert)
-      page->sample({{"layer", layer}, {"expert", expert}}, layer_of(layer)[static_cast<size_t>(expert)]);
+      page->sample({{"layer", counts.layers[i]}, {"expert", expert}},
+                   of_layer(i)[static_cast<size_t>(expert)]);
   page->begin("sluice:expert_load_imbalance", "gauge",
               "Tokens of a layer's busiest expert over the mean of its experts, since the start; 0 before "
               "the first token.");
-  for (int64_t layer = 0; layer < counts.layers; ++layer)
-    page->sample(imbalance(layer_of(layer)), "layer=\"" + std::to_string(layer) + "\"");
+  for (size_t i = 0; i < counts.layers.size(); ++i)
+    page->sample(imbalance(of_layer(i)), "layer=\"" + std::to_string(counts.layers[i]) + "\"");
 }
 
 }  // namespace

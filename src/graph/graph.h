@@ -26,6 +26,7 @@ struct Value {
   std::string name;
   Place place = Place::kBetween;
   int32_t given = -1;  // its index in the caller's list of such values
+  int32_t layer = -1;  // of what the caller holds: the layer that it belongs to; -1: around the layers
   // Elements from one row to the next, where stages see columns of it alone (the caller's own tensor says it better); 0: rows are
   // as the slots say, packed.
   int64_t row = 0;
@@ -114,7 +115,11 @@ class Graph {
   ValueId call(std::string name, int64_t row = 0) {
     return add_value(std::move(name), Place::kCall, calls_++, row);
   }
-  ValueId held(std::string name) { return add_value(std::move(name), Place::kHeld, held_++); }
+  // Held values are of the layer that has begun.
+  ValueId held(std::string name) {
+    const ValueId value = add_value(std::move(name), Place::kHeld, held_++);
+    return values_.back().layer = layer_, value;
+  }
   ValueId between(std::string name, int64_t row = 0) {
     return add_value(std::move(name), Place::kBetween, -1, row);
   }
@@ -172,6 +177,18 @@ class Graph {
   std::vector<Stage> stages_;
   int32_t calls_ = 0, held_ = 0, layer_ = -1, part_ = 0;
 };
+
+// What the caller holds, in the order of its list, as the first stage that reads it wants it.
+struct HeldSlot {
+  std::string name;
+  int32_t layer = -1;
+  SlotSpec spec = {};
+  // "layer 3 attention.qkv"
+  std::string text() const { return (layer < 0 ? "" : "layer " + std::to_string(layer) + " ") + name; }
+  // Stages write it: a cache, and no weight.
+  bool is_written() const { return spec.role != Role::kIn; }
+};
+std::vector<HeldSlot> held_slots(const Graph& graph);
 
 // "route+group": the names of stages that one kernel computes.
 std::string joined_name(const Graph& graph, size_t first, size_t stages);

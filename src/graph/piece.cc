@@ -8,6 +8,25 @@ std::string joined_name(const Graph& graph, size_t first, size_t stages) {
   return out;
 }
 
+std::vector<HeldSlot> held_slots(const Graph& graph) {
+  std::vector<HeldSlot> out(static_cast<size_t>(graph.held_count()));
+  for (const Value& value : graph.values())
+    if (value.place == Place::kHeld)
+      out[static_cast<size_t>(value.given)] = {.name = value.name, .layer = value.layer};
+  for (const Stage& stage : graph.stages()) {
+    const std::vector<SlotSpec> slots = stage.op->slots(1);
+    for (size_t i = 0; i < slots.size(); ++i) {
+      const ValueId value = stage.slots[i].value;
+      if (value == kNoValue) continue;
+      const Value& v = graph.values()[static_cast<size_t>(value)];
+      if (v.place != Place::kHeld) continue;
+      SlotSpec& spec = out[static_cast<size_t>(v.given)].spec;
+      if (spec.rank == 0) spec = slots[i];
+    }
+  }
+  return out;
+}
+
 Tensor Placed::tensor(const Bind& bind, const SlotSpec& spec) const {
   if (bind.value == kNoValue) return {};
   const Value& value = values[static_cast<size_t>(bind.value)];

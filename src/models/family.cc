@@ -19,33 +19,21 @@ const Family* const kFamilies[] = {
 #undef SLUICE_FAMILY
 };
 
-struct PartText {
-  const char* stage;
-  bool packed;
-};
-
-// Indexed by DecoderPart.
-constexpr PartText kParts[] = {
-    {"embedding", false},        {"logits.norm", false},      {"logits", true},
-    {"attention.norm", false},   {"attention.qkv", true},     {"attention.qkv bias", false},
-    {"attention.o", true},       {"attention.o bias", false}, {"attention sinks", false},
-    {"attention.q_norm", false}, {"attention.k_norm", false}, {"moe.norm", false},
-    {"router", false},           {"router bias", false},      {"correction bias", false},
-    {"hash table", false},       {"experts", true},           {"experts scales", true},
-    {"experts bias", false},     {"shared expert", true},     {"shared expert scales", true},
-};
+// Matrices, but for those that are read a row at a time or as they are.
+bool is_packed(const TensorSpec& spec) {
+  if (spec.shape.size() < 2 || spec.weight.ends_with("_bias")) return false;
+  for (const char* copied : {"embedding", "router", "hash_table", "attention.kv_b"})
+    if (spec.weight == copied) return false;
+  return true;
+}
 
 }  // namespace
 
 std::string use_of(const TensorSpec& spec, WeightLayout layout) {
-  const PartText& part = kParts[static_cast<size_t>(spec.part)];
   std::string out = spec.layer >= 0 ? "layer " + std::to_string(spec.layer) + " " : "";
-  out += part.stage;
-  if (spec.part == DecoderPart::kQkv || spec.part == DecoderPart::kQkvBias)
-    out += " from row " + std::to_string(spec.first_row);
-  return out + (part.packed ? ": packed as " +
-                                  std::string(EnumWords<WeightLayout>::words[static_cast<size_t>(layout)])
-                            : ": copied");
+  out += spec.weight;
+  if (spec.first_row > 0) out += " from row " + std::to_string(spec.first_row);
+  return out + (is_packed(spec) ? ": packed as " + std::string(word(layout)) : ": copied");
 }
 
 std::span<const Family* const> families() { return kFamilies; }

@@ -36,44 +36,30 @@ struct ModelConfig {
   enum class Head : uint8_t { kOwn, kTied } head = Head::kOwn;  // kTied: the output layer is the embedding
 };
 
-// Where a tensor of a checkpoint belongs in a decoder.
-enum class DecoderPart : uint8_t {
-  kEmbedding,
-  kFinalNorm,
-  kLmHead,
-  kAttentionNorm,
-  kQkv,  // rows of the joined projection: queries, keys, values
-  kQkvBias,
-  kO,
-  kOBias,
-  kSinks,
-  kQNorm,  // of each head
-  kKNorm,
-  kMoeNorm,
-  kRouter,
-  kRouterBias,
-  kCorrectionBias,
-  kHashTable,
-  kExperts,  // W13 or W2, of one expert or of all
-  kExpertsScale,
-  kExpertsBias,
-  kShared,  // of the shared expert
-  kSharedScale,
-};
-
+// A tensor of a checkpoint, and the weight of the decoder that it is, or is rows of.
 struct TensorSpec {
   std::string name;
   StoredType type = StoredType::kBF16;
   std::vector<int64_t> shape;
-  DecoderPart part = DecoderPart::kEmbedding;
+  std::string weight;     // as decoder_weights() names it: "attention.qkv"
   int64_t layer = -1;     // -1: of no layer
-  int64_t first_row = 0;  // kQkv, kQkvBias: where its rows begin in the joined one
+  int64_t first_row = 0;  // where its rows begin, of several that are one weight
+  bool of_mlp = false;    // of moe_tensors(): load_moe() reads it
+  bool operator==(const TensorSpec&) const = default;
 };
 // How it is used: "layer 3 attention.qkv from row 512: packed as panels16".
 std::string use_of(const TensorSpec& spec, WeightLayout layout);
 
-// The tensors of one MoE layer under any naming of nn/moe_names.h, with the shapes that nn/moe_source.h checks.
+// The tensors of one MoE layer or dense MLP under any naming of nn/moe_names.h, with the shapes that nn/moe_source.h checks.
 std::vector<TensorSpec> moe_tensors(const MoeConfig& config, MoeNaming naming, int64_t layer);
+// The naming of a layer's MLP in a checkpoint whose experts follow `naming`.
+inline MoeNaming naming_of(const MoeConfig& mlp, MoeNaming naming) {
+  return mlp.dense ? MoeNaming::kDenseMlp : naming;
+}
+
+// The tensors of a decoder as Hugging Face's models name them: model.embed_tokens, model.layers.L.self_attn.q_proj, ...
+std::vector<TensorSpec> hugging_face_tensors(const ModelConfig& config, MoeNaming naming);
+inline constexpr std::string_view kHuggingFaceHead = "lm_head.weight";
 
 struct Family {
   std::string_view architecture, model_type;

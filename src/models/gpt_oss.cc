@@ -9,14 +9,17 @@
 #include "models/read_decoder.h"
 
 namespace sluice {
+namespace of_gpt_oss {
 namespace {
 
-// layer_types, or where it is missing every second layer with a window, the first one included.
-Status read_layers(const JsonAt& config, int64_t layers, std::vector<int32_t>* kind) {
-  kind->clear();
+constexpr const char* kOriginalHead = "unembedding.weight";
+
+// Which layers see a window of positions alone: layer_types, or where it is missing every second one, the first one included.
+Result<std::vector<bool>> read_windowed(const JsonAt& config, int64_t layers) {
+  std::vector<bool> out;
   if (!config.has("layer_types")) {
-    for (int64_t i = 0; i < layers; ++i) kind->push_back(static_cast<int32_t>(i % 2));
-    return {};
+    for (int64_t i = 0; i < layers; ++i) out.push_back(i % 2 == 0);
+    return out;
   }
   const auto types = config.at("layer_types");
   if (!types.ok()) return types.status();
@@ -29,13 +32,12 @@ Status read_layers(const JsonAt& config, int64_t layers, std::vector<int32_t>* k
     if (!name.ok()) return name.status();
     if (name.value() != "sliding_attention" && name.value() != "full_attention")
       return item.wrong("sliding_attention or full_attention");
-    kind->push_back(name.value() == "sliding_attention" ? 0 : 1);
+    out.push_back(name.value() == "sliding_attention");
   }
-  return {};
+  return out;
 }
 
-Status read_experts(const JsonAt& config, MoeConfig* moe) {
-  const int64_t hidden = moe->hidden;
+Status read_experts(const JsonAt& config, int64_t hidden, MoeConfig* moe) {
   *moe = known_moe("gpt-oss-20b").value();  // its arithmetic; the shape is the checkpoint's
   moe->hidden = hidden;
   moe->residual = true;
@@ -93,92 +95,72 @@ Result<ModelConfig> read(const JsonAt& config) {
   r.number("rms_norm_eps", 1e-12, 1, 1e-5, &d.eps);
   SLUICE_TRY(r.status);
   if (d.hidden % kMxBlock) return refused(config, "hidden_size", "a multiple of 32 (MXFP4 blocks)");
-  AttentionConfig attention{.hidden = d.hidden, .qkv_bias = true, .o_bias = true, .sinks = true};
-  SLUICE_TRY(read_heads(config, HeadDim::kSaid, &attention));
+  SLUICE_TRY(read_tied(config, &out));
   SLUICE_TRY(read_rope(config, rope_family(), &d.rope));
-  SLUICE_TRY(read_layers(config, layers, &d.kind));
-  AttentionConfig sliding = attention;
-  sliding.window = window;
-  d.attention = {sliding, attention};
-  d.moe.hidden = d.hidden;
-  SLUICE_TRY(read_experts(config, &d.moe));
-  const auto tied = config.boolean("tie_word_embeddings", false);
-  if (!tied.ok()) return tied.status();
-  if (tied.value()) out.head = ModelConfig::Head::kTied;
+  LayerConfig layer;
+  layer.attention = {.hidden = d.hidden, .qkv_bias = true, .o_bias = true, .sinks = true};
+  SLUICE_TRY(read_heads(config, HeadDim::kSaid, &layer.attention));
+  SLUICE_TRY(read_experts(config, d.hidden, &layer.mlp));
+  const auto windowed = read_windowed(config, layers);
+  if (!windowed.ok()) return windowed.status();
+  for (const bool has_window : windowed.value()) {
+    layer.attention.window = has_window ? window : 0;
+    d.layers.push_back(layer);
+  }
   return out;
 }
 
-// A tensor's name in both namings.
-struct Names {
-  std::string_view hugging_face, original;
-};
-
-constexpr Names kEmbedding{"model.embed_tokens.weight", "embedding.weight"};
-constexpr Names kHead{"lm_head.weight", "unembedding.weight"};
-
-// Collects the bf16 tensors of one naming, layer by layer.
-struct DenseLister {
-  MoeNaming naming;
-  std::vector<TensorSpec> out = {};
+// OpenAI's own names, where queries, keys and values are one tensor.
+std::vector<TensorSpec> original_tensors(const ModelConfig& config) {
+  const DecoderConfig& d = config.decoder;
+  std::vector<TensorSpec> out;
   int64_t layer = -1;
-
-  bool original() const { return naming == MoeNaming::kGptOssOriginal; }
-  void add(Names names, std::vector<int64_t> shape, DecoderPart part, int64_t first_row = 0) {
-    std::string name;
-    if (layer >= 0) name = (original() ? "block." : "model.layers.") + std::to_string(layer) + ".";
-    name += original() ? names.original : names.hugging_face;
-    out.push_back({name, StoredType::kBF16, std::move(shape), part, layer, first_row});
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape, std::string_view weight) {
+    const std::string place = layer < 0 ? "" : "block." + std::to_string(layer) + ".";
+    out.push_back(
+        {.name = place + name, .shape = std::move(shape), .weight = std::string(weight), .layer = layer});
+  };
+  add("embedding.weight", {d.vocab, d.hidden}, "embedding");
+  for (const LayerConfig& l : d.layers) {
+    ++layer;
+    const AttentionConfig& a = l.attention;
+    const int64_t q = a.heads * a.head_dim, qkv = q + 2 * a.kv_heads * a.head_dim;
+    add("attn.norm.scale", {d.hidden}, "attention.norm");
+    add("attn.qkv.weight", {qkv, d.hidden}, "attention.qkv");
+    add("attn.qkv.bias", {qkv}, "attention.qkv_bias");
+    add("attn.sinks", {a.heads}, "attention.sinks");
+    add("attn.out.weight", {d.hidden, q}, "attention.o");
+    add("attn.out.bias", {d.hidden}, "attention.o_bias");
+    add("mlp.norm.scale", {d.hidden}, "mlp.norm");
+    for (TensorSpec& spec : moe_tensors(l.mlp, MoeNaming::kGptOssOriginal, layer))
+      out.push_back(std::move(spec));
   }
-};
-
-void list_attention(const AttentionConfig& a, DenseLister* l) {
-  const int64_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
-  l->add({"input_layernorm.weight", "attn.norm.scale"}, {a.hidden}, DecoderPart::kAttentionNorm);
-  if (l->original()) {
-    l->add({"", "attn.qkv.weight"}, {q + 2 * kv, a.hidden}, DecoderPart::kQkv);
-    l->add({"", "attn.qkv.bias"}, {q + 2 * kv}, DecoderPart::kQkvBias);
-  } else {
-    const auto part = [&](const std::string& name, int64_t rows, int64_t first) {
-      l->add({"self_attn." + name + "_proj.weight", ""}, {rows, a.hidden}, DecoderPart::kQkv, first);
-      l->add({"self_attn." + name + "_proj.bias", ""}, {rows}, DecoderPart::kQkvBias, first);
-    };
-    part("q", q, 0), part("k", kv, q), part("v", kv, q + kv);
-  }
-  l->add({"self_attn.sinks", "attn.sinks"}, {a.heads}, DecoderPart::kSinks);
-  l->add({"self_attn.o_proj.weight", "attn.out.weight"}, {a.hidden, q}, DecoderPart::kO);
-  l->add({"self_attn.o_proj.bias", "attn.out.bias"}, {a.hidden}, DecoderPart::kOBias);
-  l->add({"post_attention_layernorm.weight", "mlp.norm.scale"}, {a.hidden}, DecoderPart::kMoeNorm);
+  layer = -1;
+  add("norm.scale", {d.hidden}, "final_norm");
+  add(config.head == ModelConfig::Head::kTied ? "embedding.weight" : kOriginalHead, {d.vocab, d.hidden},
+      "lm_head");
+  return out;
 }
 
 std::vector<TensorSpec> tensors(const ModelConfig& config, MoeNaming naming) {
-  const DecoderConfig& d = config.decoder;
-  DenseLister l{naming};
-  l.add(kEmbedding, {d.vocab, d.hidden}, DecoderPart::kEmbedding);
-  for (l.layer = 0; l.layer < d.layers(); ++l.layer) {
-    list_attention(d.attention.front(), &l);
-    for (TensorSpec& spec : moe_tensors(d.moe, naming, l.layer)) l.out.push_back(std::move(spec));
-  }
-  l.layer = -1;
-  l.add({"model.norm.weight", "norm.scale"}, {d.hidden}, DecoderPart::kFinalNorm);
-  const Names& head = config.head == ModelConfig::Head::kTied ? kEmbedding : kHead;
-  l.add(head, {d.vocab, d.hidden}, DecoderPart::kLmHead);
-  return std::move(l.out);
+  return naming == MoeNaming::kGptOssOriginal ? original_tensors(config)
+                                              : hugging_face_tensors(config, naming);
 }
 
 std::vector<MoeNaming> namings(const ModelConfig& config) {
-  if (config.decoder.moe.expert_w == DType::kBF16) return {MoeNaming::kGptOssBf16};
+  if (config.decoder.moe().expert_w == DType::kBF16) return {MoeNaming::kGptOssBf16};
   return {MoeNaming::kGptOss, MoeNaming::kGptOssOriginal};
 }
 
 Status fit(const Checkpoint& files, ModelConfig* config) {
-  for (const std::string_view name : {kHead.hugging_face, kHead.original})
+  for (const std::string_view name : {kHuggingFaceHead, std::string_view(kOriginalHead)})
     if (files.find_if_there(name)) config->head = ModelConfig::Head::kOwn;
   const auto naming = detect(files);
   if (!naming.ok()) return naming.status();
-  DType& stored = config->decoder.moe.expert_w;
-  if (naming.value() == MoeNaming::kGptOssBf16) stored = DType::kBF16;
+  if (naming.value() == MoeNaming::kGptOssBf16)
+    for (LayerConfig& layer : config->decoder.layers) layer.mlp.expert_w = DType::kBF16;
   const bool mxfp4 = naming.value() == MoeNaming::kGptOss || naming.value() == MoeNaming::kGptOssOriginal;
-  if (!mxfp4 || stored == DType::kE2M1) return {};
+  if (!mxfp4 || config->decoder.moe().expert_w == DType::kE2M1) return {};
   const int64_t layer = moe_layers(files, naming.value()).front();
   return {Code::kCorrupt, "config.json: quantization_config: wanted {\"quant_method\": \"mxfp4\"}, as " +
                               files.path() + " has " + tensor_name(moe_names(naming.value()).down, layer) +
@@ -186,12 +168,13 @@ Status fit(const Checkpoint& files, ModelConfig* config) {
 }
 
 }  // namespace
+}  // namespace of_gpt_oss
 
 extern const Family gpt_oss = {.architecture = "GptOssForCausalLM",
                                .model_type = "gpt_oss",
-                               .read = read,
-                               .tensors = tensors,
-                               .namings = namings,
-                               .fit = fit};
+                               .read = of_gpt_oss::read,
+                               .tensors = of_gpt_oss::tensors,
+                               .namings = of_gpt_oss::namings,
+                               .fit = of_gpt_oss::fit};
 
 }  // namespace sluice

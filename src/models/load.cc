@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <set>
-#include <tuple>
 
 #include "models/random_weights.h"
 #include "nn/dense_load.h"
@@ -14,7 +14,7 @@ namespace sluice {
 
 struct LoadedModel::Parts {
   ModelConfig config;
-  DecoderWeights weights;
+  NamedWeights weights;
   std::vector<OwnedTensor> dense;
   std::vector<std::unique_ptr<LoadedMoe>> moe;
   int64_t weight_bytes = 0, active_bytes = 0;
@@ -28,9 +28,6 @@ std::string gigabytes(int64_t bytes) {
   std::snprintf(text, sizeof text, "%.2f GB", 1e-9 * static_cast<double>(bytes));
   return text;
 }
-
-// Of an MoE layer, and not of what surrounds it.
-bool is_of_experts(const TensorSpec& spec) { return spec.part >= DecoderPart::kRouter; }
 
 // Where tensors come from: a checkpoint's files, or a seed.
 struct TensorSource {
@@ -57,7 +54,7 @@ Result<MoeNaming> check_file(const Checkpoint& file, const Family& family, const
       if (const auto found = file.find(spec.name); !found.ok()) return found.status();
   }
   for (const TensorSpec& spec : family.tensors(config, naming.value())) {
-    if (is_of_experts(spec)) continue;
+    if (spec.of_mlp) continue;
     if (const auto found = file.find(spec.name, spec.type, spec.shape); !found.ok()) return found.status();
   }
   return naming;
@@ -94,15 +91,11 @@ class ModelLoader {
   Status load(const Family& family, const std::string& directory) {
     SLUICE_TRY(open(family, directory));
     SLUICE_TRY(check_memory());
-    parts_.weights.layers.resize(static_cast<size_t>(parts_.config.decoder.layers()));
-    for (size_t i = 0; i < dense_.size();) {
-      // Tensors that are stacked are neighbours.
-      size_t end = i + 1;
-      while (end < dense_.size() && dense_[end].first_row > 0 && dense_[end].part == dense_[i].part) ++end;
-      SLUICE_TRY(load_dense_part(std::span(dense_).subspan(i, end - i)));
-      i = end;
+    for (const HeldSlot& slot : decoder_weights(parts_.config.decoder)) {
+      const auto specs = dense_.find({slot.layer, slot.name});
+      if (specs != dense_.end()) SLUICE_TRY(load_dense_weight(slot, specs->second));
     }
-    for (int64_t layer = 0; layer < parts_.config.decoder.layers(); ++layer) SLUICE_TRY(load_experts(layer));
+    for (int64_t layer = 0; layer < std::ssize(experts_); ++layer) SLUICE_TRY(load_mlp(layer));
     progress(total_ - done_);  // what packing added or left out does not count
     return {};
   }
@@ -122,7 +115,7 @@ class ModelLoader {
       naming_ = naming.value();
     }
     const std::vector<TensorSpec> all = family.tensors(parts_.config, naming_);
-    const MoeConfig& moe = parts_.config.decoder.moe;
+    const MoeConfig& moe = parts_.config.decoder.moe();
     if (options_.format == LoadFormat::kDummy && options_.routing != Routing::kUniform && !moe.router_bias)
       return unsupported("routing zipf: wanted a model whose routers have biases, found " +
                          parts_.config.architecture);
@@ -131,13 +124,10 @@ class ModelLoader {
           all, RandomOptions{.seed = options_.seed, .routing = options_.routing, .top_k = moe.top_k},
           host_threads(device_));
     if (source_.file) parts_.notes = notes_about(*source_.file, all);
-    experts_.resize(static_cast<size_t>(parts_.config.decoder.layers()));
+    experts_.resize(parts_.config.decoder.layers.size());
     for (const TensorSpec& spec : all)
-      (is_of_experts(spec) ? experts_[static_cast<size_t>(spec.layer)] : dense_).push_back(spec);
-    // Stacked tensors become neighbours, whatever is between them in the list.
-    std::sort(dense_.begin(), dense_.end(), [](const TensorSpec& a, const TensorSpec& b) {
-      return std::tuple(a.layer, a.part, a.first_row) < std::tuple(b.layer, b.part, b.first_row);
-    });
+      (spec.of_mlp ? experts_[static_cast<size_t>(spec.layer)] : dense_[{spec.layer, spec.weight}])
+          .push_back(spec);
     return {};
   }
 
@@ -145,13 +135,15 @@ class ModelLoader {
   Status check_memory() {
     const auto bytes = [](const TensorSpec& spec) { return *stored_bytes(spec.type, spec.shape); };
     int64_t dense = 0, largest = 0;  // in all, and made at once
-    for (const TensorSpec& spec : dense_) dense += bytes(spec), largest = std::max(largest, bytes(spec));
-    for (const std::vector<TensorSpec>& layer : experts_) {
+    const auto add = [&](const std::vector<TensorSpec>& specs, int64_t* to) {
       int64_t sum = 0;
-      for (const TensorSpec& spec : layer) sum += bytes(spec);
-      largest = std::max(largest, sum), total_ += sum;
-    }
-    total_ += dense;
+      for (const TensorSpec& spec : specs) sum += bytes(spec);
+      largest = std::max(largest, sum), *to += sum, total_ += sum;
+    };
+    for (const auto& [place, specs] : dense_) add(specs, &dense);
+    int64_t apart = 0;
+    for (size_t layer = 0; layer < experts_.size(); ++layer)
+      add(experts_[layer], parts_.config.decoder.layers[layer].mlp.dense ? &dense : &apart);
     const int64_t beside = source_.random && device_.shares_host_memory() ? largest : 0;
     const auto ask = [&](const Device& device, int64_t wanted) -> Status {
       const int64_t free = device.free_bytes();
@@ -161,93 +153,62 @@ class ModelLoader {
     };
     if (!options_.experts) return ask(device_, total_ + beside);
     SLUICE_TRY(ask(device_, dense + beside));
-    return ask(*options_.experts, total_ - dense);
+    return ask(*options_.experts, apart);
   }
 
   void progress(int64_t bytes) {
     if (options_.progress) options_.progress({std::min(done_ + bytes, total_), total_});
   }
 
-  Status keep(Result<OwnedTensor> made, Tensor* to) {
+  // Tensors one below the other, as one in the layout of the device's kernels, or as they are.
+  Result<OwnedTensor> make_dense(const HeldSlot& slot, const Checkpoint& from,
+                                 const std::vector<TensorSpec>& specs) {
+    const TensorSpec& first = specs.front();
+    const Numbers allowed = slot.name == "attention.sinks" ? Numbers::kNoNan : Numbers::kFinite;
+    if (specs.size() == 1 && slot.spec.dtype != DType::kU8)
+      return load_dense(device_, from, {first.name, first.shape, DType::kBF16, allowed},
+                        host_threads(device_));
+    std::vector<DensePart> rows;
+    for (const TensorSpec& s : specs) rows.push_back({s.name, s.shape[0]});
+    if (first.shape.size() == 1) return load_stacked(device_, from, rows, DType::kBF16);
+    return pack_dense(device_, from, rows, first.shape[1], host_threads(device_));
+  }
+
+  Status load_dense_weight(const HeldSlot& slot, const std::vector<TensorSpec>& specs) {
+    const auto held = source_.hold(specs);
+    if (!held.ok()) return held.status();
+    auto made = make_dense(slot, *held.value(), specs);
     if (!made.ok()) return made.status();
-    *to = made.value().view();
-    done_ += made.value().bytes();
-    parts_.weight_bytes += made.value().bytes();
+    const int64_t bytes = made.value().bytes();
+    parts_.weights.set(slot.layer, slot.name, made.value().view());
+    parts_.weight_bytes += bytes, done_ += bytes;
+    if (specs.front().shape.size() > 1 && slot.name != "embedding") parts_.active_bytes += bytes;
     parts_.dense.push_back(std::move(made).value());
     progress(0);
     return {};
   }
 
-  Status copy(const Checkpoint& from, const TensorSpec& spec, Tensor* to) {
-    const Numbers allowed = spec.part == DecoderPart::kSinks ? Numbers::kNoNan : Numbers::kFinite;
-    return keep(
-        load_dense(device_, from, {spec.name, spec.shape, DType::kBF16, allowed}, host_threads(device_)), to);
-  }
-
-  // Matrices one below the other, as one in the layout of the device's kernels; biases likewise, copied.
-  Status stack(const Checkpoint& from, std::span<const TensorSpec> specs, Tensor* to) {
-    std::vector<DensePart> rows;
-    for (const TensorSpec& s : specs) rows.push_back({s.name, s.shape[0]});
-    if (specs.front().shape.size() == 1) return keep(load_stacked(device_, from, rows, DType::kBF16), to);
-    SLUICE_TRY(keep(pack_dense(device_, from, rows, specs.front().shape[1], host_threads(device_)), to));
-    parts_.active_bytes += bytes_of(to->dtype, elements_of(*to));
-    return {};
-  }
-
-  Status load_dense_part(std::span<const TensorSpec> specs) {
-    DecoderWeights& w = parts_.weights;
-    const TensorSpec& spec = specs.front();
-    const auto held = source_.hold(specs);
-    if (!held.ok()) return held.status();
-    const Checkpoint& from = *held.value();
-    if (spec.part == DecoderPart::kEmbedding) return copy(from, spec, &w.embedding);
-    if (spec.part == DecoderPart::kFinalNorm) return copy(from, spec, &w.final_norm);
-    if (spec.part == DecoderPart::kLmHead) return stack(from, specs, &w.lm_head);
-    DecoderLayerWeights& l = w.layers[static_cast<size_t>(spec.layer)];
-    switch (spec.part) {
-      case DecoderPart::kAttentionNorm:
-        return copy(from, spec, &l.attention_norm);
-      case DecoderPart::kMoeNorm:
-        return copy(from, spec, &l.moe_norm);
-      case DecoderPart::kSinks:
-        return copy(from, spec, &l.attention.sinks);
-      case DecoderPart::kQNorm:
-        return copy(from, spec, &l.attention.q_norm);
-      case DecoderPart::kKNorm:
-        return copy(from, spec, &l.attention.k_norm);
-      case DecoderPart::kQkv:
-        return stack(from, specs, &l.attention.qkv);
-      case DecoderPart::kQkvBias:
-        return stack(from, specs, &l.attention.qkv_bias);
-      case DecoderPart::kO:
-        return stack(from, specs, &l.attention.o);
-      case DecoderPart::kOBias:
-        return copy(from, spec, &l.attention.o_bias);
-      default:
-        return invalid("load: " + spec.name + ": no part of a decoder");
-    }
-  }
-
-  Status load_experts(int64_t layer) {
-    const MoeConfig& config = parts_.config.decoder.moe;
-    Device& device = options_.experts ? *options_.experts : device_;
+  Status load_mlp(int64_t layer) {
+    const MoeConfig& config = parts_.config.decoder.layers[static_cast<size_t>(layer)].mlp;
+    Device& device = options_.experts && !config.dense ? *options_.experts : device_;
     const auto held = source_.hold(experts_[static_cast<size_t>(layer)]);
     if (!held.ok()) return held.status();
     auto loaded = load_moe(device, *held.value(), config,
-                           {.naming = naming_,
+                           {.naming = naming_of(config, naming_),
                             .layer = layer,
                             .slice = {},
                             .threads = host_threads(device_),
                             .progress = [&](int64_t bytes, int64_t) { progress(bytes); }});
     if (!loaded.ok()) return loaded.status();
     if (options_.canary == LoadOptions::Canary::kRun)
-      SLUICE_TRY(canary(device, *loaded.value(), *held.value(),
-                        {.policy = options_.policy, .backend = options_.backend}));
+      SLUICE_TRY(
+          canary(device, *loaded.value(), *held.value(),
+                 {.policy = options_.policy, .backend = config.dense ? MoeBackend{} : options_.backend}));
     const int64_t bytes = loaded.value()->bytes();
     done_ += bytes;
     parts_.weight_bytes += bytes;
     parts_.active_bytes += bytes * config.top_k / config.experts;
-    parts_.weights.layers[static_cast<size_t>(layer)].moe = loaded.value()->weights();
+    parts_.weights.set_moe(layer, config, loaded.value()->weights());
     parts_.moe.push_back(std::move(loaded).value());
     return {};
   }
@@ -257,9 +218,10 @@ class ModelLoader {
   const LoadOptions& options_;
   MoeNaming naming_ = MoeNaming::kGptOss;
   TensorSource source_;
-  std::vector<TensorSpec> dense_;                 // in the order of loading
-  std::vector<std::vector<TensorSpec>> experts_;  // of each layer
-  int64_t done_ = 0, total_ = 0;                  // bytes of the weights, in the types that they are kept in
+  // The tensors of each weight, one below the other; those of each layer's MLP.
+  std::map<std::pair<int64_t, std::string>, std::vector<TensorSpec>> dense_;
+  std::vector<std::vector<TensorSpec>> experts_;
+  int64_t done_ = 0, total_ = 0;  // bytes of the weights, in the types that they are kept in
 };
 
 }  // namespace
@@ -267,7 +229,7 @@ class ModelLoader {
 LoadedModel::LoadedModel(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 LoadedModel::~LoadedModel() = default;
 const ModelConfig& LoadedModel::config() const { return parts_->config; }
-const DecoderWeights& LoadedModel::weights() const { return parts_->weights; }
+const NamedWeights& LoadedModel::weights() const { return parts_->weights; }
 int64_t LoadedModel::weight_bytes() const { return parts_->weight_bytes; }
 int64_t LoadedModel::active_bytes() const { return parts_->active_bytes; }
 const LoadNotes& LoadedModel::notes() const { return parts_->notes; }
@@ -280,7 +242,9 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(Device& device, const std
   parts->config = std::move(config).value();
   DecoderConfig& decoder = parts->config.decoder;
   decoder = decoder.with_layouts_of(device.info()).with_activations(options.x);
-  if (options.experts) decoder.moe.layout = layout_for(options.experts->info().backend);
+  if (options.experts)
+    for (LayerConfig& layer : decoder.layers)
+      if (!layer.mlp.dense) layer.mlp.layout = layout_for(options.experts->info().backend);
   for (const Family* family : families())
     if (family->architecture == parts->config.architecture)
       SLUICE_TRY(ModelLoader(parts.get(), device, options).load(*family, directory));

@@ -54,8 +54,8 @@ class LoadedModel {
   LoadedModel& operator=(const LoadedModel&) = delete;
 
   const ModelConfig& config() const;
-  const DecoderWeights& weights() const;
-  int64_t weight_bytes() const;  // in memory
+  const NamedWeights& weights() const;  // by the names of decoder_weights()
+  int64_t weight_bytes() const;         // in memory
   // What one token reads at least: everything but the embedding, of which it reads a row, and experts that are not chosen.
   int64_t active_bytes() const;
 

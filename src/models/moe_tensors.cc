@@ -12,49 +12,56 @@ struct MoeLister {
   int64_t layer;
   std::vector<TensorSpec> out = {};
 
-  void add(std::string_view pattern, StoredType type, std::vector<int64_t> shape, DecoderPart part,
+  void add(std::string_view pattern, StoredType type, std::vector<int64_t> shape, std::string_view weight,
            int64_t expert = 0) {
     if (pattern.empty()) return;
-    out.push_back({tensor_name(pattern, layer, expert), type, std::move(shape), part, layer, 0});
+    out.push_back({.name = tensor_name(pattern, layer, expert),
+                   .type = type,
+                   .shape = std::move(shape),
+                   .weight = std::string(weight),
+                   .layer = layer,
+                   .of_mlp = true});
   }
 
   void router() {
+    if (c.dense) return;
     add(names.router, c.router_w == DType::kF32 ? StoredType::kF32 : StoredType::kBF16, {c.experts, c.hidden},
-        DecoderPart::kRouter);
-    if (c.router_bias) add(names.router_bias, StoredType::kBF16, {c.experts}, DecoderPart::kRouterBias);
-    if (c.correction_bias)
-      add(names.correction_bias, StoredType::kF32, {c.experts}, DecoderPart::kCorrectionBias);
+        "router");
+    if (c.router_bias) add(names.router_bias, StoredType::kBF16, {c.experts}, "router_bias");
+    if (c.correction_bias) add(names.correction_bias, StoredType::kF32, {c.experts}, "correction_bias");
     if (c.method == RoutingMethod::kHash)
-      add(names.hash_table, StoredType::kI64, {c.hash_vocab, c.top_k}, DecoderPart::kHashTable);
+      add(names.hash_table, StoredType::kI64, {c.hash_vocab, c.top_k}, "hash_table");
   }
 
   // All experts in one tensor, gate and up together.
-  void fused(std::string_view pattern, std::string_view scale, int64_t rows, int64_t width) {
+  void fused(const std::string& weight, std::string_view pattern, std::string_view scale, int64_t rows,
+             int64_t width) {
     if (names.storage == ExpertStorage::kFusedColumns)
-      return add(pattern, StoredType::kBF16, {c.experts, width, rows}, DecoderPart::kExperts);
+      return add(pattern, StoredType::kBF16, {c.experts, width, rows}, weight);
     const bool rows_alone = names.storage == ExpertStorage::kFusedRows;
     if (rows_alone && c.expert_w != DType::kE2M1)
-      return add(pattern, StoredType::kBF16, {c.experts, rows, width}, DecoderPart::kExperts);
+      return add(pattern, StoredType::kBF16, {c.experts, rows, width}, weight);
     if (rows_alone) {
-      add(pattern, StoredType::kU8, {c.experts, rows, width / 2}, DecoderPart::kExperts);
+      add(pattern, StoredType::kU8, {c.experts, rows, width / 2}, weight);
     } else {
-      add(pattern, StoredType::kU8, {c.experts, rows, width / kMxBlock, kMxBlock / 2}, DecoderPart::kExperts);
+      add(pattern, StoredType::kU8, {c.experts, rows, width / kMxBlock, kMxBlock / 2}, weight);
     }
-    add(scale, StoredType::kU8, {c.experts, rows, width / kMxBlock}, DecoderPart::kExpertsScale);
+    add(scale, StoredType::kU8, {c.experts, rows, width / kMxBlock}, weight + "_scale");
   }
 
-  void one(std::string_view pattern, std::string_view scale, int64_t rows, int64_t width, int64_t expert) {
-    if (c.expert_w != DType::kE2M1)
-      return add(pattern, StoredType::kBF16, {rows, width}, DecoderPart::kExperts, expert);
-    add(pattern, StoredType::kI8, {rows, width / 2}, DecoderPart::kExperts, expert);
-    add(scale, StoredType::kF8E8M0, {rows, width / kMxBlock}, DecoderPart::kExpertsScale, expert);
+  void one(const std::string& weight, std::string_view pattern, std::string_view scale, int64_t rows,
+           int64_t width, int64_t expert) {
+    if (c.expert_w != DType::kE2M1) return add(pattern, StoredType::kBF16, {rows, width}, weight, expert);
+    add(pattern, StoredType::kI8, {rows, width / 2}, weight, expert);
+    add(scale, StoredType::kF8E8M0, {rows, width / kMxBlock}, weight + "_scale", expert);
   }
 
-  void shared(std::string_view pattern, std::string_view scale, int64_t rows, int64_t width) {
-    if (scale.empty()) return add(pattern, StoredType::kBF16, {rows, width}, DecoderPart::kShared);
+  void shared(const std::string& weight, std::string_view pattern, std::string_view scale, int64_t rows,
+              int64_t width) {
+    if (scale.empty()) return add(pattern, StoredType::kBF16, {rows, width}, weight);
     const auto blocks = [](int64_t n) { return (n + kF8Block - 1) / kF8Block; };
-    add(pattern, StoredType::kF8E4M3, {rows, width}, DecoderPart::kShared);
-    add(scale, StoredType::kF8E8M0, {blocks(rows), blocks(width)}, DecoderPart::kSharedScale);
+    add(pattern, StoredType::kF8E4M3, {rows, width}, weight);
+    add(scale, StoredType::kF8E8M0, {blocks(rows), blocks(width)}, weight + "_scale");
   }
 
   void experts() {
@@ -62,24 +69,25 @@ struct MoeLister {
     const int64_t up_rows = (is_gated(c.act) ? 2 : 1) * c.intermediate;
     if (names.storage == ExpertStorage::kOneByOne) {
       for (int64_t e = 0; e < c.experts; ++e) {
-        if (is_gated(c.act)) one(names.gate, names.gate_scale, c.intermediate, hidden, e);
-        one(names.up, names.up_scale, c.intermediate, hidden, e);
-        one(names.down, names.down_scale, hidden, c.intermediate, e);
+        if (is_gated(c.act)) one("experts.up", names.gate, names.gate_scale, c.intermediate, hidden, e);
+        one("experts.up", names.up, names.up_scale, c.intermediate, hidden, e);
+        one("experts.down", names.down, names.down_scale, hidden, c.intermediate, e);
       }
     } else {
-      fused(names.up, names.up_scale, up_rows, hidden);
-      fused(names.down, names.down_scale, hidden, c.intermediate);
+      fused("experts.up", names.up, names.up_scale, up_rows, hidden);
+      fused("experts.down", names.down, names.down_scale, hidden, c.intermediate);
     }
-    if (c.up_bias) add(names.up_bias, StoredType::kBF16, {c.experts, up_rows}, DecoderPart::kExpertsBias);
-    if (c.down_bias) add(names.down_bias, StoredType::kBF16, {c.experts, hidden}, DecoderPart::kExpertsBias);
+    if (c.up_bias) add(names.up_bias, StoredType::kBF16, {c.experts, up_rows}, "experts.up_bias");
+    if (c.down_bias) add(names.down_bias, StoredType::kBF16, {c.experts, hidden}, "experts.down_bias");
     if (c.latent > 0) {
-      add(names.latent_in, StoredType::kBF16, {c.latent, c.hidden}, DecoderPart::kShared);
-      add(names.latent_out, StoredType::kBF16, {c.hidden, c.latent}, DecoderPart::kShared);
+      add(names.latent_in, StoredType::kBF16, {c.latent, c.hidden}, "latent.in");
+      add(names.latent_out, StoredType::kBF16, {c.hidden, c.latent}, "latent.out");
     }
     if (c.shared_intermediate == 0) return;
-    if (is_gated(c.act)) shared(names.shared_gate, names.shared_gate_scale, c.shared_intermediate, c.hidden);
-    shared(names.shared_up, names.shared_up_scale, c.shared_intermediate, c.hidden);
-    shared(names.shared_down, names.shared_down_scale, c.hidden, c.shared_intermediate);
+    if (is_gated(c.act))
+      shared("shared.up", names.shared_gate, names.shared_gate_scale, c.shared_intermediate, c.hidden);
+    shared("shared.up", names.shared_up, names.shared_up_scale, c.shared_intermediate, c.hidden);
+    shared("shared.down", names.shared_down, names.shared_down_scale, c.hidden, c.shared_intermediate);
   }
 };
 

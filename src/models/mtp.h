@@ -29,7 +29,7 @@ struct MtpLoadOptions {
   std::string speculative_moe_backend = {}, speculative_router_dtype = {};
   Device* spare = nullptr;  // one more device that the draft's MoE layer may be put on; outlives the layer
   // The main model's own, if it is loaded: the layer then has no copy of its own. Both or none.
-  Tensor embedding = {}, head = {};  // as MtpWeights has them
+  Tensor embedding = {}, head = {};  // as "embedding" and "lm_head" of its weights
   // Checks a few rows of the experts against the references first. Skip it only to measure loading.
   enum class Canary : uint8_t { kRun, kSkip } canary = Canary::kRun;
 };
@@ -47,10 +47,10 @@ class LoadedMtp {
   LoadedMtp& operator=(const LoadedMtp&) = delete;
 
   const MtpConfig& config() const;
-  const MtpWeights& weights() const;
-  int64_t layer() const;         // its number in the checkpoint
-  int64_t weight_bytes() const;  // in memory, without what the main model shares
-  Device* experts() const;       // what Mtp::plan wants: null where the MoE layer is with the rest
+  const NamedWeights& weights() const;  // names: nn/mtp.h
+  int64_t layer() const;                // its number in the checkpoint
+  int64_t weight_bytes() const;         // in memory, without what the main model shares
+  Device* experts() const;              // what Mtp::plan wants: null where the MoE layer is with the rest
 
   struct Parts;
 

@@ -10,7 +10,7 @@ namespace sluice {
 
 struct LoadedMtp::Parts {
   MtpConfig config;
-  MtpWeights weights;
+  NamedWeights weights;
   std::vector<OwnedTensor> dense;
   std::unique_ptr<LoadedMoe> moe;
   Device* experts = nullptr;
@@ -54,23 +54,22 @@ class MtpLoader {
 
   Status load() {
     const int64_t vocab = parts_.config.vocab, h = parts_.config.hidden;
-    MtpWeights& w = parts_.weights;
     if (options_.embedding.present() != options_.head.present())
       return invalid("embedding and head: wanted both of the main model's or none, found one");
     if (options_.embedding.present()) {
-      w.embedding = options_.embedding, w.head = options_.head;
+      parts_.weights.set(-1, "embedding", options_.embedding);
+      parts_.weights.set(-1, "lm_head", options_.head);
     } else {
-      const std::string embedding = own_or("embed_tokens.weight", "model.embed_tokens.weight");
-      SLUICE_TRY(copy(embedding, {vocab, h}, &w.embedding));
-      SLUICE_TRY(pack(own_or("shared_head.head.weight", "lm_head.weight"), vocab, h, &w.head));
+      SLUICE_TRY(copy(own_or("embed_tokens.weight", "model.embed_tokens.weight"), {vocab, h}, "embedding"));
+      SLUICE_TRY(pack(own_or("shared_head.head.weight", "lm_head.weight"), vocab, h, "lm_head"));
     }
-    SLUICE_TRY(norm("enorm", h, &w.enorm));
-    SLUICE_TRY(norm("hnorm", h, &w.hnorm));
-    SLUICE_TRY(pack(name("eh_proj.weight"), h, 2 * h, &w.eh_proj));
-    SLUICE_TRY(norm("input_layernorm", h, &w.attention_norm));
-    SLUICE_TRY(attention(parts_.config.attention, &w.attention));
-    SLUICE_TRY(norm("post_attention_layernorm", h, &w.moe_norm));
-    SLUICE_TRY(norm("shared_head.norm", h, &w.head_norm));
+    SLUICE_TRY(norm("enorm", h, "enorm"));
+    SLUICE_TRY(norm("hnorm", h, "hnorm"));
+    SLUICE_TRY(pack(name("eh_proj.weight"), h, 2 * h, "eh_proj"));
+    SLUICE_TRY(norm("input_layernorm", h, "attention.norm"));
+    SLUICE_TRY(attention(parts_.config.attention));
+    SLUICE_TRY(norm("post_attention_layernorm", h, "mlp.norm"));
+    SLUICE_TRY(norm("shared_head.norm", h, "final_norm"));
     return experts();
   }
 
@@ -84,36 +83,40 @@ class MtpLoader {
     return borrowed ? main : name(behind);
   }
 
-  Status keep(Result<OwnedTensor> made, Tensor* to) {
+  Status keep(Result<OwnedTensor> made, std::string_view to) {
     if (!made.ok()) return made.status();
-    *to = made.value().view();
+    parts_.weights.set(-1, to, made.value().view());
     parts_.weight_bytes += made.value().bytes();
     parts_.dense.push_back(std::move(made).value());
     return {};
   }
-  Status copy(const std::string& tensor, std::vector<int64_t> shape, Tensor* to) {
+  Status copy(const std::string& tensor, std::vector<int64_t> shape, std::string_view to) {
     return keep(load_dense(device_, checkpoint_, {tensor, std::move(shape)}, host_threads(device_)), to);
   }
-  Status norm(const std::string& behind, int64_t width, Tensor* to) {
+  Status norm(const std::string& behind, int64_t width, std::string_view to) {
     return copy(name(behind + ".weight"), {width}, to);
   }
-  Status pack(const std::string& tensor, int64_t features, int64_t width, Tensor* to) {
+  Status pack(const std::string& tensor, int64_t features, int64_t width, std::string_view to) {
     const DensePart part{tensor, features};
     return keep(pack_dense(device_, checkpoint_, {&part, 1}, width, host_threads(device_)), to);
   }
 
-  Status attention(const LatentAttentionConfig& a, LatentAttentionWeights* w) {
-    const auto project = [&](const std::string& behind, int64_t features, int64_t width, Tensor* to) {
+  Status attention(const LatentAttentionConfig& a) {
+    const auto project = [&](const std::string& behind, int64_t features, int64_t width,
+                             std::string_view to) {
       return pack(name("self_attn." + behind + ".weight"), features, width, to);
     };
-    SLUICE_TRY(project("q_a_proj", a.q_rank, a.hidden, &w->q_a));
-    SLUICE_TRY(norm("self_attn.q_a_layernorm", a.q_rank, &w->q_norm));
-    SLUICE_TRY(project("q_b_proj", a.heads * (a.nope + a.rope), a.q_rank, &w->q_b));
-    SLUICE_TRY(project("kv_a_proj_with_mqa", a.rank + a.rope, a.hidden, &w->kv_a));
-    SLUICE_TRY(norm("self_attn.kv_a_layernorm", a.rank, &w->kv_norm));
-    SLUICE_TRY(copy(name("self_attn.kv_b_proj.weight"), {a.heads * (a.nope + a.v_dim), a.rank}, &w->kv_b));
-    w->kv_b = make_tensor(w->kv_b.data, w->kv_b.dtype, {a.heads, a.nope + a.v_dim, a.rank}, w->kv_b.where);
-    return project("o_proj", a.hidden, a.heads * a.v_dim, &w->o);
+    SLUICE_TRY(project("q_a_proj", a.q_rank, a.hidden, "attention.q_a"));
+    SLUICE_TRY(norm("self_attn.q_a_layernorm", a.q_rank, "attention.q_norm"));
+    SLUICE_TRY(project("q_b_proj", a.heads * (a.nope + a.rope), a.q_rank, "attention.q_b"));
+    SLUICE_TRY(project("kv_a_proj_with_mqa", a.rank + a.rope, a.hidden, "attention.kv_a"));
+    SLUICE_TRY(norm("self_attn.kv_a_layernorm", a.rank, "attention.kv_norm"));
+    const int64_t of_head = a.nope + a.v_dim;
+    SLUICE_TRY(copy(name("self_attn.kv_b_proj.weight"), {a.heads * of_head, a.rank}, "attention.kv_b"));
+    const Tensor flat = parts_.weights(-1, "attention.kv_b");
+    parts_.weights.set(-1, "attention.kv_b",
+                       make_tensor(flat.data, flat.dtype, {a.heads, of_head, a.rank}, flat.where));
+    return project("o_proj", a.hidden, a.heads * a.v_dim, "attention.o");
   }
 
   Status experts() {
@@ -127,7 +130,7 @@ class MtpLoader {
     if (options_.canary == MtpLoadOptions::Canary::kRun)
       SLUICE_TRY(canary(device, *loaded.value(), checkpoint_));
     parts_.weight_bytes += loaded.value()->bytes();
-    parts_.weights.moe = loaded.value()->weights();
+    parts_.weights.set_moe(-1, parts_.config.moe, loaded.value()->weights());
     parts_.moe = std::move(loaded).value();
     return {};
   }
@@ -143,7 +146,7 @@ class MtpLoader {
 LoadedMtp::LoadedMtp(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 LoadedMtp::~LoadedMtp() = default;
 const MtpConfig& LoadedMtp::config() const { return parts_->config; }
-const MtpWeights& LoadedMtp::weights() const { return parts_->weights; }
+const NamedWeights& LoadedMtp::weights() const { return parts_->weights; }
 int64_t LoadedMtp::layer() const { return parts_->layer; }
 int64_t LoadedMtp::weight_bytes() const { return parts_->weight_bytes; }
 Device* LoadedMtp::experts() const { return parts_->experts; }

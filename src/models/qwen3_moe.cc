@@ -1,4 +1,5 @@
-// Qwen3-MoE: attention whose queries and keys are normed head by head before they rotate, and bf16 experts in every layer.
+// Qwen3-MoE: attention whose queries and keys are normed head by head before they rotate, and bf16 experts, or a dense MLP in the layers
+// that a config names.
 //
 // Source  Hugging Face transformers models/qwen3_moe (configuration, arithmetic and names).
 #include <algorithm>
@@ -9,16 +10,15 @@
 #include "models/read_decoder.h"
 
 namespace sluice {
+namespace of_qwen3 {
 namespace {
 
-const std::string kQwen3Models = "Qwen3-MoE";
+const std::string kModels = "Qwen3-MoE";
 
 // Ways to build a layer that no published model takes.
 Status need_plain_layers(const JsonAt& config) {
-  SLUICE_TRY(must_be(config, "hidden_act", "silu", kQwen3Models));
-  SLUICE_TRY(must_be(config, "use_sliding_window", false, kQwen3Models));
-  SLUICE_TRY(must_be(config, "decoder_sparse_step", 1, kQwen3Models));
-  SLUICE_TRY(must_be(config, "mlp_only_layers", Json::array(), kQwen3Models));
+  SLUICE_TRY(must_be(config, "hidden_act", "silu", kModels));
+  SLUICE_TRY(must_be(config, "use_sliding_window", false, kModels));
   for (const char* key : {"dual_chunk_attention_config", "quantization_config"})
     if (config.has(key)) return unsupported(refused(config, key, "no such key").message);
   if (!config.has("layer_types")) return {};
@@ -32,7 +32,7 @@ Status need_plain_layers(const JsonAt& config) {
   return {};
 }
 
-Status read_attention_of_qwen3(const JsonAt& config, int64_t hidden, double eps, AttentionConfig* a) {
+Status read_attention(const JsonAt& config, int64_t hidden, double eps, AttentionConfig* a) {
   *a = {.hidden = hidden, .qk_norm = true, .qk_norm_eps = eps};
   const auto bias = config.boolean("attention_bias", false);
   if (!bias.ok()) return bias.status();
@@ -40,7 +40,7 @@ Status read_attention_of_qwen3(const JsonAt& config, int64_t hidden, double eps,
   return read_heads(config, HeadDim::kMayBeMissing, a);
 }
 
-Status read_experts_of_qwen3(const JsonAt& config, int64_t hidden, MoeConfig* moe) {
+Status read_experts(const JsonAt& config, int64_t hidden, MoeConfig* moe) {
   *moe = known_moe("qwen3-30b-a3b").value();  // its arithmetic; the shape is the checkpoint's
   moe->hidden = hidden;
   moe->residual = true;
@@ -62,7 +62,39 @@ Status read_experts_of_qwen3(const JsonAt& config, int64_t hidden, MoeConfig* mo
   return {};
 }
 
-Result<ModelConfig> read_qwen3_moe(const JsonAt& config) {
+// Which layers have a dense MLP: those of mlp_only_layers, and of the others all but every decoder_sparse_step-th.
+Result<std::vector<bool>> read_dense_layers(const JsonAt& config, int64_t layers) {
+  std::vector<bool> dense(static_cast<size_t>(layers));
+  const auto step = config.integer("decoder_sparse_step", 1, 1000, 1);
+  if (!step.ok()) return step.status();
+  for (int64_t layer = 0; layer < layers; ++layer)
+    dense[static_cast<size_t>(layer)] = (layer + 1) % step.value() != 0;
+  if (layers < step.value())
+    return refused(config, "decoder_sparse_step", "at most num_hidden_layers = " + std::to_string(layers));
+  if (!config.has("mlp_only_layers")) return dense;
+  const auto list = config.at("mlp_only_layers");
+  if (!list.ok()) return list.status();
+  const auto items = list.value().items();
+  if (!items.ok()) return items.status();
+  for (const JsonAt& item : items.value()) {
+    const auto layer = item.integer(0, layers - 1);
+    if (!layer.ok()) return layer.status();
+    dense[static_cast<size_t>(layer.value())] = true;
+  }
+  if (std::find(dense.begin(), dense.end(), false) == dense.end())
+    return list.value().wrong("a list that leaves a layer with experts");
+  return dense;
+}
+
+Status read_dense_mlp(const JsonAt& config, int64_t hidden, MoeConfig* mlp) {
+  *mlp = {.hidden = hidden, .experts = 1, .top_k = 1, .dense = true, .expert_w = DType::kBF16};
+  mlp->residual = true;
+  ConfigReader r{config};
+  r.integer("intermediate_size", 1, 1 << 20, &mlp->intermediate);
+  return r.status;
+}
+
+Result<ModelConfig> read(const JsonAt& config) {
   SLUICE_TRY(need_plain_layers(config));
   ModelConfig out;
   out.architecture = "Qwen3MoeForCausalLM";
@@ -75,77 +107,39 @@ Result<ModelConfig> read_qwen3_moe(const JsonAt& config) {
   r.integer("max_position_embeddings", 1, INT32_MAX, &out.context);
   r.number("rms_norm_eps", 1e-12, 1, 1e-6, &d.eps);
   SLUICE_TRY(r.status);
-  d.kind.assign(static_cast<size_t>(layers), 0);
-  d.attention.resize(1);
-  SLUICE_TRY(read_attention_of_qwen3(config, d.hidden, d.eps, &d.attention.front()));
-  SLUICE_TRY(
-      read_rope(config, {.models = kQwen3Models, .unsaid = {.theta = 10000}, .context = 32768}, &d.rope));
+  SLUICE_TRY(read_tied(config, &out));
+  SLUICE_TRY(read_rope(config, {.models = kModels, .unsaid = {.theta = 10000}, .context = 32768}, &d.rope));
   // The model's page adds YaRN to a config and leaves max_position_embeddings as it was.
   if (d.rope.factor > 1)
     out.context = static_cast<int64_t>(std::min(d.rope.factor * d.rope.original_context, double{INT32_MAX}));
-  SLUICE_TRY(read_experts_of_qwen3(config, d.hidden, &d.moe));
-  const auto tied = config.boolean("tie_word_embeddings", false);
-  if (!tied.ok()) return tied.status();
-  if (tied.value()) out.head = ModelConfig::Head::kTied;
+  LayerConfig with_experts, dense;
+  SLUICE_TRY(read_attention(config, d.hidden, d.eps, &with_experts.attention));
+  SLUICE_TRY(read_experts(config, d.hidden, &with_experts.mlp));
+  dense.attention = with_experts.attention;
+  const auto is_dense = read_dense_layers(config, layers);
+  if (!is_dense.ok()) return is_dense.status();
+  if (std::find(is_dense.value().begin(), is_dense.value().end(), true) != is_dense.value().end())
+    SLUICE_TRY(read_dense_mlp(config, d.hidden, &dense.mlp));
+  for (const bool layer_is_dense : is_dense.value())
+    d.layers.push_back(layer_is_dense ? dense : with_experts);
   return out;
 }
 
-constexpr std::string_view kQwen3Embedding = "model.embed_tokens.weight", kQwen3Head = "lm_head.weight";
+std::vector<MoeNaming> namings(const ModelConfig&) { return {MoeNaming::kQwen3Moe}; }
 
-// Of one layer, beside its experts.
-std::vector<TensorSpec> attention_of_qwen3(const AttentionConfig& a, int64_t layer) {
-  const int64_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
-  std::vector<TensorSpec> out;
-  const auto add = [&](const std::string& name, std::vector<int64_t> shape, DecoderPart part,
-                       int64_t first_row = 0) {
-    out.push_back({"model.layers." + std::to_string(layer) + "." + name, StoredType::kBF16, std::move(shape),
-                   part, layer, first_row});
-  };
-  const auto project = [&](const std::string& name, int64_t rows, int64_t first) {
-    add("self_attn." + name + "_proj.weight", {rows, a.hidden}, DecoderPart::kQkv, first);
-    if (a.qkv_bias) add("self_attn." + name + "_proj.bias", {rows}, DecoderPart::kQkvBias, first);
-  };
-  add("input_layernorm.weight", {a.hidden}, DecoderPart::kAttentionNorm);
-  project("q", q, 0), project("k", kv, q), project("v", kv, q + kv);
-  add("self_attn.q_norm.weight", {a.head_dim}, DecoderPart::kQNorm);
-  add("self_attn.k_norm.weight", {a.head_dim}, DecoderPart::kKNorm);
-  add("self_attn.o_proj.weight", {a.hidden, q}, DecoderPart::kO);
-  if (a.o_bias) add("self_attn.o_proj.bias", {a.hidden}, DecoderPart::kOBias);
-  add("post_attention_layernorm.weight", {a.hidden}, DecoderPart::kMoeNorm);
-  return out;
-}
-
-std::vector<TensorSpec> tensors_of_qwen3_moe(const ModelConfig& config, MoeNaming naming) {
-  const DecoderConfig& d = config.decoder;
-  std::vector<TensorSpec> out;
-  const auto add = [&](std::string_view name, std::vector<int64_t> shape, DecoderPart part) {
-    out.push_back({std::string(name), StoredType::kBF16, std::move(shape), part, -1, 0});
-  };
-  add(kQwen3Embedding, {d.vocab, d.hidden}, DecoderPart::kEmbedding);
-  for (int64_t layer = 0; layer < d.layers(); ++layer) {
-    for (TensorSpec& spec : attention_of_qwen3(d.attention.front(), layer)) out.push_back(std::move(spec));
-    for (TensorSpec& spec : moe_tensors(d.moe, naming, layer)) out.push_back(std::move(spec));
-  }
-  add("model.norm.weight", {d.hidden}, DecoderPart::kFinalNorm);
-  add(config.head == ModelConfig::Head::kTied ? kQwen3Embedding : kQwen3Head, {d.vocab, d.hidden},
-      DecoderPart::kLmHead);
-  return out;
-}
-
-std::vector<MoeNaming> namings_of_qwen3_moe(const ModelConfig&) { return {MoeNaming::kQwen3Moe}; }
-
-Status fit_qwen3_moe(const Checkpoint& files, ModelConfig* config) {
-  if (files.find_if_there(kQwen3Head)) config->head = ModelConfig::Head::kOwn;
+Status fit(const Checkpoint& files, ModelConfig* config) {
+  if (files.find_if_there(kHuggingFaceHead)) config->head = ModelConfig::Head::kOwn;
   return {};
 }
 
 }  // namespace
+}  // namespace of_qwen3
 
 extern const Family qwen3_moe = {.architecture = "Qwen3MoeForCausalLM",
                                  .model_type = "qwen3_moe",
-                                 .read = read_qwen3_moe,
-                                 .tensors = tensors_of_qwen3_moe,
-                                 .namings = namings_of_qwen3_moe,
-                                 .fit = fit_qwen3_moe};
+                                 .read = of_qwen3::read,
+                                 .tensors = hugging_face_tensors,
+                                 .namings = of_qwen3::namings,
+                                 .fit = of_qwen3::fit};
 
 }  // namespace sluice

@@ -27,38 +27,19 @@ int64_t bytes_of_spec(const TensorSpec& spec) { return stored_bytes(spec.type, s
 }  // namespace
 
 RandomContents random_contents(const TensorSpec& spec, int64_t layers) {
+  const std::string_view weight = spec.weight;
   const int64_t last = spec.shape.back();
-  switch (spec.part) {
-    case DecoderPart::kEmbedding:
-      return {Fill::kEmbedding, 2 * std::max<int64_t>(layers, 1)};
-    case DecoderPart::kSinks:
-      return {Fill::kUnit, 1};
-    case DecoderPart::kFinalNorm:
-    case DecoderPart::kAttentionNorm:
-    case DecoderPart::kMoeNorm:
-    case DecoderPart::kQNorm:
-    case DecoderPart::kKNorm:
-      return {Fill::kNorm, 1};
-    case DecoderPart::kExpertsScale:
-      return {Fill::kMxfp4Scales, last * kMxBlock};
-    case DecoderPart::kSharedScale:
-      return {Fill::kF8Scales, last * 128};
-    case DecoderPart::kHashTable:
-      return {Fill::kExpertIds, 1};
-    case DecoderPart::kCorrectionBias:
-      return {Fill::kTinyF32, 1};
-    case DecoderPart::kExperts:
-    case DecoderPart::kShared:
-    case DecoderPart::kRouter:
-    case DecoderPart::kLmHead:
-    case DecoderPart::kQkv:
-    case DecoderPart::kO:
-      if (spec.type == StoredType::kBF16) return {Fill::kWeight, last};
-      if (spec.type == StoredType::kF32) return {Fill::kSmallF32, last};
-      return {spec.type == StoredType::kF8E4M3 ? Fill::kF8Codes : Fill::kMxfp4Codes, 1};
-    default:
-      return {Fill::kBias, 1};
-  }
+  if (weight == "embedding") return {Fill::kEmbedding, 2 * std::max<int64_t>(layers, 1)};
+  if (weight == "attention.sinks") return {Fill::kUnit, 1};
+  if (weight == "hash_table") return {Fill::kExpertIds, 1};
+  if (weight == "correction_bias") return {Fill::kTinyF32, 1};
+  if (weight.ends_with("norm")) return {Fill::kNorm, 1};
+  if (weight.ends_with("bias")) return {Fill::kBias, 1};
+  if (weight.ends_with("scale") && weight.starts_with("shared")) return {Fill::kF8Scales, last * 128};
+  if (weight.ends_with("scale")) return {Fill::kMxfp4Scales, last * kMxBlock};
+  if (spec.type == StoredType::kBF16) return {Fill::kWeight, last};
+  if (spec.type == StoredType::kF32) return {Fill::kSmallF32, last};
+  return {spec.type == StoredType::kF8E4M3 ? Fill::kF8Codes : Fill::kMxfp4Codes, 1};
 }
 
 std::vector<float> zipf_bias(int64_t experts, int64_t top_k) {
@@ -98,7 +79,7 @@ RandomWeights::RandomWeights(const std::vector<TensorSpec>& specs, const RandomO
 
 void RandomWeights::fill(const TensorSpec& spec, int64_t begin, std::span<std::byte> out) {
   const uint64_t first = first_word_.at(spec.name) + static_cast<uint64_t>(begin / 8);
-  if (options_.routing == Routing::kZipf && spec.part == DecoderPart::kRouterBias)
+  if (options_.routing == Routing::kZipf && spec.weight == "router_bias")
     return fill_zipf(spec, first_word_.at(spec.name), begin, out);
   random_.fill(random_contents(spec, layers_), first, out, workers_);
 }

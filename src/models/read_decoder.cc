@@ -113,6 +113,13 @@ Status read_rope(const JsonAt& config, const RopeFamily& family, RopeScaling* ro
   return top.status;
 }
 
+Status read_tied(const JsonAt& config, ModelConfig* model) {
+  const auto tied = config.boolean("tie_word_embeddings", false);
+  if (!tied.ok()) return tied.status();
+  if (tied.value()) model->head = ModelConfig::Head::kTied;
+  return {};
+}
+
 Status must_be_also(const JsonAt& config, const std::string& key, const std::string& first, int64_t value) {
   const auto same = config.integer(key, 1, 1024);
   if (!same.ok()) return same.status();

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "base/json.h"
-#include "nn/attention.h"
+#include "models/family.h"
 
 namespace sluice {
 
@@ -26,6 +26,9 @@ enum class HeadDim : uint8_t {
 };
 // Of every kind of layer; a->hidden is known. null means what it means to transformers.
 Status read_heads(const JsonAt& config, HeadDim head_dim, AttentionConfig* a);
+
+// tie_word_embeddings; false where it is missing.
+Status read_tied(const JsonAt& config, ModelConfig* model);
 
 // A second name of a number.
 Status must_be_also(const JsonAt& config, const std::string& key, const std::string& first, int64_t value);

@@ -18,6 +18,7 @@ void append_attention(Graph* graph, const AttentionConfig& c, const StepBounds& 
                       bool decodes) {
   const int64_t queries = c.heads * c.head_dim, keys = c.kv_heads * c.head_dim, width = queries + 2 * keys;
   Graph& g = *graph;
+  const auto held = [&](const char* name, bool there) { return there ? g.held(name) : kNoValue; };
   const ValueId qkv = g.between("qkv", width), heads = g.between("heads");
   using L = Linear::Args;
   g.add<Linear>("attention.qkv",
@@ -28,10 +29,13 @@ void append_attention(Graph* graph, const AttentionConfig& c, const StepBounds& 
                  .y = c.x,
                  .layout = c.layout,
                  .bias = c.qkv_bias},
-                {{&L::x, v("x")}, {&L::w, v("qkv")}, {&L::bias, v("qkv_bias")}, {&L::y, qkv}});
+                {{&L::x, v("x")},
+                 {&L::w, g.held("attention.qkv")},
+                 {&L::bias, held("attention.qkv_bias", c.qkv_bias)},
+                 {&L::y, qkv}});
   if (c.qk_norm) {
-    norm_heads(&g, "attention.q_norm", c, c.heads, qkv, v("q_norm"));
-    norm_heads(&g, "attention.k_norm", c, c.kv_heads, Bind(qkv, queries), v("k_norm"));
+    norm_heads(&g, "attention.q_norm", c, c.heads, qkv, g.held("attention.q_norm"));
+    norm_heads(&g, "attention.k_norm", c, c.kv_heads, Bind(qkv, queries), g.held("attention.k_norm"));
   }
   // Queries and keys lie side by side, and turn alike.
   using R = Rope::Args;
@@ -44,6 +48,7 @@ void append_attention(Graph* graph, const AttentionConfig& c, const StepBounds& 
                .pairs = c.pairs,
                .x = c.x},
               {{&R::positions, v("positions")}, {&R::table, v("rope")}, {&R::x, qkv}});
+  const ValueId k_cache = g.held("k_cache"), v_cache = g.held("v_cache");
   using W = KvWrite::Args;
   g.add<KvWrite>("attention.kv_write",
                  {.tokens = 0,
@@ -56,8 +61,8 @@ void append_attention(Graph* graph, const AttentionConfig& c, const StepBounds& 
                  {{&W::k, Bind(qkv, queries)},
                   {&W::v, Bind(qkv, queries + keys)},
                   {&W::slot_of, v("slot_of")},
-                  {&W::k_cache, v("k_cache")},
-                  {&W::v_cache, v("v_cache")}});
+                  {&W::k_cache, k_cache},
+                  {&W::v_cache, v_cache}});
   Attention::Problem attention{.tokens = 0,
                                .sequences = b.sequences,
                                .heads = c.heads,
@@ -76,12 +81,12 @@ void append_attention(Graph* graph, const AttentionConfig& c, const StepBounds& 
   using A = Attention::Args;
   g.add<Attention>(c.window > 0 ? "attention.sliding" : "attention.full", attention,
                    {{&A::q, qkv},
-                    {&A::k_cache, v("k_cache")},
-                    {&A::v_cache, v("v_cache")},
+                    {&A::k_cache, k_cache},
+                    {&A::v_cache, v_cache},
                     {&A::page_table, v("page_table")},
                     {&A::q_begin, v("q_begin")},
                     {&A::kv_len, v("kv_len")},
-                    {&A::sinks, v("sinks")},
+                    {&A::sinks, held("attention.sinks", c.sinks)},
                     {&A::y, heads}});
   g.add<Linear>("attention.o",
                 {.tokens = 0,
@@ -93,8 +98,8 @@ void append_attention(Graph* graph, const AttentionConfig& c, const StepBounds& 
                  .bias = c.o_bias,
                  .residual = true},
                 {{&L::x, heads},
-                 {&L::w, v("o")},
-                 {&L::bias, v("o_bias")},
+                 {&L::w, g.held("attention.o")},
+                 {&L::bias, held("attention.o_bias", c.o_bias)},
                  {&L::residual, v("stream")},
                  {&L::y, v("stream")}});
 }

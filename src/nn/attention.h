@@ -19,6 +19,7 @@ struct AttentionConfig {
   int64_t rotary = 64;  // leading elements of a head that turn
   RopePairs pairs = RopePairs::kHalves;
   DType cache_type() const { return cache_dtype(cache, x); }
+  bool operator==(const AttentionConfig&) const = default;
 };
 
 // What a step may hold at most; sizes launches, caches and page tables.
@@ -31,15 +32,6 @@ struct StepBounds {
   int64_t pages_per_seq() const { return (positions + page_size - 1) / page_size; }
 };
 
-struct AttentionWeights {
-  Tensor qkv;       // bf16 [(heads + 2 kv_heads) * head_dim, hidden], queries, keys, values; in config.layout
-  Tensor qkv_bias;  // bf16 [(heads + 2 kv_heads) * head_dim]
-  Tensor o;         // bf16 [hidden, heads * head_dim], in config.layout
-  Tensor o_bias;    // bf16 [hidden]
-  Tensor sinks;     // bf16 [heads]
-  Tensor q_norm, k_norm;  // bf16 [head_dim], with qk_norm
-};
-
 // What a step's sequences are; one for all layers. Shapes and meaning: ops/attention.h, ops/kv_write.h, ops/rope.h.
 // They come with a copy before the step's launches, and of the caches the step writes its own positions alone ("settled" there).
 struct StepTables {
@@ -49,9 +41,18 @@ struct StepTables {
   int64_t rows_max = 0;  // rows of one sequence at most; 0: unknown. 1 where every sequence decodes
 };
 
-// Appends y += attention(x) to a graph. `values`: "x" [tokens, hidden], "stream" [tokens, hidden], which is y, "k_cache" and "v_cache"
-// [pages, kv_heads, page_size, head_dim], the weights and the tables by their names above. `decodes`: every sequence owns one row at
-// most.
+// Appends stream += attention(x) to a graph. `values`: "x" and "stream" [tokens, hidden], and the tables by their names above. The graph
+// holds, of the layer that has begun:
+//
+//   attention.qkv       bf16 [(heads + 2 kv_heads) * head_dim, hidden], queries, keys, values; in config.layout
+//   attention.qkv_bias  bf16 [(heads + 2 kv_heads) * head_dim], with qkv_bias
+//   attention.q_norm, attention.k_norm   bf16 [head_dim], with qk_norm
+//   attention.sinks     bf16 [heads], with sinks
+//   attention.o         bf16 [hidden, heads * head_dim], in config.layout
+//   attention.o_bias    bf16 [hidden], with o_bias
+//   k_cache, v_cache    [pages, kv_heads, page_size, head_dim] in config.cache_type()
+//
+// `decodes`: every sequence owns one row at most.
 void append_attention(Graph* graph, const AttentionConfig& config, const StepBounds& bounds,
                       const NamedValues& values, bool decodes);
 

@@ -16,23 +16,18 @@ int64_t CacheLayout::page_bytes_of_all() const {
   return 2 * std::accumulate(page_bytes.begin(), page_bytes.end(), int64_t{0});
 }
 
-CacheLayout cache_layout(const std::vector<AttentionConfig>& kinds, const std::vector<int32_t>& kind,
-                         int64_t page_size) {
+CacheLayout cache_layout(const std::vector<AttentionConfig>& layers, int64_t page_size) {
   CacheLayout out;
-  const auto used = [&](size_t k) { return std::ranges::count(kind, static_cast<int32_t>(k)) > 0; };
-  for (size_t k = 0; k < kinds.size(); ++k)
-    if (used(k)) out.windows.push_back(kinds[k].window);
-  if (kind.empty()) out.windows.push_back(0);
+  for (const AttentionConfig& c : layers) out.windows.push_back(c.window);
+  if (layers.empty()) out.windows.push_back(0);
   std::ranges::sort(out.windows);
   out.windows.erase(std::unique(out.windows.begin(), out.windows.end()), out.windows.end());
-  for (const AttentionConfig& c : kinds)
-    out.group.push_back(
-        static_cast<size_t>(std::ranges::lower_bound(out.windows, c.window) - out.windows.begin()));
   // The first tensor whose pages have as many bytes and that no layer of the same group has.
   std::vector<std::vector<bool>> taken;  // [tensors][groups]
-  for (const int32_t k : kind) {
-    const size_t group = out.group[static_cast<size_t>(k)];
-    const int64_t bytes = page_bytes_of(kinds[static_cast<size_t>(k)], page_size);
+  for (const AttentionConfig& c : layers) {
+    const auto group =
+        static_cast<size_t>(std::ranges::lower_bound(out.windows, c.window) - out.windows.begin());
+    const int64_t bytes = page_bytes_of(c, page_size);
     size_t at = 0;
     while (at < taken.size() && (out.page_bytes[at] != bytes || taken[at][group])) ++at;
     if (at == taken.size()) {
@@ -40,6 +35,7 @@ CacheLayout cache_layout(const std::vector<AttentionConfig>& kinds, const std::v
       out.page_bytes.push_back(bytes);
     }
     taken[at][group] = true;
+    out.group.push_back(group);
     out.tensor.push_back(at);
   }
   return out;

@@ -13,15 +13,14 @@ namespace sluice {
 // has as many bytes: each page of it holds the keys or values of the layer whose group has taken that page.
 struct CacheLayout {
   std::vector<int64_t> windows;     // of each group, ascending; 0, which sees all positions, stands first
-  std::vector<size_t> group;        // of each kind of attention
+  std::vector<size_t> group;        // of each layer
   std::vector<size_t> tensor;       // of each layer: its tensor of keys, and that of values
   std::vector<int64_t> page_bytes;  // of each tensor of keys: one page. That of values has as many
   int64_t page_bytes_of_all() const;
 };
 
-// kinds[kind[i]] is the attention of layer i. page_size: tokens of a page.
-CacheLayout cache_layout(const std::vector<AttentionConfig>& kinds, const std::vector<int32_t>& kind,
-                         int64_t page_size);
+// page_size: tokens of a page.
+CacheLayout cache_layout(const std::vector<AttentionConfig>& layers, int64_t page_size);
 
 // Pages of all groups together that sequences hold at most.
 struct PageNeed {

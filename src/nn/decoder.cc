@@ -13,13 +13,27 @@ namespace {
 // Of a call: token ids, six tables of each group of layers, the chosen experts, zeros.
 constexpr size_t kTablesOfGroup = 6, kGroupsMost = 4;
 
+Status check_layer(const DecoderConfig& c, size_t layer) {
+  const LayerConfig &l = c.layers[layer], &first = c.layers.front();
+  const auto same = [&](const char* what, int64_t found, int64_t wanted) {
+    if (found == wanted) return Status{};
+    return invalid("decoder: layer " + std::to_string(layer) + ": " + what + ": wanted " +
+                   std::to_string(wanted) + ", as in other layers, found " + std::to_string(found));
+  };
+  SLUICE_TRY(same("attention.hidden", l.attention.hidden, c.hidden));
+  SLUICE_TRY(same("attention.rotary", l.attention.rotary, first.attention.rotary));
+  SLUICE_TRY(same("mlp.hidden", l.mlp.hidden, c.hidden));
+  SLUICE_TRY(same("mlp.residual", l.mlp.residual, 1));
+  if (l.mlp.dense) return {};
+  SLUICE_TRY(same("mlp.experts", l.mlp.experts, c.moe().experts));
+  return same("mlp.top_k", l.mlp.top_k, c.moe().top_k);
+}
+
 Status check_config(const DecoderConfig& c) {
-  if (c.attention.empty()) return invalid("decoder: wanted at least one kind of attention, found none");
-  for (int32_t kind : c.kind)
-    if (kind < 0 || kind >= static_cast<int32_t>(c.attention.size()))
-      return invalid("decoder: wanted a kind of attention below " + std::to_string(c.attention.size()) +
-                     ", found " + std::to_string(kind));
-  if (c.kind.empty()) return invalid("decoder: wanted at least one layer, found none");
+  if (c.layers.empty()) return invalid("decoder: wanted at least one layer, found none");
+  if (c.moe_layers().empty())
+    return invalid("decoder: wanted at least one layer with experts, found dense ones alone");
+  for (size_t layer = 0; layer < c.layers.size(); ++layer) SLUICE_TRY(check_layer(c, layer));
   return {};
 }
 
@@ -40,29 +54,56 @@ Status check_words(const DecoderConfig& c, const StepBounds& bounds, const Polic
 
 }  // namespace
 
-MoeConfig layer_moe(const DecoderConfig& c) {
-  MoeConfig moe = c.moe;
-  moe.norm_x = true, moe.norm_eps = c.eps;
-  return moe;
+MoeConfig mlp_with_norm(const DecoderConfig& c, int32_t layer) {
+  MoeConfig mlp = c.layers[static_cast<size_t>(layer)].mlp;
+  mlp.norm_x = true, mlp.norm_eps = c.eps;
+  return mlp;
+}
+
+std::vector<HeldSlot> decoder_weights(const DecoderConfig& config) {
+  std::vector<HeldSlot> out;
+  for (const Graph& graph :
+       {layers_graph(config, {}, false, false).graph, head_graph(config, {}, true, false)})
+    for (HeldSlot& slot : held_slots(graph))
+      if (!slot.is_written()) out.push_back(std::move(slot));
+  return out;
 }
 
 DecoderConfig DecoderConfig::with_layouts_of(const DeviceInfo& device) const {
   DecoderConfig out = *this;
-  for (AttentionConfig& kind : out.attention) kind.layout = device.layout;
-  out.moe.layout = layout_for(device.backend);
+  for (LayerConfig& layer : out.layers)
+    layer.attention.layout = device.layout, layer.mlp.layout = layout_for(device.backend);
   return out;
 }
 
 DecoderConfig DecoderConfig::with_activations(DType type) const {
   DecoderConfig out = *this;
-  out.x = out.moe.x = out.moe.g = type;
-  for (AttentionConfig& kind : out.attention) kind.x = type;
+  out.x = type;
+  for (LayerConfig& layer : out.layers) layer.attention.x = layer.mlp.x = layer.mlp.g = type;
   return out;
 }
 
 DecoderConfig DecoderConfig::with_caches(CacheType cache) const {
   DecoderConfig out = *this;
-  for (AttentionConfig& kind : out.attention) kind.cache = cache;
+  for (LayerConfig& layer : out.layers) layer.attention.cache = cache;
+  return out;
+}
+
+std::vector<int32_t> DecoderConfig::moe_layers() const {
+  std::vector<int32_t> out;
+  for (size_t i = 0; i < layers.size(); ++i)
+    if (!layers[i].mlp.dense) out.push_back(static_cast<int32_t>(i));
+  return out;
+}
+
+const MoeConfig& DecoderConfig::moe() const {
+  const auto with_experts = [](const LayerConfig& layer) { return !layer.mlp.dense; };
+  return std::find_if(layers.begin(), layers.end(), with_experts)->mlp;
+}
+
+std::vector<AttentionConfig> DecoderConfig::attention() const {
+  std::vector<AttentionConfig> out;
+  for (const LayerConfig& layer : layers) out.push_back(layer.attention);
   return out;
 }
 
@@ -107,7 +148,8 @@ Result<std::unique_ptr<Decoder>> Decoder::plan(Device& device, const DecoderConf
   if (d->layout_.windows.size() > kGroupsMost)
     return unsupported("decoder: wanted at most " + std::to_string(kGroupsMost) +
                        " windows of attention, found " + std::to_string(d->layout_.windows.size()));
-  if (has_dense_layers(config.moe)) {
+  const auto of_all_tokens = [](const LayerConfig& layer) { return has_dense_layers(layer.mlp); };
+  if (std::any_of(config.layers.begin(), config.layers.end(), of_all_tokens)) {
     auto zeros = make_zeros(device, bounds.tokens);
     if (!zeros.ok()) return zeros.status();
     d->zeros_ = std::move(zeros).value();
@@ -141,7 +183,12 @@ Status Decoder::plan_apart() {
   if (!device_.shares_host_memory())
     return unsupported("decoder: experts apart: wanted the other parts where the host can read them, found " +
                        text(device_.info()));
-  MoeConfig moe = layer_moe(config_);
+  const std::vector<int32_t> with_experts = config_.moe_layers();
+  for (const int32_t layer : with_experts)
+    if (config_.layers[static_cast<size_t>(layer)].mlp != config_.moe())
+      return unsupported("decoder: experts apart: wanted layers that are alike, found layers " +
+                         std::to_string(with_experts.front()) + " and " + std::to_string(layer));
+  MoeConfig moe = mlp_with_norm(config_, with_experts.front());
   moe.norm_y = true;
   auto apart = MoeApart::plan(*experts_.device, moe, bounds_.tokens, policy_, experts_.backend);
   if (!apart.ok()) return apart.status();
@@ -160,8 +207,8 @@ std::vector<KvCache> Decoder::caches(void* memory) const {
     at += 2 * bounds_.pages * page;
   }
   std::vector<KvCache> out;
-  for (size_t layer = 0; layer < config_.kind.size(); ++layer) {
-    const AttentionConfig& c = config_.attention[static_cast<size_t>(config_.kind[layer])];
+  for (size_t layer = 0; layer < config_.layers.size(); ++layer) {
+    const AttentionConfig& c = config_.layers[layer].attention;
     const size_t tensor = layout_.tensor[layer];
     const auto view = [&](std::byte* data) {
       return make_tensor(data, c.cache_type(), {bounds_.pages, c.kv_heads, bounds_.page_size, c.head_dim},
@@ -173,35 +220,52 @@ std::vector<KvCache> Decoder::caches(void* memory) const {
   return out;
 }
 
-Result<std::vector<Tensor>> Decoder::bind(const DecoderWeights& w, const std::vector<KvCache>& caches) const {
-  if (static_cast<int64_t>(w.layers.size()) != config_.layers() || caches.size() != w.layers.size())
-    return invalid("decoder: wanted weights and caches of " + std::to_string(config_.layers()) +
-                   " layers, found " + std::to_string(w.layers.size()) + " and " +
+Result<DecoderHeld> Decoder::bind(const NamedWeights& weights, const std::vector<KvCache>& caches) const {
+  if (caches.size() != config_.layers.size())
+    return invalid("decoder: wanted caches of " + std::to_string(config_.layers.size()) + " layers, found " +
                    std::to_string(caches.size()));
-  std::vector<Tensor> out;
-  for_each_held(config_, &w, &caches,
-                [&](int32_t, std::string_view, const Tensor* tensor) { out.push_back(*tensor); });
+  NamedWeights all = weights;
+  for (size_t layer = 0; layer < caches.size(); ++layer) {
+    all.set(static_cast<int64_t>(layer), "k_cache", caches[layer].k);
+    all.set(static_cast<int64_t>(layer), "v_cache", caches[layer].v);
+  }
+  DecoderHeld out;
+  const auto bind = [&](std::vector<Tensor>* to, const Graph& graph) -> Status {
+    auto held = bind_held(graph, all, device_.info().backend);
+    if (!held.ok()) return {held.status().code, "decoder: " + held.status().message};
+    return *to = std::move(held).value(), Status{};
+  };
+  if (Status status = bind(&out.layers, steps_.any->graph()); !status.ok()) return status;
+  if (Status status = bind(&out.head, steps_.logits->graph()); !status.ok()) return status;
+  if (!apart_) return out;
+  for (const int32_t layer : config_.moe_layers()) {
+    const bool last = layer + 1 == static_cast<int32_t>(config_.layers.size());
+    out.apart.push_back(
+        {.weights = weights.moe(layer, config_.moe()),
+         .norm = weights(layer, "mlp.norm"),
+         .next_norm = last ? weights(-1, "final_norm") : weights(layer + 1, "attention.norm")});
+  }
   return out;
 }
 
-Status Decoder::check_call(const StepIn& in, std::span<const Tensor> held, Workspace workspace) const {
+Status Decoder::check_call(const StepIn& in, const DecoderHeld& held, Workspace workspace) const {
   if (!workspace.data || workspace.bytes < workspace_bytes_)
     return invalid("decoder: workspace: wanted " + std::to_string(workspace_bytes_) + " bytes, found " +
                    std::to_string(workspace.data ? workspace.bytes : 0));
-  if (static_cast<int32_t>(held.size()) != steps_.any->graph().held_count())
-    return invalid("decoder: held: wanted " + std::to_string(steps_.any->graph().held_count()) +
-                   " tensors, as bind() gives them, found " + std::to_string(held.size()));
   if (in.tables.size() != layout_.windows.size())
     return invalid("decoder: wanted tables of " + std::to_string(layout_.windows.size()) +
                    " groups of layers, found " + std::to_string(in.tables.size()));
-  return check_slot(
-      slot("captured", Role::kOut, DType::kI32, {config_.layers(), in.token_ids.shape[0], config_.moe.top_k},
-           config_.moe.capture, Rows::kMayBeStrided),
-      in.captured, device_.info().backend, 1);
+  if (std::ssize(held.layers) != steps_.any->graph().held_count())
+    return invalid("decoder: held: wanted " + std::to_string(steps_.any->graph().held_count()) +
+                   " tensors, as bind() gives them, found " + std::to_string(held.layers.size()));
+  return check_slot(slot("captured", Role::kOut, DType::kI32,
+                         {captured_layers_, in.token_ids.shape[0], config_.moe().top_k},
+                         config_.moe().capture, Rows::kMayBeStrided),
+                    in.captured, device_.info().backend, 1);
 }
 
-Status Decoder::forward(const StepIn& in, std::span<const Tensor> held, const Tensor& logits,
-                        Workspace workspace, Stream stream, KernelRuns* runs) const {
+Status Decoder::forward(const StepIn& in, const DecoderHeld& held, const Tensor& logits, Workspace workspace,
+                        Stream stream, KernelRuns* runs) const {
   SLUICE_TRY(check_call(in, held, workspace));
   std::array<Tensor, 3 + kTablesOfGroup * kGroupsMost> call;
   size_t count = 0;
@@ -211,7 +275,7 @@ Status Decoder::forward(const StepIn& in, std::span<const Tensor> held, const Te
       call[count++] = table;
   call[count++] = in.captured;
   call[count++] = first_rows(zeros_.view(), in.token_ids.shape[0]);
-  const Given given{.call = std::span(call).first(count), .held = held};
+  const Given given{.call = std::span(call).first(count), .held = held.layers};
   const int64_t n = in.token_ids.shape[0];
   const Step& step = steps_.layers(n, in.tables.front().rows_max);
   SLUICE_TRY(apart_ ? run_apart(step, in, given, held, workspace, stream, runs)
@@ -223,62 +287,58 @@ Tensor Decoder::last_normed(Workspace workspace, int64_t rows) const {
   return make_tensor(workspace.data, config_.x, {rows, config_.hidden}, device_.info().backend);
 }
 
-Status Decoder::logits_of(const Tensor& logit_rows, std::span<const Tensor> held, const Tensor& logits,
+Status Decoder::logits_of(const Tensor& logit_rows, const DecoderHeld& held, const Tensor& logits,
                           Workspace workspace, Stream stream, bool every_row, KernelRuns* runs) const {
   const int64_t rows = logit_rows.shape[0];
   if (rows == 0) return {};
   const Workspace head{workspace.data + head_at_, workspace.bytes - head_at_};
   if (every_row) {
     const std::array call = {last_normed(workspace, rows), logits};
-    return steps_.all_logits->run(rows, {.call = call, .held = held.first(1)}, head, stream, runs);
+    return steps_.all_logits->run(rows, {.call = call, .held = held.head}, head, stream, runs);
   }
   // All rows there may be are the table, so that a row's number does not depend on how many tokens this step has.
   const std::array call = {logit_rows, last_normed(workspace, bounds_.tokens), logits};
-  return steps_.logits->run(rows, {.call = call, .held = held.first(1)}, head, stream, runs);
+  return steps_.logits->run(rows, {.call = call, .held = held.head}, head, stream, runs);
 }
 
 size_t Decoder::greedy_workspace_bytes() const {
   return std::max(steps_.greedy->workspace_bytes(), steps_.all_greedy->workspace_bytes());
 }
 
-Status Decoder::draw_greedy(const StepIn& in, std::span<const Tensor> held, const Tensor& token,
+Status Decoder::draw_greedy(const StepIn& in, const DecoderHeld& held, const Tensor& token,
                             const Tensor& logprob, Workspace scratch, Workspace workspace, Stream stream,
                             KernelRuns* runs) const {
   const int64_t rows = in.logit_rows.shape[0];
   if (in.every_row) {
     const std::array call = {last_normed(workspace, rows), token, logprob};
-    return steps_.all_greedy->run(rows, {.call = call, .held = held.first(1)}, scratch, stream, runs);
+    return steps_.all_greedy->run(rows, {.call = call, .held = held.head}, scratch, stream, runs);
   }
   const std::array call = {in.logit_rows, last_normed(workspace, bounds_.tokens), token, logprob};
-  return steps_.greedy->run(rows, {.call = call, .held = held.first(1)}, scratch, stream, runs);
+  return steps_.greedy->run(rows, {.call = call, .held = held.head}, scratch, stream, runs);
 }
 
-// Layer by layer: attention here, experts there, with the norms around them. `held` as for_each_held() orders it.
-Status Decoder::run_apart(const Step& step, const StepIn& in, const Given& given,
-                          std::span<const Tensor> held, Workspace workspace, Stream stream,
-                          KernelRuns* runs) const {
+// Layer by layer: attention and dense layers here, experts there, with the norms around them.
+Status Decoder::run_apart(const Step& step, const StepIn& in, const Given& given, const DecoderHeld& held,
+                          Workspace workspace, Stream stream, KernelRuns* runs) const {
   const int64_t n = in.token_ids.shape[0];
   const auto view = [&](ValueId value) {
     return step.between(value, config_.x, {n, config_.hidden}, workspace);
   };
-  MoeWeights weights;
-  const auto slots = weight_slots(layer_moe(config_), &weights);
-  const size_t layers = config_.kind.size(), of_layer = kHeldOfLayer + slots.size();
-  for (size_t layer = 0; layer < layers; ++layer) {
-    const std::span<const Tensor> own = held.subspan(kHeldAround + layer * of_layer);
-    SLUICE_TRY(step.run_part(static_cast<int32_t>(layer), n, given, workspace, stream, runs));
-    for (size_t i = 0; i < slots.size(); ++i) *slots[i].second = own[kHeldOfLayer + i];
+  int32_t part = 0;
+  for (const DecoderHeld::Apart& layer : held.apart) {
+    SLUICE_TRY(step.run_part(part, n, given, workspace, stream, runs));
     MoeIo io{
         .x = view(apart_stream_), .residual = view(apart_stream_), .token_ids = {}, .y = view(apart_stream_)};
-    io.x_norm_weight = own[1];
-    io.norm_weight = layer + 1 < layers ? own[of_layer] : held[2];
+    io.x_norm_weight = layer.norm;
+    io.norm_weight = layer.next_norm;
     io.normed = view(apart_normed_);
-    if (config_.moe.capture)
-      io.captured = make_tensor(in.captured.row<int32_t>(static_cast<int64_t>(layer)), DType::kI32,
-                                {n, config_.moe.top_k}, stream.where);
-    SLUICE_TRY(apart_->forward(io, weights, runs));
+    if (config_.moe().capture)
+      io.captured =
+          make_tensor(in.captured.row<int32_t>(part), DType::kI32, {n, config_.moe().top_k}, stream.where);
+    SLUICE_TRY(apart_->forward(io, layer.weights, runs));
+    ++part;
   }
-  return {};
+  return step.run_part(part, n, given, workspace, stream, runs);
 }
 
 std::vector<std::pair<std::string, std::string>> Decoder::kernels(int64_t tokens, int64_t rows) const {

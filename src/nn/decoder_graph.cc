@@ -21,60 +21,65 @@ void set_tables(NamedValues* values, Graph* graph, const std::string& group) {
     values->set(name, graph->call(group + name));
 }
 
+// The experts or the dense MLP of the layer that has begun, in the stream.
+void append_mlp(Graph* graph, const MoeConfig& mlp, ValueId stream, ValueId zeros, const Bind& captured) {
+  NamedValues values;
+  values.set("x", stream);
+  values.set("x_norm_weight", graph->held("mlp.norm"));
+  values.set("residual", stream);
+  values.set("y", stream);
+  values.set("zeros", zeros);
+  if (mlp.capture) values.set(chooses_in_captured(mlp) ? "ids" : "captured", captured);
+  MoeWeights none;
+  for (const auto& [spec, tensor] : weight_slots(mlp, &none))
+    if (spec.used) values.set(spec.name, graph->held(std::string(spec.name)));
+  append_moe(graph, mlp, values);
+}
+
 }  // namespace
 
 LayersGraph layers_graph(const DecoderConfig& c, const StepBounds& bounds, bool decodes, bool experts_apart) {
   LayersGraph out;
   Graph& g = out.graph;
   const ValueId token_ids = g.call("token_ids");
-  const CacheLayout layout = cache_layout(c.attention, c.kind, bounds.page_size);
+  const CacheLayout layout = cache_layout(c.attention(), bounds.page_size);
   std::vector<NamedValues> tables(layout.windows.size());
   for (size_t group = 0; group < tables.size(); ++group)
     set_tables(&tables[group], &g, "group " + std::to_string(group) + " ");
   const ValueId captured = g.call("captured"), zeros = g.call("zeros");
-  NamedValues around;
-  std::vector<NamedValues> layers(static_cast<size_t>(c.layers()));
-  for_each_held(c, nullptr, nullptr, [&](int32_t layer, std::string_view name, const Tensor*) {
-    (layer < 0 ? around : layers[static_cast<size_t>(layer)]).set(name, g.held(std::string(name)));
-  });
 
-  // What is kept and made first stands first, whatever else a step keeps.
+  // What is kept and made first stands first, whatever else a step keeps. Experts apart norm what follows them, into the same place
+  // each time.
   ValueId normed = experts_apart ? g.between("normed") : kNoValue;
   out.stream = g.between("stream", c.hidden);
   using E = Embedding::Args;
   g.add<Embedding>("embed", {.tokens = 0, .vocab = c.vocab, .hidden = c.hidden, .y = c.x},
-                   {{&E::ids, token_ids}, {&E::table, around("embedding")}, {&E::y, out.stream}});
-  const MoeConfig moe = layer_moe(c);
-  const auto norm = [&](const char* name, const Bind& weight) {
+                   {{&E::ids, token_ids}, {&E::table, g.held("embedding")}, {&E::y, out.stream}});
+  const auto norm = [&](const char* name, const char* weight) {
     if (!experts_apart) normed = g.between("normed");
-    add_norm(&g, name, c, out.stream, weight, normed);
+    add_norm(&g, name, c, out.stream, g.held(weight), normed);
   };
-  for (int32_t layer = 0; layer < static_cast<int32_t>(c.layers()); ++layer) {
-    NamedValues values = layers[static_cast<size_t>(layer)];
-    const auto kind = static_cast<size_t>(c.kind[static_cast<size_t>(layer)]);
-    const NamedValues& of_group = tables[layout.group[kind]];
-    for (const char* name : {"positions", "slot_of", "q_begin", "kv_len", "page_table", "rope"})
-      values.set(name, of_group(name));
+  bool is_normed = false;  // by experts apart
+  int32_t with_experts = 0;
+  for (int32_t layer = 0; layer < static_cast<int32_t>(c.layers.size()); ++layer) {
+    const auto at = static_cast<size_t>(layer);
+    const MoeConfig mlp = mlp_with_norm(c, layer);
     g.begin_layer(layer);
-    // Experts apart norm what follows them, into the same place each time.
-    if (layer == 0 || !experts_apart) norm("attention.norm", values("attention_norm"));
+    if (!is_normed) norm("attention.norm", "attention.norm");
+    NamedValues values = tables[layout.group[at]];
     values.set("x", normed);
     values.set("stream", out.stream);
-    append_attention(&g, c.attention[kind], bounds, values, decodes);
-    if (experts_apart) {
+    append_attention(&g, c.layers[at].attention, bounds, values, decodes);
+    is_normed = experts_apart && !mlp.dense;
+    if (is_normed) {
       g.cut();
-      continue;
+    } else {
+      append_mlp(&g, mlp, out.stream, zeros, slice_of(captured, with_experts));
     }
-    values.set("x", out.stream);
-    values.set("x_norm_weight", values("moe_norm"));
-    values.set("residual", out.stream);
-    values.set("y", out.stream);
-    values.set("zeros", zeros);
-    if (c.moe.capture) values.set(chooses_in_captured(moe) ? "ids" : "captured", slice_of(captured, layer));
-    append_moe(&g, moe, values);
+    if (!mlp.dense) ++with_experts;
   }
   g.begin_layer(-1);
-  if (!experts_apart) norm("final_norm", around("final_norm"));
+  if (!is_normed) norm("final_norm", "final_norm");
   out.normed = normed;
   g.keep(normed);
   if (experts_apart) g.keep(out.stream);
@@ -85,7 +90,7 @@ Graph head_graph(const DecoderConfig& c, const StepBounds& bounds, bool every_ro
   Graph g;
   const ValueId logit_rows = every_row ? kNoValue : g.call("logit_rows");
   const ValueId table = g.call("normed"), lm_head = g.held("lm_head");
-  const WeightLayout layout = c.attention.front().layout;
+  const WeightLayout layout = c.layers.front().attention.layout;
   ValueId x = table;
   if (!every_row) {
     // The same lookup as the embedding's, with what the last layer has normed as the table.

@@ -40,14 +40,15 @@ void append_latent_attention(Graph* graph, const LatentAttentionConfig& c, const
                  .x = c.x},
                 {{&R::positions, v("positions")}, {&R::table, v("rope")}, {&R::x, x}});
   };
-  project("attention.q_a", c.q_rank, c.hidden, v("x"), v("q_a"), q_latent);
-  norm("attention.q_norm", c.q_rank, q_latent, v("q_norm"));
-  project("attention.q_b", c.heads * head, c.q_rank, q_latent, v("q_b"), q);
+  project("attention.q_a", c.q_rank, c.hidden, v("x"), g.held("attention.q_a"), q_latent);
+  norm("attention.q_norm", c.q_rank, q_latent, g.held("attention.q_norm"));
+  project("attention.q_b", c.heads * head, c.q_rank, q_latent, g.held("attention.q_b"), q);
   turn("attention.q_rope", c.heads, head, q);
   // A row is the latent and the key that carries the position: the norm takes the first, the rotation the second.
-  project("attention.kv_a", row, c.hidden, v("x"), v("kv_a"), latent);
-  norm("attention.kv_norm", c.rank, latent, v("kv_norm"));
+  project("attention.kv_a", row, c.hidden, v("x"), g.held("attention.kv_a"), latent);
+  norm("attention.kv_norm", c.rank, latent, g.held("attention.kv_norm"));
   turn("attention.k_rope", 1, row, latent);
+  const ValueId cache = g.held("cache");
   using W = KvWrite::Args;
   g.add<KvWrite>("attention.kv_write",
                  {.tokens = 0,
@@ -57,7 +58,7 @@ void append_latent_attention(Graph* graph, const LatentAttentionConfig& c, const
                   .page_size = b.page_size,
                   .kv = c.x,
                   .values = false},
-                 {{&W::k, latent}, {&W::slot_of, v("slot_of")}, {&W::k_cache, v("cache")}});
+                 {{&W::k, latent}, {&W::slot_of, v("slot_of")}, {&W::k_cache, cache}});
   using A = LatentAttention::Args;
   g.add<LatentAttention>("attention.latent",
                          {.tokens = 0,
@@ -73,13 +74,13 @@ void append_latent_attention(Graph* graph, const LatentAttentionConfig& c, const
                           .scale = c.scale,
                           .q = c.x},
                          {{&A::q, q},
-                          {&A::kv_b, v("kv_b")},
-                          {&A::cache, v("cache")},
+                          {&A::kv_b, g.held("attention.kv_b")},
+                          {&A::cache, cache},
                           {&A::page_table, v("page_table")},
                           {&A::q_begin, v("q_begin")},
                           {&A::kv_len, v("kv_len")},
                           {&A::y, heads}});
-  project("attention.o", c.hidden, c.heads * c.v_dim, heads, v("o"), v("stream"), true);
+  project("attention.o", c.hidden, c.heads * c.v_dim, heads, g.held("attention.o"), v("stream"), true);
 }
 
 }  // namespace sluice

@@ -15,18 +15,17 @@ struct LatentAttentionConfig {
   double scale = 0.0721687836487032;  // of the scores: (nope + rope)^-0.5, times what YaRN asks for
 };
 
-struct LatentAttentionWeights {
-  Tensor q_a;      // bf16 [q_rank, hidden], in config.layout
-  Tensor q_norm;   // bf16 [q_rank]
-  Tensor q_b;      // bf16 [heads * (nope + rope), q_rank], in config.layout
-  Tensor kv_a;     // bf16 [rank + rope, hidden], in config.layout
-  Tensor kv_norm;  // bf16 [rank]
-  Tensor kv_b;     // bf16 [heads, nope + v_dim, rank], row-major
-  Tensor o;        // bf16 [hidden, heads * v_dim], in config.layout
-};
-
-// Appends y += attention(x) to a graph. `values`: "x" [tokens, hidden], "stream" [tokens, hidden], which is y, "cache" [pages, 1, page_size,
-// rank + rope], the weights and the tables by their names; the rotary table is [positions, rope / 2, 2].
+// Appends stream += attention(x) to a graph. `values`: "x" and "stream" [tokens, hidden], and the tables by the names of StepTables; the
+// rotary table is [positions, rope / 2, 2]. The graph holds, of the layer that has begun:
+//
+//   attention.q_a      bf16 [q_rank, hidden], in config.layout
+//   attention.q_norm   bf16 [q_rank]
+//   attention.q_b      bf16 [heads * (nope + rope), q_rank], in config.layout
+//   attention.kv_a     bf16 [rank + rope, hidden], in config.layout
+//   attention.kv_norm  bf16 [rank]
+//   attention.kv_b     bf16 [heads, nope + v_dim, rank], row-major
+//   attention.o        bf16 [hidden, heads * v_dim], in config.layout
+//   cache              [pages, 1, page_size, rank + rope] in config.x
 void append_latent_attention(Graph* graph, const LatentAttentionConfig& config, const StepBounds& bounds,
                              const NamedValues& values);
 

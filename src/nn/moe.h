@@ -17,6 +17,8 @@ namespace sluice {
 // scope. As text (base/fields.h): "hidden=2880 experts=128 ...".
 struct MoeConfig {
   int64_t hidden = 2880, intermediate = 2880, experts = 32, top_k = 4;
+  // A dense MLP: one expert, whose answer every token gets as it is. No router; experts and top_k are 1.
+  bool dense = false;
   DType x = DType::kBF16;  // activations in and out
   DType g = DType::kBF16;  // each expert's answers, until they are summed up; f32 beside an x in f32
   // Router.
@@ -75,6 +77,7 @@ struct MoeConfig {
     v("intermediate", c.intermediate, "columns between an expert's two products, on this rank");
     v("experts", c.experts, "experts that the router knows, on all ranks");
     v("top_k", c.top_k, "experts for each token");
+    v("dense", c.dense, "one expert for all tokens, and no router: a dense MLP");
     v("x", c.x, "type of the activations in and out");
     v("g", c.g, "type of each expert's answers, until they are summed up");
     v("router_w", c.router_w, "type of the router's weights and its bias");

@@ -25,12 +25,13 @@ class Layer {
     if (c_.norm_x) norm("norm", v_("x"), v_("x_norm_weight"), x_ = Bind(g_.between("normed")));
     const Bind experts_x = c_.latent > 0 ? Bind(latent_in()) : x_;
     const ValueId shared = shared_apart(c_) ? shared_expert() : kNoValue;
-    route();
-    const Groups groups = group("group", group_problem(c_), ids_);
+    if (!c_.dense) route();
+    const Groups groups = c_.dense ? group_of_all("group") : group("group", group_problem(c_), ids_);
     const ValueId answers = experts(experts_x, groups);
     const Bind sum = c_.latent > 0 ? Bind(g_.between("latent.y")) : v_("y");
-    combine("combine", combine_problem(c_), answers, groups, c_.weight_on_input ? kNoValue : out_.weights,
-            c_.latent > 0 ? kNoValue : shared, sum);
+    const Combine::Problem problem = combine_problem(c_);
+    combine("combine", problem, answers, groups, problem.weighted ? out_.weights : kNoValue,
+            problem.shared ? shared : kNoValue, sum);
     if (c_.latent > 0) latent_out(sum, shared);
     if (c_.norm_y) norm("norm.next", v_("y"), v_("norm_weight"), v_("normed"));
     return out_;
@@ -123,9 +124,11 @@ class Layer {
     const ValueId h = g_.between("h"), answers = g_.between("g");
     Matrices up = matrices("experts.up");
     up.act_params = v_("experts.act_params");
-    product("experts.up", p_.up, x, up, groups, true, h, {.experts = true});
+    // Kernels by name are for experts that tokens choose.
+    const bool named = !c_.dense;
+    product("experts.up", p_.up, x, up, groups, true, h, {.experts = named});
     product("experts.down", p_.down, h, matrices("experts.down"), groups, false, answers,
-            {.rows = slots_of(c_), .experts = true});
+            {.rows = slots_of(c_), .experts = named});
     return answers;
   }
 

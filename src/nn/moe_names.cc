@@ -117,6 +117,11 @@ constexpr MoeNames kNames[] = {
      .shared_gate = "layers.{L}.shared_experts.w1.weight",
      .shared_up = "layers.{L}.shared_experts.w3.weight",
      .shared_down = "layers.{L}.shared_experts.w2.weight"},
+    {.naming = MoeNaming::kDenseMlp,
+     .storage = ExpertStorage::kOneByOne,
+     .gate = "model.layers.{L}.mlp.gate_proj.weight",
+     .up = "model.layers.{L}.mlp.up_proj.weight",
+     .down = "model.layers.{L}.mlp.down_proj.weight"},
     {.naming = MoeNaming::kPlain,
      .storage = ExpertStorage::kFusedRows,
      .router = "router",
@@ -191,6 +196,7 @@ std::vector<int64_t> moe_layers(const Checkpoint& checkpoint, MoeNaming naming) 
 Result<MoeNaming> detect(const Checkpoint& checkpoint) {
   std::string known;
   for (const MoeNames& n : kNames) {
+    if (n.naming == MoeNaming::kDenseMlp) continue;  // no experts
     known += (known.empty() ? "" : ", ") + std::string(word(n.naming)) + " (" + tensor_name(n.down, 0) + ")";
     // DeepSeek-V3 and Qwen3 differ by the correction bias alone, so the naming that has one comes first. DeepSeek-V4's hash
     // layers have none, and its other names are its own.

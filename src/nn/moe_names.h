@@ -23,12 +23,14 @@ enum class MoeNaming : uint8_t {
   kMiniMaxM3,      // language_model.model.layers.L.block_sparse_moe.experts.E.w1.weight, with a shared expert
   kMistralLarge3,  // layers.L.experts.E.w1.weight
   kPlain,          // Sluice's own, of one layer: experts.up, in the config's order of gate and up
+  kDenseMlp,  // model.layers.L.mlp.gate_proj.weight: of dense layers (MoeConfig::dense) beside any of these
 };
 template <>
 struct EnumWords<MoeNaming> {
   static constexpr std::string_view words[] = {
-      "gpt_oss",   "gpt_oss_original", "gpt_oss_bf16", "deepseek_v4", "deepseek_v3",     "qwen3_moe",
-      "nemotron3", "minimax_m2",       "llama4",       "minimax_m3",  "mistral_large_3", "plain"};
+      "gpt_oss",         "gpt_oss_original", "gpt_oss_bf16", "deepseek_v4", "deepseek_v3",
+      "qwen3_moe",       "nemotron3",        "minimax_m2",   "llama4",      "minimax_m3",
+      "mistral_large_3", "dense_mlp",        "plain"};
 };
 
 // How the experts of a layer are stored.

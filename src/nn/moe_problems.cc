@@ -98,7 +98,7 @@ Combine::Problem combine_problem(const MoeConfig& c) {
           .experts = local_experts(c) + shared_slots(c),
           .g = c.g,
           .y = c.x,
-          .weighted = !c.weight_on_input,
+          .weighted = !c.weight_on_input && !c.dense,
           .shared = shared_apart(c) && c.latent == 0,
           .residual = c.residual && c.latent == 0,
           .settled = true};
@@ -185,7 +185,7 @@ bool chooses_in_captured(const MoeConfig& c) {
 int64_t slots_of(const MoeConfig& c) { return c.top_k + shared_slots(c); }
 bool shared_apart(const MoeConfig& c) { return c.shared_intermediate > 0 && !c.shared_as_slots; }
 
-bool has_router(const MoeConfig& c) { return c.input == RoutingInput::kLogits; }
+bool has_router(const MoeConfig& c) { return c.input == RoutingInput::kLogits && !c.dense; }
 
 int64_t expert_width(const MoeConfig& c) { return c.latent > 0 ? c.latent : c.hidden; }
 
@@ -199,9 +199,36 @@ Status check_shared(const MoeConfig& c) {
                  std::to_string(c.shared_intermediate) + " in " + text(c.shared_w));
 }
 
+// A dense MLP is nothing but its two products.
+Status check_dense(const MoeConfig& c) {
+  MoeConfig plain;
+  plain.hidden = c.hidden, plain.intermediate = c.intermediate, plain.experts = plain.top_k = 1;
+  plain.dense = true;
+  plain.x = c.x, plain.g = c.g;
+  plain.expert_w = c.expert_w, plain.layout = c.layout, plain.gate_order = c.gate_order;
+  plain.act = c.act, plain.alpha = c.alpha, plain.beta = c.beta, plain.limit = c.limit;
+  plain.up_bias = c.up_bias, plain.down_bias = c.down_bias;
+  plain.residual = c.residual, plain.norm_x = c.norm_x, plain.norm_y = c.norm_y, plain.norm_eps = c.norm_eps;
+  plain.x_unaligned = c.x_unaligned;
+  Status status;
+  std::vector<std::string> wanted;
+  for_each_field(plain, [&](const Field& f) { wanted.push_back(f.value_text()); });
+  MoeConfig found = c;
+  size_t i = 0;
+  for_each_field(found, [&](const Field& f) {
+    const std::string& want = wanted[i++];
+    if (status.ok() && f.value_text() != want)
+      status =
+          invalid(std::string(f.name) + ": wanted " + want +
+                  " in a dense MLP (dense=1), which is one expert without a router, found " + f.value_text());
+  });
+  return status;
+}
+
 Status check_moe(const MoeConfig& c) {
   SLUICE_TRY(check_ranges(c));
   SLUICE_TRY(check_shared(c));
+  if (c.dense) SLUICE_TRY(check_dense(c));
   if (c.lora_rank > 0 && !has_router(c))
     return invalid("lora_rank: wanted 0 where the caller gives ids and weights (no router), found " +
                    std::to_string(c.lora_rank));

@@ -51,8 +51,8 @@ int64_t slots_of(const MoeConfig& config);
 int64_t expert_width(const MoeConfig& config);
 // Whether the shared expert has a path of its own.
 bool shared_apart(const MoeConfig& config);
-// Whether some of its stages are dense layers, whose ids are zeros.
-inline bool has_dense_layers(const MoeConfig& c) { return shared_apart(c) || c.latent > 0; }
+// Whether some of its stages are products of all tokens, whose ids are zeros.
+inline bool has_dense_layers(const MoeConfig& c) { return c.dense || shared_apart(c) || c.latent > 0; }
 // Whether the layer has a router: nothing else reads logits.
 bool has_router(const MoeConfig& config);
 // kInvalidArgument names the first field that can be so in no layer, what was wanted and what was found.

@@ -26,21 +26,6 @@ RmsNorm::Problem norm_problem_of(const MtpConfig& c) {
   return {.tokens = 0, .hidden = c.hidden, .eps = c.eps, .x = c.x, .y = c.x};
 }
 
-// Calls visit(name, tensor) for what a step holds around the experts, in order; the head's stand first.
-constexpr size_t kHeldOfHead = 2;
-template <class Visit>
-void for_each_held_tensor(const MtpWeights& w, const Tensor& cache, Visit visit) {
-  const LatentAttentionWeights& a = w.attention;
-  visit("head_norm", w.head_norm), visit("head", w.head);
-  visit("embedding", w.embedding), visit("enorm", w.enorm), visit("hnorm", w.hnorm);
-  visit("eh_proj", w.eh_proj), visit("attention_norm", w.attention_norm), visit("moe_norm", w.moe_norm);
-  visit("q_a", a.q_a), visit("q_norm", a.q_norm), visit("q_b", a.q_b), visit("kv_a", a.kv_a);
-  visit("kv_norm", a.kv_norm), visit("kv_b", a.kv_b), visit("o", a.o), visit("cache", cache);
-}
-
-// More than a step holds.
-constexpr size_t kHeldMost = 64;
-
 struct MtpLayer {
   Graph graph;
   ValueId normed = kNoValue;  // what the experts read
@@ -55,19 +40,15 @@ MtpLayer mtp_layer(const MtpConfig& c, const StepBounds& bounds, bool experts_ap
   for (const char* name : {"positions", "slot_of", "q_begin", "kv_len", "page_table", "rope"})
     v.set(name, g.call(name));
   const ValueId stream = g.call("stream", c.hidden), zeros = g.call("zeros");
-  MtpWeights none;
-  for_each_held_tensor(none, {}, [&](const char* name, const Tensor&) { v.set(name, g.held(name)); });
-  for (const auto& [spec, tensor] : weight_slots(c.moe, &none.moe))
-    v.set(spec.name, g.held(std::string(spec.name)));
   const auto norm = [&](const char* name, const Bind& x, const char* weight, const Bind& y) {
     using A = RmsNorm::Args;
-    g.add<RmsNorm>(name, norm_problem_of(c), {{&A::x, x}, {&A::weight, v(weight)}, {&A::y, y}});
+    g.add<RmsNorm>(name, norm_problem_of(c), {{&A::x, x}, {&A::weight, g.held(weight)}, {&A::y, y}});
   };
   // Both halves of the projection's input are written where they belong.
   const ValueId pair = g.between("pair", 2 * c.hidden);
   using E = Embedding::Args;
   g.add<Embedding>("embed", {.tokens = 0, .vocab = c.vocab, .hidden = c.hidden, .y = c.x},
-                   {{&E::ids, token_ids}, {&E::table, v("embedding")}, {&E::y, pair}});
+                   {{&E::ids, token_ids}, {&E::table, g.held("embedding")}, {&E::y, pair}});
   norm("enorm", pair, "enorm", pair);
   norm("hnorm", hidden, "hnorm", Bind(pair, c.hidden));
   using L = Linear::Args;
@@ -78,27 +59,30 @@ MtpLayer mtp_layer(const MtpConfig& c, const StepBounds& bounds, bool experts_ap
                  .x = c.x,
                  .y = c.x,
                  .layout = c.attention.layout},
-                {{&L::x, pair}, {&L::w, v("eh_proj")}, {&L::y, stream}});
+                {{&L::x, pair}, {&L::w, g.held("eh_proj")}, {&L::y, stream}});
   const ValueId normed = g.between("attention.normed");
-  norm("attention.norm", stream, "attention_norm", normed);
+  norm("attention.norm", stream, "attention.norm", normed);
   v.set("x", normed), v.set("stream", stream);
   append_latent_attention(&g, c.attention, bounds, v);
   out.normed = g.between("moe.normed");
-  norm("moe.norm", stream, "moe_norm", out.normed);
+  norm("moe.norm", stream, "mlp.norm", out.normed);
   if (experts_apart) {
     g.keep(out.normed);
     return out;
   }
+  MoeWeights none;
+  for (const auto& [spec, tensor] : weight_slots(c.moe, &none))
+    if (spec.used) v.set(spec.name, g.held(std::string(spec.name)));
   v.set("x", out.normed), v.set("residual", stream), v.set("y", stream), v.set("zeros", zeros);
   append_moe(&g, c.moe, v);
   return out;
 }
 
-// Of a call: logit_rows, the stream, logits. Held: head_norm, head.
+// Of a call: logit_rows, the stream, logits. Held: final_norm, lm_head.
 Graph mtp_head(const MtpConfig& c, const StepBounds& bounds) {
   Graph g;
   const ValueId logit_rows = g.call("logit_rows"), stream = g.call("stream"), logits = g.call("logits");
-  const ValueId head_norm = g.held("head_norm"), head = g.held("head"), x = g.between("rows");
+  const ValueId head_norm = g.held("final_norm"), head = g.held("lm_head"), x = g.between("rows");
   using E = Embedding::Args;
   g.add<Embedding>("logits.gather",
                    {.tokens = 0, .vocab = bounds.tokens, .hidden = c.hidden, .table = c.x, .y = c.x},
@@ -161,7 +145,6 @@ Result<std::unique_ptr<Mtp>> Mtp::plan(Device& device, const MtpConfig& config, 
   auto zeros = make_zeros(device, bounds.tokens);
   if (!zeros.ok()) return zeros.status();
   out->zeros_ = std::move(zeros).value();
-  out->weights_at_ = weights_at(config.moe);
   out->workspace_bytes_ = std::max(out->steps_.layer->workspace_bytes(), out->steps_.head->workspace_bytes());
   return out;
 }
@@ -187,8 +170,23 @@ Tensor Mtp::cache(void* memory) const {
                      device_.info().backend);
 }
 
-Status Mtp::forward(const MtpIn& in, const MtpWeights& w, const Tensor& cache, const MtpOut& out,
-                    Workspace workspace, Stream stream) const {
+Result<MtpHeld> Mtp::bind(const NamedWeights& weights, const Tensor& cache) const {
+  NamedWeights all = weights;
+  all.set(-1, "cache", cache);
+  MtpHeld out;
+  const auto bind = [&](std::vector<Tensor>* to, const Graph& graph) -> Status {
+    auto held = bind_held(graph, all, device_.info().backend);
+    if (!held.ok()) return {held.status().code, "mtp: " + held.status().message};
+    return *to = std::move(held).value(), Status{};
+  };
+  if (Status status = bind(&out.layer, steps_.layer->graph()); !status.ok()) return status;
+  if (Status status = bind(&out.head, steps_.head->graph()); !status.ok()) return status;
+  if (apart_) out.apart = weights.moe(-1, config_.moe);
+  return out;
+}
+
+Status Mtp::forward(const MtpIn& in, const MtpHeld& held, const MtpOut& out, Workspace workspace,
+                    Stream stream) const {
   if (!workspace.data || workspace.bytes < workspace_bytes_)
     return invalid("mtp: workspace: wanted " + std::to_string(workspace_bytes_) + " bytes, found " +
                    std::to_string(workspace.data ? workspace.bytes : 0));
@@ -196,24 +194,19 @@ Status Mtp::forward(const MtpIn& in, const MtpWeights& w, const Tensor& cache, c
   const SlotSpec wanted_hidden = slot("hidden", Role::kOut, config_.x, {bounds_.tokens, config_.hidden});
   if (const Status status = check_slot(wanted_hidden, out.hidden, stream.where, 1); !status.ok())
     return Status{status.code, "mtp: " + status.message};
-  std::array<Tensor, kHeldMost> held;
-  size_t count = 0;
-  for_each_held_tensor(w, cache, [&](const char*, const Tensor& t) { held[count++] = t; });
-  for (const size_t at : weights_at_) held[count++] = weight_at(w.moe, at);
   const StepTables& t = in.tables;
   const std::array call = {in.token_ids, in.hidden,    t.positions, t.slot_of,  t.q_begin,
                            t.kv_len,     t.page_table, t.rope,      out.hidden, first_rows(zeros_.view(), n)};
-  const Given given{.call = call, .held = std::span(held).first(count)};
+  const Given given{.call = call, .held = held.layer};
   SLUICE_TRY(steps_.layer->run(n, given, workspace, stream));
   if (apart_) {
     const Tensor normed = steps_.layer->between(normed_, config_.x, {n, config_.hidden}, workspace);
     const Tensor x = first_rows(out.hidden, n);
-    SLUICE_TRY(apart_->forward({.x = normed, .residual = x, .token_ids = {}, .y = x}, w.moe));
+    SLUICE_TRY(apart_->forward({.x = normed, .residual = x, .token_ids = {}, .y = x}, held.apart));
   }
   if (rows == 0) return {};
   const std::array of_head = {in.logit_rows, out.hidden, out.logits};
-  return steps_.head->run(rows, {.call = of_head, .held = std::span(held).first(kHeldOfHead)}, workspace,
-                          stream);
+  return steps_.head->run(rows, {.call = of_head, .held = held.head}, workspace, stream);
 }
 
 std::vector<std::pair<std::string, std::string>> Mtp::kernels(int64_t tokens, int64_t rows) const {

@@ -8,6 +8,7 @@
 
 #include "nn/latent_attention.h"
 #include "nn/moe_apart.h"
+#include "nn/named_weights.h"
 
 namespace sluice {
 
@@ -15,7 +16,7 @@ namespace sluice {
 //
 //   x       = eh_proj concat(enorm(embedding[token t + 1]), hnorm(hidden[t]))
 //   x      += attention(attention_norm(x))      latent attention, over this layer's own cache
-//   x      += moe(moe_norm(x))                  routed experts and the shared one
+//   x      += moe(norm(x))                      routed experts and the shared one
 //   logits  = head head_norm(x)                 of the token at t + 2
 //
 // The next step of the draft takes x where this one took the main model's hidden state.
@@ -33,14 +34,13 @@ struct MtpConfig {
   MtpConfig with_activations(DType x) const;
 };
 
-struct MtpWeights {
-  Tensor embedding;                            // bf16 [vocab, hidden], row-major
-  Tensor enorm, hnorm;                         // bf16 [hidden]: of the embedding, of the hidden state
-  Tensor eh_proj;                              // bf16 [hidden, 2 hidden] in the attention's layout
-  Tensor attention_norm, moe_norm, head_norm;  // bf16 [hidden]
-  Tensor head;                                 // bf16 [vocab, hidden] in the attention's layout
-  LatentAttentionWeights attention;
-  MoeWeights moe;
+// What a step holds, as its graphs list it. Names of the weights, all around the layers (-1): "embedding" bf16 [vocab, hidden]; "enorm"
+// and "hnorm" bf16 [hidden], of the embedding and of the hidden state; "eh_proj" bf16 [hidden, 2 hidden] in the attention's layout;
+// "attention.norm", "mlp.norm" and "final_norm" bf16 [hidden]; those of append_latent_attention() and of weight_slots(); "lm_head" bf16
+// [vocab, hidden] in the attention's layout.
+struct MtpHeld {
+  std::vector<Tensor> layer, head;
+  MoeWeights apart = {};  // with experts on another device
 };
 
 // What one step computes; device memory. rows = 0 to bounds.sequences.
@@ -78,9 +78,11 @@ class Mtp {
   Tensor cache(void* memory) const;
   const MtpSteps& steps() const { return steps_; }
 
+  // Made once for weights and the cache, which stay where they are. kInvalidArgument names the first that is missing or has another shape.
+  Result<MtpHeld> bind(const NamedWeights& weights, const Tensor& cache) const;
   // Enqueues one step. Recordable, but not with experts apart.
-  Status forward(const MtpIn& in, const MtpWeights& weights, const Tensor& cache, const MtpOut& out,
-                 Workspace workspace, Stream stream) const;
+  Status forward(const MtpIn& in, const MtpHeld& held, const MtpOut& out, Workspace workspace,
+                 Stream stream) const;
   // (stage, kernel) in the order in which they run for `tokens` tokens and `rows` rows of logits.
   std::vector<std::pair<std::string, std::string>> kernels(int64_t tokens, int64_t rows) const;
 
@@ -96,7 +98,6 @@ class Mtp {
   std::unique_ptr<MoeApart> apart_;  // with experts on another device
   ValueId normed_ = kNoValue;        // what they read
   OwnedTensor zeros_;                // i32[bounds.tokens, 1]
-  std::vector<size_t> weights_at_;   // weights_at() of the MoE layer
   size_t workspace_bytes_ = 0;
 };
 

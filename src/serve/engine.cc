@@ -50,7 +50,7 @@ Result<StepBounds> bounds_of(const DecoderConfig& config, const EngineOptions& o
   if (b.tokens < b.sequences)
     return invalid("max_num_batched_tokens: wanted at least max_num_seqs = " + std::to_string(b.sequences) +
                    " (each draws a token a step), found " + std::to_string(b.tokens));
-  const CacheLayout layout = cache_layout(config.attention, config.kind, b.page_size);
+  const CacheLayout layout = cache_layout(config.attention(), b.page_size);
   const int64_t page_bytes = layout.page_bytes_of_all(), least = pages_of_sequences(layout, b, 1);
   b.pages = pages_of_sequences(layout, b, b.sequences);
   if (o.kv_cache_bytes > 0 && page_bytes > 0) b.pages = std::min(b.pages, o.kv_cache_bytes / page_bytes);
@@ -85,7 +85,7 @@ StepBytes step_bytes(const Decoder& decoder, const PlanTable<TopLogprobs>& top, 
           // A greedy step has no logits, and other use for the memory.
           .logits = std::max(bytes_of(DType::kF32, b.sequences * c.vocab),
                              static_cast<int64_t>(decoder.greedy_workspace_bytes())),
-          .rope = bytes_of(DType::kF32, b.positions * c.attention.front().rotary)};
+          .rope = bytes_of(DType::kF32, b.positions * c.layers.front().attention.rotary)};
 }
 
 // As many pages as fit below the share of the device's memory, at most those that were planned.
@@ -109,7 +109,7 @@ Status fit_cache(const Device& device, const EngineOptions& o, const StepBytes& 
 
 }  // namespace
 
-Engine::Engine(Device& device, const DecoderWeights& weights, std::unique_ptr<Decoder> decoder,
+Engine::Engine(Device& device, const NamedWeights& weights, std::unique_ptr<Decoder> decoder,
                const SchedulerOptions& options)
     : device_(device),
       weights_(weights),
@@ -125,7 +125,7 @@ Engine::~Engine() {
 }
 
 Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig& config,
-                                             const DecoderWeights& weights, const EngineOptions& options) {
+                                             const NamedWeights& weights, const EngineOptions& options) {
   const Result<StepBounds> wanted = bounds_of(config, options);
   if (!wanted.ok()) return wanted.status();
   const StepBounds& bounds = wanted.value();
@@ -137,7 +137,8 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
                                   options.experts.device ? 0 : bounds.sequences, device);
   if (!recorded.ok()) return recorded.status();
   DecoderConfig planned = config;
-  planned.moe.capture = options.count_experts || options.keep_chosen_experts;
+  const bool capture = options.count_experts || options.keep_chosen_experts;
+  for (LayerConfig& layer : planned.layers) layer.mlp.capture = capture && !layer.mlp.dense;
   auto decoder = Decoder::plan(device, planned, bounds, options.policy, options.experts);
   if (!decoder.ok()) return decoder.status();
   std::optional<PlanTable<Sample>> sample;
@@ -157,8 +158,9 @@ Result<std::unique_ptr<Engine>> Engine::make(Device& device, const DecoderConfig
   auto masks = LogitMasks::make(device, bounds, config.vocab, options.policy);
   if (!masks.ok()) return masks.status();
   std::unique_ptr<ExpertCounter> experts;
-  if (planned.moe.capture) {
-    auto counter = ExpertCounter::make(device, config.moe, config.layers(), bounds.tokens, options.policy);
+  if (capture) {
+    auto counter =
+        ExpertCounter::make(device, config.moe(), config.moe_layers(), bounds.tokens, options.policy);
     if (!counter.ok()) return counter.status();
     experts = std::move(counter).value();
   }
@@ -222,7 +224,7 @@ Status Engine::take_memory(size_t other_workspace) {
 
 Status Engine::write_rope_table() {
   const DecoderConfig& c = decoder_->config();
-  const int64_t rotary = c.attention.front().rotary;
+  const int64_t rotary = c.layers.front().attention.rotary;
   std::vector<float> table(static_cast<size_t>(bounds_.positions * rotary));
   SLUICE_TRY(rope_table(c.rope, bounds_.positions, rotary, table.data()));
   SLUICE_TRY(device_.copy(rope_, table.data(), table.size() * sizeof(float), device_.stream()));

@@ -63,7 +63,7 @@ class Engine {
   // Plans for `config` and takes the memory that steps need. The weights must outlive the engine. kInvalidArgument: options
   // that contradict each other; kOutOfMemory: the bytes wanted and the bytes free.
   static Result<std::unique_ptr<Engine>> make(Device& device, const DecoderConfig& config,
-                                              const DecoderWeights& weights, const EngineOptions& options);
+                                              const NamedWeights& weights, const EngineOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -122,7 +122,7 @@ class Engine {
   struct RecordedSteps {
     RecordedStep greedy, drawn;
   };
-  Engine(Device& device, const DecoderWeights& weights, std::unique_ptr<Decoder> decoder,
+  Engine(Device& device, const NamedWeights& weights, std::unique_ptr<Decoder> decoder,
          const SchedulerOptions& options);
   Status take_memory(size_t other_workspace);  // than the decoder's
   Status write_rope_table();
@@ -152,7 +152,7 @@ class Engine {
   }
 
   Device& device_;
-  const DecoderWeights& weights_;
+  const NamedWeights& weights_;
   std::unique_ptr<Decoder> decoder_;
   StepBounds bounds_;
   Scheduler scheduler_;
@@ -165,7 +165,7 @@ class Engine {
   bool counts_experts_ = false;
   int64_t chosen_tokens_ = 0;  // of the step that was enqueued last
   std::unique_ptr<StepStaging> staging_;
-  std::vector<Tensor> held_;  // weights and caches, as the decoder's steps read them
+  DecoderHeld held_;  // weights and caches, as the decoder's steps read them
   void *cache_ = nullptr, *workspace_ = nullptr, *logits_ = nullptr, *rope_ = nullptr;
   EngineMemory memory_;
   size_t logits_bytes_ = 0;

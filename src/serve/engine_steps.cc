@@ -132,7 +132,7 @@ Status Engine::enqueue(InFlight* step) {
   if (adjusts(step->chunks)) SLUICE_TRY(adjustments_->fill(step->chunks));
   StepTensors t = std::move(filled).value();
   const DecoderConfig& c = decoder_->config();
-  const int64_t rotary = c.attention.front().rotary;
+  const int64_t rotary = c.layers.front().attention.rotary;
   for (StepTables& tables : t.in.tables)
     tables.rope = make_tensor(rope_, DType::kF32, {bounds_.positions, rotary / 2, 2}, stream.where);
   t.in.every_row = step->rows == t.in.token_ids.shape[0];  // each chunk is one token, and draws

@@ -11,22 +11,23 @@
 namespace sluice {
 
 // Layers begin where buffers do, so that they can choose in place (Moe::ids_stand_in).
-ExpertCounter::ExpertCounter(Device& device, const CountExperts::Problem& most)
+ExpertCounter::ExpertCounter(Device& device, const CountExperts::Problem& most, std::vector<int32_t> layers)
     : device_(device),
       most_(most),
+      layers_(std::move(layers)),
       layer_stride_(static_cast<int64_t>(
           Arena::footprint(static_cast<size_t>(bytes_of(DType::kI32, most.tokens * most.top_k))) /
           sizeof(int32_t))),
       memory_(device, "counts of experts' tokens") {}
 
 Result<std::unique_ptr<ExpertCounter>> ExpertCounter::make(Device& device, const MoeConfig& moe,
-                                                           int64_t layers, int64_t tokens,
+                                                           std::vector<int32_t> layers, int64_t tokens,
                                                            const Policy& policy) {
   const CountExperts::Problem most{
-      .layers = layers, .tokens = tokens, .top_k = moe.top_k, .experts = moe.experts};
-  std::unique_ptr<ExpertCounter> out(new ExpertCounter(device, most));
+      .layers = std::ssize(layers), .tokens = tokens, .top_k = moe.top_k, .experts = moe.experts};
+  std::unique_ptr<ExpertCounter> out(new ExpertCounter(device, most, std::move(layers)));
   SLUICE_TRY(plan_into<CountExperts>(&out->plans_, device, CountExperts::at_tokens(most, 0), tokens, policy));
-  const auto ids = static_cast<size_t>(bytes_of(DType::kI32, layers * out->layer_stride_));
+  const auto ids = static_cast<size_t>(bytes_of(DType::kI32, most.layers * out->layer_stride_));
   SLUICE_TRY(out->memory_.replace(out->count_bytes(), Arena::footprint(out->count_bytes()) + ids));
   SLUICE_TRY(out->memory_.send(out->count_bytes()));  // zeros
   SLUICE_TRY(device.wait(device.stream()));
@@ -73,7 +74,7 @@ Status ExpertCounter::enqueue_copy() const {
 void ExpertCounter::read() {
   const auto* const from = at<const int64_t>(memory_.host(), 0);
   counts_ = std::make_shared<const ExpertCounts>(
-      ExpertCounts{.layers = most_.layers,
+      ExpertCounts{.layers = layers_,
                    .experts = most_.experts,
                    .tokens = std::vector<int64_t>(from, from + most_.layers * most_.experts)});
 }

@@ -11,11 +11,12 @@
 namespace sluice {
 
 struct ExpertCounts {
-  int64_t layers = 0, experts = 0;
+  std::vector<int32_t> layers = {};  // those with experts, by their numbers in the model
+  int64_t experts = 0;
   std::vector<int64_t> tokens = {};  // [layers, experts]
 };
 
-// The experts that the tokens of one step chose.
+// The experts that the tokens of one step chose, in the layers that have experts.
 struct ChosenExperts {
   int64_t layers = 0, tokens = 0, top_k = 0;
   std::vector<int32_t> ids = {};  // [layers, tokens, top_k]
@@ -26,8 +27,9 @@ struct ChosenExperts {
 class ExpertCounter {
  public:
   // Of steps of at most `tokens` tokens. Takes memory on `device`, with counts of zero.
-  static Result<std::unique_ptr<ExpertCounter>> make(Device& device, const MoeConfig& moe, int64_t layers,
-                                                     int64_t tokens, const Policy& policy);
+  static Result<std::unique_ptr<ExpertCounter>> make(Device& device, const MoeConfig& moe,
+                                                     std::vector<int32_t> layers, int64_t tokens,
+                                                     const Policy& policy);
 
   size_t workspace_bytes() const { return plans_->workspace_bytes(); }
   // Where the layers of a step put the experts that its tokens choose (StepIn::captured); at one place for all steps.
@@ -51,7 +53,7 @@ class ExpertCounter {
   std::shared_ptr<const ExpertCounts> counts() const { return counts_; }
 
  private:
-  ExpertCounter(Device& device, const CountExperts::Problem& most);
+  ExpertCounter(Device& device, const CountExperts::Problem& most, std::vector<int32_t> layers);
   size_t count_bytes() const {
     return static_cast<size_t>(bytes_of(DType::kI64, most_.layers * most_.experts));
   }
@@ -59,8 +61,9 @@ class ExpertCounter {
   void read();
 
   Device& device_;
-  CountExperts::Problem most_;  // of a step
-  int64_t layer_stride_ = 0;    // ids from one layer's to the next one's
+  CountExperts::Problem most_;   // of a step
+  std::vector<int32_t> layers_;  // their numbers
+  int64_t layer_stride_ = 0;     // ids from one layer's to the next one's
   std::optional<PlanTable<CountExperts>> plans_;
   UploadBlock memory_;  // counts on both sides; behind them, on the device, what the layers captured
   bool asked_ = false;

@@ -100,7 +100,7 @@ TEST(ModelCommand, EvalReportsEachTask) {
 TEST(ModelCommand, InspectSaysWhatBecomesOfEachTensor) {
   const Outcome o = sluice({"inspect"});
   EXPECT_EQ(o.status, 0) << o.err << o.out;
-  EXPECT_NE(o.out.find("layer 0 experts: packed as panels16"), std::string::npos);
+  EXPECT_NE(o.out.find("layer 0 experts.up: packed as panels16"), std::string::npos);
   EXPECT_NE(o.out.find("GptOssForCausalLM, 0 wrong, 0 missing"), std::string::npos);
 }
 

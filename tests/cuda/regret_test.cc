@@ -307,10 +307,9 @@ TEST_P(StepRegret, StepsTakeTheFastestExperts) {
       steps[{what.first.substr(0, what.first.size() - paced.size()), what.second}] = of_kernel;
   EXPECT_EQ(steps.size(), count);
   for (const auto& [what, of_kernel] : steps) {
-    DecoderConfig decoder;
-    decoder.moe = known_moe(what.first).value();
-    decoder.moe.residual = true, decoder.moe.layout = layout_for(Backend::kCuda);
-    const auto step = plan_moe(known_device(device).value(), cuda::catalog(), layer_moe(decoder), 256);
+    MoeConfig moe = known_moe(what.first).value();
+    moe.residual = moe.norm_x = true, moe.layout = layout_for(Backend::kCuda);
+    const auto step = plan_moe(known_device(device).value(), cuda::catalog(), moe, 256);
     ASSERT_TRUE(step.ok()) << step.status().message;
     double least = of_kernel.begin()->second;
     for (const auto& [kernel, us] : of_kernel) least = std::min(least, us);

@@ -224,7 +224,7 @@ TEST_F(EngineGpu, CountsTheTokensOfExpertsWhateverWayTheStepsTake) {
     EXPECT_EQ(got, answers);
     ASSERT_TRUE(e->ask_expert_counts().ok());
     const auto counts = e->expert_counts();
-    const int64_t top_k = random_->config().decoder.moe.top_k;
+    const int64_t top_k = random_->config().decoder.moe().top_k;
     for (auto layer = counts->tokens.begin(); layer != counts->tokens.end(); layer += counts->experts)
       EXPECT_EQ(std::accumulate(layer, layer + counts->experts, int64_t{0}), computed * top_k);
     if (wanted.empty()) wanted = counts->tokens;

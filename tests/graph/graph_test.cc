@@ -242,7 +242,7 @@ TEST(GraphRuns, HeadsAreNormedTurnedAndStoredWhereTheModelNormsThem) {
     int64_t runs = 0;
     for (size_t i = 0; i < layers.graph.stages().size(); ++i)
       runs += run_at<QkNormRopeKvWrite>(layers.graph, i).has_value();
-    EXPECT_EQ(runs, name == "gpt-oss-20b" ? 0 : model.value().decoder.layers()) << name;
+    EXPECT_EQ(runs, name == "gpt-oss-20b" ? 0 : std::ssize(model.value().decoder.layers)) << name;
     return first_run<QkNormRopeKvWrite>(layers.graph);
   };
   EXPECT_FALSE(run_of("gpt-oss-20b").has_value());

@@ -4,24 +4,14 @@
 
 #include <vector>
 
-#include "nn/decoder.h"
+#include "nn/named_weights.h"
 
 namespace sluice::test {
 
 class DeviceWeights {
  public:
-  DeviceWeights(Device& device, const DecoderConfig& config, const DecoderWeights& host)
-      : device_(device), weights_(host) {
-    DecoderWeights& w = weights_;
-    for (Tensor* t : {&w.embedding, &w.final_norm, &w.lm_head}) move(t);
-    for (DecoderLayerWeights& l : w.layers) {
-      AttentionWeights& a = l.attention;
-      for (Tensor* t : {&l.attention_norm, &l.moe_norm, &a.qkv, &a.qkv_bias, &a.o, &a.o_bias, &a.sinks,
-                        &a.q_norm, &a.k_norm})
-        move(t);
-      for (auto& [spec, tensor] : weight_slots(config.moe, &l.moe))
-        if (spec.used) move(tensor);
-    }
+  DeviceWeights(Device& device, const NamedWeights& host) : device_(device), weights_(host) {
+    weights_.for_each([&](int32_t, const std::string&, Tensor& tensor) { move(&tensor); });
     EXPECT_TRUE(device_.wait(device_.stream()).ok());
   }
   ~DeviceWeights() {
@@ -29,7 +19,7 @@ class DeviceWeights {
   }
   DeviceWeights(const DeviceWeights&) = delete;
   DeviceWeights& operator=(const DeviceWeights&) = delete;
-  const DecoderWeights& get() const { return weights_; }
+  const NamedWeights& get() const { return weights_; }
 
  private:
   void move(Tensor* t) {
@@ -43,7 +33,7 @@ class DeviceWeights {
     t->where = device_.info().backend;
   }
   Device& device_;
-  DecoderWeights weights_;
+  NamedWeights weights_;
   std::vector<void*> memory_;
 };
 

@@ -13,6 +13,14 @@ namespace sluice::test {
 
 constexpr int64_t kSmallVocab = 101;
 
+// The dense MLP of a layer.
+inline MoeConfig dense_mlp(int64_t hidden, int64_t intermediate) {
+  MoeConfig c{.hidden = hidden, .intermediate = intermediate, .experts = 1, .top_k = 1, .dense = true};
+  c.expert_w = DType::kBF16;
+  c.residual = true;
+  return c;
+}
+
 // gpt-oss's arithmetic at a size that takes no time.
 inline DecoderConfig small_decoder() {
   DecoderConfig c;
@@ -22,17 +30,16 @@ inline DecoderConfig small_decoder() {
   a.rotary = 16, a.scale = 0.25;
   AttentionConfig sliding = a;
   sliding.window = 5;
-  c.attention = {sliding, a};
-  c.kind = {0, 1, 0};
-  c.moe = known_moe("gpt-oss-20b").value();
-  c.moe.hidden = 64, c.moe.intermediate = 32, c.moe.experts = 8, c.moe.top_k = 3;
-  c.moe.residual = true;
+  MoeConfig moe = known_moe("gpt-oss-20b").value();
+  moe.hidden = 64, moe.intermediate = 32, moe.experts = 8, moe.top_k = 3;
+  moe.residual = true;
+  c.layers = {{sliding, moe}, {a, moe}, {sliding, moe}};
   return c;
 }
 
 // Bytes of a cache of so many pages.
 inline int64_t bytes_of_pages(const DecoderConfig& c, int64_t page_size, int64_t pages) {
-  return pages * cache_layout(c.attention, c.kind, page_size).page_bytes_of_all();
+  return pages * cache_layout(c.attention(), page_size).page_bytes_of_all();
 }
 
 struct DecoderModel {
@@ -42,7 +49,7 @@ struct DecoderModel {
   }
   DecoderConfig config;
   TensorStore store;
-  DecoderWeights weights;
+  NamedWeights weights;
 };
 
 struct Answer {
@@ -61,7 +68,7 @@ struct Answer {
 };
 
 inline std::unique_ptr<Engine> engine_of(Device& device, const DecoderConfig& config,
-                                         const DecoderWeights& weights, const EngineOptions& options) {
+                                         const NamedWeights& weights, const EngineOptions& options) {
   auto engine = Engine::make(device, config, weights, options);
   EXPECT_TRUE(engine.ok()) << engine.status().message;
   return engine.ok() ? std::move(engine).value() : nullptr;

@@ -21,14 +21,16 @@ class FarModel {
  private:
   static DecoderConfig config() {
     DecoderConfig c = small_decoder();
-    c.moe.layout = layout_for(Backend::kCuda);
-    c.moe.intermediate = 64;
-    for (AttentionConfig& kind : c.attention) kind.layout = WeightLayout::kRowMajor;
+    for (LayerConfig& layer : c.layers) {
+      layer.mlp.layout = layout_for(Backend::kCuda);
+      layer.mlp.intermediate = 64;
+      layer.attention.layout = WeightLayout::kRowMajor;
+    }
     return c;
   }
   FarDevice device_;
   DecoderModel model_{config()};
-  DeviceWeights weights_{device_, model_.config, model_.weights};
+  DeviceWeights weights_{device_, model_.weights};
 };
 
 }  // namespace sluice::test

@@ -21,59 +21,9 @@ inline std::vector<std::byte> bytes_on(Device& device, const Tensor& t) {
 inline void expect_dense_bytes(Device& device, const LoadedModel& model, const Checkpoint& checkpoint) {
   const ModelConfig& config = model.config();
   for (const TensorSpec& spec : families().front()->tensors(config, MoeNaming::kGptOss)) {
-    const DecoderLayerWeights layer =
-        spec.layer < 0 ? DecoderLayerWeights{} : model.weights().layers[static_cast<size_t>(spec.layer)];
-    Tensor at;
-    switch (spec.part) {
-      case DecoderPart::kEmbedding:
-        at = model.weights().embedding;
-        break;
-      case DecoderPart::kFinalNorm:
-        at = model.weights().final_norm;
-        break;
-      case DecoderPart::kLmHead:
-        at = model.weights().lm_head;
-        break;
-      case DecoderPart::kAttentionNorm:
-        at = layer.attention_norm;
-        break;
-      case DecoderPart::kMoeNorm:
-        at = layer.moe_norm;
-        break;
-      case DecoderPart::kQkv:
-        at = layer.attention.qkv;
-        break;
-      case DecoderPart::kQkvBias:
-        at = layer.attention.qkv_bias;
-        break;
-      case DecoderPart::kO:
-        at = layer.attention.o;
-        break;
-      case DecoderPart::kOBias:
-        at = layer.attention.o_bias;
-        break;
-      case DecoderPart::kSinks:
-        at = layer.attention.sinks;
-        break;
-      case DecoderPart::kQNorm:
-        at = layer.attention.q_norm;
-        break;
-      case DecoderPart::kKNorm:
-        at = layer.attention.k_norm;
-        break;
-      case DecoderPart::kRouter:
-        at = layer.moe.router;
-        break;
-      case DecoderPart::kRouterBias:
-        at = layer.moe.router_bias;
-        break;
-      case DecoderPart::kExpertsBias:
-        at = spec.name.find("down") == std::string::npos ? layer.moe.experts.up_bias
-                                                         : layer.moe.experts.down_bias;
-        break;
-      default:
-        continue;  // experts: below
-    }
+    if (spec.weight.starts_with("experts.") && !spec.weight.ends_with("_bias")) continue;  // below
+    const Tensor at = model.weights()(spec.layer, spec.weight);
+    ASSERT_TRUE(at.present()) << spec.weight;
     const CheckpointTensor& want = *checkpoint.find(spec.name).value();
     const std::vector<std::byte> got = bytes_on(device, at);
     const auto begin = static_cast<size_t>(spec.first_row * (want.bytes / want.shape[0]));
@@ -84,11 +34,11 @@ inline void expect_dense_bytes(Device& device, const LoadedModel& model, const C
 
 // Experts in the layout of the device, as the host packs them.
 inline void expect_expert_bytes(Device& device, const LoadedModel& model, const Checkpoint& checkpoint) {
-  const MoeConfig& config = model.config().decoder.moe;
-  for (int64_t layer = 0; layer < model.config().decoder.layers(); ++layer) {
+  const MoeConfig& config = model.config().decoder.moe();
+  for (int64_t layer = 0; layer < std::ssize(model.config().decoder.layers); ++layer) {
     const auto source = find_moe(checkpoint, config, MoeNaming::kGptOss, layer, {});
     ASSERT_TRUE(source.ok()) << source.status().message;
-    const ExpertWeights& w = model.weights().layers[static_cast<size_t>(layer)].moe.experts;
+    const ExpertWeights w = model.weights().moe(layer, config).experts;
     const auto same = [&](const PackedMatrix& m, MatrixSource ExpertSource::*from, const Tensor& codes,
                           const Tensor& scales) {
       const PackedSizes sizes = packed_sizes(m);

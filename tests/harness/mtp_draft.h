@@ -66,6 +66,9 @@ class MtpDraft {
     workspace_.resize(mtp_->workspace_bytes() + 64);
     // What no step has written is NaN.
     cache_.assign(static_cast<size_t>(mtp_->cache_bytes()), std::byte{0xFF});
+    auto held = mtp_->bind(loaded.weights(), mtp_->cache(cache_.data()));
+    EXPECT_TRUE(held.ok()) << held.status().message;
+    held_ = std::move(held).value();
     rope_.resize(static_cast<size_t>(kBounds.positions * loaded.config().attention.rope));
     EXPECT_TRUE(
         rope_table(loaded.config().rope, kBounds.positions, loaded.config().attention.rope, rope_.data())
@@ -115,8 +118,7 @@ class MtpDraft {
     logits_.assign(static_cast<size_t>(tokens() * loaded_.config().vocab), -1.f);
   }
   Status enqueue() {
-    return mtp_->forward(in(), loaded_.weights(), mtp_->cache(cache_.data()), out(),
-                         {workspace_.data(), workspace_.size()}, device_.stream());
+    return mtp_->forward(in(), held_, out(), {workspace_.data(), workspace_.size()}, device_.stream());
   }
   Answer answer() const {
     const int64_t h = loaded_.config().hidden;
@@ -150,7 +152,7 @@ class MtpDraft {
         .hidden = make_tensor(hidden_.data(), loaded_.config().x, {kBounds.tokens, loaded_.config().hidden}),
         .logits = make_tensor(logits_.data(), DType::kF32, {tokens(), loaded_.config().vocab})};
   }
-  Tensor cache() { return mtp_->cache(cache_.data()); }
+  const MtpHeld& held() const { return held_; }
   Workspace workspace() { return {workspace_.data(), workspace_.size()}; }
 
  private:
@@ -176,6 +178,7 @@ class MtpDraft {
   Device& device_;
   const LoadedMtp& loaded_;
   std::unique_ptr<Mtp> mtp_;
+  MtpHeld held_;
   std::vector<std::byte> workspace_, cache_, hidden_, main_bytes_;
   std::vector<float> rope_, logits_, main_;
   std::vector<int32_t> ids_, positions_, slots_, rows_, begins_, lengths_, pages_;

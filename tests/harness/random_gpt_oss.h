@@ -28,17 +28,16 @@ inline constexpr const char* kRandomGptOss = R"({
 inline void fill_random(const TensorSpec& spec, Random& random, StoredTensor* t) {
   t->bytes.resize(static_cast<size_t>(*stored_bytes(spec.type, spec.shape)));
   if (spec.type != StoredType::kBF16) {
-    const bool scales = spec.part == DecoderPart::kExpertsScale;
+    const bool scales = spec.weight.ends_with("_scale");
     for (std::byte& b : t->bytes)
       b = static_cast<std::byte>(scales ? 121 + random.integer(-1, 1) : random.integer(0, 255));
     return;
   }
-  const bool norm = spec.part == DecoderPart::kAttentionNorm || spec.part == DecoderPart::kMoeNorm ||
-                    spec.part == DecoderPart::kFinalNorm;
+  const bool norm = spec.weight.ends_with("norm");
   const auto width = static_cast<double>(spec.shape.back());
-  const double size = norm                                                             ? 0.1
-                      : spec.shape.size() == 1 || spec.part == DecoderPart::kEmbedding ? 0.5
-                                                                                       : 1 / std::sqrt(width);
+  const double size = norm                                                   ? 0.1
+                      : spec.shape.size() == 1 || spec.weight == "embedding" ? 0.5
+                                                                             : 1 / std::sqrt(width);
   auto* const to = reinterpret_cast<BF16*>(t->bytes.data());
   for (size_t i = 0; i < t->bytes.size() / 2; ++i)
     to[i] = to_bf16(static_cast<float>((norm ? 1 : 0) + size * random.normal()));

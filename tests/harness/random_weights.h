@@ -71,36 +71,24 @@ inline void add_moe_weights(const MoeConfig& c, Random& random, TensorStore* sto
 }
 
 inline void add_decoder_weights(const DecoderConfig& c, Random& random, TensorStore* store,
-                                DecoderWeights* weights) {
-  const auto bf16 = [&](std::initializer_list<int64_t> shape, int gain) {
-    const Tensor t = store->add(slot("weight", Role::kIn, DType::kBF16, shape));
-    fill_bf16(t.data, elements_of(t), gain, random);
-    return t;
-  };
-  const auto packed = [&](int64_t rows, int64_t width) {
-    if (c.attention.front().layout == WeightLayout::kRowMajor) return bf16({rows, width}, gain_of(width));
-    const int64_t bytes = panel_shape(rows, false, width).code_bytes(false);
-    const Tensor t = store->add(slot("weight", Role::kIn, DType::kU8, {bytes}));
-    fill_bf16(t.data, bytes / 2, gain_of(width), random);
-    return t;
-  };
-  weights->embedding = bf16({c.vocab, c.hidden}, 0);
-  weights->final_norm = bf16({c.hidden}, 0);
-  weights->lm_head = packed(c.vocab, c.hidden);
-  weights->layers.resize(static_cast<size_t>(c.layers()));
-  for (int64_t i = 0; i < c.layers(); ++i) {
-    DecoderLayerWeights& l = weights->layers[static_cast<size_t>(i)];
-    const AttentionConfig& a = c.attention[static_cast<size_t>(c.kind[static_cast<size_t>(i)])];
-    const int64_t q = a.heads * a.head_dim, qkv = q + 2 * a.kv_heads * a.head_dim;
-    l.attention_norm = bf16({c.hidden}, 0);
-    l.moe_norm = bf16({c.hidden}, 0);
-    l.attention.qkv = packed(qkv, c.hidden);
-    if (a.qkv_bias) l.attention.qkv_bias = bf16({qkv}, -1);
-    l.attention.o = packed(c.hidden, q);
-    if (a.o_bias) l.attention.o_bias = bf16({c.hidden}, -1);
-    if (a.sinks) l.attention.sinks = bf16({a.heads}, 0);
-    if (a.qk_norm) l.attention.q_norm = bf16({a.head_dim}, 0), l.attention.k_norm = bf16({a.head_dim}, 0);
-    add_moe_weights(c.moe, random, store, &l.moe);
+                                NamedWeights* weights) {
+  for (const HeldSlot& held : decoder_weights(c)) {
+    if (weights->operator()(held.layer, held.name).present()) continue;  // of the layer's MLP
+    const bool of_mlp = held.layer >= 0 && !held.name.starts_with("attention.") && held.name != "mlp.norm";
+    if (of_mlp) {
+      const MoeConfig& mlp = c.layers[static_cast<size_t>(held.layer)].mlp;
+      MoeWeights of_layer;
+      add_moe_weights(mlp, random, store, &of_layer);
+      weights->set_moe(held.layer, mlp, of_layer);
+      continue;
+    }
+    const Tensor t = store->add(held.spec);
+    const AttentionConfig& a = c.layers[static_cast<size_t>(std::max(held.layer, 0))].attention;
+    const int64_t width = held.name == "attention.o" ? a.heads * a.head_dim : c.hidden;
+    const bool matrix = held.name != "embedding" && (t.dtype == DType::kU8 || t.rank > 1);
+    const int gain = matrix ? gain_of(width) : held.name.ends_with("_bias") ? -1 : 0;
+    fill_bf16(t.data, bytes_of(t.dtype, elements_of(t)) / 2, gain, random);
+    weights->set(held.layer, held.name, t);
   }
 }
 

@@ -51,18 +51,19 @@ TEST(GptOss, ReadsTheRealConfig) {
   EXPECT_EQ(c.context, 131072);
   EXPECT_EQ(c.stop_tokens, std::vector<int32_t>{200002});
   EXPECT_EQ(d.vocab, 201088);
-  EXPECT_EQ(d.layers(), 24);
-  ASSERT_EQ(d.attention.size(), 2u);
-  EXPECT_EQ(d.attention[static_cast<size_t>(d.kind[0])].window, 128);
-  EXPECT_EQ(d.attention[static_cast<size_t>(d.kind[1])].window, 0);
-  EXPECT_EQ(d.attention[0].heads, 64);
-  EXPECT_EQ(d.attention[0].kv_heads, 8);
-  EXPECT_DOUBLE_EQ(d.attention[0].scale, 0.125);
-  EXPECT_EQ(d.moe.experts, 32);
-  EXPECT_EQ(d.moe.top_k, 4);
-  EXPECT_DOUBLE_EQ(d.moe.limit, 7);
-  EXPECT_DOUBLE_EQ(d.moe.alpha, 1.702);
-  EXPECT_TRUE(d.moe.residual && d.moe.up_bias && d.moe.down_bias && d.moe.router_bias);
+  ASSERT_EQ(d.layers.size(), 24u);
+  EXPECT_EQ(d.moe_layers().size(), 24u);
+  EXPECT_EQ(d.layers[0].attention.window, 128);
+  EXPECT_EQ(d.layers[1].attention.window, 0);
+  EXPECT_EQ(d.layers[22].attention.window, 128);
+  const AttentionConfig& a = d.layers[0].attention;
+  EXPECT_EQ(std::tuple(a.heads, a.kv_heads, a.scale), std::tuple(64, 8, 0.125));
+  const MoeConfig& moe = d.moe();
+  EXPECT_EQ(moe.experts, 32);
+  EXPECT_EQ(moe.top_k, 4);
+  EXPECT_DOUBLE_EQ(moe.limit, 7);
+  EXPECT_DOUBLE_EQ(moe.alpha, 1.702);
+  EXPECT_TRUE(moe.residual && moe.up_bias && moe.down_bias && moe.router_bias);
   EXPECT_DOUBLE_EQ(d.rope.factor, 32);
   EXPECT_EQ(d.rope.truncate, RopeScaling::Truncate::kNo);
 }
@@ -117,7 +118,7 @@ TEST(GptOss, AnOutputLayerCanBeTheEmbedding) {
   const auto read = Changed([](Json& c) { c["tie_word_embeddings"] = true; }).read();
   ASSERT_TRUE(read.ok()) << read.status().message;
   const auto tensors = families().front()->tensors(read.value(), MoeNaming::kGptOss);
-  EXPECT_EQ(tensors.back().part, DecoderPart::kLmHead);
+  EXPECT_EQ(tensors.back().weight, "lm_head");
   EXPECT_EQ(tensors.back().name, "model.embed_tokens.weight");
 }
 

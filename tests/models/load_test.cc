@@ -48,23 +48,24 @@ void write_as(MoeNaming naming, const std::string& directory) {
   ModelConfig config = read_model_config(kShipped).value();
   const Family& family = *families().front();
   // Both lists go through the same parts in the same order, but for what one of them joins.
-  std::map<std::pair<int64_t, DecoderPart>, std::vector<std::vector<std::byte>>> parts;
+  std::map<std::pair<int64_t, std::string>, std::vector<std::vector<std::byte>>> parts;
   for (const TensorSpec& spec : family.tensors(config, MoeNaming::kGptOss))
-    parts[{spec.layer, spec.part}].push_back(bytes_of_part(*from.value(), spec.name));
+    parts[{spec.layer, spec.weight}].push_back(bytes_of_part(*from.value(), spec.name));
   std::vector<StoredTensor> tensors;
   const auto experts = [&](const TensorSpec& spec) {
-    const size_t which = spec.name.find("down") == std::string::npos ? 0 : 1;
-    return as_columns(parts.at({spec.layer, DecoderPart::kExperts})[which],
-                      parts.at({spec.layer, DecoderPart::kExpertsScale})[which], spec.shape);
+    return as_columns(parts.at({spec.layer, spec.weight})[0],
+                      parts.at({spec.layer, spec.weight + "_scale"})[0], spec.shape);
   };
-  if (naming == MoeNaming::kGptOssBf16) config.decoder.moe.expert_w = DType::kBF16;
-  std::map<std::pair<int64_t, DecoderPart>, size_t> used;
+  if (naming == MoeNaming::kGptOssBf16)
+    for (LayerConfig& layer : config.decoder.layers) layer.mlp.expert_w = DType::kBF16;
+  std::map<std::pair<int64_t, std::string>, size_t> used;
   for (const TensorSpec& spec : family.tensors(config, naming)) {
     StoredTensor t{{spec.name, spec.type, spec.shape}, {}};
-    const std::pair key(spec.layer, spec.part);
+    const std::pair key(spec.layer, spec.weight);
     const auto& pieces = parts.at(key);
     const auto wanted = static_cast<size_t>(*stored_bytes(spec.type, spec.shape));
-    if (naming == MoeNaming::kGptOssBf16 && spec.part == DecoderPart::kExperts) t.bytes = experts(spec);
+    if (naming == MoeNaming::kGptOssBf16 && (spec.weight == "experts.up" || spec.weight == "experts.down"))
+      t.bytes = experts(spec);
     while (t.bytes.size() < wanted && used[key] < pieces.size()) {
       const auto& piece = pieces[used[key]++];
       t.bytes.insert(t.bytes.end(), piece.begin(), piece.end());
@@ -113,7 +114,7 @@ TEST(LoadedModel, ExpertsInBf16GiveTheSameLogits) {
   EXPECT_LT(worst, 2 * 16 * 2e-6 * largest);
   const auto device = cpu::open_device({.threads = 1}).value();
   const auto model = LoadedModel::load(*device, other.path()).value();
-  EXPECT_EQ(model->config().decoder.moe.expert_w, DType::kBF16);
+  EXPECT_EQ(model->config().decoder.moe().expert_w, DType::kBF16);
   EXPECT_GT(model->weight_bytes(), 40'000'000);  // four times as many a weight
 }
 

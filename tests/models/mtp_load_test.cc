@@ -213,14 +213,15 @@ TEST_F(MtpLoad, ACheckpointWithoutItsOwnEmbeddingAndHeadHasTheMainModels) {
   const auto want = MtpDraft(*device, *own.value()).step(r, {{0, 0, 24}});
   EXPECT_EQ(MtpDraft(*device, *main.value()).step(r, {{0, 0, 24}}).logits, want.logits);
   // And a main model in memory shares its own.
-  const MtpWeights& lent = own.value()->weights();
-  const auto shared = LoadedMtp::load(*device, kMtp, {.embedding = lent.embedding, .head = lent.head});
+  const Tensor embedding = own.value()->weights()(-1, "embedding"),
+               head = own.value()->weights()(-1, "lm_head");
+  const auto shared = LoadedMtp::load(*device, kMtp, {.embedding = embedding, .head = head});
   ASSERT_TRUE(shared.ok()) << shared.status().message;
-  EXPECT_EQ(shared.value()->weights().head.data, lent.head.data);
+  EXPECT_EQ(shared.value()->weights()(-1, "lm_head").data, head.data);
   EXPECT_EQ(MtpDraft(*device, *shared.value()).step(r, {{0, 0, 24}}).logits, want.logits);
   EXPECT_EQ(own.value()->weight_bytes() - shared.value()->weight_bytes(),
-            bytes_of(DType::kBF16, 128 * 64) + elements_of(lent.head));
-  EXPECT_EQ(error({.embedding = lent.embedding}),
+            bytes_of(DType::kBF16, 128 * 64) + elements_of(head));
+  EXPECT_EQ(error({.embedding = embedding}),
             "embedding and head: wanted both of the main model's or none, found one");
 }
 

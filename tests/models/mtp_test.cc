@@ -156,10 +156,7 @@ TEST(Mtp, RecordsAndWorksInPlace) {
     std::vector<std::byte> copy(static_cast<size_t>(bytes_of(in.hidden.dtype, elements_of(in.hidden))));
     std::memcpy(copy.data(), draft.out().hidden.data, copy.size());
     in.hidden.data = in_place ? draft.out().hidden.data : copy.data();
-    EXPECT_TRUE(
-        draft.mtp()
-            .forward(in, layer->weights(), draft.cache(), draft.out(), draft.workspace(), device->stream())
-            .ok());
+    EXPECT_TRUE(draft.mtp().forward(in, draft.held(), draft.out(), draft.workspace(), device->stream()).ok());
     return draft.answer().logits;
   };
   const auto logits = chained(false);
@@ -196,7 +193,7 @@ TEST(Mtp, WrongTensorsAreRefusedByName) {
     MtpOut out = draft.out();
     Workspace workspace = draft.workspace();
     change(in, out, workspace);
-    return draft.mtp().forward(in, layer->weights(), draft.cache(), out, workspace, device->stream()).message;
+    return draft.mtp().forward(in, draft.held(), out, workspace, device->stream()).message;
   };
   EXPECT_EQ(error([](auto& in, auto&, auto&) { in.hidden.shape[1] = 63; }),
             "mtp hnorm: rms_norm: x: shape: wanted bf16[3, 64], found bf16[3, 63] strides [64, 1]");

@@ -10,14 +10,12 @@
 
 #include "harness/devices.h"
 #include "harness/far_device.h"
-#include "harness/recorded_logits.h"
-#include "models/load.h"
-#include "serve/engine.h"
+#include "harness/qwen3_parity.h"
 
 namespace sluice::test {
 namespace {
 
-constexpr const char* kVariants[] = {"renormalized", "tied", "yarn"};
+constexpr const char* kVariants[] = {"renormalized", "tied", "yarn", "dense"};
 
 // Published values: Qwen/Qwen3-30B-A3B and Qwen/Qwen3-235B-A22B, config.json of 2025-04.
 Result<ModelConfig> published(const std::string& name) { return read_model_config(test_data(name)); }
@@ -49,63 +47,17 @@ const Family& family() {
                         [](const Family* f) { return f->architecture == "Qwen3MoeForCausalLM"; });
 }
 
-struct LoadedQwen {
-  LoadedQwen(const std::string& variant, DType x, std::unique_ptr<Device> d, const Policy& policy = {},
-             std::unique_ptr<Device> e = nullptr)
-      : device(std::move(d)), experts(std::move(e)) {
-    auto loaded =
-        LoadedModel::load(*device, test_data("qwen3_moe/" + variant), {.x = x, .experts = experts.get()});
-    EXPECT_TRUE(loaded.ok()) << loaded.status().message;
-    if (!loaded.ok()) return;
-    model = std::move(loaded).value();
-    // Chunks of 9 tokens: a prompt is computed in pieces, across pages.
-    auto made = Engine::make(*device, model->config().decoder, model->weights(),
-                             {.max_model_len = 64,
-                              .max_num_seqs = 4,
-                              .max_num_batched_tokens = 9,
-                              .page_size = 4,
-                              .policy = policy,
-                              .experts = {experts.get()}});
-    EXPECT_TRUE(made.ok()) << made.status().message;
-    if (made.ok()) engine = std::move(made).value();
-  }
-  std::unique_ptr<Device> device, experts;
-  std::unique_ptr<LoadedModel> model;
-  std::unique_ptr<Engine> engine;
+struct LoadedQwen : Qwen3Parity {
+  LoadedQwen(const std::string& variant, DType x, std::unique_ptr<Device> device, const Policy& policy = {},
+             std::unique_ptr<Device> experts = nullptr)
+      : Qwen3Parity(*device, variant, x, policy, experts.get()),
+        device_(std::move(device)),
+        experts_(std::move(experts)) {}
+  ~LoadedQwen() { engine.reset(), model.reset(); }  // before their devices
+
+ private:
+  std::unique_ptr<Device> device_, experts_;
 };
-
-Recorded recorded_of(const std::string& variant) {
-  const auto file = Checkpoint::open(test_data("qwen3_moe/" + variant + ".safetensors"));
-  EXPECT_TRUE(file.ok()) << file.status().message;
-  if (!file.ok()) return {};
-  const auto positions = values<int32_t>(*file.value(), "all.positions");
-  return {.ids = values<int32_t>(*file.value(), "all.ids"),
-          .greedy = {},
-          .positions = {positions.begin(), positions.end()},
-          .logits = values<float>(*file.value(), "all.logits"),
-          .noise = values<float>(*file.value(), "all.noise"),
-          .noise_most = values<float>(*file.value(), "all.noise_most"),
-          .gap = {}};
-}
-
-void expect_within(const LoadedQwen& m, const std::string& variant, double noise_scale, double rms_allowed,
-                   double most_allowed) {
-  const Recorded r = recorded_of(variant);
-  ASSERT_TRUE(m.engine);
-  const auto got = m.engine->logits(r.ids, r.positions);
-  ASSERT_TRUE(got.ok()) << got.status().message;
-  ASSERT_EQ(got.value().size(), r.logits.size());
-  ASSERT_EQ(r.positions.size(), 40u);
-  Distance worst;
-  for (size_t row = 0; row < r.positions.size(); ++row) {
-    const Distance d = distance(r, got.value(), row, noise_scale);
-    worst = {std::max(worst.rms, d.rms), std::max(worst.most, d.most)};
-  }
-  EXPECT_LE(worst.rms, rms_allowed) << variant;
-  EXPECT_LE(worst.most, most_allowed) << variant;
-  testing::Test::RecordProperty(variant + "_rms", std::to_string(worst.rms));
-  testing::Test::RecordProperty(variant + "_most", std::to_string(worst.most));
-}
 
 }  // namespace
 
@@ -121,19 +73,20 @@ TEST(Qwen3Moe, ReadsThePublishedConfigs) {
     EXPECT_EQ(c.context, 40960);
     EXPECT_EQ(c.stop_tokens, std::vector<int32_t>{151645});
     EXPECT_EQ(c.head, ModelConfig::Head::kOwn);
-    EXPECT_EQ(std::tuple(d.vocab, d.layers(), d.hidden), std::tuple(151936, layers, hidden));
+    EXPECT_EQ(std::tuple(d.vocab, std::ssize(d.layers), d.hidden), std::tuple(151936, layers, hidden));
     EXPECT_DOUBLE_EQ(d.eps, 1e-6);
     EXPECT_EQ(std::tuple(d.rope.theta, d.rope.factor), std::tuple(1e6, 1));
-    ASSERT_EQ(d.attention.size(), 1u);
-    const AttentionConfig& a = d.attention.front();
+    const AttentionConfig& a = d.layers.front().attention;
+    const MoeConfig& moe = d.moe();
+    EXPECT_EQ(std::ssize(d.moe_layers()), layers);
     EXPECT_EQ(std::tuple(a.heads, a.kv_heads, a.head_dim, a.rotary), std::tuple(heads, 4, 128, 128));
     EXPECT_TRUE(a.qk_norm && !a.qkv_bias && !a.o_bias && !a.sinks && a.window == 0);
     EXPECT_DOUBLE_EQ(a.qk_norm_eps, 1e-6);
-    EXPECT_EQ(std::tuple(d.moe.experts, d.moe.top_k, d.moe.intermediate, d.moe.hidden),
+    EXPECT_EQ(std::tuple(moe.experts, moe.top_k, moe.intermediate, moe.hidden),
               std::tuple(128, 8, intermediate, hidden));
-    EXPECT_EQ(d.moe.method, RoutingMethod::kRenormalizeNaive);
-    EXPECT_EQ(d.moe.expert_w, DType::kBF16);
-    EXPECT_TRUE(d.moe.residual && !d.moe.router_bias && !d.moe.up_bias && !d.moe.down_bias);
+    EXPECT_EQ(moe.method, RoutingMethod::kRenormalizeNaive);
+    EXPECT_EQ(moe.expert_w, DType::kBF16);
+    EXPECT_TRUE(moe.residual && !moe.router_bias && !moe.up_bias && !moe.down_bias);
   }
 }
 
@@ -154,9 +107,9 @@ TEST(Qwen3Moe, WhatAConfigLeavesOutIsWhatTransformersTakes) {
                                 "mlp_only_layers", "decoder_sparse_step"})
           c.erase(key);
       }).value();
-  EXPECT_EQ(plain.decoder.moe.method, RoutingMethod::kDefault);
+  EXPECT_EQ(plain.decoder.moe().method, RoutingMethod::kDefault);
   EXPECT_DOUBLE_EQ(plain.decoder.rope.theta, 10000);
-  EXPECT_EQ(plain.decoder.attention.front().head_dim, 64);
+  EXPECT_EQ(plain.decoder.layers.front().attention.head_dim, 64);
   const ModelConfig five = changed([](Json& c) {
                              c["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 5e6}};
                              c["num_local_experts"] = c["num_experts"];
@@ -164,8 +117,30 @@ TEST(Qwen3Moe, WhatAConfigLeavesOutIsWhatTransformersTakes) {
                              c.erase("rope_theta"), c.erase("num_experts");
                            }).value();
   EXPECT_DOUBLE_EQ(five.decoder.rope.theta, 5e6);
-  EXPECT_EQ(five.decoder.moe.experts, 128);
-  EXPECT_TRUE(changed([](Json& c) { c["attention_bias"] = true; }).value().decoder.attention.front().o_bias);
+  EXPECT_EQ(five.decoder.moe().experts, 128);
+  EXPECT_TRUE(
+      changed([](Json& c) { c["attention_bias"] = true; }).value().decoder.layers.front().attention.o_bias);
+}
+
+TEST(Qwen3Moe, LayersThatTheConfigNamesAreDense) {
+  const ModelConfig c = changed([](Json& config) {
+                          config["mlp_only_layers"] = {0, 5}, config["decoder_sparse_step"] = 2;
+                        }).value();
+  const DecoderConfig& d = c.decoder;
+  EXPECT_EQ(d.moe_layers().front(), 1);
+  EXPECT_EQ(d.moe_layers().size(), 23u);  // every second one, but for 5
+  const MoeConfig &dense = d.layers[5].mlp, &experts = d.layers[7].mlp;
+  EXPECT_TRUE(dense.dense && dense.residual && !experts.dense);
+  EXPECT_EQ(std::tuple(dense.intermediate, dense.experts, dense.expert_w), std::tuple(6144, 1, DType::kBF16));
+  EXPECT_EQ(d.layers[5].attention, d.layers[7].attention);
+  const std::vector<TensorSpec> all = family().tensors(c, MoeNaming::kQwen3Moe);
+  EXPECT_EQ(all.size(), 3u + 48 * (2 + 4 + 2) + 23 * (1 + 3 * 128) + 25 * 3);
+  const auto up = std::find_if(all.begin(), all.end(), [](const TensorSpec& t) {
+    return t.name == "model.layers.5.mlp.up_proj.weight";
+  });
+  ASSERT_NE(up, all.end());
+  EXPECT_EQ(up->shape, (std::vector<int64_t>{6144, 2048}));
+  EXPECT_EQ(up->weight, "experts.up");
 }
 
 // As the model's page has it.
@@ -187,9 +162,17 @@ TEST(Qwen3Moe, RefusesByKey) {
   };
   EXPECT_EQ(error_of([](Json& c) { c["use_sliding_window"] = true; }),
             only("use_sliding_window", "false", "true"));
-  EXPECT_EQ(error_of([](Json& c) { c["decoder_sparse_step"] = 2; }), only("decoder_sparse_step", "1", "2"));
-  EXPECT_EQ(error_of([](Json& c) { c["mlp_only_layers"] = {3}; }),
-            only("mlp_only_layers", "[]", "an array of 1"));
+  EXPECT_EQ(error_of([](Json& c) { c["decoder_sparse_step"] = 49; }),
+            "config.json: decoder_sparse_step: wanted at most num_hidden_layers = 48, found 49");
+  EXPECT_EQ(error_of([](Json& c) {
+              c["mlp_only_layers"] = {3, 48};
+            }),
+            "config.json: mlp_only_layers[1]: wanted an integer from 0 to 47, found 48");
+  EXPECT_EQ(
+      error_of([](Json& c) { c["decoder_sparse_step"] = 30, c["mlp_only_layers"] = {29}; }),
+      "config.json: mlp_only_layers: wanted a list that leaves a layer with experts, found an array of 1");
+  EXPECT_EQ(error_of([](Json& c) { c["mlp_only_layers"] = {3}, c.erase("intermediate_size"); }),
+            "config.json: intermediate_size: wanted a value, found no such key");
   EXPECT_EQ(error_of([](Json& c) { c["hidden_act"] = "gelu"; }), only("hidden_act", "\"silu\"", "\"gelu\""));
   EXPECT_EQ(error_of([](Json& c) {
               c["rope_scaling"] = {{"type", "linear"}, {"factor", 2}};
@@ -240,7 +223,7 @@ TEST(Qwen3Moe, ExpertsOnADeviceOfTheirOwnAreWithinTheSameNoise) {
 // Four prompts at once and each alone: with one kernel for all counts of tokens, the same answers.
 TEST(Qwen3Moe, BatchedIsAlone) {
   for (const char* variant : kVariants) {
-    const Recorded r = recorded_of(variant);
+    const Recorded r = recorded_qwen3(variant);
     LoadedQwen m(variant, DType::kBF16, cpu::open_device({.threads = 2}).value(), {.batch_invariant = true});
     ASSERT_TRUE(m.engine);
     const auto answers = [&](const std::vector<std::vector<int32_t>>& prompts) {
@@ -279,7 +262,7 @@ TEST(Qwen3Moe, RandomWeightsAreThoseOfTheConfigAlone) {
   const std::string directory = test_data("qwen3_moe/renormalized");
   const auto model = LoadedModel::load(*device, directory, {.format = LoadFormat::kDummy});
   ASSERT_TRUE(model.ok()) << model.status().message;
-  EXPECT_TRUE(model.value()->weights().layers[0].attention.q_norm.present());
+  EXPECT_TRUE(model.value()->weights()(0, "attention.q_norm").present());
   const auto zipf =
       LoadedModel::load(*device, directory, {.format = LoadFormat::kDummy, .routing = Routing::kZipf});
   EXPECT_EQ(zipf.status().message,

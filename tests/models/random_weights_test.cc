@@ -51,22 +51,14 @@ TEST_F(RandomModel, IsTheOneThatACheckpointOfItsSeedHolds) {
   EXPECT_EQ(made->weight_bytes(), read->weight_bytes());
   EXPECT_EQ(made->active_bytes(), read->active_bytes());
   EXPECT_EQ(logits_of(*device, *made), logits_of(*device, *read));
-  const DecoderWeights &a = made->weights(), &b = read->weights();
-  const auto same = [&](const Tensor& one, const Tensor& other) {
-    EXPECT_EQ(bytes_on(*device, one), bytes_on(*device, other));
-  };
-  same(a.embedding, b.embedding), same(a.final_norm, b.final_norm), same(a.lm_head, b.lm_head);
-  for (size_t i = 0; i < a.layers.size(); ++i) {
-    DecoderLayerWeights one = a.layers[i], other = b.layers[i];
-    same(one.attention_norm, other.attention_norm), same(one.moe_norm, other.moe_norm);
-    same(one.attention.qkv, other.attention.qkv), same(one.attention.qkv_bias, other.attention.qkv_bias);
-    same(one.attention.o, other.attention.o), same(one.attention.o_bias, other.attention.o_bias);
-    same(one.attention.sinks, other.attention.sinks);
-    const auto slots = weight_slots(made->config().decoder.moe, &one.moe),
-               others = weight_slots(made->config().decoder.moe, &other.moe);
-    for (size_t s = 0; s < slots.size(); ++s)
-      if (slots[s].first.used) same(*slots[s].second, *others[s].second);
-  }
+  size_t weights = 0;
+  NamedWeights all = made->weights();
+  all.for_each([&](int32_t layer, const std::string& name, const Tensor& one) {
+    EXPECT_EQ(bytes_on(*device, one), bytes_on(*device, read->weights()(layer, name)))
+        << layer << " " << name;
+    ++weights;
+  });
+  EXPECT_EQ(weights, decoder_weights(made->config().decoder).size());
   const auto third = load(*device, {.format = LoadFormat::kDummy, .seed = 6});
   EXPECT_NE(logits_of(*device, *third), logits_of(*device, *made));
 }
@@ -90,9 +82,8 @@ TEST_F(RandomModel, SaysSomethingElseToEachToken) {
 }
 
 TEST_F(RandomModel, SpreadsTokensOverExperts) {
-  const auto router = std::find_if(specs_.begin(), specs_.end(), [](const TensorSpec& s) {
-    return s.part == DecoderPart::kRouter && s.layer == 1;
-  });
+  const auto router = std::find_if(specs_.begin(), specs_.end(),
+                                   [](const TensorSpec& s) { return s.weight == "router" && s.layer == 1; });
   ASSERT_NE(router, specs_.end());
   TensorSpec of_120b = *router;  // 128 experts, of tokens of 2880 numbers
   of_120b.shape = {128, 2880};
@@ -202,8 +193,8 @@ TEST_F(RandomModel, RoutingChangesTheBiasesOfRoutersAlone) {
     std::vector<std::byte> one(static_cast<size_t>(stored_bytes(spec.type, spec.shape).value())),
         other(one.size());
     uniform.fill(spec, 0, one), zipf.fill(spec, 0, other);
-    EXPECT_EQ(one == other, spec.part != DecoderPart::kRouterBias) << spec.name;
-    if (spec.part != DecoderPart::kRouterBias) continue;
+    EXPECT_EQ(one == other, spec.weight != "router_bias") << spec.name;
+    if (spec.weight != "router_bias") continue;
     biases.insert(other);
     std::vector<std::byte> rest(other.size() - 8);  // a part of it, as a file is written
     zipf.fill(spec, 8, rest);
@@ -217,8 +208,8 @@ TEST_F(RandomModel, HoldsOneCallAtATime) {
   std::vector<TensorSpec> large, small;
   int64_t all = 0;
   for (const TensorSpec& s : specs_) {
-    if (s.part == DecoderPart::kLmHead) large.push_back(s);
-    if (s.layer == 2 && s.part >= DecoderPart::kRouter) small.push_back(s);
+    if (s.weight == "lm_head") large.push_back(s);
+    if (s.layer == 2 && s.of_mlp) small.push_back(s);
     all += stored_bytes(s.type, s.shape).value();
   }
   EXPECT_EQ(random.bytes(), all);

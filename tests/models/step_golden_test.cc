@@ -74,8 +74,8 @@ TEST(StepGolden, GptOss20b) { expect_golden("gpt_oss_20b", steps_of(gpt_oss_20b(
 // The same with four times as many experts and half as many layers more.
 TEST(StepGolden, GptOss120b) {
   DecoderConfig model = gpt_oss_20b();
-  model.moe.experts = 128;
-  while (model.layers() < 36) model.kind.push_back(model.kind[model.kind.size() - 2]);
+  while (model.layers.size() < 36) model.layers.push_back(model.layers[model.layers.size() - 2]);
+  for (LayerConfig& layer : model.layers) layer.mlp.experts = 128;
   expect_golden("gpt_oss_120b", steps_of(model));
 }
 

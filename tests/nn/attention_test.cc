@@ -16,8 +16,6 @@ Graph attention_graph(bool qk_norm) {
   NamedValues values;
   for (const char* name : {"x", "stream", "positions", "rope", "slot_of", "page_table", "q_begin", "kv_len"})
     values.set(name, g.call(name));
-  for (const char* name : {"qkv", "o", "q_norm", "k_norm", "k_cache", "v_cache"})
-    values.set(name, g.held(name));
   append_attention(
       &g, {.hidden = 64, .heads = 8, .kv_heads = 2, .head_dim = 32, .qk_norm = qk_norm, .rotary = 32}, {},
       values, false);

@@ -97,7 +97,7 @@ TEST_F(EnginePrefixCache, LogitsNeitherReadNorSpoilIt) {
   const Tokens other = random_tokens(random, 120);
   const std::vector<int64_t> positions = {0, 40, 59};
   DecoderConfig whole = model_.config;
-  for (AttentionConfig& a : whole.attention) a.window = 0;
+  for (LayerConfig& layer : whole.layers) layer.attention.window = 0;
   const auto engine = [&](const EngineOptions& o) { return engine_of(*device_, whole, model_.weights, o); };
   const auto wanted = run(*engine(with_cache(false)), {r}).at(0);
   const auto wanted_logits = engine(with_cache(false))->logits(r.prompt, positions).value();

@@ -42,8 +42,7 @@ class EngineExperts : public ::testing::Test {
   std::unique_ptr<Device> device_ = cpu::open_device({.threads = 2}).value();
   DecoderModel model_{small_decoder()};
   std::vector<int64_t> of_tokens(int64_t tokens) const {
-    return std::vector<int64_t>(static_cast<size_t>(model_.config.layers()),
-                                tokens * model_.config.moe.top_k);
+    return std::vector<int64_t>(model_.config.layers.size(), tokens * model_.config.moe().top_k);
   }
   static std::vector<int64_t> counted(Engine& engine) {
     const Status status = engine.ask_expert_counts();
@@ -86,12 +85,12 @@ TEST_F(EngineExperts, ChosenOnesAreThoseOfTheLastStep) {
     (void)run(*engine, {request});
     const ChosenExperts chosen = engine->chosen_experts().value();
     EXPECT_EQ(chosen.tokens, tokens);
-    EXPECT_EQ(chosen.layers, model_.config.layers());
+    EXPECT_EQ(chosen.layers, std::ssize(model_.config.layers));
     ASSERT_EQ(std::ssize(chosen.ids), chosen.layers * tokens * chosen.top_k);
     EXPECT_EQ(engine->expert_counts() != nullptr, options.count_experts);
     if (!options.count_experts) continue;
     const std::vector<int64_t> counts = counted(*engine);
-    const int64_t experts = model_.config.moe.experts;
+    const int64_t experts = model_.config.moe().experts;
     std::vector<int64_t> chosen_counts(counts.size());
     for (int64_t i = 0; i < std::ssize(chosen.ids); ++i)
       ++chosen_counts[static_cast<size_t>(i / (tokens * chosen.top_k) * experts +
@@ -131,11 +130,11 @@ TEST_F(EngineExperts, AreThoseOfOneForward) {
 
 // A router without weights chooses by its bias alone: experts that are known, others in each layer.
 TEST_F(EngineExperts, AreThoseThatTheRouterChose) {
-  const MoeConfig& moe = model_.config.moe;
+  const MoeConfig& moe = model_.config.moe();
   std::vector<int64_t> wanted;
   const std::vector<Request> requests = some_requests();
-  for (size_t layer = 0; layer < model_.weights.layers.size(); ++layer) {
-    const MoeWeights& w = model_.weights.layers[layer].moe;
+  for (size_t layer = 0; layer < model_.config.layers.size(); ++layer) {
+    const MoeWeights w = model_.weights.moe(static_cast<int64_t>(layer), moe);
     ASSERT_EQ(w.router.dtype, DType::kBF16);
     std::fill_n(w.router.as<BF16>(), moe.experts * moe.hidden, to_bf16(0));
     for (int64_t e = 0; e < moe.experts; ++e) {
@@ -187,9 +186,29 @@ TEST_F(EngineExperts, ComeWithTheNextStepThatIsEnqueued) {
   }
 }
 
+// Layers without experts are not counted, and the others keep their numbers.
+TEST_F(EngineExperts, OfTheLayersThatHaveExperts) {
+  const auto chosen_with = [&](bool dense_first) {
+    DecoderConfig config = small_decoder();
+    config.layers.push_back(config.layers[1]);
+    MoeConfig& mlp = config.layers[dense_first ? 0 : 3].mlp;
+    mlp = dense_mlp(64, 96);
+    const DecoderModel model(config);
+    const auto engine = engine_of(*device_, model, counting());
+    const auto requests = some_requests();
+    (void)run(*engine, requests);
+    EXPECT_TRUE(engine->ask_expert_counts().ok());
+    const auto counts = engine->expert_counts();
+    EXPECT_EQ(sums(*counts), of_tokens(computed(requests)));
+    return counts->layers;
+  };
+  EXPECT_EQ(chosen_with(true), (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_EQ(chosen_with(false), (std::vector<int32_t>{0, 1, 2}));
+}
+
 // An idle engine may have a step in flight: behind a stop token, for nobody.
 TEST_F(EngineExperts, OfAnIdleEngineHaveWhatIsInFlight) {
-  Request r{.prompt = {3, 1, 4, 1, 5}};
+  Request r{.prompt = {2, 7, 1, 8, 2}};
   r.sampling.temperature = 0, r.sampling.max_tokens = 9;
   const Answer full = run(*engine_of(*device_, model_, invariant()), {r}).at(0);
   r.sampling.stop_token_ids = {full.ids[3]};
@@ -266,7 +285,7 @@ TEST_F(EngineExperts, CountsNothingUnlessAsked) {
   (void)run(*engine, some_requests());
   EXPECT_TRUE(engine->ask_expert_counts().ok());
   EXPECT_EQ(engine->expert_counts(), nullptr);
-  EXPECT_FALSE(engine->decoder().config().moe.capture);
+  EXPECT_FALSE(engine->decoder().config().moe().capture);
 }
 
 }  // namespace

@@ -104,8 +104,8 @@ TEST(Engine, RunsTheExpertsKernelsThatAreNamed) {
 // A draw from such a row means nothing: an answer would be token 0 for ever.
 TEST(Engine, LogitsThatAreNoNumbersAreAnErrorOfTheirStep) {
   const auto device = cpu::open_device({.threads = 1}).value();
-  const auto nan_at = [](DecoderWeights& weights, int64_t token) {
-    weights.embedding.row<BF16>(token)[0] = to_bf16(std::numeric_limits<float>::quiet_NaN());
+  const auto nan_at = [](const NamedWeights& weights, int64_t token) {
+    weights(-1, "embedding").row<BF16>(token)[0] = to_bf16(std::numeric_limits<float>::quiet_NaN());
   };
   DecoderModel model(small_decoder());
   Request r{.prompt = {3, 1, 4}};

@@ -12,7 +12,8 @@ constexpr int64_t kPositions = 256;  // fifty times the smaller window
 // In f32, so that no rounding hides another order of sums.
 DecoderConfig with_windows(const std::vector<int64_t>& windows) {
   DecoderConfig c = small_decoder().with_activations(DType::kF32);
-  for (size_t i = 0; i < windows.size(); ++i) c.attention[i].window = windows[i];
+  c.layers[0].attention.window = c.layers[2].attention.window = windows[0];
+  if (windows.size() > 1) c.layers[1].attention.window = windows[1];
   return c;
 }
 
@@ -42,7 +43,7 @@ EngineOptions of_chunks(int64_t tokens) {
 }
 
 int64_t least_pages(const DecoderConfig& c, const EngineOptions& o) {
-  return pages_needed(cache_layout(c.attention, c.kind, o.page_size).windows, o.page_size,
+  return pages_needed(cache_layout(c.attention(), o.page_size).windows, o.page_size,
                       {.tokens = o.max_model_len, .step_tokens = o.max_num_batched_tokens});
 }
 

@@ -139,7 +139,7 @@ TEST(KernelRuns, AreOnePerLayerAndStep) {
       if (name == stage) return kernel.substr(0, kernel.find(':'));
     return "";
   };
-  const int64_t layers = model.config.layers(), steps = 7;
+  const int64_t layers = std::ssize(model.config.layers), steps = 7;
   EXPECT_EQ(runs.at(kernel_of("embed")), steps + 1) << "it gathers the prompt's row of logits, too";
   EXPECT_EQ(runs.at(kernel_of("norm")), (2 * layers + 1) * steps) << "all norms have one kernel here";
   EXPECT_EQ(runs.at(kernel_of("combine")), layers * steps);

@@ -249,15 +249,15 @@ AttentionConfig kind(int64_t window, int64_t kv_heads = 8) {
 constexpr int64_t kPageBytes = 16 * 8 * 64 * 2;
 
 TEST(CacheLayout, LayersOfDifferentGroupsShareTensors) {
-  const CacheLayout l = cache_layout({kind(128), kind(0)}, {0, 1, 0, 1, 0}, 16);
+  const CacheLayout l = cache_layout({kind(128), kind(0), kind(128), kind(0), kind(128)}, 16);
   EXPECT_EQ(l.windows, (std::vector<int64_t>{0, 128}));
-  EXPECT_EQ(l.group, (std::vector<size_t>{1, 0}));
+  EXPECT_EQ(l.group, (std::vector<size_t>{1, 0, 1, 0, 1}));
   EXPECT_EQ(l.tensor, (std::vector<size_t>{0, 0, 1, 1, 2}));
   EXPECT_EQ(l.page_bytes_of_all(), 3 * 2 * kPageBytes);
 }
 
 TEST(CacheLayout, OneKindOfAttentionSharesNothing) {
-  const CacheLayout l = cache_layout({kind(0)}, {0, 0, 0}, 16);
+  const CacheLayout l = cache_layout({kind(0), kind(0), kind(0)}, 16);
   EXPECT_EQ(l.windows, (std::vector<int64_t>{0}));
   EXPECT_EQ(l.tensor, (std::vector<size_t>{0, 1, 2}));
   EXPECT_EQ(l.page_bytes_of_all(), 3 * 2 * kPageBytes);
@@ -266,7 +266,7 @@ TEST(CacheLayout, OneKindOfAttentionSharesNothing) {
 
 // A page of the one would lie across pages of the other.
 TEST(CacheLayout, PagesOfOtherSizesHaveTensorsOfTheirOwn) {
-  const CacheLayout l = cache_layout({kind(0), kind(64, 4), kind(64)}, {0, 1, 2, 1}, 16);
+  const CacheLayout l = cache_layout({kind(0), kind(64, 4), kind(64), kind(64, 4)}, 16);
   EXPECT_EQ(l.windows, (std::vector<int64_t>{0, 64}));
   EXPECT_EQ(l.tensor, (std::vector<size_t>{0, 1, 0, 2}));
   EXPECT_EQ(l.page_bytes, (std::vector<int64_t>{kPageBytes, kPageBytes / 2, kPageBytes / 2}));

@@ -1,5 +1,7 @@
 #include "apps/serve/metrics.h"
 
+#include <numeric>
+
 #include <gtest/gtest.h>
 
 namespace sluice::apps {
@@ -22,7 +24,7 @@ TEST(Metrics, ThePageSaysThem) {
   load.masks = {.steps_sat_out = 9, .times = {.seconds = 0.75}};
   load.masks.times.counts[0] = 2, load.masks.times.counts[4] = 1, load.masks.times.counts.back() = 1;
   load.experts = std::make_shared<const ExpertCounts>(
-      ExpertCounts{.layers = 2, .experts = 4, .tokens = {3, int64_t{1} << 40, 0, 5, 0, 0, 0, 0}});
+      ExpertCounts{.layers = {0, 1}, .experts = 4, .tokens = {3, int64_t{1} << 40, 0, 5, 0, 0, 0, 0}});
   const std::string page = metrics_text(m, load, 6, "a\"b");
   for (const char* line :
        {"vllm:num_requests_running{model_name=\"a\\\"b\"} 3\n",
@@ -53,15 +55,15 @@ TEST(Metrics, ThePageSaysThem) {
 
 TEST(Metrics, ImbalanceIsTheBusiestExpertOverTheMean) {
   EngineLoad load;
-  const auto page_of = [&](int64_t layers, int64_t experts, std::vector<int64_t> tokens) {
+  const auto page_of = [&](std::vector<int32_t> layers, int64_t experts, std::vector<int64_t> tokens) {
     load.experts = std::make_shared<const ExpertCounts>(
-        ExpertCounts{.layers = layers, .experts = experts, .tokens = std::move(tokens)});
+        ExpertCounts{.layers = std::move(layers), .experts = experts, .tokens = std::move(tokens)});
     return metrics_text({}, load, 0, "m");
   };
-  const std::string page = page_of(3, 4, {1, 1, 1, 1, 0, 6, 1, 1, 0, 0, 9, 0});
+  const std::string page = page_of({0, 1, 7}, 4, {1, 1, 1, 1, 0, 6, 1, 1, 0, 0, 9, 0});
   for (const char* line : {"sluice:expert_load_imbalance{model_name=\"m\",layer=\"0\"} 1\n",
                            "sluice:expert_load_imbalance{model_name=\"m\",layer=\"1\"} 3\n",
-                           "sluice:expert_load_imbalance{model_name=\"m\",layer=\"2\"} 4\n"})
+                           "sluice:expert_load_imbalance{model_name=\"m\",layer=\"7\"} 4\n"})
     EXPECT_NE(page.find(line), std::string::npos) << line << "is not in\n" << page;
 }
 
@@ -70,8 +72,10 @@ TEST(Metrics, APageOfManyExpertsIsNotTooLong) {
   EngineLoad load;
   const size_t without = metrics_text({}, load, 0, "openai/gpt-oss-120b").size();
   EXPECT_EQ(metrics_text({}, load, 0, "openai/gpt-oss-120b").find("expert_"), std::string::npos);
-  load.experts = std::make_shared<const ExpertCounts>(
-      ExpertCounts{.layers = 36, .experts = 128, .tokens = std::vector<int64_t>(36 * 128, int64_t{1} << 40)});
+  std::vector<int32_t> layers(36);
+  std::iota(layers.begin(), layers.end(), 0);
+  load.experts = std::make_shared<const ExpertCounts>(ExpertCounts{
+      .layers = layers, .experts = 128, .tokens = std::vector<int64_t>(36 * 128, int64_t{1} << 40)});
   const size_t with = metrics_text({}, load, 0, "openai/gpt-oss-120b").size();
   RecordProperty("bytes_of_experts", static_cast<int>(with - without));
   EXPECT_LT(with - without, 500000u);

@@ -11,6 +11,10 @@ from mtp import exact, norm, stretch
 from torch.nn.functional import silu
 
 
+def is_dense(config: dict, layer: int) -> bool:
+    return layer in config["mlp_only_layers"] or (layer + 1) % config["decoder_sparse_step"] != 0
+
+
 class Qwen3Moe:
     """weights: names of the checkpoint to float64 tensors."""
 
@@ -77,6 +81,9 @@ class Qwen3Moe:
             name = f"model.layers.{layer}"
             x = store(x + self.attention(store(self.norm(x, f"{name}.input_layernorm")), f"{name}.self_attn", store))
             n = store(self.norm(x, f"{name}.post_attention_layernorm"))
+            if is_dense(self.c, layer):
+                x = store(x + self.expert(n, f"{name}.mlp", store))
+                continue
             experts, weights, gap = self.route(n, f"{name}.mlp")
             y = x
             for e in range(self.w[f"{name}.mlp.gate.weight"].shape[0]):

@@ -21,7 +21,7 @@ import sys
 
 import torch
 import transformers
-from qwen3_moe import Qwen3Moe
+from qwen3_moe import Qwen3Moe, is_dense
 from rounding import Float64Only, jitter
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
@@ -78,6 +78,23 @@ VARIANTS = {
         "tie_word_embeddings": False,
         "max_position_embeddings": 16,
     },
+    # Dense layers around two that have experts, in shapes that GPUs' kernels take.
+    "dense": {
+        "num_experts": 6,
+        "norm_topk_prob": True,
+        "hidden_size": 128,
+        "intermediate_size": 192,
+        "moe_intermediate_size": 64,
+        "head_dim": 128,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "num_hidden_layers": 4,
+        "mlp_only_layers": [0, 3],
+        "attention_bias": False,
+        "rope_theta": 1000000.0,
+        "rope_scaling": None,
+        "tie_word_embeddings": False,
+    },
 }
 
 
@@ -94,6 +111,10 @@ def shapes(c: dict) -> dict:
                 out[f"{name}.self_attn.{p}_proj.bias"] = [rows]
         out |= {f"{name}.self_attn.{p}_norm.weight": [d] for p in "qk"}
         out[f"{name}.post_attention_layernorm.weight"] = [h]
+        if is_dense(c, layer):
+            out |= {f"{name}.mlp.{p}_proj.weight": [c["intermediate_size"], h] for p in ("gate", "up")}
+            out[f"{name}.mlp.down_proj.weight"] = [h, c["intermediate_size"]]
+            continue
         experts = c.get("num_experts") or c["num_local_experts"]
         out[f"{name}.mlp.gate.weight"] = [experts, h]
         for e in range(experts):

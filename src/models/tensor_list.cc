@@ -1,0 +1,65 @@
+// A decoder's tensors as Hugging Face's models name them.
+//
+// Source  transformers models/{gpt_oss,qwen3_moe}/modeling_*.py.
+#include "models/family.h"
+
+namespace sluice {
+namespace {
+
+constexpr const char* kEmbedding = "model.embed_tokens.weight";
+
+// Of layer `layer`, or around the layers (-1), in bf16.
+struct Lister {
+  std::vector<TensorSpec> out = {};
+  int64_t layer = -1;
+
+  void add(const std::string& name, std::vector<int64_t> shape, std::string_view weight,
+           int64_t first_row = 0) {
+    const std::string place = layer < 0 ? "" : "model.layers." + std::to_string(layer) + ".";
+    out.push_back({.name = place + name,
+                   .type = StoredType::kBF16,
+                   .shape = std::move(shape),
+                   .weight = std::string(weight),
+                   .layer = layer,
+                   .first_row = first_row});
+  }
+};
+
+void list_attention(const AttentionConfig& a, Lister* l) {
+  const int64_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
+  const auto project = [&](const std::string& name, int64_t rows, int64_t first) {
+    l->add("self_attn." + name + "_proj.weight", {rows, a.hidden}, "attention.qkv", first);
+    if (a.qkv_bias) l->add("self_attn." + name + "_proj.bias", {rows}, "attention.qkv_bias", first);
+  };
+  project("q", q, 0), project("k", kv, q), project("v", kv, q + kv);
+  if (a.qk_norm) {
+    l->add("self_attn.q_norm.weight", {a.head_dim}, "attention.q_norm");
+    l->add("self_attn.k_norm.weight", {a.head_dim}, "attention.k_norm");
+  }
+  if (a.sinks) l->add("self_attn.sinks", {a.heads}, "attention.sinks");
+  l->add("self_attn.o_proj.weight", {a.hidden, q}, "attention.o");
+  if (a.o_bias) l->add("self_attn.o_proj.bias", {a.hidden}, "attention.o_bias");
+}
+
+}  // namespace
+
+std::vector<TensorSpec> hugging_face_tensors(const ModelConfig& config, MoeNaming naming) {
+  const DecoderConfig& d = config.decoder;
+  Lister l;
+  l.add(kEmbedding, {d.vocab, d.hidden}, "embedding");
+  for (const LayerConfig& layer : d.layers) {
+    ++l.layer;
+    l.add("input_layernorm.weight", {d.hidden}, "attention.norm");
+    list_attention(layer.attention, &l);
+    l.add("post_attention_layernorm.weight", {d.hidden}, "mlp.norm");
+    for (TensorSpec& spec : moe_tensors(layer.mlp, naming_of(layer.mlp, naming), l.layer))
+      l.out.push_back(std::move(spec));
+  }
+  l.layer = -1;
+  l.add("model.norm.weight", {d.hidden}, "final_norm");
+  l.add(config.head == ModelConfig::Head::kTied ? kEmbedding : std::string(kHuggingFaceHead),
+        {d.vocab, d.hidden}, "lm_head");
+  return std::move(l.out);
+}
+
+}  // namespace sluice

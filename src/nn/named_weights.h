@@ -1,0 +1,52 @@
+// A model's weights in a device's memory, by layer and name.
+#pragma once
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "graph/graph.h"
+#include "nn/moe.h"
+
+namespace sluice {
+
+// Names are those of the held values of the model's graphs ("attention.qkv", "experts.up"); layer -1 is around the layers.
+class NamedWeights {
+ public:
+  void set(int64_t layer, std::string_view name, const Tensor& tensor) {
+    tensors_[static_cast<int32_t>(layer)].insert_or_assign(std::string(name), tensor);
+  }
+  // Those of an MoE layer, by the names of weight_slots().
+  void set_moe(int64_t layer, const MoeConfig& config, MoeWeights weights) {
+    for (const auto& [spec, tensor] : weight_slots(config, &weights))
+      if (spec.used) set(layer, spec.name, *tensor);
+  }
+  MoeWeights moe(int64_t layer, const MoeConfig& config) const {
+    MoeWeights out;
+    for (const auto& [spec, tensor] : weight_slots(config, &out))
+      if (spec.used) *tensor = (*this)(layer, spec.name);
+    return out;
+  }
+  // Absent: there is none.
+  Tensor operator()(int64_t layer, std::string_view name) const {
+    const auto of_layer = tensors_.find(static_cast<int32_t>(layer));
+    if (of_layer == tensors_.end()) return {};
+    const auto found = of_layer->second.find(name);
+    return found == of_layer->second.end() ? Tensor{} : found->second;
+  }
+  // Calls visit(layer, name, tensor) for each.
+  template <class Visit>
+  void for_each(Visit visit) {
+    for (auto& [layer, named] : tensors_)
+      for (auto& [name, tensor] : named) visit(layer, name, tensor);
+  }
+
+ private:
+  std::map<int32_t, std::map<std::string, Tensor, std::less<>>> tensors_;
+};
+
+// The tensors of held_slots(graph), caches included, in order. kInvalidArgument names the first that is not as its slot wants it.
+Result<std::vector<Tensor>> bind_held(const Graph& graph, const NamedWeights& weights, Backend where);
+
+}  // namespace sluice
