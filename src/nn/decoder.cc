@@ -230,13 +230,8 @@ Result<DecoderHeld> Decoder::bind(const NamedWeights& weights, const std::vector
     all.set(static_cast<int64_t>(layer), "v_cache", caches[layer].v);
   }
   DecoderHeld out;
-  const auto bind = [&](std::vector<Tensor>* to, const Graph& graph) -> Status {
-    auto held = bind_held(graph, all, device_.info().backend);
-    if (!held.ok()) return {held.status().code, "decoder: " + held.status().message};
-    return *to = std::move(held).value(), Status{};
-  };
-  if (Status status = bind(&out.layers, steps_.any->graph()); !status.ok()) return status;
-  if (Status status = bind(&out.head, steps_.logits->graph()); !status.ok()) return status;
+  SLUICE_TRY(bind_held("decoder", steps_.any->graph(), all, device_.info().backend, &out.layers));
+  SLUICE_TRY(bind_held("decoder", steps_.logits->graph(), all, device_.info().backend, &out.head));
   if (!apart_) return out;
   for (const int32_t layer : config_.moe_layers()) {
     const bool last = layer + 1 == static_cast<int32_t>(config_.layers.size());

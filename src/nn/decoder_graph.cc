@@ -30,9 +30,7 @@ void append_mlp(Graph* graph, const MoeConfig& mlp, ValueId stream, ValueId zero
   values.set("y", stream);
   values.set("zeros", zeros);
   if (mlp.capture) values.set(chooses_in_captured(mlp) ? "ids" : "captured", captured);
-  MoeWeights none;
-  for (const auto& [spec, tensor] : weight_slots(mlp, &none))
-    if (spec.used) values.set(spec.name, graph->held(std::string(spec.name)));
+  hold_weights(graph, mlp, &values);
   append_moe(graph, mlp, values);
 }
 

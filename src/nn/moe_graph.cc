@@ -180,12 +180,19 @@ MoeBetween append_moe(Graph* graph, const MoeConfig& config, const NamedValues& 
   return Layer(graph, config, values).append();
 }
 
+void hold_weights(Graph* graph, const MoeConfig& config, NamedValues* values) {
+  MoeWeights none;
+  for (const auto& [spec, tensor] : weight_slots(config, &none))
+    if (spec.used) values->set(spec.name, graph->held(std::string(spec.name)));
+}
+
 std::vector<size_t> weights_at(const MoeConfig& config) {
   MoeWeights weights;
   std::vector<size_t> out;
   for (const auto& [spec, tensor] : weight_slots(config, &weights))
-    out.push_back(static_cast<size_t>(reinterpret_cast<const std::byte*>(tensor) -
-                                      reinterpret_cast<const std::byte*>(&weights)));
+    if (spec.used)
+      out.push_back(static_cast<size_t>(reinterpret_cast<const std::byte*>(tensor) -
+                                        reinterpret_cast<const std::byte*>(&weights)));
   return out;
 }
 
@@ -193,14 +200,12 @@ MoeGraph moe_graph(const MoeConfig& config) {
   MoeGraph out;
   NamedValues values;
   MoeIo io;
-  MoeWeights weights;
   for (const auto& [spec, tensor] : io_slots(config, 0, &io))
     values.set(spec.name, out.graph.call(std::string(spec.name)));
   if (config.x_unaligned)
     for (const char* name : {"x", "residual", "y", "normed"}) out.graph.may_be_unaligned(values(name).value);
   values.set("zeros", out.graph.call("zeros"));
-  for (const auto& [spec, tensor] : weight_slots(config, &weights))
-    values.set(spec.name, out.graph.held(std::string(spec.name)));
+  hold_weights(&out.graph, config, &values);
   out.between = append_moe(&out.graph, config, values);
   // Moe::choice() shows them.
   for (const ValueId value : {out.between.logits, out.between.ids, out.between.weights})

@@ -70,9 +70,7 @@ MtpLayer mtp_layer(const MtpConfig& c, const StepBounds& bounds, bool experts_ap
     g.keep(out.normed);
     return out;
   }
-  MoeWeights none;
-  for (const auto& [spec, tensor] : weight_slots(c.moe, &none))
-    if (spec.used) v.set(spec.name, g.held(std::string(spec.name)));
+  hold_weights(&g, c.moe, &v);
   v.set("x", out.normed), v.set("residual", stream), v.set("y", stream), v.set("zeros", zeros);
   append_moe(&g, c.moe, v);
   return out;
@@ -174,13 +172,8 @@ Result<MtpHeld> Mtp::bind(const NamedWeights& weights, const Tensor& cache) cons
   NamedWeights all = weights;
   all.set(-1, "cache", cache);
   MtpHeld out;
-  const auto bind = [&](std::vector<Tensor>* to, const Graph& graph) -> Status {
-    auto held = bind_held(graph, all, device_.info().backend);
-    if (!held.ok()) return {held.status().code, "mtp: " + held.status().message};
-    return *to = std::move(held).value(), Status{};
-  };
-  if (Status status = bind(&out.layer, steps_.layer->graph()); !status.ok()) return status;
-  if (Status status = bind(&out.head, steps_.head->graph()); !status.ok()) return status;
+  SLUICE_TRY(bind_held("mtp", steps_.layer->graph(), all, device_.info().backend, &out.layer));
+  SLUICE_TRY(bind_held("mtp", steps_.head->graph(), all, device_.info().backend, &out.head));
   if (apart_) out.apart = weights.moe(-1, config_.moe);
   return out;
 }

@@ -2,17 +2,19 @@
 
 namespace sluice {
 
-Result<std::vector<Tensor>> bind_held(const Graph& graph, const NamedWeights& weights, Backend where) {
-  std::vector<Tensor> out;
+Status bind_held(std::string_view who, const Graph& graph, const NamedWeights& weights, Backend where,
+                 std::vector<Tensor>* out) {
+  out->clear();
   for (const HeldSlot& held : held_slots(graph)) {
-    out.push_back(weights(held.layer, held.name));
-    if (!out.back().present()) return invalid(held.text() + ": wanted a tensor, found none");
-    const std::string name = held.text();
+    const std::string name = std::string(who) + ": " + held.text();
+    const Tensor tensor = weights(held.layer, held.name);
+    if (!tensor.present()) return invalid(name + ": wanted a tensor, found none");
     SlotSpec spec = held.spec;
     spec.name = name;
-    SLUICE_TRY(check_slot(spec, out.back(), where, 1));
+    SLUICE_TRY(check_slot(spec, tensor, where, 1));
+    out->push_back(tensor);
   }
-  return out;
+  return {};
 }
 
 }  // namespace sluice

@@ -46,7 +46,9 @@ class NamedWeights {
   std::map<int32_t, std::map<std::string, Tensor, std::less<>>> tensors_;
 };
 
-// The tensors of held_slots(graph), caches included, in order. kInvalidArgument names the first that is not as its slot wants it.
-Result<std::vector<Tensor>> bind_held(const Graph& graph, const NamedWeights& weights, Backend where);
+// The tensors of held_slots(graph), caches included, in order. kInvalidArgument begins with `who` and names the first that is not as
+// its slot wants it.
+Status bind_held(std::string_view who, const Graph& graph, const NamedWeights& weights, Backend where,
+                 std::vector<Tensor>* out);
 
 }  // namespace sluice
