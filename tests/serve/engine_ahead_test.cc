@@ -163,7 +163,8 @@ TEST_F(EngineAhead, LogitsThatAreNoNumbersEndOneRequestAndNotTheOthers) {
   other.sampling.temperature = 0, other.sampling.max_tokens = 8;
   const Answer wanted = answers(invariant(), {other}).at(0);
   ASSERT_EQ(std::count(wanted.ids.begin(), wanted.ids.end(), good.ids[0]), 0) << "choose another prompt";
-  model_.weights(-1, "embedding").row<BF16>(good.ids[0])[0] = to_bf16(std::numeric_limits<float>::quiet_NaN());
+  model_.weights(-1, "embedding").row<BF16>(good.ids[0])[0] =
+      to_bf16(std::numeric_limits<float>::quiet_NaN());
   const auto engine = engine_of(*device_, model_, ahead(invariant()));
   ASSERT_TRUE(engine->add(r).ok());
   ASSERT_TRUE(engine->add(other).ok());
