@@ -2,9 +2,10 @@
 import json
 import re
 import threading
+import time
 import unittest
 
-from server import QUESTION, ServerTest, joined, run_json
+from server import QUESTION, ServerTest, is_sanitized, joined, run_json
 
 CHAT = "/v1/chat/completions"
 PERSON = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0, "maximum": 150},
