@@ -96,6 +96,8 @@ std::optional<size_t> read_word(const JsonAt& at, std::initializer_list<const ch
 
 // A member of a body that parse_body() has read, its own members in the order of the text, which schemas are written in.
 OrderedJson in_order(std::string_view body, const std::string& member);
+Status wrong_width(const WideInteger& wide);  // of a body
+
 
 // [1, 2, 3], each below `vocab`.
 std::vector<int32_t> read_tokens(const JsonAt& at, int64_t vocab, ApiFields* fields);

@@ -60,7 +60,9 @@ class StructureReader {
   }
 
   // As it stands in the body, with its keys in their order. A string is a text that has it.
-  std::string text_of(const Path& path) const {
+  std::string text_of(const Path& path) {
+    // The text is written anew, and a double would round it.
+    if (const auto wide = wide_integer(body_, path)) return fields_->fail(wrong_width(*wide)), "";
     const OrderedJson member = in_order(body_, path.front());
     const OrderedJson* value = &member;
     for (size_t i = 1; i < path.size(); ++i) value = &value->at(path[i]);

@@ -124,6 +124,9 @@ std::span<const Json> values_in(const Json& array) {
 Result<std::shared_ptr<SchemaDocument>> SchemaDocument::parse(const std::string& text) {
   auto json = parse_json(text, "JSON schema");
   if (!json.ok()) return invalid(json.status().message);
+  if (const auto wide = wide_integer(text))
+    return invalid("JSON schema: " + shown(wide->place) + ": wanted an integer of at most 64 bits, found " +
+                   shown(wide->text));
   if (!json.value().is_object() && !json.value().is_boolean())
     return invalid("JSON schema: wanted an object, true or false, found " +
                    std::string(json.value().type_name()));
@@ -258,7 +261,6 @@ const Dfa* SchemaDocument::known_pattern(const std::string& pattern, Bound bound
   return found != patterns_.end() ? &found->second : nullptr;
 }
 
-}  // namespace sluice
 bool SchemaDocument::lists(std::span<const Json> list, const Json& value, Work* work) const {
   constexpr size_t kFew = 8;
   if (list.size() <= kFew) {
@@ -275,3 +277,4 @@ bool SchemaDocument::lists(std::span<const Json> list, const Json& value, Work* 
   return work->spend(8) && found->second.contains(value);
 }
 
+}  // namespace sluice
