@@ -60,6 +60,8 @@ TEST(ApiStructure, ReadsTheFieldsOfOtherServers) {
   EXPECT_EQ(taken(R"("ebnf": "root ::= x")").structure, (GrammarSource{GrammarKind::kEbnf, "root ::= x"}));
   EXPECT_EQ(taken(R"("regex": "a+")").structure, (GrammarSource{GrammarKind::kRegex, "a+"}));
   EXPECT_FALSE(taken(R"("grammar": "", "regex": null)").structure);
+  for (const char* empty : {"regex", "ebnf", "guided_json", "guided_regex", "guided_grammar", "json_schema"})
+    EXPECT_TRUE(refused("\"" + std::string(empty) + "\": \"\"").starts_with(std::string(empty) + ", "));
   const ApiRequest unknown = taken(R"("structured_outputs": {"regex": "a", "flux": 1}, "grammar": null)");
   EXPECT_EQ(unknown.ignored, std::vector<std::string>{"structured_outputs.flux"});
 }
