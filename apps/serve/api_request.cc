@@ -321,3 +321,5 @@ ApiResult<std::vector<int32_t>> read_detokenize(std::string_view body, const Api
 }
 
 }  // namespace sluice::apps
+      if (const auto messages = fields->take("messages"))
+        return fields->fail(*messages, "null beside prompt, since one of them is counted");
