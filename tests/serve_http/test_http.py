@@ -30,14 +30,14 @@ class WhereARequestEnds(ServerTest):
         both = ("Content-Length: 5", "Transfer-Encoding: chunked")
         for lines in (both, both[::-1], ("Transfer-Encoding: chunked", "Transfer-Encoding: chunked"),
                       ("Transfer-Encoding: chunked", "Transfer-Encoding: identity")):
-            answer = self.server.raw(("POST / HTTP/1.1\r\n" + "\r\n".join(lines) + "\r\n\r\n0\r\n\r\nGET /version HTTP/1.1\r\n\r\n").encode())
+            answer = self.server.raw(("POST / HTTP/1.1\r\nHost: x\r\n" + "\r\n".join(lines) + "\r\n\r\n0\r\n\r\nGET /version HTTP/1.1\r\nHost: x\r\n\r\n").encode())
             self.assertEqual(statuses(answer), ["400"], answer)
         answer = self.server.raw(b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
         self.assertEqual(statuses(answer), ["400"], answer)
 
     def test_chunked_in_any_letters(self):
         body = json.dumps({"prompt": "x", "max_tokens": 1})
-        answer = self.server.raw((f"POST /v1/completions HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\nTransfer-Encoding: Chunked\r\n\r\n"
+        answer = self.server.raw((f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nTransfer-Encoding: Chunked\r\n\r\n"
                                   f"{len(body):x}\r\n{body}\r\n0\r\n\r\n").encode())
         self.assertEqual(statuses(answer), ["200"], answer)
 
@@ -74,9 +74,9 @@ class ClientsThatLeave(OwnServerTest):
         """A client that stays gets its answer, and then the end of the connection."""
         server = self.start()
         body = json.dumps({"prompt": "x", "max_tokens": 300, "ignore_eos": True}).encode()
-        head = b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
         with server.socket() as s:
-            s.sendall(head + body + b"GET /version HTTP/1.1\r\n\r\n" * 20000)
+            s.sendall(head + body + b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n" * 20000)
             self.assertEqual(statuses(read_all(s).decode()), ["200"])
         self.assertEqual(server.stop(), 0)
 
@@ -85,7 +85,7 @@ class ClientsThatLeave(OwnServerTest):
         server = self.start("--max-num-seqs", "2")
         with server.socket() as s:
             body = json.dumps({"prompt": [5] * 4000, "echo": True, "logprobs": 20, "max_tokens": 1, "n": 4}).encode()
-            s.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
             wait_until(lambda: "whole after" in server.logged(), "the whole answer")
         wait_until(lambda: re.search(r"client gone: \d+ bytes of the whole answer were not read", server.logged()), "a line of the log")
         self.assertEqual(server.stop(), 0)
